@@ -29,6 +29,8 @@ type fakeHosts struct {
 	listErr error
 	drift   []server.ContainerDrift
 	fail    error
+	// during, when set, is called while containers are repaired.
+	during func()
 }
 
 func (h *fakeHosts) Run(ctx context.Context, _ string, c server.Command, _ time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error) {
@@ -46,6 +48,9 @@ func (h *fakeHosts) ContainerLogs(ctx context.Context, _ prego.ServerID, _ strin
 }
 
 func (h *fakeHosts) RepairContainers(context.Context, prego.ServerID, string, prego.Role) ([]server.ContainerDrift, error) {
+	if h.during != nil {
+		h.during()
+	}
 	return h.drift, h.fail
 }
 
@@ -299,6 +304,13 @@ func TestContainersAreShownAndRepaired(t *testing.T) {
 	require.Equal(t, 200, resp.StatusCode, "%s", body)
 	require.Equal(t, "redis", as[api.ContainerRepair](t, body).Repaired[0].Container)
 	timeline := b.show("app-1").Timeline
+	leased := false // for as long as it may take, so that nobody repeats it meanwhile
+	b.hosts.during = func() {
+		require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT leased_until > now() + interval '15 minutes' FROM request_keys WHERE key = 'r'`).Scan(&leased))
+	}
+	resp, body = b.sendWith("POST", repair, "", "Idempotency-Key", "r")
+	require.Equal(t, []any{200, true}, []any{resp.StatusCode, leased}, "%s", body)
+	b.hosts.during = nil
 	last := timeline[len(timeline)-1]
 	require.Equal(t, []string{"containers_repaired", "operator", "redis: stopped (exited); asked for by operator"}, []string{last.Step, string(last.Actor), deref(last.Message)})
 

@@ -38,6 +38,7 @@ type operation struct {
 	maxBody    int64            // bytes
 	// idempotency is how a request repeated with its key is handled.
 	idempotency string
+	long        bool // it may take minutes
 }
 
 // maxBody is the maximum body size, in bytes, unless the contract says otherwise
@@ -63,6 +64,7 @@ func loadContract(spec []byte) (*contract, error) {
 				o.body, o.optional = b.Value.Content["application/json"].Schema.Value, !b.Value.Required
 			}
 			o.idempotency, _ = op.Extensions["x-idempotency"].(string)
+			o.long, _ = op.Extensions["x-long"].(bool)
 			if most, ok := op.Extensions["x-max-body"].(float64); ok {
 				o.maxBody = int64(most)
 			}

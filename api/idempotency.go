@@ -47,7 +47,7 @@ func (a *API) once(next echo.HandlerFunc) echo.HandlerFunc {
 		body, _ := c.Get(bodyKey).([]byte)
 		hash := sha256.Sum256(append([]byte(r.URL.RequestURI()+"\x00"), body...))
 		lease := keyLease
-		if op.idempotency == answerOnce {
+		if op.long || op.idempotency == answerOnce {
 			lease += longest
 		}
 		subject := caller(c).Subject
