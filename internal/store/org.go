@@ -17,6 +17,10 @@ const orgColumns = `org_id, COALESCE(parent_org_id, '') AS parent_org_id, tier, 
 // Creating tenants is not blocked.
 const sqlLockOrgs = `LOCK TABLE orgs IN SHARE ROW EXCLUSIVE MODE`
 
+// Who is to write an org says so before holding its row: a change of parents, which
+// excludes writers, may want that row next.
+const sqlWriteOrgs = `LOCK TABLE orgs IN ROW EXCLUSIVE MODE`
+
 // The parent and all above it.
 const sqlOrgsAbove = `
 WITH RECURSIVE above AS (
@@ -49,6 +53,9 @@ func (s *Store) PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgReque
 	}
 	err = s.inTx(ctx, "put org", func(tx pgx.Tx) error {
 		if err := checkParent(ctx, tx, id, parent); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlWriteOrgs); err != nil {
 			return err
 		}
 		if err := holdVersion(ctx, tx, match, prego.ReplaceableOrg, id); err != nil {
