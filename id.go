@@ -123,14 +123,6 @@ func ValidateName(field, name string, most int) error {
 	return nil
 }
 
-// ValidateID accepts an id of a kind: its prefix, such as "app-", and more.
-func ValidateID(field, prefix, id string) error {
-	if !strings.HasPrefix(id, prefix) || !IsLabel(id, MaxTenantID) {
-		return Invalid(field, "must be "+prefix+" and lower-case letters and digits, "+strconv.Itoa(MaxTenantID)+" characters at most")
-	}
-	return nil
-}
-
 // ValidateOrgID accepts a lower-case DNS label.
 func ValidateOrgID(field string, id OrgID) error {
 	return ValidateName(field, string(id), MaxOrgIDLen)

@@ -1,11 +1,6 @@
 package prego
 
-import (
-	"regexp"
-	"strconv"
-	"strings"
-	"time"
-)
+import "time"
 
 // PlacementPool is a constraint with a name, for the tenants of the orgs that it is
 // associated with (placement-pools, "CC Support").
@@ -46,22 +41,5 @@ func EffectiveConstraint(request Constraint, pools []AppliedPool) Constraint {
 
 // Bounds of placement pools. MaxOrgPools bounds what one placement has to look at.
 const (
-	MaxPoolName = 63
 	MaxOrgPools = 16
 )
-
-var poolName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
-
-// ValidatePoolName accepts letters, digits and inner dots, underscores and hyphens.
-func ValidatePoolName(field, name string) error {
-	switch {
-	case name == "":
-		return Invalid(field, "is required")
-	case len(name) > MaxPoolName || !poolName.MatchString(name):
-		return Invalid(field, "must be at most "+strconv.Itoa(MaxPoolName)+" letters, digits and inner dots, underscores and hyphens")
-	}
-	return nil
-}
-
-// SamePool reports whether two names are one pool's.
-func SamePool(a, b string) bool { return strings.EqualFold(a, b) }

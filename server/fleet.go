@@ -14,14 +14,10 @@ func ValidateFleetID(id prego.FleetID) error {
 	return prego.ValidateName("fleet_id", string(id), MaxFleetIDLen)
 }
 
-// ValidatePolicyID accepts a lower-case DNS label of at most MaxPolicyIDLen characters.
-func ValidatePolicyID(id string) error { return prego.ValidateName("policy_id", id, MaxPolicyIDLen) }
-
 // Limits of fleets. A member's id consists of the fleet's id, the action's number and a
 // number of its own, and must fit a server id.
 const (
-	MaxFleetIDLen  = 32
-	MaxPolicyIDLen = 63
+	MaxFleetIDLen = 32
 	// MaxFleetSize is the global limit of a fleet's size.
 	MaxFleetSize = 1000
 	// NoMaxSize is the max_size of a fleet without a limit of its own.

@@ -109,9 +109,6 @@ func (r *BuildImageRequest) Validate(configured string) (baseImage string, err e
 	return baseImage, nil
 }
 
-// ValidateImageID accepts ids of golden images.
-func ValidateImageID(id string) error { return prego.ValidateName("image_id", id, 32) }
-
 const (
 	imageBuildPrefix  = "image-build/"
 	imageDeletePrefix = "image-delete/"

@@ -322,7 +322,6 @@ const (
 var (
 	groupIDPattern    = regexp.MustCompile(`^grp-[0-9a-f]{12}$`)
 	instanceIDPattern = regexp.MustCompile(`^ins-[0-9a-f]{12}-[1-9][0-9]{0,14}$`)
-	envIDPattern      = regexp.MustCompile(`^env-[a-z0-9-]{1,59}$`)
 )
 
 // NewGroupID returns an id with 12 random hex digits.
@@ -332,14 +331,6 @@ func NewGroupID(random string) string { return groupPrefix + random }
 func ValidateGroupID(id string) error {
 	if !groupIDPattern.MatchString(id) {
 		return prego.Invalid("group_id", "must be the id of a process group, grp-…")
-	}
-	return nil
-}
-
-// ValidateGroupEnv accepts ids of environments.
-func ValidateGroupEnv(id string) error {
-	if !envIDPattern.MatchString(id) {
-		return prego.Invalid("env_id", "must be the id of an environment, env-…")
 	}
 	return nil
 }

@@ -29,9 +29,6 @@ const (
 	metadataAddr = "169.254.169.254"
 )
 
-// MachineNetworks is where the addresses of all machines are.
-const MachineNetworks = "10.99.0.0/16"
-
 func (w *network) host(k int) string    { return fmt.Sprintf("10.99.%d.%d", w.n, k) }
 func (w *network) gateway() string      { return w.host(1) }
 func (w *network) bridge() string       { return fmt.Sprintf("prego%d", w.n) }

@@ -46,8 +46,3 @@ func (s *Store) AssignPlacementGroup(ctx context.Context, serverID prego.ServerI
 	})
 	return name, err
 }
-
-// LeavePlacementGroup gives the place back.
-func (s *Store) LeavePlacementGroup(ctx context.Context, serverID prego.ServerID) error {
-	return s.exec(ctx, "leave placement group", sqlLeaveGroup, serverID)
-}
