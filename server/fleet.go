@@ -3,7 +3,6 @@ package server
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/prego/prego"
@@ -410,16 +409,6 @@ type FleetStepResult struct {
 // environment, server names globally.
 func FleetWorkflowID(environment string, fleetID prego.FleetID) string {
 	return fleetPrefix + environment + "/" + string(fleetID)
-}
-
-// FleetIDFromWorkflow is the inverse of FleetWorkflowID.
-func FleetIDFromWorkflow(workflowID string) (environment string, fleetID prego.FleetID, ok bool) {
-	rest, ok := strings.CutPrefix(workflowID, fleetPrefix)
-	if !ok {
-		return "", "", false
-	}
-	environment, id, ok := strings.Cut(rest, "/")
-	return environment, prego.FleetID(id), ok
 }
 
 const fleetPrefix = "fleet-scale/"

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/prego/prego"
@@ -116,11 +115,6 @@ const (
 
 // ImageBuildWorkflowID is the id of the run that builds an image.
 func ImageBuildWorkflowID(imageID prego.ImageID) string { return string(imageBuildPrefix + imageID) }
-
-// ImageOfBuild is the inverse of ImageBuildWorkflowID.
-func ImageOfBuild(workflowID string) (string, bool) {
-	return strings.CutPrefix(workflowID, imageBuildPrefix)
-}
 
 // ImageDeleteWorkflowID is the id of the run that deletes an image.
 func ImageDeleteWorkflowID(imageID prego.ImageID) string { return string(imageDeletePrefix + imageID) }

@@ -1,10 +1,6 @@
 package server
 
-import (
-	"strings"
-
-	"github.com/prego/prego"
-)
+import "github.com/prego/prego"
 
 // Workflow ids are deterministic, so that a repeated start finds the first run.
 const (
@@ -15,19 +11,9 @@ const (
 // ProvisionWorkflowID is the id of the run that provisions a server.
 func ProvisionWorkflowID(serverID prego.ServerID) string { return string(provisionPrefix + serverID) }
 
-// IDFromProvisionWorkflow is the inverse of ProvisionWorkflowID.
-func IDFromProvisionWorkflow(workflowID string) (string, bool) {
-	return strings.CutPrefix(workflowID, provisionPrefix)
-}
-
 // DecommissionWorkflowID is the id of the run that decommissions a server.
 func DecommissionWorkflowID(serverID prego.ServerID) string {
 	return string(decommissionPrefix + serverID)
-}
-
-// IDFromDecommissionWorkflow is the inverse of DecommissionWorkflowID.
-func IDFromDecommissionWorkflow(workflowID string) (string, bool) {
-	return strings.CutPrefix(workflowID, decommissionPrefix)
 }
 
 // ReconcileWorkflowID and SweepWorkflowID are the ids of the periodic runs of
@@ -45,9 +31,4 @@ func SweepWorkflowID(environment string) string { return "sweep-heartbeats/" + e
 // exist, whatever the order of events.
 func Name(environment string, serverID prego.ServerID) string {
 	return "prego-" + environment + "-" + string(serverID)
-}
-
-// IDFromName is the inverse of ServerName.
-func IDFromName(environment, name string) (string, bool) {
-	return strings.CutPrefix(name, "prego-"+environment+"-")
 }

@@ -37,7 +37,6 @@ type ImageDigest struct {
 const (
 	MaxRegistryUser     = 255
 	MaxRegistryPassword = 4096
-	maxRegistryHost     = 260
 	maxImage            = 512
 )
 
@@ -45,18 +44,9 @@ const (
 const DockerHub = "docker.io"
 
 var (
-	registryHost = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]*[a-z0-9])?(:[1-9][0-9]{0,4})?$|^localhost(:[1-9][0-9]{0,4})?$|^[a-z0-9]([a-z0-9-]*[a-z0-9])?:[1-9][0-9]{0,4}$`)
-	pulledImage  = regexp.MustCompile(`^[a-z0-9]([a-z0-9._:/-]*[a-z0-9])?(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
-	imageDigest  = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	pulledImage = regexp.MustCompile(`^[a-z0-9]([a-z0-9._:/-]*[a-z0-9])?(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
+	imageDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 )
-
-// ValidateRegistryHost accepts a registry as it is written in an image's name.
-func ValidateRegistryHost(field, host string) error {
-	if len(host) > maxRegistryHost || !registryHost.MatchString(host) {
-		return prego.Invalid(field, `must be a registry as it stands in an image's name, without scheme and path, for example "registry.example.com" or "docker.io"`)
-	}
-	return nil
-}
 
 // ValidateRegistryLogin accepts a user and a password without control characters.
 func ValidateRegistryLogin(username, password string) error {

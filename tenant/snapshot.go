@@ -1,7 +1,6 @@
 package tenant
 
 import (
-	"strings"
 	"time"
 
 	"github.com/prego/prego"
@@ -63,25 +62,10 @@ func SnapshotWorkflowID(snapshotID prego.SnapshotID) string {
 	return string(snapshotPrefix + snapshotID)
 }
 
-// SnapshotIDFromWorkflow is the inverse of SnapshotWorkflowID.
-func SnapshotIDFromWorkflow(workflowID string) (string, bool) {
-	return strings.CutPrefix(workflowID, snapshotPrefix)
-}
-
 // SnapshotEraseWorkflowID is the id of the run that deletes a snapshot's files.
 func SnapshotEraseWorkflowID(snapshotID prego.SnapshotID) string {
 	return string(snapshotErasePrefix + snapshotID)
 }
 
-// SnapshotIDFromEraseWorkflow is the inverse of SnapshotEraseWorkflowID.
-func SnapshotIDFromEraseWorkflow(workflowID string) (string, bool) {
-	return strings.CutPrefix(workflowID, snapshotErasePrefix)
-}
-
 // RestoreWorkflowID is the id of the run that restores a snapshot.
 func RestoreWorkflowID(jobID string) string { return restorePrefix + jobID }
-
-// JobIDFromRestoreWorkflow is the inverse of RestoreWorkflowID.
-func JobIDFromRestoreWorkflow(workflowID string) (string, bool) {
-	return strings.CutPrefix(workflowID, restorePrefix)
-}

@@ -383,26 +383,11 @@ const (
 // ProvisionWorkflowID is the id of the run that provisions a tenant.
 func ProvisionWorkflowID(tenantID prego.TenantID) string { return string(provisionPrefix + tenantID) }
 
-// IDFromProvisionWorkflow is the inverse of ProvisionWorkflowID.
-func IDFromProvisionWorkflow(workflowID string) (string, bool) {
-	return strings.CutPrefix(workflowID, provisionPrefix)
-}
-
 // ChangeWorkflowID is the id of the run that puts a tenant's state into effect.
 func ChangeWorkflowID(tenantID prego.TenantID) string { return string(changePrefix + tenantID) }
 
-// IDFromChangeWorkflow is the inverse of ChangeWorkflowID.
-func IDFromChangeWorkflow(workflowID string) (string, bool) {
-	return strings.CutPrefix(workflowID, changePrefix)
-}
-
 // RefillWorkflowID is the id of the run that fills an app server's site pool.
 func RefillWorkflowID(appServerID prego.ServerID) string { return string(refillPrefix + appServerID) }
-
-// ServerIDFromRefillWorkflow is the inverse of RefillWorkflowID.
-func ServerIDFromRefillWorkflow(workflowID string) (string, bool) {
-	return strings.CutPrefix(workflowID, refillPrefix)
-}
 
 // ScaleOutWorkflowID is the id of the run that adds servers of a role to a region.
 func ScaleOutWorkflowID(environment string, region prego.Region, role prego.Role) string {

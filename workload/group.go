@@ -327,28 +327,10 @@ var (
 // NewGroupID returns an id with 12 random hex digits.
 func NewGroupID(random string) string { return groupPrefix + random }
 
-// ValidateGroupID accepts ids as NewGroupID makes them.
-func ValidateGroupID(id string) error {
-	if !groupIDPattern.MatchString(id) {
-		return prego.Invalid("group_id", "must be the id of a process group, grp-…")
-	}
-	return nil
-}
-
 // NewInstanceID returns the id of a group's instance by number. Its container has the
 // same name.
 func NewInstanceID(groupID prego.GroupID, number int64) string {
 	return instancePrefix + strings.TrimPrefix(string(groupID), groupPrefix) + "-" + strconv.FormatInt(number, 10)
-}
-
-// GroupOfInstance is the inverse of NewInstanceID.
-func GroupOfInstance(id string) (groupID prego.GroupID, number int64, ok bool) {
-	if !instanceIDPattern.MatchString(id) {
-		return "", 0, false
-	}
-	group, n, _ := strings.Cut(strings.TrimPrefix(id, instancePrefix), "-")
-	number, err := strconv.ParseInt(n, 10, 64)
-	return prego.GroupID(groupPrefix + group), number, err == nil
 }
 
 // ValidateInstanceID accepts ids as NewInstanceID makes them.
@@ -361,11 +343,6 @@ func ValidateInstanceID(id string) error {
 
 // GroupWorkflowID is the id of the run that reconciles a group.
 func GroupWorkflowID(groupID prego.GroupID) string { return string(groupReconcilePrefix + groupID) }
-
-// GroupOfWorkflow is the inverse of GroupWorkflowID.
-func GroupOfWorkflow(workflowID string) (string, bool) {
-	return strings.CutPrefix(workflowID, groupReconcilePrefix)
-}
 
 // GroupSweepWorkflowID is the id of the periodic sweep of groups.
 func GroupSweepWorkflowID(environment string) string { return "sweep-groups/" + environment }

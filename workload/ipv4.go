@@ -1,7 +1,6 @@
 package workload
 
 import (
-	"strings"
 	"time"
 
 	"github.com/prego/prego"
@@ -26,8 +25,3 @@ type IPv4Allocation struct {
 
 // AddressWorkflowID is the id of the run that creates or releases an IPv4 address.
 func AddressWorkflowID(allocationID string) string { return addressPrefix + allocationID }
-
-// AllocationIDFromWorkflow is the inverse of AddressWorkflowID.
-func AllocationIDFromWorkflow(workflowID string) (string, bool) {
-	return strings.CutPrefix(workflowID, addressPrefix)
-}

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
 )
 
@@ -21,24 +20,5 @@ func TestNormalizeHostname(t *testing.T) {
 	for _, name := range []string{"", "a", "*.a.b", ".a.b", "a.b.", "a..b", "-a.b", "a-.b", "a_b.c", "bücher.example", "a.b`", "a b.c", "a.b\n", "192.0.2.1", "[::1]", strings.Repeat("a.", 127) + "com"} {
 		_, err := workload.NormalizeHostname(name)
 		require.Equal(t, prego.CodeInvalidField, prego.CodeOf(err), "%q", name)
-	}
-}
-
-func TestIDsOfRunsOfResources(t *testing.T) {
-	t.Parallel()
-	for _, f := range []struct {
-		id      func(string) string
-		inverse func(string) (string, bool)
-	}{
-		{workload.AddressWorkflowID, workload.AllocationIDFromWorkflow},
-		{func(id string) string { return workload.VolumeWorkflowID(prego.VolumeID(id)) }, workload.VolumeIDFromWorkflow},
-		{func(id string) string { return tenant.SnapshotWorkflowID(prego.SnapshotID(id)) }, tenant.SnapshotIDFromWorkflow},
-		{tenant.RestoreWorkflowID, tenant.JobIDFromRestoreWorkflow},
-	} {
-		id, ok := f.inverse(f.id("x-1"))
-		require.True(t, ok)
-		require.Equal(t, "x-1", id)
-		_, ok = f.inverse("tenant-provision/x-1")
-		require.False(t, ok)
 	}
 }

@@ -102,8 +102,3 @@ const volumePrefix = "volume/"
 
 // VolumeWorkflowID is the id of the run that creates or releases a volume.
 func VolumeWorkflowID(volumeID prego.VolumeID) string { return string(volumePrefix + volumeID) }
-
-// VolumeIDFromWorkflow is the inverse of VolumeWorkflowID.
-func VolumeIDFromWorkflow(workflowID string) (string, bool) {
-	return strings.CutPrefix(workflowID, volumePrefix)
-}

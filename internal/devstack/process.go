@@ -68,9 +68,6 @@ func Start(spec Spec) (*Process, error) {
 	return p, nil
 }
 
-// Name is the child's name.
-func (p *Process) Name() string { return p.spec.Name }
-
 // Err says how the child ended, with the last lines of its log. Call it after Done is
 // closed.
 func (p *Process) Err() error {
