@@ -104,7 +104,7 @@ func TestAlertsWatchWhatThereIs(t *testing.T) {
 				watched[m] = true
 			}
 			for _, s := range selectors.FindAllStringSubmatch(r.Expr, -1) {
-				for _, m := range strings.Split(s[2], ",") {
+				for m := range strings.SplitSeq(s[2], ",") {
 					parts := matcher.FindStringSubmatch(m)
 					require.NotNil(t, parts, "%s: %s", r.Alert, m)
 					require.Contains(t, labelsOf(s[1]), parts[1], "%s: %s has no such label", r.Alert, s[1])
@@ -115,7 +115,7 @@ func TestAlertsWatchWhatThereIs(t *testing.T) {
 				}
 			}
 			for _, s := range grouping.FindAllStringSubmatch(r.Expr, -1) {
-				for _, l := range strings.Split(s[1], ",") {
+				for l := range strings.SplitSeq(s[1], ",") {
 					require.Contains(t, labelsOf(s[2]), strings.TrimSpace(l), "%s: %s has no such label", r.Alert, s[2])
 					kept[strings.TrimSpace(l)] = true
 				}

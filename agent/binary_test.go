@@ -119,7 +119,7 @@ func TestTheBinarySharesOnlyTheMessages(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "../cmd/prego-agent").Output()
 	require.NoError(t, err)
 	var ours []string
-	for _, p := range strings.Fields(string(out)) {
+	for p := range strings.FieldsSeq(string(out)) {
 		if strings.HasPrefix(p, "github.com/prego/prego") {
 			ours = append(ours, p)
 		}

@@ -181,15 +181,15 @@ func TestExecTakesOnlyTheControlPlanesCertificate(t *testing.T) {
 		"the Docker client CA":    controlPlane(t, g.dockCA),
 		"the gateway CA":          controlPlane(t, g.gwCA),
 		"its own":                 &own,
-		"of another environment":  ref(g.execCA.pair(t, leaf{uri: "prego://prod/control-plane", usage: x509.ExtKeyUsageClientAuth})),
-		"of a server":             ref(g.execCA.pair(t, leaf{uri: "prego://test/server/app-1", usage: x509.ExtKeyUsageClientAuth})),
-		"without a name":          ref(g.execCA.pair(t, leaf{usage: x509.ExtKeyUsageClientAuth})),
-		"with the name elsewhere": ref(g.execCA.pair(t, leaf{dns: []string{planeURI}, usage: x509.ExtKeyUsageClientAuth})),
-		"for servers":             ref(g.execCA.pair(t, leaf{uri: planeURI, usage: x509.ExtKeyUsageServerAuth})),
-		"expired": ref(g.execCA.pair(t, leaf{
+		"of another environment":  new(g.execCA.pair(t, leaf{uri: "prego://prod/control-plane", usage: x509.ExtKeyUsageClientAuth})),
+		"of a server":             new(g.execCA.pair(t, leaf{uri: "prego://test/server/app-1", usage: x509.ExtKeyUsageClientAuth})),
+		"without a name":          new(g.execCA.pair(t, leaf{usage: x509.ExtKeyUsageClientAuth})),
+		"with the name elsewhere": new(g.execCA.pair(t, leaf{dns: []string{planeURI}, usage: x509.ExtKeyUsageClientAuth})),
+		"for servers":             new(g.execCA.pair(t, leaf{uri: planeURI, usage: x509.ExtKeyUsageServerAuth})),
+		"expired": new(g.execCA.pair(t, leaf{
 			uri: planeURI, usage: x509.ExtKeyUsageClientAuth, notBefore: time.Now().Add(-time.Hour), notAfter: time.Now().Add(-time.Minute),
 		})),
-		"of the future": ref(g.execCA.pair(t, leaf{uri: planeURI, usage: x509.ExtKeyUsageClientAuth, notBefore: time.Now().Add(time.Hour), notAfter: time.Now().Add(2 * time.Hour)})),
+		"of the future": new(g.execCA.pair(t, leaf{uri: planeURI, usage: x509.ExtKeyUsageClientAuth, notBefore: time.Now().Add(time.Hour), notAfter: time.Now().Add(2 * time.Hour)})),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -209,8 +209,6 @@ func TestExecTakesOnlyTheControlPlanesCertificate(t *testing.T) {
 	require.Equal(t, http.StatusUnprocessableEntity, status, "the right one gets through")
 	require.Equal(t, "command_not_allowed", code)
 }
-
-func ref(c tls.Certificate) *tls.Certificate { return &c }
 
 func TestExecTakesOnlyTokensForThisCommand(t *testing.T) {
 	t.Parallel()

@@ -59,7 +59,7 @@ func TestPrepareMakesWhatARoleNeeds(t *testing.T) {
 		made := listing(t, h)
 		for name, mode := range modes {
 			missing := strings.Contains(name, "prego-agent") && name != wire.ServicesPath && name != filepath.Dir(wire.ServicesPath) && lacks != "nothing"
-			for _, l := range strings.Fields(lacks) {
+			for l := range strings.FieldsSeq(lacks) {
 				missing = missing || strings.Contains(name, l)
 			}
 			if missing {

@@ -282,9 +282,9 @@ func describe(e *openapi3.SchemaError) string {
 	case "minimum", "maximum":
 		return "must be " + bounds(s.Min, s.Max)
 	case "minLength", "maxLength":
-		return "must be " + bounds(ptr(float64(s.MinLength)), number(s.MaxLength)) + " characters"
+		return "must be " + bounds(new(float64(s.MinLength)), number(s.MaxLength)) + " characters"
 	case "minItems", "maxItems":
-		return "must be " + bounds(ptr(float64(s.MinItems)), number(s.MaxItems)) + " items"
+		return "must be " + bounds(new(float64(s.MinItems)), number(s.MaxItems)) + " items"
 	case "uniqueItems":
 		return "must not hold a value twice"
 	case "pattern":
@@ -296,13 +296,11 @@ func describe(e *openapi3.SchemaError) string {
 	return e.Reason
 }
 
-func ptr[T any](v T) *T { return &v }
-
 func number(n *uint64) *float64 {
 	if n == nil {
 		return nil
 	}
-	return ptr(float64(*n))
+	return new(float64(*n))
 }
 
 func bounds(least, most *float64) string {

@@ -56,7 +56,7 @@ func (a *API) operation(c echo.Context, id string) *Operation {
 		o = prego.Operation{ID: id, Kind: kind, Status: prego.OperationRunning, TargetKind: kind, TargetID: target}
 		a.d.Log.Warn("an operation is not shown", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
 	}
-	return ptr(operationView(o))
+	return new(operationView(o))
 }
 
 // timedOperation is an operation of a workflow without a row per request.

@@ -158,7 +158,7 @@ func (a *API) TraefikRoutes(c echo.Context, p TraefikRoutesParams) error {
 
 // matchesETag compares weakly, as RFC 9110 §13.1.2 requires.
 func matchesETag(header, etag string) bool {
-	for _, v := range strings.Split(header, ",") {
+	for v := range strings.SplitSeq(header, ",") {
 		if v = strings.TrimPrefix(strings.TrimSpace(v), "W/"); v == etag || v == "*" {
 			return true
 		}

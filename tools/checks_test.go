@@ -53,7 +53,7 @@ func planted(t *testing.T, script, name, line string) string {
 type forbiddenCase struct{ file, says, line string }
 
 func forbiddenCases(t *testing.T) (out []forbiddenCase) {
-	for _, l := range strings.Split(strings.TrimSpace(read(t, "testdata/forbidden.txt")), "\n") {
+	for l := range strings.SplitSeq(strings.TrimSpace(read(t, "testdata/forbidden.txt")), "\n") {
 		if strings.HasPrefix(l, "#") {
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -196,9 +197,7 @@ type running struct {
 func (b *testBench) start(steps int, secrets map[string]string, args ...string) *running {
 	b.t.Helper()
 	all := map[string]string{SecretRootUser: "root", SecretRootPassword: rootPassword}
-	for k, v := range secrets {
-		all[k] = v
-	}
+	maps.Copy(all, secrets)
 	line, err := json.Marshal(all)
 	require.NoError(b.t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -67,7 +67,7 @@ func connected(list, own string) error {
 	hosts := make(map[string]string) // by id
 	for line := range strings.Lines(list) {
 		field := make(map[string]string)
-		for _, f := range strings.Fields(line) {
+		for f := range strings.FieldsSeq(line) {
 			name, value, _ := strings.Cut(f, "=")
 			field[name] = value
 		}
@@ -104,7 +104,7 @@ func schedulerHealthy(root string) error {
 	defer func() { _ = f.Close() }()
 	inode := fmt.Sprintf(":%d", st.Ino)
 	for s := bufio.NewScanner(f); s.Scan(); {
-		for _, word := range strings.Fields(s.Text()) {
+		for word := range strings.FieldsSeq(s.Text()) {
 			if strings.HasSuffix(word, inode) {
 				return nil
 			}

@@ -115,7 +115,7 @@ func TestPeople(t *testing.T) {
 
 func masksBytes(line string) string {
 	var out []string
-	for _, part := range strings.Split(line, ",") {
+	for part := range strings.SplitSeq(line, ",") {
 		if key, _, ok := strings.Cut(part, "_bytes\":"); ok {
 			part = key + "_bytes\":0"
 		}

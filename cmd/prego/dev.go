@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -304,15 +305,13 @@ func (s *stack) environment(databaseURL string) error {
 		"PREGO_RELAY_LISTEN":         "127.0.0.1:" + strconv.Itoa(s.f.gwPort+10002), "PREGO_RELAY_URL": "https://127.0.0.1:" + strconv.Itoa(s.f.gwPort+10002),
 	}
 	if s.f.cloud == "sim" {
-		for k, v := range map[string]string{
+		maps.Copy(set, map[string]string{
 			"HCLOUD_ENDPOINT": "http://127.0.0.1:" + strconv.Itoa(s.f.simPort) + "/v1", "HCLOUD_TOKEN": "simulated", "PREGO_SIMULATED": "true",
 			"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_AGENT_PORT": "8443", "PREGO_HCLOUD_POLL": "200ms",
 			// Simulated hosts measure this machine, whose other work says nothing about
 			// them.
 			"PLACEMENT_CPU_PCT_MAX": "0", "PLACEMENT_DB_DISK_PCT_MAX": "0",
-		} {
-			set[k] = v
-		}
+		})
 		if image := s.f.standIn(); image != "" {
 			if set["PREGO_STACK_FILE"], err = standInStack(s.dir, image); err != nil {
 				return err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -104,9 +105,7 @@ func run(t *testing.T, a around, args ...string) ran {
 	srv := httptest.NewServer(s)
 	t.Cleanup(srv.Close)
 	env := map[string]string{"PREGO_API_URL": srv.URL, "PREGO_TOKEN": "x"}
-	for k, v := range a.env {
-		env[k] = v
-	}
+	maps.Copy(env, a.env)
 	c := &CLI{Getenv: func(k string) string { return env[k] }, Now: func() time.Time { return born.Add(36 * time.Hour) }, Width: func(any) int { return a.width }}
 	var out, errs bytes.Buffer
 	root := program(c, &out)
@@ -141,7 +140,7 @@ func TestATableFitsTheTerminal(t *testing.T) {
 		require.Equal(t, cut, strings.Contains(r.out, "…"), r.out)
 		require.Contains(t, r.out, "a-server-that-people-copy")
 		require.Equal(t, width > 0, strings.Contains(r.out, "\x1b[31mfailed"), "%q", r.out)
-		for _, line := range strings.Split(strings.TrimSpace(r.out), "\n") {
+		for line := range strings.SplitSeq(strings.TrimSpace(r.out), "\n") {
 			plain := strings.NewReplacer("\x1b[31m", "", "\x1b[0m", "").Replace(line)
 			require.True(t, width == 0 || len([]rune(plain)) <= width, "%d: %q", width, plain)
 		}

@@ -234,7 +234,7 @@ func TestEveryNounAsItIsShown(t *testing.T) {
 			require.Zero(t, r.code, "%s: %s", args, r.errs)
 			fmt.Fprintf(&out, "--- %s\n%s", map[int]string{80: "80 columns", 120: "120 columns", 0: "a pipe"}[width], r.out)
 			require.False(t, width == 0 && strings.Contains(r.out, "…"), "%s\n%s", args, r.out)
-			for _, line := range strings.Split(r.out, "\n") {
+			for line := range strings.SplitSeq(r.out, "\n") {
 				require.True(t, width == 0 || !strings.Contains(args, " list") || len([]rune(line)) <= width, "%s at %d:\n%s", args, width, r.out)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"regexp"
@@ -281,9 +282,7 @@ func Secrets() []string {
 func From(vars map[string]string) (Config, error) {
 	merged := make(map[string]string, len(vars))
 	var errs []error
-	for k, v := range vars {
-		merged[k] = v
-	}
+	maps.Copy(merged, vars)
 	for _, k := range Secrets() {
 		file := vars[k+"_FILE"]
 		if file == "" {

@@ -68,7 +68,7 @@ func TestChildrenDieWithTheirParent(t *testing.T) {
 	var pids []int
 	require.Eventually(t, func() bool {
 		b, err := os.ReadFile(filepath.Join(dir, "pids"))
-		for _, f := range strings.Fields(string(b)) {
+		for f := range strings.FieldsSeq(string(b)) {
 			pid, _ := strconv.Atoi(f)
 			pids = append(pids, pid)
 		}

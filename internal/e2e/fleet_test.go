@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -26,9 +27,7 @@ import (
 
 func fleetVars(more map[string]string) map[string]string {
 	vars := map[string]string{"PREGO_FLEET_POLL": "100ms", "PREGO_FLEET_CAPACITY_WAIT": "1s", "PREGO_FLEET_PARALLEL": "4"}
-	for k, v := range more {
-		vars[k] = v
-	}
+	maps.Copy(vars, more)
 	return vars
 }
 
@@ -36,9 +35,7 @@ func fleetVars(more map[string]string) map[string]string {
 func (c *cell) fleet(id string, role prego.Role, regions []map[string]any, more map[string]any) {
 	c.t.Helper()
 	body := map[string]any{"fleet_id": id, "role": role, "infra_provider": "hetzner"}
-	for k, v := range more {
-		body[k] = v
-	}
+	maps.Copy(body, more)
 	c.post("/v1/fleets", body, http.StatusCreated, nil)
 	if regions != nil {
 		c.post("/v1/policies", map[string]any{"policy_id": id + "-spread", "type": "region_placement", "spec": map[string]any{"regions": regions}}, http.StatusCreated, nil)
@@ -178,9 +175,7 @@ func TestFleetPlansAroundARegionThatIsSoldOut(t *testing.T) {
 func TestFleetKeepsServersThatHaveTenants(t *testing.T) {
 	t.Parallel()
 	vars := sharedVars()
-	for k, v := range fleetVars(nil) {
-		vars[k] = v
-	}
+	maps.Copy(vars, fleetVars(nil))
 	c := newCell(t, options{vars: vars})
 	c.org("acme", "")
 	id := c.tenant("alpha", prego.PlanStarter, nil)
@@ -222,9 +217,7 @@ func (c *cell) fleetOf(server string) (fleet string) {
 func TestScaleOutForTenantsHoldsAFleetsCaps(t *testing.T) {
 	t.Parallel()
 	vars := tenantVars(map[string]string{"PREGO_TENANT_POLL": "200ms"})
-	for k, v := range fleetVars(nil) {
-		vars[k] = v
-	}
+	maps.Copy(vars, fleetVars(nil))
 	c := newCell(t, options{vars: vars})
 	c.org("acme", "")
 	c.send(http.MethodPatch, "/v1/fleets/tenants-node", map[string]any{"max_size": 1}, http.StatusOK, nil)

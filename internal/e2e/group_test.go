@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -25,9 +26,7 @@ const mb = 1 << 20
 
 func groupVars(more map[string]string) map[string]string {
 	vars := fleetVars(map[string]string{"PREGO_GROUP_RETRY": "2s", "PREGO_GROUP_SWEEP_EVERY": "1s", "PREGO_GROUP_QUIET": "3s"})
-	for k, v := range more {
-		vars[k] = v
-	}
+	maps.Copy(vars, more)
 	return vars
 }
 

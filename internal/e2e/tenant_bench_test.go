@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"sync"
 	"testing"
@@ -42,11 +43,9 @@ func bareTenantWorkflow(ctx workflow.Context) error {
 func BenchmarkTenants(b *testing.B) {
 	const tenants, callers, apps = 60, 16, 3
 	vars := sharedVars()
-	for k, v := range map[string]string{
+	maps.Copy(vars, map[string]string{
 		"PREGO_LOG_LEVEL": "warn", "PREGO_API_RATE_PER_SECOND": "100000", "PREGO_API_RATE_BURST": "100000", "PLACEMENT_MAX_TENANTS_PER_NODE": "1000",
-	} {
-		vars[k] = v
-	}
+	})
 	c := newCell(b, options{vars: vars, sim: func(cfg *sim.Config) { cfg.Limits.Servers = 100 }})
 	w := worker.New(temporalClient, "bench-bare-tenants", worker.Options{})
 	w.RegisterWorkflow(bareTenantWorkflow)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -335,9 +336,7 @@ func TestWorkerDiesBetweenAnyTwoSteps(t *testing.T) {
 			t.Parallel()
 			crash := filepath.Join(t.TempDir(), "crash")
 			vars := map[string]string{"PREGO_TEST_CRASH": crash}
-			for k, v := range tc.vars {
-				vars[k] = v
-			}
+			maps.Copy(vars, tc.vars)
 			c := newCell(t, options{vars: vars})
 			c.org("acme", "")
 			build, own, scale := tc.point == "build/made", tc.point == "own_server/requested", tc.point == "scale_out/requested"

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"testing"
 	"time"
@@ -22,9 +23,7 @@ func tenantVars(more map[string]string) map[string]string {
 		"PREGO_TENANT_SWEEP_EVERY": "1s", "PREGO_TENANT_POLL": "2s", "PREGO_TENANT_QUIET": "5s", "PREGO_SITE_DOMAIN": "sites.test",
 		"PREGO_BUILD_FAILURE_MEMORY": "30s", "PREGO_SITE_TIMEOUT": "30s", "PREGO_COMMAND_TIMEOUT": "10s", "PREGO_SITE_STEP_TIMEOUT": "60s",
 	}
-	for k, v := range more {
-		vars[k] = v
-	}
+	maps.Copy(vars, more)
 	return vars
 }
 

@@ -23,7 +23,7 @@ func (p *Provider) EnsurePrimaryIP(ctx context.Context, in server.PrimaryIPParam
 	}, func() (*hcloud.PrimaryIP, error) {
 		// It stays when the server that it is assigned to is deleted.
 		r, _, err := p.write.PrimaryIP.Create(ctx, hcloud.PrimaryIPCreateOpts{
-			Name: in.Name, Type: hcloud.PrimaryIPTypeIPv4, AssigneeType: "server", Location: in.Location, Labels: labels, AutoDelete: hcloud.Ptr(false),
+			Name: in.Name, Type: hcloud.PrimaryIPTypeIPv4, AssigneeType: "server", Location: in.Location, Labels: labels, AutoDelete: new(false),
 		})
 		if err != nil {
 			return nil, err
@@ -84,7 +84,7 @@ func (p *Provider) AttachVolume(ctx context.Context, volumeID prego.VolumeID, se
 	case v.Server != nil:
 		return &server.InfraError{Class: server.InfraRetry, Code: "volume_already_attached", Message: fmt.Sprintf("volume %s is on server %d", volumeID, v.Server.ID)}
 	}
-	action, _, err := p.write.Volume.AttachWithOpts(ctx, v, hcloud.VolumeAttachOpts{Server: &hcloud.Server{ID: srv}, Automount: hcloud.Ptr(true)})
+	action, _, err := p.write.Volume.AttachWithOpts(ctx, v, hcloud.VolumeAttachOpts{Server: &hcloud.Server{ID: srv}, Automount: new(true)})
 	if err != nil {
 		err = p.classify(err)
 		var ie *server.InfraError

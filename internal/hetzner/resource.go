@@ -105,7 +105,7 @@ func firewallRules(f server.FirewallParams) ([]hcloud.FirewallRule, error) {
 	for _, port := range f.Ports {
 		rules = append(rules, hcloud.FirewallRule{
 			Direction: hcloud.FirewallRuleDirectionIn, Protocol: hcloud.FirewallRuleProtocolTCP, SourceIPs: sources,
-			Port: hcloud.Ptr(strconv.Itoa(port)), Description: hcloud.Ptr("control plane"),
+			Port: new(strconv.Itoa(port)), Description: new("control plane"),
 		})
 	}
 	return rules, nil
@@ -163,7 +163,7 @@ func (p *Provider) EnsureVolume(ctx context.Context, v server.VolumeParams) (str
 		return vol, err
 	}, func() (*hcloud.Volume, error) {
 		r, _, err := p.write.Volume.Create(ctx, hcloud.VolumeCreateOpts{
-			Name: v.Name, Size: v.GB, Location: &hcloud.Location{Name: v.Location}, Labels: labels, Format: hcloud.Ptr("ext4"),
+			Name: v.Name, Size: v.GB, Location: &hcloud.Location{Name: v.Location}, Labels: labels, Format: new("ext4"),
 		})
 		made = actionIDs(r.Action, r.NextActions)
 		return r.Volume, err

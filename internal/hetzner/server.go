@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -109,7 +110,7 @@ func createOpts(p server.CreateParams) (hcloud.ServerCreateOpts, error) {
 		Image:            imageRef(p.Image),
 		Location:         &hcloud.Location{Name: p.Candidate.Location},
 		UserData:         p.UserData,
-		StartAfterCreate: hcloud.Ptr(true),
+		StartAfterCreate: new(true),
 		Labels:           p.Labels(),
 		PublicNet:        &hcloud.ServerCreatePublicNet{EnableIPv4: true, EnableIPv6: true},
 	}
@@ -133,7 +134,7 @@ func createOpts(p server.CreateParams) (hcloud.ServerCreateOpts, error) {
 			return opts, err
 		}
 		opts.Volumes = append(opts.Volumes, &hcloud.Volume{ID: id})
-		opts.Automount = hcloud.Ptr(false)
+		opts.Automount = new(false)
 	}
 	if err := opts.Validate(); err != nil {
 		return opts, &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: err.Error()}
@@ -319,12 +320,8 @@ func (p *Provider) DestroyServer(ctx context.Context, providerServerID prego.Ser
 
 func merge(a, b map[string]string) map[string]string {
 	out := make(map[string]string, len(a)+len(b))
-	for k, v := range a {
-		out[k] = v
-	}
-	for k, v := range b {
-		out[k] = v
-	}
+	maps.Copy(out, a)
+	maps.Copy(out, b)
 	return out
 }
 

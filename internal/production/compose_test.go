@@ -139,7 +139,7 @@ func dockerfile(t *testing.T, repo string) (env []string, entrypoint words, user
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(repo, "Dockerfile"))
 	require.NoError(t, err)
-	for _, line := range strings.Split(string(b), "\n") {
+	for line := range strings.SplitSeq(string(b), "\n") {
 		verb, rest, _ := strings.Cut(line, " ")
 		switch verb {
 		case "ENV":

@@ -44,7 +44,7 @@ func (s *stack) confined(t *testing.T) {
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", x.pid()))
 		require.NoError(t, err)
 		field := func(key string) string {
-			for _, l := range strings.Split(string(status), "\n") {
+			for l := range strings.SplitSeq(string(status), "\n") {
 				if rest, ok := strings.CutPrefix(l, key+":"); ok {
 					return strings.Join(strings.Fields(rest), " ")
 				}
@@ -63,7 +63,7 @@ func (s *stack) confined(t *testing.T) {
 		mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mounts", x.pid()))
 		require.NoError(t, err)
 		writable := []string{}
-		for _, l := range strings.Split(strings.TrimSpace(string(mounts)), "\n") {
+		for l := range strings.SplitSeq(strings.TrimSpace(string(mounts)), "\n") {
 			f := strings.Fields(l)
 			if f[2] != "proc" && strings.HasPrefix(f[3], "rw") && !strings.HasPrefix(f[1], "/dev/") {
 				writable = append(writable, f[1])

@@ -121,8 +121,6 @@ func (s *Sim) serverTypes() []schema.ServerType {
 	return out
 }
 
-func ptr[T any](v T) *T { return &v }
-
 var images = []schema.Image{
 	image(114690387, "debian-12", "Debian 12", "debian", "12"),
 	image(161547269, "ubuntu-24.04", "Ubuntu 24.04", "ubuntu", "24.04"),
@@ -132,7 +130,7 @@ var images = []schema.Image{
 func image(id int64, name, description, flavor, version string) schema.Image {
 	return schema.Image{
 		ID: id, Status: "available", Type: "system", Name: &name, Description: description, DiskSize: 5,
-		Created: ptr(time.Date(2025, 8, 13, 9, 0, 0, 0, time.UTC)), OSFlavor: flavor, OSVersion: &version, Architecture: "x86", RapidDeploy: true,
+		Created: new(time.Date(2025, 8, 13, 9, 0, 0, 0, time.UTC)), OSFlavor: flavor, OSVersion: &version, Architecture: "x86", RapidDeploy: true,
 		Labels: map[string]string{},
 	}
 }

@@ -116,7 +116,7 @@ func (s *Sim) createImage(r *http.Request, srv *server) (int, any, error) {
 		return 0, nil, &apiError{status: 423, code: "locked", message: "a snapshot of a running server would be inconsistent; power it off first"}
 	}
 	i := &schema.Image{
-		ID: s.st.id(), Status: "creating", Type: "snapshot", Description: srv.Name, DiskSize: float32(srv.PrimaryDiskSize), Created: ptr(time.Now().UTC()),
+		ID: s.st.id(), Status: "creating", Type: "snapshot", Description: srv.Name, DiskSize: float32(srv.PrimaryDiskSize), Created: new(time.Now().UTC()),
 		CreatedFrom: &schema.ImageCreatedFrom{ID: srv.ID, Name: srv.Name}, OSFlavor: srv.Image.OSFlavor, OSVersion: srv.Image.OSVersion, Architecture: srv.Image.Architecture, Labels: labels,
 	}
 	if req.Description != nil {

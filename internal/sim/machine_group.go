@@ -95,7 +95,7 @@ func groupDirs(pattern string) []string {
 func processesIn(dir string) []int {
 	b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	var out []int
-	for _, f := range strings.Fields(string(b)) {
+	for f := range strings.FieldsSeq(string(b)) {
 		if pid, err := strconv.Atoi(f); err == nil && pid > 0 {
 			out = append(out, pid)
 		}

@@ -176,7 +176,7 @@ func TestNetworkHasRangesSubnetsAndRoutes(t *testing.T) {
 	refused(t, err, hcloud.ErrorCodeResourceLimitExceeded, "network limit reached")
 	_, _, err = p.Network.Update(ctx, second, hcloud.NetworkUpdateOpts{Name: "n"})
 	refused(t, err, hcloud.ErrorCodeUniquenessError, "network name")
-	_, _, err = p.Network.Update(ctx, second, hcloud.NetworkUpdateOpts{Name: "2nd", Labels: map[string]string{"a": "b"}, ExposeRoutesToVSwitch: hcloud.Ptr(true)})
+	_, _, err = p.Network.Update(ctx, second, hcloud.NetworkUpdateOpts{Name: "2nd", Labels: map[string]string{"a": "b"}, ExposeRoutesToVSwitch: new(true)})
 	require.NoError(t, err)
 	labelled, err := p.Network.AllWithOpts(ctx, hcloud.NetworkListOpts{ListOpts: hcloud.ListOpts{LabelSelector: "a=b"}})
 	require.NoError(t, err)
@@ -297,11 +297,11 @@ func TestDeletedNetworkLetsItsServersGo(t *testing.T) {
 	p := newPrivately(t, nil)
 	n := p.network("n", "10.0.0.0/16", "10.0.0.0/24")
 	s := p.server("s", "fsn1", n)
-	_, _, err := p.Network.ChangeProtection(p.Context(), n, hcloud.NetworkChangeProtectionOpts{Delete: hcloud.Ptr(true)})
+	_, _, err := p.Network.ChangeProtection(p.Context(), n, hcloud.NetworkChangeProtectionOpts{Delete: new(true)})
 	require.NoError(t, err)
 	_, err = p.Network.Delete(p.Context(), n)
 	refused(t, err, hcloud.ErrorCodeProtected, "protected")
-	_, _, err = p.Network.ChangeProtection(p.Context(), n, hcloud.NetworkChangeProtectionOpts{Delete: hcloud.Ptr(false)})
+	_, _, err = p.Network.ChangeProtection(p.Context(), n, hcloud.NetworkChangeProtectionOpts{Delete: new(false)})
 	require.NoError(t, err)
 	_, err = p.Network.Delete(p.Context(), n)
 	require.NoError(t, err)
@@ -381,7 +381,7 @@ func TestNetworksConformToTheProvidersSpecification(t *testing.T) {
 			return c.Network.ChangeIPRange(ctx, n, hcloud.NetworkChangeIPRangeOpts{IPRange: cidr("10.0.0.0/8")})
 		},
 		func() (*hcloud.Action, *hcloud.Response, error) {
-			return c.Network.ChangeProtection(ctx, n, hcloud.NetworkChangeProtectionOpts{Delete: hcloud.Ptr(false)})
+			return c.Network.ChangeProtection(ctx, n, hcloud.NetworkChangeProtectionOpts{Delete: new(false)})
 		},
 	} {
 		a, _, err := step()

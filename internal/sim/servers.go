@@ -170,7 +170,7 @@ func (s *Sim) createServer(r *http.Request) (int, any, error) {
 	srv, action, next := s.make(o)
 	body := schema.ServerCreateResponse{Server: s.view(srv), Action: action, NextActions: next}
 	if len(req.SSHKeys) == 0 {
-		body.RootPassword = ptr(rootPassword(srv.ID))
+		body.RootPassword = new(rootPassword(srv.ID))
 	}
 	return 201, body, nil
 }
@@ -181,8 +181,8 @@ func (s *Sim) make(o order) (*server, schema.Action, []schema.Action) {
 	addr := s.freeAddress()
 	srv := &server{UserData: o.req.UserData, From: snapshotID(o.image), Server: schema.Server{
 		ID: s.st.id(), Name: o.req.Name, Status: "initializing", Created: now, PrivateNet: []schema.ServerPrivateNet{},
-		ServerType: schema.ServerType{ID: o.machine.id, Name: o.machine.name}, Location: o.location, Image: ptr(o.image), Labels: map[string]string{},
-		IncludedTraffic: 20 << 40, IngoingTraffic: ptr(uint64(0)), OutgoingTraffic: ptr(uint64(0)),
+		ServerType: schema.ServerType{ID: o.machine.id, Name: o.machine.name}, Location: o.location, Image: new(o.image), Labels: map[string]string{},
+		IncludedTraffic: 20 << 40, IngoingTraffic: new(uint64(0)), OutgoingTraffic: new(uint64(0)),
 		Volumes: []int64{}, LoadBalancers: []int64{}, PrimaryDiskSize: o.machine.disk,
 		PublicNet: schema.ServerPublicNet{FloatingIPs: []int64{}, Firewalls: []schema.ServerFirewall{}},
 	}}
@@ -374,7 +374,7 @@ func (s *Sim) rebuildServer(r *http.Request, srv *server) (int, any, error) {
 		}
 		srv.UserData = *req.UserData
 	}
-	srv.Image, srv.From, srv.Status, srv.Booted = ptr(image), snapshotID(image), "rebuilding", false
+	srv.Image, srv.From, srv.Status, srv.Booted = new(image), snapshotID(image), "rebuilding", false
 	action := s.act("rebuild_server", s.cfg.Profile.Action, func() *schema.ActionError {
 		s.scrap(srv, func() {
 			if _, there := s.st.Servers[srv.ID]; there && s.ctx.Err() == nil {
@@ -385,7 +385,7 @@ func (s *Sim) rebuildServer(r *http.Request, srv *server) (int, any, error) {
 		})
 		return nil
 	}, serverRef(srv.ID))
-	return 201, schema.ServerActionRebuildResponse{Action: action, RootPassword: ptr(rootPassword(srv.ID))}, nil
+	return 201, schema.ServerActionRebuildResponse{Action: action, RootPassword: new(rootPassword(srv.ID))}, nil
 }
 
 // rootPassword is what the provider sets if no key is given.

@@ -98,7 +98,7 @@ func walk(t *testing.T, rt *conforming) {
 	require.NoError(t, err)
 	group, _, err := c.PlacementGroup.Create(ctx, hcloud.PlacementGroupCreateOpts{Name: "g", Type: hcloud.PlacementGroupTypeSpread, Labels: labels})
 	require.NoError(t, err)
-	ip, _, err := c.PrimaryIP.Create(ctx, hcloud.PrimaryIPCreateOpts{Name: "ip", Type: hcloud.PrimaryIPTypeIPv4, AssigneeType: "server", Location: "fsn1", Labels: labels, AutoDelete: hcloud.Ptr(false)})
+	ip, _, err := c.PrimaryIP.Create(ctx, hcloud.PrimaryIPCreateOpts{Name: "ip", Type: hcloud.PrimaryIPTypeIPv4, AssigneeType: "server", Location: "fsn1", Labels: labels, AutoDelete: new(false)})
 	require.NoError(t, err)
 	_, _, err = c.PrimaryIP.Create(ctx, hcloud.PrimaryIPCreateOpts{Name: "ip", Type: hcloud.PrimaryIPTypeIPv4, AssigneeType: "server", Location: "fsn1"})
 	require.True(t, hcloud.IsError(err, hcloud.ErrorCodeUniquenessError))
@@ -110,7 +110,7 @@ func walk(t *testing.T, rt *conforming) {
 	order := hcloud.ServerCreateOpts{
 		Name: "s1", ServerType: &hcloud.ServerType{Name: "cx23"}, Image: &hcloud.Image{Name: "debian-12"}, Location: &hcloud.Location{Name: "fsn1"},
 		Labels: labels, Firewalls: []*hcloud.ServerCreateFirewall{{Firewall: hcloud.Firewall{ID: fw.Firewall.ID}}}, PlacementGroup: group.PlacementGroup,
-		Volumes: []*hcloud.Volume{volume.Volume}, Automount: hcloud.Ptr(false), UserData: "#cloud-config\n",
+		Volumes: []*hcloud.Volume{volume.Volume}, Automount: new(false), UserData: "#cloud-config\n",
 		PublicNet: &hcloud.ServerCreatePublicNet{EnableIPv4: true, EnableIPv6: true},
 	}
 	made, _, err := c.Server.Create(ctx, order)
@@ -165,7 +165,7 @@ func walk(t *testing.T, rt *conforming) {
 			return c.Action.WaitFor(ctx, off)
 		},
 		func() error {
-			taken, _, err := c.Server.CreateImage(ctx, made.Server, &hcloud.ServerCreateImageOpts{Type: hcloud.ImageTypeSnapshot, Description: hcloud.Ptr("copy"), Labels: labels})
+			taken, _, err := c.Server.CreateImage(ctx, made.Server, &hcloud.ServerCreateImageOpts{Type: hcloud.ImageTypeSnapshot, Description: new("copy"), Labels: labels})
 			if err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
+	"maps"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -116,9 +117,7 @@ func TestSwapMatrix(t *testing.T) {
 				c[k] = v
 			}
 		}
-		for k, v := range set {
-			c[k] = v
-		}
+		maps.Copy(c, set)
 		return c
 	}
 	kid := f.rings[UseAPI].sign

@@ -2,6 +2,7 @@ package pack
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -131,9 +132,7 @@ func brute(p Problem, items []Item, bins []map[string]float64, best int) int {
 		}
 	}
 	fresh := map[string]float64{}
-	for d, v := range it.Demand {
-		fresh[d] = v
-	}
+	maps.Copy(fresh, it.Demand)
 	return brute(p, items[1:], append(bins[:len(bins):len(bins)], fresh), best)
 }
 
