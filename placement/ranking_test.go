@@ -11,8 +11,6 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-func pct(v float64) *float64 { return &v }
-
 // TestEveryWeightCounts has two servers with a shard each, and pools, that differ in one
 // thing: who is chosen, and by how much, follows that thing's weight, and nothing else.
 func TestEveryWeightCounts(t *testing.T) {
@@ -24,20 +22,22 @@ func TestEveryWeightCounts(t *testing.T) {
 		margin  float64 // to the other server; 0 where both have the same
 		pool    string
 	}{
-		"app_load":         {weights: placement.Weights{AppLoad: 0.8}, data: func(d *placement.Data) { d.Servers[0].MemoryPct = 60 }, score: 0.8 * 0.8, margin: 0.8 * 0.4},
-		"app_count":        {weights: placement.Weights{AppCount: 0.8}, data: func(d *placement.Data) { d.Servers[0].TenantCount = 12 }, score: 0.8 * 0.9, margin: 0.8 * 0.5},
-		"db_load":          {weights: placement.Weights{DBLoad: 0.8}, data: func(d *placement.Data) { d.Shards[0].Tenants = 9 }, score: 0.8 * 0.6, margin: 0.8 * 0.5},
-		"affinity":         {weights: placement.Weights{Affinity: 0.8}, data: func(d *placement.Data) { d.Servers[1].ParentOrgs = map[string]int{"p": 1} }, score: 0.8, margin: 0.8},
-		"app_cpu":          {weights: placement.Weights{AppCPU: 0.8}, data: func(d *placement.Data) { d.Servers[0].CPUPct, d.Servers[1].CPUPct = pct(60), pct(10) }, score: 0.8 * 0.9, margin: 0.8 * 0.5},
-		"app_cpu unknown":  {weights: placement.Weights{AppCPU: 0.8}, data: func(d *placement.Data) { d.Servers[1].CPUPct = pct(80) }, score: 0.8 * 0.2, margin: 0.8 * 0.2},
-		"app_worker_slots": {weights: placement.Weights{AppWorkerSlots: 0.8}, data: func(d *placement.Data) { d.Servers[0].WorkerSlotsPct, d.Servers[1].WorkerSlotsPct = pct(60), pct(10) }, score: 0.8 * 0.9, margin: 0.8 * 0.5},
-		"db_disk":          {weights: placement.Weights{DBDisk: 0.8}, data: func(d *placement.Data) { d.Shards[0].DiskPct, d.Shards[1].DiskPct = pct(60), pct(10) }, score: 0.8 * 0.9, margin: 0.8 * 0.5},
-		"db_disk unknown":  {weights: placement.Weights{DBDisk: 0.8}, data: func(d *placement.Data) { d.Shards[1].DiskPct = pct(79) }, score: 0.8 * 0.21, margin: 0.8 * 0.21},
-		"redis_load":       {weights: placement.Weights{RedisLoad: 0.8, AppLoad: 0.1}, data: func(d *placement.Data) { d.Pools[1].Tenants, d.Servers[0].MemoryPct = 2, 30 }, pool: "redis-2", score: 0.8*0.8 + 0.1*0.8, margin: 0.01},
+		"app_load":        {weights: placement.Weights{AppLoad: 0.8}, data: func(d *placement.Data) { d.Servers[0].MemoryPct = 60 }, score: 0.8 * 0.8, margin: 0.8 * 0.4},
+		"app_count":       {weights: placement.Weights{AppCount: 0.8}, data: func(d *placement.Data) { d.Servers[0].TenantCount = 12 }, score: 0.8 * 0.9, margin: 0.8 * 0.5},
+		"db_load":         {weights: placement.Weights{DBLoad: 0.8}, data: func(d *placement.Data) { d.Shards[0].Tenants = 9 }, score: 0.8 * 0.6, margin: 0.8 * 0.5},
+		"affinity":        {weights: placement.Weights{Affinity: 0.8}, data: func(d *placement.Data) { d.Servers[1].ParentOrgs = map[string]int{"p": 1} }, score: 0.8, margin: 0.8},
+		"app_cpu":         {weights: placement.Weights{AppCPU: 0.8}, data: func(d *placement.Data) { d.Servers[0].CPUPct, d.Servers[1].CPUPct = new(60.0), new(10.0) }, score: 0.8 * 0.9, margin: 0.8 * 0.5},
+		"app_cpu unknown": {weights: placement.Weights{AppCPU: 0.8}, data: func(d *placement.Data) { d.Servers[1].CPUPct = new(80.0) }, score: 0.8 * 0.2, margin: 0.8 * 0.2},
+		"app_worker_slots": {weights: placement.Weights{AppWorkerSlots: 0.8}, data: func(d *placement.Data) {
+			d.Servers[0].WorkerSlotsPct, d.Servers[1].WorkerSlotsPct = new(60.0), new(10.0)
+		}, score: 0.8 * 0.9, margin: 0.8 * 0.5},
+		"db_disk":         {weights: placement.Weights{DBDisk: 0.8}, data: func(d *placement.Data) { d.Shards[0].DiskPct, d.Shards[1].DiskPct = new(60.0), new(10.0) }, score: 0.8 * 0.9, margin: 0.8 * 0.5},
+		"db_disk unknown": {weights: placement.Weights{DBDisk: 0.8}, data: func(d *placement.Data) { d.Shards[1].DiskPct = new(79.0) }, score: 0.8 * 0.21, margin: 0.8 * 0.21},
+		"redis_load":      {weights: placement.Weights{RedisLoad: 0.8, AppLoad: 0.1}, data: func(d *placement.Data) { d.Pools[1].Tenants, d.Servers[0].MemoryPct = 2, 30 }, pool: "redis-2", score: 0.8*0.8 + 0.1*0.8, margin: 0.01},
 		"redis_memory": {
 			weights: placement.Weights{RedisMemory: 0.8, AppLoad: 0.1}, pool: "redis-2", score: 0.8*0.9 + 0.1*0.8, margin: 0.01,
 			data: func(d *placement.Data) {
-				d.Pools[0].MemoryPct, d.Pools[1].MemoryPct, d.Servers[0].MemoryPct = pct(60), pct(10), 30
+				d.Pools[0].MemoryPct, d.Pools[1].MemoryPct, d.Servers[0].MemoryPct = new(60.0), new(10.0), 30
 			},
 		},
 	} {
@@ -162,22 +162,22 @@ func TestMeasuresReject(t *testing.T) {
 				return placement.NewSnapshot(p, d).Decide(request(change))
 			}
 			require.Equal(t, placement.Placed, ask(nil, nil, nil).Outcome, "unknown")
-			require.Equal(t, placement.Placed, ask(pct(tc.most-0.1), nil, nil).Outcome)
+			require.Equal(t, placement.Placed, ask(new(tc.most-0.1), nil, nil).Outcome)
 			for _, v := range []float64{tc.most, 100} {
 				got := ask(&v, nil, nil)
 				require.Equal(t, placement.AwaitingCapacity, got.Outcome)
 				require.Equal(t, map[string]int{name: 1}, got.RejectedCounts)
 				require.Equal(t, []prego.Role{tc.role}, got.MissingRoles)
 			}
-			require.Equal(t, placement.Placed, ask(pct(100), func(p *placement.Policy) { *tc.limit(p) = 0 }, nil).Outcome, "not looked at")
-			require.Equal(t, placement.AwaitingCapacity, ask(pct(10), func(p *placement.Policy) { *tc.limit(p) = 10 }, nil).Outcome)
-			forced := ask(pct(100), nil, func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1", DBShardID: "db-1"} })
+			require.Equal(t, placement.Placed, ask(new(100.0), func(p *placement.Policy) { *tc.limit(p) = 0 }, nil).Outcome, "not looked at")
+			require.Equal(t, placement.AwaitingCapacity, ask(new(10.0), func(p *placement.Policy) { *tc.limit(p) = 10 }, nil).Outcome)
+			forced := ask(new(100.0), nil, func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1", DBShardID: "db-1"} })
 			require.Equal(t, tc.role != prego.RoleRedisPool, forced.Outcome == placement.Placed, "a pool can't be forced")
 			for _, change := range []func(*placement.Request){
 				func(r *placement.Request) { r.Plan = prego.PlanEnterprise },
 				func(r *placement.Request) { r.Mode = tenant.ModeOneTenantOneServer },
 			} {
-				require.Equal(t, tc.lonely, ask(pct(100), nil, change).Outcome != placement.Placed)
+				require.Equal(t, tc.lonely, ask(new(100.0), nil, change).Outcome != placement.Placed)
 			}
 		})
 	}

@@ -319,10 +319,7 @@ const (
 	groupReconcilePrefix = "group-reconcile/"
 )
 
-var (
-	groupIDPattern    = regexp.MustCompile(`^grp-[0-9a-f]{12}$`)
-	instanceIDPattern = regexp.MustCompile(`^ins-[0-9a-f]{12}-[1-9][0-9]{0,14}$`)
-)
+var instanceIDPattern = regexp.MustCompile(`^ins-[0-9a-f]{12}-[1-9][0-9]{0,14}$`)
 
 // NewGroupID returns an id with 12 random hex digits.
 func NewGroupID(random string) string { return groupPrefix + random }

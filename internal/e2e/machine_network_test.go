@@ -271,7 +271,7 @@ func routesHere(t *testing.T) string {
 	out, err := exec.Command("ip", "-4", "route", "show", "table", "all").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	var kept []string
-	for _, line := range strings.Split(string(out), "\n") {
+	for line := range strings.SplitSeq(string(out), "\n") {
 		if !strings.Contains(line, "dev prego") {
 			kept = append(kept, strings.TrimSpace(line))
 		}

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -112,7 +113,7 @@ func start(t *testing.T) *stack {
 // remove leaves nothing; what the containers said is shown after a failure.
 func (s *stack) remove() {
 	out, _ := s.docker("", "ps", "-aq", "--filter", "name="+s.prefix)
-	for _, id := range strings.Fields(out) {
+	for id := range strings.FieldsSeq(out) {
 		if s.t.Failed() {
 			cmd := exec.Command("docker", "logs", "--tail", "15", id)
 			text, _ := cmd.CombinedOutput()
@@ -130,9 +131,7 @@ func (s *stack) remove() {
 // first line of its input.
 func (s *stack) verb(args string, secrets map[string]string) (string, error) {
 	all := map[string]string{site.SecretRootPassword: rootPassword}
-	for k, v := range secrets {
-		all[k] = v
-	}
+	maps.Copy(all, secrets)
 	line, err := json.Marshal(all)
 	require.NoError(s.t, err)
 	command := append([]string{"exec", "-i", "-u", wire.BenchUser, "-w", wire.BenchDir, s.name("backend"), wire.ContainerAgent, site.Verb}, strings.Split(args, " ")...)
