@@ -226,7 +226,7 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	_, err = p.store.CreateSnapshot(t.Context(), "t1", "snp-2", "op")
 	require.NoError(t, err)
 	_, err = s.env.ExecuteActivity(b.TakeSnapshot, prego.SnapshotID("snp-2"))
-	require.ErrorContains(t, err, `and not "snp-2"`)
+	require.ErrorContains(t, err, `instead of "snp-2"`)
 
 	_, err = p.store.DeleteSnapshot(t.Context(), "t1", "snp-1", "op")
 	require.NoError(t, err)
