@@ -24,21 +24,24 @@ WITH incoming AS (
     SELECT s.server_id, s.agent_status AS was, s.agent_first_heartbeat_at IS NULL AS first,
            s.agent_tags AS had, COALESCE(string_to_array(NULLIF(i.tags, ''), ' '), '{}') AS has,
            s.clock_skewed AS clock_was, s.docker_state AS docker_was,
-           s.status = 'failed' AND s.status_reason = 'heartbeat_lost' AS returns
+           s.status = 'failed' AND s.status_reason = 'heartbeat_lost' AS returns,
+           -- All that is written, too: joining incoming again would compare each with each.
+           i.boot_id, i.agent_version, i.load1, i.memory_pct, i.disk_pct, i.docker_state,
+           i.cpu_pct, i.worker_slots_pct, i.db_disk_pct, i.redis_memory_pct, i.clock_ahead, i.clock_skewed
     FROM servers s JOIN incoming i ON i.server_id = s.server_id
     WHERE s.agent_key_sha256 = i.key AND s.identity_revoked_at IS NULL AND s.status <> 'terminated'
     ORDER BY s.server_id FOR NO KEY UPDATE OF s
 ), updated AS (
     UPDATE servers s SET agent_last_heartbeat_at = now(), agent_first_heartbeat_at = COALESCE(s.agent_first_heartbeat_at, now()),
-        agent_status = 'connected', agent_boot_id = i.boot_id, agent_version = i.agent_version,
-        load1 = i.load1, memory_pct = i.memory_pct, disk_pct = i.disk_pct, docker_state = i.docker_state, agent_tags = l.has,
-        cpu_pct = i.cpu_pct, worker_slots_pct = i.worker_slots_pct, db_disk_pct = i.db_disk_pct, redis_memory_pct = i.redis_memory_pct,
+        agent_status = 'connected', agent_boot_id = l.boot_id, agent_version = l.agent_version,
+        load1 = l.load1, memory_pct = l.memory_pct, disk_pct = l.disk_pct, docker_state = l.docker_state, agent_tags = l.has,
+        cpu_pct = l.cpu_pct, worker_slots_pct = l.worker_slots_pct, db_disk_pct = l.db_disk_pct, redis_memory_pct = l.redis_memory_pct,
         -- Two in a row: a heartbeat that was long on its way looks like a clock that is behind.
-        clock_ahead_seconds = i.clock_ahead, clock_skewed = i.clock_skewed AND COALESCE(abs(i.clock_ahead - s.clock_ahead_seconds) < 10, false),
+        clock_ahead_seconds = l.clock_ahead, clock_skewed = l.clock_skewed AND COALESCE(abs(l.clock_ahead - s.clock_ahead_seconds) < 10, false),
         status = CASE WHEN l.returns THEN 'active' ELSE s.status END,
         status_reason = CASE WHEN l.returns THEN '' ELSE s.status_reason END,
         status_message = CASE WHEN l.returns THEN '' ELSE s.status_message END
-    FROM locked l JOIN incoming i ON i.server_id = l.server_id WHERE s.server_id = l.server_id
+    FROM locked l WHERE s.server_id = l.server_id
     RETURNING s.server_id, s.status, s.attempt, l.was, l.first, s.tags, l.had, l.has,
               s.clock_ahead_seconds AS ahead, s.clock_skewed, l.clock_was, s.docker_state, l.docker_was
 ), events AS (
