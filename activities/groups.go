@@ -22,7 +22,7 @@ import (
 type GroupStore interface {
 	PlanGroup(ctx context.Context, id prego.GroupID, retry time.Duration) (workload.GroupPlan, error)
 	ServeInstances(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error)
-	InstanceDemand(ctx context.Context, region prego.Region, limit int) ([]workload.InstanceDemand, error)
+	InstanceDemand(ctx context.Context, region prego.Region, limit int, except []prego.GroupID) ([]workload.InstanceDemand, error)
 	InstanceServers(ctx context.Context, region prego.Region) ([]instance.Server, error)
 	PoolsOf(ctx context.Context, orgIDs []prego.OrgID) (map[string][]prego.AppliedPool, error)
 	Allocate(ctx context.Context, place workload.InstancePlace, retry time.Duration) (workload.InstanceAllocation, error)
@@ -155,36 +155,45 @@ const (
 func (a *Groups) ServeInstances(ctx context.Context, region prego.Region) (Served, error) {
 	stop := keepAlive(ctx)
 	defer stop()
-	out := Served{Allocated: map[string]int{}}
-	orgs := map[string]string{}
+	s := serving{Served: Served{Allocated: map[string]int{}}, orgs: map[string]prego.OrgID{}}
 	until := time.Now().Add(serveFor)
 	done, err := a.Store.ServeInstances(ctx, region, func(ctx context.Context) error {
 		for {
-			n, err := a.servePass(ctx, region, &out, orgs)
-			if err != nil || n == 0 || time.Now().After(until) {
+			more, err := a.servePass(ctx, region, &s)
+			if err != nil || !more || time.Now().After(until) {
 				return err
 			}
 		}
 	})
+	out := s.Served
 	out.Busy = !done && err == nil
 	for _, id := range out.Changed {
-		if err := a.Runs.WakeGroup(ctx, prego.GroupID(id), prego.OrgID(orgs[id])); err != nil {
+		if err := a.Runs.WakeGroup(ctx, prego.GroupID(id), s.orgs[id]); err != nil {
 			a.Log.Warn("process group not woken; its run looks by itself", zap.String("group_id", id), zap.Error(err))
 		}
 	}
 	return out, err
 }
 
-// servePass goes through the waiting instances once and returns how many were
-// allocated.
-func (a *Groups) servePass(ctx context.Context, region prego.Region, out *Served, orgs map[string]string) (allocated int, err error) {
-	demand, err := a.Store.InstanceDemand(ctx, region, serveAtOnce)
+// serving is the state of one call of ServeInstances.
+type serving struct {
+	Served
+	orgs map[string]prego.OrgID // by group
+	// refused are groups with a reason why they get nothing now. Later passes leave them
+	// out: otherwise as many as a pass considers would hide all who came after them.
+	refused []prego.GroupID
+}
+
+// servePass goes through the waiting instances once. It reports whether another pass may
+// allocate something.
+func (a *Groups) servePass(ctx context.Context, region prego.Region, s *serving) (more bool, err error) {
+	demand, err := a.Store.InstanceDemand(ctx, region, serveAtOnce, s.refused)
 	if err != nil || len(demand) == 0 {
-		return 0, err
+		return false, err
 	}
 	servers, err := a.Store.InstanceServers(ctx, region)
 	if err != nil {
-		return 0, err
+		return false, err
 	}
 	var ids []prego.OrgID
 	for _, d := range demand {
@@ -192,36 +201,41 @@ func (a *Groups) servePass(ctx context.Context, region prego.Region, out *Served
 	}
 	pools, err := a.Store.PoolsOf(ctx, ids)
 	if err != nil {
-		return 0, err
+		return false, err
 	}
-	over := map[string]bool{} // groups that get nothing more in this pass
+	over := map[prego.GroupID]bool{} // groups that get nothing more in this pass
 	for _, d := range demand {
-		orgs[string(d.GroupID)] = string(d.OrgID)
-		if over[string(d.GroupID)] {
+		id := string(d.GroupID)
+		s.orgs[id] = d.OrgID
+		if over[d.GroupID] {
 			continue
 		}
 		got, err := a.place(ctx, d, pools[string(d.OrgID)], servers)
 		if err != nil {
-			return allocated, err
+			return false, err
 		}
-		if first := out.Allocated[string(d.GroupID)] == 0; got == workload.Allocated && first || got == workload.AllocationSurge {
-			out.Changed = append(out.Changed, string(d.GroupID))
+		if first := s.Allocated[id] == 0; got == workload.Allocated && first || got == workload.AllocationSurge {
+			s.Changed = append(s.Changed, id)
 		}
-		if got != workload.Allocated {
-			over[string(d.GroupID)] = true
-			continue
+		switch got {
+		case workload.Allocated:
+			s.Allocated[id]++
+			more = true
+		case workload.AllocationLost: // to be tried again
+			over[d.GroupID] = true
+		default:
+			over[d.GroupID], more = true, true
+			s.refused = append(s.refused, d.GroupID)
 		}
-		out.Allocated[string(d.GroupID)]++
-		allocated++
 	}
-	return allocated, nil
+	return more, nil
 }
 
 // place finds and reserves a place for one instance, and updates servers accordingly
 // for the next one.
 func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []prego.AppliedPool, servers []instance.Server) (workload.AllocationOutcome, error) {
 	if len(d.Missing) > 0 {
-		return workload.AllocationLost, a.Store.NoPlace(ctx, d.GroupID, workload.ReasonVolumeMissing, "no volume of the group is mounted at "+strings.Join(d.Missing, ", "), nil)
+		return workload.AllocationNone, a.Store.NoPlace(ctx, d.GroupID, workload.ReasonVolumeMissing, "no volume of the group is mounted at "+strings.Join(d.Missing, ", "), nil)
 	}
 	r := instance.Request{
 		GroupID: d.GroupID, MemoryBytes: d.MemoryBytes, CPURequest: d.CPURequest, Constraint: prego.EffectiveConstraint(d.Constraint, pools), Locations: d.Locations,
@@ -233,7 +247,7 @@ func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []p
 			return "", err
 		}
 		if decision.ServerID == "" {
-			return workload.AllocationLost, a.Store.NoPlace(ctx, d.GroupID, decision.Code, decision.SelectionReason, b)
+			return workload.AllocationNone, a.Store.NoPlace(ctx, d.GroupID, decision.Code, decision.SelectionReason, b)
 		}
 		a.hook("group/allocate")
 		got, err := a.Store.Allocate(ctx, workload.InstancePlace{GroupID: d.GroupID, ServerID: decision.ServerID, Decision: b}, a.Settings.Retry)

@@ -383,6 +383,7 @@ const (
 	AllocationVoid  AllocationOutcome = "void"  // nothing is wanted any more
 	AllocationLost  AllocationOutcome = "lost"  // the server has changed meanwhile
 	AllocationQuota AllocationOutcome = "quota" // the org's limit is reached
+	AllocationNone  AllocationOutcome = "none"  // no server fits
 	AllocationSurge AllocationOutcome = "surge" // no room for one more: another instance has to stop first
 )
 

@@ -132,7 +132,7 @@ func (s *Store) ServeInstances(ctx context.Context, region prego.Region, f func(
 const sqlInstanceDemand = `
 WITH ready AS (
     SELECT g.* FROM process_groups g
-    WHERE g.region = $1 AND g.wanted > 0 AND g.deleted_at IS NULL AND (g.next_attempt_at IS NULL OR g.next_attempt_at <= now() OR g.refused_usage > (
+    WHERE g.region = $1 AND g.wanted > 0 AND g.deleted_at IS NULL AND g.group_id <> ALL (COALESCE($3::text[], '{}')) AND (g.next_attempt_at IS NULL OR g.next_attempt_at <= now() OR g.refused_usage > (
         SELECT u.usage FROM org_usage_view u WHERE u.org_id = g.org_id AND u.dimension = split_part(g.status_reason, ':', 2)))
 ), units AS (
     SELECT g.group_id, g.org_id, g.memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings) AS memory, g.cpu_request, g.require_tags, g.disallow_tags,
@@ -146,9 +146,9 @@ SELECT u.group_id, u.org_id, u.memory AS memory_bytes, u.cpu_request, jsonb_buil
 FROM units u ORDER BY u.turn, u.waiting_since, u.group_id, u.n LIMIT $2`
 
 // InstanceDemand are the instances that wait for a place in a region, in the order in
-// which they are served, at most limit.
-func (s *Store) InstanceDemand(ctx context.Context, region prego.Region, limit int) ([]workload.InstanceDemand, error) {
-	return collect[workload.InstanceDemand](ctx, s, "instances that wait", sqlInstanceDemand, region, limit)
+// which they are served, at most limit, without those of the groups in except.
+func (s *Store) InstanceDemand(ctx context.Context, region prego.Region, limit int, except []prego.GroupID) ([]workload.InstanceDemand, error) {
+	return collect[workload.InstanceDemand](ctx, s, "instances that wait", sqlInstanceDemand, region, limit, prego.Strings(except))
 }
 
 const sqlInstanceServers = `

@@ -268,7 +268,7 @@ func TestDemandIsServedByOrgInTurn(t *testing.T) {
 		ids = append(ids, id)
 	}
 	order := func() (out []string) {
-		demand, err := s.InstanceDemand(ctx, "eu", 100)
+		demand, err := s.InstanceDemand(ctx, "eu", 100, nil)
 		require.NoError(t, err)
 		for _, d := range demand {
 			out = append(out, string(d.GroupID))

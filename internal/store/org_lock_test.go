@@ -147,7 +147,7 @@ func TestARefusedSurgeWaits(t *testing.T) {
 	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(group), ServerID: "node-1"}, time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, workload.AllocationQuota, got.Outcome)
-	demand, err := s.InstanceDemand(ctx, "eu", 10)
+	demand, err := s.InstanceDemand(ctx, "eu", 10, nil)
 	require.NoError(t, err)
 	require.Empty(t, demand)
 	// A refusal that comes after the group was changed says nothing about it any more.
