@@ -35,11 +35,6 @@ func (h *Host) ensure(ctx context.Context, spec server.ContainerSpec) (id string
 	}
 	pulled := false
 	for round := range rounds {
-		if round > 0 {
-			if err := sleep(ctx, time.Duration(round)*200*time.Millisecond); err != nil {
-				return "", false, err
-			}
-		}
 		there, err := h.c.ContainerInspect(ctx, opts.Name, client.ContainerInspectOptions{})
 		switch {
 		case err == nil && len(changes(there.Container, opts)) == 0:
@@ -56,6 +51,9 @@ func (h *Host) ensure(ctx context.Context, spec server.ContainerSpec) (id string
 		case err == nil:
 			return made.ID, false, nil
 		case cerrdefs.IsConflict(err): // another caller was faster, or a removal is still running: look again
+			if err := sleep(ctx, time.Duration(round+1)*200*time.Millisecond); err != nil {
+				return "", false, err
+			}
 		case cerrdefs.IsNotFound(err) && !pulled: // the image
 			if err := h.pull(ctx, spec.Image); err != nil {
 				return "", false, err
