@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -45,6 +46,24 @@ func TestACancelWhoseRunIsLostLeavesNoServer(t *testing.T) {
 	id := c.tenant("alpha", prego.PlanStarter, nil)
 	c.awaitTenant(id, "building its server", func(api.Tenant) bool { return c.sim.Faults()[0].Hits == 1 })
 	c.loseRun(prego.TenantID(id))
+	c.post("/v1/tenants/"+id+"/cancel", nil, http.StatusAccepted, nil)
+	c.failedTenant(id, prego.ReasonCancelled)
+	c.ownServersGone(id)
+	c.counted()
+	c.settled()
+}
+
+// TestACancelOfARestartedRunLeavesNoServer is the same after the sweep has found the loss:
+// the new run watches the server, whose own run goes on.
+func TestACancelOfARestartedRunLeavesNoServer(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: tenantVars(nil)})
+	c.inject(sim.Fault{Kind: "no_cloud_init", Times: 1})
+	c.org("acme", "")
+	id := c.tenant("alpha", prego.PlanStarter, nil)
+	c.awaitTenant(id, "building its server", func(api.Tenant) bool { return c.sim.Faults()[0].Hits == 1 })
+	c.loseRun(prego.TenantID(id))
+	c.awaitTenant(id, "restarted", func(tn api.Tenant) bool { return slices.Contains(tenantSteps(tn), "workflow_restarted") })
 	c.post("/v1/tenants/"+id+"/cancel", nil, http.StatusAccepted, nil)
 	c.failedTenant(id, prego.ReasonCancelled)
 	c.ownServersGone(id)
