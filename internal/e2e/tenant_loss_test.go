@@ -36,39 +36,29 @@ func (c *cell) ownServersGone(id string) {
 	}, patience, 50*time.Millisecond)
 }
 
-// TestACancelWhoseRunIsLostLeavesNoServer cancels a tenant whose server is being
-// built, after its run was lost.
+// TestACancelWhoseRunIsLostLeavesNoServer cancels a tenant whose server is being made by a
+// run of its own, when the tenant's run is lost, and when the sweep has started another.
 func TestACancelWhoseRunIsLostLeavesNoServer(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: tenantVars(nil)})
-	c.inject(sim.Fault{Kind: "no_cloud_init", Times: 1})
-	c.org("acme", "")
-	id := c.tenant("alpha", prego.PlanStarter, nil)
-	c.awaitTenant(id, "building its server", func(api.Tenant) bool { return c.sim.Faults()[0].Hits == 1 })
-	c.loseRun(prego.TenantID(id))
-	c.post("/v1/tenants/"+id+"/cancel", nil, http.StatusAccepted, nil)
-	c.failedTenant(id, prego.ReasonCancelled)
-	c.ownServersGone(id)
-	c.counted()
-	c.settled()
-}
-
-// TestACancelOfARestartedRunLeavesNoServer is the same after the sweep has found the loss:
-// the new run watches the server, whose own run goes on.
-func TestACancelOfARestartedRunLeavesNoServer(t *testing.T) {
-	t.Parallel()
-	c := newCell(t, options{vars: tenantVars(nil)})
-	c.inject(sim.Fault{Kind: "no_cloud_init", Times: 1})
-	c.org("acme", "")
-	id := c.tenant("alpha", prego.PlanStarter, nil)
-	c.awaitTenant(id, "building its server", func(api.Tenant) bool { return c.sim.Faults()[0].Hits == 1 })
-	c.loseRun(prego.TenantID(id))
-	c.awaitTenant(id, "restarted", func(tn api.Tenant) bool { return slices.Contains(tenantSteps(tn), "workflow_restarted") })
-	c.post("/v1/tenants/"+id+"/cancel", nil, http.StatusAccepted, nil)
-	c.failedTenant(id, prego.ReasonCancelled)
-	c.ownServersGone(id)
-	c.counted()
-	c.settled()
+	for name, found := range map[string]bool{"lost": false, "lost and found": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCell(t, options{vars: tenantVars(nil)})
+			c.inject(sim.Fault{Kind: "no_cloud_init", Times: 1})
+			c.org("acme", "")
+			id := c.tenant("alpha", prego.PlanStarter, nil)
+			c.awaitTenant(id, "building its server", func(api.Tenant) bool { return c.sim.Faults()[0].Hits == 1 })
+			c.loseRun(prego.TenantID(id))
+			if found {
+				c.awaitTenant(id, "restarted", func(tn api.Tenant) bool { return slices.Contains(tenantSteps(tn), "workflow_restarted") })
+			}
+			c.post("/v1/tenants/"+id+"/cancel", nil, http.StatusAccepted, nil)
+			c.failedTenant(id, prego.ReasonCancelled)
+			c.ownServersGone(id)
+			c.counted()
+			c.settled()
+		})
+	}
 }
 
 // TestASiteThatFailsOnTheTenantsOwnServer: the server goes, and another is made. When
