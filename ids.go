@@ -22,25 +22,18 @@ type (
 )
 
 // Strings converts ids to plain strings.
-func Strings[T ~string](ids []T) []string {
-	if ids == nil {
-		return nil
-	}
-	out := make([]string, len(ids))
-	for i, id := range ids {
-		out[i] = string(id)
-	}
-	return out
-}
+func Strings[T ~string](ids []T) []string { return converted[string](ids) }
 
 // IDs converts plain strings to ids.
-func IDs[T ~string](texts []string) []T {
-	if texts == nil {
+func IDs[T ~string](texts []string) []T { return converted[T](texts) }
+
+func converted[To, From ~string](in []From) []To {
+	if in == nil {
 		return nil
 	}
-	out := make([]T, len(texts))
-	for i, s := range texts {
-		out[i] = T(s)
+	out := make([]To, len(in))
+	for i, s := range in {
+		out[i] = To(s)
 	}
 	return out
 }

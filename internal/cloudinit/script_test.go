@@ -31,6 +31,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/internal/need"
 )
 
 // gateway is a real TLS server, called by the program that the boot scripts use.
@@ -232,11 +233,7 @@ func TestBootTrustsNobodyElse(t *testing.T) {
 // metadata service.
 func TestFirewallHolds(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Log("network namespaces take root; make test runs this as root in CI")
-		require.Empty(t, os.Getenv("CI"), "CI must run this test")
-		return
-	}
+	need.Root(t, "it makes network namespaces")
 	ip, nft := tool(t, "ip"), tool(t, "nft")
 	ns := fmt.Sprintf("pg%d", os.Getpid())
 	do := func(name string, args ...string) {

@@ -27,6 +27,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/dockerhost"
+	"github.com/prego/prego/internal/need"
 	"github.com/prego/prego/server"
 )
 
@@ -57,13 +58,10 @@ const declaredImages = "../../.prego/images/current/images.tar"
 
 func newDeclared(t *testing.T) *declared {
 	t.Helper()
-	need(t)
+	needEngine(t)
 	images, err := os.Open(declaredImages)
 	if err != nil {
-		if os.Getenv("CI") == "true" || os.Getenv("PREGO_TEST_REAL") == "1" {
-			t.Fatalf("%s is missing: make images builds it", declaredImages)
-		}
-		t.Skipf("%s is missing: make images builds it", declaredImages)
+		need.Missing(t, declaredImages+" is missing: make images builds it")
 	}
 	defer func() { _ = images.Close() }()
 	e, err := newEngine(`{"live-restore": true}`)
@@ -506,7 +504,7 @@ func (d *declared) services() {
 // for what it must not do.
 func TestOnlyTheTableReachesTheEngine(t *testing.T) {
 	t.Parallel()
-	need(t)
+	needEngine(t)
 	dir, err := os.MkdirTemp("", "prego-bench-")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })

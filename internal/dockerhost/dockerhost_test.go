@@ -370,7 +370,7 @@ func TestPulls(t *testing.T) { // alone on the engine: what others pulled is not
 
 func TestTheEngineIsRestartedMidCreate(t *testing.T) {
 	t.Parallel()
-	need(t)
+	needEngine(t)
 	for name, sig := range map[string]syscall.Signal{"stopped": syscall.SIGTERM, "killed": syscall.SIGKILL} {
 		t.Run(name, func(t *testing.T) {
 			e, err := newEngine("{}")

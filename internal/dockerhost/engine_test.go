@@ -35,6 +35,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/child"
 	"github.com/prego/prego/internal/dockerhost"
+	"github.com/prego/prego/internal/need"
 	"github.com/prego/prego/internal/pki"
 )
 
@@ -68,40 +69,19 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// real is the engine that most tests share. Where engines are promised, a missing
-// one is a failure.
+// real is the engine that most tests share.
 func real(t *testing.T) *engine {
 	t.Helper()
-	need(t)
+	needEngine(t)
 	shared.Do(func() { shared.engine, shared.err = newEngine("{}") })
 	require.NoError(t, shared.err)
 	return shared.engine
 }
 
-func need(t *testing.T, programs ...string) {
+func needEngine(t *testing.T) {
 	t.Helper()
-	_, err := exec.LookPath("dockerd")
-	for _, p := range programs {
-		if _, notThere := lookPath(p); notThere != nil {
-			err = notThere
-		}
-	}
-	switch promised := os.Getenv("CI") == "true" || os.Getenv("PREGO_TEST_REAL") == "1"; {
-	case err == nil && os.Getuid() == 0:
-	case promised:
-		t.Fatal("dockerd or another program is missing, or this is not root: make packages installs them (on Debian: docker.io)", err)
-	default:
-		t.Skip("no dockerd or another program, or not root", err)
-	}
-}
-
-// lookPath finds a server's program, too, which PATH may leave out.
-func lookPath(name string) (string, error) {
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return exec.LookPath("/usr/sbin/" + name)
-	}
-	return path, nil
+	need.Program(t, "dockerd")
+	need.Root(t, "it runs dockerd")
 }
 
 func newEngine(config string) (e *engine, err error) {

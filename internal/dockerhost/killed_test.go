@@ -56,7 +56,7 @@ func (e *engine) runOne() error {
 // killer does.
 func TestNothingIsLeftOfAKilledTest(t *testing.T) {
 	t.Parallel()
-	need(t)
+	needEngine(t)
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), engineAlone+"=1")
 	cmd.Stderr = os.Stderr

@@ -124,9 +124,7 @@ func newStage(t *testing.T) stage {
 	for _, p := range []string{"ip", "curl", "jq", "hcloud"} {
 		need.Program(t, p)
 	}
-	if os.Geteuid() != 0 {
-		need.Missing(t, "the ports in the documents are fixed, so that each has a network of its own: that needs root")
-	}
+	need.Root(t, "the ports in the documents are fixed, so that each has a network of its own")
 	var err error
 	s.root, err = filepath.Abs("../..")
 	require.NoError(t, err)

@@ -86,13 +86,13 @@ func parse(name, text string) document {
 			complain("the fence has no end")
 			return d
 		}
-		body, first1 := lines[first:i], first+1
+		body, number := lines[first:i], first+1
 		var commands []command
 		switch lang := m[1]; {
 		case lang == "sh":
-			commands = split(name, first1, body, false)
+			commands = split(name, number, body, false)
 		case lang == "console":
-			if commands = split(name, first1, body, true); commands == nil {
+			if commands = split(name, number, body, true); commands == nil {
 				complain("a console begins with `$ ` and a command")
 			}
 		case lang == "":

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/dockerhost"
+	"github.com/prego/prego/internal/need"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/server"
@@ -100,12 +100,8 @@ func TestContainersOfEachRoleRunAndTheirDriftIsReported(t *testing.T) {
 // TestAServerWithARealEngine provisions a server whose host runs a real dockerd.
 func TestAServerWithARealEngine(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("dockerd"); err != nil || os.Getuid() != 0 {
-		if os.Getenv("CI") == "true" || os.Getenv("PREGO_TEST_REAL") == "1" {
-			t.Fatal("dockerd is missing, or this is not root: make packages installs it (on Debian: docker.io)")
-		}
-		t.Skip("no dockerd, or not root")
-	}
+	need.Program(t, "dockerd")
+	need.Root(t, "it runs dockerd")
 	stack := server.Stack{}
 	for _, role := range prego.Roles() {
 		for _, name := range []string{"first", "second"} {

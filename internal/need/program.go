@@ -20,6 +20,14 @@ func Program(t testing.TB, name string) string {
 	return ""
 }
 
+// Root skips a test that takes root for a reason, or fails it (Missing).
+func Root(t testing.TB, why string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		Missing(t, "this is not root: "+why)
+	}
+}
+
 // Missing says what a test lacks: the test is skipped on a developer's machine, and
 // fails in CI.
 func Missing(t testing.TB, what string) {
