@@ -47,7 +47,7 @@ func holdVersion(ctx context.Context, tx pgx.Tx, match []string, what prego.Repl
 	}
 	v, err := version(ctx, tx, sqlVersions[what]+" FOR NO KEY UPDATE", key)
 	if err == nil && (v == "" || !slices.Contains(match, v) && !slices.Contains(match, "*")) {
-		err = &prego.Error{Code: prego.CodePreconditionFailed, Field: "If-Match", Message: "is not the version that is there now: read it again"}
+		err = &prego.Error{Code: prego.CodePreconditionFailed, Field: "If-Match", Message: "the object has changed since it was read, or does not exist; read it again"}
 	}
 	return err
 }
