@@ -18,7 +18,7 @@ BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 export GOTESTSUM := $(TOOLS)/gotestsum-$(GOTESTSUM_VERSION)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: help build demo dev test lint bench generate golden mutate tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
+.PHONY: help build demo dev test lint bench bench-compare generate golden mutate tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,8 +76,12 @@ images: ## Build the images that stand in for Frappe's, MariaDB's and Redis's, o
 	@tools/packages.sh debootstrap
 	@tools/images.sh .prego/images
 
-bench: packages temporal ## Run the benchmarks, each beside its bare limit
-	go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./internal/e2e ./internal/store ./placement ./placement/pack ./placement/region ./agentgw
+bench: packages temporal ## Run the benchmarks, each beside its bare limit, and write bench.json (ROUNDS=5 for their noise)
+	rm -f bench.json
+	PREGO_BENCH_JSON=$(CURDIR)/bench.json go test -run '^$$' -bench . -benchtime 1x -count $(or $(ROUNDS),1) -timeout 60m ./internal/e2e ./internal/store ./placement ./placement/pack ./placement/region ./agentgw
+
+bench-compare: ## Compare bench.json with the last recorded run
+	go run ./tools/bench-compare
 
 lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Check style, imports, determinism, forbidden patterns and generated code
 	go vet ./...
