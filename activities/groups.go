@@ -30,6 +30,7 @@ type GroupStore interface {
 	WaitingGroups(ctx context.Context, region prego.Region) ([]workload.GroupRef, error)
 
 	InstanceHost(ctx context.Context, id string) (workload.InstanceHost, error)
+	InstanceStarted(ctx context.Context, id string, within time.Duration) (ok bool, err error)
 	InstanceRunning(ctx context.Context, id string) (ok bool, err error)
 	InstanceFailed(ctx context.Context, id, message string) (ok bool, err error)
 	InstanceStopped(ctx context.Context, id string) (ok bool, err error)
@@ -42,8 +43,10 @@ type GroupStore interface {
 // InstanceEngine runs the containers of instances. A permanent error is a
 // *server.ContainerError.
 type InstanceEngine interface {
-	// RunInstance starts the container and waits until it is healthy. A repeated call
-	// finds the container that is already there.
+	// StartInstance starts the container. A repeated call finds the container that is
+	// already there.
+	StartInstance(ctx context.Context, serverID prego.ServerID, addr string, spec server.ContainerSpec) error
+	// RunInstance does the same and waits until it is healthy.
 	RunInstance(ctx context.Context, serverID prego.ServerID, addr string, spec server.ContainerSpec) error
 	// RemoveInstance stops and removes the container; a missing one is success.
 	RemoveInstance(ctx context.Context, serverID prego.ServerID, addr, name string) error
@@ -128,6 +131,7 @@ func (a *Groups) PlanGroup(ctx context.Context, groupID prego.GroupID) (workload
 	a.hook("group/plan")
 	p, err := a.Store.PlanGroup(ctx, groupID, a.Settings.Retry)
 	a.hook("group/planned")
+	a.Metrics.Failures.Add(float64(p.Late))
 	return p, fromGroups(err)
 }
 
@@ -305,8 +309,10 @@ func (a *Groups) wakeRegion(ctx context.Context, region prego.Region) {
 	}
 }
 
-// BootInstance starts an instance's container and waits until it is healthy. An
-// instance that is no longer wanted is left alone.
+// BootInstance starts an instance's container. Its server's agent then tells when it is
+// healthy, or has ended, and the next plan notices when it takes too long: nothing waits
+// here. Only where the agent tells nothing, because it is of a version before, this step
+// waits. An instance that is no longer wanted is left alone.
 func (a *Groups) BootInstance(ctx context.Context, id string) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -314,7 +320,7 @@ func (a *Groups) BootInstance(ctx context.Context, id string) error {
 	switch {
 	case err != nil:
 		return fromGroups(err)
-	case h.State != workload.InstanceBooting:
+	case h.State != workload.InstanceBooting || h.StartedAt != nil:
 		return nil
 	case h.ServerStatus != server.Active:
 		return nil // the next plan handles it
@@ -326,7 +332,11 @@ func (a *Groups) BootInstance(ctx context.Context, id string) error {
 		}
 	}
 	a.hook("instance/boot")
-	err = a.Engine.RunInstance(ctx, h.ServerID, h.Host, h.Spec.Container(h.InstanceID, h.GroupID, h.Ports, binds))
+	run, done := a.Engine.StartInstance, func() (bool, error) { return a.Store.InstanceStarted(ctx, id, h.Spec.StartTimeout()) }
+	if !h.Watched {
+		run, done = a.Engine.RunInstance, func() (bool, error) { return a.Store.InstanceRunning(ctx, id) }
+	}
+	err = run(ctx, h.ServerID, h.Host, h.Spec.Container(h.InstanceID, h.GroupID, h.Ports, binds))
 	a.hook("instance/booted")
 	var ce *server.ContainerError
 	if errors.As(err, &ce) {
@@ -335,7 +345,7 @@ func (a *Groups) BootInstance(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	ok, err := a.Store.InstanceRunning(ctx, id)
+	ok, err := done()
 	if err != nil {
 		return fromGroups(err)
 	}
@@ -347,7 +357,7 @@ func (a *Groups) BootInstance(ctx context.Context, id string) error {
 	if h, err = a.Store.InstanceHost(ctx, id); err != nil {
 		return fromGroups(err)
 	}
-	if h.State == workload.InstanceRunning {
+	if h.State == workload.InstanceRunning || h.State == workload.InstanceBooting {
 		return nil
 	}
 	return fromContainers(a.Engine.RemoveInstance(ctx, h.ServerID, h.Host, id))

@@ -273,7 +273,8 @@ type Instance struct {
 	Healthy    bool
 	Message    string
 	CreatedAt  time.Time
-	RunningAt  *time.Time
+	StartedAt  *time.Time // when its container ran; nil before
+	RunningAt  *time.Time // when it was healthy
 	StoppedAt  *time.Time
 }
 
@@ -354,6 +355,7 @@ type GroupPlan struct {
 	Settled bool          `json:"settled,omitempty"` // nothing is left to do
 	Wait    time.Duration `json:"wait,omitempty"`    // the longest wait before the rows are read again
 	Details string        `json:"details,omitempty"` // for people
+	Late    int           `json:"late,omitempty"`    // instances that failed now, because they were not healthy in time
 }
 
 // InstanceDemand is one instance that needs a place.
@@ -402,6 +404,7 @@ type InstanceHost struct {
 	Role         prego.Role
 	ServerStatus server.Status
 	Binds        []string // its volumes, in the engine's format
+	Watched      bool     // its server's agent tells when containers become healthy or end
 }
 
 // GroupWork lists what may have no run, and counts.

@@ -84,6 +84,15 @@ func (c *containers) ListContainers(ctx context.Context, serverID prego.ServerID
 	return list, err
 }
 
+func (c *containers) StartInstance(ctx context.Context, serverID prego.ServerID, addr string, spec server.ContainerSpec) error {
+	h, err := c.hosts.Host(serverID, addr)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	return h.Run(ctx, spec)
+}
+
 func (c *containers) RunInstance(ctx context.Context, serverID prego.ServerID, addr string, spec server.ContainerSpec) error {
 	h, err := c.hosts.Host(serverID, addr)
 	if err != nil {

@@ -96,6 +96,17 @@ func classifyError(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
+// Run creates a container, if need be, and starts it. It does not wait until it is
+// healthy.
+func (h *Host) Run(ctx context.Context, spec server.ContainerSpec) error {
+	id, _, err := h.ensure(ctx, spec)
+	if err != nil {
+		return classify(spec.Name, err)
+	}
+	_, err = h.c.ContainerStart(ctx, id, client.ContainerStartOptions{})
+	return classify(spec.Name, classifyError("start", err))
+}
+
 // Start starts a container; a running one is left alone.
 func (h *Host) Start(ctx context.Context, name string) error {
 	_, err := h.c.ContainerStart(ctx, h.name(name), client.ContainerStartOptions{})

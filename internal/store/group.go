@@ -304,7 +304,7 @@ func (s *Store) DeleteGroup(ctx context.Context, id prego.GroupID, by string) (g
 	return g, err
 }
 
-const instanceColumns = `i.instance_id, i.group_id, i.org_id, i.server_id, i.number, i.release, i.spec, i.ports, i.state, i.healthy, i.message, i.created_at, i.running_at, i.stopped_at`
+const instanceColumns = `i.instance_id, i.group_id, i.org_id, i.server_id, i.number, i.release, i.spec, i.ports, i.state, i.healthy, i.message, i.created_at, i.started_at, i.running_at, i.stopped_at`
 
 var instances = listing[workload.Instance]{
 	what: "instances", from: `SELECT ` + instanceColumns + ` FROM instances i`,

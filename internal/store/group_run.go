@@ -19,16 +19,21 @@ import (
 // The group, deleted ones too: their instances are still to be stopped.
 const sqlPlanGroup = `
 SELECT g.org_id, g.region, g.replicas, g.deleted_at IS NOT NULL AS deleted, g.release, g.stable_release AS stable, g.deploy_status AS deploy, g.no_surge,
-    g.next_attempt_at AS next, g.status_reason AS reason, clock_timestamp() AS now
+    g.failures, g.next_attempt_at AS next, g.status_reason AS reason, clock_timestamp() AS now
 FROM process_groups g WHERE g.group_id = $1 FOR NO KEY UPDATE`
 
 const sqlPlanInstances = `
-SELECT i.instance_id AS id, i.number, i.release, i.state, s.status IN ('failed', 'terminated') AS lost, s.status = 'draining' OR kept_for_tenants(s.server_id) AS leaving, i.message
+SELECT i.instance_id AS id, i.number, i.release, i.state, s.status IN ('failed', 'terminated') AS lost, s.status = 'draining' OR kept_for_tenants(s.server_id) AS leaving, i.message,
+    i.started_at IS NOT NULL AS started, i.healthy_by
 FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.group_id = $1 AND i.state <> 'stopped' ORDER BY i.number`
 
 const sqlPlanExclusive = `SELECT EXISTS (SELECT FROM volume_attachments WHERE group_id = $1 AND deleted_at IS NULL)`
 
 const sqlLoseInstances = `UPDATE instances SET state = 'failed', healthy = false, message = 'its server failed or is gone' WHERE instance_id = ANY ($1) AND state IN ('booting', 'running')`
+
+const sqlLateInstances = `
+UPDATE instances i SET state = 'failed', healthy = false, message = l.message
+FROM unnest($1::text[], $2::text[]) AS l(instance_id, message) WHERE i.instance_id = l.instance_id AND i.state = 'booting'`
 
 const sqlDrainInstances = `UPDATE instances SET state = 'draining', healthy = false WHERE instance_id = ANY ($1) AND state IN ('booting', 'running')`
 
@@ -56,11 +61,41 @@ const maxAtOnce = 50
 
 type groupRow struct {
 	instance.GroupState
-	OrgID  prego.OrgID
-	Region prego.Region
-	Next   *time.Time // attempt
-	Reason string
-	Now    time.Time
+	OrgID    prego.OrgID
+	Region   prego.Region
+	Failures int
+	Next     *time.Time // attempt
+	Reason   string
+	Now      time.Time
+	late     []string // instances that were not healthy in time, and why they say that they fail
+	lateText []string
+	watch    time.Duration // until the next one is late; 0 for none
+}
+
+// plannedInstance is a row of an instance that is not stopped.
+type plannedInstance struct {
+	instance.GroupInstance
+	HealthyBy *time.Time
+}
+
+// take adds the group's instances. One that had to be healthy by now has failed.
+func (g *groupRow) take(rows []plannedInstance) {
+	for _, i := range rows {
+		if i.State == workload.InstanceBooting && i.Started && i.HealthyBy != nil {
+			switch left := i.HealthyBy.Sub(g.Now); {
+			case left <= 0 && !i.Lost:
+				text := "it was not healthy in time"
+				if i.Message != "" {
+					text += ": " + i.Message
+				}
+				i.State, i.Message = workload.InstanceFailed, text
+				g.late, g.lateText = append(g.late, i.ID), append(g.lateText, text)
+			case g.watch == 0 || left < g.watch:
+				g.watch = max(left, time.Millisecond)
+			}
+		}
+		g.Instances = append(g.Instances, i.GroupInstance)
+	}
 }
 
 // PlanGroup decides what to do for a group, and applies what only concerns rows. Wait is at
@@ -73,6 +108,13 @@ func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Dura
 		}
 		steps := instance.ScheduleGroup(g.GroupState)
 		b := &pgx.Batch{}
+		if n := len(g.late); n > 0 {
+			pause := backoff(g.Failures + n - 1)
+			next := g.Now.Add(pause)
+			g.Next = &next
+			b.Queue(sqlLateInstances, g.late, g.lateText)
+			b.Queue(sqlGroupFailed, id, pause.Seconds(), g.lateText[0], n)
+		}
 		if len(steps.Lose) > 0 {
 			b.Queue(sqlLoseInstances, steps.Lose)
 		}
@@ -93,14 +135,17 @@ func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Dura
 			return err
 		}
 		p = workload.GroupPlan{
-			OrgID: g.OrgID, Region: g.Region, Boot: steps.Boot, Stop: steps.Stop, Settled: steps.Settled, Wait: retry,
+			OrgID: g.OrgID, Region: g.Region, Boot: steps.Boot, Stop: steps.Stop, Settled: steps.Settled, Wait: retry, Late: len(g.late),
 			Serve: steps.Want > 0 && (g.Next == nil || !g.Next.After(g.Now) || steps.RollBack != nil),
 		}
 		p.Boot, p.Stop = p.Boot[:min(len(p.Boot), maxAtOnce)], p.Stop[:min(len(p.Stop), maxAtOnce)]
+		if g.watch > 0 {
+			p.Wait = min(p.Wait, g.watch)
+		}
 		if steps.Want > 0 && !p.Serve {
 			p.Wait = min(p.Wait, max(g.Next.Sub(g.Now), 50*time.Millisecond))
 		}
-		p.Details = fmt.Sprintf("%d of %d replicas have a place, %d to allocate, %d booting, %d stopping", running, g.Replicas, steps.Want, len(steps.Boot), len(steps.Stop))
+		p.Details = fmt.Sprintf("%d of %d replicas have a place, %d to allocate, %d booting, %d stopping", running, g.Replicas, steps.Want, steps.Booting, len(steps.Stop))
 		if g.Reason != "" && steps.Want > 0 {
 			p.Details += ": " + g.Reason
 		}
@@ -116,7 +161,8 @@ func readGroup(ctx context.Context, tx pgx.Tx, id prego.GroupID) (g groupRow, er
 	if g.Exclusive, err = value[bool](ctx, tx, sqlPlanExclusive, id); err != nil {
 		return g, err
 	}
-	g.Instances, err = many[instance.GroupInstance](ctx, tx, sqlPlanInstances, id)
+	rows, err := many[plannedInstance](ctx, tx, sqlPlanInstances, id)
+	g.take(rows)
 	return g, err
 }
 
@@ -337,7 +383,8 @@ func (s *Store) NoPlace(ctx context.Context, groupID prego.GroupID, reason, mess
 const sqlInstanceHost = `
 SELECT ` + instanceColumns + `, s.region, s.host, s.role, s.status AS server_status,
     ARRAY(SELECT volume_host_path(v.provider_id) || ':' || a.mount_path FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id
-        WHERE a.group_id = i.group_id AND a.deleted_at IS NULL AND v.provider_id IS NOT NULL ORDER BY a.mount_path) AS binds
+        WHERE a.group_id = i.group_id AND a.deleted_at IS NULL AND v.provider_id IS NOT NULL ORDER BY a.mount_path) AS binds,
+    EXISTS (SELECT FROM container_reports r WHERE r.server_id = i.server_id) AS watched
 FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.instance_id = $1`
 
 // InstanceHost reads an instance with its server, or CodeInstanceNotFound.
@@ -348,7 +395,7 @@ func (s *Store) InstanceHost(ctx context.Context, id string) (workload.InstanceH
 const sqlHoldGroup = `SELECT g.group_id, g.failures FROM process_groups g JOIN instances i ON i.group_id = g.group_id WHERE i.instance_id = $1 FOR NO KEY UPDATE OF g`
 
 const sqlInstanceRunning = `
-UPDATE instances SET state = 'running', healthy = true, message = '', running_at = now() WHERE instance_id = $1 AND state = 'booting'`
+UPDATE instances SET state = 'running', healthy = true, message = '', running_at = now(), started_at = COALESCE(started_at, now()) WHERE instance_id = $1 AND state = 'booting'`
 
 const sqlGroupRan = `
 UPDATE process_groups SET failures = 0, status_reason = CASE status_reason WHEN 'instance_failed' THEN '' ELSE status_reason END,
@@ -363,22 +410,34 @@ func (s *Store) InstanceRunning(ctx context.Context, id string) (ok bool, err er
 	})
 }
 
+// What became healthy before it could be said that it was started is not booting any more.
+const sqlInstanceStarted = `
+UPDATE instances SET started_at = now(), healthy_by = now() + make_interval(secs => $2), message = '' WHERE instance_id = $1 AND state = 'booting' AND started_at IS NULL`
+
+// InstanceStarted says that an instance's container runs, and how soon it has to be
+// healthy; false when it is not to be started any more, or was already.
+func (s *Store) InstanceStarted(ctx context.Context, id string, within time.Duration) (ok bool, err error) {
+	return s.changeInstance(ctx, id, sqlInstanceStarted, []any{id, within.Seconds()}, func(pgx.Tx, string, int) error { return nil })
+}
+
 const sqlInstanceFailed = `UPDATE instances SET state = 'failed', healthy = false, message = $2 WHERE instance_id = $1 AND state IN ('booting', 'running')`
 
 const sqlGroupFailed = `
-UPDATE process_groups SET failures = failures + 1, next_attempt_at = now() + make_interval(secs => $2), refused_usage = NULL, converged = false,
+UPDATE process_groups SET failures = failures + $4, next_attempt_at = now() + make_interval(secs => $2), refused_usage = NULL, converged = false,
     status_reason = 'instance_failed', status_message = $3, updated_at = now() WHERE group_id = $1`
 
 // maxBackoff bounds how long a group whose instances fail one after the other waits.
 const maxBackoff = 5 * time.Minute
+
+// backoff is how long a group waits after a failure that others came before.
+func backoff(failures int) time.Duration { return min(time.Second<<min(failures, 10), maxBackoff) }
 
 // InstanceFailed says that an instance failed, and why; false when it is not to run any
 // more. One that follows is started the later the more have failed.
 func (s *Store) InstanceFailed(ctx context.Context, id, message string) (ok bool, err error) {
 	message = prego.Redact(message)
 	return s.changeInstance(ctx, id, sqlInstanceFailed, []any{id, message}, func(tx pgx.Tx, group string, failures int) error {
-		backoff := min(time.Second<<min(failures, 10), maxBackoff)
-		_, err := tx.Exec(ctx, sqlGroupFailed, group, backoff.Seconds(), cmp.Or(message, "an instance failed"))
+		_, err := tx.Exec(ctx, sqlGroupFailed, group, backoff(failures).Seconds(), cmp.Or(message, "an instance failed"), 1)
 		return err
 	})
 }

@@ -25,6 +25,7 @@ type GroupInstance struct {
 	Number  int64
 	Release int
 	State   workload.InstanceState
+	Started bool // its container runs; while it boots, it is only watched
 	Lost    bool // its server has failed or is gone
 	Leaving bool // its server is draining
 	Message string
@@ -38,9 +39,10 @@ type GroupSteps struct {
 	Proven   bool     // every instance runs the wanted release
 	Drain    []string // in the order in which they were picked
 
-	Want    int  // instances to allocate
-	Surge   bool // on top of the replicas
-	Boot    []string
+	Want    int      // instances to allocate
+	Surge   bool     // on top of the replicas
+	Boot    []string // to be started
+	Booting int      // of all instances, started or not
 	Stop    []string
 	Settled bool // nothing is left to do
 }
@@ -79,7 +81,10 @@ func ScheduleGroup(g GroupState) GroupSteps {
 	for _, v := range r.list {
 		switch v.State {
 		case workload.InstanceBooting:
-			s.Boot = append(s.Boot, v.ID)
+			s.Booting++
+			if !v.Started {
+				s.Boot = append(s.Boot, v.ID)
+			}
 		case workload.InstanceDraining, workload.InstanceFailed:
 			s.Stop = append(s.Stop, v.ID)
 		case workload.InstanceRunning, workload.InstanceStopped:
@@ -87,7 +92,7 @@ func ScheduleGroup(g GroupState) GroupSteps {
 	}
 	full := r.count(r.current, workload.InstanceRunning) == g.Replicas && r.count(r.old, occupying...) == 0
 	s.Proven = full && g.Replicas > 0 && g.Stable != g.Release
-	s.Settled = full && s.Want == 0 && len(s.Boot) == 0 && len(s.Stop) == 0
+	s.Settled = full && s.Want == 0 && s.Booting == 0 && len(s.Stop) == 0
 	return s
 }
 

@@ -13,12 +13,13 @@ import (
 )
 
 // instances reads "1:running 2:booting" as instances of those releases, numbered from
-// 1; "1:running/lost" and "1:running/leaving" stand on servers like that.
+// 1; "1:running/lost" and "1:running/leaving" stand on servers like that, and the container of
+// "1:booting/started" runs.
 func instances(text string) (out []instance.GroupInstance) {
 	for i, f := range strings.Fields(text) {
 		v := instance.GroupInstance{Number: int64(i + 1), ID: fmt.Sprint(i + 1)}
 		f, on, _ := strings.Cut(f, "/")
-		v.Lost, v.Leaving = on == "lost", on == "leaving"
+		v.Lost, v.Leaving, v.Started = on == "lost", on == "leaving", on == "started"
 		release, state, _ := strings.Cut(f, ":")
 		_, _ = fmt.Sscan(release, &v.Release)
 		v.State = workload.InstanceState(state)
@@ -71,6 +72,7 @@ func TestScheduleGroup(t *testing.T) {
 	}{
 		"from nothing":                            {3, nil, "", "want 3"},
 		"some boot":                               {3, nil, "1:booting 1:running", "want 1; boot 1"},
+		"one is watched":                          {2, nil, "1:booting/started 1:running", ""},
 		"all run for the first time":              {2, func(g *instance.GroupState) { g.Stable = 0 }, "1:running 1:running", "proven; settled"},
 		"all run":                                 {2, nil, "1:running 1:running", "settled"},
 		"fewer are wanted":                        {1, nil, "1:running 1:running 1:booting", "drain 3,2; stop 2,3"},
