@@ -152,13 +152,15 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener, tlsConfig *tls.Conf
 	defer stopFlushing()
 	done := make(chan struct{})
 	go func() { defer close(done); g.Run(flushing) }()
+	const idle = 90 * time.Second
 	srv := &http.Server{
-		Handler: g.Handler(), TLSConfig: tlsConfig, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second,
-		WriteTimeout: 120 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 32 << 10,
-		ErrorLog: zap.NewStdLog(g.log.Named("http")),
+		Handler: g.Handler(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second,
+		WriteTimeout: 120 * time.Second, IdleTimeout: idle, MaxHeaderBytes: 32 << 10,
+		ErrorLog: zap.NewStdLog(g.log.Named("http")), ConnState: followState,
 	}
+	agents := newIdleListener(l, tlsConfig, idleTimeouts{handshake: 10 * time.Second, linger: time.Second, idle: idle}, g.log.Named("tls"))
 	failed := make(chan error, 1)
-	go func() { failed <- srv.ServeTLS(l, "", "") }()
+	go func() { failed <- srv.Serve(agents) }()
 	select {
 	case err := <-failed:
 		return err

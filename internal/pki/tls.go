@@ -64,7 +64,7 @@ func (a *Authority) GatewayTLS(serverName string) *tls.Config {
 		MinVersion:     tls.VersionTLS13,
 		ClientAuth:     tls.RequestClientCert,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.get() },
-		NextProtos:     []string{"h2", "http/1.1"},
+		NextProtos:     []string{"http/1.1"}, // as agents use it
 		// A resumed session would carry an identity that may have been revoked.
 		SessionTicketsDisabled: true,
 	}
