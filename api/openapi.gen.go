@@ -2603,6 +2603,11 @@ type Health struct {
 // HealthStatus defines model for Health.Status.
 type HealthStatus string
 
+// HealthCheck How an instance is checked. Without a check, an instance is healthy once it has run for a few seconds
+//
+// Example: {"interval_seconds":5,"kind":"http","path":"/healthz","port":8080,"retries":3,"timeout_seconds":5}
+type HealthCheck = workload.HealthCheck
+
 // IPv4 defines model for IPv4.
 type IPv4 struct {
 	// Address Present once it is ready

@@ -29,18 +29,10 @@ type Spec struct {
 	// group has an attachment at each of them.
 	Volumes    []string          `json:"volumes,omitempty"`
 	Constraint *prego.Constraint `json:"constraint,omitempty"` // fixed when the group is created
-	// Health is a check in the container. Without one, an instance is healthy after
-	// running for a few seconds.
-	Health              *Health `json:"health,omitempty"`
-	StartTimeoutSeconds int     `json:"start_timeout_seconds,omitempty"` // until it is healthy, 90 when 0
-}
-
-// Health is a check that the engine runs in the container.
-type Health struct {
-	Command         []string `json:"command"`
-	IntervalSeconds int      `json:"interval_seconds,omitempty"` // 5 when 0
-	Retries         int      `json:"retries,omitempty"`          // 3 when 0
-	GraceSeconds    int      `json:"grace_seconds,omitempty"`    // failures before that don't count
+	// Health says how to check an instance. Without it, one is healthy after running for
+	// a few seconds.
+	Health              *HealthCheck `json:"health,omitempty"`
+	StartTimeoutSeconds int          `json:"start_timeout_seconds,omitempty"` // until it is healthy, 90 when 0
 }
 
 // Limits of process groups.
@@ -59,7 +51,8 @@ const (
 
 var workloadImage = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9._/:@-]*$`)
 
-// Validate checks a spec and normalizes its constraint; field is the prefix of field
+// Validate checks a spec, normalizes its constraint and fills in the defaults of its
+// health check; field is the prefix of field
 // names in errors.
 func (s *Spec) Validate(field string) error {
 	at := func(name string) string {
@@ -103,15 +96,9 @@ func (s *Spec) Validate(field string) error {
 			return prego.Invalid(at(fmt.Sprintf("volumes[%d]", i)), "is there twice")
 		}
 	}
-	if h := s.Health; h != nil {
-		if len(h.Command) == 0 {
-			return prego.Invalid(at("health.command"), "is required")
-		}
-		if err := validateArguments(at("health.command"), h.Command); err != nil {
+	if s.Health != nil {
+		if err := s.Health.validate(at("health"), s.Ports); err != nil {
 			return err
-		}
-		if h.IntervalSeconds < 0 || h.IntervalSeconds > 60 || h.Retries < 0 || h.Retries > 20 || h.GraceSeconds < 0 || h.GraceSeconds > maxStartTimeout {
-			return prego.Invalid(at("health"), "must have an interval of at most 60 s, at most 20 retries and a grace of at most 600 s")
 		}
 	}
 	if s.Constraint != nil {
@@ -157,9 +144,10 @@ func (s Spec) Container(instanceID prego.InstanceID, groupID prego.GroupID, port
 	for _, p := range ports {
 		c.Ports = append(c.Ports, fmt.Sprintf("0.0.0.0:%d:%d/tcp", p.HostPort, p.ContainerPort))
 	}
-	if h := s.Health; h != nil {
-		seconds := func(n int) prego.Duration { return prego.Duration(time.Duration(n) * time.Second) }
-		c.Health = &server.ContainerHealth{Command: h.Command, Interval: seconds(h.IntervalSeconds), Retries: h.Retries, Grace: seconds(h.GraceSeconds)}
+	if h := s.Health; h != nil && h.Kind == HealthCommand {
+		c.Health = &server.ContainerHealth{
+			Command: h.Command, Interval: prego.Duration(h.Interval()), Timeout: prego.Duration(h.Timeout()), Retries: h.Retries, Grace: prego.Duration(h.StartPeriod()),
+		}
 	}
 	return c
 }

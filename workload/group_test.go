@@ -42,7 +42,6 @@ func TestWorkloadSpec(t *testing.T) {
 		"spec.volumes[0]":            func(s *workload.Spec) { s.Volumes = []string{"/data/../etc"} },
 		"spec.volumes[1]":            func(s *workload.Spec) { s.Volumes = []string{"/data", "/da:ta"} },
 		"spec.command[0]":            func(s *workload.Spec) { s.Command = []string{"a\x00"} },
-		"spec.health.command":        func(s *workload.Spec) { s.Health = &workload.Health{} },
 		"spec.start_timeout_seconds": func(s *workload.Spec) { s.StartTimeoutSeconds = 601 },
 		"spec.constraint.require":    func(s *workload.Spec) { s.Constraint.Require = []string{"a", "A"} },
 	} {
@@ -61,7 +60,7 @@ func TestWorkloadSpec(t *testing.T) {
 
 func TestTheContainerOfAnInstance(t *testing.T) {
 	t.Parallel()
-	s := workload.Spec{Image: "web:1", MemoryLimitBytes: 64<<20 + 1, CPURequest: 1.5, Health: &workload.Health{Command: []string{"/check"}, GraceSeconds: 7}}
+	s := workload.Spec{Image: "web:1", MemoryLimitBytes: 64<<20 + 1, CPURequest: 1.5, Health: &workload.HealthCheck{Kind: workload.HealthCommand, Command: []string{"/check"}, StartPeriodSeconds: 7}}
 	c := s.Container("ins-0123456789ab-1", "grp-0123456789ab", []workload.PortBinding{{ContainerPort: 80, HostPort: 20_000}}, []string{"/mnt/HC_Volume_1:/data"})
 	require.Equal(t, "ins-0123456789ab-1", c.Name)
 	require.Equal(t, c.Name, c.Labels[workload.LabelInstance])

@@ -136,6 +136,7 @@ type workloadFlags struct {
 	ports           []int
 	volumes         []string
 	require, forbid []string
+	health          healthFlags
 }
 
 func (w *workloadFlags) add(cmd *cobra.Command, f *pflag.FlagSet, constraint bool) {
@@ -147,6 +148,7 @@ func (w *workloadFlags) add(cmd *cobra.Command, f *pflag.FlagSet, constraint boo
 	f.IntSliceVar(&w.ports, "port", nil, "ports that it listens on")
 	f.StringSliceVar(&w.volumes, "volume", nil, "paths at which volumes must be mounted")
 	cmd.MarkFlagsMutuallyExclusive("file", "image")
+	w.health.add(cmd, f)
 	if constraint {
 		f.StringSliceVar(&w.require, "require", nil, "tags that servers must have")
 		f.StringSliceVar(&w.forbid, "disallow", nil, "tags that servers must not have")
@@ -178,7 +180,7 @@ func (w *workloadFlags) spec(in *call) (s workload.Spec, err error) {
 	if len(w.require)+len(w.forbid) > 0 {
 		s.Constraint = &prego.Constraint{Require: w.require, Disallow: w.forbid}
 	}
-	return s, nil
+	return s, w.health.change(in, &s)
 }
 
 // change is the group's release, changed by the given flags.
@@ -191,7 +193,7 @@ func (w *workloadFlags) change(in *call) (workload.Spec, error) {
 		"image": set(&g.Spec.Image, &w.image), "cpu": set(&g.Spec.CPURequest, &w.cpu), "port": set(&g.Spec.Ports, &w.ports),
 		"volume": set(&g.Spec.Volumes, &w.volumes), "memory": set(&g.Spec.MemoryLimitBytes, &w.memory),
 	}
-	if !in.changed(flags) && len(in.rest) == 0 {
+	if !in.changed(flags) && !w.health.given(in) && len(in.rest) == 0 {
 		return g.Spec, usagef("nothing to deploy; give --image, another flag, a command or --file")
 	}
 	err := in.client.Do(in.Context(), http.MethodGet, in.path("/v1/groups/{group}"), nil, nil, &g)
@@ -200,7 +202,10 @@ func (w *workloadFlags) change(in *call) (workload.Spec, error) {
 	if len(in.rest) > 0 {
 		g.Spec.Command = in.rest
 	}
-	return g.Spec, err
+	if err != nil {
+		return g.Spec, err
+	}
+	return g.Spec, w.health.change(in, &g.Spec)
 }
 
 var instanceTable = Table[api.Instance]{

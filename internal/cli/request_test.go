@@ -95,6 +95,8 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"env create prod --app app-aaaabbbbcccc --region eu", "", "POST /v1/apps/app-aaaabbbbcccc/envs", `{"name":"prod","region":"eu"}`},
 		{"env delete ENV --yes", "", "DELETE /v1/envs/ENV", ""},
 		{"group create ENV web --image web:1 --memory 64M --cpu 0.5 --port 80 --require gpu --replicas 2 -- serve --quiet", "", "POST /v1/envs/ENV/groups", `{"name":"web","replicas":2,"spec":{"image":"web:1","command":["serve","--quiet"],"memory_limit_bytes":67108864,"cpu_request":0.5,"ports":[80],"constraint":{"require":["gpu"]}}}`},
+		{"group create ENV web --image web:1 --memory 64M --port 80,81 --health-http /up --health-port 81 --health-interval 1500ms --health-timeout 2s --health-retries 4 --health-start-period 1m", "", "POST /v1/envs/ENV/groups", `{"name":"web","replicas":1,"spec":{"image":"web:1","memory_limit_bytes":67108864,"cpu_request":0.25,"ports":[80,81],"health":{"kind":"http","path":"/up","port":81,"interval_seconds":2,"timeout_seconds":2,"retries":4,"start_period_seconds":60}}}`},
+		{"group create ENV web --image web:1 --memory 64M --health-command /check,--quick", "", "POST /v1/envs/ENV/groups", `{"name":"web","replicas":1,"spec":{"image":"web:1","memory_limit_bytes":67108864,"cpu_request":0.25,"health":{"kind":"command","command":["/check","--quick"]}}}`},
 		{"group create ENV web -f -", `{"image":"web:3"}`, "POST /v1/envs/ENV/groups", `{"name":"web","replicas":1,"spec":{"image":"web:3","memory_limit_bytes":0,"cpu_request":0}}`},
 		{"group scale GRP 3", "", "POST /v1/groups/GRP/scale", `{"replicas":3}`},
 		{"group delete GRP --yes", "", "DELETE /v1/groups/GRP", ""},
@@ -183,6 +185,8 @@ func TestWhatIsWrongIsRefusedHere(t *testing.T) {
 		"group create env-aaaabbbbcccc web -f " + file:                        "unknown field",
 		"group create env-aaaabbbbcccc web -f /nowhere":                       "no such file",
 		"group create env-aaaabbbbcccc web --image a --memory 9223372036854T": "is not a size",
+		"group create env-aaaabbbbcccc web --image a --health-retries 2":      "there is no health check to change",
+		"group create env-aaaabbbbcccc web -f x --health-tcp 1":               "none of the others can be",
 		"group deploy grp-aaaabbbbcccc":                                       "nothing to deploy",
 		"group deploy grp-aaaabbbbcccc --file - --image web:2":                "none of the others can be",
 		"registry set r.b.c --username robot":                                 "standard input holds no password",
@@ -200,15 +204,20 @@ func TestAChangeLeavesWhatIsNotGiven(t *testing.T) {
 	t.Parallel()
 	g := api.ProcessGroup{GroupId: "grp-0123456789ab", Spec: workload.Spec{
 		Image: "web:1", Command: []string{"serve"}, MemoryLimitBytes: 64 << 20, CPURequest: 0.5, Ports: []int{80}, Volumes: []string{"/data"}, Constraint: &prego.Constraint{Require: []string{"gpu"}},
+		Health: &workload.HealthCheck{Kind: workload.HealthHTTP, Path: "/up", Port: 80, IntervalSeconds: 5},
 	}}
 	image := "debian-13"
 	f := api.Fleet{FleetId: "pool", Spec: api.ServerSpec{Tags: &[]string{"old"}, Image: &image}}
 	on := always(map[string]any{"GET /v1/groups/grp-0123456789ab": g, "POST /v1/groups/grp-0123456789ab/deploys": g, "GET /v1/fleets/pool": f, "PATCH /v1/fleets/pool": f})
 	for args, want := range map[string]string{
-		"--image web:2":                  `{"image":"web:2","command":["serve"],"memory_limit_bytes":67108864,"cpu_request":0.5,"ports":[80],"volumes":["/data"]}`,
-		"--memory 1G --cpu 2 --port 81":  `{"image":"web:1","command":["serve"],"memory_limit_bytes":1073741824,"cpu_request":2,"ports":[81],"volumes":["/data"]}`,
-		"--volume /srv -- serve --quiet": `{"image":"web:1","command":["serve","--quiet"],"memory_limit_bytes":67108864,"cpu_request":0.5,"ports":[80],"volumes":["/srv"]}`,
+		"--image web:2":                  `{"image":"web:2","command":["serve"],"memory_limit_bytes":67108864,"cpu_request":0.5,"ports":[80],"volumes":["/data"],"health":HTTP}`,
+		"--memory 1G --cpu 2 --port 81":  `{"image":"web:1","command":["serve"],"memory_limit_bytes":1073741824,"cpu_request":2,"ports":[81],"volumes":["/data"],"health":HTTP}`,
+		"--volume /srv -- serve --quiet": `{"image":"web:1","command":["serve","--quiet"],"memory_limit_bytes":67108864,"cpu_request":0.5,"ports":[80],"volumes":["/srv"],"health":HTTP}`,
+		"--no-health":                    `{"image":"web:1","command":["serve"],"memory_limit_bytes":67108864,"cpu_request":0.5,"ports":[80],"volumes":["/data"]}`,
+		"--health-interval 10s":          `{"image":"web:1","command":["serve"],"memory_limit_bytes":67108864,"cpu_request":0.5,"ports":[80],"volumes":["/data"],"health":{"kind":"http","path":"/up","port":80,"interval_seconds":10}}`,
+		"--health-tcp 80":                `{"image":"web:1","command":["serve"],"memory_limit_bytes":67108864,"cpu_request":0.5,"ports":[80],"volumes":["/data"],"health":{"kind":"tcp","port":80,"interval_seconds":5}}`,
 	} {
+		want = strings.ReplaceAll(want, "HTTP", `{"kind":"http","path":"/up","port":80,"interval_seconds":5}`)
 		r := run(t, around{say: on}, append([]string{"group", "deploy", "grp-0123456789ab"}, strings.Fields(args)...)...)
 		require.Zero(t, r.code, r.errs)
 		require.JSONEq(t, `{"spec":`+want+`}`, r.bodies["POST /v1/groups/grp-0123456789ab/deploys"], args)
