@@ -21,6 +21,7 @@ import (
 type PlacementStore interface {
 	PlacementChanges(ctx context.Context, since string, ids []string) (placement.Change, error)
 	Reserve(ctx context.Context, r tenant.Reservation) (tenant.ReserveResult, error)
+	ReserveAll(ctx context.Context, rs []tenant.Reservation) ([]tenant.ReserveResult, error)
 	RecordDecision(ctx context.Context, d tenant.DecisionRecord) error
 	TenantRun(ctx context.Context, tenantID prego.TenantID) (tenant.Run, error)
 	PoolsOf(ctx context.Context, orgIDs []prego.OrgID) (map[string][]prego.AppliedPool, error)
@@ -29,7 +30,8 @@ type PlacementStore interface {
 
 // Placer decides on a snapshot of the fleet and reserves the decision. The snapshot
 // follows the rows through a change feed. A stale snapshot can cost a lost race, after
-// which it decides again with what it learnt, but never writes a wrong row.
+// which it decides again with what it learnt, but never writes a wrong row. Tenants of a
+// region that ask while another is being placed are placed together.
 type Placer struct {
 	Store  PlacementStore
 	Policy placement.Policy
@@ -45,10 +47,13 @@ type Placer struct {
 	Wake    func(ctx context.Context, tenantID prego.TenantID)
 	Metrics *PlacementMetrics
 
-	mu    sync.Mutex
-	fleet *placement.Snapshot
-	since string
-	read  time.Time
+	mu     sync.Mutex
+	fleet  *placement.Snapshot
+	since  string
+	read   time.Time
+	reread []string // rows that the snapshot may have wrong
+
+	lines lines
 }
 
 // PlacementMetrics count placements.
@@ -57,6 +62,7 @@ type PlacementMetrics struct {
 	Lost      *prometheus.CounterVec // lost races, by kind of row
 	Advice    *prometheus.CounterVec // of advisers, by outcome
 	Seconds   prometheus.Histogram   // of a decision with its reservation
+	Batch     prometheus.Histogram   // tenants that were placed together
 }
 
 // NewPlacementMetrics registers them.
@@ -68,8 +74,11 @@ func NewPlacementMetrics(reg prometheus.Registerer) *PlacementMetrics {
 		Seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "prego_placement_seconds", Help: "Seconds from a request to its reserved place.", Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .5, 2},
 		}),
+		Batch: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "prego_placement_batch_tenants", Help: "Tenants whose places were decided and reserved together.", Buckets: []float64{1, 2, 4, 8, 16, 32, 64, 128},
+		}),
 	}
-	reg.MustRegister(m.Decisions, m.Lost, m.Advice, m.Seconds)
+	reg.MustRegister(m.Decisions, m.Lost, m.Advice, m.Seconds, m.Batch)
 	return m
 }
 
@@ -109,27 +118,42 @@ func (p *Placer) refresh(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// decide decides on the snapshot, which it rereads if it is old or has no place to
-// offer. The snapshot counts the tenant at once, so that the next decision sees it.
-func (p *Placer) decide(ctx context.Context, r placement.Request, learnt []string) (placement.Decision, error) {
+// decideAll decides on requests in their order, each seeing those before it, on the
+// snapshot, which it rereads if it is old or has no place for one of them. The snapshot
+// counts the tenants at once, so that the next decision sees them.
+func (p *Placer) decideAll(ctx context.Context, requests []placement.Request, learnt []string) ([]placement.Decision, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	learnt = slices.Concat(learnt, p.reread)
 	fresh := false
 	if p.fleet == nil || len(learnt) > 0 || time.Since(p.read) > freshEnough {
 		if err := p.refresh(ctx, learnt); err != nil {
-			return placement.Decision{}, err
+			return nil, err
 		}
-		fresh = true
+		p.reread, fresh = nil, true
 	}
-	d := p.fleet.Decide(r)
-	if !d.PlacesTenant() && !fresh {
-		if err := p.refresh(ctx, nil); err != nil {
-			return d, err
+	all := p.fleet.DecideAll(requests)
+	if !fresh && slices.ContainsFunc(all, func(d placement.Decision) bool { return !d.PlacesTenant() }) {
+		// The places given so far are read as they are in the database, and given anew.
+		var given []string
+		for _, d := range all {
+			given = append(given, rowsOf(d)...)
 		}
-		d = p.fleet.Decide(r)
+		if err := p.refresh(ctx, given); err != nil {
+			p.fleet, p.since = nil, ""
+			return nil, err
+		}
+		all = p.fleet.DecideAll(requests)
 	}
-	p.fleet.Apply(r, d)
-	return d, nil
+	return all, nil
+}
+
+// rowsOf are the rows that a decision changes.
+func rowsOf(d placement.Decision) []string {
+	if !d.PlacesTenant() {
+		return nil
+	}
+	return []string{string(d.AppServerID), string(d.DBShardID), string(d.RedisPoolID), d.PoolSiteID}
 }
 
 // Place finds a place for a tenant and reserves it. Decisions that place nobody are
@@ -143,7 +167,8 @@ func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Ov
 	}
 	var learnt []string
 	for race := 0; ; race++ {
-		d, err = p.decide(ctx, r, learnt)
+		var res tenant.ReserveResult
+		d, res, err = p.try(ctx, &asking{tenant: t.Tenant, request: r, learnt: learnt, actor: actor, race: race})
 		if err != nil {
 			return d, err
 		}
@@ -164,11 +189,6 @@ func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Ov
 			}
 			return d, p.record(ctx, t.Tenant, d, actor)
 		}
-		res, err := p.reserve(ctx, t.Tenant, r, d, actor)
-		if err != nil {
-			p.forget()
-			return d, err
-		}
 		switch res.Outcome {
 		case tenant.ReservePlaced:
 			p.Metrics.Decisions.WithLabelValues(string(d.Outcome)).Inc()
@@ -176,18 +196,18 @@ func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Ov
 			p.countAdvice(r, d)
 			return d, nil
 		case tenant.ReserveAlready:
-			p.forget()
+			p.doubt(d)
 			if override != nil { // another caller, who asked for something else
 				return d, prego.Errorf(prego.CodeTenantPlaced, "tenant %s was placed meanwhile", t.TenantID)
 			}
 			return d, nil
 		case tenant.ReserveGone:
-			p.forget()
+			p.doubt(d)
 			return d, server.ErrSuperseded
 		}
 		p.Metrics.Lost.WithLabelValues(res.Lost).Inc()
 		if race >= maxRaces {
-			p.forget()
+			p.doubt(d)
 			return d, errors.New("the fleet changes faster than a place can be reserved")
 		}
 		if res.Lost == "constraint" { // a pool changed since the tenant was read
@@ -196,41 +216,49 @@ func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Ov
 				return d, err
 			}
 			if again := RequestOf(fresh); !again.Constraint.Equal(r.Constraint) {
-				p.forget() // the snapshot counts the tenant where it is not
+				p.doubt(d)
 				again.Override, again.Advice = override, r.Advice
 				t, r, learnt = fresh, again, nil
 				continue
 			}
 		}
+		if res.Lost == "tenant" { // its row is held: alone it waits for it
+			race = max(race, racesTogether-1)
+		}
 		if r.Busy == nil {
 			r.Busy = map[string]bool{}
 		}
 		r.Busy[res.LostID] = true
-		learnt = []string{string(d.AppServerID), string(d.DBShardID), string(d.RedisPoolID), d.PoolSiteID}
+		learnt = rowsOf(d)
 	}
 }
 
-// forget makes the next decision reread everything: the snapshot counts a tenant whose
-// reservation did not happen.
+// doubt makes the next decision reread the rows of a decision that was not carried out:
+// the snapshot counts the tenant there.
+func (p *Placer) doubt(d placement.Decision) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reread = append(p.reread, rowsOf(d)...)
+}
+
+// forget makes the next decision reread everything: nobody knows what a reservation did.
 func (p *Placer) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.fleet, p.since = nil, ""
+	p.fleet, p.since, p.reread = nil, "", nil
 }
 
-func (p *Placer) reserve(ctx context.Context, t tenant.Tenant, r placement.Request, d placement.Decision, actor string) (tenant.ReserveResult, error) {
+// reservation is what a decision asks of the store.
+func (p *Placer) reservation(t tenant.Tenant, r placement.Request, d placement.Decision, actor string) (tenant.Reservation, error) {
 	decision, policy, err := p.logs(d)
-	if err != nil {
-		return tenant.ReserveResult{}, err
-	}
-	return p.Store.Reserve(ctx, tenant.Reservation{
+	return tenant.Reservation{
 		TenantID: t.TenantID, Generation: t.Generation, AppServerID: d.AppServerID, DBShardID: d.DBShardID, RedisPoolID: d.RedisPoolID, PoolSiteID: d.PoolSiteID,
 		SiteName: tenant.SiteName(t.Slug, p.SiteDomain), DatabaseName: tenant.DatabaseName(t.Slug), Mode: d.Mode, Algorithm: string(d.Algorithm),
 		AuditAs: placement.AuditName(d.Mode, d.Algorithm), Dedicates: d.Dedicates, Override: r.Override != nil,
 		AnyTags:      r.Override != nil && r.Override.IgnoreConstraint,
 		MemoryPctMax: p.Policy.MemoryPctMax, MaxTenants: p.Policy.MaxTenantsPerNode, MeasuredLimits: p.Policy.MeasuredLimits, ReserveFor: p.ReserveFor,
 		Decision: decision, Policy: policy, Reason: d.SelectionReason, Actor: actor,
-	})
+	}, err
 }
 
 // logs are decision_log and policy_json (placement-policy §7).

@@ -294,6 +294,11 @@ func TestReserveChecksEveryInvariant(t *testing.T) {
 				require.Equal(t, tenant.ReserveLost, out.Outcome)
 				require.Equal(t, tc.lost, out.Lost)
 			}
+			r.Override = false
+			together, err := p.store.ReserveAll(context.Background(), []tenant.Reservation{r})
+			require.NoError(t, err)
+			require.Equal(t, tenant.ReserveLost, together[0].Outcome)
+			require.Equal(t, tc.lost, together[0].Lost)
 			require.Zero(t, p.number(`SELECT count(*) FROM tenant_allocations`))
 			require.Zero(t, p.number(`SELECT count(*) FROM allocation_snapshots`))
 			if tc.mend != "" {
@@ -321,13 +326,17 @@ func TestReserveWaitsForNobody(t *testing.T) {
 		_, err = tx.Exec(context.Background(), sql)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		out, err := p.store.Reserve(ctx, tenant.Reservation{
+		r := tenant.Reservation{
 			TenantID: tn.TenantID, Generation: 1, AppServerID: "app-0", DBShardID: "db-0", RedisPoolID: "redis-0", PoolSiteID: "app-0-db-0-0",
 			Mode: tenant.ModeShared, MemoryPctMax: 70, MaxTenants: 20, ReserveFor: time.Minute, Decision: []byte(`{}`), Policy: []byte(`{}`),
-		})
-		cancel()
+		}
+		out, err := p.store.Reserve(ctx, r)
 		require.NoError(t, err)
 		require.Equal(t, lost, out.Lost)
+		together, err := p.store.ReserveAll(ctx, []tenant.Reservation{r})
+		cancel()
+		require.NoError(t, err)
+		require.Equal(t, lost, together[0].Lost)
 		require.NoError(t, tx.Rollback(context.Background()))
 	}
 	d, err := p.placer(nil).Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test")

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/internal/benchjson"
 	"github.com/prego/prego/internal/devstack"
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/migrations"
@@ -144,9 +146,6 @@ WITH site AS (
 `
 	bareClaim = `    UPDATE site_pool SET state = 'reserved', tenant_id = 't-' || :i::bigint, reserved_until = now() + interval '1 min', updated_at = now()
     WHERE pool_site_id = 'p-' || :i::bigint AND state = 'available' RETURNING pool_site_id, site_name, database_name
-`
-	// A site that is made on demand.
-	bareOnDemand = `    SELECT NULL::text AS pool_site_id, 's-' || :i::bigint || '.sites.bench' AS site_name, 's_' || :i::bigint AS database_name
 `
 	bareRest = `), app AS (
     UPDATE servers SET tenant_count = tenant_count + 1, updated_at = now()
@@ -275,13 +274,11 @@ func BenchmarkReserve(b *testing.B) {
 	}
 }
 
+func median(v []float64) float64 { return slices.Sorted(slices.Values(v))[len(v)/2] }
+
 // reportBeside reports the medians of two rates that were measured in turns, and
 // that of the ratios of the turns.
 func reportBeside(b *testing.B, unit string, rates, bare []float64) {
-	median := func(v []float64) float64 {
-		v = slices.Sorted(slices.Values(v))
-		return v[len(v)/2]
-	}
 	ratios := make([]float64, len(rates))
 	for i := range rates {
 		ratios[i] = rates[i] / bare[i]
@@ -292,68 +289,59 @@ func reportBeside(b *testing.B, unit string, rates, bare []float64) {
 	b.ReportMetric(median(ratios), "ratio")
 }
 
-// BenchmarkContended lets 32 placers, each with a snapshot of its own, place tenants
-// on the only app server, shard and pool that there are, their sites made on demand.
-// The bare limit is the bare statement of as many clients on the same three rows,
-// which wait for one another.
+// BenchmarkContended places tenants on the only app server, shard and pool that there are,
+// their sites made on demand: 32 callers of one process, whose placer takes together what
+// waits, beside a single caller, in turns with it; then as many callers in four processes
+// with a placer each, whose batches contend for the rows.
 func BenchmarkContended(b *testing.B) {
-	const placers, rounds, seconds, each = 32, 3, 2, 6_000
+	const rounds, tenants = 3, 50_000
+	const during = 1500 * time.Millisecond
 	d := startDurable(b)
-	script := filepath.Join(b.TempDir(), "reserve.sql")
-	require.NoError(b, os.WriteFile(script, []byte(bareBegin+bareOnDemand+bareRest), 0o600))
-	d.database("ours", slices.Concat(fleetOf(1, 1, 1), placedBefore(20_000), tenantsOf(rounds*each, 1, 1), []string{`DELETE FROM site_pool`})...).Close()
-	d.copyOf("bare", "ours")
-	s := New(d.open("ours", placers))
+	d.database("ours", slices.Concat(fleetOf(1, 1, 1), placedBefore(20_000), tenantsOf(tenants, 1, 1), []string{`DELETE FROM site_pool`})...).Close()
+	s := New(d.open("ours", 32))
 	policy := placement.DefaultPolicy()
 	policy.Mode, policy.MaxTenantsPerNode = tenant.ModeShared, 1_000_000
-	reg := prometheus.NewRegistry()
-	metrics := activities.NewPlacementMetrics(reg)
-	all := make([]*activities.Placer, placers)
-	for w := range all {
-		all[w] = &activities.Placer{Store: s, Policy: policy, SiteDomain: "sites.bench", ReserveFor: time.Minute, Metrics: metrics}
+	metrics := activities.NewPlacementMetrics(prometheus.NewRegistry())
+	placers := make([]*activities.Placer, 4)
+	for i := range placers {
+		placers[i] = &activities.Placer{Store: s, Policy: policy, SiteDomain: "sites.bench", ReserveFor: time.Minute, Metrics: metrics}
+	}
+	var next atomic.Int64
+	// rate lets callers place tenants for a while and returns how many per second were.
+	rate := func(placers []*activities.Placer, callers int) float64 {
+		var wg sync.WaitGroup
+		placed, errs := make([]int, callers), make([]error, callers)
+		began := time.Now()
+		for c := range callers {
+			wg.Go(func() {
+				for time.Since(began) < during {
+					id := strconv.FormatInt(next.Add(1)-1, 10)
+					d, err := placers[c%len(placers)].Place(context.Background(), tenant.Run{Tenant: tenant.Tenant{
+						TenantID: prego.TenantID("t-" + id), Slug: "s-" + id, OrgID: "o", Region: prego.RegionEU, Plan: prego.PlanStarter, Policy: tenant.ModeShared, Generation: 1,
+					}}, nil, "bench")
+					if err != nil || !d.PlacesTenant() {
+						errs[c] = errors.Join(err, fmt.Errorf("tenant %s of %d: %s", id, tenants, d.Outcome))
+						return
+					}
+					placed[c]++
+				}
+			})
+		}
+		wg.Wait()
+		took := time.Since(began)
+		require.NoError(b, errors.Join(errs...))
+		return float64(sum(placed)) / took.Seconds()
 	}
 	for b.Loop() {
-		var rates, bare []float64
-		placed, errs := make([]int, placers), make([]error, placers)
-		for round := range rounds {
-			start := round * each
-			var wg sync.WaitGroup
-			before := sum(placed)
-			began := time.Now()
-			for w, placer := range all {
-				wg.Go(func() {
-					for i := start + w; i < start+each && time.Since(began) < seconds*time.Second; i += placers {
-						id := strconv.Itoa(i)
-						d, err := placer.Place(context.Background(), tenant.Run{Tenant: tenant.Tenant{
-							TenantID: prego.TenantID("t-" + id), Slug: "s-" + id, OrgID: "o", Region: prego.RegionEU, Plan: prego.PlanStarter, Policy: tenant.ModeShared, Generation: 1,
-						}}, nil, "bench")
-						if err != nil || !d.PlacesTenant() {
-							errs[w] = errors.Join(err, fmt.Errorf("tenant %d: %s", i, d.Outcome))
-							return
-						}
-						placed[w]++
-					}
-				})
-			}
-			wg.Wait()
-			rates = append(rates, float64(sum(placed)-before)/time.Since(began).Seconds())
-			require.NoError(b, errors.Join(errs...))
-			rate, n := d.pgbench(script, "bare", placers, 1, start, seconds)
-			require.LessOrEqual(b, n, each, "a tenant for each")
-			bare = append(bare, rate)
+		var single, together, apart []float64
+		for range rounds {
+			single = append(single, rate(placers[:1], 1))
+			together = append(together, rate(placers[:1], 32))
+			apart = append(apart, rate(placers, 32))
 		}
-		reportBeside(b, "tenants/s", rates, bare)
-		families, err := reg.Gather()
-		require.NoError(b, err)
-		lost := 0.0
-		for _, f := range families {
-			if f.GetName() == "prego_placement_lost_races_total" {
-				for _, m := range f.GetMetric() {
-					lost += m.GetCounter().GetValue()
-				}
-			}
-		}
-		b.ReportMetric(lost/float64(sum(placed)), "lost/placement")
+		b.ReportMetric(0, "ns/op")
+		benchjson.Record(b, "contended_placers", median(together), "tenants/s", median(single))
+		benchjson.Record(b, "contended_processes", median(apart), "tenants/s", median(single))
 	}
 }
 

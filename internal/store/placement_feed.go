@@ -116,26 +116,6 @@ func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string
 	return c, nil
 }
 
-const sqlReserve = `
-SELECT outcome, COALESCE(lost, '') AS lost, COALESCE(lost_id, '') AS lost_id, COALESCE(allocation, 0) AS allocation_id
-FROM reserve_placement($1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)`
-
-// Reserve places a tenant in one round trip: it claims the site, raises the three counts if
-// their guards hold, and writes allocation, decision and event; or it does nothing. It
-// never waits for another tenant's transaction.
-func (s *Store) Reserve(ctx context.Context, r tenant.Reservation) (tenant.ReserveResult, error) {
-	out, err := one[tenant.ReserveResult](ctx, s.pool, sqlReserve, r.TenantID, r.Generation, r.AppServerID, r.DBShardID, r.RedisPoolID, r.PoolSiteID, r.SiteName, r.DatabaseName,
-		r.Mode, r.Algorithm, r.AuditAs, r.Dedicates, r.Override, r.MemoryPctMax, r.MaxTenants, r.ReserveFor.Seconds(), r.Decision, r.Policy, r.Reason, r.Actor, r.AnyTags,
-		r.CPUPctMax, r.WorkerSlotsPctMax, r.DBDiskPctMax, r.RedisMemoryPctMax)
-	if isViolation(err, "tenant_allocations_live") { // the same tenant, twice at once
-		return tenant.ReserveResult{Outcome: tenant.ReserveAlready}, nil
-	}
-	if isViolation(err, "servers_cordoned") { // since the decision
-		return tenant.ReserveResult{Outcome: tenant.ReserveLost, Lost: "app_server", LostID: string(r.AppServerID)}, nil
-	}
-	return out, failed(string("reserve for tenant "+r.TenantID), err)
-}
-
 // A decision equal to the last one, with the same constraint, adds nothing, and one made
 // before the tenant was placed is out of date.
 const sqlRecordDecision = `

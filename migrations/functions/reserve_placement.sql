@@ -63,7 +63,7 @@ BEGIN
 
     lost := 'app_server'; lost_id := p_app;
     SELECT s.infra_provider, s.region, s.role INTO a_provider, a_region, a_role FROM servers s
-    WHERE s.server_id = p_app AND s.status = 'active' AND s.role IN ('app', 'node') AND s.region = t.region
+    WHERE s.server_id = p_app AND s.status = 'active' AND s.cordoned_at IS NULL AND s.role IN ('app', 'node') AND s.region = t.region
       AND (s.dedicated_for_tenant_id IS NULL OR s.dedicated_for_tenant_id = p_tenant)
       AND (s.tenant_count = 0 OR NOT (alone OR p_dedicates))
       AND (p_override OR ((s.accepts_trial OR t.plan <> 'trial') AND COALESCE(s.memory_pct, 0) < p_memory_max AND s.tenant_count < p_max_tenants
