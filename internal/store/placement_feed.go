@@ -32,32 +32,46 @@ SELECT d.shard_id, d.region, CASE WHEN d.on_node THEN d.server_id ELSE '' END AS
        NOT d.on_node AND f.serves_tenants IS FALSE AS not_serving,
        EXISTS (SELECT FROM instances i WHERE i.server_id = d.server_id AND i.state <> 'stopped') AS runs_instances, s.db_disk_pct AS disk_pct
 FROM db_shards d JOIN servers s ON s.server_id = d.server_id LEFT JOIN fleets f ON f.fleet_id = s.fleet_id
-WHERE ($1 = '0' AND d.status <> 'terminated') OR ($1 <> '0' AND d.shard_id IN (
-    SELECT c.shard_id FROM db_shards c WHERE c.changed_xid >= $1::text::xid8 UNION SELECT unnest($2::text[])
-    UNION SELECT c.shard_id FROM servers h JOIN db_shards c ON c.server_id = h.server_id WHERE h.changed_xid >= $1::text::xid8))`
+WHERE d.shard_id = ANY (ARRAY(
+    SELECT c.shard_id FROM db_shards c WHERE c.changed_xid >= $1::text::xid8 AND ($1 <> '0' OR c.status <> 'terminated') UNION SELECT unnest($2::text[])
+    UNION SELECT c.shard_id FROM servers h JOIN db_shards c ON c.server_id = h.server_id WHERE h.changed_xid >= $1::text::xid8 AND $1 <> '0'))`
 
 const sqlFleetPools = `
 SELECT r.pool_id, r.region, CASE WHEN r.on_node THEN r.server_id ELSE '' END AS host_server_id, COALESCE(r.dedicated_for_tenant_id, '') AS dedicated_for,
        r.current_tenants AS tenants, r.tenant_capacity AS capacity, r.status, NOT r.on_node AND f.serves_tenants IS FALSE AS not_serving,
        EXISTS (SELECT FROM instances i WHERE i.server_id = r.server_id AND i.state <> 'stopped') AS runs_instances, s.redis_memory_pct AS memory_pct
 FROM redis_pools r JOIN servers s ON s.server_id = r.server_id LEFT JOIN fleets f ON f.fleet_id = s.fleet_id
-WHERE ($1 = '0' AND r.status <> 'terminated') OR ($1 <> '0' AND r.pool_id IN (
-    SELECT c.pool_id FROM redis_pools c WHERE c.changed_xid >= $1::text::xid8 UNION SELECT unnest($2::text[])
-    UNION SELECT c.pool_id FROM servers h JOIN redis_pools c ON c.server_id = h.server_id WHERE h.changed_xid >= $1::text::xid8))`
+WHERE r.pool_id = ANY (ARRAY(
+    SELECT c.pool_id FROM redis_pools c WHERE c.changed_xid >= $1::text::xid8 AND ($1 <> '0' OR c.status <> 'terminated') UNION SELECT unnest($2::text[])
+    UNION SELECT c.pool_id FROM servers h JOIN redis_pools c ON c.server_id = h.server_id WHERE h.changed_xid >= $1::text::xid8 AND $1 <> '0'))`
 
 const sqlFleetSites = `
 SELECT pool_site_id, app_server_id, db_shard_id, state = 'available' AS available
 FROM site_pool WHERE (changed_xid >= $1::text::xid8 OR pool_site_id = ANY ($2)) AND ($1 <> '0' OR state = 'available')`
 
 // The tenants of a parent org change only along with a count, so reading those of changed
-// servers and shards is enough.
+// servers and shards is enough. Each kind is found by its own index: an OR of both would
+// read the allocations of everybody.
 const sqlFleetFamilies = `
+WITH a AS (
+    SELECT allocation_id, tenant_id, app_server_id, db_shard_id FROM tenant_allocations
+    WHERE released_at IS NULL AND app_server_id = ANY (ARRAY(
+        SELECT server_id FROM servers WHERE changed_xid >= $1::text::xid8 UNION SELECT unnest($2::text[])))
+    UNION
+    SELECT allocation_id, tenant_id, app_server_id, db_shard_id FROM tenant_allocations
+    WHERE released_at IS NULL AND db_shard_id = ANY (ARRAY(
+        SELECT shard_id FROM db_shards WHERE changed_xid >= $1::text::xid8 UNION SELECT unnest($2::text[])
+        UNION SELECT d.shard_id FROM servers h JOIN db_shards d ON d.server_id = h.server_id WHERE h.changed_xid >= $1::text::xid8))
+)
+SELECT a.app_server_id AS app, a.db_shard_id AS shard, t.parent_org_id AS org, count(*) AS n
+FROM a CROSS JOIN LATERAL ( -- the offset keeps this from becoming a join that reads all tenants
+    SELECT parent_org_id FROM tenants WHERE tenant_id = a.tenant_id AND parent_org_id IS NOT NULL OFFSET 0) t
+GROUP BY 1, 2, 3`
+
+const sqlAllFamilies = `
 SELECT a.app_server_id AS app, a.db_shard_id AS shard, t.parent_org_id AS org, count(*) AS n
 FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
 WHERE a.released_at IS NULL AND t.parent_org_id IS NOT NULL
-  AND ($1 = '0' OR a.app_server_id IN (SELECT server_id FROM servers WHERE changed_xid >= $1::text::xid8 OR server_id = ANY ($2))
-       OR a.db_shard_id IN (SELECT shard_id FROM db_shards WHERE changed_xid >= $1::text::xid8 OR shard_id = ANY ($2)
-           UNION SELECT d.shard_id FROM servers h JOIN db_shards d ON d.server_id = h.server_id WHERE h.changed_xid >= $1::text::xid8))
 GROUP BY 1, 2, 3`
 
 const sqlFleetProviders = `SELECT id, enabled, regions FROM infra_providers ORDER BY id`
@@ -84,7 +98,11 @@ func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string
 	}
 	b := &pgx.Batch{}
 	b.Queue(sqlFleetCursor).QueryRow(func(row pgx.Row) error { return row.Scan(&c.Since) })
-	queueRows(b, &families, sqlFleetFamilies, since, ids)
+	if c.Full {
+		queueRows(b, &families, sqlAllFamilies)
+	} else {
+		queueRows(b, &families, sqlFleetFamilies, since, ids)
+	}
 	queueRows(b, &c.Servers, sqlFleetServers, since, ids)
 	queueRows(b, &c.Shards, sqlFleetShards, since, ids)
 	queueRows(b, &c.Pools, sqlFleetPools, since, ids)
