@@ -59,6 +59,11 @@ const (
 	ProviderGCP     InfraProviderID = "gcp"
 )
 
+// InfraProviders lists every provider.
+func InfraProviders() []InfraProviderID {
+	return []InfraProviderID{ProviderHetzner, ProviderAWS, ProviderGCP}
+}
+
 // ManagedBy says who created a server (direct-provisioning §6).
 type ManagedBy string
 

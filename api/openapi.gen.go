@@ -860,9 +860,7 @@ const (
 	ListGroupsParamsSortCreatedAt      ListGroupsParamsSort = "created_at"
 	ListGroupsParamsSortMinusCreatedAt ListGroupsParamsSort = "-created_at"
 	ListGroupsParamsSortMinusName      ListGroupsParamsSort = "-name"
-	ListGroupsParamsSortMinusUpdatedAt ListGroupsParamsSort = "-updated_at"
 	ListGroupsParamsSortName           ListGroupsParamsSort = "name"
-	ListGroupsParamsSortUpdatedAt      ListGroupsParamsSort = "updated_at"
 )
 
 // Valid indicates whether the value is a known member of the ListGroupsParamsSort enum.
@@ -874,11 +872,7 @@ func (e ListGroupsParamsSort) Valid() bool {
 		return true
 	case ListGroupsParamsSortMinusName:
 		return true
-	case ListGroupsParamsSortMinusUpdatedAt:
-		return true
 	case ListGroupsParamsSortName:
-		return true
-	case ListGroupsParamsSortUpdatedAt:
 		return true
 	default:
 		return false
@@ -1007,9 +1001,7 @@ const (
 	ListAllGroupsParamsSortCreatedAt      ListAllGroupsParamsSort = "created_at"
 	ListAllGroupsParamsSortMinusCreatedAt ListAllGroupsParamsSort = "-created_at"
 	ListAllGroupsParamsSortMinusName      ListAllGroupsParamsSort = "-name"
-	ListAllGroupsParamsSortMinusUpdatedAt ListAllGroupsParamsSort = "-updated_at"
 	ListAllGroupsParamsSortName           ListAllGroupsParamsSort = "name"
-	ListAllGroupsParamsSortUpdatedAt      ListAllGroupsParamsSort = "updated_at"
 )
 
 // Valid indicates whether the value is a known member of the ListAllGroupsParamsSort enum.
@@ -1021,11 +1013,7 @@ func (e ListAllGroupsParamsSort) Valid() bool {
 		return true
 	case ListAllGroupsParamsSortMinusName:
 		return true
-	case ListAllGroupsParamsSortMinusUpdatedAt:
-		return true
 	case ListAllGroupsParamsSortName:
-		return true
-	case ListAllGroupsParamsSortUpdatedAt:
 		return true
 	default:
 		return false
@@ -1259,9 +1247,7 @@ const (
 	ListServersParamsSortCreatedAt      ListServersParamsSort = "created_at"
 	ListServersParamsSortMinusCreatedAt ListServersParamsSort = "-created_at"
 	ListServersParamsSortMinusServerId  ListServersParamsSort = "-server_id"
-	ListServersParamsSortMinusUpdatedAt ListServersParamsSort = "-updated_at"
 	ListServersParamsSortServerId       ListServersParamsSort = "server_id"
-	ListServersParamsSortUpdatedAt      ListServersParamsSort = "updated_at"
 )
 
 // Valid indicates whether the value is a known member of the ListServersParamsSort enum.
@@ -1273,11 +1259,7 @@ func (e ListServersParamsSort) Valid() bool {
 		return true
 	case ListServersParamsSortMinusServerId:
 		return true
-	case ListServersParamsSortMinusUpdatedAt:
-		return true
 	case ListServersParamsSortServerId:
-		return true
-	case ListServersParamsSortUpdatedAt:
 		return true
 	default:
 		return false
@@ -1307,9 +1289,7 @@ const (
 	ListTenantsParamsSortCreatedAt      ListTenantsParamsSort = "created_at"
 	ListTenantsParamsSortMinusCreatedAt ListTenantsParamsSort = "-created_at"
 	ListTenantsParamsSortMinusSlug      ListTenantsParamsSort = "-slug"
-	ListTenantsParamsSortMinusUpdatedAt ListTenantsParamsSort = "-updated_at"
 	ListTenantsParamsSortSlug           ListTenantsParamsSort = "slug"
-	ListTenantsParamsSortUpdatedAt      ListTenantsParamsSort = "updated_at"
 )
 
 // Valid indicates whether the value is a known member of the ListTenantsParamsSort enum.
@@ -1321,11 +1301,7 @@ func (e ListTenantsParamsSort) Valid() bool {
 		return true
 	case ListTenantsParamsSortMinusSlug:
 		return true
-	case ListTenantsParamsSortMinusUpdatedAt:
-		return true
 	case ListTenantsParamsSortSlug:
-		return true
-	case ListTenantsParamsSortUpdatedAt:
 		return true
 	default:
 		return false

@@ -70,6 +70,11 @@ const (
 	AgentDisconnected AgentStatus = "disconnected"
 )
 
+// AgentStatuses lists every status of an agent.
+func AgentStatuses() []AgentStatus {
+	return []AgentStatus{AgentUnknown, AgentConnected, AgentDegraded, AgentDisconnected}
+}
+
 // TokenPurpose is why a bootstrap token was issued (direct-provisioning §6).
 type TokenPurpose string
 

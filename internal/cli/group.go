@@ -94,7 +94,7 @@ func groupCommand(c *CLI) *cobra.Command {
 		},
 		List[api.ProcessGroup]{
 			Use: "list [ENV]", Short: "List process groups, of an env or of all, newest first", Path: "/v1/groups", Items: "groups",
-			Filters: "env: env_id, app: app_id, org: org_id, region, status, name", Sorts: "created_at, updated_at, name", All: "all", Table: groupTable,
+			Filters: "env: env_id, app: app_id, org: org_id, region, status, name", Sorts: "created_at, name", All: "all", Table: groupTable,
 		},
 		Show[api.ProcessGroup]{Use: "show GROUP…", Short: "Show process groups, what they lack and why", Path: "/v1/groups/{group}", Table: groupTable, Watch: groupWatch},
 		groupWatch,

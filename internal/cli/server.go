@@ -147,7 +147,7 @@ func serverCommand(c *CLI) *cobra.Command {
 		List[api.ServerSummary]{
 			Short: "List servers, newest first", Path: "/v1/servers", Items: "servers", All: "all",
 			Example: "  prego server list --region eu --state active,draining\n  prego server list -l gpu --columns server,tags,age",
-			Sorts:   "created_at, updated_at, server_id", Filters: "region, role, status, tag, fleet: fleet_id, provider: infra_provider, agent: agent_status", Values: map[string][]string{"status": words(server.Statuses())},
+			Sorts:   "created_at, server_id", Filters: "region, role, status, tag, fleet: fleet_id, provider: infra_provider, agent: agent_status", Values: map[string][]string{"status": words(server.Statuses())},
 			Table: Table[api.ServerSummary]{
 				ID: "server_id", Columns: "server_id, role, region, status, agent_status: agent, created_at: age, status_reason: reason", Spare: "age, agent, role, region, reason",
 				More: "host: address, status_message: message, fleet_id, tags, infra_provider: provider, cordoned_at, created_at",

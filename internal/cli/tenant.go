@@ -156,7 +156,7 @@ func tenantCommand(c *CLI) *cobra.Command {
 		List[api.TenantSummary]{
 			Short: "List tenants, newest first", Path: "/v1/tenants", Items: "tenants", All: "all",
 			Example: "  prego tenant list --state active,suspended --org acme",
-			Sorts:   "created_at, updated_at, slug", Filters: "region, plan, state, org: org_id, parent: parent_org_id, slug", Values: map[string][]string{"state": words(tenant.States())},
+			Sorts:   "created_at, slug", Filters: "region, plan, state, org: org_id, parent: parent_org_id, slug", Values: map[string][]string{"state": words(tenant.States())},
 			Table: Table[api.TenantSummary]{
 				ID: "tenant_id", Columns: "tenant_id, slug, org_id, region, plan, state, created_at: age, status_reason: reason", Spare: "age, plan, region, org, reason",
 				More: "site_url: site, status_message: message, parent_org_id, converged_state, waiting_since, created_at",

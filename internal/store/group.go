@@ -35,7 +35,7 @@ var groups = listing[workload.Group]{
 	what: "process groups", from: `SELECT ` + groupColumns + ` FROM process_groups g`,
 	live:    `g.deleted_at IS NULL`,
 	filters: map[string]string{"group_id": "g.group_id", "env_id": "g.env_id", "org_id": "g.org_id", "name": "g.name", "region": "g.region", "status": "g.status", "app_id": "g.env_id IN (SELECT e.env_id FROM envs e WHERE e.app_id = ANY ($?))"},
-	sorts:   map[string]string{"created_at": "g.created_at", "name": "g.name", "updated_at": "g.updated_at"},
+	sorts:   map[string]string{"created_at": "g.created_at", "name": "g.name"},
 	id:      "g.group_id",
 }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/prego/prego"
 )
 
@@ -19,18 +21,32 @@ import (
 // never changes returns everything that existed at the start exactly once, whatever is
 // created in the meantime.
 type listing[T any] struct {
-	what   string // for errors
-	from   string // SELECT … FROM …
-	always string // a condition, "" for none
-	live   string // the condition that leaves out what has ended, "" where nothing stays
-	state  string // the filter that asks for states by name, also for those that have ended
-	// filters are columns by field; a text with $? is a condition on the list of values.
+	what   string   // for errors
+	from   string   // SELECT … FROM …
+	always string   // a condition, "" for none
+	live   string   // the condition that leaves out what has ended, "" where nothing stays
+	state  string   // the filter that asks for states by name, also for those that have ended
+	states []string // those that live lets through, if state is a dimension
+	// filters are columns by field; a text with $? is a condition on the list of values,
+	// one with $each on each of them, of which one must hold.
 	filters map[string]string
 	// sorts are columns by field, which are never NULL and are scanned into strings,
 	// integers or times.
 	sorts map[string]string
 	order string // of a query that names none; -created_at when empty
 	id    string // the column that breaks ties
+	// table, with its alias, and dimensions make a list's filters fast; see spread.
+	table      string
+	dimensions []dimension
+	narrow     []string // filters that have indexes of their own
+}
+
+// A dimension is a filter by a column that is a prefix of the indexes that lists are read
+// from. all are the values that the column may have; without them the filter is one only
+// of the queries that name it.
+type dimension struct {
+	filter string
+	all    []string
 }
 
 // position is where a page ended.
@@ -56,10 +72,23 @@ func (l listing[T]) statement(q prego.ListQuery) (sql string, args []any, by str
 	if _, named := q.Filters[l.state]; l.live != "" && !q.All && !named {
 		where = append(where, l.live)
 	}
+	ranges := l.ranges(q)
 	for _, name := range slices.Sorted(maps.Keys(q.Filters)) {
 		column, ok := l.filters[name]
 		if !ok {
 			return "", nil, by, &prego.Error{Code: prego.CodeUnknownField, Field: name, Message: "is not a field that this list can be filtered by"}
+		}
+		if slices.ContainsFunc(ranges, func(r dimension) bool { return r.filter == name }) {
+			continue
+		}
+		if strings.Contains(column, "$each") {
+			var any []string
+			for _, v := range q.Filters[name] {
+				args = append(args, v)
+				any = append(any, strings.ReplaceAll(column, "$each", fmt.Sprintf("$%d", len(args))))
+			}
+			where = append(where, "("+strings.Join(any, " OR ")+")")
+			continue
 		}
 		args = append(args, q.Filters[name])
 		if !strings.Contains(column, "$?") {
@@ -79,12 +108,82 @@ func (l listing[T]) statement(q prego.ListQuery) (sql string, args []any, by str
 		args = append(args, value, id)
 		where = append(where, fmt.Sprintf("(%s, %s) %s ($%d, $%d)", by, l.id, compare, len(args)-1, len(args)))
 	}
+	order := fmt.Sprintf(" ORDER BY %s%s, %s%s", by, direction, l.id, direction)
+	args = append(args, q.Limit+1)
+	limit := fmt.Sprintf(" LIMIT $%d", len(args))
+	if len(ranges) > 0 {
+		spread, args := l.spread(ranges, by, direction, where, order, limit, args)
+		return l.from + " WHERE " + l.id + " = ANY (ARRAY(" + spread + "))" + order, args, by, nil
+	}
 	sql = l.from
 	if len(where) > 0 {
 		sql += " WHERE " + strings.Join(where, " AND ")
 	}
-	args = append(args, q.Limit+1)
-	return fmt.Sprintf("%s ORDER BY %s%s, %s%s LIMIT $%d", sql, by, direction, l.id, direction, len(args)), args, by, nil
+	return sql + order + limit, args, by, nil
+}
+
+// without returns the values but these.
+func without(values []string, these ...string) []string {
+	return slices.DeleteFunc(slices.Clone(values), func(v string) bool { return slices.Contains(these, v) })
+}
+
+// maxRanges bounds how many ranges of an index one page is read from.
+const maxRanges = 4000
+
+// ranges are the dimensions of a query with the values that are asked for, nil if the
+// query is not to be spread: an index has just what a query for all that is live lists, in
+// its order.
+func (l listing[T]) ranges(q prego.ListQuery) (out []dimension) {
+	n, named := 1, q.All
+	for _, name := range l.narrow {
+		if _, ok := q.Filters[name]; ok {
+			return nil
+		}
+	}
+	for _, d := range l.dimensions {
+		values, ok := q.Filters[d.filter]
+		named = named || ok
+		switch {
+		case ok:
+			values = slices.Compact(slices.Sorted(slices.Values(values)))
+		case d.all == nil:
+			continue
+		case d.filter == l.state && !q.All:
+			values = l.states
+		default:
+			values = d.all
+		}
+		n *= len(values)
+		out = append(out, dimension{filter: d.filter, all: values})
+	}
+	if !named || n > maxRanges {
+		return nil
+	}
+	return out
+}
+
+// spread is a statement for the ids of a page. A filter by a column with few values is slow
+// when its rows are far from where the page begins: an index in the list's order is read
+// until enough of them were met, perhaps to its end. In an index that begins with every
+// such column each combination of values is a range in the list's order. The page is read
+// from the beginning of each, and merged. So its cost depends on the number of
+// combinations, and not on the number of rows or where they are.
+func (l listing[T]) spread(ranges []dimension, by, direction string, where []string, order, limit string, args []any) (string, []any) {
+	from := []string{"(SELECT) one"}
+	where = slices.Clone(where)
+	for i, r := range ranges {
+		value := fmt.Sprintf("d%d.v", i)
+		if len(r.all) == 1 { // how many rows have it is known
+			args = append(args, r.all[0])
+			value = fmt.Sprintf("$%d", len(args))
+		} else {
+			args = append(args, r.all)
+			from = append(from, fmt.Sprintf("unnest($%d::text[]) AS d%d (v)", len(args), i))
+		}
+		where = append(where, l.filters[r.filter]+" = "+value)
+	}
+	return fmt.Sprintf("SELECT k.id FROM %s CROSS JOIN LATERAL (SELECT %s AS by, %s AS id FROM %s WHERE %s%s%s) k ORDER BY k.by%s, k.id%s%s",
+		strings.Join(from, " CROSS JOIN "), by, l.id, l.table, strings.Join(where, " AND "), order, limit, direction, direction, limit), args
 }
 
 func (l listing[T]) sort(q prego.ListQuery) string {
@@ -154,7 +253,8 @@ func (l listing[T]) page(ctx context.Context, s *Store, q prego.ListQuery) (page
 	if err != nil {
 		return nil, "", err
 	}
-	page, err = collect[T](ctx, s, "list "+l.what, sql, args...)
+	// The plan depends on the values: one for any of them may read everything.
+	page, err = collect[T](ctx, s, "list "+l.what, sql, append([]any{pgx.QueryExecModeCacheDescribe}, args...)...)
 	if err != nil || len(page) <= q.Limit {
 		return page, "", err
 	}

@@ -104,7 +104,7 @@ func source(q org.Quota) string {
 var orgEvents = listing[org.Event]{
 	what: "org events", from: `SELECT event_id, org_id, at, type, subject, actor, reason, payload FROM org_events`,
 	order:   "-at",
-	filters: map[string]string{"org_id": "org_id", "subject": "subject", "actor": "actor", "type": "EXISTS (SELECT FROM unnest($?::text[]) t WHERE starts_with(type, t))"},
+	filters: map[string]string{"org_id": "org_id", "subject": "subject", "actor": "actor", "type": "type ^@ $each"},
 	sorts:   map[string]string{"at": "event_id"},
 	id:      "event_id",
 }

@@ -87,6 +87,10 @@ var scalingEvents = listing[tenant.ScalingEvent]{
 	filters: map[string]string{"region": "region", "role": "role", "trigger": "trigger"},
 	sorts:   map[string]string{"created_at": "event_id"},
 	id:      "event_id",
+	table:   "scaling_events",
+	dimensions: []dimension{
+		{"region", prego.Strings(prego.Regions())}, {"role", prego.Strings(prego.Roles())}, {"trigger", []string{"scale_out_required", "threshold", "warm_pool"}},
+	},
 }
 
 const sqlScalingEvents = `

@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -178,14 +181,28 @@ func (s *Store) ServerEvents(ctx context.Context, id prego.ServerID) ([]server.E
 
 var servers = listing[server.Server]{
 	what: "servers", from: `SELECT ` + serverColumns + ` FROM servers`,
-	live: `status <> 'terminated'`, state: "status",
-	filters: map[string]string{"server_id": "server_id", "role": "role", "region": "region", "infra_provider": "infra_provider", "status": "status", "agent_status": "agent_status", "fleet_id": "fleet_id", "tag": "tags @> (SELECT array_agg(lower(t)) FROM unnest($?::text[]) t)"},
-	sorts:   map[string]string{"created_at": "created_at", "server_id": "server_id", "updated_at": "updated_at"},
+	live: `status <> 'terminated'`, state: "status", states: without(prego.Strings(server.Statuses()), "terminated"),
+	filters: map[string]string{"server_id": "server_id", "role": "role", "region": "region", "infra_provider": "infra_provider", "status": "status", "agent_status": "agent_status", "fleet_id": "fleet_id", "tag": "tags @> $?"},
+	sorts:   map[string]string{"created_at": "created_at", "server_id": "server_id"},
 	id:      "server_id",
+	table:   "servers",
+	narrow:  []string{"server_id", "tag"},
+	dimensions: []dimension{
+		{filter: "fleet_id"},
+		{"infra_provider", prego.Strings(prego.InfraProviders())}, {"region", prego.Strings(prego.Regions())}, {"role", prego.Strings(prego.Roles())},
+		{"status", prego.Strings(server.Statuses())}, {"agent_status", prego.Strings(server.AgentStatuses())},
+	},
 }
 
 // ListServers is a page of servers, without those that are terminated.
 func (s *Store) ListServers(ctx context.Context, q prego.ListQuery) (page []server.Server, next string, err error) {
+	if tags, ok := q.Filters["tag"]; ok {
+		q.Filters, tags = maps.Clone(q.Filters), slices.Clone(tags)
+		for i, t := range tags {
+			tags[i] = strings.ToLower(t)
+		}
+		q.Filters["tag"] = tags
+	}
 	return servers.page(ctx, s, q)
 }
 

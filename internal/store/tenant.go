@@ -24,10 +24,16 @@ func (s *Store) GetTenant(ctx context.Context, id string) (tenant.Tenant, error)
 
 var tenants = listing[tenant.Tenant]{
 	what: "tenants", from: `SELECT ` + tenantColumns + ` FROM tenants`,
-	live: `state NOT IN ('terminated', 'data_purged')`, state: "state",
+	live: `state NOT IN ('terminated', 'data_purged')`, state: "state", states: without(prego.Strings(tenant.States()), "terminated", "data_purged"),
 	filters: map[string]string{"tenant_id": "tenant_id", "slug": "slug", "org_id": "org_id", "parent_org_id": "parent_org_id", "region": "region", "plan": "plan", "state": "state"},
-	sorts:   map[string]string{"created_at": "created_at", "slug": "slug", "updated_at": "updated_at"},
+	sorts:   map[string]string{"created_at": "created_at", "slug": "slug"},
 	id:      "tenant_id",
+	table:   "tenants",
+	narrow:  []string{"tenant_id"},
+	dimensions: []dimension{
+		{filter: "org_id"}, {filter: "parent_org_id"},
+		{"region", prego.Strings(prego.Regions())}, {"plan", prego.Strings(prego.Plans())}, {"state", prego.Strings(tenant.States())},
+	},
 }
 
 // ListTenants is a page of tenants, without those that are terminated.

@@ -1,0 +1,48 @@
+-- +goose Up
+
+-- Tenants that some run is to see to. Its column never changes: with updated_at in an index
+-- every update of a tenant was one of all its indexes.
+DROP INDEX tenants_unsettled;
+CREATE INDEX tenants_unsettled ON tenants (tenant_id) WHERE state IN ('trial', 'provisioning') OR converged_state <> state;
+CREATE INDEX tenants_failed ON tenants (tenant_id) WHERE state = 'failed';
+-- Without it, every tenant is estimated to be unsettled: the columns are never compared.
+CREATE STATISTICS tenants_unsettled ON (converged_state <> state), state FROM tenants;
+
+-- Lists are read from ranges of these: internal/store/list.go, spread. One that is unique
+-- in the order of the list follows the columns of the filters.
+CREATE INDEX tenants_listing_live ON tenants (created_at DESC, tenant_id DESC) WHERE state NOT IN ('terminated', 'data_purged');
+DROP INDEX tenants_listing;
+CREATE INDEX tenants_filtered ON tenants (region, plan, state, created_at DESC, tenant_id DESC);
+CREATE INDEX tenants_filtered_by_slug ON tenants (region, plan, state, slug, tenant_id);
+DROP INDEX tenants_by_org;
+CREATE INDEX tenants_by_org ON tenants (org_id, region, plan, state, created_at DESC, tenant_id DESC);
+CREATE INDEX tenants_by_org_and_slug ON tenants (org_id, region, plan, state, slug, tenant_id);
+CREATE INDEX tenants_by_parent ON tenants (parent_org_id, region, plan, state, created_at DESC, tenant_id DESC) WHERE parent_org_id IS NOT NULL;
+CREATE INDEX tenants_by_parent_and_slug ON tenants (parent_org_id, region, plan, state, slug, tenant_id) WHERE parent_org_id IS NOT NULL;
+
+CREATE INDEX servers_listing_live ON servers (created_at DESC, server_id DESC) WHERE status <> 'terminated';
+DROP INDEX servers_listing;
+CREATE INDEX servers_live ON servers (server_id) WHERE status <> 'terminated';
+CREATE INDEX servers_filtered ON servers (infra_provider, region, role, status, agent_status, created_at DESC, server_id DESC);
+CREATE INDEX servers_filtered_by_id ON servers (infra_provider, region, role, status, agent_status, server_id);
+CREATE INDEX servers_of_fleet ON servers (fleet_id, infra_provider, region, role, status, agent_status, created_at DESC, server_id DESC) WHERE fleet_id IS NOT NULL;
+CREATE INDEX servers_of_fleet_by_id ON servers (fleet_id, infra_provider, region, role, status, agent_status, server_id) WHERE fleet_id IS NOT NULL;
+
+DROP INDEX scaling_events_by_region;
+CREATE INDEX scaling_events_by_region ON scaling_events (region, role, trigger, event_id DESC);
+
+CREATE INDEX servers_warm ON servers (region, warm_plan) WHERE warm_plan IS NOT NULL;
+
+-- Each site has its turn to be measured, from its activation on.
+INSERT INTO site_usage (tenant_id, quota_gb, tried_at)
+SELECT tenant_id, storage_quota_gb, 'epoch' FROM tenants WHERE state IN ('active', 'suspended', 'grace_period') ON CONFLICT (tenant_id) DO NOTHING;
+DROP INDEX site_usage_turn;
+CREATE INDEX site_usage_turn ON site_usage (tried_at, tenant_id);
+CREATE INDEX site_usage_ok ON site_usage (level) WHERE level = 'ok' AND measured_at IS NOT NULL;
+
+CREATE INDEX org_events_by_subject ON org_events (org_id, subject, event_id DESC);
+CREATE INDEX org_events_by_actor ON org_events (org_id, actor, event_id DESC);
+CREATE INDEX org_events_by_type ON org_events (org_id, type text_pattern_ops, event_id DESC);
+
+-- What stands ready on each server, for the sweep of all pools.
+CREATE INDEX site_pool_ready ON site_pool (app_server_id, db_shard_id) WHERE state = 'available' OR (state = 'reserved' AND tenant_id IS NULL);
