@@ -24,7 +24,7 @@ func TestOfTwoServersForOneRowTheBoundOneStays(t *testing.T) {
 	now := time.Now()
 	f := Compare(Comparison{
 		Now:  now,
-		Rows: []server.ReconcileRow{{ServerID: "a", Status: server.Active, Attempt: 2, ProviderServerID: "2", ConsumedAttempt: 2}},
+		Rows: []server.ReconcileRow{{ServerID: "a", Status: server.Active, Attempt: 2, ProviderServerID: "2"}},
 		Owned: []server.OwnedResource{
 			owned("1", "a", "1", time.Hour, now), owned("2", "a", "2", time.Hour, now),
 		},

@@ -95,7 +95,8 @@ func TestASiteAboveItsQuotaIsReadOnly(t *testing.T) {
 	t.Parallel()
 	p, s, ref := living(t, nil)
 	s.do(t, s.MakeSite, ref)
-	p.exec(`UPDATE tenants SET state = 'active', converged_state = 'active'`)
+	_, err := p.store.ActivateTenant(t.Context(), ref, 0)
+	require.NoError(t, err)
 	s.hosts.asked()
 	measure := func(gb float64) []string {
 		t.Helper()
@@ -140,7 +141,7 @@ func TestASiteAboveItsQuotaIsReadOnly(t *testing.T) {
 
 	// An operator raises the quota.
 	require.Equal(t, readOnly, measure(12), "by so much at once")
-	_, err := p.store.SetStorageQuota(t.Context(), "t1", 20, "op")
+	_, err = p.store.SetStorageQuota(t.Context(), "t1", 20, "op")
 	require.NoError(t, err)
 	require.Equal(t, append([]string{"usage", `configure {"prego_storage_quota_gb":20}`}, writable[1:]...), measure(12))
 	require.Equal(t, []string{"usage"}, measure(12))
@@ -153,7 +154,8 @@ func TestAHostThatDoesNotAnswerKeepsNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	p, s, ref := living(t, nil)
 	s.do(t, s.MakeSite, ref)
-	p.exec(`UPDATE tenants SET state = 'active', converged_state = 'active'`)
+	_, err := p.store.ActivateTenant(t.Context(), ref, 0)
+	require.NoError(t, err)
 	s.hosts.fails = "usage"
 	v, err := s.env.ExecuteActivity(s.MeasureSites)
 	require.NoError(t, err)

@@ -40,7 +40,6 @@ type ReconcileRow struct {
 	Generation       int
 	Attempt          int
 	ProviderServerID string
-	ConsumedAttempt  int           // attempt whose bootstrap token was consumed last, 0 for none
 	Idle             time.Duration // since the row last changed
 }
 

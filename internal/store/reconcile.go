@@ -13,13 +13,12 @@ import (
 
 const sqlFleetRows = `
 SELECT server_id, status, status_reason AS reason, generation, attempt, COALESCE(provider_server_id, '') AS provider_server_id,
-       COALESCE((SELECT max(t.attempt) FROM server_bootstrap_tokens t WHERE t.server_id = s.server_id AND t.consumed_at IS NOT NULL), 0) AS consumed_attempt,
        now() - updated_at AS idle
-FROM servers s WHERE infra_provider = $1 ORDER BY server_id`
+FROM servers WHERE infra_provider = $1 AND (status <> 'terminated' OR server_id = ANY (ARRAY(
+    SELECT r.server_id FROM resources r JOIN servers x ON x.server_id = r.server_id WHERE r.provider = $1 AND r.state <> 'released' AND x.status = 'terminated'))) ORDER BY server_id`
 
-// FleetRows lists every server of a provider, terminated ones included: a server
-// row is never deleted, so one that is unknown here was not made by this
-// database.
+// FleetRows lists the servers of a provider, of the terminated ones those that something is
+// left of. Nobody else's resource is theirs.
 func (s *Store) FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]server.ReconcileRow, error) {
 	return collect[server.ReconcileRow](ctx, s, "fleet rows", sqlFleetRows, provider)
 }

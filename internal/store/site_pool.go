@@ -112,30 +112,37 @@ func (s *Store) oneNumber(ctx context.Context, sql string, args ...any) (float64
 }
 
 // App servers, and warm nodes, with fewer sites than their watermark; also empty app
-// servers without the one site for a tenant that must be alone.
+// servers without the one site for a tenant that must be alone. What a region's pools need
+// depends on its shards, and is worked out once.
 const sqlLowPools = `
-SELECT s.server_id FROM servers s
-WHERE s.status = 'active' AND s.agent_status = 'connected' AND s.dedicated_for_tenant_id IS NULL
-  AND NOT EXISTS (SELECT FROM fleets f WHERE f.fleet_id = s.fleet_id AND NOT f.serves_tenants)
+WITH room AS MATERIALIZED (
+    SELECT DISTINCT d.region, d.plan_tier_lock AS lock, d.current_tenant_count = 0 AND NOT runs_instances(d.server_id) AS empty
+    FROM db_shards d JOIN servers h ON h.server_id = d.server_id LEFT JOIN fleets f ON f.fleet_id = h.fleet_id
+    WHERE d.status = 'active' AND NOT d.on_node AND d.dedicated_for_tenant_id IS NULL AND d.current_tenant_count < d.tenant_capacity AND f.serves_tenants IS NOT FALSE
+), wanted AS (
+    SELECT region, sum(low) AS n FROM (
+        SELECT r.region, max(p.low_watermark) AS low FROM site_pool_policies p JOIN room r ON tier_lock_allows(p.plan, r.lock)
+        WHERE p.target > 0 AND NOT must_be_alone(p.plan, 'shared', false) GROUP BY r.region, p.plan = 'business') l
+    GROUP BY region
+), alone AS MATERIALIZED (
+    SELECT DISTINCT r.region, p.plan FROM site_pool_policies p JOIN room r ON r.empty AND tier_lock_allows(p.plan, r.lock)
+    WHERE p.low_watermark > 0 AND must_be_alone(p.plan, 'shared', false)
+)
+SELECT s.server_id
+FROM servers s LEFT JOIN fleets f ON f.fleet_id = s.fleet_id LEFT JOIN wanted w ON w.region = s.region LEFT JOIN (
+    SELECT p.app_server_id, count(*) AS n FROM site_pool p JOIN db_shards d ON d.shard_id = p.db_shard_id
+    WHERE (p.state = 'available' OR (p.state = 'reserved' AND p.tenant_id IS NULL))
+      AND d.status = 'active' AND d.dedicated_for_tenant_id IS NULL AND d.current_tenant_count < d.tenant_capacity
+    GROUP BY p.app_server_id) h ON h.app_server_id = s.server_id
+WHERE s.status = 'active' AND s.agent_status = 'connected' AND s.dedicated_for_tenant_id IS NULL AND f.serves_tenants IS NOT FALSE
   AND (s.role = 'app' OR (s.role = 'node' AND s.warm_plan IS NOT NULL AND s.tenant_count = 0))
-  AND ((SELECT count(*) FROM site_pool p JOIN db_shards d ON d.shard_id = p.db_shard_id
-         WHERE p.app_server_id = s.server_id AND (p.state = 'available' OR (p.state = 'reserved' AND p.tenant_id IS NULL))
-           AND d.status = 'active' AND d.dedicated_for_tenant_id IS NULL AND d.current_tenant_count < d.tenant_capacity)
-    < CASE s.role WHEN 'node' THEN 1 ELSE (SELECT COALESCE(sum(low), 0) FROM (SELECT max(low_watermark) AS low FROM site_pool_policies p
-          WHERE p.target > 0 AND NOT must_be_alone(p.plan, 'shared', false) AND EXISTS (SELECT FROM db_shards d WHERE d.status = 'active' AND d.region = s.region AND NOT d.on_node
-              AND d.current_tenant_count < d.tenant_capacity AND d.dedicated_for_tenant_id IS NULL
-              AND NOT EXISTS (SELECT FROM servers h JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = d.server_id AND NOT f.serves_tenants)
-              AND tier_lock_allows(p.plan, d.plan_tier_lock))
-          GROUP BY p.plan = 'business') l) END
-    OR (s.role = 'app' AND s.tenant_count = 0 AND NOT runs_instances(s.server_id)
-      AND EXISTS (SELECT FROM site_pool_policies p JOIN db_shards d ON tier_lock_allows(p.plan, d.plan_tier_lock)
-          WHERE p.low_watermark > 0 AND must_be_alone(p.plan, 'shared', false) AND d.status = 'active' AND d.region = s.region AND NOT d.on_node
-            AND d.current_tenant_count = 0 AND d.dedicated_for_tenant_id IS NULL AND NOT runs_instances(d.server_id)
-            AND NOT EXISTS (SELECT FROM servers h JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = d.server_id AND NOT f.serves_tenants)
-            AND NOT EXISTS (SELECT FROM site_pool q JOIN db_shards e ON e.shard_id = q.db_shard_id
-                WHERE q.app_server_id = s.server_id AND (q.state = 'available' OR (q.state = 'reserved' AND q.tenant_id IS NULL))
-                  AND e.status = 'active' AND e.dedicated_for_tenant_id IS NULL AND e.current_tenant_count = 0 AND tier_lock_allows(p.plan, e.plan_tier_lock)
-                  AND NOT runs_instances(e.server_id)))))
+  AND (COALESCE(h.n, 0) < CASE s.role WHEN 'node' THEN 1 ELSE COALESCE(w.n, 0) END
+    OR (s.role = 'app' AND s.tenant_count = 0 AND s.region IN (SELECT region FROM alone) AND NOT runs_instances(s.server_id)
+      AND EXISTS (SELECT FROM alone a WHERE a.region = s.region AND NOT EXISTS (
+          SELECT FROM site_pool q JOIN db_shards e ON e.shard_id = q.db_shard_id
+          WHERE q.app_server_id = s.server_id AND (q.state = 'available' OR (q.state = 'reserved' AND q.tenant_id IS NULL))
+            AND e.status = 'active' AND e.dedicated_for_tenant_id IS NULL AND e.current_tenant_count = 0 AND tier_lock_allows(a.plan, e.plan_tier_lock)
+            AND NOT runs_instances(e.server_id)))))
   AND NOT EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'failed' AND p.updated_at > now() - make_interval(secs => $1))
 ORDER BY s.server_id LIMIT 100`
 

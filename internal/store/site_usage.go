@@ -13,23 +13,23 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// Sites that can be measured: of tenants whose state is in effect, on a host that
-// answers, and in no restore, which goes through maintenance itself. Whose turn is
-// longest ago is first; taking the turn is part of the statement.
+// Whose turn is longest ago is first; taking the turn is part of the statement. Each site
+// has a row from its activation on, so that the first ones of an index are all that is
+// read. Of these, sites can be measured of tenants whose state is in effect, on a host that
+// answers, and in no restore, which goes through maintenance itself. The others' turn passes.
+// Arrays, not joins: what is read must not depend on how many rows a plan expects.
 const sqlTakeStorageTurns = `
-WITH due AS (
-    SELECT t.tenant_id, a.app_server_id, t.storage_quota_gb
+WITH next AS MATERIALIZED (
+    SELECT tenant_id, tried_at FROM site_usage WHERE tried_at < now() - make_interval(secs => $1) ORDER BY tried_at, tenant_id LIMIT $2
+), due AS MATERIALIZED (
+    SELECT t.tenant_id, a.app_server_id
     FROM tenants t
     JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
     JOIN servers s ON s.server_id = a.app_server_id AND s.status = 'active' AND s.agent_status = 'connected' AND s.host IS NOT NULL
-    LEFT JOIN site_usage u ON u.tenant_id = t.tenant_id
-    WHERE t.site <> '' AND has_site(t.state) AND t.converged_state = t.state
-      AND (u.tried_at IS NULL OR u.tried_at < now() - make_interval(secs => $1))
+    WHERE t.tenant_id = ANY (ARRAY(SELECT tenant_id FROM next)) AND t.site <> '' AND has_site(t.state) AND t.converged_state = t.state
       AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.tenant_id = t.tenant_id AND j.status IN ('queued', 'running'))
-    ORDER BY u.tried_at NULLS FIRST, t.tenant_id LIMIT $2),
-taken AS (
-    INSERT INTO site_usage (tenant_id, quota_gb) SELECT tenant_id, storage_quota_gb FROM due
-    ON CONFLICT (tenant_id) DO UPDATE SET tried_at = now())
+), taken AS (
+    UPDATE site_usage SET tried_at = now() WHERE tenant_id = ANY (ARRAY(SELECT tenant_id FROM next)))
 SELECT tenant_id, app_server_id AS server_id FROM due ORDER BY app_server_id, tenant_id`
 
 // TakeStorageTurns are the sites to measure now, at most so many, each at most once in
@@ -118,11 +118,15 @@ func (s *Store) SiteKnowsQuota(ctx context.Context, tenantID prego.TenantID, gb 
 	return s.exec(ctx, string("usage of tenant "+tenantID), sqlSiteKnowsQuota, tenantID, gb)
 }
 
+// Sites at another level than ok are few; the others are counted, not looked at.
 const sqlStorageLevels = `
 SELECT u.level, count(*) AS n FROM site_usage u JOIN tenants t USING (tenant_id)
-WHERE has_site(t.state) AND u.measured_at IS NOT NULL GROUP BY u.level`
+WHERE u.level <> 'ok' AND has_site(t.state) AND u.measured_at IS NOT NULL GROUP BY u.level
+UNION ALL
+SELECT 'ok', count(*) FROM site_usage WHERE level = 'ok' AND measured_at IS NOT NULL`
 
-// StorageLevels counts the sites of each level.
+// StorageLevels counts the sites of each level; those that are kept after their tenant's
+// end count as ok, too.
 func (s *Store) StorageLevels(ctx context.Context) (map[tenant.StorageLevel]int, error) {
 	type line struct {
 		Level tenant.StorageLevel

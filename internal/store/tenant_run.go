@@ -136,11 +136,17 @@ func (s *Store) SiteReady(ctx context.Context, ref tenant.Ref, site string, step
 		server.ErrSuperseded, sqlSiteReady, ref.TenantID, ref.Generation, site)
 }
 
+// From its activation on a site is measured.
 const sqlActivateTenant = `
+WITH active AS (
 UPDATE tenants SET state = 'active', converged_state = 'active', status_reason = '', status_message = '', active_at = COALESCE(active_at, now()),
     waiting_since = NULL, waiting_roles = '{}', updated_at = now(), deadline_at = CASE WHEN plan = 'trial' AND $3 > 0 THEN now() + make_interval(secs => $3) END
 WHERE tenant_id = $1 AND generation = $2 AND state = 'provisioning' AND cancel_requested_at IS NULL
-RETURNING EXTRACT(EPOCH FROM now() - created_at)::float8`
+RETURNING tenant_id, storage_quota_gb, EXTRACT(EPOCH FROM now() - created_at)::float8 AS seconds
+), measured AS (
+INSERT INTO site_usage (tenant_id, quota_gb, tried_at) SELECT tenant_id, storage_quota_gb, 'epoch' FROM active ON CONFLICT (tenant_id) DO NOTHING
+)
+SELECT seconds FROM active`
 
 const sqlAssignSite = `
 UPDATE site_pool SET state = 'assigned', site_name = t.site, reserved_until = NULL, updated_at = now()
