@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,7 +24,7 @@ type GroupStore interface {
 	PlanGroup(ctx context.Context, id prego.GroupID, retry time.Duration) (workload.GroupPlan, error)
 	ServeInstances(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error)
 	InstanceDemand(ctx context.Context, region prego.Region, limit int, except []prego.GroupID) ([]workload.InstanceDemand, error)
-	InstanceServers(ctx context.Context, region prego.Region) ([]instance.Server, error)
+	InstanceServers(ctx context.Context, region prego.Region, groups []prego.GroupID) ([]instance.Server, error)
 	PoolsOf(ctx context.Context, orgIDs []prego.OrgID) (map[string][]prego.AppliedPool, error)
 	Allocate(ctx context.Context, place workload.InstancePlace, retry time.Duration) (workload.InstanceAllocation, error)
 	NoPlace(ctx context.Context, groupID prego.GroupID, reason, message string, decision json.RawMessage) error
@@ -195,13 +196,15 @@ func (a *Groups) servePass(ctx context.Context, region prego.Region, s *serving)
 	if err != nil || len(demand) == 0 {
 		return false, err
 	}
-	servers, err := a.Store.InstanceServers(ctx, region)
+	var ids []prego.OrgID
+	var groups []prego.GroupID
+	for _, d := range demand {
+		ids, groups = append(ids, d.OrgID), append(groups, d.GroupID)
+	}
+	slices.Sort(groups)
+	servers, err := a.Store.InstanceServers(ctx, region, slices.Compact(groups))
 	if err != nil {
 		return false, err
-	}
-	var ids []prego.OrgID
-	for _, d := range demand {
-		ids = append(ids, d.OrgID)
 	}
 	pools, err := a.Store.PoolsOf(ctx, ids)
 	if err != nil {

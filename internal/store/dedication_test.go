@@ -162,7 +162,7 @@ func TestWhatIsATenantsAloneIsTakenByNobody(t *testing.T) {
 			out, err := s.Reserve(ctx, r)
 			require.NoError(t, err)
 			require.Equal(t, tenant.ReservePlaced, out.Outcome, "%v", out)
-			servers, err := s.InstanceServers(ctx, prego.RegionEU)
+			servers, err := s.InstanceServers(ctx, prego.RegionEU, nil)
 			require.NoError(t, err)
 			kept := []string{}
 			for _, v := range servers {

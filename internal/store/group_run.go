@@ -197,20 +197,23 @@ func (s *Store) InstanceDemand(ctx context.Context, region prego.Region, limit i
 	return collect[workload.InstanceDemand](ctx, s, "instances that wait", sqlInstanceDemand, region, limit, prego.Strings(except))
 }
 
+// What servers have is summed up in one pass over an index. Which groups they run counts
+// only for the groups that are to be placed.
 const sqlInstanceServers = `
 SELECT s.server_id, s.location, s.tags, s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL AS active,
-    f.workload_memory_bytes AS memory_bytes, f.workload_cpus AS cpus, COALESCE(i.memory, 0)::bigint AS memory_used, COALESCE(i.cpu, 0) AS cpu_requested,
-    COALESCE(i.groups, '{}') AS groups, kept_for_tenants(s.server_id) AS kept
+    f.workload_memory_bytes AS memory_bytes, f.workload_cpus AS cpus,
+    (COALESCE(i.memory, 0) + COALESCE(i.n, 0) * (SELECT overhead_bytes_per_instance FROM workload_settings))::bigint AS memory_used, COALESCE(i.cpu, 0) AS cpu_requested,
+    COALESCE((SELECT jsonb_object_agg(group_id, n) FROM (SELECT group_id, count(*) AS n FROM instances
+        WHERE server_id = s.server_id AND state <> 'stopped' AND group_id = ANY ($2) GROUP BY group_id) g), '{}') AS groups,
+    kept_for_tenants(s.server_id) AS kept
 FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id
-LEFT JOIN LATERAL (
-    SELECT sum(memory) AS memory, sum(cpu) AS cpu, jsonb_object_agg(group_id, n) AS groups FROM (
-        SELECT group_id, count(*) AS n, sum(memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings)) AS memory, sum(cpu_request) AS cpu
-        FROM instances WHERE server_id = s.server_id AND state <> 'stopped' GROUP BY group_id) g) i ON true
+LEFT JOIN LATERAL (SELECT count(*) AS n, sum(memory_limit_bytes) AS memory, sum(cpu_request) AS cpu FROM instances WHERE server_id = s.server_id AND state <> 'stopped') i ON true
 WHERE s.region = $1 AND f.workload_memory_bytes > 0 AND s.status NOT IN ('terminated') ORDER BY s.server_id`
 
-// InstanceServers are the servers of a region that offer room to instances.
-func (s *Store) InstanceServers(ctx context.Context, region prego.Region) ([]instance.Server, error) {
-	return collect[instance.Server](ctx, s, "servers for instances", sqlInstanceServers, region)
+// InstanceServers are the servers of a region that offer room to instances, with how many
+// they run of each of these groups.
+func (s *Store) InstanceServers(ctx context.Context, region prego.Region, groups []prego.GroupID) ([]instance.Server, error) {
+	return collect[instance.Server](ctx, s, "servers for instances", sqlInstanceServers, region, prego.Strings(groups))
 }
 
 const sqlAllocatingGroup = `

@@ -299,7 +299,7 @@ func TestDemandIsServedByOrgInTurn(t *testing.T) {
 	got, err = s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(ids[2]), ServerID: "node-1"}, time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, workload.AllocationLost, got.Outcome)
-	servers, err := s.InstanceServers(ctx, "eu")
+	servers, err := s.InstanceServers(ctx, "eu", []prego.GroupID{"none"})
 	require.NoError(t, err)
 	require.Equal(t, []instance.Server{{ServerID: "node-1", Location: "fsn1", Tags: []string{}, MemoryBytes: 10000 << 20, CPUs: 8, Groups: map[string]int{}}}, servers)
 }

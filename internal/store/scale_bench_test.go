@@ -78,7 +78,7 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"open fleets":      func() error { return none(s.OpenFleets(ctx, time.Minute)) },
 		"groups' work":     func() error { return none(s.FindGroupWork(ctx, time.Minute)) },
 		"instance demand":  func() error { return none(s.InstanceDemand(ctx, prego.RegionEU, 500, nil)) },
-		"instance servers": func() error { return none(s.InstanceServers(ctx, prego.RegionEU)) },
+		"instance servers": func() error { return none(s.InstanceServers(ctx, prego.RegionEU, nil)) },
 		"silent agents": func() error {
 			return none(s.SweepSilent(ctx, server.SweepParams{DegradedAfter: time.Hour, FailedAfter: 2 * time.Hour, FreezePct: 50, FreezeMin: 10}))
 		},
@@ -97,12 +97,12 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"bare warm servers":      func() error { return none(s.WarmBare(ctx, prego.RegionEU, prego.PlanStarter)) },
 		"stale warm servers":     func() error { return none(s.WarmStale(ctx, prego.RegionEU, prego.PlanStarter, "image", time.Hour)) },
 		"golden images":          func() error { return none(s.LiveGoldenImages(ctx, prego.ProviderHetzner)) },
-		"rows to reconcile": func() error { return none(s.FleetRows(ctx, prego.ProviderHetzner)) },
-		"usage near limits": func() error { return none(s.UsageNearLimits(ctx, 100)) },
-		"storage levels":    func() error { return none(s.StorageLevels(ctx)) },
-		"storage turns":     func() error { return none(s.TakeStorageTurns(ctx, time.Hour, 100)) },
-		"revoked servers":   func() error { return none(s.RevokedServers(ctx, time.Hour)) },
-		"warm pool":         func() error { return none(s.WarmPool(ctx, prego.RegionEU, prego.PlanStarter, "image")) },
+		"rows to reconcile":      func() error { return none(s.FleetRows(ctx, prego.ProviderHetzner)) },
+		"usage near limits":      func() error { return none(s.UsageNearLimits(ctx, 100)) },
+		"storage levels":         func() error { return none(s.StorageLevels(ctx)) },
+		"storage turns":          func() error { return none(s.TakeStorageTurns(ctx, time.Hour, 100)) },
+		"revoked servers":        func() error { return none(s.RevokedServers(ctx, time.Hour)) },
+		"warm pool":              func() error { return none(s.WarmPool(ctx, prego.RegionEU, prego.PlanStarter, "image")) },
 	}
 	for b.Loop() {
 		name, took := slowest(b, statements)

@@ -225,7 +225,7 @@ const sqlProvisionsToCheck = `
 SELECT tenant_id, generation FROM tenants WHERE state IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY random() LIMIT 200`
 
 const sqlChangesToCheck = `
-SELECT tenant_id FROM tenants WHERE converged_state <> state AND state NOT IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY random() LIMIT 200`
+SELECT tenant_id FROM tenants WHERE (converged_state <> state) IS TRUE AND state NOT IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY random() LIMIT 200`
 
 const sqlExpired = `SELECT tenant_id, generation FROM tenants WHERE deadline_at <= now() ORDER BY deadline_at LIMIT 200`
 
