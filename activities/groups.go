@@ -28,6 +28,8 @@ type GroupStore interface {
 	PoolsOf(ctx context.Context, orgIDs []prego.OrgID) (map[string][]prego.AppliedPool, error)
 	Allocate(ctx context.Context, place workload.InstancePlace, retry time.Duration) (workload.InstanceAllocation, error)
 	NoPlace(ctx context.Context, groupID prego.GroupID, reason, message string, decision json.RawMessage) error
+	InstanceOffers(ctx context.Context, region prego.Region) ([]instance.Offer, error)
+	GrowForInstances(ctx context.Context, region prego.Region, g instance.Growth) error
 	WaitingGroups(ctx context.Context, region prego.Region) ([]workload.GroupRef, error)
 
 	InstanceHost(ctx context.Context, id string) (workload.InstanceHost, error)
@@ -100,6 +102,8 @@ type Groups struct {
 	Settings GroupSettings
 	Metrics  *GroupMetrics
 	Log      *zap.Logger
+	// Fleets grow for instances that find no place; nil if they don't.
+	Fleets FleetGrower
 	// Volumes attaches volumes; if nil, what the rows say is mounted as it is.
 	Volumes VolumeAttacher
 	// Hook is called around effects, by name, so that tests can kill the process there;
@@ -165,8 +169,11 @@ func (a *Groups) ServeInstances(ctx context.Context, region prego.Region) (Serve
 	done, err := a.Store.ServeInstances(ctx, region, func(ctx context.Context) error {
 		for {
 			more, err := a.servePass(ctx, region, &s)
-			if err != nil || !more || time.Now().After(until) {
+			if err != nil {
 				return err
+			}
+			if !more || time.Now().After(until) {
+				return a.grow(ctx, region, s.short)
 			}
 		}
 	})
@@ -187,6 +194,7 @@ type serving struct {
 	// refused are groups with a reason why they get nothing now. Later passes leave them
 	// out: otherwise as many as a pass considers would hide all who came after them.
 	refused []prego.GroupID
+	short   []short // instances for which no server has room
 }
 
 // servePass goes through the waiting instances once. It reports whether another pass may
@@ -211,13 +219,17 @@ func (a *Groups) servePass(ctx context.Context, region prego.Region, s *serving)
 		return false, err
 	}
 	over := map[prego.GroupID]bool{} // groups that get nothing more in this pass
+	lastShort := map[prego.GroupID]*short{}
 	for _, d := range demand {
 		id := string(d.GroupID)
 		s.orgs[id] = d.OrgID
 		if over[d.GroupID] {
+			if last := lastShort[d.GroupID]; last != nil {
+				s.short = append(s.short, *last)
+			}
 			continue
 		}
-		got, err := a.place(ctx, d, pools[string(d.OrgID)], servers)
+		got, none, err := a.place(ctx, d, pools[string(d.OrgID)], servers)
 		if err != nil {
 			return false, err
 		}
@@ -231,6 +243,10 @@ func (a *Groups) servePass(ctx context.Context, region prego.Region, s *serving)
 		case workload.AllocationLost: // to be tried again
 			over[d.GroupID] = true
 		default:
+			if none != nil {
+				lastShort[d.GroupID] = none
+				s.short = append(s.short, *none)
+			}
 			over[d.GroupID], more = true, true
 			s.refused = append(s.refused, d.GroupID)
 		}
@@ -239,10 +255,10 @@ func (a *Groups) servePass(ctx context.Context, region prego.Region, s *serving)
 }
 
 // place finds and reserves a place for one instance, and updates servers accordingly
-// for the next one.
-func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []prego.AppliedPool, servers []instance.Server) (workload.AllocationOutcome, error) {
+// for the next one. It tells of an instance for which no server has room.
+func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []prego.AppliedPool, servers []instance.Server) (workload.AllocationOutcome, *short, error) {
 	if len(d.Missing) > 0 {
-		return workload.AllocationNone, a.Store.NoPlace(ctx, d.GroupID, workload.ReasonVolumeMissing, "no volume of the group is mounted at "+strings.Join(d.Missing, ", "), nil)
+		return workload.AllocationNone, nil, a.Store.NoPlace(ctx, d.GroupID, workload.ReasonVolumeMissing, "no volume of the group is mounted at "+strings.Join(d.Missing, ", "), nil)
 	}
 	r := instance.Request{
 		GroupID: d.GroupID, MemoryBytes: d.MemoryBytes, CPURequest: d.CPURequest, Constraint: prego.EffectiveConstraint(d.Constraint, pools), Locations: d.Locations,
@@ -251,22 +267,22 @@ func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []p
 		decision := instance.Place(r, servers)
 		b, err := json.Marshal(decision)
 		if err != nil {
-			return "", err
+			return "", nil, err
 		}
 		if decision.ServerID == "" {
-			return workload.AllocationNone, a.Store.NoPlace(ctx, d.GroupID, decision.Code, decision.SelectionReason, b)
+			return workload.AllocationNone, &short{r, decision}, a.Store.NoPlace(ctx, d.GroupID, decision.Code, decision.SelectionReason, b)
 		}
 		a.hook("group/allocate")
 		got, err := a.Store.Allocate(ctx, workload.InstancePlace{GroupID: d.GroupID, ServerID: decision.ServerID, Decision: b}, a.Settings.Retry)
 		if err != nil {
-			return "", err
+			return "", nil, err
 		}
 		a.hook("group/allocated")
 		if got.Outcome == workload.AllocationLost && try < lostTries {
 			// A heartbeat may have held the row for a moment.
 			select {
 			case <-ctx.Done():
-				return "", ctx.Err()
+				return "", nil, ctx.Err()
 			case <-time.After(20 * time.Millisecond):
 			}
 			continue
@@ -284,7 +300,7 @@ func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []p
 				}
 			}
 		}
-		return got.Outcome, nil
+		return got.Outcome, nil, nil
 	}
 }
 

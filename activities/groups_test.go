@@ -11,6 +11,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/placement/scale"
 	"github.com/prego/prego/workload"
 )
 
@@ -49,4 +50,82 @@ func TestWhatFitsNowhereHidesNobody(t *testing.T) {
 	require.Equal(t, map[string]int{string(last): 1}, served.Allocated)
 	require.Equal(t, woken{last}, runs)
 	require.Equal(t, huge, p.number(`SELECT count(*) FROM process_groups WHERE status = 'unschedulable' AND status_reason = $1`, workload.ReasonNoCapacityMemory))
+}
+
+// told records the fleets whose run is told of an action.
+type told []prego.FleetID
+
+func (w *told) EnsureScaleFleet(_ context.Context, id prego.FleetID) error {
+	*w = append(*w, id)
+	return nil
+}
+
+// TestInstancesMakeFleetsGrow has three groups that wait: one needs five servers of a fleet
+// that may have four, one is larger than any server, and one needs tags of no fleet.
+func TestInstancesMakeFleetsGrow(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.exec(`INSERT INTO fleets (fleet_id, request_hash, role, infra_provider, region, min_size, max_size, spec, created_by, workload_memory_bytes, workload_cpus, serves_workloads)
+		VALUES ('nodes', '', 'app', 'hetzner', NULL, 0, 5, '{"tags": ["work"]}', 'test', 1 << 30, 8, true), ('elsewhere', '', 'app', 'hetzner', 'us', 0, 5, '{}', 'test', 8::bigint << 30, 8, true)`)
+	p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, fleet_id, location, tags)
+		VALUES ('node-1', '', 'app', 'eu', 'hetzner', '{}', 'active', 'connected', 'w', 'test', 'nodes', 'fsn1', '{work}')`)
+	p.exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-1', 'o1', 'a', 'test')`)
+	p.exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-1', 'app-1', 'o1', 'e', 'eu', 'test')`)
+	group := func(id string, megabytes, wanted int, require string) {
+		p.exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by, wanted, waiting_since, require_tags)
+			VALUES ($1, 'env-1', 'o1', 'eu', $1, '{"image": "web:1"}', $2::bigint << 20, 0.1, $3, 'test', $3, now(), $4::text[])`, id, megabytes, wanted, require)
+	}
+	group("grp-000000000001", 600, 6, "{work}") // one fits a server
+	group("grp-000000000002", 1024, 1, "{}")    // with the overhead more than any has
+	group("grp-000000000003", 64, 1, "{gpu}")
+	var runs woken
+	var fleets told
+	a := &activities.Groups{
+		Store: p.store, Runs: &runs, Fleets: &fleets, Settings: activities.GroupSettings{Retry: time.Minute}, Metrics: activities.NewGroupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),
+	}
+	serve := func() {
+		_, err := a.ServeInstances(t.Context(), "eu")
+		require.NoError(t, err)
+	}
+	says := func(id string) (reason, message string) {
+		require.NoError(t, p.pool.QueryRow(t.Context(), `SELECT status_reason, status_message FROM process_groups WHERE group_id = $1`, id).Scan(&reason, &message))
+		return reason, message
+	}
+	serve()
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM instances`))
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM fleet_actions WHERE fleet_id = 'nodes' AND action = 'CLUSTER_SCALE_OUT' AND inputs = '{"count": 4, "regions": ["eu"]}' AND cause = 'instances' AND status = 'queued'`))
+	require.Equal(t, told{"nodes"}, fleets)
+	reason, message := says("grp-000000000001")
+	require.Equal(t, workload.ReasonNoCapacityMemory, reason)
+	require.Contains(t, message, "fleet nodes")
+	reason, message = says("grp-000000000002")
+	require.Equal(t, workload.ReasonLargerThanServers, reason)
+	require.Contains(t, message, "an empty server of no fleet in the region has as much")
+	reason, _ = says("grp-000000000003")
+	require.Equal(t, string(prego.ReasonCellMismatch), reason)
+
+	serve()
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM fleet_actions`), "one growth for all, however often they ask")
+
+	// The action is planned and its servers come to life: those that still wait ask again.
+	action, err := p.store.BeginFleetAction(t.Context(), "nodes", scale.Plan)
+	require.NoError(t, err)
+	require.Len(t, action.Steps, 4)
+	p.exec(`UPDATE fleet_actions SET status = 'succeeded', finished_at = now()`)
+	p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, fleet_id, location, tags)
+		SELECT 'new-' || n, '', 'app', 'eu', 'hetzner', '{}', 'active', 'connected', 'w', 'test', 'nodes', 'fsn1', '{work}' FROM generate_series(1, 4) n`)
+	serve()
+	require.Equal(t, 5, p.number(`SELECT count(*) FROM instances`))
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM fleet_actions`), "the fleet is at its maximum")
+	_, message = says("grp-000000000001")
+	require.Contains(t, message, "fleet nodes may have no more servers")
+
+	// A growth that failed is not asked for at once again.
+	p.exec(`UPDATE fleets SET max_size = 6`)
+	p.exec(`UPDATE fleet_actions SET status = 'failed'`)
+	serve()
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM fleet_actions`))
+	p.exec(`UPDATE fleet_actions SET finished_at = now() - interval '6 minutes'`)
+	serve()
+	require.Equal(t, 2, p.number(`SELECT count(*) FROM fleet_actions`))
 }

@@ -296,7 +296,7 @@ func (a *API) fleetView(f server.Fleet) Fleet {
 	out := Fleet{
 		FleetId: string(f.FleetID), Role: f.Role, InfraProvider: string(f.InfraProvider), MinSize: f.MinSize, MaxSize: f.MaxSize,
 		DesiredCapacity: f.DesiredCapacity, Size: f.Size, Regions: map[string]int64{}, Spec: specView(f.Spec), Constraint: constraintView(f.Constraint),
-		ServesTenants: f.Serves, WorkloadMemoryBytes: f.WorkloadMemory, WorkloadCpus: f.WorkloadCPUs, Profile: f.Profile, RunUrl: optional(a.d.Orchestrator.RunURL(a.d.FleetRuns.FleetRunID(f.FleetID))),
+		ServesTenants: f.Serves, ServesWorkloads: f.ServesWorkloads, WorkloadMemoryBytes: f.WorkloadMemory, WorkloadCpus: f.WorkloadCPUs, Profile: f.Profile, RunUrl: optional(a.d.Orchestrator.RunURL(a.d.FleetRuns.FleetRunID(f.FleetID))),
 		CreatedBy: f.CreatedBy, CreatedAt: f.CreatedAt.UTC(), UpdatedAt: f.UpdatedAt.UTC(),
 	}
 	if f.Region != "" {

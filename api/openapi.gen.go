@@ -1900,6 +1900,9 @@ type CreateFleet struct {
 	// ServesTenants Whether tenants are placed on its servers. Servers for waiting tenants are created in the newest such fleet that has room
 	ServesTenants *bool `json:"serves_tenants,omitempty"`
 
+	// ServesWorkloads Whether servers for waiting instances of process groups are created in it
+	ServesWorkloads *bool `json:"serves_workloads,omitempty"`
+
 	// Spec Overrides of the configured server type, location and image, and further settings
 	Spec *ServerSpec `json:"spec,omitempty"`
 
@@ -2303,8 +2306,9 @@ type Fleet struct {
 	Role Role `json:"role"`
 
 	// RunUrl The workflow that carries out its actions, in Temporal's UI
-	RunUrl        *string `json:"run_url,omitempty"`
-	ServesTenants bool    `json:"serves_tenants"`
+	RunUrl          *string `json:"run_url,omitempty"`
+	ServesTenants   bool    `json:"serves_tenants"`
+	ServesWorkloads bool    `json:"serves_workloads"`
 
 	// Size Servers that exist or are being created
 	Size int64 `json:"size"`
@@ -3127,7 +3131,7 @@ type ProcessGroup struct {
 	Status        string  `json:"status"`
 	StatusMessage *string `json:"status_message,omitempty"`
 
-	// StatusReason org_quota_exceeded:<dimension>, no_capacity_memory, no_nodes_active, cell_mismatch, volume_locality_no_node, volume_not_attached or instance_failed
+	// StatusReason org_quota_exceeded:<dimension>, no_capacity_memory, larger_than_servers, no_nodes_active, cell_mismatch, volume_locality_no_node, volume_not_attached or instance_failed
 	StatusReason *string    `json:"status_reason,omitempty"`
 	UpdatedAt    time.Time  `json:"updated_at"`
 	WaitingSince *time.Time `json:"waiting_since,omitempty"`
@@ -4039,10 +4043,11 @@ type TraefikConfiguration struct {
 // UpdateFleet defines model for UpdateFleet.
 type UpdateFleet struct {
 	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
-	Constraint    *Constraint `json:"constraint,omitempty"`
-	MaxSize       *int64      `json:"max_size,omitempty"`
-	MinSize       *int64      `json:"min_size,omitempty"`
-	ServesTenants *bool       `json:"serves_tenants,omitempty"`
+	Constraint      *Constraint `json:"constraint,omitempty"`
+	MaxSize         *int64      `json:"max_size,omitempty"`
+	MinSize         *int64      `json:"min_size,omitempty"`
+	ServesTenants   *bool       `json:"serves_tenants,omitempty"`
+	ServesWorkloads *bool       `json:"serves_workloads,omitempty"`
 
 	// Spec Overrides of the configured server type, location and image, and further settings
 	Spec                *ServerSpec `json:"spec,omitempty"`

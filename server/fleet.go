@@ -39,6 +39,8 @@ type Fleet struct {
 	Constraint      prego.Constraint // satisfied by its servers' tags; fixed
 	// Serves means that servers for waiting tenants are created in this fleet.
 	Serves bool
+	// ServesWorkloads means that servers for waiting instances are created in this fleet.
+	ServesWorkloads bool
 	// What each of its servers offers to instances of process groups; 0 is nothing.
 	WorkloadMemory int64
 	WorkloadCPUs   float64
@@ -65,6 +67,8 @@ type CreateFleetRequest struct {
 	Spec          Spec                  `json:"spec"`
 	Constraint    prego.Constraint      `json:"constraint"`
 	Serves        bool                  `json:"serves_tenants,omitempty"`
+	// ServesWorkloads needs WorkloadMemory to have an effect.
+	ServesWorkloads bool `json:"serves_workloads,omitempty"`
 	// What each of its servers offers to instances; absent and 0 mean nothing.
 	WorkloadMemory int64   `json:"workload_memory_bytes,omitempty"`
 	WorkloadCPUs   float64 `json:"workload_cpus,omitempty"`
@@ -132,13 +136,14 @@ func validateSizes(minSize, maxSize int64) error {
 
 // UpdateFleetRequest is the body of PATCH /v1/fleets/{id}; what is absent stays.
 type UpdateFleetRequest struct {
-	MinSize        *int64            `json:"min_size,omitempty"`
-	MaxSize        *int64            `json:"max_size,omitempty"`
-	Spec           *Spec             `json:"spec,omitempty"`
-	Serves         *bool             `json:"serves_tenants,omitempty"`
-	WorkloadMemory *int64            `json:"workload_memory_bytes,omitempty"`
-	WorkloadCPUs   *float64          `json:"workload_cpus,omitempty"`
-	Constraint     *prego.Constraint `json:"constraint,omitempty"` // refused: CodeConstraintImmutable
+	MinSize         *int64            `json:"min_size,omitempty"`
+	MaxSize         *int64            `json:"max_size,omitempty"`
+	Spec            *Spec             `json:"spec,omitempty"`
+	Serves          *bool             `json:"serves_tenants,omitempty"`
+	ServesWorkloads *bool             `json:"serves_workloads,omitempty"`
+	WorkloadMemory  *int64            `json:"workload_memory_bytes,omitempty"`
+	WorkloadCPUs    *float64          `json:"workload_cpus,omitempty"`
+	Constraint      *prego.Constraint `json:"constraint,omitempty"` // refused: CodeConstraintImmutable
 }
 
 // Apply applies the requested changes to a fleet.
@@ -154,6 +159,9 @@ func (r *UpdateFleetRequest) Apply(f *Fleet) error {
 	}
 	if r.Serves != nil {
 		f.Serves = *r.Serves
+	}
+	if r.ServesWorkloads != nil {
+		f.ServesWorkloads = *r.ServesWorkloads
 	}
 	if r.WorkloadMemory != nil {
 		f.WorkloadMemory = *r.WorkloadMemory

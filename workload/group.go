@@ -215,6 +215,8 @@ const (
 	ReasonNoNodesActive    = "no_nodes_active"
 	ReasonVolumeLocality   = "volume_locality_no_node"
 	ReasonNoCapacityMemory = "no_capacity_memory"
+	// ReasonLargerThanServers: it would not fit an empty server of any fleet.
+	ReasonLargerThanServers = "larger_than_servers"
 	ReasonVolumeMissing    = "volume_not_attached"
 	ReasonInstanceFailed   = "instance_failed"
 )

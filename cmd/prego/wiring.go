@@ -365,6 +365,7 @@ func buildGroups(p *process, runs *workflows.Client, engine activities.InstanceE
 	w := p.cfg.Workloads
 	return &activities.Groups{
 		Store: p.db, Engine: engine, Runs: runs, Metrics: activities.NewGroupMetrics(p.reg), Log: p.log.Named("groups"), Hook: crashHook(),
+		Fleets:   runs,
 		Settings: activities.GroupSettings{Retry: w.Retry, Quiet: w.Quiet, Hosts: w.SweepHosts},
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 var fleetTable = Table[api.Fleet]{
 	ID: "fleet_id", Columns: "fleet_id, role, size, desired_capacity: desired, min_size: min, max, regions, profile, serves_tenants: serves", Spare: "serves, profile, min, max, regions, role",
-	More: "region: home, spec.tags, offers: each offers, run_url: run, created_by, created_at",
+	More: "region: home, spec.tags, offers: each offers, serves_workloads: serves workloads, run_url: run, created_by, created_at",
 	Computed: map[string]func(api.Fleet) any{
 		"max": func(f api.Fleet) any { return noneBelow0(f.MaxSize) },
 		"offers": func(f api.Fleet) any {
@@ -75,6 +75,7 @@ func fleetCreate() Action[api.Fleet] {
 			f.StringSliceVar(&in.Constraint.Require, "require", nil, "tag that its servers must have; may be repeated")
 			f.StringSliceVar(&in.Constraint.Disallow, "disallow", nil, "tag that its servers must not have; may be repeated")
 			f.BoolVar(&in.Serves, "serves-tenants", false, "create servers here for waiting tenants")
+			f.BoolVar(&in.ServesWorkloads, "serves-workloads", false, "create servers here for waiting instances of process groups")
 			f.StringSliceVar(&policies, "policy", nil, "policy to attach; may be repeated, in order")
 			offerFlags(f, &in.WorkloadMemory, &in.WorkloadCPUs)
 			specFlags(f, &in.Spec)
@@ -98,7 +99,7 @@ func fleetCreate() Action[api.Fleet] {
 func fleetUpdate() Action[api.Fleet] {
 	var least, most, memory int64
 	var cpus float64
-	var serves bool
+	var serves, servesWorkloads bool
 	var spec server.Spec
 	return Action[api.Fleet]{
 		Use: "update FLEET", Short: "Change a fleet", Method: http.MethodPatch, Path: "/v1/fleets/{fleet}", Table: fleetTable,
@@ -109,6 +110,7 @@ once.`,
 			f.Int64Var(&least, "min", 0, "minimum number of servers")
 			f.Int64Var(&most, "max", server.NoMaxSize, "maximum number of servers; -1 for none")
 			f.BoolVar(&serves, "serves-tenants", false, "create servers here for waiting tenants")
+			f.BoolVar(&servesWorkloads, "serves-workloads", false, "create servers here for waiting instances of process groups")
 			offerFlags(f, &memory, &cpus)
 			specFlags(f, &spec)
 		},
@@ -124,7 +126,8 @@ once.`,
 			}
 			others := changes{
 				"min": func() { in.MinSize = &least }, "max": func() { in.MaxSize = &most }, "serves-tenants": func() { in.Serves = &serves },
-				"workload-memory": func() { in.WorkloadMemory = &memory }, "workload-cpus": func() { in.WorkloadCPUs = &cpus },
+				"serves-workloads": func() { in.ServesWorkloads = &servesWorkloads },
+				"workload-memory":  func() { in.WorkloadMemory = &memory }, "workload-cpus": func() { in.WorkloadCPUs = &cpus },
 			}
 			v.apply(others)
 			if !v.changed(ofSpec) {

@@ -19,6 +19,7 @@ type Server struct {
 	Location     string
 	Tags         []string // lower-case
 	Active       bool     // active, agent connected, and not cordoned
+	Coming       bool     // being created
 	MemoryBytes  int64    // capacity offered
 	CPUs         float64  // capacity offered
 	MemoryUsed   int64    // used by instances, with their overhead

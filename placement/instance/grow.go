@@ -1,0 +1,131 @@
+package instance
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+	"github.com/prego/prego/workload"
+)
+
+// Offer is a fleet that may run instances in a region: what one more server of it would
+// offer, while it is empty.
+type Offer struct {
+	FleetID     prego.FleetID
+	Tags        []string // of its future servers
+	Location    string   // of its future servers; "" if it is not known beforehand
+	MemoryBytes int64
+	CPUs        float64
+	Serves      bool  // it creates servers for instances that wait
+	Room        int64 // how many more servers it may have
+	// Growing: it is creating servers for instances already, or failed to a moment ago.
+	Growing bool
+}
+
+// Growth is how many servers a fleet is to create.
+type Growth struct {
+	FleetID prego.FleetID
+	Servers int64
+}
+
+// Waiting says what becomes of a group that waits for capacity.
+type Waiting struct {
+	Code string // a reason that replaces the one of the decision; "" keeps it
+	Text string // "" if nothing can be said
+}
+
+// Grow sizes the growth of fleets for all instances that found no place, in their order.
+// Coming servers and those that are created for earlier ones are filled first. Of the
+// fleets that serve instances and whose empty server an instance would fit, the first
+// with room grows. For an instance that fits no empty server of any fleet nothing grows.
+// The servers are not changed.
+func Grow(waiting []Request, coming []Server, offers []Offer) ([]Growth, map[prego.GroupID]Waiting) {
+	g := growth{offers: slices.Clone(offers), says: map[prego.GroupID]Waiting{}}
+	for _, s := range coming {
+		s.Active = true
+		s.Groups = nil // not to be written to
+		g.servers = append(g.servers, s)
+	}
+	g.made = make([]int64, len(offers))
+	for _, r := range waiting {
+		if w := g.ask(r); w != (Waiting{}) {
+			g.says[r.GroupID] = w
+		}
+	}
+	var out []Growth
+	for i, n := range g.made {
+		if n > 0 {
+			out = append(out, Growth{FleetID: offers[i].FleetID, Servers: n})
+		}
+	}
+	return out, g.says
+}
+
+type growth struct {
+	offers  []Offer
+	servers []Server // that are to come
+	made    []int64  // beside offers
+	says    map[prego.GroupID]Waiting
+}
+
+func (g *growth) ask(r Request) Waiting {
+	if d := Place(r, g.servers); d.ServerID != "" {
+		i := slices.IndexFunc(g.servers, func(s Server) bool { return s.ServerID == d.ServerID })
+		g.take(i, r)
+		return Waiting{Text: "a server is being created"}
+	}
+	serving, suits, fits, full := false, false, false, prego.FleetID("")
+	for i := range g.offers {
+		o := &g.offers[i]
+		serving = serving || o.Serves
+		if !o.suits(r) {
+			continue
+		}
+		suits = true
+		if o.MemoryBytes < r.MemoryBytes {
+			continue
+		}
+		fits = true
+		switch {
+		case !o.Serves:
+		case o.Growing:
+			return Waiting{Text: fmt.Sprintf("fleet %s is growing, or failed to less than five minutes ago", o.FleetID)}
+		case o.Room <= 0:
+			full = o.FleetID
+		default:
+			o.Room--
+			g.made[i]++
+			g.servers = append(g.servers, Server{
+				ServerID: prego.ServerID(fmt.Sprintf("%s/new-%d", o.FleetID, g.made[i])), Location: o.Location, Tags: o.Tags, Active: true, MemoryBytes: o.MemoryBytes, CPUs: o.CPUs,
+			})
+			g.take(len(g.servers)-1, r)
+			return Waiting{Text: fmt.Sprintf("fleet %s creates a server", o.FleetID)}
+		}
+	}
+	switch {
+	case !serving:
+		return Waiting{}
+	case full != "":
+		return Waiting{Text: fmt.Sprintf("fleet %s may have no more servers", full)}
+	case suits && !fits:
+		return Waiting{Code: workload.ReasonLargerThanServers, Text: "an empty server of no fleet in the region has as much"}
+	}
+	return Waiting{}
+}
+
+// take counts an instance on a server that is to come.
+func (g *growth) take(i int, r Request) {
+	s := &g.servers[i]
+	s.MemoryUsed += r.MemoryBytes
+	s.CPURequested += r.CPURequest
+	if s.Groups == nil {
+		s.Groups = map[string]int{}
+	}
+	s.Groups[string(r.GroupID)]++
+}
+
+// suits reports whether a future server would satisfy a request, were it large enough.
+func (o *Offer) suits(r Request) bool {
+	return placement.Satisfies(o.Tags, r.Constraint) && !slices.ContainsFunc(r.Locations, func(l string) bool { return l != o.Location })
+}

@@ -1,0 +1,131 @@
+package instance_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+	"github.com/prego/prego/placement/instance"
+	"github.com/prego/prego/workload"
+)
+
+func TestFleetsGrowForInstances(t *testing.T) {
+	t.Parallel()
+	wants := func(id string, memory int64, tags ...string) instance.Request {
+		return instance.Request{GroupID: prego.GroupID(id), MemoryBytes: memory, Constraint: prego.Constraint{Require: tags}}
+	}
+	plain := instance.Offer{FleetID: "plain", MemoryBytes: 100, Serves: true, Room: 10}
+	with := func(f func(o *instance.Offer)) instance.Offer {
+		o := plain
+		f(&o)
+		return o
+	}
+	three := []instance.Request{wants("a", 40), wants("a", 40), wants("a", 40)}
+	for name, tc := range map[string]struct {
+		waiting []instance.Request
+		coming  []instance.Server
+		offers  []instance.Offer
+		grow    []instance.Growth
+		says    map[prego.GroupID]instance.Waiting
+	}{
+		"sized for all of them":        {waiting: three, offers: []instance.Offer{plain}, grow: []instance.Growth{{FleetID: "plain", Servers: 2}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet plain creates a server"}}},
+		"what comes is filled first":   {waiting: three, coming: []instance.Server{{ServerID: "c", MemoryBytes: 100}}, offers: []instance.Offer{plain}, grow: []instance.Growth{{FleetID: "plain", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet plain creates a server"}}},
+		"no more than there is room":   {waiting: three, offers: []instance.Offer{with(func(o *instance.Offer) { o.Room = 1 })}, grow: []instance.Growth{{FleetID: "plain", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet plain may have no more servers"}}},
+		"the next fleet has room":      {waiting: three[:1], offers: []instance.Offer{with(func(o *instance.Offer) { o.Room = 0 }), with(func(o *instance.Offer) { o.FleetID = "next" })}, grow: []instance.Growth{{FleetID: "next", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet next creates a server"}}},
+		"only fleets that serve":       {waiting: three, offers: []instance.Offer{with(func(o *instance.Offer) { o.Serves = false })}, says: map[prego.GroupID]instance.Waiting{}},
+		"one that grows is waited for": {waiting: three[:1], offers: []instance.Offer{with(func(o *instance.Offer) { o.Growing = true })}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet plain is growing, or failed to less than five minutes ago"}}},
+		"too large for any":            {waiting: []instance.Request{wants("a", 101)}, offers: []instance.Offer{plain}, says: map[prego.GroupID]instance.Waiting{"a": {Code: workload.ReasonLargerThanServers, Text: "an empty server of no fleet in the region has as much"}}},
+		"too large for those that serve": {
+			waiting: []instance.Request{wants("a", 101)}, offers: []instance.Offer{plain, {FleetID: "large", MemoryBytes: 200}}, says: map[prego.GroupID]instance.Waiting{},
+		},
+		"tags of nobody":   {waiting: []instance.Request{wants("a", 10, "gpu")}, offers: []instance.Offer{plain}, says: map[prego.GroupID]instance.Waiting{}},
+		"tags of a fleet":  {waiting: []instance.Request{wants("a", 10, "gpu")}, offers: []instance.Offer{plain, with(func(o *instance.Offer) { o.FleetID, o.Tags = "gpus", []string{"gpu"} })}, grow: []instance.Growth{{FleetID: "gpus", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet gpus creates a server"}}},
+		"a volume's place": {waiting: []instance.Request{{GroupID: "a", MemoryBytes: 1, Locations: []string{"fsn1"}}}, offers: []instance.Offer{plain, with(func(o *instance.Offer) { o.FleetID, o.Location = "there", "fsn1" })}, grow: []instance.Growth{{FleetID: "there", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet there creates a server"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			grow, says := instance.Grow(tc.waiting, tc.coming, tc.offers)
+			require.Equal(t, tc.grow, grow)
+			require.Equal(t, tc.says, says)
+		})
+	}
+}
+
+// TestGrowthEnds: those that wait are placed when the servers stand, and who still waits
+// asks again. In the end nobody waits whom a fleet with room could take, no fleet is beyond
+// its room, and each growth places somebody.
+func TestGrowthEnds(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		tag := rapid.SampledFrom([]string{"", "", "gpu"})
+		tags := func() []string {
+			if v := tag.Draw(t, "tag"); v != "" {
+				return []string{v}
+			}
+			return nil
+		}
+		var offers []instance.Offer
+		for i := range rapid.IntRange(1, 4).Draw(t, "fleets") {
+			offers = append(offers, instance.Offer{
+				FleetID: prego.FleetID(fmt.Sprintf("f%d", i)), Tags: tags(), MemoryBytes: int64(rapid.IntRange(1, 20).Draw(t, "memory")), CPUs: 4,
+				Serves: rapid.IntRange(0, 3).Draw(t, "serves") > 0, Room: int64(rapid.IntRange(0, 5).Draw(t, "room")),
+			})
+		}
+		var coming []instance.Server
+		for i := range rapid.IntRange(0, 2).Draw(t, "coming") {
+			coming = append(coming, instance.Server{ServerID: prego.ServerID(fmt.Sprintf("c%d", i)), Tags: tags(), MemoryBytes: int64(rapid.IntRange(1, 20).Draw(t, "memory"))})
+		}
+		var waiting []instance.Request
+		for i := range rapid.IntRange(1, 12).Draw(t, "waiting") {
+			waiting = append(waiting, instance.Request{GroupID: prego.GroupID(fmt.Sprintf("g%d", i)), MemoryBytes: int64(rapid.IntRange(1, 22).Draw(t, "needs")), Constraint: prego.Constraint{Require: tags()}})
+		}
+		before := slices.Clone(coming)
+		_, _ = instance.Grow(waiting, coming, offers)
+		require.Equal(t, before, coming)
+		servers := slices.Clone(coming)
+		for i := range servers {
+			servers[i].Active = true
+		}
+		place := func() {
+			waiting = slices.DeleteFunc(waiting, func(r instance.Request) bool {
+				i := slices.IndexFunc(servers, func(s instance.Server) bool { return s.ServerID == instance.Place(r, servers).ServerID })
+				if i >= 0 {
+					servers[i].MemoryUsed += r.MemoryBytes
+				}
+				return i >= 0
+			})
+		}
+		for place(); ; place() {
+			growths, says := instance.Grow(waiting, nil, offers)
+			if len(growths) == 0 {
+				for _, r := range waiting {
+					for _, o := range offers {
+						fits := placement.Satisfies(o.Tags, r.Constraint) && r.MemoryBytes <= o.MemoryBytes
+						require.False(t, fits && o.Serves && o.Room > 0, "fleet %s has room for %s", o.FleetID, r.GroupID)
+						require.False(t, fits && says[r.GroupID].Code != "", "%s fits", r.GroupID)
+					}
+				}
+				return
+			}
+			before := len(waiting)
+			for _, g := range growths {
+				i := slices.IndexFunc(offers, func(o instance.Offer) bool { return o.FleetID == g.FleetID })
+				require.True(t, offers[i].Serves)
+				require.LessOrEqual(t, g.Servers, min(offers[i].Room, int64(before)))
+				for range g.Servers {
+					servers = append(servers, instance.Server{
+						ServerID: prego.ServerID(fmt.Sprintf("%s-%d", g.FleetID, len(servers))), Tags: offers[i].Tags, Active: true, MemoryBytes: offers[i].MemoryBytes, CPUs: offers[i].CPUs,
+					})
+				}
+				offers[i].Room -= g.Servers
+			}
+			place()
+			require.Less(t, len(waiting), before, "it grew for nobody")
+		}
+	})
+}
