@@ -1,8 +1,10 @@
-// Package worker registers workflows and activities on a task queue.
+// Package worker registers workflows and activities on their task queues.
 package worker
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"go.temporal.io/sdk/client"
@@ -14,34 +16,73 @@ import (
 
 // Options configure a worker.
 type Options struct {
-	TaskQueue   string
-	Concurrency int           // concurrent activities
+	TaskQueue string            // of the main queue; the others' names begin with it
+	Queues    []workflows.Queue // which to serve
+	Slots     Slots             // concurrent activities
 	StopTimeout time.Duration // to finish running activities when it is stopped
 }
 
-// New creates a worker with every workflow and activity registered; the caller runs it.
-func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Reconciler, tenants *activities.Tenants, actions *activities.FleetActions, org *activities.OrgResources, backups *activities.Backups, groups *activities.Groups, catalogs *activities.Catalogs, images *activities.Images) (worker.Worker, error) {
-	if o.TaskQueue == "" || o.Concurrency < 1 {
-		return nil, fmt.Errorf("worker needs a task queue and a concurrency of at least 1")
+// Slots are how many activities of each queue run at once.
+type Slots struct{ Main, Long, Periodic int }
+
+func (s Slots) of(q workflows.Queue) int {
+	switch q {
+	case workflows.QueueLong:
+		return s.Long
+	case workflows.QueuePeriodic:
+		return s.Periodic
+	case workflows.QueueMain:
 	}
-	w := worker.New(c, o.TaskQueue, worker.Options{
-		MaxConcurrentActivityExecutionSize:      o.Concurrency,
-		MaxConcurrentLocalActivityExecutionSize: o.Concurrency,
-		WorkerStopTimeout:                       o.StopTimeout,
-		MaxHeartbeatThrottleInterval:            2 * time.Second,
-		DefaultHeartbeatThrottleInterval:        2 * time.Second,
-	})
-	Register(w)
-	w.RegisterActivity(servers)
-	w.RegisterActivity(fleet)
-	w.RegisterActivity(tenants)
-	w.RegisterActivity(actions)
-	w.RegisterActivity(org)
-	w.RegisterActivity(backups)
-	w.RegisterActivity(groups)
-	w.RegisterActivity(catalogs)
-	w.RegisterActivity(images)
-	return w, nil
+	return s.Main
+}
+
+// Worker serves one or more task queues.
+type Worker []worker.Worker
+
+// Start starts serving; when it fails, nothing is served.
+func (w Worker) Start() error {
+	for i, one := range w {
+		if err := one.Start(); err != nil {
+			w[:i].Stop()
+			return err
+		}
+	}
+	return nil
+}
+
+// Stop lets running activities finish, of all queues at the same time.
+func (w Worker) Stop() {
+	var wg sync.WaitGroup
+	for _, one := range w {
+		wg.Go(one.Stop)
+	}
+	wg.Wait()
+}
+
+// New creates a worker with every workflow and activity registered; the caller runs it.
+func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Reconciler, tenants *activities.Tenants, actions *activities.FleetActions, org *activities.OrgResources, backups *activities.Backups, groups *activities.Groups, catalogs *activities.Catalogs, images *activities.Images) (Worker, error) {
+	if o.TaskQueue == "" || len(o.Queues) == 0 || slices.ContainsFunc(o.Queues, func(q workflows.Queue) bool { return o.Slots.of(q) < 1 }) {
+		return nil, fmt.Errorf("worker needs a task queue and at least 1 slot in each of its queues")
+	}
+	all := make(Worker, 0, len(o.Queues))
+	for _, q := range o.Queues {
+		w := worker.New(c, q.Name(o.TaskQueue), worker.Options{
+			MaxConcurrentActivityExecutionSize:      o.Slots.of(q),
+			MaxConcurrentLocalActivityExecutionSize: o.Slots.of(q),
+			DisableWorkflowWorker:                   q != workflows.QueueMain,
+			WorkerStopTimeout:                       o.StopTimeout,
+			MaxHeartbeatThrottleInterval:            2 * time.Second,
+			DefaultHeartbeatThrottleInterval:        2 * time.Second,
+		})
+		if q == workflows.QueueMain {
+			Register(w)
+		}
+		for _, a := range []any{servers, fleet, tenants, actions, org, backups, groups, catalogs, images} {
+			w.RegisterActivity(a)
+		}
+		all = append(all, w)
+	}
+	return all, nil
 }
 
 // Register registers only the workflows, as replay tests need them.

@@ -94,7 +94,7 @@ func (b *buildImage) build(ctx workflow.Context) error {
 	}
 	built := activities.BuiltInput{ImageID: b.ref.ImageID, ProviderServerID: h.ProviderServerID}
 	b.details(ctx, "the builder installs and pulls")
-	err = workflow.ExecuteActivity(call(ctx, "wait until the builder has powered itself off", b.plan.BuildTimeout), b.steps.AwaitBuilt, built).Get(ctx, nil)
+	err = workflow.ExecuteActivity(long(call(ctx, "wait until the builder has powered itself off", b.plan.BuildTimeout)), b.steps.AwaitBuilt, built).Get(ctx, nil)
 	switch {
 	case err == nil:
 	case passThrough(ctx, err):
@@ -105,7 +105,7 @@ func (b *buildImage) build(ctx workflow.Context) error {
 		return &stepError{reason: prego.ReasonBuildTimeout, text: fmt.Sprintf("the builder did not finish within %s: %s", b.plan.BuildTimeout, errorMessage(err))}
 	}
 	b.details(ctx, "copying the builder's disk")
-	err = workflow.ExecuteActivity(call(ctx, "take a snapshot of the builder", snapshotPatience), b.steps.CopyBuilder, built).Get(ctx, nil)
+	err = workflow.ExecuteActivity(long(call(ctx, "take a snapshot of the builder", snapshotPatience)), b.steps.CopyBuilder, built).Get(ctx, nil)
 	if err != nil && !passThrough(ctx, err) {
 		return &stepError{reason: prego.ReasonSnapshotFailed, text: errorMessage(err)}
 	}

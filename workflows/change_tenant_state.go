@@ -104,6 +104,6 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 func SweepTenants(ctx workflow.Context) (activities.SweepResult, error) {
 	var steps *activities.Tenants
 	var result activities.SweepResult
-	err := workflow.ExecuteActivity(call(ctx, "look for tenants, pools and queues that nobody sees to", 5*time.Minute), steps.SweepTenants).Get(ctx, &result)
+	err := workflow.ExecuteActivity(periodic(call(ctx, "look for tenants, pools and queues that nobody sees to", 5*time.Minute)), steps.SweepTenants).Get(ctx, &result)
 	return result, err
 }

@@ -41,7 +41,7 @@ func DecommissionServer(ctx workflow.Context, in DecommissionServerInput) error 
 		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** (%s in %s): %s", in.ServerID, plan.Role, plan.Region, text))
 	}
 	tell("ending its provisioning, if that is under way")
-	if err := workflow.ExecuteActivity(call(ctx, "end a provisioning that is under way", 24*time.Hour), steps.StopProvisioning, in.ServerID).Get(ctx, nil); err != nil {
+	if err := workflow.ExecuteActivity(long(call(ctx, "end a provisioning that is under way", 24*time.Hour)), steps.StopProvisioning, in.ServerID).Get(ctx, nil); err != nil {
 		return err
 	}
 	// The row is read again: the stopped run may have made a last attempt.

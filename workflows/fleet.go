@@ -15,7 +15,7 @@ import (
 func Reconcile(ctx workflow.Context) (activities.ReconcileResult, error) {
 	var steps *activities.Reconciler
 	var result activities.ReconcileResult
-	err := workflow.ExecuteActivity(call(ctx, "compare the rows with what the provider lists", 10*time.Minute), steps.Reconcile).Get(ctx, &result)
+	err := workflow.ExecuteActivity(periodic(call(ctx, "compare the rows with what the provider lists", 10*time.Minute)), steps.Reconcile).Get(ctx, &result)
 	if err == nil {
 		outcome := "reconciled"
 		if result.BreakerHit {

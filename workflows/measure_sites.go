@@ -16,6 +16,6 @@ const measurePatience = 10 * time.Minute
 func MeasureSites(ctx workflow.Context) (activities.StorageResult, error) {
 	var steps *activities.Tenants
 	var result activities.StorageResult
-	err := workflow.ExecuteActivity(call(ctx, "measure sites", measurePatience), steps.MeasureSites).Get(ctx, &result)
+	err := workflow.ExecuteActivity(periodic(call(ctx, "measure sites", measurePatience)), steps.MeasureSites).Get(ctx, &result)
 	return result, err
 }

@@ -118,7 +118,7 @@ func (p *provisionServer) finish(ctx workflow.Context) error {
 	ref := serverRef(p.in, p.attempt)
 	if !p.plan.Import && p.startsContainers(ctx) {
 		p.details(ctx, "starting containers")
-		err := workflow.ExecuteActivity(call(ctx, "start the containers of role "+string(p.plan.Role), p.plan.ContainerTimeout),
+		err := workflow.ExecuteActivity(long(call(ctx, "start the containers of role "+string(p.plan.Role), p.plan.ContainerTimeout)),
 			p.steps.StartContainers, ref).Get(ctx, nil)
 		if err != nil {
 			if isSuperseded(err) || temporal.IsCanceledError(err) {

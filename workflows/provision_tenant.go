@@ -86,7 +86,7 @@ func (p *provisionTenant) run(ctx workflow.Context) error {
 	}
 	if p.plan.Apps > 0 {
 		p.details(ctx, "installing apps")
-		if err := workflow.ExecuteActivity(call(ctx, fmt.Sprintf("install %d apps", p.plan.Apps), time.Duration(p.plan.Apps)*p.plan.AppTimeout+p.plan.StepTimeout),
+		if err := workflow.ExecuteActivity(long(call(ctx, fmt.Sprintf("install %d apps", p.plan.Apps), time.Duration(p.plan.Apps)*p.plan.AppTimeout+p.plan.StepTimeout)),
 			p.steps.InstallApps, p.ref()).Get(ctx, nil); err != nil {
 			return stepFailed(err, prego.ReasonFailedApps)
 		}

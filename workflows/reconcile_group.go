@@ -112,7 +112,7 @@ func (w *instanceWork) idle() bool { return w.n == 0 }
 func (w *instanceWork) boot(ids []string) {
 	for _, id := range ids {
 		w.start(id, func(ctx workflow.Context) {
-			err := workflow.ExecuteActivity(call(ctx, "start "+id, instanceStep), w.steps.BootInstance, id).Get(ctx, nil)
+			err := workflow.ExecuteActivity(long(call(ctx, "start "+id, instanceStep)), w.steps.BootInstance, id).Get(ctx, nil)
 			if err == nil || temporal.IsCanceledError(err) || isSuperseded(err) {
 				return
 			}
@@ -134,7 +134,7 @@ func (w *instanceWork) stop(ids []string) {
 			continue
 		}
 		w.start(id, func(ctx workflow.Context) {
-			if err := workflow.ExecuteActivity(call(ctx, "stop "+id, instanceStep), w.steps.StopInstance, id).Get(ctx, nil); err != nil {
+			if err := workflow.ExecuteActivity(long(call(ctx, "stop "+id, instanceStep)), w.steps.StopInstance, id).Get(ctx, nil); err != nil {
 				workflow.GetLogger(ctx).Warn("instance not stopped; the next round tries it again", "instance_id", id, "error", err)
 			}
 		})
@@ -186,6 +186,6 @@ func (w *instanceWork) await() error {
 func SweepGroups(ctx workflow.Context) (activities.GroupSweepResult, error) {
 	var steps *activities.Groups
 	var result activities.GroupSweepResult
-	err := workflow.ExecuteActivity(call(ctx, "look for groups and instances that nobody sees to", 5*time.Minute), steps.SweepGroups).Get(ctx, &result)
+	err := workflow.ExecuteActivity(periodic(call(ctx, "look for groups and instances that nobody sees to", 5*time.Minute)), steps.SweepGroups).Get(ctx, &result)
 	return result, err
 }

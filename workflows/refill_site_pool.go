@@ -44,7 +44,7 @@ func RefillSitePool(ctx workflow.Context, in RefillInput) error {
 			return err
 		}
 		if built < len(plan.Sites) || plan.Failed > 0 {
-			if err := workflow.ExecuteActivity(call(ctx, "drop what is left of failed builds", plan.Step), steps.DropFailedSites, in.ServerID).Get(ctx, nil); err != nil {
+			if err := workflow.ExecuteActivity(long(call(ctx, "drop what is left of failed builds", plan.Step)), steps.DropFailedSites, in.ServerID).Get(ctx, nil); err != nil {
 				workflow.GetLogger(ctx).Warn("failed builds not dropped; the next refill does it", "error", err)
 				setOutcome(ctx, "incomplete")
 				return nil
@@ -87,7 +87,7 @@ func buildSites(ctx workflow.Context, steps *activities.Tenants, plan activities
 }
 
 func buildSite(ctx workflow.Context, steps *activities.Tenants, site tenant.PoolSite, plan activities.RefillPlan) (bool, error) {
-	options := call(ctx, "build "+site.SiteName, plan.Step)
+	options := long(call(ctx, "build "+site.SiteName, plan.Step))
 	ao := workflow.GetActivityOptions(options)
 	retry := *ao.RetryPolicy
 	retry.MaximumAttempts = buildAttempts

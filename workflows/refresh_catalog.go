@@ -16,7 +16,7 @@ const catalogPatience = 10 * time.Minute
 func RefreshCatalog(ctx workflow.Context) (activities.CatalogRefresh, error) {
 	var steps *activities.Catalogs
 	var out activities.CatalogRefresh
-	err := workflow.ExecuteActivity(call(ctx, "read what the provider sells", catalogPatience), steps.RefreshCatalog).Get(ctx, &out)
+	err := workflow.ExecuteActivity(periodic(call(ctx, "read what the provider sells", catalogPatience)), steps.RefreshCatalog).Get(ctx, &out)
 	if err == nil {
 		workflow.SetCurrentDetails(ctx, fmt.Sprintf("%d machine types, %d locations, %d images; %d configured things can't be had", out.ServerTypes, out.Locations, out.Images, out.Problems))
 	}

@@ -31,7 +31,7 @@ func SnapshotTenant(ctx workflow.Context, in SnapshotInput) error {
 	}
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: backing up the site of %s", in.SnapshotID, plan.TenantID))
 	end := activities.BackupEnd{ID: string(in.SnapshotID), Status: tenant.JobSucceeded}
-	if err := workflow.ExecuteActivity(call(ctx, "back the site up", plan.Step), steps.TakeSnapshot, in.SnapshotID).Get(ctx, &end.Files); err != nil {
+	if err := workflow.ExecuteActivity(long(call(ctx, "back the site up", plan.Step)), steps.TakeSnapshot, in.SnapshotID).Get(ctx, &end.Files); err != nil {
 		end.Status, end.Files, end.Message = tenant.JobFailed, nil, errorMessage(err)
 	}
 	// However the run ends, it must be recorded: an unfinished row counts for the org.
@@ -78,7 +78,7 @@ func RestoreTenant(ctx workflow.Context, in RestoreJobInput) error {
 // in then.
 func restoreSite(ctx workflow.Context, steps *activities.Backups, jobID string, plan activities.BackupPlan) string {
 	host := func(what string, out, step, arg any) error {
-		return workflow.ExecuteActivity(call(ctx, what, plan.Step), step, arg).Get(ctx, out)
+		return workflow.ExecuteActivity(long(call(ctx, what, plan.Step)), step, arg).Get(ctx, out)
 	}
 	online := func() error {
 		return host("bring the site back", nil, steps.MaintainForRestore, activities.RestoreMaintenance{JobID: jobID, Off: true})
@@ -118,5 +118,5 @@ func restoreSite(ctx workflow.Context, steps *activities.Backups, jobID string, 
 // EraseSnapshot deletes the files of a deleted snapshot.
 func EraseSnapshot(ctx workflow.Context, in SnapshotInput) error {
 	var steps *activities.Backups
-	return workflow.ExecuteActivity(call(ctx, "delete the snapshot's files", effectPatience), steps.EraseSnapshot, in.SnapshotID).Get(ctx, nil)
+	return workflow.ExecuteActivity(long(call(ctx, "delete the snapshot's files", effectPatience)), steps.EraseSnapshot, in.SnapshotID).Get(ctx, nil)
 }

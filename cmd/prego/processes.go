@@ -132,18 +132,28 @@ func runGateway(ctx context.Context) error {
 }
 
 func newWorkerCommand() *cobra.Command {
-	return &cobra.Command{
+	var queues []string
+	cmd := &cobra.Command{
 		Use: "worker", Short: "Run workflows and their steps", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runWorker(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runWorker(cmd.Context(), queues) },
 	}
+	cmd.Flags().StringSliceVar(&queues, "queues", nil, "task queues to serve: main, long, periodic (default PREGO_WORKER_QUEUES, or all)")
+	return cmd
 }
 
-func runWorker(ctx context.Context) error {
+func runWorker(ctx context.Context, queues []string) error {
 	p, err := newProcess(ctx, "worker")
 	if err != nil {
 		return err
 	}
 	defer p.close()
+	if len(queues) == 0 {
+		queues = p.cfg.Worker.Queues
+	}
+	served, err := workflows.ParseQueues(queues)
+	if err != nil {
+		return err
+	}
 	runs, err := p.runs()
 	if err != nil {
 		return err
@@ -179,7 +189,8 @@ func runWorker(ctx context.Context) error {
 	groups.Volumes = mountVolumes(fleet.Org)
 	servers.Capacity = activities.ServerFree(groups)
 	w, err := worker.New(runs.Temporal, worker.Options{
-		TaskQueue: p.cfg.Temporal.TaskQueue, Concurrency: p.cfg.Worker.Concurrency, StopTimeout: p.cfg.Worker.StopTimeout,
+		TaskQueue: p.cfg.Temporal.TaskQueue, Queues: served, StopTimeout: p.cfg.Worker.StopTimeout,
+		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: p.cfg.Worker.SweepConcurrency},
 	}, servers, fleet, tenants, &activities.FleetActions{
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: activities.ServerFree(groups),
 	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants}, groups, catalogs, images)
@@ -206,7 +217,7 @@ func runWorker(ctx context.Context) error {
 		if err := w.Start(); err != nil {
 			return fmt.Errorf("worker: %w", err)
 		}
-		p.log.Info("working on task queue " + p.cfg.Temporal.TaskQueue)
+		p.log.Info("working on task queue "+p.cfg.Temporal.TaskQueue, zap.Any("queues", served))
 		<-ctx.Done()
 		w.Stop()
 		return nil

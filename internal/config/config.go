@@ -249,9 +249,12 @@ type Worker struct {
 	SweepEvery        time.Duration `env:"PREGO_SWEEP_EVERY" envDefault:"10s"`
 	DegradedAfter     time.Duration `env:"PREGO_DEGRADED_AFTER" envDefault:"60s"`
 	FailedAfter       time.Duration `env:"PREGO_FAILED_AFTER" envDefault:"300s"`
-	FreezePct         float64       `env:"PREGO_FREEZE_PCT" envDefault:"20"`         // share of the fleet falling silent at once above which nobody is marked
-	FreezeMinServers  int           `env:"PREGO_FREEZE_MIN_SERVERS" envDefault:"10"` // smaller fleets never freeze
-	Concurrency       int           `env:"PREGO_WORKER_CONCURRENCY" envDefault:"64"`
+	FreezePct         float64       `env:"PREGO_FREEZE_PCT" envDefault:"20"`                 // share of the fleet falling silent at once above which nobody is marked
+	FreezeMinServers  int           `env:"PREGO_FREEZE_MIN_SERVERS" envDefault:"10"`         // smaller fleets never freeze
+	Queues            []string      `env:"PREGO_WORKER_QUEUES"`                              // task queues to serve: main, long, periodic; all when empty
+	Concurrency       int           `env:"PREGO_WORKER_CONCURRENCY" envDefault:"64"`         // short steps at once
+	LongConcurrency   int           `env:"PREGO_WORKER_LONG_CONCURRENCY" envDefault:"64"`    // steps at once that wait for containers, copies, backups and builds
+	SweepConcurrency  int           `env:"PREGO_WORKER_PERIODIC_CONCURRENCY" envDefault:"4"` // sweeps and reconciliations at once
 	StopTimeout       time.Duration `env:"PREGO_WORKER_STOP_TIMEOUT" envDefault:"20s"`
 }
 
