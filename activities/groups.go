@@ -464,7 +464,8 @@ type GroupSweepResult struct {
 }
 
 // SweepGroups looks for groups whose run was lost or whose servers are gone, for
-// instances whose containers ended, and for containers that belong to no instance.
+// instances whose containers ended or became healthy without their agents having told, and
+// for containers that belong to no instance. Agents tell at once: this is the net below.
 func (a *Groups) SweepGroups(ctx context.Context) (GroupSweepResult, error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -501,6 +502,19 @@ func (a *Groups) SweepGroups(ctx context.Context) (GroupSweepResult, error) {
 	return r, errors.Join(errs...)
 }
 
+// unnoticed is how long an instance without a check may run before it counts as healthy
+// here, where its agent has not said so.
+const unnoticed = 30 * time.Second
+
+// becameHealthy reports whether a booting instance is healthy by what its engine says. Only
+// the agent knows the outcome of checks that it carries out itself.
+func becameHealthy(i workload.Instance, c server.ContainerInfo, now time.Time) bool {
+	if h := i.Spec.Health; h != nil {
+		return h.Kind == workload.HealthCommand && c.Health == "healthy"
+	}
+	return now.Sub(*i.StartedAt) > unnoticed
+}
+
 // checkInstances compares a server's instances with the containers on its host.
 func (a *Groups) checkInstances(ctx context.Context, serverID prego.ServerID, r *GroupSweepResult) error {
 	ctx, cancel := context.WithTimeout(ctx, driftPerHost)
@@ -532,7 +546,7 @@ func (a *Groups) checkInstances(ctx context.Context, serverID prego.ServerID, r 
 		delete(there, string(i.InstanceID))
 		var why string
 		switch {
-		case i.State != workload.InstanceRunning:
+		case i.State != workload.InstanceRunning && (i.State != workload.InstanceBooting || i.StartedAt == nil):
 			continue
 		case !ok:
 			why = "its container is gone"
@@ -541,7 +555,15 @@ func (a *Groups) checkInstances(ctx context.Context, serverID prego.ServerID, r 
 			if c.OOMKilled {
 				why += " (out of memory)"
 			}
-		case c.Health == "unhealthy":
+		case i.State == workload.InstanceBooting && becameHealthy(i, c, st.Now):
+			if _, err := a.Store.InstanceRunning(ctx, string(i.InstanceID)); err != nil {
+				return err
+			}
+			if err := a.Runs.WakeGroup(ctx, i.GroupID, i.OrgID); err != nil {
+				return err
+			}
+			continue
+		case i.State == workload.InstanceRunning && c.Health == "unhealthy":
 			why = "its health check fails"
 		default:
 			continue

@@ -32,6 +32,8 @@ type Agent struct {
 	executor  *http.Client
 	forwarded chan struct{}
 	current   atomic.Pointer[session]
+	// containers are those of instances on this host.
+	containers *containers
 }
 
 // New loads the identity of a host. addr is where to listen and to call from; "" is
@@ -58,7 +60,7 @@ func New(h *Host, addr, version string, log *slog.Logger) (*Agent, error) {
 	}
 	a := &Agent{
 		host: h, addr: addr, version: version, log: log, keys: k, used: used, sensors: sensors{root: h.Root}, ship: &shipper{},
-		executor: executorClient(h), forwarded: make(chan struct{}, maxForwarded),
+		executor: executorClient(h), forwarded: make(chan struct{}, maxForwarded), containers: newContainers(h),
 	}
 	a.meter = &meter{host: h, executor: a.executor, now: time.Now}
 	a.current.Store(s)
@@ -68,14 +70,14 @@ func New(h *Host, addr, version string, log *slog.Logger) (*Agent, error) {
 // Logger is a logger whose lines are also sent to the gateway.
 func (a *Agent) Logger() *slog.Logger { return slog.New(a.ship.handler(a.log.Handler())) }
 
-// Run sends heartbeats, renews the identity, pushes metrics and serves the exec
-// endpoint, until ctx ends.
+// Run sends heartbeats, renews the identity, pushes metrics, reports containers and
+// serves the exec endpoint, until ctx ends.
 func (a *Agent) Run(ctx context.Context) error {
 	log := a.Logger()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
-	for _, loop := range []func(context.Context, *slog.Logger) error{a.heartbeats, a.serve, a.push} {
+	for _, loop := range []func(context.Context, *slog.Logger) error{a.heartbeats, a.serve, a.push, a.watchContainers} {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()

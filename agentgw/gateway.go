@@ -22,6 +22,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
 )
 
 // Store is the part of Postgres that the gateway uses.
@@ -34,14 +35,17 @@ type Store interface {
 	RevokedServers(ctx context.Context, within time.Duration) ([]string, error)
 	CheckAgent(ctx context.Context, serverID prego.ServerID, key []byte) (AgentBinding, error)
 	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
+	ReportInstances(ctx context.Context, batch []workload.InstanceReport) (workload.ReportOutcome, error)
 }
 
-// Signaler signals provisioning runs about their agents.
+// Signaler signals provisioning runs about their agents, and process groups' runs about
+// their instances.
 type Signaler interface {
 	AgentHandshook(ctx context.Context, serverID prego.ServerID, attempt int) error
 	AgentHeartbeat(ctx context.Context, serverID prego.ServerID, attempt int) error
 	BootstrapRefused(ctx context.Context, serverID prego.ServerID, attempt int) error
 	BootFailed(ctx context.Context, serverID prego.ServerID, attempt int) error
+	WakeGroup(ctx context.Context, groupID prego.GroupID, orgID prego.OrgID) error
 }
 
 // Authority issues and verifies certificates.
@@ -88,6 +92,7 @@ type Gateway struct {
 	log      *zap.Logger
 	metrics  *metrics
 	beats    *batcher
+	reports  *reporter
 	revoked  revokedSet
 	signals  signals
 	limiter  *sourceLimiter
@@ -109,6 +114,7 @@ type Deps struct {
 // Limits on bodies, in bytes.
 const (
 	maxBody      = 64 << 10
+	maxReport    = 2 << 20
 	maxTelemetry = 4 << 20
 )
 
@@ -123,6 +129,7 @@ func New(d Deps) *Gateway {
 		signals: signals{slots: make(chan struct{}, maxSignals)},
 	}
 	g.beats = newBatcher(d.Settings.Flush, d.Settings.FlushRows, g.flush)
+	g.reports = &reporter{store: d.Store.ReportInstances, wake: g.wakeGroups, count: g.reported, due: make(chan struct{}, 1)}
 	g.metrics = newMetrics(d.Metrics, g.beats.pending)
 
 	e := echo.New()
@@ -134,6 +141,7 @@ func New(d Deps) *Gateway {
 	e.GET(wire.PathStageTwo, g.stageTwo)
 	e.GET(wire.PathAgentBinary, g.agentBinary)
 	e.POST(wire.PathHeartbeat, g.heartbeat, limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
+	e.POST(wire.PathContainers, g.containers, limitBody(maxReport), g.authenticated(wire.ScopeHeartbeat))
 	e.POST(wire.PathMetrics, g.takeMetrics, limitBody(maxTelemetry), g.authenticated(wire.ScopeMetrics))
 	e.POST(wire.PathLogs, g.takeLogs, limitBody(maxTelemetry), g.authenticated(wire.ScopeLogs))
 	e.POST(wire.PathBackupReport, g.backupReport, limitBody(maxBody), g.authenticated(wire.ScopeBackupReport))
@@ -177,15 +185,15 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener, tlsConfig *tls.Conf
 	return err
 }
 
-// Run writes heartbeats and follows revocations until ctx ends; heartbeats batched by
+// Run writes heartbeats and reports and follows revocations until ctx ends; heartbeats batched by
 // then are still written, and running signals sent.
 func (g *Gateway) Run(ctx context.Context) {
 	var wg sync.WaitGroup
-	wg.Add(1)
-	go func() { defer wg.Done(); g.followRevocations(ctx) }()
+	wg.Go(func() { g.followRevocations(ctx) })
+	wg.Go(func() { g.reports.run(ctx) })
 	g.beats.run(ctx)
-	g.signals.sending.Wait()
 	wg.Wait()
+	g.signals.sending.Wait()
 }
 
 // peerCertificate is the certificate whose key the connection proved to hold.

@@ -99,6 +99,10 @@ func (s *signals) BootFailed(_ context.Context, id prego.ServerID, _ int) error 
 	return s.add("boot failed", id)
 }
 
+func (s *signals) WakeGroup(_ context.Context, id prego.GroupID, _ prego.OrgID) error {
+	return s.add("group", prego.ServerID(id))
+}
+
 func (s *signals) all() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

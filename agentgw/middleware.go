@@ -31,6 +31,9 @@ type metrics struct {
 	logs     prometheus.Counter
 	backups  *prometheus.CounterVec
 	ailing   *prometheus.CounterVec
+	// reports are those of containers, instances what they changed.
+	reports   *prometheus.CounterVec
+	instances *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer, pending func() int) *metrics {
@@ -45,10 +48,12 @@ func newMetrics(reg prometheus.Registerer, pending func() int) *metrics {
 		logs:     prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_agentgw_log_lines_total", Help: "Log lines taken from agents."}),
 		backups:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_backup_reports_total", Help: "Backup reports, by status."}, []string{"status"}),
 	}
+	m.reports = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_container_reports_total", Help: "Reports of instances' containers, by outcome."}, []string{"outcome"})
+	m.instances = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_instances_total", Help: "Instances that agents reported healthy or failed, by state."}, []string{"state"})
 	m.ailing = prometheus.NewCounterVec(prometheus.CounterOpts{Name: prego.MetricAilingHosts, Help: "Heartbeats and handshakes that told of something wrong with their host: its clock, or docker."}, prego.Metrics()[prego.MetricAilingHosts])
 	if reg != nil {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "prego_agentgw_heartbeats_pending", Help: "Heartbeats gathered and not yet written."},
-			func() float64 { return float64(pending()) }), m.requests, m.refusals, m.flushed, m.flushes, m.signals, m.points, m.forwards, m.logs, m.backups, m.ailing)
+			func() float64 { return float64(pending()) }), m.requests, m.refusals, m.flushed, m.flushes, m.signals, m.points, m.forwards, m.logs, m.backups, m.ailing, m.reports, m.instances)
 	}
 	return m
 }

@@ -50,6 +50,11 @@ func (s *signals) enter(ctx context.Context, within time.Duration) bool {
 // skipped signals heal, since every heartbeat of a provisioning server sends another,
 // and the run reads the row at its deadlines.
 func (g *Gateway) signal(ctx context.Context, within time.Duration, kind string, serverID prego.ServerID, attempt int, send func(ctx context.Context, serverID prego.ServerID, attempt int) error) {
+	g.send(ctx, within, kind, zap.String("server_id", string(serverID)), func(ctx context.Context) error { return send(ctx, serverID, attempt) })
+}
+
+// send does so for whatever run, which what names in the log.
+func (g *Gateway) send(ctx context.Context, within time.Duration, kind string, what zap.Field, send func(ctx context.Context) error) {
 	count := func(outcome string) { g.metrics.signals.WithLabelValues(kind, outcome).Inc() }
 	if !g.signals.enter(ctx, within) {
 		count("left_out")
@@ -60,9 +65,9 @@ func (g *Gateway) signal(ctx context.Context, within time.Duration, kind string,
 		defer func() { <-g.signals.slots; g.signals.sending.Done() }()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout)
 		defer cancel()
-		if err := send(ctx, serverID, attempt); err != nil {
+		if err := send(ctx); err != nil {
 			count("failed")
-			g.log.Warn("signal not sent", zap.String("kind", kind), zap.String("server_id", string(serverID)), zap.Error(err))
+			g.log.Warn("signal not sent", zap.String("kind", kind), what, zap.Error(err))
 			return
 		}
 		count("sent")

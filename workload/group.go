@@ -131,6 +131,10 @@ func (s Spec) Equal(o Spec) bool {
 // declared stack, and are left alone when that is repaired.
 const LabelInstance = "prego.instance_id"
 
+// LabelHealth is the HealthCheck, as JSON, that the host's agent carries out: those of
+// kinds http and tcp. The engine runs the others.
+const LabelHealth = "prego.health"
+
 // Container returns the container of an instance of this release on the server with
 // address host; binds are its volumes in the engine's format.
 func (s Spec) Container(instanceID prego.InstanceID, groupID prego.GroupID, ports []PortBinding, binds []string) server.ContainerSpec {
@@ -148,6 +152,13 @@ func (s Spec) Container(instanceID prego.InstanceID, groupID prego.GroupID, port
 		c.Health = &server.ContainerHealth{
 			Command: h.Command, Interval: prego.Duration(h.Interval()), Timeout: prego.Duration(h.Timeout()), Retries: h.Retries, Grace: prego.Duration(h.StartPeriod()),
 		}
+	}
+	if h := s.Health; h != nil && h.Kind != HealthCommand {
+		b, err := json.Marshal(h)
+		if err != nil {
+			panic("workload: a health check always marshals: " + err.Error())
+		}
+		c.Labels[LabelHealth] = string(b)
 	}
 	return c
 }

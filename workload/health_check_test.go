@@ -86,6 +86,7 @@ func TestTheEngineRunsCommandsOnly(t *testing.T) {
 		require.NoError(t, err)
 		c := workload.Spec{Image: "web:1", Health: h}.Container("ins-0123456789ab-1", "grp-0123456789ab", nil, nil)
 		require.Equal(t, engine, c.Health != nil, text)
+		require.Equal(t, !engine, c.Labels[workload.LabelHealth] != "", text)
 		if engine {
 			require.Equal(t, 2*time.Second, c.Health.Timeout.D())
 		}

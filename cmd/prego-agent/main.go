@@ -3,7 +3,7 @@
 //	prego-agent bootstrap [--root DIR] [--addr IP]   exchange the bootstrap token for an identity
 //	prego-agent run       [--root DIR] [--addr IP]   send heartbeats and take commands from the network
 //	prego-agent exec      [--root DIR] [--caller NAME]   run the commands that run hands on
-//	prego-agent bench     [--root DIR] [--caller NAME] [--docker ADDR] [--lock FILE]   run bench in its container for exec
+//	prego-agent bench     [--root DIR] [--caller NAME] [--watcher NAME] [--docker ADDR] [--lock FILE]   run bench in its container for exec, and tell run of instances' containers
 //	prego-agent prepare   [--root DIR] [--group NAME]    make what the containers of the host need
 //	prego-agent version
 //
@@ -22,6 +22,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -30,6 +31,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,7 +77,8 @@ func run(args []string) int {
 	flags.StringVar(&o.root, "root", "/", "directory that stands for the host's root")
 	flags.StringVar(&o.addr, "addr", "", "address to listen on and to call from; empty for all")
 	flags.StringVar(&o.caller, "caller", "", "exec, bench: the user that may ask; empty for its own")
-	flags.StringVar(&o.docker, "docker", "unix:///run/docker.sock", "bench: dockerd's address")
+	flags.StringVar(&o.watcher, "watcher", "", "bench: the user that may listen to what containers do; empty for its own")
+	flags.StringVar(&o.docker, "docker", "", "bench: dockerd's address; empty for the host's own. run: the same, to watch it without the process bench")
 	flags.StringVar(&o.lock, "lock", "", "bench: a file that is locked, shared, while something runs")
 	flags.StringVar(&o.group, "group", "", "prepare: the group of the process that runs commands; empty for its own")
 	switch err := flags.Parse(args[1:]); {
@@ -110,9 +113,12 @@ func run(args []string) int {
 	return 1
 }
 
-const usage = "usage: prego-agent bootstrap|run|exec|bench|prepare|version [--root DIR] [--addr IP] [--caller NAME] [--docker ADDR] [--lock FILE] [--group NAME]"
+const usage = "usage: prego-agent bootstrap|run|exec|bench|prepare|version [--root DIR] [--addr IP] [--caller NAME] [--watcher NAME] [--docker ADDR] [--lock FILE] [--group NAME]"
 
-type options struct{ root, addr, caller, docker, lock, group string }
+// dockerSocket is where dockerd listens on a host.
+const dockerSocket = "unix:///run/docker.sock"
+
+type options struct{ root, addr, caller, watcher, docker, lock, group string }
 
 func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 	host, err := agent.OpenHost(o.root)
@@ -129,17 +135,26 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 		if err != nil {
 			return err
 		}
-		return listen(ctx, host, wire.ExecSocket, e.Run)
+		return listen(ctx, host, service{wire.ExecSocket, e.Run})
 	case "bench":
-		b, err := agent.NewBenchHelper(host, o.caller, o.docker, o.lock, os.Getenv("CREDENTIALS_DIRECTORY"), log)
+		b, err := agent.NewBenchHelper(host, o.caller, cmp.Or(o.docker, dockerSocket), o.lock, os.Getenv("CREDENTIALS_DIRECTORY"), log)
 		if err != nil {
 			return err
 		}
-		return listen(ctx, host, wire.BenchSocket, b.Run)
+		w, err := agent.NewWatcher(host, o.watcher, cmp.Or(o.docker, dockerSocket), log)
+		if err != nil {
+			return err
+		}
+		return listen(ctx, host, service{wire.BenchSocket, b.Run}, service{wire.WatchSocket, w.Run})
 	}
 	a, err := agent.New(host, o.addr, version, log)
 	if err != nil {
 		return err
+	}
+	if o.docker != "" {
+		if err := a.WatchEngine(o.docker); err != nil {
+			return err
+		}
 	}
 	return a.Run(ctx)
 }
@@ -159,21 +174,60 @@ func siteOwner(args []string) int {
 	return 0
 }
 
-// listen serves on a socket. If a service manager has opened it, so that it alone
-// decides who may connect, the environment says so.
-func listen(ctx context.Context, host *agent.Host, socket string, serve func(context.Context, net.Listener) error) error {
-	if os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) || os.Getenv("LISTEN_FDS") != "1" {
-		l, err := host.Listen(socket)
-		if err != nil {
-			return err
-		}
-		return serve(ctx, l)
-	}
-	f := os.NewFile(3, "socket") // the first that is passed
-	l, err := net.FileListener(f)
+// service is what is served on a socket.
+type service struct {
+	socket string
+	serve  func(context.Context, net.Listener) error
+}
+
+// listen serves until ctx ends or one of the services fails. If a service manager has
+// opened the sockets, so that it alone decides who may connect, the environment says so.
+// It may have opened fewer, those of a version before: only these are served then.
+func listen(ctx context.Context, host *agent.Host, services ...service) error {
+	opened, err := inherited()
 	if err != nil {
-		return fmt.Errorf("socket: %w", err)
+		return err
 	}
-	_ = f.Close() // commands must not inherit it
-	return serve(ctx, l)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended, running := make(chan error, len(services)), 0
+	for _, s := range services {
+		l := opened[filepath.Base(s.socket)]
+		if l == nil && len(opened) > 0 {
+			continue
+		}
+		if l == nil {
+			if l, err = host.Listen(s.socket); err != nil {
+				ended <- err
+				running++
+				break
+			}
+		}
+		running++
+		go func() { ended <- s.serve(ctx, l) }()
+	}
+	for range running {
+		err = errors.Join(err, <-ended)
+		cancel()
+	}
+	return err
+}
+
+// inherited are the sockets that a service manager passed, by the name of their file.
+func inherited() (map[string]net.Listener, error) {
+	n, err := strconv.Atoi(os.Getenv("LISTEN_FDS"))
+	if err != nil || os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
+		return nil, nil //nolint:nilerr // there are none
+	}
+	out := make(map[string]net.Listener, n)
+	for fd := range n {
+		f := os.NewFile(uintptr(3+fd), "socket") //nolint:gosec // they begin at 3
+		l, err := net.FileListener(f)
+		if err != nil {
+			return nil, fmt.Errorf("socket: %w", err)
+		}
+		_ = f.Close() // commands must not inherit it
+		out[filepath.Base(l.Addr().String())] = l
+	}
+	return out, nil
 }

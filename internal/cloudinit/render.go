@@ -219,7 +219,7 @@ func (in Input) bootFiles() []file {
 		embedded("daemon-24.json", lib+"daemon.json", "0644"),
 		plain("/etc/prego-agent/firewall.nft", Firewall(in.EgressCIDRs, []int{in.Host.AgentPort, in.Host.DockerPort})),
 	}
-	for _, u := range []string{"prego-firewall.service", "prego-agent-bootstrap.service", "prego-agent.service", "prego-agent-exec.socket", "prego-agent-exec.service", "prego-agent-prepare.service", "prego-agent-bench.socket", "prego-agent-bench.service", "prego-docker-certs.path", "prego-docker-certs.service", "prego-docker-stop.service"} {
+	for _, u := range []string{"prego-firewall.service", "prego-agent-bootstrap.service", "prego-agent.service", "prego-agent-exec.socket", "prego-agent-exec.service", "prego-agent-prepare.service", "prego-agent-bench.socket", "prego-agent-bench.service", "prego-agent-watch.socket", "prego-docker-certs.path", "prego-docker-certs.service", "prego-docker-stop.service"} {
 		out = append(out, embedded(u, units+u, "0644"))
 	}
 	if in.Host.AgentPort < 1024 {

@@ -114,7 +114,8 @@ func TestInvariants(t *testing.T) {
 	bench := files["/etc/systemd/system/prego-agent-bench.service"].Content
 	require.Contains(t, bench, "SupplementaryGroups=docker\n", "one process holds Docker's socket,")
 	require.Contains(t, bench, "PrivateNetwork=yes\n", "and no network")
-	require.Contains(t, bench, "--caller prego-exec ")
+	require.Contains(t, bench, "--caller prego-exec --watcher prego-agent ")
+	require.Contains(t, files["/etc/systemd/system/prego-agent-watch.socket"].Content, "ListenStream="+wire.WatchSocket+"\nService=prego-agent-bench.service\nSocketUser=prego-agent\nSocketMode=0600\n")
 	require.Contains(t, files["/etc/systemd/system/prego-agent-bench.socket"].Content, "ListenStream="+wire.BenchSocket+"\n")
 	require.Contains(t, files["/etc/systemd/system/prego-agent-bench.socket"].Content, "SocketUser=prego-exec\nSocketMode=0600\n")
 	require.Contains(t, files["/etc/systemd/system/prego-agent-prepare.service"].Content, "Before=docker.service ")
@@ -257,7 +258,7 @@ func TestUnitsAreValidAndConfined(t *testing.T) {
 		require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
 		units = append(units, name)
 	}
-	require.Len(t, units, 11)
+	require.Len(t, units, 12)
 	verify := func(unit string) (fine bool, text string) {
 		cmd := exec.Command(bin, "verify", "--recursive-errors=no", unit)
 		cmd.Env = append(os.Environ(), "SYSTEMD_UNIT_PATH="+dir+":")

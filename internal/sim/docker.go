@@ -23,13 +23,15 @@ import (
 type docker struct {
 	host   *processHost
 	server *http.Server
-	real   *dockerd // a real engine instead
+	local  *http.Server // for the host's own processes, as the engine's socket
+	real   *dockerd     // a real engine instead
 
 	mu         sync.Mutex
 	images     map[string]bool
 	networks   map[string]bool
 	containers map[string]*container
 	execs      map[string]string // id to the container's id
+	watching   map[*dockerWatch]bool
 }
 
 // container keeps the create request as sent, for inspect.
@@ -48,7 +50,7 @@ type container struct {
 
 func (h *processHost) startDocker() error {
 	d := &docker{
-		host: h, images: make(map[string]bool), networks: make(map[string]bool), containers: make(map[string]*container), execs: make(map[string]string),
+		host: h, images: make(map[string]bool), networks: make(map[string]bool), containers: make(map[string]*container), execs: make(map[string]string), watching: make(map[*dockerWatch]bool),
 	}
 	if h.sim.cfg.RealDocker {
 		var err error
@@ -71,9 +73,25 @@ func (h *processHost) startDocker() error {
 	d.server = &http.Server{Handler: d.routes(), ReadHeaderTimeout: 5 * time.Second, TLSConfig: &tls.Config{
 		MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return d.tls() },
 	}, ErrorLog: nil}
+	own, err := net.Listen("unix", h.dockerSocket()) //nolint:noctx // ends with close
+	if err != nil {
+		_ = l.Close()
+		return fmt.Errorf("docker: %w", err)
+	}
+	d.local = &http.Server{Handler: d.routes(), ReadHeaderTimeout: 5 * time.Second}
 	h.docker = d
 	go func() { _ = d.server.ServeTLS(l, "", "") }()
+	go func() { _ = d.local.Serve(own) }()
 	return nil
+}
+
+// dockerSocket is where the host's own processes reach its engine: a name without a file,
+// since a host's directory may be too long for one.
+func (h *processHost) dockerSocket() string {
+	if d := h.docker; d != nil && d.real != nil {
+		return filepath.Join(d.real.run, "sock")
+	}
+	return fmt.Sprintf("@prego-sim/%d/%s/docker", os.Getpid(), h.addr)
 }
 
 // tls reads the certificates at each connection, since the agent renews them.
@@ -100,6 +118,7 @@ func (d *docker) close() {
 		return
 	}
 	_ = d.server.Close()
+	_ = d.local.Close()
 }
 
 func (d *docker) statePath() string { return filepath.Join(d.host.dir, "docker.json") }

@@ -43,8 +43,12 @@ func (d *docker) routes() http.Handler {
 	mux.HandleFunc("GET /containers/{ref}/json", d.each(d.inspect))
 	mux.HandleFunc("POST /containers/{ref}/start", d.each(d.start))
 	mux.HandleFunc("POST /containers/{ref}/stop", d.each(d.stop))
+	mux.HandleFunc("POST /containers/{ref}/kill", d.each(d.kill))
+	mux.HandleFunc("GET /events", d.events)
 	mux.HandleFunc("DELETE /containers/{ref}", d.each(func(w http.ResponseWriter, _ *http.Request, c *container) {
+		d.end(c, 137)
 		delete(d.containers, c.Name)
+		d.tell(c, "destroy")
 		w.WriteHeader(http.StatusNoContent)
 	}))
 	mux.HandleFunc("GET /containers/{ref}/stats", d.each(stats))
@@ -209,6 +213,7 @@ func (d *docker) inspect(w http.ResponseWriter, _ *http.Request, c *container) {
 	writeJSON(w, 200, map[string]any{
 		"Id": c.ID, "Name": "/" + c.Name, "Created": c.Created, "Image": "sha256:" + c.Image, "RestartCount": 0,
 		"Config": c.Config, "HostConfig": c.Host, "State": state,
+		"NetworkSettings": map[string]any{"Networks": map[string]any{"bridge": map[string]any{"IPAddress": d.host.addr}}},
 	})
 }
 
@@ -224,9 +229,13 @@ func (d *docker) start(w http.ResponseWriter, _ *http.Request, c *container) {
 		c.Fault = d.host.sim.containerFault(d.host.name, c.Image)
 		switch labels, _ := c.Config["Labels"].(map[string]any); {
 		case c.Fault == "die":
-			c.Status, c.Exit = "exited", 1
+			d.tell(c, "start")
+			d.end(c, 1)
 		case labels["prego.once"] == "true": // it runs to its end, which is at once
-			c.Status = "exited"
+			d.tell(c, "start")
+			d.end(c, 0)
+		default:
+			d.tell(c, "start")
 		}
 		w.WriteHeader(http.StatusNoContent)
 	}
@@ -237,8 +246,25 @@ func (d *docker) stop(w http.ResponseWriter, _ *http.Request, c *container) {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	c.Status = "exited"
+	d.end(c, 0)
 	w.WriteHeader(http.StatusNoContent)
+}
+
+func (d *docker) kill(w http.ResponseWriter, _ *http.Request, c *container) {
+	if c.Status != "running" {
+		refuseDockerf(w, 409, "Container %s is not running", c.ID)
+		return
+	}
+	d.end(c, 137)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// end ends a running container. Call it with the lock held.
+func (d *docker) end(c *container, status int) {
+	if c.Status == "running" {
+		c.Status, c.Exit = "exited", status
+		d.tell(c, "die")
+	}
 }
 
 func stats(w http.ResponseWriter, _ *http.Request, c *container) {

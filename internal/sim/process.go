@@ -231,7 +231,11 @@ func (h *processHost) runAgent(ctx context.Context, verb string) error {
 		return err
 	}
 	defer func() { _ = logFile.Close() }()
-	cmd := exec.Command(filepath.Join(h.root(), wire.AgentBinary), verb, "--root", h.root(), "--addr", h.addr) //nolint:noctx // the host's own agent; ended below
+	args := []string{verb, "--root", h.root(), "--addr", h.addr}
+	if verb == "run" { // one process less for each host: it reads the engine's events itself
+		args = append(args, "--docker", "unix://"+h.dockerSocket())
+	}
+	cmd := exec.Command(filepath.Join(h.root(), wire.AgentBinary), args...) //nolint:noctx // the host's own agent; ended below
 	cmd.Stdout, cmd.Stderr, cmd.Dir = logFile, logFile, h.dir
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "GOMAXPROCS=1"}
 	p, err := child.Start(cmd, syscall.SIGKILL)

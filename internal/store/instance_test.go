@@ -61,3 +61,88 @@ func TestAStartedInstanceIsWatched(t *testing.T) {
 	require.Equal(t, workload.ReasonInstanceFailed, g.StatusReason)
 	require.NotNil(t, g.NextAttemptAt, "the next one waits")
 }
+
+// report writes one report of node-1, whose agent has the key "k".
+func (s *Store) report(t *testing.T, r workload.InstanceReport) workload.ReportOutcome {
+	t.Helper()
+	if r.Key == nil {
+		r.Key = []byte("k")
+	}
+	r.ServerID = "node-1"
+	out, err := s.ReportInstances(t.Context(), []workload.InstanceReport{r})
+	require.NoError(t, err)
+	return out
+}
+
+func (s *Store) instanceState(t *testing.T, id string) string {
+	t.Helper()
+	i, err := s.GetInstance(t.Context(), id)
+	require.NoError(t, err)
+	return string(i.State) + "|" + i.Message
+}
+
+// TestReportsOfContainers: what an agent tells becomes its instances' state, once and in
+// order, and nobody else's.
+func TestReportsOfContainers(t *testing.T) {
+	t.Parallel()
+	s := groupBundle(t)
+	ctx := t.Context()
+	_, err := s.pool.Exec(ctx, `UPDATE servers SET agent_key_sha256 = 'k'`)
+	require.NoError(t, err)
+	group, id := s.placedInstance(t, 1)
+	h, err := s.InstanceHost(ctx, id)
+	require.NoError(t, err)
+	require.False(t, h.Watched)
+	tell := func(stream string, seq int64, full bool, seen ...workload.InstanceSight) workload.ReportOutcome {
+		return s.report(t, workload.InstanceReport{Stream: stream, Seq: seq, Full: full, Seen: seen})
+	}
+	healthy := workload.InstanceSight{InstanceID: prego.InstanceID(id), Health: workload.HealthHealthy}
+	failing := workload.InstanceSight{InstanceID: prego.InstanceID(id), Health: workload.HealthUnhealthy, Detail: "it ended with 1"}
+	ended := workload.InstanceSight{InstanceID: prego.InstanceID(id), Ended: true, Detail: "it ended with status 137"}
+	wakes := []workload.GroupRef{{GroupID: group, OrgID: "acme"}}
+
+	// A stream begins with a full report, and only the bound key may begin one.
+	require.Equal(t, []prego.ServerID{"node-1"}, tell("a", 2, false, healthy).Resync)
+	require.Empty(t, s.report(t, workload.InstanceReport{Key: []byte("other"), Stream: "a", Seq: 1, Full: true, Seen: []workload.InstanceSight{healthy}}))
+	require.Equal(t, "booting|", s.instanceState(t, id))
+	require.Empty(t, tell("a", 1, true), "an instance that is not started yet can't be missing")
+	require.Equal(t, "booting|", s.instanceState(t, id))
+	h, err = s.InstanceHost(ctx, id)
+	require.NoError(t, err)
+	require.True(t, h.Watched)
+
+	// While it boots, a check that fails is only noted.
+	_, err = s.InstanceStarted(ctx, id, time.Minute)
+	require.NoError(t, err)
+	require.Empty(t, tell("a", 2, false, failing))
+	require.Equal(t, "booting|it ended with 1", s.instanceState(t, id))
+	require.Equal(t, workload.ReportOutcome{Groups: wakes, Ran: 1}, tell("a", 3, false, healthy))
+	require.Equal(t, "running|", s.instanceState(t, id))
+	require.Empty(t, tell("a", 3, false, ended), "the same report again")
+	require.Empty(t, tell("a", 2, false, ended), "one that is late")
+	require.Equal(t, []prego.ServerID{"node-1"}, tell("b", 2, false, ended).Resync)
+	require.Equal(t, "running|", s.instanceState(t, id))
+	require.Empty(t, tell("b", 1, true), "it has become healthy so lately that this may be older")
+	_, err = s.pool.Exec(ctx, `UPDATE instances SET running_at = now() - interval '2 minutes'`)
+	require.NoError(t, err)
+	require.Empty(t, tell("c", 1, true, healthy))
+	require.Equal(t, workload.ReportOutcome{Groups: wakes, Failed: 1}, tell("d", 1, true))
+	require.Equal(t, "failed|its container is gone", s.instanceState(t, id))
+	g, err := s.GetGroup(ctx, string(group))
+	require.NoError(t, err)
+	require.Equal(t, workload.ReasonInstanceFailed, g.StatusReason)
+	require.NotNil(t, g.NextAttemptAt)
+	require.Empty(t, tell("d", 2, false, healthy), "what has failed stays so")
+	require.Equal(t, "failed|its container is gone", s.instanceState(t, id))
+
+	for i, tc := range []struct {
+		sight workload.InstanceSight
+		want  string
+	}{{ended, "failed|it ended with status 137"}, {failing, "failed|its health check fails: it ended with 1"}} {
+		_, id := s.placedInstance(t, i+2)
+		healthy.InstanceID, tc.sight.InstanceID = prego.InstanceID(id), prego.InstanceID(id)
+		tell("d", int64(10*i+10), false, healthy)
+		tell("d", int64(10*i+11), false, tc.sight)
+		require.Equal(t, tc.want, s.instanceState(t, id))
+	}
+}

@@ -98,6 +98,7 @@ start prego-docker-certs.path
 start prego-docker-stop.service
 start prego-agent-exec.socket
 start prego-agent-bench.socket
+start prego-agent-watch.socket
 try "enable the agent" systemctl enable prego-docker-certs.service prego-agent-exec.service prego-agent-bootstrap.service prego-agent.service
 try "start the agent" systemctl start --no-block prego-agent-exec.service prego-agent-bootstrap.service prego-agent.service
 
