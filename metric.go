@@ -7,6 +7,7 @@ const (
 	MetricOrgQuotaLimit     = "prego_org_quota_limit"                     // gauge: org, dimension
 	MetricOrgQuotaRatio     = "prego_org_quota_usage_ratio"               // gauge: org, dimension
 	MetricOrgQuotaReadAge   = "prego_org_quota_read_age_seconds"          // gauge
+	MetricOrgQuotaDrift     = "prego_org_quota_drifted_orgs"              // gauge
 	MetricGroupsUnscheduled = "prego_groups_unschedulable"                // gauge: reason
 	MetricInstanceSchedule  = "prego_instance_schedule_seconds"           // histogram
 	MetricSitesByStorage    = "prego_sites_by_storage_level"              // gauge: level
@@ -26,6 +27,7 @@ func Metrics() map[string][]string {
 		MetricOrgQuotaLimit:     {"org", "dimension"},
 		MetricOrgQuotaRatio:     {"org", "dimension"},
 		MetricOrgQuotaReadAge:   {},
+		MetricOrgQuotaDrift:     {},
 		MetricGroupsUnscheduled: {"reason"},
 		MetricInstanceSchedule:  {},
 		MetricSitesByStorage:    {"level"},

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
 )
 
@@ -28,6 +29,7 @@ type ReconcilerStore interface {
 	BeginReconcile(ctx context.Context) (int64, error)
 	EndReconcile(ctx context.Context, runID int64, findings any) error
 	SweepSilent(ctx context.Context, p server.SweepParams) (server.SweepResult, error)
+	CheckUsage(ctx context.Context, page int, patience time.Duration) (org.UsageCheck, error)
 }
 
 // Reconciler holds the periodic steps over all servers.
@@ -97,6 +99,7 @@ func (a *Reconciler) Reconcile(ctx context.Context) (ReconcileResult, error) {
 		}
 	}
 	a.checkContainers(ctx, active, &result)
+	a.checkUsage(ctx)
 	a.Metrics.Breaker.Set(map[bool]float64{true: 1}[result.BreakerHit])
 	return result, a.Store.EndReconcile(ctx, runID, result)
 }
@@ -314,6 +317,25 @@ func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost
 		}
 	}
 	return nil
+}
+
+const (
+	usagePage     = 1000 // orgs
+	usagePatience = 5 * time.Second
+)
+
+// checkUsage compares the counters of some orgs with their rows, others each time. That it
+// can't be done now keeps nobody from anything.
+func (a *Reconciler) checkUsage(ctx context.Context) {
+	c, err := a.Store.CheckUsage(ctx, usagePage, usagePatience)
+	for _, d := range c.Repaired {
+		a.Log.Error("an org's quota counters were wrong, and are counted anew", zap.String("org_id", string(d.OrgID)), zap.ByteString("drift", d.Drift))
+	}
+	if err != nil {
+		a.Log.Warn("usage of orgs not compared", zap.String("error", prego.Redact(err.Error())))
+		return
+	}
+	a.Metrics.Usage.Set(float64(c.Drifted))
 }
 
 // SweepSilent marks agents that fell silent (direct-provisioning §3).

@@ -372,6 +372,19 @@ func TestContainersOfActiveServersAreLookedAt(t *testing.T) {
 	require.Equal(t, activities.ReconcileResult{ContainersChecked: 1}, r.reconcile())
 }
 
+// TestReconcilingComparesQuotaCounters, mends them, and says how many orgs were wrong.
+func TestReconcilingComparesQuotaCounters(t *testing.T) {
+	t.Parallel()
+	r := newReconciling(t)
+	r.exec(`INSERT INTO orgs (org_id, created_by) VALUES ('drifted', 'test')`)
+	r.exec(`INSERT INTO org_counters (org_id, dimension, used) VALUES ('drifted', 'max_apps', 7)`)
+	r.reconcile()
+	require.InDelta(t, 1, counted(t, r.fleet.Metrics.Usage), 0)
+	require.Equal(t, 0, r.number(`SELECT count(*) FROM org_counters WHERE org_id = 'drifted'`))
+	r.reconcile()
+	require.InDelta(t, 0, counted(t, r.fleet.Metrics.Usage), 0)
+}
+
 // sweeping is a store whose sweep ends as it is told to.
 type sweeping struct {
 	activities.ReconcilerStore

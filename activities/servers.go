@@ -171,6 +171,7 @@ type Metrics struct {
 	Awaiting prometheus.Counter       // servers that had to wait for capacity
 	Silent   *prometheus.CounterVec   // agents marked, by new status
 	Drift    *prometheus.CounterVec   // containers that differ from their declaration, by kind
+	Usage    prometheus.Gauge         // orgs whose quota counters were wrong when last compared
 	// ImageFallbacks counts golden images that the provider did not have; may be nil.
 	ImageFallbacks prometheus.Counter
 }
@@ -190,8 +191,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Awaiting: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_awaiting_capacity_total", Help: "Servers that had to wait for stock or quota."}),
 		Silent:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agents_silent_total", Help: "Agents marked as silent, by new status."}, []string{"status"}),
 		Drift:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_container_drift_total", Help: "Containers found not to be as declared, by kind."}, []string{"kind"}),
+		Usage:    prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricOrgQuotaDrift, Help: "Orgs whose quota counters differed from their rows when they were last compared."}),
 	}
-	reg.MustRegister(m.Outcomes, m.Seconds, m.Cleanup, m.Orphans, m.Breaker, m.Frozen, m.Awaiting, m.Silent, m.Drift)
+	reg.MustRegister(m.Outcomes, m.Seconds, m.Cleanup, m.Orphans, m.Breaker, m.Frozen, m.Awaiting, m.Silent, m.Drift, m.Usage)
 	// A series that starts at 1 has not increased, so the first one would raise no
 	// alert.
 	for _, kind := range server.ResourceKinds() {

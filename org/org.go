@@ -81,6 +81,19 @@ type Usage struct {
 	Limit     float64
 }
 
+// UsageCheck is what comparing orgs' counters with their rows came to.
+type UsageCheck struct {
+	Checked  int          // orgs compared this time
+	Repaired []UsageDrift // of those, the ones whose counters were wrong
+	Drifted  int          // orgs that were wrong when they were last compared
+}
+
+// UsageDrift says in which dimensions an org's counters were wrong.
+type UsageDrift struct {
+	OrgID prego.OrgID
+	Drift json.RawMessage // [{dimension, used, counted, promised, reserved}]
+}
+
 // Ratio is the used part of the limit; +Inf for usage with a limit of 0.
 func (u Usage) Ratio() float64 {
 	if u.Limit == 0 {

@@ -178,8 +178,8 @@ func (s *Store) ServeInstances(ctx context.Context, region prego.Region, f func(
 const sqlInstanceDemand = `
 WITH ready AS (
     SELECT g.* FROM process_groups g
-    WHERE g.region = $1 AND g.wanted > 0 AND g.deleted_at IS NULL AND g.group_id <> ALL (COALESCE($3::text[], '{}')) AND (g.next_attempt_at IS NULL OR g.next_attempt_at <= now() OR g.refused_usage > (
-        SELECT u.usage FROM org_usage_view u WHERE u.org_id = g.org_id AND u.dimension = split_part(g.status_reason, ':', 2)))
+    WHERE g.region = $1 AND g.wanted > 0 AND g.deleted_at IS NULL AND g.group_id <> ALL (COALESCE($3::text[], '{}')) AND (g.next_attempt_at IS NULL OR g.next_attempt_at <= now() OR CASE WHEN starts_with(g.status_reason, 'org_quota_exceeded:')
+        THEN g.refused_usage > (SELECT u.used FROM org_used(g.org_id, ARRAY[split_part(g.status_reason, ':', 2)]) u) END)
 ), units AS (
     SELECT g.group_id, g.org_id, g.memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings) AS memory, g.cpu_request, g.require_tags, g.disallow_tags,
         g.spec, g.waiting_since, n, row_number() OVER (PARTITION BY g.org_id ORDER BY g.waiting_since, g.group_id, n) AS turn
@@ -253,7 +253,7 @@ WHERE group_id = $1`
 // that was changed since wants nothing before it is planned anew.
 const sqlRefuseQuota = `
 UPDATE process_groups g SET status = 'unschedulable', status_reason = $2 || ':' || $5, status_message = $3, next_attempt_at = now() + make_interval(secs => $4),
-    refused_usage = (SELECT u.usage FROM org_usage(g.org_id, ARRAY[$5]) u), waiting_since = now() + make_interval(secs => $4), updated_at = now()
+    refused_usage = (SELECT u.used FROM org_used(g.org_id, ARRAY[$5]) u), waiting_since = now() + make_interval(secs => $4), updated_at = now()
 WHERE g.group_id = $1 AND g.wanted > 0`
 
 const sqlRefuseSurge = `

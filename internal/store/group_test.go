@@ -97,6 +97,9 @@ func (s *Store) usage(t require.TestingT, org string) (usage, promised map[quota
 		usage[d], promised[d] = u, r
 	}
 	require.NoError(t, rows.Err())
+	drift, err := s.usageDrift(context.Background(), s.pool, prego.OrgID(org))
+	require.NoError(t, err)
+	require.Empty(t, string(drift), "the counters are what there is")
 	return usage, promised
 }
 

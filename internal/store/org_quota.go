@@ -12,11 +12,10 @@ import (
 )
 
 const sqlOrgQuotas = `
-SELECT l.dimension, l.limit_value AS "limit", l.own AS override, u.usage, COALESCE(r.reserved, 0) AS reserved, COALESCE(q.reason, '') AS reason, COALESCE(q.updated_by, '') AS updated_by, q.updated_at
+SELECT l.dimension, l.limit_value AS "limit", l.own AS override, u.used AS usage, u.promised AS reserved, COALESCE(q.reason, '') AS reason, COALESCE(q.updated_by, '') AS updated_by, q.updated_at
 FROM unnest($2::text[]) WITH ORDINALITY AS d (dimension, n)
 JOIN org_limits($1, $2, $3) l ON l.dimension = d.dimension
-JOIN org_usage($1, $2) u ON u.dimension = d.dimension
-LEFT JOIN org_reserved_view r ON r.org_id = $1 AND r.dimension = d.dimension
+JOIN org_used($1, $2) u ON u.dimension = d.dimension
 LEFT JOIN org_quotas q ON q.org_id = $1 AND q.dimension = d.dimension
 ORDER BY d.n`
 
@@ -112,23 +111,4 @@ var orgEvents = listing[org.Event]{
 // ListOrgEvents is a page of what happened to orgs; a type is the beginning of one.
 func (s *Store) ListOrgEvents(ctx context.Context, q prego.ListQuery) (page []org.Event, next string, err error) {
 	return orgEvents.page(ctx, s, q)
-}
-
-// All orgs are counted, but only the ones nearest to a limit are returned one by one, with
-// all their dimensions.
-const sqlUsageNearLimits = `
-WITH used AS MATERIALIZED (
-    SELECT u.org_id, u.dimension, u.usage, COALESCE(q.limit_value, ($1::jsonb -> o.tier ->> u.dimension)::float8, 0) AS limit_value
-    FROM org_usage_view u JOIN orgs o ON o.org_id = u.org_id LEFT JOIN org_quotas q ON q.org_id = u.org_id AND q.dimension = u.dimension
-), nearest AS (
-    SELECT org_id FROM used WHERE usage > 0 GROUP BY org_id
-    ORDER BY max(CASE WHEN limit_value = 0 THEN 'Infinity' ELSE usage / limit_value END) DESC, org_id LIMIT $2
-)
-SELECT COALESCE(n.org_id, '') AS org_id, u.dimension, sum(u.usage) AS usage, sum(u.limit_value) AS "limit"
-FROM used u LEFT JOIN nearest n ON n.org_id = u.org_id GROUP BY 1, 2 ORDER BY 1, 2`
-
-// UsageNearLimits is the usage of the n orgs that are nearest to one of their limits,
-// and the sum of all others. It reads all orgs, and is not for every request.
-func (s *Store) UsageNearLimits(ctx context.Context, n int) ([]org.Usage, error) {
-	return collect[org.Usage](ctx, s, "usage of orgs", sqlUsageNearLimits, s.tierLimits, n)
 }

@@ -1,0 +1,5 @@
+-- What a route's port is one of: an address and a port. The address is everybody's, or that
+-- of the env.
+CREATE OR REPLACE FUNCTION port_binding(p_scope text, p_env text, p_port integer) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_scope || '/' || CASE p_scope WHEN 'env_v4' THEN p_env ELSE '' END || '/' || p_port
+$$;
