@@ -103,6 +103,7 @@ const (
 	CodeGroupExists      Code = "group_exists"
 	CodeGroupInUse       Code = "group_in_use"
 	CodeInstanceNotFound Code = "instance_not_found"
+	CodeReleaseNotFound  Code = "release_not_found"
 	// CodeNoProvider: no enabled provider serves the region.
 	CodeNoProvider Code = "no_infra_provider"
 	// About specs that pin what the provider does not sell (docs/operations.md, "The

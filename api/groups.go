@@ -19,7 +19,11 @@ type GroupStore interface {
 	GetGroup(ctx context.Context, id string) (workload.Group, error)
 	ListGroups(ctx context.Context, q prego.ListQuery) (page []workload.Group, next string, err error)
 	ScaleGroup(ctx context.Context, id prego.GroupID, replicas int, by string) (workload.Group, error)
-	DeployGroup(ctx context.Context, id prego.GroupID, spec workload.Spec, by string) (workload.Group, error)
+	DeployGroup(ctx context.Context, id prego.GroupID, spec workload.Spec, change *workload.RolloutChange, by string) (workload.Group, error)
+	RollBackGroup(ctx context.Context, id prego.GroupID, to int, by, key string) (workload.Group, error)
+	RestartGroup(ctx context.Context, id prego.GroupID, by, key string) (workload.Group, error)
+	PauseGroup(ctx context.Context, id prego.GroupID, pause bool, by string) (workload.Group, error)
+	ListRollouts(ctx context.Context, q prego.ListQuery) (page []workload.Rollout, next string, err error)
 	DeleteGroup(ctx context.Context, id prego.GroupID, by string) (workload.Group, error)
 	ListInstances(ctx context.Context, q prego.ListQuery) (page []workload.Instance, next string, err error)
 	GetInstance(ctx context.Context, id string) (workload.Instance, error)
@@ -83,6 +87,11 @@ func (a *API) ScaleGroup(c echo.Context, id GroupID, _ ScaleGroupParams) error {
 		return err
 	}
 	g, err := a.d.Groups.ScaleGroup(c.Request().Context(), id, in.Replicas, caller(c).Subject)
+	return a.groupChanged(c, g, err)
+}
+
+// groupChanged wakes a changed group's run, and answers with the operation.
+func (a *API) groupChanged(c echo.Context, g workload.Group, err error) error {
 	if err != nil {
 		return err
 	}
@@ -101,14 +110,41 @@ func (a *API) DeployGroup(c echo.Context, id GroupID, _ DeployGroupParams) error
 	if err := in.Spec.Validate("spec"); err != nil {
 		return err
 	}
-	g, err := a.d.Groups.DeployGroup(c.Request().Context(), id, in.Spec, caller(c).Subject)
-	if err != nil {
+	g, err := a.d.Groups.DeployGroup(c.Request().Context(), id, in.Spec, in.RolloutPolicy, caller(c).Subject)
+	return a.groupChanged(c, g, err)
+}
+
+// RollBackGroup goes back to an earlier release of a group.
+func (a *API) RollBackGroup(c echo.Context, id GroupID, p RollBackGroupParams) error {
+	var in RollBackGroup
+	if err := decode(c, &in); err != nil {
 		return err
 	}
-	a.wake(c, g.GroupID, g.OrgID)
-	out := a.groupView(g)
-	out.Operation = a.operation(c, out.WorkflowId)
-	return c.JSON(http.StatusAccepted, out)
+	g, err := a.d.Groups.RollBackGroup(c.Request().Context(), id, deref(in.Release), caller(c).Subject, deref(p.IdempotencyKey))
+	return a.groupChanged(c, g, err)
+}
+
+// RestartGroup replaces all instances of a group.
+func (a *API) RestartGroup(c echo.Context, id GroupID, p RestartGroupParams) error {
+	g, err := a.d.Groups.RestartGroup(c.Request().Context(), id, caller(c).Subject, deref(p.IdempotencyKey))
+	return a.groupChanged(c, g, err)
+}
+
+// PauseGroup holds up a group's rollouts.
+func (a *API) PauseGroup(c echo.Context, id GroupID, _ PauseGroupParams) error {
+	g, err := a.d.Groups.PauseGroup(c.Request().Context(), id, true, caller(c).Subject)
+	return a.groupChanged(c, g, err)
+}
+
+// ResumeGroup lets a group's rollouts go on.
+func (a *API) ResumeGroup(c echo.Context, id GroupID, _ ResumeGroupParams) error {
+	g, err := a.d.Groups.PauseGroup(c.Request().Context(), id, false, caller(c).Subject)
+	return a.groupChanged(c, g, err)
+}
+
+// ListRollouts shows a page of a group's rollouts.
+func (a *API) ListRollouts(c echo.Context, id GroupID, _ ListRolloutsParams) error {
+	return within(c, a.d.Groups.GetGroup, "rollouts", a.d.Groups.ListRollouts, rolloutView, "group_id", string(id))
 }
 
 // DeleteGroup deletes a group.
@@ -147,7 +183,8 @@ func (a *API) groupView(g workload.Group) ProcessGroup {
 	run := workload.GroupWorkflowID(g.GroupID)
 	out := ProcessGroup{
 		GroupId: string(g.GroupID), EnvId: string(g.EnvID), OrgId: string(g.OrgID), Region: g.Region, Name: g.Name, Spec: g.Spec, Release: g.Release, StableRelease: g.StableRelease,
-		Replicas: g.Replicas, Constraint: constraintView(g.Constraint), DeployStatus: string(g.DeployStatus), DeployMessage: optional(g.DeployMessage),
+		Replicas: g.Replicas, Constraint: constraintView(g.Constraint), DeployStatus: string(g.DeployStatus), DeployReason: optional(g.DeployReason), DeployMessage: optional(g.DeployMessage),
+		RolloutPolicy: g.Policy, PausedAt: utc(g.PausedAt),
 		Status: string(g.Status), StatusReason: optional(g.StatusReason), StatusMessage: optional(g.StatusMessage), NextAttemptAt: utc(g.NextAttemptAt),
 		WaitingSince: utc(g.WaitingSince), Converged: g.Converged, Instances: map[string]int{}, WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)),
 		CreatedBy: g.CreatedBy, CreatedAt: g.CreatedAt.UTC(), UpdatedAt: g.UpdatedAt.UTC(), DeletedAt: utc(g.DeletedAt),
@@ -165,10 +202,17 @@ func instanceView(i workload.Instance) Instance {
 	out := Instance{
 		InstanceId: string(i.InstanceID), GroupId: string(i.GroupID), OrgId: string(i.OrgID), ServerId: string(i.ServerID), Release: i.Release, Image: i.Spec.Image,
 		MemoryLimitBytes: i.Spec.MemoryLimitBytes, CpuRequest: i.Spec.CPURequest, Ports: []InstancePort{}, State: string(i.State), Healthy: i.Healthy,
-		Message: optional(i.Message), CreatedAt: i.CreatedAt.UTC(), RunningAt: utc(i.RunningAt), StoppedAt: utc(i.StoppedAt),
+		Message: optional(i.Message), Restarts: i.Restarts, CreatedAt: i.CreatedAt.UTC(), RunningAt: utc(i.RunningAt), StoppedAt: utc(i.StoppedAt),
 	}
 	for _, p := range i.Ports {
 		out.Ports = append(out.Ports, InstancePort{ContainerPort: p.ContainerPort, HostPort: p.HostPort})
 	}
 	return out
+}
+
+func rolloutView(r workload.Rollout) Rollout {
+	return Rollout{
+		GroupId: string(r.GroupID), Rollout: r.Number, Release: r.Release, Kind: string(r.Kind), Outcome: string(r.Outcome), Reason: optional(r.Reason), Message: optional(r.Message),
+		Spec: r.Spec, SpecDigest: r.Spec.Digest(), CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(), EndedAt: utc(r.EndedAt),
+	}
 }

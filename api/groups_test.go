@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -69,6 +70,22 @@ func TestProcessGroups(t *testing.T) {
 		{"POST", one + "/deploys", `{"spec":{"image":"web:2","memory_limit_bytes":67108864,"cpu_request":0.5,"constraint":{"require":["gpu"]}}}`, 409, "constraint_immutable"},
 		{"POST", one + "/deploys", `{"spec":{"image":"web:2","memory_limit_bytes":8589934592,"cpu_request":0.5}}`, 409, "quota_exceeded"},
 		{"POST", one + "/deploys", `{}`, 422, "invalid_field"},
+		{"POST", groups, `{"name":"a","spec":` + plainSpec + `,"rollout_policy":{"max_surge":0}}`, 422, "invalid_field"},
+		{"POST", groups, `{"name":"a","spec":` + plainSpec + `,"rollout_policy":{"max_surge":"0%","max_unavailable":0}}`, 422, "invalid_field"},
+		{"POST", groups, `{"name":"a","spec":` + plainSpec + `,"rollout_policy":{"max_surge":"101%"}}`, 422, "invalid_field"},
+		{"POST", groups, `{"name":"a","spec":` + plainSpec + `,"rollout_policy":{"max_surge":-1}}`, 422, "invalid_field"},
+		{"POST", groups, `{"name":"a","spec":` + plainSpec + `,"rollout_policy":{"max_failures":1001}}`, 422, "invalid_field"},
+		{"POST", groups, `{"name":"a","spec":` + plainSpec + `,"rollout_policy":{"progress_deadline_seconds":0}}`, 422, "invalid_field"},
+		{"POST", groups, `{"name":"a","spec":` + plainSpec + `,"rollout_policy":{"surge":1}}`, 400, "unknown_field"},
+		{"POST", one + "/deploys", `{"spec":` + plainSpec + `,"rollout_policy":{"max_surge":0}}`, 422, "invalid_field"},
+		{"POST", one + "/rollback", `{"release":0}`, 422, "invalid_field"},
+		{"POST", one + "/rollback", `{"release":9}`, 404, "release_not_found"},
+		{"POST", one + "/rollback", ``, 404, "release_not_found"},
+		{"POST", "/v1/groups/grp-00000000dead/rollback", `{}`, 404, "group_not_found"},
+		{"POST", "/v1/groups/grp-00000000dead/restart", ``, 404, "group_not_found"},
+		{"POST", "/v1/groups/grp-00000000dead/pause", ``, 404, "group_not_found"},
+		{"GET", "/v1/groups/grp-00000000dead/rollouts", "", 404, "group_not_found"},
+		{"GET", one + "/rollouts?outcome=good", "", 422, "invalid_field"},
 		{"GET", "/v1/groups/grp-00000000dead", "", 404, "group_not_found"},
 		{"GET", "/v1/groups/web", "", 422, "invalid_field"},
 		{"POST", "/v1/groups/grp-00000000dead/scale", `{"replicas":1}`, 404, "group_not_found"},
@@ -144,4 +161,65 @@ func TestFleetsOfferRoomToInstances(t *testing.T) {
 		resp, _ = b.do("PATCH", "/v1/fleets/nodes", "operator", js, bad)
 		require.Equal(t, http.StatusUnprocessableEntity, resp.StatusCode, bad)
 	}
+}
+
+// TestRolloutsOfAGroup: how they are made, asked for again with the same key, and listed.
+func TestRolloutsOfAGroup(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.workloads()
+	resp, body := b.do("POST", groups, "operator", js, `{"name":"web","spec":`+plainSpec+`,"rollout_policy":{"max_surge":"25%","max_unavailable":1}}`)
+	require.Equal(t, http.StatusCreated, resp.StatusCode, "%s", body)
+	g := as[api.ProcessGroup](t, body)
+	one := "/v1/groups/" + g.GroupId
+	require.Contains(t, string(body), `"rollout_policy":{"max_surge":"25%","max_unavailable":1,"progress_deadline_seconds":600,"max_failures":2,"auto_rollback":true}`)
+	deploy := func(image, more string) api.ProcessGroup {
+		resp, body := b.do("POST", one+"/deploys", "operator", js, `{"spec":`+strings.Replace(plainSpec, "web:1", image, 1)+more+`}`)
+		require.Equal(t, http.StatusAccepted, resp.StatusCode, "%s", body)
+		return as[api.ProcessGroup](t, body)
+	}
+	same := deploy("web:1", `,"rollout_policy":{"auto_rollback":false}`)
+	require.Equal(t, 1, same.Release, "another policy is no other release")
+	require.False(t, same.RolloutPolicy.AutoRollback)
+	require.Equal(t, "25%", same.RolloutPolicy.MaxSurge.String())
+	require.Equal(t, 2, deploy("web:2", "").Release)
+
+	for _, verb := range []struct {
+		path    string
+		release int
+	}{{"/restart", 3}, {"/rollback", 1}, {"/restart", 4}} {
+		b.sql(`UPDATE rollouts SET outcome = 'succeeded', ended_at = now() WHERE release = 1`)
+		b.runs.asked()
+		body := ""
+		if verb.path == "/rollback" {
+			body = `{"release":1}`
+		}
+		key := fmt.Sprint("key-of-", verb.release)
+		resp, first := b.sendWith("POST", one+verb.path, body, "Idempotency-Key", key)
+		require.Equal(t, http.StatusAccepted, resp.StatusCode, "%s", first)
+		_, again := b.sendWith("POST", one+verb.path, body, "Idempotency-Key", key)
+		require.JSONEq(t, string(first), string(again), verb.path)
+		got := as[api.ProcessGroup](t, first)
+		require.Equal(t, verb.release, got.Release)
+		require.Equal(t, "rolling", got.DeployStatus)
+		b.shown(*got.Operation)
+	}
+	for verb, paused := range map[string]bool{"/pause": true, "/resume": false} {
+		resp, body := b.do("POST", one+verb, "operator", js, "")
+		require.Equal(t, http.StatusAccepted, resp.StatusCode, "%s", body)
+		require.Equal(t, paused, as[api.ProcessGroup](t, body).PausedAt != nil, verb)
+	}
+	resp, _ = b.do("POST", one+"/restart", "viewer", js, "")
+	require.Equal(t, http.StatusForbidden, resp.StatusCode)
+
+	resp, body = b.do("GET", one+"/rollouts?limit=2", "viewer", "", "")
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", body)
+	page := as[api.RolloutPage](t, body)
+	require.NotNil(t, page.NextCursor)
+	require.Equal(t, []any{4, "restart", "under_way", "operator"}, []any{page.Rollouts[0].Release, page.Rollouts[0].Kind, page.Rollouts[0].Outcome, page.Rollouts[0].CreatedBy})
+	require.Equal(t, page.Rollouts[0].SpecDigest, page.Rollouts[1].SpecDigest, "a restart runs the same")
+	rest := as[api.RolloutPage](t, b.ok(200, "GET", one+"/rollouts?limit=9&cursor="+*page.NextCursor, ""))
+	require.Len(t, rest.Rollouts, 3)
+	only := as[api.RolloutPage](t, b.ok(200, "GET", one+"/rollouts?outcome=superseded", ""))
+	require.Len(t, only.Rollouts, 2)
 }

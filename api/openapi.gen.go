@@ -1065,6 +1065,51 @@ func (e ListInstancesParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListRolloutsParamsOutcome.
+const (
+	ListRolloutsParamsOutcomeFailed     ListRolloutsParamsOutcome = "failed"
+	ListRolloutsParamsOutcomeRolledBack ListRolloutsParamsOutcome = "rolled_back"
+	ListRolloutsParamsOutcomeSucceeded  ListRolloutsParamsOutcome = "succeeded"
+	ListRolloutsParamsOutcomeSuperseded ListRolloutsParamsOutcome = "superseded"
+	ListRolloutsParamsOutcomeUnderWay   ListRolloutsParamsOutcome = "under_way"
+)
+
+// Valid indicates whether the value is a known member of the ListRolloutsParamsOutcome enum.
+func (e ListRolloutsParamsOutcome) Valid() bool {
+	switch e {
+	case ListRolloutsParamsOutcomeFailed:
+		return true
+	case ListRolloutsParamsOutcomeRolledBack:
+		return true
+	case ListRolloutsParamsOutcomeSucceeded:
+		return true
+	case ListRolloutsParamsOutcomeSuperseded:
+		return true
+	case ListRolloutsParamsOutcomeUnderWay:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListRolloutsParamsSort.
+const (
+	ListRolloutsParamsSortCreatedAt      ListRolloutsParamsSort = "created_at"
+	ListRolloutsParamsSortMinusCreatedAt ListRolloutsParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListRolloutsParamsSort enum.
+func (e ListRolloutsParamsSort) Valid() bool {
+	switch e {
+	case ListRolloutsParamsSortCreatedAt:
+		return true
+	case ListRolloutsParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListImagesParamsStatus.
 const (
 	ListImagesParamsStatusBuilding  ListImagesParamsStatus = "building"
@@ -1928,9 +1973,14 @@ type CreateFleetAction struct {
 // CreateGroup defines model for CreateGroup.
 type CreateGroup struct {
 	// Name Example: web
-	Name     GroupName    `json:"name"`
-	Replicas *int         `json:"replicas,omitempty"`
-	Spec     WorkloadSpec `json:"spec"`
+	Name     GroupName `json:"name"`
+	Replicas *int      `json:"replicas,omitempty"`
+
+	// RolloutPolicy How instances are replaced. Fields that are left out stay as they are, at first at their defaults
+	//
+	// Example: {"max_surge":"25%","max_unavailable":0}
+	RolloutPolicy *RolloutChange `json:"rollout_policy,omitempty"`
+	Spec          WorkloadSpec   `json:"spec"`
 }
 
 // CreatePlacementPool Example: {"disallow":[],"name":"skynet","require":["staging","skynet"]}
@@ -2151,7 +2201,11 @@ type DecisionLog = placement.Explanation
 
 // DeployGroup defines model for DeployGroup.
 type DeployGroup struct {
-	Spec WorkloadSpec `json:"spec"`
+	// RolloutPolicy How instances are replaced. Fields that are left out stay as they are, at first at their defaults
+	//
+	// Example: {"max_surge":"25%","max_unavailable":0}
+	RolloutPolicy *RolloutChange `json:"rollout_policy,omitempty"`
+	Spec          WorkloadSpec   `json:"spec"`
 }
 
 // Dimension What the quota limits: a number of items, bytes, or, for max_total_cpu_request, CPUs
@@ -2698,14 +2752,17 @@ type Instance struct {
 	MemoryLimitBytes int64     `json:"memory_limit_bytes"`
 
 	// Message Why it failed
-	Message   *string        `json:"message,omitempty"`
-	OrgId     string         `json:"org_id"`
-	Ports     []InstancePort `json:"ports"`
-	Release   int            `json:"release"`
-	RunningAt *time.Time     `json:"running_at,omitempty"`
-	ServerId  string         `json:"server_id"`
-	State     string         `json:"state"`
-	StoppedAt *time.Time     `json:"stopped_at,omitempty"`
+	Message *string        `json:"message,omitempty"`
+	OrgId   string         `json:"org_id"`
+	Ports   []InstancePort `json:"ports"`
+	Release int            `json:"release"`
+
+	// Restarts Crashes in its place before it, in a row
+	Restarts  int        `json:"restarts"`
+	RunningAt *time.Time `json:"running_at,omitempty"`
+	ServerId  string     `json:"server_id"`
+	State     string     `json:"state"`
+	StoppedAt *time.Time `json:"stopped_at,omitempty"`
 }
 
 // InstanceID Example: ins-0123456789ab-7
@@ -3100,20 +3157,26 @@ type ProcessGroup struct {
 	// DeletedAt Present once it is deleted
 	DeletedAt     *time.Time `json:"deleted_at,omitempty"`
 	DeployMessage *string    `json:"deploy_message,omitempty"`
-	DeployStatus  string     `json:"deploy_status"`
-	EnvId         string     `json:"env_id"`
-	GroupId       string     `json:"group_id"`
+
+	// DeployReason Why the last rollout failed
+	DeployReason *string `json:"deploy_reason,omitempty"`
+	DeployStatus string  `json:"deploy_status"`
+	EnvId        string  `json:"env_id"`
+	GroupId      string  `json:"group_id"`
 
 	// Instances Number of instances by state
 	Instances map[string]int `json:"instances"`
 	Name      string         `json:"name"`
 
-	// NextAttemptAt Next attempt, unless quota is freed earlier
+	// NextAttemptAt Next attempt, unless quota is freed earlier; after a crash, when the first of the instances is started again
 	NextAttemptAt *time.Time `json:"next_attempt_at,omitempty"`
 
 	// Operation What an accepted request has started; part of every 202 answer
 	Operation *Operation `json:"operation,omitempty"`
 	OrgId     string     `json:"org_id"`
+
+	// PausedAt Since when rollouts stand still
+	PausedAt *time.Time `json:"paused_at,omitempty"`
 
 	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
@@ -3122,16 +3185,17 @@ type ProcessGroup struct {
 	Release int `json:"release"`
 
 	// Replicas Example: 3
-	Replicas Replicas     `json:"replicas"`
-	RunUrl   *string      `json:"run_url,omitempty"`
-	Spec     WorkloadSpec `json:"spec"`
+	Replicas      Replicas      `json:"replicas"`
+	RolloutPolicy RolloutPolicy `json:"rollout_policy"`
+	RunUrl        *string       `json:"run_url,omitempty"`
+	Spec          WorkloadSpec  `json:"spec"`
 
 	// StableRelease The last healthy release, 0 for none
 	StableRelease int     `json:"stable_release"`
 	Status        string  `json:"status"`
 	StatusMessage *string `json:"status_message,omitempty"`
 
-	// StatusReason org_quota_exceeded:<dimension>, no_capacity_memory, larger_than_servers, no_nodes_active, cell_mismatch, volume_locality_no_node, volume_not_attached or instance_failed
+	// StatusReason org_quota_exceeded:<dimension>, no_capacity_memory, larger_than_servers, no_nodes_active, cell_mismatch, volume_locality_no_node, volume_not_attached, instance_failed or crash_loop
 	StatusReason *string    `json:"status_reason,omitempty"`
 	UpdatedAt    time.Time  `json:"updated_at"`
 	WaitingSince *time.Time `json:"waiting_since,omitempty"`
@@ -3309,6 +3373,55 @@ type RestorePage struct {
 
 // Role Purpose of the server; a node runs app, database and Redis on one host
 type Role = prego.Role
+
+// RollBackGroup defines model for RollBackGroup.
+type RollBackGroup struct {
+	// Release The release to go back to; by default the last one that was good besides the present one
+	//
+	// Example: 3
+	Release *int `json:"release,omitempty"`
+}
+
+// Rollout defines model for Rollout.
+type Rollout struct {
+	CreatedAt time.Time  `json:"created_at"`
+	CreatedBy string     `json:"created_by"`
+	EndedAt   *time.Time `json:"ended_at,omitempty"`
+	GroupId   string     `json:"group_id"`
+	Kind      string     `json:"kind"`
+	Message   *string    `json:"message,omitempty"`
+
+	// Outcome A rollout that failed and was not rolled back succeeds if all its instances become healthy later
+	Outcome string `json:"outcome"`
+
+	// Reason Why it failed
+	Reason  *string `json:"reason,omitempty"`
+	Release int     `json:"release"`
+
+	// Rollout Counts the rollouts of the group
+	Rollout int          `json:"rollout"`
+	Spec    WorkloadSpec `json:"spec"`
+
+	// SpecDigest Equal for equal specs
+	//
+	// Example: sha256:6f9b…
+	SpecDigest string `json:"spec_digest"`
+}
+
+// RolloutChange How instances are replaced. Fields that are left out stay as they are, at first at their defaults
+//
+// Example: {"max_surge":"25%","max_unavailable":0}
+type RolloutChange = workload.RolloutChange
+
+// RolloutPage defines model for RolloutPage.
+type RolloutPage struct {
+	// NextCursor Absent on the last page
+	NextCursor *string   `json:"next_cursor,omitempty"`
+	Rollouts   []Rollout `json:"rollouts"`
+}
+
+// RolloutPolicy defines model for RolloutPolicy.
+type RolloutPolicy = workload.RolloutPolicy
 
 // Route defines model for Route.
 type Route struct {
@@ -3541,6 +3654,11 @@ type SetQuota struct {
 	// Reason Recorded in the org's events
 	Reason string `json:"reason"`
 }
+
+// Share A number of instances, or a percentage of the replicas
+//
+// Example: 25%
+type Share = workload.Share
 
 // Simulation defines model for Simulation.
 type Simulation struct {
@@ -4599,6 +4717,51 @@ type ListInstancesParamsState string
 // ListInstancesParamsSort defines parameters for ListInstances.
 type ListInstancesParamsSort string
 
+// PauseGroupParams defines parameters for PauseGroup.
+type PauseGroupParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RestartGroupParams defines parameters for RestartGroup.
+type RestartGroupParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ResumeGroupParams defines parameters for ResumeGroup.
+type ResumeGroupParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RollBackGroupParams defines parameters for RollBackGroup.
+type RollBackGroupParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListRolloutsParams defines parameters for ListRollouts.
+type ListRolloutsParams struct {
+	// Outcome Only rollouts with these outcomes
+	Outcome *[]ListRolloutsParamsOutcome `form:"outcome,omitempty" json:"outcome,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListRolloutsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListRolloutsParamsOutcome defines parameters for ListRollouts.
+type ListRolloutsParamsOutcome string
+
+// ListRolloutsParamsSort defines parameters for ListRollouts.
+type ListRolloutsParamsSort string
+
 // ScaleGroupParams defines parameters for ScaleGroup.
 type ScaleGroupParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
@@ -5227,6 +5390,9 @@ type AttachPolicyJSONRequestBody = AttachPolicy
 // DeployGroupJSONRequestBody defines body for DeployGroup for application/json ContentType.
 type DeployGroupJSONRequestBody = DeployGroup
 
+// RollBackGroupJSONRequestBody defines body for RollBackGroup for application/json ContentType.
+type RollBackGroupJSONRequestBody = RollBackGroup
+
 // ScaleGroupJSONRequestBody defines body for ScaleGroup for application/json ContentType.
 type ScaleGroupJSONRequestBody = ScaleGroup
 
@@ -5453,6 +5619,21 @@ type ServerInterface interface {
 	// ListInstances List the instances of a process group
 	// (GET /v1/groups/{group_id}/instances)
 	ListInstances(ctx echo.Context, groupId GroupID, params ListInstancesParams) error
+	// PauseGroup Pause the rollouts of a process group
+	// (POST /v1/groups/{group_id}/pause)
+	PauseGroup(ctx echo.Context, groupId GroupID, params PauseGroupParams) error
+	// RestartGroup Restart a process group
+	// (POST /v1/groups/{group_id}/restart)
+	RestartGroup(ctx echo.Context, groupId GroupID, params RestartGroupParams) error
+	// ResumeGroup Resume the rollouts of a process group
+	// (POST /v1/groups/{group_id}/resume)
+	ResumeGroup(ctx echo.Context, groupId GroupID, params ResumeGroupParams) error
+	// RollBackGroup Go back to an earlier release of a process group
+	// (POST /v1/groups/{group_id}/rollback)
+	RollBackGroup(ctx echo.Context, groupId GroupID, params RollBackGroupParams) error
+	// ListRollouts List the rollouts of a process group
+	// (GET /v1/groups/{group_id}/rollouts)
+	ListRollouts(ctx echo.Context, groupId GroupID, params ListRolloutsParams) error
 	// ScaleGroup Scale a process group
 	// (POST /v1/groups/{group_id}/scale)
 	ScaleGroup(ctx echo.Context, groupId GroupID, params ScaleGroupParams) error
@@ -7098,6 +7279,196 @@ func (w *ServerInterfaceWrapper) ListInstances(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ListInstances(ctx, groupId, params)
+	return err
+}
+
+// PauseGroup converts echo context to params.
+func (w *ServerInterfaceWrapper) PauseGroup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "group_id" -------------
+	var groupId GroupID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "group_id", ctx.Param("group_id"), &groupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PauseGroupParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PauseGroup(ctx, groupId, params)
+	return err
+}
+
+// RestartGroup converts echo context to params.
+func (w *ServerInterfaceWrapper) RestartGroup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "group_id" -------------
+	var groupId GroupID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "group_id", ctx.Param("group_id"), &groupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RestartGroupParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RestartGroup(ctx, groupId, params)
+	return err
+}
+
+// ResumeGroup converts echo context to params.
+func (w *ServerInterfaceWrapper) ResumeGroup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "group_id" -------------
+	var groupId GroupID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "group_id", ctx.Param("group_id"), &groupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ResumeGroupParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ResumeGroup(ctx, groupId, params)
+	return err
+}
+
+// RollBackGroup converts echo context to params.
+func (w *ServerInterfaceWrapper) RollBackGroup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "group_id" -------------
+	var groupId GroupID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "group_id", ctx.Param("group_id"), &groupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RollBackGroupParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RollBackGroup(ctx, groupId, params)
+	return err
+}
+
+// ListRollouts converts echo context to params.
+func (w *ServerInterfaceWrapper) ListRollouts(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "group_id" -------------
+	var groupId GroupID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "group_id", ctx.Param("group_id"), &groupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListRolloutsParams
+	// ------------- Optional query parameter "outcome" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "outcome", ctx.QueryParams(), &params.Outcome, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter outcome: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListRollouts(ctx, groupId, params)
 	return err
 }
 
@@ -10023,6 +10394,11 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/groups/:group_id", wrapper.GetGroup, options.OperationMiddlewares["getGroup"]...)
 	router.POST(options.BaseURL+"/v1/groups/:group_id/scale", wrapper.ScaleGroup, options.OperationMiddlewares["scaleGroup"]...)
 	router.POST(options.BaseURL+"/v1/groups/:group_id/deploys", wrapper.DeployGroup, options.OperationMiddlewares["deployGroup"]...)
+	router.POST(options.BaseURL+"/v1/groups/:group_id/rollback", wrapper.RollBackGroup, options.OperationMiddlewares["rollBackGroup"]...)
+	router.POST(options.BaseURL+"/v1/groups/:group_id/restart", wrapper.RestartGroup, options.OperationMiddlewares["restartGroup"]...)
+	router.POST(options.BaseURL+"/v1/groups/:group_id/pause", wrapper.PauseGroup, options.OperationMiddlewares["pauseGroup"]...)
+	router.POST(options.BaseURL+"/v1/groups/:group_id/resume", wrapper.ResumeGroup, options.OperationMiddlewares["resumeGroup"]...)
+	router.GET(options.BaseURL+"/v1/groups/:group_id/rollouts", wrapper.ListRollouts, options.OperationMiddlewares["listRollouts"]...)
 	router.GET(options.BaseURL+"/v1/groups/:group_id/instances", wrapper.ListInstances, options.OperationMiddlewares["listInstances"]...)
 	router.GET(options.BaseURL+"/v1/instances/:instance_id", wrapper.GetInstance, options.OperationMiddlewares["getInstance"]...)
 	router.GET(options.BaseURL+"/v1/instances/:instance_id/logs", wrapper.InstanceLogs, options.OperationMiddlewares["instanceLogs"]...)

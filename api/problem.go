@@ -41,7 +41,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeConstraintImmutable: http.StatusConflict, prego.CodeTagsImmutable: http.StatusConflict, prego.CodePlacementPoolNotFound: http.StatusNotFound,
 	prego.CodePlacementPoolExists: http.StatusConflict, prego.CodePlacementPoolInUse: http.StatusConflict,
 	prego.CodeInsufficientResources: http.StatusConflict, prego.CodeQuotaExceeded: http.StatusConflict, prego.CodeNoProvider: http.StatusConflict, codeNoSite: http.StatusConflict,
-	prego.CodeGroupNotFound: http.StatusNotFound, prego.CodeInstanceNotFound: http.StatusNotFound,
+	prego.CodeGroupNotFound: http.StatusNotFound, prego.CodeInstanceNotFound: http.StatusNotFound, prego.CodeReleaseNotFound: http.StatusNotFound,
 	prego.CodeGroupExists: http.StatusConflict, prego.CodeGroupInUse: http.StatusConflict,
 	prego.CodeFleetNotFound: http.StatusNotFound, prego.CodeActionNotFound: http.StatusNotFound, prego.CodeOperationNotFound: http.StatusNotFound, prego.CodePolicyNotFound: http.StatusNotFound,
 	prego.CodeFleetConflict: http.StatusConflict, prego.CodeFleetNotEmpty: http.StatusConflict, prego.CodeFleetBusy: http.StatusConflict,

@@ -77,6 +77,9 @@ func conforms(dec *json.Decoder, want reflect.Type, path string) error {
 		}
 		return wellFormed(dec, path, 0)
 	}
+	if _, nested := t.(json.Delim); !nested && t != nil && reflect.PointerTo(want).Implements(readsItself) {
+		return readByItself(t, want, path)
+	}
 	switch v := t.(type) {
 	case json.Delim:
 		if v == '{' && want.Kind() == reflect.Struct {
@@ -125,6 +128,20 @@ func conforms(dec *json.Decoder, want reflect.Type, path string) error {
 		}
 	}
 	return prego.Invalid(path, fmt.Sprintf("must be %s, not %s", kindOf(want), tokenKind(t)))
+}
+
+// readsItself is a type that knows which numbers and texts it accepts.
+var readsItself = reflect.TypeFor[json.Unmarshaler]()
+
+func readByItself(t json.Token, want reflect.Type, path string) error {
+	b, err := json.Marshal(t)
+	if err == nil {
+		err = json.Unmarshal(b, reflect.New(want).Interface())
+	}
+	if err != nil {
+		return prego.Invalid(path, "cannot be read: "+err.Error())
+	}
+	return nil
 }
 
 // anyObject is an object whose fields are checked elsewhere.

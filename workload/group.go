@@ -4,6 +4,8 @@
 package workload
 
 import (
+	"cmp"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -33,6 +35,11 @@ type Spec struct {
 	// a few seconds.
 	Health              *HealthCheck `json:"health,omitempty"`
 	StartTimeoutSeconds int          `json:"start_timeout_seconds,omitempty"` // until it is healthy, 90 when 0
+	// DrainSeconds is how long a healthy instance runs on after it was taken out of
+	// service; then it gets SIGTERM.
+	DrainSeconds int `json:"drain_seconds,omitempty"`
+	// StopTimeoutSeconds is from SIGTERM to SIGKILL, 10 when 0.
+	StopTimeoutSeconds int `json:"stop_timeout_seconds,omitempty"`
 }
 
 // Limits of process groups.
@@ -45,6 +52,9 @@ const (
 	maxWorkloadCommand   = 64
 	maxStartTimeout      = 600
 	defaultStartTimeout  = 90
+	maxDrain             = 3600
+	maxStopTimeout       = 300
+	defaultStopTimeout   = 10
 	maxWorkloadArgument  = 4096
 	maxWorkloadImageName = 255
 )
@@ -72,6 +82,10 @@ func (s *Spec) Validate(field string) error {
 		return prego.Invalid(at("cpu_request"), "must be 0 to 1024 CPUs")
 	case s.StartTimeoutSeconds < 0 || s.StartTimeoutSeconds > maxStartTimeout:
 		return prego.Invalid(at("start_timeout_seconds"), "must be 1 to 600")
+	case s.DrainSeconds < 0 || s.DrainSeconds > maxDrain:
+		return prego.Invalid(at("drain_seconds"), "must be 0 to 3600")
+	case s.StopTimeoutSeconds < 0 || s.StopTimeoutSeconds > maxStopTimeout:
+		return prego.Invalid(at("stop_timeout_seconds"), "must be 1 to 300")
 	case len(s.Ports) > maxWorkloadPorts:
 		return prego.Invalid(at("ports"), "must be at most 16 ports")
 	case len(s.Volumes) > maxWorkloadVolumes:
@@ -121,10 +135,14 @@ func validateArguments(field string, args []string) error {
 
 // Equal reports whether two specs of the same group run the same thing.
 func (s Spec) Equal(o Spec) bool {
-	s.Constraint, o.Constraint = nil, nil
-	a, errA := json.Marshal(s)
-	b, errB := json.Marshal(o)
-	return errA == nil && errB == nil && string(a) == string(b)
+	return s.Digest() == o.Digest()
+}
+
+// Digest is equal for specs that run the same thing.
+func (s Spec) Digest() string {
+	s.Constraint = nil
+	b, _ := json.Marshal(s) // it has nothing that can't be written
+	return fmt.Sprintf("sha256:%x", sha256.Sum256(b))
 }
 
 // LabelInstance marks the containers of instances. They are not part of a server's
@@ -143,7 +161,7 @@ func (s Spec) Container(instanceID prego.InstanceID, groupID prego.GroupID, port
 		Volumes: binds, MemoryBytes: s.MemoryLimitBytes, CPUShares: max(2, int64(s.CPURequest*1024)), Pids: 4096,
 		// The control plane replaces what ended, maybe elsewhere; the engine must not
 		// restart it.
-		Restart: server.RestartNo, StopTimeout: prego.Duration(10 * time.Second), StartTimeout: prego.Duration(s.StartTimeout()),
+		Restart: server.RestartNo, StopTimeout: prego.Duration(seconds(cmp.Or(s.StopTimeoutSeconds, defaultStopTimeout))), StartTimeout: prego.Duration(s.StartTimeout()),
 	}
 	for _, p := range ports {
 		c.Ports = append(c.Ports, fmt.Sprintf("0.0.0.0:%d:%d/tcp", p.HostPort, p.ContainerPort))
@@ -165,10 +183,7 @@ func (s Spec) Container(instanceID prego.InstanceID, groupID prego.GroupID, port
 
 // StartTimeout is how soon an instance must be healthy.
 func (s Spec) StartTimeout() time.Duration {
-	if s.StartTimeoutSeconds == 0 {
-		return defaultStartTimeout * time.Second
-	}
-	return time.Duration(s.StartTimeoutSeconds) * time.Second
+	return seconds(cmp.Or(s.StartTimeoutSeconds, defaultStartTimeout))
 }
 
 // PortBinding maps a port of an instance to a port of its server.
@@ -188,6 +203,7 @@ const (
 	DeployStoppingFirst DeployStatus = "stopping_first"
 	DeploySucceeded     DeployStatus = "succeeded"
 	DeployRolledBack    DeployStatus = "rolled_back"
+	DeployFailed        DeployStatus = "failed" // and not rolled back; it succeeds when it recovers
 )
 
 // UnderWay reports whether instances are being replaced.
@@ -230,6 +246,7 @@ const (
 	ReasonLargerThanServers = "larger_than_servers"
 	ReasonVolumeMissing    = "volume_not_attached"
 	ReasonInstanceFailed   = "instance_failed"
+	ReasonCrashLoop        = "crash_loop" // an instance's place has crashed again and again
 )
 
 // Group is a process group: what runs in an environment, and how many of it.
@@ -245,7 +262,10 @@ type Group struct {
 	Replicas      int
 	Constraint    prego.Constraint
 	DeployStatus  DeployStatus
+	DeployReason  string // why it failed or was rolled back
 	DeployMessage string
+	Policy        RolloutPolicy
+	PausedAt      *time.Time // rollouts stand still since then
 	Status        GroupStatus
 	StatusReason  string
 	StatusMessage string
@@ -273,6 +293,7 @@ type Instance struct {
 	State      InstanceState
 	Healthy    bool
 	Message    string
+	Restarts   int // crashes in its place before it, in a row
 	CreatedAt  time.Time
 	StartedAt  *time.Time // when its container ran; nil before
 	RunningAt  *time.Time // when it was healthy
@@ -284,6 +305,13 @@ type CreateGroupRequest struct {
 	Name     string `json:"name"`
 	Spec     Spec   `json:"spec"`
 	Replicas *int   `json:"replicas,omitempty"` // 1 if absent
+	// Rollout changes the default policy.
+	Rollout *RolloutChange `json:"rollout_policy,omitempty"`
+}
+
+// Policy is the default with the request's changes.
+func (r CreateGroupRequest) Policy() (RolloutPolicy, error) {
+	return DefaultRolloutPolicy().Change(r.Rollout, "rollout_policy")
 }
 
 // Validate checks the request's own fields and normalizes its tags.
@@ -300,6 +328,9 @@ func (r *CreateGroupRequest) Validate() error {
 	}
 	if r.Spec.Constraint == nil {
 		r.Spec.Constraint = &prego.Constraint{}
+	}
+	if _, err := r.Policy(); err != nil {
+		return err
 	}
 	return ValidateReplicas(*r.Replicas)
 }

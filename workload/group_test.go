@@ -42,6 +42,8 @@ func TestWorkloadSpec(t *testing.T) {
 		"spec.volumes[0]":            func(s *workload.Spec) { s.Volumes = []string{"/data/../etc"} },
 		"spec.volumes[1]":            func(s *workload.Spec) { s.Volumes = []string{"/data", "/da:ta"} },
 		"spec.command[0]":            func(s *workload.Spec) { s.Command = []string{"a\x00"} },
+		"spec.drain_seconds":         func(s *workload.Spec) { s.DrainSeconds = 3601 },
+		"spec.stop_timeout_seconds":  func(s *workload.Spec) { s.StopTimeoutSeconds = 301 },
 		"spec.start_timeout_seconds": func(s *workload.Spec) { s.StartTimeoutSeconds = 601 },
 		"spec.constraint.require":    func(s *workload.Spec) { s.Constraint.Require = []string{"a", "A"} },
 	} {
@@ -71,6 +73,8 @@ func TestTheContainerOfAnInstance(t *testing.T) {
 	require.Equal(t, 7*time.Second, c.Health.Grace.D())
 	require.Equal(t, 90*time.Second, c.StartTimeout.D())
 	require.True(t, strings.HasPrefix(c.Volumes[0], "/mnt/"))
-	s.CPURequest = 0
+	require.Equal(t, 10*time.Second, c.StopTimeout.D())
+	s.CPURequest, s.StopTimeoutSeconds = 0, 45
+	require.Equal(t, 45*time.Second, s.Container("ins-0123456789ab-1", "g", nil, nil).StopTimeout.D())
 	require.EqualValues(t, 2, s.Container("ins-0123456789ab-1", "g", nil, nil).CPUShares, "the engine's least")
 }

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -17,13 +19,21 @@ import (
 
 var groupTable = Table[api.ProcessGroup]{
 	ID: "group_id", Columns: "group_id, name, running, replicas, deploy, status, image", Spare: "image, deploy",
-	More: "env_id, org_id, region, release, instances, memory, spec.cpu_request: cpus, stable_release, constraint, next_attempt_at: next attempt, decision, created_at, deleted_at",
+	More: "env_id, org_id, region, release, instances, memory, spec.cpu_request: cpus, stable_release, policy, paused_at: paused since, constraint, next_attempt_at: next attempt, decision, created_at, deleted_at",
 	Computed: map[string]func(api.ProcessGroup) any{
 		"running": func(g api.ProcessGroup) any { return g.Instances["running"] },
 		"deploy":  func(g api.ProcessGroup) any { return strings.TrimSpace(g.DeployStatus + " " + deref(g.DeployMessage)) },
 		"status":  func(g api.ProcessGroup) any { return groupStatus(g) },
 		"image":   func(g api.ProcessGroup) any { return g.Spec.Image },
 		"memory":  func(g api.ProcessGroup) any { return bytesText(g.Spec.MemoryLimitBytes) },
+		"policy": func(g api.ProcessGroup) any {
+			p := g.RolloutPolicy
+			then := "fails"
+			if p.AutoRollback {
+				then = "rolls back"
+			}
+			return fmt.Sprintf("surge %s, unavailable %s; %s after %d failures or %s", p.MaxSurge, p.MaxUnavailable, then, p.MaxFailures+1, p.ProgressDeadline())
+		},
 		"constraint": func(g api.ProcessGroup) any {
 			if c := (prego.Constraint{Require: deref(g.Constraint.Require), Disallow: deref(g.Constraint.Disallow)}); !c.Empty() {
 				return c.String()
@@ -67,10 +77,13 @@ var groupWatch = Watch[api.ProcessGroup]{
 		return []line{{text, g.UpdatedAt, text}}
 	},
 	Doing: func(g api.ProcessGroup) string { return g.Name + ": " + groupStatus(g) },
-	Rests: func(g api.ProcessGroup) bool { return g.Converged },
+	Rests: func(g api.ProcessGroup) bool { return g.Converged || g.DeployStatus == string(workload.DeployFailed) },
 	Outcome: func(_ *call, g api.ProcessGroup) error { // rolled back is not what was wished for
-		if g.DeployStatus == string(workload.DeployRolledBack) {
+		switch workload.DeployStatus(g.DeployStatus) {
+		case workload.DeployRolledBack:
 			return fmt.Errorf("rolled back: %s", deref(g.DeployMessage))
+		case workload.DeployFailed:
+			return fmt.Errorf("the rollout failed: %s", deref(g.DeployMessage))
 		}
 		return nil
 	},
@@ -78,18 +91,24 @@ var groupWatch = Watch[api.ProcessGroup]{
 
 func groupCommand(c *CLI) *cobra.Command {
 	var create, deploy workloadFlags
+	var policy rolloutFlags
 	replicas := 1
-	return c.group("group", "Manage process groups: what an env runs, and how many of it",
+	return c.group("group", "Manage process groups: what an env runs, and how many of it", append([]verb{
 		Action[api.ProcessGroup]{
 			Use: "create ENV NAME [-- COMMAND…]", Short: "Create a process group", Path: "/v1/envs/{env}/groups", Table: groupTable, Watch: groupWatch,
 			Example: "  prego group create prod web --image nginx:1.29 --memory 256M --port 80 --replicas 2",
 			Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
 				create.add(cmd, f, true)
+				policy.add(f)
 				f.IntVar(&replicas, "replicas", 1, "number of instances")
 			},
 			Body: func(in *call) (any, error) {
 				spec, err := create.spec(in)
-				return workload.CreateGroupRequest{Name: in.typed, Spec: spec, Replicas: &replicas}, err
+				if err != nil {
+					return nil, err
+				}
+				change, err := policy.change(in)
+				return workload.CreateGroupRequest{Name: in.typed, Spec: spec, Replicas: &replicas, Rollout: change}, err
 			},
 		},
 		List[api.ProcessGroup]{
@@ -110,13 +129,18 @@ func groupCommand(c *CLI) *cobra.Command {
 			Example: "  prego group deploy web --image nginx:1.30 --watch",
 			Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
 				deploy.add(cmd, f, false)
-				for _, name := range []string{"memory", "cpu"} {
+				policy.add(f)
+				for _, name := range []string{"memory", "cpu", "auto-rollback"} {
 					f.Lookup(name).DefValue = "" // what the group has
 				}
 			},
 			Body: func(in *call) (any, error) {
-				spec, err := deploy.change(in)
-				return api.DeployGroup{Spec: spec}, err
+				change, err := policy.change(in)
+				if err != nil {
+					return nil, err
+				}
+				spec, err := deploy.change(in, change != nil)
+				return api.DeployGroup{Spec: spec, RolloutPolicy: change}, err
 			},
 		},
 		Action[struct{}]{
@@ -125,7 +149,7 @@ func groupCommand(c *CLI) *cobra.Command {
 				return "deleted process group " + in.typed + "; its instances are being stopped"
 			},
 		},
-	)
+	}, rolloutVerbs()...)...)
 }
 
 // workloadFlags describe a release: a file with the whole WorkloadSpec, or its parts.
@@ -137,6 +161,7 @@ type workloadFlags struct {
 	volumes         []string
 	require, forbid []string
 	health          healthFlags
+	drain, stop     time.Duration
 }
 
 func (w *workloadFlags) add(cmd *cobra.Command, f *pflag.FlagSet, constraint bool) {
@@ -149,6 +174,8 @@ func (w *workloadFlags) add(cmd *cobra.Command, f *pflag.FlagSet, constraint boo
 	f.StringSliceVar(&w.volumes, "volume", nil, "paths at which volumes must be mounted")
 	cmd.MarkFlagsMutuallyExclusive("file", "image")
 	w.health.add(cmd, f)
+	f.DurationVar(&w.drain, "drain", 0, "time that a healthy instance runs on once it is taken out of service, before SIGTERM")
+	f.DurationVar(&w.stop, "stop-timeout", 0, "time from SIGTERM to SIGKILL (10s if absent)")
 	if constraint {
 		f.StringSliceVar(&w.require, "require", nil, "tags that servers must have")
 		f.StringSliceVar(&w.forbid, "disallow", nil, "tags that servers must not have")
@@ -180,11 +207,18 @@ func (w *workloadFlags) spec(in *call) (s workload.Spec, err error) {
 	if len(w.require)+len(w.forbid) > 0 {
 		s.Constraint = &prego.Constraint{Require: w.require, Disallow: w.forbid}
 	}
+	in.apply(w.ending(&s))
 	return s, w.health.change(in, &s)
 }
 
-// change is the group's release, changed by the given flags.
-func (w *workloadFlags) change(in *call) (workload.Spec, error) {
+// ending are the flags about how an instance ends.
+func (w *workloadFlags) ending(s *workload.Spec) changes {
+	return changes{"drain": wholeSeconds(&s.DrainSeconds, &w.drain), "stop-timeout": wholeSeconds(&s.StopTimeoutSeconds, &w.stop)}
+}
+
+// change is the group's release, changed by the given flags. There must be one, unless
+// something else changes.
+func (w *workloadFlags) change(in *call, others bool) (workload.Spec, error) {
 	if w.file != "" {
 		return w.spec(in)
 	}
@@ -193,7 +227,8 @@ func (w *workloadFlags) change(in *call) (workload.Spec, error) {
 		"image": set(&g.Spec.Image, &w.image), "cpu": set(&g.Spec.CPURequest, &w.cpu), "port": set(&g.Spec.Ports, &w.ports),
 		"volume": set(&g.Spec.Volumes, &w.volumes), "memory": set(&g.Spec.MemoryLimitBytes, &w.memory),
 	}
-	if !in.changed(flags) && !w.health.given(in) && len(in.rest) == 0 {
+	maps.Copy(flags, w.ending(&g.Spec))
+	if !others && !in.changed(flags) && !w.health.given(in) && len(in.rest) == 0 {
 		return g.Spec, usagef("nothing to deploy; give --image, another flag, a command or --file")
 	}
 	err := in.client.Do(in.Context(), http.MethodGet, in.path("/v1/groups/{group}"), nil, nil, &g)
@@ -209,7 +244,7 @@ func (w *workloadFlags) change(in *call) (workload.Spec, error) {
 }
 
 var instanceTable = Table[api.Instance]{
-	ID: "instance_id", Columns: "instance_id, state, release, server_id, ports, created_at: age, message", Spare: "age, ports, release", More: "group_id, image, memory_limit_bytes: memory, cpu_request: cpus, healthy, created_at",
+	ID: "instance_id", Columns: "instance_id, state, release, server_id, ports, created_at: age, message", Spare: "age, ports, release", More: "group_id, image, memory_limit_bytes: memory, cpu_request: cpus, healthy, restarts, created_at",
 	Computed: map[string]func(api.Instance) any{"ports": func(i api.Instance) any {
 		var ports []string
 		for _, p := range i.Ports {

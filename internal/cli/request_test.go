@@ -99,6 +99,13 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"group create ENV web --image web:1 --memory 64M --port 80,81 --health-http /up --health-port 81 --health-interval 1500ms --health-timeout 2s --health-retries 4 --health-start-period 1m", "", "POST /v1/envs/ENV/groups", `{"name":"web","replicas":1,"spec":{"image":"web:1","memory_limit_bytes":67108864,"cpu_request":0.25,"ports":[80,81],"health":{"kind":"http","path":"/up","port":81,"interval_seconds":2,"timeout_seconds":2,"retries":4,"start_period_seconds":60}}}`},
 		{"group create ENV web --image web:1 --memory 64M --health-command /check,--quick", "", "POST /v1/envs/ENV/groups", `{"name":"web","replicas":1,"spec":{"image":"web:1","memory_limit_bytes":67108864,"cpu_request":0.25,"health":{"kind":"command","command":["/check","--quick"]}}}`},
 		{"group create ENV web -f -", `{"image":"web:3"}`, "POST /v1/envs/ENV/groups", `{"name":"web","replicas":1,"spec":{"image":"web:3","memory_limit_bytes":0,"cpu_request":0}}`},
+		{"group create ENV web --image web:1 --memory 64M --max-surge 25% --max-unavailable 1 --progress-deadline 5m --max-failures 0 --auto-rollback=false --drain 20s --stop-timeout 1m", "", "POST /v1/envs/ENV/groups", `{"name":"web","replicas":1,"spec":{"image":"web:1","memory_limit_bytes":67108864,"cpu_request":0.25,"drain_seconds":20,"stop_timeout_seconds":60},"rollout_policy":{"max_surge":"25%","max_unavailable":1,"progress_deadline_seconds":300,"max_failures":0,"auto_rollback":false}}`},
+		{"group rollouts GRP --outcome failed,rolled_back", "", "GET /v1/groups/GRP/rollouts?limit=200&outcome=failed%2Crolled_back", ""},
+		{"group rollback GRP", "", "POST /v1/groups/GRP/rollback", `{}`},
+		{"group rollback GRP --to 3", "", "POST /v1/groups/GRP/rollback", `{"release":3}`},
+		{"group restart GRP", "", "POST /v1/groups/GRP/restart", ""},
+		{"group pause GRP", "", "POST /v1/groups/GRP/pause", ""},
+		{"group resume GRP", "", "POST /v1/groups/GRP/resume", ""},
 		{"group scale GRP 3", "", "POST /v1/groups/GRP/scale", `{"replicas":3}`},
 		{"group delete GRP --yes", "", "DELETE /v1/groups/GRP", ""},
 		{"group list ENV --sort -name", "", "GET /v1/groups?env_id=ENV&limit=200&sort=-name", ""},
@@ -130,7 +137,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		asks := at.Replace(tc.asks)
 		all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{}`)}
 		if strings.HasPrefix(asks, "GET ") {
-			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"images":[],"activations":[]}`)}
+			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[]}`)}
 		}
 		all["POST /v1/fleets"] = []func(http.ResponseWriter){say(http.StatusCreated, `{"fleet_id":"pool"}`)}
 		r := run(t, around{say: all, stdin: tc.stdin}, strings.Fields(at.Replace(tc.args))...)
@@ -188,6 +195,8 @@ func TestWhatIsWrongIsRefusedHere(t *testing.T) {
 		"group create env-aaaabbbbcccc web --image a --memory 9223372036854T": "is not a size",
 		"group create env-aaaabbbbcccc web --image a --health-retries 2":      "there is no health check to change",
 		"group create env-aaaabbbbcccc web -f x --health-tcp 1":               "none of the others can be",
+		"group deploy grp-aaaabbbbcccc --max-surge half":                      "is neither a number of instances",
+		"group deploy grp-aaaabbbbcccc --max-unavailable 101%":                "is neither a number of instances",
 		"group deploy grp-aaaabbbbcccc":                                       "nothing to deploy",
 		"group deploy grp-aaaabbbbcccc --file - --image web:2":                "none of the others can be",
 		"registry set r.b.c --username robot":                                 "standard input holds no password",

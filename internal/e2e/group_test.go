@@ -504,6 +504,100 @@ func TestCapacityIsToldApartFromQuota(t *testing.T) {
 	require.Equal(t, "quota_exceeded", p.Code)
 }
 
+// watchInstances counts a group's instances all the time, until it is stopped: the most
+// there were and the fewest that were healthy.
+func (c *cell) watchInstances(group string) (stop func() (most, fewest int)) {
+	quit, ended := make(chan struct{}), make(chan struct{})
+	most, fewest := 0, 1<<30
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-quit:
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+			var all, healthy int
+			if err := c.pool.QueryRow(context.Background(), `SELECT count(*), count(*) FILTER (WHERE state = 'running' AND healthy) FROM instances WHERE group_id = $1 AND state <> 'stopped'`, group).Scan(&all, &healthy); err != nil {
+				c.t.Errorf("count instances: %v", err)
+				return
+			}
+			most, fewest = max(most, all), min(fewest, healthy)
+		}
+	}()
+	return func() (int, int) { close(quit); <-ended; return most, fewest }
+}
+
+// outcomes are a group's rollouts, the newest first, as "release kind outcome".
+func (c *cell) outcomes(group string) (out []string) {
+	c.t.Helper()
+	var page api.RolloutPage
+	c.send(http.MethodGet, "/v1/groups/"+group+"/rollouts", nil, http.StatusOK, &page)
+	for _, r := range page.Rollouts {
+		out = append(out, fmt.Sprint(r.Release, " ", r.Kind, " ", r.Outcome))
+	}
+	return out
+}
+
+func (c *cell) instanceIDs(group string) (ids []string) {
+	c.t.Helper()
+	for _, i := range c.instances(group) {
+		ids = append(ids, i.InstanceId)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// TestRolloutsInWaves replaces six instances two at a time, lets a bad release go back by
+// itself while the good one serves, restarts it, and goes back to an earlier one.
+func TestRolloutsInWaves(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: groupVars(nil)})
+	env := c.workloads("acme", "enterprise")
+	c.nodes("n", 2, 4096*mb)
+	var g api.ProcessGroup
+	c.post(string("/v1/envs/"+env+"/groups"), map[string]any{
+		"name": "web", "spec": spec("web:1", 64), "replicas": 6, "rollout_policy": map[string]any{"max_surge": 2, "max_failures": 1},
+	}, http.StatusCreated, &g)
+	c.settledGroup(g.GroupId)
+	done := func(status string, release int) api.ProcessGroup {
+		return c.awaitGroup(g.GroupId, status, func(p api.ProcessGroup) bool {
+			return p.Converged && p.DeployStatus == status && p.Release == release && p.Instances["running"] == 6
+		})
+	}
+	stop := c.watchInstances(g.GroupId)
+	c.deploy(g.GroupId, spec("web:2", 64))
+	done("succeeded", 2)
+	most, fewest := stop()
+	require.Equal(t, []int{8, 6}, []int{most, fewest}, "two more, and none less")
+
+	c.inject(sim.Fault{Kind: "container", Image: "bad:1", Action: "die"})
+	before := c.instanceIDs(g.GroupId)
+	stop = c.watchInstances(g.GroupId)
+	c.deploy(g.GroupId, spec("bad:1", 64))
+	got := done("rolled_back", 2)
+	most, fewest = stop()
+	require.LessOrEqual(t, most, 8)
+	require.Equal(t, 6, fewest, "the good release serves throughout")
+	require.Equal(t, before, c.instanceIDs(g.GroupId), "with the same instances")
+	require.Equal(t, "instance_failed", deref(got.DeployReason))
+	require.Contains(t, deref(got.DeployMessage), "2 instances failed, and 1 may")
+
+	c.post("/v1/groups/"+g.GroupId+"/restart", nil, http.StatusAccepted, nil)
+	done("succeeded", 4)
+	for _, id := range c.instanceIDs(g.GroupId) {
+		require.NotContains(t, before, id)
+	}
+	c.post("/v1/groups/"+g.GroupId+"/rollback", map[string]any{"release": 1}, http.StatusAccepted, nil)
+	got = done("succeeded", 1)
+	require.Equal(t, "web:1", got.Spec.Image)
+	require.Equal(t, []string{
+		"1 rollback succeeded", "4 restart succeeded", "2 rollback succeeded", "3 deploy rolled_back", "2 deploy succeeded", "1 create succeeded",
+	}, c.outcomes(g.GroupId))
+	c.rowsAndHostsAgree()
+	keepHistory(t, c, "group-rollouts", workload.GroupWorkflowID(prego.GroupID(g.GroupId)))
+}
+
 // TestOrgsAreServedInTurn fills a server and lets two orgs wait: what becomes free is
 // shared out in turn, whoever asked for more.
 func TestOrgsAreServedInTurn(t *testing.T) {

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -15,7 +14,8 @@ import (
 )
 
 const groupColumns = `g.group_id, g.env_id, g.org_id, g.region, g.name, g.spec, g.release, g.stable_release, g.replicas, jsonb_build_object('require', g.require_tags, 'disallow', g.disallow_tags) AS "constraint",
-    g.deploy_status, g.deploy_message, g.status, g.status_reason, g.status_message, g.decision, g.next_attempt_at, g.waiting_since,
+    g.deploy_status, g.deploy_reason, g.deploy_message, g.rollout_policy AS policy, g.paused_at, g.status, g.status_reason, g.status_message, g.decision,
+    COALESCE(g.next_attempt_at, (SELECT min(i.retry_at) FROM instances i WHERE i.group_id = g.group_id AND i.retry_at > now())) AS next_attempt_at, g.waiting_since,
     g.created_by, g.created_at, g.updated_at, g.deleted_at, g.converged,
     COALESCE((SELECT jsonb_object_agg(state, n) FROM (SELECT state, count(*) AS n FROM instances i WHERE i.group_id = g.group_id AND i.state <> 'stopped' GROUP BY state) s), '{}') AS instances`
 
@@ -49,16 +49,20 @@ const sqlGroupOfName = `SELECT ` + groupColumns + ` FROM process_groups g WHERE 
 const sqlOverhead = `SELECT overhead_bytes_per_instance FROM workload_settings`
 
 const sqlInsertGroup = `
-INSERT INTO process_groups AS g (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, require_tags, disallow_tags, created_by)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) RETURNING ` + groupColumns
+INSERT INTO process_groups AS g (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, require_tags, disallow_tags, created_by, rollout_policy, last_rollout)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 1) RETURNING ` + groupColumns
 
 // CreateGroup creates a process group and takes the quota for its replicas. Repeating the
 // request returns the existing group; a different one with that name is CodeGroupExists.
 func (s *Store) CreateGroup(ctx context.Context, id prego.GroupID, envID prego.EnvID, r workload.CreateGroupRequest, by string) (g workload.Group, created bool, err error) {
 	err = s.inEnv(ctx, "create process group", envID, func(tx pgx.Tx, orgID prego.OrgID, region prego.Region) error {
+		policy, err := r.Policy()
+		if err != nil {
+			return err
+		}
 		g, err = oneGroup(ctx, tx, sqlGroupOfName, string(envID), r.Name)
 		if err == nil {
-			return sameGroup(g, r)
+			return sameGroup(g, r, policy)
 		}
 		if prego.CodeOf(err) != prego.CodeGroupNotFound {
 			return err
@@ -71,7 +75,10 @@ func (s *Store) CreateGroup(ctx context.Context, id prego.GroupID, envID prego.E
 			return err
 		}
 		if g, err = one[workload.Group](ctx, tx, sqlInsertGroup, id, envID, orgID, region, r.Name, r.Spec, r.Spec.MemoryLimitBytes, r.Spec.CPURequest, *r.Replicas,
-			filled(r.Spec.Constraint.Require), filled(r.Spec.Constraint.Disallow), by); err != nil {
+			filled(r.Spec.Constraint.Require), filled(r.Spec.Constraint.Disallow), by, policy); err != nil {
+			return err
+		}
+		if err := beginRollout(ctx, tx, id, workload.RolloutCreate, by, ""); err != nil {
 			return err
 		}
 		created = true
@@ -85,8 +92,8 @@ func (s *Store) CreateGroup(ctx context.Context, id prego.GroupID, envID prego.E
 }
 
 // sameGroup tells whether a request asks for what the group of its name is.
-func sameGroup(g workload.Group, r workload.CreateGroupRequest) error {
-	if g.Spec.Equal(r.Spec) && g.Replicas == *r.Replicas && g.Constraint.Equal(*r.Spec.Constraint) {
+func sameGroup(g workload.Group, r workload.CreateGroupRequest, policy workload.RolloutPolicy) error {
+	if g.Spec.Equal(r.Spec) && g.Replicas == *r.Replicas && g.Constraint.Equal(*r.Spec.Constraint) && g.Policy == policy {
 		return nil
 	}
 	return &prego.Error{Code: prego.CodeGroupExists, Field: "name", Message: "belongs to another process group of this environment"}
@@ -165,7 +172,7 @@ func (g lockedGroup) grow(replicas int, spec workload.Spec) []quota.Delta {
 
 // What was wanted before a change is wanted no more: the run of the group decides anew.
 const sqlScaleGroup = `
-UPDATE process_groups SET replicas = $2, wanted = 0, converged = false, next_attempt_at = NULL, refused_usage = NULL, updated_at = now() WHERE group_id = $1`
+UPDATE process_groups SET replicas = $2, wanted = 0, converged = false, next_attempt_at = NULL, refused_usage = NULL, progress_at = now(), updated_at = now() WHERE group_id = $1`
 
 // ScaleGroup sets how many instances a group should have. What it takes more of the
 // org's quota is checked under the org's lock; scaling down never is.
@@ -187,6 +194,9 @@ func (s *Store) ScaleGroup(ctx context.Context, id prego.GroupID, replicas int, 
 			if _, err := tx.Exec(ctx, sqlScaleGroup, id, replicas); err != nil {
 				return err
 			}
+			if _, err := tx.Exec(ctx, sqlForgetCrashes, id); err != nil {
+				return err
+			}
 			if err := orgEvent(ctx, tx, org.Event{OrgID: locked.OrgID, Type: "group.scale", Subject: string(id), Actor: by},
 				map[string]any{"old": locked.Replicas, "new": replicas}); err != nil {
 				return err
@@ -196,83 +206,6 @@ func (s *Store) ScaleGroup(ctx context.Context, id prego.GroupID, replicas int, 
 		return err
 	})
 	return g, err
-}
-
-const sqlDeployGroup = `
-UPDATE process_groups SET spec = $2, memory_limit_bytes = $3, cpu_request = $4, release = last_release + 1, last_release = last_release + 1,
-    deploy_status = $5, deploy_message = $6, no_surge = $7, wanted = 0, failures = 0, converged = false, next_attempt_at = NULL, refused_usage = NULL, updated_at = now()
-WHERE group_id = $1`
-
-// DeployGroup starts another release. Quota is taken for what the release needs more than
-// the one before, and for the one extra instance during the rollout. Without room for that
-// instance, a group of several replicas stops one before starting the next, and a group of
-// one is rejected, because nothing of it would run in between. Deploying the present spec
-// is not a new release.
-func (s *Store) DeployGroup(ctx context.Context, id prego.GroupID, spec workload.Spec, by string) (g workload.Group, err error) {
-	err = s.inTx(ctx, "deploy process group", func(tx pgx.Tx) error {
-		locked, err := lockGroup(ctx, tx, id)
-		if err != nil {
-			return err
-		}
-		if spec.Constraint != nil && !spec.Constraint.Equal(locked.Constraint) {
-			return &prego.Error{Code: prego.CodeConstraintImmutable, Field: "spec.constraint", Message: "is fixed once the group is made: make another group"}
-		}
-		spec.Constraint = locked.Spec.Constraint
-		if spec.Equal(locked.Spec) {
-			g = locked.Group
-			return nil
-		}
-		if err := s.takeQuota(ctx, tx, locked.OrgID, locked.grow(locked.Replicas, spec)...); err != nil {
-			return err
-		}
-		status, message, err := s.strategy(ctx, tx, locked, spec)
-		if err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlDeployGroup, id, spec, spec.MemoryLimitBytes, spec.CPURequest, status, message, status == workload.DeployDrainingFirst); err != nil {
-			return err
-		}
-		if g, err = oneGroup(ctx, tx, sqlGetGroup, string(id)); err != nil {
-			return err
-		}
-		return orgEvent(ctx, tx, org.Event{OrgID: locked.OrgID, Type: "group.deploy", Subject: string(id), Actor: by}, map[string]any{
-			"release": g.Release, "image": spec.Image, "memory_limit_bytes": spec.MemoryLimitBytes, "cpu_request": spec.CPURequest, "strategy": status,
-		})
-	})
-	return g, err
-}
-
-// strategy decides how a deploy replaces what runs.
-func (s *Store) strategy(ctx context.Context, tx pgx.Tx, g lockedGroup, spec workload.Spec) (workload.DeployStatus, string, error) {
-	switch {
-	case g.volumes > 0:
-		return workload.DeployStoppingFirst, "a volume has one writer: what runs stops before the release starts", nil
-	case g.have.have == 0:
-		return workload.DeployRolling, "nothing runs: the release is proven by the first instances that do", nil
-	}
-	// On top of all that the group will have.
-	surge := append(g.grow(g.Replicas, spec), surgeOf(spec, g.overhead)...)
-	for i := range surge[:3] {
-		surge[i].By += surge[i+3].By
-	}
-	err := s.takeQuota(ctx, tx, g.OrgID, surge[:3]...)
-	var over *org.QuotaExceeded
-	switch {
-	case err == nil:
-		return workload.DeployRolling, "one instance more than replicas at most, one after the other", nil
-	case !errors.As(err, &over) || g.Replicas <= 1:
-		return "", "", err
-	}
-	return workload.DeployDrainingFirst, drainFirstText(over), nil
-}
-
-func drainFirstText(over *org.QuotaExceeded) string {
-	return fmt.Sprintf("the org's %s has no room for one instance more: an instance is drained before the next one starts, so that the group has one less meanwhile", over.Dimension)
-}
-
-// surgeOf is what one instance takes.
-func surgeOf(spec workload.Spec, overhead int64) []quota.Delta {
-	return promised(promise{replicas: 1, memory: spec.MemoryLimitBytes + overhead, cpu: spec.CPURequest})
 }
 
 const sqlDeleteGroup = `UPDATE process_groups SET deleted_at = now(), wanted = 0, waiting_since = NULL, converged = false, updated_at = now() WHERE group_id = $1`
@@ -304,7 +237,7 @@ func (s *Store) DeleteGroup(ctx context.Context, id prego.GroupID, by string) (g
 	return g, err
 }
 
-const instanceColumns = `i.instance_id, i.group_id, i.org_id, i.server_id, i.number, i.release, i.spec, i.ports, i.state, i.healthy, i.message, i.created_at, i.started_at, i.running_at, i.stopped_at`
+const instanceColumns = `i.instance_id, i.group_id, i.org_id, i.server_id, i.number, i.release, i.spec, i.ports, i.state, i.healthy, i.message, i.restarts, i.created_at, i.started_at, i.running_at, i.stopped_at`
 
 var instances = listing[workload.Instance]{
 	what: "instances", from: `SELECT ` + instanceColumns + ` FROM instances i`,

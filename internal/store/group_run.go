@@ -19,32 +19,42 @@ import (
 // The group, deleted ones too: their instances are still to be stopped.
 const sqlPlanGroup = `
 SELECT g.org_id, g.region, g.replicas, g.deleted_at IS NOT NULL AS deleted, g.release, g.stable_release AS stable, g.deploy_status AS deploy, g.no_surge,
-    g.failures, g.next_attempt_at AS next, g.status_reason AS reason, clock_timestamp() AS now
+    g.surge_limit, g.rollout_policy AS policy, g.paused_at IS NOT NULL AS paused, g.failures, g.progress_at, g.next_attempt_at AS next, g.status_reason AS reason,
+    g.status_message AS message, EXISTS (SELECT FROM rollouts r WHERE r.group_id = g.group_id AND r.number = g.last_rollout AND r.outcome IN ('under_way', 'failed')) AS open,
+    clock_timestamp() AS now
 FROM process_groups g WHERE g.group_id = $1 FOR NO KEY UPDATE`
 
 const sqlPlanInstances = `
 SELECT i.instance_id AS id, i.number, i.release, i.state, s.status IN ('failed', 'terminated') AS lost, s.status = 'draining' OR kept_for_tenants(s.server_id) AS leaving, i.message,
-    i.started_at IS NOT NULL AS started, i.healthy_by
+    i.started_at IS NOT NULL AS started, i.healthy_by,
+    COALESCE(CASE i.state WHEN 'draining' THEN i.drain_until - clock_timestamp() ELSE make_interval(secs => (i.spec ->> 'drain_seconds')::float8) END, '0') AS drain
 FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.group_id = $1 AND i.state <> 'stopped' ORDER BY i.number`
 
 const sqlPlanExclusive = `SELECT EXISTS (SELECT FROM volume_attachments WHERE group_id = $1 AND deleted_at IS NULL)`
 
 const sqlLoseInstances = `UPDATE instances SET state = 'failed', healthy = false, message = 'its server failed or is gone' WHERE instance_id = ANY ($1) AND state IN ('booting', 'running')`
 
-const sqlLateInstances = `
-UPDATE instances i SET state = 'failed', healthy = false, message = l.message
-FROM unnest($1::text[], $2::text[]) AS l(instance_id, message) WHERE i.instance_id = l.instance_id AND i.state = 'booting'`
+// Those who were served by a healthy one have its drain time to leave.
+const sqlDrainInstances = `
+UPDATE instances SET state = 'draining', healthy = false,
+    drain_until = CASE state WHEN 'running' THEN now() + make_interval(secs => (spec ->> 'drain_seconds')::float8) END
+WHERE instance_id = ANY ($1) AND state IN ('booting', 'running')`
 
-const sqlDrainInstances = `UPDATE instances SET state = 'draining', healthy = false WHERE instance_id = ANY ($1) AND state IN ('booting', 'running')`
+// Crashed instances whose places are not to be filled yet.
+const sqlPlanBackoff = `
+SELECT count(*)::int AS n, COALESCE(min(retry_at) - $3, '0') AS next FROM instances WHERE group_id = $1 AND release = $2 AND retry_at > $3 AND state = 'stopped'`
 
 const sqlRollBackGroup = `
 UPDATE process_groups SET spec = stable_spec, release = stable_release, memory_limit_bytes = (stable_spec ->> 'memory_limit_bytes')::bigint,
-    cpu_request = (stable_spec ->> 'cpu_request')::float8, deploy_status = 'rolled_back', deploy_message = $2, wanted = 0, failures = 0, next_attempt_at = NULL,
-    updated_at = now() WHERE group_id = $1`
+    cpu_request = (stable_spec ->> 'cpu_request')::float8, deploy_status = 'rolled_back', deploy_message = $2, deploy_reason = $3, wanted = 0, failures = 0, next_attempt_at = NULL,
+    progress_at = now(), last_rollout = last_rollout + 1, updated_at = now() WHERE group_id = $1`
+
+const sqlFailRollout = `UPDATE process_groups SET deploy_status = 'failed', deploy_message = $2, deploy_reason = $3, updated_at = now() WHERE group_id = $1`
 
 const sqlProveGroup = `
-UPDATE process_groups SET stable_spec = spec, stable_release = release, no_surge = false,
-    deploy_status = CASE WHEN deploy_status IN ('rolling', 'draining_first', 'stopping_first') THEN 'succeeded' ELSE deploy_status END, updated_at = now()
+UPDATE process_groups SET stable_spec = spec, stable_release = release, no_surge = false, surge_limit = NULL,
+    deploy_reason = CASE deploy_status WHEN 'failed' THEN '' ELSE deploy_reason END, deploy_message = CASE deploy_status WHEN 'failed' THEN '' ELSE deploy_message END,
+    deploy_status = CASE WHEN deploy_status IN ('rolling', 'draining_first', 'stopping_first', 'failed') THEN 'succeeded' ELSE deploy_status END, updated_at = now()
 WHERE group_id = $1`
 
 // A group that wants nothing is short of nothing; one that still does keeps the reason.
@@ -52,8 +62,8 @@ const sqlPlannedGroup = `
 UPDATE process_groups SET wanted = $2, surge = $3, converged = $4, updated_at = now(),
     waiting_since = CASE WHEN $2 = 0 THEN NULL ELSE COALESCE(waiting_since, now()) END,
     status = CASE WHEN $5 THEN 'running' WHEN $4 THEN 'stopped' WHEN $2 > 0 AND status = 'unschedulable' THEN status ELSE 'pending' END,
-    status_reason = CASE WHEN $4 OR ($2 = 0 AND status_reason <> 'instance_failed') THEN '' ELSE status_reason END,
-    status_message = CASE WHEN $4 OR ($2 = 0 AND status_reason <> 'instance_failed') THEN '' ELSE status_message END
+    status_reason = CASE WHEN $4 OR ($2 = 0 AND status_reason NOT IN ('instance_failed', 'crash_loop')) THEN '' ELSE status_reason END,
+    status_message = CASE WHEN $4 OR ($2 = 0 AND status_reason NOT IN ('instance_failed', 'crash_loop')) THEN '' ELSE status_message END
 WHERE group_id = $1`
 
 // maxAtOnce bounds how many instances one plan starts and stops.
@@ -61,15 +71,23 @@ const maxAtOnce = 50
 
 type groupRow struct {
 	instance.GroupState
-	OrgID    prego.OrgID
-	Region   prego.Region
-	Failures int
-	Next     *time.Time // attempt
-	Reason   string
-	Now      time.Time
-	late     []string // instances that were not healthy in time, and why they say that they fail
-	lateText []string
-	watch    time.Duration // until the next one is late; 0 for none
+	OrgID      prego.OrgID
+	Region     prego.Region
+	ProgressAt time.Time
+	Next       *time.Time // attempt
+	Reason     string
+	Message    string
+	Now        time.Time
+	late       []string // instances that were not healthy in time, and why they say that they fail
+	lateText   []string
+	watch      time.Duration // until something is late, or to be tried again; 0 for never
+}
+
+// look makes the group be looked at again after some time.
+func (g *groupRow) look(after time.Duration) {
+	if after = max(after, time.Millisecond); g.watch == 0 || after < g.watch {
+		g.watch = after
+	}
 }
 
 // plannedInstance is a row of an instance that is not stopped.
@@ -90,8 +108,8 @@ func (g *groupRow) take(rows []plannedInstance) {
 				}
 				i.State, i.Message = workload.InstanceFailed, text
 				g.late, g.lateText = append(g.late, i.ID), append(g.lateText, text)
-			case g.watch == 0 || left < g.watch:
-				g.watch = max(left, time.Millisecond)
+			default:
+				g.look(left)
 			}
 		}
 		g.Instances = append(g.Instances, i.GroupInstance)
@@ -108,25 +126,22 @@ func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Dura
 		}
 		steps := instance.ScheduleGroup(g.GroupState)
 		b := &pgx.Batch{}
-		if n := len(g.late); n > 0 {
-			pause := backoff(g.Failures + n - 1)
-			next := g.Now.Add(pause)
-			g.Next = &next
-			b.Queue(sqlLateInstances, g.late, g.lateText)
-			b.Queue(sqlGroupFailed, id, pause.Seconds(), g.lateText[0], n)
-		}
 		if len(steps.Lose) > 0 {
 			b.Queue(sqlLoseInstances, steps.Lose)
 		}
 		if len(steps.Drain) > 0 {
 			b.Queue(sqlDrainInstances, steps.Drain)
 		}
-		if f := steps.RollBack; f != nil {
-			b.Queue(sqlRollBackGroup, id, fmt.Sprintf("release %d did not become healthy: %s", f.Release, f.Message))
-			b.Queue(sqlOrgEvent, g.OrgID, "group.roll_back", id, string(prego.ActorSystem), "", fmt.Sprintf(`{"release": %d, "stable_release": %d}`, f.Release, g.Stable))
+		rolledBack := steps.Failed != nil && steps.Failed.RollBack
+		if steps.Failed != nil {
+			g.fail(b, id, *steps.Failed)
 		}
 		if steps.Proven {
 			b.Queue(sqlProveGroup, id)
+			b.Queue(sqlEndRollout, id, workload.RolloutSucceeded, "", "")
+		}
+		if steps.Next > 0 {
+			g.look(steps.Next)
 		}
 		running := g.Replicas - steps.Want // good enough for the status: what boots is pending below
 		full := steps.Settled && g.Replicas > 0 && !g.Deleted
@@ -136,7 +151,7 @@ func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Dura
 		}
 		p = workload.GroupPlan{
 			OrgID: g.OrgID, Region: g.Region, Boot: steps.Boot, Stop: steps.Stop, Settled: steps.Settled, Wait: retry, Late: len(g.late),
-			Serve: steps.Want > 0 && (g.Next == nil || !g.Next.After(g.Now) || steps.RollBack != nil),
+			Serve: steps.Want > 0 && (g.Next == nil || !g.Next.After(g.Now) || rolledBack),
 		}
 		p.Boot, p.Stop = p.Boot[:min(len(p.Boot), maxAtOnce)], p.Stop[:min(len(p.Stop), maxAtOnce)]
 		if g.watch > 0 {
@@ -162,8 +177,57 @@ func readGroup(ctx context.Context, tx pgx.Tx, id prego.GroupID) (g groupRow, er
 		return g, err
 	}
 	rows, err := many[plannedInstance](ctx, tx, sqlPlanInstances, id)
+	if err != nil {
+		return g, err
+	}
 	g.take(rows)
+	if len(g.late) > 0 {
+		n, _, err := failInstances(ctx, tx, id, g.Release, g.late, g.lateText)
+		if err != nil {
+			return g, err
+		}
+		g.Failures += n
+		g.Message = g.lateText[0]
+	}
+	pauses, err := one[struct {
+		N    int
+		Next time.Duration
+	}](ctx, tx, sqlPlanBackoff, id, g.Release, g.Now)
+	if g.Backoff = pauses.N; g.Backoff > 0 {
+		g.look(pauses.Next)
+	}
+	if g.Deploy.UnderWay() && g.Stable != g.Release && !g.Paused && g.Replicas > 0 {
+		left := g.ProgressAt.Add(g.Policy.ProgressDeadline()).Sub(g.Now)
+		if g.Overdue = left <= 0; !g.Overdue {
+			g.look(left)
+		}
+	}
 	return g, err
+}
+
+// fail records that the rollout failed, and goes back to the last good release if it
+// should.
+func (g groupRow) fail(b *pgx.Batch, id prego.GroupID, f instance.FailedRollout) {
+	text := fmt.Sprintf("release %d did not become healthy", f.Release)
+	if f.Reason == workload.ReasonProgressDeadline {
+		text += fmt.Sprintf(": no instance more within %s", g.Policy.ProgressDeadline())
+	} else {
+		text += fmt.Sprintf(": %d instances failed, and %d may", g.Failures, g.Policy.MaxFailures)
+	}
+	if why := cmp.Or(f.Message, g.Message, g.Reason); why != "" {
+		text += ": " + why
+	}
+	event, data := "group.rollout_failed", fmt.Sprintf(`{"release": %d, "reason": %q}`, f.Release, f.Reason)
+	if !f.RollBack {
+		b.Queue(sqlEndRollout, id, workload.RolloutFailed, f.Reason, text)
+		b.Queue(sqlFailRollout, id, text, f.Reason)
+	} else {
+		event, data = "group.roll_back", fmt.Sprintf(`{"release": %d, "old_release": %d, "stable_release": %d, "reason": %q}`, g.Stable, f.Release, g.Stable, f.Reason)
+		b.Queue(sqlEndRollout, id, workload.RolloutRolledBack, f.Reason, text)
+		b.Queue(sqlRollBackGroup, id, text, f.Reason)
+		queueRollout(b, id, workload.RolloutRollback, string(prego.ActorSystem), "")
+	}
+	b.Queue(sqlOrgEvent, g.OrgID, event, id, string(prego.ActorSystem), "", data)
 }
 
 // ServeInstances runs f as the only one who allocates instances in a region; done is
@@ -217,9 +281,10 @@ func (s *Store) InstanceServers(ctx context.Context, region prego.Region, groups
 }
 
 const sqlAllocatingGroup = `
-SELECT org_id, region, replicas, spec, wanted, surge, last_instance AS last, COALESCE(clock_timestamp() - waiting_since, '0') AS waited,
+SELECT org_id, region, replicas, spec, wanted, last_instance AS last,
+    surge AND (SELECT count(*) FROM instances i WHERE i.group_id = g.group_id AND i.state IN ('booting', 'running', 'failed')) >= replicas AS surge, COALESCE(clock_timestamp() - waiting_since, '0') AS waited,
     (SELECT overhead_bytes_per_instance FROM workload_settings) AS overhead
-FROM process_groups WHERE group_id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE`
+FROM process_groups g WHERE group_id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE`
 
 // A server whose state is just being changed is locked: another one is tried. The group's
 // volumes may have changed since the decision.
@@ -239,12 +304,18 @@ SELECT kept_for_tenants($1), COALESCE(sum(memory_limit_bytes + (SELECT overhead_
 FROM instances WHERE server_id = $1 AND state <> 'stopped'`
 
 const sqlAllocate = `
-WITH made AS (
-    INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request, number, spec, ports, state)
-    SELECT $2, g.group_id, g.org_id, $3, g.release, g.memory_limit_bytes, g.cpu_request, $4, g.spec, $5, 'booting' FROM process_groups g WHERE g.group_id = $1)
+WITH crashed AS (
+    UPDATE instances SET retry_at = NULL WHERE instance_id = (
+        SELECT i.instance_id FROM instances i JOIN process_groups g USING (group_id)
+        WHERE i.group_id = $1 AND i.release = g.release AND i.retry_at <= now() AND i.state = 'stopped' ORDER BY i.retry_at LIMIT 1)
+    RETURNING restarts
+), made AS (
+    INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request, number, spec, ports, state, restarts)
+    SELECT $2, g.group_id, g.org_id, $3, g.release, g.memory_limit_bytes, g.cpu_request, $4, g.spec, $5, 'booting', COALESCE((SELECT restarts + 1 FROM crashed), 0)
+    FROM process_groups g WHERE g.group_id = $1)
 UPDATE process_groups SET wanted = wanted - 1, last_instance = $4, decision = $6, next_attempt_at = NULL, refused_usage = NULL,
-    status = 'pending', status_reason = CASE status_reason WHEN 'instance_failed' THEN status_reason ELSE '' END,
-    status_message = CASE status_reason WHEN 'instance_failed' THEN status_message ELSE '' END,
+    status = 'pending', status_reason = CASE WHEN status_reason IN ('instance_failed', 'crash_loop') THEN status_reason ELSE '' END,
+    status_message = CASE WHEN status_reason IN ('instance_failed', 'crash_loop') THEN status_message ELSE '' END,
     waiting_since = CASE WHEN wanted = 1 THEN NULL ELSE waiting_since END, updated_at = now()
 WHERE group_id = $1`
 
@@ -257,8 +328,9 @@ UPDATE process_groups g SET status = 'unschedulable', status_reason = $2 || ':' 
 WHERE g.group_id = $1 AND g.wanted > 0`
 
 const sqlRefuseSurge = `
-UPDATE process_groups SET no_surge = true, wanted = 0, waiting_since = NULL, deploy_message = $2,
-    deploy_status = CASE deploy_status WHEN 'rolling' THEN 'draining_first' ELSE deploy_status END, updated_at = now()
+UPDATE process_groups SET no_surge = x.extra = 0, surge_limit = x.extra, wanted = 0, waiting_since = NULL, deploy_message = CASE x.extra WHEN 0 THEN $2 ELSE deploy_message END,
+    deploy_status = CASE WHEN deploy_status = 'rolling' AND x.extra = 0 THEN 'draining_first' ELSE deploy_status END, updated_at = now()
+FROM (SELECT GREATEST(0, count(i.*) - g.replicas)::int AS extra FROM process_groups g LEFT JOIN instances i ON i.group_id = g.group_id AND i.state <> 'stopped' WHERE g.group_id = $1 GROUP BY g.replicas) x
 WHERE group_id = $1 AND wanted > 0`
 
 // refusedAllocation undoes an allocation that was refused, before the refusal is written.
@@ -395,20 +467,21 @@ func (s *Store) InstanceHost(ctx context.Context, id string) (workload.InstanceH
 	return get[workload.InstanceHost](ctx, s.pool, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id), sqlInstanceHost, id)
 }
 
-const sqlHoldGroup = `SELECT g.group_id, g.failures FROM process_groups g JOIN instances i ON i.group_id = g.group_id WHERE i.instance_id = $1 FOR NO KEY UPDATE OF g`
+const sqlHoldGroup = `SELECT g.group_id, g.release FROM process_groups g JOIN instances i ON i.group_id = g.group_id WHERE i.instance_id = $1 FOR NO KEY UPDATE OF g`
 
 const sqlInstanceRunning = `
 UPDATE instances SET state = 'running', healthy = true, message = '', running_at = now(), started_at = COALESCE(started_at, now()) WHERE instance_id = $1 AND state = 'booting'`
 
 const sqlGroupRan = `
-UPDATE process_groups SET failures = 0, status_reason = CASE status_reason WHEN 'instance_failed' THEN '' ELSE status_reason END,
+UPDATE process_groups SET progress_at = CASE release WHEN (SELECT i.release FROM instances i WHERE i.instance_id = $2) THEN now() ELSE progress_at END,
+    status_reason = CASE status_reason WHEN 'instance_failed' THEN '' ELSE status_reason END,
     status_message = CASE status_reason WHEN 'instance_failed' THEN '' ELSE status_message END WHERE group_id = $1`
 
 // InstanceRunning says that an instance is healthy; false when it is not to run any
 // more.
 func (s *Store) InstanceRunning(ctx context.Context, id string) (ok bool, err error) {
-	return s.changeInstance(ctx, id, sqlInstanceRunning, []any{id}, func(tx pgx.Tx, group string, _ int) error {
-		_, err := tx.Exec(ctx, sqlGroupRan, group)
+	return s.changeInstance(ctx, id, sqlInstanceRunning, []any{id}, func(tx pgx.Tx, group prego.GroupID) error {
+		_, err := tx.Exec(ctx, sqlGroupRan, group, id)
 		return err
 	})
 }
@@ -420,29 +493,71 @@ UPDATE instances SET started_at = now(), healthy_by = now() + make_interval(secs
 // InstanceStarted says that an instance's container runs, and how soon it has to be
 // healthy; false when it is not to be started any more, or was already.
 func (s *Store) InstanceStarted(ctx context.Context, id string, within time.Duration) (ok bool, err error) {
-	return s.changeInstance(ctx, id, sqlInstanceStarted, []any{id, within.Seconds()}, func(pgx.Tx, string, int) error { return nil })
+	return s.changeInstance(ctx, id, sqlInstanceStarted, []any{id, within.Seconds()}, func(pgx.Tx, prego.GroupID) error { return nil })
 }
 
-const sqlInstanceFailed = `UPDATE instances SET state = 'failed', healthy = false, message = $2 WHERE instance_id = $1 AND state IN ('booting', 'running')`
+// An instance that ran for long did not crash in a row with those before it. What follows
+// it starts the later the more have crashed.
+const sqlFailInstances = `
+UPDATE instances i SET state = 'failed', healthy = false, message = f.message, restarts = CASE WHEN i.running_at < now() - $3::interval THEN 0 ELSE i.restarts END,
+    retry_at = now() + LEAST(make_interval(secs => 2 ^ CASE WHEN i.running_at < now() - $3::interval THEN 0 ELSE LEAST(i.restarts, 20) END), $4::interval)
+FROM unnest($1::text[], $2::text[]) AS f (instance_id, message) WHERE i.instance_id = f.instance_id AND i.state IN ('booting', 'running')
+RETURNING i.release, i.restarts + 1 AS crashes`
 
 const sqlGroupFailed = `
-UPDATE process_groups SET failures = failures + $4, next_attempt_at = now() + make_interval(secs => $2), refused_usage = NULL, converged = false,
-    status_reason = 'instance_failed', status_message = $3, updated_at = now() WHERE group_id = $1`
+UPDATE process_groups SET failures = failures + $2, refused_usage = NULL, converged = false, status_reason = $3, status_message = $4, updated_at = now()
+WHERE group_id = $1`
 
-// maxBackoff bounds how long a group whose instances fail one after the other waits.
-const maxBackoff = 5 * time.Minute
+const (
+	// maxBackoff bounds how long the place of an instance that crashes again and again is
+	// empty.
+	maxBackoff = 5 * time.Minute
+	// crashesForgotten is how long an instance must have run for its crash not to count
+	// as one more in a row.
+	crashesForgotten = 10 * time.Minute
+	// crashLoop is how many crashes in a row are a crash loop.
+	crashLoop = 3
+)
 
-// backoff is how long a group waits after a failure that others came before.
-func backoff(failures int) time.Duration { return min(time.Second<<min(failures, 10), maxBackoff) }
+// failInstances makes instances of a group, whose row is locked, fail. It returns how many
+// of them were of the wanted release, and how many in all.
+func failInstances(ctx context.Context, tx pgx.Tx, group prego.GroupID, release int, ids, messages []string) (ofRelease, all int, err error) {
+	failed, err := many[struct{ Release, Crashes int }](ctx, tx, sqlFailInstances, ids, messages, crashesForgotten, maxBackoff)
+	if err != nil || len(failed) == 0 {
+		return 0, 0, err
+	}
+	reason := workload.ReasonInstanceFailed
+	for _, f := range failed {
+		if f.Release == release {
+			ofRelease++
+		}
+		if f.Crashes >= crashLoop {
+			reason = workload.ReasonCrashLoop
+		}
+	}
+	_, err = tx.Exec(ctx, sqlGroupFailed, group, ofRelease, reason, cmp.Or(messages[0], "an instance failed"))
+	return ofRelease, len(failed), err
+}
 
 // InstanceFailed says that an instance failed, and why; false when it is not to run any
-// more. One that follows is started the later the more have failed.
+// more. The more have failed in its place, the later it is filled again.
 func (s *Store) InstanceFailed(ctx context.Context, id, message string) (ok bool, err error) {
-	message = prego.Redact(message)
-	return s.changeInstance(ctx, id, sqlInstanceFailed, []any{id, message}, func(tx pgx.Tx, group string, failures int) error {
-		_, err := tx.Exec(ctx, sqlGroupFailed, group, backoff(failures).Seconds(), cmp.Or(message, "an instance failed"), 1)
+	err = s.inTx(ctx, "instance "+id, func(tx pgx.Tx) error {
+		group, release, err := holdGroup(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		_, n, err := failInstances(ctx, tx, group, release, []string{id}, []string{prego.Redact(message)})
+		ok = n > 0
 		return err
 	})
+	return ok, err
+}
+
+// holdGroup locks the group of an instance.
+func holdGroup(ctx context.Context, tx pgx.Tx, id string) (group prego.GroupID, release int, err error) {
+	err = tx.QueryRow(ctx, sqlHoldGroup, id).Scan(&group, &release)
+	return group, release, ifNoRows(err, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id))
 }
 
 const sqlInstanceStopped = `
@@ -450,23 +565,21 @@ UPDATE instances SET state = 'stopped', healthy = false, stopped_at = now() WHER
 
 // InstanceStopped says that an instance's container is gone: it no longer counts.
 func (s *Store) InstanceStopped(ctx context.Context, id string) (ok bool, err error) {
-	return s.changeInstance(ctx, id, sqlInstanceStopped, []any{id}, func(pgx.Tx, string, int) error { return nil })
+	return s.changeInstance(ctx, id, sqlInstanceStopped, []any{id}, func(pgx.Tx, prego.GroupID) error { return nil })
 }
 
 // changeInstance changes an instance under its group's lock, as plans do, and the group
 // with it.
-func (s *Store) changeInstance(ctx context.Context, id, sql string, args []any, then func(tx pgx.Tx, group string, failures int) error) (ok bool, err error) {
+func (s *Store) changeInstance(ctx context.Context, id, sql string, args []any, then func(tx pgx.Tx, group prego.GroupID) error) (ok bool, err error) {
 	err = s.inTx(ctx, "instance "+id, func(tx pgx.Tx) error {
-		var group string
-		var failures int
-		err := tx.QueryRow(ctx, sqlHoldGroup, id).Scan(&group, &failures)
+		group, _, err := holdGroup(ctx, tx, id)
 		if err != nil {
-			return ifNoRows(err, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id))
+			return err
 		}
 		if ok, err = changed(ctx, tx, sql, args...); err != nil || !ok {
 			return err
 		}
-		return then(tx, group, failures)
+		return then(tx, group)
 	})
 	return ok, err
 }

@@ -317,14 +317,14 @@ func TestADeployThatNeedsMoreIsPromised(t *testing.T) {
 		_, err = s.turn(ctx, prego.GroupID(id))
 		require.NoError(t, err)
 	}
-	_, err = s.DeployGroup(ctx, prego.GroupID(id), specOf(116), "test")
+	_, err = s.DeployGroup(ctx, prego.GroupID(id), specOf(116), nil, "test")
 	require.NoError(t, err)
 	_, promised := s.usage(t, "acme")
 	require.Equal(t, float64(2*100<<20), promised[quota.MaxTotalMemoryBytes])
 	require.Zero(t, promised[quota.MaxInstances])
 	_, err = s.pool.Exec(ctx, `INSERT INTO org_quotas (org_id, dimension, limit_value, updated_by) VALUES ('acme', 'max_total_memory_bytes', $1, 'test')`, 2*148<<20)
 	require.NoError(t, err)
-	_, err = s.DeployGroup(ctx, prego.GroupID(id), specOf(117), "test")
+	_, err = s.DeployGroup(ctx, prego.GroupID(id), specOf(117), nil, "test")
 	var over *org.QuotaExceeded
 	require.True(t, errors.As(err, &over), "%v", err)
 	require.Equal(t, float64(2<<20), over.RequestedDelta)
@@ -338,7 +338,7 @@ func TestADeployThatNeedsMoreIsPromised(t *testing.T) {
 	// As large as before, and no room for one more: an instance goes first.
 	next := specOf(116)
 	next.Image = "web:2"
-	g, err := s.DeployGroup(ctx, prego.GroupID(id), next, "test")
+	g, err := s.DeployGroup(ctx, prego.GroupID(id), next, nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, workload.DeployDrainingFirst, g.DeployStatus)
 }

@@ -43,19 +43,23 @@ WITH incoming AS (
         healthy = NOT h.ended AND h.health = 'healthy',
         message = CASE WHEN h.ended OR h.health = 'healthy' OR i.state = 'booting' THEN h.detail ELSE 'its health check fails: ' || h.detail END,
         running_at = CASE WHEN NOT h.ended AND h.health = 'healthy' THEN COALESCE(i.running_at, now()) ELSE i.running_at END,
-        started_at = CASE WHEN NOT h.ended AND h.health = 'healthy' THEN COALESCE(i.started_at, now()) ELSE i.started_at END
+        started_at = CASE WHEN NOT h.ended AND h.health = 'healthy' THEN COALESCE(i.started_at, now()) ELSE i.started_at END,
+        restarts = CASE WHEN i.running_at < now() - $12::interval AND (h.ended OR h.health = 'unhealthy') THEN 0 ELSE i.restarts END,
+        retry_at = CASE WHEN h.ended OR i.state = 'running' AND h.health = 'unhealthy'
+            THEN now() + LEAST(make_interval(secs => 2 ^ CASE WHEN i.running_at < now() - $12::interval THEN 0 ELSE LEAST(i.restarts, 20) END), $11::interval) END
     FROM held h WHERE i.instance_id = h.instance_id AND i.state IN ('booting', 'running')
-    RETURNING i.group_id, i.org_id, i.state, i.message
+    RETURNING i.group_id, i.org_id, i.state, i.message, i.release, i.restarts
 ), sums AS (
-    SELECT group_id, org_id, count(*) FILTER (WHERE state = 'failed')::int AS failed, count(*) FILTER (WHERE state = 'running')::int AS ran,
-        COALESCE(NULLIF(max(message) FILTER (WHERE state = 'failed'), ''), 'an instance failed') AS message
-    FROM changed WHERE state <> 'booting' GROUP BY 1, 2
+    SELECT c.group_id, c.org_id, count(*) FILTER (WHERE c.state = 'failed')::int AS failed, count(*) FILTER (WHERE c.state = 'running')::int AS ran,
+        count(*) FILTER (WHERE c.state = 'failed' AND c.release = g.release) AS failures, bool_or(c.state = 'failed' AND c.restarts + 1 >= $13) AS loops,
+        bool_or(c.state = 'running' AND c.release = g.release) AS progress,
+        COALESCE(NULLIF(max(c.message) FILTER (WHERE c.state = 'failed'), ''), 'an instance failed') AS message
+    FROM changed c JOIN process_groups g ON g.group_id = c.group_id WHERE c.state <> 'booting' GROUP BY 1, 2
 ), groups AS (
     UPDATE process_groups g SET updated_at = now(), converged = false,
-        failures = CASE WHEN u.failed > 0 THEN g.failures + u.failed ELSE 0 END,
-        next_attempt_at = CASE WHEN u.failed > 0 THEN now() + make_interval(secs => LEAST(2 ^ LEAST(g.failures + u.failed - 1, 10), $11)) ELSE g.next_attempt_at END,
+        failures = g.failures + u.failures, progress_at = CASE WHEN u.progress THEN now() ELSE g.progress_at END,
         refused_usage = CASE WHEN u.failed > 0 THEN NULL ELSE g.refused_usage END,
-        status_reason = CASE WHEN u.failed > 0 THEN 'instance_failed' WHEN g.status_reason = 'instance_failed' THEN '' ELSE g.status_reason END,
+        status_reason = CASE WHEN u.loops THEN 'crash_loop' WHEN u.failed > 0 THEN 'instance_failed' WHEN g.status_reason = 'instance_failed' THEN '' ELSE g.status_reason END,
         status_message = CASE WHEN u.failed > 0 THEN u.message WHEN g.status_reason = 'instance_failed' THEN '' ELSE g.status_message END
     FROM sums u WHERE g.group_id = u.group_id
     RETURNING g.group_id, g.org_id, u.failed, u.ran
@@ -82,7 +86,7 @@ func (s *Store) ReportInstances(ctx context.Context, batch []workload.InstanceRe
 		OrgID       prego.OrgID
 		Failed, Ran int
 	}
-	rows, err := collect[row](ctx, s, "report instances", sqlReportInstances, servers, keys, streams, seqs, full, of, ids, ended, health, details, maxBackoff.Seconds())
+	rows, err := collect[row](ctx, s, "report instances", sqlReportInstances, servers, keys, streams, seqs, full, of, ids, ended, health, details, maxBackoff, crashesForgotten, crashLoop)
 	for _, r := range rows {
 		if r.ServerID != "" {
 			out.Resync = append(out.Resync, r.ServerID)

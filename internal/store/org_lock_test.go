@@ -139,7 +139,7 @@ func TestARefusedSurgeWaits(t *testing.T) {
 	require.NoError(t, err)
 	next := specOf(16)
 	next.Image = "web:2"
-	_, err = s.DeployGroup(ctx, prego.GroupID(group), next, "test")
+	_, err = s.DeployGroup(ctx, prego.GroupID(group), next, nil, "test")
 	require.NoError(t, err)
 	limit(2)
 	_, err = s.PlanGroup(ctx, prego.GroupID(group), time.Second)

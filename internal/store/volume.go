@@ -176,8 +176,9 @@ const sqlRemount = `
 UPDATE process_groups g SET converged = false, next_attempt_at = NULL, updated_at = now(), wanted = CASE WHEN r.live THEN 0 ELSE wanted END,
     release = CASE WHEN r.live THEN last_release + 1 ELSE release END, last_release = CASE WHEN r.live THEN last_release + 1 ELSE last_release END,
     deploy_status = CASE WHEN r.live THEN 'stopping_first' ELSE deploy_status END, failures = CASE WHEN r.live THEN 0 ELSE failures END,
-    deploy_message = CASE WHEN r.live THEN 'a volume was attached: what runs stops, and starts again with it' ELSE deploy_message END
-FROM (SELECT EXISTS (SELECT FROM instances WHERE group_id = $1 AND state <> 'stopped') AS live) r WHERE g.group_id = $1`
+    deploy_message = CASE WHEN r.live THEN 'a volume was attached: what runs stops, and starts again with it' ELSE deploy_message END,
+    deploy_reason = CASE WHEN r.live THEN '' ELSE deploy_reason END, progress_at = now(), last_rollout = CASE WHEN r.live THEN last_rollout + 1 ELSE last_rollout END
+FROM (SELECT EXISTS (SELECT FROM instances WHERE group_id = $1 AND state <> 'stopped') AS live) r WHERE g.group_id = $1 RETURNING r.live`
 
 // AttachVolume makes a volume that of a process group. The scheduler brings it to
 // the group's server.
@@ -235,8 +236,14 @@ func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, b
 		if out, err = one[workload.VolumeAttachment](ctx, tx, sqlCreateAttachment, a.AttachmentID, v.OrgID, a.VolumeID, a.GroupID, a.MountPath, by); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sqlRemount, a.GroupID); err != nil {
+		live, err := value[bool](ctx, tx, sqlRemount, a.GroupID)
+		if err != nil {
 			return err
+		}
+		if live {
+			if err := beginRollout(ctx, tx, a.GroupID, workload.RolloutRestart, by, ""); err != nil {
+				return err
+			}
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "attachment.create", Subject: a.AttachmentID, Actor: by}, attachmentPayload(out))
 	})

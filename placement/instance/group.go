@@ -3,20 +3,30 @@ package instance
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/prego/prego/workload"
 )
 
 // GroupState is what the scheduler knows of a process group.
 type GroupState struct {
-	Replicas  int
-	Deleted   bool
-	Release   int // the wanted release
-	Stable    int // the last release that was healthy, 0 for none
-	Deploy    workload.DeployStatus
-	NoSurge   bool            // stop an instance before the next one starts
-	Exclusive bool            `db:"-"` // it has a volume, which allows one writer
-	Instances []GroupInstance `db:"-"`
+	Replicas int
+	Deleted  bool
+	Paused   bool // nothing is replaced because of its release
+	Release  int  // the wanted release
+	Stable   int  // the last release that was healthy, 0 for none
+	Deploy   workload.DeployStatus
+	Open     bool // the last rollout has not come to its end
+	Policy   workload.RolloutPolicy
+	// NoSurge: an instance stops before the next one starts, whatever the policy says.
+	// SurgeLimit bounds how many there may be in addition to the replicas; nil for none.
+	NoSurge    bool
+	SurgeLimit *int
+	Exclusive  bool            `db:"-"` // it has a volume, which allows one writer
+	Failures   int             // of instances of the wanted release since its rollout began
+	Overdue    bool            `db:"-"` // the rollout made no progress in time
+	Backoff    int             `db:"-"` // places of crashed instances that are not to be filled yet
+	Instances  []GroupInstance `db:"-"`
 }
 
 // GroupInstance is an instance that is not stopped.
@@ -28,30 +38,44 @@ type GroupInstance struct {
 	Started bool // its container runs; while it boots, it is only watched
 	Lost    bool // its server has failed or is gone
 	Leaving bool // its server is draining
+	// Drain is how long it goes on: after it was taken out of service, or, of one that is
+	// draining, from now.
+	Drain   time.Duration
 	Message string
 }
 
 // GroupSteps are the next steps of a group. The first four change rows, the others need
 // work on containers.
 type GroupSteps struct {
-	Lose     []string // fail, with their servers
-	RollBack *GroupInstance
-	Proven   bool     // every instance runs the wanted release
-	Drain    []string // in the order in which they were picked
+	Lose   []string       // fail, with their servers
+	Failed *FailedRollout // the rollout has failed
+	Proven bool           // every instance runs the wanted release
+	Drain  []string       // in the order in which they were picked
 
-	Want    int      // instances to allocate
-	Surge   bool     // on top of the replicas
-	Boot    []string // to be started
-	Booting int      // of all instances, started or not
-	Stop    []string
-	Settled bool // nothing is left to do
+	Want    int           // instances to allocate
+	Surge   bool          // some of them on top of the replicas
+	Boot    []string      // to be started
+	Booting int           // of all instances, started or not
+	Stop    []string      // what failed, or was drained for as long as it should
+	Next    time.Duration // until the next one has drained; 0 for none
+	Settled bool          // nothing is left to do
+}
+
+// FailedRollout says why a rollout failed, and whether the group goes back to its last good
+// release.
+type FailedRollout struct {
+	Release  int
+	RollBack bool
+	Reason   string
+	Message  string // of an instance that failed; may be empty
 }
 
 // ScheduleGroup decides what to do for a group. It is pure: calling it again after the
 // steps were taken returns the next ones.
 //
-// A rollout has at most one instance more than replicas (max_surge 1), including
-// draining ones. With NoSurge an old one is stopped first, and with Exclusive all are.
+// Of a rollout there are at most max_surge instances more than replicas, draining ones
+// included, and old ones are drained only while at least replicas - max_unavailable run.
+// With NoSurge old ones are stopped first, and with Exclusive all are.
 func ScheduleGroup(g GroupState) GroupSteps {
 	var s GroupSteps
 	list := slices.Clone(g.Instances)
@@ -62,20 +86,13 @@ func ScheduleGroup(g GroupState) GroupSteps {
 			s.Lose = append(s.Lose, v.ID)
 		}
 	}
-	if g.Deploy.UnderWay() && g.Stable > 0 && g.Stable != g.Release && !g.Deleted {
-		// The loss of an instance's server says nothing about the release.
-		if i := slices.IndexFunc(list, func(v GroupInstance) bool {
-			return v.State == workload.InstanceFailed && !v.Lost && v.Release == g.Release
-		}); i >= 0 {
-			failed := list[i]
-			s.RollBack = &failed
-			g.Release, g.Deploy = g.Stable, workload.DeployRolledBack
-		}
+	if s.Failed = g.failed(list); s.Failed != nil && s.Failed.RollBack {
+		g.Release, g.Deploy, g.Open, g.Backoff = g.Stable, workload.DeployRolledBack, true, 0
 	}
 	if g.Deleted {
 		g.Replicas = 0
 	}
-	r := rollout{g: g, list: list, steps: &s}
+	r := newRollout(g, list, &s)
 	r.drain()
 	r.want()
 	for _, v := range r.list {
@@ -85,15 +102,47 @@ func ScheduleGroup(g GroupState) GroupSteps {
 			if !v.Started {
 				s.Boot = append(s.Boot, v.ID)
 			}
-		case workload.InstanceDraining, workload.InstanceFailed:
+		case workload.InstanceDraining:
+			switch {
+			case v.Drain <= 0 || v.Lost:
+				s.Stop = append(s.Stop, v.ID)
+			case s.Next == 0 || v.Drain < s.Next:
+				s.Next = v.Drain
+			}
+		case workload.InstanceFailed:
 			s.Stop = append(s.Stop, v.ID)
 		case workload.InstanceRunning, workload.InstanceStopped:
 		}
 	}
 	full := r.count(r.current, workload.InstanceRunning) == g.Replicas && r.count(r.old, occupying...) == 0
-	s.Proven = full && g.Replicas > 0 && g.Stable != g.Release
-	s.Settled = full && s.Want == 0 && s.Booting == 0 && len(s.Stop) == 0
+	s.Proven = full && g.Replicas > 0 && (g.Open || g.Stable != g.Release) && !slices.ContainsFunc(r.list, func(v GroupInstance) bool {
+		return v.State == workload.InstanceRunning && v.Release != g.Release // of a group that is paused
+	})
+	s.Settled = full && s.Want == 0 && s.Booting == 0 && len(s.Stop) == 0 && s.Next == 0
 	return s
+}
+
+// failed tells whether the rollout that is under way has failed. The loss of an instance's
+// server says nothing about the release.
+func (g GroupState) failed(list []GroupInstance) *FailedRollout {
+	if !g.Deploy.UnderWay() || g.Stable == g.Release || g.Deleted || g.Paused || g.Replicas == 0 {
+		return nil
+	}
+	f := &FailedRollout{Release: g.Release, RollBack: g.Stable > 0 && g.Policy.AutoRollback}
+	for _, v := range list {
+		if v.State == workload.InstanceFailed && !v.Lost && v.Release == g.Release {
+			f.Message = v.Message
+		}
+	}
+	switch {
+	case g.Failures > g.Policy.MaxFailures:
+		f.Reason = workload.ReasonInstanceFailed
+	case g.Overdue:
+		f.Reason = workload.ReasonProgressDeadline
+	default:
+		return nil
+	}
+	return f
 }
 
 // occupying are the states in which an instance counts as one of the replicas. A
@@ -104,12 +153,33 @@ type rollout struct {
 	g     GroupState
 	list  []GroupInstance
 	steps *GroupSteps
+	// Instances in addition to the replicas, and replicas that may be missing.
+	surge, unavailable int
+}
+
+func newRollout(g GroupState, list []GroupInstance, steps *GroupSteps) *rollout {
+	r := &rollout{g: g, list: list, steps: steps}
+	r.surge, r.unavailable = g.Policy.Bounds(g.Replicas)
+	if g.SurgeLimit != nil {
+		r.surge = min(r.surge, *g.SurgeLimit)
+	}
+	if g.NoSurge {
+		r.surge = 0
+	}
+	if r.surge == 0 {
+		r.unavailable = max(r.unavailable, 1)
+	}
+	return r
 }
 
 // old reports whether an instance is to be replaced; current is the opposite.
-func (r *rollout) old(v GroupInstance) bool { return v.Release != r.g.Release || v.Leaving }
+func (r *rollout) old(v GroupInstance) bool {
+	return v.Leaving || v.Release != r.g.Release && !r.g.Paused
+}
 
 func (r *rollout) current(v GroupInstance) bool { return !r.old(v) }
+
+func (*rollout) all(GroupInstance) bool { return true }
 
 func (r *rollout) count(of func(GroupInstance) bool, states ...workload.InstanceState) (n int) {
 	for _, v := range r.list {
@@ -120,76 +190,54 @@ func (r *rollout) count(of func(GroupInstance) bool, states ...workload.Instance
 	return n
 }
 
+// take drains an instance. One that was not healthy yet serves nobody, and stops at once.
 func (r *rollout) take(v *GroupInstance) {
+	if v.State == workload.InstanceBooting {
+		v.Drain = 0
+	}
 	v.State = workload.InstanceDraining
 	r.steps.Drain = append(r.steps.Drain, v.ID)
 }
 
-// pick drains n matching instances: first those not running yet, then the newest.
-func (r *rollout) pick(n int, of func(GroupInstance) bool) {
-	for _, state := range []workload.InstanceState{workload.InstanceBooting, workload.InstanceRunning} {
-		for i := len(r.list) - 1; i >= 0 && n > 0; i-- {
-			if v := &r.list[i]; v.State == state && of(*v) {
-				r.take(v)
-				n--
-			}
+// pick drains at most n matching instances of a state, the newest first.
+func (r *rollout) pick(n int, of func(GroupInstance) bool, state workload.InstanceState) {
+	for i := len(r.list) - 1; i >= 0 && n > 0; i-- {
+		if v := &r.list[i]; v.State == state && of(*v) {
+			r.take(v)
+			n--
 		}
 	}
 }
 
 func (r *rollout) drain() {
-	all := func(GroupInstance) bool { return true }
 	if r.g.Replicas == 0 || r.g.Exclusive && r.count(r.old, occupying...) > 0 {
 		of := r.old
 		if r.g.Replicas == 0 {
-			of = all
+			of = r.all
 		}
-		r.pick(len(r.list), of)
+		r.pick(len(r.list), of, workload.InstanceBooting)
+		r.pick(len(r.list), of, workload.InstanceRunning)
 		return
 	}
 	// An old instance that is not running yet is useless.
-	for i := range r.list {
-		if v := &r.list[i]; r.old(*v) && v.State == workload.InstanceBooting {
-			r.take(v)
-		}
-	}
-	olds := r.count(r.old, workload.InstanceRunning)
-	// Drain as many old ones as new ones run in their place.
-	if over := r.count(r.current, workload.InstanceRunning) + olds - r.g.Replicas; over > 0 {
-		r.pick(min(over, olds), r.old)
-	}
-	if over := r.count(all, occupying...) - r.g.Replicas - r.surging(); over > 0 {
-		r.pick(over, r.current)
-	}
-	if r.g.NoSurge && r.count(r.old, workload.InstanceRunning) > 0 && len(r.list) <= r.g.Replicas &&
-		r.count(all, workload.InstanceDraining) == 0 && r.count(r.current, workload.InstanceBooting, workload.InstanceFailed) == 0 && r.count(all, occupying...) == r.g.Replicas {
-		r.pick(1, r.old)
-	}
-}
-
-// surging is how many instances may exist in addition to the replicas: one, while there
-// are old ones.
-func (r *rollout) surging() int {
-	if r.count(r.old, occupying...) > 0 && !r.g.Exclusive && !r.g.NoSurge {
-		return 1
-	}
-	return 0
+	r.pick(len(r.list), r.old, workload.InstanceBooting)
+	// Of the old ones, as many as can be missed go.
+	r.pick(r.count(r.all, workload.InstanceRunning)-(r.g.Replicas-r.unavailable), r.old, workload.InstanceRunning)
+	// Of the others, those that are too many: of a group that was scaled down.
+	running := r.count(r.current, workload.InstanceRunning)
+	r.pick(running+r.count(r.current, workload.InstanceBooting)-r.g.Replicas, r.current, workload.InstanceBooting)
+	r.pick(running-r.g.Replicas, r.current, workload.InstanceRunning)
 }
 
 func (r *rollout) want() {
-	all := func(GroupInstance) bool { return true }
-	have := r.count(all, occupying...)
-	olds := r.count(r.old, occupying...)
+	want := r.g.Replicas - r.count(r.current, occupying...)
+	rolling := slices.ContainsFunc(r.list, r.old)
 	switch {
-	case r.g.Replicas == 0:
-	case r.g.Exclusive:
-		if len(r.list) == 0 { // the volume must be free
-			r.steps.Want = 1
-		}
-	case olds == 0 && r.count(r.old, workload.InstanceDraining) == 0:
-		r.steps.Want = max(0, r.g.Replicas-have)
-	case len(r.list) < r.g.Replicas+r.surging() && r.count(r.current, occupying...) < r.g.Replicas &&
-		r.count(r.current, workload.InstanceBooting, workload.InstanceFailed) == 0:
-		r.steps.Want, r.steps.Surge = 1, have >= r.g.Replicas
+	case r.g.Exclusive && len(r.list) > 0: // the volume must be free
+		want = 0
+	case rolling:
+		want = min(want, r.g.Replicas+r.surge-len(r.list))
 	}
+	r.steps.Want = max(0, want-r.g.Backoff)
+	r.steps.Surge = rolling && r.count(r.all, occupying...)+r.steps.Want > r.g.Replicas
 }
