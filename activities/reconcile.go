@@ -30,6 +30,7 @@ type ReconcilerStore interface {
 	EndReconcile(ctx context.Context, runID int64, findings any) error
 	SweepSilent(ctx context.Context, p server.SweepParams) (server.SweepResult, error)
 	CheckUsage(ctx context.Context, page int, patience time.Duration) (org.UsageCheck, error)
+	PruneChanges(ctx context.Context, keep time.Duration) error
 }
 
 // Reconciler holds the periodic steps over all servers.
@@ -100,6 +101,9 @@ func (a *Reconciler) Reconcile(ctx context.Context) (ReconcileResult, error) {
 	}
 	a.checkContainers(ctx, active, &result)
 	a.checkUsage(ctx)
+	if err := a.Store.PruneChanges(ctx, keepChanges); err != nil {
+		a.Log.Warn("the feed of changes is not pruned", zap.String("error", prego.Redact(err.Error())))
+	}
 	a.Metrics.Breaker.Set(map[bool]float64{true: 1}[result.BreakerHit])
 	return result, a.Store.EndReconcile(ctx, runID, result)
 }
@@ -320,7 +324,8 @@ func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost
 }
 
 const (
-	usagePage     = 1000 // orgs
+	keepChanges   = 10 * time.Minute // who looks less often reads everything anew
+	usagePage     = 1000             // orgs
 	usagePatience = 5 * time.Second
 )
 

@@ -385,6 +385,19 @@ func TestReconcilingComparesQuotaCounters(t *testing.T) {
 	require.InDelta(t, 0, counted(t, r.fleet.Metrics.Usage), 0)
 }
 
+// TestReconcilingPrunesTheFeed of what everybody who follows it has read.
+func TestReconcilingPrunesTheFeed(t *testing.T) {
+	t.Parallel()
+	r := newReconciling(t)
+	r.machine("srv-1", server.Active, 1, "")
+	require.Positive(t, r.number(`SELECT count(*) FROM changes`))
+	require.Eventually(t, func() bool { // an older transaction of another test keeps what came after it
+		r.exec(`UPDATE changes_pruned SET marked_at = now() - interval '11 minutes'`)
+		r.reconcile()
+		return r.number(`SELECT count(*) FROM changes`) == 0
+	}, 20*time.Second, 50*time.Millisecond)
+}
+
 // sweeping is a store whose sweep ends as it is told to.
 type sweeping struct {
 	activities.ReconcilerStore

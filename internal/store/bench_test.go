@@ -204,6 +204,16 @@ func (d *durable) pgbench(script, database string, clients, servers, start, seco
 	return rate, n
 }
 
+// benchReservation is of tenant i, on server, shard and pool j, with the site made for it.
+func benchReservation(i, j int) tenant.Reservation {
+	return tenant.Reservation{
+		TenantID: prego.TenantID(fmt.Sprintf("t-%d", i)), Generation: 1, PoolSiteID: fmt.Sprintf("p-%d", i),
+		AppServerID: prego.ServerID(fmt.Sprintf("app-%d", j)), DBShardID: prego.ShardID(fmt.Sprintf("db-%d", j)), RedisPoolID: prego.RedisPoolID(fmt.Sprintf("redis-%d", j)),
+		Mode: tenant.ModeShared, Algorithm: "best_fit", AuditAs: "best_fit", MemoryPctMax: 70, MaxTenants: 1_000_000, ReserveFor: time.Minute,
+		Decision: benchDecision, Policy: benchPolicy, Reason: "most filled server with a ready site", Actor: "bench",
+	}
+}
+
 // reservations lets writers reserve for some time and returns how many per second
 // came about; every one must.
 func reservations(b *testing.B, s *Store, writers, start, limit int, during time.Duration) float64 {
@@ -213,12 +223,7 @@ func reservations(b *testing.B, s *Store, writers, start, limit int, during time
 	for w := range writers {
 		wg.Go(func() {
 			for i := start + w; i < limit && time.Since(began) < during; i += writers {
-				j := strconv.Itoa(i % benchApps)
-				out, err := s.Reserve(context.Background(), tenant.Reservation{
-					TenantID: prego.TenantID("t-" + strconv.Itoa(i)), Generation: 1, AppServerID: prego.ServerID("app-" + j), DBShardID: prego.ShardID("db-" + j), RedisPoolID: prego.RedisPoolID("redis-" + j), PoolSiteID: "p-" + strconv.Itoa(i),
-					Mode: tenant.ModeShared, Algorithm: "best_fit", AuditAs: "best_fit", MemoryPctMax: 70, MaxTenants: 1_000_000, ReserveFor: time.Minute,
-					Decision: benchDecision, Policy: benchPolicy, Reason: "most filled server with a ready site", Actor: "bench",
-				})
+				out, err := s.Reserve(context.Background(), benchReservation(i, i%benchApps))
 				if err != nil || out.Outcome != tenant.ReservePlaced {
 					errs[w] = errors.Join(err, fmt.Errorf("tenant %d: %+v", i, out))
 					return

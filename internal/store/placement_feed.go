@@ -1,8 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -10,9 +12,13 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// The cursor is read first: what commits while the rest is read is met again the
-// next time.
-const sqlFleetCursor = `SELECT pg_snapshot_xmin(pg_current_snapshot())::text`
+// What changed since a cursor, and the next cursor, as of one moment: what commits later is met
+// the next time. kept is false when the feed is pruned beyond the cursor.
+const sqlChanges = `
+WITH c AS MATERIALIZED (SELECT DISTINCT kind, id FROM changes WHERE xid >= $1::text::xid8)
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, (SELECT pruned_xid FROM changes_pruned) <= $1::text::xid8 AS kept,
+    ARRAY(SELECT id FROM c WHERE kind = 'servers') AS servers, ARRAY(SELECT id FROM c WHERE kind = 'db_shards') AS shards,
+    ARRAY(SELECT id FROM c WHERE kind = 'redis_pools') AS pools, ARRAY(SELECT id FROM c WHERE kind = 'site_pool') AS sites`
 
 const sqlFleetServers = `
 SELECT server_id, role, region, infra_provider,
@@ -23,31 +29,39 @@ SELECT server_id, role, region, infra_provider,
        NOT accepts_trial AS refuses_trials, COALESCE(warm_plan, '') AS warm_plan, EXISTS (SELECT FROM fleets f WHERE f.fleet_id = s.fleet_id AND NOT f.serves_tenants) AS not_serving,
        runs.instances AS runs_instances, cpu_pct, worker_slots_pct
 FROM servers s CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM instances i WHERE i.server_id = s.server_id AND i.state <> 'stopped') AS instances) runs
-WHERE role IN ('app', 'node') AND (changed_xid >= $1::text::xid8 OR server_id = ANY ($2)) AND ($1 <> '0' OR status <> 'terminated')`
+WHERE role IN ('app', 'node')`
 
-// A shard has changed when it did or its server, which tells how full its disk is.
 const sqlFleetShards = `
 SELECT d.shard_id, d.region, CASE WHEN d.on_node THEN d.server_id ELSE '' END AS host_server_id, COALESCE(d.plan_tier_lock, '') AS plan_tier_lock,
        COALESCE(d.dedicated_for_tenant_id, '') AS dedicated_for, d.current_tenant_count AS tenants, d.tenant_capacity AS capacity, d.status,
        NOT d.on_node AND f.serves_tenants IS FALSE AS not_serving,
        EXISTS (SELECT FROM instances i WHERE i.server_id = d.server_id AND i.state <> 'stopped') AS runs_instances, s.db_disk_pct AS disk_pct
-FROM db_shards d JOIN servers s ON s.server_id = d.server_id LEFT JOIN fleets f ON f.fleet_id = s.fleet_id
-WHERE d.shard_id = ANY (ARRAY(
-    SELECT c.shard_id FROM db_shards c WHERE c.changed_xid >= $1::text::xid8 AND ($1 <> '0' OR c.status <> 'terminated') UNION SELECT unnest($2::text[])
-    UNION SELECT c.shard_id FROM servers h JOIN db_shards c ON c.server_id = h.server_id WHERE h.changed_xid >= $1::text::xid8 AND $1 <> '0'))`
+FROM db_shards d JOIN servers s ON s.server_id = d.server_id LEFT JOIN fleets f ON f.fleet_id = s.fleet_id`
 
 const sqlFleetPools = `
 SELECT r.pool_id, r.region, CASE WHEN r.on_node THEN r.server_id ELSE '' END AS host_server_id, COALESCE(r.dedicated_for_tenant_id, '') AS dedicated_for,
        r.current_tenants AS tenants, r.tenant_capacity AS capacity, r.status, NOT r.on_node AND f.serves_tenants IS FALSE AS not_serving,
        EXISTS (SELECT FROM instances i WHERE i.server_id = r.server_id AND i.state <> 'stopped') AS runs_instances, s.redis_memory_pct AS memory_pct
-FROM redis_pools r JOIN servers s ON s.server_id = r.server_id LEFT JOIN fleets f ON f.fleet_id = s.fleet_id
-WHERE r.pool_id = ANY (ARRAY(
-    SELECT c.pool_id FROM redis_pools c WHERE c.changed_xid >= $1::text::xid8 AND ($1 <> '0' OR c.status <> 'terminated') UNION SELECT unnest($2::text[])
-    UNION SELECT c.pool_id FROM servers h JOIN redis_pools c ON c.server_id = h.server_id WHERE h.changed_xid >= $1::text::xid8 AND $1 <> '0'))`
+FROM redis_pools r JOIN servers s ON s.server_id = r.server_id LEFT JOIN fleets f ON f.fleet_id = s.fleet_id`
 
-const sqlFleetSites = `
-SELECT pool_site_id, app_server_id, db_shard_id, state = 'available' AS available
-FROM site_pool WHERE (changed_xid >= $1::text::xid8 OR pool_site_id = ANY ($2)) AND ($1 <> '0' OR state = 'available')`
+const sqlFleetSites = `SELECT pool_site_id, app_server_id, db_shard_id, state = 'available' AS available FROM site_pool`
+
+// Everything that is not over. What is there otherwise is of no use to a decision.
+const (
+	sqlAllServers = sqlFleetServers + ` AND status <> 'terminated'`
+	sqlAllShards  = sqlFleetShards + ` WHERE d.status <> 'terminated'`
+	sqlAllPools   = sqlFleetPools + ` WHERE r.status <> 'terminated'`
+	sqlAllSites   = sqlFleetSites + ` WHERE state = 'available'`
+)
+
+// What changed, by id. A shard and a pool have changed when they did or their server, which
+// tells how full the disk and the memory are.
+const (
+	sqlChangedServers = sqlFleetServers + ` AND server_id = ANY ($1)`
+	sqlChangedShards  = sqlFleetShards + ` WHERE d.shard_id = ANY (ARRAY(SELECT unnest($1::text[]) UNION SELECT c.shard_id FROM db_shards c WHERE c.server_id = ANY ($2)))`
+	sqlChangedPools   = sqlFleetPools + ` WHERE r.pool_id = ANY (ARRAY(SELECT unnest($1::text[]) UNION SELECT c.pool_id FROM redis_pools c WHERE c.server_id = ANY ($2)))`
+	sqlChangedSites   = sqlFleetSites + ` WHERE pool_site_id = ANY ($1)`
+)
 
 // The tenants of a parent org change only along with a count, so reading those of changed
 // servers and shards is enough. Each kind is found by its own index: an OR of both would
@@ -55,13 +69,10 @@ FROM site_pool WHERE (changed_xid >= $1::text::xid8 OR pool_site_id = ANY ($2)) 
 const sqlFleetFamilies = `
 WITH a AS (
     SELECT allocation_id, tenant_id, app_server_id, db_shard_id FROM tenant_allocations
-    WHERE released_at IS NULL AND app_server_id = ANY (ARRAY(
-        SELECT server_id FROM servers WHERE changed_xid >= $1::text::xid8 UNION SELECT unnest($2::text[])))
+    WHERE released_at IS NULL AND app_server_id = ANY ($1)
     UNION
     SELECT allocation_id, tenant_id, app_server_id, db_shard_id FROM tenant_allocations
-    WHERE released_at IS NULL AND db_shard_id = ANY (ARRAY(
-        SELECT shard_id FROM db_shards WHERE changed_xid >= $1::text::xid8 UNION SELECT unnest($2::text[])
-        UNION SELECT d.shard_id FROM servers h JOIN db_shards d ON d.server_id = h.server_id WHERE h.changed_xid >= $1::text::xid8))
+    WHERE released_at IS NULL AND db_shard_id = ANY (ARRAY(SELECT unnest($2::text[]) UNION SELECT d.shard_id FROM db_shards d WHERE d.server_id = ANY ($1)))
 )
 SELECT a.app_server_id AS app, a.db_shard_id AS shard, t.parent_org_id AS org, count(*) AS n
 FROM a CROSS JOIN LATERAL ( -- the offset keeps this from becoming a join that reads all tenants
@@ -74,20 +85,33 @@ FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
 WHERE a.released_at IS NULL AND t.parent_org_id IS NOT NULL
 GROUP BY 1, 2, 3`
 
+// newest is a cursor after which nothing has changed.
+const newest = "18446744073709551615"
+
 const sqlFleetProviders = `SELECT id, enabled, regions FROM infra_providers ORDER BY id`
 
 const sqlFleetResidency = `SELECT country, regions, COALESCE(providers, '{}') AS providers FROM residency_zones`
 
 const sqlFleetLast = `SELECT COALESCE((SELECT app_server_id FROM tenant_allocations ORDER BY allocation_id DESC LIMIT 1), '')`
 
+// changedRows are the ids of what the feed lists after a cursor.
+type changedRows struct {
+	Since                         string
+	Kept                          bool
+	Servers, Shards, Pools, Sites []string
+}
+
 // PlacementChanges reads what changed since an earlier answer's cursor, and the rows
-// named by ids whether or not they changed; since "" reads everything.
+// named by ids whether or not they changed; since "" reads everything, and so does a cursor
+// that is older than the feed.
 func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string) (placement.Change, error) {
 	c := placement.Change{Full: since == "", Residency: map[string]placement.Zone{}}
-	if c.Full {
-		since = "0"
+	changed, err := one[changedRows](ctx, s.pool, sqlChanges, cmp.Or(since, newest))
+	if err != nil {
+		return c, fmt.Errorf("placement changes: %w", err)
 	}
-	ids = filled(ids)
+	c.Since = changed.Since
+	c.Full = c.Full || !changed.Kept
 	var families []struct {
 		App, Shard, Org string
 		N               int
@@ -97,16 +121,20 @@ func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string
 		placement.Zone
 	}
 	b := &pgx.Batch{}
-	b.Queue(sqlFleetCursor).QueryRow(func(row pgx.Row) error { return row.Scan(&c.Since) })
 	if c.Full {
 		queueRows(b, &families, sqlAllFamilies)
+		queueRows(b, &c.Servers, sqlAllServers)
+		queueRows(b, &c.Shards, sqlAllShards)
+		queueRows(b, &c.Pools, sqlAllPools)
+		queueRows(b, &c.Sites, sqlAllSites)
 	} else {
-		queueRows(b, &families, sqlFleetFamilies, since, ids)
+		servers, shards := append(changed.Servers, ids...), append(changed.Shards, ids...)
+		queueRows(b, &families, sqlFleetFamilies, servers, shards)
+		queueRows(b, &c.Servers, sqlChangedServers, servers)
+		queueRows(b, &c.Shards, sqlChangedShards, shards, servers)
+		queueRows(b, &c.Pools, sqlChangedPools, append(changed.Pools, ids...), servers)
+		queueRows(b, &c.Sites, sqlChangedSites, append(changed.Sites, ids...))
 	}
-	queueRows(b, &c.Servers, sqlFleetServers, since, ids)
-	queueRows(b, &c.Shards, sqlFleetShards, since, ids)
-	queueRows(b, &c.Pools, sqlFleetPools, since, ids)
-	queueRows(b, &c.Sites, sqlFleetSites, since, ids)
 	queueRows(b, &c.Providers, sqlFleetProviders)
 	queueRows(b, &zones, sqlFleetResidency)
 	b.Queue(sqlFleetLast).QueryRow(func(row pgx.Row) error { return row.Scan(&c.LastServer) })
@@ -132,6 +160,21 @@ func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string
 		c.Shards[i].ParentOrgs = parents["d/"+string(c.Shards[i].ShardID)]
 	}
 	return c, nil
+}
+
+// What was marked keep ago is pruned, and the mark set anew; one worker's mark is everybody's.
+// A transaction id from a cluster that the database was copied from is none of ours.
+const sqlPruneChanges = `
+WITH due AS (
+    UPDATE changes_pruned SET pruned_xid = next_xid, next_xid = pg_snapshot_xmin(pg_current_snapshot()), marked_at = now()
+    WHERE marked_at < now() - make_interval(secs => $1) RETURNING pruned_xid
+)
+DELETE FROM changes USING due WHERE xid < due.pruned_xid OR xid >= pg_snapshot_xmax(pg_current_snapshot())`
+
+// PruneChanges deletes what the feed of changes has had for keep, and at most twice as long
+// if it is called as often. Whose cursor is older reads everything anew.
+func (s *Store) PruneChanges(ctx context.Context, keep time.Duration) error {
+	return s.exec(ctx, "prune changes", sqlPruneChanges, keep.Seconds())
 }
 
 // A decision equal to the last one, with the same constraint, adds nothing, and one made

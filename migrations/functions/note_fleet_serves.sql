@@ -2,7 +2,6 @@
 -- fleet changes in that, its servers have changed.
 CREATE OR REPLACE FUNCTION note_fleet_serves() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM FROM servers WHERE fleet_id = NEW.fleet_id ORDER BY server_id FOR NO KEY UPDATE; -- in the order of heartbeats
-    UPDATE servers SET changed_xid = pg_current_xact_id() WHERE fleet_id = NEW.fleet_id;
+    INSERT INTO changes (kind, id) SELECT 'servers', server_id FROM servers WHERE fleet_id = NEW.fleet_id;
     RETURN NULL;
 END $$;

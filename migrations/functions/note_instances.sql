@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION note_instances() RETURNS trigger LANGUAGE plpgsql AS 
 BEGIN
     PERFORM FROM servers WHERE server_id = NEW.server_id FOR NO KEY UPDATE;
     IF NOT EXISTS (SELECT FROM instances i WHERE i.server_id = NEW.server_id AND i.state <> 'stopped' AND i.instance_id <> NEW.instance_id) THEN
-        UPDATE servers SET changed_xid = pg_current_xact_id() WHERE server_id = NEW.server_id;
+        INSERT INTO changes (kind, id) VALUES ('servers', NEW.server_id);
     END IF;
     RETURN NULL;
 END $$;

@@ -139,6 +139,9 @@ BEGIN
     ), redis AS (
         UPDATE redis_pools SET current_tenants = current_tenants + 1, changed_xid = pg_current_xact_id(),
             dedicated_for_tenant_id = CASE WHEN r_alone THEN p_tenant ELSE dedicated_for_tenant_id END WHERE pool_id = p_pool
+    ), noted AS (
+        INSERT INTO changes (kind, id) SELECT c.kind, c.id FROM (VALUES ('servers', p_app), ('db_shards', p_shard), ('redis_pools', p_pool), ('site_pool', p_site)) c (kind, id)
+        WHERE c.id IS NOT NULL
     ), tenant AS (
         UPDATE tenants SET state = 'provisioning', status_reason = '', status_message = '', waiting_since = NULL, waiting_roles = '{}', updated_at = now()
         WHERE tenant_id = p_tenant

@@ -162,6 +162,10 @@ BEGIN
     ), redis AS (
         UPDATE redis_pools r SET current_tenants = current_tenants + c.n, changed_xid = pg_current_xact_id()
         FROM (SELECT pool, count(*)::integer AS n FROM item GROUP BY pool) c WHERE r.pool_id = c.pool
+    ), noted AS (
+        INSERT INTO changes (kind, id)
+        SELECT DISTINCT c.kind, c.id FROM item i CROSS JOIN LATERAL (VALUES ('servers', i.app), ('db_shards', i.shard), ('redis_pools', i.pool), ('site_pool', i.site)) c (kind, id)
+        WHERE c.id IS NOT NULL
     ), tenant AS (
         UPDATE tenants t SET state = 'provisioning', status_reason = '', status_message = '', waiting_since = NULL, waiting_roles = '{}', updated_at = now()
         FROM item i WHERE t.tenant_id = i.tenant
