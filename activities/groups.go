@@ -261,7 +261,7 @@ func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []p
 		return workload.AllocationNone, nil, a.Store.NoPlace(ctx, d.GroupID, workload.ReasonVolumeMissing, "no volume of the group is mounted at "+strings.Join(d.Missing, ", "), nil)
 	}
 	r := instance.Request{
-		GroupID: d.GroupID, MemoryBytes: d.MemoryBytes, CPURequest: d.CPURequest, Constraint: prego.EffectiveConstraint(d.Constraint, pools), Locations: d.Locations,
+		GroupID: d.GroupID, MemoryBytes: d.MemoryBytes, CPURequest: d.CPURequest, DiskBytes: d.DiskBytes, Constraint: prego.EffectiveConstraint(d.Constraint, pools), Locations: d.Locations,
 	}
 	for try := 1; ; try++ {
 		decision := instance.Place(r, servers)
@@ -293,6 +293,7 @@ func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []p
 				if s := &servers[i]; s.ServerID == decision.ServerID {
 					s.MemoryUsed += d.MemoryBytes
 					s.CPURequested += d.CPURequest
+					s.DiskUsed += d.DiskBytes
 					if s.Groups == nil {
 						s.Groups = map[string]int{}
 					}

@@ -27,6 +27,7 @@ type CatalogDeps struct {
 	Store      CatalogStore
 	Runs       CatalogRuns
 	Configured server.Catalog
+	Stack      server.Stack // what runs on servers besides instances
 	// StaleAfter is the age at which a catalog is called stale.
 	StaleAfter time.Duration
 }
@@ -51,6 +52,15 @@ func (a *API) checkSpec(ctx context.Context, provider prego.InfraProviderID, reg
 		return err
 	}
 	return state.CheckSpec(a.d.Catalog.Configured, region, spec, time.Now())
+}
+
+// checkOffer rejects a fleet that promises more to instances than its machines have.
+func (a *API) checkOffer(ctx context.Context, f server.Fleet) error {
+	state, err := a.d.Catalog.Store.ProviderCatalog(ctx, f.InfraProvider)
+	if err != nil {
+		return err
+	}
+	return state.CheckOffer(a.d.Catalog.Configured, a.d.Catalog.Stack, f)
 }
 
 // GetCatalog shows what a provider sells, and what of the configured catalog it does

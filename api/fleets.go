@@ -59,6 +59,12 @@ func (a *API) CreateFleet(c echo.Context, _ CreateFleetParams) error {
 			return refused
 		}
 	}
+	promised := server.Fleet{Role: in.Role, Region: in.Region, InfraProvider: in.InfraProvider, Spec: in.Spec, WorkloadMemory: in.WorkloadMemory, WorkloadDisk: in.WorkloadDisk}
+	if refused := a.checkOffer(ctx, promised); refused != nil {
+		if _, err := a.d.Fleets.GetFleet(ctx, in.FleetID); err != nil {
+			return refused
+		}
+	}
 	f, created, err := a.d.Fleets.CreateFleet(ctx, in, caller(c).Subject)
 	if err != nil {
 		return err
@@ -94,15 +100,8 @@ func (a *API) UpdateFleet(c echo.Context, id FleetID) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	if in.Spec != nil {
-		f, err := a.d.Fleets.GetFleet(ctx, id)
-		if err != nil {
-			return err
-		}
-		if err := in.Spec.Validate(); err != nil {
-			return err
-		}
-		if err := a.checkSpec(ctx, f.InfraProvider, f.Region, *in.Spec); err != nil {
+	if in.Spec != nil || in.WorkloadMemory != nil || in.WorkloadDisk != nil {
+		if err := a.checkFleetUpdate(ctx, id, in); err != nil {
 			return err
 		}
 	}
@@ -111,6 +110,26 @@ func (a *API) UpdateFleet(c echo.Context, id FleetID) error {
 		return err
 	}
 	return c.JSON(http.StatusOK, a.fleetView(f))
+}
+
+// checkFleetUpdate checks a fleet's spec and offer against what the provider sells.
+func (a *API) checkFleetUpdate(ctx context.Context, id prego.FleetID, in server.UpdateFleetRequest) error {
+	f, err := a.d.Fleets.GetFleet(ctx, id)
+	if err != nil {
+		return err
+	}
+	if in.Spec != nil {
+		if err := in.Spec.Validate(); err != nil {
+			return err
+		}
+		if err := a.checkSpec(ctx, f.InfraProvider, f.Region, *in.Spec); err != nil {
+			return err
+		}
+	}
+	if err := in.Apply(&f); err != nil {
+		return err
+	}
+	return a.checkOffer(ctx, f)
 }
 
 // DeleteFleet deletes an empty fleet.
@@ -296,7 +315,7 @@ func (a *API) fleetView(f server.Fleet) Fleet {
 	out := Fleet{
 		FleetId: string(f.FleetID), Role: f.Role, InfraProvider: string(f.InfraProvider), MinSize: f.MinSize, MaxSize: f.MaxSize,
 		DesiredCapacity: f.DesiredCapacity, Size: f.Size, Regions: map[string]int64{}, Spec: specView(f.Spec), Constraint: constraintView(f.Constraint),
-		ServesTenants: f.Serves, ServesWorkloads: f.ServesWorkloads, WorkloadMemoryBytes: f.WorkloadMemory, WorkloadCpus: f.WorkloadCPUs, Profile: f.Profile, RunUrl: optional(a.d.Orchestrator.RunURL(a.d.FleetRuns.FleetRunID(f.FleetID))),
+		ServesTenants: f.Serves, ServesWorkloads: f.ServesWorkloads, WorkloadMemoryBytes: f.WorkloadMemory, WorkloadCpus: f.WorkloadCPUs, WorkloadDiskBytes: f.WorkloadDisk, Profile: f.Profile, RunUrl: optional(a.d.Orchestrator.RunURL(a.d.FleetRuns.FleetRunID(f.FleetID))),
 		CreatedBy: f.CreatedBy, CreatedAt: f.CreatedAt.UTC(), UpdatedAt: f.UpdatedAt.UTC(),
 	}
 	if f.Region != "" {

@@ -201,7 +201,7 @@ func (a *API) groupView(g workload.Group) ProcessGroup {
 func instanceView(i workload.Instance) Instance {
 	out := Instance{
 		InstanceId: string(i.InstanceID), GroupId: string(i.GroupID), OrgId: string(i.OrgID), ServerId: string(i.ServerID), Release: i.Release, Image: i.Spec.Image,
-		MemoryLimitBytes: i.Spec.MemoryLimitBytes, CpuRequest: i.Spec.CPURequest, Ports: []InstancePort{}, State: string(i.State), Healthy: i.Healthy,
+		MemoryLimitBytes: i.Spec.MemoryLimitBytes, DiskRequestBytes: someBytes(i.Spec.DiskRequestBytes), CpuRequest: i.Spec.CPURequest, Ports: []InstancePort{}, State: string(i.State), Healthy: i.Healthy,
 		Message: optional(i.Message), Restarts: i.Restarts, CreatedAt: i.CreatedAt.UTC(), RunningAt: utc(i.RunningAt), StoppedAt: utc(i.StoppedAt),
 	}
 	for _, p := range i.Ports {
@@ -215,4 +215,12 @@ func rolloutView(r workload.Rollout) Rollout {
 		GroupId: string(r.GroupID), Rollout: r.Number, Release: r.Release, Kind: string(r.Kind), Outcome: string(r.Outcome), Reason: optional(r.Reason), Message: optional(r.Message),
 		Spec: r.Spec, SpecDigest: r.Spec.Digest(), CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(), EndedAt: utc(r.EndedAt),
 	}
+}
+
+// someBytes is nil for none.
+func someBytes(n int64) *int64 {
+	if n == 0 {
+		return nil
+	}
+	return &n
 }

@@ -9,7 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 // workloads makes an org on the free tier with an environment.
@@ -157,7 +159,26 @@ func TestFleetsOfferRoomToInstances(t *testing.T) {
 	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", body)
 	f = as[api.Fleet](t, body)
 	require.Equal(t, []any{int64(0), 3.5}, []any{f.WorkloadMemoryBytes, f.WorkloadCpus})
-	for _, bad := range []string{`{"workload_memory_bytes":-1}`, `{"workload_cpus":-0.5}`, `{"workload_cpus":4097}`} {
+	resp, body = b.do("PATCH", "/v1/fleets/nodes", "operator", js, `{"workload_disk_bytes":1073741824,"serves_workloads":true}`)
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", body)
+	f = as[api.Fleet](t, body)
+	require.Equal(t, []any{int64(1 << 30), true}, []any{f.WorkloadDiskBytes, f.ServesWorkloads})
+
+	// What the machines have is known once the catalog is.
+	require.NoError(t, b.store.SaveProviderCatalog(context.Background(), prego.ProviderHetzner, server.ProviderCatalog{ServerTypes: []server.OfferedType{{Name: "cx43", MemoryGB: 16, DiskGB: 160}}}))
+	for _, req := range [][3]string{
+		{"PATCH", "/v1/fleets/nodes", `{"workload_memory_bytes":16106127361}`},
+		{"POST", "/v1/fleets", `{"fleet_id":"more","role":"app","infra_provider":"hetzner","region":"eu","workload_memory_bytes":16106127361}`},
+	} {
+		resp, body = b.do(req[0], req[1], "operator", js, req[2])
+		require.Equal(t, http.StatusUnprocessableEntity, resp.StatusCode, "%s", body)
+		p := as[api.Problem](t, body)
+		require.Equal(t, []any{"invalid_field", "workload_memory_bytes"}, []any{p.Code, *p.Field})
+		require.Contains(t, *p.Detail, "must be at most 16106127360: of the 16 GiB of cx43")
+	}
+	resp, body = b.do("PATCH", "/v1/fleets/nodes", "operator", js, `{"workload_memory_bytes":16106127360}`)
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", body)
+	for _, bad := range []string{`{"workload_memory_bytes":-1}`, `{"workload_disk_bytes":-1}`, `{"workload_cpus":-0.5}`, `{"workload_cpus":4097}`} {
 		resp, _ = b.do("PATCH", "/v1/fleets/nodes", "operator", js, bad)
 		require.Equal(t, http.StatusUnprocessableEntity, resp.StatusCode, bad)
 	}

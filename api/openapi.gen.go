@@ -1954,6 +1954,9 @@ type CreateFleet struct {
 	// WorkloadCpus CPUs that each server offers to instances; they may be oversubscribed
 	WorkloadCpus *float64 `json:"workload_cpus,omitempty"`
 
+	// WorkloadDiskBytes Disk that each server offers to instances; 0 for none
+	WorkloadDiskBytes *int64 `json:"workload_disk_bytes,omitempty"`
+
 	// WorkloadMemoryBytes Memory that each server offers to instances; 0 for none
 	WorkloadMemoryBytes *int64 `json:"workload_memory_bytes,omitempty"`
 }
@@ -2371,6 +2374,7 @@ type Fleet struct {
 	Spec                ServerSpec `json:"spec"`
 	UpdatedAt           time.Time  `json:"updated_at"`
 	WorkloadCpus        float64    `json:"workload_cpus"`
+	WorkloadDiskBytes   int64      `json:"workload_disk_bytes"`
 	WorkloadMemoryBytes int64      `json:"workload_memory_bytes"`
 }
 
@@ -2743,13 +2747,16 @@ type InfraProvider = string
 
 // Instance defines model for Instance.
 type Instance struct {
-	CpuRequest       float64   `json:"cpu_request"`
-	CreatedAt        time.Time `json:"created_at"`
-	GroupId          string    `json:"group_id"`
-	Healthy          bool      `json:"healthy"`
-	Image            string    `json:"image"`
-	InstanceId       string    `json:"instance_id"`
-	MemoryLimitBytes int64     `json:"memory_limit_bytes"`
+	CpuRequest float64   `json:"cpu_request"`
+	CreatedAt  time.Time `json:"created_at"`
+
+	// DiskRequestBytes Absent if it requests none
+	DiskRequestBytes *int64 `json:"disk_request_bytes,omitempty"`
+	GroupId          string `json:"group_id"`
+	Healthy          bool   `json:"healthy"`
+	Image            string `json:"image"`
+	InstanceId       string `json:"instance_id"`
+	MemoryLimitBytes int64  `json:"memory_limit_bytes"`
 
 	// Message Why it failed
 	Message *string        `json:"message,omitempty"`
@@ -3195,7 +3202,7 @@ type ProcessGroup struct {
 	Status        string  `json:"status"`
 	StatusMessage *string `json:"status_message,omitempty"`
 
-	// StatusReason org_quota_exceeded:<dimension>, no_capacity_memory, larger_than_servers, no_nodes_active, cell_mismatch, volume_locality_no_node, volume_not_attached, instance_failed or crash_loop
+	// StatusReason org_quota_exceeded:<dimension>, no_capacity_memory, no_capacity_disk, larger_than_servers, no_nodes_active, cell_mismatch, volume_locality_no_node, volume_not_attached, instance_failed or crash_loop
 	StatusReason *string    `json:"status_reason,omitempty"`
 	UpdatedAt    time.Time  `json:"updated_at"`
 	WaitingSince *time.Time `json:"waiting_since,omitempty"`
@@ -4170,6 +4177,7 @@ type UpdateFleet struct {
 	// Spec Overrides of the configured server type, location and image, and further settings
 	Spec                *ServerSpec `json:"spec,omitempty"`
 	WorkloadCpus        *float64    `json:"workload_cpus,omitempty"`
+	WorkloadDiskBytes   *int64      `json:"workload_disk_bytes,omitempty"`
 	WorkloadMemoryBytes *int64      `json:"workload_memory_bytes,omitempty"`
 }
 

@@ -43,6 +43,7 @@ type Fleet struct {
 	ServesWorkloads bool
 	// What each of its servers offers to instances of process groups; 0 is nothing.
 	WorkloadMemory int64
+	WorkloadDisk   int64
 	WorkloadCPUs   float64
 	// Profile counts the changes of Spec. CLUSTER_REPLACE replaces members created
 	// under an earlier one.
@@ -71,6 +72,7 @@ type CreateFleetRequest struct {
 	ServesWorkloads bool `json:"serves_workloads,omitempty"`
 	// What each of its servers offers to instances; absent and 0 mean nothing.
 	WorkloadMemory int64   `json:"workload_memory_bytes,omitempty"`
+	WorkloadDisk   int64   `json:"workload_disk_bytes,omitempty"`
 	WorkloadCPUs   float64 `json:"workload_cpus,omitempty"`
 }
 
@@ -94,7 +96,7 @@ func (r *CreateFleetRequest) Validate() error {
 	if err := validateSizes(r.MinSize, *r.MaxSize); err != nil {
 		return err
 	}
-	if err := validateOffer(r.WorkloadMemory, r.WorkloadCPUs); err != nil {
+	if err := validateOffer(r.WorkloadMemory, r.WorkloadDisk, r.WorkloadCPUs); err != nil {
 		return err
 	}
 	if err := r.Constraint.Validate("constraint"); err != nil {
@@ -112,10 +114,12 @@ func checkTags(c prego.Constraint, tags []string) error {
 }
 
 // validateOffer bounds what a server offers to instances.
-func validateOffer(memory int64, cpus float64) error {
+func validateOffer(memory, disk int64, cpus float64) error {
 	switch {
 	case memory < 0 || memory > 1<<50:
 		return prego.Invalid("workload_memory_bytes", "must be 0 to 1125899906842624")
+	case disk < 0 || disk > 1<<50:
+		return prego.Invalid("workload_disk_bytes", "must be 0 to 1125899906842624")
 	case cpus < 0 || cpus > 4096:
 		return prego.Invalid("workload_cpus", "must be 0 to 4096")
 	}
@@ -142,6 +146,7 @@ type UpdateFleetRequest struct {
 	Serves          *bool             `json:"serves_tenants,omitempty"`
 	ServesWorkloads *bool             `json:"serves_workloads,omitempty"`
 	WorkloadMemory  *int64            `json:"workload_memory_bytes,omitempty"`
+	WorkloadDisk    *int64            `json:"workload_disk_bytes,omitempty"`
 	WorkloadCPUs    *float64          `json:"workload_cpus,omitempty"`
 	Constraint      *prego.Constraint `json:"constraint,omitempty"` // refused: CodeConstraintImmutable
 }
@@ -166,10 +171,13 @@ func (r *UpdateFleetRequest) Apply(f *Fleet) error {
 	if r.WorkloadMemory != nil {
 		f.WorkloadMemory = *r.WorkloadMemory
 	}
+	if r.WorkloadDisk != nil {
+		f.WorkloadDisk = *r.WorkloadDisk
+	}
 	if r.WorkloadCPUs != nil {
 		f.WorkloadCPUs = *r.WorkloadCPUs
 	}
-	if err := validateOffer(f.WorkloadMemory, f.WorkloadCPUs); err != nil {
+	if err := validateOffer(f.WorkloadMemory, f.WorkloadDisk, f.WorkloadCPUs); err != nil {
 		return err
 	}
 	if err := validateSizes(f.MinSize, f.MaxSize); err != nil {

@@ -26,7 +26,10 @@ type Spec struct {
 	// placement counts.
 	MemoryLimitBytes int64   `json:"memory_limit_bytes"`
 	CPURequest       float64 `json:"cpu_request"`
-	Ports            []int   `json:"ports,omitempty"` // TCP ports that it listens on
+	// DiskRequestBytes is what placement counts for images, logs and files that the
+	// instance writes outside of volumes. The engine does not limit it.
+	DiskRequestBytes int64 `json:"disk_request_bytes,omitempty"`
+	Ports            []int `json:"ports,omitempty"` // TCP ports that it listens on
 	// Volumes are paths at which volumes must be mounted: no instance starts before the
 	// group has an attachment at each of them.
 	Volumes    []string          `json:"volumes,omitempty"`
@@ -47,6 +50,7 @@ const (
 	MaxReplicas          = 10_000
 	MaxMemory            = 4 << 40
 	MaxCPURequest        = 1024
+	MaxDisk              = 64 << 40
 	maxWorkloadPorts     = 16
 	maxWorkloadVolumes   = 8
 	maxWorkloadCommand   = 64
@@ -80,6 +84,8 @@ func (s *Spec) Validate(field string) error {
 		return prego.Invalid(at("memory_limit_bytes"), "must be 6291456 (6 MiB) to 4398046511104 (4 TiB)")
 	case s.CPURequest < 0 || s.CPURequest > MaxCPURequest:
 		return prego.Invalid(at("cpu_request"), "must be 0 to 1024 CPUs")
+	case s.DiskRequestBytes < 0 || s.DiskRequestBytes > MaxDisk:
+		return prego.Invalid(at("disk_request_bytes"), "must be 0 to 70368744177664 (64 TiB)")
 	case s.StartTimeoutSeconds < 0 || s.StartTimeoutSeconds > maxStartTimeout:
 		return prego.Invalid(at("start_timeout_seconds"), "must be 1 to 600")
 	case s.DrainSeconds < 0 || s.DrainSeconds > maxDrain:
@@ -242,11 +248,12 @@ const (
 	ReasonNoNodesActive    = "no_nodes_active"
 	ReasonVolumeLocality   = "volume_locality_no_node"
 	ReasonNoCapacityMemory = "no_capacity_memory"
+	ReasonNoCapacityDisk   = "no_capacity_disk"
 	// ReasonLargerThanServers: it would not fit an empty server of any fleet.
 	ReasonLargerThanServers = "larger_than_servers"
-	ReasonVolumeMissing    = "volume_not_attached"
-	ReasonInstanceFailed   = "instance_failed"
-	ReasonCrashLoop        = "crash_loop" // an instance's place has crashed again and again
+	ReasonVolumeMissing     = "volume_not_attached"
+	ReasonInstanceFailed    = "instance_failed"
+	ReasonCrashLoop         = "crash_loop" // an instance's place has crashed again and again
 )
 
 // Group is a process group: what runs in an environment, and how many of it.
@@ -396,6 +403,7 @@ type InstanceDemand struct {
 	OrgID       prego.OrgID
 	MemoryBytes int64 // including the overhead
 	CPURequest  float64
+	DiskBytes   int64
 	Constraint  prego.Constraint
 	Locations   []string // of the group's volumes
 	Missing     []string // paths without a volume

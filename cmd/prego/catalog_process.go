@@ -18,8 +18,8 @@ import (
 const staleReadings = 3
 
 // newCatalogDeps is what the API checks requests for machines against.
-func newCatalogDeps(p *process, runs *workflows.Client, configured server.Catalog) api.CatalogDeps {
-	return api.CatalogDeps{Store: p.db, Runs: runs, Configured: configured, StaleAfter: staleReadings * p.cfg.Worker.CatalogEvery}
+func newCatalogDeps(p *process, runs *workflows.Client, configured server.Catalog, stack server.Stack) api.CatalogDeps {
+	return api.CatalogDeps{Store: p.db, Runs: runs, Configured: configured, Stack: stack, StaleAfter: staleReadings * p.cfg.Worker.CatalogEvery}
 }
 
 // newCatalogs creates the step that reads the providers' catalogs.

@@ -89,7 +89,7 @@ func (d *demo) workloads(standIn string) error {
 	}
 	return d.steps(
 		func() error {
-			return d.run("Process groups on a server that offers 1 GiB and 2 CPUs to them:", "fleet create work-@ --role app --region eu --tag work-@ --workload-memory 1G --workload-cpus 2 -q",
+			return d.run("Process groups on a server that offers 1 GiB and 2 CPUs to them:", "fleet create work-@ --role app --region eu --type cx53 --tag work-@ --workload-memory 1G --workload-cpus 2 -q",
 				"fleet scale-out work-@ --count 1 --watch", "org set small-@ --tier free -q", "app create shop-@ --org small-@ -q", "env create prod-@ --app shop-@ --region eu -q",
 				group("prod", "web", "--memory 128M --replicas 2 --require work-@ --watch"), "instance list web-@")
 		},

@@ -60,9 +60,13 @@ func runAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	stack, err := p.cfg.Worker.Stack()
+	if err != nil {
+		return err
+	}
 	a := api.New(api.Deps{
 		Images: p.db, ImageRuns: runs,
-		Catalog: newCatalogDeps(p, runs, catalog),
+		Catalog: newCatalogDeps(p, runs, catalog, stack),
 		Quotas:  p.db, Registries: store.NewRegistries(p.db, keyholder),
 		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, Locations: catalog.Locations},
 		Keys:      p.db, Hosts: p.db, Shell: keyholder, Containers: keyholder,

@@ -21,7 +21,11 @@ var fleetTable = Table[api.Fleet]{
 			if f.WorkloadMemoryBytes == 0 {
 				return "nothing to workloads"
 			}
-			return fmt.Sprintf("%s of memory and %g CPUs to workloads", bytesText(f.WorkloadMemoryBytes), f.WorkloadCpus)
+			disk := ""
+			if f.WorkloadDiskBytes > 0 {
+				disk = ", " + bytesText(f.WorkloadDiskBytes) + " of disk"
+			}
+			return fmt.Sprintf("%s of memory%s and %g CPUs to workloads", bytesText(f.WorkloadMemoryBytes), disk, f.WorkloadCpus)
 		},
 	},
 }
@@ -54,8 +58,9 @@ func fleetPolicies(in *call, f api.Fleet) {
 }
 
 // offerFlags are the flags of what a fleet's servers offer to workloads.
-func offerFlags(f *pflag.FlagSet, bytes *int64, cpus *float64) {
+func offerFlags(f *pflag.FlagSet, bytes, disk *int64, cpus *float64) {
 	f.Var(sizeFlag{bytes, memory, bytesText}, "workload-memory", "memory that each server offers to workloads, "+sizeHelp+"; 0 for none")
+	f.Var(sizeFlag{disk, memory, bytesText}, "workload-disk", "disk that each server offers to workloads, "+sizeHelp+"; 0 for none")
 	f.Float64Var(cpus, "workload-cpus", 0, "CPUs that each server offers to workloads")
 }
 
@@ -77,7 +82,7 @@ func fleetCreate() Action[api.Fleet] {
 			f.BoolVar(&in.Serves, "serves-tenants", false, "create servers here for waiting tenants")
 			f.BoolVar(&in.ServesWorkloads, "serves-workloads", false, "create servers here for waiting instances of process groups")
 			f.StringSliceVar(&policies, "policy", nil, "policy to attach; may be repeated, in order")
-			offerFlags(f, &in.WorkloadMemory, &in.WorkloadCPUs)
+			offerFlags(f, &in.WorkloadMemory, &in.WorkloadDisk, &in.WorkloadCPUs)
 			specFlags(f, &in.Spec)
 			required(cmd, "role")
 		},
@@ -97,7 +102,7 @@ func fleetCreate() Action[api.Fleet] {
 }
 
 func fleetUpdate() Action[api.Fleet] {
-	var least, most, memory int64
+	var least, most, memory, disk int64
 	var cpus float64
 	var serves, servesWorkloads bool
 	var spec server.Spec
@@ -111,7 +116,7 @@ once.`,
 			f.Int64Var(&most, "max", server.NoMaxSize, "maximum number of servers; -1 for none")
 			f.BoolVar(&serves, "serves-tenants", false, "create servers here for waiting tenants")
 			f.BoolVar(&servesWorkloads, "serves-workloads", false, "create servers here for waiting instances of process groups")
-			offerFlags(f, &memory, &cpus)
+			offerFlags(f, &memory, &disk, &cpus)
 			specFlags(f, &spec)
 		},
 		Body: func(v *call) (any, error) {
@@ -128,6 +133,7 @@ once.`,
 				"min": func() { in.MinSize = &least }, "max": func() { in.MaxSize = &most }, "serves-tenants": func() { in.Serves = &serves },
 				"serves-workloads": func() { in.ServesWorkloads = &servesWorkloads },
 				"workload-memory":  func() { in.WorkloadMemory = &memory }, "workload-cpus": func() { in.WorkloadCPUs = &cpus },
+				"workload-disk": func() { in.WorkloadDisk = &disk },
 			}
 			v.apply(others)
 			if !v.changed(ofSpec) {

@@ -155,7 +155,7 @@ func groupCommand(c *CLI) *cobra.Command {
 // workloadFlags describe a release: a file with the whole WorkloadSpec, or its parts.
 type workloadFlags struct {
 	file, image     string
-	memory          int64
+	memory, disk    int64
 	cpu             float64
 	ports           []int
 	volumes         []string
@@ -169,6 +169,7 @@ func (w *workloadFlags) add(cmd *cobra.Command, f *pflag.FlagSet, constraint boo
 	f.StringVarP(&w.file, "file", "f", "", "a WorkloadSpec as JSON, - for standard input; instead of the flags below")
 	f.StringVar(&w.image, "image", "", "container image")
 	f.Var(sizeFlag{&w.memory, memory, bytesText}, "memory", "memory limit of each instance, "+sizeHelp)
+	f.Var(sizeFlag{&w.disk, memory, bytesText}, "disk", "disk that each instance needs outside of volumes, "+sizeHelp)
 	f.Float64Var(&w.cpu, "cpu", 0.25, "CPUs of each instance")
 	f.IntSliceVar(&w.ports, "port", nil, "ports that it listens on")
 	f.StringSliceVar(&w.volumes, "volume", nil, "paths at which volumes must be mounted")
@@ -203,7 +204,7 @@ func (w *workloadFlags) spec(in *call) (s workload.Spec, err error) {
 	if w.image == "" {
 		return s, usagef("--image or --file is required")
 	}
-	s = workload.Spec{Image: w.image, Command: in.rest, CPURequest: w.cpu, MemoryLimitBytes: w.memory, Ports: w.ports, Volumes: w.volumes}
+	s = workload.Spec{Image: w.image, Command: in.rest, CPURequest: w.cpu, MemoryLimitBytes: w.memory, DiskRequestBytes: w.disk, Ports: w.ports, Volumes: w.volumes}
 	if len(w.require)+len(w.forbid) > 0 {
 		s.Constraint = &prego.Constraint{Require: w.require, Disallow: w.forbid}
 	}
@@ -225,7 +226,7 @@ func (w *workloadFlags) change(in *call, others bool) (workload.Spec, error) {
 	var g api.ProcessGroup
 	flags := changes{
 		"image": set(&g.Spec.Image, &w.image), "cpu": set(&g.Spec.CPURequest, &w.cpu), "port": set(&g.Spec.Ports, &w.ports),
-		"volume": set(&g.Spec.Volumes, &w.volumes), "memory": set(&g.Spec.MemoryLimitBytes, &w.memory),
+		"volume": set(&g.Spec.Volumes, &w.volumes), "memory": set(&g.Spec.MemoryLimitBytes, &w.memory), "disk": set(&g.Spec.DiskRequestBytes, &w.disk),
 	}
 	maps.Copy(flags, w.ending(&g.Spec))
 	if !others && !in.changed(flags) && !w.health.given(in) && len(in.rest) == 0 {

@@ -72,6 +72,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"fleet cancel pool 7", "", "POST /v1/fleets/pool/actions/7/cancel", ""},
 		{"fleet create pool --role app --min 1 --max 5 --tag a --require a --serves-tenants", "", "POST /v1/fleets", `{"fleet_id":"pool","role":"app","infra_provider":"hetzner","min_size":1,"max_size":5,"spec":{"tags":["a"]},"constraint":{"require":["a"]},"serves_tenants":true}`},
 		{"fleet create pool --role app --policy spread", "", "PUT /v1/fleets/pool/policies/spread", `{}`},
+		{"fleet update pool --workload-disk 1GiB", "", "PATCH /v1/fleets/pool", `{"workload_disk_bytes":1073741824}`},
 		{"fleet update pool --serves-workloads", "", "PATCH /v1/fleets/pool", `{"serves_workloads":true}`},
 		{"fleet update pool --serves-tenants=false", "", "PATCH /v1/fleets/pool", `{"serves_tenants":false}`},
 		{"fleet update pool --workload-memory 1.5GiB --workload-cpus 0", "", "PATCH /v1/fleets/pool", `{"workload_memory_bytes":1610612736,"workload_cpus":0}`},

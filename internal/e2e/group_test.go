@@ -58,7 +58,7 @@ func (c *cell) nodes(fleet string, n int, memory int64) {
 	c.t.Helper()
 	// Servers are named after their fleet, and the cells share Temporal.
 	fleet = c.id(fleet)
-	c.fleet(fleet, prego.RoleApp, nil, map[string]any{"region": "eu", "workload_memory_bytes": memory, "workload_cpus": 8})
+	c.fleet(fleet, prego.RoleApp, nil, map[string]any{"region": "eu", "spec": map[string]any{"server_type": "cx53"}, "workload_memory_bytes": memory, "workload_cpus": 8})
 	c.awaitAction(fleet, c.act(fleet, "CLUSTER_SCALE_OUT", map[string]any{"count": n}).Seq, "succeeded")
 	// An agent that heartbeats is connected.
 	require.Eventually(c.t, func() bool {

@@ -20,7 +20,7 @@ const causeInstances = "instances"
 // every try.
 const sqlInstanceOffers = `
 WITH f AS (` + selectFleets + `)
-SELECT f.fleet_id, COALESCE(f.spec -> 'tags', '[]') AS tags, COALESCE(f.spec ->> 'location', '') AS location, f.workload_memory AS memory_bytes, f.workload_cpus AS cpus,
+SELECT f.fleet_id, COALESCE(f.spec -> 'tags', '[]') AS tags, COALESCE(f.spec ->> 'location', '') AS location, f.workload_memory AS memory_bytes, f.workload_disk AS disk_bytes, f.workload_cpus AS cpus,
     f.serves_workloads AS serves, CASE WHEN f.max_size < 0 THEN $2 ELSE f.max_size END - f.size AS room,
     EXISTS (SELECT FROM fleet_actions a WHERE a.fleet_id = f.fleet_id AND a.cause = '` + causeInstances + `' AND a.inputs -> 'regions' ? $1
         AND (a.status IN ('queued', 'running') OR a.status = 'failed' AND a.finished_at > now() - interval '5 minutes')) AS growing

@@ -245,11 +245,11 @@ WITH ready AS (
     WHERE g.region = $1 AND g.wanted > 0 AND g.deleted_at IS NULL AND g.group_id <> ALL (COALESCE($3::text[], '{}')) AND (g.next_attempt_at IS NULL OR g.next_attempt_at <= now() OR CASE WHEN starts_with(g.status_reason, 'org_quota_exceeded:')
         THEN g.refused_usage > (SELECT u.used FROM org_used(g.org_id, ARRAY[split_part(g.status_reason, ':', 2)]) u) END)
 ), units AS (
-    SELECT g.group_id, g.org_id, g.memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings) AS memory, g.cpu_request, g.require_tags, g.disallow_tags,
+    SELECT g.group_id, g.org_id, g.memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings) AS memory, g.cpu_request, g.disk_request_bytes AS disk, g.require_tags, g.disallow_tags,
         g.spec, g.waiting_since, n, row_number() OVER (PARTITION BY g.org_id ORDER BY g.waiting_since, g.group_id, n) AS turn
     FROM ready g CROSS JOIN LATERAL generate_series(1, LEAST(g.wanted, $2)) n
 )
-SELECT u.group_id, u.org_id, u.memory AS memory_bytes, u.cpu_request, jsonb_build_object('require', u.require_tags, 'disallow', u.disallow_tags) AS "constraint",
+SELECT u.group_id, u.org_id, u.memory AS memory_bytes, u.cpu_request, u.disk AS disk_bytes, jsonb_build_object('require', u.require_tags, 'disallow', u.disallow_tags) AS "constraint",
     ARRAY(SELECT DISTINCT v.location FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id WHERE a.group_id = u.group_id AND a.deleted_at IS NULL ORDER BY 1) AS locations,
     ARRAY(SELECT p.value FROM jsonb_array_elements_text(COALESCE(u.spec -> 'volumes', '[]')) p
         WHERE NOT EXISTS (SELECT FROM volume_attachments a WHERE a.group_id = u.group_id AND a.deleted_at IS NULL AND a.mount_path = p.value) ORDER BY 1) AS missing
@@ -265,13 +265,13 @@ func (s *Store) InstanceDemand(ctx context.Context, region prego.Region, limit i
 // only for the groups that are to be placed.
 const sqlInstanceServers = `
 SELECT s.server_id, s.location, s.tags, s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL AS active, s.status = 'provisioning' AS coming,
-    f.workload_memory_bytes AS memory_bytes, f.workload_cpus AS cpus,
+    f.workload_memory_bytes AS memory_bytes, f.workload_cpus AS cpus, f.workload_disk_bytes AS disk_bytes, COALESCE(i.disk, 0)::bigint AS disk_used,
     (COALESCE(i.memory, 0) + COALESCE(i.n, 0) * (SELECT overhead_bytes_per_instance FROM workload_settings))::bigint AS memory_used, COALESCE(i.cpu, 0) AS cpu_requested,
     COALESCE((SELECT jsonb_object_agg(group_id, n) FROM (SELECT group_id, count(*) AS n FROM instances
         WHERE server_id = s.server_id AND state <> 'stopped' AND group_id = ANY ($2) GROUP BY group_id) g), '{}') AS groups,
     kept_for_tenants(s.server_id) AS kept
 FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id
-LEFT JOIN LATERAL (SELECT count(*) AS n, sum(memory_limit_bytes) AS memory, sum(cpu_request) AS cpu FROM instances WHERE server_id = s.server_id AND state <> 'stopped') i ON true
+LEFT JOIN LATERAL (SELECT count(*) AS n, sum(memory_limit_bytes) AS memory, sum(cpu_request) AS cpu, sum(disk_request_bytes) AS disk FROM instances WHERE server_id = s.server_id AND state <> 'stopped') i ON true
 WHERE s.region = $1 AND f.workload_memory_bytes > 0 AND s.status NOT IN ('terminated') ORDER BY s.server_id`
 
 // InstanceServers are the servers of a region that offer room to instances, with how many
@@ -289,7 +289,7 @@ FROM process_groups g WHERE group_id = $1 AND deleted_at IS NULL FOR NO KEY UPDA
 // A server whose state is just being changed is locked: another one is tried. The group's
 // volumes may have changed since the decision.
 const sqlAllocatingServer = `
-SELECT f.workload_memory_bytes FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id
+SELECT f.workload_memory_bytes AS memory, f.workload_disk_bytes AS disk FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id
 WHERE s.server_id = $1 AND s.region = $2 AND s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL
   AND NOT EXISTS (SELECT FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id WHERE a.group_id = $3 AND a.deleted_at IS NULL AND v.location <> s.location)
   AND NOT EXISTS (SELECT FROM unnest($4::text[]) AS p (path) WHERE NOT EXISTS (
@@ -299,7 +299,7 @@ FOR NO KEY UPDATE OF s SKIP LOCKED`
 // A statement of its own: who makes a shard or pool a tenant's alone holds the row of the
 // server that it is on, and was before or sees the instance.
 const sqlServerTaken = `
-SELECT kept_for_tenants($1), COALESCE(sum(memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings)), 0)::bigint,
+SELECT kept_for_tenants($1), COALESCE(sum(memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings)), 0)::bigint, COALESCE(sum(disk_request_bytes), 0)::bigint,
     COALESCE((SELECT array_agg((p ->> 'host_port')::int) FROM instances j CROSS JOIN LATERAL jsonb_array_elements(j.ports) p WHERE j.server_id = $1 AND j.state <> 'stopped'), '{}')
 FROM instances WHERE server_id = $1 AND state <> 'stopped'`
 
@@ -392,7 +392,7 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.Instance
 		}
 		return out, err
 	}
-	offered, err := value[int64](ctx, tx, sqlAllocatingServer, place.ServerID, g.Region, place.GroupID, filled(g.Spec.Volumes))
+	offered, err := one[struct{ Memory, Disk int64 }](ctx, tx, sqlAllocatingServer, place.ServerID, g.Region, place.GroupID, filled(g.Spec.Volumes))
 	if isNoRows(err) {
 		return workload.InstanceAllocation{Outcome: workload.AllocationLost}, nil
 	}
@@ -400,13 +400,13 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.Instance
 		return out, err
 	}
 	var kept bool
-	var taken int64
+	var taken, disk int64
 	var used []int
-	if err := tx.QueryRow(ctx, sqlServerTaken, place.ServerID).Scan(&kept, &taken, &used); err != nil {
+	if err := tx.QueryRow(ctx, sqlServerTaken, place.ServerID).Scan(&kept, &taken, &disk, &used); err != nil {
 		return out, err
 	}
 	ports, ok := bindPorts(g.Spec.Ports, used)
-	if kept || taken+g.Spec.MemoryLimitBytes+g.Overhead > offered || !ok {
+	if kept || !ok || taken+g.Spec.MemoryLimitBytes+g.Overhead > offered.Memory || g.Spec.DiskRequestBytes > 0 && disk+g.Spec.DiskRequestBytes > offered.Disk {
 		return workload.InstanceAllocation{Outcome: workload.AllocationLost}, nil
 	}
 	out = workload.InstanceAllocation{Outcome: workload.Allocated, InstanceID: prego.InstanceID(workload.NewInstanceID(place.GroupID, g.Last+1)), Waited: max(0, g.Waited)}

@@ -342,3 +342,51 @@ func TestADeployThatNeedsMoreIsPromised(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, workload.DeployDrainingFirst, g.DeployStatus)
 }
+
+// TestDiskIsAHardLimit allocates on a server that offers disk for two instances, and on
+// what a third one leaves behind.
+func TestDiskIsAHardLimit(t *testing.T) {
+	t.Parallel()
+	s := groupBundle(t)
+	ctx := context.Background()
+	_, err := s.pool.Exec(ctx, `UPDATE fleets SET workload_disk_bytes = 25 WHERE fleet_id = 'nodes'`)
+	require.NoError(t, err)
+	spec := specOf(16)
+	spec.DiskRequestBytes = 10
+	id, err := s.testGroup(t, 1, "acme", 3, spec)
+	require.NoError(t, err)
+	demand, err := s.InstanceDemand(ctx, "eu", 10, nil)
+	require.NoError(t, err)
+	if len(demand) == 0 { // before it is planned
+		_, err = s.PlanGroup(ctx, prego.GroupID(id), time.Second)
+		require.NoError(t, err)
+		demand, err = s.InstanceDemand(ctx, "eu", 10, nil)
+		require.NoError(t, err)
+	}
+	require.Equal(t, int64(10), demand[0].DiskBytes)
+	for _, want := range []workload.AllocationOutcome{workload.Allocated, workload.Allocated, workload.AllocationLost} {
+		got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(id), ServerID: "node-1"}, time.Second)
+		require.NoError(t, err)
+		require.Equal(t, want, got.Outcome)
+	}
+	servers, err := s.InstanceServers(ctx, "eu", nil)
+	require.NoError(t, err)
+	require.Equal(t, []int64{25, 20}, []int64{servers[0].DiskBytes, servers[0].DiskUsed})
+	offers, err := s.InstanceOffers(ctx, "eu")
+	require.NoError(t, err)
+	require.Equal(t, int64(25), offers[0].DiskBytes)
+	_, err = s.pool.Exec(ctx, `UPDATE instances SET state = 'stopped' WHERE number = 1`)
+	require.NoError(t, err)
+	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(id), ServerID: "node-1"}, time.Second)
+	require.NoError(t, err)
+	require.Equal(t, workload.Allocated, got.Outcome)
+
+	// Who requests no disk needs none.
+	plain, err := s.testGroup(t, 2, "acme", 1, specOf(16))
+	require.NoError(t, err)
+	_, err = s.turn(ctx, prego.GroupID(plain))
+	require.NoError(t, err)
+	var n int
+	require.NoError(t, s.pool.QueryRow(ctx, `SELECT count(*) FROM instances WHERE group_id = $1`, plain).Scan(&n))
+	require.Equal(t, 1, n)
+}

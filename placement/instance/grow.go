@@ -16,6 +16,7 @@ type Offer struct {
 	Tags        []string // of its future servers
 	Location    string   // of its future servers; "" if it is not known beforehand
 	MemoryBytes int64
+	DiskBytes   int64
 	CPUs        float64
 	Serves      bool  // it creates servers for instances that wait
 	Room        int64 // how many more servers it may have
@@ -83,7 +84,7 @@ func (g *growth) ask(r Request) Waiting {
 			continue
 		}
 		suits = true
-		if o.MemoryBytes < r.MemoryBytes {
+		if o.MemoryBytes < r.MemoryBytes || o.DiskBytes < r.DiskBytes {
 			continue
 		}
 		fits = true
@@ -97,7 +98,7 @@ func (g *growth) ask(r Request) Waiting {
 			o.Room--
 			g.made[i]++
 			g.servers = append(g.servers, Server{
-				ServerID: prego.ServerID(fmt.Sprintf("%s/new-%d", o.FleetID, g.made[i])), Location: o.Location, Tags: o.Tags, Active: true, MemoryBytes: o.MemoryBytes, CPUs: o.CPUs,
+				ServerID: prego.ServerID(fmt.Sprintf("%s/new-%d", o.FleetID, g.made[i])), Location: o.Location, Tags: o.Tags, Active: true, MemoryBytes: o.MemoryBytes, DiskBytes: o.DiskBytes, CPUs: o.CPUs,
 			})
 			g.take(len(g.servers)-1, r)
 			return Waiting{Text: fmt.Sprintf("fleet %s creates a server", o.FleetID)}
@@ -118,6 +119,7 @@ func (g *growth) ask(r Request) Waiting {
 func (g *growth) take(i int, r Request) {
 	s := &g.servers[i]
 	s.MemoryUsed += r.MemoryBytes
+	s.DiskUsed += r.DiskBytes
 	s.CPURequested += r.CPURequest
 	if s.Groups == nil {
 		s.Groups = map[string]int{}

@@ -43,9 +43,10 @@ func TestFleetsGrowForInstances(t *testing.T) {
 		"too large for those that serve": {
 			waiting: []instance.Request{wants("a", 101)}, offers: []instance.Offer{plain, {FleetID: "large", MemoryBytes: 200}}, says: map[prego.GroupID]instance.Waiting{},
 		},
-		"tags of nobody":   {waiting: []instance.Request{wants("a", 10, "gpu")}, offers: []instance.Offer{plain}, says: map[prego.GroupID]instance.Waiting{}},
-		"tags of a fleet":  {waiting: []instance.Request{wants("a", 10, "gpu")}, offers: []instance.Offer{plain, with(func(o *instance.Offer) { o.FleetID, o.Tags = "gpus", []string{"gpu"} })}, grow: []instance.Growth{{FleetID: "gpus", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet gpus creates a server"}}},
-		"a volume's place": {waiting: []instance.Request{{GroupID: "a", MemoryBytes: 1, Locations: []string{"fsn1"}}}, offers: []instance.Offer{plain, with(func(o *instance.Offer) { o.FleetID, o.Location = "there", "fsn1" })}, grow: []instance.Growth{{FleetID: "there", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet there creates a server"}}},
+		"too large for its disk": {waiting: []instance.Request{{GroupID: "a", MemoryBytes: 1, DiskBytes: 1}}, offers: []instance.Offer{plain}, says: map[prego.GroupID]instance.Waiting{"a": {Code: workload.ReasonLargerThanServers, Text: "an empty server of no fleet in the region has as much"}}},
+		"tags of nobody":         {waiting: []instance.Request{wants("a", 10, "gpu")}, offers: []instance.Offer{plain}, says: map[prego.GroupID]instance.Waiting{}},
+		"tags of a fleet":        {waiting: []instance.Request{wants("a", 10, "gpu")}, offers: []instance.Offer{plain, with(func(o *instance.Offer) { o.FleetID, o.Tags = "gpus", []string{"gpu"} })}, grow: []instance.Growth{{FleetID: "gpus", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet gpus creates a server"}}},
+		"a volume's place":       {waiting: []instance.Request{{GroupID: "a", MemoryBytes: 1, Locations: []string{"fsn1"}}}, offers: []instance.Offer{plain, with(func(o *instance.Offer) { o.FleetID, o.Location = "there", "fsn1" })}, grow: []instance.Growth{{FleetID: "there", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet there creates a server"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

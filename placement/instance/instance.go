@@ -24,6 +24,8 @@ type Server struct {
 	CPUs         float64  // capacity offered
 	MemoryUsed   int64    // used by instances, with their overhead
 	CPURequested float64
+	DiskBytes    int64          // capacity offered
+	DiskUsed     int64          // requested by instances
 	Groups       map[string]int // instances of each group
 	Kept         bool           // dedicated to a tenant, now or soon: the server, its shard or its pool
 }
@@ -33,6 +35,7 @@ type Request struct {
 	GroupID     prego.GroupID
 	MemoryBytes int64 // including the overhead
 	CPURequest  float64
+	DiskBytes   int64 // 0 fits anywhere
 	Constraint  prego.Constraint
 	Locations   []string // of its volumes; must all be the server's
 }
@@ -46,6 +49,8 @@ type Decision struct {
 	RejectedCounts      map[string]int `json:"rejected_counts"`
 	NeededBytes         int64          `json:"needed_bytes"`
 	LargestFreeBytes    int64          `json:"largest_free_bytes"` // among those that only lacked memory, or had it
+	NeededDiskBytes     int64          `json:"needed_disk_bytes,omitempty"`
+	LargestFreeDisk     int64          `json:"largest_free_disk_bytes,omitempty"` // among those that have the memory
 	Require             []string       `json:"require,omitempty"`
 	Disallow            []string       `json:"disallow,omitempty"`
 	Locations           []string       `json:"locations,omitempty"`
@@ -59,16 +64,17 @@ var filters = []struct{ rejected, code string }{
 	{"not_active", workload.ReasonNoNodesActive},
 	{"volume_locality", workload.ReasonVolumeLocality},
 	{"memory", workload.ReasonNoCapacityMemory},
+	{"disk", workload.ReasonNoCapacityDisk},
 }
 
 // Place decides where an instance goes. A server must satisfy the constraint, not be
 // dedicated to a tenant, be active, be at the location of the volumes, and have the
-// memory, which is a hard limit. Of those it takes the one with the fewest instances of
+// memory and disk, which are hard limits. Of those it takes the one with the fewest instances of
 // the group, then with the lowest share of CPU requested, then by id. The order of
 // servers does not matter.
 func Place(r Request, servers []Server) Decision {
 	d := Decision{
-		CandidatesEvaluated: len(servers), RejectedCounts: map[string]int{}, NeededBytes: r.MemoryBytes,
+		CandidatesEvaluated: len(servers), RejectedCounts: map[string]int{}, NeededBytes: r.MemoryBytes, NeededDiskBytes: r.DiskBytes,
 		Require: r.Constraint.Require, Disallow: r.Constraint.Disallow, Locations: r.Locations,
 	}
 	var best *Server
@@ -76,7 +82,10 @@ func Place(r Request, servers []Server) Decision {
 	for i := range servers {
 		s := &servers[i]
 		stage := instanceStage(r, s)
-		if stage >= len(filters)-1 {
+		if stage >= len(filters)-1 && r.DiskBytes > 0 {
+			d.LargestFreeDisk = max(d.LargestFreeDisk, s.DiskBytes-s.DiskUsed)
+		}
+		if stage >= len(filters)-2 {
 			d.LargestFreeBytes = max(d.LargestFreeBytes, s.MemoryBytes-s.MemoryUsed)
 		}
 		if stage < len(filters) {
@@ -98,8 +107,11 @@ func Place(r Request, servers []Server) Decision {
 	default:
 		d.Code = filters[furthest].code
 		d.SelectionReason = "no server fits: " + d.rejections()
-		if d.Code == workload.ReasonNoCapacityMemory {
+		switch d.Code {
+		case workload.ReasonNoCapacityMemory:
 			d.SelectionReason += fmt.Sprintf("; %d bytes are needed and at most %d are free", d.NeededBytes, d.LargestFreeBytes)
+		case workload.ReasonNoCapacityDisk:
+			d.SelectionReason += fmt.Sprintf("; %d bytes of disk are needed and at most %d are free", d.NeededDiskBytes, d.LargestFreeDisk)
 		}
 	}
 	return d
@@ -118,6 +130,8 @@ func instanceStage(r Request, s *Server) int {
 		return 3
 	case s.MemoryBytes-s.MemoryUsed < r.MemoryBytes:
 		return 4
+	case r.DiskBytes > 0 && s.DiskBytes-s.DiskUsed < r.DiskBytes:
+		return 5
 	}
 	return len(filters)
 }

@@ -45,6 +45,11 @@ func TestPlaceInstance(t *testing.T) {
 		"volumes stand apart":            {func(r *instance.Request) { r.Locations = []string{"fsn1", "nbg1"} }, []server{instanceServer("a", nil)}, "volume_locality_no_node"},
 		"memory is a hard limit":         {nil, []server{instanceServer("a", func(s *server) { s.MemoryUsed = 901 })}, "no_capacity_memory"},
 		"memory may be used up":          {nil, []server{instanceServer("a", func(s *server) { s.MemoryUsed = 900 })}, "a"},
+		"disk is a hard limit": {
+			func(r *instance.Request) { r.DiskBytes = 10 }, []server{instanceServer("a", func(s *server) { s.DiskBytes, s.DiskUsed = 100, 91 }), instanceServer("b", nil)}, "no_capacity_disk",
+		},
+		"disk may be used up":          {func(r *instance.Request) { r.DiskBytes = 10 }, []server{instanceServer("a", func(s *server) { s.DiskBytes, s.DiskUsed = 100, 90 })}, "a"},
+		"who needs none fits anywhere": {nil, []server{instanceServer("a", func(s *server) { s.DiskUsed = 5 })}, "a"},
 		"spread comes first": {nil, []server{
 			instanceServer("a", func(s *server) { s.Groups = map[string]int{"g": 1} }), instanceServer("b", func(s *server) { s.CPURequested = 40 }),
 		}, "b"},
@@ -78,12 +83,13 @@ func TestPlaceInstanceHolds(t *testing.T) {
 			servers = append(servers, instance.Server{
 				ServerID: prego.ServerID(fmt.Sprintf("s-%d", i)), Location: rapid.SampledFrom([]string{"fsn1", "nbg1"}).Draw(t, "location"), Active: rapid.Bool().Draw(t, "active"),
 				Tags:        rapid.SampledFrom([][]string{nil, {"a"}, {"a", "b"}}).Draw(t, "tags"),
-				MemoryBytes: rapid.Int64Range(0, 500).Draw(t, "memory"), CPUs: rapid.Float64Range(0, 8).Draw(t, "cpus"), Groups: map[string]int{},
+				MemoryBytes: rapid.Int64Range(0, 500).Draw(t, "memory"), DiskBytes: rapid.Int64Range(0, 100).Draw(t, "disk"), CPUs: rapid.Float64Range(0, 8).Draw(t, "cpus"), Groups: map[string]int{},
 			})
 		}
 		for range rapid.IntRange(1, 12).Draw(t, "instances") {
 			r := instance.Request{
 				GroupID: prego.GroupID(rapid.SampledFrom([]string{"g", "h"}).Draw(t, "group")), MemoryBytes: rapid.Int64Range(1, 200).Draw(t, "needed"),
+				DiskBytes:  rapid.Int64Range(0, 50).Draw(t, "disk needed"),
 				Constraint: rapid.SampledFrom([]prego.Constraint{{}, {Require: []string{"a"}}, {Disallow: []string{"b"}}}).Draw(t, "constraint"),
 				Locations:  rapid.SampledFrom([][]string{nil, {"fsn1"}}).Draw(t, "locations"),
 			}
@@ -91,7 +97,7 @@ func TestPlaceInstanceHolds(t *testing.T) {
 			shuffled := rapid.Permutation(servers).Draw(t, "order")
 			require.Equal(t, d, instance.Place(r, shuffled), "the order does not matter")
 			fits := func(s instance.Server) bool {
-				return s.Active && r.Constraint.SatisfiedBy(s.Tags) && s.MemoryBytes-s.MemoryUsed >= r.MemoryBytes && (len(r.Locations) == 0 || s.Location == r.Locations[0])
+				return s.Active && r.Constraint.SatisfiedBy(s.Tags) && s.MemoryBytes-s.MemoryUsed >= r.MemoryBytes && (r.DiskBytes == 0 || s.DiskBytes-s.DiskUsed >= r.DiskBytes) && (len(r.Locations) == 0 || s.Location == r.Locations[0])
 			}
 			require.Equal(t, slices.ContainsFunc(servers, fits), d.ServerID != "", "a place is found when there is one")
 			rejected := 0
