@@ -25,7 +25,6 @@ const (
 	startTimeout = 90 * time.Second
 	// loops is how many restarts by the engine count as a crash loop.
 	loops = 3
-	look  = 200 * time.Millisecond
 )
 
 // Up starts containers, each once its dependencies are healthy, and otherwise in
@@ -38,13 +37,16 @@ func (h *Host) Up(ctx context.Context, specs []server.ContainerSpec) error {
 			return classify(spec.Name, err)
 		}
 	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	w := h.watch(watching)
 	ran := make(map[string]bool)
 	for _, wave := range waves(specs) {
 		errs, did := make([]error, len(wave)), make([]bool, len(wave))
 		var work sync.WaitGroup
 		for i, spec := range wave {
 			again := slices.ContainsFunc(spec.After, func(name string) bool { return ran[name] })
-			work.Go(func() { did[i], errs[i] = h.up(ctx, spec, again) })
+			work.Go(func() { did[i], errs[i] = h.up(ctx, w, spec, again) })
 		}
 		work.Wait()
 		if err := worstError(wave, errs); err != nil {
@@ -115,7 +117,7 @@ func hasFinished(s *container.State) bool {
 }
 
 // up starts one container. did is false if it was already as it should be.
-func (h *Host) up(ctx context.Context, spec server.ContainerSpec, again bool) (did bool, err error) {
+func (h *Host) up(ctx context.Context, w *watch, spec server.ContainerSpec, again bool) (did bool, err error) {
 	id, adopted, err := h.ensure(ctx, spec)
 	if err != nil {
 		return false, err
@@ -137,12 +139,13 @@ func (h *Host) up(ctx context.Context, spec server.ContainerSpec, again bool) (d
 	if _, err := h.c.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
 		return false, fmt.Errorf("start: %w", err)
 	}
-	return true, h.await(ctx, id, spec)
+	return true, h.await(ctx, w, id, spec)
 }
 
-// await waits until a container is healthy. A restarting container counts as
+// await waits until a container is healthy, and looks at it when the engine says that
+// something happened, when it has run for long enough, and for its probe. A restarting container counts as
 // running for the engine; here it never does.
-func (h *Host) await(ctx context.Context, id string, spec server.ContainerSpec) error {
+func (h *Host) await(ctx context.Context, w *watch, id string, spec server.ContainerSpec) error {
 	fail := func(format string, args ...any) error {
 		return &server.ContainerError{Container: spec.Name, Message: fmt.Sprintf(format, args...) + "; " + h.lastLines(ctx, spec)}
 	}
@@ -177,7 +180,7 @@ func (h *Host) await(ctx context.Context, id string, spec server.ContainerSpec) 
 			if s.StartedAt != started || since.IsZero() {
 				started, since = s.StartedAt, time.Now()
 			}
-			ok, why, err := h.healthy(ctx, id, spec, s, time.Since(since))
+			ok, why, err := h.healthy(ctx, w, id, spec, s, time.Since(since))
 			if err != nil {
 				return err
 			}
@@ -189,10 +192,23 @@ func (h *Host) await(ctx context.Context, id string, spec server.ContainerSpec) 
 		if time.Now().After(deadline) {
 			return fail("it was not healthy within %s: %s", within, last)
 		}
-		if err := sleep(ctx, look); err != nil {
+		if err := pause(ctx, w, id, spec, since, deadline); err != nil {
 			return err
 		}
 	}
+}
+
+// pause waits for a reason to look at a container again.
+func pause(ctx context.Context, w *watch, id string, spec server.ContainerSpec, since, deadline time.Time) error {
+	next := time.Until(deadline)
+	switch {
+	case since.IsZero():
+	case spec.Probe != nil: // no event says that it would pass now, and its own end is one
+		return sleep(ctx, min(next, look))
+	case spec.Health == nil && !spec.Once:
+		next = min(next, settle-time.Since(since))
+	}
+	return w.wait(ctx, id, next)
 }
 
 func outOfMemory(s *container.State) string {
@@ -202,7 +218,7 @@ func outOfMemory(s *container.State) string {
 	return ""
 }
 
-func (h *Host) healthy(ctx context.Context, id string, spec server.ContainerSpec, s *container.State, running time.Duration) (ok bool, why string, err error) {
+func (h *Host) healthy(ctx context.Context, w *watch, id string, spec server.ContainerSpec, s *container.State, running time.Duration) (ok bool, why string, err error) {
 	if spec.Once {
 		return false, "it has not ended", nil
 	}
@@ -216,7 +232,7 @@ func (h *Host) healthy(ctx context.Context, id string, spec server.ContainerSpec
 		return false, why, nil
 	}
 	if spec.Probe != nil {
-		return h.probe(ctx, id, *spec.Probe)
+		return h.probe(ctx, w, id, *spec.Probe)
 	}
 	if spec.Health == nil && running < settle {
 		return false, "it has not run for long enough", nil
@@ -227,10 +243,10 @@ func (h *Host) healthy(ctx context.Context, id string, spec server.ContainerSpec
 // probe runs a declared probe in a container. It is the only use of exec on path C, and
 // accepts only the kinds of probes that a stack can name. A probe that can't be run has
 // failed: the container may not be running yet.
-func (h *Host) probe(ctx context.Context, id string, p server.ContainerProbe) (ok bool, why string, err error) {
+func (h *Host) probe(ctx context.Context, w *watch, id string, p server.ContainerProbe) (ok bool, why string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, or(p.Timeout.D(), 5*time.Second))
 	defer cancel()
-	code, err := h.runProbe(ctx, id, p)
+	code, err := h.runProbe(ctx, w, id, p)
 	switch {
 	case err == nil:
 		return code == 0, fmt.Sprintf("its probe ended with %d", code), nil
@@ -242,7 +258,7 @@ func (h *Host) probe(ctx context.Context, id string, p server.ContainerProbe) (o
 	return false, "", classifyError("probe", err)
 }
 
-func (h *Host) runProbe(ctx context.Context, id string, p server.ContainerProbe) (code int, err error) {
+func (h *Host) runProbe(ctx context.Context, w *watch, id string, p server.ContainerProbe) (code int, err error) {
 	made, err := h.c.ExecCreate(ctx, id, client.ExecCreateOptions{Cmd: p.Argv()})
 	if err != nil {
 		return 0, err
@@ -255,7 +271,7 @@ func (h *Host) runProbe(ctx context.Context, id string, p server.ContainerProbe)
 		if err != nil || !got.Running {
 			return got.ExitCode, err
 		}
-		if err := sleep(ctx, 50*time.Millisecond); err != nil {
+		if err := w.wait(ctx, id, look); err != nil {
 			return 0, err
 		}
 	}
