@@ -2,12 +2,14 @@ package activities
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"go.temporal.io/sdk/activity"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -22,12 +24,16 @@ type BackupStore interface {
 	RestoreRun(ctx context.Context, id string) (tenant.RestoreJob, error)
 	RestoreBegun(ctx context.Context, id string) error
 	RestoreFinished(ctx context.Context, id string, status tenant.JobStatus, message string) error
+	JobWaits(ctx context.Context, id, message string) error
+	BeginWork(ctx context.Context, ask org.LongWork) (org.Turn, error)
+	EndWork(ctx context.Context, id string) (wake []string, err error)
 }
 
 // Backups are the steps of snapshots and restores of tenants' sites.
 type Backups struct {
 	Store   BackupStore
 	Tenants *Tenants
+	Runs    WorkRuns
 }
 
 // BackupPlan is the state of a snapshot or a restore.
@@ -37,6 +43,45 @@ type BackupPlan struct {
 	Done     bool           `json:"done,omitempty"`
 	Files    []string       `json:"files,omitempty"` // to restore
 	Step     time.Duration  `json:"step"`
+	// Wait is set when other work of the org comes first: ask again when signalled, or
+	// after this time.
+	Wait time.Duration `json:"wait,omitempty"`
+}
+
+// turnNet is how often what waits for its turn asks, though it is told.
+const turnNet = time.Minute
+
+// await asks for the turn of a job that is to run.
+func (a *Backups) await(ctx context.Context, p *BackupPlan, kind org.WorkKind, id string) error {
+	if p.Done {
+		return nil
+	}
+	turn, err := a.Store.BeginWork(ctx, org.LongWork{OrgID: p.OrgID, Kind: kind, Run: activity.GetInfo(ctx).WorkflowExecution.ID, IDs: []string{id}})
+	if err != nil {
+		return err
+	}
+	a.wake(ctx, turn.Wake)
+	if len(turn.Begun) == 0 {
+		p.Wait = turnNet
+		return a.Store.JobWaits(ctx, id, org.WaitText(turn.Most))
+	}
+	return nil
+}
+
+// end gives a job's turn to the next.
+func (a *Backups) end(ctx context.Context, id string) error {
+	wake, err := a.Store.EndWork(ctx, id)
+	a.wake(ctx, wake)
+	return err
+}
+
+func (a *Backups) wake(ctx context.Context, runs []string) {
+	if len(runs) == 0 {
+		return
+	}
+	if err := a.Runs.WakeRuns(ctx, runs); err != nil {
+		activity.GetLogger(ctx).Warn("runs whose turn has come are not woken; they ask again", "error", err)
+	}
 }
 
 func underWay(s tenant.JobStatus) bool { return s == tenant.JobQueued || s == tenant.JobRunning }
@@ -47,7 +92,8 @@ func (a *Backups) PlanSnapshot(ctx context.Context, id prego.SnapshotID) (Backup
 	if err != nil {
 		return BackupPlan{}, permanentIfCoded(err)
 	}
-	return BackupPlan{OrgID: s.OrgID, TenantID: s.TenantID, Done: !underWay(s.Status), Step: a.Tenants.Settings.StepTimeout}, nil
+	p := BackupPlan{OrgID: s.OrgID, TenantID: s.TenantID, Done: !underWay(s.Status), Step: a.Tenants.Settings.StepTimeout}
+	return p, a.await(ctx, &p, org.WorkSnapshot, string(id))
 }
 
 // onHost reads a tenant whose site is still on the server that holds the snapshot.
@@ -127,7 +173,7 @@ type BackupEnd struct {
 
 // FinishSnapshot records the outcome of a snapshot.
 func (a *Backups) FinishSnapshot(ctx context.Context, in BackupEnd) error {
-	return a.Store.SnapshotFinished(ctx, in.ID, in.Status, in.Files, in.Message)
+	return errors.Join(a.Store.SnapshotFinished(ctx, in.ID, in.Status, in.Files, in.Message), a.end(ctx, in.ID))
 }
 
 // restored reads the tenant of a restore whose site is on the server that holds the
@@ -154,7 +200,8 @@ func (a *Backups) PlanRestore(ctx context.Context, id string) (BackupPlan, error
 	if err != nil {
 		return BackupPlan{}, permanentIfCoded(err)
 	}
-	return BackupPlan{OrgID: j.OrgID, TenantID: j.TenantID, Done: !underWay(j.Status), Files: s.Files, Step: a.Tenants.Settings.StepTimeout}, nil
+	p := BackupPlan{OrgID: j.OrgID, TenantID: j.TenantID, Done: !underWay(j.Status), Files: s.Files, Step: a.Tenants.Settings.StepTimeout}
+	return p, a.await(ctx, &p, org.WorkRestore, id)
 }
 
 // BeginRestore records that a restore has started.

@@ -79,8 +79,12 @@ func fromInfra(err error) error {
 }
 
 // keepAlive heartbeats during a long call, so that the death of this process is noticed
-// within the heartbeat timeout. stop ends it.
+// within the heartbeat timeout. stop ends it. Outside
+// of an activity there is nothing to heartbeat.
 func keepAlive(ctx context.Context) (stop func()) {
+	if !activity.IsActivity(ctx) {
+		return func() {}
+	}
 	done := make(chan struct{})
 	go func() {
 		t := time.NewTicker(2 * time.Second)

@@ -38,6 +38,8 @@ type GroupStore interface {
 	InstanceFailed(ctx context.Context, id, message string) (ok bool, err error)
 	InstanceStopped(ctx context.Context, id string) (ok bool, err error)
 
+	EndWork(ctx context.Context, id string) (wake []string, err error)
+
 	FindGroupWork(ctx context.Context, quiet time.Duration) (workload.GroupWork, error)
 	InstancesOn(ctx context.Context, serverID prego.ServerID) ([]workload.Instance, error)
 	ProvisionState(ctx context.Context, serverID prego.ServerID) (server.ProvisionState, error)
@@ -61,6 +63,12 @@ type GroupRuns interface {
 	// WakeGroup signals a group's workflow that something changed, starting it if
 	// necessary.
 	WakeGroup(ctx context.Context, groupID prego.GroupID, orgID prego.OrgID) error
+	WorkRuns
+}
+
+// WorkRuns signals runs whose turn to do long work of their org has come.
+type WorkRuns interface {
+	WakeRuns(ctx context.Context, runs []string) error
 }
 
 // VolumeAttacher attaches a group's volumes to a server before its instance starts
@@ -137,6 +145,7 @@ func (a *Groups) PlanGroup(ctx context.Context, groupID prego.GroupID) (workload
 	p, err := a.Store.PlanGroup(ctx, groupID, a.Settings.Retry)
 	a.hook("group/planned")
 	a.Metrics.Failures.Add(float64(p.Late))
+	a.wakeRuns(ctx, p.Wake)
 	return p, fromGroups(err)
 }
 
@@ -333,9 +342,14 @@ func (a *Groups) wakeRegion(ctx context.Context, region prego.Region) {
 // healthy, or has ended, and the next plan notices when it takes too long: nothing waits
 // here. Only where the agent tells nothing, because it is of a version before, this step
 // waits. An instance that is no longer wanted is left alone.
-func (a *Groups) BootInstance(ctx context.Context, id string) error {
+func (a *Groups) BootInstance(ctx context.Context, id string) (err error) {
 	stop := keepAlive(ctx)
 	defer stop()
+	defer func() {
+		if err == nil {
+			a.endWork(ctx, id)
+		}
+	}()
 	h, err := a.Store.InstanceHost(ctx, id)
 	switch {
 	case err != nil:
@@ -383,6 +397,25 @@ func (a *Groups) BootInstance(ctx context.Context, id string) error {
 	return fromContainers(a.Engine.RemoveInstance(ctx, h.ServerID, h.Host, id))
 }
 
+// endWork gives an instance's turn to the next. If that fails, its lease ends.
+func (a *Groups) endWork(ctx context.Context, id string) {
+	wake, err := a.Store.EndWork(ctx, id)
+	if err != nil {
+		a.Log.Warn("a turn is given on late", zap.String("instance_id", id), zap.Error(err))
+	}
+	a.wakeRuns(ctx, wake)
+}
+
+// wakeRuns wakes those whose turn has come; who is not told asks again by itself.
+func (a *Groups) wakeRuns(ctx context.Context, runs []string) {
+	if len(runs) == 0 {
+		return
+	}
+	if err := a.Runs.WakeRuns(ctx, runs); err != nil {
+		a.Log.Warn("runs whose turn has come are not woken; they ask again", zap.Error(err))
+	}
+}
+
 // FailInstanceInput says why an instance failed.
 type FailInstanceInput struct {
 	InstanceID prego.InstanceID `json:"instance_id"`
@@ -391,6 +424,7 @@ type FailInstanceInput struct {
 
 // FailInstance records that an instance could not be started.
 func (a *Groups) FailInstance(ctx context.Context, in FailInstanceInput) error {
+	a.endWork(ctx, string(in.InstanceID))
 	return a.failed(ctx, string(in.InstanceID), in.Message)
 }
 
@@ -419,6 +453,7 @@ func (a *Groups) StopInstance(ctx context.Context, id string) error {
 	if h.State != workload.InstanceDraining && h.State != workload.InstanceFailed {
 		return nil
 	}
+	a.endWork(ctx, id) // it may have waited for its start
 	a.hook("instance/stop")
 	if err := a.remove(ctx, h); err != nil {
 		return err

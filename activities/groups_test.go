@@ -23,6 +23,8 @@ func (w *woken) WakeGroup(_ context.Context, id prego.GroupID, _ prego.OrgID) er
 	return nil
 }
 
+func (*woken) WakeRuns(context.Context, []string) error { return nil }
+
 // TestWhatFitsNowhereHidesNobody has more orgs whose instances fit nowhere than one pass
 // considers, all of them older than one whose instance fits.
 func TestWhatFitsNowhereHidesNobody(t *testing.T) {

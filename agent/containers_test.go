@@ -210,7 +210,10 @@ func (l *reportLog) requests() []wire.ContainersRequest {
 func TestContainersAreReported(t *testing.T) {
 	t.Parallel()
 	e, log := listening(t)
-	eventually(t, "a full report", func() bool { r := log.requests(); return len(r) == 1 && r[0].Full && r[0].Seq == 1 && r[0].Containers != nil })
+	eventually(t, "a full report", func() bool {
+		r := log.requests()
+		return len(r) == 1 && r[0].Full && r[0].Seq == 1 && r[0].Containers != nil
+	})
 	health := func(id string) func() bool {
 		return func() bool { return log.of("ins-"+id).Health == wire.HealthHealthy }
 	}

@@ -16,10 +16,10 @@ import (
 
 // Options configure a worker.
 type Options struct {
-	TaskQueue string            // of the main queue; the others' names begin with it
-	Queues    []workflows.Queue // which to serve
-	Slots     Slots             // concurrent activities
-	StopTimeout time.Duration // to finish running activities when it is stopped
+	TaskQueue   string            // of the main queue; the others' names begin with it
+	Queues      []workflows.Queue // which to serve
+	Slots       Slots             // concurrent activities
+	StopTimeout time.Duration     // to finish running activities when it is stopped
 }
 
 // Slots are how many activities of each queue run at once.

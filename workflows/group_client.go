@@ -2,9 +2,11 @@ package workflows
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 
@@ -14,6 +16,20 @@ import (
 
 // groupPriority is that of process groups: after tenants, shared among the orgs.
 const groupPriority = 4
+
+// WakeRuns signals runs that something changed for them. One that has ended needs
+// nothing.
+func (c *Client) WakeRuns(ctx context.Context, runs []string) error {
+	var errs []error
+	for _, id := range runs {
+		err := c.Temporal.SignalWorkflow(ctx, id, "", SignalDemand, "turn")
+		var gone *serviceerror.NotFound
+		if err != nil && !errors.As(err, &gone) {
+			errs = append(errs, fmt.Errorf("wake %s: %w", id, err))
+		}
+	}
+	return errors.Join(errs...)
+}
 
 // WakeGroup signals a process group's run that something changed, starting it if
 // necessary. The run reads from the rows what changed.

@@ -20,7 +20,7 @@ type SnapshotInput struct {
 func SnapshotTenant(ctx workflow.Context, in SnapshotInput) error {
 	var steps *activities.Backups
 	var plan activities.BackupPlan
-	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanSnapshot, in.SnapshotID).Get(ctx, &plan); err != nil {
+	if err := awaitTurn(ctx, steps.PlanSnapshot, in.SnapshotID, &plan); err != nil {
 		return err
 	}
 	if plan.Done {
@@ -40,6 +40,24 @@ func SnapshotTenant(ctx workflow.Context, in SnapshotInput) error {
 	return workflow.ExecuteActivity(write(last, "record how it ended"), steps.FinishSnapshot, end).Get(last, nil)
 }
 
+// awaitTurn reads a job's row until it may begin. A run that is cancelled meanwhile goes on
+// to record that.
+func awaitTurn(ctx workflow.Context, read, id any, plan *activities.BackupPlan) error {
+	signals := workflow.GetSignalChannel(ctx, SignalDemand)
+	for {
+		plan.Wait = 0
+		if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), read, id).Get(ctx, plan); err != nil || plan.Wait == 0 || plan.Done {
+			return err
+		}
+		workflow.SetCurrentDetails(ctx, "waits for its turn: other work of the org is under way")
+		signals.ReceiveWithTimeout(ctx, plan.Wait, nil)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // what follows ends with it, and is recorded
+		}
+		drainSignals(signals)
+	}
+}
+
 // RestoreJobInput names a restore to carry out.
 type RestoreJobInput struct {
 	JobID string `json:"job_id"`
@@ -52,7 +70,7 @@ type RestoreJobInput struct {
 func RestoreTenant(ctx workflow.Context, in RestoreJobInput) error {
 	var steps *activities.Backups
 	var plan activities.BackupPlan
-	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanRestore, in.JobID).Get(ctx, &plan); err != nil {
+	if err := awaitTurn(ctx, steps.PlanRestore, in.JobID, &plan); err != nil {
 		return err
 	}
 	if plan.Done {

@@ -394,6 +394,7 @@ type GroupPlan struct {
 	Settled bool          `json:"settled,omitempty"` // nothing is left to do
 	Wait    time.Duration `json:"wait,omitempty"`    // the longest wait before the rows are read again
 	Details string        `json:"details,omitempty"` // for people
+	Wake    []string      `json:"wake,omitempty"`    // runs of others whose turn to work has come
 	Late    int           `json:"late,omitempty"`    // instances that failed now, because they were not healthy in time
 }
 

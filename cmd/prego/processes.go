@@ -163,6 +163,10 @@ func runWorker(ctx context.Context, queues []string) error {
 		return err
 	}
 	defer runs.Temporal.Close()
+	if p.cfg.Worker.OrgWork < 1 {
+		return fmt.Errorf("PREGO_ORG_WORK_LIMIT must be at least 1")
+	}
+	p.db.LimitWork(p.cfg.Worker.OrgWork)
 	servers, fleet, err := buildActivities(ctx, p, runs)
 	if err != nil {
 		return err
@@ -197,7 +201,7 @@ func runWorker(ctx context.Context, queues []string) error {
 		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: p.cfg.Worker.SweepConcurrency},
 	}, servers, fleet, tenants, &activities.FleetActions{
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: activities.ServerFree(groups),
-	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants}, groups, catalogs, images)
+	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs}, groups, catalogs, images)
 	if err != nil {
 		return err
 	}

@@ -255,6 +255,7 @@ type Worker struct {
 	Concurrency       int           `env:"PREGO_WORKER_CONCURRENCY" envDefault:"64"`         // short steps at once
 	LongConcurrency   int           `env:"PREGO_WORKER_LONG_CONCURRENCY" envDefault:"64"`    // steps at once that wait for containers, copies, backups and builds
 	SweepConcurrency  int           `env:"PREGO_WORKER_PERIODIC_CONCURRENCY" envDefault:"4"` // sweeps and reconciliations at once
+	OrgWork           int           `env:"PREGO_ORG_WORK_LIMIT" envDefault:"32"`             // long steps of an org at once: instances being started, snapshots, restores
 	StopTimeout       time.Duration `env:"PREGO_WORKER_STOP_TIMEOUT" envDefault:"20s"`
 }
 

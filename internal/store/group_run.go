@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -157,16 +158,44 @@ func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Dura
 		if g.watch > 0 {
 			p.Wait = min(p.Wait, g.watch)
 		}
+		waiting, err := s.turnsToBoot(ctx, tx, id, &p)
+		if err != nil {
+			return err
+		}
 		if steps.Want > 0 && !p.Serve {
 			p.Wait = min(p.Wait, max(g.Next.Sub(g.Now), 50*time.Millisecond))
 		}
 		p.Details = fmt.Sprintf("%d of %d replicas have a place, %d to allocate, %d booting, %d stopping", running, g.Replicas, steps.Want, steps.Booting, len(steps.Stop))
+		if waiting > 0 {
+			p.Details += fmt.Sprintf(", %d waiting for their turn", waiting)
+		}
 		if g.Reason != "" && steps.Want > 0 {
 			p.Details += ": " + g.Reason
 		}
 		return nil
 	})
 	return p, err
+}
+
+const sqlInstancesWait = `UPDATE instances SET message = $2 WHERE instance_id = ANY ($1) AND state = 'booting' AND started_at IS NULL AND message <> $2`
+
+// turnsToBoot leaves those instances in a plan that may be started now. The others say that
+// they wait, and their group is woken when their turn comes.
+func (s *Store) turnsToBoot(ctx context.Context, tx pgx.Tx, id prego.GroupID, p *workload.GroupPlan) (waiting int, err error) {
+	if len(p.Boot) == 0 {
+		return 0, nil
+	}
+	turn, err := s.beginWork(ctx, tx, org.LongWork{OrgID: p.OrgID, Kind: org.WorkStart, Run: workload.GroupWorkflowID(id), IDs: p.Boot})
+	if err != nil {
+		return 0, err
+	}
+	wait := slices.DeleteFunc(p.Boot, func(id string) bool { return slices.Contains(turn.Begun, id) })
+	p.Boot, p.Wake = turn.Begun, turn.Wake
+	if len(wait) == 0 {
+		return 0, nil
+	}
+	_, err = tx.Exec(ctx, sqlInstancesWait, wait, org.WaitText(turn.Most))
+	return len(wait), err
 }
 
 func readGroup(ctx context.Context, tx pgx.Tx, id prego.GroupID) (g groupRow, err error) {

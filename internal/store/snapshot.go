@@ -152,7 +152,7 @@ func (s *Store) DeleteSnapshot(ctx context.Context, tenantID prego.TenantID, id 
 }
 
 const (
-	sqlSnapshotBegun    = `UPDATE snapshots SET status = 'running' WHERE snapshot_id = $1 AND status IN ('queued', 'running')`
+	sqlSnapshotBegun    = `UPDATE snapshots SET status = 'running', message = '' WHERE snapshot_id = $1 AND status IN ('queued', 'running')`
 	sqlSnapshotFinished = `UPDATE snapshots SET status = $2, files = $3, message = $4, finished_at = now() WHERE snapshot_id = $1 AND status IN ('queued', 'running')`
 )
 
@@ -182,6 +182,19 @@ func (s *Store) SnapshotFinished(ctx context.Context, id string, status tenant.J
 		return fmt.Errorf("snapshot %s: %w", id, err)
 	}
 	return s.exec(ctx, "snapshot "+id, sqlSnapshotFinished, id, status, b, prego.Redact(message))
+}
+
+const (
+	sqlSnapshotWaits = `UPDATE snapshots SET message = $2 WHERE snapshot_id = $1 AND status = 'queued'`
+	sqlRestoreWaits  = `UPDATE restore_jobs SET message = $2 WHERE job_id = $1 AND status = 'queued'`
+)
+
+// JobWaits says why a snapshot or a restore is not under way yet.
+func (s *Store) JobWaits(ctx context.Context, id, message string) error {
+	b := &pgx.Batch{}
+	b.Queue(sqlSnapshotWaits, id, message)
+	b.Queue(sqlRestoreWaits, id, message)
+	return failed(id+" waits", s.pool.SendBatch(ctx, b).Close())
 }
 
 const restoreColumns = `j.job_id, j.org_id, j.tenant_id, j.snapshot_id, j.status, j.message, j.created_by, j.created_at, j.finished_at`
@@ -260,7 +273,7 @@ func (s *Store) ListRestores(ctx context.Context, q prego.ListQuery) (page []ten
 }
 
 const (
-	sqlRestoreBegun    = `UPDATE restore_jobs SET status = 'running' WHERE job_id = $1 AND status IN ('queued', 'running')`
+	sqlRestoreBegun    = `UPDATE restore_jobs SET status = 'running', message = '' WHERE job_id = $1 AND status IN ('queued', 'running')`
 	sqlRestoreFinished = `UPDATE restore_jobs SET status = $2, message = $3, finished_at = now() WHERE job_id = $1 AND status IN ('queued', 'running')`
 )
 

@@ -22,6 +22,7 @@ type Store struct {
 	// tierLimits are the tiers' limits as Postgres reads them.
 	tierLimits json.RawMessage
 	newOrgs    prego.Tier
+	workLimit  int
 }
 
 // New makes a Store over a pool that the caller closes, with the limits that come with
@@ -37,7 +38,7 @@ func NewWithTiers(pool *pgxpool.Pool, tiers quota.Tiers, newOrgs prego.Tier) *St
 	if err != nil {
 		panic("store: valid tiers always marshal: " + err.Error())
 	}
-	return &Store{pool: pool, tierLimits: limits, newOrgs: newOrgs}
+	return &Store{pool: pool, tierLimits: limits, newOrgs: newOrgs, workLimit: defaultWorkLimit}
 }
 
 // Open connects a pool of at most maxConns connections and checks it once.
