@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,10 +18,10 @@ import (
 
 var groupTable = Table[api.ProcessGroup]{
 	ID: "group_id", Columns: "group_id, name, running, replicas, deploy, status, image", Spare: "image, deploy",
-	More: "env_id, org_id, region, release, instances, memory, spec.cpu_request: cpus, stable_release, policy, paused_at: paused since, constraint, next_attempt_at: next attempt, decision, created_at, deleted_at",
+	More: "deploy_message: last deploy, env_id, org_id, region, release, instances, memory, spec.cpu_request: cpus, stable_release, policy, paused_at: paused since, constraint, next_attempt_at: next attempt, decision, created_at, deleted_at",
 	Computed: map[string]func(api.ProcessGroup) any{
 		"running": func(g api.ProcessGroup) any { return g.Instances["running"] },
-		"deploy":  func(g api.ProcessGroup) any { return strings.TrimSpace(g.DeployStatus + " " + deref(g.DeployMessage)) },
+		"deploy":  func(g api.ProcessGroup) any { return groupDeploy(g) },
 		"status":  func(g api.ProcessGroup) any { return groupStatus(g) },
 		"image":   func(g api.ProcessGroup) any { return g.Spec.Image },
 		"memory":  func(g api.ProcessGroup) any { return bytesText(g.Spec.MemoryLimitBytes) },
@@ -49,6 +48,18 @@ var groupTable = Table[api.ProcessGroup]{
 	},
 }
 
+// groupDeploy is how far a group's last deploy is, and why it failed.
+func groupDeploy(g api.ProcessGroup) string {
+	text := g.DeployStatus
+	if g.DeployReason != nil {
+		text += ": " + *g.DeployReason
+	}
+	if g.PausedAt != nil && workload.DeployStatus(text).UnderWay() {
+		text += ", paused"
+	}
+	return text
+}
+
 // groupStatus is a group's status with its reason.
 func groupStatus(g api.ProcessGroup) string {
 	return g.Status + reasons(g.StatusReason, g.StatusMessage)
@@ -73,7 +84,7 @@ var groupWatch = Watch[api.ProcessGroup]{
 	Use: "watch GROUP", Short: "Follow a process group until its operations are done", Path: "/v1/groups/{group}", Again: "prego group watch {group}",
 	Lines: func(g api.ProcessGroup) []line {
 		text := fmt.Sprintf("%d of %d run, %d booting, %d draining, %d failed; release %d %s; %s", g.Instances["running"], g.Replicas, g.Instances["booting"],
-			g.Instances["draining"], g.Instances["failed"], g.Release, g.DeployStatus, groupStatus(g))
+			g.Instances["draining"], g.Instances["failed"], g.Release, groupDeploy(g), groupStatus(g))
 		return []line{{text, g.UpdatedAt, text}}
 	},
 	Doing: func(g api.ProcessGroup) string { return g.Name + ": " + groupStatus(g) },
@@ -245,7 +256,7 @@ func (w *workloadFlags) change(in *call, others bool) (workload.Spec, error) {
 }
 
 var instanceTable = Table[api.Instance]{
-	ID: "instance_id", Columns: "instance_id, state, release, server_id, ports, created_at: age, message", Spare: "age, ports, release", More: "group_id, image, memory_limit_bytes: memory, cpu_request: cpus, healthy, restarts, created_at",
+	ID: "instance_id", Columns: "instance_id, state, release, restarts, server_id, ports, created_at: age, message", Spare: "age, ports, release", More: "group_id, image, memory_limit_bytes: memory, cpu_request: cpus, healthy, created_at",
 	Computed: map[string]func(api.Instance) any{"ports": func(i api.Instance) any {
 		var ports []string
 		for _, p := range i.Ports {

@@ -60,7 +60,7 @@ var rolloutTable = Table[api.Rollout]{
 	ID: "rollout", Columns: "release, kind, outcome, image, created_by: by, created_at: age, why", Spare: "why, by, image", More: "rollout, reason, spec_digest, ended_at, created_at",
 	Computed: map[string]func(api.Rollout) any{
 		"image": func(r api.Rollout) any { return r.Spec.Image },
-		"why":   func(r api.Rollout) any { return strings.TrimSpace(deref(r.Reason) + " " + deref(r.Message)) },
+		"why":   func(r api.Rollout) any { return strings.Trim(deref(r.Reason)+": "+deref(r.Message), ": ") },
 	},
 }
 

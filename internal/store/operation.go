@@ -59,8 +59,9 @@ FROM ipv4_allocations WHERE allocation_id = $1`
 SELECT CASE WHEN deleted_at IS NOT NULL OR status = 'ready' THEN 'succeeded' WHEN status = 'failed' THEN 'failed' ELSE 'running' END, reason, message
 FROM volumes WHERE volume_id = $1`
 	sqlGroupReconciling = `
-SELECT CASE WHEN NOT converged THEN 'running' WHEN deploy_status = 'rolled_back' THEN 'failed' ELSE 'succeeded' END,
-    status_reason, CASE deploy_status WHEN 'rolled_back' THEN deploy_message ELSE status_message END FROM process_groups WHERE group_id = $1`
+SELECT CASE WHEN deploy_status = 'failed' THEN 'failed' WHEN NOT converged THEN 'running' WHEN deploy_status = 'rolled_back' THEN 'failed' ELSE 'succeeded' END,
+    CASE WHEN deploy_status = 'failed' OR converged AND deploy_status = 'rolled_back' THEN deploy_reason ELSE status_reason END,
+    CASE WHEN deploy_status IN ('failed', 'rolled_back') THEN deploy_message ELSE status_message END FROM process_groups WHERE group_id = $1`
 	sqlFleetActing = `
 SELECT CASE WHEN status IN ('queued', 'running') THEN 'running' WHEN status = 'cancelled' THEN 'failed' ELSE status END,
     CASE WHEN status = 'cancelled' THEN 'cancelled' ELSE reason END, message

@@ -189,7 +189,7 @@ func (s *Store) RollBackGroup(ctx context.Context, id prego.GroupID, to int, by,
 		case t == nil && to == 0:
 			return prego.Errorf(prego.CodeReleaseNotFound, "no release before this one was good")
 		case t == nil:
-			return &prego.Error{Code: prego.CodeReleaseNotFound, Field: "release", Message: fmt.Sprintf("is not among the rollouts that are kept: %d", to)}
+			return prego.Errorf(prego.CodeReleaseNotFound, "release %d is not among the rollouts that are kept", to)
 		}
 		t.Spec.Constraint = locked.Spec.Constraint
 		g, err = s.rollOut(ctx, tx, locked, release{

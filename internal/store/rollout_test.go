@@ -104,6 +104,14 @@ func (r *rolling) deploy(image string, change *workload.RolloutChange) workload.
 	return g
 }
 
+// operation is what those see who wait for it.
+func (r *rolling) operation(status prego.OperationStatus, reason string) {
+	r.Helper()
+	op, err := r.s.Operation(r.Context(), workload.GroupWorkflowID(r.id))
+	require.NoError(r, err)
+	require.Equal(r, []any{status, reason}, []any{op.Status, op.Reason})
+}
+
 // history is the group's rollouts, the newest first, as "release kind outcome by".
 func (r *rolling) history() (out []string) {
 	r.Helper()
@@ -139,6 +147,7 @@ func TestARolloutThatFailsGoesBack(t *testing.T) {
 	r.settle()
 	require.Equal(t, []string{"1 rollback succeeded system", "2 deploy rolled_back ann instance_failed", "1 create succeeded test"}, r.history())
 	require.Equal(t, workload.DeployRolledBack, r.group().DeployStatus)
+	r.operation(prego.OperationFailed, workload.ReasonInstanceFailed)
 	require.Equal(t, 2, r.group().Instances[workload.InstanceRunning])
 	var old int
 	require.NoError(t, r.s.pool.QueryRow(t.Context(), `SELECT max(number) FROM instances WHERE state = 'running'`).Scan(&old))
@@ -178,7 +187,9 @@ func TestARolloutThatFailsIsLeftWhenItShouldBe(t *testing.T) {
 		require.Equal(t, []any{2, workload.DeployFailed, workload.ReasonProgressDeadline}, []any{g.Release, g.DeployStatus, g.DeployReason})
 	}
 	require.Equal(t, []string{"2 deploy failed ann progress_deadline_exceeded", "1 create succeeded test"}, r.history())
+	r.operation(prego.OperationFailed, workload.ReasonProgressDeadline)
 	r.settle()
+	r.operation(prego.OperationSucceeded, "")
 	g = r.group()
 	require.Equal(t, []any{2, workload.DeploySucceeded, "", ""}, []any{g.StableRelease, g.DeployStatus, g.DeployReason, g.DeployMessage})
 	require.Equal(t, "2 deploy succeeded ann", r.history()[0])
