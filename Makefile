@@ -18,7 +18,7 @@ BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 export GOTESTSUM := $(TOOLS)/gotestsum-$(GOTESTSUM_VERSION)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: help build demo dev test lint bench bench-compare generate golden mutate tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
+.PHONY: help build demo dev test lint bench bench-compare scale generate golden mutate tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,10 @@ bench: packages temporal ## Run the benchmarks, each beside its bare limit, and 
 	rm -f bench.json
 	PREGO_BENCH_JSON=$(CURDIR)/bench.json go test -run '^$$' -bench . -benchtime 1x -count $(or $(ROUNDS),1) -timeout 60m ./internal/e2e ./internal/store ./placement ./placement/pack ./placement/region ./agentgw
 
+scale: packages temporal ## Load a large installation, print what it costs and write it to docs/performance/scale.md (ARGS="-servers 10000")
+	mkdir -p docs/performance
+	go test -tags scale -run '^TestScale$$' -count 1 -v -timeout 60m ./internal/e2e -report $(CURDIR)/docs/performance/scale.md $(ARGS)
+
 bench-compare: ## Compare bench.json with the last recorded run
 	go run ./tools/bench-compare
 
@@ -87,6 +91,7 @@ lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFL
 	go vet ./...
 	go vet -tags frappe ./internal/frappetest
 	go vet -tags machines ./internal/e2e
+	go vet -tags scale ./internal/e2e
 	$(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) run --allow-parallel-runners ./...
 	$(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) -config tools/workflowcheck.yaml ./workflows/...
 	tools/forbidden.sh

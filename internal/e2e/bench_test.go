@@ -2,15 +2,7 @@ package e2e
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -25,11 +17,8 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/benchjson"
-	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/sim"
-	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/server"
 )
 
@@ -162,46 +151,13 @@ func TestAgentIsSmall(t *testing.T) {
 func BenchmarkConnectedAgents(b *testing.B) {
 	const agents = 10_000
 	c := newCell(b, options{vars: map[string]string{"PREGO_LOG_LEVEL": "warn"}})
-	ca, err := pki.Open(c.vars["PREGO_KEYS_DIR"], c.env)
-	require.NoError(b, err)
-	ring, err := token.OpenKeyring(c.vars["PREGO_KEYS_DIR"], token.UseAgent)
-	require.NoError(b, err)
-	bundle, err := ca.Bundle(pki.Gateway)
-	require.NoError(b, err)
-	pool := x509.NewCertPool()
-	require.True(b, pool.AppendCertsFromPEM([]byte(bundle)))
-	connect := func(i int) {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		require.NoError(b, err)
-		der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-		require.NoError(b, err)
-		csr := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
-		id := fmt.Sprintf("agent-%d", i)
-		certs, err := ca.SignCSRs(prego.ServerID(id), nil, wire.CSRs{AgentClient: csr, AgentServer: csr, DockerServer: csr}, time.Hour)
-		require.NoError(b, err)
-		block, _ := pem.Decode([]byte(certs.AgentClient))
-		leaf, err := x509.ParseCertificate(block.Bytes)
-		require.NoError(b, err)
-		jwt, _, err := token.NewAgents(ring).Issue(prego.ServerID(id), leaf, time.Hour)
-		require.NoError(b, err)
-		tr := &http.Transport{TLSClientConfig: &tls.Config{
-			RootCAs: pool, ServerName: "agentgw.prego.internal", MinVersion: tls.VersionTLS13,
-			Certificates: []tls.Certificate{{Certificate: [][]byte{block.Bytes}, PrivateKey: key}},
-		}}
-		b.Cleanup(tr.CloseIdleConnections)
-		req, err := http.NewRequest(http.MethodPost, "https://"+c.addr("agentgw")+wire.PathHeartbeat, strings.NewReader(`{"boot_id":"b"}`))
-		require.NoError(b, err)
-		req.Header.Set("Authorization", "Bearer "+jwt)
-		resp, err := (&http.Client{Transport: tr}).Do(req)
-		require.NoError(b, err)
-		require.Equal(b, http.StatusOK, resp.StatusCode)
-		_, _ = io.Copy(io.Discard, resp.Body)
-		require.NoError(b, resp.Body.Close())
-	}
+	clients := c.agentClients()
 	for b.Loop() {
 		before := rss(b, c.procs["agentgw"].PID())
 		for i := range agents {
-			connect(i)
+			a := clients.make(prego.ServerID(fmt.Sprintf("agent-%d", i)))
+			b.Cleanup(a.close)
+			require.NoError(b, a.beat())
 		}
 		time.Sleep(10 * time.Second) // a third of an agent's interval: then they are idle, as they nearly always are
 		b.ReportMetric(before, "MiB-before")

@@ -226,6 +226,11 @@ func (h *processHost) keepRunning(ctx context.Context, verb string, ended func()
 
 // runAgent runs the real agent binary until it ends or the machine does.
 func (h *processHost) runAgent(ctx context.Context, verb string) error {
+	if h.sim.cfg.RunAgent != nil {
+		if run := h.sim.cfg.RunAgent(h.name); run != nil {
+			return run(ctx, verb, h.root(), h.addr)
+		}
+	}
 	logFile, err := os.OpenFile(filepath.Join(h.dir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

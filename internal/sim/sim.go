@@ -41,6 +41,9 @@ type Config struct {
 	MachineDiskGB int
 	Profile       Profile
 	Limits        Limits
+	// RunAgent runs a verb of the agent, instead of its program, for the hosts for which
+	// it returns a function. The agent itself fits into a process a thousand times.
+	RunAgent func(name string) func(ctx context.Context, verb, root, addr string) error
 	// RatePerHour is the project's requests per hour, refilled evenly; 0 means 3600.
 	RatePerHour int
 	Log         *zap.Logger

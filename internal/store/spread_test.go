@@ -5,12 +5,12 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/internal/pgtest"
 )
 
 // walkList reads a list to its end, two at a time.
@@ -40,11 +40,7 @@ func TestAListIsTheSameFromRangesOfAnIndex(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
-	for _, sql := range largeRows(30) {
-		if !strings.HasPrefix(sql, "VACUUM") {
-			exec(t, s, sql)
-		}
-	}
+	pgtest.FillLarge(t, s.pool.Config().ConnString(), 30)
 	r := rand.New(rand.NewPCG(1, 2))
 	// What is not there and what has ended is asked for, too.
 	exec(t, s, `UPDATE tenants SET state = (ARRAY['provisioning', 'active', 'terminated', 'data_purged', 'failed'])[1 + substr(tenant_id, 3)::int % 5], plan = (ARRAY['trial', 'starter', 'enterprise'])[1 + substr(tenant_id, 3)::int % 3]`)
