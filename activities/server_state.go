@@ -1,14 +1,18 @@
 package activities
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"go.temporal.io/sdk/activity"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/placement/region"
 	"github.com/prego/prego/server"
 )
 
@@ -58,6 +62,9 @@ func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Provision
 	}
 	p.Resume = st.ProviderServerID != "" && st.FirstHeartbeatAt != nil && st.RevokedAt == nil && st.AgentStatus == server.AgentConnected
 	if !p.Import && !p.Resume {
+		if err = a.spread(ctx, st, &p); err != nil {
+			return ProvisionPlan{}, err
+		}
 		if p.Candidates, err = a.usable(ctx, st, p); err != nil {
 			return ProvisionPlan{}, err
 		}
@@ -69,6 +76,29 @@ func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Provision
 		return ProvisionPlan{}, permanentError(ErrTypePermanent, fmt.Sprintf("the catalog has nothing for role %s in region %s with this spec", st.Role, st.Region), nil)
 	}
 	return p, nil
+}
+
+// spread lets a fleet's server prefer the locations of its region where the fleet has the
+// fewest, and says so on the timeline where that changes the order.
+func (a *Servers) spread(ctx context.Context, st server.ProvisionState, p *ProvisionPlan) error {
+	if !st.Member || len(p.Candidates) < 2 {
+		return nil
+	}
+	members, ahead, err := a.Store.FleetLocations(ctx, st.ServerID)
+	if err != nil {
+		return err
+	}
+	spread := region.SpreadLocations(p.Candidates, members, ahead)
+	before := p.Candidates
+	if p.Candidates = spread; slices.Equal(spread, before) {
+		return nil
+	}
+	var counts []string
+	for _, l := range slices.Sorted(maps.Keys(members)) {
+		counts = append(counts, fmt.Sprintf("%d in %s", members[l], l))
+	}
+	text := fmt.Sprintf("%s first: its fleet has %s, and %d without a location choose before it", spread[0].Location, cmp.Or(strings.Join(counts, ", "), "none placed"), ahead)
+	return a.Store.AddEvent(ctx, server.Event{ServerID: st.ServerID, Step: server.StepLocationSpread, Message: text}, fmt.Sprintf("%s/g%d", server.StepLocationSpread, st.Generation))
 }
 
 // usable returns the plan's candidates that the provider sells, those in stock first.

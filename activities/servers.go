@@ -19,6 +19,7 @@ import (
 // Store is the part of Postgres that the steps of servers use.
 type Store interface {
 	ProvisionState(ctx context.Context, serverID prego.ServerID) (server.ProvisionState, error)
+	FleetLocations(ctx context.Context, serverID prego.ServerID) (members map[string]int, ahead int, err error)
 	BeginAttempt(ctx context.Context, a server.AttemptStart) error
 	RecordCreated(ctx context.Context, serverID prego.ServerID, generation int, h server.Handle, provider prego.InfraProviderID) error
 	RecordImported(ctx context.Context, serverID prego.ServerID, generation, attempt int, provider prego.InfraProviderID, h server.Handle) error

@@ -31,6 +31,7 @@ type ProvisionState struct {
 	HandshakeAt      *time.Time
 	FirstHeartbeatAt *time.Time
 	RevokedAt        *time.Time
+	Member           bool // of a fleet
 	Spread           bool // a fleet's, which may be created in another region instead
 	BootstrapRefused bool // a second key presented the current attempt's token
 	// BootFailed is the reason of the current attempt's failed boot, "" if it did not

@@ -243,6 +243,7 @@ type Step string
 // Steps of a server's timeline, in the order of the main path.
 const (
 	StepRequested          Step = "requested"
+	StepLocationSpread     Step = "location_spread"    // where its fleet has fewer servers
 	StepCandidatesSkipped  Step = "candidates_skipped" // machine types that the provider does not sell
 	StepImageGone          Step = "image_gone"         // a golden image that the provider does not have
 	StepTokenIssued        Step = "token_issued"

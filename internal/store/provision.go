@@ -15,7 +15,7 @@ import (
 const sqlProvisionState = `
 SELECT server_id, role, region, infra_provider AS provider, spec, tags, request_hash, status, purpose, generation, attempt,
        COALESCE(provider_server_id, '') AS provider_server_id, host, agent_status, running_at, agent_first_seen_at AS handshake_at, agent_first_heartbeat_at AS first_heartbeat_at,
-       identity_revoked_at AS revoked_at,
+       identity_revoked_at AS revoked_at, fleet_id IS NOT NULL AS member,
        dedicated_for_tenant_id IS NULL AND EXISTS (SELECT FROM fleet_policies p WHERE p.fleet_id = s.fleet_id AND p.type = 'region_placement' AND p.enabled) AS spread,
        EXISTS (SELECT FROM server_events e WHERE e.server_id = s.server_id AND e.step = 'handshake_refused'
                AND e.attempt = s.attempt AND e.reason = 'failed_bootstrap') AS bootstrap_refused,
@@ -35,6 +35,31 @@ func (s *Store) ProvisionState(ctx context.Context, serverID prego.ServerID) (se
 	p, err := get[server.ProvisionState](ctx, s.pool, prego.Errorf(prego.CodeServerNotFound, "no server %s", serverID), sqlProvisionState, serverID)
 	p.BootFailure = strings.TrimPrefix(p.BootFailure, server.BootStageFailed+": ")
 	return p, err
+}
+
+// A server chooses its location when its first attempt begins. Of those that have not yet,
+// the ones with lower ids choose before it.
+const sqlFleetLocations = `
+SELECT m.location, count(*)::int AS n FROM servers s JOIN servers m ON m.fleet_id = s.fleet_id AND m.region = s.region AND m.infra_provider = s.infra_provider
+WHERE s.server_id = $1 AND m.server_id <> $1 AND (m.status = 'active' OR m.status = 'provisioning' AND (m.location <> '' OR m.server_id < $1)) GROUP BY m.location`
+
+// FleetLocations counts the other members of a server's fleet in its region by location,
+// and those without one that choose before it.
+func (s *Store) FleetLocations(ctx context.Context, serverID prego.ServerID) (members map[string]int, ahead int, err error) {
+	type row struct {
+		Location string
+		N        int
+	}
+	rows, err := collect[row](ctx, s, string("locations of the fleet of "+serverID), sqlFleetLocations, serverID)
+	members = map[string]int{}
+	for _, r := range rows {
+		if r.Location == "" {
+			ahead = r.N
+			continue
+		}
+		members[r.Location] = r.N
+	}
+	return members, ahead, err
 }
 
 // A later attempt forgets the agent and the machine of the earlier one; the same

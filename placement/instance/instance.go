@@ -51,6 +51,8 @@ type Decision struct {
 	LargestFreeBytes    int64          `json:"largest_free_bytes"` // among those that only lacked memory, or had it
 	NeededDiskBytes     int64          `json:"needed_disk_bytes,omitempty"`
 	LargestFreeDisk     int64          `json:"largest_free_disk_bytes,omitempty"` // among those that have the memory
+	Location            string         `json:"location,omitempty"`
+	GroupAtLocation     int            `json:"group_at_location"` // instances of the group there, before this one
 	Require             []string       `json:"require,omitempty"`
 	Disallow            []string       `json:"disallow,omitempty"`
 	Locations           []string       `json:"locations,omitempty"`
@@ -69,13 +71,18 @@ var filters = []struct{ rejected, code string }{
 
 // Place decides where an instance goes. A server must satisfy the constraint, not be
 // dedicated to a tenant, be active, be at the location of the volumes, and have the
-// memory and disk, which are hard limits. Of those it takes the one with the fewest instances of
+// memory and disk, which are hard limits. Of those it takes the one where the group is
+// sparsest, at the location and on the server, then the one with the fewest instances of
 // the group, then with the lowest share of CPU requested, then by id. The order of
 // servers does not matter.
 func Place(r Request, servers []Server) Decision {
 	d := Decision{
 		CandidatesEvaluated: len(servers), RejectedCounts: map[string]int{}, NeededBytes: r.MemoryBytes, NeededDiskBytes: r.DiskBytes,
 		Require: r.Constraint.Require, Disallow: r.Constraint.Disallow, Locations: r.Locations,
+	}
+	there := map[string]int{} // instances of the group by location
+	for i := range servers {
+		there[servers[i].Location] += servers[i].Groups[string(r.GroupID)]
 	}
 	var best *Server
 	furthest, fit := -1, 0
@@ -94,14 +101,14 @@ func Place(r Request, servers []Server) Decision {
 			continue
 		}
 		fit++
-		if best == nil || compareInstanceServers(r, s, best) < 0 {
+		if best == nil || compareInstanceServers(r, there, s, best) < 0 {
 			best = s
 		}
 	}
 	switch {
 	case best != nil:
-		d.ServerID = best.ServerID
-		d.SelectionReason = fmt.Sprintf("%d of %d servers fit; this one runs %d of the group and %s", fit, len(servers), best.Groups[string(r.GroupID)], pressureText(r, best))
+		d.ServerID, d.Location, d.GroupAtLocation = best.ServerID, best.Location, there[best.Location]
+		d.SelectionReason = fmt.Sprintf("%d of %d servers fit; this one runs %d of the group, its location %d, and %s", fit, len(servers), best.Groups[string(r.GroupID)], there[best.Location], pressureText(r, best))
 	case furthest < 0:
 		d.Code, d.SelectionReason = workload.ReasonNoNodesActive, "no server in the region offers room to instances"
 	default:
@@ -136,8 +143,13 @@ func instanceStage(r Request, s *Server) int {
 	return len(filters)
 }
 
-func compareInstanceServers(r Request, a, b *Server) int {
+// compareInstanceServers spreads a group over locations and servers. An instance on the
+// same server weighs as much as two at the same location: a lone server at a location is
+// not to run half of a group while others stand empty elsewhere.
+func compareInstanceServers(r Request, there map[string]int, a, b *Server) int {
+	crowd := func(s *Server) int { return there[s.Location] + 2*s.Groups[string(r.GroupID)] }
 	return cmp.Or(
+		cmp.Compare(crowd(a), crowd(b)),
 		cmp.Compare(a.Groups[string(r.GroupID)], b.Groups[string(r.GroupID)]),
 		comparePressure(r, a, b),
 		strings.Compare(string(a.ServerID), string(b.ServerID)),

@@ -53,6 +53,12 @@ func TestPlaceInstance(t *testing.T) {
 		"spread comes first": {nil, []server{
 			instanceServer("a", func(s *server) { s.Groups = map[string]int{"g": 1} }), instanceServer("b", func(s *server) { s.CPURequested = 40 }),
 		}, "b"},
+		"a location without the group": {nil, []server{
+			instanceServer("a", func(s *server) { s.Groups = map[string]int{"g": 1} }), instanceServer("b", nil), instanceServer("c", func(s *server) { s.Location, s.CPURequested = "nbg1", 3 }),
+		}, "c"},
+		"a lone server is not filled": {nil, []server{
+			instanceServer("a", func(s *server) { s.Groups = map[string]int{"g": 2} }), instanceServer("b", nil), instanceServer("c", func(s *server) { s.Location, s.Groups = "nbg1", map[string]int{"g": 1} }),
+		}, "b"},
 		"then CPU": {nil, []server{instanceServer("a", func(s *server) { s.CPURequested = 2 }), instanceServer("b", func(s *server) { s.CPUs, s.CPURequested = 16, 3 })}, "b"},
 		"no CPU comes last": {nil, []server{
 			instanceServer("a", func(s *server) { s.CPUs = 0 }), instanceServer("b", func(s *server) { s.CPURequested = 400 }),
@@ -110,12 +116,59 @@ func TestPlaceInstanceHolds(t *testing.T) {
 			}
 			i := slices.IndexFunc(servers, func(s instance.Server) bool { return s.ServerID == d.ServerID })
 			require.True(t, fits(servers[i]))
+			crowd := func(s instance.Server) int {
+				n := 2 * s.Groups[string(r.GroupID)]
+				for _, o := range servers {
+					if o.Location == s.Location {
+						n += o.Groups[string(r.GroupID)]
+					}
+				}
+				return n
+			}
 			for _, s := range servers {
-				require.True(t, !fits(s) || s.Groups[string(r.GroupID)] >= servers[i].Groups[string(r.GroupID)], "spread")
+				require.True(t, !fits(s) || crowd(s) >= crowd(servers[i]), "spread")
 			}
 			servers[i].MemoryUsed += r.MemoryBytes
 			servers[i].Groups[string(r.GroupID)]++
 			require.LessOrEqual(t, servers[i].MemoryUsed, servers[i].MemoryBytes)
 		}
+	})
+}
+
+// TestGroupsSpreadOverLocations: where every location has an idle server for each of its
+// instances, no location runs two more of a group than another one. Room at one location
+// only is no reason to refuse.
+func TestGroupsSpreadOverLocations(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		locations := rapid.IntRange(1, 4).Draw(t, "locations")
+		replicas := rapid.IntRange(1, 12).Draw(t, "replicas")
+		var servers []instance.Server
+		for l := range locations {
+			for i := range replicas/locations + 1 + rapid.IntRange(0, 3).Draw(t, "spare") {
+				servers = append(servers, instance.Server{
+					ServerID: prego.ServerID(fmt.Sprintf("s-%d-%d", l, i)), Location: fmt.Sprintf("l%d", l), Active: true, MemoryBytes: 1000, CPUs: 4,
+					CPURequested: rapid.Float64Range(0, 8).Draw(t, "cpu"), Groups: map[string]int{},
+				})
+			}
+		}
+		at := map[string]int{}
+		for range replicas {
+			d := instance.Place(instance.Request{GroupID: "g", MemoryBytes: 10}, servers)
+			i := slices.IndexFunc(servers, func(s instance.Server) bool { return s.ServerID == d.ServerID })
+			require.Equal(t, at[servers[i].Location], d.GroupAtLocation)
+			require.Equal(t, servers[i].Location, d.Location)
+			servers[i].Groups["g"]++
+			at[servers[i].Location]++
+			require.Equal(t, 1, servers[i].Groups["g"], "a server each")
+		}
+		for l := range locations {
+			require.GreaterOrEqual(t, at[fmt.Sprintf("l%d", l)], replicas/locations)
+			require.LessOrEqual(t, at[fmt.Sprintf("l%d", l)], replicas/locations+1)
+		}
+		for i := range servers { // only one location is left
+			servers[i].Active = servers[i].Location == "l0"
+		}
+		require.Equal(t, "l0", instance.Place(instance.Request{GroupID: "g", MemoryBytes: 10}, servers).Location)
 	})
 }

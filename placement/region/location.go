@@ -1,0 +1,47 @@
+package region
+
+import (
+	"slices"
+
+	"github.com/prego/prego/server"
+)
+
+// SpreadLocations orders what to order for a fleet's server so that the fleet spreads over
+// the locations of a region: the location with the fewest members comes first, and those
+// with as many stay in their order. Machine types keep theirs: a better type goes before a
+// better spread. members counts the fleet's other servers in the region by location; ahead
+// are those that have none yet and choose before this one, by the same rule. Nothing is
+// left out.
+func SpreadLocations(candidates []server.Candidate, members map[string]int, ahead int) []server.Candidate {
+	var locations, types []string
+	counts := map[string]int{}
+	for _, c := range candidates {
+		if !slices.Contains(locations, c.Location) {
+			locations = append(locations, c.Location)
+			counts[c.Location] = members[c.Location]
+		}
+		if !slices.Contains(types, c.ServerType) {
+			types = append(types, c.ServerType)
+		}
+	}
+	if len(locations) < 2 {
+		return candidates
+	}
+	fewest := func() []string {
+		out := slices.Clone(locations)
+		slices.SortStableFunc(out, func(a, b string) int { return counts[a] - counts[b] })
+		return out
+	}
+	for range ahead {
+		counts[fewest()[0]]++
+	}
+	out := slices.Clone(candidates)
+	order := fewest()
+	slices.SortStableFunc(out, func(a, b server.Candidate) int {
+		if d := slices.Index(types, a.ServerType) - slices.Index(types, b.ServerType); d != 0 {
+			return d
+		}
+		return slices.Index(order, a.Location) - slices.Index(order, b.Location)
+	})
+	return out
+}
