@@ -84,9 +84,10 @@ type GroupSettings struct {
 
 // GroupMetrics count events of groups.
 type GroupMetrics struct {
-	Unschedulable *prometheus.GaugeVec // groups, by reason
-	Schedule      prometheus.Histogram // seconds from wanted to allocated, within quota
-	Failures      prometheus.Counter   // of instances
+	Unschedulable *prometheus.GaugeVec   // groups, by reason
+	Schedule      prometheus.Histogram   // seconds from wanted to allocated, within quota
+	Failures      prometheus.Counter     // of instances
+	Rollouts      *prometheus.CounterVec // that ended, by outcome
 }
 
 // NewGroupMetrics registers them.
@@ -98,7 +99,8 @@ func NewGroupMetrics(reg prometheus.Registerer) *GroupMetrics {
 		}),
 		Failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_instance_failures_total", Help: "Instances that did not become healthy, or died."}),
 	}
-	reg.MustRegister(m.Unschedulable, m.Schedule, m.Failures)
+	m.Rollouts = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_group_rollouts_total", Help: "Rollouts of process groups that ended, by outcome."}, []string{"outcome"})
+	reg.MustRegister(m.Unschedulable, m.Schedule, m.Failures, m.Rollouts)
 	return m
 }
 
@@ -145,6 +147,9 @@ func (a *Groups) PlanGroup(ctx context.Context, groupID prego.GroupID) (workload
 	p, err := a.Store.PlanGroup(ctx, groupID, a.Settings.Retry)
 	a.hook("group/planned")
 	a.Metrics.Failures.Add(float64(p.Late))
+	if p.Ended != "" {
+		a.Metrics.Rollouts.WithLabelValues(string(p.Ended)).Inc()
+	}
 	a.wakeRuns(ctx, p.Wake)
 	return p, fromGroups(err)
 }

@@ -273,22 +273,15 @@ func TestAppsAndEnvs(t *testing.T) {
 	require.Nil(t, second.NextCursor)
 
 	require.Equal(t, "app_in_use", as[api.Problem](t, b.ok(409, "DELETE", "/v1/apps/"+app.AppId, "")).Code)
-	for table, row := range map[string]string{
-		"process_groups": `INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by)
-			VALUES ('grp-1', $1, 'acme', 'eu', 'web', '{}', 1, 0, 0, 'test')`,
-		"routes": `INSERT INTO routes (route_id, org_id, env_id, group_id, listener_scope, listen_port, protocol, target_port, created_by)
-			VALUES ('rte-1', 'acme', $1, 'grp-1', 'shared_v6', 80, 'tcp', 80, 'test')`,
-		"ipv4_allocations": `INSERT INTO ipv4_allocations (allocation_id, org_id, env_id, provider, location, name, status, created_by)
-			VALUES ('ip4-1', 'acme', $1, 'hetzner', 'fsn1', 'n', 'ready', 'test')`,
+	for _, of := range [][2]string{
+		{"process_groups", `INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by)
+			VALUES ('grp-1', $1, 'acme', 'eu', 'web', '{}', 1, 0, 0, 'test')`},
+		{"routes", `INSERT INTO routes (route_id, org_id, env_id, group_id, listener_scope, listen_port, protocol, target_port, created_by)
+			VALUES ('rte-1', 'acme', $1, 'grp-1', 'shared_v6', 80, 'tcp', 80, 'test')`},
+		{"ipv4_allocations", `INSERT INTO ipv4_allocations (allocation_id, org_id, env_id, provider, location, name, status, created_by)
+			VALUES ('ip4-1', 'acme', $1, 'hetzner', 'fsn1', 'n', 'ready', 'test')`},
 	} {
-		if table == "routes" {
-			b.sql(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by, deleted_at)
-				VALUES ('grp-1', $1, 'acme', 'eu', 'web', '{}', 1, 0, 0, 'test', now()) ON CONFLICT DO NOTHING`, prod.EnvId)
-		}
-		if table == "process_groups" {
-			b.sql(`DELETE FROM routes`)
-			b.sql(`DELETE FROM process_groups`)
-		}
+		table, row := of[0], of[1]
 		b.sql(row, prod.EnvId)
 		require.Equal(t, "env_in_use", as[api.Problem](t, b.ok(409, "DELETE", "/v1/envs/"+prod.EnvId, "")).Code, table)
 		b.sql(`UPDATE ` + table + ` SET deleted_at = now()`)

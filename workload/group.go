@@ -386,16 +386,17 @@ func GroupSweepWorkflowID(environment string) string { return "sweep-groups/" + 
 
 // GroupPlan says what to do for a group now.
 type GroupPlan struct {
-	OrgID   prego.OrgID   `json:"org_id"`
-	Region  prego.Region  `json:"region"`
-	Boot    []string      `json:"boot,omitempty"`
-	Stop    []string      `json:"stop,omitempty"`
-	Serve   bool          `json:"serve,omitempty"`   // there are instances to allocate
-	Settled bool          `json:"settled,omitempty"` // nothing is left to do
-	Wait    time.Duration `json:"wait,omitempty"`    // the longest wait before the rows are read again
-	Details string        `json:"details,omitempty"` // for people
-	Wake    []string      `json:"wake,omitempty"`    // runs of others whose turn to work has come
-	Late    int           `json:"late,omitempty"`    // instances that failed now, because they were not healthy in time
+	OrgID   prego.OrgID    `json:"org_id"`
+	Region  prego.Region   `json:"region"`
+	Boot    []string       `json:"boot,omitempty"`
+	Stop    []string       `json:"stop,omitempty"`
+	Serve   bool           `json:"serve,omitempty"`   // there are instances to allocate
+	Settled bool           `json:"settled,omitempty"` // nothing is left to do
+	Wait    time.Duration  `json:"wait,omitempty"`    // the longest wait before the rows are read again
+	Details string         `json:"details,omitempty"` // for people
+	Wake    []string       `json:"wake,omitempty"`    // runs of others whose turn to work has come
+	Late    int            `json:"late,omitempty"`    // instances that failed now, because they were not healthy in time
+	Ended   RolloutOutcome `json:"ended,omitempty"`   // of the rollout, if this plan ended it
 }
 
 // InstanceDemand is one instance that needs a place.

@@ -21,7 +21,7 @@ import (
 const sqlPlanGroup = `
 SELECT g.org_id, g.region, g.replicas, g.deleted_at IS NOT NULL AS deleted, g.release, g.stable_release AS stable, g.deploy_status AS deploy, g.no_surge,
     g.surge_limit, g.rollout_policy AS policy, g.paused_at IS NOT NULL AS paused, g.failures, g.progress_at, g.next_attempt_at AS next, g.status_reason AS reason,
-    g.status_message AS message, EXISTS (SELECT FROM rollouts r WHERE r.group_id = g.group_id AND r.number = g.last_rollout AND r.outcome IN ('under_way', 'failed')) AS open,
+    g.status_message AS message, EXISTS (SELECT FROM rollouts r WHERE r.group_id = g.group_id AND r.number = g.last_rollout AND r.release = g.release AND r.outcome IN ('under_way', 'failed')) AS open,
     clock_timestamp() AS now
 FROM process_groups g WHERE g.group_id = $1 FOR NO KEY UPDATE`
 
@@ -154,6 +154,14 @@ func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Dura
 			OrgID: g.OrgID, Region: g.Region, Boot: steps.Boot, Stop: steps.Stop, Settled: steps.Settled, Wait: retry, Late: len(g.late),
 			Serve: steps.Want > 0 && (g.Next == nil || !g.Next.After(g.Now) || rolledBack),
 		}
+		switch {
+		case rolledBack:
+			p.Ended = workload.RolloutRolledBack
+		case steps.Failed != nil:
+			p.Ended = workload.RolloutFailed
+		case steps.Proven && g.Open:
+			p.Ended = workload.RolloutSucceeded
+		}
 		p.Boot, p.Stop = p.Boot[:min(len(p.Boot), maxAtOnce)], p.Stop[:min(len(p.Stop), maxAtOnce)]
 		if g.watch > 0 {
 			p.Wait = min(p.Wait, g.watch)
@@ -225,7 +233,9 @@ func readGroup(ctx context.Context, tx pgx.Tx, id prego.GroupID) (g groupRow, er
 	if g.Backoff = pauses.N; g.Backoff > 0 {
 		g.look(pauses.Next)
 	}
-	if g.Deploy.UnderWay() && g.Stable != g.Release && !g.Paused && g.Replicas > 0 {
+	// Of a release without a rollout, by a process of the version before, nobody knows when
+	// it began.
+	if g.Open && g.Deploy.UnderWay() && g.Stable != g.Release && !g.Paused && g.Replicas > 0 {
 		left := g.ProgressAt.Add(g.Policy.ProgressDeadline()).Sub(g.Now)
 		if g.Overdue = left <= 0; !g.Overdue {
 			g.look(left)

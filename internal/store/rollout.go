@@ -38,7 +38,7 @@ const sqlForgetCrashes = `UPDATE instances SET retry_at = NULL WHERE group_id = 
 
 const sqlEndRollout = `
 UPDATE rollouts r SET outcome = $2, reason = $3, message = $4, ended_at = now() FROM process_groups g
-WHERE g.group_id = $1 AND r.group_id = $1 AND r.number = g.last_rollout AND r.outcome IN ('under_way', 'failed')`
+WHERE g.group_id = $1 AND r.group_id = $1 AND r.number = g.last_rollout AND r.release = g.release AND r.outcome IN ('under_way', 'failed')`
 
 // queueRollout records that a rollout began: the group's row says to which release.
 func queueRollout(b *pgx.Batch, id prego.GroupID, kind workload.RolloutKind, by, request string) {

@@ -166,7 +166,7 @@ func TestARolloutWithoutProgressGoesBack(t *testing.T) {
 	r.plan()
 	require.Equal(t, workload.DeployRolling, r.group().DeployStatus, "one more that is healthy is progress")
 	r.exec(`UPDATE process_groups SET progress_at = now() - interval '601 s', status_message = 'no server fits'`)
-	r.plan()
+	require.Equal(t, workload.RolloutRolledBack, r.plan().Ended)
 	g := r.group()
 	require.Equal(t, []any{workload.DeployRolledBack, workload.ReasonProgressDeadline}, []any{g.DeployStatus, g.DeployReason})
 	require.Equal(t, "release 2 did not become healthy: no instance more within 10m0s: no server fits", g.DeployMessage)
@@ -181,8 +181,8 @@ func TestARolloutThatFailsIsLeftWhenItShouldBe(t *testing.T) {
 	require.Equal(t, workload.RolloutPolicy{MaxSurge: workload.Share{N: 1}, ProgressDeadlineSeconds: 5, MaxFailures: 2}, g.Policy)
 	r.place()
 	r.exec(`UPDATE process_groups SET progress_at = now() - interval '6 s'`)
-	for range 2 {
-		r.plan()
+	for _, ended := range []workload.RolloutOutcome{workload.RolloutFailed, ""} {
+		require.Equal(t, ended, r.plan().Ended)
 		g = r.group()
 		require.Equal(t, []any{2, workload.DeployFailed, workload.ReasonProgressDeadline}, []any{g.Release, g.DeployStatus, g.DeployReason})
 	}
@@ -352,4 +352,18 @@ func TestTheQuotaLimitsTheSurge(t *testing.T) {
 	require.False(t, r.plan().Serve, "no more are tried")
 	r.settle()
 	require.Equal(t, workload.DeploySucceeded, r.group().DeployStatus)
+}
+
+// TestTheVersionBeforeDeploysWithoutARollout while processes are replaced.
+func TestTheVersionBeforeDeploysWithoutARollout(t *testing.T) {
+	t.Parallel()
+	r := newRolling(t, 1)
+	r.exec(`UPDATE process_groups SET release = 2, last_release = 2, spec = jsonb_set(spec, '{image}', '"web:2"'), deploy_status = 'rolling', wanted = 0, failures = 0, converged = false,
+		progress_at = now() - interval '1 day'`)
+	r.settle()
+	require.Equal(t, []any{2, workload.DeploySucceeded}, []any{r.group().StableRelease, r.group().DeployStatus})
+	require.Equal(t, []string{"1 create succeeded test"}, r.history())
+	r.deploy("web:3", nil)
+	r.settle()
+	require.Equal(t, "3 deploy succeeded ann", r.history()[0])
 }
