@@ -202,7 +202,7 @@ func instanceView(i workload.Instance) Instance {
 	out := Instance{
 		InstanceId: string(i.InstanceID), GroupId: string(i.GroupID), OrgId: string(i.OrgID), ServerId: string(i.ServerID), Release: i.Release, Image: i.Spec.Image,
 		MemoryLimitBytes: i.Spec.MemoryLimitBytes, DiskRequestBytes: someBytes(i.Spec.DiskRequestBytes), CpuRequest: i.Spec.CPURequest, Ports: []InstancePort{}, State: string(i.State), Healthy: i.Healthy,
-		Message: optional(i.Message), Restarts: i.Restarts, CreatedAt: i.CreatedAt.UTC(), RunningAt: utc(i.RunningAt), StoppedAt: utc(i.StoppedAt),
+		Message: optional(i.Message), Restarts: i.Restarts, CreatedAt: i.CreatedAt.UTC(), StartedAt: utc(i.StartedAt), RunningAt: utc(i.RunningAt), StoppedAt: utc(i.StoppedAt),
 	}
 	for _, p := range i.Ports {
 		out.Ports = append(out.Ports, InstancePort{ContainerPort: p.ContainerPort, HostPort: p.HostPort})

@@ -2758,16 +2758,21 @@ type Instance struct {
 	InstanceId       string `json:"instance_id"`
 	MemoryLimitBytes int64  `json:"memory_limit_bytes"`
 
-	// Message Why it failed
+	// Message Why it failed, is not healthy yet, or waits for its turn to start
 	Message *string        `json:"message,omitempty"`
 	OrgId   string         `json:"org_id"`
 	Ports   []InstancePort `json:"ports"`
 	Release int            `json:"release"`
 
 	// Restarts Crashes in its place before it, in a row
-	Restarts  int        `json:"restarts"`
+	Restarts int `json:"restarts"`
+
+	// RunningAt When it was healthy
 	RunningAt *time.Time `json:"running_at,omitempty"`
 	ServerId  string     `json:"server_id"`
+
+	// StartedAt When its container was running; the state stays booting until it is healthy
+	StartedAt *time.Time `json:"started_at,omitempty"`
 	State     string     `json:"state"`
 	StoppedAt *time.Time `json:"stopped_at,omitempty"`
 }
