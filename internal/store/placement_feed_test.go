@@ -179,3 +179,29 @@ func TestUpdatesStayInTheirPages(t *testing.T) {
 	}
 	require.Positive(t, count(t, s, `changes WHERE kind = 'servers' AND id = 'app-1'`))
 }
+
+// TestWhatAPlacementRefersToStays: reservations refer to rows without a foreign key, and
+// those are not deleted all the same; a site is, and its allocation forgets it.
+func TestWhatAPlacementRefersToStays(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := New(pgtest.Pool(t))
+	for _, sql := range slices.Concat(fleetOf(2, 2, 2), tenantsOf(2, 2, 2)) {
+		exec(t, s, sql)
+	}
+	_, err := s.Reserve(ctx, benchReservation(1, 1))
+	require.NoError(t, err)
+	exec(t, s, `UPDATE site_pool SET state = 'available', tenant_id = NULL, reserved_until = NULL`)
+	for _, sql := range []string{
+		`DELETE FROM tenants WHERE tenant_id = 't-1'`, `DELETE FROM servers WHERE server_id = 'app-1'`, `DELETE FROM db_shards WHERE shard_id = 'db-1'`,
+		`DELETE FROM redis_pools WHERE pool_id = 'redis-1'`, `DELETE FROM tenant_allocations`, `DELETE FROM infra_providers WHERE id = 'hetzner'`,
+	} {
+		_, err := s.pool.Exec(ctx, sql)
+		require.ErrorContains(t, err, "SQLSTATE 23503", sql)
+	}
+	exec(t, s, `DELETE FROM site_pool WHERE pool_site_id = 'p-1'`)
+	require.Equal(t, 1, count(t, s, `tenant_allocations WHERE pool_site_id IS NULL`))
+	exec(t, s, `DELETE FROM site_pool`)
+	exec(t, s, `DELETE FROM tenants WHERE tenant_id = 't-0'`)
+	exec(t, s, `DELETE FROM redis_pools WHERE pool_id = 'redis-0'`)
+}

@@ -30,6 +30,8 @@ BEGIN
     WHEN 'process_groups' THEN
         INSERT INTO org_usage_changes (org_id, kind, key) VALUES (NEW.org_id, 'group', NEW.group_id);
     WHEN 'tenants' THEN
+        -- What goes on between the states of a tenant that lives changes nothing.
+        IF tenant_lives(OLD.state) AND tenant_lives(NEW.state) AND OLD.plan = NEW.plan AND OLD.storage_quota_gb = NEW.storage_quota_gb THEN RETURN NULL; END IF;
         INSERT INTO org_usage_changes (org_id, kind, n, memory, cpu, bytes)
         SELECT NEW.org_id, 'tenants', sum(c.sign), sum(c.sign * z.memory_bytes), sum(c.sign * z.cpu_request::numeric),
             sum(c.sign * GREATEST(z.storage_bytes, c.gb::bigint * 1000000000))

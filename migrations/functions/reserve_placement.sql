@@ -29,7 +29,9 @@ DECLARE
     a_provider text;
     a_region text;
     a_role text;
+    held boolean;
     alone boolean; -- on server, shard and pool
+    pooled boolean; -- there are placement pools
     own_pool boolean;
     d_alone boolean; -- the shard becomes the tenant's alone
     r_alone boolean;
@@ -44,8 +46,8 @@ BEGIN
         outcome := 'gone';
         RETURN;
     END IF;
-    SELECT allocation_id INTO allocation FROM tenant_allocations WHERE tenant_id = p_tenant AND released_at IS NULL;
-    IF FOUND THEN
+    SELECT (SELECT allocation_id FROM tenant_allocations WHERE tenant_id = p_tenant AND released_at IS NULL), EXISTS (SELECT FROM placement_pools) INTO allocation, pooled;
+    IF allocation IS NOT NULL THEN
         outcome := 'already';
         RETURN;
     END IF;
@@ -72,13 +74,16 @@ BEGIN
            AND (alone OR NOT (has_reached(s.cpu_pct, p_cpu_max) OR has_reached(s.worker_slots_pct, p_worker_slots_max)))
            -- a warm server whose agent is silent could not be used at once
            AND (s.warm_plan IS NULL OR s.tenant_count > 0 OR s.agent_status = 'connected')))
-      -- satisfying the request's constraint and every pool's is what satisfying their union is
-      AND (p_any_tags OR (tags_satisfy(s.tags, t.require_tags, t.disallow_tags)
-           AND NOT EXISTS (SELECT FROM placement_pools_of(t.org_id) p WHERE NOT tags_satisfy(s.tags, p.require_tags, p.disallow_tags))))
+      AND (p_any_tags OR tags_satisfy(s.tags, t.require_tags, t.disallow_tags))
       AND EXISTS (SELECT FROM infra_providers i WHERE i.id = s.infra_provider AND (p_override OR (i.enabled AND s.region = ANY (i.regions))))
       AND residency_allows(t.data_residency, s.region, s.infra_provider)
     FOR NO KEY UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
+    held := FOUND;
+    -- Satisfying the request's constraint and every pool's is what satisfying their union is.
+    IF held AND pooled AND NOT p_any_tags THEN
+        held := NOT EXISTS (SELECT FROM servers s, placement_pools_of(t.org_id) p WHERE s.server_id = p_app AND NOT tags_satisfy(s.tags, p.require_tags, p.disallow_tags));
+    END IF;
+    IF NOT held THEN
         -- Tags are fixed: when they are what is wrong a pool has changed, and the tenant's
         -- constraint is to be read again.
         IF NOT p_any_tags AND EXISTS (SELECT FROM servers s WHERE s.server_id = p_app AND (NOT tags_satisfy(s.tags, t.require_tags, t.disallow_tags)
@@ -126,19 +131,21 @@ BEGIN
     END IF;
 
     -- Everything is held: from here on nothing can fail but the database itself. That one
-    -- statement writes all of it, and notes the changes itself, is for speed: make bench.
+    -- statement writes all of it, and notes the changes itself, is for speed: make bench. So is
+    -- that whose it is from now on, which is seldom anybody's, is none of the columns that it
+    -- sets: whatever has to do with a column is looked at for each statement that sets it.
+    IF p_dedicates OR alone THEN UPDATE servers SET dedicated_for_tenant_id = p_tenant WHERE server_id = p_app; END IF;
+    IF d_alone THEN UPDATE db_shards SET dedicated_for_tenant_id = p_tenant WHERE shard_id = p_shard; END IF;
+    IF r_alone THEN UPDATE redis_pools SET dedicated_for_tenant_id = p_tenant WHERE pool_id = p_pool; END IF;
     WITH site AS (
         UPDATE site_pool SET state = 'reserved', tenant_id = p_tenant, updated_at = now(), changed_xid = pg_current_xact_id(),
             reserved_until = now() + make_interval(secs => p_reserve_seconds) WHERE pool_site_id = p_site
     ), server AS (
-        UPDATE servers SET tenant_count = tenant_count + 1, updated_at = now(), changed_xid = pg_current_xact_id(),
-            dedicated_for_tenant_id = CASE WHEN p_dedicates OR alone THEN p_tenant ELSE dedicated_for_tenant_id END WHERE server_id = p_app
+        UPDATE servers SET tenant_count = tenant_count + 1, updated_at = now(), changed_xid = pg_current_xact_id() WHERE server_id = p_app
     ), shard AS (
-        UPDATE db_shards SET current_tenant_count = current_tenant_count + 1, changed_xid = pg_current_xact_id(),
-            dedicated_for_tenant_id = CASE WHEN d_alone THEN p_tenant ELSE dedicated_for_tenant_id END WHERE shard_id = p_shard
+        UPDATE db_shards SET current_tenant_count = current_tenant_count + 1, changed_xid = pg_current_xact_id() WHERE shard_id = p_shard
     ), redis AS (
-        UPDATE redis_pools SET current_tenants = current_tenants + 1, changed_xid = pg_current_xact_id(),
-            dedicated_for_tenant_id = CASE WHEN r_alone THEN p_tenant ELSE dedicated_for_tenant_id END WHERE pool_id = p_pool
+        UPDATE redis_pools SET current_tenants = current_tenants + 1, changed_xid = pg_current_xact_id() WHERE pool_id = p_pool
     ), noted AS (
         INSERT INTO changes (kind, id) SELECT c.kind, c.id FROM (VALUES ('servers', p_app), ('db_shards', p_shard), ('redis_pools', p_pool), ('site_pool', p_site)) c (kind, id)
         WHERE c.id IS NOT NULL
