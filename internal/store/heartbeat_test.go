@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -332,4 +333,77 @@ func TestTheSnapshotFollowsMeasures(t *testing.T) {
 		set(`UPDATE servers SET ` + column + ` = 26`)
 		require.NotEqual(t, before, changed(), column)
 	}
+}
+
+// flushPlan is what Postgres did in one flush of n heartbeats on a connection that has had
+// ten before it: the most rows that any part of the plan has looked at.
+func flushPlan(t *testing.T, s *Store, sql, mode string, n int) (most float64) {
+	t.Helper()
+	ctx := context.Background()
+	conn, err := s.pool.Acquire(ctx)
+	require.NoError(t, err)
+	defer conn.Release()
+	run := func(sql string) {
+		_, err := conn.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+	run(mode)
+	defer run(`RESET ALL`)
+	run(`PREPARE beat AS ` + sql)
+	var ids, keys []string
+	for i := range n {
+		id := prego.ServerID(fmt.Sprintf("s-%d", i))
+		ids, keys = append(ids, string(id)), append(keys, fmt.Sprintf(`"\\x%x"`, hash(string("key-"+id))))
+	}
+	all := func(v string) string { return fmt.Sprintf(`array_fill(%s, ARRAY[%d])`, v, n) }
+	execute := fmt.Sprintf(`EXECUTE beat('{%s}', '{%s}', %s)`, strings.Join(ids, ","), strings.Join(keys, ","), strings.Join([]string{
+		all(`'b'::text`), all(`'v2'::text`), all(`1::float8`), all(`10::float8`), all(`20::float8`), all(`'running'::text`), all(`''::text`),
+		all(`NULL::float8`), all(`NULL::float8`), all(`NULL::float8`), all(`NULL::float8`), all(`NULL::float8`), all(`false`),
+	}, ", "))
+	for range 10 {
+		run(execute)
+	}
+	type node struct {
+		Rows    float64 `json:"Actual Rows"`
+		Loops   float64 `json:"Actual Loops"`
+		Removed float64 `json:"Rows Removed by Join Filter"`
+		Other   float64 `json:"Rows Removed by Filter"`
+		Plans   []node  `json:"Plans"`
+	}
+	var plans []struct {
+		Plan node `json:"Plan"`
+	}
+	require.NoError(t, conn.QueryRow(ctx, `EXPLAIN (ANALYZE, FORMAT JSON) `+execute).Scan(&plans))
+	var walk func(p node)
+	walk = func(p node) {
+		most = max(most, (p.Rows+p.Removed+p.Other)*p.Loops)
+		for _, c := range p.Plans {
+			walk(c)
+		}
+	}
+	walk(plans[0].Plan)
+	run(`DEALLOCATE beat`)
+	return most
+}
+
+// TestAFlushCostsWhatItsServersDo, also with the plan that Postgres keeps from the sixth
+// time on, which knows nothing of how many there are: each row is looked at a few times, and
+// not once for each other one.
+func TestAFlushCostsWhatItsServersDo(t *testing.T) {
+	t.Parallel()
+	s := New(pgtest.Pool(t))
+	const n = 500
+	exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, agent_status, agent_key_sha256)
+		SELECT 's-' || i, '', 'app', 'eu', 'hetzner', '{}', 'active', 'w', 'test', 'connected', sha256(convert_to('key-s-' || i, 'UTF8')) FROM generate_series(0, 4 * $1::int) i`, n)
+	exec(t, s, `ANALYZE servers`)
+	// Whatever Postgres thinks of joins: rows are found by an index.
+	const generic, worst = `SET plan_cache_mode = force_generic_plan`, `SET plan_cache_mode = force_generic_plan; SET enable_hashjoin = off; SET enable_mergejoin = off`
+	for _, mode := range []string{`SET plan_cache_mode = auto`, generic, worst} {
+		most := flushPlan(t, s, sqlFlushHeartbeats, mode, n)
+		require.GreaterOrEqual(t, most, float64(n), mode)
+		require.LessOrEqual(t, most, float64(5*n), mode)
+	}
+	again := strings.Replace(sqlFlushHeartbeats, `FROM locked l WHERE s.server_id = l.server_id`, `FROM locked l JOIN incoming i ON i.server_id = l.server_id WHERE s.server_id = l.server_id`, 1)
+	require.NotEqual(t, sqlFlushHeartbeats, again)
+	require.Greater(t, flushPlan(t, s, again, worst, n), float64(n*n/4), "a second look at the batch is noticed")
 }
