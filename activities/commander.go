@@ -21,6 +21,9 @@ type Agents interface {
 type CommandStore interface {
 	BeginCommand(ctx context.Context, c server.Command) error
 	FinishCommand(ctx context.Context, auditID string, o server.CommandOutcome) error
+	// BeginCommands and FinishCommands do the same for several commands, in one statement.
+	BeginCommands(ctx context.Context, cs []server.Command) error
+	FinishCommands(ctx context.Context, os []server.CommandOutcome) error
 }
 
 // Commander runs workflows' commands. Each has an audit row that is written before the
@@ -28,6 +31,9 @@ type CommandStore interface {
 type Commander struct {
 	Agents Agents
 	Audit  CommandStore
+	// Hook is called around effects, by name, so that tests can kill the process
+	// there; nil in production.
+	Hook func(point string)
 }
 
 // exitTimeout is the exit code of a command that was killed at its timeout.
@@ -42,23 +48,11 @@ const recordWithin = 5 * time.Second
 
 // Bench runs bench on a host and returns the end of its output, with secrets removed.
 func (c *Commander) Bench(ctx context.Context, b server.BenchCommand) (stdout string, err error) {
-	cmd := server.Command{
-		AuditID: b.AuditID, ServerID: b.ServerID, WorkflowID: b.WorkflowID, Kind: string(wire.KindBench), Args: b.Args, Actor: prego.ActorWorkflow,
-	}
+	cmd := auditedAs(b)
 	if err := c.Audit.BeginCommand(ctx, cmd); err != nil {
 		return "", err
 	}
-	began := time.Now()
-	r, err := c.Agents.Exec(ctx, b.ServerID, b.Addr, wire.ExecRequest{
-		WorkflowID: b.WorkflowID, Kind: wire.KindBench, Args: b.Args, AuditID: b.AuditID, TenantID: string(b.TenantID),
-		TimeoutSeconds: int((b.Timeout + time.Second - 1) / time.Second),
-	})
-	outcome := server.CommandOutcome{
-		ExitCode: &r.ExitCode, Duration: time.Duration(r.DurationMs) * time.Millisecond, Stdout: cmd.RedactEnd(r.StdoutTruncated), Stderr: cmd.RedactEnd(r.StderrTruncated),
-	}
-	if err != nil {
-		outcome = server.UnknownOutcome(err, time.Since(began))
-	}
+	outcome, err := c.run(ctx, b, cmd)
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
 	defer cancel()
 	// If the row can't be completed, the step is repeated: the same audit id returns
@@ -66,23 +60,84 @@ func (c *Commander) Bench(ctx context.Context, b server.BenchCommand) (stdout st
 	if kept := c.Audit.FinishCommand(record, b.AuditID, outcome); kept != nil {
 		return "", errors.Join(err, kept)
 	}
-	switch {
-	case err != nil:
+	return outcome.Stdout, err
+}
+
+// notRun is what the audit says of a command whose predecessor failed.
+const notRun = "not run: the command before it failed"
+
+// BenchAll runs short commands of one host, one after the other, until one fails; done is
+// how many did not. All their rows are written before the first one runs, and completed
+// together: a repeated call returns the same results.
+func (c *Commander) BenchAll(ctx context.Context, bs []server.BenchCommand) (done int, err error) {
+	cmds, outcomes := make([]server.Command, len(bs)), make([]server.CommandOutcome, len(bs))
+	for i, b := range bs {
+		cmds[i], outcomes[i] = auditedAs(b), server.CommandOutcome{AuditID: b.AuditID, Stderr: notRun}
+	}
+	if err := c.Audit.BeginCommands(ctx, cmds); err != nil {
+		return 0, err
+	}
+	for i, b := range bs {
+		began := time.Now()
+		outcomes[i], err = c.run(ctx, b, cmds[i])
+		outcomes[i].AuditID, outcomes[i].Began = b.AuditID, began
+		if err != nil {
+			break
+		}
+		if done++; c.Hook != nil {
+			c.Hook("commands/" + verbOf(b.Args))
+		}
+	}
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
+	defer cancel()
+	if kept := c.Audit.FinishCommands(record, outcomes); kept != nil {
+		return 0, errors.Join(kept, err)
+	}
+	return done, err
+}
+
+// verbOf is what a command of bench does.
+func verbOf(args []string) string {
+	if len(args) > 2 && args[0] == "--site" {
+		return args[2]
+	}
+	return args[0]
+}
+
+func auditedAs(b server.BenchCommand) server.Command {
+	return server.Command{
+		AuditID: b.AuditID, ServerID: b.ServerID, WorkflowID: b.WorkflowID, Kind: string(wire.KindBench), Args: b.Args, Actor: prego.ActorWorkflow,
+	}
+}
+
+// run runs a command. Its outcome holds no secrets, nor does its error.
+func (c *Commander) run(ctx context.Context, b server.BenchCommand, cmd server.Command) (server.CommandOutcome, error) {
+	began := time.Now()
+	r, err := c.Agents.Exec(ctx, b.ServerID, b.Addr, wire.ExecRequest{
+		WorkflowID: b.WorkflowID, Kind: wire.KindBench, Args: b.Args, AuditID: b.AuditID, TenantID: string(b.TenantID),
+		TimeoutSeconds: int((b.Timeout + time.Second - 1) / time.Second),
+	})
+	if err != nil {
+		outcome := server.UnknownOutcome(err, time.Since(began))
 		var ce *server.CommandError
 		if errors.As(err, &ce) {
 			masked := *ce
 			masked.Message, masked.Stderr = cmd.Redact(ce.Message), cmd.Redact(ce.Stderr)
-			return "", &masked
+			return outcome, &masked
 		}
-		return "", fmt.Errorf("%s on %s: %w", wire.KindBench, b.ServerID, err)
-	case r.ExitCode != 0:
-		code := server.CommandFailed
-		if r.ExitCode == exitTimeout {
-			code = server.CommandTimeout
-		}
-		return outcome.Stdout, &server.CommandError{
-			Kind: string(wire.KindBench), ExitCode: r.ExitCode, Stderr: server.EndOf(outcome.Stderr, keptStderr), Permanent: true, Code: code,
-		}
+		return outcome, fmt.Errorf("%s on %s: %w", wire.KindBench, b.ServerID, err)
 	}
-	return outcome.Stdout, nil
+	outcome := server.CommandOutcome{
+		ExitCode: &r.ExitCode, Duration: time.Duration(r.DurationMs) * time.Millisecond, Stdout: cmd.RedactEnd(r.StdoutTruncated), Stderr: cmd.RedactEnd(r.StderrTruncated),
+	}
+	if r.ExitCode == 0 {
+		return outcome, nil
+	}
+	code := server.CommandFailed
+	if r.ExitCode == exitTimeout {
+		code = server.CommandTimeout
+	}
+	return outcome, &server.CommandError{
+		Kind: string(wire.KindBench), ExitCode: r.ExitCode, Stderr: server.EndOf(outcome.Stderr, keptStderr), Permanent: true, Code: code,
+	}
 }

@@ -136,6 +136,14 @@ func (d *deafAudit) FinishCommand(context.Context, string, server.CommandOutcome
 	return errors.New("away")
 }
 
+func (d *deafAudit) BeginCommands(ctx context.Context, cs []server.Command) error {
+	return d.BeginCommand(ctx, cs[0])
+}
+
+func (d *deafAudit) FinishCommands(context.Context, []server.CommandOutcome) error {
+	return errors.New("away")
+}
+
 func TestNothingRunsUnaudited(t *testing.T) {
 	t.Parallel()
 	for _, begins := range []bool{false, true} {
@@ -148,6 +156,11 @@ func TestNothingRunsUnaudited(t *testing.T) {
 		require.EqualError(t, err, "away", "the step is repeated, and the row completed then")
 		var ce *server.CommandError
 		require.False(t, errors.As(err, &ce))
+		require.Equal(t, begins, audit.ran)
+		audit.ran = false
+		done, err := c.BenchAll(t.Context(), []server.BenchCommand{{ServerID: "app-0", AuditID: "x", Args: []string{"list-sites"}}})
+		require.EqualError(t, err, "away")
+		require.Zero(t, done, "all of them are repeated")
 		require.Equal(t, begins, audit.ran)
 	}
 }
@@ -165,4 +178,42 @@ func TestHostsAreToldWholeSeconds(t *testing.T) {
 		require.Error(t, err)
 		require.Equal(t, want, asked.TimeoutSeconds, "%s", timeout)
 	}
+}
+
+// TestCommandsInTurn: their rows are there before the first one runs, the first failure
+// ends them, and the repeated step completes what is missing.
+func TestCommandsInTurn(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 1)
+	p.server("app-0", prego.RoleApp, "")
+	var ran []string
+	fails := "b"
+	c := &activities.Commander{Audit: p.store, Agents: agentsFunc(func(in wire.ExecRequest) (wire.ExecResult, error) {
+		if len(ran) == 0 {
+			require.Equal(t, 3, p.number(`SELECT count(*) FROM agent_command_audit WHERE started_at IS NULL`), "asked for, and not begun")
+		}
+		ran = append(ran, in.AuditID)
+		if in.AuditID == fails {
+			return wire.ExecResult{ExitCode: 1, StderrTruncated: "no"}, nil
+		}
+		return wire.ExecResult{StdoutTruncated: "did " + in.AuditID, DurationMs: 5}, nil
+	})}
+	var commands []server.BenchCommand
+	for _, id := range []string{"a", "b", "c"} {
+		commands = append(commands, server.BenchCommand{ServerID: "app-0", AuditID: id, Args: []string{"list-sites"}})
+	}
+	done, err := c.BenchAll(t.Context(), commands)
+	var ce *server.CommandError
+	require.ErrorAs(t, err, &ce)
+	require.Equal(t, 1, done)
+	require.Equal(t, []string{"a", "b"}, ran)
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM agent_command_audit WHERE audit_id = 'a' AND exit_code = 0 AND stdout_truncated = 'did a' AND finished_at >= started_at AND started_at >= requested_at - interval '1 second'`))
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM agent_command_audit WHERE audit_id = 'b' AND exit_code = 1 AND stderr_truncated = 'no'`))
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM agent_command_audit WHERE audit_id = 'c' AND exit_code IS NULL AND started_at IS NULL AND stderr_truncated LIKE 'not run%'`))
+
+	fails, ran = "", []string{"again"}
+	done, err = c.BenchAll(t.Context(), commands)
+	require.NoError(t, err)
+	require.Equal(t, 3, done)
+	require.Equal(t, 3, p.number(`SELECT count(*) FROM agent_command_audit WHERE exit_code = 0 AND started_at IS NOT NULL`))
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
@@ -26,6 +27,34 @@ type CreateServerInput struct {
 	Attempt    int              `json:"attempt"`
 	Candidate  server.Candidate `json:"candidate"`
 	Foundation Foundation       `json:"foundation"`
+	// Machine is the candidate's; nil in runs of the version before.
+	Machine *Machine `json:"machine,omitempty"`
+	// FullGroups are placement groups that the provider refused (MakeServer).
+	FullGroups []string `json:"full_groups,omitempty"`
+}
+
+// MakeServer finds the firewall and a placement group, and creates the server with them
+// (CreateServer). When the provider refuses the group, the error's detail is its name.
+func (a *Servers) MakeServer(ctx context.Context, in CreateServerInput) (server.Handle, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	st, err := a.current(ctx, ServerRef{ServerID: in.ServerID, Generation: in.Generation})
+	if err != nil {
+		return server.Handle{}, err
+	}
+	infra, err := a.infra(st.Provider)
+	if err != nil {
+		return server.Handle{}, err
+	}
+	if in.Foundation, err = a.foundation(ctx, infra, st, in.FullGroups); err != nil {
+		return server.Handle{}, err
+	}
+	handle, err := a.create(ctx, infra, st, in)
+	var refused *temporal.ApplicationError
+	if errors.As(err, &refused) && refused.Type() == ErrTypeGroup {
+		err = temporal.NewNonRetryableApplicationError(refused.Message(), ErrTypeGroup, nil, in.Foundation.GroupName)
+	}
+	return handle, err
 }
 
 // CreateServer issues the attempt's token, renders the user_data and creates the server
@@ -42,6 +71,10 @@ func (a *Servers) CreateServer(ctx context.Context, in CreateServerInput) (serve
 	if err != nil {
 		return server.Handle{}, err
 	}
+	return a.create(ctx, infra, st, in)
+}
+
+func (a *Servers) create(ctx context.Context, infra Infra, st server.ProvisionState, in CreateServerInput) (server.Handle, error) {
 	a.hook("create/start")
 	for fallback := 0; ; fallback++ {
 		image, err := a.imageFor(ctx, st, in)
@@ -59,16 +92,22 @@ func (a *Servers) CreateServer(ctx context.Context, in CreateServerInput) (serve
 		if !again || fallback == imageFallbacks {
 			return server.Handle{}, a.refused(ctx, infra, in, err)
 		}
+		st.Image = "" // as the row has it now
 	}
 }
 
 // createFrom creates the server of an attempt from an image. The provider's errors are
 // returned unchanged.
 func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.ProvisionState, in CreateServerInput, image string) (_ server.Handle, err error) {
-	if err := a.Store.BeginAttempt(ctx, server.AttemptStart{
+	id := a.Tokens.NewTokenID()
+	issued, err := a.Store.BeginCreate(ctx, server.AttemptStart{
 		ServerID: in.ServerID, Generation: in.Generation, Attempt: in.Attempt,
 		Candidate: in.Candidate, Image: image, Resources: a.intents(st, in),
-	}); err != nil {
+	}, server.TokenIssue{
+		TokenID: id, ServerID: in.ServerID, Attempt: in.Attempt, Purpose: server.PurposeAgentBootstrap,
+		Hash: a.Tokens.Hash(a.Tokens.Derive(id)), TTL: a.Settings.BootstrapTokenTTL,
+	})
+	if err != nil {
 		return server.Handle{}, fromStore(err)
 	}
 	a.hook("create/intended")
@@ -77,7 +116,7 @@ func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.Provisi
 		Attempt: in.Attempt, SpecHash: specHash(st, in.Candidate, image), Candidate: in.Candidate, Image: image,
 		FirewallID: in.Foundation.FirewallID, PlacementGroup: in.Foundation.PlacementGroupID,
 	}
-	if params.UserData, err = a.userData(ctx, st, in.Attempt); err != nil {
+	if params.UserData, err = a.userData(ctx, st, issued); err != nil {
 		return server.Handle{}, err
 	}
 	a.hook("create/token")
@@ -197,18 +236,9 @@ func (a *Servers) volumeName(serverID prego.ServerID, location string) string {
 	return server.Name(a.Settings.Environment, serverID) + "-" + location
 }
 
-// userData issues the attempt's token, or finds the one that it already has, and
-// renders the user_data with it. The token is derived from its id, so a repeated call
-// renders the same text.
-func (a *Servers) userData(ctx context.Context, st server.ProvisionState, attempt int) (string, error) {
-	id := a.Tokens.NewTokenID()
-	issued, err := a.Store.IssueToken(ctx, server.TokenIssue{
-		TokenID: id, ServerID: st.ServerID, Attempt: attempt, Purpose: server.PurposeAgentBootstrap,
-		Hash: a.Tokens.Hash(a.Tokens.Derive(id)), TTL: a.Settings.BootstrapTokenTTL,
-	})
-	if err != nil {
-		return "", fromStore(err)
-	}
+// userData renders the user_data with the attempt's token. The token is derived from its
+// id, so a repeated call renders the same text.
+func (a *Servers) userData(ctx context.Context, st server.ProvisionState, issued server.TokenIssued) (string, error) {
 	boot, err := a.Boot.RenderBoot(BootParams{
 		ServerID: st.ServerID, Role: st.Role, Region: st.Region, Tags: st.Tags,
 		Token: a.Tokens.Derive(issued.TokenID), Issued: issued.IssuedAt, Volume: st.Spec.VolumeGB > 0,

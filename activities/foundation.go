@@ -43,21 +43,26 @@ func (a *Servers) PrepareFoundation(ctx context.Context, in FoundationInput) (Fo
 	if err != nil {
 		return Foundation{}, err
 	}
-	var f Foundation
+	return a.foundation(ctx, infra, st, in.FullGroups)
+}
+
+func (a *Servers) foundation(ctx context.Context, infra Infra, st server.ProvisionState, full []string) (f Foundation, err error) {
 	f.FirewallID, err = a.shared(ctx, infra, server.ResourceFirewall, FirewallName(a.Settings.Environment), func(name string) (string, error) {
 		return infra.EnsureFirewall(ctx, a.firewall(name))
 	})
 	if err != nil {
-		return Foundation{}, fromInfra(err)
+		return f, fromInfra(err)
 	}
+	a.hook("foundation/firewall")
 	prefix := fmt.Sprintf("prego-%s-%s", a.Settings.Environment, st.Role)
-	f.GroupName, err = a.Store.AssignPlacementGroup(ctx, in.ServerID, prefix, placementGroupSize, placementGroups, in.FullGroups)
+	f.GroupName, err = a.Store.AssignPlacementGroup(ctx, st.ServerID, prefix, placementGroupSize, placementGroups, full)
 	if err != nil || f.GroupName == "" {
 		return f, err
 	}
 	f.PlacementGroupID, err = a.shared(ctx, infra, server.ResourcePlacementGroup, f.GroupName, func(name string) (string, error) {
 		return infra.EnsurePlacementGroup(ctx, a.Settings.Environment, name, st.Role)
 	})
+	a.hook("foundation/group")
 	return f, fromInfra(err)
 }
 

@@ -15,28 +15,41 @@ const imageFallbacks = 3
 
 // imageFor returns the image of an attempt's server: the one its spec names, else the
 // golden image built from the configured one, else the configured one itself. A
-// repeated step keeps the image that its attempt began with.
+// repeated step keeps the image that its attempt began with, as st has it.
 func (a *Servers) imageFor(ctx context.Context, st server.ProvisionState, in CreateServerInput) (string, error) {
 	stock := a.Catalog.ImageFor(st.Spec)
 	if st.Spec.Image != "" || !a.Settings.GoldenImages {
 		return stock, nil
 	}
-	if begun, err := a.Store.AttemptImage(ctx, in.ServerID, in.Attempt); err != nil || begun != "" {
-		return begun, err
+	if st.Attempt == in.Attempt && st.Image != "" {
+		return st.Image, nil
 	}
-	offer, err := a.Store.ProviderCatalog(ctx, st.Provider)
-	if err != nil {
-		return "", err
+	if in.Machine == nil { // a run of the version before
+		offer, err := a.Store.ProviderCatalog(ctx, st.Provider)
+		if err != nil {
+			return "", err
+		}
+		in.Machine = machineOf(offer, in.Candidate)
 	}
-	architecture, disk := "x86", 0
-	if typ, ok := offer.Type(in.Candidate.ServerType); ok {
-		architecture, disk = typ.Architecture, typ.DiskGB
-	}
-	golden, ok, err := a.Store.CurrentGoldenImage(ctx, st.Provider, stock, architecture)
-	if err != nil || !ok || (disk > 0 && golden.DiskGB > float64(disk)) {
+	golden, ok, err := a.Store.CurrentGoldenImage(ctx, st.Provider, stock, in.Machine.Architecture)
+	if err != nil || !ok || (in.Machine.DiskGB > 0 && golden.DiskGB > float64(in.Machine.DiskGB)) {
 		return stock, err
 	}
 	return golden.ProviderImageID, nil
+}
+
+// Machine is what an image must fit.
+type Machine struct {
+	Architecture string `json:"architecture"`      // x86 or arm
+	DiskGB       int    `json:"disk_gb,omitempty"` // 0: not known
+}
+
+// machineOf is what the catalog says of a candidate.
+func machineOf(offer server.CatalogState, c server.Candidate) *Machine {
+	if typ, ok := offer.Type(c.ServerType); ok {
+		return &Machine{Architecture: typ.Architecture, DiskGB: typ.DiskGB}
+	}
+	return &Machine{Architecture: "x86"}
 }
 
 // withoutImage marks a golden image as missing after the provider said it does not have

@@ -400,9 +400,9 @@ func TestWaitingTenantsAreServedInTurn(t *testing.T) {
 	o, err := p.store.ShortOf(context.Background(), "eu", prego.RoleApp, 20, 70, tenant.MeasuredLimits{})
 	require.NoError(t, err)
 	require.Equal(t, map[prego.Plan]int{"enterprise": 1, "starter": 4, "trial": 1}, o.Waiting)
-	queued, err := p.store.Queued(context.Background(), "eu", "t99", tenant.ModeShared)
-	require.NoError(t, err)
-	require.True(t, queued)
+	require.True(t, p.run(prego.TenantID(a1)).Queued, "others wait")
+	p.exec(`UPDATE tenants SET status_reason = 'cell_mismatch' WHERE tenant_id <> $1`, a1)
+	require.False(t, p.run(prego.TenantID(a1)).Queued, "those for whom there is no server hold up nobody")
 }
 
 func TestOverrides(t *testing.T) {

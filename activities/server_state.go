@@ -23,7 +23,8 @@ type ProvisionPlan struct {
 	Provider    prego.InfraProviderID `json:"provider"`
 	Image       string                `json:"image"`
 	Candidates  []server.Candidate    `json:"candidates"`
-	Timeouts    []server.BootTimeouts `json:"timeouts"` // one per candidate
+	Timeouts    []server.BootTimeouts `json:"timeouts"`           // one per candidate
+	Machines    []Machine             `json:"machines,omitempty"` // one per candidate
 	BaseAttempt int                   `json:"base_attempt"`
 	MaxRetries  int                   `json:"max_retries"`
 	// Import: the server exists; nothing is created and nothing is ever destroyed.
@@ -65,8 +66,15 @@ func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Provision
 		if err = a.spread(ctx, st, &p); err != nil {
 			return ProvisionPlan{}, err
 		}
-		if p.Candidates, err = a.usable(ctx, st, p); err != nil {
+		offer, err := a.Store.ProviderCatalog(ctx, st.Provider)
+		if err != nil {
 			return ProvisionPlan{}, err
+		}
+		if p.Candidates, err = a.usable(ctx, st, p, offer); err != nil {
+			return ProvisionPlan{}, err
+		}
+		for _, c := range p.Candidates {
+			p.Machines = append(p.Machines, *machineOf(offer, c))
 		}
 	}
 	for _, c := range p.Candidates {
@@ -104,10 +112,9 @@ func (a *Servers) spread(ctx context.Context, st server.ProvisionState, p *Provi
 // usable returns the plan's candidates that the provider sells, those in stock first.
 // Omitted candidates are put on the timeline. Until the catalog has been read once, all
 // configured candidates are tried.
-func (a *Servers) usable(ctx context.Context, st server.ProvisionState, p ProvisionPlan) ([]server.Candidate, error) {
-	offer, err := a.Store.ProviderCatalog(ctx, st.Provider)
-	if err != nil || !offer.Known() || len(p.Candidates) == 0 {
-		return p.Candidates, err
+func (a *Servers) usable(ctx context.Context, st server.ProvisionState, p ProvisionPlan, offer server.CatalogState) ([]server.Candidate, error) {
+	if !offer.Known() || len(p.Candidates) == 0 {
+		return p.Candidates, nil
 	}
 	usable, skipped := offer.Usable(p.Candidates, p.Image, st.Now)
 	if len(skipped) == 0 {
@@ -131,10 +138,14 @@ func (a *Servers) current(ctx context.Context, in ServerRef) (server.ProvisionSt
 	if err != nil {
 		return st, fromStore(err)
 	}
+	return st, ofGeneration(st, in)
+}
+
+func ofGeneration(st server.ProvisionState, in ServerRef) error {
 	if st.Status != server.Provisioning || st.Generation != in.Generation {
-		return st, permanentError(ErrTypeSuperseded, fmt.Sprintf("server %s is %s in generation %d", in.ServerID, st.Status, st.Generation), nil)
+		return permanentError(ErrTypeSuperseded, fmt.Sprintf("server %s is %s in generation %d", in.ServerID, st.Status, st.Generation), nil)
 	}
-	return st, nil
+	return nil
 }
 
 // Progress is how far an attempt's agent has got.
@@ -142,6 +153,8 @@ type Progress struct {
 	Handshake        bool `json:"handshake"`
 	FirstHeartbeat   bool `json:"first_heartbeat"`
 	BootstrapRefused bool `json:"bootstrap_refused"` // a second key presented the token
+	// HandshakeAge is how long ago the handshake was.
+	HandshakeAge time.Duration `json:"handshake_age,omitempty"`
 	// BootFailed is the reason of a failed boot, "" if it did not fail; BootFailure is
 	// the host's message.
 	BootFailed  prego.Reason `json:"boot_failed,omitempty"`
@@ -165,6 +178,9 @@ func (a *Servers) ReadProgress(ctx context.Context, in ServerRef) (Progress, err
 	p := Progress{
 		Handshake: st.HandshakeAt != nil, FirstHeartbeat: st.FirstHeartbeatAt != nil, BootstrapRefused: st.BootstrapRefused,
 		BootFailed: st.BootFailed, BootFailure: st.BootFailure, BootSign: st.BootSign, BootSignReason: st.BootSignReason,
+	}
+	if st.HandshakeAt != nil {
+		p.HandshakeAge = max(0, st.Now.Sub(*st.HandshakeAt))
 	}
 	if st.BootSignAt != nil {
 		p.BootSignAge = max(0, st.Now.Sub(*st.BootSignAt))
@@ -226,28 +242,96 @@ func (a *Servers) AdoptImported(ctx context.Context, in ServerRef) error {
 	return fromStore(a.Store.RecordImported(ctx, in.ServerID, in.Generation, in.Attempt, st.Provider, h))
 }
 
-// ActivateServer makes the server active, with one UPDATE.
+// ActivateServer makes the server active, with one UPDATE. Runs of the version before
+// end with it.
 func (a *Servers) ActivateServer(ctx context.Context, in ServerRef) error {
 	st, err := a.Store.ProvisionState(ctx, in.ServerID)
 	if err != nil {
 		return fromStore(err)
 	}
+	return a.activate(ctx, in, st.Role)
+}
+
+// FinishInput says what is left to do for a server whose agent is there.
+type FinishInput struct {
+	Server     ServerRef     `json:"server"`
+	Containers bool          `json:"containers"` // start those of its role
+	Within     time.Duration `json:"within"`     // how long they may take, repetitions included
+}
+
+// FinishServer starts the role's containers over the Docker Remote API, waits until they
+// are healthy (direct-provisioning §2, step 8), and makes the server active, with one
+// UPDATE (step 9). Only the containers have a time limit: they fail the server, while
+// writing that it is active is repeated until the database is back.
+//
+// A server that this generation made active before is the same success.
+func (a *Servers) FinishServer(ctx context.Context, in FinishInput) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	st, err := a.Store.ProvisionState(ctx, in.Server.ServerID)
+	if err != nil {
+		return fromStore(err)
+	}
+	if st.Status == server.Active && st.Generation == in.Server.Generation {
+		a.announce(ctx, in.Server.ServerID)
+		return nil
+	}
+	if err := ofGeneration(st, in.Server); err != nil {
+		return err
+	}
+	var done []server.Step
+	if in.Containers {
+		if err := a.startContainers(ctx, st, in.Within); err != nil {
+			return err
+		}
+		done = append(done, server.StepContainersStarted)
+	}
+	return a.activate(ctx, in.Server, st.Role, done...)
+}
+
+// leastTry is how long a repeated step may take whose time is over: it may only have to
+// find out that it was done before.
+const leastTry = 15 * time.Second
+
+// startContainers gives up for good when the time since the step was first scheduled is
+// over.
+func (a *Servers) startContainers(ctx context.Context, st server.ProvisionState, within time.Duration) error {
+	left := max(within-time.Since(activity.GetInfo(ctx).ScheduledTime), leastTry)
+	limited, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	a.hook("containers/start")
+	err := a.Containers.StartContainers(limited, st.ServerID, st.Host, st.Role)
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		return permanentError(ErrTypeContainer, fmt.Sprintf("not healthy within %s: %s", within, err), nil)
+	}
+	if err == nil {
+		a.hook("containers/started")
+	}
+	return fromContainers(err)
+}
+
+func (a *Servers) activate(ctx context.Context, in ServerRef, role prego.Role, before ...server.Step) error {
 	a.hook("activate/start")
-	done, err := a.Store.Activate(ctx, in.ServerID, in.Generation, in.Attempt)
+	done, err := a.Store.Activate(ctx, in.ServerID, in.Generation, in.Attempt, before...)
 	if err != nil {
 		return fromStore(err)
 	}
 	a.hook("activate/done")
 	if done.Seconds > 0 {
-		a.Metrics.Outcomes.WithLabelValues(string(st.Role), "active").Inc()
+		a.Metrics.Outcomes.WithLabelValues(string(role), "active").Inc()
 		if in.Generation == 1 {
-			a.Metrics.Seconds.WithLabelValues(string(st.Role), done.Location, done.Image).Observe(done.Seconds)
+			a.Metrics.Seconds.WithLabelValues(string(role), done.Location, done.Image).Observe(done.Seconds)
 		}
 	}
-	if a.Capacity != nil {
-		a.Capacity(ctx, in.ServerID)
-	}
+	a.announce(ctx, in.ServerID)
 	return nil
+}
+
+// announce says that a server is usable.
+func (a *Servers) announce(ctx context.Context, serverID prego.ServerID) {
+	if a.Capacity != nil {
+		a.Capacity(ctx, serverID)
+	}
 }
 
 // FailInput says why a provisioning failed.

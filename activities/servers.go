@@ -20,16 +20,15 @@ import (
 type Store interface {
 	ProvisionState(ctx context.Context, serverID prego.ServerID) (server.ProvisionState, error)
 	FleetLocations(ctx context.Context, serverID prego.ServerID) (members map[string]int, ahead int, err error)
-	BeginAttempt(ctx context.Context, a server.AttemptStart) error
+	BeginCreate(ctx context.Context, a server.AttemptStart, t server.TokenIssue) (server.TokenIssued, error)
 	RecordCreated(ctx context.Context, serverID prego.ServerID, generation int, h server.Handle, provider prego.InfraProviderID) error
 	RecordImported(ctx context.Context, serverID prego.ServerID, generation, attempt int, provider prego.InfraProviderID, h server.Handle) error
 	MarkRunning(ctx context.Context, serverID prego.ServerID, attempt int) error
-	Activate(ctx context.Context, serverID prego.ServerID, generation, attempt int) (server.Activation, error)
+	Activate(ctx context.Context, serverID prego.ServerID, generation, attempt int, before ...server.Step) (server.Activation, error)
 	Fail(ctx context.Context, serverID prego.ServerID, generation, attempt int, reason prego.Reason, message string) error
 	AwaitCapacity(ctx context.Context, serverID prego.ServerID, generation, attempt int, message string) error
 	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
 
-	IssueToken(ctx context.Context, t server.TokenIssue) (server.TokenIssued, error)
 	PutBootArtifact(ctx context.Context, content []byte) (sha256Hex string, err error)
 
 	Intend(ctx context.Context, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, r server.ResourceIntent) error
@@ -46,7 +45,6 @@ type Store interface {
 
 	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (server.CatalogState, error)
 	CurrentGoldenImage(ctx context.Context, provider prego.InfraProviderID, baseImage, architecture string) (server.GoldenImage, bool, error)
-	AttemptImage(ctx context.Context, serverID prego.ServerID, attempt int) (string, error)
 	ForgetAttemptImage(ctx context.Context, serverID prego.ServerID, attempt int) error
 	ImageLost(ctx context.Context, provider prego.InfraProviderID, providerImageID, message string) error
 }

@@ -18,9 +18,14 @@ import (
 // bench runs one command. Its audit id is derived from the command's purpose, so that a
 // repeated step gets the first result.
 func (a *Tenants) bench(ctx context.Context, c server.BenchCommand) (string, error) {
-	auditID := c.AuditID
 	c.WorkflowID = activity.GetInfo(ctx).WorkflowExecution.ID
 	out, err := a.Bench.Bench(ctx, c)
+	return a.again(ctx, c, out, err)
+}
+
+// again repeats a command whose outcome was lost, and gives failures their type.
+func (a *Tenants) again(ctx context.Context, c server.BenchCommand, out string, err error) (string, error) {
+	auditID := c.AuditID
 	var ce *server.CommandError
 	// The outcome is unknown. Tenants' commands on hosts are safe to run twice, under
 	// another id.
@@ -44,9 +49,32 @@ const maxUnknown = 5
 // forTenant runs a command for a tenant where it is placed. The host refuses it if it
 // names another tenant's site.
 func (a *Tenants) forTenant(ctx context.Context, t tenant.Run, what string, timeout time.Duration, args ...string) (string, error) {
-	return a.bench(ctx, server.BenchCommand{
+	return a.bench(ctx, command(t, what, timeout, args...))
+}
+
+func command(t tenant.Run, what string, timeout time.Duration, args ...string) server.BenchCommand {
+	return server.BenchCommand{
 		ServerID: t.Allocation.AppServerID, Addr: t.AppServerHost, AuditID: auditID(t, what), TenantID: t.TenantID, Timeout: timeout, Args: args,
-	})
+	}
+}
+
+// inTurn runs short commands of one host one after the other, until one fails; done is how
+// many did not.
+func (a *Tenants) inTurn(ctx context.Context, cs ...server.BenchCommand) (done int, err error) {
+	for i := range cs {
+		cs[i].WorkflowID = activity.GetInfo(ctx).WorkflowExecution.ID
+	}
+	for done < len(cs) {
+		n, err := a.Bench.BenchAll(ctx, cs[done:])
+		if done += n; err == nil {
+			break
+		}
+		if _, err = a.again(ctx, cs[done], "", err); err != nil {
+			return done, err
+		}
+		done++
+	}
+	return done, nil
 }
 
 // forPool runs a command for a pool site, which belongs to no tenant.
@@ -57,8 +85,15 @@ func (a *Tenants) forPool(ctx context.Context, srv server.Server, auditID string
 
 // placed reads a tenant whose server accepts commands, with its allocation.
 func (a *Tenants) placed(ctx context.Context, ref tenant.Ref) (tenant.Run, error) {
-	t, err := a.current(ctx, ref)
+	t, err := a.Store.TenantRun(ctx, ref.TenantID)
 	if err != nil {
+		return t, fromTenantStore(err)
+	}
+	return asPlaced(t, ref)
+}
+
+func asPlaced(t tenant.Run, ref tenant.Ref) (tenant.Run, error) {
+	if err := inProvisioning(t, ref); err != nil {
 		return t, err
 	}
 	if t.Allocation == nil {
@@ -73,7 +108,7 @@ func auditID(t tenant.Run, what string) string {
 }
 
 // MakeSite promotes the reserved pool site to the tenant's, or creates the site on
-// demand, and configures it.
+// demand, and configures it. Runs of the version before call it.
 func (a *Tenants) MakeSite(ctx context.Context, ref tenant.Ref) (site string, err error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -81,41 +116,56 @@ func (a *Tenants) MakeSite(ctx context.Context, ref tenant.Ref) (site string, er
 	if err != nil {
 		return "", err
 	}
-	site = tenant.SiteName(t.Slug, a.Settings.SiteDomain)
-	al, s := t.Allocation, a.Settings
-	step := tenant.StepSitePromoted
-	if al.PoolSiteID == "" {
-		step = tenant.StepSiteCreated
-	}
 	a.hook("site/start")
+	return a.makeSite(ctx, ref, t)
+}
+
+func (a *Tenants) makeSite(ctx context.Context, ref tenant.Ref, t tenant.Run) (site string, err error) {
+	site = tenant.SiteName(t.Slug, a.Settings.SiteDomain)
 	if err := a.obtainSite(ctx, t, site); err != nil {
 		return "", err
 	}
 	a.hook("site/made")
-	if _, err := a.forTenant(ctx, t, "configure", s.CommandTimeout, tenant.SiteConfig{
-		"host_name": "https://" + site, "prego_tenant_id": t.TenantID, "prego_plan": t.Plan,
-		"prego_max_users": t.ExpectedUsers, "prego_storage_quota_gb": t.StorageQuotaGB,
-	}.Args(site)...); err != nil {
+	if _, err := a.bench(ctx, a.configure(t, site)); err != nil {
 		return "", err
 	}
 	a.hook("site/configured")
-	return site, fromTenantStore(a.Store.SiteReady(ctx, ref, site, step))
+	return site, fromTenantStore(a.Store.SiteReady(ctx, ref, site, siteStep(t)))
+}
+
+// siteStep is how the tenant comes by its site.
+func siteStep(t tenant.Run) tenant.Step {
+	if t.Allocation.PoolSiteID != "" {
+		return tenant.StepSitePromoted
+	}
+	return tenant.StepSiteCreated
+}
+
+// configure writes into the site whose it is.
+func (a *Tenants) configure(t tenant.Run, site string) server.BenchCommand {
+	return command(t, "configure", a.Settings.CommandTimeout, tenant.SiteConfig{
+		"host_name": "https://" + site, "prego_tenant_id": t.TenantID, "prego_plan": t.Plan,
+		"prego_max_users": t.ExpectedUsers, "prego_storage_quota_gb": t.StorageQuotaGB,
+	}.Args(site)...)
+}
+
+// obtain promotes the pool site, or creates one.
+func (a *Tenants) obtain(t tenant.Run, site string) server.BenchCommand {
+	al := t.Allocation
+	if al.PoolSiteID != "" {
+		return command(t, "promote", a.Settings.CommandTimeout, "promote-site", al.SiteName, site)
+	}
+	return command(t, "new-site", a.Settings.SiteTimeout, "new-site", site, "--db-name", al.DatabaseName)
 }
 
 // obtainSite promotes the pool site, or creates one. When repeated, it joins the
 // running command or gets its result.
 func (a *Tenants) obtainSite(ctx context.Context, t tenant.Run, site string) error {
-	al := t.Allocation
-	var err error
-	if al.PoolSiteID != "" {
-		_, err = a.forTenant(ctx, t, "promote", a.Settings.CommandTimeout, "promote-site", al.SiteName, site)
-	} else {
-		_, err = a.forTenant(ctx, t, "new-site", a.Settings.SiteTimeout, "new-site", site, "--db-name", al.DatabaseName)
-	}
+	_, err := a.bench(ctx, a.obtain(t, site))
 	return err
 }
 
-// InstallApps installs the requested apps.
+// InstallApps installs the requested apps. Runs of the version before call it.
 func (a *Tenants) InstallApps(ctx context.Context, ref tenant.Ref) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -123,6 +173,10 @@ func (a *Tenants) InstallApps(ctx context.Context, ref tenant.Ref) error {
 	if err != nil {
 		return err
 	}
+	return a.installApps(ctx, ref, t)
+}
+
+func (a *Tenants) installApps(ctx context.Context, ref tenant.Ref, t tenant.Run) error {
 	for _, app := range t.Apps {
 		if _, err := a.forTenant(ctx, t, "app-"+app, a.Settings.AppTimeout, "--site", t.Site, "install-app", app); err != nil {
 			return err
@@ -135,7 +189,7 @@ func (a *Tenants) InstallApps(ctx context.Context, ref tenant.Ref) error {
 
 // OpenSite enables a site's scheduler, which is off in pool sites, and creates its
 // first user. The user has no password: they request one by mail, or an operator sets
-// one.
+// one. Runs of the version before call it.
 func (a *Tenants) OpenSite(ctx context.Context, ref tenant.Ref) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -143,18 +197,33 @@ func (a *Tenants) OpenSite(ctx context.Context, ref tenant.Ref) error {
 	if err != nil {
 		return err
 	}
-	if t.AdminEmail != "" {
-		if _, err := a.forTenant(ctx, t, "first-user", a.Settings.CommandTimeout, "--site", t.Site, "add-user", t.AdminEmail, t.AdminName); err != nil {
-			return err
-		}
-		if err := a.Store.AddTenantEvent(ctx, tenant.Event{TenantID: t.TenantID, Step: tenant.StepUserAdded, Message: t.AdminEmail},
-			fmt.Sprintf("first_user/a%d", t.Allocation.AllocationID)); err != nil {
+	if _, err := a.inTurn(ctx, a.opening(t)...); err != nil {
+		return err
+	}
+	a.hook("site/opened")
+	for _, e := range opened(t) {
+		if err := a.Store.AddTenantEvent(ctx, e, fmt.Sprintf("first_user/a%d", t.Allocation.AllocationID)); err != nil {
 			return fromTenantStore(err)
 		}
 	}
-	_, err = a.forTenant(ctx, t, "scheduler", a.Settings.CommandTimeout, "--site", t.Site, "enable-scheduler")
-	a.hook("site/opened")
-	return err
+	return nil
+}
+
+// opening are the commands that open a site.
+func (a *Tenants) opening(t tenant.Run) []server.BenchCommand {
+	var cs []server.BenchCommand
+	if t.AdminEmail != "" {
+		cs = append(cs, command(t, "first-user", a.Settings.CommandTimeout, "--site", t.Site, "add-user", t.AdminEmail, t.AdminName))
+	}
+	return append(cs, command(t, "scheduler", a.Settings.CommandTimeout, "--site", t.Site, "enable-scheduler"))
+}
+
+// opened is what the timeline says of it.
+func opened(t tenant.Run) []tenant.Event {
+	if t.AdminEmail == "" {
+		return nil
+	}
+	return []tenant.Event{{TenantID: t.TenantID, Step: tenant.StepUserAdded, Message: t.AdminEmail}}
 }
 
 // DropInput names the tenant whose site to drop.

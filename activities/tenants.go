@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.temporal.io/sdk/temporal"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
@@ -25,7 +26,7 @@ type TenantStore interface {
 	AddTenantEvent(ctx context.Context, e tenant.Event, dedupKey string) error
 	AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string, roles []prego.Role, queued bool) error
 	SiteReady(ctx context.Context, ref tenant.Ref, site string, step tenant.Step) error
-	ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.Duration) (seconds float64, err error)
+	ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.Duration, done ...tenant.Event) (seconds float64, err error)
 	FailTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string) error
 	ReleaseAllocation(ctx context.Context, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error
 	TenantConverged(ctx context.Context, tenantID prego.TenantID, state tenant.State) error
@@ -42,7 +43,6 @@ type TenantStore interface {
 	SettleDemand(ctx context.Context, age time.Duration) error
 	FinishScaling(ctx context.Context, eventID int64, message string) error
 
-	Queued(ctx context.Context, region prego.Region, tenantID prego.TenantID, mode tenant.PlacementMode) (bool, error)
 	Waiting(ctx context.Context, region prego.Region) ([]tenant.WaitingTenant, error)
 	ServeRegion(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error)
 	FindTenantWork(ctx context.Context, quiet, reserveFor time.Duration) (tenant.Work, []string, error)
@@ -52,6 +52,7 @@ type TenantStore interface {
 	SiteBuilt(ctx context.Context, poolSiteID string) (seconds float64, err error)
 	SiteFailed(ctx context.Context, poolSiteID, reason string) error
 	LowPools(ctx context.Context, failureMemory time.Duration) ([]string, error)
+	MayRefill(ctx context.Context, serverID prego.ServerID) (bool, error)
 	WarmPool(ctx context.Context, region prego.Region, plan prego.Plan, image string) (tenant.WarmState, error)
 	WarmPoolKeys(ctx context.Context) ([]tenant.WarmPool, error)
 	WarmBare(ctx context.Context, region prego.Region, plan prego.Plan) ([]prego.ServerID, error)
@@ -75,6 +76,9 @@ type TenantStore interface {
 // *server.CommandError; repeating with the same audit id runs nothing twice.
 type Bench interface {
 	Bench(ctx context.Context, c server.BenchCommand) (stdout string, err error)
+	// BenchAll runs short commands of one host, one after the other, until one fails; done
+	// is how many did not.
+	BenchAll(ctx context.Context, cs []server.BenchCommand) (done int, err error)
 }
 
 // TenantRuns reaches the workflow engine from tenants' steps. Each method either starts
@@ -209,10 +213,14 @@ func (a *Tenants) current(ctx context.Context, ref tenant.Ref) (tenant.Run, erro
 	if err != nil {
 		return t, fromTenantStore(err)
 	}
+	return t, inProvisioning(t, ref)
+}
+
+func inProvisioning(t tenant.Run, ref tenant.Ref) error {
 	if t.Generation != ref.Generation || (t.State != tenant.Trial && t.State != tenant.Provisioning) {
-		return t, permanentError(ErrTypeSuperseded, fmt.Sprintf("tenant %s is %s in generation %d", ref.TenantID, t.State, t.Generation), nil)
+		return permanentError(ErrTypeSuperseded, fmt.Sprintf("tenant %s is %s in generation %d", ref.TenantID, t.State, t.Generation), nil)
 	}
-	return t, nil
+	return nil
 }
 
 func fromTenantStore(err error) error {
@@ -228,12 +236,16 @@ func (a *Tenants) PlanTenant(ctx context.Context, ref tenant.Ref) (TenantPlan, e
 	if err != nil {
 		return TenantPlan{}, err
 	}
+	return a.plan(t), nil
+}
+
+func (a *Tenants) plan(t tenant.Run) TenantPlan {
 	s := a.Settings
 	return TenantPlan{
 		Region: t.Region, Plan: t.Plan, OrgID: t.OrgID, Slug: t.Slug, Policy: t.Policy, Apps: len(t.Apps),
 		CapacityWait: s.CapacityWait, CapacityPoll: s.CapacityPoll, StepTimeout: s.StepTimeout, AppTimeout: s.AppTimeout,
 		Cancelled: t.CancelRequested, Resumed: t.Allocation != nil || t.OwnServerID != "",
-	}, nil
+	}
 }
 
 // PlaceResult is the result of an attempt to place a tenant.
@@ -243,6 +255,34 @@ type PlaceResult struct {
 	Message string            `json:"message"`
 	// Behind: there is room, but other tenants are ahead in the queue.
 	Behind bool `json:"behind,omitempty"`
+	// Refused is why no place can ever satisfy the request (BeginTenant).
+	Refused string `json:"refused,omitempty"`
+}
+
+// TenantBegun is what a tenant's run knows after its first step.
+type TenantBegun struct {
+	Plan  TenantPlan  `json:"plan"`
+	Place PlaceResult `json:"place"`
+}
+
+// BeginTenant reads the tenant's row, and decides and reserves (PlaceTenant) unless its
+// provisioning was cancelled. When it is repeated after its reservation was made, it finds
+// that.
+func (a *Tenants) BeginTenant(ctx context.Context, ref tenant.Ref) (TenantBegun, error) {
+	t, err := a.current(ctx, ref)
+	if err != nil {
+		return TenantBegun{}, err
+	}
+	out := TenantBegun{Plan: a.plan(t)}
+	if t.CancelRequested {
+		return out, nil
+	}
+	out.Place, err = a.place(ctx, ref, t)
+	var impossible *temporal.ApplicationError
+	if errors.As(err, &impossible) && impossible.Type() == ErrTypePlacement {
+		out.Place.Refused, err = impossible.Message(), nil
+	}
+	return out, err
 }
 
 // PlaceTenant decides and reserves. A tenant that can't be placed is queued, and the
@@ -252,6 +292,10 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref tenant.Ref) (PlaceResult,
 	if err != nil {
 		return PlaceResult{}, err
 	}
+	return a.place(ctx, ref, t)
+}
+
+func (a *Tenants) place(ctx context.Context, ref tenant.Ref, t tenant.Run) (PlaceResult, error) {
 	if t.Allocation != nil {
 		if t.OwnServerID != "" { // the caller may be gone
 			if err := a.RetireSpareServers(ctx, ref.TenantID); err != nil {
@@ -270,7 +314,7 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref tenant.Ref) (PlaceResult,
 	}
 	switch d.Outcome {
 	case placement.Placed:
-		a.logNotSignalled(a.Runs.EnsureRefill(ctx, d.AppServerID))
+		a.refill(ctx, d.AppServerID)
 		if t.Policy == tenant.ModeOneTenantOneServer {
 			a.logNotSignalled(a.Runs.EnsureWarmPool(ctx, t.Region, t.Plan))
 		}
@@ -302,21 +346,25 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref tenant.Ref) (PlaceResult,
 // decide places a tenant, unless others of its kind already wait: then it joins the
 // queue.
 func (a *Tenants) decide(ctx context.Context, t tenant.Run) (d placement.Decision, behind bool, err error) {
-	if t.Policy == tenant.ModeShared {
-		queued, err := a.Store.Queued(ctx, t.Region, t.TenantID, t.Policy)
-		if err != nil {
-			return placement.Decision{}, false, err
+	if t.Policy == tenant.ModeShared && t.Queued {
+		d, err := a.Placer.Look(ctx, t)
+		if err == nil && d.PlacesTenant() {
+			d, behind = placement.Decision{Outcome: placement.AwaitingCapacity, Code: prego.CodeInsufficientResources, SelectionReason: "others wait for the capacity that there is, and are served first"}, true
 		}
-		if queued {
-			d, err := a.Placer.Look(ctx, t)
-			if err == nil && d.PlacesTenant() {
-				d, behind = placement.Decision{Outcome: placement.AwaitingCapacity, Code: prego.CodeInsufficientResources, SelectionReason: "others wait for the capacity that there is, and are served first"}, true
-			}
-			return d, behind, err
-		}
+		return d, behind, err
 	}
 	d, err = a.Placer.Place(ctx, t, nil, prego.ActorPlacementEngine)
 	return d, false, err
+}
+
+// refill asks for a refill of a server's site pool when a site was taken from it and it is
+// low now.
+func (a *Tenants) refill(ctx context.Context, appServerID prego.ServerID) {
+	low, err := a.Store.MayRefill(ctx, appServerID)
+	if err == nil && low {
+		err = a.Runs.EnsureRefill(ctx, appServerID)
+	}
+	a.logNotSignalled(err)
 }
 
 // logNotSignalled logs that a run could not be signalled; the sweep makes up for it.
@@ -371,7 +419,7 @@ func (a *Tenants) serve(ctx context.Context, w tenant.WaitingTenant) (placed boo
 			// What it is short of may have changed, and scale-outs are sized by it.
 			return false, a.requeue(ctx, w, t, d)
 		}
-		a.logNotSignalled(a.Runs.EnsureRefill(ctx, d.AppServerID))
+		a.refill(ctx, d.AppServerID)
 	}
 	a.logNotSignalled(a.Runs.WakeTenant(ctx, w.TenantID))
 	return true, nil
@@ -464,22 +512,27 @@ func permanentIfCoded(err error) error {
 	return err
 }
 
-// ActivateTenant makes the tenant active, with one UPDATE.
+// ActivateTenant makes the tenant active, with one UPDATE. Runs of the version before end
+// with it.
 func (a *Tenants) ActivateTenant(ctx context.Context, ref tenant.Ref) error {
 	t, err := a.Store.TenantRun(ctx, ref.TenantID)
 	if err != nil {
 		return fromTenantStore(err)
 	}
+	return a.activate(ctx, ref, t.Plan)
+}
+
+func (a *Tenants) activate(ctx context.Context, ref tenant.Ref, plan prego.Plan, done ...tenant.Event) error {
 	a.hook("tenant_activate/start")
-	seconds, err := a.Store.ActivateTenant(ctx, ref, a.Settings.Periods.For(tenant.Active, t.Plan))
+	seconds, err := a.Store.ActivateTenant(ctx, ref, a.Settings.Periods.For(tenant.Active, plan), done...)
 	if err != nil {
 		return fromTenantStore(err)
 	}
 	a.hook("tenant_activate/done")
 	if seconds > 0 {
-		a.Metrics.Outcomes.WithLabelValues(string(t.Plan), "active").Inc()
+		a.Metrics.Outcomes.WithLabelValues(string(plan), "active").Inc()
 		if ref.Generation == 1 {
-			a.Metrics.Seconds.WithLabelValues(string(t.Plan)).Observe(seconds)
+			a.Metrics.Seconds.WithLabelValues(string(plan)).Observe(seconds)
 		}
 	}
 	return nil

@@ -85,6 +85,16 @@ func (h *hosts) Bench(_ context.Context, c server.BenchCommand) (string, error) 
 	return h.says[verb(c.Args)], nil
 }
 
+func (h *hosts) BenchAll(ctx context.Context, cs []server.BenchCommand) (done int, err error) {
+	for _, c := range cs {
+		if _, err := h.Bench(ctx, c); err != nil {
+			return done, err
+		}
+		done++
+	}
+	return done, nil
+}
+
 // steps are the steps of tenants over a fleet on a real database.
 type steps struct {
 	*activities.Tenants

@@ -41,7 +41,6 @@ type Store interface {
 // Signaler signals provisioning runs about their agents, and process groups' runs about
 // their instances.
 type Signaler interface {
-	AgentHandshook(ctx context.Context, serverID prego.ServerID, attempt int) error
 	AgentHeartbeat(ctx context.Context, serverID prego.ServerID, attempt int) error
 	BootstrapRefused(ctx context.Context, serverID prego.ServerID, attempt int) error
 	BootFailed(ctx context.Context, serverID prego.ServerID, attempt int) error
@@ -95,6 +94,7 @@ type Gateway struct {
 	reports  *reporter
 	revoked  revokedSet
 	signals  signals
+	awaited  awaited
 	limiter  *sourceLimiter
 	forward  *http.Client
 	echo     *echo.Echo
@@ -126,7 +126,7 @@ func New(d Deps) *Gateway {
 	g := &Gateway{
 		store: d.Store, runs: d.Signals, ca: d.CA, tokens: d.Tokens, settings: d.Settings, log: d.Log,
 		limiter: newSourceLimiter(rate.Limit(2), 20), forward: &http.Client{Timeout: 5 * time.Second},
-		signals: signals{slots: make(chan struct{}, maxSignals)},
+		signals: signals{slots: make(chan struct{}, maxSignals)}, awaited: newAwaited(),
 	}
 	g.beats = newBatcher(d.Settings.Flush, d.Settings.FlushRows, g.flush)
 	g.reports = &reporter{store: d.Store.ReportInstances, wake: g.wakeGroups, count: g.reported, due: make(chan struct{}, 1)}

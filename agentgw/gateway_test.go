@@ -83,10 +83,6 @@ func (s *signals) add(kind string, id prego.ServerID) error {
 	return nil
 }
 
-func (s *signals) AgentHandshook(_ context.Context, id prego.ServerID, _ int) error {
-	return s.add("handshake", id)
-}
-
 func (s *signals) AgentHeartbeat(_ context.Context, id prego.ServerID, _ int) error {
 	return s.add("heartbeat", id)
 }

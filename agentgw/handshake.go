@@ -74,7 +74,7 @@ func (g *Gateway) handshake(c echo.Context) error {
 		if err != nil {
 			return err
 		}
-		g.signal(ctx, handshakeSlotTimeout, "handshake", consumed.ServerID, consumed.Attempt, g.runs.AgentHandshook)
+		g.awaited.expect(consumed.ServerID)
 		return c.JSON(http.StatusOK, identity)
 	})
 }

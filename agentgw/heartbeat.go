@@ -48,6 +48,9 @@ func (g *Gateway) heartbeat(c echo.Context) error {
 	}) {
 		return prego.Errorf(prego.CodeNotReady, "heartbeats can't be written right now")
 	}
+	if g.awaited.arrived(who.serverID) { // a run waits for it
+		g.beats.flushNow()
+	}
 	bundles, err := g.ca.Bundles()
 	if err != nil {
 		return err
@@ -108,7 +111,7 @@ type batcher struct {
 
 	mu   sync.Mutex
 	buf  []Heartbeat
-	full chan struct{}
+	full chan struct{} // write now
 }
 
 func newBatcher(every time.Duration, rows int, flush func(context.Context, []Heartbeat)) *batcher {
@@ -132,12 +135,17 @@ func (b *batcher) add(h Heartbeat) bool {
 	}
 	b.buf = append(b.buf, h)
 	if len(b.buf) >= b.rows {
-		select {
-		case b.full <- struct{}{}:
-		default:
-		}
+		b.flushNow()
 	}
 	return true
+}
+
+// flushNow does not wait for the batch to be full or its time to be over.
+func (b *batcher) flushNow() {
+	select {
+	case b.full <- struct{}{}:
+	default:
+	}
 }
 
 func (b *batcher) drain() []Heartbeat {
@@ -177,6 +185,15 @@ func (b *batcher) write(ctx context.Context) {
 	b.flush(ctx, batch)
 }
 
+// tellHeartbeat signals a run once. When that fails, the next heartbeat tries again.
+func (g *Gateway) tellHeartbeat(ctx context.Context, serverID prego.ServerID, attempt int) error {
+	err := g.runs.AgentHeartbeat(ctx, serverID, attempt)
+	if err != nil {
+		g.awaited.forget(serverID)
+	}
+	return err
+}
+
 // flush writes a batch and signals the runs of servers that are still provisioning.
 func (g *Gateway) flush(ctx context.Context, batch []Heartbeat) {
 	began := time.Now()
@@ -190,8 +207,12 @@ func (g *Gateway) flush(ctx context.Context, batch []Heartbeat) {
 	g.metrics.flushed.Add(float64(len(batch)))
 	deadline := time.Now().Add(batchSlotTimeout)
 	for _, o := range outcomes {
-		if o.Status == server.Provisioning {
-			g.signal(ctx, time.Until(deadline), "heartbeat", o.ServerID, o.Attempt, g.runs.AgentHeartbeat)
+		if o.Status != server.Provisioning {
+			g.awaited.forget(o.ServerID)
+		} else if g.awaited.tell(o.ServerID, o.Attempt, g.settings.Now()) {
+			if !g.signal(ctx, time.Until(deadline), "heartbeat", o.ServerID, o.Attempt, g.tellHeartbeat) {
+				g.awaited.forget(o.ServerID)
+			}
 		}
 	}
 }

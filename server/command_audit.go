@@ -88,6 +88,8 @@ func (c Command) RedactEnd(text string) string {
 // CommandOutcome is how a command ended. A nil ExitCode is unknown: the host did not
 // report it, and the command may have run.
 type CommandOutcome struct {
+	AuditID  string    // of one among several
+	Began    time.Time // likewise; zero if it was not run
 	ExitCode *int
 	Duration time.Duration
 	Stdout   string // its last bytes

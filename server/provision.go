@@ -24,6 +24,7 @@ type ProvisionState struct {
 	Purpose          TokenPurpose
 	Generation       int
 	Attempt          int
+	Image            string // of the current attempt
 	ProviderServerID string
 	Host             string
 	AgentStatus      AgentStatus

@@ -80,8 +80,11 @@ type Run struct {
 	OwnServerStatus server.Status
 	// OwnServerReason is why the dedicated server failed.
 	OwnServerReason prego.Reason
-	Waiting         bool      `db:"-"`
-	Now             time.Time // the database's clock
+	Waiting         bool `db:"-"`
+	// Queued says that others of the tenant's policy wait in its region: a new one joins
+	// them instead of overtaking. Those whom no server satisfies hold up nobody.
+	Queued bool
+	Now    time.Time // the database's clock
 	// Pools are the placement pools that apply to the tenant now, by name.
 	Pools []prego.AppliedPool
 }

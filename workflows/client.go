@@ -31,15 +31,17 @@ type Client struct {
 // StartProvision starts the run of a provisioning row; success if it is already
 // running.
 func (c *Client) StartProvision(ctx context.Context, s server.Server) error {
-	return c.startOrFollow(ctx, temporal.Priority{}, s.Generation, server.ProvisionWorkflowID(s.ServerID), fmt.Sprintf("Provision %s (%s in %s)", s.ServerID, s.Role, s.Region),
-		ProvisionServer, ProvisionServerInput{ServerID: s.ServerID, Generation: s.Generation})
+	return c.startOrFollow(ctx, start{
+		id: server.ProvisionWorkflowID(s.ServerID), summary: fmt.Sprintf("Provision %s (%s in %s)", s.ServerID, s.Role, s.Region),
+		attributes: serverAttributes(s.ServerID, s.Region, s.Role),
+	}, s.Generation, ProvisionServer, ProvisionServerInput{ServerID: s.ServerID, Generation: s.Generation, Format: serverFormat})
 }
 
 // EnsureProvision does the same for a row that may have lost its run; started reports
 // whether it had.
 func (c *Client) EnsureProvision(ctx context.Context, serverID prego.ServerID, generation int) (bool, error) {
 	return c.start(ctx, server.ProvisionWorkflowID(serverID), string("Provision "+serverID), ProvisionServer,
-		ProvisionServerInput{ServerID: serverID, Generation: generation})
+		ProvisionServerInput{ServerID: serverID, Generation: generation, Format: serverFormat})
 }
 
 // StartDecommission starts the run that decommissions a draining server.
@@ -70,13 +72,21 @@ func (c *Client) StartCatalogRefresh(ctx context.Context) (string, error) {
 
 // start starts a run unless one with this id is running.
 func (c *Client) start(ctx context.Context, id, summary string, workflow any, args ...any) (bool, error) {
-	return c.startFor(ctx, temporal.Priority{}, id, summary, workflow, args...)
+	return c.startFor(ctx, start{id: id, summary: summary}, workflow, args...)
 }
 
-// startFor starts a run whose tasks have a priority.
-func (c *Client) startFor(ctx context.Context, priority temporal.Priority, id, summary string, workflow any, args ...any) (bool, error) {
+// start says how a run is started.
+type start struct {
+	id, summary string
+	priority    temporal.Priority // of its tasks
+	attributes  []temporal.SearchAttributeUpdate
+}
+
+// startFor starts a run unless one with its id is running.
+func (c *Client) startFor(ctx context.Context, s start, workflow any, args ...any) (bool, error) {
+	id := s.id
 	_, err := c.Temporal.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
-		ID: id, TaskQueue: c.TaskQueue, StaticSummary: summary, Priority: priority,
+		ID: id, TaskQueue: c.TaskQueue, StaticSummary: s.summary, Priority: s.priority, TypedSearchAttributes: temporal.NewSearchAttributes(s.attributes...),
 		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
 		WorkflowExecutionErrorWhenAlreadyStarted: true,
@@ -94,26 +104,21 @@ func (c *Client) startFor(ctx context.Context, priority temporal.Priority, id, s
 // startOrFollow starts a run for a generation, and never loses it to the previous run,
 // which may still be running between its last write to the row and its end: that run is
 // told the generation to continue with (followed).
-func (c *Client) startOrFollow(ctx context.Context, priority temporal.Priority, generation int, id, summary string, workflow any, args ...any) error {
+func (c *Client) startOrFollow(ctx context.Context, s start, generation int, workflow any, args ...any) error {
 	for {
-		started, err := c.startFor(ctx, priority, id, summary, workflow, args...)
+		started, err := c.startFor(ctx, s, workflow, args...)
 		if err != nil || started || generation == 1 {
 			return err
 		}
-		err = c.Temporal.SignalWorkflow(ctx, id, "", SignalGeneration, generation)
+		err = c.Temporal.SignalWorkflow(ctx, s.id, "", SignalGeneration, generation)
 		var ended *serviceerror.NotFound
 		if err == nil {
 			return nil
 		}
 		if !errors.As(err, &ended) {
-			return fmt.Errorf("signal %s: %w", id, err)
+			return fmt.Errorf("signal %s: %w", s.id, err)
 		}
 	}
-}
-
-// AgentHandshook signals a provisioning run that its agent completed the handshake.
-func (c *Client) AgentHandshook(ctx context.Context, serverID prego.ServerID, attempt int) error {
-	return c.signal(ctx, serverID, AgentSignal{Kind: SignalHandshake, Attempt: attempt})
 }
 
 // AgentHeartbeat signals a provisioning run that its agent sent a heartbeat.

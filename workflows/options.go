@@ -44,7 +44,6 @@ type AgentSignalKind string
 
 // The kinds of agent signals.
 const (
-	SignalHandshake        AgentSignalKind = "handshake"
 	SignalHeartbeat        AgentSignalKind = "heartbeat"
 	SignalBootstrapRefused AgentSignalKind = "bootstrap_refused"
 	SignalBootFailed       AgentSignalKind = "boot_failed"
@@ -81,6 +80,14 @@ func local(ctx workflow.Context, summary string) workflow.Context {
 	})
 }
 
+// unstoppable are the options of short steps that change the database as part of a
+// workflow task. A cancelled run waits for the step, as with write: the caller then looks
+// at ctx.
+func unstoppable(ctx workflow.Context, summary string) workflow.Context {
+	free, _ := workflow.NewDisconnectedContext(ctx)
+	return local(free, summary)
+}
+
 // write are the options of short steps that change the database; they are retried until
 // the change is written. A cancelled run waits for the running step: otherwise the step
 // could come after its own compensation.
@@ -95,6 +102,17 @@ func write(ctx workflow.Context, summary string) workflow.Context {
 func call(ctx workflow.Context, summary string, total time.Duration) workflow.Context {
 	return workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		ScheduleToCloseTimeout: total, StartToCloseTimeout: total, HeartbeatTimeout: heartbeatTimeout, WaitForCancellation: true,
+		RetryPolicy: &temporal.RetryPolicy{InitialInterval: 500 * time.Millisecond, BackoffCoefficient: 2, MaximumInterval: 30 * time.Second},
+		Summary:     summary,
+	})
+}
+
+// finishing are the options of a last step, which calls hosts and then writes that all is
+// done: it is retried until that is written, and bounds itself what it does on hosts.
+// within is how long that may take.
+func finishing(ctx workflow.Context, summary string, within time.Duration) workflow.Context {
+	return workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+		StartToCloseTimeout: within + time.Minute, HeartbeatTimeout: heartbeatTimeout, WaitForCancellation: true,
 		RetryPolicy: &temporal.RetryPolicy{InitialInterval: 500 * time.Millisecond, BackoffCoefficient: 2, MaximumInterval: 30 * time.Second},
 		Summary:     summary,
 	})
@@ -128,6 +146,13 @@ func setOutcome(ctx workflow.Context, outcome string) {
 	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrOutcome.ValueSet(outcome)); err != nil {
 		workflow.GetLogger(ctx).Warn("outcome not searchable", "error", err)
 	}
+}
+
+// hasOutcome reports whether an outcome can be searched for: of this run while it waited,
+// or of the one that it continues.
+func hasOutcome(ctx workflow.Context) bool {
+	_, has := workflow.GetTypedSearchAttributes(ctx).GetKeyword(AttrOutcome)
+	return has
 }
 
 func serverRef(in ProvisionServerInput, attempt int) activities.ServerRef {

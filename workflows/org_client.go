@@ -18,7 +18,7 @@ func orgPriority(org string) temporal.Priority {
 // StartAddress starts the run of an IPv4 address, or signals the running one to read
 // its row again.
 func (c *Client) StartAddress(ctx context.Context, org, id string) error {
-	return c.startOrFollow(ctx, orgPriority(org), again, workload.AddressWorkflowID(id), "IPv4 address "+id, ReconcileAddress, OrgResourceInput{ID: id})
+	return c.startOrFollow(ctx, start{id: workload.AddressWorkflowID(id), summary: "IPv4 address " + id, priority: orgPriority(org)}, again, ReconcileAddress, OrgResourceInput{ID: id})
 }
 
 // EnsureAddress starts the run of an IPv4 address unless it is running.
@@ -29,7 +29,7 @@ func (c *Client) EnsureAddress(ctx context.Context, id string) (bool, error) {
 // StartVolume starts the run of a volume, or signals the running one to read its row
 // again.
 func (c *Client) StartVolume(ctx context.Context, org, id string) error {
-	return c.startOrFollow(ctx, orgPriority(org), again, workload.VolumeWorkflowID(prego.VolumeID(id)), "Volume "+id, ReconcileVolume, OrgResourceInput{ID: id})
+	return c.startOrFollow(ctx, start{id: workload.VolumeWorkflowID(prego.VolumeID(id)), summary: "Volume " + id, priority: orgPriority(org)}, again, ReconcileVolume, OrgResourceInput{ID: id})
 }
 
 // EnsureVolume starts the run of a volume unless it is running.
@@ -39,7 +39,7 @@ func (c *Client) EnsureVolume(ctx context.Context, id prego.VolumeID) (bool, err
 
 // StartSnapshot starts the run of a snapshot; success if it is already running.
 func (c *Client) StartSnapshot(ctx context.Context, org, id string) error {
-	_, err := c.startFor(ctx, orgPriority(org), tenant.SnapshotWorkflowID(prego.SnapshotID(id)), "Snapshot "+id, SnapshotTenant, SnapshotInput{SnapshotID: prego.SnapshotID(id)})
+	_, err := c.startFor(ctx, start{id: tenant.SnapshotWorkflowID(prego.SnapshotID(id)), summary: "Snapshot " + id, priority: orgPriority(org)}, SnapshotTenant, SnapshotInput{SnapshotID: prego.SnapshotID(id)})
 	return err
 }
 
@@ -51,7 +51,7 @@ func (c *Client) EnsureSnapshot(ctx context.Context, id prego.SnapshotID) (bool,
 // StartSnapshotErase starts the run that deletes the files of a snapshot; success if it
 // is already running.
 func (c *Client) StartSnapshotErase(ctx context.Context, org, id string) error {
-	_, err := c.startFor(ctx, orgPriority(org), tenant.SnapshotEraseWorkflowID(prego.SnapshotID(id)), "Delete snapshot "+id, EraseSnapshot, SnapshotInput{SnapshotID: prego.SnapshotID(id)})
+	_, err := c.startFor(ctx, start{id: tenant.SnapshotEraseWorkflowID(prego.SnapshotID(id)), summary: "Delete snapshot " + id, priority: orgPriority(org)}, EraseSnapshot, SnapshotInput{SnapshotID: prego.SnapshotID(id)})
 	return err
 }
 
@@ -62,7 +62,7 @@ func (c *Client) EnsureSnapshotErase(ctx context.Context, id prego.SnapshotID) (
 
 // StartRestore starts the run of a restore; success if it is already running.
 func (c *Client) StartRestore(ctx context.Context, org, id string) error {
-	_, err := c.startFor(ctx, orgPriority(org), tenant.RestoreWorkflowID(id), "Restore "+id, RestoreTenant, RestoreJobInput{JobID: id})
+	_, err := c.startFor(ctx, start{id: tenant.RestoreWorkflowID(id), summary: "Restore " + id, priority: orgPriority(org)}, RestoreTenant, RestoreJobInput{JobID: id})
 	return err
 }
 

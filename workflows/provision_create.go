@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -25,7 +26,7 @@ func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, err
 	for {
 		var refusal string
 		for i := 0; i < len(p.plan.Candidates); {
-			err := p.createFrom(ctx, p.plan.Candidates[i], &foundation)
+			err := p.createFrom(ctx, i, &foundation)
 			switch errType(err) {
 			case "":
 				if err == nil {
@@ -58,18 +59,25 @@ func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, err
 }
 
 // createFrom tries one candidate. Each call is a separate attempt with its own token.
-func (p *provisionServer) createFrom(ctx workflow.Context, c server.Candidate, f *activities.FoundationInput) error {
+func (p *provisionServer) createFrom(ctx workflow.Context, candidate int, f *activities.FoundationInput) error {
+	c := p.plan.Candidates[candidate]
+	if p.in.Format == 0 {
+		return p.createFromV0(ctx, c, f)
+	}
 	p.attempt++
 	p.details(ctx, fmt.Sprintf("creating %s (attempt %d)", c, p.attempt))
-	var foundation activities.Foundation
-	if err := workflow.ExecuteActivity(call(ctx, "firewall and placement group", callTotal), p.steps.PrepareFoundation, f).Get(ctx, &foundation); err != nil {
-		return err
-	}
-	err := workflow.ExecuteActivity(call(ctx, fmt.Sprintf("create %s (attempt %d)", c, p.attempt), callTotal), p.steps.CreateServer,
-		activities.CreateServerInput{ServerID: p.in.ServerID, Generation: p.in.Generation, Attempt: p.attempt, Candidate: c, Foundation: foundation},
-	).Get(ctx, &p.handle)
-	if errType(err) == activities.ErrTypeGroup {
-		f.FullGroups = append(f.FullGroups, foundation.GroupName)
+	err := workflow.ExecuteActivity(call(ctx, fmt.Sprintf("create %s (attempt %d)", c, p.attempt), callTotal), p.steps.MakeServer,
+		activities.CreateServerInput{
+			ServerID: p.in.ServerID, Generation: p.in.Generation, Attempt: p.attempt, Candidate: c,
+			Machine: &p.plan.Machines[candidate], FullGroups: f.FullGroups,
+		}).Get(ctx, &p.handle)
+	var refused *temporal.ApplicationError
+	if errors.As(err, &refused) && refused.Type() == activities.ErrTypeGroup {
+		var group string
+		if err := refused.Details(&group); err != nil {
+			return err
+		}
+		f.FullGroups = append(f.FullGroups, group)
 	}
 	return err
 }

@@ -16,7 +16,13 @@ import (
 type ProvisionServerInput struct {
 	ServerID   prego.ServerID `json:"server_id"`
 	Generation int            `json:"generation"` // 1, one more per retry
+	// Format says which commands the run makes: 0 is the path of versions before this
+	// field, which provision_server_v0.go keeps for runs under way; else it is serverFormat.
+	Format int `json:"format,omitempty"`
 }
+
+// serverFormat is the Format of runs that are started now.
+const serverFormat = 1
 
 // ProvisionServerResult is the result of a provisioning.
 type ProvisionServerResult struct {
@@ -33,7 +39,7 @@ func ProvisionServer(ctx workflow.Context, in ProvisionServerInput) (ProvisionSe
 	p := &provisionServer{in: in, signals: workflow.GetSignalChannel(ctx, SignalAgent)}
 	err := p.end(ctx, p.run(ctx))
 	if next := nextGeneration(ctx, in.Generation); next > in.Generation {
-		err = workflow.NewContinueAsNewError(ctx, ProvisionServer, ProvisionServerInput{ServerID: in.ServerID, Generation: next})
+		err = workflow.NewContinueAsNewError(ctx, ProvisionServer, ProvisionServerInput{ServerID: in.ServerID, Generation: next, Format: in.Format})
 	}
 	return ProvisionServerResult{ServerID: in.ServerID, Attempt: p.attempt}, err
 }
@@ -43,6 +49,7 @@ type provisionServer struct {
 	plan    activities.ProvisionPlan
 	attempt int // of the current create
 	handle  server.Handle
+	seen    activities.Progress // by the last look
 	signals workflow.ReceiveChannel
 
 	steps *activities.Servers // nil: names the activities
@@ -66,9 +73,7 @@ func (p *provisionServer) run(ctx workflow.Context) error {
 		return &stepError{reason: prego.ReasonFailedCreate, text: errorMessage(err)}
 	}
 	p.attempt = p.plan.BaseAttempt
-	if err := workflow.UpsertTypedSearchAttributes(ctx,
-		AttrServerID.ValueSet(string(p.in.ServerID)), AttrRegion.ValueSet(string(p.plan.Region)), AttrRole.ValueSet(string(p.plan.Role)),
-		AttrOutcome.ValueSet("provisioning")); err != nil {
+	if err := p.searchable(ctx); err != nil {
 		return fmt.Errorf("search attributes: %w", err)
 	}
 	switch {
@@ -101,45 +106,53 @@ func (p *provisionServer) run(ctx workflow.Context) error {
 	}
 }
 
+// searchable sets the search attributes of a run whose starter did not know them: one that
+// was lost, or whose server another run wanted.
+func (p *provisionServer) searchable(ctx workflow.Context) error {
+	if p.in.Format == 0 {
+		return p.searchableV0(ctx)
+	}
+	if _, known := workflow.GetTypedSearchAttributes(ctx).GetKeyword(AttrServerID); known {
+		return nil
+	}
+	return workflow.UpsertTypedSearchAttributes(ctx, serverAttributes(p.in.ServerID, p.plan.Region, p.plan.Role)...)
+}
+
+// serverAttributes are those by which an operator finds a server's run.
+func serverAttributes(serverID prego.ServerID, region prego.Region, role prego.Role) []temporal.SearchAttributeUpdate {
+	return []temporal.SearchAttributeUpdate{
+		AttrServerID.ValueSet(string(serverID)), AttrRegion.ValueSet(string(region)), AttrRole.ValueSet(string(role)),
+	}
+}
+
 // boot creates one server and waits for its agent.
 func (p *provisionServer) boot(ctx workflow.Context) error {
 	timeouts, err := p.create(ctx)
 	if err != nil {
 		return err
 	}
-	if err := p.awaitHandshake(ctx, timeouts); err != nil {
-		return err
+	if p.in.Format == 0 {
+		return p.awaitAgentV0(ctx, timeouts)
 	}
-	return p.awaitHeartbeat(ctx, timeouts)
+	return p.awaitAgent(ctx, timeouts)
 }
 
 // finish is what follows the first heartbeat.
 func (p *provisionServer) finish(ctx workflow.Context) error {
-	ref := serverRef(p.in, p.attempt)
-	if !p.plan.Import && p.startsContainers(ctx) {
+	if p.in.Format == 0 {
+		return p.finishV0(ctx)
+	}
+	in := activities.FinishInput{Server: serverRef(p.in, p.attempt), Within: p.plan.ContainerTimeout}
+	summary := "make the server active"
+	if in.Containers = !p.plan.Import && p.plan.Role.StartsContainers(); in.Containers {
+		summary = "start the containers of role " + string(p.plan.Role) + ", make the server active"
 		p.details(ctx, "starting containers")
-		err := workflow.ExecuteActivity(long(call(ctx, "start the containers of role "+string(p.plan.Role), p.plan.ContainerTimeout)),
-			p.steps.StartContainers, ref).Get(ctx, nil)
-		if err != nil {
-			if isSuperseded(err) || temporal.IsCanceledError(err) {
-				return err
-			}
-			return &stepError{reason: prego.ReasonFailedContainer, text: errorMessage(err), keep: true}
-		}
 	}
-	return workflow.ExecuteActivity(write(ctx, "make the server active"), p.steps.ActivateServer, ref).Get(ctx, nil)
-}
-
-// startsContainers keeps the behaviour of runs of shards and pools that began before
-// those had containers.
-func (p *provisionServer) startsContainers(ctx workflow.Context) bool {
-	switch p.plan.Role {
-	case prego.RoleApp, prego.RoleNode:
-		return true
-	case prego.RoleDBShard, prego.RoleRedisPool:
-		return workflow.GetVersion(ctx, "containers-of-shards-and-pools", workflow.DefaultVersion, 1) == 1
+	err := workflow.ExecuteActivity(long(finishing(ctx, summary, in.Within)), p.steps.FinishServer, in).Get(ctx, nil)
+	if errType(err) == activities.ErrTypeContainer {
+		return &stepError{reason: prego.ReasonFailedContainer, text: errorMessage(err), keep: true}
 	}
-	return p.plan.Role.StartsContainers()
+	return err
 }
 
 // takeOver enrolls an existing server. Its agent is installed by hand while its token
@@ -163,8 +176,10 @@ func (p *provisionServer) takeOver(ctx workflow.Context) error {
 	if err := p.await(ctx, life.D(), 0, handshakeWait()); err != nil {
 		return keep(err)
 	}
-	if err := p.await(ctx, 90*time.Second, 0, heartbeatWait()); err != nil {
-		return keep(err)
+	if p.in.Format == 0 || !p.seen.FirstHeartbeat {
+		if err := p.await(ctx, 90*time.Second, 0, heartbeatWait()); err != nil {
+			return keep(err)
+		}
 	}
 	return p.finish(ctx)
 }
@@ -191,7 +206,7 @@ func (p *provisionServer) destroy(ctx workflow.Context, reason prego.Reason, tex
 func (p *provisionServer) end(ctx workflow.Context, err error) error {
 	if err == nil {
 		p.details(ctx, "active")
-		setOutcome(ctx, "active")
+		p.succeeded(ctx)
 		return nil
 	}
 	if isSuperseded(err) {
@@ -221,6 +236,14 @@ func (p *provisionServer) end(ctx workflow.Context, err error) error {
 		return err
 	}
 	return failReason(failed.reason, failed.text)
+}
+
+// succeeded leaves no outcome behind that is not true any more. A run that completes needs
+// none: its status says it.
+func (p *provisionServer) succeeded(ctx workflow.Context) {
+	if p.in.Format == 0 || hasOutcome(ctx) {
+		setOutcome(ctx, "active")
+	}
 }
 
 func (p *provisionServer) details(ctx workflow.Context, text string) {

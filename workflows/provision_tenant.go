@@ -23,7 +23,13 @@ const SignalWake = "wake"
 type ProvisionTenantInput struct {
 	TenantID   prego.TenantID `json:"tenant_id"`
 	Generation int            `json:"generation"` // 1, one more per retry
+	// Format says which commands the run makes: 0 is the path of versions before this
+	// field, which provision_tenant_v0.go keeps for runs under way; else it is tenantFormat.
+	Format int `json:"format,omitempty"`
 }
+
+// tenantFormat is the Format of runs that are started now.
+const tenantFormat = 1
 
 // ProvisionTenant gives a tenant a place, a site and its apps (placement-policy §2). If
 // there is no place it waits: for a dedicated server, for a scale-out, or for a pool
@@ -33,7 +39,7 @@ func ProvisionTenant(ctx workflow.Context, in ProvisionTenantInput) error {
 	p := &provisionTenant{in: in, wake: workflow.GetSignalChannel(ctx, SignalWake)}
 	err := p.end(ctx, p.run(ctx))
 	if next := nextGeneration(ctx, in.Generation); next > in.Generation {
-		return workflow.NewContinueAsNewError(ctx, ProvisionTenant, ProvisionTenantInput{TenantID: in.TenantID, Generation: next})
+		return workflow.NewContinueAsNewError(ctx, ProvisionTenant, ProvisionTenantInput{TenantID: in.TenantID, Generation: next, Format: in.Format})
 	}
 	return err
 }
@@ -57,56 +63,88 @@ func (p *provisionTenant) ref() tenant.Ref {
 const maxSites = 2
 
 func (p *provisionTenant) run(ctx workflow.Context) error {
-	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), p.steps.PlanTenant, p.ref()).Get(ctx, &p.plan); err != nil {
+	if p.in.Format == 0 {
+		return p.runV0(ctx)
+	}
+	begun, err := p.begin(ctx)
+	if err != nil {
 		return err
 	}
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(string(p.in.TenantID)), AttrOrgID.ValueSet(string(p.plan.OrgID)),
-		AttrRegion.ValueSet(string(p.plan.Region)), AttrOutcome.ValueSet("provisioning")); err != nil {
-		return fmt.Errorf("search attributes: %w", err)
-	}
-	p.placed, p.begun = p.plan.Resumed, p.plan.Resumed
-	if p.plan.Cancelled {
-		return &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
-	}
 	for p.try = 1; ; p.try++ {
-		if err := p.place(ctx); err != nil {
+		if err := p.place(ctx, begun); err != nil {
 			return err
 		}
-		err := p.makeSite(ctx)
-		if err == nil {
-			break
+		begun = nil
+		step, err := p.build(ctx)
+		if err == nil || isSuperseded(err) || temporal.IsCanceledError(err) {
+			return err
 		}
-		if errType(err) != activities.ErrTypeCommand || p.try == maxSites {
-			return stepFailed(err, prego.ReasonFailedSite)
+		if step == activities.StepApps {
+			return &stepError{reason: prego.ReasonFailedApps, text: errorMessage(err)}
+		}
+		if step != activities.StepSite || errType(err) != activities.ErrTypeCommand || p.try == maxSites {
+			return &stepError{reason: prego.ReasonFailedSite, text: errorMessage(err)}
 		}
 		p.details(ctx, "the site could not be made ("+errorMessage(err)+"): dropping it and taking another place")
 		if err := p.release(ctx, &stepError{reason: prego.ReasonFailedSite, text: errorMessage(err)}); err != nil {
 			return err
 		}
 	}
-	if p.plan.Apps > 0 {
-		p.details(ctx, "installing apps")
-		if err := workflow.ExecuteActivity(long(call(ctx, fmt.Sprintf("install %d apps", p.plan.Apps), time.Duration(p.plan.Apps)*p.plan.AppTimeout+p.plan.StepTimeout)),
-			p.steps.InstallApps, p.ref()).Get(ctx, nil); err != nil {
-			return stepFailed(err, prego.ReasonFailedApps)
-		}
-	}
-	if workflow.GetVersion(ctx, "open-site", workflow.DefaultVersion, 1) > workflow.DefaultVersion {
-		p.details(ctx, "opening the site")
-		if err := workflow.ExecuteActivity(call(ctx, "make the first user, enable the scheduler", p.plan.StepTimeout), p.steps.OpenSite, p.ref()).Get(ctx, nil); err != nil {
-			return stepFailed(err, prego.ReasonFailedSite)
-		}
-	}
-	return workflow.ExecuteActivity(write(ctx, "make the tenant active"), p.steps.ActivateTenant, p.ref()).Get(ctx, nil)
 }
 
-func (p *provisionTenant) makeSite(ctx workflow.Context) error {
+// begin reads the row and makes the first attempt at a place, in one step.
+func (p *provisionTenant) begin(ctx workflow.Context) (*activities.PlaceResult, error) {
+	var begun activities.TenantBegun
+	// From here on there may be a reservation whose answer was lost.
+	p.placed = true
+	if err := workflow.ExecuteLocalActivity(unstoppable(ctx, "read the row, decide and reserve"), p.steps.BeginTenant, p.ref()).Get(ctx, &begun); err != nil {
+		return nil, err
+	}
+	p.plan = begun.Plan
+	p.placed, p.begun = p.plan.Resumed || !p.plan.Cancelled, p.plan.Resumed
+	if _, known := workflow.GetTypedSearchAttributes(ctx).GetKeyword(AttrTenantID); !known {
+		if err := workflow.UpsertTypedSearchAttributes(ctx, tenantAttributes(p.in.TenantID, p.plan.OrgID, p.plan.Region)...); err != nil {
+			return nil, fmt.Errorf("search attributes: %w", err)
+		}
+	}
+	if p.plan.Cancelled {
+		return nil, &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
+	}
+	return &begun.Place, ctx.Err()
+}
+
+// tenantAttributes are those by which an operator finds a tenant's run.
+func tenantAttributes(tenantID prego.TenantID, orgID prego.OrgID, region prego.Region) []temporal.SearchAttributeUpdate {
+	return []temporal.SearchAttributeUpdate{
+		AttrTenantID.ValueSet(string(tenantID)), AttrOrgID.ValueSet(string(orgID)), AttrRegion.ValueSet(string(region)),
+	}
+}
+
+// build makes the site, installs its apps, opens it and makes the tenant active. step is
+// the part that failed.
+func (p *provisionTenant) build(ctx workflow.Context) (step activities.BuildStep, err error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return "", err
 	}
 	p.begun = true
 	p.details(ctx, "making the site")
-	return workflow.ExecuteActivity(call(ctx, "promote the pool site, or make one", p.plan.StepTimeout), p.steps.MakeSite, p.ref()).Get(ctx, nil)
+	summary := "make the site, open it, make the tenant active"
+	if p.plan.Apps > 0 {
+		summary = fmt.Sprintf("make the site, install %d apps, open it, make the tenant active", p.plan.Apps)
+	}
+	onHost := 3*p.plan.StepTimeout + time.Duration(p.plan.Apps)*p.plan.AppTimeout
+	options := finishing(ctx, summary, onHost)
+	if p.plan.Apps > 0 {
+		options = long(options)
+	}
+	err = workflow.ExecuteActivity(options, p.steps.BuildTenant, p.ref()).Get(ctx, nil)
+	var failed *temporal.ApplicationError
+	if errors.As(err, &failed) && failed.HasDetails() {
+		if e := failed.Details(&step); e != nil {
+			return "", e
+		}
+	}
+	return step, err
 }
 
 // stepFailed gives a failed step its reason, unless the run was superseded or
@@ -118,21 +156,22 @@ func stepFailed(err error, reason prego.Reason) error {
 	return &stepError{reason: reason, text: errorMessage(err)}
 }
 
-// place waits until the tenant has its reservation.
-func (p *provisionTenant) place(ctx workflow.Context) error {
+// place waits until the tenant has its reservation. first is the result of an attempt that
+// was made, nil if there was none.
+func (p *provisionTenant) place(ctx workflow.Context, first *activities.PlaceResult) error {
 	built := false
 	began := workflow.Now(ctx)
 	for {
 		p.details(ctx, "finding a place")
-		var res activities.PlaceResult
-		// From here on there may be a reservation whose answer was lost.
-		p.placed = true
-		err := workflow.ExecuteActivity(write(ctx, "decide and reserve"), p.steps.PlaceTenant, p.ref()).Get(ctx, &res)
+		res, err := p.tryPlace(ctx, first)
+		first = nil
 		switch {
 		case errType(err) == activities.ErrTypePlacement:
 			return &stepError{reason: prego.ReasonFailedPlacement, text: errorMessage(err)}
 		case err != nil:
 			return err
+		case res.Refused != "":
+			return &stepError{reason: prego.ReasonFailedPlacement, text: res.Refused}
 		case res.Placed && built:
 			return workflow.ExecuteActivity(write(ctx, "retire a server that is not needed"), p.steps.RetireSpareServers, p.in.TenantID).Get(ctx, nil)
 		case res.Placed:
@@ -155,6 +194,23 @@ func (p *provisionTenant) place(ctx workflow.Context) error {
 			return err
 		}
 	}
+}
+
+// tryPlace decides and reserves, unless that was done.
+func (p *provisionTenant) tryPlace(ctx workflow.Context, done *activities.PlaceResult) (res activities.PlaceResult, err error) {
+	if done != nil {
+		return *done, nil
+	}
+	// From here on there may be a reservation whose answer was lost.
+	p.placed = true
+	if p.in.Format == 0 {
+		err = workflow.ExecuteActivity(write(ctx, "decide and reserve"), p.steps.PlaceTenant, p.ref()).Get(ctx, &res)
+		return res, err
+	}
+	if err = workflow.ExecuteLocalActivity(unstoppable(ctx, "decide and reserve"), p.steps.PlaceTenant, p.ref()).Get(ctx, &res); err == nil {
+		err = ctx.Err()
+	}
+	return res, err
 }
 
 // await waits until the row says that the tenant is placed.
@@ -208,7 +264,13 @@ func (p *provisionTenant) buildServer(ctx workflow.Context) error {
 	if err != nil {
 		return err
 	}
-	err = provisionChild(ctx, srv).Get(ctx, nil)
+	child := provisionChild(ctx, srv)
+	if p.in.Format > 0 {
+		if ended, err := p.awaitChild(ctx, child); err != nil || !ended {
+			return err
+		}
+	}
+	err = child.Get(ctx, nil)
 	if alreadyStarted(err) {
 		return p.awaitServer(ctx, srv)
 	}
@@ -216,6 +278,31 @@ func (p *provisionTenant) buildServer(ctx workflow.Context) error {
 		return &stepError{reason: prego.ReasonFailedServer, text: fmt.Sprintf("server %s: %s", srv.ServerID, errorMessage(err))}
 	}
 	return err
+}
+
+// awaitChild waits until the child that provisions the tenant's own server ended, or the
+// tenant was placed elsewhere meanwhile: the child then ends with its server's
+// decommissioning.
+func (p *provisionTenant) awaitChild(ctx workflow.Context, child workflow.Future) (ended bool, err error) {
+	for !ended {
+		s := workflow.NewSelector(ctx)
+		s.AddFuture(child, func(workflow.Future) { ended = true })
+		s.AddReceive(p.wake, func(c workflow.ReceiveChannel, _ bool) { c.Receive(ctx, nil) })
+		s.Select(ctx)
+		if ended {
+			break
+		}
+		look, err := p.look(ctx)
+		switch {
+		case err != nil:
+			return false, err
+		case look.Placed:
+			return false, nil
+		case look.Cancelled:
+			return false, &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
+		}
+	}
+	return true, nil
 }
 
 // requestServer requests the tenant's dedicated server, and waits while no fleet has
@@ -302,7 +389,9 @@ func (p *provisionTenant) release(ctx workflow.Context, why *stepError) error {
 func (p *provisionTenant) end(ctx workflow.Context, err error) error {
 	if err == nil {
 		p.details(ctx, "active")
-		setOutcome(ctx, "active")
+		if p.in.Format == 0 || hasOutcome(ctx) { // a run that completes needs none: its status says it
+			setOutcome(ctx, "active")
+		}
 		return nil
 	}
 	if isSuperseded(err) && !p.placed {

@@ -40,6 +40,43 @@ func heartbeatWait() wait {
 	}
 }
 
+// awaitAgent waits for the first heartbeat. The gateway signals it, so that a boot in
+// which nothing is late takes one timer and one look at the row. Only when the host is late
+// the provider is asked whether the machine runs.
+func (p *provisionServer) awaitAgent(ctx workflow.Context, t server.BootTimeouts) error {
+	if err := p.awaitInTime(ctx, t); err != nil || p.seen.FirstHeartbeat {
+		return err
+	}
+	return p.await(ctx, max(t.Heartbeat.D()-p.seen.HandshakeAge, 0), 0, heartbeatWait())
+}
+
+// late is how long a host may be silent before the provider is asked about its machine.
+func late(t server.BootTimeouts) time.Duration {
+	return min(t.Running.D(), t.Handshake.D(), t.Heartbeat.D()) / 2
+}
+
+// awaitInTime waits until the agent completed its handshake.
+func (p *provisionServer) awaitInTime(ctx workflow.Context, t server.BootTimeouts) error {
+	p.details(ctx, "waiting for the agent")
+	timerCtx, stop := workflow.WithCancel(ctx)
+	defer stop()
+	patience := workflow.NewTimerWithOptions(timerCtx, late(t), workflow.TimerOptions{Summary: "then the provider is asked about the machine"})
+	for isLate := false; !isLate; {
+		s := workflow.NewSelector(ctx)
+		s.AddReceive(p.signals, func(c workflow.ReceiveChannel, _ bool) { c.Receive(ctx, nil) })
+		s.AddFuture(patience, func(workflow.Future) { isLate = true })
+		s.Select(ctx)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if _, done, err := p.look(ctx, handshakeWait()); err != nil || done {
+			return err
+		}
+	}
+	t.Running -= prego.Duration(late(t))
+	return p.awaitHandshake(ctx, t)
+}
+
 // awaitHandshake waits until the machine runs and then for its agent. A handshake is
 // the better proof of life: if it comes first, the provider's status is not waited for.
 func (p *provisionServer) awaitHandshake(ctx workflow.Context, t server.BootTimeouts) error {
@@ -75,10 +112,6 @@ func (p *provisionServer) awaitHandshake(ctx workflow.Context, t server.BootTime
 			return &stepError{reason: prego.ReasonFailedBoot, text: "the machine did not come up: " + errorMessage(runErr), retry: true}
 		}
 	}
-}
-
-func (p *provisionServer) awaitHeartbeat(ctx workflow.Context, t server.BootTimeouts) error {
-	return p.await(ctx, t.Heartbeat.D(), 0, heartbeatWait())
 }
 
 // await waits for a signal, and reads the row whenever one arrives and when the time is
@@ -137,6 +170,7 @@ func (p *provisionServer) look(ctx workflow.Context, w wait) (progress activitie
 	if err := workflow.ExecuteLocalActivity(local(ctx, "look for "+w.what), p.steps.ReadProgress, serverRef(p.in, p.attempt)).Get(ctx, &progress); err != nil {
 		return progress, false, err
 	}
+	p.seen = progress
 	switch {
 	case progress.BootstrapRefused:
 		return progress, false, &stepError{reason: prego.ReasonFailedBootstrap, text: "the bootstrap token was presented by a second key"}

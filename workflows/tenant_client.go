@@ -31,14 +31,15 @@ func tenantPriority(plan prego.Plan, org prego.OrgID) temporal.Priority {
 // StartTenantProvision starts the run that provisions a tenant; success if it is
 // already running.
 func (c *Client) StartTenantProvision(ctx context.Context, t tenant.Tenant) error {
-	return c.startOrFollow(ctx, tenantPriority(t.Plan, t.OrgID), t.Generation, tenant.ProvisionWorkflowID(t.TenantID),
-		fmt.Sprintf("Tenant %s (%s, %s in %s)", t.TenantID, t.Slug, t.Plan, t.Region),
-		ProvisionTenant, ProvisionTenantInput{TenantID: t.TenantID, Generation: t.Generation})
+	return c.startOrFollow(ctx, start{
+		id: tenant.ProvisionWorkflowID(t.TenantID), summary: fmt.Sprintf("Tenant %s (%s, %s in %s)", t.TenantID, t.Slug, t.Plan, t.Region),
+		priority: tenantPriority(t.Plan, t.OrgID), attributes: tenantAttributes(t.TenantID, t.OrgID, t.Region),
+	}, t.Generation, ProvisionTenant, ProvisionTenantInput{TenantID: t.TenantID, Generation: t.Generation, Format: tenantFormat})
 }
 
 // EnsureTenantProvision does the same for a row that may have lost its run.
 func (c *Client) EnsureTenantProvision(ctx context.Context, tenantID prego.TenantID, generation int) (bool, error) {
-	return c.start(ctx, tenant.ProvisionWorkflowID(tenantID), string("Tenant "+tenantID), ProvisionTenant, ProvisionTenantInput{TenantID: tenantID, Generation: generation})
+	return c.start(ctx, tenant.ProvisionWorkflowID(tenantID), string("Tenant "+tenantID), ProvisionTenant, ProvisionTenantInput{TenantID: tenantID, Generation: generation, Format: tenantFormat})
 }
 
 // CancelTenantProvision asks a tenant's run to undo its steps. A lost run needs no
@@ -59,7 +60,7 @@ func (c *Client) CancelTenantProvision(ctx context.Context, tenantID prego.Tenan
 // StartTenantChange starts the run that puts a tenant's state into effect, or signals
 // the running one to read the row again before it ends.
 func (c *Client) StartTenantChange(ctx context.Context, tenantID prego.TenantID) error {
-	return c.startOrFollow(ctx, temporal.Priority{}, again, tenant.ChangeWorkflowID(tenantID), string("Change tenant "+tenantID),
+	return c.startOrFollow(ctx, start{id: tenant.ChangeWorkflowID(tenantID), summary: string("Change tenant " + tenantID)}, again,
 		ChangeTenantState, ChangeTenantInput{TenantID: tenantID})
 }
 

@@ -349,7 +349,7 @@ func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, erro
 	t := p.cfg.Tenants
 	return &activities.Tenants{
 		Store: p.db, FleetTags: p.db.FleetTags, Placer: placer, Runs: runs, Metrics: activities.NewTenantMetrics(p.reg), Log: p.log.Named("tenants"), Hook: crashHook(),
-		Bench: &activities.Commander{Agents: agents, Audit: p.db},
+		Bench: &activities.Commander{Agents: agents, Audit: p.db, Hook: crashHook()},
 		Settings: activities.TenantSettings{
 			Environment: p.cfg.Environment, SiteDomain: t.SiteDomain, Image: catalog.ImageFor(server.Spec{}), Periods: t.Periods(),
 			CapacityWait: t.CapacityWait, CapacityPoll: t.CapacityPoll, SiteTimeout: t.SiteTimeout, CommandTimeout: t.CommandTimeout, AppTimeout: t.AppTimeout,

@@ -155,6 +155,10 @@ func failure(t *testing.T, err error) *server.CommandError {
 // noAudit stands for the rows that commands have.
 type noAudit struct{}
 
+func (noAudit) BeginCommands(context.Context, []server.Command) error { return nil }
+
+func (noAudit) FinishCommands(context.Context, []server.CommandOutcome) error { return nil }
+
 func (noAudit) BeginCommand(context.Context, server.Command) error                 { return nil }
 func (noAudit) FinishCommand(context.Context, string, server.CommandOutcome) error { return nil }
 

@@ -66,6 +66,9 @@ func StartTemporal(ctx context.Context, cfg TemporalConfig) (*Temporal, error) {
 		"--dynamic-config-value", "history.timerProcessorMaxPollRPS=5000",
 		"--dynamic-config-value", "history.visibilityProcessorMaxPollRPS=5000",
 		"--dynamic-config-value", "matching.enableFairness=true",
+		// As production's server does by default: a worker that schedules an activity gets it
+		// with the answer.
+		"--dynamic-config-value", "system.enableActivityEagerExecution=true",
 	}
 	for _, k := range cfg.Keywords {
 		args = append(args, "--search-attribute", k+"=Keyword")

@@ -24,16 +24,20 @@ import (
 func TestWorkerKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	for _, point := range []string{
-		"create/start", "create/intended", "create/token", "create/called", "create/recorded",
+		"foundation/firewall", "foundation/group", "create/start", "create/intended", "create/token", "create/called", "create/recorded",
 		"running/start", "running/seen", "containers/start", "containers/started", "activate/start", "activate/done",
 	} {
 		t.Run(strings.ReplaceAll(point, "/", " "), func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "crash")
 			require.NoError(t, os.WriteFile(file, []byte(point), 0o600))
-			c := newCell(t, options{vars: map[string]string{"PREGO_TEST_CRASH": file}, sim: func(cfg *sim.Config) {
-				// Slow enough for the provider's word to be waited for.
-				cfg.Profile = sim.Profile{Action: 200 * time.Millisecond, Boot: 600 * time.Millisecond, Restart: time.Second}
+			timeouts, boot := quick, 600*time.Millisecond
+			if strings.HasPrefix(point, "running/") {
+				// Slow enough for the provider to be asked.
+				timeouts.Heartbeat, boot = prego.Duration(6*time.Second), 5*time.Second
+			}
+			c := newCell(t, options{timeouts: timeouts, vars: map[string]string{"PREGO_TEST_CRASH": file}, sim: func(cfg *sim.Config) {
+				cfg.Profile = sim.Profile{Action: 200 * time.Millisecond, Boot: boot, Restart: time.Second}
 			}})
 			c.create("survivor", prego.RoleApp, server.Spec{})
 			select {

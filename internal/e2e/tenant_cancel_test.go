@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -23,25 +24,38 @@ import (
 // done, not be done after. The steps are made up, the engine is real.
 func TestACancelWaitsForTheReservationThatIsUnderWay(t *testing.T) {
 	t.Parallel()
-	const queue = "e2e-cancel"
+	for _, format := range []int{0, 1} {
+		t.Run(fmt.Sprintf("format %d", format), func(t *testing.T) {
+			t.Parallel()
+			cancelWhileReserving(t, format)
+		})
+	}
+}
+
+func cancelWhileReserving(t *testing.T, format int) {
+	queue := fmt.Sprintf("e2e-cancel-%d", format)
 	w := worker.New(temporalClient, queue, worker.Options{})
 	var mu sync.Mutex
 	var did []string
 	note := func(what string) { mu.Lock(); defer mu.Unlock(); did = append(did, what) }
 	step := func(name string, f any) { w.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
 	begun, finish := make(chan struct{}), make(chan struct{})
-	step("PlanTenant", func(context.Context, tenant.Ref) (activities.TenantPlan, error) {
-		return activities.TenantPlan{Region: "eu", CapacityWait: time.Hour, CapacityPoll: time.Minute, StepTimeout: time.Minute}, nil
-	})
-	step("LookAtTenant", func(context.Context, tenant.Ref) (activities.TenantLook, error) {
-		return activities.TenantLook{}, nil
-	})
-	step("PlaceTenant", func(context.Context, tenant.Ref) (activities.PlaceResult, error) {
+	plan := activities.TenantPlan{Region: "eu", CapacityWait: time.Hour, CapacityPoll: time.Minute, StepTimeout: time.Minute}
+	place := func() (activities.PlaceResult, error) {
 		close(begun)
 		<-finish
 		note("placed")
 		return activities.PlaceResult{Placed: true, Outcome: placement.Placed}, nil
+	}
+	step("PlanTenant", func(context.Context, tenant.Ref) (activities.TenantPlan, error) { return plan, nil })
+	step("BeginTenant", func(context.Context, tenant.Ref) (activities.TenantBegun, error) {
+		placed, err := place()
+		return activities.TenantBegun{Plan: plan, Place: placed}, err
 	})
+	step("LookAtTenant", func(context.Context, tenant.Ref) (activities.TenantLook, error) {
+		return activities.TenantLook{}, nil
+	})
+	step("PlaceTenant", func(context.Context, tenant.Ref) (activities.PlaceResult, error) { return place() })
 	step("ReleaseTenant", func(context.Context, activities.ReleaseInput) error { note("released"); return nil })
 	step("FailTenant", func(_ context.Context, in activities.FailTenantInput) error { note(string(in.Reason)); return nil })
 	step("ServeQueue", func(context.Context, prego.Region) (int, error) { return 0, nil })
@@ -49,8 +63,8 @@ func TestACancelWaitsForTheReservationThatIsUnderWay(t *testing.T) {
 	require.NoError(t, w.Start())
 	t.Cleanup(w.Stop)
 	ctx := context.Background()
-	run, err := temporalClient.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: "tenant-provision/e2e-cancel", TaskQueue: queue},
-		workflows.ProvisionTenant, workflows.ProvisionTenantInput{TenantID: "t-1", Generation: 1})
+	run, err := temporalClient.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: "tenant-provision/" + queue, TaskQueue: queue},
+		workflows.ProvisionTenant, workflows.ProvisionTenantInput{TenantID: "t-1", Generation: 1, Format: format})
 	require.NoError(t, err)
 	<-begun
 	require.NoError(t, temporalClient.CancelWorkflow(ctx, run.GetID(), ""))

@@ -388,3 +388,23 @@ func TestOverride(t *testing.T) {
 	require.Equal(t, 4, c.number(`SELECT count(*) FROM placement_overrides WHERE NOT accepted`))
 	c.counted()
 }
+
+// TestAnOverrideDoesNotWaitForTheTenantsOwnServer: the server that is being made for it is
+// given up.
+func TestAnOverrideDoesNotWaitForTheTenantsOwnServer(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: tenantVars(nil)})
+	c.org("acme", "")
+	app := c.sharedFleet(0)
+	c.inject(sim.Fault{Kind: "slow_boot", DelayMS: 120_000, Times: 1})
+	id := c.tenant("alpha", prego.PlanStarter, nil)
+	c.awaitTenant(id, "building its server", func(tn api.Tenant) bool {
+		return deref(tn.StatusReason) == "building_server" && c.sim.Faults()[0].Hits == 1
+	})
+	c.post("/internal/placement-overrides", map[string]any{"tenant_id": id, "force_app_server_id": app, "reason": "now", "ignore_constraint": true}, http.StatusOK, nil)
+	tn := c.settledTenant(id, tenant.Active)
+	require.Equal(t, app, tn.Allocation.AppServerId)
+	c.ownServersGone(id)
+	c.counted()
+	c.settled()
+}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
@@ -27,9 +28,7 @@ const sqlTokenOfAttempt = `
 SELECT token_id, issued_at, expires_at FROM server_bootstrap_tokens WHERE server_id = $1 AND attempt = $2`
 
 // IssueToken creates the bootstrap token of an attempt; repeating the call returns the
-// existing one. Tokens of earlier attempts stay valid until this one is consumed or their
-// servers are confirmed deleted, because a create request that arrives late would otherwise
-// produce a server with a dead token.
+// existing one. An attempt that creates its server issues it with BeginCreate.
 func (s *Store) IssueToken(ctx context.Context, t server.TokenIssue) (server.TokenIssued, error) {
 	var out server.TokenIssued
 	err := s.inTx(ctx, string("issue token for "+t.ServerID), func(tx pgx.Tx) error {
@@ -40,7 +39,7 @@ func (s *Store) IssueToken(ctx context.Context, t server.TokenIssue) (server.Tok
 		if out, err = one[server.TokenIssued](ctx, tx, sqlTokenOfAttempt, t.ServerID, t.Attempt); err != nil || !issued {
 			return err
 		}
-		if err := auditBootstrap(ctx, tx, t.ServerID, "issue token_id="+t.TokenID+" purpose="+string(t.Purpose), prego.ActorWorkflow, 0); err != nil {
+		if err := auditBootstrap(ctx, tx, t.ServerID, issueArgs(t), prego.ActorWorkflow, 0); err != nil {
 			return err
 		}
 		return addEvent(ctx, tx, server.Event{ServerID: t.ServerID, Step: server.StepTokenIssued, Attempt: t.Attempt},
@@ -49,28 +48,12 @@ func (s *Store) IssueToken(ctx context.Context, t server.TokenIssue) (server.Tok
 	return out, err
 }
 
-// A single conditional UPDATE decides who consumes a token. Hash, expiry, state and source
-// address are its conditions, so exactly one of several concurrent callers succeeds.
-const sqlConsumeToken = `
-UPDATE server_bootstrap_tokens t SET consumed_at = now(), consumed_key = $2
-FROM servers s
-WHERE t.token_hash = $1 AND t.server_id = $3
-  AND t.consumed_at IS NULL AND t.superseded_at IS NULL AND t.expires_at > now()
-  AND s.server_id = t.server_id AND s.status = 'provisioning' AND s.attempt = t.attempt
-  AND ($4 = '' OR s.host = $4 OR (s.ipv6 <> '' AND $4::inet <<= s.ipv6::inet))
-RETURNING t.token_id, t.attempt, s.host, s.ipv6, s.status`
+// issueArgs is how an issue is audited.
+func issueArgs(t server.TokenIssue) string {
+	return prego.Redact("issue token_id=" + t.TokenID + " purpose=" + string(t.Purpose))
+}
 
-// The row may move on between the two UPDATEs: the conditions are checked again
-// under its lock, and the token is given back when they no longer hold.
-const sqlBindAgent = `
-UPDATE servers SET agent_first_seen_at = now(), agent_key_sha256 = $2, agent_version = $3, agent_boot_id = $4,
-    identity_revoked_at = NULL, agent_tags = $6, updated_at = now()
-WHERE server_id = $1 AND status = 'provisioning' AND attempt = $5
-RETURNING tags`
-
-const sqlSupersedeOthers = `
-UPDATE server_bootstrap_tokens SET superseded_at = now()
-WHERE server_id = $1 AND token_id <> $2 AND consumed_at IS NULL AND superseded_at IS NULL`
+const sqlConsumeToken = `SELECT attempt, host, ipv6, status FROM consume_bootstrap_token($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 
 const sqlWhyNotConsumed = `
 SELECT t.token_id, t.server_id, t.attempt, t.consumed_at IS NOT NULL AS consumed, COALESCE(t.consumed_key = $2, false) AS same_key,
@@ -105,43 +88,11 @@ func (s *Store) ConsumeToken(ctx context.Context, p server.TokenClaim) (server.T
 
 var errNotConsumable = errors.New("the token can't be consumed")
 
-// consume locks the token before the server, as BeginRelease does.
 func (s *Store) consume(ctx context.Context, p server.TokenClaim) (out server.TokenConsumed, err error) {
-	err = s.inTx(ctx, "consume token", func(tx pgx.Tx) error {
-		var tokenID string
-		err := tx.QueryRow(ctx, sqlConsumeToken, p.TokenHash, p.Key, p.ServerID, p.Source).Scan(&tokenID, &out.Attempt, &out.Host, &out.IPv6, &out.Status)
-		if err != nil {
-			return ifNoRows(err, errNotConsumable)
-		}
-		out.ServerID = p.ServerID
-		tags, err := value[[]string](ctx, tx, sqlBindAgent, p.ServerID, p.Key, p.AgentVersion, p.BootID, out.Attempt, filled(p.Tags))
-		if err != nil {
-			return ifNoRows(err, errNotConsumable)
-		}
-		if _, err := tx.Exec(ctx, sqlSupersedeOthers, p.ServerID, tokenID); err != nil {
-			return err
-		}
-		if err := auditBootstrap(ctx, tx, p.ServerID, "consume token_id="+tokenID+" key="+shortKey(p.Key), prego.ActorSystem, 0); err != nil {
-			return err
-		}
-		if err := addEvent(ctx, tx, server.Event{
-			ServerID: p.ServerID, Step: server.StepHandshake, Attempt: out.Attempt, Actor: prego.ActorSystem, Message: "agent " + p.AgentVersion,
-		}, attemptKey(server.StepHandshake, out.Attempt)); err != nil || prego.SameTags(tags, p.Tags) {
-			return err
-		}
-		return addEvent(ctx, tx, server.Event{
-			ServerID: p.ServerID, Step: server.StepAgentTagsDiffer, Attempt: out.Attempt, Actor: prego.ActorSystem,
-			Message: fmt.Sprintf("the agent says %s; the server was asked for with %s", tagList(p.Tags), tagList(tags)),
-		}, attemptKey(server.StepAgentTagsDiffer, out.Attempt))
-	})
-	return out, err
-}
-
-func tagList(tags []string) string {
-	if len(tags) == 0 {
-		return "none"
-	}
-	return strings.Join(tags, ", ")
+	out.ServerID = p.ServerID
+	err = s.pool.QueryRow(ctx, sqlConsumeToken, p.TokenHash, p.Key, p.ServerID, p.Source, p.AgentVersion, p.BootID, filled(p.Tags),
+		uuid.NewString(), shortKey(p.Key)).Scan(&out.Attempt, &out.Host, &out.IPv6, &out.Status)
+	return out, failed("consume token", ifNoRows(err, errNotConsumable))
 }
 
 // whyNotConsumed finds out why the UPDATE matched no row. What it writes (a revocation, an

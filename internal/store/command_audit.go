@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"time"
 	"unicode/utf8"
 
 	"github.com/prego/prego"
@@ -26,6 +27,47 @@ WHERE audit_id = $1 AND (exit_code IS NULL OR $2::int IS NOT NULL)`
 // FinishCommand records how it ended, without secrets.
 func (s *Store) FinishCommand(ctx context.Context, auditID string, o server.CommandOutcome) error {
 	return s.exec(ctx, "audit command "+auditID, sqlFinishCommand, auditID, o.ExitCode, o.Duration.Milliseconds(), auditedOutput(o.Stdout), auditedOutput(o.Stderr))
+}
+
+const sqlBeginCommands = `
+INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind, args_redacted, actor, requested_by)
+SELECT audit_id, server_id, NULLIF(workflow_id, ''), kind, args, actor, by
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) c (audit_id, server_id, workflow_id, kind, args, actor, by)
+ON CONFLICT (audit_id) DO NOTHING`
+
+// BeginCommands records that commands are about to run, one after the other. When each one
+// began is written with its end.
+func (s *Store) BeginCommands(ctx context.Context, cs []server.Command) error {
+	var columns [7][]string
+	for _, c := range cs {
+		for i, v := range []string{c.AuditID, string(c.ServerID), c.WorkflowID, c.Kind, c.RedactedArgs(), string(c.Actor), c.By} {
+			columns[i] = append(columns[i], v)
+		}
+	}
+	return s.exec(ctx, "audit commands", sqlBeginCommands, columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], columns[6])
+}
+
+const sqlFinishCommands = `
+UPDATE agent_command_audit a SET started_at = COALESCE(a.started_at, now() - make_interval(secs => o.ago)), finished_at = now() - make_interval(secs => GREATEST(o.ago - o.took, 0)),
+    exit_code = o.exit_code, duration_ms = round(o.took * 1000), stdout_truncated = o.stdout, stderr_truncated = o.stderr
+FROM unnest($1::text[], $2::float8[], $3::int[], $4::float8[], $5::text[], $6::text[]) o (audit_id, ago, exit_code, took, stdout, stderr)
+WHERE a.audit_id = o.audit_id AND (a.exit_code IS NULL OR o.exit_code IS NOT NULL)`
+
+// FinishCommands records how they ended, without secrets.
+func (s *Store) FinishCommands(ctx context.Context, os []server.CommandOutcome) error {
+	var ids, stdout, stderr []string
+	var ago []*float64
+	var took []float64
+	var codes []*int
+	for _, o := range os {
+		var since *float64
+		if !o.Began.IsZero() {
+			since = new(time.Since(o.Began).Seconds())
+		}
+		ids, ago, codes, took = append(ids, o.AuditID), append(ago, since), append(codes, o.ExitCode), append(took, o.Duration.Seconds())
+		stdout, stderr = append(stdout, auditedOutput(o.Stdout)), append(stderr, auditedOutput(o.Stderr))
+	}
+	return s.exec(ctx, "audit commands", sqlFinishCommands, ids, ago, codes, took, stdout, stderr)
 }
 
 // auditedOutput is the last part of an output stream, as it is stored. The whole stream is

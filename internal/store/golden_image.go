@@ -274,17 +274,7 @@ func (s *Store) ImageLost(ctx context.Context, provider prego.InfraProviderID, p
 	})
 }
 
-const (
-	sqlAttemptImage = `SELECT image FROM servers WHERE server_id = $1 AND attempt = $2`
-	sqlForgetImage  = `UPDATE servers SET image = '' WHERE server_id = $1 AND attempt = $2 AND status = 'provisioning'`
-)
-
-// AttemptImage is the image that an attempt to make a server began with, "" when it has
-// not begun.
-func (s *Store) AttemptImage(ctx context.Context, serverID prego.ServerID, attempt int) (string, error) {
-	image, err := value[string](ctx, s.pool, sqlAttemptImage, serverID, attempt)
-	return image, failed(string("image of "+serverID), ifNoRows(err, nil))
-}
+const sqlForgetImage = `UPDATE servers SET image = '' WHERE server_id = $1 AND attempt = $2 AND status = 'provisioning'`
 
 // ForgetAttemptImage lets an attempt choose its image anew.
 func (s *Store) ForgetAttemptImage(ctx context.Context, serverID prego.ServerID, attempt int) error {

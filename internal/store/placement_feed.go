@@ -13,12 +13,15 @@ import (
 )
 
 // What changed since a cursor, and the next cursor, as of one moment: what commits later is met
-// the next time. kept is false when the feed is pruned beyond the cursor.
+// the next time. With it comes what is small and read whole. kept is false when the feed is pruned beyond the cursor.
 const sqlChanges = `
 WITH c AS MATERIALIZED (SELECT DISTINCT kind, id FROM changes WHERE xid >= $1::text::xid8)
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, (SELECT pruned_xid FROM changes_pruned) <= $1::text::xid8 AS kept,
     ARRAY(SELECT id FROM c WHERE kind = 'servers') AS servers, ARRAY(SELECT id FROM c WHERE kind = 'db_shards') AS shards,
-    ARRAY(SELECT id FROM c WHERE kind = 'redis_pools') AS pools, ARRAY(SELECT id FROM c WHERE kind = 'site_pool') AS sites`
+    ARRAY(SELECT id FROM c WHERE kind = 'redis_pools') AS pools, ARRAY(SELECT id FROM c WHERE kind = 'site_pool') AS sites,
+    COALESCE((SELECT jsonb_agg(jsonb_build_object('id', id, 'enabled', enabled, 'regions', regions) ORDER BY id) FROM infra_providers), '[]') AS providers,
+    COALESCE((SELECT jsonb_object_agg(country, jsonb_build_object('regions', regions, 'providers', COALESCE(providers, '{}'))) FROM residency_zones), '{}') AS residency,
+    COALESCE((SELECT app_server_id FROM tenant_allocations ORDER BY allocation_id DESC LIMIT 1), '') AS last_server`
 
 const sqlFleetServers = `
 SELECT server_id, role, region, infra_provider,
@@ -88,37 +91,30 @@ GROUP BY 1, 2, 3`
 // newest is a cursor after which nothing has changed.
 const newest = "18446744073709551615"
 
-const sqlFleetProviders = `SELECT id, enabled, regions FROM infra_providers ORDER BY id`
-
-const sqlFleetResidency = `SELECT country, regions, COALESCE(providers, '{}') AS providers FROM residency_zones`
-
-const sqlFleetLast = `SELECT COALESCE((SELECT app_server_id FROM tenant_allocations ORDER BY allocation_id DESC LIMIT 1), '')`
-
 // changedRows are the ids of what the feed lists after a cursor.
 type changedRows struct {
 	Since                         string
 	Kept                          bool
 	Servers, Shards, Pools, Sites []string
+	Providers                     []placement.Provider
+	Residency                     map[string]placement.Zone
+	LastServer                    string
 }
 
 // PlacementChanges reads what changed since an earlier answer's cursor, and the rows
 // named by ids whether or not they changed; since "" reads everything, and so does a cursor
 // that is older than the feed.
 func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string) (placement.Change, error) {
-	c := placement.Change{Full: since == "", Residency: map[string]placement.Zone{}}
+	c := placement.Change{Full: since == ""}
 	changed, err := one[changedRows](ctx, s.pool, sqlChanges, cmp.Or(since, newest))
 	if err != nil {
 		return c, fmt.Errorf("placement changes: %w", err)
 	}
-	c.Since = changed.Since
+	c.Since, c.Providers, c.Residency, c.LastServer = changed.Since, changed.Providers, changed.Residency, changed.LastServer
 	c.Full = c.Full || !changed.Kept
 	var families []struct {
 		App, Shard, Org string
 		N               int
-	}
-	var zones []struct {
-		Country string
-		placement.Zone
 	}
 	b := &pgx.Batch{}
 	if c.Full {
@@ -129,20 +125,26 @@ func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string
 		queueRows(b, &c.Sites, sqlAllSites)
 	} else {
 		servers, shards := append(changed.Servers, ids...), append(changed.Shards, ids...)
-		queueRows(b, &families, sqlFleetFamilies, servers, shards)
-		queueRows(b, &c.Servers, sqlChangedServers, servers)
-		queueRows(b, &c.Shards, sqlChangedShards, shards, servers)
-		queueRows(b, &c.Pools, sqlChangedPools, append(changed.Pools, ids...), servers)
-		queueRows(b, &c.Sites, sqlChangedSites, append(changed.Sites, ids...))
+		pools, sites := append(changed.Pools, ids...), append(changed.Sites, ids...)
+		if len(servers)+len(shards) > 0 {
+			queueRows(b, &families, sqlFleetFamilies, servers, shards)
+			queueRows(b, &c.Shards, sqlChangedShards, shards, servers)
+		}
+		if len(servers) > 0 {
+			queueRows(b, &c.Servers, sqlChangedServers, servers)
+		}
+		if len(servers)+len(pools) > 0 {
+			queueRows(b, &c.Pools, sqlChangedPools, pools, servers)
+		}
+		if len(sites) > 0 {
+			queueRows(b, &c.Sites, sqlChangedSites, sites)
+		}
 	}
-	queueRows(b, &c.Providers, sqlFleetProviders)
-	queueRows(b, &zones, sqlFleetResidency)
-	b.Queue(sqlFleetLast).QueryRow(func(row pgx.Row) error { return row.Scan(&c.LastServer) })
+	if b.Len() == 0 {
+		return c, nil
+	}
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
 		return c, fmt.Errorf("placement changes: %w", err)
-	}
-	for _, z := range zones {
-		c.Residency[z.Country] = z.Zone
 	}
 	parents := map[string]map[string]int{} // of servers and shards by id
 	for _, f := range families {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -13,6 +14,20 @@ import (
 type Budget struct {
 	pool    *pgxpool.Pool
 	project string
+
+	mu   sync.Mutex
+	last bucket // as this process last saw it
+}
+
+// bucket is what the row said.
+type bucket struct {
+	tokens, capacity, refill float64
+	at                       time.Time
+}
+
+// most is how many tokens there can be now: others only take some.
+func (b bucket) most(now time.Time) float64 {
+	return min(b.capacity, b.tokens+b.refill*now.Sub(b.at).Seconds())
 }
 
 // reserves are the shares of the bucket that a lane leaves to the more urgent
@@ -46,7 +61,7 @@ WITH b AS (
 )
 SELECT ok, GREATEST(
     COALESCE(EXTRACT(EPOCH FROM blocked_until - clock_timestamp())::float8, 0),
-    (capacity * $2::float8 + 1 - level) / refill_per_s, 0.005)
+    (capacity * $2::float8 + 1 - level) / refill_per_s, 0.005), level - CASE WHEN ok THEN 1 ELSE 0 END, capacity, refill_per_s
 FROM verdict`
 
 // Acquire waits until the lane may send one request.
@@ -58,9 +73,14 @@ func (b *Budget) Acquire(ctx context.Context, lane string) error {
 	for {
 		var granted bool
 		var seconds float64
-		if err := b.pool.QueryRow(ctx, sqlAcquire, b.project, reserve).Scan(&granted, &seconds); err != nil {
+		var now bucket
+		if err := b.pool.QueryRow(ctx, sqlAcquire, b.project, reserve).Scan(&granted, &seconds, &now.tokens, &now.capacity, &now.refill); err != nil {
 			return fmt.Errorf("request budget: %w", err)
 		}
+		now.at = time.Now()
+		b.mu.Lock()
+		b.last = now
+		b.mu.Unlock()
 		if granted {
 			return nil
 		}
@@ -84,10 +104,21 @@ UPDATE provider_budgets SET
 WHERE project = $1 AND (capacity <> $2 OR
     LEAST(capacity, tokens + refill_per_s * GREATEST(0, EXTRACT(EPOCH FROM clock_timestamp() - refilled_at))) > $3 + 1)`
 
+// observed is the share of the limit by which the row may be above what the provider says
+// before it is corrected.
+const observed = 0.001
+
 // Observe takes over the provider's rate-limit headers: limit requests per hour,
-// remaining of them left.
+// remaining of them left. Nothing is written while the row can't be above that by more
+// than a thousandth of the limit.
 func (b *Budget) Observe(ctx context.Context, limit, remaining int) error {
 	if limit <= 0 {
+		return nil
+	}
+	b.mu.Lock()
+	last := b.last
+	b.mu.Unlock()
+	if last.capacity == float64(limit) && last.most(time.Now()) <= float64(remaining)+1+observed*float64(limit) {
 		return nil
 	}
 	if _, err := b.pool.Exec(ctx, sqlObserve, b.project, float64(limit), float64(remaining)); err != nil {

@@ -2,10 +2,12 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
@@ -13,7 +15,7 @@ import (
 )
 
 const sqlProvisionState = `
-SELECT server_id, role, region, infra_provider AS provider, spec, tags, request_hash, status, purpose, generation, attempt,
+SELECT server_id, role, region, infra_provider AS provider, spec, tags, request_hash, status, purpose, generation, attempt, image,
        COALESCE(provider_server_id, '') AS provider_server_id, host, agent_status, running_at, agent_first_seen_at AS handshake_at, agent_first_heartbeat_at AS first_heartbeat_at,
        identity_revoked_at AS revoked_at, fleet_id IS NOT NULL AS member,
        dedicated_for_tenant_id IS NULL AND EXISTS (SELECT FROM fleet_policies p WHERE p.fleet_id = s.fleet_id AND p.type = 'region_placement' AND p.enabled) AS spread,
@@ -64,82 +66,109 @@ func (s *Store) FleetLocations(ctx context.Context, serverID prego.ServerID) (me
 
 // A later attempt forgets the agent and the machine of the earlier one; the same
 // attempt repeating keeps what is known.
-const sqlBeginAttempt = `
-UPDATE servers SET
-    server_type = $4, location = $5, image = $6, status_reason = '', status_message = '', updated_at = now(),
-    provider_server_id       = CASE WHEN attempt = $3 THEN provider_server_id END,
-    host                     = CASE WHEN attempt = $3 THEN host ELSE '' END,
-    ipv6                     = CASE WHEN attempt = $3 THEN ipv6 ELSE '' END,
-    running_at               = CASE WHEN attempt = $3 THEN running_at END,
-    agent_status             = CASE WHEN attempt = $3 THEN agent_status ELSE 'unknown' END,
-    agent_key_sha256         = CASE WHEN attempt = $3 THEN agent_key_sha256 END,
-    agent_first_seen_at      = CASE WHEN attempt = $3 THEN agent_first_seen_at END,
-    agent_first_heartbeat_at = CASE WHEN attempt = $3 THEN agent_first_heartbeat_at END,
-    agent_last_heartbeat_at  = CASE WHEN attempt = $3 THEN agent_last_heartbeat_at END,
-    identity_revoked_at      = CASE WHEN attempt = $3 THEN identity_revoked_at END,
-    attempt = $3
-WHERE server_id = $1 AND generation = $2 AND status = 'provisioning' AND attempt <= $3
-RETURNING infra_provider`
+const sqlBeginCreate = `
+WITH begun AS (
+    UPDATE servers SET
+        server_type = $4, location = $5, image = $6, status_reason = '', status_message = '', updated_at = now(),
+        provider_server_id       = CASE WHEN attempt = $3 THEN provider_server_id END,
+        host                     = CASE WHEN attempt = $3 THEN host ELSE '' END,
+        ipv6                     = CASE WHEN attempt = $3 THEN ipv6 ELSE '' END,
+        running_at               = CASE WHEN attempt = $3 THEN running_at END,
+        agent_status             = CASE WHEN attempt = $3 THEN agent_status ELSE 'unknown' END,
+        agent_key_sha256         = CASE WHEN attempt = $3 THEN agent_key_sha256 END,
+        agent_first_seen_at      = CASE WHEN attempt = $3 THEN agent_first_seen_at END,
+        agent_first_heartbeat_at = CASE WHEN attempt = $3 THEN agent_first_heartbeat_at END,
+        agent_last_heartbeat_at  = CASE WHEN attempt = $3 THEN agent_last_heartbeat_at END,
+        identity_revoked_at      = CASE WHEN attempt = $3 THEN identity_revoked_at END,
+        attempt = $3
+    WHERE server_id = $1 AND generation = $2 AND status = 'provisioning' AND attempt <= $3
+    RETURNING server_id, infra_provider, workflow_id
+), intended AS (
+    INSERT INTO resources (provider, kind, name, server_id, attempt, state)
+    SELECT b.infra_provider, r.kind, r.name, b.server_id, $3, 'intended' FROM begun b, unnest($7::text[], $8::text[]) r (kind, name)
+    ` + onRepeatedIntent + `
+), issued AS (
+    INSERT INTO server_bootstrap_tokens (token_id, server_id, attempt, token_hash, purpose, expires_at)
+    SELECT $9, server_id, $3, $10, $11, now() + make_interval(secs => $12) FROM begun
+    ON CONFLICT (server_id, attempt) DO NOTHING
+    RETURNING token_id, issued_at, expires_at
+), audited AS (
+    INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind, args_redacted, actor, started_at, finished_at, exit_code, duration_ms)
+    SELECT $13, b.server_id, b.workflow_id, 'bootstrap', $14, 'workflow', now(), now(), 0, 0 FROM begun b, issued
+), noted AS (
+    INSERT INTO server_events (server_id, step, attempt, status, message, actor, dedup_key)
+    SELECT server_id, e.step, $3, 'provisioning', e.message, 'workflow', e.key FROM begun, unnest($15::text[], $16::text[], $17::text[]) WITH ORDINALITY e (step, message, key, n) ORDER BY e.n
+    ON CONFLICT (server_id, dedup_key) DO NOTHING
+)
+SELECT COALESCE(i.token_id, t.token_id, '') AS token_id, COALESCE(i.issued_at, t.issued_at, now()) AS issued_at, COALESCE(i.expires_at, t.expires_at, now()) AS expires_at
+FROM begun LEFT JOIN issued i ON true LEFT JOIN server_bootstrap_tokens t ON t.server_id = $1 AND t.attempt = $3`
 
-// BeginAttempt writes, in one transaction, that the attempt is about to call the
-// provider: the attempt's number and candidate, an intent row for everything
-// that it may make, and the event. ErrSuperseded if the row has moved on.
-func (s *Store) BeginAttempt(ctx context.Context, a server.AttemptStart) error {
-	return s.inTx(ctx, fmt.Sprintf("begin attempt %d of %s", a.Attempt, a.ServerID), func(tx pgx.Tx) error {
-		provider, err := value[prego.InfraProviderID](ctx, tx, sqlBeginAttempt, a.ServerID, a.Generation, a.Attempt, a.Candidate.ServerType, a.Candidate.Location, a.Image)
-		if err != nil {
-			return ifNoRows(err, server.ErrSuperseded)
-		}
-		for _, r := range a.Resources {
-			if err := intend(ctx, tx, provider, a.ServerID, a.Attempt, r); err != nil {
-				return err
-			}
-		}
-		return addEvent(ctx, tx, server.Event{
-			ServerID: a.ServerID, Step: server.StepCreateIntended, Attempt: a.Attempt,
-			Message: fmt.Sprintf("%s, image %s", a.Candidate, a.Image),
-		}, fmt.Sprintf("%s/%d/%s/%s", server.StepCreateIntended, a.Attempt, a.Candidate.ServerType, a.Candidate.Location))
-	})
+// BeginCreate writes, in one statement, that an attempt is about to call the provider:
+// its number and candidate, an intent row for everything that it may make, its bootstrap
+// token, and the events. Repeating it returns the token that there is. ErrSuperseded if
+// the row has moved on.
+//
+// Tokens of earlier attempts stay valid until this one is consumed or their servers are
+// confirmed deleted: a create request that arrives late would otherwise produce a server
+// with a dead token.
+func (s *Store) BeginCreate(ctx context.Context, a server.AttemptStart, t server.TokenIssue) (server.TokenIssued, error) {
+	kinds, names := make([]string, len(a.Resources)), make([]string, len(a.Resources))
+	for i, r := range a.Resources {
+		kinds[i], names[i] = string(r.Kind), r.Name
+	}
+	steps := []string{string(server.StepCreateIntended), string(server.StepTokenIssued)}
+	messages := []string{fmt.Sprintf("%s, image %s", a.Candidate, a.Image), ""}
+	keys := []string{fmt.Sprintf("%s/%d/%s/%s", server.StepCreateIntended, a.Attempt, a.Candidate.ServerType, a.Candidate.Location), attemptKey(server.StepTokenIssued, a.Attempt)}
+	out, err := one[server.TokenIssued](ctx, s.pool, sqlBeginCreate, a.ServerID, a.Generation, a.Attempt, a.Candidate.ServerType, a.Candidate.Location, a.Image,
+		kinds, names, t.TokenID, t.Hash, t.Purpose, t.TTL.Seconds(), uuid.NewString(), issueArgs(t), steps, messages, keys)
+	switch {
+	case isNoRows(err):
+		return out, server.ErrSuperseded
+	case err == nil && out.TokenID == "":
+		err = errTokenUnseen
+	}
+	return out, failed(fmt.Sprintf("begin attempt %d of %s", a.Attempt, a.ServerID), err)
 }
 
-const sqlRecordCreated = `
-UPDATE servers SET provider_server_id = $4, host = $5, ipv6 = $6, server_type = $7, location = $8, updated_at = now()
-WHERE server_id = $1 AND generation = $2 AND attempt = $3 AND status = 'provisioning'
-RETURNING infra_provider`
+// errTokenUnseen: the same attempt issued its token while this statement ran, which
+// therefore can't see it. A repeated one does.
+var errTokenUnseen = errors.New("the attempt's token was issued meanwhile")
 
-// RecordCreated writes what the provider made for an attempt. When the row has
-// moved on meanwhile the resources are recorded all the same, since they exist
+const sqlRecordCreated = `
+WITH recorded AS (
+    UPDATE servers SET provider_server_id = $4, host = $5, ipv6 = $6, server_type = $7, location = $8, updated_at = now()
+    WHERE server_id = $1 AND generation = $2 AND attempt = $3 AND status = 'provisioning'
+    RETURNING server_id
+), confirmed AS (
+    INSERT INTO resources (provider, kind, name, server_id, attempt, state, provider_id, created_at)
+    SELECT $9, r.kind, r.name, $1, $3, 'created', r.id, now() FROM unnest($10::text[], $11::text[], $12::text[]) r (kind, name, id)
+    ` + onRepeatedCreate + `
+), noted AS (
+    INSERT INTO server_events (server_id, step, attempt, status, message, actor, dedup_key)
+    SELECT server_id, $13, $3, status, $14, 'workflow', $15 FROM servers WHERE server_id = $1
+    ON CONFLICT (server_id, dedup_key) DO NOTHING
+)
+SELECT EXISTS (SELECT FROM recorded)`
+
+// RecordCreated writes what the provider made for an attempt, in one statement. When the
+// row has moved on meanwhile the resources are recorded all the same, since they exist
 // and are billed, and ErrSuperseded is returned.
 func (s *Store) RecordCreated(ctx context.Context, serverID prego.ServerID, generation int, h server.Handle, provider prego.InfraProviderID) error {
-	superseded := false
-	err := s.inTx(ctx, fmt.Sprintf("record server %s of %s", h.ProviderServerID, serverID), func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, sqlRecordCreated, serverID, generation, h.Attempt, h.ProviderServerID, h.IPv4, h.IPv6, h.ServerType, h.Location).Scan(new(string))
-		if isNoRows(err) {
-			superseded = true
-		} else if err != nil {
-			return err
-		}
-		if err := confirmCreated(ctx, tx, provider, serverID, h.Attempt, server.ResourceServer, h.Name, h.ProviderServerID); err != nil {
-			return err
-		}
-		for i, id := range h.PrimaryIPIDs {
-			if err := confirmCreated(ctx, tx, provider, serverID, h.Attempt, server.ResourcePrimaryIP, server.PrimaryIPName(h.Name, i), id); err != nil {
-				return err
-			}
-		}
-		step := server.StepServerCreated
-		if h.Adopted {
-			step = server.StepServerAdopted
-		}
-		return addEvent(ctx, tx, server.Event{
-			ServerID: serverID, Step: step, Attempt: h.Attempt,
-			Message: fmt.Sprintf("provider server %s, %s in %s, %s", h.ProviderServerID, h.ServerType, h.Location, h.IPv4),
-		}, fmt.Sprintf("%s/%d/%s", server.StepServerCreated, h.Attempt, h.ProviderServerID))
-	})
-	if err == nil && superseded {
+	kinds, names, ids := []string{string(server.ResourceServer)}, []string{h.Name}, []string{h.ProviderServerID}
+	for i, id := range h.PrimaryIPIDs {
+		kinds, names, ids = append(kinds, string(server.ResourcePrimaryIP)), append(names, server.PrimaryIPName(h.Name, i)), append(ids, id)
+	}
+	step := server.StepServerCreated
+	if h.Adopted {
+		step = server.StepServerAdopted
+	}
+	recorded, err := value[bool](ctx, s.pool, sqlRecordCreated, serverID, generation, h.Attempt, h.ProviderServerID, h.IPv4, h.IPv6, h.ServerType, h.Location,
+		provider, kinds, names, ids, step, fmt.Sprintf("provider server %s, %s in %s, %s", h.ProviderServerID, h.ServerType, h.Location, h.IPv4),
+		fmt.Sprintf("%s/%d/%s", server.StepServerCreated, h.Attempt, h.ProviderServerID))
+	if err == nil && !recorded {
 		return server.ErrSuperseded
 	}
-	return err
+	return failed(fmt.Sprintf("record server %s of %s", h.ProviderServerID, serverID), err)
 }
 
 const sqlMarkRunning = `
@@ -153,30 +182,36 @@ func (s *Store) MarkRunning(ctx context.Context, serverID prego.ServerID, attemp
 }
 
 const sqlActivate = `
-UPDATE servers SET status = 'active', status_reason = '', status_message = '', active_at = now(), updated_at = now()
-WHERE server_id = $1 AND generation = $2 AND status = 'provisioning' AND agent_first_heartbeat_at IS NOT NULL
-RETURNING EXTRACT(EPOCH FROM now() - created_at)::float8 AS seconds, location, image`
+WITH done AS (
+    UPDATE servers SET status = 'active', status_reason = '', status_message = '', active_at = now(), updated_at = now()
+    WHERE server_id = $1 AND generation = $2 AND status = 'provisioning' AND agent_first_heartbeat_at IS NOT NULL
+    RETURNING server_id, EXTRACT(EPOCH FROM now() - created_at)::float8 AS seconds, location, image
+), noted AS (
+    INSERT INTO server_events (server_id, step, attempt, status, actor, dedup_key)
+    SELECT server_id, e.step, $3, e.status, 'workflow', e.key FROM done, unnest($4::text[], $5::text[], $6::text[]) WITH ORDINALITY e (step, status, key, n) ORDER BY e.n
+    ON CONFLICT (server_id, dedup_key) DO NOTHING
+)
+SELECT seconds, location, image FROM done`
 
 const sqlIsActive = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND generation = $2 AND status = 'active')`
 
 // Activate is the final transition, a single UPDATE (direct-provisioning §2,
-// step 9). It returns how it went, which is empty for a repeated call: that is the same
-// success. Any other state is ErrSuperseded.
-func (s *Store) Activate(ctx context.Context, serverID prego.ServerID, generation, attempt int) (server.Activation, error) {
-	var out server.Activation
-	err := s.inTx(ctx, fmt.Sprintf("activate %s", serverID), func(tx pgx.Tx) error {
-		var err error
-		out, err = one[server.Activation](ctx, tx, sqlActivate, serverID, generation)
-		if isNoRows(err) {
-			return doneBefore(ctx, tx, server.ErrSuperseded, sqlIsActive, serverID, generation)
-		}
-		if err != nil {
-			return err
-		}
-		return addEvent(ctx, tx, server.Event{ServerID: serverID, Step: server.StepActive, Attempt: attempt},
-			fmt.Sprintf("%s/g%d", server.StepActive, generation))
-	})
-	return out, err
+// step 9); before are the steps that it completes, for the timeline. It returns how it
+// went, which is empty for a repeated call: that is the same success. Any other state is
+// ErrSuperseded.
+func (s *Store) Activate(ctx context.Context, serverID prego.ServerID, generation, attempt int, before ...server.Step) (server.Activation, error) {
+	var steps, statuses, keys []string
+	for _, step := range before {
+		steps, statuses, keys = append(steps, string(step)), append(statuses, string(server.Provisioning)), append(keys, fmt.Sprintf("%s/g%d", step, generation))
+	}
+	steps, statuses = append(steps, string(server.StepActive)), append(statuses, string(server.Active))
+	keys = append(keys, fmt.Sprintf("%s/g%d", server.StepActive, generation))
+	out, err := one[server.Activation](ctx, s.pool, sqlActivate, serverID, generation, attempt, steps, statuses, keys)
+	if isNoRows(err) {
+		// Looked up by a statement of its own, which sees what another one committed meanwhile.
+		err = doneBefore(ctx, s.pool, server.ErrSuperseded, sqlIsActive, serverID, generation)
+	}
+	return out, failed(fmt.Sprintf("activate %s", serverID), err)
 }
 
 // Imports are made elsewhere, and what was tried again was waited for between.

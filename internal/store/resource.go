@@ -13,13 +13,15 @@ import (
 
 // A live row of the same name is the same intent repeated, or a later attempt
 // taking over the name.
-const sqlIntend = `
-INSERT INTO resources (provider, kind, name, server_id, attempt, state)
-VALUES ($1, $2, $3, NULLIF($4, ''), $5, 'intended')
-ON CONFLICT (provider, kind, name) WHERE state <> 'released'
+const onRepeatedIntent = `ON CONFLICT (provider, kind, name) WHERE state <> 'released'
 DO UPDATE SET attempt = EXCLUDED.attempt,
     intended_at = CASE WHEN resources.attempt < EXCLUDED.attempt THEN now() ELSE resources.intended_at END,
     state = CASE WHEN resources.state = 'releasing' THEN 'intended' ELSE resources.state END`
+
+const sqlIntend = `
+INSERT INTO resources (provider, kind, name, server_id, attempt, state)
+VALUES ($1, $2, $3, NULLIF($4, ''), $5, 'intended')
+` + onRepeatedIntent
 
 func intend(ctx context.Context, q querier, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, r server.ResourceIntent) error {
 	if _, err := q.Exec(ctx, sqlIntend, provider, r.Kind, r.Name, serverID, attempt); err != nil {
@@ -34,11 +36,13 @@ func (s *Store) Intend(ctx context.Context, provider prego.InfraProviderID, serv
 	return intend(ctx, s.pool, provider, serverID, attempt, r)
 }
 
+const onRepeatedCreate = `ON CONFLICT (provider, kind, name) WHERE state <> 'released'
+DO UPDATE SET provider_id = EXCLUDED.provider_id, attempt = EXCLUDED.attempt, state = 'created', created_at = now()`
+
 const sqlConfirmCreated = `
 INSERT INTO resources (provider, kind, name, server_id, attempt, state, provider_id, created_at)
 VALUES ($1, $2, $3, NULLIF($4, ''), $5, 'created', $6, now())
-ON CONFLICT (provider, kind, name) WHERE state <> 'released'
-DO UPDATE SET provider_id = EXCLUDED.provider_id, attempt = EXCLUDED.attempt, state = 'created', created_at = now()`
+` + onRepeatedCreate
 
 func confirmCreated(ctx context.Context, q querier, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, kind server.ResourceKind, name, providerID string) error {
 	if _, err := q.Exec(ctx, sqlConfirmCreated, provider, kind, name, serverID, attempt, providerID); err != nil {

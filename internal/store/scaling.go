@@ -210,16 +210,6 @@ func (s *Store) ServeRegion(ctx context.Context, region prego.Region, f func(con
 	return s.exclusively(ctx, "prego/waiting/"+string(region), f)
 }
 
-const sqlQueued = `SELECT EXISTS (SELECT FROM tenants WHERE region = $1 AND waiting_since IS NOT NULL AND tenant_id <> $2 AND policy = $3
-    AND status_reason <> 'cell_mismatch')`
-
-// Queued reports whether other tenants of a policy wait in a region: then a new
-// one joins them instead of overtaking. Those whom no server satisfies hold up nobody.
-func (s *Store) Queued(ctx context.Context, region prego.Region, tenantID prego.TenantID, mode tenant.PlacementMode) (bool, error) {
-	queued, err := value[bool](ctx, s.pool, sqlQueued, region, tenantID, mode)
-	return queued, failed("queue of region "+string(region), err)
-}
-
 // The order is random, so that every group is looked at eventually.
 const sqlProvisionsToCheck = `
 SELECT tenant_id, generation FROM tenants WHERE state IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY random() LIMIT 200`

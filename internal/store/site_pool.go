@@ -152,6 +152,19 @@ func (s *Store) LowPools(ctx context.Context, failureMemory time.Duration) ([]st
 	return collectValues[string](ctx, s, "low site pools", sqlLowPools, failureMemory.Seconds())
 }
 
+// As sqlLowPools, without a look at the shards that the sites are on: it costs the same
+// however many there are. A pool whose sites are on shards that fill up is found by the sweep.
+const sqlMayRefill = `
+SELECT (SELECT count(*) FROM site_pool WHERE app_server_id = $1 AND (state = 'available' OR (state = 'reserved' AND tenant_id IS NULL)))
+    < (SELECT COALESCE(sum(low), 0) FROM (SELECT max(low_watermark) AS low FROM site_pool_policies WHERE target > 0 GROUP BY plan = 'business') l)`
+
+// MayRefill reports whether an app server's site pool may be below its watermark. A pool
+// above it needs no refill.
+func (s *Store) MayRefill(ctx context.Context, serverID prego.ServerID) (bool, error) {
+	may, err := value[bool](ctx, s.pool, sqlMayRefill, serverID)
+	return may, failed("site pool of "+string(serverID), err)
+}
+
 // A member is claimable, coming or broken. Only claimable ones count toward the target. At
 // most as many broken members are replaced as the pool is large, so that a fault that
 // breaks every server does not order servers forever; servers that were destroyed before

@@ -2,26 +2,28 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/tenant"
 )
 
 // What a request must agree with: its org and that one's parent, the country's
-// zone, and the clouds of the region, also those of them that the zone allows.
+// zone, and the clouds of the region, also those of them that the zone allows; and what it
+// takes.
 const sqlTenantFacts = `
-SELECT EXISTS (SELECT FROM orgs WHERE org_id = $1) AS org,
-    COALESCE((SELECT parent_org_id FROM orgs WHERE org_id = $1), '') AS parent,
-    EXISTS (SELECT FROM orgs WHERE org_id = $2) AS parent_known,
-    EXISTS (SELECT FROM residency_zones WHERE country = $3) AS country,
-    EXISTS (SELECT FROM residency_zones WHERE country = $3 AND $4 = ANY (regions)) AS in_zone,
-    EXISTS (SELECT FROM infra_providers WHERE enabled AND $4 = ANY (regions)) AS served,
-    EXISTS (SELECT FROM infra_providers i WHERE i.enabled AND $4 = ANY (i.regions) AND residency_allows($3, $4, i.id)) AS served_in_zone`
+SELECT EXISTS (SELECT FROM orgs WHERE org_id = $3) AS org,
+    COALESCE((SELECT parent_org_id FROM orgs WHERE org_id = $3), '') AS parent,
+    EXISTS (SELECT FROM orgs WHERE org_id = $4) AS parent_known,
+    EXISTS (SELECT FROM residency_zones WHERE country = $5) AS country,
+    EXISTS (SELECT FROM residency_zones WHERE country = $5 AND $6 = ANY (regions)) AS in_zone,
+    EXISTS (SELECT FROM infra_providers WHERE enabled AND $6 = ANY (regions)) AS served,
+    EXISTS (SELECT FROM infra_providers i WHERE i.enabled AND $6 = ANY (i.regions) AND residency_allows($5, $6, i.id)) AS served_in_zone,
+    size.* FROM (` + sqlTenantSize + `) size`
 
 // As the view counted_tenants counts (TestATenantTakesWhatItCountsAs).
 const sqlTenantSize = `
@@ -45,20 +47,21 @@ func (z tenantSize) deltas() []quota.Delta {
 	}
 }
 
-// checkTenantFacts refuses what the request alone could not say, and fills in the parent
-// that the org has.
-func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *tenant.CreateRequest) error {
+// checkTenantFacts refuses what the request alone could not say, fills in the parent
+// that the org has, and returns what the tenant takes.
+func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *tenant.CreateRequest) (tenantSize, error) {
 	type facts struct {
+		tenantSize
 		Org                                                bool
 		Parent                                             prego.OrgID
 		ParentKnown, Country, InZone, Served, ServedInZone bool
 	}
-	f, err := one[facts](ctx, tx, sqlTenantFacts, r.OrgID, r.ParentOrgID, r.DataResidency, r.Region)
+	f, err := one[facts](ctx, tx, sqlTenantFacts, r.Plan, r.StorageQuotaGB, r.OrgID, r.ParentOrgID, r.DataResidency, r.Region)
 	if err != nil {
-		return failed("tenant facts", err)
+		return tenantSize{}, failed("tenant facts", err)
 	}
-	refuse := func(code prego.Code, field, format string, args ...any) error {
-		return &prego.Error{Code: code, Field: field, Message: fmt.Sprintf(format, args...)}
+	refuse := func(code prego.Code, field, format string, args ...any) (tenantSize, error) {
+		return tenantSize{}, &prego.Error{Code: code, Field: field, Message: fmt.Sprintf(format, args...)}
 	}
 	switch {
 	case !f.Org:
@@ -66,7 +69,7 @@ func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *tenant.CreateRequest) e
 	case r.ParentOrgID != "" && !f.ParentKnown:
 		return refuse(prego.CodeOrgUnknown, "parent_org_id", "is not an org that is known here")
 	case r.ParentOrgID != "" && f.Parent != "" && f.Parent != r.ParentOrgID:
-		return prego.Invalid("parent_org_id", fmt.Sprintf("must be %s, the parent of org %s", f.Parent, r.OrgID))
+		return tenantSize{}, prego.Invalid("parent_org_id", fmt.Sprintf("must be %s, the parent of org %s", f.Parent, r.OrgID))
 	case r.DataResidency != "" && !f.Country:
 		return refuse(prego.CodeResidencyUnknown, "data_residency", "is not a country whose zone is known here")
 	case r.DataResidency != "" && !f.InZone:
@@ -79,16 +82,24 @@ func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *tenant.CreateRequest) e
 	if f.Parent != "" {
 		r.ParentOrgID = f.Parent
 	}
-	return nil
+	return f.tenantSize, nil
 }
 
 const sqlCreateTenant = `
-INSERT INTO tenants (tenant_id, slug, org_id, parent_org_id, region, plan, expected_users, storage_quota_gb, data_residency,
-    require_tags, disallow_tags, dedicated_redis, apps, policy, request_hash, state, created_by, admin_email, admin_name)
-VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, NULLIF($9, ''), $10, $11, $12, $13, $14, $15,
-    CASE $6 WHEN 'trial' THEN 'trial' ELSE 'provisioning' END, $16, $17, $18)
-ON CONFLICT (slug) WHERE state <> 'data_purged' DO NOTHING
-RETURNING ` + tenantColumns
+WITH made AS (
+    INSERT INTO tenants (tenant_id, slug, org_id, parent_org_id, region, plan, expected_users, storage_quota_gb, data_residency,
+        require_tags, disallow_tags, dedicated_redis, apps, policy, request_hash, state, created_by, admin_email, admin_name)
+    VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, NULLIF($9, ''), $10, $11, $12, $13, $14, $15,
+        CASE $6 WHEN 'trial' THEN 'trial' ELSE 'provisioning' END, $16, $17, $18)
+    ON CONFLICT (slug) WHERE state <> 'data_purged' DO NOTHING
+    RETURNING *
+), noted AS (
+    INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, reason, message)
+    SELECT tenant_id, '', state, $19, created_by, '', $20 FROM made
+), told AS (
+    INSERT INTO org_events (org_id, type, subject, actor, payload) SELECT org_id, 'tenant.create', tenant_id, created_by, $21 FROM made
+)
+SELECT ` + tenantColumns + ` FROM made`
 
 // CreateTenant accepts a request that is validated: the row, its key and its first
 // event, in one transaction, in which the org's quota is taken. The same request again with the same key is met by
@@ -99,35 +110,35 @@ func (s *Store) CreateTenant(ctx context.Context, r tenant.CreateRequest, tenant
 	if r.Policy != "" {
 		mode = r.Policy
 	}
-	return once(ctx, s, keyed{by: by, key: idempotencyKey, kind: "tenant", hash: hash[:]}, s.GetTenant, func(tx pgx.Tx) (string, error) {
-		return string(tenantID), s.createTenant(ctx, tx, r, hash[:], tenantID, mode, by)
+	var made tenant.Tenant
+	read := func(ctx context.Context, id string) (tenant.Tenant, error) {
+		if id == string(made.TenantID) {
+			return made, nil
+		}
+		return s.GetTenant(ctx, id)
+	}
+	return once(ctx, s, keyed{by: by, key: idempotencyKey, kind: "tenant", hash: hash[:]}, read, func(tx pgx.Tx) (string, error) {
+		made, err = s.createTenant(ctx, tx, r, hash[:], tenantID, mode, by)
+		return string(tenantID), err
 	})
 }
 
-func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r tenant.CreateRequest, hash []byte, id prego.TenantID, mode tenant.PlacementMode, by string) error {
-	if err := checkTenantFacts(ctx, tx, &r); err != nil {
-		return err
-	}
-	size, err := sizeOf(ctx, tx, r.Plan, r.StorageQuotaGB)
+func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r tenant.CreateRequest, hash []byte, id prego.TenantID, mode tenant.PlacementMode, by string) (t tenant.Tenant, err error) {
+	size, err := checkTenantFacts(ctx, tx, &r)
 	if err != nil {
-		return err
+		return t, err
 	}
 	if err := s.takeQuota(ctx, tx, r.OrgID, size.deltas()...); err != nil {
-		return err
+		return t, err
 	}
-	t, err := one[tenant.Tenant](ctx, tx, sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,
-		filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.DedicatedRedis, filled(r.Apps), mode, hash, by, r.AdminEmail, r.AdminName)
+	payload, err := json.Marshal(map[string]any{"slug": r.Slug, "plan": r.Plan, "region": r.Region, "storage_quota_gb": r.StorageQuotaGB})
 	if err != nil {
-		return ifNoRows(err, &prego.Error{Code: prego.CodeSlugTaken, Field: "slug", Message: "belongs to another tenant"})
+		return t, fmt.Errorf("event tenant.create: %w", err)
 	}
-	if err := noteTenant(ctx, tx, tenant.Event{
-		TenantID: id, ToState: t.State, Step: tenant.StepRequested, Actor: by,
-		Message: fmt.Sprintf("%s for org %s in %s", t.Plan, t.OrgID, t.Region),
-	}); err != nil {
-		return err
-	}
-	return orgEvent(ctx, tx, org.Event{OrgID: t.OrgID, Type: "tenant.create", Subject: string(id), Actor: by},
-		map[string]any{"slug": t.Slug, "plan": t.Plan, "region": t.Region, "storage_quota_gb": t.StorageQuotaGB})
+	t, err = one[tenant.Tenant](ctx, tx, sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,
+		filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.DedicatedRedis, filled(r.Apps), mode, hash, by, r.AdminEmail, r.AdminName,
+		tenant.StepRequested, fmt.Sprintf("%s for org %s in %s", r.Plan, r.OrgID, r.Region), []byte(prego.Redact(string(payload))))
+	return t, ifNoRows(err, &prego.Error{Code: prego.CodeSlugTaken, Field: "slug", Message: "belongs to another tenant"})
 }
 
 const sqlNoteTenant = `

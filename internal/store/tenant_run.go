@@ -21,6 +21,7 @@ SELECT t.*, now() AS now,
        COALESCE(a.database_name, '') AS database_name, COALESCE(a.infra_provider, '') AS infra_provider, COALESCE(a.algorithm, '') AS algorithm, COALESCE(a.dedicated, false) AS dedicated,
        COALESCE(s.host, '') AS app_server_host, COALESCE(s.status, '') AS app_server_status, COALESCE(u.level, 'ok') AS storage_level, COALESCE(u.read_only, false) AS read_only,
        COALESCE(o.server_id, '') AS own_server_id, COALESCE(o.status, '') AS own_server_status, COALESCE(o.status_reason, '') AS own_server_reason,
+       EXISTS (SELECT FROM tenants q WHERE q.region = t.region AND q.waiting_since IS NOT NULL AND q.tenant_id <> t.tenant_id AND q.policy = t.policy AND q.status_reason <> 'cell_mismatch') AS queued,
        COALESCE((SELECT jsonb_agg(jsonb_build_object('name', p.name, 'require', p.require_tags, 'disallow', p.disallow_tags) ORDER BY p.pool_id) FROM placement_pools_of(t.org_id) p), '[]') AS pools
 FROM (SELECT ` + tenantColumns + ` FROM tenants WHERE tenant_id = $1) t
 LEFT JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
@@ -137,41 +138,53 @@ func (s *Store) SiteReady(ctx context.Context, ref tenant.Ref, site string, step
 }
 
 // From its activation on a site is measured.
+// The site is the tenant's name for one that was not recorded before.
 const sqlActivateTenant = `
 WITH active AS (
-UPDATE tenants SET state = 'active', converged_state = 'active', status_reason = '', status_message = '', active_at = COALESCE(active_at, now()),
-    waiting_since = NULL, waiting_roles = '{}', updated_at = now(), deadline_at = CASE WHEN plan = 'trial' AND $3 > 0 THEN now() + make_interval(secs => $3) END
-WHERE tenant_id = $1 AND generation = $2 AND state = 'provisioning' AND cancel_requested_at IS NULL
-RETURNING tenant_id, storage_quota_gb, EXTRACT(EPOCH FROM now() - created_at)::float8 AS seconds
-), measured AS (
-INSERT INTO site_usage (tenant_id, quota_gb, tried_at) SELECT tenant_id, storage_quota_gb, 'epoch' FROM active ON CONFLICT (tenant_id) DO NOTHING
+    UPDATE tenants SET state = 'active', converged_state = 'active', status_reason = '', status_message = '', active_at = COALESCE(active_at, now()),
+        waiting_since = NULL, waiting_roles = '{}', updated_at = now(), deadline_at = CASE WHEN plan = 'trial' AND $3 > 0 THEN now() + make_interval(secs => $3) END,
+        site = COALESCE(NULLIF($4, ''), site)
+    WHERE tenant_id = $1 AND generation = $2 AND state = 'provisioning' AND cancel_requested_at IS NULL
+    RETURNING tenant_id, site, storage_quota_gb, EXTRACT(EPOCH FROM now() - created_at)::float8 AS seconds
+), measured AS ( -- the site's turn to be measured comes at once
+    INSERT INTO site_usage (tenant_id, quota_gb, tried_at) SELECT tenant_id, storage_quota_gb, 'epoch' FROM active ON CONFLICT (tenant_id) DO NOTHING
+), assigned AS (
+    UPDATE site_pool p SET state = 'assigned', site_name = a.site, reserved_until = NULL, updated_at = now()
+    FROM active a WHERE p.tenant_id = a.tenant_id AND p.state = 'reserved'
+), noted AS (
+    INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, message, dedup_key)
+    SELECT tenant_id, 'provisioning', e.state, e.step, 'workflow', e.message, e.key
+    FROM active, unnest($5::text[], $6::text[], $7::text[], $8::text[]) WITH ORDINALITY e (step, state, message, key, n) ORDER BY e.n
+    ON CONFLICT (tenant_id, dedup_key) DO NOTHING
 )
 SELECT seconds FROM active`
 
-const sqlAssignSite = `
-UPDATE site_pool SET state = 'assigned', site_name = t.site, reserved_until = NULL, updated_at = now()
-FROM tenants t WHERE site_pool.tenant_id = $1 AND t.tenant_id = $1 AND site_pool.state = 'reserved'`
-
 const sqlTenantIsActive = `SELECT EXISTS (SELECT FROM tenants WHERE tenant_id = $1 AND generation = $2 AND state = 'active')`
 
-// ActivateTenant is the final transition of a tenant's provisioning. It returns
-// the seconds since the request; a repeated call is the same success.
-func (s *Store) ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.Duration) (seconds float64, err error) {
-	err = s.inTx(ctx, fmt.Sprintf("activate tenant %s", ref.TenantID), func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, sqlActivateTenant, ref.TenantID, ref.Generation, trial.Seconds()).Scan(&seconds)
-		if isNoRows(err) {
-			return doneBefore(ctx, tx, server.ErrSuperseded, sqlTenantIsActive, ref.TenantID, ref.Generation)
+// ActivateTenant is the final transition of a tenant's provisioning, with one UPDATE. done
+// are the steps that it completes, for the timeline; one that says how the tenant came by
+// its site names the site. It returns the seconds since the request; a repeated call is the
+// same success.
+func (s *Store) ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.Duration, done ...tenant.Event) (seconds float64, err error) {
+	var site string
+	var steps, states, messages, keys []string
+	add := func(step tenant.Step, state tenant.State, message, key string) {
+		steps, states, messages = append(steps, string(step)), append(states, string(state)), append(messages, prego.Redact(message))
+		keys = append(keys, fmt.Sprintf("%s/g%d", key, ref.Generation))
+	}
+	for _, e := range done {
+		if e.Step == tenant.StepSitePromoted || e.Step == tenant.StepSiteCreated {
+			site = e.Message
 		}
-		if err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlAssignSite, ref.TenantID); err != nil {
-			return err
-		}
-		return tenantEvent(ctx, tx, tenant.Event{TenantID: ref.TenantID, FromState: tenant.Provisioning, Step: tenant.StepChanged},
-			fmt.Sprintf("active/g%d", ref.Generation))
-	})
-	return seconds, err
+		add(e.Step, tenant.Provisioning, e.Message, string(e.Step))
+	}
+	add(tenant.StepChanged, tenant.Active, "", "active")
+	seconds, err = value[float64](ctx, s.pool, sqlActivateTenant, ref.TenantID, ref.Generation, trial.Seconds(), site, steps, states, messages, keys)
+	if isNoRows(err) {
+		// Looked up by a statement of its own, which sees what another one committed meanwhile.
+		err = doneBefore(ctx, s.pool, server.ErrSuperseded, sqlTenantIsActive, ref.TenantID, ref.Generation)
+	}
+	return seconds, failed(fmt.Sprintf("activate tenant %s", ref.TenantID), err)
 }
 
 const sqlFailTenant = `

@@ -1,0 +1,124 @@
+package activities_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/tenant"
+)
+
+// toBuild is a placed tenant, with a pool site or without, and the steps that build it.
+func toBuild(t *testing.T, pooled bool, apps ...string) (*placing, *steps, tenant.Ref) {
+	t.Helper()
+	p := newPlacing(t, 1)
+	p.server("app-0", prego.RoleApp, "")
+	p.server("db-0", prego.RoleDBShard, "")
+	p.server("redis-0", prego.RoleRedisPool, "")
+	if pooled {
+		p.exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state) VALUES ('ps-1', 'app-0', 'db-0', 'pool-1.sites.test', 'pool_1', 'available')`)
+	}
+	s := p.steps(p.placer(nil))
+	s.Settings.StepTimeout, s.Settings.AppTimeout = time.Minute, time.Minute
+	tn := p.tenant(prego.PlanStarter, nil)
+	p.exec(`UPDATE tenants SET admin_email = 'ann@example.com', admin_name = 'Ann', apps = $1`, append([]string{}, apps...))
+	ref := tenant.Ref{TenantID: tn.TenantID, Generation: 1}
+	value, err := s.env.ExecuteActivity(s.BeginTenant, ref)
+	require.NoError(t, err)
+	var begun activities.TenantBegun
+	require.NoError(t, value.Get(&begun))
+	require.True(t, begun.Place.Placed)
+	require.False(t, begun.Plan.Resumed)
+	return p, s, ref
+}
+
+// TestATenantIsBuiltOnce: whatever was done before the answer was lost is the same success.
+func TestATenantIsBuiltOnce(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		pooled bool
+		apps   []string
+		verbs  []string
+		steps  []string
+	}{
+		"pool site": {true, nil, []string{"promote-site", "configure", "add-user", "enable-scheduler"}, []string{"site_promoted", "user_added", "state_changed"}},
+		"pool site and apps": {
+			true, []string{"erpnext", "hrms"}, []string{"promote-site", "configure", "install-app", "install-app", "add-user", "enable-scheduler"},
+			[]string{"site_promoted", "apps_installed", "user_added", "state_changed"},
+		},
+		"new site": {false, nil, []string{"new-site", "configure", "add-user", "enable-scheduler"}, []string{"site_created", "user_added", "state_changed"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, s, ref := toBuild(t, c.pooled, c.apps...)
+			_, err := s.env.ExecuteActivity(s.BuildTenant, ref)
+			require.NoError(t, err)
+			var verbs []string
+			for _, ran := range s.hosts.ran {
+				verbs = append(verbs, verb(ran[1:]))
+			}
+			require.Equal(t, c.verbs, verbs)
+			check := func() {
+				require.Equal(t, 1, p.number(`SELECT count(*) FROM tenants WHERE state = 'active' AND site <> '' AND converged_state = 'active'`))
+				for _, step := range c.steps {
+					require.Equal(t, 1, p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = $1 AND (step <> 'state_changed' OR to_state = 'active')`, step), step)
+				}
+				if c.pooled {
+					require.Equal(t, 1, p.number(`SELECT count(*) FROM site_pool JOIN tenants USING (tenant_id) WHERE site_pool.state = 'assigned' AND site_name = site`))
+				}
+			}
+			check()
+			s.hosts.ran = nil
+			_, err = s.env.ExecuteActivity(s.BuildTenant, ref) // the answer was lost
+			require.NoError(t, err)
+			require.Empty(t, s.hosts.ran)
+			check()
+			// All was done on the host, and nothing was recorded.
+			p.exec(`UPDATE tenants SET state = 'provisioning', site = ''`)
+			p.exec(`UPDATE site_pool SET state = 'reserved', reserved_until = now() + interval '1 hour' WHERE tenant_id IS NOT NULL`)
+			_, err = s.env.ExecuteActivity(s.BuildTenant, ref)
+			require.NoError(t, err)
+			check()
+			// The row has moved on.
+			p.exec(`UPDATE tenants SET generation = 2`)
+			_, err = s.env.ExecuteActivity(s.BuildTenant, ref)
+			var ended *temporal.ApplicationError
+			require.ErrorAs(t, err, &ended)
+			require.Equal(t, activities.ErrTypeSuperseded, ended.Type())
+		})
+	}
+}
+
+// TestAFailedBuildSaysWhere: the run decides by the part that failed.
+func TestAFailedBuildSaysWhere(t *testing.T) {
+	t.Parallel()
+	for failing, c := range map[string]struct {
+		apps []string
+		want activities.BuildStep
+	}{
+		"promote-site":     {nil, activities.StepSite},
+		"configure":        {[]string{"erpnext"}, activities.StepSite},
+		"install-app":      {[]string{"erpnext"}, activities.StepApps},
+		"add-user":         {nil, activities.StepOpen},
+		"enable-scheduler": {[]string{"erpnext"}, activities.StepOpen},
+	} {
+		t.Run(failing, func(t *testing.T) {
+			t.Parallel()
+			p, s, ref := toBuild(t, true, c.apps...)
+			s.hosts.fails = failing
+			_, err := s.env.ExecuteActivity(s.BuildTenant, ref)
+			var ended *temporal.ApplicationError
+			require.ErrorAs(t, err, &ended)
+			require.Equal(t, activities.ErrTypeCommand, ended.Type())
+			require.True(t, ended.NonRetryable())
+			var step activities.BuildStep
+			require.NoError(t, ended.Details(&step))
+			require.Equal(t, c.want, step)
+			require.Zero(t, p.number(`SELECT count(*) FROM tenants WHERE state = 'active'`))
+		})
+	}
+}

@@ -1,0 +1,161 @@
+package pgtest
+
+import (
+	"bufio"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Counter is a proxy in front of a database that counts what is executed through it:
+// statements of any kind, transaction control included, as the server gets them.
+type Counter struct {
+	URL string // of the database, through the proxy
+
+	mu    sync.Mutex
+	total int
+	texts map[string]int
+}
+
+// Count starts a proxy in front of the database at a URL, for as long as the test runs.
+func Count(t testing.TB, database string) *Counter {
+	t.Helper()
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	network, target := "tcp", u.Host
+	if dir := u.Query().Get("host"); strings.HasPrefix(dir, "/") {
+		port := u.Query().Get("port")
+		if port == "" {
+			port = "5432"
+		}
+		network, target = "unix", dir+"/.s.PGSQL."+port
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed when the test ends
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	q := u.Query()
+	q.Del("host")
+	q.Del("port")
+	q.Set("sslmode", "disable") // the proxy reads along
+	u.Host, u.RawQuery = l.Addr().String(), q.Encode()
+	c := &Counter{URL: u.String(), texts: map[string]int{}}
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go c.serve(in, network, target)
+		}
+	}()
+	return c
+}
+
+func (c *Counter) serve(in net.Conn, network, target string) {
+	defer func() { _ = in.Close() }()
+	out, err := net.Dial(network, target) //nolint:noctx // lives as long as the connection in
+	if err != nil {
+		return
+	}
+	defer func() { _ = out.Close() }()
+	go func() {
+		_, _ = io.Copy(in, out)
+		_ = in.Close()
+	}()
+	s := session{counter: c, prepared: map[string]string{}, bound: map[string]string{}}
+	r := bufio.NewReaderSize(in, 1<<16)
+	for first := true; ; first = false {
+		message, err := read(r, first)
+		if err != nil {
+			return
+		}
+		if !first {
+			s.note(message[0], message[5:])
+		}
+		if _, err := out.Write(message); err != nil {
+			return
+		}
+	}
+}
+
+// read reads one message of a client; the first of a connection has no type.
+func read(r io.Reader, first bool) ([]byte, error) {
+	head := 5
+	if first {
+		head = 4
+	}
+	message := make([]byte, head)
+	if _, err := io.ReadFull(r, message); err != nil {
+		return nil, err
+	}
+	length := int(binary.BigEndian.Uint32(message[head-4:])) - 4
+	message = append(message, make([]byte, max(length, 0))...)
+	_, err := io.ReadFull(r, message[head:])
+	return message, err
+}
+
+// session knows the text of what one connection executes.
+type session struct {
+	counter         *Counter
+	prepared, bound map[string]string
+}
+
+func (s *session) note(kind byte, body []byte) {
+	text := func() string {
+		t, rest, _ := strings.Cut(string(body), "\x00")
+		body = []byte(rest)
+		return t
+	}
+	switch kind {
+	case 'P':
+		name := text()
+		s.prepared[name] = text()
+	case 'B':
+		portal := text()
+		s.bound[portal] = s.prepared[text()]
+	case 'E':
+		s.counter.add(s.bound[text()])
+	case 'Q':
+		s.counter.add(text())
+	}
+}
+
+// ping is what the pool sends on connections that were idle.
+const ping = "-- ping"
+
+func (c *Counter) add(text string) {
+	text = strings.Join(strings.Fields(text), " ")
+	if text == ping || text == ";" || text == "" {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.total++
+	c.texts[text]++
+}
+
+// Reset forgets what was counted.
+func (c *Counter) Reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.total, c.texts = 0, map[string]int{}
+}
+
+// Statements is how many were executed since the last Reset, and how often each.
+func (c *Counter) Statements() (total int, texts map[string]int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	texts = make(map[string]int, len(c.texts))
+	for k, v := range c.texts {
+		texts[k] = v
+	}
+	return c.total, texts
+}
