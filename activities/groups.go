@@ -502,6 +502,7 @@ type GroupSweepResult struct {
 	Unknown int `json:"unknown"` // of those, not reached
 	Died    int `json:"died"`    // instances
 	Removed int `json:"removed"` // containers of stopped instances
+	Servers int `json:"servers"` // that may run instances
 }
 
 // SweepGroups looks for groups whose run was lost or whose servers are gone, for
@@ -531,6 +532,7 @@ func (a *Groups) SweepGroups(ctx context.Context) (GroupSweepResult, error) {
 	a.turn.n++
 	n := a.turn.n
 	a.turn.Unlock()
+	r.Servers = len(w.Servers)
 	for _, id := range Turn(w.Servers, n, a.Settings.Hosts) {
 		if ctx.Err() != nil {
 			break

@@ -249,8 +249,8 @@ func (a *Tenants) PlanWarmPool(ctx context.Context, in WarmPoolInput) (WarmPoolP
 		return plan, err
 	}
 	if !begun {
-		missing := min(w.Target-w.Claimable-w.Coming, 2*w.Target-w.Claimable-w.Coming-w.Broken, a.Settings.ScaleOutMaxRun)
-		if missing <= 0 || w.TenantsWait || w.Provider == "" {
+		missing := a.missingWarm(w)
+		if missing == 0 {
 			return plan, nil
 		}
 		round = tenant.ScalingRound{Round: in.Key, ScalingEvent: tenant.ScalingEvent{Region: in.Region, Role: prego.RoleNode, Trigger: "warm_pool", Requested: missing, WorkflowID: in.WorkflowID}}
@@ -275,6 +275,7 @@ type SweepResult struct {
 	Released  int `json:"released"`
 	Refills   int `json:"refills"`
 	Regions   int `json:"regions"`
+	Fleets    int `json:"fleets,omitempty"` // fleets, regions and warm pools whose runs were started
 }
 
 // SweepTenants starts what no run handles: lost runs, expired timers, leftover
@@ -282,75 +283,103 @@ type SweepResult struct {
 func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 	stop := keepAlive(ctx)
 	defer stop()
-	var r SweepResult
-	var errs []error
-	try := func(err error) bool {
-		if err != nil {
-			errs = append(errs, err)
-		}
-		return err == nil
+	r, err := a.sweepTenants(ctx)
+	fleet := a.sweepFleet(ctx, &r)
+	return r, errors.Join(err, fleet)
+}
+
+// SweepTenantWork is SweepTenants without what concerns the fleet.
+func (a *Tenants) SweepTenantWork(ctx context.Context) (SweepResult, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	return a.sweepTenants(ctx)
+}
+
+// attempts collects the errors of steps that don't depend on each other.
+type attempts []error
+
+func (t *attempts) ok(err error) bool {
+	if err != nil {
+		*t = append(*t, err)
 	}
+	return err == nil
+}
+
+func (a *Tenants) sweepTenants(ctx context.Context) (r SweepResult, err error) {
 	w, leftovers, err := a.Store.FindTenantWork(ctx, a.Settings.OrphanQuiet, a.Settings.ReserveFor)
 	if err != nil {
 		return r, err
 	}
+	var try attempts
 	for _, t := range w.Expired {
 		changed, err := a.Store.ExpireTenant(ctx, t.TenantID, a.Settings.Periods)
-		if try(err) && changed {
+		if try.ok(err) && changed {
 			r.Expired++
 			w.Changes = append(w.Changes, string(t.TenantID))
 		}
 	}
 	for _, t := range w.Provisions {
 		started, err := a.Runs.EnsureTenantProvision(ctx, t.TenantID, t.Generation)
-		if try(err) && started {
+		if try.ok(err) && started {
 			r.Restarted++
-			try(a.Store.AddTenantEvent(ctx, tenant.Event{TenantID: t.TenantID, Step: tenant.StepRunRestarted, Actor: string(prego.ActorSystem)}, ""))
+			try.ok(a.Store.AddTenantEvent(ctx, tenant.Event{TenantID: t.TenantID, Step: tenant.StepRunRestarted, Actor: string(prego.ActorSystem)}, ""))
 		}
 	}
 	for _, id := range w.Changes {
 		started, err := a.Runs.EnsureTenantChange(ctx, prego.TenantID(id))
-		if try(err) && started {
+		if try.ok(err) && started {
 			r.Changed++
 		}
 	}
 	for _, id := range leftovers {
-		if try(a.ReleaseTenant(ctx, ReleaseInput{TenantID: prego.TenantID(id), Reason: "reservation_expired", Fate: tenant.SiteLeft})) {
+		if try.ok(a.ReleaseTenant(ctx, ReleaseInput{TenantID: prego.TenantID(id), Reason: "reservation_expired", Fate: tenant.SiteLeft})) {
 			r.Released++
-		}
-	}
-	try(a.sweepPools(ctx, &r))
-	try(a.Store.SettleDemand(ctx, time.Hour))
-	fleets, err := a.Store.OpenFleets(ctx, a.Settings.OrphanQuiet)
-	try(err)
-	for _, id := range fleets {
-		try(a.Runs.EnsureScaleFleet(ctx, prego.FleetID(id)))
-	}
-	for _, region := range prego.Regions() {
-		for _, role := range []prego.Role{prego.RoleApp, prego.RoleDBShard, prego.RoleRedisPool} {
-			demand, err := a.demand(ctx, region, role)
-			if !try(err) {
-				continue
-			}
-			want, _, err := a.wanted(ctx, region, role, demand)
-			if !try(err) {
-				continue
-			}
-			a.Metrics.Waiting.WithLabelValues(string(region), string(role)).Set(float64(waitingIn(demand)))
-			switch o := demand[0].ShortOf; {
-			case len(want) > 0:
-				try(a.Runs.EnsureScaleOut(ctx, region, role, "scale_out_required"))
-			case a.aboveThreshold(o) && len(o.InFlight) == 0:
-				try(a.Runs.EnsureScaleOut(ctx, region, role, "threshold"))
-			}
 		}
 	}
 	for _, region := range w.Regions {
 		r.Regions++
 		_, err := a.ServeQueue(ctx, region)
-		try(err)
+		try.ok(err)
 	}
-	return r, errors.Join(errs...)
+	return r, errors.Join(try...)
+}
+
+// sweepFleet starts what pools and fleets are short of. It only reads, and starts runs.
+func (a *Tenants) sweepFleet(ctx context.Context, r *SweepResult) error {
+	var try attempts
+	try.ok(a.sweepPools(ctx, r))
+	try.ok(a.Store.SettleDemand(ctx, time.Hour))
+	fleets, err := a.Store.OpenFleets(ctx, a.Settings.OrphanQuiet)
+	try.ok(err)
+	for _, id := range fleets {
+		r.Fleets++
+		try.ok(a.Runs.EnsureScaleFleet(ctx, prego.FleetID(id)))
+	}
+	for _, region := range prego.Regions() {
+		for _, role := range []prego.Role{prego.RoleApp, prego.RoleDBShard, prego.RoleRedisPool} {
+			demand, err := a.demand(ctx, region, role)
+			if !try.ok(err) {
+				continue
+			}
+			want, _, err := a.wanted(ctx, region, role, demand)
+			if !try.ok(err) {
+				continue
+			}
+			a.Metrics.Waiting.WithLabelValues(string(region), string(role)).Set(float64(waitingIn(demand)))
+			trigger := ""
+			switch o := demand[0].ShortOf; {
+			case len(want) > 0:
+				trigger = "scale_out_required"
+			case a.aboveThreshold(o) && len(o.InFlight) == 0:
+				trigger = "threshold"
+			default:
+				continue
+			}
+			r.Fleets++
+			try.ok(a.Runs.EnsureScaleOut(ctx, region, role, trigger))
+		}
+	}
+	return errors.Join(try...)
 }
 
 func (a *Tenants) sweepPools(ctx context.Context, r *SweepResult) error {
@@ -374,9 +403,39 @@ func (a *Tenants) sweepPools(ctx context.Context, r *SweepResult) error {
 		return err
 	}
 	for _, p := range warm {
+		needed, err := a.warmPoolNeedsRun(ctx, p.Region, p.Plan)
+		if err != nil {
+			return err
+		}
+		if !needed {
+			continue
+		}
 		if err := a.Runs.EnsureWarmPool(ctx, p.Region, p.Plan); err != nil {
 			return err
 		}
+		r.Fleets++
 	}
 	return nil
+}
+
+// missingWarm is how many servers a warm pool may create now.
+func (a *Tenants) missingWarm(w tenant.WarmState) int {
+	if w.TenantsWait || w.Provider == "" {
+		return 0
+	}
+	return max(0, min(w.Target-w.Claimable-w.Coming, 2*w.Target-w.Claimable-w.Coming-w.Broken, a.Settings.ScaleOutMaxRun))
+}
+
+// warmPoolNeedsRun reports whether PlanWarmPool would find something to do.
+func (a *Tenants) warmPoolNeedsRun(ctx context.Context, region prego.Region, plan prego.Plan) (bool, error) {
+	w, err := a.Store.WarmPool(ctx, region, plan, a.Settings.Image)
+	if err != nil || a.missingWarm(w) > 0 {
+		return true, err
+	}
+	bare, err := a.Store.WarmBare(ctx, region, plan)
+	if err != nil || len(bare) > 0 || w.Claimable < w.Target {
+		return len(bare) > 0, err
+	}
+	stale, err := a.Store.WarmStale(ctx, region, plan, a.Settings.Image, a.Settings.FailureMemory)
+	return len(stale) > 0, err
 }

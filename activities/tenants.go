@@ -63,6 +63,9 @@ type TenantStore interface {
 	GetServer(ctx context.Context, serverID prego.ServerID) (server.Server, error)
 
 	SiteErased(ctx context.Context, tenantID prego.TenantID) error
+	TenantsNeedSweep(ctx context.Context, quiet time.Duration) (bool, error)
+	StorageDue(ctx context.Context, every time.Duration) (bool, error)
+	FleetSize(ctx context.Context) (int, error)
 	TakeStorageTurns(ctx context.Context, every time.Duration, limit int) ([]tenant.StorageTurn, error)
 	KeepSiteUsage(ctx context.Context, tenantID prego.TenantID, size tenant.SiteSize, rules tenant.StorageRules) (tenant.StorageLevel, error)
 	SiteUsage(ctx context.Context, tenantID prego.TenantID) (*tenant.SiteUsage, error)
@@ -92,6 +95,8 @@ type TenantRuns interface {
 	EnsureRefill(ctx context.Context, appServerID prego.ServerID) error
 	EnsureWarmPool(ctx context.Context, region prego.Region, plan prego.Plan) error
 	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
+	StartTenantSweep(ctx context.Context) error
+	StartMeasureSites(ctx context.Context) error
 }
 
 // TenantSettings are the numbers that tenants' steps and runs use.

@@ -52,4 +52,19 @@ CREATE INDEX instances_by_server ON instances (server_id) INCLUDE (memory_limit_
 -- What stands ready on each server, for the sweep of all pools.
 CREATE INDEX site_pool_ready ON site_pool (app_server_id, db_shard_id) WHERE state = 'available' OR (state = 'reserved' AND tenant_id IS NULL);
 
+-- Who looks whether a sweep has something to do, and when somebody did. A look that is
+-- under way is leased: when its worker dies, another one looks as soon as the lease ends.
+CREATE TABLE looks (
+    look          text PRIMARY KEY,
+    holder        text NOT NULL,
+    leased_until  timestamptz NOT NULL,
+    began_at      timestamptz NOT NULL,
+    every_seconds double precision NOT NULL,
+    pause_seconds double precision NOT NULL DEFAULT 0, -- at least, until the next one
+    looked_at     timestamptz, -- when one last succeeded
+    found_at      timestamptz, -- when one last found something to do
+    took_seconds  double precision NOT NULL DEFAULT 0,
+    error         text NOT NULL DEFAULT '' -- of the last one, '' if it succeeded
+);
+
 ANALYZE tenants;

@@ -100,10 +100,21 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 	return nil
 }
 
-// SweepTenants starts what no run handles, on a schedule.
-func SweepTenants(ctx workflow.Context) (activities.SweepResult, error) {
+// SweepTenantsInput says what to look at.
+type SweepTenantsInput struct {
+	// TenantsOnly leaves out pools and fleets: a worker looks at them by itself.
+	TenantsOnly bool `json:"tenants_only,omitempty"`
+}
+
+// SweepTenants starts what no run handles: on a schedule, and when a worker saw that there
+// is something.
+func SweepTenants(ctx workflow.Context, in SweepTenantsInput) (activities.SweepResult, error) {
 	var steps *activities.Tenants
 	var result activities.SweepResult
-	err := workflow.ExecuteActivity(periodic(call(ctx, "look for tenants, pools and queues that nobody sees to", 5*time.Minute)), steps.SweepTenants).Get(ctx, &result)
+	step := steps.SweepTenants
+	if in.TenantsOnly {
+		step = steps.SweepTenantWork
+	}
+	err := workflow.ExecuteActivity(periodic(call(ctx, "look for tenants, pools and queues that nobody sees to", 5*time.Minute)), step).Get(ctx, &result)
 	return result, err
 }

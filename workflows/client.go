@@ -187,12 +187,10 @@ func (c *Client) RunURL(workflowID string) string {
 
 // ScheduleSettings say how often the periodic runs start.
 type ScheduleSettings struct {
-	ReconcileEvery   time.Duration
-	SweepEvery       time.Duration
-	TenantSweepEvery time.Duration
-	GroupSweepEvery  time.Duration
-	CatalogEvery     time.Duration
-	StorageSweep     time.Duration
+	ReconcileEvery time.Duration
+	CatalogEvery   time.Duration
+	// NetEvery is how often the sweeps run that a worker looks for by itself.
+	NetEvery time.Duration
 }
 
 // EnsureSchedules creates or updates the schedules of the periodic runs.
@@ -201,19 +199,20 @@ func (c *Client) EnsureSchedules(ctx context.Context, s ScheduleSettings) error 
 		id       string
 		every    time.Duration
 		workflow any
+		args     []any
 	}{
-		{server.ReconcileWorkflowID(c.Environment), s.ReconcileEvery, Reconcile},
-		{server.SweepWorkflowID(c.Environment), s.SweepEvery, SweepHeartbeats},
-		{tenant.SweepWorkflowID(c.Environment), s.TenantSweepEvery, SweepTenants},
-		{workload.GroupSweepWorkflowID(c.Environment), s.GroupSweepEvery, SweepGroups},
-		{server.CatalogWorkflowID(c.Environment), s.CatalogEvery, RefreshCatalog},
-		{tenant.StorageWorkflowID(c.Environment), s.StorageSweep, MeasureSites},
+		{id: server.ReconcileWorkflowID(c.Environment), every: s.ReconcileEvery, workflow: Reconcile},
+		{id: server.SweepWorkflowID(c.Environment), every: s.NetEvery, workflow: SweepHeartbeats},
+		{id: tenant.SweepWorkflowID(c.Environment), every: s.NetEvery, workflow: SweepTenants, args: []any{SweepTenantsInput{}}},
+		{id: workload.GroupSweepWorkflowID(c.Environment), every: s.NetEvery, workflow: SweepGroups},
+		{id: server.CatalogWorkflowID(c.Environment), every: s.CatalogEvery, workflow: RefreshCatalog},
+		{id: tenant.StorageWorkflowID(c.Environment), every: s.NetEvery, workflow: MeasureSites},
 	} {
 		spec := client.ScheduleSpec{
 			Intervals: []client.ScheduleIntervalSpec{{Every: e.every}},
 			Jitter:    e.every / 10,
 		}
-		action := &client.ScheduleWorkflowAction{ID: e.id + "/scheduled", Workflow: e.workflow, TaskQueue: c.TaskQueue}
+		action := &client.ScheduleWorkflowAction{ID: e.id + "/scheduled", Workflow: e.workflow, Args: e.args, TaskQueue: c.TaskQueue}
 		_, err := c.Temporal.ScheduleClient().Create(ctx, client.ScheduleOptions{
 			ID: e.id, Spec: spec, Action: action,
 			Overlap: enumspb.SCHEDULE_OVERLAP_POLICY_SKIP, CatchupWindow: e.every,

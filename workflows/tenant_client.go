@@ -125,6 +125,18 @@ func (c *Client) StartWarmPool(ctx context.Context, region prego.Region, plan pr
 	return id, c.demand(ctx, id, fmt.Sprintf("Fill the warm pool of plan %s in %s", plan, region), "fill", FillWarmPool, WarmPoolInput{Region: region, Plan: plan})
 }
 
+// StartTenantSweep starts a sweep of tenants unless one is running that a look started.
+func (c *Client) StartTenantSweep(ctx context.Context) error {
+	_, err := c.start(ctx, tenant.SweepWorkflowID(c.Environment)+"/found", "See to tenants that have no run", SweepTenants, SweepTenantsInput{TenantsOnly: true})
+	return err
+}
+
+// StartMeasureSites starts measuring sites unless a run is that a look started.
+func (c *Client) StartMeasureSites(ctx context.Context) error {
+	_, err := c.start(ctx, tenant.StorageWorkflowID(c.Environment)+"/found", "Measure sites whose turn it is", MeasureSites)
+	return err
+}
+
 // FleetRunID is the id of the runs that carry out a fleet's actions.
 func (c *Client) FleetRunID(fleetID prego.FleetID) string {
 	return server.FleetWorkflowID(c.Environment, fleetID)

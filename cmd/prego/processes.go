@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -206,8 +207,11 @@ func runWorker(ctx context.Context, queues []string) error {
 		return err
 	}
 	schedules := workflows.ScheduleSettings{
-		ReconcileEvery: p.cfg.Worker.ReconcileEvery, SweepEvery: p.cfg.Worker.SweepEvery, TenantSweepEvery: p.cfg.Tenants.SweepEvery,
-		GroupSweepEvery: p.cfg.Workloads.SweepEvery, CatalogEvery: p.cfg.Worker.CatalogEvery, StorageSweep: p.cfg.Tenants.StorageSweep,
+		ReconcileEvery: p.cfg.Worker.ReconcileEvery, CatalogEvery: p.cfg.Worker.CatalogEvery, NetEvery: p.cfg.Worker.NetEvery,
+	}
+	looker := newLooker(p, fleet, tenants, groups)
+	if !slices.Contains(served, workflows.QueuePeriodic) {
+		looker.Looks = nil
 	}
 	if err := ensureSchedules(ctx, p, runs, schedules); err != nil {
 		return err
@@ -217,7 +221,7 @@ func runWorker(ctx context.Context, queues []string) error {
 		return err
 	}
 	watchCatalog(ctx, p, runs, catalogs)
-	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, time.Now))
+	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, time.Now), worker.NewLookAge(p.db, p.log, time.Now))
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, p.ready(runs)) })
 	g.Go(func() error { return relayed.Serve(ctx, l, ca.RelayTLS(), p.cfg.Worker.StopTimeout) })
@@ -226,7 +230,7 @@ func runWorker(ctx context.Context, queues []string) error {
 			return fmt.Errorf("worker: %w", err)
 		}
 		p.log.Info("working on task queue "+p.cfg.Temporal.TaskQueue, zap.Any("queues", served))
-		<-ctx.Done()
+		_ = looker.Run(ctx)
 		w.Stop()
 		return nil
 	})

@@ -246,7 +246,8 @@ type Worker struct {
 	OrphanAge         time.Duration `env:"PREGO_ORPHAN_AGE" envDefault:"45m"` // more than the longest provisioning attempt
 	OrphanMaxPerRun   int           `env:"PREGO_ORPHAN_MAX_PER_RUN" envDefault:"10"`
 	OrphanBreakerPct  float64       `env:"PREGO_ORPHAN_BREAKER_PCT" envDefault:"5"` // share of the fleet above which nothing is destroyed
-	SweepEvery        time.Duration `env:"PREGO_SWEEP_EVERY" envDefault:"10s"`
+	SweepEvery        time.Duration `env:"PREGO_SWEEP_EVERY" envDefault:"10s"`      // how often silent agents are looked for
+	NetEvery          time.Duration `env:"PREGO_SWEEP_NET_EVERY" envDefault:"15m"`  // how often each sweep runs although no worker found anything to do
 	DegradedAfter     time.Duration `env:"PREGO_DEGRADED_AFTER" envDefault:"60s"`
 	FailedAfter       time.Duration `env:"PREGO_FAILED_AFTER" envDefault:"300s"`
 	FreezePct         float64       `env:"PREGO_FREEZE_PCT" envDefault:"20"`                 // share of the fleet falling silent at once above which nobody is marked
@@ -382,6 +383,9 @@ func (c Config) check() []error {
 	}
 	if c.Worker.ImageKeep < 1 || c.Worker.ImageKeep > 20 || c.Worker.ImageBuildTimeout <= 0 {
 		bad("PREGO_IMAGE_KEEP and PREGO_IMAGE_BUILD_TIMEOUT", "must be 1 to 20, and above 0")
+	}
+	if c.Worker.NetEvery <= 0 {
+		bad("PREGO_SWEEP_NET_EVERY", "must be above 0")
 	}
 	if c.Worker.CatalogEvery < time.Minute {
 		bad("PREGO_CATALOG_EVERY", "must be at least 1m")

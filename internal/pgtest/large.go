@@ -57,7 +57,7 @@ func largeRows(n int) []string {
 				CASE WHEN i >= %[1]d - 100 THEN 'enterprise' ELSE (ARRAY['starter', 'business'])[1 + i %% 2] END, 10, 10, 'shared', '', state, CASE state WHEN 'provisioning' THEN '' ELSE state END,
 				CASE WHEN state IN ('active', 'suspended', 'grace_period') THEN 't-' || i ELSE '' END, 'bench', now() - make_interval(secs => i), now() - make_interval(secs => i)
 			FROM (SELECT i, CASE WHEN i %% 1000 = 1 THEN 'provisioning' WHEN i %% 1000 = 2 THEN 'failed' WHEN i %% 1000 = 3 THEN 'suspended' WHEN i %% 1000 = 4 THEN 'data_purged'
-				WHEN i > %[1]d - 50 THEN 'grace_period' WHEN i < 2000 THEN 'data_purged' ELSE 'active' END AS state`, 10*n, 10*n, orgs) + `) i`,
+				WHEN i > %[1]d - 50 THEN 'grace_period' WHEN i < %[1]d / 500 THEN 'data_purged' ELSE 'active' END AS state`, 10*n, 10*n, orgs) + `) i`,
 		fmt.Sprintf(`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
 			SELECT tenant_id, 's-' || (i %% %[1]d / 18 * 20 + 2 + i %% 18), 's-' || (i %% %[1]d / 18 * 20), 's-' || (i %% %[1]d / 18 * 20 + 1), 't-' || i, 'd' || i, 'hetzner', 'best_fit'
 			FROM (SELECT tenant_id, substr(tenant_id, 3)::int AS i FROM tenants WHERE state IN ('active', 'suspended', 'grace_period')) t`, n*9/10),
@@ -88,7 +88,7 @@ func largeRows(n int) []string {
 		rows(`INSERT INTO org_events (org_id, at, type, subject, actor) SELECT CASE WHEN i %% 10 = 0 THEN 'o-0' ELSE 'o-' || i %% %[2]d END, now() - make_interval(secs => %[1]d - i),
 				CASE WHEN i < 20 THEN 'volume.create' ELSE 'group.scale' END, 'g-' || i, CASE WHEN i < 20 THEN 'ann' ELSE 'operator' END`, 10*n, 10*n, orgs),
 		rows(`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, status, server_id, site, created_by, created_at, finished_at)
-			SELECT 'n-' || i, CASE WHEN i %% 10 = 0 THEN 'o-0' ELSE 'o-' || i %% %[2]d END, 't-' || i %% (%[1]d / 3), CASE WHEN i >= %[1]d - 20 THEN 'running' WHEN i < 2000 THEN 'deleted' ELSE 'succeeded' END, 's-2', 't',
+			SELECT 'n-' || i, CASE WHEN i %% 10 = 0 THEN 'o-0' ELSE 'o-' || i %% %[2]d END, 't-' || i %% (%[1]d / 3), CASE WHEN i >= %[1]d - 20 THEN 'running' WHEN i < %[1]d / 500 THEN 'deleted' ELSE 'succeeded' END, 's-2', 't',
 				'bench', now() - make_interval(secs => i), now()`, 10*n, 10*n, orgs),
 		rows(`INSERT INTO restore_jobs (job_id, org_id, tenant_id, snapshot_id, status, created_by, created_at)
 			SELECT 'j-' || i, CASE WHEN i %% 10 = 0 THEN 'o-0' ELSE 'o-' || i %% %[2]d END, 't-' || i, 'n-' || i, CASE WHEN i >= %[1]d - 20 THEN 'failed' ELSE 'succeeded' END, 'bench', now() - make_interval(secs => i)`, n, n, orgs),

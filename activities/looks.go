@@ -1,0 +1,63 @@
+package activities
+
+import (
+	"context"
+
+	"github.com/prego/prego"
+)
+
+// Looks are what a worker repeats by itself, without a run: a statement that finds out
+// whether there is something to do. What is to be done is a run of its own. None of them
+// is an activity.
+
+// LookAtAgents marks agents that fell silent. One statement does.
+func LookAtAgents(a *Reconciler) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		r, err := a.SweepSilent(ctx)
+		return prego.LookResult{Found: r.Degraded+r.Failed > 0, Pause: prego.FleetPause(r.Fleet)}, err
+	}
+}
+
+// LookAtTenants starts the sweep of tenants if it would find something.
+func LookAtTenants(a *Tenants) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		found, err := a.Store.TenantsNeedSweep(ctx, a.Settings.OrphanQuiet)
+		if err == nil && found {
+			err = a.Runs.StartTenantSweep(ctx)
+		}
+		return prego.LookResult{Found: found}, err
+	}
+}
+
+// LookAtFleet starts what pools and fleets are short of.
+func LookAtFleet(a *Tenants) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		size, err := a.Store.FleetSize(ctx)
+		if err != nil {
+			return prego.LookResult{}, err
+		}
+		var r SweepResult
+		err = a.sweepFleet(ctx, &r)
+		return prego.LookResult{Found: r.Refills+r.Fleets > 0, Pause: prego.FleetPause(size)}, err
+	}
+}
+
+// LookAtStorage starts the measurement of sites if it is some site's turn.
+func LookAtStorage(a *Tenants) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		due, err := a.Store.StorageDue(ctx, a.Settings.StorageEvery)
+		if err == nil && due {
+			err = a.Runs.StartMeasureSites(ctx)
+		}
+		return prego.LookResult{Found: due}, err
+	}
+}
+
+// LookAtGroups wakes the runs of process groups that have something to do, and compares
+// the containers of some servers with their instances.
+func LookAtGroups(a *Groups) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		r, err := a.SweepGroups(ctx)
+		return prego.LookResult{Found: r.Woken+r.Died+r.Removed > 0, Pause: prego.FleetPause(r.Servers)}, err
+	}
+}

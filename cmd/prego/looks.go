@@ -1,0 +1,24 @@
+package main
+
+import (
+	"crypto/rand"
+	"os"
+
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/worker"
+)
+
+// newLooker has what a worker looks for by itself; the sweeps' schedules are the net below.
+func newLooker(p *process, fleet *activities.Reconciler, tenants *activities.Tenants, groups *activities.Groups) *worker.Looker {
+	host, _ := os.Hostname()
+	return &worker.Looker{
+		Store: p.db, Holder: host + "/" + rand.Text(), Log: p.log.Named("looks"), Lease: worker.LookLease,
+		Looks: []worker.Look{
+			{Name: "agents", Every: p.cfg.Worker.SweepEvery, Do: activities.LookAtAgents(fleet)},
+			{Name: "tenants", Every: p.cfg.Tenants.SweepEvery, Do: activities.LookAtTenants(tenants)},
+			{Name: "fleet", Every: p.cfg.Tenants.SweepEvery, Do: activities.LookAtFleet(tenants)},
+			{Name: "groups", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtGroups(groups)},
+			{Name: "storage", Every: p.cfg.Tenants.StorageSweep, Do: activities.LookAtStorage(tenants)},
+		},
+	}
+}

@@ -1,0 +1,91 @@
+package worker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// LookSource returns all looks.
+type LookSource interface {
+	Looks(ctx context.Context) ([]prego.Look, error)
+}
+
+// looksEvery bounds how often the source is read, however many scrape.
+const looksEvery = 5 * time.Second
+
+// LookAge exports when each look last happened. Every worker exports the same values, since
+// it reads the rows.
+type LookAge struct {
+	source LookSource
+	log    *zap.Logger
+	now    func() time.Time
+
+	looked, found, every, took, failing *prometheus.Desc
+
+	mu    sync.Mutex
+	tried time.Time
+	last  []prego.Look
+}
+
+// NewLookAge creates the collector.
+func NewLookAge(source LookSource, log *zap.Logger, now func() time.Time) *LookAge {
+	of := []string{"look"}
+	return &LookAge{
+		source: source, log: log, now: now,
+		looked:  prometheus.NewDesc("prego_look_timestamp_seconds", "When a worker last looked whether there is something to do; 0 for never.", of, nil),
+		found:   prometheus.NewDesc("prego_look_found_timestamp_seconds", "When a look last found something to do; 0 for never.", of, nil),
+		every:   prometheus.NewDesc("prego_look_interval_seconds", "How long from the beginning of one look to that of the next.", of, nil),
+		took:    prometheus.NewDesc("prego_look_duration_seconds", "How long the last look took.", of, nil),
+		failing: prometheus.NewDesc("prego_look_failing", "Whether the last look failed.", of, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *LookAge) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.looked
+	ch <- c.found
+	ch <- c.every
+	ch <- c.took
+	ch <- c.failing
+}
+
+// Collect implements prometheus.Collector. If the rows can't be read, the last values are
+// exported.
+func (c *LookAge) Collect(ch chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.now(); c.tried.IsZero() || now.Sub(c.tried) >= looksEvery {
+		c.tried = now
+		ctx, cancel := context.WithTimeout(context.Background(), usagePatience)
+		defer cancel()
+		looks, err := c.source.Looks(ctx)
+		if err != nil {
+			c.log.Warn("when was looked is not read", zap.String("error", prego.Redact(err.Error())))
+		} else {
+			c.last = looks
+		}
+	}
+	at := func(t *time.Time) float64 {
+		if t == nil {
+			return 0
+		}
+		return float64(t.UnixMilli()) / 1000
+	}
+	for _, l := range c.last {
+		failing := 0.0
+		if l.Error != "" {
+			failing = 1
+		}
+		ch <- prometheus.MustNewConstMetric(c.looked, prometheus.GaugeValue, at(l.LookedAt), l.Look)
+		ch <- prometheus.MustNewConstMetric(c.found, prometheus.GaugeValue, at(l.FoundAt), l.Look)
+		ch <- prometheus.MustNewConstMetric(c.every, prometheus.GaugeValue, l.EverySeconds, l.Look)
+		ch <- prometheus.MustNewConstMetric(c.took, prometheus.GaugeValue, l.TookSeconds, l.Look)
+		ch <- prometheus.MustNewConstMetric(c.failing, prometheus.GaugeValue, failing, l.Look)
+	}
+}
