@@ -3,11 +3,13 @@ package activities
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/instance"
+	"github.com/prego/prego/workload"
 )
 
 // FleetGrower starts the run that carries a fleet's actions out. If the start fails, the
@@ -24,10 +26,16 @@ type short struct {
 
 // grow makes fleets grow for all instances that found no place in a region, and says at
 // their groups what is done. It runs under the region's lock.
-func (a *Groups) grow(ctx context.Context, region prego.Region, all []short) error {
+func (a *Groups) grow(ctx context.Context, region prego.Region, all []short, refused []prego.GroupID) error {
 	if len(all) == 0 || a.Fleets == nil {
 		return nil
 	}
+	tried := len(all)
+	others, err := a.backingOff(ctx, region, refused)
+	if err != nil {
+		return err
+	}
+	all = append(all, others...)
 	offers, err := a.Store.InstanceOffers(ctx, region)
 	if err != nil || len(offers) == 0 {
 		return err
@@ -45,7 +53,7 @@ func (a *Groups) grow(ctx context.Context, region prego.Region, all []short) err
 	requests, decisions := make([]instance.Request, len(all)), map[prego.GroupID]instance.Decision{}
 	for i, s := range all {
 		requests[i] = s.request
-		if _, ok := decisions[s.request.GroupID]; !ok {
+		if _, ok := decisions[s.request.GroupID]; !ok && i < tried {
 			decisions[s.request.GroupID] = s.decision
 		}
 	}
@@ -63,7 +71,10 @@ func (a *Groups) grow(ctx context.Context, region prego.Region, all []short) err
 		}
 	}
 	for id, w := range says {
-		d := decisions[id]
+		d, ok := decisions[id]
+		if !ok { // it was told when it was tried
+			continue
+		}
 		code, text := d.Code, d.SelectionReason
 		if w.Code != "" {
 			code = w.Code
@@ -71,7 +82,36 @@ func (a *Groups) grow(ctx context.Context, region prego.Region, all []short) err
 		if w.Text != "" {
 			text += "; " + w.Text
 		}
-		errs = append(errs, a.Store.NoPlace(ctx, id, code, text, nil))
+		errs = append(errs, a.Store.ExplainNoPlace(ctx, id, code, text))
 	}
 	return errors.Join(errs...)
+}
+
+// backingOff are the instances that were tried before and are not tried now: fleets grow
+// for them, too.
+func (a *Groups) backingOff(ctx context.Context, region prego.Region, except []prego.GroupID) (out []short, err error) {
+	waiting, err := a.Store.InstancesBackingOff(ctx, region, except)
+	if err != nil || len(waiting) == 0 {
+		return nil, err
+	}
+	ids := make([]prego.OrgID, len(waiting))
+	for i, d := range waiting {
+		ids[i] = d.OrgID
+	}
+	pools, err := a.Store.PoolsOf(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range waiting {
+		if len(d.Missing) == 0 {
+			out = append(out, slices.Repeat([]short{{request: requestOf(d, pools[string(d.OrgID)])}}, min(d.Wanted, serveAtOnce))...)
+		}
+	}
+	return out, nil
+}
+
+func requestOf(d workload.InstanceDemand, pools []prego.AppliedPool) instance.Request {
+	return instance.Request{
+		GroupID: d.GroupID, MemoryBytes: d.MemoryBytes, CPURequest: d.CPURequest, DiskBytes: d.DiskBytes, Constraint: prego.EffectiveConstraint(d.Constraint, pools), Locations: d.Locations,
+	}
 }

@@ -27,7 +27,10 @@ type GroupStore interface {
 	InstanceServers(ctx context.Context, region prego.Region, groups []prego.GroupID) ([]instance.Server, error)
 	PoolsOf(ctx context.Context, orgIDs []prego.OrgID) (map[string][]prego.AppliedPool, error)
 	Allocate(ctx context.Context, place workload.InstancePlace, retry time.Duration) (workload.InstanceAllocation, error)
-	NoPlace(ctx context.Context, groupID prego.GroupID, reason, message string, decision json.RawMessage) error
+	NoPlace(ctx context.Context, groupID prego.GroupID, reason, message string, decision json.RawMessage, at time.Time, retry time.Duration) error
+	InstancesBackingOff(ctx context.Context, region prego.Region, except []prego.GroupID) ([]workload.InstanceDemand, error)
+	ExplainNoPlace(ctx context.Context, groupID prego.GroupID, reason, message string) error
+	RoomFreed(ctx context.Context, region prego.Region) error
 	InstanceOffers(ctx context.Context, region prego.Region) ([]instance.Offer, error)
 	GrowForInstances(ctx context.Context, region prego.Region, g instance.Growth) error
 	WaitingGroups(ctx context.Context, region prego.Region) ([]workload.GroupRef, error)
@@ -187,7 +190,7 @@ func (a *Groups) ServeInstances(ctx context.Context, region prego.Region) (Serve
 				return err
 			}
 			if !more || time.Now().After(until) {
-				return a.grow(ctx, region, s.short)
+				return a.grow(ctx, region, s.short, s.refused)
 			}
 		}
 	})
@@ -233,14 +236,11 @@ func (a *Groups) servePass(ctx context.Context, region prego.Region, s *serving)
 		return false, err
 	}
 	over := map[prego.GroupID]bool{} // groups that get nothing more in this pass
-	lastShort := map[prego.GroupID]*short{}
+	placed := map[prego.GroupID]int{}
 	for _, d := range demand {
 		id := string(d.GroupID)
 		s.orgs[id] = d.OrgID
 		if over[d.GroupID] {
-			if last := lastShort[d.GroupID]; last != nil {
-				s.short = append(s.short, *last)
-			}
 			continue
 		}
 		got, none, err := a.place(ctx, d, pools[string(d.OrgID)], servers)
@@ -253,13 +253,13 @@ func (a *Groups) servePass(ctx context.Context, region prego.Region, s *serving)
 		switch got {
 		case workload.Allocated:
 			s.Allocated[id]++
+			placed[d.GroupID]++
 			more = true
 		case workload.AllocationLost: // to be tried again
 			over[d.GroupID] = true
 		default:
 			if none != nil {
-				lastShort[d.GroupID] = none
-				s.short = append(s.short, *none)
+				s.short = append(s.short, slices.Repeat([]short{*none}, min(max(d.Wanted-placed[d.GroupID], 1), serveAtOnce))...)
 			}
 			over[d.GroupID], more = true, true
 			s.refused = append(s.refused, d.GroupID)
@@ -272,11 +272,9 @@ func (a *Groups) servePass(ctx context.Context, region prego.Region, s *serving)
 // for the next one. It tells of an instance for which no server has room.
 func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []prego.AppliedPool, servers []instance.Server) (workload.AllocationOutcome, *short, error) {
 	if len(d.Missing) > 0 {
-		return workload.AllocationNone, nil, a.Store.NoPlace(ctx, d.GroupID, workload.ReasonVolumeMissing, "no volume of the group is mounted at "+strings.Join(d.Missing, ", "), nil)
+		return workload.AllocationNone, nil, a.Store.NoPlace(ctx, d.GroupID, workload.ReasonVolumeMissing, "no volume of the group is mounted at "+strings.Join(d.Missing, ", "), nil, d.At, a.Settings.Retry)
 	}
-	r := instance.Request{
-		GroupID: d.GroupID, MemoryBytes: d.MemoryBytes, CPURequest: d.CPURequest, DiskBytes: d.DiskBytes, Constraint: prego.EffectiveConstraint(d.Constraint, pools), Locations: d.Locations,
-	}
+	r := requestOf(d, pools)
 	for try := 1; ; try++ {
 		decision := instance.Place(r, servers)
 		b, err := json.Marshal(decision)
@@ -284,7 +282,7 @@ func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []p
 			return "", nil, err
 		}
 		if decision.ServerID == "" {
-			return workload.AllocationNone, &short{r, decision}, a.Store.NoPlace(ctx, d.GroupID, decision.Code, decision.SelectionReason, b)
+			return workload.AllocationNone, &short{r, decision}, a.Store.NoPlace(ctx, d.GroupID, decision.Code, decision.SelectionReason, b, d.At, a.Settings.Retry)
 		}
 		a.hook("group/allocate")
 		got, err := a.Store.Allocate(ctx, workload.InstancePlace{GroupID: d.GroupID, ServerID: decision.ServerID, Decision: b}, a.Settings.Retry)
@@ -334,7 +332,9 @@ func (a *Groups) serverFree(ctx context.Context, serverID prego.ServerID) {
 
 // wakeRegion wakes the groups that wait for capacity in a region, in order.
 func (a *Groups) wakeRegion(ctx context.Context, region prego.Region) {
+	freed := a.Store.RoomFreed(ctx, region)
 	groups, err := a.Store.WaitingGroups(ctx, region)
+	err = errors.Join(freed, err)
 	for _, g := range groups {
 		err = errors.Join(err, a.Runs.WakeGroup(ctx, g.GroupID, g.OrgID))
 	}
@@ -468,6 +468,9 @@ func (a *Groups) StopInstance(ctx context.Context, id string) error {
 		return fromGroups(err)
 	}
 	a.hook("instance/stopped")
+	if err := a.Store.RoomFreed(ctx, h.Region); err != nil {
+		return err
+	}
 	served, err := a.ServeInstances(ctx, h.Region)
 	if served.Busy {
 		// A serving worker may have looked before this became free.

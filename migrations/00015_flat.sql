@@ -67,4 +67,17 @@ CREATE TABLE looks (
     error         text NOT NULL DEFAULT '' -- of the last one, '' if it succeeded
 );
 
+-- Groups whose instances fit nowhere are tried again later and later, until something became
+-- free in their region, or another release of theirs is wanted. Of those that are due, who was
+-- tried longest ago is first.
+ALTER TABLE process_groups
+    ADD COLUMN tried_at      timestamptz, -- NULL: never
+    ADD COLUMN tried_release integer NOT NULL DEFAULT 0,
+    ADD COLUMN tries         integer NOT NULL DEFAULT 0, -- in vain, since one found a place
+    ADD COLUMN retry_at      timestamptz;
+CREATE TABLE region_room (
+    region   text PRIMARY KEY,
+    freed_at timestamptz NOT NULL -- when room for instances last became free
+);
+
 ANALYZE tenants;

@@ -401,6 +401,8 @@ type GroupPlan struct {
 
 // InstanceDemand is one instance that needs a place.
 type InstanceDemand struct {
+	At          time.Time // when it was read: room that became free before is known
+	Wanted      int       // instances of the group
 	GroupID     prego.GroupID
 	OrgID       prego.OrgID
 	MemoryBytes int64 // including the overhead

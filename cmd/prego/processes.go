@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 

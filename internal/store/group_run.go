@@ -275,31 +275,6 @@ func (s *Store) ServeInstances(ctx context.Context, region prego.Region, f func(
 	return s.exclusively(ctx, "prego/instances/"+string(region), f)
 }
 
-// Wanted instances, taking turns among the orgs and then by age: an org that wants many
-// delays another org's first instance by at most one of its own. A group that was rejected
-// by its org's quota waits for its retry time, or until less of that dimension is used.
-const sqlInstanceDemand = `
-WITH ready AS (
-    SELECT g.* FROM process_groups g
-    WHERE g.region = $1 AND g.wanted > 0 AND g.deleted_at IS NULL AND g.group_id <> ALL (COALESCE($3::text[], '{}')) AND (g.next_attempt_at IS NULL OR g.next_attempt_at <= now() OR CASE WHEN starts_with(g.status_reason, 'org_quota_exceeded:')
-        THEN g.refused_usage > (SELECT u.used FROM org_used(g.org_id, ARRAY[split_part(g.status_reason, ':', 2)]) u) END)
-), units AS (
-    SELECT g.group_id, g.org_id, g.memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings) AS memory, g.cpu_request, g.disk_request_bytes AS disk, g.require_tags, g.disallow_tags,
-        g.spec, g.waiting_since, n, row_number() OVER (PARTITION BY g.org_id ORDER BY g.waiting_since, g.group_id, n) AS turn
-    FROM ready g CROSS JOIN LATERAL generate_series(1, LEAST(g.wanted, $2)) n
-)
-SELECT u.group_id, u.org_id, u.memory AS memory_bytes, u.cpu_request, u.disk AS disk_bytes, jsonb_build_object('require', u.require_tags, 'disallow', u.disallow_tags) AS "constraint",
-    ARRAY(SELECT DISTINCT v.location FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id WHERE a.group_id = u.group_id AND a.deleted_at IS NULL ORDER BY 1) AS locations,
-    ARRAY(SELECT p.value FROM jsonb_array_elements_text(COALESCE(u.spec -> 'volumes', '[]')) p
-        WHERE NOT EXISTS (SELECT FROM volume_attachments a WHERE a.group_id = u.group_id AND a.deleted_at IS NULL AND a.mount_path = p.value) ORDER BY 1) AS missing
-FROM units u ORDER BY u.turn, u.waiting_since, u.group_id, u.n LIMIT $2`
-
-// InstanceDemand are the instances that wait for a place in a region, in the order in
-// which they are served, at most limit, without those of the groups in except.
-func (s *Store) InstanceDemand(ctx context.Context, region prego.Region, limit int, except []prego.GroupID) ([]workload.InstanceDemand, error) {
-	return collect[workload.InstanceDemand](ctx, s, "instances that wait", sqlInstanceDemand, region, limit, prego.Strings(except))
-}
-
 // What servers have is summed up in one pass over an index. Which groups they run counts
 // only for the groups that are to be placed.
 const sqlInstanceServers = `
@@ -353,6 +328,7 @@ WITH crashed AS (
     SELECT $2, g.group_id, g.org_id, $3, g.release, g.memory_limit_bytes, g.cpu_request, $4, g.spec, $5, 'booting', COALESCE((SELECT restarts + 1 FROM crashed), 0)
     FROM process_groups g WHERE g.group_id = $1)
 UPDATE process_groups SET wanted = wanted - 1, last_instance = $4, decision = $6, next_attempt_at = NULL, refused_usage = NULL,
+    tried_at = now(), tries = 0, retry_at = NULL,
     status = 'pending', status_reason = CASE WHEN status_reason IN ('instance_failed', 'crash_loop') THEN status_reason ELSE '' END,
     status_message = CASE WHEN status_reason IN ('instance_failed', 'crash_loop') THEN status_message ELSE '' END,
     waiting_since = CASE WHEN wanted = 1 THEN NULL ELSE waiting_since END, updated_at = now()
@@ -363,7 +339,7 @@ WHERE group_id = $1`
 // that was changed since wants nothing before it is planned anew.
 const sqlRefuseQuota = `
 UPDATE process_groups g SET status = 'unschedulable', status_reason = $2 || ':' || $5, status_message = $3, next_attempt_at = now() + make_interval(secs => $4),
-    refused_usage = (SELECT u.used FROM org_used(g.org_id, ARRAY[$5]) u), waiting_since = now() + make_interval(secs => $4), updated_at = now()
+    refused_usage = (SELECT u.used FROM org_used(g.org_id, ARRAY[$5]) u), waiting_since = now() + make_interval(secs => $4), tried_at = now(), updated_at = now()
 WHERE g.group_id = $1 AND g.wanted > 0`
 
 const sqlRefuseSurge = `
@@ -486,12 +462,22 @@ func (s *Store) refuseAllocation(ctx context.Context, groupID prego.GroupID, r *
 }
 
 const sqlNoPlace = `
-UPDATE process_groups SET status = 'unschedulable', status_reason = $2, status_message = $3, decision = COALESCE($4, decision), updated_at = now()
+UPDATE process_groups SET status = 'unschedulable', status_reason = $2, status_message = $3, decision = COALESCE($4, decision), updated_at = now(),
+    tried_at = $6, tried_release = release, tries = tries + 1, retry_at = now() + make_interval(secs => LEAST($5, 2 ^ LEAST(tries, 20)))
 WHERE group_id = $1 AND wanted > 0`
 
-// NoPlace records why there is no place for a group's instance.
-func (s *Store) NoPlace(ctx context.Context, groupID prego.GroupID, reason, message string, decision json.RawMessage) error {
-	return s.exec(ctx, string("no place for an instance of "+groupID), sqlNoPlace, groupID, reason, message, decided(decision))
+// NoPlace records why there was no place for a group's instance at a time. It is tried again
+// the later the more often it was in vain, but no later than after retry.
+func (s *Store) NoPlace(ctx context.Context, groupID prego.GroupID, reason, message string, decision json.RawMessage, at time.Time, retry time.Duration) error {
+	return s.exec(ctx, string("no place for an instance of "+groupID), sqlNoPlace, groupID, reason, message, decided(decision), retry.Seconds(), at)
+}
+
+const sqlExplainNoPlace = `
+UPDATE process_groups SET status = 'unschedulable', status_reason = $2, status_message = $3, updated_at = now() WHERE group_id = $1 AND wanted > 0`
+
+// ExplainNoPlace says more about why there was no place for a group's instance.
+func (s *Store) ExplainNoPlace(ctx context.Context, groupID prego.GroupID, reason, message string) error {
+	return s.exec(ctx, string("no place for an instance of "+groupID), sqlExplainNoPlace, groupID, reason, prego.Redact(message))
 }
 
 const sqlInstanceHost = `

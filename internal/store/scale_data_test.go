@@ -41,4 +41,3 @@ func scalePool(tb testing.TB) *pgxpool.Pool {
 	tb.Cleanup(pool.Close)
 	return pool
 }
-
