@@ -103,7 +103,7 @@ func TestInstancesMakeFleetsGrow(t *testing.T) {
 	require.Contains(t, message, "fleet nodes")
 	reason, message = says("grp-000000000002")
 	require.Equal(t, workload.ReasonLargerThanServers, reason)
-	require.Contains(t, message, "an empty server of no fleet in the region has as much")
+	require.Contains(t, message, "not even an empty server of a fleet in the region could hold it")
 	reason, _ = says("grp-000000000003")
 	require.Equal(t, string(prego.ReasonCellMismatch), reason)
 
@@ -121,7 +121,7 @@ func TestInstancesMakeFleetsGrow(t *testing.T) {
 	require.Equal(t, 5, p.number(`SELECT count(*) FROM instances`))
 	require.Equal(t, 1, p.number(`SELECT count(*) FROM fleet_actions`), "the fleet is at its maximum")
 	_, message = says("grp-000000000001")
-	require.Contains(t, message, "fleet nodes may have no more servers")
+	require.Contains(t, message, "fleet nodes is at its maximum size")
 
 	// A growth that failed is not asked for at once again.
 	p.exec(`UPDATE fleets SET max_size = 6`)

@@ -91,7 +91,7 @@ func (g *growth) ask(r Request) Waiting {
 		switch {
 		case !o.Serves:
 		case o.Growing:
-			return Waiting{Text: fmt.Sprintf("fleet %s is growing, or failed to less than five minutes ago", o.FleetID)}
+			return Waiting{Text: fmt.Sprintf("fleet %s is growing, or its last growth failed less than five minutes ago", o.FleetID)}
 		case o.Room <= 0:
 			full = o.FleetID
 		default:
@@ -108,9 +108,9 @@ func (g *growth) ask(r Request) Waiting {
 	case !serving:
 		return Waiting{}
 	case full != "":
-		return Waiting{Text: fmt.Sprintf("fleet %s may have no more servers", full)}
+		return Waiting{Text: fmt.Sprintf("fleet %s is at its maximum size", full)}
 	case suits && !fits:
-		return Waiting{Code: workload.ReasonLargerThanServers, Text: "an empty server of no fleet in the region has as much"}
+		return Waiting{Code: workload.ReasonLargerThanServers, Text: "not even an empty server of a fleet in the region could hold it"}
 	}
 	return Waiting{}
 }
