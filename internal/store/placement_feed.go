@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -124,8 +125,8 @@ func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string
 		queueRows(b, &c.Pools, sqlAllPools)
 		queueRows(b, &c.Sites, sqlAllSites)
 	} else {
-		servers, shards := append(changed.Servers, ids...), append(changed.Shards, ids...)
-		pools, sites := append(changed.Pools, ids...), append(changed.Sites, ids...)
+		servers, shards := slices.Concat(changed.Servers, ids), slices.Concat(changed.Shards, ids)
+		pools, sites := slices.Concat(changed.Pools, ids), slices.Concat(changed.Sites, ids)
 		if len(servers)+len(shards) > 0 {
 			queueRows(b, &families, sqlFleetFamilies, servers, shards)
 			queueRows(b, &c.Shards, sqlChangedShards, shards, servers)
