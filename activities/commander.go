@@ -23,7 +23,7 @@ type CommandStore interface {
 	FinishCommand(ctx context.Context, auditID string, o server.CommandOutcome) error
 	// BeginCommands and FinishCommands do the same for several commands, in one statement.
 	BeginCommands(ctx context.Context, cs []server.Command) error
-	FinishCommands(ctx context.Context, os []server.CommandOutcome) error
+	FinishCommands(ctx context.Context, outcomes []server.CommandOutcome) error
 }
 
 // Commander runs workflows' commands. Each has an audit row that is written before the

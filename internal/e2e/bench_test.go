@@ -31,7 +31,8 @@ const bareSignal = "there"
 // up at once.
 func comesUp(ctx context.Context) error {
 	id := activity.GetInfo(ctx).WorkflowExecution.ID
-	go func() { _ = temporalClient.SignalWorkflow(context.Background(), id, "", bareSignal, nil) }()
+	ctx = context.WithoutCancel(ctx)
+	go func() { _ = temporalClient.SignalWorkflow(ctx, id, "", bareSignal, nil) }()
 	return nil
 }
 

@@ -33,7 +33,7 @@ type cost struct {
 	events, tasks, statements int
 }
 
-// counted is a cell whose statements are counted. Nothing in it happens by itself.
+// countedCell is a cell whose statements are counted. Nothing in it happens by itself.
 func countedCell(tb testing.TB) (*cell, *pgtest.Counter) {
 	tb.Helper()
 	counter := pgtest.Count(tb, pgtest.URL(tb))
@@ -122,7 +122,7 @@ func serverCost(tb testing.TB) (*pgtest.Counter, cost) {
 func tenantCost(tb testing.TB) (*pgtest.Counter, cost) {
 	tb.Helper()
 	c, counter := countedCell(tb)
-	c.tenantReady(8)
+	c.tenantReady()
 	c.settledTenant(c.tenant("first", prego.PlanStarter, nil), tenant.Active)
 	got := c.costOf(counter, func() string {
 		return tenant.ProvisionWorkflowID(prego.TenantID(c.tenant("alpha", prego.PlanStarter, nil)))
@@ -168,7 +168,8 @@ func BenchmarkCosts(b *testing.B) {
 }
 
 // tenantReady makes a fleet with pool sites ready, whose watermark is far below.
-func (c *cell) tenantReady(sites int) {
+func (c *cell) tenantReady() {
+	const sites = 8
 	c.t.Helper()
 	c.org("acme", "")
 	for _, plan := range []string{"trial", "business"} {

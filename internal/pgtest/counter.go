@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"io"
+	"maps"
 	"net"
 	"net/url"
 	"strings"
@@ -153,9 +154,5 @@ func (c *Counter) Reset() {
 func (c *Counter) Statements() (total int, texts map[string]int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	texts = make(map[string]int, len(c.texts))
-	for k, v := range c.texts {
-		texts[k] = v
-	}
-	return c.total, texts
+	return c.total, maps.Clone(c.texts)
 }

@@ -54,12 +54,12 @@ FROM unnest($1::text[], $2::float8[], $3::int[], $4::float8[], $5::text[], $6::t
 WHERE a.audit_id = o.audit_id AND (a.exit_code IS NULL OR o.exit_code IS NOT NULL)`
 
 // FinishCommands records how they ended, without secrets.
-func (s *Store) FinishCommands(ctx context.Context, os []server.CommandOutcome) error {
+func (s *Store) FinishCommands(ctx context.Context, outcomes []server.CommandOutcome) error {
 	var ids, stdout, stderr []string
 	var ago []*float64
 	var took []float64
 	var codes []*int
-	for _, o := range os {
+	for _, o := range outcomes {
 		var since *float64
 		if !o.Began.IsZero() {
 			since = new(time.Since(o.Began).Seconds())
