@@ -20,13 +20,7 @@ func LookAtAgents(a *Reconciler) func(context.Context) (prego.LookResult, error)
 
 // LookAtTenants starts the sweep of tenants if it would find something.
 func LookAtTenants(a *Tenants) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
-		found, err := a.Store.TenantsNeedSweep(ctx, a.Settings.OrphanQuiet)
-		if err == nil && found {
-			err = a.Runs.StartTenantSweep(ctx)
-		}
-		return prego.LookResult{Found: found}, err
-	}
+	return startIf(func(ctx context.Context) (bool, error) { return a.Store.TenantsNeedSweep(ctx, a.Settings.OrphanQuiet) }, a.Runs.StartTenantSweep)
 }
 
 // LookAtFleet starts what pools and fleets are short of.
@@ -44,13 +38,7 @@ func LookAtFleet(a *Tenants) func(context.Context) (prego.LookResult, error) {
 
 // LookAtStorage starts the measurement of sites if it is some site's turn.
 func LookAtStorage(a *Tenants) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
-		due, err := a.Store.StorageDue(ctx, a.Settings.StorageEvery)
-		if err == nil && due {
-			err = a.Runs.StartMeasureSites(ctx)
-		}
-		return prego.LookResult{Found: due}, err
-	}
+	return startIf(func(ctx context.Context) (bool, error) { return a.Store.StorageDue(ctx, a.Settings.StorageEvery) }, a.Runs.StartMeasureSites)
 }
 
 // LookAtGroups wakes the runs of process groups that have something to do, and compares
@@ -59,5 +47,16 @@ func LookAtGroups(a *Groups) func(context.Context) (prego.LookResult, error) {
 	return func(ctx context.Context) (prego.LookResult, error) {
 		r, err := a.SweepGroups(ctx)
 		return prego.LookResult{Found: r.Woken+r.Died+r.Removed > 0, Pause: prego.FleetPause(r.Servers)}, err
+	}
+}
+
+// startIf starts a run if there is something to do.
+func startIf(needed func(context.Context) (bool, error), start func(context.Context) error) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		found, err := needed(ctx)
+		if err == nil && found {
+			err = start(ctx)
+		}
+		return prego.LookResult{Found: found}, err
 	}
 }

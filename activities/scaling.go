@@ -366,7 +366,7 @@ func (a *Tenants) sweepFleet(ctx context.Context, r *SweepResult) error {
 				continue
 			}
 			a.Metrics.Waiting.WithLabelValues(string(region), string(role)).Set(float64(waitingIn(demand)))
-			trigger := ""
+			var trigger string
 			switch o := demand[0].ShortOf; {
 			case len(want) > 0:
 				trigger = "scale_out_required"

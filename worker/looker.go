@@ -76,7 +76,7 @@ func (l *Looker) repeat(ctx context.Context, look Look) {
 			continue // who is next is asked for
 		}
 		// Workers that wait for the same moment don't ask at once.
-		wait += time.Duration(rand.Int64N(int64(20*time.Millisecond) + int64(look.Every)/50)) //nolint:gosec // no secret
+		wait += time.Duration(rand.Int64N(int64(20*time.Millisecond) + int64(look.Every)/50))
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
