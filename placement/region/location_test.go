@@ -1,6 +1,7 @@
 package region_test
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
@@ -45,10 +46,7 @@ func TestFleetsSpreadEvenly(t *testing.T) {
 		for left := rapid.IntRange(1, 12).Draw(t, "new"); left > 0; {
 			together := rapid.IntRange(1, left).Draw(t, "together")
 			left -= together
-			now := map[string]int{}
-			for l, n := range members {
-				now[l] = n
-			}
+			now := maps.Clone(members)
 			for ahead := range together {
 				got := region.SpreadLocations(candidates, now, ahead)
 				require.ElementsMatch(t, candidates, got)
