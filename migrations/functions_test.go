@@ -180,7 +180,8 @@ func TestHealthChecksFromBeforeTheyHadAKind(t *testing.T) {
 	require.NoError(t, err)
 	command := []string{"/c"}
 	require.Equal(t, []*workload.HealthCheck{
-		nil, {Kind: workload.HealthCommand, Command: command, IntervalSeconds: 5, TimeoutSeconds: 5, Retries: 3},
+		nil,
+		{Kind: workload.HealthCommand, Command: command, IntervalSeconds: 5, TimeoutSeconds: 5, Retries: 3},
 		{Kind: workload.HealthCommand, Command: command, IntervalSeconds: 5, TimeoutSeconds: 5, Retries: 7, StartPeriodSeconds: 9},
 	}, got)
 }

@@ -43,8 +43,16 @@ func TestBoundsAreRoundedAsInKubernetes(t *testing.T) {
 		surge, unavailable                  string
 		replicas, wantSurge, wantUnavailble int
 	}{
-		{"25%", "25%", 10, 3, 2}, {"25%", "25%", 4, 1, 1}, {"25%", "25%", 1, 1, 0}, {"1", "0", 5, 1, 0}, {"0", "10%", 5, 0, 1}, {"0%", "10%", 5, 0, 1},
-		{"100%", "0", 7, 7, 0}, {"2", "50%", 3, 2, 1}, {"0", "4", 3, 0, 3}, {"10%", "0", 0, 0, 0},
+		{"25%", "25%", 10, 3, 2},
+		{"25%", "25%", 4, 1, 1},
+		{"25%", "25%", 1, 1, 0},
+		{"1", "0", 5, 1, 0},
+		{"0", "10%", 5, 0, 1},
+		{"0%", "10%", 5, 0, 1},
+		{"100%", "0", 7, 7, 0},
+		{"2", "50%", 3, 2, 1},
+		{"0", "4", 3, 0, 3},
+		{"10%", "0", 0, 0, 0},
 	} {
 		surge, unavailable := workload.RolloutPolicy{MaxSurge: share(tc.surge), MaxUnavailable: share(tc.unavailable)}.Bounds(tc.replicas)
 		require.Equal(t, []int{tc.wantSurge, tc.wantUnavailble}, []int{surge, unavailable}, "%+v", tc)
