@@ -167,7 +167,7 @@ const (
 // Open reports whether a rollout may still succeed.
 func (o RolloutOutcome) Open() bool { return o == RolloutUnderWay || o == RolloutFailed }
 
-// Why a rollout failed, besides ReasonInstanceFailed.
+// ReasonProgressDeadline is why a rollout failed, unless it is ReasonInstanceFailed.
 const ReasonProgressDeadline = "progress_deadline_exceeded"
 
 // KeptRollouts is how many rollouts of a group are kept, besides those of its present and
