@@ -511,9 +511,11 @@ func (s *Store) InstanceRunning(ctx context.Context, id string) (ok bool, err er
 	})
 }
 
-// What became healthy before it could be said that it was started is not booting any more.
+// What became healthy before it could be said that it was started is not booting any more,
+// and what its agent has said of its health by then stays.
 const sqlInstanceStarted = `
-UPDATE instances SET started_at = now(), healthy_by = now() + make_interval(secs => $2), message = '' WHERE instance_id = $1 AND state = 'booting' AND started_at IS NULL`
+UPDATE instances SET started_at = now(), healthy_by = now() + make_interval(secs => $2), message = CASE WHEN message LIKE 'waits for its turn%' THEN '' ELSE message END
+WHERE instance_id = $1 AND state = 'booting' AND started_at IS NULL`
 
 // InstanceStarted says that an instance's container runs, and how soon it has to be
 // healthy; false when it is not to be started any more, or was already.

@@ -112,9 +112,9 @@ func TestReportsOfContainers(t *testing.T) {
 	require.True(t, h.Watched)
 
 	// While it boots, a check that fails is only noted.
+	require.Empty(t, tell("a", 2, false, failing), "it is told of before its start is written")
 	_, err = s.InstanceStarted(ctx, id, time.Minute)
 	require.NoError(t, err)
-	require.Empty(t, tell("a", 2, false, failing))
 	require.Equal(t, "booting|it ended with 1", s.instanceState(t, id))
 	require.Equal(t, workload.ReportOutcome{Groups: wakes, Ran: 1}, tell("a", 3, false, healthy))
 	require.Equal(t, "running|", s.instanceState(t, id))
