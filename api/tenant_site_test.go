@@ -34,6 +34,7 @@ func (b *bundle) lives(slug string) (id, of string) {
 	exec(`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
 		VALUES ($1, 'app-1', 'app-1', 'app-1', '', 'tenant_x_db', 'hetzner', 'best_fit')`, id)
 	exec(`UPDATE tenants SET state = 'active', converged_state = 'active', site = slug || '.sites.test' WHERE tenant_id = $1`, id)
+	exec(`INSERT INTO site_usage (tenant_id, quota_gb, tried_at) SELECT tenant_id, storage_quota_gb, 'epoch' FROM tenants WHERE tenant_id = $1`, id)
 	return id, "/v1/tenants/" + id
 }
 
