@@ -75,7 +75,8 @@ func (d *docker) events(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
 	control, out := http.NewResponseController(w), json.NewEncoder(w)
-	for _ = control.Flush(); ; _ = control.Flush() {
+	for {
+		_ = control.Flush()
 		select {
 		case e, ok := <-watch.events:
 			if !ok || out.Encode(e) != nil {

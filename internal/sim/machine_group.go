@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -189,8 +190,8 @@ func unmountBelow(dir string) error {
 	}
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 	var all error
-	for i := len(lines) - 1; i >= 0; i-- {
-		fields := strings.Fields(lines[i])
+	for _, line := range slices.Backward(lines) {
+		fields := strings.Fields(line)
 		if len(fields) < 5 {
 			continue
 		}
