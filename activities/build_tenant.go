@@ -24,7 +24,7 @@ const (
 	StepOpen BuildStep = "open"
 )
 
-// ErrTypeOverdue: a part of a step on a host did not end in its time.
+// ErrTypeOverdue says that a part of a step on a host did not end in its time.
 const ErrTypeOverdue = "overdue"
 
 // BuildTenant makes a placed tenant's site, installs its apps, opens it, and makes the

@@ -47,7 +47,9 @@ func TestATenantIsBuiltOnce(t *testing.T) {
 	}{
 		"pool site": {true, nil, []string{"promote-site", "configure", "add-user", "enable-scheduler"}, []string{"site_promoted", "user_added", "state_changed"}},
 		"pool site and apps": {
-			true, []string{"erpnext", "hrms"}, []string{"promote-site", "configure", "install-app", "install-app", "add-user", "enable-scheduler"},
+			true,
+			[]string{"erpnext", "hrms"},
+			[]string{"promote-site", "configure", "install-app", "install-app", "add-user", "enable-scheduler"},
 			[]string{"site_promoted", "apps_installed", "user_added", "state_changed"},
 		},
 		"new site": {false, nil, []string{"new-site", "configure", "add-user", "enable-scheduler"}, []string{"site_created", "user_added", "state_changed"}},

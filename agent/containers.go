@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -81,20 +80,25 @@ func (a *Agent) watchContainers(ctx context.Context, log *slog.Logger) error {
 	wg.Go(func() { c.push(ctx, a, log) })
 	wait := backoff{base: 200 * time.Millisecond, cap: 15 * time.Second}
 	for ctx.Err() == nil {
-		err := c.source(ctx, func(f watchFrame) error {
-			wait.reset()
-			c.take(ctx, f)
-			return nil
-		})
-		if ctx.Err() == nil {
-			log.Debug("containers are not watched", "error", fmt.Sprint(err))
-		}
+		c.read(ctx, &wait, log)
 		if a.host.pause(ctx, wait.next(100*time.Millisecond)) != nil {
 			break
 		}
 	}
 	wg.Wait()
-	return nil
+	return nil //nolint:nilerr // asked to stop
+}
+
+// read takes what the source tells until that ends.
+func (c *containers) read(ctx context.Context, wait *backoff, log *slog.Logger) {
+	err := c.source(ctx, func(f watchFrame) error {
+		wait.reset()
+		c.take(ctx, f)
+		return nil
+	})
+	if err != nil && ctx.Err() == nil {
+		log.Debug("containers are not watched", "error", err.Error())
+	}
 }
 
 // take notes what containers are.
@@ -248,7 +252,7 @@ func (c *containers) push(ctx context.Context, a *Agent, log *slog.Logger) {
 		var answer wire.ContainersResponse
 		err := s.gw.postJSON(ctx, wire.PathContainers, s.id.Token, in, &answer)
 		var refusal *Refusal
-		pause := time.Duration(0)
+		var pause time.Duration
 		switch {
 		case ctx.Err() != nil:
 			return

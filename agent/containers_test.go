@@ -35,7 +35,7 @@ type testEngine struct {
 func newTestEngine(t *testing.T) *testEngine {
 	t.Helper()
 	e := &testEngine{addr: filepath.Join(t.TempDir(), "d.sock"), containers: map[string]map[string]any{}, events: make(chan map[string]any, 16)}
-	l, err := net.Listen("unix", e.addr) //nolint:noctx // ends with the test
+	l, err := net.Listen("unix", e.addr)
 	require.NoError(t, err)
 	srv := &http.Server{Handler: e, ReadHeaderTimeout: time.Second}
 	go func() { _ = srv.Serve(l) }()
@@ -309,7 +309,7 @@ func TestHealthIsProbed(t *testing.T) {
 
 func TestChecks(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a test
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	port := l.Addr().(*net.TCPAddr).Port
 	tcp := wire.HealthCheck{Kind: wire.HealthTCP, Port: port}

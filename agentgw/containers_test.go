@@ -69,7 +69,10 @@ func TestContainersReports(t *testing.T) {
 	require.Equal(t, "failed it ended with status 1", state("1"))
 
 	for _, bad := range []wire.ContainersRequest{
-		{Stream: "", Seq: 1}, {Stream: "x"}, {Stream: "a b", Seq: 1}, {Stream: "x", Seq: 3, Containers: []wire.Container{{Instance: "../x", Ended: true}}},
+		{Stream: "", Seq: 1},
+		{Stream: "x"},
+		{Stream: "a b", Seq: 1},
+		{Stream: "x", Seq: 3, Containers: []wire.Container{{Instance: "../x", Ended: true}}},
 		{Stream: "x", Seq: 3, Containers: []wire.Container{{Instance: "ins-0123456789ab-1"}}},
 		{Stream: "x", Seq: 3, Containers: []wire.Container{{Instance: "ins-0123456789ab-1", Ended: true}, {Instance: "ins-0123456789ab-1", Ended: true}}},
 	} {

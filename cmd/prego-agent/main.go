@@ -221,7 +221,7 @@ func inherited() (map[string]net.Listener, error) {
 	}
 	out := make(map[string]net.Listener, n)
 	for fd := range n {
-		f := os.NewFile(uintptr(3+fd), "socket") //nolint:gosec // they begin at 3
+		f := os.NewFile(uintptr(3+fd), "socket")
 		l, err := net.FileListener(f)
 		if err != nil {
 			return nil, fmt.Errorf("socket: %w", err)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -86,7 +87,7 @@ func (c *cell) cpu(tb testing.TB) (took time.Duration) {
 	for _, p := range c.procs {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
 		require.NoError(tb, err)
-		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		for _, f := range fields[11:13] { // user and system
 			n, err := strconv.Atoi(f)
 			require.NoError(tb, err)

@@ -93,12 +93,13 @@ func read(r io.Reader, first bool) ([]byte, error) {
 	if first {
 		head = 4
 	}
-	message := make([]byte, head)
-	if _, err := io.ReadFull(r, message); err != nil {
+	start := make([]byte, head)
+	if _, err := io.ReadFull(r, start); err != nil {
 		return nil, err
 	}
-	length := int(binary.BigEndian.Uint32(message[head-4:])) - 4
-	message = append(message, make([]byte, max(length, 0))...)
+	length := int(binary.BigEndian.Uint32(start[head-4:])) - 4
+	message := make([]byte, head+max(length, 0))
+	copy(message, start)
 	_, err := io.ReadFull(r, message[head:])
 	return message, err
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -40,9 +41,7 @@ func (d *docker) tell(c *container, action string) {
 		}
 		attributes := map[string]any{"image": c.Image, "name": c.Name}
 		labels, _ := c.Config["Labels"].(map[string]any)
-		for k, v := range labels {
-			attributes[k] = v
-		}
+		maps.Copy(attributes, labels)
 		now := time.Now()
 		select {
 		case w.events <- map[string]any{

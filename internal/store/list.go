@@ -82,12 +82,12 @@ func (l listing[T]) statement(q prego.ListQuery) (sql string, args []any, by str
 			continue
 		}
 		if strings.Contains(column, "$each") {
-			var any []string
+			var alternatives []string
 			for _, v := range q.Filters[name] {
 				args = append(args, v)
-				any = append(any, strings.ReplaceAll(column, "$each", fmt.Sprintf("$%d", len(args))))
+				alternatives = append(alternatives, strings.ReplaceAll(column, "$each", fmt.Sprintf("$%d", len(args))))
 			}
-			where = append(where, "("+strings.Join(any, " OR ")+")")
+			where = append(where, "("+strings.Join(alternatives, " OR ")+")")
 			continue
 		}
 		args = append(args, q.Filters[name])

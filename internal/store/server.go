@@ -189,8 +189,11 @@ var servers = listing[server.Server]{
 	narrow:  []string{"server_id", "tag"},
 	dimensions: []dimension{
 		{filter: "fleet_id"},
-		{"infra_provider", prego.Strings(prego.InfraProviders())}, {"region", prego.Strings(prego.Regions())}, {"role", prego.Strings(prego.Roles())},
-		{"status", prego.Strings(server.Statuses())}, {"agent_status", prego.Strings(server.AgentStatuses())},
+		{"infra_provider", prego.Strings(prego.InfraProviders())},
+		{"region", prego.Strings(prego.Regions())},
+		{"role", prego.Strings(prego.Roles())},
+		{"status", prego.Strings(server.Statuses())},
+		{"agent_status", prego.Strings(server.AgentStatuses())},
 	},
 }
 

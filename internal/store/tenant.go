@@ -31,8 +31,11 @@ var tenants = listing[tenant.Tenant]{
 	table:   "tenants",
 	narrow:  []string{"tenant_id"},
 	dimensions: []dimension{
-		{filter: "org_id"}, {filter: "parent_org_id"},
-		{"region", prego.Strings(prego.Regions())}, {"plan", prego.Strings(prego.Plans())}, {"state", prego.Strings(tenant.States())},
+		{filter: "org_id"},
+		{filter: "parent_org_id"},
+		{"region", prego.Strings(prego.Regions())},
+		{"plan", prego.Strings(prego.Plans())},
+		{"state", prego.Strings(tenant.States())},
 	},
 }
 
