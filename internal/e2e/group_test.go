@@ -239,7 +239,7 @@ func TestScaleUpBeyondMaxInstancesIsRejected(t *testing.T) {
 // are spread, limited, listed, read, and taken down again.
 func TestScaleUpWithinQuotaAllocates(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: groupVars(nil)})
+	c := newCell(t, options{vars: groupVars(map[string]string{"PREGO_SWEEP_NET_EVERY": "2s"})})
 	env := c.workloads("acme", "paid")
 	c.nodes("n", 2, 4096*mb)
 	g := c.group(env, "web", 1, spec("web:1", 64))
