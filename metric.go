@@ -17,6 +17,9 @@ const (
 	MetricCatalogProblems   = "prego_catalog_problems"                    // gauge: provider, kind
 	MetricImageBuilds       = "prego_image_builds_total"                  // counter: outcome
 	MetricImageFallbacks    = "prego_image_fallbacks_total"               // counter
+	MetricLookedAt          = "prego_look_timestamp_seconds"              // gauge: look
+	MetricLookInterval      = "prego_look_interval_seconds"               // gauge: look
+	MetricLookFailing       = "prego_look_failing"                        // gauge: look
 )
 
 // Metrics maps those names to their labels.
@@ -37,5 +40,8 @@ func Metrics() map[string][]string {
 		MetricCatalogProblems:   {"provider", "kind"},
 		MetricImageBuilds:       {"outcome"},
 		MetricImageFallbacks:    {},
+		MetricLookedAt:          {"look"},
+		MetricLookInterval:      {"look"},
+		MetricLookFailing:       {"look"},
 	}
 }

@@ -35,14 +35,14 @@ type LookAge struct {
 
 // NewLookAge creates the collector.
 func NewLookAge(source LookSource, log *zap.Logger, now func() time.Time) *LookAge {
-	of := []string{"look"}
+	of := prego.Metrics()[prego.MetricLookedAt]
 	return &LookAge{
 		source: source, log: log, now: now,
-		looked:  prometheus.NewDesc("prego_look_timestamp_seconds", "When a worker last looked whether there is something to do; 0 for never.", of, nil),
+		looked:  prometheus.NewDesc(prego.MetricLookedAt, "When a worker last looked whether there is something to do; 0 for never.", of, nil),
 		found:   prometheus.NewDesc("prego_look_found_timestamp_seconds", "When a look last found something to do; 0 for never.", of, nil),
-		every:   prometheus.NewDesc("prego_look_interval_seconds", "How long from the beginning of one look to that of the next.", of, nil),
+		every:   prometheus.NewDesc(prego.MetricLookInterval, "How long from the beginning of one look to that of the next.", of, nil),
 		took:    prometheus.NewDesc("prego_look_duration_seconds", "How long the last look took.", of, nil),
-		failing: prometheus.NewDesc("prego_look_failing", "Whether the last look failed.", of, nil),
+		failing: prometheus.NewDesc(prego.MetricLookFailing, "Whether the last look failed.", of, nil),
 	}
 }
 
