@@ -46,6 +46,9 @@ type container struct {
 	Started time.Time      `json:"started"`
 	Exit    int            `json:"exit"`
 	Fault   string         `json:"fault,omitempty"` // its fault, see Fault
+
+	addr string // while its ports are open
+	open []net.Listener
 }
 
 func (h *processHost) startDocker() error {
@@ -64,6 +67,9 @@ func (h *processHost) startDocker() error {
 		}
 		for _, c := range d.containers {
 			d.images[c.Image] = true
+			if c.Status == "running" {
+				d.listen(c)
+			}
 		}
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort(h.addr, fmt.Sprint(h.sim.cfg.DockerPort))) //nolint:noctx // ends with close
@@ -119,6 +125,11 @@ func (d *docker) close() {
 	}
 	_ = d.server.Close()
 	_ = d.local.Close()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range d.containers {
+		c.silence()
+	}
 }
 
 func (d *docker) statePath() string { return filepath.Join(d.host.dir, "docker.json") }

@@ -210,10 +210,14 @@ func (d *docker) inspect(w http.ResponseWriter, _ *http.Request, c *container) {
 			state["Health"] = map[string]any{"Status": "unhealthy", "FailingStreak": 3, "Log": []any{map[string]any{"ExitCode": 1, "Output": "injected: not healthy"}}}
 		}
 	}
+	addr := c.addr
+	if addr == "" {
+		addr = d.host.addr
+	}
 	writeJSON(w, 200, map[string]any{
 		"Id": c.ID, "Name": "/" + c.Name, "Created": c.Created, "Image": "sha256:" + c.Image, "RestartCount": 0,
 		"Config": c.Config, "HostConfig": c.Host, "State": state,
-		"NetworkSettings": map[string]any{"Networks": map[string]any{"bridge": map[string]any{"IPAddress": d.host.addr}}},
+		"NetworkSettings": map[string]any{"Networks": map[string]any{"bridge": map[string]any{"IPAddress": addr}}},
 	})
 }
 
@@ -235,6 +239,7 @@ func (d *docker) start(w http.ResponseWriter, _ *http.Request, c *container) {
 			d.tell(c, "start")
 			d.end(c, 0)
 		default:
+			d.listen(c)
 			d.tell(c, "start")
 		}
 		w.WriteHeader(http.StatusNoContent)
@@ -263,6 +268,7 @@ func (d *docker) kill(w http.ResponseWriter, _ *http.Request, c *container) {
 func (d *docker) end(c *container, status int) {
 	if c.Status == "running" {
 		c.Status, c.Exit = "exited", status
+		c.silence()
 		d.tell(c, "die")
 	}
 }

@@ -185,8 +185,8 @@ func TestObserveCountsTheRefillOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := pgtest.Pool(t)
-	b := newBudget(t, pool, 36, 0.01)
 	for _, tokens := range []float64{30, 3} {
+		b := newBudget(t, pool, 36, 0.01) // another process, which has seen no row yet
 		set(t, pool, tokens, time.Hour)
 		require.NoError(t, b.Observe(ctx, 36, 5))
 		require.Equal(t, 5, drain(b, "delete"), "from %v", tokens)
