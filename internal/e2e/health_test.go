@@ -18,6 +18,7 @@ func TestHealthIsCheckedOverTheNetwork(t *testing.T) {
 	for _, kind := range []string{"http", "tcp"} {
 		checked := func(image string) map[string]any {
 			s := spec(image, 64)
+			s["start_timeout_seconds"] = 2
 			s["health"] = map[string]any{"kind": kind, "interval_seconds": 1, "timeout_seconds": 1, "retries": 2}
 			return s
 		}
