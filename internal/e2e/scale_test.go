@@ -45,11 +45,11 @@ func TestScale(t *testing.T) {
 	n := *scaleServers
 	for _, size := range []int{n / 100, n / 10}[2-*scaleSizes:] {
 		few := max(*scaleArrivals/5, 1)
-		c, _ := scaleCell(t, size, few/2+10)
+		c, _ := scaleCell(t, size, few)
 		r.size(c, size, arrive(c, few))
 		c.stopAll()
 	}
-	c, clients := scaleCell(t, n, *scaleArrivals+10)
+	c, clients := scaleCell(t, n, 2**scaleArrivals)
 	agents := startAgents(c, clients, min(*scaleAgents, n))
 	r.size(c, n, arrive(c, *scaleArrivals))
 	r.say("%d agents beat every %s: %s", len(agents.all), agents.every, agents.latency())
@@ -75,9 +75,12 @@ var fullAndAtRest = []string{
 	`UPDATE snapshots SET status = 'succeeded' WHERE status = 'running'`,
 }
 
-// scaleCell is a cell whose database has n full servers besides two app servers with
-// room, a shard and a pool, which are real.
-func scaleCell(t *testing.T, n, sites int) (*cell, *agentClients) {
+// poolSites is how many sites the pool of each real app server has ready.
+const poolSites = 90
+
+// scaleCell is a cell whose database has n full servers, besides a shard, a pool and as
+// many app servers as have a site for each arrival, which are real.
+func scaleCell(t *testing.T, n, arrivals int) (*cell, *agentClients) {
 	t.Helper()
 	url := pgtest.URL(t)
 	began := time.Now()
@@ -97,25 +100,27 @@ func scaleCell(t *testing.T, n, sites int) (*cell, *agentClients) {
 	}})
 	_, err := c.pool.Exec(context.Background(), `UPDATE capacity_defaults SET tenant_capacity = 100000`)
 	require.NoError(t, err)
-	_, err = c.pool.Exec(context.Background(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET log_min_duration_statement = 100', current_database()); END $$`)
-	require.NoError(t, err)
 	c.org("acme", "")
 	// No pool is ever low: those of the filled servers can't be refilled.
-	for plan, target := range map[string]int{"trial": 0, "business": 0, "starter": sites} {
+	for plan, target := range map[string]int{"trial": 0, "business": 0, "starter": poolSites} {
 		c.send(http.MethodPut, "/v1/site-pool-policies/"+plan, map[string]int{"low_watermark": 0, "target": target, "slo_seconds": 600}, http.StatusOK, nil)
 	}
-	for id, role := range map[string]prego.Role{"real-db": prego.RoleDBShard, "real-redis": prego.RoleRedisPool, "real-app0": prego.RoleApp, "real-app1": prego.RoleApp} {
-		c.create(id, role, server.Spec{})
+	c.create("real-db", prego.RoleDBShard, server.Spec{})
+	c.create("real-redis", prego.RoleRedisPool, server.Spec{})
+	apps := make([]string, max(1, (arrivals+poolSites-1)/poolSites))
+	for i := range apps {
+		apps[i] = fmt.Sprintf("real-app%d", i)
+		c.create(apps[i], prego.RoleApp, server.Spec{})
 	}
-	for _, id := range []string{"real-db", "real-redis", "real-app0", "real-app1"} {
+	for _, id := range append([]string{"real-db", "real-redis"}, apps...) {
 		c.awaitStatus(id, server.Active)
 	}
-	for _, id := range []string{"real-app0", "real-app1"} {
+	for _, id := range apps {
 		c.post("/v1/site-pools/"+c.id(id)+"/refill", nil, http.StatusAccepted, nil)
 	}
-	for _, id := range []string{"real-app0", "real-app1"} {
+	for _, id := range apps {
 		require.Eventually(t, func() bool {
-			return c.number(`SELECT count(*) FROM site_pool WHERE app_server_id = $1 AND state = 'available'`, c.id(id)) >= sites
+			return c.number(`SELECT count(*) FROM site_pool WHERE app_server_id = $1 AND state = 'available'`, c.id(id)) >= poolSites
 		}, 10*time.Minute, time.Second)
 	}
 	return c, c.agentClients()
@@ -380,12 +385,13 @@ func replaceFleet(c *cell, r *report) {
 	c.awaitLong("many", c.act("many", "CLUSTER_SCALE_OUT", map[string]any{"count": *scaleFleet}).Seq)
 	made := time.Since(began)
 	r.say("a fleet of %d servers made in %s: %.1f servers/s", *scaleFleet, made.Round(time.Second), float64(*scaleFleet)/made.Seconds())
-	old := c.number(`SELECT count(*) FROM servers WHERE fleet_id = 'many' AND status = 'active'`)
-	require.Equal(c.t, *scaleFleet, old)
+	require.Equal(c.t, *scaleFleet, c.number(`SELECT count(*) FROM servers WHERE fleet_id = 'many' AND status = 'active'`))
+	// Only servers that are not as the fleet's spec says are replaced.
+	c.send(http.MethodPatch, "/v1/fleets/many", map[string]any{"spec": map[string]any{"tags": []string{"stack:next"}}}, http.StatusOK, nil)
 	began = time.Now()
 	c.awaitLong("many", c.act("many", "CLUSTER_REPLACE", map[string]any{"max_surge": max(*scaleFleet/10, 1)}).Seq)
 	took := time.Since(began)
-	require.Equal(c.t, *scaleFleet, c.number(`SELECT count(*) FROM servers WHERE fleet_id = 'many' AND status = 'active'`))
+	require.Equal(c.t, *scaleFleet, c.number(`SELECT count(*) FROM servers WHERE fleet_id = 'many' AND status = 'active' AND tags @> '{stack:next}'`))
 	billed := c.billed("server")
 	billed = slices.DeleteFunc(billed, func(e sim.LedgerEntry) bool { return !strings.Contains(e.Name, "-many-") })
 	require.Len(c.t, billed, *scaleFleet, "none is left over")
