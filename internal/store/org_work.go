@@ -26,7 +26,7 @@ const (
 // LimitWork sets how many long steps of an org are under way at once.
 func (s *Store) LimitWork(n int) { s.workLimit = n }
 
-const sqlHoldWork = `SELECT pg_advisory_xact_lock(hashtextextended('prego/work/' || $1, 0))`
+const sqlHoldWork = `SELECT pg_advisory_xact_lock(hashtextextended('prego/org-work/' || $1, 0))`
 
 const sqlForgetWork = `DELETE FROM org_work WHERE org_id = $1 AND until < now()`
 
