@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,22 +21,16 @@ const looksEvery = 5 * time.Second
 // LookAge exports when each look last happened. Every worker exports the same values, since
 // it reads the rows.
 type LookAge struct {
-	source LookSource
-	log    *zap.Logger
-	now    func() time.Time
+	looks lastRead[[]prego.Look]
 
 	looked, found, every, took, failing *prometheus.Desc
-
-	mu    sync.Mutex
-	tried time.Time
-	last  []prego.Look
 }
 
 // NewLookAge creates the collector.
 func NewLookAge(source LookSource, log *zap.Logger, now func() time.Time) *LookAge {
 	of := prego.Metrics()[prego.MetricLookedAt]
 	return &LookAge{
-		source: source, log: log, now: now,
+		looks:   lastRead[[]prego.Look]{every: looksEvery, read: source.Looks, failing: "when was looked is not read", log: log, now: now},
 		looked:  prometheus.NewDesc(prego.MetricLookedAt, "When a worker last looked whether there is something to do; 0 for never.", of, nil),
 		found:   prometheus.NewDesc("prego_look_found_timestamp_seconds", "When a look last found something to do; 0 for never.", of, nil),
 		every:   prometheus.NewDesc(prego.MetricLookInterval, "How long from the beginning of one look to that of the next.", of, nil),
@@ -58,26 +51,14 @@ func (c *LookAge) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. If the rows can't be read, the last values are
 // exported.
 func (c *LookAge) Collect(ch chan<- prometheus.Metric) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if now := c.now(); c.tried.IsZero() || now.Sub(c.tried) >= looksEvery {
-		c.tried = now
-		ctx, cancel := context.WithTimeout(context.Background(), usagePatience)
-		defer cancel()
-		looks, err := c.source.Looks(ctx)
-		if err != nil {
-			c.log.Warn("when was looked is not read", zap.String("error", prego.Redact(err.Error())))
-		} else {
-			c.last = looks
-		}
-	}
+	looks, _ := c.looks.get()
 	at := func(t *time.Time) float64 {
 		if t == nil {
 			return 0
 		}
 		return float64(t.UnixMilli()) / 1000
 	}
-	for _, l := range c.last {
+	for _, l := range looks {
 		failing := 0.0
 		if l.Error != "" {
 			failing = 1

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,8 +18,7 @@ type UsageSource interface {
 }
 
 const (
-	usageEvery    = time.Minute // the source reads every org; more frequent scrapes are answered from memory
-	usagePatience = 20 * time.Second
+	usageEvery = time.Minute // the source reads every org
 	// restOfOrgs stands for all orgs without metrics of their own. It is not a valid
 	// org id: those contain no underscore.
 	restOfOrgs = "_rest"
@@ -29,17 +27,10 @@ const (
 // OrgUsage exports the orgs' usage as metrics. There are at most (n+1) times the number
 // of dimensions of each, however many orgs there are.
 type OrgUsage struct {
-	source UsageSource
-	n      int
-	log    *zap.Logger
-	now    func() time.Time
+	orgs lastRead[[]org.Usage]
+	now  func() time.Time
 
 	usage, limit, ratio, age *prometheus.Desc
-
-	mu    sync.Mutex
-	tried time.Time
-	read  time.Time
-	last  []org.Usage
 }
 
 // NewOrgUsage creates the collector. It reads the source when it is scraped, at most
@@ -47,7 +38,11 @@ type OrgUsage struct {
 func NewOrgUsage(source UsageSource, n int, log *zap.Logger, now func() time.Time) *OrgUsage {
 	labels := []string{"org", "dimension"}
 	return &OrgUsage{
-		source: source, n: n, log: log, now: now,
+		orgs: lastRead[[]org.Usage]{
+			every: usageEvery, failing: "usage of orgs not read", log: log, now: now,
+			read: func(ctx context.Context) ([]org.Usage, error) { return source.UsageNearLimits(ctx, n) },
+		},
+		now:   now,
 		usage: prometheus.NewDesc(prego.MetricOrgQuotaUsage, "What an org uses of a dimension; of org _rest what all others use together.", labels, nil),
 		limit: prometheus.NewDesc(prego.MetricOrgQuotaLimit, "An org's limit of a dimension; of org _rest the sum of the others'.", labels, nil),
 		ratio: prometheus.NewDesc(prego.MetricOrgQuotaRatio, "The part of a limit that an org uses, of the orgs that are nearest to one of theirs.", labels, nil),
@@ -66,23 +61,12 @@ func (c *OrgUsage) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. If the source can't be read, the last values
 // are exported, with their age.
 func (c *OrgUsage) Collect(ch chan<- prometheus.Metric) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if now := c.now(); c.tried.IsZero() || now.Sub(c.tried) >= usageEvery {
-		c.tried = now
-		ctx, cancel := context.WithTimeout(context.Background(), usagePatience)
-		defer cancel()
-		if usage, err := c.source.UsageNearLimits(ctx, c.n); err != nil {
-			c.log.Warn("usage of orgs not read", zap.String("error", prego.Redact(err.Error())))
-		} else {
-			c.last, c.read = usage, now
-		}
-	}
-	if c.read.IsZero() {
+	usage, read := c.orgs.get()
+	if read.IsZero() {
 		return
 	}
-	ch <- prometheus.MustNewConstMetric(c.age, prometheus.GaugeValue, c.now().Sub(c.read).Seconds())
-	for _, u := range c.last {
+	ch <- prometheus.MustNewConstMetric(c.age, prometheus.GaugeValue, c.now().Sub(read).Seconds())
+	for _, u := range usage {
 		org := u.OrgID
 		if org == "" {
 			org = restOfOrgs
