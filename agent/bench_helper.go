@@ -34,7 +34,6 @@ type BenchHelper struct {
 	// secrets is a directory that holds the password of MariaDB's root.
 	secrets string
 	log     *slog.Logger
-	work    sync.WaitGroup
 }
 
 // maxAsked bounds what runs in the container at once: commands and owner queries.
@@ -62,23 +61,9 @@ func NewBenchHelper(h *Host, caller, engine, lock, secrets string, log *slog.Log
 // Run serves until ctx ends, and then kills what runs.
 func (b *BenchHelper) Run(ctx context.Context, l net.Listener) error {
 	defer func() { _ = b.engine.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	b.log.Info("running bench in its container", "container", b.container(), "for_uid", b.uid)
 	peers := &peerListener{Listener: l, uid: b.uid, log: b.log}
-	for {
-		conn, err := peers.Accept()
-		if err != nil {
-			b.work.Wait()
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("socket: %w", err)
-		}
-		b.work.Go(func() {
-			defer func() { _ = conn.Close() }()
-			b.answer(ctx, conn)
-		})
-	}
+	return peers.handle(ctx, func(conn net.Conn) { b.answer(ctx, conn) })
 }
 
 func (b *BenchHelper) container() string {

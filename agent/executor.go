@@ -12,6 +12,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -125,6 +126,27 @@ func (l *peerListener) Accept() (net.Conn, error) {
 		}
 		l.log.Warn("a stranger was turned away", "uid", uid)
 		_ = conn.Close()
+	}
+}
+
+// handle lets f have each connection, which is closed after it, until ctx ends, and then
+// waits for those that are under way.
+func (l *peerListener) handle(ctx context.Context, f func(net.Conn)) error {
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	var work sync.WaitGroup
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			work.Wait()
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("socket: %w", err)
+		}
+		work.Go(func() {
+			defer func() { _ = conn.Close() }()
+			f(conn)
+		})
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -32,7 +31,6 @@ type Watcher struct {
 	engine *client.Client
 	uid    uint32 // the only allowed caller
 	log    *slog.Logger
-	work   sync.WaitGroup
 }
 
 // watchFrame is what a Watcher tells: what containers are now, each as a whole.
@@ -72,29 +70,16 @@ const maxWatching = 4
 // Run serves until ctx ends.
 func (w *Watcher) Run(ctx context.Context, l net.Listener) error {
 	defer func() { _ = w.engine.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	slots := make(chan struct{}, maxWatching)
 	peers := &peerListener{Listener: l, uid: w.uid, log: w.log}
-	for {
-		conn, err := peers.Accept()
-		if err != nil {
-			w.work.Wait()
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("socket: %w", err)
-		}
+	return peers.handle(ctx, func(conn net.Conn) {
 		select {
 		case slots <- struct{}{}:
-		default:
-			_ = conn.Close()
-			continue
-		}
-		w.work.Go(func() {
-			defer func() { _ = conn.Close(); <-slots }()
+			defer func() { <-slots }()
 			w.serve(ctx, conn)
-		})
-	}
+		default:
+		}
+	})
 }
 
 func (w *Watcher) serve(ctx context.Context, conn net.Conn) {
