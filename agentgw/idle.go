@@ -170,13 +170,6 @@ func awaitReadable(c syscall.Conn) error {
 	return errors.Join(err, failed)
 }
 
-// waiting is how many connections wait without net/http.
-func (l *idleListener) waiting() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.idle)
-}
-
 // followState is the server's ConnState hook.
 func followState(c net.Conn, state http.ConnState) {
 	if s, ok := c.(*session); ok {

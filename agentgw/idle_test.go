@@ -89,6 +89,13 @@ func (p *peer) answer(want string) {
 
 var quick = idleTimeouts{handshake: 5 * time.Second, linger: 10 * time.Millisecond, idle: time.Minute}
 
+// waiting is how many connections wait without net/http.
+func (l *idleListener) waiting() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.idle)
+}
+
 func (l *idleListener) await(t *testing.T, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return l.waiting() == n }, 10*time.Second, time.Millisecond)
