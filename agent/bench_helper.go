@@ -115,7 +115,7 @@ func (b *BenchHelper) argv(in benchRequest) (argv []string, dir, line, refused s
 		return append([]string{wire.ContainerAgent, SuperviseVerb, "--input", "--for", limit.String(), "--silence", silence.String(), "--", wire.ContainerAgent}, command...)
 	}
 	if in.OwnerOf != "" {
-		if in.Args != nil || len(in.OwnerOf) > wordLengths["SITE"] || !words["SITE"].MatchString(in.OwnerOf) || (in.GiveTo != "" && !tenantPattern.MatchString(in.GiveTo)) {
+		if in.Args != nil || len(in.OwnerOf) > wordLengths["SITE"] || !words()["SITE"].MatchString(in.OwnerOf) || (in.GiveTo != "" && !tenantPattern.MatchString(in.GiveTo)) {
 			return nil, "", "", "this is no site, or no tenant"
 		}
 		command := []string{SiteOwnerVerb, in.OwnerOf}

@@ -67,7 +67,7 @@ func (h *Host) siteOwner(ctx context.Context, site string) (string, error) {
 // SiteOwner returns the tenant that a site of this host, or of this container, belongs
 // to. If tenant is not "", it first becomes the owner.
 func (h *Host) SiteOwner(site, tenant string) (string, error) {
-	if !words["SITE"].MatchString(site) || (tenant != "" && !tenantPattern.MatchString(tenant)) {
+	if !words()["SITE"].MatchString(site) || (tenant != "" && !tenantPattern.MatchString(tenant)) {
 		return "", errors.New("there must be a site's name, and at most a tenant's id")
 	}
 	if tenant != "" {

@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/prego/prego/agent/site"
 	"github.com/prego/prego/agent/wire"
@@ -172,8 +174,11 @@ var secretOf = map[string]string{
 	"set-admin-password": wire.SecretAdminPassword, "add-user": wire.SecretUserPassword, "configure": wire.SecretMailPassword,
 }
 
-// secretValue is the form of a secret: it is passed on a line of its own.
-var secretValue = regexp.MustCompile(`^\PC{1,256}$`)
+// isSecret tells whether a value has the form of a secret: it is passed on a line of its own.
+func isSecret(value string) bool {
+	n := utf8.RuneCountInString(value)
+	return 0 < n && n <= 256 && strings.TrimSpace(value) == value && !strings.ContainsFunc(value, func(r rune) bool { return unicode.Is(unicode.C, r) })
+}
 
 // checkSecrets refuses secrets that a command doesn't take. The error never contains a
 // secret.
@@ -186,7 +191,7 @@ func checkSecrets(in wire.ExecRequest, verb string) *problem {
 		switch {
 		case name != takes:
 			return invalid("secrets", "the command takes no such secret")
-		case !secretValue.MatchString(value) || strings.TrimSpace(value) != value:
+		case !isSecret(value):
 			return invalid("secrets", name+" must be 1 to 256 printable characters, with no space around them")
 		}
 	}
