@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -21,7 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/agent"
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/server"
@@ -132,26 +130,7 @@ func agentInside(name string) func(context.Context, string, string, string) erro
 	if strings.Contains(name, "real-") {
 		return nil
 	}
-	return func(ctx context.Context, verb, root, addr string) error {
-		log := slog.New(slog.NewTextHandler(io.Discard, nil))
-		h, err := agent.OpenHost(root)
-		if err != nil {
-			return err
-		}
-		switch verb {
-		case "bootstrap":
-			return h.Bootstrap(ctx, addr, "scale", log)
-		case "run":
-			a, err := agent.New(h, addr, "scale", log)
-			if err != nil {
-				return err
-			}
-			return a.Run(ctx)
-		default: // nothing is executed on these
-			<-ctx.Done()
-			return nil
-		}
-	}
+	return runAgent
 }
 
 func (c *cell) stopAll() {
