@@ -257,7 +257,7 @@ END $$`
 // what the same cluster does with the same rows in one bare statement that pgbench
 // sends to a database with neither triggers nor foreign keys, measured in turns with it.
 func BenchmarkReserve(b *testing.B) {
-	const rounds, seconds, each = 5, 2, 160 * benchApps
+	const rounds, seconds, each = 5, 2, 320 * benchApps
 	d := startDurable(b)
 	script := filepath.Join(b.TempDir(), "reserve.sql")
 	require.NoError(b, os.WriteFile(script, []byte(bareReserve), 0o600))
