@@ -88,6 +88,9 @@ type CSRs struct {
 	AgentClient  string `json:"agent_client"`
 	AgentServer  string `json:"agent_server"`
 	DockerServer string `json:"docker_server"`
+	// Service is for the certificate that the host's databases, caches or their clients use
+	// among each other; "" from agents that don't know of it, and on hosts without either.
+	Service string `json:"service,omitempty"`
 }
 
 // Certificates are the PEM chains for the CSRs.
@@ -95,7 +98,10 @@ type Certificates struct {
 	AgentClient  string    `json:"agent_client"`
 	AgentServer  string    `json:"agent_server"`
 	DockerServer string    `json:"docker_server"`
-	NotAfter     time.Time `json:"not_after"` // the earliest of the three
+	NotAfter     time.Time `json:"not_after"` // the earliest of all
+	// Service is a server's certificate on a shard or pool, for its private address, and a
+	// client's on a server with bench.
+	Service string `json:"service,omitempty"`
 }
 
 // Bundles are the CAs that the host trusts from now on, each for one purpose only.
@@ -107,6 +113,13 @@ type Bundles struct {
 	DockerClient string `json:"docker_client"` // for callers of the Docker port
 	// ExecKeys are the Ed25519 public keys, PEM by key id, that sign exec tokens.
 	ExecKeys map[string]string `json:"exec_keys"`
+	// PeersKeys are the Ed25519 public keys, PEM by key id, that sign peers documents. A host
+	// takes them when it is enrolled; later ones come in documents that it trusts.
+	PeersKeys map[string]string `json:"peers_keys,omitempty"`
+	// ServiceServer is for servers of databases and caches on other hosts, ServiceClient for
+	// their clients.
+	ServiceServer string `json:"service_server,omitempty"`
+	ServiceClient string `json:"service_client,omitempty"`
 }
 
 // Identity is what a host receives at the handshake and at each rotation.
@@ -152,6 +165,9 @@ const (
 type HeartbeatResponse struct {
 	BundleVersion    string `json:"bundle_version"`
 	HeartbeatSeconds int    `json:"heartbeat_seconds"`
+	// PeersVersion is that of the host's peers document, 0 if the gateway does not know: the
+	// agent fetches it if its own is another.
+	PeersVersion int64 `json:"peers_version,omitempty"`
 }
 
 // RotateRequest asks for a new JWT and, with CSRs, new certificates.
