@@ -19,10 +19,11 @@ const (
 	RoleDBShard   Role = "db-shard"
 	RoleRedisPool Role = "redis-pool"
 	RoleNode      Role = "node"
+	RoleEdge      Role = "edge"
 )
 
 // Roles lists every role in the order in which they are shown.
-func Roles() []Role { return []Role{RoleApp, RoleDBShard, RoleRedisPool, RoleNode} }
+func Roles() []Role { return []Role{RoleApp, RoleDBShard, RoleRedisPool, RoleNode, RoleEdge} }
 
 // Valid reports whether r is one of Roles.
 func (r Role) Valid() bool { return slices.Contains(Roles(), r) }

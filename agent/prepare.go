@@ -25,6 +25,7 @@ var roleServices = map[string][]string{
 	"node":       {"mariadb", "redis", "bench"},
 	"db-shard":   {"mariadb"},
 	"redis-pool": {"redis"},
+	"edge":       {},
 }
 
 // mariadbRoot is the secret with the password of MariaDB's root.

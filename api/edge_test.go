@@ -23,7 +23,7 @@ func TestEveryWrongFieldIsNamedAtOnce(t *testing.T) {
 		fields = append(fields, e.Field+" "+e.Message)
 	}
 	require.Equal(t, []string{
-		"region is required", "role must be one of app, db-shard, redis-pool, node", "server_id must match ^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
+		"region is required", "role must be one of app, db-shard, redis-pool, node, edge", "server_id must match ^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
 		"spec.tags[0] must match ^[!-~]+$", "spec.volume_gb must be a whole number, not a string",
 	}, fields)
 	require.Equal(t, "region", deref(p.Field))

@@ -1452,7 +1452,7 @@ type ActivationStats struct {
 	P95Seconds float64 `json:"p95_seconds"`
 	P99Seconds float64 `json:"p99_seconds"`
 
-	// Role Purpose of the server; a node runs app, database and Redis on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
 	Role    Role `json:"role"`
 	Servers int  `json:"servers"`
 }
@@ -1939,7 +1939,7 @@ type CreateFleet struct {
 	// Region Part of the world; the configuration maps it to locations of the provider
 	Region *Region `json:"region,omitempty"`
 
-	// Role Purpose of the server; a node runs app, database and Redis on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
 	Role Role `json:"role"`
 
 	// ServesTenants Whether tenants are placed on its servers. Servers for waiting tenants are created in the newest such fleet that has room
@@ -2060,7 +2060,7 @@ type CreateServer struct {
 	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// Role Purpose of the server; a node runs app, database and Redis on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
 	Role Role `json:"role"`
 
 	// ServerId A lower-case DNS label; it becomes the host's name
@@ -2359,7 +2359,7 @@ type Fleet struct {
 	// Regions Number of servers by region
 	Regions map[string]int64 `json:"regions"`
 
-	// Role Purpose of the server; a node runs app, database and Redis on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
 	Role Role `json:"role"`
 
 	// RunUrl The workflow that carries out its actions, in Temporal's UI
@@ -2725,7 +2725,7 @@ type ImportServer struct {
 	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// Role Purpose of the server; a node runs app, database and Redis on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
 	Role Role `json:"role"`
 
 	// ServerId A lower-case DNS label; it becomes the host's name
@@ -3383,7 +3383,7 @@ type RestorePage struct {
 	Restores   []RestoreJob `json:"restores"`
 }
 
-// Role Purpose of the server; a node runs app, database and Redis on one host
+// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
 type Role = prego.Role
 
 // RollBackGroup defines model for RollBackGroup.
@@ -3490,7 +3490,7 @@ type ScalingEvent struct {
 	// Requested Servers
 	Requested int `json:"requested"`
 
-	// Role Purpose of the server; a node runs app, database and Redis on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
 	Role      Role                `json:"role"`
 	RunUrl    *string             `json:"run_url,omitempty"`
 	ServerIds []string            `json:"server_ids"`
@@ -3547,7 +3547,7 @@ type Server struct {
 	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// Role Purpose of the server; a node runs app, database and Redis on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
 	Role Role `json:"role"`
 
 	// RunUrl The workflow in Temporal's UI, if one is configured
@@ -3645,7 +3645,7 @@ type ServerSummary struct {
 	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// Role Purpose of the server; a node runs app, database and Redis on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
 	Role          Role         `json:"role"`
 	ServerId      string       `json:"server_id"`
 	Status        ServerStatus `json:"status"`
@@ -3703,7 +3703,7 @@ type SitePool struct {
 	// Reserved Sites that are claimed or being built
 	Reserved int `json:"reserved"`
 
-	// Role Purpose of the server; a node runs app, database and Redis on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
 	Role        Role         `json:"role"`
 	ServerId    string       `json:"server_id"`
 	Status      ServerStatus `json:"status"`
@@ -3850,7 +3850,7 @@ type SnapshotServer struct {
 	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// Role Purpose of the server; a node runs app, database and Redis on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
 	Role Role `json:"role"`
 
 	// RunsInstances Whether it runs instances of process groups

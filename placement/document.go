@@ -368,7 +368,7 @@ func (c *checker) server(at string, ids map[string]bool, v DocServer) Server {
 	c.id(ids, at+".server_id", string(v.ServerID))
 	c.count(at+".tenant_count", v.TenantCount)
 	if !prego.Role(v.Role).Valid() {
-		c.fault(at+".role", "must be one of app, db-shard, redis-pool, node")
+		c.fault(at+".role", "must be one of app, db-shard, redis-pool, node, edge")
 	}
 	if v.MemoryPct < 0 || v.MemoryPct > 100 {
 		c.fault(at+".memory_pct", "must be 0 to 100")

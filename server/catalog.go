@@ -49,13 +49,15 @@ type TimeoutRule struct {
 // shared ones are not sold or are often out of stock.
 func DefaultCatalog() Catalog {
 	app := map[prego.Region][]string{"": {"cx43", "cpx42", "ccx23"}, prego.RegionSG: {"ccx23", "cpx42"}, prego.RegionUS: {"ccx23", "cpx42"}}
+	small := map[prego.Region][]string{"": {"cx33", "cpx32", "ccx13"}, prego.RegionSG: {"ccx13", "cpx32"}, prego.RegionUS: {"ccx13", "cpx32"}}
 	return Catalog{
 		Image: "debian-13",
 		ServerTypes: map[prego.Role]map[prego.Region][]string{
 			prego.RoleApp:       app,
 			prego.RoleNode:      app,
 			prego.RoleDBShard:   {"": {"ccx23", "ccx33"}},
-			prego.RoleRedisPool: {"": {"cx33", "cpx32", "ccx13"}, prego.RegionSG: {"ccx13", "cpx32"}, prego.RegionUS: {"ccx13", "cpx32"}},
+			prego.RoleRedisPool: small,
+			prego.RoleEdge:      small,
 		},
 		Builders: map[prego.Region][]string{"": {"cx23", "cpx22", "ccx13"}, prego.RegionSG: {"cpx22", "ccx13"}, prego.RegionUS: {"cpx22", "ccx13"}},
 		Locations: map[prego.Region][]string{

@@ -99,10 +99,26 @@ func (r *CreateFleetRequest) Validate() error {
 	if err := validateOffer(r.WorkloadMemory, r.WorkloadDisk, r.WorkloadCPUs); err != nil {
 		return err
 	}
+	if err := validateServes(r.Role, r.Serves, r.ServesWorkloads || r.WorkloadMemory > 0); err != nil {
+		return err
+	}
 	if err := r.Constraint.Validate("constraint"); err != nil {
 		return err
 	}
 	return checkTags(r.Constraint, r.Spec.Tags)
+}
+
+// validateServes rejects edges that would also run tenants or instances: what runs there
+// could reach the keys of every host name.
+func validateServes(role prego.Role, tenants, workloads bool) error {
+	switch {
+	case role != prego.RoleEdge:
+	case tenants:
+		return prego.Invalid("serves_tenants", "must be false: no tenant is placed on an edge")
+	case workloads:
+		return prego.Invalid("serves_workloads", "must be false: no instance runs on an edge")
+	}
+	return nil
 }
 
 // checkTags rejects tags that a fleet's servers must not have.
@@ -178,6 +194,9 @@ func (r *UpdateFleetRequest) Apply(f *Fleet) error {
 		f.WorkloadCPUs = *r.WorkloadCPUs
 	}
 	if err := validateOffer(f.WorkloadMemory, f.WorkloadDisk, f.WorkloadCPUs); err != nil {
+		return err
+	}
+	if err := validateServes(f.Role, f.Serves, f.ServesWorkloads || f.WorkloadMemory > 0); err != nil {
 		return err
 	}
 	if err := validateSizes(f.MinSize, f.MaxSize); err != nil {

@@ -115,7 +115,7 @@ func (r *CreateRequest) Validate() error {
 		return err
 	}
 	if !r.Role.Valid() {
-		return prego.Invalid("role", "must be one of app, db-shard, redis-pool, node")
+		return prego.Invalid("role", "must be one of app, db-shard, redis-pool, node, edge")
 	}
 	if !r.Region.Valid() {
 		return prego.Invalid("region", "must be one of sg, eu, us")

@@ -31,6 +31,8 @@ const (
 	ScopeMetrics      = "metrics"
 	ScopeLogs         = "logs"
 	ScopeBackupReport = "backup_report"
+	// ScopeEdge is for servers with the role edge only.
+	ScopeEdge = "edge"
 	// ScopeExecPrefix is followed by a CommandKind in tokens for the agent's own
 	// endpoint. Such a token also has the claim "body", the SHA-256 of the request's
 	// body in hex: it is valid for this one request.

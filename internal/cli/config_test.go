@@ -116,7 +116,7 @@ func TestCompletion(t *testing.T) {
 		"tenant show acme-eu ":              "acme-eu\tt-1\ncorp\tt-2\n",
 		"snapshot show t-1 ":                "snp-1\n",
 		"server show ":                      "app-1\n",
-		"server create app-7 --role ":       "app\ndb-shard\nredis-pool\nnode\n",
+		"server create app-7 --role ":       "app\ndb-shard\nredis-pool\nnode\nedge\n",
 		"server list --state ":              "provisioning\nactive\ndraining\nterminated\nfailed\n",
 		"pool warm set eu ":                 "trial\nstarter\nbusiness\nenterprise\n",
 		"tenant create x --org ":            "acme\n",

@@ -1,0 +1,154 @@
+package wire
+
+import "time"
+
+// Paths of the agent gateway for edges. They need ScopeEdge, which only tokens of
+// servers with the role edge have.
+const (
+	// PathEdge answers a GET with the EdgeDocument of the server's network. With
+	// ?version= of the document that the edge has, it waits until there is another, for
+	// EdgeWait at most, and then answers 304.
+	PathEdge = "/internal/agent/edge"
+	// PathEdgeCertificates takes an EdgeCertificatesRequest.
+	PathEdgeCertificates = "/internal/agent/edge/certificates"
+	// PathEdgeApplied takes an EdgeApplied.
+	PathEdgeApplied = "/internal/agent/edge/applied"
+)
+
+// EdgeWait is how long the gateway lets a request for a document wait.
+const EdgeWait = 25 * time.Second
+
+// EdgeDocument is what the edges of a network serve. Its lists are sorted, so that the
+// same rows give the same bytes.
+type EdgeDocument struct {
+	// Version counts the network's documents. A later document has a higher version.
+	Version int64 `json:"version"`
+	// Hosts are sorted by name, listening address and port; each triple is there once.
+	Hosts []EdgeHost `json:"hosts,omitempty"`
+	// Certificates are those that the edges present. The edge asks for chains and keys
+	// that it doesn't have, by id and digest.
+	Certificates []EdgeCertificateRef `json:"certificates,omitempty"`
+	// Challenges are the answers to a certificate authority over HTTP.
+	Challenges []EdgeChallenge `json:"challenges,omitempty"`
+	// TCP are the ports that are forwarded as they are.
+	TCP []EdgeTCP `json:"tcp,omitempty"`
+	// Addresses are the floating addresses of the network's edges. An edge configures
+	// those that name it.
+	Addresses []EdgeAddress `json:"addresses,omitempty"`
+}
+
+// EdgeHostState is what an edge does with requests for a host.
+type EdgeHostState string
+
+// The states of a host.
+const (
+	EdgeServing EdgeHostState = "serving"
+	// EdgeMaintenance answers 503 with Retry-After: the site is being moved, restored or
+	// migrated, or is suspended.
+	EdgeMaintenance EdgeHostState = "maintenance"
+)
+
+// EdgeHost is a name that the edges answer for.
+type EdgeHost struct {
+	Name string `json:"name"` // lower case
+	// Tenant or Route says whose it is; requests are counted for it.
+	Tenant string `json:"tenant,omitempty"`
+	Route  string `json:"route,omitempty"`
+	// Address is where it is answered for; empty is every address of the edge but those
+	// that are an environment's own.
+	Address string `json:"address,omitempty"`
+	// Port is where it is answered for over HTTP if it is not 80, or over TLS if it is
+	// not 443. 0 is both of these.
+	Port int `json:"port,omitempty"`
+	// TLS says that Port is for TLS. With Port 0 it means that plain HTTP is redirected
+	// to HTTPS as soon as there is a certificate for the name.
+	TLS   bool          `json:"tls,omitempty"`
+	State EdgeHostState `json:"state"`
+	// Upstreams are healthy; without any, the answer is 503.
+	Upstreams []EdgeUpstream `json:"upstreams,omitempty"`
+	// UpstreamTLS says that upstreams speak TLS. Their certificates are not verified:
+	// they are reached over the private network.
+	UpstreamTLS bool `json:"upstream_tls,omitempty"`
+	// MaxBody is the largest body of a request, in bytes; 0 is no limit.
+	MaxBody int64 `json:"max_body,omitempty"`
+	// HSTS is max-age of Strict-Transport-Security, in seconds; 0 sends none.
+	HSTS int `json:"hsts,omitempty"`
+}
+
+// EdgeUpstream is where requests are forwarded to.
+type EdgeUpstream struct {
+	Address string `json:"address"`          // private address and port
+	Weight  int    `json:"weight,omitempty"` // among the host's upstreams; 0 counts as 1
+}
+
+// EdgeCertificateRef names a certificate.
+type EdgeCertificateRef struct {
+	ID     string   `json:"id"`
+	Names  []string `json:"names"`  // a wildcard as "*.example.com"
+	SHA256 string   `json:"sha256"` // hex, of the chain's PEM followed by the key's
+}
+
+// EdgeCertificatesRequest asks for certificates with their keys.
+type EdgeCertificatesRequest struct {
+	IDs []string `json:"ids"` // at most MaxEdgeCertificates
+}
+
+// MaxEdgeCertificates bounds one request.
+const MaxEdgeCertificates = 100
+
+// EdgeCertificates answers an EdgeCertificatesRequest; ids that are not in the current
+// document are left out.
+type EdgeCertificates struct {
+	Certificates []EdgeCertificate `json:"certificates"`
+}
+
+// EdgeCertificate is a certificate with its key. It is sent to edges only, over mTLS,
+// and kept in a file that only root can read.
+type EdgeCertificate struct {
+	EdgeCertificateRef
+	Chain string `json:"chain"` // PEM, leaf first
+	Key   string `json:"key"`   // PEM
+}
+
+// EdgeChallenge is an answer to a certificate authority's HTTP-01 challenge (RFC 8555
+// §8.3), on port 80 of the host at /.well-known/acme-challenge/ and the token.
+type EdgeChallenge struct {
+	Host             string `json:"host"`
+	Token            string `json:"token"`
+	KeyAuthorization string `json:"key_authorization"`
+}
+
+// EdgeTCP is a port whose connections are forwarded as they are.
+type EdgeTCP struct {
+	Route     string         `json:"route"`
+	Address   string         `json:"address,omitempty"` // as in EdgeHost
+	Port      int            `json:"port"`
+	Upstreams []EdgeUpstream `json:"upstreams,omitempty"` // without any, connections are refused
+}
+
+// EdgeAddress is a floating address that is assigned to an edge at the provider.
+type EdgeAddress struct {
+	Address  string `json:"address"`
+	ServerID string `json:"server_id"`
+}
+
+// EdgeApplied acknowledges a document.
+type EdgeApplied struct {
+	// Version is that of the document that is served now.
+	Version int64 `json:"version"`
+	// Refused is the version of a later document that can't be served, with the reason;
+	// Version stays the one before it.
+	Refused int64  `json:"refused,omitempty"`
+	Reason  string `json:"reason,omitempty"` // at most MaxEdgeReason bytes
+}
+
+// MaxEdgeReason bounds EdgeApplied.Reason.
+const MaxEdgeReason = 1024
+
+// Directories of an edge, relative to the host's root directory. They belong to the
+// process that faces the network, and the stack mounts them into the container of the
+// server: EdgeDir has the last good document with its keys, EdgeRunDir the sockets.
+const (
+	EdgeDir    = "/var/lib/prego-edge"
+	EdgeRunDir = "/run/prego-edge"
+)
