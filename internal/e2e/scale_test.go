@@ -239,7 +239,25 @@ func (r *report) String() string {
 	for _, l := range r.lines {
 		fmt.Fprintf(&b, "- %s\n", l)
 	}
+	b.WriteString(plot("Time until a tenant is active (p50)", r.table, 3))
+	b.WriteString(plot("First page of the tenants", r.table, 5))
 	return b.String()
+}
+
+// plot draws a column of durations against the servers of the rows, in milliseconds.
+func plot(title string, table [][]string, column int) string {
+	var x, y []string
+	for _, row := range table {
+		if column >= len(row) {
+			return ""
+		}
+		d, err := time.ParseDuration(row[column])
+		if err != nil {
+			return ""
+		}
+		x, y = append(x, row[0]), append(y, fmt.Sprintf("%.1f", d.Seconds()*1000))
+	}
+	return fmt.Sprintf("\n```mermaid\nxychart-beta\n  title %q\n  x-axis \"servers\" [%s]\n  y-axis \"ms\" 0\n  line [%s]\n```\n", title, strings.Join(x, ", "), strings.Join(y, ", "))
 }
 
 // beating are agents that send heartbeats until stopped.
@@ -359,7 +377,7 @@ func loseRegion(c *cell, r *report, agents *beating) {
 // replaceFleet makes a fleet and replaces every server of it.
 func replaceFleet(c *cell, r *report) {
 	c.t.Helper()
-	c.fleet("many", prego.RoleRedisPool, []map[string]any{weighted("eu", 50, -1), weighted("sg", 50, -1)}, map[string]any{"max_size": 2 * *scaleFleet})
+	c.fleet("many", prego.RoleRedisPool, []map[string]any{weighted("eu", 50, -1), weighted("sg", 50, -1)}, map[string]any{"max_size": -1})
 	began := time.Now()
 	c.awaitLong("many", c.act("many", "CLUSTER_SCALE_OUT", map[string]any{"count": *scaleFleet}).Seq)
 	made := time.Since(began)
