@@ -12,6 +12,7 @@ type (
 	GroupID     string
 	InstanceID  string
 	RouteID     string
+	DomainID    string
 	VolumeID    string
 	SnapshotID  string
 	FleetID     string

@@ -2,7 +2,6 @@ package workload
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
@@ -44,26 +43,6 @@ type Route struct {
 	DeletedAt  *time.Time
 }
 
-// hostnamePattern accepts lower-case ASCII names of at least two labels;
-// internationalised ones are written in their xn-- form. Wildcards are rejected: they
-// would cover names that other orgs may request.
-var hostnamePattern = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
-
-// maxHostname is the maximum length of a DNS name, in characters.
-const maxHostname = 253
-
-// NormalizeHostname lower-cases a hostname and checks it.
-func NormalizeHostname(name string) (string, error) {
-	name = strings.ToLower(name)
-	switch {
-	case strings.Contains(name, "*"):
-		return "", prego.Invalid("hostname", "must not be a wildcard")
-	case len(name) > maxHostname || !hostnamePattern.MatchString(name):
-		return "", prego.Invalid("hostname", "must be a DNS name of at least two labels in ASCII; write an internationalised one in its xn-- form")
-	}
-	return name, nil
-}
-
 // ValidatePort accepts 1 to 65535.
 func ValidatePort(field string, port int) error {
 	if port < 1 || port > 65535 {
@@ -102,7 +81,7 @@ func (r *Route) Validate() error {
 		return prego.Invalid("hostname", "is required for http and https")
 	}
 	var err error
-	r.Hostname, err = NormalizeHostname(r.Hostname)
+	r.Hostname, err = prego.NormalizeHostname(r.Hostname)
 	return err
 }
 

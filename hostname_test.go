@@ -1,4 +1,4 @@
-package workload_test
+package prego_test
 
 import (
 	"strings"
@@ -7,18 +7,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/workload"
 )
 
 func TestNormalizeHostname(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{"WWW.Example.COM": "www.example.com", "xn--bcher-kva.example": "xn--bcher-kva.example", "a.b": "a.b", strings.Repeat("a", 63) + ".com": strings.Repeat("a", 63) + ".com"} {
-		got, err := workload.NormalizeHostname(name)
+		got, err := prego.NormalizeHostname(name)
 		require.NoError(t, err, name)
 		require.Equal(t, want, got)
 	}
 	for _, name := range []string{"", "a", "*.a.b", ".a.b", "a.b.", "a..b", "-a.b", "a-.b", "a_b.c", "bücher.example", "a.b`", "a b.c", "a.b\n", "192.0.2.1", "[::1]", strings.Repeat("a.", 127) + "com"} {
-		_, err := workload.NormalizeHostname(name)
+		_, err := prego.NormalizeHostname(name)
 		require.Equal(t, prego.CodeInvalidField, prego.CodeOf(err), "%q", name)
 	}
+}
+
+func TestWithin(t *testing.T) {
+	t.Parallel()
+	require.True(t, prego.Within("a.example.com", "example.com"))
+	require.True(t, prego.Within("example.com", "example.com"))
+	require.False(t, prego.Within("notexample.com", "example.com"))
+	require.False(t, prego.Within("example.com", "a.example.com"))
 }

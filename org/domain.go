@@ -1,0 +1,101 @@
+package org
+
+import (
+	"crypto/rand"
+	"encoding/base32"
+	"strings"
+	"time"
+
+	"golang.org/x/net/publicsuffix"
+
+	"github.com/prego/prego"
+)
+
+// DomainStatus is the state of an org's claim to a name.
+type DomainStatus string
+
+// The states of a domain. Only a verified one is served and counted. Any number of orgs may
+// have the same name pending: the first one to verify it has it.
+const (
+	DomainPending  DomainStatus = "pending"  // its TXT record was not seen yet
+	DomainVerified DomainStatus = "verified" // the org's
+	DomainLost     DomainStatus = "lost"     // was verified; its TXT record is gone
+	DomainExpired  DomainStatus = "expired"  // pending for too long: no longer looked for
+)
+
+// Domain is a name that an org wants served: one of a tenant, or of its routes.
+type Domain struct {
+	DomainID prego.DomainID
+	OrgID    prego.OrgID
+	TenantID prego.TenantID // "" for a name of the org's routes
+	Name     string
+	Status   DomainStatus
+	Reason   prego.Reason
+	Message  string
+	Token    string // what the TXT record has to say; no secret
+	// Points is whether the name led to this installation when it was last looked up.
+	Points     bool
+	Failures   int // looks in a row that found no record
+	CheckedAt  *time.Time
+	NextCheck  *time.Time // nil when it is looked for no longer
+	VerifiedAt *time.Time
+	// MissingSince is since when the TXT record of a verified name is gone.
+	MissingSince *time.Time
+	CreatedBy    string
+	CreatedAt    time.Time
+	DeletedAt    *time.Time
+}
+
+// Reasons of domains.
+const (
+	ReasonTXTMissing   prego.Reason = "txt_missing"
+	ReasonTXTWrong     prego.Reason = "txt_wrong" // there are others
+	ReasonLookupFailed prego.Reason = "lookup_failed"
+	ReasonDomainTaken  prego.Reason = "domain_taken" // verified by another org
+	ReasonDomainQuota  prego.Reason = "quota_exceeded"
+	ReasonClaimExpired prego.Reason = "claim_expired"
+)
+
+// ChallengeLabel is put before a name to make the name of its TXT record.
+const ChallengeLabel = "_prego-challenge"
+
+// challengePrefix makes what the TXT record says recognizable to people.
+const challengePrefix = "prego-verification="
+
+// ChallengeName is where a name's TXT record belongs.
+func (d Domain) ChallengeName() string { return ChallengeLabel + "." + d.Name }
+
+// ChallengeValue is what a name's TXT record has to say.
+func (d Domain) ChallengeValue() string { return challengePrefix + d.Token }
+
+// NewDomainToken makes the token of a claim: 160 bits, so that nobody meets another's.
+func NewDomainToken() string {
+	b := make([]byte, 20)
+	_, _ = rand.Read(b) // never fails
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b))
+}
+
+// maxDomain leaves room for the challenge's label: 253 characters are a name's most.
+const maxDomain = 253 - len(ChallengeLabel) - 1
+
+// NormalizeDomain lower-cases a name that an org claims and checks it. own are the domains
+// of this installation, whose names nobody can claim.
+func NormalizeDomain(name string, own ...string) (string, error) {
+	name, err := prego.NormalizeHostname(strings.TrimSuffix(name, "."))
+	if err != nil {
+		return "", err
+	}
+	if len(name) > maxDomain {
+		return "", prego.Invalid("hostname", "is too long for a TXT record before it")
+	}
+	for _, o := range own {
+		if o != "" && prego.Within(name, o) {
+			return "", prego.Invalid("hostname", "must not be in "+o+": those names are this installation's own")
+		}
+	}
+	// A name that the list does not know is its own suffix's only label, by the list's rule "*".
+	if suffix, _ := publicsuffix.PublicSuffix(name); suffix == name {
+		return "", prego.Invalid("hostname", "must not be a public suffix, under which anybody can have names")
+	}
+	return name, nil
+}
