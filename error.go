@@ -22,6 +22,7 @@ const (
 	CodeForbidden          Code = "forbidden"
 	CodeNotFound           Code = "not_found"
 	CodeServerNotFound     Code = "server_not_found"
+	CodeNetworkUnknown     Code = "network_unknown"
 	CodeMethodNotAllowed   Code = "method_not_allowed"
 	CodeServerIDConflict   Code = "server_id_conflict"
 	CodeServerTerminated   Code = "server_terminated"

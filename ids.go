@@ -5,6 +5,7 @@ package prego
 //nolint:revive // the names say it
 type (
 	ServerID    string
+	NetworkID   string
 	TenantID    string
 	OrgID       string
 	AppID       string

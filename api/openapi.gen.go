@@ -3224,7 +3224,17 @@ type ProviderServer struct {
 	Ipv6 *string `json:"ipv6,omitempty"`
 
 	// Location Example: fsn1
-	Location         *string `json:"location,omitempty"`
+	Location *string `json:"location,omitempty"`
+
+	// Network Private network that it is in
+	//
+	// Example: hetzner-eu-central-1
+	Network *string `json:"network,omitempty"`
+
+	// PrivateAddress IPv4 address in its private network
+	//
+	// Example: 10.64.0.2
+	PrivateAddress   *string `json:"private_address,omitempty"`
 	ProviderServerId *string `json:"provider_server_id,omitempty"`
 
 	// ServerType Example: cx43

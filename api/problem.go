@@ -36,7 +36,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeTenantNotFound: http.StatusNotFound, prego.CodeSlugTaken: http.StatusConflict, prego.CodeIdempotencyConflict: http.StatusConflict, prego.CodeRequestUnderWay: http.StatusConflict,
 	prego.CodePreconditionFailed: http.StatusPreconditionFailed,
 	prego.CodeOrgUnknown:         http.StatusUnprocessableEntity, prego.CodeResidencyUnknown: http.StatusUnprocessableEntity, prego.CodeResidencyViolation: http.StatusUnprocessableEntity,
-	prego.CodeServerUnknown: http.StatusUnprocessableEntity, prego.CodeShardUnknown: http.StatusUnprocessableEntity,
+	prego.CodeServerUnknown: http.StatusUnprocessableEntity, prego.CodeNetworkUnknown: http.StatusUnprocessableEntity, prego.CodeShardUnknown: http.StatusUnprocessableEntity,
 	prego.CodeInvariantViolation: http.StatusConflict, prego.CodeTenantPlaced: http.StatusConflict, prego.CodeCellMismatch: http.StatusConflict,
 	prego.CodeConstraintImmutable: http.StatusConflict, prego.CodeTagsImmutable: http.StatusConflict, prego.CodePlacementPoolNotFound: http.StatusNotFound,
 	prego.CodePlacementPoolExists: http.StatusConflict, prego.CodePlacementPoolInUse: http.StatusConflict,

@@ -194,6 +194,7 @@ func (a *API) view(s server.Server, events []server.Event) Server {
 		Provider: ProviderServer{
 			ProviderServerId: optional(s.ProviderServerID), ServerType: optional(s.ServerType), Location: optional(s.Location),
 			Image: optional(s.Image), Ipv4: optional(s.Host), Ipv6: optional(s.IPv6),
+			Network: optional(string(s.NetworkID)), PrivateAddress: optional(s.PrivateAddress),
 		},
 	}
 	for _, e := range events {

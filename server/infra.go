@@ -20,11 +20,12 @@ const (
 	ResourceFirewall       ResourceKind = "firewall"
 	ResourcePlacementGroup ResourceKind = "placement_group"
 	ResourceImage          ResourceKind = "image" // a snapshot of a server's disk
+	ResourceNetwork        ResourceKind = "network"
 )
 
 // ResourceKinds lists every kind in the order in which they can be deleted.
 func ResourceKinds() []ResourceKind {
-	return []ResourceKind{ResourceServer, ResourceVolume, ResourcePrimaryIP, ResourcePlacementGroup, ResourceFirewall, ResourceImage}
+	return []ResourceKind{ResourceServer, ResourceVolume, ResourcePrimaryIP, ResourcePlacementGroup, ResourceFirewall, ResourceImage, ResourceNetwork}
 }
 
 // ResourceState is the state of a resource row: intended is written before the create
@@ -108,19 +109,22 @@ func (p CreateParams) Labels() map[string]string {
 // Handle is a server at a provider. It holds no secret and may be kept in a
 // workflow's history.
 type Handle struct {
-	ProviderServerID string    `json:"provider_server_id"`
-	Name             string    `json:"name"`
-	Status           string    `json:"status"` // the provider's status, "running" once it boots
-	IPv4             string    `json:"ipv4"`
-	IPv6             string    `json:"ipv6"` // CIDR
-	ServerType       string    `json:"server_type"`
-	Location         string    `json:"location"`
-	Attempt          int       `json:"attempt"`
-	SpecHash         string    `json:"spec_hash"`
-	CreatedAt        time.Time `json:"created_at"`
-	PrimaryIPIDs     []string  `json:"primary_ip_ids,omitempty"`
-	ActionIDs        []int64   `json:"action_ids,omitempty"`
-	Adopted          bool      `json:"adopted,omitempty"`
+	ProviderServerID string `json:"provider_server_id"`
+	Name             string `json:"name"`
+	Status           string `json:"status"` // the provider's status, "running" once it boots
+	IPv4             string `json:"ipv4"`
+	IPv6             string `json:"ipv6"` // CIDR
+	// Private are its addresses in private networks; there may be none yet in the answer
+	// to its creation.
+	Private      []PrivateAddress `json:"private,omitempty"`
+	ServerType   string           `json:"server_type"`
+	Location     string           `json:"location"`
+	Attempt      int              `json:"attempt"`
+	SpecHash     string           `json:"spec_hash"`
+	CreatedAt    time.Time        `json:"created_at"`
+	PrimaryIPIDs []string         `json:"primary_ip_ids,omitempty"`
+	ActionIDs    []int64          `json:"action_ids,omitempty"`
+	Adopted      bool             `json:"adopted,omitempty"`
 }
 
 // OwnedResource is one resource at a provider that carries our labels.

@@ -186,6 +186,10 @@ type Server struct {
 	Host             string // public IPv4
 	IPv6             string // public IPv6 network, CIDR
 
+	NetworkID           prego.NetworkID // the private network that it is in or is to be in; "" for none
+	PrivateAddress      string          // its IPv4 address there, as the provider says it; "" until it does
+	AgentPrivateAddress string          // the same as its agent says it; the provider's word counts
+
 	WorkflowID string
 	Generation int // 1 for the first provisioning, one more per retry
 	Attempt    int // number of the last create attempt over all generations

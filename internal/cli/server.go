@@ -18,7 +18,7 @@ import (
 var serverTable = Table[api.Server]{
 	ID:      "server_id",
 	Columns: "server_id, role, region, status, agent, host",
-	More: "infra_provider: provider, provider.provider_server_id: provider id, provider.server_type: type, provider.location: location, provider.ipv4: address, cost, fleet_id, tags, " +
+	More: "infra_provider: provider, provider.provider_server_id: provider id, provider.server_type: type, provider.location: location, provider.ipv4: address, provider.network: network, provider.private_address: private_address, cost, fleet_id, tags, " +
 		"workflow_id, run_url: run, created_at",
 	Computed: map[string]func(api.Server) any{
 		"status": func(s api.Server) any { return string(s.Status) + reasons(s.StatusReason, s.StatusMessage) },

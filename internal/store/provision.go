@@ -73,6 +73,8 @@ WITH begun AS (
         provider_server_id       = CASE WHEN attempt = $3 THEN provider_server_id END,
         host                     = CASE WHEN attempt = $3 THEN host ELSE '' END,
         ipv6                     = CASE WHEN attempt = $3 THEN ipv6 ELSE '' END,
+        private_address          = CASE WHEN attempt = $3 THEN private_address END,
+        agent_private_address    = CASE WHEN attempt = $3 THEN agent_private_address END,
         running_at               = CASE WHEN attempt = $3 THEN running_at END,
         agent_status             = CASE WHEN attempt = $3 THEN agent_status ELSE 'unknown' END,
         agent_key_sha256         = CASE WHEN attempt = $3 THEN agent_key_sha256 END,

@@ -26,7 +26,7 @@ func (s *Store) FleetRows(ctx context.Context, provider prego.InfraProviderID) (
 const sqlMarkMissing = `
 UPDATE servers SET status = 'failed', status_reason = 'server_missing', status_message = $3, updated_at = now(),
     agent_status = 'disconnected', identity_revoked_at = COALESCE(identity_revoked_at, now()),
-    provider_server_id = NULL, host = '', ipv6 = ''
+    provider_server_id = NULL, host = '', ipv6 = '', private_address = NULL
 WHERE server_id = $1 AND provider_server_id = $2 AND status IN ('active', 'failed')
 RETURNING attempt`
 

@@ -144,7 +144,7 @@ func (s *Store) Released(ctx context.Context, resourceID int64) error {
 }
 
 const sqlForgetMachine = `
-UPDATE servers SET provider_server_id = NULL, host = '', ipv6 = '', updated_at = now()
+UPDATE servers SET provider_server_id = NULL, host = '', ipv6 = '', private_address = NULL, updated_at = now()
 WHERE server_id = $1 AND attempt <= $2`
 
 // FinishRelease notes on the row and the timeline that an attempt's machine is

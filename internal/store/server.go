@@ -15,7 +15,8 @@ import (
 )
 
 const serverColumns = `server_id, role, region, infra_provider, spec, tags, status, status_reason, status_message, managed_by,
-    COALESCE(provider_server_id, '') AS provider_server_id, server_type, location, image, host, ipv6, workflow_id, generation, attempt,
+    COALESCE(provider_server_id, '') AS provider_server_id, server_type, location, image, host, ipv6,
+    COALESCE(network_id, '') AS network_id, COALESCE(host(private_address), '') AS private_address, COALESCE(host(agent_private_address), '') AS agent_private_address, workflow_id, generation, attempt,
     agent_status, agent_version, agent_boot_id, agent_first_seen_at, agent_last_heartbeat_at, load1, memory_pct, disk_pct, docker_state, agent_tags,
     cpu_pct, worker_slots_pct, db_disk_pct, redis_memory_pct, clock_ahead_seconds, clock_skewed,
     imported_from_pulumi_at, identity_revoked_at, decommission_requested_at, created_by, created_at, updated_at, active_at, terminated_at,
