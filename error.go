@@ -191,7 +191,9 @@ const (
 // Codes of errors about registries and images.
 const (
 	CodeRegistryNotFound Code = "registry_not_found"
-	CodeImageNotFound    Code = "image_not_found"
+	// CodeCertificateNotFound is of certificates for host names, not of those for mTLS.
+	CodeCertificateNotFound Code = "certificate_not_found"
+	CodeImageNotFound       Code = "image_not_found"
 	// CodeSealed: a stored secret was encrypted with an unknown master key.
 	CodeSealed Code = "sealed_under_another_key"
 )

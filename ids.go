@@ -21,6 +21,8 @@ type (
 	ImageID     string
 	ShardID     string
 	RedisPoolID string
+	// CertificateID is derived from a certificate's names.
+	CertificateID string
 )
 
 // Strings converts ids to plain strings.

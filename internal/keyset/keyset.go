@@ -23,6 +23,8 @@ type Set struct {
 	Trust  []pki.Purpose // CAs whose certificates it verifies or passes on
 	Sign   []token.Use   // tokens that it issues: the newest key
 	Verify []token.Use   // tokens that it verifies, or whose keys it passes on: the public halves
+	Seal   bool          // seals keys of certificates: the public halves
+	Open   bool          // opens them, to hand them to edges
 }
 
 // sets are those of the processes with keys. The API calls no host and issues no token:
@@ -36,11 +38,13 @@ var sets = map[string]Set{
 		Issue: []pki.Purpose{pki.Gateway, pki.AgentClient, pki.AgentServer, pki.DockerServer},
 		Trust: []pki.Purpose{pki.Gateway, pki.AgentClient, pki.ExecClient, pki.DockerClient},
 		Sign:  []token.Use{token.UseAgent}, Verify: []token.Use{token.UseAgent, token.UseExec},
+		Open: true,
 	},
 	"worker": {
 		Issue: []pki.Purpose{pki.ExecClient, pki.DockerClient, pki.RelayServer},
 		Trust: []pki.Purpose{pki.Gateway, pki.AgentServer, pki.DockerServer, pki.RelayClient},
 		Sign:  []token.Use{token.UseExec},
+		Seal:  true,
 	},
 }
 
@@ -114,6 +118,21 @@ func (s Set) files(from string) (map[string][]byte, error) {
 		}
 		if err := read(files[len(files)-1], whole); err != nil {
 			return nil, err
+		}
+	}
+	if s.Seal || s.Open {
+		files, err := token.SealingFiles(from)
+		if err != nil {
+			return nil, err
+		}
+		change := token.SealingPublicHalf
+		if s.Open {
+			change = whole
+		}
+		for _, f := range files {
+			if err := read(f, change); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return out, nil

@@ -24,7 +24,7 @@ func originals(t *testing.T) string {
 	return dir
 }
 
-var keyID = regexp.MustCompile(`[0-9]{8}-[0-9a-f]{8}`)
+var keyID = regexp.MustCompile(`[0-9]{8}-([0-9]{4}-)?[0-9a-f]{8}`)
 
 // inside lists what is in a directory: each file with the half of a key that it holds.
 func inside(t *testing.T, dir string) (out []string) {
@@ -65,13 +65,13 @@ func TestEachProcessIsGivenItsKeysAlone(t *testing.T) {
 			"ca/agent-client/bundle.pem public", "ca/agent-client/issuer.pem private", "ca/agent-server/issuer.pem private",
 			"ca/docker-client/bundle.pem public", "ca/docker-server/issuer.pem private", "ca/exec-client/bundle.pem public",
 			"ca/gateway/bundle.pem public", "ca/gateway/issuer.pem private",
-			"jwt/agent/ID.pem private", "jwt/exec/ID.pem public",
+			"jwt/agent/ID.pem private", "jwt/exec/ID.pem public", "seal/ID.pem private",
 		},
 		"worker": {
 			"ca/agent-server/bundle.pem public", "ca/docker-client/issuer.pem private", "ca/docker-server/bundle.pem public",
 			"ca/exec-client/issuer.pem private", "ca/gateway/bundle.pem public",
 			"ca/relay-client/bundle.pem public", "ca/relay-server/issuer.pem private",
-			"jwt/exec/ID.pem private",
+			"jwt/exec/ID.pem private", "seal/ID.pem public",
 		},
 	} {
 		dir := filepath.Join(t.TempDir(), process)

@@ -39,7 +39,7 @@ type Keyring struct {
 	signer ed25519.PrivateKey // nil if this process may only verify
 }
 
-// InitKeys creates a key in dir/jwt for every use that has none.
+// InitKeys creates a key in dir/jwt for every use that has none, and one in dir/seal.
 func InitKeys(dir string) error {
 	for _, use := range Uses() {
 		d := filepath.Join(dir, "jwt", string(use))
@@ -67,7 +67,7 @@ func InitKeys(dir string) error {
 			return fmt.Errorf("keys: %w", err)
 		}
 	}
-	return nil
+	return InitSealing(dir)
 }
 
 // KeyFiles are the files of one use's keys below dir; the last one signs.

@@ -1,0 +1,116 @@
+package token
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// publicHalves is a directory with the public halves of another's keys.
+func publicHalves(t *testing.T, from string) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "seal"), 0o700))
+	files, err := SealingFiles(from)
+	require.NoError(t, err)
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		require.NoError(t, err)
+		half, err := SealingPublicHalf(b)
+		require.NoError(t, err)
+		require.NotContains(t, string(half), "PRIVATE")
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "seal", filepath.Base(f)), half, 0o600))
+	}
+	return dir
+}
+
+// TestWhoSealsCannotOpen: a worker seals, only who has the private key opens, and only for
+// what it was sealed for.
+func TestWhoSealsCannotOpen(t *testing.T) {
+	t.Parallel()
+	originals := t.TempDir()
+	require.NoError(t, InitSealing(originals))
+	require.NoError(t, InitSealing(originals), "what is there stays")
+	gateway, err := OpenSealing(originals)
+	require.NoError(t, err)
+	worker, err := OpenSealing(publicHalves(t, originals))
+	require.NoError(t, err)
+
+	sealed, id, err := worker.Seal("certificate/crt-1", []byte("a key"))
+	require.NoError(t, err)
+	require.NotContains(t, string(sealed), "a key")
+	_, err = worker.Open("certificate/crt-1", id, sealed)
+	require.ErrorIs(t, err, ErrSealed)
+	got, err := gateway.Open("certificate/crt-1", id, sealed)
+	require.NoError(t, err)
+	require.Equal(t, "a key", string(got))
+	for name, open := range map[string]func() ([]byte, error){
+		"for another": func() ([]byte, error) { return gateway.Open("certificate/crt-2", id, sealed) },
+		"another key": func() ([]byte, error) { return gateway.Open("certificate/crt-1", "x", sealed) },
+		"damaged":     func() ([]byte, error) { return gateway.Open("certificate/crt-1", id, append([]byte{1}, sealed...)) },
+		"too short":   func() ([]byte, error) { return gateway.Open("certificate/crt-1", id, nil) },
+	} {
+		_, err := open()
+		require.ErrorIs(t, err, ErrSealed, name)
+	}
+	again, _, err := worker.Seal("certificate/crt-1", []byte("a key"))
+	require.NoError(t, err)
+	require.NotEqual(t, sealed, again)
+}
+
+// TestSealingKeyIsRotated: the newest seals; what the one before sealed opens until it is
+// taken away.
+func TestSealingKeyIsRotated(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, InitSealing(dir))
+	first, err := OpenSealing(dir)
+	require.NoError(t, err)
+	old, oldID, err := first.Seal("x", []byte("old"))
+	require.NoError(t, err)
+	for range 12 { // more than one digit's worth in one day
+		require.NoError(t, AddSealing(dir))
+	}
+	second, err := OpenSealing(dir)
+	require.NoError(t, err)
+	_, newID, err := second.Seal("x", []byte("new"))
+	require.NoError(t, err)
+	require.Greater(t, newID, oldID)
+	require.Contains(t, newID, "-0013-")
+	require.Contains(t, second.Known(), oldID)
+	got, err := second.Open("x", oldID, old)
+	require.NoError(t, err)
+	require.Equal(t, "old", string(got))
+
+	files, err := SealingFiles(dir)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(files[0]))
+	third, err := OpenSealing(dir)
+	require.NoError(t, err)
+	require.NotContains(t, third.Known(), oldID)
+	_, err = third.Open("x", oldID, old)
+	require.ErrorIs(t, err, ErrSealed)
+}
+
+func TestSealingKeysThatAreNone(t *testing.T) {
+	t.Parallel()
+	_, err := OpenSealing(t.TempDir())
+	require.ErrorContains(t, err, "prego keys init")
+	dir := t.TempDir()
+	require.NoError(t, InitKeys(dir))
+	signing, err := KeyFiles(dir, UseExec)
+	require.NoError(t, err)
+	b, err := os.ReadFile(signing[0])
+	require.NoError(t, err)
+	for text, want := range map[string]string{string(b): "not X25519", "x": "not PEM"} {
+		bad := t.TempDir()
+		require.NoError(t, os.Mkdir(filepath.Join(bad, "seal"), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(bad, "seal", "20260101-0001-a.pem"), []byte(text), 0o600))
+		_, err = OpenSealing(bad)
+		require.ErrorContains(t, err, want)
+		_, err = SealingPublicHalf([]byte(text))
+		require.ErrorContains(t, err, want)
+	}
+}
