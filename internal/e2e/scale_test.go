@@ -374,25 +374,28 @@ func loseRegion(c *cell, r *report, agents *beating) {
 	require.NoError(c.t, err)
 }
 
-// replaceFleet makes a fleet and replaces every server of it.
+// replaceFleet makes a fleet and replaces every server of it. What it has at most while
+// that goes on is the size that was asked for: a fleet's limit bounds that, too.
 func replaceFleet(c *cell, r *report) {
 	c.t.Helper()
+	surge := max(*scaleFleet/10, 1)
+	size := *scaleFleet - surge
 	c.fleet("many", prego.RoleRedisPool, []map[string]any{weighted("eu", 50, -1), weighted("sg", 50, -1)}, map[string]any{"max_size": -1})
 	began := time.Now()
-	c.awaitLong("many", c.act("many", "CLUSTER_SCALE_OUT", map[string]any{"count": *scaleFleet}).Seq)
+	c.awaitLong("many", c.act("many", "CLUSTER_SCALE_OUT", map[string]any{"count": size}).Seq)
 	made := time.Since(began)
-	r.say("a fleet of %d servers made in %s: %.1f servers/s", *scaleFleet, made.Round(time.Second), float64(*scaleFleet)/made.Seconds())
-	require.Equal(c.t, *scaleFleet, c.number(`SELECT count(*) FROM servers WHERE fleet_id = 'many' AND status = 'active'`))
+	r.say("a fleet of %d servers made in %s: %.1f servers/s", size, made.Round(time.Second), float64(size)/made.Seconds())
+	require.Equal(c.t, size, c.number(`SELECT count(*) FROM servers WHERE fleet_id = 'many' AND status = 'active'`))
 	// Only servers that are not as the fleet's spec says are replaced.
 	c.send(http.MethodPatch, "/v1/fleets/many", map[string]any{"spec": map[string]any{"tags": []string{"stack:next"}}}, http.StatusOK, nil)
 	began = time.Now()
-	c.awaitLong("many", c.act("many", "CLUSTER_REPLACE", map[string]any{"max_surge": max(*scaleFleet/10, 1)}).Seq)
+	c.awaitLong("many", c.act("many", "CLUSTER_REPLACE", map[string]any{"max_surge": surge}).Seq)
 	took := time.Since(began)
-	require.Equal(c.t, *scaleFleet, c.number(`SELECT count(*) FROM servers WHERE fleet_id = 'many' AND status = 'active' AND tags @> '{stack:next}'`))
+	require.Equal(c.t, size, c.number(`SELECT count(*) FROM servers WHERE fleet_id = 'many' AND status = 'active' AND tags @> '{stack:next}'`))
 	billed := c.billed("server")
 	billed = slices.DeleteFunc(billed, func(e sim.LedgerEntry) bool { return !strings.Contains(e.Name, "-many-") })
-	require.Len(c.t, billed, *scaleFleet, "none is left over")
-	r.say("all of them replaced in %s, %d more than that at a time: %.1f servers/s", took.Round(time.Second), max(*scaleFleet/10, 1), float64(*scaleFleet)/took.Seconds())
+	require.Len(c.t, billed, size, "none is left over")
+	r.say("all of them replaced in %s, %d more than that at a time: %.1f servers/s", took.Round(time.Second), surge, float64(size)/took.Seconds())
 }
 
 // awaitLong waits for an action of many servers.
