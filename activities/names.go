@@ -9,9 +9,10 @@ import (
 // DNS is where the records of this installation's zone are kept. Every error that it
 // returns is a *server.InfraError.
 type DNS interface {
-	// EnsureRecordSet makes a record set, or corrects it. One that is not ours is
+	// EnsureRecordSet makes a record set, or corrects it, and waits until it is
+	// published at the zone's name servers. One that is not ours is
 	// InfraForeign, and is left alone.
-	EnsureRecordSet(ctx context.Context, r server.RecordSet) error
+	EnsureRecordSet(ctx context.Context, r server.RecordSet, known server.RecordWrite) error
 	// DeleteRecordSet deletes a record set of ours; a missing one is success.
 	DeleteRecordSet(ctx context.Context, zone, name string, typ server.RecordType) error
 	// ListRecordSets lists ours, normalized.

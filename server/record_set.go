@@ -123,3 +123,17 @@ type DNSRecord struct {
 	Version int64 // of what it shall be
 	Error   string
 }
+
+// RecordWrite says what is known of a record set that is to be written.
+type RecordWrite int
+
+// What may be known of it.
+const (
+	// RecordNew was never sent: it is created without a look.
+	RecordNew RecordWrite = iota
+	// RecordKnown is there, or may be: it is looked up, and written if it differs.
+	RecordKnown
+	// RecordUnsure was sent, and its publication failed: it is written even if it looks
+	// the same.
+	RecordUnsure
+)

@@ -34,6 +34,7 @@ type devFlags struct {
 	demo, exit, reset, docker                              bool
 	dir, agent, cloud, hosts, machines                     string
 	apiPort, gwPort, temporalPort, uiPort, pgPort, simPort int
+	dnsPort                                                int
 }
 
 // standIn is the image that hosts with real engines run in place of all others, "" if
@@ -70,8 +71,12 @@ func newDevCommand() *cobra.Command {
 	fl.IntVar(&f.uiPort, "ui-port", 8233, "port of Temporal's UI")
 	fl.IntVar(&f.pgPort, "postgres-port", 5433, "port of the private Postgres")
 	fl.IntVar(&f.simPort, "sim-port", 8085, "port of the simulated cloud")
+	fl.IntVar(&f.dnsPort, "dns-port", 8553, "port where the simulated cloud serves its DNS zones")
 	return cmd
 }
+
+// devZone is the zone of the simulated cloud that PREGO_SITE_DOMAIN's default is in.
+const devZone = "prego.internal"
 
 // stack are the processes of a development stack, in their start order.
 type stack struct {
@@ -181,6 +186,7 @@ func (s *stack) prepare() error {
 		{f.uiPort, "--ui-port", "Temporal's UI", false},
 		{f.pgPort, "--postgres-port", "Postgres", os.Getenv("DATABASE_URL") != ""},
 		{f.simPort, "--sim-port", "the simulated cloud", f.cloud != "sim"},
+		{f.dnsPort, "--dns-port", "the simulated cloud's DNS", f.cloud != "sim"},
 		{f.gwPort + 10002, "--gateway-port", "the worker's relay", false},
 	}
 	for _, p := range ports {
@@ -259,7 +265,7 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 	if s.f.cloud == "sim" {
 		if err := s.child(ctx, "sim", fmt.Sprintf("http://127.0.0.1:%d/_sim/faults", s.f.simPort),
 			"--listen", "127.0.0.1:"+strconv.Itoa(s.f.simPort), "--state-dir", filepath.Join(s.dir, "sim"), "--docker="+strconv.FormatBool(s.f.docker),
-			"--hosts", s.f.hosts, "--machines", s.f.machines); err != nil {
+			"--hosts", s.f.hosts, "--machines", s.f.machines, "--dns", "127.0.0.1:"+strconv.Itoa(s.f.dnsPort), "--zone", devZone); err != nil {
 			return err
 		}
 		if s.f.hosts == "machine" {

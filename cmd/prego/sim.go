@@ -46,6 +46,8 @@ func newSimCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:8085", "address to serve at")
+	f.StringVar(&cfg.DNS, "dns", "127.0.0.1:8553", "address to serve the zones over DNS at, UDP and TCP")
+	f.StringSliceVar(&cfg.Zones, "zone", nil, "DNS zones that exist from the start")
 	f.StringVar(&cfg.StateDir, "state-dir", ".prego/sim", "where servers, hosts and the ledger are kept")
 	f.StringVar(&cfg.Token, "token", "simulated", "API token that is accepted")
 	f.IntVar(&cfg.AgentPort, "agent-port", 8443, "port of the agents on the simulated hosts")

@@ -43,6 +43,10 @@ type Fault struct {
 	// Action is unhealthy, without end, or die, at once.
 	Image string `json:"image,omitempty"`
 
+	// Record (a pattern) selects the names of a "publish" fault: the action that brings a
+	// record set to the name servers fails; "" matches all.
+	Record string `json:"record,omitempty"`
+
 	Matched int `json:"matched"` // how often it was considered
 	Hits    int `json:"hits"`    // how often it happened
 
@@ -80,6 +84,10 @@ func (f *Fault) check() error {
 		if f.Action != "unhealthy" && f.Action != "die" {
 			return fmt.Errorf("action must be unhealthy or die")
 		}
+	} else if f.Kind == "publish" {
+		if f.Action != "" && f.Action != "fail" {
+			return fmt.Errorf("action must be fail")
+		}
 	} else if f.Kind == "mirror" || f.Kind == "dns" {
 		if err := f.checkMachine(); err != nil {
 			return err
@@ -100,7 +108,7 @@ func (f *Fault) check() error {
 	if f.Skip < 0 || f.Times < 0 || f.DelayMS < 0 {
 		return fmt.Errorf("skip, times and delay_ms must not be negative")
 	}
-	for _, p := range []string{f.Path, f.Server, f.Image} {
+	for _, p := range []string{f.Path, f.Server, f.Image, f.Record} {
 		if _, err := path.Match(p, ""); err != nil {
 			return fmt.Errorf("bad pattern %q", p)
 		}
@@ -125,7 +133,7 @@ func (f *Fault) checkMachine() error {
 
 // suits rejects faults that can't happen with this cloud's kind of hosts.
 func (s *Sim) suits(f Fault) error {
-	onMachines := f.Kind == "mirror" || f.Kind == "dns"
+	onMachines := f.Kind == "mirror"
 	onProcesses := slices.Contains([]string{"boot_without_agent", "stop_heartbeats", "duplicate_bootstrap", "container_start_fail", "bench", "container"}, f.Kind)
 	switch {
 	case onMachines && s.cfg.Machines == "":

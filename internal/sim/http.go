@@ -74,6 +74,13 @@ func (s *Sim) routes() http.Handler {
 		"PUT /v1/networks/{id}": s.updateNetwork, "DELETE /v1/networks/{id}": s.deleteNetwork,
 		"GET /v1/networks/{id}/actions": s.resourceActions("network"), "POST /v1/networks/{id}/actions/{verb}": s.networkAction,
 
+		"GET /v1/zones": s.listZones, "POST /v1/zones": s.createZone,
+		"GET /v1/zones/{zone}": s.getZone, "PUT /v1/zones/{zone}": s.updateZone, "DELETE /v1/zones/{zone}": s.deleteZone,
+		"GET /v1/zones/{zone}/actions": s.zoneActions, "POST /v1/zones/{zone}/actions/{verb}": s.zoneAction,
+		"GET /v1/zones/{zone}/rrsets": s.listRecordSets, "POST /v1/zones/{zone}/rrsets": s.createRecordSet,
+		"GET /v1/zones/{zone}/rrsets/{name}/{type}": s.getRecordSet, "PUT /v1/zones/{zone}/rrsets/{name}/{type}": s.updateRecordSet,
+		"DELETE /v1/zones/{zone}/rrsets/{name}/{type}": s.deleteRecordSet, "POST /v1/zones/{zone}/rrsets/{name}/{type}/actions/{verb}": s.recordSetAction,
+
 		"GET /v1/ssh_keys":  s.listSSHKeys,
 		"GET /v1/locations": s.catalogList("locations", func() []any { return anys(locations) }), "GET /v1/locations/{id}": s.catalogGet("location", func() []any { return anys(locations) }),
 		"GET /v1/server_types": s.catalogList("server_types", func() []any { return anys(s.serverTypes()) }), "GET /v1/server_types/{id}": s.catalogGet("server_type", func() []any { return anys(s.serverTypes()) }),
@@ -102,7 +109,7 @@ func (s *Sim) routes() http.Handler {
 	return root
 }
 
-var kindActions = regexp.MustCompile(`^/v1/(?:servers|volumes|firewalls|primary_ips|networks|images)/actions(/\d+)?$`)
+var kindActions = regexp.MustCompile(`^/v1/(?:servers|volumes|firewalls|primary_ips|networks|images|zones)/actions(/\d+)?$`)
 
 func (s *Sim) locked(e endpoint) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -236,7 +243,10 @@ func list(r *http.Request, key string, items []item) (int, any, error) {
 		}
 		return c
 	})
-	page, perPage := 1, 25
+	page, perPage, most := 1, 25, 50
+	if key == "rrsets" {
+		most = 100 // the specification, GET /zones/{id_or_name}/rrsets
+	}
 	if v := q.Get("page"); v != "" {
 		if page, err = strconv.Atoi(v); err != nil || page < 1 {
 			return 0, nil, invalid("page must be at least 1", "page")
@@ -246,7 +256,7 @@ func list(r *http.Request, key string, items []item) (int, any, error) {
 		if perPage, err = strconv.Atoi(v); err != nil || perPage < 1 {
 			return 0, nil, invalid("per_page must be at least 1", "per_page")
 		}
-		perPage = min(perPage, 50)
+		perPage = min(perPage, most)
 	}
 	total := len(kept)
 	last := max(1, (total+perPage-1)/perPage)

@@ -10,7 +10,7 @@ import (
 )
 
 // serveNames answers machines' questions for names: there are those of the cloud's own
-// services, and no others. Faults of kind "dns" happen to questions.
+// services and of its zones, and no others. Faults of kind "dns" happen to questions.
 func (s *Sim) serveNames() error {
 	lc := s.net.onBridge()
 	c, err := lc.ListenPacket(s.ctx, "udp4", s.net.gateway()+":53")
@@ -61,6 +61,9 @@ func (s *Sim) name(q dnsmessage.Message, f *Fault) []byte {
 	case f != nil && f.Action == "fail":
 		out.RCode = dnsmessage.RCodeServerFailure
 	case !known:
+		if question, err := q.Pack(); err == nil {
+			return s.zoneReply(question)
+		}
 		out.RCode = dnsmessage.RCodeNameError
 	case question.Type == dnsmessage.TypeA:
 		a := dnsmessage.AResource{}

@@ -40,7 +40,13 @@ func TestFaultsSuitTheKindOfHosts(t *testing.T) {
 	require.NoError(t, err)
 	real, err := New(Config{StateDir: t.TempDir(), Token: "t", Machines: t.TempDir()})
 	require.NoError(t, err)
-	for _, f := range []Fault{{Kind: "mirror", Action: "reset"}, {Kind: "dns", Action: "drop"}} {
+	for _, f := range []Fault{{Kind: "dns", Action: "drop"}, {Kind: "publish", Record: "*.example.com"}} {
+		for _, cloud := range []*Sim{light, real} {
+			_, err := cloud.Inject(f)
+			require.NoError(t, err)
+		}
+	}
+	for _, f := range []Fault{{Kind: "mirror", Action: "reset"}} {
 		_, err := light.Inject(f)
 		require.ErrorContains(t, err, "--hosts machine")
 		id, err := real.Inject(f)

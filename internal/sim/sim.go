@@ -24,6 +24,11 @@ type Config struct {
 	Listen   string // host:port; port 0 takes any
 	StateDir string
 	Token    string // the API token that is accepted
+	// DNS is where the zones are served over DNS, host:port; "" means a free port of
+	// 127.0.0.1.
+	DNS string
+	// Zones are made at the start, as by hand.
+	Zones []string
 	// AgentPort and DockerPort are the ports of hosts; every host has its own address.
 	AgentPort, DockerPort int
 	// RealDocker gives every host its own dockerd. It needs root and dockerd, and
@@ -103,6 +108,7 @@ type Sim struct {
 	base     [2]byte  // of process hosts' addresses
 	net      *network // of machines; nil when hosts are processes
 	images   *registry
+	dns      *zoneDNS
 
 	benchOnce    sync.Once
 	benchDir     string // of the stand-in for bench
@@ -131,6 +137,9 @@ func New(cfg Config) (*Sim, error) {
 	def(&cfg.Limits.PlacementGroups, 50)
 	def(&cfg.Limits.Firewalls, 50)
 	def(&cfg.Limits.Networks, 50)
+	if cfg.DNS == "" {
+		cfg.DNS = "127.0.0.1:0"
+	}
 	def(&cfg.AgentPort, 8443)
 	def(&cfg.DockerPort, 2376)
 	def(&cfg.MachineDiskGB, 10)
@@ -163,9 +172,14 @@ func (s *Sim) Start() error {
 	}
 	s.ln = ln
 	s.ctx, s.stop = context.WithCancel(context.Background())
+	if err := errors.Join(s.haveZones(), s.serveZones()); err != nil {
+		s.stop()
+		return errors.Join(err, ln.Close())
+	}
 	if s.cfg.Machines != "" {
 		if err := s.startMachines(); err != nil {
 			s.stop()
+			s.dns.close()
 			return errors.Join(err, ln.Close())
 		}
 	}
@@ -185,6 +199,7 @@ func (s *Sim) Start() error {
 func (s *Sim) Close() {
 	s.stop()
 	_ = s.server.Close()
+	s.dns.close()
 	s.work.Wait() // hosts are off then
 	if s.net != nil {
 		if err := s.net.close(); err != nil {
@@ -260,6 +275,18 @@ func (s *Sim) after(d time.Duration, f func()) {
 			f()
 		}
 	}()
+}
+
+// pause waits; false when the cloud is closed before.
+func (s *Sim) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-s.ctx.Done():
+		return false
+	}
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

@@ -22,6 +22,7 @@ type state struct {
 	Snapshots  map[int64]*schema.Image          `json:"snapshots"`
 	Networks   map[int64]*schema.Network        `json:"networks"`
 	SSHKeys    map[int64]*schema.SSHKey         `json:"ssh_keys"`
+	Zones      map[int64]*zone                  `json:"zones"`
 	Ledger     []*LedgerEntry                   `json:"ledger"`
 	StockOut   map[string]bool                  `json:"stock_out"` // "type/location"
 	// Retiring are deprecations, by "type/location"; the provider announces them per location.
@@ -74,6 +75,7 @@ func (st *state) load(path string) error {
 	initMap(&st.Snapshots)
 	initMap(&st.Networks)
 	initMap(&st.SSHKeys)
+	initMap(&st.Zones)
 	initMap(&st.StockOut)
 	initMap(&st.Retiring)
 	return nil

@@ -1,0 +1,197 @@
+package hetzner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/hetznercloud/hcloud-go/v2/hcloud"
+	"github.com/hetznercloud/hcloud-go/v2/hcloud/exp/zoneutil"
+
+	"github.com/prego/prego/server"
+)
+
+// A record set is unique by its name and type in a zone, as a server is by its name in a
+// project, so creates that are repeated or late can't make two. Ours carry the
+// environment's labels; others are never touched. The zone itself is made and delegated by
+// people.
+
+// EnsureRecordSet makes a record set, or corrects it, and waits until it is published.
+func (p *Provider) EnsureRecordSet(ctx context.Context, r server.RecordSet, known server.RecordWrite) error {
+	if err := r.Validate(); err != nil {
+		return &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: err.Error()}
+	}
+	r.Normalize()
+	if known != server.RecordNew {
+		set, err := p.recordSet(ctx, r)
+		if err != nil {
+			return err
+		}
+		if set != nil {
+			return p.correct(ctx, set, r, known == server.RecordUnsure)
+		}
+	}
+	created, _, err := p.write.Zone.CreateRRSet(ctx, zoneOf(r.Zone), hcloud.ZoneRRSetCreateOpts{
+		Name: r.Name, Type: hcloud.ZoneRRSetType(r.Type), TTL: new(r.TTL), Labels: ownerLabels(p.environment), Records: encode(r),
+	})
+	if err == nil {
+		return p.published(ctx, created.Action)
+	}
+	if err = p.classify(err); isNotFound(err) {
+		return noZone(r.Zone)
+	}
+	// What the provider answers to a second create is not in its specification: whatever
+	// may mean that the set is there is looked up.
+	var ie *server.InfraError
+	if !mayExist(err) && (!errors.As(err, &ie) || (ie.Code != string(hcloud.ErrorCodeConflict) && ie.Code != string(hcloud.ErrorCodeInvalidInput))) {
+		return err
+	}
+	set, findErr := p.recordSet(ctx, r)
+	switch {
+	case findErr != nil:
+		return findErr
+	case set == nil && mayExist(err):
+		return ambiguous(err, nil)
+	case set == nil:
+		return err
+	}
+	// Whether the create was published is not known: its action is not either.
+	return p.correct(ctx, set, r, true)
+}
+
+// correct writes what differs; with force, the records in any case.
+func (p *Provider) correct(ctx context.Context, set *hcloud.ZoneRRSet, r server.RecordSet, force bool) error {
+	if err := checkOwner("record", r.FQDN()+" "+string(r.Type), set.Labels, p.environment); err != nil {
+		return err
+	}
+	was := decodeSet(r.Zone, set)
+	if force || !slices.Equal(was.Values, r.Values) {
+		action, _, err := p.write.Zone.SetRRSetRecords(ctx, set, hcloud.ZoneRRSetSetRecordsOpts{Records: encode(r)})
+		if err == nil {
+			err = p.published(ctx, action)
+		}
+		if err != nil {
+			return p.classify(err)
+		}
+	}
+	if was.TTL == r.TTL {
+		return nil
+	}
+	action, _, err := p.write.Zone.ChangeRRSetTTL(ctx, set, hcloud.ZoneRRSetChangeTTLOpts{TTL: new(r.TTL)})
+	if err != nil {
+		return p.classify(err)
+	}
+	return p.published(ctx, action)
+}
+
+// published waits until the name servers have a change.
+func (p *Provider) published(ctx context.Context, action *hcloud.Action) error {
+	if action != nil && action.Status == hcloud.ActionStatusSuccess {
+		return nil
+	}
+	return p.actions.wait(ctx, actionIDs(action, nil))
+}
+
+// DeleteRecordSet deletes a record set of ours, and waits until the name servers no longer
+// have it; a missing one is success.
+func (p *Provider) DeleteRecordSet(ctx context.Context, zone, name string, typ server.RecordType) error {
+	ctx = WithLane(ctx, LaneDelete)
+	r := server.RecordSet{Zone: zone, Name: name, Type: typ}
+	set, err := p.recordSet(ctx, r)
+	if err != nil || set == nil {
+		return err
+	}
+	if err := checkOwner("record", r.FQDN()+" "+string(typ), set.Labels, p.environment); err != nil {
+		return err
+	}
+	deleted, _, err := p.write.Zone.DeleteRRSet(ctx, set)
+	if err = p.classify(err); isNotFound(err) {
+		return nil
+	}
+	if err != nil || (deleted.Action != nil && deleted.Action.Status == hcloud.ActionStatusSuccess) {
+		return err
+	}
+	return p.deletions.wait(ctx, actionIDs(deleted.Action, nil))
+}
+
+// recordSet looks one up; nil when there is none. It is an error when there is no such zone.
+func (p *Provider) recordSet(ctx context.Context, r server.RecordSet) (*hcloud.ZoneRRSet, error) {
+	set, _, err := p.read.Zone.GetRRSetByNameAndType(ctx, zoneOf(r.Zone), r.Name, hcloud.ZoneRRSetType(r.Type))
+	if err != nil {
+		return nil, p.classify(err)
+	}
+	if set != nil {
+		set.Zone = zoneOf(r.Zone) // by name, as it was asked for
+	}
+	return set, nil
+}
+
+// recordsPerPage is the most that the provider lists at once of record sets (its
+// specification, GET /zones/{id_or_name}/rrsets).
+const recordsPerPage = 100
+
+// ListRecordSets lists ours of a zone, normalized.
+func (p *Provider) ListRecordSets(ctx context.Context, zone string) ([]server.RecordSet, error) {
+	sets, err := p.read.Zone.AllRRSetsWithOpts(ctx, zoneOf(zone), hcloud.ZoneRRSetListOpts{
+		ListOpts: hcloud.ListOpts{LabelSelector: server.OwnerSelector(p.environment), PerPage: recordsPerPage},
+	})
+	if err != nil {
+		if err = p.classify(err); isNotFound(err) {
+			return nil, noZone(zone)
+		}
+		return nil, err
+	}
+	out := make([]server.RecordSet, 0, len(sets))
+	for _, s := range sets {
+		out = append(out, decodeSet(zone, s))
+	}
+	return out, nil
+}
+
+func noZone(zone string) error {
+	return &server.InfraError{Class: server.InfraPermanent, Code: "zone_not_found", Message: fmt.Sprintf("the project has no zone %s: create it, and delegate the domain to it", zone)}
+}
+
+func zoneOf(name string) *hcloud.Zone { return &hcloud.Zone{Name: name} }
+
+// encode writes values as zone files do: texts quoted, names absolute.
+func encode(r server.RecordSet) []hcloud.ZoneRRSetRecord {
+	out := make([]hcloud.ZoneRRSetRecord, 0, len(r.Values))
+	for _, v := range r.Values {
+		switch r.Type {
+		case server.RecordCNAME:
+			v += "."
+		case server.RecordTXT:
+			v = zoneutil.FormatTXTRecord(v)
+		case server.RecordA, server.RecordAAAA:
+		}
+		out = append(out, hcloud.ZoneRRSetRecord{Value: v})
+	}
+	return out
+}
+
+func decodeSet(zone string, s *hcloud.ZoneRRSet) server.RecordSet {
+	r := server.RecordSet{Zone: zone, Name: s.Name, Type: server.RecordType(s.Type)}
+	if s.TTL != nil {
+		r.TTL = *s.TTL
+	}
+	for _, record := range s.Records {
+		v := record.Value
+		switch r.Type {
+		case server.RecordCNAME:
+			v = strings.TrimSuffix(v, ".")
+		case server.RecordTXT:
+			v = zoneutil.ParseTXTRecord(v)
+		case server.RecordA, server.RecordAAAA:
+			if a, err := netip.ParseAddr(v); err == nil {
+				v = a.String() // however the provider writes it
+			}
+		}
+		r.Values = append(r.Values, v)
+	}
+	r.Normalize()
+	return r
+}
