@@ -78,11 +78,11 @@ images: ## Build the images that stand in for Frappe's, MariaDB's and Redis's, o
 
 bench: packages temporal ## Run the benchmarks, each beside its bare limit, and write bench.json (ROUNDS=5 for their noise)
 	rm -f bench.json
-	PREGO_BENCH_JSON=$(CURDIR)/bench.json go test -run '^$$' -bench . -benchtime 1x -count $(or $(ROUNDS),1) -timeout 60m ./internal/e2e ./internal/store ./placement ./placement/pack ./placement/region ./agentgw
+	PREGO_TEST_SCRATCH=/var/tmp PREGO_BENCH_JSON=$(CURDIR)/bench.json go test -run '^$$' -bench . -benchtime 1x -count $(or $(ROUNDS),1) -timeout 60m ./internal/e2e ./internal/store ./placement ./placement/pack ./placement/region ./agentgw
 
 scale: packages temporal ## Load a large installation, print what it costs and write it to docs/performance/scale.md (ARGS="-servers 10000")
 	mkdir -p docs/performance
-	go test -tags scale -run '^TestScale$$' -count 1 -v -timeout 60m ./internal/e2e -report $(CURDIR)/docs/performance/scale.md $(ARGS)
+	PREGO_TEST_SCRATCH=/var/tmp go test -tags scale -run '^TestScale$$' -count 1 -v -timeout 60m ./internal/e2e -report $(CURDIR)/docs/performance/scale.md $(ARGS)
 
 bench-compare: ## Compare bench.json with the last recorded run
 	go run ./tools/bench-compare

@@ -42,9 +42,8 @@ func hold(dir string) {
 
 func scratch(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/var/tmp", "prego-devstack-")
+	dir, err := Scratch("prego-devstack-")
 	require.NoError(t, err)
-	require.NoError(t, os.Chmod(dir, 0o755))
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
@@ -165,4 +164,20 @@ func TestFreePortGivesEachOnce(t *testing.T) {
 		require.False(t, got[port], "port %d is given twice", port)
 		got[port] = true
 	}
+}
+
+func TestScratchGoesWhereThereIsRoom(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PREGO_TEST_SCRATCH", dir)
+	got, err := Scratch("x-")
+	require.NoError(t, err)
+	require.Equal(t, dir, filepath.Dir(got))
+	info, err := os.Stat(got)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o755), info.Mode().Perm())
+
+	require.True(t, roomy(dir, 1))
+	require.False(t, roomy(dir, 1<<60))
+	require.False(t, roomy(filepath.Join(dir, "missing"), 1))
+	require.False(t, roomy("/proc", 1), "it has no room")
 }

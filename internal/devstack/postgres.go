@@ -92,7 +92,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 		"-c", "max_connections=300", "-c", "shared_buffers=128MB", "-c", "log_min_messages=warning", "-c", "timezone=UTC",
 	}
 	if cfg.Volatile {
-		args = append(args, "-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off", "-c", "max_wal_size=4GB")
+		args = append(args, "-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off", "-c", "wal_level=minimal", "-c", "max_wal_senders=0", "-c", "max_wal_size=1GB")
 	}
 	spec := Spec{
 		Name: "postgres", Path: filepath.Join(bin, "postgres"), Args: args, Dir: "/", LogFile: cfg.LogFile,

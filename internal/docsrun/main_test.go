@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/prego/prego/internal/devstack"
 )
 
 // scratch holds the programs and the directories of sessions.
@@ -21,10 +23,7 @@ func run(m *testing.M) int {
 	flag.Parse()
 	err := flag.Set("test.parallel", "5")
 	if err == nil {
-		scratch, err = os.MkdirTemp("/var/tmp", "prego-docs-")
-	}
-	if err == nil {
-		err = os.Chmod(scratch, 0o755) // Postgres is another user
+		scratch, err = devstack.Scratch("prego-docs-")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

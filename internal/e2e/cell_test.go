@@ -86,6 +86,11 @@ func newCell(t testing.TB, o options) *cell {
 	c := &cell{t: t, env: fmt.Sprintf("t%d", cells.Add(1)), ports: map[string]int{}, procs: map[string]*devstack.Process{}}
 	c.dir = filepath.Join(scratch, strings.ReplaceAll(t.Name(), "/", "_")+"-"+c.env) // -count runs a test again
 	require.NoError(t, os.MkdirAll(c.dir, 0o755))
+	t.Cleanup(func() {
+		if !t.Failed() {
+			_ = os.RemoveAll(c.dir) // it may be kept in memory
+		}
+	})
 	if c.url = o.url; c.url == "" {
 		c.url = pgtest.URL(t)
 	}

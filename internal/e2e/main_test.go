@@ -50,7 +50,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	var err error
-	if scratch, err = os.MkdirTemp("/var/tmp", "prego-e2e-"); err != nil {
+	if scratch, err = devstack.Scratch("prego-e2e-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -99,11 +99,8 @@ func tryStart() error {
 	defer cancel()
 	cluster.url = os.Getenv("PREGO_TEST_DATABASE_URL")
 	if cluster.url == "" {
-		dir, err := os.MkdirTemp("/var/tmp", "prego-pgtest-")
+		dir, err := devstack.Scratch("prego-pgtest-")
 		if err != nil {
-			return err
-		}
-		if err := os.Chmod(dir, 0o755); err != nil {
 			return err
 		}
 		cluster.dir = dir

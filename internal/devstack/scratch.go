@@ -1,0 +1,40 @@
+package devstack
+
+import (
+	"os"
+	"syscall"
+)
+
+const (
+	memory = "/dev/shm"
+	// scratchSpace is how much memory must be left for what tests write, in bytes.
+	scratchSpace = 4 << 30
+)
+
+// Scratch makes a directory for what a test run writes and nobody keeps, which any user can
+// reach: in PREGO_TEST_SCRATCH, else in memory where there is enough, else on disk. Most of
+// what a clone of a database costs on a disk is its file system looking for inodes.
+func Scratch(pattern string) (string, error) {
+	parent := os.Getenv("PREGO_TEST_SCRATCH")
+	if parent == "" {
+		parent = "/var/tmp"
+		if roomy(memory, scratchSpace) {
+			parent = memory
+		}
+	}
+	dir, err := os.MkdirTemp(parent, pattern)
+	if err != nil {
+		return "", err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // Postgres is another user
+		return "", err
+	}
+	return dir, nil
+}
+
+// roomy reports whether a directory has so many free bytes and can hold programs.
+func roomy(dir string, bytes uint64) bool {
+	const noexec = 8 // ST_NOEXEC
+	var fs syscall.Statfs_t
+	return syscall.Statfs(dir, &fs) == nil && fs.Flags&noexec == 0 && fs.Bavail*uint64(fs.Bsize) >= bytes //nolint:gosec // a block has a size
+}
