@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -46,6 +47,16 @@ type operation struct {
 const maxBody = 64 << 10
 
 var pathParameter = regexp.MustCompile(`\{([^}]+)\}`)
+
+// embedded is the contract of this build. Reading it costs 100 ms of CPU, and it is never
+// changed.
+var embedded = sync.OnceValue(func() *contract {
+	k, err := loadContract(spec)
+	if err != nil {
+		panic("api: " + err.Error())
+	}
+	return k
+})
 
 // loadContract reads the contract, which is embedded and therefore valid.
 func loadContract(spec []byte) (*contract, error) {

@@ -163,18 +163,38 @@ func setup(t *testing.T, change func(*api.Deps)) *bundle {
 	b.srv = httptest.NewServer(b.api.Handler())
 	t.Cleanup(b.srv.Close)
 	var err error
-	b.router, err = gorillamux.NewRouter(contract(t))
+	b.router, err = router()
 	require.NoError(t, err)
 	return b
 }
 
+// document and router are read once: that takes longer than most tests do.
+var (
+	document = sync.OnceValues(func() (*openapi3.T, error) {
+		text, err := os.ReadFile("openapi.yaml")
+		if err != nil {
+			return nil, err
+		}
+		doc, err := openapi3.NewLoader().LoadFromData(text)
+		if err != nil {
+			return nil, err
+		}
+		return doc, doc.Validate(context.Background())
+	})
+	router = sync.OnceValues(func() (routers.Router, error) {
+		doc, err := document()
+		if err != nil {
+			return nil, err
+		}
+		return gorillamux.NewRouter(doc)
+	})
+)
+
+// contract is the document, which a test must not change.
 func contract(t *testing.T) *openapi3.T {
 	t.Helper()
-	text, err := os.ReadFile("openapi.yaml")
+	doc, err := document()
 	require.NoError(t, err)
-	doc, err := openapi3.NewLoader().LoadFromData(text)
-	require.NoError(t, err)
-	require.NoError(t, doc.Validate(context.Background()))
 	return doc
 }
 

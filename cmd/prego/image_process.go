@@ -15,7 +15,7 @@ import (
 
 // newImages creates the steps of golden images.
 func newImages(p *process, servers *activities.Servers, runs *workflows.Client) (*activities.Images, error) {
-	_, agent, err := agentBinary(p.cfg)
+	agent, err := p.agentDigest()
 	if err != nil {
 		return nil, err
 	}

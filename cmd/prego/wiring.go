@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -42,6 +43,12 @@ type process struct {
 	pool *pgxpool.Pool
 	db   *store.Store
 	reg  *prometheus.Registry
+
+	agent struct {
+		sync.Once
+		digest string
+		err    error
+	}
 }
 
 func newProcess(ctx context.Context, name string) (*process, error) {
@@ -108,6 +115,13 @@ func agentBinary(cfg config.Config) ([]byte, string, error) {
 	}
 	sum := sha256.Sum256(b)
 	return b, hex.EncodeToString(sum[:]), nil
+}
+
+// agentDigest is the SHA-256 of the agent binary for hosts, read once: a process starts
+// with one agent, whoever asks.
+func (p *process) agentDigest() (string, error) {
+	p.agent.Do(func() { _, p.agent.digest, p.agent.err = agentBinary(p.cfg) })
+	return p.agent.digest, p.agent.err
 }
 
 // bootRenderer renders user_data for this installation's hosts.
@@ -202,7 +216,7 @@ func newImporter(p *process, ca *pki.Authority) (importer, error) {
 	if err := ca.Need(nil, []pki.Purpose{pki.Gateway}); err != nil {
 		return importer{}, err
 	}
-	_, digest, err := agentBinary(p.cfg)
+	digest, err := p.agentDigest()
 	if err != nil {
 		return importer{}, err
 	}
@@ -243,7 +257,7 @@ func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*
 	if err := ca.Need(nil, []pki.Purpose{pki.Gateway}); err != nil {
 		return nil, nil, err
 	}
-	_, digest, err := agentBinary(p.cfg)
+	digest, err := p.agentDigest()
 	if err != nil {
 		return nil, nil, err
 	}
