@@ -1,6 +1,7 @@
 package activities
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -106,15 +107,17 @@ func verbOf(args []string) string {
 
 func auditedAs(b server.BenchCommand) server.Command {
 	return server.Command{
-		AuditID: b.AuditID, ServerID: b.ServerID, WorkflowID: b.WorkflowID, Kind: string(wire.KindBench), Args: b.Args, Actor: prego.ActorWorkflow,
+		AuditID: b.AuditID, ServerID: b.ServerID, WorkflowID: b.WorkflowID, Kind: kindOf(b), Args: b.Args, Actor: prego.ActorWorkflow,
 	}
 }
+
+func kindOf(b server.BenchCommand) string { return cmp.Or(b.Kind, string(wire.KindBench)) }
 
 // run runs a command. Its outcome holds no secrets, nor does its error.
 func (c *Commander) run(ctx context.Context, b server.BenchCommand, cmd server.Command) (server.CommandOutcome, error) {
 	began := time.Now()
 	r, err := c.Agents.Exec(ctx, b.ServerID, b.Addr, wire.ExecRequest{
-		WorkflowID: b.WorkflowID, Kind: wire.KindBench, Args: b.Args, AuditID: b.AuditID, TenantID: string(b.TenantID),
+		WorkflowID: b.WorkflowID, Kind: wire.CommandKind(kindOf(b)), Args: b.Args, AuditID: b.AuditID, TenantID: string(b.TenantID), Secrets: b.Secrets,
 		TimeoutSeconds: int((b.Timeout + time.Second - 1) / time.Second),
 	})
 	if err != nil {
@@ -125,7 +128,7 @@ func (c *Commander) run(ctx context.Context, b server.BenchCommand, cmd server.C
 			masked.Message, masked.Stderr = cmd.Redact(ce.Message), cmd.Redact(ce.Stderr)
 			return outcome, &masked
 		}
-		return outcome, fmt.Errorf("%s on %s: %w", wire.KindBench, b.ServerID, err)
+		return outcome, fmt.Errorf("%s on %s: %w", kindOf(b), b.ServerID, err)
 	}
 	outcome := server.CommandOutcome{
 		ExitCode: &r.ExitCode, Duration: time.Duration(r.DurationMs) * time.Millisecond, Stdout: cmd.RedactEnd(r.StdoutTruncated), Stderr: cmd.RedactEnd(r.StderrTruncated),
@@ -138,6 +141,6 @@ func (c *Commander) run(ctx context.Context, b server.BenchCommand, cmd server.C
 		code = server.CommandTimeout
 	}
 	return outcome, &server.CommandError{
-		Kind: string(wire.KindBench), ExitCode: r.ExitCode, Stderr: server.EndOf(outcome.Stderr, keptStderr), Permanent: true, Code: code,
+		Kind: kindOf(b), ExitCode: r.ExitCode, Stderr: server.EndOf(outcome.Stderr, keptStderr), Permanent: true, Code: code,
 	}
 }

@@ -54,6 +54,9 @@ func (h *Host) mariadb(ctx context.Context, s wire.Service, k *call, out io.Writ
 	if err := db.PingContext(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
+	if grantVerbs[k.verb] != nil {
+		return refusal(callGrant(ctx, db, k))
+	}
 	query := statements[k.verb]
 	var args []any
 	if strings.Contains(query, "`NAME`") {
@@ -63,10 +66,14 @@ func (h *Host) mariadb(ctx context.Context, s wire.Service, k *call, out io.Writ
 			args = append(args, a)
 		}
 	}
-	err = printTable(ctx, db, out, query, args...)
+	return refusal(printTable(ctx, db, out, query, args...))
+}
+
+// refusal tells a server's refusal from a connection that failed.
+func refusal(err error) error {
 	var refused *mysql.MySQLError
 	if err != nil && !errors.As(err, &refused) {
-		return fmt.Errorf("%w: %w", errUnavailable, err) // the connection failed
+		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	return err
 }

@@ -28,6 +28,12 @@ var roleServices = map[string][]string{
 	"edge":       {},
 }
 
+// Roles whose hosts serve tenants of others.
+const (
+	roleShard = "db-shard"
+	rolePool  = "redis-pool"
+)
+
 // mariadbRoot is the secret with the password of MariaDB's root.
 const mariadbRoot = "mariadb-root"
 
@@ -65,14 +71,19 @@ func (h *Host) Prepare(group string) error {
 		p.dir(filepath.Dir(wire.MariaDBSocket), 0o777, 0)
 		p.dir(wire.MariaDBMount, 0o755, 0)
 		p.file(wire.MariaDBMount+"/root-password", root, 0o644, 0)
-		p.file(wire.MariaDBMount+"/init.sql", initSQL(root, exec), 0o644, 0)
+		p.file(wire.MariaDBMount+"/init.sql", initSQL(h.Config.Role, root, exec), 0o644, 0)
 	}
 	if slices.Contains(has, "redis") {
 		app, exec := p.secret("redis-app"), p.secret("redis-exec")
 		services.Redis = wire.Service{Socket: wire.RedisSocket, User: wire.DefaultServiceUser, Password: exec}
 		p.dir(filepath.Dir(wire.RedisSocket), 0o777, 0)
 		p.dir(wire.RedisMount, 0o755, 0)
-		p.file(wire.RedisMount+"/users.acl", usersACL(app, exec), 0o644, 0)
+		if h.Config.Role == rolePool {
+			p.dir(wire.RedisUsersDir, 0o777, 0) // Redis replaces the file in it
+			p.file(wire.RedisUsersDir+"/users.acl", poolACL(app, exec)+p.tenantUsers(), 0o644, 0)
+		} else {
+			p.file(wire.RedisMount+"/users.acl", usersACL(app, exec), 0o644, 0)
+		}
 	}
 	if slices.Contains(has, "bench") {
 		services.Bench = wire.Service{Socket: wire.BenchSocket}
@@ -159,6 +170,25 @@ func (p *preparation) file(path, content string, mode os.FileMode, gid int) {
 	}
 }
 
+// tenantUsers are the lines of a pool's users.acl that the tenants' users have.
+func (p *preparation) tenantUsers() string {
+	if p.err != nil {
+		return ""
+	}
+	b, err := os.ReadFile(p.host.path(wire.RedisUsersDir + "/users.acl"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		p.err = err
+		return ""
+	}
+	var out strings.Builder
+	for line := range strings.Lines(string(b)) {
+		if isTenantsUser(line) {
+			out.WriteString(strings.TrimSuffix(line, "\n") + "\n")
+		}
+	}
+	return out.String()
+}
+
 // remove removes a file.
 func (p *preparation) remove(path string) {
 	if p.err != nil {
@@ -211,7 +241,7 @@ func (p *preparation) program(path string) {
 //
 // root's password is changed only if there already is one. Otherwise the image is about
 // to set it, and has to connect without one until then.
-func initSQL(root, exec string) string {
+func initSQL(role, root, exec string) string {
 	const user = "`" + wire.DefaultServiceUser + "`@localhost"
 	as := func(password string) string {
 		return "IDENTIFIED VIA mysql_native_password USING '" + nativePassword(password) + "'"
@@ -226,6 +256,11 @@ func initSQL(root, exec string) string {
 		"GRANT CREATE, DROP ON `tenant\\_%`.* TO " + user,
 	} {
 		fmt.Fprintln(&b, q+";")
+	}
+	if role == roleShard {
+		for _, q := range grantsSQL(user) {
+			fmt.Fprintln(&b, q+";")
+		}
 	}
 	for _, host := range []string{"localhost", "%"} {
 		// Not identified by its socket's peer, as in Debian.
@@ -250,6 +285,14 @@ func usersACL(app, exec string) string {
 	return "user default on " + redisPassword(app) + " ~* &* +@all\n" +
 		"user " + wire.DefaultServiceUser + " on " + redisPassword(exec) +
 		" ~* resetchannels -@all +ping +info +dbsize +memory|usage +slowlog|get +client|list (%R~rq:workers +smembers) (%R~rq:worker:* +hget)\n"
+}
+
+// poolACL is usersACL for a pool: nobody is bench there, and the executor makes and drops
+// the users of tenants, and their keys.
+func poolACL(app, exec string) string {
+	return "user default on " + redisPassword(app) + " ~* &* +@all\n" +
+		"user " + wire.DefaultServiceUser + " on " + redisPassword(exec) +
+		" ~* resetchannels -@all +ping +info +dbsize +memory|usage +slowlog|get +client|list +acl|setuser +acl|deluser +acl|save +config|get +config|set +select +scan +unlink\n"
 }
 
 func redisPassword(password string) string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -20,7 +21,12 @@ func (h *Host) redis(ctx context.Context, s wire.Service, k *call, out io.Writer
 		return fmt.Errorf("%w: %w", errUnavailable, redisError(err))
 	}
 	defer done()
-	reply, err := r.Do(redisCommand(k.in.Args)...)
+	var reply any
+	if slices.Contains(userVerbs, k.verb) {
+		err = redisUser(r.Do, k)
+	} else {
+		reply, err = r.Do(redisCommand(k.in.Args)...)
+	}
 	var refused resp.Error
 	switch {
 	case errors.As(err, &refused):
@@ -28,12 +34,18 @@ func (h *Host) redis(ctx context.Context, s wire.Service, k *call, out io.Writer
 	case err != nil:
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
-	if k.verb == "slowlog" {
+	switch {
+	case k.verb == "slowlog":
 		return printSlowlog(out, reply)
+	case slices.Contains(userVerbs, k.verb):
+		return nil
 	}
 	printReply(out, reply)
 	return nil
 }
+
+// userVerbs are the verbs of pools that are more than one command, see redisUser.
+var userVerbs = []string{"create-user", "erase-user", "reload-certificates"}
 
 // openRedis connects as the configured user. The connection ends with ctx.
 func (h *Host) openRedis(ctx context.Context, s wire.Service) (r *resp.Conn, done func(), err error) {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -169,10 +170,28 @@ func (h *Host) check(in wire.ExecRequest) (*call, *problem) {
 	return next, nil
 }
 
-// secretOf names the secret that a verb takes.
-var secretOf = map[string]string{
-	"set-admin-password": wire.SecretAdminPassword, "add-user": wire.SecretUserPassword, "configure": wire.SecretMailPassword,
+// secretsOf names the secrets that a verb takes.
+var secretsOf = map[string][]string{
+	"set-admin-password": {wire.SecretAdminPassword}, "add-user": {wire.SecretUserPassword}, "configure": {wire.SecretMailPassword},
+	"connect-database": {wire.SecretDatabasePassword}, "connect-cache": {wire.SecretCachePassword},
+	"grant-database": {wire.SecretDatabasePassword, wire.SecretEarlierPassword}, "create-user": {wire.SecretCachePassword},
 }
+
+// withoutSecret are the verbs that can do without theirs.
+var withoutSecret = []string{"add-user", "configure"}
+
+// takes are the secrets that a command takes; the first is required unless its verb can do
+// without.
+func takes(in wire.ExecRequest, verb string) []string {
+	if verb == "new-site" && len(in.Args) == newSiteElsewhere {
+		return []string{wire.SecretDatabasePassword}
+	}
+	return secretsOf[verb]
+}
+
+// newSiteElsewhere is the length of the command that makes a site whose database is on
+// another server.
+const newSiteElsewhere = 6
 
 // isSecret tells whether a value has the form of a secret: it is passed on a line of its own.
 func isSecret(value string) bool {
@@ -183,20 +202,17 @@ func isSecret(value string) bool {
 // checkSecrets refuses secrets that a command doesn't take. The error never contains a
 // secret.
 func checkSecrets(in wire.ExecRequest, verb string) *problem {
-	takes := ""
-	if in.Kind == wire.KindBench {
-		takes = secretOf[verb]
-	}
+	known := takes(in, verb)
 	for name, value := range in.Secrets {
 		switch {
-		case name != takes:
+		case !slices.Contains(known, name):
 			return invalid("secrets", "the command takes no such secret")
 		case !isSecret(value):
 			return invalid("secrets", name+" must be 1 to 256 printable characters, with no space around them")
 		}
 	}
-	if verb == "set-admin-password" && in.Secrets[takes] == "" {
-		return invalid("secrets", takes+" is missing")
+	if len(known) > 0 && !slices.Contains(withoutSecret, verb) && in.Secrets[known[0]] == "" {
+		return invalid("secrets", known[0]+" is missing")
 	}
 	return nil
 }

@@ -296,7 +296,7 @@ func TestRealMariaDB(t *testing.T) {
 // realRedis starts a server of the test's own, with the users that prepare made.
 func realRedis(t testing.TB) *Host {
 	t.Helper()
-	h, _ := preparedHost(t, "redis-pool")
+	h, _ := preparedHost(t, "node")
 	cmd := unprivileged(exec.Command(need.Program(t, "redis-server"), "--port", "0", "--dir", h.path("data"), "--save", "", "--slowlog-log-slower-than", "0",
 		"--aclfile", h.path(wire.RedisMount+"/users.acl"), "--unixsocket", h.path(wire.RedisSocket), "--unixsocketperm", "777"))
 	server(t, cmd, func() bool {

@@ -17,8 +17,9 @@ const (
 	CommandUnknown     = "outcome_unknown"     // it had begun, and the outcome is unknown
 )
 
-// BenchCommand is one run of bench on a host.
+// BenchCommand is one run of bench on a host, or of another kind.
 type BenchCommand struct {
+	Kind       string // "bench" when empty
 	ServerID   prego.ServerID
 	Addr       string
 	WorkflowID string
@@ -28,6 +29,8 @@ type BenchCommand struct {
 	TenantID prego.TenantID
 	Timeout  time.Duration
 	Args     []string
+	// Secrets go to the host, and into no record, error or log.
+	Secrets map[string]string
 }
 
 // CommandError says that a command on a host did not succeed. Stderr and Message

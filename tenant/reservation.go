@@ -71,6 +71,12 @@ type Run struct {
 	CancelRequested bool        `db:"-"`
 	Allocation      *Allocation `db:"-"` // the live one, or nil
 	AppServerHost   string      // address of the allocation's app server
+	// AppServerAddress is its private address, "" for none. Shard and Pool are the servers of
+	// the allocation's shard and Redis pool.
+	AppServerAddress string
+	Shard, Pool      DataHost `db:"-"`
+	// PoolKnown says that the app server uses the Redis pool for another tenant already.
+	PoolKnown       bool
 	AppServerStatus server.Status
 	// StorageLevel is its site's storage level, and ReadOnly whether the host was told
 	// to make it read-only.
@@ -105,7 +111,21 @@ type PoolSite struct {
 	DBShardID    prego.ShardID  `json:"db_shard_id"`
 	SiteName     string         `json:"site_name"`
 	DatabaseName string         `json:"database_name"`
+	OnShard      bool           `json:"on_shard,omitempty"` // the database is on the shard's server
 }
+
+// DataHost is a server that holds databases or caches of tenants on other servers.
+type DataHost struct {
+	ServerID prego.ServerID
+	Host     string // where the control plane calls it
+	Address  string // private
+	Status   server.Status
+}
+
+// CacheDB is the number of the database that an allocation's cache has in its Redis pool.
+// Keys are a tenant's own by their names; a database of its own keeps it from seeing the
+// names of others'. Two share one when the first stays while 4,095 others are placed.
+func CacheDB(allocationID int64) int { return int(allocationID%4095) + 1 }
 
 // WaitingTenant is a tenant short of capacity; they are listed in the order in which
 // they are served.

@@ -334,9 +334,13 @@ type Allocation struct {
 	InfraProvider prego.InfraProviderID
 	Algorithm     string
 	Dedicated     bool
-	CreatedAt     time.Time
-	ReleasedAt    *time.Time
-	ReleaseReason string
+	// OnShard and OnPool say that its database is on the shard's server, and its cache on the
+	// pool's; otherwise they are on the app server.
+	OnShard, OnPool bool
+	PasswordVersion int // its passwords are derived from it
+	CreatedAt       time.Time
+	ReleasedAt      *time.Time
+	ReleaseReason   string
 }
 
 // Event is one line of a tenant's timeline.

@@ -172,10 +172,6 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 	if err != nil {
 		return err
 	}
-	rootUser, rootPassword, err := b.root()
-	if err != nil {
-		return err
-	}
 	all, err := b.files(site, name)
 	switch {
 	case err != nil:
@@ -193,6 +189,11 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 		return fmt.Errorf("%q is no database of a site's", at.Name)
 	}
 	b.err.hide(at.Password)
+	db, options, answers, err := b.forRestore(at)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
 	// Frappe leaves the scheduler as it was, and finds it off after an interrupted
 	// call.
 	if s.Scheduled == nil {
@@ -210,15 +211,10 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 		return err
 	}
 	part := func(p string) string { return b.path(work + "/" + name + "-" + p) }
-	args := []string{"--site", site, "restore", part(partDatabase), "--db-root-username", rootUser}
+	args := append([]string{"--site", site, "restore", part(partDatabase)}, options...)
 	if withFiles {
 		args = append(args, "--with-public-files", part(partFiles), "--with-private-files", part(partPrivate))
 	}
-	db, err := b.asRoot()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = db.Close() }()
 	if err := endSessions(db, at.Name); err != nil {
 		return err
 	}
@@ -227,8 +223,8 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 			return err
 		}
 	}
-	stop := unblock(db, at.Name)
-	err = b.command([]string{rootPassword}, args...)
+	stop := unblock(db, at.Name, at.elsewhere())
+	err = b.command(answers, args...)
 	stop()
 	if err != nil {
 		return errors.Join(err, b.putBack(site))
@@ -236,7 +232,7 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 	if err := b.sites.RemoveAll(site + "/" + asideDir); err != nil {
 		return err
 	}
-	if err := afterRestore(db, site, at.Name); err != nil {
+	if err := afterRestore(db, site, at); err != nil {
 		return err
 	}
 	if *s.Scheduled {
@@ -249,6 +245,22 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 		return err
 	}
 	return b.printResult(map[string]any{"site": site, "name": name, "with_files": withFiles})
+}
+
+// forRestore connects to the database server with the rights that a restore takes, and
+// returns Frappe's options, and the answers to what it then asks. A database on another
+// server is replaced with the rights of its own user (prego_bench.py, setup_database).
+func (b *bench) forRestore(at databaseOf) (db *sql.DB, options, answers []string, err error) {
+	if at.elsewhere() {
+		db, err = at.open(at.Name, at.Password, "")
+		return db, nil, nil, err
+	}
+	user, password, err := b.root()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	db, err = b.asRoot()
+	return db, []string{"--db-root-username", user}, []string{password}, err
 }
 
 // linked hard-links a backup's files for Frappe to work on: it moves encrypted ones
@@ -317,9 +329,13 @@ func (b *bench) putBack(site string) error {
 
 // afterRestore drops the user that Frappe creates for root's host, and keeps the one
 // for any host.
-func afterRestore(db *sql.DB, site, name string) error {
+func afterRestore(db *sql.DB, site string, at databaseOf) error {
+	name := at.Name
 	if complete, _, err := inspectTables(db, name); err != nil || !complete {
 		return errors.Join(err, fmt.Errorf("bench restore ended, and database %s of %s lacks tables", name, site))
+	}
+	if at.elsewhere() {
+		return nil // its users stayed
 	}
 	hosts, err := usersOf(db, name)
 	if err != nil {

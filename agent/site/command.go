@@ -65,7 +65,7 @@ func (m *masked) hide(secret string) {
 
 // looksSecret matches secrets that Frappe generates: the password of a site's database,
 // in the command line of MariaDB's client and in the statement that creates its user.
-var looksSecret = regexp.MustCompile(`(?i)(--password=|identified by |"db_password": |'db_password': |redis://[^:/@\s]*:)('[^']*'|"[^"]*"|[^\s'"@]+)`)
+var looksSecret = regexp.MustCompile(`(?i)(--password=|identified by |"db_password": |'db_password': |rediss?://[^:/@\s]*:)('[^']*'|"[^"]*"|[^\s'"@]+)`)
 
 // maxLine bounds how much of an unfinished line is kept.
 const maxLine = 64 << 10

@@ -153,6 +153,11 @@ type databaseOf struct {
 	Type     string `json:"db_type"`
 	Cache    string `json:"redis_cache"`
 	Queue    string `json:"redis_queue"`
+	// All three: the connection is over TLS (frappe/database/mariadb/database.py,
+	// get_connection_settings).
+	SSLCA   string `json:"db_ssl_ca"`
+	SSLCert string `json:"db_ssl_cert"`
+	SSLKey  string `json:"db_ssl_key"`
 }
 
 // connection is how Frappe connects to the database of a site, or of the next one if

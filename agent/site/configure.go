@@ -34,7 +34,7 @@ func ConfigureMain(args []string) int {
 	var at addresses
 	flags := flag.NewFlagSet("prego-agent configure", flag.ContinueOnError)
 	root := flags.String("root", "/", "directory that stands for the root")
-	flags.StringVar(&at.database, "db", "", "MariaDB, HOST:PORT")
+	flags.StringVar(&at.database, "db", "", "MariaDB of the bench, HOST:PORT; empty where all databases are on other servers")
 	flags.StringVar(&at.cache, "redis-cache", "", "Redis for caches, HOST:PORT")
 	flags.StringVar(&at.queue, "redis-queue", "", "Redis for jobs and events, HOST:PORT")
 	password := flags.String("redis-password-file", "", "file with the password of Redis's user default; empty for none")
@@ -83,6 +83,9 @@ func (at addresses) configure(root, password string, rest []string) error {
 	if err := at.set(config); err != nil {
 		return err
 	}
+	if err := b.installModule(config); err != nil {
+		return err
+	}
 	if _, err := os.Stat(filepath.Join(root, chromium)); err == nil {
 		config["chromium_path"] = quoteJSON(chromium)
 	}
@@ -114,11 +117,13 @@ func (b *bench) appsOfBench() ([]string, error) {
 // unchanged: with user and password it logs in (frappe/utils/redis_wrapper.py,
 // frappe/utils/redis_queue.py; node_utils.js for events).
 func (at addresses) set(config map[string]json.RawMessage) error {
-	host, port, err := splitAddress(at.database)
-	if err != nil {
-		return fmt.Errorf("--db: %w", err)
+	if at.database != "" {
+		host, port, err := splitAddress(at.database)
+		if err != nil {
+			return fmt.Errorf("--db: %w", err)
+		}
+		config["db_host"], config["db_port"] = quoteJSON(host), json.RawMessage(port)
 	}
-	config["db_host"], config["db_port"] = quoteJSON(host), json.RawMessage(port)
 	for name, address := range map[string]string{"redis_cache": at.cache, "redis_queue": at.queue, "redis_socketio": at.queue} {
 		host, port, err := splitAddress(address)
 		if err != nil {

@@ -25,7 +25,7 @@ func TestConfigureTheBench(t *testing.T) {
 		require.Zero(t, ConfigureMain(args))
 		text, err := os.ReadFile(at("sites/common_site_config.json"))
 		require.NoError(t, err)
-		require.JSONEq(t, `{"kept":[1],"db_host":"mariadb","db_port":3306,"redis_cache":"redis://default:PASSWORD27@redis-cache:6379",
+		require.JSONEq(t, `{"extra_config":"prego_bench.configure","kept":[1],"db_host":"mariadb","db_port":3306,"redis_cache":"redis://default:PASSWORD27@redis-cache:6379",
 			"redis_queue":"redis://default:PASSWORD27@redis-queue:6380","redis_socketio":"redis://default:PASSWORD27@redis-queue:6380","socketio_port":9000}`, string(text))
 		text, err = os.ReadFile(at("sites/apps.txt"))
 		require.NoError(t, err)

@@ -36,6 +36,13 @@ func (at databaseOf) open(user, password, name string) (*sql.DB, error) {
 	}
 	cfg.Timeout, cfg.InterpolateParams = dialTime, true
 	cfg.AllowAllFiles, cfg.MultiStatements = false, false
+	if at.elsewhere() {
+		with, err := tlsConfig(at.SSLCA, at.SSLCert, at.SSLKey, at.Host)
+		if err != nil {
+			return nil, err
+		}
+		cfg.TLS = with
+	}
 	cfg.Logger = log.New(io.Discard, "", 0)
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
@@ -178,7 +185,14 @@ func dropDatabase(db *sql.DB, name string) (there bool, users int, err error) {
 // unblock ends, until stop is called, idle transactions of a site's user whenever
 // something waits for a lock on the site's tables: a restore drops the database while
 // Frappe's web server is still running.
-func unblock(db *sql.DB, name string) (stop func()) {
+//
+// own says that db is a connection of the site's user, which may not ask what transactions
+// there are: whatever has been idle for some seconds ends, which what restores never is.
+func unblock(db *sql.DB, name string, own bool) (stop func()) {
+	idle := "SELECT p.id FROM information_schema.processlist p JOIN information_schema.innodb_trx t ON t.trx_mysql_thread_id = p.id WHERE p.user = ? AND p.command = 'Sleep'"
+	if own {
+		idle = "SELECT id FROM information_schema.processlist WHERE user = ? AND command = 'Sleep' AND time >= 5 AND id <> CONNECTION_ID()"
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	work.Go(func() {
@@ -191,7 +205,7 @@ func unblock(db *sql.DB, name string) (stop func()) {
 			}
 			waiting, err := queryValue[int](db, "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'Waiting for table metadata lock' AND (db = ? OR info LIKE CONCAT('DROP DATABASE%', ?, '%'))", name, name)
 			if err == nil && waiting > 0 {
-				_ = killAll(db, "SELECT p.id FROM information_schema.processlist p JOIN information_schema.innodb_trx t ON t.trx_mysql_thread_id = p.id WHERE p.user = ? AND p.command = 'Sleep'", name)
+				_ = killAll(db, idle, name)
 			}
 		}
 	})
@@ -204,7 +218,7 @@ func unblock(db *sql.DB, name string) (stop func()) {
 // endSessions ends the sessions of a site's user. One with an open transaction, as
 // Frappe's web server leaves them after an error, would block a DROP for a day.
 func endSessions(db *sql.DB, name string) error {
-	return killAll(db, "SELECT id FROM information_schema.processlist WHERE user = ?", name)
+	return killAll(db, "SELECT id FROM information_schema.processlist WHERE user = ? AND id <> CONNECTION_ID()", name)
 }
 
 func killAll(db *sql.DB, query, name string) error {

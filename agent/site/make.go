@@ -2,6 +2,7 @@ package site
 
 import (
 	"crypto/rand"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,24 +30,9 @@ func (b *bench) newSite(site, name string) error {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	complete, anything, err := inspectTables(db, name)
-	if err != nil {
-		return err
-	}
-	answer := map[string]any{"site": site, "db_name": name, "made": true}
-	switch {
-	case there != nil && there.Made && there.DBName != name:
-		return fmt.Errorf("site %s already exists with another database", site)
-	case there != nil && there.Made && complete:
-		answer["made"] = false
-		return b.printResult(answer)
-	case there != nil && there.Made && b.exists(site+"/"+ownerFile):
-		return fmt.Errorf("site %s belongs to a tenant, and its database is not whole", site)
-	case there == nil && anything:
-		return fmt.Errorf("database %s is there and has tables: it is of another site", name)
-	}
-	if other, err := b.siteOf(name, site); err != nil || other != "" {
-		return errors.Join(err, taken(name, other))
+	done, err := b.mayMake(site, name, there, db)
+	if err != nil || done {
+		return errors.Join(err, b.answerNewSite(done, site, name))
 	}
 	if there != nil && !there.Made && there.DBName != name {
 		if _, _, err := dropDatabase(db, there.DBName); err != nil {
@@ -65,13 +51,37 @@ func (b *bench) newSite(site, name string) error {
 	if err != nil {
 		return err
 	}
-	if complete, _, err = inspectTables(db, name); err != nil || !complete {
+	if complete, _, err := inspectTables(db, name); err != nil || !complete {
 		return errors.Join(err, fmt.Errorf("bench new-site ended, and database %s lacks tables", name))
 	}
 	if err := b.writeState(site, state{DBName: name, Made: true}); err != nil {
 		return err
 	}
-	return b.printResult(answer)
+	return b.printResult(newSiteAnswer(site, name, true))
+}
+
+// mayMake refuses to make a site where it, or its database, is somebody's. done says that it
+// is made.
+func (b *bench) mayMake(site, name string, there *state, db *sql.DB) (done bool, err error) {
+	complete, anything, err := inspectTables(db, name)
+	if err != nil {
+		return false, err
+	}
+	switch {
+	case there != nil && there.Made && there.DBName != name:
+		return false, fmt.Errorf("site %s already exists with another database", site)
+	case there != nil && there.Made && complete:
+		return true, nil
+	case there != nil && there.Made && b.exists(site+"/"+ownerFile):
+		return false, fmt.Errorf("site %s belongs to a tenant, and its database is not whole", site)
+	case there == nil && anything:
+		return false, fmt.Errorf("database %s is there and has tables: it is of another site", name)
+	}
+	other, err := b.siteOf(name, site)
+	if err != nil || other != "" {
+		return false, errors.Join(err, taken(name, other))
+	}
+	return false, nil
 }
 
 func taken(name, site string) error {

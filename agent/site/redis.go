@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prego/prego/agent/resp"
@@ -66,16 +68,21 @@ func (b *bench) removeKeys(address, pattern string) (n int, err error) {
 // dialRedis connects by an address of Frappe's configuration.
 func (b *bench) dialRedis(address string) (r *resp.Conn, done func(), err error) {
 	u, err := url.Parse(address)
-	if err != nil || (u.Scheme != "redis" && u.Scheme != "unix") {
+	if err != nil || (u.Scheme != "redis" && u.Scheme != "rediss" && u.Scheme != "unix") {
 		return nil, nil, fmt.Errorf("its address is not of the form redis://HOST:PORT") // nothing of it: it holds a password
 	}
-	network, at := "tcp", u.Host
-	if u.Scheme == "unix" {
-		network, at = "unix", u.Path
-	} else if u.Port() == "" {
-		at = net.JoinHostPort(u.Hostname(), "6379")
+	if u.Scheme != "unix" && u.Port() == "" {
+		u.Host = net.JoinHostPort(u.Hostname(), strconv.Itoa(cachePort))
 	}
-	conn, err := (&net.Dialer{Timeout: dialTime}).DialContext(context.Background(), network, at)
+	var conn net.Conn
+	switch dialer := (&net.Dialer{Timeout: dialTime}); u.Scheme {
+	case "unix":
+		conn, err = dialer.DialContext(context.Background(), "unix", u.Path)
+	case "rediss":
+		conn, err = dialTLS(context.Background(), u)
+	default:
+		conn, err = dialer.DialContext(context.Background(), "tcp", u.Host)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -90,7 +97,11 @@ func (b *bench) dialRedis(address string) (r *resp.Conn, done func(), err error)
 	if user == "" {
 		user = "default"
 	}
-	if _, err := r.Do("AUTH", user, password); err != nil {
+	_, err = r.Do("AUTH", user, password)
+	if number := strings.Trim(u.Path, "/"); err == nil && number != "" {
+		_, err = r.Do("SELECT", number)
+	}
+	if err != nil {
 		done()
 		return nil, nil, err
 	}

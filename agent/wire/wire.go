@@ -241,6 +241,13 @@ const (
 	SecretAdminPassword = "admin_password" // set-admin-password
 	SecretUserPassword  = "user_password"  // add-user, optional
 	SecretMailPassword  = "mail_password"  // configure, optional
+	// SecretDatabasePassword is a tenant's at its shard: new-site with --db-host,
+	// connect-database, and grant-database, which takes the earlier one, too, while the two
+	// are to be valid.
+	SecretDatabasePassword = "database_password"
+	SecretEarlierPassword  = "earlier_password"
+	// SecretCachePassword is a tenant's at its Redis pool: connect-cache and create-user.
+	SecretCachePassword = "cache_password"
 )
 
 // CodeOutcomeUnknown refuses the id of a command that had begun and whose outcome is
@@ -351,6 +358,14 @@ const (
 	MariaDBSocket = SocketsDir + "/mysqld/mysqld.sock"
 	RedisSocket   = SocketsDir + "/redis/redis.sock"
 )
+
+// ContainerTLSDir is where containers have ca.pem, cert.pem and key.pem for connections
+// between servers.
+const ContainerTLSDir = "/etc/prego/tls"
+
+// RedisUsersDir is in RedisMount on hosts of Redis pools, and holds users.acl, which Redis
+// writes when a tenant's user is made or dropped.
+const RedisUsersDir = RedisMount + "/users"
 
 // ContainerAgent is the agent's program in a container.
 const ContainerAgent = "/usr/local/lib/prego/prego-agent"

@@ -41,7 +41,7 @@ import (
 
 // benchProgram is the stand-in.
 //
-//go:embed bench/frappe/*.py bench/frappe/commands/*.py
+//go:embed bench/frappe/*.py bench/frappe/commands/*.py bench/frappe/utils/*.py
 var benchProgram embed.FS
 
 // benchApps are the apps that a simulated bench has.

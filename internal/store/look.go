@@ -62,6 +62,9 @@ SELECT EXISTS (SELECT FROM tenants WHERE state IN ('trial', 'provisioning') AND 
     OR EXISTS (SELECT FROM tenants WHERE deadline_at <= now())
     OR EXISTS (SELECT FROM tenants WHERE waiting_since IS NOT NULL)
     OR EXISTS (SELECT FROM site_pool WHERE state = 'reserved' AND reserved_until < now())
+    OR EXISTS (SELECT FROM site_pool p JOIN servers s ON s.server_id = p.app_server_id AND s.status = 'terminated'
+        JOIN db_shards d ON d.shard_id = p.db_shard_id JOIN servers h ON h.server_id = d.server_id AND h.status = 'active'
+        WHERE p.on_shard AND p.dropped_at IS NULL AND p.state IN ('draining', 'failed'))
     OR EXISTS (SELECT FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
         WHERE t.state = 'failed' AND t.updated_at < now() - make_interval(secs => $1))`
 

@@ -51,11 +51,11 @@ WITH server AS (
     INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state, reserved_until)
     SELECT 'ps-' || k, $1, shard_id, 'pool-' || k || '.' || $2, 'pool_' || k, 'reserved', now() + make_interval(secs => $3)
     FROM (SELECT shard_id, substr(replace(gen_random_uuid()::text, '-', ''), 1, 16) AS k FROM missing) m
-    RETURNING pool_site_id, app_server_id, db_shard_id, site_name, database_name
+    RETURNING pool_site_id, app_server_id, db_shard_id, site_name, database_name, on_shard
 )
-SELECT pool_site_id, app_server_id, db_shard_id, site_name, database_name FROM made
+SELECT pool_site_id, app_server_id, db_shard_id, site_name, database_name, on_shard FROM made
 UNION ALL
-SELECT pool_site_id, app_server_id, db_shard_id, site_name, database_name FROM site_pool
+SELECT pool_site_id, app_server_id, db_shard_id, site_name, database_name, on_shard FROM site_pool
 WHERE app_server_id = $1 AND state = 'reserved' AND tenant_id IS NULL
 ORDER BY 1`
 
@@ -236,7 +236,7 @@ func (s *Store) WarmStale(ctx context.Context, region prego.Region, plan prego.P
 }
 
 const sqlSitesToDrop = `
-SELECT pool_site_id, app_server_id, db_shard_id, site_name, database_name FROM site_pool
+SELECT pool_site_id, app_server_id, db_shard_id, site_name, database_name, on_shard FROM site_pool
 WHERE app_server_id = $1 AND state = 'failed' AND dropped_at IS NULL ORDER BY pool_site_id LIMIT 50`
 
 // SitesToDrop lists the failed sites of a server that may have left something on its host.

@@ -56,7 +56,7 @@ func (s *Store) TenantEvents(ctx context.Context, id prego.TenantID) ([]tenant.E
 
 const sqlLiveAllocation = `
 SELECT allocation_id, tenant_id, app_server_id, db_shard_id, redis_pool_id, COALESCE(pool_site_id, '') AS pool_site_id, site_name, database_name,
-    infra_provider, algorithm, dedicated, created_at, released_at, release_reason
+    infra_provider, algorithm, dedicated, on_shard, on_pool, password_version, created_at, released_at, release_reason
 FROM tenant_allocations WHERE tenant_id = $1 AND released_at IS NULL`
 
 // LiveAllocation is where a tenant lives, nil while it has no place.

@@ -19,6 +19,12 @@ SELECT t.*, now() AS now,
        COALESCE(a.allocation_id, 0) AS allocation_id, COALESCE(a.app_server_id, '') AS app_server_id, COALESCE(a.db_shard_id, '') AS db_shard_id,
        COALESCE(a.redis_pool_id, '') AS redis_pool_id, COALESCE(a.pool_site_id, '') AS pool_site_id, COALESCE(a.site_name, '') AS site_name,
        COALESCE(a.database_name, '') AS database_name, COALESCE(a.infra_provider, '') AS infra_provider, COALESCE(a.algorithm, '') AS algorithm, COALESCE(a.dedicated, false) AS dedicated,
+       COALESCE(a.on_shard, false) AS on_shard, COALESCE(a.on_pool, false) AS on_pool, COALESCE(a.password_version, 0) AS password_version,
+       COALESCE(host(s.private_address), '') AS app_server_address,
+       COALESCE(dh.server_id, '') AS shard_server_id, COALESCE(dh.host, '') AS shard_host, COALESCE(host(dh.private_address), '') AS shard_address, COALESCE(dh.status, '') AS shard_status,
+       COALESCE(rh.server_id, '') AS pool_server_id, COALESCE(rh.host, '') AS pool_host, COALESCE(host(rh.private_address), '') AS pool_address, COALESCE(rh.status, '') AS pool_status,
+       COALESCE(a.on_pool AND EXISTS (SELECT FROM tenant_allocations k JOIN tenants kt ON kt.tenant_id = k.tenant_id AND kt.state = 'active'
+           WHERE k.app_server_id = a.app_server_id AND k.redis_pool_id = a.redis_pool_id AND k.on_pool AND k.released_at IS NULL AND k.allocation_id <> a.allocation_id), false) AS pool_known,
        COALESCE(s.host, '') AS app_server_host, COALESCE(s.status, '') AS app_server_status, COALESCE(u.level, 'ok') AS storage_level, COALESCE(u.read_only, false) AS read_only,
        COALESCE(o.server_id, '') AS own_server_id, COALESCE(o.status, '') AS own_server_status, COALESCE(o.status_reason, '') AS own_server_reason,
        EXISTS (SELECT FROM tenants q WHERE q.region = t.region AND q.waiting_since IS NOT NULL AND q.tenant_id <> t.tenant_id AND q.policy = t.policy AND q.status_reason <> 'cell_mismatch') AS queued,
@@ -26,6 +32,10 @@ SELECT t.*, now() AS now,
 FROM (SELECT ` + tenantColumns + ` FROM tenants WHERE tenant_id = $1) t
 LEFT JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
 LEFT JOIN servers s ON s.server_id = a.app_server_id
+LEFT JOIN db_shards d ON d.shard_id = a.db_shard_id
+LEFT JOIN servers dh ON dh.server_id = d.server_id
+LEFT JOIN redis_pools r ON r.pool_id = a.redis_pool_id
+LEFT JOIN servers rh ON rh.server_id = r.server_id
 LEFT JOIN site_usage u ON u.tenant_id = t.tenant_id
 LEFT JOIN LATERAL (SELECT server_id, status, status_reason FROM servers WHERE dedicated_for_tenant_id = t.tenant_id AND role = 'node'
     AND status <> 'terminated' AND server_id IS DISTINCT FROM a.app_server_id ORDER BY created_at DESC LIMIT 1) o ON true`
@@ -43,14 +53,24 @@ func (s *Store) TenantRun(ctx context.Context, id prego.TenantID) (tenant.Run, e
 		InfraProvider                      prego.InfraProviderID
 		Algorithm                          string
 		Dedicated                          bool
+		OnShard, OnPool                    bool
+		PasswordVersion                    int
+
+		ShardServerID, PoolServerID prego.ServerID
+		ShardHost, ShardAddress     string
+		ShardStatus, PoolStatus     server.Status
+		PoolHost, PoolAddress       string
 	}
 	r, err := get[row](ctx, s.pool, noSuchTenant(string(id)), sqlTenantRun, id)
 	if r.AllocationID != 0 {
 		r.Allocation = &tenant.Allocation{
 			AllocationID: r.AllocationID, TenantID: r.TenantID, AppServerID: r.AppServerID, DBShardID: r.DBShardID, RedisPoolID: r.RedisPoolID, PoolSiteID: r.PoolSiteID,
 			SiteName: r.SiteName, DatabaseName: r.DatabaseName, InfraProvider: r.InfraProvider, Algorithm: r.Algorithm, Dedicated: r.Dedicated,
+			OnShard: r.OnShard, OnPool: r.OnPool, PasswordVersion: r.PasswordVersion,
 		}
 	}
+	r.Shard = tenant.DataHost{ServerID: r.ShardServerID, Host: r.ShardHost, Address: r.ShardAddress, Status: r.ShardStatus}
+	r.Pool = tenant.DataHost{ServerID: r.PoolServerID, Host: r.PoolHost, Address: r.PoolAddress, Status: r.PoolStatus}
 	r.Waiting, r.CancelRequested = r.WaitingSince != nil, r.CancelRequestedAt != nil
 	return r.Run, err
 }

@@ -5,7 +5,23 @@ observed behaviour: docs/frappe.md lists each behaviour and where in Frappe it w
 The package has Frappe's name because the programs of its images name it.
 """
 
+import threading
+
 __version__ = "15.55.1"
+
+# The site that this thread has open: its conf, and flags.
+local = threading.local()
+
+# One for the process: that of the first site that it opens.
+cache = None
+
+
+def setup_redis_cache_connection():
+    global cache
+    if not cache:
+        from frappe.utils import redis_wrapper
+
+        cache = redis_wrapper.setup_cache()
 
 
 class SiteNotSpecified(Exception):

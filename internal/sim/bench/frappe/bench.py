@@ -50,6 +50,7 @@ def main(argv):
     if bench:
         log(bench, argv)
         os.chdir(os.path.join(bench, "sites"))
+        sys.path.insert(0, os.getcwd())  # as of "python -m", which bench starts
     if os.geteuid() == 0 and not (bench and simulated.there()):
         print("WARN: You should not run this command as root")
         sys.exit(1)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+import frappe
 from frappe import CommandFailed
 
 # What the driver would load of it is never used here, and takes long to load.
@@ -70,21 +71,65 @@ class Root:
         query(self.db, "FLUSH PRIVILEGES")
 
 
+def get_command(host=None, port=None, user=None, password=None, db_name=None, extra=None, dump=False, socket=None):
+    """A client program of MariaDB, its options and its name. No option is about TLS."""
+    name, old = ("mariadb-dump", "mysqldump") if dump else ("mariadb", "mysql")
+    command = ["--user=" + user]
+    if socket:
+        command.append("--socket=" + socket)
+    else:
+        command += [f"--host={host}", f"--port={port}"]
+    if password:
+        command.append("--password=" + password)
+    command += ["--single-transaction", "--quick", "--lock-tables=false"] if dump else ["--pager=less -SFX", "--safe-updates", "--no-auto-rehash"]
+    return shutil.which(name) or shutil.which(old), [*command, db_name, *(extra or [])], name
+
+
 def client(conf, dump=False):
     """The command line of MariaDB's client, or of its dump, as the site's user."""
-    name, old = ("mariadb-dump", "mysqldump") if dump else ("mariadb", "mysql")
-    program = shutil.which(name) or shutil.which(old)
+    program, command, name = get_command(
+        socket=conf.get("db_socket"), host=conf["db_host"], port=conf["db_port"], user=conf["db_name"], password=conf["db_password"],
+        db_name=conf["db_name"], dump=dump)
     if not program:
         raise CommandFailed(f"{name} not found in PATH! This is required to {'take a backup' if dump else 'restore the database'}.")
-    command = [program, "--user=" + conf["db_name"]]
-    if conf.get("db_socket"):
-        command.append("--socket=" + conf["db_socket"])
-    else:
-        command += [f"--host={conf['db_host']}", f"--port={conf['db_port']}"]
-    command.append("--password=" + conf["db_password"])
-    if dump:
-        return command + ["--single-transaction", "--quick", "--lock-tables=false", conf["db_name"]]
-    return command + ["--pager=less -SFX", "--safe-updates", "--no-auto-rehash", conf["db_name"]]
+    return [program, *command]
+
+
+class Connection:
+    """What get_db returns."""
+
+    def __init__(self, db):
+        self.db = db
+
+    def sql_ddl(self, statement):
+        query(self.db, statement)
+
+    def close(self):
+        self.db.close()
+
+
+def get_db(host=None, user=None, password=None, port=None, cur_db_name=None, socket=None):
+    conf = dict(frappe.local.conf, db_host=host, db_port=port, db_socket=socket)
+    return Connection(connect(conf, user, password, cur_db_name))
+
+
+def setup_database(force, verbose=None, mariadb_user_host_login_scope=None):
+    """Makes the open site's database and its user, as root."""
+    conf = frappe.local.conf
+    name, scope = conf["db_name"], mariadb_user_host_login_scope
+    root = Root(conf, *frappe.local.root_login)
+    if not force and name in root.databases():
+        raise Exception(f"Database {name} already exists")
+    root.drop_user(name, scope)
+    root.drop_database(name)
+    root.create(name, conf["db_password"], scope)
+    root.close()
+
+
+def bootstrap(conf):
+    """Frappe's first tables come through MariaDB's client."""
+    if not conf.get("db_socket"):
+        pipeline(["echo", "SELECT 1;"], client(conf))
 
 
 def pipeline(*commands, stdin=None, stdout=None):

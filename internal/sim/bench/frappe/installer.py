@@ -10,6 +10,7 @@ import traceback
 
 import click
 
+import frappe
 from frappe import __version__, database, passwords, schema, simulated, site as sites, users
 from frappe.database import query
 
@@ -37,13 +38,15 @@ def new_site(site, *, db_name=None, db_password=None, db_type=None, db_host=None
             sites.write_json(site.config_file, conf)
         site.reload()
         if setup_db:
-            make_database(site, root_user, root_password, login_scope, force)
+            frappe.local.root_login = (root_user, root_password)
+            database.setup_database(force, mariadb_user_host_login_scope=login_scope)
         simulated.delay("new-site" if not source else "restore")
         site.connect()
         database.warn_about_version(site.db)
         if source:
             database.load(site.conf, source)
         else:
+            database.bootstrap(site.conf)
             schema.create(site.db, schema.BASE)
         if "tabDefaultValue" not in schema.tables(site.db):
             click.secho(
@@ -56,17 +59,6 @@ def new_site(site, *, db_name=None, db_password=None, db_type=None, db_host=None
         set_scheduler(site, scheduled)
     print(f"*** Scheduler is {'enabled' if scheduled else 'disabled'} ***")
     site.close()
-
-
-def make_database(site, root_user, root_password, login_scope, force):
-    name = site.conf["db_name"]
-    root = database.Root(site.conf, root_user, root_password)
-    if not force and name in root.databases():
-        raise Exception(f"Database {name} already exists")
-    root.drop_user(name, login_scope)
-    root.drop_database(name)
-    root.create(name, site.conf["db_password"], login_scope)
-    root.close()
 
 
 def ask_admin_password():
@@ -89,6 +81,7 @@ def install_app(site, name, force=False, admin_password=None):
         raise ModuleNotFoundError(f"No module named '{name}'")
     if name not in sites.apps():
         raise Exception(f"App {name} not in apps.txt")
+    hooks(name)
     there = installed_apps(site.db)
     if name in there and not force:
         click.secho(f"App {name} already installed", fg="yellow")
@@ -105,6 +98,11 @@ def install_app(site, name, force=False, admin_password=None):
         schema.insert(site.db, "DefaultValue", name=database.random_text(10), parent="__global", parentfield="system_defaults",
                       parenttype="__default", defkey="installed_apps", defvalue=json.dumps([*there, name]))
     print(f"Updating DocTypes for {name:20}: [{'=' * 40}] 100%\nUpdating Dashboard for {name}")
+
+
+def hooks(*apps):
+    """What the apps hook into, which the cache keeps."""
+    return frappe.cache.get_value("app_hooks", lambda: {"app_name": list(apps)})
 
 
 def install_frappe(site):

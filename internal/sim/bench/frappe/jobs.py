@@ -6,7 +6,8 @@ import signal
 import sys
 import time
 
-from frappe import LockTimeoutError, cache, database, locks, schema, site as sites
+from frappe import LockTimeoutError, database, locks, schema, site as sites
+from frappe.utils import redis_wrapper
 
 QUEUES = ("short", "default", "long")
 TICK = 60
@@ -54,7 +55,7 @@ def enqueue(name):
     try:
         if scheduled(site):
             job = json.dumps({"site": name, "job": "all"})
-            cache.Redis(site.conf["redis_queue"]).ask("RPUSH", key("default"), job)
+            redis_wrapper.Redis(site.conf["redis_queue"]).ask("RPUSH", key("default"), job)
     finally:
         site.close()
 

@@ -1,8 +1,11 @@
 """A site: its directory, its configuration and its database."""
 
+import importlib
 import json
 import os
+import traceback
 
+import frappe
 from frappe import IncorrectSitePath, locks
 
 
@@ -32,7 +35,14 @@ class Site:
             ("db_port", 3306),
         ):
             conf[key] = os.environ.get("FRAPPE_" + key.upper()) or conf.get(key) or otherwise
+        extend(conf)
         self.conf = conf
+        self.use()
+
+    def use(self):
+        """Makes it the site that this thread has open."""
+        frappe.local.conf = self.conf
+        frappe.setup_redis_cache_connection()
 
     @property
     def config_file(self):
@@ -68,6 +78,18 @@ class Site:
     def set_config(self, key, value):
         with self.lock("site_config"):
             update_json(self.config_file, key, value)
+
+
+def extend(conf):
+    """Calls the hooks that may extend the configuration. One that fails is told about."""
+    hooks = conf.get("extra_config") or []
+    for hook in [hooks] if isinstance(hooks, str) else hooks:
+        try:
+            module, method = hook.rsplit(".", 1)
+            conf.update(getattr(importlib.import_module(module), method)())
+        except Exception:
+            print(f"Config hook {hook} failed")
+            traceback.print_exc()
 
 
 def bench_path(*parts):

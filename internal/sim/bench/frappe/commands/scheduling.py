@@ -5,8 +5,9 @@ import time
 
 import click
 
-from frappe import cache, installer, jobs, site as sites
+from frappe import installer, jobs, site as sites
 from frappe.cli import on_site
+from frappe.utils import redis_wrapper
 
 
 @click.command("enable-scheduler")
@@ -25,6 +26,7 @@ def disable_scheduler(context):
 
 def switch(context, on):
     for site in context.each():
+        installer.hooks()
         installer.set_scheduler(site, on)
         print("Enabled for" if on else "Disabled for", site.name)
     context.required()
@@ -80,7 +82,7 @@ def worker(queue, quiet, rq_username, rq_password, burst, strategy):
     """Start a background worker"""
     conf = sites.Site("", new=True).conf
     try:
-        redis = cache.Redis(conf["redis_queue"], rq_username, rq_password)
+        redis = redis_wrapper.Redis(conf["redis_queue"], rq_username, rq_password)
     except OSError as err:
         print(err, file=sys.stderr)
         sys.exit(1)

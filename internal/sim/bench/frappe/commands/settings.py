@@ -6,7 +6,8 @@ import sys
 
 import click
 
-from frappe import cache, installer, simulated, site as sites
+import frappe
+from frappe import installer, simulated, site as sites
 from frappe.cli import on_site
 
 
@@ -55,7 +56,7 @@ def clear_website_cache(context):
 def clear(context):
     for site in context.each():
         simulated.delay("clear-cache")
-        cache.clear(site)
+        frappe.cache.delete_keys("")
     context.required()
 
 

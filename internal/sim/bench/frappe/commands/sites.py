@@ -6,8 +6,9 @@ import sys
 
 import click
 
-from frappe import SiteNotSpecified, backups, cache, database, installer, schema, simulated, site as sites
+from frappe import SiteNotSpecified, backups, database, installer, schema, simulated, site as sites
 from frappe.cli import on_site
+from frappe.utils import redis_wrapper
 
 
 def root_options(*more):
@@ -139,7 +140,7 @@ def migrate(context, skip_failing, skip_search_index):
         try:
             site.reload()
             site.connect()
-            if not cache.answers(site.conf["redis_cache"]):
+            if not redis_wrapper.answers(site.conf["redis_cache"]):
                 print("Service redis_cache is not running.\n\nCannot run bench migrate without the services running.")
                 sys.exit(1)
             with site.lock("bench_migrate", timeout=1):

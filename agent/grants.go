@@ -1,0 +1,172 @@
+package agent
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// grantVerbs are mariadb's verbs on a shard that need more than the executor's user may do
+// itself. Each is a procedure that runs as root, see grantsSQL: whoever gets hold of that
+// user can make and drop databases of tenants, and neither read one nor become anybody else.
+var grantVerbs = map[string]func(k *call) (statement string, args []any){
+	"grant-database": func(k *call) (string, []any) {
+		earlier := ""
+		if p := k.in.Secrets[wire.SecretEarlierPassword]; p != "" {
+			earlier = nativePassword(p)
+		}
+		return "CALL prego.grant_database(?, ?, ?, ?, ?)", []any{k.in.Args[1], k.in.Args[2], k.in.Args[3], nativePassword(k.in.Secrets[wire.SecretDatabasePassword]), earlier}
+	},
+	"erase-database":      func(k *call) (string, []any) { return "CALL prego.erase_database(?)", []any{k.in.Args[1]} },
+	"reload-certificates": func(*call) (string, []any) { return "CALL prego.reload_certificates()", nil },
+}
+
+func callGrant(ctx context.Context, db *sql.DB, k *call) error {
+	statement, args := grantVerbs[k.verb](k)
+	_, err := db.ExecContext(ctx, statement, args...)
+	return err
+}
+
+// databaseName is what the procedures take for a tenant's database: OURDB of the table of
+// allowed commands. PCRE's $ would let a newline follow.
+const databaseName = `(?-i)^(pool_[a-z0-9_]{1,58}|tenant_[a-z0-9_]{1,54}_db)\\z`
+
+// grantsSQL makes the procedures of a shard, and lets the executor's user call them.
+//
+// A tenant's user has its database's name. It is let in from one address only, over TLS, by
+// a certificate of its app server's: REQUIRE SUBJECT implies TLS, and that the certificate
+// is one of the CA that the server trusts. What it may do is granted on the one database,
+// whose underscores would otherwise stand for any character. The rights are those that
+// Frappe grants (frappe/database/db_manager.py, grant_all_privileges), and let the user
+// empty the database by dropping it and making it again.
+func grantsSQL(user string) []string {
+	refuse := func(condition, what string) string {
+		return "IF " + condition + " THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '" + what + "'; END IF; "
+	}
+	noDatabase := refuse("name IS NULL OR name NOT REGEXP '"+databaseName+"'", "this is no database of a tenant")
+	procedure := func(name, body string) string {
+		// One line: MariaDB reads its init file so.
+		return "CREATE OR REPLACE DEFINER = root@localhost PROCEDURE prego." + name + " SQL SECURITY DEFINER BEGIN " + body + "END"
+	}
+	account := "CONCAT('`', name, '`@`', address, '`')"
+	dropUsers := func(except string) string {
+		return "WHILE EXISTS (SELECT 1 FROM mysql.user WHERE User = name" + except + ") DO " +
+			"SELECT Host INTO old FROM mysql.user WHERE User = name" + except + " LIMIT 1; " +
+			"EXECUTE IMMEDIATE CONCAT('DROP USER `', name, '`@`', old, '`'); END WHILE; "
+	}
+	return []string{
+		"CREATE DATABASE IF NOT EXISTS prego",
+		procedure("grant_database(name VARCHAR(64), address VARCHAR(15), client VARCHAR(64), hash VARCHAR(41), earlier VARCHAR(41))",
+			"DECLARE old VARCHAR(255); DECLARE how TEXT; "+noDatabase+
+				refuse(`address NOT REGEXP '^([0-9]{1,3}\\.){3}[0-9]{1,3}\\z' OR client NOT REGEXP '^[A-Za-z0-9][A-Za-z0-9._-]*\\z' OR hash NOT REGEXP '^\\*[0-9A-F]{40}\\z' OR earlier NOT REGEXP '^(\\*[0-9A-F]{40})?\\z'`, "this is no user of a tenant")+
+				"SET how = CONCAT(' IDENTIFIED VIA mysql_native_password USING ''', hash, '''', IF(earlier = '', '', CONCAT(' OR mysql_native_password USING ''', earlier, '''')), ' REQUIRE SUBJECT ''/CN=', client, ''''); "+
+				"EXECUTE IMMEDIATE CONCAT('CREATE DATABASE IF NOT EXISTS `', name, '` CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci'); "+
+				dropUsers(" AND Host <> address")+
+				"EXECUTE IMMEDIATE CONCAT('CREATE USER IF NOT EXISTS ', "+account+", how); "+
+				"EXECUTE IMMEDIATE CONCAT('ALTER USER ', "+account+", how); "+
+				`EXECUTE IMMEDIATE CONCAT('GRANT ALL PRIVILEGES ON `+"`', REPLACE(name, '_', '\\\\_'), '`"+`.* TO ', `+account+`); `),
+		// The users first, so that nobody comes back after the end of their session. One with an
+		// open transaction would hold up the DROP for a day.
+		procedure("erase_database(name VARCHAR(64))",
+			"DECLARE old VARCHAR(255); "+noDatabase+dropUsers("")+
+				"EXECUTE IMMEDIATE CONCAT('KILL HARD CONNECTION USER `', name, '`'); "+
+				"EXECUTE IMMEDIATE CONCAT('DROP DATABASE IF EXISTS `', name, '`'); "),
+		procedure("reload_certificates()", "FLUSH SSL; "),
+		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.grant_database TO %s", user),
+		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.erase_database TO %s", user),
+		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.reload_certificates TO %s", user),
+	}
+}
+
+// tenantACL are the rights of a tenant's user in a Redis pool: the commands that Frappe gives
+// its cache (frappe/utils/redis_wrapper.py, frappe/rate_limiter.py), on keys that begin with
+// the name of the tenant's database, in one of the server's databases. KEYS, which Frappe
+// uses a lot, lists keys whatever the key patterns say, and all that a database has: a
+// database of its own keeps it to the tenant's, and quick.
+func tenantACL(name, cacheDB, password string) []string {
+	return []string{
+		"ACL", "SETUSER", name, "reset", "on", redisPassword(password), "resetkeys", "~" + name + "|*", "resetchannels",
+		"-@all", "+@string", "+@hash", "+@list", "+@set", "+@sortedset", "+@keyspace", "+@connection", "+@transaction",
+		"-@dangerous", "-@admin", "-@blocking", "-@scripting", "-move", "-copy", "-swapdb", "+keys", "-select", "+select|" + cacheDB,
+	}
+}
+
+// redisUser does what a pool's user verbs ask for. Each can be repeated; the users are on
+// disk when it succeeds.
+func redisUser(do func(args ...string) (any, error), k *call) error {
+	switch k.verb {
+	case "create-user":
+		if _, err := do(tenantACL(k.in.Args[1], k.in.Args[2], k.in.Secrets[wire.SecretCachePassword])...); err != nil {
+			return err
+		}
+	case "erase-user":
+		if _, err := do("ACL", "DELUSER", k.in.Args[1]); err != nil {
+			return err
+		}
+		if err := eraseKeys(do, k.in.Args[2], k.in.Args[1]+"|*"); err != nil {
+			return err
+		}
+	case "reload-certificates":
+		return reloadRedis(do)
+	}
+	_, err := do("ACL", "SAVE")
+	return err
+}
+
+// reloadRedis makes Redis read its certificates again: setting an option does so, whether its
+// value changes or not. The options that are paths of what Redis writes can't be set while it
+// runs (enable-protected-configs).
+func reloadRedis(do func(args ...string) (any, error)) error {
+	reply, err := do("CONFIG", "GET", "tls-cert-file", "tls-key-file", "tls-ca-cert-file")
+	if err != nil {
+		return err
+	}
+	options, _ := reply.([]any)
+	set := []string{"CONFIG", "SET"}
+	for _, v := range options {
+		set = append(set, fmt.Sprint(v))
+	}
+	_, err = do(set...)
+	return err
+}
+
+// eraseKeys removes keys from one of the server's databases.
+func eraseKeys(do func(args ...string) (any, error), cacheDB, pattern string) error {
+	if _, err := do("SELECT", cacheDB); err != nil {
+		return err
+	}
+	for cursor := "0"; ; {
+		reply, err := do("SCAN", cursor, "MATCH", pattern, "COUNT", "1000")
+		if err != nil {
+			return err
+		}
+		page, _ := reply.([]any)
+		if len(page) != 2 {
+			return fmt.Errorf("the keys can't be read")
+		}
+		found, _ := page[1].([]any)
+		if len(found) > 0 {
+			unlink := []string{"UNLINK"}
+			for _, key := range found {
+				unlink = append(unlink, fmt.Sprint(key))
+			}
+			if _, err := do(unlink...); err != nil {
+				return err
+			}
+		}
+		if cursor = fmt.Sprint(page[0]); cursor == "0" {
+			return nil
+		}
+	}
+}
+
+// isTenantsUser tells whether a line of users.acl is of a tenant's user.
+func isTenantsUser(line string) bool {
+	words := strings.Fields(line)
+	return len(words) > 2 && words[0] == "user" && wordIs("OURDB", words[1])
+}
+
+func wordIs(word, text string) bool { return words()[word].MatchString(text) }

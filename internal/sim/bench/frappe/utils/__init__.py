@@ -1,0 +1,1 @@
+"""What Frappe keeps in a package of this name."""
