@@ -119,6 +119,9 @@ type Groups struct {
 	Fleets FleetGrower
 	// Volumes attaches volumes; if nil, what the rows say is mounted as it is.
 	Volumes VolumeAttacher
+	// Drained waits until no edge sends requests to an instance of a server that drains; nil
+	// if there are no edges.
+	Drained func(ctx context.Context, serverID prego.ServerID) error
 	// Hook is called around effects, by name, so that tests can kill the process there;
 	// nil in production.
 	Hook func(point string)
@@ -459,6 +462,11 @@ func (a *Groups) StopInstance(ctx context.Context, id string) error {
 		return nil
 	}
 	a.endWork(ctx, id) // it may have waited for its start
+	if a.Drained != nil && h.State == workload.InstanceDraining {
+		if err := a.Drained(ctx, h.ServerID); err != nil {
+			return err
+		}
+	}
 	a.hook("instance/stop")
 	if err := a.remove(ctx, h); err != nil {
 		return err

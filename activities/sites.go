@@ -343,6 +343,11 @@ func (a *Tenants) SetMaintenance(ctx context.Context, in MaintenanceInput) error
 	if in.Off {
 		err = a.putOnline(ctx, t, what)
 	} else {
+		if a.Drained != nil {
+			if err := a.Drained(ctx, t.Allocation.AppServerID); err != nil {
+				return err
+			}
+		}
 		err = a.takeOffline(ctx, t, what)
 	}
 	a.hook("maintenance/done")

@@ -136,6 +136,9 @@ type Tenants struct {
 	Log      *zap.Logger
 	// FleetTags returns the tags of the servers that fleets would create; may be nil.
 	FleetTags FleetTags
+	// Drained waits until no edge sends requests to a site of a server that is suspended or
+	// has ended; nil if there are no edges.
+	Drained func(ctx context.Context, serverID prego.ServerID) error
 	// Hook is called around effects, by name, so that tests can kill the process
 	// there; nil in production.
 	Hook func(point string)

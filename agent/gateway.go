@@ -92,9 +92,20 @@ func (g *gateway) post(ctx context.Context, path, token, contentType string, bod
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err := answerOf(resp, 1<<20, out); err != nil {
+		var refused *Refusal
+		if !errors.As(err, &refused) {
+			g.close()
+		}
+		return err
+	}
+	return nil
+}
+
+// answerOf decodes an answer into out, if it is not nil, or returns the *Refusal.
+func answerOf(resp *http.Response, limit int64, out any) error {
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, limit))
 	if err != nil {
-		g.close()
 		return fmt.Errorf("read the gateway's answer: %w", err)
 	}
 	if resp.StatusCode/100 != 2 {

@@ -21,7 +21,9 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/internal/edge"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
 )
 
@@ -36,6 +38,7 @@ type Store interface {
 	CheckAgent(ctx context.Context, serverID prego.ServerID, key []byte) (AgentBinding, error)
 	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
 	ReportInstances(ctx context.Context, batch []workload.InstanceReport) (workload.ReportOutcome, error)
+	EdgeStore
 }
 
 // Signaler signals provisioning runs about their agents, and process groups' runs about
@@ -58,7 +61,7 @@ type Authority interface {
 
 // Tokens issues and checks agents' JWTs, and hashes bootstrap tokens.
 type Tokens interface {
-	Issue(serverID prego.ServerID, cert *x509.Certificate, ttl time.Duration) (raw string, expires time.Time, err error)
+	Issue(serverID prego.ServerID, role prego.Role, cert *x509.Certificate, ttl time.Duration) (raw string, expires time.Time, err error)
 	Verify(raw string, cert *x509.Certificate, scope string) (serverID prego.ServerID, err error)
 	HashBootstrap(raw string) []byte
 }
@@ -78,6 +81,7 @@ type Settings struct {
 	// ClockTolerance is how far a host's clock may differ from this one.
 	ClockTolerance time.Duration
 	Now            func() time.Time // default time.Now
+	Edge           edge.Settings
 }
 
 // Gateway serves agents. Run must be running for heartbeats to reach the
@@ -97,6 +101,9 @@ type Gateway struct {
 	awaited  awaited
 	limiter  *sourceLimiter
 	forward  *http.Client
+	edges    *edges
+	usage    *edgeUsage
+	openKey  func(tenant.ServedCertificate) ([]byte, error)
 	echo     *echo.Echo
 }
 
@@ -109,6 +116,8 @@ type Deps struct {
 	Settings Settings
 	Log      *zap.Logger
 	Metrics  prometheus.Registerer
+	// OpenKey opens a certificate's sealed private key, PEM; nil if there are none.
+	OpenKey func(tenant.ServedCertificate) ([]byte, error)
 }
 
 // Limits on bodies, in bytes.
@@ -131,6 +140,10 @@ func New(d Deps) *Gateway {
 	g.beats = newBatcher(d.Settings.Flush, d.Settings.FlushRows, g.flush)
 	g.reports = &reporter{store: d.Store.ReportInstances, wake: g.wakeGroups, count: g.reported, due: make(chan struct{}, 1)}
 	g.metrics = newMetrics(d.Metrics, g.beats.pending)
+	g.edges, g.usage, g.openKey = newEdges(d.Store, d.Settings.Edge, d.Log.Named("edges")), newEdgeUsage(d.Settings.Now), d.OpenKey
+	if d.Metrics != nil {
+		d.Metrics.MustRegister(g.usage)
+	}
 
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
@@ -146,6 +159,10 @@ func New(d Deps) *Gateway {
 	e.POST(wire.PathLogs, g.takeLogs, limitBody(maxTelemetry), g.authenticated(wire.ScopeLogs))
 	e.POST(wire.PathBackupReport, g.backupReport, limitBody(maxBody), g.authenticated(wire.ScopeBackupReport))
 	e.POST(wire.PathRotateToken, g.rotate, limitBody(maxBody), g.authenticated(""))
+	e.GET(wire.PathEdge, g.edgeDocument, g.authenticated(wire.ScopeEdge))
+	e.POST(wire.PathEdgeCertificates, g.edgeCertificates, limitBody(maxBody), g.authenticated(wire.ScopeEdge))
+	e.POST(wire.PathEdgeApplied, g.edgeApplied, limitBody(maxBody), g.authenticated(wire.ScopeEdge))
+	e.POST(wire.PathEdgeUsage, g.edgeUsage, limitBody(maxReport), g.authenticated(wire.ScopeEdge))
 	g.echo = e
 	return g
 }
@@ -174,6 +191,7 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener, tlsConfig *tls.Conf
 		return err
 	case <-ctx.Done():
 	}
+	g.edges.stop()
 	shut, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
 	err := srv.Shutdown(shut)
@@ -191,6 +209,7 @@ func (g *Gateway) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { g.followRevocations(ctx) })
 	wg.Go(func() { g.reports.run(ctx) })
+	wg.Go(func() { g.edges.run(ctx) })
 	g.beats.run(ctx)
 	wg.Wait()
 	g.signals.sending.Wait()

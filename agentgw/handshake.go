@@ -70,7 +70,7 @@ func (g *Gateway) handshake(c echo.Context) error {
 		if err != nil {
 			return err
 		}
-		identity, err := g.identity(consumed.ServerID, consumed.Host, consumed.IPv6, &in.CSRs, cert)
+		identity, err := g.identity(consumed.ServerID, consumed.Role, consumed.Host, consumed.IPv6, &in.CSRs, cert)
 		if err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ func (g *Gateway) checkCSRs(csrs wire.CSRs, key []byte) error {
 
 // identity issues an agent's credentials. Without certificate requests only the JWT is
 // new, bound to cert.
-func (g *Gateway) identity(serverID prego.ServerID, host, ipv6 string, csrs *wire.CSRs, cert *x509.Certificate) (wire.Identity, error) {
+func (g *Gateway) identity(serverID prego.ServerID, role prego.Role, host, ipv6 string, csrs *wire.CSRs, cert *x509.Certificate) (wire.Identity, error) {
 	out := wire.Identity{ServerID: string(serverID), Environment: g.settings.Environment, HeartbeatSeconds: int(g.settings.Heartbeat.Seconds())}
 	var err error
 	if out.Bundles, err = g.ca.Bundles(); err != nil {
@@ -116,7 +116,7 @@ func (g *Gateway) identity(serverID prego.ServerID, host, ipv6 string, csrs *wir
 			return out, err
 		}
 	}
-	out.Token, out.TokenExpires, err = g.tokens.Issue(serverID, cert, g.settings.TokenTTL)
+	out.Token, out.TokenExpires, err = g.tokens.Issue(serverID, role, cert, g.settings.TokenTTL)
 	return out, err
 }
 
@@ -149,7 +149,7 @@ func (g *Gateway) rotate(c echo.Context) error {
 			return err
 		}
 	}
-	identity, err := g.identity(who.serverID, binding.Host, binding.IPv6, in.CSRs, who.cert)
+	identity, err := g.identity(who.serverID, binding.Role, binding.Host, binding.IPv6, in.CSRs, who.cert)
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,8 @@ type metrics struct {
 	// reports are those of containers, instances what they changed.
 	reports   *prometheus.CounterVec
 	instances *prometheus.CounterVec
+	// edgeRefusals are documents that edges' servers did not take.
+	edgeRefusals prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer, pending func() int) *metrics {
@@ -51,8 +53,9 @@ func newMetrics(reg prometheus.Registerer, pending func() int) *metrics {
 	m.reports = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_container_reports_total", Help: "Reports of instances' containers, by outcome."}, []string{"outcome"})
 	m.instances = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_instances_total", Help: "Instances that agents reported healthy or failed, by state."}, []string{"state"})
 	m.ailing = prometheus.NewCounterVec(prometheus.CounterOpts{Name: prego.MetricAilingHosts, Help: "Heartbeats and handshakes that told of something wrong with their host: its clock, or docker."}, prego.Metrics()[prego.MetricAilingHosts])
+	m.edgeRefusals = prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_edge_documents_refused_total", Help: "Documents that an edge's servers refused; it goes on with the one before."})
 	if reg != nil {
-		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "prego_agentgw_heartbeats_pending", Help: "Heartbeats gathered and not yet written."},
+		reg.MustRegister(m.edgeRefusals, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "prego_agentgw_heartbeats_pending", Help: "Heartbeats gathered and not yet written."},
 			func() float64 { return float64(pending()) }), m.requests, m.refusals, m.flushed, m.flushes, m.signals, m.points, m.forwards, m.logs, m.backups, m.ailing, m.reports, m.instances)
 	}
 	return m

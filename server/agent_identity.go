@@ -22,6 +22,7 @@ type TokenConsumed struct {
 	Host     string
 	IPv6     string
 	Status   Status
+	Role     prego.Role
 }
 
 // SecondKeyError rejects a token that another key consumed while its server is being
@@ -80,4 +81,5 @@ type HeartbeatOutcome struct {
 type AgentBinding struct {
 	Host string
 	IPv6 string
+	Role prego.Role
 }

@@ -54,6 +54,8 @@ type EdgeHost struct {
 	// Tenant or Route says whose it is; requests are counted for it.
 	Tenant string `json:"tenant,omitempty"`
 	Route  string `json:"route,omitempty"`
+	// Site is the tenant's site, which its server finds by HeaderSite.
+	Site string `json:"site,omitempty"`
 	// Address is where it is answered for; empty is every address of the edge but those
 	// that are an environment's own.
 	Address string `json:"address,omitempty"`
@@ -74,6 +76,10 @@ type EdgeHost struct {
 	// HSTS is max-age of Strict-Transport-Security, in seconds; 0 sends none.
 	HSTS int `json:"hsts,omitempty"`
 }
+
+// HeaderSite names the site that a request is for, whatever host name it came by. Edges set
+// it, whatever the client sent.
+const HeaderSite = "X-Frappe-Site-Name"
 
 // EdgeUpstream is where requests are forwarded to.
 type EdgeUpstream struct {
@@ -152,3 +158,32 @@ const (
 	EdgeDir    = "/var/lib/prego-edge"
 	EdgeRunDir = "/run/prego-edge"
 )
+
+// PathEdgeUsage takes an EdgeUsage. It needs ScopeEdge.
+const PathEdgeUsage = "/internal/agent/edge/usage"
+
+// EdgeDurations are the upper bounds of EdgeCounts.Durations, in seconds; what took longer
+// is in one more bucket.
+var EdgeDurations = [...]float64{0.1, 0.3, 1, 3, 10}
+
+// EdgeUsage reports the requests since the report before. A report that is sent again
+// because its answer was lost may be counted twice.
+type EdgeUsage struct {
+	Counts []EdgeCounts `json:"counts"` // at most MaxEdgeCounts
+}
+
+// MaxEdgeCounts bounds one report.
+const MaxEdgeCounts = 5000
+
+// EdgeCounts are requests for the names of one tenant or one route; of neither, for
+// unknown names.
+type EdgeCounts struct {
+	Tenant string `json:"tenant,omitempty"`
+	Route  string `json:"route,omitempty"`
+	// Statuses counts answers from 1xx to 5xx.
+	Statuses  [5]int64                      `json:"statuses"`
+	BytesIn   int64                         `json:"bytes_in"`  // of requests' bodies
+	BytesOut  int64                         `json:"bytes_out"` // of answers' bodies
+	Seconds   float64                       `json:"seconds"`   // all together
+	Durations [len(EdgeDurations) + 1]int64 `json:"durations"`
+}

@@ -40,7 +40,7 @@ type keyholder struct {
 
 // newRelay serves the API's requests that need keys.
 func newRelay(p *process, ca *pki.Authority, engines *containers) (*relay.Server, error) {
-	agents, err := newAgents(p.cfg, ca)
+	agents, err := newAgents(p, ca)
 	if err != nil {
 		return nil, err
 	}

@@ -197,12 +197,14 @@ func runWorker(ctx context.Context, queues []string) error {
 	groups := buildGroups(p, runs, engine)
 	groups.Volumes = mountVolumes(fleet.Org)
 	servers.Capacity = activities.ServerFree(groups)
+	edges := newEdges(p)
+	groups.Drained, tenants.Drained = activities.DrainEdges(edges), activities.DrainEdges(edges)
 	w, err := worker.New(runs.Temporal, worker.Options{
 		TaskQueue: p.cfg.Temporal.TaskQueue, Queues: served, StopTimeout: p.cfg.Worker.StopTimeout,
 		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: p.cfg.Worker.SweepConcurrency},
 	}, servers, fleet, tenants, &activities.FleetActions{
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: activities.ServerFree(groups),
-	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs}, groups, catalogs, images)
+	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs}, groups, catalogs, images, edges)
 	if err != nil {
 		return err
 	}

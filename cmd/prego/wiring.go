@@ -27,12 +27,14 @@ import (
 	"github.com/prego/prego/internal/agentclient"
 	"github.com/prego/prego/internal/cloudinit"
 	"github.com/prego/prego/internal/config"
+	"github.com/prego/prego/internal/edge"
 	"github.com/prego/prego/internal/hetzner"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/telemetry"
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workflows"
 )
 
@@ -144,7 +146,7 @@ func (r bootRenderer) RenderBoot(p activities.BootParams) (activities.Boot, erro
 		Host: wire.HostConfig{
 			ServerID: string(p.ServerID), Environment: r.cfg.Environment, Role: string(p.Role), Region: string(p.Region), Tags: tags,
 			GatewayURL: r.cfg.Gateway.URL, GatewayServerName: r.cfg.Gateway.ServerName,
-			AgentPort: r.cfg.Worker.AgentPort, DockerPort: r.cfg.Worker.DockerPort, AgentSHA256: r.agentSHA256,
+			AgentPort: server.AgentPort(p.Role, r.cfg.Worker.AgentPort), DockerPort: r.cfg.Worker.DockerPort, AgentSHA256: r.agentSHA256,
 		},
 		Token: p.Token, GatewayCAPEM: bundle, EgressCIDRs: r.cfg.Worker.EgressCIDRs, Volume: p.Volume,
 		Issued: p.Issued.Unix(), Patience: int(r.cfg.Worker.BootPatience.Seconds()), Limit: r.cfg.Worker.UserDataLimit,
@@ -279,7 +281,7 @@ func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*
 	settings := activities.Settings{
 		Environment: p.cfg.Environment, BootstrapTokenTTL: w.BootstrapTokenTTL, MaxRetries: w.MaxRetries,
 		CapacityWait: w.CapacityWait, FleetWait: w.FleetWait, CapacityPoll: w.CapacityPoll, CreateBackoff: w.CreateBackoff, ContainerTimeout: w.ContainerTimeout,
-		AmbiguousGrace: w.AmbiguousGrace, EgressCIDRs: w.EgressCIDRs, Ports: []int{w.AgentPort, w.DockerPort},
+		AmbiguousGrace: w.AmbiguousGrace, EgressCIDRs: w.EgressCIDRs, Ports: server.AgentPorts(w.AgentPort, w.DockerPort),
 	}
 	hosts, err := newContainers(p, ca)
 	if err != nil {
@@ -327,8 +329,30 @@ func newPlacer(p *process, runs *workflows.Client) (*activities.Placer, error) {
 	}, nil
 }
 
+// agentPorts finds the port of a server's agent by the server's role, which never changes.
+func agentPorts(p *process) func(ctx context.Context, serverID prego.ServerID) int {
+	configured := p.cfg.Worker.AgentPort
+	if server.AgentPort(prego.RoleEdge, configured) == configured {
+		return nil
+	}
+	var known sync.Map
+	return func(ctx context.Context, serverID prego.ServerID) int {
+		if port, ok := known.Load(serverID); ok {
+			return port.(int)
+		}
+		role, err := p.db.ServerRole(ctx, serverID)
+		if err != nil {
+			return configured
+		}
+		port := server.AgentPort(role, configured)
+		known.Store(serverID, port)
+		return port
+	}
+}
+
 // newAgents reaches the agents on hosts.
-func newAgents(cfg config.Config, ca *pki.Authority) (*agentclient.Client, error) {
+func newAgents(p *process, ca *pki.Authority) (*agentclient.Client, error) {
+	cfg := p.cfg
 	if err := ca.Need([]pki.Purpose{pki.ExecClient}, []pki.Purpose{pki.AgentServer}); err != nil {
 		return nil, err
 	}
@@ -337,7 +361,7 @@ func newAgents(cfg config.Config, ca *pki.Authority) (*agentclient.Client, error
 		return nil, err
 	}
 	return agentclient.New(agentclient.Config{
-		TLS: ca.ExecClientTLS(), Tokens: token.NewExec(keys), Port: cfg.Worker.AgentPort,
+		TLS: ca.ExecClientTLS(), Tokens: token.NewExec(keys), Port: cfg.Worker.AgentPort, PortOf: agentPorts(p),
 		CheckAddr: func(addr string) error { return hetzner.CheckHostAddr(addr, cfg.Hetzner.Simulated) },
 	}), nil
 }
@@ -352,7 +376,7 @@ func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, erro
 	if err != nil {
 		return nil, err
 	}
-	agents, err := newAgents(p.cfg, ca)
+	agents, err := newAgents(p, ca)
 	if err != nil {
 		return nil, err
 	}
@@ -419,6 +443,24 @@ func crashHook() func(string) {
 	}
 }
 
+// certificateKeys opens the private keys of certificates for edges; nil if this installation
+// has no keys that seal.
+func certificateKeys(p *process) func(tenant.ServedCertificate) ([]byte, error) {
+	sealing, err := token.OpenSealing(p.cfg.KeysDir)
+	if err != nil {
+		p.log.Warn("edges get no certificates", zap.Error(err))
+		return nil
+	}
+	return func(c tenant.ServedCertificate) ([]byte, error) {
+		return sealing.Open(tenant.CertificateKeyFor(c.CertificateID), c.KeyID, c.SealedKey)
+	}
+}
+
+// newEdges creates the steps that wait for edges.
+func newEdges(p *process) *activities.Edges {
+	return &activities.Edges{Store: p.db, Within: p.cfg.Edge.Within, Settle: p.cfg.Edge.Settle, Log: p.log.Named("edges")}
+}
+
 func newGateway(p *process, runs *workflows.Client) (*agentgw.Gateway, *tls.Config, error) {
 	ca, err := pki.Open(p.cfg.KeysDir, p.cfg.Environment)
 	if err != nil {
@@ -450,9 +492,9 @@ func newGateway(p *process, runs *workflows.Client) (*agentgw.Gateway, *tls.Conf
 		Settings: agentgw.Settings{
 			Environment: p.cfg.Environment, CheckSource: g.CheckSource, Heartbeat: g.Heartbeat, TokenTTL: g.TokenTTL, CertTTL: g.CertTTL,
 			Flush: g.Flush, FlushRows: g.FlushRows, OTLPEndpoint: g.OTLPEndpoint, AgentBinary: binary, AgentSHA256: digest,
-			ClockTolerance: g.ClockTolerance,
+			ClockTolerance: g.ClockTolerance, Edge: edge.Settings{MaxBody: p.cfg.Edge.MaxBody, HSTS: int(p.cfg.Edge.HSTS.Seconds())},
 		},
-		Log: p.log, Metrics: p.reg,
+		Log: p.log, Metrics: p.reg, OpenKey: certificateKeys(p),
 	})
 	return gw, ca.GatewayTLS(g.ServerName), nil
 }

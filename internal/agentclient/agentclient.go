@@ -44,6 +44,8 @@ type Config struct {
 		Issue(serverID prego.ServerID, kind wire.CommandKind, body [sha256.Size]byte, ttl time.Duration) (string, error)
 	}
 	Port int
+	// PortOf is the port of one server's agent if it may be another; nil if none is.
+	PortOf func(ctx context.Context, serverID prego.ServerID) int
 	// CheckAddr rejects addresses that a provider's server can't have.
 	CheckAddr func(addr string) error
 }
@@ -169,7 +171,11 @@ func (c *Client) call(ctx context.Context, serverID prego.ServerID, addr, path s
 	}
 	limited, cancel := context.WithTimeout(ctx, limit+queueTime)
 	defer cancel()
-	url := "https://" + net.JoinHostPort(addr, strconv.Itoa(c.cfg.Port)) + path
+	port := c.cfg.Port
+	if c.cfg.PortOf != nil {
+		port = c.cfg.PortOf(ctx, serverID)
+	}
+	url := "https://" + net.JoinHostPort(addr, strconv.Itoa(port)) + path
 	req, err := http.NewRequestWithContext(limited, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return fail(true, server.CommandNotSent, err.Error())

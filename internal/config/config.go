@@ -39,6 +39,7 @@ type Config struct {
 	Relay     Relay    `envPrefix:"PREGO_RELAY_"`
 	API       API      `envPrefix:"PREGO_API_"`
 	Gateway   Gateway  `envPrefix:"PREGO_AGENTGW_"`
+	Edge      Edge
 	Worker    Worker
 	Hetzner   Hetzner
 	Placement Placement
@@ -212,6 +213,14 @@ type Gateway struct {
 	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" envDefault:"20s"`
 	// Below the 30 s that tokens tolerate.
 	ClockTolerance time.Duration `env:"CLOCK_TOLERANCE" envDefault:"20s"` // how far a host's clock may differ: above that, handshakes are rejected, and heartbeats report it
+}
+
+// Edge configures what edges serve; the gateway tells them.
+type Edge struct {
+	MaxBody int64         `env:"PREGO_EDGE_MAX_BODY" envDefault:"536870912"` // bytes of a request to a site; 0 is no limit
+	HSTS    time.Duration `env:"PREGO_EDGE_HSTS" envDefault:"0s"`            // Strict-Transport-Security of sites; 0s sends none
+	Within  time.Duration `env:"PREGO_EDGE_WAIT" envDefault:"10s"`           // how long what is to stop waits for edges to send no more requests to it
+	Settle  time.Duration `env:"PREGO_EDGE_SETTLE" envDefault:"1s"`          // how long requests that were under way then have to end
 }
 
 // Worker configures `prego worker`.

@@ -66,7 +66,7 @@ func (m *agentClients) make(id prego.ServerID) *agentClient {
 	block, _ := pem.Decode([]byte(certs.AgentClient))
 	leaf, err := x509.ParseCertificate(block.Bytes)
 	require.NoError(t, err)
-	jwt, _, err := m.tokens.Issue(id, leaf, time.Hour)
+	jwt, _, err := m.tokens.Issue(id, prego.RoleApp, leaf, time.Hour)
 	require.NoError(t, err)
 	return &agentClient{
 		id: id, key: sha256.Sum256(leaf.RawSubjectPublicKeyInfo), jwt: jwt, url: "https://" + m.c.addr("agentgw") + wire.PathHeartbeat,

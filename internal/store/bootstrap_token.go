@@ -53,12 +53,13 @@ func issueArgs(t server.TokenIssue) string {
 	return prego.Redact("issue token_id=" + t.TokenID + " purpose=" + string(t.Purpose))
 }
 
-const sqlConsumeToken = `SELECT attempt, host, ipv6, status FROM consume_bootstrap_token($1, $2, $3, $4, $5, $6, $7, $8, $9)`
+const sqlConsumeToken = `
+SELECT attempt, host, ipv6, status, (SELECT role FROM servers WHERE server_id = $3) FROM consume_bootstrap_token($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 
 const sqlWhyNotConsumed = `
 SELECT t.token_id, t.server_id, t.attempt, t.consumed_at IS NOT NULL AS consumed, COALESCE(t.consumed_key = $2, false) AS same_key,
        COALESCE(now() - t.consumed_at <= make_interval(secs => $3), false) AS recent, t.superseded_at IS NOT NULL AS superseded, t.expires_at <= now() AS expired,
-       s.status, s.attempt AS row_attempt, s.host, s.ipv6,
+       s.status, s.role, s.attempt AS row_attempt, s.host, s.ipv6,
        ($4 = '' OR s.host = $4 OR (s.ipv6 <> '' AND $4::inet <<= s.ipv6::inet)) AS source_ok
 FROM server_bootstrap_tokens t JOIN servers s USING (server_id)
 WHERE t.token_hash = $1`
@@ -91,7 +92,7 @@ var errNotConsumable = errors.New("the token can't be consumed")
 func (s *Store) consume(ctx context.Context, p server.TokenClaim) (out server.TokenConsumed, err error) {
 	out.ServerID = p.ServerID
 	err = s.pool.QueryRow(ctx, sqlConsumeToken, p.TokenHash, p.Key, p.ServerID, p.Source, p.AgentVersion, p.BootID, filled(p.Tags),
-		uuid.NewString(), shortKey(p.Key)).Scan(&out.Attempt, &out.Host, &out.IPv6, &out.Status)
+		uuid.NewString(), shortKey(p.Key)).Scan(&out.Attempt, &out.Host, &out.IPv6, &out.Status, &out.Role)
 	return out, failed("consume token", ifNoRows(err, errNotConsumable))
 }
 

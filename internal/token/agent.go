@@ -50,13 +50,18 @@ func Thumbprint(cert *x509.Certificate) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// Issue issues a token for the gateway, valid with cert only.
-func (a *Agents) Issue(serverID prego.ServerID, cert *x509.Certificate, ttl time.Duration) (raw string, expires time.Time, err error) {
+// Issue issues a token for the gateway, valid with cert only, with the scopes of its
+// server's role.
+func (a *Agents) Issue(serverID prego.ServerID, role prego.Role, cert *x509.Certificate, ttl time.Duration) (raw string, expires time.Time, err error) {
 	now := time.Now()
+	scopes := []string{wire.ScopeHeartbeat, wire.ScopeMetrics, wire.ScopeLogs, wire.ScopeBackupReport}
+	if role == prego.RoleEdge {
+		scopes = append(scopes, wire.ScopeEdge)
+	}
 	expires = now.Add(ttl)
 	raw, err = a.keys.issue(agentClaims{
 		RegisteredClaims: registered(Issuer, string(serverID), agentAudience, now, ttl),
-		Scopes:           []string{wire.ScopeHeartbeat, wire.ScopeMetrics, wire.ScopeLogs, wire.ScopeBackupReport},
+		Scopes:           scopes,
 		Cnf:              confirmation{Thumbprint: Thumbprint(cert)},
 	})
 	return raw, expires, err

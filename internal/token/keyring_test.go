@@ -157,7 +157,7 @@ func TestAnAgentIsToldWhenItsTokenEnds(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	began := time.Now()
-	_, expires, err := f.agent.Issue("app-1", f.cert, time.Hour)
+	_, expires, err := f.agent.Issue("app-1", prego.RoleApp, f.cert, time.Hour)
 	require.NoError(t, err)
 	require.WithinDuration(t, began.Add(time.Hour), expires, 5*time.Second)
 }

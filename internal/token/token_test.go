@@ -94,7 +94,7 @@ func TestSwapMatrix(t *testing.T) {
 	stranger := setup(t)
 	must := func(s string, err error) string { require.NoError(t, err); return s }
 	agentToken := func(a *Agents, cert *x509.Certificate, ttl time.Duration) string {
-		raw, _, err := a.Issue("app-1", cert, ttl)
+		raw, _, err := a.Issue("app-1", prego.RoleApp, cert, ttl)
 		require.NoError(t, err)
 		return raw
 	}

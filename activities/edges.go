@@ -1,0 +1,85 @@
+package activities
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// EdgeStore is the part of Postgres that says what edges serve.
+type EdgeStore interface {
+	EdgeBarrier(ctx context.Context, servers []prego.ServerID) (networks []string, barrier string, err error)
+	EdgesBehind(ctx context.Context, networks []string, barrier string) ([]string, error)
+}
+
+// Edges are the steps that wait for edges.
+type Edges struct {
+	Store EdgeStore
+	// Within is how long a step waits; then it goes on, since an edge that does not answer
+	// must not hold up what is to stop.
+	Within time.Duration
+	// Settle is how long requests that an edge had begun to forward may take before what
+	// served them is stopped.
+	Settle time.Duration
+	Log    *zap.Logger
+}
+
+// AwaitEdgesInput names servers, of whose networks the edges are waited for.
+type AwaitEdgesInput struct {
+	ServerIDs []prego.ServerID `json:"server_ids"`
+}
+
+// AwaitEdgesResult says how the wait ended.
+type AwaitEdgesResult struct {
+	// Edges is false if there was nobody to wait for.
+	Edges bool `json:"edges,omitempty"`
+	// Behind are the edges, or their networks, that were not waited for any longer.
+	Behind []string `json:"behind,omitempty"`
+}
+
+// edgesPoll is how often the acknowledgements are read: they come in about half a second.
+const edgesPoll = 50 * time.Millisecond
+
+// AwaitEdges waits until the edges of servers' networks serve what was committed before the
+// call. It is bounded; who was late is in the result.
+func (e *Edges) AwaitEdges(ctx context.Context, in AwaitEdgesInput) (AwaitEdgesResult, error) {
+	networks, barrier, err := e.Store.EdgeBarrier(ctx, in.ServerIDs)
+	if err != nil || len(networks) == 0 {
+		return AwaitEdgesResult{}, err
+	}
+	out := AwaitEdgesResult{Edges: true}
+	for end := time.Now().Add(e.Within); ; {
+		if out.Behind, err = e.Store.EdgesBehind(ctx, networks, barrier); err != nil || len(out.Behind) == 0 {
+			return out, err
+		}
+		if time.Now().After(end) {
+			e.Log.Warn("edges don't serve yet what was changed; going on without them", zap.Strings("behind", out.Behind))
+			return out, nil
+		}
+		select {
+		case <-ctx.Done():
+			return out, ctx.Err()
+		case <-time.After(edgesPoll):
+		}
+	}
+}
+
+// DrainEdges waits until no edge sends new requests to what has left the rows, and gives
+// those that it had sent a moment to end.
+func DrainEdges(e *Edges) func(ctx context.Context, serverID prego.ServerID) error {
+	return func(ctx context.Context, serverID prego.ServerID) error {
+		r, err := e.AwaitEdges(ctx, AwaitEdgesInput{ServerIDs: []prego.ServerID{serverID}})
+		if err != nil || !r.Edges {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(e.Settle):
+			return nil
+		}
+	}
+}

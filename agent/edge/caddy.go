@@ -1,0 +1,399 @@
+// Package edge turns the document of what an edge serves into the configuration of its
+// servers, applies it, and counts requests.
+package edge
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// Settings are what the servers' configuration depends on besides the document.
+type Settings struct {
+	// Listen are the addresses to listen on for what is served on all; none is every
+	// address of the host.
+	Listen []netip.Addr
+	// Own reports whether an environment's address is configured on this host: a server
+	// can't listen on one that is not.
+	Own func(address string) bool
+	// RunDir is wire.EdgeRunDir as the servers see it.
+	RunDir string
+	// HTTPPort and HTTPSPort are 80 and 443 but in tests.
+	HTTPPort, HTTPSPort int
+}
+
+// obj is a JSON object. Its keys are written in order, so that the same document gives
+// the same bytes.
+type obj = map[string]any
+
+// Times of the proxy.
+const (
+	// keepIdle is below the time after which servers of instances close idle connections
+	// themselves; Node's is the shortest in use with 5 s. A request that is sent while the
+	// other side closes is lost.
+	keepIdle = "4s"
+	// tryFor is how long an upstream that takes no connection is tried, as while a
+	// container restarts.
+	tryFor = "5s"
+	// closeStreams is how long a WebSocket outlives the configuration under which it began.
+	// The old configuration stays in memory until then, so it can't be forever.
+	closeStreams = "5m"
+)
+
+// mapLeaf is how many names one map handler has, which compares them one by one, and
+// routeLeaf how many routes are tried one by one. Above it a tree of lists of names leads
+// to the right ones: Caddy searches lists of more than 100 names by bisection.
+const (
+	mapLeaf   = 128
+	routeLeaf = 101
+	fan       = 12
+)
+
+// Caddy is the configuration of Caddy for a document. certs are the document's
+// certificates by id; those that are missing are left out, and so is what needs them.
+func Caddy(d wire.EdgeDocument, certs map[string]wire.EdgeCertificate, s Settings) ([]byte, error) {
+	s.HTTPPort, s.HTTPSPort = cmp.Or(s.HTTPPort, 80), cmp.Or(s.HTTPSPort, 443)
+	names := covered(d.Certificates, certs)
+	listeners := map[listener]*site{}
+	at := func(address string, port int) *site {
+		l := listener{address: address, port: port}
+		if listeners[l] == nil {
+			listeners[l] = &site{listener: l, tls: port != s.HTTPPort}
+		}
+		return listeners[l]
+	}
+	at("", s.HTTPPort).challenges = d.Challenges
+	at("", s.HTTPSPort)
+	for _, h := range d.Hosts {
+		if h.Address != "" && (s.Own == nil || !s.Own(h.Address)) {
+			continue
+		}
+		port := h.Port
+		switch port {
+		case 80:
+			port = s.HTTPPort
+		case 443:
+			port = s.HTTPSPort
+		}
+		if h.Address != "" {
+			at(h.Address, s.HTTPPort).challenges = d.Challenges
+		}
+		switch {
+		case port != 0:
+			if l := at(h.Address, port); !l.tls || names.has(h.Name) {
+				l.hosts = append(l.hosts, h)
+			}
+		case h.TLS && names.has(h.Name):
+			plain := at(h.Address, s.HTTPPort)
+			plain.redirected = append(plain.redirected, h.Name)
+			l := at(h.Address, s.HTTPSPort)
+			l.hosts = append(l.hosts, h)
+		default:
+			l := at(h.Address, s.HTTPPort)
+			l.hosts = append(l.hosts, h)
+		}
+	}
+	servers := obj{}
+	for l, v := range listeners {
+		server, err := v.server(s)
+		if err != nil {
+			return nil, err
+		}
+		servers[l.name()] = server
+	}
+	pems := []obj{}
+	for _, ref := range d.Certificates {
+		if c, ok := certs[ref.ID]; ok && c.SHA256 == ref.SHA256 {
+			pems = append(pems, obj{"certificate": c.Chain, "key": c.Key})
+		}
+	}
+	tls := obj{"disable_ocsp_stapling": true, "disable_storage_clean": true}
+	if len(pems) > 0 {
+		tls["certificates"] = obj{"load_pem": pems}
+	}
+	return json.Marshal(obj{
+		"admin":   obj{"listen": "unix/" + s.RunDir + "/" + adminSocket + "|0666", "config": obj{"persist": false}},
+		"logging": logging(s.RunDir),
+		"storage": obj{"module": "file_system", "root": s.RunDir + "/caddy"},
+		"apps":    obj{"http": obj{"http_port": s.HTTPPort, "https_port": s.HTTPSPort, "grace_period": "10m", "servers": servers}, "tls": tls},
+	})
+}
+
+// Files below the directory of sockets.
+const (
+	adminSocket = "caddy.sock"
+	accessLog   = "access.log"
+)
+
+// logging keeps the requests' log in memory, bounded, for the counters: a socket would
+// make every request wait for the agent. Headers may hold secrets and are left out.
+func logging(dir string) obj {
+	drop := obj{"filter": "delete"}
+	return obj{"logs": obj{
+		"default": obj{"level": "WARN", "exclude": []string{"http.log.access"}},
+		"access": obj{
+			"level": "INFO", "include": []string{"http.log.access"},
+			"writer": obj{"output": "file", "filename": dir + "/" + accessLog, "mode": "0644", "roll_size_mb": 16, "roll_keep": 1, "roll_gzip": false},
+			"encoder": obj{"format": "filter", "wrap": obj{"format": "json", "time_format": "unix_milli_float"}, "fields": obj{
+				"request>headers": drop, "resp_headers": drop, "request>tls": drop, "request>uri": drop, "user_id": drop, "logger": drop, "level": drop, "msg": drop,
+				"request>remote_ip": drop, "request>remote_port": drop, "request>client_ip": drop,
+			}},
+		},
+	}}
+}
+
+// listener is where a server listens; address "" is every address but environments' own.
+type listener struct {
+	address string
+	port    int
+}
+
+func (l listener) name() string { return cmp.Or(l.address, "shared") + ":" + strconv.Itoa(l.port) }
+
+// site is what a listener serves.
+type site struct {
+	listener
+	tls        bool
+	hosts      []wire.EdgeHost
+	redirected []string
+	challenges []wire.EdgeChallenge
+}
+
+func (v *site) server(s Settings) (obj, error) {
+	var listen []string
+	for _, a := range s.Listen {
+		listen = append(listen, netip.AddrPortFrom(a, uint16(v.port)).String()) //nolint:gosec // ports were checked when routes were made
+	}
+	if len(s.Listen) == 0 {
+		listen = []string{":" + strconv.Itoa(v.port)}
+	}
+	if v.address != "" {
+		a, err := netip.ParseAddr(v.address)
+		if err != nil {
+			return nil, fmt.Errorf("address %q: %w", v.address, err)
+		}
+		listen = []string{netip.AddrPortFrom(a, uint16(v.port)).String()} //nolint:gosec // see above
+	}
+	routes, named := v.routes()
+	out := obj{
+		"listen": listen, "protocols": []string{"h1", "h2"}, "automatic_https": obj{"disable": true},
+		"read_header_timeout": "10s", "idle_timeout": "2m", "logs": obj{},
+		"routes": routes, "errors": obj{"routes": []obj{{"handle": []obj{failed}}}},
+	}
+	if len(named) > 0 {
+		out["named_routes"] = named
+	}
+	if v.tls {
+		out["tls_connection_policies"] = []obj{{}}
+	}
+	return out, nil
+}
+
+// class is what hosts have in common that are handled alike but for their upstreams.
+type class struct {
+	maxBody     int64
+	hsts        int
+	upstreamTLS bool
+	site        bool
+}
+
+func (v *site) routes() (routes []obj, named obj) {
+	named = obj{}
+	if len(v.challenges) > 0 && !v.tls {
+		routes = append(routes, challenges(v.challenges))
+	}
+	if len(v.redirected) > 0 {
+		routes = append(routes, onHosts(v.redirected, obj{
+			"handler": "static_response", "status_code": 308, "headers": obj{"Location": []string{"https://{http.request.host}{http.request.uri}"}},
+		}))
+	}
+	var maintained, empty []string
+	single, several := map[class][]wire.EdgeHost{}, []wire.EdgeHost{}
+	for _, h := range v.hosts {
+		switch {
+		case h.State == wire.EdgeMaintenance:
+			maintained = append(maintained, h.Name)
+		case len(h.Upstreams) == 0:
+			empty = append(empty, h.Name)
+		case len(h.Upstreams) == 1:
+			single[v.class(h)] = append(single[v.class(h)], h)
+		default:
+			several = append(several, h)
+		}
+	}
+	classes := make([]class, 0, len(single))
+	for c := range single {
+		classes = append(classes, c)
+	}
+	slices.SortFunc(classes, func(a, b class) int {
+		if a.upstreamTLS != b.upstreamTLS {
+			return map[bool]int{true: 1, false: -1}[a.upstreamTLS]
+		}
+		if a.site != b.site {
+			return map[bool]int{true: 1, false: -1}[a.site]
+		}
+		return cmp.Or(cmp.Compare(a.maxBody, b.maxBody), cmp.Compare(a.hsts, b.hsts))
+	})
+	for i, c := range classes {
+		name := "proxy-" + strconv.Itoa(i+1)
+		named[name] = obj{"handle": c.handlers(oneUpstream())}
+		leaf := func(hosts []wire.EdgeHost) []obj {
+			return []obj{onHosts(namesOf(hosts), upstreamOf(hosts), obj{"handler": "invoke", "name": name})}
+		}
+		routes = append(routes, tree(single[c], mapLeaf, leaf)...)
+	}
+	if len(several) > 0 {
+		leaf := func(hosts []wire.EdgeHost) (out []obj) {
+			for _, h := range hosts {
+				out = append(out, obj{"match": []obj{{"host": []string{h.Name}}}, "handle": v.class(h).handlers(upstreams(h)), "terminal": true})
+			}
+			return out
+		}
+		routes = append(routes, tree(several, routeLeaf, leaf)...)
+	}
+	if len(maintained) > 0 {
+		routes = append(routes, onHosts(maintained, maintenance))
+	}
+	if len(empty) > 0 {
+		routes = append(routes, onHosts(empty, unavailable))
+	}
+	return append(routes, obj{"handle": []obj{unknown}}), named
+}
+
+func (v *site) class(h wire.EdgeHost) class {
+	c := class{maxBody: h.MaxBody, upstreamTLS: h.UpstreamTLS, site: h.Site != ""}
+	if v.tls {
+		c.hsts = h.HSTS
+	}
+	return c
+}
+
+// handlers are what a request passes on its way to the proxy.
+func (c class) handlers(proxy obj) (out []obj) {
+	if c.hsts > 0 {
+		out = append(out, obj{"handler": "headers", "response": obj{"deferred": true, "set": obj{"Strict-Transport-Security": []string{"max-age=" + strconv.Itoa(c.hsts)}}}})
+	}
+	if c.maxBody > 0 {
+		out = append(out, obj{"handler": "request_body", "max_size": c.maxBody})
+	}
+	transport := obj{"protocol": "http", "dial_timeout": "2s", "compression": false, "versions": []string{"1.1"}, "keep_alive": obj{"idle_timeout": keepIdle, "max_idle_conns_per_host": 128}}
+	if c.upstreamTLS {
+		transport["tls"] = obj{"insecure_skip_verify": true, "server_name": "{http.request.host}"}
+	}
+	if c.site {
+		proxy["headers"] = obj{"request": obj{"set": obj{wire.HeaderSite: []string{siteVariable}}}}
+	}
+	proxy["handler"], proxy["transport"], proxy["stream_close_delay"] = "reverse_proxy", transport, closeStreams
+	return append(out, proxy)
+}
+
+// balancing tries again only what never got a connection: no method is the one that
+// requests which may have reached an upstream would have to have.
+func balancing(policy obj) obj {
+	return obj{"selection_policy": policy, "try_duration": tryFor, "try_interval": "100ms", "retry_match": []obj{{"method": []string{"NEVER"}}}}
+}
+
+// Where a map leaves the upstream and the site of a request.
+const (
+	upstreamVariable = "{prego.upstream}"
+	siteVariable     = "{prego.site}"
+)
+
+// oneUpstream forwards to the upstream that the map found.
+func oneUpstream() obj {
+	return obj{"upstreams": []obj{{"dial": upstreamVariable}}, "load_balancing": balancing(obj{"policy": "first"})}
+}
+
+// upstreamOf maps names to their upstreams.
+func upstreamOf(hosts []wire.EdgeHost) obj {
+	mappings := make([]obj, len(hosts))
+	for i, h := range hosts {
+		mappings[i] = obj{"input": h.Name, "outputs": []string{h.Upstreams[0].Address, h.Site}}
+	}
+	return obj{"handler": "map", "source": "{http.request.host}", "destinations": []string{upstreamVariable, siteVariable}, "mappings": mappings}
+}
+
+// upstreams forwards to one of a host's upstreams. One that takes no connection is left
+// alone for a moment.
+func upstreams(h wire.EdgeHost) obj {
+	dials, weights, same := make([]obj, len(h.Upstreams)), make([]int, len(h.Upstreams)), true
+	for i, u := range h.Upstreams {
+		dials[i], weights[i] = obj{"dial": u.Address}, max(u.Weight, 1)
+		same = same && weights[i] == weights[0]
+	}
+	policy := obj{"policy": "least_conn"}
+	if !same {
+		policy = obj{"policy": "weighted_round_robin", "weights": weights}
+	}
+	return obj{"upstreams": dials, "load_balancing": balancing(policy), "health_checks": obj{"passive": obj{"fail_duration": "2s", "max_fails": 1}}}
+}
+
+// tree leads to the leaf that has a name. Few wide levels are better than many narrow ones:
+// Caddy parses what is below a level once more on each.
+func tree(hosts []wire.EdgeHost, leafSize int, leaf func([]wire.EdgeHost) []obj) (out []obj) {
+	if len(hosts) <= leafSize {
+		return leaf(hosts)
+	}
+	for part := range slices.Chunk(hosts, max((len(hosts)+fan-1)/fan, leafSize)) {
+		below := tree(part, leafSize, leaf)
+		if len(below) > 1 {
+			below = []obj{onHosts(namesOf(part), subroute(below))}
+		}
+		out = append(out, below...)
+	}
+	return out
+}
+
+func namesOf(hosts []wire.EdgeHost) []string {
+	out := make([]string, len(hosts))
+	for i, h := range hosts {
+		out[i] = h.Name
+	}
+	return out
+}
+
+func onHosts(names []string, handle ...obj) obj {
+	return obj{"match": []obj{{"host": names}}, "handle": handle, "terminal": true}
+}
+
+func subroute(routes []obj) obj { return obj{"handler": "subroute", "routes": routes} }
+
+// challenges answers certificate authorities.
+func challenges(list []wire.EdgeChallenge) obj {
+	const prefix = "/.well-known/acme-challenge/"
+	routes := make([]obj, len(list))
+	for i, c := range list {
+		routes[i] = obj{
+			"match":    []obj{{"host": []string{c.Host}, "path": []string{prefix + c.Token}}},
+			"handle":   []obj{{"handler": "static_response", "status_code": 200, "headers": obj{"Content-Type": []string{"application/octet-stream"}}, "body": c.KeyAuthorization}},
+			"terminal": true,
+		}
+	}
+	return obj{"match": []obj{{"path": []string{prefix + "*"}}}, "handle": []obj{subroute(routes)}}
+}
+
+// coverage is which names have a certificate.
+type coverage map[string]bool
+
+func covered(refs []wire.EdgeCertificateRef, certs map[string]wire.EdgeCertificate) coverage {
+	out := coverage{}
+	for _, ref := range refs {
+		if c, ok := certs[ref.ID]; ok && c.SHA256 == ref.SHA256 {
+			for _, n := range ref.Names {
+				out[n] = true
+			}
+		}
+	}
+	return out
+}
+
+func (c coverage) has(name string) bool {
+	_, parent, _ := strings.Cut(name, ".")
+	return c[name] || c["*."+parent]
+}

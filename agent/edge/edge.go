@@ -1,0 +1,198 @@
+package edge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// Files below the edge's directory. All are 0600: they hold keys.
+const (
+	documentFile     = "document.json"
+	certificatesFile = "certificates.json"
+	caddyFile        = "caddy/config.json"
+	haproxyFile      = "haproxy/haproxy.cfg"
+	masterSocket     = "haproxy.sock"
+)
+
+// Edge keeps the servers of this host at a document. It serves the last good one from its
+// files, with the control plane away and after a reboot.
+type Edge struct {
+	dir      string
+	settings Settings
+	caddy    *caddy
+	haproxy  haproxy
+
+	document wire.EdgeDocument
+	certs    map[string]wire.EdgeCertificate
+	applied  bool // the servers run the document: false after a start
+	tcp      string
+	took     time.Duration
+}
+
+// Open reads what was served last from dir, and writes files with which the servers can
+// start if there are none. The servers' sockets are in settings.RunDir.
+func Open(dir string, settings Settings) (*Edge, error) {
+	e := &Edge{
+		dir: dir, settings: settings, caddy: newCaddy(filepath.Join(settings.RunDir, adminSocket)),
+		haproxy: haproxy{socket: filepath.Join(settings.RunDir, masterSocket)}, certs: map[string]wire.EdgeCertificate{},
+	}
+	for _, d := range []string{dir, filepath.Join(dir, filepath.Dir(caddyFile)), filepath.Join(dir, filepath.Dir(haproxyFile))} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return nil, fmt.Errorf("edge: %w", err)
+		}
+	}
+	var list []wire.EdgeCertificate
+	if err := errors.Join(e.read(documentFile, &e.document), e.read(certificatesFile, &list)); err != nil {
+		return nil, fmt.Errorf("edge: %w", err)
+	}
+	for _, c := range list {
+		e.certs[c.ID] = c
+	}
+	config, err := Caddy(e.document, e.certs, settings)
+	if err != nil {
+		return nil, fmt.Errorf("edge: %w", err)
+	}
+	tcp, err := HAProxy(e.document, settings)
+	if err != nil {
+		return nil, fmt.Errorf("edge: %w", err)
+	}
+	for file, content := range map[string][]byte{caddyFile: config, haproxyFile: []byte(tcp)} {
+		if _, err := os.Stat(filepath.Join(dir, file)); errors.Is(err, os.ErrNotExist) {
+			if err := e.write(file, content); err != nil {
+				return nil, fmt.Errorf("edge: %w", err)
+			}
+		}
+	}
+	return e, nil
+}
+
+// Document is what is served, or was served last.
+func (e *Edge) Document() wire.EdgeDocument { return e.document }
+
+// Applied reports whether the servers have confirmed the document since the start.
+func (e *Edge) Applied() bool { return e.applied }
+
+// Took is how long the servers took for the last document.
+func (e *Edge) Took() time.Duration { return e.took }
+
+// Missing are the certificates of a document that this edge does not have.
+func (e *Edge) Missing(d wire.EdgeDocument) (ids []string) {
+	for _, ref := range d.Certificates {
+		if c, ok := e.certs[ref.ID]; !ok || c.SHA256 != ref.SHA256 {
+			ids = append(ids, ref.ID)
+		}
+	}
+	return ids
+}
+
+// Apply makes the servers serve a document. A *RefusedError says that one of them can't: all
+// go on with the one before, which stays on disk.
+func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.EdgeCertificate) error {
+	began := time.Now()
+	certs := make(map[string]wire.EdgeCertificate, len(d.Certificates))
+	for _, ref := range d.Certificates {
+		if c, ok := e.certs[ref.ID]; ok && c.SHA256 == ref.SHA256 {
+			certs[ref.ID] = c
+		}
+	}
+	for _, c := range fetched {
+		certs[c.ID] = c
+	}
+	config, err := Caddy(d, certs, e.settings)
+	if err != nil {
+		return &RefusedError{Reason: err.Error()}
+	}
+	tcp, err := HAProxy(d, e.settings)
+	if err != nil {
+		return &RefusedError{Reason: err.Error()}
+	}
+	if err := e.caddy.load(ctx, config); err != nil {
+		return err
+	}
+	if err := e.forward(ctx, tcp, len(d.TCP) > 0); err != nil {
+		// Both serve the same document, or its version would say nothing.
+		back, backErr := Caddy(e.document, e.certs, e.settings)
+		if backErr == nil {
+			backErr = e.caddy.load(ctx, back)
+		}
+		if backErr != nil {
+			return fmt.Errorf("%w; and not taken back: %w", err, backErr)
+		}
+		return err
+	}
+	list := make([]wire.EdgeCertificate, 0, len(certs))
+	for _, ref := range d.Certificates {
+		if c, ok := certs[ref.ID]; ok {
+			list = append(list, c)
+		}
+	}
+	document, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	keys, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	// The document comes last: it is what says which version the others are of.
+	if err := errors.Join(e.write(caddyFile, config), e.write(certificatesFile, keys), e.write(documentFile, document)); err != nil {
+		return err
+	}
+	e.document, e.certs, e.applied, e.took = d, certs, true, time.Since(began)
+	return nil
+}
+
+// forward makes HAProxy forward ports. What it runs already is left alone; after a start of
+// the agent, that is known only where there is nothing to forward.
+func (e *Edge) forward(ctx context.Context, config string, some bool) error {
+	if e.applied && config == e.tcp {
+		return nil
+	}
+	before, err := os.ReadFile(filepath.Join(e.dir, haproxyFile))
+	if err != nil {
+		return err
+	}
+	if string(before) != config || some {
+		if err := e.write(haproxyFile, []byte(config)); err != nil {
+			return err
+		}
+		if err := e.haproxy.reload(ctx); err != nil {
+			return errors.Join(err, e.write(haproxyFile, before))
+		}
+	}
+	e.tcp = config
+	return nil
+}
+
+func (e *Edge) read(name string, out any) error {
+	b, err := os.ReadFile(filepath.Join(e.dir, name))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, out)
+}
+
+// write replaces a file: after a power cut it is the old or the new one.
+func (e *Edge) write(name string, content []byte) error {
+	path := filepath.Join(e.dir, name)
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }()
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

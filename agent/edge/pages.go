@@ -1,0 +1,20 @@
+package edge
+
+// Pages that the edge answers by itself. They name nobody: which names exist is not told
+// to who asks for one that does not.
+var (
+	unknown     = page("404", "Not found", "There is no site with this name here.", nil)
+	maintenance = page("503", "Under maintenance", "This site is being worked on and will be back soon.", obj{"Retry-After": []string{"30"}})
+	unavailable = page("503", "Unavailable", "This site can't be reached right now. Please try again in a moment.", obj{"Retry-After": []string{"5"}})
+	failed      = page("{http.error.status_code}", "{http.error.status_text}", "This request can't be answered right now.", nil)
+)
+
+func page(status, title, text string, headers obj) obj {
+	all := obj{"Content-Type": []string{"text/html; charset=utf-8"}, "Cache-Control": []string{"no-store"}}
+	for name, v := range headers {
+		all[name] = v
+	}
+	return obj{"handler": "static_response", "status_code": status, "headers": all, "body": `<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">` +
+		`<title>` + title + `</title><style>body{font:1.1rem/1.5 system-ui,sans-serif;max-width:34rem;margin:20vh auto;padding:0 1rem;color:#222}</style></head>` +
+		`<body><h1>` + title + `</h1><p>` + text + "</p></body></html>\n"}
+}

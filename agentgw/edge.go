@@ -1,0 +1,351 @@
+package agentgw
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/internal/edge"
+	"github.com/prego/prego/tenant"
+)
+
+// EdgeStore is the part of Postgres that edges' documents are made from.
+type EdgeStore interface {
+	EdgeChanges(ctx context.Context, since string) (edge.Change, error)
+	PublishEdges(ctx context.Context, network string, digest []byte, snapshot string) (version int64, ok bool, err error)
+	EdgeAsks(ctx context.Context, serverID prego.ServerID) (network string, err error)
+	EdgeApplied(ctx context.Context, a edge.Applied) error
+	ServedCertificates(ctx context.Context, hostNames []string) ([]tenant.ServedCertificate, error)
+	ServedChallenges(ctx context.Context) ([]tenant.ServedChallenge, error)
+}
+
+const (
+	// followEdges is how often the feed of changes is read while an edge waits.
+	followEdges = 100 * time.Millisecond
+	// edgesIdle is how long after the last request it is followed.
+	edgesIdle = 2 * time.Minute
+	// rereadEdges is how often everything is read, in case that the feed missed something:
+	// a certificate ends without a change.
+	rereadEdges = 5 * time.Minute
+	edgeTimeout = 30 * time.Second
+)
+
+// edges makes the documents of the networks whose edges ask this process. It follows the
+// feed of changes while one does.
+type edges struct {
+	store    EdgeStore
+	settings edge.Settings
+	log      *zap.Logger
+
+	mu       sync.Mutex
+	networks map[string]*edgeNetwork
+	asked    time.Time
+	due      chan struct{}
+	done     chan struct{} // closed when this process ends: nobody waits any longer
+	doneOnce sync.Once
+}
+
+// edgeNetwork is a network's document. Its fields are replaced, never changed.
+type edgeNetwork struct {
+	version int64 // 0 while there is none
+	digest  [sha256.Size]byte
+	plain   []byte // JSON
+	packed  []byte // the same, gzipped
+	names   []string
+	owners  map[edgeOwner]bool
+	certs   map[string]tenant.ServedCertificate
+	changed chan struct{} // closed with the next document
+}
+
+func newEdges(store EdgeStore, s edge.Settings, log *zap.Logger) *edges {
+	return &edges{store: store, settings: s, log: log, networks: map[string]*edgeNetwork{}, due: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// stop lets requests that wait for a document return.
+func (e *edges) stop() { e.doneOnce.Do(func() { close(e.done) }) }
+
+// current is a network's document, which may not be there yet; it is made from now on.
+func (e *edges) current(network string) *edgeNetwork {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := e.networks[network]
+	if n == nil {
+		n = &edgeNetwork{changed: make(chan struct{})}
+		e.networks[network] = n
+	}
+	e.asked = time.Now()
+	select {
+	case e.due <- struct{}{}:
+	default:
+	}
+	return n
+}
+
+// wait returns a network's document once it has another version than the one that an edge
+// has, or what there is when the time is over.
+func (e *edges) wait(ctx context.Context, network string, version int64, patience time.Duration) *edgeNetwork {
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	for {
+		n := e.current(network)
+		if n.version != 0 && n.version != version {
+			return n
+		}
+		select {
+		case <-n.changed:
+		case <-t.C:
+			return n
+		case <-e.done:
+			return n
+		case <-ctx.Done():
+			return n
+		}
+	}
+}
+
+// run makes documents until ctx ends.
+func (e *edges) run(ctx context.Context) {
+	defer e.stop()
+	var f edgeFollower
+	t := time.NewTicker(followEdges)
+	defer t.Stop()
+	for {
+		e.mu.Lock()
+		idle := time.Since(e.asked) > edgesIdle
+		if idle {
+			f = edgeFollower{} // nobody needs it: give the memory back
+			clear(e.networks)
+		}
+		e.mu.Unlock()
+		if idle {
+			select {
+			case <-ctx.Done():
+				return
+			case <-e.due:
+			}
+		}
+		if err := e.follow(ctx, &f); err != nil && ctx.Err() == nil {
+			e.log.Warn("edges' documents not made", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// edgeFollower is how far this process has read.
+type edgeFollower struct {
+	model        *edge.Model
+	since        string
+	read         time.Time // everything
+	certificates int64
+	barriers     []string
+	behind       bool // a network's document is to be made again
+	challenges   []wire.EdgeChallenge
+}
+
+// follow reads what changed and makes the documents anew that are affected.
+func (e *edges) follow(ctx context.Context, f *edgeFollower) error {
+	ctx, cancel := context.WithTimeout(ctx, edgeTimeout)
+	defer cancel()
+	if f.model == nil || time.Since(f.read) > rereadEdges {
+		*f = edgeFollower{model: edge.NewModel(e.settings), read: time.Now(), behind: true}
+	}
+	c, err := e.store.EdgeChanges(ctx, f.since)
+	if err != nil {
+		return err
+	}
+	f.model.Apply(c)
+	certificates := c.Full || c.Certificates != f.certificates
+	if certificates {
+		list, err := e.store.ServedChallenges(ctx)
+		if err != nil {
+			return err
+		}
+		f.challenges = f.challenges[:0:0]
+		for _, ch := range list {
+			f.challenges = append(f.challenges, wire.EdgeChallenge{Host: ch.Name, Token: ch.Token, KeyAuthorization: ch.Answer})
+		}
+	}
+	// While an old transaction runs, its successors are met again and again.
+	barrier := slices.ContainsFunc(c.Barriers, func(id string) bool { return !slices.Contains(f.barriers, id) })
+	e.mu.Lock()
+	networks, fresh := make(map[string]*edgeNetwork, len(e.networks)), false
+	for name, n := range e.networks {
+		networks[name] = n
+		fresh = fresh || n.version == 0
+	}
+	e.mu.Unlock()
+	changed := certificates || f.behind || len(c.ServerIDs)+len(c.TenantIDs)+len(c.GroupIDs) > 0
+	f.since, f.certificates, f.behind = c.Since, c.Certificates, false
+	if !changed && !barrier && !fresh {
+		return nil
+	}
+	for name, n := range networks {
+		ok, err := e.build(ctx, f, name, n, c.Snapshot, certificates, barrier)
+		f.behind = f.behind || !ok
+		if err != nil {
+			f.behind = true
+			return err
+		}
+	}
+	if !f.behind {
+		f.barriers = c.Barriers
+	}
+	return nil
+}
+
+// build makes a network's document and publishes it if it is another one, or if somebody
+// waits until it has been looked at. ok is false if it is out of date.
+func (e *edges) build(ctx context.Context, f *edgeFollower, network string, before *edgeNetwork, snapshot string, certificates, publish bool) (ok bool, err error) {
+	d := f.model.Document(network)
+	n := &edgeNetwork{names: edge.Names(d), certs: before.certs, owners: map[edgeOwner]bool{}, changed: make(chan struct{})}
+	if certificates || before.version == 0 || !slices.Equal(n.names, before.names) {
+		list, err := e.store.ServedCertificates(ctx, n.names)
+		if err != nil {
+			return false, err
+		}
+		n.certs = make(map[string]tenant.ServedCertificate, len(list))
+		for _, c := range list {
+			n.certs[string(c.CertificateID)] = c
+		}
+	}
+	for id, c := range n.certs {
+		d.Certificates = append(d.Certificates, wire.EdgeCertificateRef{ID: id, Names: c.Names, SHA256: c.Digest})
+	}
+	slices.SortFunc(d.Certificates, func(a, b wire.EdgeCertificateRef) int { return strings.Compare(a.ID, b.ID) })
+	d.Challenges = f.challenges
+	unversioned, err := json.Marshal(d)
+	if err != nil {
+		return false, err
+	}
+	n.digest = sha256.Sum256(unversioned)
+	if before.version != 0 && n.digest == before.digest && !publish {
+		return true, nil
+	}
+	version, ok, err := e.store.PublishEdges(ctx, network, n.digest[:], snapshot)
+	if err != nil || !ok {
+		return false, err
+	}
+	if version == before.version && n.digest == before.digest {
+		return true, nil
+	}
+	d.Version, n.version = version, version
+	if n.plain, err = json.Marshal(d); err != nil {
+		return false, err
+	}
+	var packed bytes.Buffer
+	w, err := gzip.NewWriterLevel(&packed, gzip.BestSpeed)
+	if err != nil {
+		return false, err
+	}
+	if _, err := w.Write(n.plain); err != nil {
+		return false, err
+	}
+	if err := w.Close(); err != nil {
+		return false, err
+	}
+	n.packed = packed.Bytes()
+	for _, h := range d.Hosts {
+		n.owners[edgeOwner{h.Tenant, h.Route}] = true
+	}
+	e.mu.Lock()
+	e.networks[network] = n
+	e.mu.Unlock()
+	close(before.changed)
+	return true, nil
+}
+
+// edgeDocument answers an edge once there is a document that it doesn't have.
+func (g *Gateway) edgeDocument(c echo.Context) error {
+	version, err := strconv.ParseInt(c.QueryParam("version"), 10, 64)
+	if err != nil {
+		return prego.Invalid("version", "must be a number")
+	}
+	ctx := c.Request().Context()
+	network, err := g.store.EdgeAsks(ctx, callerOf(c).serverID)
+	if err != nil {
+		return err
+	}
+	n := g.edges.wait(ctx, network, version, wire.EdgeWait)
+	switch {
+	case n.version == 0:
+		return prego.Errorf(prego.CodeNotReady, "there is no document yet")
+	case n.version == version:
+		return c.NoContent(http.StatusNotModified)
+	case strings.Contains(c.Request().Header.Get(echo.HeaderAcceptEncoding), "gzip"):
+		c.Response().Header().Set(echo.HeaderContentEncoding, "gzip")
+		return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, n.packed)
+	}
+	return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, n.plain)
+}
+
+// edgeCertificates answers with the certificates and keys that an edge of their names asks
+// for.
+func (g *Gateway) edgeCertificates(c echo.Context) error {
+	var in wire.EdgeCertificatesRequest
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	if len(in.IDs) > wire.MaxEdgeCertificates {
+		return prego.Invalid("ids", "must be at most 100")
+	}
+	network, err := g.store.EdgeAsks(c.Request().Context(), callerOf(c).serverID)
+	if err != nil {
+		return err
+	}
+	n := g.edges.current(network)
+	out := wire.EdgeCertificates{Certificates: []wire.EdgeCertificate{}}
+	for _, id := range in.IDs {
+		cert, ok := n.certs[id]
+		if !ok || g.openKey == nil {
+			continue
+		}
+		key, err := g.openKey(cert)
+		if err != nil {
+			g.log.Error("a certificate's key can't be opened", zap.String("certificate_id", id), zap.Error(err))
+			continue
+		}
+		out.Certificates = append(out.Certificates, wire.EdgeCertificate{
+			EdgeCertificateRef: wire.EdgeCertificateRef{ID: id, Names: cert.Names, SHA256: cert.Digest}, Chain: cert.Chain, Key: string(key),
+		})
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+// edgeApplied records what an edge serves.
+func (g *Gateway) edgeApplied(c echo.Context) error {
+	var in wire.EdgeApplied
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	if in.Version < 0 || in.Refused < 0 || len(in.Reason) > wire.MaxEdgeReason {
+		return prego.Invalid("version", "must not be negative, and the reason at most 1024 bytes")
+	}
+	who := callerOf(c)
+	if in.Refused != 0 {
+		g.metrics.edgeRefusals.Inc()
+		g.log.Error("an edge's servers refuse its document", zap.String("server_id", string(who.serverID)), zap.Int64("version", in.Refused), zap.String("reason", printable(in.Reason)))
+	}
+	if err := g.store.EdgeApplied(c.Request().Context(), edge.Applied{
+		ServerID: who.serverID, Version: in.Version, RefusedVersion: in.Refused, RefusedReason: printable(in.Reason),
+	}); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}

@@ -1,0 +1,222 @@
+package agentgw_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/agent/wire"
+)
+
+// edgeHost is an enrolled edge.
+type edgeHost struct {
+	*bundle
+	id     string
+	client *http.Client
+	token  string
+}
+
+func (b *bundle) edge(id string) *edgeHost {
+	b.t.Helper()
+	b.server(prego.ServerID(id))
+	b.exec(`UPDATE servers SET role = 'edge' WHERE server_id = $1`, id)
+	key := newKey(b.t)
+	status, p, identity := b.handshake(id, key, nil)
+	require.Equal(b.t, 200, status, p)
+	b.exec(`UPDATE servers SET status = 'active', agent_status = 'connected' WHERE server_id = $1`, id)
+	return &edgeHost{bundle: b, id: id, client: b.client(certificate(b.t, identity.Certificates.AgentClient, key)), token: identity.Token}
+}
+
+// poll asks for the document that follows a version.
+func (e *edgeHost) poll(version int64) (int, wire.EdgeDocument) {
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, e.url+wire.PathEdge+fmt.Sprintf("?version=%d", version), http.NoBody)
+	if err != nil {
+		return 0, wire.EdgeDocument{Hosts: []wire.EdgeHost{{Name: err.Error()}}}
+	}
+	req.Header.Set("Authorization", "Bearer "+e.token)
+	resp, err := e.client.Do(req)
+	if err != nil {
+		return 0, wire.EdgeDocument{Hosts: []wire.EdgeHost{{Name: err.Error()}}}
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, _ := io.ReadAll(resp.Body)
+	var d wire.EdgeDocument
+	_ = json.Unmarshal(body, &d)
+	return resp.StatusCode, d
+}
+
+func (e *edgeHost) send(path string, in any) int {
+	body, err := json.Marshal(in)
+	require.NoError(e.t, err)
+	status, _, _ := e.post(e.client, path, e.token, "application/json", body)
+	return status
+}
+
+// site makes an active tenant with a site on an app server of the same name.
+func (b *bundle) site(tenant, address string) {
+	for _, q := range []string{
+		`INSERT INTO orgs (org_id, tier, created_by) VALUES ('acme', 'paid', 'test') ON CONFLICT DO NOTHING`,
+		`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, host)
+		 VALUES ('node-` + tenant + `', '\x00', 'node', 'eu', 'hetzner', '{}', 'provisioning', 'w-` + tenant + `', 'test', '` + address + `')`,
+		`UPDATE servers SET status = 'active' WHERE server_id = 'node-` + tenant + `'`,
+		`INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, policy, request_hash, state, created_by, site)
+		 VALUES ('` + tenant + `', '` + tenant + `', 'acme', 'eu', 'starter', 1, 1, 'shared', '\x00', 'active', 'test', '` + tenant + `.example.com')`,
+		`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
+		 SELECT '` + tenant + `', s.server_id, d.shard_id, r.pool_id, '', '', 'hetzner', 'test' FROM servers s JOIN db_shards d USING (server_id) JOIN redis_pools r USING (server_id)
+		 WHERE s.server_id = 'node-` + tenant + `'`,
+	} {
+		b.exec(q)
+	}
+}
+
+func TestEdgesFollowTheirDocument(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.site("one", "10.0.0.1")
+	e := b.edge("edge-1")
+	status, first := e.poll(0)
+	require.Equal(t, 200, status)
+	require.Len(t, first.Hosts, 1)
+	require.Equal(t, wire.EdgeHost{
+		Name: "one.example.com", Tenant: "one", Site: "one.example.com", TLS: true, State: wire.EdgeServing, Upstreams: []wire.EdgeUpstream{{Address: "10.0.0.1:8080"}},
+	}, first.Hosts[0])
+	require.Equal(t, 204, e.send(wire.PathEdgeApplied, wire.EdgeApplied{Version: first.Version}))
+
+	// Whoever has the document waits for the next.
+	type answer struct {
+		status int
+		wire.EdgeDocument
+	}
+	next := make(chan answer, 1)
+	go func() { status, d := e.poll(first.Version); next <- answer{status, d} }()
+	select {
+	case a := <-next:
+		t.Fatalf("answered without a change: %d %v", a.status, a.EdgeDocument)
+	case <-time.After(300 * time.Millisecond):
+	}
+	b.exec(`UPDATE tenants SET state = 'suspended' WHERE tenant_id = 'one'`)
+	var second answer
+	select {
+	case second = <-next:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the change did not arrive")
+	}
+	require.Equal(t, 200, second.status)
+	require.Equal(t, wire.EdgeMaintenance, second.Hosts[0].State)
+	require.Greater(t, second.Version, first.Version)
+
+	// What waits for edges waits until they have said that they serve it.
+	edges := &activities.Edges{Store: b.store, Within: 10 * time.Second, Log: zap.NewNop()}
+	waited := make(chan activities.AwaitEdgesResult, 1)
+	go func() {
+		r, err := edges.AwaitEdges(context.Background(), activities.AwaitEdgesInput{ServerIDs: []prego.ServerID{"node-one"}})
+		if err != nil {
+			r.Behind = []string{err.Error()}
+		}
+		waited <- r
+	}()
+	select {
+	case r := <-waited:
+		t.Fatalf("nobody waited: %v", r)
+	case <-time.After(500 * time.Millisecond):
+	}
+	require.Equal(t, 204, e.send(wire.PathEdgeApplied, wire.EdgeApplied{Version: second.Version}))
+	select {
+	case r := <-waited:
+		require.Equal(t, activities.AwaitEdgesResult{Edges: true, Behind: nil}, activities.AwaitEdgesResult{Edges: r.Edges, Behind: append([]string(nil), r.Behind...)})
+	case <-time.After(10 * time.Second):
+		t.Fatal("the acknowledgement was not seen")
+	}
+
+	// Where there is no edge, nobody waits; nor for one that refuses, or one that is away.
+	b.exec(`UPDATE edges SET version = 0, refused_version = $1`, second.Version)
+	r, err := edges.AwaitEdges(context.Background(), activities.AwaitEdgesInput{ServerIDs: []prego.ServerID{"node-one"}})
+	require.NoError(t, err)
+	require.Empty(t, r.Behind)
+	b.exec(`UPDATE edges SET asked_at = now() - interval '1 minute'`)
+	r, err = edges.AwaitEdges(context.Background(), activities.AwaitEdgesInput{ServerIDs: []prego.ServerID{"node-one"}})
+	require.NoError(t, err)
+	require.False(t, r.Edges)
+}
+
+func TestEdgesHaveAScopeOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.server("app-1")
+	key := newKey(t)
+	_, _, identity := b.handshake("app-1", key, nil)
+	c := b.client(certificate(t, identity.Certificates.AgentClient, key))
+	for _, path := range []string{wire.PathEdgeCertificates, wire.PathEdgeApplied, wire.PathEdgeUsage} {
+		status, p, _ := b.post(c, path, identity.Token, "application/json", []byte(`{}`))
+		require.Equal(t, 403, status, path)
+		require.Equal(t, string(prego.CodeScopeMissing), p.Code)
+	}
+	app := edgeHost{bundle: b, id: "app-1", client: c, token: identity.Token}
+	status, _ := app.poll(0)
+	require.Equal(t, 403, status)
+}
+
+// TestNetworksAreApart: an edge sees the sites of its own network only.
+func TestNetworksAreApart(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.site("one", "10.0.0.1")
+	b.site("two", "10.0.0.2")
+	b.exec(`INSERT INTO networks (network_id, infra_provider, zone, ordinal, ip_range) VALUES ('n2', 'hetzner', 'eu-central', 2, '10.9.0.0/24')`)
+	b.exec(`UPDATE servers SET network_id = 'n2', private_address = '10.9.0.7' WHERE server_id = 'node-two'`)
+	e1, e2 := b.edge("edge-1"), b.edge("edge-2")
+	b.exec(`UPDATE servers SET network_id = 'n2', private_address = '10.9.0.2' WHERE server_id = 'edge-2'`)
+	_, d1 := e1.poll(0)
+	_, d2 := e2.poll(0)
+	require.Len(t, d1.Hosts, 1)
+	require.Equal(t, "one.example.com", d1.Hosts[0].Name)
+	require.Len(t, d2.Hosts, 1)
+	require.Equal(t, "two.example.com", d2.Hosts[0].Name)
+	require.Equal(t, "10.9.0.7:8080", d2.Hosts[0].Upstreams[0].Address)
+}
+
+func TestUsageIsCountedForOwnersOnly(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.site("one", "10.0.0.1")
+	e := b.edge("edge-1")
+	_, d := e.poll(0)
+	require.Len(t, d.Hosts, 1)
+	counts := wire.EdgeCounts{Tenant: "one", Statuses: [5]int64{0, 7, 0, 0, 1}, BytesIn: 10, BytesOut: 20, Seconds: 1.5, Durations: [6]int64{7, 0, 1}}
+	stranger := counts
+	stranger.Tenant = "somebody-else"
+	require.Equal(t, 204, e.send(wire.PathEdgeUsage, wire.EdgeUsage{Counts: []wire.EdgeCounts{counts, stranger}}))
+	require.Equal(t, map[string]float64{"|2xx|": 7, "|5xx|": 1, "|2xx|one": 7, "|5xx|one": 1}, b.counters("prego_edge_requests_total"))
+	counts.Statuses[0] = -1
+	require.Equal(t, 422, e.send(wire.PathEdgeUsage, wire.EdgeUsage{Counts: []wire.EdgeCounts{counts}}))
+}
+
+// counters are a metric's values by its labels' values, in the order of the labels.
+func (b *bundle) counters(name string) map[string]float64 {
+	families, err := b.reg.Gather()
+	require.NoError(b.t, err)
+	out := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetValue())
+			}
+			out[strings.Join(labels, "|")] = m.GetCounter().GetValue()
+		}
+	}
+	return out
+}

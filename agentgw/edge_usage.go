@@ -1,0 +1,140 @@
+package agentgw
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+)
+
+// edgeOwner is whose requests are counted; neither a tenant nor a route: names that nobody
+// has.
+type edgeOwner struct{ tenant, route string }
+
+const (
+	// maxEdgeOwners bounds the series, 14 for each. What is beyond is counted together.
+	maxEdgeOwners = 20_000
+	// forgetEdgeOwner is how long without requests the series of an owner end.
+	forgetEdgeOwner = time.Hour
+)
+
+// otherEdgeOwners is the owner of what is beyond maxEdgeOwners.
+var otherEdgeOwners = edgeOwner{tenant: "other", route: "other"}
+
+// edgeUsage adds up what edges report. The edge is no label: who it was that served a
+// request says nothing about its tenant.
+type edgeUsage struct {
+	mu     sync.Mutex
+	owners map[edgeOwner]*edgeTotal
+	now    func() time.Time
+}
+
+type edgeTotal struct {
+	wire.EdgeCounts
+	at time.Time
+}
+
+func newEdgeUsage(now func() time.Time) *edgeUsage {
+	return &edgeUsage{owners: map[edgeOwner]*edgeTotal{}, now: now}
+}
+
+func (u *edgeUsage) add(o edgeOwner, c wire.EdgeCounts) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	t := u.owners[o]
+	if t == nil && len(u.owners) >= maxEdgeOwners {
+		o = otherEdgeOwners
+		t = u.owners[o]
+	}
+	if t == nil {
+		t = &edgeTotal{}
+		u.owners[o] = t
+	}
+	for i, n := range c.Statuses {
+		t.Statuses[i] += n
+	}
+	for i, n := range c.Durations {
+		t.Durations[i] += n
+	}
+	t.BytesIn, t.BytesOut, t.Seconds, t.at = t.BytesIn+c.BytesIn, t.BytesOut+c.BytesOut, t.Seconds+c.Seconds, u.now()
+}
+
+var (
+	edgeLabels   = []string{"tenant_id", "route_id"}
+	edgeRequests = prometheus.NewDesc("prego_edge_requests_total", "Requests that edges answered, by class of status.", append(edgeLabels, "status"), nil)
+	edgeBytesIn  = prometheus.NewDesc("prego_edge_request_bytes_total", "Bytes of requests' bodies.", edgeLabels, nil)
+	edgeBytesOut = prometheus.NewDesc("prego_edge_response_bytes_total", "Bytes of answers' bodies.", edgeLabels, nil)
+	edgeDuration = prometheus.NewDesc("prego_edge_request_duration_seconds", "Seconds from a request to the end of its answer.", edgeLabels, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (u *edgeUsage) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{edgeRequests, edgeBytesIn, edgeBytesOut, edgeDuration} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (u *edgeUsage) Collect(ch chan<- prometheus.Metric) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for o, t := range u.owners {
+		if u.now().Sub(t.at) > forgetEdgeOwner {
+			delete(u.owners, o)
+			continue
+		}
+		total := uint64(0)
+		for i, n := range t.Statuses {
+			if n > 0 {
+				ch <- prometheus.MustNewConstMetric(edgeRequests, prometheus.CounterValue, float64(n), o.tenant, o.route, string(rune('1'+i))+"xx")
+			}
+			total += uint64(n) //nolint:gosec // checked when it was reported
+		}
+		ch <- prometheus.MustNewConstMetric(edgeBytesIn, prometheus.CounterValue, float64(t.BytesIn), o.tenant, o.route)
+		ch <- prometheus.MustNewConstMetric(edgeBytesOut, prometheus.CounterValue, float64(t.BytesOut), o.tenant, o.route)
+		buckets, sum := make(map[float64]uint64, len(wire.EdgeDurations)), uint64(0)
+		for i, upper := range wire.EdgeDurations {
+			sum += uint64(t.Durations[i]) //nolint:gosec // see above
+			buckets[upper] = sum
+		}
+		ch <- prometheus.MustNewConstHistogram(edgeDuration, total, t.Seconds, buckets, o.tenant, o.route)
+	}
+}
+
+// edgeUsage takes an edge's counts. It can report for whom it serves, and nobody else.
+func (g *Gateway) edgeUsage(c echo.Context) error {
+	var in wire.EdgeUsage
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	if len(in.Counts) > wire.MaxEdgeCounts {
+		return prego.Invalid("counts", "must be at most 5000")
+	}
+	negative := func(n int64) bool { return n < 0 }
+	for _, v := range in.Counts {
+		if slices.ContainsFunc(v.Statuses[:], negative) || slices.ContainsFunc(v.Durations[:], negative) || v.BytesIn < 0 || v.BytesOut < 0 || !(v.Seconds >= 0) {
+			return prego.Invalid("counts", "must not be negative")
+		}
+	}
+	network, err := g.store.EdgeAsks(c.Request().Context(), callerOf(c).serverID)
+	if err != nil {
+		return err
+	}
+	n := g.edges.current(network)
+	for _, v := range in.Counts {
+		o := edgeOwner{tenant: strings.ToValidUTF8(v.Tenant, ""), route: strings.ToValidUTF8(v.Route, "")}
+		// Before this process has the document, and after a name has gone, nobody is known by it.
+		if !n.owners[o] {
+			o = edgeOwner{}
+		}
+		g.usage.add(o, v)
+	}
+	return c.NoContent(http.StatusNoContent)
+}

@@ -1,0 +1,43 @@
+package edge
+
+import (
+	"github.com/prego/prego"
+)
+
+// Change is what changed of what edges serve, as of one moment.
+type Change struct {
+	Since    string // cursor for the next
+	Snapshot string // of the database: which transactions are in it
+	Full     bool   // everything is there: what is not is gone
+	// Barriers are written by those who wait until edges serve what was committed before.
+	Barriers []string
+	// Certificates differs after any change of certificates or challenges.
+	Certificates int64
+
+	ServerIDs []prego.ServerID
+	Servers   []Server
+	TenantIDs []prego.TenantID
+	Sites     []Site
+	GroupIDs  []prego.GroupID
+	Groups    []Group
+	Addresses []Address // all
+}
+
+// Apply brings the model up to date.
+func (m *Model) Apply(c Change) {
+	if c.Full {
+		*m = *NewModel(m.settings)
+	}
+	m.SetServers(c.ServerIDs, c.Servers)
+	m.SetSites(c.TenantIDs, c.Sites)
+	m.SetGroups(c.GroupIDs, c.Groups)
+	m.SetAddresses(c.Addresses)
+}
+
+// Applied is what an edge has acknowledged.
+type Applied struct {
+	ServerID       prego.ServerID
+	Version        int64
+	RefusedVersion int64
+	RefusedReason  string
+}

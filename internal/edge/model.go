@@ -1,0 +1,304 @@
+// Package edge makes the document of what the edges of a network serve from rows. It is
+// pure: the same rows give the same document.
+package edge
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
+)
+
+// Server is where a site or an instance runs.
+type Server struct {
+	ServerID prego.ServerID
+	Region   prego.Region
+	Network  string // its private network, or its region if it has none
+	Address  string // in that network; "" while it has none
+}
+
+// Site is a tenant's site that exists.
+type Site struct {
+	TenantID    prego.TenantID
+	ServerID    prego.ServerID
+	Name        string   // of the site
+	Names       []string // verified domains
+	Maintenance bool
+}
+
+// Group is a process group with routes. Instances are those that are running and healthy.
+type Group struct {
+	GroupID   prego.GroupID
+	EnvID     prego.EnvID
+	Region    prego.Region
+	Routes    []Route
+	Instances []Instance
+}
+
+// Route is one of a group's routes whose name, if it has one, is verified.
+type Route struct {
+	RouteID    prego.RouteID          `json:"route_id"`
+	Hostname   string                 `json:"hostname"`
+	Listener   workload.ListenerScope `json:"listener"`
+	ListenPort int                    `json:"listen_port"`
+	Protocol   workload.RouteProtocol `json:"protocol"`
+	TargetPort int                    `json:"target_port"`
+}
+
+// Instance is a running, healthy instance.
+type Instance struct {
+	ServerID prego.ServerID         `json:"server_id"`
+	Ports    []workload.PortBinding `json:"ports"`
+}
+
+// Address is a floating address that is assigned to an edge.
+type Address struct {
+	EnvID    prego.EnvID
+	Address  string
+	ServerID prego.ServerID
+}
+
+// Settings apply to all sites.
+type Settings struct {
+	MaxBody int64 // largest body of a request to a site, in bytes; 0 is no limit
+	HSTS    int   // seconds; 0 is none
+}
+
+// Model is all that edges serve. Rows are added or replaced as they change.
+type Model struct {
+	settings  Settings
+	servers   map[prego.ServerID]Server
+	sites     map[prego.TenantID]Site
+	groups    map[prego.GroupID]Group
+	addresses map[prego.EnvID]Address
+	onServer  map[prego.ServerID]map[prego.TenantID]bool
+}
+
+// NewModel makes an empty model.
+func NewModel(s Settings) *Model {
+	return &Model{
+		settings: s, servers: map[prego.ServerID]Server{}, sites: map[prego.TenantID]Site{}, groups: map[prego.GroupID]Group{},
+		addresses: map[prego.EnvID]Address{}, onServer: map[prego.ServerID]map[prego.TenantID]bool{},
+	}
+}
+
+// SetServers replaces servers; one that is only in ids is gone.
+func (m *Model) SetServers(ids []prego.ServerID, rows []Server) {
+	for _, id := range ids {
+		delete(m.servers, id)
+	}
+	for _, s := range rows {
+		m.servers[s.ServerID] = s
+	}
+}
+
+// SetSites replaces sites; a tenant that is only in ids has none any more.
+func (m *Model) SetSites(ids []prego.TenantID, rows []Site) {
+	for _, id := range ids {
+		if s, ok := m.sites[id]; ok {
+			delete(m.onServer[s.ServerID], id)
+			delete(m.sites, id)
+		}
+	}
+	for _, s := range rows {
+		if before, ok := m.sites[s.TenantID]; ok {
+			delete(m.onServer[before.ServerID], s.TenantID)
+		}
+		m.sites[s.TenantID] = s
+		if m.onServer[s.ServerID] == nil {
+			m.onServer[s.ServerID] = map[prego.TenantID]bool{}
+		}
+		m.onServer[s.ServerID][s.TenantID] = true
+	}
+}
+
+// SetGroups replaces groups; one that is only in ids has no routes any more.
+func (m *Model) SetGroups(ids []prego.GroupID, rows []Group) {
+	for _, id := range ids {
+		delete(m.groups, id)
+	}
+	for _, g := range rows {
+		m.groups[g.GroupID] = g
+	}
+}
+
+// SetAddresses replaces all floating addresses.
+func (m *Model) SetAddresses(rows []Address) {
+	clear(m.addresses)
+	for _, a := range rows {
+		m.addresses[a.EnvID] = a
+	}
+}
+
+// Names are the names that are served in a network, sorted, each once.
+func Names(d wire.EdgeDocument) []string {
+	out := make([]string, 0, len(d.Hosts))
+	for _, h := range d.Hosts {
+		out = append(out, h.Name)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// Document is what the edges of a network serve, but for certificates and challenges, and
+// without a version.
+func (m *Model) Document(network string) wire.EdgeDocument {
+	b := builder{model: m, network: network, regions: map[prego.Region]bool{}, hosts: map[hostKey]wire.EdgeHost{}, tcp: map[tcpKey]wire.EdgeTCP{}}
+	for _, s := range m.servers {
+		if s.Network == network {
+			b.regions[s.Region] = true
+		}
+	}
+	for id, tenants := range m.onServer {
+		s, ok := m.servers[id]
+		if !ok || s.Network != network {
+			continue
+		}
+		for t := range tenants {
+			b.site(m.sites[t], s)
+		}
+	}
+	for _, g := range m.groups {
+		b.group(g)
+	}
+	d := wire.EdgeDocument{Hosts: slices.Collect(maps.Values(b.hosts)), TCP: slices.Collect(maps.Values(b.tcp))}
+	slices.SortFunc(d.Hosts, func(a, b wire.EdgeHost) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port))
+	})
+	slices.SortFunc(d.TCP, func(a, b wire.EdgeTCP) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port))
+	})
+	for _, a := range m.addresses {
+		if m.servers[a.ServerID].Network == network {
+			d.Addresses = append(d.Addresses, wire.EdgeAddress{Address: a.Address, ServerID: string(a.ServerID)})
+		}
+	}
+	slices.SortFunc(d.Addresses, func(a, b wire.EdgeAddress) int { return cmp.Compare(a.Address, b.Address) })
+	return d
+}
+
+type hostKey struct {
+	name, address string
+	port          int
+}
+
+type tcpKey struct {
+	address string
+	port    int
+}
+
+type builder struct {
+	model   *Model
+	network string
+	regions map[prego.Region]bool // that have servers in the network: names of their groups may lead to its edges
+	hosts   map[hostKey]wire.EdgeHost
+	tcp     map[tcpKey]wire.EdgeTCP
+}
+
+// add keeps the first of two hosts with the same name, by whose it is: which one it is does
+// not depend on the order of rows.
+func (b *builder) add(h wire.EdgeHost) {
+	k := hostKey{h.Name, h.Address, h.Port}
+	if before, ok := b.hosts[k]; ok && before.Tenant+before.Route < h.Tenant+h.Route {
+		return
+	}
+	b.hosts[k] = h
+}
+
+func (b *builder) site(t Site, s Server) {
+	h := wire.EdgeHost{
+		Tenant: string(t.TenantID), Site: t.Name, TLS: true, State: wire.EdgeServing, MaxBody: b.model.settings.MaxBody, HSTS: b.model.settings.HSTS,
+	}
+	if t.Maintenance {
+		h.State = wire.EdgeMaintenance
+	}
+	if s.Address != "" {
+		h.Upstreams = []wire.EdgeUpstream{{Address: at(s.Address, server.PortFrontend)}}
+	}
+	for _, name := range append([]string{t.Name}, t.Names...) {
+		h.Name = strings.ToLower(name)
+		b.add(h)
+	}
+}
+
+func (b *builder) group(g Group) {
+	address, own := b.model.addresses[g.EnvID]
+	for _, r := range g.Routes {
+		listen := ""
+		switch {
+		case r.Listener == workload.ListenerEnvV4 && !own:
+			continue // it has no address now
+		case r.Listener == workload.ListenerEnvV4:
+			if b.model.servers[address.ServerID].Network != b.network {
+				continue
+			}
+			listen = address.Address
+		case r.Protocol == workload.RouteTCP && (r.ListenPort == portHTTP || r.ListenPort == portHTTPS):
+			continue // these are everybody's on the shared address
+		}
+		upstreams := b.upstreams(g, r.TargetPort)
+		if listen == "" && !b.regions[g.Region] {
+			continue
+		}
+		if r.Protocol == workload.RouteTCP {
+			b.forward(wire.EdgeTCP{Route: string(r.RouteID), Address: listen, Port: r.ListenPort, Upstreams: upstreams})
+			continue
+		}
+		h := wire.EdgeHost{
+			Name: r.Hostname, Route: string(r.RouteID), Address: listen, Port: r.ListenPort, TLS: r.ListenPort != portHTTP, State: wire.EdgeServing,
+			Upstreams: upstreams, UpstreamTLS: r.Protocol == workload.RouteHTTPS,
+		}
+		if r.ListenPort == portHTTPS && !slices.ContainsFunc(g.Routes, func(o Route) bool {
+			return o.Hostname == r.Hostname && o.Listener == r.Listener && o.ListenPort == portHTTP
+		}) {
+			h.Port = 0 // nobody answers on port 80: it leads here
+		}
+		b.add(h)
+	}
+}
+
+// The ports that edges share.
+const (
+	portHTTP  = 80
+	portHTTPS = 443
+)
+
+func (b *builder) forward(t wire.EdgeTCP) {
+	k := tcpKey{t.Address, t.Port}
+	if before, ok := b.tcp[k]; ok && before.Route < t.Route {
+		return
+	}
+	b.tcp[k] = t
+}
+
+// upstreams are the addresses of a group's instances for a port of their containers, of
+// those in the network.
+func (b *builder) upstreams(g Group, port int) (out []wire.EdgeUpstream) {
+	for _, i := range g.Instances {
+		s, ok := b.model.servers[i.ServerID]
+		if !ok || s.Network != b.network || s.Address == "" {
+			continue
+		}
+		for _, p := range i.Ports {
+			if p.ContainerPort == port {
+				out = append(out, wire.EdgeUpstream{Address: at(s.Address, p.HostPort)})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b wire.EdgeUpstream) int { return cmp.Compare(a.Address, b.Address) })
+	return out
+}
+
+func at(address string, port int) string {
+	if a, err := netip.ParseAddr(address); err == nil {
+		return netip.AddrPortFrom(a, uint16(port)).String() //nolint:gosec // ports were checked before
+	}
+	return address + ":" + strconv.Itoa(port)
+}

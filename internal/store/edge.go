@@ -1,0 +1,188 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/internal/edge"
+)
+
+// What changed of what edges serve, since a cursor; as for placement (ADR 20). A domain is of
+// a tenant's site, or of the routes of its org with its name.
+const sqlEdgeFeed = `
+WITH c AS MATERIALIZED (SELECT DISTINCT kind, id FROM changes WHERE xid >= $1::text::xid8 AND kind IN ('servers', 'tenants', 'groups', 'routes', 'domains', 'edges'))
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, pg_current_snapshot()::text AS snapshot,
+    (SELECT pruned_xid FROM changes_pruned) <= $1::text::xid8 AS kept,
+    ARRAY(SELECT id FROM c WHERE kind = 'edges' ORDER BY id) AS barriers,
+    ARRAY(SELECT id FROM c WHERE kind = 'servers' ORDER BY id) AS servers,
+    ARRAY(SELECT id FROM c WHERE kind = 'tenants'
+          UNION SELECT d.tenant_id FROM c JOIN domains d ON d.domain_id = c.id WHERE c.kind = 'domains' AND d.tenant_id IS NOT NULL) AS tenants,
+    ARRAY(SELECT id FROM c WHERE kind = 'groups'
+          UNION SELECT r.group_id FROM c JOIN routes r ON r.route_id = c.id WHERE c.kind = 'routes'
+          UNION SELECT r.group_id FROM c JOIN domains d ON d.domain_id = c.id JOIN routes r ON r.hostname = d.name AND r.deleted_at IS NULL WHERE c.kind = 'domains') AS groups,
+    GREATEST((SELECT changed FROM certificates ORDER BY changed DESC LIMIT 1), (SELECT changed FROM acme_challenges ORDER BY changed DESC LIMIT 1), 0) AS certificates`
+
+// A server that is in no network of its own is reached at its host, by edges that are in
+// none either.
+const sqlEdgeServers = `
+SELECT server_id, region, COALESCE(network_id, region) AS network,
+    COALESCE(host(private_address), CASE WHEN network_id IS NULL THEN host END, '') AS address
+FROM servers WHERE status <> 'terminated'`
+
+const sqlEdgeSites = `
+SELECT t.tenant_id, a.app_server_id AS server_id, t.site AS name,
+    ARRAY(SELECT d.name FROM domains d WHERE d.tenant_id = t.tenant_id AND d.status = 'verified' AND d.deleted_at IS NULL ORDER BY d.name) AS names,
+    t.state = 'suspended' OR EXISTS (SELECT FROM restore_jobs j WHERE j.tenant_id = t.tenant_id AND j.status = 'running') AS maintenance
+FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
+WHERE has_site(t.state) AND t.site <> ''`
+
+// A name is served only for the org that showed that it owns it.
+const sqlEdgeGroups = `
+SELECT g.group_id, g.env_id, e.region,
+    (SELECT jsonb_agg(jsonb_build_object('route_id', r.route_id, 'hostname', r.hostname, 'listener', r.listener_scope, 'listen_port', r.listen_port,
+         'protocol', r.protocol, 'target_port', r.target_port) ORDER BY r.route_id)
+     FROM routes r WHERE r.group_id = g.group_id AND r.deleted_at IS NULL AND (r.hostname = ''
+         OR EXISTS (SELECT FROM domains d WHERE d.name = r.hostname AND d.org_id = r.org_id AND d.status = 'verified' AND d.deleted_at IS NULL))) AS routes,
+    (SELECT jsonb_agg(jsonb_build_object('server_id', i.server_id, 'ports', i.ports) ORDER BY i.instance_id)
+     FROM instances i WHERE i.group_id = g.group_id AND i.state = 'running' AND i.healthy) AS instances
+FROM process_groups g JOIN envs e ON e.env_id = g.env_id`
+
+const (
+	sqlAllEdgeServers = sqlEdgeServers
+	sqlAllEdgeSites   = sqlEdgeSites
+	sqlAllEdgeGroups  = sqlEdgeGroups + ` WHERE g.group_id IN (SELECT group_id FROM routes WHERE deleted_at IS NULL)`
+
+	sqlChangedEdgeServers = sqlEdgeServers + ` AND server_id = ANY ($1)`
+	sqlChangedEdgeSites   = sqlEdgeSites + ` AND t.tenant_id = ANY ($1)`
+	sqlChangedEdgeGroups  = sqlEdgeGroups + ` WHERE g.group_id = ANY ($1)`
+)
+
+const sqlEdgeAddresses = `SELECT env_id, address, server_id FROM edge_addresses()`
+
+// edgeFeed are the ids of what the feed lists after a cursor.
+type edgeFeed struct {
+	Since, Snapshot                    string
+	Kept                               bool
+	Barriers, Servers, Tenants, Groups []string
+	Certificates                       int64
+}
+
+// EdgeChanges reads what changed of what edges serve since an earlier answer's cursor; since
+// "" reads everything, and so does a cursor that is older than the feed. All of it is of one
+// moment.
+func (s *Store) EdgeChanges(ctx context.Context, since string) (edge.Change, error) {
+	var c edge.Change
+	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		f, err := one[edgeFeed](ctx, tx, sqlEdgeFeed, cmp.Or(since, newest))
+		if err != nil {
+			return err
+		}
+		c = edge.Change{Since: f.Since, Snapshot: f.Snapshot, Full: since == "" || !f.Kept, Barriers: f.Barriers, Certificates: f.Certificates}
+		b := &pgx.Batch{}
+		if c.Full {
+			queueRows(b, &c.Servers, sqlAllEdgeServers)
+			queueRows(b, &c.Sites, sqlAllEdgeSites)
+			queueRows(b, &c.Groups, sqlAllEdgeGroups)
+		} else {
+			c.ServerIDs, c.TenantIDs, c.GroupIDs = prego.IDs[prego.ServerID](f.Servers), prego.IDs[prego.TenantID](f.Tenants), prego.IDs[prego.GroupID](f.Groups)
+			if len(f.Servers) > 0 {
+				queueRows(b, &c.Servers, sqlChangedEdgeServers, f.Servers)
+			}
+			if len(f.Tenants) > 0 {
+				queueRows(b, &c.Sites, sqlChangedEdgeSites, f.Tenants)
+			}
+			if len(f.Groups) > 0 {
+				queueRows(b, &c.Groups, sqlChangedEdgeGroups, f.Groups)
+			}
+		}
+		queueRows(b, &c.Addresses, sqlEdgeAddresses)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	return c, failed("changes of edges", err)
+}
+
+// Whoever publishes what another has seen more of is told so by no row. Of two snapshots the
+// later one has the higher end, or fewer of the transactions before it under way.
+const sqlPublishEdges = `
+INSERT INTO edge_documents AS d (network, digest, seen) VALUES ($1, $2, $3::text::pg_snapshot)
+ON CONFLICT (network) DO UPDATE SET version = d.version + (d.digest <> excluded.digest)::integer, seen = excluded.seen,
+    changed_at = CASE WHEN d.digest <> excluded.digest THEN now() ELSE d.changed_at END, digest = excluded.digest
+WHERE (pg_snapshot_xmax(excluded.seen), -(SELECT count(*) FROM pg_snapshot_xip(excluded.seen)))
+   >= (pg_snapshot_xmax(d.seen), -(SELECT count(*) FROM pg_snapshot_xip(d.seen)))
+RETURNING version`
+
+// PublishEdges gives a network's document, by its digest, a version: the one that it has, or
+// the next. ok is false when it is out of date already.
+func (s *Store) PublishEdges(ctx context.Context, network string, digest []byte, snapshot string) (version int64, ok bool, err error) {
+	version, err = value[int64](ctx, s.pool, sqlPublishEdges, network, digest, snapshot)
+	if isNoRows(err) {
+		return 0, false, nil
+	}
+	return version, err == nil, failed("publish edges' document", err)
+}
+
+const sqlEdgeAsks = `
+INSERT INTO edges AS e (server_id, network) SELECT server_id, COALESCE(network_id, region) FROM servers WHERE server_id = $1 AND role = 'edge'
+ON CONFLICT (server_id) DO UPDATE SET network = excluded.network, asked_at = now() RETURNING network`
+
+// EdgeAsks records that an edge asks for its document, and returns its network.
+func (s *Store) EdgeAsks(ctx context.Context, serverID prego.ServerID) (network string, err error) {
+	network, err = value[string](ctx, s.pool, sqlEdgeAsks, serverID)
+	return network, failed("edge asks", ifNoRows(err, prego.Errorf(prego.CodeScopeMissing, "server %s is no edge", serverID)))
+}
+
+const sqlEdgeApplied = `
+UPDATE edges SET version = $2, refused_version = $3, refused_reason = $4, applied_at = now(), asked_at = now() WHERE server_id = $1`
+
+// EdgeApplied records what an edge serves.
+func (s *Store) EdgeApplied(ctx context.Context, a edge.Applied) error {
+	return s.exec(ctx, "edge applied", sqlEdgeApplied, a.ServerID, a.Version, a.RefusedVersion, a.RefusedReason)
+}
+
+// Edges that have not asked for so long are away: nobody waits for them. A poll lasts 25
+// seconds.
+const edgeAway = 40 * time.Second
+
+const sqlLiveEdges = `
+SELECT DISTINCT e.network FROM edges e JOIN servers s ON s.server_id = e.server_id
+WHERE e.network IN (SELECT COALESCE(network_id, region) FROM servers WHERE server_id = ANY ($1))
+  AND e.asked_at > now() - make_interval(secs => $2) AND s.status IN ('active', 'draining') ORDER BY 1`
+
+const sqlEdgeBarrier = `INSERT INTO changes (kind, id) VALUES ('edges', gen_random_uuid()::text) RETURNING xid::text`
+
+// EdgeBarrier marks what is committed now for the live edges of the networks that servers are
+// in. Without any, there is nothing to wait for.
+func (s *Store) EdgeBarrier(ctx context.Context, servers []prego.ServerID) (networks []string, barrier string, err error) {
+	networks, err = values[string](ctx, s.pool, sqlLiveEdges, prego.Strings(servers), edgeAway.Seconds())
+	if err == nil && len(networks) > 0 {
+		barrier, err = value[string](ctx, s.pool, sqlEdgeBarrier)
+	}
+	return networks, barrier, failed("mark for edges", err)
+}
+
+// An edge that refused the newest document keeps nobody waiting: it says so, and an operator
+// is needed.
+const sqlEdgesBehind = `
+SELECT n.network || '/' || COALESCE(e.server_id, '') FROM unnest($1::text[]) n (network)
+LEFT JOIN edge_documents d ON d.network = n.network
+LEFT JOIN edges e ON e.network = n.network AND e.asked_at > now() - make_interval(secs => $3) AND e.version < d.version AND e.refused_version < d.version
+    AND EXISTS (SELECT FROM servers s WHERE s.server_id = e.server_id AND s.status IN ('active', 'draining'))
+WHERE d.network IS NULL OR NOT pg_visible_in_snapshot($2::text::xid8, d.seen) OR e.server_id IS NOT NULL ORDER BY 1`
+
+// EdgesBehind are the edges, or their networks, that don't serve yet what was committed when
+// the barrier was made.
+func (s *Store) EdgesBehind(ctx context.Context, networks []string, barrier string) ([]string, error) {
+	return collectValues[string](ctx, s, "edges that are behind", sqlEdgesBehind, networks, barrier, edgeAway.Seconds())
+}
+
+const sqlServerRole = `SELECT role FROM servers WHERE server_id = $1`
+
+// ServerRole is the role of a server, which never changes.
+func (s *Store) ServerRole(ctx context.Context, serverID prego.ServerID) (prego.Role, error) {
+	role, err := value[prego.Role](ctx, s.pool, sqlServerRole, serverID)
+	return role, failed("role of server", ifNoRows(err, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", serverID)))
+}
