@@ -61,6 +61,15 @@ var allowed = map[wire.CommandKind][]string{
 		"erase-user OURDB CACHEDB",
 		"reload-certificates",
 	},
+	wire.KindVolume: {
+		"mount VOLUME",
+		"unmount VOLUME",
+		"grow VOLUME",
+	},
+	wire.KindAddress: {
+		"add IPV4",
+		"remove IPV4",
+	},
 }
 
 // words are the patterns. None matches a word that starts with "-", which would be read
@@ -84,6 +93,8 @@ var words = sync.OnceValue(func() map[string]*regexp.Regexp {
 		"CACHEDB":  regexp.MustCompile(`^([1-9]|[1-9][0-9]{1,2}|[1-3][0-9]{3}|40[0-8][0-9]|409[0-5])$`), // a database of a pool; none is 0
 		"SECTION":  regexp.MustCompile(`^(server|clients|memory|persistence|stats|replication|cpu|commandstats|errorstats|keyspace)$`),
 		"REDISKEY": regexp.MustCompile(`^[^\pC-]\PC*$`),
+		"VOLUME":   regexp.MustCompile(`^[1-9][0-9]{0,18}$`), // the provider's id
+		"IPV4":     regexp.MustCompile(`^([0-9]{1,3}\.){3}[0-9]{1,3}$`),
 		"COUNT":    regexp.MustCompile(`^([1-9]|[1-9][0-9]|1[01][0-9]|12[0-8])$`),
 	}
 })

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"crypto/sha1" //nolint:gosec // how MariaDB stores a password that is random and long
 	"crypto/sha256"
+	"embed"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -93,6 +94,7 @@ func (h *Host) Prepare(group string) error {
 		p.dir(wire.ProgramsDir, 0o755, 0)
 		p.program(wire.ProgramsDir + "/" + filepath.Base(wire.ContainerAgent))
 	}
+	p.units()
 	b, err := json.MarshalIndent(services, "", "  ")
 	if err != nil {
 		return fmt.Errorf("prepare: %w", err)
@@ -196,6 +198,36 @@ func (p *preparation) remove(path string) {
 	}
 	if err := os.Remove(p.host.path(path)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		p.err = err
+	}
+}
+
+// unitFiles are units that are not in user_data, which has no room for them. The boot
+// script enables them.
+//
+//go:embed units
+var unitFiles embed.FS
+
+// unitsDir is where a service manager looks for them.
+const unitsDir = "/etc/systemd/system"
+
+// units writes the units of unitFiles, if a service manager is there. A changed one takes
+// effect at the next boot.
+func (p *preparation) units() {
+	if info, err := os.Stat(p.host.path(unitsDir)); p.err != nil || err != nil || !info.IsDir() {
+		return
+	}
+	entries, err := unitFiles.ReadDir("units")
+	if err != nil {
+		p.err = err
+		return
+	}
+	for _, e := range entries {
+		b, err := unitFiles.ReadFile("units/" + e.Name())
+		if err != nil {
+			p.err = err
+			return
+		}
+		p.file(unitsDir+"/"+e.Name(), string(b), 0o644, 0)
 	}
 }
 

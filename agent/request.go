@@ -97,7 +97,7 @@ func (h *Host) parse(body []byte) (wire.ExecRequest, *problem) {
 	case err != nil:
 		return in, &problem{status: http.StatusBadRequest, code: "invalid_json", detail: "the body is not one exec request"}
 	case !in.Kind.Valid():
-		return in, &problem{status: http.StatusBadRequest, code: "kind_unknown", field: "kind", detail: "kind must be bench, mariadb or redis-cli"}
+		return in, &problem{status: http.StatusBadRequest, code: "kind_unknown", field: "kind", detail: "this agent knows no such kind of command"}
 	case in.ServerID != h.Config.ServerID:
 		return in, invalid("serverId", "this is another server")
 	}

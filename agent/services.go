@@ -34,6 +34,8 @@ func (c *commands) serve(k *call) (wire.ExecResult, *problem) {
 			err = c.host.mariadb(ctx, services.MariaDB, k, out)
 		case wire.KindRedisCLI:
 			err = c.host.redis(ctx, services.Redis, k, out)
+		case wire.KindVolume, wire.KindAddress:
+			err = c.host.askDevices(ctx, k, out)
 		default:
 			err = fmt.Errorf("%w: %s is no service", errUnavailable, k.in.Kind)
 		}

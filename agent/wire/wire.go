@@ -206,12 +206,15 @@ const (
 	KindBench    CommandKind = "bench"
 	KindMariaDB  CommandKind = "mariadb"
 	KindRedisCLI CommandKind = "redis-cli"
+	// KindVolume and KindAddress are for workflows alone: what they do is known to rows.
+	KindVolume  CommandKind = "volume"
+	KindAddress CommandKind = "address"
 )
 
 // Valid reports whether k is one of the kinds.
 func (k CommandKind) Valid() bool {
 	switch k {
-	case KindBench, KindMariaDB, KindRedisCLI:
+	case KindBench, KindMariaDB, KindRedisCLI, KindVolume, KindAddress:
 		return true
 	}
 	return false

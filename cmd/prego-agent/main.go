@@ -4,6 +4,7 @@
 //	prego-agent run       [--root DIR] [--addr IP]   send heartbeats and take commands from the network
 //	prego-agent exec      [--root DIR] [--caller NAME]   run the commands that run hands on
 //	prego-agent bench     [--root DIR] [--caller NAME] [--watcher NAME] [--docker ADDR] [--lock FILE]   run bench in its container for exec, and tell run of instances' containers
+//	prego-agent devices   [--root DIR] [--caller NAME]   mount volumes and set addresses for exec, as root
 //	prego-agent prepare   [--root DIR] [--group NAME]    make what the containers of the host need
 //	prego-agent version
 //
@@ -68,7 +69,7 @@ func run(args []string) int {
 	case site.ConfigureVerb:
 		return site.ConfigureMain(args[1:])
 	}
-	if !slices.Contains([]string{"bootstrap", "run", "exec", "bench", "prepare"}, args[0]) {
+	if !slices.Contains([]string{"bootstrap", "run", "exec", "bench", "devices", "prepare"}, args[0]) {
 		fmt.Fprintln(os.Stderr, usage)
 		return 2
 	}
@@ -76,7 +77,7 @@ func run(args []string) int {
 	flags := flag.NewFlagSet("prego-agent "+args[0], flag.ContinueOnError)
 	flags.StringVar(&o.root, "root", "/", "directory that stands for the host's root")
 	flags.StringVar(&o.addr, "addr", "", "address to listen on and to call from; empty for all")
-	flags.StringVar(&o.caller, "caller", "", "exec, bench: the user that may ask; empty for its own")
+	flags.StringVar(&o.caller, "caller", "", "exec, bench, devices: the user that may ask; empty for its own")
 	flags.StringVar(&o.watcher, "watcher", "", "bench: the user that may listen to what containers do; empty for its own")
 	flags.StringVar(&o.docker, "docker", "", "bench: dockerd's address; empty for the host's own. run: the same, to watch it without the process bench")
 	flags.StringVar(&o.lock, "lock", "", "bench: a file that is locked, shared, while something runs")
@@ -113,7 +114,7 @@ func run(args []string) int {
 	return 1
 }
 
-const usage = "usage: prego-agent bootstrap|run|exec|bench|prepare|version [--root DIR] [--addr IP] [--caller NAME] [--watcher NAME] [--docker ADDR] [--lock FILE] [--group NAME]"
+const usage = "usage: prego-agent bootstrap|run|exec|bench|devices|prepare|version [--root DIR] [--addr IP] [--caller NAME] [--watcher NAME] [--docker ADDR] [--lock FILE] [--group NAME]"
 
 // dockerSocket is where dockerd listens on a host.
 const dockerSocket = "unix:///run/docker.sock"
@@ -136,6 +137,12 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 			return err
 		}
 		return listen(ctx, host, service{wire.ExecSocket, e.Run})
+	case "devices":
+		d, err := agent.NewDevices(host, o.caller, log)
+		if err != nil {
+			return err
+		}
+		return listen(ctx, host, service{wire.DevicesSocket, d.Run})
 	case "bench":
 		b, err := agent.NewBenchHelper(host, o.caller, cmp.Or(o.docker, dockerSocket), o.lock, os.Getenv("CREDENTIALS_DIRECTORY"), log)
 		if err != nil {

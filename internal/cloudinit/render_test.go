@@ -259,6 +259,16 @@ func TestUnitsAreValidAndConfined(t *testing.T) {
 		units = append(units, name)
 	}
 	require.Len(t, units, 12)
+	const agents = "../../agent/units" // written by "prego-agent prepare"
+	entries, err := os.ReadDir(agents)
+	require.NoError(t, err)
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join(agents, e.Name()))
+		require.NoError(t, err)
+		name := filepath.Join(dir, e.Name())
+		require.NoError(t, os.WriteFile(name, []byte(strings.ReplaceAll(string(b), "/usr/local/bin/prego-agent", "/bin/true")), 0o600))
+		units = append(units, name)
+	}
 	verify := func(unit string) (fine bool, text string) {
 		cmd := exec.Command(bin, "verify", "--recursive-errors=no", unit)
 		cmd.Env = append(os.Environ(), "SYSTEMD_UNIT_PATH="+dir+":")
@@ -275,7 +285,7 @@ func TestUnitsAreValidAndConfined(t *testing.T) {
 	fine, text := verify(typo)
 	require.False(t, fine, "the check can fail")
 	require.Contains(t, text, "Restrat")
-	for unit, threshold := range map[string]string{"prego-agent.service": "20", "prego-agent-exec.service": "20", "prego-agent-bench.service": "20", "prego-agent-prepare.service": "35", "prego-agent-bootstrap.service": "35", "prego-firewall.service": "60"} {
+	for unit, threshold := range map[string]string{"prego-agent.service": "20", "prego-agent-exec.service": "20", "prego-agent-bench.service": "20", "prego-agent-prepare.service": "35", "prego-agent-bootstrap.service": "35", "prego-firewall.service": "60", "prego-agent-devices.service": "60"} {
 		text, err := exec.Command(bin, "security", "--offline=yes", "--threshold="+threshold, filepath.Join(dir, unit)).CombinedOutput()
 		require.NoError(t, err, "%s: %s", unit, text)
 	}

@@ -91,6 +91,7 @@ if ! echo "$AGENT_SHA256  $agent" | sha256sum --check --status 2>/dev/null; then
 fi
 chmod 0755 "$agent"
 start prego-agent-prepare.service
+start prego-agent-devices.socket
 report agent_installed
 
 step start
