@@ -112,6 +112,6 @@ func (a *Groups) backingOff(ctx context.Context, region prego.Region, except []p
 
 func requestOf(d workload.InstanceDemand, pools []prego.AppliedPool) instance.Request {
 	return instance.Request{
-		GroupID: d.GroupID, MemoryBytes: d.MemoryBytes, CPURequest: d.CPURequest, DiskBytes: d.DiskBytes, Constraint: prego.EffectiveConstraint(d.Constraint, pools), Locations: d.Locations,
+		GroupID: d.GroupID, MemoryBytes: d.MemoryBytes, CPURequest: d.CPURequest, DiskBytes: d.DiskBytes, Constraint: prego.EffectiveConstraint(d.Constraint, pools), Locations: d.Locations, Volumes: d.Volumes,
 	}
 }

@@ -122,6 +122,9 @@ type Groups struct {
 	// Drained waits until no edge sends requests to an instance of a server that drains; nil
 	// if there are no edges.
 	Drained func(ctx context.Context, serverID prego.ServerID) error
+	// Idle detaches the volumes of a group that runs nothing and is not to; nil if nobody
+	// does.
+	Idle func(ctx context.Context, groupID prego.GroupID) error
 	// Hook is called around effects, by name, so that tests can kill the process there;
 	// nil in production.
 	Hook func(point string)
@@ -313,6 +316,11 @@ func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []p
 						s.Groups = map[string]int{}
 					}
 					s.Groups[string(d.GroupID)]++
+					s.Volumes += d.Volumes - s.GroupVolumes[string(d.GroupID)]
+					if s.GroupVolumes == nil {
+						s.GroupVolumes = map[string]int{}
+					}
+					s.GroupVolumes[string(d.GroupID)] = d.Volumes
 				}
 			}
 		}
@@ -369,7 +377,12 @@ func (a *Groups) BootInstance(ctx context.Context, id string) (err error) {
 	}
 	binds := h.Binds
 	if a.Volumes != nil {
-		if binds, err = a.Volumes(ctx, h.GroupID, h.ServerID); err != nil {
+		binds, err = a.Volumes(ctx, h.GroupID, h.ServerID)
+		var ce *server.ContainerError
+		if errors.As(err, &ce) {
+			return a.failed(ctx, id, ce.Message)
+		}
+		if err != nil {
 			return fromGroups(err)
 		}
 	}
@@ -476,6 +489,11 @@ func (a *Groups) StopInstance(ctx context.Context, id string) error {
 		return fromGroups(err)
 	}
 	a.hook("instance/stopped")
+	if a.Idle != nil {
+		if err := a.Idle(ctx, h.GroupID); err != nil { // its next instance, or the volume's end, does it
+			a.Log.Warn("volumes not detached after the last stop", zap.String("group_id", string(h.GroupID)), zap.String("error", prego.Redact(err.Error())))
+		}
+	}
 	if err := a.Store.RoomFreed(ctx, h.Region); err != nil {
 		return err
 	}

@@ -26,6 +26,11 @@ type OrgResourceStore interface {
 	GroupAttachments(ctx context.Context, groupID prego.GroupID) ([]workload.VolumeAttachment, error)
 	AttachedTo(ctx context.Context, attachmentID string, serverID prego.ServerID) error
 	GetServer(ctx context.Context, serverID prego.ServerID) (server.Server, error)
+	// WithGroupVolumes runs f while no other process moves the group's volumes; done is
+	// false if one does.
+	WithGroupVolumes(ctx context.Context, groupID prego.GroupID, f func(context.Context) error) (done bool, err error)
+	// GroupIdle tells whether a group runs nothing and is not to.
+	GroupIdle(ctx context.Context, groupID prego.GroupID) (bool, error)
 
 	Intend(ctx context.Context, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, r server.ResourceIntent) error
 	IntentWithdrawn(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) error
@@ -57,9 +62,11 @@ type OrgRuns interface {
 
 // OrgResources are the steps in the lives of orgs' addresses and volumes.
 type OrgResources struct {
-	Store        OrgResourceStore
-	Infra        map[prego.InfraProviderID]OrgInfra
-	Runs         OrgRuns
+	Store OrgResourceStore
+	Infra map[prego.InfraProviderID]OrgInfra
+	Runs  OrgRuns
+	// Hosts mounts and unmounts volumes on servers; nil in tests of the provider's side.
+	Hosts        HostCommands
 	Environment  string
 	CapacityWait time.Duration // how long to wait for the provider's capacity
 	CapacityPoll time.Duration
@@ -254,7 +261,7 @@ func (a *OrgResources) DetachLeftVolume(ctx context.Context, volumeID prego.Volu
 	}
 	for _, t := range left {
 		if ok {
-			if err := a.detach(ctx, v); err != nil {
+			if err := a.detach(ctx, t.ServerID, v); err != nil {
 				return err
 			}
 		}
@@ -265,10 +272,16 @@ func (a *OrgResources) DetachLeftVolume(ctx context.Context, volumeID prego.Volu
 	return nil
 }
 
-func (a *OrgResources) detach(ctx context.Context, v workload.Volume) error {
+// detach unmounts a volume on its server and detaches it.
+func (a *OrgResources) detach(ctx context.Context, serverID prego.ServerID, v workload.Volume) error {
 	if v.ProviderID == "" {
 		return nil
 	}
+	a.hook("detach/start")
+	if err := a.unmountVolume(ctx, serverID, v); err != nil {
+		return err
+	}
+	a.hook("detach/unmounted")
 	infra, err := a.infra(v.Provider)
 	if err != nil {
 		return err
@@ -293,9 +306,21 @@ type GroupMount struct {
 // AttachGroupVolumes attaches the volumes of a process group to a server before its
 // instance starts there. The caller has made sure that no instance of the group runs
 // anywhere else: a volume on another server is detached from it.
-func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesInput) ([]GroupMount, error) {
+func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesInput) (mounts []GroupMount, err error) {
 	stop := keepAlive(ctx)
 	defer stop()
+	has, err := a.Store.GroupAttachments(ctx, in.GroupID)
+	if err != nil || len(has) == 0 {
+		return []GroupMount{}, err
+	}
+	err = a.withVolumes(ctx, in.GroupID, func(ctx context.Context) error {
+		mounts, err = a.attachGroupVolumes(ctx, in)
+		return err
+	})
+	return mounts, err
+}
+
+func (a *OrgResources) attachGroupVolumes(ctx context.Context, in GroupVolumesInput) ([]GroupMount, error) {
 	srv, err := a.Store.GetServer(ctx, in.ServerID)
 	if err != nil {
 		return nil, fromStore(err)
@@ -318,8 +343,8 @@ func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesIn
 			return nil, err
 		}
 		if t.ServerID != "" && t.ServerID != in.ServerID {
-			if err := infra.DetachVolume(ctx, prego.VolumeID(v.ProviderID)); err != nil {
-				return nil, fromInfra(err)
+			if err := a.detach(ctx, t.ServerID, v); err != nil {
+				return nil, err
 			}
 		}
 		if err := a.Store.AttachedTo(ctx, t.AttachmentID, in.ServerID); err != nil {
@@ -341,6 +366,10 @@ func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesIn
 			}
 			return nil, fmt.Errorf("volume %s was taken from the group", t.VolumeID)
 		}
+		if _, err := a.mountVolume(ctx, srv, v); err != nil {
+			return nil, err
+		}
+		a.hook("attach/mounted")
 		mounts = append(mounts, GroupMount{VolumeID: v.VolumeID, HostPath: server.VolumeHostPath(v.ProviderID), MountPath: t.MountPath})
 	}
 	return mounts, nil
@@ -351,6 +380,10 @@ func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesIn
 func (a *OrgResources) DetachGroupVolumes(ctx context.Context, in GroupVolumesInput) error {
 	stop := keepAlive(ctx)
 	defer stop()
+	return a.withVolumes(ctx, in.GroupID, func(ctx context.Context) error { return a.detachGroupVolumes(ctx, in) })
+}
+
+func (a *OrgResources) detachGroupVolumes(ctx context.Context, in GroupVolumesInput) error {
 	attachments, err := a.Store.GroupAttachments(ctx, in.GroupID)
 	if err != nil {
 		return err
@@ -363,7 +396,7 @@ func (a *OrgResources) DetachGroupVolumes(ctx context.Context, in GroupVolumesIn
 		if !ok || t.ServerID == "" {
 			continue
 		}
-		if err := a.detach(ctx, v); err != nil {
+		if err := a.detach(ctx, t.ServerID, v); err != nil {
 			return err
 		}
 		if err := a.Store.AttachedTo(ctx, t.AttachmentID, ""); err != nil {

@@ -2,6 +2,8 @@ package activities_test
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +21,9 @@ type orgCloud struct {
 	activities.OrgInfra
 	on   map[string]string // server by volume
 	fail error             // of the next attach, after its effect
+	// hosts may have volumes mounted; only pulled ones are detached nevertheless.
+	hosts  *volumeHosts
+	pulled bool
 }
 
 func (c *orgCloud) AttachVolume(_ context.Context, volume prego.VolumeID, serverID prego.ServerID) error {
@@ -32,8 +37,45 @@ func (c *orgCloud) AttachVolume(_ context.Context, volume prego.VolumeID, server
 }
 
 func (c *orgCloud) DetachVolume(_ context.Context, volume prego.VolumeID) error {
+	if c.hosts != nil && c.hosts.mounted["srv-"+c.on[string(volume)]+"/"+string(volume)] && !c.pulled {
+		return errors.New("it is still mounted")
+	}
 	delete(c.on, string(volume))
 	return nil
+}
+
+// volumeHosts are hosts that mount what is attached to them, and refuse to unmount what a
+// container uses.
+type volumeHosts struct {
+	cloud   *orgCloud
+	mounted map[string]bool // server and volume
+	busy    bool
+	did     []string
+	fail    error
+}
+
+func (h *volumeHosts) Bench(_ context.Context, c server.BenchCommand) (string, error) {
+	h.did = append(h.did, c.Kind+" "+strings.Join(c.Args, " ")+" on "+string(c.ServerID))
+	if h.fail != nil {
+		return "", h.fail
+	}
+	key := string(c.ServerID) + "/" + c.Args[1]
+	failed := func(why string) error {
+		return &server.CommandError{Kind: c.Kind, ExitCode: 1, Stderr: why, Permanent: true, Code: server.CommandFailed}
+	}
+	switch {
+	case c.Kind != "volume":
+		return "", failed("no volume")
+	case c.Args[0] == "unmount" && h.mounted[key] && h.busy:
+		return "", failed("is in use")
+	case c.Args[0] == "unmount":
+		delete(h.mounted, key)
+		return "", nil
+	case h.cloud.on[c.Args[1]] != strings.TrimPrefix(string(c.ServerID), "srv-"):
+		return "", failed("is not attached to this server")
+	}
+	h.mounted[key] = true
+	return `{"path": "/mnt/HC_Volume_` + c.Args[1] + `/prego", "size_bytes": 1}`, nil
 }
 
 // TestVolumesFollowTheirGroup: to its server, to another one, and from it; each step
@@ -43,6 +85,9 @@ func TestVolumesFollowTheirGroup(t *testing.T) {
 	p := newPlacing(t, 4)
 	cloud := &orgCloud{on: map[string]string{}}
 	a := &activities.OrgResources{Store: p.store, Infra: map[prego.InfraProviderID]activities.OrgInfra{prego.ProviderHetzner: cloud}}
+	hosts := &volumeHosts{cloud: cloud, mounted: map[string]bool{}}
+	a.Hosts = hosts
+	cloud.hosts = hosts
 	for i, id := range []string{"srv-1", "srv-2"} {
 		p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, provider_server_id)
 			VALUES ($1, '\x00', 'app', 'eu', 'hetzner', '{}', 'active', 'w', 'a', $2)`, id, []string{"1", "2"}[i])
@@ -73,6 +118,8 @@ func TestVolumesFollowTheirGroup(t *testing.T) {
 	}
 	_, err = attach("srv-1")
 	require.ErrorContains(t, err, "not ready")
+	_, err = attach("srv-9")
+	require.ErrorContains(t, err, `there is no server "srv-9"`)
 	p.exec(`UPDATE volumes SET status = 'ready'`)
 	cloud.fail = &server.InfraError{Class: server.InfraAmbiguous, Code: "timeout", Message: "no answer"}
 	_, err = attach("srv-1")
@@ -81,10 +128,17 @@ func TestVolumesFollowTheirGroup(t *testing.T) {
 	for range 2 {
 		mounts, err := attach("srv-1")
 		require.NoError(t, err)
-		require.Equal(t, []activities.GroupMount{{VolumeID: "vol-a", HostPath: "/mnt/HC_Volume_77", MountPath: "/data"}}, mounts)
+		require.Equal(t, []activities.GroupMount{{VolumeID: "vol-a", HostPath: "/mnt/HC_Volume_77/prego", MountPath: "/data"}}, mounts)
 	}
+	require.Equal(t, map[string]bool{"srv-1/77": true}, hosts.mounted)
+	hosts.busy = true
+	_, err = attach("srv-2")
+	require.ErrorContains(t, err, "is in use", "a container on the first server still writes to it")
+	require.Equal(t, []string{"1", "srv-1"}, []string{cloud.on["77"], recorded()})
+	hosts.busy = false
 	_, err = attach("srv-2")
 	require.NoError(t, err)
+	require.Equal(t, map[string]bool{"srv-2/77": true}, hosts.mounted)
 	require.Equal(t, []string{"2", "srv-2"}, []string{cloud.on["77"], recorded()})
 	for range 2 {
 		_, err = env.ExecuteActivity(a.DetachGroupVolumes, activities.GroupVolumesInput{GroupID: "grp-a"})
@@ -114,6 +168,47 @@ func TestVolumesFollowTheirGroup(t *testing.T) {
 	work, err = p.store.OrgWork(ctx, -time.Second)
 	require.NoError(t, err)
 	require.Empty(t, work.Volumes)
-	_, err = env.ExecuteActivity(a.AttachGroupVolumes, activities.GroupVolumesInput{GroupID: "grp-a", ServerID: "srv-9"})
-	require.ErrorContains(t, err, `there is no server "srv-9"`)
+}
+
+// TestALostServerLosesItsVolume: what does not answer and is given up is fenced off by
+// detaching; what is active and does not answer keeps its volume.
+func TestALostServerLosesItsVolume(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	cloud := &orgCloud{on: map[string]string{}}
+	hosts := &volumeHosts{cloud: cloud, mounted: map[string]bool{}}
+	cloud.hosts = hosts
+	a := &activities.OrgResources{Store: p.store, Infra: map[prego.InfraProviderID]activities.OrgInfra{prego.ProviderHetzner: cloud}, Hosts: hosts}
+	p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, provider_server_id)
+		VALUES ('srv-1', '\x00', 'app', 'eu', 'hetzner', '{}', 'active', 'w', 'a', '1')`)
+	p.exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-a', 'o1', 'a', 'a')`)
+	p.exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-a', 'app-a', 'o1', 'a', 'eu', 'a')`)
+	p.exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by) VALUES ('grp-a', 'env-a', 'o1', 'eu', 'a', '{}', 1, 0, 1, 'a')`)
+	p.exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, provider_id, status, created_by)
+		VALUES ('vol-a', 'o1', 'eu', 'fsn1', 'a', 10000000000, 'hetzner', 'n', '77', 'ready', 'a')`)
+	ctx := t.Context()
+	_, err := p.store.AttachVolume(ctx, workload.VolumeAttachment{AttachmentID: "vat-a", VolumeID: "vol-a", GroupID: "grp-a", MountPath: "/data"}, "a")
+	require.NoError(t, err)
+	in := activities.GroupVolumesInput{GroupID: "grp-a", ServerID: "srv-1"}
+	_, err = a.AttachGroupVolumes(ctx, in)
+	require.NoError(t, err)
+
+	require.NoError(t, a.DetachIdleVolumes(ctx, "grp-a"))
+	require.Equal(t, "1", cloud.on["77"], "it is to run one instance")
+	p.exec(`UPDATE process_groups SET replicas = 0`)
+
+	hosts.fail = &server.CommandError{Kind: "volume", Code: server.CommandUnreachable, Message: "no answer"}
+	require.ErrorContains(t, a.DetachIdleVolumes(ctx, "grp-a"), "no answer")
+	require.Equal(t, "1", cloud.on["77"])
+	p.exec(`UPDATE servers SET status = 'failed'`)
+	cloud.pulled = true
+	require.NoError(t, a.DetachIdleVolumes(ctx, "grp-a"))
+	require.Empty(t, cloud.on)
+
+	p.exec(`UPDATE servers SET status = 'active'`)
+	hosts.fail = &server.CommandError{Kind: "volume", Code: "kind_unknown", Permanent: true}
+	_, err = a.AttachGroupVolumes(ctx, in)
+	var ce *server.ContainerError
+	require.ErrorAs(t, err, &ce)
+	require.ErrorContains(t, err, "of an earlier version, which mounts no volumes")
 }

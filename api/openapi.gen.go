@@ -80,15 +80,19 @@ func (e CommandActor) Valid() bool {
 
 // Defines values for CommandKind.
 const (
+	CommandKindAddress   CommandKind = "address"
 	CommandKindBench     CommandKind = "bench"
 	CommandKindBootstrap CommandKind = "bootstrap"
 	CommandKindMariadb   CommandKind = "mariadb"
 	CommandKindRedisCli  CommandKind = "redis-cli"
+	CommandKindVolume    CommandKind = "volume"
 )
 
 // Valid indicates whether the value is a known member of the CommandKind enum.
 func (e CommandKind) Valid() bool {
 	switch e {
+	case CommandKindAddress:
+		return true
 	case CommandKindBench:
 		return true
 	case CommandKindBootstrap:
@@ -96,6 +100,8 @@ func (e CommandKind) Valid() bool {
 	case CommandKindMariadb:
 		return true
 	case CommandKindRedisCli:
+		return true
+	case CommandKindVolume:
 		return true
 	default:
 		return false
@@ -1778,7 +1784,7 @@ type Command struct {
 	// FinishedAt When its end was recorded
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 
-	// Kind Kind of command; bootstrap records that a bootstrap token was issued or used
+	// Kind Kind of command; bootstrap records that a bootstrap token was issued or used; volume and address are of workflows alone
 	Kind CommandKind `json:"kind"`
 
 	// RequestedAt When it was requested
@@ -1803,7 +1809,7 @@ type Command struct {
 // CommandActor Whether a workflow or an operator ran it
 type CommandActor string
 
-// CommandKind Kind of command; bootstrap records that a bootstrap token was issued or used
+// CommandKind Kind of command; bootstrap records that a bootstrap token was issued or used; volume and address are of workflows alone
 type CommandKind string
 
 // CommandPage defines model for CommandPage.
@@ -3207,7 +3213,7 @@ type ProcessGroup struct {
 	Status        string  `json:"status"`
 	StatusMessage *string `json:"status_message,omitempty"`
 
-	// StatusReason org_quota_exceeded:<dimension>, no_capacity_memory, no_capacity_disk, larger_than_servers, no_nodes_active, cell_mismatch, volume_locality_no_node, volume_not_attached, instance_failed or crash_loop
+	// StatusReason org_quota_exceeded:<dimension>, no_capacity_memory, no_capacity_disk, larger_than_servers, no_nodes_active, cell_mismatch, volume_locality_no_node, no_volume_slots, volume_not_attached, instance_failed or crash_loop
 	StatusReason *string    `json:"status_reason,omitempty"`
 	UpdatedAt    time.Time  `json:"updated_at"`
 	WaitingSince *time.Time `json:"waiting_since,omitempty"`

@@ -200,5 +200,10 @@ type PrimaryIPParams struct {
 	Location    string
 }
 
-// VolumeHostPath is where an attached volume is mounted on its server.
-func VolumeHostPath(providerID string) string { return "/mnt/HC_Volume_" + providerID }
+// VolumeHostPath is the directory of an attached volume that containers get, on its
+// server. It is on the volume: it exists only while the volume is mounted.
+func VolumeHostPath(providerID string) string { return "/mnt/HC_Volume_" + providerID + "/prego" }
+
+// MaxServerVolumes is how many volumes the provider attaches to one server
+// (github.com/hetznercloud/csi-driver/issues/197).
+const MaxServerVolumes = 16

@@ -26,6 +26,9 @@ type ContainerSpec struct {
 	// Volumes are source:target or source:target:ro. The source is the name of a
 	// volume, or a directory of the host that a stack may use.
 	Volumes []string `json:"volumes,omitempty"`
+	// Mounts are directories of the host, source:target, that must exist: the engine
+	// makes none. They are those of instances; a stack has Volumes.
+	Mounts []string `json:"mounts,omitempty"`
 	// Ports are address:port:container-port. The address is required, since the engine
 	// opens published ports past the host's own firewall.
 	Ports    []string `json:"ports,omitempty"`
@@ -175,6 +178,8 @@ func (c ContainerSpec) validate() error {
 	switch {
 	case !containerName.MatchString(c.Name):
 		return fmt.Errorf("the name must be of a-z, 0-9 and dashes, at most 32 characters")
+	case len(c.Mounts) > 0:
+		return fmt.Errorf("mounts are of instances; use volumes")
 	case c.Image == "":
 		return fmt.Errorf("an image is required")
 	case c.MemoryMB != 0 && c.MemoryMB < 6:

@@ -160,11 +160,11 @@ const LabelInstance = "prego.instance_id"
 const LabelHealth = "prego.health"
 
 // Container returns the container of an instance of this release on the server with
-// address host; binds are its volumes in the engine's format.
-func (s Spec) Container(instanceID prego.InstanceID, groupID prego.GroupID, ports []PortBinding, binds []string) server.ContainerSpec {
+// address host; mounts are its volumes, source:target.
+func (s Spec) Container(instanceID prego.InstanceID, groupID prego.GroupID, ports []PortBinding, mounts []string) server.ContainerSpec {
 	c := server.ContainerSpec{
 		Name: string(instanceID), Image: s.Image, Command: s.Command, Labels: map[string]string{LabelInstance: string(instanceID), "prego.group_id": string(groupID)},
-		Volumes: binds, MemoryBytes: s.MemoryLimitBytes, CPUShares: max(2, int64(s.CPURequest*1024)), Pids: 4096,
+		Mounts: mounts, MemoryBytes: s.MemoryLimitBytes, CPUShares: max(2, int64(s.CPURequest*1024)), Pids: 4096,
 		// The control plane replaces what ended, maybe elsewhere; the engine must not
 		// restart it.
 		Restart: server.RestartNo, StopTimeout: prego.Duration(seconds(cmp.Or(s.StopTimeoutSeconds, defaultStopTimeout))), StartTimeout: prego.Duration(s.StartTimeout()),
@@ -244,9 +244,12 @@ const (
 // Why a group has no place for an instance (quotas-and-fairness, "Capacity constraints
 // vs quota constraints"). ReasonOrgQuota is followed by a colon and the dimension.
 const (
-	ReasonOrgQuota         = "org_quota_exceeded"
-	ReasonNoNodesActive    = "no_nodes_active"
-	ReasonVolumeLocality   = "volume_locality_no_node"
+	ReasonOrgQuota       = "org_quota_exceeded"
+	ReasonNoNodesActive  = "no_nodes_active"
+	ReasonVolumeLocality = "volume_locality_no_node"
+	// ReasonNoVolumeSlots: no server could have the group's volumes attached besides those
+	// of others, because the provider attaches a limited number to one server.
+	ReasonNoVolumeSlots    = "no_volume_slots"
 	ReasonNoCapacityMemory = "no_capacity_memory"
 	ReasonNoCapacityDisk   = "no_capacity_disk"
 	// ReasonLargerThanServers: it would not fit an empty server of any fleet.
@@ -410,6 +413,7 @@ type InstanceDemand struct {
 	DiskBytes   int64
 	Constraint  prego.Constraint
 	Locations   []string // of the group's volumes
+	Volumes     int      // how many they are
 	Missing     []string // paths without a volume
 }
 

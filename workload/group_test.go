@@ -72,7 +72,7 @@ func TestTheContainerOfAnInstance(t *testing.T) {
 	require.Equal(t, []string{"0.0.0.0:20000:80/tcp"}, c.Ports)
 	require.Equal(t, 7*time.Second, c.Health.Grace.D())
 	require.Equal(t, 90*time.Second, c.StartTimeout.D())
-	require.True(t, strings.HasPrefix(c.Volumes[0], "/mnt/"))
+	require.True(t, strings.HasPrefix(c.Mounts[0], "/mnt/"))
 	require.Equal(t, 10*time.Second, c.StopTimeout.D())
 	s.CPURequest, s.StopTimeoutSeconds = 0, 45
 	require.Equal(t, 45*time.Second, s.Container("ins-0123456789ab-1", "g", nil, nil).StopTimeout.D())

@@ -195,7 +195,8 @@ func runWorker(ctx context.Context, queues []string) error {
 	}
 	fleet.Images = images
 	groups := buildGroups(p, runs, engine)
-	groups.Volumes = mountVolumes(fleet.Org)
+	fleet.Org.Hosts = tenants.Bench
+	groups.Volumes, groups.Idle = mountVolumes(fleet.Org), fleet.Org.DetachIdleVolumes
 	servers.Capacity = activities.ServerFree(groups)
 	edges := newEdges(p)
 	groups.Drained, tenants.Drained = activities.DrainEdges(edges), activities.DrainEdges(edges)

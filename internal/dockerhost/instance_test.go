@@ -1,6 +1,8 @@
 package dockerhost_test
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/moby/moby/client"
@@ -44,4 +46,31 @@ func TestInstancesAreNoPartOfTheStack(t *testing.T) {
 	for _, d := range drift {
 		require.NotEqual(t, instance.Name, d.Container)
 	}
+}
+
+// TestAVolumeThatIsNotMountedKeepsAnInstanceFromStarting: the engine makes no directory in
+// its place.
+func TestAVolumeThatIsNotMountedKeepsAnInstanceFromStarting(t *testing.T) {
+	t.Parallel()
+	e := real(t)
+	h := e.host(t)
+	volume := filepath.Join(t.TempDir(), "prego")
+	w := workload.Spec{Image: "stub:1", Command: []string{"/stub", "serve"}, MemoryLimitBytes: 40 << 20}
+	instance := w.Container("ins-0123456789ab-2", "grp-0123456789ab", nil, []string{volume + ":/data"})
+	instance.Network = "none"
+	err := up(t, h, instance)
+	require.ErrorContains(t, err, "does not exist")
+	require.NoDirExists(t, volume)
+	require.NoError(t, os.Mkdir(volume, 0o755))
+	require.NoError(t, up(t, h, instance))
+	adopted, err := h.Create(t.Context(), instance)
+	require.NoError(t, err)
+	require.True(t, adopted, "the same mounts are recognized")
+	instance.Mounts = []string{volume + ":/other"}
+	adopted, err = h.Create(t.Context(), instance)
+	require.NoError(t, err)
+	require.False(t, adopted)
+	require.NoError(t, os.Remove(volume)) // unmounted meanwhile
+	require.ErrorContains(t, h.Start(t.Context(), instance.Name), "does not exist")
+	require.NoDirExists(t, volume)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 
@@ -77,6 +78,12 @@ func (h *Host) options(spec server.ContainerSpec) (client.ContainerCreateOptions
 		// A container that logs a lot must not fill the disk.
 		LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "3"}},
 		Resources: container.Resources{Memory: spec.MemoryMB << 20, NanoCPUs: nanoCPUs(spec)},
+	}
+	for _, m := range spec.Mounts {
+		source, target, _ := strings.Cut(m, ":")
+		// Unlike a bind, it is refused if the source does not exist: a volume that is not
+		// mounted must not become a directory of the host's own disk.
+		host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeBind, Source: source, Target: target, BindOptions: &mount.BindOptions{Propagation: mount.PropagationPrivate}})
 	}
 	if spec.MemoryBytes > 0 {
 		host.Memory, host.MemorySwap = spec.MemoryBytes, spec.MemoryBytes
@@ -144,7 +151,7 @@ func changes(got container.InspectResponse, want client.ContainerCreateOptions) 
 	if wc.Healthcheck != nil {
 		differs("health", gc.Healthcheck == nil || !slices.Equal(gc.Healthcheck.Test, wc.Healthcheck.Test))
 	}
-	differs("volumes", !slices.Equal(sortedCopy(gh.Binds), sortedCopy(wh.Binds)) || len(gh.Mounts) > 0 || len(gh.VolumesFrom) > 0)
+	differs("volumes", !slices.Equal(sortedCopy(gh.Binds), sortedCopy(wh.Binds)) || !sameMounts(gh.Mounts, wh.Mounts) || len(gh.VolumesFrom) > 0)
 	differs("network", wh.NetworkMode != "" && gh.NetworkMode != wh.NetworkMode)
 	differs("ports", !samePorts(gh.PortBindings, wh.PortBindings) || gh.PublishAllPorts)
 	differs("memory", gh.Memory != wh.Memory)
@@ -169,6 +176,13 @@ func pids(p *int64) int64 {
 		return 0
 	}
 	return *p
+}
+
+// sameMounts compares what is mounted where; engines fill in the options.
+func sameMounts(a, b []mount.Mount) bool {
+	return slices.EqualFunc(a, b, func(x, y mount.Mount) bool {
+		return x.Type == y.Type && x.Source == y.Source && x.Target == y.Target && x.ReadOnly == y.ReadOnly
+	})
 }
 
 func samePorts(a, b network.PortMap) bool {

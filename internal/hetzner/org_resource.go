@@ -84,7 +84,7 @@ func (p *Provider) AttachVolume(ctx context.Context, volumeID prego.VolumeID, se
 	case v.Server != nil:
 		return &server.InfraError{Class: server.InfraRetry, Code: "volume_already_attached", Message: fmt.Sprintf("volume %s is on server %d", volumeID, v.Server.ID)}
 	}
-	action, _, err := p.write.Volume.AttachWithOpts(ctx, v, hcloud.VolumeAttachOpts{Server: &hcloud.Server{ID: srv}, Automount: new(true)})
+	action, _, err := p.write.Volume.AttachWithOpts(ctx, v, hcloud.VolumeAttachOpts{Server: &hcloud.Server{ID: srv}, Automount: new(false)})
 	if err != nil {
 		err = p.classify(err)
 		var ie *server.InfraError

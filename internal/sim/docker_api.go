@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -135,6 +137,10 @@ func (d *docker) create(w http.ResponseWriter, r *http.Request) {
 	host, _ := in["HostConfig"].(map[string]any)
 	delete(in, "HostConfig")
 	delete(in, "NetworkingConfig")
+	if missing := d.missingMount(host); missing != "" {
+		refuseDockerf(w, 400, "invalid mount config for type \"bind\": bind source path does not exist: %s", missing)
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c, ok := d.containers[name]; ok {
@@ -151,6 +157,20 @@ func (d *docker) create(w http.ResponseWriter, r *http.Request) {
 	d.containers[name] = c
 	d.save()
 	writeJSON(w, 201, map[string]any{"Id": c.ID, "Warnings": []string{}})
+}
+
+// missingMount is the source of a mount that the host does not have, "" for none: an engine
+// makes the source of a bind, and not of a mount.
+func (d *docker) missingMount(host map[string]any) string {
+	mounts, _ := host["Mounts"].([]any)
+	for _, m := range mounts {
+		m, _ := m.(map[string]any)
+		source, _ := m["Source"].(string)
+		if _, err := os.Stat(filepath.Join(d.host.root(), source)); m["Type"] == "bind" && err != nil {
+			return source
+		}
+	}
+	return ""
 }
 
 func (d *docker) list(w http.ResponseWriter, r *http.Request) {
@@ -228,6 +248,8 @@ func (d *docker) start(w http.ResponseWriter, _ *http.Request, c *container) {
 		refuseDockerf(w, 500, "driver failed programming external connectivity")
 	case c.Status == "running":
 		w.WriteHeader(http.StatusNotModified)
+	case d.missingMount(c.Host) != "":
+		refuseDockerf(w, 400, "invalid mount config for type \"bind\": bind source path does not exist: %s", d.missingMount(c.Host))
 	default:
 		c.Status, c.Exit, c.Started = "running", 0, time.Now().UTC()
 		c.Fault = d.host.sim.containerFault(d.host.name, c.Image)

@@ -223,7 +223,12 @@ func attachLoop(file string) (string, error) {
 
 // detachLoopsBelow gives back the devices of a file, or of all files in a directory. A
 // device that is still in use goes with its last user.
-func detachLoopsBelow(path string) error {
+func detachLoopsBelow(path string) error { return loopsBelow(path, "--detach") }
+
+// growLoops tells the devices of a file that it has grown.
+func growLoops(path string) error { return loopsBelow(path, "--set-capacity") }
+
+func loopsBelow(path, do string) error {
 	entries, err := os.ReadDir("/sys/block")
 	if err != nil {
 		return err
@@ -236,7 +241,7 @@ func detachLoopsBelow(path string) error {
 		}
 		backing := strings.TrimSuffix(strings.TrimSpace(string(b)), " (deleted)")
 		if backing == path || strings.HasPrefix(backing, path+"/") {
-			all = errors.Join(all, run("losetup", "--detach", "/dev/"+e.Name()))
+			all = errors.Join(all, run("losetup", do, "/dev/"+e.Name()))
 		}
 	}
 	return all

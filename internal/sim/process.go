@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -32,6 +33,8 @@ type processHost struct {
 	fresh bool   // cloud-init has not run yet
 	plan  hostFaults
 	log   *zap.Logger
+	// volumes are attached when the power comes on.
+	volumes map[int64]string
 
 	mu     sync.Mutex
 	press  context.CancelCauseFunc   // ends this boot
@@ -42,8 +45,13 @@ type processHost struct {
 }
 
 func (s *Sim) newProcessHost(srv *server, plan hostFaults) *processHost {
+	volumes := map[int64]string{}
+	for _, id := range srv.Volumes {
+		volumes[id] = s.volumeFile(id)
+	}
 	return &processHost{
-		sim: s, id: srv.ID, name: srv.Name, addr: srv.PublicNet.IPv4.IP, user: srv.UserData, fresh: !srv.Booted, phase: "booting", procs: make(map[string]*child.Process),
+		volumes: volumes,
+		sim:     s, id: srv.ID, name: srv.Name, addr: srv.PublicNet.IPv4.IP, user: srv.UserData, fresh: !srv.Booted, phase: "booting", procs: make(map[string]*child.Process),
 		dir: s.hostDir(srv.ID), log: s.log.With(zap.String("host", srv.Name), zap.Int64("id", srv.ID)), plan: plan,
 	}
 }
@@ -123,9 +131,46 @@ func (h *processHost) say(line string) { sayTo(h.consoleFile(), line) }
 
 func (h *processHost) consoleFile() string { return filepath.Join(h.dir, consoleName) }
 
-// The disk of a light host is a directory, and nobody looks at its volumes.
-func (*processHost) attach(int64, string) error { return nil }
-func (*processHost) detach(int64) error         { return nil }
+// A volume of a light host is a directory beside the file that is the volume of a machine;
+// its agent takes a directory for a device, on hosts that are directories themselves.
+func (h *processHost) attach(id int64, file string) error {
+	dir, err := filepath.Abs(strings.TrimSuffix(file, ".img"))
+	if err != nil {
+		return err
+	}
+	link := h.volumeLink(id)
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.MkdirAll(filepath.Dir(link), 0o755)); err != nil {
+		return err
+	}
+	if err := os.Symlink(dir, link); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+func (h *processHost) detach(id int64) error {
+	if err := os.Remove(h.volumeLink(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// plugVolumes makes the devices be those of the attached volumes.
+func (h *processHost) plugVolumes() error {
+	if err := os.RemoveAll(filepath.Dir(h.volumeLink(0))); err != nil {
+		return err
+	}
+	for id, file := range h.volumes {
+		if err := h.attach(id, file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *processHost) volumeLink(id int64) string {
+	return filepath.Join(h.root(), wire.VolumeDevice(fmt.Sprint(id)))
+}
 
 // Its address stands for the public one; private ones are in the provider's answers alone.
 func (*processHost) connect(privateNIC) error        { return nil }
@@ -154,6 +199,9 @@ func (h *processHost) setPhase(p string) {
 // live is a machine's life: cloud-init once, then the agent for as long as the
 // machine runs.
 func (h *processHost) live(ctx context.Context) error {
+	if err := h.plugVolumes(); err != nil {
+		return err
+	}
 	if h.plan.noCloudInit {
 		h.setPhase("running without cloud-init")
 		return nil

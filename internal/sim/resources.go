@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"strconv"
 	"time"
 
@@ -92,6 +93,7 @@ func (s *Sim) deleteVolume(r *http.Request) (int, any, error) {
 	}
 	delete(s.st.Volumes, v.ID)
 	_ = os.Remove(s.volumeFile(v.ID))
+	_ = os.RemoveAll(strings.TrimSuffix(s.volumeFile(v.ID), ".img"))
 	s.st.close("volume", v.ID)
 	return 204, nil, nil
 }
@@ -129,6 +131,9 @@ func (s *Sim) volumeAction(r *http.Request) (int, any, error) {
 		if v.Server != nil {
 			return 0, nil, &apiError{status: 422, code: "volume_already_attached", message: "volume is already attached"}
 		}
+		if len(srv.Volumes) >= maxServerVolumes {
+			return 0, nil, &apiError{status: 403, code: "resource_limit_exceeded", message: "server has reached its limit of 16 volumes"}
+		}
 		if srv.Location.Name != v.Location.Name {
 			return 0, nil, invalid("server is in another location", "server")
 		}
@@ -153,6 +158,10 @@ func (s *Sim) volumeAction(r *http.Request) (int, any, error) {
 			if err := os.Truncate(s.volumeFile(v.ID), int64(req.Size)<<30); err != nil {
 				return 0, nil, err
 			}
+			// A running machine learns of it, as the provider's does.
+			if err := growLoops(s.volumeFile(v.ID)); err != nil {
+				return 0, nil, err
+			}
 		}
 		v.Size = req.Size
 	default:
@@ -160,6 +169,9 @@ func (s *Sim) volumeAction(r *http.Request) (int, any, error) {
 	}
 	return 201, map[string]any{"action": s.act(r.PathValue("verb")+"_volume", s.cfg.Profile.Action/4, nil, schema.ActionResourceReference{ID: v.ID, Type: "volume"})}, nil
 }
+
+// maxServerVolumes is the provider's limit (github.com/hetznercloud/csi-driver/issues/197).
+const maxServerVolumes = 16
 
 // Firewalls.
 

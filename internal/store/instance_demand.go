@@ -39,6 +39,7 @@ const sqlInstanceDemand = `
 SELECT now() AS at, g.wanted, g.group_id, g.org_id, g.memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings) AS memory_bytes, g.cpu_request, g.disk_request_bytes AS disk_bytes,
     jsonb_build_object('require', g.require_tags, 'disallow', g.disallow_tags) AS "constraint",
     ARRAY(SELECT DISTINCT v.location FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id WHERE a.group_id = g.group_id AND a.deleted_at IS NULL ORDER BY 1) AS locations,
+    (SELECT count(*) FROM volume_attachments a WHERE a.group_id = g.group_id AND a.deleted_at IS NULL)::int AS volumes,
     ARRAY(SELECT p.value FROM jsonb_array_elements_text(COALESCE(g.spec -> 'volumes', '[]')) p
         WHERE NOT EXISTS (SELECT FROM volume_attachments a WHERE a.group_id = g.group_id AND a.deleted_at IS NULL AND a.mount_path = p.value) ORDER BY 1) AS missing
 FROM process_groups g WHERE g.group_id = ANY ($1)`

@@ -353,6 +353,21 @@ func (s *Store) AttachedTo(ctx context.Context, attachmentID string, serverID pr
 	return failed("attachment "+attachmentID, err)
 }
 
+// WithGroupVolumes runs f while no other process does for the same group.
+func (s *Store) WithGroupVolumes(ctx context.Context, groupID prego.GroupID, f func(context.Context) error) (done bool, err error) {
+	return s.exclusively(ctx, "prego/group-volumes/"+string(groupID), f)
+}
+
+const sqlGroupIdle = `
+SELECT NOT EXISTS (SELECT FROM instances WHERE group_id = $1 AND state <> 'stopped')
+    AND COALESCE((SELECT replicas = 0 OR deleted_at IS NOT NULL FROM process_groups WHERE group_id = $1), true)`
+
+// GroupIdle tells whether a group runs nothing and is not to.
+func (s *Store) GroupIdle(ctx context.Context, groupID prego.GroupID) (bool, error) {
+	idle, err := value[bool](ctx, s.pool, sqlGroupIdle, groupID)
+	return idle, failed(string("is "+groupID+" idle"), err)
+}
+
 const sqlOrgNames = `
 SELECT 'primary_ip' AS kind, name FROM ipv4_allocations WHERE provider = $1 AND deleted_at IS NULL
 UNION ALL SELECT 'volume', provider_name FROM volumes WHERE provider = $1 AND deleted_at IS NULL`

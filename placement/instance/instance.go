@@ -10,6 +10,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
 	"github.com/prego/prego/workload"
 )
 
@@ -27,6 +28,8 @@ type Server struct {
 	DiskBytes    int64          // capacity offered
 	DiskUsed     int64          // requested by instances
 	Groups       map[string]int // instances of each group
+	Volumes      int            // that it has or is about to have
+	GroupVolumes map[string]int // those of each group, among them
 	Kept         bool           // dedicated to a tenant, now or soon: the server, its shard or its pool
 }
 
@@ -38,6 +41,7 @@ type Request struct {
 	DiskBytes   int64 // 0 fits anywhere
 	Constraint  prego.Constraint
 	Locations   []string // of its volumes; must all be the server's
+	Volumes     int      // that it needs
 }
 
 // Decision says where an instance goes and why, as JSON.
@@ -65,13 +69,14 @@ var filters = []struct{ rejected, code string }{
 	{"kept_for_tenants", workload.ReasonNoNodesActive},
 	{"not_active", workload.ReasonNoNodesActive},
 	{"volume_locality", workload.ReasonVolumeLocality},
+	{"volume_slots", workload.ReasonNoVolumeSlots},
 	{"memory", workload.ReasonNoCapacityMemory},
 	{"disk", workload.ReasonNoCapacityDisk},
 }
 
 // Place decides where an instance goes. A server must satisfy the constraint, not be
-// dedicated to a tenant, be active, be at the location of the volumes, and have the
-// memory and disk, which are hard limits. Of those it takes the one where the group is
+// dedicated to a tenant, be active, be at the location of the volumes, be able to have them
+// all attached, and have the memory and disk, which are hard limits. Of those it takes the one where the group is
 // sparsest, at the location and on the server, then the one with the fewest instances of
 // the group, then with the lowest share of CPU requested, then by id. The order of
 // servers does not matter.
@@ -135,10 +140,12 @@ func instanceStage(r Request, s *Server) int {
 		return 2
 	case slices.ContainsFunc(r.Locations, func(l string) bool { return l != s.Location }):
 		return 3
-	case s.MemoryBytes-s.MemoryUsed < r.MemoryBytes:
+	case r.Volumes > 0 && s.Volumes-s.GroupVolumes[string(r.GroupID)]+r.Volumes > server.MaxServerVolumes:
 		return 4
-	case r.DiskBytes > 0 && s.DiskBytes-s.DiskUsed < r.DiskBytes:
+	case s.MemoryBytes-s.MemoryUsed < r.MemoryBytes:
 		return 5
+	case r.DiskBytes > 0 && s.DiskBytes-s.DiskUsed < r.DiskBytes:
+		return 6
 	}
 	return len(filters)
 }

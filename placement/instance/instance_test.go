@@ -10,6 +10,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/instance"
+	"github.com/prego/prego/workload"
 )
 
 func instanceServer(id prego.ServerID, change func(*instance.Server)) instance.Server {
@@ -171,4 +172,20 @@ func TestGroupsSpreadOverLocations(t *testing.T) {
 		}
 		require.Equal(t, "l0", instance.Place(instance.Request{GroupID: "g", MemoryBytes: 10}, servers).Location)
 	})
+}
+
+// TestAServerHasSixteenVolumes: what the group itself has there is not counted twice.
+func TestAServerHasSixteenVolumes(t *testing.T) {
+	t.Parallel()
+	s := instance.Server{ServerID: "s-1", Location: "fsn1", Active: true, MemoryBytes: 1 << 30, Volumes: 15}
+	r := instance.Request{GroupID: "grp-a", MemoryBytes: 1, Locations: []string{"fsn1"}, Volumes: 1}
+	require.Equal(t, prego.ServerID("s-1"), instance.Place(r, []instance.Server{s}).ServerID)
+	r.Volumes = 2
+	d := instance.Place(r, []instance.Server{s})
+	require.Empty(t, d.ServerID)
+	require.Equal(t, []any{workload.ReasonNoVolumeSlots, 1}, []any{d.Code, d.RejectedCounts["volume_slots"]})
+	s.Volumes, s.GroupVolumes = 16, map[string]int{"grp-a": 2}
+	require.Equal(t, prego.ServerID("s-1"), instance.Place(r, []instance.Server{s}).ServerID, "they are there already")
+	r.Volumes, r.GroupID = 0, "grp-b"
+	require.Equal(t, prego.ServerID("s-1"), instance.Place(r, []instance.Server{s}).ServerID, "it needs none")
 }
