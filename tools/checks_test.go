@@ -358,3 +358,41 @@ func registered(calls map[string]string) string {
 	}
 	return b.String()
 }
+
+// shares matches code with goroutines, or with state that is made for several.
+var shares = regexp.MustCompile(`(?m)^\s*go (func\(|\w+(\.\w+)*\()|\.Go\(func|\bsync\.(Mutex|RWMutex|Map|WaitGroup)\b|\batomic\.|errgroup\.`)
+
+// withoutRace are packages that share state and are tested without the race detector.
+var withoutRace = map[string]string{
+	"cmd/prego":          "its tests read files; what it wires runs in internal/e2e",
+	"cmd/prego-agent":    "it has no tests; agent runs its program",
+	"internal/pgtest":    "it has no tests, and runs in those of internal/store",
+	"internal/telemetry": "it has no tests",
+	"tools/mutate":       "it is a tool, whose only lock guards its output",
+}
+
+// TestWhatSharesStateRunsWithTheRaceDetector: the Makefile's list is complete.
+func TestWhatSharesStateRunsWithTheRaceDetector(t *testing.T) {
+	t.Parallel()
+	list := regexp.MustCompile(`(?m)^RACE := ((?:.*\\\n)*.*)$`).FindStringSubmatch(read(t, "../Makefile"))
+	require.NotNil(t, list)
+	race := strings.Fields(strings.ReplaceAll(list[1], "\\\n", " "))
+	out, err := run(t, "..", "go", "list", "-f", `{{$d := .ImportPath}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}`, "./...")
+	require.NoError(t, err, out)
+	found := map[string]bool{}
+	for file := range strings.FieldsSeq(out) {
+		file = strings.TrimPrefix(file, "github.com/prego/prego/")
+		if shares.MatchString(read(t, filepath.Join("..", file))) {
+			found[filepath.Dir(file)] = true
+		}
+	}
+	for dir := range found {
+		require.NotEqual(t, withoutRace[dir] != "", slices.Contains(race, "./"+dir), "%s: either RACE in the Makefile names it, or withoutRace says why not", dir)
+	}
+	for _, dir := range race {
+		require.True(t, found[strings.TrimPrefix(dir, "./")], "%s shares nothing that a race could be about", dir)
+	}
+	for dir := range withoutRace {
+		require.True(t, found[dir], "%s shares nothing", dir)
+	}
+}

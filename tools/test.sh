@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs go test for the packages in PACKAGES; arguments are go test's. A test that fails is
+# Runs go test for the packages in PACKAGES; arguments are go test's, after TESTFLAGS. A test that fails is
 # run once more by itself, unless more than three failed or the race detector found
 # something. One that passes then is flaky: its first failure is printed like any other,
 # and its name once more at the end, since it is a defect to mend.
@@ -10,7 +10,7 @@ trap 'rm -f "$flaky"' EXIT
 status=0
 "$GOTESTSUM" --format "${FORMAT:-standard-quiet}" --hide-summary skipped \
 	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-abort-on-data-race --rerun-fails-report "$flaky" \
-	--packages "$PACKAGES" -- "$@" || status=$?
+	--packages "$PACKAGES" -- ${TESTFLAGS:-} "$@" || status=$?
 if [ "$status" = 0 ] && [ -s "$flaky" ]; then
 	echo "FLAKY, passed only when run again:"
 	cat "$flaky"
