@@ -15,6 +15,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/deep"
 	"github.com/prego/prego/server"
 )
 
@@ -307,7 +308,7 @@ func TestPagingMeetsEachServerOnce(t *testing.T) {
 	_, err := b.pool.Exec(ctx, `UPDATE servers SET created_at = date_trunc('second', now()) - interval '1 hour' WHERE server_id < 's-040'`)
 	require.NoError(t, err)
 	n := 57
-	rapid.Check(t, func(rt *rapid.T) {
+	deep.Check(t, 12, func(rt *rapid.T) {
 		limit := rapid.IntRange(1, 60).Draw(rt, "limit")
 		grow := rapid.Bool().Draw(rt, "grow")
 		seen := map[string]int{}

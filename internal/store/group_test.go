@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/internal/deep"
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
@@ -109,7 +110,7 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 	t.Parallel()
 	base := groupBundle(t)
 	n, ids := 0, 0
-	rapid.Check(t, func(t *rapid.T) {
+	deep.Check(t, 30, func(t *rapid.T) {
 		ctx := context.Background()
 		s := base
 		n++

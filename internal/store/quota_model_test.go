@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/internal/deep"
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
@@ -506,7 +507,7 @@ func TestQuotasAgreeWithAPlainModel(t *testing.T) {
 		_, err := s.pool.Exec(ctx, sql)
 		require.NoError(t, err)
 	}
-	rapid.Check(t, func(rt *rapid.T) {
+	deep.Check(t, 30, func(rt *rapid.T) {
 		d := &driven{t: rt, s: s, org: fmt.Sprintf("o%d", modelRun.Add(1)), plainModel: &plainModel{
 			tiers: tiers, tier: prego.TierPaid, own: map[quota.Dimension]float64{}, apps: map[string]bool{}, envs: map[string]string{}, tenants: map[string]*plainTenant{},
 			instances: map[string]*plainInstance{}, volumes: map[string]float64{}, routes: map[string]plainRoute{}, addresses: map[string]bool{}, attached: map[string]bool{},

@@ -1,0 +1,42 @@
+// Package deep says how much a randomized test tries: in `make test` enough to catch the
+// mistakes that it was written for, in `make test-deep` PREGO_TEST_DEEP times as much.
+package deep
+
+import (
+	"os"
+	"strconv"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// Times is n, multiplied by PREGO_TEST_DEEP where that is set.
+func Times(n int) int {
+	if by, err := strconv.Atoi(os.Getenv("PREGO_TEST_DEEP")); err == nil && by > 1 {
+		return n * by
+	}
+	return n
+}
+
+// Check is rapid.Check for a property whose cases are expensive, because each asks a
+// database or a process: it tries n of them, where rapid would try 100. More than
+// -rapid.checks are never tried.
+func Check(t *testing.T, n int, property func(*rapid.T)) {
+	t.Helper()
+	t.Logf("%d cases", check(n, property, func(p func(*rapid.T)) { t.Helper(); rapid.Check(t, p) }))
+}
+
+func check(n int, property func(*rapid.T), run func(func(*rapid.T))) (tried int) {
+	unclear := false // a case failed, or was given up: rapid plays it again, and must find the same
+	run(func(t *rapid.T) {
+		if tried >= Times(n) && !unclear {
+			return
+		}
+		tried++
+		ended := false
+		defer func() { unclear = unclear || !ended || t.Failed() }()
+		property(t)
+		ended = true
+	})
+	return tried
+}

@@ -1,0 +1,44 @@
+package deep
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestTimes(t *testing.T) {
+	t.Setenv("PREGO_TEST_DEEP", "")
+	require.Equal(t, 7, Times(7))
+	t.Setenv("PREGO_TEST_DEEP", "20")
+	require.Equal(t, 140, Times(7))
+	t.Setenv("PREGO_TEST_DEEP", "much")
+	require.Equal(t, 7, Times(7))
+}
+
+func TestAPropertyIsTriedAsOftenAsWanted(t *testing.T) {
+	t.Setenv("PREGO_TEST_DEEP", "")
+	cases := 0
+	Check(t, 7, func(t *rapid.T) {
+		rapid.Int().Draw(t, "n")
+		cases++
+	})
+	require.Equal(t, 7, cases)
+	t.Setenv("PREGO_TEST_DEEP", "5")
+	Check(t, 7, func(*rapid.T) { cases++ })
+	require.Equal(t, 7+35, cases)
+}
+
+// TestAFailureIsPlayedAgain: what failed once is never passed over, or rapid could not make
+// it smaller.
+func TestAFailureIsPlayedAgain(t *testing.T) {
+	t.Setenv("PREGO_TEST_DEEP", "")
+	rapid.Check(t, func(outer *rapid.T) {
+		tried := check(2, func(*rapid.T) { panic("wrong") }, func(p func(*rapid.T)) {
+			for range 5 {
+				require.PanicsWithValue(t, "wrong", func() { p(outer) })
+			}
+		})
+		require.Equal(t, 5, tried)
+	})
+}
