@@ -59,6 +59,10 @@ func (w Worker) Stop() {
 	wg.Wait()
 }
 
+// Identify names the program in the reset points of runs. Without it each start of a worker
+// reads and hashes its whole program, which takes as long as all the rest of it.
+func Identify(version string) { worker.SetBinaryChecksum(version) }
+
 // New creates a worker with every workflow and activity registered, those of more, too; the
 // caller runs it.
 func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Reconciler, tenants *activities.Tenants, actions *activities.FleetActions, org *activities.OrgResources, backups *activities.Backups, groups *activities.Groups, catalogs *activities.Catalogs, images *activities.Images, more ...any) (Worker, error) {

@@ -200,6 +200,9 @@ func runWorker(ctx context.Context, queues []string) error {
 	servers.Capacity = activities.ServerFree(groups)
 	edges := newEdges(p)
 	groups.Drained, tenants.Drained = activities.DrainEdges(edges), activities.DrainEdges(edges)
+	if version != "dev" {
+		worker.Identify(version)
+	}
 	w, err := worker.New(runs.Temporal, worker.Options{
 		TaskQueue: p.cfg.Temporal.TaskQueue, Queues: served, StopTimeout: p.cfg.Worker.StopTimeout,
 		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: p.cfg.Worker.SweepConcurrency},
