@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -94,6 +95,8 @@ func TestCreateIsIdempotentOnTheServerID(t *testing.T) {
 
 func TestCreateAnswersOfUnknownOutcomeEndWithOneServer(t *testing.T) {
 	t.Parallel()
+	c := newCell(t, options{})
+	n := 0
 	for name, fault := range map[string]sim.Fault{
 		"5xx twice":            {Kind: "http", Method: "POST", Path: "/v1/servers", Action: "respond", Status: 503, Code: "unavailable", Times: 2},
 		"commit then 504":      {Kind: "http", Method: "POST", Path: "/v1/servers", Action: "commit_then_respond", Status: 504, Code: "timeout", Times: 1},
@@ -104,17 +107,15 @@ func TestCreateAnswersOfUnknownOutcomeEndWithOneServer(t *testing.T) {
 		"no answer in time":    {Kind: "http", Method: "POST", Path: "/v1/servers", Action: "delay", DelayMS: 4000, Times: 1},
 		"rate limited":         {Kind: "http", Method: "POST", Path: "/v1/servers", Action: "respond", Status: 429, Code: "rate_limit_exceeded", Times: 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := newCell(t, options{})
-			c.inject(fault)
-			c.create("one", prego.RoleRedisPool, server.Spec{})
-			s := c.awaitStatus("one", server.Active)
-			require.Equal(t, 1, s.Attempt, "no new attempt was needed")
-			require.Len(t, c.billed("server"), 1)
-			require.Equal(t, 1, c.everBilled("server"))
-			c.settled()
-		})
+		n++
+		id := fmt.Sprintf("one-%d", n)
+		c.inject(fault)
+		c.create(id, prego.RoleRedisPool, server.Spec{})
+		s := c.awaitStatus(id, server.Active)
+		require.Equal(t, 1, s.Attempt, "%s: no new attempt was needed", name)
+		require.Len(t, c.billed("server"), n, name)
+		require.Equal(t, n, c.everBilled("server"), name)
+		c.settled()
 	}
 }
 
@@ -147,23 +148,7 @@ func TestBootFailuresAreDestroyedAndRetriedTwice(t *testing.T) {
 		if tc.soon {
 			timeouts = impatient(tc.reason)
 		}
-		t.Run(tc.fault+" always", func(t *testing.T) {
-			t.Parallel()
-			c := newCell(t, options{timeouts: timeouts})
-			c.inject(sim.Fault{Kind: tc.fault})
-			c.create("lost", prego.RoleRedisPool, server.Spec{})
-			s := c.awaitFailed("lost", tc.reason)
-			require.Contains(t, deref(s.StatusMessage), tc.says, "the cause is in the reason")
-			require.Equal(t, 3, s.Attempt)
-			require.Equal(t, 3, c.everBilled("server"))
-			require.Empty(t, c.sim.Ledger(true), "what failed is gone")
-			require.Equal(t, 3, count(s, server.StepAttemptDestroyed))
-			c.settled()
-			var live int
-			c.query(&live, `SELECT count(*) FROM server_bootstrap_tokens WHERE superseded_at IS NULL`)
-			require.Zero(t, live, "every token is revoked")
-		})
-		t.Run(tc.fault+" once", func(t *testing.T) {
+		t.Run(tc.fault, func(t *testing.T) {
 			t.Parallel()
 			c := newCell(t, options{timeouts: timeouts})
 			c.inject(sim.Fault{Kind: tc.fault, Times: 1})
@@ -171,7 +156,19 @@ func TestBootFailuresAreDestroyedAndRetriedTwice(t *testing.T) {
 			s := c.awaitStatus("found", server.Active)
 			require.Equal(t, 2, s.Attempt)
 			require.Len(t, c.billed("server"), 1)
+			require.Equal(t, 2, c.everBilled("server"))
 			c.settled()
+
+			c.inject(sim.Fault{Kind: tc.fault})
+			c.create("lost", prego.RoleRedisPool, server.Spec{})
+			s = c.awaitFailed("lost", tc.reason)
+			require.Contains(t, deref(s.StatusMessage), tc.says, "the cause is in the reason")
+			require.Equal(t, 3, s.Attempt)
+			require.Equal(t, 2+3, c.everBilled("server"))
+			require.Len(t, c.billed("server"), 1, "what failed is gone")
+			require.Equal(t, 3, count(s, server.StepAttemptDestroyed))
+			c.settled()
+			require.Zero(t, c.number(`SELECT count(*) FROM server_bootstrap_tokens WHERE server_id = $1 AND superseded_at IS NULL`, c.id("lost")), "every token is revoked")
 		})
 	}
 }
@@ -321,25 +318,23 @@ func TestExpiredTokenIsRefusedAndReplaced(t *testing.T) {
 
 func TestDeleteIsTakenAtAnyMoment(t *testing.T) {
 	t.Parallel()
+	c := newCell(t, options{sim: func(cfg *sim.Config) {
+		cfg.Profile = sim.Profile{Action: 300 * time.Millisecond, Boot: 200 * time.Millisecond, Stage: 100 * time.Millisecond, Restart: time.Second}
+	}})
 	for _, step := range []server.Step{server.StepRequested, server.StepCreateIntended, server.StepServerCreated, server.StepHandshake, server.StepActive} {
-		t.Run(string(step), func(t *testing.T) {
-			t.Parallel()
-			c := newCell(t, options{sim: func(cfg *sim.Config) {
-				cfg.Profile = sim.Profile{Action: 300 * time.Millisecond, Boot: 200 * time.Millisecond, Stage: 100 * time.Millisecond, Restart: time.Second}
-			}})
-			c.create("gone", prego.RoleApp, server.Spec{})
-			c.await("gone", string(step), func(s api.Server) bool { return count(s, step) > 0 })
-			for range 2 { // a repetition is the same request
-				status, body := c.request(http.MethodDelete, "/v1/servers/"+c.id("gone"), nil)
-				require.Equal(t, http.StatusAccepted, status, "%s", body)
-			}
-			s := c.awaitStatus("gone", server.Terminated)
-			require.Zero(t, count(s, server.StepFailed))
-			require.Empty(t, c.sim.Ledger(true))
-			c.settled()
-			status, body := c.request(http.MethodDelete, "/v1/servers/"+c.id("gone"), nil)
+		id := "gone-at-" + strings.ReplaceAll(string(step), "_", "-")
+		c.create(id, prego.RoleApp, server.Spec{})
+		c.await(id, string(step), func(s api.Server) bool { return count(s, step) > 0 })
+		for range 2 { // a repetition is the same request
+			status, body := c.request(http.MethodDelete, "/v1/servers/"+c.id(id), nil)
 			require.Equal(t, http.StatusAccepted, status, "%s", body)
-		})
+		}
+		s := c.awaitStatus(id, server.Terminated)
+		require.Zero(t, count(s, server.StepFailed), step)
+		require.Empty(t, c.sim.Ledger(true), step)
+		c.settled()
+		status, body := c.request(http.MethodDelete, "/v1/servers/"+c.id(id), nil)
+		require.Equal(t, http.StatusAccepted, status, "%s", body)
 	}
 }
 

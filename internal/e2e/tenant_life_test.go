@@ -2,11 +2,11 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -315,33 +315,20 @@ func TestCancelAtEveryStep(t *testing.T) {
 // effect on a tenant's way: another one finishes, and everything happened once.
 func TestWorkerDiesBetweenAnyTwoSteps(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		point string
-		vars  map[string]string
-		plain bool // without apps: all of its site is one group of commands
+	for name, tc := range map[string]struct {
+		points []string // of one tenant each, one after the other
+		fleet  bool     // servers and sites are there before
+		vars   map[string]string
+		plain  bool // without apps: all of its site is one group of commands
 	}{
-		{"place/decided", sharedVars(), false},
-		{"place/recorded", sharedVars(), false},
-		{"site/start", sharedVars(), false},
-		{"site/made", sharedVars(), false},
-		{"site/configured", sharedVars(), false},
-		{"apps/installed", sharedVars(), false},
-		{"site/opened", sharedVars(), false},
-		{"tenant_activate/start", sharedVars(), false},
-		{"tenant_activate/done", sharedVars(), false},
-		{"commands/promote-site", sharedVars(), true},
-		{"commands/configure", sharedVars(), true},
-		{"site/opened", sharedVars(), true},
-		{"tenant_activate/done", sharedVars(), true},
-		{"build/made", sharedVars(), false},
-		{"own_server/requested", tenantVars(nil), false},
-		{"scale_out/requested", sharedVars(), false},
+		"placing":           {[]string{"place/decided", "place/recorded", "site/start"}, true, sharedVars(), false},
+		"configuring":       {[]string{"site/made", "site/configured", "apps/installed"}, true, sharedVars(), false},
+		"activating":        {[]string{"site/opened", "tenant_activate/start", "tenant_activate/done"}, true, sharedVars(), false},
+		"without apps":      {[]string{"commands/promote-site", "commands/configure", "site/opened", "tenant_activate/done"}, true, sharedVars(), true},
+		"building a site":   {[]string{"build/made"}, false, sharedVars(), false},
+		"building a server": {[]string{"own_server/requested"}, false, tenantVars(nil), false},
+		"scaling out":       {[]string{"scale_out/requested"}, false, sharedVars(), false},
 	} {
-		name := strings.ReplaceAll(tc.point, "/", " ")
-		installed, apps := `["frappe", "erpnext"]`, []string{"erpnext"}
-		if tc.plain {
-			name, installed, apps = name+" without apps", `["frappe"]`, nil
-		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			crash := filepath.Join(t.TempDir(), "crash")
@@ -349,34 +336,42 @@ func TestWorkerDiesBetweenAnyTwoSteps(t *testing.T) {
 			maps.Copy(vars, tc.vars)
 			c := newCell(t, options{vars: vars})
 			c.org("acme", "")
-			build, own, scale := tc.point == "build/made", tc.point == "own_server/requested", tc.point == "scale_out/requested"
-			if !own && !scale && !build {
+			if tc.fleet {
 				c.sharedFleet(3)
 			}
-			require.NoError(t, os.WriteFile(crash, []byte(tc.point), 0o600))
-			if build {
-				for id, role := range map[string]prego.Role{"app": prego.RoleApp, "db": prego.RoleDBShard, "redis": prego.RoleRedisPool} {
-					c.create(id, role, server.Spec{})
+			for i, point := range tc.points {
+				if tc.fleet {
+					c.awaitSites(c.id("app"), 1)
 				}
-			}
-			id := c.tenant("alpha", prego.PlanStarter, func(m map[string]any) {
-				if apps != nil {
-					m["apps"] = apps
+				require.NoError(t, os.WriteFile(crash, []byte(point), 0o600))
+				if point == "build/made" {
+					for id, role := range map[string]prego.Role{"app": prego.RoleApp, "db": prego.RoleDBShard, "redis": prego.RoleRedisPool} {
+						c.create(id, role, server.Spec{})
+					}
 				}
-			})
-			require.Eventually(t, func() bool { _, err := os.Stat(crash + ".hit"); return err == nil }, patience, 20*time.Millisecond, "the point is reached")
-			c.kill("worker")
-			c.start("worker")
-			tn := c.settledTenant(id, tenant.Active)
-			require.Equal(t, 1, c.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, id))
-			has := inMariaDB[string](c, tn.Allocation.AppServerId, "SELECT defvalue FROM `"+tn.Allocation.DatabaseName+"`.tabDefaultValue WHERE parent = '__global' AND defkey = 'installed_apps'")
-			require.JSONEq(t, installed, has, "installed once")
-			require.True(t, c.scheduler(tn.Allocation.AppServerId, tn.Allocation.DatabaseName))
-			if own || scale {
-				require.LessOrEqual(t, c.everBilled("server"), 3)
+				installed, apps := `["frappe", "erpnext"]`, []string{"erpnext"}
+				if tc.plain {
+					installed, apps = `["frappe"]`, nil
+				}
+				id := c.tenant(fmt.Sprintf("alpha%d", i), prego.PlanStarter, func(m map[string]any) {
+					if apps != nil {
+						m["apps"] = apps
+					}
+				})
+				require.Eventually(t, func() bool { return os.Remove(crash+".hit") == nil }, patience, 20*time.Millisecond, "%s is reached", point)
+				c.kill("worker")
+				c.start("worker")
+				tn := c.settledTenant(id, tenant.Active)
+				require.Equal(t, 1, c.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, id), point)
+				has := inMariaDB[string](c, tn.Allocation.AppServerId, "SELECT defvalue FROM `"+tn.Allocation.DatabaseName+"`.tabDefaultValue WHERE parent = '__global' AND defkey = 'installed_apps'")
+				require.JSONEq(t, installed, has, "%s: installed once", point)
+				require.True(t, c.scheduler(tn.Allocation.AppServerId, tn.Allocation.DatabaseName), point)
+				if !tc.fleet && point != "build/made" {
+					require.LessOrEqual(t, c.everBilled("server"), 3)
+				}
+				c.counted()
+				c.settled()
 			}
-			c.counted()
-			c.settled()
 		})
 	}
 }
