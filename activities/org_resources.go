@@ -14,6 +14,7 @@ import (
 
 // OrgResourceStore is the part of Postgres that holds orgs' addresses and volumes.
 type OrgResourceStore interface {
+	AddressStore
 	IPv4Run(ctx context.Context, id string) (a workload.IPv4Allocation, ok bool, err error)
 	IPv4Made(ctx context.Context, a workload.IPv4Allocation, providerID, address string) error
 	IPv4Waits(ctx context.Context, id string, reason prego.Reason, message string, failed bool) error
@@ -43,7 +44,9 @@ type OrgResourceStore interface {
 // OrgInfra is the part of a cloud that orgs' resources use. Every error that it returns
 // is a *server.InfraError.
 type OrgInfra interface {
-	EnsurePrimaryIP(ctx context.Context, p server.PrimaryIPParams) (id, address string, err error)
+	EnsureFloatingIP(ctx context.Context, p server.FloatingIPParams) (id, address string, err error)
+	// AssignFloatingIP has an address routed to a server, and to no other one.
+	AssignFloatingIP(ctx context.Context, addressID string, serverID prego.ServerID) error
 	EnsureVolume(ctx context.Context, p server.VolumeParams) (string, error)
 	FindNamed(ctx context.Context, kind server.ResourceKind, name string) (id string, err error)
 	AttachVolume(ctx context.Context, volumeID prego.VolumeID, serverID prego.ServerID) error
@@ -81,7 +84,8 @@ func (a *OrgResources) hook(point string) {
 	}
 }
 
-// OrgResourceRef names an address or a volume: Kind is primary_ip or volume.
+// OrgResourceRef names an address or a volume: Kind is volume, or primary_ip for an address
+// of whatever kind.
 type OrgResourceRef struct {
 	Kind server.ResourceKind `json:"kind"`
 	ID   string              `json:"id"`
@@ -89,6 +93,7 @@ type OrgResourceRef struct {
 
 // orgResource is what addresses and volumes have in common.
 type orgResource struct {
+	kind                            server.ResourceKind // at the provider
 	org, name, location, providerID string
 	provider                        prego.InfraProviderID
 	status                          workload.ResourceStatus
@@ -100,11 +105,11 @@ func (a *OrgResources) read(ctx context.Context, ref OrgResourceRef) (r orgResou
 	switch ref.Kind {
 	case server.ResourcePrimaryIP:
 		v, ok, err := a.Store.IPv4Run(ctx, ref.ID)
-		return orgResource{org: string(v.OrgID), name: v.Name, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, address: v}, ok, err
+		return orgResource{kind: server.ResourceKind(v.Kind), org: string(v.OrgID), name: v.Name, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, address: v}, ok, err
 	case server.ResourceVolume:
 		v, ok, err := a.Store.VolumeRun(ctx, ref.ID)
-		return orgResource{org: string(v.OrgID), name: v.ProviderName, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, volume: v}, ok, err
-	case server.ResourceServer, server.ResourceFirewall, server.ResourcePlacementGroup:
+		return orgResource{kind: ref.Kind, org: string(v.OrgID), name: v.ProviderName, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, volume: v}, ok, err
+	case server.ResourceServer, server.ResourceFirewall, server.ResourcePlacementGroup, server.ResourceFloatingIP:
 	}
 	return r, false, permanentError(ErrTypePermanent, "orgs own no "+string(ref.Kind), nil)
 }
@@ -121,6 +126,7 @@ func (a *OrgResources) infra(id prego.InfraProviderID) (OrgInfra, error) {
 type OrgResourcePlan struct {
 	OrgID  prego.OrgID             `json:"org_id,omitempty"`
 	Status workload.ResourceStatus `json:"status,omitempty"` // "" once it is deleted
+	Move   bool                    `json:"move,omitempty"`   // a ready address is to be on another edge
 	Left   int                     `json:"left,omitempty"`   // ended attachments that are still to be detached
 	Wait   time.Duration           `json:"wait"`
 	Poll   time.Duration           `json:"poll"`
@@ -128,7 +134,7 @@ type OrgResourcePlan struct {
 
 // Settled reports whether there is nothing to do.
 func (p OrgResourcePlan) Settled() bool {
-	return p.Left == 0 && p.Status != workload.ResourcePending && p.Status != workload.ResourceReleasing
+	return p.Left == 0 && !p.Move && p.Status != workload.ResourcePending && p.Status != workload.ResourceReleasing
 }
 
 // PlanOrgResource reads the resource's row.
@@ -139,6 +145,13 @@ func (a *OrgResources) PlanOrgResource(ctx context.Context, ref OrgResourceRef) 
 		return out, err
 	}
 	out.OrgID, out.Status = prego.OrgID(r.org), r.status
+	if ref.Kind == server.ResourcePrimaryIP && r.status == workload.ResourceReady {
+		home, err := a.Store.AddressHome(ctx, ref.ID)
+		if err != nil {
+			return out, err
+		}
+		out.Move = home.Moves()
+	}
 	if ref.Kind == server.ResourceVolume {
 		left, err := a.Store.LeftAttached(ctx, prego.VolumeID(ref.ID))
 		if err != nil {
@@ -163,20 +176,20 @@ func (a *OrgResources) MakeOrgResource(ctx context.Context, ref OrgResourceRef) 
 		return err
 	}
 	a.hook("org_resource/start")
-	if err := a.Store.Intend(ctx, r.provider, "", 0, server.ResourceIntent{Kind: ref.Kind, Name: r.name}); err != nil {
+	if err := a.Store.Intend(ctx, r.provider, "", 0, server.ResourceIntent{Kind: r.kind, Name: r.name}); err != nil {
 		return err
 	}
 	a.hook("org_resource/intended")
 	var id, address string
 	if ref.Kind == server.ResourcePrimaryIP {
-		id, address, err = infra.EnsurePrimaryIP(ctx, server.PrimaryIPParams{Environment: a.Environment, OrgID: prego.OrgID(r.org), Name: r.name, Location: r.location})
+		id, address, err = infra.EnsureFloatingIP(ctx, server.FloatingIPParams{Environment: a.Environment, OrgID: prego.OrgID(r.org), Name: r.name, Location: r.location})
 	} else {
 		id, err = infra.EnsureVolume(ctx, server.VolumeParams{Environment: a.Environment, OrgID: prego.OrgID(r.org), Name: r.name, Location: r.location, GB: r.volume.GB()})
 	}
 	if err != nil {
 		var refusal *server.InfraError
 		if errors.As(err, &refusal) && isDefinite(refusal.Class) {
-			if err := a.Store.IntentWithdrawn(ctx, r.provider, ref.Kind, r.name); err != nil {
+			if err := a.Store.IntentWithdrawn(ctx, r.provider, r.kind, r.name); err != nil {
 				return err
 			}
 		}
@@ -225,17 +238,25 @@ func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRe
 	if err != nil {
 		return err
 	}
-	if err := a.Store.ReleasingNamed(ctx, r.provider, ref.Kind, r.name); err != nil {
+	if err := a.Store.ReleasingNamed(ctx, r.provider, r.kind, r.name); err != nil {
 		return err
 	}
 	a.hook("org_release/start")
+	if s := r.address.ServerID; s != "" {
+		if err := a.Store.AddressLeaves(ctx, ref.ID); err != nil {
+			return err
+		}
+		if err := a.leaveEdge(ctx, s, r.address); err != nil {
+			return err
+		}
+	}
 	if r.providerID == "" { // the create call may have been cut off
-		if r.providerID, err = infra.FindNamed(ctx, ref.Kind, r.name); err != nil {
+		if r.providerID, err = infra.FindNamed(ctx, r.kind, r.name); err != nil {
 			return fromInfra(err)
 		}
 	}
 	if r.providerID != "" {
-		if err := infra.DeleteResource(ctx, ref.Kind, prego.ServerID(r.providerID)); err != nil {
+		if err := infra.DeleteResource(ctx, r.kind, prego.ServerID(r.providerID)); err != nil {
 			return fromInfra(err)
 		}
 	}

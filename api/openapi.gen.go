@@ -2678,6 +2678,14 @@ type IPv4 struct {
 	// Example: ipam_exhausted
 	Reason *string `json:"reason,omitempty"`
 
+	// Served Whether that edge has it; false while it moves, and while its region has no edge
+	Served *bool `json:"served,omitempty"`
+
+	// ServerId The edge that has the address, or is about to
+	//
+	// Example: edge-eu-1
+	ServerId *string `json:"server_id,omitempty"`
+
 	// Status State at the provider; counts towards the org's quota in every state but deleted
 	Status     ResourceStatus `json:"status"`
 	WorkflowId string         `json:"workflow_id"`

@@ -169,7 +169,7 @@ func matchesETag(header, etag string) bool {
 func ipv4View(a workload.IPv4Allocation) IPv4 {
 	return IPv4{
 		AllocationId: a.AllocationID, OrgId: string(a.OrgID), EnvId: string(a.EnvID), Status: a.Status, Reason: optional(string(a.Reason)), Message: optional(a.Message),
-		Address: optional(a.Address), Location: a.Location, WorkflowId: workload.AddressWorkflowID(a.AllocationID), CreatedBy: a.CreatedBy, CreatedAt: a.CreatedAt.UTC(),
+		Address: optional(a.Address), ServerId: optional(string(a.ServerID)), Served: new(a.Served), Location: a.Location, WorkflowId: workload.AddressWorkflowID(a.AllocationID), CreatedBy: a.CreatedBy, CreatedAt: a.CreatedAt.UTC(),
 	}
 }
 

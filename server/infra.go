@@ -17,6 +17,7 @@ const (
 	ResourceServer         ResourceKind = "server"
 	ResourceVolume         ResourceKind = "volume"
 	ResourcePrimaryIP      ResourceKind = "primary_ip"
+	ResourceFloatingIP     ResourceKind = "floating_ip"
 	ResourceFirewall       ResourceKind = "firewall"
 	ResourcePlacementGroup ResourceKind = "placement_group"
 	ResourceImage          ResourceKind = "image" // a snapshot of a server's disk
@@ -25,7 +26,7 @@ const (
 
 // ResourceKinds lists every kind in the order in which they can be deleted.
 func ResourceKinds() []ResourceKind {
-	return []ResourceKind{ResourceServer, ResourceVolume, ResourcePrimaryIP, ResourcePlacementGroup, ResourceFirewall, ResourceImage, ResourceNetwork}
+	return []ResourceKind{ResourceServer, ResourceVolume, ResourcePrimaryIP, ResourceFloatingIP, ResourcePlacementGroup, ResourceFirewall, ResourceImage, ResourceNetwork}
 }
 
 // ResourceState is the state of a resource row: intended is written before the create
@@ -192,8 +193,8 @@ type VolumeParams struct {
 	GB          int // 10 to 10,000
 }
 
-// PrimaryIPParams describe an IPv4 address of an org.
-type PrimaryIPParams struct {
+// FloatingIPParams describe an IPv4 address of an org.
+type FloatingIPParams struct {
 	Environment string
 	OrgID       prego.OrgID
 	Name        string

@@ -6,8 +6,12 @@ import (
 	"github.com/prego/prego"
 )
 
-// IPv4Allocation is the IPv4 add-on of an env: a primary IP at the provider.
+// IPv4Allocation is the IPv4 add-on of an env: a floating IP at the provider. Those of
+// earlier versions are primary IPs, which are on no server.
 type IPv4Allocation struct {
+	Kind         string         // floating_ip or primary_ip
+	ServerID     prego.ServerID // the edge that has it, or is about to; "" for none
+	Served       bool           // that edge has it
 	AllocationID string
 	OrgID        prego.OrgID
 	EnvID        prego.EnvID
@@ -22,6 +26,16 @@ type IPv4Allocation struct {
 	CreatedBy    string
 	CreatedAt    time.Time
 }
+
+// AddressHome is where a floating address is and where it is to be.
+type AddressHome struct {
+	ServerID prego.ServerID // the edge that has it, or is about to; "" for none
+	Served   bool           // it has it
+	Wanted   prego.ServerID // the edge that is to have it; "" if there is none
+}
+
+// Moves reports whether it is to be moved. Without an edge in use, it stays where it is.
+func (h AddressHome) Moves() bool { return h.Wanted != "" && (!h.Served || h.ServerID != h.Wanted) }
 
 // AddressWorkflowID is the id of the run that creates or releases an IPv4 address.
 func AddressWorkflowID(allocationID string) string { return addressPrefix + allocationID }

@@ -18,6 +18,7 @@ func newLooker(p *process, fleet *activities.Reconciler, tenants *activities.Ten
 			{Name: "tenants", Every: p.cfg.Tenants.SweepEvery, Do: activities.LookAtTenants(tenants)},
 			{Name: "fleet", Every: p.cfg.Tenants.SweepEvery, Do: activities.LookAtFleet(tenants)},
 			{Name: "groups", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtGroups(groups)},
+			{Name: "addresses", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtAddresses(fleet.Org)},
 			{Name: "storage", Every: p.cfg.Tenants.StorageSweep, Do: activities.LookAtStorage(tenants)},
 		},
 	}

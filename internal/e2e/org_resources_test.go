@@ -115,7 +115,7 @@ func TestEnableIPv4BeyondMaxIPv4AllocationsIsRejected(t *testing.T) {
 	one, group := c.workload("acme", prego.TierFree, "one")
 	two, _ := c.workload("acme", prego.TierFree, "two")
 	c.beyond(http.MethodPost, "/v1/envs/"+one+"/ipv4", nil, "max_ipv4_allocations", 0, 0, 1)
-	require.Zero(t, c.everBilled("primary_ip"))
+	require.Zero(t, c.everBilled("floating_ip"))
 	route := map[string]any{"group_id": group, "listener": "env_v4", "listen_port": 5432, "protocol": "tcp", "target_port": 5432}
 	var p api.Problem
 	c.send(http.MethodPost, "/v1/envs/"+one+"/routes", route, http.StatusConflict, &p)
@@ -127,7 +127,7 @@ func TestEnableIPv4BeyondMaxIPv4AllocationsIsRejected(t *testing.T) {
 	c.beyond(http.MethodPost, "/v1/envs/"+two+"/ipv4", nil, "max_ipv4_allocations", 1, 1, 1)
 	v := c.awaitIPv4(one, "ready", ready)
 	require.NotEmpty(t, deref(v.Address))
-	require.Len(t, c.billed("primary_ip"), 1)
+	require.Len(t, c.billed("floating_ip"), 1)
 
 	var r api.Route
 	c.post("/v1/envs/"+one+"/routes", route, http.StatusCreated, &r)
@@ -147,7 +147,7 @@ func TestEnableIPv4BeyondMaxIPv4AllocationsIsRejected(t *testing.T) {
 // waits for it, and gets it.
 func TestNoMoreAddressesIsNotTheOrgsFault(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{sim: func(cfg *sim.Config) { cfg.Limits.PrimaryIPs = 1 }})
+	c := newCell(t, options{sim: func(cfg *sim.Config) { cfg.Limits.FloatingIPs = 1 }})
 	one, _ := c.workload("acme", prego.TierPaid, "one")
 	two, _ := c.workload("acme", prego.TierPaid, "two")
 	c.post("/v1/envs/"+one+"/ipv4", nil, http.StatusAccepted, nil)
@@ -155,13 +155,13 @@ func TestNoMoreAddressesIsNotTheOrgsFault(t *testing.T) {
 	c.post("/v1/envs/"+two+"/ipv4", nil, http.StatusAccepted, nil)
 	v := c.awaitIPv4(two, "waiting", func(v api.IPv4) bool { return deref(v.Reason) != "" })
 	require.Equal(t, []any{"pending", "ipam_exhausted"}, []any{string(v.Status), deref(v.Reason)})
-	require.Contains(t, deref(v.Message), "primary IP limit exceeded")
+	require.Contains(t, deref(v.Message), "floating IP limit exceeded")
 	c.send(http.MethodDelete, "/v1/envs/"+one+"/ipv4", nil, http.StatusAccepted, nil)
 	v = c.awaitIPv4(two, "ready", ready)
 	require.Empty(t, deref(v.Reason))
 	keepHistory(t, c, "address-waited", v.WorkflowId)
 	c.awaitGone("/v1/envs/" + one + "/ipv4")
-	require.Equal(t, 2, c.everBilled("primary_ip"))
+	require.Equal(t, 2, c.everBilled("floating_ip"))
 	c.settled()
 }
 
@@ -178,7 +178,7 @@ func TestWhatOrgsOwnIsMadeOnce(t *testing.T) {
 			kind, path := "volume", "/v1/envs/"+env+"/ipv4"
 			make := func() { path = "/v1/volumes/" + c.volume("acme", "data", 10) }
 			if i%2 == 0 {
-				kind = "primary_ip"
+				kind = "floating_ip"
 				make = func() { c.post(path, nil, http.StatusAccepted, nil) }
 			}
 			survives := func() {
@@ -237,7 +237,7 @@ func TestReconcileKnowsWhatOrgsOwn(t *testing.T) {
 	c.awaitVolume(orphaned, "ready")
 	c.awaitVolume(kept, "ready")
 	require.Len(t, c.billed("volume"), 2)
-	require.Len(t, c.billed("primary_ip"), 1)
+	require.Len(t, c.billed("floating_ip"), 1)
 	c.send(http.MethodDelete, "/v1/volumes/"+lost, nil, http.StatusAccepted, nil)
 	c.awaitGone("/v1/volumes/" + lost)
 	c.settled()

@@ -12,34 +12,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// EnsurePrimaryIP finds or creates an unassigned IPv4 address, and returns the
-// provider's id and the address.
-func (p *Provider) EnsurePrimaryIP(ctx context.Context, in server.PrimaryIPParams) (id, address string, err error) {
-	labels := ownerLabels(in.Environment)
-	labels[server.LabelOrgID] = string(in.OrgID)
-	ip, err := findOrCreate(p, func() (*hcloud.PrimaryIP, error) {
-		ip, _, err := p.read.PrimaryIP.GetByName(ctx, in.Name)
-		return ip, err
-	}, func() (*hcloud.PrimaryIP, error) {
-		// It stays when the server that it is assigned to is deleted.
-		r, _, err := p.write.PrimaryIP.Create(ctx, hcloud.PrimaryIPCreateOpts{
-			Name: in.Name, Type: hcloud.PrimaryIPTypeIPv4, AssigneeType: "server", Location: in.Location, Labels: labels, AutoDelete: new(false),
-		})
-		if err != nil {
-			return nil, err
-		}
-		return r.PrimaryIP, nil
-	})
-	if err != nil {
-		return "", "", err
-	}
-	if err := checkOwner("primary IP", in.Name, ip.Labels, in.Environment); err != nil {
-		return "", "", err
-	}
-	return strconv.FormatInt(ip.ID, 10), ip.IP.String(), nil
-}
-
-// FindNamed looks up one of our volumes or primary IPs by its name; "" if there is
+// FindNamed looks up one of our volumes or addresses by its name; "" if there is
 // none.
 func (p *Provider) FindNamed(ctx context.Context, kind server.ResourceKind, name string) (id string, err error) {
 	ctx = WithLane(ctx, LaneDelete)
@@ -56,6 +29,12 @@ func (p *Provider) FindNamed(ctx context.Context, kind server.ResourceKind, name
 			return "", p.classify(err)
 		}
 		return strconv.FormatInt(ip.ID, 10), checkOwner("primary IP", name, ip.Labels, p.environment)
+	case server.ResourceFloatingIP:
+		ip, _, err := p.read.FloatingIP.GetByName(ctx, name)
+		if err != nil || ip == nil {
+			return "", p.classify(err)
+		}
+		return strconv.FormatInt(ip.ID, 10), checkOwner("floating IP", name, ip.Labels, p.environment)
 	case server.ResourceServer, server.ResourceFirewall, server.ResourcePlacementGroup:
 	}
 	return "", &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: "no lookup for kind " + string(kind)}

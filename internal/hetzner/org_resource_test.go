@@ -2,6 +2,7 @@ package hetzner_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,20 +12,45 @@ import (
 	"github.com/prego/prego/server"
 )
 
-var address = server.PrimaryIPParams{Environment: "test", OrgID: "acme", Name: "prego-test-ip4-1", Location: "fsn1"}
+var address = server.FloatingIPParams{Environment: "test", OrgID: "acme", Name: "prego-test-ip4-1", Location: "fsn1"}
+
+// TestAnAddressIsOnOneServerAtATime, moves, and outlives its server.
+func TestAnAddressIsOnOneServerAtATime(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	one, two := c.server(nil), c.server(func(p *server.CreateParams) { p.ServerID = "app-2" })
+	id, _, err := c.EnsureFloatingIP(t.Context(), address)
+	require.NoError(t, err)
+	at := func() any {
+		return c.call("GET", "/floating_ips/"+id, nil)["floating_ip"].(map[string]any)["server"]
+	}
+	for _, srv := range []server.Handle{one, one, two} {
+		require.NoError(t, c.AssignFloatingIP(t.Context(), id, prego.ServerID(srv.ProviderServerID)))
+		require.Equal(t, srv.ProviderServerID, fmt.Sprintf("%.0f", at()))
+	}
+	require.NoError(t, c.DestroyServer(t.Context(), prego.ServerID(two.ProviderServerID)))
+	require.Nil(t, at(), "it is there, on no server")
+	require.NoError(t, c.AssignFloatingIP(t.Context(), id, prego.ServerID(one.ProviderServerID)))
+	for range 2 {
+		require.NoError(t, c.DeleteResource(t.Context(), server.ResourceFloatingIP, prego.ServerID(id)))
+	}
+	var ie *server.InfraError
+	require.True(t, errors.As(c.AssignFloatingIP(t.Context(), id, prego.ServerID(one.ProviderServerID)), &ie))
+	require.Equal(t, server.InfraNotFound, ie.Class)
+}
 
 // TestAnAddressStaysWithoutAServer: it is made once, found by its name, kept, and
 // deleted for good.
 func TestAnAddressStaysWithoutAServer(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
-	id, ip, err := c.EnsurePrimaryIP(t.Context(), address)
+	id, ip, err := c.EnsureFloatingIP(t.Context(), address)
 	require.NoError(t, err)
-	require.Regexp(t, `^203\.0\.113\.\d+$`, ip)
-	again, same, err := c.EnsurePrimaryIP(t.Context(), address)
+	require.Regexp(t, `^127\.`, ip)
+	again, same, err := c.EnsureFloatingIP(t.Context(), address)
 	require.NoError(t, err)
 	require.Equal(t, []string{id, ip}, []string{again, same})
-	found, err := c.FindNamed(t.Context(), server.ResourcePrimaryIP, address.Name)
+	found, err := c.FindNamed(t.Context(), server.ResourceFloatingIP, address.Name)
 	require.NoError(t, err)
 	require.Equal(t, id, found)
 	owned, err := c.ListOwned(t.Context())
@@ -32,9 +58,9 @@ func TestAnAddressStaysWithoutAServer(t *testing.T) {
 	require.Len(t, owned, 1)
 	require.Equal(t, "acme", owned[0].Labels[server.LabelOrgID])
 	for range 2 {
-		require.NoError(t, c.DeleteResource(t.Context(), server.ResourcePrimaryIP, prego.ServerID(id)))
+		require.NoError(t, c.DeleteResource(t.Context(), server.ResourceFloatingIP, prego.ServerID(id)))
 	}
-	found, err = c.FindNamed(t.Context(), server.ResourcePrimaryIP, address.Name)
+	found, err = c.FindNamed(t.Context(), server.ResourceFloatingIP, address.Name)
 	require.NoError(t, err)
 	require.Empty(t, found)
 	require.Empty(t, c.Ledger(true))
@@ -43,8 +69,8 @@ func TestAnAddressStaysWithoutAServer(t *testing.T) {
 func TestAFullAccountIsCapacity(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
-	c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1/primary_ips", Action: "respond", Status: 403, Code: "resource_limit_exceeded", Message: "primary IP limit exceeded", Times: 1})
-	_, _, err := c.EnsurePrimaryIP(t.Context(), address)
+	c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1/floating_ips", Action: "respond", Status: 403, Code: "resource_limit_exceeded", Message: "floating IP limit exceeded", Times: 1})
+	_, _, err := c.EnsureFloatingIP(t.Context(), address)
 	var ie *server.InfraError
 	require.True(t, errors.As(err, &ie))
 	require.Equal(t, server.InfraQuota, ie.Class)

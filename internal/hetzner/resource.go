@@ -228,6 +228,13 @@ func (p *Provider) ListOwned(ctx context.Context) ([]server.OwnedResource, error
 	for _, ip := range ips {
 		out = append(out, server.OwnedResource{Kind: server.ResourcePrimaryIP, ProviderID: strconv.FormatInt(ip.ID, 10), Name: ip.Name, Labels: ip.Labels, CreatedAt: ip.Created, Attached: ip.AssigneeID != 0})
 	}
+	floating, err := p.read.FloatingIP.AllWithOpts(ctx, hcloud.FloatingIPListOpts{ListOpts: list})
+	if err != nil {
+		return nil, p.classify(err)
+	}
+	for _, ip := range floating {
+		out = append(out, server.OwnedResource{Kind: server.ResourceFloatingIP, ProviderID: strconv.FormatInt(ip.ID, 10), Name: ip.Name, Labels: ip.Labels, CreatedAt: ip.Created, Attached: ip.Server != nil})
+	}
 	groups, err := p.read.PlacementGroup.AllWithOpts(ctx, hcloud.PlacementGroupListOpts{ListOpts: list})
 	if err != nil {
 		return nil, p.classify(err)
@@ -268,6 +275,8 @@ func (p *Provider) DeleteResource(ctx context.Context, kind server.ResourceKind,
 		err = p.deleteVolume(ctx, id)
 	case server.ResourcePrimaryIP:
 		_, err = p.write.PrimaryIP.Delete(ctx, &hcloud.PrimaryIP{ID: id})
+	case server.ResourceFloatingIP:
+		err = p.deleteFloatingIP(ctx, id)
 	case server.ResourceFirewall:
 		_, err = p.write.Firewall.Delete(ctx, &hcloud.Firewall{ID: id})
 	case server.ResourcePlacementGroup:

@@ -109,13 +109,13 @@ var ensurers = map[string]struct {
 			return map[string]any{"name": volume.Name, "size": 20, "location": "fsn1", "labels": l}
 		},
 	},
-	"primary IP": {
+	"floating IP": {
 		func(c *cloud) (string, error) {
-			id, _, err := c.EnsurePrimaryIP(c.t.Context(), address)
+			id, _, err := c.EnsureFloatingIP(c.t.Context(), address)
 			return id, err
-		}, "/primary_ips",
+		}, "/floating_ips",
 		func(l map[string]string) map[string]any {
-			return map[string]any{"name": address.Name, "type": "ipv4", "assignee_type": "server", "location": "fsn1", "labels": l}
+			return map[string]any{"name": address.Name, "type": "ipv4", "home_location": "fsn1", "labels": l}
 		},
 	},
 }
@@ -493,7 +493,7 @@ func TestListOwnedListsAllPagesOfAllKinds(t *testing.T) {
 // TestListOwnedIsAllOrNothing: half a list would make orphans of the other half.
 func TestListOwnedIsAllOrNothing(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{"/servers", "/volumes", "/primary_ips", "/placement_groups", "/firewalls"} {
+	for _, path := range []string{"/servers", "/volumes", "/primary_ips", "/floating_ips", "/placement_groups", "/firewalls"} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
 			c := newCloud(t)

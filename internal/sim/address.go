@@ -3,6 +3,7 @@ package sim
 import (
 	"crypto/rand"
 	"fmt"
+	"maps"
 	"net"
 )
 
@@ -17,9 +18,14 @@ func randomBase() [2]byte {
 	return [2]byte{16 + b[0]%230, b[1]}
 }
 
-// freeAddress finds an unused address. Call it with the lock held.
-func (s *Sim) freeAddress() string {
-	used := make(map[string]bool, len(s.st.Servers))
+// freeAddress finds an unused address that is not among the given ones. Call it with the
+// lock held.
+func (s *Sim) freeAddress(but map[string]bool) string {
+	used := make(map[string]bool, len(s.st.Servers)+len(but))
+	maps.Copy(used, but)
+	for _, f := range s.st.FloatingIPs {
+		used[f.IP] = true
+	}
 	for _, srv := range s.st.Servers {
 		used[srv.PublicNet.IPv4.IP] = true
 	}

@@ -86,8 +86,11 @@ func (s *Sim) routes() http.Handler {
 		"GET /v1/server_types": s.catalogList("server_types", func() []any { return anys(s.serverTypes()) }), "GET /v1/server_types/{id}": s.catalogGet("server_type", func() []any { return anys(s.serverTypes()) }),
 		"GET /v1/images": s.listImages, "GET /v1/images/{id}": s.getImage, "PUT /v1/images/{id}": s.updateImage, "DELETE /v1/images/{id}": s.deleteImage,
 		"GET /v1/isos": s.catalogList("isos", func() []any { return nil }), "GET /v1/load_balancers": s.catalogList("load_balancers", func() []any { return nil }),
-		"GET /v1/floating_ips": s.catalogList("floating_ips", func() []any { return nil }), "GET /v1/certificates": s.catalogList("certificates", func() []any { return nil }),
-		"GET /v1/pricing": func(*http.Request) (int, any, error) { return 200, map[string]any{"pricing": s.pricing()}, nil },
+		"GET /v1/floating_ips": s.listFloating, "POST /v1/floating_ips": s.createFloating, "GET /v1/floating_ips/{id}": s.getFloating,
+		"PUT /v1/floating_ips/{id}": s.updateFloating, "DELETE /v1/floating_ips/{id}": s.deleteFloating,
+		"GET /v1/floating_ips/{id}/actions": s.resourceActions("floating_ip"), "POST /v1/floating_ips/{id}/actions/{verb}": s.floatingAction,
+		"GET /v1/certificates": s.catalogList("certificates", func() []any { return nil }),
+		"GET /v1/pricing":      func(*http.Request) (int, any, error) { return 200, map[string]any{"pricing": s.pricing()}, nil },
 		"GET /v1/datacenters": func(*http.Request) (int, any, error) {
 			return 0, nil, &apiError{status: 410, code: "deprecated_api_endpoint", message: "datacenters were removed; use locations"}
 		},
@@ -109,7 +112,7 @@ func (s *Sim) routes() http.Handler {
 	return root
 }
 
-var kindActions = regexp.MustCompile(`^/v1/(?:servers|volumes|firewalls|primary_ips|networks|images|zones)/actions(/\d+)?$`)
+var kindActions = regexp.MustCompile(`^/v1/(?:servers|volumes|firewalls|primary_ips|floating_ips|networks|images|zones)/actions(/\d+)?$`)
 
 func (s *Sim) locked(e endpoint) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

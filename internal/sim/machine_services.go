@@ -40,6 +40,9 @@ func (s *Sim) startMachines() error {
 	if s.net, err = openNetwork(s.cfg.StateDir); err != nil {
 		return fmt.Errorf("sim: %w", err)
 	}
+	if err := s.routeAllFloating(); err != nil {
+		return errors.Join(fmt.Errorf("sim: %w", err), s.net.close())
+	}
 	if err := s.serveMachines(); err != nil {
 		return errors.Join(fmt.Errorf("sim: %w", err), s.net.close())
 	}

@@ -178,7 +178,7 @@ func (s *Sim) createServer(r *http.Request) (int, any, error) {
 // make creates a server and boots it.
 func (s *Sim) make(o order) (*server, schema.Action, []schema.Action) {
 	now := time.Now().UTC()
-	addr := s.freeAddress()
+	addr := s.freeAddress(nil)
 	srv := &server{UserData: o.req.UserData, From: snapshotID(o.image), Server: schema.Server{
 		ID: s.st.id(), Name: o.req.Name, Status: "initializing", Created: now, PrivateNet: []schema.ServerPrivateNet{},
 		ServerType: schema.ServerType{ID: o.machine.id, Name: o.machine.name}, Location: o.location, Image: new(o.image), Labels: map[string]string{},
@@ -278,6 +278,13 @@ func (s *Sim) deleteServer(r *http.Request) (int, any, error) {
 func (s *Sim) remove(srv *server) {
 	delete(s.st.Servers, srv.ID)
 	s.st.close("server", srv.ID)
+	for _, f := range s.st.FloatingIPs {
+		if f.Server != nil && *f.Server == srv.ID {
+			if err := s.unrouteFloating(f); err != nil {
+				s.log.Warn("floating IP not unrouted", zap.Error(err))
+			}
+		}
+	}
 	for id, ip := range s.st.PrimaryIPs {
 		if ip.AssigneeID != nil && *ip.AssigneeID == srv.ID {
 			if ip.AutoDelete {

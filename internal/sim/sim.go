@@ -79,6 +79,7 @@ type Limits struct {
 	Servers         int // 100
 	Volumes         int // 100
 	PrimaryIPs      int // 100, of those that belong to no server
+	FloatingIPs     int // 100
 	PlacementGroups int // 50
 	Firewalls       int // 50
 	Networks        int // 50
@@ -134,6 +135,7 @@ func New(cfg Config) (*Sim, error) {
 	def(&cfg.Limits.Servers, 100)
 	def(&cfg.Limits.Volumes, 100)
 	def(&cfg.Limits.PrimaryIPs, 100)
+	def(&cfg.Limits.FloatingIPs, 100)
 	def(&cfg.Limits.PlacementGroups, 50)
 	def(&cfg.Limits.Firewalls, 50)
 	def(&cfg.Limits.Networks, 50)

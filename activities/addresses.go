@@ -1,0 +1,103 @@
+package activities
+
+import (
+	"context"
+	"errors"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
+)
+
+// AddressStore is the part of Postgres that says where addresses are.
+type AddressStore interface {
+	AddressHome(ctx context.Context, id string) (workload.AddressHome, error)
+	AddressLeaves(ctx context.Context, id string) error
+	AddressBound(ctx context.Context, id string, serverID prego.ServerID) error
+	AddressServed(ctx context.Context, id string, serverID prego.ServerID) error
+	AddressesAstray(ctx context.Context) ([]string, error)
+}
+
+// MoveAddress brings a floating address to the edge that is to have it: edges stop serving
+// it, the edge that had it gives it up if it still answers, the provider routes it, its new
+// edge configures it, and edges serve it again. Each step can be repeated, and where the
+// address is on its way to is recorded before the provider is asked.
+func (a *OrgResources) MoveAddress(ctx context.Context, id string) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	v, ok, err := a.Store.IPv4Run(ctx, id)
+	if err != nil || !ok || v.Status != workload.ResourceReady {
+		return err
+	}
+	home, err := a.Store.AddressHome(ctx, id)
+	if err != nil || !home.Moves() {
+		return err
+	}
+	infra, err := a.infra(v.Provider)
+	if err != nil {
+		return err
+	}
+	a.hook("address/start")
+	if home.ServerID != "" && home.ServerID != home.Wanted {
+		if err := a.Store.AddressLeaves(ctx, id); err != nil {
+			return err
+		}
+		if err := a.leaveEdge(ctx, home.ServerID, v); err != nil {
+			return err
+		}
+	}
+	a.hook("address/left")
+	if err := a.Store.AddressBound(ctx, id, home.Wanted); err != nil {
+		return err
+	}
+	edge, err := a.Store.GetServer(ctx, home.Wanted)
+	if err != nil {
+		return fromStore(err)
+	}
+	if err := infra.AssignFloatingIP(ctx, v.ProviderID, prego.ServerID(edge.ProviderServerID)); err != nil {
+		return fromInfra(err)
+	}
+	a.hook("address/assigned")
+	if a.Hosts != nil {
+		if _, err := onHost(ctx, a.Hosts, edge, wire.KindAddress, "add", v.Address); err != nil {
+			return err
+		}
+	}
+	a.hook("address/configured")
+	return a.Store.AddressServed(ctx, id, home.Wanted)
+}
+
+// leaveEdge removes an address from an edge. One that does not answer keeps it, which does
+// no harm: the provider routes it elsewhere.
+func (a *OrgResources) leaveEdge(ctx context.Context, serverID prego.ServerID, v workload.IPv4Allocation) error {
+	if a.Hosts == nil || v.Address == "" {
+		return nil
+	}
+	srv, err := a.Store.GetServer(ctx, serverID)
+	if err != nil || srv.Status == server.Terminated {
+		return fromStore(err)
+	}
+	asking, cancel := context.WithTimeout(ctx, lastContact)
+	defer cancel()
+	_, err = onHost(asking, a.Hosts, srv, wire.KindAddress, "remove", v.Address)
+	var ce *server.CommandError
+	if ctx.Err() == nil && (asking.Err() != nil || errors.As(err, &ce)) {
+		return nil
+	}
+	return err
+}
+
+// LookAtAddresses starts the runs of addresses that are not where they should be: new ones,
+// and those whose edge drains, has failed or is gone.
+func LookAtAddresses(a *OrgResources) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		ids, err := a.Store.AddressesAstray(ctx)
+		for _, id := range ids {
+			if _, err := a.Runs.EnsureAddress(ctx, id); err != nil {
+				return prego.LookResult{Found: true}, err
+			}
+		}
+		return prego.LookResult{Found: len(ids) > 0}, err
+	}
+}
