@@ -279,10 +279,10 @@ func (s *Store) ServeInstances(ctx context.Context, region prego.Region, f func(
 // Volumes that servers have, or are about to have: those that are or may be attached, those
 // of groups that run or start there, and the server's own.
 const serverVolumes = `
-    SELECT a.server_id, a.group_id, a.volume_id FROM volume_attachments a WHERE a.server_id = s.server_id
+    (SELECT a.server_id, a.group_id, a.volume_id FROM volume_attachments a WHERE a.server_id = s.server_id
     UNION SELECT i.server_id, a.group_id, a.volume_id FROM instances i JOIN volume_attachments a ON a.group_id = i.group_id AND a.deleted_at IS NULL
         WHERE i.server_id = s.server_id AND i.state <> 'stopped'
-    UNION SELECT r.server_id, '', r.name FROM resources r WHERE r.server_id = s.server_id AND r.kind = 'volume' AND r.state <> 'released'`
+    UNION SELECT r.server_id, '', r.name FROM resources r WHERE r.server_id = s.server_id AND r.kind = 'volume' AND r.state <> 'released')`
 
 // What servers have is summed up in one pass over an index. Which groups they run counts
 // only for the groups that are to be placed.
