@@ -1,0 +1,278 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+)
+
+// Rows are locked in the order of their ids, and what a rule is made of is read after that:
+// of two that make a server's rule at once, the second sees all that the first saw.
+const (
+	sqlNewPeers = `
+INSERT INTO server_peers (server_id) SELECT server_id FROM servers WHERE server_id = ANY ($1) AND status <> 'terminated' ORDER BY server_id ON CONFLICT DO NOTHING`
+	sqlLockPeers = `SELECT server_id FROM server_peers WHERE server_id = ANY ($1) ORDER BY server_id FOR UPDATE`
+)
+
+// What the rules of some servers are made of.
+const sqlPeersInput = `
+SELECT jsonb_build_object('server_id', s.server_id, 'role', s.role, 'address', COALESCE(host(s.private_address), ''), 'network', COALESCE(s.network_id, '')) AS server,
+    CASE s.role
+    WHEN 'db-shard' THEN (
+        SELECT jsonb_agg(jsonb_build_object('server_id', u.server_id, 'role', u.role, 'address', host(u.private_address), 'network', u.network_id))
+        FROM (SELECT a.app_server_id AS id FROM db_shards d JOIN tenant_allocations a ON a.db_shard_id = d.shard_id AND a.released_at IS NULL WHERE d.server_id = s.server_id
+              UNION SELECT p.app_server_id FROM db_shards d JOIN site_pool p ON p.db_shard_id = d.shard_id AND p.dropped_at IS NULL WHERE d.server_id = s.server_id) x
+        JOIN servers u ON u.server_id = x.id WHERE u.status <> 'terminated' AND u.private_address IS NOT NULL AND u.network_id = s.network_id)
+    WHEN 'redis-pool' THEN (
+        SELECT jsonb_agg(jsonb_build_object('server_id', u.server_id, 'role', u.role, 'address', host(u.private_address), 'network', u.network_id))
+        FROM (SELECT DISTINCT a.app_server_id AS id FROM redis_pools r JOIN tenant_allocations a ON a.redis_pool_id = r.pool_id AND a.released_at IS NULL WHERE r.server_id = s.server_id) x
+        JOIN servers u ON u.server_id = x.id WHERE u.status <> 'terminated' AND u.private_address IS NOT NULL AND u.network_id = s.network_id)
+    END AS users,
+    CASE WHEN s.role IN ('app', 'node') THEN (
+        SELECT jsonb_agg(jsonb_build_object('server_id', e.server_id, 'role', e.role, 'address', host(e.private_address), 'network', e.network_id))
+        FROM servers e WHERE e.network_id = s.network_id AND e.role = 'edge' AND e.status <> 'terminated' AND e.private_address IS NOT NULL)
+    END AS edges,
+    ARRAY(SELECT DISTINCT (p ->> 'host_port')::int FROM instances i CROSS JOIN LATERAL jsonb_array_elements(i.ports) p
+          WHERE i.server_id = s.server_id AND i.state <> 'stopped' AND p ->> 'host_port' IS NOT NULL) AS instance_ports,
+    CASE WHEN s.role = 'edge' THEN ARRAY(
+        SELECT DISTINCT t.listen_port FROM routes t JOIN envs v ON v.env_id = t.env_id WHERE t.deleted_at IS NULL AND t.protocol = 'tcp' AND v.region = s.region)
+    END AS public_ports
+FROM servers s WHERE s.server_id = ANY ($1) AND s.status <> 'terminated'`
+
+const sqlEgress = `SELECT epoch, cidrs, leaving FROM egress`
+
+// Versions are no smaller than the milliseconds since 1970: those of a database that was
+// restored are beyond those that hosts have.
+const sqlWritePeers = `
+WITH new AS (
+    SELECT * FROM unnest($1::text[], $2::jsonb[], $3::bytea[]) AS n (server_id, rule, rule_sha256)
+), written AS (
+    UPDATE server_peers p SET rule = n.rule, rule_sha256 = n.rule_sha256, egress_epoch = $4,
+        version = CASE WHEN p.rule_sha256 IS DISTINCT FROM n.rule_sha256 THEN GREATEST(p.version + 1, (EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint) ELSE p.version END,
+        changed_at = CASE WHEN p.rule_sha256 IS DISTINCT FROM n.rule_sha256 THEN now() ELSE p.changed_at END,
+        -- An epoch that changes nothing for a host is in force there with what is.
+        applied_epoch = CASE WHEN p.rule_sha256 = n.rule_sha256 AND p.applied_version = p.version THEN $4 ELSE p.applied_epoch END
+    FROM new n WHERE p.server_id = n.server_id AND (p.rule_sha256 IS DISTINCT FROM n.rule_sha256 OR p.egress_epoch <> $4)
+    RETURNING p.server_id
+)
+INSERT INTO changes (kind, id) SELECT 'server_peers', server_id FROM written`
+
+const sqlPeersVersions = `SELECT server_id, version FROM server_peers WHERE server_id = ANY ($1)`
+
+// MakePeers makes the rules of some servers anew and returns their versions. Servers that
+// are terminated or unknown have none. ports are those of the agent and of Docker on the
+// servers of a role.
+func (s *Store) MakePeers(ctx context.Context, ids []prego.ServerID, ports func(prego.Role) (agent, docker int)) (versions map[prego.ServerID]int64, err error) {
+	err = s.inTx(ctx, "make peers", func(tx pgx.Tx) error {
+		versions, err = makePeers(ctx, tx, ids, ports)
+		return err
+	})
+	return versions, err
+}
+
+func makePeers(ctx context.Context, tx pgx.Tx, ids []prego.ServerID, ports func(prego.Role) (agent, docker int)) (map[prego.ServerID]int64, error) {
+	if _, err := tx.Exec(ctx, sqlNewPeers, ids); err != nil {
+		return nil, err
+	}
+	if _, err := tx.Exec(ctx, sqlLockPeers, ids); err != nil {
+		return nil, err
+	}
+	egress, err := one[server.Egress](ctx, tx, sqlEgress)
+	if err != nil {
+		return nil, err
+	}
+	inputs, err := many[struct {
+		Server        server.PeerHost
+		Users, Edges  []server.PeerHost
+		InstancePorts []int
+		PublicPorts   []int
+	}](ctx, tx, sqlPeersInput, ids)
+	if err != nil {
+		return nil, err
+	}
+	made, rules, sums := make([]string, 0, len(inputs)), make([][]byte, 0, len(inputs)), make([][]byte, 0, len(inputs))
+	for _, in := range inputs {
+		agent, docker := ports(in.Server.Role)
+		rule, err := json.Marshal(server.Peers(server.PeersInput{
+			Server: in.Server, Egress: egress.CIDRs, AgentPort: agent, DockerPort: docker,
+			Users: in.Users, Edges: in.Edges, InstancePorts: in.InstancePorts, PublicPorts: in.PublicPorts,
+		}))
+		if err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256(rule)
+		made, rules, sums = append(made, string(in.Server.ServerID)), append(rules, rule), append(sums, sum[:])
+	}
+	if len(egress.CIDRs) > 0 { // until they are known a rule would shut the control plane out
+		if _, err := tx.Exec(ctx, sqlWritePeers, made, rules, sums, egress.Epoch); err != nil {
+			return nil, err
+		}
+	}
+	versions, err := many[server.PeersVersion](ctx, tx, sqlPeersVersions, ids)
+	out := make(map[prego.ServerID]int64, len(versions))
+	for _, v := range versions {
+		out[v.ServerID] = v.Version
+	}
+	return out, err
+}
+
+// A row may be there several times; all of them are taken.
+const sqlTakePeersDue = `
+WITH due AS (SELECT due_id FROM peers_due ORDER BY due_id LIMIT $1 FOR UPDATE SKIP LOCKED)
+DELETE FROM peers_due p USING due WHERE p.due_id = due.due_id RETURNING p.server_id`
+
+// MakeDuePeers makes rules that may have changed anew, at most limit of them, and returns
+// how many it has looked at.
+func (s *Store) MakeDuePeers(ctx context.Context, limit int, ports func(prego.Role) (agent, docker int)) (n int, err error) {
+	err = s.inTx(ctx, "make due peers", func(tx pgx.Tx) error {
+		taken, err := values[prego.ServerID](ctx, tx, sqlTakePeersDue, limit)
+		if n = len(taken); err != nil || n == 0 {
+			return err
+		}
+		_, err = makePeers(ctx, tx, distinct(taken), ports)
+		return err
+	})
+	return n, err
+}
+
+func distinct[T comparable](in []T) []T {
+	seen, out := make(map[T]bool, len(in)), make([]T, 0, len(in))
+	for _, v := range in {
+		if !seen[v] {
+			seen[v] = true
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// What a host tells of its document, written only if it is news. A host that has a version
+// beyond the row's, as after a restore of the database, would refuse all that follow: the
+// row goes beyond it, as far as a clock can be wrong.
+const sqlAckPeers = `
+WITH news AS (
+    UPDATE server_peers SET applied_version = $2, refused = $3, applied_at = CASE WHEN applied_version <> $2 THEN now() ELSE applied_at END,
+        applied_epoch = CASE WHEN $2 = version THEN egress_epoch WHEN $2 = 0 THEN 0 ELSE applied_epoch END,
+        version = CASE WHEN $2 > version AND version > 0 AND $2 < (EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint + 86400000 THEN $2 + 1 ELSE version END
+    WHERE server_id = $1 AND (applied_version <> $2 OR refused <> $3 OR (applied_version = version AND applied_epoch <> egress_epoch))
+    RETURNING version
+)
+INSERT INTO changes (kind, id) SELECT 'server_peers', $1 FROM news WHERE version = $2 + 1`
+
+const sqlPeersOf = `SELECT version, COALESCE(rule, '{}') AS rule FROM server_peers WHERE server_id = $1`
+
+// AckPeers notes what a host says is in force there, and returns what should be; version 0 if
+// there is nothing yet.
+func (s *Store) AckPeers(ctx context.Context, id prego.ServerID, applied int64, refused string) (server.PeersWanted, error) {
+	if _, err := s.pool.Exec(ctx, sqlAckPeers, id, applied, refused); err != nil {
+		return server.PeersWanted{}, fmt.Errorf("acknowledge peers of %s: %w", id, err)
+	}
+	w, err := find[server.PeersWanted](ctx, s.pool, sqlPeersOf, id)
+	if err != nil || w == nil {
+		return server.PeersWanted{}, err
+	}
+	return *w, nil
+}
+
+// The versions that changed since a cursor, and the next cursor: see PlacementChanges.
+const (
+	sqlPeersChanges = `
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, (SELECT pruned_xid FROM changes_pruned) <= $1::text::xid8 AS kept,
+    ARRAY(SELECT DISTINCT id FROM changes WHERE xid >= $1::text::xid8 AND kind = 'server_peers') AS ids`
+	sqlAllPeersVersions = `SELECT server_id, version FROM server_peers WHERE version > 0`
+)
+
+// PeersVersions returns the versions that changed since an earlier answer's cursor, or all
+// if since is "" or older than the feed.
+func (s *Store) PeersVersions(ctx context.Context, since string) (server.PeersVersions, error) {
+	out := server.PeersVersions{Full: since == ""}
+	cursor := since
+	if out.Full {
+		cursor = newest
+	}
+	c, err := one[struct {
+		Since string
+		Kept  bool
+		IDs   []string
+	}](ctx, s.pool, sqlPeersChanges, cursor)
+	if err != nil {
+		return out, fmt.Errorf("versions of peers: %w", err)
+	}
+	out.Since = c.Since
+	switch {
+	case out.Full || !c.Kept:
+		out.Full = true
+		out.Versions, err = collect[server.PeersVersion](ctx, s, "versions of peers", sqlAllPeersVersions)
+	case len(c.IDs) > 0:
+		out.Versions, err = collect[server.PeersVersion](ctx, s, "versions of peers", sqlPeersVersions, c.IDs)
+	}
+	return out, err
+}
+
+const sqlPeersState = `
+SELECT s.server_id, s.role, s.host, s.status, s.agent_status, COALESCE(p.version, 0) AS version, COALESCE(p.applied_version, 0) AS applied_version,
+    p.applied_at, p.changed_at, COALESCE(p.refused, '') AS refused, COALESCE(p.applied_epoch, 0) AS applied_epoch
+FROM servers s LEFT JOIN server_peers p ON p.server_id = s.server_id WHERE s.server_id = $1`
+
+// PeersState is how far a server's document is in force.
+func (s *Store) PeersState(ctx context.Context, id prego.ServerID) (server.PeersState, error) {
+	return get[server.PeersState](ctx, s.pool, prego.Errorf(prego.CodeNotFound, "no server %s", id), sqlPeersState, id)
+}
+
+// A host that is not connected gets its document when it returns: it is not waited for.
+const sqlPeersBehindEgress = `
+SELECT EXISTS (SELECT FROM server_peers p JOIN servers s ON s.server_id = p.server_id
+    WHERE p.applied_epoch < $1 AND s.status IN ('active', 'draining', 'failed', 'provisioning') AND s.agent_status IN ('connected', 'degraded'))`
+
+const (
+	sqlLockEgress  = `SELECT epoch, cidrs, leaving, EXTRACT(EPOCH FROM now() - changed_at)::float8 AS age_seconds FROM egress FOR UPDATE`
+	sqlWriteEgress = `UPDATE egress SET epoch = $1, cidrs = $2, leaving = $3, changed_at = now()`
+	sqlAllPeersDue = `INSERT INTO peers_due (server_id) SELECT server_id FROM servers WHERE status <> 'terminated'`
+)
+
+// SetEgress brings the addresses that the control plane calls from to those that are set.
+// New ones are let in at once. Those that are no longer set leave when, for at least grace,
+// nobody has set them again, and every host that is connected has the new ones. It returns
+// all that hosts let in, and whether that changed.
+func (s *Store) SetEgress(ctx context.Context, set []string, grace time.Duration) (e server.Egress, changed bool, err error) {
+	err = s.inTx(ctx, "set egress", func(tx pgx.Tx) error {
+		was, err := one[struct {
+			server.Egress
+			AgeSeconds float64
+		}](ctx, tx, sqlLockEgress)
+		if err != nil {
+			return err
+		}
+		behind := true
+		if len(was.Leaving) > 0 && was.AgeSeconds >= grace.Seconds() {
+			if behind, err = value[bool](ctx, tx, sqlPeersBehindEgress, was.Epoch); err != nil {
+				return err
+			}
+		}
+		e = was.Egress.Next(set, !behind)
+		if e.Equal(was.Egress) {
+			return nil
+		}
+		if _, err := tx.Exec(ctx, sqlWriteEgress, e.Epoch, e.CIDRs, e.Leaving); err != nil {
+			return err
+		}
+		if changed = e.Epoch != was.Epoch; changed {
+			_, err = tx.Exec(ctx, sqlAllPeersDue)
+		}
+		return err
+	})
+	return e, changed, err
+}
+
+// Egress is where the control plane calls from.
+func (s *Store) Egress(ctx context.Context) (server.Egress, error) {
+	e, err := one[server.Egress](ctx, s.pool, sqlEgress)
+	return e, failed("egress", err)
+}
