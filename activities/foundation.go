@@ -48,7 +48,7 @@ func (a *Servers) PrepareFoundation(ctx context.Context, in FoundationInput) (Fo
 
 func (a *Servers) foundation(ctx context.Context, infra Infra, st server.ProvisionState, full []string) (f Foundation, err error) {
 	f.FirewallID, err = a.shared(ctx, infra, server.ResourceFirewall, FirewallName(a.Settings.Environment), func(name string) (string, error) {
-		return infra.EnsureFirewall(ctx, a.firewall(name))
+		return a.ensureFirewall(ctx, infra, name)
 	})
 	if err != nil {
 		return f, fromInfra(err)
@@ -69,8 +69,14 @@ func (a *Servers) foundation(ctx context.Context, infra Infra, st server.Provisi
 // FirewallName is the name of an environment's firewall.
 func FirewallName(environment string) string { return "prego-" + environment }
 
-func (a *Servers) firewall(name string) server.FirewallParams {
-	return server.FirewallParams{Environment: a.Settings.Environment, Name: name, CIDRs: a.Settings.EgressCIDRs, Ports: a.Settings.Ports}
+// ensureFirewall lets in the addresses that this process calls from, and those that hosts
+// still let in.
+func (a *Servers) ensureFirewall(ctx context.Context, infra Infra, name string) (string, error) {
+	cidrs, err := allEgress(ctx, a.Egress, a.Settings.EgressCIDRs)
+	if err != nil {
+		return "", err
+	}
+	return infra.EnsureFirewall(ctx, server.FirewallParams{Environment: a.Settings.Environment, Name: name, CIDRs: cidrs, Ports: a.Settings.Ports})
 }
 
 // shared returns the provider's id of something that the whole environment shares, and

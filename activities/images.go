@@ -177,7 +177,7 @@ func (a *Images) MakeBuilder(ctx context.Context, in BuilderInput) (server.Handl
 		return server.Handle{}, permanentError(ErrTypePermanent, "the recipe has changed since the build began: ask again", nil)
 	}
 	firewall, err := a.Servers.shared(ctx, infra, server.ResourceFirewall, FirewallName(a.Servers.Settings.Environment), func(name string) (string, error) {
-		return infra.EnsureFirewall(ctx, a.Servers.firewall(name))
+		return a.Servers.ensureFirewall(ctx, infra, name)
 	})
 	if err != nil {
 		return server.Handle{}, fromInfra(err)

@@ -40,9 +40,11 @@ type Reconciler struct {
 	Runs        Runs
 	Environment string
 	Firewall    server.FirewallParams
-	Rules       OrphanRules
-	Grace       time.Duration // how long a create of unknown outcome may still land
-	Sweep       server.SweepParams
+	// Egress is as in Servers: its addresses are let in besides those of Firewall.
+	Egress func(ctx context.Context) (server.Egress, error)
+	Rules  OrphanRules
+	Grace  time.Duration // how long a create of unknown outcome may still land
+	Sweep  server.SweepParams
 	// Check compares servers' containers with their declaration, DriftHosts servers per
 	// run; may be nil.
 	Check      func(ctx context.Context, serverID prego.ServerID) (ContainerReport, error)
@@ -315,12 +317,22 @@ func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost
 	// Rules that were changed by hand are restored.
 	for _, r := range s.Resources {
 		if r.Kind == server.ResourceFirewall && r.ProviderID != "" && byID[resourceKey(r.Kind, r.ProviderID)] {
-			if _, err := infra.EnsureFirewall(ctx, a.Firewall); err != nil {
-				return fromInfra(err)
+			if err := a.ensureFirewall(ctx, infra); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
+}
+
+func (a *Reconciler) ensureFirewall(ctx context.Context, infra Infra) error {
+	f := a.Firewall
+	var err error
+	if f.CIDRs, err = allEgress(ctx, a.Egress, f.CIDRs); err != nil {
+		return err
+	}
+	_, err = infra.EnsureFirewall(ctx, f)
+	return fromInfra(err)
 }
 
 const (

@@ -140,6 +140,9 @@ type Servers struct {
 	Log        *zap.Logger
 	// Capacity is called when a server becomes usable; may be nil.
 	Capacity func(ctx context.Context, serverID prego.ServerID)
+	// Egress is where the control plane calls from, by its processes with other settings, too;
+	// nil takes Settings.EgressCIDRs alone.
+	Egress func(ctx context.Context) (server.Egress, error)
 	// Hook is called around effects, by name, so that tests can kill the process
 	// there; nil in production.
 	Hook func(point string)

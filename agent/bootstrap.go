@@ -46,7 +46,7 @@ func (h *Host) Bootstrap(ctx context.Context, addr, version string, log *slog.Lo
 	if err != nil {
 		return err
 	}
-	csrs, err := k.csrs(h.Config.ServerID)
+	csrs, err := k.csrs(h.Config)
 	if err != nil {
 		return err
 	}
@@ -99,6 +99,9 @@ func (h *Host) keep(id *wire.Identity, k keys, addr string) error {
 		return fmt.Errorf("the gateway's answer can't be used: %w", err)
 	}
 	s.gw.close()
+	if err := h.pinPeersKeys(id.Bundles.PeersKeys); err != nil {
+		return err
+	}
 	return h.saveIdentity(id, k)
 }
 

@@ -82,6 +82,9 @@ func (a *Agent) execHandler(ctx context.Context, log *slog.Logger) http.Handler 
 }
 
 func (a *Agent) exec(ctx context.Context, w http.ResponseWriter, r *http.Request, log *slog.Logger) *problem {
+	if r.URL.Path == wire.PathPeersNow && r.Method == http.MethodPost {
+		return a.peersNow(ctx, w, r, log)
+	}
 	if refused := notAnEndpoint(w, r); refused != nil {
 		return refused
 	}
@@ -94,13 +97,31 @@ func (a *Agent) exec(ctx context.Context, w http.ResponseWriter, r *http.Request
 		return refused
 	}
 	if claims.Body != digest(body) {
-		return &problem{status: http.StatusUnauthorized, code: "unauthenticated", detail: "the token is for another request"}
+		return otherRequest()
 	}
 	in, refused := a.host.parse(body)
 	if refused != nil {
 		return refused
 	}
-	if claims.Scope != wire.ScopeExecPrefix+string(in.Kind) {
+	if refused := a.spend(claims, body, string(in.Kind), log); refused != nil {
+		return refused
+	}
+	if _, refused := a.host.check(in); refused != nil {
+		return refused
+	}
+	return a.forward(ctx, w, r, body, log)
+}
+
+func otherRequest() *problem {
+	return &problem{status: http.StatusUnauthorized, code: "unauthenticated", detail: "the token is for another request"}
+}
+
+// spend takes the token of a request of a kind: it is for this body, and for this time only.
+func (a *Agent) spend(claims execClaims, body []byte, kind string, log *slog.Logger) *problem {
+	if claims.Body != digest(body) {
+		return otherRequest()
+	}
+	if claims.Scope != wire.ScopeExecPrefix+kind {
 		return &problem{status: http.StatusForbidden, code: "scope_missing", detail: "the token is for another kind of command"}
 	}
 	fresh, err := a.used.use(claims.ID, claims.ExpiresAt.Time)
@@ -111,10 +132,7 @@ func (a *Agent) exec(ctx context.Context, w http.ResponseWriter, r *http.Request
 	case !fresh:
 		return &problem{status: http.StatusUnauthorized, code: "unauthenticated", detail: "the token was used already"}
 	}
-	if _, refused := a.host.check(in); refused != nil {
-		return refused
-	}
-	return a.forward(ctx, w, r, body, log)
+	return nil
 }
 
 type execClaims struct {

@@ -71,7 +71,7 @@ func (h *Host) identityPath() string { return h.path(wire.IdentityDir + "/identi
 // keys are a host's own: generated here, and never sent anywhere. They live as long as
 // the host; only the certificates on them are renewed.
 type keys struct {
-	client, server, docker *ecdsa.PrivateKey
+	client, server, docker, service *ecdsa.PrivateKey
 }
 
 // loadKeys reads the keys, and generates missing ones before they are used for a
@@ -81,7 +81,7 @@ func (h *Host) loadKeys() (keys, error) {
 	if err := os.MkdirAll(h.path(wire.IdentityDir), 0o700); err != nil {
 		return k, fmt.Errorf("identity directory: %w", err)
 	}
-	for name, into := range map[string]**ecdsa.PrivateKey{"client": &k.client, "server": &k.server, "docker": &k.docker} {
+	for name, into := range map[string]**ecdsa.PrivateKey{"client": &k.client, "server": &k.server, "docker": &k.docker, "service": &k.service} {
 		key, err := loadKey(h.path(wire.IdentityDir + "/" + name + ".key"))
 		if err != nil {
 			return k, err
@@ -130,13 +130,20 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-func (k keys) csrs(serverID string) (wire.CSRs, error) {
+func (k keys) csrs(c wire.HostConfig) (wire.CSRs, error) {
 	var out wire.CSRs
-	for _, e := range []struct {
+	requests := []struct {
 		key  *ecdsa.PrivateKey
 		into *string
-	}{{k.client, &out.AgentClient}, {k.server, &out.AgentServer}, {k.docker, &out.DockerServer}} {
-		der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: serverID}}, e.key)
+	}{{k.client, &out.AgentClient}, {k.server, &out.AgentServer}, {k.docker, &out.DockerServer}}
+	if serviceMount(c.Role) != "" {
+		requests = append(requests, struct {
+			key  *ecdsa.PrivateKey
+			into *string
+		}{k.service, &out.Service})
+	}
+	for _, e := range requests {
+		der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: c.ServerID}}, e.key)
 		if err != nil {
 			return out, fmt.Errorf("certificate request: %w", err)
 		}
@@ -212,6 +219,9 @@ func (h *Host) saveIdentity(id *wire.Identity, k keys) error {
 		if err := writeFile(h.path(wire.DockerTLSDir+"/"+f.name), f.content, f.mode); err != nil {
 			return err
 		}
+	}
+	if err := h.saveService(id, k); err != nil {
+		return err
 	}
 	b, err := json.Marshal(id)
 	if err != nil {

@@ -94,6 +94,9 @@ func (h *Host) Prepare(group string) error {
 		p.dir(wire.ProgramsDir, 0o755, 0)
 		p.program(wire.ProgramsDir + "/" + filepath.Base(wire.ContainerAgent))
 	}
+	if mount := serviceMount(h.Config.Role); mount != "" {
+		p.dir(mount+"/"+wire.TLSDir, 0o755, 0)
+	}
 	p.units()
 	b, err := json.MarshalIndent(services, "", "  ")
 	if err != nil {
@@ -330,4 +333,13 @@ func poolACL(app, exec string) string {
 func redisPassword(password string) string {
 	sum := sha256.Sum256([]byte(password))
 	return "#" + hex.EncodeToString(sum[:])
+}
+
+// hostSecret reads one of the host's secrets.
+func (h *Host) hostSecret(name string) (string, error) {
+	b, err := os.ReadFile(h.path(wire.SecretsDir + "/" + name))
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(b)), nil
 }

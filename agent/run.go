@@ -24,16 +24,19 @@ type Agent struct {
 	version string
 	log     *slog.Logger
 	keys    keys
-	used    *seen
-	sensors sensors
-	meter   *meter
-	ship    *shipper
+	// renewing is held while the identity is renewed.
+	renewing sync.Mutex
+	used     *seen
+	sensors  sensors
+	meter    *meter
+	ship     *shipper
 	// executor calls the process that runs commands; forwarded limits waiting requests.
 	executor  *http.Client
 	forwarded chan struct{}
 	current   atomic.Pointer[session]
 	// containers are those of instances on this host.
 	containers *containers
+	peers      *peersSync
 }
 
 // New loads the identity of a host. addr is where to listen and to call from; "" is
@@ -60,7 +63,7 @@ func New(h *Host, addr, version string, log *slog.Logger) (*Agent, error) {
 	}
 	a := &Agent{
 		host: h, addr: addr, version: version, log: log, keys: k, used: used, sensors: sensors{root: h.Root}, ship: &shipper{},
-		executor: executorClient(h), forwarded: make(chan struct{}, maxForwarded), containers: newContainers(h),
+		executor: executorClient(h), forwarded: make(chan struct{}, maxForwarded), containers: newContainers(h), peers: newPeersSync(h),
 	}
 	a.meter = &meter{host: h, executor: a.executor, now: time.Now}
 	a.current.Store(s)
@@ -77,7 +80,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
-	for _, loop := range []func(context.Context, *slog.Logger) error{a.heartbeats, a.serve, a.push, a.watchContainers, a.serveEdge} {
+	for _, loop := range []func(context.Context, *slog.Logger) error{a.heartbeats, a.serve, a.push, a.watchContainers, a.serveEdge, a.followPeers} {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
@@ -165,6 +168,7 @@ func (a *Agent) beat(ctx context.Context, log *slog.Logger) (time.Duration, erro
 	if err := a.renewIfDue(ctx, answer.BundleVersion, log); err != nil && ctx.Err() == nil {
 		log.Warn("identity not renewed", "error", err.Error())
 	}
+	a.peers.told(answer.PeersVersion, a.current.Load().id.Bundles.PeersKeys)
 	if answer.HeartbeatSeconds > 0 {
 		return heartbeatInterval(answer.HeartbeatSeconds), nil
 	}
@@ -177,15 +181,33 @@ func (a *Agent) beat(ctx context.Context, log *slog.Logger) (time.Duration, erro
 // The keys stay the same: the gateway binds a server to its client key, so a lost
 // answer costs only another request.
 func (a *Agent) renewIfDue(ctx context.Context, bundleVersion string, log *slog.Logger) error {
+	a.renewing.Lock()
+	defer a.renewing.Unlock()
 	s, now := a.current.Load(), time.Now()
 	trustDue := bundleVersion != "" && bundleVersion != s.id.Bundles.Version
 	certificatesDue := trustDue || s.certificatesDue(now)
 	if !certificatesDue && !s.tokenDue(now) {
 		return nil
 	}
+	return a.renew(ctx, certificatesDue, log)
+}
+
+// renewForAddress renews the certificates if the one for the host's databases and caches is
+// not for its private address.
+func (a *Agent) renewForAddress(ctx context.Context, address string, log *slog.Logger) error {
+	a.renewing.Lock()
+	defer a.renewing.Unlock()
+	if address == "" || !servesOthers(a.host.Config.Role) || servesAt(a.current.Load().id, address) {
+		return nil
+	}
+	return a.renew(ctx, true, log)
+}
+
+func (a *Agent) renew(ctx context.Context, certificatesDue bool, log *slog.Logger) error {
+	s := a.current.Load()
 	var request wire.RotateRequest
 	if certificatesDue {
-		csrs, err := a.keys.csrs(a.host.Config.ServerID)
+		csrs, err := a.keys.csrs(a.host.Config)
 		if err != nil {
 			return err
 		}

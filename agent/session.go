@@ -46,6 +46,11 @@ func (h *Host) open(id *wire.Identity, k keys, addr string) (*session, error) {
 	if _, err := loadCertificate(id.Certificates.DockerServer, k.docker); err != nil {
 		return nil, fmt.Errorf("certificate for Docker: %w", err)
 	}
+	if id.Certificates.Service != "" {
+		if _, err := loadCertificate(id.Certificates.Service, k.service); err != nil {
+			return nil, fmt.Errorf("certificate for services: %w", err)
+		}
+	}
 	trustExec := x509.NewCertPool()
 	if !trustExec.AppendCertsFromPEM([]byte(id.Bundles.ExecClient)) {
 		return nil, errors.New("the bundle of exec clients holds no certificate")

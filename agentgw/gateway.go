@@ -39,6 +39,14 @@ type Store interface {
 	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
 	ReportInstances(ctx context.Context, batch []workload.InstanceReport) (workload.ReportOutcome, error)
 	EdgeStore
+	AckPeers(ctx context.Context, id prego.ServerID, applied int64, refused string) (server.PeersWanted, error)
+	PeersVersions(ctx context.Context, since string) (server.PeersVersions, error)
+}
+
+// PeersSigner signs peers documents.
+type PeersSigner interface {
+	Sign(doc wire.PeersDocument) (wire.SignedPeers, error)
+	Keys() map[string]string // the public halves, PEM by key id
 }
 
 // Signaler signals provisioning runs about their agents, and process groups' runs about
@@ -54,6 +62,9 @@ type Signaler interface {
 type Authority interface {
 	VerifyAgent(cert *x509.Certificate) (serverID prego.ServerID, err error)
 	SignCSRs(serverID prego.ServerID, ips []net.IP, csrs wire.CSRs, ttl time.Duration) (wire.Certificates, error)
+	// SignService signs for a database or cache at the private address, or, if that is nil,
+	// for their client.
+	SignService(serverID prego.ServerID, private net.IP, csr string, ttl time.Duration) (certificate string, notAfter time.Time, err error)
 	KeyOfCSR(field, csr string) (sha256 []byte, err error)
 	Bundles() (wire.Bundles, error)
 	KeySHA256(cert *x509.Certificate) ([]byte, error)
@@ -91,6 +102,8 @@ type Gateway struct {
 	runs     Signaler
 	ca       Authority
 	tokens   Tokens
+	signer   PeersSigner
+	peers    peersVersions
 	settings Settings
 	log      *zap.Logger
 	metrics  *metrics
@@ -113,6 +126,7 @@ type Deps struct {
 	Signals  Signaler
 	CA       Authority
 	Tokens   Tokens
+	Peers    PeersSigner
 	Settings Settings
 	Log      *zap.Logger
 	Metrics  prometheus.Registerer
@@ -133,7 +147,7 @@ func New(d Deps) *Gateway {
 		d.Settings.Now = time.Now
 	}
 	g := &Gateway{
-		store: d.Store, runs: d.Signals, ca: d.CA, tokens: d.Tokens, settings: d.Settings, log: d.Log,
+		store: d.Store, runs: d.Signals, ca: d.CA, tokens: d.Tokens, signer: d.Peers, settings: d.Settings, log: d.Log,
 		limiter: newSourceLimiter(rate.Limit(2), 20), forward: &http.Client{Timeout: 5 * time.Second},
 		signals: signals{slots: make(chan struct{}, maxSignals)}, awaited: newAwaited(),
 	}
@@ -158,6 +172,7 @@ func New(d Deps) *Gateway {
 	e.POST(wire.PathMetrics, g.takeMetrics, limitBody(maxTelemetry), g.authenticated(wire.ScopeMetrics))
 	e.POST(wire.PathLogs, g.takeLogs, limitBody(maxTelemetry), g.authenticated(wire.ScopeLogs))
 	e.POST(wire.PathBackupReport, g.backupReport, limitBody(maxBody), g.authenticated(wire.ScopeBackupReport))
+	e.POST(wire.PathPeers, g.peersDocument, limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
 	e.POST(wire.PathRotateToken, g.rotate, limitBody(maxBody), g.authenticated(""))
 	e.GET(wire.PathEdge, g.edgeDocument, g.authenticated(wire.ScopeEdge))
 	e.POST(wire.PathEdgeCertificates, g.edgeCertificates, limitBody(maxBody), g.authenticated(wire.ScopeEdge))
@@ -208,6 +223,7 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener, tlsConfig *tls.Conf
 func (g *Gateway) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { g.followRevocations(ctx) })
+	wg.Go(func() { g.followPeers(ctx) })
 	wg.Go(func() { g.reports.run(ctx) })
 	wg.Go(func() { g.edges.run(ctx) })
 	g.beats.run(ctx)

@@ -48,10 +48,21 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 type authority struct {
 	*pki.Authority
-	execKeys map[string]string
+	execKeys, peersKeys map[string]string
 }
 
-func (a authority) Bundles() (wire.Bundles, error)              { return a.Authority.Bundles(a.execKeys) }
+func (a authority) Bundles() (wire.Bundles, error) {
+	return a.Authority.Bundles(a.execKeys, a.peersKeys)
+}
+
+func (a authority) SignService(id prego.ServerID, private net.IP, csr string, ttl time.Duration) (string, time.Time, error) {
+	purpose := pki.ServiceClient
+	if private != nil {
+		purpose = pki.ServiceServer
+	}
+	return a.Authority.SignService(id, purpose, private, csr, ttl)
+}
+
 func (authority) KeySHA256(c *x509.Certificate) ([]byte, error) { return pki.KeySHA256(c.PublicKey) }
 func (authority) KeyOfCSR(field, csr string) ([]byte, error) {
 	parsed, err := pki.ParseCSR(field, csr)
@@ -130,9 +141,13 @@ func setup(t testing.TB, change func(*agentgw.Settings)) *bundle {
 	require.NoError(t, err)
 	ring, err := token.OpenKeyring(dir, token.UseAgent)
 	require.NoError(t, err)
+	peersRing, err := token.OpenSigner(dir, token.UsePeers)
+	require.NoError(t, err)
+	peers, err := token.NewPeers(peersRing)
+	require.NoError(t, err)
 	pool := pgtest.Pool(t)
 	core, logged := observer.New(zap.InfoLevel)
-	b := &bundle{t: t, keys: dir, pool: pool, log: logged, reg: prometheus.NewRegistry(), store: store.New(pool), ca: authority{Authority: ca}, agents: tokens{token.NewAgents(ring)}, signals: &signals{}}
+	b := &bundle{t: t, keys: dir, pool: pool, log: logged, reg: prometheus.NewRegistry(), store: store.New(pool), ca: authority{Authority: ca, peersKeys: peers.Keys()}, agents: tokens{token.NewAgents(ring)}, signals: &signals{}}
 	b.exec = func(sql string, args ...any) {
 		_, err := pool.Exec(context.Background(), sql, args...)
 		require.NoError(t, err)
@@ -144,7 +159,7 @@ func setup(t testing.TB, change func(*agentgw.Settings)) *bundle {
 	if change != nil {
 		change(&settings)
 	}
-	b.serving = agentgw.New(agentgw.Deps{Store: b.store, Signals: b.signals, CA: b.ca, Tokens: b.agents, Settings: settings, Log: zap.New(core), Metrics: b.reg})
+	b.serving = agentgw.New(agentgw.Deps{Store: b.store, Signals: b.signals, CA: b.ca, Tokens: b.agents, Peers: peers, Settings: settings, Log: zap.New(core), Metrics: b.reg})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	b.url = "https://" + l.Addr().String()

@@ -70,7 +70,13 @@ func (g *Gateway) handshake(c echo.Context) error {
 		if err != nil {
 			return err
 		}
-		identity, err := g.identity(consumed.ServerID, consumed.Role, consumed.Host, consumed.IPv6, &in.CSRs, cert)
+		binding := server.AgentBinding{Host: consumed.Host, IPv6: consumed.IPv6, Role: consumed.Role}
+		if in.CSRs.Service != "" {
+			if binding, err = g.store.CheckAgent(ctx, consumed.ServerID, key); err != nil {
+				return err
+			}
+		}
+		identity, err := g.identity(consumed.ServerID, binding, &in.CSRs, cert)
 		if err != nil {
 			return err
 		}
@@ -92,20 +98,26 @@ func (g *Gateway) checkCSRs(csrs wire.CSRs, key []byte) error {
 	if _, err := g.ca.KeyOfCSR("csrs.agent_server", csrs.AgentServer); err != nil {
 		return err
 	}
-	_, err = g.ca.KeyOfCSR("csrs.docker_server", csrs.DockerServer)
+	if _, err = g.ca.KeyOfCSR("csrs.docker_server", csrs.DockerServer); err != nil || csrs.Service == "" {
+		return err
+	}
+	_, err = g.ca.KeyOfCSR("csrs.service", csrs.Service)
 	return err
 }
 
 // identity issues an agent's credentials. Without certificate requests only the JWT is
 // new, bound to cert.
-func (g *Gateway) identity(serverID prego.ServerID, role prego.Role, host, ipv6 string, csrs *wire.CSRs, cert *x509.Certificate) (wire.Identity, error) {
+func (g *Gateway) identity(serverID prego.ServerID, b server.AgentBinding, csrs *wire.CSRs, cert *x509.Certificate) (wire.Identity, error) {
 	out := wire.Identity{ServerID: string(serverID), Environment: g.settings.Environment, HeartbeatSeconds: int(g.settings.Heartbeat.Seconds())}
 	var err error
 	if out.Bundles, err = g.ca.Bundles(); err != nil {
 		return out, err
 	}
 	if csrs != nil {
-		if out.Certificates, err = g.ca.SignCSRs(serverID, hostAddresses(host, ipv6), *csrs, g.settings.CertTTL); err != nil {
+		if out.Certificates, err = g.ca.SignCSRs(serverID, hostAddresses(b.Host, b.IPv6), *csrs, g.settings.CertTTL); err != nil {
+			return out, err
+		}
+		if err = g.service(serverID, b, csrs.Service, &out.Certificates); err != nil {
 			return out, err
 		}
 		block, _ := pem.Decode([]byte(out.Certificates.AgentClient))
@@ -116,8 +128,35 @@ func (g *Gateway) identity(serverID prego.ServerID, role prego.Role, host, ipv6 
 			return out, err
 		}
 	}
-	out.Token, out.TokenExpires, err = g.tokens.Issue(serverID, role, cert, g.settings.TokenTTL)
+	out.Token, out.TokenExpires, err = g.tokens.Issue(serverID, b.Role, cert, g.settings.TokenTTL)
 	return out, err
+}
+
+// service issues the certificate that a host's role has a use for: on shards and pools a
+// server's, which takes a private address; with a bench a client's.
+func (g *Gateway) service(serverID prego.ServerID, b server.AgentBinding, csr string, into *wire.Certificates) error {
+	private := net.ParseIP(b.PrivateAddress)
+	switch {
+	case csr == "":
+		return nil
+	case b.Role == prego.RoleDBShard || b.Role == prego.RoleRedisPool:
+		if private == nil {
+			return nil // asked for again when there is one
+		}
+	case b.Role == prego.RoleApp:
+		private = nil
+	default:
+		return nil
+	}
+	certificate, notAfter, err := g.ca.SignService(serverID, private, csr, g.settings.CertTTL)
+	if err != nil {
+		return err
+	}
+	into.Service = certificate
+	if notAfter.Before(into.NotAfter) {
+		into.NotAfter = notAfter
+	}
+	return nil
 }
 
 func hostAddresses(host, ipv6 string) []net.IP {
@@ -149,7 +188,7 @@ func (g *Gateway) rotate(c echo.Context) error {
 			return err
 		}
 	}
-	identity, err := g.identity(who.serverID, binding.Role, binding.Host, binding.IPv6, in.CSRs, who.cert)
+	identity, err := g.identity(who.serverID, binding, in.CSRs, who.cert)
 	if err != nil {
 		return err
 	}

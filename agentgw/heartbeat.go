@@ -55,7 +55,9 @@ func (g *Gateway) heartbeat(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, wire.HeartbeatResponse{BundleVersion: bundles.Version, HeartbeatSeconds: int(g.settings.Heartbeat.Seconds())})
+	return c.JSON(http.StatusOK, wire.HeartbeatResponse{
+		BundleVersion: bundles.Version, HeartbeatSeconds: int(g.settings.Heartbeat.Seconds()), PeersVersion: g.peers.of(who.serverID),
+	})
 }
 
 func checkHeartbeat(in wire.HeartbeatRequest) error {

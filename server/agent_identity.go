@@ -79,7 +79,8 @@ type HeartbeatOutcome struct {
 
 // AgentBinding is what a rotation checks and needs.
 type AgentBinding struct {
-	Host string
-	IPv6 string
-	Role prego.Role
+	Host           string
+	IPv6           string
+	Role           prego.Role
+	PrivateAddress string // "" for none
 }

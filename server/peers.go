@@ -15,9 +15,6 @@ const (
 	PortFrontend = 8080
 )
 
-// RoleEdge is the role of servers that take requests from the world.
-const RoleEdge prego.Role = "edge"
-
 // PeerHost is a server as the rule of peers sees it.
 type PeerHost struct {
 	ServerID prego.ServerID `json:"server_id"`
@@ -90,7 +87,7 @@ func Peers(in PeersInput) PeersRule {
 		grant([]int{PortRedis}, in.Users)
 	case prego.RoleApp, prego.RoleNode:
 		instances = append(slices.Clone(instances), PortFrontend)
-	case RoleEdge:
+	case prego.RoleEdge:
 		out.Access = append(out.Access, PeersGrant{Ports: sorted(append([]int{80, 443}, in.PublicPorts...)), From: []string{Everyone}})
 	}
 	grant(instances, in.Edges)

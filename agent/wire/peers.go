@@ -69,6 +69,9 @@ type PeersRequest struct {
 	// Refused is why the host does not apply the document that it was last given, at most
 	// MaxPeersRefused bytes of text; "" is none.
 	Refused string `json:"refused,omitempty"`
+	// Keys are the ids of the keys that the host trusts: it is given the document in force
+	// once more if there are others.
+	Keys []string `json:"keys,omitempty"`
 }
 
 // PeersResponse has the document unless it is the one that is in force.

@@ -39,8 +39,10 @@ func TestSignedPeers(t *testing.T) {
 	for name, change := range map[string]func(s *SignedPeers, trusted map[string]string){
 		"another document":       func(s *SignedPeers, _ map[string]string) { s.Document = append([]byte(" "), s.Document...) },
 		"a key that it pretends": func(_ *SignedPeers, trusted map[string]string) { trusted["old"] = newText },
-		"an unknown key":         func(s *SignedPeers, _ map[string]string) { s.Signatures = map[string][]byte{"other": s.Signatures["old"]} },
-		"no signature":           func(s *SignedPeers, _ map[string]string) { s.Signatures = nil },
+		"an unknown key": func(s *SignedPeers, _ map[string]string) {
+			s.Signatures = map[string][]byte{"other": s.Signatures["old"]}
+		},
+		"no signature": func(s *SignedPeers, _ map[string]string) { s.Signatures = nil },
 		"too large": func(s *SignedPeers, _ map[string]string) {
 			s.Document = make([]byte, MaxPeersDocument+1)
 			s.Signatures["old"] = ed25519.Sign(oldKey, append([]byte(peersContext), s.Document...))

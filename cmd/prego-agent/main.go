@@ -5,6 +5,9 @@
 //	prego-agent exec      [--root DIR] [--caller NAME]   run the commands that run hands on
 //	prego-agent bench     [--root DIR] [--caller NAME] [--watcher NAME] [--docker ADDR] [--lock FILE]   run bench in its container for exec, and tell run of instances' containers
 //	prego-agent devices   [--root DIR] [--caller NAME]   mount volumes and set addresses for exec, as root
+//	prego-agent peers     [--root DIR] [--caller NAME]   put peers documents in force for run
+//	prego-agent firewall  [--root DIR]   put the last peers document in force again, at boot
+//	prego-agent certs     [--root DIR]   give containers the certificate of databases and caches
 //	prego-agent prepare   [--root DIR] [--group NAME]    make what the containers of the host need
 //	prego-agent version
 //
@@ -69,7 +72,7 @@ func run(args []string) int {
 	case site.ConfigureVerb:
 		return site.ConfigureMain(args[1:])
 	}
-	if !slices.Contains([]string{"bootstrap", "run", "exec", "bench", "devices", "prepare"}, args[0]) {
+	if !slices.Contains([]string{"bootstrap", "run", "exec", "bench", "devices", "prepare", "peers", "firewall", "certs"}, args[0]) {
 		fmt.Fprintln(os.Stderr, usage)
 		return 2
 	}
@@ -77,10 +80,11 @@ func run(args []string) int {
 	flags := flag.NewFlagSet("prego-agent "+args[0], flag.ContinueOnError)
 	flags.StringVar(&o.root, "root", "/", "directory that stands for the host's root")
 	flags.StringVar(&o.addr, "addr", "", "address to listen on and to call from; empty for all")
-	flags.StringVar(&o.caller, "caller", "", "exec, bench, devices: the user that may ask; empty for its own")
+	flags.StringVar(&o.caller, "caller", "", "exec, bench, devices, peers: the user that may ask; empty for its own")
 	flags.StringVar(&o.watcher, "watcher", "", "bench: the user that may listen to what containers do; empty for its own")
 	flags.StringVar(&o.docker, "docker", "", "bench: dockerd's address; empty for the host's own. run: the same, to watch it without the process bench")
 	flags.StringVar(&o.lock, "lock", "", "bench: a file that is locked, shared, while something runs")
+	flags.BoolVar(&o.noFirewall, "no-firewall", false, "run: the host has no firewall of its own; peers documents are checked and kept here, and filter nothing")
 	flags.StringVar(&o.group, "group", "", "prepare: the group of the process that runs commands; empty for its own")
 	switch err := flags.Parse(args[1:]); {
 	case errors.Is(err, flag.ErrHelp):
@@ -114,12 +118,16 @@ func run(args []string) int {
 	return 1
 }
 
-const usage = "usage: prego-agent bootstrap|run|exec|bench|devices|prepare|version [--root DIR] [--addr IP] [--caller NAME] [--watcher NAME] [--docker ADDR] [--lock FILE] [--group NAME]"
+const usage = "usage: prego-agent bootstrap|run|exec|bench|devices|peers|firewall|certs|prepare|version [--root DIR] [--addr IP] [--caller NAME] [--watcher NAME] [--docker ADDR] [--lock FILE] [--group NAME] [--no-firewall]"
 
 // dockerSocket is where dockerd listens on a host.
 const dockerSocket = "unix:///run/docker.sock"
 
-type options struct{ root, addr, caller, watcher, docker, lock, group string }
+type options struct {
+	root, addr, caller, watcher, docker, lock, group string
+
+	noFirewall bool
+}
 
 func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 	host, err := agent.OpenHost(o.root)
@@ -131,6 +139,12 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 		return host.Bootstrap(ctx, o.addr, version, log)
 	case "prepare":
 		return host.Prepare(o.group)
+	case "peers":
+		return listen(ctx, host, service{wire.PeersSocket, agent.NewPeersKeeper(host, true, log).Run(o.caller)})
+	case "firewall":
+		return agent.NewPeersKeeper(host, true, log).Restore(ctx)
+	case "certs":
+		return host.InstallServiceTLS(ctx)
 	case "exec":
 		e, err := agent.NewExecutor(host, o.caller, log)
 		if err != nil {
@@ -162,6 +176,9 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 		if err := a.WatchEngine(o.docker); err != nil {
 			return err
 		}
+	}
+	if o.noFirewall {
+		a.WithoutFirewall()
 	}
 	return a.Run(ctx)
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // newLooker has what a worker looks for by itself; the sweeps' schedules are the net below.
-func newLooker(p *process, fleet *activities.Reconciler, tenants *activities.Tenants, groups *activities.Groups) *worker.Looker {
+func newLooker(p *process, fleet *activities.Reconciler, tenants *activities.Tenants, groups *activities.Groups, peers *activities.Peers) *worker.Looker {
 	host, _ := os.Hostname()
 	return &worker.Looker{
 		Store: p.db, Holder: host + "/" + rand.Text(), Log: p.log.Named("looks"), Lease: worker.LookLease,
@@ -20,6 +20,8 @@ func newLooker(p *process, fleet *activities.Reconciler, tenants *activities.Ten
 			{Name: "groups", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtGroups(groups)},
 			{Name: "addresses", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtAddresses(fleet.Org)},
 			{Name: "storage", Every: p.cfg.Tenants.StorageSweep, Do: activities.LookAtStorage(tenants)},
+			{Name: "peers", Every: p.cfg.Worker.PeersEvery, Do: activities.LookAtPeers(peers)},
+			{Name: "egress", Every: p.cfg.Worker.SweepEvery, Do: activities.LookAtEgress(peers)},
 		},
 	}
 }

@@ -198,6 +198,10 @@ func runWorker(ctx context.Context, queues []string) error {
 	fleet.Org.Hosts = tenants.Bench
 	groups.Volumes, groups.Idle = mountVolumes(fleet.Org), fleet.Org.DetachIdleVolumes
 	servers.Capacity = activities.ServerFree(groups)
+	peers, err := newPeers(p, servers, ca)
+	if err != nil {
+		return err
+	}
 	edges := newEdges(p)
 	groups.Drained, tenants.Drained = activities.DrainEdges(edges), activities.DrainEdges(edges)
 	if version != "dev" {
@@ -208,14 +212,14 @@ func runWorker(ctx context.Context, queues []string) error {
 		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: p.cfg.Worker.SweepConcurrency},
 	}, servers, fleet, tenants, &activities.FleetActions{
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: activities.ServerFree(groups),
-	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs}, groups, catalogs, images, edges)
+	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs}, groups, catalogs, images, edges, peers)
 	if err != nil {
 		return err
 	}
 	schedules := workflows.ScheduleSettings{
 		ReconcileEvery: p.cfg.Worker.ReconcileEvery, CatalogEvery: p.cfg.Worker.CatalogEvery, NetEvery: p.cfg.Worker.NetEvery,
 	}
-	looker := newLooker(p, fleet, tenants, groups)
+	looker := newLooker(p, fleet, tenants, groups, peers)
 	if !slices.Contains(served, workflows.QueuePeriodic) {
 		looker.Looks = nil
 	}

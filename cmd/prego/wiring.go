@@ -157,10 +157,20 @@ func (r bootRenderer) RenderBoot(p activities.BootParams) (activities.Boot, erro
 // gatewayCA is the gateway's view of the authority.
 type gatewayCA struct {
 	*pki.Authority
-	execKeys map[string]string
+	execKeys, peersKeys map[string]string
 }
 
-func (g gatewayCA) Bundles() (wire.Bundles, error) { return g.Authority.Bundles(g.execKeys) }
+func (g gatewayCA) Bundles() (wire.Bundles, error) {
+	return g.Authority.Bundles(g.execKeys, g.peersKeys)
+}
+
+func (g gatewayCA) SignService(serverID prego.ServerID, private net.IP, csr string, ttl time.Duration) (string, time.Time, error) {
+	purpose := pki.ServiceClient
+	if private != nil {
+		purpose = pki.ServiceServer
+	}
+	return g.Authority.SignService(serverID, purpose, private, csr, ttl)
+}
 
 func (gatewayCA) KeySHA256(cert *x509.Certificate) ([]byte, error) {
 	return pki.KeySHA256(cert.PublicKey)
@@ -291,10 +301,12 @@ func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*
 		Store: p.db, Infra: infra, Catalog: catalog, Tokens: deriver, Boot: bootRenderer{cfg: p.cfg, ca: ca, agentSHA256: digest},
 		Containers: hosts,
 		Runs:       runs, Settings: settings, Metrics: metrics, Log: p.log, Hook: crashHook(),
+		Egress: p.db.Egress,
 	}
 	fleet := &activities.Reconciler{
 		Store: p.db, Infra: infra, Runs: runs, Environment: p.cfg.Environment,
 		Firewall: server.FirewallParams{Environment: p.cfg.Environment, Name: activities.FirewallName(p.cfg.Environment), CIDRs: w.EgressCIDRs, Ports: settings.Ports},
+		Egress:   p.db.Egress,
 		Rules:    activities.OrphanRules{MinAge: w.OrphanAge, MaxPerRun: w.OrphanMaxPerRun, BreakerPct: w.OrphanBreakerPct, BreakerMin: 3},
 		Grace:    w.AmbiguousGrace,
 		Sweep:    server.SweepParams{DegradedAfter: w.DegradedAfter, FailedAfter: w.FailedAfter, FreezePct: w.FreezePct, FreezeMin: w.FreezeMinServers},
@@ -364,6 +376,19 @@ func newAgents(p *process, ca *pki.Authority) (*agentclient.Client, error) {
 		TLS: ca.ExecClientTLS(), Tokens: token.NewExec(keys), Port: cfg.Worker.AgentPort, PortOf: agentPorts(p),
 		CheckAddr: func(addr string) error { return hetzner.CheckHostAddr(addr, cfg.Hetzner.Simulated) },
 	}), nil
+}
+
+// newPeers creates what keeps who may reach which server.
+func newPeers(p *process, servers *activities.Servers, ca *pki.Authority) (*activities.Peers, error) {
+	agents, err := newAgents(p, ca)
+	if err != nil {
+		return nil, err
+	}
+	w := p.cfg.Worker
+	return &activities.Peers{
+		Store: p.db, Agents: agents, Egress: w.EgressCIDRs, Grace: w.EgressGrace, Firewalls: activities.Firewalls(servers), Log: p.log.Named("peers"),
+		Ports: func(role prego.Role) (agent, docker int) { return server.AgentPort(role, w.AgentPort), w.DockerPort },
+	}, nil
 }
 
 // buildTenants creates the steps of tenants.
@@ -466,8 +491,8 @@ func newGateway(p *process, runs *workflows.Client) (*agentgw.Gateway, *tls.Conf
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := ca.Need([]pki.Purpose{pki.Gateway, pki.AgentClient, pki.AgentServer, pki.DockerServer},
-		[]pki.Purpose{pki.Gateway, pki.AgentClient, pki.ExecClient, pki.DockerClient}); err != nil {
+	if err := ca.Need([]pki.Purpose{pki.Gateway, pki.AgentClient, pki.AgentServer, pki.DockerServer, pki.ServiceServer, pki.ServiceClient},
+		[]pki.Purpose{pki.Gateway, pki.AgentClient, pki.ExecClient, pki.DockerClient, pki.ServiceServer, pki.ServiceClient}); err != nil {
 		return nil, nil, err
 	}
 	agentKeys, err := token.OpenSigner(p.cfg.KeysDir, token.UseAgent)
@@ -482,13 +507,21 @@ func newGateway(p *process, runs *workflows.Client) (*agentgw.Gateway, *tls.Conf
 	if err != nil {
 		return nil, nil, err
 	}
+	peersRing, err := token.OpenSigner(p.cfg.KeysDir, token.UsePeers)
+	if err != nil {
+		return nil, nil, err
+	}
+	peers, err := token.NewPeers(peersRing)
+	if err != nil {
+		return nil, nil, err
+	}
 	binary, digest, err := agentBinary(p.cfg)
 	if err != nil {
 		return nil, nil, err
 	}
 	g := p.cfg.Gateway
 	gw := agentgw.New(agentgw.Deps{
-		Store: p.db, Signals: runs, CA: gatewayCA{Authority: ca, execKeys: execKeys}, Tokens: gatewayTokens{token.NewAgents(agentKeys)},
+		Store: p.db, Signals: runs, CA: gatewayCA{Authority: ca, execKeys: execKeys, peersKeys: peers.Keys()}, Tokens: gatewayTokens{token.NewAgents(agentKeys)}, Peers: peers,
 		Settings: agentgw.Settings{
 			Environment: p.cfg.Environment, CheckSource: g.CheckSource, Heartbeat: g.Heartbeat, TokenTTL: g.TokenTTL, CertTTL: g.CertTTL,
 			Flush: g.Flush, FlushRows: g.FlushRows, OTLPEndpoint: g.OTLPEndpoint, AgentBinary: binary, AgentSHA256: digest,

@@ -113,7 +113,7 @@ func (p *plane) host(t *testing.T, serverID prego.ServerID, script string) (port
 		AgentClient: csr(t, at(wire.IdentityDir+"/client.key")), AgentServer: csr(t, at(wire.IdentityDir+"/server.key")), DockerServer: csr(t, at(wire.IdentityDir+"/docker.key")),
 	}, time.Hour)
 	require.NoError(t, err)
-	bundles, err := p.ca.Bundles(p.keys)
+	bundles, err := p.ca.Bundles(p.keys, nil)
 	require.NoError(t, err)
 	writeJSON(wire.IdentityDir+"/identity.json", wire.Identity{
 		ServerID: string(serverID), Environment: "test", Token: "none", TokenExpires: time.Now().Add(time.Hour), Certificates: certs, Bundles: bundles, HeartbeatSeconds: 300,

@@ -234,7 +234,9 @@ type Worker struct {
 	ImageContainers   []string      `env:"PREGO_IMAGE_CONTAINERS" envDefault:"stack"`  // container images to pull into an image: stack, none, or a list
 	CatalogEvery      time.Duration `env:"PREGO_CATALOG_EVERY" envDefault:"1h"`        // how often the provider's catalog is read
 	EgressCIDRs       []string      `env:"PREGO_EGRESS_CIDRS"`                         // source address for calls to hosts
+	EgressGrace       time.Duration `env:"PREGO_EGRESS_GRACE" envDefault:"10m"`        // how long addresses that are no longer set are still let in at least
 	AgentPort         int           `env:"PREGO_AGENT_PORT" envDefault:"443"`
+	PeersEvery        time.Duration `env:"PREGO_PEERS_EVERY" envDefault:"1s"` // how often what may reach a server is made anew where it changed
 	DockerPort        int           `env:"PREGO_DOCKER_PORT" envDefault:"2376"`
 	BootstrapTokenTTL time.Duration `env:"PREGO_BOOTSTRAP_TOKEN_TTL" envDefault:"15m"` // at most 15m
 	MaxRetries        int           `env:"PREGO_PROVISION_RETRIES" envDefault:"2"`     // new servers after the first one failed

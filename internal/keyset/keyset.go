@@ -22,6 +22,7 @@ type Set struct {
 	Issue  []pki.Purpose // CAs that it issues certificates with
 	Trust  []pki.Purpose // CAs whose certificates it verifies or passes on
 	Sign   []token.Use   // tokens that it issues: the newest key
+	Each   []token.Use   // what it signs with each key
 	Verify []token.Use   // tokens that it verifies, or whose keys it passes on: the public halves
 	Seal   bool          // seals keys of certificates: the public halves
 	Open   bool          // opens them, to hand them to edges
@@ -35,9 +36,9 @@ var sets = map[string]Set{
 		Issue: []pki.Purpose{pki.RelayClient}, Trust: []pki.Purpose{pki.RelayServer}, Verify: []token.Use{token.UseAPI},
 	},
 	"agentgw": {
-		Issue: []pki.Purpose{pki.Gateway, pki.AgentClient, pki.AgentServer, pki.DockerServer},
-		Trust: []pki.Purpose{pki.Gateway, pki.AgentClient, pki.ExecClient, pki.DockerClient},
-		Sign:  []token.Use{token.UseAgent}, Verify: []token.Use{token.UseAgent, token.UseExec},
+		Issue: []pki.Purpose{pki.Gateway, pki.AgentClient, pki.AgentServer, pki.DockerServer, pki.ServiceServer, pki.ServiceClient},
+		Trust: []pki.Purpose{pki.Gateway, pki.AgentClient, pki.ExecClient, pki.DockerClient, pki.ServiceServer, pki.ServiceClient},
+		Sign:  []token.Use{token.UseAgent}, Verify: []token.Use{token.UseAgent, token.UseExec}, Each: []token.Use{token.UsePeers},
 		Open: true,
 	},
 	"worker": {
@@ -118,6 +119,17 @@ func (s Set) files(from string) (map[string][]byte, error) {
 		}
 		if err := read(files[len(files)-1], whole); err != nil {
 			return nil, err
+		}
+	}
+	for _, use := range s.Each {
+		files, err := token.KeyFiles(from, use)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			if err := read(f, whole); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if s.Seal || s.Open {

@@ -65,7 +65,8 @@ func TestEachProcessIsGivenItsKeysAlone(t *testing.T) {
 			"ca/agent-client/bundle.pem public", "ca/agent-client/issuer.pem private", "ca/agent-server/issuer.pem private",
 			"ca/docker-client/bundle.pem public", "ca/docker-server/issuer.pem private", "ca/exec-client/bundle.pem public",
 			"ca/gateway/bundle.pem public", "ca/gateway/issuer.pem private",
-			"jwt/agent/ID.pem private", "jwt/exec/ID.pem public", "seal/ID.pem private",
+			"ca/service-client/bundle.pem public", "ca/service-client/issuer.pem private", "ca/service-server/bundle.pem public", "ca/service-server/issuer.pem private",
+			"jwt/agent/ID.pem private", "jwt/exec/ID.pem public", "jwt/peers/ID.pem private", "seal/ID.pem private",
 		},
 		"worker": {
 			"ca/agent-server/bundle.pem public", "ca/docker-client/issuer.pem private", "ca/docker-server/bundle.pem public",

@@ -187,14 +187,14 @@ func (a *Authority) Bundle(p Purpose) (string, error) {
 	return c.bundle, nil
 }
 
-// Bundles are those that hosts trust; execKeys are the public keys for exec tokens. The
-// version changes when any of them does.
-func (a *Authority) Bundles(execKeys map[string]string) (wire.Bundles, error) {
-	b := wire.Bundles{ExecKeys: execKeys}
+// Bundles are those that hosts trust; execKeys are the public keys for exec tokens, and
+// peersKeys those for peers documents. The version changes when any of them does.
+func (a *Authority) Bundles(execKeys, peersKeys map[string]string) (wire.Bundles, error) {
+	b := wire.Bundles{ExecKeys: execKeys, PeersKeys: peersKeys}
 	for _, e := range []struct {
 		p    Purpose
 		into *string
-	}{{Gateway, &b.Gateway}, {ExecClient, &b.ExecClient}, {DockerClient, &b.DockerClient}} {
+	}{{Gateway, &b.Gateway}, {ExecClient, &b.ExecClient}, {DockerClient, &b.DockerClient}, {ServiceServer, &b.ServiceServer}, {ServiceClient, &b.ServiceClient}} {
 		bundle, err := a.Bundle(e.p)
 		if err != nil {
 			return b, err
@@ -204,10 +204,10 @@ func (a *Authority) Bundles(execKeys map[string]string) (wire.Bundles, error) {
 	// The issuer of agents' certificates is part of the version, although it is not
 	// sent: when it changes, agents have to request new ones.
 	h := sha256.New()
-	for _, s := range []string{b.Gateway, b.ExecClient, b.DockerClient} {
+	for _, s := range []string{b.Gateway, b.ExecClient, b.DockerClient, b.ServiceServer, b.ServiceClient} {
 		fmt.Fprintf(h, "%d %s", len(s), s)
 	}
-	for _, p := range []Purpose{AgentClient, AgentServer, DockerServer} {
+	for _, p := range []Purpose{AgentClient, AgentServer, DockerServer, ServiceServer, ServiceClient} {
 		c, err := a.get(p)
 		if err != nil {
 			return b, err
@@ -216,8 +216,10 @@ func (a *Authority) Bundles(execKeys map[string]string) (wire.Bundles, error) {
 			h.Write(c.cert.Raw)
 		}
 	}
-	for _, kid := range slices.Sorted(maps.Keys(execKeys)) {
-		fmt.Fprintf(h, "%s %s", kid, execKeys[kid])
+	for _, keys := range []map[string]string{execKeys, peersKeys} {
+		for _, kid := range slices.Sorted(maps.Keys(keys)) {
+			fmt.Fprintf(h, "%s %s", kid, keys[kid])
+		}
 	}
 	b.Version = hex.EncodeToString(h.Sum(nil))[:16]
 	return b, nil
@@ -279,6 +281,24 @@ func (a *Authority) SignCSRs(serverID prego.ServerID, ips []net.IP, csrs wire.CS
 		}
 	}
 	return out, nil
+}
+
+// SignService issues a host's certificate for its databases and caches, PEM: a server's, for
+// the private address, or a client's. Both name the server.
+func (a *Authority) SignService(serverID prego.ServerID, p Purpose, private net.IP, request string, ttl time.Duration) (certificate string, notAfter time.Time, err error) {
+	csr, err := ParseCSR("csrs.service", request)
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	var addrs []net.IP
+	if p == ServiceServer {
+		addrs = []net.IP{private}
+	}
+	cert, err := a.issue(p, csr.PublicKey, string(serverID), ServerURI(a.environment, serverID), []string{string(serverID)}, addrs, ttl)
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})), cert.NotAfter, nil
 }
 
 // ParseCSR reads a PEM certificate request and checks that its sender has the key, and

@@ -38,18 +38,22 @@ const (
 	DockerClient Purpose = "docker-client" // clients: the control plane at dockerd; dockerd trusts it
 	RelayServer  Purpose = "relay-server"  // servers: workers' relays; the API trusts it
 	RelayClient  Purpose = "relay-client"  // clients: the API at workers' relays; workers trust it
+	// ServiceServer is for the databases and caches of shards and pools, and ServiceClient for
+	// the servers whose tenants use them. Nobody of the control plane trusts either.
+	ServiceServer Purpose = "service-server"
+	ServiceClient Purpose = "service-client"
 )
 
 // Purposes lists them all.
 func Purposes() []Purpose {
-	return []Purpose{Gateway, AgentClient, AgentServer, ExecClient, DockerServer, DockerClient, RelayServer, RelayClient}
+	return []Purpose{Gateway, AgentClient, AgentServer, ExecClient, DockerServer, DockerClient, RelayServer, RelayClient, ServiceServer, ServiceClient}
 }
 
 func (p Purpose) usage() x509.ExtKeyUsage {
 	switch p {
-	case AgentClient, ExecClient, DockerClient, RelayClient:
+	case AgentClient, ExecClient, DockerClient, RelayClient, ServiceClient:
 		return x509.ExtKeyUsageClientAuth
-	case Gateway, AgentServer, DockerServer, RelayServer:
+	case Gateway, AgentServer, DockerServer, RelayServer, ServiceServer:
 		return x509.ExtKeyUsageServerAuth
 	}
 	return x509.ExtKeyUsageAny
@@ -230,8 +234,8 @@ func writeFile(name string, content []byte, mode os.FileMode) error {
 }
 
 // newCA creates a certificate and its key, PEM. Besides its usage, name constraints
-// limit a CA: it can name nothing outside its environment, and a client CA no
-// addresses.
+// limit a CA: it can name nothing outside its environment, a client CA no addresses, and
+// that of services only private ones.
 func newCA(p Purpose, environment string) ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -253,6 +257,9 @@ func newCA(p Purpose, environment string) ([]byte, error) {
 			{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, {IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)},
 		}
 	}
+	if p == ServiceServer {
+		t.PermittedIPRanges = privateRanges()
+	}
 	der, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
@@ -262,6 +269,15 @@ func newCA(p Purpose, environment string) ([]byte, error) {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
 	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k})...), nil
+}
+
+// privateRanges are those of RFC 1918, in which providers make networks, and loopback, where
+// the simulator does.
+func privateRanges() []*net.IPNet {
+	return []*net.IPNet{
+		{IP: net.IPv4(10, 0, 0, 0).To4(), Mask: net.CIDRMask(8, 32)}, {IP: net.IPv4(172, 16, 0, 0).To4(), Mask: net.CIDRMask(12, 32)},
+		{IP: net.IPv4(192, 168, 0, 0).To4(), Mask: net.CIDRMask(16, 32)}, {IP: net.IPv4(127, 0, 0, 0).To4(), Mask: net.CIDRMask(8, 32)},
+	}
 }
 
 func keyID(pub crypto.PublicKey) ([]byte, error) {

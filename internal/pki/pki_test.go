@@ -171,7 +171,7 @@ func TestRotationDropsNoRequest(t *testing.T) {
 			require.NoError(t, get(), "request %d", sent)
 		}
 	}
-	v0, err := a.Bundles(nil)
+	v0, err := a.Bundles(nil, nil)
 	require.NoError(t, err)
 	add := func(dir string, p Purpose) error { return Add(dir, "test", p) }
 	for i, step := range []func(string, Purpose) error{add, Activate, Retire} {
@@ -180,7 +180,7 @@ func TestRotationDropsNoRequest(t *testing.T) {
 		during(reloadEvery + 300*time.Millisecond)
 	}
 	require.Greater(t, sent, 50)
-	v1, err := a.Bundles(nil)
+	v1, err := a.Bundles(nil, nil)
 	require.NoError(t, err)
 	require.NotEqual(t, v0.Version, v1.Version, "agents learn of it")
 	require.ErrorContains(t, Activate(dir, Gateway), "no new CA for gateway was added")

@@ -286,7 +286,7 @@ func (h *processHost) runAgent(ctx context.Context, verb string) error {
 	defer func() { _ = logFile.Close() }()
 	args := []string{verb, "--root", h.root(), "--addr", h.addr}
 	if verb == "run" { // one process less for each host: it reads the engine's events itself
-		args = append(args, "--docker", "unix://"+h.dockerSocket())
+		args = append(args, "--docker", "unix://"+h.dockerSocket(), "--no-firewall")
 	}
 	cmd := exec.Command(filepath.Join(h.root(), wire.AgentBinary), args...) //nolint:noctx // the host's own agent; ended below
 	cmd.Stdout, cmd.Stderr, cmd.Dir = logFile, logFile, h.dir

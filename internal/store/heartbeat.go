@@ -151,7 +151,7 @@ func (s *Store) RevokedServers(ctx context.Context, within time.Duration) ([]str
 }
 
 const sqlAgentBinding = `
-SELECT host, ipv6, role FROM servers
+SELECT host, ipv6, role, COALESCE(host(private_address), '') AS private_address FROM servers
 WHERE server_id = $1 AND agent_key_sha256 = $2 AND identity_revoked_at IS NULL AND status IN ('provisioning', 'active', 'failed', 'draining')`
 
 // CheckAgent confirms that a server is bound to a key and not revoked.

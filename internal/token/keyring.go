@@ -26,10 +26,11 @@ const (
 	UseAPI   Use = "api"
 	UseAgent Use = "agent"
 	UseExec  Use = "exec"
+	UsePeers Use = "peers" // peers documents
 )
 
 // Uses lists them.
-func Uses() []Use { return []Use{UseAPI, UseAgent, UseExec} }
+func Uses() []Use { return []Use{UseAPI, UseAgent, UseExec, UsePeers} }
 
 // Keyring holds the Ed25519 keys of one use by key id. The private key with the highest
 // id signs; all verify.
@@ -37,6 +38,8 @@ type Keyring struct {
 	keys   map[string]ed25519.PublicKey
 	sign   string             // id of the signing key
 	signer ed25519.PrivateKey // nil if this process may only verify
+	// signers are all private keys by key id.
+	signers map[string]ed25519.PrivateKey
 }
 
 // InitKeys creates a key in dir/jwt for every use that has none, and one in dir/seal.
@@ -86,7 +89,7 @@ func OpenKeyring(dir string, use Use) (*Keyring, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Keyring{keys: make(map[string]ed25519.PublicKey)}
+	r := &Keyring{keys: make(map[string]ed25519.PublicKey), signers: make(map[string]ed25519.PrivateKey)}
 	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err != nil {
@@ -99,7 +102,7 @@ func OpenKeyring(dir string, use Use) (*Keyring, error) {
 		}
 		r.keys[id] = public
 		if private != nil {
-			r.sign, r.signer = id, private
+			r.sign, r.signer, r.signers[id] = id, private, private
 		}
 	}
 	return r, nil

@@ -100,7 +100,9 @@ start prego-docker-stop.service
 start prego-agent-exec.socket
 start prego-agent-bench.socket
 start prego-agent-watch.socket
-try "enable the agent" systemctl enable prego-docker-certs.service prego-agent-exec.service prego-agent-bootstrap.service prego-agent.service
+start prego-agent-peers.socket
+start prego-service-certs.path
+try "enable the agent" systemctl enable prego-docker-certs.service prego-service-certs.service prego-agent-exec.service prego-agent-bootstrap.service prego-agent.service
 try "start the agent" systemctl start --no-block prego-agent-exec.service prego-agent-bootstrap.service prego-agent.service
 
 # The agent itself reports that it has started, and enrolls. Until it has, this boot is

@@ -1,0 +1,159 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+)
+
+// PeersStore is the part of Postgres that has who may reach which server.
+type PeersStore interface {
+	MakePeers(ctx context.Context, ids []prego.ServerID, ports func(prego.Role) (agent, docker int)) (map[prego.ServerID]int64, error)
+	MakeDuePeers(ctx context.Context, limit int, ports func(prego.Role) (agent, docker int)) (int, error)
+	PeersState(ctx context.Context, id prego.ServerID) (server.PeersState, error)
+	SetEgress(ctx context.Context, set []string, grace time.Duration) (server.Egress, bool, error)
+	Egress(ctx context.Context) (server.Egress, error)
+}
+
+// PeersAgents asks a host to fetch its document at once. It answers when at least version is
+// in force; a failure is a *server.CommandError, unless ctx ended.
+type PeersAgents interface {
+	PeersNow(ctx context.Context, serverID prego.ServerID, addr string, version int64) (applied int64, err error)
+}
+
+// Peers keeps who may reach which server.
+type Peers struct {
+	Store  PeersStore
+	Agents PeersAgents
+	// Ports are those of the agent and of Docker on servers of a role.
+	Ports func(prego.Role) (agent, docker int)
+	// Egress is where this control plane calls from, CIDRs; Grace is how long others of them,
+	// which a worker with the settings of before may still set, are let in at least.
+	Egress []string
+	Grace  time.Duration
+	// Firewalls brings the providers' firewalls to the addresses that hosts let in.
+	Firewalls func(ctx context.Context) error
+	Log       *zap.Logger
+}
+
+// AwaitPeersInput names servers whose rule may just have changed.
+type AwaitPeersInput struct {
+	ServerIDs []prego.ServerID `json:"server_ids"`
+}
+
+// AwaitPeersResult tells what is in force.
+type AwaitPeersResult struct {
+	// Unknown are servers whose agent knows no peers: their firewall stays as it was.
+	Unknown []prego.ServerID `json:"unknown,omitempty"`
+}
+
+// AwaitPeers returns when the rules of some servers, as they are made of the rows now, are in
+// force on their hosts. A rule that a host has said is in force costs no call.
+func (a *Peers) AwaitPeers(ctx context.Context, in AwaitPeersInput) (AwaitPeersResult, error) {
+	var out AwaitPeersResult
+	versions, err := a.Store.MakePeers(ctx, in.ServerIDs, a.Ports)
+	if err != nil {
+		return out, fromStore(err)
+	}
+	for _, id := range in.ServerIDs {
+		st, err := a.Store.PeersState(ctx, id)
+		if err != nil {
+			return out, fromStore(err)
+		}
+		if versions[id] == 0 || st.AppliedVersion >= versions[id] || st.Host == "" {
+			continue
+		}
+		_, err = a.Agents.PeersNow(ctx, id, st.Host, versions[id])
+		var refused *server.CommandError
+		switch {
+		case errors.As(err, &refused) && refused.Code == string(prego.CodeNotFound):
+			out.Unknown = append(out.Unknown, id)
+		case err != nil:
+			return out, fromCommand(err)
+		}
+	}
+	return out, nil
+}
+
+// fromCommand makes a host's refusals that it would repeat non-retryable.
+func fromCommand(err error) error {
+	var ce *server.CommandError
+	if !errors.As(err, &ce) {
+		return err
+	}
+	if ce.Permanent {
+		return permanentError(ErrTypeCommand, ce.Error(), nil)
+	}
+	return temporal.NewApplicationError(ce.Error(), ErrTypeCommand)
+}
+
+// peersAtOnce bounds the rules that are made in one transaction.
+const peersAtOnce = 200
+
+// LookAtPeers makes the rules anew that may have changed.
+func LookAtPeers(a *Peers) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		var r prego.LookResult
+		for {
+			n, err := a.Store.MakeDuePeers(ctx, peersAtOnce, a.Ports)
+			r.Found = r.Found || n > 0
+			if err != nil || n < peersAtOnce {
+				return r, err
+			}
+		}
+	}
+}
+
+// LookAtEgress lets the addresses in that this control plane calls from, at hosts and at the
+// providers' firewalls, and those out that it does no longer.
+func LookAtEgress(a *Peers) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		e, changed, err := a.Store.SetEgress(ctx, a.Egress, a.Grace)
+		if err != nil || !changed {
+			return prego.LookResult{}, err
+		}
+		a.Log.Info("hosts let in other addresses", zap.Strings("cidrs", e.CIDRs), zap.Strings("leaving", e.Leaving), zap.Int64("epoch", e.Epoch))
+		// Reconciliation does it again if this fails.
+		return prego.LookResult{Found: true}, a.Firewalls(ctx)
+	}
+}
+
+// Firewalls brings the firewalls that there are to where the control plane calls from; one
+// that is not made yet is made with its first server.
+func Firewalls(a *Servers) func(context.Context) error {
+	return func(ctx context.Context) error {
+		name := FirewallName(a.Settings.Environment)
+		for _, infra := range a.Infra {
+			r, ok, err := a.Store.FindResource(ctx, infra.ID(), server.ResourceFirewall, name)
+			if err != nil {
+				return err
+			}
+			if !ok || r.ProviderID == "" {
+				continue
+			}
+			if _, err := a.ensureFirewall(ctx, infra, name); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// allEgress are the addresses that a firewall is to let in: those of this process's settings,
+// and those that hosts still let in.
+func allEgress(ctx context.Context, read func(context.Context) (server.Egress, error), set []string) ([]string, error) {
+	if read == nil {
+		return set, nil
+	}
+	e, err := read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return e.Next(set, false).CIDRs, nil
+}

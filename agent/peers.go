@@ -1,0 +1,169 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// peersSync keeps the host's peers document as the gateway has it. Putting it in force is
+// the work of another process.
+type peersSync struct {
+	host *Host
+	// keeper is in this process on hosts without a firewall of their own.
+	keeper  *PeersKeeper
+	wake    chan struct{}
+	mu      sync.Mutex // one at a time
+	inForce atomic.Pointer[peersAnswer]
+}
+
+func newPeersSync(h *Host) *peersSync {
+	s := &peersSync{host: h, wake: make(chan struct{}, 1)}
+	s.inForce.Store(&peersAnswer{})
+	return s
+}
+
+// WithoutFirewall keeps peers documents in this process, and filters nothing.
+func (a *Agent) WithoutFirewall() { a.peers.keeper = NewPeersKeeper(a.host, false, a.log) }
+
+// ask hands a request to the process that puts documents in force.
+func (s *peersSync) ask(ctx context.Context, in peersRequest) (peersAnswer, error) {
+	var out peersAnswer
+	if s.keeper != nil {
+		out = s.keeper.apply(ctx, in)
+	} else {
+		ctx, cancel := context.WithTimeout(ctx, nftTime+10*time.Second)
+		defer cancel()
+		conn, err := dialSocket(ctx, s.host.path(wire.PeersSocket))
+		if err != nil {
+			return out, err
+		}
+		defer func() { _ = conn.Close() }()
+		defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+		if err := json.NewEncoder(conn).Encode(in); err != nil {
+			return out, err
+		}
+		if err := json.NewDecoder(conn).Decode(&out); err != nil {
+			return out, err
+		}
+	}
+	s.inForce.Store(&out)
+	return out, nil
+}
+
+// told compares what a heartbeat's answer says with what is in force.
+func (s *peersSync) told(version int64, keys map[string]string) {
+	now := s.inForce.Load()
+	if version == 0 || (version == now.Applied && slices.Equal(now.Keys, slices.Sorted(maps.Keys(keys)))) {
+		return
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// followPeers fetches the document whenever a heartbeat's answer names another one.
+func (a *Agent) followPeers(ctx context.Context, log *slog.Logger) error {
+	if _, err := a.peers.ask(ctx, peersRequest{}); err != nil {
+		log.Info("nothing puts peers documents in force here", "error", err.Error())
+	}
+	for {
+		select {
+		case <-a.peers.wake:
+		case <-ctx.Done():
+			return nil
+		}
+		if _, err := a.fetchPeers(ctx, "", log); err != nil && ctx.Err() == nil {
+			log.Warn("peers are not as the gateway has them", "error", err.Error())
+		}
+	}
+}
+
+// fetchPeers fetches the document, has it put in force, and tells the gateway. caller is
+// where the control plane called from to ask for it, "" if it did not.
+func (a *Agent) fetchPeers(ctx context.Context, caller string, log *slog.Logger) (applied int64, err error) {
+	s := a.peers
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, err := s.ask(ctx, peersRequest{})
+	if err != nil {
+		tell := wire.PeersRequest{Refused: clip("the process that puts documents in force did not answer: "+err.Error(), wire.MaxPeersRefused)}
+		_, terr := a.askPeers(ctx, tell)
+		return 0, errors.Join(err, terr)
+	}
+	got, err := a.askPeers(ctx, wire.PeersRequest{Applied: now.Applied, Keys: now.Keys})
+	if err != nil || got.Signed == nil {
+		return now.Applied, err
+	}
+	next, err := s.ask(ctx, peersRequest{Signed: got.Signed, Caller: caller})
+	if err != nil {
+		return now.Applied, err
+	}
+	if _, err := a.askPeers(ctx, wire.PeersRequest{Applied: next.Applied, Keys: next.Keys, Refused: next.Refused}); err != nil {
+		return next.Applied, err
+	}
+	if next.Refused != "" {
+		return next.Applied, errors.New(next.Refused)
+	}
+	if err := a.renewForAddress(ctx, next.Address, log); err != nil {
+		log.Warn("identity not renewed for the private address", "error", err.Error())
+	}
+	return next.Applied, nil
+}
+
+func (a *Agent) askPeers(ctx context.Context, in wire.PeersRequest) (out wire.PeersResponse, err error) {
+	s := a.current.Load()
+	err = s.gw.postJSON(ctx, wire.PathPeers, s.id.Token, in, &out)
+	return out, err
+}
+
+// peersNow answers a PeersNowRequest: it fetches the document at once.
+func (a *Agent) peersNow(ctx context.Context, w http.ResponseWriter, r *http.Request, log *slog.Logger) *problem {
+	claims, refused := a.authorize(r)
+	if refused != nil {
+		return refused
+	}
+	body, refused := readBody(w, r)
+	if refused != nil {
+		return refused
+	}
+	if refused := a.spend(claims, body, string(wire.KindPeers), log); refused != nil {
+		return refused
+	}
+	var in wire.PeersNowRequest
+	if err := json.Unmarshal(body, &in); err != nil || in.ServerID != a.host.Config.ServerID || in.Version < 1 {
+		return invalid("serverId", "must be this server, and version at least 1")
+	}
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = ""
+	}
+	asking, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { cancel(errStopping) })()
+	control := http.NewResponseController(w)
+	_ = control.SetWriteDeadline(time.Now().Add(nftTime + writeTime))
+	applied, err := a.fetchPeers(asking, host, log)
+	if err == nil && applied < in.Version {
+		err = fmt.Errorf("the gateway has version %d", applied)
+	}
+	if err != nil {
+		log.Warn("peers are not as the control plane wants them", "error", err.Error())
+		return &problem{status: http.StatusServiceUnavailable, code: "peers_not_applied", detail: clip(printable(err.Error()), wire.MaxPeersRefused), retryAfter: 1}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(wire.PeersNowResponse{Applied: applied})
+	return nil
+}
