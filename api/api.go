@@ -37,6 +37,8 @@ type Store interface {
 	// one.
 	Version(ctx context.Context, what prego.Replaceable, key ...any) (string, error)
 	ServerEvents(ctx context.Context, id prego.ServerID) ([]server.Event, error)
+	PeersBehind(ctx context.Context, limit int) ([]server.PeersState, error)
+	Egress(ctx context.Context) (server.Egress, error)
 	ListServers(ctx context.Context, q prego.ListQuery) (page []server.Server, next string, err error)
 	ActivationStats(ctx context.Context, within time.Duration) ([]server.ActivationStats, error)
 	RequestRetry(ctx context.Context, id prego.ServerID, by string) (server.Server, error)

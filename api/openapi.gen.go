@@ -2958,6 +2958,30 @@ type PatchTenant struct {
 	Stack      *string     `json:"stack,omitempty"`
 }
 
+// PeersBehind defines model for PeersBehind.
+type PeersBehind struct {
+	// AgentStatus degraded after 60 s without a heartbeat, disconnected after 300 s
+	AgentStatus AgentStatus `json:"agent_status"`
+	AppliedAt   *time.Time  `json:"applied_at,omitempty"`
+
+	// AppliedVersion Of the one in force, 0 if the host has told of none
+	AppliedVersion int64 `json:"applied_version"`
+
+	// ChangedAt When the newest document came to be
+	ChangedAt *time.Time `json:"changed_at,omitempty"`
+
+	// Refused Why the host does not apply the newest document
+	Refused *string `json:"refused,omitempty"`
+
+	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
+	Role     Role         `json:"role"`
+	ServerId string       `json:"server_id"`
+	Status   ServerStatus `json:"status"`
+
+	// Version Of the newest document
+	Version int64 `json:"version"`
+}
+
 // PeriodPrice An hourly price, capped by the monthly one
 type PeriodPrice struct {
 	// Hourly A decimal amount in the catalog's currency, without and with tax
@@ -3610,6 +3634,19 @@ type ServerPage struct {
 	// NextCursor Absent on the last page
 	NextCursor *string         `json:"next_cursor,omitempty"`
 	Servers    []ServerSummary `json:"servers"`
+}
+
+// ServerPeers defines model for ServerPeers.
+type ServerPeers struct {
+	// Cidrs Where the control plane may call hosts from
+	Cidrs []string `json:"cidrs"`
+
+	// Epoch Grows whenever cidrs changes
+	Epoch int64 `json:"epoch"`
+
+	// Leaving Those of cidrs that are no longer set
+	Leaving []string      `json:"leaving"`
+	Servers []PeersBehind `json:"servers"`
 }
 
 // ServerSpec Overrides of the configured server type, location and image, and further settings
@@ -5791,6 +5828,9 @@ type ServerInterface interface {
 	// ListScalingEvents List scaling events
 	// (GET /v1/scaling-events)
 	ListScalingEvents(ctx echo.Context, params ListScalingEventsParams) error
+	// ServerPeers Show which hosts' firewalls are not as they should be
+	// (GET /v1/server-peers)
+	ServerPeers(ctx echo.Context) error
 	// ServerStats Show how long servers took to become active
 	// (GET /v1/server-stats)
 	ServerStats(ctx echo.Context, params ServerStatsParams) error
@@ -8667,6 +8707,15 @@ func (w *ServerInterfaceWrapper) ListScalingEvents(ctx echo.Context) error {
 	return err
 }
 
+// ServerPeers converts echo context to params.
+func (w *ServerInterfaceWrapper) ServerPeers(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ServerPeers(ctx)
+	return err
+}
+
 // ServerStats converts echo context to params.
 func (w *ServerInterfaceWrapper) ServerStats(ctx echo.Context) error {
 	var err error
@@ -10343,6 +10392,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/servers", wrapper.ListServers, options.OperationMiddlewares["listServers"]...)
 	router.POST(options.BaseURL+"/v1/servers", wrapper.CreateServer, options.OperationMiddlewares["createServer"]...)
 	router.GET(options.BaseURL+"/v1/server-stats", wrapper.ServerStats, options.OperationMiddlewares["serverStats"]...)
+	router.GET(options.BaseURL+"/v1/server-peers", wrapper.ServerPeers, options.OperationMiddlewares["serverPeers"]...)
 	router.POST(options.BaseURL+"/v1/servers/import", wrapper.ImportServer, options.OperationMiddlewares["importServer"]...)
 	router.DELETE(options.BaseURL+"/v1/servers/:server_id", wrapper.DeleteServer, options.OperationMiddlewares["deleteServer"]...)
 	router.GET(options.BaseURL+"/v1/servers/:server_id", wrapper.GetServer, options.OperationMiddlewares["getServer"]...)

@@ -157,6 +157,30 @@ func (a *API) ServerStats(c echo.Context, p ServerStatsParams) error {
 	return c.JSON(http.StatusOK, out)
 }
 
+// maxPeersBehind bounds a list that is read when something is wrong with few.
+const maxPeersBehind = 500
+
+// ServerPeers shows which hosts' firewalls are not as they should be.
+func (a *API) ServerPeers(c echo.Context) error {
+	ctx := c.Request().Context()
+	e, err := a.d.Store.Egress(ctx)
+	if err != nil {
+		return err
+	}
+	behind, err := a.d.Store.PeersBehind(ctx, maxPeersBehind)
+	if err != nil {
+		return err
+	}
+	out := ServerPeers{Epoch: e.Epoch, Cidrs: e.CIDRs, Leaving: e.Leaving, Servers: []PeersBehind{}}
+	for _, s := range behind {
+		out.Servers = append(out.Servers, PeersBehind{
+			ServerId: string(s.ServerID), Role: s.Role, Status: s.Status, AgentStatus: s.AgentStatus, Version: s.Version, AppliedVersion: s.AppliedVersion,
+			ChangedAt: utc(s.ChangedAt), AppliedAt: utc(s.AppliedAt), Refused: optional(s.Refused),
+		})
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
 // ListServers shows a page of servers.
 func (a *API) ListServers(c echo.Context, _ ListServersParams) error {
 	return list(c, "servers", a.d.Store.ListServers, summary)

@@ -30,6 +30,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"server list --region eu,us --state active,failed -l gpu --fleet web --all --limit 7", "", "GET /v1/servers?all=true&fleet_id=web&limit=7&region=eu%2Cus&status=active%2Cfailed&tag=gpu", ""},
 		{"server delete app-7 --force --yes", "", "DELETE /v1/servers/app-7?force=true", ""},
 		{"server import app-7 --role app --region eu --provider-server-id 42", "", "POST /v1/servers/import", `{"server_id":"app-7","role":"app","region":"eu","infra_provider":"hetzner","provider_server_id":"42","managed_by":"worker_direct"}`},
+		{"server peers", "", "GET /v1/server-peers", ""},
 		{"server stats --days 7", "", "GET /v1/server-stats?days=7", ""},
 		{"container repair app-7", "", "POST /v1/servers/app-7/containers/repair", ""},
 		{"container logs app-7 backend --tail 5 --tenant TEN", "", "GET /v1/servers/app-7/containers/backend/logs?follow=false&tail=5&tenant_id=" + tenant, ""},

@@ -185,6 +185,12 @@ func serverCommand(c *CLI) *cobra.Command {
 				},
 			},
 		},
+		List[api.PeersBehind]{
+			Use: "peers", Short: "List servers whose host's firewall is not as it should be", Path: "/v1/server-peers", Items: "servers", Whole: true,
+			Table: Table[api.PeersBehind]{
+				ID: "server_id", Columns: "server_id, role, status, agent_status: agent, changed_at: since, refused", More: "version, applied_version, applied_at", Spare: "role, status",
+			},
+		},
 		List[api.ActivationStats]{
 			Use: "stats", Short: "Show how long servers took to become active", Path: "/v1/server-stats", Items: "activations", Whole: true, Filters: "days",
 			Table: Table[api.ActivationStats]{

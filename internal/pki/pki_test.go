@@ -236,8 +236,9 @@ func TestNameConstraints(t *testing.T) {
 		}{
 			"a server":                        {uri: ServerURI("test", "app-1")},
 			"a server of another environment": {uri: ServerURI("prod", "app-1"), bad: true},
-			"an address":                      {ips: []net.IP{net.ParseIP("192.0.2.1")}, bad: p.usage() == x509.ExtKeyUsageClientAuth},
-			"an IPv6 address":                 {ips: []net.IP{net.ParseIP("2001:db8::1")}, bad: p.usage() == x509.ExtKeyUsageClientAuth},
+			"an address":                      {ips: []net.IP{net.ParseIP("192.0.2.1")}, bad: p == ServiceServer || p.usage() == x509.ExtKeyUsageClientAuth},
+			"an IPv6 address":                 {ips: []net.IP{net.ParseIP("2001:db8::1")}, bad: p == ServiceServer || p.usage() == x509.ExtKeyUsageClientAuth},
+			"a private address":               {ips: []net.IP{net.ParseIP("10.64.0.2")}, bad: p.usage() == x509.ExtKeyUsageClientAuth},
 		} {
 			issued, err := a.issue(p, newKey(t).Public(), "x", cert.uri, []string{"app-1"}, cert.ips, time.Hour)
 			require.NoError(t, err)

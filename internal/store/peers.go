@@ -18,7 +18,8 @@ import (
 const (
 	sqlNewPeers = `
 INSERT INTO server_peers (server_id) SELECT server_id FROM servers WHERE server_id = ANY ($1) AND status <> 'terminated' ORDER BY server_id ON CONFLICT DO NOTHING`
-	sqlLockPeers = `SELECT server_id FROM server_peers WHERE server_id = ANY ($1) ORDER BY server_id FOR UPDATE`
+	sqlForgetPeers = `DELETE FROM server_peers p USING servers s WHERE p.server_id = ANY ($1) AND s.server_id = p.server_id AND s.status = 'terminated'`
+	sqlLockPeers   = `SELECT server_id FROM server_peers WHERE server_id = ANY ($1) ORDER BY server_id FOR UPDATE`
 )
 
 // What the rules of some servers are made of.
@@ -82,6 +83,9 @@ func makePeers(ctx context.Context, tx pgx.Tx, ids []prego.ServerID, ports func(
 		return nil, err
 	}
 	if _, err := tx.Exec(ctx, sqlLockPeers, ids); err != nil {
+		return nil, err
+	}
+	if _, err := tx.Exec(ctx, sqlForgetPeers, ids); err != nil {
 		return nil, err
 	}
 	egress, err := one[server.Egress](ctx, tx, sqlEgress)
@@ -224,6 +228,16 @@ FROM servers s LEFT JOIN server_peers p ON p.server_id = s.server_id WHERE s.ser
 // PeersState is how far a server's document is in force.
 func (s *Store) PeersState(ctx context.Context, id prego.ServerID) (server.PeersState, error) {
 	return get[server.PeersState](ctx, s.pool, prego.Errorf(prego.CodeNotFound, "no server %s", id), sqlPeersState, id)
+}
+
+const sqlPeersBehind = `
+SELECT s.server_id, s.role, s.host, s.status, s.agent_status, p.version, p.applied_version, p.applied_at, p.changed_at, p.refused, p.applied_epoch
+FROM server_peers p JOIN servers s ON s.server_id = p.server_id WHERE p.applied_version <> p.version AND s.status <> 'terminated' ORDER BY p.server_id LIMIT $1`
+
+// PeersBehind are servers whose host has not said that its newest document is in force, by
+// id, at most limit.
+func (s *Store) PeersBehind(ctx context.Context, limit int) ([]server.PeersState, error) {
+	return collect[server.PeersState](ctx, s, "peers behind", sqlPeersBehind, limit)
 }
 
 // A host that is not connected gets its document when it returns: it is not waited for.
