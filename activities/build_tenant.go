@@ -78,10 +78,13 @@ func (a *Tenants) BuildTenant(ctx context.Context, ref tenant.Ref) error {
 // recorded together, and on the timeline with the tenant's activation.
 func (a *Tenants) promote(ctx context.Context, ref tenant.Ref, t tenant.Run) error {
 	t.Site = tenant.SiteName(t.Slug, a.Settings.SiteDomain)
-	commands := []server.BenchCommand{a.obtain(t, t.Site), a.configure(t, t.Site)}
+	commands := append([]server.BenchCommand{a.obtain(t, t.Site), a.configure(t, t.Site)}, a.cacheCommands(t, t.Site, "")...)
 	making := len(commands)
 	commands = append(commands, a.opening(t)...)
 	if err := a.part(ctx, StepSite, a.Settings.StepTimeout, func(ctx context.Context) error {
+		if err := a.awaitPool(ctx, t); err != nil {
+			return err
+		}
 		done, err := a.inTurn(ctx, commands...)
 		if err != nil && done >= making {
 			return inPart(err, StepOpen)

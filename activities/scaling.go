@@ -336,6 +336,7 @@ func (a *Tenants) sweepTenants(ctx context.Context) (r SweepResult, err error) {
 			r.Released++
 		}
 	}
+	try.ok(a.dropLeftDatabases(ctx))
 	for _, region := range w.Regions {
 		r.Regions++
 		_, err := a.ServeQueue(ctx, region)

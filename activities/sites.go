@@ -122,11 +122,20 @@ func (a *Tenants) MakeSite(ctx context.Context, ref tenant.Ref) (site string, er
 
 func (a *Tenants) makeSite(ctx context.Context, ref tenant.Ref, t tenant.Run) (site string, err error) {
 	site = tenant.SiteName(t.Slug, a.Settings.SiteDomain)
+	if err := a.ensureDatabase(ctx, t); err != nil {
+		return "", err
+	}
 	if err := a.obtainSite(ctx, t, site); err != nil {
 		return "", err
 	}
 	a.hook("site/made")
 	if _, err := a.bench(ctx, a.configure(t, site)); err != nil {
+		return "", err
+	}
+	if err := a.awaitPool(ctx, t); err != nil {
+		return "", err
+	}
+	if _, err := a.inTurn(ctx, a.cacheCommands(t, site, "")...); err != nil {
 		return "", err
 	}
 	a.hook("site/configured")
@@ -155,7 +164,11 @@ func (a *Tenants) obtain(t tenant.Run, site string) server.BenchCommand {
 	if al.PoolSiteID != "" {
 		return command(t, "promote", a.Settings.CommandTimeout, "promote-site", al.SiteName, site)
 	}
-	return command(t, "new-site", a.Settings.SiteTimeout, "new-site", site, "--db-name", al.DatabaseName)
+	var shard *tenant.DataHost
+	if al.OnShard {
+		shard = &t.Shard
+	}
+	return a.newSite(command(t, "new-site", 0), shard, site, al.DatabaseName, al.PasswordVersion)
 }
 
 // obtainSite promotes the pool site, or creates one. When repeated, it joins the
@@ -245,6 +258,9 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 		return nil
 	}
 	if t.AppServerStatus == server.Terminated {
+		if err := a.dropData(ctx, t); err != nil {
+			return err
+		}
 		return a.Store.SiteErased(ctx, t.TenantID)
 	}
 	own, err := a.Store.OwnServers(ctx, in.TenantID)
@@ -278,6 +294,9 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 			return err
 		}
 		erased = append(erased, strings.TrimSpace(out))
+	}
+	if err := a.dropData(ctx, t); err != nil {
+		return err
 	}
 	a.hook("drop/done")
 	if err := a.Store.SiteErased(ctx, t.TenantID); err != nil {
@@ -513,7 +532,13 @@ func (a *Tenants) BuildSite(ctx context.Context, site tenant.PoolSite) (built bo
 		return false, err
 	}
 	a.hook("build/start")
-	err = a.forPool(ctx, srv, site.PoolSiteID, a.Settings.SiteTimeout, "new-site", site.SiteName, "--db-name", site.DatabaseName)
+	shard, err := a.shardOf(ctx, site)
+	if err != nil {
+		return false, err
+	}
+	if err = a.grantPoolSite(ctx, site, srv, shard); err == nil {
+		err = a.buildPoolSite(ctx, site, srv, shard)
+	}
 	if err != nil {
 		var app *temporal.ApplicationError
 		if errors.As(err, &app) && app.NonRetryable() {
@@ -529,6 +554,14 @@ func (a *Tenants) BuildSite(ctx context.Context, site tenant.PoolSite) (built bo
 		a.Metrics.Build.Observe(seconds)
 	}
 	return err == nil, err
+}
+
+// buildPoolSite makes a pool site. When repeated, it joins the running command or gets its
+// result.
+func (a *Tenants) buildPoolSite(ctx context.Context, site tenant.PoolSite, srv server.Server, shard *tenant.DataHost) error {
+	on := server.BenchCommand{ServerID: srv.ServerID, Addr: srv.Host, AuditID: site.PoolSiteID}
+	_, err := a.bench(ctx, a.newSite(on, shard, site.SiteName, site.DatabaseName, 0))
+	return err
 }
 
 // DropFailedSites erases what failed builds left on a host.
@@ -547,12 +580,19 @@ func (a *Tenants) DropFailedSites(ctx context.Context, serverID prego.ServerID) 
 		// The build may still be running, and would bring back what was dropped:
 		// joining it waits for its end.
 		var final *temporal.ApplicationError
-		err := a.forPool(ctx, srv, site.PoolSiteID, a.Settings.SiteTimeout, "new-site", site.SiteName, "--db-name", site.DatabaseName)
+		shard, err := a.shardOf(ctx, site)
+		if err != nil {
+			return err
+		}
+		err = a.buildPoolSite(ctx, site, srv, shard)
 		if err != nil && (!errors.As(err, &final) || !final.NonRetryable()) {
 			return err
 		}
 		id := fmt.Sprintf("%s-drop-%d", site.PoolSiteID, activity.GetInfo(ctx).Attempt)
 		if err := a.forPool(ctx, srv, id, a.Settings.SiteTimeout, "erase-site", site.SiteName, "--db-name", site.DatabaseName); err != nil {
+			return err
+		}
+		if err := a.erasePoolDatabase(ctx, site, shard); err != nil {
 			return err
 		}
 		if err := a.Store.SiteDropped(ctx, site.PoolSiteID); err != nil {

@@ -62,6 +62,10 @@ type TenantStore interface {
 	PoolsBeyondSLO(ctx context.Context) (float64, error)
 	GetServer(ctx context.Context, serverID prego.ServerID) (server.Server, error)
 
+	ShardHost(ctx context.Context, id prego.ShardID) (tenant.DataHost, error)
+	LeftDatabases(ctx context.Context) ([]tenant.PoolSite, error)
+	DatabaseErased(ctx context.Context, poolSiteID string) error
+
 	SiteErased(ctx context.Context, tenantID prego.TenantID) error
 	TenantsNeedSweep(ctx context.Context, quiet time.Duration) (bool, error)
 	StorageDue(ctx context.Context, every time.Duration) (bool, error)
@@ -79,7 +83,7 @@ type TenantStore interface {
 // *server.CommandError; repeating with the same audit id runs nothing twice.
 type Bench interface {
 	Bench(ctx context.Context, c server.BenchCommand) (stdout string, err error)
-	// BenchAll runs short commands of one host, one after the other, until one fails; done
+	// BenchAll runs short commands, one after the other, until one fails; done
 	// is how many did not.
 	BenchAll(ctx context.Context, cs []server.BenchCommand) (done int, err error)
 }
@@ -130,7 +134,11 @@ type Tenants struct {
 	Store    TenantStore
 	Placer   *Placer
 	Bench    Bench
-	Runs     TenantRuns
+	// Passwords are those of tenants on shards and in pools; Peers may be nil, if servers let
+	// everyone in.
+	Passwords Passwords
+	Peers     HostPeers
+	Runs      TenantRuns
 	Settings TenantSettings
 	Metrics  *TenantMetrics
 	Log      *zap.Logger

@@ -409,9 +409,14 @@ func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, erro
 	if err != nil {
 		return nil, err
 	}
+	passwords, err := token.NewDeriver(p.cfg.Worker.MasterKey)
+	if err != nil {
+		return nil, err
+	}
 	t := p.cfg.Tenants
 	return &activities.Tenants{
-		Store: p.db, FleetTags: p.db.FleetTags, Placer: placer, Runs: runs, Metrics: activities.NewTenantMetrics(p.reg), Log: p.log.Named("tenants"), Hook: crashHook(),
+		Passwords: passwords,
+		Store:     p.db, FleetTags: p.db.FleetTags, Placer: placer, Runs: runs, Metrics: activities.NewTenantMetrics(p.reg), Log: p.log.Named("tenants"), Hook: crashHook(),
 		Bench: &activities.Commander{Agents: agents, Audit: p.db, Hook: crashHook()},
 		Settings: activities.TenantSettings{
 			Environment: p.cfg.Environment, SiteDomain: t.SiteDomain, Image: catalog.ImageFor(server.Spec{}), Periods: t.Periods(),

@@ -38,13 +38,3 @@ func (s *Store) DatabaseErased(ctx context.Context, poolSiteID string) error {
 	_, err := s.oneNumber(ctx, sqlDatabaseErased, poolSiteID)
 	return err
 }
-
-const sqlNextPassword = `
-UPDATE tenant_allocations SET password_version = password_version + 1 WHERE tenant_id = $1 AND allocation_id = $2 AND password_version = $3 AND released_at IS NULL
-RETURNING password_version::float8`
-
-// NextPassword makes a tenant's next passwords the current ones, once for each version.
-func (s *Store) NextPassword(ctx context.Context, t prego.TenantID, allocationID int64, from int) error {
-	_, err := s.oneNumber(ctx, sqlNextPassword, t, allocationID, from)
-	return err
-}

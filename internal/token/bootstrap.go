@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
+	"fmt"
 
 	"github.com/google/uuid"
 )
@@ -35,6 +36,14 @@ func (d *Deriver) NewTokenID() string { return uuid.NewString() }
 func (d *Deriver) Derive(tokenID string) string {
 	mac := hmac.New(sha256.New, d.key)
 	mac.Write([]byte("prego bootstrap token v1\x00" + tokenID))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// Password makes the password of a use of a database, by the database's name: 43 characters
+// of base64url. Each version is another.
+func (d *Deriver) Password(use, name string, version int) string {
+	mac := hmac.New(sha256.New, d.key)
+	mac.Write(fmt.Appendf(nil, "prego password v1\x00%s\x00%s\x00%d", use, name, version))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
