@@ -48,7 +48,6 @@ var allowed = map[wire.CommandKind][]string{
 		"drop-database OURDB",
 		"grant-database OURDB ADDRESS SERVER",
 		"erase-database OURDB",
-		"reload-certificates",
 	},
 	wire.KindRedisCLI: {
 		"ping",
@@ -59,7 +58,6 @@ var allowed = map[wire.CommandKind][]string{
 		"client-list",
 		"create-user OURDB CACHEDB",
 		"erase-user OURDB CACHEDB",
-		"reload-certificates",
 	},
 	wire.KindVolume: {
 		"mount VOLUME",

@@ -20,8 +20,7 @@ var grantVerbs = map[string]func(k *call) (statement string, args []any){
 		}
 		return "CALL prego.grant_database(?, ?, ?, ?, ?)", []any{k.in.Args[1], k.in.Args[2], k.in.Args[3], nativePassword(k.in.Secrets[wire.SecretDatabasePassword]), earlier}
 	},
-	"erase-database":      func(k *call) (string, []any) { return "CALL prego.erase_database(?)", []any{k.in.Args[1]} },
-	"reload-certificates": func(*call) (string, []any) { return "CALL prego.reload_certificates()", nil },
+	"erase-database": func(k *call) (string, []any) { return "CALL prego.erase_database(?)", []any{k.in.Args[1]} },
 }
 
 func callGrant(ctx context.Context, db *sql.DB, k *call) error {
@@ -74,10 +73,8 @@ func grantsSQL(user string) []string {
 			"DECLARE old VARCHAR(255); "+noDatabase+dropUsers("")+
 				"EXECUTE IMMEDIATE CONCAT('KILL HARD CONNECTION USER `', name, '`'); "+
 				"EXECUTE IMMEDIATE CONCAT('DROP DATABASE IF EXISTS `', name, '`'); "),
-		procedure("reload_certificates()", "FLUSH SSL; "),
 		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.grant_database TO %s", user),
 		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.erase_database TO %s", user),
-		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.reload_certificates TO %s", user),
 	}
 }
 
@@ -109,27 +106,8 @@ func redisUser(do func(args ...string) (any, error), k *call) error {
 		if err := eraseKeys(do, k.in.Args[2], k.in.Args[1]+"|*"); err != nil {
 			return err
 		}
-	case "reload-certificates":
-		return reloadRedis(do)
 	}
 	_, err := do("ACL", "SAVE")
-	return err
-}
-
-// reloadRedis makes Redis read its certificates again: setting an option does so, whether its
-// value changes or not. The options that are paths of what Redis writes can't be set while it
-// runs (enable-protected-configs).
-func reloadRedis(do func(args ...string) (any, error)) error {
-	reply, err := do("CONFIG", "GET", "tls-cert-file", "tls-key-file", "tls-ca-cert-file")
-	if err != nil {
-		return err
-	}
-	options, _ := reply.([]any)
-	set := []string{"CONFIG", "SET"}
-	for _, v := range options {
-		set = append(set, fmt.Sprint(v))
-	}
-	_, err = do(set...)
 	return err
 }
 

@@ -258,22 +258,6 @@ func TestATenantsDatabase(t *testing.T) {
 		require.NoError(t, admin.QueryRow("SELECT COUNT(*) FROM mysql.user WHERE User = 'tenant_axb_db'").Scan(&n))
 		require.Equal(t, 1, n)
 	})
-	t.Run("a renewed certificate is taken", func(t *testing.T) {
-		seen := func() string {
-			var fingerprint string
-			with := secure(cert2)
-			with.VerifyConnection = func(s tls.ConnectionState) error {
-				fingerprint = fmt.Sprintf("%x", s.PeerCertificates[0].SerialNumber)
-				return nil
-			}
-			require.NoError(t, try("tenant_axb_db", "the next password", "", "127.0.0.2", with, "SELECT 1"))
-			return fingerprint
-		}
-		was := seen()
-		servers.write(h.path("data")+"-tls", "shard-1", clients)
-		require.Zero(t, askWith(t, c, wire.KindMariaDB, nil, "reload-certificates").ExitCode)
-		require.NotEqual(t, was, seen())
-	})
 }
 
 // TestATenantsCache is the same for a pool's real Redis.
@@ -365,7 +349,6 @@ func TestATenantsCache(t *testing.T) {
 	_, err = open("pool_a", "pw-a", "4095", secure)
 	require.ErrorContains(t, err, "NOPERM")
 
-	require.Zero(t, askWith(t, c, wire.KindRedisCLI, nil, "reload-certificates").ExitCode)
 	require.Zero(t, askWith(t, c, wire.KindRedisCLI, of("pw-a2"), "create-user", "pool_a", "5").ExitCode)
 	stop()
 	require.NoError(t, h.Prepare(""), "as at the next boot")

@@ -327,7 +327,7 @@ func usersACL(app, exec string) string {
 func poolACL(app, exec string) string {
 	return "user default on " + redisPassword(app) + " ~* &* +@all\n" +
 		"user " + wire.DefaultServiceUser + " on " + redisPassword(exec) +
-		" ~* resetchannels -@all +ping +info +dbsize +memory|usage +slowlog|get +client|list +acl|setuser +acl|deluser +acl|save +config|get +config|set +select +scan +unlink\n"
+		" ~* resetchannels -@all +ping +info +dbsize +memory|usage +slowlog|get +client|list +acl|setuser +acl|deluser +acl|save +select +scan +unlink\n"
 }
 
 func redisPassword(password string) string {

@@ -45,7 +45,7 @@ func (h *Host) redis(ctx context.Context, s wire.Service, k *call, out io.Writer
 }
 
 // userVerbs are the verbs of pools that are more than one command, see redisUser.
-var userVerbs = []string{"create-user", "erase-user", "reload-certificates"}
+var userVerbs = []string{"create-user", "erase-user"}
 
 // openRedis connects as the configured user. The connection ends with ctx.
 func (h *Host) openRedis(ctx context.Context, s wire.Service) (r *resp.Conn, done func(), err error) {

@@ -36,6 +36,12 @@ const (
 //go:embed prego_bench.py
 var benchModule []byte
 
+// BenchModule is the file that a bench has among its sites, and what extra_config of its
+// common configuration names.
+func BenchModule() (name string, content []byte, hook string) {
+	return benchModuleFile, benchModule, benchModuleHook
+}
+
 const (
 	benchModuleFile = "prego_bench.py"
 	benchModuleHook = "prego_bench.configure" // in extra_config

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"embed"
 	"encoding/json"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	benchsite "github.com/prego/prego/agent/site"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -53,6 +55,15 @@ var benchVerbs = []string{
 }
 
 func (s *Sim) benchFaultsDir() string { return filepath.Join(s.cfg.StateDir, "bench-faults") }
+
+// installServices puts on the host's disk what is reached on it: the server of a shard or a
+// pool that others reach, else a bench.
+func (h *processHost) installServices(ctx context.Context) error {
+	if h.hasData() {
+		return h.startData(ctx)
+	}
+	return h.installBench()
+}
 
 // installBench puts the stand-in on the host's disk. What sites there are stays.
 func (h *processHost) installBench() error {
@@ -115,13 +126,25 @@ func (h *processHost) installStrictBench() error {
 			return fail(err)
 		}
 	}
+	// As the stack mounts it.
+	mounted := filepath.Join(h.root(), filepath.Dir(wire.ContainerTLSDir))
+	for _, dir := range []string{filepath.Join(h.root(), wire.BenchMount), filepath.Dir(mounted)} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fail(err)
+		}
+	}
+	_ = os.Remove(mounted)
+	if err := os.Symlink(filepath.Join(h.root(), wire.BenchMount), mounted); err != nil {
+		return fail(err)
+	}
 	socket := filepath.Join(h.root(), wire.MariaDBSocket)
 	_ = os.Remove(socket)
 	if err := os.Symlink(services.mariadb.socket, socket); err != nil {
 		return fail(err)
 	}
 	redis := "unix://" + services.redis.socket
-	common, err := h.mergedConfig(map[string]any{"db_socket": services.mariadb.socket, "redis_cache": redis, "redis_queue": redis})
+	module, content, hook := benchsite.BenchModule()
+	common, err := h.mergedConfig(map[string]any{"db_socket": services.mariadb.socket, "redis_cache": redis, "redis_queue": redis, "extra_config": hook})
 	if err != nil {
 		return fail(err)
 	}
@@ -133,6 +156,7 @@ func (h *processHost) installStrictBench() error {
 		name, content string
 		mode          os.FileMode
 	}{
+		{wire.BenchDir + "/sites/" + module, string(content), 0o644},
 		{wire.BenchDir + "/sites/apps.txt", strings.Join(benchApps, "\n") + "\n", 0o644},
 		{wire.BenchDir + "/sites/common_site_config.json", common, 0o644},
 		{wire.SecretsDir + "/mariadb-root", services.rootPassword + "\n", 0o600},

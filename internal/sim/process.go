@@ -36,12 +36,16 @@ type processHost struct {
 	// volumes are attached when the power comes on.
 	volumes map[int64]string
 
-	mu     sync.Mutex
-	press  context.CancelCauseFunc   // ends this boot
-	procs  map[string]*child.Process // by verb of the agent's program
-	exits  int
-	phase  string
-	docker *docker
+	dataMu sync.Mutex
+	data   *dataServer // of a shard or a pool
+
+	mu      sync.Mutex
+	private string                    // its address in a private network, "" for none
+	press   context.CancelCauseFunc   // ends this boot
+	procs   map[string]*child.Process // by verb of the agent's program
+	exits   int
+	phase   string
+	docker  *docker
 }
 
 func (s *Sim) newProcessHost(srv *server, plan hostFaults) *processHost {
@@ -50,8 +54,8 @@ func (s *Sim) newProcessHost(srv *server, plan hostFaults) *processHost {
 		volumes[id] = s.volumeFile(id)
 	}
 	return &processHost{
-		volumes: volumes,
-		sim:     s, id: srv.ID, name: srv.Name, addr: srv.PublicNet.IPv4.IP, user: srv.UserData, fresh: !srv.Booted, phase: "booting", procs: make(map[string]*child.Process),
+		volumes: volumes, private: firstPrivate(srv),
+		sim: s, id: srv.ID, name: srv.Name, addr: srv.PublicNet.IPv4.IP, user: srv.UserData, fresh: !srv.Booted, phase: "booting", procs: make(map[string]*child.Process),
 		dir: s.hostDir(srv.ID), log: s.log.With(zap.String("host", srv.Name), zap.Int64("id", srv.ID)), plan: plan,
 	}
 }
@@ -86,6 +90,9 @@ func (h *processHost) signal(what string, sig syscall.Signal) error {
 	p.Signal(sig)
 	return nil
 }
+
+// phaseRunning is that of a host with all its processes.
+const phaseRunning = "running"
 
 // errRestart is why a boot ends that another one follows.
 var errRestart = errors.New("restart")
@@ -172,9 +179,37 @@ func (h *processHost) volumeLink(id int64) string {
 	return filepath.Join(h.root(), wire.VolumeDevice(fmt.Sprint(id)))
 }
 
-// Its address stands for the public one; private ones are in the provider's answers alone.
-func (*processHost) connect(privateNIC) error        { return nil }
-func (*processHost) disconnect(int64) error          { return nil }
+// Its address stands for the public one. Private ones are in the provider's answers, and
+// those on loopback are where shards and pools take connections.
+func (h *processHost) connect(nic privateNIC) error {
+	h.mu.Lock()
+	running := h.phase == phaseRunning
+	if h.private == "" && len(nic.addresses) > 0 {
+		h.private = nic.addresses[0]
+	}
+	h.mu.Unlock()
+	if !running {
+		return nil // its boot does it
+	}
+	return h.startData(context.Background())
+}
+
+func (h *processHost) disconnect(int64) error {
+	h.mu.Lock()
+	h.private = ""
+	h.mu.Unlock()
+	h.stopData()
+	return nil
+}
+
+// firstPrivate is a server's first private address.
+func firstPrivate(srv *server) string {
+	if len(srv.PrivateNet) == 0 {
+		return ""
+	}
+	return srv.PrivateNet[0].IP
+}
+
 func (*processHost) readdress(int64, []string) error { return nil }
 
 func (h *processHost) erase() error { return os.RemoveAll(h.dir) }
@@ -217,9 +252,10 @@ func (h *processHost) live(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := h.installBench(); err != nil {
+	if err := h.installServices(ctx); err != nil {
 		return err
 	}
+	defer h.stopData()
 	if h.plan.withoutAgent {
 		h.setPhase("running without agent")
 		return nil
@@ -242,7 +278,10 @@ func (h *processHost) live(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	h.setPhase("running")
+	h.setPhase(phaseRunning)
+	if err := h.startData(ctx); err != nil { // it may have joined a network meanwhile
+		return err
+	}
 	var executor sync.WaitGroup
 	executor.Add(1)
 	go func() {

@@ -121,16 +121,10 @@ func (v *service) listen(ctx context.Context, work *sync.WaitGroup) error {
 
 func (v *service) pass(ctx context.Context, conn net.Conn) {
 	defer func() { _ = conn.Close() }()
-	behind := strings.TrimSuffix(v.socket, ".sock") + "-server.sock"
-	v.once.Do(func() {
-		if v.failed = v.begin(ctx, behind); v.failed != nil {
-			sayTo(v.dir+".log", v.failed.Error())
-		}
-	})
-	if v.failed != nil {
+	if v.ensure(ctx) != nil {
 		return
 	}
-	server, err := net.Dial("unix", behind) //nolint:noctx // local
+	server, err := net.Dial("unix", v.behind()) //nolint:noctx // local
 	if err != nil {
 		return
 	}
@@ -141,6 +135,19 @@ func (v *service) pass(ctx context.Context, conn net.Conn) {
 		_ = server.(*net.UnixConn).CloseWrite()
 	}()
 	_, _ = io.Copy(conn, server)
+}
+
+// behind is the server's own socket.
+func (v *service) behind() string { return strings.TrimSuffix(v.socket, ".sock") + "-server.sock" }
+
+// ensure starts the server unless that was done.
+func (v *service) ensure(ctx context.Context) error {
+	v.once.Do(func() {
+		if v.failed = v.begin(ctx, v.behind()); v.failed != nil {
+			sayTo(v.dir+".log", v.failed.Error())
+		}
+	})
+	return v.failed
 }
 
 // begin starts the server and waits until it takes connections. It dies with this
@@ -196,23 +203,38 @@ func mariadbOptions(dir string) []string {
 	return out
 }
 
+// installMariaDB makes the data of a server, unless there is some.
+func installMariaDB(ctx context.Context, dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, "ibdata1")); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	install, err := findProgram("mariadb-install-db")
+	if err != nil {
+		return err
+	}
+	fresh := dir + ".new"
+	_ = os.RemoveAll(fresh)
+	cmd := exec.CommandContext(ctx, install, append(mariadbOptions(fresh), "--auth-root-authentication-method=normal", "--skip-test-db")...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("mariadb-install-db: %w: %s", err, out)
+	}
+	_ = os.Remove(dir)
+	return os.Rename(fresh, dir)
+}
+
+// smallMariaDB are the options of a server for some sites.
+func smallMariaDB(dir, socket, initFile string) []string {
+	return append(mariadbOptions(dir),
+		"--socket="+socket, "--pid-file="+dir+".pid", "--init-file="+initFile, "--skip-log-bin", "--performance-schema=OFF",
+		"--character-set-server=utf8mb4", "--collation-server=utf8mb4_unicode_ci", "--skip-character-set-client-handshake",
+		"--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0", "--key-buffer-size=1M", "--aria-pagecache-buffer-size=2M",
+	)
+}
+
 func (s *services) startMariaDB(ctx context.Context, socket string) (*exec.Cmd, error) {
 	dir := s.mariadb.dir
-	if _, err := os.Stat(filepath.Join(dir, "ibdata1")); errors.Is(err, os.ErrNotExist) {
-		install, err := findProgram("mariadb-install-db")
-		if err != nil {
-			return nil, err
-		}
-		fresh := dir + ".new"
-		_ = os.RemoveAll(fresh)
-		cmd := exec.CommandContext(ctx, install, append(mariadbOptions(fresh), "--auth-root-authentication-method=normal", "--skip-test-db")...)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("mariadb-install-db: %w: %s", err, out)
-		}
-		_ = os.Remove(dir)
-		if err := os.Rename(fresh, dir); err != nil {
-			return nil, err
-		}
+	if err := installMariaDB(ctx, dir); err != nil {
+		return nil, err
 	}
 	// Root may come from every host, as the image of a real host has it.
 	password := "IDENTIFIED BY '" + s.rootPassword + "'"
@@ -225,11 +247,7 @@ func (s *services) startMariaDB(ctx context.Context, socket string) (*exec.Cmd, 
 	if err != nil {
 		return nil, err
 	}
-	return exec.Command(program, append(mariadbOptions(dir), //nolint:noctx // found above; ended by listen
-		"--socket="+socket, "--pid-file="+dir+".pid", "--skip-networking", "--init-file="+dir+"-init.sql", "--skip-log-bin", "--performance-schema=OFF",
-		"--character-set-server=utf8mb4", "--collation-server=utf8mb4_unicode_ci", "--skip-character-set-client-handshake",
-		"--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0", "--key-buffer-size=1M", "--aria-pagecache-buffer-size=2M",
-	)...), nil
+	return exec.Command(program, append(smallMariaDB(dir, socket, dir+"-init.sql"), "--skip-networking")...), nil //nolint:noctx // found above; ended by listen
 }
 
 func startRedis(_ context.Context, socket string) (*exec.Cmd, error) {

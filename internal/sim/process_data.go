@@ -1,0 +1,236 @@
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// A shard or a Redis pool has a server of its own, unlike the benches, which share theirs:
+// with its own root, its own certificate, and TLS at its private address. It starts at the
+// first connection, from the agent or from another host.
+//
+// All hosts' connections come from one address of loopback, so that its users are let in
+// from there.
+
+// dataServer is the server of a process host with a data role.
+type dataServer struct {
+	service
+	host *processHost
+	port int // on loopback, behind the private address
+	stop context.CancelFunc
+	work sync.WaitGroup
+}
+
+// Ports at which data servers are reached.
+var dataPorts = map[string]int{"db-shard": 3306, "redis-pool": 6379}
+
+// role is what the host is for, as its user_data says.
+func (h *processHost) role() string {
+	var cfg wire.HostConfig
+	if b, err := os.ReadFile(filepath.Join(h.root(), wire.HostConfigPath)); err == nil {
+		_ = json.Unmarshal(b, &cfg) // checked by cloudInit
+	}
+	return cfg.Role
+}
+
+// hasData tells whether this is a shard or a pool that others can reach.
+func (h *processHost) hasData() bool {
+	a, err := netip.ParseAddr(h.privateAddress())
+	return err == nil && a.IsLoopback() && dataPorts[h.role()] != 0
+}
+
+func (h *processHost) privateAddress() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.private
+}
+
+// startData prepares the host as its boot does, and listens for its server. A host without a
+// private address, or that has the server already, is left alone.
+func (h *processHost) startData(ctx context.Context) error {
+	if !h.hasData() {
+		return nil
+	}
+	h.dataMu.Lock()
+	defer h.dataMu.Unlock()
+	if h.data != nil {
+		return nil
+	}
+	dir := filepath.Join(h.root(), "var/lib/docker/volumes")
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		_ = os.RemoveAll(filepath.Join(h.root(), wire.SecretsDir)) // of a bench: root's password of the shared server
+	}
+	prepare := exec.CommandContext(ctx, filepath.Join(h.root(), wire.AgentBinary), "prepare", "--root", h.root())
+	if out, err := prepare.CombinedOutput(); err != nil {
+		return fmt.Errorf("prepare: %w: %s", err, out)
+	}
+	d := &dataServer{host: h}
+	var err error
+	if d.port, err = freePort(); err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	socket := wire.MariaDBSocket
+	d.name, d.start = "mysqld", d.startMariaDB
+	if h.role() == "redis-pool" {
+		socket, d.name, d.start = wire.RedisSocket, "redis", d.startRedis
+	}
+	d.dir = filepath.Join(dir, d.name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	sockets, err := os.MkdirTemp("", "prego-sim-")
+	if err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	d.socket = filepath.Join(sockets, d.name+".sock")
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	d.stop = func() { stop(); d.work.Wait(); _ = os.RemoveAll(sockets) }
+	link := filepath.Join(h.root(), socket)
+	_ = os.Remove(link)
+	err = errors.Join(os.Symlink(d.socket, link), d.listen(serving, &d.work), d.listenPrivate(serving, net.JoinHostPort(h.privateAddress(), strconv.Itoa(dataPorts[h.role()]))))
+	if err != nil {
+		d.stop()
+		return fmt.Errorf("data: %w", err)
+	}
+	h.data = d
+	return nil
+}
+
+// stopData ends the server, with the host.
+func (h *processHost) stopData() {
+	h.dataMu.Lock()
+	defer h.dataMu.Unlock()
+	if h.data != nil {
+		h.data.stop()
+		h.data = nil
+	}
+}
+
+// listenPrivate passes on what comes to the private address.
+func (d *dataServer) listenPrivate(ctx context.Context, addr string) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	d.work.Go(func() {
+		<-ctx.Done()
+		_ = l.Close()
+	})
+	d.work.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			d.work.Go(func() { d.passPrivate(ctx, conn) })
+		}
+	})
+	return nil
+}
+
+func (d *dataServer) passPrivate(ctx context.Context, conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	if d.ensure(ctx) != nil {
+		return
+	}
+	server, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(d.port)), 5*time.Second)
+	if err != nil {
+		return
+	}
+	defer func() { _ = server.Close() }()
+	defer context.AfterFunc(ctx, func() { _, _ = conn.Close(), server.Close() })()
+	go func() {
+		_, _ = io.Copy(server, conn)
+		_ = server.(*net.TCPConn).CloseWrite()
+	}()
+	_, _ = io.Copy(conn, server)
+}
+
+// tls waits for the certificates, which come some time after the host has enrolled.
+func (d *dataServer) tls(ctx context.Context, mount string) (ca, cert, key string, err error) {
+	dir := filepath.Join(d.host.root(), mount, "tls")
+	for end := time.Now().Add(time.Minute); ; {
+		missing := 0
+		for _, name := range []string{"ca.pem", "cert.pem", "key.pem"} {
+			if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+				missing++
+			}
+		}
+		if missing == 0 {
+			return filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), nil
+		}
+		if time.Now().After(end) {
+			return "", "", "", fmt.Errorf("there are no certificates in %s", dir)
+		}
+		if err := sleep(ctx, 50*time.Millisecond); err != nil {
+			return "", "", "", err
+		}
+	}
+}
+
+// startMariaDB starts a shard's server as the declared stack does, with root's password as
+// its image sets it.
+func (d *dataServer) startMariaDB(ctx context.Context, socket string) (*exec.Cmd, error) {
+	ca, cert, key, err := d.tls(ctx, wire.MariaDBMount)
+	if err != nil {
+		return nil, err
+	}
+	if err := installMariaDB(ctx, d.dir); err != nil {
+		return nil, err
+	}
+	mount := filepath.Join(d.host.root(), wire.MariaDBMount)
+	root, err := os.ReadFile(filepath.Join(mount, "root-password"))
+	if err != nil {
+		return nil, err
+	}
+	initial, err := os.ReadFile(filepath.Join(mount, "init.sql"))
+	if err != nil {
+		return nil, err
+	}
+	text := fmt.Sprintf("%sALTER USER root@localhost IDENTIFIED BY '%s';\nDELETE FROM mysql.global_priv WHERE User = '';\nFLUSH PRIVILEGES;\n", initial, strings.TrimSpace(string(root)))
+	if err := os.WriteFile(d.dir+"-init.sql", []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	program, err := findProgram("mariadbd")
+	if err != nil {
+		return nil, err
+	}
+	return exec.Command(program, append(smallMariaDB(d.dir, socket, d.dir+"-init.sql"), //nolint:noctx // found above; ended by listen
+		"--bind-address=127.0.0.1", "--port="+strconv.Itoa(d.port), "--skip-name-resolve", "--require-secure-transport=ON", "--ssl-ca="+ca, "--ssl-cert="+cert, "--ssl-key="+key)...), nil
+}
+
+func (d *dataServer) startRedis(ctx context.Context, socket string) (*exec.Cmd, error) {
+	ca, cert, key, err := d.tls(ctx, wire.RedisMount)
+	if err != nil {
+		return nil, err
+	}
+	program, err := findProgram("redis-server")
+	if err != nil {
+		return nil, err
+	}
+	return exec.Command(program, "--port", "0", "--unixsocket", socket, "--unixsocketperm", "777", "--save", "", "--dir", d.dir, //nolint:noctx // found above; ended by listen
+		"--aclfile", filepath.Join(d.host.root(), wire.RedisUsersDir, "users.acl"), "--databases", "4096", "--maxmemory-policy", "allkeys-lru",
+		"--bind", "127.0.0.1", "--tls-port", strconv.Itoa(d.port), "--tls-auth-clients", "yes", "--tls-ca-cert-file", ca, "--tls-cert-file", cert, "--tls-key-file", key), nil
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
+	if err != nil {
+		return 0, err
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
+}
