@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -121,43 +120,39 @@ func TestRetryBeforeTheFailedRunHasEnded(t *testing.T) {
 
 func TestWorkerKilledWhileDestroying(t *testing.T) {
 	t.Parallel()
-	for _, point := range []string{"destroy/start", "destroy/deleted"} {
-		t.Run(strings.ReplaceAll(point, "/", " "), func(t *testing.T) {
-			t.Parallel()
-			file := filepath.Join(t.TempDir(), "crash")
-			require.NoError(t, os.WriteFile(file, []byte(point), 0o600))
-			c := newCell(t, options{vars: map[string]string{"PREGO_TEST_CRASH": file}})
-			c.create("gone", prego.RoleDBShard, server.Spec{VolumeGB: 10})
-			c.awaitStatus("gone", server.Active)
-			status, _ := c.request(http.MethodDelete, "/v1/servers/"+c.id("gone"), nil)
-			require.Equal(t, http.StatusAccepted, status)
-			<-c.procs["worker"].Done()
-			require.FileExists(t, file+".hit")
-			delete(c.procs, "worker")
-			c.start("worker")
-			c.awaitStatus("gone", server.Terminated)
-			require.Empty(t, c.sim.Ledger(true))
-			c.settled()
-		})
+	file := filepath.Join(t.TempDir(), "crash")
+	c := newCell(t, options{vars: map[string]string{"PREGO_TEST_CRASH": file}})
+	for i, point := range []string{"destroy/start", "destroy/deleted"} {
+		require.NoError(t, os.WriteFile(file, []byte(point), 0o600))
+		id := fmt.Sprintf("gone-%d", i)
+		c.create(id, prego.RoleDBShard, server.Spec{VolumeGB: 10})
+		c.awaitStatus(id, server.Active)
+		status, _ := c.request(http.MethodDelete, "/v1/servers/"+c.id(id), nil)
+		require.Equal(t, http.StatusAccepted, status)
+		<-c.procs["worker"].Done()
+		require.NoError(t, os.Remove(file+".hit"), point)
+		delete(c.procs, "worker")
+		c.start("worker")
+		c.awaitStatus(id, server.Terminated)
+		require.Empty(t, c.sim.Ledger(true), point)
+		c.settled()
 	}
 }
 
 func TestGatewayAndAPIKilledWhileAServerBoots(t *testing.T) {
 	t.Parallel()
-	for _, victim := range []string{"agentgw", "api"} {
-		t.Run(victim, func(t *testing.T) {
-			t.Parallel()
-			c := newCell(t, options{sim: func(cfg *sim.Config) {
-				cfg.Profile = sim.Profile{Action: 100 * time.Millisecond, Boot: 300 * time.Millisecond, Stage: 100 * time.Millisecond, Restart: 200 * time.Millisecond}
-			}})
-			c.create("boots", prego.RoleRedisPool, server.Spec{})
-			c.await("boots", "created", func(s api.Server) bool { return count(s, server.StepServerCreated) > 0 })
-			c.kill(victim)
-			c.start(victim)
-			c.awaitStatus("boots", server.Active)
-			require.Equal(t, 1, c.everBilled("server"))
-			c.settled()
-		})
+	c := newCell(t, options{sim: func(cfg *sim.Config) {
+		cfg.Profile = sim.Profile{Action: 100 * time.Millisecond, Boot: 300 * time.Millisecond, Stage: 100 * time.Millisecond, Restart: 200 * time.Millisecond}
+	}})
+	for i, victim := range []string{"agentgw", "api"} {
+		id := "boots-without-" + victim
+		c.create(id, prego.RoleRedisPool, server.Spec{})
+		c.await(id, "created", func(s api.Server) bool { return count(s, server.StepServerCreated) > 0 })
+		c.kill(victim)
+		c.start(victim)
+		c.awaitStatus(id, server.Active)
+		require.Equal(t, i+1, c.everBilled("server"), victim)
+		c.settled()
 	}
 }
 

@@ -150,7 +150,7 @@ func TestFleetPlansAroundARegionThatIsSoldOut(t *testing.T) {
 			if point != "" {
 				require.NoError(t, os.WriteFile(crash, []byte(point), 0o600))
 			}
-			got := c.act(fleet, "CLUSTER_SCALE_OUT", map[string]any{"count": 6})
+			got := c.act(fleet, "CLUSTER_SCALE_OUT", map[string]any{"count": 4})
 			if point != "" {
 				select {
 				case <-c.procs["worker"].Done():
@@ -161,10 +161,10 @@ func TestFleetPlansAroundARegionThatIsSoldOut(t *testing.T) {
 				c.start("worker")
 			}
 			a := c.awaitAction(fleet, got.Seq, "succeeded")
-			require.JSONEq(t, `{"status":"OK","creation":{"count":6,"regions":{"eu":3,"sg":3}}}`, string(a.Data))
-			require.Equal(t, map[string]int64{"eu": 3, "sg": 3}, c.getFleet(fleet).Regions)
-			require.Len(t, c.billed("server"), 6, "none is lost, and none is extra")
-			require.Equal(t, 6, c.number(`SELECT count(*) FROM servers WHERE fleet_id = $1 AND status = 'active'`, fleet))
+			require.JSONEq(t, `{"status":"OK","creation":{"count":4,"regions":{"eu":2,"sg":2}}}`, string(a.Data))
+			require.Equal(t, map[string]int64{"eu": 2, "sg": 2}, c.getFleet(fleet).Regions)
+			require.Len(t, c.billed("server"), 4, "none is lost, and none is extra")
+			require.Equal(t, 4, c.number(`SELECT count(*) FROM servers WHERE fleet_id = $1 AND status = 'active'`, fleet))
 			c.settled()
 		})
 	}

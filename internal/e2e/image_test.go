@@ -211,25 +211,35 @@ func TestImageIsBuiltThroughAnOutageOfTheProvider(t *testing.T) {
 
 func TestWorkerKilledWhileAnImageIsBuilt(t *testing.T) {
 	t.Parallel()
-	for _, point := range []string{
-		"image/builder-intended", "image/builder-created", "image/built", "image/snapshot-intended", "image/snapshot-taken", "image/builder-dropped", "image/verify", "image/published",
+	for name, points := range map[string][]string{
+		"early": {"image/builder-intended", "image/builder-created", "image/built", "image/snapshot-intended"},
+		"late":  {"image/snapshot-taken", "image/builder-dropped", "image/verify", "image/published"},
 	} {
-		t.Run(strings.ReplaceAll(point, "/", " "), func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "crash")
-			require.NoError(t, os.WriteFile(file, []byte(point), 0o600))
 			c := newCell(t, options{vars: map[string]string{"PREGO_TEST_CRASH": file}})
-			g := c.buildImage()
-			<-c.procs["worker"].Done()
-			require.FileExists(t, file+".hit")
-			delete(c.procs, "worker")
-			c.start("worker")
-			c.awaitImage(g.ImageId, server.ImageReady, "")
-			c.awaitRunEnd(server.ImageBuildWorkflowID(g.ImageId))
-			require.Len(t, c.billed("image"), 1)
-			require.Len(t, c.sim.Ledger(true), 1, "not a server nor an address")
-			require.LessOrEqual(t, c.everBilled("server"), 2, "one builder, one booted server")
-			c.settled()
+			var before prego.ImageID
+			for i, point := range points {
+				require.NoError(t, os.WriteFile(file, []byte(point), 0o600))
+				g := c.buildImage()
+				<-c.procs["worker"].Done()
+				require.NoError(t, os.Remove(file+".hit"), point)
+				delete(c.procs, "worker")
+				c.start("worker")
+				c.awaitImage(g.ImageId, server.ImageReady, "")
+				c.awaitRunEnd(server.ImageBuildWorkflowID(g.ImageId))
+				if before != "" { // no longer the current one
+					status, body := c.request(http.MethodDelete, string("/v1/images/"+before), nil)
+					require.Equal(t, http.StatusAccepted, status, "%s", body)
+					c.awaitImage(before, server.ImageDeleted, "")
+				}
+				before = g.ImageId
+				require.Len(t, c.billed("image"), 1, point)
+				require.Len(t, c.sim.Ledger(true), 1, "%s: not a server nor an address", point)
+				require.LessOrEqual(t, c.everBilled("server"), 2*(i+1), "%s: one builder, one booted server", point)
+				c.settled()
+			}
 		})
 	}
 }

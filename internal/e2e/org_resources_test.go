@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -168,46 +169,45 @@ func TestNoMoreAddressesIsNotTheOrgsFault(t *testing.T) {
 // TestWhatOrgsOwnIsMadeOnce kills the worker before and after each effect.
 func TestWhatOrgsOwnIsMadeOnce(t *testing.T) {
 	t.Parallel()
+	file := filepath.Join(t.TempDir(), "crash")
+	c := newCell(t, options{vars: map[string]string{"PREGO_TEST_CRASH": file}})
+	env, _ := c.workload("acme", prego.TierPaid, "shop")
+	made := map[string]int{}
 	for i, point := range []string{"org_resource/intended", "org_resource/called", "org_resource/recorded", "org_release/start", "org_release/deleted"} {
-		t.Run(filepath.Base(point), func(t *testing.T) {
-			t.Parallel()
-			file := filepath.Join(t.TempDir(), "crash")
-			require.NoError(t, os.WriteFile(file, []byte(point), 0o600))
-			c := newCell(t, options{vars: map[string]string{"PREGO_TEST_CRASH": file}})
-			env, _ := c.workload("acme", prego.TierPaid, "shop")
-			kind, path := "volume", "/v1/envs/"+env+"/ipv4"
-			make := func() { path = "/v1/volumes/" + c.volume("acme", "data", 10) }
-			if i%2 == 0 {
-				kind = "floating_ip"
-				make = func() { c.post(path, nil, http.StatusAccepted, nil) }
+		require.NoError(t, os.WriteFile(file, []byte(point), 0o600))
+		kind, path := "volume", "/v1/envs/"+env+"/ipv4"
+		make := func() { path = "/v1/volumes/" + c.volume("acme", fmt.Sprintf("data-%d", i), 10) }
+		if i%2 == 0 {
+			kind = "floating_ip"
+			make = func() { c.post(path, nil, http.StatusAccepted, nil) }
+		}
+		survives := func() {
+			<-c.procs["worker"].Done()
+			require.NoError(t, os.Remove(file+".hit"), point)
+			delete(c.procs, "worker")
+			c.start("worker")
+		}
+		make()
+		made[kind]++
+		if i < 3 {
+			survives()
+		}
+		require.Eventually(t, func() bool {
+			var v struct {
+				Status string `json:"status"`
 			}
-			survives := func() {
-				<-c.procs["worker"].Done()
-				require.FileExists(t, file+".hit")
-				delete(c.procs, "worker")
-				c.start("worker")
-			}
-			make()
-			if i < 3 {
-				survives()
-			}
-			require.Eventually(t, func() bool {
-				var v struct {
-					Status string `json:"status"`
-				}
-				_, b := c.request(http.MethodGet, path, nil)
-				return json.Unmarshal(b, &v) == nil && v.Status == "ready"
-			}, patience, 50*time.Millisecond)
-			require.Len(t, c.billed(kind), 1)
-			c.send(http.MethodDelete, path, nil, http.StatusAccepted, nil)
-			if i >= 3 {
-				survives()
-			}
-			c.awaitGone(path)
-			require.Equal(t, 1, c.everBilled(kind), "exactly one was ever made")
-			require.Empty(t, c.sim.Ledger(true), "nothing is billed")
-			c.settled()
-		})
+			_, b := c.request(http.MethodGet, path, nil)
+			return json.Unmarshal(b, &v) == nil && v.Status == "ready"
+		}, patience, 50*time.Millisecond, point)
+		require.Len(t, c.billed(kind), 1, point)
+		c.send(http.MethodDelete, path, nil, http.StatusAccepted, nil)
+		if i >= 3 {
+			survives()
+		}
+		c.awaitGone(path)
+		require.Equal(t, made[kind], c.everBilled(kind), "%s: exactly one was ever made", point)
+		require.Empty(t, c.sim.Ledger(true), "%s: nothing is billed", point)
+		c.settled()
 	}
 }
 

@@ -115,36 +115,34 @@ func TestASiteThatFailsIsLeftForAnother(t *testing.T) {
 // TestAFailedTenantLeavesNothing fails at every step for good, and then retries.
 func TestAFailedTenantLeavesNothing(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		name   string
+	c := newCell(t, options{vars: sharedVars()})
+	c.org("acme", "")
+	app := c.sharedFleet(3)
+	for active, tc := range []struct {
+		slug   string
 		fault  sim.Fault
 		reason prego.Reason
 	}{
 		{"site", sim.Fault{Kind: "bench", Verb: "clear-cache", Action: "fail", Message: "no", Times: 2}, prego.ReasonFailedSite},
 		{"apps", sim.Fault{Kind: "bench", Verb: "install-app", Action: "fail_after", Message: "no", Times: 1}, prego.ReasonFailedApps},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			c := newCell(t, options{vars: sharedVars()})
-			c.org("acme", "")
-			app := c.sharedFleet(3)
-			c.inject(tc.fault)
-			id := c.tenant("alpha", prego.PlanStarter, func(m map[string]any) { m["apps"] = []string{"erpnext"} })
-			tn := c.awaitTenant(id, "failed", func(tn api.Tenant) bool { return tn.State == "failed" || tn.State == "active" })
-			require.Equal(t, "failed", string(tn.State))
-			require.Equal(t, string(tc.reason), deref(tn.StatusReason))
-			require.Nil(t, tn.Allocation)
-			require.NotContains(t, c.hostSites(prego.ServerID(app)), "alpha.sites.test")
-			require.Zero(t, c.number(`SELECT COALESCE(sum(tenant_count), 0) FROM servers`))
-			c.awaitSites(app, 3)
-			require.Len(t, c.hostSites(prego.ServerID(app)), 3)
-			c.counted()
+		c.awaitSites(app, 3)
+		c.inject(tc.fault)
+		id := c.tenant(tc.slug, prego.PlanStarter, func(m map[string]any) { m["apps"] = []string{"erpnext"} })
+		tn := c.awaitTenant(id, "failed", func(tn api.Tenant) bool { return tn.State == "failed" || tn.State == "active" })
+		require.Equal(t, "failed", string(tn.State))
+		require.Equal(t, string(tc.reason), deref(tn.StatusReason))
+		require.Nil(t, tn.Allocation)
+		require.NotContains(t, c.hostSites(prego.ServerID(app)), tc.slug+".sites.test")
+		require.Equal(t, active, c.number(`SELECT COALESCE(sum(tenant_count), 0) FROM servers`))
+		c.awaitSites(app, 3)
+		require.Len(t, c.hostSites(prego.ServerID(app)), 3+active)
+		c.counted()
 
-			c.ask(id, "retry") // what was wrong is mended
-			tn = c.settledTenant(id, tenant.Active)
-			require.Equal(t, 2, tn.Generation)
-			c.counted()
-		})
+		c.ask(id, "retry") // what was wrong is mended
+		tn = c.settledTenant(id, tenant.Active)
+		require.Equal(t, 2, tn.Generation)
+		c.counted()
 	}
 }
 
