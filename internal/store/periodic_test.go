@@ -1,0 +1,119 @@
+package store
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// ofOneThing are the store's methods that looks call for one row, or for a page of them that
+// another statement found: what they cost does not depend on how many there are.
+var ofOneThing = map[string]string{
+	"ConfirmCreated":   "a resource by its id",
+	"FindResource":     "a resource by its name",
+	"GetServer":        "a server by its id",
+	"IPv4Run":          "an address by its id",
+	"InstanceFailed":   "an instance by its id",
+	"InstanceHost":     "an instance by its id",
+	"InstanceRunning":  "an instance by its id",
+	"InstancesOn":      "one server's instances, for a few servers a round",
+	"Intend":           "a row",
+	"IntentRefused":    "a resource by its id",
+	"PlacementChanges": "what changed since the last answer; BenchmarkFollow times it",
+	"ProvisionState":   "a server by its id",
+	"RecordDecision":   "a row",
+	"RecordOverride":   "a row",
+	"Released":         "a resource by its id",
+	"Reserve":          "a tenant and where it goes",
+	"ReserveAll":       "some tenants and where they go",
+	"TenantRun":        "a tenant by its id",
+	"VolumeRun":        "a volume by its id",
+}
+
+// functions are the functions of a package, by name; methods have no receiver here.
+func functions(t *testing.T, pattern string) map[string][]*ast.FuncDecl {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	out := map[string][]*ast.FuncDecl{}
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		require.NoError(t, err)
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil {
+				out[f.Name.Name] = append(out[f.Name.Name], f)
+			}
+		}
+	}
+	return out
+}
+
+// TestLooksAskWhatIsMeasured: what a look asks the store, itself or through other steps, is
+// in BenchmarkAtScale, unless it is about one thing.
+func TestLooksAskWhatIsMeasured(t *testing.T) {
+	t.Parallel()
+	steps := functions(t, "../../activities/[a-z]*[a-su-z].go") // no tests
+	asked, seen := map[string]bool{}, map[string]bool{}
+	var follow func(name string)
+	follow = func(name string) {
+		if seen[name] {
+			return
+		}
+		seen[name] = true
+		for _, f := range steps[name] {
+			ast.Inspect(f.Body, func(n ast.Node) bool {
+				s, ok := n.(*ast.SelectorExpr)
+				if !ok {
+					if id, ok := n.(*ast.Ident); ok && steps[id.Name] != nil {
+						follow(id.Name)
+					}
+					return true
+				}
+				if of, ok := s.X.(*ast.SelectorExpr); ok && of.Sel.Name == "Store" {
+					asked[s.Sel.Name] = true
+				} else if steps[s.Sel.Name] != nil {
+					follow(s.Sel.Name)
+				}
+				return true
+			})
+		}
+	}
+	looks := 0
+	for _, name := range slices.Sorted(maps.Keys(steps)) {
+		if strings.HasPrefix(name, "LookAt") {
+			follow(name)
+			looks++
+		}
+	}
+	require.GreaterOrEqual(t, looks, 5)
+
+	measured := map[string]bool{}
+	for _, f := range functions(t, "scale_bench_test.go")["periodic"] {
+		ast.Inspect(f.Body, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := s.X.(*ast.Ident); ok && x.Name == "s" {
+					measured[s.Sel.Name] = true
+				}
+			}
+			return true
+		})
+	}
+	for _, name := range slices.Sorted(maps.Keys(asked)) {
+		if measured[name] == (ofOneThing[name] != "") {
+			t.Errorf("%s: either periodic (scale_bench_test.go) measures it, or ofOneThing says why it need not", name)
+		}
+	}
+	for name := range ofOneThing {
+		if !asked[name] {
+			t.Errorf("%s: no look asks for it", name)
+		}
+	}
+}
