@@ -42,7 +42,7 @@ CREATE TABLE certificates (
     chain_pem      text NOT NULL DEFAULT '', -- leaf first
     sealed_key     bytea,
     key_id         text NOT NULL DEFAULT '',
-    digest         text NOT NULL DEFAULT '', -- hex SHA-256 of the chain's PEM followed by the key's
+    digest         text NOT NULL DEFAULT '', -- hex SHA-256 of the chain's PEM, whose leaf names the key
     ari_at         timestamptz,              -- when the authority is asked next when to renew
     ari_url        text NOT NULL DEFAULT '', -- its explanation of an early renewal
     issued_at      timestamptz,
@@ -57,9 +57,10 @@ CREATE TABLE certificates (
 CREATE INDEX certificates_names ON certificates USING gin (names) WHERE status <> 'retired';
 CREATE INDEX certificates_due ON certificates (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX certificates_ari ON certificates (ari_at) WHERE ari_at IS NOT NULL;
-CREATE INDEX certificates_end ON certificates (not_after) WHERE status = 'active';
-CREATE INDEX certificates_failed ON certificates (status) WHERE status = 'failed';
+CREATE INDEX certificates_keys ON certificates (key_id) WHERE status = 'active';
 CREATE INDEX certificates_changed ON certificates (changed);
+CREATE INDEX certificates_end ON certificates (not_after) WHERE status = 'active';
+CREATE INDEX certificates_status ON certificates (status, certificate_id);
 CREATE INDEX certificates_tenant ON certificates (tenant_id) WHERE tenant_id IS NOT NULL;
 CREATE INDEX certificates_retired ON certificates (retired_at) WHERE retired_at IS NOT NULL;
 
@@ -103,8 +104,8 @@ CREATE TABLE acme_challenges (
     changed     bigint NOT NULL DEFAULT nextval('certificate_changes'),
     PRIMARY KEY (order_id, authz_url)
 );
-CREATE INDEX acme_challenges_live ON acme_challenges (kind, name) WHERE removed_at IS NULL;
 CREATE INDEX acme_challenges_changed ON acme_challenges (changed);
+CREATE INDEX acme_challenges_live ON acme_challenges (order_id) WHERE removed_at IS NULL;
 
 -- Token buckets of what an authority limits, as provider_budgets for the provider's
 -- requests.
@@ -116,3 +117,23 @@ CREATE TABLE acme_budgets (
     refilled_at   timestamptz NOT NULL DEFAULT now(),
     blocked_until timestamptz
 );
+
+-- Names whose certificate may have to be made, lost or retired, since a domain or a route
+-- changed. Whoever looks takes them out.
+CREATE TABLE certificate_names_due (name text PRIMARY KEY);
+
+-- +goose StatementBegin
+CREATE FUNCTION note_certificate_name() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    CASE TG_TABLE_NAME
+    WHEN 'domains' THEN INSERT INTO certificate_names_due VALUES (NEW.name) ON CONFLICT DO NOTHING;
+    WHEN 'routes' THEN INSERT INTO certificate_names_due VALUES (NEW.hostname) ON CONFLICT DO NOTHING;
+    END CASE;
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER domains_certificate AFTER UPDATE OF status, points, deleted_at, tenant_id ON domains FOR EACH ROW
+    WHEN (OLD.status <> NEW.status OR OLD.points <> NEW.points OR (OLD.deleted_at IS NULL) <> (NEW.deleted_at IS NULL) OR OLD.tenant_id IS DISTINCT FROM NEW.tenant_id)
+    EXECUTE FUNCTION note_certificate_name();
+CREATE TRIGGER routes_certificate AFTER INSERT ON routes FOR EACH ROW
+    WHEN (NEW.hostname <> '' AND NEW.protocol = 'https') EXECUTE FUNCTION note_certificate_name();

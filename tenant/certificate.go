@@ -125,7 +125,7 @@ type ServedCertificate struct {
 	Chain         string // PEM, leaf first
 	SealedKey     []byte
 	KeyID         string
-	Digest        string // hex SHA-256 of the chain's PEM followed by the key's
+	Digest        string // hex SHA-256 of the chain's PEM, whose leaf names the key
 	NotAfter      time.Time
 }
 

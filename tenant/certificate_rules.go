@@ -54,11 +54,12 @@ type IssueClass string
 
 // The classes. The first five are what an authority says, as RFC 8555 §6.7 names it.
 const (
-	IssueRateLimited  IssueClass = "rate_limited" // by the authority, or by our own budget before it was asked
+	IssueRateLimited  IssueClass = "rate_limited"
 	IssueUnauthorized IssueClass = "unauthorized" // the answer to the challenge was not the right one
 	IssueCAA          IssueClass = "caa"          // a CAA record forbids this authority
 	IssueDNS          IssueClass = "dns"          // the name's records could not be looked up
 	IssueConnection   IssueClass = "connection"   // the name's address could not be reached
+	IssueBudget       IssueClass = "budget"       // our own account of the authority's limits is used up; it was not asked
 	IssueNotServed    IssueClass = "not_served"   // we did not see the answer ourselves; no authority was asked
 	IssueRejected     IssueClass = "rejected"     // the authority never issues for this name
 	IssueAccount      IssueClass = "account"      // the account is unknown, closed, or must do something first
@@ -72,7 +73,7 @@ const (
 // IssueClasses lists them.
 func IssueClasses() []IssueClass {
 	return []IssueClass{
-		IssueRateLimited, IssueUnauthorized, IssueCAA, IssueDNS, IssueConnection, IssueNotServed, IssueRejected,
+		IssueRateLimited, IssueUnauthorized, IssueCAA, IssueDNS, IssueConnection, IssueBudget, IssueNotServed, IssueRejected,
 		IssueAccount, IssueServer, IssueMalformed, IssueSealed, IssueGone, IssueInternal,
 	}
 }
@@ -86,7 +87,7 @@ func (c IssueClass) FailedValidation() bool {
 	switch c {
 	case IssueUnauthorized, IssueCAA, IssueDNS, IssueConnection:
 		return true
-	case IssueRateLimited, IssueNotServed, IssueRejected, IssueAccount, IssueServer, IssueMalformed, IssueSealed, IssueGone, IssueInternal:
+	case IssueRateLimited, IssueBudget, IssueNotServed, IssueRejected, IssueAccount, IssueServer, IssueMalformed, IssueSealed, IssueGone, IssueInternal:
 	}
 	return false
 }
@@ -99,7 +100,7 @@ func (c IssueClass) FailedValidation() bool {
 func IssueAgain(class IssueClass, failures int, after time.Duration, seed string) time.Duration {
 	first, most := time.Minute, time.Hour
 	switch class {
-	case IssueServer, IssueInternal, IssueGone:
+	case IssueServer, IssueInternal, IssueGone, IssueBudget:
 	case IssueNotServed:
 		first, most = 2*time.Minute, 6*time.Hour
 	case IssueRateLimited:

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -11,7 +10,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// What edges serve: their documents are made of what these three read.
+// What edges serve: their documents are made of what these two read.
 
 const sqlServedCertificates = `
 SELECT certificate_id, version, names, chain_pem AS chain, sealed_key, key_id, digest, not_after
@@ -34,16 +33,6 @@ SELECT name, token, answer FROM acme_challenges WHERE kind = 'http-01' AND remov
 // ServedChallenges are the answers that edges give to authorities now, over HTTP.
 func (s *Store) ServedChallenges(ctx context.Context) ([]tenant.ServedChallenge, error) {
 	return collect[tenant.ServedChallenge](ctx, s, "challenges that are served", sqlServedChallenges)
-}
-
-const sqlCertificateChanges = `
-SELECT GREATEST((SELECT changed FROM certificates ORDER BY changed DESC LIMIT 1), (SELECT changed FROM acme_challenges ORDER BY changed DESC LIMIT 1), 0)`
-
-// CertificateChanges is a number that differs after any change of what the other two read,
-// but for a certificate's end.
-func (s *Store) CertificateChanges(ctx context.Context) (int64, error) {
-	n, err := value[int64](ctx, s.pool, sqlCertificateChanges)
-	return n, failed("changes of certificates", err)
 }
 
 const certificateColumns = `c.certificate_id, c.names, c.challenge, c.org_id, c.tenant_id, c.status, c.reason, c.message, c.renews, c.failures, c.due_at, c.version, c.directory,
@@ -101,21 +90,9 @@ const sqlLoseCertificates = `
 UPDATE certificates SET renews = false, due_at = NULL, ari_at = NULL, updated_at = now()
 WHERE certificate_id = ANY ($1) AND renews AND status <> 'retired'`
 
-// LoseCertificates ends the renewal of certificates whose names can't be shown to be ours
-// at present. They are served until their end.
-func (s *Store) LoseCertificates(ctx context.Context, ids []prego.CertificateID) error {
-	return s.exec(ctx, "certificates that are lost", sqlLoseCertificates, ids)
-}
-
 const sqlRetireCertificates = `
 UPDATE certificates SET status = 'retired', retired_at = now(), due_at = NULL, ari_at = NULL, sealed_key = NULL, key_id = '', updated_at = now(), changed = nextval('certificate_changes')
 WHERE certificate_id = ANY ($1) AND status <> 'retired'`
-
-// RetireCertificates ends certificates that nobody needs: edges stop serving them, and
-// their keys are deleted.
-func (s *Store) RetireCertificates(ctx context.Context, ids []prego.CertificateID) error {
-	return s.exec(ctx, "certificates that nobody needs", sqlRetireCertificates, ids)
-}
 
 const sqlRenewCertificate = `
 UPDATE certificates c SET due_at = now(), failures = 0, updated_at = now() WHERE c.certificate_id = $1 AND c.status <> 'retired' RETURNING ` + certificateColumns
@@ -123,11 +100,4 @@ UPDATE certificates c SET due_at = now(), failures = 0, updated_at = now() WHERE
 // RenewCertificate makes a certificate due now, whatever its end and its failures.
 func (s *Store) RenewCertificate(ctx context.Context, id prego.CertificateID) (tenant.Certificate, error) {
 	return get[tenant.Certificate](ctx, s.pool, noCertificate(id), sqlRenewCertificate, id)
-}
-
-const sqlCertificatesDue = `SELECT certificate_id FROM certificates WHERE due_at <= $1 ORDER BY due_at LIMIT $2`
-
-// CertificatesDue are those whose next attempt begins now, the most urgent first.
-func (s *Store) CertificatesDue(ctx context.Context, now time.Time, most int) ([]prego.CertificateID, error) {
-	return collectValues[prego.CertificateID](ctx, s, "certificates that are due", sqlCertificatesDue, now, most)
 }

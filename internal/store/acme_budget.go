@@ -1,0 +1,51 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego/tenant"
+)
+
+// A bucket is made full, and follows its limit when that is changed.
+const sqlTouchIssueBucket = `
+INSERT INTO acme_budgets AS b (bucket, capacity, refill_per_s, tokens) VALUES ($1, $2, $3, $2)
+ON CONFLICT (bucket) DO UPDATE SET capacity = $2, refill_per_s = $3, refilled_at = clock_timestamp(),
+    tokens = LEAST($2, b.tokens + b.refill_per_s * GREATEST(0, EXTRACT(EPOCH FROM clock_timestamp() - b.refilled_at)))
+RETURNING tokens, COALESCE(GREATEST(0, EXTRACT(EPOCH FROM blocked_until - clock_timestamp())), 0)::float8`
+
+const sqlTakeIssue = `UPDATE acme_budgets SET tokens = GREATEST(0, tokens - $2) WHERE bucket = $1`
+
+// takeIssue takes what an order costs out of all its buckets, or out of none: then it
+// returns how long until it can, and the bucket that takes longest. Charges are in the order
+// of their buckets, in which all lock them.
+func takeIssue(ctx context.Context, tx pgx.Tx, charges []tenant.IssueCharge) (wait time.Duration, bucket string, err error) {
+	for _, c := range charges {
+		var tokens, blocked float64
+		if err := tx.QueryRow(ctx, sqlTouchIssueBucket, c.Bucket, float64(c.Limit.Most), c.Limit.PerSecond()).Scan(&tokens, &blocked); err != nil {
+			return 0, "", err
+		}
+		seconds := blocked
+		if lacks := max(c.Take, c.Keep) - tokens; lacks > 1e-9 {
+			seconds = max(seconds, lacks/c.Limit.PerSecond())
+		}
+		if d := time.Duration(seconds * float64(time.Second)); d > wait {
+			wait, bucket = d, c.Bucket
+		}
+	}
+	if wait > 0 {
+		return wait, bucket, nil
+	}
+	for _, c := range charges {
+		if _, err := tx.Exec(ctx, sqlTakeIssue, c.Bucket, c.Take); err != nil {
+			return 0, "", err
+		}
+	}
+	return 0, "", nil
+}
+
+const sqlBlockIssue = `
+INSERT INTO acme_budgets AS b (bucket, capacity, refill_per_s, tokens, blocked_until) VALUES ($1, $2, $3, $2, now() + make_interval(secs => $4))
+ON CONFLICT (bucket) DO UPDATE SET blocked_until = GREATEST(b.blocked_until, now() + make_interval(secs => $4))`
