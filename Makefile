@@ -12,6 +12,7 @@ TEMPORAL_SERVER       := v1.32.1
 GOLANGCI_VERSION      := v2.12.0
 WORKFLOWCHECK_VERSION := v0.6.0
 GOTESTSUM_VERSION     := v1.13.0
+PEBBLE_VERSION        := v2.10.1
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 # tools/test.sh runs it.
@@ -45,12 +46,12 @@ PLAIN = ./internal/docsrun $(filter-out ./internal/docsrun $(RACE),$(patsubst gi
 # again, and without cgo also those of make build.
 export TESTFLAGS := -trimpath -vet=off
 
-test: packages temporal $(GOTESTSUM) $(if $(filter 0,$(shell id -u)),images) ## Run every test, the end-to-end ones included, with the race detector where goroutines share state
+test: packages temporal pebble $(GOTESTSUM) $(if $(filter 0,$(shell id -u)),images) ## Run every test, the end-to-end ones included, with the race detector where goroutines share state
 	PACKAGES="$(RACE)" tools/test.sh -race -timeout 15m -p 4
 	CGO_ENABLED=0 PACKAGES="$(PLAIN)" tools/test.sh -timeout 15m -p 4
 	CGO_ENABLED=0 PACKAGES=./internal/e2e tools/test.sh -timeout 20m -parallel 8
 
-test-race-all: packages temporal $(GOTESTSUM) ## Run every unit test with the race detector (many minutes)
+test-race-all: packages temporal pebble $(GOTESTSUM) ## Run every unit test with the race detector (many minutes)
 	PACKAGES="$(UNIT)" tools/test.sh -race -timeout 60m
 
 # How many times as much as make test does.
@@ -128,7 +129,7 @@ mutate: ## Change PKG's code in every small way (PKG=./placement/region) and say
 golden: ## Write the golden files anew
 	go test ./internal/cloudinit -update
 
-.PHONY: postgres temporal bench-packages
+.PHONY: postgres temporal pebble bench-packages
 postgres: # the server's binaries, unless a database is given
 	@tools/packages.sh postgres
 
@@ -142,7 +143,13 @@ packages: # what the tests use of Debian
 	@tools/packages.sh postgres cloud-init hcloud nft ip curl systemd-analyze dockerd jq unshare
 	@tools/packages.sh $(BENCH_PACKAGES)
 
-tools: temporal $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) $(GOTESTSUM) ## Install the tools that the other verbs use
+pebble: $(TOOLS)/pebble-$(PEBBLE_VERSION) # Let's Encrypt's ACME server for tests, and its DNS, built once into .prego/bin
+
+$(TOOLS)/pebble-$(PEBBLE_VERSION):
+	GOBIN=$@.new go install github.com/letsencrypt/pebble/v2/cmd/pebble@$(PEBBLE_VERSION) github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@$(PEBBLE_VERSION)
+	mv $@.new $@
+
+tools: temporal pebble $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) $(GOTESTSUM) ## Install the tools that the other verbs use
 
 $(TOOLS)/temporal-server-$(TEMPORAL_SERVER):
 	@echo "building Temporal's server $(TEMPORAL_SERVER) (once, some minutes)"

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +19,25 @@ import (
 type IssueLimit struct {
 	Most int
 	Per  time.Duration
+}
+
+// String is how the limit is written in settings.
+func (l IssueLimit) String() string { return fmt.Sprintf("%d/%s", l.Most, l.Per) }
+
+// UnmarshalText reads a limit as in settings: 300/3h. 0 is none.
+func (l *IssueLimit) UnmarshalText(text []byte) error {
+	if string(text) == "0" {
+		*l = IssueLimit{}
+		return nil
+	}
+	most, per, _ := strings.Cut(string(text), "/")
+	n, errMost := strconv.Atoi(most)
+	d, errPer := time.ParseDuration(per)
+	if errMost != nil || errPer != nil || n < 1 || d <= 0 {
+		return fmt.Errorf("%q is not a number and a time, such as 300/3h, or 0 for no limit", text)
+	}
+	*l = IssueLimit{Most: n, Per: d}
+	return nil
 }
 
 // PerSecond is how much comes back each second.

@@ -114,4 +114,6 @@ func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.RefreshCatalog)
 	r.RegisterWorkflow(workflows.BuildImage)
 	r.RegisterWorkflow(workflows.DeleteImage)
+	r.RegisterWorkflow(workflows.IssueCertificate)
+	r.RegisterWorkflow(workflows.SweepCertificates)
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // newLooker has what a worker looks for by itself; the sweeps' schedules are the net below.
-func newLooker(p *process, fleet *activities.Reconciler, tenants *activities.Tenants, groups *activities.Groups, peers *activities.Peers) *worker.Looker {
+func newLooker(p *process, fleet *activities.Reconciler, tenants *activities.Tenants, groups *activities.Groups, peers *activities.Peers, certificates *activities.Certificates) *worker.Looker {
 	host, _ := os.Hostname()
 	return &worker.Looker{
 		Store: p.db, Holder: host + "/" + rand.Text(), Log: p.log.Named("looks"), Lease: worker.LookLease,
@@ -22,6 +22,7 @@ func newLooker(p *process, fleet *activities.Reconciler, tenants *activities.Ten
 			{Name: "storage", Every: p.cfg.Tenants.StorageSweep, Do: activities.LookAtStorage(tenants)},
 			{Name: "peers", Every: p.cfg.Worker.PeersEvery, Do: activities.LookAtPeers(peers)},
 			{Name: "egress", Every: p.cfg.Worker.SweepEvery, Do: activities.LookAtEgress(peers)},
+			{Name: "certificates", Every: p.cfg.ACME.SweepEvery, Do: activities.LookAtCertificates(certificates)},
 		},
 	}
 }

@@ -416,7 +416,9 @@ func TestWhatCannotBeSeenIsNotAsked(t *testing.T) {
 
 type probe func(name, token string) string
 
-func (p probe) Answer(_ context.Context, name, token string) (string, error) { return p(name, token), nil }
+func (p probe) Answer(_ context.Context, name, token string) (string, error) {
+	return p(name, token), nil
+}
 
 // TestTheBudgetIsKept: what the authority would refuse is not asked for.
 func TestTheBudgetIsKept(t *testing.T) {

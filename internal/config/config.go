@@ -46,6 +46,7 @@ type Config struct {
 	Tenants   Tenants
 	Quotas    Quotas
 	Workloads Workloads
+	ACME      ACME
 }
 
 // Relay is how the API reaches hosts: through a worker (docs/adr/0015).
@@ -125,6 +126,32 @@ type Tenants struct {
 	StorageWarnPct float64       `env:"PREGO_STORAGE_WARN_PCT" envDefault:"90"`    // percent of the quota at which a site is warned
 	StorageGrace   time.Duration `env:"PREGO_STORAGE_GRACE" envDefault:"24h"`      // after so long above 100 % a site becomes read-only
 	StorageHardPct float64       `env:"PREGO_STORAGE_HARD_PCT" envDefault:"120"`   // percent of the quota at which a site becomes read-only at once
+}
+
+// ACME says which authority issues certificates for host names, and what it allows.
+type ACME struct {
+	Directory   string            `env:"PREGO_ACME_DIRECTORY"`                          // URL of the authority's directory, for Let's Encrypt https://acme-v02.api.letsencrypt.org/directory; empty: no certificates are asked for
+	Contact     string            `env:"PREGO_ACME_CONTACT"`                            // e-mail address of the account
+	Account     string            `env:"PREGO_ACME_ACCOUNT" envDefault:"1"`             // which of the accounts at the authority; another name makes another account
+	EABKeyID    string            `env:"PREGO_ACME_EAB_KEY_ID"`                         // of an external account binding, which some authorities ask for
+	EABKey      string            `env:"PREGO_ACME_EAB_KEY"`                            // its key, base64url; PREGO_ACME_EAB_KEY_FILE for a file
+	CAFile      string            `env:"PREGO_ACME_CA_FILE"`                            // PEM of the roots that are trusted for the authority's own HTTPS; empty for the system's
+	HTTPPort    int               `env:"PREGO_ACME_HTTP_PORT" envDefault:"80"`          // where names are asked for the answers to challenges; another one for tests only
+	Resolver    string            `env:"PREGO_ACME_RESOLVER"`                           // name server that names are looked up at before the authority does, as address:port; empty for the system's
+	ServeWithin time.Duration     `env:"PREGO_ACME_SERVE_WITHIN" envDefault:"10m"`      // how long answers to challenges may take to be seen
+	IssueWithin time.Duration     `env:"PREGO_ACME_ISSUE_WITHIN" envDefault:"10m"`      // how long the authority may take
+	Poll        time.Duration     `env:"PREGO_ACME_POLL" envDefault:"2s"`               // between two looks at answers or an order, growing to 30s
+	AskEvery    time.Duration     `env:"PREGO_ACME_ASK_EVERY" envDefault:"12h"`         // how often the authority is asked when to renew a certificate, unless it says how often
+	SweepEvery  time.Duration     `env:"PREGO_CERTIFICATE_SWEEP_EVERY" envDefault:"5s"` // how often certificates that are due are looked for
+	Orders      tenant.IssueLimit `env:"PREGO_ACME_LIMIT_ORDERS" envDefault:"300/3h"`   // orders of the account; 0 for no limit
+	Domain      tenant.IssueLimit `env:"PREGO_ACME_LIMIT_DOMAIN" envDefault:"50/168h"`  // certificates of a registered domain
+	Duplicates  tenant.IssueLimit `env:"PREGO_ACME_LIMIT_NAMES" envDefault:"5/168h"`    // certificates for exactly the same names
+	Failures    tenant.IssueLimit `env:"PREGO_ACME_LIMIT_FAILURES" envDefault:"5/1h"`   // failed validations of a name
+}
+
+// Limits returns the authority's rate limits.
+func (a ACME) Limits() tenant.IssueLimits {
+	return tenant.IssueLimits{Orders: a.Orders, Domain: a.Domain, Duplicates: a.Duplicates, Failures: a.Failures}
 }
 
 // Storage returns the rules for sites above their storage quota.
@@ -290,7 +317,7 @@ func FromEnvironment() (Config, error) {
 // Secrets are the settings that can be read from a file, named by the variable with the
 // suffix _FILE.
 func Secrets() []string {
-	return []string{"DATABASE_URL", "HCLOUD_TOKEN", "PREGO_MASTER_KEY", "PREGO_MASTER_KEY_EARLIER", "PLACEMENT_ADVISER_TOKEN"}
+	return []string{"DATABASE_URL", "HCLOUD_TOKEN", "PREGO_MASTER_KEY", "PREGO_MASTER_KEY_EARLIER", "PLACEMENT_ADVISER_TOKEN", "PREGO_ACME_EAB_KEY"}
 }
 
 // From reads settings from vars, as FromEnvironment does from the process. It reports
@@ -388,6 +415,18 @@ func (c Config) check() []error {
 	}
 	if !siteDomain.MatchString(t.SiteDomain) {
 		bad("PREGO_SITE_DOMAIN", "must be a domain name")
+	}
+	if a := c.ACME; a.ServeWithin <= 0 || a.IssueWithin <= 0 || a.Poll <= 0 || a.AskEvery < time.Minute || a.SweepEvery <= 0 {
+		bad("PREGO_ACME_SERVE_WITHIN, PREGO_ACME_ISSUE_WITHIN, PREGO_ACME_POLL, PREGO_ACME_ASK_EVERY and PREGO_CERTIFICATE_SWEEP_EVERY", "must be above 0, the fourth at least 1m")
+	}
+	if c.ACME.HTTPPort < 1 || c.ACME.HTTPPort > 65535 {
+		bad("PREGO_ACME_HTTP_PORT", "must be 1 to 65535")
+	}
+	if c.ACME.Directory != "" && !strings.HasPrefix(c.ACME.Directory, "https://") {
+		bad("PREGO_ACME_DIRECTORY", "must be a URL that begins with https://")
+	}
+	if c.ACME.Account == "" || strings.ContainsAny(c.ACME.Account, "/ ") {
+		bad("PREGO_ACME_ACCOUNT", "must be a name without / and spaces")
 	}
 	if c.Worker.FleetWait <= 0 || c.Worker.FleetPoll <= 0 || c.Worker.FleetParallel < 1 || c.Worker.FleetParallel > 100 {
 		bad("PREGO_FLEET_CAPACITY_WAIT, PREGO_FLEET_POLL and PREGO_FLEET_PARALLEL", "must be above 0, the last at most 100")

@@ -153,3 +153,10 @@ func (s *Store) CertificateCounts(ctx context.Context) (tenant.CertificateCounts
 	c, err := one[tenant.CertificateCounts](ctx, s.pool, sqlCertificateCounts)
 	return c, failed("count certificates", err)
 }
+
+const sqlEdgeServerIDs = `SELECT server_id FROM servers WHERE role = 'edge' AND status IN ('active', 'draining') ORDER BY server_id`
+
+// EdgeServers are the edges of all networks.
+func (s *Store) EdgeServers(ctx context.Context) ([]prego.ServerID, error) {
+	return collectValues[prego.ServerID](ctx, s, "edges", sqlEdgeServerIDs)
+}
