@@ -299,6 +299,16 @@ func newKeysCommand() *cobra.Command {
 			return token.InitKeys(cfg.KeysDir)
 		},
 	})
+	keys.AddCommand(&cobra.Command{
+		Use: "seal", Short: "Make another key that seals keys of certificates from now on", Args: cobra.NoArgs,
+		RunE: func(_ *cobra.Command, _ []string) error {
+			cfg, err := config.FromEnvironment()
+			if err != nil {
+				return err
+			}
+			return token.AddSealing(cfg.KeysDir)
+		},
+	})
 	rotate := func(use, short string, f func(cfg config.Config, p pki.Purpose) error) *cobra.Command {
 		return &cobra.Command{
 			Use: use + " PURPOSE", Short: short, Args: cobra.ExactArgs(1),
