@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -49,6 +50,7 @@ type container struct {
 
 	addr string // while its ports are open
 	open []net.Listener
+	stop context.CancelFunc // ends what it really runs
 }
 
 func (h *processHost) startDocker() error {
@@ -69,6 +71,7 @@ func (h *processHost) startDocker() error {
 			d.images[c.Image] = true
 			if c.Status == "running" {
 				d.listen(c)
+				d.run(c)
 			}
 		}
 	}

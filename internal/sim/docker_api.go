@@ -262,6 +262,7 @@ func (d *docker) start(w http.ResponseWriter, _ *http.Request, c *container) {
 			d.end(c, 0)
 		default:
 			d.listen(c)
+			d.run(c)
 			d.tell(c, "start")
 		}
 		w.WriteHeader(http.StatusNoContent)

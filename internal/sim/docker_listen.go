@@ -52,8 +52,11 @@ func listenAll(addr string, ports []string) (open []net.Listener) {
 	return open
 }
 
-// silence closes a container's ports. Call it with the lock held.
+// silence closes a container's ports, and ends what it runs. Call it with the lock held.
 func (c *container) silence() {
+	if c.stop != nil {
+		c.stop()
+	}
 	closeAll(c.open)
 	c.addr, c.open = "", nil
 }

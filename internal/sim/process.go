@@ -323,7 +323,11 @@ func (h *processHost) runAgent(ctx context.Context, verb string) error {
 		return err
 	}
 	defer func() { _ = logFile.Close() }()
-	args := []string{verb, "--root", h.root(), "--addr", h.addr}
+	root := h.root()
+	if h.role() == "edge" {
+		root = h.shortRoot()
+	}
+	args := []string{verb, "--root", root, "--addr", h.addr}
 	if verb == "run" { // one process less for each host: it reads the engine's events itself
 		args = append(args, "--docker", "unix://"+h.dockerSocket(), "--no-firewall")
 	}

@@ -5,8 +5,8 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strings"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"

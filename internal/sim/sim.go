@@ -49,6 +49,9 @@ type Config struct {
 	// RunAgent runs a verb of the agent, instead of its program, for the hosts for which
 	// it returns a function. The agent itself fits into a process a thousand times.
 	RunAgent func(name string) func(ctx context.Context, verb, root, addr string) error
+	// Programs are programs of this machine, by the name of the image whose containers run
+	// them on process hosts: caddy, haproxy. Containers of other images run nothing.
+	Programs map[string]string
 	// RatePerHour is the project's requests per hour, refilled evenly; 0 means 3600.
 	RatePerHour int
 	Log         *zap.Logger
