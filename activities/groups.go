@@ -391,7 +391,7 @@ func (a *Groups) BootInstance(ctx context.Context, id string) (err error) {
 	if !h.Watched {
 		run, done = a.Engine.RunInstance, func() (bool, error) { return a.Store.InstanceRunning(ctx, id) }
 	}
-	err = run(ctx, h.ServerID, h.Host, h.Spec.Container(h.InstanceID, h.GroupID, h.Ports, binds))
+	err = run(ctx, h.ServerID, h.Host, workload.OnHost(h.Spec.Container(h.InstanceID, h.GroupID, h.Ports, binds), h.EnvID, h.Private))
 	a.hook("instance/booted")
 	var ce *server.ContainerError
 	if errors.As(err, &ce) {

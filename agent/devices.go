@@ -53,6 +53,11 @@ func NewDevices(h *Host, caller string, log *slog.Logger) (*Devices, error) {
 // serves until ctx ends. The engine starts after that (prego-agent-devices.service).
 func (d *Devices) Run(ctx context.Context, l net.Listener) error {
 	d.restore(ctx)
+	if d.host.Root == "/" {
+		if err := isolate(ctx); err != nil {
+			return fmt.Errorf("isolation of containers: %w", err)
+		}
+	}
 	if err := notifyReady(); err != nil {
 		d.log.Warn("the service manager is not told", "error", err.Error())
 	}

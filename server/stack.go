@@ -54,6 +54,13 @@ type ContainerSpec struct {
 	secrets []string // values that no message may show
 }
 
+// EnvNetworkPrefix begins the names of environments' own networks, and LabelNetwork is the
+// label of the containers in them.
+const (
+	EnvNetworkPrefix = "prego-env-"
+	LabelNetwork     = "prego.network"
+)
+
 // MinContainerMemory is the engine's minimum memory of a container, in bytes.
 const MinContainerMemory = 6 << 20
 

@@ -159,6 +159,20 @@ const LabelInstance = "prego.instance_id"
 // kinds http and tcp. The engine runs the others.
 const LabelHealth = "prego.health"
 
+// OnHost places the container of an instance on a server: in its environment's own network,
+// and with its ports on the server's private address only. A server without one has them on
+// all addresses, and its firewall in front.
+func OnHost(c server.ContainerSpec, envID prego.EnvID, private string) server.ContainerSpec {
+	c.Network = server.EnvNetworkPrefix + string(envID)
+	c.Labels[server.LabelNetwork] = c.Network
+	for i, p := range c.Ports {
+		if rest, ok := strings.CutPrefix(p, "0.0.0.0:"); ok && private != "" {
+			c.Ports[i] = private + ":" + rest
+		}
+	}
+	return c
+}
+
 // Container returns the container of an instance of this release on the server with
 // address host; mounts are its volumes, source:target.
 func (s Spec) Container(instanceID prego.InstanceID, groupID prego.GroupID, ports []PortBinding, mounts []string) server.ContainerSpec {
@@ -452,7 +466,9 @@ type InstanceHost struct {
 	Role         prego.Role
 	ServerStatus server.Status
 	Binds        []string // its volumes, in the engine's format
-	Watched      bool     // its server's agent tells when containers become healthy or end
+	EnvID        prego.EnvID
+	Private      string // the server's private address, "" for none
+	Watched      bool   // its server's agent tells when containers become healthy or end
 }
 
 // GroupWork lists what may have no run, and counts.

@@ -78,3 +78,12 @@ func TestTheContainerOfAnInstance(t *testing.T) {
 	require.Equal(t, 45*time.Second, s.Container("ins-0123456789ab-1", "g", nil, nil).StopTimeout.D())
 	require.EqualValues(t, 2, s.Container("ins-0123456789ab-1", "g", nil, nil).CPUShares, "the engine's least")
 }
+
+func TestInstancesListenOnThePrivateAddress(t *testing.T) {
+	t.Parallel()
+	c := workload.Spec{Image: "web:1"}.Container("ins-0123456789ab-1", "grp-a", []workload.PortBinding{{ContainerPort: 80, HostPort: 20_000}}, nil)
+	on := workload.OnHost(c, "env-a", "10.64.0.2")
+	require.Equal(t, []any{[]string{"10.64.0.2:20000:80/tcp"}, "prego-env-env-a", "prego-env-env-a"}, []any{on.Ports, on.Network, on.Labels[server.LabelNetwork]})
+	c.Ports = []string{"0.0.0.0:20000:80/tcp"}
+	require.Equal(t, []string{"0.0.0.0:20000:80/tcp"}, workload.OnHost(c, "env-a", "").Ports, "a server without one")
+}

@@ -4,6 +4,10 @@ package wire
 // the one that runs commands.
 const DevicesSocket = "/run/prego-agent-devices.sock"
 
+// EnvBridge begins the names of the bridges of environments, which hold the containers of
+// their process groups. The host's firewall takes them for bridges of Docker.
+const EnvBridge = "br-env"
+
 // DevicesDir remembers, a file each, the volumes and addresses that a host has, so that
 // they are there again after a reboot.
 const DevicesDir = "/var/lib/prego-agent-devices"

@@ -2,15 +2,21 @@ package dockerhost
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 
+	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/workload"
 )
@@ -76,6 +82,9 @@ func (h *Host) ensureNetwork(ctx context.Context, name string) error {
 	if err == nil || !cerrdefs.IsNotFound(err) {
 		return classifyError("network "+name, err)
 	}
+	if strings.HasPrefix(name, server.EnvNetworkPrefix) {
+		return h.createEnvNetwork(ctx, name)
+	}
 	// Two of one name can be created at once; from then on, all find the first.
 	// Published ports are bound to an address of the host: "ip" in daemon.json applies
 	// to the default bridge only, and older engines have no default for others.
@@ -85,6 +94,49 @@ func (h *Host) ensureNetwork(ctx context.Context, name string) error {
 	})
 	if cerrdefs.IsConflict(err) {
 		return nil
+	}
+	return classifyError("network "+name, err)
+}
+
+// Networks of environments are cut from a range that nobody routes (RFC 2544): Docker's own
+// pool has room for about thirty networks, and private networks use the private ranges.
+var envRange = netip.MustParsePrefix("198.18.0.0/15")
+
+const (
+	envBits = 26 // of one network: 61 containers
+	envSlot = 1 << (32 - envBits)
+	// envTries is how many ranges are tried that other environments may have.
+	envTries = 32
+)
+
+// createEnvNetwork creates the network of an environment. Its bridge has a name by which the
+// host's rules know it; the engine itself keeps its containers from each other.
+func (h *Host) createEnvNetwork(ctx context.Context, name string) error {
+	sum := sha256.Sum256([]byte(name))
+	slots := uint32(1) << (envBits - envRange.Bits())
+	first := binary.BigEndian.Uint32(sum[:4])
+	var err error
+	for n := range uint32(envTries) {
+		base := envRange.Addr().As4()
+		at := binary.BigEndian.Uint32(base[:]) + (first+n)%slots*envSlot
+		binary.BigEndian.PutUint32(base[:], at)
+		_, err = h.c.NetworkCreate(ctx, name, client.NetworkCreateOptions{
+			Driver: "bridge", Labels: map[string]string{LabelServerID: string(h.serverID)},
+			IPAM: &network.IPAM{Config: []network.IPAMConfig{{Subnet: netip.PrefixFrom(netip.AddrFrom4(base), envBits)}}},
+			Options: map[string]string{
+				"com.docker.network.bridge.host_binding_ipv4": "127.0.0.1", "com.docker.network.bridge.enable_icc": "false",
+				"com.docker.network.bridge.name": wire.EnvBridge + hex.EncodeToString(sum[4:])[:9],
+			},
+		})
+		if err == nil || cerrdefs.IsConflict(err) {
+			return nil
+		}
+		if _, there := h.c.NetworkInspect(ctx, name, client.NetworkInspectOptions{}); there == nil {
+			return nil // made by another caller, whose bridge has the name
+		}
+		if !strings.Contains(err.Error(), "overlaps") {
+			break
+		}
 	}
 	return classifyError("network "+name, err)
 }
@@ -124,7 +176,32 @@ func (h *Host) Stop(ctx context.Context, name string) error {
 
 // Remove stops and removes a container. Its volumes stay.
 func (h *Host) Remove(ctx context.Context, name string) error {
-	return classify(name, h.remove(ctx, h.name(name)))
+	there, err := h.c.ContainerInspect(ctx, h.name(name), client.ContainerInspectOptions{})
+	bridge := ""
+	if err == nil && there.Container.Config != nil {
+		bridge = there.Container.Config.Labels[server.LabelNetwork]
+	}
+	if err := h.remove(ctx, h.name(name)); err != nil {
+		return classify(name, err)
+	}
+	return classify(name, h.leaveNetwork(ctx, bridge))
+}
+
+// leaveNetwork removes an environment's network after its last container. One that another
+// container has begun to use meanwhile stays: the engine refuses to remove it.
+func (h *Host) leaveNetwork(ctx context.Context, name string) error {
+	if !strings.HasPrefix(name, server.EnvNetworkPrefix) {
+		return nil
+	}
+	left, err := h.c.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", server.LabelNetwork+"="+name)})
+	if err != nil || len(left.Items) > 0 {
+		return classifyError("containers of network "+name, err)
+	}
+	_, err = h.c.NetworkRemove(ctx, name, client.NetworkRemoveOptions{})
+	if cerrdefs.IsNotFound(err) || cerrdefs.IsConflict(err) || cerrdefs.IsPermissionDenied(err) {
+		return nil
+	}
+	return classifyError("network "+name, err)
 }
 
 // remove lets the container stop by itself first: a killed database has to recover.

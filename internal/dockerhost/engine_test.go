@@ -3,6 +3,7 @@ package dockerhost_test
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -47,6 +48,8 @@ type engine struct {
 	dir     string
 	config  string // daemon.json
 	port    int
+	space   string // the network namespace that it has to itself, with networks of its own; "" for neither
+	addr    string // where it listens; 127.0.0.1 if empty
 	ca      *pki.Authority
 	agent   tls.Certificate // the agent's client certificate
 	process *child.Process  // nil while it is stopped
@@ -84,12 +87,14 @@ func needEngine(t *testing.T) {
 	need.Root(t, "it runs dockerd")
 }
 
-func newEngine(config string) (e *engine, err error) {
+func newEngine(config string) (e *engine, err error) { return newEngineIn("", "", config) }
+
+func newEngineIn(space, addr, config string) (e *engine, err error) {
 	dir, err := os.MkdirTemp("", "prego-dockerd-")
 	if err != nil {
 		return nil, err
 	}
-	e = &engine{dir: dir, config: config}
+	e = &engine{dir: dir, config: config, space: space, addr: addr}
 	defer func() {
 		if err != nil {
 			e.close()
@@ -181,6 +186,11 @@ func (e *engine) start() error {
 	cmd := exec.Command("dockerd", "--config-file", in("none.json"), "--data-root", in("data"), "--exec-root", in("exec"), "--pidfile", in("pid"),
 		"--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false", "-H", "unix://"+in("sock"), "-H", "tcp://127.0.0.1:"+strconv.Itoa(e.port),
 		"--tlsverify", "--tlscacert", in("ca.pem"), "--tlscert", in("cert.pem"), "--tlskey", in("key.pem"))
+	if e.space != "" {
+		cmd = exec.Command("nsenter", "--net=/run/netns/"+e.space, "dockerd", "--config-file", in("none.json"), "--data-root", in("data"), "--exec-root", in("exec"), "--pidfile", in("pid"),
+			"--bridge=none", "--userland-proxy=false", "-H", "unix://"+in("sock"), "-H", "tcp://"+net.JoinHostPort(e.addr, strconv.Itoa(e.port)),
+			"--tlsverify", "--tlscacert", in("ca.pem"), "--tlscert", in("cert.pem"), "--tlskey", in("key.pem"))
+	}
 	if err := os.WriteFile(in("none.json"), []byte(e.config), 0o600); err != nil {
 		return err
 	}
@@ -289,7 +299,7 @@ func (e *engine) hosts(port int, tlsFor func(prego.ServerID) *tls.Config) *docke
 
 func (e *engine) host(t *testing.T) *dockerhost.Host {
 	t.Helper()
-	h, err := e.hosts(e.port, nil).Host(serverID, "127.0.0.1")
+	h, err := e.hosts(e.port, nil).Host(serverID, cmp.Or(e.addr, "127.0.0.1"))
 	require.NoError(t, err)
 	t.Cleanup(h.Close)
 	return h

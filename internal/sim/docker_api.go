@@ -40,6 +40,7 @@ func (d *docker) routes() http.Handler {
 	mux.HandleFunc("GET /images/{name...}", d.image)
 	mux.HandleFunc("POST /networks/create", d.createNetwork)
 	mux.HandleFunc("GET /networks/{name}", d.network)
+	mux.HandleFunc("DELETE /networks/{name}", d.removeNetwork)
 	mux.HandleFunc("POST /containers/create", d.create)
 	mux.HandleFunc("GET /containers/json", d.list)
 	mux.HandleFunc("GET /containers/{ref}/json", d.each(d.inspect))
@@ -124,6 +125,24 @@ func (d *docker) network(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, 200, map[string]any{"Name": name, "Id": "net-" + name, "Driver": "bridge", "Scope": "local"})
+}
+
+func (d *docker) removeNetwork(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("name")
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.networks[name] {
+		refuseDockerf(w, 404, "network %s not found", name)
+		return
+	}
+	for _, c := range d.containers {
+		if c.Status == "running" && c.Host["NetworkMode"] == name {
+			refuseDockerf(w, 403, "error while removing network: network %s has active endpoints", name)
+			return
+		}
+	}
+	delete(d.networks, name)
+	w.WriteHeader(http.StatusNoContent)
 }
 
 func (d *docker) create(w http.ResponseWriter, r *http.Request) {
