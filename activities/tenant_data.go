@@ -26,9 +26,10 @@ type Passwords interface {
 	Password(use, name string, version int) string
 }
 
-// HostPeers waits until a server's firewall lets in those that use it by now.
+// HostPeers waits until the firewalls of servers let in those that use them by now. It is
+// *Peers.
 type HostPeers interface {
-	AwaitPeers(ctx context.Context, id prego.ServerID) error
+	AwaitPeers(ctx context.Context, in AwaitPeersInput) (AwaitPeersResult, error)
 }
 
 // Uses of Passwords.
@@ -42,7 +43,8 @@ func (a *Tenants) awaitPeers(ctx context.Context, id prego.ServerID) error {
 	if a.Peers == nil {
 		return nil
 	}
-	return a.Peers.AwaitPeers(ctx, id)
+	_, err := a.Peers.AwaitPeers(ctx, AwaitPeersInput{ServerIDs: []prego.ServerID{id}})
+	return err
 }
 
 // clientAddress is where a server's connections come from, as the other end sees it. Hosts

@@ -48,6 +48,7 @@ func (r *noRuns) EnsureDecommission(_ context.Context, id prego.ServerID) (bool,
 type hosts struct {
 	mu  sync.Mutex
 	ran [][]string // server, then the command
+	all []server.BenchCommand
 	// says is what a command prints, by its verb, or nil for nothing.
 	says map[string]string
 	// fails is the verb that no host can do.
@@ -80,7 +81,7 @@ func (h *hosts) asked() (verbs []string) {
 func (h *hosts) Bench(_ context.Context, c server.BenchCommand) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.ran = append(h.ran, append([]string{string(c.ServerID)}, c.Args...))
+	h.ran, h.all = append(h.ran, append([]string{string(c.ServerID)}, c.Args...)), append(h.all, c)
 	if h.fails != "" && verb(c.Args) == h.fails {
 		return "", &server.CommandError{Kind: "bench", ExitCode: 1, Stderr: "no", Permanent: true, Code: server.CommandFailed}
 	}
@@ -108,6 +109,7 @@ type steps struct {
 func (p *placing) steps(placer *activities.Placer) *steps {
 	s := &steps{runs: &noRuns{}, hosts: &hosts{}}
 	s.Tenants = &activities.Tenants{
+		Passwords: passwords{}, Peers: s.hosts,
 		Store: p.store, Placer: placer, Bench: s.hosts, Runs: s.runs, Log: zap.NewNop(), Metrics: activities.NewTenantMetrics(prometheus.NewRegistry()),
 		Settings: activities.TenantSettings{SiteDomain: "sites.test", CommandTimeout: time.Second, SiteTimeout: time.Second},
 	}

@@ -79,11 +79,10 @@ func (h *Host) Prepare(group string) error {
 		services.Redis = wire.Service{Socket: wire.RedisSocket, User: wire.DefaultServiceUser, Password: exec}
 		p.dir(filepath.Dir(wire.RedisSocket), 0o777, 0)
 		p.dir(wire.RedisMount, 0o755, 0)
+		p.file(wire.RedisMount+"/users.acl", usersACL(app, exec), 0o644, 0)
 		if h.Config.Role == rolePool {
 			p.dir(wire.RedisUsersDir, 0o777, 0) // Redis replaces the file in it
 			p.file(wire.RedisUsersDir+"/users.acl", poolACL(app, exec)+p.tenantUsers(), 0o644, 0)
-		} else {
-			p.file(wire.RedisMount+"/users.acl", usersACL(app, exec), 0o644, 0)
 		}
 	}
 	if slices.Contains(has, "bench") {

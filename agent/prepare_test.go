@@ -58,9 +58,6 @@ func TestPrepareMakesWhatARoleNeeds(t *testing.T) {
 		require.NoError(t, h.Prepare(""))
 		made := listing(t, h)
 		for name, mode := range modes {
-			if role == rolePool && name == wire.RedisMount+"/users.acl" {
-				name = wire.RedisUsersDir + "/users.acl" // in a directory that Redis may write to
-			}
 			missing := strings.Contains(name, "prego-agent") && name != wire.ServicesPath && name != filepath.Dir(wire.ServicesPath) && lacks != "nothing"
 			for l := range strings.FieldsSeq(lacks) {
 				missing = missing || strings.Contains(name, l)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -30,7 +31,7 @@ type ContainerSpec struct {
 	// makes none. They are those of instances; a stack has Volumes.
 	Mounts []string `json:"mounts,omitempty"`
 	// Ports are address:port:container-port. The address is required, since the engine
-	// opens published ports past the host's own firewall.
+	// opens published ports past the host's own firewall; it may be ${private_address}.
 	Ports    []string `json:"ports,omitempty"`
 	Network  string   `json:"network,omitempty"` // a bridge of the stack's own, or none or host
 	MemoryMB int64    `json:"memory_mb,omitempty"`
@@ -149,7 +150,7 @@ func (p ContainerProbe) validate() error {
 var (
 	containerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
 	volumeSpec    = regexp.MustCompile(`^([a-z0-9][a-z0-9_.-]*|/[^:]*):(/[^:]*)(:ro)?$`)
-	portSpec      = regexp.MustCompile(`^(\d+\.\d+\.\d+\.\d+|\[[0-9a-f:]+\]):(\d{1,5}):(\d{1,5})(/tcp|/udp)?$`)
+	portSpec      = regexp.MustCompile(`^(\d+\.\d+\.\d+\.\d+|\$\{private_address\}|\[[0-9a-f:]+\]):(\d{1,5}):(\d{1,5})(/tcp|/udp)?$`)
 	envName       = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	reference     = regexp.MustCompile(`\$\{([^}]*)\}`)
 )
@@ -274,7 +275,7 @@ func startOrder(specs []ContainerSpec) ([]ContainerSpec, error) {
 }
 
 // For returns the containers of one server in their start order, with the references in
-// image, environment and command expanded: ${name} by vars["name"], ${secret:name} by
+// image, environment, command and ports expanded: ${name} by vars["name"], ${secret:name} by
 // secret(name), which no message shows.
 func (s Stack) For(role prego.Role, vars map[string]string, secret func(name string) string) ([]ContainerSpec, error) {
 	specs, err := startOrder(s[role])
@@ -288,6 +289,22 @@ func (s Stack) For(role prego.Role, vars map[string]string, secret func(name str
 	}
 	return specs, nil
 }
+
+// Refers reports whether the containers of a role refer to ${name}.
+func (s Stack) Refers(role prego.Role, name string) bool {
+	ref := "${" + name + "}"
+	return slices.ContainsFunc(s[role], func(c ContainerSpec) bool {
+		has := func(text string) bool { return strings.Contains(text, ref) }
+		return has(c.Image) || slices.ContainsFunc(c.Command, has) || slices.ContainsFunc(c.Ports, has) || slices.ContainsFunc(slices.Collect(maps.Values(c.Env)), has)
+	})
+}
+
+// What a word of a command may begin with: it is there only on servers in a private network,
+// or only on others.
+const (
+	ifPrivate = "${private?}"
+	ifLocal   = "${local?}"
+)
 
 func (c ContainerSpec) expand(vars map[string]string, secret func(string) string) (ContainerSpec, error) {
 	var err error
@@ -307,9 +324,21 @@ func (c ContainerSpec) expand(vars map[string]string, secret func(string) string
 		})
 	}
 	c.Image = fill(c.Image)
-	c.Command = slices.Clone(c.Command)
-	for i := range c.Command {
-		c.Command[i] = fill(c.Command[i])
+	command := make([]string, 0, len(c.Command))
+	for _, word := range c.Command {
+		drop := ifPrivate
+		if vars["private"] != "" {
+			drop = ifLocal
+		}
+		if strings.HasPrefix(word, drop) {
+			continue
+		}
+		command = append(command, fill(strings.TrimPrefix(strings.TrimPrefix(word, ifPrivate), ifLocal)))
+	}
+	c.Command = command
+	c.Ports = slices.Clone(c.Ports)
+	for i := range c.Ports {
+		c.Ports[i] = fill(c.Ports[i])
 	}
 	env := make(map[string]string, len(c.Env))
 	for k, v := range c.Env {

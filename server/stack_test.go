@@ -99,3 +99,22 @@ func TestAStackIsFilledInInOrder(t *testing.T) {
 	_, err = s.For(prego.RoleApp, map[string]string{"role": "app"}, secret)
 	require.ErrorContains(t, err, "unknown reference ${bench_image}")
 }
+
+func TestStacksKnowThePrivateAddress(t *testing.T) {
+	t.Parallel()
+	s := stackOf(ContainerSpec{Name: "db", Image: "b", Ports: []string{"${private_address}:3306:3306", "127.0.0.1:1:1"}, Command: []string{"--bind=${private_address}"}})
+	require.NoError(t, s.Validate())
+	require.True(t, s.Refers(prego.RoleApp, "private_address"))
+	require.False(t, s.Refers(prego.RoleApp, "address"))
+	require.False(t, s.Refers(prego.RoleNode, "private_address"))
+	for range 2 { // the declaration stays as it is
+		specs, err := s.For(prego.RoleApp, map[string]string{"private_address": "10.64.0.2"}, nil)
+		require.NoError(t, err)
+		require.Equal(t, []string{"10.64.0.2:3306:3306", "127.0.0.1:1:1"}, specs[0].Ports)
+		require.Equal(t, []string{"--bind=10.64.0.2"}, specs[0].Command)
+	}
+	for _, c := range []ContainerSpec{{Image: "${private_address}/x"}, {Env: map[string]string{"A": "${private_address}"}}} {
+		require.True(t, stackOf(c).Refers(prego.RoleApp, "private_address"))
+	}
+	require.Error(t, stackOf(ContainerSpec{Name: "a", Image: "b", Ports: []string{"${other}:1:1"}}).Validate())
+}

@@ -202,6 +202,7 @@ func runWorker(ctx context.Context, queues []string) error {
 	if err != nil {
 		return err
 	}
+	tenants.Peers = peers
 	edges := newEdges(p)
 	groups.Drained, tenants.Drained = activities.DrainEdges(edges), activities.DrainEdges(edges)
 	certificates, err := newCertificates(p, runs, edges)

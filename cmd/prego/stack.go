@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -27,6 +28,7 @@ type containers struct {
 	image   string
 	key     []byte // the stack's secrets are derived from it
 	digests digests
+	private func(ctx context.Context, id prego.ServerID) (string, error) // private address of a server, "" for none
 }
 
 // digests stores resolved images, so that later hosts run the same.
@@ -53,10 +55,10 @@ func newContainers(p *process, ca *pki.Authority) (*containers, error) {
 		return nil, err
 	}
 	logins := store.RegistryLogins{Store: p.db, Opener: box}
-	c := &containers{hosts: dockerHosts(p.cfg, ca, logins.RegistryAuth), stack: stack, image: w.ContainerImage, key: key, digests: p.db}
+	c := &containers{hosts: dockerHosts(p.cfg, ca, logins.RegistryAuth), stack: stack, image: w.ContainerImage, key: key, digests: p.db, private: p.db.PrivateAddress}
 	// Missing references of a stack are reported now, not at the first server.
 	for _, role := range prego.Roles() {
-		if _, err := c.specs("check", role); err != nil {
+		if _, err := c.specs("check", role, ""); err != nil {
 			return nil, err
 		}
 	}
@@ -74,8 +76,12 @@ func dockerHosts(cfg config.Config, ca *pki.Authority, login func(context.Contex
 }
 
 // specs are the containers of one server.
-func (c *containers) specs(serverID prego.ServerID, role prego.Role) ([]server.ContainerSpec, error) {
-	vars := map[string]string{"server_id": string(serverID), "role": string(role), "bench_image": c.image}
+func (c *containers) specs(serverID prego.ServerID, role prego.Role, private string) ([]server.ContainerSpec, error) {
+	vars := map[string]string{
+		"server_id": string(serverID), "role": string(role), "bench_image": c.image,
+		// What would listen on it is reached from its own host only, as before there were networks.
+		"private_address": cmp.Or(private, "127.0.0.1"), "private": private,
+	}
 	specs, err := c.stack.For(role, vars, func(name string) string {
 		// Secrets are derived, so that the same server gets the same ones and none is
 		// stored.
@@ -120,7 +126,14 @@ func (c *containers) digestOf(ctx context.Context, image string, resolveOn *dock
 
 // on calls f with a server's engine and declaration.
 func (c *containers) on(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, resolve bool, f func(*dockerhost.Host, []server.ContainerSpec) error) error {
-	specs, err := c.specs(serverID, role)
+	var private string
+	if c.stack.Refers(role, "private_address") { // else nobody has to be asked
+		var err error
+		if private, err = c.private(ctx, serverID); err != nil {
+			return err
+		}
+	}
+	specs, err := c.specs(serverID, role, private)
 	if err != nil {
 		return err
 	}

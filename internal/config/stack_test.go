@@ -9,13 +9,14 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
 )
 
 func TestTheBuiltInStack(t *testing.T) {
 	t.Parallel()
 	s, err := Worker{}.Stack()
 	require.NoError(t, err)
-	vars := map[string]string{"server_id": "app-1", "bench_image": "b:1", "role": "app"}
+	vars := map[string]string{"server_id": "app-1", "bench_image": "b:1", "role": "app", "private_address": "127.0.0.1"}
 	const derived = "derived-secret"
 	names := func(role prego.Role) (out []string) {
 		specs, err := s.For(role, vars, func(string) string { return derived })
@@ -37,6 +38,32 @@ func TestTheBuiltInStack(t *testing.T) {
 	require.Equal(t, site, names(prego.RoleNode))
 	require.Equal(t, []string{"mariadb"}, names(prego.RoleDBShard))
 	require.Equal(t, []string{"redis"}, names(prego.RoleRedisPool))
+}
+
+// TestDataIsServedOverTLSInTheNetwork: a shard and a pool in a private network take
+// connections over TLS, at their address there; without one nobody but their host reaches them.
+func TestDataIsServedOverTLSInTheNetwork(t *testing.T) {
+	t.Parallel()
+	s, err := Worker{}.Stack()
+	require.NoError(t, err)
+	of := func(role prego.Role, private, address string) server.ContainerSpec {
+		specs, err := s.For(role, map[string]string{"private": private, "private_address": address}, func(string) string { return "" })
+		require.NoError(t, err)
+		return specs[0]
+	}
+	const option = "--require-secure-transport=ON"
+	shard := of(prego.RoleDBShard, "10.64.0.2", "10.64.0.2")
+	require.Equal(t, []string{"10.64.0.2:3306:3306"}, shard.Ports)
+	require.Subset(t, shard.Command, []string{option, "--ssl-cert=/etc/prego/tls/cert.pem"})
+	shard = of(prego.RoleDBShard, "", "127.0.0.1")
+	require.Equal(t, []string{"127.0.0.1:3306:3306"}, shard.Ports)
+	require.NotContains(t, shard.Command, option)
+	pool := of(prego.RoleRedisPool, "10.64.0.3", "10.64.0.3")
+	require.Equal(t, []string{"10.64.0.3:6379:6379"}, pool.Ports)
+	require.Subset(t, pool.Command, []string{"--tls-auth-clients", "yes", "/etc/prego/users/users.acl", "0"})
+	pool = of(prego.RoleRedisPool, "", "127.0.0.1")
+	require.NotContains(t, pool.Command, "--tls-port")
+	require.Contains(t, pool.Command, "/etc/prego/users.acl")
 }
 
 // TestTheBuiltInStackFits adds up the limits of each role's containers: what they may

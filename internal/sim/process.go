@@ -273,6 +273,7 @@ func (h *processHost) live(ctx context.Context) error {
 		return err
 	}
 	defer h.docker.close()
+	go h.installCertificates(ctx)
 	if h.plan.stopHeartbeats {
 		h.setPhase("running with a silent agent")
 		<-ctx.Done()

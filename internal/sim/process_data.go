@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -233,4 +235,56 @@ func freePort() (int, error) {
 		return 0, err
 	}
 	return l.Addr().(*net.TCPAddr).Port, l.Close()
+}
+
+// installCertificates gives the host's services the certificate that its agent has, whenever
+// that is another one, as a unit of root's does on a real host. A running MariaDB loads it;
+// Redis here keeps the one that it began with.
+func (h *processHost) installCertificates(ctx context.Context) {
+	mount := map[string]string{"db-shard": wire.MariaDBMount, "redis-pool": wire.RedisMount, "app": wire.BenchMount}[h.role()]
+	if mount == "" {
+		return
+	}
+	from, into := filepath.Join(h.root(), wire.ServiceTLSDir), filepath.Join(h.root(), mount, wire.TLSDir)
+	var last time.Time
+	for sleep(ctx, 200*time.Millisecond) == nil {
+		info, err := os.Stat(filepath.Join(from, "cert.pem"))
+		if err != nil || info.ModTime().Equal(last) {
+			continue
+		}
+		if err := h.copyCertificates(ctx, from, into); err != nil {
+			h.log.Warn("certificates are not installed", zap.Error(err))
+			continue
+		}
+		last = info.ModTime()
+	}
+}
+
+func (h *processHost) copyCertificates(ctx context.Context, from, into string) error {
+	if err := os.MkdirAll(into, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"ca.pem", "key.pem", "cert.pem"} {
+		b, err := os.ReadFile(filepath.Join(from, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(into, name+".new"), b, 0o644)
+		}
+		if err == nil {
+			err = os.Rename(filepath.Join(into, name+".new"), filepath.Join(into, name))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	h.dataMu.Lock()
+	running := h.data != nil && h.data.name == "mysqld" && h.data.process.Load() != nil
+	h.dataMu.Unlock()
+	if !running {
+		return nil
+	}
+	out, err := exec.CommandContext(ctx, filepath.Join(h.root(), wire.AgentBinary), "certs", "--root", h.root()).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("certs: %w: %s", err, out)
+	}
+	return nil
 }

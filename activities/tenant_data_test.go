@@ -1,0 +1,226 @@
+package activities_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+// passwords are easy to tell apart.
+type passwords struct{}
+
+func (passwords) Password(use, name string, version int) string {
+	return fmt.Sprintf("password of %s %s v%d", use, name, version)
+}
+
+// AwaitPeers is noted among what is asked of hosts.
+func (h *hosts) AwaitPeers(_ context.Context, in activities.AwaitPeersInput) (activities.AwaitPeersResult, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, id := range in.ServerIDs {
+		h.ran = append(h.ran, []string{string(id), "(peers)"})
+	}
+	return activities.AwaitPeersResult{}, nil
+}
+
+func (p *placing) text(sql string) (out string) {
+	p.t.Helper()
+	require.NoError(p.t, p.pool.QueryRow(context.Background(), sql).Scan(&out), sql)
+	return out
+}
+
+// inNetwork gives the servers of p addresses in a private network.
+func (p *placing) inNetwork() {
+	p.exec(`INSERT INTO networks (network_id, infra_provider, zone, ordinal, ip_range) VALUES ('n-1', 'hetzner', 'eu-central', 1, '10.64.0.0/24')`)
+	p.exec(`UPDATE servers SET network_id = 'n-1', private_address = ('10.64.0.' || 10 + (SELECT count(*) FROM servers o WHERE o.server_id < servers.server_id))::inet`)
+}
+
+// networked is toBuild with servers that reach each other.
+func networked(t *testing.T, pooled bool) (*placing, *steps, tenant.Ref) {
+	t.Helper()
+	p := newPlacing(t, 1)
+	p.server("app-0", prego.RoleApp, "")
+	p.server("db-0", prego.RoleDBShard, "")
+	p.server("redis-0", prego.RoleRedisPool, "")
+	p.inNetwork() // app 10.64.0.10, shard .11, pool .12
+	if pooled {
+		p.exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state) VALUES ('ps-1', 'app-0', 'db-0', 'pool-1.sites.test', 'pool_1', 'available')`)
+	}
+	s := p.steps(p.placer(nil))
+	s.Settings.StepTimeout, s.Settings.AppTimeout = time.Minute, time.Minute
+	tn := p.tenant(prego.PlanStarter, nil)
+	ref := tenant.Ref{TenantID: tn.TenantID, Generation: 1}
+	_, err := s.env.ExecuteActivity(s.BeginTenant, ref)
+	require.NoError(t, err)
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM tenant_allocations WHERE on_shard AND on_pool`))
+	return p, s, ref
+}
+
+// TestATenantsDataIsOnItsShardAndInItsPool: who is asked for what, in which order, with
+// which secrets, and that all of it is dropped with the tenant.
+func TestATenantsDataIsOnItsShardAndInItsPool(t *testing.T) {
+	t.Parallel()
+	for name, pooled := range map[string]bool{"a pool site": true, "a new site": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, s, ref := networked(t, pooled)
+			database := p.text(`SELECT database_name FROM tenant_allocations`)
+			number := fmt.Sprint(tenant.CacheDB(int64(p.number(`SELECT allocation_id FROM tenant_allocations`))))
+			site := p.text(`SELECT slug FROM tenants`) + ".sites.test"
+			_, err := s.env.ExecuteActivity(s.BuildTenant, ref)
+			require.NoError(t, err)
+			want := [][]string{
+				{"redis-0", "(peers)"}, {"app-0", "promote-site", "pool-1.sites.test", site}, {"app-0", "configure"},
+				{"redis-0", "create-user", database, number}, {"app-0", "--site", site, "connect-cache", "10.64.0.12", number}, {"app-0", "--site", site, "enable-scheduler"},
+			}
+			if !pooled {
+				want = slices.Concat([][]string{
+					{"db-0", "(peers)"}, {"db-0", "grant-database", database, "10.64.0.10", "app-0"}, {"app-0", "new-site", site, "--db-name", database, "--db-host", "10.64.0.11"},
+					{"app-0", "configure"},
+				}, want[:1], want[3:])
+			}
+			got := slices.Clone(s.hosts.ran)
+			for i := range got {
+				if verb(got[i][1:]) == "configure" {
+					got[i] = []string{got[i][0], "configure"}
+				}
+			}
+			require.Equal(t, want, got)
+			secrets := map[string]map[string]string{}
+			for _, c := range s.hosts.all {
+				if c.Secrets != nil {
+					secrets[verb(c.Args)] = c.Secrets
+				}
+				require.Equal(t, c.ServerID == "app-0", c.TenantID != "", "only bench knows whose site it is")
+				require.Equal(t, map[prego.ServerID]string{"db-0": "mariadb", "redis-0": "redis-cli", "app-0": ""}[c.ServerID], c.Kind)
+			}
+			cache := map[string]string{wire.SecretCachePassword: "password of cache " + database + " v0"}
+			wantSecrets := map[string]map[string]string{"create-user": cache, "connect-cache": cache}
+			if !pooled {
+				own := map[string]string{wire.SecretDatabasePassword: "password of database " + database + " v0"}
+				wantSecrets["grant-database"], wantSecrets["new-site"] = own, own
+			}
+			require.Equal(t, wantSecrets, secrets)
+
+			s.hosts.ran = nil
+			p.exec(`UPDATE tenants SET state = 'data_purged'`)
+			_, err = s.env.ExecuteActivity(s.DropSite, activities.DropInput{TenantID: ref.TenantID})
+			require.NoError(t, err)
+			require.Equal(t, [][]string{{"redis-0", "erase-user", database, number}, {"db-0", "erase-database", database}}, s.hosts.ran[len(s.hosts.ran)-2:])
+
+			// The app server is gone, the others are not.
+			s.hosts.ran = nil
+			p.exec(`UPDATE servers SET status = 'terminated' WHERE server_id IN ('app-0', 'redis-0')`)
+			_, err = s.env.ExecuteActivity(s.DropSite, activities.DropInput{TenantID: ref.TenantID})
+			require.NoError(t, err)
+			require.Equal(t, [][]string{{"db-0", "erase-database", database}}, s.hosts.ran)
+		})
+	}
+}
+
+// TestAPoolSitesDatabase: it is made before the site, and dropped when the site's server is
+// gone.
+func TestAPoolSitesDatabase(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 1)
+	p.server("app-0", prego.RoleApp, "")
+	p.server("db-0", prego.RoleDBShard, "")
+	p.inNetwork()
+	s := p.steps(p.placer(nil))
+	p.exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state, reserved_until)
+		VALUES ('ps-1', 'app-0', 'db-0', 'pool-1.sites.test', 'pool_1', 'reserved', now() + interval '1 hour')`)
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM site_pool WHERE on_shard`))
+	_, err := s.env.ExecuteActivity(s.BuildSite, tenant.PoolSite{PoolSiteID: "ps-1", AppServerID: "app-0", DBShardID: "db-0", SiteName: "pool-1.sites.test", DatabaseName: "pool_1", OnShard: true})
+	require.NoError(t, err)
+	require.Equal(t, [][]string{
+		{"db-0", "(peers)"}, {"db-0", "grant-database", "pool_1", "10.64.0.10", "app-0"}, {"app-0", "new-site", "pool-1.sites.test", "--db-name", "pool_1", "--db-host", "10.64.0.11"},
+	}, s.hosts.ran)
+
+	sweep := func() [][]string {
+		s.hosts.ran = nil
+		_, err := s.env.ExecuteActivity(s.SweepTenantWork)
+		require.NoError(t, err)
+		return s.hosts.ran
+	}
+	needed := func() bool {
+		need, err := p.store.TenantsNeedSweep(t.Context(), time.Hour)
+		require.NoError(t, err)
+		return need
+	}
+	require.Empty(t, sweep())
+	require.False(t, needed())
+	p.exec(`UPDATE servers SET status = 'terminated' WHERE server_id = 'app-0'`)
+	require.True(t, needed())
+	require.Equal(t, [][]string{{"db-0", "erase-database", "pool_1"}}, sweep())
+	require.False(t, needed())
+	require.Empty(t, sweep())
+}
+
+// TestWhatIsOnNoNetworkStays: the data of a tenant stays on an app server that reaches no
+// shard, and that of one placed before stays where it is.
+func TestWhatIsOnNoNetworkStays(t *testing.T) {
+	t.Parallel()
+	p, s, ref := toBuild(t, true)
+	p.inNetwork()
+	_, err := s.env.ExecuteActivity(s.BuildTenant, ref)
+	require.NoError(t, err)
+	for _, c := range s.hosts.all {
+		require.Equal(t, prego.ServerID("app-0"), c.ServerID, "%v", c.Args)
+		require.Empty(t, c.Secrets)
+	}
+}
+
+// secretive is an agent that remembers secrets, and an audit that must not see them.
+type secretive struct {
+	got     []map[string]string
+	written []any
+}
+
+func (s *secretive) Exec(_ context.Context, _ prego.ServerID, _ string, in wire.ExecRequest) (wire.ExecResult, error) {
+	s.got = append(s.got, in.Secrets)
+	return wire.ExecResult{AuditID: in.AuditID}, nil
+}
+
+func (s *secretive) BeginCommand(_ context.Context, c server.Command) error {
+	s.written = append(s.written, c)
+	return nil
+}
+
+func (s *secretive) FinishCommand(_ context.Context, id string, o server.CommandOutcome) error {
+	s.written = append(s.written, id, o)
+	return nil
+}
+
+func (s *secretive) BeginCommands(_ context.Context, cs []server.Command) error {
+	s.written = append(s.written, cs)
+	return nil
+}
+
+func (s *secretive) FinishCommands(_ context.Context, os []server.CommandOutcome) error {
+	s.written = append(s.written, os)
+	return nil
+}
+
+func TestSecretsOfCommandsAreInNoAudit(t *testing.T) {
+	t.Parallel()
+	s := &secretive{}
+	c := &activities.Commander{Agents: s, Audit: s}
+	command := server.BenchCommand{Kind: "mariadb", ServerID: "db-0", AuditID: "a", Args: []string{"erase-database", "pool_1"}, Secrets: map[string]string{"database_password": "not-for-the-audit"}}
+	_, err := c.Bench(t.Context(), command)
+	require.NoError(t, err)
+	_, err = c.BenchAll(t.Context(), []server.BenchCommand{command})
+	require.NoError(t, err)
+	require.Equal(t, []map[string]string{command.Secrets, command.Secrets}, s.got)
+	require.NotContains(t, fmt.Sprintf("%+v", s.written), "not-for-the-audit")
+	require.Contains(t, fmt.Sprintf("%+v", s.written), "mariadb")
+}
