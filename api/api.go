@@ -99,6 +99,9 @@ type Deps struct {
 
 	Images    ImageStore
 	ImageRuns ImageRuns
+	// Certificates are those for host names.
+	Certificates    CertificateStore
+	CertificateRuns CertificateRuns
 
 	Fleets    FleetStore
 	FleetRuns FleetRuns

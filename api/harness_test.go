@@ -89,6 +89,10 @@ func (r *runs) EnsureImageBuild(ctx context.Context, id prego.ImageID) (bool, er
 	return true, r.note(ctx, "image build")
 }
 
+func (r *runs) EnsureCertificate(ctx context.Context, id prego.CertificateID) (bool, error) {
+	return true, r.note(ctx, "certificate "+string(id))
+}
+
 func (r *runs) EnsureImageDelete(ctx context.Context, id prego.ImageID) (bool, error) {
 	return true, r.note(ctx, "image delete")
 }
@@ -149,7 +153,7 @@ func setup(t *testing.T, change func(*api.Deps)) *bundle {
 	d := api.Deps{
 		Store: b.store, Orchestrator: b.runs, Auth: auth{}, Importer: imports{}, Log: zap.New(core), Registry: prometheus.NewRegistry(),
 		Quotas: b.store, Registries: store.NewRegistries(b.store, box(t)),
-		Images: b.store, ImageRuns: b.runs,
+		Images: b.store, ImageRuns: b.runs, Certificates: b.store, CertificateRuns: b.runs,
 		Catalog: api.CatalogDeps{Store: b.store, Runs: b.runs, Configured: server.DefaultCatalog(), StaleAfter: time.Hour},
 		Keys:    b.store, Hosts: b.store, Shell: b.hosts, Containers: b.hosts,
 		Resources: api.ResourceDeps{Store: b.store, Runs: b.runs, Environment: "test", Locations: server.DefaultCatalog().Locations},

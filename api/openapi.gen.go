@@ -57,6 +57,78 @@ func (e CatalogProblemKind) Valid() bool {
 	}
 }
 
+// Defines values for CertificateChallenge.
+const (
+	Dns01  CertificateChallenge = "dns-01"
+	Http01 CertificateChallenge = "http-01"
+)
+
+// Valid indicates whether the value is a known member of the CertificateChallenge enum.
+func (e CertificateChallenge) Valid() bool {
+	switch e {
+	case Dns01:
+		return true
+	case Http01:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for CertificateOrderState.
+const (
+	CertificateOrderStateFailed     CertificateOrderState = "failed"
+	CertificateOrderStateIntended   CertificateOrderState = "intended"
+	CertificateOrderStatePending    CertificateOrderState = "pending"
+	CertificateOrderStateProcessing CertificateOrderState = "processing"
+	CertificateOrderStateReady      CertificateOrderState = "ready"
+	CertificateOrderStateValid      CertificateOrderState = "valid"
+)
+
+// Valid indicates whether the value is a known member of the CertificateOrderState enum.
+func (e CertificateOrderState) Valid() bool {
+	switch e {
+	case CertificateOrderStateFailed:
+		return true
+	case CertificateOrderStateIntended:
+		return true
+	case CertificateOrderStatePending:
+		return true
+	case CertificateOrderStateProcessing:
+		return true
+	case CertificateOrderStateReady:
+		return true
+	case CertificateOrderStateValid:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for CertificateStatus.
+const (
+	CertificateStatusActive  CertificateStatus = "active"
+	CertificateStatusFailed  CertificateStatus = "failed"
+	CertificateStatusPending CertificateStatus = "pending"
+	CertificateStatusRetired CertificateStatus = "retired"
+)
+
+// Valid indicates whether the value is a known member of the CertificateStatus enum.
+func (e CertificateStatus) Valid() bool {
+	switch e {
+	case CertificateStatusActive:
+		return true
+	case CertificateStatusFailed:
+		return true
+	case CertificateStatusPending:
+		return true
+	case CertificateStatusRetired:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for CommandActor.
 const (
 	CommandActorOperator CommandActor = "operator"
@@ -807,6 +879,24 @@ const (
 func (e GetCatalogParamsProvider) Valid() bool {
 	switch e {
 	case Hetzner:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListCertificatesParamsSort.
+const (
+	ListCertificatesParamsSortCreatedAt      ListCertificatesParamsSort = "created_at"
+	ListCertificatesParamsSortMinusCreatedAt ListCertificatesParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListCertificatesParamsSort enum.
+func (e ListCertificatesParamsSort) Valid() bool {
+	switch e {
+	case ListCertificatesParamsSortCreatedAt:
+		return true
+	case ListCertificatesParamsSortMinusCreatedAt:
 		return true
 	default:
 		return false
@@ -1763,6 +1853,85 @@ type CatalogServerType struct {
 	// Name Example: cx43
 	Name string `json:"name"`
 }
+
+// Certificate defines model for Certificate.
+type Certificate struct {
+	CertificateId string `json:"certificate_id"`
+
+	// Challenge How the authority is shown that the names are ours
+	Challenge CertificateChallenge `json:"challenge"`
+	CreatedAt time.Time            `json:"created_at"`
+
+	// ExplanationUrl The authority's explanation of an early renewal
+	ExplanationUrl *string `json:"explanation_url,omitempty"`
+
+	// Failures Attempts that failed since the last success
+	Failures int        `json:"failures"`
+	IssuedAt *time.Time `json:"issued_at,omitempty"`
+	Issuer   *string    `json:"issuer,omitempty"`
+	Message  *string    `json:"message,omitempty"`
+
+	// Names Host names; a wildcard begins with *.
+	Names         []string   `json:"names"`
+	NextAttemptAt *time.Time `json:"next_attempt_at,omitempty"`
+	NotAfter      *time.Time `json:"not_after,omitempty"`
+	NotBefore     *time.Time `json:"not_before,omitempty"`
+
+	// Operation What an accepted request has started; part of every 202 answer
+	Operation *Operation `json:"operation,omitempty"`
+
+	// Orders The last orders, newest first; only when a single certificate is shown
+	Orders *[]CertificateOrder `json:"orders,omitempty"`
+	OrgId  *string             `json:"org_id,omitempty"`
+
+	// Reason Why the last attempt failed; stable
+	//
+	// Example: certificate_not_served
+	Reason *string `json:"reason,omitempty"`
+
+	// Renews False while its domain is lost
+	Renews    bool       `json:"renews"`
+	RetiredAt *time.Time `json:"retired_at,omitempty"`
+
+	// Serial Hexadecimal
+	Serial *string `json:"serial,omitempty"`
+
+	// Status active stays so when a renewal fails: see reason
+	Status    CertificateStatus `json:"status"`
+	TenantId  *string           `json:"tenant_id,omitempty"`
+	UpdatedAt time.Time         `json:"updated_at"`
+
+	// Version Counts what was issued
+	Version    int64  `json:"version"`
+	WorkflowId string `json:"workflow_id"`
+}
+
+// CertificateChallenge How the authority is shown that the names are ours
+type CertificateChallenge string
+
+// CertificateOrder defines model for CertificateOrder.
+type CertificateOrder struct {
+	CreatedAt time.Time             `json:"created_at"`
+	EndedAt   *time.Time            `json:"ended_at,omitempty"`
+	Message   *string               `json:"message,omitempty"`
+	OrderId   string                `json:"order_id"`
+	Reason    *string               `json:"reason,omitempty"`
+	State     CertificateOrderState `json:"state"`
+}
+
+// CertificateOrderState defines model for CertificateOrder.State.
+type CertificateOrderState string
+
+// CertificatePage defines model for CertificatePage.
+type CertificatePage struct {
+	Certificates []Certificate `json:"certificates"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// CertificateStatus active stays so when a renewal fails: see reason
+type CertificateStatus string
 
 // Command defines model for Command.
 type Command struct {
@@ -3995,7 +4164,8 @@ type Tenant struct {
 	Apps       []string    `json:"apps"`
 
 	// CancelRequestedAt When its provisioning was cancelled
-	CancelRequestedAt *time.Time `json:"cancel_requested_at,omitempty"`
+	CancelRequestedAt *time.Time   `json:"cancel_requested_at,omitempty"`
+	Certificate       *Certificate `json:"certificate,omitempty"`
 
 	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
 	Constraint Constraint `json:"constraint"`
@@ -4362,6 +4532,9 @@ type AppID = prego.AppID
 // AttachmentInPath defines model for AttachmentInPath.
 type AttachmentInPath = string
 
+// CertificateIDInPath defines model for CertificateIDInPath.
+type CertificateIDInPath = prego.CertificateID
+
 // Cursor defines model for Cursor.
 type Cursor = string
 
@@ -4546,6 +4719,42 @@ type GetCatalogParams struct {
 
 // GetCatalogParamsProvider defines parameters for GetCatalog.
 type GetCatalogParamsProvider string
+
+// ListCertificatesParams defines parameters for ListCertificates.
+type ListCertificatesParams struct {
+	// Status Only items in these states
+	Status *[]CertificateStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// Reason Only those whose last attempt failed for these reasons
+	Reason *[]string `form:"reason,omitempty" json:"reason,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]string `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// TenantId Only of these tenants
+	TenantId *[]string `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListCertificatesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListCertificatesParamsSort defines parameters for ListCertificates.
+type ListCertificatesParamsSort string
+
+// RenewCertificateParams defines parameters for RenewCertificate.
+type RenewCertificateParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
 
 // ListAllEnvsParams defines parameters for ListAllEnvs.
 type ListAllEnvsParams struct {
@@ -5609,6 +5818,15 @@ type ServerInterface interface {
 	// GetCatalog Show what the provider sells
 	// (GET /v1/catalog)
 	GetCatalog(ctx echo.Context, params GetCatalogParams) error
+	// ListCertificates List certificates for host names
+	// (GET /v1/certificates)
+	ListCertificates(ctx echo.Context, params ListCertificatesParams) error
+	// GetCertificate Show a certificate with its last orders
+	// (GET /v1/certificates/{certificate_id})
+	GetCertificate(ctx echo.Context, certificateId CertificateIDInPath) error
+	// RenewCertificate Order a certificate anew
+	// (POST /v1/certificates/{certificate_id}/renew)
+	RenewCertificate(ctx echo.Context, certificateId CertificateIDInPath, params RenewCertificateParams) error
 	// ListAllEnvs List the environments of all apps
 	// (GET /v1/envs)
 	ListAllEnvs(ctx echo.Context, params ListAllEnvsParams) error
@@ -6392,6 +6610,125 @@ func (w *ServerInterfaceWrapper) GetCatalog(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetCatalog(ctx, params)
+	return err
+}
+
+// ListCertificates converts echo context to params.
+func (w *ServerInterfaceWrapper) ListCertificates(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListCertificatesParams
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
+	// ------------- Optional query parameter "reason" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "reason", ctx.QueryParams(), &params.Reason, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter reason: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "tenant_id", ctx.QueryParams(), &params.TenantId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListCertificates(ctx, params)
+	return err
+}
+
+// GetCertificate converts echo context to params.
+func (w *ServerInterfaceWrapper) GetCertificate(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "certificate_id" -------------
+	var certificateId CertificateIDInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "certificate_id", ctx.Param("certificate_id"), &certificateId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter certificate_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetCertificate(ctx, certificateId)
+	return err
+}
+
+// RenewCertificate converts echo context to params.
+func (w *ServerInterfaceWrapper) RenewCertificate(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "certificate_id" -------------
+	var certificateId CertificateIDInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "certificate_id", ctx.Param("certificate_id"), &certificateId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter certificate_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RenewCertificateParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RenewCertificate(ctx, certificateId, params)
 	return err
 }
 
@@ -10512,6 +10849,9 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/healthz", wrapper.Healthz, options.OperationMiddlewares["healthz"]...)
 	router.GET(options.BaseURL+"/readyz", wrapper.Readyz, options.OperationMiddlewares["readyz"]...)
 	router.GET(options.BaseURL+"/metrics", wrapper.Metrics, options.OperationMiddlewares["metrics"]...)
+	router.GET(options.BaseURL+"/v1/certificates", wrapper.ListCertificates, options.OperationMiddlewares["listCertificates"]...)
+	router.GET(options.BaseURL+"/v1/certificates/:certificate_id", wrapper.GetCertificate, options.OperationMiddlewares["getCertificate"]...)
+	router.POST(options.BaseURL+"/v1/certificates/:certificate_id/renew", wrapper.RenewCertificate, options.OperationMiddlewares["renewCertificate"]...)
 	router.GET(options.BaseURL+"/v1/registries", wrapper.ListRegistries, options.OperationMiddlewares["listRegistries"]...)
 	router.POST(options.BaseURL+"/v1/registries/rotate", wrapper.RotateRegistries, options.OperationMiddlewares["rotateRegistries"]...)
 	router.DELETE(options.BaseURL+"/v1/registries/:host", wrapper.DeleteRegistry, options.OperationMiddlewares["deleteRegistry"]...)

@@ -85,6 +85,11 @@ func (a *API) GetTenant(c echo.Context, id TenantID) error {
 		s := storageView(t, *usage)
 		out.Storage = &s
 	}
+	certificate, err := a.siteCertificate(ctx, t.Site)
+	if err != nil {
+		return err
+	}
+	out.Certificate = certificate
 	return c.JSON(http.StatusOK, out)
 }
 

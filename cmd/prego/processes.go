@@ -66,7 +66,7 @@ func runAPI(ctx context.Context) error {
 		return err
 	}
 	a := api.New(api.Deps{
-		Images: p.db, ImageRuns: runs,
+		Images: p.db, ImageRuns: runs, Certificates: p.db, CertificateRuns: runs,
 		Catalog: newCatalogDeps(p, runs, catalog, stack),
 		Quotas:  p.db, Registries: store.NewRegistries(p.db, keyholder),
 		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, Locations: catalog.Locations},

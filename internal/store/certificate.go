@@ -101,3 +101,16 @@ UPDATE certificates c SET due_at = now(), failures = 0, updated_at = now() WHERE
 func (s *Store) RenewCertificate(ctx context.Context, id prego.CertificateID) (tenant.Certificate, error) {
 	return get[tenant.Certificate](ctx, s.pool, noCertificate(id), sqlRenewCertificate, id)
 }
+
+var certificates = listing[tenant.Certificate]{
+	what: "certificates", from: `SELECT ` + certificateColumns + ` FROM certificates c`,
+	live: `c.status <> 'retired'`, state: "status",
+	filters: map[string]string{"status": "c.status", "reason": "c.reason", "org_id": "c.org_id", "tenant_id": "c.tenant_id"},
+	sorts:   map[string]string{"created_at": "c.created_at"},
+	id:      "certificate_id",
+}
+
+// ListCertificates is a page of certificates, without those that are retired.
+func (s *Store) ListCertificates(ctx context.Context, q prego.ListQuery) (page []tenant.Certificate, next string, err error) {
+	return certificates.page(ctx, s, q)
+}

@@ -46,6 +46,9 @@ SELECT CASE WHEN status IN ('building', 'verifying') THEN 'running' WHEN verifie
 FROM golden_images WHERE image_id = $1`
 	sqlImageDeleting = `
 SELECT CASE status WHEN 'deleted' THEN 'succeeded' WHEN 'failed' THEN 'succeeded' ELSE 'running' END, reason, message FROM golden_images WHERE image_id = $1`
+	sqlCertificateIssuing = `
+SELECT CASE WHEN due_at <= now() THEN 'running' WHEN failures > 0 OR status = 'retired' THEN 'failed' ELSE 'succeeded' END, reason, message
+FROM certificates WHERE certificate_id = $1`
 	sqlSnapshotMaking = `
 SELECT CASE WHEN status IN ('queued', 'running') THEN 'running' WHEN status = 'failed' THEN 'failed' ELSE 'succeeded' END, '', message FROM snapshots WHERE snapshot_id = $1`
 	sqlSnapshotErasing = `
@@ -83,6 +86,7 @@ var operationKinds = map[string]operationKind{
 	"warm-pool":           {target: "warm_pool", sql: sqlWarming},
 	"image-build":         {target: "image", sql: sqlImageBuilding},
 	"image-delete":        {target: "image", sql: sqlImageDeleting},
+	"certificate":         {target: "certificate", sql: sqlCertificateIssuing},
 	"snapshot":            {target: "snapshot", sql: sqlSnapshotMaking},
 	"snapshot-erase":      {target: "snapshot", sql: sqlSnapshotErasing},
 	"restore":             {target: "restore", sql: sqlRestoring},
