@@ -32,6 +32,8 @@ type Host struct {
 	Config wire.HostConfig
 
 	pause func(ctx context.Context, d time.Duration) error // so that tests can advance the time
+	// alone says that no other process of the host does what takes root.
+	alone bool
 }
 
 // OpenHost reads the configuration written by cloud-init. It rejects one that no agent
@@ -222,6 +224,11 @@ func (h *Host) saveIdentity(id *wire.Identity, k keys) error {
 	}
 	if err := h.saveService(id, k); err != nil {
 		return err
+	}
+	if h.alone {
+		if err := h.copyServiceTLS(); err != nil {
+			return err
+		}
 	}
 	b, err := json.Marshal(id)
 	if err != nil {

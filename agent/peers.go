@@ -34,8 +34,12 @@ func newPeersSync(h *Host) *peersSync {
 	return s
 }
 
-// WithoutFirewall keeps peers documents in this process, and filters nothing.
-func (a *Agent) WithoutFirewall() { a.peers.keeper = NewPeersKeeper(a.host, false, a.log) }
+// WithoutFirewall is for a simulated host: peers documents are kept in this process and filter
+// nothing, and certificates for databases and caches are installed by it, too.
+func (a *Agent) WithoutFirewall() error {
+	a.peers.keeper, a.host.alone = NewPeersKeeper(a.host, false, a.log), true
+	return a.host.copyServiceTLS()
+}
 
 // ask hands a request to the process that puts documents in force.
 func (s *peersSync) ask(ctx context.Context, in peersRequest) (peersAnswer, error) {

@@ -19,9 +19,9 @@ import (
 // databases and caches, "" if the role has no use for one. A node keeps both to itself.
 func serviceMount(role string) string {
 	switch role {
-	case "db-shard":
+	case roleShard:
 		return wire.MariaDBMount
-	case "redis-pool":
+	case rolePool:
 		return wire.RedisMount
 	case "app":
 		return wire.BenchMount
@@ -30,7 +30,7 @@ func serviceMount(role string) string {
 }
 
 // servesOthers reports whether hosts of a role have databases or caches of others' tenants.
-func servesOthers(role string) bool { return role == "db-shard" || role == "redis-pool" }
+func servesOthers(role string) bool { return role == roleShard || role == rolePool }
 
 // servesAt reports whether the certificate for services is for an address.
 func servesAt(id *wire.Identity, address string) bool {
@@ -85,6 +85,19 @@ func (h *Host) saveService(id *wire.Identity, k keys) error {
 // running ones load it. It is done again whenever the agent has another one; what has not
 // started yet reads the files by itself.
 func (h *Host) InstallServiceTLS(ctx context.Context) error {
+	if err := h.copyServiceTLS(); err != nil {
+		return err
+	}
+	switch h.Config.Role {
+	case roleShard:
+		return h.reloadMariaDB(ctx)
+	case rolePool:
+		return h.reloadRedisTLS(ctx)
+	}
+	return nil // clients read the files when they connect
+}
+
+func (h *Host) copyServiceTLS() error {
 	mount := serviceMount(h.Config.Role)
 	from := h.path(wire.ServiceTLSDir)
 	if mount == "" {
@@ -108,19 +121,16 @@ func (h *Host) InstallServiceTLS(ctx context.Context) error {
 			return err
 		}
 	}
-	switch h.Config.Role {
-	case "db-shard":
-		return h.reloadMariaDB(ctx)
-	case "redis-pool":
-		return h.reloadRedis(ctx)
-	}
-	return nil // clients read the files when they connect
+	return nil
 }
 
 // reloadMariaDB makes the running server take its certificate anew; connections stay.
 func (h *Host) reloadMariaDB(ctx context.Context) error {
+	if !h.listens(wire.MariaDBSocket) {
+		return nil
+	}
 	password, err := h.hostSecret(mariadbRoot)
-	if err != nil || !h.listens(wire.MariaDBSocket) {
+	if err != nil {
 		return err
 	}
 	db, err := h.openMariaDB(wire.Service{Socket: wire.MariaDBSocket, User: "root", Password: password})
@@ -134,10 +144,13 @@ func (h *Host) reloadMariaDB(ctx context.Context) error {
 	return nil
 }
 
-// reloadRedis does the same for Redis, which reads the files when it is told their names.
-func (h *Host) reloadRedis(ctx context.Context) error {
+// reloadRedisTLS does the same for Redis.
+func (h *Host) reloadRedisTLS(ctx context.Context) error {
+	if !h.listens(wire.RedisSocket) {
+		return nil
+	}
 	password, err := h.hostSecret("redis-app")
-	if err != nil || !h.listens(wire.RedisSocket) {
+	if err != nil {
 		return err
 	}
 	r, done, err := h.openRedis(ctx, wire.Service{Socket: wire.RedisSocket, User: "default", Password: password})
@@ -145,8 +158,7 @@ func (h *Host) reloadRedis(ctx context.Context) error {
 		return fmt.Errorf("the certificate of Redis: %w", redisError(err))
 	}
 	defer done()
-	const in = "/etc/prego/" + wire.TLSDir // where its container has RedisMount
-	if _, err := r.Do("CONFIG", "SET", "tls-cert-file", in+"/cert.pem", "tls-key-file", in+"/key.pem", "tls-ca-cert-file", in+"/ca.pem"); err != nil {
+	if err := reloadRedis(func(args ...string) (any, error) { return r.Do(args...) }); err != nil {
 		return fmt.Errorf("the certificate of Redis: %w", redisError(err))
 	}
 	return nil

@@ -178,7 +178,9 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 		}
 	}
 	if o.noFirewall {
-		a.WithoutFirewall()
+		if err := a.WithoutFirewall(); err != nil {
+			return err
+		}
 	}
 	return a.Run(ctx)
 }
