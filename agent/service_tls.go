@@ -158,7 +158,7 @@ func (h *Host) reloadRedisTLS(ctx context.Context) error {
 		return fmt.Errorf("the certificate of Redis: %w", redisError(err))
 	}
 	defer done()
-	if err := reloadRedis(func(args ...string) (any, error) { return r.Do(args...) }); err != nil {
+	if err := setSame(r.Do); err != nil {
 		return fmt.Errorf("the certificate of Redis: %w", redisError(err))
 	}
 	return nil
@@ -167,4 +167,23 @@ func (h *Host) reloadRedisTLS(ctx context.Context) error {
 func (h *Host) listens(socket string) bool {
 	_, err := os.Stat(h.path(socket))
 	return err == nil
+}
+
+// setSame sets the options that name the files to what they are: Redis then reads them again,
+// whether a value changes or not, and its connections stay.
+func setSame(do func(args ...string) (any, error)) error {
+	reply, err := do("CONFIG", "GET", "tls-cert-file", "tls-key-file", "tls-ca-cert-file")
+	if err != nil {
+		return err
+	}
+	options, _ := reply.([]any)
+	set := []string{"CONFIG", "SET"}
+	for _, v := range options {
+		set = append(set, fmt.Sprint(v))
+	}
+	if len(set) == 2 { // a server without TLS
+		return nil
+	}
+	_, err = do(set...)
+	return err
 }
