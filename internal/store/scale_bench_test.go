@@ -70,7 +70,6 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 	s := New(pool)
 	ctx := context.Background()
 	none := func(_ any, err error) error { return err }
-	since := newestPeers(b, s)
 	statements := map[string]func() error{
 		// What looks ask (TestLooksAskWhatIsMeasured).
 		"tenants' look":     func() error { return none(s.TenantsNeedSweep(ctx, 10*time.Minute)) },
@@ -113,29 +112,11 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"storage levels":         func() error { return none(s.StorageLevels(ctx)) },
 		"storage turns":          func() error { return none(s.TakeStorageTurns(ctx, time.Hour, 100)) },
 		"revoked servers":        func() error { return none(s.RevokedServers(ctx, time.Hour)) },
-		"due peers": func() error {
-			return none(s.MakeDuePeers(ctx, 50, func(prego.Role) (agent, docker int) { return 443, 2376 }))
-		},
-		"versions of peers": func() error { return none(s.PeersVersions(ctx, since)) },
-		"peers behind":      func() error { return none(s.PeersBehind(ctx, 500)) },
-		"egress":            func() error { _, _, err := s.SetEgress(ctx, []string{"203.0.113.7/32"}, time.Hour); return err },
-		"warm pool":         func() error { return none(s.WarmPool(ctx, prego.RegionEU, prego.PlanStarter, "image")) },
+		"warm pool":              func() error { return none(s.WarmPool(ctx, prego.RegionEU, prego.PlanStarter, "image")) },
 	}
 	for b.Loop() {
 		name, took := slowest(b, statements)
 		b.Logf("the slowest: %s", name)
 		recordWorst(b, "periodic_worst", *scaleServers, took, pool)
 	}
-}
-
-// newestPeers is a cursor of now.
-func newestPeers(b *testing.B, s *Store) string {
-	b.Helper()
-	c, err := one[struct {
-		Since string
-		Kept  bool
-		IDs   []string
-	}](context.Background(), s.pool, sqlPeersChanges, newest)
-	require.NoError(b, err)
-	return c.Since
 }
