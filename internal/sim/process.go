@@ -273,7 +273,10 @@ func (h *processHost) live(ctx context.Context) error {
 		return err
 	}
 	defer h.docker.close()
-	go h.installCertificates(ctx)
+	certificates, stopCertificates := context.WithCancel(ctx)
+	var installs sync.WaitGroup
+	installs.Go(func() { h.installCertificates(certificates) })
+	defer func() { stopCertificates(); installs.Wait() }()
 	if h.plan.stopHeartbeats {
 		h.setPhase("running with a silent agent")
 		<-ctx.Done()
