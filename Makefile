@@ -13,6 +13,7 @@ GOLANGCI_VERSION      := v2.12.0
 WORKFLOWCHECK_VERSION := v0.6.0
 GOTESTSUM_VERSION     := v1.13.0
 PEBBLE_VERSION        := v2.10.1
+CADDY_VERSION         := v2.11.9
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 # tools/test.sh runs it.
@@ -99,7 +100,7 @@ images: ## Build the images that stand in for Frappe's, MariaDB's and Redis's, o
 
 bench: packages temporal ## Run the benchmarks, each beside its bare limit, and write bench.json (ROUNDS=5 for their noise)
 	rm -f bench.json
-	PREGO_TEST_SCRATCH=/var/tmp PREGO_BENCH_JSON=$(CURDIR)/bench.json go test -run '^$$' -bench . -benchtime 1x -count $(or $(ROUNDS),1) -timeout 60m ./internal/e2e ./internal/store ./placement ./placement/pack ./placement/region ./agentgw
+	PREGO_TEST_SCRATCH=/var/tmp PREGO_BENCH_JSON=$(CURDIR)/bench.json go test -run '^$$' -bench . -benchtime 1x -count $(or $(ROUNDS),1) -timeout 60m ./internal/e2e ./internal/store ./placement ./placement/pack ./placement/region ./agentgw ./agent/edge
 
 scale: packages temporal ## Load a large installation, print what it costs and write it to docs/performance/scale.md (ARGS="-servers 10000")
 	mkdir -p docs/performance
@@ -127,9 +128,9 @@ mutate: ## Change PKG's code in every small way (PKG=./placement/region) and say
 	go run ./tools/mutate $(MUTATE) $(PKG)
 
 golden: ## Write the golden files anew
-	go test ./internal/cloudinit -update
+	go test ./internal/cloudinit ./agent/edge -update
 
-.PHONY: postgres temporal pebble bench-packages
+.PHONY: postgres temporal pebble caddy bench-packages
 postgres: # the server's binaries, unless a database is given
 	@tools/packages.sh postgres
 
@@ -139,8 +140,15 @@ bench-packages: # what sites of simulated hosts run on
 temporal: # Temporal's CLI: one on PATH, or built once into .prego/bin
 	@command -v temporal >/dev/null || { echo "building Temporal's CLI $(TEMPORAL_VERSION) (once, some minutes)"; GOBIN=$(TOOLS) go install github.com/temporalio/cli/cmd/temporal@$(TEMPORAL_VERSION); }
 
-packages: # what the tests use of Debian
-	@tools/packages.sh postgres cloud-init hcloud nft ip curl systemd-analyze dockerd jq unshare
+caddy: $(TOOLS)/caddy-$(CADDY_VERSION)
+
+$(TOOLS)/caddy-$(CADDY_VERSION):
+	@echo "building Caddy $(CADDY_VERSION) (once, some minutes)"
+	GOBIN=$(TOOLS) go install github.com/caddyserver/caddy/v2/cmd/caddy@$(CADDY_VERSION)
+	cp $(TOOLS)/caddy $@
+
+packages: caddy # what the tests use of Debian, and what an edge runs
+	@tools/packages.sh postgres cloud-init hcloud nft ip curl systemd-analyze dockerd jq unshare haproxy
 	@tools/packages.sh $(BENCH_PACKAGES)
 
 pebble: $(TOOLS)/pebble-$(PEBBLE_VERSION) # Let's Encrypt's ACME server for tests, and its DNS, built once into .prego/bin
@@ -149,7 +157,7 @@ $(TOOLS)/pebble-$(PEBBLE_VERSION):
 	GOBIN=$@.new go install github.com/letsencrypt/pebble/v2/cmd/pebble@$(PEBBLE_VERSION) github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@$(PEBBLE_VERSION)
 	mv $@.new $@
 
-tools: temporal pebble $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) $(GOTESTSUM) ## Install the tools that the other verbs use
+tools: temporal pebble caddy $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) $(GOTESTSUM) ## Install the tools that the other verbs use
 
 $(TOOLS)/temporal-server-$(TEMPORAL_SERVER):
 	@echo "building Temporal's server $(TEMPORAL_SERVER) (once, some minutes)"

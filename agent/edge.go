@@ -70,7 +70,7 @@ func (a *Agent) serveEdge(ctx context.Context, log *slog.Logger) error {
 		var pause time.Duration
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // asked to stop
+			return nil // asked to stop
 		case err == nil:
 			wait.reset()
 			// Each document costs the servers as much as it does: the last of several is enough.
@@ -80,7 +80,7 @@ func (a *Agent) serveEdge(ctx context.Context, log *slog.Logger) error {
 			log.Warn("edge not up to date", "version", e.Document().Version, "again_in", pause.String(), "error", err.Error())
 		}
 		if sleep(ctx, pause) != nil {
-			return nil //nolint:nilerr // asked to stop
+			return nil // asked to stop
 		}
 	}
 }

@@ -23,7 +23,9 @@ type ContainerSpec struct {
 	Image   string            `json:"image"`
 	Command []string          `json:"command,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
-	Labels  map[string]string `json:"labels,omitempty"`
+	// User is whom the program runs as, instead of the image's user.
+	User   string            `json:"user,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
 	// Volumes are source:target or source:target:ro. The source is the name of a
 	// volume, or a directory of the host that a stack may use.
 	Volumes []string `json:"volumes,omitempty"`

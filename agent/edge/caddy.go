@@ -46,13 +46,12 @@ const (
 	closeStreams = "5m"
 )
 
-// mapLeaf is how many names one map handler has, which compares them one by one, and
-// routeLeaf how many routes are tried one by one. Above it a tree of lists of names leads
-// to the right ones: Caddy searches lists of more than 100 names by bisection.
+// mapLeaf is how many names one map handler has, which compares them one by one. Above it a
+// tree of lists of names leads to the right one: Caddy searches lists of more than 100 names
+// by bisection.
 const (
-	mapLeaf   = 128
-	routeLeaf = 101
-	fan       = 12
+	mapLeaf = 128
+	fan     = 12
 )
 
 // Caddy is the configuration of Caddy for a document. certs are the document's
@@ -129,6 +128,8 @@ func Caddy(d wire.EdgeDocument, certs map[string]wire.EdgeCertificate, s Setting
 const (
 	adminSocket = "caddy.sock"
 	accessLog   = "access.log"
+	// routesSocket is where HAProxy takes requests for routes.
+	routesSocket = "haproxy-http.sock"
 )
 
 // logging keeps the requests' log in memory, bounded, for the counters: a socket would
@@ -168,7 +169,7 @@ type site struct {
 func (v *site) server(s Settings) (obj, error) {
 	var listen []string
 	for _, a := range s.Listen {
-		listen = append(listen, netip.AddrPortFrom(a, uint16(v.port)).String()) //nolint:gosec // ports were checked when routes were made
+		listen = append(listen, bind(a, v.port))
 	}
 	if len(s.Listen) == 0 {
 		listen = []string{":" + strconv.Itoa(v.port)}
@@ -178,32 +179,31 @@ func (v *site) server(s Settings) (obj, error) {
 		if err != nil {
 			return nil, fmt.Errorf("address %q: %w", v.address, err)
 		}
-		listen = []string{netip.AddrPortFrom(a, uint16(v.port)).String()} //nolint:gosec // see above
+		listen = []string{bind(a, v.port)}
 	}
-	routes, named := v.routes()
+	routes, named := v.routes(s)
 	out := obj{
-		"listen": listen, "protocols": []string{"h1", "h2"}, "automatic_https": obj{"disable": true},
-		"read_header_timeout": "10s", "idle_timeout": "2m", "logs": obj{},
+		"listen": listen, "automatic_https": obj{"disable": true},
+		"protocols": []string{"h1"}, "read_header_timeout": "10s", "idle_timeout": "2m", "logs": obj{},
 		"routes": routes, "errors": obj{"routes": []obj{{"handle": []obj{failed}}}},
 	}
 	if len(named) > 0 {
 		out["named_routes"] = named
 	}
 	if v.tls {
-		out["tls_connection_policies"] = []obj{{}}
+		out["tls_connection_policies"], out["protocols"] = []obj{{}}, []string{"h1", "h2"}
 	}
 	return out, nil
 }
 
 // class is what hosts have in common that are handled alike but for their upstreams.
 type class struct {
-	maxBody     int64
-	hsts        int
-	upstreamTLS bool
-	site        bool
+	maxBody int64
+	hsts    int
+	site    bool // of a tenant; else a route, whose instances HAProxy knows
 }
 
-func (v *site) routes() (routes []obj, named obj) {
+func (v *site) routes(s Settings) (routes []obj, named obj) {
 	named = obj{}
 	if len(v.challenges) > 0 && !v.tls {
 		routes = append(routes, challenges(v.challenges))
@@ -214,17 +214,15 @@ func (v *site) routes() (routes []obj, named obj) {
 		}))
 	}
 	var maintained, empty []string
-	single, several := map[class][]wire.EdgeHost{}, []wire.EdgeHost{}
+	single := map[class][]wire.EdgeHost{}
 	for _, h := range v.hosts {
 		switch {
 		case h.State == wire.EdgeMaintenance:
 			maintained = append(maintained, h.Name)
-		case len(h.Upstreams) == 0:
+		case h.Route == "" && len(h.Upstreams) == 0:
 			empty = append(empty, h.Name)
-		case len(h.Upstreams) == 1:
-			single[v.class(h)] = append(single[v.class(h)], h)
 		default:
-			several = append(several, h)
+			single[v.class(h)] = append(single[v.class(h)], h)
 		}
 	}
 	classes := make([]class, 0, len(single))
@@ -232,9 +230,6 @@ func (v *site) routes() (routes []obj, named obj) {
 		classes = append(classes, c)
 	}
 	slices.SortFunc(classes, func(a, b class) int {
-		if a.upstreamTLS != b.upstreamTLS {
-			return map[bool]int{true: 1, false: -1}[a.upstreamTLS]
-		}
 		if a.site != b.site {
 			return map[bool]int{true: 1, false: -1}[a.site]
 		}
@@ -242,20 +237,11 @@ func (v *site) routes() (routes []obj, named obj) {
 	})
 	for i, c := range classes {
 		name := "proxy-" + strconv.Itoa(i+1)
-		named[name] = obj{"handle": c.handlers(oneUpstream())}
+		named[name] = obj{"handle": c.handlers(s)}
 		leaf := func(hosts []wire.EdgeHost) []obj {
 			return []obj{onHosts(namesOf(hosts), upstreamOf(hosts), obj{"handler": "invoke", "name": name})}
 		}
 		routes = append(routes, tree(single[c], mapLeaf, leaf)...)
-	}
-	if len(several) > 0 {
-		leaf := func(hosts []wire.EdgeHost) (out []obj) {
-			for _, h := range hosts {
-				out = append(out, obj{"match": []obj{{"host": []string{h.Name}}}, "handle": v.class(h).handlers(upstreams(h)), "terminal": true})
-			}
-			return out
-		}
-		routes = append(routes, tree(several, routeLeaf, leaf)...)
 	}
 	if len(maintained) > 0 {
 		routes = append(routes, onHosts(maintained, maintenance))
@@ -267,7 +253,7 @@ func (v *site) routes() (routes []obj, named obj) {
 }
 
 func (v *site) class(h wire.EdgeHost) class {
-	c := class{maxBody: h.MaxBody, upstreamTLS: h.UpstreamTLS, site: h.Site != ""}
+	c := class{maxBody: h.MaxBody, site: h.Route == ""}
 	if v.tls {
 		c.hsts = h.HSTS
 	}
@@ -275,63 +261,50 @@ func (v *site) class(h wire.EdgeHost) class {
 }
 
 // handlers are what a request passes on its way to the proxy.
-func (c class) handlers(proxy obj) (out []obj) {
+func (c class) handlers(s Settings) (out []obj) {
 	if c.hsts > 0 {
 		out = append(out, obj{"handler": "headers", "response": obj{"deferred": true, "set": obj{"Strict-Transport-Security": []string{"max-age=" + strconv.Itoa(c.hsts)}}}})
 	}
 	if c.maxBody > 0 {
 		out = append(out, obj{"handler": "request_body", "max_size": c.maxBody})
 	}
-	transport := obj{"protocol": "http", "dial_timeout": "2s", "compression": false, "versions": []string{"1.1"}, "keep_alive": obj{"idle_timeout": keepIdle, "max_idle_conns_per_host": 128}}
-	if c.upstreamTLS {
-		transport["tls"] = obj{"insecure_skip_verify": true, "server_name": "{http.request.host}"}
-	}
+	transport := obj{"protocol": "http", "dial_timeout": "2s", "compression": false, "versions": []string{"1.1"}}
+	dial, header := upstreamVariable, obj{wire.HeaderSite: []string{siteVariable}}
 	if c.site {
-		proxy["headers"] = obj{"request": obj{"set": obj{wire.HeaderSite: []string{siteVariable}}}}
+		transport["keep_alive"] = obj{"idle_timeout": keepIdle, "max_idle_conns_per_host": 128}
+	} else {
+		// A worker of HAProxy that ends closes idle connections: there are none.
+		transport["keep_alive"] = obj{"enabled": false}
+		dial, header = "unix/"+s.RunDir+"/"+routesSocket, obj{headerRoute: []string{upstreamVariable}}
 	}
-	proxy["handler"], proxy["transport"], proxy["stream_close_delay"] = "reverse_proxy", transport, closeStreams
-	return append(out, proxy)
+	return append(out, obj{
+		"handler": "reverse_proxy", "upstreams": []obj{{"dial": dial}}, "transport": transport, "headers": obj{"request": obj{"set": header}},
+		"stream_close_delay": closeStreams,
+		// What may have reached an upstream is not sent again: no request has this method.
+		"load_balancing": obj{"selection_policy": obj{"policy": "first"}, "try_duration": tryFor, "try_interval": "100ms", "retry_match": []obj{{"method": []string{"NEVER"}}}},
+	})
 }
 
-// balancing tries again only what never got a connection: no method is the one that
-// requests which may have reached an upstream would have to have.
-func balancing(policy obj) obj {
-	return obj{"selection_policy": policy, "try_duration": tryFor, "try_interval": "100ms", "retry_match": []obj{{"method": []string{"NEVER"}}}}
-}
-
-// Where a map leaves the upstream and the site of a request.
+// Where a map leaves the upstream, or the route, and the site of a request.
 const (
 	upstreamVariable = "{prego.upstream}"
 	siteVariable     = "{prego.site}"
 )
 
-// oneUpstream forwards to the upstream that the map found.
-func oneUpstream() obj {
-	return obj{"upstreams": []obj{{"dial": upstreamVariable}}, "load_balancing": balancing(obj{"policy": "first"})}
-}
+// headerRoute tells HAProxy which route a request is for.
+const headerRoute = "X-Prego-Route"
 
-// upstreamOf maps names to their upstreams.
+// upstreamOf maps names to their upstreams, or routes.
 func upstreamOf(hosts []wire.EdgeHost) obj {
 	mappings := make([]obj, len(hosts))
 	for i, h := range hosts {
-		mappings[i] = obj{"input": h.Name, "outputs": []string{h.Upstreams[0].Address, h.Site}}
+		to := h.Route
+		if h.Route == "" {
+			to = h.Upstreams[0].Address
+		}
+		mappings[i] = obj{"input": h.Name, "outputs": []string{to, h.Site}}
 	}
 	return obj{"handler": "map", "source": "{http.request.host}", "destinations": []string{upstreamVariable, siteVariable}, "mappings": mappings}
-}
-
-// upstreams forwards to one of a host's upstreams. One that takes no connection is left
-// alone for a moment.
-func upstreams(h wire.EdgeHost) obj {
-	dials, weights, same := make([]obj, len(h.Upstreams)), make([]int, len(h.Upstreams)), true
-	for i, u := range h.Upstreams {
-		dials[i], weights[i] = obj{"dial": u.Address}, max(u.Weight, 1)
-		same = same && weights[i] == weights[0]
-	}
-	policy := obj{"policy": "least_conn"}
-	if !same {
-		policy = obj{"policy": "weighted_round_robin", "weights": weights}
-	}
-	return obj{"upstreams": dials, "load_balancing": balancing(policy), "health_checks": obj{"passive": obj{"fail_duration": "2s", "max_fails": 1}}}
 }
 
 // tree leads to the leaf that has a name. Few wide levels are better than many narrow ones:

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,8 +33,17 @@ type Edge struct {
 	document wire.EdgeDocument
 	certs    map[string]wire.EdgeCertificate
 	applied  bool // the servers run the document: false after a start
-	tcp      string
-	took     time.Duration
+	running  running
+	// forwarded says that HAProxy has read its file; idle is what is in it for nothing.
+	forwarded bool
+	idle      string
+	took      time.Duration
+}
+
+// running is what the servers run.
+type running struct {
+	caddy   []byte
+	haproxy string
 }
 
 // Open reads what was served last from dir, and writes files with which the servers can
@@ -61,6 +71,9 @@ func Open(dir string, settings Settings) (*Edge, error) {
 	}
 	tcp, err := HAProxy(e.document, settings)
 	if err != nil {
+		return nil, fmt.Errorf("edge: %w", err)
+	}
+	if e.idle, err = HAProxy(wire.EdgeDocument{}, settings); err != nil {
 		return nil, fmt.Errorf("edge: %w", err)
 	}
 	for file, content := range map[string][]byte{caddyFile: config, haproxyFile: []byte(tcp)} {
@@ -105,27 +118,27 @@ func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.Ed
 	for _, c := range fetched {
 		certs[c.ID] = c
 	}
-	config, err := Caddy(d, certs, e.settings)
-	if err != nil {
+	next := running{}
+	var err error
+	if next.caddy, err = Caddy(d, certs, e.settings); err != nil {
 		return &RefusedError{Reason: err.Error()}
 	}
-	tcp, err := HAProxy(d, e.settings)
-	if err != nil {
+	if next.haproxy, err = HAProxy(d, e.settings); err != nil {
 		return &RefusedError{Reason: err.Error()}
 	}
-	if err := e.caddy.load(ctx, config); err != nil {
+	// Caddy sends requests to what HAProxy knows, so HAProxy knows it first.
+	if err := e.forward(ctx, next.haproxy); err != nil {
 		return err
 	}
-	if err := e.forward(ctx, tcp, len(d.TCP) > 0); err != nil {
-		// Both serve the same document, or its version would say nothing.
-		back, backErr := Caddy(e.document, e.certs, e.settings)
-		if backErr == nil {
-			backErr = e.caddy.load(ctx, back)
+	if !e.applied || !bytes.Equal(next.caddy, e.running.caddy) {
+		if err := e.caddy.load(ctx, next.caddy); err != nil {
+			// Both serve the same document, or its version would say nothing.
+			back, backErr := HAProxy(e.document, e.settings)
+			if backErr == nil {
+				backErr = e.forward(ctx, back)
+			}
+			return errors.Join(err, backErr)
 		}
-		if backErr != nil {
-			return fmt.Errorf("%w; and not taken back: %w", err, backErr)
-		}
-		return err
 	}
 	list := make([]wire.EdgeCertificate, 0, len(certs))
 	for _, ref := range d.Certificates {
@@ -142,32 +155,31 @@ func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.Ed
 		return err
 	}
 	// The document comes last: it is what says which version the others are of.
-	if err := errors.Join(e.write(caddyFile, config), e.write(certificatesFile, keys), e.write(documentFile, document)); err != nil {
+	if err := errors.Join(e.write(caddyFile, next.caddy), e.write(certificatesFile, keys), e.write(documentFile, document)); err != nil {
 		return err
 	}
-	e.document, e.certs, e.applied, e.took = d, certs, true, time.Since(began)
+	e.document, e.certs, e.applied, e.running, e.took = d, certs, true, next, time.Since(began)
 	return nil
 }
 
-// forward makes HAProxy forward ports. What it runs already is left alone; after a start of
-// the agent, that is known only where there is nothing to forward.
-func (e *Edge) forward(ctx context.Context, config string, some bool) error {
-	if e.applied && config == e.tcp {
-		return nil
-	}
+// forward makes HAProxy take a configuration. One that it has is left alone; after a start of
+// the agent, that is known only where there is nothing to forward: its file may have been
+// written without it having read it.
+func (e *Edge) forward(ctx context.Context, config string) error {
 	before, err := os.ReadFile(filepath.Join(e.dir, haproxyFile))
 	if err != nil {
 		return err
 	}
-	if string(before) != config || some {
-		if err := e.write(haproxyFile, []byte(config)); err != nil {
-			return err
-		}
-		if err := e.haproxy.reload(ctx); err != nil {
-			return errors.Join(err, e.write(haproxyFile, before))
-		}
+	if same := string(before) == config; same && (e.forwarded || config == e.idle) {
+		return nil
 	}
-	e.tcp = config
+	if err := e.write(haproxyFile, []byte(config)); err != nil {
+		return err
+	}
+	if err := e.haproxy.reload(ctx); err != nil {
+		return errors.Join(err, e.write(haproxyFile, before))
+	}
+	e.forwarded = true
 	return nil
 }
 

@@ -1,5 +1,7 @@
 package edge
 
+import "maps"
+
 // Pages that the edge answers by itself. They name nobody: which names exist is not told
 // to who asks for one that does not.
 var (
@@ -11,9 +13,7 @@ var (
 
 func page(status, title, text string, headers obj) obj {
 	all := obj{"Content-Type": []string{"text/html; charset=utf-8"}, "Cache-Control": []string{"no-store"}}
-	for name, v := range headers {
-		all[name] = v
-	}
+	maps.Copy(all, headers)
 	return obj{"handler": "static_response", "status_code": status, "headers": all, "body": `<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">` +
 		`<title>` + title + `</title><style>body{font:1.1rem/1.5 system-ui,sans-serif;max-width:34rem;margin:20vh auto;padding:0 1rem;color:#222}</style></head>` +
 		`<body><h1>` + title + `</h1><p>` + text + "</p></body></html>\n"}

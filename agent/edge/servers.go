@@ -128,6 +128,10 @@ func (h haproxy) ask(ctx context.Context, command string) (string, error) {
 	if _, err := io.WriteString(conn, command+"\n"); err != nil {
 		return "", err
 	}
+	// It answers until nothing more can be asked.
+	if err := conn.(*net.UnixConn).CloseWrite(); err != nil {
+		return "", err
+	}
 	answer, err := io.ReadAll(io.LimitReader(conn, 64<<10))
 	return string(answer), err
 }

@@ -1,22 +1,41 @@
 package edge
 
 import (
-	"cmp"
 	"fmt"
+	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/prego/prego/agent/wire"
 )
 
-// HAProxy is the configuration of HAProxy for the ports of a document that are forwarded as
-// they are. Ports without upstreams are closed. The one socket that nobody knows is there
-// because HAProxy does not run without any.
+// HAProxy is the configuration of HAProxy for a document: routes' instances, to which Caddy
+// hands requests on, and ports that are forwarded as they are. HAProxy takes another
+// configuration without losing a request, which Caddy can't: Go's server closes connections
+// on which a request has just arrived when it is told to end (net/http, conn.serve), and
+// Caddy begins another with each configuration. So what changes with every deploy is here,
+// and Caddy keeps its own.
 func HAProxy(d wire.EdgeDocument, s Settings) (string, error) {
 	var b strings.Builder
-	b.WriteString("global\n\tmaxconn 50000\n\tno log\n" +
-		"defaults\n\tmode tcp\n\ttimeout connect 2s\n\ttimeout client 1h\n\ttimeout server 1h\n\ttimeout client-fin 30s\n\tretries 3\n\toption redispatch 1\n\tbalance leastconn\n" +
-		"frontend idle\n\tbind unix@" + s.RunDir + "/haproxy-idle.sock\n")
+	b.WriteString("global\n\tfd-hard-limit 100000\n\tno log\n\thard-stop-after 10m\n" +
+		"defaults\n\tmode tcp\n\ttimeout connect 2s\n\ttimeout client 1h\n\ttimeout server 1h\n\ttimeout tunnel 24h\n\ttimeout client-fin 30s\n\tretries 3\n\toption redispatch 1\n\tbalance leastconn\n" +
+		"frontend routes\n\tmode http\n\tbind unix@" + s.RunDir + "/" + routesSocket + " mode 666\n\ttimeout http-request 30s\n\tuse_backend %[req.hdr(" + headerRoute + ")]\n")
+	routes := map[string]bool{}
+	for _, h := range d.Hosts {
+		if h.Route == "" || routes[h.Route] {
+			continue
+		}
+		routes[h.Route] = true
+		// A connection to an instance serves one request: one that is reused may just be closed.
+		fmt.Fprintf(&b, "backend %s\n\tmode http\n\thttp-reuse never\n\thttp-request del-header %s\n", h.Route, headerRoute)
+		if len(h.Upstreams) == 0 {
+			b.WriteString("\thttp-request return status 503 content-type \"text/html; charset=utf-8\" string \"This application can't be reached right now.\" hdr Retry-After 5\n")
+		}
+		if err := servers(&b, h.Upstreams, h.UpstreamTLS); err != nil {
+			return "", err
+		}
+	}
 	for _, t := range d.TCP {
 		if len(t.Upstreams) == 0 || t.Address != "" && (s.Own == nil || !s.Own(t.Address)) {
 			continue
@@ -38,17 +57,30 @@ func HAProxy(d wire.EdgeDocument, s Settings) (string, error) {
 		for _, at := range binds {
 			fmt.Fprintf(&b, "\tbind %s\n", at)
 		}
-		for i, u := range t.Upstreams {
-			at, err := netip.ParseAddrPort(u.Address)
-			if err != nil {
-				return "", fmt.Errorf("upstream %q: %w", u.Address, err)
-			}
-			fmt.Fprintf(&b, "\tserver u%d %s weight %d\n", i+1, at, cmp.Or(u.Weight, 1))
+		if err := servers(&b, t.Upstreams, false); err != nil {
+			return "", err
 		}
 	}
 	return b.String(), nil
 }
 
+// servers are the servers of a backend. One that takes no connection is not asked again for
+// a moment; requests that found it go to another, and nothing else is sent twice.
+func servers(b *strings.Builder, upstreams []wire.EdgeUpstream, tls bool) error {
+	for i, u := range upstreams {
+		at, err := netip.ParseAddrPort(u.Address)
+		if err != nil {
+			return fmt.Errorf("upstream %q: %w", u.Address, err)
+		}
+		fmt.Fprintf(b, "\tserver u%d %s weight %d", i+1, at, min(max(u.Weight, 1), 256))
+		if tls {
+			b.WriteString(" ssl verify none sni req.hdr(host),field(1,:)")
+		}
+		b.WriteString("\n")
+	}
+	return nil
+}
+
 func bind(a netip.Addr, port int) string {
-	return netip.AddrPortFrom(a, uint16(port)).String() //nolint:gosec // ports were checked when routes were made
+	return net.JoinHostPort(a.String(), strconv.Itoa(port))
 }

@@ -225,6 +225,9 @@ func (in Input) bootFiles() []file {
 	if in.Host.AgentPort < 1024 {
 		out = append(out, embedded("agent-port.conf", units+"prego-agent.service.d/port.conf", "0644"))
 	}
+	if in.Host.Role == "edge" {
+		out = append(out, embedded("agent-edge.conf", units+"prego-agent.service.d/edge.conf", "0644"))
+	}
 	return out
 }
 

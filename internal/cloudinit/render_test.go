@@ -45,11 +45,12 @@ func input() Input {
 
 func TestGolden(t *testing.T) {
 	t.Parallel()
-	volume, small, port := input(), input(), input()
+	volume, small, port, edge := input(), input(), input(), input()
 	volume.Volume = true
 	small.Limit = 12000
 	port.Host.AgentPort = 8443
-	for name, in := range map[string]Input{"plain": input(), "volume": volume, "two-stage": small, "high-port": port} {
+	edge.Host.Role, edge.Host.AgentPort = "edge", 9443
+	for name, in := range map[string]Input{"plain": input(), "volume": volume, "two-stage": small, "high-port": port, "edge": edge} {
 		out, err := Render(in)
 		require.NoError(t, err, name)
 		file := filepath.Join("testdata", name+".yaml")

@@ -60,7 +60,7 @@ func (h *Host) options(spec server.ContainerSpec) (client.ContainerCreateOptions
 	for _, k := range slices.Sorted(maps.Keys(spec.Env)) {
 		env = append(env, k+"="+spec.Env[k])
 	}
-	cfg := &container.Config{Image: spec.Image, Cmd: spec.Command, Env: env, Labels: labels}
+	cfg := &container.Config{Image: spec.Image, User: spec.User, Cmd: spec.Command, Env: env, Labels: labels}
 	if spec.StopTimeout > 0 {
 		seconds := int((spec.StopTimeout.D() + time.Second - 1) / time.Second)
 		cfg.StopTimeout = &seconds
@@ -138,6 +138,7 @@ func changes(got container.InspectResponse, want client.ContainerCreateOptions) 
 		return []string{"everything"}
 	}
 	differs("image", gc.Image != wc.Image)
+	differs("user", wc.User != "" && gc.User != wc.User)
 	differs("command", len(wc.Cmd) > 0 && !slices.Equal(gc.Cmd, wc.Cmd))
 	for _, e := range wc.Env { // the image adds its own
 		if !slices.Contains(gc.Env, e) {

@@ -4,6 +4,7 @@ package need
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 )
 
@@ -11,13 +12,25 @@ import (
 // test is skipped, or fails (Missing).
 func Program(t testing.TB, name string) string {
 	t.Helper()
-	for _, dir := range []string{"", "/usr/sbin/", "/usr/bin/"} {
+	for _, dir := range []string{"", "/usr/sbin/", "/usr/bin/", tools()} {
 		if p, err := exec.LookPath(dir + name); err == nil {
 			return p
 		}
 	}
 	Missing(t, name+" is not installed; make test installs what the tests need")
 	return ""
+}
+
+// tools is where the Makefile installs what Debian does not have, with a slash at the end.
+func tools() string {
+	dir, err := os.Getwd()
+	for err == nil && dir != "/" {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	return filepath.Join(dir, ".prego", "bin") + "/"
 }
 
 // Root skips a test that takes root for a reason, or fails it (Missing).
