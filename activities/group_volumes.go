@@ -63,6 +63,63 @@ func (a *OrgResources) mountVolume(ctx context.Context, srv server.Server, v wor
 	return report, nil
 }
 
+// mounted records that a file system has the size of its volume: mounting grows it.
+func (a *OrgResources) mounted(ctx context.Context, v workload.Volume, report wire.VolumeReport) error {
+	if v.GrownBytes >= v.MadeBytes || !follows(report, v) {
+		return nil
+	}
+	return a.Store.VolumeGrown(ctx, v.VolumeID, v.MadeBytes, v.MadeBytes)
+}
+
+// follows reports whether a file system fills its volume, but for what it needs itself: the
+// rest is less than a twentieth. A report without a size stands for a host that is a
+// directory.
+func follows(report wire.VolumeReport, v workload.Volume) bool {
+	return report.SizeBytes == 0 || report.SizeBytes >= v.MadeBytes-v.MadeBytes/20
+}
+
+// GrowVolume makes a volume at the provider as large as its row asks, and grows the file
+// system where it is mounted. One that is on no server grows when it is mounted next.
+func (a *OrgResources) GrowVolume(ctx context.Context, id prego.VolumeID) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	v, ok, err := a.Store.VolumeRun(ctx, string(id))
+	if err != nil || !ok || v.Status != workload.ResourceReady {
+		return err
+	}
+	infra, err := a.infra(v.Provider)
+	if err != nil {
+		return err
+	}
+	a.hook("volume_grow/start")
+	if err := infra.ResizeVolume(ctx, prego.VolumeID(v.ProviderID), v.GB()); err != nil {
+		return fromInfra(err)
+	}
+	a.hook("volume_grow/resized")
+	v.MadeBytes = v.SizeBytes
+	if err := a.Store.VolumeGrown(ctx, id, v.MadeBytes, 0); err != nil {
+		return err
+	}
+	at, err := a.Store.VolumeServer(ctx, id)
+	if err != nil || at == "" || a.Hosts == nil {
+		return err
+	}
+	srv, err := a.Store.GetServer(ctx, at)
+	if err != nil {
+		return fromStore(err)
+	}
+	out, err := onHost(ctx, a.Hosts, srv, wire.KindVolume, "grow", v.ProviderID)
+	if err != nil {
+		return err
+	}
+	var report wire.VolumeReport
+	if err := json.Unmarshal([]byte(out), &report); err != nil || !follows(report, v) {
+		return fmt.Errorf("the file system of volume %s on server %s does not follow yet: %s", id, at, out)
+	}
+	a.hook("volume_grow/grown")
+	return a.Store.VolumeGrown(ctx, id, v.MadeBytes, v.MadeBytes)
+}
+
 // unmountVolume unmounts a volume before it is detached. While its server is active this
 // must succeed: what is in use stays attached. A server that is given up and does not
 // answer loses the volume: detaching it keeps the server from writing to it.

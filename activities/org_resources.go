@@ -23,6 +23,8 @@ type OrgResourceStore interface {
 	VolumeMade(ctx context.Context, v workload.Volume, providerID string) error
 	VolumeWaits(ctx context.Context, id string, reason prego.Reason, message string, failed bool) error
 	VolumeGone(ctx context.Context, v workload.Volume) error
+	VolumeGrown(ctx context.Context, id prego.VolumeID, made, grown int64) error
+	VolumeServer(ctx context.Context, id prego.VolumeID) (prego.ServerID, error)
 	LeftAttached(ctx context.Context, volumeID prego.VolumeID) ([]workload.VolumeAttachment, error)
 	GroupAttachments(ctx context.Context, groupID prego.GroupID) ([]workload.VolumeAttachment, error)
 	AttachedTo(ctx context.Context, attachmentID string, serverID prego.ServerID) error
@@ -51,6 +53,8 @@ type OrgInfra interface {
 	FindNamed(ctx context.Context, kind server.ResourceKind, name string) (id string, err error)
 	AttachVolume(ctx context.Context, volumeID prego.VolumeID, serverID prego.ServerID) error
 	DetachVolume(ctx context.Context, volumeID prego.VolumeID) error
+	// ResizeVolume makes a volume at least so large.
+	ResizeVolume(ctx context.Context, volumeID prego.VolumeID, gb int) error
 	DeleteResource(ctx context.Context, kind server.ResourceKind, providerID prego.ServerID) error
 }
 
@@ -127,6 +131,7 @@ type OrgResourcePlan struct {
 	OrgID  prego.OrgID             `json:"org_id,omitempty"`
 	Status workload.ResourceStatus `json:"status,omitempty"` // "" once it is deleted
 	Move   bool                    `json:"move,omitempty"`   // a ready address is to be on another edge
+	Grow   bool                    `json:"grow,omitempty"`   // a ready volume is to be larger
 	Left   int                     `json:"left,omitempty"`   // ended attachments that are still to be detached
 	Wait   time.Duration           `json:"wait"`
 	Poll   time.Duration           `json:"poll"`
@@ -134,7 +139,7 @@ type OrgResourcePlan struct {
 
 // Settled reports whether there is nothing to do.
 func (p OrgResourcePlan) Settled() bool {
-	return p.Left == 0 && !p.Move && p.Status != workload.ResourcePending && p.Status != workload.ResourceReleasing
+	return p.Left == 0 && !p.Move && !p.Grow && p.Status != workload.ResourcePending && p.Status != workload.ResourceReleasing
 }
 
 // PlanOrgResource reads the resource's row.
@@ -158,6 +163,11 @@ func (a *OrgResources) PlanOrgResource(ctx context.Context, ref OrgResourceRef) 
 			return out, err
 		}
 		out.Left = len(left)
+		at, err := a.Store.VolumeServer(ctx, prego.VolumeID(ref.ID))
+		if err != nil {
+			return out, err
+		}
+		out.Grow = r.volume.Grows(at != "")
 	}
 	return out, nil
 }
@@ -387,7 +397,11 @@ func (a *OrgResources) attachGroupVolumes(ctx context.Context, in GroupVolumesIn
 			}
 			return nil, fmt.Errorf("volume %s was taken from the group", t.VolumeID)
 		}
-		if _, err := a.mountVolume(ctx, srv, v); err != nil {
+		report, err := a.mountVolume(ctx, srv, v)
+		if err != nil {
+			return nil, err
+		}
+		if err := a.mounted(ctx, v, report); err != nil {
 			return nil, err
 		}
 		a.hook("attach/mounted")

@@ -3,6 +3,7 @@ package activities_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ type orgCloud struct {
 	// hosts may have volumes mounted; only pulled ones are detached nevertheless.
 	hosts  *volumeHosts
 	pulled bool
+	gb     int // of the volume that was resized
 }
 
 func (c *orgCloud) AttachVolume(_ context.Context, volume prego.VolumeID, serverID prego.ServerID) error {
@@ -52,6 +54,7 @@ type volumeHosts struct {
 	busy    bool
 	did     []string
 	fail    error
+	bytes   int64 // of file systems
 }
 
 func (h *volumeHosts) Bench(_ context.Context, c server.BenchCommand) (string, error) {
@@ -75,7 +78,7 @@ func (h *volumeHosts) Bench(_ context.Context, c server.BenchCommand) (string, e
 		return "", failed("is not attached to this server")
 	}
 	h.mounted[key] = true
-	return `{"path": "/mnt/HC_Volume_` + c.Args[1] + `/prego", "size_bytes": 1}`, nil
+	return `{"path": "/mnt/HC_Volume_` + c.Args[1] + `/prego", "size_bytes": ` + fmt.Sprint(h.bytes) + `}`, nil
 }
 
 // TestVolumesFollowTheirGroup: to its server, to another one, and from it; each step
@@ -168,6 +171,75 @@ func TestVolumesFollowTheirGroup(t *testing.T) {
 	work, err = p.store.OrgWork(ctx, -time.Second)
 	require.NoError(t, err)
 	require.Empty(t, work.Volumes)
+}
+
+func (c *orgCloud) ResizeVolume(_ context.Context, _ prego.VolumeID, gb int) error {
+	c.gb = max(c.gb, gb)
+	err := c.fail
+	c.fail = nil
+	return err
+}
+
+// TestAVolumeGrows: what it grows by counts at once, the provider follows, and the file system
+// where it is mounted; on no server it waits for the next mount.
+func TestAVolumeGrows(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	ctx := t.Context()
+	cloud := &orgCloud{on: map[string]string{}}
+	hosts := &volumeHosts{cloud: cloud, mounted: map[string]bool{}}
+	a := &activities.OrgResources{Store: p.store, Infra: map[prego.InfraProviderID]activities.OrgInfra{prego.ProviderHetzner: cloud}, Hosts: hosts}
+	p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, provider_server_id)
+		VALUES ('srv-1', '\x00', 'app', 'eu', 'hetzner', '{}', 'active', 'w', 'a', '1')`)
+	p.exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-a', 'o1', 'a', 'a')`)
+	p.exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-a', 'app-a', 'o1', 'a', 'eu', 'a')`)
+	p.exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by) VALUES ('grp-a', 'env-a', 'o1', 'eu', 'a', '{}', 1, 0, 1, 'a')`)
+	p.exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, provider_id, status, created_by, made_bytes, grown_bytes)
+		VALUES ('vol-a', 'o1', 'eu', 'fsn1', 'a', 10000000000, 'hetzner', 'n', '77', 'ready', 'a', 10000000000, 10000000000)`)
+	ref := activities.OrgResourceRef{Kind: server.ResourceVolume, ID: "vol-a"}
+	grows := func() bool {
+		plan, err := a.PlanOrgResource(ctx, ref)
+		require.NoError(t, err)
+		work, err := p.store.OrgWork(ctx, -time.Second)
+		require.NoError(t, err)
+		require.Equal(t, plan.Grow, len(work.Volumes) > 0, "the sweep and the plan agree")
+		return plan.Grow
+	}
+	require.False(t, grows())
+	_, err := p.store.GrowVolume(ctx, "vol-a", 9_999_999_999, "a")
+	require.ErrorContains(t, err, "must not be less")
+	_, err = p.store.GrowVolume(ctx, "vol-a", 11_000_000_000_000, "a")
+	require.ErrorContains(t, err, "above 10 TB")
+	_, err = p.store.GrowVolume(ctx, "vol-a", 10_000_000_000, "a")
+	require.NoError(t, err)
+	require.False(t, grows(), "it is so large already")
+	v, err := p.store.GrowVolume(ctx, "vol-a", 20_500_000_000, "a")
+	require.NoError(t, err)
+	require.EqualValues(t, 20_500_000_000, v.SizeBytes)
+	require.True(t, grows())
+	cloud.fail = &server.InfraError{Class: server.InfraAmbiguous, Code: "timeout", Message: "no answer"}
+	require.ErrorContains(t, a.GrowVolume(ctx, "vol-a"), "no answer")
+	require.True(t, grows())
+	require.NoError(t, a.GrowVolume(ctx, "vol-a"))
+	require.Equal(t, 21, cloud.gb, "whole GB, rounded up")
+	require.False(t, grows(), "it is on no server")
+	require.Empty(t, hosts.did)
+
+	_, err = p.store.AttachVolume(ctx, workload.VolumeAttachment{AttachmentID: "vat-a", VolumeID: "vol-a", GroupID: "grp-a", MountPath: "/data"}, "a")
+	require.NoError(t, err)
+	hosts.bytes = 20_300_000_000
+	_, err = a.AttachGroupVolumes(ctx, activities.GroupVolumesInput{GroupID: "grp-a", ServerID: "srv-1"})
+	require.NoError(t, err)
+	require.False(t, grows(), "mounting has grown the file system")
+
+	_, err = p.store.GrowVolume(ctx, "vol-a", 40_000_000_000, "a")
+	require.NoError(t, err)
+	require.ErrorContains(t, a.GrowVolume(ctx, "vol-a"), "does not follow yet")
+	require.True(t, grows())
+	hosts.bytes = 39_500_000_000
+	require.NoError(t, a.GrowVolume(ctx, "vol-a"))
+	require.False(t, grows())
+	require.Contains(t, hosts.did, "volume grow 77 on srv-1")
 }
 
 // TestALostServerLosesItsVolume: what does not answer and is given up is fenced off by

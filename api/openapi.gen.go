@@ -2808,6 +2808,14 @@ type GroupPage struct {
 	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
+// GrowVolume defines model for GrowVolume.
+type GrowVolume struct {
+	// SizeBytes Not less than now; rounded up to whole GB by the provider
+	//
+	// Example: 20000000000
+	SizeBytes int64 `json:"size_bytes"`
+}
+
 // Health defines model for Health.
 type Health struct {
 	Status HealthStatus `json:"status"`
@@ -5763,6 +5771,9 @@ type AddTenantUserJSONRequestBody = AddTenantUser
 // CreateVolumeJSONRequestBody defines body for CreateVolume for application/json ContentType.
 type CreateVolumeJSONRequestBody = CreateVolume
 
+// GrowVolumeJSONRequestBody defines body for GrowVolume for application/json ContentType.
+type GrowVolumeJSONRequestBody = GrowVolume
+
 // AttachVolumeJSONRequestBody defines body for AttachVolume for application/json ContentType.
 type AttachVolumeJSONRequestBody = AttachVolume
 
@@ -6184,6 +6195,9 @@ type ServerInterface interface {
 	// GetVolume Show a volume
 	// (GET /v1/volumes/{volume_id})
 	GetVolume(ctx echo.Context, volumeId VolumeInPath) error
+	// GrowVolume Grow a volume
+	// (PATCH /v1/volumes/{volume_id})
+	GrowVolume(ctx echo.Context, volumeId VolumeInPath) error
 	// AttachVolume Attach a volume to a process group
 	// (POST /v1/volumes/{volume_id}/attachments)
 	AttachVolume(ctx echo.Context, volumeId VolumeInPath, params AttachVolumeParams) error
@@ -10533,6 +10547,22 @@ func (w *ServerInterfaceWrapper) GetVolume(ctx echo.Context) error {
 	return err
 }
 
+// GrowVolume converts echo context to params.
+func (w *ServerInterfaceWrapper) GrowVolume(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GrowVolume(ctx, volumeId)
+	return err
+}
+
 // AttachVolume converts echo context to params.
 func (w *ServerInterfaceWrapper) AttachVolume(ctx echo.Context) error {
 	var err error
@@ -10780,6 +10810,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/volumes", wrapper.CreateVolume, options.OperationMiddlewares["createVolume"]...)
 	router.DELETE(options.BaseURL+"/v1/volumes/:volume_id", wrapper.DeleteVolume, options.OperationMiddlewares["deleteVolume"]...)
 	router.GET(options.BaseURL+"/v1/volumes/:volume_id", wrapper.GetVolume, options.OperationMiddlewares["getVolume"]...)
+	router.PATCH(options.BaseURL+"/v1/volumes/:volume_id", wrapper.GrowVolume, options.OperationMiddlewares["growVolume"]...)
 	router.POST(options.BaseURL+"/v1/volumes/:volume_id/attachments", wrapper.AttachVolume, options.OperationMiddlewares["attachVolume"]...)
 	router.DELETE(options.BaseURL+"/v1/volumes/:volume_id/attachments/:attachment_id", wrapper.DetachVolume, options.OperationMiddlewares["detachVolume"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/admin-password", wrapper.SetAdminPassword, options.OperationMiddlewares["setAdminPassword"]...)

@@ -34,6 +34,7 @@ type ResourceStore interface {
 	GetVolume(ctx context.Context, id string) (workload.Volume, error)
 	ListVolumes(ctx context.Context, q prego.ListQuery) (page []workload.Volume, next string, err error)
 	DeleteVolume(ctx context.Context, id prego.VolumeID, by string) (workload.Volume, error)
+	GrowVolume(ctx context.Context, id prego.VolumeID, size int64, by string) (workload.Volume, error)
 	AttachVolume(ctx context.Context, a workload.VolumeAttachment, by string) (workload.VolumeAttachment, error)
 	DetachVolume(ctx context.Context, volumeID prego.VolumeID, attachmentID, by string) error
 
@@ -268,6 +269,18 @@ func (a *API) ListVolumes(c echo.Context, _ ListVolumesParams) error {
 // GetVolume shows a volume.
 func (a *API) GetVolume(c echo.Context, id VolumeInPath) error {
 	return show(c, a.d.Resources.Store.GetVolume, string(id), volumeView)
+}
+
+// GrowVolume makes a volume larger.
+func (a *API) GrowVolume(c echo.Context, id VolumeInPath) error {
+	var in struct {
+		SizeBytes int64 `json:"size_bytes"`
+	}
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	v, err := a.d.Resources.Store.GrowVolume(c.Request().Context(), id, in.SizeBytes, caller(c).Subject)
+	return a.volumeAccepted(c, v, err)
 }
 
 // DeleteVolume deletes an unattached volume.

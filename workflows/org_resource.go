@@ -67,6 +67,10 @@ func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server
 			if err := workflow.ExecuteActivity(call(ctx, "take it from the server that has it no longer", releasePatience), steps.DetachLeftVolume, in.ID).Get(ctx, nil); err != nil {
 				return err
 			}
+		case plan.Grow:
+			if err := workflow.ExecuteActivity(call(ctx, "make it larger", releasePatience), steps.GrowVolume, in.ID).Get(ctx, nil); err != nil {
+				return err
+			}
 		case plan.Move:
 			if err := workflow.ExecuteActivity(call(ctx, "bring it to an edge", releasePatience), steps.MoveAddress, in.ID).Get(ctx, nil); err != nil {
 				return err

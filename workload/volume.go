@@ -34,6 +34,8 @@ type Volume struct {
 	Location     string
 	Name         string // the org's
 	SizeBytes    int64
+	MadeBytes    int64 // its size at the provider
+	GrownBytes   int64 // what its file system was last grown to
 	Provider     prego.InfraProviderID
 	ProviderName string
 	ProviderID   string
@@ -47,6 +49,23 @@ type Volume struct {
 
 // GB is the size to order: whole GB, rounded up.
 func (v Volume) GB() int { return int((v.SizeBytes + gigabyte - 1) / gigabyte) }
+
+// Grows reports whether the provider, or a file system that is mounted, has still to follow
+// the volume's size.
+func (v Volume) Grows(mounted bool) bool {
+	return v.Status == ResourceReady && v.MadeBytes > 0 && (v.MadeBytes < v.SizeBytes || mounted && v.GrownBytes < v.MadeBytes)
+}
+
+// ValidateGrowth checks a new size: volumes only grow.
+func (v Volume) ValidateGrowth(size int64) error {
+	switch {
+	case size < v.SizeBytes:
+		return prego.Invalid("size_bytes", "must not be less than the volume has: the provider only grows volumes")
+	case size > MaxVolumeBytes:
+		return prego.Invalid("size_bytes", "must be at most 10000000000000: the provider makes no volume above 10 TB")
+	}
+	return nil
+}
 
 // Validate checks a requested volume.
 func (v Volume) Validate() error {

@@ -60,6 +60,7 @@ var volumeTable = Table[api.Volume]{
 func volumeCommand(c *CLI) *cobra.Command {
 	var in api.CreateVolume
 	var attach api.AttachVolume
+	var grow api.GrowVolume
 	var gb int64
 	location := ""
 	return c.group("volume", "Manage volumes of orgs",
@@ -86,6 +87,14 @@ func volumeCommand(c *CLI) *cobra.Command {
 		},
 		List[api.Volume]{Short: "List volumes", Path: "/v1/volumes", Items: "volumes", Filters: "org: org_id, name, region, location, status", Sorts: "created_at, name, size_bytes", All: "all", Table: volumeTable},
 		Show[api.Volume]{Use: "show VOLUME…", Short: "Show volumes", Path: "/v1/volumes/{volume}", Table: volumeTable},
+		Action[api.Volume]{
+			Use: "grow VOLUME", Short: "Resize a volume to a larger size, while it is in use, too", Method: http.MethodPatch, Path: "/v1/volumes/{volume}", Table: volumeTable, Example: "  prego volume grow data --size 40GB",
+			Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
+				f.Var(sizeFlag{&grow.SizeBytes, disk, diskText}, "size", "not less than now, at most 10 TB")
+				_ = cmd.MarkFlagRequired("size")
+			},
+			Body: func(*call) (any, error) { return grow, nil },
+		},
 		Action[api.Volume]{
 			Use: "delete VOLUME…", Short: "Delete volumes and what is on them", Method: http.MethodDelete, Path: "/v1/volumes/{volume}", Destroys: "deletes volume", Table: volumeTable,
 		},

@@ -75,6 +75,29 @@ func (p *Provider) AttachVolume(ctx context.Context, volumeID prego.VolumeID, se
 	return p.actions.wait(ctx, actionIDs(action, nil))
 }
 
+// ResizeVolume makes a volume at least so many GB large, and waits for it. It may be attached
+// and in use; the provider makes no volume smaller.
+func (p *Provider) ResizeVolume(ctx context.Context, volumeID prego.VolumeID, gb int) error {
+	id, err := parseID(string(volumeID))
+	if err != nil {
+		return err
+	}
+	v, _, err := p.read.Volume.GetByID(ctx, id)
+	switch {
+	case err != nil:
+		return p.classify(err)
+	case v == nil:
+		return &server.InfraError{Class: server.InfraNotFound, Code: "not_found", Message: string("volume " + volumeID + " is not there")}
+	case v.Size >= gb:
+		return nil
+	}
+	action, _, err := p.write.Volume.Resize(ctx, v, gb)
+	if err != nil {
+		return p.classify(err)
+	}
+	return p.actions.wait(ctx, actionIDs(action, nil))
+}
+
 // DetachVolume detaches a volume from whatever server it is on, and waits for it. A
 // deleted volume counts as detached.
 func (p *Provider) DetachVolume(ctx context.Context, volumeID prego.VolumeID) error {

@@ -93,6 +93,11 @@ func TestAVolumeIsOnOneServerAtATime(t *testing.T) {
 	}
 	require.NoError(t, c.AttachVolume(t.Context(), prego.VolumeID(v), prego.ServerID(two.ProviderServerID)))
 
+	for range 2 {
+		require.NoError(t, c.ResizeVolume(t.Context(), prego.VolumeID(v), 20), "while it is attached")
+	}
+	require.EqualValues(t, 20, c.call("GET", "/volumes/"+v, nil)["volume"].(map[string]any)["size"])
+
 	far, err := c.EnsureVolume(t.Context(), server.VolumeParams{Environment: "test", OrgID: "acme", Name: "prego-test-vol-2", Location: "nbg1", GB: 10})
 	require.NoError(t, err)
 	require.True(t, errors.As(c.AttachVolume(t.Context(), prego.VolumeID(far), prego.ServerID(one.ProviderServerID)), &ie))

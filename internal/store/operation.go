@@ -59,7 +59,8 @@ SELECT CASE WHEN status IN ('queued', 'running') THEN 'running' ELSE status END,
 SELECT CASE WHEN deleted_at IS NOT NULL OR status = 'ready' THEN 'succeeded' WHEN status = 'failed' THEN 'failed' ELSE 'running' END, reason, message
 FROM ipv4_allocations WHERE allocation_id = $1`
 	sqlVolumeMaking = `
-SELECT CASE WHEN deleted_at IS NOT NULL OR status = 'ready' THEN 'succeeded' WHEN status = 'failed' THEN 'failed' ELSE 'running' END, reason, message
+SELECT CASE WHEN deleted_at IS NULL AND status = 'ready' AND made_bytes BETWEEN 1 AND size_bytes - 1 THEN 'running'
+    WHEN deleted_at IS NOT NULL OR status = 'ready' THEN 'succeeded' WHEN status = 'failed' THEN 'failed' ELSE 'running' END, reason, message
 FROM volumes WHERE volume_id = $1`
 	sqlGroupReconciling = `
 SELECT CASE WHEN deploy_status = 'failed' THEN 'failed' WHEN NOT converged THEN 'running' WHEN deploy_status = 'rolled_back' THEN 'failed' ELSE 'succeeded' END,

@@ -14,7 +14,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-const volumeColumns = `v.volume_id, v.org_id, v.region, v.location, v.name, v.size_bytes, v.provider, v.provider_name, COALESCE(v.provider_id, '') AS provider_id, CASE WHEN v.deleted_at IS NULL THEN v.status ELSE 'deleted' END AS status, v.reason, v.message, v.created_by, v.created_at`
+const volumeColumns = `v.volume_id, v.org_id, v.region, v.location, v.name, v.size_bytes, v.made_bytes, v.grown_bytes, v.provider, v.provider_name, COALESCE(v.provider_id, '') AS provider_id, CASE WHEN v.deleted_at IS NULL THEN v.status ELSE 'deleted' END AS status, v.reason, v.message, v.created_by, v.created_at`
 
 const attachmentColumns = `t.attachment_id, t.org_id, t.volume_id, t.group_id, t.mount_path, COALESCE(t.server_id, '') AS server_id, t.created_by, t.created_at`
 
@@ -155,6 +155,47 @@ func (s *Store) DeleteVolume(ctx context.Context, id prego.VolumeID, by string) 
 	return out, err
 }
 
+const sqlGrowVolume = `
+UPDATE volumes v SET size_bytes = $2, updated_at = now() WHERE v.volume_id = $1 RETURNING ` + volumeColumns
+
+// GrowVolume asks for a volume to be larger. What it grows by counts at once.
+func (s *Store) GrowVolume(ctx context.Context, id prego.VolumeID, size int64, by string) (out workload.Volume, err error) {
+	err = s.inVolume(ctx, "grow volume", id, func(tx pgx.Tx, v workload.Volume) error {
+		if err := v.ValidateGrowth(size); err != nil {
+			return err
+		}
+		if v.Status != workload.ResourceReady {
+			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s: only one that is ready can grow", id, v.Status)
+		}
+		if out = v; size == v.SizeBytes {
+			return nil
+		}
+		if err := s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(size - v.SizeBytes)}); err != nil {
+			return err
+		}
+		if out, err = oneVolume(ctx, tx, string(id), sqlGrowVolume, id, size); err != nil {
+			return err
+		}
+		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.grow", Subject: string(id), Actor: by}, map[string]any{"name": v.Name, "from_bytes": v.SizeBytes, "size_bytes": size})
+	})
+	return out, err
+}
+
+const sqlVolumeGrown = `UPDATE volumes SET made_bytes = GREATEST(made_bytes, $2), grown_bytes = GREATEST(grown_bytes, $3) WHERE volume_id = $1`
+
+// VolumeGrown records what a volume has grown to, at the provider and in its file system.
+func (s *Store) VolumeGrown(ctx context.Context, id prego.VolumeID, made, grown int64) error {
+	return s.exec(ctx, fmt.Sprintf("volume %s has grown", id), sqlVolumeGrown, id, made, grown)
+}
+
+const sqlVolumeServer = `SELECT COALESCE((SELECT server_id FROM volume_attachments WHERE volume_id = $1 AND server_id IS NOT NULL AND deleted_at IS NULL), '')`
+
+// VolumeServer is the server that has a volume for a group; "" for none.
+func (s *Store) VolumeServer(ctx context.Context, id prego.VolumeID) (prego.ServerID, error) {
+	at, err := value[prego.ServerID](ctx, s.pool, sqlVolumeServer, id)
+	return at, failed(fmt.Sprintf("server of volume %s", id), err)
+}
+
 // The group is held before its org, so that it is not scaled meanwhile.
 const sqlHoldAttaching = `SELECT FROM process_groups WHERE group_id = $1 FOR NO KEY UPDATE`
 
@@ -293,7 +334,7 @@ func (s *Store) VolumeRun(ctx context.Context, id string) (v workload.Volume, ok
 
 // If release was requested in the meantime, it stays requested, and the id is recorded.
 const sqlVolumeMade = `
-UPDATE volumes SET provider_id = $2, status = CASE status WHEN 'pending' THEN 'ready' ELSE status END, reason = '', message = ''
+UPDATE volumes SET provider_id = $2, made_bytes = GREATEST(made_bytes, $3), grown_bytes = GREATEST(grown_bytes, $3), status = CASE status WHEN 'pending' THEN 'ready' ELSE status END, reason = '', message = ''
 WHERE volume_id = $1 AND deleted_at IS NULL`
 
 // VolumeMade records that the volume is there, in the row and in the ledger.
@@ -302,7 +343,7 @@ func (s *Store) VolumeMade(ctx context.Context, v workload.Volume, providerID st
 		if err := confirmCreated(ctx, tx, v.Provider, "", 0, server.ResourceVolume, v.ProviderName, providerID); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sqlVolumeMade, v.VolumeID, providerID); err != nil {
+		if _, err := tx.Exec(ctx, sqlVolumeMade, v.VolumeID, providerID, v.SizeBytes); err != nil {
 			return err
 		}
 		return nil
@@ -395,6 +436,8 @@ func (s *Store) OrgResourceMissing(ctx context.Context, r server.ProviderResourc
 const sqlOrgWork = `
 SELECT ARRAY(SELECT allocation_id FROM ipv4_allocations WHERE deleted_at IS NULL AND status IN ('pending', 'releasing') AND updated_at < now() - make_interval(secs => $1)) AS addresses,
     ARRAY(SELECT volume_id FROM volumes WHERE deleted_at IS NULL AND status IN ('pending', 'releasing') AND updated_at < now() - make_interval(secs => $1)
+          UNION ALL SELECT v.volume_id FROM volumes v WHERE v.deleted_at IS NULL AND v.status = 'ready' AND v.made_bytes > 0 AND v.grown_bytes < v.size_bytes AND v.updated_at < now() - make_interval(secs => $1)
+              AND (v.made_bytes < v.size_bytes OR EXISTS (SELECT FROM volume_attachments t WHERE t.volume_id = v.volume_id AND t.server_id IS NOT NULL AND t.deleted_at IS NULL))
           UNION ALL SELECT DISTINCT volume_id FROM volume_attachments WHERE server_id IS NOT NULL AND deleted_at < now() - make_interval(secs => $1)) AS volumes,
     ARRAY(SELECT snapshot_id FROM snapshots WHERE status IN ('queued', 'running') AND created_at < now() - make_interval(secs => $1)) AS snapshots,
     ARRAY(SELECT snapshot_id FROM snapshots WHERE status = 'deleted' AND erased_at IS NULL) AS erasures,
