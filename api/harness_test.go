@@ -28,6 +28,7 @@ import (
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -156,7 +157,7 @@ func setup(t *testing.T, change func(*api.Deps)) *bundle {
 		Images: b.store, ImageRuns: b.runs, Certificates: b.store, CertificateRuns: b.runs,
 		Catalog: api.CatalogDeps{Store: b.store, Runs: b.runs, Configured: server.DefaultCatalog(), StaleAfter: time.Hour},
 		Keys:    b.store, Hosts: b.store, Shell: b.hosts, Containers: b.hosts,
-		Resources: api.ResourceDeps{Store: b.store, Runs: b.runs, Environment: "test", Locations: server.DefaultCatalog().Locations},
+		Resources: api.ResourceDeps{Store: b.store, Runs: b.runs, Environment: "test", SiteDomain: "sites.test", Locations: server.DefaultCatalog().Locations},
 		Groups:    b.store, GroupRuns: b.runs, Fleets: b.store, FleetRuns: b.runs, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: tenant.ModeShared, Periods: periods,
 		RatePerSecond: 10_000, RateBurst: 10_000, Checks: []api.Check{{Name: "database", Run: b.store.Ping}},
 	}
@@ -335,3 +336,16 @@ const (
 	valid  = `{"server_id":"app-1","role":"app","region":"eu","infra_provider":"hetzner","spec":{}}`
 	taken  = `{"server_id":"db-1","role":"db-shard","region":"eu","infra_provider":"hetzner","provider_server_id":"4711","managed_by":"pulumi"}`
 )
+
+// verified is what a look at the DNS comes to when the TXT record of the name's oldest claim
+// is there.
+func (b *bundle) verified(name string) {
+	b.t.Helper()
+	var id string
+	require.NoError(b.t, b.pool.QueryRow(context.Background(), `SELECT domain_id FROM domains WHERE name = $1 AND deleted_at IS NULL ORDER BY created_at LIMIT 1`, name).Scan(&id))
+	d, err := b.store.GetDomain(context.Background(), id)
+	require.NoError(b.t, err)
+	d, err = b.store.DomainSeen(context.Background(), d, org.DomainLook{At: time.Now(), TXT: []string{d.ChallengeValue()}}, org.DomainRules{Retry: time.Second, RetryMax: time.Hour, Recheck: time.Hour})
+	require.NoError(b.t, err)
+	require.Equal(b.t, org.DomainVerified, d.Status)
+}

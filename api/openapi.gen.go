@@ -12,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/oapi-codegen/runtime"
 	"github.com/prego/prego"
+	"github.com/prego/prego/org"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -273,6 +274,48 @@ func (e CreateTenantPolicy) Valid() bool {
 	}
 }
 
+// Defines values for DomainRecordPurpose.
+const (
+	Ownership DomainRecordPurpose = "ownership"
+	Routing   DomainRecordPurpose = "routing"
+)
+
+// Valid indicates whether the value is a known member of the DomainRecordPurpose enum.
+func (e DomainRecordPurpose) Valid() bool {
+	switch e {
+	case Ownership:
+		return true
+	case Routing:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for DomainRecordType.
+const (
+	A     DomainRecordType = "A"
+	ALIAS DomainRecordType = "ALIAS"
+	CNAME DomainRecordType = "CNAME"
+	TXT   DomainRecordType = "TXT"
+)
+
+// Valid indicates whether the value is a known member of the DomainRecordType enum.
+func (e DomainRecordType) Valid() bool {
+	switch e {
+	case A:
+		return true
+	case ALIAS:
+		return true
+	case CNAME:
+		return true
+	case TXT:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for EventActor.
 const (
 	EventActorOperator EventActor = "operator"
@@ -528,6 +571,30 @@ func (e OperationStatus) Valid() bool {
 	case OperationStatusRunning:
 		return true
 	case OperationStatusSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for RouteHostnameStatus.
+const (
+	RouteHostnameStatusExpired  RouteHostnameStatus = "expired"
+	RouteHostnameStatusLost     RouteHostnameStatus = "lost"
+	RouteHostnameStatusPending  RouteHostnameStatus = "pending"
+	RouteHostnameStatusVerified RouteHostnameStatus = "verified"
+)
+
+// Valid indicates whether the value is a known member of the RouteHostnameStatus enum.
+func (e RouteHostnameStatus) Valid() bool {
+	switch e {
+	case RouteHostnameStatusExpired:
+		return true
+	case RouteHostnameStatusLost:
+		return true
+	case RouteHostnameStatusPending:
+		return true
+	case RouteHostnameStatusVerified:
 		return true
 	default:
 		return false
@@ -897,6 +964,30 @@ func (e ListCertificatesParamsSort) Valid() bool {
 	case ListCertificatesParamsSortCreatedAt:
 		return true
 	case ListCertificatesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListDomainsParamsSort.
+const (
+	ListDomainsParamsSortCreatedAt      ListDomainsParamsSort = "created_at"
+	ListDomainsParamsSortMinusCreatedAt ListDomainsParamsSort = "-created_at"
+	ListDomainsParamsSortMinusName      ListDomainsParamsSort = "-name"
+	ListDomainsParamsSortName           ListDomainsParamsSort = "name"
+)
+
+// Valid indicates whether the value is a known member of the ListDomainsParamsSort enum.
+func (e ListDomainsParamsSort) Valid() bool {
+	switch e {
+	case ListDomainsParamsSortCreatedAt:
+		return true
+	case ListDomainsParamsSortMinusCreatedAt:
+		return true
+	case ListDomainsParamsSortMinusName:
+		return true
+	case ListDomainsParamsSortName:
 		return true
 	default:
 		return false
@@ -1443,6 +1534,30 @@ func (e ListTenantsParamsSort) Valid() bool {
 	case ListTenantsParamsSortMinusSlug:
 		return true
 	case ListTenantsParamsSortSlug:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListTenantDomainsParamsSort.
+const (
+	ListTenantDomainsParamsSortCreatedAt      ListTenantDomainsParamsSort = "created_at"
+	ListTenantDomainsParamsSortMinusCreatedAt ListTenantDomainsParamsSort = "-created_at"
+	ListTenantDomainsParamsSortMinusName      ListTenantDomainsParamsSort = "-name"
+	ListTenantDomainsParamsSortName           ListTenantDomainsParamsSort = "name"
+)
+
+// Valid indicates whether the value is a known member of the ListTenantDomainsParamsSort enum.
+func (e ListTenantDomainsParamsSort) Valid() bool {
+	switch e {
+	case ListTenantDomainsParamsSortCreatedAt:
+		return true
+	case ListTenantDomainsParamsSortMinusCreatedAt:
+		return true
+	case ListTenantDomainsParamsSortMinusName:
+		return true
+	case ListTenantDomainsParamsSortName:
 		return true
 	default:
 		return false
@@ -2087,6 +2202,17 @@ type CreateApp struct {
 	OrgId OrgID `json:"org_id"`
 }
 
+// CreateDomain defines model for CreateDomain.
+type CreateDomain struct {
+	// Name Example: www.example.com
+	Name string `json:"name"`
+
+	// OrgId A customer; a lower-case DNS label
+	//
+	// Example: acme
+	OrgId OrgID `json:"org_id"`
+}
+
 // CreateEnv defines model for CreateEnv.
 type CreateEnv struct {
 	// Name Example: shop
@@ -2316,6 +2442,12 @@ type CreateTenant struct {
 // CreateTenantPolicy Overrides the configured placement policy
 type CreateTenantPolicy string
 
+// CreateTenantDomain defines model for CreateTenantDomain.
+type CreateTenantDomain struct {
+	// Name Example: www.example.com
+	Name string `json:"name"`
+}
+
 // CreateVolume defines model for CreateVolume.
 type CreateVolume struct {
 	// Location A location of the provider in the region; defaults to the region's first
@@ -2388,6 +2520,71 @@ type DeployGroup struct {
 
 // Dimension What the quota limits: a number of items, bytes, or, for max_total_cpu_request, CPUs
 type Dimension = string
+
+// Domain defines model for Domain.
+type Domain struct {
+	CheckedAt *time.Time `json:"checked_at,omitempty"`
+	CreatedAt time.Time  `json:"created_at"`
+	CreatedBy string     `json:"created_by"`
+
+	// DeletedAt Present once it is given up
+	DeletedAt *time.Time `json:"deleted_at,omitempty"`
+	DomainId  string     `json:"domain_id"`
+	Message   *string    `json:"message,omitempty"`
+
+	// MissingSince Since when the TXT record of a verified name is gone
+	MissingSince *time.Time `json:"missing_since,omitempty"`
+	Name         string     `json:"name"`
+
+	// NextCheckAt Absent when it is no longer looked for
+	NextCheckAt *time.Time `json:"next_check_at,omitempty"`
+	OrgId       string     `json:"org_id"`
+
+	// PointsHere Whether the name led to this installation's edges when it was last looked up
+	PointsHere bool `json:"points_here"`
+
+	// Reason txt_missing, txt_wrong, lookup_failed, domain_taken, quota_exceeded or claim_expired
+	//
+	// Example: txt_missing
+	Reason *string `json:"reason,omitempty"`
+
+	// Records DNS records that the owner of the name makes
+	Records []DomainRecord `json:"records"`
+
+	// Status State of the claim; a name is served, and counts, while it is verified
+	Status DomainStatus `json:"status"`
+
+	// TenantId Absent for a name of the org's routes
+	TenantId   *string    `json:"tenant_id,omitempty"`
+	VerifiedAt *time.Time `json:"verified_at,omitempty"`
+}
+
+// DomainPage defines model for DomainPage.
+type DomainPage struct {
+	Domains []Domain `json:"domains"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// DomainRecord defines model for DomainRecord.
+type DomainRecord struct {
+	Name    string              `json:"name"`
+	Purpose DomainRecordPurpose `json:"purpose"`
+
+	// Type ALIAS: a name without a label of its own, such as example.com, can have no CNAME; use the ALIAS, ANAME or flattened CNAME record of its DNS provider
+	Type  DomainRecordType `json:"type"`
+	Value string           `json:"value"`
+}
+
+// DomainRecordPurpose defines model for DomainRecord.Purpose.
+type DomainRecordPurpose string
+
+// DomainRecordType ALIAS: a name without a label of its own, such as example.com, can have no CNAME; use the ALIAS, ANAME or flattened CNAME record of its DNS provider
+type DomainRecordType string
+
+// DomainStatus State of the claim; a name is served, and counts, while it is verified
+type DomainStatus = org.DomainStatus
 
 // Env defines model for Env.
 type Env struct {
@@ -3671,14 +3868,20 @@ type Route struct {
 	GroupId   string     `json:"group_id"`
 
 	// Hostname Absent for tcp
-	Hostname   *string       `json:"hostname,omitempty"`
-	ListenPort int           `json:"listen_port"`
-	Listener   RouteListener `json:"listener"`
-	OrgId      string        `json:"org_id"`
-	Protocol   RouteProtocol `json:"protocol"`
-	RouteId    string        `json:"route_id"`
-	TargetPort int           `json:"target_port"`
+	Hostname *string `json:"hostname,omitempty"`
+
+	// HostnameStatus State of the org's claim to the hostname, which is served while it is verified; absent for tcp
+	HostnameStatus *RouteHostnameStatus `json:"hostname_status,omitempty"`
+	ListenPort     int                  `json:"listen_port"`
+	Listener       RouteListener        `json:"listener"`
+	OrgId          string               `json:"org_id"`
+	Protocol       RouteProtocol        `json:"protocol"`
+	RouteId        string               `json:"route_id"`
+	TargetPort     int                  `json:"target_port"`
 }
+
+// RouteHostnameStatus State of the org's claim to the hostname, which is served while it is verified; absent for tcp
+type RouteHostnameStatus string
 
 // RouteListener defines model for Route.Listener.
 type RouteListener string
@@ -4549,6 +4752,9 @@ type Cursor = string
 // DimensionInPath What the quota limits: a number of items, bytes, or, for max_total_cpu_request, CPUs
 type DimensionInPath = Dimension
 
+// DomainInPath defines model for DomainInPath.
+type DomainInPath = prego.DomainID
+
 // EnvID defines model for EnvID.
 type EnvID = prego.EnvID
 
@@ -4760,6 +4966,51 @@ type ListCertificatesParamsSort string
 
 // RenewCertificateParams defines parameters for RenewCertificate.
 type RenewCertificateParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListDomainsParams defines parameters for ListDomains.
+type ListDomainsParams struct {
+	// DomainId Only these domains
+	DomainId *[]string `form:"domain_id,omitempty" json:"domain_id,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// TenantId Only of these tenants
+	TenantId *[]string `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
+
+	// Name Only these names
+	Name *[]string `form:"name,omitempty" json:"name,omitempty"`
+
+	// Status Only items in these states
+	Status *[]DomainStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListDomainsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListDomainsParamsSort defines parameters for ListDomains.
+type ListDomainsParamsSort string
+
+// CreateDomainParams defines parameters for CreateDomain.
+type CreateDomainParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// CheckDomainParams defines parameters for CheckDomain.
+type CheckDomainParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -5505,6 +5756,36 @@ type CancelTenantParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListTenantDomainsParams defines parameters for ListTenantDomains.
+type ListTenantDomainsParams struct {
+	// Name Only these names
+	Name *[]string `form:"name,omitempty" json:"name,omitempty"`
+
+	// Status Only items in these states
+	Status *[]DomainStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListTenantDomainsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListTenantDomainsParamsSort defines parameters for ListTenantDomains.
+type ListTenantDomainsParamsSort string
+
+// CreateTenantDomainParams defines parameters for CreateTenantDomain.
+type CreateTenantDomainParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ReactivateTenantParams defines parameters for ReactivateTenant.
 type ReactivateTenantParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
@@ -5660,6 +5941,9 @@ type CreateAppJSONRequestBody = CreateApp
 // CreateEnvJSONRequestBody defines body for CreateEnv for application/json ContentType.
 type CreateEnvJSONRequestBody = CreateEnv
 
+// CreateDomainJSONRequestBody defines body for CreateDomain for application/json ContentType.
+type CreateDomainJSONRequestBody = CreateDomain
+
 // CreateGroupJSONRequestBody defines body for CreateGroup for application/json ContentType.
 type CreateGroupJSONRequestBody = CreateGroup
 
@@ -5740,6 +6024,9 @@ type PatchTenantJSONRequestBody = PatchTenant
 
 // CancelTenantJSONRequestBody defines body for CancelTenant for application/json ContentType.
 type CancelTenantJSONRequestBody = TenantChange
+
+// CreateTenantDomainJSONRequestBody defines body for CreateTenantDomain for application/json ContentType.
+type CreateTenantDomainJSONRequestBody = CreateTenantDomain
 
 // PutTenantMailJSONRequestBody defines body for PutTenantMail for application/json ContentType.
 type PutTenantMailJSONRequestBody = PutTenantMail
@@ -5838,6 +6125,21 @@ type ServerInterface interface {
 	// RenewCertificate Order a certificate anew
 	// (POST /v1/certificates/{certificate_id}/renew)
 	RenewCertificate(ctx echo.Context, certificateId CertificateIDInPath, params RenewCertificateParams) error
+	// ListDomains List domains
+	// (GET /v1/domains)
+	ListDomains(ctx echo.Context, params ListDomainsParams) error
+	// CreateDomain Claim a name for an org's routes
+	// (POST /v1/domains)
+	CreateDomain(ctx echo.Context, params CreateDomainParams) error
+	// DeleteDomain Give up a name
+	// (DELETE /v1/domains/{domain_id})
+	DeleteDomain(ctx echo.Context, domainId DomainInPath) error
+	// GetDomain Show a domain
+	// (GET /v1/domains/{domain_id})
+	GetDomain(ctx echo.Context, domainId DomainInPath) error
+	// CheckDomain Look a name up now
+	// (POST /v1/domains/{domain_id}/check)
+	CheckDomain(ctx echo.Context, domainId DomainInPath, params CheckDomainParams) error
 	// ListAllEnvs List the environments of all apps
 	// (GET /v1/envs)
 	ListAllEnvs(ctx echo.Context, params ListAllEnvsParams) error
@@ -6135,6 +6437,15 @@ type ServerInterface interface {
 	// ListDecisions List a tenant's placement decisions
 	// (GET /v1/tenants/{tenant_id}/decisions)
 	ListDecisions(ctx echo.Context, tenantId TenantID) error
+	// ListTenantDomains List the domains of a tenant
+	// (GET /v1/tenants/{tenant_id}/domains)
+	ListTenantDomains(ctx echo.Context, tenantId TenantID, params ListTenantDomainsParams) error
+	// CreateTenantDomain Claim a name for a tenant's site
+	// (POST /v1/tenants/{tenant_id}/domains)
+	CreateTenantDomain(ctx echo.Context, tenantId TenantID, params CreateTenantDomainParams) error
+	// DeleteTenantDomain Give up a name of a tenant
+	// (DELETE /v1/tenants/{tenant_id}/domains/{domain_id})
+	DeleteTenantDomain(ctx echo.Context, tenantId TenantID, domainId DomainInPath) error
 	// DeleteTenantMail Remove the mail settings of a tenant's site
 	// (DELETE /v1/tenants/{tenant_id}/mail)
 	DeleteTenantMail(ctx echo.Context, tenantId TenantID) error
@@ -6743,6 +7054,177 @@ func (w *ServerInterfaceWrapper) RenewCertificate(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.RenewCertificate(ctx, certificateId, params)
+	return err
+}
+
+// ListDomains converts echo context to params.
+func (w *ServerInterfaceWrapper) ListDomains(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListDomainsParams
+	// ------------- Optional query parameter "domain_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "domain_id", ctx.QueryParams(), &params.DomainId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter domain_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "tenant_id", ctx.QueryParams(), &params.TenantId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "name", ctx.QueryParams(), &params.Name, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListDomains(ctx, params)
+	return err
+}
+
+// CreateDomain converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateDomain(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateDomainParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateDomain(ctx, params)
+	return err
+}
+
+// DeleteDomain converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteDomain(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "domain_id" -------------
+	var domainId DomainInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "domain_id", ctx.Param("domain_id"), &domainId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter domain_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteDomain(ctx, domainId)
+	return err
+}
+
+// GetDomain converts echo context to params.
+func (w *ServerInterfaceWrapper) GetDomain(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "domain_id" -------------
+	var domainId DomainInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "domain_id", ctx.Param("domain_id"), &domainId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter domain_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetDomain(ctx, domainId)
+	return err
+}
+
+// CheckDomain converts echo context to params.
+func (w *ServerInterfaceWrapper) CheckDomain(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "domain_id" -------------
+	var domainId DomainInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "domain_id", ctx.Param("domain_id"), &domainId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter domain_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CheckDomainParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CheckDomain(ctx, domainId, params)
 	return err
 }
 
@@ -9898,6 +10380,126 @@ func (w *ServerInterfaceWrapper) ListDecisions(ctx echo.Context) error {
 	return err
 }
 
+// ListTenantDomains converts echo context to params.
+func (w *ServerInterfaceWrapper) ListTenantDomains(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListTenantDomainsParams
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "name", ctx.QueryParams(), &params.Name, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListTenantDomains(ctx, tenantId, params)
+	return err
+}
+
+// CreateTenantDomain converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateTenantDomain(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateTenantDomainParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateTenantDomain(ctx, tenantId, params)
+	return err
+}
+
+// DeleteTenantDomain converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteTenantDomain(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Path parameter "domain_id" -------------
+	var domainId DomainInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "domain_id", ctx.Param("domain_id"), &domainId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter domain_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteTenantDomain(ctx, tenantId, domainId)
+	return err
+}
+
 // DeleteTenantMail converts echo context to params.
 func (w *ServerInterfaceWrapper) DeleteTenantMail(ctx echo.Context) error {
 	var err error
@@ -10806,6 +11408,14 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/v1/envs/:env_id/ipv4", wrapper.DisableIPv4, options.OperationMiddlewares["disableIPv4"]...)
 	router.GET(options.BaseURL+"/v1/envs/:env_id/ipv4", wrapper.GetIPv4, options.OperationMiddlewares["getIPv4"]...)
 	router.POST(options.BaseURL+"/v1/envs/:env_id/ipv4", wrapper.EnableIPv4, options.OperationMiddlewares["enableIPv4"]...)
+	router.GET(options.BaseURL+"/v1/domains", wrapper.ListDomains, options.OperationMiddlewares["listDomains"]...)
+	router.POST(options.BaseURL+"/v1/domains", wrapper.CreateDomain, options.OperationMiddlewares["createDomain"]...)
+	router.DELETE(options.BaseURL+"/v1/domains/:domain_id", wrapper.DeleteDomain, options.OperationMiddlewares["deleteDomain"]...)
+	router.GET(options.BaseURL+"/v1/domains/:domain_id", wrapper.GetDomain, options.OperationMiddlewares["getDomain"]...)
+	router.POST(options.BaseURL+"/v1/domains/:domain_id/check", wrapper.CheckDomain, options.OperationMiddlewares["checkDomain"]...)
+	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/domains", wrapper.ListTenantDomains, options.OperationMiddlewares["listTenantDomains"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/domains", wrapper.CreateTenantDomain, options.OperationMiddlewares["createTenantDomain"]...)
+	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/domains/:domain_id", wrapper.DeleteTenantDomain, options.OperationMiddlewares["deleteTenantDomain"]...)
 	router.GET(options.BaseURL+"/v1/volumes", wrapper.ListVolumes, options.OperationMiddlewares["listVolumes"]...)
 	router.POST(options.BaseURL+"/v1/volumes", wrapper.CreateVolume, options.OperationMiddlewares["createVolume"]...)
 	router.DELETE(options.BaseURL+"/v1/volumes/:volume_id", wrapper.DeleteVolume, options.OperationMiddlewares["deleteVolume"]...)

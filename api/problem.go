@@ -52,6 +52,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeAppNotFound: http.StatusNotFound, prego.CodeAppExists: http.StatusConflict, prego.CodeAppInUse: http.StatusConflict,
 	prego.CodeEnvNotFound: http.StatusNotFound, prego.CodeEnvExists: http.StatusConflict, prego.CodeEnvInUse: http.StatusConflict,
 	prego.CodeGroupUnknown: http.StatusUnprocessableEntity, prego.CodeRouteNotFound: http.StatusNotFound,
+	prego.CodeDomainNotFound: http.StatusNotFound, prego.CodeDomainInUse: http.StatusConflict, prego.CodeTooManyDomains: http.StatusConflict,
 	prego.CodeHostnameTaken: http.StatusConflict, prego.CodePortTaken: http.StatusConflict, prego.CodeIPv4NotFound: http.StatusNotFound,
 	prego.CodeIPv4Required: http.StatusConflict, prego.CodeIPv4InUse: http.StatusConflict, prego.CodeVolumeNotFound: http.StatusNotFound,
 	prego.CodeVolumeNameTaken: http.StatusConflict, prego.CodeVolumeAttached: http.StatusConflict, prego.CodeVolumeInUse: http.StatusConflict,

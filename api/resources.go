@@ -26,6 +26,12 @@ type ResourceStore interface {
 	DeleteRoute(ctx context.Context, envID prego.EnvID, id prego.RouteID, by string) error
 	PublishedRoutes(ctx context.Context) ([]workload.PublishedRoute, error)
 
+	ClaimDomain(ctx context.Context, d org.Domain, by string) (org.Domain, error)
+	GetDomain(ctx context.Context, id string) (org.Domain, error)
+	ListDomains(ctx context.Context, q prego.ListQuery) (page []org.Domain, next string, err error)
+	DeleteDomain(ctx context.Context, id prego.DomainID, by string) error
+	CheckDomain(ctx context.Context, id prego.DomainID) (org.Domain, error)
+
 	EnableIPv4(ctx context.Context, envID prego.EnvID, id, environment string, location func(prego.Region) string, by string) (workload.IPv4Allocation, error)
 	GetIPv4(ctx context.Context, envID prego.EnvID) (workload.IPv4Allocation, error)
 	DisableIPv4(ctx context.Context, envID prego.EnvID, by string) (workload.IPv4Allocation, error)
@@ -66,6 +72,7 @@ type ResourceDeps struct {
 	Store       ResourceStore
 	Runs        ResourceRuns
 	Environment string
+	SiteDomain  string                    // whose names are this installation's own
 	Locations   map[prego.Region][]string // of the provider, best first
 }
 
@@ -90,8 +97,15 @@ func (a *API) startRun(c echo.Context, start func(ctx context.Context, org, id s
 func routeView(r workload.Route) Route {
 	return Route{
 		RouteId: string(r.RouteID), OrgId: string(r.OrgID), EnvId: string(r.EnvID), GroupId: string(r.GroupID), Hostname: optional(r.Hostname), Listener: RouteListener(r.Listener),
-		ListenPort: r.ListenPort, Protocol: RouteProtocol(r.Protocol), TargetPort: r.TargetPort, CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(), DeletedAt: utc(r.DeletedAt),
+		HostnameStatus: hostnameStatus(r), ListenPort: r.ListenPort, Protocol: RouteProtocol(r.Protocol), TargetPort: r.TargetPort, CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(), DeletedAt: utc(r.DeletedAt),
 	}
+}
+
+func hostnameStatus(r workload.Route) *RouteHostnameStatus {
+	if r.HostnameStatus == "" {
+		return nil
+	}
+	return new(RouteHostnameStatus(r.HostnameStatus))
 }
 
 // CreateRoute publishes a port of a process group.
@@ -113,6 +127,11 @@ func (a *API) CreateRoute(c echo.Context, env EnvInPath, _ CreateRouteParams) er
 	}
 	if err := r.Validate(); err != nil {
 		return err
+	}
+	if r.Hostname != "" {
+		if _, err := org.NormalizeDomain(r.Hostname, a.d.Resources.SiteDomain); err != nil {
+			return err
+		}
 	}
 	r, err := a.d.Resources.Store.CreateRoute(c.Request().Context(), r, caller(c).Subject)
 	if err != nil {

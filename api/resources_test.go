@@ -80,6 +80,8 @@ func TestRoutesCountNamesPortsAndThemselves(t *testing.T) {
 	require.Equal(t, "www.example.com", deref(first.Hostname))
 	b.ok(201, "POST", path, routeBody(group, "www.example.com", "http", 80)) // the name is counted
 	b.ok(201, "POST", path, routeBody(group, "b.example.com", "http", 80))   // the port is counted
+	b.verified("www.example.com")                                            // names count once they are the org's
+	b.verified("b.example.com")
 	b.beyond("POST", path, routeBody(group, "c.example.com", "http", 80), "max_hostnames")
 	b.beyond("POST", path, routeBody(group, "", "tcp", 5432), "max_public_ports")
 	b.limit("acme", "max_public_ports", 3)
@@ -115,11 +117,14 @@ func TestNamesAndPortsBelongToAllOrgsTogether(t *testing.T) {
 	b := setup(t, nil)
 	envA, groupA := b.workload("acme", "a", "eu")
 	envB, groupB := b.workload("corp", "b", "eu")
-	b.ok(201, "POST", "/v1/envs/"+envA+"/routes", routeBody(groupA, "www.example.com", "https", 443))
+	route := as[api.Route](t, b.ok(201, "POST", "/v1/envs/"+envA+"/routes", routeBody(groupA, "www.example.com", "https", 443)))
+	require.NotNil(t, route.HostnameStatus)
+	require.Equal(t, api.RouteHostnameStatusPending, *route.HostnameStatus)
 	b.ok(201, "POST", "/v1/envs/"+envA+"/routes", routeBody(groupA, "", "tcp", 5432))
+	b.verified("www.example.com")
 	path := "/v1/envs/" + envB + "/routes"
 	for body, want := range map[string][2]string{
-		routeBody(groupB, "www.example.com", "https", 443): {"hostname_taken", "hostname"},
+		routeBody(groupB, "www.example.com", "https", 443): {"hostname_taken", "hostname"}, // the other org has verified it
 		routeBody(groupB, "WWW.example.com", "http", 80):   {"hostname_taken", "hostname"},
 		routeBody(groupB, "", "tcp", 5432):                 {"port_taken", "listen_port"},
 		routeBody(groupB, "x.example.com", "http", 5432):   {"port_taken", "listen_port"},
@@ -140,6 +145,9 @@ func TestTheTraefikDocumentIsThatOfWhatRuns(t *testing.T) {
 	b.reachable("app-1")
 	env, group := b.workload("acme", "a", "eu")
 	b.ok(201, "POST", "/v1/envs/"+env+"/routes", routeBody(group, "www.example.com", "http", 80))
+	_, unproven := b.do("GET", "/internal/routes/traefik", "viewer", "", "")
+	require.NotContains(t, string(unproven), "www.example.com", "a name is served once its org has verified it")
+	b.verified("www.example.com")
 	for i, state := range []string{"running", "booting", "draining", "running"} {
 		b.sql(`INSERT INTO instances (instance_id, group_id, org_id, server_id, number, spec, release, memory_limit_bytes, cpu_request, state, healthy, ports)
 			VALUES ($1, $2, 'acme', 'app-1', 1, '{}', 1, 1, 0, $3, $4, '[{"container_port": 8080, "host_port": 32768}]')`, fmt.Sprintf("ins-%d", i), group, state, i < 3)

@@ -35,15 +35,54 @@ type Domain struct {
 	Token    string // what the TXT record has to say; no secret
 	// Points is whether the name led to this installation when it was last looked up.
 	Points     bool
-	Failures   int // looks in a row that found no record
+	ByRoute    bool // made with a route; goes with the last route of the name
+	Failures   int  // looks in a row that did not find the TXT record
 	CheckedAt  *time.Time
 	NextCheck  *time.Time // nil when it is looked for no longer
 	VerifiedAt *time.Time
 	// MissingSince is since when the TXT record of a verified name is gone.
 	MissingSince *time.Time
-	CreatedBy    string
-	CreatedAt    time.Time
-	DeletedAt    *time.Time
+	// SoughtUntil is until when a name that is not verified is looked for.
+	SoughtUntil time.Time
+	CreatedBy   string
+	CreatedAt   time.Time
+	DeletedAt   *time.Time
+
+	// Where the name is to lead: the tenant's slug, or the region of its routes and the
+	// IPv4 address of their environment, if they listen on that.
+	Slug    string
+	Region  prego.Region
+	Address string
+}
+
+// DomainRecord is a DNS record that the owner of a name makes.
+type DomainRecord struct {
+	Type    string // TXT, CNAME, ALIAS or A
+	Name    string
+	Value   string
+	Purpose string // ownership or routing
+}
+
+// Records are the records that the owner of the name makes. An apex can't have a CNAME
+// (RFC 1034 §3.6.2): many providers have ALIAS records, or flatten a CNAME there.
+func (d Domain) Records(siteDomain string) []DomainRecord {
+	out := []DomainRecord{{Type: "TXT", Name: d.ChallengeName(), Value: d.ChallengeValue(), Purpose: "ownership"}}
+	target := ""
+	switch {
+	case d.Slug != "":
+		target = d.Slug + "." + siteDomain
+	case d.Address != "":
+		return append(out, DomainRecord{Type: "A", Name: d.Name, Value: d.Address, Purpose: "routing"})
+	case d.Region != "":
+		target = string(d.Region) + ".edges." + siteDomain
+	default:
+		return out // no route has it yet
+	}
+	typ := "CNAME"
+	if registrable, err := publicsuffix.EffectiveTLDPlusOne(d.Name); err == nil && registrable == d.Name {
+		typ = "ALIAS"
+	}
+	return append(out, DomainRecord{Type: typ, Name: d.Name, Value: target, Purpose: "routing"})
 }
 
 // Reasons of domains.

@@ -41,6 +41,9 @@ type Route struct {
 	CreatedBy  string
 	CreatedAt  time.Time
 	DeletedAt  *time.Time
+	// HostnameStatus is the state of the org's claim to the hostname (org.DomainStatus): it
+	// is served while that is verified.
+	HostnameStatus string
 }
 
 // ValidatePort accepts 1 to 65535.

@@ -34,6 +34,7 @@ var kinds = map[string]kind{
 	"app":            {path: "/v1/apps", items: "apps", id: "app_id", name: "name", prefix: "app-"},
 	"env":            {path: "/v1/envs", items: "envs", id: "env_id", name: "name", prefix: "env-"},
 	"group":          {path: "/v1/groups", items: "groups", id: "group_id", name: "name", prefix: "grp-"},
+	"domain":         {path: "/v1/domains", items: "domains", id: "domain_id", name: "name", prefix: "dom-"},
 	"volume":         {path: "/v1/volumes", items: "volumes", id: "volume_id", name: "name", prefix: "vol-"},
 	"instance":       {path: "/v1/groups/{group}/instances", items: "instances", id: "instance_id"},
 	"route":          {path: "/v1/envs/{env}/routes", items: "routes", id: "route_id"},

@@ -41,6 +41,41 @@ func routeCommand(c *CLI) *cobra.Command {
 	)
 }
 
+var domainTable = Table[api.Domain]{
+	ID: "domain_id", Columns: "domain_id, name, tenant_id: tenant, status, points_here: points, reason", Spare: "points, tenant", More: "message, org_id, records, checked_at, next_check_at, verified_at, missing_since, created_by, created_at, deleted_at",
+}
+
+// recordsText says which DNS records a name needs.
+func recordsText(d api.Domain) string {
+	out := fmt.Sprintf("domain %s: %s is %s. Make these DNS records:", d.DomainId, d.Name, d.Status)
+	for _, r := range d.Records {
+		out += fmt.Sprintf("\n  %-5s  %s  %s  (%s)", r.Type, r.Name, r.Value, r.Purpose)
+	}
+	return out
+}
+
+func domainCommand(c *CLI) *cobra.Command {
+	return c.group("domain", "Manage names of tenants and routes",
+		Action[api.Domain]{
+			Use: "create TENANT NAME", Short: "Give a tenant a name of its own, and say which DNS records to make", Path: "/v1/tenants/{tenant}/domains", Table: domainTable,
+			Example: "  prego domain create acme www.example.com",
+			Body:    func(v *call) (any, error) { return api.CreateTenantDomain{Name: v.typed}, nil },
+			Say:     func(_ *call, d api.Domain) string { return recordsText(d) },
+		},
+		Action[api.Domain]{
+			Use: "claim ORG NAME", Short: "Give an org a name for its routes, and say which DNS records to make", Path: "/v1/domains", Table: domainTable,
+			Body: func(v *call) (any, error) {
+				return api.CreateDomain{OrgId: api.OrgID(v.args["org"]), Name: v.typed}, nil
+			},
+			Say: func(_ *call, d api.Domain) string { return recordsText(d) },
+		},
+		List[api.Domain]{Short: "List names", Path: "/v1/domains", Items: "domains", Filters: "org: org_id, tenant: tenant_id, name, status", Sorts: "created_at, name", All: "all", Table: domainTable},
+		Show[api.Domain]{Use: "show DOMAIN…", Short: "Show names and their DNS records", Path: "/v1/domains/{domain}", Table: domainTable},
+		Action[api.Domain]{Use: "check DOMAIN…", Short: "Try again now to verify names", Path: "/v1/domains/{domain}/check", Table: domainTable},
+		Delete("delete DOMAIN…", "domain", "/v1/domains/{domain}"),
+	)
+}
+
 var ipv4Table = Table[api.IPv4]{ID: "allocation_id", Columns: "allocation_id, env_id, address, location, status, reason", More: "message, org_id, created_by, created_at"}
 
 func ipv4Command(c *CLI) *cobra.Command {

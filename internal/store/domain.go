@@ -2,16 +2,315 @@ package store
 
 import (
 	"context"
+	"errors"
+	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
 	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
 )
 
-const domainColumns = `d.domain_id, d.org_id, COALESCE(d.tenant_id, '') AS tenant_id, d.name, d.status, d.reason, d.message, d.token, d.points, d.failures, d.checked_at,
-    d.next_check, d.verified_at, d.missing_since, d.created_by, d.created_at, d.deleted_at`
+const domainColumns = `d.domain_id, d.org_id, COALESCE(d.tenant_id, '') AS tenant_id, d.name, d.status, d.reason, d.message, d.token, d.points, d.by_route, d.failures, d.checked_at,
+    d.next_check, d.verified_at, d.missing_since, d.sought_until, d.created_by, d.created_at, d.deleted_at,
+    COALESCE((SELECT t.slug FROM tenants t WHERE t.tenant_id = d.tenant_id), '') AS slug,
+    COALESCE((SELECT e.region FROM routes r JOIN envs e ON e.env_id = r.env_id
+        WHERE d.tenant_id IS NULL AND r.org_id = d.org_id AND r.hostname = d.name AND r.deleted_at IS NULL ORDER BY r.route_id LIMIT 1), '') AS region,
+    COALESCE((SELECT a.address FROM routes r JOIN ipv4_allocations a ON a.env_id = r.env_id AND a.deleted_at IS NULL AND a.status = 'ready'
+        WHERE d.tenant_id IS NULL AND r.org_id = d.org_id AND r.hostname = d.name AND r.deleted_at IS NULL AND r.listener_scope = 'env_v4' ORDER BY r.route_id LIMIT 1), '') AS address`
 
 const sqlVerifiedDomains = `SELECT ` + domainColumns + ` FROM domains d WHERE d.deleted_at IS NULL AND d.status = 'verified' ORDER BY d.name`
 
 // VerifiedDomains are all names that are served, by name: at most one org has each.
 func (s *Store) VerifiedDomains(ctx context.Context) ([]org.Domain, error) {
 	return collect[org.Domain](ctx, s, "verified domains", sqlVerifiedDomains)
+}
+
+// maxUnverified is how many names an org may have that it did not verify: they count for
+// nothing, and each is looked up.
+const maxUnverified = 100
+
+// What an org has of a name, and how many others that it did not verify. A name of its past
+// keeps its token: the TXT record may still be there.
+const (
+	sqlDomainOf   = `SELECT ` + domainColumns + ` FROM domains d WHERE d.org_id = $1 AND d.name = $2 AND d.deleted_at IS NULL`
+	sqlUnverified = `SELECT count(*) FROM domains WHERE org_id = $1 AND deleted_at IS NULL AND status <> 'verified'`
+	sqlOldToken   = `SELECT token FROM domains WHERE org_id = $1 AND name = $2 ORDER BY created_at DESC LIMIT 1`
+	sqlRouteNamed = `SELECT EXISTS (SELECT FROM routes WHERE org_id = $1 AND hostname = $2 AND deleted_at IS NULL)`
+
+	sqlTenantForDomain = `SELECT org_id, state NOT IN ('terminated', 'data_purged') FROM tenants WHERE tenant_id = $1`
+)
+
+const sqlClaimDomain = `
+INSERT INTO domains AS d (domain_id, org_id, tenant_id, name, by_route, token, sought_until, created_by)
+VALUES ($1, $2, NULLIF($3, ''), $4, $5, $6, now() + make_interval(secs => $7), $8) RETURNING ` + domainColumns
+
+func noSuchDomain(id prego.DomainID) error {
+	return prego.Errorf(prego.CodeDomainNotFound, "there is no domain %q", id)
+}
+
+// ClaimDomain notes that an org wants a name served, by a tenant or by its routes. Repeating
+// it returns the claim that is there. Another org's claim is no obstacle: whoever shows the
+// TXT record first has the name.
+func (s *Store) ClaimDomain(ctx context.Context, d org.Domain, by string) (out org.Domain, err error) {
+	err = s.inTx(ctx, "claim domain", func(tx pgx.Tx) error {
+		if d.TenantID != "" {
+			lives := false
+			if err := tx.QueryRow(ctx, sqlTenantForDomain, d.TenantID).Scan(&d.OrgID, &lives); err != nil {
+				return ifNoRows(err, noSuchTenant(string(d.TenantID)))
+			}
+			if !lives {
+				return prego.Errorf(prego.CodeInvalidTransition, "the tenant is terminated: it is served under no name")
+			}
+		}
+		if err := lockNamedOrg(ctx, tx, d.OrgID); err != nil {
+			return err
+		}
+		if d.TenantID != "" {
+			if named, err := value[bool](ctx, tx, sqlRouteNamed, d.OrgID, d.Name); err != nil || named {
+				return errors.Join(err, taken(named, "is served by a route of the org"))
+			}
+		}
+		out, err = s.claimDomain(ctx, tx, d, by)
+		return err
+	})
+	return out, err
+}
+
+func taken(is bool, message string) error {
+	if !is {
+		return nil
+	}
+	return &prego.Error{Code: prego.CodeHostnameTaken, Field: "hostname", Message: message}
+}
+
+// claimDomain is ClaimDomain in a transaction that holds the org.
+func (s *Store) claimDomain(ctx context.Context, tx pgx.Tx, d org.Domain, by string) (org.Domain, error) {
+	if _, err := tx.Exec(ctx, sqlHoldHostname, d.Name); err != nil {
+		return d, err
+	}
+	there, err := find[org.Domain](ctx, tx, sqlDomainOf, d.OrgID, d.Name)
+	switch {
+	case err != nil:
+		return d, err
+	case there != nil && there.TenantID != d.TenantID:
+		return d, taken(true, "is a name of the org already: "+string(there.DomainID))
+	case there != nil:
+		return *there, nil
+	}
+	n, err := value[int](ctx, tx, sqlUnverified, d.OrgID)
+	if err != nil {
+		return d, err
+	}
+	if n >= maxUnverified {
+		return d, prego.Errorf(prego.CodeTooManyDomains, "the org has %d names that it did not verify, the most at once: verify or delete some", n)
+	}
+	// It counts when it is verified; one that could not be then is refused now.
+	if err := s.takeQuota(ctx, tx, d.OrgID, quota.Delta{Dimension: quota.MaxHostnames, By: 1}); err != nil {
+		return d, err
+	}
+	if token, err := value[string](ctx, tx, sqlOldToken, d.OrgID, d.Name); err == nil {
+		d.Token = token
+	} else if !isNoRows(err) {
+		return d, err
+	}
+	out, err := one[org.Domain](ctx, tx, sqlClaimDomain, d.DomainID, d.OrgID, d.TenantID, d.Name, d.ByRoute, d.Token, org.SoughtFor.Seconds(), by)
+	if err != nil {
+		return d, err
+	}
+	return out, domainEvent(ctx, tx, "domain.create", out, by)
+}
+
+func domainEvent(ctx context.Context, tx pgx.Tx, what string, d org.Domain, by string) error {
+	return orgEvent(ctx, tx, org.Event{OrgID: d.OrgID, Type: what, Subject: string(d.DomainID), Actor: by, Reason: string(d.Reason)},
+		map[string]any{"name": d.Name, "tenant_id": d.TenantID, "status": d.Status, "missing_since": d.MissingSince})
+}
+
+const sqlGetDomain = `SELECT ` + domainColumns + ` FROM domains d WHERE d.domain_id = $1 AND d.deleted_at IS NULL`
+
+// GetDomain reads one domain, or CodeDomainNotFound.
+func (s *Store) GetDomain(ctx context.Context, id string) (org.Domain, error) {
+	return get[org.Domain](ctx, s.pool, noSuchDomain(prego.DomainID(id)), sqlGetDomain, id)
+}
+
+var domains = listing[org.Domain]{
+	what: "domains", from: `SELECT ` + domainColumns + ` FROM domains d`,
+	live:    `d.deleted_at IS NULL`,
+	filters: map[string]string{"domain_id": "d.domain_id", "org_id": "d.org_id", "tenant_id": "d.tenant_id", "name": "d.name", "status": "d.status"},
+	sorts:   map[string]string{"created_at": "d.created_at", "name": "d.name"},
+	id:      "d.domain_id",
+}
+
+// ListDomains is a page of domains.
+func (s *Store) ListDomains(ctx context.Context, q prego.ListQuery) (page []org.Domain, next string, err error) {
+	return domains.page(ctx, s, q)
+}
+
+const (
+	sqlDeleteDomain = `UPDATE domains d SET deleted_at = now(), next_check = NULL, updated_at = now() WHERE d.domain_id = $1 AND d.deleted_at IS NULL RETURNING ` + domainColumns
+	sqlDomainInUse  = `SELECT EXISTS (SELECT FROM domains d JOIN routes r ON r.org_id = d.org_id AND r.hostname = d.name AND r.deleted_at IS NULL
+    WHERE d.domain_id = $1 AND d.tenant_id IS NULL AND d.deleted_at IS NULL)`
+)
+
+// DeleteDomain gives a name up. One that routes have is refused.
+func (s *Store) DeleteDomain(ctx context.Context, id prego.DomainID, by string) error {
+	return s.inTx(ctx, "delete domain", func(tx pgx.Tx) error {
+		d, err := one[org.Domain](ctx, tx, sqlGetDomain, id)
+		if err != nil {
+			return ifNoRows(err, noSuchDomain(id))
+		}
+		// Nobody makes a route of the name meanwhile.
+		if err := lockOrg(ctx, tx, d.OrgID); err != nil {
+			return err
+		}
+		if used, err := value[bool](ctx, tx, sqlDomainInUse, id); err != nil || used {
+			return errors.Join(err, prego.Errorf(prego.CodeDomainInUse, "routes of the org have this name: delete them first"))
+		}
+		if d, err = one[org.Domain](ctx, tx, sqlDeleteDomain, id); err != nil {
+			return ifNoRows(err, noSuchDomain(id))
+		}
+		return domainEvent(ctx, tx, "domain.delete", d, by)
+	})
+}
+
+const sqlCheckDomain = `
+UPDATE domains d SET next_check = now(), failures = 0, updated_at = now(),
+    status = CASE d.status WHEN 'expired' THEN 'pending' ELSE d.status END,
+    sought_until = CASE WHEN d.status <> 'verified' THEN GREATEST(d.sought_until, now() + make_interval(secs => $2)) ELSE d.sought_until END
+WHERE d.domain_id = $1 AND d.deleted_at IS NULL RETURNING ` + domainColumns
+
+// CheckDomain has a name looked up now, also one that is no longer looked for.
+func (s *Store) CheckDomain(ctx context.Context, id prego.DomainID) (org.Domain, error) {
+	return get[org.Domain](ctx, s.pool, noSuchDomain(id), sqlCheckDomain, id, org.SoughtFor.Seconds())
+}
+
+const sqlDomainsDue = `SELECT EXISTS (SELECT FROM domains WHERE deleted_at IS NULL AND next_check <= now())`
+
+// DomainsDue reports whether it is some name's turn to be looked up.
+func (s *Store) DomainsDue(ctx context.Context) (bool, error) {
+	due, err := value[bool](ctx, s.pool, sqlDomainsDue)
+	return due, failed("domains due", err)
+}
+
+const sqlTakeDomains = `
+UPDATE domains d SET next_check = now() + make_interval(secs => $2)
+WHERE d.domain_id IN (SELECT domain_id FROM domains WHERE deleted_at IS NULL AND next_check <= now() ORDER BY next_check LIMIT $1 FOR UPDATE SKIP LOCKED)
+RETURNING ` + domainColumns
+
+// TakeDomains takes names whose turn it is. Nobody else takes them for as long as the lease.
+func (s *Store) TakeDomains(ctx context.Context, limit int, lease time.Duration) ([]org.Domain, error) {
+	return collect[org.Domain](ctx, s, "domains to look up", sqlTakeDomains, limit, lease.Seconds())
+}
+
+const (
+	sqlHoldDomain   = `SELECT ` + domainColumns + ` FROM domains d WHERE d.domain_id = $1 AND d.deleted_at IS NULL FOR UPDATE`
+	sqlDomainHolder = `SELECT ` + domainColumns + ` FROM domains d WHERE d.name = $1 AND d.domain_id <> $2 AND d.deleted_at IS NULL AND d.status = 'verified' FOR UPDATE`
+	sqlSetDomain    = `
+UPDATE domains SET status = $2, reason = $3, message = $4, points = $5, failures = $6, checked_at = $7, next_check = $8, verified_at = $9, missing_since = $10,
+    sought_until = $11, updated_at = now()
+WHERE domain_id = $1`
+)
+
+// DomainSeen keeps what a look at a name came to: of several orgs that show their TXT
+// record, the first has the name, and only with room in its quota.
+func (s *Store) DomainSeen(ctx context.Context, d org.Domain, look org.DomainLook, rules org.DomainRules) (out org.Domain, err error) {
+	err = s.inTx(ctx, "domain "+string(d.DomainID), func(tx pgx.Tx) error {
+		if err := lockOrg(ctx, tx, d.OrgID); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlHoldHostname, d.Name); err != nil {
+			return err
+		}
+		was, err := find[org.Domain](ctx, tx, sqlHoldDomain, d.DomainID)
+		if err != nil || was == nil {
+			return err // it was given up meanwhile
+		}
+		out = rules.Next(*was, look)
+		if out.Status == org.DomainVerified && was.Status != org.DomainVerified {
+			if out, err = s.mayVerify(ctx, tx, *was, out, look.At, rules); err != nil {
+				return err
+			}
+		}
+		return setDomain(ctx, tx, *was, out)
+	})
+	return out, err
+}
+
+// mayVerify is what becomes of a name whose TXT record is there: verified, or why not.
+func (s *Store) mayVerify(ctx context.Context, tx pgx.Tx, was, found org.Domain, now time.Time, rules org.DomainRules) (org.Domain, error) {
+	refused := func(reason prego.Reason, message string) org.Domain {
+		was.CheckedAt, was.Points, was.Reason, was.Message = &now, found.Points, reason, message
+		was.NextCheck = new(now.Add(rules.RetryMax))
+		if was.Status == org.DomainExpired {
+			was.Status = org.DomainPending
+		}
+		return was
+	}
+	err := s.takeQuota(ctx, tx, was.OrgID, quota.Delta{Dimension: quota.MaxHostnames, By: 1})
+	if prego.CodeOf(err) == prego.CodeQuotaExceeded {
+		return refused(org.ReasonDomainQuota, err.Error()), nil
+	}
+	if err != nil {
+		return was, err
+	}
+	holder, err := find[org.Domain](ctx, tx, sqlDomainHolder, was.Name, was.DomainID)
+	if err != nil {
+		return was, err
+	}
+	if holder != nil {
+		gone := *holder
+		gone.NextCheck = &now
+		if holder.MissingSince == nil {
+			// Its record was there when it was last looked up: that is looked up again now.
+			out := refused(org.ReasonDomainTaken, "another org has verified this name; it is checked again whether it still shows its TXT record")
+			out.NextCheck = new(now.Add(rules.Retry))
+			return out, setDomain(ctx, tx, *holder, gone)
+		}
+		// Whoever has the name now shows another org's record and no longer this one's.
+		gone.Status, gone.Reason, gone.Message = org.DomainLost, org.ReasonDomainTaken, "another org shows its TXT record for this name"
+		gone.SoughtUntil = now.Add(org.SoughtFor)
+		if err := setDomain(ctx, tx, *holder, gone); err != nil {
+			return was, err
+		}
+	}
+	return found, nil
+}
+
+// setDomain writes a domain, and an event of what is new for its org.
+func setDomain(ctx context.Context, tx pgx.Tx, was, d org.Domain) error {
+	if _, err := tx.Exec(ctx, sqlSetDomain, d.DomainID, d.Status, d.Reason, d.Message, d.Points, d.Failures, d.CheckedAt, d.NextCheck, d.VerifiedAt, d.MissingSince, d.SoughtUntil); err != nil {
+		return err
+	}
+	switch {
+	case d.Status != was.Status:
+		return domainEvent(ctx, tx, "domain."+string(d.Status), d, string(prego.ActorSystem))
+	case d.MissingSince != nil && was.MissingSince == nil:
+		return domainEvent(ctx, tx, "domain.missing", d, string(prego.ActorSystem))
+	case d.MissingSince == nil && was.MissingSince != nil:
+		return domainEvent(ctx, tx, "domain.found", d, string(prego.ActorSystem))
+	}
+	return nil
+}
+
+const sqlForgetDomains = `
+UPDATE domains d SET deleted_at = now(), next_check = NULL, updated_at = now()
+FROM tenants t WHERE t.tenant_id = d.tenant_id AND d.deleted_at IS NULL AND t.state = 'data_purged' RETURNING ` + domainColumns
+
+// ForgetDomains gives up the names of tenants whose data is erased.
+func (s *Store) ForgetDomains(ctx context.Context) (n int, err error) {
+	err = s.inTx(ctx, "names of erased tenants", func(tx pgx.Tx) error {
+		gone, err := many[org.Domain](ctx, tx, sqlForgetDomains)
+		if err != nil {
+			return err
+		}
+		for _, d := range gone {
+			if err := domainEvent(ctx, tx, "domain.delete", d, string(prego.ActorSystem)); err != nil {
+				return err
+			}
+		}
+		n = len(gone)
+		return nil
+	})
+	return n, err
 }

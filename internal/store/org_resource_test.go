@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/org"
 	"github.com/prego/prego/workload"
 )
 
@@ -32,6 +34,12 @@ func TestNobodyTakesMoreThanTheOrgHas(t *testing.T) {
 		exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by)
 			VALUES ($1, $2, 'acme', 'eu', 'a', '{}', 1, 0, 1, 'a')`, fmt.Sprintf("grp-%d", i), fmt.Sprintf("env-%d", i))
 	}
+	var claimed []org.Domain
+	for i := range racers {
+		d, err := s.ClaimDomain(ctx, org.Domain{DomainID: prego.DomainID(fmt.Sprint("dom-", i)), OrgID: "acme", Name: fmt.Sprintf("h%d.example.com", i), Token: fmt.Sprint("t", i)}, "a")
+		require.NoError(t, err)
+		claimed = append(claimed, d)
+	}
 	limits := map[string]float64{"max_ipv4_allocations": room, "max_total_volume_bytes": room * 10e9, "max_hostnames": room}
 	for dimension, limit := range limits {
 		exec(`INSERT INTO org_quotas (org_id, dimension, limit_value, updated_by) VALUES ('acme', $1, $2, 'a')`, dimension, limit)
@@ -45,11 +53,12 @@ func TestNobodyTakesMoreThanTheOrgHas(t *testing.T) {
 			_, err := s.CreateVolume(ctx, workload.Volume{VolumeID: prego.VolumeID(fmt.Sprintf("vol-%d", i)), OrgID: "acme", Region: "eu", Location: "fsn1", Name: fmt.Sprint("v", i), SizeBytes: 10e9}, "test", "a")
 			return err
 		},
+		// A hostname counts when it is verified: all have claimed one before.
 		"max_hostnames": func(i int) error {
-			_, err := s.CreateRoute(ctx, workload.Route{
-				RouteID: prego.RouteID(fmt.Sprintf("rte-%d", i)), EnvID: prego.EnvID(fmt.Sprintf("env-%d", i)), GroupID: prego.GroupID(fmt.Sprintf("grp-%d", i)), Hostname: fmt.Sprintf("h%d.example.com", i),
-				Listener: workload.ListenerSharedV6, ListenPort: 443, Protocol: workload.RouteHTTPS, TargetPort: 1,
-			}, "a")
+			d, err := s.DomainSeen(ctx, claimed[i], org.DomainLook{At: time.Now(), TXT: []string{claimed[i].ChallengeValue()}}, domainRules)
+			if err == nil && d.Reason == org.ReasonDomainQuota {
+				return prego.Errorf(prego.CodeQuotaExceeded, "%s", d.Message)
+			}
 			return err
 		},
 	} {
@@ -78,7 +87,8 @@ func TestNobodyTakesMoreThanTheOrgHas(t *testing.T) {
 	}
 }
 
-// TestOneNameIsServedOnce: of many orgs that want one name at once, one gets it.
+// TestOneNameIsServedOnce: many orgs may have routes of one name, and only the one that
+// verifies it is served.
 func TestOneNameIsServedOnce(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -110,13 +120,34 @@ func TestOneNameIsServedOnce(t *testing.T) {
 		}()
 	}
 	wg.Wait()
+	for i, err := range errs {
+		require.NoError(t, err, i)
+	}
+	served, err := s.PublishedRoutes(ctx)
+	require.NoError(t, err)
+	require.Empty(t, served)
 	took := 0
-	for _, err := range errs {
-		if err == nil {
+	for i := range racers {
+		d, err := s.GetDomain(ctx, fmt.Sprintf("dom-%d", i))
+		require.NoError(t, err)
+		d, err = s.DomainSeen(ctx, d, org.DomainLook{At: time.Now(), TXT: []string{d.ChallengeValue()}}, domainRules)
+		require.NoError(t, err)
+		if d.Status == org.DomainVerified {
 			took++
-			continue
 		}
-		require.Equal(t, prego.CodeHostnameTaken, prego.CodeOf(err), "%v", err)
 	}
 	require.Equal(t, 1, took)
+	served, err = s.PublishedRoutes(ctx)
+	require.NoError(t, err)
+	require.Len(t, served, 1)
+	require.Equal(t, string(org.DomainVerified), served[0].HostnameStatus)
+	_, err = s.CreateRoute(ctx, workload.Route{RouteID: "rte-late", EnvID: "env-1", GroupID: "grp-1", Hostname: "www.example.com", Listener: workload.ListenerSharedV6, ListenPort: 8443, Protocol: workload.RouteHTTPS, TargetPort: 1}, "a")
+	require.Equal(t, prego.CodeHostnameTaken, prego.CodeOf(err), "another org has verified it")
+	require.NoError(t, s.DeleteRoute(ctx, "env-0", "rte-0", "a"))
+	served, err = s.PublishedRoutes(ctx)
+	require.NoError(t, err)
+	require.Empty(t, served)
+	verified, err := s.VerifiedDomains(ctx)
+	require.NoError(t, err)
+	require.Empty(t, verified, "a name that was claimed with a route goes with it")
 }

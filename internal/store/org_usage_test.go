@@ -70,6 +70,13 @@ func usageTables() map[string][]string {
 			`UPDATE routes SET hostname = 'c%[3]d.%[1]s' WHERE route_id = 'rte-%[1]s-%[2]d'`,
 			`DELETE FROM routes WHERE route_id = 'rte-%[1]s-%[2]d'`,
 		},
+		"domains": {
+			`INSERT INTO domains (domain_id, org_id, name, status, token, sought_until, created_by)
+				VALUES ('dom-%[1]s-%[2]d', '%[1]s', 'd%[2]d.%[1]s', (ARRAY['pending', 'verified'])[1 + %[3]d %% 2], 't', now(), 't') ON CONFLICT DO NOTHING`,
+			`UPDATE domains SET status = (ARRAY['pending', 'verified', 'lost'])[1 + %[3]d %% 3] WHERE domain_id = 'dom-%[1]s-%[2]d'`,
+			`UPDATE domains SET deleted_at = now() WHERE domain_id = 'dom-%[1]s-%[2]d'`,
+			`DELETE FROM domains WHERE domain_id = 'dom-%[1]s-%[2]d'`,
+		},
 		"tenants": {
 			`INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, policy, request_hash, state, created_by)
 				VALUES ('t-%[1]s-%[2]d', 't-%[1]s-%[2]d', '%[1]s', 'eu', (ARRAY['trial', 'starter', 'business'])[1 + %[2]d %% 3], 1, %[3]d, 'shared', '', 'provisioning', 't') ON CONFLICT DO NOTHING`,

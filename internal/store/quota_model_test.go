@@ -52,6 +52,7 @@ type plainModel struct {
 	instances map[string]*plainInstance
 	volumes   map[string]float64
 	routes    map[string]plainRoute
+	domains   map[string]bool // verified
 	addresses map[string]bool
 	attached  map[string]bool
 	snapshots map[string]string // tenant
@@ -118,11 +119,8 @@ func (m *plainModel) usage() map[quota.Dimension]float64 {
 		u[quota.MaxVolumes]++
 		u[quota.MaxTotalVolumeBytes] += size
 	}
-	hosts, bindings := map[string]bool{}, map[string]bool{}
+	bindings := map[string]bool{}
 	for _, r := range m.routes {
-		if r.host != "" {
-			hosts[r.host] = true
-		}
 		address := "shared"
 		if r.scope == "env_v4" {
 			address = r.env
@@ -143,7 +141,7 @@ func (m *plainModel) usage() map[quota.Dimension]float64 {
 		}
 	}
 	u[quota.MaxApps], u[quota.MaxEnvs], u[quota.MaxRoutes] = float64(len(m.apps)), float64(len(m.envs)), float64(len(m.routes))
-	u[quota.MaxHostnames], u[quota.MaxPublicPorts] = float64(len(hosts)), float64(len(bindings))
+	u[quota.MaxHostnames], u[quota.MaxPublicPorts] = float64(len(m.domains)), float64(len(bindings))
 	u[quota.MaxIPv4Allocations], u[quota.MaxVolumeAttachments] = float64(len(m.addresses)), float64(len(m.attached))
 	u[quota.MaxRestoreJobs] = float64(len(m.restores))
 	return u
@@ -390,7 +388,7 @@ func (d *driven) step() {
 		with.routes[id] = r
 		before, after := d.usage(), with.usage()
 		var deltas []quota.Delta
-		for _, dim := range []quota.Dimension{quota.MaxRoutes, quota.MaxPublicPorts, quota.MaxHostnames} {
+		for _, dim := range []quota.Dimension{quota.MaxRoutes, quota.MaxPublicPorts} {
 			deltas = append(deltas, quota.Delta{Dimension: dim, By: after[dim] - before[dim]})
 		}
 		if d.take(deltas, `INSERT INTO routes (route_id, org_id, env_id, group_id, hostname, listener_scope, listen_port, protocol, target_port, created_by)
@@ -398,6 +396,18 @@ func (d *driven) step() {
 			d.routes[id] = r
 		}
 	case 24:
+		if name := d.id("dom"); rapid.Bool().Draw(t, "verified") {
+			// A claim that waits counts for nothing; one that is verified does.
+			d.exec(`INSERT INTO domains (domain_id, org_id, name, token, sought_until, created_by) VALUES ($1, $2, $1, 't', now(), 'test')`, name, d.org)
+			if d.take(oneMore(quota.MaxHostnames), `UPDATE domains SET status = 'verified' WHERE domain_id = $1`, name) {
+				d.domains[name] = true
+			}
+		} else if name, ok := pick(d, d.domains); ok {
+			d.exec(rapid.SampledFrom([]string{
+				`UPDATE domains SET status = 'lost' WHERE domain_id = $1`, `UPDATE domains SET deleted_at = now() WHERE domain_id = $1`, `DELETE FROM domains WHERE domain_id = $1`,
+			}).Draw(t, "how"), name)
+			delete(d.domains, name)
+		}
 		if id, ok := pick(d, d.routes); ok {
 			d.exec(`UPDATE routes SET deleted_at = now() WHERE route_id = $1`, id)
 			delete(d.routes, id)
@@ -510,7 +520,7 @@ func TestQuotasAgreeWithAPlainModel(t *testing.T) {
 	deep.Check(t, 30, func(rt *rapid.T) {
 		d := &driven{t: rt, s: s, org: fmt.Sprintf("o%d", modelRun.Add(1)), plainModel: &plainModel{
 			tiers: tiers, tier: prego.TierPaid, own: map[quota.Dimension]float64{}, apps: map[string]bool{}, envs: map[string]string{}, tenants: map[string]*plainTenant{},
-			instances: map[string]*plainInstance{}, volumes: map[string]float64{}, routes: map[string]plainRoute{}, addresses: map[string]bool{}, attached: map[string]bool{},
+			instances: map[string]*plainInstance{}, volumes: map[string]float64{}, routes: map[string]plainRoute{}, domains: map[string]bool{}, addresses: map[string]bool{}, attached: map[string]bool{},
 			snapshots: map[string]string{}, restores: map[string]string{}, sessions: map[string]string{}, over: map[string]bool{},
 		}}
 		_, err := s.PutOrg(ctx, prego.OrgID(d.org), tenant.PutOrgRequest{}, "test")

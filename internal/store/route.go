@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -42,7 +43,8 @@ func (s *Store) envExists(ctx context.Context, envID prego.EnvID) error {
 	return failed(string("env "+envID), ifNoRows(err, noSuchEnv(string(envID))))
 }
 
-const routeColumns = `r.route_id, r.org_id, r.env_id, r.group_id, r.hostname, r.listener_scope AS listener, r.listen_port, r.protocol, r.target_port, r.created_by, r.created_at, r.deleted_at`
+const routeColumns = `r.route_id, r.org_id, r.env_id, r.group_id, r.hostname, r.listener_scope AS listener, r.listen_port, r.protocol, r.target_port, r.created_by, r.created_at, r.deleted_at,
+    COALESCE((SELECT d.status FROM domains d WHERE r.hostname <> '' AND d.org_id = r.org_id AND d.name = r.hostname AND d.deleted_at IS NULL), '') AS hostname_status`
 
 // A name and a port belong to all orgs together: who asks for one waits for whoever
 // asks for the same. Names are held before ports.
@@ -53,18 +55,19 @@ const sqlHoldPort = `SELECT pg_advisory_xact_lock(hashtextextended('prego/port/'
 const sqlRouteFacts = `
 SELECT EXISTS (SELECT FROM process_groups WHERE group_id = $3 AND env_id = $2 AND deleted_at IS NULL),
     EXISTS (SELECT FROM ipv4_allocations WHERE env_id = $2 AND deleted_at IS NULL AND status = 'ready'),
-    EXISTS (SELECT FROM routes WHERE deleted_at IS NULL AND hostname = $4 AND hostname <> '' AND (org_id <> $1 OR (listener_scope = $5 AND listen_port = $6))),
+    EXISTS (SELECT FROM routes WHERE deleted_at IS NULL AND hostname = $4 AND hostname <> '' AND org_id = $1 AND listener_scope = $5 AND listen_port = $6)
+        OR EXISTS (SELECT FROM domains WHERE deleted_at IS NULL AND name = $4 AND org_id <> $1 AND status = 'verified'),
     EXISTS (SELECT FROM routes WHERE deleted_at IS NULL AND listener_scope = $5 AND listen_port = $6 AND (listener_scope = 'shared_v6' OR env_id = $2)
         AND (protocol = 'tcp' OR $7 = 'tcp')),
-    EXISTS (SELECT FROM routes WHERE deleted_at IS NULL AND org_id = $1 AND listener_scope = $5 AND listen_port = $6 AND (listener_scope = 'shared_v6' OR env_id = $2)),
-    EXISTS (SELECT FROM routes WHERE deleted_at IS NULL AND org_id = $1 AND hostname = $4)`
+    EXISTS (SELECT FROM routes WHERE deleted_at IS NULL AND org_id = $1 AND listener_scope = $5 AND listen_port = $6 AND (listener_scope = 'shared_v6' OR env_id = $2))`
 
 const sqlCreateRoute = `
 INSERT INTO routes AS r (route_id, org_id, env_id, group_id, hostname, listener_scope, listen_port, protocol, target_port, created_by)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING ` + routeColumns
 
 // CreateRoute publishes a port of a process group. A port counts once per address
-// that the org listens on, a hostname once (quotas-and-fairness, "Route usage").
+// that the org listens on (quotas-and-fairness, "Route usage"). A hostname is served, and
+// counts, once the org has verified it: a claim to it is made with the route.
 func (s *Store) CreateRoute(ctx context.Context, r workload.Route, by string) (out workload.Route, err error) {
 	err = s.inEnv(ctx, "create route", r.EnvID, func(tx pgx.Tx, orgID prego.OrgID, _ prego.Region) error {
 		if r.Hostname != "" {
@@ -75,9 +78,9 @@ func (s *Store) CreateRoute(ctx context.Context, r workload.Route, by string) (o
 		if _, err := tx.Exec(ctx, sqlHoldPort, fmt.Sprintf("%s/%d", r.Listener, r.ListenPort)); err != nil {
 			return err
 		}
-		var group, address, nameTaken, portTaken, oldPort, oldName bool
+		var group, address, nameTaken, portTaken, oldPort bool
 		if err := tx.QueryRow(ctx, sqlRouteFacts, orgID, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol).
-			Scan(&group, &address, &nameTaken, &portTaken, &oldPort, &oldName); err != nil {
+			Scan(&group, &address, &nameTaken, &portTaken, &oldPort); err != nil {
 			return err
 		}
 		refuse := func(code prego.Code, field, message string) error {
@@ -97,11 +100,14 @@ func (s *Store) CreateRoute(ctx context.Context, r workload.Route, by string) (o
 		if !oldPort {
 			deltas = append(deltas, quota.Delta{Dimension: quota.MaxPublicPorts, By: 1})
 		}
-		if r.Hostname != "" && !oldName {
-			deltas = append(deltas, quota.Delta{Dimension: quota.MaxHostnames, By: 1})
-		}
 		if err := s.takeQuota(ctx, tx, orgID, deltas...); err != nil {
 			return err
+		}
+		if r.Hostname != "" {
+			claim := org.Domain{DomainID: prego.DomainID("dom-" + strings.TrimPrefix(string(r.RouteID), "rte-")), OrgID: orgID, Name: r.Hostname, Token: org.NewDomainToken(), ByRoute: true}
+			if _, err := s.claimDomain(ctx, tx, claim, by); err != nil {
+				return err
+			}
 		}
 		if out, err = one[workload.Route](ctx, tx, sqlCreateRoute, r.RouteID, orgID, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol, r.TargetPort, by); err != nil {
 			return err
@@ -147,12 +153,28 @@ func (s *Store) ListRoutes(ctx context.Context, q prego.ListQuery) (page []workl
 const sqlDeleteRoute = `
 UPDATE routes r SET deleted_at = now() WHERE r.env_id = $1 AND r.route_id = $2 AND r.deleted_at IS NULL RETURNING ` + routeColumns
 
-// DeleteRoute takes a route down.
+const sqlDeleteRouteDomain = `
+UPDATE domains d SET deleted_at = now(), next_check = NULL, updated_at = now()
+WHERE d.org_id = $1 AND d.name = $2 AND d.by_route AND d.deleted_at IS NULL
+  AND NOT EXISTS (SELECT FROM routes r WHERE r.org_id = $1 AND r.hostname = $2 AND r.deleted_at IS NULL)
+RETURNING ` + domainColumns
+
+// DeleteRoute takes a route down. A name that was claimed with a route goes with the last
+// one.
 func (s *Store) DeleteRoute(ctx context.Context, envID prego.EnvID, id prego.RouteID, by string) error {
 	return s.inEnv(ctx, "delete route", envID, func(tx pgx.Tx, orgID prego.OrgID, _ prego.Region) error {
 		r, err := one[workload.Route](ctx, tx, sqlDeleteRoute, envID, id)
 		if err != nil {
 			return ifNoRows(err, noSuchRoute(id))
+		}
+		if r.Hostname != "" {
+			d, err := find[org.Domain](ctx, tx, sqlDeleteRouteDomain, orgID, r.Hostname)
+			if err == nil && d != nil {
+				err = domainEvent(ctx, tx, "domain.delete", *d, by)
+			}
+			if err != nil {
+				return err
+			}
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "route.delete", Subject: string(id), Actor: by}, routePayload(r))
 	})
@@ -165,9 +187,12 @@ SELECT ` + routeColumns + `, COALESCE(a.address, '') AS address,
      WHERE i.group_id = r.group_id AND i.state = 'running' AND i.healthy AND (p ->> 'container_port')::integer = r.target_port AND s.host <> '') AS targets
 FROM routes r
 LEFT JOIN ipv4_allocations a ON r.listener_scope = 'env_v4' AND a.env_id = r.env_id AND a.deleted_at IS NULL AND a.status = 'ready'
-WHERE r.deleted_at IS NULL ORDER BY r.route_id`
+WHERE r.deleted_at IS NULL
+  AND (r.hostname = '' OR EXISTS (SELECT FROM domains d WHERE d.org_id = r.org_id AND d.name = r.hostname AND d.status = 'verified' AND d.deleted_at IS NULL))
+ORDER BY r.route_id`
 
-// PublishedRoutes are all routes with what serves each now, by id.
+// PublishedRoutes are all routes with what serves each now, by id. Those with a hostname
+// that their org has not verified are left out.
 func (s *Store) PublishedRoutes(ctx context.Context) ([]workload.PublishedRoute, error) {
 	return collect[workload.PublishedRoute](ctx, s, "published routes", sqlPublishedRoutes)
 }

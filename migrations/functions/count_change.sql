@@ -17,10 +17,13 @@ BEGIN
     WHEN 'routes' THEN
         INSERT INTO org_usage_changes (org_id, kind, key, n)
         SELECT NEW.org_id, k.kind, k.key, sum(c.sign)
-        FROM (VALUES (1, NEW.deleted_at, NEW.hostname, port_binding(NEW.listener_scope, NEW.env_id, NEW.listen_port)),
-                     (-1, OLD.deleted_at, OLD.hostname, port_binding(OLD.listener_scope, OLD.env_id, OLD.listen_port))) c (sign, deleted_at, hostname, port)
-        CROSS JOIN LATERAL (VALUES ('routes', ''), ('hostname', c.hostname), ('port', c.port)) k (kind, key)
-        WHERE c.deleted_at IS NULL AND (k.kind <> 'hostname' OR k.key <> '') GROUP BY 2, 3 HAVING sum(c.sign) <> 0;
+        FROM (VALUES (1, NEW.deleted_at, port_binding(NEW.listener_scope, NEW.env_id, NEW.listen_port)),
+                     (-1, OLD.deleted_at, port_binding(OLD.listener_scope, OLD.env_id, OLD.listen_port))) c (sign, deleted_at, port)
+        CROSS JOIN LATERAL (VALUES ('routes', ''), ('port', c.port)) k (kind, key)
+        WHERE c.deleted_at IS NULL GROUP BY 2, 3 HAVING sum(c.sign) <> 0;
+    WHEN 'domains' THEN
+        INSERT INTO org_usage_changes (org_id, kind, key, n)
+        VALUES (NEW.org_id, 'hostname', NEW.name, CASE WHEN NEW.status = 'verified' AND NEW.deleted_at IS NULL THEN 1 ELSE -1 END);
     WHEN 'instances' THEN
         INSERT INTO org_usage_changes (org_id, kind, key, n, memory, cpu)
         SELECT NEW.org_id, k.kind, k.key, sum(c.sign), sum(c.sign * c.memory), sum(c.sign * c.cpu)

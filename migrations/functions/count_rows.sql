@@ -18,8 +18,11 @@ BEGIN
     WHEN 'routes' THEN
         INSERT INTO org_usage_changes (org_id, kind, key, n)
         SELECT c.org_id, k.kind, k.key, sign * count(*) FROM changed c
-        CROSS JOIN LATERAL (VALUES ('routes', ''), ('hostname', c.hostname), ('port', port_binding(c.listener_scope, c.env_id, c.listen_port))) k (kind, key)
-        WHERE c.deleted_at IS NULL AND (k.kind <> 'hostname' OR k.key <> '') GROUP BY 1, 2, 3;
+        CROSS JOIN LATERAL (VALUES ('routes', ''), ('port', port_binding(c.listener_scope, c.env_id, c.listen_port))) k (kind, key)
+        WHERE c.deleted_at IS NULL GROUP BY 1, 2, 3;
+    WHEN 'domains' THEN
+        INSERT INTO org_usage_changes (org_id, kind, key, n)
+        SELECT org_id, 'hostname', name, sign * count(*) FROM changed WHERE deleted_at IS NULL AND status = 'verified' GROUP BY org_id, name;
     WHEN 'instances' THEN
         INSERT INTO org_usage_changes (org_id, kind, key, n, memory, cpu)
         SELECT c.org_id, k.kind, k.key, sign * count(*), sign * sum(c.memory_limit_bytes), sign * sum(c.cpu_request::numeric) FROM changed c

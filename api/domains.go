@@ -1,0 +1,99 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/org"
+)
+
+func (a *API) domainView(d org.Domain) Domain {
+	records := make([]DomainRecord, 0, 2)
+	for _, r := range d.Records(a.d.Resources.SiteDomain) {
+		records = append(records, DomainRecord{Type: DomainRecordType(r.Type), Name: r.Name, Value: r.Value, Purpose: DomainRecordPurpose(r.Purpose)})
+	}
+	return Domain{
+		DomainId: string(d.DomainID), OrgId: string(d.OrgID), TenantId: optional(string(d.TenantID)), Name: d.Name, Status: d.Status, Reason: optional(string(d.Reason)), Message: optional(d.Message),
+		PointsHere: d.Points, Records: records, CheckedAt: utc(d.CheckedAt), NextCheckAt: utc(d.NextCheck), VerifiedAt: utc(d.VerifiedAt), MissingSince: utc(d.MissingSince),
+		CreatedBy: d.CreatedBy, CreatedAt: d.CreatedAt.UTC(), DeletedAt: utc(d.DeletedAt),
+	}
+}
+
+// claim notes that an org wants a name served, and says which records to make.
+func (a *API) claim(c echo.Context, d org.Domain) error {
+	var err error
+	if d.Name, err = org.NormalizeDomain(d.Name, a.d.Resources.SiteDomain); err != nil {
+		return err
+	}
+	d.DomainID, d.Token = prego.DomainID(newID("dom-")), org.NewDomainToken()
+	d, err = a.d.Resources.Store.ClaimDomain(c.Request().Context(), d, caller(c).Subject)
+	return answer(c, http.StatusCreated, d, err, a.domainView)
+}
+
+// CreateDomain claims a name for an org's routes.
+func (a *API) CreateDomain(c echo.Context, _ CreateDomainParams) error {
+	var in struct {
+		OrgID prego.OrgID `json:"org_id"`
+		Name  string      `json:"name"`
+	}
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	return a.claim(c, org.Domain{OrgID: in.OrgID, Name: in.Name})
+}
+
+// CreateTenantDomain claims a name for a tenant's site.
+func (a *API) CreateTenantDomain(c echo.Context, tenant TenantID, _ CreateTenantDomainParams) error {
+	var in struct {
+		Name string `json:"name"`
+	}
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	return a.claim(c, org.Domain{TenantID: tenant, Name: in.Name})
+}
+
+// ListDomains shows a page of domains.
+func (a *API) ListDomains(c echo.Context, _ ListDomainsParams) error {
+	return list(c, "domains", a.d.Resources.Store.ListDomains, a.domainView)
+}
+
+// ListTenantDomains shows a page of a tenant's domains.
+func (a *API) ListTenantDomains(c echo.Context, tenant TenantID, _ ListTenantDomainsParams) error {
+	return within(c, a.d.Tenants.GetTenant, "domains", a.d.Resources.Store.ListDomains, a.domainView, "tenant_id", string(tenant))
+}
+
+// GetDomain shows a domain.
+func (a *API) GetDomain(c echo.Context, id DomainInPath) error {
+	return show(c, a.d.Resources.Store.GetDomain, string(id), a.domainView)
+}
+
+// CheckDomain has a name looked up now.
+func (a *API) CheckDomain(c echo.Context, id DomainInPath, _ CheckDomainParams) error {
+	d, err := a.d.Resources.Store.CheckDomain(c.Request().Context(), id)
+	return answer(c, http.StatusOK, d, err, a.domainView)
+}
+
+// DeleteDomain gives a name up.
+func (a *API) DeleteDomain(c echo.Context, id DomainInPath) error {
+	return noContent(c, a.d.Resources.Store.DeleteDomain(c.Request().Context(), id, caller(c).Subject))
+}
+
+// DeleteTenantDomain gives a tenant's name up.
+func (a *API) DeleteTenantDomain(c echo.Context, tenant TenantID, id DomainInPath) error {
+	return noContent(c, a.deleteTenantDomain(c.Request().Context(), tenant, id, caller(c).Subject))
+}
+
+func (a *API) deleteTenantDomain(ctx context.Context, tenant prego.TenantID, id prego.DomainID, by string) error {
+	d, err := a.d.Resources.Store.GetDomain(ctx, string(id))
+	if err != nil {
+		return err
+	}
+	if d.TenantID != tenant {
+		return prego.Errorf(prego.CodeDomainNotFound, "there is no domain %q of this tenant", id)
+	}
+	return a.d.Resources.Store.DeleteDomain(ctx, id, by)
+}

@@ -1,0 +1,212 @@
+// Package dns asks the public DNS what names say, for orgs' claims to names: over the
+// configured resolvers, and where it can be had at the zones' own name servers, which no
+// cache answers for.
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Config says whom to ask.
+type Config struct {
+	Resolvers []string // host:port
+	// Authoritative asks a zone's own name servers for texts; the resolvers are asked when
+	// those do not answer.
+	Authoritative bool
+	// Local allows name servers without public addresses, at a port other than 53.
+	Local   bool
+	Port    string        // of name servers; "53" when empty
+	Timeout time.Duration // of one question; 3 s when 0
+}
+
+// Resolver asks the DNS. It is safe for concurrent use.
+type Resolver struct{ cfg Config }
+
+// New checks the configuration; it asks nothing.
+func New(cfg Config) (*Resolver, error) {
+	for _, r := range cfg.Resolvers {
+		if _, _, err := net.SplitHostPort(r); err != nil {
+			return nil, fmt.Errorf("resolver %q is not host:port", r)
+		}
+	}
+	if cfg.Port == "" {
+		cfg.Port = "53"
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = 3 * time.Second
+	}
+	if len(cfg.Resolvers) == 0 {
+		own, err := dns.ClientConfigFromFile("/etc/resolv.conf")
+		if err != nil || len(own.Servers) == 0 {
+			return nil, errors.New("no resolvers: /etc/resolv.conf names none")
+		}
+		for _, s := range own.Servers {
+			cfg.Resolvers = append(cfg.Resolvers, net.JoinHostPort(s, own.Port))
+		}
+	}
+	return &Resolver{cfg: cfg}, nil
+}
+
+// Bounds of one question: aliases that are followed, name servers that are asked, bytes of
+// an answer over UDP (the size that passes everywhere, dnsflagday.net/2020).
+const (
+	maxAliases = 8
+	maxServers = 4
+	udpSize    = 1232
+)
+
+// errUnknown says that nobody could tell.
+var errUnknown = errors.New("no name server answered")
+
+// TXT are the texts of a name; none when there is no such name.
+func (r *Resolver) TXT(ctx context.Context, name string) ([]string, error) {
+	name = dns.Fqdn(name)
+	for range maxAliases {
+		m, err := r.askZone(ctx, name, dns.TypeTXT)
+		if err != nil {
+			return nil, err
+		}
+		texts, alias := textsOf(m, name)
+		if len(texts) > 0 || alias == "" {
+			return texts, nil
+		}
+		name = alias
+	}
+	return nil, fmt.Errorf("%s: too many aliases", name)
+}
+
+// textsOf are the texts that an answer has for a name, or the alias that it ends at.
+func textsOf(m *dns.Msg, name string) (texts []string, alias string) {
+	at := name
+	for range m.Answer { // as many aliases as there may be
+		for _, rr := range m.Answer {
+			if c, ok := rr.(*dns.CNAME); ok && strings.EqualFold(c.Hdr.Name, at) {
+				at = c.Target
+			}
+		}
+	}
+	for _, rr := range m.Answer {
+		if t, ok := rr.(*dns.TXT); ok && strings.EqualFold(t.Hdr.Name, at) {
+			texts = append(texts, strings.Join(t.Txt, ""))
+		}
+	}
+	if len(texts) == 0 && !strings.EqualFold(at, name) {
+		return nil, at
+	}
+	return texts, ""
+}
+
+// Addresses are the addresses that a name leads to, aliases followed.
+func (r *Resolver) Addresses(ctx context.Context, name string) ([]string, error) {
+	var out []string
+	for _, typ := range []uint16{dns.TypeA, dns.TypeAAAA} {
+		m, err := r.askResolvers(ctx, dns.Fqdn(name), typ)
+		if err != nil {
+			return nil, err
+		}
+		for _, rr := range m.Answer {
+			switch rr := rr.(type) {
+			case *dns.A:
+				out = append(out, rr.A.String())
+			case *dns.AAAA:
+				out = append(out, rr.AAAA.String())
+			}
+		}
+	}
+	return out, nil
+}
+
+// askZone asks the name servers of a name's zone, or the resolvers.
+func (r *Resolver) askZone(ctx context.Context, name string, typ uint16) (*dns.Msg, error) {
+	if r.cfg.Authoritative {
+		for _, server := range r.nameServers(ctx, name) {
+			if m, err := r.exchange(ctx, server, name, typ, false); err == nil && (m.Authoritative || len(m.Answer) > 0) {
+				return m, nil
+			}
+		}
+	}
+	return r.askResolvers(ctx, name, typ)
+}
+
+// nameServers are the addresses of those that the closest zone above a name has.
+func (r *Resolver) nameServers(ctx context.Context, name string) []string {
+	for zone := name; zone != "." && zone != ""; {
+		m, err := r.askResolvers(ctx, zone, dns.TypeNS)
+		if err != nil {
+			return nil
+		}
+		var out []string
+		for _, rr := range m.Answer {
+			ns, ok := rr.(*dns.NS)
+			if !ok || !strings.EqualFold(ns.Hdr.Name, zone) {
+				continue
+			}
+			addresses, err := r.Addresses(ctx, ns.Ns)
+			if err != nil {
+				continue
+			}
+			for _, a := range addresses {
+				if r.allowed(a) && len(out) < maxServers {
+					out = append(out, net.JoinHostPort(a, r.cfg.Port))
+				}
+			}
+		}
+		if len(out) > 0 {
+			return out
+		}
+		_, zone, _ = strings.Cut(zone, ".")
+	}
+	return nil
+}
+
+// allowed refuses name servers in this installation's own networks: a customer's zone says
+// where they are.
+func (r *Resolver) allowed(address string) bool {
+	a, err := netip.ParseAddr(address)
+	if err != nil {
+		return false
+	}
+	a = a.Unmap()
+	return r.cfg.Local || (a.IsGlobalUnicast() && !a.IsPrivate())
+}
+
+func (r *Resolver) askResolvers(ctx context.Context, name string, typ uint16) (*dns.Msg, error) {
+	err := errUnknown
+	for _, server := range r.cfg.Resolvers {
+		var m *dns.Msg
+		if m, err = r.exchange(ctx, server, name, typ, true); err == nil {
+			return m, nil
+		}
+	}
+	return nil, err
+}
+
+// exchange asks one server, over TCP if the answer is too large for UDP. That a name does
+// not exist is an answer; that a server can't tell is an error.
+func (r *Resolver) exchange(ctx context.Context, server, name string, typ uint16, recursive bool) (*dns.Msg, error) {
+	q := new(dns.Msg).SetQuestion(name, typ)
+	q.RecursionDesired = recursive
+	q.SetEdns0(udpSize, false)
+	client := dns.Client{Timeout: r.cfg.Timeout, UDPSize: udpSize}
+	m, _, err := client.ExchangeContext(ctx, q, server)
+	if err == nil && m.Truncated {
+		client.Net = "tcp"
+		m, _, err = client.ExchangeContext(ctx, q, server)
+	}
+	what := dns.TypeToString[typ] + " of " + strings.TrimSuffix(name, ".")
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	if m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
+		return nil, fmt.Errorf("%s: the name server answers %s", what, dns.RcodeToString[m.Rcode])
+	}
+	return m, nil
+}
