@@ -42,6 +42,11 @@ func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyRe
 		return DestroyResult{}, err
 	}
 	a.hook("destroy/start")
+	if a.LeaveDNS != nil {
+		if err := a.LeaveDNS(ctx, in.ServerID); err != nil {
+			return DestroyResult{}, err
+		}
+	}
 	live, err := a.Store.LiveResources(ctx, in.ServerID)
 	if err != nil {
 		return DestroyResult{}, err

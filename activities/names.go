@@ -2,8 +2,18 @@ package activities
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
 
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // DNS is where the records of this installation's zone are kept. Every error that it
@@ -35,4 +45,415 @@ type Challenges interface {
 	AddTXT(ctx context.Context, fqdn, value string) error
 	RemoveTXT(ctx context.Context, fqdn, value string) error
 	TXTVisible(ctx context.Context, fqdn, value string) (bool, error)
+}
+
+// NameStore is the part of Postgres that holds record sets and orgs' names.
+type NameStore interface {
+	RecordFacts(ctx context.Context, zone, siteDomain string) (tenant.RecordFacts, error)
+	SitesAway(ctx context.Context, home prego.NetworkID, siteDomain string) ([]tenant.SiteAt, error)
+	WantRecords(ctx context.Context, zone string, wanted []server.DNSRecord) (changed int, err error)
+	RecordsDue(ctx context.Context, zone string) (bool, error)
+	TakeRecords(ctx context.Context, zone string, limit int, lease time.Duration) ([]server.DNSRecord, error)
+	TakeRecord(ctx context.Context, r server.RecordSet, lease time.Duration) (*server.DNSRecord, error)
+	RecordApplied(ctx context.Context, r server.DNSRecord) error
+	RecordFailed(ctx context.Context, r server.DNSRecord, why string, again time.Duration) error
+	AddChallenge(ctx context.Context, zone, name, text string) error
+	RemoveChallenge(ctx context.Context, zone, name, text string) error
+	GetRecord(ctx context.Context, r server.RecordSet) (*server.DNSRecord, error)
+	LiveRecords(ctx context.Context, zone string) ([]server.DNSRecord, error)
+	RecordDrifted(ctx context.Context, r server.DNSRecord, there []string) error
+	RecordOrphaned(ctx context.Context, r server.RecordSet) error
+	RecordsNaming(ctx context.Context, addresses []string) ([]server.DNSRecord, error)
+	AddressDeparts(ctx context.Context, addresses []string) (time.Duration, error)
+	EdgeOf(ctx context.Context, id prego.ServerID) (tenant.Edge, error)
+
+	DomainsDue(ctx context.Context) (bool, error)
+	TakeDomains(ctx context.Context, limit int, lease time.Duration) ([]org.Domain, error)
+	DomainSeen(ctx context.Context, d org.Domain, look org.DomainLook, rules org.DomainRules) (org.Domain, error)
+	ForgetDomains(ctx context.Context) (int, error)
+}
+
+// NameRuns starts the run that keeps names, unless it is running.
+type NameRuns interface {
+	StartKeepNames(ctx context.Context) error
+}
+
+// Names are the steps that keep this installation's zone and orgs' names. Without a zone
+// there are no records, and only orgs' names are looked up.
+type Names struct {
+	Store      NameStore
+	DNS        DNS
+	Resolver   Resolver
+	Runs       NameRuns
+	Zone       string // "" for none
+	SiteDomain string
+	Rules      org.DomainRules
+	Metrics    *NameMetrics
+	Log        *zap.Logger
+	// Hook is called around effects, by name, so that tests can kill the process
+	// there; nil in production.
+	Hook func(point string)
+}
+
+func (a *Names) hook(point string) {
+	if a.Hook != nil {
+		a.Hook(point)
+	}
+}
+
+const (
+	recordLease    = 3 * time.Minute // more than a try takes
+	recordTry      = 2 * time.Minute
+	recordsAtOnce  = 8
+	recordsPerRun  = 400 // at most: half of them leave budget for servers
+	domainLease    = 5 * time.Minute
+	domainsAtOnce  = 16
+	domainsPerRun  = 200
+	recordRetryMax = 10 * time.Minute
+)
+
+// NamesResult counts what one run did.
+type NamesResult struct {
+	Wanted  int `json:"wanted"`  // record sets that are to be made, changed or deleted anew
+	Applied int `json:"applied"` // record sets that the provider has now as they are to be
+	Failed  int `json:"failed"`
+	Looked  int `json:"looked"` // names of orgs that were looked up
+}
+
+// KeepNames brings the zone to what it shall be, and looks up orgs' names whose turn it is.
+func (a *Names) KeepNames(ctx context.Context) (NamesResult, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	var r NamesResult
+	var err error
+	if a.Zone != "" {
+		if r.Wanted, err = a.plan(ctx); err != nil {
+			return r, err
+		}
+		if err = a.applyDue(ctx, &r); err != nil {
+			return r, err
+		}
+	}
+	if _, err = a.Store.ForgetDomains(ctx); err != nil {
+		return r, err
+	}
+	r.Looked, err = a.lookUp(ctx)
+	return r, err
+}
+
+// plan writes down what the zone shall have.
+func (a *Names) plan(ctx context.Context) (int, error) {
+	facts, err := a.Store.RecordFacts(ctx, a.Zone, a.SiteDomain)
+	if err != nil {
+		return 0, err
+	}
+	home := facts.NextHome()
+	var away []tenant.SiteAt
+	if home != "" {
+		if away, err = a.Store.SitesAway(ctx, home, a.SiteDomain); err != nil {
+			return 0, err
+		}
+	}
+	return a.Store.WantRecords(ctx, a.Zone, tenant.PlanRecords(facts, home, away))
+}
+
+func (a *Names) applyDue(ctx context.Context, r *NamesResult) error {
+	for done := 0; done < recordsPerRun; {
+		records, err := a.Store.TakeRecords(ctx, a.Zone, min(recordsPerRun-done, 4*recordsAtOnce), recordLease)
+		if err != nil || len(records) == 0 {
+			return err
+		}
+		done += len(records)
+		failed := make([]bool, len(records))
+		var g errgroup.Group
+		g.SetLimit(recordsAtOnce)
+		for i, record := range records {
+			g.Go(func() error {
+				err := a.apply(ctx, record)
+				var ie *server.InfraError
+				failed[i] = errors.As(err, &ie)
+				if failed[i] {
+					return nil // it is tried again, and keeps no other from its turn
+				}
+				return err
+			})
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
+		for _, f := range failed {
+			if f {
+				r.Failed++
+			} else {
+				r.Applied++
+			}
+		}
+	}
+	return nil
+}
+
+// apply brings a record set that was taken to the provider.
+func (a *Names) apply(ctx context.Context, r server.DNSRecord) error {
+	a.hook("record/taken")
+	try, cancel := context.WithTimeout(ctx, recordTry)
+	defer cancel()
+	var err error
+	if r.State == server.ResourceReleasing {
+		err = a.DNS.DeleteRecordSet(try, r.Zone, r.Name, r.Type)
+	} else {
+		err = a.DNS.EnsureRecordSet(try, r.RecordSet, r.Known())
+	}
+	a.hook("record/sent")
+	if err == nil {
+		return a.Store.RecordApplied(ctx, r)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	again := time.Second << min(r.Tries, 10)
+	var ie *server.InfraError
+	if errors.As(err, &ie) {
+		again = max(again, ie.RetryAfter)
+	} else {
+		err = &server.InfraError{Class: server.InfraRetry, Code: "timeout", Message: err.Error()}
+	}
+	a.Log.Warn("a DNS record is not as it should be", zap.String("record", r.Key()), zap.String("owner", string(r.Owner)), zap.Int("tries", r.Tries), zap.String("error", prego.Redact(err.Error())))
+	a.Metrics.failed(r.Owner)
+	return errors.Join(a.Store.RecordFailed(ctx, r, err.Error(), min(again, recordRetryMax)), err)
+}
+
+// applyNow applies one record set, or waits for who does, until it is as it was written
+// down to be.
+func (a *Names) applyNow(ctx context.Context, key server.RecordSet) error {
+	for {
+		taken, err := a.Store.TakeRecord(ctx, key, recordLease)
+		if err != nil {
+			return err
+		}
+		if taken != nil {
+			if err := a.apply(ctx, *taken); err != nil {
+				return fromInfra(err)
+			}
+			continue // it may have changed meanwhile
+		}
+		r, err := a.Store.GetRecord(ctx, key)
+		if err != nil || r == nil || r.State == server.ResourceCreated || r.State == server.ResourceReleased {
+			return err
+		}
+		select { // somebody has it
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// AddTXT publishes a text at a name in the zone.
+func (a *Names) AddTXT(ctx context.Context, fqdn, value string) error {
+	key, err := a.challenge(fqdn)
+	if err != nil {
+		return err
+	}
+	if err := a.Store.AddChallenge(ctx, key.Zone, key.Name, value); err != nil {
+		return err
+	}
+	return a.applyNow(ctx, key)
+}
+
+// RemoveTXT takes a text back.
+func (a *Names) RemoveTXT(ctx context.Context, fqdn, value string) error {
+	key, err := a.challenge(fqdn)
+	if err != nil {
+		return err
+	}
+	if err := a.Store.RemoveChallenge(ctx, key.Zone, key.Name, value); err != nil {
+		return err
+	}
+	return a.applyNow(ctx, key)
+}
+
+func (a *Names) challenge(fqdn string) (server.RecordSet, error) {
+	name, within := server.RelativeName(a.Zone, fqdn)
+	if a.Zone == "" || !within {
+		return server.RecordSet{}, fmt.Errorf("%s is not in this installation's zone %q (PREGO_DNS_ZONE)", fqdn, a.Zone)
+	}
+	return server.RecordSet{Zone: a.Zone, Name: name, Type: server.RecordTXT}, nil
+}
+
+// TXTVisible reports whether the name servers have a text at a name.
+func (a *Names) TXTVisible(ctx context.Context, fqdn, value string) (bool, error) {
+	texts, err := a.Resolver.TXT(ctx, fqdn)
+	return slices.Contains(texts, value), err
+}
+
+// LeaveDNS takes a server's addresses out of all records. It succeeds once no resolver can
+// have them any longer: then they may be given back to the provider, whose next customer
+// would get our callers otherwise.
+func (a *Names) LeaveDNS(ctx context.Context, id prego.ServerID) error {
+	edge, err := a.Store.EdgeOf(ctx, id)
+	if err != nil {
+		return fromStore(err)
+	}
+	return a.leave(ctx, edge.Addresses())
+}
+
+func (a *Names) leave(ctx context.Context, addresses []string) error {
+	if len(addresses) == 0 {
+		return nil
+	}
+	named, err := a.Store.RecordsNaming(ctx, addresses)
+	if err != nil {
+		return err
+	}
+	if len(named) > 0 {
+		if _, err := a.plan(ctx); err != nil {
+			return err
+		}
+		for _, r := range named {
+			if err := a.applyNow(ctx, r.RecordSet); err != nil {
+				return err
+			}
+		}
+		if named, err = a.Store.RecordsNaming(ctx, addresses); err != nil {
+			return err
+		}
+		if len(named) > 0 {
+			return fromInfra(&server.InfraError{Class: server.InfraRetry, Code: "address_in_dns", Message: fmt.Sprintf("%s is still to name an address that is to be released", named[0].FQDN())})
+		}
+	}
+	wait, err := a.Store.AddressDeparts(ctx, addresses)
+	if err != nil || wait <= 0 {
+		return err
+	}
+	return fromInfra(&server.InfraError{Class: server.InfraRetry, Code: "address_in_dns", Message: "resolvers may still have the address for " + wait.Round(time.Second).String(), RetryAfter: wait})
+}
+
+// lookUp asks the DNS about names whose turn it is.
+func (a *Names) lookUp(ctx context.Context) (looked int, err error) {
+	for looked < domainsPerRun {
+		due, err := a.Store.TakeDomains(ctx, domainsAtOnce, domainLease)
+		if err != nil || len(due) == 0 {
+			return looked, err
+		}
+		ours, err := a.ours(ctx)
+		if err != nil {
+			return looked, err
+		}
+		g, each := errgroup.WithContext(ctx)
+		for _, d := range due {
+			g.Go(func() error {
+				look := a.look(each, d, ours)
+				if each.Err() != nil {
+					return each.Err()
+				}
+				seen, err := a.Store.DomainSeen(each, d, look, a.Rules)
+				if err == nil && seen.Status != d.Status && seen.Status != "" {
+					a.Log.Info("a name changed its state", zap.String("domain_id", string(d.DomainID)), zap.String("name", d.Name), zap.String("status", string(seen.Status)), zap.String("reason", string(seen.Reason)))
+				}
+				return err
+			})
+		}
+		if err := g.Wait(); err != nil {
+			return looked, err
+		}
+		looked += len(due)
+	}
+	return looked, nil
+}
+
+// ours are the addresses of all edges.
+func (a *Names) ours(ctx context.Context) ([]string, error) {
+	facts, err := a.Store.RecordFacts(ctx, a.Zone, a.SiteDomain)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range facts.Edges {
+		out = append(out, e.Addresses()...)
+	}
+	return out, nil
+}
+
+func (a *Names) look(ctx context.Context, d org.Domain, ours []string) org.DomainLook {
+	look := org.DomainLook{At: time.Now().UTC().Truncate(time.Microsecond)}
+	texts, err := a.Resolver.TXT(ctx, d.ChallengeName())
+	if err != nil {
+		look.Failed = prego.Redact(err.Error())
+		return look
+	}
+	look.TXT = texts
+	// Whether it leads here is for people and for certificates: it proves nothing.
+	addresses, err := a.Resolver.Addresses(ctx, d.Name)
+	look.Points = err == nil && len(addresses) > 0 && !slices.ContainsFunc(addresses, func(at string) bool { return !slices.Contains(ours, at) })
+	return look
+}
+
+// CompareRecords compares the rows with what the provider has of ours. What is otherwise is
+// written again, and what nobody wants is deleted, unless it is so much that the database
+// is to be doubted.
+func (a *Names) CompareRecords(ctx context.Context) (RecordsCompared, error) {
+	var c RecordsCompared
+	if a.Zone == "" {
+		return c, nil
+	}
+	// What is made after this is no orphan: rows are written first, and read last.
+	there, err := a.DNS.ListRecordSets(ctx, a.Zone)
+	if err != nil {
+		return c, fromInfra(err)
+	}
+	rows, err := a.Store.LiveRecords(ctx, a.Zone)
+	if err != nil {
+		return c, err
+	}
+	drifted, orphans := tenant.CompareRecords(rows, there)
+	c.Owned, c.Drifted, c.Orphans = len(there), len(drifted), len(orphans)
+	for _, d := range drifted {
+		if err := a.Store.RecordDrifted(ctx, d.Row, d.There); err != nil {
+			return c, err
+		}
+	}
+	if c.BreakerHit = tenant.TooManyOrphans(len(orphans), len(there)); c.BreakerHit {
+		a.Log.Error("records of ours that nobody wants are left alone: too many of all have no row in this database", zap.Int("orphans", len(orphans)), zap.Int("owned", len(there)))
+		return c, nil
+	}
+	for _, o := range orphans {
+		a.Log.Warn("a DNS record has no row and is deleted", zap.String("record", o.Key()), zap.Strings("values", o.Values))
+		if err := a.Store.RecordOrphaned(ctx, o); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// RecordsCompared counts what a comparison found.
+type RecordsCompared struct {
+	Owned      int  `json:"owned"`
+	Drifted    int  `json:"drifted"`
+	Orphans    int  `json:"orphans"`
+	BreakerHit bool `json:"breaker_hit"`
+}
+
+// LookAtNames starts the run that keeps names if it would find something to do.
+func LookAtNames(a *Names) func(context.Context) (prego.LookResult, error) {
+	return startIf(func(ctx context.Context) (bool, error) {
+		if due, err := a.Store.DomainsDue(ctx); err != nil || due {
+			return due, err
+		}
+		if a.Zone == "" {
+			return false, nil
+		}
+		if changed, err := a.plan(ctx); err != nil || changed > 0 {
+			return changed > 0, err
+		}
+		return a.Store.RecordsDue(ctx, a.Zone)
+	}, a.Runs.StartKeepNames)
+}
+
+// LookAtRecords compares the zone with the rows.
+func LookAtRecords(a *Names) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		c, err := a.CompareRecords(ctx)
+		a.Metrics.compared(c)
+		return prego.LookResult{Found: c.Drifted+c.Orphans > 0}, err
+	}
 }

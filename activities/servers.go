@@ -143,6 +143,9 @@ type Servers struct {
 	// Egress is where the control plane calls from, by its processes with other settings, too;
 	// nil takes Settings.EgressCIDRs alone.
 	Egress func(ctx context.Context) (server.Egress, error)
+	// LeaveDNS takes a server's addresses out of the DNS before they are given back to the
+	// provider, and fails until no resolver can have them; nil does nothing.
+	LeaveDNS func(ctx context.Context, serverID prego.ServerID) error
 	// Hook is called around effects, by name, so that tests can kill the process
 	// there; nil in production.
 	Hook func(point string)

@@ -121,7 +121,20 @@ type DNSRecord struct {
 	Owner   RecordOwner
 	State   RecordState
 	Version int64 // of what it shall be
+	Made    bool  // the provider confirmed it
+	Tries   int   // with this one, since the provider last confirmed what was asked
 	Error   string
+}
+
+// Known says what is known of the record set when it was taken for a try.
+func (r DNSRecord) Known() RecordWrite {
+	switch {
+	case r.Tries > 1:
+		return RecordUnsure
+	case r.Made:
+		return RecordKnown
+	}
+	return RecordNew
 }
 
 // RecordWrite says what is known of a record set that is to be written.

@@ -109,6 +109,7 @@ func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.RestoreTenant)
 	r.RegisterWorkflow(workflows.EraseSnapshot)
 	r.RegisterWorkflow(workflows.MeasureSites)
+	r.RegisterWorkflow(workflows.KeepNames)
 	r.RegisterWorkflow(workflows.ReconcileGroup)
 	r.RegisterWorkflow(workflows.SweepGroups)
 	r.RegisterWorkflow(workflows.RefreshCatalog)

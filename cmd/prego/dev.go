@@ -313,6 +313,7 @@ func (s *stack) environment(databaseURL string) error {
 	if s.f.cloud == "sim" {
 		maps.Copy(set, map[string]string{
 			"HCLOUD_ENDPOINT": "http://127.0.0.1:" + strconv.Itoa(s.f.simPort) + "/v1", "HCLOUD_TOKEN": "simulated", "PREGO_SIMULATED": "true",
+			"PREGO_DNS_ZONE": devZone, "PREGO_DNS_RESOLVERS": "127.0.0.1:" + strconv.Itoa(s.f.dnsPort), "PREGO_DNS_AUTHORITATIVE": "false",
 			"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_AGENT_PORT": "8443", "PREGO_HCLOUD_POLL": "200ms",
 			// Simulated hosts measure this machine, whose other work says nothing about
 			// them.

@@ -69,7 +69,7 @@ func runAPI(ctx context.Context) error {
 		Images: p.db, ImageRuns: runs, Certificates: p.db, CertificateRuns: runs,
 		Catalog: newCatalogDeps(p, runs, catalog, stack),
 		Quotas:  p.db, Registries: store.NewRegistries(p.db, keyholder),
-		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, Locations: catalog.Locations},
+		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, SiteDomain: p.cfg.Tenants.SiteDomain, Locations: catalog.Locations},
 		Keys:      p.db, Hosts: p.db, Shell: keyholder, Containers: keyholder,
 		Groups: p.db, GroupRuns: runs, Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
 		Store: p.db, Orchestrator: runs, Auth: apiAuth{tokens}, Importer: keyholder, Log: p.log, Registry: p.reg,
@@ -212,12 +212,19 @@ func runWorker(ctx context.Context, queues []string) error {
 	if version != "dev" {
 		worker.Identify(version)
 	}
+	names, err := newNames(p, servers, runs)
+	if err != nil {
+		return err
+	}
+	if names.Zone != "" {
+		certificates.DNS = names
+	}
 	w, err := worker.New(runs.Temporal, worker.Options{
 		TaskQueue: p.cfg.Temporal.TaskQueue, Queues: served, StopTimeout: p.cfg.Worker.StopTimeout,
 		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: p.cfg.Worker.SweepConcurrency},
 	}, servers, fleet, tenants, &activities.FleetActions{
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: activities.ServerFree(groups),
-	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs}, groups, catalogs, images, edges, peers, certificates)
+	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs}, groups, catalogs, images, edges, peers, certificates, names)
 	if err != nil {
 		return err
 	}
@@ -225,6 +232,7 @@ func runWorker(ctx context.Context, queues []string) error {
 		ReconcileEvery: p.cfg.Worker.ReconcileEvery, CatalogEvery: p.cfg.Worker.CatalogEvery, NetEvery: p.cfg.Worker.NetEvery,
 	}
 	looker := newLooker(p, fleet, tenants, groups, peers, certificates)
+	looker.Looks = append(looker.Looks, lookAtNames(p, names)...)
 	if !slices.Contains(served, workflows.QueuePeriodic) {
 		looker.Looks = nil
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/caarlos0/env/v11"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/server"
@@ -47,6 +48,25 @@ type Config struct {
 	Quotas    Quotas
 	Workloads Workloads
 	ACME      ACME
+	Names     Names
+}
+
+// Names says which DNS zone this installation keeps, and how orgs' names are looked up.
+type Names struct {
+	Zone          string        `env:"PREGO_DNS_ZONE"`                            // zone of the provider's project that PREGO_SITE_DOMAIN is in; empty keeps no records
+	Resolvers     []string      `env:"PREGO_DNS_RESOLVERS"`                       // host:port of the resolvers that orgs' names are looked up with; empty for those of /etc/resolv.conf
+	Authoritative bool          `env:"PREGO_DNS_AUTHORITATIVE" envDefault:"true"` // ask the name servers of a name's own zone for its TXT record
+	Every         time.Duration `env:"PREGO_NAMES_EVERY" envDefault:"2s"`         // how often records and names are looked at
+	CompareEvery  time.Duration `env:"PREGO_DNS_COMPARE_EVERY" envDefault:"1h"`   // how often the zone is compared with the rows
+	Retry         time.Duration `env:"PREGO_DOMAIN_RETRY" envDefault:"30s"`       // before a name whose TXT record was not found is looked up again; doubles
+	RetryMax      time.Duration `env:"PREGO_DOMAIN_RETRY_MAX" envDefault:"1h"`    // the longest of these pauses
+	Recheck       time.Duration `env:"PREGO_DOMAIN_RECHECK" envDefault:"6h"`      // how often a verified name is looked up
+	Grace         time.Duration `env:"PREGO_DOMAIN_GRACE" envDefault:"72h"`       // how long a verified name is served after its TXT record went away
+}
+
+// Rules are the rules that orgs' names are looked up by.
+func (n Names) Rules() org.DomainRules {
+	return org.DomainRules{Retry: n.Retry, RetryMax: n.RetryMax, Recheck: n.Recheck, Grace: n.Grace}
 }
 
 // Relay is how the API reaches hosts: through a worker (docs/adr/0015).
@@ -427,6 +447,13 @@ func (c Config) check() []error {
 	}
 	if c.ACME.Account == "" || strings.ContainsAny(c.ACME.Account, "/ ") {
 		bad("PREGO_ACME_ACCOUNT", "must be a name without / and spaces")
+	}
+	n := c.Names
+	if n.Zone != "" && !prego.Within(t.SiteDomain, n.Zone) {
+		bad("PREGO_DNS_ZONE", "must be PREGO_SITE_DOMAIN or a domain above it")
+	}
+	if n.Every <= 0 || n.CompareEvery <= 0 || n.Retry <= 0 || n.RetryMax < n.Retry || n.Recheck <= 0 || n.Grace < 0 {
+		bad("PREGO_NAMES_EVERY, PREGO_DNS_COMPARE_EVERY, PREGO_DOMAIN_RETRY, PREGO_DOMAIN_RETRY_MAX, PREGO_DOMAIN_RECHECK and PREGO_DOMAIN_GRACE", "must be above 0, the third at most the fourth, the last not negative")
 	}
 	if c.Worker.FleetWait <= 0 || c.Worker.FleetPoll <= 0 || c.Worker.FleetParallel < 1 || c.Worker.FleetParallel > 100 {
 		bad("PREGO_FLEET_CAPACITY_WAIT, PREGO_FLEET_POLL and PREGO_FLEET_PARALLEL", "must be above 0, the last at most 100")

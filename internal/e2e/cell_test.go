@@ -146,6 +146,7 @@ func newCell(t testing.TB, o options) *cell {
 		"PREGO_AGENTGW_LISTEN": c.addr("agentgw"), "PREGO_AGENTGW_URL": "https://" + c.addr("agentgw"), "PREGO_AGENTGW_AGENT_BINARY": filepath.Join(bins, "prego-agent"),
 		"PREGO_AGENTGW_HEARTBEAT": "1s", "PREGO_AGENTGW_FLUSH": "50ms",
 		"HCLOUD_ENDPOINT": c.sim.URL(), "HCLOUD_TOKEN": cfg.Token, "PREGO_SIMULATED": "true", "PREGO_HCLOUD_POLL": "50ms", "PREGO_HCLOUD_TIMEOUT": "3s",
+		"PREGO_DNS_RESOLVERS": c.sim.DNS(), "PREGO_DNS_AUTHORITATIVE": "false",
 		"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_AGENT_PORT": "8443", "PREGO_DOCKER_PORT": "2376",
 		"PREGO_CREATE_BACKOFF": "100ms", "PREGO_CAPACITY_POLL": "300ms", "PREGO_AMBIGUOUS_GRACE": "2s", "PREGO_CONTAINER_TIMEOUT": "45s",
 		// What processes measure of their host is this machine, which the tests themselves load.

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/internal/dns"
+	"github.com/prego/prego/worker"
+	"github.com/prego/prego/workflows"
+)
+
+// newNames creates the steps that keep the zone's records and orgs' names. No server is
+// deleted while the zone names its addresses.
+func newNames(p *process, servers *activities.Servers, runs *workflows.Client) (*activities.Names, error) {
+	n := p.cfg.Names
+	resolver, err := dns.New(dns.Config{Resolvers: n.Resolvers, Authoritative: n.Authoritative, Local: p.cfg.Hetzner.Simulated})
+	if err != nil {
+		return nil, err
+	}
+	zones, ok := servers.Infra[prego.ProviderHetzner].(activities.DNS)
+	if !ok && n.Zone != "" {
+		return nil, errors.New("PREGO_DNS_ZONE: the provider keeps no zones")
+	}
+	names := &activities.Names{
+		Store: p.db, DNS: zones, Resolver: resolver, Runs: runs, Zone: n.Zone, SiteDomain: p.cfg.Tenants.SiteDomain, Rules: n.Rules(),
+		Metrics: activities.NewNameMetrics(p.reg), Log: p.log.Named("names"), Hook: crashHook(),
+	}
+	servers.LeaveDNS = names.LeaveDNS
+	return names, nil
+}
+
+// lookAtNames are what a worker looks for of names.
+func lookAtNames(p *process, names *activities.Names) []worker.Look {
+	out := []worker.Look{{Name: "names", Every: p.cfg.Names.Every, Do: activities.LookAtNames(names)}}
+	if names.Zone != "" {
+		out = append(out, worker.Look{Name: "dns records", Every: p.cfg.Names.CompareEvery, Do: activities.LookAtRecords(names)})
+	}
+	return out
+}

@@ -1,0 +1,28 @@
+package workflows
+
+import (
+	"context"
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego/activities"
+)
+
+// namesPatience bounds one run; the next one continues.
+const namesPatience = 15 * time.Minute
+
+// KeepNames writes the DNS records that changed and looks up orgs' names whose turn it is.
+// A look starts it when there is something to do.
+func KeepNames(ctx workflow.Context) (activities.NamesResult, error) {
+	var steps *activities.Names
+	var result activities.NamesResult
+	err := workflow.ExecuteActivity(periodic(call(ctx, "keep DNS records and orgs' names", namesPatience)), steps.KeepNames).Get(ctx, &result)
+	return result, err
+}
+
+// StartKeepNames starts keeping names unless a run is.
+func (c *Client) StartKeepNames(ctx context.Context) error {
+	_, err := c.start(ctx, "names/"+c.Environment+"/found", "Keep DNS records and orgs' names", KeepNames)
+	return err
+}
