@@ -127,7 +127,7 @@ func (a *Names) KeepNames(ctx context.Context) (NamesResult, error) {
 	var r NamesResult
 	var err error
 	if a.Zone != "" {
-		if r.Wanted, err = a.plan(ctx); err != nil {
+		if _, r.Wanted, err = a.plan(ctx); err != nil {
 			return r, err
 		}
 		if err = a.applyDue(ctx, &r); err != nil {
@@ -141,20 +141,23 @@ func (a *Names) KeepNames(ctx context.Context) (NamesResult, error) {
 	return r, err
 }
 
-// plan writes down what the zone shall have.
-func (a *Names) plan(ctx context.Context) (int, error) {
+// plan writes down what the zone shall have: so many record sets, of which so many are new,
+// say something else or go.
+func (a *Names) plan(ctx context.Context) (records, changed int, err error) {
 	facts, err := a.Store.RecordFacts(ctx, a.Zone, a.SiteDomain)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	home := facts.NextHome()
 	var away []tenant.SiteAt
 	if home != "" {
 		if away, err = a.Store.SitesAway(ctx, home, a.SiteDomain); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 	}
-	return a.Store.WantRecords(ctx, a.Zone, tenant.PlanRecords(facts, home, away))
+	wanted := tenant.PlanRecords(facts, home, away)
+	changed, err = a.Store.WantRecords(ctx, a.Zone, wanted)
+	return len(wanted), changed, err
 }
 
 func (a *Names) applyDue(ctx context.Context, r *NamesResult) error {
@@ -306,7 +309,7 @@ func (a *Names) leave(ctx context.Context, addresses []string) error {
 		return err
 	}
 	if len(named) > 0 {
-		if _, err := a.plan(ctx); err != nil {
+		if _, _, err := a.plan(ctx); err != nil {
 			return err
 		}
 		for _, r := range named {
@@ -435,18 +438,22 @@ type RecordsCompared struct {
 
 // LookAtNames starts the run that keeps names if it would find something to do.
 func LookAtNames(a *Names) func(context.Context) (prego.LookResult, error) {
-	return startIf(func(ctx context.Context) (bool, error) {
-		if due, err := a.Store.DomainsDue(ctx); err != nil || due {
-			return due, err
+	return func(ctx context.Context) (prego.LookResult, error) {
+		var r prego.LookResult
+		due, err := a.Store.DomainsDue(ctx)
+		if err == nil && a.Zone != "" {
+			var records, changed int
+			records, changed, err = a.plan(ctx)
+			r.Pause = prego.FleetPause(records)
+			if due = due || changed > 0; err == nil && !due {
+				due, err = a.Store.RecordsDue(ctx, a.Zone)
+			}
 		}
-		if a.Zone == "" {
-			return false, nil
+		if r.Found = due; err == nil && due {
+			err = a.Runs.StartKeepNames(ctx)
 		}
-		if changed, err := a.plan(ctx); err != nil || changed > 0 {
-			return changed > 0, err
-		}
-		return a.Store.RecordsDue(ctx, a.Zone)
-	}, a.Runs.StartKeepNames)
+		return r, err
+	}
 }
 
 // LookAtRecords compares the zone with the rows.

@@ -106,6 +106,9 @@ CREATE INDEX dns_records_due ON dns_records (next_try) WHERE state IN ('intended
 CREATE INDEX dns_records_live ON dns_records (owner, zone, name, type) WHERE state <> 'released';
 CREATE INDEX dns_records_sent ON dns_records USING gin (sent) WHERE sent <> '{}';
 
+-- All edges are read with each look at the zone.
+CREATE INDEX servers_edges ON servers (server_id) WHERE role = 'edge';
+
 -- Addresses that left the records, and until when resolvers may still have them: until then
 -- they are not given back to the provider, whose next customer would get our callers.
 CREATE TABLE dns_departures (

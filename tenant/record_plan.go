@@ -45,7 +45,7 @@ type RecordFacts struct {
 	Edges      []Edge
 	// Home is the network that the wildcard leads to now, "" for none.
 	Home prego.NetworkID
-	// Sites says how many sites are in each network.
+	// Sites says how many sites are in each network, when there is no home.
 	Sites map[prego.NetworkID]int
 }
 

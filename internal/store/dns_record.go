@@ -38,6 +38,9 @@ func (s *Store) RecordFacts(ctx context.Context, zone, siteDomain string) (f ten
 			f.Home = e.NetworkID
 		}
 	}
+	if f.Home != "" || len(f.Edges) == 0 {
+		return f, nil // nobody asks where most sites are
+	}
 	rows, err := s.pool.Query(ctx, sqlSitesByNetwork)
 	if err != nil {
 		return f, failed("sites by network", err)
@@ -54,8 +57,9 @@ func (s *Store) RecordFacts(ctx context.Context, zone, siteDomain string) (f ten
 // Only the sites of networks other than home are read, and the one whose name the wildcard
 // does not answer for.
 const sqlSitesAway = `
-SELECT a.site_name AS site, s.network_id FROM servers s JOIN tenant_allocations a ON a.app_server_id = s.server_id AND a.released_at IS NULL
-WHERE s.network_id IS NOT NULL AND s.network_id <> $1
+SELECT a.site_name AS site, s.network_id FROM networks n JOIN servers s ON s.network_id = n.network_id
+JOIN tenant_allocations a ON a.app_server_id = s.server_id AND a.released_at IS NULL
+WHERE n.network_id <> $1
 UNION ALL
 SELECT a.site_name, s.network_id FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL JOIN servers s ON s.server_id = a.app_server_id
 WHERE t.slug = $2 AND a.site_name = $2 || '.' || $3 AND s.network_id = $1`
@@ -66,13 +70,16 @@ func (s *Store) SitesAway(ctx context.Context, home prego.NetworkID, siteDomain 
 }
 
 // What is wanted is compared with the rows in one statement each: what is new or says
-// something else, and what is wanted no longer. Whoever plans holds the zone.
+// something else, and what is wanted no longer. Rows that stay as they are are not locked.
+// Whoever plans holds the zone.
 const (
 	sqlHoldZone    = `SELECT pg_advisory_xact_lock(hashtextextended('prego/zone/' || $1, 0))`
 	sqlWantRecords = `
 INSERT INTO dns_records AS r (zone, name, type, ttl, content, owner, state)
 SELECT $1, w.name, w.type, w.ttl, string_to_array(w.content, ' '), w.owner, 'intended'
 FROM unnest($2::text[], $3::text[], $4::integer[], $5::text[], $6::text[]) w (name, type, ttl, content, owner)
+WHERE NOT EXISTS (SELECT FROM dns_records h WHERE h.zone = $1 AND h.name = w.name AND h.type = w.type AND h.state IN ('intended', 'created')
+    AND h.ttl = w.ttl AND h.content = string_to_array(w.content, ' ') AND h.owner = w.owner)
 ON CONFLICT (zone, name, type) DO UPDATE SET ttl = excluded.ttl, content = excluded.content, owner = excluded.owner, state = 'intended', version = r.version + 1,
     next_try = now(), changed_at = now(), error = ''
 WHERE r.state IN ('releasing', 'released') OR r.ttl <> excluded.ttl OR r.content <> excluded.content OR r.owner <> excluded.owner`
