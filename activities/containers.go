@@ -36,6 +36,9 @@ func (a *Servers) StartContainers(ctx context.Context, in ServerRef) error {
 	if err != nil {
 		return err
 	}
+	if st.PrivateAddress, err = a.attached(ctx, st); err != nil {
+		return err
+	}
 	a.hook("containers/start")
 	if err := a.Containers.StartContainers(ctx, in.ServerID, st.Host, st.Role); err != nil {
 		return fromContainers(err)

@@ -76,14 +76,32 @@ func (a *Servers) CreateServer(ctx context.Context, in CreateServerInput) (serve
 
 func (a *Servers) create(ctx context.Context, infra Infra, st server.ProvisionState, in CreateServerInput) (server.Handle, error) {
 	a.hook("create/start")
-	for fallback := 0; ; fallback++ {
+	zone := server.ProviderCatalog{}.ZoneOf(in.Candidate.Location)
+	if in.Machine != nil && in.Machine.Zone != "" {
+		zone = in.Machine.Zone
+	}
+	var refused []prego.NetworkID
+	for fallback, networks := 0, 1; ; fallback++ {
+		network, err := a.network(ctx, infra, st.ServerID, zone, refused)
+		if err != nil {
+			return server.Handle{}, err
+		}
 		image, err := a.imageFor(ctx, st, in)
 		if err != nil {
 			return server.Handle{}, err
 		}
-		handle, err := a.createFrom(ctx, infra, st, in, image)
+		handle, err := a.createFrom(ctx, infra, st, in, image, network)
 		if err == nil {
 			return handle, nil
+		}
+		others, elsewhere, noteErr := a.withoutNetwork(ctx, st.Provider, network, refused, err)
+		if noteErr != nil {
+			return server.Handle{}, noteErr
+		}
+		if refused = others; elsewhere && networks < networkTries {
+			networks++
+			fallback--
+			continue
 		}
 		again, noteErr := a.withoutImage(ctx, st, in, image, err)
 		if noteErr != nil {
@@ -98,7 +116,7 @@ func (a *Servers) create(ctx context.Context, infra Infra, st server.ProvisionSt
 
 // createFrom creates the server of an attempt from an image. The provider's errors are
 // returned unchanged.
-func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.ProvisionState, in CreateServerInput, image string) (_ server.Handle, err error) {
+func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.ProvisionState, in CreateServerInput, image string, network server.Network) (_ server.Handle, err error) {
 	id := a.Tokens.NewTokenID()
 	issued, err := a.Store.BeginCreate(ctx, server.AttemptStart{
 		ServerID: in.ServerID, Generation: in.Generation, Attempt: in.Attempt,
@@ -114,7 +132,7 @@ func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.Provisi
 	params := server.CreateParams{
 		Environment: a.Settings.Environment, ServerID: in.ServerID, Role: st.Role, Region: st.Region,
 		Attempt: in.Attempt, SpecHash: specHash(st, in.Candidate, image), Candidate: in.Candidate, Image: image,
-		FirewallID: in.Foundation.FirewallID, PlacementGroup: in.Foundation.PlacementGroupID,
+		FirewallID: in.Foundation.FirewallID, PlacementGroup: in.Foundation.PlacementGroupID, NetworkID: network.ProviderNetworkID,
 	}
 	if params.UserData, err = a.userData(ctx, st, issued); err != nil {
 		return server.Handle{}, err

@@ -56,27 +56,33 @@ func (a *Tenants) shortage(ctx context.Context, t tenant.Run, d placement.Decisi
 }
 
 // wanted returns the servers that waiting tenants need, as the tier locks of the future
-// shards and their tags.
-func (a *Tenants) wanted(ctx context.Context, region prego.Region, role prego.Role, demand []tenant.Demand) (locks []prego.Plan, tags [][]string, err error) {
+// shards, their tags and their networks.
+func (a *Tenants) wanted(ctx context.Context, region prego.Region, role prego.Role, demand []tenant.Demand) (locks []prego.Plan, tags [][]string, networks []prego.NetworkID, err error) {
 	for _, d := range demand {
 		for _, lock := range serversFor(role, d.ShortOf, a.Placer.Policy.MaxTenantsPerNode) {
 			t, ok, err := a.newServerTags(ctx, region, role, d.Constraint)
 			if err != nil {
-				return nil, nil, err
+				return nil, nil, nil, err
 			}
 			if !ok { // a pool changed while they waited; their next attempt reports it
 				break
 			}
-			locks, tags = append(locks, lock), append(tags, t)
+			locks, tags, networks = append(locks, lock), append(tags, t), append(networks, d.Network)
 		}
 	}
-	return locks, tags, nil
+	return locks, tags, networks, nil
 }
 
 // demand is what tenants of a region are short of, grouped by constraint: those without
 // one first.
 func (a *Tenants) demand(ctx context.Context, region prego.Region, role prego.Role) ([]tenant.Demand, error) {
-	d, err := a.Store.Demand(ctx, region, role, a.Placer.Policy.MaxTenantsPerNode, a.Placer.Policy.MemoryPctMax, a.Placer.Policy.MeasuredLimits)
+	var open func(context.Context, prego.InfraProviderID) (prego.NetworkID, error)
+	if a.Networks != nil {
+		open = func(ctx context.Context, provider prego.InfraProviderID) (prego.NetworkID, error) {
+			return a.Networks(ctx, region, provider)
+		}
+	}
+	d, err := a.Store.Demand(ctx, region, role, a.Placer.Policy.MaxTenantsPerNode, a.Placer.Policy.MemoryPctMax, a.Placer.Policy.MeasuredLimits, open)
 	if err == nil && len(d) == 0 {
 		err = errors.New("no demand was counted")
 	}

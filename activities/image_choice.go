@@ -38,18 +38,19 @@ func (a *Servers) imageFor(ctx context.Context, st server.ProvisionState, in Cre
 	return golden.ProviderImageID, nil
 }
 
-// Machine is what an image must fit.
+// Machine is what an image must fit, and where it is.
 type Machine struct {
 	Architecture string `json:"architecture"`      // x86 or arm
 	DiskGB       int    `json:"disk_gb,omitempty"` // 0: not known
+	Zone         string `json:"zone,omitempty"`    // network zone of the location; "" in runs of the version before
 }
 
 // machineOf is what the catalog says of a candidate.
 func machineOf(offer server.CatalogState, c server.Candidate) *Machine {
 	if typ, ok := offer.Type(c.ServerType); ok {
-		return &Machine{Architecture: typ.Architecture, DiskGB: typ.DiskGB}
+		return &Machine{Architecture: typ.Architecture, DiskGB: typ.DiskGB, Zone: offer.ZoneOf(c.Location)}
 	}
-	return &Machine{Architecture: "x86"}
+	return &Machine{Architecture: "x86", Zone: offer.ZoneOf(c.Location)}
 }
 
 // withoutImage marks a golden image as missing after the provider said it does not have

@@ -36,6 +36,16 @@ func LookAtFleet(a *Tenants) func(context.Context) (prego.LookResult, error) {
 	}
 }
 
+// LookAtNetworks attaches servers that should be in a private network and are not: those
+// that an earlier version made, and those whose network is gone. There are few of them once
+// in the life of an installation, and a call or two each, so there is no run.
+func LookAtNetworks(a *Servers) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		found, err := a.attachAll(ctx)
+		return prego.LookResult{Found: found}, err
+	}
+}
+
 // LookAtStorage starts the measurement of sites if it is some site's turn.
 func LookAtStorage(a *Tenants) func(context.Context) (prego.LookResult, error) {
 	return startIf(func(ctx context.Context) (bool, error) { return a.Store.StorageDue(ctx, a.Settings.StorageEvery) }, a.Runs.StartMeasureSites)

@@ -54,6 +54,6 @@ func TestWhatIsAlertedOnBeginsAtZero(t *testing.T) {
 	require.Equal(t, map[string][]string{
 		"prego_agents_silent_total":     {"degraded", "disconnected"},
 		"prego_image_builds_total":      {"build_cancelled", "build_timeout", "builder_lost", "builder_not_made", "failed_internal", "snapshot_failed", "verification_failed"},
-		"prego_orphans_destroyed_total": {"firewall", "floating_ip", "image", "placement_group", "primary_ip", "server", "volume"},
+		"prego_orphans_destroyed_total": {"firewall", "floating_ip", "image", "network", "placement_group", "primary_ip", "server", "volume"},
 	}, got)
 }

@@ -205,7 +205,7 @@ type counting struct {
 	err    error
 }
 
-func (c counting) Demand(context.Context, prego.Region, prego.Role, int, float64, tenant.MeasuredLimits) ([]tenant.Demand, error) {
+func (c counting) Demand(context.Context, prego.Region, prego.Role, int, float64, tenant.MeasuredLimits, func(context.Context, prego.InfraProviderID) (prego.NetworkID, error)) ([]tenant.Demand, error) {
 	return c.demand, c.err
 }
 

@@ -384,7 +384,7 @@ func TestWaitingTenantsAreServedInTurn(t *testing.T) {
 	var order []string
 	wait := func(plan prego.Plan, org prego.OrgID) string {
 		tn := p.tenant(plan, func(r *tenant.CreateRequest) { r.OrgID = org })
-		require.NoError(t, p.store.AwaitTenant(context.Background(), tenant.Ref{TenantID: tn.TenantID, Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{"app"}, true))
+		require.NoError(t, p.store.AwaitTenant(context.Background(), tenant.Ref{TenantID: tn.TenantID, Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{"app"}, "", true))
 		return string(tn.TenantID)
 	}
 	a1, a2, a3 := wait("starter", "o1"), wait("starter", "o1"), wait("starter", "o1")

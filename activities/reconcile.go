@@ -25,6 +25,7 @@ type ReconcilerStore interface {
 	ForgetSightings(ctx context.Context, provider prego.InfraProviderID, still []string) error
 	OrphanDestroyed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID string, serverID prego.ServerID) error
 	Released(ctx context.Context, resourceID int64) error
+	NetworkGone(ctx context.Context, provider prego.InfraProviderID, providerNetworkID string) error
 	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
 	BeginReconcile(ctx context.Context) (int64, error)
 	EndReconcile(ctx context.Context, runID int64, findings any) error
@@ -268,6 +269,11 @@ func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost
 	for _, r := range lost {
 		if a.Org != nil && (r.Kind == server.ResourceVolume || r.Kind == server.ResourcePrimaryIP || r.Kind == server.ResourceFloatingIP) {
 			if err := a.Org.Store.OrgResourceMissing(ctx, r); err != nil {
+				return err
+			}
+		}
+		if r.Kind == server.ResourceNetwork {
+			if err := a.Store.NetworkGone(ctx, infra.ID(), r.ProviderID); err != nil {
 				return err
 			}
 		}

@@ -101,6 +101,8 @@ func Compare(s Comparison) Findings {
 		case s.OrgNames[resourceKey(o.Kind, o.Name)]:
 		case o.Kind == server.ResourcePrimaryIP && o.Attached:
 			// It belongs to its server, and is judged with it.
+		case o.Kind == server.ResourceNetwork && o.Attached:
+			// Deleting it would take the servers' addresses.
 		case intents[resourceKey(o.Kind, o.Name)] && known && row.Status == server.Provisioning:
 		default:
 			f.Orphans = append(f.Orphans, o)
@@ -129,7 +131,7 @@ func ownedByImage(g server.GoldenImage, o server.OwnedResource) bool {
 			return making
 		}
 		return g.ProviderImageID == o.ProviderID && g.Status != server.ImageFailed
-	case server.ResourceVolume, server.ResourceFirewall, server.ResourcePlacementGroup:
+	case server.ResourceVolume, server.ResourceFirewall, server.ResourcePlacementGroup, server.ResourceNetwork:
 	}
 	return false
 }

@@ -82,7 +82,7 @@ func (a *Tenants) sizeScaleOut(ctx context.Context, in ScaleOutInput, demand []t
 	o := demand[0].ShortOf
 	round := tenant.ScalingRound{Round: in.Key, ScalingEvent: tenant.ScalingEvent{Region: in.Region, Role: in.Role, Trigger: in.Trigger, WorkflowID: in.WorkflowID}}
 	round.Waiting = waitingIn(demand)
-	want, tags, err := a.wanted(ctx, in.Region, in.Role, demand)
+	want, tags, networks, err := a.wanted(ctx, in.Region, in.Role, demand)
 	if err != nil {
 		return round, err
 	}
@@ -90,14 +90,14 @@ func (a *Tenants) sizeScaleOut(ctx context.Context, in ScaleOutInput, demand []t
 		if tags, err = a.untagged(ctx, in.Region, in.Role); err != nil {
 			return round, err
 		}
-		want = []prego.Plan{""}
+		want, networks = []prego.Plan{""}, []prego.NetworkID{""}
 	}
 	if room := min(a.Settings.ScaleOutMaxRun, a.Settings.ScaleOutMaxRole-o.Servers); len(want) > room {
 		round.Message = fmt.Sprintf("%d wanted, the ceiling allows %d", len(want), max(0, room))
 		a.atCeiling(in.Region, in.Role, round.Message)
 		want = want[:max(0, room)]
 	}
-	round.Requested, round.TierLocks, round.Tags = len(want), want, tags[:len(want)]
+	round.Requested, round.TierLocks, round.Tags, round.Networks = len(want), want, tags[:len(want)], networks[:len(want)]
 	return round, nil
 }
 
@@ -362,7 +362,7 @@ func (a *Tenants) sweepFleet(ctx context.Context, r *SweepResult) error {
 			if !try.ok(err) {
 				continue
 			}
-			want, _, err := a.wanted(ctx, region, role, demand)
+			want, _, _, err := a.wanted(ctx, region, role, demand)
 			if !try.ok(err) {
 				continue
 			}

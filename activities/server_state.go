@@ -70,6 +70,9 @@ func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Provision
 		if err != nil {
 			return ProvisionPlan{}, err
 		}
+		if p.Candidates, err = a.inZone(ctx, st, p.Candidates, offer); err != nil {
+			return ProvisionPlan{}, err
+		}
 		if p.Candidates, err = a.usable(ctx, st, p, offer); err != nil {
 			return ProvisionPlan{}, err
 		}
@@ -249,6 +252,9 @@ func (a *Servers) ActivateServer(ctx context.Context, in ServerRef) error {
 	if err != nil {
 		return fromStore(err)
 	}
+	if _, err := a.attached(ctx, st); err != nil {
+		return err
+	}
 	return a.activate(ctx, in, st.Role)
 }
 
@@ -277,6 +283,9 @@ func (a *Servers) FinishServer(ctx context.Context, in FinishInput) error {
 		return nil
 	}
 	if err := ofGeneration(st, in.Server); err != nil {
+		return err
+	}
+	if st.PrivateAddress, err = a.attached(ctx, st); err != nil {
 		return err
 	}
 	var done []server.Step

@@ -38,6 +38,14 @@ type Store interface {
 	LiveResources(ctx context.Context, serverID prego.ServerID) ([]server.ProviderResource, error)
 	AssignPlacementGroup(ctx context.Context, serverID prego.ServerID, prefix string, size, groups int, exclude []string) (string, error)
 
+	AssignNetwork(ctx context.Context, serverID prego.ServerID, zone, base string, refused []prego.NetworkID) (n server.Network, ok bool, err error)
+	OpenNetwork(ctx context.Context, provider prego.InfraProviderID, zones []string, base string) (prego.NetworkID, error)
+	Network(ctx context.Context, id prego.NetworkID) (server.Network, error)
+	NetworkMade(ctx context.Context, id prego.NetworkID, providerNetworkID, ipRange string) error
+	NetworkGone(ctx context.Context, provider prego.InfraProviderID, providerNetworkID string) error
+	Attached(ctx context.Context, serverID prego.ServerID, network prego.NetworkID, address string) error
+	Unattached(ctx context.Context, limit int) ([]prego.ServerID, error)
+
 	BeginRelease(ctx context.Context, serverID prego.ServerID, attempt int) error
 	Released(ctx context.Context, resourceID int64) error
 	FinishRelease(ctx context.Context, serverID prego.ServerID, attempt int, reason prego.Reason, message string) error
@@ -62,6 +70,8 @@ type Infra interface {
 	DestroyServer(ctx context.Context, providerServerID prego.ServerID) error
 	EnsureFirewall(ctx context.Context, p server.FirewallParams) (string, error)
 	EnsurePlacementGroup(ctx context.Context, environment, name string, role prego.Role) (string, error)
+	EnsureNetwork(ctx context.Context, p server.NetworkParams) (id, ipRange string, err error)
+	AttachServer(ctx context.Context, providerServerID, providerNetworkID string) (address string, err error)
 	EnsureVolume(ctx context.Context, p server.VolumeParams) (string, error)
 	ListOwned(ctx context.Context) ([]server.OwnedResource, error)
 	DeleteResource(ctx context.Context, kind server.ResourceKind, providerID prego.ServerID) error
@@ -123,7 +133,8 @@ type Settings struct {
 	GoldenImages      bool          // create servers from the current verified image, if there is one
 	AmbiguousGrace    time.Duration // how long a create of unknown outcome may still complete
 	EgressCIDRs       []string
-	Ports             []int // that the firewall opens to EgressCIDRs
+	NetworkRange      string // from which private networks are cut; "" for none
+	Ports             []int  // that the firewall opens to EgressCIDRs
 }
 
 // Servers are the steps in the life of a server.

@@ -24,7 +24,7 @@ type FleetPlanner = func(server.FleetState, server.FleetAction) (server.FleetPla
 type TenantStore interface {
 	TenantRun(ctx context.Context, tenantID prego.TenantID) (tenant.Run, error)
 	AddTenantEvent(ctx context.Context, e tenant.Event, dedupKey string) error
-	AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string, roles []prego.Role, queued bool) error
+	AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string, roles []prego.Role, network prego.NetworkID, queued bool) error
 	SiteReady(ctx context.Context, ref tenant.Ref, site string, step tenant.Step) error
 	ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.Duration, done ...tenant.Event) (seconds float64, err error)
 	FailTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string) error
@@ -34,7 +34,8 @@ type TenantStore interface {
 	ExpireTenant(ctx context.Context, tenantID prego.TenantID, p tenant.LifecyclePeriods) (changed bool, err error)
 
 	RequestDecommission(ctx context.Context, serverID prego.ServerID, by string, force bool) (server.Server, error)
-	Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits) ([]tenant.Demand, error)
+	Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits,
+		open func(context.Context, prego.InfraProviderID) (prego.NetworkID, error)) ([]tenant.Demand, error)
 	FindScaling(ctx context.Context, workflowID, round string) (e tenant.ScalingRound, ok bool, err error)
 	BeginScaling(ctx context.Context, e tenant.ScalingRound) (tenant.ScalingRound, error)
 	BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, plan FleetPlanner) (tenant.ScalingRound, error)
@@ -128,20 +129,26 @@ type TenantSettings struct {
 	StorageHosts    int           // hosts measured at once
 }
 
+// OpenNetwork is the private network in which servers of all roles are to be made for tenants
+// of a region that find no place anywhere; "" when servers are in no networks.
+type OpenNetwork func(ctx context.Context, region prego.Region, provider prego.InfraProviderID) (prego.NetworkID, error)
+
 // Tenants are the steps in the lives of tenants and site pools, and of the fleet's
 // growth.
 type Tenants struct {
-	Store    TenantStore
-	Placer   *Placer
+	Store  TenantStore
+	Placer *Placer
+	// Networks may be nil: servers are in no networks.
+	Networks OpenNetwork
 	Bench    Bench
 	// Passwords are those of tenants on shards and in pools; Peers may be nil, if servers let
 	// everyone in.
 	Passwords Passwords
 	Peers     HostPeers
 	Runs      TenantRuns
-	Settings TenantSettings
-	Metrics  *TenantMetrics
-	Log      *zap.Logger
+	Settings  TenantSettings
+	Metrics   *TenantMetrics
+	Log       *zap.Logger
 	// FleetTags returns the tags of the servers that fleets would create; may be nil.
 	FleetTags FleetTags
 	// Drained waits until no edge sends requests to a site of a server that is suspended or
@@ -337,9 +344,9 @@ func (a *Tenants) place(ctx context.Context, ref tenant.Ref, t tenant.Run) (Plac
 	case placement.Refused:
 		return out, permanentError(ErrTypePlacement, fmt.Sprintf("%s: %s", d.Code, d.SelectionReason), nil)
 	case placement.NeedsServer:
-		err = a.Store.AwaitTenant(ctx, ref, prego.ReasonBuildingServer, d.SelectionReason, nil, false)
+		err = a.Store.AwaitTenant(ctx, ref, prego.ReasonBuildingServer, d.SelectionReason, nil, "", false)
 	case placement.HoldForSite:
-		err = a.Store.AwaitTenant(ctx, ref, prego.ReasonAwaitingSite, d.SelectionReason, nil, true)
+		err = a.Store.AwaitTenant(ctx, ref, prego.ReasonAwaitingSite, d.SelectionReason, nil, "", true)
 		a.logNotSignalled(a.Runs.EnsureRefill(ctx, d.AppServerID))
 	case placement.AwaitingCapacity:
 		var reason prego.Reason
@@ -347,7 +354,7 @@ func (a *Tenants) place(ctx context.Context, ref tenant.Ref, t tenant.Run) (Plac
 		if reason, roles, err = a.shortage(ctx, t, d); err != nil {
 			return out, err
 		}
-		if err = a.Store.AwaitTenant(ctx, ref, reason, d.SelectionReason, roles, true); err == nil {
+		if err = a.Store.AwaitTenant(ctx, ref, reason, d.SelectionReason, roles, d.MissingIn, true); err == nil {
 			for _, role := range roles {
 				a.logNotSignalled(a.Runs.EnsureScaleOut(ctx, t.Region, role, "scale_out_required"))
 			}
@@ -452,7 +459,7 @@ func (a *Tenants) requeue(ctx context.Context, w tenant.WaitingTenant, t tenant.
 		reason, roles = prego.ReasonAwaitingSite, nil
 		a.logNotSignalled(a.Runs.EnsureRefill(ctx, d.AppServerID))
 	}
-	err = a.Store.AwaitTenant(ctx, tenant.Ref(w), reason, d.SelectionReason, roles, true)
+	err = a.Store.AwaitTenant(ctx, tenant.Ref(w), reason, d.SelectionReason, roles, d.MissingIn, true)
 	if errors.Is(err, server.ErrSuperseded) {
 		return nil
 	}

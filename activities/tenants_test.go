@@ -206,7 +206,7 @@ func TestOneTenantHoldsUpNoQueue(t *testing.T) {
 	var ids []string
 	for range 3 {
 		tn := p.tenant(prego.PlanStarter, nil)
-		require.NoError(t, p.store.AwaitTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1}, prego.ReasonAwaitingCapacity, "", nil, true))
+		require.NoError(t, p.store.AwaitTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1}, prego.ReasonAwaitingCapacity, "", nil, "", true))
 		ids = append(ids, string(tn.TenantID))
 	}
 	placer := p.placer(nil)

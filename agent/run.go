@@ -156,7 +156,7 @@ func (a *Agent) beat(ctx context.Context, log *slog.Logger) (time.Duration, erro
 	reading := a.sensors.read(ctx)
 	request := wire.HeartbeatRequest{
 		BootID: reading.bootID, AgentVersion: a.version, Load1: reading.load1, MemoryPct: reading.memoryPct, DiskPct: reading.diskPct,
-		DockerState: reading.dockerState, Tags: a.host.Config.Tags,
+		DockerState: reading.dockerState, Tags: a.host.Config.Tags, PrivateAddresses: privateAddresses(),
 	}
 	a.meter.measure(ctx, &request)
 	request.HostTime = time.Now()

@@ -3,8 +3,10 @@ package agentgw
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +34,10 @@ func (g *Gateway) heartbeat(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	private, err := reportedAddresses(in.PrivateAddresses)
+	if err != nil {
+		return err
+	}
 	who := callerOf(c)
 	ahead, skewed := g.ahead(in.HostTime)
 	if skewed {
@@ -44,7 +50,7 @@ func (g *Gateway) heartbeat(c echo.Context) error {
 		ServerID: who.serverID, Key: who.key, BootID: in.BootID, AgentVersion: in.AgentVersion,
 		Load1: in.Load1, MemoryPct: in.MemoryPct, DiskPct: in.DiskPct, DockerState: in.DockerState, Tags: tags,
 		CPUPct: in.CPUPct, WorkerSlotsPct: in.WorkerSlotsPct, DBDiskPct: in.DBDiskPct, RedisMemoryPct: in.RedisMemoryPct,
-		ClockAhead: ahead, ClockSkewed: skewed,
+		ClockAhead: ahead, ClockSkewed: skewed, PrivateAddresses: private,
 	}) {
 		return prego.Errorf(prego.CodeNotReady, "heartbeats can't be written right now")
 	}
@@ -83,6 +89,19 @@ func checkHeartbeat(in wire.HeartbeatRequest) error {
 		return prego.Invalid("docker_state", "must be running, stopped or unavailable")
 	}
 	return errors.Join(checkWord("boot_id", in.BootID), checkWord("agent_version", in.AgentVersion))
+}
+
+// reportedAddresses are the private addresses that a host reports.
+func reportedAddresses(said []string) ([]string, error) {
+	if len(said) > wire.MaxPrivateAddresses {
+		return nil, prego.Invalid("private_addresses", fmt.Sprintf("must be at most %d", wire.MaxPrivateAddresses))
+	}
+	for _, s := range said {
+		if ip, err := netip.ParseAddr(s); err != nil || !ip.Is4() || ip.String() != s {
+			return nil, prego.Invalid("private_addresses", "must be IPv4 addresses")
+		}
+	}
+	return said, nil
 }
 
 // reportedTags are the tags that a host reports, in a stable order.

@@ -4041,6 +4041,11 @@ type ServerSpec struct {
 	// Example: fsn1
 	Location *string `json:"location,omitempty"`
 
+	// Network Create it in this private network, whose zone then decides about its location
+	//
+	// Example: hetzner-eu-central-1
+	Network *string `json:"network,omitempty"`
+
 	// ServerType Use this server type
 	//
 	// Example: cx43

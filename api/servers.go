@@ -273,7 +273,7 @@ func utc(t *time.Time) *time.Time {
 }
 
 func specView(s server.Spec) ServerSpec {
-	out := ServerSpec{ServerType: optional(s.ServerType), Location: optional(s.Location), Image: optional(s.Image)}
+	out := ServerSpec{ServerType: optional(s.ServerType), Location: optional(s.Location), Image: optional(s.Image), Network: optional(string(s.Network))}
 	if s.VolumeGB > 0 {
 		out.VolumeGb = &s.VolumeGB
 	}

@@ -88,15 +88,15 @@ func (s *search) advised(o Outcome, c contest) (triple, bool) {
 	srv := &f.servers[t.server]
 	if pool := s.poolFor(srv); a.RedisPoolID != "" && a.RedisPoolID != prego.RedisPoolID(pool) {
 		slot, known := f.pools.byID[string(a.RedisPoolID)]
-		if !known || srv.Role == prego.RoleNode || f.pools.items[slot].HostServerID != "" || s.pool(&f.pools.items[slot]) != passes {
+		if !known || srv.Role == prego.RoleNode || f.pools.items[slot].HostServerID != "" || f.poolPlace[slot] != f.hot[t.server].place || s.pool(&f.pools.items[slot]) != passes {
 			return triple{}, false
 		}
-		t.score += s.poolScoreOf(&f.pools.items[slot]) - s.poolScore
+		t.score += s.poolScoreOf(&f.pools.items[slot]) - s.nearTo(srv).poolScore
 		t.pool = slot + 1
 	}
 	if chosen := f.shards.items[t.shard].ShardID; a.DBShardID != "" && a.DBShardID != chosen {
 		slot, known := f.shards.byID[string(a.DBShardID)]
-		if !known || srv.Role == prego.RoleNode || f.shards.items[slot].HostServerID != "" || f.shardScore[slot] < 0 {
+		if !known || srv.Role == prego.RoleNode || f.shards.items[slot].HostServerID != "" || f.shardPlace[slot] != f.hot[t.server].place || f.shardScore[slot] < 0 {
 			return triple{}, false
 		}
 		if o == Placed && !slices.ContainsFunc(srv.groups, func(g siteGroup) bool { return g.shard == slot && s.freeSite(&g) != "" }) {

@@ -35,8 +35,9 @@ const (
 	rejectShardFull
 	rejectRedisMemory
 	rejectPoolFull
-	rejectNoSite
 	rejectBusy
+	rejectNetwork
+	rejectNoSite
 	reasons
 )
 
@@ -47,6 +48,7 @@ var reasonNames = [reasons]string{
 	rejectMemory: "memory_pct", rejectCPU: "cpu_pct", rejectWorkerSlots: "worker_slots_pct", rejectDisk: "db_disk_pct", rejectRedisMemory: "redis_memory_pct",
 	rejectCount: "tenant_count", rejectShardFull: "db_shard_full", rejectPoolFull: "redis_pool_full",
 	rejectNoSite: "site_pool_empty", rejectBusy: "busy",
+	rejectNetwork: "network_zone_mismatch",
 }
 
 // codeNoSite is the code of placements that wait for a pool site.
@@ -121,10 +123,8 @@ type search struct {
 	alone     bool // and a dedicated shard, which an override may ignore
 	ownPool   bool // and a dedicated Redis pool
 
-	bestShard int32 // the best one that any app server may use; -1 for none
-	bestPool  int32
-	poolScore float64
-	passed    struct{ app, shard, pool int }
+	near   []near // by place
+	passed struct{ shard, pool int }
 	// passing is called for every triple that passes; may be nil.
 	passing func(t triple, site bool)
 	// report is the result of the constraint, nil if every server satisfies it.
@@ -132,7 +132,8 @@ type search struct {
 }
 
 func (f *Snapshot) search(r Request) *search {
-	s := &search{f: f, r: r, mode: r.Mode, algorithm: r.Algorithm, bestShard: -1, bestPool: -1}
+	s := &search{f: f, r: r, mode: r.Mode, algorithm: r.Algorithm}
+	s.look()
 	if s.mode == "" {
 		s.mode = f.policy.Mode
 	}
@@ -196,7 +197,6 @@ func (s *search) regionAllowed() (prego.Code, string) {
 // (placement-policy §2.3: the tier lock comes first).
 func (s *search) scoreShards() {
 	f := s.f
-	best := -1.0
 	for _, slot := range f.shards.order {
 		sh := &f.shards.items[slot]
 		f.shardScore[slot] = -1
@@ -211,8 +211,9 @@ func (s *search) scoreShards() {
 			continue
 		}
 		s.passed.shard++
-		if s.shardPreference(slot) > best+epsilon && (s.bestShard < 0 || s.algorithm == BestFit) {
-			best, s.bestShard = s.shardPreference(slot), slot
+		n := &s.near[f.shardPlace[slot]]
+		if n.shard++; n.bestShard < 0 || s.algorithm == BestFit && s.shardPreference(slot) > n.shardScore+epsilon {
+			n.shardScore, n.bestShard = s.shardPreference(slot), slot
 		}
 	}
 }
@@ -253,7 +254,6 @@ func (s *search) shard(sh *Shard) reason {
 
 func (s *search) scorePools() {
 	f := s.f
-	best := -1.0
 	for _, slot := range f.pools.order {
 		p := &f.pools.items[slot]
 		s.looked++
@@ -266,11 +266,12 @@ func (s *search) scorePools() {
 			continue
 		}
 		s.passed.pool++
-		if v := s.poolScoreOf(p); v > best+epsilon && (s.bestPool < 0 || s.algorithm == BestFit) {
-			best, s.bestPool = v, slot
+		n := &s.near[f.poolPlace[slot]]
+		if v := s.poolScoreOf(p); n.pool == 0 || s.algorithm == BestFit && v > n.poolScore+epsilon {
+			n.poolScore, n.bestPool = v, slot
 		}
+		n.pool++
 	}
-	s.poolScore = max(best, 0)
 }
 
 func (s *search) poolScoreOf(p *RedisPool) float64 {
@@ -305,7 +306,7 @@ func (s *search) server(i int, h *hot) reason {
 	if !s.r.Constraint.Empty() && !s.satisfies(i) {
 		return rejectConstraint
 	}
-	if h.region != regionIndex(s.r.Region) {
+	if !s.near[h.place].here {
 		return rejectRegion
 	}
 	fl := h.flags
@@ -421,7 +422,7 @@ func (s *search) choose() Decision {
 	if after > 0 {
 		turned = 1
 	}
-	plain, region := s.r.Constraint.Empty() && !s.zoned && !s.exclusive && len(s.r.Busy) == 0, regionIndex(s.r.Region)
+	plain := s.r.Constraint.Empty() && !s.zoned && !s.exclusive && len(s.r.Busy) == 0
 	for n := range f.hot {
 		i := n
 		if after > 0 {
@@ -434,8 +435,9 @@ func (s *search) choose() Decision {
 			}
 		}
 		h := &f.hot[i]
+		here := &s.near[h.place]
 		// For most servers, two numbers decide on a plain request.
-		if plain && h.region == region && h.flags&flagsToLookAt == flagActive {
+		if plain && here.here && h.flags&flagsToLookAt == flagActive {
 		} else if why := s.server(i, h); why != passes {
 			// The id is only read for the few that are listed: it is elsewhere in
 			// memory.
@@ -459,13 +461,16 @@ func (s *search) choose() Decision {
 		if kin {
 			base += f.policy.Weights.Affinity
 		}
-		pool := s.poolScore
+		pool := here.poolScore
 		node := h.flags&flagNode != 0
 		if node {
 			pool = s.poolScoreOf(&f.pools.items[f.servers[i].ownPool])
 		} else {
-			s.passed.app++
-			if s.bestPool < 0 {
+			here.app++
+			if here.bestPool < 0 {
+				if s.passed.pool > 0 { // in another network
+					s.reject(listServers+turned, string(f.servers[i].ServerID), rejectNetwork)
+				}
 				continue
 			}
 		}
@@ -479,11 +484,14 @@ func (s *search) choose() Decision {
 			}
 			continue
 		}
-		slot := s.bestShard
+		slot := here.bestShard
 		if node {
 			slot = f.servers[i].ownShard
 		}
 		if slot < 0 {
+			if s.passed.shard > 0 {
+				s.reject(listServers+turned, string(f.servers[i].ServerID), rejectNetwork)
+			}
 			continue
 		}
 		s.reject(listNoSite+turned, string(f.servers[i].ServerID), rejectNoSite)
@@ -517,14 +525,14 @@ func (s *search) siteShard(i int, h *hot) int32 {
 		return -1
 	case manyShards:
 	default:
-		if s.f.shardScore[h.shard0] >= 0 && s.reachable(i, h.shard0) && (len(s.r.Busy) == 0 || s.freeSite(&s.f.servers[i].groups[0]) != "") {
+		if s.f.shardScore[h.shard0] >= 0 && s.reachable(i, h, h.shard0) && (len(s.r.Busy) == 0 || s.freeSite(&s.f.servers[i].groups[0]) != "") {
 			return h.shard0
 		}
 		return -1
 	}
 	best := int32(-1)
 	for _, g := range s.f.servers[i].groups { // by the shard's id
-		if s.f.shardScore[g.shard] < 0 || !s.reachable(i, g.shard) || s.freeSite(&g) == "" {
+		if s.f.shardScore[g.shard] < 0 || !s.reachable(i, h, g.shard) || s.freeSite(&g) == "" {
 			continue
 		}
 		if best < 0 || (s.algorithm == BestFit && s.shardPreference(g.shard) > s.shardPreference(best)+epsilon) {
@@ -544,10 +552,10 @@ func (s *search) freeSite(g *siteGroup) string {
 	return ""
 }
 
-// reachable: a node's shard serves that node alone.
-func (s *search) reachable(i int, slot int32) bool {
+// reachable: a node's shard serves that node alone, another one its network.
+func (s *search) reachable(i int, h *hot, slot int32) bool {
 	host := s.f.shards.items[slot].HostServerID
-	return host == "" || host == s.f.servers[i].ServerID
+	return host == "" && s.f.shardPlace[slot] == h.place || host == s.f.servers[i].ServerID
 }
 
 // familyServers are the servers where the request's parent org lives, by index.
@@ -625,8 +633,11 @@ func (s *search) poolFor(srv *member) string {
 	if srv.Role == prego.RoleNode {
 		return s.f.pools.items[srv.ownPool].PoolID
 	}
-	return s.f.pools.items[s.bestPool].PoolID
+	return s.f.pools.items[s.nearTo(srv).bestPool].PoolID
 }
+
+// nearTo is what a request finds in a server's network.
+func (s *search) nearTo(srv *member) *near { return &s.near[s.f.placeOf(srv.Region, srv.NetworkID)] }
 
 func (s *search) explain(d Decision, c contest, byAffinity bool) string {
 	how := fmt.Sprintf("%s: %s", d.Algorithm, d.AppServerID)
@@ -652,19 +663,15 @@ func (s *search) noCapacity() Decision {
 	if s.report != nil && s.report.Satisfying == 0 {
 		d := s.without(AwaitingCapacity, prego.CodeCellMismatch, "no server satisfies the constraint ("+s.report.String()+")")
 		d.MissingRoles = []prego.Role{prego.RoleApp}
+		d.MissingIn, _ = s.grow()
 		return d
 	}
 	d := s.without(AwaitingCapacity, prego.CodeInsufficientResources, "")
-	if s.passed.app == 0 {
-		d.MissingRoles = append(d.MissingRoles, prego.RoleApp)
-	}
-	if s.passed.shard == 0 {
-		d.MissingRoles = append(d.MissingRoles, prego.RoleDBShard)
-	}
-	if s.passed.pool == 0 {
-		d.MissingRoles = append(d.MissingRoles, prego.RoleRedisPool)
-	}
+	d.MissingIn, d.MissingRoles = s.grow()
 	d.SelectionReason = fmt.Sprintf("no candidate has room in region %s; short of: %v", s.r.Region, d.MissingRoles)
+	if d.MissingIn != "" {
+		d.SelectionReason += " in " + networkName(d.MissingIn)
+	}
 	if s.report != nil {
 		d.SelectionReason += " (" + s.report.String() + ")"
 	}

@@ -45,6 +45,9 @@ func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 		return broken("Redis pool %s is %s, not active", pool.PoolID, pool.Status)
 	case srv.Region != shard.Region || srv.Region != pool.Region:
 		return broken("app server, DB shard and Redis pool are in regions %s, %s and %s", srv.Region, shard.Region, pool.Region)
+	case srv.Role != prego.RoleNode && (srv.NetworkID != shard.NetworkID || srv.NetworkID != pool.NetworkID):
+		return broken("app server %s is in %s, DB shard %s in %s and Redis pool %s in %s: no way leads from one network to another (network_zone_mismatch)",
+			srv.ServerID, networkName(srv.NetworkID), shard.ShardID, networkName(shard.NetworkID), pool.PoolID, networkName(pool.NetworkID))
 	case !r.Constraint.SatisfiedBy(srv.Tags) && (r.Override == nil || !r.Override.IgnoreConstraint):
 		return prego.Errorf(prego.CodeCellMismatch, "app server %s does not satisfy the constraint (%s)", srv.ServerID, r.Constraint)
 	case srv.Region != r.Region:

@@ -34,6 +34,7 @@ func (s *search) override() Decision {
 	s.scoreShards()
 	s.scorePools()
 	s.countServers()
+	here := s.nearTo(srv)
 	d := s.decision(Placed)
 	d.AppServerID, d.InfraProvider, d.Dedicates = appID, srv.InfraProvider, s.exclusive && f.hot[i].flags&flagEmpty != 0
 	d.Confidence = 1
@@ -49,19 +50,19 @@ func (s *search) override() Decision {
 		// A shard on which the server has a site, or else the best one.
 		if slot := s.siteShard(i, &f.hot[i]); slot >= 0 {
 			d.DBShardID = f.shards.items[slot].ShardID
-		} else if s.bestShard >= 0 {
-			d.DBShardID = f.shards.items[s.bestShard].ShardID
+		} else if here.bestShard >= 0 {
+			d.DBShardID = f.shards.items[here.bestShard].ShardID
 		}
 	}
 	switch {
 	case srv.Role == prego.RoleNode:
 		d.RedisPoolID = prego.RedisPoolID(f.pools.items[srv.ownPool].PoolID)
-	case s.bestPool >= 0:
-		d.RedisPoolID = prego.RedisPoolID(f.pools.items[s.bestPool].PoolID)
+	case here.bestPool >= 0:
+		d.RedisPoolID = prego.RedisPoolID(f.pools.items[here.bestPool].PoolID)
 	}
 	if d.DBShardID == "" || d.RedisPoolID == "" {
 		out := s.noCapacity()
-		out.MissingRoles = nil
+		out.MissingRoles, out.MissingIn = nil, srv.NetworkID
 		if d.DBShardID == "" {
 			out.MissingRoles = append(out.MissingRoles, prego.RoleDBShard)
 		}
@@ -109,6 +110,7 @@ func (s *search) overrideShard() Decision {
 	s.scoreShards()
 	s.scorePools()
 	slot := f.shards.byID[string(id)]
+	here := &s.near[f.shardPlace[slot]]
 	var best, bare triple
 	for i := range f.hot {
 		s.looked++
@@ -117,6 +119,10 @@ func (s *search) overrideShard() Decision {
 			continue
 		}
 		if f.hot[i].flags&flagNode != 0 {
+			continue
+		}
+		if f.hot[i].place != f.shardPlace[slot] {
+			s.reject(listServers, string(f.servers[i].ServerID), rejectNetwork)
 			continue
 		}
 		t := triple{server: i, shard: slot, score: f.hot[i].score, ok: true}
@@ -133,13 +139,13 @@ func (s *search) overrideShard() Decision {
 	if !best.ok {
 		best = bare
 	}
-	if !best.ok || s.bestPool < 0 {
+	if !best.ok || here.bestPool < 0 {
 		return s.noCapacity()
 	}
 	srv := &f.servers[best.server]
 	d := s.decision(Placed)
 	d.AppServerID, d.InfraProvider, d.Dedicates, d.Confidence = srv.ServerID, srv.InfraProvider, s.exclusive && f.hot[best.server].flags&flagEmpty != 0, 1
-	d.DBShardID, d.RedisPoolID = id, prego.RedisPoolID(f.pools.items[s.bestPool].PoolID)
+	d.DBShardID, d.RedisPoolID = id, prego.RedisPoolID(f.pools.items[here.bestPool].PoolID)
 	return s.finishOverride(d, srv)
 }
 

@@ -203,9 +203,11 @@ type Rejection struct {
 
 // Decision is an outcome with its explanation (placement-policy §1.2, §7).
 type Decision struct {
-	Outcome       Outcome
-	Code          prego.Code // if no place was found
-	MissingRoles  []prego.Role
+	Outcome      Outcome
+	Code         prego.Code // if no place was found
+	MissingRoles []prego.Role
+	// MissingIn is the private network that lacks them, "" for any.
+	MissingIn     prego.NetworkID
 	AppServerID   prego.ServerID // with HoldForSite: the server whose pool to refill
 	DBShardID     prego.ShardID
 	RedisPoolID   prego.RedisPoolID

@@ -13,6 +13,7 @@ type Server struct {
 	ServerID      prego.ServerID
 	Role          prego.Role
 	Region        prego.Region
+	NetworkID     prego.NetworkID // private network; "" for none
 	InfraProvider prego.InfraProviderID
 	Status        server.Status
 	MemoryPct     float64 // 0–100
@@ -33,9 +34,10 @@ type Server struct {
 type Shard struct {
 	ShardID      prego.ShardID
 	Region       prego.Region
-	HostServerID prego.ServerID // the node that it belongs to, which alone may use it; "" for a standalone shard
-	PlanTierLock prego.Plan     // "" for none
-	AnyPlan      bool           `db:"-"` // a node's shard without a row: created for the node's tenant
+	NetworkID    prego.NetworkID // of its server
+	HostServerID prego.ServerID  // the node that it belongs to, which alone may use it; "" for a standalone shard
+	PlanTierLock prego.Plan      // "" for none
+	AnyPlan      bool            `db:"-"` // a node's shard without a row: created for the node's tenant
 	DedicatedFor prego.TenantID
 	Tenants      int
 	Capacity     int
@@ -51,6 +53,7 @@ type Shard struct {
 type RedisPool struct {
 	PoolID       string
 	Region       prego.Region
+	NetworkID    prego.NetworkID // of its server
 	HostServerID prego.ServerID
 	DedicatedFor prego.TenantID
 	Tenants      int
@@ -96,6 +99,8 @@ type Data struct {
 	Sites     []PoolSite // available ones
 	Providers []Provider
 	Residency map[string]Zone
+	// Networks are those that take more servers; nil means that all do.
+	Networks []Network
 	// LastServer is where the previous tenant was placed, for round_robin.
 	LastServer string
 }
@@ -114,9 +119,16 @@ type Snapshot struct {
 	own       map[string]string          // tenant → its dedicated server, unless that is on its way out
 	families  map[string]map[string]bool // parent org → servers of its tenants
 	last      string
+	places    []place
+	placeAt   map[place]uint16
+	room      map[prego.NetworkID]int // servers that a network takes; nil means any number
+
+	// By slot: where it is.
+	shardPlace, poolPlace []uint16
 
 	// Scratch space of one decision.
 	shardScore []float64 // by slot; below 0: not for this request
+	near       []near    // by place
 	family     []int     // servers where the parent org lives
 }
 
@@ -138,7 +150,7 @@ type hot struct {
 	score  float64 // of load and count
 	shard0 int32   // slot of the only shard with sites; or manyShards, noSites
 	flags  uint16
-	region uint8
+	place  uint16
 }
 
 const (
@@ -182,8 +194,9 @@ func regionIndex(r prego.Region) uint8 {
 func NewSnapshot(p Policy, d Data) *Snapshot {
 	f := &Snapshot{
 		policy: p, residency: d.Residency, own: map[string]string{}, families: map[string]map[string]bool{}, last: d.LastServer,
-		providers: make(map[prego.InfraProviderID]Provider, len(d.Providers)),
+		providers: make(map[prego.InfraProviderID]Provider, len(d.Providers)), placeAt: map[place]uint16{},
 	}
+	f.setNetworks(d.Networks)
 	for _, p := range d.Providers {
 		f.providers[p.ID] = p
 	}
@@ -307,10 +320,23 @@ func (f *Snapshot) SetShard(s Shard) {
 	if f.shards.set(string(s.ShardID), s); len(f.shardScore) < len(f.shards.items) {
 		f.shardScore = append(f.shardScore, make([]float64, len(f.shards.items)-len(f.shardScore)+64)...)
 	}
+	f.shardPlace = setAt(f.shardPlace, f.shards.byID[string(s.ShardID)], f.placeOf(s.Region, s.NetworkID))
+}
+
+// setAt sets an element of a list, which is as long as the highest one that was set.
+func setAt(list []uint16, at int32, v uint16) []uint16 {
+	if int(at) == len(list) {
+		return append(list, v)
+	}
+	list[at] = v
+	return list
 }
 
 // SetPool adds or replaces a pool.
-func (f *Snapshot) SetPool(p RedisPool) { f.pools.set(p.PoolID, p) }
+func (f *Snapshot) SetPool(p RedisPool) {
+	f.pools.set(p.PoolID, p)
+	f.poolPlace = setAt(f.poolPlace, f.pools.byID[p.PoolID], f.placeOf(p.Region, p.NetworkID))
+}
 
 // heat updates a server's dense entry.
 func (f *Snapshot) heat(i int) {
@@ -319,7 +345,7 @@ func (f *Snapshot) heat(i int) {
 	h := hot{
 		score: w.AppLoad*(1-s.MemoryPct/100) + w.AppCount*(1-float64(s.TenantCount)/float64(p.MaxTenantsPerNode)) +
 			w.AppCPU*freeShare(s.CPUPct) + w.AppWorkerSlots*freeShare(s.WorkerSlotsPct),
-		region: regionIndex(s.Region), shard0: noSites,
+		place: f.placeOf(s.Region, s.NetworkID), shard0: noSites,
 	}
 	set := func(flag uint16, on bool) {
 		if on {
@@ -397,10 +423,10 @@ func (f *Snapshot) setProviders(providers []Provider) {
 // host").
 func (f *Snapshot) nodeParts(s Server) (shard, pool int32) {
 	if _, ok := f.shards.byID[string(s.ServerID)]; !ok {
-		f.SetShard(Shard{ShardID: prego.ShardID(s.ServerID), Region: s.Region, HostServerID: s.ServerID, AnyPlan: true, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: server.Active})
+		f.SetShard(Shard{ShardID: prego.ShardID(s.ServerID), Region: s.Region, NetworkID: s.NetworkID, HostServerID: s.ServerID, AnyPlan: true, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: server.Active})
 	}
 	if _, ok := f.pools.byID[string(s.ServerID)]; !ok {
-		f.SetPool(RedisPool{PoolID: string(s.ServerID), Region: s.Region, HostServerID: s.ServerID, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: server.Active})
+		f.SetPool(RedisPool{PoolID: string(s.ServerID), Region: s.Region, NetworkID: s.NetworkID, HostServerID: s.ServerID, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: server.Active})
 	}
 	return f.shards.byID[string(s.ServerID)], f.pools.byID[string(s.ServerID)]
 }

@@ -49,8 +49,14 @@ func enrich(t *rapid.T, d *placement.Data) {
 	d.Providers = append(d.Providers, placement.Provider{ID: "aws", Enabled: !rarely("aws off"), Regions: []prego.Region{"eu"}})
 	d.Residency["FR"] = placement.Zone{Regions: []prego.Region{"eu"}, Providers: []prego.InfraProviderID{"aws"}}
 	d.Residency["AT"] = placement.Zone{Regions: []prego.Region{"eu", "sg"}, Providers: []prego.InfraProviderID{"hetzner"}}
+	networks := []prego.NetworkID{""}
+	if rapid.Bool().Draw(t, "networks") {
+		networks = []prego.NetworkID{"n1", "n1", "n1", "n2", ""}
+	}
+	network := rapid.SampledFrom(networks)
 	for i := range d.Servers {
 		s := &d.Servers[i]
+		s.NetworkID = network.Draw(t, "network")
 		s.NotServing, s.RunsInstances, s.CPUPct, s.WorkerSlotsPct = rarely("not serving"), rarely("instances"), pct("cpu"), pct("slots")
 		if rarely("aws") {
 			s.InfraProvider = "aws"
@@ -64,6 +70,7 @@ func enrich(t *rapid.T, d *placement.Data) {
 	}
 	for i := range d.Shards {
 		s := &d.Shards[i]
+		s.NetworkID = network.Draw(t, "network")
 		s.NotServing, s.RunsInstances, s.DiskPct = rarely("not serving"), rarely("instances"), pct("disk")
 		if rarely("dedicated") {
 			s.DedicatedFor = "somebody"
@@ -74,6 +81,7 @@ func enrich(t *rapid.T, d *placement.Data) {
 	}
 	for i := range d.Pools {
 		p := &d.Pools[i]
+		p.NetworkID = network.Draw(t, "network")
 		p.NotServing, p.RunsInstances, p.MemoryPct = rarely("not serving"), rarely("instances"), pct("redis memory")
 		if rarely("dedicated") {
 			p.DedicatedFor = "somebody"
@@ -114,14 +122,14 @@ func newWorld(d placement.Data, p placement.Policy) *world {
 	}
 	for _, v := range d.Pools {
 		w.pools[v.PoolID] = part{placement.Shard{
-			ShardID: prego.ShardID(v.PoolID), Region: v.Region, AnyPlan: true, Capacity: v.Capacity, Status: v.Status, NotServing: v.NotServing, RunsInstances: v.RunsInstances,
+			ShardID: prego.ShardID(v.PoolID), Region: v.Region, NetworkID: v.NetworkID, AnyPlan: true, Capacity: v.Capacity, Status: v.Status, NotServing: v.NotServing, RunsInstances: v.RunsInstances,
 		}, v.MemoryPct, p.RedisMemoryPctMax}
 		w.owner["r/"+v.PoolID] = string(v.DedicatedFor)
 	}
 	for _, s := range d.Servers {
 		w.servers[string(s.ServerID)], w.owner[string("a/"+s.ServerID)] = s, string(s.DedicatedFor)
 		if s.Role == prego.RoleNode { // a stack of its own
-			own := part{placement.Shard{ShardID: prego.ShardID(s.ServerID), HostServerID: s.ServerID, Region: s.Region, AnyPlan: true, Capacity: p.MaxTenantsPerNode, Status: server.Active}, nil, 0}
+			own := part{placement.Shard{ShardID: prego.ShardID(s.ServerID), HostServerID: s.ServerID, Region: s.Region, NetworkID: s.NetworkID, AnyPlan: true, Capacity: p.MaxTenantsPerNode, Status: server.Active}, nil, 0}
 			w.shards[string(s.ServerID)], w.pools[string(s.ServerID)] = own, own
 		}
 	}
@@ -170,7 +178,7 @@ func (w *world) joins(r placement.Request, s placement.Server, kind string, p pa
 	if s.Role == prego.RoleNode {
 		own = string(s.ServerID)
 	}
-	return p.HostServerID == prego.ServerID(own) && p.Region == r.Region && p.Status == server.Active && !p.NotServing && w.allowed(r, kind+string(p.ShardID)) &&
+	return p.HostServerID == prego.ServerID(own) && p.NetworkID == s.NetworkID && p.Region == r.Region && p.Status == server.Active && !p.NotServing && w.allowed(r, kind+string(p.ShardID)) &&
 		here < p.Capacity && below(p.full, p.most) && (!alone || here == 0 && !p.RunsInstances)
 }
 
@@ -257,6 +265,7 @@ func (w *world) check(t *rapid.T, r placement.Request, d placement.Decision) {
 	}
 	// What holds of an override, too.
 	require.Equal(t, []prego.Region{r.Region, r.Region, r.Region}, []prego.Region{s.Region, shard.Region, pool.Region})
+	require.Equal(t, []prego.NetworkID{s.NetworkID, s.NetworkID}, []prego.NetworkID{shard.NetworkID, pool.NetworkID})
 	require.Equal(t, []server.Status{"active", "active", "active"}, []server.Status{s.Status, shard.Status, pool.Status})
 	require.True(t, locks(r, shard.Shard))
 	require.True(t, w.allowed(r, string("a/"+s.ServerID)) && w.allowed(r, string("d/"+d.DBShardID)) && w.allowed(r, string("r/"+d.RedisPoolID)))

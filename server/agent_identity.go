@@ -68,6 +68,8 @@ type Heartbeat struct {
 	// is unknown. ClockSkewed means that it is too much.
 	ClockAhead  *float64
 	ClockSkewed bool
+	// PrivateAddresses are those that the host has in private networks; empty is unknown.
+	PrivateAddresses []string
 }
 
 // HeartbeatOutcome is the row's state when the heartbeat was written.

@@ -86,6 +86,7 @@ type CreateParams struct {
 	UserData       string
 	FirewallID     string
 	PlacementGroup string           // provider id; "" for none
+	NetworkID      string           // provider id of the private network; "" for none
 	VolumeIDs      []prego.VolumeID // provider ids of volumes to attach
 	ImageID        prego.ImageID    // of the golden image that it builds; "" for servers of the fleet
 }
@@ -135,7 +136,7 @@ type OwnedResource struct {
 	Name       string
 	Labels     map[string]string
 	CreatedAt  time.Time
-	Attached   bool // to a server (volumes, primary IPs), or has servers (groups, firewalls)
+	Attached   bool // to a server (volumes, primary IPs), or has servers (groups, firewalls, networks)
 }
 
 // InfraClass classifies a provider's errors by what to do about them.
@@ -157,6 +158,13 @@ const (
 // InfraImageGone is the code of a create that names an image which the provider does
 // not have.
 const InfraImageGone = "image_gone"
+
+// InfraNetworkFull is the code of a refusal because the network takes no more servers, and
+// InfraNetworkGone because the provider does not have it.
+const (
+	InfraNetworkFull = "network_full"
+	InfraNetworkGone = "network_gone"
+)
 
 // InfraError is a classified provider error. Message is safe to log: it went through
 // the redactor.

@@ -27,6 +27,9 @@ type ProvisionState struct {
 	Image            string // of the current attempt
 	ProviderServerID string
 	Host             string
+	Location         string // of the current attempt
+	NetworkID        prego.NetworkID
+	PrivateAddress   string // "" until the provider has said it
 	AgentStatus      AgentStatus
 	RunningAt        *time.Time
 	HandshakeAt      *time.Time

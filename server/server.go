@@ -93,6 +93,9 @@ type Spec struct {
 	Location string `json:"location,omitempty"`
 	// Image names the operating system image; empty means the configured one.
 	Image string `json:"image,omitempty"`
+	// Network is the private network that the server is to be in, whose zone then decides
+	// about its location; empty means any of the location's zone.
+	Network prego.NetworkID `json:"network,omitempty"`
 	// VolumeGB requests a data volume of this size, 10 to 10,000; 0 requests none.
 	VolumeGB int `json:"volume_gb,omitempty"`
 	// Tags are the server's placement tags; fixed for its lifetime.
@@ -132,7 +135,7 @@ func (r *CreateRequest) Validate() error {
 // Validate checks the spec and normalizes its tags.
 func (s *Spec) Validate() error {
 	for _, f := range []struct{ field, value string }{
-		{"spec.server_type", s.ServerType}, {"spec.location", s.Location},
+		{"spec.server_type", s.ServerType}, {"spec.location", s.Location}, {"spec.network", string(s.Network)},
 	} {
 		if f.value != "" && !prego.IsLabel(f.value, 63) {
 			return prego.Invalid(f.field, "must be a provider's name: lower-case letters, digits and hyphens")
@@ -256,6 +259,10 @@ const (
 	StepServerAdopted      Step = "server_adopted"
 	StepCreateRefused      Step = "create_refused"
 	StepAwaitingCapacity   Step = "awaiting_capacity"
+	StepNetworkAttached    Step = "network_attached"
+	StepNetworkRefused     Step = "network_refused"         // the provider does not let it into its network
+	StepAddressDiffers     Step = "private_address_differs" // the agent says another one than the provider
+	StepAddressAgrees      Step = "private_address_agrees"
 	StepServerRunning      Step = "server_running"
 	StepBootStage          Step = "boot_stage"
 	StepHandshake          Step = "handshake"

@@ -148,10 +148,11 @@ type ShortOf struct {
 	Empty      int                // active members without tenants, for dedicated use
 }
 
-// Demand is the demand of tenants with one constraint. Room, Empty and InFlight count
-// the servers that satisfy it.
+// Demand is the demand of tenants with one constraint in one private network. Room, Empty and
+// InFlight count the servers that satisfy it and are there.
 type Demand struct {
 	Constraint prego.Constraint // including the pools'
+	Network    prego.NetworkID  // private network that the servers are to be in; "" for any
 	ShortOf
 }
 
@@ -189,4 +190,7 @@ type ScalingRound struct {
 	Round     string
 	TierLocks []prego.Plan // beside ServerIDs
 	Tags      [][]string   // beside ServerIDs
+	// Networks, beside ServerIDs, are the private networks that they are to be in, "" for any.
+	// A round that was begun before is found without them.
+	Networks []prego.NetworkID
 }

@@ -153,7 +153,14 @@ type HeartbeatRequest struct {
 	WorkerSlotsPct *float64 `json:"worker_slots_pct,omitempty"`
 	DBDiskPct      *float64 `json:"db_disk_pct,omitempty"`      // of the disk that holds MariaDB's data
 	RedisMemoryPct *float64 `json:"redis_memory_pct,omitempty"` // of the memory that Redis may use
+	// PrivateAddresses are the host's IPv4 addresses in private networks of its provider, in
+	// order, at most MaxPrivateAddresses; none if it has or knows none.
+	PrivateAddresses []string `json:"private_addresses,omitempty"`
 }
+
+// MaxPrivateAddresses is how many private addresses a heartbeat has at most. A server of the
+// provider is in three networks at most, with five further addresses in each.
+const MaxPrivateAddresses = 18
 
 // The values of HeartbeatRequest.DockerState.
 const (

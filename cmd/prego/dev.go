@@ -265,7 +265,8 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 	if s.f.cloud == "sim" {
 		if err := s.child(ctx, "sim", fmt.Sprintf("http://127.0.0.1:%d/_sim/faults", s.f.simPort),
 			"--listen", "127.0.0.1:"+strconv.Itoa(s.f.simPort), "--state-dir", filepath.Join(s.dir, "sim"), "--docker="+strconv.FormatBool(s.f.docker),
-			"--hosts", s.f.hosts, "--machines", s.f.machines, "--dns", "127.0.0.1:"+strconv.Itoa(s.f.dnsPort), "--zone", devZone); err != nil {
+			"--hosts", s.f.hosts, "--machines", s.f.machines, "--dns", "127.0.0.1:"+strconv.Itoa(s.f.dnsPort), "--zone", devZone,
+			"--loopback-networks="+strconv.FormatBool(s.f.hosts == "process")); err != nil {
 			return err
 		}
 		if s.f.hosts == "machine" {
@@ -319,6 +320,9 @@ func (s *stack) environment(databaseURL string) error {
 			// them.
 			"PLACEMENT_CPU_PCT_MAX": "0", "PLACEMENT_DB_DISK_PCT_MAX": "0",
 		})
+		if s.f.hosts == "process" {
+			set["PREGO_NETWORK_RANGE"] = devstack.LoopbackRange(s.dir)
+		}
 		if image := s.f.standIn(); image != "" {
 			if set["PREGO_STACK_FILE"], err = standInStack(s.dir, image); err != nil {
 				return err

@@ -9,12 +9,13 @@ import (
 )
 
 // newLooker has what a worker looks for by itself; the sweeps' schedules are the net below.
-func newLooker(p *process, fleet *activities.Reconciler, tenants *activities.Tenants, groups *activities.Groups, peers *activities.Peers, certificates *activities.Certificates) *worker.Looker {
+func newLooker(p *process, servers *activities.Servers, fleet *activities.Reconciler, tenants *activities.Tenants, groups *activities.Groups, peers *activities.Peers, certificates *activities.Certificates) *worker.Looker {
 	host, _ := os.Hostname()
 	return &worker.Looker{
 		Store: p.db, Holder: host + "/" + rand.Text(), Log: p.log.Named("looks"), Lease: worker.LookLease,
 		Looks: []worker.Look{
 			{Name: "agents", Every: p.cfg.Worker.SweepEvery, Do: activities.LookAtAgents(fleet)},
+			{Name: "networks", Every: p.cfg.Worker.NetworkEvery, Do: activities.LookAtNetworks(servers)},
 			{Name: "tenants", Every: p.cfg.Tenants.SweepEvery, Do: activities.LookAtTenants(tenants)},
 			{Name: "fleet", Every: p.cfg.Tenants.SweepEvery, Do: activities.LookAtFleet(tenants)},
 			{Name: "groups", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtGroups(groups)},

@@ -198,6 +198,9 @@ func runWorker(ctx context.Context, queues []string) error {
 	fleet.Org.Hosts = tenants.Bench
 	groups.Volumes, groups.Idle = mountVolumes(fleet.Org), fleet.Org.DetachIdleVolumes
 	servers.Capacity = activities.ServerFree(groups)
+	if p.cfg.Worker.Networks() != "" {
+		tenants.Networks = servers.OpenNetwork
+	}
 	peers, err := newPeers(p, servers, ca)
 	if err != nil {
 		return err
@@ -231,7 +234,7 @@ func runWorker(ctx context.Context, queues []string) error {
 	schedules := workflows.ScheduleSettings{
 		ReconcileEvery: p.cfg.Worker.ReconcileEvery, CatalogEvery: p.cfg.Worker.CatalogEvery, NetEvery: p.cfg.Worker.NetEvery,
 	}
-	looker := newLooker(p, fleet, tenants, groups, peers, certificates)
+	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates)
 	looker.Looks = append(looker.Looks, lookAtNames(p, names)...)
 	if !slices.Contains(served, workflows.QueuePeriodic) {
 		looker.Looks = nil

@@ -59,6 +59,7 @@ func newSimCommand() *cobra.Command {
 	f.StringVar(&machines, "machines", ".prego/machines/current", "directory where make machines put the root file systems")
 	f.StringVar(&cfg.Images, "images", "", "directory of a registry with images that machines can pull (make images: .prego/images/current/registry)")
 	f.IntVar(&cfg.MachineDiskGB, "machine-disk", 10, "size of a machine's disk, in GB; it is sparse")
+	f.BoolVar(&cfg.LoopbackNetworks, "loopback-networks", false, "allow private networks in 127.0.0.0/8, so that private addresses of process hosts can be reached")
 	f.BoolVar(&fast, "fast", false, "complete everything instantly")
 	return cmd
 }

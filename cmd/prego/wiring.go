@@ -291,7 +291,7 @@ func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*
 	settings := activities.Settings{
 		Environment: p.cfg.Environment, BootstrapTokenTTL: w.BootstrapTokenTTL, MaxRetries: w.MaxRetries,
 		CapacityWait: w.CapacityWait, FleetWait: w.FleetWait, CapacityPoll: w.CapacityPoll, CreateBackoff: w.CreateBackoff, ContainerTimeout: w.ContainerTimeout,
-		AmbiguousGrace: w.AmbiguousGrace, EgressCIDRs: w.EgressCIDRs, Ports: server.AgentPorts(w.AgentPort, w.DockerPort),
+		AmbiguousGrace: w.AmbiguousGrace, EgressCIDRs: w.EgressCIDRs, NetworkRange: w.Networks(), Ports: server.AgentPorts(w.AgentPort, w.DockerPort),
 	}
 	hosts, err := newContainers(p, ca)
 	if err != nil {

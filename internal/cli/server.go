@@ -18,7 +18,7 @@ import (
 var serverTable = Table[api.Server]{
 	ID:      "server_id",
 	Columns: "server_id, role, region, status, agent, host",
-	More: "infra_provider: provider, provider.provider_server_id: provider id, provider.server_type: type, provider.location: location, provider.ipv4: address, provider.network: network, provider.private_address: private_address, cost, fleet_id, tags, " +
+	More: "infra_provider: provider, provider.provider_server_id: provider id, provider.server_type: type, provider.location: location, provider.ipv4: address, provider.network: network, provider.private_address: private address, cost, fleet_id, tags, " +
 		"workflow_id, run_url: run, created_at",
 	Computed: map[string]func(api.Server) any{
 		"status": func(s api.Server) any { return string(s.Status) + reasons(s.StatusReason, s.StatusMessage) },
@@ -133,6 +133,7 @@ func tagsOf(s api.Server) string {
 func specFlags(f *pflag.FlagSet, s *server.Spec) {
 	f.StringVar(&s.ServerType, "type", "", "machine type (default: the configured ones)")
 	f.StringVar(&s.Location, "location", "", "provider location (default: the region's)")
+	f.StringVar((*string)(&s.Network), "network", "", "private network (default: one of the location's zone)")
 	f.StringVar(&s.Image, "image", "", "operating system image (default: the configured one)")
 	f.IntVar(&s.VolumeGB, "volume-gb", 0, "size of a data volume in GB; 0 for none")
 	f.StringSliceVar(&s.Tags, "tag", nil, "placement tag; may be repeated")

@@ -275,13 +275,14 @@ type Worker struct {
 	MasterKey         string        `env:"PREGO_MASTER_KEY"`         // hex, 32 bytes or more; derives bootstrap tokens and encrypts registry passwords; PREGO_MASTER_KEY_FILE for a file
 	MasterKeysEarlier []string      `env:"PREGO_MASTER_KEY_EARLIER"` // earlier master keys, for decryption; also _FILE
 	CatalogFile       string        `env:"PREGO_CATALOG_FILE"`
-	GoldenImages      bool          `env:"PREGO_GOLDEN_IMAGES" envDefault:"true"`      // create servers from the current verified image, if there is one
-	ImageKeep         int           `env:"PREGO_IMAGE_KEEP" envDefault:"2"`            // verified images of a kind to keep, including the current one
-	ImageBuildTimeout time.Duration `env:"PREGO_IMAGE_BUILD_TIMEOUT" envDefault:"30m"` // how long the builder of an image may take
-	ImageContainers   []string      `env:"PREGO_IMAGE_CONTAINERS" envDefault:"stack"`  // container images to pull into an image: stack, none, or a list
-	CatalogEvery      time.Duration `env:"PREGO_CATALOG_EVERY" envDefault:"1h"`        // how often the provider's catalog is read
-	EgressCIDRs       []string      `env:"PREGO_EGRESS_CIDRS"`                         // source address for calls to hosts
-	EgressGrace       time.Duration `env:"PREGO_EGRESS_GRACE" envDefault:"10m"`        // how long addresses that are no longer set are still let in at least
+	GoldenImages      bool          `env:"PREGO_GOLDEN_IMAGES" envDefault:"true"`         // create servers from the current verified image, if there is one
+	ImageKeep         int           `env:"PREGO_IMAGE_KEEP" envDefault:"2"`               // verified images of a kind to keep, including the current one
+	ImageBuildTimeout time.Duration `env:"PREGO_IMAGE_BUILD_TIMEOUT" envDefault:"30m"`    // how long the builder of an image may take
+	ImageContainers   []string      `env:"PREGO_IMAGE_CONTAINERS" envDefault:"stack"`     // container images to pull into an image: stack, none, or a list
+	CatalogEvery      time.Duration `env:"PREGO_CATALOG_EVERY" envDefault:"1h"`           // how often the provider's catalog is read
+	EgressCIDRs       []string      `env:"PREGO_EGRESS_CIDRS"`                            // source address for calls to hosts
+	EgressGrace       time.Duration `env:"PREGO_EGRESS_GRACE" envDefault:"10m"`           // how long addresses that are no longer set are still let in at least
+	NetworkRange      string        `env:"PREGO_NETWORK_RANGE" envDefault:"10.64.0.0/10"` // private range from which networks of servers are cut, a /24 each; "none" for no networks
 	AgentPort         int           `env:"PREGO_AGENT_PORT" envDefault:"443"`
 	PeersEvery        time.Duration `env:"PREGO_PEERS_EVERY" envDefault:"1s"` // how often what may reach a server is made anew where it changed
 	DockerPort        int           `env:"PREGO_DOCKER_PORT" envDefault:"2376"`
@@ -306,6 +307,7 @@ type Worker struct {
 	OrphanBreakerPct  float64       `env:"PREGO_ORPHAN_BREAKER_PCT" envDefault:"5"` // share of the fleet above which nothing is destroyed
 	SweepEvery        time.Duration `env:"PREGO_SWEEP_EVERY" envDefault:"10s"`      // how often silent agents are looked for
 	NetEvery          time.Duration `env:"PREGO_SWEEP_NET_EVERY" envDefault:"15m"`  // how often each sweep runs although no worker found anything to do
+	NetworkEvery      time.Duration `env:"PREGO_NETWORK_EVERY" envDefault:"30s"`    // how often servers without a private address are looked for
 	DegradedAfter     time.Duration `env:"PREGO_DEGRADED_AFTER" envDefault:"60s"`
 	FailedAfter       time.Duration `env:"PREGO_FAILED_AFTER" envDefault:"300s"`
 	FreezePct         float64       `env:"PREGO_FREEZE_PCT" envDefault:"20"`                 // share of the fleet falling silent at once above which nobody is marked
@@ -371,6 +373,14 @@ func From(vars map[string]string) (Config, error) {
 	return cfg, errors.Join(errs...)
 }
 
+// Networks is the range from which private networks are cut, "" for none.
+func (w Worker) Networks() string {
+	if w.NetworkRange == "none" {
+		return ""
+	}
+	return w.NetworkRange
+}
+
 func (c Config) check() []error {
 	var errs []error
 	bad := func(name, why string) { errs = append(errs, fmt.Errorf("%s %s", name, why)) }
@@ -386,6 +396,11 @@ func (c Config) check() []error {
 	for _, cidr := range c.Worker.EgressCIDRs {
 		if _, err := netip.ParsePrefix(cidr); err != nil {
 			bad("PREGO_EGRESS_CIDRS", fmt.Sprintf("must be a comma-separated list of CIDRs, not %q", cidr))
+		}
+	}
+	if r := c.Worker.Networks(); r != "" {
+		if _, err := server.NetworkRange(r, c.Hetzner.Simulated); err != nil {
+			errs = append(errs, fmt.Errorf("PREGO_NETWORK_RANGE: %w", err))
 		}
 	}
 	for name, port := range map[string]int{"PREGO_AGENT_PORT": c.Worker.AgentPort, "PREGO_DOCKER_PORT": c.Worker.DockerPort} {

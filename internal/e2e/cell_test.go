@@ -99,10 +99,11 @@ func newCell(t testing.TB, o options) *cell {
 	t.Cleanup(pool.Close)
 	c.pool = pool
 
-	cfg := sim.Config{Listen: "127.0.0.1:0", StateDir: filepath.Join(c.dir, "sim"), Token: "sim-api-token-of-" + c.env, RatePerHour: 360_000, Profile: sim.Profile{Restart: 200 * time.Millisecond}, AgentPort: 8443, DockerPort: 2376}
+	cfg := sim.Config{Listen: "127.0.0.1:0", StateDir: filepath.Join(c.dir, "sim"), Token: "sim-api-token-of-" + c.env, RatePerHour: 360_000, Profile: sim.Profile{Restart: 200 * time.Millisecond}, AgentPort: 8443, DockerPort: 2376, LoopbackNetworks: true}
 	if o.sim != nil {
 		o.sim(&cfg)
 	}
+	cfg.LoopbackNetworks = cfg.LoopbackNetworks && cfg.Machines == ""
 	c.sim, err = sim.New(cfg)
 	require.NoError(t, err)
 	require.NoError(t, c.sim.Start())
@@ -151,12 +152,15 @@ func newCell(t testing.TB, o options) *cell {
 		"PREGO_CREATE_BACKOFF": "100ms", "PREGO_CAPACITY_POLL": "300ms", "PREGO_AMBIGUOUS_GRACE": "2s", "PREGO_CONTAINER_TIMEOUT": "45s",
 		// What processes measure of their host is this machine, which the tests themselves load.
 		"PLACEMENT_CPU_PCT_MAX": "0", "PLACEMENT_DB_DISK_PCT_MAX": "0", "PLACEMENT_WORKER_SLOTS_PCT_MAX": "0", "PLACEMENT_REDIS_MEMORY_PCT_MAX": "0",
-		"PREGO_RECONCILE_EVERY": "1h", "PREGO_SWEEP_EVERY": "1h", "PREGO_LOG_LEVEL": "debug",
+		"PREGO_RECONCILE_EVERY": "1h", "PREGO_SWEEP_EVERY": "1h", "PREGO_NETWORK_EVERY": "1h", "PREGO_LOG_LEVEL": "debug",
 	}
 	if n := c.sim.Network(); n.Gateway != "" {
 		// Machines reach the gateway on their bridge, and are called from there.
 		at := fmt.Sprintf("%s:%d", n.Gateway, c.ports["agentgw"])
 		c.vars["PREGO_AGENTGW_LISTEN"], c.vars["PREGO_AGENTGW_URL"], c.vars["PREGO_EGRESS_CIDRS"] = at, "https://"+at, n.Gateway+"/32"
+	}
+	if cfg.LoopbackNetworks { // its own, so that private addresses of process hosts are its own, too
+		c.vars["PREGO_NETWORK_RANGE"] = devstack.LoopbackRange(c.dir)
 	}
 	maps.Copy(c.vars, o.vars)
 	t.Cleanup(func() {

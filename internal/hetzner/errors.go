@@ -40,6 +40,10 @@ var classes = map[hcloud.ErrorCode]server.InfraClass{
 	hcloud.ErrorCodeNoSubnetAvailable:     server.InfraNext,
 	"deprecated_api_endpoint":             server.InfraPermanent,
 
+	// Another network; see isNetworkFull.
+	hcloud.ErrorCodeNetworksOverlap:       server.InfraPermanent,
+	hcloud.ErrorCodeServerAlreadyAttached: server.InfraPermanent, // AttachServer takes it for success
+
 	hcloud.ErrorCodeResourceLimitExceeded: server.InfraQuota,
 
 	hcloud.ErrorCodeNotFound:    server.InfraNotFound,
@@ -85,6 +89,12 @@ func (p *Provider) classify(err error) error {
 		code := string(api.Code)
 		if isImageGone(api.Code, api.Message) {
 			class, code = server.InfraPermanent, server.InfraImageGone
+		}
+		switch {
+		case isNetworkFull(api.Code, api.Message):
+			class, code = server.InfraNext, server.InfraNetworkFull
+		case isNetworkGone(api.Code, api.Message):
+			class, code = server.InfraNotFound, server.InfraNetworkGone
 		}
 		return &server.InfraError{Class: class, Code: code, Message: p.redact(api.Message)}
 	}

@@ -256,7 +256,8 @@ func (p *Provider) ListOwned(ctx context.Context) ([]server.OwnedResource, error
 	for _, f := range firewalls {
 		out = append(out, server.OwnedResource{Kind: server.ResourceFirewall, ProviderID: strconv.FormatInt(f.ID, 10), Name: f.Name, Labels: f.Labels, CreatedAt: f.Created, Attached: len(f.AppliedTo) > 0})
 	}
-	return out, nil
+	networks, err := p.ownedNetworks(ctx, list)
+	return append(out, networks...), err
 }
 
 // DeleteResource deletes one resource of any kind and waits for it; a missing one is
@@ -283,6 +284,8 @@ func (p *Provider) DeleteResource(ctx context.Context, kind server.ResourceKind,
 		_, err = p.write.PlacementGroup.Delete(ctx, &hcloud.PlacementGroup{ID: id})
 	case server.ResourceImage:
 		_, err = p.write.Image.Delete(ctx, &hcloud.Image{ID: id})
+	case server.ResourceNetwork:
+		err = p.deleteNetwork(ctx, id)
 	case server.ResourceServer:
 	default:
 		return &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: "unknown kind " + string(kind)}

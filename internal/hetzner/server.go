@@ -128,6 +128,13 @@ func createOpts(p server.CreateParams) (hcloud.ServerCreateOpts, error) {
 		}
 		opts.PlacementGroup = &hcloud.PlacementGroup{ID: id}
 	}
+	if p.NetworkID != "" {
+		id, err := parseID(p.NetworkID)
+		if err != nil {
+			return opts, err
+		}
+		opts.Networks = []*hcloud.Network{{ID: id}}
+	}
 	for _, v := range p.VolumeIDs {
 		id, err := parseID(string(v))
 		if err != nil {
@@ -159,6 +166,11 @@ func handleOf(s *hcloud.Server, actions []int64) server.Handle {
 	}
 	if s.PublicNet.IPv6.Network != nil {
 		h.IPv6 = s.PublicNet.IPv6.Network.String()
+	}
+	for _, n := range s.PrivateNet {
+		if n.Network != nil && n.IP != nil {
+			h.Private = append(h.Private, server.PrivateAddress{ProviderNetworkID: strconv.FormatInt(n.Network.ID, 10), IP: n.IP.String()})
+		}
 	}
 	for _, id := range []int64{s.PublicNet.IPv4.ID, s.PublicNet.IPv6.ID} {
 		if id != 0 {

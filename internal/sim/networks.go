@@ -27,6 +27,7 @@ var (
 	// publicGateway is the gateway of servers' public interfaces at the provider, wherever
 	// they are: no network may use it.
 	publicGateway = netip.MustParseAddr("172.31.1.1")
+	loopback      = netip.MustParsePrefix("127.0.0.0/8")
 	anywhere      = netip.MustParsePrefix("0.0.0.0/0")
 )
 
@@ -91,7 +92,7 @@ func (s *Sim) createNetwork(r *http.Request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if _, err := networkRange(req.IPRange); err != nil {
+	if _, err := s.networkRange(req.IPRange); err != nil {
 		return 0, nil, err
 	}
 	n := &schema.Network{
@@ -199,7 +200,7 @@ func (s *Sim) networkAction(r *http.Request) (int, any, error) {
 	case "change_ip_range":
 		var req schema.NetworkActionChangeIPRangeRequest
 		if err = decode(r, &req); err == nil {
-			err = changeRange(n, req.IPRange)
+			err = s.changeRange(n, req.IPRange)
 		}
 	case "change_protection":
 		var req schema.NetworkActionChangeProtectionRequest
@@ -236,13 +237,14 @@ func private(p netip.Prefix) bool {
 	return slices.ContainsFunc(privateRanges, func(r netip.Prefix) bool { return contains(r, p) })
 }
 
-// networkRange reads the range of a network.
-func networkRange(v string) (netip.Prefix, error) {
+// networkRange reads the range of a network. The provider allows private ones. Those of
+// process hosts may be on loopback, where hosts have their public addresses, too.
+func (s *Sim) networkRange(v string) (netip.Prefix, error) {
 	p, err := parseRange(v, "ip_range")
 	switch {
 	case err != nil:
 		return p, err
-	case !private(p):
+	case !private(p) && !(s.cfg.LoopbackNetworks && contains(loopback, p)):
 		return p, invalid("ip_range must be one of the private ranges of RFC1918", "ip_range")
 	case p.Bits() > 24:
 		return p, invalid("ip_range must be at least a /24", "ip_range")
@@ -381,9 +383,9 @@ func deleteRoute(n *schema.Network, route schema.NetworkRoute) error {
 }
 
 // changeRange extends a network: its first address stays.
-func changeRange(n *schema.Network, ipRange string) error {
+func (s *Sim) changeRange(n *schema.Network, ipRange string) error {
 	old := netip.MustParsePrefix(n.IPRange)
-	p, err := networkRange(ipRange)
+	p, err := s.networkRange(ipRange)
 	if err != nil {
 		return err
 	}

@@ -44,8 +44,11 @@ type Config struct {
 	Images string
 	// MachineDiskGB is the size of a machine's disk; 0 means 10.
 	MachineDiskGB int
-	Profile       Profile
-	Limits        Limits
+	// LoopbackNetworks allows private networks in 127.0.0.0/8, so that the private addresses
+	// of process hosts can be reached. It is not for machines.
+	LoopbackNetworks bool
+	Profile          Profile
+	Limits           Limits
 	// RunAgent runs a verb of the agent, instead of its program, for the hosts for which
 	// it returns a function. The agent itself fits into a process a thousand times.
 	RunAgent func(name string) func(ctx context.Context, verb, root, addr string) error
@@ -126,6 +129,9 @@ type Sim struct {
 func New(cfg Config) (*Sim, error) {
 	if cfg.StateDir == "" || cfg.Token == "" {
 		return nil, errors.New("sim: StateDir and Token are required")
+	}
+	if cfg.LoopbackNetworks && cfg.Machines != "" {
+		return nil, errors.New("sim: machines have networks of their own: LoopbackNetworks is for process hosts")
 	}
 	if cfg.RatePerHour == 0 {
 		cfg.RatePerHour = 3600

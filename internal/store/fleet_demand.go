@@ -81,10 +81,10 @@ func makesTagged(f server.Fleet, tags []string) bool {
 func (s *Store) BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, plan planner) (begun tenant.ScalingRound, err error) {
 	err = s.inTx(ctx, "begin scaling", func(tx pgx.Tx) error {
 		begun = e
-		begun.ServerIDs, begun.TierLocks, begun.Tags, begun.Requested = nil, nil, nil, 0
+		begun.ServerIDs, begun.TierLocks, begun.Tags, begun.Networks, begun.Requested = nil, nil, nil, nil, 0
 		for i := 0; i < e.Requested; {
 			n := 1
-			for i+n < e.Requested && slices.Equal(e.Tags[i], e.Tags[i+n]) {
+			for i+n < e.Requested && slices.Equal(e.Tags[i], e.Tags[i+n]) && networkOf(e, i) == networkOf(e, i+n) {
 				n++
 			}
 			if err := askFleets(ctx, tx, e, i, n, &begun, plan); err != nil {
@@ -112,17 +112,40 @@ func (s *Store) BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, pl
 // errRoundBegun undoes actions whose round another step began first.
 var errRoundBegun = errors.New("the round is begun already")
 
-// askFleets asks for n servers of a round that have the same tags.
+// networkOf is the network that a server of a round is to be in, "" for any.
+func networkOf(e tenant.ScalingRound, i int) prego.NetworkID {
+	if i < len(e.Networks) {
+		return e.Networks[i]
+	}
+	return ""
+}
+
+// inZone reports whether a fleet's servers can be in a network zone. A location that nobody
+// knows may be in any.
+func inZone(f server.Fleet, zone string) bool {
+	of := server.ProviderCatalog{}.ZoneOf(f.Spec.Location)
+	return zone == "" || of == "" || of == zone
+}
+
+const sqlZoneOf = `SELECT zone FROM networks WHERE network_id = $1`
+
+// askFleets asks for n servers of a round that have the same tags and network.
 func askFleets(ctx context.Context, tx pgx.Tx, e tenant.ScalingRound, from, n int, begun *tenant.ScalingRound, plan planner) error {
-	tags := e.Tags[from]
+	tags, network, zone := e.Tags[from], networkOf(e, from), ""
+	if network != "" {
+		var err error
+		if zone, err = value[string](ctx, tx, sqlZoneOf, network); err != nil {
+			return err
+		}
+	}
 	for n > 0 {
-		f, a, err := demand(ctx, tx, e.Role, e.Region, func(f server.Fleet) bool { return makesTagged(f, tags) }, n, e.Trigger, e.WorkflowID, plan)
+		f, a, err := demand(ctx, tx, e.Role, e.Region, func(f server.Fleet) bool { return makesTagged(f, tags) && inZone(f, zone) }, n, e.Trigger, e.WorkflowID, plan)
 		if err != nil || f == nil {
 			return err
 		}
 		for _, st := range a.Steps {
 			spec := f.Spec
-			spec.Tags = tags
+			spec.Tags, spec.Network = tags, network
 			if len(tags) == 0 {
 				spec.Tags = nil
 			}
@@ -133,6 +156,7 @@ func askFleets(ctx context.Context, tx pgx.Tx, e tenant.ScalingRound, from, n in
 				return err
 			}
 			begun.ServerIDs, begun.TierLocks, begun.Tags = append(begun.ServerIDs, st.ServerID), append(begun.TierLocks, e.TierLocks[from]), append(begun.Tags, tags)
+			begun.Networks = append(begun.Networks, network)
 			from++
 			n--
 		}

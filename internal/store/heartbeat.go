@@ -18,8 +18,8 @@ import (
 const sqlFlushHeartbeats = `
 WITH incoming AS (
     SELECT * FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::float8[], $6::float8[], $7::float8[], $8::text[], $9::text[],
-            $10::float8[], $11::float8[], $12::float8[], $13::float8[], $14::float8[], $15::bool[])
-        AS i(server_id, key, boot_id, agent_version, load1, memory_pct, disk_pct, docker_state, tags, cpu_pct, worker_slots_pct, db_disk_pct, redis_memory_pct, clock_ahead, clock_skewed)
+            $10::float8[], $11::float8[], $12::float8[], $13::float8[], $14::float8[], $15::bool[], $16::text[])
+        AS i(server_id, key, boot_id, agent_version, load1, memory_pct, disk_pct, docker_state, tags, cpu_pct, worker_slots_pct, db_disk_pct, redis_memory_pct, clock_ahead, clock_skewed, private)
 ), locked AS (
     SELECT s.server_id, s.agent_status AS was, s.agent_first_heartbeat_at IS NULL AS first,
            s.agent_tags AS had, COALESCE(string_to_array(NULLIF(i.tags, ''), ' '), '{}') AS has,
@@ -27,7 +27,10 @@ WITH incoming AS (
            s.status = 'failed' AND s.status_reason = 'heartbeat_lost' AS returns,
            -- All that is written, too: joining incoming again would compare each with each.
            i.boot_id, i.agent_version, i.load1, i.memory_pct, i.disk_pct, i.docker_state,
-           i.cpu_pct, i.worker_slots_pct, i.db_disk_pct, i.redis_memory_pct, i.clock_ahead, i.clock_skewed
+           i.cpu_pct, i.worker_slots_pct, i.db_disk_pct, i.redis_memory_pct, i.clock_ahead, i.clock_skewed,
+           -- Of several addresses that which the provider gave is meant, if it is there.
+           COALESCE((SELECT a FROM unnest(string_to_array(NULLIF(i.private, ''), ' ')) a ORDER BY a = host(s.private_address) DESC NULLS LAST LIMIT 1)::inet, s.agent_private_address) AS private,
+           s.agent_private_address AS private_had
     FROM servers s JOIN incoming i ON i.server_id = s.server_id
     WHERE s.agent_key_sha256 = i.key AND s.identity_revoked_at IS NULL AND s.status <> 'terminated'
     ORDER BY s.server_id FOR NO KEY UPDATE OF s
@@ -38,12 +41,13 @@ WITH incoming AS (
         cpu_pct = l.cpu_pct, worker_slots_pct = l.worker_slots_pct, db_disk_pct = l.db_disk_pct, redis_memory_pct = l.redis_memory_pct,
         -- Two in a row: a heartbeat that was long on its way looks like a clock that is behind.
         clock_ahead_seconds = l.clock_ahead, clock_skewed = l.clock_skewed AND COALESCE(abs(l.clock_ahead - s.clock_ahead_seconds) < 10, false),
+        agent_private_address = l.private,
         status = CASE WHEN l.returns THEN 'active' ELSE s.status END,
         status_reason = CASE WHEN l.returns THEN '' ELSE s.status_reason END,
         status_message = CASE WHEN l.returns THEN '' ELSE s.status_message END
     FROM locked l WHERE s.server_id = l.server_id
     RETURNING s.server_id, s.status, s.attempt, l.was, l.first, s.tags, l.had, l.has,
-              s.clock_ahead_seconds AS ahead, s.clock_skewed, l.clock_was, s.docker_state, l.docker_was
+              s.clock_ahead_seconds AS ahead, s.clock_skewed, l.clock_was, s.docker_state, l.docker_was, s.private_address, l.private, l.private_had
 ), events AS (
     INSERT INTO server_events (server_id, step, attempt, status, actor, dedup_key)
     SELECT server_id, CASE WHEN first THEN 'first_heartbeat' ELSE 'agent_connected' END, attempt, status, 'system',
@@ -68,6 +72,10 @@ WITH incoming AS (
         UNION ALL
         SELECT CASE u.docker_state WHEN 'running' THEN 'docker_running' ELSE 'docker_stopped' END, '', 'dockerd is ' || u.docker_state
         WHERE (u.docker_was = 'running' AND u.docker_state IN ('stopped', 'unavailable')) OR (u.docker_was = 'stopped' AND u.docker_state = 'running')
+        UNION ALL -- the provider's word counts
+        SELECT CASE WHEN u.private = u.private_address THEN 'private_address_agrees' ELSE 'private_address_differs' END, '',
+               'the agent says ' || host(u.private) || ', the provider ' || host(u.private_address)
+        WHERE u.private <> u.private_address AND u.private IS DISTINCT FROM u.private_had OR u.private = u.private_address AND u.private_had <> u.private_address
     ) e(step, reason, message)
     ON CONFLICT (server_id, dedup_key) DO NOTHING
 )
@@ -86,7 +94,7 @@ func (s *Store) FlushHeartbeats(ctx context.Context, batch []server.Heartbeat) (
 	tags := make([]string, 0, n)
 	loads, memory, disk, docker := make([]float64, 0, n), make([]float64, 0, n), make([]float64, 0, n), make([]string, 0, n)
 	cpu, workers, dbDisk, redisMemory := make([]*float64, 0, n), make([]*float64, 0, n), make([]*float64, 0, n), make([]*float64, 0, n)
-	ahead, skewed := make([]*float64, 0, n), make([]bool, 0, n)
+	ahead, skewed, private := make([]*float64, 0, n), make([]bool, 0, n), make([]string, 0, n)
 	for i, h := range batch {
 		if last[string(h.ServerID)] != i {
 			continue
@@ -95,10 +103,10 @@ func (s *Store) FlushHeartbeats(ctx context.Context, batch []server.Heartbeat) (
 		loads, memory, disk, docker = append(loads, h.Load1), append(memory, h.MemoryPct), append(disk, h.DiskPct), append(docker, h.DockerState)
 		cpu, workers, dbDisk, redisMemory = append(cpu, h.CPUPct), append(workers, h.WorkerSlotsPct), append(dbDisk, h.DBDiskPct), append(redisMemory, h.RedisMemoryPct)
 		ahead, skewed = append(ahead, h.ClockAhead), append(skewed, h.ClockSkewed)
-		tags = append(tags, strings.Join(h.Tags, " "))
+		tags, private = append(tags, strings.Join(h.Tags, " ")), append(private, strings.Join(h.PrivateAddresses, " "))
 	}
 	return collect[server.HeartbeatOutcome](ctx, s, "flush heartbeats", sqlFlushHeartbeats, ids, keys, boots, versions, loads, memory, disk, docker, tags,
-		cpu, workers, dbDisk, redisMemory, ahead, skewed)
+		cpu, workers, dbDisk, redisMemory, ahead, skewed, private)
 }
 
 // One statement marks all that fell silent. silent counts those beyond the first

@@ -407,3 +407,33 @@ func TestAFlushCostsWhatItsServersDo(t *testing.T) {
 	require.NotEqual(t, sqlFlushHeartbeats, again)
 	require.Greater(t, flushPlan(t, s, again, worst, n), float64(n*n/4), "a second look at the batch is noticed")
 }
+
+func TestAnAddressThatDiffersIsNoted(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := New(pgtest.Pool(t))
+	agentServer(t, s, "a", "active", server.AgentConnected, time.Second)
+	beat := func(addresses ...string) (said string) {
+		h := heartbeatOf("a")
+		h.PrivateAddresses = addresses
+		_, err := s.FlushHeartbeats(ctx, []server.Heartbeat{h})
+		require.NoError(t, err)
+		srv, err := s.GetServer(ctx, "a")
+		require.NoError(t, err)
+		return srv.AgentPrivateAddress
+	}
+	require.Equal(t, "10.64.0.9", beat("10.64.0.9"), "the provider has not said it yet")
+	require.Empty(t, stepsOf(t, s, "a"))
+	exec(t, s, `UPDATE servers SET private_address = '10.64.0.2'`)
+	require.Equal(t, "10.64.0.2", beat("10.64.0.1", "10.64.0.2"))
+	require.Equal(t, []string{"private_address_agrees"}, stepsOf(t, s, "a"))
+	require.Equal(t, "10.64.0.2", beat("10.64.0.2"))
+	require.Equal(t, "10.64.0.2", beat(), "it does not say")
+	for range 2 {
+		require.Equal(t, "10.64.0.3", beat("10.64.0.3"))
+	}
+	require.Equal(t, []string{"private_address_agrees", "private_address_differs"}, stepsOf(t, s, "a"))
+	srv, err := s.GetServer(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, "10.64.0.2", srv.PrivateAddress, "the provider's word counts")
+}

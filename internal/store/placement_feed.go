@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
 
@@ -22,10 +23,11 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, (SELECT pruned_xi
     ARRAY(SELECT id FROM c WHERE kind = 'redis_pools') AS pools, ARRAY(SELECT id FROM c WHERE kind = 'site_pool') AS sites,
     COALESCE((SELECT jsonb_agg(jsonb_build_object('id', id, 'enabled', enabled, 'regions', regions) ORDER BY id) FROM infra_providers), '[]') AS providers,
     COALESCE((SELECT jsonb_object_agg(country, jsonb_build_object('regions', regions, 'providers', COALESCE(providers, '{}'))) FROM residency_zones), '{}') AS residency,
+    COALESCE((SELECT jsonb_agg(jsonb_build_object('networkid', network_id, 'room', $2 - members)) FROM networks WHERE members < $2 AND full_at IS NULL), '[]') AS networks,
     COALESCE((SELECT app_server_id FROM tenant_allocations ORDER BY allocation_id DESC LIMIT 1), '') AS last_server`
 
 const sqlFleetServers = `
-SELECT server_id, role, region, infra_provider,
+SELECT server_id, role, region, infra_provider, CASE WHEN private_address IS NULL THEN '' ELSE COALESCE(network_id, '') END AS network_id,
        -- a warm server whose agent is silent could not be used at once
        CASE WHEN cordoned_at IS NOT NULL AND status = 'active' THEN 'draining'
             WHEN warm_plan IS NOT NULL AND tenant_count = 0 AND status = 'active' AND agent_status <> 'connected' THEN 'failed' ELSE status END AS status,
@@ -36,14 +38,14 @@ FROM servers s CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM instances i WHERE 
 WHERE role IN ('app', 'node')`
 
 const sqlFleetShards = `
-SELECT d.shard_id, d.region, CASE WHEN d.on_node THEN d.server_id ELSE '' END AS host_server_id, COALESCE(d.plan_tier_lock, '') AS plan_tier_lock,
+SELECT d.shard_id, d.region, CASE WHEN s.private_address IS NULL THEN '' ELSE COALESCE(s.network_id, '') END AS network_id, CASE WHEN d.on_node THEN d.server_id ELSE '' END AS host_server_id, COALESCE(d.plan_tier_lock, '') AS plan_tier_lock,
        COALESCE(d.dedicated_for_tenant_id, '') AS dedicated_for, d.current_tenant_count AS tenants, d.tenant_capacity AS capacity, d.status,
        NOT d.on_node AND f.serves_tenants IS FALSE AS not_serving,
        EXISTS (SELECT FROM instances i WHERE i.server_id = d.server_id AND i.state <> 'stopped') AS runs_instances, s.db_disk_pct AS disk_pct
 FROM db_shards d JOIN servers s ON s.server_id = d.server_id LEFT JOIN fleets f ON f.fleet_id = s.fleet_id`
 
 const sqlFleetPools = `
-SELECT r.pool_id, r.region, CASE WHEN r.on_node THEN r.server_id ELSE '' END AS host_server_id, COALESCE(r.dedicated_for_tenant_id, '') AS dedicated_for,
+SELECT r.pool_id, r.region, CASE WHEN s.private_address IS NULL THEN '' ELSE COALESCE(s.network_id, '') END AS network_id, CASE WHEN r.on_node THEN r.server_id ELSE '' END AS host_server_id, COALESCE(r.dedicated_for_tenant_id, '') AS dedicated_for,
        r.current_tenants AS tenants, r.tenant_capacity AS capacity, r.status, NOT r.on_node AND f.serves_tenants IS FALSE AS not_serving,
        EXISTS (SELECT FROM instances i WHERE i.server_id = r.server_id AND i.state <> 'stopped') AS runs_instances, s.redis_memory_pct AS memory_pct
 FROM redis_pools r JOIN servers s ON s.server_id = r.server_id LEFT JOIN fleets f ON f.fleet_id = s.fleet_id`
@@ -99,6 +101,7 @@ type changedRows struct {
 	Servers, Shards, Pools, Sites []string
 	Providers                     []placement.Provider
 	Residency                     map[string]placement.Zone
+	Networks                      []placement.Network
 	LastServer                    string
 }
 
@@ -107,11 +110,11 @@ type changedRows struct {
 // that is older than the feed.
 func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string) (placement.Change, error) {
 	c := placement.Change{Full: since == ""}
-	changed, err := one[changedRows](ctx, s.pool, sqlChanges, cmp.Or(since, newest))
+	changed, err := one[changedRows](ctx, s.pool, sqlChanges, cmp.Or(since, newest), server.NetworkSize)
 	if err != nil {
 		return c, fmt.Errorf("placement changes: %w", err)
 	}
-	c.Since, c.Providers, c.Residency, c.LastServer = changed.Since, changed.Providers, changed.Residency, changed.LastServer
+	c.Since, c.Providers, c.Residency, c.Networks, c.LastServer = changed.Since, changed.Providers, changed.Residency, changed.Networks, changed.LastServer
 	c.Full = c.Full || !changed.Kept
 	var families []struct {
 		App, Shard, Org string

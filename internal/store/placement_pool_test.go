@@ -279,9 +279,9 @@ func TestDemandIsCountedByConstraint(t *testing.T) {
 		id := fmt.Sprint("t-", i)
 		_, _, err := s.CreateTenant(ctx, r, prego.TenantID(id), tenant.ModeShared, "", "test")
 		require.NoError(t, err)
-		require.NoError(t, s.AwaitTenant(ctx, tenant.Ref{TenantID: prego.TenantID(id), Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp, prego.RoleDBShard}, true))
+		require.NoError(t, s.AwaitTenant(ctx, tenant.Ref{TenantID: prego.TenantID(id), Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp, prego.RoleDBShard}, "", true))
 	}
-	demand, err := s.Demand(ctx, "eu", prego.RoleApp, 20, 70, tenant.MeasuredLimits{})
+	demand, err := s.Demand(ctx, "eu", prego.RoleApp, 20, 70, tenant.MeasuredLimits{}, nil)
 	require.NoError(t, err)
 	require.Len(t, demand, 3)
 	counts := map[string][]int{}
@@ -290,7 +290,7 @@ func TestDemandIsCountedByConstraint(t *testing.T) {
 	}
 	require.Equal(t, map[string][]int{"": {2, 20}, "require blue": {2, 0}, "disallow old": {1, 20}}, counts)
 	require.True(t, demand[0].Constraint.Empty())
-	demand, err = s.Demand(ctx, "eu", prego.RoleDBShard, 20, 70, tenant.MeasuredLimits{})
+	demand, err = s.Demand(ctx, "eu", prego.RoleDBShard, 20, 70, tenant.MeasuredLimits{}, nil)
 	require.NoError(t, err)
 	require.Len(t, demand, 1, "constraints are about app servers")
 	require.Equal(t, 5, demand[0].Waiting[prego.PlanStarter])

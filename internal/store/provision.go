@@ -16,7 +16,7 @@ import (
 
 const sqlProvisionState = `
 SELECT server_id, role, region, infra_provider AS provider, spec, tags, request_hash, status, purpose, generation, attempt, image,
-       COALESCE(provider_server_id, '') AS provider_server_id, host, agent_status, running_at, agent_first_seen_at AS handshake_at, agent_first_heartbeat_at AS first_heartbeat_at,
+       COALESCE(provider_server_id, '') AS provider_server_id, host, location, COALESCE(network_id, '') AS network_id, COALESCE(host(private_address), '') AS private_address, agent_status, running_at, agent_first_seen_at AS handshake_at, agent_first_heartbeat_at AS first_heartbeat_at,
        identity_revoked_at AS revoked_at, fleet_id IS NOT NULL AS member,
        dedicated_for_tenant_id IS NULL AND EXISTS (SELECT FROM fleet_policies p WHERE p.fleet_id = s.fleet_id AND p.type = 'region_placement' AND p.enabled) AS spread,
        EXISTS (SELECT FROM server_events e WHERE e.server_id = s.server_id AND e.step = 'handshake_refused'
@@ -138,7 +138,9 @@ var errTokenUnseen = errors.New("the attempt's token was issued meanwhile")
 
 const sqlRecordCreated = `
 WITH recorded AS (
-    UPDATE servers SET provider_server_id = $4, host = $5, ipv6 = $6, server_type = $7, location = $8, updated_at = now()
+    UPDATE servers s SET provider_server_id = $4, host = $5, ipv6 = $6, server_type = $7, location = $8, updated_at = now(),
+        private_address = COALESCE((SELECT p.ip::inet FROM networks n JOIN unnest($16::text[], $17::text[]) p (network, ip) ON p.network = n.provider_network_id
+            WHERE n.network_id = s.network_id), s.private_address)
     WHERE server_id = $1 AND generation = $2 AND attempt = $3 AND status = 'provisioning'
     RETURNING server_id
 ), confirmed AS (
@@ -164,13 +166,23 @@ func (s *Store) RecordCreated(ctx context.Context, serverID prego.ServerID, gene
 	if h.Adopted {
 		step = server.StepServerAdopted
 	}
+	networks, private := privateAddresses(h)
 	recorded, err := value[bool](ctx, s.pool, sqlRecordCreated, serverID, generation, h.Attempt, h.ProviderServerID, h.IPv4, h.IPv6, h.ServerType, h.Location,
 		provider, kinds, names, ids, step, fmt.Sprintf("provider server %s, %s in %s, %s", h.ProviderServerID, h.ServerType, h.Location, h.IPv4),
-		fmt.Sprintf("%s/%d/%s", server.StepServerCreated, h.Attempt, h.ProviderServerID))
+		fmt.Sprintf("%s/%d/%s", server.StepServerCreated, h.Attempt, h.ProviderServerID), networks, private)
 	if err == nil && !recorded {
 		return server.ErrSuperseded
 	}
 	return failed(fmt.Sprintf("record server %s of %s", h.ProviderServerID, serverID), err)
+}
+
+// privateAddresses are a server's addresses by the provider's ids of their networks.
+func privateAddresses(h server.Handle) (networks, addresses []string) {
+	networks, addresses = make([]string, 0, len(h.Private)), make([]string, 0, len(h.Private))
+	for _, p := range h.Private {
+		networks, addresses = append(networks, p.ProviderNetworkID), append(addresses, p.IP)
+	}
+	return networks, addresses
 }
 
 const sqlMarkRunning = `

@@ -47,6 +47,8 @@ func drawFleet(t *rapid.T, tx pgx.Tx) []tenant.Reservation {
 	exec(`INSERT INTO placement_pools (pool_id, name, require_tags, disallow_tags, created_by, updated_by) VALUES ('blue', 'blue', '{blue}', '{}', 'test', 'test')`)
 	exec(`INSERT INTO org_placement_pools (org_id, pool_id, created_by) VALUES ('p', 'blue', 'test')`)
 	exec(`UPDATE infra_providers SET enabled = $1 WHERE id = 'hetzner'`, !some("provider off", 12))
+	exec(`INSERT INTO networks (network_id, infra_provider, zone, ordinal, ip_range) VALUES ('n1', 'hetzner', 'eu-central', 1, '10.64.0.0/24'), ('n2', 'hetzner', 'eu-central', 2, '10.64.1.0/24')`)
+	networks := some("networks", 2)
 	server := func(id string, role prego.Role) {
 		tags := []string{}
 		if some("blue", 3) {
@@ -58,6 +60,10 @@ func drawFleet(t *rapid.T, tx pgx.Tx) []tenant.Reservation {
 			id, role, rapid.SampledFrom([]string{"eu", "eu", "eu", "eu", "eu", "eu", "eu", "eu", "eu", "us"}).Draw(t, "region"), rapid.SampledFrom([]string{"active", "active", "active", "active", "active", "active", "active", "failed"}).Draw(t, "status"),
 			maybe("memory", 75, 8), maybe("cpu", 95, 8), maybe("disk", 95, 10), maybe("redis memory", 95, 10), tags, !some("no trials", 6), maybe("warm", "starter", 8),
 			maybe("cordoned", time.Now(), 10), maybe("dedicated", "t-1", 8))
+		if networks { // one without an address is not there yet
+			exec(`UPDATE servers SET network_id = $2, private_address = $3 WHERE server_id = $1`, id,
+				rapid.SampledFrom([]string{"n1", "n1", "n1", "n1", "n1", "n1", "n2"}).Draw(t, "network"), rapid.SampledFrom([]any{"10.64.0.7", "10.64.0.7", "10.64.0.7", "10.64.0.7", "10.64.0.7", "10.64.0.7", nil}).Draw(t, "address"))
+		}
 	}
 	part := func(shard, onNode bool, id, server string) {
 		n := rapid.IntRange(1, 4).Draw(t, "capacity")

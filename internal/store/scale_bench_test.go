@@ -95,10 +95,10 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 			return none(s.SweepSilent(ctx, server.SweepParams{DegradedAfter: time.Hour, FailedAfter: 2 * time.Hour, FreezePct: 50, FreezeMin: 10}))
 		},
 		"demand": func() error {
-			return none(s.Demand(ctx, prego.RegionEU, prego.RoleApp, 20, 80, tenant.MeasuredLimits{CPUPctMax: 80, WorkerSlotsPctMax: 80, DBDiskPctMax: 80, RedisMemoryPctMax: 80}))
+			return none(s.Demand(ctx, prego.RegionEU, prego.RoleApp, 20, 80, tenant.MeasuredLimits{CPUPctMax: 80, WorkerSlotsPctMax: 80, DBDiskPctMax: 80, RedisMemoryPctMax: 80}, nil))
 		},
 		"demand for shards": func() error {
-			return none(s.Demand(ctx, prego.RegionEU, prego.RoleDBShard, 20, 80, tenant.MeasuredLimits{CPUPctMax: 80, WorkerSlotsPctMax: 80, DBDiskPctMax: 80, RedisMemoryPctMax: 80}))
+			return none(s.Demand(ctx, prego.RegionEU, prego.RoleDBShard, 20, 80, tenant.MeasuredLimits{CPUPctMax: 80, WorkerSlotsPctMax: 80, DBDiskPctMax: 80, RedisMemoryPctMax: 80}, nil))
 		},
 		"resources to reconcile": func() error { return none(s.AllLiveResources(ctx, prego.ProviderHetzner)) },
 		"names of orgs":          func() error { return none(s.OrgNames(ctx, prego.ProviderHetzner)) },

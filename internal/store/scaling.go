@@ -47,17 +47,19 @@ func fleetServer(f server.Wanted, by string) newServer {
 const sqlShortOf = `
 WITH serving AS (
     SELECT s.* FROM servers s LEFT JOIN fleets f ON f.fleet_id = s.fleet_id WHERE s.region = $1 AND s.role = $2 AND f.serves_tenants IS NOT FALSE
+), reachable AS ( -- all, or those of network $11, with those that are in none yet if it is where tenants are to be that may be anywhere
+    SELECT * FROM serving WHERE $11 = '' OR network_id = $11 OR network_id IS NULL AND $12
 ), room AS ( -- what active members of the shared fleet have left, by tier lock
-    SELECT '' AS lock, $3::int - tenant_count AS room, tenant_count = 0 AND NOT runs_instances(server_id) AS empty FROM serving
+    SELECT '' AS lock, $3::int - tenant_count AS room, tenant_count = 0 AND NOT runs_instances(server_id) AS empty FROM reachable
     WHERE $2 = 'app' AND status = 'active' AND dedicated_for_tenant_id IS NULL
       AND tenant_count < $3::int AND COALESCE(memory_pct, 0) < $4::float8 AND tags_satisfy(tags, $5, $6)
       AND NOT has_reached(cpu_pct, $7) AND NOT has_reached(worker_slots_pct, $8)
     UNION ALL SELECT COALESCE(d.plan_tier_lock, ''), d.tenant_capacity - d.current_tenant_count, d.current_tenant_count = 0 AND NOT runs_instances(d.server_id)
-    FROM db_shards d JOIN serving s USING (server_id)
+    FROM db_shards d JOIN reachable s USING (server_id)
     WHERE $2 = 'db-shard' AND d.status = 'active' AND d.dedicated_for_tenant_id IS NULL AND d.current_tenant_count < d.tenant_capacity
       AND NOT has_reached(s.db_disk_pct, $9)
     UNION ALL SELECT '', r.tenant_capacity - r.current_tenants, r.current_tenants = 0 AND NOT runs_instances(r.server_id)
-    FROM redis_pools r JOIN serving s USING (server_id)
+    FROM redis_pools r JOIN reachable s USING (server_id)
     WHERE $2 = 'redis-pool' AND r.status = 'active' AND r.dedicated_for_tenant_id IS NULL AND r.current_tenants < r.tenant_capacity
       AND NOT has_reached(s.redis_memory_pct, $10)
 )
@@ -65,7 +67,7 @@ SELECT
     COALESCE((SELECT jsonb_object_agg(plan, n) FROM (SELECT plan, count(*) AS n FROM tenants
         WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) GROUP BY plan) w), '{}'),
     (SELECT count(*) FROM tenants WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) AND plan = 'business' AND dedicated_redis),
-    COALESCE((SELECT jsonb_object_agg(lock, n) FROM (SELECT COALESCE(plan_tier_lock, '') AS lock, count(*) AS n FROM serving
+    COALESCE((SELECT jsonb_object_agg(lock, n) FROM (SELECT COALESCE(plan_tier_lock, '') AS lock, count(*) AS n FROM reachable
         WHERE status = 'provisioning' AND dedicated_for_tenant_id IS NULL AND warm_plan IS NULL
           AND tags_satisfy(tags, $5, $6) GROUP BY 1) f), '{}'),
     (SELECT count(*) FROM servers WHERE region = $1 AND role = $2 AND status <> 'terminated'),
@@ -83,59 +85,83 @@ SELECT
 
 // ShortOf counts demand and supply of a role in a region (placement-policy §3).
 func (s *Store) ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits) (tenant.ShortOf, error) {
-	return s.shortOf(ctx, region, role, maxTenants, memoryPctMax, m, prego.Constraint{})
+	return s.shortOf(ctx, region, role, maxTenants, memoryPctMax, m, prego.Constraint{}, "", true)
 }
 
-func (s *Store) shortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits, c prego.Constraint) (tenant.ShortOf, error) {
+func (s *Store) shortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits,
+	c prego.Constraint, network prego.NetworkID, open bool,
+) (tenant.ShortOf, error) {
 	var o tenant.ShortOf
 	err := s.pool.QueryRow(ctx, sqlShortOf, region, role, maxTenants, memoryPctMax, filled(c.Require), filled(c.Disallow),
-		m.CPUPctMax, m.WorkerSlotsPctMax, m.DBDiskPctMax, m.RedisMemoryPctMax).Scan(&o.Waiting, &o.Dedicated, &o.InFlight, &o.Servers, &o.UsedPct, &o.Provider, &o.Capacities, &o.Room, &o.Empty)
+		m.CPUPctMax, m.WorkerSlotsPctMax, m.DBDiskPctMax, m.RedisMemoryPctMax, network, open).
+		Scan(&o.Waiting, &o.Dedicated, &o.InFlight, &o.Servers, &o.UsedPct, &o.Provider, &o.Capacities, &o.Room, &o.Empty)
 	return o, failed(fmt.Sprintf("demand for %s in %s", role, region), err)
 }
 
 const sqlDemand = `
-SELECT org_id AS org, require_tags AS require, disallow_tags AS disallow, plan, count(*) AS n FROM tenants
-WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4`
+SELECT org_id AS org, require_tags AS require, disallow_tags AS disallow, COALESCE(waiting_network, '') AS network, plan,
+    count(*) AS n, count(*) FILTER (WHERE plan = 'business' AND dedicated_redis) AS dedicated FROM tenants
+WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5`
 
-// Demand is ShortOf for each constraint that tenants wait with, those without one
-// first, in an order that repeats. Constraints are about app servers: who is short of
-// something else is so without one.
-func (s *Store) Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits) ([]tenant.Demand, error) {
+// Demand is ShortOf for each constraint and private network that tenants wait with, those
+// without any first, in an order that repeats. Constraints are about app servers: who is
+// short of something else is so without one. open says in which network servers are to be for
+// tenants that may be in any; nil means that servers are in no networks.
+func (s *Store) Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits,
+	open func(context.Context, prego.InfraProviderID) (prego.NetworkID, error),
+) ([]tenant.Demand, error) {
 	o, err := s.ShortOf(ctx, region, role, maxTenants, memoryPctMax, m)
-	if err != nil || role != prego.RoleApp {
+	if err != nil || role != prego.RoleApp && open == nil {
 		return []tenant.Demand{{ShortOf: o}}, err
 	}
 	type waiting struct {
 		Org               string
 		Require, Disallow []string
+		Network           prego.NetworkID
 		Plan              prego.Plan
-		N                 int
+		N, Dedicated      int
 	}
 	all, err := collect[waiting](ctx, s, "demand", sqlDemand, region, role)
 	if err != nil {
 		return nil, err
 	}
-	orgs := make([]string, len(all))
+	orgs, anywhere := make([]string, len(all)), prego.NetworkID("")
 	for i, w := range all {
 		orgs[i] = w.Org
+		if open != nil && w.Network == "" && anywhere == "" {
+			if anywhere, err = open(ctx, o.Provider); err != nil {
+				return nil, err
+			}
+		}
 	}
 	pools, err := s.PoolsOf(ctx, prego.IDs[prego.OrgID](orgs))
 	if err != nil {
 		return nil, err
 	}
-	o.Waiting = map[prego.Plan]int{}
+	o.Waiting, o.Dedicated = map[prego.Plan]int{}, 0
 	out := []tenant.Demand{{ShortOf: o}}
 	for _, w := range all {
-		c := prego.EffectiveConstraint(prego.Constraint{Require: w.Require, Disallow: w.Disallow}, pools[w.Org])
-		i := slices.IndexFunc(out, func(d tenant.Demand) bool { return d.Constraint.Equal(c) })
+		var c prego.Constraint
+		if role == prego.RoleApp {
+			c = prego.EffectiveConstraint(prego.Constraint{Require: w.Require, Disallow: w.Disallow}, pools[w.Org])
+		}
+		network := w.Network
+		switch {
+		case open == nil:
+			network = ""
+		case network == "":
+			network = anywhere
+		}
+		i := slices.IndexFunc(out, func(d tenant.Demand) bool { return d.Constraint.Equal(c) && d.Network == network })
 		if i < 0 {
-			if o, err = s.shortOf(ctx, region, role, maxTenants, memoryPctMax, m, c); err != nil {
+			if o, err = s.shortOf(ctx, region, role, maxTenants, memoryPctMax, m, c, network, network == anywhere); err != nil {
 				return nil, err
 			}
-			o.Waiting = map[prego.Plan]int{}
-			i, out = len(out), append(out, tenant.Demand{Constraint: c, ShortOf: o})
+			o.Waiting, o.Dedicated = map[prego.Plan]int{}, 0
+			i, out = len(out), append(out, tenant.Demand{Constraint: c, Network: network, ShortOf: o})
 		}
 		out[i].Waiting[w.Plan] += w.N
+		out[i].Dedicated += w.Dedicated
 	}
 	return out, nil
 }

@@ -70,7 +70,7 @@ func TestAPlacedTenantWaitsForNothing(t *testing.T) {
 	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", tenant.ModeShared, "", "someone")
 	require.NoError(t, err)
 	placeOnNode(t, s, "t-1", "n-1")
-	require.NoError(t, s.AwaitTenant(ctx, tenant.Ref{TenantID: "t-1", Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp}, true))
+	require.NoError(t, s.AwaitTenant(ctx, tenant.Ref{TenantID: "t-1", Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp}, "", true))
 	require.Zero(t, count(t, s, `tenants WHERE waiting_since IS NOT NULL OR status_reason <> ''`))
 }
 
@@ -95,9 +95,9 @@ func TestALostRunIsFoundInTheQueue(t *testing.T) {
 	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", tenant.ModeShared, "", "someone")
 	require.NoError(t, err)
 	ref := tenant.Ref{TenantID: "t-1", Generation: 1}
-	require.NoError(t, s.AwaitTenant(ctx, ref, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp}, true))
+	require.NoError(t, s.AwaitTenant(ctx, ref, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp}, "", true))
 	exec(t, s, `UPDATE tenants SET updated_at = now() - interval '2 minutes'`)
-	require.NoError(t, s.AwaitTenant(ctx, ref, prego.ReasonAwaitingCapacity, "again", []prego.Role{prego.RoleDBShard}, true))
+	require.NoError(t, s.AwaitTenant(ctx, ref, prego.ReasonAwaitingCapacity, "again", []prego.Role{prego.RoleDBShard}, "", true))
 	require.Equal(t, 1, count(t, s, `tenants WHERE waiting_roles = '{db-shard}' AND status_message = 'again'`))
 	w, _, err := s.FindTenantWork(ctx, 60e9, 60e9)
 	require.NoError(t, err)

@@ -46,9 +46,9 @@ func checkProvider(ctx context.Context, tx pgx.Tx, id prego.InfraProviderID, reg
 
 const sqlCreateServer = `
 INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, tags, status, workflow_id, created_by,
-    managed_by, purpose, provider_server_id, imported_from_pulumi_at, attempt)
+    managed_by, purpose, provider_server_id, imported_from_pulumi_at, attempt, network_id)
 VALUES ($1, $2, $3, $4, $5, $6, $7, 'provisioning', $8, $9, $10, $11, NULLIF($12, ''), CASE WHEN $10 = 'pulumi' THEN now() END,
-    CASE WHEN $12 = '' THEN 0 ELSE 1 END)
+    CASE WHEN $12 = '' THEN 0 ELSE 1 END, NULLIF($13, ''))
 ON CONFLICT (server_id) DO NOTHING
 RETURNING ` + serverColumns
 
@@ -102,6 +102,9 @@ func (s *Store) insertServer(ctx context.Context, n newServer) (srv server.Serve
 			err = &prego.Error{Code: prego.CodeProviderServerUsed, Field: "provider_server_id", Message: "belongs to another server that is known here"}
 		}
 	}
+	if isViolation(err, "servers_network_id_fkey") {
+		err = &prego.Error{Code: prego.CodeNetworkUnknown, Field: "spec.network", Message: "is not a network that is known here"}
+	}
 	if isViolation(err, "servers_infra_provider_fkey") {
 		err = &prego.Error{Code: prego.CodeProviderUnknown, Field: "infra_provider", Message: unknownProvider}
 	}
@@ -115,7 +118,7 @@ func insertServerIn(ctx context.Context, tx pgx.Tx, n newServer) (srv server.Ser
 		return srv, false, fmt.Errorf("spec: %w", err)
 	}
 	srv, err = one[server.Server](ctx, tx, sqlCreateServer, n.id, n.hash, n.role, n.region, n.provider, spec, filled(n.spec.Tags),
-		server.ProvisionWorkflowID(prego.ServerID(n.id)), n.by, n.managedBy, n.purpose, n.providerID)
+		server.ProvisionWorkflowID(prego.ServerID(n.id)), n.by, n.managedBy, n.purpose, n.providerID, n.spec.Network)
 	if isNoRows(err) {
 		srv, err = sameRequest(ctx, tx, n.id, n.hash)
 		return srv, false, err

@@ -107,7 +107,7 @@ func (s *Store) tenantStep(ctx context.Context, e tenant.Event, dedupKey string,
 // was. from tells what it was. One that waits on is no more alive for it: the sweep
 // goes by updated_at when it looks for lost runs.
 const sqlAwaitTenant = `
-UPDATE tenants n SET state = 'provisioning', status_reason = $3, status_message = $4, waiting_roles = $5,
+UPDATE tenants n SET state = 'provisioning', status_reason = $3, status_message = $4, waiting_roles = $5, waiting_network = NULLIF($7, ''),
     updated_at = CASE WHEN $6 AND n.waiting_since IS NOT NULL THEN n.updated_at ELSE now() END,
     waiting_since = CASE WHEN $6 THEN COALESCE(n.waiting_since, now()) END
 FROM (SELECT tenant_id, state FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDATE) o
@@ -121,11 +121,12 @@ const sqlIsPlaced = `SELECT EXISTS (SELECT FROM tenant_allocations WHERE tenant_
 var errPlaced = errors.New("the tenant is placed")
 
 // AwaitTenant records what a tenant waits for. queued puts it into the queue of
-// those that are short of capacity, at the place that it had if it was there. A
+// those that are short of capacity, at the place that it had if it was there; servers of
+// these roles in this private network, or in any if that is "", would give it a place. A
 // tenant that was placed meanwhile waits for nothing.
-func (s *Store) AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string, roles []prego.Role, queued bool) error {
+func (s *Store) AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string, roles []prego.Role, network prego.NetworkID, queued bool) error {
 	err := s.inTx(ctx, fmt.Sprintf("tenant %s waits", ref.TenantID), func(tx pgx.Tx) error {
-		from, err := value[tenant.State](ctx, tx, sqlAwaitTenant, ref.TenantID, ref.Generation, reason, message, filled(roles), queued)
+		from, err := value[tenant.State](ctx, tx, sqlAwaitTenant, ref.TenantID, ref.Generation, reason, message, filled(roles), queued, network)
 		if err != nil {
 			return ifNoRows(err, server.ErrSuperseded)
 		}

@@ -12,6 +12,8 @@
 --   empty is. Alone means that no instances run there either.
 -- - Servers of fleets that do not serve tenants are passed over, but for an override and
 --   for a tenant's own.
+-- - Shard and pool are in the app server's private network, whatever an override says: no way
+--   leads from one network to another.
 -- - The constraint is the tenant's and its pools'. An override skips it when it says so.
 -- - A limit that is NULL, as from processes of the version before, and a value that is not
 --   known, refuse nobody.
@@ -29,6 +31,7 @@ DECLARE
     a_provider text;
     a_region text;
     a_role text;
+    a_network text; -- the private network that they all have to be in; NULL for none
     held boolean;
     alone boolean; -- on server, shard and pool
     pooled boolean; -- there are placement pools
@@ -64,7 +67,7 @@ BEGIN
     END IF;
 
     lost := 'app_server'; lost_id := p_app;
-    SELECT s.infra_provider, s.region, s.role INTO a_provider, a_region, a_role FROM servers s
+    SELECT s.infra_provider, s.region, s.role, network_of(s.network_id, s.private_address) INTO a_provider, a_region, a_role, a_network FROM servers s
     WHERE s.server_id = p_app AND s.status = 'active' AND s.cordoned_at IS NULL AND s.role IN ('app', 'node') AND s.region = t.region
       AND (s.dedicated_for_tenant_id IS NULL OR s.dedicated_for_tenant_id = p_tenant)
       AND (s.tenant_count = 0 OR NOT (alone OR p_dedicates))
@@ -107,6 +110,7 @@ BEGIN
            SELECT FROM servers h LEFT JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = d.server_id
              AND NOT has_reached(h.db_disk_pct, p_db_disk_max) AND (d.on_node OR d.dedicated_for_tenant_id IS NOT NULL OR f.serves_tenants IS NOT FALSE))))
       AND (a_role = 'node') = d.on_node AND (NOT d.on_node OR d.server_id = p_app)
+      AND EXISTS (SELECT FROM servers h WHERE h.server_id = d.server_id AND network_of(h.network_id, h.private_address) IS NOT DISTINCT FROM a_network)
     FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN PERFORM set_config('synchronous_commit', 'off', true); RETURN; END IF;
     IF d_alone THEN
@@ -123,6 +127,7 @@ BEGIN
            SELECT FROM servers h LEFT JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = r.server_id
              AND NOT has_reached(h.redis_memory_pct, p_redis_memory_max) AND (r.on_node OR r.dedicated_for_tenant_id IS NOT NULL OR f.serves_tenants IS NOT FALSE))))
       AND (a_role = 'node') = r.on_node AND (NOT r.on_node OR r.server_id = p_app)
+      AND EXISTS (SELECT FROM servers h WHERE h.server_id = r.server_id AND network_of(h.network_id, h.private_address) IS NOT DISTINCT FROM a_network)
     FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN PERFORM set_config('synchronous_commit', 'off', true); RETURN; END IF;
     IF r_alone THEN

@@ -73,7 +73,7 @@ BEGIN
         SELECT s.pool_site_id, s.app_server_id, s.db_shard_id FROM site_pool s
         WHERE s.pool_site_id = ANY (p_site) AND s.state = 'available' FOR NO KEY UPDATE SKIP LOCKED
     ), app AS MATERIALIZED (
-        SELECT s.server_id, s.region, s.role, s.infra_provider, s.dedicated_for_tenant_id, s.accepts_trial, p_max_tenants - s.tenant_count AS room
+        SELECT s.server_id, s.region, s.role, s.infra_provider, network_of(s.network_id, s.private_address) AS network, s.dedicated_for_tenant_id, s.accepts_trial, p_max_tenants - s.tenant_count AS room
         FROM servers s
         WHERE s.server_id = ANY (p_app) AND s.status = 'active' AND s.cordoned_at IS NULL AND s.role IN ('app', 'node')
           AND COALESCE(s.memory_pct, 0) < p_memory_max AND NOT has_reached(s.cpu_pct, p_cpu_max) AND NOT has_reached(s.worker_slots_pct, p_worker_slots_max)
@@ -83,14 +83,14 @@ BEGIN
           AND EXISTS (SELECT FROM infra_providers i WHERE i.id = s.infra_provider AND i.enabled AND s.region = ANY (i.regions))
         FOR NO KEY UPDATE SKIP LOCKED
     ), shard AS MATERIALIZED (
-        SELECT d.shard_id, d.server_id, d.region, d.on_node, d.plan_tier_lock, d.dedicated_for_tenant_id, d.tenant_capacity - d.current_tenant_count AS room
+        SELECT d.shard_id, d.server_id, d.region, d.on_node, (SELECT network_of(h.network_id, h.private_address) FROM servers h WHERE h.server_id = d.server_id) AS network, d.plan_tier_lock, d.dedicated_for_tenant_id, d.tenant_capacity - d.current_tenant_count AS room
         FROM db_shards d
         WHERE d.shard_id = ANY (p_shard) AND d.status = 'active' AND EXISTS (
             SELECT FROM servers h LEFT JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = d.server_id
               AND NOT has_reached(h.db_disk_pct, p_db_disk_max) AND (d.on_node OR d.dedicated_for_tenant_id IS NOT NULL OR f.serves_tenants IS NOT FALSE))
         FOR NO KEY UPDATE SKIP LOCKED
     ), redis AS MATERIALIZED (
-        SELECT r.pool_id, r.server_id, r.region, r.on_node, r.dedicated_for_tenant_id, r.tenant_capacity - r.current_tenants AS room
+        SELECT r.pool_id, r.server_id, r.region, r.on_node, (SELECT network_of(h.network_id, h.private_address) FROM servers h WHERE h.server_id = r.server_id) AS network, r.dedicated_for_tenant_id, r.tenant_capacity - r.current_tenants AS room
         FROM redis_pools r
         WHERE r.pool_id = ANY (p_pool) AND r.status = 'active' AND EXISTS (
             SELECT FROM servers h LEFT JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = r.server_id
@@ -112,9 +112,9 @@ BEGIN
             WHEN a.server_id IS NULL OR a.region <> t.region OR a.dedicated_for_tenant_id <> i.tenant OR NOT (a.accepts_trial OR t.plan <> 'trial')
               OR NOT residency_allows(t.data_residency, a.region, a.infra_provider) THEN 'app_server'
             WHEN d.shard_id IS NULL OR d.region <> a.region OR d.dedicated_for_tenant_id <> i.tenant OR NOT tier_lock_allows(t.plan, d.plan_tier_lock)
-              OR (a.role = 'node') <> d.on_node OR d.on_node AND d.server_id <> i.app THEN 'db_shard'
+              OR (a.role = 'node') <> d.on_node OR d.on_node AND d.server_id <> i.app OR d.network IS DISTINCT FROM a.network THEN 'db_shard'
             WHEN r.pool_id IS NULL OR r.region <> a.region OR r.dedicated_for_tenant_id <> i.tenant
-              OR (a.role = 'node') <> r.on_node OR r.on_node AND r.server_id <> i.app THEN 'redis_pool'
+              OR (a.role = 'node') <> r.on_node OR r.on_node AND r.server_id <> i.app OR r.network IS DISTINCT FROM a.network THEN 'redis_pool'
             END AS why
         FROM item i LEFT JOIN tenants t ON t.tenant_id = i.tenant
         LEFT JOIN site s ON s.pool_site_id = i.site AND s.app_server_id = i.app AND s.db_shard_id = i.shard
