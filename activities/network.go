@@ -132,7 +132,7 @@ func (a *Servers) attach(ctx context.Context, infra Infra, st server.ProvisionSt
 			a.hook("network/attached")
 			return address, a.Store.Attached(ctx, st.ServerID, n.NetworkID, address)
 		}
-		again := false
+		var again bool
 		var noteErr error
 		if refused, again, noteErr = a.withoutNetwork(ctx, st.Provider, n, refused, err); noteErr != nil || !again || try == networkTries {
 			return "", cmp.Or(noteErr, err)

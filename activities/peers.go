@@ -72,7 +72,7 @@ func (a *Peers) AwaitPeers(ctx context.Context, in AwaitPeersInput) (AwaitPeersR
 		_, err = a.Agents.PeersNow(ctx, id, st.Host, versions[id])
 		var refused *server.CommandError
 		switch {
-		case errors.As(err, &refused) && refused.Code == string(prego.CodeNotFound):
+		case errors.As(err, &refused) && refused.Code == "kind_unknown":
 			out.Unknown = append(out.Unknown, id)
 		case err != nil:
 			return out, fromCommand(err)

@@ -80,12 +80,18 @@ func TestATenantsDataIsOnItsShardAndInItsPool(t *testing.T) {
 			_, err := s.env.ExecuteActivity(s.BuildTenant, ref)
 			require.NoError(t, err)
 			want := [][]string{
-				{"redis-0", "(peers)"}, {"app-0", "promote-site", "pool-1.sites.test", site}, {"app-0", "configure"},
-				{"redis-0", "create-user", database, number}, {"app-0", "--site", site, "connect-cache", "10.64.0.12", number}, {"app-0", "--site", site, "enable-scheduler"},
+				{"redis-0", "(peers)"},
+				{"app-0", "promote-site", "pool-1.sites.test", site},
+				{"app-0", "configure"},
+				{"redis-0", "create-user", database, number},
+				{"app-0", "--site", site, "connect-cache", "10.64.0.12", number},
+				{"app-0", "--site", site, "enable-scheduler"},
 			}
 			if !pooled {
 				want = slices.Concat([][]string{
-					{"db-0", "(peers)"}, {"db-0", "grant-database", database, "10.64.0.10", "app-0"}, {"app-0", "new-site", site, "--db-name", database, "--db-host", "10.64.0.11"},
+					{"db-0", "(peers)"},
+					{"db-0", "grant-database", database, "10.64.0.10", "app-0"},
+					{"app-0", "new-site", site, "--db-name", database, "--db-host", "10.64.0.11"},
 					{"app-0", "configure"},
 				}, want[:1], want[3:])
 			}

@@ -196,7 +196,7 @@ func (d *Devices) restore(ctx context.Context) {
 
 // notifyReady tells the service manager that a service of the type notify is ready.
 func notifyReady() error {
-	socket := os.Getenv("NOTIFY_SOCKET")
+	socket := os.Getenv("NOTIFY_SOCKET") //nolint:forbidigo // the service manager's protocol
 	if socket == "" {
 		return nil
 	}

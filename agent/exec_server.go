@@ -82,9 +82,6 @@ func (a *Agent) execHandler(ctx context.Context, log *slog.Logger) http.Handler 
 }
 
 func (a *Agent) exec(ctx context.Context, w http.ResponseWriter, r *http.Request, log *slog.Logger) *problem {
-	if r.URL.Path == wire.PathPeersNow && r.Method == http.MethodPost {
-		return a.peersNow(ctx, w, r, log)
-	}
 	if refused := notAnEndpoint(w, r); refused != nil {
 		return refused
 	}
@@ -98,6 +95,9 @@ func (a *Agent) exec(ctx context.Context, w http.ResponseWriter, r *http.Request
 	}
 	if claims.Body != digest(body) {
 		return otherRequest()
+	}
+	if r.URL.Path == wire.PathExec && isPeersNow(body) {
+		return a.peersNow(ctx, w, r, claims, body, log)
 	}
 	in, refused := a.host.parse(body)
 	if refused != nil {

@@ -317,8 +317,23 @@ func TestATenantsCache(t *testing.T) {
 	}
 	a, b := connected("pool_a", "pw-a", "5"), connected("pool_b", "pw-b", "4095")
 	for _, args := range [][]string{
-		{"SET", "pool_a|x", "1"}, {"SETEX", "pool_a|y", "100", "1"}, {"GET", "pool_a|x"}, {"KEYS", "pool_a|*"}, {"HSET", "pool_a|h", "k", "v"}, {"HGETALL", "pool_a|h"}, {"RPUSH", "pool_a|l", "v"},
-		{"SADD", "pool_a|s", "v"}, {"SMEMBERS", "pool_a|s"}, {"INCRBY", "pool_a|n", "1"}, {"EXPIRE", "pool_a|n", "9"}, {"EXISTS", "pool_a|x", "pool_a|y"}, {"DEL", "pool_a|y"}, {"MULTI"}, {"GET", "pool_a|x"}, {"EXEC"}, {"PING"},
+		{"SET", "pool_a|x", "1"},
+		{"SETEX", "pool_a|y", "100", "1"},
+		{"GET", "pool_a|x"},
+		{"KEYS", "pool_a|*"},
+		{"HSET", "pool_a|h", "k", "v"},
+		{"HGETALL", "pool_a|h"},
+		{"RPUSH", "pool_a|l", "v"},
+		{"SADD", "pool_a|s", "v"},
+		{"SMEMBERS", "pool_a|s"},
+		{"INCRBY", "pool_a|n", "1"},
+		{"EXPIRE", "pool_a|n", "9"},
+		{"EXISTS", "pool_a|x", "pool_a|y"},
+		{"DEL", "pool_a|y"},
+		{"MULTI"},
+		{"GET", "pool_a|x"},
+		{"EXEC"},
+		{"PING"},
 	} {
 		_, err := a(args...)
 		require.NoError(t, err, "%q: Frappe's cache needs it", args)
@@ -326,9 +341,28 @@ func TestATenantsCache(t *testing.T) {
 	_, err := b("SET", "pool_b|x", "b's")
 	require.NoError(t, err)
 	for _, args := range [][]string{
-		{"GET", "pool_b|x"}, {"SET", "pool_b|x", "a's"}, {"DEL", "pool_b|x"}, {"GET", "assets_json"}, {"SELECT", "4095"}, {"SELECT", "0"}, {"EVAL", "return 1", "0"}, {"FUNCTION", "LIST"}, {"CONFIG", "GET", "*"},
-		{"ACL", "LIST"}, {"CLIENT", "LIST"}, {"MONITOR"}, {"FLUSHALL"}, {"FLUSHDB"}, {"MOVE", "pool_a|x", "4095"}, {"COPY", "pool_a|x", "pool_a|z", "DB", "4095"}, {"SWAPDB", "5", "4095"},
-		{"SUBSCRIBE", "x"}, {"PUBLISH", "x", "y"}, {"BLPOP", "pool_a|l", "0"}, {"RENAME", "pool_a|x", "pool_b|x"}, {"SCRIPT", "FLUSH"},
+		{"GET", "pool_b|x"},
+		{"SET", "pool_b|x", "a's"},
+		{"DEL", "pool_b|x"},
+		{"GET", "assets_json"},
+		{"SELECT", "4095"},
+		{"SELECT", "0"},
+		{"EVAL", "return 1", "0"},
+		{"FUNCTION", "LIST"},
+		{"CONFIG", "GET", "*"},
+		{"ACL", "LIST"},
+		{"CLIENT", "LIST"},
+		{"MONITOR"},
+		{"FLUSHALL"},
+		{"FLUSHDB"},
+		{"MOVE", "pool_a|x", "4095"},
+		{"COPY", "pool_a|x", "pool_a|z", "DB", "4095"},
+		{"SWAPDB", "5", "4095"},
+		{"SUBSCRIBE", "x"},
+		{"PUBLISH", "x", "y"},
+		{"BLPOP", "pool_a|l", "0"},
+		{"RENAME", "pool_a|x", "pool_b|x"},
+		{"SCRIPT", "FLUSH"},
 	} {
 		_, err := a(args...)
 		require.ErrorContains(t, err, "NOPERM", "%q", args)

@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -133,22 +135,24 @@ func (a *Agent) askPeers(ctx context.Context, in wire.PeersRequest) (out wire.Pe
 	return out, err
 }
 
-// peersNow answers a PeersNowRequest: it fetches the document at once.
-func (a *Agent) peersNow(ctx context.Context, w http.ResponseWriter, r *http.Request, log *slog.Logger) *problem {
-	claims, refused := a.authorize(r)
-	if refused != nil {
-		return refused
-	}
-	body, refused := readBody(w, r)
-	if refused != nil {
-		return refused
-	}
+// isPeersNow reports whether a request is of KindPeers, which the agent answers by itself.
+func isPeersNow(body []byte) bool {
+	var in wire.ExecRequest
+	return json.Unmarshal(body, &in) == nil && in.Kind == wire.KindPeers
+}
+
+// peersNow answers a command of KindPeers: it fetches the document at once.
+func (a *Agent) peersNow(ctx context.Context, w http.ResponseWriter, r *http.Request, claims execClaims, body []byte, log *slog.Logger) *problem {
 	if refused := a.spend(claims, body, string(wire.KindPeers), log); refused != nil {
 		return refused
 	}
-	var in wire.PeersNowRequest
-	if err := json.Unmarshal(body, &in); err != nil || in.ServerID != a.host.Config.ServerID || in.Version < 1 {
-		return invalid("serverId", "must be this server, and version at least 1")
+	var in wire.ExecRequest
+	if err := json.Unmarshal(body, &in); err != nil || in.ServerID != a.host.Config.ServerID {
+		return invalid("serverId", "this is another server")
+	}
+	version, err := strconv.ParseInt(strings.Join(in.Args, " "), 10, 64)
+	if err != nil || version < 1 {
+		return invalid("args", "must be the version to have, at least 1")
 	}
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -160,7 +164,7 @@ func (a *Agent) peersNow(ctx context.Context, w http.ResponseWriter, r *http.Req
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Now().Add(nftTime + writeTime))
 	applied, err := a.fetchPeers(asking, host, log)
-	if err == nil && applied < in.Version {
+	if err == nil && applied < version {
 		err = fmt.Errorf("the gateway has version %d", applied)
 	}
 	if err != nil {

@@ -171,8 +171,8 @@ func TestPeersNow(t *testing.T) {
 		}
 		return err == nil
 	})
-	ask := func(in wire.PeersNowRequest, change func(c jwt.MapClaims)) (int, string) {
-		body, err := json.Marshal(in)
+	ask := func(serverID, version string, change func(c jwt.MapClaims)) (int, string) {
+		body, err := json.Marshal(wire.ExecRequest{ServerID: serverID, Kind: wire.KindPeers, Args: []string{version}})
 		require.NoError(t, err)
 		token := g.token(t, func(c jwt.MapClaims) {
 			c["scope"], c["body"] = wire.ScopeExecPrefix+string(wire.KindPeers), digest(body)
@@ -180,7 +180,7 @@ func TestPeersNow(t *testing.T) {
 				change(c)
 			}
 		})
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, a.url(wire.PathPeersNow), strings.NewReader(string(body)))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, a.url(wire.PathExec), strings.NewReader(string(body)))
 		require.NoError(t, err)
 		req.Header.Set("Authorization", "Bearer "+token)
 		resp, err := client.Do(req)
@@ -190,21 +190,21 @@ func TestPeersNow(t *testing.T) {
 		require.NoError(t, err)
 		return resp.StatusCode, string(answer)
 	}
-	status, answer := ask(wire.PeersNowRequest{ServerID: testServer, Version: 5}, nil)
+	status, answer := ask(testServer, "5", nil)
 	require.Equal(t, 200, status, answer)
 	require.JSONEq(t, `{"applied":5}`, answer)
-	status, answer = ask(wire.PeersNowRequest{ServerID: testServer, Version: 6}, nil)
+	status, answer = ask(testServer, "6", nil)
 	require.Equal(t, 503, status, "the gateway has none")
 	require.Contains(t, answer, "peers_not_applied")
-	status, answer = ask(wire.PeersNowRequest{ServerID: "app-2", Version: 5}, nil)
+	status, answer = ask("app-2", "5", nil)
 	require.Equal(t, 422, status, answer)
-	status, answer = ask(wire.PeersNowRequest{ServerID: testServer, Version: 5}, func(c jwt.MapClaims) { c["scope"] = "exec.bench" })
+	status, answer = ask(testServer, "5", func(c jwt.MapClaims) { c["scope"] = "exec.bench" })
 	require.Equal(t, 403, status, answer)
-	status, answer = ask(wire.PeersNowRequest{ServerID: testServer, Version: 5}, func(c jwt.MapClaims) { c["body"] = digest([]byte("other")) })
+	status, answer = ask(testServer, "5", func(c jwt.MapClaims) { c["body"] = digest([]byte("other")) })
 	require.Equal(t, 401, status, answer)
 
 	g.set(func(g *peersGateway) { g.doc.Version, g.doc.Control.CIDRs = 7, []string{"203.0.113.7/32"} })
-	status, answer = ask(wire.PeersNowRequest{ServerID: testServer, Version: 7}, nil)
+	status, answer = ask(testServer, "7", nil)
 	require.Equal(t, 503, status)
 	require.Contains(t, answer, "it would shut out the control plane, which calls from 127.0.0.1")
 	require.Equal(t, int64(5), a.peers.inForce.Load().Applied)

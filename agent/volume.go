@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -273,10 +274,8 @@ func program(ctx context.Context, ok []int, name string, args ...string) (string
 	out, err := cmd.Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		for _, code := range ok {
-			if exit.ExitCode() == code {
-				return string(out), nil
-			}
+		if slices.Contains(ok, exit.ExitCode()) {
+			return string(out), nil
 		}
 	}
 	if err != nil {
@@ -354,8 +353,8 @@ func (v *attached) unmount(ctx context.Context) error {
 	if err := os.Remove(v.at); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTEMPTY) {
 		return err
 	}
-	if v.open() != nil {
-		return nil // not attached any more
+	if attached := v.open() == nil; !attached {
+		return nil
 	}
 	return v.released(ctx)
 }

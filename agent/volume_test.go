@@ -217,8 +217,8 @@ func TestAVolumeInUseIsNotUnmounted(t *testing.T) {
 	l.write("file", "x")
 	// What an engine does: a part of it, mounted where only its container sees it.
 	target := t.TempDir()
-	holder := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c",
-		`mount --bind "$1/prego" "$2" && umount "$1" && echo ready && read -r _`, "sh", l.path(wire.VolumeMount(loopVolume)), target)
+	holder := exec.Command("unshare", "--mount", "--propagation", "private",
+		"sh", "-c", `mount --bind "$1/prego" "$2" && umount "$1" && echo ready && read -r _`, "sh", l.path(wire.VolumeMount(loopVolume)), target)
 	in, err := holder.StdinPipe()
 	require.NoError(t, err)
 	out, err := holder.StdoutPipe()

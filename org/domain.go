@@ -67,7 +67,7 @@ type DomainRecord struct {
 // (RFC 1034 §3.6.2): many providers have ALIAS records, or flatten a CNAME there.
 func (d Domain) Records(siteDomain string) []DomainRecord {
 	out := []DomainRecord{{Type: "TXT", Name: d.ChallengeName(), Value: d.ChallengeValue(), Purpose: "ownership"}}
-	target := ""
+	var target string
 	switch {
 	case d.Slug != "":
 		target = d.Slug + "." + siteDomain

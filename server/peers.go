@@ -61,7 +61,7 @@ type PeersGrant struct {
 	From  []string `json:"from"`
 }
 
-// Everyone, alone in a grant, is any address.
+// Everyone is any address. It is alone in its grant.
 const Everyone = "*"
 
 // Peers decides who may reach a server:

@@ -9,15 +9,12 @@ import (
 	"fmt"
 )
 
-// Paths of the peers document. PathPeers is the gateway's and needs ScopeHeartbeat;
-// PathPeersNow is the agent's own, with a token of scope "exec.peers" for this one body.
-const (
-	PathPeers    = "/internal/agent/peers"
-	PathPeersNow = "/agent/v1/peers"
-)
+// PathPeers is the gateway's path for the peers document. It needs ScopeHeartbeat.
+const PathPeers = "/internal/agent/peers"
 
-// KindPeers is in the token of a PeersNowRequest. It is no kind of an ExecRequest: nothing
-// is run.
+// KindPeers makes an agent fetch its document at once; nothing is run. The one argument is
+// the version that must at least be in force, and the answer is a PeersNowResponse. Agents
+// that know no peers refuse with kind_unknown.
 const KindPeers CommandKind = "peers"
 
 // PeersDocument says who may reach a host, and where. It is the whole of it: what it does
@@ -80,14 +77,7 @@ type PeersResponse struct {
 	Signed  *SignedPeers `json:"signed,omitempty"`
 }
 
-// PeersNowRequest makes an agent fetch its document at once. It is answered when at least
-// Version is in force.
-type PeersNowRequest struct {
-	ServerID string `json:"serverId"`
-	Version  int64  `json:"version"`
-}
-
-// PeersNowResponse tells what is in force.
+// PeersNowResponse answers a command of KindPeers: what is in force.
 type PeersNowResponse struct {
 	Applied int64 `json:"applied"`
 }

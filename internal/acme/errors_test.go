@@ -54,7 +54,9 @@ func TestNoSecondPost(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]func() (*http.Response, error){
 		"lost": func() (*http.Response, error) { return nil, io.ErrUnexpectedEOF },
-		"503":  func() (*http.Response, error) { return &http.Response{StatusCode: 503, Body: http.NoBody}, nil },
+		"503": func() (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: http.NoBody}, nil
+		},
 	} {
 		sent := 0
 		c := careful{roundTrip(func(*http.Request) (*http.Response, error) {

@@ -22,6 +22,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -95,7 +96,7 @@ func Start(t testing.TB, o Options) *Pebble {
 	require.NoError(t, err)
 	if p.DNS == "" {
 		p.DNS, p.challenges = free(t), free(t)
-		p.start(exec.Command(dns, "-management", p.challenges, "-dnsserver", p.DNS, "-defaultIPv4", "127.0.0.1", "-defaultIPv6", "", //nolint:gosec // a program of Pebble's
+		p.start(exec.Command(dns, "-management", p.challenges, "-dnsserver", p.DNS, "-defaultIPv4", "127.0.0.1", "-defaultIPv6", "", //nolint:noctx // it ends with the test
 			"-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", ""), "http://"+p.challenges, http.DefaultClient)
 	}
 	p.config()
@@ -109,7 +110,7 @@ func (p *Pebble) Boot(program ...string) {
 	if len(program) == 0 {
 		program = []string{Program(p.t, "pebble")}
 	}
-	cmd := exec.Command(program[0], "-config", filepath.Join(p.dir, "pebble.json"), "-dnsserver", p.DNS, "-strict") //nolint:gosec // a program of Pebble's
+	cmd := exec.Command(program[0], "-config", filepath.Join(p.dir, "pebble.json"), "-dnsserver", p.DNS, "-strict") //nolint:noctx // it ends with the test
 	cmd.Env = append(append(os.Environ(), "PEBBLE_VA_NOSLEEP=1", "PEBBLE_AUTHZREUSE=0", "PEBBLE_WFE_NONCEREJECT=0"), p.o.Env...)
 	run := p.start(cmd, p.Directory, p.client)
 	p.mu.Lock()
@@ -263,12 +264,7 @@ func (p *Pebble) TXTVisible(ctx context.Context, fqdn, value string) (bool, erro
 	if err != nil {
 		return false, fmt.Errorf("look up %s: %w", fqdn, err)
 	}
-	for _, t := range texts {
-		if t == value {
-			return true, nil
-		}
-	}
-	return false, nil
+	return slices.Contains(texts, value), nil
 }
 
 // ServeHTTP answers on the port where challenges over HTTP are looked for, as edges do:

@@ -149,11 +149,11 @@ type refused struct{ wire.Problem }
 func (r *refused) Error() string { return r.Code }
 
 // PeersNow makes a host fetch its peers document at once, and returns which one is in force:
-// at least the version. A host whose agent knows no peers refuses with code not_found.
+// at least the version. A host whose agent knows no peers refuses with code kind_unknown.
 func (c *Client) PeersNow(ctx context.Context, serverID prego.ServerID, addr string, version int64) (applied int64, err error) {
 	var out wire.PeersNowResponse
-	in := wire.PeersNowRequest{ServerID: string(serverID), Version: version}
-	err = c.send(ctx, serverID, addr, wire.PathPeersNow, wire.KindPeers, in, peersTime, func(body io.Reader) error {
+	in := wire.ExecRequest{ServerID: string(serverID), Kind: wire.KindPeers, Args: []string{strconv.FormatInt(version, 10)}}
+	err = c.send(ctx, serverID, addr, wire.PathExec, in, peersTime, func(body io.Reader) error {
 		return json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(&out)
 	})
 	return out.Applied, err
@@ -169,13 +169,13 @@ func (c *Client) call(ctx context.Context, serverID prego.ServerID, addr, path s
 	if limit == 0 {
 		limit = time.Minute // the agent's default
 	}
-	return c.send(ctx, serverID, addr, path, in.Kind, in, limit+queueTime, read)
+	return c.send(ctx, serverID, addr, path, in, limit+queueTime, read)
 }
 
 // send sends a request with its own token; read reads the body of a successful answer.
-func (c *Client) send(ctx context.Context, serverID prego.ServerID, addr, path string, kind wire.CommandKind, in any, within time.Duration, read func(io.Reader) error) error {
+func (c *Client) send(ctx context.Context, serverID prego.ServerID, addr, path string, in wire.ExecRequest, within time.Duration, read func(io.Reader) error) error {
 	fail := func(permanent bool, code, message string) error {
-		return &server.CommandError{Kind: string(kind), Permanent: permanent, Code: code, Message: lastOutput(prego.Redact(message))}
+		return &server.CommandError{Kind: string(in.Kind), Permanent: permanent, Code: code, Message: lastOutput(prego.Redact(message))}
 	}
 	if err := c.cfg.CheckAddr(addr); err != nil {
 		return fail(true, server.CommandNotSent, err.Error())
@@ -184,7 +184,7 @@ func (c *Client) send(ctx context.Context, serverID prego.ServerID, addr, path s
 	if err != nil {
 		return fail(true, server.CommandNotSent, err.Error())
 	}
-	token, err := c.cfg.Tokens.Issue(serverID, kind, sha256.Sum256(body), tokenTTL)
+	token, err := c.cfg.Tokens.Issue(serverID, in.Kind, sha256.Sum256(body), tokenTTL)
 	if err != nil {
 		return fail(false, server.CommandNotSent, err.Error())
 	}
@@ -216,7 +216,7 @@ func (c *Client) send(ctx context.Context, serverID prego.ServerID, addr, path s
 	case errors.As(err, &no):
 		return fail(!isRetryable(no.Status), no.Code, no.message())
 	case err != nil && ctx.Err() != nil:
-		return fmt.Errorf("%s on %s: %w", kind, serverID, ctx.Err())
+		return fmt.Errorf("%s on %s: %w", in.Kind, serverID, ctx.Err())
 	case err != nil && isCertificateError(err):
 		return fail(true, server.CommandMistrusted, "the host and the control plane do not accept each other's certificates")
 	case err != nil:

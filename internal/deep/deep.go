@@ -12,7 +12,7 @@ import (
 
 // Times is n, multiplied by PREGO_TEST_DEEP where that is set.
 func Times(n int) int {
-	if by, err := strconv.Atoi(os.Getenv("PREGO_TEST_DEEP")); err == nil && by > 1 {
+	if by, err := strconv.Atoi(os.Getenv("PREGO_TEST_DEEP")); err == nil && by > 1 { //nolint:forbidigo // a setting of tests
 		return n * by
 	}
 	return n

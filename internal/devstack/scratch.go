@@ -15,7 +15,7 @@ const (
 // reach: in PREGO_TEST_SCRATCH, else in memory where there is enough, else on disk. Most of
 // what a clone of a database costs on a disk is its file system looking for inodes.
 func Scratch(pattern string) (string, error) {
-	parent := os.Getenv("PREGO_TEST_SCRATCH")
+	parent := os.Getenv("PREGO_TEST_SCRATCH") //nolint:forbidigo // a setting of tests
 	if parent == "" {
 		parent = "/var/tmp"
 		if roomy(memory, scratchSpace) {
@@ -26,7 +26,7 @@ func Scratch(pattern string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // Postgres is another user
+	if err := os.Chmod(dir, 0o755); err != nil {
 		return "", err
 	}
 	return dir, nil

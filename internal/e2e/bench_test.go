@@ -154,7 +154,7 @@ func BenchmarkProvisioning(b *testing.B) {
 		b.ReportMetric(0, "ns/op")
 		benchjson.Record(b, "server_alone", one.Seconds()*1000, "ms", limit.Seconds()*1000)
 		got := inFlight(fmt.Sprintf("many%d", round), 32, provision)
-		require.EqualValues(b, 1+alone+32, c.number(`SELECT count(*) FROM servers WHERE status = 'active' AND server_id ~ $1`, fmt.Sprintf("^(warm|one|many)%d(-|$)", round)))
+		require.Equal(b, 1+alone+32, c.number(`SELECT count(*) FROM servers WHERE status = 'active' AND server_id ~ $1`, fmt.Sprintf("^(warm|one|many)%d(-|$)", round)))
 		bareRate := inFlight(fmt.Sprintf("many%d", round), 32, bare)
 		benchjson.Record(b, "server_32", got, "/s", bareRate)
 	}

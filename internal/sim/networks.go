@@ -244,7 +244,7 @@ func (s *Sim) networkRange(v string) (netip.Prefix, error) {
 	switch {
 	case err != nil:
 		return p, err
-	case !private(p) && !(s.cfg.LoopbackNetworks && contains(loopback, p)):
+	case !private(p) && (!s.cfg.LoopbackNetworks || !contains(loopback, p)):
 		return p, invalid("ip_range must be one of the private ranges of RFC1918", "ip_range")
 	case p.Bits() > 24:
 		return p, invalid("ip_range must be at least a /24", "ip_range")

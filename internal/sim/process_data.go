@@ -149,7 +149,7 @@ func (d *dataServer) passPrivate(ctx context.Context, conn net.Conn) {
 	if d.ensure(ctx) != nil {
 		return
 	}
-	server, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(d.port)), 5*time.Second)
+	server, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(d.port)))
 	if err != nil {
 		return
 	}

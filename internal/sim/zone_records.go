@@ -30,13 +30,12 @@ func absolute(z *zone, name string) string {
 	return name + "." + z.Name + "."
 }
 
-func (z *zone) put(name, typ string, ttl *int, labels map[string]string, records []schema.ZoneRRSetRecord) *schema.ZoneRRSet {
+func (z *zone) put(name, typ string, ttl *int, labels map[string]string, records []schema.ZoneRRSetRecord) {
 	if labels == nil {
 		labels = map[string]string{}
 	}
 	set := &schema.ZoneRRSet{ID: setKey(name, typ), Name: name, Type: typ, TTL: ttl, Labels: labels, Records: records, Zone: z.ID}
 	z.RRSets[set.ID] = set
-	return set
 }
 
 // add makes a record set, or refuses it.

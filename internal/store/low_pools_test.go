@@ -46,7 +46,7 @@ func TestLowPoolsInOnePassAreThoseOfEachServer(t *testing.T) {
 	exec(t, s, `INSERT INTO orgs (org_id, tier, created_by) VALUES ('o', 'paid', 'test') ON CONFLICT DO NOTHING`)
 	exec(t, s, `INSERT INTO fleets (fleet_id, request_hash, role, infra_provider, min_size, max_size, spec, created_by, serves_tenants) VALUES ('web', '', 'app', 'hetzner', 0, -1, '{}', 'test', false)`)
 	some := 0
-	for seed := range uint64(deep.Times(12)) { //nolint:gosec // positive
+	for seed := range uint64(deep.Times(12)) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		pick := func(of ...string) string { return of[r.IntN(len(of))] }
 		exec(t, s, `TRUNCATE site_pool, instances, process_groups, db_shards, servers CASCADE`)

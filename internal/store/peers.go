@@ -270,7 +270,7 @@ func (s *Store) SetEgress(ctx context.Context, set []string, grace time.Duration
 				return err
 			}
 		}
-		e = was.Egress.Next(set, !behind)
+		e = was.Next(set, !behind)
 		if e.Equal(was.Egress) {
 			return nil
 		}
