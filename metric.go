@@ -16,6 +16,9 @@ const (
 	MetricCatalogRefreshed  = "prego_catalog_refreshed_timestamp_seconds" // gauge: provider
 	MetricCatalogProblems   = "prego_catalog_problems"                    // gauge: provider, kind
 	MetricImageBuilds       = "prego_image_builds_total"                  // counter: outcome
+	MetricCertificateEnds   = "prego_certificate_expires_seconds"         // gauge
+	MetricCertificateTries  = "prego_certificate_attempts_total"          // counter: outcome
+	MetricCertificates      = "prego_certificates"                        // gauge: state
 	MetricImageFallbacks    = "prego_image_fallbacks_total"               // counter
 	MetricLookedAt          = "prego_look_timestamp_seconds"              // gauge: look
 	MetricLookInterval      = "prego_look_interval_seconds"               // gauge: look
@@ -39,6 +42,9 @@ func Metrics() map[string][]string {
 		MetricCatalogRefreshed:  {"provider"},
 		MetricCatalogProblems:   {"provider", "kind"},
 		MetricImageBuilds:       {"outcome"},
+		MetricCertificateEnds:   {},
+		MetricCertificateTries:  {"outcome"},
+		MetricCertificates:      {"state"},
 		MetricImageFallbacks:    {},
 		MetricLookedAt:          {"look"},
 		MetricLookInterval:      {"look"},

@@ -28,7 +28,7 @@ type CertificateMetrics struct {
 // NewCertificateMetrics creates and registers them.
 func NewCertificateMetrics(reg prometheus.Registerer) *CertificateMetrics {
 	m := &CertificateMetrics{Attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "prego_certificate_attempts_total", Help: "Attempts to get a certificate issued, by what came of them: issued, or why not.",
+		Name: prego.MetricCertificateTries, Help: "Attempts to get a certificate issued, by what came of them: issued, or why not.",
 	}, []string{"outcome"})}
 	reg.MustRegister(m.Attempts)
 	m.Attempts.WithLabelValues("issued")

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/tenant"
 )
 
@@ -32,8 +33,8 @@ func NewCertificates(source CertificateSource, log *zap.Logger, now func() time.
 	return &Certificates{
 		counts:  lastRead[tenant.CertificateCounts]{every: certificatesEvery, read: source.CertificateCounts, failing: "certificates are not counted", log: log, now: now},
 		now:     now,
-		expires: prometheus.NewDesc("prego_certificate_expires_seconds", "How long until the first certificate ends that is renewed; negative once it has. Absent without any.", nil, nil),
-		number:  prometheus.NewDesc("prego_certificates", "Certificates by state; failing are active ones whose renewal failed.", []string{"state"}, nil),
+		expires: prometheus.NewDesc(prego.MetricCertificateEnds, "How long until the first certificate ends that is renewed; negative once it has. Absent without any.", nil, nil),
+		number:  prometheus.NewDesc(prego.MetricCertificates, "Certificates by state; failing are active ones whose renewal failed.", []string{"state"}, nil),
 	}
 }
 

@@ -215,6 +215,8 @@ var shown = map[string]struct {
 	"ipv4 show env-k3jq5x2m7abc":     {"/v1/envs/env-k3jq5x2m7abc/ipv4", example[api.IPv4](200)},
 	"domain list":                    {"/v1/domains", example[api.DomainPage](200)},
 	"domain show dom-uygh3jbw4x3d":   {"/v1/domains/dom-uygh3jbw4x3d", example[api.Domain](200)},
+	"certificate list":               {"/v1/certificates", example[api.CertificatePage](200)},
+	"certificate show crt-1":         {"/v1/certificates/crt-1", example[api.Certificate](200)},
 	"volume list":                    {"/v1/volumes", example[api.VolumePage](200)},
 	"volume show vol-k3jq5x2m7abc":   {"/v1/volumes/vol-k3jq5x2m7abc", example[api.Volume](200)},
 	"registry list":                  {"/v1/registries", example[api.RegistryList](200)},
