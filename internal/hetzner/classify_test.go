@@ -85,6 +85,9 @@ func TestErrorClasses(t *testing.T) {
 			t.Parallel()
 			p := newProject(t)
 			answer, want := message(tc.status, tc.code, tc.message), tc.code
+			if tc.code == "no_subnet_available" {
+				want = server.InfraNetworkFull // as where its limit of members says so
+			}
 			if tc.code == "" {
 				answer, want = raw(tc.status, "text/html", tc.message), "no_valid_answer"
 			}

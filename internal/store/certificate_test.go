@@ -37,7 +37,7 @@ func (b certificateBundle) do(sql string, args ...any) {
 
 func (b certificateBundle) domain(name, org, status string, points bool) {
 	b.t.Helper()
-	b.do(`INSERT INTO domains (domain_id, org_id, name, token, created_by) VALUES ($1, $2, $3, 'x', 'a') ON CONFLICT DO NOTHING`, "dom-"+name+org, org, name)
+	b.do(`INSERT INTO domains (domain_id, org_id, name, token, sought_until, created_by) VALUES ($1, $2, $3, 'x', now() + interval '1 day', 'a') ON CONFLICT DO NOTHING`, "dom-"+name+org, org, name)
 	b.do(`UPDATE domains SET status = $3, points = $4 WHERE name = $1 AND org_id = $2`, name, org, status, points)
 }
 

@@ -358,7 +358,7 @@ func flushPlan(t *testing.T, s *Store, sql, mode string, n int) (most float64) {
 	all := func(v string) string { return fmt.Sprintf(`array_fill(%s, ARRAY[%d])`, v, n) }
 	execute := fmt.Sprintf(`EXECUTE beat('{%s}', '{%s}', %s)`, strings.Join(ids, ","), strings.Join(keys, ","), strings.Join([]string{
 		all(`'b'::text`), all(`'v2'::text`), all(`1::float8`), all(`10::float8`), all(`20::float8`), all(`'running'::text`), all(`''::text`),
-		all(`NULL::float8`), all(`NULL::float8`), all(`NULL::float8`), all(`NULL::float8`), all(`NULL::float8`), all(`false`),
+		all(`NULL::float8`), all(`NULL::float8`), all(`NULL::float8`), all(`NULL::float8`), all(`NULL::float8`), all(`false`), all(`''::text`),
 	}, ", "))
 	for range 10 {
 		run(execute)

@@ -16,6 +16,19 @@ import (
 // ofOneThing are the store's methods that looks call for one row, or for a page of them that
 // another statement found: what they cost does not depend on how many there are.
 var ofOneThing = map[string]string{
+	"AddressDeparts":          "a server's addresses",
+	"AssignNetwork":           "a server's network",
+	"Attached":                "a server by its id",
+	"GetRecord":               "a record by its name",
+	"NetworkGone":             "a network by its id",
+	"NetworkMade":             "a network by its id",
+	"ProviderCatalog":         "a provider's catalog",
+	"RecordApplied":           "a record by its name",
+	"RecordDrifted":           "a record by its name",
+	"RecordFailed":            "a record by its name",
+	"RecordOrphaned":          "a record by its name",
+	"TakeRecord":              "a record by its name",
+	"WantRecords":             "the records of edges and of sites away from home, of which there are few",
 	"CertificateAsked":        "a certificate by its id",
 	"ChallengeServed":         "a row",
 	"IssuerAccount":           "the only account",
