@@ -13,6 +13,7 @@ GOLANGCI_VERSION      := v2.12.0
 WORKFLOWCHECK_VERSION := v0.6.0
 GOTESTSUM_VERSION     := v1.13.0
 PEBBLE_VERSION        := v2.10.1
+VERSITYGW_VERSION     := v1.8.0
 CADDY_VERSION         := v2.11.9
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
@@ -47,12 +48,12 @@ PLAIN = ./internal/docsrun $(filter-out ./internal/docsrun $(RACE),$(patsubst gi
 # again, and without cgo also those of make build.
 export TESTFLAGS := -trimpath -vet=off
 
-test: packages temporal pebble $(GOTESTSUM) $(if $(filter 0,$(shell id -u)),images) ## Run every test, the end-to-end ones included, with the race detector where goroutines share state
+test: packages temporal pebble versitygw $(GOTESTSUM) $(if $(filter 0,$(shell id -u)),images) ## Run every test, the end-to-end ones included, with the race detector where goroutines share state
 	PACKAGES="$(RACE)" tools/test.sh -race -timeout 15m -p 4
 	CGO_ENABLED=0 PACKAGES="$(PLAIN)" tools/test.sh -timeout 15m -p 4
 	CGO_ENABLED=0 PACKAGES=./internal/e2e tools/test.sh -timeout 20m -parallel 8
 
-test-race-all: packages temporal pebble $(GOTESTSUM) ## Run every unit test with the race detector (many minutes)
+test-race-all: packages temporal pebble versitygw $(GOTESTSUM) ## Run every unit test with the race detector (many minutes)
 	PACKAGES="$(UNIT)" tools/test.sh -race -timeout 60m
 
 # How many times as much as make test does.
@@ -130,7 +131,7 @@ mutate: ## Change PKG's code in every small way (PKG=./placement/region) and say
 golden: ## Write the golden files anew
 	go test ./internal/cloudinit ./agent/edge -update
 
-.PHONY: postgres temporal pebble caddy bench-packages
+.PHONY: postgres temporal pebble versitygw caddy bench-packages
 postgres: # the server's binaries, unless a database is given
 	@tools/packages.sh postgres
 
@@ -157,7 +158,13 @@ $(TOOLS)/pebble-$(PEBBLE_VERSION):
 	GOBIN=$@.new go install github.com/letsencrypt/pebble/v2/cmd/pebble@$(PEBBLE_VERSION) github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@$(PEBBLE_VERSION)
 	mv $@.new $@
 
-tools: temporal pebble caddy $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) $(GOTESTSUM) ## Install the tools that the other verbs use
+versitygw: $(TOOLS)/versitygw-$(VERSITYGW_VERSION) # an S3 server for tests, built once into .prego/bin
+
+$(TOOLS)/versitygw-$(VERSITYGW_VERSION):
+	GOBIN=$@.new go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)
+	mv $@.new $@
+
+tools: temporal pebble versitygw caddy $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) $(GOTESTSUM) ## Install the tools that the other verbs use
 
 $(TOOLS)/temporal-server-$(TEMPORAL_SERVER):
 	@echo "building Temporal's server $(TEMPORAL_SERVER) (once, some minutes)"

@@ -16,6 +16,7 @@ type (
 	DomainID    string
 	VolumeID    string
 	SnapshotID  string
+	BackupID    string
 	FleetID     string
 	PolicyID    string
 	ImageID     string

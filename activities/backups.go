@@ -18,7 +18,7 @@ import (
 type BackupStore interface {
 	SnapshotRun(ctx context.Context, id prego.SnapshotID) (tenant.Snapshot, error)
 	SnapshotBegun(ctx context.Context, id prego.SnapshotID) error
-	SiteSnapshotTaken(ctx context.Context, id prego.SnapshotID, b tenant.Backup) error
+	SiteSnapshotTaken(ctx context.Context, id prego.SnapshotID, b tenant.HostBackup) error
 	SnapshotFinished(ctx context.Context, id string, status tenant.JobStatus, files []string, message string) error
 	SnapshotErased(ctx context.Context, id prego.SnapshotID) error
 	RestoreRun(ctx context.Context, id string) (tenant.RestoreJob, error)

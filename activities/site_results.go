@@ -23,8 +23,8 @@ const backupDatabase = "-database.sql.gz"
 
 // parseBackup reads an agent's output of a backup and rejects a backup of another name
 // or site, or one without a database.
-func parseBackup(site, name, printed string) (tenant.Backup, error) {
-	var b tenant.Backup
+func parseBackup(site, name, printed string) (tenant.HostBackup, error) {
+	var b tenant.HostBackup
 	if err := lastJSON(printed, &b); err != nil {
 		return b, err
 	}
@@ -32,7 +32,7 @@ func parseBackup(site, name, printed string) (tenant.Backup, error) {
 		return b, prego.Errorf(prego.CodeInternal, "the host made backup %q instead of %q", b.Name, name)
 	}
 	b.Bytes = 0
-	var files, database []tenant.BackupFile
+	var files, database []tenant.HostFile
 	for _, f := range b.Files {
 		if !strings.HasPrefix(f.Path, site+"/") || strings.Contains(f.Path, "..") || f.Bytes < 0 {
 			return b, prego.Errorf(prego.CodeInternal, "the host reported a backup file that is not of site %s", site)

@@ -14,7 +14,7 @@ func TestParseBackup(t *testing.T) {
 	good := `{"name":"snp-1","files":[{"path":"a.b/p/snp-1-files.tar","bytes":7},{"path":"a.b/p/snp-1-database.sql.gz","bytes":5}],"bytes":1}`
 	b, err := parseBackup("a.b", "snp-1", "progress\n"+good+"\n")
 	require.NoError(t, err)
-	require.Equal(t, tenant.Backup{Name: "snp-1", Bytes: 12, Files: []tenant.BackupFile{{Path: "a.b/p/snp-1-database.sql.gz", Bytes: 5}, {Path: "a.b/p/snp-1-files.tar", Bytes: 7}}}, b)
+	require.Equal(t, tenant.HostBackup{Name: "snp-1", Bytes: 12, Files: []tenant.HostFile{{Path: "a.b/p/snp-1-database.sql.gz", Bytes: 5}, {Path: "a.b/p/snp-1-files.tar", Bytes: 7}}}, b)
 	require.Equal(t, []string{"a.b/p/snp-1-database.sql.gz", "a.b/p/snp-1-files.tar"}, b.Paths())
 	for what, tc := range map[string]struct{ printed, want string }{
 		"of another name":  {strings.ReplaceAll(good, `"name":"snp-1"`, `"name":"snp-2"`), `made backup "snp-2" instead of "snp-1"`},

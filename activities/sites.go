@@ -457,10 +457,10 @@ func (a *Tenants) FinalBackup(ctx context.Context, tenantID prego.TenantID) erro
 
 // backup backs up a tenant's site under a name. There is one backup per name, however
 // often it is requested.
-func (a *Tenants) backup(ctx context.Context, t tenant.Run, what, name string) (tenant.Backup, error) {
+func (a *Tenants) backup(ctx context.Context, t tenant.Run, what, name string) (tenant.HostBackup, error) {
 	out, err := a.forTenant(ctx, t, what, a.Settings.SiteTimeout, "--site", t.Site, "backup", name, "--with-files")
 	if err != nil {
-		return tenant.Backup{}, err
+		return tenant.HostBackup{}, err
 	}
 	b, err := parseBackup(t.Site, name, out)
 	if err != nil {
@@ -470,7 +470,7 @@ func (a *Tenants) backup(ctx context.Context, t tenant.Run, what, name string) (
 }
 
 // backupReport says where a backup is and how large it is.
-func backupReport(t tenant.Run, b tenant.Backup) string {
+func backupReport(t tenant.Run, b tenant.HostBackup) string {
 	parts := make([]string, 0, len(b.Files))
 	for _, f := range b.Files {
 		parts = append(parts, fmt.Sprintf("%s (%d bytes)", f.Path, f.Bytes))

@@ -77,22 +77,22 @@ type StorageTurn struct {
 	ServerID prego.ServerID
 }
 
-// Backup is a host's report of a backup that it made.
-type Backup struct {
-	Name  string       `json:"name"`
-	Files []BackupFile `json:"files"`
-	Bytes int64        `json:"bytes"`
+// HostBackup is a host's report of a backup that it made.
+type HostBackup struct {
+	Name  string     `json:"name"`
+	Files []HostFile `json:"files"`
+	Bytes int64      `json:"bytes"`
 }
 
-// BackupFile is one file of a backup; its path is relative to the directory of the
+// HostFile is one file of a backup; its path is relative to the directory of the
 // sites.
-type BackupFile struct {
+type HostFile struct {
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes"`
 }
 
 // Paths are the backup's files, the database first.
-func (b Backup) Paths() []string {
+func (b HostBackup) Paths() []string {
 	out := make([]string, 0, len(b.Files))
 	for _, f := range b.Files {
 		out = append(out, f.Path)

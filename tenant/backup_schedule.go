@@ -1,0 +1,108 @@
+package tenant
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/prego/prego"
+)
+
+// BackupPolicy says when a tenant is backed up and what is kept. A tenant's own one goes
+// before its plan's.
+type BackupPolicy struct {
+	Plan     prego.Plan     // "" for a tenant's own
+	TenantID prego.TenantID // "" for a plan's
+	// Schedule is a cron expression of five fields, in UTC; "" for no backups by schedule.
+	Schedule string
+	// Spread is over how long backups of the same moment are spread: each tenant has its
+	// own delay, below it.
+	Spread    time.Duration
+	Retention Retention
+	UpdatedBy string
+	UpdatedAt time.Time
+}
+
+// maxSpread keeps backups of one day apart from those of the next.
+const maxSpread = 24 * time.Hour
+
+// leastInterval is the least time between two backups of a schedule.
+const leastInterval = 15 * time.Minute
+
+// Validate refuses schedules that can't be read, never come, or come too often.
+func (p BackupPolicy) Validate() error {
+	if p.Spread < 0 || p.Spread > maxSpread {
+		return prego.Invalid("spread", "must be 0s to 24h")
+	}
+	if err := p.Retention.Validate(); err != nil || p.Schedule == "" {
+		return err
+	}
+	s, err := schedule(p.Schedule)
+	if err != nil {
+		return prego.Invalid("schedule", "must be a cron expression like \"0 2 * * *\": "+err.Error())
+	}
+	// As many times as a year of days has.
+	at := s.Next(time.Date(2023, 12, 31, 23, 59, 0, 0, time.UTC))
+	if at.IsZero() {
+		return prego.Invalid("schedule", "names a time that never comes")
+	}
+	for range 400 {
+		next := s.Next(at)
+		if next.IsZero() {
+			break
+		}
+		if next.Sub(at) < leastInterval {
+			return prego.Invalid("schedule", fmt.Sprintf("must leave %s between two backups", leastInterval))
+		}
+		at = next
+	}
+	return nil
+}
+
+// schedule reads five fields. The library's time zones and @every are not taken: the former
+// make days of 23 hours, the latter times that depend on the process.
+func schedule(text string) (cron.Schedule, error) {
+	if strings.Contains(text, "TZ=") {
+		return nil, errors.New("times are in UTC")
+	}
+	s, err := cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if spec, ok := s.(*cron.SpecSchedule); ok {
+		spec.Location = time.UTC
+	}
+	return s, nil
+}
+
+// Delay is how long after the schedule's moment a tenant is backed up: always the same for
+// the same tenant.
+func (p BackupPolicy) Delay(id prego.TenantID) time.Duration {
+	if p.Spread < time.Second {
+		return 0
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(id))
+	return time.Duration(h.Sum64()%uint64(p.Spread/time.Second)) * time.Second //nolint:gosec // the remainder is below a day of seconds
+}
+
+// Next is when a tenant is backed up next after a moment; zero if it isn't by schedule.
+func (p BackupPolicy) Next(id prego.TenantID, after time.Time) time.Time {
+	if p.Schedule == "" {
+		return time.Time{}
+	}
+	s, err := schedule(p.Schedule)
+	if err != nil {
+		return time.Time{}
+	}
+	d := p.Delay(id)
+	at := s.Next(after.UTC().Add(-d))
+	if at.IsZero() {
+		return at
+	}
+	return at.Add(d)
+}
