@@ -91,11 +91,11 @@ machines: ## Build what simulated machines boot from, once (as root; docs/simula
 	@tools/packages.sh debootstrap systemd-nspawn apt-ftparchive ip losetup mkfs.ext4
 	@tools/machine-root.sh .prego/machines
 
-test-frappe: build ## Run the verbs on sites in containers of IMAGE=frappe/erpnext:v15.93.0 or another with Frappe 15, or of the stand-in's
+test-frappe: build caddy ## Run the verbs on sites in containers of IMAGE=frappe/erpnext:v15.93.0 or another with Frappe 15, or of the stand-in's
 	@tools/packages.sh docker dockerd debootstrap
 	tools/test-frappe.sh $(IMAGE)
 
-images: ## Build the images that stand in for Frappe's, MariaDB's and Redis's, once (as root; docs/frappe.md)
+images: caddy ## Build the images that stand in for Frappe's, MariaDB's, Redis's, Caddy's and HAProxy's, once (as root; docs/frappe.md)
 	@tools/packages.sh debootstrap
 	@tools/images.sh .prego/images
 
@@ -145,8 +145,8 @@ caddy: $(TOOLS)/caddy-$(CADDY_VERSION)
 
 $(TOOLS)/caddy-$(CADDY_VERSION):
 	@echo "building Caddy $(CADDY_VERSION) (once, some minutes)"
-	GOBIN=$(TOOLS) go install github.com/caddyserver/caddy/v2/cmd/caddy@$(CADDY_VERSION)
-	cp $(TOOLS)/caddy $@
+	CGO_ENABLED=0 GOBIN=$(TOOLS) go install -trimpath -ldflags '-s -w' github.com/caddyserver/caddy/v2/cmd/caddy@$(CADDY_VERSION)
+	ln -f $(TOOLS)/caddy $@
 
 packages: caddy # what the tests use of Debian, and what an edge runs
 	@tools/packages.sh postgres cloud-init hcloud nft ip curl systemd-analyze dockerd jq unshare haproxy

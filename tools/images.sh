@@ -1,25 +1,28 @@
 #!/usr/bin/env bash
-# Builds the images that stand in for Frappe's, MariaDB's and Redis's where no registry
-# can be reached (docs/frappe.md), from Debian's packages, as root:
+# Builds the images that stand in for Frappe's, MariaDB's, Redis's, Caddy's and HAProxy's
+# where no registry can be reached (docs/frappe.md), from Debian's packages and Caddy's
+# program, which make caddy builds, as root:
 #
 #   DIR/HASH/images.tar   for docker load
 #   DIR/HASH/registry/    what Debian's docker-registry serves, see registry.yml there
 #
-# HASH is that of the recipe; DIR/current leads there. All share their layers: Debian's
-# packages, and what is laid over them as the originals have it. They have the names that
-# the declared stack has.
+# HASH is that of the recipe; DIR/current leads there. All but those of an edge share their
+# layers: Debian's packages, and what is laid over them as the originals have it. They have
+# the names that the declared stack has.
 set -euo pipefail
 umask 022
 cd "$(dirname "$0")/.."
 mkdir -p "${1:?a directory to build in}"
 dir=$(readlink -f "$1")
 bench_image=frappe/erpnext:v15
+caddy=${CADDY:-.prego/bin/caddy}
+[ -x "$caddy" ] || { echo "$caddy is missing: make caddy builds it" >&2; exit 1; }
 
-packages="mariadb-server mariadb-client redis-server redis-tools nginx-light nodejs gunicorn python3-click python3-pymysql
+packages="mariadb-server mariadb-client redis-server redis-tools haproxy nginx-light nodejs gunicorn python3-click python3-pymysql
 	gettext-base gzip file wait-for-it jq media-types ca-certificates util-linux"
 hash_of() { find "$@" -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-16; }
 base=base-$(printf '%s' "$packages" | cat - <(sed -n '/^build_base/,/^}/p' "$0") | sha256sum | cut -c1-16)
-hash=$(hash_of tools/images.sh tools/images internal/sim/bench internal/config/stack.json)
+hash=$({ hash_of tools/images.sh tools/images internal/sim/bench internal/config/stack.json; sha256sum <"$caddy"; } | sha256sum | cut -c1-16)
 out=$dir/$hash
 
 exec 9>"$dir/lock"
@@ -60,6 +63,9 @@ build_base() { # file for the layer
 		"$root"/etc/apt/apt.conf.d/00build "$root"/usr/share/{doc,man,info,locale,lintian}/* "$root"/usr/share/{perl,python3}/debpython/__pycache__ "$root"/tmp/* "$root"/dev/*
 	: >"$root/etc/resolv.conf"
 	mkdir -p "$root"/var/log/{nginx,mysql,redis}
+	# What HAProxy's image has of all this.
+	chroot "$root" /bin/sh -euc 'for p in /usr/sbin/haproxy /usr/bin/dash; do echo "$p"; ldd "$p" | grep -o "/[^ ]*"; done' |
+		while read -r f; do chroot "$root" realpath --no-symlinks "$f"; chroot "$root" realpath "$f"; done | sed 's,^/lib,/usr/lib,' | sort -u >"$root/haproxy.files"
 	tar -C "$root" --sort=name --numeric-owner --mtime=@0 -cf "$1.new" .
 	rm -rf "$root"
 	mv "$1.new" "$1"
@@ -72,7 +78,7 @@ fi
 rm -rf "$out"
 mkdir -p "$out"
 python3 tools/images/pack.py --base "$dir/$base.tar" --out "$out" --bench-image "$bench_image" --stack internal/config/stack.json \
-	--files tools/images --bench internal/sim/bench
+	--files tools/images --bench internal/sim/bench --caddy "$caddy"
 : >"$out/complete"
 ln -sfn "$hash" "$dir/current"
 # Earlier recipes' are of no use any more.

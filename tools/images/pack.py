@@ -3,6 +3,8 @@ the directory of a registry.
 
 The base layer is a root file system of Debian's; the layer over it holds what the
 originals have beside their packages. What tells the images apart is their configuration.
+Those of an edge are one layer each, with little more than their program: edges boot often,
+and have no use for the rest.
 """
 
 import argparse
@@ -52,7 +54,7 @@ class Layer:
 
 
 def overlay(path, files, bench):
-    """Writes the layer of all three images."""
+    """Writes the layer of all images that have the base."""
     layer = Layer(path)
 
     def install(source, target, mode=0o755):
@@ -112,8 +114,39 @@ def accounts(base, path):
     layer.tar.close()
 
 
+def caddy_image(program, path):
+    """The only layer of Caddy's image: its program is static."""
+    layer = Layer(path)
+    for name in ("usr", "usr/bin", "config", "data", "etc", "etc/caddy"):
+        layer.add(name)
+    layer.add("tmp", mode=0o1777)
+    layer.add("etc/passwd", "root:x:0:0:root:/:\n")
+    layer.add("usr/bin/caddy", program.read_bytes(), 0o755)
+    layer.tar.close()
+
+
+def haproxy_image(base, files, path):
+    """The only layer of HAProxy's image: the base's program with the libraries that it needs."""
+    layer = Layer(path)
+    with tarfile.open(base) as tar:
+        wanted = {"." + line for line in tar.extractfile("./haproxy.files").read().decode().split()}
+        wanted |= {"./bin", "./lib", "./lib64", "./sbin", "./usr/bin/sh", "./etc/passwd", "./etc/group"}
+        parents = {f[:i] for f in wanted for i in range(2, len(f)) if f[i] == "/"}
+        for member in tar:
+            if member.name in wanted and not member.isdir() or member.name in parents:
+                layer.tar.addfile(member, tar.extractfile(member) if member.isfile() else None)
+                wanted.discard(member.name)
+    if wanted:
+        raise SystemExit(f"the base has no {sorted(wanted)}")
+    layer.add("tmp", mode=0o1777)
+    layer.add("usr/local")
+    layer.add("usr/local/bin")
+    layer.add("usr/local/bin/haproxy-entrypoint.sh", (files / "haproxy/haproxy-entrypoint.sh").read_bytes(), 0o755)
+    layer.tar.close()
+
+
 def configurations(bench_image, stack):
-    """The images by name, with what their originals' configurations have."""
+    """The images by name, with what their originals' configurations have, and which layers."""
     path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     kinds = {
         "frappe": {
@@ -128,15 +161,23 @@ def configurations(bench_image, stack):
             "Env": [path], "WorkingDir": "/data", "Entrypoint": ["redis-entrypoint.sh"], "Cmd": ["redis-server"], "Volumes": {"/data": {}},
             "ExposedPorts": {"6379/tcp": {}},
         },
+        "caddy": {
+            "Env": [path, "XDG_CONFIG_HOME=/config", "XDG_DATA_HOME=/data"], "WorkingDir": "/srv", "Cmd": ["caddy", "run", "--config", "/etc/caddy/Caddyfile"],
+            "ExposedPorts": {"80/tcp": {}, "443/tcp": {}, "443/udp": {}, "2019/tcp": {}},
+        },
+        "haproxy": {
+            "User": "haproxy", "WorkingDir": "/", "Env": [path], "Entrypoint": ["haproxy-entrypoint.sh"], "Cmd": ["haproxy", "-f", "/usr/local/etc/haproxy/haproxy.cfg"],
+            "StopSignal": "SIGUSR1",
+        },
     }
     # The suite of internal/frappetest names the latter two.
-    out = {bench_image: kinds["frappe"], "mariadb:11.8": kinds["mariadb"], "redis:7-alpine": kinds["redis"]}
+    out = {bench_image: "frappe", "mariadb:11.8": "mariadb", "redis:7-alpine": "redis"}
     for image in sorted(set(re.findall(r'"image": "([^"$]+)"', stack))):
         kind = image.split(":")[0].split("/")[-1]
         if kind not in kinds:
             raise SystemExit(f"the stack has the image {image}, and nothing stands in for it")
-        out[image] = kinds[kind]
-    return out
+        out[image] = kind
+    return {image: (kind, kinds[kind]) for image, kind in out.items()}
 
 
 def digest(path):
@@ -197,29 +238,34 @@ class Registry:
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("base", "out", "files", "bench", "stack"):
+    for name in ("base", "out", "files", "bench", "stack", "caddy"):
         parser.add_argument("--" + name, type=pathlib.Path, required=True)
     parser.add_argument("--bench-image", required=True)
     args = parser.parse_args()
     out = args.out
     overlay(out / "overlay.tar", args.files, args.bench)
     accounts(args.base, out / "accounts.tar")
-    layers = [str(args.base), str(out / "accounts.tar"), str(out / "overlay.tar")]
+    caddy_image(args.caddy, out / "caddy.tar")
+    haproxy_image(args.base, args.files, out / "haproxy.tar")
+    shared = [str(args.base), str(out / "accounts.tar"), str(out / "overlay.tar")]
+    alone = {"caddy": [str(out / "caddy.tar")], "haproxy": [str(out / "haproxy.tar")]}
+    layers = shared + [path for own in alone.values() for path in own]
     if not os.path.exists(str(args.base) + ".gz"):
         compressed(str(args.base))
-    packed = [str(args.base) + ".gz", *(compressed(path) for path in layers[1:])]
-    ids = [digest(path) for path in layers]
+    packed = {path: compressed(path) for path in layers[1:]} | {layers[0]: layers[0] + ".gz"}
+    ids = {path: digest(path) for path in layers}
 
     registry = Registry(out / "registry")
     manifest, tar = [], tarfile.open(out / "images.tar", "w")
-    for sha, path in zip(ids, layers):
+    for path, sha in ids.items():
         tar.add(path, sha + "/layer.tar", recursive=False)
     names = {}
-    for image, config in configurations(args.bench_image, args.stack.read_text()).items():
+    for image, (kind, config) in configurations(args.bench_image, args.stack.read_text()).items():
+        own = alone.get(kind, shared)
         text = json.dumps({
             "architecture": "amd64", "os": "linux", "created": "1970-01-01T00:00:00Z",
-            "config": config, "rootfs": {"type": "layers", "diff_ids": ["sha256:" + sha for sha in ids]},
-            "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "tools/images.sh"} for _ in ids],
+            "config": config, "rootfs": {"type": "layers", "diff_ids": ["sha256:" + ids[path] for path in own]},
+            "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "tools/images.sh"} for _ in own],
         }).encode()
         name = hashlib.sha256(text).hexdigest() + ".json"
         if name not in names:
@@ -227,18 +273,19 @@ def main():
             info.size = len(text)
             tar.addfile(info, io.BytesIO(text))
             names[name] = []
-            manifest.append({"Config": name, "RepoTags": names[name], "Layers": [sha + "/layer.tar" for sha in ids]})
+            manifest.append({"Config": name, "RepoTags": names[name], "Layers": [ids[path] + "/layer.tar" for path in own]})
         names[name].append(image)
         repository, _, tag = image.partition(":")
         repository = repository if "/" in repository else "library/" + repository
-        print(f"  {image:24} {registry.image(repository, tag or 'latest', text, packed)}")
+        print(f"  {image:24} {registry.image(repository, tag or 'latest', text, [packed[path] for path in own])}")
     text = json.dumps(manifest).encode()
     info = tarfile.TarInfo("manifest.json")
     info.size = len(text)
     tar.addfile(info, io.BytesIO(text))
     tar.close()
-    for path in [*layers[1:], *packed[1:]]:
+    for path in layers[1:]:
         os.remove(path)
+        os.remove(packed[path])
     (out / "registry.yml").write_text(
         f"version: 0.1\nlog: {{ level: warn, accesslog: {{ disabled: true }} }}\nstorage: {{ filesystem: {{ rootdirectory: {out}/registry }}, maintenance: {{ readonly: {{ enabled: true }} }} }}\n"
         "http: { addr: 127.0.0.1:5000 } # REGISTRY_HTTP_ADDR, REGISTRY_AUTH_HTPASSWD_{REALM,PATH} say otherwise\n")
