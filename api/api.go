@@ -43,6 +43,8 @@ type Store interface {
 	ActivationStats(ctx context.Context, within time.Duration) ([]server.ActivationStats, error)
 	RequestRetry(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
 	RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error)
+	CordonServer(ctx context.Context, id prego.ServerID, by, why string) (server.Server, error)
+	UncordonServer(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
 }
 
 // Orchestrator starts runs. If a start fails, the reconciler repeats it: the row is

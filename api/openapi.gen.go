@@ -2176,6 +2176,12 @@ type ContainerRepair struct {
 	Repaired []ContainerDrift `json:"repaired"`
 }
 
+// CordonServer defines model for CordonServer.
+type CordonServer struct {
+	// Reason Reason for the timeline
+	Reason *string `json:"reason,omitempty"`
+}
+
 // Cost What the provider charges, as the sum of its parts
 type Cost struct {
 	// Currency Example: EUR
@@ -3947,8 +3953,14 @@ type Server struct {
 	// Attempt Number of create attempts so far
 	Attempt int `json:"attempt"`
 
-	// CordonedAt Set while no new tenants are placed here because the server is to be removed
+	// CordonReason As the operator gave it
+	CordonReason *string `json:"cordon_reason,omitempty"`
+
+	// CordonedAt Set while it takes no new tenants and instances
 	CordonedAt *time.Time `json:"cordoned_at,omitempty"`
+
+	// CordonedBy The operator who cordoned it; absent if only the control plane itself keeps it closed, because it is about to be removed
+	CordonedBy *string `json:"cordoned_by,omitempty"`
 
 	// Cost What the provider charges, as the sum of its parts
 	Cost      *Cost     `json:"cost,omitempty"`
@@ -4077,9 +4089,15 @@ type ServerSummary struct {
 	// AgentStatus degraded after 60 s without a heartbeat, disconnected after 300 s
 	AgentStatus AgentStatus `json:"agent_status"`
 
-	// CordonedAt Set while no new tenants are placed here because the server is to be removed
+	// CordonReason As the operator gave it
+	CordonReason *string `json:"cordon_reason,omitempty"`
+
+	// CordonedAt Set while it takes no new tenants and instances
 	CordonedAt *time.Time `json:"cordoned_at,omitempty"`
-	CreatedAt  time.Time  `json:"created_at"`
+
+	// CordonedBy The operator who cordoned it; absent if only the control plane itself keeps it closed, because it is about to be removed
+	CordonedBy *string   `json:"cordoned_by,omitempty"`
+	CreatedAt  time.Time `json:"created_at"`
 
 	// FleetId Fleet that the server belongs to
 	FleetId *string `json:"fleet_id,omitempty"`
@@ -4258,6 +4276,8 @@ type SnapshotProvider struct {
 
 // SnapshotRedisPool defines model for SnapshotRedisPool.
 type SnapshotRedisPool struct {
+	// Cordoned Whether its server is cordoned
+	Cordoned             *bool   `json:"cordoned,omitempty"`
 	CurrentTenants       *int    `json:"current_tenants,omitempty"`
 	DedicatedForTenantId *string `json:"dedicated_for_tenant_id,omitempty"`
 
@@ -4283,6 +4303,9 @@ type SnapshotRedisPoolStatus string
 // SnapshotServer defines model for SnapshotServer.
 type SnapshotServer struct {
 	AcceptsTrial *bool `json:"accepts_trial,omitempty"`
+
+	// Cordoned Whether it takes no new tenants
+	Cordoned *bool `json:"cordoned,omitempty"`
 
 	// CpuPct Null if unknown
 	CpuPct               *float64 `json:"cpu_pct,omitempty"`
@@ -4316,6 +4339,8 @@ type SnapshotServerStatus string
 
 // SnapshotShard defines model for SnapshotShard.
 type SnapshotShard struct {
+	// Cordoned Whether its server is cordoned
+	Cordoned             *bool   `json:"cordoned,omitempty"`
 	CurrentTenantCount   *int    `json:"current_tenant_count,omitempty"`
 	DedicatedForTenantId *string `json:"dedicated_for_tenant_id,omitempty"`
 
@@ -5668,6 +5693,12 @@ type ContainerLogsParams struct {
 	TenantId *TenantID `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
 }
 
+// CordonServerParams defines parameters for CordonServer.
+type CordonServerParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ExecOnServerParams defines parameters for ExecOnServer.
 type ExecOnServerParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
@@ -5676,6 +5707,12 @@ type ExecOnServerParams struct {
 
 // RetryServerParams defines parameters for RetryServer.
 type RetryServerParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// UncordonServerParams defines parameters for UncordonServer.
+type UncordonServerParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -6014,6 +6051,9 @@ type ImportServerJSONRequestBody = ImportServer
 
 // PatchServerJSONRequestBody defines body for PatchServer for application/json ContentType.
 type PatchServerJSONRequestBody = PatchServer
+
+// CordonServerJSONRequestBody defines body for CordonServer for application/json ContentType.
+type CordonServerJSONRequestBody = CordonServer
 
 // ExecOnServerJSONRequestBody defines body for ExecOnServer for application/json ContentType.
 type ExecOnServerJSONRequestBody = Exec
@@ -6400,12 +6440,18 @@ type ServerInterface interface {
 	// ContainerLogs Stream a container's log
 	// (GET /v1/servers/{server_id}/containers/{name}/logs)
 	ContainerLogs(ctx echo.Context, serverId ServerID, name ContainerName, params ContainerLogsParams) error
+	// CordonServer Close a server to newcomers
+	// (POST /v1/servers/{server_id}/cordon)
+	CordonServer(ctx echo.Context, serverId ServerID, params CordonServerParams) error
 	// ExecOnServer Run a command on a server's host
 	// (POST /v1/servers/{server_id}/exec)
 	ExecOnServer(ctx echo.Context, serverId ServerID, params ExecOnServerParams) error
 	// RetryServer Retry the provisioning of a failed server
 	// (POST /v1/servers/{server_id}/retry)
 	RetryServer(ctx echo.Context, serverId ServerID, params RetryServerParams) error
+	// UncordonServer Open a cordoned server again
+	// (POST /v1/servers/{server_id}/uncordon)
+	UncordonServer(ctx echo.Context, serverId ServerID, params UncordonServerParams) error
 	// ListSitePoolPolicies List the site pool policies of all plans
 	// (GET /v1/site-pool-policies)
 	ListSitePoolPolicies(ctx echo.Context) error
@@ -9941,6 +9987,42 @@ func (w *ServerInterfaceWrapper) ContainerLogs(ctx echo.Context) error {
 	return err
 }
 
+// CordonServer converts echo context to params.
+func (w *ServerInterfaceWrapper) CordonServer(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CordonServerParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CordonServer(ctx, serverId, params)
+	return err
+}
+
 // ExecOnServer converts echo context to params.
 func (w *ServerInterfaceWrapper) ExecOnServer(ctx echo.Context) error {
 	var err error
@@ -10010,6 +10092,42 @@ func (w *ServerInterfaceWrapper) RetryServer(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.RetryServer(ctx, serverId, params)
+	return err
+}
+
+// UncordonServer converts echo context to params.
+func (w *ServerInterfaceWrapper) UncordonServer(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UncordonServerParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.UncordonServer(ctx, serverId, params)
 	return err
 }
 
@@ -11372,6 +11490,8 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/servers/:server_id", wrapper.GetServer, options.OperationMiddlewares["getServer"]...)
 	router.PATCH(options.BaseURL+"/v1/servers/:server_id", wrapper.PatchServer, options.OperationMiddlewares["patchServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/retry", wrapper.RetryServer, options.OperationMiddlewares["retryServer"]...)
+	router.POST(options.BaseURL+"/v1/servers/:server_id/cordon", wrapper.CordonServer, options.OperationMiddlewares["cordonServer"]...)
+	router.POST(options.BaseURL+"/v1/servers/:server_id/uncordon", wrapper.UncordonServer, options.OperationMiddlewares["uncordonServer"]...)
 	router.GET(options.BaseURL+"/v1/servers/:server_id/commands", wrapper.ListCommands, options.OperationMiddlewares["listCommands"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/exec", wrapper.ExecOnServer, options.OperationMiddlewares["execOnServer"]...)
 	router.GET(options.BaseURL+"/v1/servers/:server_id/containers", wrapper.ListContainers, options.OperationMiddlewares["listContainers"]...)

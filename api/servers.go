@@ -121,6 +121,31 @@ func (a *API) DeleteServer(c echo.Context, id ServerID, p DeleteServerParams) er
 	return c.JSON(http.StatusAccepted, a.accepted(c, srv, server.DecommissionWorkflowID(id)))
 }
 
+// CordonServer closes a server to newcomers.
+func (a *API) CordonServer(c echo.Context, id ServerID, _ CordonServerParams) error {
+	var in server.CordonRequest
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	if err := in.Validate(); err != nil {
+		return err
+	}
+	srv, err := a.d.Store.CordonServer(c.Request().Context(), id, caller(c).Subject, in.Reason)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, summary(srv))
+}
+
+// UncordonServer opens a server to newcomers again.
+func (a *API) UncordonServer(c echo.Context, id ServerID, _ UncordonServerParams) error {
+	srv, err := a.d.Store.UncordonServer(c.Request().Context(), id, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, summary(srv))
+}
+
 // GetServer shows a server.
 func (a *API) GetServer(c echo.Context, id ServerID) error {
 	ctx := c.Request().Context()
@@ -191,7 +216,7 @@ func summary(s server.Server) ServerSummary {
 		ServerId: string(s.ServerID), Role: s.Role, Region: s.Region, InfraProvider: string(s.InfraProvider),
 		Status: s.Status, StatusReason: optional(string(s.StatusReason)), StatusMessage: optional(s.StatusMessage),
 		AgentStatus: s.AgentStatus, Host: optional(s.Host), Tags: s.Tags, CreatedAt: s.CreatedAt.UTC(),
-		FleetId: optional(string(s.FleetID)), CordonedAt: utc(s.CordonedAt),
+		FleetId: optional(string(s.FleetID)), CordonedAt: utc(s.CordonedAt), CordonedBy: optional(s.CordonedBy), CordonReason: optional(s.CordonReason),
 	}
 }
 
@@ -207,7 +232,7 @@ func (a *API) view(s server.Server, events []server.Event) Server {
 		RunUrl: optional(a.d.Orchestrator.RunURL(run)), Generation: s.Generation, Attempt: s.Attempt, CreatedBy: optional(s.CreatedBy),
 		CreatedAt: s.CreatedAt.UTC(), ActiveAt: utc(s.ActiveAt), TerminatedAt: utc(s.TerminatedAt), DecommissionRequestedAt: utc(s.DecommissionRequestedAt),
 		ImportedFromPulumiAt: utc(s.ImportedFromPulumiAt), Timeline: []Event{},
-		FleetId: optional(string(s.FleetID)), CordonedAt: utc(s.CordonedAt),
+		FleetId: optional(string(s.FleetID)), CordonedAt: utc(s.CordonedAt), CordonedBy: optional(s.CordonedBy), CordonReason: optional(s.CordonReason),
 		Agent: Agent{
 			Status: s.AgentStatus, Version: optional(s.AgentVersion), FirstSeenAt: utc(s.AgentFirstSeenAt), LastHeartbeatAt: utc(s.AgentLastHeartbeatAt),
 			Load1: s.Load1, MemoryPct: s.MemoryPct, DiskPct: s.DiskPct,

@@ -346,3 +346,27 @@ func TestPagingMeetsEachServerOnce(t *testing.T) {
 	_, body := b.do("GET", "/v1/servers", "viewer", "", "")
 	require.Len(t, as[api.ServerPage](t, body).Servers, 50, "a page that nobody bounded")
 }
+
+func TestAnOperatorCordonsAServer(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.do("POST", create, "operator", js, valid)
+	b.set("app-1", server.Active)
+	for range 2 {
+		resp, body := b.do("POST", "/v1/servers/app-1/cordon", "operator", js, `{"reason":"disk errors"}`)
+		require.Equal(t, 200, resp.StatusCode, "%s", body)
+		require.Contains(t, string(body), `"cordoned_by":"operator"`)
+	}
+	s := b.show("app-1")
+	require.NotNil(t, s.CordonedAt)
+	require.Equal(t, "disk errors", *s.CordonReason)
+	require.Equal(t, "by operator: disk errors", *s.Timeline[len(s.Timeline)-1].Message)
+	resp, body := b.do("POST", "/v1/servers/app-1/uncordon", "operator", "", "")
+	require.Equal(t, 200, resp.StatusCode, "%s", body)
+	require.NotContains(t, string(body), "cordon")
+	require.Nil(t, b.show("app-1").CordonedAt)
+	b.set("app-1", server.Draining)
+	resp, body = b.do("POST", "/v1/servers/app-1/cordon", "operator", "", "")
+	require.Equal(t, 409, resp.StatusCode)
+	require.Contains(t, string(body), "invalid_transition")
+}

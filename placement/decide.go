@@ -38,6 +38,7 @@ const (
 	rejectBusy
 	rejectNetwork
 	rejectNoSite
+	rejectCordoned
 	reasons
 )
 
@@ -48,7 +49,7 @@ var reasonNames = [reasons]string{
 	rejectMemory: "memory_pct", rejectCPU: "cpu_pct", rejectWorkerSlots: "worker_slots_pct", rejectDisk: "db_disk_pct", rejectRedisMemory: "redis_memory_pct",
 	rejectCount: "tenant_count", rejectShardFull: "db_shard_full", rejectPoolFull: "redis_pool_full",
 	rejectNoSite: "site_pool_empty", rejectBusy: "busy",
-	rejectNetwork: "network_zone_mismatch",
+	rejectNetwork: "network_zone_mismatch", rejectCordoned: "cordoned",
 }
 
 // codeNoSite is the code of placements that wait for a pool site.
@@ -240,6 +241,8 @@ func (s *search) shard(sh *Shard) reason {
 		return rejectNotServing
 	case sh.Status != server.Active:
 		return rejectStatus
+	case sh.Cordoned:
+		return rejectCordoned
 	case s.alone && (sh.Tenants > 0 || sh.RunsInstances):
 		return rejectNotEmpty
 	case HasReached(sh.DiskPct, s.f.policy.DBDiskPctMax):
@@ -289,6 +292,8 @@ func (s *search) pool(p *RedisPool) reason {
 		return rejectNotServing
 	case p.Status != server.Active:
 		return rejectStatus
+	case p.Cordoned:
+		return rejectCordoned
 	case s.ownPool && (p.Tenants > 0 || p.RunsInstances):
 		return rejectNotEmpty
 	case HasReached(p.MemoryPct, s.f.policy.RedisMemoryPctMax):
@@ -332,6 +337,9 @@ func (s *search) server(i int, h *hot) reason {
 		return rejectWarmPlan
 	}
 	if fl&flagActive == 0 {
+		if s.f.servers[i].Status == server.Active {
+			return rejectCordoned
+		}
 		return rejectStatus
 	}
 	if fl&flagMemory != 0 {

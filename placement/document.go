@@ -69,6 +69,7 @@ type DocServer struct {
 	AcceptsTrial         *bool           `json:"accepts_trial"` // null means true
 	NotServing           bool            `json:"not_serving"`
 	RunsInstances        bool            `json:"runs_instances"`
+	Cordoned             bool            `json:"cordoned"`
 	CPUPct               *float64        `json:"cpu_pct"`          // 0–100, null is unknown
 	WorkerSlotsPct       *float64        `json:"worker_slots_pct"` // 0–100, null is unknown
 }
@@ -92,6 +93,7 @@ type DocShard struct {
 	Status               string          `json:"status"`
 	NotServing           bool            `json:"not_serving"`
 	RunsInstances        bool            `json:"runs_instances"`
+	Cordoned             bool            `json:"cordoned"` // its server is
 	DiskPct              *float64        `json:"disk_pct"` // 0–100, null is unknown
 }
 
@@ -105,6 +107,7 @@ type DocRedisPool struct {
 	Status               string          `json:"status"`
 	NotServing           bool            `json:"not_serving"`
 	RunsInstances        bool            `json:"runs_instances"`
+	Cordoned             bool            `json:"cordoned"`   // its server is
 	MemoryPct            *float64        `json:"memory_pct"` // 0–100, null is unknown
 }
 
@@ -260,7 +263,7 @@ func (d Document) Build() (Policy, Data, []Request, error) {
 		data.Pools = append(data.Pools, RedisPool{
 			PoolID: v.PoolID, Region: c.region(at+".region", v.Region), Tenants: v.CurrentTenants, Capacity: v.TenantCapacity,
 			DedicatedFor: stringOr(v.DedicatedForTenantID), Status: c.status(at+".status", v.Status),
-			NotServing: v.NotServing, RunsInstances: v.RunsInstances, MemoryPct: c.pct(at+".memory_pct", v.MemoryPct),
+			NotServing: v.NotServing, RunsInstances: v.RunsInstances, Cordoned: v.Cordoned, MemoryPct: c.pct(at+".memory_pct", v.MemoryPct),
 		})
 	}
 	ids = map[string]bool{}
@@ -356,7 +359,7 @@ func (c *checker) shard(at string, ids map[string]bool, v DocShard) Shard {
 	s := Shard{
 		ShardID: v.ShardID, Region: c.region(at+".region", v.Region), DedicatedFor: stringOr(v.DedicatedForTenantID),
 		Tenants: v.CurrentTenantCount, Capacity: v.TenantCapacity, Status: c.status(at+".status", v.Status),
-		NotServing: v.NotServing, RunsInstances: v.RunsInstances, DiskPct: c.pct(at+".disk_pct", v.DiskPct),
+		NotServing: v.NotServing, RunsInstances: v.RunsInstances, Cordoned: v.Cordoned, DiskPct: c.pct(at+".disk_pct", v.DiskPct),
 	}
 	if v.PlanTierLock != nil {
 		s.PlanTierLock = c.plan(at+".plan_tier_lock", *v.PlanTierLock)
@@ -377,7 +380,7 @@ func (c *checker) server(at string, ids map[string]bool, v DocServer) Server {
 		ServerID: v.ServerID, Role: prego.Role(v.Role), Region: c.region(at+".region", v.Region), InfraProvider: prego.InfraProviderID(v.InfraProvider),
 		Status: c.status(at+".status", v.Status), MemoryPct: v.MemoryPct, TenantCount: v.TenantCount,
 		DedicatedFor: stringOr(v.DedicatedForTenantID), RefusesTrials: v.AcceptsTrial != nil && !*v.AcceptsTrial,
-		NotServing: v.NotServing, RunsInstances: v.RunsInstances, CPUPct: c.pct(at+".cpu_pct", v.CPUPct), WorkerSlotsPct: c.pct(at+".worker_slots_pct", v.WorkerSlotsPct),
+		NotServing: v.NotServing, RunsInstances: v.RunsInstances, Cordoned: v.Cordoned, CPUPct: c.pct(at+".cpu_pct", v.CPUPct), WorkerSlotsPct: c.pct(at+".worker_slots_pct", v.WorkerSlotsPct),
 	}
 	for _, t := range v.Tags {
 		s.Tags = append(s.Tags, strings.ToLower(t))

@@ -43,6 +43,12 @@ func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 		return broken("DB shard %s is %s, not active", shard.ShardID, shard.Status)
 	case pool.Status != server.Active:
 		return broken("Redis pool %s is %s, not active", pool.PoolID, pool.Status)
+	case srv.Cordoned:
+		return broken("app server %s is cordoned: it takes no new tenants", srv.ServerID)
+	case shard.Cordoned:
+		return broken("DB shard %s takes no new tenants: its server is cordoned", shard.ShardID)
+	case pool.Cordoned:
+		return broken("Redis pool %s takes no new tenants: its server is cordoned", pool.PoolID)
 	case srv.Region != shard.Region || srv.Region != pool.Region:
 		return broken("app server, DB shard and Redis pool are in regions %s, %s and %s", srv.Region, shard.Region, pool.Region)
 	case srv.Role != prego.RoleNode && (srv.NetworkID != shard.NetworkID || srv.NetworkID != pool.NetworkID):

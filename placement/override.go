@@ -27,6 +27,9 @@ func (s *search) override() Decision {
 	if srv.Region != s.r.Region || srv.Status != server.Active { // before its companions are chosen
 		return s.refuse(prego.CodeInvariantViolation, fmt.Sprintf("app server %s is %s in region %s, and the tenant belongs on an active one in %s", appID, srv.Status, srv.Region, s.r.Region))
 	}
+	if srv.Cordoned {
+		return s.refuse(prego.CodeInvariantViolation, fmt.Sprintf("app server %s is cordoned: it takes no new tenants", appID))
+	}
 	if !s.satisfies(i) {
 		s.countServers()
 		return s.refuse(prego.CodeCellMismatch, fmt.Sprintf("app server %s does not satisfy the constraint (%s); ignore_constraint forces it", appID, s.r.Constraint))

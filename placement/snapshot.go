@@ -24,6 +24,7 @@ type Server struct {
 	WarmPlan      prego.Plan // the warm pool that it was created for; "" for any
 	NotServing    bool       // of a fleet that does not serve tenants
 	RunsInstances bool       // has process groups, whoever owns them: it is not empty
+	Cordoned      bool       // closed to newcomers
 	// CPUPct and WorkerSlotsPct are averages over some minutes, 0–100; nil is unknown.
 	CPUPct, WorkerSlotsPct *float64
 	// ParentOrgs counts the tenants here by parent org.
@@ -43,8 +44,8 @@ type Shard struct {
 	Capacity     int
 	Status       server.Status
 	ParentOrgs   map[string]int `db:"-"`
-	// NotServing and RunsInstances are properties of its server.
-	NotServing, RunsInstances bool
+	// NotServing, RunsInstances and Cordoned are properties of its server.
+	NotServing, RunsInstances, Cordoned bool
 	// DiskPct is of the disk that holds its data, 0–100; nil is unknown.
 	DiskPct *float64
 }
@@ -59,8 +60,8 @@ type RedisPool struct {
 	Tenants      int
 	Capacity     int
 	Status       server.Status
-	// NotServing and RunsInstances are properties of its server.
-	NotServing, RunsInstances bool
+	// NotServing, RunsInstances and Cordoned are properties of its server.
+	NotServing, RunsInstances, Cordoned bool
 	// MemoryPct is of the memory that Redis may use, 0–100; nil is unknown.
 	MemoryPct *float64
 }
@@ -159,9 +160,9 @@ const (
 )
 
 const (
-	flagActive uint16 = 1 << iota
-	flagMemory        // at or above the threshold
-	flagFull          // a node with its maximum of tenants
+	flagActive uint16 = 1 << iota // and not cordoned
+	flagMemory                    // at or above the threshold
+	flagFull                      // a node with its maximum of tenants
 	flagEmpty
 	flagDedicated
 	flagNode
@@ -254,8 +255,8 @@ func (f *Snapshot) SetServer(s Server) {
 		f.joins(org, s.ServerID)
 	}
 	f.disown(f.servers[i].DedicatedFor, s.ServerID)
-	// One on its way out belongs to no tenant: the tenant may have a new one.
-	if s.DedicatedFor != "" && s.Status != server.Draining && s.Status != server.Terminated {
+	// One on its way out, or closed, belongs to no tenant: the tenant may have a new one.
+	if s.DedicatedFor != "" && s.Status != server.Draining && s.Status != server.Terminated && !s.Cordoned {
 		f.own[string(s.DedicatedFor)] = string(s.ServerID)
 	}
 	f.servers[i].Server = s
@@ -352,7 +353,7 @@ func (f *Snapshot) heat(i int) {
 			h.flags |= flag
 		}
 	}
-	set(flagActive, s.Status == server.Active)
+	set(flagActive, s.Status == server.Active && !s.Cordoned)
 	set(flagMemory, !(s.MemoryPct < p.MemoryPctMax))
 	set(flagFull, s.TenantCount >= p.MaxTenantsPerNode)
 	set(flagEmpty, s.TenantCount == 0 && !s.RunsInstances)

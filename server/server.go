@@ -219,7 +219,10 @@ type Server struct {
 	AgentTags []string
 
 	FleetID    prego.FleetID // "" for none
-	CordonedAt *time.Time    // if set, it gets no new tenants
+	CordonedAt *time.Time    // if set, it gets no new tenants and instances
+	// CordonedBy is the operator who cordoned it, "" if only the control plane itself keeps it closed.
+	CordonedBy   string
+	CordonReason string // as the operator gave it
 
 	ImportedFromPulumiAt    *time.Time
 	IdentityRevokedAt       *time.Time
@@ -287,6 +290,8 @@ const (
 	StepDockerRunning      Step = "docker_running"
 	StepRetryRequested     Step = "retry_requested"
 	StepImportRequested    Step = "import_requested"
+	StepCordoned           Step = "cordoned"
+	StepUncordoned         Step = "uncordoned"
 	StepDecommissionAsked  Step = "decommission_requested"
 	StepServerDeleted      Step = "server_deleted"
 	StepTerminated         Step = "terminated"

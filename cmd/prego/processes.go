@@ -247,7 +247,8 @@ func runWorker(ctx context.Context, queues []string) error {
 		return err
 	}
 	watchCatalog(ctx, p, runs, catalogs)
-	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, time.Now), worker.NewLookAge(p.db, p.log, time.Now), worker.NewCertificates(p.db, p.log, time.Now))
+	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, time.Now), worker.NewLookAge(p.db, p.log, time.Now), worker.NewCertificates(p.db, p.log, time.Now),
+		worker.NewCordoned(p.db, p.log, time.Now))
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, p.ready(runs)) })
 	g.Go(func() error { return relayed.Serve(ctx, l, ca.RelayTLS(), p.cfg.Worker.StopTimeout) })

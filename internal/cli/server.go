@@ -18,7 +18,7 @@ import (
 var serverTable = Table[api.Server]{
 	ID:      "server_id",
 	Columns: "server_id, role, region, status, agent, host",
-	More: "infra_provider: provider, provider.provider_server_id: provider id, provider.server_type: type, provider.location: location, provider.ipv4: address, provider.network: network, provider.private_address: private address, cost, fleet_id, tags, " +
+	More: "infra_provider: provider, provider.provider_server_id: provider id, provider.server_type: type, provider.location: location, provider.ipv4: address, provider.network: network, provider.private_address: private address, cost, fleet_id, tags, cordoned, " +
 		"workflow_id, run_url: run, created_at",
 	Computed: map[string]func(api.Server) any{
 		"status": func(s api.Server) any { return string(s.Status) + reasons(s.StatusReason, s.StatusMessage) },
@@ -26,6 +26,15 @@ var serverTable = Table[api.Server]{
 		"host":   func(s api.Server) any { return hostOf(s) },
 		"cost":   func(s api.Server) any { return textOf(s.Cost, costOf) },
 		"tags":   func(s api.Server) any { return tagsOf(s) },
+		"cordoned": func(s api.Server) any {
+			if s.CordonedAt == nil {
+				return nil
+			}
+			if s.CordonedBy == nil {
+				return "by the control plane"
+			}
+			return "by " + *s.CordonedBy + reasons(s.CordonReason, nil)
+		},
 	},
 }
 
@@ -151,7 +160,7 @@ func serverCommand(c *CLI) *cobra.Command {
 			Sorts:   "created_at, server_id", Filters: "region, role, status, tag, fleet: fleet_id, provider: infra_provider, agent: agent_status", Values: map[string][]string{"status": words(server.Statuses())},
 			Table: Table[api.ServerSummary]{
 				ID: "server_id", Columns: "server_id, role, region, status, agent_status: agent, created_at: age, status_reason: reason", Spare: "age, agent, role, region, reason",
-				More: "host: address, status_message: message, fleet_id, tags, infra_provider: provider, cordoned_at, created_at",
+				More: "host: address, status_message: message, fleet_id, tags, infra_provider: provider, cordoned_at, cordoned_by, cordon_reason, created_at",
 			},
 		},
 		Show[api.Server]{
@@ -162,6 +171,13 @@ func serverCommand(c *CLI) *cobra.Command {
 		Action[api.Accepted]{
 			Use: "retry SERVER…", Short: "Provision failed servers again", Path: "/v1/servers/{server}/retry", Table: Table[api.Accepted]{ID: "server_id"},
 			Say: accepted, Watch: watchServer(server.Active),
+		},
+		serverCordon(),
+		Action[api.ServerSummary]{
+			Use: "uncordon SERVER…", Short: "Open cordoned servers to new tenants and instances again", Path: "/v1/servers/{server}/uncordon", Table: Table[api.ServerSummary]{ID: "server_id"},
+			Say: func(_ *call, s api.ServerSummary) string {
+				return fmt.Sprintf("server %s takes new tenants and instances", s.ServerId)
+			},
 		},
 		serverDelete(accepted),
 		List[api.Command]{
@@ -222,6 +238,25 @@ func serverCreate(accepted func(*call, api.Accepted) string) Action[api.Accepted
 			return in, nil
 		},
 		Table: Table[api.Accepted]{ID: "server_id"}, Say: accepted, Watch: watchServer(server.Active),
+	}
+}
+
+func serverCordon() Action[api.ServerSummary] {
+	var in server.CordonRequest
+	return Action[api.ServerSummary]{
+		Use: "cordon SERVER…", Short: "Close servers to new tenants and instances; what is there stays", Path: "/v1/servers/{server}/cordon",
+		Example: "  prego server cordon app-7 --reason \"disk errors\"",
+		Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+			f.StringVar(&in.Reason, "reason", "", "reason for the timeline")
+		},
+		Body: func(*call) (any, error) {
+			if in.Reason == "" {
+				return nil, nil //nolint:nilnil // no body
+			}
+			return in, nil
+		},
+		Table: Table[api.ServerSummary]{ID: "server_id"},
+		Say:   func(_ *call, s api.ServerSummary) string { return fmt.Sprintf("server %s is cordoned", s.ServerId) },
 	}
 }
 

@@ -232,15 +232,15 @@ func (s *Store) CancelFleetAction(ctx context.Context, fleetID prego.FleetID, se
 	return now, prego.Errorf(prego.CodeInvalidTransition, "the action is %s", now.Status)
 }
 
-// Servers that are being created or destroyed are completed. Cordoned servers that stay are
-// uncordoned.
+// Servers that are being created or destroyed are completed. Servers that stay are
+// opened again, unless an operator has cordoned them.
 const sqlSkipSteps = `
 WITH skipped AS (
     UPDATE fleet_action_steps st SET state = 'skipped', message = $3, at = now() WHERE fleet_id = $1 AND seq = $2 AND state = 'planned'
       AND NOT EXISTS (SELECT FROM servers s WHERE s.server_id = st.server_id AND s.fleet_id = st.fleet_id AND (st.op = 'create' OR s.status IN ('draining', 'terminated')))
     RETURNING op, server_id)
-UPDATE servers SET cordoned_at = NULL, updated_at = now() WHERE server_id IN (SELECT server_id FROM skipped WHERE op = 'delete')
-  AND cordoned_at IS NOT NULL AND status NOT IN ('draining', 'terminated')`
+UPDATE servers SET cordoned_at = CASE WHEN cordoned_by IS NOT NULL THEN cordoned_at END, closing = false, updated_at = now()
+WHERE server_id IN (SELECT server_id FROM skipped WHERE op = 'delete') AND cordoned_at IS NOT NULL AND status NOT IN ('draining', 'terminated')`
 
 const sqlNextSteps = `
 SELECT op, server_id, region, round, replan, state, message, at FROM fleet_action_steps st
@@ -248,7 +248,9 @@ WHERE fleet_id = $1 AND seq = $2 AND state = 'planned'
   AND (round, op) = (SELECT round, op FROM fleet_action_steps WHERE fleet_id = $1 AND seq = $2 AND state = 'planned' ORDER BY round, op LIMIT 1)
 ORDER BY server_id COLLATE "C" LIMIT $3`
 
-const sqlCordon = `UPDATE servers SET cordoned_at = now(), updated_at = now() WHERE server_id = ANY ($1) AND cordoned_at IS NULL AND status IN ('active', 'failed', 'provisioning')`
+const sqlCordon = `
+UPDATE servers SET cordoned_at = COALESCE(cordoned_at, now()), closing = true, updated_at = now()
+WHERE server_id = ANY ($1) AND NOT (closing AND cordoned_at IS NOT NULL) AND status IN ('active', 'failed', 'provisioning')`
 
 const sqlFailStep = `UPDATE fleet_action_steps SET state = $5, message = $6, at = now() WHERE fleet_id = $1 AND seq = $2 AND server_id = $3 AND op = $4 AND state = 'planned'`
 
@@ -401,7 +403,9 @@ func (s *Store) FinishFleetAction(ctx context.Context, fleetID prego.FleetID, se
 	return a, err
 }
 
-const sqlUncordon = `UPDATE servers SET cordoned_at = NULL, updated_at = now() WHERE server_id = $1 AND cordoned_at IS NOT NULL AND status NOT IN ('draining', 'terminated')`
+// What an operator has closed stays closed.
+const sqlUncordon = `
+UPDATE servers SET cordoned_at = CASE WHEN cordoned_by IS NOT NULL THEN cordoned_at END, closing = false, updated_at = now() WHERE server_id = $1 AND cordoned_at IS NOT NULL AND status NOT IN ('draining', 'terminated')`
 
 const sqlCordonedFor = `SELECT COALESCE(now() - cordoned_at, '0') FROM servers WHERE server_id = $1`
 

@@ -144,7 +144,7 @@ const (
 	sqlBeginVerify = `
 UPDATE golden_images SET status = 'verifying', verify_server_id = $2, message = 'a server is booted from it', updated_at = now()
 WHERE image_id = $1 AND status IN ('building', 'verifying') AND provider_image_id IS NOT NULL`
-	sqlCordonVerifier = `UPDATE servers SET cordoned_at = COALESCE(cordoned_at, now()) WHERE server_id = $1`
+	sqlCordonVerifier = `UPDATE servers SET cordoned_at = COALESCE(cordoned_at, now()), closing = true WHERE server_id = $1`
 )
 
 // BeginVerify writes the row of the server that is booted from an image. Nobody ever

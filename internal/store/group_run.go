@@ -287,7 +287,7 @@ const serverVolumes = `
 // What servers have is summed up in one pass over an index. Which groups they run counts
 // only for the groups that are to be placed.
 const sqlInstanceServers = `
-SELECT s.server_id, s.location, s.tags, s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL AS active, s.status = 'provisioning' AS coming,
+SELECT s.server_id, s.location, s.tags, s.status = 'active' AND s.agent_status = 'connected' AS active, s.cordoned_at IS NOT NULL AS cordoned, s.status = 'provisioning' AS coming,
     f.workload_memory_bytes AS memory_bytes, f.workload_cpus AS cpus, f.workload_disk_bytes AS disk_bytes, COALESCE(i.disk, 0)::bigint AS disk_used,
     (COALESCE(i.memory, 0) + COALESCE(i.n, 0) * (SELECT overhead_bytes_per_instance FROM workload_settings))::bigint AS memory_used, COALESCE(i.cpu, 0) AS cpu_requested,
     COALESCE((SELECT jsonb_object_agg(group_id, n) FROM (SELECT group_id, count(*) AS n FROM instances

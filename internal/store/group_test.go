@@ -305,7 +305,7 @@ func TestDemandIsServedByOrgInTurn(t *testing.T) {
 	require.Equal(t, workload.AllocationLost, got.Outcome)
 	servers, err := s.InstanceServers(ctx, "eu", []prego.GroupID{"none"})
 	require.NoError(t, err)
-	require.Equal(t, []instance.Server{{ServerID: "node-1", Location: "fsn1", Tags: []string{}, MemoryBytes: 10000 << 20, CPUs: 8, Groups: map[string]int{}, GroupVolumes: map[string]int{}}}, servers)
+	require.Equal(t, []instance.Server{{ServerID: "node-1", Location: "fsn1", Tags: []string{}, Active: true, Cordoned: true, MemoryBytes: 10000 << 20, CPUs: 8, Groups: map[string]int{}, GroupVolumes: map[string]int{}}}, servers)
 }
 
 func TestADeployThatNeedsMoreIsPromised(t *testing.T) {

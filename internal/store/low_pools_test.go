@@ -15,7 +15,7 @@ import (
 // The rule of low pools for one server after the other, as it reads.
 const sqlLowPoolsOneByOne = `
 SELECT s.server_id FROM servers s
-WHERE s.status = 'active' AND s.agent_status = 'connected' AND s.dedicated_for_tenant_id IS NULL
+WHERE s.status = 'active' AND s.cordoned_at IS NULL AND s.agent_status = 'connected' AND s.dedicated_for_tenant_id IS NULL
   AND NOT EXISTS (SELECT FROM fleets f WHERE f.fleet_id = s.fleet_id AND NOT f.serves_tenants)
   AND (s.role = 'app' OR (s.role = 'node' AND s.warm_plan IS NOT NULL AND s.tenant_count = 0))
   AND ((SELECT count(*) FROM site_pool p JOIN db_shards d ON d.shard_id = p.db_shard_id
@@ -60,9 +60,9 @@ func TestLowPoolsInOnePassAreThoseOfEachServer(t *testing.T) {
 		for i := range 12 {
 			id := fmt.Sprintf("s-%02d", i)
 			role := pick("app", "app", "app", "node", "db-shard")
-			exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, tenant_count, fleet_id, warm_plan, dedicated_for_tenant_id)
-				VALUES ($1, '', $2, $3, 'hetzner', '{}', $4, $5, 'w', 'test', $6, NULLIF($7, ''), NULLIF($8, ''), NULLIF($9, ''))`, id, role, pick("eu", "us"), pick("active", "active", "active", "failed"),
-				pick("connected", "connected", "degraded"), r.IntN(2), pick("", "", "", "web"), pick("", "starter"), pick("", "", "", "t"))
+			exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, tenant_count, fleet_id, warm_plan, dedicated_for_tenant_id, cordoned_at)
+				VALUES ($1, '', $2, $3, 'hetzner', '{}', $4, $5, 'w', 'test', $6, NULLIF($7, ''), NULLIF($8, ''), NULLIF($9, ''), CASE WHEN $10 THEN now() END)`, id, role, pick("eu", "us"), pick("active", "active", "active", "failed"),
+				pick("connected", "connected", "degraded"), r.IntN(2), pick("", "", "", "web"), pick("", "starter"), pick("", "", "", "t"), (i+int(seed))%6 == 0)
 			if role != "app" {
 				shards = append(shards, id)
 				exec(t, s, `INSERT INTO db_shards (shard_id, server_id, region, on_node, plan_tier_lock, dedicated_for_tenant_id, current_tenant_count, tenant_capacity, status)

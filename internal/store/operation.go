@@ -38,7 +38,7 @@ SELECT CASE WHEN EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.serve
 FROM servers s WHERE s.server_id = $1`
 	sqlWarming = `
 SELECT CASE WHEN count(n.server_id) >= w.target THEN 'succeeded' ELSE 'running' END, '', ''
-FROM warm_pools w LEFT JOIN servers n ON n.status = 'active' AND n.agent_status = 'connected' AND n.region = w.region AND n.role = 'node' AND n.warm_plan = w.plan
+FROM warm_pools w LEFT JOIN servers n ON n.status = 'active' AND n.cordoned_at IS NULL AND n.agent_status = 'connected' AND n.region = w.region AND n.role = 'node' AND n.warm_plan = w.plan
     AND n.tenant_count = 0 AND n.dedicated_for_tenant_id IS NULL AND EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = n.server_id AND p.state = 'available')
 WHERE w.region = split_part($1, '/', 2) AND w.plan = split_part($1, '/', 3) GROUP BY w.region, w.plan, w.target`
 	sqlImageBuilding = `

@@ -29,24 +29,25 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, (SELECT pruned_xi
 const sqlFleetServers = `
 SELECT server_id, role, region, infra_provider, CASE WHEN private_address IS NULL THEN '' ELSE COALESCE(network_id, '') END AS network_id,
        -- a warm server whose agent is silent could not be used at once
-       CASE WHEN cordoned_at IS NOT NULL AND status = 'active' THEN 'draining'
-            WHEN warm_plan IS NOT NULL AND tenant_count = 0 AND status = 'active' AND agent_status <> 'connected' THEN 'failed' ELSE status END AS status,
+       CASE WHEN warm_plan IS NOT NULL AND tenant_count = 0 AND status = 'active' AND agent_status <> 'connected' THEN 'failed' ELSE status END AS status,
        COALESCE(memory_pct, 0) AS memory_pct, tenant_count, tags, COALESCE(dedicated_for_tenant_id, '') AS dedicated_for,
        NOT accepts_trial AS refuses_trials, COALESCE(warm_plan, '') AS warm_plan, EXISTS (SELECT FROM fleets f WHERE f.fleet_id = s.fleet_id AND NOT f.serves_tenants) AS not_serving,
-       runs.instances AS runs_instances, cpu_pct, worker_slots_pct
+       runs.instances AS runs_instances, cordoned_at IS NOT NULL AS cordoned, cpu_pct, worker_slots_pct
 FROM servers s CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM instances i WHERE i.server_id = s.server_id AND i.state <> 'stopped') AS instances) runs
 WHERE role IN ('app', 'node')`
 
 const sqlFleetShards = `
 SELECT d.shard_id, d.region, CASE WHEN s.private_address IS NULL THEN '' ELSE COALESCE(s.network_id, '') END AS network_id, CASE WHEN d.on_node THEN d.server_id ELSE '' END AS host_server_id, COALESCE(d.plan_tier_lock, '') AS plan_tier_lock,
-       COALESCE(d.dedicated_for_tenant_id, '') AS dedicated_for, d.current_tenant_count AS tenants, d.tenant_capacity AS capacity, d.status,
+       COALESCE(d.dedicated_for_tenant_id, '') AS dedicated_for, d.current_tenant_count AS tenants, d.tenant_capacity AS capacity,
+       CASE WHEN s.cordoned_at IS NOT NULL AND s.status = 'active' THEN 'active' ELSE d.status END AS status, s.cordoned_at IS NOT NULL AS cordoned, -- the row is draining meanwhile
        NOT d.on_node AND f.serves_tenants IS FALSE AS not_serving,
        EXISTS (SELECT FROM instances i WHERE i.server_id = d.server_id AND i.state <> 'stopped') AS runs_instances, s.db_disk_pct AS disk_pct
 FROM db_shards d JOIN servers s ON s.server_id = d.server_id LEFT JOIN fleets f ON f.fleet_id = s.fleet_id`
 
 const sqlFleetPools = `
 SELECT r.pool_id, r.region, CASE WHEN s.private_address IS NULL THEN '' ELSE COALESCE(s.network_id, '') END AS network_id, CASE WHEN r.on_node THEN r.server_id ELSE '' END AS host_server_id, COALESCE(r.dedicated_for_tenant_id, '') AS dedicated_for,
-       r.current_tenants AS tenants, r.tenant_capacity AS capacity, r.status, NOT r.on_node AND f.serves_tenants IS FALSE AS not_serving,
+       r.current_tenants AS tenants, r.tenant_capacity AS capacity,
+       CASE WHEN s.cordoned_at IS NOT NULL AND s.status = 'active' THEN 'active' ELSE r.status END AS status, s.cordoned_at IS NOT NULL AS cordoned, NOT r.on_node AND f.serves_tenants IS FALSE AS not_serving,
        EXISTS (SELECT FROM instances i WHERE i.server_id = r.server_id AND i.state <> 'stopped') AS runs_instances, s.redis_memory_pct AS memory_pct
 FROM redis_pools r JOIN servers s ON s.server_id = r.server_id LEFT JOIN fleets f ON f.fleet_id = s.fleet_id`
 

@@ -60,7 +60,7 @@ FROM warm_pools w LEFT JOIN LATERAL (
             AND EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'available') AS claimable,
         EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'failed') AS site_failed
     FROM servers s
-    WHERE s.status IN ('provisioning', 'active') AND s.region = w.region AND s.role = 'node' AND s.warm_plan = w.plan
+    WHERE s.status IN ('provisioning', 'active') AND s.cordoned_at IS NULL AND s.region = w.region AND s.role = 'node' AND s.warm_plan = w.plan
       AND s.tenant_count = 0 AND s.dedicated_for_tenant_id IS NULL) n ON true
 GROUP BY w.region, w.plan ORDER BY w.region, array_position(ARRAY['trial', 'starter', 'business', 'enterprise'], w.plan)`
 

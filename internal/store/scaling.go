@@ -42,8 +42,8 @@ func fleetServer(f server.Wanted, by string) newServer {
 }
 
 // Who is short of a role, what is on its way, and how full the fleet is. Servers
-// that belong to a tenant or to a warm pool are not capacity for others, nor are those
-// of fleets that do not serve tenants, those without the tags of $5 or with one of $6.
+// that belong to a tenant or to a warm pool are not capacity for others, nor are cordoned
+// ones, those of fleets that do not serve tenants, those without the tags of $5 or with one of $6.
 const sqlShortOf = `
 WITH serving AS (
     SELECT s.* FROM servers s LEFT JOIN fleets f ON f.fleet_id = s.fleet_id WHERE s.region = $1 AND s.role = $2 AND f.serves_tenants IS NOT FALSE
@@ -51,7 +51,7 @@ WITH serving AS (
     SELECT * FROM serving WHERE $11 = '' OR network_id = $11 OR network_id IS NULL AND $12
 ), room AS ( -- what active members of the shared fleet have left, by tier lock
     SELECT '' AS lock, $3::int - tenant_count AS room, tenant_count = 0 AND NOT runs_instances(server_id) AS empty FROM reachable
-    WHERE $2 = 'app' AND status = 'active' AND dedicated_for_tenant_id IS NULL
+    WHERE $2 = 'app' AND status = 'active' AND cordoned_at IS NULL AND dedicated_for_tenant_id IS NULL
       AND tenant_count < $3::int AND COALESCE(memory_pct, 0) < $4::float8 AND tags_satisfy(tags, $5, $6)
       AND NOT has_reached(cpu_pct, $7) AND NOT has_reached(worker_slots_pct, $8)
     UNION ALL SELECT COALESCE(d.plan_tier_lock, ''), d.tenant_capacity - d.current_tenant_count, d.current_tenant_count = 0 AND NOT runs_instances(d.server_id)
@@ -68,11 +68,11 @@ SELECT
         WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) GROUP BY plan) w), '{}'),
     (SELECT count(*) FROM tenants WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) AND plan = 'business' AND dedicated_redis),
     COALESCE((SELECT jsonb_object_agg(lock, n) FROM (SELECT COALESCE(plan_tier_lock, '') AS lock, count(*) AS n FROM reachable
-        WHERE status = 'provisioning' AND dedicated_for_tenant_id IS NULL AND warm_plan IS NULL
+        WHERE status = 'provisioning' AND cordoned_at IS NULL AND dedicated_for_tenant_id IS NULL AND warm_plan IS NULL
           AND tags_satisfy(tags, $5, $6) GROUP BY 1) f), '{}'),
     (SELECT count(*) FROM servers WHERE region = $1 AND role = $2 AND status <> 'terminated'),
     COALESCE(CASE $2
-        WHEN 'app' THEN (SELECT 100.0 * sum(tenant_count) / NULLIF(count(*) * $3::int, 0) FROM serving WHERE status = 'active' AND dedicated_for_tenant_id IS NULL)
+        WHEN 'app' THEN (SELECT 100.0 * sum(tenant_count) / NULLIF(count(*) * $3::int, 0) FROM serving WHERE status = 'active' AND cordoned_at IS NULL AND dedicated_for_tenant_id IS NULL)
         WHEN 'db-shard' THEN (SELECT 100.0 * sum(d.current_tenant_count) / sum(d.tenant_capacity) FROM db_shards d JOIN serving USING (server_id)
             WHERE d.status = 'active' AND d.dedicated_for_tenant_id IS NULL)
         ELSE (SELECT 100.0 * sum(r.current_tenants) / sum(r.tenant_capacity) FROM redis_pools r JOIN serving USING (server_id)

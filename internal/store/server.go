@@ -20,7 +20,7 @@ const serverColumns = `server_id, role, region, infra_provider, spec, tags, stat
     agent_status, agent_version, agent_boot_id, agent_first_seen_at, agent_last_heartbeat_at, load1, memory_pct, disk_pct, docker_state, agent_tags,
     cpu_pct, worker_slots_pct, db_disk_pct, redis_memory_pct, clock_ahead_seconds, clock_skewed,
     imported_from_pulumi_at, identity_revoked_at, decommission_requested_at, created_by, created_at, updated_at, active_at, terminated_at,
-    COALESCE(fleet_id, '') AS fleet_id, cordoned_at`
+    COALESCE(fleet_id, '') AS fleet_id, cordoned_at, COALESCE(cordoned_by, '') AS cordoned_by, COALESCE(cordon_reason, '') AS cordon_reason`
 
 const unknownProvider = "is not a provider that is known here"
 

@@ -21,7 +21,7 @@ import (
 const sqlPlanRefill = `
 WITH server AS (
     SELECT server_id, region, role, tenant_count = 0 AND NOT runs_instances(server_id) AS empty FROM servers
-    WHERE server_id = $1 AND status = 'active' AND role IN ('app', 'node')
+    WHERE server_id = $1 AND status = 'active' AND cordoned_at IS NULL AND role IN ('app', 'node')
       AND (dedicated_for_tenant_id IS NULL) AND (role = 'app' OR tenant_count = 0)
       AND NOT EXISTS (SELECT FROM fleets f WHERE f.fleet_id = servers.fleet_id AND NOT f.serves_tenants)
     FOR NO KEY UPDATE
@@ -134,7 +134,7 @@ FROM servers s LEFT JOIN fleets f ON f.fleet_id = s.fleet_id LEFT JOIN wanted w 
     WHERE (p.state = 'available' OR (p.state = 'reserved' AND p.tenant_id IS NULL))
       AND d.status = 'active' AND d.dedicated_for_tenant_id IS NULL AND d.current_tenant_count < d.tenant_capacity
     GROUP BY p.app_server_id) h ON h.app_server_id = s.server_id
-WHERE s.status = 'active' AND s.agent_status = 'connected' AND s.dedicated_for_tenant_id IS NULL AND f.serves_tenants IS NOT FALSE
+WHERE s.status = 'active' AND s.cordoned_at IS NULL AND s.agent_status = 'connected' AND s.dedicated_for_tenant_id IS NULL AND f.serves_tenants IS NOT FALSE
   AND (s.role = 'app' OR (s.role = 'node' AND s.warm_plan IS NOT NULL AND s.tenant_count = 0))
   AND (COALESCE(h.n, 0) < CASE s.role WHEN 'node' THEN 1 ELSE COALESCE(w.n, 0) END
     OR (s.role = 'app' AND s.tenant_count = 0 AND s.region IN (SELECT region FROM alone) AND NOT runs_instances(s.server_id)
@@ -179,7 +179,7 @@ WITH members AS (
         s.status = 'provisioning' OR (s.status = 'active' AND s.tenant_count = 0 AND s.dedicated_for_tenant_id IS NULL AND s.image = $3
             AND NOT EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'failed')) AS coming
     FROM servers s
-    WHERE s.region = $1 AND s.warm_plan = $2 AND s.status <> 'terminated' AND s.tenant_count = 0 AND s.dedicated_for_tenant_id IS NULL AND s.status <> 'draining'
+    WHERE s.region = $1 AND s.warm_plan = $2 AND s.cordoned_at IS NULL AND s.status <> 'terminated' AND s.tenant_count = 0 AND s.dedicated_for_tenant_id IS NULL AND s.status <> 'draining'
 ), counts AS (
     SELECT count(*) FILTER (WHERE claimable) AS claimable, count(*) FILTER (WHERE coming AND NOT claimable) AS coming,
            count(*) FILTER (WHERE NOT claimable AND NOT coming)
@@ -213,7 +213,7 @@ func (s *Store) WarmPoolKeys(ctx context.Context) ([]tenant.WarmPool, error) {
 // Warm nodes without a site, for the run that fills their pool.
 const sqlWarmBare = `
 SELECT server_id FROM servers s
-WHERE region = $1 AND warm_plan = $2 AND status = 'active' AND tenant_count = 0 AND dedicated_for_tenant_id IS NULL AND agent_status = 'connected'
+WHERE region = $1 AND warm_plan = $2 AND status = 'active' AND cordoned_at IS NULL AND tenant_count = 0 AND dedicated_for_tenant_id IS NULL AND agent_status = 'connected'
   AND NOT EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id) ORDER BY server_id`
 
 // WarmBare are the warm servers of a pool that have no site yet.
@@ -225,7 +225,7 @@ func (s *Store) WarmBare(ctx context.Context, region prego.Region, plan prego.Pl
 // while ago.
 const sqlWarmStale = `
 SELECT server_id FROM servers s
-WHERE region = $1 AND warm_plan = $2 AND status = 'active' AND tenant_count = 0 AND dedicated_for_tenant_id IS NULL
+WHERE region = $1 AND warm_plan = $2 AND status = 'active' AND cordoned_at IS NULL AND tenant_count = 0 AND dedicated_for_tenant_id IS NULL
   AND (image <> $3 OR (NOT EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state IN ('available', 'reserved'))
        AND EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'failed' AND p.updated_at < now() - make_interval(secs => $4))))
 ORDER BY server_id`

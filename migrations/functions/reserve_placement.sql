@@ -110,7 +110,7 @@ BEGIN
            SELECT FROM servers h LEFT JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = d.server_id
              AND NOT has_reached(h.db_disk_pct, p_db_disk_max) AND (d.on_node OR d.dedicated_for_tenant_id IS NOT NULL OR f.serves_tenants IS NOT FALSE))))
       AND (a_role = 'node') = d.on_node AND (NOT d.on_node OR d.server_id = p_app)
-      AND EXISTS (SELECT FROM servers h WHERE h.server_id = d.server_id AND network_of(h.network_id, h.private_address) IS NOT DISTINCT FROM a_network)
+      AND EXISTS (SELECT FROM servers h WHERE h.server_id = d.server_id AND h.cordoned_at IS NULL AND network_of(h.network_id, h.private_address) IS NOT DISTINCT FROM a_network)
     FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN PERFORM set_config('synchronous_commit', 'off', true); RETURN; END IF;
     IF d_alone THEN
@@ -127,7 +127,7 @@ BEGIN
            SELECT FROM servers h LEFT JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = r.server_id
              AND NOT has_reached(h.redis_memory_pct, p_redis_memory_max) AND (r.on_node OR r.dedicated_for_tenant_id IS NOT NULL OR f.serves_tenants IS NOT FALSE))))
       AND (a_role = 'node') = r.on_node AND (NOT r.on_node OR r.server_id = p_app)
-      AND EXISTS (SELECT FROM servers h WHERE h.server_id = r.server_id AND network_of(h.network_id, h.private_address) IS NOT DISTINCT FROM a_network)
+      AND EXISTS (SELECT FROM servers h WHERE h.server_id = r.server_id AND h.cordoned_at IS NULL AND network_of(h.network_id, h.private_address) IS NOT DISTINCT FROM a_network)
     FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN PERFORM set_config('synchronous_commit', 'off', true); RETURN; END IF;
     IF r_alone THEN

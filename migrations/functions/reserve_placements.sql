@@ -86,14 +86,14 @@ BEGIN
         SELECT d.shard_id, d.server_id, d.region, d.on_node, (SELECT network_of(h.network_id, h.private_address) FROM servers h WHERE h.server_id = d.server_id) AS network, d.plan_tier_lock, d.dedicated_for_tenant_id, d.tenant_capacity - d.current_tenant_count AS room
         FROM db_shards d
         WHERE d.shard_id = ANY (p_shard) AND d.status = 'active' AND EXISTS (
-            SELECT FROM servers h LEFT JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = d.server_id
+            SELECT FROM servers h LEFT JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = d.server_id AND h.cordoned_at IS NULL
               AND NOT has_reached(h.db_disk_pct, p_db_disk_max) AND (d.on_node OR d.dedicated_for_tenant_id IS NOT NULL OR f.serves_tenants IS NOT FALSE))
         FOR NO KEY UPDATE SKIP LOCKED
     ), redis AS MATERIALIZED (
         SELECT r.pool_id, r.server_id, r.region, r.on_node, (SELECT network_of(h.network_id, h.private_address) FROM servers h WHERE h.server_id = r.server_id) AS network, r.dedicated_for_tenant_id, r.tenant_capacity - r.current_tenants AS room
         FROM redis_pools r
         WHERE r.pool_id = ANY (p_pool) AND r.status = 'active' AND EXISTS (
-            SELECT FROM servers h LEFT JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = r.server_id
+            SELECT FROM servers h LEFT JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = r.server_id AND h.cordoned_at IS NULL
               AND NOT has_reached(h.redis_memory_pct, p_redis_memory_max) AND (r.on_node OR r.dedicated_for_tenant_id IS NOT NULL OR f.serves_tenants IS NOT FALSE))
         FOR NO KEY UPDATE SKIP LOCKED
     ), item AS (

@@ -19,7 +19,8 @@ type Server struct {
 	ServerID     prego.ServerID
 	Location     string
 	Tags         []string // lower-case
-	Active       bool     // active, agent connected, and not cordoned
+	Active       bool     // active, and its agent connected
+	Cordoned     bool     // closed to newcomers
 	Coming       bool     // being created
 	MemoryBytes  int64    // capacity offered
 	CPUs         float64  // capacity offered
@@ -68,6 +69,7 @@ var filters = []struct{ rejected, code string }{
 	{"constraint", string(prego.ReasonCellMismatch)},
 	{"kept_for_tenants", workload.ReasonNoNodesActive},
 	{"not_active", workload.ReasonNoNodesActive},
+	{"cordoned", workload.ReasonNoNodesActive},
 	{"volume_locality", workload.ReasonVolumeLocality},
 	{"volume_slots", workload.ReasonNoVolumeSlots},
 	{"memory", workload.ReasonNoCapacityMemory},
@@ -75,7 +77,7 @@ var filters = []struct{ rejected, code string }{
 }
 
 // Place decides where an instance goes. A server must satisfy the constraint, not be
-// dedicated to a tenant, be active, be at the location of the volumes, be able to have them
+// dedicated to a tenant, be active and not cordoned, be at the location of the volumes, be able to have them
 // all attached, and have the memory and disk, which are hard limits. Of those it takes the one where the group is
 // sparsest, at the location and on the server, then the one with the fewest instances of
 // the group, then with the lowest share of CPU requested, then by id. The order of
@@ -138,14 +140,16 @@ func instanceStage(r Request, s *Server) int {
 		return 1
 	case !s.Active:
 		return 2
-	case slices.ContainsFunc(r.Locations, func(l string) bool { return l != s.Location }):
+	case s.Cordoned:
 		return 3
-	case r.Volumes > 0 && s.Volumes-s.GroupVolumes[string(r.GroupID)]+r.Volumes > server.MaxServerVolumes:
+	case slices.ContainsFunc(r.Locations, func(l string) bool { return l != s.Location }):
 		return 4
-	case s.MemoryBytes-s.MemoryUsed < r.MemoryBytes:
+	case r.Volumes > 0 && s.Volumes-s.GroupVolumes[string(r.GroupID)]+r.Volumes > server.MaxServerVolumes:
 		return 5
-	case r.DiskBytes > 0 && s.DiskBytes-s.DiskUsed < r.DiskBytes:
+	case s.MemoryBytes-s.MemoryUsed < r.MemoryBytes:
 		return 6
+	case r.DiskBytes > 0 && s.DiskBytes-s.DiskUsed < r.DiskBytes:
+		return 7
 	}
 	return len(filters)
 }

@@ -1,0 +1,94 @@
+package store
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+)
+
+const sqlCordonServer = `
+UPDATE servers SET cordoned_at = COALESCE(cordoned_at, now()), cordoned_by = $2, cordon_reason = $3, updated_at = now()
+WHERE server_id = $1 AND status NOT IN ('draining', 'terminated') AND (cordoned_at IS NULL OR (cordoned_by, cordon_reason) IS DISTINCT FROM ($2, $3))
+RETURNING ` + serverColumns
+
+const sqlUncordonServer = `
+UPDATE servers SET cordoned_at = CASE WHEN closing THEN cordoned_at END, cordoned_by = NULL, cordon_reason = NULL, updated_at = now()
+WHERE server_id = $1 AND cordoned_by IS NOT NULL AND status NOT IN ('draining', 'terminated')
+RETURNING ` + serverColumns
+
+// CordonServer closes a server to new tenants and instances, as an operator asks; what is there stays.
+// Repeating it changes who closed it and why. One that is being removed is
+// CodeInvalidTransition.
+func (s *Store) CordonServer(ctx context.Context, id prego.ServerID, by, why string) (srv server.Server, err error) {
+	err = s.inTx(ctx, "cordon "+string(id), func(tx pgx.Tx) error {
+		srv, err = cordonIn(ctx, tx, id, by, why)
+		return err
+	})
+	return srv, err
+}
+
+func cordonIn(ctx context.Context, tx pgx.Tx, id prego.ServerID, by, why string) (server.Server, error) {
+	closed, err := find[server.Server](ctx, tx, sqlCordonServer, id, by, why)
+	if err != nil {
+		return server.Server{}, err
+	}
+	if closed == nil {
+		srv, err := serverIn(ctx, tx, id)
+		if err == nil && (srv.Status == server.Draining || srv.Status == server.Terminated) {
+			err = prego.Errorf(prego.CodeInvalidTransition, "server %s is %s, and takes nobody anyway", id, srv.Status)
+		}
+		return srv, err
+	}
+	return *closed, addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepCordoned, Message: byWhom(by, why), Actor: prego.ActorOperator}, "")
+}
+
+// UncordonServer opens a server again that an operator has cordoned; one that is open is
+// returned as it is. One that the control plane itself keeps closed, because a fleet is about
+// to remove it or an image is verified there, stays so: it is CodeInvalidTransition if nobody
+// else closed it.
+func (s *Store) UncordonServer(ctx context.Context, id prego.ServerID, by string) (srv server.Server, err error) {
+	err = s.inTx(ctx, "uncordon "+string(id), func(tx pgx.Tx) error {
+		srv, err = uncordonIn(ctx, tx, id, by)
+		return err
+	})
+	return srv, err
+}
+
+func uncordonIn(ctx context.Context, tx pgx.Tx, id prego.ServerID, by string) (server.Server, error) {
+	opened, err := find[server.Server](ctx, tx, sqlUncordonServer, id)
+	if err != nil {
+		return server.Server{}, err
+	}
+	if opened == nil {
+		srv, err := serverIn(ctx, tx, id)
+		switch {
+		case err != nil || srv.CordonedAt == nil && srv.Status != server.Draining && srv.Status != server.Terminated:
+			return srv, err
+		case srv.Status == server.Draining || srv.Status == server.Terminated:
+			return srv, prego.Errorf(prego.CodeInvalidTransition, "server %s is %s", id, srv.Status)
+		}
+		return srv, prego.Errorf(prego.CodeInvalidTransition, "the control plane itself keeps server %s closed: its fleet is about to remove it, or an image is verified there", id)
+	}
+	if _, err := tx.Exec(ctx, sqlRoomFreed, opened.Region); err != nil {
+		return *opened, err
+	}
+	return *opened, addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepUncordoned, Message: byWhom(by, ""), Actor: prego.ActorOperator}, "")
+}
+
+// byWhom says for the timeline who asked for something, and why.
+func byWhom(by, why string) string {
+	if why == "" {
+		return "by " + by
+	}
+	return "by " + by + ": " + why
+}
+
+const sqlCordonedServers = `SELECT region, role, count(*)::int AS n FROM servers WHERE cordoned_at IS NOT NULL AND status <> 'terminated' GROUP BY 1, 2`
+
+// CordonedServers counts the servers that are closed to newcomers.
+func (s *Store) CordonedServers(ctx context.Context) ([]server.Count, error) {
+	return collect[server.Count](ctx, s, "cordoned servers", sqlCordonedServers)
+}

@@ -1,0 +1,46 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego/server"
+)
+
+// CordonSource counts the servers that are closed to newcomers.
+type CordonSource interface {
+	CordonedServers(ctx context.Context) ([]server.Count, error)
+}
+
+// cordonedEvery bounds how often the source is read, however many scrape.
+const cordonedEvery = 30 * time.Second
+
+// Cordoned exports how many servers are closed to newcomers: each is paid for, and has room
+// that nobody gets. Every worker exports the same values, since it reads the rows.
+type Cordoned struct {
+	counts lastRead[[]server.Count]
+	number *prometheus.Desc
+}
+
+// NewCordoned creates the collector.
+func NewCordoned(source CordonSource, log *zap.Logger, now func() time.Time) *Cordoned {
+	return &Cordoned{
+		counts: lastRead[[]server.Count]{every: cordonedEvery, read: source.CordonedServers, failing: "cordoned servers are not counted", log: log, now: now},
+		number: prometheus.NewDesc("prego_servers_cordoned", "Servers that take no new tenants and instances, by region and role.", []string{"region", "role"}, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Cordoned) Describe(ch chan<- *prometheus.Desc) { ch <- c.number }
+
+// Collect implements prometheus.Collector. If the rows can't be read, the last values are
+// exported.
+func (c *Cordoned) Collect(ch chan<- prometheus.Metric) {
+	counts, _ := c.counts.get()
+	for _, n := range counts {
+		ch <- prometheus.MustNewConstMetric(c.number, prometheus.GaugeValue, float64(n.N), string(n.Region), string(n.Role))
+	}
+}
