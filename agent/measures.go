@@ -88,7 +88,7 @@ func (h *Host) diskPct(dir string) *float64 {
 	if err := syscall.Statfs(h.path(dir), &fs); err != nil || fs.Blocks == 0 {
 		return nil
 	}
-	return percent(1 - float64(fs.Bavail)/float64(fs.Blocks))
+	return percent(usedOf(fs))
 }
 
 // cpuTime is how long the host's CPUs have worked since some moment. The control group

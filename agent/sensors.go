@@ -38,7 +38,7 @@ func (s sensors) read(ctx context.Context) reading {
 	r.memoryPct = memoryPct()
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(s.root, &fs); err == nil && fs.Blocks > 0 {
-		r.diskPct = 100 * (1 - float64(fs.Bavail)/float64(fs.Blocks))
+		r.diskPct = 100 * usedOf(fs)
 	}
 	return r
 }
@@ -121,4 +121,14 @@ func dockerState(ctx context.Context, socket string) string {
 		return wire.DockerStopped
 	}
 	return wire.DockerRunning
+}
+
+// usedOf is how full a file system is, from 0 to 1, as df tells it: of what others than root
+// may use. What is kept back for root is not in it.
+func usedOf(fs syscall.Statfs_t) float64 {
+	used := fs.Blocks - fs.Bfree
+	if used+fs.Bavail == 0 {
+		return 1
+	}
+	return float64(used) / float64(used+fs.Bavail)
 }

@@ -46,7 +46,8 @@ func New(cfg Config) (*Resolver, error) {
 	if len(cfg.Resolvers) == 0 {
 		own, err := dns.ClientConfigFromFile("/etc/resolv.conf")
 		if err != nil || len(own.Servers) == 0 {
-			return nil, errors.New("no resolvers: /etc/resolv.conf names none")
+			// resolv.conf(5): without name servers the one on this machine is asked.
+			own = &dns.ClientConfig{Servers: []string{"127.0.0.1"}, Port: "53"}
 		}
 		for _, s := range own.Servers {
 			cfg.Resolvers = append(cfg.Resolvers, net.JoinHostPort(s, own.Port))

@@ -431,7 +431,7 @@ func (c *cell) settled() {
 	c.query(&unclear, `SELECT count(*) FROM resources WHERE state IN ('intended', 'releasing')`)
 	require.Zero(c.t, unclear, "resources of unknown outcome")
 	var owned int
-	c.query(&owned, `SELECT count(*) FROM resources WHERE state = 'created' AND kind IN ('server', 'volume', 'primary_ip', 'image')`)
+	c.query(&owned, `SELECT count(*) FROM resources WHERE state = 'created' AND kind IN ('server', 'volume', 'primary_ip', 'floating_ip', 'image')`)
 	require.Len(c.t, c.sim.Ledger(true), owned, "what is billed and what is owned differ")
 }
 

@@ -256,12 +256,12 @@ func TestASnapshotIsRestored(t *testing.T) {
 	database := tn.Allocation.DatabaseName
 	holds := func(want string) {
 		t.Helper()
-		require.Equal(t, want, inMariaDB[string](c, app, "SELECT description FROM `"+database+"`.tabToDo"))
+		require.Equal(t, want, inMariaDB[string](c, app, database, "SELECT description FROM `"+database+"`.tabToDo"))
 		require.Equal(t, "off", c.maintenance(app, "alpha.sites.test"), "the site serves")
 	}
 	write := func(text string) {
 		t.Helper()
-		db := c.hostDB(app)
+		db := c.hostDB(app, database)
 		_, err := db.ExecContext(t.Context(), "DELETE FROM `"+database+"`.tabToDo")
 		require.NoError(t, err)
 		_, err = db.ExecContext(t.Context(), "INSERT INTO `"+database+"`.tabToDo (name, description) VALUES ('one', ?)", text)

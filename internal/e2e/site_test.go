@@ -72,17 +72,35 @@ func (c *cell) maintenance(server, site string) string {
 	return "off"
 }
 
-// hostDB is the MariaDB that a host's sites are in, as its root.
-func (c *cell) hostDB(server string) *sql.DB {
+// databaseServer is where a database of one of an app server's sites is: there, or on a shard.
+func (c *cell) databaseServer(app, database string) (server string) {
 	c.t.Helper()
+	c.query(&server, `SELECT COALESCE((SELECT d.server_id FROM tenant_allocations a JOIN db_shards d ON d.shard_id = a.db_shard_id
+		WHERE a.database_name = $2 AND a.on_shard LIMIT 1), $1)`, app, database)
+	return server
+}
+
+// hostDB is the MariaDB that a database of an app server's sites is in, as its root.
+func (c *cell) hostDB(app, database string) *sql.DB {
+	c.t.Helper()
+	server := c.databaseServer(app, database)
 	root := c.rootOf(server)
+	if server != app {
+		password, err := os.ReadFile(filepath.Join(root, wire.SecretsDir, "mariadb-root"))
+		require.NoError(c.t, err)
+		return c.openDB("root", strings.TrimSpace(string(password)), filepath.Join(root, "run/prego/mysqld/mysqld.sock"))
+	}
 	var services wire.Services
 	b, err := os.ReadFile(filepath.Join(root, wire.ServicesPath))
 	require.NoError(c.t, err)
 	require.NoError(c.t, json.Unmarshal(b, &services))
+	return c.openDB(services.Bench.User, services.Bench.Password, fmt.Sprint(c.readJSON(filepath.Join(root, wire.BenchDir, "sites/common_site_config.json"))["db_socket"]))
+}
+
+func (c *cell) openDB(user, password, socket string) *sql.DB {
+	c.t.Helper()
 	cfg := mysql.NewConfig()
-	cfg.Net, cfg.User, cfg.Passwd = "unix", services.Bench.User, services.Bench.Password
-	cfg.Addr = fmt.Sprint(c.readJSON(filepath.Join(root, wire.BenchDir, "sites/common_site_config.json"))["db_socket"])
+	cfg.Net, cfg.User, cfg.Passwd, cfg.Addr = "unix", user, password, socket
 	connector, err := mysql.NewConnector(cfg)
 	require.NoError(c.t, err)
 	db := sql.OpenDB(connector)
@@ -90,17 +108,17 @@ func (c *cell) hostDB(server string) *sql.DB {
 	return db
 }
 
-// inMariaDB asks a host's MariaDB for a number or a text.
-func inMariaDB[T any](c *cell, server, query string, args ...any) (v T) {
+// inMariaDB asks the MariaDB of a database for a number or a text.
+func inMariaDB[T any](c *cell, app, database, query string, args ...any) (v T) {
 	c.t.Helper()
-	require.NoError(c.t, c.hostDB(server).QueryRowContext(context.Background(), query, args...).Scan(&v), query)
+	require.NoError(c.t, c.hostDB(app, database).QueryRowContext(context.Background(), query, args...).Scan(&v), query)
 	return v
 }
 
 // scheduler is whether a site's own jobs run.
 func (c *cell) scheduler(server, database string) bool {
 	c.t.Helper()
-	return inMariaDB[string](c, server, "SELECT COALESCE(MAX(value), '0') FROM `"+database+"`.tabSingles WHERE doctype = 'System Settings' AND field = 'enable_scheduler'") == "1"
+	return inMariaDB[string](c, server, database, "SELECT COALESCE(MAX(value), '0') FROM `"+database+"`.tabSingles WHERE doctype = 'System Settings' AND field = 'enable_scheduler'") == "1"
 }
 
 // web is the web server of a host's sites.
@@ -345,14 +363,14 @@ func TestASiteFromItsFirstPageToNothing(t *testing.T) {
 	c.expire(id)
 	tn = c.settledTenant(id, tenant.Terminated)
 	c.lastBackup(tn, app, "there is room again")
-	require.Equal(t, 1, inMariaDB[int](c, app, "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?", database))
+	require.Equal(t, 1, inMariaDB[int](c, app, database, "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?", database))
 
 	// Purged there is nothing, in MariaDB and on the disk.
 	c.expire(id)
 	c.settledTenant(id, tenant.DataPurged)
-	require.Zero(t, inMariaDB[int](c, app, "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?", database))
-	require.Zero(t, inMariaDB[int](c, app, "SELECT COUNT(*) FROM mysql.user WHERE User = ?", database))
-	require.Zero(t, inMariaDB[int](c, app, "SELECT COUNT(*) FROM mysql.db WHERE Db = ?", database))
+	require.Zero(t, inMariaDB[int](c, app, database, "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?", database))
+	require.Zero(t, inMariaDB[int](c, app, database, "SELECT COUNT(*) FROM mysql.user WHERE User = ?", database))
+	require.Zero(t, inMariaDB[int](c, app, database, "SELECT COUNT(*) FROM mysql.db WHERE Db = ?", database))
 	require.Empty(t, named(t, c.rootOf(app), slug))
 	require.Empty(t, named(t, c.rootOf(app), strings.ReplaceAll(slug, "-", "_")))
 	require.Empty(t, named(t, c.rootOf(app), "final-"+id))

@@ -361,7 +361,7 @@ func TestWorkerDiesBetweenAnyTwoSteps(t *testing.T) {
 				c.start("worker")
 				tn := c.settledTenant(id, tenant.Active)
 				require.Equal(t, 1, c.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, id), point)
-				has := inMariaDB[string](c, tn.Allocation.AppServerId, "SELECT defvalue FROM `"+tn.Allocation.DatabaseName+"`.tabDefaultValue WHERE parent = '__global' AND defkey = 'installed_apps'")
+				has := inMariaDB[string](c, tn.Allocation.AppServerId, tn.Allocation.DatabaseName, "SELECT defvalue FROM `"+tn.Allocation.DatabaseName+"`.tabDefaultValue WHERE parent = '__global' AND defkey = 'installed_apps'")
 				require.JSONEq(t, installed, has, "%s: installed once", point)
 				require.True(t, c.scheduler(tn.Allocation.AppServerId, tn.Allocation.DatabaseName), point)
 				if !tc.fleet && point != "build/made" {

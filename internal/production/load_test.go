@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -221,6 +222,23 @@ func (s *stack) database(t *testing.T) *pgxpool.Pool {
 	return pool
 }
 
+// showServers says how far each server came.
+func (s *stack) showServers(t *testing.T, db *pgxpool.Pool) {
+	rows, err := db.Query(context.Background(), `SELECT e::text FROM (SELECT server_id, at::time(1), step, attempt, status, reason, message FROM server_events ORDER BY server_id, event_id) e`)
+	require.NoError(t, err)
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	t.Log(strings.Join(lines, "\n"))
+	rows, err = db.Query(context.Background(), `SELECT e::text FROM (SELECT state, waiting_roles, status_reason, status_message, count(*), min(slug) FROM tenants GROUP BY 1, 2, 3, 4) e`)
+	require.NoError(t, err)
+	lines, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	t.Log(strings.Join(lines, "\n"))
+	for _, h := range s.sim.Hosts() {
+		t.Logf("--- %s %s", h.Name, tail(filepath.Join(filepath.Dir(h.Root), "agent.log")))
+	}
+}
+
 // killedUnderLoad kills each of two replicas of each process, by both signals, while
 // callers ask and hosts report.
 func (s *stack) killedUnderLoad(t *testing.T) {
@@ -238,6 +256,11 @@ func (s *stack) killedUnderLoad(t *testing.T) {
 	for id, role := range map[string]string{"app": "app", "db": "db-shard", "redis": "redis-pool"} {
 		l.createServer(id, role)
 	}
+	defer func() {
+		if t.Failed() {
+			s.showServers(t, db)
+		}
+	}()
 	eventually("the fleet is there", func() bool { return number(`SELECT count(*) FROM servers WHERE status = 'active'`) == 3 })
 
 	l.repeat(2*time.Second, func(n int) { l.createServer(fmt.Sprintf("redis-%d", n), "redis-pool") })

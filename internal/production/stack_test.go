@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
+	"github.com/prego/prego/internal/devstack"
 	"github.com/prego/prego/internal/sim"
 )
 
@@ -122,7 +123,7 @@ func (s *stack) configure() {
 	require.NoError(t, os.Chown(filepath.Join(s.secrets, "hcloud_token"), -1, 65532))
 	var err error
 	s.sim, err = sim.New(sim.Config{
-		Listen: subnet + "2.1:0", StateDir: filepath.Join(s.dir, "sim"), Token: token, RatePerHour: 360_000, AgentPort: 8443, DockerPort: 2376,
+		Listen: subnet + "2.1:0", StateDir: filepath.Join(s.dir, "sim"), Token: token, RatePerHour: 360_000, AgentPort: 8443, DockerPort: 2376, LoopbackNetworks: true,
 		Profile: sim.Profile{Action: 50 * time.Millisecond, Boot: 200 * time.Millisecond, Restart: 200 * time.Millisecond},
 	})
 	require.NoError(t, err)
@@ -131,7 +132,7 @@ func (s *stack) configure() {
 	base, err := os.ReadFile(filepath.Join(s.repo, "deploy", "settings.env"))
 	require.NoError(t, err)
 	file := filepath.Join(s.dir, "settings.env")
-	require.NoError(t, os.WriteFile(file, []byte(string(base)+settings+"HCLOUD_ENDPOINT="+s.sim.URL()+"\n"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte(string(base)+settings+"HCLOUD_ENDPOINT="+s.sim.URL()+"\nPREGO_NETWORK_RANGE="+devstack.LoopbackRange(s.dir)+"\n"), 0o600))
 
 	example, err := os.ReadFile(filepath.Join(s.repo, "deploy", "example.env"))
 	require.NoError(t, err)

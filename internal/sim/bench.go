@@ -321,7 +321,7 @@ func HostSites(root string) ([]string, error) {
 	}
 	var out []string
 	for _, e := range entries {
-		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") && e.Name() != "__pycache__" { // of the bench's own module
 			out = append(out, e.Name())
 		}
 	}
