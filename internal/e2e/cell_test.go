@@ -51,6 +51,7 @@ type cell struct {
 	operator  string
 	viewer    string
 	masterKey string
+	turn      bool // its machines may all be on
 }
 
 var cells atomic.Int64

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
@@ -31,9 +33,8 @@ type machine struct {
 // turn before. It is turned off when the test ends.
 func (c *cell) machine(name string, role prego.Role, spec server.Spec) *machine {
 	c.t.Helper()
-	if c.sim.Network().Hosts == "machine" {
-		machineSlots <- struct{}{}
-		c.t.Cleanup(func() { <-machineSlots })
+	if c.sim.Network().Hosts == "machine" && !c.turn {
+		takeTurn(c.t, 1)
 	}
 	m := &machine{cell: c, server: name}
 	c.t.Cleanup(func() {
@@ -68,7 +69,23 @@ func (m *machine) host() sim.HostInfo {
 
 // machineSlots bounds how many machines are on at once: each takes some 200 MB and, while
 // it boots, most of a core.
-var machineSlots = make(chan struct{}, 4)
+var machineSlots = semaphore.NewWeighted(4)
+
+// takeTurn waits until n more machines may be on, for as long as the test runs. A test with
+// several waits for all of them at once: who waits for a second while it has a first can wait
+// for ever.
+func takeTurn(t testing.TB, n int64) {
+	t.Helper()
+	require.NoError(t, machineSlots.Acquire(context.Background(), n))
+	t.Cleanup(func() { machineSlots.Release(n) })
+}
+
+// machines takes the turn of all machines that the cell will have.
+func (c *cell) machines(n int64) {
+	c.t.Helper()
+	takeTurn(c.t, n)
+	c.turn = true
+}
 
 // lightStack is a stack of stand-ins, two for each role.
 func lightStack(t *testing.T) string {

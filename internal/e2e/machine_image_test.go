@@ -24,6 +24,7 @@ func TestMachineGoldenImage(t *testing.T) {
 		t.Run("debian-"+debian, func(t *testing.T) {
 			t.Parallel()
 			c := machineCell(t, options{})
+			c.machines(2)
 			began := time.Now()
 			status, body := c.request(http.MethodPost, "/v1/images", map[string]any{"debian": debian})
 			require.Equal(t, http.StatusAccepted, status, "%s", body)

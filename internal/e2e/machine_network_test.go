@@ -26,10 +26,8 @@ import (
 // as the provider's images leave them.
 func TestMachinePrivateNetwork(t *testing.T) {
 	t.Parallel()
-	// One for its three machines, which install and run nothing: whoever waits for a second
-	// while it has a first can wait for ever.
-	machineSlots <- struct{}{}
-	t.Cleanup(func() { <-machineSlots })
+	// One for its three machines, which install and run nothing.
+	takeTurn(t, 1)
 	require.Zero(t, os.Getuid(), "machines need root")
 	state := t.TempDir()
 	cloud, err := sim.New(sim.Config{Listen: "127.0.0.1:0", StateDir: state, Token: "secret", RatePerHour: 1_000_000, Machines: machineRoots(), StandIn: filepath.Join(bins, "prego"), Log: zaptest.NewLogger(t)})

@@ -22,8 +22,7 @@ import (
 // one clean up.
 func TestMachineOfAKilledSimulatorIsRemoved(t *testing.T) {
 	t.Parallel()
-	machineSlots <- struct{}{}
-	t.Cleanup(func() { <-machineSlots })
+	takeTurn(t, 1)
 	dir := t.TempDir()
 	port := freePort(t)
 	addr := fmt.Sprintf("http://127.0.0.1:%d", port)
