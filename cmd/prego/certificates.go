@@ -24,6 +24,10 @@ func newCertificates(p *process, runs *workflows.Client, edges *activities.Edges
 		},
 		Probe: acme.NewProbe(acme.ProbeConfig{Port: s.HTTPPort, Resolver: s.Resolver, AnyAddress: p.cfg.Hetzner.Simulated}),
 	}
+	var err error
+	if out.Sealing, err = token.OpenSealing(p.cfg.KeysDir); err != nil {
+		return nil, err
+	}
 	if s.Directory == "" {
 		return out, nil
 	}
@@ -35,9 +39,6 @@ func newCertificates(p *process, runs *workflows.Client, edges *activities.Edges
 		Directory: s.Directory, UserAgent: "prego/" + version, EABKeyID: s.EABKeyID, EABKey: s.EABKey, Roots: roots,
 	}); err != nil {
 		return nil, fmt.Errorf("certificate authority (PREGO_ACME_…): %w", err)
-	}
-	if out.Sealing, err = token.OpenSealing(p.cfg.KeysDir); err != nil {
-		return nil, err
 	}
 	if out.Keys, err = token.NewBox(p.cfg.Worker.MasterKey, p.cfg.Worker.MasterKeysEarlier...); err != nil {
 		return nil, err

@@ -473,17 +473,15 @@ func crashHook() func(string) {
 	}
 }
 
-// certificateKeys opens the private keys of certificates for edges; nil if this installation
-// has no keys that seal.
-func certificateKeys(p *process) func(tenant.ServedCertificate) ([]byte, error) {
+// certificateKeys opens the private keys of certificates for edges.
+func certificateKeys(p *process) (func(tenant.ServedCertificate) ([]byte, error), error) {
 	sealing, err := token.OpenSealing(p.cfg.KeysDir)
 	if err != nil {
-		p.log.Warn("edges get no certificates", zap.Error(err))
-		return nil
+		return nil, err
 	}
 	return func(c tenant.ServedCertificate) ([]byte, error) {
 		return sealing.Open(tenant.CertificateKeyFor(c.CertificateID), c.KeyID, c.SealedKey)
-	}
+	}, nil
 }
 
 // newEdges creates the steps that wait for edges.
@@ -524,6 +522,10 @@ func newGateway(p *process, runs *workflows.Client) (*agentgw.Gateway, *tls.Conf
 	if err != nil {
 		return nil, nil, err
 	}
+	openKey, err := certificateKeys(p)
+	if err != nil {
+		return nil, nil, err
+	}
 	g := p.cfg.Gateway
 	gw := agentgw.New(agentgw.Deps{
 		Store: p.db, Signals: runs, CA: gatewayCA{Authority: ca, execKeys: execKeys, peersKeys: peers.Keys()}, Tokens: gatewayTokens{token.NewAgents(agentKeys)}, Peers: peers,
@@ -532,7 +534,7 @@ func newGateway(p *process, runs *workflows.Client) (*agentgw.Gateway, *tls.Conf
 			Flush: g.Flush, FlushRows: g.FlushRows, OTLPEndpoint: g.OTLPEndpoint, AgentBinary: binary, AgentSHA256: digest,
 			ClockTolerance: g.ClockTolerance, Edge: edge.Settings{MaxBody: p.cfg.Edge.MaxBody, HSTS: int(p.cfg.Edge.HSTS.Seconds())},
 		},
-		Log: p.log, Metrics: p.reg, OpenKey: certificateKeys(p),
+		Log: p.log, Metrics: p.reg, OpenKey: openKey,
 	})
 	return gw, ca.GatewayTLS(g.ServerName), nil
 }

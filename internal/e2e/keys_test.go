@@ -38,7 +38,10 @@ func TestNoProcessHasAKeyThatItDoesNotNeed(t *testing.T) {
 			require.NoError(t, os.Remove(filepath.Join(dir, name)))
 			said := c.refusesToStart(process, map[string]string{"PREGO_KEYS_DIR": dir})
 			missing := filepath.Join(dir, name)
-			if filepath.Dir(filepath.Dir(name)) == "jwt" {
+			switch {
+			case filepath.Dir(name) == "seal":
+				missing = "no keys for sealing in " + dir
+			case filepath.Dir(filepath.Dir(name)) == "jwt":
 				missing = "no signing keys for " + filepath.Base(filepath.Dir(name)) + " in " + dir
 			}
 			require.Contains(t, said, missing, "%s without %s", process, name)
@@ -48,7 +51,7 @@ func TestNoProcessHasAKeyThatItDoesNotNeed(t *testing.T) {
 			require.Contains(t, c.refusesToStart(process, map[string]string{variable: "", "PREGO_KEYS_DIR": own}), variable, "%s without %s", process, variable)
 		}
 	}
-	require.Equal(t, 3+10+8, tried)
+	require.Equal(t, 3+16+9, tried)
 }
 
 // refusesToStart starts one more of a process with other variables, waits until it has

@@ -76,7 +76,8 @@ func (c *cell) maintenance(server, site string) string {
 func (c *cell) databaseServer(app, database string) (server string) {
 	c.t.Helper()
 	c.query(&server, `SELECT COALESCE((SELECT d.server_id FROM tenant_allocations a JOIN db_shards d ON d.shard_id = a.db_shard_id
-		WHERE a.database_name = $2 AND a.on_shard LIMIT 1), $1)`, app, database)
+		WHERE a.database_name = $2 AND a.on_shard LIMIT 1),
+		(SELECT d.server_id FROM site_pool p JOIN db_shards d ON d.shard_id = p.db_shard_id WHERE p.database_name = $2 AND p.on_shard LIMIT 1), $1)`, app, database)
 	return server
 }
 
@@ -100,7 +101,12 @@ func (c *cell) hostDB(app, database string) *sql.DB {
 func (c *cell) openDB(user, password, socket string) *sql.DB {
 	c.t.Helper()
 	cfg := mysql.NewConfig()
-	cfg.Net, cfg.User, cfg.Passwd, cfg.Addr = "unix", user, password, socket
+	// Paths of sockets are short (unix(7)), those of a test's directories are not.
+	dir, err := os.Open(filepath.Dir(socket))
+	require.NoError(c.t, err)
+	c.t.Cleanup(func() { _ = dir.Close() })
+	cfg.Net, cfg.User, cfg.Passwd = "unix", user, password
+	cfg.Addr = fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(socket))
 	connector, err := mysql.NewConnector(cfg)
 	require.NoError(c.t, err)
 	db := sql.OpenDB(connector)

@@ -15,12 +15,13 @@ import (
 
 // Rows are locked in the order of their ids, and what a rule is made of is read after that:
 // of two that make a server's rule at once, the second sees all that the first saw.
-const (
-	sqlNewPeers = `
-INSERT INTO server_peers (server_id) SELECT server_id FROM servers WHERE server_id = ANY ($1) AND status <> 'terminated' ORDER BY server_id ON CONFLICT DO NOTHING`
-	sqlForgetPeers = `DELETE FROM server_peers p USING servers s WHERE p.server_id = ANY ($1) AND s.server_id = p.server_id AND s.status = 'terminated'`
-	sqlLockPeers   = `SELECT server_id FROM server_peers WHERE server_id = ANY ($1) ORDER BY server_id FOR UPDATE`
+const sqlLockPeers = `
+WITH new AS (
+    INSERT INTO server_peers (server_id) SELECT server_id FROM servers WHERE server_id = ANY ($1) AND status <> 'terminated' ORDER BY server_id ON CONFLICT DO NOTHING
+), gone AS (
+    DELETE FROM server_peers p USING servers s WHERE p.server_id = ANY ($1) AND s.server_id = p.server_id AND s.status = 'terminated'
 )
+SELECT server_id FROM server_peers WHERE server_id = ANY ($1) ORDER BY server_id FOR UPDATE`
 
 // What the rules of some servers are made of.
 const sqlPeersInput = `
@@ -79,13 +80,7 @@ func (s *Store) MakePeers(ctx context.Context, ids []prego.ServerID, ports func(
 }
 
 func makePeers(ctx context.Context, tx pgx.Tx, ids []prego.ServerID, ports func(prego.Role) (agent, docker int)) (map[prego.ServerID]int64, error) {
-	if _, err := tx.Exec(ctx, sqlNewPeers, ids); err != nil {
-		return nil, err
-	}
 	if _, err := tx.Exec(ctx, sqlLockPeers, ids); err != nil {
-		return nil, err
-	}
-	if _, err := tx.Exec(ctx, sqlForgetPeers, ids); err != nil {
 		return nil, err
 	}
 	egress, err := one[server.Egress](ctx, tx, sqlEgress)
