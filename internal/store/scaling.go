@@ -49,19 +49,20 @@ WITH serving AS (
     SELECT s.* FROM servers s LEFT JOIN fleets f ON f.fleet_id = s.fleet_id WHERE s.region = $1 AND s.role = $2 AND f.serves_tenants IS NOT FALSE
 ), reachable AS ( -- all, or those of network $11, with those that are in none yet if it is where tenants are to be that may be anywhere
     SELECT * FROM serving WHERE $11 = '' OR network_id = $11 OR network_id IS NULL AND $12
-), room AS ( -- what active members of the shared fleet have left, by tier lock
-    SELECT '' AS lock, $3::int - tenant_count AS room, tenant_count = 0 AND NOT runs_instances(server_id) AS empty FROM reachable
+), members AS ( -- active ones of the shared fleet, what they have left by tier lock, and whether they measure as full
+    SELECT '' AS lock, $3::int - tenant_count AS room, tenant_count = 0 AND NOT runs_instances(server_id) AS empty,
+        COALESCE(memory_pct, 0) >= $4::float8 OR has_reached(cpu_pct, $7) OR has_reached(worker_slots_pct, $8) AS over FROM reachable
     WHERE $2 = 'app' AND status = 'active' AND cordoned_at IS NULL AND dedicated_for_tenant_id IS NULL
-      AND tenant_count < $3::int AND COALESCE(memory_pct, 0) < $4::float8 AND tags_satisfy(tags, $5, $6)
-      AND NOT has_reached(cpu_pct, $7) AND NOT has_reached(worker_slots_pct, $8)
-    UNION ALL SELECT COALESCE(d.plan_tier_lock, ''), d.tenant_capacity - d.current_tenant_count, d.current_tenant_count = 0 AND NOT runs_instances(d.server_id)
+      AND tenant_count < $3::int AND tags_satisfy(tags, $5, $6)
+    UNION ALL SELECT COALESCE(d.plan_tier_lock, ''), d.tenant_capacity - d.current_tenant_count, d.current_tenant_count = 0 AND NOT runs_instances(d.server_id),
+        has_reached(s.db_disk_pct, $9)
     FROM db_shards d JOIN reachable s USING (server_id)
     WHERE $2 = 'db-shard' AND d.status = 'active' AND d.dedicated_for_tenant_id IS NULL AND d.current_tenant_count < d.tenant_capacity
-      AND NOT has_reached(s.db_disk_pct, $9)
-    UNION ALL SELECT '', r.tenant_capacity - r.current_tenants, r.current_tenants = 0 AND NOT runs_instances(r.server_id)
+    UNION ALL SELECT '', r.tenant_capacity - r.current_tenants, r.current_tenants = 0 AND NOT runs_instances(r.server_id), has_reached(s.redis_memory_pct, $10)
     FROM redis_pools r JOIN reachable s USING (server_id)
     WHERE $2 = 'redis-pool' AND r.status = 'active' AND r.dedicated_for_tenant_id IS NULL AND r.current_tenants < r.tenant_capacity
-      AND NOT has_reached(s.redis_memory_pct, $10)
+), room AS ( -- three that nobody is on and that measure as full count: one more of their kind would be so, too
+    SELECT lock, room, empty FROM members WHERE NOT over OR empty AND (SELECT count(*) FROM members WHERE over AND empty) >= 3
 )
 SELECT
     COALESCE((SELECT jsonb_object_agg(plan, n) FROM (SELECT plan, count(*) AS n FROM tenants

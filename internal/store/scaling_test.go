@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -113,4 +114,27 @@ func TestAZoneNamesItsProvidersOrAllowsAll(t *testing.T) {
 	require.ErrorContains(t, err, "providers")
 	exec(t, s, `UPDATE residency_zones SET providers = NULL WHERE country = 'DE'`)
 	exec(t, s, `UPDATE residency_zones SET providers = '{hetzner}' WHERE country = 'DE'`)
+}
+
+// TestServersThatMeasureAsFullAreNotBoughtForEver: servers that are empty and measure as full
+// help nobody. A few may be broken; after three, more of their kind would be bought in vain.
+func TestServersThatMeasureAsFullAreNotBoughtForEver(t *testing.T) {
+	t.Parallel()
+	s := tenantStore(t)
+	room := func() map[prego.Plan]int {
+		o, err := s.ShortOf(context.Background(), prego.RegionEU, prego.RoleDBShard, 20, 80, tenant.MeasuredLimits{CPUPctMax: 80, WorkerSlotsPctMax: 80, DBDiskPctMax: 80, RedisMemoryPctMax: 80})
+		require.NoError(t, err)
+		return o.Room
+	}
+	for i := range 3 {
+		require.Empty(t, room(), "%d are no reason to stop", i)
+		id := prego.ServerID(fmt.Sprintf("db-%d", i))
+		exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, active_at)
+			VALUES ($1, '', 'db-shard', 'eu', 'hetzner', '{}', 'active', 'connected', 'w', 'test', now())`, id)
+		exec(t, s, `INSERT INTO db_shards (shard_id, server_id, region, tenant_capacity) VALUES ($1, $1, 'eu', 10)`, id)
+		exec(t, s, `UPDATE servers SET db_disk_pct = 93 WHERE server_id = $1`, id)
+	}
+	require.Len(t, room(), 1, "what they could take counts as room, so nothing is made")
+	exec(t, s, `UPDATE db_shards SET current_tenant_count = 1 WHERE server_id = 'db-1'`)
+	require.Empty(t, room(), "one that is in use is really full")
 }
