@@ -269,20 +269,27 @@ func (c class) handlers(s Settings) (out []obj) {
 		out = append(out, obj{"handler": "request_body", "max_size": c.maxBody})
 	}
 	transport := obj{"protocol": "http", "dial_timeout": "2s", "compression": false, "versions": []string{"1.1"}}
-	dial, header := upstreamVariable, obj{wire.HeaderSite: []string{siteVariable}}
-	if c.site {
-		transport["keep_alive"] = obj{"idle_timeout": keepIdle, "max_idle_conns_per_host": 128}
-	} else {
+	proxy := func(dial string, headers obj) obj {
+		return obj{
+			"handler": "reverse_proxy", "upstreams": []obj{{"dial": dial}}, "transport": transport, "headers": obj{"request": obj{"set": headers}},
+			"stream_close_delay": closeStreams,
+			// What may have reached an upstream is not sent again: no request has this method.
+			"load_balancing": obj{"selection_policy": obj{"policy": "first"}, "try_duration": tryFor, "try_interval": "100ms", "retry_match": []obj{{"method": []string{"NEVER"}}}},
+		}
+	}
+	if !c.site {
 		// A worker of HAProxy that ends closes idle connections: there are none.
 		transport["keep_alive"] = obj{"enabled": false}
-		dial, header = "unix/"+s.RunDir+"/"+routesSocket, obj{headerRoute: []string{upstreamVariable}}
+		return append(out, proxy("unix/"+s.RunDir+"/"+routesSocket, obj{headerRoute: []string{upstreamVariable}}))
 	}
-	return append(out, obj{
-		"handler": "reverse_proxy", "upstreams": []obj{{"dial": dial}}, "transport": transport, "headers": obj{"request": obj{"set": header}},
-		"stream_close_delay": closeStreams,
-		// What may have reached an upstream is not sent again: no request has this method.
-		"load_balancing": obj{"selection_policy": obj{"policy": "first"}, "try_duration": tryFor, "try_interval": "100ms", "retry_match": []obj{{"method": []string{"NEVER"}}}},
-	})
+	transport["keep_alive"] = obj{"idle_timeout": keepIdle, "max_idle_conns_per_host": 128}
+	site := []string{siteVariable}
+	// The site's frontend sends its name as the Origin of events' connections, and their
+	// server refuses those of another Host (frappe/realtime/middlewares/authenticate.js).
+	return append(out, subroute([]obj{
+		{"match": []obj{{"path": []string{"/socket.io*"}}}, "handle": []obj{proxy(upstreamVariable, obj{wire.HeaderSite: site, "Host": site})}, "terminal": true},
+		{"handle": []obj{proxy(upstreamVariable, obj{wire.HeaderSite: site})}},
+	}))
 }
 
 // Where a map leaves the upstream, or the route, and the site of a request.

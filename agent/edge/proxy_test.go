@@ -88,10 +88,12 @@ func TestHostsAreAnsweredFor(t *testing.T) {
 	shop := serving("shop.example.org", "", upstream(t, "shop-1"), upstream(t, "shop-2"))
 	shop.Site, shop.Tenant, shop.Route, shop.HSTS = "", "", "rte-2", 600
 	gone := serving("gone.eu.example.com", "t-3")
+	custom := serving("www.acme.net", "t-1", upstream(t, "acme"))
+	custom.Site = "acme.eu.example.com"
 	own := plain
 	own.Route, own.Address, own.Upstreams = "rte-3", "127.0.0.2", []wire.EdgeUpstream{{Address: upstream(t, "own")}}
 	d := wire.EdgeDocument{
-		Version: 1, Hosts: []wire.EdgeHost{serving("acme.eu.example.com", "t-1", upstream(t, "acme")), maintained, plain, shop, gone, own},
+		Version: 1, Hosts: []wire.EdgeHost{serving("acme.eu.example.com", "t-1", upstream(t, "acme")), maintained, plain, shop, gone, own, custom},
 		Certificates: refs, Challenges: []wire.EdgeChallenge{{Host: "new.example.net", Token: "abc", KeyAuthorization: "abc.thumb"}},
 	}
 	require.NoError(t, p.Apply(context.Background(), d, slices.Collect(maps.Values(certs))))
@@ -100,6 +102,10 @@ func TestHostsAreAnsweredFor(t *testing.T) {
 	status, body, _ := p.get("https://acme.eu.example.com/x?y")
 	require.Equal(t, 200, status)
 	require.Equal(t, "acme host=acme.eu.example.com for=127.0.0.1 proto=https", body)
+	_, body, _ = p.get("http://www.acme.net/x")
+	require.Equal(t, "acme host=www.acme.net for=127.0.0.1 proto=http", body)
+	_, body, _ = p.get("http://www.acme.net/socket.io/?EIO=4")
+	require.Equal(t, "acme host=acme.eu.example.com for=127.0.0.1 proto=http", body, "Frappe's server of events knows no other name")
 	status, _, header := p.get("http://acme.eu.example.com/x?y")
 	require.Equal(t, 308, status)
 	require.Equal(t, "https://acme.eu.example.com/x?y", header.Get("Location"))
