@@ -2342,7 +2342,7 @@ type CreateRoute struct {
 	// Listener The shared IPv6 address of the edge, or the environment's own IPv4 address
 	Listener CreateRouteListener `json:"listener"`
 
-	// Protocol https is passed through by SNI; tcp has the port to itself
+	// Protocol With https the port of the group speaks TLS itself; tcp has the port to itself
 	Protocol CreateRouteProtocol `json:"protocol"`
 
 	// TargetPort Port of the group's containers
@@ -2354,7 +2354,7 @@ type CreateRoute struct {
 // CreateRouteListener The shared IPv6 address of the edge, or the environment's own IPv4 address
 type CreateRouteListener string
 
-// CreateRouteProtocol https is passed through by SNI; tcp has the port to itself
+// CreateRouteProtocol With https the port of the group speaks TLS itself; tcp has the port to itself
 type CreateRouteProtocol string
 
 // CreateServer Example: {"infra_provider":"hetzner","region":"sg","role":"app","server_id":"app-sgp-007","spec":{"tags":["stack:blue"],"volume_gb":20}}

@@ -23,7 +23,7 @@ type RouteProtocol string
 // The protocols of routes.
 const (
 	RouteHTTP  RouteProtocol = "http"  // routed by the Host header
-	RouteHTTPS RouteProtocol = "https" // passed through, routed by SNI
+	RouteHTTPS RouteProtocol = "https" // the same; instances speak TLS themselves
 	RouteTCP   RouteProtocol = "tcp"   // raw: the route has the port for itself
 )
 

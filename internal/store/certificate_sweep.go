@@ -22,11 +22,11 @@ const sqlTakeCertificateNames = `
 DELETE FROM certificate_names_due WHERE name IN (SELECT name FROM certificate_names_due ORDER BY name LIMIT $1 FOR UPDATE SKIP LOCKED) RETURNING name`
 
 // What becomes of a name: an org's verified domain that leads here has a certificate, if a
-// tenant or an HTTPS route of the org uses it. While the domain is lost, its certificate is
-// not renewed; without a domain, there is none.
+// tenant uses it, or a route of the org on a port with TLS, which is every one but 80. While
+// the domain is lost, its certificate is not renewed; without a domain, there is none.
 const sqlCertificateNames = `
 SELECT n.name, d.org_id, d.tenant_id, COALESCE(d.status, '') AS status,
-    COALESCE(d.points AND (d.tenant_id IS NOT NULL OR EXISTS (SELECT FROM routes r WHERE r.hostname = n.name AND r.org_id = d.org_id AND r.protocol = 'https' AND r.deleted_at IS NULL)), false) AS serves
+    COALESCE(d.points AND (d.tenant_id IS NOT NULL OR EXISTS (SELECT FROM routes r WHERE r.hostname = n.name AND r.org_id = d.org_id AND r.listen_port <> 80 AND r.deleted_at IS NULL)), false) AS serves
 FROM unnest($1::text[]) n(name)
 LEFT JOIN LATERAL (SELECT org_id, tenant_id, status, points FROM domains WHERE name = n.name AND deleted_at IS NULL AND status IN ('verified', 'lost')
     ORDER BY status = 'verified' DESC, domain_id LIMIT 1) d ON true`
