@@ -33,7 +33,8 @@ type ContainerSpec struct {
 	// makes none. They are those of instances; a stack has Volumes.
 	Mounts []string `json:"mounts,omitempty"`
 	// Ports are address:port:container-port. The address is required, since the engine
-	// opens published ports past the host's own firewall; it may be ${private_address}.
+	// opens published ports past the host's own firewall; it may be ${private_address}. Those
+	// that are the same on a server without one are published once.
 	Ports    []string `json:"ports,omitempty"`
 	Network  string   `json:"network,omitempty"` // a bridge of the stack's own, or none or host
 	MemoryMB int64    `json:"memory_mb,omitempty"`
@@ -342,6 +343,8 @@ func (c ContainerSpec) expand(vars map[string]string, secret func(string) string
 	for i := range c.Ports {
 		c.Ports[i] = fill(c.Ports[i])
 	}
+	slices.Sort(c.Ports)
+	c.Ports = slices.Compact(c.Ports) // without a private address, two may be the same
 	env := make(map[string]string, len(c.Env))
 	for k, v := range c.Env {
 		env[k] = fill(v)

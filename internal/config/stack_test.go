@@ -40,6 +40,24 @@ func TestTheBuiltInStack(t *testing.T) {
 	require.Equal(t, []string{"redis"}, names(prego.RoleRedisPool))
 }
 
+// TestSitesAreReachedByEdges: at the private address. Only edges and the host itself get
+// there, so that they may say where a request comes from and how large it is.
+func TestSitesAreReachedByEdges(t *testing.T) {
+	t.Parallel()
+	s, err := Worker{}.Stack()
+	require.NoError(t, err)
+	for _, role := range []prego.Role{prego.RoleApp, prego.RoleNode} {
+		for address, want := range map[string][]string{"10.64.0.2": {"10.64.0.2:8080:8080", "127.0.0.1:8080:8080"}, "127.0.0.1": {"127.0.0.1:8080:8080"}} {
+			specs, err := s.For(role, map[string]string{"server_id": "app-1", "bench_image": "b:1", "role": string(role), "private_address": address}, func(string) string { return "" })
+			require.NoError(t, err)
+			frontend := specs[len(specs)-1]
+			require.Equal(t, "frontend", frontend.Name)
+			require.Equal(t, want, frontend.Ports)
+			require.Equal(t, []string{"0.0.0.0/0", "0"}, []string{frontend.Env["UPSTREAM_REAL_IP_ADDRESS"], frontend.Env["CLIENT_MAX_BODY_SIZE"]})
+		}
+	}
+}
+
 // TestDataIsServedOverTLSInTheNetwork: a shard and a pool in a private network take
 // connections over TLS, at their address there; without one nobody but their host reaches them.
 func TestDataIsServedOverTLSInTheNetwork(t *testing.T) {

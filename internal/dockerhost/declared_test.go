@@ -104,7 +104,7 @@ func (d *declared) specs() []server.ContainerSpec {
 	w := config.Worker{}
 	stack, err := w.Stack()
 	require.NoError(d.t, err)
-	specs, err := stack.For(prego.RoleApp, map[string]string{"server_id": serverID, "role": "app", "bench_image": "frappe/erpnext:v15"}, func(name string) string {
+	specs, err := stack.For(prego.RoleApp, map[string]string{"server_id": serverID, "role": "app", "bench_image": "frappe/erpnext:v15", "private_address": "127.0.0.1"}, func(name string) string {
 		d.t.Errorf("the control plane made the secret %s", name)
 		return ""
 	})

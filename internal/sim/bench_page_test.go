@@ -3,6 +3,7 @@ package sim
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -134,6 +135,24 @@ func TestBenchServesSites(t *testing.T) {
 	want(404, "DoesNotExistError", site, "/api/method/frappe.client.get_count?doctype=No", session)
 	want(200, "<p>rows: 1</p>", site, "/", "")
 	want(200, "<p>rows: 0</p>", "b.example.com", "/", "")
+	upload := func(status int, says, session string, size int) {
+		t.Helper()
+		body := "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.bin\"\r\n\r\n" + strings.Repeat("z", size) + "\r\n--x--\r\n"
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.addr+"/api/method/upload_file", strings.NewReader(body))
+		require.NoError(t, err)
+		req.Host = site
+		req.Header.Set("Content-Type", "multipart/form-data; boundary=x")
+		req.Header.Set("Cookie", session)
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(t, errors.Join(err, resp.Body.Close()))
+		require.Equal(t, status, resp.StatusCode, "%s", text)
+		require.Contains(t, string(text), says)
+	}
+	upload(200, `"file_size": 3000000`, session, 3_000_000)
+	upload(403, "PermissionError", "", 10)
+	upload(417, "MaxFileSizeReachedError", session, 26<<20)
 
 	b.run(0, "--site "+site+" set-maintenance-mode on")
 	want(503, "SessionStopped", site, "/", "")

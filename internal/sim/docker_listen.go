@@ -33,33 +33,10 @@ func (d *docker) listen(c *container) {
 			break
 		}
 	}
-	c.open = append(c.open, d.published(c)...)
 	for _, l := range c.open {
 		server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
 		go func() { _ = server.Serve(l) }()
 	}
-}
-
-// published opens the ports that a container has published at a private address of its host,
-// which only exists on this machine if it is on loopback.
-func (d *docker) published(c *container) (open []net.Listener) {
-	bindings, _ := c.Host["PortBindings"].(map[string]any)
-	for _, list := range bindings {
-		list, _ := list.([]any)
-		for _, b := range list {
-			b, _ := b.(map[string]any)
-			ip, _ := b["HostIp"].(string)
-			port, _ := b["HostPort"].(string)
-			if a := net.ParseIP(ip); a == nil || !a.IsLoopback() || ip == "127.0.0.1" {
-				continue
-			}
-			l, err := net.Listen("tcp", net.JoinHostPort(ip, port)) //nolint:noctx // ends with the container
-			if err == nil {
-				open = append(open, l)
-			}
-		}
-	}
-	return open
 }
 
 // listenAll opens all ports of an address, or returns nil.

@@ -43,14 +43,18 @@ func (d *docker) run(c *container) {
 	if p := d.program(c); p != "" {
 		go d.keepProgram(ctx, c, p)
 	}
+	if c.Fault == "unhealthy" {
+		return
+	}
 	for port, at := range c.published() {
 		l, err := net.Listen("tcp", at) //nolint:noctx // ends with the container
 		if err != nil {
 			d.host.say(fmt.Sprintf("container %s: port %s: %v", c.Name, at, err))
 			continue
 		}
+		c.open = append(c.open, l)
 		var handler http.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, c.Name) })
-		if port == frontendPort && d.host.hasBench() {
+		if strings.HasSuffix(c.Name, frontend) && port == frontendPort && d.host.hasBench() {
 			handler = d.host.bench(ctx)
 		}
 		server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
@@ -59,8 +63,11 @@ func (d *docker) run(c *container) {
 	}
 }
 
-// frontendPort is where a bench's frontend listens, in its container.
-const frontendPort = "8080/tcp"
+// How the name of a bench's frontend ends, and where it listens in its container.
+const (
+	frontend     = "-frontend"
+	frontendPort = "8080/tcp"
+)
 
 // hasBench reports whether sites are made on this host.
 func (h *processHost) hasBench() bool { return h.role() == "app" || h.role() == "node" }
@@ -212,6 +219,10 @@ func (h *processHost) bench(ctx context.Context) http.Handler {
 		}}, nil
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/socket.io") {
+			serveEvents(w, r)
+			return
+		}
 		proxy, err := start()
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadGateway)

@@ -192,9 +192,13 @@ func (s *Sim) make(o order) (*server, schema.Action, []schema.Action) {
 	s.st.Servers[srv.ID] = srv
 	s.st.open(LedgerEntry{Kind: "server", ID: srv.ID, Name: srv.Name, Type: o.machine.name, Location: o.location.Name, Labels: srv.Labels, Monthly: o.machine.monthly})
 	v4 := s.newIP("ipv4", addr, srv, o.location)
-	v6 := s.newIP("ipv6", fmt.Sprintf("2001:db8:%x:%x::/64", srv.ID>>16&0xffff, srv.ID&0xffff), srv, o.location)
 	srv.PublicNet.IPv4 = schema.ServerPublicNetIPv4{ID: v4.ID, IP: addr, DNSPtr: fmt.Sprintf("static.%s.clients.example", strings.ReplaceAll(addr, ".", "-"))}
-	srv.PublicNet.IPv6 = schema.ServerPublicNetIPv6{ID: v6.ID, IP: v6.IP, DNSPtr: []schema.ServerPublicNetIPv6DNSPtr{}}
+	// Where edges are real, nobody must be led to an address that is nowhere: loopback has one
+	// IPv6 address only.
+	if s.cfg.Machines != "" || len(s.cfg.Programs) == 0 {
+		v6 := s.newIP("ipv6", fmt.Sprintf("2001:db8:%x:%x::/64", srv.ID>>16&0xffff, srv.ID&0xffff), srv, o.location)
+		srv.PublicNet.IPv6 = schema.ServerPublicNetIPv6{ID: v6.ID, IP: v6.IP, DNSPtr: []schema.ServerPublicNetIPv6DNSPtr{}}
+	}
 	if o.group != nil {
 		o.group.Servers = append(o.group.Servers, srv.ID)
 		srv.PlacementGroup = o.group

@@ -53,7 +53,8 @@ type Config struct {
 	// it returns a function. The agent itself fits into a process a thousand times.
 	RunAgent func(name string) func(ctx context.Context, verb, root, addr string) error
 	// Programs are programs of this machine, by the name of the image whose containers run
-	// them on process hosts: caddy, haproxy. Containers of other images run nothing.
+	// them on process hosts: caddy, haproxy. Containers of other images run nothing. With
+	// programs, process hosts have no IPv6 address.
 	Programs map[string]string
 	// RatePerHour is the project's requests per hour, refilled evenly; 0 means 3600.
 	RatePerHour int

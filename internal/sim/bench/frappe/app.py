@@ -8,6 +8,7 @@ import html
 import json
 import mimetypes
 import os
+import re
 import urllib.parse
 
 from frappe import IncorrectSitePath, database, passwords, schema, site as sites
@@ -21,6 +22,9 @@ READ_ONLY = 1792
 IN_READ_ONLY_MODE = (
     "Site is running in read only mode for maintenance or site update, this action can not be performed right now. Please try again later."
 )
+
+# frappe/core/api/file.py, get_max_file_size
+MAX_FILE_SIZE = 25 * 1024 * 1024
 
 
 class Refused(Exception):
@@ -119,6 +123,8 @@ def answer(site, request):
         text = request.fields().get("description", "")
         schema.insert(site.db, "ToDo", name=name, description=text, status="Open", owner=user)
         return as_json({"data": {"name": name, "description": text, "owner": user, "doctype": "ToDo"}})
+    if path == "/api/method/upload_file" and request.method == "POST":
+        return upload(site, request)
     if path.startswith("/api/"):
         raise Refused("417 EXPECTATION FAILED", "ValidationError", f"Failed to get method for command {path}")
     if path.startswith("/files/"):
@@ -155,6 +161,33 @@ def logged_in(site, request):
     if not rows:
         raise Refused("403 FORBIDDEN", "PermissionError", "You are not permitted to access this resource.")
     return rows[0][0]
+
+
+def upload(site, request):
+    """Takes a form of one file (frappe/handler.py, upload_file), which is private."""
+    logged_in(site, request)
+    environ = request.environ
+    body, left = environ["wsgi.input"], int(environ.get("CONTENT_LENGTH") or 0)
+    boundary = b"--" + environ.get("CONTENT_TYPE", "").partition("boundary=")[2].encode()
+    head = b""
+    while left and not head.endswith(b"\r\n\r\n"):
+        line = body.readline(min(left, 65536))
+        head, left = head + line, left - len(line)
+    size = left - len(b"\r\n" + boundary + b"--\r\n")
+    name = re.search(rb'filename="([\w.-]+)"', head)
+    if not head.startswith(boundary + b"\r\n") or not name or size < 0:
+        raise Refused("417 EXPECTATION FAILED", "ValidationError", "one file is expected")
+    name = name.group(1).decode()
+    limit = int(site.conf.get("max_file_size") or MAX_FILE_SIZE)
+    kept = os.devnull if size > limit else site.file("private", "files", name)
+    os.makedirs(site.file("private", "files"), exist_ok=True)
+    with open(kept, "wb") as f:
+        for at in range(0, size, 1 << 20):
+            f.write(body.read(min(1 << 20, size - at)))
+    body.read(left - size)
+    if size > limit:
+        raise Refused("417 EXPECTATION FAILED", "MaxFileSizeReachedError", f"File size exceeded the maximum allowed size of {limit / 1048576} MB")
+    return as_json({"message": {"file_name": name, "file_url": "/private/files/" + name, "file_size": os.path.getsize(kept), "is_private": 1}})
 
 
 def public_file(site, path):
