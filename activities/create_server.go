@@ -132,7 +132,7 @@ func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.Provisi
 	params := server.CreateParams{
 		Environment: a.Settings.Environment, ServerID: in.ServerID, Role: st.Role, Region: st.Region,
 		Attempt: in.Attempt, SpecHash: specHash(st, in.Candidate, image), Candidate: in.Candidate, Image: image,
-		FirewallID: in.Foundation.FirewallID, PlacementGroup: in.Foundation.PlacementGroupID, NetworkID: network.ProviderNetworkID,
+		FirewallID: in.Foundation.FirewallID, PublicFirewall: in.Foundation.PublicFirewallID, PlacementGroup: in.Foundation.PlacementGroupID, NetworkID: network.ProviderNetworkID,
 	}
 	if params.UserData, err = a.userData(ctx, st, issued); err != nil {
 		return server.Handle{}, err

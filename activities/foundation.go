@@ -26,6 +26,7 @@ type FoundationInput struct {
 // group is full: the server is then created without one.
 type Foundation struct {
 	FirewallID       string `json:"firewall_id"`
+	PublicFirewallID string `json:"public_firewall_id,omitempty"` // of an edge
 	PlacementGroupID string `json:"group_id,omitempty"`
 	GroupName        string `json:"group_name,omitempty"`
 }
@@ -53,6 +54,14 @@ func (a *Servers) foundation(ctx context.Context, infra Infra, st server.Provisi
 	if err != nil {
 		return f, fromInfra(err)
 	}
+	if st.Role == prego.RoleEdge {
+		f.PublicFirewallID, err = a.shared(ctx, infra, server.ResourceFirewall, PublicFirewallName(a.Settings.Environment), func(name string) (string, error) {
+			return ensurePublicFirewall(ctx, a.Store, infra, a.Settings.Environment, name)
+		})
+		if err != nil {
+			return f, fromInfra(err)
+		}
+	}
 	a.hook("foundation/firewall")
 	prefix := fmt.Sprintf("prego-%s-%s", a.Settings.Environment, st.Role)
 	f.GroupName, err = a.Store.AssignPlacementGroup(ctx, st.ServerID, prefix, placementGroupSize, placementGroups, full)
@@ -66,8 +75,26 @@ func (a *Servers) foundation(ctx context.Context, infra Infra, st server.Provisi
 	return f, fromInfra(err)
 }
 
-// FirewallName is the name of an environment's firewall.
+// FirewallName is the name of an environment's firewall, which lets in the control plane.
 func FirewallName(environment string) string { return "prego-" + environment }
+
+// PublicFirewallName is the name of the firewall of an environment's edges, which lets
+// everyone in.
+func PublicFirewallName(environment string) string { return FirewallName(environment) + "-edge" }
+
+// portStore knows the ports of edges besides 80 and 443.
+type portStore interface {
+	PublicPorts(ctx context.Context) ([]int, error)
+}
+
+// ensurePublicFirewall lets everyone in at the ports of edges.
+func ensurePublicFirewall(ctx context.Context, store portStore, infra Infra, environment, name string) (string, error) {
+	ports, err := store.PublicPorts(ctx)
+	if err != nil {
+		return "", err
+	}
+	return infra.EnsureFirewall(ctx, server.FirewallParams{Environment: environment, Name: name, Everyone: append([]int{80, 443}, ports...)})
+}
 
 // ensureFirewall lets in the addresses that this process calls from, and those that hosts
 // still let in.

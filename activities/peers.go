@@ -3,6 +3,7 @@ package activities
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -142,6 +143,34 @@ func Firewalls(a *Servers) func(context.Context) error {
 			}
 		}
 		return nil
+	}
+}
+
+// LookAtPublicPorts keeps the providers' firewalls of edges at the ports that routes listen
+// on. Reconciliation restores what others change of them.
+func LookAtPublicPorts(a *Servers) func(context.Context) (prego.LookResult, error) {
+	var open []int
+	known := false
+	return func(ctx context.Context) (prego.LookResult, error) {
+		ports, err := a.Store.PublicPorts(ctx)
+		if err != nil || known && slices.Equal(ports, open) {
+			return prego.LookResult{}, err
+		}
+		name := PublicFirewallName(a.Settings.Environment)
+		for _, infra := range a.Infra {
+			r, ok, err := a.Store.FindResource(ctx, infra.ID(), server.ResourceFirewall, name)
+			if err != nil {
+				return prego.LookResult{}, err
+			}
+			if !ok || r.ProviderID == "" {
+				continue // it is made with the first edge
+			}
+			if _, err := ensurePublicFirewall(ctx, a.Store, infra, a.Settings.Environment, name); err != nil {
+				return prego.LookResult{}, err
+			}
+		}
+		open, known = ports, true
+		return prego.LookResult{Found: true}, nil
 	}
 }
 

@@ -32,6 +32,7 @@ type ReconcilerStore interface {
 	SweepSilent(ctx context.Context, p server.SweepParams) (server.SweepResult, error)
 	CheckUsage(ctx context.Context, page int, patience time.Duration) (org.UsageCheck, error)
 	PruneChanges(ctx context.Context, keep time.Duration) error
+	PublicPorts(ctx context.Context) ([]int, error)
 }
 
 // Reconciler holds the periodic steps over all servers.
@@ -323,7 +324,7 @@ func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost
 	// Rules that were changed by hand are restored.
 	for _, r := range s.Resources {
 		if r.Kind == server.ResourceFirewall && r.ProviderID != "" && byID[resourceKey(r.Kind, r.ProviderID)] {
-			if err := a.ensureFirewall(ctx, infra); err != nil {
+			if err := a.ensureFirewall(ctx, infra, r.Name); err != nil {
 				return err
 			}
 		}
@@ -331,9 +332,13 @@ func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost
 	return nil
 }
 
-func (a *Reconciler) ensureFirewall(ctx context.Context, infra Infra) error {
-	f := a.Firewall
+func (a *Reconciler) ensureFirewall(ctx context.Context, infra Infra, name string) error {
 	var err error
+	if name == PublicFirewallName(a.Environment) {
+		_, err = ensurePublicFirewall(ctx, a.Store, infra, a.Environment, name)
+		return fromInfra(err)
+	}
+	f := a.Firewall
 	if f.CIDRs, err = allEgress(ctx, a.Egress, f.CIDRs); err != nil {
 		return err
 	}

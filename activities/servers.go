@@ -34,6 +34,7 @@ type Store interface {
 	Intend(ctx context.Context, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, r server.ResourceIntent) error
 	ConfirmCreated(ctx context.Context, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, kind server.ResourceKind, name, providerID string) error
 	IntentRefused(ctx context.Context, serverID prego.ServerID, attempt int, c server.Candidate, refusal *server.InfraError) error
+	PublicPorts(ctx context.Context) ([]int, error)
 	FindResource(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) (server.ProviderResource, bool, error)
 	LiveResources(ctx context.Context, serverID prego.ServerID) ([]server.ProviderResource, error)
 	AssignPlacementGroup(ctx context.Context, serverID prego.ServerID, prefix string, size, groups int, exclude []string) (string, error)

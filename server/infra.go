@@ -85,6 +85,7 @@ type CreateParams struct {
 	Image          string
 	UserData       string
 	FirewallID     string
+	PublicFirewall string           // id of the one that lets everyone in; "" but for edges
 	PlacementGroup string           // provider id; "" for none
 	NetworkID      string           // provider id of the private network; "" for none
 	VolumeIDs      []prego.VolumeID // provider ids of volumes to attach
@@ -182,13 +183,15 @@ func (e *InfraError) Error() string {
 	return fmt.Sprintf("provider (%s, %s): %s", e.Class, e.Code, e.Message)
 }
 
-// FirewallParams describe the firewall of all servers of an environment: the ports are
-// open to the CIDRs, and nothing else is.
+// FirewallParams describe a firewall: the ports are open to the CIDRs, those of Everyone to
+// all, and nothing else is. All servers of an environment have one that lets the control
+// plane in, and its edges one more that lets everyone in.
 type FirewallParams struct {
 	Environment string
 	Name        string
 	CIDRs       []string
 	Ports       []int
+	Everyone    []int
 }
 
 // VolumeParams describe a volume: a server's data volume, or an org's.

@@ -23,6 +23,7 @@ func newLooker(p *process, servers *activities.Servers, fleet *activities.Reconc
 			{Name: "storage", Every: p.cfg.Tenants.StorageSweep, Do: activities.LookAtStorage(tenants)},
 			{Name: "peers", Every: p.cfg.Worker.PeersEvery, Do: activities.LookAtPeers(peers)},
 			{Name: "egress", Every: p.cfg.Worker.SweepEvery, Do: activities.LookAtEgress(peers)},
+			{Name: "public ports", Every: p.cfg.Worker.SweepEvery, Do: activities.LookAtPublicPorts(servers)},
 			{Name: "certificates", Every: p.cfg.ACME.SweepEvery, Do: activities.LookAtCertificates(certificates)},
 		},
 	}

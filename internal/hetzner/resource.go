@@ -98,7 +98,7 @@ func firewallRules(f server.FirewallParams) ([]hcloud.FirewallRule, error) {
 			sources = append(sources, source)
 		}
 	}
-	if len(sources) == 0 {
+	if len(sources) == 0 && len(f.Ports) > 0 {
 		return nil, &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: "a firewall needs the control plane's egress addresses: set PREGO_EGRESS_CIDRS"}
 	}
 	var rules []hcloud.FirewallRule
@@ -108,7 +108,51 @@ func firewallRules(f server.FirewallParams) ([]hcloud.FirewallRule, error) {
 			Port: new(strconv.Itoa(port)), Description: new("control plane"),
 		})
 	}
+	for _, ports := range ranges(f.Everyone, maxFirewallRules-len(rules)) {
+		rules = append(rules, hcloud.FirewallRule{
+			Direction: hcloud.FirewallRuleDirectionIn, Protocol: hcloud.FirewallRuleProtocolTCP, SourceIPs: everyone,
+			Port: new(ports), Description: new("everyone"),
+		})
+	}
 	return rules, nil
+}
+
+// maxFirewallRules is how many rules a firewall may have (docs.hetzner.com/cloud/firewalls/faq).
+const maxFirewallRules = 50
+
+// everyone is all addresses.
+var everyone = []net.IPNet{{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, {IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}}
+
+// ranges are ports as rules name them, neighbours together. Where those are more than most,
+// the narrowest gaps between them are open, too: the hosts' own firewall has each port.
+func ranges(ports []int, most int) (out []string) {
+	type span struct{ from, to int }
+	var spans []span
+	for _, p := range slices.Compact(slices.Sorted(slices.Values(ports))) {
+		if n := len(spans); n > 0 && spans[n-1].to == p-1 {
+			spans[n-1].to = p
+			continue
+		}
+		spans = append(spans, span{p, p})
+	}
+	for len(spans) > most {
+		narrowest := 1
+		for i := 2; i < len(spans); i++ {
+			if spans[i].from-spans[i-1].to < spans[narrowest].from-spans[narrowest-1].to {
+				narrowest = i
+			}
+		}
+		spans[narrowest-1].to = spans[narrowest].to
+		spans = slices.Delete(spans, narrowest, narrowest+1)
+	}
+	for _, s := range spans {
+		if s.from == s.to {
+			out = append(out, strconv.Itoa(s.from))
+		} else {
+			out = append(out, fmt.Sprintf("%d-%d", s.from, s.to))
+		}
+	}
+	return out
 }
 
 func sameRules(a, b []hcloud.FirewallRule) bool {

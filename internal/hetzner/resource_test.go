@@ -320,6 +320,34 @@ func TestFirewallRefusesBadSources(t *testing.T) {
 	require.Equal(t, []any{"198.51.100.0/24"}, c.rules()[0].(map[string]any)["source_ips"], "networks by their own address, once")
 }
 
+// TestEdgesAreOpenToEveryone: at the ports that are given, and at no more of others than the
+// provider's limit of rules takes.
+func TestEdgesAreOpenToEveryone(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	rules := func(ports ...int) (open []string) {
+		t.Helper()
+		_, err := c.EnsureFirewall(t.Context(), server.FirewallParams{Environment: "test", Name: "prego-test", Everyone: ports})
+		require.NoError(t, err)
+		for _, r := range c.rules() {
+			rule := r.(map[string]any)
+			require.Equal(t, []any{"in", "tcp", []any{"0.0.0.0/0", "::/0"}}, []any{rule["direction"], rule["protocol"], rule["source_ips"]})
+			open = append(open, rule["port"].(string))
+		}
+		return open
+	}
+	require.Equal(t, []string{"80", "443"}, rules(80, 443))
+	require.Equal(t, []string{"80", "443", "9000-9002", "9004"}, rules(80, 443, 9001, 9000, 9002, 9004, 9001))
+	many := []int{80, 443}
+	for i := range 60 {
+		many = append(many, 10_000+i*10, 20_000+i*3)
+	}
+	open := rules(many...)
+	require.Len(t, open, 50)
+	require.Equal(t, []string{"80", "443"}, open[:2])
+	require.Contains(t, open, "20000-20177", "the narrowest gaps are closed first")
+}
+
 func TestVolumeIsOrdered(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)

@@ -114,12 +114,15 @@ func createOpts(p server.CreateParams) (hcloud.ServerCreateOpts, error) {
 		Labels:           p.Labels(),
 		PublicNet:        &hcloud.ServerCreatePublicNet{EnableIPv4: true, EnableIPv6: true},
 	}
-	if p.FirewallID != "" {
-		id, err := parseID(p.FirewallID)
+	for _, firewall := range []string{p.FirewallID, p.PublicFirewall} {
+		if firewall == "" {
+			continue
+		}
+		id, err := parseID(firewall)
 		if err != nil {
 			return opts, err
 		}
-		opts.Firewalls = []*hcloud.ServerCreateFirewall{{Firewall: hcloud.Firewall{ID: id}}}
+		opts.Firewalls = append(opts.Firewalls, &hcloud.ServerCreateFirewall{Firewall: hcloud.Firewall{ID: id}})
 	}
 	if p.PlacementGroup != "" {
 		id, err := parseID(p.PlacementGroup)

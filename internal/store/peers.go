@@ -15,13 +15,12 @@ import (
 
 // Rows are locked in the order of their ids, and what a rule is made of is read after that:
 // of two that make a server's rule at once, the second sees all that the first saw.
-const sqlLockPeers = `
-WITH new AS (
-    INSERT INTO server_peers (server_id) SELECT server_id FROM servers WHERE server_id = ANY ($1) AND status <> 'terminated' ORDER BY server_id ON CONFLICT DO NOTHING
-), gone AS (
-    DELETE FROM server_peers p USING servers s WHERE p.server_id = ANY ($1) AND s.server_id = p.server_id AND s.status = 'terminated'
+const (
+	sqlNewPeers = `
+INSERT INTO server_peers (server_id) SELECT server_id FROM servers WHERE server_id = ANY ($1) AND status <> 'terminated' ORDER BY server_id ON CONFLICT DO NOTHING`
+	sqlForgetPeers = `DELETE FROM server_peers p USING servers s WHERE p.server_id = ANY ($1) AND s.server_id = p.server_id AND s.status = 'terminated'`
+	sqlLockPeers   = `SELECT server_id FROM server_peers WHERE server_id = ANY ($1) ORDER BY server_id FOR UPDATE`
 )
-SELECT server_id FROM server_peers WHERE server_id = ANY ($1) ORDER BY server_id FOR UPDATE`
 
 // What the rules of some servers are made of.
 const sqlPeersInput = `
@@ -44,7 +43,7 @@ SELECT jsonb_build_object('server_id', s.server_id, 'role', s.role, 'address', C
     ARRAY(SELECT DISTINCT (p ->> 'host_port')::int FROM instances i CROSS JOIN LATERAL jsonb_array_elements(i.ports) p
           WHERE i.server_id = s.server_id AND i.state <> 'stopped' AND p ->> 'host_port' IS NOT NULL) AS instance_ports,
     CASE WHEN s.role = 'edge' THEN ARRAY(
-        SELECT DISTINCT t.listen_port FROM routes t JOIN envs v ON v.env_id = t.env_id WHERE t.deleted_at IS NULL AND t.protocol = 'tcp' AND v.region = s.region)
+        SELECT DISTINCT t.listen_port FROM routes t JOIN envs v ON v.env_id = t.env_id WHERE t.deleted_at IS NULL AND t.listen_port NOT IN (80, 443) AND v.region = s.region)
     END AS public_ports
 FROM servers s WHERE s.server_id = ANY ($1) AND s.status <> 'terminated'`
 
@@ -79,8 +78,21 @@ func (s *Store) MakePeers(ctx context.Context, ids []prego.ServerID, ports func(
 	return versions, err
 }
 
+const sqlPublicPorts = `SELECT DISTINCT listen_port FROM routes WHERE deleted_at IS NULL AND listen_port NOT IN (80, 443) ORDER BY 1`
+
+// PublicPorts are those, besides 80 and 443, that routes listen on at edges.
+func (s *Store) PublicPorts(ctx context.Context) ([]int, error) {
+	return collectValues[int](ctx, s, "public ports", sqlPublicPorts)
+}
+
 func makePeers(ctx context.Context, tx pgx.Tx, ids []prego.ServerID, ports func(prego.Role) (agent, docker int)) (map[prego.ServerID]int64, error) {
+	if _, err := tx.Exec(ctx, sqlNewPeers, ids); err != nil {
+		return nil, err
+	}
 	if _, err := tx.Exec(ctx, sqlLockPeers, ids); err != nil {
+		return nil, err
+	}
+	if _, err := tx.Exec(ctx, sqlForgetPeers, ids); err != nil {
 		return nil, err
 	}
 	egress, err := one[server.Egress](ctx, tx, sqlEgress)

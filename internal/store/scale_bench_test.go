@@ -85,6 +85,7 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"records of a zone":        func() error { return none(s.LiveRecords(ctx, "example.com")) },
 		"records of addresses":     func() error { return none(s.RecordsNaming(ctx, []string{"192.0.2.1", "2001:db8::1"})) },
 		"servers without networks": func() error { return none(s.Unattached(ctx, 50)) },
+		"public ports":             func() error { _, err := s.PublicPorts(ctx); return err },
 		"egress":                   func() error { _, _, err := s.SetEgress(ctx, []string{"192.0.2.1/32"}, time.Hour); return err },
 		"peers that are due": func() error {
 			return none(s.MakeDuePeers(ctx, 100, func(prego.Role) (agent, docker int) { return 8443, 2376 }))
