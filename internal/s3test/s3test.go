@@ -111,7 +111,7 @@ func (s *Server) File(key string) string { return filepath.Join(s.Dir, s.Bucket,
 
 func free(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	return l.Addr().String()

@@ -42,7 +42,7 @@ func TestPlaceInstance(t *testing.T) {
 			[]server{instanceServer("a", nil), instanceServer("b", func(s *server) { s.Active, s.Tags = false, []string{"gpu"} })},
 			"no_nodes_active",
 		},
-		"who satisfies is cordoned": {nil, []server{instanceServer("a", func(s *server) { s.Cordoned = true })}, "no_nodes_active"},
+		"who satisfies is cordoned":      {nil, []server{instanceServer("a", func(s *server) { s.Cordoned = true })}, "no_nodes_active"},
 		"who satisfies stands elsewhere": {func(r *instance.Request) { r.Locations = []string{"nbg1"} }, []server{instanceServer("a", nil)}, "volume_locality_no_node"},
 		"volumes stand apart":            {func(r *instance.Request) { r.Locations = []string{"fsn1", "nbg1"} }, []server{instanceServer("a", nil)}, "volume_locality_no_node"},
 		"memory is a hard limit":         {nil, []server{instanceServer("a", func(s *server) { s.MemoryUsed = 901 })}, "no_capacity_memory"},
