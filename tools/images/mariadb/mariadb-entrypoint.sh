@@ -33,16 +33,17 @@ if [ ! -d "$data/mysql" ]; then
 	note "Initializing database files"
 	mariadb-install-db --datadir="$data" --rpm --auth-root-authentication-method=normal --skip-test-db >/dev/null
 	note "Starting temporary server"
-	"$@" --skip-networking --default-time-zone=SYSTEM --socket="$socket" --wsrep-on=OFF --expire-logs-days=0 --loose-innodb-buffer-pool-load-at-startup=0 &
+	"$@" --skip-networking --default-time-zone=SYSTEM --socket="$socket" --wsrep-on=OFF --expire-logs-days=0 --loose-innodb-buffer-pool-load-at-startup=0 \
+		--skip-ssl --ssl-cert='' --ssl-key='' --ssl-ca='' &
 	server=$!
 	for _ in $(seq 300); do
-		if mariadb --no-defaults --socket="$socket" -uroot -e 'SELECT 1' >/dev/null 2>&1; then ready=yes && break; fi
+		if mariadb --no-defaults --skip-ssl --socket="$socket" -uroot -e 'SELECT 1' >/dev/null 2>&1; then ready=yes && break; fi
 		kill -0 "$server" || exit 1
 		sleep 0.1
 	done
 	[ -n "${ready-}" ] || { note "Unable to start server." >&2; exit 1; }
 	health=$(tr -dc 'A-Za-z0-9' </dev/urandom | head -c 32 || true)
-	mariadb --no-defaults --socket="$socket" -uroot <<-SQL
+	mariadb --no-defaults --skip-ssl --socket="$socket" -uroot <<-SQL
 		SET @@SESSION.SQL_LOG_BIN = 0;
 		DELETE FROM mysql.global_priv WHERE User = 'root' AND Host <> 'localhost' OR User = '';
 		FLUSH PRIVILEGES;
