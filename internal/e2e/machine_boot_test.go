@@ -171,7 +171,7 @@ until nsenter --target "$pid" --net curl --silent --output /dev/null http://127.
 	require.False(m.t, opens(), "a published port is not open to the world")
 	m.run("nft delete table inet prego")
 	require.Equal(m.t, !bound, opens(), "without the rules it is, where the engine does not know better")
-	m.run("systemctl reload prego-firewall.service")
+	m.run("systemctl restart prego-firewall.service")
 	require.False(m.t, opens())
 	m.run(engine + `/containers/open?force=1 -X DELETE && ` + engine + `/networks/open -X DELETE`)
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -61,7 +62,7 @@ func reach(t *testing.T, what string, paths []path) {
 		}
 	}
 	t.Logf("%s:\n%s", what, table.String())
-	require.Empty(t, wrong.String(), what)
+	assert.Empty(t, wrong.String(), what)
 }
 
 // inSpace runs f on a thread of a network namespace.
