@@ -77,6 +77,9 @@ const (
 	CodePolicyInUse         Code = "policy_in_use"
 	CodePolicyTypeAttached  Code = "policy_type_attached"
 	CodeServerHasTenants    Code = "server_has_tenants"
+	// CodeTenantsCannotMove rejects emptying a server on which tenants live.
+	CodeTenantsCannotMove Code = "tenants_cannot_move_yet"
+	CodeDrainNotFound     Code = "drain_not_found"
 	// CodeCellMismatch and CodeInsufficientResources are the two placement errors
 	// (placement-pools, "Auctioneer").
 	CodeCellMismatch          Code = "cell_mismatch"

@@ -22,11 +22,15 @@ type FleetActionStore interface {
 	GetServer(ctx context.Context, serverID prego.ServerID) (server.Server, error)
 	CordonedFor(ctx context.Context, serverID prego.ServerID) (time.Duration, error)
 	Uncordon(ctx context.Context, serverID prego.ServerID) error
+	DrainFleetMember(ctx context.Context, serverID prego.ServerID, by string, within time.Duration) (left time.Duration, begun bool, err error)
+	KeepFleetMember(ctx context.Context, serverID prego.ServerID) (ended bool, err error)
 }
 
 // FleetRuns starts and signals fleet workflows.
 type FleetRuns interface {
 	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
+	// WakeDrain signals the run that empties a server, and starts it if necessary.
+	WakeDrain(ctx context.Context, serverID prego.ServerID) error
 }
 
 // FleetActions are the steps of fleet actions.
@@ -191,11 +195,29 @@ func (a *FleetActions) DrainFleetServer(ctx context.Context, in DrainInput) (Dra
 	return DrainResult{Gone: status == server.Terminated}, nil
 }
 
-// occupied returns how much longer to wait for a server that has tenants.
+// instancesLeave is how long a fleet waits at least until a server without tenants has lost its
+// instances, whatever the grace period for tenants.
+const instancesLeave = 30 * time.Minute
+
+// occupied returns how much longer to wait for a server that has tenants. One that only runs
+// instances is emptied meanwhile.
 func (a *FleetActions) occupied(ctx context.Context, in DrainInput) (DrainResult, error) {
 	act, err := a.Store.GetFleetAction(ctx, in.Fleet.FleetID, in.Fleet.Seq)
 	if err != nil {
 		return DrainResult{}, permanentIfCoded(err)
+	}
+	grace, moving := scale.GracePeriod(act), time.Duration(0)
+	if !act.CancelRequested {
+		left, begun, err := a.Store.DrainFleetMember(ctx, in.ServerID, fmt.Sprintf("%s action %d", in.Fleet.FleetID, in.Fleet.Seq), max(grace, instancesLeave))
+		if err != nil {
+			return DrainResult{}, err
+		}
+		if begun {
+			if err := a.Runs.WakeDrain(ctx, in.ServerID); err != nil {
+				return DrainResult{}, err
+			}
+		}
+		moving = left
 	}
 	// By the database's clock, since it was closed to new tenants: a later run
 	// continues the same period.
@@ -203,12 +225,18 @@ func (a *FleetActions) occupied(ctx context.Context, in DrainInput) (DrainResult
 	if err != nil {
 		return DrainResult{}, err
 	}
-	return DrainResult{Occupied: true, Cancelled: act.CancelRequested, Left: max(0, scale.GracePeriod(act)-closed)}, nil
+	return DrainResult{Occupied: true, Cancelled: act.CancelRequested, Left: max(0, grace-closed, moving)}, nil
 }
 
 // KeepFleetServer opens a server that could not be drained to placement again.
 func (a *FleetActions) KeepFleetServer(ctx context.Context, serverID prego.ServerID) error {
-	err := a.Store.Uncordon(ctx, serverID)
+	ended, err := a.Store.KeepFleetMember(ctx, serverID)
+	if err == nil && ended {
+		err = a.Runs.WakeDrain(ctx, serverID)
+	}
+	if err == nil {
+		err = a.Store.Uncordon(ctx, serverID)
+	}
 	if err == nil && a.Capacity != nil {
 		a.Capacity(ctx, serverID)
 	}

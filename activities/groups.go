@@ -489,6 +489,9 @@ func (a *Groups) StopInstance(ctx context.Context, id string) error {
 		return fromGroups(err)
 	}
 	a.hook("instance/stopped")
+	if h.Drained {
+		a.wakeRuns(ctx, []string{server.DrainWorkflowID(h.ServerID)})
+	}
 	if a.Idle != nil {
 		if err := a.Idle(ctx, h.GroupID); err != nil { // its next instance, or the volume's end, does it
 			a.Log.Warn("volumes not detached after the last stop", zap.String("group_id", string(h.GroupID)), zap.String("error", prego.Redact(err.Error())))

@@ -58,7 +58,7 @@ func (h *Host) Bootstrap(ctx context.Context, addr, version string, log *slog.Lo
 	hostname, _ := os.Hostname()
 	request := wire.HandshakeRequest{
 		ServerID: h.Config.ServerID, Token: strings.TrimSpace(string(raw)), CSRs: csrs,
-		AgentVersion: version, BootID: bootID(), Hostname: hostname, Tags: h.Config.Tags,
+		AgentVersion: version, BootID: bootID(h.Root), Hostname: hostname, Tags: h.Config.Tags,
 	}
 	// A milestone: failing to report it stops nothing.
 	if err := gw.postJSON(ctx, wire.PathBootStage, request.Token, wire.BootStageRequest{ServerID: h.Config.ServerID, Stage: wire.StageAgentStarted}, nil); err != nil {

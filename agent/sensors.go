@@ -29,7 +29,7 @@ type reading struct {
 }
 
 func (s sensors) read(ctx context.Context) reading {
-	r := reading{bootID: bootID(), dockerState: dockerState(ctx, filepath.Join(s.root, dockerSocket))}
+	r := reading{bootID: bootID(s.root), dockerState: dockerState(ctx, filepath.Join(s.root, dockerSocket))}
 	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
 		if fields := strings.Fields(string(b)); len(fields) > 0 {
 			r.load1, _ = strconv.ParseFloat(fields[0], 64)
@@ -43,8 +43,15 @@ func (s sensors) read(ctx context.Context) reading {
 	return r
 }
 
-func bootID() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+// bootFile says which boot this is; the kernel makes it.
+const bootFile = "/proc/sys/kernel/random/boot_id"
+
+// bootID differs after each boot of a host. A host that is a directory may have its own.
+func bootID(root string) string {
+	b, err := os.ReadFile(filepath.Join(root, bootFile))
+	if err != nil {
+		b, err = os.ReadFile(bootFile)
+	}
 	if err != nil {
 		return ""
 	}

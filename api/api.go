@@ -44,6 +44,10 @@ type Store interface {
 	RequestRetry(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
 	RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error)
 	CordonServer(ctx context.Context, id prego.ServerID, by, why string) (server.Server, error)
+	RequestDrain(ctx context.Context, id prego.ServerID, kind server.DrainKind, r server.DrainRequest, by string) (server.Drain, error)
+	LastDrain(ctx context.Context, id prego.ServerID) (server.Drain, error)
+	DrainedInstances(ctx context.Context, id prego.ServerID) ([]server.DrainedInstance, error)
+	CancelDrain(ctx context.Context, id prego.ServerID) (server.Drain, error)
 	UncordonServer(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
 }
 
@@ -52,6 +56,7 @@ type Store interface {
 type Orchestrator interface {
 	StartProvision(ctx context.Context, s server.Server) error
 	StartDecommission(ctx context.Context, serverID prego.ServerID) error
+	WakeDrain(ctx context.Context, serverID prego.ServerID) error
 	StartReconcile(ctx context.Context) (workflowID string, err error)
 	RunURL(workflowID string) string
 }

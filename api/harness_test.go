@@ -68,6 +68,10 @@ func (r *runs) StartDecommission(ctx context.Context, id prego.ServerID) error {
 	return r.note(ctx, string("decommission "+id))
 }
 
+func (r *runs) WakeDrain(ctx context.Context, id prego.ServerID) error {
+	return r.note(ctx, string("drain "+id))
+}
+
 func (r *runs) FleetRunID(id prego.FleetID) string { return string("fleet-scale/test/" + id) }
 
 func (r *runs) EnsureScaleFleet(ctx context.Context, id prego.FleetID) error {

@@ -316,6 +316,60 @@ func (e DomainRecordType) Valid() bool {
 	}
 }
 
+// Defines values for DrainKind.
+const (
+	DrainKindDrain   DrainKind = "drain"
+	DrainKindReboot  DrainKind = "reboot"
+	DrainKindReplace DrainKind = "replace"
+)
+
+// Valid indicates whether the value is a known member of the DrainKind enum.
+func (e DrainKind) Valid() bool {
+	switch e {
+	case DrainKindDrain:
+		return true
+	case DrainKindReboot:
+		return true
+	case DrainKindReplace:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for DrainStatus.
+const (
+	DrainStatusCancelled DrainStatus = "cancelled"
+	DrainStatusDone      DrainStatus = "done"
+	DrainStatusFailed    DrainStatus = "failed"
+	DrainStatusFinishing DrainStatus = "finishing"
+	DrainStatusMaking    DrainStatus = "making"
+	DrainStatusMoving    DrainStatus = "moving"
+	DrainStatusWaiting   DrainStatus = "waiting"
+)
+
+// Valid indicates whether the value is a known member of the DrainStatus enum.
+func (e DrainStatus) Valid() bool {
+	switch e {
+	case DrainStatusCancelled:
+		return true
+	case DrainStatusDone:
+		return true
+	case DrainStatusFailed:
+		return true
+	case DrainStatusFinishing:
+		return true
+	case DrainStatusMaking:
+		return true
+	case DrainStatusMoving:
+		return true
+	case DrainStatusWaiting:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for EventActor.
 const (
 	EventActorOperator EventActor = "operator"
@@ -2591,6 +2645,91 @@ type DomainRecordType string
 
 // DomainStatus State of the claim; a name is served, and counts, while it is verified
 type DomainStatus = org.DomainStatus
+
+// Drain defines model for Drain.
+type Drain struct {
+	CancelRequestedAt *time.Time `json:"cancel_requested_at,omitempty"`
+	CreatedAt         time.Time  `json:"created_at"`
+
+	// DeadlineAt When moving fails; absent if it may take as long as it takes
+	DeadlineAt  *time.Time        `json:"deadline_at,omitempty"`
+	FinishedAt  *time.Time        `json:"finished_at,omitempty"`
+	Instances   []DrainedInstance `json:"instances"`
+	KeepTenants bool              `json:"keep_tenants"`
+	Kind        DrainKind         `json:"kind"`
+
+	// Left Of them, those that are still there
+	Left    int     `json:"left"`
+	Message *string `json:"message,omitempty"`
+
+	// Number Of the server's, from 1
+	Number int `json:"number"`
+
+	// Operation What an accepted request has started; part of every 202 answer
+	Operation Operation `json:"operation"`
+
+	// Reason Why it waits or failed; stable
+	//
+	// Example: fleet_budget
+	Reason *string `json:"reason,omitempty"`
+
+	// ReplacementId The server that takes its place
+	ReplacementId *string `json:"replacement_id,omitempty"`
+	RequestedBy   string  `json:"requested_by"`
+
+	// RunUrl The workflow in Temporal's UI, if one is configured
+	RunUrl   *string `json:"run_url,omitempty"`
+	ServerId string  `json:"server_id"`
+
+	// StartedAt When moving began
+	StartedAt *time.Time `json:"started_at,omitempty"`
+
+	// Status making: its replacement is being made. waiting: for other servers of its fleet. finishing: it is empty, and is rebooted or deleted
+	Status DrainStatus `json:"status"`
+
+	// Total Instances to be moved
+	Total int `json:"total"`
+
+	// Why As the caller gave it
+	Why        *string `json:"why,omitempty"`
+	WorkflowId string  `json:"workflow_id"`
+}
+
+// DrainKind defines model for Drain.Kind.
+type DrainKind string
+
+// DrainStatus making: its replacement is being made. waiting: for other servers of its fleet. finishing: it is empty, and is rebooted or deleted
+type DrainStatus string
+
+// DrainServer defines model for DrainServer.
+type DrainServer struct {
+	// KeepTenants Whether tenants stay and only instances are moved; not of a replacement
+	KeepTenants *bool `json:"keep_tenants,omitempty"`
+
+	// Reason Reason for the timeline
+	Reason *string `json:"reason,omitempty"`
+
+	// TimeoutSeconds How long instances may take to be moved; 0 for as long as it takes
+	TimeoutSeconds *int `json:"timeout_seconds,omitempty"`
+}
+
+// DrainedInstance defines model for DrainedInstance.
+type DrainedInstance struct {
+	GroupId    string `json:"group_id"`
+	InstanceId string `json:"instance_id"`
+
+	// Leaving Whether its group replaces it by now; else it waits for its org's limit
+	Leaving bool    `json:"leaving"`
+	Message *string `json:"message,omitempty"`
+	OrgId   string  `json:"org_id"`
+
+	// Reason Why there is no place for its replacement; stable
+	Reason *string `json:"reason,omitempty"`
+	State  string  `json:"state"`
+
+	// StopsFirst Whether it stops before its replacement starts: it has a volume, or its org has no quota for one more
+	StopsFirst bool `json:"stops_first"`
+}
 
 // Env defines model for Env.
 type Env struct {
@@ -5699,8 +5838,26 @@ type CordonServerParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// DrainServerParams defines parameters for DrainServer.
+type DrainServerParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ExecOnServerParams defines parameters for ExecOnServer.
 type ExecOnServerParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RebootServerParams defines parameters for RebootServer.
+type RebootServerParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ReplaceServerParams defines parameters for ReplaceServer.
+type ReplaceServerParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -6055,8 +6212,17 @@ type PatchServerJSONRequestBody = PatchServer
 // CordonServerJSONRequestBody defines body for CordonServer for application/json ContentType.
 type CordonServerJSONRequestBody = CordonServer
 
+// DrainServerJSONRequestBody defines body for DrainServer for application/json ContentType.
+type DrainServerJSONRequestBody = DrainServer
+
 // ExecOnServerJSONRequestBody defines body for ExecOnServer for application/json ContentType.
 type ExecOnServerJSONRequestBody = Exec
+
+// RebootServerJSONRequestBody defines body for RebootServer for application/json ContentType.
+type RebootServerJSONRequestBody = DrainServer
+
+// ReplaceServerJSONRequestBody defines body for ReplaceServer for application/json ContentType.
+type ReplaceServerJSONRequestBody = DrainServer
 
 // PutSitePoolPolicyJSONRequestBody defines body for PutSitePoolPolicy for application/json ContentType.
 type PutSitePoolPolicyJSONRequestBody = PutSitePoolPolicy
@@ -6443,9 +6609,24 @@ type ServerInterface interface {
 	// CordonServer Close a server to newcomers
 	// (POST /v1/servers/{server_id}/cordon)
 	CordonServer(ctx echo.Context, serverId ServerID, params CordonServerParams) error
+	// CancelDrain Cancel what empties a server
+	// (DELETE /v1/servers/{server_id}/drain)
+	CancelDrain(ctx echo.Context, serverId ServerID) error
+	// GetDrain Show what empties a server
+	// (GET /v1/servers/{server_id}/drain)
+	GetDrain(ctx echo.Context, serverId ServerID) error
+	// DrainServer Empty a server
+	// (POST /v1/servers/{server_id}/drain)
+	DrainServer(ctx echo.Context, serverId ServerID, params DrainServerParams) error
 	// ExecOnServer Run a command on a server's host
 	// (POST /v1/servers/{server_id}/exec)
 	ExecOnServer(ctx echo.Context, serverId ServerID, params ExecOnServerParams) error
+	// RebootServer Reboot a server
+	// (POST /v1/servers/{server_id}/reboot)
+	RebootServer(ctx echo.Context, serverId ServerID, params RebootServerParams) error
+	// ReplaceServer Replace a server
+	// (POST /v1/servers/{server_id}/replace)
+	ReplaceServer(ctx echo.Context, serverId ServerID, params ReplaceServerParams) error
 	// RetryServer Retry the provisioning of a failed server
 	// (POST /v1/servers/{server_id}/retry)
 	RetryServer(ctx echo.Context, serverId ServerID, params RetryServerParams) error
@@ -10023,6 +10204,74 @@ func (w *ServerInterfaceWrapper) CordonServer(ctx echo.Context) error {
 	return err
 }
 
+// CancelDrain converts echo context to params.
+func (w *ServerInterfaceWrapper) CancelDrain(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CancelDrain(ctx, serverId)
+	return err
+}
+
+// GetDrain converts echo context to params.
+func (w *ServerInterfaceWrapper) GetDrain(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetDrain(ctx, serverId)
+	return err
+}
+
+// DrainServer converts echo context to params.
+func (w *ServerInterfaceWrapper) DrainServer(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DrainServerParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DrainServer(ctx, serverId, params)
+	return err
+}
+
 // ExecOnServer converts echo context to params.
 func (w *ServerInterfaceWrapper) ExecOnServer(ctx echo.Context) error {
 	var err error
@@ -10056,6 +10305,78 @@ func (w *ServerInterfaceWrapper) ExecOnServer(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ExecOnServer(ctx, serverId, params)
+	return err
+}
+
+// RebootServer converts echo context to params.
+func (w *ServerInterfaceWrapper) RebootServer(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RebootServerParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RebootServer(ctx, serverId, params)
+	return err
+}
+
+// ReplaceServer converts echo context to params.
+func (w *ServerInterfaceWrapper) ReplaceServer(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReplaceServerParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ReplaceServer(ctx, serverId, params)
 	return err
 }
 
@@ -11492,6 +11813,11 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/servers/:server_id/retry", wrapper.RetryServer, options.OperationMiddlewares["retryServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/cordon", wrapper.CordonServer, options.OperationMiddlewares["cordonServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/uncordon", wrapper.UncordonServer, options.OperationMiddlewares["uncordonServer"]...)
+	router.DELETE(options.BaseURL+"/v1/servers/:server_id/drain", wrapper.CancelDrain, options.OperationMiddlewares["cancelDrain"]...)
+	router.GET(options.BaseURL+"/v1/servers/:server_id/drain", wrapper.GetDrain, options.OperationMiddlewares["getDrain"]...)
+	router.POST(options.BaseURL+"/v1/servers/:server_id/drain", wrapper.DrainServer, options.OperationMiddlewares["drainServer"]...)
+	router.POST(options.BaseURL+"/v1/servers/:server_id/reboot", wrapper.RebootServer, options.OperationMiddlewares["rebootServer"]...)
+	router.POST(options.BaseURL+"/v1/servers/:server_id/replace", wrapper.ReplaceServer, options.OperationMiddlewares["replaceServer"]...)
 	router.GET(options.BaseURL+"/v1/servers/:server_id/commands", wrapper.ListCommands, options.OperationMiddlewares["listCommands"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/exec", wrapper.ExecOnServer, options.OperationMiddlewares["execOnServer"]...)
 	router.GET(options.BaseURL+"/v1/servers/:server_id/containers", wrapper.ListContainers, options.OperationMiddlewares["listContainers"]...)

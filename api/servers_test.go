@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -369,4 +370,48 @@ func TestAnOperatorCordonsAServer(t *testing.T) {
 	resp, body = b.do("POST", "/v1/servers/app-1/cordon", "operator", "", "")
 	require.Equal(t, 409, resp.StatusCode)
 	require.Contains(t, string(body), "invalid_transition")
+}
+
+func TestAServerIsEmptiedOnRequest(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.do("POST", create, "operator", js, valid)
+	drain := func(method, path, body string) (int, string, api.Drain) {
+		contentType := ""
+		if body != "" {
+			contentType = js
+		}
+		resp, out := b.do(method, "/v1/servers/app-1/"+path, "operator", contentType, body)
+		var d api.Drain
+		if resp.StatusCode < 300 {
+			require.NoError(t, json.Unmarshal(out, &d))
+		}
+		return resp.StatusCode, string(out), d
+	}
+	status, body, _ := drain("GET", "drain", "")
+	require.Equal(t, 404, status)
+	require.Contains(t, body, "drain_not_found")
+	status, body, _ = drain("POST", "drain", "")
+	require.Equal(t, 409, status, "it is not active yet")
+	require.Contains(t, body, "invalid_transition")
+	b.set("app-1", server.Active)
+	status, body, _ = drain("POST", "replace", `{"keep_tenants":true}`)
+	require.Equal(t, 422, status)
+	require.Contains(t, body, "keep_tenants")
+
+	status, body, d := drain("POST", "drain", `{"reason":"disk errors","timeout_seconds":60}`)
+	require.Equal(t, 202, status, body)
+	require.Equal(t, []any{api.DrainKind("drain"), api.DrainStatus("waiting"), "disk errors", "operator", "server-drain/app-1"}, []any{d.Kind, d.Status, *d.Why, d.RequestedBy, d.Operation.Id})
+	require.NotNil(t, d.DeadlineAt)
+	require.NotNil(t, b.show("app-1").CordonedAt)
+	require.Contains(t, b.runs.started, "drain app-1")
+	_, _, again := drain("POST", "drain", "")
+	require.Equal(t, d.Number, again.Number)
+	status, _, _ = drain("POST", "reboot", "")
+	require.Equal(t, 409, status)
+	status, body, d = drain("DELETE", "drain", "")
+	require.Equal(t, 202, status, body)
+	require.NotNil(t, d.CancelRequestedAt)
+	_, _, d = drain("GET", "drain", "")
+	require.NotNil(t, d.CancelRequestedAt)
 }

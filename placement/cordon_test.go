@@ -55,13 +55,13 @@ func TestNobodyIsForcedOntoACordonedServer(t *testing.T) {
 	}))
 	require.Equal(t, prego.CodeInvariantViolation, got.Code)
 	require.Contains(t, got.SelectionReason, "is cordoned")
-	for _, close := range []func(*placement.Data){
+	for _, shut := range []func(*placement.Data){
 		func(d *placement.Data) { d.Servers[0].Cordoned = true },
 		func(d *placement.Data) { d.Shards[0].Cordoned = true },
 		func(d *placement.Data) { d.Pools[0].Cordoned = true },
 	} {
 		d := fleet()
-		close(&d)
+		shut(&d)
 		err := placement.NewSnapshot(shared(), d).CheckInvariants(request(nil), placement.Decision{AppServerID: "app-1", DBShardID: "db-1", RedisPoolID: "redis-1", Mode: tenant.ModeShared})
 		require.ErrorContains(t, err, "cordoned")
 	}

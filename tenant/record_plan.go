@@ -29,7 +29,7 @@ type Edge struct {
 	Region    prego.Region
 	IPv4      string
 	IPv6      string // the provider's CIDR, of which the server has the first address; "" for none
-	Silent    bool   // its agent is not heard
+	Silent    bool   // its agent is not heard, or it is cordoned
 }
 
 // SiteAt is a tenant's site and the network that it is in.

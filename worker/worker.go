@@ -94,6 +94,7 @@ func New(c client.Client, o Options, servers *activities.Servers, fleet *activit
 func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.ProvisionServer)
 	r.RegisterWorkflow(workflows.DecommissionServer)
+	r.RegisterWorkflow(workflows.DrainServer)
 	r.RegisterWorkflow(workflows.Reconcile)
 	r.RegisterWorkflow(workflows.SweepHeartbeats)
 	r.RegisterWorkflow(workflows.ProvisionTenant)

@@ -232,3 +232,22 @@ func (c *Client) EnsureSchedules(ctx context.Context, s ScheduleSettings) error 
 	}
 	return nil
 }
+
+// EnsureDrain starts the run that empties a server, unless it is running, and reports
+// whether it did.
+func (c *Client) EnsureDrain(ctx context.Context, serverID prego.ServerID) (bool, error) {
+	return c.start(ctx, server.DrainWorkflowID(serverID), string("Empty "+serverID), DrainServer, DrainServerInput{ServerID: serverID})
+}
+
+// WakeDrain signals the run that empties a server that its row has changed, and starts it if
+// it is not running.
+func (c *Client) WakeDrain(ctx context.Context, serverID prego.ServerID) error {
+	id := server.DrainWorkflowID(serverID)
+	_, err := c.Temporal.SignalWithStartWorkflow(ctx, id, SignalDemand, "changed", client.StartWorkflowOptions{
+		ID: id, TaskQueue: c.TaskQueue, StaticSummary: string("Empty " + serverID), WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+	}, DrainServer, DrainServerInput{ServerID: serverID})
+	if err != nil {
+		return fmt.Errorf("wake %s: %w", id, err)
+	}
+	return nil
+}

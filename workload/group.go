@@ -469,6 +469,7 @@ type InstanceHost struct {
 	EnvID        prego.EnvID
 	Private      string // the server's private address, "" for none
 	Watched      bool   // its server's agent tells when containers become healthy or end
+	Drained      bool   // its server is being emptied
 }
 
 // GroupWork lists what may have no run, and counts.

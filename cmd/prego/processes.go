@@ -222,19 +222,20 @@ func runWorker(ctx context.Context, queues []string) error {
 	if names.Zone != "" {
 		certificates.DNS = names
 	}
+	drains := buildDrains(p, runs, servers)
 	w, err := worker.New(runs.Temporal, worker.Options{
 		TaskQueue: p.cfg.Temporal.TaskQueue, Queues: served, StopTimeout: p.cfg.Worker.StopTimeout,
 		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: p.cfg.Worker.SweepConcurrency},
 	}, servers, fleet, tenants, &activities.FleetActions{
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: activities.ServerFree(groups),
-	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs}, groups, catalogs, images, edges, peers, certificates, names)
+	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs}, groups, catalogs, images, edges, peers, certificates, names, drains)
 	if err != nil {
 		return err
 	}
 	schedules := workflows.ScheduleSettings{
 		ReconcileEvery: p.cfg.Worker.ReconcileEvery, CatalogEvery: p.cfg.Worker.CatalogEvery, NetEvery: p.cfg.Worker.NetEvery,
 	}
-	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates)
+	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, drains)
 	looker.Looks = append(looker.Looks, lookAtNames(p, names)...)
 	if !slices.Contains(served, workflows.QueuePeriodic) {
 		looker.Looks = nil

@@ -438,6 +438,22 @@ func buildGroups(p *process, runs *workflows.Client, engine activities.InstanceE
 	}
 }
 
+// buildDrains creates the steps that empty servers.
+func buildDrains(p *process, runs *workflows.Client, servers *activities.Servers) *activities.Drains {
+	w := p.cfg.Workloads
+	d := &activities.Drains{
+		Store: p.db, Runs: runs, Limits: server.DrainLimits{Servers: w.DrainServers, Instances: w.DrainInstances}, Quiet: w.Quiet,
+		Reboot: map[prego.InfraProviderID]activities.Rebooter{}, LeaveDNS: servers.LeaveDNS, Capacity: servers.Capacity,
+		Log: p.log.Named("drains"), Hook: crashHook(),
+	}
+	for _, infra := range servers.Infra {
+		if r, ok := infra.(activities.Rebooter); ok {
+			d.Reboot[infra.ID()] = r
+		}
+	}
+	return d
+}
+
 // mountVolumes attaches a group's volumes to the server of its instance.
 func mountVolumes(org *activities.OrgResources) activities.VolumeAttacher {
 	return func(ctx context.Context, groupID prego.GroupID, serverID prego.ServerID) ([]string, error) {

@@ -51,7 +51,7 @@ func nouns(t *testing.T) []*cobra.Command {
 
 func TestEveryVerbFollowsTheConventions(t *testing.T) {
 	t.Parallel()
-	imperative := strings.Fields(`Add Associate Attach Back Bring Build Cancel Change Close Compare Create Decide Delete Deploy Detach Disable Download End Follow Force Give Import Inspect List Make Open
+	imperative := strings.Fields(`Add Associate Attach Back Bring Build Cancel Change Close Compare Cordon Create Decide Delete Deploy Detach Disable Download End Follow Force Give Import Inspect List Make Open
 		Manage Override Print Provision Publish Re-encrypt Reactivate Refill Refresh Release Remove Renew Replace Resize Restart Restore Resume Return Run Seal See Set Show Stop Store Take Terminate Try Unpin Write`)
 	for _, noun := range nouns(t) {
 		for _, cmd := range append(leaves(noun), noun) {
@@ -175,6 +175,7 @@ var shown = map[string]struct {
 }{
 	"server list":                    {"/v1/servers", example[api.ServerPage](200)},
 	"server show app-eu-7":           {"/v1/servers/app-eu-7", example[api.Server](200)},
+	"server drain-status app-eu-7":   {"/v1/servers/app-eu-7/drain", example[api.Drain](200)},
 	"server peers":                   {"/v1/server-peers", example[api.ServerPeers](200)},
 	"server stats":                   {"/v1/server-stats", example[api.ServerStats](200)},
 	"server commands app-eu-7":       {"/v1/servers/app-eu-7/commands", example[api.CommandPage](200)},

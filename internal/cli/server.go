@@ -179,6 +179,7 @@ func serverCommand(c *CLI) *cobra.Command {
 				return fmt.Sprintf("server %s takes new tenants and instances", s.ServerId)
 			},
 		},
+		serverDrain(server.DrainOnly), serverDrain(server.DrainReboot), serverDrain(server.DrainReplace), serverDrainCancel(), showDrain,
 		serverDelete(accepted),
 		List[api.Command]{
 			Use: "commands SERVER", Short: "List the commands run on a server's host, newest first", Path: "/v1/servers/{server}/commands", Items: "commands", Limit: 50, Sorts: "requested_at",

@@ -231,6 +231,13 @@ func (p *project) handle(r *http.Request, body string) (int, any) {
 		}
 		return 200, schema.ServerGetResponse{Server: *s}
 	}
+	if at, verb, ok := strings.Cut(strings.TrimPrefix(path, "/servers/"), "/actions/"); ok && r.Method == http.MethodPost && (verb == "reboot" || verb == "reset") {
+		id, _ := strconv.ParseInt(at, 10, 64)
+		if _, ok := p.servers[id]; !ok {
+			return refusal(404, "not_found", "server with ID '"+at+"' not found")
+		}
+		return 201, schema.ServerActionRebootResponse{Action: *p.act(verb+"_server", nil)}
+	}
 	return refusal(404, "not_found", "api route not found")
 }
 

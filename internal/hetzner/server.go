@@ -350,3 +350,21 @@ func sleep(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	}
 }
+
+// RebootServer restarts a server: by its button, which the host may ignore, or with hard by
+// cutting its power. It waits for the provider's action, not for the host.
+func (p *Provider) RebootServer(ctx context.Context, providerServerID prego.ServerID, hard bool) error {
+	id, err := parseID(string(providerServerID))
+	if err != nil {
+		return err
+	}
+	press := p.write.Server.Reboot
+	if hard {
+		press = p.write.Server.Reset
+	}
+	action, _, err := press(ctx, &hcloud.Server{ID: id})
+	if err != nil {
+		return p.classify(err)
+	}
+	return p.actions.wait(ctx, actionIDs(action, nil))
+}

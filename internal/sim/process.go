@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego/agent/wire"
@@ -231,10 +232,19 @@ func (h *processHost) setPhase(p string) {
 	sayTo(filepath.Join(h.dir, consoleName), p)
 }
 
+// nextBoot gives the host the id of another boot, which a kernel would.
+func (h *processHost) nextBoot() error {
+	file := filepath.Join(h.root(), "proc/sys/kernel/random/boot_id")
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(uuid.NewString()+"\n"), 0o600)
+}
+
 // live is a machine's life: cloud-init once, then the agent for as long as the
 // machine runs.
 func (h *processHost) live(ctx context.Context) error {
-	if err := h.plugVolumes(); err != nil {
+	if err := errors.Join(h.plugVolumes(), h.nextBoot()); err != nil {
 		return err
 	}
 	if h.plan.noCloudInit {

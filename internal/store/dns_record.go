@@ -14,7 +14,7 @@ import (
 const recordColumns = `r.zone, r.name, r.type, r.ttl, r.content AS "values", r.owner, r.state, r.version, r.made, r.tries, r.error`
 
 const sqlEdgesNow = `
-SELECT server_id, COALESCE(network_id, '') AS network_id, region, host AS ipv4, ipv6, agent_status <> 'connected' AS silent
+SELECT server_id, COALESCE(network_id, '') AS network_id, region, host AS ipv4, ipv6, agent_status <> 'connected' OR cordoned_at IS NOT NULL AS silent
 FROM servers WHERE role = 'edge' AND status = 'active' AND host <> '' ORDER BY server_id`
 
 // The wildcard says where home is.

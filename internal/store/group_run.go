@@ -27,7 +27,7 @@ SELECT g.org_id, g.region, g.replicas, g.deleted_at IS NOT NULL AS deleted, g.re
 FROM process_groups g WHERE g.group_id = $1 FOR NO KEY UPDATE`
 
 const sqlPlanInstances = `
-SELECT i.instance_id AS id, i.number, i.release, i.state, s.status IN ('failed', 'terminated') AS lost, s.status = 'draining' OR kept_for_tenants(s.server_id) AS leaving, i.message,
+SELECT i.instance_id AS id, i.number, i.release, i.state, s.status IN ('failed', 'terminated') AS lost, s.status = 'draining' OR i.leaving OR kept_for_tenants(s.server_id) AS leaving, i.message,
     i.started_at IS NOT NULL AS started, i.healthy_by,
     COALESCE(CASE i.state WHEN 'draining' THEN i.drain_until - clock_timestamp() ELSE make_interval(secs => (i.spec ->> 'drain_seconds')::float8) END, '0') AS drain
 FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.group_id = $1 AND i.state <> 'stopped' ORDER BY i.number`
@@ -499,7 +499,8 @@ SELECT ` + instanceColumns + `, s.region, s.host, s.role, s.status AS server_sta
     (SELECT g.env_id FROM process_groups g WHERE g.group_id = i.group_id) AS env_id,
     ARRAY(SELECT volume_host_path(v.provider_id) || ':' || a.mount_path FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id
         WHERE a.group_id = i.group_id AND a.deleted_at IS NULL AND v.provider_id IS NOT NULL ORDER BY a.mount_path) AS binds,
-    EXISTS (SELECT FROM container_reports r WHERE r.server_id = i.server_id) AS watched
+    EXISTS (SELECT FROM container_reports r WHERE r.server_id = i.server_id) AS watched,
+    EXISTS (SELECT FROM server_drains d WHERE d.server_id = i.server_id AND d.finished_at IS NULL) AS drained
 FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.instance_id = $1`
 
 // InstanceHost reads an instance with its server, or CodeInstanceNotFound.
@@ -644,7 +645,7 @@ SELECT group_id, org_id FROM process_groups WHERE NOT converged AND updated_at <
 
 const sqlMovedGroups = `
 UPDATE process_groups g SET converged = false WHERE g.converged AND EXISTS (
-    SELECT FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.group_id = g.group_id AND i.state <> 'stopped' AND s.status <> 'active')
+    SELECT FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.group_id = g.group_id AND i.state <> 'stopped' AND (s.status <> 'active' OR i.leaving))
 RETURNING group_id, org_id`
 
 const sqlServersOfInstances = `

@@ -40,6 +40,7 @@ var ofOneThing = map[string]string{
 	"ConfirmCreated":          "a resource by its id",
 	"FindResource":            "a resource by its name",
 	"GetServer":               "a server by its id",
+	"QuietDrains":             "the drains under way, of which there are as many as operators ask for",
 	"IPv4Run":                 "an address by its id",
 	"InstanceFailed":          "an instance by its id",
 	"InstanceHost":            "an instance by its id",

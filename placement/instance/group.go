@@ -37,7 +37,7 @@ type GroupInstance struct {
 	State   workload.InstanceState
 	Started bool // its container runs; while it boots, it is only watched
 	Lost    bool // its server has failed or is gone
-	Leaving bool // its server is draining
+	Leaving bool // its server is draining, or being emptied
 	// Drain is how long it goes on: after it was taken out of service, or, of one that is
 	// draining, from now.
 	Drain   time.Duration

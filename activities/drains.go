@@ -1,0 +1,184 @@
+package activities
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+)
+
+// DrainStore is the part of Postgres that drains use.
+type DrainStore interface {
+	StepDrain(ctx context.Context, id prego.ServerID, limits server.DrainLimits) (server.DrainStep, error)
+	QuietDrains(ctx context.Context, quiet time.Duration) ([]prego.ServerID, error)
+	DrainLeftDNS(ctx context.Context, id prego.ServerID) error
+	DrainActed(ctx context.Context, id prego.ServerID) error
+	MakeReplacement(ctx context.Context, id prego.ServerID) (*server.Server, error)
+	RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error)
+	GetServer(ctx context.Context, id prego.ServerID) (server.Server, error)
+}
+
+// DrainRuns starts and signals runs.
+type DrainRuns interface {
+	GroupRuns
+	EnsureDrain(ctx context.Context, serverID prego.ServerID) (started bool, err error)
+	EnsureProvision(ctx context.Context, serverID prego.ServerID, generation int) (started bool, err error)
+	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
+}
+
+// Rebooter restarts a host at its provider: by its button, which it may ignore, or by
+// cutting its power.
+type Rebooter interface {
+	RebootServer(ctx context.Context, providerServerID prego.ServerID, hard bool) error
+}
+
+// Drains are the steps that empty servers.
+type Drains struct {
+	Store  DrainStore
+	Runs   DrainRuns
+	Limits server.DrainLimits
+	// Quiet is how long a drain's row may be unchanged before its run is looked for.
+	Quiet time.Duration
+	Log   *zap.Logger
+	// Reboot restarts hosts, by provider.
+	Reboot map[prego.InfraProviderID]Rebooter
+	// LeaveDNS takes an edge's addresses out of all records; nil if none are kept.
+	LeaveDNS func(ctx context.Context, serverID prego.ServerID) error
+	// Capacity is called when a server takes newcomers again; may be nil.
+	Capacity func(ctx context.Context, serverID prego.ServerID)
+	Hook     func(point string) // see Servers
+}
+
+func (a *Drains) hook(point string) {
+	if a.Hook != nil {
+		a.Hook(point)
+	}
+}
+
+// DrainProgress says what a drain's run does next.
+type DrainProgress struct {
+	Status  server.DrainStatus `json:"status"`
+	Kind    server.DrainKind   `json:"kind"`
+	Role    prego.Role         `json:"role,omitempty"`
+	Region  prego.Region       `json:"region,omitempty"`
+	Message string             `json:"message,omitempty"`
+	Act     server.DrainAct    `json:"act,omitempty"`
+	// Changed is set if something was begun: the next look is soon.
+	Changed bool `json:"changed,omitempty"`
+}
+
+// StepDrain decides what comes next for a server that is being emptied, and wakes the groups
+// whose instances are to leave.
+func (a *Drains) StepDrain(ctx context.Context, serverID prego.ServerID) (DrainProgress, error) {
+	a.hook("drain/step")
+	st, err := a.Store.StepDrain(ctx, serverID, a.Limits)
+	if err != nil {
+		return DrainProgress{}, permanentIfCoded(err)
+	}
+	a.hook("drain/stepped")
+	for _, g := range st.Groups {
+		if err := a.Runs.WakeGroup(ctx, g.GroupID, g.OrgID); err != nil {
+			a.Log.Warn("process group not woken; the sweep does it", zap.String("group_id", string(g.GroupID)), zap.Error(err))
+		}
+	}
+	if len(st.Runs) > 0 {
+		if err := a.Runs.WakeRuns(ctx, st.Runs); err != nil {
+			a.Log.Warn("other drains are not woken; they look by themselves", zap.Error(err))
+		}
+	}
+	if st.Opened && a.Capacity != nil {
+		a.Capacity(ctx, serverID)
+	}
+	return DrainProgress{Status: st.Status, Kind: st.Kind, Role: st.Role, Region: st.Region, Message: st.Message, Act: st.Act, Changed: len(st.Groups) > 0}, nil
+}
+
+// MakeReplacement asks for the server that takes a server's place, and starts its run.
+func (a *Drains) MakeReplacement(ctx context.Context, serverID prego.ServerID) error {
+	srv, err := a.Store.MakeReplacement(ctx, serverID)
+	if err != nil {
+		return permanentIfCoded(err)
+	}
+	a.hook("drain/replacement")
+	if srv == nil || srv.Status != server.Provisioning {
+		return nil
+	}
+	_, err = a.Runs.EnsureProvision(ctx, srv.ServerID, srv.Generation)
+	return err
+}
+
+// LeaveDrainDNS takes the addresses of an edge that is being emptied out of all records, and
+// waits until no resolver has them.
+func (a *Drains) LeaveDrainDNS(ctx context.Context, serverID prego.ServerID) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	if a.LeaveDNS != nil {
+		if err := a.LeaveDNS(ctx, serverID); err != nil {
+			return err
+		}
+	}
+	return a.Store.DrainLeftDNS(ctx, serverID)
+}
+
+// RebootInput names a server to restart.
+type RebootInput struct {
+	ServerID prego.ServerID `json:"server_id"`
+	Hard     bool           `json:"hard,omitempty"` // by cutting its power
+}
+
+// RebootServer asks the provider to restart a host. Whether it did is seen by its agent's next
+// boot id. A step that dies between the row and the call is repeated as a reset when the host
+// does not come back; one that dies after the call is not.
+func (a *Drains) RebootServer(ctx context.Context, in RebootInput) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	srv, err := a.Store.GetServer(ctx, in.ServerID)
+	if err != nil {
+		return fromStore(err)
+	}
+	infra, ok := a.Reboot[srv.InfraProvider]
+	if !ok {
+		return permanentError(ErrTypePermanent, "provider "+string(srv.InfraProvider)+" restarts no servers", nil)
+	}
+	if err := a.Store.DrainActed(ctx, in.ServerID); err != nil {
+		return err
+	}
+	a.hook("drain/reboot")
+	if err := infra.RebootServer(ctx, prego.ServerID(srv.ProviderServerID), in.Hard); err != nil {
+		return fromInfra(err)
+	}
+	a.hook("drain/rebooted")
+	return nil
+}
+
+// DeleteDrained decommissions a server that was replaced. One that is used again by now is
+// not: the step fails, and is repeated.
+func (a *Drains) DeleteDrained(ctx context.Context, serverID prego.ServerID) error {
+	srv, err := a.Store.RequestDecommission(ctx, serverID, "its replacement", false)
+	if err != nil {
+		return fromStore(err)
+	}
+	a.hook("drain/deleting")
+	if srv.Status == server.Draining {
+		_, err = a.Runs.EnsureDecommission(ctx, serverID)
+	}
+	return err
+}
+
+// LookAtDrains starts the runs of drains that have lost theirs. It is not an activity.
+func LookAtDrains(a *Drains) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		ids, err := a.Store.QuietDrains(ctx, a.Quiet)
+		found := false
+		for _, id := range ids {
+			started, startErr := a.Runs.EnsureDrain(ctx, id)
+			if startErr != nil {
+				return prego.LookResult{Found: found}, startErr
+			}
+			found = found || started
+		}
+		return prego.LookResult{Found: found}, err
+	}
+}

@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
+)
+
+var drainTable = Table[api.Drain]{
+	ID: "server_id", Columns: "server_id, kind, status, moved, reason, message, why",
+	More: "requested_by: by, deadline_at: deadline, replacement_id: replacement, keep_tenants, run_url: run, created_at, started_at, finished_at",
+	Computed: map[string]func(api.Drain) any{
+		"moved": func(d api.Drain) any { return fmt.Sprintf("%d of %d instances", d.Total-d.Left, d.Total) },
+	},
+}
+
+var showDrain = Show[api.Drain]{
+	Use: "drain-status SERVER…", Short: "Show how far the emptying of servers is", Path: "/v1/servers/{server}/drain", Table: drainTable,
+	After: func(in *call, d api.Drain) {
+		for _, i := range d.Instances {
+			fmt.Fprintln(in.w, "  "+drainedText(i))
+		}
+	},
+	Watch: watchDrain,
+}
+
+// drainedText says about an instance what it waits for.
+func drainedText(i api.DrainedInstance) string {
+	text := i.InstanceId + " " + i.State
+	switch {
+	case i.Reason != nil && *i.Reason != "":
+		text += ", no place" + reasons(i.Reason, i.Message)
+	case i.Leaving:
+		text += ", being replaced"
+	default:
+		text += ", waits for its org's limit"
+	}
+	if i.StopsFirst {
+		text += ", stops before its replacement starts"
+	}
+	return text
+}
+
+var watchDrain = Watch[api.Drain]{
+	Use: "drain-watch SERVER", Short: "Follow the emptying of a server", Path: "/v1/servers/{server}/drain", Again: "prego server drain-watch {server}",
+	Lines: func(d api.Drain) []line {
+		text := fmt.Sprintf("%-22s %s  %s", d.ServerId, d.Status, deref(d.Message))
+		return []line{{key: text, at: time.Now(), text: text}}
+	},
+	Doing: func(d api.Drain) string { return fmt.Sprintf("%s of %s is %s", d.Kind, d.ServerId, d.Status) },
+	Rests: func(d api.Drain) bool { return server.DrainStatus(d.Status).Ended() },
+	Outcome: func(_ *call, d api.Drain) error {
+		if server.DrainStatus(d.Status) != server.DrainDone {
+			return fmt.Errorf("%s of server %s is %s%s", d.Kind, d.ServerId, d.Status, reasons(d.Reason, d.Message))
+		}
+		return nil
+	},
+	Done: func(_ *call, d api.Drain) string {
+		return fmt.Sprintf("%s of server %s is %s", d.Kind, d.ServerId, d.Status)
+	},
+}
+
+func serverDrain(kind server.DrainKind) Action[api.Drain] {
+	var in server.DrainRequest
+	var timeout time.Duration
+	short := map[server.DrainKind]string{
+		server.DrainOnly:    "Cordon servers and move their instances to others",
+		server.DrainReboot:  "Restart servers after their instances have moved",
+		server.DrainReplace: "Replace servers by new ones, after their instances have moved",
+	}[kind]
+	destroys := ""
+	if kind == server.DrainReplace {
+		destroys = "deletes server"
+	}
+	return Action[api.Drain]{
+		Use: string(kind) + " SERVER…", Short: short, Path: "/v1/servers/{server}/" + string(kind), Destroys: destroys,
+		Example: fmt.Sprintf("  prego server %s app-7 --timeout 30m --watch", kind),
+		Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+			f.StringVar(&in.Reason, "reason", "", "reason for the timeline")
+			f.DurationVar(&timeout, "timeout", 0, "how long instances may take to be moved (default: as long as it takes)")
+			if kind != server.DrainReplace {
+				f.BoolVar(&in.KeepTenants, "keep-tenants", false, "move instances only; tenants stay, and are down during a reboot")
+			}
+		},
+		Body: func(*call) (any, error) {
+			in.TimeoutSeconds = int(timeout / time.Second)
+			if in == (server.DrainRequest{}) {
+				return nil, nil //nolint:nilnil // no body
+			}
+			return in, nil
+		},
+		Table: drainTable, Watch: watchDrain,
+		Say: func(_ *call, d api.Drain) string {
+			return fmt.Sprintf("accepted: %s of server %s, %d instances", d.Kind, d.ServerId, d.Total)
+		},
+	}
+}
+
+func serverDrainCancel() Action[api.Drain] {
+	return Action[api.Drain]{
+		Use: "drain-cancel SERVER…", Short: "Cancel a drain, a reboot or a replacement; what has moved stays where it is", Method: http.MethodDelete, Path: "/v1/servers/{server}/drain",
+		Table: drainTable,
+		Say: func(_ *call, d api.Drain) string {
+			return fmt.Sprintf("cancelled: %s of server %s", d.Kind, d.ServerId)
+		},
+	}
+}

@@ -1,0 +1,168 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
+)
+
+// drain asks for a drain, a reboot or a replacement.
+func (c *cell) drain(serverID, verb string) (d api.Drain) {
+	c.t.Helper()
+	c.post("/v1/servers/"+serverID+"/"+verb, map[string]any{"reason": "a test"}, http.StatusAccepted, &d)
+	return d
+}
+
+func (c *cell) awaitDrain(serverID, what string, ok func(api.Drain) bool) (d api.Drain) {
+	c.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		c.send(http.MethodGet, "/v1/servers/"+serverID+"/drain", nil, http.StatusOK, &d)
+		if ok(d) {
+			return d
+		}
+		if time.Now().After(deadline) {
+			b, _ := json.MarshalIndent(d, "", " ")
+			c.t.Fatalf("the drain of %s never was %s:\n%s", serverID, what, b)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func (c *cell) drained(serverID string) api.Drain {
+	c.t.Helper()
+	return c.awaitDrain(serverID, "done", func(d api.Drain) bool {
+		require.NotContains(c.t, []api.DrainStatus{"failed", "cancelled"}, d.Status, "%s", deref(d.Message))
+		return d.Status == "done"
+	})
+}
+
+// busiest is the server that runs the most instances.
+func (c *cell) busiest() (id string) {
+	c.t.Helper()
+	c.query(&id, `SELECT server_id FROM instances WHERE state <> 'stopped' GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT 1`)
+	return id
+}
+
+func (c *cell) killedAt(file, point string) {
+	c.t.Helper()
+	select {
+	case <-c.procs["worker"].Done():
+	case <-time.After(patience):
+		c.t.Fatalf("%s was never reached", point)
+	}
+	require.NoError(c.t, os.Remove(file+".hit"))
+	delete(c.procs, "worker")
+	c.start("worker")
+}
+
+// TestRecordDrainHistories empties servers with instances of two groups, whose health is observed all
+// the time, while the worker is killed in the middle: no group is ever below its budget. What
+// runs is recorded with -record.
+func TestRecordDrainHistories(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "crash")
+	c := newCell(t, options{vars: groupVars(map[string]string{"PREGO_TEST_CRASH": file})})
+	env := c.workloads("acme", "paid")
+	c.nodes("n", 3, 1024*mb)
+	always := map[string]any{"max_surge": 1, "max_unavailable": 0}
+	var web, jobs api.ProcessGroup
+	c.post(string("/v1/envs/"+env+"/groups"), map[string]any{"name": "web", "spec": spec("web:1", 128), "replicas": 4, "rollout_policy": always}, http.StatusCreated, &web)
+	c.post(string("/v1/envs/"+env+"/groups"), map[string]any{"name": "jobs", "spec": spec("jobs:1", 128), "replicas": 2, "rollout_policy": always}, http.StatusCreated, &jobs)
+	c.settledGroup(web.GroupId)
+	c.settledGroup(jobs.GroupId)
+	webSeen, jobsSeen := c.watchInstances(web.GroupId), c.watchInstances(jobs.GroupId)
+
+	// A drain whose worker is killed right after it let instances leave, and again when one is being
+	// stopped.
+	first := c.busiest()
+	require.NoError(t, os.WriteFile(file, []byte("drain/stepped"), 0o600))
+	c.drain(first, "drain")
+	c.killedAt(file, "drain/stepped")
+	require.NoError(t, os.WriteFile(file, []byte("instance/stop"), 0o600))
+	c.killedAt(file, "instance/stop")
+	d := c.drained(first)
+	require.Positive(t, d.Total)
+	require.Zero(t, d.Left)
+	require.Zero(t, c.number(`SELECT count(*) FROM instances WHERE server_id = $1 AND state <> 'stopped'`, first))
+	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND cordoned_at IS NOT NULL`, first), "it stays cordoned")
+	c.settledGroup(web.GroupId)
+	c.settledGroup(jobs.GroupId)
+	c.rowsAndHostsAgree()
+	c.send(http.MethodPost, "/v1/servers/"+first+"/uncordon", nil, http.StatusOK, nil)
+
+	// A reboot ends with the host's next boot.
+	second := c.busiest()
+	var before, after string
+	c.query(&before, `SELECT agent_boot_id FROM servers WHERE server_id = $1`, second)
+	c.drain(second, "reboot")
+	c.drained(second)
+	c.query(&after, `SELECT agent_boot_id FROM servers WHERE server_id = $1`, second)
+	require.NotEqual(t, before, after)
+	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND cordoned_at IS NULL AND status = 'active'`, second))
+	keepHistory(t, c, "drain-reboot", server.DrainWorkflowID(prego.ServerID(second)))
+	c.settledGroup(web.GroupId)
+
+	// A replacement is of the same fleet, and the old server is gone.
+	third := c.busiest()
+	c.drain(third, "replace")
+	d = c.drained(third)
+	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND status = 'terminated'`, third))
+	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers n JOIN servers o ON o.fleet_id = n.fleet_id AND o.role = n.role WHERE n.server_id = $1 AND n.status = 'active' AND o.server_id = $2`, deref(d.ReplacementId), third))
+	keepHistory(t, c, "drain-replace", server.DrainWorkflowID(prego.ServerID(third)))
+	c.settledGroup(web.GroupId)
+	c.settledGroup(jobs.GroupId)
+	_, fewest := webSeen()
+	require.GreaterOrEqual(t, fewest, 4, "web was never below its budget")
+	most, fewest := jobsSeen()
+	require.GreaterOrEqual(t, fewest, 2, "jobs was never below its budget")
+	require.LessOrEqual(t, most, 3, "one more at once")
+	c.rowsAndHostsAgree()
+
+	// Where there is no room, a drain says so and waits; cancelled, it leaves all as it was.
+	_, err := c.pool.Exec(context.Background(), `UPDATE fleets SET workload_memory_bytes = 1`)
+	require.NoError(t, err)
+	fourth := c.busiest()
+	ids := append(c.instanceIDs(web.GroupId), c.instanceIDs(jobs.GroupId)...)
+	c.drain(fourth, "drain")
+	d = c.awaitDrain(fourth, "short of room", func(d api.Drain) bool { return deref(d.Reason) == "no_capacity_memory" })
+	require.Contains(t, deref(d.Message), "no place for an instance")
+	c.send(http.MethodDelete, "/v1/servers/"+fourth+"/drain", nil, http.StatusAccepted, nil)
+	c.awaitDrain(fourth, "cancelled", func(d api.Drain) bool { return d.Status == "cancelled" })
+	keepHistory(t, c, "drain-cancelled", server.DrainWorkflowID(prego.ServerID(fourth)))
+	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND cordoned_at IS NULL`, fourth))
+	c.settledGroup(web.GroupId)
+	c.settledGroup(jobs.GroupId)
+	require.ElementsMatch(t, ids, append(c.instanceIDs(web.GroupId), c.instanceIDs(jobs.GroupId)...), "nothing has moved")
+
+	// With room again, it goes to its end, and nobody is told twice.
+	_, err = c.pool.Exec(context.Background(), `UPDATE fleets SET workload_memory_bytes = $1`, 1024*mb)
+	require.NoError(t, err)
+	c.drain(fourth, "drain")
+	c.drained(fourth)
+	keepHistory(t, c, "drain", server.DrainWorkflowID(prego.ServerID(fourth)))
+	c.rowsAndHostsAgree()
+
+	// A fleet empties what it removes. The drained server has nothing to lose: it is opened, so that
+	// another one may go.
+	c.send(http.MethodPost, "/v1/servers/"+fourth+"/uncordon", nil, http.StatusOK, nil)
+	webSeen = c.watchInstances(web.GroupId)
+	fleet := c.id("n")
+	c.awaitAction(fleet, c.act(fleet, "CLUSTER_SCALE_IN", map[string]any{"count": 2}).Seq, "succeeded")
+	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE fleet_id = $1 AND status = 'active'`, fleet))
+	c.settledGroup(web.GroupId)
+	c.settledGroup(jobs.GroupId)
+	_, fewest = webSeen()
+	require.GreaterOrEqual(t, fewest, 4, "web was never below its budget")
+	c.rowsAndHostsAgree()
+}

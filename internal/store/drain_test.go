@@ -1,0 +1,477 @@
+package store
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
+)
+
+var drainLimits = server.DrainLimits{Servers: 1, Instances: 10}
+
+type drainBundle struct {
+	*Store
+	t *testing.T
+}
+
+// drainSetup is two servers of a fleet, the first with instances of groups.
+func drainSetup(t *testing.T, replicas ...int) (b drainBundle, groups []string) {
+	t.Helper()
+	b = drainBundle{groupBundle(t), t}
+	for n, replicas := range replicas {
+		id, err := b.testGroup(t, n+1, []string{"acme", "other"}[n%2], replicas, specOf(16))
+		require.NoError(t, err)
+		groups = append(groups, id)
+	}
+	for range 3 {
+		b.round("node-1", groups)
+	}
+	b.another("node-2")
+	return b, groups
+}
+
+func (b drainBundle) another(id string) {
+	exec(b.t, b.Store, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, fleet_id, location)
+		VALUES ($1, '', 'app', 'eu', 'hetzner', '{}', 'active', 'connected', 'w', 'test', 'nodes', 'fsn1')`, id)
+}
+
+// round carries out one plan of each group; what is new comes to a server, "" for none.
+func (b drainBundle) round(to prego.ServerID, groups []string) {
+	b.t.Helper()
+	ctx := context.Background()
+	for _, id := range groups {
+		p, err := b.PlanGroup(ctx, prego.GroupID(id), time.Second)
+		require.NoError(b.t, err)
+		for _, i := range p.Boot {
+			_, err := b.InstanceRunning(ctx, i)
+			require.NoError(b.t, err)
+		}
+		for _, i := range p.Stop {
+			_, err := b.InstanceStopped(ctx, i)
+			require.NoError(b.t, err)
+		}
+		for to != "" {
+			got, err := b.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(id), ServerID: to}, time.Second)
+			require.NoError(b.t, err)
+			if got.Outcome != workload.Allocated {
+				break
+			}
+		}
+	}
+}
+
+func (b drainBundle) request(id prego.ServerID, kind server.DrainKind, change func(*server.DrainRequest)) server.Drain {
+	b.t.Helper()
+	r := server.DrainRequest{Reason: "patches"}
+	if change != nil {
+		change(&r)
+	}
+	d, err := b.RequestDrain(context.Background(), id, kind, r, "alice")
+	require.NoError(b.t, err)
+	return d
+}
+
+func (b drainBundle) step(id prego.ServerID) server.DrainStep {
+	b.t.Helper()
+	st, err := b.StepDrain(context.Background(), id, drainLimits)
+	require.NoError(b.t, err)
+	return st
+}
+
+func (b drainBundle) on(id prego.ServerID) int {
+	return count(b.t, b.Store, `instances WHERE state <> 'stopped' AND server_id = '`+string(id)+`'`)
+}
+
+func (b drainBundle) healthy() int {
+	return count(b.t, b.Store, `instances WHERE state = 'running'`)
+}
+
+func (b drainBundle) steps(id prego.ServerID) (out []string) {
+	events, err := b.ServerEvents(context.Background(), id)
+	require.NoError(b.t, err)
+	for _, e := range events {
+		out = append(out, string(e.Step))
+	}
+	return out
+}
+
+func TestADrainMovesInstancesOneByOne(t *testing.T) {
+	t.Parallel()
+	b, groups := drainSetup(t, 2, 1)
+	require.Equal(t, 3, b.on("node-1"))
+	d := b.request("node-1", server.DrainOnly, nil)
+	require.Equal(t, []any{1, server.DrainWaiting, 3, true}, []any{d.Number, d.Status, d.Total, d.WasOpen})
+	require.Equal(t, d, b.request("node-1", server.DrainOnly, nil), "the same request again is the same drain")
+	_, err := b.RequestDrain(context.Background(), "node-1", server.DrainReboot, server.DrainRequest{}, "alice")
+	code(t, err, prego.CodeInvalidTransition)
+
+	st := b.step("node-1")
+	require.Equal(t, server.DrainMoving, st.Status)
+	require.Len(t, st.Groups, 2)
+	require.Empty(t, b.step("node-1").Groups, "who died before has nothing else to do")
+	list, err := b.DrainedInstances(context.Background(), "node-1")
+	require.NoError(t, err)
+	require.Len(t, list, 3)
+	require.True(t, list[0].Leaving && !list[0].StopsFirst)
+	for range 20 {
+		b.round("node-2", groups)
+		require.GreaterOrEqual(t, b.healthy(), 3, "a replacement is healthy before the old one stops")
+		if st = b.step("node-1"); st.Status.Ended() {
+			break
+		}
+	}
+	require.Equal(t, server.DrainDone, st.Status)
+	require.Equal(t, []int{0, 3}, []int{b.on("node-1"), b.on("node-2")})
+	last, err := b.LastDrain(context.Background(), "node-1")
+	require.NoError(t, err)
+	require.Equal(t, []any{3, 0, "3 of 3 instances moved"}, []any{last.Total, last.Left, last.Message})
+	srv, err := b.GetServer(context.Background(), "node-1")
+	require.NoError(t, err)
+	require.Equal(t, "alice", srv.CordonedBy, "it stays closed")
+	require.Equal(t, server.DrainDone, b.step("node-1").Status)
+	steps := b.steps("node-1")
+	require.Equal(t, []string{"cordoned", "drain_requested", "drain_started"}, steps[:3])
+	require.Equal(t, "drained", steps[len(steps)-1])
+	op, err := b.Operation(context.Background(), server.DrainWorkflowID("node-1"))
+	require.NoError(t, err)
+	require.Equal(t, prego.OperationSucceeded, op.Status)
+}
+
+func TestDrainsAreBounded(t *testing.T) {
+	t.Parallel()
+	b, groups := drainSetup(t, 4, 2)
+	b.another("node-3")
+	require.NoError(t, b.exec(context.Background(), "move", `UPDATE instances SET server_id = 'node-2' WHERE number = 1`))
+	b.request("node-1", server.DrainOnly, nil)
+	b.request("node-2", server.DrainOnly, nil)
+	limits := server.DrainLimits{Servers: 1, Instances: 2}
+	step := func(id prego.ServerID) server.DrainStep {
+		st, err := b.StepDrain(context.Background(), id, limits)
+		require.NoError(t, err)
+		return st
+	}
+	leaving := func(org string) int {
+		return count(t, b.Store, `instances WHERE leaving AND state IN ('running', 'booting') AND org_id = '`+org+`'`)
+	}
+	require.Equal(t, server.DrainMoving, step("node-1").Status)
+	require.Equal(t, []int{2, 1}, []int{leaving("acme"), leaving("other")})
+	d, err := b.LastDrain(context.Background(), "node-1")
+	require.NoError(t, err)
+	require.Equal(t, server.DrainOrgBudget, d.Reason)
+	st := step("node-2")
+	require.Equal(t, server.DrainWaiting, st.Status)
+	require.Contains(t, st.Message, "1 other servers of its fleet")
+	limits.Servers = 2
+	require.Equal(t, server.DrainMoving, step("node-2").Status)
+	require.Equal(t, []int{2, 2}, []int{leaving("acme"), leaving("other")}, "of all drains")
+	for range 60 {
+		b.round("node-3", groups)
+		require.LessOrEqual(t, leaving("acme"), 2)
+		one, two := step("node-1"), step("node-2")
+		if one.Status.Ended() && two.Status.Ended() {
+			require.Equal(t, 6, b.on("node-3"))
+			return
+		}
+	}
+	t.Fatal("they don't end")
+}
+
+func TestATenantsServerIsNotEmptied(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b, _ := drainSetup(t, 1)
+	_, err := b.RequestDrain(ctx, "nope", server.DrainOnly, server.DrainRequest{}, "alice")
+	code(t, err, prego.CodeServerNotFound)
+	_, err = b.LastDrain(ctx, "node-1")
+	code(t, err, prego.CodeDrainNotFound)
+	exec(t, b.Store, `SET session_replication_role = replica;
+		INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm, dedicated)
+		VALUES ('t-2', 'other', 'shard', 'node-1', 's', 'd', 'hetzner', 'best_fit', false), ('t-1', 'node-1', 'other', 'other', 's1', 'd1', 'hetzner', 'best_fit', false), ('t-3', 'other', 'other', 'other', 's2', 'd2', 'hetzner', 'best_fit', false);
+		INSERT INTO db_shards (shard_id, server_id, region, on_node, tenant_capacity) VALUES ('shard', 'node-1', 'eu', false, 9)`)
+	for _, kind := range []server.DrainKind{server.DrainOnly, server.DrainReboot, server.DrainReplace} {
+		_, err = b.RequestDrain(ctx, "node-1", kind, server.DrainRequest{}, "alice")
+		code(t, err, prego.CodeTenantsCannotMove)
+		require.ErrorContains(t, err, "2 tenants live on server node-1, its DB shard or its Redis pool, and cannot be moved yet: t-1, t-2; ")
+	}
+	srv, err := b.GetServer(ctx, "node-1")
+	require.NoError(t, err)
+	require.Nil(t, srv.CordonedAt, "a refusal changes nothing")
+	d := b.request("node-1", server.DrainOnly, func(r *server.DrainRequest) { r.KeepTenants = true })
+	require.True(t, d.KeepTenants)
+	exec(t, b.Store, `UPDATE servers SET status = 'failed' WHERE server_id = 'node-2'`)
+	_, err = b.RequestDrain(ctx, "node-2", server.DrainOnly, server.DrainRequest{}, "alice")
+	code(t, err, prego.CodeInvalidTransition)
+}
+
+// TestACancelledDrainLeavesNothingHalfMoved: what has moved stays, the rest as well, and no
+// group has more instances than it wants.
+func TestACancelledDrainLeavesNothingHalfMoved(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		closed bool
+		end    func(b drainBundle)
+		status server.DrainStatus
+		reason string
+		opened bool
+	}{
+		"cancelled": {false, func(b drainBundle) {
+			for range 2 {
+				_, err := b.CancelDrain(context.Background(), "node-1")
+				require.NoError(b.t, err)
+			}
+		}, server.DrainCancelled, "", true},
+		"cancelled, closed before": {true, func(b drainBundle) {
+			_, err := b.CancelDrain(context.Background(), "node-1")
+			require.NoError(b.t, err)
+		}, server.DrainCancelled, "", false},
+		"no time left": {false, func(b drainBundle) { exec(b.t, b.Store, `UPDATE server_drains SET deadline_at = now()`) }, server.DrainFailed, server.DrainTimeout, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, groups := drainSetup(t, 4)
+			if tc.closed {
+				_, err := b.CordonServer(context.Background(), "node-1", "bob", "noise")
+				require.NoError(t, err)
+			}
+			b.request("node-1", server.DrainOnly, func(r *server.DrainRequest) { r.TimeoutSeconds = 3600 })
+			for range 3 { // the first is moved, the next is being moved
+				b.step("node-1")
+				b.round("node-2", groups)
+			}
+			require.NotZero(t, b.on("node-2"))
+			require.NotZero(t, b.on("node-1"))
+			tc.end(b)
+			st := b.step("node-1")
+			require.Equal(t, tc.status, st.Status)
+			require.Equal(t, tc.opened, st.Opened)
+			require.Zero(t, count(t, b.Store, `instances WHERE leaving AND state IN ('booting', 'running')`))
+			for range 6 {
+				b.round("node-2", groups)
+				require.GreaterOrEqual(t, b.healthy(), 3)
+			}
+			require.Equal(t, 4, b.healthy())
+			require.Equal(t, 4, b.on("node-1")+b.on("node-2"))
+			require.NotZero(t, b.on("node-1"), "the rest stays")
+			d, err := b.LastDrain(context.Background(), "node-1")
+			require.NoError(t, err)
+			require.Equal(t, tc.reason, d.Reason)
+			srv, err := b.GetServer(context.Background(), "node-1")
+			require.NoError(t, err)
+			require.Equal(t, !tc.opened, srv.CordonedAt != nil)
+			_, err = b.CancelDrain(context.Background(), "node-1")
+			if tc.status == server.DrainCancelled {
+				require.NoError(t, err)
+			} else {
+				code(t, err, prego.CodeInvalidTransition)
+			}
+		})
+	}
+}
+
+func TestADrainSaysWhatFindsNoPlace(t *testing.T) {
+	t.Parallel()
+	b, groups := drainSetup(t, 1)
+	b.request("node-1", server.DrainOnly, nil)
+	b.step("node-1")
+	b.round("", groups)
+	require.NoError(t, b.NoPlace(context.Background(), prego.GroupID(groups[0]), "cell_mismatch", "no server fits: of 2 servers constraint 2", nil, time.Now(), time.Minute))
+	for range 2 {
+		st := b.step("node-1")
+		require.Contains(t, st.Message, "no place for an instance of "+groups[0]+": no server fits")
+	}
+	d, err := b.LastDrain(context.Background(), "node-1")
+	require.NoError(t, err)
+	require.Equal(t, "cell_mismatch", d.Reason)
+	list, err := b.DrainedInstances(context.Background(), "node-1")
+	require.NoError(t, err)
+	require.Equal(t, "cell_mismatch", list[0].Reason)
+	require.Equal(t, 1, b.healthy())
+	waits := 0
+	for _, s := range b.steps("node-1") {
+		if s == "drain_waits" {
+			waits++
+		}
+	}
+	require.Equal(t, 1, waits, "it is told once")
+}
+
+func TestARebootEndsWithTheNextBoot(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b, groups := drainSetup(t, 1)
+	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'first'`)
+	b.request("node-1", server.DrainReboot, nil)
+	var st server.DrainStep
+	for range 10 {
+		if st = b.step("node-1"); st.Act != "" {
+			break
+		}
+		b.round("node-2", groups)
+	}
+	require.Zero(t, b.on("node-1"), "it is empty first")
+	require.Equal(t, server.ActReboot, st.Act)
+	require.Equal(t, server.ActReboot, b.step("node-1").Act, "until the provider was asked")
+	require.NoError(t, b.DrainActed(ctx, "node-1"))
+	require.Empty(t, b.step("node-1").Act)
+	_, err := b.CancelDrain(ctx, "node-1")
+	code(t, err, prego.CodeInvalidTransition)
+	exec(t, b.Store, `UPDATE server_drains SET acted_at = now() - interval '3 minutes'`)
+	require.Equal(t, server.ActReset, b.step("node-1").Act, "it does not listen")
+	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'second', agent_status = 'disconnected' WHERE server_id = 'node-1'`)
+	require.Equal(t, server.DrainFinishing, b.step("node-1").Status)
+	exec(t, b.Store, `UPDATE servers SET agent_status = 'connected' WHERE server_id = 'node-1'`)
+	st = b.step("node-1")
+	require.Equal(t, server.DrainDone, st.Status)
+	require.True(t, st.Opened)
+	require.Equal(t, "rebooted", b.steps("node-1")[len(b.steps("node-1"))-2])
+
+	b.request("node-1", server.DrainReboot, nil)
+	b.step("node-1")
+	exec(t, b.Store, `UPDATE server_drains SET acted_at = now() - interval '16 minutes', started_at = now() - interval '1 hour' WHERE number = 2`)
+	require.Equal(t, server.DrainFailed, b.step("node-1").Status)
+	d, err := b.LastDrain(ctx, "node-1")
+	require.NoError(t, err)
+	require.Equal(t, []any{2, server.DrainRebootTimeout}, []any{d.Number, d.Reason})
+}
+
+func TestAReplacementIsMadeBeforeAndTheOldOneDeletedAfter(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b, groups := drainSetup(t, 1)
+	exec(t, b.Store, `ALTER TABLE servers DISABLE TRIGGER USER; UPDATE servers SET tags = '{gpu}', server_type = 'cx43', location = 'fsn1', status = 'active', fleet_profile = 3 WHERE server_id = 'node-1'; ALTER TABLE servers ENABLE TRIGGER USER`)
+	b.request("node-1", server.DrainReplace, nil)
+	require.Equal(t, server.ActMake, b.step("node-1").Act)
+	for range 2 {
+		made, err := b.MakeReplacement(ctx, "node-1")
+		require.NoError(t, err)
+		require.Equal(t, []any{prego.ServerID("node-1-r1"), prego.RoleApp, []string{"gpu"}, "fsn1"}, []any{made.ServerID, made.Role, made.Spec.Tags, made.Spec.Location})
+	}
+	require.Equal(t, 1, count(t, b.Store, `servers WHERE server_id = 'node-1-r1' AND fleet_id = 'nodes' AND fleet_profile = 3 AND tags = '{gpu}'`))
+	st := b.step("node-1")
+	require.Equal(t, []any{server.DrainMaking, server.DrainAct("")}, []any{st.Status, st.Act})
+	exec(t, b.Store, `UPDATE servers SET status = 'active', agent_status = 'connected' WHERE server_id = 'node-1-r1'`)
+	for range 10 {
+		if st = b.step("node-1"); st.Act != "" {
+			break
+		}
+		b.round("node-1-r1", groups)
+	}
+	require.Equal(t, server.ActDelete, st.Act)
+	require.Equal(t, []int{0, 1}, []int{b.on("node-1"), b.on("node-1-r1")})
+	_, err := b.RequestDecommission(ctx, "node-1", "its replacement", false)
+	require.NoError(t, err)
+	require.Equal(t, server.ActDelete, b.step("node-1").Act)
+	exec(t, b.Store, `UPDATE servers SET status = 'terminated' WHERE server_id = 'node-1'`)
+	require.Equal(t, server.DrainDone, b.step("node-1").Status)
+
+	// One that cannot be made leaves the old one as it is.
+	b.request("node-2", server.DrainReplace, nil)
+	_, err = b.MakeReplacement(ctx, "node-2")
+	require.NoError(t, err)
+	exec(t, b.Store, `UPDATE servers SET status = 'failed', status_message = 'no' WHERE server_id = 'node-2-r1'`)
+	st = b.step("node-2")
+	require.Equal(t, server.DrainFailed, st.Status)
+	require.Equal(t, "node-2-r1 is failed: no", st.Message)
+	made, err := b.MakeReplacement(ctx, "node-2")
+	require.NoError(t, err)
+	require.Nil(t, made, "nobody waits for it any more")
+}
+
+func TestADrainEndsWithItsServer(t *testing.T) {
+	t.Parallel()
+	b, _ := drainSetup(t, 1)
+	b.request("node-1", server.DrainOnly, nil)
+	b.step("node-1")
+	_, err := b.RequestDecommission(context.Background(), "node-1", "bob", true)
+	require.NoError(t, err)
+	require.Equal(t, server.DrainCancelled, b.step("node-1").Status)
+	d, err := b.LastDrain(context.Background(), "node-1")
+	require.NoError(t, err)
+	require.Equal(t, server.DrainServerGone, d.Reason)
+}
+
+func TestADrainWithoutItsRunIsFound(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b, _ := drainSetup(t, 1)
+	b.request("node-1", server.DrainOnly, nil)
+	ids, err := b.QuietDrains(ctx, time.Minute)
+	require.NoError(t, err)
+	require.Empty(t, ids, "its run is about to begin")
+	exec(t, b.Store, `UPDATE server_drains SET updated_at = now() - interval '2 minutes'`)
+	ids, err = b.QuietDrains(ctx, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, []prego.ServerID{"node-1"}, ids)
+}
+
+// TestAnEdgeThatIsEmptiedLeavesTheDNS before anything else may happen to it.
+func TestAnEdgeThatIsEmptiedLeavesTheDNS(t *testing.T) {
+	t.Parallel()
+	b, _ := drainSetup(t)
+	exec(t, b.Store, `UPDATE servers SET role = 'edge', host = '203.0.113.7'`)
+	facts, err := b.RecordFacts(context.Background(), "prego.test", "sites.prego.test")
+	require.NoError(t, err)
+	require.False(t, facts.Edges[0].Silent)
+	b.request("node-1", server.DrainReboot, nil)
+	facts, err = b.RecordFacts(context.Background(), "prego.test", "sites.prego.test")
+	require.NoError(t, err)
+	require.True(t, facts.Edges[0].Silent && !facts.Edges[1].Silent, "%+v", facts.Edges)
+	require.Equal(t, server.ActLeaveDNS, b.step("node-1").Act)
+	require.NoError(t, b.DrainLeftDNS(context.Background(), "node-1"))
+	require.Equal(t, server.ActReboot, b.step("node-1").Act)
+}
+
+// TestAFleetEmptiesWhatItRemoves: instances are in the way, and tenants are waited for.
+func TestAFleetEmptiesWhatItRemoves(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b, groups := drainSetup(t, 2)
+	begun := func() bool {
+		left, begun, err := b.DrainFleetMember(ctx, "node-1", "nodes action 1", time.Minute)
+		require.NoError(t, err)
+		if begun {
+			require.Greater(t, left, 50*time.Second)
+		}
+		return begun
+	}
+	require.False(t, begun(), "it is open")
+	exec(t, b.Store, `UPDATE servers SET tenant_count = 1 WHERE server_id = 'node-1'; UPDATE servers SET cordoned_at = now(), closing = true WHERE server_id = 'node-1'`)
+	require.False(t, begun(), "a tenant lives there")
+	exec(t, b.Store, `UPDATE servers SET tenant_count = 0 WHERE server_id = 'node-1'`)
+	require.True(t, begun())
+	require.False(t, begun(), "it is under way")
+	_, err := b.DrainMember(ctx, "node-1", "nodes action 1")
+	code(t, err, prego.CodeServerHasTenants)
+
+	// The fleet keeps it after all.
+	b.step("node-1")
+	ended, err := b.KeepFleetMember(ctx, "node-1")
+	require.NoError(t, err)
+	require.True(t, ended)
+	st := b.step("node-1")
+	require.Equal(t, server.DrainCancelled, st.Status)
+	require.False(t, st.Opened, "that is the fleet's to do")
+	require.True(t, begun())
+	exec(t, b.Store, `UPDATE server_drains SET deadline_at = now() WHERE finished_at IS NULL`)
+	require.Equal(t, server.DrainFailed, b.step("node-1").Status)
+	require.False(t, begun(), "it had its time")
+	exec(t, b.Store, `UPDATE server_drains SET status = 'cancelled' WHERE status = 'failed'`)
+	require.True(t, begun())
+	for range 20 {
+		b.step("node-1")
+		b.round("node-2", groups)
+		if b.on("node-1") == 0 {
+			break
+		}
+	}
+	srv, err := b.DrainMember(ctx, "node-1", "nodes action 1")
+	require.NoError(t, err)
+	require.Equal(t, server.Draining, srv.Status)
+	require.Equal(t, server.DrainDone, b.step("node-1").Status)
+	require.Equal(t, 2, b.on("node-2"))
+}

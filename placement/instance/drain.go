@@ -1,0 +1,67 @@
+package instance
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/prego/prego"
+)
+
+// DrainState is what the next step of a server's drain is decided on.
+type DrainState struct {
+	// Instances are those on the server that are not stopped.
+	Instances []DrainInstance
+	// Limit is how many instances of one org drains may move at once.
+	Limit int
+	// Elsewhere counts the instances of an org that drains of other servers move now.
+	Elsewhere map[prego.OrgID]int
+}
+
+// DrainInstance is an instance on a server that is being emptied.
+type DrainInstance struct {
+	ID      string
+	Number  int64
+	GroupID prego.GroupID
+	OrgID   prego.OrgID
+	Leaving bool // given up to its group before
+	Going   bool // it drains or has failed: it stops whatever is decided here
+}
+
+// PlanDrain picks the instances of a server that their groups are to replace next. What
+// happens to these is ScheduleGroup's: it starts the replacements and stops the old ones within
+// the group's max_surge and max_unavailable. Here an org's limit holds over all drains, and its
+// groups take turns, so that one that finds no place does not keep the others waiting. Calling
+// it again after the step was taken returns the next one.
+func PlanDrain(s DrainState) (leave []string) {
+	moving := map[prego.OrgID]int{}
+	turn := map[prego.GroupID]int{} // instances of a group that leave
+	var stay []DrainInstance
+	for _, i := range s.Instances {
+		switch {
+		case i.Going: // it is not moved: its group fills the place as it would anyway
+		case i.Leaving:
+			moving[i.OrgID]++
+			turn[i.GroupID]++
+		default:
+			stay = append(stay, i)
+		}
+	}
+	slices.SortFunc(stay, func(a, b DrainInstance) int { return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.ID, b.ID)) })
+	for len(stay) > 0 {
+		next := -1
+		for n, i := range stay {
+			if moving[i.OrgID]+s.Elsewhere[i.OrgID] < s.Limit && (next < 0 || turn[i.GroupID] < turn[stay[next].GroupID]) {
+				next = n
+			}
+		}
+		if next < 0 {
+			break
+		}
+		i := stay[next]
+		moving[i.OrgID]++
+		turn[i.GroupID]++
+		leave = append(leave, i.ID)
+		stay = slices.Delete(stay, next, next+1)
+	}
+	return leave
+}

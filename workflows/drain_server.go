@@ -1,0 +1,108 @@
+package workflows
+
+import (
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/server"
+)
+
+// DrainServerInput names a server that is being emptied; its drain's row says what for.
+type DrainServerInput struct {
+	ServerID prego.ServerID `json:"server_id"`
+}
+
+const (
+	// drainLook is the first wait between two looks at a drain. Instances that stop and
+	// requests of operators wake it; it doubles while nothing happens, since a place may be
+	// missing for long.
+	drainLook = 2 * time.Second
+	// drainPatience bounds the longest wait.
+	drainPatience = 30 * time.Second
+	// dnsPatience bounds how long an edge's addresses may be in the DNS: the sets' time to live, and retries.
+	dnsPatience = 24 * time.Hour
+	// deletePatience bounds the retries of a request that is only refused while somebody uses the server.
+	deletePatience = 10 * time.Minute
+	maxDrainRounds = 200
+)
+
+// DrainServer empties a server, and then reboots or deletes it if it was asked to. It lets
+// instances leave, whose groups replace them (ReconcileGroup), until none is left. Each look
+// reads the rows, so that a run can be lost at any step. Tenants come with the workflow that
+// moves them: a server with tenants is refused before a run begins.
+func DrainServer(ctx workflow.Context, in DrainServerInput) error {
+	signals := workflow.GetSignalChannel(ctx, SignalDemand)
+	var steps *activities.Drains
+	pause := drainLook
+	for round := 1; ; round++ {
+		drainSignals(signals)
+		var p activities.DrainProgress
+		if err := workflow.ExecuteActivity(write(ctx, "decide what comes next"), steps.StepDrain, in.ServerID).Get(ctx, &p); err != nil {
+			return err
+		}
+		if round == 1 && !p.Status.Ended() {
+			if err := workflow.UpsertTypedSearchAttributes(ctx, AttrServerID.ValueSet(string(in.ServerID)), AttrRegion.ValueSet(string(p.Region)),
+				AttrRole.ValueSet(string(p.Role)), AttrOutcome.ValueSet("draining")); err != nil {
+				return fmt.Errorf("search attributes: %w", err)
+			}
+		}
+		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** %s, %s: %s", in.ServerID, p.Kind, p.Status, p.Message))
+		if p.Status.Ended() && signals.Len() == 0 {
+			setOutcome(ctx, string(p.Status))
+			return nil
+		}
+		if p.Act != "" {
+			if err := drainAct(ctx, in.ServerID, p.Act); err != nil {
+				workflow.GetLogger(ctx).Warn("a step of a drain failed; the next look repeats it", "act", p.Act, "error", err)
+			}
+		}
+		if round >= maxDrainRounds || workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+			drainSignals(signals)
+			return workflow.NewContinueAsNewError(ctx, DrainServer, in)
+		}
+		if p.Changed {
+			pause = drainLook
+		}
+		if !p.Status.Ended() {
+			if err := awaitSignal(ctx, signals, pause, "look at the drain again"); err != nil {
+				return err
+			}
+		}
+		pause = min(2*pause, drainPatience)
+	}
+}
+
+// drainAct does what changes more than rows.
+func drainAct(ctx workflow.Context, id prego.ServerID, act server.DrainAct) error {
+	var steps *activities.Drains
+	switch act {
+	case server.ActMake:
+		return workflow.ExecuteActivity(call(ctx, string("make a replacement of "+id), deletePatience), steps.MakeReplacement, id).Get(ctx, nil)
+	case server.ActLeaveDNS:
+		return workflow.ExecuteActivity(call(ctx, string("take "+id+" out of the DNS"), dnsPatience), steps.LeaveDrainDNS, id).Get(ctx, nil)
+	case server.ActReboot, server.ActReset:
+		in := activities.RebootInput{ServerID: id, Hard: act == server.ActReset}
+		return workflow.ExecuteActivity(call(ctx, string(act)+" "+string(id), deletePatience), steps.RebootServer, in).Get(ctx, nil)
+	case server.ActDelete:
+		return workflow.ExecuteActivity(call(ctx, string("delete "+id), deletePatience), steps.DeleteDrained, id).Get(ctx, nil)
+	}
+	return nil
+}
+
+// awaitSignal waits for a signal, up to a limit.
+func awaitSignal(ctx workflow.Context, signals workflow.ReceiveChannel, most time.Duration, summary string) error {
+	if signals.Len() > 0 {
+		return ctx.Err()
+	}
+	timer, cancel := workflow.WithCancel(ctx)
+	defer cancel()
+	s := workflow.NewSelector(ctx)
+	s.AddReceive(signals, func(c workflow.ReceiveChannel, _ bool) { c.ReceiveAsync(nil) })
+	s.AddFuture(workflow.NewTimerWithOptions(timer, most, workflow.TimerOptions{Summary: summary}), func(workflow.Future) {})
+	s.Select(ctx)
+	return ctx.Err()
+}
