@@ -80,7 +80,7 @@ func (c *cell) costOf(counter *pgtest.Counter, begin func() (workflowID string))
 // ask, and the gateway. Rules of hosts' firewalls are made by a look, for all that changed.
 func polled(text string) bool {
 	for _, part := range []string{
-		pollRevoked, "INSERT INTO looks ", "UPDATE looks ", " FROM looks WHERE ", "SELECT EXISTS (SELECT FROM domains ", "FROM peers_due ",
+		pollRevoked, "INSERT INTO looks ", "UPDATE looks ", " FROM looks WHERE ", "SELECT EXISTS (SELECT FROM domains ", "FROM peers_due",
 		"kind = 'server_peers'", "INSERT INTO server_peers ", "FROM egress", "SELECT jsonb_build_object('server_id', s.server_id, 'role'", "UPDATE server_peers p SET rule",
 		"SELECT server_id, version FROM server_peers ",
 	} {

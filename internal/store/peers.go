@@ -134,6 +134,8 @@ func makePeers(ctx context.Context, tx pgx.Tx, ids []prego.ServerID, ports func(
 	return out, err
 }
 
+const sqlPeersAreDue = `SELECT EXISTS (SELECT FROM peers_due)`
+
 // A row may be there several times; all of them are taken.
 const sqlTakePeersDue = `
 WITH due AS (SELECT due_id FROM peers_due ORDER BY due_id LIMIT $1 FOR UPDATE SKIP LOCKED)
@@ -142,6 +144,10 @@ DELETE FROM peers_due p USING due WHERE p.due_id = due.due_id RETURNING p.server
 // MakeDuePeers makes rules that may have changed anew, at most limit of them, and returns
 // how many it has looked at.
 func (s *Store) MakeDuePeers(ctx context.Context, limit int, ports func(prego.Role) (agent, docker int)) (n int, err error) {
+	// Asked every second, and mostly in vain.
+	if due, err := value[bool](ctx, s.pool, sqlPeersAreDue); err != nil || !due {
+		return 0, err
+	}
 	err = s.inTx(ctx, "make due peers", func(tx pgx.Tx) error {
 		taken, err := values[prego.ServerID](ctx, tx, sqlTakePeersDue, limit)
 		if n = len(taken); err != nil || n == 0 {
