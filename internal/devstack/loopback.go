@@ -5,12 +5,19 @@ import (
 	"hash/fnv"
 )
 
+// loopbackRanges is how many ranges there are.
+const loopbackRanges = 10 * 16
+
 // LoopbackRange is a range on loopback for the private networks of a simulated cloud with
 // process hosts: that of its name, such as the directory of its state. It lies outside the
 // hosts' public addresses. Two names have the same one only by chance.
-func LoopbackRange(name string) string {
+func LoopbackRange(name string) string { return NthLoopbackRange(name, 0) }
+
+// NthLoopbackRange is one of a series of such ranges, which begins at that of the name. The
+// first 160 differ, so that clouds that run at once in one process do not meet by chance.
+func NthLoopbackRange(name string, n int64) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name)) // never fails
-	n := h.Sum32() % (10 * 16)
-	return fmt.Sprintf("127.%d.%d.0/20", 246+n/16, n%16*16) // 127.246.0.0 to 127.255.255.255
+	i := (int64(h.Sum32()%loopbackRanges) + n) % loopbackRanges
+	return fmt.Sprintf("127.%d.%d.0/20", 246+i/16, i%16*16) // 127.246.0.0 to 127.255.255.255
 }

@@ -84,7 +84,8 @@ func impatient(reason prego.Reason) server.BootTimeouts {
 
 func newCell(t testing.TB, o options) *cell {
 	t.Helper()
-	c := &cell{t: t, env: fmt.Sprintf("t%d", cells.Add(1)), ports: map[string]int{}, procs: map[string]*devstack.Process{}}
+	number := cells.Add(1)
+	c := &cell{t: t, env: fmt.Sprintf("t%d", number), ports: map[string]int{}, procs: map[string]*devstack.Process{}}
 	c.dir = filepath.Join(scratch, strings.ReplaceAll(t.Name(), "/", "_")+"-"+c.env) // -count runs a test again
 	require.NoError(t, os.MkdirAll(c.dir, 0o755))
 	t.Cleanup(func() {
@@ -161,7 +162,7 @@ func newCell(t testing.TB, o options) *cell {
 		c.vars["PREGO_AGENTGW_LISTEN"], c.vars["PREGO_AGENTGW_URL"], c.vars["PREGO_EGRESS_CIDRS"] = at, "https://"+at, n.Gateway+"/32"
 	}
 	if cfg.LoopbackNetworks { // its own, so that private addresses of process hosts are its own, too
-		c.vars["PREGO_NETWORK_RANGE"] = devstack.LoopbackRange(c.dir)
+		c.vars["PREGO_NETWORK_RANGE"] = devstack.NthLoopbackRange(filepath.Dir(c.dir), number)
 	}
 	maps.Copy(c.vars, o.vars)
 	t.Cleanup(func() {
