@@ -14,7 +14,7 @@ func TestRangesOfOneProcessDiffer(t *testing.T) {
 		p, err := netip.ParsePrefix(NthLoopbackRange("a", n))
 		require.NoError(t, err)
 		require.Equal(t, p, p.Masked())
-		require.True(t, netip.MustParsePrefix("127.246.0.0/15").Contains(p.Addr()) || p.Addr().As4()[1] >= 248)
+		require.GreaterOrEqual(t, p.Addr().As4()[1], byte(246), "hosts' public addresses are below")
 		require.False(t, seen[p], p)
 		seen[p] = true
 	}
