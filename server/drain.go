@@ -147,6 +147,13 @@ type DrainedGroup struct {
 	OrgID   prego.OrgID
 }
 
+// DrainCount is how many drains of a kind have a status.
+type DrainCount struct {
+	Kind   DrainKind
+	Status DrainStatus
+	N      int
+}
+
 const drainPrefix = "server-drain/"
 
 // DrainWorkflowID is the id of the run that empties a server.

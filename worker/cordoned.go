@@ -10,31 +10,40 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// CordonSource counts the servers that are closed to newcomers.
+// CordonSource counts the servers that are closed to newcomers, and those that are being emptied.
 type CordonSource interface {
 	CordonedServers(ctx context.Context) ([]server.Count, error)
+	OpenDrains(ctx context.Context) ([]server.DrainCount, error)
 }
 
 // cordonedEvery bounds how often the source is read, however many scrape.
 const cordonedEvery = 30 * time.Second
 
 // Cordoned exports how many servers are closed to newcomers: each is paid for, and has room
-// that nobody gets. Every worker exports the same values, since it reads the rows.
+// that nobody gets. It also exports what empties servers. Every worker exports the same values, since it reads the
+// rows.
 type Cordoned struct {
 	counts lastRead[[]server.Count]
-	number *prometheus.Desc
+	drains lastRead[[]server.DrainCount]
+
+	number, under *prometheus.Desc
 }
 
 // NewCordoned creates the collector.
 func NewCordoned(source CordonSource, log *zap.Logger, now func() time.Time) *Cordoned {
 	return &Cordoned{
 		counts: lastRead[[]server.Count]{every: cordonedEvery, read: source.CordonedServers, failing: "cordoned servers are not counted", log: log, now: now},
+		drains: lastRead[[]server.DrainCount]{every: cordonedEvery, read: source.OpenDrains, failing: "drains are not counted", log: log, now: now},
 		number: prometheus.NewDesc("prego_servers_cordoned", "Servers that take no new tenants and instances, by region and role.", []string{"region", "role"}, nil),
+		under:  prometheus.NewDesc("prego_server_drains", "Drains, reboots and replacements of servers that are under way, by kind and status.", []string{"kind", "status"}, nil),
 	}
 }
 
 // Describe implements prometheus.Collector.
-func (c *Cordoned) Describe(ch chan<- *prometheus.Desc) { ch <- c.number }
+func (c *Cordoned) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.number
+	ch <- c.under
+}
 
 // Collect implements prometheus.Collector. If the rows can't be read, the last values are
 // exported.
@@ -42,5 +51,9 @@ func (c *Cordoned) Collect(ch chan<- prometheus.Metric) {
 	counts, _ := c.counts.get()
 	for _, n := range counts {
 		ch <- prometheus.MustNewConstMetric(c.number, prometheus.GaugeValue, float64(n.N), string(n.Region), string(n.Role))
+	}
+	drains, _ := c.drains.get()
+	for _, n := range drains {
+		ch <- prometheus.MustNewConstMetric(c.under, prometheus.GaugeValue, float64(n.N), string(n.Kind), string(n.Status))
 	}
 }

@@ -153,16 +153,48 @@ func TestRecordDrainHistories(t *testing.T) {
 	keepHistory(t, c, "drain", server.DrainWorkflowID(prego.ServerID(fourth)))
 	c.rowsAndHostsAgree()
 
-	// A fleet empties what it removes. The drained server has nothing to lose: it is opened, so that
-	// another one may go.
+	// A fleet empties what it removes: the oldest, which runs instances by now.
 	c.send(http.MethodPost, "/v1/servers/"+fourth+"/uncordon", nil, http.StatusOK, nil)
+	c.scale(web.GroupId, 6, http.StatusAccepted)
+	c.settledGroup(web.GroupId)
 	webSeen = c.watchInstances(web.GroupId)
 	fleet := c.id("n")
-	c.awaitAction(fleet, c.act(fleet, "CLUSTER_SCALE_IN", map[string]any{"count": 2}).Seq, "succeeded")
-	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE fleet_id = $1 AND status = 'active'`, fleet))
+	c.awaitAction(fleet, c.act(fleet, "CLUSTER_SCALE_IN", map[string]any{"count": 1}).Seq, "succeeded")
+	require.Equal(t, 2, c.number(`SELECT count(*) FROM servers WHERE fleet_id = $1 AND status = 'active'`, fleet))
 	c.settledGroup(web.GroupId)
 	c.settledGroup(jobs.GroupId)
 	_, fewest = webSeen()
-	require.GreaterOrEqual(t, fewest, 4, "web was never below its budget")
+	require.GreaterOrEqual(t, fewest, 6, "web was never below its budget")
+	require.Equal(t, 1, c.number(`SELECT count(*) FROM server_drains WHERE by_fleet AND status = 'done' AND total > 0`))
+	c.rowsAndHostsAgree()
+}
+
+// TestADrainTakesAVolumeAlong: its one writer stops first, and starts where the volume is then.
+func TestADrainTakesAVolumeAlong(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: groupVars(nil)})
+	env := c.workloads("acme", "paid")
+	c.nodes("n", 2, 4096*mb)
+	var v api.Volume
+	c.post("/v1/volumes", map[string]any{"org_id": "acme", "name": "data", "region": "eu", "size_bytes": 10_000_000_000}, http.StatusAccepted, &v)
+	require.Eventually(t, func() bool { return len(c.billed("volume")) == 1 }, patience, 50*time.Millisecond)
+	g := c.group(env, "db", 1, spec("db:1", 64))
+	c.settledGroup(g.GroupId)
+	var at api.VolumeAttachment
+	c.post("/v1/volumes/"+v.VolumeId+"/attachments", map[string]any{"group_id": g.GroupId, "mount_path": "/data"}, http.StatusCreated, &at)
+	c.awaitGroup(g.GroupId, "started with its volume", func(p api.ProcessGroup) bool { return p.DeployStatus == "succeeded" && p.Converged })
+	seen := c.watchInstances(g.GroupId)
+	from := c.busiest()
+	d := c.drain(from, "drain")
+	require.Len(t, d.Instances, 1)
+	require.True(t, d.Instances[0].StopsFirst, "and it is said")
+	c.drained(from)
+	c.settledGroup(g.GroupId)
+	most, _ := seen()
+	require.Equal(t, 1, most, "never two writers")
+	var on string
+	c.query(&on, `SELECT server_id FROM volume_attachments WHERE attachment_id = $1`, at.AttachmentId)
+	require.NotEqual(t, from, on)
+	require.Equal(t, on, c.instances(g.GroupId)[0].ServerId)
 	c.rowsAndHostsAgree()
 }

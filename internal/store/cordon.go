@@ -48,9 +48,16 @@ func cordonIn(ctx context.Context, tx pgx.Tx, id prego.ServerID, by, why string)
 // UncordonServer opens a server again that an operator has cordoned; one that is open is
 // returned as it is. One that the control plane itself keeps closed, because a fleet is about
 // to remove it or an image is verified there, stays so: it is CodeInvalidTransition if nobody
-// else closed it.
+// else closed it. So is one that is being emptied: what leaves it would come back.
 func (s *Store) UncordonServer(ctx context.Context, id prego.ServerID, by string) (srv server.Server, err error) {
 	err = s.inTx(ctx, "uncordon "+string(id), func(tx pgx.Tx) error {
+		drain, err := find[server.Drain](ctx, tx, sqlOpenDrain, id)
+		if err != nil {
+			return err
+		}
+		if drain != nil {
+			return prego.Errorf(prego.CodeInvalidTransition, "a %s of server %s is %s: cancel it, which also opens the server", drain.Kind, id, drain.Status)
+		}
 		srv, err = uncordonIn(ctx, tx, id, by)
 		return err
 	})

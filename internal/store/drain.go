@@ -195,6 +195,13 @@ func (s *Store) QuietDrains(ctx context.Context, quiet time.Duration) ([]prego.S
 	return collectValues[prego.ServerID](ctx, s, "drains", sqlQuietDrains, quiet.Seconds())
 }
 
+const sqlOpenDrains = `SELECT kind, status, count(*)::int AS n FROM server_drains WHERE finished_at IS NULL GROUP BY 1, 2`
+
+// OpenDrains counts the drains that are under way.
+func (s *Store) OpenDrains(ctx context.Context) ([]server.DrainCount, error) {
+	return collect[server.DrainCount](ctx, s, "open drains", sqlOpenDrains)
+}
+
 // One at a time: the limits hold over all drains.
 const sqlOneDrain = `SELECT pg_advisory_xact_lock(hashtextextended('prego/drains', 0))`
 

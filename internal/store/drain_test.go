@@ -110,6 +110,9 @@ func TestADrainMovesInstancesOneByOne(t *testing.T) {
 	_, err := b.RequestDrain(context.Background(), "node-1", server.DrainReboot, server.DrainRequest{}, "alice")
 	code(t, err, prego.CodeInvalidTransition)
 
+	_, err = b.UncordonServer(context.Background(), "node-1", "alice")
+	code(t, err, prego.CodeInvalidTransition)
+
 	st := b.step("node-1")
 	require.Equal(t, server.DrainMoving, st.Status)
 	require.Len(t, st.Groups, 2)
@@ -155,6 +158,9 @@ func TestDrainsAreBounded(t *testing.T) {
 		require.NoError(t, err)
 		return st
 	}
+	n, err := b.OpenDrains(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, []server.DrainCount{{Kind: server.DrainOnly, Status: server.DrainWaiting, N: 2}}, n)
 	leaving := func(org string) int {
 		return count(t, b.Store, `instances WHERE leaving AND state IN ('running', 'booting') AND org_id = '`+org+`'`)
 	}

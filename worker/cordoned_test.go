@@ -1,0 +1,43 @@
+package worker_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/worker"
+)
+
+type closedServers struct{}
+
+func (closedServers) CordonedServers(context.Context) ([]server.Count, error) {
+	return []server.Count{{Region: "eu", Role: "app", N: 2}}, nil
+}
+
+func (closedServers) OpenDrains(context.Context) ([]server.DrainCount, error) {
+	return []server.DrainCount{{Kind: server.DrainReboot, Status: server.DrainMoving, N: 1}}, nil
+}
+
+func TestCordonedServersAndDrainsAreCounted(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(worker.NewCordoned(closedServers{}, zap.NewNop(), time.Now))
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			key := f.GetName()
+			for _, l := range m.GetLabel() {
+				key += " " + l.GetValue()
+			}
+			got[key] = m.GetGauge().GetValue()
+		}
+	}
+	require.Equal(t, map[string]float64{"prego_servers_cordoned eu app": 2, "prego_server_drains reboot moving": 1}, got)
+}
