@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -203,7 +204,7 @@ func (p *preparation) remove(path string) {
 	}
 }
 
-// unitFiles are units that are not in user_data, which has no room for them. The boot
+// unitFiles are units, and additions to units, that are not in user_data, which has no room for them. The boot
 // script enables them.
 //
 //go:embed units
@@ -218,18 +219,25 @@ func (p *preparation) units() {
 	if info, err := os.Stat(p.host.path(unitsDir)); p.err != nil || err != nil || !info.IsDir() {
 		return
 	}
-	entries, err := unitFiles.ReadDir("units")
-	if err != nil {
-		p.err = err
-		return
-	}
-	for _, e := range entries {
-		b, err := unitFiles.ReadFile("units/" + e.Name())
-		if err != nil {
-			p.err = err
-			return
+	err := fs.WalkDir(unitFiles, "units", func(name string, d fs.DirEntry, err error) error {
+		into := unitsDir + strings.TrimPrefix(name, "units")
+		switch {
+		case err != nil:
+			return err
+		case name == "units":
+			return nil
+		case d.IsDir():
+			p.dir(into, 0o755, 0)
+			return nil
 		}
-		p.file(unitsDir+"/"+e.Name(), string(b), 0o644, 0)
+		b, err := unitFiles.ReadFile(name)
+		if err == nil {
+			p.file(into, string(b), 0o644, 0)
+		}
+		return err
+	})
+	if p.err == nil {
+		p.err = err
 	}
 }
 

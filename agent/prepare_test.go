@@ -89,6 +89,21 @@ func TestPrepareMakesWhatARoleNeeds(t *testing.T) {
 	require.ErrorContains(t, roleHost(t, "app").Prepare("no-such-group"), "no-such-group")
 }
 
+// TestPrepareWritesUnits where a service manager looks, and what is added to Docker's.
+func TestPrepareWritesUnits(t *testing.T) {
+	t.Parallel()
+	h := roleHost(t, "redis-pool")
+	require.NoError(t, h.Prepare(""))
+	require.NoDirExists(t, h.path(unitsDir), "without a service manager")
+	require.NoError(t, os.MkdirAll(h.path(unitsDir), 0o755))
+	require.NoError(t, h.Prepare(""))
+	for _, name := range []string{"prego-agent-peers.service", "docker.service.d/private-address.conf"} {
+		b, err := os.ReadFile(h.path(unitsDir + "/" + name))
+		require.NoError(t, err)
+		require.Contains(t, string(b), "[Service]")
+	}
+}
+
 // TestPrepareKeepsSecretsInTheirPlaces: what is in clear is where it is read, and
 // nowhere else.
 func TestPrepareKeepsSecretsInTheirPlaces(t *testing.T) {
