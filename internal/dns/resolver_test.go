@@ -22,10 +22,18 @@ type nameServer struct {
 
 func (n *nameServer) serve(t *testing.T, addr string) string {
 	t.Helper()
-	pc, err := net.ListenPacket("udp", addr)
-	require.NoError(t, err)
-	ln, err := net.Listen("tcp", pc.LocalAddr().String())
-	require.NoError(t, err)
+	var pc net.PacketConn
+	var ln net.Listener
+	for try := 0; ; try++ { // a port that is free for one may be taken for the other
+		var err error
+		pc, err = net.ListenPacket("udp", addr)
+		require.NoError(t, err)
+		if ln, err = net.Listen("tcp", pc.LocalAddr().String()); err == nil {
+			break
+		}
+		require.Less(t, try, 10, err)
+		_ = pc.Close()
+	}
 	for _, s := range []*mdns.Server{{PacketConn: pc, Handler: n}, {Listener: ln, Handler: n}} {
 		up := make(chan struct{})
 		s.NotifyStartedFunc = func() { close(up) }
