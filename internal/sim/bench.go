@@ -4,6 +4,7 @@ import (
 	"context"
 	"embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -316,6 +317,9 @@ func (s *Sim) withdraw() error {
 // HostSites lists the finished sites on the disk of a host, by its root directory.
 func HostSites(root string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(root, wire.BenchDir, "sites"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // a shard or a pool
+	}
 	if err != nil {
 		return nil, fmt.Errorf("sites: %w", err)
 	}
