@@ -6,17 +6,10 @@ package acmetest
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -26,13 +19,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego/internal/child"
+	"github.com/prego/prego/internal/devstack"
 	"github.com/prego/prego/internal/need"
 )
 
@@ -46,6 +38,9 @@ type Options struct {
 	EAB map[string]string
 	// DNS answers Pebble's questions instead of pebble-challtestsrv: an address and port.
 	DNS string
+	// HTTPPort is where challenges over HTTP are looked for; 0 is a port that nobody listens
+	// on yet, for ServeHTTP.
+	HTTPPort int
 }
 
 // Pebble is an authority that runs for as long as its test.
@@ -61,10 +56,9 @@ type Pebble struct {
 	listen     string
 	manage     string
 	challenges string
-	client     *http.Client
 
 	mu  sync.Mutex
-	run *child.Process
+	run *devstack.Pebble
 }
 
 // Program finds one of Pebble's programs: on PATH, or where make installs it.
@@ -90,16 +84,16 @@ func Start(t testing.TB, o Options) *Pebble {
 	pebble, dns := Program(t, "pebble"), Program(t, "pebble-challtestsrv")
 	p := &Pebble{t: t, o: o, dir: t.TempDir(), listen: free(t), manage: free(t), DNS: o.DNS}
 	p.Directory = "https://" + p.listen + "/dir"
-	_, port, err := net.SplitHostPort(free(t))
-	require.NoError(t, err)
-	p.HTTPPort, err = strconv.Atoi(port)
-	require.NoError(t, err)
+	if p.HTTPPort = o.HTTPPort; p.HTTPPort == 0 {
+		_, port, err := net.SplitHostPort(free(t))
+		require.NoError(t, err)
+		p.HTTPPort, err = strconv.Atoi(port)
+		require.NoError(t, err)
+	}
 	if p.DNS == "" {
 		p.DNS, p.challenges = free(t), free(t)
-		p.start(exec.Command(dns, "-management", p.challenges, "-dnsserver", p.DNS, "-defaultIPv4", "127.0.0.1", "-defaultIPv6", "", //nolint:noctx // it ends with the test
-			"-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", ""), "http://"+p.challenges, http.DefaultClient)
+		p.startDNS(dns)
 	}
-	p.config()
 	p.Boot(pebble)
 	return p
 }
@@ -110,90 +104,58 @@ func (p *Pebble) Boot(program ...string) {
 	if len(program) == 0 {
 		program = []string{Program(p.t, "pebble")}
 	}
-	cmd := exec.Command(program[0], "-config", filepath.Join(p.dir, "pebble.json"), "-dnsserver", p.DNS, "-strict") //nolint:noctx // it ends with the test
-	cmd.Env = append(append(os.Environ(), "PEBBLE_VA_NOSLEEP=1", "PEBBLE_AUTHZREUSE=0", "PEBBLE_WFE_NONCEREJECT=0"), p.o.Env...)
-	run := p.start(cmd, p.Directory, p.client)
+	log := filepath.Join(p.dir, "pebble.log")
+	run, err := devstack.StartPebble(context.Background(), devstack.PebbleConfig{
+		Program: program[0], Dir: p.dir, LogFile: log, Listen: p.listen, Manage: p.manage, HTTPPort: p.HTTPPort, DNS: p.DNS, Validity: p.o.Validity, EAB: p.o.EAB, Env: p.o.Env,
+	})
+	require.NoError(p.t, err)
+	p.CAFile = run.CAFile
 	p.mu.Lock()
 	p.run = run
 	p.mu.Unlock()
+	p.t.Cleanup(func() {
+		run.Kill()
+		p.showLog(log)
+	})
 }
 
 // Kill ends the authority at once.
 func (p *Pebble) Kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.run.Stop(syscall.SIGKILL, 5*time.Second)
+	p.run.Kill()
 	<-p.run.Done()
 }
 
-func (p *Pebble) start(cmd *exec.Cmd, url string, client *http.Client) *child.Process {
+func (p *Pebble) showLog(file string) {
+	if p.t.Failed() {
+		b, _ := os.ReadFile(file)
+		p.t.Logf("%s: %s", filepath.Base(file), b[max(0, len(b)-2000):])
+	}
+}
+
+// startDNS starts pebble-challtestsrv.
+func (p *Pebble) startDNS(program string) {
 	p.t.Helper()
-	log, err := os.CreateTemp(p.dir, "log")
-	require.NoError(p.t, err)
-	cmd.Stdout, cmd.Stderr = log, log
-	run, err := child.Start(cmd, syscall.SIGKILL)
+	log := filepath.Join(p.dir, "dns.log")
+	run, err := devstack.Start(devstack.Spec{Name: "dns", Path: program, LogFile: log, Args: []string{
+		"-management", p.challenges, "-dnsserver", p.DNS, "-defaultIPv4", "127.0.0.1", "-defaultIPv6", "", "-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", "",
+	}})
 	require.NoError(p.t, err)
 	p.t.Cleanup(func() {
-		run.Stop(syscall.SIGKILL, 5*time.Second)
-		_ = log.Close()
-		if p.t.Failed() {
-			b, _ := os.ReadFile(log.Name())
-			p.t.Logf("%s: %s", filepath.Base(cmd.Path), b[max(0, len(b)-2000):])
-		}
+		run.Kill()
+		p.showLog(log)
 	})
 	require.Eventually(p.t, func() bool {
-		req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, nil)
+		req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+p.challenges, nil)
 		require.NoError(p.t, err)
-		resp, err := client.Do(req)
+		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
 			return false
 		}
 		_ = resp.Body.Close()
 		return true
-	}, 20*time.Second, 20*time.Millisecond, "%s does not answer", cmd.Path)
-	return run
-}
-
-// config writes Pebble's configuration and the certificate of its own HTTPS.
-func (p *Pebble) config() {
-	p.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(p.t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Pebble's HTTPS"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	require.NoError(p.t, err)
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(p.t, err)
-	write := func(name string, b []byte) string {
-		file := filepath.Join(p.dir, name)
-		require.NoError(p.t, os.WriteFile(file, b, 0o600))
-		return file
-	}
-	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	p.CAFile = write("https.pem", certPEM)
-	keyFile := write("https-key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}))
-	p.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.Roots(), MinVersion: tls.VersionTLS12}}}
-
-	validity := p.o.Validity
-	if validity == 0 {
-		validity = 90 * 24 * time.Hour
-	}
-	settings := map[string]any{
-		"listenAddress": p.listen, "managementListenAddress": p.manage, "certificate": p.CAFile, "privateKey": keyFile,
-		"httpPort": p.HTTPPort, "tlsPort": 1, "keyAlgorithm": "ecdsa", "domainBlocklist": []string{"blocked.example"},
-		"retryAfter": map[string]int{"authz": 1, "order": 1},
-		"profiles":   map[string]any{"default": map[string]any{"description": "the only one", "validityPeriod": int(validity.Seconds())}},
-	}
-	if len(p.o.EAB) > 0 {
-		settings["externalAccountBindingRequired"], settings["externalAccountMACKeys"] = true, p.o.EAB
-	}
-	b, err := json.Marshal(map[string]any{"pebble": settings})
-	require.NoError(p.t, err)
-	write("pebble.json", b)
+	}, 20*time.Second, 20*time.Millisecond, "%s does not answer", program)
 }
 
 // Roots trust the authority's own HTTPS.
@@ -217,19 +179,8 @@ func (p *Pebble) Trust() *x509.CertPool {
 // Manage sends a request to Pebble's management interface.
 func (p *Pebble) Manage(method, path string, body []byte) []byte {
 	p.t.Helper()
-	return p.send(p.client, method, "https://"+p.manage+path, body)
-}
-
-func (p *Pebble) send(client *http.Client, method, url string, body []byte) []byte {
-	p.t.Helper()
-	req, err := http.NewRequestWithContext(context.Background(), method, url, bytes.NewReader(body))
+	answer, err := p.run.Manage(context.Background(), method, path, bytes.NewReader(body))
 	require.NoError(p.t, err)
-	resp, err := client.Do(req)
-	require.NoError(p.t, err)
-	defer func() { _ = resp.Body.Close() }()
-	answer, err := io.ReadAll(resp.Body)
-	require.NoError(p.t, err)
-	require.Less(p.t, resp.StatusCode, 300, "%s %s: %s", method, url, answer)
 	return answer
 }
 
@@ -239,7 +190,14 @@ func (p *Pebble) SetDNS(what string, fields map[string]any) {
 	p.t.Helper()
 	b, err := json.Marshal(fields)
 	require.NoError(p.t, err)
-	p.send(http.DefaultClient, http.MethodPost, "http://"+p.challenges+"/"+what, b)
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, "http://"+p.challenges+"/"+what, bytes.NewReader(b))
+	require.NoError(p.t, err)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(p.t, err)
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	require.NoError(p.t, err)
+	require.Less(p.t, resp.StatusCode, 300, "%s: %s", what, answer)
 }
 
 // AddTXT implements activities.Challenges.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"hash/fnv"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -159,7 +160,9 @@ func (h *processHost) shortRoot() string {
 	if err != nil {
 		return h.root()
 	}
-	link := filepath.Join(os.TempDir(), fmt.Sprintf("prego-host-%d-%d", os.Getpid(), h.id))
+	name := fnv.New64a()
+	_, _ = name.Write([]byte(root)) // never fails
+	link := filepath.Join(os.TempDir(), fmt.Sprintf("prego-host-%x", name.Sum64()))
 	if was, err := os.Readlink(link); err == nil && was == root {
 		return link
 	}
