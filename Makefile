@@ -30,10 +30,10 @@ build: ## Build bin/prego and bin/prego-agent, both static
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/prego ./cmd/prego
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/prego-agent ./cmd/prego-agent
 
-demo: postgres bench-packages temporal build $(if $(MACHINES),machines) ## Run everything here, provision one server of each role, a tenant of each plan and a fleet (ARGS="--exit" to end by itself, MACHINES=1 for servers alone, on real Debians)
+demo: postgres bench-packages temporal $(if $(MACHINES),machines,edge-programs) build ## Run everything here, provision one server of each role, a tenant of each plan and a fleet (ARGS="--exit" to end by itself, MACHINES=1 for servers alone, on real Debians)
 	bin/prego dev --demo $(if $(MACHINES),--hosts machine) $(ARGS)
 
-dev: postgres bench-packages temporal build ## Run everything here and wait
+dev: postgres bench-packages temporal edge-programs build ## Run everything here and wait
 	bin/prego dev $(ARGS)
 
 # Packages with goroutines that share state: their tests run with the race detector, which
@@ -131,7 +131,7 @@ mutate: ## Change PKG's code in every small way (PKG=./placement/region) and say
 golden: ## Write the golden files anew
 	go test ./internal/cloudinit ./agent/edge -update
 
-.PHONY: postgres temporal pebble versitygw caddy bench-packages
+.PHONY: postgres temporal pebble versitygw caddy bench-packages edge-programs
 postgres: # the server's binaries, unless a database is given
 	@tools/packages.sh postgres
 
@@ -140,6 +140,9 @@ bench-packages: # what sites of simulated hosts run on
 
 temporal: # Temporal's CLI: one on PATH, or built once into .prego/bin
 	@command -v temporal >/dev/null || { echo "building Temporal's CLI $(TEMPORAL_VERSION) (once, some minutes)"; GOBIN=$(TOOLS) go install github.com/temporalio/cli/cmd/temporal@$(TEMPORAL_VERSION); }
+
+edge-programs: caddy pebble # what edges of simulated hosts run, and what issues their certificates
+	@tools/packages.sh haproxy
 
 caddy: $(TOOLS)/caddy-$(CADDY_VERSION)
 

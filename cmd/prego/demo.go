@@ -26,6 +26,7 @@ type demo struct {
 	c      *cli.Client
 	out    io.Writer
 	suffix string
+	sites  devSites
 }
 
 func newDemo(ctx context.Context, out io.Writer, c *cli.Client) *demo {
@@ -39,7 +40,7 @@ func (d *demo) play(standIn string) error {
 	return d.steps(
 		func() error {
 			return d.atOnce("One server of each role:", "server create app-eu-@ --role app --region eu --watch", "server create db-shard-sg-@ --role db-shard --region sg --volume-gb 20 --watch",
-				"server create redis-pool-us-@ --role redis-pool --region us --watch", "server create node-eu-@ --role node --region eu --tag demo --watch")
+				"server create redis-pool-us-@ --role redis-pool --region us --watch", "server create node-eu-@ --role node --region eu --tag demo --watch", "server create edge-eu-@ --role edge --region eu --watch")
 		},
 		func() error {
 			return d.run("A warm server, which the next tenant of its plan claims at once:", "org set acme --tier enterprise -q", "org set corp --tier enterprise -q", "pool warm set eu starter 1")
@@ -50,6 +51,7 @@ func (d *demo) play(standIn string) error {
 				"tenant create trial-@ --org acme --region eu --plan trial --policy shared --watch", "tenant create starter-@ --org acme --region eu --plan starter --apps erpnext --watch",
 				"tenant create business-@ --org corp --region eu --plan business --residency DE --watch", "tenant create enterprise-@ --org corp --region eu --plan enterprise --watch")
 		},
+		func() error { return d.openSites("trial", "starter", "business", "enterprise") },
 		func() error { return d.run("Where one of them is, and why:", "tenant show business-@") },
 		d.fleet,
 		func() error { return d.workloads(standIn) },

@@ -34,7 +34,7 @@ type devFlags struct {
 	demo, exit, reset, docker                              bool
 	dir, agent, cloud, hosts, machines                     string
 	apiPort, gwPort, temporalPort, uiPort, pgPort, simPort int
-	dnsPort                                                int
+	dnsPort, acmePort                                      int
 }
 
 // standIn is the image that hosts with real engines run in place of all others, "" if
@@ -71,6 +71,7 @@ func newDevCommand() *cobra.Command {
 	fl.IntVar(&f.uiPort, "ui-port", 8233, "port of Temporal's UI")
 	fl.IntVar(&f.pgPort, "postgres-port", 5433, "port of the private Postgres")
 	fl.IntVar(&f.simPort, "sim-port", 8085, "port of the simulated cloud")
+	fl.IntVar(&f.acmePort, "acme-port", 14000, "port of the ACME authority that issues certificates for sites; the next one is its management interface's")
 	fl.IntVar(&f.dnsPort, "dns-port", 8553, "port where the simulated cloud serves its DNS zones")
 	return cmd
 }
@@ -86,6 +87,7 @@ type stack struct {
 	env   []string
 	procs []*devstack.Process
 	died  chan *devstack.Process
+	sites devSites
 }
 
 func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
@@ -119,7 +121,9 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 				done <- newDemo(demoCtx, out, client).machines(fmt.Sprintf("http://127.0.0.1:%d", f.simPort))
 				return
 			}
-			done <- newDemo(demoCtx, out, client).play(f.standIn())
+			d := newDemo(demoCtx, out, client)
+			d.sites = s.sites
+			done <- d.play(f.standIn())
 		}()
 		select {
 		case err = <-done:
@@ -133,6 +137,9 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 	fmt.Fprintf(out, "\nAPI          %s\nAPI docs     %s/docs\nTemporal UI  http://127.0.0.1:%d/namespaces/default/workflows\n", api, api, f.uiPort)
 	if f.cloud == "sim" {
 		fmt.Fprintf(out, "Cloud        http://127.0.0.1:%d/v1 (simulated; what is billed: http://127.0.0.1:%d/_sim/ledger?open=true)\n", f.simPort, f.simPort)
+	}
+	if s.sites.missing == "" {
+		fmt.Fprintf(out, "DNS          %s (simulated: %s)\nSites        https://SLUG.sites.%s, with the roots in %s\n", s.sites.dns, devZone, devZone, s.sites.roots)
 	}
 	fmt.Fprintf(out, "Logs         %s\nToken        %s (role operator, 8 hours)\n\n  export PREGO_TOKEN_FILE=%s PREGO_API_URL=%s\n  %s server list\n",
 		filepath.Join(s.dir, "log"), tokenFile, tokenFile, api, s.self)
@@ -175,6 +182,7 @@ func (s *stack) prepare() error {
 	if s.self, err = os.Executable(); err != nil {
 		return err
 	}
+	s.findSites()
 	ports := []struct {
 		port       int
 		flag, what string
@@ -187,6 +195,8 @@ func (s *stack) prepare() error {
 		{f.pgPort, "--postgres-port", "Postgres", os.Getenv("DATABASE_URL") != ""},
 		{f.simPort, "--sim-port", "the simulated cloud", f.cloud != "sim"},
 		{f.dnsPort, "--dns-port", "the simulated cloud's DNS", f.cloud != "sim"},
+		{f.acmePort, "--acme-port", "the ACME authority", s.sites.missing != ""},
+		{f.acmePort + 1, "--acme-port", "the ACME authority's management", s.sites.missing != ""},
 		{f.gwPort + 10002, "--gateway-port", "the worker's relay", false},
 	}
 	for _, p := range ports {
@@ -198,7 +208,7 @@ func (s *stack) prepare() error {
 		}
 	}
 	if f.reset {
-		for _, d := range []string{"postgres", "postgres.log", "temporal.db", "temporal.db-wal", "temporal.db-shm", "sim", "log", "keys", "keys-api", "keys-agentgw", "keys-worker", "master.key", "operator.token"} {
+		for _, d := range []string{"postgres", "postgres.log", "temporal.db", "temporal.db-wal", "temporal.db-shm", "sim", "pebble", "acme-roots.pem", "log", "keys", "keys-api", "keys-agentgw", "keys-worker", "master.key", "operator.token"} {
 			if err := os.RemoveAll(filepath.Join(s.dir, d)); err != nil {
 				return err
 			}
@@ -263,10 +273,14 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 	}
 	say("database is migrated")
 	if s.f.cloud == "sim" {
+		var programs []string
+		if s.sites.missing == "" {
+			programs = []string{"--program", "caddy=" + s.sites.caddy, "--program", "haproxy=" + s.sites.haproxy}
+		}
 		if err := s.child(ctx, "sim", fmt.Sprintf("http://127.0.0.1:%d/_sim/faults", s.f.simPort),
-			"--listen", "127.0.0.1:"+strconv.Itoa(s.f.simPort), "--state-dir", filepath.Join(s.dir, "sim"), "--docker="+strconv.FormatBool(s.f.docker),
-			"--hosts", s.f.hosts, "--machines", s.f.machines, "--dns", "127.0.0.1:"+strconv.Itoa(s.f.dnsPort), "--zone", devZone,
-			"--loopback-networks="+strconv.FormatBool(s.f.hosts == "process")); err != nil {
+			append(programs, "--listen", "127.0.0.1:"+strconv.Itoa(s.f.simPort), "--state-dir", filepath.Join(s.dir, "sim"), "--docker="+strconv.FormatBool(s.f.docker),
+				"--hosts", s.f.hosts, "--machines", s.f.machines, "--dns", "127.0.0.1:"+strconv.Itoa(s.f.dnsPort), "--zone", devZone,
+				"--loopback-networks="+strconv.FormatBool(s.f.hosts == "process"))...); err != nil {
 			return err
 		}
 		if s.f.hosts == "machine" {
@@ -275,6 +289,12 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 			}
 		}
 		say("simulated cloud is ready")
+	}
+	if s.sites.missing == "" {
+		if err := s.startAuthority(ctx); err != nil {
+			return err
+		}
+		say("certificate authority is ready")
 	}
 	for _, c := range []struct{ name, ready string }{
 		{"api", fmt.Sprintf("http://127.0.0.1:%d/readyz", s.f.apiPort)},

@@ -20,6 +20,7 @@ var (
 		{regexp.MustCompile(`\b([a-z][a-z-]*)-[0-9a-f]{8,16}\b`), "$1-<hash>"},
 		{regexp.MustCompile(`\b127\.\d+\.\d+\.\d+\b`), "<address>"},
 		{regexp.MustCompile(`\bprovider server \d+\b`), "provider server <id>"},
+		{regexp.MustCompile(`\b\d+ ms\b`), "<duration>"},
 		{regexp.MustCompile(`\bscored \d\.\d+\b`), "scored <score>"},
 		{regexp.MustCompile(`-\d{6}\b`), "-<time>"}, // of the demo's names
 	}

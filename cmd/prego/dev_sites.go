@@ -1,0 +1,220 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/cli"
+	"github.com/prego/prego/internal/devstack"
+)
+
+// devSites is what it takes to open sites on this machine: the programs that edges run, and
+// an authority for their certificates.
+type devSites struct {
+	caddy, haproxy, pebble string
+	missing                string // what is not there and how to get it, "" if all is
+	roots                  string // file with the roots of the authority
+	dns                    string // address and port of the cloud's DNS
+}
+
+// findSites looks for the programs. Where hosts are no processes, there is nothing to find:
+// their stacks are others.
+func (s *stack) findSites() {
+	if s.f.cloud != "sim" || s.f.hosts != "process" || s.f.docker {
+		s.sites.missing = "sites are opened where hosts are processes only"
+		return
+	}
+	s.sites.roots, s.sites.dns = filepath.Join(s.dir, "acme-roots.pem"), "127.0.0.1:"+strconv.Itoa(s.f.dnsPort)
+	dirs := append([]string{filepath.Join(s.dir, "bin"), filepath.Dir(s.self), ".prego/bin"}, append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin")...)
+	var missing []string
+	for _, p := range []struct {
+		name string
+		at   *string
+		get  string
+	}{{"caddy", &s.sites.caddy, "make caddy"}, {"haproxy", &s.sites.haproxy, "apt-get install haproxy"}, {"pebble", &s.sites.pebble, "make pebble"}} {
+		if *p.at = findProgram(p.name, dirs); *p.at == "" {
+			missing = append(missing, fmt.Sprintf("no %s here (%s)", p.name, p.get))
+		}
+	}
+	for _, port := range []string{"80", "443"} {
+		l, err := net.Listen("tcp", "127.0.0.1:"+port) //nolint:noctx // closed at once
+		switch {
+		case err == nil:
+			_ = l.Close()
+		case errors.Is(err, syscall.EACCES):
+			missing = append(missing, "edges may not listen on port "+port+" (run this as root, or sysctl net.ipv4.ip_unprivileged_port_start=80)")
+		default:
+			missing = append(missing, "port "+port+" is in use (stop what listens there)")
+		}
+	}
+	s.sites.missing = strings.Join(missing, ", ")
+}
+
+func findProgram(name string, dirs []string) string {
+	for _, dir := range dirs {
+		found, _ := filepath.Glob(filepath.Join(dir, "pebble-v*", name)) // never a bad pattern
+		for _, p := range append(found, filepath.Join(dir, name)) {
+			if p, err := exec.LookPath(p); err == nil {
+				if p, err = filepath.Abs(p); err == nil { // it is started in another directory
+					return p
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// startAuthority starts Pebble, whose roots are new each time: those of earlier starts stay
+// in the file, for the certificates that are kept.
+func (s *stack) startAuthority(ctx context.Context) error {
+	p, err := devstack.StartPebble(ctx, devstack.PebbleConfig{
+		Program: s.sites.pebble, Dir: filepath.Join(s.dir, "pebble"), LogFile: s.log("pebble"), HTTPPort: 80, DNS: s.sites.dns,
+		Listen: "127.0.0.1:" + strconv.Itoa(s.f.acmePort), Manage: "127.0.0.1:" + strconv.Itoa(s.f.acmePort+1),
+	})
+	if err != nil {
+		return err
+	}
+	s.keep(p.Process)
+	root, err := p.Root(ctx)
+	if err != nil {
+		return fmt.Errorf("pebble: %w", err)
+	}
+	known, err := os.ReadFile(s.sites.roots)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("pebble: %w", err)
+	}
+	if err := os.WriteFile(s.sites.roots, slices.Concat(known, bytes.TrimSpace(root), []byte("\n")), 0o644); err != nil {
+		return fmt.Errorf("pebble: %w", err)
+	}
+	return s.set(map[string]string{
+		"PREGO_ACME_DIRECTORY": p.Directory, "PREGO_ACME_CA_FILE": p.CAFile, "PREGO_ACME_RESOLVER": s.sites.dns, "PREGO_ACME_POLL": "500ms",
+	})
+}
+
+// resolver asks the cloud's DNS.
+func (d devSites) resolver() *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		var out net.Dialer
+		return out.DialContext(ctx, network, d.dns)
+	}}
+}
+
+// visitor is somebody outside: names are looked up in the cloud's DNS, and chains lead to
+// one of the authority's roots.
+func (d devSites) visitor() (*http.Client, error) {
+	b, err := os.ReadFile(d.roots)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(b) {
+		return nil, fmt.Errorf("%s holds no certificate", d.roots)
+	}
+	dialer := &net.Dialer{Timeout: 5 * time.Second, Resolver: d.resolver()}
+	return &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
+		DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true,
+	}}, nil
+}
+
+var pageTitle = regexp.MustCompile(`(?is)<title>(.*?)</title>`)
+
+// visited is what a visitor was shown.
+type visited struct {
+	status int
+	title  string
+	took   time.Duration
+}
+
+func visit(ctx context.Context, client *http.Client, address string) (v visited, err error) {
+	began := time.Now()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return v, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return v, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	v.status, v.took = resp.StatusCode, time.Since(began)
+	if m := pageTitle.FindSubmatch(body); m != nil {
+		v.title = html.UnescapeString(strings.TrimSpace(string(m[1])))
+	}
+	return v, err
+}
+
+// openSites asks for tenants' sites by their names, as a visitor does.
+func (d *demo) openSites(slugs ...string) error {
+	if d.sites.missing != "" {
+		fmt.Fprintf(d.out, "\nTheir sites are not opened: %s.\n", d.sites.missing)
+		return nil
+	}
+	fmt.Fprintln(d.out, "\nTheir sites, asked for by name: through the cloud's DNS, an edge, and a certificate of Pebble's:")
+	client, err := d.sites.visitor()
+	if err != nil {
+		return err
+	}
+	for i := range slugs {
+		slugs[i] += "-" + d.suffix
+	}
+	var page api.TenantPage
+	if err := d.c.Do(d.ctx, http.MethodGet, "/v1/tenants", url.Values{"slug": {strings.Join(slugs, ",")}, "sort": {"slug"}}, nil, &page); err != nil {
+		return err
+	}
+	for _, t := range page.Tenants {
+		if t.SiteUrl == nil {
+			return fmt.Errorf("tenant %s has no URL", t.Slug)
+		}
+		v, err := d.opened(client, *t.SiteUrl)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(d.out, "%s  %d  %d ms  %s\n", *t.SiteUrl, v.status, max(v.took.Milliseconds(), 1), v.title)
+	}
+	if len(page.Tenants) != len(slugs) {
+		return fmt.Errorf("there are %d of %d tenants", len(page.Tenants), len(slugs))
+	}
+	name := strings.TrimPrefix(*page.Tenants[0].SiteUrl, "https://")
+	addresses, err := d.sites.resolver().LookupHost(d.ctx, name)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(d.out, "Ask for one yourself, since this machine knows neither that DNS nor Pebble's roots:\n  curl --cacert %s --resolve %s:443:%s https://%s\n", d.sites.roots, name, addresses[0], name)
+	return nil
+}
+
+// opened waits until a site opens: its certificate may be on its way.
+func (d *demo) opened(client *http.Client, address string) (visited, error) {
+	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
+	defer cancel()
+	var last error
+	_, err := cli.Until(ctx, func(string) {}, time.Minute, func(ctx context.Context) (visited, error) {
+		v, err := visit(ctx, client, address)
+		last = err
+		return v, nil
+	}, func(v visited) bool { return v.status == http.StatusOK })
+	if err != nil {
+		return visited{}, fmt.Errorf("%s does not open: %w", address, errors.Join(err, last))
+	}
+	return visit(ctx, client, address)
+}
