@@ -174,10 +174,16 @@ func TestADrainTakesAVolumeAlong(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: groupVars(nil)})
 	env := c.workloads("acme", "paid")
-	c.nodes("n", 2, 4096*mb)
 	var v api.Volume
 	c.post("/v1/volumes", map[string]any{"org_id": "acme", "name": "data", "region": "eu", "size_bytes": 10_000_000_000}, http.StatusAccepted, &v)
 	require.Eventually(t, func() bool { return len(c.billed("volume")) == 1 }, patience, 50*time.Millisecond)
+	var location string
+	c.query(&location, `SELECT location FROM volumes WHERE volume_id = $1`, v.VolumeId)
+	fleet := c.id("n") // where the volume can follow
+	c.fleet(fleet, prego.RoleApp, nil, map[string]any{
+		"region": "eu", "spec": map[string]any{"server_type": "cx53", "location": location}, "workload_memory_bytes": 4096 * mb, "workload_cpus": 8,
+	})
+	c.awaitAction(fleet, c.act(fleet, "CLUSTER_SCALE_OUT", map[string]any{"count": 2}).Seq, "succeeded")
 	g := c.group(env, "db", 1, spec("db:1", 64))
 	c.settledGroup(g.GroupId)
 	var at api.VolumeAttachment
