@@ -261,7 +261,7 @@ func (s *Store) RequestDecommission(ctx context.Context, id prego.ServerID, by s
 		update, message = sqlDecommission, "forced by "+by
 	}
 	return s.drain(ctx, id, update, message, prego.ActorOperator,
-		"tenants live on server %s, its DB shard or its Redis pool, or instances run on it: move, stop or purge them first, or force it and lose them")
+		"tenants live on server %s, its DB shard or its Redis pool, or instances run on it: drain it, or purge the tenants first, or force it and lose them")
 }
 
 // DrainMember begins to take a server down that no tenant lives on, and none is to, and
