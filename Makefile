@@ -83,7 +83,7 @@ ifndef QUICK
 	TEMPORAL_SERVER=$(TOOLS)/temporal-server-$(TEMPORAL_SERVER) tools/test-production.sh $(if $(RUN),-run '$(RUN)')
 endif
 
-test-machines: machines images postgres temporal $(GOTESTSUM) ## Run the control plane against real Debians under systemd-nspawn (as root; ARGS="-run TestMachineConformance" for some)
+test-machines: machines images postgres temporal pebble $(GOTESTSUM) ## Run the control plane against real Debians under systemd-nspawn (as root; ARGS="-run TestMachineConformance" for some)
 	@tools/packages.sh nsenter
 	tools/test-machines.sh $(ARGS)
 

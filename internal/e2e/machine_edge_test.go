@@ -39,7 +39,7 @@ func TestMachineEdge(t *testing.T) {
 			connects("control plane", control, "its Docker", public, 2376, true),
 		})
 		client := &http.Client{Transport: &http.Transport{DialContext: world, DisableKeepAlives: true}, Timeout: 10 * time.Second}
-		resp, err := client.Get("http://" + net.JoinHostPort(public, "80") + "/") //nolint:noctx // the client has a time limit
+		resp, err := client.Get("http://" + net.JoinHostPort(public, "80") + "/")
 		require.NoError(t, err)
 		_, _ = io.Copy(io.Discard, resp.Body)
 		_ = resp.Body.Close()
