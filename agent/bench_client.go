@@ -21,6 +21,10 @@ type benchRequest struct {
 	// Secrets are the request's; the host's own are added where the command runs.
 	Secrets map[string]string `json:"secrets,omitempty"`
 
+	// Spool is set for pieces of sealed backups, see spool.go; then Args may be one of their
+	// command lines and no other.
+	Spool bool `json:"spool,omitempty"`
+
 	OwnerOf string `json:"owner_of,omitempty"`
 	GiveTo  string `json:"give_to,omitempty"`
 }
@@ -44,7 +48,10 @@ var errLost = errors.New("how it ended is not known")
 
 // askBench requests a command in the container. Closing this side's half of the
 // connection kills it; the other half then reports how it ended.
-func (h *Host) askBench(ctx context.Context, socket string, in benchRequest, stdout, stderr io.Writer) (status int, err error) {
+//
+// input, if it is not nil, is what the command reads after its secrets; if it ends with an
+// error, so does the command.
+func (h *Host) askBench(ctx context.Context, socket string, in benchRequest, input io.Reader, stdout, stderr io.Writer) (status int, err error) {
 	conn, err := dialSocket(ctx, h.path(socket))
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errUnavailable, err)
@@ -56,6 +63,13 @@ func (h *Host) askBench(ctx context.Context, socket string, in benchRequest, std
 	})()
 	if err := json.NewEncoder(conn).Encode(in); err != nil {
 		return 0, fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	if input != nil {
+		go func() {
+			if feedTo(conn, input) != nil {
+				_ = conn.(*net.UnixConn).CloseWrite()
+			}
+		}()
 	}
 	errs := &afterPreamble{to: stderr}
 	var early bytes.Buffer // of the other stream, which may be ahead; or the engine's error instead of a supervisor
@@ -86,7 +100,7 @@ func (h *Host) askBench(ctx context.Context, socket string, in benchRequest, std
 // that is not empty.
 func (h *Host) askOwner(ctx context.Context, socket, site, giveTo string) (string, error) {
 	var stdout, stderr tail
-	status, err := h.askBench(ctx, socket, benchRequest{OwnerOf: site, GiveTo: giveTo}, &stdout, &stderr)
+	status, err := h.askBench(ctx, socket, benchRequest{OwnerOf: site, GiveTo: giveTo}, nil, &stdout, &stderr)
 	switch {
 	case err != nil:
 		return "", err

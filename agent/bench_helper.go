@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -97,11 +98,15 @@ func (b *BenchHelper) answer(ctx context.Context, conn net.Conn) {
 	// When the caller's half is closed, or this process ends, the command is killed.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() {
-		_, _ = io.Copy(io.Discard, conn)
-		cancel()
-	}()
-	last := b.exec(ctx, argv, dir, line, to)
+	feed := io.MultiReader(dec.Buffered(), conn)
+	if !slices.Contains(argv, feedFlag) {
+		go func() {
+			_, _ = io.Copy(io.Discard, feed)
+			cancel()
+		}()
+		feed = nil
+	}
+	last := b.exec(ctx, cancel, argv, dir, line, feed, to)
 	if last.Exit == nil {
 		b.log.Warn("not run to its end", "refused", last.Refused, "lost", last.Lost)
 	}
@@ -111,8 +116,9 @@ func (b *BenchHelper) answer(ctx context.Context, conn net.Conn) {
 // argv is the command line of a request in the container, and its input. The table is
 // checked here as well: this process does not trust the ones before it.
 func (b *BenchHelper) argv(in benchRequest) (argv []string, dir, line, refused string) {
+	input := "--input"
 	supervise := func(limit time.Duration, command ...string) []string {
-		return append([]string{wire.ContainerAgent, SuperviseVerb, "--input", "--for", limit.String(), "--silence", silence.String(), "--", wire.ContainerAgent}, command...)
+		return append([]string{wire.ContainerAgent, SuperviseVerb, input, "--for", limit.String(), "--silence", silence.String(), "--", wire.ContainerAgent}, command...)
 	}
 	if in.OwnerOf != "" {
 		if in.Args != nil || len(in.OwnerOf) > wordLengths["SITE"] || !words()["SITE"].MatchString(in.OwnerOf) || (in.GiveTo != "" && !tenantPattern.MatchString(in.GiveTo)) {
@@ -124,9 +130,16 @@ func (b *BenchHelper) argv(in benchRequest) (argv []string, dir, line, refused s
 		}
 		return supervise(ownerTime, command...), wire.BenchDir, "\n", ""
 	}
-	k, bad := b.host.check(wire.ExecRequest{Kind: wire.KindBench, Args: in.Args, WorkingDir: in.WorkingDir, TimeoutSeconds: in.TimeoutSeconds, Secrets: in.Secrets})
+	kind := wire.KindBench
+	if in.Spool {
+		kind = kindSpool
+	}
+	k, bad := b.host.check(wire.ExecRequest{Kind: kind, Args: in.Args, WorkingDir: in.WorkingDir, TimeoutSeconds: in.TimeoutSeconds, Secrets: in.Secrets})
 	if bad != nil || in.GiveTo != "" {
 		return nil, "", "", "bench may not be called like this"
+	}
+	if k.verb == verbWriteSealed {
+		input = feedFlag
 	}
 	line, err := secretsLine(k.verb, in.Secrets, wire.Service{User: "root", Password: b.rootPassword()})
 	if err != nil {
@@ -175,14 +188,15 @@ func sendPulse(ctx context.Context, ended <-chan struct{}, to io.Writer) {
 }
 
 // exec runs a supervisor in the container until it ends. The engine can't kill an exec;
-// instead, the end of ctx closes the supervisor's input, and the supervisor kills.
-func (b *BenchHelper) exec(ctx context.Context, argv []string, dir, line string, to *frames) benchFrame {
+// instead, the end of ctx closes the supervisor's input, and the supervisor kills. feed, if it
+// is not nil, is what the caller sends for the command, and its end cancels.
+func (b *BenchHelper) exec(ctx context.Context, cancel context.CancelFunc, argv []string, dir, line string, feed io.Reader, to *frames) benchFrame {
 	defer b.hold()()
 	if ctx.Err() != nil {
 		return benchFrame{Refused: "nobody waits for it any more"}
 	}
-	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
-	defer cancel()
+	asking, enough := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	defer enough()
 	made, err := b.engine.ExecCreate(asking, b.container(), client.ExecCreateOptions{
 		User: wire.BenchUser, WorkingDir: dir, Cmd: argv, AttachStdin: true, AttachStdout: true, AttachStderr: true,
 		Env: []string{"GOMAXPROCS=1", "HOME=" + wire.BenchHome, "LANG=C.UTF-8"},
@@ -205,6 +219,12 @@ func (b *BenchHelper) exec(ctx context.Context, argv []string, dir, line string,
 	ended := make(chan struct{})
 	defer close(ended)
 	go sendPulse(ctx, ended, at.Conn)
+	if feed != nil {
+		go func() {
+			copyLines(at.Conn, feed)
+			cancel()
+		}()
+	}
 	if _, err := stdcopy.StdCopy(to.stream(false), to.stream(true), at.Reader); err != nil {
 		return benchFrame{Lost: err.Error()}
 	}

@@ -99,6 +99,9 @@ func (a *Agent) exec(ctx context.Context, w http.ResponseWriter, r *http.Request
 	if r.URL.Path == wire.PathExec && isPeersNow(body) {
 		return a.peersNow(ctx, w, r, claims, body, log)
 	}
+	if r.URL.Path == wire.PathExec && isTransfer(body) {
+		return a.transfer(ctx, w, r, claims, body, log)
+	}
 	in, refused := a.host.parse(body)
 	if refused != nil {
 		return refused

@@ -32,7 +32,7 @@ const exitTimeout = 124
 // which takes Frappe minutes.
 var timeouts = map[string]time.Duration{
 	"new-site": maxTimeout, "install-app": maxTimeout, "migrate": maxTimeout, "backup": maxTimeout, "restore": maxTimeout,
-	"erase-site": 5 * time.Minute, "promote-site": 2 * time.Minute, "usage": 2 * time.Minute,
+	"seal-backup": maxTimeout, "open-backup": maxTimeout, "erase-site": 5 * time.Minute, "promote-site": 2 * time.Minute, "usage": 2 * time.Minute,
 }
 
 func (k *call) timeout() time.Duration {
@@ -55,7 +55,7 @@ func (c *commands) execute(k *call) (wire.ExecResult, *problem) {
 	var stdout, stderr tail
 	outLines, errLines := &lineWriter{to: k.progress, stream: "stdout"}, &lineWriter{to: k.progress, stream: "stderr"}
 	began := time.Now()
-	code, err := c.host.bench(ctx, k, io.MultiWriter(&stdout, outLines), io.MultiWriter(&stderr, errLines))
+	code, err := c.host.bench(ctx, k, nil, io.MultiWriter(&stdout, outLines), io.MultiWriter(&stderr, errLines))
 	outLines.end()
 	errLines.end()
 	if text, ok := strings.CutPrefix(stderr.String(), notStarted); ok && err == nil && code == exitNotStarted {
@@ -87,15 +87,17 @@ func (c *commands) execute(k *call) (wire.ExecResult, *problem) {
 func bySignal(code int) bool { return code > exitSignal && code <= exitSignal+64 }
 
 // bench runs bench, here or in its container. If ctx killed it, the status says so.
-func (h *Host) bench(ctx context.Context, k *call, stdout, stderr io.Writer) (status int, err error) {
+func (h *Host) bench(ctx context.Context, k *call, input io.Reader, stdout, stderr io.Writer) (status int, err error) {
 	s, err := h.services()
 	if err != nil {
 		return 0, err
 	}
 	if s.Bench.Socket == "" {
-		return h.benchHere(ctx, k, s.Bench, stdout, stderr)
+		return h.benchHere(ctx, k, s.Bench, input, stdout, stderr)
 	}
-	return h.askBench(ctx, s.Bench.Socket, benchRequest{Args: k.in.Args, WorkingDir: k.in.WorkingDir, TimeoutSeconds: k.in.TimeoutSeconds, Secrets: k.in.Secrets}, stdout, stderr)
+	return h.askBench(ctx, s.Bench.Socket, benchRequest{
+		Args: k.in.Args, WorkingDir: k.in.WorkingDir, TimeoutSeconds: k.in.TimeoutSeconds, Secrets: k.in.Secrets, Spool: k.in.Kind == kindSpool,
+	}, input, stdout, stderr)
 }
 
 // secretsLine is the input of a verb: the request's secrets, and the database root's
@@ -115,13 +117,14 @@ func secretsLine(verb string, given map[string]string, root wire.Service) (strin
 // kills everything.
 //
 // If no database root is configured, bench itself gets the request's arguments.
-func (h *Host) benchHere(ctx context.Context, k *call, database wire.Service, stdout, stderr io.Writer) (status int, err error) {
+func (h *Host) benchHere(ctx context.Context, k *call, database wire.Service, input io.Reader, stdout, stderr io.Writer) (status int, err error) {
 	root, err := filepath.Abs(h.Root)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
-	argv := []string{SuperviseVerb, "--input", "--", "/proc/self/exe", site.Verb, "--root", root}
-	if database.User == "" {
+	here := database.User != "" || k.in.Kind == kindSpool
+	argv := []string{SuperviseVerb, inputFlag(input), "--", "/proc/self/exe", site.Verb, "--root", root}
+	if !here {
 		argv = []string{SuperviseVerb, "--", filepath.Join(root, wire.BenchBinary)}
 	}
 	line, err := secretsLine(k.verb, k.in.Secrets, database)
@@ -141,8 +144,15 @@ func (h *Host) benchHere(ctx context.Context, k *call, database wire.Service, st
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
-	if database.User != "" {
+	if here {
 		_, _ = io.WriteString(pipe, line) // if it has already ended, its state says so
+	}
+	if input != nil {
+		go func() {
+			if feedTo(pipe, input) != nil {
+				_ = pipe.Close()
+			}
+		}()
 	}
 	defer context.AfterFunc(ctx, func() { _ = pipe.Close() })()
 	_ = cmd.Wait() // the outcome is read from its state

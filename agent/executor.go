@@ -30,6 +30,8 @@ type Executor struct {
 	cmds *commands
 	uid  uint32 // the only allowed caller
 	log  *slog.Logger
+	// pieces of sealed backups that are on their way
+	pieces chan struct{}
 }
 
 // NewExecutor accepts requests from the named user only; "" is its own.
@@ -42,7 +44,7 @@ func NewExecutor(h *Host, agentUser string, log *slog.Logger) (*Executor, error)
 	if err != nil {
 		return nil, err
 	}
-	return &Executor{host: h, cmds: cmds, uid: uid, log: log}, nil
+	return &Executor{host: h, cmds: cmds, uid: uid, log: log, pieces: make(chan struct{}, maxPieces)}, nil
 }
 
 // uidOf is a user's id; "" is this process's user.
@@ -174,6 +176,12 @@ func peerUID(conn net.Conn) (uint32, error) {
 func (e *Executor) handle(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == pathMeasures && r.Method == http.MethodGet {
 		e.serveMeasures(w, r)
+		return
+	}
+	if r.URL.Path == pathSpool {
+		if p := e.spool(w, r); p != nil {
+			p.write(w)
+		}
 		return
 	}
 	if p := e.exec(w, r); p != nil {

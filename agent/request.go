@@ -128,7 +128,7 @@ func (h *Host) check(in wire.ExecRequest) (*call, *problem) {
 		return nil, invalid("args", in.Args[3]+" is the host's own")
 	case in.Kind != wire.KindBench && in.TenantID != "":
 		return nil, invalid("tenantId", "is for bench only: nothing else knows whose data it touches")
-	case in.Kind != wire.KindBench && in.WorkingDir != "":
+	case in.Kind != wire.KindBench && in.Kind != kindSpool && in.WorkingDir != "":
 		return nil, invalid("workingDir", "is for bench only")
 	}
 	if refused := checkSecrets(in, next.verb); refused != nil {
@@ -147,7 +147,7 @@ func (h *Host) check(in wire.ExecRequest) (*call, *problem) {
 	if next.verb == "set-config" && in.Args[3] == wire.SiteOwnerFile {
 		next.gives = in.Args[4]
 	}
-	if in.Kind == wire.KindBench {
+	if in.Kind == wire.KindBench || in.Kind == kindSpool {
 		if in.WorkingDir == "" {
 			in.WorkingDir = wire.BenchDir
 		}
@@ -173,6 +173,7 @@ func (h *Host) check(in wire.ExecRequest) (*call, *problem) {
 // secretsOf names the secrets that a verb takes.
 var secretsOf = map[string][]string{
 	"set-admin-password": {wire.SecretAdminPassword}, "add-user": {wire.SecretUserPassword}, "configure": {wire.SecretMailPassword},
+	"open-backup":      {wire.SecretBackupIdentity},
 	"connect-database": {wire.SecretDatabasePassword}, "connect-cache": {wire.SecretCachePassword},
 	"grant-database": {wire.SecretDatabasePassword, wire.SecretEarlierPassword}, "create-user": {wire.SecretCachePassword},
 }

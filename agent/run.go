@@ -37,7 +37,13 @@ type Agent struct {
 	// containers are those of instances on this host.
 	containers *containers
 	peers      *peersSync
+	// storage calls object storage; transfers limits how many requests do at once.
+	storage   *http.Client
+	transfers chan struct{}
 }
+
+// maxTransfers is how many transfers a host does at once: each holds a piece in memory.
+const maxTransfers = 2
 
 // New loads the identity of a host. addr is where to listen and to call from; "" is
 // every address.
@@ -64,6 +70,7 @@ func New(h *Host, addr, version string, log *slog.Logger) (*Agent, error) {
 	a := &Agent{
 		host: h, addr: addr, version: version, log: log, keys: k, used: used, sensors: sensors{root: h.Root}, ship: &shipper{},
 		executor: executorClient(h), forwarded: make(chan struct{}, maxForwarded), containers: newContainers(h), peers: newPeersSync(h),
+		storage: newStorage(), transfers: make(chan struct{}, maxTransfers),
 	}
 	a.meter = &meter{host: h, executor: a.executor, now: time.Now}
 	a.current.Store(s)

@@ -45,8 +45,9 @@ const killTime = 10 * time.Second
 // Silence covers inputs whose end may never arrive: a restarted engine leaves the
 // inputs of its execs open, with nobody at the other end.
 //
-// The command gets no input, except with --input the first line of the supervisor's,
-// and of the environment only what it needs to find programs. The exit status is the
+// The command gets no input, except with --input the first line of the supervisor's, and
+// with --feed also what follows (feedTo), and of the environment only what it needs to find
+// programs. The exit status is the
 // command's, or 128 plus the signal that ended it.
 func Supervise(args []string) int {
 	// The signal that ends the command with the supervisor is tied to the thread.
@@ -56,9 +57,9 @@ func Supervise(args []string) int {
 		fmt.Fprintf(os.Stderr, "%s%v\n", notStarted, err)
 		return exitNotStarted
 	}
-	input := false
-	if len(args) > 0 && args[0] == "--input" {
-		input, args = true, args[1:]
+	input, feed := false, false
+	if len(args) > 0 && (args[0] == "--input" || args[0] == "--feed") {
+		input, feed, args = true, args[0] == "--feed", args[1:]
 	}
 	limit, silence, argv, err := parseSupervise(args)
 	if err != nil {
@@ -77,7 +78,7 @@ func Supervise(args []string) int {
 	signal.Notify(children, syscall.SIGCHLD)
 	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the reader is gone: killing goes on
-	command, err := startSupervised(argv, line)
+	command, to, err := startSupervised(argv, line, feed)
 	if err != nil {
 		return refuse(err)
 	}
@@ -91,9 +92,13 @@ func Supervise(args []string) int {
 		silent, heard = t.C, func() { t.Reset(silence) }
 	}
 	go func() {
+		defer close(over)
+		if feed {
+			passOn(os.Stdin, to, heard)
+			return
+		}
 		for b := make([]byte, 512); ; heard() {
 			if _, err := os.Stdin.Read(b); err != nil {
-				close(over)
 				return
 			}
 		}
@@ -178,30 +183,33 @@ func firstLine(in *os.File, within time.Duration) ([]byte, error) {
 	}
 }
 
-// inputOf is a file with a command's input. A pipe's buffer holds more than the longest
-// line.
-func inputOf(line []byte) (*os.File, error) {
+// inputOf is a file with a command's input, and with more to come its other end. A pipe's
+// buffer holds more than the longest line.
+func inputOf(line []byte, more bool) (in, to *os.File, err error) {
 	if line == nil {
-		return os.Open(os.DevNull)
+		in, err = os.Open(os.DevNull)
+		return in, nil, err
 	}
-	r, w, err := os.Pipe()
+	in, to, err = os.Pipe()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	_, err = w.Write(line)
-	return r, errors.Join(err, w.Close())
+	if _, err = to.Write(line); more && err == nil {
+		return in, to, nil
+	}
+	return in, nil, errors.Join(err, to.Close())
 }
 
-func startSupervised(argv []string, line []byte) (pid int, err error) {
+func startSupervised(argv []string, line []byte, more bool) (pid int, to *os.File, err error) {
 	var env []string
 	for _, e := range os.Environ() {
 		if name, _, _ := strings.Cut(e, "="); slices.Contains(passedOn, name) {
 			env = append(env, e)
 		}
 	}
-	in, err := inputOf(line)
+	in, to, err := inputOf(line, more)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	defer func() { _ = in.Close() }()
 	attr := &syscall.ProcAttr{
@@ -216,9 +224,9 @@ func startSupervised(argv []string, line []byte) (pid int, err error) {
 		pid, err = syscall.ForkExec(argv[0], argv, attr)
 	}
 	if err != nil {
-		return 0, &os.PathError{Op: "start", Path: argv[0], Err: err}
+		return 0, nil, &os.PathError{Op: "start", Path: argv[0], Err: err}
 	}
-	return pid, nil
+	return pid, to, nil
 }
 
 // reap collects the states of ended children and records the command's.

@@ -144,6 +144,9 @@ func (b *bench) deleteBackup(site, name string) error {
 		return err
 	}
 	dir := site + "/" + backupsDir + "/"
+	if err := b.dropSealed(site, name); err != nil {
+		return err
+	}
 	was := b.exists(dir + name)
 	if was {
 		// Renamed first: half a backup must not look like one.

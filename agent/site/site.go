@@ -55,7 +55,7 @@ func Run(root string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 		fmt.Fprintln(errs, err)
 		return 2
 	}
-	b := &bench{host: root, dir: filepath.Join(root, wire.BenchDir), program: filepath.Join(root, wire.BenchBinary), secrets: secrets, out: stdout, err: errs}
+	b := &bench{host: root, dir: filepath.Join(root, wire.BenchDir), program: filepath.Join(root, wire.BenchBinary), secrets: secrets, in: stdin, out: stdout, err: errs}
 	if b.sites, err = os.OpenRoot(filepath.Join(b.dir, "sites")); err != nil {
 		fmt.Fprintf(errs, "the sites: %v\n", err)
 		return 1
@@ -109,7 +109,9 @@ var (
 	backupName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,79}$`)
 	appName    = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
-	cacheNumber = regexp.MustCompile(`^[1-9][0-9]{0,3}$`)
+	recipientKey = regexp.MustCompile(`^age1[a-z0-9]{58}$`)
+	sha256Hex    = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	cacheNumber  = regexp.MustCompile(`^[1-9][0-9]{0,3}$`)
 )
 
 // isAddress tells whether a word is the address of a server in the private network.
@@ -166,6 +168,20 @@ func verbOf(args []string) (func(*bench) error, error) {
 	case verb == "set-maintenance-mode" && n == 1 && (rest[0] == "on" || rest[0] == "off"):
 		return of(func(b *bench, site string) error { return b.setMaintenance(site, rest[0] == "on") })
 	case !backupName.MatchString(rest[0]):
+	case verb == "seal-backup" && n == 2 && recipientKey.MatchString(rest[1]):
+		return of(func(b *bench, site string) error { return b.sealBackup(site, rest[0], rest[1]) })
+	case verb == "open-backup" && n == 3 && sha256Hex.MatchString(rest[1]) && sha256Hex.MatchString(rest[2]):
+		return of(func(b *bench, site string) error { return b.openBackup(site, rest[0], rest[1], rest[2]) })
+	case n == 3 && (verb == "read-sealed" || verb == "write-sealed"):
+		offset, ok1 := number(rest[1])
+		length, ok2 := number(rest[2])
+		if !ok1 || !ok2 {
+			break
+		}
+		if verb == "read-sealed" {
+			return of(func(b *bench, site string) error { return b.readSealed(site, rest[0], offset, length) })
+		}
+		return of(func(b *bench, site string) error { return b.writeSealed(site, rest[0], offset, length) })
 	case verb == "delete-backup" && n == 1:
 		return of(func(b *bench, site string) error { return b.deleteBackup(site, rest[0]) })
 	case n == 1 || n == 2 && rest[1] == "--with-files":
@@ -186,6 +202,7 @@ type bench struct {
 	program string   // its command line
 	sites   *os.Root // access through it can't leave it, whatever links a site created
 	secrets map[string]string
+	in      io.Reader // after the line of secrets
 	out     io.Writer
 	err     *masked
 	held    []*os.File // locks

@@ -256,6 +256,8 @@ const (
 	// are to be valid.
 	SecretDatabasePassword = "database_password"
 	SecretEarlierPassword  = "earlier_password"
+	// SecretBackupIdentity is the private key of one backup: open-backup.
+	SecretBackupIdentity = "backup_identity"
 	// SecretCachePassword is a tenant's at its Redis pool: connect-cache and create-user.
 	SecretCachePassword = "cache_password"
 )

@@ -34,7 +34,7 @@ func NewExec(keys *Keyring) *Exec { return &Exec{keys: keys} }
 // Issue issues a token for one request of one kind to one server: the one with this
 // body digest.
 func (e *Exec) Issue(serverID prego.ServerID, kind wire.CommandKind, body [sha256.Size]byte, ttl time.Duration) (string, error) {
-	if (!kind.Valid() && kind != wire.KindPeers) || ttl <= 0 || ttl > MaxExecTTL {
+	if (!kind.Valid() && kind != wire.KindPeers && kind != wire.KindTransfer) || ttl <= 0 || ttl > MaxExecTTL {
 		return "", errors.New("an exec token needs a known kind and a life of at most 5 minutes")
 	}
 	return e.keys.issue(execClaims{

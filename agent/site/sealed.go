@@ -1,0 +1,368 @@
+package site
+
+import (
+	"archive/tar"
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"filippo.io/age"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// A backup that is to leave the host, or has come from elsewhere, is one file beside the
+// directory of the plain one: a tar of its files, compressed with zstd and encrypted with age.
+// The process that faces the network gets at this file alone, in pieces, and the host has
+// nothing that opens it.
+func sealedFile(site, name string) string { return site + "/" + backupsDir + "/.sealed-" + name }
+
+// describedIn is beside a sealed file when it is complete.
+func describedIn(site, name string) string { return sealedFile(site, name) + ".json" }
+
+// coded is an error that is told apart by its code: "site: CODE: …" on stderr.
+type coded struct {
+	code string
+	err  error
+}
+
+func (c *coded) Error() string { return c.code + ": " + c.err.Error() }
+func (c *coded) Unwrap() error { return c.err }
+
+// noRoom gives a full disk its code.
+func noRoom(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return &coded{wire.FailedDiskFull, err}
+	}
+	return err
+}
+
+// sealBackup compresses and encrypts a backup to a recipient. A sealed one that is there is the
+// answer to a repeated call.
+func (b *bench) sealBackup(site, name, recipient string) error {
+	if err := b.lock(shared, site); err != nil {
+		return err
+	}
+	to, err := age.ParseX25519Recipient(recipient)
+	if err != nil {
+		return errors.New("the recipient is no public key of age's")
+	}
+	var there wire.SealedBackup
+	if text, err := b.sites.ReadFile(describedIn(site, name)); err == nil && json.Unmarshal(text, &there) == nil && there.Recipient == recipient {
+		return b.printResult(there)
+	}
+	all, err := b.files(site, name)
+	if err != nil {
+		return err
+	}
+	if len(all) == 0 {
+		return fmt.Errorf("site %s has no backup %s", site, name)
+	}
+	out := wire.SealedBackup{Name: name, Recipient: recipient, Files: []wire.SealedFile{}}
+	if err := b.dropSealed(site, name); err != nil {
+		return err
+	}
+	draft, err := b.sites.OpenFile(sealedFile(site, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return noRoom(err)
+	}
+	err = b.sealInto(draft, to, all, &out)
+	if err = errors.Join(err, draft.Sync(), draft.Close()); err != nil {
+		return errors.Join(noRoom(err), b.dropSealed(site, name))
+	}
+	step()
+	text, err := json.Marshal(out)
+	if err == nil {
+		err = b.sites.WriteFile(describedIn(site, name)+".new", text, 0o600)
+	}
+	if err == nil {
+		err = b.sites.Rename(describedIn(site, name)+".new", describedIn(site, name))
+	}
+	if err != nil {
+		return noRoom(err)
+	}
+	return b.printResult(out)
+}
+
+// sealInto writes the sealed form of files, and what it is like.
+func (b *bench) sealInto(to io.Writer, recipient age.Recipient, all []file, out *wire.SealedBackup) error {
+	outside := counted(to)
+	sealed, err := age.Encrypt(outside, recipient)
+	if err != nil {
+		return err
+	}
+	small, err := zstd.NewWriter(sealed, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return err
+	}
+	plain := counted(small)
+	archive := tar.NewWriter(plain)
+	for _, f := range all {
+		step()
+		if err := b.archive(archive, f, out); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(archive.Close(), small.Close(), sealed.Close()); err != nil {
+		return err
+	}
+	out.PlainBytes, out.PlainSHA256 = plain.n, plain.sum()
+	out.Bytes, out.SHA256 = outside.n, outside.sum()
+	return nil
+}
+
+func (b *bench) archive(to *tar.Writer, f file, out *wire.SealedBackup) error {
+	from, err := b.sites.Open(f.Path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = from.Close() }()
+	info, err := from.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is no file", f.Path)
+	}
+	base := f.Path[strings.LastIndexByte(f.Path, '/')+1:]
+	if out.TakenAt.IsZero() || info.ModTime().Before(out.TakenAt) {
+		out.TakenAt = info.ModTime().UTC().Truncate(time.Second)
+	}
+	out.Files = append(out.Files, wire.SealedFile{Path: base, Bytes: info.Size()})
+	if err := to.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: base, Size: info.Size(), Mode: 0o600, ModTime: info.ModTime().Truncate(time.Second), Format: tar.FormatPAX}); err != nil {
+		return err
+	}
+	_, err = io.CopyN(to, from, info.Size())
+	return err
+}
+
+// counter passes on what is written, and knows its length and digest.
+type counter struct {
+	to  io.Writer
+	n   int64
+	all hash.Hash
+}
+
+func counted(to io.Writer) *counter { return &counter{to: to, all: sha256.New()} }
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.to.Write(p)
+	c.n += int64(n)
+	_, _ = c.all.Write(p[:n])
+	return n, err
+}
+
+func (c *counter) sum() string { return hex.EncodeToString(c.all.Sum(nil)) }
+
+func (b *bench) dropSealed(site, name string) error {
+	// Its description first: half of one must not look whole.
+	for _, f := range []string{describedIn(site, name), describedIn(site, name) + ".new", sealedFile(site, name)} {
+		if err := b.sites.Remove(f); ignoreGone(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readSealed prints a piece of a sealed backup as it is.
+func (b *bench) readSealed(site, name string, offset, length int64) error {
+	f, err := b.sites.Open(sealedFile(site, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return &coded{wire.FailedNoBackup, fmt.Errorf("there is no sealed backup %s", name)}
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	n, err := io.Copy(b.out, io.NewSectionReader(f, offset, length))
+	if err == nil && n != length {
+		err = &coded{wire.FailedNoBackup, fmt.Errorf("sealed backup %s ends before %d", name, offset+length)}
+	}
+	return err
+}
+
+// writeSealed takes a piece of a sealed backup from its input, after the line of secrets. The
+// pieces before it must be there.
+func (b *bench) writeSealed(site, name string, offset, length int64) error {
+	if _, err := b.finishedSite(site); err != nil {
+		return err
+	}
+	if err := b.sites.MkdirAll(site+"/"+backupsDir, 0o750); err != nil {
+		return noRoom(err)
+	}
+	if offset == 0 {
+		if err := b.dropSealed(site, name); err != nil {
+			return err
+		}
+	}
+	f, err := b.sites.OpenFile(sealedFile(site, name), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return noRoom(err)
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() < offset {
+		return &coded{wire.FailedNoBackup, fmt.Errorf("only %d bytes of %s are there", info.Size(), name)}
+	}
+	if err := f.Truncate(offset); err != nil {
+		return err
+	}
+	n, err := io.Copy(io.NewOffsetWriter(f, offset), io.LimitReader(b.in, length+1))
+	if err == nil && n != length {
+		err = fmt.Errorf("%d bytes came instead of %d", n, length)
+	}
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return noRoom(err)
+	}
+	return b.printResult(map[string]any{"name": name, "bytes": offset + n})
+}
+
+// openBackup decrypts a sealed backup, so that it can be restored like one that was made here.
+// Nothing is there before both digests are found right.
+func (b *bench) openBackup(site, name, sum, plainSum string) error {
+	if err := b.lock(shared, site); err != nil {
+		return err
+	}
+	key, err := age.ParseX25519Identity(b.secrets[wire.SecretBackupIdentity])
+	if err != nil {
+		return &coded{wire.FailedUnreadable, errors.New("the identity is no private key of age's")}
+	}
+	dir, draft := site+"/"+backupsDir+"/"+name, site+"/"+backupsDir+"/.making-"+name
+	if all, err := b.files(site, name); err == nil && len(all) > 0 && !b.exists(sealedFile(site, name)) {
+		return b.saysBackup(name, all) // this call is repeated
+	}
+	f, err := b.sites.Open(sealedFile(site, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return &coded{wire.FailedNoBackup, fmt.Errorf("there is no sealed backup %s", name)}
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	// The whole of it first: what is not as it was uploaded is not even decrypted.
+	whole := sha256.New()
+	if _, err := io.Copy(whole, f); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(whole.Sum(nil)); got != sum {
+		return &coded{wire.FailedDigest, fmt.Errorf("sealed backup %s has SHA-256 %s instead of %s", name, got, sum)}
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	for _, old := range []string{dir, draft} {
+		if err := b.sites.RemoveAll(old); err != nil {
+			return err
+		}
+	}
+	if err := b.sites.MkdirAll(draft, 0o750); err != nil {
+		return noRoom(err)
+	}
+	if err := b.unseal(f, key, draft, name, plainSum); err != nil {
+		return errors.Join(noRoom(err), b.sites.RemoveAll(draft))
+	}
+	if err := b.sync(draft); err != nil {
+		return noRoom(err)
+	}
+	step()
+	if err := b.sites.Rename(draft, dir); err != nil {
+		return err
+	}
+	step()
+	if err := b.dropSealed(site, name); err != nil {
+		return err
+	}
+	all, err := b.files(site, name)
+	if err != nil {
+		return err
+	}
+	return b.saysBackup(name, all)
+}
+
+// unseal decrypts into a directory. It takes the parts of a backup and nothing else, whatever
+// they are called in the archive: the name they get is this backup's.
+func (b *bench) unseal(from io.Reader, key age.Identity, dir, name, plainSum string) error {
+	unreadable := func(err error) error { return &coded{wire.FailedUnreadable, err} }
+	opened, err := age.Decrypt(bufio.NewReaderSize(from, 1<<20), key)
+	if err != nil {
+		return unreadable(err)
+	}
+	large, err := zstd.NewReader(opened, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(64<<20))
+	if err != nil {
+		return unreadable(err)
+	}
+	defer large.Close()
+	plain := sha256.New()
+	tee := io.TeeReader(large, plain)
+	archive := tar.NewReader(tee)
+	seen := make(map[string]bool)
+	for {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return unreadable(err)
+		}
+		part := partOf(h.Name)
+		if part == "" || h.Typeflag != tar.TypeReg || seen[part] {
+			return unreadable(fmt.Errorf("%q is no part of a backup", h.Name))
+		}
+		seen[part] = true
+		step()
+		to, err := b.sites.OpenFile(dir+"/"+name+"-"+part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o640)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(to, archive)
+		if err = errors.Join(err, to.Close()); err != nil {
+			if noRoom(err) != err {
+				return err
+			}
+			return unreadable(err)
+		}
+	}
+	// To the end: age tells a truncated file only there.
+	if _, err := io.Copy(io.Discard, tee); err != nil {
+		return unreadable(err)
+	}
+	if got := hex.EncodeToString(plain.Sum(nil)); got != plainSum {
+		return &coded{wire.FailedDigest, fmt.Errorf("the archive of %s has SHA-256 %s instead of %s", name, got, plainSum)}
+	}
+	if !seen[partDatabase] {
+		return unreadable(errors.New("it holds no database"))
+	}
+	return nil
+}
+
+// partOf is which part of a backup a file's name ends with.
+func partOf(file string) string {
+	// The private files' name ends with the public ones'.
+	for _, part := range []string{partDatabase, partPrivate, partFiles, partConfig} {
+		if prefix, ok := strings.CutSuffix(file, "-"+part); ok && backupName.MatchString(prefix) {
+			return part
+		}
+	}
+	return ""
+}
+
+// number reads a count of bytes.
+func number(text string) (int64, bool) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, err == nil && n >= 0
+}

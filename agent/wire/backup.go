@@ -1,0 +1,98 @@
+package wire
+
+import "time"
+
+// KindTransfer moves pieces of sealed backups between a host and object storage; nothing is
+// run. The process that faces the network does it by itself, with URLs that are signed for
+// this. The body is a TransferRequest, the answer a TransferResponse.
+const KindTransfer CommandKind = "transfer"
+
+// Codes of what went wrong with a backup: in TransferResponse, and after "site: " in the last
+// lines that a verb writes to stderr.
+const (
+	FailedDiskFull   = "disk_full"
+	FailedNoBackup   = "backup_missing"    // or too short
+	FailedUnreadable = "backup_unreadable" // truncated, changed, or of another key
+	FailedDigest     = "digest_mismatch"
+	// FailedURLExpired is also what a wrong clock looks like.
+	FailedURLExpired = "url_expired"
+	FailedRefused    = "storage_refused"
+	FailedAway       = "storage_unreachable"
+	FailedHost       = "host_failed" // the process that has the files did not answer
+)
+
+// SealedBackup is the result of seal-backup: sizes in bytes, digests SHA-256 in hex.
+type SealedBackup struct {
+	Name        string       `json:"name"`
+	Recipient   string       `json:"recipient"`
+	PlainBytes  int64        `json:"plain_bytes"` // of the archive before it was compressed
+	PlainSHA256 string       `json:"plain_sha256"`
+	Bytes       int64        `json:"bytes"`
+	SHA256      string       `json:"sha256"`
+	Files       []SealedFile `json:"files"`
+	TakenAt     time.Time    `json:"taken_at"` // of the oldest file, by the host's clock
+}
+
+// SealedFile is a file of the archive.
+type SealedFile struct {
+	Path  string `json:"path"`
+	Bytes int64  `json:"bytes"`
+}
+
+// MaxPiece is how large a piece may be: the host holds one in memory.
+const MaxPiece = 64 << 20
+
+// MaxPieces is how many one request may have.
+const MaxPieces = 64
+
+// TransferRequest asks for an upload of pieces, each to its own URL, or for a download of
+// pieces of one object, in order. URLs are secrets.
+type TransferRequest struct {
+	ServerID string      `json:"serverId"`
+	Kind     CommandKind `json:"kind"` // KindTransfer
+	Site     string      `json:"site"`
+	Backup   string      `json:"backup"`
+	Upload   []Piece     `json:"upload,omitempty"`
+	Download []Piece     `json:"download,omitempty"`
+	// Ends is set by the request with the last pieces of an upload, and holds what the host
+	// then reports to the gateway (PathBackupReport).
+	Ends *BackupReport `json:"ends,omitempty"`
+}
+
+// Piece is a range of a sealed backup.
+type Piece struct {
+	Number int    `json:"number"` // of the part, from 1
+	Offset int64  `json:"offset"`
+	Bytes  int64  `json:"bytes"`
+	URL    string `json:"url"`
+}
+
+// TransferResponse is what was done, in order, until something failed.
+type TransferResponse struct {
+	Done   []PieceDone     `json:"done"`
+	Failed *TransferFailed `json:"failed,omitempty"`
+}
+
+// PieceDone is a piece that was transferred.
+type PieceDone struct {
+	Number int    `json:"number"`
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"`
+	ETag   string `json:"etag,omitempty"` // of the storage, for an upload
+}
+
+// TransferFailed says why a piece was not transferred, after retries where they make sense.
+type TransferFailed struct {
+	Number  int    `json:"number"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// IsFailure tells whether a word is one of the codes above.
+func IsFailure(code string) bool {
+	switch code {
+	case FailedDiskFull, FailedNoBackup, FailedUnreadable, FailedDigest, FailedURLExpired, FailedRefused, FailedAway, FailedHost:
+		return true
+	}
+	return false
+}
