@@ -188,6 +188,10 @@ const (
 	CodeSnapshotNotFound   Code = "snapshot_not_found"
 	CodeSnapshotUnknown    Code = "snapshot_unknown"
 	CodeSnapshotNotReady   Code = "snapshot_not_ready"
+	CodeBackupNotFound     Code = "backup_not_found"
+	CodeBackupUnknown      Code = "backup_unknown" // of a restore
+	CodeBackupUnderWay     Code = "backup_under_way"
+	CodeBackupNotReady     Code = "backup_not_ready"
 	CodeSnapshotUnusable   Code = "snapshot_unusable" // from a version that did not name its files
 	CodeRestoreNotFound    Code = "restore_not_found"
 	CodeRestoreUnderWay    Code = "restore_under_way"

@@ -34,6 +34,8 @@ type Backups struct {
 	Store   BackupStore
 	Tenants *Tenants
 	Runs    WorkRuns
+	// FetchFor is how long a backup may take to come from object storage.
+	FetchFor time.Duration
 }
 
 // BackupPlan is the state of a snapshot or a restore.
@@ -42,7 +44,11 @@ type BackupPlan struct {
 	TenantID prego.TenantID `json:"tenant_id"`
 	Done     bool           `json:"done,omitempty"`
 	Files    []string       `json:"files,omitempty"` // to restore
-	Step     time.Duration  `json:"step"`
+	// BackupID is what a restore is of, if it is in object storage; it has to be fetched.
+	BackupID  prego.BackupID `json:"backup_id,omitempty"`
+	Name      string         `json:"name,omitempty"` // of what is fetched
+	UploadFor time.Duration  `json:"upload_for,omitempty"`
+	Step      time.Duration  `json:"step"`
 	// Wait is set when other work of the org comes first: ask again when signalled, or
 	// after this time.
 	Wait time.Duration `json:"wait,omitempty"`
@@ -183,6 +189,13 @@ func (a *Backups) restored(ctx context.Context, id string) (tenant.Run, error) {
 	if err != nil {
 		return tenant.Run{}, permanentIfCoded(err)
 	}
+	if j.BackupID != "" {
+		t, err := a.Tenants.Store.TenantRun(ctx, j.TenantID)
+		if err == nil && (t.Allocation == nil || t.Site == "") {
+			return t, permanentError(ErrTypeSuperseded, fmt.Sprintf("tenant %s has no site any more", j.TenantID), nil)
+		}
+		return t, fromTenantStore(err)
+	}
 	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
 	if err != nil {
 		return tenant.Run{}, permanentIfCoded(err)
@@ -196,11 +209,16 @@ func (a *Backups) PlanRestore(ctx context.Context, id string) (BackupPlan, error
 	if err != nil {
 		return BackupPlan{}, permanentIfCoded(err)
 	}
+	p := BackupPlan{OrgID: j.OrgID, TenantID: j.TenantID, Done: !underWay(j.Status), Step: a.Tenants.Settings.StepTimeout}
+	if j.BackupID != "" {
+		p.BackupID, p.Name, p.UploadFor = j.BackupID, fetchedAs(id), a.FetchFor
+		return p, a.await(ctx, &p, org.WorkRestore, id)
+	}
 	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
 	if err != nil {
 		return BackupPlan{}, permanentIfCoded(err)
 	}
-	p := BackupPlan{OrgID: j.OrgID, TenantID: j.TenantID, Done: !underWay(j.Status), Files: s.Files, Step: a.Tenants.Settings.StepTimeout}
+	p.Files = s.Files
 	return p, a.await(ctx, &p, org.WorkRestore, id)
 }
 
@@ -257,6 +275,9 @@ func (a *Backups) BackupBeforeRestore(ctx context.Context, id string) ([]string,
 // keptAs names the backup taken before a restore.
 func keptAs(jobID string) string { return jobID + "-before" }
 
+// fetchedAs names a backup that was fetched for a restore.
+func fetchedAs(jobID string) string { return jobID + "-in" }
+
 // ForgetKept deletes that backup after a successful restore.
 func (a *Backups) ForgetKept(ctx context.Context, jobID string) error {
 	stop := keepAlive(ctx)
@@ -268,11 +289,25 @@ func (a *Backups) ForgetKept(ctx context.Context, jobID string) error {
 	return a.forget(ctx, t, jobID+"-forget", keptAs(jobID))
 }
 
+// ForgetFetched deletes what a restore fetched from object storage, however it ended.
+func (a *Backups) ForgetFetched(ctx context.Context, jobID string) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	t, err := a.restored(ctx, jobID)
+	if err != nil {
+		return err
+	}
+	return a.forget(ctx, t, jobID+"-forget-fetched", fetchedAs(jobID))
+}
+
 // snapshotOf names the backup that is restored.
 func (a *Backups) snapshotOf(ctx context.Context, jobID string) (string, error) {
 	j, err := a.Store.RestoreRun(ctx, jobID)
 	if err != nil {
 		return "", permanentIfCoded(err)
+	}
+	if j.BackupID != "" {
+		return fetchedAs(jobID), nil
 	}
 	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
 	if err != nil {

@@ -322,6 +322,9 @@ type ChangePlan struct {
 	OrgID   prego.OrgID   `json:"org_id"`
 	HasSite bool          `json:"has_site"`
 	Step    time.Duration `json:"step"`
+	// BackupsLeave: the last backup goes to object storage, and nothing is destroyed before
+	// it is there.
+	BackupsLeave bool `json:"backups_leave,omitempty"`
 }
 
 // PlanChange reads the state to bring a tenant into.
@@ -333,6 +336,7 @@ func (a *Tenants) PlanChange(ctx context.Context, tenantID prego.TenantID) (Chan
 	return ChangePlan{
 		State: t.State, Settled: t.ConvergedState == t.State, Region: t.Region, Plan: t.Plan, OrgID: t.OrgID,
 		HasSite: t.Allocation != nil && t.Site != "" && t.AppServerStatus != server.Terminated, Step: a.Settings.StepTimeout,
+		BackupsLeave: a.BackupsLeave,
 	}, nil
 }
 

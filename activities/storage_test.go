@@ -206,7 +206,7 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 7, *snap.Bytes)
 
-	j, err := p.store.CreateRestore(t.Context(), "t1", "snp-1", "rst-1", "op")
+	j, err := p.store.CreateRestore(t.Context(), "t1", tenant.RestoreOf{SnapshotID: "snp-1"}, "rst-1", "op")
 	require.NoError(t, err)
 	s.hosts.asked()
 	s.hosts.says["backup"] = report("rst-1-before")
@@ -244,7 +244,7 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 
 	// Of an earlier version there is nothing left to restore.
 	p.exec(`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by, files) VALUES ('snp-old', 'o1', 't1', 'app-0', 'acme-kr-2.sites.test', 'succeeded', 'a', '["x"]')`)
-	_, err = p.store.CreateRestore(t.Context(), "t1", "snp-old", "rst-2", "op")
+	_, err = p.store.CreateRestore(t.Context(), "t1", tenant.RestoreOf{SnapshotID: "snp-old"}, "rst-2", "op")
 	require.Equal(t, prego.CodeSnapshotUnusable, prego.CodeOf(err))
 }
 

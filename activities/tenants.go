@@ -154,6 +154,8 @@ type Tenants struct {
 	// Drained waits until no edge sends requests to a site of a server that is suspended or
 	// has ended; nil if there are no edges.
 	Drained func(ctx context.Context, serverID prego.ServerID) error
+	// BackupsLeave says that there is object storage: last backups go there.
+	BackupsLeave bool
 	// Hook is called around effects, by name, so that tests can kill the process
 	// there; nil in production.
 	Hook func(point string)

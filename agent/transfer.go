@@ -211,6 +211,9 @@ func (a *Agent) download(ctx context.Context, in wire.TransferRequest, p wire.Pi
 		defer func() { _ = resp.Body.Close() }()
 		whole := resp.StatusCode == http.StatusOK && p.Offset == 0 && resp.ContentLength == p.Bytes
 		if resp.StatusCode != http.StatusPartialContent && !whole {
+			if resp.StatusCode == http.StatusNotFound {
+				return &wire.TransferFailed{Code: wire.FailedNoBackup, Message: "the storage has no such object"}
+			}
 			if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
 				return &wire.TransferFailed{Code: wire.FailedUnreadable, Message: "the object is not as large as it was"}
 			}
@@ -301,8 +304,6 @@ func storageRefusal(resp *http.Response) *wire.TransferFailed {
 		out.Code = wire.FailedAway
 	case why.Code == "ExpiredToken", why.Code == "RequestTimeTooSkewed", strings.Contains(said, "expired"), strings.Contains(said, "not valid yet"), strings.Contains(said, "not yet valid"):
 		out.Code = wire.FailedURLExpired
-	case resp.StatusCode == http.StatusNotFound:
-		out.Code = wire.FailedNoBackup
 	}
 	return out
 }

@@ -1594,6 +1594,24 @@ func (e ListTenantsParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListBackupsParamsSort.
+const (
+	ListBackupsParamsSortCreatedAt      ListBackupsParamsSort = "created_at"
+	ListBackupsParamsSortMinusCreatedAt ListBackupsParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListBackupsParamsSort enum.
+func (e ListBackupsParamsSort) Valid() bool {
+	switch e {
+	case ListBackupsParamsSortCreatedAt:
+		return true
+	case ListBackupsParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListTenantDomainsParamsSort.
 const (
 	ListTenantDomainsParamsSortCreatedAt      ListTenantDomainsParamsSort = "created_at"
@@ -1872,6 +1890,84 @@ type AttachedPolicy struct {
 	Spec PolicySpec `json:"spec"`
 	Type PolicyType `json:"type"`
 }
+
+// Backup defines model for Backup.
+type Backup struct {
+	BackupId string `json:"backup_id"`
+
+	// Bytes Size in the storage: compressed and encrypted
+	Bytes     *int64    `json:"bytes,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+
+	// ExpiresAt When it is deleted; absent as long as retention decides
+	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+
+	// HeldAt While it is held nothing deletes it
+	HeldAt     *time.Time `json:"held_at,omitempty"`
+	HeldBy     *string    `json:"held_by,omitempty"`
+	HoldReason *string    `json:"hold_reason,omitempty"`
+	Kind       BackupKind `json:"kind"`
+	Message    *string    `json:"message,omitempty"`
+
+	// Object Key of the encrypted content in the bucket
+	Object *string `json:"object,omitempty"`
+
+	// Operation What an accepted request has started; part of every 202 answer
+	Operation *Operation `json:"operation,omitempty"`
+	OrgId     string     `json:"org_id"`
+
+	// Parts Of the upload
+	Parts *int `json:"parts,omitempty"`
+
+	// PlainBytes Size of database dump and files
+	PlainBytes *int64 `json:"plain_bytes,omitempty"`
+
+	// PlainSha256 Of the archive before it was compressed and encrypted, in hex
+	PlainSha256 *string `json:"plain_sha256,omitempty"`
+
+	// Reason Why it failed; stable
+	//
+	// Example: storage_unreachable
+	Reason *string `json:"reason,omitempty"`
+
+	// ServerId Where it was made
+	ServerId string `json:"server_id"`
+
+	// Sha256 Of the object, in hex
+	Sha256 *string `json:"sha256,omitempty"`
+	Site   string  `json:"site"`
+
+	// State `making` on its host, `uploading` to object storage, `stored` once its manifest was written and read back
+	State BackupState `json:"state"`
+
+	// TakenAt When the dump began: what was written later is not in it
+	TakenAt  *time.Time `json:"taken_at,omitempty"`
+	TenantId string     `json:"tenant_id"`
+
+	// Verified It was restored and found good
+	Verified   bool       `json:"verified"`
+	VerifiedAt *time.Time `json:"verified_at,omitempty"`
+
+	// VerifyMessage Why the last attempt to restore it did not
+	VerifyMessage *string `json:"verify_message,omitempty"`
+	WorkflowId    string  `json:"workflow_id"`
+}
+
+// BackupKind defines model for BackupKind.
+type BackupKind = tenant.BackupKind
+
+// BackupPage defines model for BackupPage.
+type BackupPage struct {
+	Backups []Backup `json:"backups"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// BackupState `making` on its host, `uploading` to object storage, `stored` once its manifest was written and read back
+type BackupState = tenant.BackupState
 
 // BuildImage defines model for BuildImage.
 type BuildImage struct {
@@ -2375,9 +2471,13 @@ type CreatePolicy struct {
 	Type PolicyType `json:"type"`
 }
 
-// CreateRestore defines model for CreateRestore.
+// CreateRestore Either of the two
 type CreateRestore struct {
-	SnapshotId string `json:"snapshot_id"`
+	// BackupId A backup in object storage
+	BackupId *string `json:"backup_id,omitempty"`
+
+	// SnapshotId A snapshot on the site's host
+	SnapshotId *string `json:"snapshot_id,omitempty"`
 }
 
 // CreateRoute defines model for CreateRoute.
@@ -3171,6 +3271,12 @@ type HealthStatus string
 // Example: {"interval_seconds":5,"kind":"http","path":"/healthz","port":8080,"retries":3,"timeout_seconds":5}
 type HealthCheck = workload.HealthCheck
 
+// HoldBackup defines model for HoldBackup.
+type HoldBackup struct {
+	// Reason Why, for whoever wants to release it
+	Reason string `json:"reason"`
+}
+
 // IPv4 defines model for IPv4.
 type IPv4 struct {
 	// Address Present once it is ready
@@ -3331,6 +3437,16 @@ type InstancePort struct {
 
 // JobStatus defines model for JobStatus.
 type JobStatus = tenant.JobStatus
+
+// LastRestorable The newest backup in object storage
+type LastRestorable struct {
+	// At When it was taken: what was written later would be lost
+	At       time.Time `json:"at"`
+	BackupId string    `json:"backup_id"`
+
+	// Verified It was restored and found good
+	Verified bool `json:"verified"`
+}
 
 // Operation What an accepted request has started; part of every 202 answer
 type Operation struct {
@@ -3926,6 +4042,7 @@ type ResourceStatus = workload.ResourceStatus
 
 // RestoreJob defines model for RestoreJob.
 type RestoreJob struct {
+	BackupId   *string    `json:"backup_id,omitempty"`
 	CreatedAt  time.Time  `json:"created_at"`
 	CreatedBy  string     `json:"created_by"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
@@ -3935,12 +4052,14 @@ type RestoreJob struct {
 	Message *string `json:"message,omitempty"`
 
 	// Operation What an accepted request has started; part of every 202 answer
-	Operation  *Operation `json:"operation,omitempty"`
-	OrgId      string     `json:"org_id"`
-	SnapshotId string     `json:"snapshot_id"`
-	Status     JobStatus  `json:"status"`
-	TenantId   string     `json:"tenant_id"`
-	WorkflowId string     `json:"workflow_id"`
+	Operation *Operation `json:"operation,omitempty"`
+	OrgId     string     `json:"org_id"`
+
+	// SnapshotId What is restored; or backup_id
+	SnapshotId *string   `json:"snapshot_id,omitempty"`
+	Status     JobStatus `json:"status"`
+	TenantId   string    `json:"tenant_id"`
+	WorkflowId string    `json:"workflow_id"`
 }
 
 // RestorePage defines model for RestorePage.
@@ -4569,10 +4688,13 @@ type Tenant struct {
 	ExpectedUsers  int       `json:"expected_users"`
 
 	// Generation 1, plus 1 for each retry
-	Generation  int         `json:"generation"`
-	Mail        *TenantMail `json:"mail,omitempty"`
-	OrgId       string      `json:"org_id"`
-	ParentOrgId *string     `json:"parent_org_id,omitempty"`
+	Generation int `json:"generation"`
+
+	// LastRestorable The newest backup in object storage
+	LastRestorable *LastRestorable `json:"last_restorable,omitempty"`
+	Mail           *TenantMail     `json:"mail,omitempty"`
+	OrgId          string          `json:"org_id"`
+	ParentOrgId    *string         `json:"parent_org_id,omitempty"`
 
 	// Plan What a tenant pays for
 	Plan Plan `json:"plan"`
@@ -4911,6 +5033,9 @@ type AppID = prego.AppID
 
 // AttachmentInPath defines model for AttachmentInPath.
 type AttachmentInPath = string
+
+// BackupInPath defines model for BackupInPath.
+type BackupInPath = prego.BackupID
 
 // CertificateIDInPath defines model for CertificateIDInPath.
 type CertificateIDInPath = prego.CertificateID
@@ -5949,6 +6074,33 @@ type SetAdminPasswordParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListBackupsParams defines parameters for ListBackups.
+type ListBackupsParams struct {
+	// State Only items in these states
+	State *[]BackupState `form:"state,omitempty" json:"state,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListBackupsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListBackupsParamsSort defines parameters for ListBackups.
+type ListBackupsParamsSort string
+
+// CreateBackupParams defines parameters for CreateBackup.
+type CreateBackupParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // CancelTenantParams defines parameters for CancelTenant.
 type CancelTenantParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
@@ -6232,6 +6384,9 @@ type CreateTenantJSONRequestBody = CreateTenant
 
 // PatchTenantJSONRequestBody defines body for PatchTenant for application/json ContentType.
 type PatchTenantJSONRequestBody = PatchTenant
+
+// HoldBackupJSONRequestBody defines body for HoldBackup for application/json ContentType.
+type HoldBackupJSONRequestBody = HoldBackup
 
 // CancelTenantJSONRequestBody defines body for CancelTenant for application/json ContentType.
 type CancelTenantJSONRequestBody = TenantChange
@@ -6663,6 +6818,24 @@ type ServerInterface interface {
 	// SetAdminPassword Reset the Administrator's password
 	// (POST /v1/tenants/{tenant_id}/admin-password)
 	SetAdminPassword(ctx echo.Context, tenantId TenantID, params SetAdminPasswordParams) error
+	// ListBackups List the backups of a tenant
+	// (GET /v1/tenants/{tenant_id}/backups)
+	ListBackups(ctx echo.Context, tenantId TenantID, params ListBackupsParams) error
+	// CreateBackup Back up a tenant's site to object storage
+	// (POST /v1/tenants/{tenant_id}/backups)
+	CreateBackup(ctx echo.Context, tenantId TenantID, params CreateBackupParams) error
+	// DeleteBackup Delete a backup
+	// (DELETE /v1/tenants/{tenant_id}/backups/{backup_id})
+	DeleteBackup(ctx echo.Context, tenantId TenantID, backupId BackupInPath) error
+	// GetBackup Show a backup
+	// (GET /v1/tenants/{tenant_id}/backups/{backup_id})
+	GetBackup(ctx echo.Context, tenantId TenantID, backupId BackupInPath) error
+	// ReleaseBackup Release a backup that is held
+	// (DELETE /v1/tenants/{tenant_id}/backups/{backup_id}/hold)
+	ReleaseBackup(ctx echo.Context, tenantId TenantID, backupId BackupInPath) error
+	// HoldBackup Keep a backup until it is released
+	// (PUT /v1/tenants/{tenant_id}/backups/{backup_id}/hold)
+	HoldBackup(ctx echo.Context, tenantId TenantID, backupId BackupInPath) error
 	// CancelTenant Cancel a tenant
 	// (POST /v1/tenants/{tenant_id}/cancel)
 	CancelTenant(ctx echo.Context, tenantId TenantID, params CancelTenantParams) error
@@ -10772,6 +10945,191 @@ func (w *ServerInterfaceWrapper) SetAdminPassword(ctx echo.Context) error {
 	return err
 }
 
+// ListBackups converts echo context to params.
+func (w *ServerInterfaceWrapper) ListBackups(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListBackupsParams
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListBackups(ctx, tenantId, params)
+	return err
+}
+
+// CreateBackup converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateBackup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateBackupParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateBackup(ctx, tenantId, params)
+	return err
+}
+
+// DeleteBackup converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteBackup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Path parameter "backup_id" -------------
+	var backupId BackupInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "backup_id", ctx.Param("backup_id"), &backupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter backup_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteBackup(ctx, tenantId, backupId)
+	return err
+}
+
+// GetBackup converts echo context to params.
+func (w *ServerInterfaceWrapper) GetBackup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Path parameter "backup_id" -------------
+	var backupId BackupInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "backup_id", ctx.Param("backup_id"), &backupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter backup_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetBackup(ctx, tenantId, backupId)
+	return err
+}
+
+// ReleaseBackup converts echo context to params.
+func (w *ServerInterfaceWrapper) ReleaseBackup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Path parameter "backup_id" -------------
+	var backupId BackupInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "backup_id", ctx.Param("backup_id"), &backupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter backup_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ReleaseBackup(ctx, tenantId, backupId)
+	return err
+}
+
+// HoldBackup converts echo context to params.
+func (w *ServerInterfaceWrapper) HoldBackup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Path parameter "backup_id" -------------
+	var backupId BackupInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "backup_id", ctx.Param("backup_id"), &backupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter backup_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.HoldBackup(ctx, tenantId, backupId)
+	return err
+}
+
 // CancelTenant converts echo context to params.
 func (w *ServerInterfaceWrapper) CancelTenant(ctx echo.Context) error {
 	var err error
@@ -11883,6 +12241,12 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/snapshots", wrapper.CreateSnapshot, options.OperationMiddlewares["createSnapshot"]...)
 	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/snapshots/:snapshot_id", wrapper.DeleteSnapshot, options.OperationMiddlewares["deleteSnapshot"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/snapshots/:snapshot_id", wrapper.GetSnapshot, options.OperationMiddlewares["getSnapshot"]...)
+	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/backups", wrapper.ListBackups, options.OperationMiddlewares["listBackups"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/backups", wrapper.CreateBackup, options.OperationMiddlewares["createBackup"]...)
+	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/backups/:backup_id", wrapper.DeleteBackup, options.OperationMiddlewares["deleteBackup"]...)
+	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/backups/:backup_id", wrapper.GetBackup, options.OperationMiddlewares["getBackup"]...)
+	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/backups/:backup_id/hold", wrapper.ReleaseBackup, options.OperationMiddlewares["releaseBackup"]...)
+	router.PUT(options.BaseURL+"/v1/tenants/:tenant_id/backups/:backup_id/hold", wrapper.HoldBackup, options.OperationMiddlewares["holdBackup"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/restores", wrapper.ListRestores, options.OperationMiddlewares["listRestores"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/restores", wrapper.CreateRestore, options.OperationMiddlewares["createRestore"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/restores/:job_id", wrapper.GetRestore, options.OperationMiddlewares["getRestore"]...)

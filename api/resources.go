@@ -48,9 +48,16 @@ type ResourceStore interface {
 	GetSnapshot(ctx context.Context, tenantID prego.TenantID, id prego.SnapshotID) (tenant.Snapshot, error)
 	ListSnapshots(ctx context.Context, q prego.ListQuery) (page []tenant.Snapshot, next string, err error)
 	DeleteSnapshot(ctx context.Context, tenantID prego.TenantID, id prego.SnapshotID, by string) (org prego.OrgID, err error)
-	CreateRestore(ctx context.Context, tenantID prego.TenantID, snapshotID prego.SnapshotID, id, by string) (tenant.RestoreJob, error)
+	CreateRestore(ctx context.Context, tenantID prego.TenantID, of tenant.RestoreOf, id, by string) (tenant.RestoreJob, error)
 	GetRestore(ctx context.Context, tenantID prego.TenantID, id string) (tenant.RestoreJob, error)
 	ListRestores(ctx context.Context, q prego.ListQuery) (page []tenant.RestoreJob, next string, err error)
+
+	RequestBackup(ctx context.Context, a tenant.BackupAsked) (tenant.Backup, error)
+	GetBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID) (tenant.Backup, error)
+	ListBackups(ctx context.Context, q prego.ListQuery) (page []tenant.Backup, next string, err error)
+	DeleteBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) (tenant.Backup, error)
+	HoldBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, reason, by string) (tenant.Backup, error)
+	ReleaseBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) (tenant.Backup, error)
 
 	OpenSession(ctx context.Context, id string, of org.SessionOf, kind org.SessionKind, subject, actor string, lease time.Duration) error
 	RenewSession(ctx context.Context, id string, lease time.Duration) error

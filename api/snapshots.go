@@ -22,7 +22,7 @@ func snapshotView(s tenant.Snapshot) Snapshot {
 
 func restoreView(j tenant.RestoreJob) RestoreJob {
 	return RestoreJob{
-		JobId: j.JobID, OrgId: string(j.OrgID), TenantId: string(j.TenantID), SnapshotId: string(j.SnapshotID), Status: j.Status, Message: optional(j.Message),
+		JobId: j.JobID, OrgId: string(j.OrgID), TenantId: string(j.TenantID), SnapshotId: optional(string(j.SnapshotID)), BackupId: optional(string(j.BackupID)), Status: j.Status, Message: optional(j.Message),
 		WorkflowId: tenant.RestoreWorkflowID(j.JobID), CreatedBy: j.CreatedBy, CreatedAt: j.CreatedAt.UTC(), FinishedAt: utc(j.FinishedAt),
 	}
 }
@@ -60,15 +60,19 @@ func (a *API) DeleteSnapshot(c echo.Context, tenantID TenantID, id SnapshotInPat
 	return c.NoContent(http.StatusNoContent)
 }
 
-// CreateRestore requests a restore of a tenant's site from a snapshot.
+// CreateRestore requests a restore of a tenant's site from a snapshot or a backup.
 func (a *API) CreateRestore(c echo.Context, tenantID TenantID, _ CreateRestoreParams) error {
 	var in struct {
 		SnapshotID prego.SnapshotID `json:"snapshot_id"`
+		BackupID   prego.BackupID   `json:"backup_id"`
 	}
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	j, err := a.d.Resources.Store.CreateRestore(c.Request().Context(), tenantID, in.SnapshotID, newID("rst-"), caller(c).Subject)
+	if (in.SnapshotID == "") == (in.BackupID == "") {
+		return prego.Invalid("snapshot_id", "or backup_id must be given, and not both")
+	}
+	j, err := a.d.Resources.Store.CreateRestore(c.Request().Context(), tenantID, tenant.RestoreOf{SnapshotID: in.SnapshotID, BackupID: in.BackupID}, newID("rst-"), caller(c).Subject)
 	if err != nil {
 		return err
 	}

@@ -85,6 +85,11 @@ func (a *API) GetTenant(c echo.Context, id TenantID) error {
 		s := storageView(t, *usage)
 		out.Storage = &s
 	}
+	restorable, err := a.d.Tenants.Restorable(ctx, id)
+	if err != nil {
+		return err
+	}
+	out.LastRestorable = restorableView(restorable)
 	certificate, err := a.siteCertificate(ctx, t.Site)
 	if err != nil {
 		return err

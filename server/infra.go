@@ -22,6 +22,7 @@ const (
 	ResourcePlacementGroup ResourceKind = "placement_group"
 	ResourceImage          ResourceKind = "image" // a snapshot of a server's disk
 	ResourceNetwork        ResourceKind = "network"
+	ResourceBackup         ResourceKind = "backup" // a tenant's, in object storage
 )
 
 // ResourceKinds lists every kind in the order in which they can be deleted.

@@ -94,6 +94,50 @@ type SealedIdentity struct {
 	KeyID  string
 }
 
+// BackupAsked is a backup that somebody asks for.
+type BackupAsked struct {
+	ID       prego.BackupID
+	TenantID prego.TenantID
+	Kind     BackupKind
+	By       string
+	// AtOnce begins it whatever else is under way: a workflow waits for it.
+	AtOnce bool
+	Keep   time.Duration // 0: as long as retention wants
+}
+
+// BackupLeft is a backup that may have no run.
+type BackupLeft struct {
+	BackupID prego.BackupID
+	TenantID prego.TenantID
+	State    BackupState
+}
+
+// BackupTurn is a tenant whose next backup is to be planned.
+type BackupTurn struct {
+	TenantID prego.TenantID
+	Policy   BackupPolicy
+	Now      time.Time // the database's
+	DueAt    time.Time // the turn that has come; zero for one that is planned anew
+}
+
+// BackupObject is where a backup's objects are.
+type BackupObject struct {
+	BackupID prego.BackupID
+	State    BackupState
+	Object   string
+	Manifest string
+	Bytes    int64
+}
+
+// BackupRun is a backup with what its run needs.
+type BackupRun struct {
+	Backup
+	Recipient string // the public half of its identity; "" before there is one
+	SealedIdentity
+	UploadID  string // of the upload that is under way
+	PartBytes int64
+}
+
 // BackupKeyFor is what a backup's identity is sealed for: it opens for no other backup.
 func BackupKeyFor(id prego.BackupID) string { return "backup/" + string(id) }
 
@@ -105,6 +149,7 @@ const (
 	ReasonURLExpired       prego.Reason = "url_expired" // or a clock is wrong
 	ReasonStorageRefused   prego.Reason = "storage_refused"
 	ReasonStorageAway      prego.Reason = "storage_unreachable"
+	ReasonNoStorage        prego.Reason = "no_backup_storage"
 	ReasonSealedElsewhere  prego.Reason = "sealed" // no key here opens its identity
 	ReasonNothingToBackUp  prego.Reason = "no_site"
 	ReasonBackupSuperseded prego.Reason = "superseded" // the site has moved meanwhile
@@ -166,7 +211,7 @@ type Manifest struct {
 	PlainSHA256 string         `json:"plain_sha256"`
 	Files       []HostFile     `json:"files"` // in the archive, with their sizes
 	PartBytes   int64          `json:"part_bytes"`
-	Parts       []BackupPart   `json:"parts"`
+	Parts       []ObjectPart   `json:"parts"`
 	Encryption  string         `json:"encryption"` // "tar, zstd, age"
 	Recipient   string         `json:"recipient"`
 	// SealedIdentity (base64 in JSON) opens with the key KeyID of the keyset, as token.Sealing
@@ -175,14 +220,6 @@ type Manifest struct {
 	KeyID          string `json:"key_id"`
 	// MAC is over the document without it: who can write to the bucket can't make one up.
 	MAC []byte `json:"mac,omitempty"`
-}
-
-// BackupPart is a part of the uploaded object.
-type BackupPart struct {
-	Number int    `json:"number"`
-	Bytes  int64  `json:"bytes"`
-	ETag   string `json:"etag"`
-	SHA256 string `json:"sha256"`
 }
 
 // SealedBackup is a host's report of a backup that it encrypted.

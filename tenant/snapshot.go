@@ -38,17 +38,24 @@ type Snapshot struct {
 	ErasedAt *time.Time // when the files of a deleted snapshot were erased
 }
 
-// RestoreJob restores a tenant's site from a snapshot.
+// RestoreJob restores a tenant's site from a snapshot or from a backup.
 type RestoreJob struct {
 	JobID      string
 	OrgID      prego.OrgID
 	TenantID   prego.TenantID
-	SnapshotID prego.SnapshotID
+	SnapshotID prego.SnapshotID // "" if it is of a backup
+	BackupID   prego.BackupID   // "" if it is of a snapshot
 	Status     JobStatus
 	Message    string
 	CreatedBy  string
 	CreatedAt  time.Time
 	FinishedAt *time.Time
+}
+
+// RestoreOf is what a tenant's site is restored from: one of the two.
+type RestoreOf struct {
+	SnapshotID prego.SnapshotID
+	BackupID   prego.BackupID
 }
 
 const (

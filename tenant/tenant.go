@@ -374,6 +374,8 @@ const (
 	StepReleased         Step = "reservation_released"
 	StepSiteDropped      Step = "site_dropped"
 	StepFinalBackup      Step = "final_backup"
+	StepBackedUp         Step = "backed_up"
+	StepBackupFailed     Step = "backup_failed"
 	StepOverridden       Step = "placement_override"
 	StepRunRestarted     Step = "workflow_restarted"
 )

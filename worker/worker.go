@@ -118,4 +118,6 @@ func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.DeleteImage)
 	r.RegisterWorkflow(workflows.IssueCertificate)
 	r.RegisterWorkflow(workflows.SweepCertificates)
+	r.RegisterWorkflow(workflows.BackupTenant)
+	r.RegisterWorkflow(workflows.DeleteBackup)
 }

@@ -77,6 +77,10 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 		if err := host("take the site offline", steps.SetMaintenance, activities.MaintenanceInput{TenantID: tenantID, State: plan.State}); err != nil {
 			return err
 		}
+		if plan.State == tenant.Terminated && plan.BackupsLeave {
+			_, err := makeBackup(ctx, tenantID, tenant.BackupFinal)
+			return err
+		}
 		if early && plan.State == tenant.Terminated {
 			return host("back the site up for the last time", steps.FinalBackup, tenantID)
 		}
@@ -85,6 +89,12 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 			return host("bring the site back", steps.SetMaintenance, activities.MaintenanceInput{TenantID: tenantID, State: plan.State, Off: true})
 		}
 	case tenant.DataPurged:
+		if plan.HasSite && plan.BackupsLeave {
+			// It is stored since the termination, unless storage came later.
+			if _, err := makeBackup(ctx, tenantID, tenant.BackupFinal); err != nil {
+				return err
+			}
+		}
 		if plan.HasSite && !early {
 			if err := host("back the site up for the last time", steps.FinalBackup, tenantID); err != nil {
 				return err
@@ -92,6 +102,12 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 		}
 		if err := host("drop site and database", steps.DropSite, activities.DropInput{TenantID: tenantID}); err != nil {
 			return err
+		}
+		if plan.BackupsLeave {
+			var stored *activities.StoredBackups
+			if err := workflow.ExecuteActivity(write(ctx, "let its backups go, the last one after a while"), stored.ExpireBackups, tenantID).Get(ctx, nil); err != nil {
+				return err
+			}
 		}
 		return workflow.ExecuteActivity(write(ctx, "free its place, and its own server"), steps.ReleaseTenant,
 			activities.ReleaseInput{TenantID: tenantID, Reason: string(tenant.DataPurged), Fate: tenant.SiteDropped}).Get(ctx, nil)

@@ -85,11 +85,44 @@ func RestoreTenant(ctx workflow.Context, in RestoreJobInput) error {
 		return err
 	}
 	end := activities.BackupEnd{ID: in.JobID, Status: tenant.JobSucceeded}
-	if said := restoreSite(ctx, steps, in.JobID, plan); said != "" {
+	said := fetchBackup(ctx, plan)
+	if said == "" {
+		said = restoreSite(ctx, steps, in.JobID, plan)
+	}
+	if said != "" {
 		end.Status, end.Message = tenant.JobFailed, said
+	}
+	if plan.BackupID != "" {
+		afterFetched(ctx, steps, in.JobID, plan, said == "")
 	}
 	setOutcome(ctx, string(end.Status))
 	return workflow.ExecuteActivity(write(ctx, "record how it ended"), steps.FinishRestore, end).Get(ctx, nil)
+}
+
+// fetchBackup brings a backup from object storage to the site's host, while the site serves.
+func fetchBackup(ctx workflow.Context, plan activities.BackupPlan) string {
+	if plan.BackupID == "" {
+		return ""
+	}
+	var stored *activities.StoredBackups
+	in := activities.FetchInput{BackupID: plan.BackupID, TenantID: plan.TenantID, Name: plan.Name}
+	if err := workflow.ExecuteActivity(long(call(ctx, "fetch the backup and check it", plan.UploadFor)), stored.FetchBackup, in).Get(ctx, nil); err != nil {
+		return fmt.Sprintf("the backup could not be fetched: %s. The site is as it was", errorMessage(err))
+	}
+	return ""
+}
+
+// afterFetched deletes what was fetched, and records that the backup was good.
+func afterFetched(ctx workflow.Context, steps *activities.Backups, jobID string, plan activities.BackupPlan, good bool) {
+	var stored *activities.StoredBackups
+	if err := workflow.ExecuteActivity(call(ctx, "delete what was fetched", cleanFor), steps.ForgetFetched, jobID).Get(ctx, nil); err != nil {
+		workflow.GetLogger(ctx).Warn("what was fetched stays until the site goes", "error", err)
+	}
+	if good {
+		if err := workflow.ExecuteActivity(write(ctx, "record that the backup was good"), stored.Restored, plan.BackupID).Get(ctx, nil); err != nil {
+			workflow.GetLogger(ctx).Warn("the backup is not recorded as verified", "error", err)
+		}
+	}
 }
 
 // restoreSite restores the site, and returns what went wrong and what state the site is

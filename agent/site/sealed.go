@@ -49,8 +49,8 @@ func noRoom(err error) error {
 	return err
 }
 
-// sealBackup compresses and encrypts a backup to a recipient. A sealed one that is there is the
-// answer to a repeated call.
+// sealBackup compresses and encrypts a backup to a recipient, and deletes the plain one. A sealed
+// one that is there is the answer to a repeated call.
 func (b *bench) sealBackup(site, name, recipient string) error {
 	if err := b.lock(shared, site); err != nil {
 		return err
@@ -60,7 +60,11 @@ func (b *bench) sealBackup(site, name, recipient string) error {
 		return errors.New("the recipient is no public key of age's")
 	}
 	var there wire.SealedBackup
+	plain := site + "/" + backupsDir + "/" + name
 	if text, err := b.sites.ReadFile(describedIn(site, name)); err == nil && json.Unmarshal(text, &there) == nil && there.Recipient == recipient {
+		if err := b.sites.RemoveAll(plain); err != nil {
+			return err
+		}
 		return b.printResult(there)
 	}
 	all, err := b.files(site, name)
@@ -93,6 +97,10 @@ func (b *bench) sealBackup(site, name, recipient string) error {
 	if err != nil {
 		return noRoom(err)
 	}
+	step()
+	if err := b.sites.RemoveAll(plain); err != nil {
+		return err
+	}
 	return b.printResult(out)
 }
 
@@ -118,8 +126,8 @@ func (b *bench) sealInto(to io.Writer, recipient age.Recipient, all []file, out 
 	if err := errors.Join(archive.Close(), small.Close(), sealed.Close()); err != nil {
 		return err
 	}
-	out.PlainBytes, out.PlainSHA256 = plain.n, plain.sum()
-	out.Bytes, out.SHA256 = outside.n, outside.sum()
+	out.PlainBytes, out.PlainSHA256 = plain.n, wire.Grouped(plain.sum())
+	out.Bytes, out.SHA256 = outside.n, wire.Grouped(outside.sum())
 	return nil
 }
 
@@ -260,7 +268,7 @@ func (b *bench) openBackup(site, name, sum, plainSum string) error {
 		return err
 	}
 	if got := hex.EncodeToString(whole.Sum(nil)); got != sum {
-		return &coded{wire.FailedDigest, fmt.Errorf("sealed backup %s has SHA-256 %s instead of %s", name, got, sum)}
+		return &coded{wire.FailedDigest, fmt.Errorf("sealed backup %s has SHA-256 %s instead of %s", name, wire.Grouped(got), wire.Grouped(sum))}
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -342,7 +350,7 @@ func (b *bench) unseal(from io.Reader, key age.Identity, dir, name, plainSum str
 		return unreadable(err)
 	}
 	if got := hex.EncodeToString(plain.Sum(nil)); got != plainSum {
-		return &coded{wire.FailedDigest, fmt.Errorf("the archive of %s has SHA-256 %s instead of %s", name, got, plainSum)}
+		return &coded{wire.FailedDigest, fmt.Errorf("the archive of %s has SHA-256 %s instead of %s", name, wire.Grouped(got), wire.Grouped(plainSum))}
 	}
 	if !seen[partDatabase] {
 		return unreadable(errors.New("it holds no database"))

@@ -96,7 +96,7 @@ func TestABackupLeavesAndComesBack(t *testing.T) {
 	content, err := os.ReadFile(b.path("sites/" + sealedFile(site, "bak-1")))
 	require.NoError(t, err)
 	sum := sha256.Sum256(content)
-	require.Equal(t, sealed.SHA256, hex.EncodeToString(sum[:]))
+	require.Equal(t, wire.Ungrouped(sealed.SHA256), hex.EncodeToString(sum[:]))
 	require.EqualValues(t, len(content), sealed.Bytes)
 	require.NotContains(t, string(content), "as it was")
 	require.Less(t, sealed.Bytes, sealed.PlainBytes, "it is compressed")
@@ -106,6 +106,7 @@ func TestABackupLeavesAndComesBack(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 0o600, info.Mode().Perm())
 
+	require.NoDirExists(t, b.path("sites/"+site+"/"+wire.SnapshotsDir+"/bak-1"), "the plain one is gone")
 	b.good("--site", site, "delete-backup", "bak-1")
 	require.NoFileExists(t, b.path("sites/"+sealedFile(site, "bak-1")))
 	require.NoFileExists(t, b.path("sites/"+describedIn(site, "bak-1")))
@@ -117,7 +118,7 @@ func TestABackupLeavesAndComesBack(t *testing.T) {
 	carry(t, b, site, "bak-1", other, there, "in-1", sealed.Bytes, same)
 	killed = 0
 	for n := 0; ; n++ {
-		d := other.verb(n, opens(key), "--site", there, "open-backup", "in-1", sealed.SHA256, sealed.PlainSHA256)
+		d := other.verb(n, opens(key), "--site", there, "open-backup", "in-1", wire.Ungrouped(sealed.SHA256), wire.Ungrouped(sealed.PlainSHA256))
 		require.NotContains(t, d.stderr, key.String())
 		if d.status == 0 {
 			break
@@ -126,7 +127,7 @@ func TestABackupLeavesAndComesBack(t *testing.T) {
 		killed++
 	}
 	require.GreaterOrEqual(t, killed, 5)
-	other.goodWith(opens(key), "--site", there, "open-backup", "in-1", sealed.SHA256, sealed.PlainSHA256)
+	other.goodWith(opens(key), "--site", there, "open-backup", "in-1", wire.Ungrouped(sealed.SHA256), wire.Ungrouped(sealed.PlainSHA256))
 	require.NoFileExists(t, other.path("sites/"+sealedFile(there, "in-1")))
 	other.good("--site", there, "restore", "in-1", "--with-files")
 	require.Equal(t, 1, other.rows(otherDB))
@@ -185,10 +186,10 @@ func TestWhatIsNoBackupIsNotOpened(t *testing.T) {
 				c.sum, c.plain = sum(c.content), plainOf(t, key, c.content)
 			}
 			if c.sum == "" {
-				c.sum = sealed.SHA256
+				c.sum = wire.Ungrouped(sealed.SHA256)
 			}
 			if c.plain == "" {
-				c.plain = sealed.PlainSHA256
+				c.plain = wire.Ungrouped(sealed.PlainSHA256)
 			}
 			d := b.feed(c.content, "--site", site, "write-sealed", "in-1", "0", strconv.Itoa(len(c.content)))
 			require.Zero(t, d.status, d.stderr)
@@ -199,7 +200,7 @@ func TestWhatIsNoBackupIsNotOpened(t *testing.T) {
 			require.NoDirExists(t, b.path(dir+"/"+wire.SnapshotsDir+"/.making-in-1"))
 		})
 	}
-	d := b.verb(-1, nil, "--site", site, "open-backup", "in-1", sealed.SHA256, sealed.PlainSHA256)
+	d := b.verb(-1, nil, "--site", site, "open-backup", "in-1", wire.Ungrouped(sealed.SHA256), wire.Ungrouped(sealed.PlainSHA256))
 	require.Contains(t, d.stderr, "is no private key")
 	// Pieces come in order, and whole.
 	require.Contains(t, b.feed([]byte("x"), "--site", site, "write-sealed", "in-2", "5", "1").stderr, "site: backup_missing: only 0 bytes")

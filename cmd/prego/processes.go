@@ -223,12 +223,16 @@ func runWorker(ctx context.Context, queues []string) error {
 		certificates.DNS = names
 	}
 	drains := buildDrains(p, runs, servers)
+	backups, err := newBackups(p, runs, tenants, ca)
+	if err != nil {
+		return err
+	}
 	w, err := worker.New(runs.Temporal, worker.Options{
 		TaskQueue: p.cfg.Temporal.TaskQueue, Queues: served, StopTimeout: p.cfg.Worker.StopTimeout,
 		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: p.cfg.Worker.SweepConcurrency},
 	}, servers, fleet, tenants, &activities.FleetActions{
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: activities.ServerFree(groups),
-	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs}, groups, catalogs, images, edges, peers, certificates, names, drains)
+	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs, FetchFor: p.cfg.Backups.UploadFor}, groups, catalogs, images, edges, peers, certificates, names, drains, backups)
 	if err != nil {
 		return err
 	}
@@ -237,6 +241,11 @@ func runWorker(ctx context.Context, queues []string) error {
 	}
 	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, drains)
 	looker.Looks = append(looker.Looks, lookAtNames(p, names)...)
+	looker.Looks = append(looker.Looks,
+		worker.Look{Name: "backups", Every: p.cfg.Backups.SweepEvery, Do: activities.LookAtBackups(backups)},
+		worker.Look{Name: "backup turns", Every: 6 * p.cfg.Backups.SweepEvery, Do: activities.LookAtBackupTurns(backups)},
+		worker.Look{Name: "backup storage", Every: p.cfg.Backups.CheckEvery, Do: activities.LookAtBackupStorage(backups)},
+	)
 	if !slices.Contains(served, workflows.QueuePeriodic) {
 		looker.Looks = nil
 	}
@@ -320,7 +329,7 @@ func newKeysCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return token.AddSealing(cfg.KeysDir)
+			return token.AddSealing(cfg.KeysDir, token.SealCertificates)
 		},
 	})
 	rotate := func(use, short string, f func(cfg config.Config, p pki.Purpose) error) *cobra.Command {

@@ -491,7 +491,7 @@ func crashHook() func(string) {
 
 // certificateKeys opens the private keys of certificates for edges.
 func certificateKeys(p *process) (func(tenant.ServedCertificate) ([]byte, error), error) {
-	sealing, err := token.OpenSealing(p.cfg.KeysDir)
+	sealing, err := token.OpenSealing(p.cfg.KeysDir, token.SealCertificates)
 	if err != nil {
 		return nil, err
 	}

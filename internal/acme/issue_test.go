@@ -82,7 +82,7 @@ func setup(t *testing.T, o acmetest.Options) *testBundle {
 	t.Helper()
 	b := &testBundle{t: t, pool: pgtest.Pool(t), pebble: acmetest.Start(t, o), keys: t.TempDir()}
 	b.db = store.New(b.pool)
-	require.NoError(t, token.InitSealing(b.keys))
+	require.NoError(t, token.InitSealing(b.keys, token.SealCertificates))
 	box, err := token.NewBox(master("a"))
 	require.NoError(t, err)
 	b.Certificates = &activities.Certificates{
@@ -124,7 +124,7 @@ func (b *testBundle) authority(directory string) *acme.Authority {
 func (b *testBundle) reseal() {
 	b.t.Helper()
 	var err error
-	b.gateway, err = token.OpenSealing(b.keys)
+	b.gateway, err = token.OpenSealing(b.keys, token.SealCertificates)
 	require.NoError(b.t, err)
 	b.Sealing = b.gateway
 }
@@ -645,12 +645,12 @@ func TestKeysAtRest(t *testing.T) {
 		require.Zero(t, b.one(`SELECT count(*) FROM `+table+` t WHERE position('PRIVATE KEY' in t::text) > 0 OR position(encode('PRIVATE KEY', 'hex') in t::text) > 0`), table)
 	}
 
-	require.NoError(t, token.AddSealing(b.keys))
+	require.NoError(t, token.AddSealing(b.keys, token.SealCertificates))
 	b.reseal()
 	did, err := b.SweepCertificates(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 1, did.Started, "the open one alone: the key before is still known")
-	files, err := token.SealingFiles(b.keys)
+	files, err := token.SealingFiles(b.keys, token.SealCertificates)
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(files[0]))
 	b.reseal()

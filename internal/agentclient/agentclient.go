@@ -162,6 +162,19 @@ func (c *Client) PeersNow(ctx context.Context, serverID prego.ServerID, addr str
 // peersTime is how long a host may take to fetch its document and put it in force.
 const peersTime = 30 * time.Second
 
+// Transfer has a host move pieces of a sealed backup between its disk and object storage. What
+// the host could not move is in the answer; an error says that it could not be asked.
+func (c *Client) Transfer(ctx context.Context, serverID prego.ServerID, addr string, in wire.TransferRequest) (out wire.TransferResponse, err error) {
+	in.ServerID, in.Kind = string(serverID), wire.KindTransfer
+	err = c.sendBody(ctx, serverID, addr, wire.PathExec, in.Kind, in, transferTime, func(body io.Reader) error {
+		return json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(&out)
+	})
+	return out, err
+}
+
+// transferTime is how long the pieces of one request may take.
+const transferTime = 15 * time.Minute
+
 // call sends a command; read reads the body of a successful answer.
 func (c *Client) call(ctx context.Context, serverID prego.ServerID, addr, path string, in wire.ExecRequest, read func(io.Reader) error) error {
 	in.ServerID = string(serverID)
@@ -174,8 +187,12 @@ func (c *Client) call(ctx context.Context, serverID prego.ServerID, addr, path s
 
 // send sends a request with its own token; read reads the body of a successful answer.
 func (c *Client) send(ctx context.Context, serverID prego.ServerID, addr, path string, in wire.ExecRequest, within time.Duration, read func(io.Reader) error) error {
+	return c.sendBody(ctx, serverID, addr, path, in.Kind, in, within, read)
+}
+
+func (c *Client) sendBody(ctx context.Context, serverID prego.ServerID, addr, path string, kind wire.CommandKind, in any, within time.Duration, read func(io.Reader) error) error {
 	fail := func(permanent bool, code, message string) error {
-		return &server.CommandError{Kind: string(in.Kind), Permanent: permanent, Code: code, Message: lastOutput(prego.Redact(message))}
+		return &server.CommandError{Kind: string(kind), Permanent: permanent, Code: code, Message: lastOutput(prego.Redact(message))}
 	}
 	if err := c.cfg.CheckAddr(addr); err != nil {
 		return fail(true, server.CommandNotSent, err.Error())
@@ -184,7 +201,7 @@ func (c *Client) send(ctx context.Context, serverID prego.ServerID, addr, path s
 	if err != nil {
 		return fail(true, server.CommandNotSent, err.Error())
 	}
-	token, err := c.cfg.Tokens.Issue(serverID, in.Kind, sha256.Sum256(body), tokenTTL)
+	token, err := c.cfg.Tokens.Issue(serverID, kind, sha256.Sum256(body), tokenTTL)
 	if err != nil {
 		return fail(false, server.CommandNotSent, err.Error())
 	}
@@ -216,7 +233,7 @@ func (c *Client) send(ctx context.Context, serverID prego.ServerID, addr, path s
 	case errors.As(err, &no):
 		return fail(!isRetryable(no.Status), no.Code, no.message())
 	case err != nil && ctx.Err() != nil:
-		return fmt.Errorf("%s on %s: %w", in.Kind, serverID, ctx.Err())
+		return fmt.Errorf("%s on %s: %w", kind, serverID, ctx.Err())
 	case err != nil && isCertificateError(err):
 		return fail(true, server.CommandMistrusted, "the host and the control plane do not accept each other's certificates")
 	case err != nil:

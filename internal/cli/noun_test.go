@@ -182,6 +182,8 @@ var shown = map[string]struct {
 	"container list app-eu-7":        {"/v1/servers/app-eu-7/containers", example[api.ContainerList](200)},
 	"tenant list":                    {"/v1/tenants", example[api.TenantPage](200)},
 	"tenant show t-k3jq5x2m7abc":     {"/v1/tenants/t-k3jq5x2m7abc", example[api.Tenant](200)},
+	"backup list t-k3jq5x2m7abc":     {"/v1/tenants/t-k3jq5x2m7abc/backups", example[api.BackupPage](200)},
+	"backup show t-k3jq5x2m7abc b":   {"/v1/tenants/t-k3jq5x2m7abc/backups/b", example[api.Backup](200)},
 	"snapshot list t-k3jq5x2m7abc":   {"/v1/tenants/t-k3jq5x2m7abc/snapshots", example[api.SnapshotPage](200)},
 	"snapshot show t-k3jq5x2m7abc s": {"/v1/tenants/t-k3jq5x2m7abc/snapshots/s", example[api.Snapshot](200)},
 	"restore list t-k3jq5x2m7abc":    {"/v1/tenants/t-k3jq5x2m7abc/restores", example[api.RestorePage](200)},

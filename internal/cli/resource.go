@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -156,7 +157,7 @@ func volumeCommand(c *CLI) *cobra.Command {
 
 var (
 	snapshotTable = Table[api.Snapshot]{ID: "snapshot_id", Columns: "snapshot_id, created_at: at, created_by: by, server_id, status, bytes: size, message", Spare: "by, server, size", More: "tenant_id, files"}
-	restoreTable  = Table[api.RestoreJob]{ID: "job_id", Columns: "job_id: restore, created_at: at, created_by: by, snapshot_id, status, message", Spare: "by, snapshot", More: "tenant_id, finished_at"}
+	restoreTable  = Table[api.RestoreJob]{ID: "job_id", Columns: "job_id: restore, created_at: at, created_by: by, snapshot_id, backup_id, status, message", Spare: "by, snapshot, backup", More: "tenant_id, finished_at"}
 )
 
 func snapshotCommand(c *CLI) *cobra.Command {
@@ -169,12 +170,40 @@ func snapshotCommand(c *CLI) *cobra.Command {
 	)
 }
 
+func backupCommand(c *CLI) *cobra.Command {
+	path := "/v1/tenants/{tenant}/backups"
+	table := Table[api.Backup]{
+		ID: "backup_id", Columns: "backup_id, taken_at: at, kind, state, bytes: size, verified, held_at: held, message", Spare: "held, size, kind",
+		More: "tenant_id, server_id, site, created_by: by, created_at, finished_at, plain_bytes, sha256, plain_sha256, object, parts, verified_at, verify_message, expires_at, held_by, hold_reason, reason",
+	}
+	var why string
+	return c.group("backup", "Manage backups of tenants in object storage",
+		Action[api.Backup]{Use: "create TENANT…", Short: "Back up tenants to object storage", Path: path, Table: table},
+		List[api.Backup]{Use: "list TENANT", Short: "List the backups of a tenant, newest first", Path: path, Items: "backups", Filters: "state", Sorts: "created_at", All: "all", Table: table},
+		Show[api.Backup]{Use: "show TENANT BACKUP…", Short: "Show backups", Path: path + "/{backup}", Table: table},
+		Action[api.Backup]{
+			Use: "hold TENANT BACKUP", Short: "Set a hold on a backup: nothing deletes it before it is released", Method: http.MethodPut, Path: path + "/{backup}/hold", Table: table,
+			Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+				f.StringVar(&why, "reason", "", "why, for whoever wants to release it (required)")
+			},
+			Body: func(*call) (any, error) { return api.HoldBackup{Reason: why}, nil },
+		},
+		Action[api.Backup]{Use: "release TENANT BACKUP", Short: "Release a backup that is held", Method: http.MethodDelete, Path: path + "/{backup}/hold", Table: table},
+		Delete("delete TENANT BACKUP…", "backup", path+"/{backup}"),
+	)
+}
+
 func restoreCommand(c *CLI) *cobra.Command {
 	path := "/v1/tenants/{tenant}/restores"
-	return c.group("restore", "Restore tenants' sites from snapshots",
+	return c.group("restore", "Restore tenants' sites from snapshots and backups",
 		Action[api.RestoreJob]{
-			Use: "create TENANT SNAPSHOT", Short: "Restore a tenant's site from a snapshot", Path: path, Destroys: "replaces what the tenant's site holds by snapshot", Table: restoreTable,
-			Body: func(in *call) (any, error) { return api.CreateRestore{SnapshotId: in.typed}, nil },
+			Use: "create TENANT SNAPSHOT", Short: "Restore a tenant's site from a snapshot, or from a backup (bak-…)", Path: path, Destroys: "replaces what the tenant's site holds by snapshot", Table: restoreTable,
+			Body: func(in *call) (any, error) {
+				if strings.HasPrefix(in.typed, "bak-") {
+					return api.CreateRestore{BackupId: &in.typed}, nil
+				}
+				return api.CreateRestore{SnapshotId: &in.typed}, nil
+			},
 		},
 		List[api.RestoreJob]{Use: "list TENANT", Short: "List the restores of a tenant, newest first", Path: path, Items: "restores", Filters: "status", Sorts: "created_at", Table: restoreTable},
 		Show[api.RestoreJob]{Use: "show TENANT RESTORE…", Short: "Show restores", Path: path + "/{restore}", Table: restoreTable},

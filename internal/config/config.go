@@ -49,6 +49,27 @@ type Config struct {
 	Workloads Workloads
 	ACME      ACME
 	Names     Names
+	Backups   Backups
+}
+
+// Backups says which object storage tenants' backups are kept in. Without an endpoint they stay
+// on their hosts.
+type Backups struct {
+	Endpoint   string        `env:"PREGO_BACKUP_ENDPOINT"`                         // URL of storage that speaks S3, such as https://fsn1.your-objectstorage.com; empty: backups stay on their hosts
+	Bucket     string        `env:"PREGO_BACKUP_BUCKET"`                           // it must exist, without versioning
+	Region     string        `env:"PREGO_BACKUP_REGION" envDefault:"us-east-1"`    // as the storage calls it
+	AccessKey  string        `env:"PREGO_BACKUP_ACCESS_KEY"`                       // PREGO_BACKUP_ACCESS_KEY_FILE for a file
+	SecretKey  string        `env:"PREGO_BACKUP_SECRET_KEY"`                       // PREGO_BACKUP_SECRET_KEY_FILE for a file
+	PathStyle  bool          `env:"PREGO_BACKUP_PATH_STYLE"`                       // true: the bucket is in the path of URLs, not in the host's name
+	PartBytes  int64         `env:"PREGO_BACKUP_PART_BYTES" envDefault:"16777216"` // of an upload, at least 5 MiB; larger for sites above 10,000 parts
+	URLTTL     time.Duration `env:"PREGO_BACKUP_URL_TTL" envDefault:"20m"`         // how long a URL that a host gets is valid
+	UploadFor  time.Duration `env:"PREGO_BACKUP_UPLOAD_TIMEOUT" envDefault:"6h"`   // of an upload or a download, with all retries
+	PerHost    int           `env:"PREGO_BACKUP_PER_HOST" envDefault:"1"`          // at once
+	PerRegion  int           `env:"PREGO_BACKUP_PER_REGION" envDefault:"20"`       // at once
+	LateAfter  time.Duration `env:"PREGO_BACKUP_LATE_AFTER" envDefault:"2h"`       // a scheduled backup that is not stored so long after its time is late
+	FinalFor   time.Duration `env:"PREGO_BACKUP_FINAL_FOR" envDefault:"2160h"`     // how long the last backup of a deleted tenant is kept
+	SweepEvery time.Duration `env:"PREGO_BACKUP_SWEEP_EVERY" envDefault:"5s"`      // how often backups that are due are looked for
+	CheckEvery time.Duration `env:"PREGO_BACKUP_COMPARE_EVERY" envDefault:"1h"`    // how often the bucket is compared with the rows
 }
 
 // Names says which DNS zone this installation keeps, and how orgs' names are looked up.
@@ -341,7 +362,7 @@ func FromEnvironment() (Config, error) {
 // Secrets are the settings that can be read from a file, named by the variable with the
 // suffix _FILE.
 func Secrets() []string {
-	return []string{"DATABASE_URL", "HCLOUD_TOKEN", "PREGO_MASTER_KEY", "PREGO_MASTER_KEY_EARLIER", "PLACEMENT_ADVISER_TOKEN", "PREGO_ACME_EAB_KEY"}
+	return []string{"DATABASE_URL", "HCLOUD_TOKEN", "PREGO_MASTER_KEY", "PREGO_MASTER_KEY_EARLIER", "PLACEMENT_ADVISER_TOKEN", "PREGO_ACME_EAB_KEY", "PREGO_BACKUP_ACCESS_KEY", "PREGO_BACKUP_SECRET_KEY"}
 }
 
 // From reads settings from vars, as FromEnvironment does from the process. It reports
@@ -455,6 +476,18 @@ func (c Config) check() []error {
 	}
 	if a := c.ACME; a.ServeWithin <= 0 || a.IssueWithin <= 0 || a.Poll <= 0 || a.AskEvery < time.Minute || a.SweepEvery <= 0 {
 		bad("PREGO_ACME_SERVE_WITHIN, PREGO_ACME_ISSUE_WITHIN, PREGO_ACME_POLL, PREGO_ACME_ASK_EVERY and PREGO_CERTIFICATE_SWEEP_EVERY", "must be above 0, the fourth at least 1m")
+	}
+	if b := c.Backups; b.Endpoint != "" && (b.Bucket == "" || b.AccessKey == "" || b.SecretKey == "") {
+		bad("PREGO_BACKUP_ENDPOINT", "needs PREGO_BACKUP_BUCKET, PREGO_BACKUP_ACCESS_KEY and PREGO_BACKUP_SECRET_KEY")
+	}
+	if b := c.Backups; b.PartBytes < 5<<20 || b.PartBytes > 64<<20 {
+		bad("PREGO_BACKUP_PART_BYTES", "must be 5 MiB to 64 MiB")
+	}
+	if b := c.Backups; b.URLTTL < time.Minute || b.URLTTL > 24*time.Hour {
+		bad("PREGO_BACKUP_URL_TTL", "must be 1m to 24h")
+	}
+	if b := c.Backups; b.UploadFor <= 0 || b.LateAfter <= 0 || b.FinalFor <= 0 || b.SweepEvery <= 0 || b.CheckEvery <= 0 || b.PerHost < 1 || b.PerRegion < 1 {
+		bad("PREGO_BACKUP_UPLOAD_TIMEOUT, PREGO_BACKUP_LATE_AFTER, PREGO_BACKUP_FINAL_FOR, PREGO_BACKUP_SWEEP_EVERY, PREGO_BACKUP_COMPARE_EVERY, PREGO_BACKUP_PER_HOST and PREGO_BACKUP_PER_REGION", "must be above 0")
 	}
 	if c.ACME.HTTPPort < 1 || c.ACME.HTTPPort > 65535 {
 		bad("PREGO_ACME_HTTP_PORT", "must be 1 to 65535")

@@ -26,6 +26,7 @@ type Set struct {
 	Verify []token.Use   // tokens that it verifies, or whose keys it passes on: the public halves
 	Seal   bool          // seals keys of certificates: the public halves
 	Open   bool          // opens them, to hand them to edges
+	Backup bool          // seals and opens the identities of backups
 }
 
 // sets are those of the processes with keys. The API calls no host and issues no token:
@@ -45,7 +46,7 @@ var sets = map[string]Set{
 		Issue: []pki.Purpose{pki.ExecClient, pki.DockerClient, pki.RelayServer},
 		Trust: []pki.Purpose{pki.Gateway, pki.AgentServer, pki.DockerServer, pki.RelayClient},
 		Sign:  []token.Use{token.UseExec},
-		Seal:  true,
+		Seal:  true, Backup: true,
 	},
 }
 
@@ -133,7 +134,7 @@ func (s Set) files(from string) (map[string][]byte, error) {
 		}
 	}
 	if s.Seal || s.Open {
-		files, err := token.SealingFiles(from)
+		files, err := token.SealingFiles(from, token.SealCertificates)
 		if err != nil {
 			return nil, err
 		}
@@ -143,6 +144,17 @@ func (s Set) files(from string) (map[string][]byte, error) {
 		}
 		for _, f := range files {
 			if err := read(f, change); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if s.Backup {
+		files, err := token.SealingFiles(from, token.SealBackups)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			if err := read(f, whole); err != nil {
 				return nil, err
 			}
 		}

@@ -18,6 +18,8 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"github.com/prego/prego/tenant"
 )
 
 // Limits of S3 (Multipart upload limits in its user guide).
@@ -86,27 +88,13 @@ func (s *Store) Check(ctx context.Context) error {
 	return nil
 }
 
-// Object is what the storage knows of an object.
-type Object struct {
-	Key      string
-	Bytes    int64
-	ETag     string
-	Modified time.Time
-}
-
-// Part is a part of an upload.
-type Part struct {
-	Number int    `json:"number"` // from 1
-	Bytes  int64  `json:"bytes"`
-	ETag   string `json:"etag"`
-}
-
-// Upload is an upload in parts that was neither completed nor aborted.
-type Upload struct {
-	Key       string
-	ID        string
-	Initiated time.Time
-}
+// What the storage tells.
+type (
+	Object = tenant.StoredObject
+	Part   = tenant.ObjectPart
+	Upload = tenant.ObjectUpload
+	Error  = tenant.StorageError
+)
 
 // Begin begins an upload in parts. The parts of one that is forgotten cost money until it is
 // aborted: Uploads finds it.
@@ -286,7 +274,7 @@ func failed(what string, err error) error {
 	if errors.As(err, &answer) {
 		return &Error{Class: classOf(answer.StatusCode, answer.Code), Code: answer.Code, What: what, Message: answer.Message}
 	}
-	return &Error{Class: Unreachable, Code: "unreachable", What: what, Message: unsigned(err), cause: err}
+	return &Error{Class: Unreachable, Code: "unreachable", What: what, Message: unsigned(err), Cause: err}
 }
 
 // unsigned is an error's text without the URL that http.Client puts before it, which may hold

@@ -56,6 +56,10 @@ FROM certificates WHERE certificate_id = $1`
 SELECT CASE WHEN status IN ('queued', 'running') THEN 'running' WHEN status = 'failed' THEN 'failed' ELSE 'succeeded' END, '', message FROM snapshots WHERE snapshot_id = $1`
 	sqlSnapshotErasing = `
 SELECT CASE WHEN erased_at IS NULL THEN 'running' ELSE 'succeeded' END, '', message FROM snapshots WHERE snapshot_id = $1 AND status = 'deleted'`
+	sqlBackingUp = `
+SELECT CASE WHEN state IN ('queued', 'making', 'uploading') THEN 'running' WHEN state = 'failed' THEN 'failed' ELSE 'succeeded' END, reason, message FROM backups WHERE backup_id = $1`
+	sqlBackupDeleting = `
+SELECT CASE state WHEN 'deleting' THEN 'running' ELSE 'succeeded' END, '', message FROM backups WHERE backup_id = $1 AND state IN ('deleting', 'deleted')`
 	sqlRestoring = `
 SELECT CASE WHEN status IN ('queued', 'running') THEN 'running' ELSE status END, '', message FROM restore_jobs WHERE job_id = $1`
 	sqlAddressing = `
@@ -94,6 +98,8 @@ var operationKinds = map[string]operationKind{
 	"certificate":         {target: "certificate", sql: sqlCertificateIssuing},
 	"snapshot":            {target: "snapshot", sql: sqlSnapshotMaking},
 	"snapshot-erase":      {target: "snapshot", sql: sqlSnapshotErasing},
+	"backup":              {target: "backup", sql: sqlBackingUp},
+	"backup-delete":       {target: "backup", sql: sqlBackupDeleting},
 	"restore":             {target: "restore", sql: sqlRestoring},
 	"address":             {target: "ipv4", sql: sqlAddressing},
 	"volume":              {target: "volume", sql: sqlVolumeMaking},

@@ -197,31 +197,21 @@ func (s *Store) JobWaits(ctx context.Context, id, message string) error {
 	return failed(id+" waits", s.pool.SendBatch(ctx, b).Close())
 }
 
-const restoreColumns = `j.job_id, j.org_id, j.tenant_id, j.snapshot_id, j.status, j.message, j.created_by, j.created_at, j.finished_at`
+const restoreColumns = `j.job_id, j.org_id, j.tenant_id, COALESCE(j.snapshot_id, '') AS snapshot_id, COALESCE(j.backup_id, '') AS backup_id, j.status, j.message, j.created_by, j.created_at, j.finished_at`
 
 const sqlTenantRestores = `SELECT EXISTS (SELECT FROM restore_jobs WHERE tenant_id = $1 AND status IN ('queued', 'running'))`
 
 const sqlCreateRestore = `
-INSERT INTO restore_jobs AS j (job_id, org_id, tenant_id, snapshot_id, status, created_by) VALUES ($1, $2, $3, $4, 'queued', $5) RETURNING ` + restoreColumns
+INSERT INTO restore_jobs AS j (job_id, org_id, tenant_id, snapshot_id, backup_id, status, created_by) VALUES ($1, $2, $3, NULLIF($4, ''), NULLIF($5, ''), 'queued', $6) RETURNING ` + restoreColumns
 
 // CreateRestore accepts a restore of a tenant's site.
-func (s *Store) CreateRestore(ctx context.Context, tenantID prego.TenantID, snapshotID prego.SnapshotID, id, by string) (out tenant.RestoreJob, err error) {
+func (s *Store) CreateRestore(ctx context.Context, tenantID prego.TenantID, of tenant.RestoreOf, id, by string) (out tenant.RestoreJob, err error) {
 	err = s.inTenant(ctx, "create restore", tenantID, func(tx pgx.Tx, t tenantSite) error {
 		if t.state != tenant.Active {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active one is restored", tenantID, t.state)
 		}
-		snap, err := one[tenant.Snapshot](ctx, tx, sqlGetSnapshot, snapshotID)
-		switch {
-		case isNoRows(err), err == nil && (snap.TenantID != tenantID || snap.Status == tenant.JobDeleted):
-			return &prego.Error{Code: prego.CodeSnapshotUnknown, Field: "snapshot_id", Message: "is not a snapshot of this tenant"}
-		case err != nil:
+		if err := restorable(ctx, tx, tenantID, of, t); err != nil {
 			return err
-		case snap.Status != tenant.JobSucceeded:
-			return &prego.Error{Code: prego.CodeSnapshotNotReady, Field: "snapshot_id", Message: fmt.Sprintf("is of a snapshot that is %s", snap.Status)}
-		case snap.Name == "":
-			return &prego.Error{Code: prego.CodeSnapshotUnusable, Field: "snapshot_id", Message: "is of a snapshot from an earlier version, whose files bench has deleted by itself: take another one"}
-		case snap.ServerID != prego.ServerID(t.server) || snap.Site != t.site:
-			return &prego.Error{Code: prego.CodeSnapshotNotReady, Field: "snapshot_id", Message: fmt.Sprintf("is of a snapshot on server %s, and the site is on %s now", snap.ServerID, t.server)}
 		}
 		busy, err := value[bool](ctx, tx, sqlTenantRestores, tenantID)
 		if err != nil {
@@ -233,12 +223,47 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID prego.TenantID, snap
 		if err := s.takeQuota(ctx, tx, t.org, quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}); err != nil {
 			return err
 		}
-		if out, err = one[tenant.RestoreJob](ctx, tx, sqlCreateRestore, id, t.org, tenantID, snapshotID, by); err != nil {
+		if out, err = one[tenant.RestoreJob](ctx, tx, sqlCreateRestore, id, t.org, tenantID, of.SnapshotID, of.BackupID, by); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: t.org, Type: "restore.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID, "snapshot_id": snapshotID})
+		details := map[string]any{"tenant_id": tenantID, "snapshot_id": of.SnapshotID}
+		if of.BackupID != "" {
+			details = map[string]any{"tenant_id": tenantID, "backup_id": of.BackupID}
+		}
+		return orgEvent(ctx, tx, org.Event{OrgID: t.org, Type: "restore.create", Subject: id, Actor: by}, details)
 	})
 	return out, err
+}
+
+// A backup that is being deleted is not restored: both hold the tenant's org.
+const sqlBackupState = `SELECT state FROM backups WHERE backup_id = $1 AND tenant_id = $2 AND state <> 'deleted' FOR SHARE`
+
+// restorable refuses what a tenant's site can't be restored from.
+func restorable(ctx context.Context, tx pgx.Tx, tenantID prego.TenantID, of tenant.RestoreOf, t tenantSite) error {
+	if of.BackupID != "" {
+		state, err := value[tenant.BackupState](ctx, tx, sqlBackupState, of.BackupID, tenantID)
+		switch {
+		case isNoRows(err):
+			return &prego.Error{Code: prego.CodeBackupUnknown, Field: "backup_id", Message: "is not a backup of this tenant"}
+		case err == nil && state != tenant.BackupStored:
+			return &prego.Error{Code: prego.CodeBackupNotReady, Field: "backup_id", Message: fmt.Sprintf("is of a backup that is %s", state)}
+		}
+		return err
+	}
+	snap, err := one[tenant.Snapshot](ctx, tx, sqlGetSnapshot, of.SnapshotID)
+	switch {
+	case isNoRows(err), err == nil && (snap.TenantID != tenantID || snap.Status == tenant.JobDeleted):
+		return &prego.Error{Code: prego.CodeSnapshotUnknown, Field: "snapshot_id", Message: "is not a snapshot of this tenant"}
+	case err != nil:
+		return err
+	case snap.Status != tenant.JobSucceeded:
+		return &prego.Error{Code: prego.CodeSnapshotNotReady, Field: "snapshot_id", Message: fmt.Sprintf("is of a snapshot that is %s", snap.Status)}
+	case snap.Name == "":
+		return &prego.Error{Code: prego.CodeSnapshotUnusable, Field: "snapshot_id", Message: "is of a snapshot from an earlier version, whose files bench has deleted by itself: take another one"}
+	case snap.ServerID != prego.ServerID(t.server) || snap.Site != t.site:
+		return &prego.Error{Code: prego.CodeSnapshotNotReady, Field: "snapshot_id", Message: fmt.Sprintf("is of a snapshot on server %s, and the site is on %s now", snap.ServerID, t.server)}
+	}
+	return nil
 }
 
 const sqlGetRestore = `SELECT ` + restoreColumns + ` FROM restore_jobs j WHERE j.job_id = $1`

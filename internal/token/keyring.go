@@ -70,7 +70,10 @@ func InitKeys(dir string) error {
 			return fmt.Errorf("keys: %w", err)
 		}
 	}
-	return InitSealing(dir)
+	if err := InitSealing(dir, SealBackups); err != nil {
+		return err
+	}
+	return InitSealing(dir, SealCertificates)
 }
 
 // KeyFiles are the files of one use's keys below dir; the last one signs.

@@ -2,9 +2,13 @@ package token
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ecdh"
+	"crypto/hkdf"
+	"crypto/hmac"
 	"crypto/hpke"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -19,33 +23,51 @@ import (
 	"github.com/google/uuid"
 )
 
-// Sealing encrypts keys of certificates so that a worker, which makes them, can't read
-// them again, and the gateway, which hands them to edges, can (HPKE, RFC 9180). A worker
-// has the public halves. The key with the highest id seals; all that are private open.
+// Sealing encrypts what only some processes may open (HPKE, RFC 9180): keys of certificates,
+// which a worker makes and can't read again, and the gateway can; and the identities of
+// backups. Who only seals has the public halves. The key with the highest id seals; all that are private open.
 type Sealing struct {
+	info    string
 	current string
+	secrets map[string][]byte // for MACs, of the private keys
 	public  map[string]hpke.PublicKey
 	private map[string]hpke.PrivateKey
 }
 
-// sealInfo separates what is sealed here from other uses of the same key.
-const sealInfo = "prego certificate keys v1\x00"
+// SealUse is what a set of keys seals, each in a directory of its own below the keys'.
+type SealUse string
+
+const (
+	// SealCertificates are for the keys of certificates: workers seal, the gateway opens.
+	SealCertificates SealUse = "seal"
+	// SealBackups are for what opens backups: workers seal and open, nobody else has them. The
+	// original keys open every backup that there is, also without a database.
+	SealBackups SealUse = "backup"
+)
+
+// info separates what is sealed here from other uses of the same key.
+func (u SealUse) info() string {
+	if u == SealBackups {
+		return "prego backups v1\x00"
+	}
+	return "prego certificate keys v1\x00"
+}
 
 func sealSuite() (hpke.KDF, hpke.AEAD) { return hpke.HKDFSHA256(), hpke.AES256GCM() }
 
-// InitSealing creates a key in dir/seal if there is none.
-func InitSealing(dir string) error {
-	have, err := filepath.Glob(filepath.Join(dir, "seal", "*.pem"))
+// InitSealing creates a key of a use below dir if there is none.
+func InitSealing(dir string, use SealUse) error {
+	have, err := filepath.Glob(filepath.Join(dir, string(use), "*.pem"))
 	if err != nil || len(have) > 0 {
 		return err
 	}
-	return AddSealing(dir)
+	return AddSealing(dir, use)
 }
 
 // AddSealing creates another key, which seals from now on. The one before is needed until
 // all that it sealed was replaced.
-func AddSealing(dir string) error {
-	d := filepath.Join(dir, "seal")
+func AddSealing(dir string, use SealUse) error {
+	d := filepath.Join(dir, string(use))
 	if err := os.MkdirAll(d, 0o700); err != nil {
 		return fmt.Errorf("sealing key: %w", err)
 	}
@@ -72,11 +94,11 @@ func AddSealing(dir string) error {
 	return nil
 }
 
-// SealingFiles are the files of the keys below dir; the last one seals.
-func SealingFiles(dir string) ([]string, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "seal", "*.pem"))
+// SealingFiles are the files of a use's keys below dir; the last one seals.
+func SealingFiles(dir string, use SealUse) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, string(use), "*.pem"))
 	if err != nil || len(files) == 0 {
-		return nil, fmt.Errorf("no keys for sealing in %s (prego keys init makes what is missing, prego keys share gives it to a process)", dir)
+		return nil, fmt.Errorf("no keys for sealing in %s (prego keys init makes what is missing, prego keys share gives it to a process)", filepath.Join(dir, string(use)))
 	}
 	sort.Strings(files)
 	return files, nil
@@ -123,13 +145,13 @@ func parseSealing(text []byte) (k sealingKey, err error) {
 	return k, errors.New("the key is not X25519")
 }
 
-// OpenSealing reads the keys below dir, private ones and public halves.
-func OpenSealing(dir string) (*Sealing, error) {
-	files, err := SealingFiles(dir)
+// OpenSealing reads a use's keys below dir, private ones and public halves.
+func OpenSealing(dir string, use SealUse) (*Sealing, error) {
+	files, err := SealingFiles(dir, use)
 	if err != nil {
 		return nil, err
 	}
-	s := &Sealing{public: map[string]hpke.PublicKey{}, private: map[string]hpke.PrivateKey{}}
+	s := &Sealing{info: use.info(), secrets: map[string][]byte{}, public: map[string]hpke.PublicKey{}, private: map[string]hpke.PrivateKey{}}
 	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err != nil {
@@ -148,6 +170,9 @@ func OpenSealing(dir string) (*Sealing, error) {
 			if s.private[id], err = hpke.NewDHKEMPrivateKey(key.private); err != nil {
 				return nil, fmt.Errorf("sealing key %s: %w", f, err)
 			}
+			if s.secrets[id], err = hkdf.Key(sha256.New, key.private.Bytes(), nil, s.info+"mac", 32); err != nil {
+				return nil, fmt.Errorf("sealing key %s: %w", f, err)
+			}
 		}
 	}
 	return s, nil
@@ -156,7 +181,7 @@ func OpenSealing(dir string) (*Sealing, error) {
 // Seal encrypts a secret and binds it to what it belongs to. keyID names the key.
 func (s *Sealing) Seal(belongsTo string, secret []byte) (sealed []byte, keyID string, err error) {
 	kdf, aead := sealSuite()
-	sealed, err = hpke.Seal(s.public[s.current], kdf, aead, []byte(sealInfo+belongsTo), secret)
+	sealed, err = hpke.Seal(s.public[s.current], kdf, aead, []byte(s.info+belongsTo), secret)
 	if err != nil {
 		return nil, "", fmt.Errorf("seal %s: %w", belongsTo, err)
 	}
@@ -170,11 +195,23 @@ func (s *Sealing) Open(belongsTo, keyID string, sealed []byte) ([]byte, error) {
 		return nil, ErrSealed
 	}
 	kdf, aead := sealSuite()
-	secret, err := hpke.Open(key, kdf, aead, []byte(sealInfo+belongsTo), bytes.Clone(sealed))
+	secret, err := hpke.Open(key, kdf, aead, []byte(s.info+belongsTo), bytes.Clone(sealed))
 	if err != nil {
 		return nil, ErrSealed
 	}
 	return secret, nil
+}
+
+// MAC authenticates a text, for who has the private key. keyID is that of an earlier one to
+// compare with, or "" for the current key.
+func (s *Sealing) MAC(keyID string, text []byte) (mac []byte, err error) {
+	secret, ok := s.secrets[cmp.Or(keyID, s.current)]
+	if !ok {
+		return nil, ErrSealed
+	}
+	h := hmac.New(sha256.New, secret)
+	_, _ = h.Write(text)
+	return h.Sum(nil), nil
 }
 
 // Known are the ids of the keys: what another one sealed can't be opened any more.

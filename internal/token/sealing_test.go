@@ -13,7 +13,7 @@ func publicHalves(t *testing.T, from string) string {
 	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "seal"), 0o700))
-	files, err := SealingFiles(from)
+	files, err := SealingFiles(from, SealCertificates)
 	require.NoError(t, err)
 	for _, f := range files {
 		b, err := os.ReadFile(f)
@@ -31,11 +31,11 @@ func publicHalves(t *testing.T, from string) string {
 func TestWhoSealsCannotOpen(t *testing.T) {
 	t.Parallel()
 	originals := t.TempDir()
-	require.NoError(t, InitSealing(originals))
-	require.NoError(t, InitSealing(originals), "what is there stays")
-	gateway, err := OpenSealing(originals)
+	require.NoError(t, InitSealing(originals, SealCertificates))
+	require.NoError(t, InitSealing(originals, SealCertificates), "what is there stays")
+	gateway, err := OpenSealing(originals, SealCertificates)
 	require.NoError(t, err)
-	worker, err := OpenSealing(publicHalves(t, originals))
+	worker, err := OpenSealing(publicHalves(t, originals), SealCertificates)
 	require.NoError(t, err)
 
 	sealed, id, err := worker.Seal("certificate/crt-1", []byte("a key"))
@@ -65,15 +65,15 @@ func TestWhoSealsCannotOpen(t *testing.T) {
 func TestSealingKeyIsRotated(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	require.NoError(t, InitSealing(dir))
-	first, err := OpenSealing(dir)
+	require.NoError(t, InitSealing(dir, SealCertificates))
+	first, err := OpenSealing(dir, SealCertificates)
 	require.NoError(t, err)
 	old, oldID, err := first.Seal("x", []byte("old"))
 	require.NoError(t, err)
 	for range 12 { // more than one digit's worth in one day
-		require.NoError(t, AddSealing(dir))
+		require.NoError(t, AddSealing(dir, SealCertificates))
 	}
-	second, err := OpenSealing(dir)
+	second, err := OpenSealing(dir, SealCertificates)
 	require.NoError(t, err)
 	_, newID, err := second.Seal("x", []byte("new"))
 	require.NoError(t, err)
@@ -84,10 +84,10 @@ func TestSealingKeyIsRotated(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "old", string(got))
 
-	files, err := SealingFiles(dir)
+	files, err := SealingFiles(dir, SealCertificates)
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(files[0]))
-	third, err := OpenSealing(dir)
+	third, err := OpenSealing(dir, SealCertificates)
 	require.NoError(t, err)
 	require.NotContains(t, third.Known(), oldID)
 	_, err = third.Open("x", oldID, old)
@@ -96,7 +96,7 @@ func TestSealingKeyIsRotated(t *testing.T) {
 
 func TestSealingKeysThatAreNone(t *testing.T) {
 	t.Parallel()
-	_, err := OpenSealing(t.TempDir())
+	_, err := OpenSealing(t.TempDir(), SealCertificates)
 	require.ErrorContains(t, err, "prego keys init")
 	dir := t.TempDir()
 	require.NoError(t, InitKeys(dir))
@@ -108,9 +108,45 @@ func TestSealingKeysThatAreNone(t *testing.T) {
 		bad := t.TempDir()
 		require.NoError(t, os.Mkdir(filepath.Join(bad, "seal"), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(bad, "seal", "20260101-0001-a.pem"), []byte(text), 0o600))
-		_, err = OpenSealing(bad)
+		_, err = OpenSealing(bad, SealCertificates)
 		require.ErrorContains(t, err, want)
 		_, err = SealingPublicHalf([]byte(text))
 		require.ErrorContains(t, err, want)
 	}
+}
+
+// TestAManifestIsAuthenticated: only who has the private key, and only with the same key.
+func TestAManifestIsAuthenticated(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, InitSealing(dir, SealBackups))
+	first, err := OpenSealing(dir, SealBackups)
+	require.NoError(t, err)
+	_, id, err := first.Seal("backup/bak-1", []byte("x"))
+	require.NoError(t, err)
+	mac, err := first.MAC("", []byte("a manifest"))
+	require.NoError(t, err)
+	require.NoError(t, AddSealing(dir, SealBackups))
+	second, err := OpenSealing(dir, SealBackups)
+	require.NoError(t, err)
+	again, err := second.MAC(id, []byte("a manifest"))
+	require.NoError(t, err)
+	require.Equal(t, mac, again, "an earlier key is known for as long as it is there")
+	other, err := second.MAC("", []byte("a manifest"))
+	require.NoError(t, err)
+	require.NotEqual(t, mac, other)
+	changed, err := second.MAC(id, []byte("another manifest"))
+	require.NoError(t, err)
+	require.NotEqual(t, mac, changed)
+	_, err = second.MAC("no-such", nil)
+	require.ErrorIs(t, err, ErrSealed)
+
+	// A key of one use opens nothing of another.
+	require.NoError(t, os.Rename(filepath.Join(dir, string(SealBackups)), filepath.Join(dir, string(SealCertificates))))
+	certificates, err := OpenSealing(dir, SealCertificates)
+	require.NoError(t, err)
+	sealed, id, err := second.Seal("backup/bak-1", []byte("x"))
+	require.NoError(t, err)
+	_, err = certificates.Open("backup/bak-1", id, sealed)
+	require.ErrorIs(t, err, ErrSealed)
 }

@@ -1,0 +1,672 @@
+package activities
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"filippo.io/age"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+// ObjectStorage keeps backups. A failure is a *tenant.StorageError. Every call may be repeated.
+type ObjectStorage interface {
+	Begin(ctx context.Context, key string) (uploadID string, err error)
+	PresignPart(ctx context.Context, key, uploadID string, number int, valid time.Duration) (string, error)
+	PresignGet(ctx context.Context, key string, valid time.Duration) (string, error)
+	Parts(ctx context.Context, key, uploadID string) ([]tenant.ObjectPart, error)
+	Complete(ctx context.Context, key, uploadID string, parts []tenant.ObjectPart) (etag string, err error)
+	Abort(ctx context.Context, key, uploadID string) error
+	Uploads(ctx context.Context, prefix string) ([]tenant.ObjectUpload, error)
+	Put(ctx context.Context, key string, body []byte) error
+	Get(ctx context.Context, key string, limit int64) ([]byte, error)
+	Head(ctx context.Context, key string) (o tenant.StoredObject, ok bool, err error)
+	List(ctx context.Context, prefix, after string, n int) ([]tenant.StoredObject, error)
+	// Delete returns nil once the object is seen to be gone.
+	Delete(ctx context.Context, key string) error
+}
+
+// BackupVault seals what opens backups, each for its own.
+type BackupVault interface {
+	Seal(belongsTo string, secret []byte) (sealed []byte, keyID string, err error)
+	Open(belongsTo, keyID string, sealed []byte) ([]byte, error)
+	MAC(keyID string, text []byte) ([]byte, error)
+}
+
+// Transfers has hosts move pieces of sealed backups. A failure is a *server.CommandError.
+type Transfers interface {
+	Transfer(ctx context.Context, serverID prego.ServerID, addr string, in wire.TransferRequest) (wire.TransferResponse, error)
+}
+
+// StoredBackupStore is the part of Postgres that holds backups in object storage.
+type StoredBackupStore interface {
+	BackupStore
+	RequestBackup(ctx context.Context, a tenant.BackupAsked) (tenant.Backup, error)
+	BackupRun(ctx context.Context, id prego.BackupID) (tenant.BackupRun, error)
+	BackupKey(ctx context.Context, id prego.BackupID, recipient string, sealed tenant.SealedIdentity) error
+	BackupSealed(ctx context.Context, id prego.BackupID, b tenant.SealedBackup, partBytes int64, object, manifest string) error
+	BackupUpload(ctx context.Context, id prego.BackupID, uploadID, instead string) (bool, error)
+	BackupStored(ctx context.Context, id prego.BackupID, manifestSHA256, etag string) error
+	BackupFailed(ctx context.Context, id prego.BackupID, reason prego.Reason, message string) error
+	BackupMessage(ctx context.Context, id prego.BackupID, message string) error
+	BackupVerified(ctx context.Context, id prego.BackupID, message string) error
+	BackupGone(ctx context.Context, id prego.BackupID, object string) error
+	DeleteBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) (tenant.Backup, error)
+	BackupPolicy(ctx context.Context, tenantID prego.TenantID) (tenant.BackupPolicy, error)
+	Retained(ctx context.Context, tenantID prego.TenantID) ([]tenant.Retained, error)
+	ExpireBackups(ctx context.Context, tenantID prego.TenantID, final time.Duration) error
+	FinalBackup(ctx context.Context, tenantID prego.TenantID) (*tenant.Backup, error)
+	AdmitBackups(ctx context.Context, perHost, perRegion, most int) ([]prego.BackupID, error)
+	BackupsLeft(ctx context.Context, quiet time.Duration, most int) ([]tenant.BackupLeft, error)
+	TenantsWithoutTurn(ctx context.Context, most int) ([]tenant.BackupTurn, error)
+	PutBackupTurns(ctx context.Context, turns []tenant.BackupTurn) error
+	DueBackupTurns(ctx context.Context, most int) ([]tenant.BackupTurn, error)
+	TakeBackupTurn(ctx context.Context, t tenant.BackupTurn, id prego.BackupID, by string) (bool, error)
+	LateBackups(ctx context.Context, after time.Duration, most int) ([]prego.TenantID, error)
+	BackupObjects(ctx context.Context) ([]tenant.BackupObject, error)
+}
+
+// StoredBackupRuns reaches the workflow engine.
+type StoredBackupRuns interface {
+	EnsureBackup(ctx context.Context, id prego.BackupID) (started bool, err error)
+	EnsureBackupDelete(ctx context.Context, id prego.BackupID) (started bool, err error)
+}
+
+// StoredBackupSettings are the numbers of backups.
+type StoredBackupSettings struct {
+	Environment string
+	PartBytes   int64         // of an upload, at least; more for large sites
+	MaxParts    int           // that the storage takes
+	URLTTL      time.Duration // of signed URLs
+	UploadFor   time.Duration // how long an upload or a download may take
+	PerHost     int           // at once
+	PerRegion   int
+	LateAfter   time.Duration // a turn that came so long ago, without a backup since, is late
+	FinalFor    time.Duration // how long a tenant's last backup is kept
+	Quiet       time.Duration // a backup that was begun so long ago may have lost its run
+}
+
+// StoredBackups are the steps of backups in object storage.
+type StoredBackups struct {
+	Store    StoredBackupStore
+	Tenants  *Tenants
+	Objects  ObjectStorage // nil: there is none, and backups stay on their hosts
+	Vault    BackupVault
+	Hosts    Transfers
+	Audit    CommandStore
+	Runs     StoredBackupRuns
+	Settings StoredBackupSettings
+	Metrics  *BackupMetrics
+	Log      *zap.Logger
+	NewID    func() prego.BackupID
+}
+
+// BackupMetrics count backups in object storage.
+type BackupMetrics struct {
+	Ended *prometheus.CounterVec // by kind and outcome
+	Bytes prometheus.Counter     // uploaded
+	Late  prometheus.Gauge       // tenants whose last turn came long ago, without a backup since
+	// Objects that the last comparison found without a row, and rows without their objects.
+	Objects *prometheus.GaugeVec
+}
+
+// NewBackupMetrics registers them.
+func NewBackupMetrics(reg prometheus.Registerer) *BackupMetrics {
+	m := &BackupMetrics{
+		Ended: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_backups_total", Help: "Backups to object storage that ended, by kind and outcome (stored, or the reason of failure)."}, []string{"kind", "outcome"}),
+		Bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_backup_bytes_total", Help: "Bytes of backups that were stored."}),
+		Late:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_backups_late", Help: "Tenants whose scheduled backup is late: its time came more than PREGO_BACKUP_LATE_AFTER ago, and none was stored since."}),
+	}
+	m.Objects = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "prego_backup_objects_mismatched", Help: "Found by the last comparison of the bucket with the rows: objects without a row (unknown), and backups whose objects are not there (missing)."}, []string{"what"})
+	reg.MustRegister(m.Ended, m.Bytes, m.Late, m.Objects)
+	for _, k := range tenant.BackupKinds() {
+		m.Ended.WithLabelValues(string(k), string(tenant.BackupStored))
+	}
+	return m
+}
+
+// StoredBackupPlan is the state of a backup.
+type StoredBackupPlan struct {
+	OrgID     prego.OrgID       `json:"org_id"`
+	TenantID  prego.TenantID    `json:"tenant_id"`
+	Kind      tenant.BackupKind `json:"kind"`
+	Done      bool              `json:"done,omitempty"`
+	Step      time.Duration     `json:"step"`
+	UploadFor time.Duration     `json:"upload_for"`
+}
+
+// PlanStoredBackup reads the backup's row.
+func (a *StoredBackups) PlanStoredBackup(ctx context.Context, id prego.BackupID) (StoredBackupPlan, error) {
+	b, err := a.Store.BackupRun(ctx, id)
+	if err != nil {
+		return StoredBackupPlan{}, permanentIfCoded(err)
+	}
+	return StoredBackupPlan{OrgID: b.OrgID, TenantID: b.TenantID, Kind: b.Kind, Done: !b.State.UnderWay(), Step: a.Tenants.Settings.StepTimeout, UploadFor: a.Settings.UploadFor}, nil
+}
+
+// because is an error whose type is the reason that the backup's row then gives.
+func because(permanent bool, reason prego.Reason, message string) error {
+	return temporal.NewApplicationErrorWithOptions(message, string(reason), temporal.ApplicationErrorOptions{NonRetryable: permanent})
+}
+
+func (a *StoredBackups) run(ctx context.Context, id prego.BackupID) (b tenant.BackupRun, t tenant.Run, err error) {
+	if a.Objects == nil {
+		return b, t, because(true, tenant.ReasonNoStorage, "no object storage is configured (PREGO_BACKUP_ENDPOINT)")
+	}
+	if b, err = a.Store.BackupRun(ctx, id); err != nil {
+		return b, t, permanentIfCoded(err)
+	}
+	if t, err = a.Tenants.Store.TenantRun(ctx, b.TenantID); err != nil {
+		return b, t, fromTenantStore(err)
+	}
+	return b, t, nil
+}
+
+// runOnHost is run for a backup whose site is still where it is made.
+func (a *StoredBackups) runOnHost(ctx context.Context, id prego.BackupID) (tenant.BackupRun, tenant.Run, error) {
+	b, t, err := a.run(ctx, id)
+	if err == nil && (t.Allocation == nil || t.Allocation.AppServerID != b.ServerID || t.Site != b.Site) {
+		err = because(true, tenant.ReasonBackupSuperseded, fmt.Sprintf("site %s is on server %s no longer", b.Site, b.ServerID))
+	}
+	return b, t, err
+}
+
+// MakeBackup has the host dump, compress and encrypt the site, to an identity that is made
+// here and of which the host gets the public half.
+func (a *StoredBackups) MakeBackup(ctx context.Context, id prego.BackupID) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	b, t, err := a.runOnHost(ctx, id)
+	if err != nil || b.State != tenant.BackupMaking {
+		return err
+	}
+	if b.Recipient == "" {
+		if b, err = a.newIdentity(ctx, id); err != nil {
+			return err
+		}
+	}
+	what := func(verb string) string { return fmt.Sprintf("%s-%s-%d", id, verb, activity.GetInfo(ctx).Attempt) }
+	a.Tenants.hook("stored-backup/start")
+	made, err := a.Tenants.backup(ctx, t, what("dump"), string(id))
+	if err != nil {
+		return verbReason(err)
+	}
+	out, err := a.Tenants.forTenant(ctx, t, what("seal"), a.Tenants.Settings.SiteTimeout, "--site", t.Site, "seal-backup", string(id), b.Recipient)
+	if err != nil {
+		return verbReason(err)
+	}
+	var sealed tenant.SealedBackup
+	err = json.Unmarshal([]byte(out), &sealed)
+	sealed.SHA256, sealed.PlainSHA256 = wire.Ungrouped(sealed.SHA256), wire.Ungrouped(sealed.PlainSHA256)
+	if err != nil || sealed.Name != string(id) || sealed.Recipient != b.Recipient || sealed.Bytes < 1 || !sha256Hex.MatchString(sealed.SHA256) || !sha256Hex.MatchString(sealed.PlainSHA256) {
+		return permanentError(ErrTypeCommand, "the host's report of what it sealed can't be read", nil)
+	}
+	a.Tenants.hook("stored-backup/sealed")
+	// What is sealed is never larger than what it was made of, but for what age and tar add.
+	part := tenant.PartBytes(max(sealed.Bytes, made.Bytes), a.Settings.PartBytes, a.Settings.MaxParts)
+	if part > wire.MaxPiece {
+		return because(true, tenant.ReasonStorageRefused, fmt.Sprintf("%d bytes are more than the storage takes in parts of %d", sealed.Bytes, wire.MaxPiece))
+	}
+	object, manifest := tenant.BackupKeys(a.Settings.Environment, b.TenantID, id)
+	return a.Store.BackupSealed(ctx, id, sealed, part, object, manifest)
+}
+
+// newIdentity makes and keeps a backup's identity; the private half is in the row only sealed.
+func (a *StoredBackups) newIdentity(ctx context.Context, id prego.BackupID) (tenant.BackupRun, error) {
+	key, err := age.GenerateX25519Identity()
+	if err != nil {
+		return tenant.BackupRun{}, err
+	}
+	var sealed tenant.SealedIdentity
+	if sealed.Sealed, sealed.KeyID, err = a.Vault.Seal(tenant.BackupKeyFor(id), []byte(key.String())); err != nil {
+		return tenant.BackupRun{}, err
+	}
+	if err := a.Store.BackupKey(ctx, id, key.Recipient().String(), sealed); err != nil {
+		return tenant.BackupRun{}, err
+	}
+	return a.Store.BackupRun(ctx, id)
+}
+
+func isBecause(err error, reason prego.Reason) bool {
+	var app *temporal.ApplicationError
+	return errors.As(err, &app) && app.Type() == string(reason)
+}
+
+var sha256Hex = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// verbFailed matches the code that a verb of the host's ends with.
+var verbFailed = regexp.MustCompile(`site: (disk_full|backup_missing|backup_unreadable|digest_mismatch): [^\n]*`)
+
+// verbReason gives a command's failure the reason that the host named.
+func verbReason(err error) error {
+	var app *temporal.ApplicationError
+	if m := verbFailed.FindStringSubmatch(fmt.Sprint(err)); m != nil && errors.As(err, &app) {
+		return because(app.NonRetryable(), prego.Reason(m[1]), m[0])
+	}
+	return err
+}
+
+// ofStorage gives an error of the storage its reason.
+func ofStorage(err error) error {
+	switch tenant.StorageClassOf(err) {
+	case "":
+		return err
+	case tenant.StorageRefused, tenant.StorageGone:
+		return because(false, tenant.ReasonStorageRefused, err.Error())
+	case tenant.StorageExpired:
+		return because(false, tenant.ReasonURLExpired, err.Error())
+	case tenant.StorageThrottled, tenant.StorageUnreachable:
+	}
+	return because(false, tenant.ReasonStorageAway, err.Error())
+}
+
+// batchBytes bounds what one request to a host uploads or downloads, so that a call does not
+// take too long to be cut and asked again.
+const batchBytes = 256 << 20
+
+// batchPieces bounds it too: the URLs of a request have to fit into it.
+const batchPieces = 24
+
+// UploadBackup uploads the parts that the storage lacks. The storage knows which it has, so
+// this goes on where it was, whoever died.
+func (a *StoredBackups) UploadBackup(ctx context.Context, id prego.BackupID) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	b, t, err := a.runOnHost(ctx, id)
+	if err != nil || b.State != tenant.BackupUploading {
+		return err
+	}
+	for {
+		missing, err := a.missingParts(ctx, &b)
+		if err != nil || len(missing) == 0 {
+			return err
+		}
+		if len(missing) == b.Parts {
+			a.Tenants.hook("stored-backup/upload")
+		}
+		for len(missing) > 0 {
+			n := min(len(missing), batchPieces, int(max(1, batchBytes/b.PartBytes)))
+			if err := a.uploadParts(ctx, b, t, missing[:n], n == len(missing)); err != nil {
+				return err
+			}
+			missing = missing[n:]
+			a.Tenants.hook("stored-backup/uploaded")
+		}
+	}
+}
+
+// missingParts are the parts that the upload lacks. An upload that the storage does not know
+// any more is begun anew, unless it was completed.
+func (a *StoredBackups) missingParts(ctx context.Context, b *tenant.BackupRun) (missing []int, err error) {
+	var have []tenant.ObjectPart
+	if b.UploadID != "" {
+		have, err = a.Objects.Parts(ctx, b.Object, b.UploadID)
+		if err != nil && tenant.StorageClassOf(err) != tenant.StorageGone {
+			return nil, ofStorage(err)
+		}
+	}
+	if b.UploadID == "" || err != nil {
+		if done, err := a.isThere(ctx, b.Backup); err != nil || done {
+			return nil, err
+		}
+		if err := a.beginUpload(ctx, b); err != nil {
+			return nil, err
+		}
+		have = nil
+	}
+	size := make(map[int]int64, len(have))
+	for _, p := range have {
+		size[p.Number] = p.Bytes
+	}
+	for n := 1; n <= b.Parts; n++ {
+		if _, bytes := partOf(*b, n); size[n] != bytes {
+			missing = append(missing, n)
+		}
+	}
+	return missing, nil
+}
+
+func (a *StoredBackups) beginUpload(ctx context.Context, b *tenant.BackupRun) error {
+	upload, err := a.Objects.Begin(ctx, b.Object)
+	if err != nil {
+		return ofStorage(err)
+	}
+	ours, err := a.Store.BackupUpload(ctx, b.BackupID, upload, b.UploadID)
+	if err != nil {
+		return err
+	}
+	if !ours { // a step that was thought dead was faster
+		if err := a.Objects.Abort(ctx, b.Object, upload); err != nil {
+			return ofStorage(err)
+		}
+		return because(false, tenant.ReasonStorageAway, "another upload was begun meanwhile")
+	}
+	b.UploadID = upload
+	return nil
+}
+
+// isThere reports whether the whole object is in the storage.
+func (a *StoredBackups) isThere(ctx context.Context, b tenant.Backup) (bool, error) {
+	o, ok, err := a.Objects.Head(ctx, b.Object)
+	if err != nil {
+		return false, ofStorage(err)
+	}
+	return ok && o.Bytes == b.Bytes, nil
+}
+
+// partOf is where a part begins, and how long it is.
+func partOf(b tenant.BackupRun, number int) (offset, bytes int64) {
+	offset = int64(number-1) * b.PartBytes
+	return offset, min(b.PartBytes, b.Bytes-offset)
+}
+
+func (a *StoredBackups) uploadParts(ctx context.Context, b tenant.BackupRun, t tenant.Run, numbers []int, last bool) error {
+	in := wire.TransferRequest{Site: b.Site, Backup: string(b.BackupID)}
+	for _, n := range numbers {
+		url, err := a.Objects.PresignPart(ctx, b.Object, b.UploadID, n, a.Settings.URLTTL)
+		if err != nil {
+			return ofStorage(err)
+		}
+		offset, bytes := partOf(b, n)
+		in.Upload = append(in.Upload, wire.Piece{Number: n, Offset: offset, Bytes: bytes, URL: url})
+	}
+	if last && b.TakenAt != nil {
+		in.Ends = &wire.BackupReport{Site: b.Site, Status: "succeeded", Bytes: b.Bytes, SHA256: b.SHA256, StartedAt: *b.TakenAt, FinishedAt: *b.TakenAt, Message: string(b.BackupID)}
+	}
+	out, err := a.transfer(ctx, t, "upload", in)
+	if err != nil {
+		return err
+	}
+	if out.Failed != nil {
+		return a.transferFailed(ctx, b.BackupID, out.Failed)
+	}
+	return a.Store.BackupMessage(ctx, b.BackupID, fmt.Sprintf("part %d of %d is uploaded", numbers[len(numbers)-1], b.Parts))
+}
+
+// transferFailed says on the row why a transfer does not get on, and gives it its type. A
+// missing backup is permanent: nothing brings it back.
+func (a *StoredBackups) transferFailed(ctx context.Context, id prego.BackupID, f *wire.TransferFailed) error {
+	message := fmt.Sprintf("part %d: %s: %s", f.Number, f.Code, f.Message)
+	if err := a.Store.BackupMessage(ctx, id, message); err != nil {
+		return err
+	}
+	return because(f.Code == wire.FailedNoBackup || f.Code == wire.FailedUnreadable, prego.Reason(f.Code), message)
+}
+
+// transfer asks a tenant's host, with a row in the audit of commands.
+func (a *StoredBackups) transfer(ctx context.Context, t tenant.Run, verb string, in wire.TransferRequest) (out wire.TransferResponse, err error) {
+	info := activity.GetInfo(ctx)
+	pieces := append(in.Upload, in.Download...)
+	cmd := server.Command{
+		AuditID: fmt.Sprintf("%s-%s-%s-%d-%d", info.WorkflowExecution.ID, info.WorkflowExecution.RunID, verb, pieces[0].Number, info.Attempt), ServerID: t.Allocation.AppServerID,
+		WorkflowID: info.WorkflowExecution.ID, Kind: string(wire.KindTransfer), Actor: prego.ActorWorkflow,
+		Args: []string{verb, "--site", in.Site, in.Backup, fmt.Sprintf("%d-%d", pieces[0].Number, pieces[len(pieces)-1].Number)},
+	}
+	if err := a.Audit.BeginCommand(ctx, cmd); err != nil {
+		return out, err
+	}
+	began := time.Now()
+	out, err = a.Hosts.Transfer(ctx, t.Allocation.AppServerID, t.AppServerHost, in)
+	outcome := server.CommandOutcome{Duration: time.Since(began)}
+	var ce *server.CommandError
+	switch {
+	case err != nil:
+		outcome = server.UnknownOutcome(err, time.Since(began))
+		if errors.As(err, &ce) {
+			err = because(ce.Permanent, prego.Reason(wire.FailedHost), ce.Error())
+		}
+	default:
+		code := 0
+		if out.Failed != nil {
+			code, outcome.Stderr = 1, out.Failed.Code+": "+out.Failed.Message
+		}
+		outcome.ExitCode, outcome.Stdout = &code, fmt.Sprintf("%d parts", len(out.Done))
+	}
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
+	defer cancel()
+	if kept := a.Audit.FinishCommand(record, cmd.AuditID, outcome); err == nil {
+		err = kept
+	}
+	return out, err
+}
+
+// maxManifest bounds a manifest, in bytes: 10,000 parts take a tenth of it.
+const maxManifest = 16 << 20
+
+// SealManifest completes the upload, writes the manifest, reads it back, and records that the
+// backup is stored.
+func (a *StoredBackups) SealManifest(ctx context.Context, id prego.BackupID) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	b, t, err := a.run(ctx, id)
+	if err != nil || b.State != tenant.BackupUploading {
+		return err
+	}
+	parts, err := a.complete(ctx, b)
+	if err != nil {
+		return err
+	}
+	a.Tenants.hook("stored-backup/completed")
+	text, err := a.manifest(b, t, parts)
+	if err != nil {
+		return err
+	}
+	if err := a.Objects.Put(ctx, b.Manifest, text); err != nil {
+		return ofStorage(err)
+	}
+	back, err := a.Objects.Get(ctx, b.Manifest, maxManifest)
+	if err != nil {
+		return ofStorage(err)
+	}
+	o, ok, err := a.Objects.Head(ctx, b.Object)
+	switch {
+	case err != nil:
+		return ofStorage(err)
+	case !bytes.Equal(back, text), !ok, o.Bytes != b.Bytes:
+		return because(false, tenant.ReasonDigest, "the storage does not have what it was given")
+	}
+	sum := sha256.Sum256(text)
+	a.Tenants.hook("stored-backup/manifest")
+	if err := a.Store.BackupStored(ctx, id, hex.EncodeToString(sum[:]), o.ETag); err != nil {
+		return err
+	}
+	a.Metrics.Ended.WithLabelValues(string(b.Kind), string(tenant.BackupStored)).Inc()
+	a.Metrics.Bytes.Add(float64(b.Bytes))
+	return nil
+}
+
+// complete makes an object of the parts. A repeated call finds it there; its parts are then
+// not known any more.
+func (a *StoredBackups) complete(ctx context.Context, b tenant.BackupRun) ([]tenant.ObjectPart, error) {
+	parts, err := a.Objects.Parts(ctx, b.Object, b.UploadID)
+	if err == nil {
+		var sum int64
+		for _, p := range parts {
+			sum += p.Bytes
+		}
+		if len(parts) != b.Parts || sum != b.Bytes {
+			return nil, because(false, tenant.ReasonDigest, fmt.Sprintf("the storage has %d parts with %d bytes, and %d with %d were sealed", len(parts), sum, b.Parts, b.Bytes))
+		}
+		_, err = a.Objects.Complete(ctx, b.Object, b.UploadID, parts)
+	}
+	if err != nil && tenant.StorageClassOf(err) != tenant.StorageGone {
+		return nil, ofStorage(err)
+	}
+	done, thereErr := a.isThere(ctx, b.Backup)
+	if thereErr == nil && !done {
+		thereErr = because(false, tenant.ReasonStorageRefused, fmt.Sprintf("the upload is gone, and the object is not there: %v", err))
+	}
+	return parts, thereErr
+}
+
+// manifest is a backup's description, with a code that who can write to the bucket can't make.
+func (a *StoredBackups) manifest(b tenant.BackupRun, t tenant.Run, parts []tenant.ObjectPart) ([]byte, error) {
+	m := tenant.Manifest{
+		Format: 1, Environment: a.Settings.Environment, BackupID: b.BackupID, OrgID: b.OrgID, TenantID: b.TenantID, Slug: t.Slug, Plan: t.Plan, Region: t.Region,
+		ServerID: b.ServerID, Site: b.Site, Apps: t.Apps, Kind: b.Kind, TakenAt: *b.TakenAt, Object: b.Object, Bytes: b.Bytes, SHA256: b.SHA256,
+		PlainBytes: b.PlainBytes, PlainSHA256: b.PlainSHA256, PartBytes: b.PartBytes, Parts: parts, Encryption: "tar, zstd, age",
+		Recipient: b.Recipient, SealedIdentity: b.Sealed, KeyID: b.KeyID,
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	if m.MAC, err = a.Vault.MAC(b.KeyID, text); err != nil {
+		return nil, err
+	}
+	return json.Marshal(m)
+}
+
+// StoredBackupEnd is why a backup was not made.
+type StoredBackupEnd struct {
+	BackupID prego.BackupID    `json:"backup_id"`
+	Kind     tenant.BackupKind `json:"kind"`
+	Reason   prego.Reason      `json:"reason"`
+	Message  string            `json:"message"`
+}
+
+// FailBackup records it.
+func (a *StoredBackups) FailBackup(ctx context.Context, in StoredBackupEnd) error {
+	a.Metrics.Ended.WithLabelValues(string(in.Kind), string(in.Reason)).Inc()
+	return a.Store.BackupFailed(ctx, in.BackupID, in.Reason, in.Message)
+}
+
+// ClearHost deletes what the host has of a backup. A site that has moved took it along, or
+// left it to be erased with the rest.
+func (a *StoredBackups) ClearHost(ctx context.Context, id prego.BackupID) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	b, t, err := a.runOnHost(ctx, id)
+	if err != nil {
+		return err
+	}
+	_, err = a.Tenants.forTenant(ctx, t, fmt.Sprintf("%s-clear-%d", id, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.CommandTimeout, "--site", b.Site, "delete-backup", string(id))
+	return err
+}
+
+// EraseBackup deletes the objects of a backup that failed or is being deleted, and every
+// upload of them, until the storage says that none is left.
+func (a *StoredBackups) EraseBackup(ctx context.Context, id prego.BackupID) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	b, _, err := a.run(ctx, id)
+	if err != nil || (b.State != tenant.BackupFailed && b.State != tenant.BackupDeleting) {
+		return err
+	}
+	if b.Object != "" {
+		// The manifest first: a backup without one is not taken for whole.
+		for _, key := range []string{b.Manifest, b.Object} {
+			if err := a.Objects.Delete(ctx, key); err != nil {
+				return ofStorage(err)
+			}
+		}
+		a.Tenants.hook("stored-backup/deleted")
+		uploads, err := a.Objects.Uploads(ctx, b.Object)
+		if err != nil {
+			return ofStorage(err)
+		}
+		for _, u := range uploads {
+			if err := a.Objects.Abort(ctx, u.Key, u.ID); err != nil {
+				return ofStorage(err)
+			}
+		}
+	}
+	return a.Store.BackupGone(ctx, id, b.Object)
+}
+
+// RetainBackups deletes what retention does not keep of a tenant's backups.
+func (a *StoredBackups) RetainBackups(ctx context.Context, tenantID prego.TenantID) (deleted int, err error) {
+	p, err := a.Store.BackupPolicy(ctx, tenantID)
+	if err != nil {
+		return 0, permanentIfCoded(err)
+	}
+	all, err := a.Store.Retained(ctx, tenantID)
+	if err != nil {
+		return 0, err
+	}
+	for _, id := range tenant.Surplus(all, p.Retention, time.Now()) {
+		if err := a.giveUp(ctx, tenantID, id, "retention"); err != nil {
+			return deleted, err
+		}
+		deleted++
+	}
+	return deleted, nil
+}
+
+// giveUp begins the deletion of a backup. One that was held or is restored meanwhile stays.
+func (a *StoredBackups) giveUp(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) error {
+	if _, err := a.Store.DeleteBackup(ctx, tenantID, id, by); err != nil {
+		if prego.CodeOf(err) == prego.CodeBackupNotReady {
+			return nil
+		}
+		return err
+	}
+	_, err := a.Runs.EnsureBackupDelete(ctx, id)
+	return err
+}
+
+// BackupWanted asks for a backup on behalf of a run that waits for it.
+type BackupWanted struct {
+	TenantID prego.TenantID    `json:"tenant_id"`
+	Kind     tenant.BackupKind `json:"kind"`
+	BackupID prego.BackupID    `json:"backup_id,omitempty"` // of an earlier answer
+}
+
+// BackupGranted says which backup it is, and whether it is stored already.
+type BackupGranted struct {
+	BackupID prego.BackupID `json:"backup_id"`
+	Stored   bool           `json:"stored,omitempty"`
+	// None: the tenant has no site.
+	None bool `json:"none,omitempty"`
+}
+
+// WantBackup accepts a backup that a run waits for. A tenant has one final backup, unless it
+// failed. While another backup of the tenant is under way this is tried again.
+func (a *StoredBackups) WantBackup(ctx context.Context, in BackupWanted) (BackupGranted, error) {
+	t, err := a.Tenants.Store.TenantRun(ctx, in.TenantID)
+	if err != nil {
+		return BackupGranted{}, fromTenantStore(err)
+	}
+	keep := time.Duration(0)
+	if in.Kind == tenant.BackupFinal {
+		keep = a.Settings.FinalFor
+		b, err := a.Store.FinalBackup(ctx, in.TenantID)
+		if err != nil {
+			return BackupGranted{}, err
+		}
+		if b != nil && (b.State == tenant.BackupStored || b.State.UnderWay()) {
+			return BackupGranted{BackupID: b.BackupID, Stored: b.State == tenant.BackupStored}, nil
+		}
+	}
+	if t.Allocation == nil || t.Site == "" {
+		return BackupGranted{None: true}, nil
+	}
+	id := in.BackupID
+	if id == "" {
+		id = a.NewID()
+	}
+	b, err := a.Store.RequestBackup(ctx, tenant.BackupAsked{ID: id, TenantID: in.TenantID, Kind: in.Kind, By: string(prego.ActorWorkflow), AtOnce: true, Keep: keep})
+	if err != nil && prego.CodeOf(err) != prego.CodeBackupUnderWay {
+		return BackupGranted{}, permanentIfCoded(err)
+	}
+	return BackupGranted{BackupID: b.BackupID, Stored: b.State == tenant.BackupStored}, err
+}
+
+// ExpireBackups lets a purged tenant's backups go, the last one after a while.
+func (a *StoredBackups) ExpireBackups(ctx context.Context, tenantID prego.TenantID) error {
+	return a.Store.ExpireBackups(ctx, tenantID, a.Settings.FinalFor)
+}

@@ -1,0 +1,197 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
+)
+
+// lookMost bounds what one look at backups does of each kind.
+const lookMost = 200
+
+// LookAtBackups queues the backups whose turn has come, begins as many as hosts and regions
+// may have at once, and sees to those that nobody sees to.
+func LookAtBackups(a *StoredBackups) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		if a.Objects == nil {
+			n, err := a.admit(ctx) // they fail, and say why
+			return prego.LookResult{Found: n > 0}, err
+		}
+		found := 0
+		var all error
+		for _, f := range []func(context.Context) (int, error){a.takeTurns, a.admit, a.seeToLeft} {
+			n, err := f(ctx)
+			found += n
+			all = errors.Join(all, err)
+		}
+		return prego.LookResult{Found: found > 0}, all
+	}
+}
+
+// LookAtBackupTurns plans the turns of tenants that are new or whose policy has changed, and
+// counts whose backup is late. It reads every tenant, so it is rarer than the other.
+func LookAtBackupTurns(a *StoredBackups) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		if a.Objects == nil {
+			return prego.LookResult{}, nil
+		}
+		n, err := a.planTurns(ctx)
+		if err != nil {
+			return prego.LookResult{}, err
+		}
+		late, err := a.Store.LateBackups(ctx, a.Settings.LateAfter, 10*lookMost)
+		if err == nil {
+			a.Metrics.Late.Set(float64(len(late)))
+		}
+		return prego.LookResult{Found: n > 0}, err
+	}
+}
+
+// planTurns gives turns to tenants that are new, or whose policy has changed.
+func (a *StoredBackups) planTurns(ctx context.Context) (int, error) {
+	turns, err := a.Store.TenantsWithoutTurn(ctx, lookMost)
+	if err != nil || len(turns) == 0 {
+		return 0, err
+	}
+	return len(turns), a.Store.PutBackupTurns(ctx, turns)
+}
+
+func (a *StoredBackups) takeTurns(ctx context.Context) (n int, err error) {
+	due, err := a.Store.DueBackupTurns(ctx, lookMost)
+	for _, t := range due {
+		queued, err := a.Store.TakeBackupTurn(ctx, t, a.NewID(), "schedule")
+		if err != nil {
+			return n, err
+		}
+		if !queued {
+			a.Log.Info("a scheduled backup is passed over: one is under way, or there is no site", zap.String("tenant_id", string(t.TenantID)))
+		}
+		n++
+	}
+	return n, err
+}
+
+func (a *StoredBackups) admit(ctx context.Context) (n int, err error) {
+	ids, err := a.Store.AdmitBackups(ctx, a.Settings.PerHost, a.Settings.PerRegion, lookMost)
+	for _, id := range ids {
+		// One whose run is not started here is found by seeToLeft.
+		if _, err := a.Runs.EnsureBackup(ctx, id); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, err
+}
+
+// seeToLeft starts runs that were lost, and deletes what has no time left.
+func (a *StoredBackups) seeToLeft(ctx context.Context) (n int, err error) {
+	left, err := a.Store.BackupsLeft(ctx, a.Settings.Quiet, lookMost)
+	for _, b := range left {
+		started := false
+		switch b.State {
+		case tenant.BackupMaking, tenant.BackupUploading:
+			started, err = a.Runs.EnsureBackup(ctx, b.BackupID)
+		case tenant.BackupDeleting:
+			started, err = a.Runs.EnsureBackupDelete(ctx, b.BackupID)
+		case tenant.BackupStored, tenant.BackupFailed:
+			started, err = true, a.giveUp(ctx, b.TenantID, b.BackupID, "retention")
+		case tenant.BackupQueued, tenant.BackupDeleted:
+		}
+		if err != nil {
+			return n, err
+		}
+		if started {
+			n++
+		}
+	}
+	return n, err
+}
+
+// staleUpload is how old an upload is that nobody goes on with: no backup takes so long.
+const staleUpload = 24 * time.Hour
+
+// StorageCompared is what a comparison of the storage with the rows found.
+type StorageCompared struct {
+	Objects int
+	Aborted int      // uploads that were stale
+	Unknown []string // objects without a row; they are left alone, since rows may have been lost
+	Missing []prego.BackupID
+}
+
+// CompareStorage compares what is in the bucket with the rows. Objects without a row are told
+// and not touched: after a restore of the database they may be all that is left of a tenant.
+func (a *StoredBackups) CompareStorage(ctx context.Context, now time.Time) (out StorageCompared, err error) {
+	prefix := a.Settings.Environment + "/"
+	there := make(map[string]int64)
+	for after := ""; ; {
+		page, err := a.Objects.List(ctx, prefix, after, 1000)
+		if err != nil {
+			return out, err
+		}
+		if len(page) == 0 {
+			break
+		}
+		for _, o := range page {
+			there[o.Key] = o.Bytes
+			out.Objects++
+		}
+		after = page[len(page)-1].Key
+	}
+	rows, err := a.Store.BackupObjects(ctx)
+	if err != nil {
+		return out, err
+	}
+	known := make(map[string]bool)
+	for _, r := range rows {
+		known[r.Object], known[r.Manifest] = true, true
+		_, manifest := there[r.Manifest]
+		if size, ok := there[r.Object]; r.State == tenant.BackupStored && (!ok || size != r.Bytes || !manifest) {
+			out.Missing = append(out.Missing, r.BackupID)
+			if err := a.Store.BackupVerified(ctx, r.BackupID, "the storage does not have it any more"); err != nil {
+				return out, err
+			}
+		}
+	}
+	for key := range there {
+		if !known[key] {
+			out.Unknown = append(out.Unknown, key)
+		}
+	}
+	uploads, err := a.Objects.Uploads(ctx, prefix)
+	if err != nil {
+		return out, err
+	}
+	for _, u := range uploads {
+		if now.Sub(u.Initiated) > staleUpload {
+			if err := a.Objects.Abort(ctx, u.Key, u.ID); err != nil {
+				return out, err
+			}
+			out.Aborted++
+		}
+	}
+	return out, nil
+}
+
+// LookAtBackupStorage compares the storage with the rows.
+func LookAtBackupStorage(a *StoredBackups) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		if a.Objects == nil {
+			return prego.LookResult{}, nil
+		}
+		c, err := a.CompareStorage(ctx, time.Now())
+		if err != nil {
+			return prego.LookResult{}, err
+		}
+		a.Metrics.Objects.WithLabelValues("unknown").Set(float64(len(c.Unknown)))
+		a.Metrics.Objects.WithLabelValues("missing").Set(float64(len(c.Missing)))
+		if len(c.Unknown)+len(c.Missing) > 0 {
+			a.Log.Warn("the bucket of backups and the rows do not match", zap.Strings("unknown", c.Unknown[:min(10, len(c.Unknown))]), zap.Strings("missing", prego.Strings(c.Missing[:min(10, len(c.Missing))])))
+		}
+		return prego.LookResult{Found: c.Aborted > 0}, nil
+	}
+}

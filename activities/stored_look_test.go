@@ -1,0 +1,73 @@
+package activities_test
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/internal/objects"
+	"github.com/prego/prego/internal/s3test"
+	"github.com/prego/prego/tenant"
+)
+
+// TestTheBucketIsCompared: what has no row is told and left alone, what is missing is told on
+// its row, and uploads that nobody goes on with are aborted.
+func TestTheBucketIsCompared(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 1)
+	ctx := t.Context()
+	srv := s3test.Start(t)
+	bucket, err := objects.New(objects.Config{Endpoint: srv.Endpoint, Bucket: srv.Bucket, Region: srv.Region, AccessKey: srv.AccessKey, SecretKey: srv.SecretKey, PathStyle: true})
+	require.NoError(t, err)
+	a := &activities.StoredBackups{
+		Store: p.store, Objects: bucket, Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),
+		Settings: activities.StoredBackupSettings{Environment: "e", PerHost: 1, PerRegion: 1},
+	}
+	p.server("app-0", prego.RoleApp, "")
+	id := p.tenant(prego.PlanStarter, nil).TenantID
+	stored := func(backup prego.BackupID, size int) (object string) {
+		object, manifest := tenant.BackupKeys("e", id, backup)
+		p.exec(`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, state, created_by, taken_at, sealed_identity, object_key, manifest_key, bytes, sha256, plain_sha256, manifest_sha256)
+			SELECT $1, org_id, tenant_id, (SELECT min(server_id) FROM servers), 'x', 'manual', 'stored', 'test', now(), 'x', $2, $3, $4, 'x', 'x', 'x' FROM tenants WHERE tenant_id = $5`, backup, object, manifest, size, id)
+		require.NoError(t, bucket.Put(ctx, object, make([]byte, size)))
+		require.NoError(t, bucket.Put(ctx, manifest, []byte("{}")))
+		return object
+	}
+	stored("bak-1", 10)
+	gone, short := stored("bak-2", 10), stored("bak-3", 10)
+	require.NoError(t, bucket.Delete(ctx, gone))
+	require.NoError(t, os.Truncate(srv.File(short), 9))
+	require.NoError(t, bucket.Put(ctx, "e/tenants/t-lost/bak-9/site.age", []byte("all that is left")))
+	require.NoError(t, bucket.Put(ctx, "another/tenants/t1/bak-9/site.age", []byte("not ours")))
+	_, err = bucket.Begin(ctx, "e/tenants/t1/bak-8/site.age")
+	require.NoError(t, err)
+
+	c, err := a.CompareStorage(ctx, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, []string{"e/tenants/t-lost/bak-9/site.age"}, c.Unknown)
+	require.ElementsMatch(t, prego.IDs[prego.BackupID]([]string{"bak-2", "bak-3"}), c.Missing)
+	require.Zero(t, c.Aborted, "somebody may be at it")
+	for backup, want := range map[prego.BackupID]string{"bak-1": "", "bak-2": "the storage does not have it any more", "bak-3": "the storage does not have it any more"} {
+		b, err := p.store.GetBackup(ctx, id, backup)
+		require.NoError(t, err)
+		require.Equal(t, want, b.VerifyMessage, backup)
+	}
+	c, err = a.CompareStorage(ctx, time.Now().Add(25*time.Hour))
+	require.NoError(t, err)
+	require.Equal(t, 1, c.Aborted)
+	left, err := bucket.Uploads(ctx, "e/")
+	require.NoError(t, err)
+	require.Empty(t, left)
+	_, there, err := bucket.Head(ctx, "e/tenants/t-lost/bak-9/site.age")
+	require.NoError(t, err)
+	require.True(t, there)
+	_, err = activities.LookAtBackupStorage(a)(context.Background())
+	require.NoError(t, err)
+}

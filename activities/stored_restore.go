@@ -1,0 +1,102 @@
+package activities
+
+import (
+	"context"
+	"fmt"
+
+	"go.temporal.io/sdk/activity"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/tenant"
+)
+
+// FetchInput asks to bring a backup to the host of a tenant's site.
+type FetchInput struct {
+	BackupID prego.BackupID `json:"backup_id"`
+	// TenantID is whose site gets it. The site is there, and need not be the one that the
+	// backup was made of.
+	TenantID prego.TenantID `json:"tenant_id"`
+	// Name is what the host calls it then: "bench restore NAME" takes it.
+	Name string `json:"name"`
+}
+
+// FetchBackup downloads a backup to a host, piece by piece, and has it checked and opened
+// there. The host gets the identity of this one backup for that, and nothing of the site is
+// touched.
+func (a *StoredBackups) FetchBackup(ctx context.Context, in FetchInput) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	b, _, err := a.run(ctx, in.BackupID)
+	if err != nil {
+		return err
+	}
+	if b.State != tenant.BackupStored {
+		return because(true, tenant.ReasonStorageRefused, fmt.Sprintf("backup %s is %s", b.BackupID, b.State))
+	}
+	t, err := a.Tenants.Store.TenantRun(ctx, in.TenantID)
+	if err != nil {
+		return fromTenantStore(err)
+	}
+	if t.Allocation == nil || t.Site == "" {
+		return because(true, tenant.ReasonNothingToBackUp, fmt.Sprintf("tenant %s has no site to restore to", in.TenantID))
+	}
+	identity, err := a.Vault.Open(tenant.BackupKeyFor(b.BackupID), b.KeyID, b.Sealed)
+	if err != nil {
+		return because(true, tenant.ReasonSealedElsewhere, fmt.Sprintf("backup %s was sealed under key %s, which is not among PREGO_KEYS_DIR/backup", b.BackupID, b.KeyID))
+	}
+	a.Tenants.hook("stored-restore/start")
+	for next := 1; next <= b.Parts; {
+		if next, err = a.downloadParts(ctx, b, t, in.Name, next); err != nil {
+			return err
+		}
+		a.Tenants.hook("stored-restore/downloaded")
+	}
+	c := command(t, fmt.Sprintf("%s-open-%d", in.Name, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.SiteTimeout, "--site", t.Site, "open-backup", in.Name, b.SHA256, b.PlainSHA256)
+	c.Secrets = map[string]string{wire.SecretBackupIdentity: string(identity)}
+	_, err = a.Tenants.bench(ctx, c)
+	if err = verbReason(err); err != nil {
+		return a.notGood(ctx, b.BackupID, err)
+	}
+	a.Tenants.hook("stored-restore/opened")
+	return nil
+}
+
+// notGood keeps on the row that a backup can't be restored, if that is why.
+func (a *StoredBackups) notGood(ctx context.Context, id prego.BackupID, err error) error {
+	for _, r := range []prego.Reason{tenant.ReasonUnreadable, tenant.ReasonDigest, prego.Reason(wire.FailedNoBackup)} {
+		if isBecause(err, r) {
+			if kept := a.Store.BackupVerified(ctx, id, err.Error()); kept != nil {
+				return kept // the step is repeated
+			}
+		}
+	}
+	return err
+}
+
+// downloadParts downloads some parts from one on, and returns the next.
+func (a *StoredBackups) downloadParts(ctx context.Context, b tenant.BackupRun, t tenant.Run, name string, from int) (next int, err error) {
+	url, err := a.Objects.PresignGet(ctx, b.Object, a.Settings.URLTTL)
+	if err != nil {
+		return from, ofStorage(err)
+	}
+	in := wire.TransferRequest{Site: t.Site, Backup: name}
+	for next = from; next <= b.Parts && len(in.Download) < min(batchPieces, int(max(1, batchBytes/b.PartBytes))); next++ {
+		offset, bytes := partOf(b, next)
+		in.Download = append(in.Download, wire.Piece{Number: next, Offset: offset, Bytes: bytes, URL: url})
+	}
+	out, err := a.transfer(ctx, t, "download", in)
+	if err != nil {
+		return from, err
+	}
+	if f := out.Failed; f != nil {
+		missing := f.Code == wire.FailedNoBackup || f.Code == wire.FailedUnreadable
+		return from, a.notGood(ctx, b.BackupID, because(missing, prego.Reason(f.Code), fmt.Sprintf("part %d: %s: %s", f.Number, f.Code, f.Message)))
+	}
+	return next, nil
+}
+
+// Restored records that a backup was restored and found good.
+func (a *StoredBackups) Restored(ctx context.Context, id prego.BackupID) error {
+	return a.Store.BackupVerified(ctx, id, "")
+}

@@ -1,0 +1,81 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
+)
+
+func backupView(b tenant.Backup) Backup {
+	out := Backup{
+		BackupId: string(b.BackupID), OrgId: string(b.OrgID), TenantId: string(b.TenantID), ServerId: string(b.ServerID), Site: b.Site, Kind: b.Kind, State: b.State,
+		Reason: optional(string(b.Reason)), Message: optional(b.Message), TakenAt: utc(b.TakenAt), FinishedAt: utc(b.FinishedAt), Object: optional(b.Object),
+		Sha256: optional(b.SHA256), PlainSha256: optional(b.PlainSHA256), Verified: b.VerifiedAt != nil, VerifiedAt: utc(b.VerifiedAt), VerifyMessage: optional(b.VerifyMessage),
+		ExpiresAt: utc(b.ExpiresAt), HeldAt: utc(b.HeldAt), HeldBy: optional(b.HeldBy), HoldReason: optional(b.HoldReason),
+		WorkflowId: tenant.BackupWorkflowID(b.BackupID), CreatedBy: b.CreatedBy, CreatedAt: b.CreatedAt.UTC(),
+	}
+	if b.Bytes > 0 {
+		out.Bytes, out.PlainBytes, out.Parts = &b.Bytes, &b.PlainBytes, &b.Parts
+	}
+	return out
+}
+
+// CreateBackup requests a backup of a tenant's site. A worker begins it when its host has room.
+func (a *API) CreateBackup(c echo.Context, tenantID TenantID, _ CreateBackupParams) error {
+	b, err := a.d.Resources.Store.RequestBackup(c.Request().Context(), tenant.BackupAsked{
+		ID: prego.BackupID(newID("bak-")), TenantID: tenantID, Kind: tenant.BackupManual, By: caller(c).Subject,
+	})
+	if err != nil {
+		return err
+	}
+	out := backupView(b)
+	out.Operation = a.operation(c, out.WorkflowId)
+	return c.JSON(http.StatusAccepted, out)
+}
+
+// ListBackups shows a page of a tenant's backups.
+func (a *API) ListBackups(c echo.Context, tenant TenantID, _ ListBackupsParams) error {
+	return within(c, a.d.Tenants.GetTenant, "backups", a.d.Resources.Store.ListBackups, backupView, "tenant_id", string(tenant))
+}
+
+// GetBackup shows a backup.
+func (a *API) GetBackup(c echo.Context, tenant TenantID, id BackupInPath) error {
+	b, err := a.d.Resources.Store.GetBackup(c.Request().Context(), tenant, id)
+	return answer(c, http.StatusOK, b, err, backupView)
+}
+
+// DeleteBackup gives a backup up. A worker deletes its objects.
+func (a *API) DeleteBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
+	if _, err := a.d.Resources.Store.DeleteBackup(c.Request().Context(), tenantID, id, caller(c).Subject); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}
+
+// HoldBackup keeps a backup until it is released.
+func (a *API) HoldBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
+	var in struct {
+		Reason string `json:"reason"`
+	}
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	b, err := a.d.Resources.Store.HoldBackup(c.Request().Context(), tenantID, id, in.Reason, caller(c).Subject)
+	return answer(c, http.StatusOK, b, err, backupView)
+}
+
+// ReleaseBackup ends a hold.
+func (a *API) ReleaseBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
+	b, err := a.d.Resources.Store.ReleaseBackup(c.Request().Context(), tenantID, id, caller(c).Subject)
+	return answer(c, http.StatusOK, b, err, backupView)
+}
+
+func restorableView(r *tenant.Restorable) *LastRestorable {
+	if r == nil {
+		return nil
+	}
+	return &LastRestorable{BackupId: string(r.BackupID), At: r.TakenAt.UTC(), Verified: r.VerifiedAt != nil}
+}

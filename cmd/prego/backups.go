@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/internal/objects"
+	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/workflows"
+)
+
+// newBackups creates the steps of backups in object storage. Without storage there are none:
+// last backups then stay on their hosts.
+func newBackups(p *process, runs *workflows.Client, tenants *activities.Tenants, ca *pki.Authority) (*activities.StoredBackups, error) {
+	s := p.cfg.Backups
+	out := &activities.StoredBackups{
+		Store: p.db, Tenants: tenants, Audit: p.db, Runs: runs, Metrics: activities.NewBackupMetrics(p.reg), Log: p.log.Named("backups"),
+		Settings: activities.StoredBackupSettings{
+			Environment: p.cfg.Environment, PartBytes: s.PartBytes, MaxParts: objects.MaxParts, URLTTL: s.URLTTL, UploadFor: s.UploadFor,
+			PerHost: s.PerHost, PerRegion: s.PerRegion, LateAfter: s.LateAfter, FinalFor: s.FinalFor, Quiet: time.Minute,
+		},
+		NewID: func() prego.BackupID {
+			return prego.BackupID("bak-" + strings.ReplaceAll(uuid.NewString(), "-", "")[:16])
+		},
+	}
+	// Without storage nothing is sealed; but a key that is missing is found at the start.
+	vault, err := token.OpenSealing(p.cfg.KeysDir, token.SealBackups)
+	if err != nil {
+		return nil, err
+	}
+	if s.Endpoint == "" {
+		return out, nil
+	}
+	storage, err := objects.New(objects.Config{Endpoint: s.Endpoint, Bucket: s.Bucket, Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey, PathStyle: s.PathStyle})
+	if err != nil {
+		return nil, fmt.Errorf("PREGO_BACKUP_…: %w", err)
+	}
+	agents, err := newAgents(p, ca)
+	if err != nil {
+		return nil, err
+	}
+	out.Objects, out.Vault, out.Hosts, tenants.BackupsLeave = storage, vault, agents, true
+	checking, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := storage.Check(checking); err != nil { // it may be away for now
+		p.log.Warn("the storage of backups does not take them", zap.String("where", storage.Where()), zap.Error(err))
+	}
+	return out, nil
+}

@@ -1,0 +1,314 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+const backupColumns = `b.backup_id, b.org_id, b.tenant_id, b.server_id, b.site, b.kind, b.state, b.reason, b.message, b.taken_at, b.finished_at,
+    b.object_key AS object, b.manifest_key AS manifest, b.plain_bytes, b.plain_sha256, b.bytes, b.sha256, b.parts, b.verified_at, b.verify_message, b.expires_at,
+    b.held_at, b.held_by, b.hold_reason, b.created_by, b.created_at, b.deleted_at`
+
+// storageProvider is where objects are, in the ledger.
+const storageProvider prego.InfraProviderID = "s3"
+
+const sqlInsertBackup = `
+INSERT INTO backups AS b (backup_id, org_id, tenant_id, server_id, site, kind, state, started_at, created_by, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, CASE WHEN $7 THEN 'making' ELSE 'queued' END, CASE WHEN $7 THEN now() END, $8, CASE WHEN $9 > 0 THEN now() + make_interval(secs => $9) END)
+RETURNING ` + backupColumns
+
+const sqlGetBackup = `SELECT ` + backupColumns + ` FROM backups b WHERE b.backup_id = $1`
+
+func noSuchBackup(id prego.BackupID) error {
+	return prego.Errorf(prego.CodeBackupNotFound, "there is no backup %q of this tenant", id)
+}
+
+// RequestBackup accepts a backup of a tenant's site. The same id again is the same backup.
+// While another one of the tenant is under way it is refused with CodeBackupUnderWay.
+func (s *Store) RequestBackup(ctx context.Context, a tenant.BackupAsked) (out tenant.Backup, err error) {
+	if out, err = one[tenant.Backup](ctx, s.pool, sqlGetBackup, a.ID); !isNoRows(err) {
+		if err == nil && out.TenantID != a.TenantID {
+			err = noSuchBackup(a.ID)
+		}
+		return out, failed("read a backup", err)
+	}
+	err = s.inTenant(ctx, "request a backup", a.TenantID, func(tx pgx.Tx, t tenantSite) error {
+		if !t.state.HasSite() && a.Kind != tenant.BackupFinal {
+			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only one with a site is backed up", a.TenantID, t.state)
+		}
+		if out, err = one[tenant.Backup](ctx, tx, sqlInsertBackup, a.ID, t.org, a.TenantID, t.server, t.site, a.Kind, a.AtOnce, a.By, a.Keep.Seconds()); err != nil {
+			if isViolation(err, "backups_under_way") {
+				return prego.Errorf(prego.CodeBackupUnderWay, "a backup of tenant %s is under way already", a.TenantID)
+			}
+			return err
+		}
+		return orgEvent(ctx, tx, org.Event{OrgID: t.org, Type: "backup.create", Subject: string(a.ID), Actor: a.By}, map[string]any{"tenant_id": a.TenantID, "kind": a.Kind})
+	})
+	return out, err
+}
+
+// GetBackup reads one backup of a tenant, or CodeBackupNotFound.
+func (s *Store) GetBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID) (tenant.Backup, error) {
+	if err := s.tenantExists(ctx, tenantID); err != nil {
+		return tenant.Backup{}, err
+	}
+	v, err := get[tenant.Backup](ctx, s.pool, noSuchBackup(id), sqlGetBackup, id)
+	if err == nil && v.TenantID != tenantID {
+		err = noSuchBackup(id)
+	}
+	return v, err
+}
+
+var backups = listing[tenant.Backup]{
+	what: "backups", from: `SELECT ` + backupColumns + ` FROM backups b`,
+	live: `b.state <> 'deleted'`, state: "state",
+	filters: map[string]string{"tenant_id": "b.tenant_id", "org_id": "b.org_id", "state": "b.state", "kind": "b.kind"},
+	sorts:   map[string]string{"created_at": "b.created_at"},
+	id:      "b.backup_id",
+}
+
+// ListBackups is a page of backups, without those that are deleted.
+func (s *Store) ListBackups(ctx context.Context, q prego.ListQuery) (page []tenant.Backup, next string, err error) {
+	return backups.page(ctx, s, q)
+}
+
+const sqlRestorable = `
+SELECT b.backup_id, b.taken_at, b.verified_at FROM backups b WHERE b.tenant_id = $1 AND b.state = 'stored' ORDER BY b.taken_at DESC LIMIT 1`
+
+// Restorable is a tenant's newest backup that can be restored; nil if there is none.
+func (s *Store) Restorable(ctx context.Context, tenantID prego.TenantID) (*tenant.Restorable, error) {
+	return find[tenant.Restorable](ctx, s.pool, sqlRestorable, tenantID)
+}
+
+const sqlBackupRun = `SELECT ` + backupColumns + `, b.recipient, b.sealed_identity AS sealed, b.key_id, b.upload_id, b.part_bytes FROM backups b WHERE b.backup_id = $1`
+
+// BackupRun reads a backup with what its run needs, or CodeBackupNotFound.
+func (s *Store) BackupRun(ctx context.Context, id prego.BackupID) (tenant.BackupRun, error) {
+	return get[tenant.BackupRun](ctx, s.pool, noSuchBackup(id), sqlBackupRun, id)
+}
+
+const sqlBackupKey = `
+UPDATE backups SET recipient = $2, sealed_identity = $3, key_id = $4 WHERE backup_id = $1 AND recipient = '' AND state IN ('making', 'uploading')`
+
+// BackupKey keeps a backup's identity before anything is encrypted to it; the first one that
+// is kept stays.
+func (s *Store) BackupKey(ctx context.Context, id prego.BackupID, recipient string, sealed tenant.SealedIdentity) error {
+	return s.exec(ctx, "identity of backup "+string(id), sqlBackupKey, id, recipient, sealed.Sealed, sealed.KeyID)
+}
+
+const sqlBackupSealed = `
+UPDATE backups SET state = 'uploading', taken_at = $2, plain_bytes = $3, plain_sha256 = $4, bytes = $5, sha256 = $6, part_bytes = $7, parts = $8,
+    object_key = $9, manifest_key = $10, message = ''
+WHERE backup_id = $1 AND state IN ('making', 'uploading') AND upload_id = ''`
+
+// BackupSealed records what the host sealed, and puts the objects that are to be made into the
+// ledger. A backup whose upload has begun stays as it is.
+func (s *Store) BackupSealed(ctx context.Context, id prego.BackupID, b tenant.SealedBackup, partBytes int64, object, manifest string) error {
+	note := func(tx pgx.Tx) error {
+		return intend(ctx, tx, storageProvider, "", 0, server.ResourceIntent{Kind: server.ResourceBackup, Name: object})
+	}
+	return s.changeThen(ctx, "backup "+string(id), nil, note, sqlBackupSealed, id, b.TakenAt, b.PlainBytes, b.PlainSHA256, b.Bytes, b.SHA256, partBytes, tenant.PartCount(b.Bytes, partBytes), object, manifest)
+}
+
+const sqlBackupUpload = `UPDATE backups SET upload_id = $2 WHERE backup_id = $1 AND state = 'uploading' AND upload_id = $3`
+
+// BackupUpload records the upload that was begun in place of another ("" for none); false if
+// another one was recorded meanwhile.
+func (s *Store) BackupUpload(ctx context.Context, id prego.BackupID, uploadID, instead string) (bool, error) {
+	ok, err := changed(ctx, s.pool, sqlBackupUpload, id, uploadID, instead)
+	return ok, failed("upload of backup "+string(id), err)
+}
+
+const sqlBackupStored = `
+UPDATE backups SET state = 'stored', manifest_sha256 = $2, finished_at = now(), upload_id = '', reason = '', message = '' WHERE backup_id = $1 AND state = 'uploading'
+RETURNING tenant_id, object_key`
+
+// BackupStored records that a backup can be restored; repeated, it changes nothing.
+func (s *Store) BackupStored(ctx context.Context, id prego.BackupID, manifestSHA256, etag string) error {
+	return s.inTx(ctx, "backup "+string(id), func(tx pgx.Tx) error {
+		var tenantID prego.TenantID
+		var object string
+		if err := tx.QueryRow(ctx, sqlBackupStored, id, manifestSHA256).Scan(&tenantID, &object); err != nil {
+			return ifNoRows(err, nil)
+		}
+		if err := confirmCreated(ctx, tx, storageProvider, "", 0, server.ResourceBackup, object, object+"@"+etag); err != nil {
+			return err
+		}
+		return tenantEvent(ctx, tx, tenant.Event{TenantID: tenantID, Step: tenant.StepBackedUp, Message: "backup " + string(id) + " is in object storage"}, "backup/"+string(id))
+	})
+}
+
+const sqlBackupFailed = `
+UPDATE backups SET state = 'failed', reason = $2, message = $3, finished_at = now() WHERE backup_id = $1 AND state IN ('queued', 'making', 'uploading')
+RETURNING tenant_id`
+
+// BackupFailed records why a backup was not made; repeated, it changes nothing. What it left
+// in the storage is seen to by whoever deletes it.
+func (s *Store) BackupFailed(ctx context.Context, id prego.BackupID, reason prego.Reason, message string) error {
+	return s.inTx(ctx, "backup "+string(id), func(tx pgx.Tx) error {
+		var tenantID prego.TenantID
+		if err := tx.QueryRow(ctx, sqlBackupFailed, id, reason, prego.Redact(message)).Scan(&tenantID); err != nil {
+			return ifNoRows(err, nil)
+		}
+		return tenantEvent(ctx, tx, tenant.Event{TenantID: tenantID, Step: tenant.StepBackupFailed, Reason: string(reason), Message: message}, "backup/"+string(id))
+	})
+}
+
+const sqlBackupMessage = `UPDATE backups SET message = $2 WHERE backup_id = $1 AND state IN ('making', 'uploading', 'deleting') AND message <> $2`
+
+// BackupMessage says why a backup goes on slowly.
+func (s *Store) BackupMessage(ctx context.Context, id prego.BackupID, message string) error {
+	return s.exec(ctx, "backup "+string(id), sqlBackupMessage, id, prego.Redact(message))
+}
+
+const sqlBackupVerified = `
+UPDATE backups SET verified_at = CASE WHEN $2 = '' THEN now() ELSE verified_at END, verify_message = $2 WHERE backup_id = $1 AND state = 'stored'`
+
+// BackupVerified records that a backup was restored and found good, or why not.
+func (s *Store) BackupVerified(ctx context.Context, id prego.BackupID, message string) error {
+	return s.exec(ctx, "backup "+string(id), sqlBackupVerified, id, prego.Redact(message))
+}
+
+const (
+	sqlHoldBackup    = `UPDATE backups SET held_at = now(), held_by = $3, hold_reason = $4 WHERE backup_id = $1 AND tenant_id = $2 AND state IN ('queued', 'making', 'uploading', 'stored')`
+	sqlReleaseBackup = `UPDATE backups SET held_at = NULL, held_by = '', hold_reason = '' WHERE backup_id = $1 AND tenant_id = $2`
+)
+
+// HoldBackup keeps a backup from being deleted, by whomever, until it is released.
+func (s *Store) HoldBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, reason, by string) (tenant.Backup, error) {
+	return s.changeBackup(ctx, tenantID, id, "backup.hold", by, map[string]any{"reason": reason},
+		prego.Errorf(prego.CodeBackupNotReady, "backup %s failed or is being deleted", id), sqlHoldBackup, id, tenantID, by, reason)
+}
+
+// ReleaseBackup ends a hold; one that is not held stays so.
+func (s *Store) ReleaseBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) (tenant.Backup, error) {
+	return s.changeBackup(ctx, tenantID, id, "backup.release", by, nil, noSuchBackup(id), sqlReleaseBackup, id, tenantID)
+}
+
+const sqlDeleteBackup = `
+UPDATE backups b SET state = 'deleting', message = '' WHERE backup_id = $1 AND tenant_id = $2 AND state IN ('stored', 'failed', 'deleting') AND held_at IS NULL
+  AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.backup_id = b.backup_id AND j.status IN ('queued', 'running'))`
+
+// DeleteBackup gives a backup up that is neither under way, nor held, nor being restored. Its
+// objects are deleted after.
+func (s *Store) DeleteBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) (tenant.Backup, error) {
+	return s.changeBackup(ctx, tenantID, id, "backup.delete", by, nil,
+		prego.Errorf(prego.CodeBackupNotReady, "backup %s is being made or restored, or is held", id), sqlDeleteBackup, id, tenantID)
+}
+
+func (s *Store) changeBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, event, by string, details map[string]any, none error, sql string, args ...any) (tenant.Backup, error) {
+	v, err := s.GetBackup(ctx, tenantID, id)
+	if err != nil {
+		return v, err
+	}
+	if details == nil {
+		details = map[string]any{}
+	}
+	details["tenant_id"] = tenantID
+	note := func(tx pgx.Tx) error {
+		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: event, Subject: string(id), Actor: by}, details)
+	}
+	if err := s.changeThen(ctx, event, none, note, sql, args...); err != nil {
+		return v, err
+	}
+	return s.GetBackup(ctx, tenantID, id)
+}
+
+const (
+	sqlBackupGone = `
+UPDATE backups SET state = 'deleted', deleted_at = now(), sealed_identity = NULL, key_id = '', upload_id = '', message = '' WHERE backup_id = $1 AND state = 'deleting'`
+	sqlBackupReleased = `
+UPDATE resources SET state = 'released', released_at = now() WHERE provider = 's3' AND kind = 'backup' AND name = $1 AND state <> 'released'`
+	sqlUploadGone = `UPDATE backups SET upload_id = '' WHERE backup_id = $1 AND state = 'failed'`
+)
+
+// BackupGone records that the storage has none of a backup's objects any more. Of one that is
+// deleted the identity goes, too: copies that somebody made can't be opened.
+func (s *Store) BackupGone(ctx context.Context, id prego.BackupID, object string) error {
+	return s.inTx(ctx, "backup "+string(id), func(tx pgx.Tx) error {
+		for _, sql := range []string{sqlBackupGone, sqlUploadGone} {
+			if _, err := tx.Exec(ctx, sql, id); err != nil {
+				return err
+			}
+		}
+		_, err := tx.Exec(ctx, sqlBackupReleased, object)
+		return err
+	})
+}
+
+const sqlRetained = `
+SELECT b.backup_id, b.kind, b.taken_at, b.verified_at IS NOT NULL AS verified, b.held_at IS NOT NULL AS held, b.expires_at
+FROM backups b WHERE b.tenant_id = $1 AND b.state = 'stored'`
+
+// Retained are a tenant's backups that retention looks at.
+func (s *Store) Retained(ctx context.Context, tenantID prego.TenantID) ([]tenant.Retained, error) {
+	return collect[tenant.Retained](ctx, s, "stored backups", sqlRetained, tenantID)
+}
+
+const sqlExpireBackups = `
+UPDATE backups SET expires_at = CASE kind WHEN 'final' THEN COALESCE(expires_at, now() + make_interval(secs => $2)) ELSE now() END
+WHERE tenant_id = $1 AND state IN ('stored', 'failed')`
+
+// ExpireBackups ends retention for a tenant whose data is purged: its last backup stays for a
+// while, the others go.
+func (s *Store) ExpireBackups(ctx context.Context, tenantID prego.TenantID, final time.Duration) error {
+	return s.exec(ctx, "expire backups", sqlExpireBackups, tenantID, final.Seconds())
+}
+
+const sqlFinalBackup = `
+SELECT ` + backupColumns + ` FROM backups b WHERE b.tenant_id = $1 AND b.kind = 'final' AND b.state <> 'failed' ORDER BY b.created_at DESC LIMIT 1`
+
+// FinalBackup is a tenant's last backup, unless it failed; nil if there is none.
+func (s *Store) FinalBackup(ctx context.Context, tenantID prego.TenantID) (*tenant.Backup, error) {
+	return find[tenant.Backup](ctx, s.pool, sqlFinalBackup, tenantID)
+}
+
+// Each backup counts for its host, and for the host's region.
+const sqlAdmitBackups = `
+WITH running AS MATERIALIZED (
+    SELECT b.server_id, s.region FROM backups b JOIN servers s ON s.server_id = b.server_id WHERE b.state IN ('making', 'uploading')
+), waiting AS (
+    SELECT q.backup_id, q.region,
+        row_number() OVER (PARTITION BY q.server_id ORDER BY q.created_at, q.backup_id) + (SELECT count(*) FROM running r WHERE r.server_id = q.server_id) AS of_host, q.created_at
+    FROM (SELECT b.backup_id, b.server_id, b.created_at, s.region FROM backups b JOIN servers s ON s.server_id = b.server_id
+          WHERE b.state = 'queued' ORDER BY b.created_at LIMIT $3) q
+), fits AS (
+    SELECT w.backup_id, row_number() OVER (PARTITION BY w.region ORDER BY w.created_at, w.backup_id) + (SELECT count(*) FROM running r WHERE r.region = w.region) AS of_region
+    FROM waiting w WHERE w.of_host <= $1
+)
+UPDATE backups SET state = 'making', started_at = now() WHERE state = 'queued' AND backup_id IN (SELECT backup_id FROM fits WHERE of_region <= $2)
+RETURNING backup_id`
+
+// AdmitBackups begins backups that wait, the oldest first, so that at most so many are under
+// way on one host and in one region. Only one caller at a time may do it.
+func (s *Store) AdmitBackups(ctx context.Context, perHost, perRegion, most int) ([]prego.BackupID, error) {
+	return collectValues[prego.BackupID](ctx, s, "admit backups", sqlAdmitBackups, perHost, perRegion, most)
+}
+
+const sqlBackupsLeft = `
+(SELECT backup_id, tenant_id, state FROM backups WHERE state IN ('making', 'uploading') AND started_at < now() - make_interval(secs => $1) ORDER BY started_at LIMIT $2)
+UNION ALL
+(SELECT backup_id, tenant_id, state FROM backups WHERE state = 'deleting' ORDER BY backup_id LIMIT $2)
+UNION ALL
+(SELECT b.backup_id, b.tenant_id, b.state FROM backups b WHERE b.state IN ('stored', 'failed') AND b.held_at IS NULL AND b.expires_at < now()
+   AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.backup_id = b.backup_id AND j.status IN ('queued', 'running')) ORDER BY b.expires_at LIMIT $2)`
+
+// BackupsLeft are backups that were begun so long ago that their run may be lost, that are to
+// be deleted, or whose time is over.
+func (s *Store) BackupsLeft(ctx context.Context, quiet time.Duration, most int) ([]tenant.BackupLeft, error) {
+	return collect[tenant.BackupLeft](ctx, s, "backups that are left", sqlBackupsLeft, quiet.Seconds(), most)
+}
+
+const sqlBackupObjects = `SELECT backup_id, state, object_key AS object, manifest_key AS manifest, bytes FROM backups WHERE object_key <> '' AND state <> 'deleted'`
+
+// BackupObjects are the objects of all backups that have any.
+func (s *Store) BackupObjects(ctx context.Context) ([]tenant.BackupObject, error) {
+	return collect[tenant.BackupObject](ctx, s, "objects of backups", sqlBackupObjects)
+}

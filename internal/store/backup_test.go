@@ -1,0 +1,220 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
+)
+
+// backupTenants are n active tenants with sites, of whom every third is on the same server.
+func backupTenants(t *testing.T, n int) *Store {
+	t.Helper()
+	s := tenantStore(t)
+	for i := range 3 {
+		exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by) VALUES ($1, '', 'node', $2, 'hetzner', '{}', 'active', 'w', 'test')`,
+			fmt.Sprintf("n-%d", i), []string{"eu", "eu", "us"}[i])
+		exec(t, s, `INSERT INTO db_shards (shard_id, server_id, region, on_node, tenant_capacity) VALUES ($1, $1, $2, true, 100)`, fmt.Sprintf("n-%d", i), []string{"eu", "eu", "us"}[i])
+		exec(t, s, `INSERT INTO redis_pools (pool_id, server_id, region, on_node, tenant_capacity) VALUES ($1, $1, $2, true, 100)`, fmt.Sprintf("n-%d", i), []string{"eu", "eu", "us"}[i])
+	}
+	for i := range n {
+		id := fmt.Sprintf("t-%d", i)
+		_, _, err := s.CreateTenant(context.Background(), tenantRequest(t, id, prego.PlanStarter), prego.TenantID(id), tenant.ModeShared, "", "someone")
+		require.NoError(t, err)
+		exec(t, s, `UPDATE tenants SET state = 'active', site = tenant_id || '.example.com' WHERE tenant_id = $1`, id)
+		exec(t, s, `INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
+			VALUES ($1, $2, $2, $2, $1, $1, 'hetzner', 'best_fit')`, id, fmt.Sprintf("n-%d", i%3))
+	}
+	return s
+}
+
+func asked(i int, kind tenant.BackupKind) tenant.BackupAsked {
+	return tenant.BackupAsked{ID: prego.BackupID(fmt.Sprintf("bak-%d", i)), TenantID: prego.TenantID(fmt.Sprintf("t-%d", i)), Kind: kind, By: "test"}
+}
+
+// TestBackupsBeginInTurn: so many on a host, so many in a region, the oldest first.
+func TestBackupsBeginInTurn(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 9), context.Background()
+	for i := range 9 {
+		_, err := s.RequestBackup(ctx, asked(i, tenant.BackupManual))
+		require.NoError(t, err)
+		exec(t, s, `UPDATE backups SET created_at = now() + make_interval(secs => $2) WHERE backup_id = $1`, fmt.Sprintf("bak-%d", i), i)
+	}
+	began, err := s.AdmitBackups(ctx, 1, 1, 100)
+	require.NoError(t, err)
+	require.ElementsMatch(t, prego.IDs[prego.BackupID]([]string{"bak-0", "bak-2"}), began, "one of eu, one of us")
+	began, err = s.AdmitBackups(ctx, 2, 3, 100)
+	require.NoError(t, err)
+	require.ElementsMatch(t, prego.IDs[prego.BackupID]([]string{"bak-1", "bak-3", "bak-5"}), began, "eu has three now, and n-2 two")
+	began, err = s.AdmitBackups(ctx, 2, 3, 100)
+	require.NoError(t, err)
+	require.Empty(t, began)
+	require.NoError(t, s.BackupFailed(ctx, "bak-1", tenant.ReasonDiskFull, "no room"))
+	began, err = s.AdmitBackups(ctx, 2, 3, 100)
+	require.NoError(t, err)
+	require.Equal(t, prego.IDs[prego.BackupID]([]string{"bak-4"}), began)
+}
+
+// TestABackupsLife: each step once, whatever is repeated.
+func TestABackupsLife(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 2), context.Background()
+	first, err := s.RequestBackup(ctx, asked(0, tenant.BackupManual))
+	require.NoError(t, err)
+	again, err := s.RequestBackup(ctx, asked(0, tenant.BackupManual))
+	require.NoError(t, err)
+	require.Equal(t, first, again)
+	_, err = s.RequestBackup(ctx, tenant.BackupAsked{ID: "bak-0", TenantID: "t-1", Kind: tenant.BackupManual, By: "test"})
+	require.Equal(t, prego.CodeBackupNotFound, prego.CodeOf(err), "the id is another tenant's")
+	_, err = s.RequestBackup(ctx, tenant.BackupAsked{ID: "bak-x", TenantID: "t-0", Kind: tenant.BackupManual, By: "test"})
+	require.Equal(t, prego.CodeBackupUnderWay, prego.CodeOf(err))
+	_, err = s.AdmitBackups(ctx, 1, 1, 10)
+	require.NoError(t, err)
+
+	for _, recipient := range []string{"age1first", "age1second"} {
+		require.NoError(t, s.BackupKey(ctx, "bak-0", recipient, tenant.SealedIdentity{Sealed: []byte(recipient), KeyID: "k"}))
+	}
+	taken := time.Now().UTC().Truncate(time.Second)
+	sealed := tenant.SealedBackup{PlainBytes: 20, PlainSHA256: "p", Bytes: 11, SHA256: "s", TakenAt: taken}
+	require.NoError(t, s.BackupSealed(ctx, "bak-0", sealed, 5, "o", "m"))
+	run, err := s.BackupRun(ctx, "bak-0")
+	require.NoError(t, err)
+	require.Equal(t, "age1first", run.Recipient, "the first one stays: something may be encrypted to it")
+	require.Equal(t, []byte("age1first"), run.Sealed)
+	require.Equal(t, 3, run.Parts)
+	for _, ok := range []bool{true, false} {
+		ours, err := s.BackupUpload(ctx, "bak-0", "up", "")
+		require.NoError(t, err)
+		require.Equal(t, ok, ours)
+	}
+	sealed.Bytes = 99
+	require.NoError(t, s.BackupSealed(ctx, "bak-0", sealed, 5, "o", "m"))
+	restorable, err := s.Restorable(ctx, "t-0")
+	require.NoError(t, err)
+	require.Nil(t, restorable)
+	_, err = s.DeleteBackup(ctx, "t-0", "bak-0", "test")
+	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
+	for range 2 {
+		require.NoError(t, s.BackupStored(ctx, "bak-0", "mm", "e"))
+	}
+	require.NoError(t, s.BackupFailed(ctx, "bak-0", tenant.ReasonDiskFull, "late"), "it is stored, whatever somebody thinks")
+	run, err = s.BackupRun(ctx, "bak-0")
+	require.NoError(t, err)
+	require.Equal(t, tenant.BackupStored, run.State)
+	require.EqualValues(t, 11, run.Bytes, "what is sealed does not change under an upload")
+	r, ok, err := s.FindResource(ctx, storageProvider, "backup", "o")
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, "created", string(r.State))
+	restorable, err = s.Restorable(ctx, "t-0")
+	require.NoError(t, err)
+	require.Equal(t, prego.BackupID("bak-0"), restorable.BackupID)
+	require.True(t, taken.Equal(restorable.TakenAt))
+
+	// Held, restored, deleted.
+	_, err = s.HoldBackup(ctx, "t-0", "bak-0", "a case", "ann")
+	require.NoError(t, err)
+	_, err = s.DeleteBackup(ctx, "t-0", "bak-0", "retention")
+	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
+	exec(t, s, `UPDATE backups SET expires_at = now() - interval '1 day'`)
+	left, err := s.BackupsLeft(ctx, time.Hour, 10)
+	require.NoError(t, err)
+	require.Empty(t, left, "its time is over, and it is held")
+	_, err = s.ReleaseBackup(ctx, "t-0", "bak-0", "ann")
+	require.NoError(t, err)
+	_, err = s.CreateRestore(ctx, "t-1", tenant.RestoreOf{BackupID: "bak-0"}, "rst-x", "ann")
+	require.Equal(t, prego.CodeBackupUnknown, prego.CodeOf(err), "another tenant's backup is none")
+	_, err = s.CreateRestore(ctx, "t-0", tenant.RestoreOf{BackupID: "bak-0"}, "rst-1", "ann")
+	require.NoError(t, err)
+	_, err = s.DeleteBackup(ctx, "t-0", "bak-0", "ann")
+	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err), "it is being restored")
+	require.NoError(t, s.RestoreFinished(ctx, "rst-1", tenant.JobSucceeded, ""))
+	left, err = s.BackupsLeft(ctx, time.Hour, 10)
+	require.NoError(t, err)
+	require.Equal(t, []tenant.BackupLeft{{BackupID: "bak-0", TenantID: "t-0", State: tenant.BackupStored}}, left)
+	_, err = s.DeleteBackup(ctx, "t-0", "bak-0", "ann")
+	require.NoError(t, err)
+	_, err = s.CreateRestore(ctx, "t-0", tenant.RestoreOf{BackupID: "bak-0"}, "rst-2", "ann")
+	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
+	require.NoError(t, s.BackupGone(ctx, "bak-0", "o"))
+	run, err = s.BackupRun(ctx, "bak-0")
+	require.NoError(t, err)
+	require.Equal(t, tenant.BackupDeleted, run.State)
+	require.Nil(t, run.Sealed, "what could open a copy is gone, too")
+	_, ok, err = s.FindResource(ctx, storageProvider, "backup", "o")
+	require.NoError(t, err)
+	require.False(t, ok)
+}
+
+// TestTurnsComeOnce: of a plan, of a tenant with a policy of its own, and late ones.
+func TestTurnsComeOnce(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 2), context.Background()
+	require.NoError(t, s.PutBackupPolicy(ctx, tenant.BackupPolicy{TenantID: "t-1", Schedule: "", Retention: tenant.Retention{Daily: 1}}, "ann"))
+	policies, err := s.BackupPolicies(ctx)
+	require.NoError(t, err)
+	require.Len(t, policies, 5)
+	for _, p := range policies {
+		require.NoError(t, p.Validate(), "%s %s", p.Plan, p.TenantID)
+	}
+	turns, err := s.TenantsWithoutTurn(ctx, 10)
+	require.NoError(t, err)
+	require.Len(t, turns, 2)
+	require.NoError(t, s.PutBackupTurns(ctx, turns))
+	turns, err = s.TenantsWithoutTurn(ctx, 10)
+	require.NoError(t, err)
+	require.Empty(t, turns)
+	due, err := s.DueBackupTurns(ctx, 10)
+	require.NoError(t, err)
+	require.Empty(t, due)
+	exec(t, s, `UPDATE backup_turns SET next_at = now() - interval '3 hours' WHERE next_at IS NOT NULL`)
+	due, err = s.DueBackupTurns(ctx, 10)
+	require.NoError(t, err)
+	require.Len(t, due, 1, "t-1 is not backed up by schedule")
+	for i, want := range []bool{true, false} {
+		ok, err := s.TakeBackupTurn(ctx, due[0], prego.BackupID(fmt.Sprintf("bak-%d", i)), "schedule")
+		require.NoError(t, err)
+		require.Equal(t, want, ok, "a turn is taken once")
+	}
+	b, err := s.GetBackup(ctx, "t-0", "bak-0")
+	require.NoError(t, err)
+	require.Equal(t, tenant.BackupScheduled, b.Kind)
+
+	late := func() []prego.TenantID {
+		t.Helper()
+		ids, err := s.LateBackups(ctx, 2*time.Hour, 10)
+		require.NoError(t, err)
+		return ids
+	}
+	require.Equal(t, []prego.TenantID{"t-0"}, late())
+	exec(t, s, `UPDATE backups SET state = 'stored', taken_at = now() - interval '4 hours', sealed_identity = 'x', bytes = 1, sha256 = 'x', plain_sha256 = 'x', manifest_sha256 = 'x'`)
+	require.Equal(t, []prego.TenantID{"t-0"}, late(), "one that was taken before is none")
+	exec(t, s, `UPDATE backups SET taken_at = now() - interval '2 hours'`)
+	require.Empty(t, late())
+
+	// A changed policy plans anew.
+	p, err := s.BackupPolicy(ctx, "t-1")
+	require.NoError(t, err)
+	p.Schedule = "0 3 * * *"
+	require.NoError(t, s.PutBackupPolicy(ctx, p, "ann"))
+	turns, err = s.TenantsWithoutTurn(ctx, 10)
+	require.NoError(t, err)
+	require.Len(t, turns, 1)
+	require.Equal(t, prego.TenantID("t-1"), turns[0].TenantID)
+
+	// The end of a tenant ends retention, but for its last backup.
+	exec(t, s, `UPDATE backups SET kind = 'final', expires_at = NULL`)
+	_, err = s.RequestBackup(ctx, tenant.BackupAsked{ID: "bak-2", TenantID: "t-0", Kind: tenant.BackupManual, By: "test", AtOnce: true})
+	require.NoError(t, err)
+	require.NoError(t, s.BackupFailed(ctx, "bak-2", "x", "x"))
+	require.NoError(t, s.ExpireBackups(ctx, "t-0", time.Hour))
+	left, err := s.BackupsLeft(ctx, time.Hour, 10)
+	require.NoError(t, err)
+	require.Equal(t, []tenant.BackupLeft{{BackupID: "bak-2", TenantID: "t-0", State: tenant.BackupFailed}}, left)
+}

@@ -1,0 +1,157 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
+)
+
+// A tenant's own policy goes before its plan's.
+const backupPolicyOf = `LEFT JOIN backup_policies own ON own.tenant_id = t.tenant_id JOIN backup_policies p ON p.policy_id = COALESCE(own.policy_id, 'plan/' || t.plan)`
+
+const backupPolicyColumns = `COALESCE(p.plan, '') AS plan, COALESCE(p.tenant_id, '') AS tenant_id, p.schedule, p.spread_seconds, p.keep_daily, p.keep_weekly, p.keep_monthly, p.updated_by, p.updated_at`
+
+type backupPolicyRow struct {
+	Plan                                              prego.Plan
+	TenantID                                          prego.TenantID
+	Schedule                                          string
+	SpreadSeconds, KeepDaily, KeepWeekly, KeepMonthly int
+	UpdatedBy                                         string
+	UpdatedAt                                         time.Time
+}
+
+func (r backupPolicyRow) policy() tenant.BackupPolicy {
+	return tenant.BackupPolicy{
+		Plan: r.Plan, TenantID: r.TenantID, Schedule: r.Schedule, Spread: time.Duration(r.SpreadSeconds) * time.Second,
+		Retention: tenant.Retention{Daily: r.KeepDaily, Weekly: r.KeepWeekly, Monthly: r.KeepMonthly}, UpdatedBy: r.UpdatedBy, UpdatedAt: r.UpdatedAt,
+	}
+}
+
+const sqlBackupPolicy = `SELECT ` + backupPolicyColumns + ` FROM tenants t ` + backupPolicyOf + ` WHERE t.tenant_id = $1`
+
+// BackupPolicy is the policy that a tenant is backed up by.
+func (s *Store) BackupPolicy(ctx context.Context, tenantID prego.TenantID) (tenant.BackupPolicy, error) {
+	r, err := get[backupPolicyRow](ctx, s.pool, noSuchTenant(string(tenantID)), sqlBackupPolicy, tenantID)
+	return r.policy(), err
+}
+
+const sqlBackupPolicies = `SELECT ` + backupPolicyColumns + ` FROM backup_policies p ORDER BY p.tenant_id NULLS FIRST, p.policy_id`
+
+// BackupPolicies lists all of them, plans' first.
+func (s *Store) BackupPolicies(ctx context.Context) ([]tenant.BackupPolicy, error) {
+	rows, err := collect[backupPolicyRow](ctx, s, "backup policies", sqlBackupPolicies)
+	out := make([]tenant.BackupPolicy, 0, len(rows))
+	for _, r := range rows {
+		out = append(out, r.policy())
+	}
+	return out, err
+}
+
+const sqlPutBackupPolicy = `
+INSERT INTO backup_policies (policy_id, plan, tenant_id, schedule, spread_seconds, keep_daily, keep_weekly, keep_monthly, updated_by)
+VALUES (CASE WHEN $1 <> '' THEN 'plan/' || $1 ELSE 'tenant/' || $2 END, NULLIF($1, ''), NULLIF($2, ''), $3, $4, $5, $6, $7, $8)
+ON CONFLICT (policy_id) DO UPDATE SET schedule = EXCLUDED.schedule, spread_seconds = EXCLUDED.spread_seconds, keep_daily = EXCLUDED.keep_daily,
+    keep_weekly = EXCLUDED.keep_weekly, keep_monthly = EXCLUDED.keep_monthly, updated_by = EXCLUDED.updated_by, updated_at = now()`
+
+// PutBackupPolicy keeps the policy, which is valid, of a plan or of a tenant.
+func (s *Store) PutBackupPolicy(ctx context.Context, p tenant.BackupPolicy, by string) error {
+	if p.TenantID != "" {
+		if err := s.tenantExists(ctx, p.TenantID); err != nil {
+			return err
+		}
+	}
+	return s.exec(ctx, "backup policy", sqlPutBackupPolicy, p.Plan, p.TenantID, p.Schedule, int(p.Spread.Seconds()), p.Retention.Daily, p.Retention.Weekly, p.Retention.Monthly, by)
+}
+
+// Tenants without a turn, or whose turn was made from another policy than theirs is now.
+const sqlTenantsWithoutTurn = `
+SELECT t.tenant_id AS id, now() AS now, ` + backupPolicyColumns + `
+FROM tenants t LEFT JOIN backup_turns b ON b.tenant_id = t.tenant_id ` + backupPolicyOf + `
+WHERE t.state IN ('active', 'suspended') AND t.site <> '' AND (b.tenant_id IS NULL OR b.policy_at <> p.updated_at) ORDER BY t.tenant_id LIMIT $1`
+
+type backupTurnRow struct {
+	ID  prego.TenantID
+	Now time.Time
+	backupPolicyRow
+}
+
+// TenantsWithoutTurn are tenants that need one.
+func (s *Store) TenantsWithoutTurn(ctx context.Context, most int) (out []tenant.BackupTurn, err error) {
+	rows, err := collect[backupTurnRow](ctx, s, "tenants without a turn", sqlTenantsWithoutTurn, most)
+	for _, r := range rows {
+		out = append(out, tenant.BackupTurn{TenantID: r.ID, Policy: r.policy(), Now: r.Now})
+	}
+	return out, err
+}
+
+const sqlPutTurn = `
+INSERT INTO backup_turns AS b (tenant_id, policy_at, next_at) VALUES ($1, $2, $3)
+ON CONFLICT (tenant_id) DO UPDATE SET policy_at = $2, next_at = $3`
+
+// PutBackupTurns plans tenants' next backups.
+func (s *Store) PutBackupTurns(ctx context.Context, turns []tenant.BackupTurn) error {
+	b := &pgx.Batch{}
+	for _, t := range turns {
+		b.Queue(sqlPutTurn, t.TenantID, t.Policy.UpdatedAt, nextBackupTurn(t))
+	}
+	return failed("plan backups", s.pool.SendBatch(ctx, b).Close())
+}
+
+// nextBackupTurn is NULL for a tenant that is not backed up by schedule.
+func nextBackupTurn(t tenant.BackupTurn) *time.Time {
+	at := t.Policy.Next(t.TenantID, t.Now)
+	if at.IsZero() {
+		return nil
+	}
+	return &at
+}
+
+const sqlDueTurns = `
+SELECT t.tenant_id AS id, now() AS now, b.next_at, ` + backupPolicyColumns + `
+FROM backup_turns b JOIN tenants t ON t.tenant_id = b.tenant_id ` + backupPolicyOf + `
+WHERE b.next_at <= now() ORDER BY b.next_at LIMIT $1`
+
+// DueBackupTurns are turns that have come.
+func (s *Store) DueBackupTurns(ctx context.Context, most int) (out []tenant.BackupTurn, err error) {
+	type row struct {
+		backupTurnRow
+		NextAt time.Time
+	}
+	rows, err := collect[row](ctx, s, "turns that have come", sqlDueTurns, most)
+	for _, r := range rows {
+		out = append(out, tenant.BackupTurn{TenantID: r.ID, Policy: r.policy(), Now: r.Now, DueAt: r.NextAt})
+	}
+	return out, err
+}
+
+// A turn is taken once. A tenant that has no site any more, or of which a backup is under
+// way, gets none for it; the latter is as good as the one that was due if it began since.
+const sqlTakeTurn = `
+WITH turn AS (UPDATE backup_turns SET due_at = next_at, next_at = $3 WHERE tenant_id = $1 AND next_at = $2 RETURNING tenant_id)
+INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, created_by)
+SELECT $4, t.org_id, t.tenant_id, a.app_server_id, t.site, 'scheduled', $5
+FROM turn JOIN tenants t ON t.tenant_id = turn.tenant_id JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
+WHERE t.state IN ('active', 'suspended') AND t.site <> ''
+ON CONFLICT (tenant_id) WHERE state IN ('queued', 'making', 'uploading') DO NOTHING`
+
+// TakeBackupTurn queues the backup of a turn that has come, under an id, and plans the next.
+func (s *Store) TakeBackupTurn(ctx context.Context, t tenant.BackupTurn, id prego.BackupID, by string) (bool, error) {
+	ok, err := changed(ctx, s.pool, sqlTakeTurn, t.TenantID, t.DueAt, nextBackupTurn(t), id, by)
+	return ok, failed("take a turn", err)
+}
+
+const sqlLateBackups = `
+SELECT t.tenant_id FROM backup_turns b JOIN tenants t ON t.tenant_id = b.tenant_id
+WHERE t.state IN ('active', 'suspended') AND b.due_at < now() - make_interval(secs => $1)
+  AND NOT EXISTS (SELECT FROM backups k WHERE k.tenant_id = b.tenant_id AND k.state = 'stored' AND k.taken_at >= b.due_at - interval '5 minutes')
+ORDER BY b.due_at LIMIT $2`
+
+// LateBackups are tenants whose last turn came so long ago, and of whom there is no backup
+// since. The clocks of hosts, which say when a backup was taken, may be 5 minutes behind.
+func (s *Store) LateBackups(ctx context.Context, after time.Duration, most int) ([]prego.TenantID, error) {
+	return collectValues[prego.TenantID](ctx, s, "late backups", sqlLateBackups, after.Seconds(), most)
+}

@@ -1,0 +1,27 @@
+package workflows
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
+)
+
+// EnsureBackup starts the run that makes a backup unless it is running.
+func (c *Client) EnsureBackup(ctx context.Context, id prego.BackupID) (bool, error) {
+	return c.start(ctx, tenant.BackupWorkflowID(id), string("Backup "+id), BackupTenant, BackupInput{BackupID: id})
+}
+
+// EnsureBackupDelete starts the run that deletes a backup's objects unless it is running.
+func (c *Client) EnsureBackupDelete(ctx context.Context, id prego.BackupID) (bool, error) {
+	return c.start(ctx, tenant.BackupDeleteWorkflowID(id), string("Delete backup "+id), DeleteBackup, BackupInput{BackupID: id})
+}
+
+// shortHash is 16 characters that differ when one of the texts does.
+func shortHash(texts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(texts, "\x00")))
+	return hex.EncodeToString(sum[:8])
+}

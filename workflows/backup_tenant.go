@@ -1,0 +1,126 @@
+package workflows
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/tenant"
+)
+
+// BackupInput names a backup whose turn it is.
+type BackupInput struct {
+	BackupID prego.BackupID `json:"backup_id"`
+}
+
+// BackupResult is what became of it.
+type BackupResult struct {
+	State  tenant.BackupState `json:"state"`
+	Reason prego.Reason       `json:"reason,omitempty"`
+	// Message says why it failed.
+	Message string `json:"message,omitempty"`
+}
+
+// reasonBackupFailed is for failures without a reason of their own.
+const reasonBackupFailed prego.Reason = "backup_failed"
+
+// BackupTenant makes a backup in object storage: the host dumps, compresses and encrypts the
+// site, uploads it in parts, and the manifest seals it. What a failed one left in the storage
+// is deleted.
+func BackupTenant(ctx workflow.Context, in BackupInput) (BackupResult, error) {
+	var steps *activities.StoredBackups
+	var plan activities.StoredBackupPlan
+	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanStoredBackup, in.BackupID).Get(ctx, &plan); err != nil {
+		return BackupResult{}, err
+	}
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(string(plan.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID))); err != nil {
+		return BackupResult{}, fmt.Errorf("search attributes: %w", err)
+	}
+	var err error
+	if !plan.Done {
+		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: backing up %s (%s)", in.BackupID, plan.TenantID, plan.Kind))
+		err = storeBackup(ctx, steps, in.BackupID, plan)
+	}
+	// However the run ends, it must be recorded: a backup under way keeps others waiting.
+	last, _ := workflow.NewDisconnectedContext(ctx)
+	out := BackupResult{State: tenant.BackupStored}
+	if err != nil {
+		out = BackupResult{State: tenant.BackupFailed, Reason: cmp.Or(prego.Reason(errType(err)), reasonBackupFailed), Message: errorMessage(err)}
+		end := activities.StoredBackupEnd{BackupID: in.BackupID, Kind: plan.Kind, Reason: out.Reason, Message: out.Message}
+		if err := workflow.ExecuteActivity(write(last, "record why it failed"), steps.FailBackup, end).Get(last, nil); err != nil {
+			return out, err
+		}
+	}
+	setOutcome(last, string(out.State))
+	clean := func(what string, step, arg any) {
+		if err := workflow.ExecuteActivity(call(last, what, cleanFor), step, arg).Get(last, nil); err != nil {
+			workflow.GetLogger(last).Warn("left for later", "what", what, "error", err)
+		}
+	}
+	clean("delete what the host has of it", steps.ClearHost, in.BackupID)
+	if out.State == tenant.BackupFailed {
+		clean("delete what the storage has of it", steps.EraseBackup, in.BackupID)
+	} else {
+		clean("delete what retention does not keep", steps.RetainBackups, plan.TenantID)
+	}
+	return out, nil
+}
+
+// cleanFor is how long is tried to clean up after a backup. The host's part goes with the
+// site, the storage's is deleted with the row.
+const cleanFor = 10 * time.Minute
+
+func storeBackup(ctx workflow.Context, steps *activities.StoredBackups, id prego.BackupID, plan activities.StoredBackupPlan) error {
+	if err := workflow.ExecuteActivity(long(call(ctx, "dump and encrypt the site on its host", plan.Step)), steps.MakeBackup, id).Get(ctx, nil); err != nil {
+		return err
+	}
+	if err := workflow.ExecuteActivity(long(call(ctx, "upload it in parts", plan.UploadFor)), steps.UploadBackup, id).Get(ctx, nil); err != nil {
+		return err
+	}
+	return workflow.ExecuteActivity(call(ctx, "complete it and write its manifest", plan.UploadFor), steps.SealManifest, id).Get(ctx, nil)
+}
+
+// DeleteBackup deletes a backup's objects until the storage says that they are gone. While the
+// storage is away it goes on trying.
+func DeleteBackup(ctx workflow.Context, in BackupInput) error {
+	var steps *activities.StoredBackups
+	return workflow.ExecuteActivity(call(ctx, "delete the backup's objects", effectPatience), steps.EraseBackup, in.BackupID).Get(ctx, nil)
+}
+
+// makeBackup makes a backup of a tenant as part of another run, and returns once it is stored.
+// A tenant without a site has none: the id is "" then.
+func makeBackup(ctx workflow.Context, tenantID prego.TenantID, kind tenant.BackupKind) (prego.BackupID, error) {
+	var steps *activities.StoredBackups
+	var id prego.BackupID
+	if kind != tenant.BackupFinal {
+		// Of this run's, so that a repeated step asks for the same one.
+		info := workflow.GetInfo(ctx)
+		id = prego.BackupID(fmt.Sprintf("bak-%s", shortHash(info.WorkflowExecution.RunID, string(kind), string(tenantID))))
+	}
+	var granted activities.BackupGranted
+	wanted := activities.BackupWanted{TenantID: tenantID, Kind: kind, BackupID: id}
+	if err := workflow.ExecuteActivity(call(ctx, "ask for a backup", effectPatience), steps.WantBackup, wanted).Get(ctx, &granted); err != nil {
+		return "", err
+	}
+	if granted.Stored || granted.None {
+		return granted.BackupID, nil
+	}
+	child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
+		WorkflowID: tenant.BackupWorkflowID(granted.BackupID), StaticSummary: string("Backup " + granted.BackupID),
+		WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, WaitForCancellation: true,
+	})
+	var result BackupResult
+	if err := workflow.ExecuteChildWorkflow(child, BackupTenant, BackupInput{BackupID: granted.BackupID}).Get(ctx, &result); err != nil {
+		return "", err
+	}
+	if result.State != tenant.BackupStored {
+		return "", temporal.NewNonRetryableApplicationError(fmt.Sprintf("backup %s: %s", granted.BackupID, result.Message), string(result.Reason), nil)
+	}
+	return granted.BackupID, nil
+}
