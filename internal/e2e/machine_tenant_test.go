@@ -4,6 +4,8 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"testing"
@@ -13,11 +15,13 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/acmetest"
+	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
 
-// siteStack is the declared stack on app servers, where sites are, and stand-ins elsewhere.
+// siteStack is the declared stack, but for nodes, which run stand-ins.
 func siteStack(t *testing.T) string {
 	t.Helper()
 	var light, whole server.Stack
@@ -26,43 +30,70 @@ func siteStack(t *testing.T) string {
 		require.NoError(t, err)
 		require.NoError(t, json.Unmarshal(b, into))
 	}
-	light[prego.RoleApp] = whole[prego.RoleApp]
-	return writeStack(t, light)
+	whole[prego.RoleNode] = light[prego.RoleNode]
+	return writeStack(t, whole)
 }
 
 // TestMachineServesATenant takes a tenant through its life on real systems: its site is
-// made by the declared stack, serves its page, is saved and brought back, outlives a
-// reboot, and at last nothing of it is left.
+// made by the declared stack, with its database on a shard and its cache in a pool, serves
+// its page to the public by name, is saved and brought back, outlives reboots, and at last
+// nothing of it is left. On the way, everybody tries to reach what they may not.
 func TestMachineServesATenant(t *testing.T) {
 	t.Parallel()
 	require.DirExists(t, machineImages(), "make images builds what the stack pulls")
+	const domain = "sites.machines.test"
+	dns := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	authority := acmetest.Start(t, acmetest.Options{DNS: dns})
 	vars := sharedVars()
 	vars["PREGO_STACK_FILE"], vars["PREGO_SITE_TIMEOUT"], vars["PREGO_COMMAND_TIMEOUT"] = siteStack(t), "3m", "2m"
 	vars["PREGO_SITE_STEP_TIMEOUT"], vars["PREGO_CONTAINER_TIMEOUT"] = "3m", "5m"
-	c := machineCell(t, options{vars: vars})
+	maps.Copy(vars, map[string]string{
+		"PREGO_SITE_DOMAIN": domain, "PREGO_DNS_ZONE": "machines.test", "PREGO_NAMES_EVERY": "1s", "PREGO_AGENT_PORT": "443",
+		"PREGO_ACME_DIRECTORY": authority.Directory, "PREGO_ACME_CA_FILE": authority.CAFile, "PREGO_ACME_RESOLVER": dns, "PREGO_ACME_POLL": "500ms", "PREGO_CERTIFICATE_SWEEP_EVERY": "2s",
+	})
+	c := machineCell(t, options{vars: vars, sim: func(cfg *sim.Config) { cfg.DNS, cfg.Zones = dns, []string{"machines.test"} }})
+	c.machines(4)
 	c.org("acme", "")
+	c.org("rival", "")
 	c.exec(`UPDATE orgs SET tier = 'paid'`)
-	var all []*machine
-	for _, r := range []prego.Role{prego.RoleApp, prego.RoleDBShard, prego.RoleRedisPool} {
-		all = append(all, c.machine(string(r), r, server.Spec{}))
+	s := &openSite{cell: c, authority: authority}
+	for role, m := range map[prego.Role]**machine{prego.RoleApp: &s.app, prego.RoleDBShard: &s.shard, prego.RoleRedisPool: &s.pool, prego.RoleEdge: &s.edge, prego.RoleNode: &s.node} {
+		*m = c.machine(string(role), role, server.Spec{})
 	}
+	all := []*machine{s.edge, s.app, s.shard, s.pool, s.node}
 	for _, m := range all {
 		m.awaitActive()
 	}
-	app := all[0]
-	c.awaitSites(c.id("app"), 1)
+	app := s.app
+	c.policies(1, 2)
+	c.awaitSites(c.id("app"), 2)
 
 	id := c.tenant("alpha-one", prego.PlanStarter, nil)
+	s.other = c.settledTenant(c.tenant("rival-one", prego.PlanStarter, func(m map[string]any) { m["org_id"] = "rival" }), tenant.Active)
 	tn := c.settledTenant(id, tenant.Active)
+	s.own = tn
 	site, database := deref(tn.Site), tn.Allocation.DatabaseName
-	require.Equal(t, "alpha-one.sites.test", site)
+	require.Equal(t, "alpha-one."+domain, site)
+	s.from = c.outside()
+	s.visitor = c.public(s.from, authority.Trust())
+	for _, step := range []struct {
+		name string
+		test func(*openSite)
+	}{
+		{"its site opens", (*openSite).opens},
+		{"who reaches what", (*openSite).matrix},
+		{"without a control plane", (*openSite).alone},
+	} {
+		t.Run(step.name, func(t *testing.T) { step.test(s.in(t)) })
+	}
 	page := func() string {
 		return app.run("curl --silent --show-error --fail --header 'Host: " + site + "' http://127.0.0.1:8080/")
 	}
+	shard := s.shard
 	// Debian 13 has Docker's client in a package of its own, which hosts don't get.
 	mariadb := func(sql string) string {
-		return app.run(`pid=$(grep --no-messages --files-with-matches --line-regexp mariadbd /proc/[0-9]*/comm | cut -d / -f 3)
-			MYSQL_PWD="$(cat /etc/prego-secrets/mariadb-root)" nsenter --target "$pid" --mount mariadb --user=root --skip-column-names --execute "` + sql + `"`)
+		return shard.run(`pid=$(grep --no-messages --files-with-matches --line-regexp mariadbd /proc/[0-9]*/comm | cut -d / -f 3)
+			MYSQL_PWD="$(cat /etc/prego-secrets/mariadb-root)" nsenter --target "$pid" --mount mariadb --skip-ssl --user=root --skip-column-names --execute "` + sql + `"`)
 	}
 	add := func(name string) {
 		mariadb("INSERT INTO " + database + ".tabToDo (name) VALUES ('" + name + "')")
@@ -73,17 +104,17 @@ func TestMachineServesATenant(t *testing.T) {
 	add("one")
 	require.Contains(t, page(), "rows: 1")
 	of := "/v1/tenants/" + id
-	var s api.Snapshot
-	c.post(of+"/snapshots", nil, http.StatusAccepted, &s)
+	var saved api.Snapshot
+	c.post(of+"/snapshots", nil, http.StatusAccepted, &saved)
 	require.Eventually(t, func() bool {
-		c.send(http.MethodGet, of+"/snapshots/"+s.SnapshotId, nil, http.StatusOK, &s)
-		require.NotEqual(t, api.JobStatus("failed"), s.Status, deref(s.Message))
-		return s.Status == "succeeded"
+		c.send(http.MethodGet, of+"/snapshots/"+saved.SnapshotId, nil, http.StatusOK, &saved)
+		require.NotEqual(t, api.JobStatus("failed"), saved.Status, deref(saved.Message))
+		return saved.Status == "succeeded"
 	}, patience, 200*time.Millisecond)
 	add("two")
 	require.Contains(t, page(), "rows: 2")
 	var j api.RestoreJob
-	c.post(of+"/restores", map[string]any{"snapshot_id": s.SnapshotId}, http.StatusAccepted, &j)
+	c.post(of+"/restores", map[string]any{"snapshot_id": saved.SnapshotId}, http.StatusAccepted, &j)
 	require.Eventually(t, func() bool {
 		c.send(http.MethodGet, of+"/restores/"+j.JobId, nil, http.StatusOK, &j)
 		require.NotEqual(t, api.JobStatus("failed"), j.Status, deref(j.Message))
@@ -102,15 +133,23 @@ func TestMachineServesATenant(t *testing.T) {
 	require.NotContains(t, app.console(), "Waiting for process")
 	app.awaitHeartbeat()
 
-	c.ask(id, "cancel")
-	for _, state := range []tenant.State{tenant.GracePeriod, tenant.Terminated} {
-		c.settledTenant(id, state)
-		c.expire(id)
+	ids := []string{id, s.other.TenantId}
+	for _, id := range ids {
+		c.ask(id, "cancel")
 	}
-	c.settledTenant(id, tenant.DataPurged)
+	for _, state := range []tenant.State{tenant.GracePeriod, tenant.Terminated} {
+		for _, id := range ids {
+			c.settledTenant(id, state)
+			c.expire(id)
+		}
+	}
+	for _, id := range ids {
+		c.settledTenant(id, tenant.DataPurged)
+	}
 	require.Empty(t, app.run(`find / -xdev -path /proc -prune -o -name '*alpha-one*' -print; find /var/lib/docker/volumes -name '*alpha-one*'`))
 	require.Empty(t, mariadb("SHOW DATABASES LIKE '"+database+"'"))
 	require.Equal(t, "0", mariadb("SELECT COUNT(*) FROM mysql.user WHERE User = '"+database+"'"))
+	defer s.forgotten()()
 	for _, m := range all {
 		m.gone()
 	}
