@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	"filippo.io/age"
@@ -410,7 +411,7 @@ func (a *StoredBackups) transferFailed(ctx context.Context, id prego.BackupID, f
 // transfer asks a tenant's host, with a row in the audit of commands.
 func (a *StoredBackups) transfer(ctx context.Context, t tenant.Run, verb string, in wire.TransferRequest) (out wire.TransferResponse, err error) {
 	info := activity.GetInfo(ctx)
-	pieces := append(in.Upload, in.Download...)
+	pieces := slices.Concat(in.Upload, in.Download)
 	cmd := server.Command{
 		AuditID: fmt.Sprintf("%s-%s-%s-%d-%d", info.WorkflowExecution.ID, info.WorkflowExecution.RunID, verb, pieces[0].Number, info.Attempt), ServerID: t.Allocation.AppServerID,
 		WorkflowID: info.WorkflowExecution.ID, Kind: string(wire.KindTransfer), Actor: prego.ActorWorkflow,

@@ -98,13 +98,15 @@ func (b *BenchHelper) answer(ctx context.Context, conn net.Conn) {
 	// When the caller's half is closed, or this process ends, the command is killed.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	feed := io.MultiReader(dec.Buffered(), conn)
-	if !slices.Contains(argv, feedFlag) {
+	rest := io.MultiReader(dec.Buffered(), conn)
+	var feed io.Reader
+	if slices.Contains(argv, feedFlag) {
+		feed = rest
+	} else {
 		go func() {
-			_, _ = io.Copy(io.Discard, feed)
+			_, _ = io.Copy(io.Discard, rest)
 			cancel()
 		}()
-		feed = nil
 	}
 	last := b.exec(ctx, cancel, argv, dir, line, feed, to)
 	if last.Exit == nil {

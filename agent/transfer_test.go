@@ -55,7 +55,7 @@ func transferring(t testing.TB, g *testGateway, a *Agent, in wire.TransferReques
 		req.Body = io.NopCloser(bytes.NewReader(body))
 		resp, err = g.caller(t, controlPlane(t, g.execCA)).Do(req)
 		return err == nil || !strings.Contains(err.Error(), "connection refused")
-	}, 5*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {

@@ -94,8 +94,8 @@ func DeleteBackup(ctx workflow.Context, in BackupInput) error {
 }
 
 // makeBackup makes a backup of a tenant as part of another run, and returns once it is stored.
-// A tenant without a site has none: the id is "" then.
-func makeBackup(ctx workflow.Context, tenantID prego.TenantID, kind tenant.BackupKind) (prego.BackupID, error) {
+// A tenant without a site has none.
+func makeBackup(ctx workflow.Context, tenantID prego.TenantID, kind tenant.BackupKind) error {
 	var steps *activities.StoredBackups
 	var id prego.BackupID
 	if kind != tenant.BackupFinal {
@@ -106,10 +106,10 @@ func makeBackup(ctx workflow.Context, tenantID prego.TenantID, kind tenant.Backu
 	var granted activities.BackupGranted
 	wanted := activities.BackupWanted{TenantID: tenantID, Kind: kind, BackupID: id}
 	if err := workflow.ExecuteActivity(call(ctx, "ask for a backup", effectPatience), steps.WantBackup, wanted).Get(ctx, &granted); err != nil {
-		return "", err
+		return err
 	}
 	if granted.Stored || granted.None {
-		return granted.BackupID, nil
+		return nil
 	}
 	child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
 		WorkflowID: tenant.BackupWorkflowID(granted.BackupID), StaticSummary: string("Backup " + granted.BackupID),
@@ -117,10 +117,10 @@ func makeBackup(ctx workflow.Context, tenantID prego.TenantID, kind tenant.Backu
 	})
 	var result BackupResult
 	if err := workflow.ExecuteChildWorkflow(child, BackupTenant, BackupInput{BackupID: granted.BackupID}).Get(ctx, &result); err != nil {
-		return "", err
+		return err
 	}
 	if result.State != tenant.BackupStored {
-		return "", temporal.NewNonRetryableApplicationError(fmt.Sprintf("backup %s: %s", granted.BackupID, result.Message), string(result.Reason), nil)
+		return temporal.NewNonRetryableApplicationError(fmt.Sprintf("backup %s: %s", granted.BackupID, result.Message), string(result.Reason), nil)
 	}
-	return granted.BackupID, nil
+	return nil
 }

@@ -78,7 +78,7 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 			return err
 		}
 		if plan.State == tenant.Terminated && plan.BackupsLeave {
-			_, err := makeBackup(ctx, tenantID, tenant.BackupFinal)
+			err := makeBackup(ctx, tenantID, tenant.BackupFinal)
 			return err
 		}
 		if early && plan.State == tenant.Terminated {
@@ -91,7 +91,7 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 	case tenant.DataPurged:
 		if plan.HasSite && plan.BackupsLeave {
 			// It is stored since the termination, unless storage came later.
-			if _, err := makeBackup(ctx, tenantID, tenant.BackupFinal); err != nil {
+			if err := makeBackup(ctx, tenantID, tenant.BackupFinal); err != nil {
 				return err
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -55,12 +56,7 @@ func (c *cell) backupState(of string, b api.Backup, want ...tenant.BackupState) 
 	c.t.Helper()
 	require.Eventually(c.t, func() bool {
 		c.send(http.MethodGet, of+"/backups/"+b.BackupId, nil, http.StatusOK, &b)
-		for _, w := range append(want, tenant.BackupFailed) {
-			if b.State == w {
-				return true
-			}
-		}
-		return false
+		return b.State == tenant.BackupFailed || slices.Contains(want, b.State)
 	}, patience, 20*time.Millisecond, "%s is to be %v", b.BackupId, want)
 	require.Contains(c.t, want, b.State, "%s %s", deref(b.Reason), deref(b.Message))
 	return b

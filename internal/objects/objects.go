@@ -88,10 +88,12 @@ func (s *Store) Check(ctx context.Context) error {
 	return nil
 }
 
-// What the storage tells.
 type (
+	// Object is what the storage tells of an object.
 	Object = tenant.StoredObject
-	Part   = tenant.ObjectPart
+	// Part is what it tells of an upload's part.
+	Part = tenant.ObjectPart
+	// Upload is one that is under way.
 	Upload = tenant.ObjectUpload
 	Error  = tenant.StorageError
 )
