@@ -95,7 +95,8 @@ type (
 	Part = tenant.ObjectPart
 	// Upload is one that is under way.
 	Upload = tenant.ObjectUpload
-	Error  = tenant.StorageError
+	// Error is why it did not do what was asked.
+	Error = tenant.StorageError
 )
 
 // Begin begins an upload in parts. The parts of one that is forgotten cost money until it is
