@@ -16,6 +16,9 @@ const (
 	MetricCatalogRefreshed  = "prego_catalog_refreshed_timestamp_seconds" // gauge: provider
 	MetricCatalogProblems   = "prego_catalog_problems"                    // gauge: provider, kind
 	MetricImageBuilds       = "prego_image_builds_total"                  // counter: outcome
+	MetricBackups           = "prego_backups_total"                       // counter: kind, outcome
+	MetricBackupsLate       = "prego_backups_late"                        // gauge
+	MetricBackupObjects     = "prego_backup_objects_mismatched"           // gauge: what
 	MetricCertificateEnds   = "prego_certificate_expires_seconds"         // gauge
 	MetricCertificateTries  = "prego_certificate_attempts_total"          // counter: outcome
 	MetricCertificates      = "prego_certificates"                        // gauge: state
@@ -42,6 +45,9 @@ func Metrics() map[string][]string {
 		MetricCatalogRefreshed:  {"provider"},
 		MetricCatalogProblems:   {"provider", "kind"},
 		MetricImageBuilds:       {"outcome"},
+		MetricBackups:           {"kind", "outcome"},
+		MetricBackupsLate:       {},
+		MetricBackupObjects:     {"what"},
 		MetricCertificateEnds:   {},
 		MetricCertificateTries:  {"outcome"},
 		MetricCertificates:      {"state"},

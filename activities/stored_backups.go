@@ -128,11 +128,11 @@ type BackupMetrics struct {
 // NewBackupMetrics registers them.
 func NewBackupMetrics(reg prometheus.Registerer) *BackupMetrics {
 	m := &BackupMetrics{
-		Ended: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_backups_total", Help: "Backups to object storage that ended, by kind and outcome (stored, or the reason of failure)."}, []string{"kind", "outcome"}),
+		Ended: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prego.MetricBackups, Help: "Backups to object storage that ended, by kind and outcome (stored, or the reason of failure)."}, []string{"kind", "outcome"}),
 		Bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_backup_bytes_total", Help: "Bytes of backups that were stored."}),
-		Late:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_backups_late", Help: "Tenants whose scheduled backup is late: its time came more than PREGO_BACKUP_LATE_AFTER ago, and none was stored since."}),
+		Late:  prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricBackupsLate, Help: "Tenants whose scheduled backup is late: its time came more than PREGO_BACKUP_LATE_AFTER ago, and none was stored since."}),
 	}
-	m.Objects = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "prego_backup_objects_mismatched", Help: "Found by the last comparison of the bucket with the rows: objects without a row (unknown), and backups whose objects are not there (missing)."}, []string{"what"})
+	m.Objects = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: prego.MetricBackupObjects, Help: "Found by the last comparison of the bucket with the rows: objects without a row (unknown), and backups whose objects are not there (missing)."}, []string{"what"})
 	reg.MustRegister(m.Ended, m.Bytes, m.Late, m.Objects)
 	for _, k := range tenant.BackupKinds() {
 		m.Ended.WithLabelValues(string(k), string(tenant.BackupStored))
