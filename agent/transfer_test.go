@@ -51,9 +51,11 @@ func transferring(t testing.TB, g *testGateway, a *Agent, in wire.TransferReques
 	require.NoError(t, err)
 	req.Header.Set("Authorization", "Bearer "+token)
 	var resp *http.Response
+	client := g.caller(t, controlPlane(t, g.execCA))
+	client.Timeout = time.Minute // megabytes go to a disk that others use, too
 	require.Eventually(t, func() bool {
 		req.Body = io.NopCloser(bytes.NewReader(body))
-		resp, err = g.caller(t, controlPlane(t, g.execCA)).Do(req)
+		resp, err = client.Do(req)
 		return err == nil || !strings.Contains(err.Error(), "connection refused")
 	}, time.Minute, 5*time.Millisecond)
 	require.NoError(t, err)
