@@ -24,7 +24,7 @@ import (
 // transaction control included, but for what is asked at intervals. Histories are counted without what a busy machine adds: a
 // task that timed out.
 const (
-	serverEvents, serverTasks, serverStatements = 29, 4, 50
+	serverEvents, serverTasks, serverStatements = 29, 4, 54
 	tenantEvents, tenantTasks, tenantStatements = 14, 2, 24
 )
 
@@ -82,7 +82,7 @@ func polled(text string) bool {
 	for _, part := range []string{
 		pollRevoked, "INSERT INTO looks ", "UPDATE looks ", " FROM looks WHERE ", "SELECT EXISTS (SELECT FROM domains ", "FROM peers_due",
 		"kind = 'server_peers'", "INSERT INTO server_peers ", "FROM egress", "SELECT jsonb_build_object('server_id', s.server_id, 'role'", "UPDATE server_peers p SET rule",
-		"SELECT server_id, version FROM server_peers ",
+		"SELECT server_id, version FROM server_peers ", "DELETE FROM server_peers ", "SELECT server_id FROM server_peers ",
 	} {
 		if strings.Contains(text, part) {
 			return true

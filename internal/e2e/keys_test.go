@@ -39,7 +39,7 @@ func TestNoProcessHasAKeyThatItDoesNotNeed(t *testing.T) {
 			said := c.refusesToStart(process, map[string]string{"PREGO_KEYS_DIR": dir})
 			missing := filepath.Join(dir, name)
 			switch {
-			case filepath.Dir(name) == "seal":
+			case filepath.Dir(name) == "seal", filepath.Dir(name) == "backup":
 				missing = "no keys for sealing in " + dir
 			case filepath.Dir(filepath.Dir(name)) == "jwt":
 				missing = "no signing keys for " + filepath.Base(filepath.Dir(name)) + " in " + dir
@@ -51,7 +51,7 @@ func TestNoProcessHasAKeyThatItDoesNotNeed(t *testing.T) {
 			require.Contains(t, c.refusesToStart(process, map[string]string{variable: "", "PREGO_KEYS_DIR": own}), variable, "%s without %s", process, variable)
 		}
 	}
-	require.Equal(t, 3+16+9, tried)
+	require.Equal(t, 3+16+10, tried)
 }
 
 // refusesToStart starts one more of a process with other variables, waits until it has
