@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,6 +30,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/cloudinit"
 	"github.com/prego/prego/internal/need"
+	"github.com/prego/prego/internal/netns"
 	peer "github.com/prego/prego/server"
 )
 
@@ -151,22 +151,9 @@ func (n *testNetwork) run(space string) func(context.Context, string, ...string)
 	}
 }
 
-// enter runs f on a thread of a namespace.
+// enter calls f in a namespace.
 func (n *testNetwork) enter(space string, f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with its goroutine
-		fd, err := os.Open("/run/netns/" + n.prefix + space)
-		if err == nil {
-			err = unix.Setns(int(fd.Fd()), unix.CLONE_NEWNET)
-			_ = fd.Close()
-		}
-		if err == nil {
-			err = f()
-		}
-		done <- err
-	}()
-	return <-done
+	return netns.In("/run/netns/"+n.prefix+space, f)
 }
 
 // listen answers what is sent to an address with the same.

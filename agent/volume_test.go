@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/internal/need"
 )
 
 // loopHost is a host below a directory, with a volume on a loop device: everything but the
@@ -30,12 +31,7 @@ const loopVolume = "77"
 
 func newLoopHost(t *testing.T, size int64) *loopHost {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") == "true" || os.Getenv("PREGO_TEST_REAL") == "1" {
-			t.Fatal("only root mounts")
-		}
-		t.Skip("only root mounts")
-	}
+	need.Root(t, "only root mounts")
 	l := &loopHost{Host: &Host{Root: t.TempDir(), Config: wire.HostConfig{ServerID: testServer, Role: "app"}}, t: t, file: filepath.Join(t.TempDir(), "volume.img")}
 	require.NoError(t, os.WriteFile(l.file, nil, 0o600))
 	require.NoError(t, os.Truncate(l.file, size))

@@ -365,6 +365,7 @@ var shares = regexp.MustCompile(`(?m)^\s*go (func\(|\w+(\.\w+)*\()|\.Go\(func|\b
 // withoutRace are packages that share state and are tested without the race detector.
 var withoutRace = map[string]string{
 	"internal/s3test":    "starts a program for tests; its lock guards only that",
+	"internal/netns":     "it has no tests, and runs in those of agent, internal/dockerhost and internal/sim",
 	"internal/acmetest":  "starts programs for tests; its goroutines only serve",
 	"cmd/prego":          "its tests read files; what it wires runs in internal/e2e",
 	"cmd/prego-agent":    "it has no tests; agent runs its program",

@@ -5,39 +5,20 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/moby/moby/client"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/need"
+	"github.com/prego/prego/internal/netns"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/workload"
 )
-
-// inSpace runs f on a thread of a network namespace.
-func inSpace(space string, f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with its goroutine
-		fd, err := os.Open(space)
-		if err == nil {
-			err = unix.Setns(int(fd.Fd()), unix.CLONE_NEWNET)
-			_ = fd.Close()
-		}
-		if err == nil {
-			err = f()
-		}
-		done <- err
-	}()
-	return <-done
-}
 
 // TestEnvironmentsHaveNetworksOfTheirOwn runs instances of two environments in a real engine
 // with real networks, and tries who reaches whom.
@@ -84,7 +65,7 @@ func TestEnvironmentsHaveNetworksOfTheirOwn(t *testing.T) {
 		at[name] = got.Container.NetworkSettings.Networks[spec.Network].IPAddress.String()
 		inside[name] = fmt.Sprintf("/proc/%d/ns/net", got.Container.State.Pid)
 		var l net.Listener
-		require.NoError(t, inSpace(inside[name], func() (err error) {
+		require.NoError(t, netns.In(inside[name], func() (err error) {
 			l, err = net.Listen("tcp4", ":80")
 			return err
 		}))
@@ -113,7 +94,7 @@ func TestEnvironmentsHaveNetworksOfTheirOwn(t *testing.T) {
 		if from == "" {
 			return dial() == nil
 		}
-		return inSpace(from, dial) == nil
+		return netns.In(from, dial) == nil
 	}
 	host := "/run/netns/" + space
 	for _, row := range []struct {

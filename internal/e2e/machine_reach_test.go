@@ -6,9 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -16,7 +14,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
+
+	"github.com/prego/prego/internal/netns"
 )
 
 // dialFunc makes a connection as somebody.
@@ -65,28 +64,10 @@ func reach(t *testing.T, what string, paths []path) {
 	assert.Empty(t, wrong.String(), what)
 }
 
-// inSpace runs f on a thread of a network namespace.
-func inSpace(space string, f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with its goroutine
-		fd, err := os.Open(space)
-		if err == nil {
-			err = unix.Setns(int(fd.Fd()), unix.CLONE_NEWNET)
-			_ = fd.Close()
-		}
-		if err == nil {
-			err = f()
-		}
-		done <- err
-	}()
-	return <-done
-}
-
 // dial connects from the machine itself.
 func (m *machine) dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	octets := strings.Split(m.host().Addr, ".")
-	err = inSpace(fmt.Sprintf("/run/netns/prego-%s-%s", octets[2], octets[3]), func() (err error) {
+	err = netns.In(fmt.Sprintf("/run/netns/prego-%s-%s", octets[2], octets[3]), func() (err error) {
 		conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
 		return err
 	})

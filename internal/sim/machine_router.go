@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
 
-	"golang.org/x/sys/unix"
+	"github.com/prego/prego/internal/netns"
 )
 
 // router forwards between the machines of one network.
@@ -213,30 +211,13 @@ func (w *network) removeRouter(id int64) error {
 }
 
 // listenDHCP opens the port of DHCP servers on one interface of a namespace.
-func listenDHCP(space, device string) (net.PacketConn, error) {
-	type opened struct {
-		conn net.PacketConn
-		err  error
-	}
-	done := make(chan opened, 1)
-	go func() {
-		runtime.LockOSThread() // it is not unlocked: the thread ends here, with its namespace
-		c, err := func() (net.PacketConn, error) {
-			f, err := os.Open(filepath.Join("/run/netns", space))
-			if err != nil {
-				return nil, err
-			}
-			defer func() { _ = f.Close() }()
-			if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
-				return nil, fmt.Errorf("enter %s: %w", space, err)
-			}
-			lc := onDevice(device)
-			return lc.ListenPacket(context.Background(), "udp4", "0.0.0.0:67")
-		}()
-		done <- opened{c, err}
-	}()
-	o := <-done
-	return o.conn, o.err
+func listenDHCP(space, device string) (c net.PacketConn, err error) {
+	err = netns.In(filepath.Join("/run/netns", space), func() error {
+		lc := onDevice(device)
+		c, err = lc.ListenPacket(context.Background(), "udp4", "0.0.0.0:67")
+		return err
+	})
+	return c, err
 }
 
 // servePrivate gives a machine its address in a network, until the cable is unplugged.
