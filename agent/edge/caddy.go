@@ -38,6 +38,10 @@ const (
 	// themselves; Node's is the shortest in use with 5 s. A request that is sent while the
 	// other side closes is lost.
 	keepIdle = "4s"
+	// keepRoutes is how long a connection to HAProxy stays open without a request. A worker
+	// of HAProxy that ends leaves idle ones open for one more request, which it still sends to
+	// the instances that it knows: they are stopped PREGO_EDGE_SETTLE later, 1 s.
+	keepRoutes = "500ms"
 	// tryFor is how long an upstream that takes no connection is tried, as while a
 	// container restarts.
 	tryFor = "5s"
@@ -278,8 +282,7 @@ func (c class) handlers(s Settings) (out []obj) {
 		}
 	}
 	if !c.site {
-		// A worker of HAProxy that ends closes idle connections: there are none.
-		transport["keep_alive"] = obj{"enabled": false}
+		transport["keep_alive"] = obj{"idle_timeout": keepRoutes, "max_idle_conns_per_host": 128}
 		return append(out, proxy("unix/"+s.RunDir+"/"+routesSocket, obj{headerRoute: []string{upstreamVariable}}))
 	}
 	transport["keep_alive"] = obj{"idle_timeout": keepIdle, "max_idle_conns_per_host": 128}

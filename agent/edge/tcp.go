@@ -20,7 +20,7 @@ func HAProxy(d wire.EdgeDocument, s Settings) (string, error) {
 	var b strings.Builder
 	b.WriteString("global\n\tfd-hard-limit 100000\n\tno log\n\thard-stop-after 10m\n" +
 		"defaults\n\tmode tcp\n\ttimeout connect 2s\n\ttimeout client 1h\n\ttimeout server 1h\n\ttimeout tunnel 24h\n\ttimeout client-fin 30s\n\tretries 3\n\toption redispatch 1\n\tbalance leastconn\n" +
-		"frontend routes\n\tmode http\n\tbind unix@" + s.RunDir + "/" + routesSocket + " mode 666\n\ttimeout http-request 30s\n\tuse_backend %[req.hdr(" + headerRoute + ")]\n")
+		"frontend routes\n\tmode http\n\tbind unix@" + s.RunDir + "/" + routesSocket + " mode 666\n\toption idle-close-on-response\n\toption http-server-close\n\ttimeout http-request 30s\n\tuse_backend %[req.hdr(" + headerRoute + ")]\n")
 	routes := map[string]bool{}
 	for _, h := range d.Hosts {
 		if h.Route == "" || routes[h.Route] {
