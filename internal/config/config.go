@@ -483,6 +483,9 @@ func (c Config) check() []error {
 	if b := c.Backups; b.PartBytes < 5<<20 || b.PartBytes > 64<<20 {
 		bad("PREGO_BACKUP_PART_BYTES", "must be 5 MiB to 64 MiB")
 	}
+	if c.Edge.Settle < 500*time.Millisecond {
+		bad("PREGO_EDGE_SETTLE", "must be at least 500ms: so long an edge keeps connections by which requests still reach what has left its document")
+	}
 	if b := c.Backups; b.URLTTL < time.Minute || b.URLTTL > 24*time.Hour {
 		bad("PREGO_BACKUP_URL_TTL", "must be 1m to 24h")
 	}

@@ -44,7 +44,7 @@ func TestMachineServesATenant(t *testing.T) {
 	const domain = "sites.machines.test"
 	dns := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	authority := acmetest.Start(t, acmetest.Options{DNS: dns})
-	vars := sharedVars()
+	vars := groupVars(sharedVars())
 	vars["PREGO_STACK_FILE"], vars["PREGO_SITE_TIMEOUT"], vars["PREGO_COMMAND_TIMEOUT"] = siteStack(t), "3m", "2m"
 	vars["PREGO_SITE_STEP_TIMEOUT"], vars["PREGO_CONTAINER_TIMEOUT"] = "3m", "5m"
 	maps.Copy(vars, map[string]string{
@@ -82,6 +82,7 @@ func TestMachineServesATenant(t *testing.T) {
 	}{
 		{"its site opens", (*openSite).opens},
 		{"who reaches what", (*openSite).matrix},
+		{"what orgs run", (*openSite).workloads},
 		{"without a control plane", (*openSite).alone},
 	} {
 		t.Run(step.name, func(t *testing.T) { step.test(s.in(t)) })

@@ -47,6 +47,9 @@ type public struct {
 // Zones of the cloud's DNS: the installation's, and a customer's.
 const ourZone, customersZone = "example.test", "customer.org"
 
+// shop is the customer's name of a route.
+const shop = "shop." + customersZone
+
 func newPublic(t *testing.T, more map[string]string) *public {
 	t.Helper()
 	need.Root(t, "edges listen on ports 80 and 443")
@@ -190,7 +193,16 @@ func (zeros) Read(b []byte) (int, error) {
 
 // programOf finds the process of a program that a host runs: its arguments name files of the
 // host by the short name of its root.
-func (p *public) programOf(serverID, name string) (pid int) {
+func (p *public) programOf(serverID, name string) int {
+	p.t.Helper()
+	if all := p.processesOf(serverID, name); len(all) > 0 {
+		return all[0]
+	}
+	return 0
+}
+
+// processesOf are the processes of a program: HAProxy is more than one.
+func (p *public) processesOf(serverID, name string) (pids []int) {
 	p.t.Helper()
 	root := p.rootOf(serverID)
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -207,13 +219,14 @@ func (p *public) programOf(serverID, name string) (pid int) {
 		for _, word := range words {
 			dir, _, below := strings.Cut(string(word), wire.EdgeDir)
 			if at, err := os.Readlink(dir); below && err == nil && at == root {
-				pid, err = strconv.Atoi(filepath.Base(filepath.Dir(file)))
+				pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 				require.NoError(p.t, err)
-				return pid
+				pids = append(pids, pid)
+				break
 			}
 		}
 	}
-	return 0
+	return pids
 }
 
 var peakMemory = regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`)
@@ -259,7 +272,7 @@ func TestASiteOpens(t *testing.T) {
 	crash := filepath.Join(t.TempDir(), "crash")
 	vars := sharedVars()
 	maps.Copy(vars, map[string]string{
-		"PREGO_EDGE_SETTLE": "200ms", "PREGO_GROUP_RETRY": "2s", "PREGO_GROUP_SWEEP_EVERY": "1s", "PREGO_TEST_CRASH": crash, "PREGO_NAMES_EVERY": "200ms", "PREGO_CERTIFICATE_SWEEP_EVERY": "300ms",
+		"PREGO_EDGE_SETTLE": "500ms", "PREGO_GROUP_RETRY": "2s", "PREGO_GROUP_SWEEP_EVERY": "1s", "PREGO_TEST_CRASH": crash, "PREGO_NAMES_EVERY": "200ms", "PREGO_CERTIFICATE_SWEEP_EVERY": "300ms",
 		"PREGO_DOMAIN_RETRY": "200ms", "PREGO_DOMAIN_RETRY_MAX": "400ms", "PREGO_DOMAIN_RECHECK": "300ms", "PREGO_DOMAIN_GRACE": "2s",
 	})
 	p := newPublic(t, vars)
@@ -351,6 +364,13 @@ func TestASiteOpens(t *testing.T) {
 	require.Eventually(t, func() bool { pid := p.programOf(p.id("edge"), "caddy"); return pid != 0 && pid != caddy }, patience, 20*time.Millisecond)
 	p.opens(visitor, url, page)
 	p.opens(visitor, own, page)
+	forwards := p.processesOf(p.id("edge"), "haproxy")
+	require.NotEmpty(t, forwards)
+	for _, pid := range forwards {
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	}
+	p.shows(visitor, url, page, "without what forwards to instances")
+	p.opens(visitor, "https://"+shop, "")
 
 	// It comes back, and all is as it should be: another tenant opens, and a name that its
 	// owner took back does not.
@@ -380,7 +400,7 @@ func (p *public) deployUnderLoad() {
 	t.Helper()
 	env := p.workloads("acme", "enterprise")
 	p.nodes("n", 1, 8192*mb)
-	const replicas, name = 10, "shop." + customersZone
+	const replicas, name = 10, shop
 	var g api.ProcessGroup
 	p.post(string("/v1/envs/"+env+"/groups"), map[string]any{"name": "web", "spec": spec("web:1", 64), "replicas": replicas, "rollout_policy": map[string]any{"max_surge": 5}}, http.StatusCreated, &g)
 	p.post(string("/v1/envs/"+env+"/routes"), map[string]any{

@@ -1,0 +1,153 @@
+//go:build machines
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/api"
+)
+
+// greeter is a process group's instance that answers a text over HTTP.
+func greeter(text string) map[string]any {
+	s := spec("caddy:2", 64)
+	s["command"] = []string{"caddy", "respond", "--listen", ":8080", "--body", text}
+	return s
+}
+
+// workloads has instances of two orgs on the node: an address of their own in front of one,
+// a volume in it, and nothing else in reach.
+func (s *openSite) workloads() {
+	t := s.t.(*testing.T)
+	t.Helper()
+	fleet := s.id("nodes")
+	s.fleet(fleet, prego.RoleNode, nil, map[string]any{"region": "eu", "workload_memory_bytes": 1024 * mb, "workload_cpus": 1})
+	s.exec(`UPDATE servers SET fleet_id = $1 WHERE server_id = $2`, fleet, s.id(s.node.server))
+	env, other := s.environment("acme", "paid", "shop"), s.environment("rival", "paid", "shop")
+	s.limit("acme", "max_ipv4_allocations", 1)
+	s.post("/v1/envs/"+env+"/ipv4", nil, http.StatusAccepted, nil)
+	var v api.Volume
+	s.post("/v1/volumes", map[string]any{"org_id": "acme", "name": "data", "region": "eu", "location": s.text(`SELECT location FROM servers WHERE server_id = $1`, s.id(s.node.server)), "size_bytes": 10_000_000_000}, http.StatusAccepted, &v)
+	s.awaitVolume(v.VolumeId, "ready")
+	stored := greeter("of acme")
+	stored["volumes"] = []string{"/data"}
+	mine, theirs := s.group(prego.EnvID(env), "web", 0, stored), s.group(prego.EnvID(other), "web", 1, greeter("of rival"))
+	var at api.VolumeAttachment
+	s.post("/v1/volumes/"+v.VolumeId+"/attachments", map[string]any{"group_id": mine.GroupId, "mount_path": "/data"}, http.StatusCreated, &at)
+	s.scale(mine.GroupId, 1, http.StatusAccepted)
+	var route api.Route
+	s.post("/v1/envs/"+env+"/routes", map[string]any{"group_id": mine.GroupId, "listener": "env_v4", "listen_port": 5432, "protocol": "tcp", "target_port": 8080}, http.StatusCreated, &route)
+	s.settledGroup(theirs.GroupId)
+	s.settledGroup(mine.GroupId)
+
+	// The environment's address is on the edge, and leads to its instance.
+	served := s.awaitIPv4(env, "served", func(v api.IPv4) bool { return v.Status == "ready" && v.Served != nil && *v.Served })
+	address := deref(served.Address)
+	took := shows(t, s.visitor, "http://"+address+":5432/", "of acme", time.Minute)
+	t.Logf("http://%s:5432/  200  after %s", address, took)
+	require.Contains(t, s.edge.run("ip -4 -o address show"), address+"/32")
+
+	a, b := s.inside(mine.GroupId), s.inside(theirs.GroupId)
+	s.isolated(a, b)
+	s.keeps(a, v.VolumeId, mine.GroupId)
+	for _, g := range []string{mine.GroupId, theirs.GroupId} {
+		s.scale(g, 0, http.StatusAccepted)
+	}
+	require.Eventually(t, func() bool { return s.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`) == 0 }, time.Minute, 200*time.Millisecond)
+	s.send(http.MethodDelete, "/v1/volumes/"+v.VolumeId+"/attachments/"+at.AttachmentId, nil, http.StatusNoContent, nil)
+	s.send(http.MethodDelete, "/v1/envs/"+env+"/routes/"+route.RouteId, nil, http.StatusNoContent, nil)
+	s.send(http.MethodDelete, "/v1/envs/"+env+"/ipv4", nil, http.StatusAccepted, nil)
+	s.send(http.MethodDelete, "/v1/volumes/"+v.VolumeId, nil, http.StatusAccepted, nil)
+	s.awaitGone("/v1/volumes/" + v.VolumeId)
+	require.NotContains(t, s.node.run("cat /proc/mounts"), "HC_Volume")
+	s.awaitGone("/v1/envs/" + env + "/ipv4")
+	require.NotContains(t, s.edge.run("ip -4 -o address show"), address+"/32")
+	s.exec(`UPDATE servers SET fleet_id = NULL WHERE server_id = $1`, s.id(s.node.server))
+}
+
+// instance is a container on the node.
+type instance struct {
+	id, pid, address string
+}
+
+const engine = `curl --silent --show-error --fail --unix-socket /run/docker.sock http://docker`
+
+func (s *openSite) inside(group string) (i instance) {
+	s.t.Helper()
+	i.id = s.instances(group)[0].InstanceId
+	i.pid = s.node.run(engine + `/containers/` + wire.ContainerName(s.id(s.node.server), i.id) + `/json | grep -o '"Pid":[0-9]*' | head -n 1 | cut -d: -f2`)
+	require.NotEmpty(s.t, i.pid)
+	i.address = s.node.run(`nsenter --target ` + i.pid + ` --net ip -4 -o address show dev eth0 | grep -o 'inet [0-9.]*' | cut -d' ' -f2`)
+	return i
+}
+
+// within is a path out of the container.
+func (s *openSite) within(i instance, to, address string, port int, open bool) path {
+	return path{from: "instance of acme", to: fmt.Sprintf("%s %d", to, port), open: open, try: func(context.Context) error {
+		_, err := s.node.try(fmt.Sprintf(`nsenter --target %s --net python3 -c 'import socket; socket.create_connection(("%s", %d), 2)'`, i.pid, address, port))
+		return err
+	}}
+}
+
+// isolated tries what an instance must not reach, with the rules for instances and without.
+func (s *openSite) isolated(a, b instance) {
+	t := s.t.(*testing.T)
+	t.Helper()
+	paths := func(open bool) []path {
+		return []path{
+			s.within(a, "metadata", "169.254.169.254", 80, open),
+			s.within(a, "edge, inside", s.private(s.edge), 443, open),
+			s.within(a, "rival's instance", b.address, 8080, open),
+			s.within(a, "itself", a.address, 8080, true),
+		}
+	}
+	reach(t, "instances", append(paths(false),
+		connects("node", s.node.dial, "metadata", "169.254.169.254", 80, true),
+		connects("node", s.node.dial, "edge, inside", s.private(s.edge), 443, true),
+		connects("node", s.node.dial, "rival's instance", b.address, 8080, true),
+		connects("node", s.node.dial, "acme's instance", a.address, 8080, true),
+		s.within(a, "shard", s.private(s.shard), 3306, false),
+		s.within(a, "app", s.private(s.app), 8080, false),
+		s.within(a, "node's agent", s.private(s.node), 443, false),
+		s.within(a, "node's Docker", s.private(s.node), 2376, false),
+	))
+}
+
+// keeps looks at the volume where the instance has it, and that it is the same one after it
+// was taken away and brought back.
+func (s *openSite) keeps(i instance, volume, group string) {
+	t := s.t.(*testing.T)
+	t.Helper()
+	var id string
+	s.query(&id, `SELECT provider_id FROM volumes WHERE volume_id = $1`, volume)
+	looks := func(i instance) {
+		t.Helper()
+		device := s.node.run("readlink --canonicalize " + wire.VolumeDevice(id))
+		require.Equal(t, device+" ext4", strings.Join(strings.Fields(s.node.run("findmnt --noheadings --output SOURCE,FSTYPE --mountpoint "+wire.VolumeMount(id))), " "))
+		mounts := s.node.run("cat /proc/" + i.pid + "/mountinfo")
+		require.Regexp(t, `/prego /data .* - ext4 `+device+" ", mounts)
+		size := s.node.run("df --output=size --block-size=1G " + wire.VolumeMount(id) + " | tail -n 1")
+		require.Contains(t, []string{"9", "10"}, strings.TrimSpace(size))
+	}
+	looks(i)
+	s.node.run("echo kept >/proc/" + i.pid + "/root/data/file && sync")
+	s.scale(group, 0, http.StatusAccepted)
+	require.Eventually(t, func() bool {
+		_, err := s.node.try("! grep HC_Volume /proc/mounts && ! test -e " + wire.VolumeDevice(id))
+		return err == nil
+	}, time.Minute, 200*time.Millisecond, "it leaves with the last instance")
+	s.scale(group, 1, http.StatusAccepted)
+	s.settledGroup(group)
+	again := s.inside(group)
+	looks(again)
+	require.Equal(t, "kept", s.node.run("cat /proc/"+again.pid+"/root/data/file"))
+}
