@@ -400,7 +400,7 @@ func (p *public) deployUnderLoad() {
 	t.Helper()
 	env := p.workloads("acme", "enterprise")
 	p.nodes("n", 1, 8192*mb)
-	const replicas, name = 10, shop
+	const replicas, name = 20, shop
 	var g api.ProcessGroup
 	p.post(string("/v1/envs/"+env+"/groups"), map[string]any{"name": "web", "spec": spec("web:1", 64), "replicas": replicas, "rollout_policy": map[string]any{"max_surge": 5}}, http.StatusCreated, &g)
 	p.post(string("/v1/envs/"+env+"/routes"), map[string]any{
