@@ -18,6 +18,7 @@ const (
 	MetricImageBuilds       = "prego_image_builds_total"                  // counter: outcome
 	MetricBackups           = "prego_backups_total"                       // counter: kind, outcome
 	MetricBackupsLate       = "prego_backups_late"                        // gauge
+	MetricTenantsLost       = "prego_tenants_lost"                        // gauge
 	MetricBackupObjects     = "prego_backup_objects_mismatched"           // gauge: what
 	MetricCertificateEnds   = "prego_certificate_expires_seconds"         // gauge
 	MetricCertificateTries  = "prego_certificate_attempts_total"          // counter: outcome
@@ -47,6 +48,7 @@ func Metrics() map[string][]string {
 		MetricImageBuilds:       {"outcome"},
 		MetricBackups:           {"kind", "outcome"},
 		MetricBackupsLate:       {},
+		MetricTenantsLost:       {},
 		MetricBackupObjects:     {"what"},
 		MetricCertificateEnds:   {},
 		MetricCertificateTries:  {"outcome"},

@@ -64,6 +64,8 @@ const (
 	ReasonHeartbeatLost Reason = "heartbeat_lost"
 	// ReasonServerMissing: the provider no longer has the server of this row.
 	ReasonServerMissing Reason = "server_missing"
+	// ReasonServerLost: the server that had the tenant's site or database is gone.
+	ReasonServerLost Reason = "server_lost"
 	// ReasonAwaitingCapacity is the reason of a provisioning server that waits
 	// for stock or account quota.
 	ReasonAwaitingCapacity Reason = "awaiting_capacity"
@@ -81,6 +83,8 @@ const (
 	ReasonFailedSite Reason = "failed_site"
 	// ReasonFailedApps: an app could not be installed.
 	ReasonFailedApps Reason = "failed_apps"
+	// ReasonFailedRestore: the backup that its site was to be made from could not be restored.
+	ReasonFailedRestore Reason = "failed_restore"
 	// ReasonCancelled: the caller cancelled the provisioning.
 	ReasonCancelled Reason = "cancelled"
 	// ReasonCellMismatch: no server satisfies the tenant's constraint

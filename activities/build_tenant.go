@@ -22,6 +22,8 @@ const (
 	StepSite BuildStep = "site"
 	StepApps BuildStep = "apps"
 	StepOpen BuildStep = "open"
+	// StepRestore: a backup is restored into the site.
+	StepRestore BuildStep = "restore"
 )
 
 // ErrTypeOverdue says that a part of a step on a host did not end in its time.
@@ -40,13 +42,16 @@ func (a *Tenants) BuildTenant(ctx context.Context, ref tenant.Ref) error {
 	switch {
 	case err != nil:
 		return fromTenantStore(err)
-	case t.State == tenant.Active && t.Generation == ref.Generation:
+	case t.State.HasSite() && t.Generation == ref.Generation:
 		return nil
 	}
 	if t, err = asPlaced(t, ref); err != nil {
 		return err
 	}
 	a.hook("site/start")
+	if t.RestoreFrom != "" || t.LostAt != nil {
+		return a.buildFromBackup(ctx, ref, t)
+	}
 	if t.Allocation.PoolSiteID != "" && len(t.Apps) == 0 {
 		return a.promote(ctx, ref, t)
 	}

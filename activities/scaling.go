@@ -337,6 +337,7 @@ func (a *Tenants) sweepTenants(ctx context.Context) (r SweepResult, err error) {
 		}
 	}
 	try.ok(a.dropLeftDatabases(ctx))
+	try.ok(a.clearAllLosses(ctx))
 	for _, region := range w.Regions {
 		r.Regions++
 		_, err := a.ServeQueue(ctx, region)

@@ -255,7 +255,7 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 		return fromTenantStore(err)
 	}
 	if t.Allocation == nil {
-		return nil
+		return a.clearLosses(ctx, t)
 	}
 	if t.AppServerStatus == server.Terminated {
 		if err := a.dropData(ctx, t); err != nil {

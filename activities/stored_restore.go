@@ -31,9 +31,6 @@ func (a *StoredBackups) FetchBackup(ctx context.Context, in FetchInput) error {
 	if err != nil {
 		return err
 	}
-	if b.State != tenant.BackupStored {
-		return because(true, tenant.ReasonStorageRefused, fmt.Sprintf("backup %s is %s", b.BackupID, b.State))
-	}
 	t, err := a.Tenants.Store.TenantRun(ctx, in.TenantID)
 	if err != nil {
 		return fromTenantStore(err)
@@ -41,18 +38,25 @@ func (a *StoredBackups) FetchBackup(ctx context.Context, in FetchInput) error {
 	if t.Allocation == nil || t.Site == "" {
 		return because(true, tenant.ReasonNothingToBackUp, fmt.Sprintf("tenant %s has no site to restore to", in.TenantID))
 	}
+	return a.fetch(ctx, b, t, in.Name)
+}
+
+func (a *StoredBackups) fetch(ctx context.Context, b tenant.BackupRun, t tenant.Run, name string) error {
+	if b.State != tenant.BackupStored {
+		return because(true, tenant.ReasonStorageRefused, fmt.Sprintf("backup %s is %s", b.BackupID, b.State))
+	}
 	identity, err := a.Vault.Open(tenant.BackupKeyFor(b.BackupID), b.KeyID, b.Sealed)
 	if err != nil {
 		return because(true, tenant.ReasonSealedElsewhere, fmt.Sprintf("backup %s was sealed under key %s, which is not among PREGO_KEYS_DIR/backup", b.BackupID, b.KeyID))
 	}
 	a.Tenants.hook("stored-restore/start")
 	for next := 1; next <= b.Parts; {
-		if next, err = a.downloadParts(ctx, b, t, in.Name, next); err != nil {
+		if next, err = a.downloadParts(ctx, b, t, name, next); err != nil {
 			return err
 		}
 		a.Tenants.hook("stored-restore/downloaded")
 	}
-	c := command(t, fmt.Sprintf("%s-open-%d", in.Name, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.SiteTimeout, "--site", t.Site, "open-backup", in.Name, b.SHA256, b.PlainSHA256)
+	c := command(t, fmt.Sprintf("%s-open-%d", name, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.SiteTimeout, "--site", t.Site, "open-backup", name, b.SHA256, b.PlainSHA256)
 	c.Secrets = map[string]string{wire.SecretBackupIdentity: string(identity)}
 	_, err = a.Tenants.bench(ctx, c)
 	if err = verbReason(err); err != nil {
@@ -64,7 +68,7 @@ func (a *StoredBackups) FetchBackup(ctx context.Context, in FetchInput) error {
 
 // notGood keeps on the row that a backup can't be restored, if that is why.
 func (a *StoredBackups) notGood(ctx context.Context, id prego.BackupID, err error) error {
-	for _, r := range []prego.Reason{tenant.ReasonUnreadable, tenant.ReasonDigest, prego.Reason(wire.FailedNoBackup)} {
+	for _, r := range []prego.Reason{tenant.ReasonUnreadable, tenant.ReasonDigest, prego.Reason(wire.FailedNoBackup), tenant.ReasonIncomplete} {
 		if isBecause(err, r) {
 			if kept := a.Store.BackupVerified(ctx, id, err.Error()); kept != nil {
 				return kept // the step is repeated

@@ -67,6 +67,13 @@ type TenantStore interface {
 	LeftDatabases(ctx context.Context) ([]tenant.PoolSite, error)
 	DatabaseErased(ctx context.Context, poolSiteID string) error
 
+	CountLost(ctx context.Context) (int, error)
+	LostTenants(ctx context.Context, plans []prego.Plan, most int) ([]prego.TenantID, error)
+	RestoreElsewhere(ctx context.Context, id prego.TenantID, backupID prego.BackupID, jobID, by string) (tenant.Tenant, tenant.RestoreJob, error)
+	LeftOfLosses(ctx context.Context, id prego.TenantID) ([]tenant.LeftPlace, error)
+	LossCleared(ctx context.Context, lossID int64) error
+	UnclearedLosses(ctx context.Context) ([]prego.TenantID, error)
+
 	SiteErased(ctx context.Context, tenantID prego.TenantID) error
 	TenantsNeedSweep(ctx context.Context, quiet time.Duration) (bool, error)
 	StorageDue(ctx context.Context, every time.Duration) (bool, error)
@@ -127,6 +134,7 @@ type TenantSettings struct {
 	StorageEvery    time.Duration // between two measurements of a site
 	StorageBatch    int           // sites measured per run
 	StorageHosts    int           // hosts measured at once
+	Losses          LossSettings
 }
 
 // OpenNetwork is the private network in which servers of all roles are to be made for tenants
@@ -156,6 +164,8 @@ type Tenants struct {
 	Drained func(ctx context.Context, serverID prego.ServerID) error
 	// BackupsLeave says that there is object storage: last backups go there.
 	BackupsLeave bool
+	// Restorer is nil without object storage.
+	Restorer SiteRestorer
 	// Hook is called around effects, by name, so that tests can kill the process
 	// there; nil in production.
 	Hook func(point string)
@@ -173,6 +183,7 @@ type TenantMetrics struct {
 	Waiting  *prometheus.GaugeVec // waiting tenants, by region and missing role
 	Storage  *prometheus.GaugeVec // sites, by storage level
 	Unsized  prometheus.Counter   // measurements that failed
+	Lost     prometheus.Gauge     // tenants without a site since their server was lost
 }
 
 // NewTenantMetrics registers them.
@@ -193,9 +204,10 @@ func NewTenantMetrics(reg prometheus.Registerer) *TenantMetrics {
 		Unsized: prometheus.NewCounter(prometheus.CounterOpts{Name: prego.MetricUnmeasured, Help: "Measurements of a site's storage that failed."}),
 		Waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "prego_tenants_waiting", Help: "Tenants that wait for a place, by region and missing role."}, []string{"region", "role"}),
 		Late:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_site_pools_beyond_slo", Help: "Servers whose site pool has been below its target for longer than its SLO."}),
+		Lost:    prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricTenantsLost, Help: "Tenants whose server was lost and that are not restored yet."}),
 		Leaks:   prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_sites_left_total", Help: "Sites of ended tenants that could not be dropped."}),
 	}
-	reg.MustRegister(m.Outcomes, m.Seconds, m.Sites, m.Build, m.Leaks, m.Late, m.Ceiling, m.Waiting, m.Storage, m.Unsized)
+	reg.MustRegister(m.Outcomes, m.Seconds, m.Sites, m.Build, m.Leaks, m.Late, m.Ceiling, m.Waiting, m.Storage, m.Unsized, m.Lost)
 	return m
 }
 
@@ -227,7 +239,9 @@ type TenantPlan struct {
 	CapacityPoll time.Duration        `json:"capacity_poll"`
 	StepTimeout  time.Duration        `json:"step_timeout"`
 	AppTimeout   time.Duration        `json:"app_timeout"`
-	Cancelled    bool                 `json:"cancelled,omitempty"`
+	// RestoreFor is how long the restore from a backup may take, 0 if there is none.
+	RestoreFor time.Duration `json:"restore_for,omitempty"`
+	Cancelled  bool          `json:"cancelled,omitempty"`
 	// Resumed: an earlier run already placed the tenant, or requested its server.
 	Resumed bool `json:"resumed,omitempty"`
 }
@@ -266,9 +280,13 @@ func (a *Tenants) PlanTenant(ctx context.Context, ref tenant.Ref) (TenantPlan, e
 
 func (a *Tenants) plan(t tenant.Run) TenantPlan {
 	s := a.Settings
+	restoreFor := time.Duration(0)
+	if t.RestoreFrom != "" {
+		restoreFor = s.Losses.For
+	}
 	return TenantPlan{
 		Region: t.Region, Plan: t.Plan, OrgID: t.OrgID, Slug: t.Slug, Policy: t.Policy, Apps: len(t.Apps),
-		CapacityWait: s.CapacityWait, CapacityPoll: s.CapacityPoll, StepTimeout: s.StepTimeout, AppTimeout: s.AppTimeout,
+		CapacityWait: s.CapacityWait, CapacityPoll: s.CapacityPoll, StepTimeout: s.StepTimeout, AppTimeout: s.AppTimeout, RestoreFor: restoreFor,
 		Cancelled: t.CancelRequested, Resumed: t.Allocation != nil || t.OwnServerID != "",
 	}
 }

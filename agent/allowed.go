@@ -38,6 +38,8 @@ var allowed = map[wire.CommandKind][]string{
 		"--site SITE delete-backup BACKUP",
 		"--site SITE seal-backup BACKUP RECIPIENT",
 		"--site SITE open-backup BACKUP SHA256 SHA256",
+		"--site SITE adopt-config BACKUP",
+		"--site SITE check-restored BACKUP",
 		"--site SITE usage",
 		"erase-site SITE --db-name OURDB",
 		"list-sites",

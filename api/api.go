@@ -44,6 +44,7 @@ type Store interface {
 	RequestRetry(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
 	RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error)
 	CordonServer(ctx context.Context, id prego.ServerID, by, why string) (server.Server, error)
+	LoseServer(ctx context.Context, id prego.ServerID, reason, by string) (server.Server, error)
 	RequestDrain(ctx context.Context, id prego.ServerID, kind server.DrainKind, r server.DrainRequest, by string) (server.Drain, error)
 	LastDrain(ctx context.Context, id prego.ServerID) (server.Drain, error)
 	DrainedInstances(ctx context.Context, id prego.ServerID) ([]server.DrainedInstance, error)

@@ -79,3 +79,13 @@ func restorableView(r *tenant.Restorable) *LastRestorable {
 	}
 	return &LastRestorable{BackupId: string(r.BackupID), At: r.TakenAt.UTC(), Verified: r.VerifiedAt != nil}
 }
+
+func lossView(l *tenant.Loss) *TenantLoss {
+	if l == nil {
+		return nil
+	}
+	return &TenantLoss{
+		ServerId: string(l.ServerID), State: l.State, LostAt: l.LostAt.UTC(), NotedAt: l.NotedAt.UTC(), BackupId: optional(string(l.BackupID)),
+		BackupTakenAt: utc(l.TakenAt), LostMinutes: l.Minutes(), RestoredAt: utc(l.RestoredAt),
+	}
+}

@@ -2471,10 +2471,13 @@ type CreatePolicy struct {
 	Type PolicyType `json:"type"`
 }
 
-// CreateRestore Either of the two
+// CreateRestore Either snapshot_id or backup_id. With elsewhere, backup_id or none of them
 type CreateRestore struct {
 	// BackupId A backup in object storage
 	BackupId *string `json:"backup_id,omitempty"`
+
+	// Elsewhere The tenant has lost its server and is to get another place
+	Elsewhere *bool `json:"elsewhere,omitempty"`
 
 	// SnapshotId A snapshot on the site's host
 	SnapshotId *string `json:"snapshot_id,omitempty"`
@@ -4042,9 +4045,12 @@ type ResourceStatus = workload.ResourceStatus
 
 // RestoreJob defines model for RestoreJob.
 type RestoreJob struct {
-	BackupId   *string    `json:"backup_id,omitempty"`
-	CreatedAt  time.Time  `json:"created_at"`
-	CreatedBy  string     `json:"created_by"`
+	BackupId  *string   `json:"backup_id,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+
+	// Elsewhere The site is made anew at another place
+	Elsewhere  *bool      `json:"elsewhere,omitempty"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 	JobId      string     `json:"job_id"`
 
@@ -4692,9 +4698,15 @@ type Tenant struct {
 
 	// LastRestorable The newest backup in object storage
 	LastRestorable *LastRestorable `json:"last_restorable,omitempty"`
-	Mail           *TenantMail     `json:"mail,omitempty"`
-	OrgId          string          `json:"org_id"`
-	ParentOrgId    *string         `json:"parent_org_id,omitempty"`
+
+	// Loss The last time that the tenant's site was lost with its server
+	Loss *TenantLoss `json:"loss,omitempty"`
+	Mail *TenantMail `json:"mail,omitempty"`
+
+	// Muted Its site sends no mail, and its scheduled jobs are paused
+	Muted       *bool   `json:"muted,omitempty"`
+	OrgId       string  `json:"org_id"`
+	ParentOrgId *string `json:"parent_org_id,omitempty"`
 
 	// Plan What a tenant pays for
 	Plan Plan `json:"plan"`
@@ -4704,6 +4716,9 @@ type Tenant struct {
 
 	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
+
+	// RestoreFrom Backup that its site is being made from
+	RestoreFrom *string `json:"restore_from,omitempty"`
 
 	// RunUrl The workflow in Temporal's UI, if one is configured
 	RunUrl *string `json:"run_url,omitempty"`
@@ -4798,6 +4813,27 @@ type TenantEvent struct {
 //
 // Example: t-k3jq5x2m7abc
 type TenantID = prego.TenantID
+
+// TenantLoss The last time that the tenant's site was lost with its server
+type TenantLoss struct {
+	// BackupId What the site came back from
+	BackupId      *string    `json:"backup_id,omitempty"`
+	BackupTakenAt *time.Time `json:"backup_taken_at,omitempty"`
+
+	// LostAt When the server was last heard of
+	LostAt time.Time `json:"lost_at"`
+
+	// LostMinutes From the backup to the loss, rounded up: what was written then is lost
+	LostMinutes *int      `json:"lost_minutes,omitempty"`
+	NotedAt     time.Time `json:"noted_at"`
+
+	// RestoredAt Absent while the site is not back
+	RestoredAt *time.Time `json:"restored_at,omitempty"`
+	ServerId   string     `json:"server_id"`
+
+	// State trial: requested on the trial plan and not started yet
+	State TenantState `json:"state"`
+}
 
 // TenantMail defines model for TenantMail.
 type TenantMail struct {
@@ -5975,6 +6011,12 @@ type ExecOnServerParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// LoseServerParams defines parameters for LoseServer.
+type LoseServerParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // RebootServerParams defines parameters for RebootServer.
 type RebootServerParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
@@ -6369,6 +6411,9 @@ type DrainServerJSONRequestBody = DrainServer
 
 // ExecOnServerJSONRequestBody defines body for ExecOnServer for application/json ContentType.
 type ExecOnServerJSONRequestBody = Exec
+
+// LoseServerJSONRequestBody defines body for LoseServer for application/json ContentType.
+type LoseServerJSONRequestBody = CordonServer
 
 // RebootServerJSONRequestBody defines body for RebootServer for application/json ContentType.
 type RebootServerJSONRequestBody = DrainServer
@@ -6776,6 +6821,9 @@ type ServerInterface interface {
 	// ExecOnServer Run a command on a server's host
 	// (POST /v1/servers/{server_id}/exec)
 	ExecOnServer(ctx echo.Context, serverId ServerID, params ExecOnServerParams) error
+	// LoseServer Declare a server lost
+	// (POST /v1/servers/{server_id}/lost)
+	LoseServer(ctx echo.Context, serverId ServerID, params LoseServerParams) error
 	// RebootServer Reboot a server
 	// (POST /v1/servers/{server_id}/reboot)
 	RebootServer(ctx echo.Context, serverId ServerID, params RebootServerParams) error
@@ -6863,7 +6911,7 @@ type ServerInterface interface {
 	// ListRestores List the restores of a tenant
 	// (GET /v1/tenants/{tenant_id}/restores)
 	ListRestores(ctx echo.Context, tenantId TenantID, params ListRestoresParams) error
-	// CreateRestore Restore a tenant's site from a snapshot
+	// CreateRestore Restore a tenant's site
 	// (POST /v1/tenants/{tenant_id}/restores)
 	CreateRestore(ctx echo.Context, tenantId TenantID, params CreateRestoreParams) error
 	// GetRestore Show a restore
@@ -10481,6 +10529,42 @@ func (w *ServerInterfaceWrapper) ExecOnServer(ctx echo.Context) error {
 	return err
 }
 
+// LoseServer converts echo context to params.
+func (w *ServerInterfaceWrapper) LoseServer(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params LoseServerParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.LoseServer(ctx, serverId, params)
+	return err
+}
+
 // RebootServer converts echo context to params.
 func (w *ServerInterfaceWrapper) RebootServer(ctx echo.Context) error {
 	var err error
@@ -12170,6 +12254,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.PATCH(options.BaseURL+"/v1/servers/:server_id", wrapper.PatchServer, options.OperationMiddlewares["patchServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/retry", wrapper.RetryServer, options.OperationMiddlewares["retryServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/cordon", wrapper.CordonServer, options.OperationMiddlewares["cordonServer"]...)
+	router.POST(options.BaseURL+"/v1/servers/:server_id/lost", wrapper.LoseServer, options.OperationMiddlewares["loseServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/uncordon", wrapper.UncordonServer, options.OperationMiddlewares["uncordonServer"]...)
 	router.DELETE(options.BaseURL+"/v1/servers/:server_id/drain", wrapper.CancelDrain, options.OperationMiddlewares["cancelDrain"]...)
 	router.GET(options.BaseURL+"/v1/servers/:server_id/drain", wrapper.GetDrain, options.OperationMiddlewares["getDrain"]...)

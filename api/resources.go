@@ -49,6 +49,7 @@ type ResourceStore interface {
 	ListSnapshots(ctx context.Context, q prego.ListQuery) (page []tenant.Snapshot, next string, err error)
 	DeleteSnapshot(ctx context.Context, tenantID prego.TenantID, id prego.SnapshotID, by string) (org prego.OrgID, err error)
 	CreateRestore(ctx context.Context, tenantID prego.TenantID, of tenant.RestoreOf, id, by string) (tenant.RestoreJob, error)
+	RestoreElsewhere(ctx context.Context, id prego.TenantID, backupID prego.BackupID, jobID, by string) (tenant.Tenant, tenant.RestoreJob, error)
 	GetRestore(ctx context.Context, tenantID prego.TenantID, id string) (tenant.RestoreJob, error)
 	ListRestores(ctx context.Context, q prego.ListQuery) (page []tenant.RestoreJob, next string, err error)
 

@@ -111,14 +111,19 @@ func (a *API) DeleteServer(c echo.Context, id ServerID, p DeleteServerParams) er
 	if err != nil {
 		return err
 	}
+	return a.decommission(c, srv)
+}
+
+// decommission starts the run that destroys a server.
+func (a *API) decommission(c echo.Context, srv server.Server) error {
 	if srv.Status == server.Draining {
 		ctx, cancel := startContext(c)
 		defer cancel()
-		if err := a.d.Orchestrator.StartDecommission(ctx, id); err != nil {
-			a.notStarted(c, server.DecommissionWorkflowID(id), err)
+		if err := a.d.Orchestrator.StartDecommission(ctx, srv.ServerID); err != nil {
+			a.notStarted(c, server.DecommissionWorkflowID(srv.ServerID), err)
 		}
 	}
-	return c.JSON(http.StatusAccepted, a.accepted(c, srv, server.DecommissionWorkflowID(id)))
+	return c.JSON(http.StatusAccepted, a.accepted(c, srv, server.DecommissionWorkflowID(srv.ServerID)))
 }
 
 // CordonServer closes a server to newcomers.
@@ -135,6 +140,23 @@ func (a *API) CordonServer(c echo.Context, id ServerID, _ CordonServerParams) er
 		return err
 	}
 	return c.JSON(http.StatusOK, summary(srv))
+}
+
+// LoseServer declares a server lost: its tenants are restored elsewhere, what is left of it is
+// destroyed.
+func (a *API) LoseServer(c echo.Context, id ServerID, _ LoseServerParams) error {
+	var in server.CordonRequest
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	if err := in.Validate(); err != nil {
+		return err
+	}
+	srv, err := a.d.Store.LoseServer(c.Request().Context(), id, in.Reason, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	return a.decommission(c, srv)
 }
 
 // UncordonServer opens a server to newcomers again.

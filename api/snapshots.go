@@ -21,10 +21,14 @@ func snapshotView(s tenant.Snapshot) Snapshot {
 }
 
 func restoreView(j tenant.RestoreJob) RestoreJob {
-	return RestoreJob{
+	out := RestoreJob{
 		JobId: j.JobID, OrgId: string(j.OrgID), TenantId: string(j.TenantID), SnapshotId: optional(string(j.SnapshotID)), BackupId: optional(string(j.BackupID)), Status: j.Status, Message: optional(j.Message),
-		WorkflowId: tenant.RestoreWorkflowID(j.JobID), CreatedBy: j.CreatedBy, CreatedAt: j.CreatedAt.UTC(), FinishedAt: utc(j.FinishedAt),
+		WorkflowId: j.WorkflowID(), CreatedBy: j.CreatedBy, CreatedAt: j.CreatedAt.UTC(), FinishedAt: utc(j.FinishedAt),
 	}
+	if j.Elsewhere {
+		out.Elsewhere = &j.Elsewhere
+	}
+	return out
 }
 
 // CreateSnapshot requests a snapshot of a tenant's site.
@@ -65,9 +69,16 @@ func (a *API) CreateRestore(c echo.Context, tenantID TenantID, _ CreateRestorePa
 	var in struct {
 		SnapshotID prego.SnapshotID `json:"snapshot_id"`
 		BackupID   prego.BackupID   `json:"backup_id"`
+		Elsewhere  bool             `json:"elsewhere"`
 	}
 	if err := decode(c, &in); err != nil {
 		return err
+	}
+	if in.Elsewhere {
+		if in.SnapshotID != "" {
+			return prego.Invalid("snapshot_id", "is lost with its server: name a backup, or none for the newest")
+		}
+		return a.restoreElsewhere(c, tenantID, in.BackupID)
 	}
 	if (in.SnapshotID == "") == (in.BackupID == "") {
 		return prego.Invalid("snapshot_id", "or backup_id must be given, and not both")
@@ -77,6 +88,22 @@ func (a *API) CreateRestore(c echo.Context, tenantID TenantID, _ CreateRestorePa
 		return err
 	}
 	a.startRun(c, a.d.Resources.Runs.StartRestore, j.OrgID, j.JobID, tenant.RestoreWorkflowID(j.JobID))
+	out := restoreView(j)
+	out.Operation = a.operation(c, out.WorkflowId)
+	return c.JSON(http.StatusAccepted, out)
+}
+
+// restoreElsewhere has a tenant provisioned again from a backup.
+func (a *API) restoreElsewhere(c echo.Context, tenantID prego.TenantID, backupID prego.BackupID) error {
+	t, j, err := a.d.Resources.Store.RestoreElsewhere(c.Request().Context(), tenantID, backupID, newID("rst-"), caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := startContext(c)
+	defer cancel()
+	if err := a.d.TenantRuns.StartTenantProvision(ctx, t); err != nil {
+		a.notStarted(c, j.WorkflowID(), err)
+	}
 	out := restoreView(j)
 	out.Operation = a.operation(c, out.WorkflowId)
 	return c.JSON(http.StatusAccepted, out)

@@ -38,6 +38,10 @@ func (a *API) tenantView(t tenant.Tenant, events []tenant.Event, allocation *ten
 		WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)), CreatedBy: optional(t.CreatedBy),
 		CreatedAt: t.CreatedAt.UTC(), UpdatedAt: t.UpdatedAt.UTC(), ActiveAt: utc(t.ActiveAt), Timeline: []TenantEvent{},
 	}
+	out.RestoreFrom = optional(string(t.RestoreFrom))
+	if t.Muted {
+		out.Muted = &t.Muted
+	}
 	out.AdminEmail, out.AdminName = optional(t.AdminEmail), optional(t.AdminName)
 	if t.Mail != nil {
 		m := mailView(*t.Mail)

@@ -90,6 +90,11 @@ func (a *API) GetTenant(c echo.Context, id TenantID) error {
 		return err
 	}
 	out.LastRestorable = restorableView(restorable)
+	loss, err := a.d.Tenants.TenantLoss(ctx, id)
+	if err != nil {
+		return err
+	}
+	out.Loss = lossView(loss)
 	certificate, err := a.siteCertificate(ctx, t.Site)
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ type TenantStore interface {
 
 	AddTenantEvent(ctx context.Context, e tenant.Event, dedupKey string) error
 	SiteUsage(ctx context.Context, tenantID prego.TenantID) (*tenant.SiteUsage, error)
+	TenantLoss(ctx context.Context, id prego.TenantID) (*tenant.Loss, error)
 	Restorable(ctx context.Context, tenantID prego.TenantID) (*tenant.Restorable, error)
 	SetStorageQuota(ctx context.Context, tenantID prego.TenantID, gb int, by string) (tenant.Tenant, error)
 	SetMail(ctx context.Context, tenantID prego.TenantID, m *tenant.MailSettings, by string) error

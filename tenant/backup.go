@@ -146,7 +146,8 @@ const (
 	ReasonDiskFull         prego.Reason = "disk_full"         // no room on the host
 	ReasonUnreadable       prego.Reason = "backup_unreadable" // truncated, changed, or of another key
 	ReasonDigest           prego.Reason = "digest_mismatch"
-	ReasonURLExpired       prego.Reason = "url_expired" // or a clock is wrong
+	ReasonIncomplete       prego.Reason = "restore_incomplete" // what was restored is not all that is in the backup
+	ReasonURLExpired       prego.Reason = "url_expired"        // or a clock is wrong
 	ReasonStorageRefused   prego.Reason = "storage_refused"
 	ReasonStorageAway      prego.Reason = "storage_unreachable"
 	ReasonNoStorage        prego.Reason = "no_backup_storage"

@@ -50,6 +50,16 @@ type RestoreJob struct {
 	CreatedBy  string
 	CreatedAt  time.Time
 	FinishedAt *time.Time
+	// Elsewhere: the site is made anew, by the run that provisions the tenant.
+	Elsewhere bool
+}
+
+// WorkflowID is the id of the run that carries it out.
+func (j RestoreJob) WorkflowID() string {
+	if j.Elsewhere {
+		return ProvisionWorkflowID(j.TenantID)
+	}
+	return RestoreWorkflowID(j.JobID)
 }
 
 // RestoreOf is what a tenant's site is restored from: one of the two.

@@ -41,10 +41,10 @@ func (s State) Valid() bool { return slices.Contains(States(), s) }
 // edges are all allowed transitions.
 var edges = map[State][]State{
 	Trial:        {Provisioning, Terminated},
-	Provisioning: {Active, Failed},
-	Active:       {Suspended, GracePeriod},
-	Suspended:    {Active, GracePeriod},
-	GracePeriod:  {Active, Terminated},
+	Provisioning: {Active, Failed, Suspended, GracePeriod}, // the last two: restored as it was lost
+	Active:       {Suspended, GracePeriod, Failed},         // failed: its server is lost
+	Suspended:    {Active, GracePeriod, Failed},
+	GracePeriod:  {Active, Terminated, Failed},
 	Failed:       {Provisioning, Terminated},
 	Terminated:   {DataPurged},
 }
@@ -313,6 +313,12 @@ type Tenant struct {
 	Deadline       *time.Time
 	WaitingSince   *time.Time
 	WaitingRoles   []prego.Role // the role that it waits for, while WaitingSince is set
+	// LostAt is since when its site is gone with its server; nil while it has one.
+	LostAt *time.Time
+	// RestoreFrom is the backup that its next site is made from, "" for none.
+	RestoreFrom prego.BackupID
+	// Muted: its site sends no mail and runs no scheduled jobs.
+	Muted bool
 	// CancelRequestedAt is when its provisioning was cancelled; the run ends it.
 	CancelRequestedAt *time.Time
 	CreatedBy         string
@@ -378,6 +384,7 @@ const (
 	StepBackupFailed     Step = "backup_failed"
 	StepOverridden       Step = "placement_override"
 	StepRunRestarted     Step = "workflow_restarted"
+	StepRestored         Step = "restored"
 )
 
 const (

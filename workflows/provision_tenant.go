@@ -82,6 +82,9 @@ func (p *provisionTenant) run(ctx workflow.Context) error {
 		if step == activities.StepApps {
 			return &stepError{reason: prego.ReasonFailedApps, text: errorMessage(err)}
 		}
+		if step == activities.StepRestore {
+			return &stepError{reason: prego.ReasonFailedRestore, text: errorMessage(err)}
+		}
 		if step != activities.StepSite || errType(err) != activities.ErrTypeCommand || p.try == maxSites {
 			return &stepError{reason: prego.ReasonFailedSite, text: errorMessage(err)}
 		}
@@ -132,9 +135,12 @@ func (p *provisionTenant) build(ctx workflow.Context) (step activities.BuildStep
 	if p.plan.Apps > 0 {
 		summary = fmt.Sprintf("make the site, install %d apps, open it, make the tenant active", p.plan.Apps)
 	}
-	onHost := 3*p.plan.StepTimeout + time.Duration(p.plan.Apps)*p.plan.AppTimeout
+	if p.plan.RestoreFor > 0 {
+		summary = "make the site, restore the backup into it, open it, make the tenant active"
+	}
+	onHost := 3*p.plan.StepTimeout + time.Duration(p.plan.Apps)*p.plan.AppTimeout + p.plan.RestoreFor
 	options := finishing(ctx, summary, onHost)
-	if p.plan.Apps > 0 {
+	if p.plan.Apps > 0 || p.plan.RestoreFor > 0 {
 		options = long(options)
 	}
 	err = workflow.ExecuteActivity(options, p.steps.BuildTenant, p.ref()).Get(ctx, nil)

@@ -184,6 +184,10 @@ func verbOf(args []string) (func(*bench) error, error) {
 		return of(func(b *bench, site string) error { return b.writeSealed(site, rest[0], offset, length) })
 	case verb == "delete-backup" && n == 1:
 		return of(func(b *bench, site string) error { return b.deleteBackup(site, rest[0]) })
+	case verb == "adopt-config" && n == 1:
+		return of(func(b *bench, site string) error { return b.adoptConfig(site, rest[0]) })
+	case verb == "check-restored" && n == 1:
+		return of(func(b *bench, site string) error { return b.checkRestored(site, rest[0]) })
 	case n == 1 || n == 2 && rest[1] == "--with-files":
 		switch verb {
 		case "backup":

@@ -17,6 +17,7 @@ const (
 	FailedNoBackup   = "backup_missing"    // or too short
 	FailedUnreadable = "backup_unreadable" // truncated, changed, or of another key
 	FailedDigest     = "digest_mismatch"
+	FailedIncomplete = "restore_incomplete" // of a restored site: something of the backup is not there
 	// FailedURLExpired is also what a wrong clock looks like.
 	FailedURLExpired = "url_expired"
 	FailedRefused    = "storage_refused"
@@ -107,8 +108,16 @@ type TransferFailed struct {
 // IsFailure tells whether a word is one of the codes above.
 func IsFailure(code string) bool {
 	switch code {
-	case FailedDiskFull, FailedNoBackup, FailedUnreadable, FailedDigest, FailedURLExpired, FailedRefused, FailedAway, FailedHost:
+	case FailedDiskFull, FailedNoBackup, FailedUnreadable, FailedDigest, FailedIncomplete, FailedURLExpired, FailedRefused, FailedAway, FailedHost:
 		return true
 	}
 	return false
+}
+
+// CheckedSite is what check-restored found in a site that was restored.
+type CheckedSite struct {
+	Tables int64    `json:"tables"`
+	Rows   int64    `json:"rows"` // in the tables of the backup
+	Files  int64    `json:"files"`
+	Apps   []string `json:"apps"`
 }

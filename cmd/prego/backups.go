@@ -47,7 +47,7 @@ func newBackups(p *process, runs *workflows.Client, tenants *activities.Tenants,
 	if err != nil {
 		return nil, err
 	}
-	out.Objects, out.Vault, out.Hosts, tenants.BackupsLeave = storage, vault, agents, true
+	out.Objects, out.Vault, out.Hosts, tenants.BackupsLeave, tenants.Restorer = storage, vault, agents, true, out
 	checking, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := storage.Check(checking); err != nil { // it may be away for now

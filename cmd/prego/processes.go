@@ -244,6 +244,7 @@ func runWorker(ctx context.Context, queues []string) error {
 	looker.Looks = append(looker.Looks,
 		worker.Look{Name: "backups", Every: p.cfg.Backups.SweepEvery, Do: activities.LookAtBackups(backups)},
 		worker.Look{Name: "backup turns", Every: 6 * p.cfg.Backups.SweepEvery, Do: activities.LookAtBackupTurns(backups)},
+		worker.Look{Name: "lost tenants", Every: p.cfg.Backups.SweepEvery, Do: activities.LookAtLost(tenants)},
 		worker.Look{Name: "backup storage", Every: p.cfg.Backups.CheckEvery, Do: activities.LookAtBackupStorage(backups)},
 	)
 	if !slices.Contains(served, workflows.QueuePeriodic) {

@@ -414,6 +414,10 @@ func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, erro
 		return nil, err
 	}
 	t := p.cfg.Tenants
+	lost, err := p.cfg.Backups.LostPlans()
+	if err != nil {
+		return nil, err
+	}
 	return &activities.Tenants{
 		Passwords: passwords,
 		Store:     p.db, FleetTags: p.db.FleetTags, Placer: placer, Runs: runs, Metrics: activities.NewTenantMetrics(p.reg), Log: p.log.Named("tenants"), Hook: crashHook(),
@@ -424,6 +428,7 @@ func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, erro
 			StepTimeout: t.StepTimeout, ReserveFor: t.ReserveFor, FailureMemory: t.FailureMemory, RefillParallel: t.RefillParallel,
 			ScaleOutMaxRun: t.ScaleOutMaxRun, ScaleOutMaxRole: t.ScaleOutMaxRole, ThresholdPct: t.ThresholdPct, OrphanQuiet: t.OrphanQuiet,
 			Storage: t.Storage(), StorageEvery: t.StorageEvery, StorageBatch: t.StorageBatch, StorageHosts: t.StorageHosts,
+			Losses: activities.LossSettings{Plans: lost, AtOnce: p.cfg.Backups.RestoreLostAtOnce, For: p.cfg.Backups.UploadFor + t.StepTimeout},
 		},
 	}, nil
 }

@@ -157,7 +157,7 @@ func volumeCommand(c *CLI) *cobra.Command {
 
 var (
 	snapshotTable = Table[api.Snapshot]{ID: "snapshot_id", Columns: "snapshot_id, created_at: at, created_by: by, server_id, status, bytes: size, message", Spare: "by, server, size", More: "tenant_id, files"}
-	restoreTable  = Table[api.RestoreJob]{ID: "job_id", Columns: "job_id: restore, created_at: at, created_by: by, snapshot_id, backup_id, status, message", Spare: "by, snapshot, backup", More: "tenant_id, finished_at"}
+	restoreTable  = Table[api.RestoreJob]{ID: "job_id", Columns: "job_id: restore, created_at: at, created_by: by, snapshot_id, backup_id, status, message", Spare: "by, snapshot, backup", More: "elsewhere, tenant_id, finished_at"}
 )
 
 func snapshotCommand(c *CLI) *cobra.Command {
@@ -195,6 +195,7 @@ func backupCommand(c *CLI) *cobra.Command {
 
 func restoreCommand(c *CLI) *cobra.Command {
 	path := "/v1/tenants/{tenant}/restores"
+	var backup string
 	return c.group("restore", "Restore tenants' sites from snapshots and backups",
 		Action[api.RestoreJob]{
 			Use: "create TENANT SNAPSHOT", Short: "Restore a tenant's site from a snapshot, or from a backup (bak-…)", Path: path, Destroys: "replaces what the tenant's site holds by snapshot", Table: restoreTable,
@@ -203,6 +204,20 @@ func restoreCommand(c *CLI) *cobra.Command {
 					return api.CreateRestore{BackupId: &in.typed}, nil
 				}
 				return api.CreateRestore{SnapshotId: &in.typed}, nil
+			},
+		},
+		Action[api.RestoreJob]{
+			Use: "elsewhere TENANT…", Short: "Restore tenants whose server was lost at another place", Path: path, Table: restoreTable,
+			Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+				f.StringVar(&backup, "backup", "", "backup to restore; the newest by default")
+			},
+			Body: func(*call) (any, error) {
+				elsewhere := true
+				body := api.CreateRestore{Elsewhere: &elsewhere}
+				if backup != "" {
+					body.BackupId = &backup
+				}
+				return body, nil
 			},
 		},
 		List[api.RestoreJob]{Use: "list TENANT", Short: "List the restores of a tenant, newest first", Path: path, Items: "restores", Filters: "status", Sorts: "created_at", Table: restoreTable},

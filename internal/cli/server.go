@@ -179,6 +179,7 @@ func serverCommand(c *CLI) *cobra.Command {
 				return fmt.Sprintf("server %s takes new tenants and instances", s.ServerId)
 			},
 		},
+		serverLost(accepted),
 		serverDrain(server.DrainOnly), serverDrain(server.DrainReboot), serverDrain(server.DrainReplace), serverDrainCancel(), showDrain,
 		serverDelete(accepted),
 		List[api.Command]{
@@ -258,6 +259,24 @@ func serverCordon() Action[api.ServerSummary] {
 		},
 		Table: Table[api.ServerSummary]{ID: "server_id"},
 		Say:   func(_ *call, s api.ServerSummary) string { return fmt.Sprintf("server %s is cordoned", s.ServerId) },
+	}
+}
+
+func serverLost(accepted func(*call, api.Accepted) string) Action[api.Accepted] {
+	var in server.CordonRequest
+	return Action[api.Accepted]{
+		Use: "lost SERVER…", Short: "Give servers up as lost: their tenants are restored elsewhere, what is left of them is destroyed", Path: "/v1/servers/{server}/lost",
+		Destroys: "gives up server", Table: Table[api.Accepted]{ID: "server_id"}, Say: accepted, Watch: watchServer(server.Terminated),
+		Example: "  prego server lost app-7 --reason \"its disk died\"",
+		Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+			f.StringVar(&in.Reason, "reason", "", "reason for the timeline")
+		},
+		Body: func(*call) (any, error) {
+			if in.Reason == "" {
+				return nil, nil //nolint:nilnil // no body
+			}
+			return in, nil
+		},
 	}
 }
 

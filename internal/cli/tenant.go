@@ -22,7 +22,7 @@ import (
 var tenantTable = Table[api.Tenant]{
 	ID: "tenant_id", Columns: "tenant_id, slug, org_id, parent_org_id: part of, region, plan, state, site_url: site",
 	More: "waiting_since, waiting_roles: waiting for, deadline_at: until, allocation.app_server_id: server, allocation.db_shard_id: shard, allocation.redis_pool_id: redis pool, " +
-		"allocation.dedicated, allocation.database_name: database, admin_email: first user, mail, storage, last_restorable: last restorable, workflow_id, run_url: run, created_at",
+		"allocation.dedicated, allocation.database_name: database, admin_email: first user, mail, storage, last_restorable: last restorable, loss, restore_from: restored from, muted, workflow_id, run_url: run, created_at",
 	Computed: map[string]func(api.Tenant) any{
 		"state": func(t api.Tenant) any {
 			state := string(t.State) + reasons(t.StatusReason, t.StatusMessage)
@@ -33,6 +33,15 @@ var tenantTable = Table[api.Tenant]{
 		},
 		"mail":    func(t api.Tenant) any { return textOf(t.Mail, mailText) },
 		"storage": func(t api.Tenant) any { return textOf(t.Storage, storageText) },
+		"loss": func(t api.Tenant) any {
+			return textOf(t.Loss, func(l api.TenantLoss) string {
+				text := "with server " + l.ServerId + " at " + l.LostAt.UTC().Format("2006-01-02 15:04 MST")
+				if l.LostMinutes != nil {
+					text += fmt.Sprintf(", back; %d min lost", *l.LostMinutes)
+				}
+				return text
+			})
+		},
 		"last_restorable": func(t api.Tenant) any {
 			return textOf(t.LastRestorable, func(r api.LastRestorable) string {
 				return r.At.UTC().Format("2006-01-02 15:04 MST") + map[bool]string{true: ", verified", false: ", not verified yet"}[r.Verified]

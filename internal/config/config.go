@@ -55,21 +55,38 @@ type Config struct {
 // Backups says which object storage tenants' backups are kept in. Without an endpoint they stay
 // on their hosts.
 type Backups struct {
-	Endpoint   string        `env:"PREGO_BACKUP_ENDPOINT"`                         // URL of storage that speaks S3, such as https://fsn1.your-objectstorage.com; empty: backups stay on their hosts
-	Bucket     string        `env:"PREGO_BACKUP_BUCKET"`                           // it must exist, without versioning
-	Region     string        `env:"PREGO_BACKUP_REGION" envDefault:"us-east-1"`    // as the storage calls it
-	AccessKey  string        `env:"PREGO_BACKUP_ACCESS_KEY"`                       // PREGO_BACKUP_ACCESS_KEY_FILE for a file
-	SecretKey  string        `env:"PREGO_BACKUP_SECRET_KEY"`                       // PREGO_BACKUP_SECRET_KEY_FILE for a file
-	PathStyle  bool          `env:"PREGO_BACKUP_PATH_STYLE"`                       // true: the bucket is in the path of URLs, not in the host's name
-	PartBytes  int64         `env:"PREGO_BACKUP_PART_BYTES" envDefault:"16777216"` // of an upload, at least 5 MiB; larger for sites above 10,000 parts
-	URLTTL     time.Duration `env:"PREGO_BACKUP_URL_TTL" envDefault:"20m"`         // how long a URL that a host gets is valid
-	UploadFor  time.Duration `env:"PREGO_BACKUP_UPLOAD_TIMEOUT" envDefault:"6h"`   // of an upload or a download, with all retries
-	PerHost    int           `env:"PREGO_BACKUP_PER_HOST" envDefault:"1"`          // at once
-	PerRegion  int           `env:"PREGO_BACKUP_PER_REGION" envDefault:"20"`       // at once
-	LateAfter  time.Duration `env:"PREGO_BACKUP_LATE_AFTER" envDefault:"2h"`       // a scheduled backup that is not stored so long after its time is late
-	FinalFor   time.Duration `env:"PREGO_BACKUP_FINAL_FOR" envDefault:"2160h"`     // how long the last backup of a deleted tenant is kept
-	SweepEvery time.Duration `env:"PREGO_BACKUP_SWEEP_EVERY" envDefault:"5s"`      // how often backups that are due are looked for
-	CheckEvery time.Duration `env:"PREGO_BACKUP_COMPARE_EVERY" envDefault:"1h"`    // how often the bucket is compared with the rows
+	Endpoint          string        `env:"PREGO_BACKUP_ENDPOINT"`                                             // URL of storage that speaks S3, such as https://fsn1.your-objectstorage.com; empty: backups stay on their hosts
+	Bucket            string        `env:"PREGO_BACKUP_BUCKET"`                                               // it must exist, without versioning
+	Region            string        `env:"PREGO_BACKUP_REGION" envDefault:"us-east-1"`                        // as the storage calls it
+	AccessKey         string        `env:"PREGO_BACKUP_ACCESS_KEY"`                                           // PREGO_BACKUP_ACCESS_KEY_FILE for a file
+	SecretKey         string        `env:"PREGO_BACKUP_SECRET_KEY"`                                           // PREGO_BACKUP_SECRET_KEY_FILE for a file
+	PathStyle         bool          `env:"PREGO_BACKUP_PATH_STYLE"`                                           // true: the bucket is in the path of URLs, not in the host's name
+	PartBytes         int64         `env:"PREGO_BACKUP_PART_BYTES" envDefault:"16777216"`                     // of an upload, at least 5 MiB; larger for sites above 10,000 parts
+	URLTTL            time.Duration `env:"PREGO_BACKUP_URL_TTL" envDefault:"20m"`                             // how long a URL that a host gets is valid
+	UploadFor         time.Duration `env:"PREGO_BACKUP_UPLOAD_TIMEOUT" envDefault:"6h"`                       // of an upload or a download, with all retries
+	PerHost           int           `env:"PREGO_BACKUP_PER_HOST" envDefault:"1"`                              // at once
+	PerRegion         int           `env:"PREGO_BACKUP_PER_REGION" envDefault:"20"`                           // at once
+	LateAfter         time.Duration `env:"PREGO_BACKUP_LATE_AFTER" envDefault:"2h"`                           // a scheduled backup that is not stored so long after its time is late
+	FinalFor          time.Duration `env:"PREGO_BACKUP_FINAL_FOR" envDefault:"2160h"`                         // how long the last backup of a deleted tenant is kept
+	RestoreLost       []string      `env:"PREGO_RESTORE_LOST" envDefault:"trial,starter,business,enterprise"` // plans whose tenants are restored elsewhere at once when their server is lost; none for none
+	RestoreLostAtOnce int           `env:"PREGO_RESTORE_LOST_AT_ONCE" envDefault:"16"`                        // tenants
+	SweepEvery        time.Duration `env:"PREGO_BACKUP_SWEEP_EVERY" envDefault:"5s"`                          // how often backups that are due are looked for
+	CheckEvery        time.Duration `env:"PREGO_BACKUP_COMPARE_EVERY" envDefault:"1h"`                        // how often the bucket is compared with the rows
+}
+
+// LostPlans are the plans whose tenants are restored elsewhere without being asked.
+func (b Backups) LostPlans() ([]prego.Plan, error) {
+	if len(b.RestoreLost) == 1 && b.RestoreLost[0] == "none" {
+		return nil, nil
+	}
+	plans := make([]prego.Plan, 0, len(b.RestoreLost))
+	for _, name := range b.RestoreLost {
+		if !prego.Plan(name).Valid() {
+			return nil, errors.New("must be none, or a list of trial, starter, business, enterprise")
+		}
+		plans = append(plans, prego.Plan(name))
+	}
+	return plans, nil
 }
 
 // Names says which DNS zone this installation keeps, and how orgs' names are looked up.
@@ -491,6 +508,12 @@ func (c Config) check() []error {
 	}
 	if b := c.Backups; b.UploadFor <= 0 || b.LateAfter <= 0 || b.FinalFor <= 0 || b.SweepEvery <= 0 || b.CheckEvery <= 0 || b.PerHost < 1 || b.PerRegion < 1 {
 		bad("PREGO_BACKUP_UPLOAD_TIMEOUT, PREGO_BACKUP_LATE_AFTER, PREGO_BACKUP_FINAL_FOR, PREGO_BACKUP_SWEEP_EVERY, PREGO_BACKUP_COMPARE_EVERY, PREGO_BACKUP_PER_HOST and PREGO_BACKUP_PER_REGION", "must be above 0")
+	}
+	if _, err := c.Backups.LostPlans(); err != nil {
+		bad("PREGO_RESTORE_LOST", err.Error())
+	}
+	if c.Backups.RestoreLostAtOnce < 1 {
+		bad("PREGO_RESTORE_LOST_AT_ONCE", "must be above 0")
 	}
 	if c.ACME.HTTPPort < 1 || c.ACME.HTTPPort > 65535 {
 		bad("PREGO_ACME_HTTP_PORT", "must be 1 to 65535")

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -34,14 +35,22 @@ const sqlReleaseMissing = `
 UPDATE resources SET state = 'released', released_at = now()
 WHERE server_id = $1 AND kind = 'server' AND provider_id = $2 AND state <> 'released'`
 
-// MarkMissing fails a server whose machine the provider no longer has.
+// errNotMissing undoes what is noted of a server that is another by now.
+var errNotMissing = errors.New("the row is not of that server any more")
+
+// MarkMissing fails a server whose machine the provider no longer has, and the tenants that it
+// had.
 func (s *Store) MarkMissing(ctx context.Context, serverID prego.ServerID, providerServerID string) (bool, error) {
 	marked := false
 	message := fmt.Sprintf("the provider no longer has server %s", providerServerID)
 	err := s.inTx(ctx, fmt.Sprintf("mark %s missing", serverID), func(tx pgx.Tx) error {
+		// Before the server's row is held, as by whoever frees a place.
+		if err := s.loseTenants(ctx, tx, serverID, prego.ActorSystem); err != nil {
+			return err
+		}
 		attempt, err := value[int](ctx, tx, sqlMarkMissing, serverID, providerServerID, message)
 		if err != nil {
-			return ifNoRows(err, nil)
+			return ifNoRows(err, errNotMissing)
 		}
 		marked = true
 		if _, err := tx.Exec(ctx, sqlReleaseMissing, serverID, providerServerID); err != nil {
@@ -52,6 +61,9 @@ func (s *Store) MarkMissing(ctx context.Context, serverID prego.ServerID, provid
 			Message: message, Actor: prego.ActorSystem,
 		}, "missing/"+providerServerID)
 	})
+	if errors.Is(err, errNotMissing) {
+		err = nil
+	}
 	return marked, err
 }
 

@@ -103,6 +103,8 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"backups that are left":  func() error { return none(s.BackupsLeft(ctx, time.Minute, 200)) },
 		"backups that are due":   func() error { return none(s.DueBackupTurns(ctx, 200)) },
 		"backups that are late":  func() error { return none(s.LateBackups(ctx, 2*time.Hour, 2000)) },
+		"lost tenants":           func() error { return none(s.LostTenants(ctx, prego.Plans(), 16)) },
+		"count of lost tenants":  func() error { return none(s.CountLost(ctx)) },
 		"objects of backups":     func() error { return none(s.BackupObjects(ctx)) },
 		"tenants without a turn": func() error { return none(s.TenantsWithoutTurn(ctx, 200)) },
 		"silent agents": func() error {

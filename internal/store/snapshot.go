@@ -197,7 +197,7 @@ func (s *Store) JobWaits(ctx context.Context, id, message string) error {
 	return failed(id+" waits", s.pool.SendBatch(ctx, b).Close())
 }
 
-const restoreColumns = `j.job_id, j.org_id, j.tenant_id, COALESCE(j.snapshot_id, '') AS snapshot_id, COALESCE(j.backup_id, '') AS backup_id, j.status, j.message, j.created_by, j.created_at, j.finished_at`
+const restoreColumns = `j.job_id, j.org_id, j.tenant_id, COALESCE(j.snapshot_id, '') AS snapshot_id, COALESCE(j.backup_id, '') AS backup_id, j.status, j.message, j.created_by, j.created_at, j.finished_at, j.elsewhere`
 
 const sqlTenantRestores = `SELECT EXISTS (SELECT FROM restore_jobs WHERE tenant_id = $1 AND status IN ('queued', 'running'))`
 

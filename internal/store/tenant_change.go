@@ -38,6 +38,11 @@ func (s *Store) ChangeTenant(ctx context.Context, id prego.TenantID, action tena
 		if err != nil {
 			return t, err
 		}
+		if action == tenant.ActionRetry && t.State == tenant.Failed && (t.LostAt != nil || t.RestoreFrom != "") {
+			// Its site is in a backup: an empty one is not what is asked for.
+			t, _, err = s.RestoreElsewhere(ctx, id, "", "", by)
+			return t, err
+		}
 		next, err := action.Apply(t.State)
 		if err != nil {
 			return tenant.Tenant{}, err

@@ -161,26 +161,35 @@ func (s *Store) SiteReady(ctx context.Context, ref tenant.Ref, site string, step
 // From its activation on a site is measured.
 // The site is the tenant's name for one that was not recorded before.
 const sqlActivateTenant = `
-WITH active AS (
-    UPDATE tenants SET state = 'active', converged_state = 'active', status_reason = '', status_message = '', active_at = COALESCE(active_at, now()),
-        waiting_since = NULL, waiting_roles = '{}', updated_at = now(), deadline_at = CASE WHEN plan = 'trial' AND $3 > 0 THEN now() + make_interval(secs => $3) END,
+WITH was AS (
+    SELECT b.backup_id, b.taken_at, l.loss_id, COALESCE(l.state, 'active') AS state, l.deadline_at
+    FROM tenants t LEFT JOIN tenant_losses l ON l.tenant_id = t.tenant_id AND l.restored_at IS NULL LEFT JOIN backups b ON b.backup_id = t.restore_from WHERE t.tenant_id = $1
+), active AS (
+    UPDATE tenants t SET state = was.state, converged_state = CASE was.state WHEN 'suspended' THEN '' ELSE was.state END, status_reason = '', status_message = '',
+        active_at = COALESCE(active_at, now()), waiting_since = NULL, waiting_roles = '{}', updated_at = now(), lost_at = NULL, restore_from = NULL,
+        deadline_at = COALESCE(was.deadline_at, CASE WHEN plan = 'trial' AND $3 > 0 THEN now() + make_interval(secs => $3) END),
         site = COALESCE(NULLIF($4, ''), site)
-    WHERE tenant_id = $1 AND generation = $2 AND state = 'provisioning' AND cancel_requested_at IS NULL
-    RETURNING tenant_id, site, storage_quota_gb, EXTRACT(EPOCH FROM now() - created_at)::float8 AS seconds
+    FROM was
+    WHERE tenant_id = $1 AND generation = $2 AND t.state = 'provisioning' AND cancel_requested_at IS NULL AND (lost_at IS NULL OR restore_from IS NOT NULL)
+    RETURNING tenant_id, site, storage_quota_gb, t.state, EXTRACT(EPOCH FROM now() - created_at)::float8 AS seconds
 ), measured AS ( -- the site's turn to be measured comes at once
     INSERT INTO site_usage (tenant_id, quota_gb, tried_at) SELECT tenant_id, storage_quota_gb, 'epoch' FROM active ON CONFLICT (tenant_id) DO NOTHING
 ), assigned AS (
     UPDATE site_pool p SET state = 'assigned', site_name = a.site, reserved_until = NULL, updated_at = now()
     FROM active a WHERE p.tenant_id = a.tenant_id AND p.state = 'reserved'
+), back AS (
+    UPDATE tenant_losses l SET restored_at = now(), backup_id = was.backup_id, taken_at = was.taken_at FROM was, active WHERE l.loss_id = was.loss_id
+), job AS (
+    UPDATE restore_jobs j SET status = 'succeeded', message = '', finished_at = now() FROM active a WHERE j.tenant_id = a.tenant_id AND j.elsewhere AND j.status IN ('queued', 'running')
 ), noted AS (
     INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, message, dedup_key)
-    SELECT tenant_id, 'provisioning', e.state, e.step, 'workflow', e.message, e.key
+    SELECT tenant_id, 'provisioning', CASE e.state WHEN 'active' THEN active.state ELSE e.state END, e.step, 'workflow', e.message, e.key
     FROM active, unnest($5::text[], $6::text[], $7::text[], $8::text[]) WITH ORDINALITY e (step, state, message, key, n) ORDER BY e.n
     ON CONFLICT (tenant_id, dedup_key) DO NOTHING
 )
 SELECT seconds FROM active`
 
-const sqlTenantIsActive = `SELECT EXISTS (SELECT FROM tenants WHERE tenant_id = $1 AND generation = $2 AND state = 'active')`
+const sqlTenantIsActive = `SELECT EXISTS (SELECT FROM tenants WHERE tenant_id = $1 AND generation = $2 AND has_site(state))`
 
 // ActivateTenant is the final transition of a tenant's provisioning, with one UPDATE. done
 // are the steps that it completes, for the timeline; one that says how the tenant came by
@@ -227,6 +236,9 @@ func (s *Store) FailTenant(ctx context.Context, ref tenant.Ref, reason prego.Rea
 		if err != nil {
 			return ifNoRows(err, nil)
 		}
+		if _, err := tx.Exec(ctx, sqlEndRestores, ref.TenantID, prego.Redact(message)); err != nil {
+			return err
+		}
 		if from == tenant.Trial { // there is no edge from trial to failed
 			if _, err := tx.Exec(ctx, sqlTrialBegan, ref.TenantID, ref.Generation, reason); err != nil {
 				return err
@@ -272,31 +284,35 @@ const sqlClearSite = `UPDATE tenants SET site = '' WHERE tenant_id = $1 AND NOT 
 // meanwhile. Without a live allocation it changes nothing.
 func (s *Store) ReleaseAllocation(ctx context.Context, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error {
 	return s.inTx(ctx, fmt.Sprintf("release tenant %s", tenantID), func(tx pgx.Tx) error {
-		var app, shard, pool, site string
-		if err := tx.QueryRow(ctx, sqlReleaseAllocation, tenantID, reason).Scan(&app, &shard, &pool, &site); err != nil {
-			return ifNoRows(err, nil)
-		}
-		// In the order in which a reservation locks them.
-		type step struct {
-			sql  string
-			args []any
-		}
-		var steps []step
-		if site != "" {
-			sql := map[tenant.SiteFate]string{tenant.SiteUntouched: sqlReturnSite, tenant.SiteDropped: sqlDeleteSite, tenant.SiteLeft: sqlKeepFailedSite}[fate]
-			steps = append(steps, step{sql, []any{site}})
-		}
-		steps = append(steps, step{sqlReleaseServer, []any{app, tenantID, destroyServer}}, step{sqlReleaseShard, []any{shard, tenantID}},
-			step{sqlReleasePool, []any{pool, tenantID}}, step{sqlClearSite, []any{tenantID}})
-		for _, st := range steps {
-			if _, err := tx.Exec(ctx, st.sql, st.args...); err != nil {
-				return err
-			}
-		}
-		return tenantEvent(ctx, tx, tenant.Event{
-			TenantID: tenantID, Step: tenant.StepReleased, Reason: reason, Message: strings.TrimPrefix(message+": ", ": ") + fmt.Sprintf("%s, %s, %s", app, shard, pool),
-		}, "")
+		return freePlace(ctx, tx, tenantID, reason, message, fate, destroyServer)
 	})
+}
+
+func freePlace(ctx context.Context, tx pgx.Tx, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error {
+	var app, shard, pool, site string
+	if err := tx.QueryRow(ctx, sqlReleaseAllocation, tenantID, reason).Scan(&app, &shard, &pool, &site); err != nil {
+		return ifNoRows(err, nil)
+	}
+	// In the order in which a reservation locks them.
+	type step struct {
+		sql  string
+		args []any
+	}
+	var steps []step
+	if site != "" {
+		sql := map[tenant.SiteFate]string{tenant.SiteUntouched: sqlReturnSite, tenant.SiteDropped: sqlDeleteSite, tenant.SiteLeft: sqlKeepFailedSite}[fate]
+		steps = append(steps, step{sql, []any{site}})
+	}
+	steps = append(steps, step{sqlReleaseServer, []any{app, tenantID, destroyServer}}, step{sqlReleaseShard, []any{shard, tenantID}},
+		step{sqlReleasePool, []any{pool, tenantID}}, step{sqlClearSite, []any{tenantID}})
+	for _, st := range steps {
+		if _, err := tx.Exec(ctx, st.sql, st.args...); err != nil {
+			return err
+		}
+	}
+	return tenantEvent(ctx, tx, tenant.Event{
+		TenantID: tenantID, Step: tenant.StepReleased, Reason: reason, Message: strings.TrimPrefix(message+": ", ": ") + fmt.Sprintf("%s, %s, %s", app, shard, pool),
+	}, "")
 }
 
 const sqlConverged = `UPDATE tenants SET converged_state = state, updated_at = now() WHERE tenant_id = $1 AND state = $2 AND converged_state <> state`

@@ -1,0 +1,248 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+// SiteRestorer brings what a tenant is to be restored from into its site, which was made anew.
+type SiteRestorer interface {
+	RestoreInto(ctx context.Context, t tenant.Run) (RestoredSite, error)
+}
+
+// RestoredSite is what a site was restored from, and what was found in it.
+type RestoredSite struct {
+	Backup  tenant.Backup
+	Checked wire.CheckedSite
+}
+
+// LossSettings say what becomes of tenants whose server is gone.
+type LossSettings struct {
+	Plans  []prego.Plan  // whose tenants are restored elsewhere without being asked
+	AtOnce int           // tenants
+	For    time.Duration // how long a restore may take
+}
+
+// buildFromBackup makes a tenant's site at its place and restores it from a backup: of a tenant
+// whose server was lost, or of one that is a copy of another. It is a BuildTenant of its own:
+// what is in the backup needs neither apps nor a first user.
+func (a *Tenants) buildFromBackup(ctx context.Context, ref tenant.Ref, t tenant.Run) error {
+	if t.RestoreFrom == "" {
+		return permanentErrorIn(StepRestore, ErrTypePermanent, "the tenant's site was lost, and an empty one is not made in its place")
+	}
+	if a.Restorer == nil {
+		return permanentErrorIn(StepRestore, string(tenant.ReasonNoStorage), "no object storage is configured (PREGO_BACKUP_ENDPOINT)")
+	}
+	limit := a.Settings.StepTimeout
+	if err := a.part(ctx, StepSite, limit, func(ctx context.Context) (err error) {
+		if err := a.clearLosses(ctx, t); err != nil {
+			return err
+		}
+		t.Site, err = a.makeSite(ctx, ref, t)
+		return err
+	}); err != nil {
+		return err
+	}
+	var back RestoredSite
+	limit += a.Settings.Losses.For
+	if err := a.part(ctx, StepRestore, limit, func(ctx context.Context) (err error) {
+		back, err = a.Restorer.RestoreInto(ctx, t)
+		return err
+	}); err != nil {
+		return err
+	}
+	limit += a.Settings.StepTimeout
+	if err := a.part(ctx, StepOpen, limit, func(ctx context.Context) error {
+		if t.Muted {
+			return nil
+		}
+		_, err := a.inTurn(ctx, a.unmuting(t, "open")...)
+		return err
+	}); err != nil {
+		return err
+	}
+	a.hook("site/opened")
+	if err := a.activate(ctx, ref, t.Plan, restored(t, back)); err != nil {
+		return err
+	}
+	// One that was suspended is so again, and its site does not know yet.
+	_, err := a.Runs.EnsureTenantChange(ctx, t.TenantID)
+	a.logNotSignalled(err)
+	return nil
+}
+
+// restored is what the timeline says of it.
+func restored(t tenant.Run, back RestoredSite) tenant.Event {
+	message := fmt.Sprintf("backup %s of %s: %d tables, %d rows, %d files", back.Backup.BackupID, back.Backup.TakenAt.UTC().Format(time.RFC3339), back.Checked.Tables, back.Checked.Rows, back.Checked.Files)
+	if t.LostAt != nil {
+		message += fmt.Sprintf(". What was written in the %d min before the server was lost is lost", tenant.LostMinutes(*back.Backup.TakenAt, *t.LostAt))
+	}
+	return tenant.Event{TenantID: t.TenantID, Step: tenant.StepRestored, Message: message}
+}
+
+// Of a site that is held back: no mail leaves it (frappe/__init__.py, are_emails_muted), and its
+// scheduler queues nothing (frappe/utils/scheduler.py, is_scheduler_inactive).
+var heldBack = []string{"mute_emails", "pause_scheduler"}
+
+// muting are the commands that hold a site back, unmuting those that let it go.
+func (a *Tenants) muting(t tenant.Run, what string) (cs []server.BenchCommand) {
+	for _, key := range heldBack {
+		cs = append(cs, command(t, what+"-"+key, a.Settings.CommandTimeout, "--site", t.Site, "set-config", key, "1"))
+	}
+	return cs
+}
+
+func (a *Tenants) unmuting(t tenant.Run, what string) (cs []server.BenchCommand) {
+	for _, key := range heldBack {
+		cs = append(cs, command(t, what+"-"+key, a.Settings.CommandTimeout, "--site", t.Site, "set-config", key, "None"))
+	}
+	return append(cs, command(t, what+"-scheduler", a.Settings.CommandTimeout, "--site", t.Site, "enable-scheduler"))
+}
+
+// clearLosses erases what the places that a tenant has lost left on servers that live on. What
+// is at the new place must be gone first; the rest is tried again by the next sweep if it fails.
+func (a *Tenants) clearLosses(ctx context.Context, t tenant.Run) error {
+	left, err := a.Store.LeftOfLosses(ctx, t.TenantID)
+	if err != nil {
+		return err
+	}
+	for _, l := range left {
+		err := a.eraseLeft(ctx, t, l)
+		if err == nil {
+			err = a.Store.LossCleared(ctx, l.LossID)
+		}
+		if err != nil {
+			if t.Allocation != nil && (l.App.ServerID == t.Allocation.AppServerID || l.Shard.ServerID == t.Shard.ServerID) {
+				return err
+			}
+			a.Log.Warn("what a lost place left could not be erased; it is tried again", zap.String("tenant_id", string(t.TenantID)), zap.Error(err))
+		}
+	}
+	return nil
+}
+
+// clearAllLosses does so for tenants that no run sees to. It goes on after one that fails.
+func (a *Tenants) clearAllLosses(ctx context.Context) error {
+	ids, err := a.Store.UnclearedLosses(ctx)
+	for _, id := range ids {
+		t, runErr := a.Store.TenantRun(ctx, id)
+		if runErr == nil {
+			runErr = a.clearLosses(ctx, t)
+		}
+		err = errors.Join(err, runErr)
+	}
+	return err
+}
+
+func (a *Tenants) eraseLeft(ctx context.Context, t tenant.Run, l tenant.LeftPlace) error {
+	ctx, cancel := context.WithTimeout(ctx, a.Settings.SiteTimeout)
+	defer cancel()
+	was := t
+	was.Allocation, was.AppServerHost, was.Shard, was.Pool = &l.Allocation, l.App.Host, l.Shard, l.Pool
+	if l.App.Status == server.Active {
+		names := []string{tenant.SiteName(t.Slug, a.Settings.SiteDomain)}
+		if l.Allocation.SiteName != "" && l.Allocation.SiteName != names[0] {
+			names = append(names, l.Allocation.SiteName)
+		}
+		for i, name := range names {
+			what := fmt.Sprintf("lost-%d-%d", i, activity.GetInfo(ctx).Attempt)
+			if _, err := a.forTenant(ctx, was, what, a.Settings.SiteTimeout, "erase-site", name, "--db-name", l.Allocation.DatabaseName); err != nil {
+				return err
+			}
+		}
+	}
+	for _, h := range []*tenant.DataHost{&was.Shard, &was.Pool} {
+		if h.Status != server.Active { // its data went with it, or does
+			h.Status = server.Terminated
+		}
+	}
+	return a.dropData(ctx, was)
+}
+
+// ErrNotRestored is the type of a restore's failure that has no reason of its own.
+const ErrNotRestored = "not_restored"
+
+// RestoreInto fetches the backup that a tenant is restored from to the host of its new site,
+// restores it there, held back, and compares the site with it.
+func (a *StoredBackups) RestoreInto(ctx context.Context, t tenant.Run) (out RestoredSite, err error) {
+	b, _, err := a.run(ctx, t.RestoreFrom)
+	if err != nil {
+		return out, err
+	}
+	out.Backup = b.Backup
+	name := fmt.Sprintf("in-a%d", t.Allocation.AllocationID)
+	if err := a.fetch(ctx, b, t, name); err != nil {
+		return out, err
+	}
+	steps := a.Tenants.muting(t, name)
+	steps = append(steps, command(t, name+"-adopt", a.Tenants.Settings.CommandTimeout, "--site", t.Site, "adopt-config", name))
+	if _, err := a.Tenants.inTurn(ctx, steps...); err != nil {
+		return out, err
+	}
+	a.Tenants.hook("stored-restore/adopted")
+	if _, err := a.Tenants.forTenant(ctx, t, name+"-restore", a.Tenants.Settings.SiteTimeout, "--site", t.Site, "restore", name, "--with-files"); err != nil {
+		return out, a.notGood(ctx, b.BackupID, verbReason(err))
+	}
+	a.Tenants.hook("stored-restore/restored")
+	if out.Checked, err = a.check(ctx, t, name); err != nil {
+		return out, a.notGood(ctx, b.BackupID, err)
+	}
+	if _, err := a.Tenants.forTenant(ctx, t, fmt.Sprintf("%s-forget-%d", name, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.CommandTimeout, "--site", t.Site, "delete-backup", name); err != nil {
+		return out, err
+	}
+	return out, a.Store.BackupVerified(ctx, b.BackupID, "")
+}
+
+// check has a host compare a site with the backup that it was restored from.
+func (a *StoredBackups) check(ctx context.Context, t tenant.Run, name string) (out wire.CheckedSite, err error) {
+	text, err := a.Tenants.forTenant(ctx, t, fmt.Sprintf("%s-check-%d", name, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.SiteTimeout, "--site", t.Site, "check-restored", name)
+	if err != nil {
+		return out, verbReason(err)
+	}
+	if json.Unmarshal([]byte(text), &out) != nil || out.Tables == 0 {
+		return out, permanentError(ErrNotRestored, "the host's report of what it restored can't be read", nil)
+	}
+	return out, nil
+}
+
+// LookAtLost has tenants restored whose server was lost, as many at once as may be, and counts
+// those that are without a site. What they left on other servers is erased.
+func LookAtLost(a *Tenants) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		lost, err := a.Store.CountLost(ctx)
+		if err != nil {
+			return prego.LookResult{}, err
+		}
+		a.Metrics.Lost.Set(float64(lost))
+		if lost == 0 || a.Restorer == nil || len(a.Settings.Losses.Plans) == 0 {
+			return prego.LookResult{}, nil
+		}
+		ids, err := a.Store.LostTenants(ctx, a.Settings.Losses.Plans, a.Settings.Losses.AtOnce)
+		for _, id := range ids {
+			err = errors.Join(err, a.restoreLost(ctx, id))
+		}
+		return prego.LookResult{Found: len(ids) > 0}, err
+	}
+}
+
+func (a *Tenants) restoreLost(ctx context.Context, id prego.TenantID) error {
+	t, _, err := a.Store.RestoreElsewhere(ctx, id, "", "", "policy")
+	if prego.CodeOf(err) == prego.CodeInvalidTransition { // somebody was faster
+		return nil
+	}
+	if err == nil {
+		_, err = a.Runs.EnsureTenantProvision(ctx, id, t.Generation)
+	}
+	return err
+}

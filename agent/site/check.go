@@ -1,0 +1,133 @@
+package site
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// checkRestored compares a site with the backup that it was restored from: each table has the
+// rows of the dump, each file its size. Frappe may have added rows meanwhile, and none may be
+// missing. Then Frappe itself opens the site.
+func (b *bench) checkRestored(site, name string) error {
+	if err := b.using(site); err != nil {
+		return err
+	}
+	all, err := b.files(site, name)
+	if err != nil {
+		return err
+	}
+	if len(all) == 0 {
+		return &coded{wire.FailedNoBackup, fmt.Errorf("site %s has no backup %s", site, name)}
+	}
+	var out wire.CheckedSite
+	for _, f := range all {
+		switch {
+		case strings.HasSuffix(f.Path, "-"+partDatabase):
+			err = b.checkTables(site, f.Path, &out)
+		case strings.HasSuffix(f.Path, ".tar"):
+			err = b.checkFiles(site, f.Path, &out)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if out.Apps, err = b.apps(site); err != nil {
+		return err
+	}
+	if !slices.Contains(out.Apps, "frappe") {
+		return &coded{wire.FailedIncomplete, fmt.Errorf("the site lists no app frappe, but %v", out.Apps)}
+	}
+	if err := b.command(nil, "--site", site, "execute", "frappe.get_installed_apps"); err != nil {
+		return &coded{wire.FailedIncomplete, fmt.Errorf("the site is not opened by Frappe: %w", err)}
+	}
+	return b.printResult(out)
+}
+
+func (b *bench) checkTables(site, dump string, out *wire.CheckedSite) error {
+	f, err := b.sites.Open(dump)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	rows, err := dumpedRows(f)
+	if err != nil {
+		return &coded{wire.FailedUnreadable, err}
+	}
+	db, at, err := b.asSite(site)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	missing := 0
+	var first string
+	for table, want := range rows {
+		if strings.ContainsAny(table, "`\x00") {
+			return &coded{wire.FailedUnreadable, fmt.Errorf("%q is no table of Frappe's", table)}
+		}
+		var have int64
+		there, err := queryValue[int](db, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = ? AND table_name = ?", at.Name, table)
+		if err == nil && there > 0 {
+			err = db.QueryRowContext(context.Background(), "SELECT COUNT(*) FROM `"+table+"`").Scan(&have)
+		}
+		if err != nil {
+			return err
+		}
+		if there == 0 || have < want {
+			if missing++; first == "" || table < first {
+				first = table
+			}
+		}
+		out.Tables, out.Rows = out.Tables+1, out.Rows+have
+	}
+	if missing > 0 {
+		return &coded{wire.FailedIncomplete, fmt.Errorf("%d of %d tables lack rows of the backup, such as %s", missing, len(rows), first)}
+	}
+	if whole, _, err := inspectTables(db, at.Name); err != nil || !whole {
+		return errors.Join(err, &coded{wire.FailedIncomplete, errors.New("the database is not a finished site's")})
+	}
+	return nil
+}
+
+// checkFiles finds the files of a tar in the site. Frappe packs them as ./SITE/public/files/…
+// (frappe/utils/backups.py, backup_files).
+func (b *bench) checkFiles(site, name string, out *wire.CheckedSite) error {
+	f, err := b.sites.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	archive := tar.NewReader(f)
+	for {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return &coded{wire.FailedUnreadable, err}
+		}
+		if h.Typeflag != tar.TypeReg {
+			continue
+		}
+		parts := strings.SplitN(path.Clean(h.Name), "/", 2)
+		if len(parts) != 2 {
+			continue
+		}
+		info, err := b.sites.Lstat(site + "/" + parts[1])
+		if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() != h.Size {
+			return &coded{wire.FailedIncomplete, fmt.Errorf("file %s is not as in the backup", parts[1])}
+		}
+		if err != nil {
+			return err
+		}
+		out.Files++
+	}
+}

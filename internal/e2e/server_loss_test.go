@@ -1,0 +1,195 @@
+package e2e
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/s3test"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+// todo puts a row into a tenant's site.
+func (c *cell) todo(app, database, name, text string) {
+	c.t.Helper()
+	_, err := c.hostDB(app, database).ExecContext(c.t.Context(), "REPLACE INTO `"+database+"`.tabToDo (name, description) VALUES (?, ?)", name, text)
+	require.NoError(c.t, err)
+}
+
+// todos are the rows of a tenant's site, in the order of their names.
+func (c *cell) todos(app, database string) []string {
+	c.t.Helper()
+	rows, err := c.hostDB(app, database).QueryContext(c.t.Context(), "SELECT description FROM `"+database+"`.tabToDo ORDER BY name")
+	require.NoError(c.t, err)
+	defer func() { require.NoError(c.t, rows.Close()) }()
+	var out []string
+	for rows.Next() {
+		var text string
+		require.NoError(c.t, rows.Scan(&text))
+		out = append(out, text)
+	}
+	require.NoError(c.t, rows.Err())
+	return out
+}
+
+func (c *cell) backedUp(id string) api.Backup {
+	c.t.Helper()
+	of := "/v1/tenants/" + id
+	return c.backupState(of, c.backup(of), tenant.BackupStored)
+}
+
+// backAgain waits until a tenant whose server was lost is in a state again.
+func (c *cell) backAgain(id string, state tenant.State) api.Tenant {
+	c.t.Helper()
+	return c.awaitTenant(id, "back", func(tn api.Tenant) bool {
+		require.NotEqual(c.t, "failed_restore", deref(tn.StatusReason), deref(tn.StatusMessage))
+		return tn.State == state && tn.ConvergedState == string(state) && tn.Loss != nil && tn.Loss.RestoredAt != nil
+	})
+}
+
+// TestTenantsOfALostServerComeBack: a host is destroyed without warning. Its tenants are back
+// elsewhere, from what the storage has, and say how much is lost; the one that was suspended is
+// so again, the one without a backup says that there is none.
+func TestTenantsOfALostServerComeBack(t *testing.T) {
+	t.Parallel()
+	s := s3test.Start(t)
+	c := newCell(t, options{vars: backupVars(s, nil)})
+	c.org("acme", "")
+	app := c.sharedFleet(0)
+	ids := map[string]string{}
+	for _, slug := range []string{"alpha", "beta", "gamma"} {
+		ids[slug] = c.tenant(slug, prego.PlanStarter, nil)
+		tn := c.settledTenant(ids[slug], tenant.Active)
+		require.Equal(t, app, tn.Allocation.AppServerId)
+		c.todo(app, tn.Allocation.DatabaseName, "one", "before the backup of "+slug)
+		c.noise(app, slug+".sites.test", "noise", 1<<20)
+	}
+	first := c.get("app")
+	for _, slug := range []string{"alpha", "beta"} {
+		b := c.backedUp(ids[slug])
+		c.todo(app, c.settledTenant(ids[slug], tenant.Active).Allocation.DatabaseName, "two", "after it")
+		_, err := c.pool.Exec(t.Context(), `UPDATE backups SET taken_at = taken_at - interval '90 minutes' WHERE backup_id = $1`, b.BackupId)
+		require.NoError(t, err)
+	}
+	c.setConfig(app, "alpha.sites.test", "encryption_key", "opens passwords")
+	alpha := c.backedUp(ids["alpha"])
+	c.ask(ids["beta"], "suspend")
+	c.settledTenant(ids["beta"], tenant.Suspended)
+
+	c.create("app2", prego.RoleApp, server.Spec{})
+	c.awaitStatus("app2", server.Active)
+	died := time.Now()
+	c.provider(http.MethodDelete, "/servers/"+deref(first.Provider.ProviderServerId), nil)
+	c.reconcile()
+	c.awaitStatus("app", server.Failed)
+
+	back := c.backAgain(ids["alpha"], tenant.Active)
+	took := time.Since(died)
+	beta := c.backAgain(ids["beta"], tenant.Suspended)
+	for slug, tn := range map[string]api.Tenant{"alpha": back, "beta": beta} {
+		require.Equal(t, c.id("app2"), tn.Allocation.AppServerId)
+		require.Equal(t, []any{ids[slug], slug + ".sites.test", "tenant_" + slug + "_db"}, []any{tn.TenantId, deref(tn.Site), tn.Allocation.DatabaseName})
+		require.NotNil(t, tn.Loss.RestoredAt)
+		require.Contains(t, tenantSteps(tn), "restored")
+		require.FileExists(t, filepath.Join(c.rootOf(c.id("app2")), wire.BenchDir, "sites", slug+".sites.test", "private/files/noise"))
+	}
+	t.Logf("tenant back after %s, %d minutes lost; the other: %d minutes", took.Round(100*time.Millisecond), *back.Loss.LostMinutes, *beta.Loss.LostMinutes)
+	require.LessOrEqual(t, *back.Loss.LostMinutes, 1)
+	require.GreaterOrEqual(t, *beta.Loss.LostMinutes, 90)
+	require.Equal(t, alpha.BackupId, deref(back.Loss.BackupId))
+	require.True(t, back.LastRestorable.Verified)
+	require.Equal(t, []string{"before the backup of alpha", "after it"}, c.todos(c.id("app2"), "tenant_alpha_db"), "the newest backup")
+	require.Equal(t, []string{"before the backup of beta"}, c.todos(c.id("app2"), "tenant_beta_db"))
+	require.Equal(t, "opens passwords", c.siteConfig(c.id("app2"), "alpha.sites.test", "encryption_key"))
+	require.Empty(t, c.siteConfig(c.id("app2"), "alpha.sites.test", "mute_emails"))
+	require.Equal(t, "off", c.maintenance(c.id("app2"), "alpha.sites.test"))
+	require.Equal(t, "on", c.maintenance(c.id("app2"), "beta.sites.test"))
+
+	gamma := c.failedTenant(ids["gamma"], prego.ReasonServerLost)
+	require.Contains(t, deref(gamma.StatusMessage), "there is no backup")
+	require.Nil(t, gamma.Allocation)
+	status, body := c.request(http.MethodPost, "/v1/tenants/"+ids["gamma"]+"/retry", nil)
+	require.Equal(t, http.StatusNotFound, status, "%s", body)
+	require.Contains(t, string(body), "backup_not_found")
+	require.Equal(t, 3, c.number(`SELECT count(*) FROM org_events WHERE type = 'tenant.server_lost' AND org_id = 'acme'`))
+	c.counted()
+
+	// What is there serves on: the next backup is of the new place.
+	again := c.backedUp(ids["alpha"])
+	require.Equal(t, c.id("app2"), again.ServerId)
+	c.ask(ids["beta"], "resume")
+	c.settledTenant(ids["beta"], tenant.Active)
+	require.Equal(t, "off", c.maintenance(c.id("app2"), "beta.sites.test"))
+
+	// Terminated and purged like any other, with what the lost place left on its shard.
+	c.ask(ids["gamma"], "terminate")
+	c.settledTenant(ids["gamma"], tenant.Terminated)
+	c.expire(ids["gamma"])
+	c.settledTenant(ids["gamma"], tenant.DataPurged)
+	require.Zero(t, c.number(`SELECT count(*) FROM tenant_losses WHERE cleared_at IS NULL`))
+}
+
+// TestAServerIsDeclaredLost: one that hangs, on an operator's word, while nobody is restored by
+// policy; then its tenant at one command, whose worker dies after each of its steps.
+func TestAServerIsDeclaredLost(t *testing.T) {
+	t.Parallel()
+	s := s3test.Start(t)
+	crash := filepath.Join(t.TempDir(), "crash")
+	c := newCell(t, options{vars: backupVars(s, map[string]string{"PREGO_RESTORE_LOST": "none", "PREGO_TEST_CRASH": crash})})
+	c.org("acme", "")
+	app := c.sharedFleet(0)
+	id := c.tenant("alpha", prego.PlanStarter, nil)
+	tn := c.settledTenant(id, tenant.Active)
+	c.todo(app, tn.Allocation.DatabaseName, "one", "kept")
+	c.backedUp(id)
+	c.create("app2", prego.RoleApp, server.Spec{})
+	c.awaitStatus("app2", server.Active)
+	c.post("/v1/servers/"+app+"/lost", map[string]string{"reason": "hangs"}, http.StatusAccepted, nil)
+	c.failedTenant(id, prego.ReasonServerLost)
+	c.awaitStatus("app", server.Terminated)
+	var job api.RestoreJob
+	points := []string{"stored-restore/opened", "stored-restore/adopted", "stored-restore/restored", "tenant_activate/done"}
+	require.NoError(t, os.WriteFile(crash, []byte(points[0]), 0o600))
+	c.post("/v1/tenants/"+id+"/restores", map[string]any{"elsewhere": true}, http.StatusAccepted, &job)
+	require.Equal(t, tenant.ProvisionWorkflowID(prego.TenantID(id)), job.WorkflowId)
+	for i, point := range points {
+		select {
+		case <-c.procs["worker"].Done():
+		case <-time.After(patience):
+			t.Fatalf("%s: the worker never came to the point where it was to die", point)
+		}
+		require.NoError(t, os.Remove(crash+".hit"), point)
+		if i+1 < len(points) {
+			require.NoError(t, os.WriteFile(crash, []byte(points[i+1]), 0o600))
+		}
+		delete(c.procs, "worker")
+		c.start("worker")
+	}
+	tn = c.settledTenant(id, tenant.Active)
+	require.Equal(t, c.id("app2"), tn.Allocation.AppServerId)
+	require.Equal(t, []string{"kept"}, c.todos(c.id("app2"), tn.Allocation.DatabaseName))
+	c.send(http.MethodGet, "/v1/tenants/"+id+"/restores/"+job.JobId, nil, http.StatusOK, &job)
+	require.Equal(t, api.JobStatus("succeeded"), job.Status)
+	c.counted()
+	c.settled()
+}
+
+// setConfig sets a key of a site's configuration on its host.
+func (c *cell) setConfig(server, site, key, value string) {
+	c.t.Helper()
+	name := filepath.Join(c.rootOf(server), wire.BenchDir, "sites", site, "site_config.json")
+	config := c.readJSON(name)
+	config[key] = value
+	text, err := json.Marshal(config)
+	require.NoError(c.t, err)
+	require.NoError(c.t, os.WriteFile(name, text, 0o600))
+}

@@ -1,0 +1,306 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+// Whose site or database is on a server. The tenants' rows are held before anything of their
+// places, as by whoever places them.
+const sqlTenantsToLose = `
+SELECT t.tenant_id, t.org_id, t.state, t.deadline_at AS deadline, a.allocation_id,
+    (SELECT LEAST(COALESCE(s.agent_last_heartbeat_at, now()), now()) FROM servers s WHERE s.server_id = $1) AS lost_at,
+    (SELECT max(b.taken_at) FROM backups b WHERE b.tenant_id = t.tenant_id AND b.state = 'stored') AS taken_at
+FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL LEFT JOIN db_shards d ON d.shard_id = a.db_shard_id
+WHERE (has_site(t.state) OR t.state = 'terminated') AND (a.app_server_id = $1 OR (a.on_shard AND d.server_id = $1))
+ORDER BY t.tenant_id FOR NO KEY UPDATE OF t`
+
+const sqlLoseTenant = `
+UPDATE tenants SET state = 'failed', converged_state = 'failed', status_reason = 'server_lost', status_message = $2, lost_at = $3, site = '', deadline_at = NULL,
+    cancel_requested_at = NULL, updated_at = now()
+WHERE tenant_id = $1`
+
+const sqlInsertLoss = `
+INSERT INTO tenant_losses (tenant_id, allocation_id, server_id, state, deadline_at, lost_at) VALUES ($1, $2, $3, $4, $5, $6)`
+
+const (
+	sqlEndRestores  = `UPDATE restore_jobs SET status = 'failed', message = $2, finished_at = now() WHERE tenant_id = $1 AND status IN ('queued', 'running')`
+	sqlForgetLimits = `UPDATE site_usage SET read_only = false WHERE tenant_id = $1 AND read_only`
+)
+
+// lostTenant is a tenant whose place is lost with a server.
+type lostTenant struct {
+	TenantID     prego.TenantID
+	OrgID        prego.OrgID
+	State        tenant.State
+	Deadline     *time.Time
+	AllocationID int64
+	LostAt       time.Time
+	TakenAt      *time.Time // of its newest backup, nil for none
+}
+
+// loseTenants fails the tenants whose site or database was on a server that is gone, frees
+// their places and tells their orgs. One that was terminated only loses its place.
+func (s *Store) loseTenants(ctx context.Context, tx pgx.Tx, serverID prego.ServerID, actor prego.Actor) error {
+	lost, err := many[lostTenant](ctx, tx, sqlTenantsToLose, serverID)
+	if err != nil {
+		return err
+	}
+	for _, t := range lost {
+		if err := s.loseTenant(ctx, tx, t, serverID, actor); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) loseTenant(ctx context.Context, tx pgx.Tx, t lostTenant, serverID prego.ServerID, actor prego.Actor) error {
+	message := fmt.Sprintf("server %s is gone, and there is no backup", serverID)
+	details := map[string]any{"server_id": serverID, "lost_at": t.LostAt.UTC()}
+	if t.TakenAt != nil {
+		message = fmt.Sprintf("server %s is gone. The newest backup is of %s: %d min are lost", serverID, t.TakenAt.UTC().Format(time.RFC3339), tenant.LostMinutes(*t.TakenAt, t.LostAt))
+		details["backup_taken_at"], details["lost_minutes"] = t.TakenAt.UTC(), tenant.LostMinutes(*t.TakenAt, t.LostAt)
+	}
+	if err := freePlace(ctx, tx, t.TenantID, string(prego.ReasonServerLost), "", tenant.SiteDropped, false); err != nil {
+		return err
+	}
+	if !t.State.HasSite() {
+		return nil
+	}
+	for _, st := range []struct {
+		sql  string
+		args []any
+	}{
+		{sqlLoseTenant, []any{t.TenantID, message, t.LostAt}},
+		{sqlInsertLoss, []any{t.TenantID, t.AllocationID, serverID, t.State, t.Deadline, t.LostAt}},
+		{sqlEndRestores, []any{t.TenantID, "the site's server was lost"}},
+		{sqlForgetLimits, []any{t.TenantID}},
+	} {
+		if _, err := tx.Exec(ctx, st.sql, st.args...); err != nil {
+			return err
+		}
+	}
+	if err := noteTenant(ctx, tx, tenant.Event{
+		TenantID: t.TenantID, FromState: t.State, ToState: tenant.Failed, Step: tenant.StepChanged, Actor: string(actor), Reason: string(prego.ReasonServerLost), Message: message,
+	}); err != nil {
+		return err
+	}
+	return orgEvent(ctx, tx, org.Event{OrgID: t.OrgID, Type: "tenant.server_lost", Subject: string(t.TenantID), Actor: string(actor), Reason: string(prego.ReasonServerLost)}, details)
+}
+
+const sqlLoseServer = `
+UPDATE servers SET status = 'draining', status_reason = 'server_lost', status_message = $2, decommission_requested_at = COALESCE(decommission_requested_at, now()), updated_at = now()
+WHERE server_id = $1 AND status NOT IN ('provisioning', 'terminated') RETURNING ` + serverColumns
+
+// LoseServer declares a server lost: its tenants are lost at once, and whatever the provider
+// still has of it is to be destroyed. One that is terminated is returned as it is.
+func (s *Store) LoseServer(ctx context.Context, id prego.ServerID, reason, by string) (srv server.Server, err error) {
+	err = s.inTx(ctx, string("lose server "+id), func(tx pgx.Tx) error {
+		if err := s.loseTenants(ctx, tx, id, prego.ActorOperator); err != nil {
+			return err
+		}
+		if srv, err = one[server.Server](ctx, tx, sqlLoseServer, id, prego.Redact(reason)); err != nil {
+			return err
+		}
+		return addEvent(ctx, tx, server.Event{
+			ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonServerLost, Message: "declared lost by " + by, Actor: prego.ActorOperator,
+		}, "")
+	})
+	if isNoRows(err) {
+		now, err := s.GetServer(ctx, id)
+		if err == nil && now.Status == server.Provisioning {
+			err = prego.Errorf(prego.CodeInvalidTransition, "server %s is being provisioned: delete it", id)
+		}
+		return now, err
+	}
+	return srv, err
+}
+
+const sqlNewestBackup = `
+SELECT backup_id FROM backups WHERE tenant_id = $1 AND state = 'stored' ORDER BY taken_at DESC LIMIT 1`
+
+const sqlTenantToRestore = `SELECT ` + tenantColumns + ` FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDATE`
+
+const sqlRestoreTenant = `
+UPDATE tenants SET state = 'provisioning', status_reason = '', status_message = '', generation = generation + 1, restore_from = $2, waiting_since = NULL, waiting_roles = '{}',
+    cancel_requested_at = NULL, deadline_at = NULL, updated_at = now()
+WHERE tenant_id = $1 RETURNING ` + tenantColumns
+
+const sqlInsertElsewhere = `
+INSERT INTO restore_jobs AS j (job_id, org_id, tenant_id, backup_id, status, created_by, elsewhere) VALUES ($1, $2, $3, $4, 'queued', $5, true) RETURNING ` + restoreColumns
+
+// RestoreElsewhere has a failed tenant whose site was lost, or whose restore failed, provisioned
+// again from a backup: the newest if none is named. Quotas refuse nothing: what was lost was
+// accepted once.
+func (s *Store) RestoreElsewhere(ctx context.Context, id prego.TenantID, backupID prego.BackupID, jobID, by string) (t tenant.Tenant, job tenant.RestoreJob, err error) {
+	if jobID == "" {
+		jobID = "rst-" + strings.ReplaceAll(uuid.NewString(), "-", "")[:12]
+	}
+	err = s.inTx(ctx, string("restore tenant "+id), func(tx pgx.Tx) error {
+		if _, err := lockOwner(ctx, tx, noSuchTenant(string(id)), sqlTenantOrg, id); err != nil {
+			return err
+		}
+		was, err := one[tenant.Tenant](ctx, tx, sqlTenantToRestore, id)
+		switch {
+		case err != nil:
+			return err
+		case was.State != tenant.Failed || (was.LostAt == nil && was.RestoreFrom == ""):
+			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s, and its site was not lost", id, was.State)
+		}
+		if backupID == "" && was.LostAt == nil {
+			backupID = was.RestoreFrom // a copy of another tenant's
+		}
+		if backupID, err = s.toRestore(ctx, tx, was, backupID); err != nil {
+			return err
+		}
+		if t, err = one[tenant.Tenant](ctx, tx, sqlRestoreTenant, id, backupID); err != nil {
+			return err
+		}
+		if job, err = one[tenant.RestoreJob](ctx, tx, sqlInsertElsewhere, jobID, t.OrgID, id, backupID, by); err != nil {
+			return err
+		}
+		if err := noteTenant(ctx, tx, tenant.Event{
+			TenantID: id, FromState: was.State, ToState: tenant.Provisioning, Step: tenant.StepChanged, Actor: by, Message: fmt.Sprintf("restore elsewhere from backup %s", backupID),
+		}); err != nil {
+			return err
+		}
+		return orgEvent(ctx, tx, org.Event{OrgID: t.OrgID, Type: "restore.create", Subject: jobID, Actor: by}, map[string]any{"tenant_id": id, "backup_id": backupID, "elsewhere": true})
+	})
+	return t, job, err
+}
+
+// toRestore is the backup that a tenant is restored from elsewhere: its own, or the one of
+// another tenant that its site was to be a copy of.
+func (s *Store) toRestore(ctx context.Context, tx pgx.Tx, t tenant.Tenant, id prego.BackupID) (prego.BackupID, error) {
+	if id == "" {
+		newest, err := find[struct{ BackupID prego.BackupID }](ctx, tx, sqlNewestBackup, t.TenantID)
+		if err != nil {
+			return "", err
+		}
+		if newest == nil {
+			return "", prego.Errorf(prego.CodeBackupNotFound, "there is no backup of tenant %s in object storage", t.TenantID)
+		}
+		id = newest.BackupID
+	}
+	if id == t.RestoreFrom { // whose it is was checked when it was named first
+		return id, s.isStored(ctx, tx, id)
+	}
+	return id, restorable(ctx, tx, t.TenantID, tenant.RestoreOf{BackupID: id}, tenantSite{})
+}
+
+const sqlBackupStateOf = `SELECT state FROM backups WHERE backup_id = $1 FOR SHARE`
+
+func (s *Store) isStored(ctx context.Context, tx pgx.Tx, id prego.BackupID) error {
+	state, err := value[tenant.BackupState](ctx, tx, sqlBackupStateOf, id)
+	if err == nil && state != tenant.BackupStored {
+		err = &prego.Error{Code: prego.CodeBackupNotReady, Field: "backup_id", Message: fmt.Sprintf("is of a backup that is %s", state)}
+	}
+	return err
+}
+
+// Those whose restore failed are for operators.
+const sqlLostTenants = `
+SELECT t.tenant_id FROM tenants t
+WHERE t.lost_at IS NOT NULL AND t.state = 'failed' AND t.status_reason = 'server_lost' AND t.plan = ANY($1)
+  AND EXISTS (SELECT FROM backups b WHERE b.tenant_id = t.tenant_id AND b.state = 'stored')
+ORDER BY t.lost_at, t.tenant_id LIMIT GREATEST(0, $2 - (SELECT count(*) FROM tenants r WHERE r.restore_from IS NOT NULL AND r.state = 'provisioning'))`
+
+// LostTenants lists tenants of some plans that are to be restored elsewhere and can be, at most
+// as many as bring those that are being restored to most.
+func (s *Store) LostTenants(ctx context.Context, plans []prego.Plan, most int) ([]prego.TenantID, error) {
+	return collectValues[prego.TenantID](ctx, s, "lost tenants", sqlLostTenants, plans, most)
+}
+
+const sqlCountLost = `SELECT count(*) FROM tenants WHERE lost_at IS NOT NULL AND state IN ('failed', 'provisioning')`
+
+// CountLost is how many tenants are without a site since their server was lost.
+func (s *Store) CountLost(ctx context.Context) (int, error) {
+	n, err := value[int](ctx, s.pool, sqlCountLost)
+	return n, failed("count lost tenants", err)
+}
+
+const sqlTenantLoss = `
+SELECT l.server_id, l.state, l.lost_at, l.noted_at, COALESCE(l.backup_id, '') AS backup_id, l.taken_at, l.restored_at FROM tenant_losses l WHERE l.tenant_id = $1 ORDER BY l.loss_id DESC LIMIT 1`
+
+// TenantLoss is the last loss of a tenant's site with its server; nil for none.
+func (s *Store) TenantLoss(ctx context.Context, id prego.TenantID) (*tenant.Loss, error) {
+	return find[tenant.Loss](ctx, s.pool, sqlTenantLoss, id)
+}
+
+// What a lost place may have left on servers that live on: the directory of a site whose shard
+// is gone, the database and the cache's user of one whose app server is.
+const sqlLeftOfLosses = `
+SELECT l.loss_id, a.allocation_id, a.app_server_id, a.db_shard_id, a.redis_pool_id, a.site_name, a.database_name, a.on_shard, a.on_pool,
+    s.host AS app_host, s.status AS app_status, COALESCE(d.server_id, '') AS shard_server_id, COALESCE(dh.host, '') AS shard_host, COALESCE(dh.status, 'terminated') AS shard_status,
+    COALESCE(r.server_id, '') AS pool_server_id, COALESCE(rh.host, '') AS pool_host, COALESCE(rh.status, 'terminated') AS pool_status
+FROM tenant_losses l JOIN tenant_allocations a ON a.allocation_id = l.allocation_id JOIN servers s ON s.server_id = a.app_server_id
+LEFT JOIN db_shards d ON d.shard_id = a.db_shard_id LEFT JOIN servers dh ON dh.server_id = d.server_id
+LEFT JOIN redis_pools r ON r.pool_id = a.redis_pool_id LEFT JOIN servers rh ON rh.server_id = r.server_id
+WHERE l.tenant_id = $1 AND l.cleared_at IS NULL ORDER BY l.loss_id`
+
+// LeftOfLosses lists what may be left of places that a tenant has lost.
+func (s *Store) LeftOfLosses(ctx context.Context, id prego.TenantID) ([]tenant.LeftPlace, error) {
+	type row struct {
+		LossID                      int64
+		AllocationID                int64
+		AppServerID                 prego.ServerID
+		DBShardID                   prego.ShardID
+		RedisPoolID                 prego.RedisPoolID
+		SiteName                    string
+		DatabaseName                string
+		OnShard                     bool
+		OnPool                      bool
+		AppHost                     string
+		AppStatus                   server.Status
+		ShardServerID, PoolServerID prego.ServerID
+		ShardHost, PoolHost         string
+		ShardStatus, PoolStatus     server.Status
+	}
+	rows, err := collect[row](ctx, s, string("what is left of tenant "+id), sqlLeftOfLosses, id)
+	out := make([]tenant.LeftPlace, 0, len(rows))
+	for _, r := range rows {
+		out = append(out, tenant.LeftPlace{
+			LossID: r.LossID,
+			Allocation: tenant.Allocation{
+				AllocationID: r.AllocationID, TenantID: id, AppServerID: r.AppServerID, DBShardID: r.DBShardID, RedisPoolID: r.RedisPoolID, SiteName: r.SiteName, DatabaseName: r.DatabaseName,
+				OnShard: r.OnShard, OnPool: r.OnPool,
+			},
+			App:   tenant.DataHost{ServerID: r.AppServerID, Host: r.AppHost, Status: r.AppStatus},
+			Shard: tenant.DataHost{ServerID: r.ShardServerID, Host: r.ShardHost, Status: r.ShardStatus},
+			Pool:  tenant.DataHost{ServerID: r.PoolServerID, Host: r.PoolHost, Status: r.PoolStatus},
+		})
+	}
+	return out, err
+}
+
+const sqlLossCleared = `UPDATE tenant_losses SET cleared_at = now() WHERE loss_id = $1 AND cleared_at IS NULL`
+
+// LossCleared records that nothing is left of a lost place.
+func (s *Store) LossCleared(ctx context.Context, lossID int64) error {
+	return s.exec(ctx, "what was left of a lost place", sqlLossCleared, lossID)
+}
+
+// A tenant that is being restored clears its own, and one that was restored to the same servers
+// has done so before.
+const sqlUnclearedLosses = `
+SELECT DISTINCT l.tenant_id FROM tenant_losses l JOIN tenants t ON t.tenant_id = l.tenant_id
+JOIN tenant_allocations o ON o.allocation_id = l.allocation_id LEFT JOIN tenant_allocations a ON a.tenant_id = l.tenant_id AND a.released_at IS NULL
+WHERE l.cleared_at IS NULL AND (l.restored_at IS NOT NULL OR t.state IN ('terminated', 'data_purged'))
+  AND a.app_server_id IS DISTINCT FROM o.app_server_id AND a.db_shard_id IS DISTINCT FROM o.db_shard_id
+ORDER BY l.tenant_id LIMIT 50`
+
+// UnclearedLosses lists tenants of whose lost places something may be left on servers that live
+// on, and whom no run sees to.
+func (s *Store) UnclearedLosses(ctx context.Context) ([]prego.TenantID, error) {
+	return collectValues[prego.TenantID](ctx, s, "what lost places left", sqlUnclearedLosses)
+}
