@@ -108,6 +108,9 @@ const (
 	CodeGroupInUse       Code = "group_in_use"
 	CodeInstanceNotFound Code = "instance_not_found"
 	CodeReleaseNotFound  Code = "release_not_found"
+	// Of releases of the stack.
+	CodeStackReleaseNotFound Code = "stack_release_not_found"
+	CodeStackReleaseExists   Code = "stack_release_exists"
 	// CodeNoProvider: no enabled provider serves the region.
 	CodeNoProvider Code = "no_infra_provider"
 	// About specs that pin what the provider does not sell (docs/operations.md, "The

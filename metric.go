@@ -17,6 +17,7 @@ const (
 	MetricCatalogProblems   = "prego_catalog_problems"                    // gauge: provider, kind
 	MetricImageBuilds       = "prego_image_builds_total"                  // counter: outcome
 	MetricBackups           = "prego_backups_total"                       // counter: kind, outcome
+	MetricBenchUpdates      = "prego_bench_updates_total"                 // counter: outcome
 	MetricBackupsLate       = "prego_backups_late"                        // gauge
 	MetricTenantsLost       = "prego_tenants_lost"                        // gauge
 	MetricBackupObjects     = "prego_backup_objects_mismatched"           // gauge: what
@@ -47,6 +48,7 @@ func Metrics() map[string][]string {
 		MetricCatalogProblems:   {"provider", "kind"},
 		MetricImageBuilds:       {"outcome"},
 		MetricBackups:           {"kind", "outcome"},
+		MetricBenchUpdates:      {"outcome"},
 		MetricBackupsLate:       {},
 		MetricTenantsLost:       {},
 		MetricBackupObjects:     {"what"},

@@ -171,14 +171,19 @@ func (a *Drains) DeleteDrained(ctx context.Context, serverID prego.ServerID) err
 func LookAtDrains(a *Drains) func(context.Context) (prego.LookResult, error) {
 	return func(ctx context.Context) (prego.LookResult, error) {
 		ids, err := a.Store.QuietDrains(ctx, a.Quiet)
-		found := false
-		for _, id := range ids {
-			started, startErr := a.Runs.EnsureDrain(ctx, id)
-			if startErr != nil {
-				return prego.LookResult{Found: found}, startErr
-			}
-			found = found || started
-		}
-		return prego.LookResult{Found: found}, err
+		return startLost(ctx, ids, err, a.Runs.EnsureDrain)
 	}
+}
+
+// startLost starts the runs of things that may have lost theirs.
+func startLost[T any](ctx context.Context, quiet []T, err error, ensure func(context.Context, T) (bool, error)) (prego.LookResult, error) {
+	found := false
+	for _, id := range quiet {
+		started, startErr := ensure(ctx, id)
+		if startErr != nil {
+			return prego.LookResult{Found: found}, startErr
+		}
+		found = found || started
+	}
+	return prego.LookResult{Found: found}, err
 }

@@ -49,8 +49,15 @@ const maxUnknown = 5
 // forTenant runs a command for a tenant where it is placed. The host refuses it if it
 // names another tenant's site.
 func (a *Tenants) forTenant(ctx context.Context, t tenant.Run, what string, timeout time.Duration, args ...string) (string, error) {
+	if t.Updating {
+		return "", temporal.NewApplicationErrorWithOptions(fmt.Sprintf("site %s is offline for a release, and is changed afterwards", t.Site), ErrTypeSiteUpdating,
+			temporal.ApplicationErrorOptions{NextRetryDelay: updatingRetry})
+	}
 	return a.bench(ctx, command(t, what, timeout, args...))
 }
+
+// updatingRetry is how often a step asks whether a release has opened its site again.
+const updatingRetry = 5 * time.Second
 
 func command(t tenant.Run, what string, timeout time.Duration, args ...string) server.BenchCommand {
 	return server.BenchCommand{

@@ -91,7 +91,7 @@ func byHost(turns []tenant.StorageTurn) (hosts [][]tenant.StorageTurn) {
 // measure measures one site and acts on the result.
 func (a *Tenants) measure(ctx context.Context, tenantID prego.TenantID) (changed bool, err error) {
 	t, err := a.Store.TenantRun(ctx, tenantID)
-	if err != nil || t.Allocation == nil || t.Site == "" {
+	if err != nil || t.Allocation == nil || t.Site == "" || t.Updating {
 		return false, err
 	}
 	info := activity.GetInfo(ctx)

@@ -223,6 +223,8 @@ const (
 	ErrTypePlacement = "placement_impossible"
 	// ErrTypeCommand: a command on a host failed for good.
 	ErrTypeCommand = "command_failed"
+	// ErrTypeSiteUpdating: a release has the site offline.
+	ErrTypeSiteUpdating = "site_updating"
 	// ErrTypeFleetFull: no fleet has room for the server that is needed.
 	ErrTypeFleetFull = "fleet_full"
 )

@@ -30,6 +30,8 @@ var allowed = map[wire.CommandKind][]string{
 		"--site SITE install-app APP",
 		"--site SITE list-apps",
 		"--site SITE migrate",
+		"--site SITE versions",
+		"--site SITE answers",
 		"--site SITE set-maintenance-mode ONOFF",
 		"--site SITE backup BACKUP",
 		"--site SITE backup BACKUP --with-files",

@@ -121,6 +121,9 @@ type Deps struct {
 	Resources ResourceDeps
 	Groups    GroupStore
 	GroupRuns GroupRuns
+	// Releases are those of the stack.
+	Releases    ReleaseStore
+	ReleaseRuns ReleaseRuns
 	// NewGroupID makes ids; default random ones.
 	NewGroupID func() string
 

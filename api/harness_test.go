@@ -68,6 +68,10 @@ func (r *runs) StartDecommission(ctx context.Context, id prego.ServerID) error {
 	return r.note(ctx, string("decommission "+id))
 }
 
+func (r *runs) WakeRelease(ctx context.Context, name server.ReleaseName) error {
+	return r.note(ctx, server.ReleaseWorkflowID(name))
+}
+
 func (r *runs) WakeDrain(ctx context.Context, id prego.ServerID) error {
 	return r.note(ctx, string("drain "+id))
 }
@@ -162,7 +166,8 @@ func setup(t *testing.T, change func(*api.Deps)) *bundle {
 		Catalog: api.CatalogDeps{Store: b.store, Runs: b.runs, Configured: server.DefaultCatalog(), StaleAfter: time.Hour},
 		Keys:    b.store, Hosts: b.store, Shell: b.hosts, Containers: b.hosts,
 		Resources: api.ResourceDeps{Store: b.store, Runs: b.runs, Environment: "test", SiteDomain: "sites.test", Locations: server.DefaultCatalog().Locations},
-		Groups:    b.store, GroupRuns: b.runs, Fleets: b.store, FleetRuns: b.runs, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: tenant.ModeShared, Periods: periods,
+		Releases:  b.store, ReleaseRuns: b.runs,
+		Groups: b.store, GroupRuns: b.runs, Fleets: b.store, FleetRuns: b.runs, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: tenant.ModeShared, Periods: periods,
 		RatePerSecond: 10_000, RateBurst: 10_000, Checks: []api.Check{{Name: "database", Run: b.store.Ping}},
 	}
 	if change != nil {

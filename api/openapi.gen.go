@@ -1489,6 +1489,54 @@ func (e ListPoliciesParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListReleasesParamsStatus.
+const (
+	ListReleasesParamsStatusCancelled ListReleasesParamsStatus = "cancelled"
+	ListReleasesParamsStatusCreated   ListReleasesParamsStatus = "created"
+	ListReleasesParamsStatusDone      ListReleasesParamsStatus = "done"
+	ListReleasesParamsStatusPaused    ListReleasesParamsStatus = "paused"
+	ListReleasesParamsStatusRolling   ListReleasesParamsStatus = "rolling"
+	ListReleasesParamsStatusStopped   ListReleasesParamsStatus = "stopped"
+)
+
+// Valid indicates whether the value is a known member of the ListReleasesParamsStatus enum.
+func (e ListReleasesParamsStatus) Valid() bool {
+	switch e {
+	case ListReleasesParamsStatusCancelled:
+		return true
+	case ListReleasesParamsStatusCreated:
+		return true
+	case ListReleasesParamsStatusDone:
+		return true
+	case ListReleasesParamsStatusPaused:
+		return true
+	case ListReleasesParamsStatusRolling:
+		return true
+	case ListReleasesParamsStatusStopped:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListReleasesParamsSort.
+const (
+	ListReleasesParamsSortCreatedAt      ListReleasesParamsSort = "created_at"
+	ListReleasesParamsSortMinusCreatedAt ListReleasesParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListReleasesParamsSort enum.
+func (e ListReleasesParamsSort) Valid() bool {
+	switch e {
+	case ListReleasesParamsSortCreatedAt:
+		return true
+	case ListReleasesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListScalingEventsParamsTrigger.
 const (
 	ListScalingEventsParamsTriggerScaleOutRequired ListScalingEventsParamsTrigger = "scale_out_required"
@@ -2469,6 +2517,23 @@ type CreatePolicy struct {
 	// Example: {"regions":[{"cap":-1,"name":"eu","weight":100}]}
 	Spec PolicySpec `json:"spec"`
 	Type PolicyType `json:"type"`
+}
+
+// CreateRelease defines model for CreateRelease.
+type CreateRelease struct {
+	// Apps Versions that sites must have of apps after the update, as Frappe tells them; apps that a site has not installed are passed over
+	Apps *map[string]string `json:"apps,omitempty"`
+
+	// Image Container image of the benches, like PREGO_CONTAINER_IMAGE
+	//
+	// Example: frappe/erpnext:v15.80.0
+	Image string `json:"image"`
+
+	// Name Name of a release of the stack
+	//
+	// Example: 15.80
+	Name  ReleaseName    `json:"name"`
+	Rings *[]ReleaseRing `json:"rings,omitempty"`
 }
 
 // CreateRestore Either snapshot_id or backup_id. With elsewhere, backup_id or none of them
@@ -4034,6 +4099,53 @@ type RegistryList struct {
 // Rejection defines model for Rejection.
 type Rejection = placement.Rejection
 
+// ReleaseName Name of a release of the stack
+//
+// Example: 15.80
+type ReleaseName = server.ReleaseName
+
+// ReleaseRing Servers that get a release before those of the next ring: those of some tenants, or so many percent of all tenants together with the rings before, or, as the last one, all that are left
+type ReleaseRing struct {
+	// Name Example: canary
+	Name string `json:"name"`
+
+	// Percent Of all tenants, together with the rings before; at least one server
+	Percent *int `json:"percent,omitempty"`
+
+	// SoakSeconds How long the ring runs the release before the next one begins
+	SoakSeconds *int `json:"soak_seconds,omitempty"`
+
+	// Tenants Their servers are in the ring
+	Tenants *[]TenantID `json:"tenants,omitempty"`
+}
+
+// ReleaseServer defines model for ReleaseServer.
+type ReleaseServer struct {
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+
+	// FromImage The image before; left out if that was the configured one
+	FromImage *string `json:"from_image,omitempty"`
+	Message   *string `json:"message,omitempty"`
+
+	// OfflineSeconds The longest time that one of its sites was offline, so far
+	OfflineSeconds float64 `json:"offline_seconds"`
+
+	// Phase What is being done
+	Phase *string `json:"phase,omitempty"`
+
+	// Reason image_unavailable, backup_failed, site_not_closed, bench_unhealthy, migrate_failed, wrong_version, site_not_answering, update_interrupted, rollback_failed
+	Reason   *string `json:"reason,omitempty"`
+	Ring     string  `json:"ring"`
+	ServerId string  `json:"server_id"`
+
+	// Sites Tenants' sites
+	Sites     int        `json:"sites"`
+	StartedAt *time.Time `json:"started_at,omitempty"`
+
+	// Status rolled_back: as it was before; broken: the way back failed, and its sites may be in maintenance
+	Status string `json:"status"`
+}
+
 // Replicas Example: 3
 type Replicas = int
 
@@ -4649,6 +4761,44 @@ type SnapshotWeights struct {
 	DbLoad         *float64 `json:"db_load,omitempty"`
 	RedisLoad      *float64 `json:"redis_load,omitempty"`
 	RedisMemory    *float64 `json:"redis_memory,omitempty"`
+}
+
+// StackRelease defines model for StackRelease.
+type StackRelease struct {
+	Apps      map[string]string `json:"apps"`
+	CreatedAt time.Time         `json:"created_at"`
+	CreatedBy string            `json:"created_by"`
+
+	// Current Servers that are created from now on run it
+	Current    bool       `json:"current"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+	Image      string     `json:"image"`
+	Message    *string    `json:"message,omitempty"`
+
+	// Name Name of a release of the stack
+	//
+	// Example: 15.80
+	Name ReleaseName `json:"name"`
+
+	// Operation What an accepted request has started; part of every 202 answer
+	Operation *Operation `json:"operation,omitempty"`
+
+	// Reason Why it stopped
+	Reason *string       `json:"reason,omitempty"`
+	Rings  []ReleaseRing `json:"rings"`
+	RunUrl *string       `json:"run_url,omitempty"`
+
+	// Servers Empty in lists
+	Servers    []ReleaseServer `json:"servers"`
+	StartedAt  *time.Time      `json:"started_at,omitempty"`
+	Status     string          `json:"status"`
+	WorkflowId string          `json:"workflow_id"`
+}
+
+// StackReleasePage defines model for StackReleasePage.
+type StackReleasePage struct {
+	NextCursor *string        `json:"next_cursor,omitempty"`
+	Releases   []StackRelease `json:"releases"`
 }
 
 // Tag Printable ASCII without spaces; case does not matter
@@ -5857,6 +6007,60 @@ type PutRegistryParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// ListReleasesParams defines parameters for ListReleases.
+type ListReleasesParams struct {
+	// Name Only these releases
+	Name *[]ReleaseName `form:"name,omitempty" json:"name,omitempty"`
+
+	// Status Only items in these states
+	Status *[]ListReleasesParamsStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListReleasesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListReleasesParamsStatus defines parameters for ListReleases.
+type ListReleasesParamsStatus string
+
+// ListReleasesParamsSort defines parameters for ListReleases.
+type ListReleasesParamsSort string
+
+// CreateReleaseParams defines parameters for CreateRelease.
+type CreateReleaseParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// CancelReleaseParams defines parameters for CancelRelease.
+type CancelReleaseParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// PauseReleaseParams defines parameters for PauseRelease.
+type PauseReleaseParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ResumeReleaseParams defines parameters for ResumeRelease.
+type ResumeReleaseParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// StartReleaseParams defines parameters for StartRelease.
+type StartReleaseParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListScalingEventsParams defines parameters for ListScalingEvents.
 type ListScalingEventsParams struct {
 	// Region Only these regions
@@ -6394,6 +6598,9 @@ type PutPolicyJSONRequestBody = PutPolicy
 // PutRegistryJSONRequestBody defines body for PutRegistry for application/json ContentType.
 type PutRegistryJSONRequestBody = PutRegistry
 
+// CreateReleaseJSONRequestBody defines body for CreateRelease for application/json ContentType.
+type CreateReleaseJSONRequestBody = CreateRelease
+
 // CreateServerJSONRequestBody defines body for CreateServer for application/json ContentType.
 type CreateServerJSONRequestBody = CreateServer
 
@@ -6767,6 +6974,27 @@ type ServerInterface interface {
 	// PutRegistry Store the credentials of a registry
 	// (PUT /v1/registries/{host})
 	PutRegistry(ctx echo.Context, host RegistryInPath, params PutRegistryParams) error
+	// ListReleases List releases of the stack
+	// (GET /v1/releases)
+	ListReleases(ctx echo.Context, params ListReleasesParams) error
+	// CreateRelease Create a release of the stack
+	// (POST /v1/releases)
+	CreateRelease(ctx echo.Context, params CreateReleaseParams) error
+	// GetRelease Show a release of the stack with its servers
+	// (GET /v1/releases/{name})
+	GetRelease(ctx echo.Context, name ReleaseName) error
+	// CancelRelease End a release
+	// (POST /v1/releases/{name}/cancel)
+	CancelRelease(ctx echo.Context, name ReleaseName, params CancelReleaseParams) error
+	// PauseRelease Let no more servers begin
+	// (POST /v1/releases/{name}/pause)
+	PauseRelease(ctx echo.Context, name ReleaseName, params PauseReleaseParams) error
+	// ResumeRelease Go on with a release that is paused or stopped
+	// (POST /v1/releases/{name}/resume)
+	ResumeRelease(ctx echo.Context, name ReleaseName, params ResumeReleaseParams) error
+	// StartRelease Roll a release out
+	// (POST /v1/releases/{name}/start)
+	StartRelease(ctx echo.Context, name ReleaseName, params StartReleaseParams) error
 	// ListScalingEvents List scaling events
 	// (GET /v1/scaling-events)
 	ListScalingEvents(ctx echo.Context, params ListScalingEventsParams) error
@@ -9940,6 +10168,241 @@ func (w *ServerInterfaceWrapper) PutRegistry(ctx echo.Context) error {
 	return err
 }
 
+// ListReleases converts echo context to params.
+func (w *ServerInterfaceWrapper) ListReleases(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListReleasesParams
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "name", ctx.QueryParams(), &params.Name, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListReleases(ctx, params)
+	return err
+}
+
+// CreateRelease converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateRelease(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateReleaseParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateRelease(ctx, params)
+	return err
+}
+
+// GetRelease converts echo context to params.
+func (w *ServerInterfaceWrapper) GetRelease(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name ReleaseName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetRelease(ctx, name)
+	return err
+}
+
+// CancelRelease converts echo context to params.
+func (w *ServerInterfaceWrapper) CancelRelease(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name ReleaseName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CancelReleaseParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CancelRelease(ctx, name, params)
+	return err
+}
+
+// PauseRelease converts echo context to params.
+func (w *ServerInterfaceWrapper) PauseRelease(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name ReleaseName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PauseReleaseParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PauseRelease(ctx, name, params)
+	return err
+}
+
+// ResumeRelease converts echo context to params.
+func (w *ServerInterfaceWrapper) ResumeRelease(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name ReleaseName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ResumeReleaseParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ResumeRelease(ctx, name, params)
+	return err
+}
+
+// StartRelease converts echo context to params.
+func (w *ServerInterfaceWrapper) StartRelease(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name ReleaseName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params StartReleaseParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.StartRelease(ctx, name, params)
+	return err
+}
+
 // ListScalingEvents converts echo context to params.
 func (w *ServerInterfaceWrapper) ListScalingEvents(ctx echo.Context) error {
 	var err error
@@ -12243,6 +12706,13 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/images", wrapper.BuildImage, options.OperationMiddlewares["buildImage"]...)
 	router.DELETE(options.BaseURL+"/v1/images/:image_id", wrapper.DeleteImage, options.OperationMiddlewares["deleteImage"]...)
 	router.GET(options.BaseURL+"/v1/images/:image_id", wrapper.GetImage, options.OperationMiddlewares["getImage"]...)
+	router.GET(options.BaseURL+"/v1/releases", wrapper.ListReleases, options.OperationMiddlewares["listReleases"]...)
+	router.POST(options.BaseURL+"/v1/releases", wrapper.CreateRelease, options.OperationMiddlewares["createRelease"]...)
+	router.GET(options.BaseURL+"/v1/releases/:name", wrapper.GetRelease, options.OperationMiddlewares["getRelease"]...)
+	router.POST(options.BaseURL+"/v1/releases/:name/start", wrapper.StartRelease, options.OperationMiddlewares["startRelease"]...)
+	router.POST(options.BaseURL+"/v1/releases/:name/pause", wrapper.PauseRelease, options.OperationMiddlewares["pauseRelease"]...)
+	router.POST(options.BaseURL+"/v1/releases/:name/resume", wrapper.ResumeRelease, options.OperationMiddlewares["resumeRelease"]...)
+	router.POST(options.BaseURL+"/v1/releases/:name/cancel", wrapper.CancelRelease, options.OperationMiddlewares["cancelRelease"]...)
 	router.POST(options.BaseURL+"/internal/catalog/refresh", wrapper.RefreshCatalog, options.OperationMiddlewares["refreshCatalog"]...)
 	router.GET(options.BaseURL+"/v1/servers", wrapper.ListServers, options.OperationMiddlewares["listServers"]...)
 	router.POST(options.BaseURL+"/v1/servers", wrapper.CreateServer, options.OperationMiddlewares["createServer"]...)

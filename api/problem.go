@@ -29,6 +29,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeNotFound: http.StatusNotFound, prego.CodeServerNotFound: http.StatusNotFound, prego.CodeMethodNotAllowed: http.StatusMethodNotAllowed,
 	prego.CodeServerIDConflict: http.StatusConflict, prego.CodeServerTerminated: http.StatusConflict, prego.CodeInvalidTransition: http.StatusConflict,
 	prego.CodeProviderServerUsed: http.StatusConflict, prego.CodeServerHasTenants: http.StatusConflict,
+	prego.CodeStackReleaseNotFound: http.StatusNotFound, prego.CodeStackReleaseExists: http.StatusConflict,
 	prego.CodeTenantsCannotMove: http.StatusConflict, prego.CodeDrainNotFound: http.StatusNotFound,
 	prego.CodeProviderUnknown: http.StatusUnprocessableEntity, prego.CodeProviderDisabled: http.StatusUnprocessableEntity, prego.CodeRegionNotServed: http.StatusUnprocessableEntity,
 	prego.CodeServerTypeUnknown: http.StatusUnprocessableEntity, prego.CodeServerTypeRetired: http.StatusUnprocessableEntity, prego.CodeServerTypeNotSold: http.StatusUnprocessableEntity,

@@ -293,6 +293,8 @@ const (
 	StepCordoned           Step = "cordoned"
 	StepUncordoned         Step = "uncordoned"
 	StepDrainRequested     Step = "drain_requested"
+	StepBenchUpdate        Step = "bench_update"
+	StepBenchUpdated       Step = "bench_updated"
 	StepDrainStarted       Step = "drain_started"
 	StepDrainProgress      Step = "drain_progress"
 	StepDrainWaits         Step = "drain_waits" // an instance finds no place

@@ -80,8 +80,10 @@ type Run struct {
 	AppServerStatus server.Status
 	// StorageLevel is its site's storage level, and ReadOnly whether the host was told
 	// to make it read-only.
-	StorageLevel    StorageLevel
-	ReadOnly        bool
+	StorageLevel StorageLevel
+	ReadOnly     bool
+	// Updating is set while a release has the site offline: nobody else changes it.
+	Updating        bool
 	OwnServerID     prego.ServerID // of the tenant's dedicated server, unless that is its allocation's; "" for none
 	OwnServerStatus server.Status
 	// OwnServerReason is why the dedicated server failed.

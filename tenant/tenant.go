@@ -380,6 +380,8 @@ const (
 	StepReleased         Step = "reservation_released"
 	StepSiteDropped      Step = "site_dropped"
 	StepFinalBackup      Step = "final_backup"
+	StepSiteUpdated      Step = "site_updated"
+	StepSiteUpdateUndone Step = "site_update_undone"
 	StepBackedUp         Step = "backed_up"
 	StepBackupFailed     Step = "backup_failed"
 	StepOverridden       Step = "placement_override"

@@ -95,6 +95,8 @@ func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.ProvisionServer)
 	r.RegisterWorkflow(workflows.DecommissionServer)
 	r.RegisterWorkflow(workflows.DrainServer)
+	r.RegisterWorkflow(workflows.RolloutRelease)
+	r.RegisterWorkflow(workflows.UpdateBench)
 	r.RegisterWorkflow(workflows.Reconcile)
 	r.RegisterWorkflow(workflows.SweepHeartbeats)
 	r.RegisterWorkflow(workflows.ProvisionTenant)

@@ -1,11 +1,15 @@
 package site
 
 import (
+	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
+	"time"
 )
 
 // apps are the apps of a site, as Frappe stores them (frappe/__init__.py,
@@ -37,6 +41,77 @@ func (b *bench) listApps(site string) error {
 		return err
 	}
 	return b.printResult(apps)
+}
+
+// versions are those of a site's apps that its last migration left behind; it has none
+// before its first (frappe/core/doctype/installed_applications, update_versions).
+func (b *bench) versions(site string) error {
+	if err := b.using(site); err != nil {
+		return err
+	}
+	db, _, err := b.asSite(site)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	rows, err := db.Query("SELECT app_name, app_version FROM `tabInstalled Application` WHERE parent = 'Installed Applications'") //nolint:noctx // the supervisor ends it
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	found := map[string]string{}
+	for rows.Next() {
+		var app, version string
+		if err := rows.Scan(&app, &version); err != nil {
+			return err
+		}
+		found[app] = version
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	return b.printResult(found)
+}
+
+// answerWithin is how long a site may take to answer: a web process that has just started
+// imports the apps first.
+const answerWithin = 30 * time.Second
+
+// answers asks the bench's web server for a site, as its frontend does.
+func (b *bench) answers(site string) error {
+	if err := b.using(site); err != nil {
+		return err
+	}
+	common, err := b.readConfig(commonConfig)
+	if err != nil {
+		return err
+	}
+	port := 8000 // as gunicorn's in the image
+	if text, ok := common["webserver_port"]; ok && json.Unmarshal(text, &port) != nil {
+		return fmt.Errorf("webserver_port of %s is no port", commonConfig)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/api/method/ping", port), nil)
+	if err != nil {
+		return err
+	}
+	r.Host = site
+	r.Header.Set("X-Frappe-Site-Name", site)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	if err != nil {
+		return err
+	}
+	var pong struct{ Message string }
+	if resp.StatusCode != http.StatusOK || json.Unmarshal(text, &pong) != nil || pong.Message != "pong" {
+		return fmt.Errorf("site %s answers with %s: %.200q", site, resp.Status, text)
+	}
+	return b.printResult(map[string]int{"status": resp.StatusCode})
 }
 
 // installApp installs an app; one already installed is success. An interrupted

@@ -149,6 +149,7 @@ func verbOf(args []string) (func(*bench) error, error) {
 		f := map[string]func(*bench, string) error{
 			"set-admin-password": (*bench).setAdminPassword, "enable-scheduler": (*bench).enableScheduler, "disable-scheduler": (*bench).disableScheduler,
 			"list-apps": (*bench).listApps, "migrate": (*bench).migrate, "usage": (*bench).usage,
+			"versions": (*bench).versions, "answers": (*bench).answers,
 		}[verb]
 		if f != nil {
 			return of(f)

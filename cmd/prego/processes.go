@@ -23,6 +23,7 @@ import (
 	"github.com/prego/prego/internal/telemetry"
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/migrations"
+	"github.com/prego/prego/server"
 	"github.com/prego/prego/worker"
 	"github.com/prego/prego/workflows"
 )
@@ -71,7 +72,7 @@ func runAPI(ctx context.Context) error {
 		Quotas:  p.db, Registries: store.NewRegistries(p.db, keyholder),
 		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, SiteDomain: p.cfg.Tenants.SiteDomain, Locations: catalog.Locations},
 		Keys:      p.db, Hosts: p.db, Shell: keyholder, Containers: keyholder,
-		Groups: p.db, GroupRuns: runs, Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
+		Groups: p.db, GroupRuns: runs, Releases: p.db, ReleaseRuns: runs, Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
 		Store: p.db, Orchestrator: runs, Auth: apiAuth{tokens}, Importer: keyholder, Log: p.log, Registry: p.reg,
 		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: p.cfg.API.RateBurst,
 		Checks: []api.Check{
@@ -227,12 +228,17 @@ func runWorker(ctx context.Context, queues []string) error {
 	if err != nil {
 		return err
 	}
+	releases := &activities.StackReleases{
+		Store: p.db, Tenants: tenants, Containers: engine, Runs: runs, Limits: server.ReleaseLimits{Sites: p.cfg.Releases.Sites, OrgSites: p.cfg.Releases.OrgSites},
+		Parallel: p.cfg.Releases.ServerSites, AnswerFor: p.cfg.Releases.AnswerFor, Quiet: p.cfg.Workloads.Quiet,
+		Ended: activities.NewBenchUpdates(p.reg), Log: p.log.Named("releases"), Hook: crashHook(),
+	}
 	w, err := worker.New(runs.Temporal, worker.Options{
 		TaskQueue: p.cfg.Temporal.TaskQueue, Queues: served, StopTimeout: p.cfg.Worker.StopTimeout,
 		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: p.cfg.Worker.SweepConcurrency},
 	}, servers, fleet, tenants, &activities.FleetActions{
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: activities.ServerFree(groups),
-	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs, FetchFor: p.cfg.Backups.UploadFor}, groups, catalogs, images, edges, peers, certificates, names, drains, backups)
+	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs, FetchFor: p.cfg.Backups.UploadFor}, groups, catalogs, images, edges, peers, certificates, names, drains, backups, releases)
 	if err != nil {
 		return err
 	}
@@ -242,6 +248,7 @@ func runWorker(ctx context.Context, queues []string) error {
 	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, drains)
 	looker.Looks = append(looker.Looks, lookAtNames(p, names)...)
 	looker.Looks = append(looker.Looks,
+		worker.Look{Name: "releases", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtReleases(releases)},
 		worker.Look{Name: "backups", Every: p.cfg.Backups.SweepEvery, Do: activities.LookAtBackups(backups)},
 		worker.Look{Name: "backup turns", Every: 6 * p.cfg.Backups.SweepEvery, Do: activities.LookAtBackupTurns(backups)},
 		worker.Look{Name: "lost tenants", Every: p.cfg.Backups.SweepEvery, Do: activities.LookAtLost(tenants)},

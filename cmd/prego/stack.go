@@ -28,7 +28,8 @@ type containers struct {
 	image   string
 	key     []byte // the stack's secrets are derived from it
 	digests digests
-	private func(ctx context.Context, id prego.ServerID) (string, error) // private address of a server, "" for none
+	// place is a server's private address, "" for none, and its bench's image, "" for the configured one.
+	place func(ctx context.Context, id prego.ServerID) (private, bench string, err error)
 }
 
 // digests stores resolved images, so that later hosts run the same.
@@ -55,10 +56,10 @@ func newContainers(p *process, ca *pki.Authority) (*containers, error) {
 		return nil, err
 	}
 	logins := store.RegistryLogins{Store: p.db, Opener: box}
-	c := &containers{hosts: dockerHosts(p.cfg, ca, logins.RegistryAuth), stack: stack, image: w.ContainerImage, key: key, digests: p.db, private: p.db.PrivateAddress}
+	c := &containers{hosts: dockerHosts(p.cfg, ca, logins.RegistryAuth), stack: stack, image: w.ContainerImage, key: key, digests: p.db, place: p.db.ContainerPlace}
 	// Missing references of a stack are reported now, not at the first server.
 	for _, role := range prego.Roles() {
-		if _, err := c.specs("check", role, ""); err != nil {
+		if _, err := c.specs("check", role, "", ""); err != nil {
 			return nil, err
 		}
 	}
@@ -76,9 +77,9 @@ func dockerHosts(cfg config.Config, ca *pki.Authority, login func(context.Contex
 }
 
 // specs are the containers of one server.
-func (c *containers) specs(serverID prego.ServerID, role prego.Role, private string) ([]server.ContainerSpec, error) {
+func (c *containers) specs(serverID prego.ServerID, role prego.Role, private, bench string) ([]server.ContainerSpec, error) {
 	vars := map[string]string{
-		"server_id": string(serverID), "role": string(role), "bench_image": c.image,
+		"server_id": string(serverID), "role": string(role), "bench_image": cmp.Or(bench, c.image),
 		// What would listen on it is reached from its own host only, as before there were networks.
 		"private_address": cmp.Or(private, "127.0.0.1"), "private": private,
 	}
@@ -126,14 +127,14 @@ func (c *containers) digestOf(ctx context.Context, image string, resolveOn *dock
 
 // on calls f with a server's engine and declaration.
 func (c *containers) on(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, resolve bool, f func(*dockerhost.Host, []server.ContainerSpec) error) error {
-	var private string
-	if c.stack.Refers(role, "private_address") { // else nobody has to be asked
+	var private, bench string
+	if c.stack.Refers(role, "private_address") || c.stack.Refers(role, "bench_image") { // else nobody has to be asked
 		var err error
-		if private, err = c.private(ctx, serverID); err != nil {
+		if private, bench, err = c.place(ctx, serverID); err != nil {
 			return err
 		}
 	}
-	specs, err := c.specs(serverID, role, private)
+	specs, err := c.specs(serverID, role, private, bench)
 	if err != nil {
 		return err
 	}
@@ -150,6 +151,21 @@ func (c *containers) on(ctx context.Context, serverID prego.ServerID, addr strin
 		return err
 	}
 	return f(h, specs)
+}
+
+// PrepareBench fetches an image to a host, so that its bench can be switched to it at once.
+func (c *containers) PrepareBench(ctx context.Context, serverID prego.ServerID, addr, image string) error {
+	h, err := c.hosts.Host(serverID, addr)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	digest, err := c.digestOf(ctx, image, h)
+	if err != nil {
+		return err
+	}
+	_, err = h.Resolve(ctx, dockerhost.Pinned(image, digest)) // another host may have decided which it is
+	return err
 }
 
 func (c *containers) StartContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) error {

@@ -29,6 +29,7 @@ var kinds = map[string]kind{
 	"org":            {path: "/v1/orgs", items: "orgs", id: "org_id"},
 	"placement-pool": {path: "/v1/placement-pools", items: "placement_pools", id: "name"},
 	"registry":       {path: "/v1/registries", items: "registries", id: "host"},
+	"release":        {path: "/v1/releases", items: "releases", id: "name"},
 	"image":          {path: "/v1/images", items: "images", id: "image_id"},
 	"tenant":         {path: "/v1/tenants", items: "tenants", id: "tenant_id", name: "slug", prefix: "t-"},
 	"app":            {path: "/v1/apps", items: "apps", id: "app_id", name: "name", prefix: "app-"},

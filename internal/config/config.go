@@ -50,6 +50,7 @@ type Config struct {
 	ACME      ACME
 	Names     Names
 	Backups   Backups
+	Releases  Releases
 }
 
 // Backups says which object storage tenants' backups are kept in. Without an endpoint they stay
@@ -261,6 +262,14 @@ func (t Tenants) Periods() tenant.LifecyclePeriods {
 }
 
 var siteDomain = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+
+// Releases configure how releases of the stack are rolled out.
+type Releases struct {
+	Sites       int           `env:"PREGO_RELEASE_SITES" envDefault:"40"`       // offline at once
+	OrgSites    int           `env:"PREGO_RELEASE_ORG_SITES" envDefault:"10"`   // of one org
+	ServerSites int           `env:"PREGO_RELEASE_SERVER_SITES" envDefault:"2"` // worked on at once on a server
+	AnswerFor   time.Duration `env:"PREGO_RELEASE_ANSWER_TIMEOUT" envDefault:"2m"`
+}
 
 // Temporal says where the Temporal server is.
 type Temporal struct {
@@ -514,6 +523,9 @@ func (c Config) check() []error {
 	}
 	if c.Backups.RestoreLostAtOnce < 1 {
 		bad("PREGO_RESTORE_LOST_AT_ONCE", "must be above 0")
+	}
+	if r := c.Releases; r.Sites < 1 || r.OrgSites < 1 || r.ServerSites < 1 || r.AnswerFor <= 0 {
+		bad("PREGO_RELEASE_SITES, PREGO_RELEASE_ORG_SITES, PREGO_RELEASE_SERVER_SITES and PREGO_RELEASE_ANSWER_TIMEOUT", "must be above 0")
 	}
 	if c.ACME.HTTPPort < 1 || c.ACME.HTTPPort > 65535 {
 		bad("PREGO_ACME_HTTP_PORT", "must be 1 to 65535")

@@ -25,6 +25,7 @@ import (
 // directory:
 //
 //	host     the name of the server
+//	image    what the backend's container was made from, as on a real host the code is
 //	delays   lines of a verb and the seconds that it takes
 //	faults   a link to the faults of the cloud, which all hosts share
 //

@@ -3,6 +3,8 @@ package sim
 import (
 	"bufio"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"net"
@@ -47,6 +49,9 @@ func (d *docker) run(c *container) {
 	if c.Fault == "unhealthy" {
 		return
 	}
+	if strings.HasSuffix(c.Name, backend) && d.host.hasBench() {
+		d.serveBench(ctx, c)
+	}
 	for port, at := range c.published() {
 		l, err := net.Listen("tcp", at) //nolint:noctx // ends with the container
 		if err != nil {
@@ -68,7 +73,34 @@ func (d *docker) run(c *container) {
 const (
 	frontend     = "-frontend"
 	frontendPort = "8080/tcp"
+	// That of the container in which commands run, and whose image is the bench's code.
+	backend = "-backend"
 )
+
+// serveBench gives the bench the code of its container's image, and its commands a web server,
+// at webserver_port of the common configuration.
+func (d *docker) serveBench(ctx context.Context, c *container) {
+	fail := func(err error) { d.host.say(fmt.Sprintf("container %s: %v", c.Name, err)) }
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // ends with the container
+	if err != nil {
+		fail(err)
+		return
+	}
+	c.open = append(c.open, l)
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	common, err := d.host.mergedConfig(map[string]any{"webserver_port": json.Number(port)})
+	if err != nil {
+		fail(err)
+		return
+	}
+	if err := errors.Join(d.host.write(wire.BenchDir+"/.sim/image", c.Image+"\n", 0o644), d.host.write(wire.BenchDir+"/sites/common_site_config.json", common, 0o644)); err != nil {
+		fail(err)
+		return
+	}
+	server := &http.Server{Handler: d.host.bench(ctx), ReadHeaderTimeout: 10 * time.Second}
+	context.AfterFunc(ctx, func() { _ = server.Close() })
+	go func() { _ = server.Serve(l) }()
+}
 
 // hasBench reports whether sites are made on this host.
 func (h *processHost) hasBench() bool { return h.role() == "app" || h.role() == "node" }

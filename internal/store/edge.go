@@ -36,7 +36,8 @@ FROM servers WHERE status <> 'terminated'`
 const sqlEdgeSites = `
 SELECT t.tenant_id, a.app_server_id AS server_id, t.site AS name,
     ARRAY(SELECT d.name FROM domains d WHERE d.tenant_id = t.tenant_id AND d.status = 'verified' AND d.deleted_at IS NULL ORDER BY d.name) AS names,
-    t.state = 'suspended' OR EXISTS (SELECT FROM restore_jobs j WHERE j.tenant_id = t.tenant_id AND j.status = 'running') AS maintenance
+    t.state = 'suspended' OR EXISTS (SELECT FROM restore_jobs j WHERE j.tenant_id = t.tenant_id AND j.status = 'running')
+        OR EXISTS (SELECT FROM stack_release_sites u WHERE u.tenant_id = t.tenant_id AND u.offline_at IS NOT NULL AND u.opened_at IS NULL) AS maintenance
 FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
 WHERE has_site(t.state) AND t.site <> ''`
 

@@ -26,15 +26,6 @@ func (s *Store) Network(ctx context.Context, id prego.NetworkID) (server.Network
 	return get[server.Network](ctx, s.pool, prego.Errorf(prego.CodeNetworkUnknown, "there is no network %q", id), sqlNetwork, id)
 }
 
-const sqlPrivateAddress = `SELECT COALESCE(host(private_address), '') FROM servers WHERE server_id = $1`
-
-// PrivateAddress is a server's address in its private network, "" if it has none, or
-// CodeServerNotFound.
-func (s *Store) PrivateAddress(ctx context.Context, id prego.ServerID) (string, error) {
-	address, err := value[string](ctx, s.pool, sqlPrivateAddress, id)
-	return address, failed(fmt.Sprintf("private address of %s", id), ifNoRows(err, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id)))
-}
-
 // Those that are on their way out count: tenants may still be there.
 const sqlNetworkMembers = `
 SELECT server_id, role, region, status, network_id, host(private_address) AS private_address FROM servers

@@ -63,11 +63,11 @@ func TestMembersOfANetworkAreCounted(t *testing.T) {
 	require.Equal(t, prego.NetworkID("n1"), srv.NetworkID)
 	require.Equal(t, "10.64.0.2", srv.PrivateAddress)
 	for id, want := range map[prego.ServerID]string{"a": "10.64.0.2", "b": ""} {
-		address, err := s.PrivateAddress(ctx, id)
+		address, _, err := s.ContainerPlace(ctx, id)
 		require.NoError(t, err)
 		require.Equal(t, want, address)
 	}
-	_, err = s.PrivateAddress(ctx, "nobody")
+	_, _, err = s.ContainerPlace(ctx, "nobody")
 	require.Equal(t, prego.CodeServerNotFound, prego.CodeOf(err))
 	_, err = s.Network(ctx, "n3")
 	require.Equal(t, prego.CodeNetworkUnknown, prego.CodeOf(err))

@@ -30,6 +30,9 @@ FROM servers WHERE server_id = $1 AND decommission_requested_at IS NOT NULL`
 	sqlDraining = `
 SELECT CASE WHEN finished_at IS NULL THEN 'running' WHEN status = 'done' THEN 'succeeded' ELSE 'failed' END, CASE WHEN status = 'cancelled' AND reason = '' THEN 'cancelled' ELSE reason END, message
 FROM server_drains WHERE server_id = $1 ORDER BY number DESC LIMIT 1`
+	sqlRollingOut = `
+SELECT CASE WHEN status IN ('created', 'rolling', 'paused') THEN 'running' WHEN status = 'done' THEN 'succeeded' ELSE 'failed' END,
+    CASE WHEN status = 'cancelled' THEN 'cancelled' ELSE reason END, message FROM stack_releases WHERE name = $1`
 	sqlTenantProvisioning = `
 SELECT CASE WHEN state IN ('trial', 'provisioning') THEN 'running' WHEN state = 'failed' OR active_at IS NULL THEN 'failed' ELSE 'succeeded' END,
     status_reason, status_message FROM tenants WHERE tenant_id = $1`
@@ -89,6 +92,7 @@ var operationKinds = map[string]operationKind{
 	"server-provision":    {target: "server", sql: sqlServerProvisioning},
 	"server-decommission": {target: "server", sql: sqlServerDecommissioning},
 	"server-drain":        {target: "server", sql: sqlDraining},
+	"release":             {target: "release", sql: sqlRollingOut},
 	"tenant-provision":    {target: "tenant", sql: sqlTenantProvisioning},
 	"tenant-change":       {target: "tenant", sql: sqlTenantChanging},
 	"site-pool-refill":    {target: "server", sql: sqlRefilling},

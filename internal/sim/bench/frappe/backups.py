@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from frappe import InvalidDatabaseFile, __version__, database, installer
+from frappe import InvalidDatabaseFile, database, installer, simulated
 
 PARTS = {
     "conf": "site_config_backup.json",
@@ -56,7 +56,7 @@ class Backup:
             raise
 
     def write_database(self, path):
-        lines = ["begin frappe metadata", "[frappe]", f"version = {__version__}", "branch = N/A", "end frappe metadata", ""]
+        lines = ["begin frappe metadata", "[frappe]", f"version = {simulated.version()}", "branch = N/A", "end frappe metadata", ""]
         database.dump(self.site.conf, "".join(f"-- {line}\n" for line in lines), path, self.verbose)
 
     def write_config(self, path):
@@ -125,8 +125,8 @@ def restore(site, path, *, root_user=None, root_password=None, admin_password=No
         click.secho("Use `bench partial-restore` to restore a partial backup to an existing site.", fg="yellow")
         sys.exit(1)
     version = version_of(header)
-    if version and version > tuple(int(n) for n in __version__.split(".")) and not force:
-        print(f"Your site is currently on Frappe {__version__} and your backup is {'.'.join(map(str, version))}.")
+    if version and version > tuple(int(n) for n in simulated.version().split(".")) and not force:
+        print(f"Your site is currently on Frappe {simulated.version()} and your backup is {'.'.join(map(str, version))}.")
         click.confirm("This is not recommended and may lead to unexpected behaviour. Do you want to continue anyway?", abort=True)
     validate(path, force)
     try:

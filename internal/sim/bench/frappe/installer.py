@@ -11,7 +11,7 @@ import traceback
 import click
 
 import frappe
-from frappe import __version__, database, passwords, schema, simulated, site as sites, users
+from frappe import database, passwords, schema, simulated, site as sites, users
 from frappe.database import query
 
 DIRECTORIES = ("public/files", "private/backups", "private/files", "locks", "logs")
@@ -119,7 +119,7 @@ def update_versions(site):
         query(site.db, "DELETE FROM `tabInstalled Application`")
         for i, app in enumerate(installed_apps(site.db)):
             schema.insert(site.db, "Installed Application", name=database.random_text(10), parent="Installed Applications", idx=i + 1,
-                          parentfield="installed_applications", parenttype="Installed Applications", app_name=app, app_version=__version__,
+                          parentfield="installed_applications", parenttype="Installed Applications", app_name=app, app_version=simulated.version(),
                           git_branch="UNVERSIONED")
 
 

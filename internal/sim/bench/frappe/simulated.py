@@ -6,8 +6,11 @@ and describes. A bench without that directory has neither.
 
 import fnmatch
 import os
+import re
 import sys
 import time
+
+import frappe
 
 
 def there():
@@ -20,6 +23,12 @@ def read(name):
             return f.read().splitlines()
     except OSError:
         return []
+
+
+def version():
+    """The version of the code: that of the image's tag, if that is one."""
+    found = re.search(r":v?(\d+\.\d+\.\d+)(@|$)", "".join(read("../.sim/image")))
+    return found[1] if found else frappe.__version__
 
 
 def delay(verb):

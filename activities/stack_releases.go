@@ -1,0 +1,516 @@
+package activities
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+// ReleaseStore is the part of Postgres that holds stack releases.
+type ReleaseStore interface {
+	StepRelease(ctx context.Context, name server.ReleaseName, limits server.ReleaseLimits) (server.ReleaseStep, error)
+	QuietReleases(ctx context.Context, quiet time.Duration) ([]server.ReleaseName, error)
+	BeginBenchUpdate(ctx context.Context, name server.ReleaseName, id prego.ServerID) (server.BenchRun, error)
+	BenchRun(ctx context.Context, name server.ReleaseName, id prego.ServerID) (server.BenchRun, error)
+	BenchPhase(ctx context.Context, name server.ReleaseName, id prego.ServerID, phase string) error
+	CloseBenchSites(ctx context.Context, name server.ReleaseName, id prego.ServerID) error
+	OpenBenchSites(ctx context.Context, name server.ReleaseName, id prego.ServerID) error
+	BenchSiteStep(ctx context.Context, name server.ReleaseName, id prego.ServerID, site string, step server.ReleaseSiteStep) error
+	SetBenchImage(ctx context.Context, name server.ReleaseName, id prego.ServerID, image string) error
+	UndoBench(ctx context.Context, name server.ReleaseName, id prego.ServerID, reason prego.Reason, message string) error
+	EndBench(ctx context.Context, name server.ReleaseName, id prego.ServerID, status server.BenchStatus, reason prego.Reason, message string) error
+}
+
+// ReleaseRuns starts and signals runs.
+type ReleaseRuns interface {
+	EnsureRelease(ctx context.Context, name server.ReleaseName) (started bool, err error)
+	WakeRelease(ctx context.Context, name server.ReleaseName) error
+	EnsureBenchUpdate(ctx context.Context, name server.ReleaseName, serverID prego.ServerID) (started bool, err error)
+}
+
+// Benches keeps the containers of benches, and fetches images for them.
+type Benches interface {
+	Containers
+	PrepareBench(ctx context.Context, serverID prego.ServerID, addr, image string) error
+}
+
+// StackReleases are the steps that roll releases of the stack out.
+type StackReleases struct {
+	Store      ReleaseStore
+	Tenants    *Tenants
+	Containers Benches
+	Runs       ReleaseRuns
+	Limits     server.ReleaseLimits
+	// Parallel is how many sites of one server are worked on at once.
+	Parallel int
+	// AnswerFor is how long a site may take until it answers again.
+	AnswerFor time.Duration
+	Quiet     time.Duration // a release whose row is unchanged for so long may have lost its run
+	// Ended counts updates of servers, by outcome.
+	Ended *prometheus.CounterVec
+	Log   *zap.Logger
+	Hook  func(point string) // see Servers
+}
+
+// NewBenchUpdates registers the counter of updates of servers.
+func NewBenchUpdates(reg prometheus.Registerer) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: prego.MetricBenchUpdates, Help: "Updates of servers' benches by releases that ended, by outcome (done, rolled_back, broken, skipped)."}, []string{"outcome"})
+	reg.MustRegister(c)
+	for _, s := range []server.BenchStatus{server.BenchDone, server.BenchRolledBack, server.BenchBroken, server.BenchSkipped} {
+		c.WithLabelValues(string(s))
+	}
+	return c
+}
+
+func (a *StackReleases) hook(point string) {
+	if a.Hook != nil {
+		a.Hook(point)
+	}
+}
+
+// ReleaseProgress says what a release's run does next.
+type ReleaseProgress struct {
+	Status  server.ReleaseStatus `json:"status"`
+	Message string               `json:"message,omitempty"`
+	// Busy is set while servers are being updated, whatever the release's status.
+	Busy  bool `json:"busy,omitempty"`
+	Began bool `json:"began,omitempty"`
+}
+
+// StepRelease decides what comes next for a release, and starts the runs of the servers that
+// are to be updated.
+func (a *StackReleases) StepRelease(ctx context.Context, name server.ReleaseName) (ReleaseProgress, error) {
+	a.hook("release/step")
+	st, err := a.Store.StepRelease(ctx, name, a.Limits)
+	if err != nil {
+		return ReleaseProgress{}, permanentIfCoded(err)
+	}
+	a.hook("release/stepped")
+	for _, id := range st.Updating {
+		if _, err := a.Runs.EnsureBenchUpdate(ctx, name, id); err != nil {
+			return ReleaseProgress{}, err
+		}
+	}
+	return ReleaseProgress{Status: st.Status, Message: st.Message, Busy: len(st.Updating) > 0, Began: st.Began}, nil
+}
+
+// LookAtReleases starts the runs of releases that have lost theirs. It is not an activity.
+func LookAtReleases(a *StackReleases) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		names, err := a.Store.QuietReleases(ctx, a.Quiet)
+		return startLost(ctx, names, err, a.Runs.EnsureRelease)
+	}
+}
+
+// BenchRef names the update of a server's bench by a release.
+type BenchRef struct {
+	Release  server.ReleaseName `json:"release"`
+	ServerID prego.ServerID     `json:"server_id"`
+}
+
+// BenchPlan is what the run that updates a server needs to know.
+type BenchPlan struct {
+	Done    bool   `json:"done,omitempty"` // it has ended, or the server is gone
+	Undoing bool   `json:"undoing,omitempty"`
+	Waits   string `json:"waits,omitempty"` // what has to end first
+	Changed bool   `json:"changed,omitempty"`
+
+	Region   prego.Region         `json:"region,omitempty"`
+	Role     prego.Role           `json:"role,omitempty"`
+	Sites    []server.ReleaseSite `json:"sites,omitempty"`
+	Parallel int                  `json:"parallel,omitempty"`
+	Step     time.Duration        `json:"step,omitempty"`
+	// Leaves is set if there is object storage that backups go to.
+	Leaves bool `json:"leaves,omitempty"`
+}
+
+// PlanBench finds the sites of a server that is to be updated, once nobody else is changing
+// one.
+func (a *StackReleases) PlanBench(ctx context.Context, ref BenchRef) (BenchPlan, error) {
+	v, err := a.Store.BeginBenchUpdate(ctx, ref.Release, ref.ServerID)
+	if err != nil {
+		return BenchPlan{}, permanentIfCoded(err)
+	}
+	a.hook("bench/planned")
+	if v.Gone && v.Status == server.BenchUpdating {
+		return BenchPlan{Done: true}, a.end(ctx, ref, server.BenchSkipped, "", "the server is gone")
+	}
+	return BenchPlan{
+		Done: v.Status != server.BenchUpdating, Undoing: v.Undoing, Waits: v.Waits, Region: v.Region, Role: v.Role, Sites: v.Sites,
+		Parallel: max(1, a.Parallel), Step: a.Tenants.Settings.StepTimeout, Leaves: a.Tenants.BackupsLeave,
+	}, nil
+}
+
+// tag tells the tries of a server's update apart, in names of backups and of commands.
+func tag(v server.BenchRun) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%d", v.Release, v.ServerID, v.Try))
+	return "upd-" + hex.EncodeToString(sum[:6])
+}
+
+// PrepareBench fetches the release's image while the sites serve.
+func (a *StackReleases) PrepareBench(ctx context.Context, ref BenchRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	v, err := a.Store.BenchRun(ctx, ref.Release, ref.ServerID)
+	if err != nil {
+		return permanentIfCoded(err)
+	}
+	a.hook("bench/prepare")
+	return fromContainers(a.Containers.PrepareBench(ctx, ref.ServerID, v.Host, v.Image))
+}
+
+// PhaseInput says what is done with a server now.
+type PhaseInput struct {
+	BenchRef
+	Phase string `json:"phase"`
+}
+
+// NoteBench records what is done with a server now.
+func (a *StackReleases) NoteBench(ctx context.Context, in PhaseInput) error {
+	return a.Store.BenchPhase(ctx, in.Release, in.ServerID, in.Phase)
+}
+
+// CloseSites has edges show the page for maintenance instead of the server's sites, and waits
+// until they do.
+func (a *StackReleases) CloseSites(ctx context.Context, ref BenchRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	if err := a.Store.CloseBenchSites(ctx, ref.Release, ref.ServerID); err != nil {
+		return err
+	}
+	a.hook("bench/closed")
+	if a.Tenants.Drained == nil {
+		return nil
+	}
+	return a.Tenants.Drained(ctx, ref.ServerID)
+}
+
+// SiteRef names a site of a server that is being updated.
+type SiteRef struct {
+	BenchRef
+	Site string `json:"site"`
+}
+
+// errSiteGone says that a site has left the server: nothing is to be done with it.
+var errSiteGone = errors.New("the site is gone")
+
+// benchSite is a site of a server that is being updated. Its tenant is zero for one of the pool.
+type benchSite struct {
+	run  server.BenchRun
+	site server.ReleaseSite
+	t    tenant.Run
+	// what names the step's commands, and once those that a repeated step joins.
+	what, once string
+}
+
+func (s benchSite) pooled() bool { return s.site.TenantID == "" }
+
+// serves reports whether the site is to answer visitors.
+func (s benchSite) serves() bool {
+	return !s.pooled() && (s.t.State == tenant.Active || s.t.State == tenant.GracePeriod)
+}
+
+func (a *StackReleases) site(ctx context.Context, ref SiteRef) (s benchSite, err error) {
+	if s.run, err = a.Store.BenchRun(ctx, ref.Release, ref.ServerID); err != nil {
+		return s, permanentIfCoded(err)
+	}
+	i := slices.IndexFunc(s.run.Sites, func(x server.ReleaseSite) bool { return x.Site == ref.Site })
+	if i < 0 {
+		return s, errSiteGone
+	}
+	s.site = s.run.Sites[i]
+	info := activity.GetInfo(ctx)
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s", info.WorkflowExecution.RunID, ref.Site))
+	s.once = tag(s.run) + "-" + hex.EncodeToString(sum[:6])
+	s.what = fmt.Sprintf("%s-%s-%d", s.once, info.ActivityID, info.Attempt)
+	if s.pooled() {
+		return s, nil
+	}
+	if s.t, err = a.Tenants.Store.TenantRun(ctx, s.site.TenantID); err != nil {
+		return s, fromTenantStore(err)
+	}
+	if s.t.Allocation == nil || s.t.Allocation.AppServerID != ref.ServerID || s.t.Site != ref.Site {
+		return s, errSiteGone
+	}
+	s.t.Updating = false // by this step
+	return s, nil
+}
+
+// onBench runs a command of the site.
+func (a *StackReleases) onBench(ctx context.Context, s benchSite, what string, timeout time.Duration, args ...string) (string, error) {
+	c := server.BenchCommand{
+		ServerID: s.run.ServerID, Addr: s.run.Host, AuditID: what + "-" + args[0], TenantID: s.site.TenantID, Timeout: timeout,
+		Args: append([]string{"--site", s.site.Site}, args...),
+	}
+	return a.Tenants.bench(ctx, c)
+}
+
+// KeepSite takes a site offline, and backs it up on its host: until it is open again nothing
+// of it changes but by the update.
+func (a *StackReleases) KeepSite(ctx context.Context, ref SiteRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	s, err := a.site(ctx, ref)
+	if err != nil || s.site.Status != server.SiteWaiting {
+		return ifGone(err)
+	}
+	if !s.pooled() {
+		if err := a.offline(ctx, s); err != nil {
+			return err
+		}
+		a.hook("bench/offline")
+		if _, err := a.onBench(ctx, s, s.once, a.Tenants.Settings.SiteTimeout, "backup", tag(s.run), "--with-files"); err != nil {
+			return err
+		}
+	}
+	a.hook("bench/kept")
+	return a.Store.BenchSiteStep(ctx, ref.Release, ref.ServerID, ref.Site, server.SiteKept)
+}
+
+func ifGone(err error) error {
+	if errors.Is(err, errSiteGone) {
+		return nil
+	}
+	return err
+}
+
+func (a *StackReleases) offline(ctx context.Context, s benchSite) error {
+	if s.t.ReadOnly { // a half-updated site is never served
+		if err := a.Tenants.onSite(ctx, s.t, s.what+"-offline", reading(false)); err != nil {
+			return err
+		}
+	}
+	return a.Tenants.onSite(ctx, s.t, s.what+"-offline", maintenanceOn)
+}
+
+// SwapInput says which image a server's bench is to run.
+type SwapInput struct {
+	BenchRef
+	Back bool `json:"back,omitempty"` // the one before
+}
+
+// SwapBench gives a server's bench another image, and waits until its containers are healthy.
+func (a *StackReleases) SwapBench(ctx context.Context, in SwapInput) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	v, err := a.Store.BenchRun(ctx, in.Release, in.ServerID)
+	if err != nil {
+		return permanentIfCoded(err)
+	}
+	image := v.Image
+	if in.Back {
+		image = v.FromImage
+	}
+	if err := a.Store.SetBenchImage(ctx, in.Release, in.ServerID, image); err != nil {
+		return err
+	}
+	a.hook("bench/swap")
+	if _, err := a.Containers.RepairContainers(ctx, in.ServerID, v.Host, v.Role); err != nil {
+		return fromContainers(err)
+	}
+	a.hook("bench/swapped")
+	drift, err := a.Containers.CheckContainers(ctx, in.ServerID, v.Host, v.Role)
+	if err == nil && len(drift) > 0 {
+		return temporal.NewApplicationError(fmt.Sprintf("container %s: %s", drift[0].Container, drift[0]), ErrTypeContainer)
+	}
+	return fromContainers(err)
+}
+
+// MigrateSite brings a site's database to the new code.
+func (a *StackReleases) MigrateSite(ctx context.Context, ref SiteRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	s, err := a.site(ctx, ref)
+	if err != nil || (s.site.Status != server.SiteKept && s.site.Status != server.SiteMigrating) {
+		return ifGone(err)
+	}
+	if err := a.Store.BenchSiteStep(ctx, ref.Release, ref.ServerID, ref.Site, server.SiteMigrating); err != nil {
+		return err
+	}
+	a.hook("bench/migrate")
+	if _, err := a.onBench(ctx, s, s.once, a.Tenants.Settings.SiteTimeout, "migrate"); err != nil {
+		return err
+	}
+	a.hook("bench/migrated")
+	return a.Store.BenchSiteStep(ctx, ref.Release, ref.ServerID, ref.Site, server.SiteMigrated)
+}
+
+// CheckSite checks that a site has the versions that the release asks for, and answers. Edges
+// go on showing the page for maintenance.
+func (a *StackReleases) CheckSite(ctx context.Context, ref SiteRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	s, err := a.site(ctx, ref)
+	if err != nil || s.site.Status != server.SiteMigrated {
+		return ifGone(err)
+	}
+	printed, err := a.onBench(ctx, s, s.what, a.Tenants.Settings.CommandTimeout, "versions")
+	if err != nil {
+		return err
+	}
+	has := map[string]string{}
+	if err := json.Unmarshal([]byte(printed), &has); err != nil {
+		return permanentError(ErrTypeCommand, "the versions of site "+ref.Site+" can't be read", nil)
+	}
+	for _, app := range slices.Sorted(maps.Keys(s.run.Apps)) {
+		if got, installed := has[app]; installed && got != s.run.Apps[app] {
+			return because(true, server.ReasonWrongVersion, fmt.Sprintf("site %s has %s %s, and was to have %s", ref.Site, app, got, s.run.Apps[app]))
+		}
+	}
+	if err := a.online(ctx, s); err != nil {
+		return err
+	}
+	a.hook("bench/checked")
+	return a.Store.BenchSiteStep(ctx, ref.Release, ref.ServerID, ref.Site, server.SiteChecked)
+}
+
+// answerPause is between two requests to a site that does not answer yet.
+const answerPause = time.Second
+
+// online brings a site back, if it is to serve, and waits until it answers.
+func (a *StackReleases) online(ctx context.Context, s benchSite) error {
+	if !s.serves() {
+		return nil
+	}
+	if err := a.Tenants.putOnline(ctx, s.t, s.what); err != nil {
+		return err
+	}
+	end := time.Now().Add(a.AnswerFor)
+	for n := 1; ; n++ {
+		_, err := a.onBench(ctx, s, fmt.Sprintf("%s-%d", s.what, n), a.Tenants.Settings.CommandTimeout, "answers")
+		switch {
+		case err == nil:
+			return nil
+		case time.Now().After(end):
+			return because(true, server.ReasonSiteNotAnswering, err.Error())
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(answerPause):
+		}
+	}
+}
+
+// OpenSites has edges show the server's sites again.
+func (a *StackReleases) OpenSites(ctx context.Context, ref BenchRef) error {
+	v, err := a.Store.BenchRun(ctx, ref.Release, ref.ServerID)
+	if err != nil {
+		return permanentIfCoded(err)
+	}
+	if err := a.Store.OpenBenchSites(ctx, ref.Release, ref.ServerID); err != nil {
+		return err
+	}
+	a.hook("bench/opened")
+	for _, s := range v.Sites {
+		e := tenant.Event{TenantID: s.TenantID, Step: tenant.StepSiteUpdated, Message: fmt.Sprintf("release %s", v.Release)}
+		if v.Undoing {
+			e.Step, e.Reason, e.Message = tenant.StepSiteUpdateUndone, string(v.Reason), fmt.Sprintf("release %s: %s", v.Release, v.Message)
+		}
+		if s.TenantID == "" || !s.Closed {
+			continue
+		}
+		if err := a.Tenants.Store.AddTenantEvent(ctx, e, string(e.Step)+"/"+tag(v)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// OfflineSite takes a site offline that goes back.
+func (a *StackReleases) OfflineSite(ctx context.Context, ref SiteRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	s, err := a.site(ctx, ref)
+	if err != nil || s.pooled() || !s.site.Closed {
+		return ifGone(err)
+	}
+	return a.offline(ctx, s)
+}
+
+// RestoreOld brings a site back to what it held when it was taken offline, and online.
+func (a *StackReleases) RestoreOld(ctx context.Context, ref SiteRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	s, err := a.site(ctx, ref)
+	if err != nil || s.pooled() || !s.site.Closed {
+		return ifGone(err)
+	}
+	switch s.site.Status {
+	case server.SiteMigrating, server.SiteMigrated, server.SiteChecked:
+		a.hook("bench/restore")
+		if _, err := a.onBench(ctx, s, s.once, a.Tenants.Settings.SiteTimeout, "restore", tag(s.run), "--with-files"); err != nil {
+			return err
+		}
+		if err := a.Store.BenchSiteStep(ctx, ref.Release, ref.ServerID, ref.Site, server.SiteRestored); err != nil {
+			return err
+		}
+		a.hook("bench/restored")
+	case server.SiteWaiting, server.SiteKept, server.SiteRestored: // it holds what it held
+	}
+	return a.online(ctx, s)
+}
+
+// ForgetOld deletes the backup on the host that would have led back.
+func (a *StackReleases) ForgetOld(ctx context.Context, ref SiteRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	s, err := a.site(ctx, ref)
+	if err != nil || s.pooled() || !s.site.Closed {
+		return ifGone(err)
+	}
+	_, err = a.onBench(ctx, s, s.what, a.Tenants.Settings.CommandTimeout, "delete-backup", tag(s.run))
+	return err
+}
+
+// UndoInput says why a server goes back.
+type UndoInput struct {
+	BenchRef
+	Reason  prego.Reason `json:"reason"`
+	Message string       `json:"message"`
+}
+
+// UndoBench records that a server goes back.
+func (a *StackReleases) UndoBench(ctx context.Context, in UndoInput) error {
+	return a.Store.UndoBench(ctx, in.Release, in.ServerID, in.Reason, in.Message)
+}
+
+// BenchEnd says how the update of a server ended.
+type BenchEnd struct {
+	BenchRef
+	Status  server.BenchStatus `json:"status"`
+	Reason  prego.Reason       `json:"reason,omitempty"`
+	Message string             `json:"message,omitempty"`
+}
+
+// EndBench records how the update of a server ended, and wakes the release.
+func (a *StackReleases) EndBench(ctx context.Context, in BenchEnd) error {
+	return a.end(ctx, in.BenchRef, in.Status, in.Reason, in.Message)
+}
+
+func (a *StackReleases) end(ctx context.Context, ref BenchRef, status server.BenchStatus, reason prego.Reason, message string) error {
+	if err := a.Store.EndBench(ctx, ref.Release, ref.ServerID, status, reason, message); err != nil {
+		return err
+	}
+	a.hook("bench/ended")
+	a.Ended.WithLabelValues(string(status)).Inc()
+	if err := a.Runs.WakeRelease(ctx, ref.Release); err != nil {
+		a.Log.Warn("the release is not woken; it looks by itself", zap.Error(err))
+	}
+	return nil
+}

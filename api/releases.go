@@ -1,0 +1,130 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+)
+
+// ReleaseStore is the part of Postgres that holds releases of the stack.
+type ReleaseStore interface {
+	CreateStackRelease(ctx context.Context, r server.CreateReleaseRequest, by string) (server.StackRelease, error)
+	GetStackRelease(ctx context.Context, name server.ReleaseName) (server.StackRelease, error)
+	ListStackReleases(ctx context.Context, q prego.ListQuery) (page []server.StackRelease, next string, err error)
+	ReleaseServers(ctx context.Context, name server.ReleaseName) ([]server.BenchUpdate, error)
+	StartStackRelease(ctx context.Context, name server.ReleaseName, by string) (server.StackRelease, error)
+	PauseStackRelease(ctx context.Context, name server.ReleaseName, by string) (server.StackRelease, error)
+	ResumeStackRelease(ctx context.Context, name server.ReleaseName, by string) (server.StackRelease, error)
+	CancelStackRelease(ctx context.Context, name server.ReleaseName, by string) (server.StackRelease, error)
+}
+
+// ReleaseRuns wakes the run of a release. If that fails, a look does it later: the row is what
+// counts.
+type ReleaseRuns interface {
+	WakeRelease(ctx context.Context, name server.ReleaseName) error
+}
+
+// CreateRelease keeps what is to be rolled out.
+func (a *API) CreateRelease(c echo.Context, _ CreateReleaseParams) error {
+	var in server.CreateReleaseRequest
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	if err := in.Validate(); err != nil {
+		return err
+	}
+	r, err := a.d.Releases.CreateStackRelease(c.Request().Context(), in, caller(c).Subject)
+	return answer(c, http.StatusCreated, r, err, a.releaseView)
+}
+
+// ListReleases shows a page of releases, newest first.
+func (a *API) ListReleases(c echo.Context, _ ListReleasesParams) error {
+	return list(c, "releases", a.d.Releases.ListStackReleases, a.releaseView)
+}
+
+// GetRelease shows a release with its servers.
+func (a *API) GetRelease(c echo.Context, name ReleaseName) error {
+	r, err := a.d.Releases.GetStackRelease(c.Request().Context(), name)
+	if err != nil {
+		return err
+	}
+	return a.showRelease(c, r, http.StatusOK)
+}
+
+// StartRelease rolls a release out.
+func (a *API) StartRelease(c echo.Context, name ReleaseName, _ StartReleaseParams) error {
+	return a.turnRelease(c, name, a.d.Releases.StartStackRelease)
+}
+
+// PauseRelease lets no more servers begin.
+func (a *API) PauseRelease(c echo.Context, name ReleaseName, _ PauseReleaseParams) error {
+	return a.turnRelease(c, name, a.d.Releases.PauseStackRelease)
+}
+
+// ResumeRelease goes on with a release.
+func (a *API) ResumeRelease(c echo.Context, name ReleaseName, _ ResumeReleaseParams) error {
+	return a.turnRelease(c, name, a.d.Releases.ResumeStackRelease)
+}
+
+// CancelRelease ends a release.
+func (a *API) CancelRelease(c echo.Context, name ReleaseName, _ CancelReleaseParams) error {
+	return a.turnRelease(c, name, a.d.Releases.CancelStackRelease)
+}
+
+func (a *API) turnRelease(c echo.Context, name server.ReleaseName, turn func(context.Context, server.ReleaseName, string) (server.StackRelease, error)) error {
+	r, err := turn(c.Request().Context(), name, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := startContext(c)
+	defer cancel()
+	if err := a.d.ReleaseRuns.WakeRelease(ctx, name); err != nil {
+		a.notStarted(c, server.ReleaseWorkflowID(name), err)
+	}
+	return a.showRelease(c, r, http.StatusAccepted)
+}
+
+func (a *API) showRelease(c echo.Context, r server.StackRelease, status int) error {
+	out := a.releaseView(r)
+	servers, err := a.d.Releases.ReleaseServers(c.Request().Context(), r.Name)
+	if err != nil {
+		return err
+	}
+	for _, v := range servers {
+		out.Servers = append(out.Servers, ReleaseServer{
+			ServerId: string(v.ServerID), Ring: r.Rings[v.Ring].Name, Status: string(v.Status), Phase: optional(v.Phase), Reason: optional(string(v.Reason)), Message: optional(v.Message),
+			FromImage: optional(v.FromImage), Sites: v.SiteCount, OfflineSeconds: v.Offline, StartedAt: utc(v.StartedAt), FinishedAt: utc(v.FinishedAt),
+		})
+	}
+	if r.Status != server.ReleaseCreated {
+		out.Operation = a.operation(c, out.WorkflowId)
+	}
+	return c.JSON(status, out)
+}
+
+func (a *API) releaseView(r server.StackRelease) StackRelease {
+	run := server.ReleaseWorkflowID(r.Name)
+	out := StackRelease{
+		Name: r.Name, Image: r.Image, Apps: r.Apps, Status: string(r.Status), Reason: optional(string(r.Reason)), Message: optional(r.Message), Current: r.Current,
+		Servers: []ReleaseServer{}, WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)), CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(),
+		StartedAt: utc(r.StartedAt), FinishedAt: utc(r.FinishedAt),
+	}
+	for _, ring := range r.Rings {
+		v := ReleaseRing{Name: ring.Name}
+		if len(ring.Tenants) > 0 {
+			v.Tenants = &ring.Tenants
+		}
+		if ring.Percent > 0 {
+			v.Percent = &ring.Percent
+		}
+		if ring.SoakSeconds > 0 {
+			v.SoakSeconds = &ring.SoakSeconds
+		}
+		out.Rings = append(out.Rings, v)
+	}
+	return out
+}

@@ -1,0 +1,283 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/s3test"
+	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+func (c *cell) release(name string) (r api.StackRelease) {
+	c.t.Helper()
+	c.send(http.MethodGet, "/v1/releases/"+name, nil, http.StatusOK, &r)
+	return r
+}
+
+// rests waits until a release rests, and no server is being updated.
+func (c *cell) rests(name, status string) api.StackRelease {
+	c.t.Helper()
+	var r api.StackRelease
+	deadline := time.Now().Add(2 * patience)
+	for {
+		r = c.release(name)
+		busy := false
+		for _, s := range r.Servers {
+			busy = busy || s.Status == "updating"
+		}
+		if r.Status == status && !busy {
+			return r
+		}
+		if time.Now().After(deadline) || server.ReleaseStatus(r.Status).Rests() && !busy {
+			b, _ := json.MarshalIndent(r, "", " ")
+			c.t.Fatalf("release %s is not %s:\n%s", name, status, b)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// typist is a visitor of a site who writes one row after the other, and knows which were taken.
+type typist struct {
+	t            testing.TB
+	at, site     string
+	client       *http.Client
+	session      string
+	stop         chan struct{}
+	work         sync.WaitGroup
+	mu           sync.Mutex
+	taken        map[string]bool
+	sent, denied int
+}
+
+func (c *cell) typist(app, tenantID, site string) *typist {
+	c.t.Helper()
+	var address string
+	c.query(&address, `SELECT host(private_address) FROM servers WHERE server_id = $1`, app)
+	w := &typist{t: c.t, at: "http://" + address + ":8080", site: site, client: &http.Client{Timeout: 10 * time.Second}, stop: make(chan struct{}), taken: map[string]bool{}}
+	var shown api.AdminPassword
+	c.post("/v1/tenants/"+tenantID+"/admin-password", nil, http.StatusOK, &shown)
+	status, _, header := w.ask("/api/method/login", url.Values{"usr": {shown.User}, "pwd": {shown.Password}})
+	require.Equal(c.t, http.StatusOK, status)
+	w.session, _, _ = strings.Cut(header.Get("Set-Cookie"), ";")
+	w.work.Go(w.write)
+	return w
+}
+
+func (w *typist) ask(path string, form url.Values) (status int, body string, header http.Header) {
+	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.at+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		return 0, err.Error(), nil
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("X-Frappe-Site-Name", w.site)
+	r.Header.Set("Cookie", w.session)
+	resp, err := w.client.Do(r)
+	if err != nil {
+		return 0, err.Error(), nil
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error(), nil
+	}
+	return resp.StatusCode, string(text), resp.Header
+}
+
+func (w *typist) write() {
+	for n := 1; ; n++ {
+		select {
+		case <-w.stop:
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+		row := fmt.Sprintf("row %d", n)
+		status, _, _ := w.ask("/api/resource/ToDo", url.Values{"description": {row}})
+		w.mu.Lock()
+		w.sent++
+		if status == http.StatusOK {
+			w.taken[row] = true
+		} else {
+			w.denied++
+		}
+		w.mu.Unlock()
+	}
+}
+
+// ends stops writing, and checks that each row that was taken is there, once.
+func (w *typist) ends(c *cell, app, database string) (rows, denied int) {
+	c.t.Helper()
+	close(w.stop)
+	w.work.Wait()
+	found, err := c.hostDB(app, database).QueryContext(c.t.Context(), "SELECT description, count(*) FROM `"+database+"`.tabToDo WHERE description LIKE 'row %' GROUP BY 1")
+	require.NoError(c.t, err)
+	defer func() { _ = found.Close() }()
+	there := map[string]int{}
+	for found.Next() {
+		var row string
+		var n int
+		require.NoError(c.t, found.Scan(&row, &n))
+		require.Equal(c.t, 1, n, "%s of %s is there once", row, w.site)
+		there[row] = n
+	}
+	require.NoError(c.t, found.Err())
+	for row := range w.taken {
+		require.Contains(c.t, there, row, "site %s has lost a row that it had taken", w.site)
+	}
+	return len(w.taken), w.denied
+}
+
+// TestRecordReleaseHistories rolls releases out over sites that are written to all the time: one with the
+// worker killed in the middle of its steps, one in which a tenant's migration fails, one of which
+// a site has the wrong version. Whoever went back has its rows, its image and its versions.
+// What runs is recorded with -record.
+func TestRecordReleaseHistories(t *testing.T) {
+	t.Parallel()
+	s := s3test.Start(t)
+	crash := filepath.Join(t.TempDir(), "crash")
+	c := newCell(t, options{vars: backupVars(s, map[string]string{"PREGO_TEST_CRASH": crash, "PREGO_GROUP_SWEEP_EVERY": "1s", "PREGO_GROUP_QUIET": "2s"})})
+	c.org("acme", "")
+	app := c.sharedFleet(1)
+	slugs := []string{"alpha", "beta", "gamma"}
+	ids, databases, typists := map[string]string{}, map[string]string{}, map[string]*typist{}
+	for _, slug := range slugs {
+		ids[slug] = c.tenant(slug, prego.PlanStarter, nil)
+		databases[slug] = c.settledTenant(ids[slug], tenant.Active).Allocation.DatabaseName
+	}
+	for _, slug := range slugs {
+		typists[slug] = c.typist(app, ids[slug], slug+".sites.test")
+	}
+	c.create("later", prego.RoleApp, server.Spec{}) // it has no tenants, and comes last
+	c.awaitStatus("later", server.Active)
+	later := c.id("later")
+	version := func(slug string) string {
+		t.Helper()
+		return inMariaDB[string](c, app, databases[slug], "SELECT app_version FROM `"+databases[slug]+"`.`tabInstalled Application` WHERE app_name = 'frappe'")
+	}
+	bench := func(id string) (image string) {
+		t.Helper()
+		c.query(&image, `SELECT bench_image FROM servers WHERE server_id = $1`, id)
+		return image
+	}
+	serve := func() {
+		t.Helper()
+		for _, slug := range slugs {
+			require.Equal(t, "off", c.maintenance(app, slug+".sites.test"), slug)
+			require.Equal(t, 0, c.number(`SELECT count(*) FROM stack_release_sites WHERE tenant_id = $1 AND offline_at IS NOT NULL AND opened_at IS NULL`, ids[slug]))
+			left, err := os.ReadDir(filepath.Join(c.rootOf(app), wire.BenchDir, "sites", slug+".sites.test", wire.SnapshotsDir))
+			require.NoError(t, err)
+			require.Empty(t, left, "nothing is left on the host")
+		}
+		require.Equal(t, 0, c.number(`SELECT count(*) FROM servers WHERE closing`))
+	}
+	create := func(name, image string, apps map[string]string) {
+		t.Helper()
+		if apps == nil {
+			apps = map[string]string{}
+		}
+		c.post("/v1/releases", map[string]any{"name": name, "image": image, "apps": apps, "rings": []map[string]any{{"name": "canary", "tenants": []string{ids["alpha"]}}}}, http.StatusCreated, nil)
+	}
+	turn := func(name, verb string) {
+		t.Helper()
+		c.post("/v1/releases/"+name+"/"+verb, nil, http.StatusAccepted, nil)
+	}
+	arm := func(point string) {
+		t.Helper()
+		require.NoError(t, os.WriteFile(crash, []byte(point), 0o600))
+	}
+
+	// Whoever dies at whatever step.
+	create("r1", "frappe/erpnext:v15.60.0", map[string]string{"frappe": "15.60.0"})
+	points := []string{"release/stepped", "bench/planned", "bench/closed", "bench/kept", "bench/swap", "bench/migrate", "bench/migrated", "bench/checked", "bench/opened"}
+	arm(points[0])
+	turn("r1", "start")
+	for i, point := range points {
+		select {
+		case <-c.procs["worker"].Done():
+		case <-time.After(patience):
+			t.Fatalf("%s was never reached", point)
+		}
+		require.NoError(t, os.Remove(crash+".hit"))
+		if i+1 < len(points) {
+			arm(points[i+1])
+		}
+		delete(c.procs, "worker")
+		c.start("worker")
+	}
+	r := c.rests("r1", "done")
+	require.True(t, r.Current)
+	require.Len(t, r.Servers, 2)
+	require.Equal(t, []string{"canary", "rest"}, []string{r.Servers[0].Ring, r.Servers[1].Ring})
+	require.Equal(t, 3, r.Servers[0].Sites)
+	for _, slug := range slugs {
+		require.Equal(t, "15.60.0", version(slug))
+		require.Equal(t, 1, c.number(`SELECT count(*) FROM backups WHERE tenant_id = $1 AND kind = 'pre_update' AND state = 'stored'`, ids[slug]))
+	}
+	require.Equal(t, "frappe/erpnext:v15.60.0", bench(app))
+	require.Equal(t, "frappe/erpnext:v15.60.0", bench(later))
+	serve()
+	keepHistory(t, c, "release-done", server.ReleaseWorkflowID("r1"))
+	keepHistory(t, c, "bench-updated", server.BenchUpdateWorkflowID("r1", prego.ServerID(app)))
+
+	// The second site's migration fails, after it has changed the database.
+	create("r2", "frappe/erpnext:v15.61.0", nil)
+	c.inject(sim.Fault{Kind: "bench", Verb: "migrate", Action: "fail_after", Message: "a patch failed", Skip: 1, Times: 1})
+	arm("bench/restored")
+	turn("r2", "start")
+	c.killedAt(crash, "bench/restored")
+	r = c.rests("r2", "stopped")
+	require.Equal(t, "migrate_failed", deref(r.Reason))
+	require.Equal(t, "rolled_back", r.Servers[0].Status)
+	require.Equal(t, "pending", r.Servers[1].Status)
+	require.Equal(t, "frappe/erpnext:v15.60.0", bench(app))
+	for _, slug := range slugs {
+		require.Equal(t, "15.60.0", version(slug), slug)
+	}
+	serve()
+	keepHistory(t, c, "release-stopped", server.ReleaseWorkflowID("r2"))
+	keepHistory(t, c, "bench-went-back", server.BenchUpdateWorkflowID("r2", prego.ServerID(app)))
+	c.post("/v1/releases/r2/start", nil, http.StatusConflict, nil)
+
+	// It is tried again.
+	turn("r2", "resume")
+	c.rests("r2", "done")
+	require.Equal(t, "15.61.0", version("beta"))
+	require.Equal(t, "frappe/erpnext:v15.61.0", bench(later))
+	serve()
+
+	// A site has another version than was asked for; and an update that never comes.
+	create("r3", "frappe/erpnext:v15.62.0", map[string]string{"frappe": "15.99.0"})
+	turn("r3", "start")
+	r = c.rests("r3", "stopped")
+	require.Equal(t, "wrong_version", deref(r.Reason))
+	require.Equal(t, "frappe/erpnext:v15.61.0", bench(app))
+	require.Equal(t, "15.61.0", version("gamma"))
+	serve()
+	turn("r3", "cancel")
+	r = c.release("r3")
+	require.Equal(t, "cancelled", r.Status)
+	require.Equal(t, "skipped", r.Servers[1].Status)
+
+	var rows, denied int
+	for _, slug := range slugs {
+		n, no := typists[slug].ends(c, app, databases[slug])
+		require.Positive(t, n)
+		rows, denied = rows+n, denied+no
+	}
+	t.Logf("%d rows were taken by 3 sites during 4 updates, and all are there once; %d were refused", rows, denied)
+}

@@ -1,0 +1,207 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+)
+
+const (
+	benchesHere = `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by)
+		VALUES ($1, '', $2, 'eu', 'hetzner', '{}', $3, 'connected', 'w', 'test')`
+	soaked = `UPDATE stack_release_servers SET finished_at = finished_at - interval '2 minutes' WHERE status = 'done'`
+)
+
+var releaseLimits = server.ReleaseLimits{Sites: 10, OrgSites: 3}
+
+func releaseSetup(t *testing.T, servers int) *Store {
+	t.Helper()
+	s := tenantStore(t)
+	for i := range servers {
+		exec(t, s, benchesHere, fmt.Sprintf("app-%d", i), "app", "active")
+	}
+	exec(t, s, benchesHere, "db-1", "db-shard", "active")
+	exec(t, s, benchesHere, "app-old", "app", "draining")
+	return s
+}
+
+// TestAReleaseGoesByRings: rings come after each other and soak, a server that goes back stops it, it is tried again,
+// who comes late gets it, and new servers run it once it is done.
+func TestAReleaseGoesByRings(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := releaseSetup(t, 2)
+	in := server.CreateReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "early", Percent: 5, SoakSeconds: 60}, {Name: "rest"}}}
+	_, err := s.CreateStackRelease(ctx, in, "ann")
+	require.NoError(t, err)
+	_, err = s.CreateStackRelease(ctx, in, "ann")
+	require.NoError(t, err, "again")
+	in.Image = "i:2"
+	_, err = s.CreateStackRelease(ctx, in, "ann")
+	require.Equal(t, prego.CodeStackReleaseExists, prego.CodeOf(err))
+	_, err = s.PauseStackRelease(ctx, "r1", "ann")
+	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err))
+	_, err = s.StartStackRelease(ctx, "none", "ann")
+	require.Equal(t, prego.CodeStackReleaseNotFound, prego.CodeOf(err))
+
+	_, err = s.StartStackRelease(ctx, "r1", "ann")
+	require.NoError(t, err)
+	exec(t, s, `UPDATE stack_release_servers SET ring = 0 WHERE server_id = 'app-0'`)
+	step := func() server.ReleaseStep {
+		t.Helper()
+		st, err := s.StepRelease(ctx, "r1", releaseLimits)
+		require.NoError(t, err)
+		return st
+	}
+	closed := func(id string) bool {
+		t.Helper()
+		v, err := value[bool](ctx, s.pool, `SELECT closing AND cordoned_at IS NOT NULL FROM servers WHERE server_id = $1`, id)
+		require.NoError(t, err)
+		return v
+	}
+	require.Equal(t, []prego.ServerID{"app-0"}, step().Updating)
+	require.Equal(t, []prego.ServerID{"app-0"}, step().Updating, "repeated")
+	require.True(t, closed("app-0"))
+	require.False(t, closed("app-1"))
+	run, err := s.BeginBenchUpdate(ctx, "r1", "app-0")
+	require.NoError(t, err)
+	require.Empty(t, run.Waits)
+	require.NoError(t, s.SetBenchImage(ctx, "r1", "app-0", "i:1"))
+
+	// It goes back, the release stops, and is tried again.
+	require.NoError(t, s.UndoBench(ctx, "r1", "app-0", server.ReasonMigrateFailed, "a patch failed"))
+	require.NoError(t, s.UndoBench(ctx, "r1", "app-0", server.ReasonWrongVersion, "later"))
+	require.NoError(t, s.SetBenchImage(ctx, "r1", "app-0", ""))
+	require.NoError(t, s.EndBench(ctx, "r1", "app-0", server.BenchRolledBack, "", ""))
+	require.False(t, closed("app-0"))
+	require.Equal(t, server.ReleaseStopped, step().Status)
+	r, err := s.GetStackRelease(ctx, "r1")
+	require.NoError(t, err)
+	require.Equal(t, server.ReasonMigrateFailed, r.Reason, "the first reason")
+	require.Contains(t, r.Message, "a patch failed")
+	_, err = s.ResumeStackRelease(ctx, "r1", "ann")
+	require.NoError(t, err)
+	require.Equal(t, []prego.ServerID{"app-0"}, step().Updating)
+	require.NoError(t, s.SetBenchImage(ctx, "r1", "app-0", "i:1"))
+	require.NoError(t, s.EndBench(ctx, "r1", "app-0", server.BenchDone, "", ""))
+
+	// The next ring waits for a minute; who joined meanwhile is in it.
+	exec(t, s, benchesHere, "app-late", "node", "active")
+	require.Empty(t, step().Updating)
+	require.Contains(t, step().Message, "soaks until")
+	exec(t, s, soaked)
+	exec(t, s, `UPDATE servers SET agent_status = 'disconnected' WHERE server_id = 'app-1'`)
+	st := step()
+	require.Equal(t, []prego.ServerID{"app-late"}, st.Updating)
+	require.Contains(t, st.Message, "not ready: app-1")
+	exec(t, s, `UPDATE servers SET status = 'draining' WHERE server_id = 'app-1'`)
+	// Its way back fails: it stays closed, and a cancel is refused.
+	require.NoError(t, s.EndBench(ctx, "r1", "app-late", server.BenchBroken, server.ReasonRollbackFailed, "no answer"))
+	require.True(t, closed("app-late"))
+	require.Equal(t, server.ReleaseStopped, step().Status)
+	_, err = s.CancelStackRelease(ctx, "r1", "ann")
+	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err))
+	_, err = s.ResumeStackRelease(ctx, "r1", "ann")
+	require.NoError(t, err)
+	require.Equal(t, []prego.ServerID{"app-late"}, step().Updating)
+	run, err = s.BeginBenchUpdate(ctx, "r1", "app-late")
+	require.NoError(t, err)
+	require.True(t, run.Undoing)
+	require.NoError(t, s.EndBench(ctx, "r1", "app-late", server.BenchDone, "", ""))
+	require.Equal(t, server.ReleaseDone, step().Status)
+
+	exec(t, s, benchesHere, "app-new", "app", "provisioning")
+	_, bench, err := s.ContainerPlace(ctx, "app-new")
+	require.NoError(t, err)
+	require.Equal(t, "i:1", bench)
+	_, bench, err = s.ContainerPlace(ctx, "db-1")
+	require.NoError(t, err)
+	require.Empty(t, bench)
+
+	in.Name = "r2"
+	_, err = s.CreateStackRelease(ctx, in, "ann")
+	require.NoError(t, err)
+	in.Name = "r3"
+	_, err = s.CreateStackRelease(ctx, in, "ann")
+	require.NoError(t, err)
+	_, err = s.StartStackRelease(ctx, "r2", "ann")
+	require.NoError(t, err)
+	_, err = s.StartStackRelease(ctx, "r3", "ann")
+	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err), "one at a time")
+	quiet, err := s.QuietReleases(ctx, -time.Second)
+	require.NoError(t, err)
+	require.Equal(t, []server.ReleaseName{"r2"}, quiet)
+	_, err = s.CancelStackRelease(ctx, "r2", "ann")
+	require.NoError(t, err)
+	_, err = s.StartStackRelease(ctx, "r3", "ann")
+	require.NoError(t, err)
+}
+
+func TestAReleaseKeepsItsBudget(t *testing.T) {
+	t.Parallel()
+	p := &releaseStep{limits: releaseLimits}
+	of := func(orgs ...prego.OrgID) releaseServer { return releaseServer{Orgs: orgs} }
+	require.True(t, p.fits(of("a", "b"), 8, nil))
+	require.False(t, p.fits(of("a", "b"), 9, nil), "of all")
+	require.True(t, p.fits(of("a", "a"), 1, map[prego.OrgID]int{"a": 1}))
+	require.False(t, p.fits(of("a", "a"), 2, map[prego.OrgID]int{"a": 2}), "of one org")
+	require.True(t, p.fits(of("a", "a", "a", "a"), 2, map[prego.OrgID]int{"b": 2}), "an org whose sites are all on one server")
+}
+
+// TestSitesAreClosedForARelease: servers begin within the budget of their tenants' org, once nobody else is changing
+// a site; then edges are told, and nobody else changes the sites until they are open again.
+func TestSitesAreClosedForARelease(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 9), context.Background()
+	exec(t, s, `UPDATE servers SET agent_status = 'connected'`)
+	exec(t, s, `UPDATE tenants SET converged_state = 'active'`)
+	in := server.CreateReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "rest"}}}
+	_, err := s.CreateStackRelease(ctx, in, "ann")
+	require.NoError(t, err)
+	_, err = s.StartStackRelease(ctx, "r1", "ann")
+	require.NoError(t, err)
+	st, err := s.StepRelease(ctx, "r1", releaseLimits)
+	require.NoError(t, err)
+	require.Equal(t, []prego.ServerID{"n-0"}, st.Updating, "of the org only 3 sites at once")
+
+	exec(t, s, `UPDATE tenants SET converged_state = 'suspended' WHERE tenant_id = 't-3'`)
+	run, err := s.BeginBenchUpdate(ctx, "r1", "n-0")
+	require.NoError(t, err)
+	require.Equal(t, "tenant t-3 is becoming active", run.Waits)
+	exec(t, s, `UPDATE tenants SET converged_state = 'active' WHERE tenant_id = 't-3'`)
+	run, err = s.BeginBenchUpdate(ctx, "r1", "n-0")
+	require.NoError(t, err)
+	require.Empty(t, run.Waits)
+	require.Len(t, run.Sites, 3)
+	again, err := s.BeginBenchUpdate(ctx, "r1", "n-0")
+	require.NoError(t, err)
+	require.Equal(t, run.Sites, again.Sites)
+
+	closed := func(want bool) {
+		t.Helper()
+		before, err := s.EdgeChanges(ctx, "")
+		require.NoError(t, err)
+		for _, site := range before.Sites {
+			require.Equal(t, want && site.ServerID == "n-0", site.Maintenance, site.Name)
+		}
+		r, err := s.TenantRun(ctx, "t-3")
+		require.NoError(t, err)
+		require.Equal(t, want, r.Updating)
+	}
+	closed(false)
+	start, err := s.EdgeChanges(ctx, "")
+	require.NoError(t, err)
+	require.NoError(t, s.CloseBenchSites(ctx, "r1", "n-0"))
+	closed(true)
+	told, err := s.EdgeChanges(ctx, start.Since)
+	require.NoError(t, err)
+	require.Contains(t, told.TenantIDs, prego.TenantID("t-3"), "edges are told")
+	require.NoError(t, s.OpenBenchSites(ctx, "r1", "n-0"))
+	closed(false)
+}

@@ -1,0 +1,303 @@
+package server
+
+import (
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// ReleaseName is the name of a stack release.
+type ReleaseName string
+
+// ReleaseStatus is the status of a stack release.
+type ReleaseStatus string
+
+// The statuses of a stack release.
+const (
+	ReleaseCreated   ReleaseStatus = "created"
+	ReleaseRolling   ReleaseStatus = "rolling"
+	ReleasePaused    ReleaseStatus = "paused"  // by an operator
+	ReleaseStopped   ReleaseStatus = "stopped" // a server did not take it; the reason says why
+	ReleaseDone      ReleaseStatus = "done"
+	ReleaseCancelled ReleaseStatus = "cancelled"
+)
+
+// ReleaseStatuses are all of them.
+func ReleaseStatuses() []ReleaseStatus {
+	return []ReleaseStatus{ReleaseCreated, ReleaseRolling, ReleasePaused, ReleaseStopped, ReleaseDone, ReleaseCancelled}
+}
+
+// Rests reports whether nothing happens until somebody asks for it.
+func (s ReleaseStatus) Rests() bool { return s != ReleaseRolling }
+
+// BenchStatus is how a server stands to a release.
+type BenchStatus string
+
+// The statuses of a server's bench in a release.
+const (
+	BenchPending    BenchStatus = "pending"
+	BenchUpdating   BenchStatus = "updating"
+	BenchDone       BenchStatus = "done"
+	BenchRolledBack BenchStatus = "rolled_back" // it is as it was
+	BenchBroken     BenchStatus = "broken"      // the way back failed
+	BenchSkipped    BenchStatus = "skipped"     // the server is gone
+)
+
+// The reasons why a release stops.
+const (
+	ReasonImageUnavailable  prego.Reason = "image_unavailable"
+	ReasonPreUpdateBackup   prego.Reason = "backup_failed"
+	ReasonSiteNotClosed     prego.Reason = "site_not_closed"
+	ReasonBenchUnhealthy    prego.Reason = "bench_unhealthy"
+	ReasonMigrateFailed     prego.Reason = "migrate_failed"
+	ReasonWrongVersion      prego.Reason = "wrong_version"
+	ReasonSiteNotAnswering  prego.Reason = "site_not_answering"
+	ReasonUpdateInterrupted prego.Reason = "update_interrupted"
+	ReasonRollbackFailed    prego.Reason = "rollback_failed"
+)
+
+// ReleaseRing is a part of the fleet that gets a release before the next one does: the
+// servers of some tenants, so many percent of all tenants together with the rings before, or
+// with neither all that are left.
+type ReleaseRing struct {
+	Name    string           `json:"name"`
+	Tenants []prego.TenantID `json:"tenants,omitempty"`
+	Percent int              `json:"percent,omitempty"`
+	// SoakSeconds is how long the ring runs the release before the next one begins.
+	SoakSeconds int `json:"soak_seconds,omitempty"`
+}
+
+func (r ReleaseRing) isRest() bool { return r.Percent == 0 && len(r.Tenants) == 0 }
+
+// StackRelease is one row of stack_releases.
+type StackRelease struct {
+	Name      ReleaseName
+	Image     string
+	Apps      map[string]string // versions that sites must have afterwards, by app
+	Rings     []ReleaseRing
+	Status    ReleaseStatus
+	Reason    prego.Reason
+	Message   string
+	Current   bool // servers that are made from now on run it
+	CreatedBy string
+
+	CreatedAt  time.Time
+	StartedAt  *time.Time
+	FinishedAt *time.Time
+}
+
+// BenchUpdate is one row of stack_release_servers.
+type BenchUpdate struct {
+	Release   ReleaseName
+	ServerID  prego.ServerID
+	Ring      int
+	Status    BenchStatus
+	Phase     string
+	Reason    prego.Reason
+	Message   string
+	FromImage string // "" for the configured one
+	SiteCount int    // tenants' sites
+	// Offline is the longest time that a site of the server was not served, in seconds, so far.
+	Offline    float64
+	StartedAt  *time.Time
+	FinishedAt *time.Time
+}
+
+// ReleaseLimits bound how many sites are offline at once for releases. A server whose sites
+// alone are more is updated when no other one is.
+type ReleaseLimits struct {
+	Sites    int // of all servers
+	OrgSites int // of one org
+}
+
+// CreateReleaseRequest is the body of POST /v1/releases.
+type CreateReleaseRequest struct {
+	Name  ReleaseName       `json:"name"`
+	Image string            `json:"image"`
+	Apps  map[string]string `json:"apps,omitempty"`
+	Rings []ReleaseRing     `json:"rings,omitempty"`
+}
+
+const (
+	maxRings   = 10
+	maxSoak    = 7 * 24 * 3600
+	earlyShare = 5 // percent
+)
+
+var (
+	releaseName    = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+	releaseImage   = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9._/:@-]{0,254}$`)
+	releaseApp     = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+	releaseVersion = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+_-]{0,62}$`)
+	ringName       = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
+)
+
+// DefaultRings are those of a release that names none.
+func DefaultRings(canaries []prego.TenantID) []ReleaseRing {
+	rings := []ReleaseRing{{Name: "early", Percent: earlyShare}, {Name: "rest"}}
+	if len(canaries) > 0 {
+		rings = slices.Insert(rings, 0, ReleaseRing{Name: "canary", Tenants: canaries})
+	}
+	return rings
+}
+
+// Validate checks the request, and fills in the rings: without any the default ones, and
+// whatever they leave out comes last.
+func (r *CreateReleaseRequest) Validate() error {
+	switch {
+	case !releaseName.MatchString(string(r.Name)):
+		return prego.Invalid("name", "must be 1 to 63 characters of a-z, 0-9, dot and dash, and begin and end with a letter or a digit")
+	case !releaseImage.MatchString(r.Image):
+		return prego.Invalid("image", "must be the name of a container image, at most 255 characters")
+	}
+	for _, app := range slices.Sorted(maps.Keys(r.Apps)) {
+		if !releaseApp.MatchString(app) || !releaseVersion.MatchString(r.Apps[app]) {
+			return prego.Invalid("apps", fmt.Sprintf("%q with version %q is no app", app, r.Apps[app]))
+		}
+	}
+	if len(r.Rings) == 0 {
+		r.Rings = DefaultRings(nil)
+	}
+	names, share := map[string]bool{}, 0
+	for i, ring := range r.Rings {
+		field := fmt.Sprintf("rings.%d", i)
+		switch {
+		case !ringName.MatchString(ring.Name) || names[ring.Name]:
+			return prego.Invalid(field+".name", "must be 1 to 32 characters of a-z, 0-9 and dash, and the only ring of that name")
+		case ring.Percent < 0 || ring.Percent > 100 || ring.Percent > 0 && (len(ring.Tenants) > 0 || ring.Percent <= share):
+			return prego.Invalid(field+".percent", "must be at most 100, more than that of the ring before, and not given with tenants")
+		case ring.SoakSeconds < 0 || ring.SoakSeconds > maxSoak:
+			return prego.Invalid(field+".soak_seconds", "must be at most 604800")
+		case ring.isRest() && i < len(r.Rings)-1:
+			return prego.Invalid(field, "has neither tenants nor a percentage, which is all that are left: it must be the last")
+		}
+		names[ring.Name], share = true, max(share, ring.Percent)
+	}
+	if last := r.Rings[len(r.Rings)-1]; !last.isRest() {
+		if names["rest"] {
+			return prego.Invalid("rings", "the last ring must be the one that is called rest")
+		}
+		r.Rings = append(r.Rings, ReleaseRing{Name: "rest"})
+	}
+	if len(r.Rings) > maxRings {
+		return prego.Invalid("rings", fmt.Sprintf("must be at most %d", maxRings))
+	}
+	return nil
+}
+
+// BenchServer is a server with a bench, and whose sites are on it.
+type BenchServer struct {
+	ServerID prego.ServerID
+	Tenants  []prego.TenantID
+}
+
+// AssignRings says which ring each server is in. It is the same for the same release,
+// whatever the order of the servers. A percentage counts tenants, is of all of them together
+// with the rings before, and takes at least one server; servers without tenants show
+// nothing, and come last.
+func AssignRings(release ReleaseName, rings []ReleaseRing, servers []BenchServer) map[prego.ServerID]int {
+	servers = slices.Clone(servers)
+	place := func(id prego.ServerID) uint64 {
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(string(release) + "\x00" + string(id))) // never fails
+		return h.Sum64()
+	}
+	slices.SortFunc(servers, func(a, b BenchServer) int {
+		if x, y := place(a.ServerID), place(b.ServerID); x != y {
+			if x < y {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(string(a.ServerID), string(b.ServerID))
+	})
+	total, taken, last := 0, 0, len(rings)-1
+	out := make(map[prego.ServerID]int, len(servers))
+	for _, s := range servers {
+		total += len(s.Tenants)
+		out[s.ServerID] = last
+	}
+	for i, ring := range rings[:last] {
+		took := false
+		for _, s := range servers {
+			if out[s.ServerID] < last || len(s.Tenants) == 0 {
+				continue
+			}
+			named := slices.ContainsFunc(s.Tenants, func(t prego.TenantID) bool { return slices.Contains(ring.Tenants, t) })
+			if named || ring.Percent > 0 && (!took || taken*100 < ring.Percent*total) {
+				out[s.ServerID], took = i, true
+				taken += len(s.Tenants)
+			}
+		}
+	}
+	return out
+}
+
+// ReleaseStep is what one look at a release came to.
+type ReleaseStep struct {
+	Status  ReleaseStatus
+	Message string
+	// Updating are the servers whose runs are to be under way.
+	Updating []prego.ServerID
+	Began    bool // a server's update, with this look
+	Total    int
+	Left     int
+}
+
+// ReleaseSite is a site of a server that is being updated.
+type ReleaseSite struct {
+	Site       string          `json:"site"`
+	TenantID   prego.TenantID  `json:"tenant_id,omitempty"` // "" for one of the pool
+	PoolSiteID string          `json:"pool_site_id,omitempty"`
+	Status     ReleaseSiteStep `json:"status"`
+	Closed     bool            `json:"closed,omitempty"` // edges were told to show the page for maintenance
+}
+
+// ReleaseSiteStep is how far a site's update is.
+type ReleaseSiteStep string
+
+// The steps of a site.
+const (
+	SiteWaiting   ReleaseSiteStep = "waiting"
+	SiteKept      ReleaseSiteStep = "kept" // offline, with a backup on the host
+	SiteMigrating ReleaseSiteStep = "migrating"
+	SiteMigrated  ReleaseSiteStep = "migrated"
+	SiteChecked   ReleaseSiteStep = "checked"
+	SiteRestored  ReleaseSiteStep = "restored"
+)
+
+// BenchRun is what the run that updates a server reads of it.
+type BenchRun struct {
+	BenchUpdate
+	Undoing bool
+	Try     int
+	Image   string // the release's
+	Apps    map[string]string
+	Role    prego.Role
+	Region  prego.Region
+	Host    string
+	// Gone is set if the server is not active any more.
+	Gone  bool
+	Sites []ReleaseSite
+	// Waits says what has to end first: "" if the update may begin.
+	Waits string
+}
+
+const (
+	releasePrefix = "release/"
+	benchPrefix   = "release-server/"
+)
+
+// ReleaseWorkflowID is the id of the run that rolls a release out.
+func ReleaseWorkflowID(name ReleaseName) string { return string(releasePrefix + name) }
+
+// BenchUpdateWorkflowID is the id of the run that updates a server's bench.
+func BenchUpdateWorkflowID(name ReleaseName, serverID prego.ServerID) string {
+	return benchPrefix + string(name) + "/" + string(serverID)
+}

@@ -1,0 +1,283 @@
+package workflows
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+// ReleaseInput names a release of the stack that is being rolled out.
+type ReleaseInput struct {
+	Name server.ReleaseName `json:"name"`
+}
+
+const (
+	// releaseLook is the first wait between two looks at a release. Servers whose update has ended
+	// and requests of operators wake it; it doubles while nothing happens.
+	releaseLook      = time.Second
+	rolloutPatience  = 30 * time.Second
+	maxReleaseRounds = 200
+)
+
+// RolloutRelease rolls a release out: each look at the rows lets servers of the present ring
+// begin, as far as the budget goes, and stops the release when one went back. It ends when
+// the release rests and no server is being updated any more.
+func RolloutRelease(ctx workflow.Context, in ReleaseInput) error {
+	signals := workflow.GetSignalChannel(ctx, SignalDemand)
+	var steps *activities.StackReleases
+	pause := releaseLook
+	for round := 1; ; round++ {
+		drainSignals(signals)
+		var p activities.ReleaseProgress
+		if err := workflow.ExecuteActivity(write(ctx, "decide what comes next"), steps.StepRelease, in.Name).Get(ctx, &p); err != nil {
+			return err
+		}
+		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** %s: %s", in.Name, p.Status, p.Message))
+		if p.Status.Rests() && !p.Busy && signals.Len() == 0 {
+			setOutcome(ctx, string(p.Status))
+			return nil
+		}
+		if round >= maxReleaseRounds || workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+			drainSignals(signals)
+			return workflow.NewContinueAsNewError(ctx, RolloutRelease, in)
+		}
+		if p.Began {
+			pause = releaseLook
+		}
+		if err := awaitSignal(ctx, signals, pause, "look at the release again"); err != nil {
+			return err
+		}
+		pause = min(2*pause, rolloutPatience)
+	}
+}
+
+// BenchUpdateInput names a server that gets a release.
+type BenchUpdateInput struct {
+	Release  server.ReleaseName `json:"release"`
+	ServerID prego.ServerID     `json:"server_id"`
+}
+
+// BenchUpdateResult is how it ended.
+type BenchUpdateResult struct {
+	Status server.BenchStatus `json:"status"`
+	Reason prego.Reason       `json:"reason,omitempty"`
+}
+
+// UpdateBench gives a server's bench the image of a release, and brings all its sites to it:
+// all of them or none, since they share the code. While they serve, the image is fetched and
+// they are backed up off the host. Then edges show the page for maintenance, each site is
+// backed up on the host as it is, migrated and checked, and all are opened. If any of that
+// fails the server gets its old image back, and each site what it held when it was taken
+// offline. What has begun is completed or undone even if the run is cancelled.
+func UpdateBench(ctx workflow.Context, in BenchUpdateInput) (BenchUpdateResult, error) {
+	var steps *activities.StackReleases
+	u := &benchUpdate{steps: steps, ref: activities.BenchRef{Release: in.Release, ServerID: in.ServerID}}
+	done, err := u.await(ctx)
+	if err != nil || done {
+		return BenchUpdateResult{Status: server.BenchSkipped}, err
+	}
+	ctx, _ = workflow.NewDisconnectedContext(ctx)
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrServerID.ValueSet(string(in.ServerID)), AttrRegion.ValueSet(string(u.plan.Region)), AttrRole.ValueSet(string(u.plan.Role))); err != nil {
+		return BenchUpdateResult{}, fmt.Errorf("search attributes: %w", err)
+	}
+	end := activities.BenchEnd{BenchRef: u.ref, Status: server.BenchDone}
+	if !u.plan.Undoing {
+		if reason, failure := u.forward(ctx); failure != nil {
+			end.Status, end.Reason = server.BenchRolledBack, reason
+			why := activities.UndoInput{BenchRef: u.ref, Reason: reason, Message: errorMessage(failure)}
+			if err := workflow.ExecuteActivity(write(ctx, "record why it goes back"), steps.UndoBench, why).Get(ctx, nil); err != nil {
+				return BenchUpdateResult{}, err
+			}
+		}
+	}
+	if u.plan.Undoing || end.Status == server.BenchRolledBack {
+		end.Status, end.Reason = server.BenchRolledBack, ""
+		if err := u.back(ctx); err != nil {
+			end.Status, end.Reason, end.Message = server.BenchBroken, server.ReasonRollbackFailed, "the way back failed: "+errorMessage(err)
+		}
+	}
+	setOutcome(ctx, string(end.Status))
+	if end.Status != server.BenchBroken {
+		u.forget(ctx)
+	}
+	return BenchUpdateResult{Status: end.Status, Reason: end.Reason}, workflow.ExecuteActivity(write(ctx, "record how it ended"), steps.EndBench, end).Get(ctx, nil)
+}
+
+// benchUpdate is the update of a server under way.
+type benchUpdate struct {
+	steps *activities.StackReleases
+	ref   activities.BenchRef
+	plan  activities.BenchPlan
+}
+
+// benchWait is how often is looked whether others have left the server's sites alone.
+const benchWait = 5 * time.Second
+
+// await waits until nobody else is changing a site of the server.
+func (u *benchUpdate) await(ctx workflow.Context) (done bool, err error) {
+	for {
+		u.plan = activities.BenchPlan{}
+		if err := workflow.ExecuteActivity(write(ctx, "find the server's sites"), u.steps.PlanBench, u.ref).Get(ctx, &u.plan); err != nil || u.plan.Done {
+			return u.plan.Done, err
+		}
+		if u.plan.Waits == "" {
+			return false, nil
+		}
+		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** on %s waits: %s", u.ref.Release, u.ref.ServerID, u.plan.Waits))
+		if err := workflow.Sleep(ctx, benchWait); err != nil {
+			return false, err
+		}
+	}
+}
+
+// phase notes what is done now.
+func (u *benchUpdate) phase(ctx workflow.Context, phase string) error {
+	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** on %s: %s", u.ref.Release, u.ref.ServerID, phase))
+	return workflow.ExecuteActivity(write(ctx, "note the phase"), u.steps.NoteBench, activities.PhaseInput{BenchRef: u.ref, Phase: phase}).Get(ctx, nil)
+}
+
+// forward updates the server; its reason goes with the error.
+func (u *benchUpdate) forward(ctx workflow.Context) (prego.Reason, error) {
+	onServer := func(what string, step, arg any) error {
+		return workflow.ExecuteActivity(long(call(ctx, what, u.plan.Step)), step, arg).Get(ctx, nil)
+	}
+	onSites := func(what string, step any) error {
+		return u.each(ctx, true, func(ctx workflow.Context, site activities.SiteRef) error {
+			return workflow.ExecuteActivity(long(call(ctx, what+" "+site.Site, u.plan.Step)), step, site).Get(ctx, nil)
+		})
+	}
+	for _, part := range []struct {
+		phase  string
+		reason prego.Reason
+		do     func() error
+	}{
+		{"fetching the image", server.ReasonImageUnavailable, func() error { return onServer("fetch the image", u.steps.PrepareBench, u.ref) }},
+		{"backing up", server.ReasonPreUpdateBackup, func() error { return u.backUp(ctx) }},
+		{"closing", server.ReasonSiteNotClosed, func() error { return onServer("have edges show the page for maintenance", u.steps.CloseSites, u.ref) }},
+		{"keeping", server.ReasonSiteNotClosed, func() error { return onSites("take offline and keep", u.steps.KeepSite) }},
+		{"switching", server.ReasonBenchUnhealthy, func() error {
+			return onServer("switch the image", u.steps.SwapBench, activities.SwapInput{BenchRef: u.ref})
+		}},
+		{"migrating", server.ReasonMigrateFailed, func() error { return onSites("migrate", u.steps.MigrateSite) }},
+		{"checking", server.ReasonSiteNotAnswering, func() error { return onSites("check", u.steps.CheckSite) }},
+		{"opening", server.ReasonUpdateInterrupted, func() error { return onServer("open the sites", u.steps.OpenSites, u.ref) }},
+	} {
+		err := u.phase(ctx, part.phase)
+		if err == nil {
+			err = part.do()
+		}
+		if err != nil {
+			reason := part.reason
+			if errType(err) == string(server.ReasonWrongVersion) {
+				reason = server.ReasonWrongVersion
+			}
+			return reason, err
+		}
+	}
+	return "", nil
+}
+
+// backUp backs up all tenants' sites off the host, if there is anywhere to.
+func (u *benchUpdate) backUp(ctx workflow.Context) error {
+	if !u.plan.Leaves {
+		return nil
+	}
+	of := make(map[string]prego.TenantID, len(u.plan.Sites))
+	for _, s := range u.plan.Sites {
+		of[s.Site] = s.TenantID
+	}
+	return u.each(ctx, true, func(ctx workflow.Context, site activities.SiteRef) error {
+		if of[site.Site] == "" {
+			return nil
+		}
+		return makeBackup(ctx, of[site.Site], tenant.BackupPreUpdate)
+	})
+}
+
+// back undoes the update: all sites offline, the old image, what the sites held, all open.
+func (u *benchUpdate) back(ctx workflow.Context) error {
+	sites := func(what string, step any) error {
+		return u.each(ctx, false, func(ctx workflow.Context, site activities.SiteRef) error {
+			return workflow.ExecuteActivity(long(call(ctx, what+" "+site.Site, u.plan.Step)), step, site).Get(ctx, nil)
+		})
+	}
+	if err := sites("take offline again", u.steps.OfflineSite); err != nil {
+		return err
+	}
+	swap := activities.SwapInput{BenchRef: u.ref, Back: true}
+	if err := workflow.ExecuteActivity(long(call(ctx, "switch back to the old image", u.plan.Step)), u.steps.SwapBench, swap).Get(ctx, nil); err != nil {
+		return err
+	}
+	if err := sites("bring back what it held:", u.steps.RestoreOld); err != nil {
+		return err
+	}
+	return workflow.ExecuteActivity(call(ctx, "open the sites", u.plan.Step), u.steps.OpenSites, u.ref).Get(ctx, nil)
+}
+
+// forget deletes the backups on the host that would have led back. What stays goes with the
+// sites.
+func (u *benchUpdate) forget(ctx workflow.Context) {
+	err := u.each(ctx, false, func(ctx workflow.Context, site activities.SiteRef) error {
+		return workflow.ExecuteActivity(call(ctx, "delete what was kept of "+site.Site, cleanFor), u.steps.ForgetOld, site).Get(ctx, nil)
+	})
+	if err != nil {
+		workflow.GetLogger(ctx).Warn("backups from before the update stay", "error", err)
+	}
+}
+
+// each does something with all sites, as many at once as may be, and returns the error of the
+// first that failed. With stop no more are begun after one has.
+func (u *benchUpdate) each(ctx workflow.Context, stop bool, do func(workflow.Context, activities.SiteRef) error) error {
+	errs := make([]error, len(u.plan.Sites))
+	slots, all, failed := workflow.NewSemaphore(ctx, int64(max(1, u.plan.Parallel))), workflow.NewWaitGroup(ctx), false
+	for i, s := range u.plan.Sites {
+		all.Add(1)
+		workflow.Go(ctx, func(ctx workflow.Context) {
+			defer all.Done()
+			if errs[i] = slots.Acquire(ctx, 1); errs[i] != nil {
+				return
+			}
+			defer slots.Release(1)
+			if stop && failed {
+				return
+			}
+			errs[i] = do(ctx, activities.SiteRef{BenchRef: u.ref, Site: s.Site})
+			failed = failed || errs[i] != nil
+		})
+	}
+	all.Wait(ctx)
+	return cmp.Or(errs...)
+}
+
+// EnsureRelease starts the run that rolls a release out, unless it is running.
+func (c *Client) EnsureRelease(ctx context.Context, name server.ReleaseName) (bool, error) {
+	return c.start(ctx, server.ReleaseWorkflowID(name), "Roll out "+string(name), RolloutRelease, ReleaseInput{Name: name})
+}
+
+// WakeRelease signals the run that rolls a release out that its rows have changed, and starts
+// it if it is not running.
+func (c *Client) WakeRelease(ctx context.Context, name server.ReleaseName) error {
+	id := server.ReleaseWorkflowID(name)
+	_, err := c.Temporal.SignalWithStartWorkflow(ctx, id, SignalDemand, "changed", client.StartWorkflowOptions{
+		ID: id, TaskQueue: c.TaskQueue, StaticSummary: "Roll out " + string(name), WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+	}, RolloutRelease, ReleaseInput{Name: name})
+	if err != nil {
+		return fmt.Errorf("wake %s: %w", id, err)
+	}
+	return nil
+}
+
+// EnsureBenchUpdate starts the run that updates a server's bench, unless it is running.
+func (c *Client) EnsureBenchUpdate(ctx context.Context, name server.ReleaseName, serverID prego.ServerID) (bool, error) {
+	return c.start(ctx, server.BenchUpdateWorkflowID(name, serverID), fmt.Sprintf("Update %s to %s", serverID, name), UpdateBench, BenchUpdateInput{Release: name, ServerID: serverID})
+}
