@@ -67,7 +67,7 @@ func (a *Tenants) buildFromBackup(ctx context.Context, ref tenant.Ref, t tenant.
 		if t.Muted {
 			return nil
 		}
-		_, err := a.inTurn(ctx, a.unmuting(t, "open")...)
+		_, err := a.inTurn(ctx, a.onSiteInTurn(t, "unmute", tenant.Unmute(true))...)
 		return err
 	}); err != nil {
 		return err
@@ -91,23 +91,12 @@ func restored(t tenant.Run, back RestoredSite) tenant.Event {
 	return tenant.Event{TenantID: t.TenantID, Step: tenant.StepRestored, Message: message}
 }
 
-// Of a site that is held back: no mail leaves it (frappe/__init__.py, are_emails_muted), and its
-// scheduler queues nothing (frappe/utils/scheduler.py, is_scheduler_inactive).
-var heldBack = []string{"mute_emails", "pause_scheduler"}
-
-// muting are the commands that hold a site back, unmuting those that let it go.
-func (a *Tenants) muting(t tenant.Run, what string) (cs []server.BenchCommand) {
-	for _, key := range heldBack {
-		cs = append(cs, command(t, what+"-"+key, a.Settings.CommandTimeout, "--site", t.Site, "set-config", key, "1"))
+// onSiteInTurn are short commands on a tenant's site.
+func (a *Tenants) onSiteInTurn(t tenant.Run, what string, commands [][]string) (cs []server.BenchCommand) {
+	for i, args := range commands {
+		cs = append(cs, command(t, fmt.Sprintf("%s-%d", what, i), a.Settings.CommandTimeout, append([]string{"--site", t.Site}, args...)...))
 	}
 	return cs
-}
-
-func (a *Tenants) unmuting(t tenant.Run, what string) (cs []server.BenchCommand) {
-	for _, key := range heldBack {
-		cs = append(cs, command(t, what+"-"+key, a.Settings.CommandTimeout, "--site", t.Site, "set-config", key, "None"))
-	}
-	return append(cs, command(t, what+"-scheduler", a.Settings.CommandTimeout, "--site", t.Site, "enable-scheduler"))
 }
 
 // clearLosses erases what the places that a tenant has lost left on servers that live on. What
@@ -185,9 +174,8 @@ func (a *StoredBackups) RestoreInto(ctx context.Context, t tenant.Run) (out Rest
 	if err := a.fetch(ctx, b, t, name); err != nil {
 		return out, err
 	}
-	steps := a.Tenants.muting(t, name)
-	steps = append(steps, command(t, name+"-adopt", a.Tenants.Settings.CommandTimeout, "--site", t.Site, "adopt-config", name))
-	if _, err := a.Tenants.inTurn(ctx, steps...); err != nil {
+	steps := append(tenant.Mute(), []string{"adopt-config", name})
+	if _, err := a.Tenants.inTurn(ctx, a.Tenants.onSiteInTurn(t, name+"-mute", steps)...); err != nil {
 		return out, err
 	}
 	a.Tenants.hook("stored-restore/adopted")
@@ -197,6 +185,10 @@ func (a *StoredBackups) RestoreInto(ctx context.Context, t tenant.Run) (out Rest
 	a.Tenants.hook("stored-restore/restored")
 	if out.Checked, err = a.check(ctx, t, name); err != nil {
 		return out, a.notGood(ctx, b.BackupID, err)
+	}
+	// The code here may be newer than the one that the backup is of.
+	if _, err := a.Tenants.forTenant(ctx, t, name+"-migrate", a.Tenants.Settings.SiteTimeout, "--site", t.Site, "migrate"); err != nil {
+		return out, err
 	}
 	if _, err := a.Tenants.forTenant(ctx, t, fmt.Sprintf("%s-forget-%d", name, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.CommandTimeout, "--site", t.Site, "delete-backup", name); err != nil {
 		return out, err

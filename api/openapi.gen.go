@@ -2246,6 +2246,20 @@ type CertificatePage struct {
 // CertificateStatus active stays so when a renewal fails: see reason
 type CertificateStatus string
 
+// CloneTenant defines model for CloneTenant.
+type CloneTenant struct {
+	// BackupId A backup of the tenant in object storage; the newest by default
+	BackupId *string `json:"backup_id,omitempty"`
+
+	// Plan What a tenant pays for
+	Plan *Plan `json:"plan,omitempty"`
+
+	// Slug A lower-case DNS label; the first part of the site's host name
+	//
+	// Example: acme-test
+	Slug string `json:"slug"`
+}
+
 // Command defines model for Command.
 type Command struct {
 	// Actor Whether a workflow or an operator ran it
@@ -6353,6 +6367,12 @@ type CancelTenantParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// CloneTenantParams defines parameters for CloneTenant.
+type CloneTenantParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListTenantDomainsParams defines parameters for ListTenantDomains.
 type ListTenantDomainsParams struct {
 	// Name Only these names
@@ -6460,6 +6480,12 @@ type SuspendTenantParams struct {
 
 // TerminateTenantParams defines parameters for TerminateTenant.
 type TerminateTenantParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// UnmuteTenantParams defines parameters for UnmuteTenant.
+type UnmuteTenantParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -6642,6 +6668,9 @@ type HoldBackupJSONRequestBody = HoldBackup
 
 // CancelTenantJSONRequestBody defines body for CancelTenant for application/json ContentType.
 type CancelTenantJSONRequestBody = TenantChange
+
+// CloneTenantJSONRequestBody defines body for CloneTenant for application/json ContentType.
+type CloneTenantJSONRequestBody = CloneTenant
 
 // CreateTenantDomainJSONRequestBody defines body for CreateTenantDomain for application/json ContentType.
 type CreateTenantDomainJSONRequestBody = CreateTenantDomain
@@ -7115,6 +7144,9 @@ type ServerInterface interface {
 	// CancelTenant Cancel a tenant
 	// (POST /v1/tenants/{tenant_id}/cancel)
 	CancelTenant(ctx echo.Context, tenantId TenantID, params CancelTenantParams) error
+	// CloneTenant Create a tenant with a copy of another one's site
+	// (POST /v1/tenants/{tenant_id}/clones)
+	CloneTenant(ctx echo.Context, tenantId TenantID, params CloneTenantParams) error
 	// ListDecisions List a tenant's placement decisions
 	// (GET /v1/tenants/{tenant_id}/decisions)
 	ListDecisions(ctx echo.Context, tenantId TenantID) error
@@ -7172,6 +7204,9 @@ type ServerInterface interface {
 	// TerminateTenant Terminate a tenant now
 	// (POST /v1/tenants/{tenant_id}/terminate)
 	TerminateTenant(ctx echo.Context, tenantId TenantID, params TerminateTenantParams) error
+	// UnmuteTenant Let the site of a clone send mail and run its jobs
+	// (POST /v1/tenants/{tenant_id}/unmute)
+	UnmuteTenant(ctx echo.Context, tenantId TenantID, params UnmuteTenantParams) error
 	// AddTenantUser Add a user to a tenant's site
 	// (POST /v1/tenants/{tenant_id}/users)
 	AddTenantUser(ctx echo.Context, tenantId TenantID, params AddTenantUserParams) error
@@ -11713,6 +11748,42 @@ func (w *ServerInterfaceWrapper) CancelTenant(ctx echo.Context) error {
 	return err
 }
 
+// CloneTenant converts echo context to params.
+func (w *ServerInterfaceWrapper) CloneTenant(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CloneTenantParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CloneTenant(ctx, tenantId, params)
+	return err
+}
+
 // ListDecisions converts echo context to params.
 func (w *ServerInterfaceWrapper) ListDecisions(ctx echo.Context) error {
 	var err error
@@ -12320,6 +12391,42 @@ func (w *ServerInterfaceWrapper) TerminateTenant(ctx echo.Context) error {
 	return err
 }
 
+// UnmuteTenant converts echo context to params.
+func (w *ServerInterfaceWrapper) UnmuteTenant(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UnmuteTenantParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.UnmuteTenant(ctx, tenantId, params)
+	return err
+}
+
 // AddTenantUser converts echo context to params.
 func (w *ServerInterfaceWrapper) AddTenantUser(ctx echo.Context) error {
 	var err error
@@ -12747,6 +12854,8 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/reactivate", wrapper.ReactivateTenant, options.OperationMiddlewares["reactivateTenant"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/terminate", wrapper.TerminateTenant, options.OperationMiddlewares["terminateTenant"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/retry", wrapper.RetryTenant, options.OperationMiddlewares["retryTenant"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/clones", wrapper.CloneTenant, options.OperationMiddlewares["cloneTenant"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/unmute", wrapper.UnmuteTenant, options.OperationMiddlewares["unmuteTenant"]...)
 	router.POST(options.BaseURL+"/v1/placements/simulate", wrapper.SimulatePlacements, options.OperationMiddlewares["simulatePlacements"]...)
 	router.POST(options.BaseURL+"/internal/placement-overrides", wrapper.OverridePlacement, options.OperationMiddlewares["overridePlacement"]...)
 	router.GET(options.BaseURL+"/v1/placement-pools", wrapper.ListPlacementPools, options.OperationMiddlewares["listPlacementPools"]...)

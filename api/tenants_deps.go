@@ -22,6 +22,8 @@ type TenantStore interface {
 
 	AddTenantEvent(ctx context.Context, e tenant.Event, dedupKey string) error
 	SiteUsage(ctx context.Context, tenantID prego.TenantID) (*tenant.SiteUsage, error)
+	CloneTenant(ctx context.Context, of prego.TenantID, r tenant.CloneRequest, id prego.TenantID, jobID, by string) (tenant.Tenant, error)
+	UnmuteTenant(ctx context.Context, id prego.TenantID, by string) error
 	TenantLoss(ctx context.Context, id prego.TenantID) (*tenant.Loss, error)
 	Restorable(ctx context.Context, tenantID prego.TenantID) (*tenant.Restorable, error)
 	SetStorageQuota(ctx context.Context, tenantID prego.TenantID, gb int, by string) (tenant.Tenant, error)

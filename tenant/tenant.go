@@ -387,6 +387,8 @@ const (
 	StepOverridden       Step = "placement_override"
 	StepRunRestarted     Step = "workflow_restarted"
 	StepRestored         Step = "restored"
+	StepCloned           Step = "cloned"
+	StepUnmuted          Step = "unmuted"
 )
 
 const (

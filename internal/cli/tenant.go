@@ -186,7 +186,12 @@ func tenantCommand(c *CLI) *cobra.Command {
 				timeline(in, tenantLines(t))
 			}, Watch: watchTenant(nil),
 		},
-		watchTenant(nil))
+		watchTenant(nil), tenantClone(), Action[api.TenantSummary]{
+			Use: "unmute TENANT…", Short: "Resume mail and scheduled jobs of clones", Path: "/v1/tenants/{tenant}/unmute", Table: Table[api.TenantSummary]{ID: "tenant_id"},
+			Say: func(_ *call, t api.TenantSummary) string {
+				return fmt.Sprintf("tenant %s sends mail and runs its jobs", t.TenantId)
+			},
+		})
 	for _, v := range []struct {
 		action                 tenant.Action
 		use, destroys, example string
@@ -228,6 +233,23 @@ func tenantCreate() Action[api.TenantAccepted] {
 			f.StringVar(&in.AdminEmail, "admin-email", "", "email of the site's first user, a System Manager")
 			f.StringVar(&in.AdminName, "admin-name", "", "the first user's name (default: the email)")
 			required(cmd, "org", "region", "plan")
+		},
+		Body: func(v *call) (any, error) {
+			in.Slug = v.typed
+			return in, nil
+		},
+		Table: Table[api.TenantAccepted]{ID: "tenant_id"}, Say: tenantAccepted, Watch: watchTenant(tenantIs(tenant.Active)),
+	}
+}
+
+func tenantClone() Action[api.TenantAccepted] {
+	var in tenant.CloneRequest
+	return Action[api.TenantAccepted]{
+		Use: "clone TENANT SLUG", Short: "Create a tenant with a copy of a tenant's site, from a backup; its mail and jobs are held back", Path: "/v1/tenants/{tenant}/clones",
+		Example: "  prego tenant clone acme-eu acme-test --watch",
+		Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+			f.StringVar((*string)(&in.BackupID), "backup", "", "backup to copy; the newest by default")
+			pick(f, &in.Plan, "plan", "", "plan of the copy (default: the tenant's)", sets["plan"])
 		},
 		Body: func(v *call) (any, error) {
 			in.Slug = v.typed

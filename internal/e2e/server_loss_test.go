@@ -183,6 +183,68 @@ func TestAServerIsDeclaredLost(t *testing.T) {
 	c.settled()
 }
 
+// TestASiteIsCopied: into a tenant of its own, from a backup, while the other serves. No mail
+// leaves the copy before it is unmuted.
+func TestASiteIsCopied(t *testing.T) {
+	t.Parallel()
+	s := s3test.Start(t)
+	c := newCell(t, options{vars: backupVars(s, nil)})
+	c.org("acme", "")
+	app := c.sharedFleet(0)
+	id := c.tenant("alpha", prego.PlanStarter, nil)
+	of := c.settledTenant(id, tenant.Active).Allocation.DatabaseName
+	c.todo(app, of, "one", "in the backup")
+	status, body := c.request(http.MethodPost, "/v1/tenants/"+id+"/clones", map[string]string{"slug": "copy"})
+	require.Equal(t, http.StatusNotFound, status, "%s", body)
+	b := c.backedUp(id)
+	c.todo(app, of, "two", "later")
+	var a api.TenantAccepted
+	c.post("/v1/tenants/"+id+"/clones", map[string]string{"slug": "copy"}, http.StatusAccepted, &a)
+	tn := c.settledTenant(a.TenantId, tenant.Active)
+	require.Equal(t, []any{"acme", "copy.sites.test", true}, []any{tn.OrgId, deref(tn.Site), *tn.Muted})
+	require.Nil(t, tn.RestoreFrom)
+	require.Nil(t, tn.Loss)
+	require.Equal(t, []string{"in the backup"}, c.todos(app, tn.Allocation.DatabaseName))
+	require.Equal(t, []string{"in the backup", "later"}, c.todos(app, of))
+	for _, key := range []string{"mute_emails", "pause_scheduler"} {
+		require.Equal(t, "1", c.siteConfig(app, "copy.sites.test", key))
+		require.Empty(t, c.siteConfig(app, "alpha.sites.test", key))
+	}
+	require.Equal(t, a.TenantId, c.siteConfig(app, "copy.sites.test", "prego_tenant_id"))
+	c.ask(a.TenantId, "suspend")
+	c.settledTenant(a.TenantId, tenant.Suspended)
+	c.ask(a.TenantId, "resume")
+	c.settledTenant(a.TenantId, tenant.Active)
+	require.Equal(t, "1", c.siteConfig(app, "copy.sites.test", "mute_emails"), "until it is told otherwise")
+	c.post("/v1/tenants/"+a.TenantId+"/unmute", nil, http.StatusOK, nil)
+	require.Nil(t, c.settledTenant(a.TenantId, tenant.Active).Muted)
+	for _, key := range []string{"mute_emails", "pause_scheduler"} {
+		require.Empty(t, c.siteConfig(app, "copy.sites.test", key))
+	}
+
+	// A backup with an error in it makes no tenant: it fails, says so, and leaves nothing.
+	change(t, s, b)
+	c.post("/v1/tenants/"+id+"/clones", map[string]string{"slug": "bad"}, http.StatusAccepted, &a)
+	bad := c.failedTenant(a.TenantId, prego.ReasonFailedRestore)
+	require.Contains(t, deref(bad.StatusMessage), "digest_mismatch")
+	require.Nil(t, bad.Allocation)
+	require.NoDirExists(t, filepath.Join(c.rootOf(app), wire.BenchDir, "sites/bad.sites.test"))
+	var seen api.Backup
+	c.send(http.MethodGet, "/v1/tenants/"+id+"/backups/"+b.BackupId, nil, http.StatusOK, &seen)
+	require.Contains(t, deref(seen.VerifyMessage), "digest_mismatch")
+	c.counted()
+}
+
+// change makes a bit of a backup's object another.
+func change(t *testing.T, s *s3test.Server, b api.Backup) {
+	t.Helper()
+	name := s.File(deref(b.Object))
+	content, err := os.ReadFile(name)
+	require.NoError(t, err)
+	content[len(content)/2] ^= 1
+	require.NoError(t, os.WriteFile(name, content, 0o600))
+}
+
 // setConfig sets a key of a site's configuration on its host.
 func (c *cell) setConfig(server, site, key, value string) {
 	c.t.Helper()
