@@ -26,6 +26,9 @@ type Client struct {
 	Namespace   string
 	Environment string
 	UIURL       string // base of links to runs; "" for none
+	// NotTaken is told what Temporal did not take and may take later, to repeat it until it
+	// returns no error; nil leaves that to the caller.
+	NotTaken func(what string, again func(context.Context) error)
 }
 
 // StartProvision starts the run of a provisioning row; success if it is already
@@ -83,7 +86,15 @@ type start struct {
 }
 
 // startFor starts a run unless one with its id is running.
-func (c *Client) startFor(ctx context.Context, s start, workflow any, args ...any) (bool, error) {
+func (c *Client) startFor(ctx context.Context, s start, workflow any, args ...any) (started bool, err error) {
+	err = c.attempt(ctx, "start "+s.id, func(ctx context.Context) (err error) {
+		started, err = c.startNow(ctx, s, workflow, args...)
+		return err
+	})
+	return started, err
+}
+
+func (c *Client) startNow(ctx context.Context, s start, workflow any, args ...any) (bool, error) {
 	id := s.id
 	_, err := c.Temporal.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
 		ID: id, TaskQueue: c.TaskQueue, StaticSummary: s.summary, Priority: s.priority, TypedSearchAttributes: temporal.NewSearchAttributes(s.attributes...),
@@ -105,8 +116,12 @@ func (c *Client) startFor(ctx context.Context, s start, workflow any, args ...an
 // which may still be running between its last write to the row and its end: that run is
 // told the generation to continue with (followed).
 func (c *Client) startOrFollow(ctx context.Context, s start, generation int, workflow any, args ...any) error {
+	return c.attempt(ctx, "follow "+s.id, func(ctx context.Context) error { return c.startOrFollowNow(ctx, s, generation, workflow, args...) })
+}
+
+func (c *Client) startOrFollowNow(ctx context.Context, s start, generation int, workflow any, args ...any) error {
 	for {
-		started, err := c.startFor(ctx, s, workflow, args...)
+		started, err := c.startNow(ctx, s, workflow, args...)
 		if err != nil || started || generation == 1 {
 			return err
 		}
@@ -243,11 +258,16 @@ func (c *Client) EnsureDrain(ctx context.Context, serverID prego.ServerID) (bool
 // it is not running.
 func (c *Client) WakeDrain(ctx context.Context, serverID prego.ServerID) error {
 	id := server.DrainWorkflowID(serverID)
-	_, err := c.Temporal.SignalWithStartWorkflow(ctx, id, SignalDemand, "changed", client.StartWorkflowOptions{
-		ID: id, TaskQueue: c.TaskQueue, StaticSummary: string("Empty " + serverID), WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
-	}, DrainServer, DrainServerInput{ServerID: serverID})
-	if err != nil {
-		return fmt.Errorf("wake %s: %w", id, err)
-	}
-	return nil
+	return c.signalWithStart(ctx, id, "changed", client.StartWorkflowOptions{StaticSummary: string("Empty " + serverID)}, DrainServer, DrainServerInput{ServerID: serverID})
+}
+
+// signalWithStart signals a run that there is something to do, starting it if necessary.
+func (c *Client) signalWithStart(ctx context.Context, id, what string, o client.StartWorkflowOptions, workflow, in any) error {
+	o.ID, o.TaskQueue, o.WorkflowIDReusePolicy = id, c.TaskQueue, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE
+	return c.attempt(ctx, "wake "+id, func(ctx context.Context) error {
+		if _, err := c.Temporal.SignalWithStartWorkflow(ctx, id, SignalDemand, what, o, workflow, in); err != nil {
+			return fmt.Errorf("wake %s: %w", id, err)
+		}
+		return nil
+	})
 }

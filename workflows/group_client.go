@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
@@ -35,13 +34,7 @@ func (c *Client) WakeRuns(ctx context.Context, runs []string) error {
 // necessary. The run reads from the rows what changed.
 func (c *Client) WakeGroup(ctx context.Context, groupID prego.GroupID, orgID prego.OrgID) error {
 	id := workload.GroupWorkflowID(groupID)
-	_, err := c.Temporal.SignalWithStartWorkflow(ctx, id, SignalDemand, "changed", client.StartWorkflowOptions{
-		ID: id, TaskQueue: c.TaskQueue, StaticSummary: string("Process group " + groupID),
-		Priority:              temporal.Priority{PriorityKey: groupPriority, FairnessKey: string(orgID), FairnessWeight: 1},
-		WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+	return c.signalWithStart(ctx, id, "changed", client.StartWorkflowOptions{
+		StaticSummary: string("Process group " + groupID), Priority: temporal.Priority{PriorityKey: groupPriority, FairnessKey: string(orgID), FairnessWeight: 1},
 	}, ReconcileGroup, ReconcileGroupInput{GroupID: groupID})
-	if err != nil {
-		return fmt.Errorf("wake %s: %w", id, err)
-	}
-	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
@@ -85,14 +84,7 @@ func (c *Client) WakeTenant(ctx context.Context, tenantID prego.TenantID) error 
 
 // demand signals a coalesced run that there is more to do, starting it if necessary.
 func (c *Client) demand(ctx context.Context, id, summary, what string, workflow, in any) error {
-	_, err := c.Temporal.SignalWithStartWorkflow(ctx, id, SignalDemand, what, client.StartWorkflowOptions{
-		ID: id, TaskQueue: c.TaskQueue, StaticSummary: summary, Priority: background,
-		WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
-	}, workflow, in)
-	if err != nil {
-		return fmt.Errorf("ask %s: %w", id, err)
-	}
-	return nil
+	return c.signalWithStart(ctx, id, what, client.StartWorkflowOptions{StaticSummary: summary, Priority: background}, workflow, in)
 }
 
 // EnsureScaleOut requests servers of a role in a region.

@@ -35,6 +35,9 @@ func newAPICommand() *cobra.Command {
 	}
 }
 
+// startAgain is the time between two tries to start what was accepted while Temporal was away.
+const startAgain = 2 * time.Second
+
 func runAPI(ctx context.Context) error {
 	p, err := newProcess(ctx, "api")
 	if err != nil {
@@ -46,6 +49,11 @@ func runAPI(ctx context.Context) error {
 		return err
 	}
 	defer runs.Temporal.Close()
+	later := &api.Later{Every: startAgain, Failed: func(id string, err error) {
+		p.log.Warn("Temporal does not take what was accepted; it is tried again", zap.String("what", id), zap.String("error", prego.Redact(err.Error())))
+	}}
+	runs.NotTaken = later.Keep
+	go later.Run(ctx)
 	tokens, err := newAPITokens(p.cfg)
 	if err != nil {
 		return err

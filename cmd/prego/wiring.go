@@ -17,6 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.temporal.io/sdk/client"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
@@ -85,7 +87,13 @@ func (p *process) close() {
 // is not ready, while Temporal is away.
 func (p *process) runs() (*workflows.Client, error) {
 	t := p.cfg.Temporal
-	c, err := client.NewLazyClient(client.Options{HostPort: t.Address, Namespace: t.Namespace, Logger: temporalLog{p.log.Named("temporal").Sugar()}})
+	// Connections are tried again soon: by default gRPC waits for up to two minutes, with Temporal back long before.
+	again := backoff.DefaultConfig
+	again.MaxDelay = 2 * time.Second
+	c, err := client.NewLazyClient(client.Options{
+		HostPort: t.Address, Namespace: t.Namespace, Logger: temporalLog{p.log.Named("temporal").Sugar()},
+		ConnectionOptions: client.ConnectionOptions{DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: 2 * time.Second})}},
+	})
 	if err != nil {
 		return nil, fmt.Errorf("temporal at %s: %w", t.Address, err)
 	}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/devstack"
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/migrations"
@@ -19,7 +21,8 @@ import (
 
 // TestPostgresAndTemporalKilledWhileAServerBoots kills (SIGKILL) the database, and
 // in a run of its own Temporal, while a server is on its way, and starts them
-// again. What they had taken they still have.
+// again. What they had taken they still have, and what was accepted while Temporal was
+// away begins soon.
 func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 	t.Parallel()
 	binary, err := devstack.FindTemporal(filepath.Join(repo, ".prego", "bin"))
@@ -48,6 +51,7 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 			}})
 			c.create("tough", prego.RoleApp, server.Spec{})
 			require.Eventually(t, func() bool { return count(c.get("tough"), server.StepServerCreated) > 0 }, patience, 10*time.Millisecond)
+			servers := 1
 			switch victim {
 			case "postgres":
 				pg.Kill()
@@ -56,18 +60,32 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 				require.NoError(t, err)
 				t.Cleanup(func() { again.Stop(10 * time.Second) })
 			case "temporal":
+				c.org("acme", "")
 				tmp.Kill()
+				c.create("late", prego.RoleRedisPool, server.Spec{})
+				var v api.Volume
+				c.post("/v1/volumes", map[string]any{"org_id": "acme", "name": "late", "region": "eu", "location": "fsn1", "size_bytes": 10_000_000_000}, http.StatusAccepted, &v)
 				tConfig.Port = tmp.Port
 				again, err := devstack.StartTemporal(ctx, tConfig)
 				require.NoError(t, err)
 				t.Cleanup(func() { again.Stop(10 * time.Second) })
+				began := time.Now()
+				require.Eventually(t, func() bool {
+					return count(c.get("late"), server.StepServerCreated) > 0 && len(c.billed("volume")) > 0
+				}, 15*time.Second, 20*time.Millisecond, "what was accepted while Temporal was away")
+				t.Logf("what was accepted while Temporal was away began %.1f s after it was back", time.Since(began).Seconds())
+				c.awaitVolume(v.VolumeId, "ready")
+				c.awaitStatus("late", server.Active)
+				c.send(http.MethodDelete, "/v1/volumes/"+v.VolumeId, nil, http.StatusAccepted, nil)
+				c.awaitGone("/v1/volumes/" + v.VolumeId)
+				servers++
 			}
 			require.Eventually(t, func() bool {
 				status, _ := c.request("GET", "/v1/servers/"+c.id("tough"), nil)
 				return status == 200
 			}, patience, 50*time.Millisecond)
 			c.awaitStatus("tough", server.Active)
-			require.Equal(t, 1, c.everBilled("server"))
+			require.Equal(t, servers, c.everBilled("server"))
 			c.settled()
 		})
 	}
