@@ -198,6 +198,8 @@ const (
 	CodeSnapshotUnusable   Code = "snapshot_unusable" // from a version that did not name its files
 	CodeRestoreNotFound    Code = "restore_not_found"
 	CodeRestoreUnderWay    Code = "restore_under_way"
+	CodeMoveNotFound       Code = "move_not_found"
+	CodeMoveUnderWay       Code = "move_under_way"
 	CodeTenantUnknown      Code = "tenant_unknown"
 )
 

@@ -17,6 +17,7 @@ type (
 	VolumeID    string
 	SnapshotID  string
 	BackupID    string
+	MoveID      string
 	FleetID     string
 	PolicyID    string
 	ImageID     string

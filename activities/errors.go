@@ -17,6 +17,8 @@ import (
 const (
 	// ErrTypeSuperseded: the row has moved on; stop without touching anything.
 	ErrTypeSuperseded = "superseded"
+	// ErrTypeMoving: the tenant's site is held while it moves, or can't be held yet; try again.
+	ErrTypeMoving = "tenant_moving"
 	// ErrTypeCandidate: this type is out of stock in this location; try the next
 	// candidate.
 	ErrTypeCandidate = "candidate_unavailable"

@@ -53,6 +53,9 @@ func (a *Tenants) forTenant(ctx context.Context, t tenant.Run, what string, time
 		return "", temporal.NewApplicationErrorWithOptions(fmt.Sprintf("site %s is offline for a release, and is changed afterwards", t.Site), ErrTypeSiteUpdating,
 			temporal.ApplicationErrorOptions{NextRetryDelay: updatingRetry})
 	}
+	if t.Held { // for seconds; the step is repeated
+		return "", temporal.NewApplicationError(fmt.Sprintf("the site of tenant %s is being moved to another server", t.TenantID), ErrTypeMoving)
+	}
 	return a.bench(ctx, command(t, what, timeout, args...))
 }
 

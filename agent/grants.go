@@ -20,6 +20,9 @@ var grantVerbs = map[string]func(k *call) (statement string, args []any){
 		}
 		return "CALL prego.grant_database(?, ?, ?, ?, ?)", []any{k.in.Args[1], k.in.Args[2], k.in.Args[3], nativePassword(k.in.Secrets[wire.SecretDatabasePassword]), earlier}
 	},
+	"admit-database": func(k *call) (string, []any) {
+		return "CALL prego.admit_database(?, ?, ?, ?)", []any{k.in.Args[1], k.in.Args[2], k.in.Args[3], nativePassword(k.in.Secrets[wire.SecretDatabasePassword])}
+	},
 	"erase-database": func(k *call) (string, []any) { return "CALL prego.erase_database(?)", []any{k.in.Args[1]} },
 }
 
@@ -51,6 +54,8 @@ func grantsSQL(user string) []string {
 		return "CREATE OR REPLACE DEFINER = root@localhost PROCEDURE prego." + name + " SQL SECURITY DEFINER BEGIN " + body + "END"
 	}
 	account := "CONCAT('`', name, '`@`', address, '`')"
+	noUser := refuse(`address NOT REGEXP '^([0-9]{1,3}\\.){3}[0-9]{1,3}\\z' OR client NOT REGEXP '^[A-Za-z0-9][A-Za-z0-9._-]*\\z' OR hash NOT REGEXP '^\\*[0-9A-F]{40}\\z'`, "this is no user of a tenant")
+	grantAll := `EXECUTE IMMEDIATE CONCAT('GRANT ALL PRIVILEGES ON ` + "`', REPLACE(name, '_', '\\\\_'), '`" + `.* TO ', ` + account + `); `
 	dropUsers := func(except string) string {
 		return "WHILE EXISTS (SELECT 1 FROM mysql.user WHERE User = name" + except + ") DO " +
 			"SELECT Host INTO old FROM mysql.user WHERE User = name" + except + " LIMIT 1; " +
@@ -60,13 +65,24 @@ func grantsSQL(user string) []string {
 		"CREATE DATABASE IF NOT EXISTS prego",
 		procedure("grant_database(name VARCHAR(64), address VARCHAR(15), client VARCHAR(64), hash VARCHAR(41), earlier VARCHAR(41))",
 			"DECLARE old VARCHAR(255); DECLARE how TEXT; "+noDatabase+
-				refuse(`address NOT REGEXP '^([0-9]{1,3}\\.){3}[0-9]{1,3}\\z' OR client NOT REGEXP '^[A-Za-z0-9][A-Za-z0-9._-]*\\z' OR hash NOT REGEXP '^\\*[0-9A-F]{40}\\z' OR earlier NOT REGEXP '^(\\*[0-9A-F]{40})?\\z'`, "this is no user of a tenant")+
+				noUser+refuse(`earlier NOT REGEXP '^(\\*[0-9A-F]{40})?\\z'`, "this is no user of a tenant")+
 				"SET how = CONCAT(' IDENTIFIED VIA mysql_native_password USING ''', hash, '''', IF(earlier = '', '', CONCAT(' OR mysql_native_password USING ''', earlier, '''')), ' REQUIRE SUBJECT ''/CN=', client, ''''); "+
 				"EXECUTE IMMEDIATE CONCAT('CREATE DATABASE IF NOT EXISTS `', name, '` CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci'); "+
 				dropUsers(" AND Host <> address")+
 				"EXECUTE IMMEDIATE CONCAT('CREATE USER IF NOT EXISTS ', "+account+", how); "+
 				"EXECUTE IMMEDIATE CONCAT('ALTER USER ', "+account+", how); "+
-				`EXECUTE IMMEDIATE CONCAT('GRANT ALL PRIVILEGES ON `+"`', REPLACE(name, '_', '\\\\_'), '`"+`.* TO ', `+account+`); `),
+				grantAll),
+		// While a site moves, the server that it moves to is let in beside the one that it is on.
+		// Where both come from one address, as behind a translation of addresses, either
+		// certificate will do until grant_database names one of them again.
+		procedure("admit_database(name VARCHAR(64), address VARCHAR(15), client VARCHAR(64), hash VARCHAR(41))",
+			noDatabase+noUser+
+				refuse("NOT EXISTS (SELECT 1 FROM information_schema.schemata WHERE schema_name = name)", "there is no such database")+
+				"IF NOT EXISTS (SELECT 1 FROM mysql.user WHERE User = name AND Host = address) THEN "+
+				"EXECUTE IMMEDIATE CONCAT('CREATE USER ', "+account+", ' IDENTIFIED VIA mysql_native_password USING ''', hash, ''' REQUIRE SUBJECT ''/CN=', client, ''''); "+
+				grantAll+
+				"ELSEIF NOT EXISTS (SELECT 1 FROM mysql.user WHERE User = name AND Host = address AND BINARY x509_subject = BINARY CONCAT('/CN=', client)) THEN "+
+				"EXECUTE IMMEDIATE CONCAT('ALTER USER ', "+account+", ' REQUIRE X509'); END IF; "),
 		// The users first, so that nobody comes back after the end of their session. One with an
 		// open transaction would hold up the DROP for a day.
 		procedure("erase_database(name VARCHAR(64))",
@@ -74,6 +90,7 @@ func grantsSQL(user string) []string {
 				"EXECUTE IMMEDIATE CONCAT('KILL HARD CONNECTION USER `', name, '`'); "+
 				"EXECUTE IMMEDIATE CONCAT('DROP DATABASE IF EXISTS `', name, '`'); "),
 		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.grant_database TO %s", user),
+		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.admit_database TO %s", user),
 		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.erase_database TO %s", user),
 	}
 }

@@ -147,6 +147,9 @@ func (h *Host) check(in wire.ExecRequest) (*call, *problem) {
 	if next.verb == "set-config" && in.Args[3] == wire.SiteOwnerFile {
 		next.gives = in.Args[4]
 	}
+	if next.verb == "expect-site" { // it is the tenant's before anything of it arrives
+		next.gives = in.TenantID
+	}
 	if in.Kind == wire.KindBench || in.Kind == kindSpool {
 		if in.WorkingDir == "" {
 			in.WorkingDir = wire.BenchDir
@@ -173,7 +176,8 @@ func (h *Host) check(in wire.ExecRequest) (*call, *problem) {
 // secretsOf names the secrets that a verb takes.
 var secretsOf = map[string][]string{
 	"set-admin-password": {wire.SecretAdminPassword}, "add-user": {wire.SecretUserPassword}, "configure": {wire.SecretMailPassword},
-	"open-backup":      {wire.SecretBackupIdentity},
+	"open-backup": {wire.SecretBackupIdentity},
+	"unpack-site": {wire.SecretBackupIdentity}, "settle-site": {wire.SecretDatabasePassword}, "admit-database": {wire.SecretDatabasePassword},
 	"connect-database": {wire.SecretDatabasePassword}, "connect-cache": {wire.SecretCachePassword},
 	"grant-database": {wire.SecretDatabasePassword, wire.SecretEarlierPassword}, "create-user": {wire.SecretCachePassword},
 }

@@ -1684,6 +1684,24 @@ func (e ListTenantDomainsParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListMovesParamsSort.
+const (
+	ListMovesParamsSortCreatedAt      ListMovesParamsSort = "created_at"
+	ListMovesParamsSortMinusCreatedAt ListMovesParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListMovesParamsSort enum.
+func (e ListMovesParamsSort) Valid() bool {
+	switch e {
+	case ListMovesParamsSortCreatedAt:
+		return true
+	case ListMovesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListRestoresParamsSort.
 const (
 	ListRestoresParamsSortCreatedAt      ListRestoresParamsSort = "created_at"
@@ -2503,6 +2521,15 @@ type CreateGroup struct {
 	// Example: {"max_surge":"25%","max_unavailable":0}
 	RolloutPolicy *RolloutChange `json:"rollout_policy,omitempty"`
 	Spec          WorkloadSpec   `json:"spec"`
+}
+
+// CreateMove defines model for CreateMove.
+type CreateMove struct {
+	// Reason For the record
+	Reason *string `json:"reason,omitempty"`
+
+	// ToServerId App server to move to; its load does not count, everything else does. Default: the one that placement chooses
+	ToServerId *string `json:"to_server_id,omitempty"`
 }
 
 // CreatePlacementPool Example: {"disallow":[],"name":"skynet","require":["staging","skynet"]}
@@ -3529,6 +3556,71 @@ type LastRestorable struct {
 	// Verified It was restored and found good
 	Verified bool `json:"verified"`
 }
+
+// Move defines model for Move.
+type Move struct {
+	CancelRequestedAt *time.Time `json:"cancel_requested_at,omitempty"`
+
+	// CopiedBytes Sent while the site served: compressed and encrypted
+	CopiedBytes int64     `json:"copied_bytes"`
+	CreatedAt   time.Time `json:"created_at"`
+
+	// DeltaBytes And while it was read-only
+	DeltaBytes int64 `json:"delta_bytes"`
+
+	// DowntimeMs For how long nothing could be written; the site could be read all the time
+	DowntimeMs *int64 `json:"downtime_ms,omitempty"`
+
+	// DrainOf The server that is being emptied
+	DrainOf      *string    `json:"drain_of,omitempty"`
+	FinishedAt   *time.Time `json:"finished_at,omitempty"`
+	FromServerId string     `json:"from_server_id"`
+
+	// FrozenAt From then on the site was read-only
+	FrozenAt *time.Time `json:"frozen_at,omitempty"`
+	Message  *string    `json:"message,omitempty"`
+	MoveId   string     `json:"move_id"`
+
+	// OpenedAt From then on it can be written to again
+	OpenedAt *time.Time `json:"opened_at,omitempty"`
+
+	// Operation What an accepted request has started; part of every 202 answer
+	Operation *Operation `json:"operation,omitempty"`
+	OrgId     string     `json:"org_id"`
+
+	// Reason Why it failed; stable
+	//
+	// Example: check_failed
+	Reason      *string `json:"reason,omitempty"`
+	RequestedBy string  `json:"requested_by"`
+	Site        string  `json:"site"`
+
+	// StartedAt It had a place
+	StartedAt *time.Time `json:"started_at,omitempty"`
+	State     MoveState  `json:"state"`
+
+	// SwitchedAt From then on the tenant lives on the new server
+	SwitchedAt *time.Time `json:"switched_at,omitempty"`
+	TenantId   string     `json:"tenant_id"`
+
+	// ToServerId Absent before there is a place
+	ToServerId *string `json:"to_server_id,omitempty"`
+
+	// Why As the caller gave it
+	Why        *string `json:"why,omitempty"`
+	WorkflowId string  `json:"workflow_id"`
+}
+
+// MovePage defines model for MovePage.
+type MovePage struct {
+	Moves []Move `json:"moves"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// MoveState defines model for MoveState.
+type MoveState = tenant.MoveState
 
 // Operation What an accepted request has started; part of every 202 answer
 type Operation struct {
@@ -5267,6 +5359,9 @@ type IfNoneMatch = string
 // Limit defines model for Limit.
 type Limit = int
 
+// MoveInPath defines model for MoveInPath.
+type MoveInPath = prego.MoveID
+
 // PlacementPoolInPath Case does not matter
 //
 // Example: skynet
@@ -6403,6 +6498,30 @@ type CreateTenantDomainParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListMovesParams defines parameters for ListMoves.
+type ListMovesParams struct {
+	// State Only moves in these states
+	State *[]MoveState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListMovesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListMovesParamsSort defines parameters for ListMoves.
+type ListMovesParamsSort string
+
+// CreateMoveParams defines parameters for CreateMove.
+type CreateMoveParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ReactivateTenantParams defines parameters for ReactivateTenant.
 type ReactivateTenantParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
@@ -6677,6 +6796,9 @@ type CreateTenantDomainJSONRequestBody = CreateTenantDomain
 
 // PutTenantMailJSONRequestBody defines body for PutTenantMail for application/json ContentType.
 type PutTenantMailJSONRequestBody = PutTenantMail
+
+// CreateMoveJSONRequestBody defines body for CreateMove for application/json ContentType.
+type CreateMoveJSONRequestBody = CreateMove
 
 // ReactivateTenantJSONRequestBody defines body for ReactivateTenant for application/json ContentType.
 type ReactivateTenantJSONRequestBody = TenantChange
@@ -7165,6 +7287,18 @@ type ServerInterface interface {
 	// PutTenantMail Set the mail server of a tenant's site
 	// (PUT /v1/tenants/{tenant_id}/mail)
 	PutTenantMail(ctx echo.Context, tenantId TenantID) error
+	// ListMoves List the moves of a tenant
+	// (GET /v1/tenants/{tenant_id}/moves)
+	ListMoves(ctx echo.Context, tenantId TenantID, params ListMovesParams) error
+	// CreateMove Move a tenant to another app server
+	// (POST /v1/tenants/{tenant_id}/moves)
+	CreateMove(ctx echo.Context, tenantId TenantID, params CreateMoveParams) error
+	// CancelMove Cancel a move
+	// (DELETE /v1/tenants/{tenant_id}/moves/{move_id})
+	CancelMove(ctx echo.Context, tenantId TenantID, moveId MoveInPath) error
+	// GetMove Show a move
+	// (GET /v1/tenants/{tenant_id}/moves/{move_id})
+	GetMove(ctx echo.Context, tenantId TenantID, moveId MoveInPath) error
 	// ReactivateTenant Reactivate a cancelled tenant
 	// (POST /v1/tenants/{tenant_id}/reactivate)
 	ReactivateTenant(ctx echo.Context, tenantId TenantID, params ReactivateTenantParams) error
@@ -11952,6 +12086,136 @@ func (w *ServerInterfaceWrapper) PutTenantMail(ctx echo.Context) error {
 	return err
 }
 
+// ListMoves converts echo context to params.
+func (w *ServerInterfaceWrapper) ListMoves(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListMovesParams
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListMoves(ctx, tenantId, params)
+	return err
+}
+
+// CreateMove converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateMove(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateMoveParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateMove(ctx, tenantId, params)
+	return err
+}
+
+// CancelMove converts echo context to params.
+func (w *ServerInterfaceWrapper) CancelMove(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Path parameter "move_id" -------------
+	var moveId MoveInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "move_id", ctx.Param("move_id"), &moveId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter move_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CancelMove(ctx, tenantId, moveId)
+	return err
+}
+
+// GetMove converts echo context to params.
+func (w *ServerInterfaceWrapper) GetMove(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Path parameter "move_id" -------------
+	var moveId MoveInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "move_id", ctx.Param("move_id"), &moveId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter move_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetMove(ctx, tenantId, moveId)
+	return err
+}
+
 // ReactivateTenant converts echo context to params.
 func (w *ServerInterfaceWrapper) ReactivateTenant(ctx echo.Context) error {
 	var err error
@@ -12914,6 +13178,10 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/restores", wrapper.ListRestores, options.OperationMiddlewares["listRestores"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/restores", wrapper.CreateRestore, options.OperationMiddlewares["createRestore"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/restores/:job_id", wrapper.GetRestore, options.OperationMiddlewares["getRestore"]...)
+	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/moves", wrapper.ListMoves, options.OperationMiddlewares["listMoves"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/moves", wrapper.CreateMove, options.OperationMiddlewares["createMove"]...)
+	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/moves/:move_id", wrapper.CancelMove, options.OperationMiddlewares["cancelMove"]...)
+	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/moves/:move_id", wrapper.GetMove, options.OperationMiddlewares["getMove"]...)
 	router.GET(options.BaseURL+"/v1/scaling-events", wrapper.ListScalingEvents, options.OperationMiddlewares["listScalingEvents"]...)
 	router.GET(options.BaseURL+"/v1/fleets", wrapper.ListFleets, options.OperationMiddlewares["listFleets"]...)
 	router.POST(options.BaseURL+"/v1/fleets", wrapper.CreateFleet, options.OperationMiddlewares["createFleet"]...)

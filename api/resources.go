@@ -60,6 +60,11 @@ type ResourceStore interface {
 	HoldBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, reason, by string) (tenant.Backup, error)
 	ReleaseBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) (tenant.Backup, error)
 
+	RequestMove(ctx context.Context, a tenant.MoveAsked) (tenant.Move, error)
+	GetMove(ctx context.Context, tenantID prego.TenantID, id prego.MoveID) (tenant.Move, error)
+	ListMoves(ctx context.Context, q prego.ListQuery) (page []tenant.Move, next string, err error)
+	CancelMove(ctx context.Context, tenantID prego.TenantID, id prego.MoveID) (tenant.Move, error)
+
 	OpenSession(ctx context.Context, id string, of org.SessionOf, kind org.SessionKind, subject, actor string, lease time.Duration) error
 	RenewSession(ctx context.Context, id string, lease time.Duration) error
 	CloseSession(ctx context.Context, id string) error
@@ -73,6 +78,8 @@ type ResourceRuns interface {
 	StartSnapshot(ctx context.Context, org, id string) error
 	StartSnapshotErase(ctx context.Context, org, id string) error
 	StartRestore(ctx context.Context, org, id string) error
+	StartMove(ctx context.Context, org, id string) error
+	CancelMove(ctx context.Context, id prego.MoveID) error
 }
 
 // ResourceDeps are what those requests need.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/server"
 )
@@ -33,6 +34,14 @@ func (r *runs) StartSnapshotErase(ctx context.Context, _, id string) error {
 
 func (r *runs) StartRestore(ctx context.Context, _, id string) error {
 	return r.note(ctx, "restore "+id)
+}
+
+func (r *runs) StartMove(ctx context.Context, _, id string) error {
+	return r.note(ctx, "move "+id)
+}
+
+func (r *runs) CancelMove(ctx context.Context, id prego.MoveID) error {
+	return r.note(ctx, "cancel move "+string(id))
 }
 
 // workload makes an org of the largest tier with an env and a process group.

@@ -83,7 +83,9 @@ type Run struct {
 	StorageLevel StorageLevel
 	ReadOnly     bool
 	// Updating is set while a release has the site offline: nobody else changes it.
-	Updating        bool
+	Updating bool
+	// Held says that the tenant is being moved: nothing else works on its site.
+	Held            bool
 	OwnServerID     prego.ServerID // of the tenant's dedicated server, unless that is its allocation's; "" for none
 	OwnServerStatus server.Status
 	// OwnServerReason is why the dedicated server failed.

@@ -389,6 +389,11 @@ const (
 	StepRestored         Step = "restored"
 	StepCloned           Step = "cloned"
 	StepUnmuted          Step = "unmuted"
+	StepMoveRequested    Step = "move_requested"
+	StepMoved            Step = "moved"        // it lives on the other server
+	StepMoveCleared      Step = "move_cleared" // nothing of it is left on the one before
+	StepMoveFailed       Step = "move_failed"
+	StepMoveCancelled    Step = "move_cancelled"
 )
 
 const (

@@ -122,4 +122,5 @@ func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.SweepCertificates)
 	r.RegisterWorkflow(workflows.BackupTenant)
 	r.RegisterWorkflow(workflows.DeleteBackup)
+	r.RegisterWorkflow(workflows.MoveTenant)
 }

@@ -106,6 +106,19 @@ func (b *bench) sealBackup(site, name, recipient string) error {
 
 // sealInto writes the sealed form of files, and what it is like.
 func (b *bench) sealInto(to io.Writer, recipient age.Recipient, all []file, out *wire.SealedBackup) error {
+	return sealWith(to, recipient, out, func(archive *tar.Writer) error {
+		for _, f := range all {
+			step()
+			if err := b.archive(archive, f, out); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// sealWith writes the sealed form of an archive, and what it is like.
+func sealWith(to io.Writer, recipient age.Recipient, out *wire.SealedBackup, write func(*tar.Writer) error) error {
 	outside := counted(to)
 	sealed, err := age.Encrypt(outside, recipient)
 	if err != nil {
@@ -117,11 +130,8 @@ func (b *bench) sealInto(to io.Writer, recipient age.Recipient, all []file, out 
 	}
 	plain := counted(small)
 	archive := tar.NewWriter(plain)
-	for _, f := range all {
-		step()
-		if err := b.archive(archive, f, out); err != nil {
-			return err
-		}
+	if err := write(archive); err != nil {
+		return err
 	}
 	if err := errors.Join(archive.Close(), small.Close(), sealed.Close()); err != nil {
 		return err
@@ -204,8 +214,10 @@ func (b *bench) readSealed(site, name string, offset, length int64) error {
 // writeSealed takes a piece of a sealed backup from its input, after the line of secrets. The
 // pieces before it must be there.
 func (b *bench) writeSealed(site, name string, offset, length int64) error {
-	if _, err := b.finishedSite(site); err != nil {
-		return err
+	if s, err := b.readState(site); err != nil || s == nil || !s.Arriving {
+		if _, err := b.finishedSite(site); err != nil {
+			return err
+		}
 	}
 	if err := b.sites.MkdirAll(site+"/"+backupsDir, 0o750); err != nil {
 		return noRoom(err)
@@ -254,25 +266,11 @@ func (b *bench) openBackup(site, name, sum, plainSum string) error {
 	if all, err := b.files(site, name); err == nil && len(all) > 0 && !b.exists(sealedFile(site, name)) {
 		return b.saysBackup(name, all) // this call is repeated
 	}
-	f, err := b.sites.Open(sealedFile(site, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return &coded{wire.FailedNoBackup, fmt.Errorf("there is no sealed backup %s", name)}
-	}
+	f, err := b.openSealed(site, name, sum)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	// The whole of it first: what is not as it was uploaded is not even decrypted.
-	whole := sha256.New()
-	if _, err := io.Copy(whole, f); err != nil {
-		return err
-	}
-	if got := hex.EncodeToString(whole.Sum(nil)); got != sum {
-		return &coded{wire.FailedDigest, fmt.Errorf("sealed backup %s has SHA-256 %s instead of %s", name, wire.Grouped(got), wire.Grouped(sum))}
-	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
 	for _, old := range []string{dir, draft} {
 		if err := b.sites.RemoveAll(old); err != nil {
 			return err
@@ -302,9 +300,34 @@ func (b *bench) openBackup(site, name, sum, plainSum string) error {
 	return b.saysBackup(name, all)
 }
 
-// unseal decrypts into a directory. It takes the parts of a backup and nothing else, whatever
-// they are called in the archive: the name they get is this backup's.
-func (b *bench) unseal(from io.Reader, key age.Identity, dir, name, plainSum string) error {
+// openSealed opens a sealed backup that is as it was sealed: what is not is not even
+// decrypted.
+func (b *bench) openSealed(site, name, sum string) (f *os.File, err error) {
+	f, err = b.sites.Open(sealedFile(site, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &coded{wire.FailedNoBackup, fmt.Errorf("there is no sealed backup %s", name)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	whole := sha256.New()
+	if _, err = io.Copy(whole, f); err == nil {
+		if got := hex.EncodeToString(whole.Sum(nil)); got != sum {
+			err = &coded{wire.FailedDigest, fmt.Errorf("sealed backup %s has SHA-256 %s instead of %s", name, wire.Grouped(got), wire.Grouped(sum))}
+		}
+	}
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// unsealWith decrypts an archive, and checks it to its end.
+func unsealWith(from io.Reader, key age.Identity, plainSum string, read func(*tar.Reader) error) error {
 	unreadable := func(err error) error { return &coded{wire.FailedUnreadable, err} }
 	opened, err := age.Decrypt(bufio.NewReaderSize(from, 1<<20), key)
 	if err != nil {
@@ -317,45 +340,56 @@ func (b *bench) unseal(from io.Reader, key age.Identity, dir, name, plainSum str
 	defer large.Close()
 	plain := sha256.New()
 	tee := io.TeeReader(large, plain)
-	archive := tar.NewReader(tee)
-	seen := make(map[string]bool)
-	for {
-		h, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return unreadable(err)
-		}
-		part := partOf(h.Name)
-		if part == "" || h.Typeflag != tar.TypeReg || seen[part] {
-			return unreadable(fmt.Errorf("%q is no part of a backup", h.Name))
-		}
-		seen[part] = true
-		step()
-		to, err := b.sites.OpenFile(dir+"/"+name+"-"+part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o640)
-		if err != nil {
-			return err
-		}
-		_, err = io.Copy(to, archive) //nolint:gosec // what is larger than the disk says so; its size is in the manifest
-		if err = errors.Join(err, to.Close()); err != nil {
-			if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-				return err
-			}
-			return unreadable(err)
-		}
+	if err := read(tar.NewReader(tee)); err != nil {
+		return err
 	}
 	// To the end: age tells a truncated file only there.
 	if _, err := io.Copy(io.Discard, tee); err != nil {
 		return unreadable(err)
 	}
 	if got := hex.EncodeToString(plain.Sum(nil)); got != plainSum {
-		return &coded{wire.FailedDigest, fmt.Errorf("the archive of %s has SHA-256 %s instead of %s", name, wire.Grouped(got), wire.Grouped(plainSum))}
-	}
-	if !seen[partDatabase] {
-		return unreadable(errors.New("it holds no database"))
+		return &coded{wire.FailedDigest, fmt.Errorf("the archive has SHA-256 %s instead of %s", wire.Grouped(got), wire.Grouped(plainSum))}
 	}
 	return nil
+}
+
+// unseal decrypts into a directory. It takes the parts of a backup and nothing else, whatever
+// they are called in the archive: the name they get is this backup's.
+func (b *bench) unseal(from io.Reader, key age.Identity, dir, name, plainSum string) error {
+	unreadable := func(err error) error { return &coded{wire.FailedUnreadable, err} }
+	seen := make(map[string]bool)
+	err := unsealWith(from, key, plainSum, func(archive *tar.Reader) error {
+		for {
+			h, err := archive.Next()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return unreadable(err)
+			}
+			part := partOf(h.Name)
+			if part == "" || h.Typeflag != tar.TypeReg || seen[part] {
+				return unreadable(fmt.Errorf("%q is no part of a backup", h.Name))
+			}
+			seen[part] = true
+			step()
+			to, err := b.sites.OpenFile(dir+"/"+name+"-"+part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o640)
+			if err != nil {
+				return err
+			}
+			_, err = io.Copy(to, archive) //nolint:gosec // what is larger than the disk says so; its size is in the manifest
+			if err = errors.Join(err, to.Close()); err != nil {
+				if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+					return err
+				}
+				return unreadable(err)
+			}
+		}
+	})
+	if err == nil && !seen[partDatabase] {
+		return unreadable(errors.New("it holds no database"))
+	}
+	return err
 }
 
 // partOf is which part of a backup a file's name ends with.

@@ -135,6 +135,10 @@ func verbOf(args []string) (func(*bench) error, error) {
 		return func(b *bench) error { return b.newSiteAt(args[1], args[3], args[5]) }, nil
 	case withDB && args[0] == "erase-site":
 		return func(b *bench) error { return b.eraseSite(args[1], args[3]) }, nil
+	case withDB && args[0] == "expect-site":
+		return func(b *bench) error { return b.expectSite(args[1], args[3]) }, nil
+	case withDB && args[0] == "leave-site":
+		return func(b *bench) error { return b.leaveSite(args[1], args[3]) }, nil
 	case has(3) && args[0] == "promote-site" && name(1) && name(2):
 		return func(b *bench) error { return b.promoteSite(args[1], args[2]) }, nil
 	case len(args) < 3 || args[0] != "--site" || !name(1):
@@ -148,6 +152,7 @@ func verbOf(args []string) (func(*bench) error, error) {
 	case n == 0:
 		f := map[string]func(*bench, string) error{
 			"set-admin-password": (*bench).setAdminPassword, "enable-scheduler": (*bench).enableScheduler, "disable-scheduler": (*bench).disableScheduler,
+			"hold-site": (*bench).holdSite, "free-site": (*bench).freeSite,
 			"list-apps": (*bench).listApps, "migrate": (*bench).migrate, "usage": (*bench).usage,
 			"versions": (*bench).versions, "answers": (*bench).answers,
 		}[verb]
@@ -156,6 +161,8 @@ func verbOf(args []string) (func(*bench) error, error) {
 		}
 	case verb == "configure" && n == 1:
 		return of(func(b *bench, site string) error { return b.configure(site, rest[0]) })
+	case verb == "settle-site" && n == 1 && isAddress(rest[0]):
+		return of(func(b *bench, site string) error { return b.settleSite(site, rest[0]) })
 	case verb == "connect-database" && n == 1 && isAddress(rest[0]):
 		return of(func(b *bench, site string) error { return b.connectDatabase(site, rest[0]) })
 	case verb == "connect-cache" && n == 2 && isAddress(rest[0]) && cacheNumber.MatchString(rest[1]):
@@ -171,6 +178,14 @@ func verbOf(args []string) (func(*bench) error, error) {
 	case !backupName.MatchString(rest[0]):
 	case verb == "seal-backup" && n == 2 && recipientKey.MatchString(rest[1]):
 		return of(func(b *bench, site string) error { return b.sealBackup(site, rest[0], rest[1]) })
+	case verb == "pack-site" && (n == 2 || n == 3 && backupName.MatchString(rest[2])) && recipientKey.MatchString(rest[1]):
+		return of(func(b *bench, site string) error {
+			return b.packSite(site, rest[0], rest[1], strings.Join(rest[2:], ""))
+		})
+	case verb == "unpack-site" && n == 4 && sha256Hex.MatchString(rest[1]) && sha256Hex.MatchString(rest[2]) && (rest[3] == unpackAll || rest[3] == unpackMissing):
+		return of(func(b *bench, site string) error { return b.unpackSite(site, rest[0], rest[1], rest[2], rest[3]) })
+	case verb == "drop-packed" && n == 1:
+		return of(func(b *bench, site string) error { return b.dropPacked(site, rest[0]) })
 	case verb == "open-backup" && n == 3 && sha256Hex.MatchString(rest[1]) && sha256Hex.MatchString(rest[2]):
 		return of(func(b *bench, site string) error { return b.openBackup(site, rest[0], rest[1], rest[2]) })
 	case n == 3 && (verb == "read-sealed" || verb == "write-sealed"):

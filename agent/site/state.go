@@ -25,6 +25,10 @@ type state struct {
 	Installing string `json:"installing,omitempty"`
 	// Scheduled is set during a restore: whether the scheduler was on.
 	Scheduled *bool `json:"scheduled,omitempty"`
+	// Arriving: it comes from another server, and nobody uses it here yet.
+	Arriving bool `json:"arriving,omitempty"`
+	// Held are the settings that hold-site changed, as they were; null is one that was missing.
+	Held map[string]json.RawMessage `json:"held,omitempty"`
 }
 
 // errNotOurs says that a site was created by somebody else, or does not exist.

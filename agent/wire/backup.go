@@ -50,6 +50,14 @@ type SealedBackup struct {
 	TakenAt     time.Time    `json:"taken_at"` // of the oldest file, by the host's clock
 }
 
+// PackedSite is the result of pack-site: an archive of a site's directory. Its files are only
+// counted.
+type PackedSite struct {
+	SealedBackup
+	All     int `json:"all"`     // files that the site has
+	Changed int `json:"changed"` // of them, those in the archive
+}
+
 // SealedFile is a file of the archive.
 type SealedFile struct {
 	Path  string `json:"path"`

@@ -241,12 +241,13 @@ func runWorker(ctx context.Context, queues []string) error {
 		Parallel: p.cfg.Releases.ServerSites, AnswerFor: p.cfg.Releases.AnswerFor, Quiet: p.cfg.Workloads.Quiet,
 		Ended: activities.NewBenchUpdates(p.reg), Log: p.log.Named("releases"), Hook: crashHook(),
 	}
+	moves := newMoves(p, runs, tenants, backups)
 	w, err := worker.New(runs.Temporal, worker.Options{
 		TaskQueue: p.cfg.Temporal.TaskQueue, Queues: served, StopTimeout: p.cfg.Worker.StopTimeout,
 		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: p.cfg.Worker.SweepConcurrency},
 	}, servers, fleet, tenants, &activities.FleetActions{
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: activities.ServerFree(groups),
-	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs, FetchFor: p.cfg.Backups.UploadFor}, groups, catalogs, images, edges, peers, certificates, names, drains, backups, releases)
+	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs, FetchFor: p.cfg.Backups.UploadFor}, groups, catalogs, images, edges, peers, certificates, names, drains, backups, releases, moves)
 	if err != nil {
 		return err
 	}
@@ -257,6 +258,7 @@ func runWorker(ctx context.Context, queues []string) error {
 	looker.Looks = append(looker.Looks, lookAtNames(p, names)...)
 	looker.Looks = append(looker.Looks,
 		worker.Look{Name: "releases", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtReleases(releases)},
+		worker.Look{Name: "moves", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtMoves(moves)},
 		worker.Look{Name: "backups", Every: p.cfg.Backups.SweepEvery, Do: activities.LookAtBackups(backups)},
 		worker.Look{Name: "backup turns", Every: 6 * p.cfg.Backups.SweepEvery, Do: activities.LookAtBackupTurns(backups)},
 		worker.Look{Name: "lost tenants", Every: p.cfg.Backups.SweepEvery, Do: activities.LookAtLost(tenants)},

@@ -467,6 +467,15 @@ func buildDrains(p *process, runs *workflows.Client, servers *activities.Servers
 	return d
 }
 
+// newMoves creates the steps that move tenants.
+func newMoves(p *process, runs *workflows.Client, tenants *activities.Tenants, backups *activities.StoredBackups) *activities.Moves {
+	m := p.cfg.Moves
+	return &activities.Moves{
+		Store: p.db, Tenants: tenants, Backups: backups, Runs: runs, Log: p.log.Named("moves"),
+		Settings: activities.MoveSettings{CopyFor: m.CopyFor, FreezeFor: m.FreezeFor, Settle: p.cfg.Edge.Settle, Grace: m.Grace, Quiet: p.cfg.Workloads.Quiet},
+	}
+}
+
 // mountVolumes attaches a group's volumes to the server of its instance.
 func mountVolumes(org *activities.OrgResources) activities.VolumeAttacher {
 	return func(ctx context.Context, groupID prego.GroupID, serverID prego.ServerID) ([]string, error) {

@@ -41,6 +41,7 @@ var kinds = map[string]kind{
 	"route":          {path: "/v1/envs/{env}/routes", items: "routes", id: "route_id"},
 	"snapshot":       {path: "/v1/tenants/{tenant}/snapshots", items: "snapshots", id: "snapshot_id"},
 	"backup":         {path: "/v1/tenants/{tenant}/backups", items: "backups", id: "backup_id"},
+	"move":           {path: "/v1/tenants/{tenant}/moves", items: "moves", id: "move_id"},
 	"restore":        {path: "/v1/tenants/{tenant}/restores", items: "restores", id: "job_id"},
 	"action":         {path: "/v1/fleets/{fleet}/actions", items: "actions", id: "seq"},
 	"container":      {path: "/v1/servers/{server}/containers", items: "containers", id: "name"},

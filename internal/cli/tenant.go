@@ -205,7 +205,7 @@ func tenantCommand(c *CLI) *cobra.Command {
 	} {
 		cmd.AddCommand(tenantChange(v.action, v.use, v.destroys, v.example).command(c))
 	}
-	for _, sub := range tenantSiteCommands(c) {
+	for _, sub := range append(tenantMoves(c), tenantSiteCommands(c)...) {
 		cmd.AddCommand(sub)
 	}
 	return cmd

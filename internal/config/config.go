@@ -51,6 +51,15 @@ type Config struct {
 	Names     Names
 	Backups   Backups
 	Releases  Releases
+	Moves     Moves
+}
+
+// Moves says how tenants are moved to other app servers.
+type Moves struct {
+	CopyFor   time.Duration `env:"PREGO_MOVE_COPY_TIMEOUT" envDefault:"6h"`   // for copying a site while it serves
+	FreezeFor time.Duration `env:"PREGO_MOVE_FREEZE_TIMEOUT" envDefault:"2m"` // for how long a site may be read-only before its move is undone
+	Grace     time.Duration `env:"PREGO_MOVE_GRACE" envDefault:"10m"`         // for how long the server before keeps what it had of a site
+	Tenants   int           `env:"PREGO_DRAIN_TENANTS" envDefault:"2"`        // that are moved away from one server at once when it is drained
 }
 
 // Backups says which object storage tenants' backups are kept in. Without an endpoint they stay
@@ -526,6 +535,9 @@ func (c Config) check() []error {
 	}
 	if r := c.Releases; r.Sites < 1 || r.OrgSites < 1 || r.ServerSites < 1 || r.AnswerFor <= 0 {
 		bad("PREGO_RELEASE_SITES, PREGO_RELEASE_ORG_SITES, PREGO_RELEASE_SERVER_SITES and PREGO_RELEASE_ANSWER_TIMEOUT", "must be above 0")
+	}
+	if m := c.Moves; m.CopyFor <= 0 || m.FreezeFor <= 0 || m.Grace < 0 || m.Tenants < 1 {
+		bad("PREGO_MOVE_COPY_TIMEOUT, PREGO_MOVE_FREEZE_TIMEOUT and PREGO_DRAIN_TENANTS", "must be above 0, and PREGO_MOVE_GRACE not below")
 	}
 	if c.ACME.HTTPPort < 1 || c.ACME.HTTPPort > 65535 {
 		bad("PREGO_ACME_HTTP_PORT", "must be 1 to 65535")

@@ -17,6 +17,7 @@ SELECT text FROM (
     SELECT 1 AS n, 'tenant ' || tenant_id || ' is ' || CASE WHEN state = 'provisioning' THEN 'being provisioned' ELSE 'becoming ' || state END AS text FROM here
     WHERE state = 'provisioning' OR has_site(state) AND converged_state IS DISTINCT FROM state
     UNION ALL SELECT 2, 'tenant ' || tenant_id || ' is being restored' FROM here h WHERE EXISTS (SELECT FROM restore_jobs j WHERE j.tenant_id = h.tenant_id AND j.status IN ('queued', 'running'))
+    UNION ALL SELECT 2, 'tenant ' || tenant_id || ' is being moved' FROM tenant_moves WHERE $1 IN (from_server_id, to_server_id) AND (state IN ('copying', 'frozen') OR state = 'switched' AND opened_at IS NULL)
     UNION ALL SELECT 3, 'a site of the pool is being built' FROM site_pool WHERE app_server_id = $1 AND state = 'reserved' AND tenant_id IS NULL
 ) w ORDER BY n, text LIMIT 1`
 

@@ -65,6 +65,9 @@ SELECT CASE WHEN state IN ('queued', 'making', 'uploading') THEN 'running' WHEN 
 SELECT CASE state WHEN 'deleting' THEN 'running' ELSE 'succeeded' END, '', message FROM backups WHERE backup_id = $1 AND state IN ('deleting', 'deleted')`
 	sqlRestoring = `
 SELECT CASE WHEN status IN ('queued', 'running') THEN 'running' ELSE status END, '', message FROM restore_jobs WHERE job_id = $1`
+	sqlMoving = `
+SELECT CASE WHEN finished_at IS NULL THEN 'running' WHEN state = 'done' THEN 'succeeded' ELSE 'failed' END, CASE WHEN state = 'cancelled' THEN 'cancelled' ELSE reason END, message
+FROM tenant_moves WHERE move_id = $1`
 	sqlAddressing = `
 SELECT CASE WHEN deleted_at IS NOT NULL OR status = 'ready' THEN 'succeeded' WHEN status = 'failed' THEN 'failed' ELSE 'running' END, reason, message
 FROM ipv4_allocations WHERE allocation_id = $1`
@@ -105,6 +108,7 @@ var operationKinds = map[string]operationKind{
 	"backup":              {target: "backup", sql: sqlBackingUp},
 	"backup-delete":       {target: "backup", sql: sqlBackupDeleting},
 	"restore":             {target: "restore", sql: sqlRestoring},
+	"tenant-move":         {target: "move", sql: sqlMoving},
 	"address":             {target: "ipv4", sql: sqlAddressing},
 	"volume":              {target: "volume", sql: sqlVolumeMaking},
 	"group-reconcile":     {target: "group", sql: sqlGroupReconciling},

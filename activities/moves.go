@@ -1,0 +1,607 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"filippo.io/age"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+// MoveStore is the part of Postgres that moves of tenants use.
+type MoveStore interface {
+	MoveRun(ctx context.Context, id prego.MoveID) (tenant.MoveRun, error)
+	ReserveMove(ctx context.Context, id prego.MoveID, p tenant.MovePlace) (ok bool, err error)
+	MoveCopied(ctx context.Context, id prego.MoveID, bytes int64) error
+	FreezeMove(ctx context.Context, id prego.MoveID) (waits string, err error)
+	SwitchMove(ctx context.Context, id prego.MoveID, delta int64) error
+	MoveOpened(ctx context.Context, id prego.MoveID) error
+	FinishMove(ctx context.Context, id prego.MoveID, state tenant.MoveState, reason prego.Reason, message string) (tenant.Move, error)
+	QuietMoves(ctx context.Context, quiet time.Duration) ([]prego.MoveID, error)
+}
+
+// MoveRuns starts and wakes runs.
+type MoveRuns interface {
+	EnsureMove(ctx context.Context, id prego.MoveID) (started bool, err error)
+	WakeRuns(ctx context.Context, ids []string) error
+}
+
+// MoveSettings are the numbers of moves.
+type MoveSettings struct {
+	CopyFor   time.Duration // how long copying may take while the site serves
+	FreezeFor time.Duration // how long the site may be held before the move is undone
+	Settle    time.Duration // for requests that were under way when it switched
+	Grace     time.Duration // how long the old server keeps what it had
+	Quiet     time.Duration
+}
+
+// Moves are the steps that bring a tenant to another app server. The database stays on its shard
+// and the cache in its pool; what moves is the site's directory, through object storage, and
+// who is let in.
+type Moves struct {
+	Store    MoveStore
+	Tenants  *Tenants
+	Backups  *StoredBackups // whose storage and hosts are used
+	Runs     MoveRuns
+	Settings MoveSettings
+	Log      *zap.Logger
+}
+
+// MovePlan is what a run of a move needs of its row.
+type MovePlan struct {
+	State     tenant.MoveState `json:"state"`
+	OrgID     prego.OrgID      `json:"org_id"`
+	TenantID  prego.TenantID   `json:"tenant_id"`
+	From      prego.ServerID   `json:"from"`
+	Cancelled bool             `json:"cancelled,omitempty"`
+	Step      time.Duration    `json:"step"`
+	CopyFor   time.Duration    `json:"copy_for"`
+	FreezeFor time.Duration    `json:"freeze_for"`
+	Grace     time.Duration    `json:"grace"`
+}
+
+// PlanMove reads a move's row.
+func (a *Moves) PlanMove(ctx context.Context, id prego.MoveID) (MovePlan, error) {
+	m, err := a.Store.MoveRun(ctx, id)
+	s := a.Settings
+	return MovePlan{
+		State: m.State, OrgID: m.OrgID, TenantID: m.TenantID, From: m.FromServerID, Cancelled: m.CancelRequestedAt != nil,
+		Step: a.Tenants.Settings.StepTimeout, CopyFor: s.CopyFor, FreezeFor: s.FreezeFor, Grace: s.Grace,
+	}, permanentIfCoded(err)
+}
+
+// moving is a move with its tenant as seen from both ends.
+type moving struct {
+	tenant.MoveRun
+	from, to tenant.Run
+}
+
+func (a *Moves) read(ctx context.Context, id prego.MoveID) (m moving, err error) {
+	if m.MoveRun, err = a.Store.MoveRun(ctx, id); err != nil {
+		return m, permanentIfCoded(err)
+	}
+	t, err := a.Tenants.Store.TenantRun(ctx, m.TenantID)
+	if err != nil {
+		return m, fromTenantStore(err)
+	}
+	at := func(id prego.ServerID, host, address, status string) tenant.Run {
+		out := t
+		al := tenant.Allocation{AllocationID: m.AllocationID, TenantID: m.TenantID, DatabaseName: m.DatabaseName}
+		if t.Allocation != nil {
+			al = *t.Allocation
+		}
+		al.AppServerID = id
+		out.Allocation, out.AppServerHost, out.AppServerAddress, out.AppServerStatus = &al, host, address, server.Status(status)
+		out.Site, out.Held = m.Site, false
+		return out
+	}
+	m.from, m.to = at(m.FromServerID, m.FromHost, m.FromAddress, m.FromStatus), at(m.ToServerID, m.ToHost, m.ToAddress, m.ToStatus)
+	return m, nil
+}
+
+// undoable is read for steps that come before the switch.
+func (a *Moves) undoable(ctx context.Context, id prego.MoveID) (moving, error) {
+	m, err := a.read(ctx, id)
+	switch {
+	case err != nil:
+		return m, err
+	case !m.State.Undoable() || !m.TenantState.HasSite() || m.AllocationServer != m.FromServerID:
+		return m, because(true, tenant.ReasonMoveOvertaken, fmt.Sprintf("tenant %s is %s on server %s, and the move %s", m.TenantID, m.TenantState, m.AllocationServer, m.State))
+	}
+	return m, nil
+}
+
+// run has a host run a command for a move, and returns what it printed.
+func (a *Moves) run(ctx context.Context, m moving, t tenant.Run, what string, timeout time.Duration, secrets map[string]string, args ...string) (string, error) {
+	c := command(t, fmt.Sprintf("%s-%s-%s-%d", m.MoveID, t.Allocation.AppServerID, what, activity.GetInfo(ctx).Attempt), timeout, args...)
+	c.Secrets = secrets
+	out, err := a.Tenants.bench(ctx, c)
+	return out, verbReason(err)
+}
+
+// PlaceMove chooses the server and reserves it.
+func (a *Moves) PlaceMove(ctx context.Context, id prego.MoveID) error {
+	m, err := a.undoable(ctx, id)
+	if err != nil || m.State != tenant.MoveQueued {
+		return err
+	}
+	if a.Backups.Objects == nil {
+		return because(true, tenant.ReasonNoStorage, "no object storage is configured (PREGO_BACKUP_ENDPOINT), and sites are moved through it")
+	}
+	for race := 0; ; race++ {
+		p, err := a.Tenants.Placer.PlaceMove(ctx, m.from, m.Wanted)
+		if code := prego.CodeOf(err); err != nil && code != prego.CodeInternal {
+			return because(true, prego.Reason(code), err.Error())
+		}
+		if err != nil {
+			return err
+		}
+		ok, err := a.Store.ReserveMove(ctx, id, p)
+		if err != nil {
+			return fromTenantStore(err)
+		}
+		if ok {
+			a.Tenants.hook("move/placed")
+			return nil
+		}
+		if race >= maxMoveRaces {
+			return temporal.NewApplicationError(fmt.Sprintf("server %s does not take the tenant: it was taken meanwhile, has another image, or is being updated", p.ServerID), string(prego.CodeInsufficientResources))
+		}
+	}
+}
+
+// maxMoveRaces is how often a place may be taken by others before a step waits.
+const maxMoveRaces = 5
+
+// PlaceMove decides where a tenant moves to; want is an operator's wish or "". Nothing is
+// reserved. An error with a placement's code says why there is no place.
+func (p *Placer) PlaceMove(ctx context.Context, t tenant.Run, want prego.ServerID) (tenant.MovePlace, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.refresh(ctx, nil); err != nil {
+		return tenant.MovePlace{}, err
+	}
+	d := p.fleet.DecideMove(placement.Move{Request: RequestOf(t), From: t.Allocation.AppServerID, ShardID: t.Allocation.DBShardID, To: want})
+	if !d.PlacesTenant() {
+		return tenant.MovePlace{}, prego.Errorf(d.Code, "%s", d.SelectionReason)
+	}
+	decision, policy, err := p.logs(d)
+	return tenant.MovePlace{
+		ServerID: d.AppServerID, Override: want != "", Dedicates: d.Dedicates, MaxTenants: p.Policy.MaxTenantsPerNode, MemoryMax: p.Policy.MemoryPctMax,
+		Decision: decision, Policy: policy, Algorithm: placement.AuditName(d.Mode, d.Algorithm),
+	}, err
+}
+
+// PrepareMove has the new server let in at shard and pool, and the site expected there.
+func (a *Moves) PrepareMove(ctx context.Context, id prego.MoveID) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	m, err := a.undoable(ctx, id)
+	if err != nil {
+		return err
+	}
+	a.Tenants.hook("move/prepare")
+	for _, host := range []tenant.DataHost{m.from.Shard, m.from.Pool} {
+		if err := a.Tenants.awaitPeers(ctx, host.ServerID); err != nil {
+			return err
+		}
+	}
+	if _, err := a.run(ctx, m, m.to, "expect", a.Tenants.Settings.CommandTimeout, nil, "expect-site", m.Site, "--db-name", m.DatabaseName); err != nil {
+		return err
+	}
+	secret := a.Tenants.databaseSecret(m.DatabaseName, m.from.Allocation.PasswordVersion)
+	_, err = a.Tenants.bench(ctx, a.Tenants.dataCommand(m.from.Shard, wire.KindMariaDB, a.audit(ctx, m, "admit"), secret, "admit-database", m.DatabaseName, clientAddress(m.ToAddress), string(m.ToServerID)))
+	return err
+}
+
+func (a *Moves) audit(ctx context.Context, m moving, what string) string {
+	return fmt.Sprintf("%s-%s-%d", m.MoveID, what, activity.GetInfo(ctx).Attempt)
+}
+
+// The archives of a move.
+const (
+	archiveAll   = 1 // while the site serves
+	archiveDelta = 2 // while it is held
+	archiveLate  = 3 // of requests that were under way when it switched
+)
+
+func archiveName(id prego.MoveID, n int) string { return string(id) + "-" + strconv.Itoa(n) }
+
+// CopySite copies the whole site while it serves, and returns how many bytes were sent.
+func (a *Moves) CopySite(ctx context.Context, id prego.MoveID) (int64, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	m, err := a.undoable(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	a.Tenants.hook("move/copy")
+	bytes, err := a.ship(ctx, m, archiveAll, "all")
+	if err == nil {
+		err = a.Store.MoveCopied(ctx, id, bytes)
+	}
+	a.Tenants.hook("move/copied")
+	return bytes, err
+}
+
+// ship brings an archive of the site from one host to the other. Who opens it is known to this
+// call alone: a repeated one makes the archive anew.
+func (a *Moves) ship(ctx context.Context, m moving, n int, how string) (int64, error) {
+	name := archiveName(m.MoveID, n)
+	key, err := age.GenerateX25519Identity()
+	if err != nil {
+		return 0, err
+	}
+	args := []string{"--site", m.Site, "pack-site", name, key.Recipient().String()}
+	if n > archiveAll {
+		args = append(args, archiveName(m.MoveID, n-1))
+	}
+	out, err := a.run(ctx, m, m.from, "pack-"+name, a.Tenants.Settings.SiteTimeout, nil, args...)
+	if err != nil {
+		return 0, err
+	}
+	var packed wire.PackedSite
+	err = json.Unmarshal([]byte(out), &packed)
+	sum, plainSum := wire.Ungrouped(packed.SHA256), wire.Ungrouped(packed.PlainSHA256)
+	if err != nil || packed.Name != name || packed.Bytes < 1 || !sha256Hex.MatchString(sum) || !sha256Hex.MatchString(plainSum) {
+		return 0, permanentError(ErrTypeCommand, "the host's report of what it packed can't be read", nil)
+	}
+	if how == "missing" && packed.Changed == 0 {
+		return 0, nil
+	}
+	a.Tenants.hook("move/packed")
+	if err := a.carry(ctx, m, name, packed.Bytes); err != nil {
+		return 0, err
+	}
+	a.Tenants.hook("move/carried")
+	_, err = a.run(ctx, m, m.to, "unpack-"+name, a.Tenants.Settings.SiteTimeout, map[string]string{wire.SecretBackupIdentity: key.String()},
+		"--site", m.Site, "unpack-site", name, sum, plainSum, how)
+	return packed.Bytes, err
+}
+
+// carry brings a sealed archive from one host to the other by way of object storage, where
+// nothing of it stays.
+func (a *Moves) carry(ctx context.Context, m moving, name string, bytes int64) error {
+	b := a.Backups
+	if b.Objects == nil {
+		return because(true, tenant.ReasonNoStorage, "no object storage is configured (PREGO_BACKUP_ENDPOINT)")
+	}
+	part := tenant.PartBytes(bytes, b.Settings.PartBytes, b.Settings.MaxParts)
+	if part > wire.MaxPiece {
+		return because(true, tenant.ReasonStorageRefused, fmt.Sprintf("%d bytes are more than the storage takes in parts of %d", bytes, wire.MaxPiece))
+	}
+	object := tenant.MoveFolder(b.Settings.Environment, m.MoveID) + name + ".age"
+	upload, err := b.Objects.Begin(ctx, object)
+	if err != nil {
+		return ofStorage(err)
+	}
+	in := tenant.BackupRun{Backup: tenant.Backup{Bytes: bytes, Parts: int((bytes + part - 1) / part)}, PartBytes: part}
+	err = a.pieces(ctx, m.from, "upload", m.Site, name, in, func(r *wire.TransferRequest, p wire.Piece) (err error) {
+		p.URL, err = b.Objects.PresignPart(ctx, object, upload, p.Number, b.Settings.URLTTL)
+		r.Upload = append(r.Upload, p)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	parts, err := b.Objects.Parts(ctx, object, upload)
+	if err == nil {
+		_, err = b.Objects.Complete(ctx, object, upload, parts)
+	}
+	if err != nil {
+		return ofStorage(err)
+	}
+	a.Tenants.hook("move/uploaded")
+	url, err := b.Objects.PresignGet(ctx, object, b.Settings.URLTTL)
+	if err != nil {
+		return ofStorage(err)
+	}
+	if err := a.pieces(ctx, m.to, "download", m.Site, name, in, func(r *wire.TransferRequest, p wire.Piece) error {
+		p.URL = url
+		r.Download = append(r.Download, p)
+		return nil
+	}); err != nil {
+		return err
+	}
+	return ofStorage(b.Objects.Delete(ctx, object))
+}
+
+// pieces has a host transfer all pieces of an archive, some at a time.
+func (a *Moves) pieces(ctx context.Context, t tenant.Run, verb, site, name string, of tenant.BackupRun, add func(*wire.TransferRequest, wire.Piece) error) error {
+	most := min(batchPieces, int(max(1, batchBytes/of.PartBytes)))
+	for next := 1; next <= of.Parts; {
+		in := wire.TransferRequest{Site: site, Backup: name}
+		for n := 0; n < most && next <= of.Parts; n++ {
+			offset, bytes := partOf(of, next)
+			if err := add(&in, wire.Piece{Number: next, Offset: offset, Bytes: bytes}); err != nil {
+				return ofStorage(err)
+			}
+			next++
+		}
+		out, err := a.Backups.transfer(ctx, t, verb+"-"+name, in)
+		if err != nil {
+			return err
+		}
+		if f := out.Failed; f != nil {
+			return because(false, prego.Reason(f.Code), fmt.Sprintf("piece %d: %s: %s", f.Number, f.Code, f.Message))
+		}
+	}
+	return nil
+}
+
+// FreezeMove waits until nothing else works on the site, and keeps everything else away.
+func (a *Moves) FreezeMove(ctx context.Context, id prego.MoveID) error {
+	waits, err := a.Store.FreezeMove(ctx, id)
+	switch {
+	case errors.Is(err, server.ErrSuperseded):
+		return because(true, tenant.ReasonMoveOvertaken, "the tenant has changed, or the move was cancelled")
+	case err != nil:
+		return err
+	case waits != "":
+		return temporal.NewApplicationError("the tenant's site cannot be held: "+waits, ErrTypeMoving)
+	}
+	a.Tenants.hook("move/frozen")
+	return nil
+}
+
+// CatchUp holds the site, copies what has changed, and makes it a site at its new place, which
+// is tried. It returns how many bytes were sent.
+func (a *Moves) CatchUp(ctx context.Context, id prego.MoveID) (int64, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	m, err := a.undoable(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	within := a.Tenants.Settings.CommandTimeout
+	if _, err := a.run(ctx, m, m.from, "hold", within, nil, "--site", m.Site, "hold-site"); err != nil {
+		return 0, err
+	}
+	a.Tenants.hook("move/held")
+	bytes, err := a.ship(ctx, m, archiveDelta, "all")
+	if err != nil {
+		return 0, err
+	}
+	a.Tenants.hook("move/caught-up")
+	al := m.from.Allocation
+	settle := command(m.to, a.audit(ctx, m, "settle"), within, "--site", m.Site, "settle-site", m.from.Shard.Address)
+	settle.Secrets = a.Tenants.databaseSecret(m.DatabaseName, al.PasswordVersion)
+	cs := []server.BenchCommand{settle}
+	if al.OnPool {
+		connect := command(m.to, a.audit(ctx, m, "connect-cache"), within, "--site", m.Site, "connect-cache", m.from.Pool.Address, strconv.Itoa(tenant.CacheDB(al.AllocationID)))
+		connect.Secrets = a.Tenants.cacheSecret(m.DatabaseName, al.PasswordVersion)
+		cs = append(cs, connect)
+	}
+	if _, err := a.Tenants.inTurn(ctx, cs...); err != nil {
+		return 0, err
+	}
+	// Frappe opens the site, its database and its cache.
+	if _, err := a.run(ctx, m, m.to, "check", within, nil, "--site", m.Site, "list-apps"); err != nil {
+		return 0, because(true, tenant.ReasonMoveCheck, fmt.Sprintf("the site does not open on %s: %v", m.ToServerID, err))
+	}
+	a.Tenants.hook("move/settled")
+	return bytes, nil
+}
+
+// SwitchInput is a move that has caught up.
+type SwitchInput struct {
+	MoveID prego.MoveID `json:"move_id"`
+	Bytes  int64        `json:"bytes"`
+}
+
+// SwitchMove makes the new server the tenant's, and lets the site write there.
+func (a *Moves) SwitchMove(ctx context.Context, in SwitchInput) error {
+	if err := a.Store.SwitchMove(ctx, in.MoveID, in.Bytes); err != nil {
+		if errors.Is(err, server.ErrSuperseded) {
+			return because(true, tenant.ReasonMoveOvertaken, "the tenant has changed, or the move was cancelled")
+		}
+		return err
+	}
+	a.Tenants.hook("move/switched")
+	return nil
+}
+
+// FreeMoved lets the site write at its new place.
+func (a *Moves) FreeMoved(ctx context.Context, id prego.MoveID) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	m, err := a.read(ctx, id)
+	if err != nil || m.State != tenant.MoveSwitched {
+		return err
+	}
+	if m.ToStatus == string(server.Terminated) {
+		return nil
+	}
+	_, err = a.run(ctx, m, m.to, "free", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "free-site")
+	a.Tenants.hook("move/freed")
+	return err
+}
+
+// MoveOpened records that the edges send everybody to the new place.
+func (a *Moves) MoveOpened(ctx context.Context, id prego.MoveID) error {
+	if err := a.Store.MoveOpened(ctx, id); err != nil {
+		return err
+	}
+	m, err := a.Store.MoveRun(ctx, id)
+	if err == nil {
+		a.wake(ctx, m.Move)
+	}
+	return err
+}
+
+func (a *Moves) wake(ctx context.Context, m tenant.Move) {
+	if m.DrainOf == "" {
+		return
+	}
+	if err := a.Runs.WakeRuns(ctx, []string{server.DrainWorkflowID(m.DrainOf)}); err != nil {
+		a.Log.Warn("the drain is not woken; it looks by itself", zap.String("server_id", string(m.DrainOf)), zap.Error(err))
+	}
+}
+
+// SweepLate brings files after that requests wrote which were under way when the site was held.
+func (a *Moves) SweepLate(ctx context.Context, id prego.MoveID) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	m, err := a.read(ctx, id)
+	if err != nil || m.State != tenant.MoveSwitched || m.FromStatus == string(server.Terminated) || m.ToStatus == string(server.Terminated) || m.AllocationServer != m.ToServerID {
+		return err
+	}
+	if err := sleep(ctx, a.Settings.Settle); err != nil {
+		return err
+	}
+	_, err = a.ship(ctx, m, archiveLate, "missing")
+	return err
+}
+
+// ClearMove clears away what the tenant had on the server before, and what the move needed.
+func (a *Moves) ClearMove(ctx context.Context, id prego.MoveID) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	m, err := a.read(ctx, id)
+	if err != nil || m.State != tenant.MoveSwitched {
+		return err
+	}
+	a.Tenants.hook("move/clear")
+	if m.AllocationServer == m.ToServerID && m.from.Shard.Status != server.Terminated {
+		// Nobody but the new server is let in any more.
+		if err := a.grant(ctx, m, m.ToServerID, m.ToAddress); err != nil {
+			return err
+		}
+	}
+	if err := a.leave(ctx, m, m.from); err != nil {
+		return err
+	}
+	if m.AllocationServer == m.ToServerID && m.ToStatus != string(server.Terminated) {
+		if err := a.dropPacked(ctx, m, m.to); err != nil {
+			return err
+		}
+	}
+	a.Tenants.hook("move/cleared")
+	return a.forgetObjects(ctx, m)
+}
+
+func (a *Moves) grant(ctx context.Context, m moving, app prego.ServerID, address string) error {
+	secret := a.Tenants.databaseSecret(m.DatabaseName, m.from.Allocation.PasswordVersion)
+	_, err := a.Tenants.bench(ctx, a.Tenants.grantDatabase(m.from.Shard, a.audit(ctx, m, "grant-"+string(app)), m.DatabaseName, app, address, secret))
+	return err
+}
+
+// leave deletes the site's directory on a server that it is not on.
+func (a *Moves) leave(ctx context.Context, m moving, t tenant.Run) error {
+	if t.AppServerStatus == server.Terminated || t.Allocation.AppServerID == "" {
+		return nil
+	}
+	_, err := a.run(ctx, m, t, "leave", a.Tenants.Settings.SiteTimeout, nil, "leave-site", m.Site, "--db-name", m.DatabaseName)
+	return err
+}
+
+func (a *Moves) dropPacked(ctx context.Context, m moving, t tenant.Run) error {
+	for n := archiveAll; n <= archiveLate; n++ {
+		name := archiveName(m.MoveID, n)
+		if _, err := a.run(ctx, m, t, "drop-"+name, a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "drop-packed", name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forgetObjects deletes what a step that died left in the storage.
+func (a *Moves) forgetObjects(ctx context.Context, m moving) error {
+	b := a.Backups
+	if b.Objects == nil {
+		return nil
+	}
+	folder := tenant.MoveFolder(b.Settings.Environment, m.MoveID)
+	uploads, err := b.Objects.Uploads(ctx, folder)
+	for _, u := range uploads {
+		if err == nil {
+			err = b.Objects.Abort(ctx, u.Key, u.ID)
+		}
+	}
+	for n := archiveAll; n <= archiveLate && err == nil; n++ {
+		err = b.Objects.Delete(ctx, folder+archiveName(m.MoveID, n)+".age")
+	}
+	return ofStorage(err)
+}
+
+// UndoMove leaves the tenant where it is, and nothing where it was to go.
+func (a *Moves) UndoMove(ctx context.Context, id prego.MoveID) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	m, err := a.read(ctx, id)
+	if err != nil || !m.State.Undoable() || m.State == tenant.MoveQueued {
+		return err
+	}
+	a.Tenants.hook("move/undo")
+	here := m.AllocationServer == m.FromServerID && m.FromStatus != string(server.Terminated)
+	if here {
+		// First: the site may write again.
+		if _, err := a.run(ctx, m, m.from, "free", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "free-site"); err != nil {
+			return err
+		}
+		a.Tenants.hook("move/undone-hold")
+		if err := a.dropPacked(ctx, m, m.from); err != nil {
+			return err
+		}
+	}
+	if err := a.leave(ctx, m, m.to); err != nil {
+		return err
+	}
+	if here && m.from.Shard.Status != server.Terminated {
+		if err := a.grant(ctx, m, m.FromServerID, m.FromAddress); err != nil {
+			return err
+		}
+	}
+	a.Tenants.hook("move/undone")
+	return a.forgetObjects(ctx, m)
+}
+
+// MoveEnd is how a move ended.
+type MoveEnd struct {
+	MoveID  prego.MoveID     `json:"move_id"`
+	State   tenant.MoveState `json:"state"`
+	Reason  prego.Reason     `json:"reason,omitempty"`
+	Message string           `json:"message,omitempty"`
+}
+
+// FinishMove records it, and gives back the room that the move took.
+func (a *Moves) FinishMove(ctx context.Context, in MoveEnd) (tenant.MoveResult, error) {
+	m, err := a.Store.FinishMove(ctx, in.MoveID, in.State, in.Reason, in.Message)
+	if err != nil {
+		return tenant.MoveResult{}, err
+	}
+	a.wake(ctx, m)
+	out := tenant.MoveResult{State: m.State, Reason: m.Reason, Message: m.Message}
+	if m.DowntimeMS != nil {
+		out.DowntimeMS = *m.DowntimeMS
+	}
+	return out, nil
+}
+
+// LookAtMoves starts the runs of moves that have lost theirs. It is not an activity.
+func LookAtMoves(a *Moves) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		ids, err := a.Store.QuietMoves(ctx, a.Settings.Quiet)
+		found := false
+		for _, id := range ids {
+			started, startErr := a.Runs.EnsureMove(ctx, id)
+			if startErr != nil {
+				return prego.LookResult{Found: found}, startErr
+			}
+			found = found || started
+		}
+		return prego.LookResult{Found: found}, err
+	}
+}

@@ -1,0 +1,645 @@
+package site
+
+import (
+	"archive/tar"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"filippo.io/age"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// A site moves to another server as sealed archives of its directory: one of all of it while
+// it serves, then one of what has changed since, while it is held. What stays on a host, such
+// as who owns the site here, is not in them. The settings arrive beside the place where Frappe
+// looks for them, so that until settle-site there is no site, and nobody runs its jobs.
+
+// Files of a site's directory, for moves.
+const (
+	arrivedConfig = siteConfig + ".arrived"
+	arrivedState  = stateFile + ".arrived"
+	arrivingPart  = ".arriving.part"
+	listEntry     = ".prego-list" // the first entry of an archive
+	locksDir      = "locks"       // of Frappe's
+)
+
+// The two ways to unpack: everything is as in the archive, or only what is missing is added.
+const (
+	unpackAll     = "all"
+	unpackMissing = "missing"
+)
+
+// packedIn is what was packed under a name: the marks of all files. It stays on its host.
+func packedIn(site, name string) string {
+	return site + "/" + backupsDir + "/.packed-" + name + ".json"
+}
+
+// packList is the first entry of an archive: all that the site has.
+type packList struct {
+	Dirs  map[string]uint32 `json:"dirs"`  // their modes
+	Files []string          `json:"files"` // links, too
+}
+
+// staysOnHost tells whether a path below a site's directory is left out of archives, and left alone
+// by those that arrive.
+func staysOnHost(name string) bool {
+	switch name {
+	case stateFile, stateFile + ".new", siteConfig, siteConfig + ".new", ownerFile, ownerFile + ".new", arrivedConfig, arrivedState, arrivingPart, locksDir:
+		return true
+	}
+	return strings.HasPrefix(name, locksDir+"/") || strings.HasPrefix(name, backupsDir+"/.")
+}
+
+// expectSite makes the directory that a site arrives in. It is no site yet.
+func (b *bench) expectSite(site, name string) error {
+	if err := b.lock(alone, site); err != nil {
+		return err
+	}
+	there, err := b.readState(site)
+	switch {
+	case err != nil:
+		return err
+	case there == nil:
+		draft := own + "/new-" + site
+		if err := errors.Join(b.sites.RemoveAll(draft), b.sites.MkdirAll(draft, 0o755)); err != nil {
+			return err
+		}
+		if err := b.writeState(draft, state{DBName: name, Arriving: true}); err != nil {
+			return err
+		}
+		step()
+		if err := b.sites.Rename(draft, site); err != nil {
+			return err
+		}
+	case !there.Arriving || there.DBName != name:
+		return fmt.Errorf("site %s is there already", site)
+	}
+	return b.printResult(map[string]any{"site": site, "db_name": name})
+}
+
+// below opens a site's directory: links that lead out of it are not followed.
+func (b *bench) below(site string) (*os.Root, error) { return b.sites.OpenRoot(site) }
+
+// markOf changes whenever a file does: ctime can't be set.
+func markOf(info fs.FileInfo) string {
+	s, _ := info.Sys().(*syscall.Stat_t)
+	if s == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d:%d:%d.%d:%o", s.Ino, s.Size, s.Ctim.Sec, s.Ctim.Nsec, s.Mode)
+}
+
+// packSite seals an archive of a site's directory, or of what has changed in it since an earlier
+// one. One that is there is the answer to a repeated call.
+func (b *bench) packSite(site, name, recipient, since string) error {
+	if err := b.lock(shared, site); err != nil {
+		return err
+	}
+	to, err := age.ParseX25519Recipient(recipient)
+	if err != nil {
+		return errors.New("the recipient is no public key of age's")
+	}
+	if _, err := b.finishedSite(site); err != nil {
+		return err
+	}
+	var there wire.PackedSite
+	if text, err := b.sites.ReadFile(describedIn(site, name)); err == nil && json.Unmarshal(text, &there) == nil && there.Recipient == recipient {
+		return b.printResult(there)
+	}
+	before := map[string]string{}
+	if since != "" {
+		// Without it everything is packed again.
+		if text, err := b.sites.ReadFile(packedIn(site, since)); err == nil {
+			_ = json.Unmarshal(text, &before)
+		}
+	}
+	if err := errors.Join(b.sites.MkdirAll(site+"/"+backupsDir, 0o750), b.dropSealed(site, name)); err != nil {
+		return noRoom(err)
+	}
+	draft, err := b.sites.OpenFile(sealedFile(site, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return noRoom(err)
+	}
+	out := wire.PackedSite{SealedBackup: wire.SealedBackup{Name: name, Recipient: recipient, Files: []wire.SealedFile{}}}
+	marks := map[string]string{}
+	err = sealWith(draft, to, &out.SealedBackup, func(archive *tar.Writer) error { return b.pack(archive, site, before, marks, &out) })
+	if err = errors.Join(err, draft.Sync(), draft.Close()); err != nil {
+		return errors.Join(noRoom(err), b.dropSealed(site, name))
+	}
+	for file, v := range map[string]any{packedIn(site, name): marks, describedIn(site, name): out} {
+		text, err := json.Marshal(v)
+		if err == nil {
+			step()
+			err = b.put(file, text, 0o600)
+		}
+		if err != nil {
+			return errors.Join(noRoom(err), b.dropSealed(site, name))
+		}
+	}
+	return b.printResult(out)
+}
+
+// pack writes a site's directory into an archive: a list of everything, and those files whose
+// mark is not as before. Marks are taken before files are read: what changes meanwhile has
+// another one afterwards.
+func (b *bench) pack(to *tar.Writer, site string, before, marks map[string]string, out *wire.PackedSite) error {
+	root, err := b.below(site)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	list, kinds := packList{Dirs: map[string]uint32{}}, map[string]fs.FileMode{}
+	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || name == "." {
+			return ignoreGone(err)
+		}
+		if staysOnHost(name) {
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return ignoreGone(err)
+		}
+		switch mode := info.Mode(); {
+		case mode.IsDir():
+			list.Dirs[name] = uint32(mode.Perm())
+		case mode.IsRegular() || mode.Type() == fs.ModeSymlink:
+			list.Files = append(list.Files, name)
+			marks[name], kinds[name] = markOf(info), mode
+		}
+		return nil // sockets and the like are of who listens there
+	})
+	if err != nil {
+		return err
+	}
+	out.All = len(list.Files)
+	text, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	if err := packBytes(to, listEntry, text); err != nil {
+		return err
+	}
+	for _, file := range []string{siteConfig, stateFile} {
+		text, err := root.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) && file == stateFile {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := packBytes(to, file, text); err != nil {
+			return err
+		}
+	}
+	for _, name := range list.Files {
+		if mark := marks[name]; mark != "" && before[name] == mark {
+			continue
+		}
+		step()
+		if err := packFile(to, root, name, kinds[name]); err != nil {
+			return err
+		}
+		out.Changed++
+	}
+	return nil
+}
+
+func packBytes(to *tar.Writer, name string, text []byte) error {
+	if err := to.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(text)), Mode: 0o600, Format: tar.FormatPAX}); err != nil {
+		return err
+	}
+	_, err := to.Write(text)
+	return err
+}
+
+func packFile(to *tar.Writer, root *os.Root, name string, kind fs.FileMode) error {
+	if kind.Type() == fs.ModeSymlink {
+		target, err := root.Readlink(name)
+		if err != nil {
+			return ignoreGone(err)
+		}
+		return to.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Mode: 0o777, Format: tar.FormatPAX})
+	}
+	f, err := root.Open(name)
+	if err != nil {
+		return ignoreGone(err) // the next archive does not list it
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	if err := to.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeReg, Name: name, Size: info.Size(), Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX,
+	}); err != nil {
+		return err
+	}
+	n, err := io.CopyN(to, f, info.Size())
+	if errors.Is(err, io.EOF) {
+		// It became shorter, and so is packed again; what is missing now is filled up.
+		_, err = io.CopyN(to, zeros{}, info.Size()-n)
+	}
+	return err
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// unpackSite decrypts an archive into a site's directory. What arrives in a directory that is no
+// site yet replaces what is there; to a site that serves, only files are added that it lacks.
+func (b *bench) unpackSite(site, name, sum, plainSum, how string) error {
+	if err := b.lock(shared, site); err != nil {
+		return err
+	}
+	s, err := b.readState(site)
+	switch {
+	case err != nil:
+		return err
+	case s == nil || how == unpackAll && !s.Arriving:
+		return fmt.Errorf("site %s is not expected here", site)
+	}
+	key, err := age.ParseX25519Identity(b.secrets[wire.SecretBackupIdentity])
+	if err != nil {
+		return &coded{wire.FailedUnreadable, errors.New("the identity is no private key of age's")}
+	}
+	f, err := b.openSealed(site, name, sum)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	root, err := b.below(site)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	u := &unpacking{root: root, missing: how == unpackMissing}
+	if err := unsealWith(f, key, plainSum, u.entries); err != nil {
+		return noRoom(err)
+	}
+	if !u.listed {
+		return &coded{wire.FailedUnreadable, errors.New("it is no archive of a site")}
+	}
+	removed := 0
+	if how == unpackAll {
+		if removed, err = u.tidy(); err != nil {
+			return err
+		}
+	}
+	step()
+	if err := b.dropSealed(site, name); err != nil {
+		return err
+	}
+	return b.printResult(map[string]any{"site": site, "name": name, "files": u.files, "bytes": u.bytes, "removed": removed})
+}
+
+// unpacking is an archive on its way into a directory.
+type unpacking struct {
+	root    *os.Root
+	missing bool
+	listed  bool
+	list    packList
+	files   int
+	bytes   int64
+}
+
+// maxList bounds what is read into memory of an archive: a list, or settings.
+const maxList = 256 << 20
+
+func (u *unpacking) entries(archive *tar.Reader) error {
+	for {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return &coded{wire.FailedUnreadable, err}
+		}
+		step()
+		if err := u.entry(archive, h); err != nil {
+			return err
+		}
+	}
+}
+
+func (u *unpacking) entry(from io.Reader, h *tar.Header) error {
+	bad := &coded{wire.FailedUnreadable, fmt.Errorf("%q is nothing of a site's", h.Name)}
+	if h.Name == listEntry {
+		text, err := io.ReadAll(io.LimitReader(from, maxList))
+		if err != nil || json.Unmarshal(text, &u.list) != nil {
+			return &coded{wire.FailedUnreadable, errors.New("its list can't be read")}
+		}
+		u.listed = true
+		return u.dirs()
+	}
+	to := map[string]string{siteConfig: arrivedConfig, stateFile: arrivedState}[h.Name]
+	switch {
+	case !u.listed:
+		return bad
+	case to != "" && u.missing:
+		return nil // the settings are the site's own by now
+	case to == "" && (!fs.ValidPath(h.Name) || h.Name == "." || staysOnHost(h.Name)):
+		return bad
+	case to == "":
+		to = h.Name
+	}
+	if u.missing {
+		if _, err := u.root.Lstat(to); err == nil {
+			return nil
+		}
+	}
+	if err := u.root.RemoveAll(arrivingPart); err != nil {
+		return err
+	}
+	switch h.Typeflag {
+	case tar.TypeReg:
+		if err := u.write(from, h); err != nil {
+			return err
+		}
+	case tar.TypeSymlink:
+		if err := u.root.Symlink(h.Linkname, arrivingPart); err != nil {
+			return err
+		}
+	default:
+		return bad
+	}
+	if info, err := u.root.Lstat(to); err == nil && info.IsDir() {
+		if err := u.root.RemoveAll(to); err != nil {
+			return err
+		}
+	}
+	u.files++
+	return u.root.Rename(arrivingPart, to)
+}
+
+func (u *unpacking) write(from io.Reader, h *tar.Header) error {
+	f, err := u.root.OpenFile(arrivingPart, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	n, err := io.Copy(f, from)
+	u.bytes += n
+	if err = errors.Join(err, f.Chmod(fs.FileMode(h.Mode)&fs.ModePerm), f.Close()); err != nil {
+		return err
+	}
+	if h.ModTime.IsZero() {
+		return nil
+	}
+	return u.root.Chtimes(arrivingPart, h.ModTime, h.ModTime)
+}
+
+// dirs makes the directories of the list, a parent before what is in it.
+func (u *unpacking) dirs() error {
+	for _, name := range slices.Sorted(maps.Keys(u.list.Dirs)) {
+		if !fs.ValidPath(name) || staysOnHost(name) {
+			return &coded{wire.FailedUnreadable, fmt.Errorf("%q is nothing of a site's", name)}
+		}
+		info, err := u.root.Lstat(name)
+		if err == nil && !info.IsDir() && !u.missing {
+			err = u.root.Remove(name)
+			info = nil
+		}
+		if err = ignoreGone(err); err != nil {
+			return err
+		}
+		if info == nil {
+			if err := u.root.MkdirAll(name, fs.FileMode(u.list.Dirs[name])&fs.ModePerm|0o700); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// tidy removes what the site does not have any more.
+func (u *unpacking) tidy() (removed int, err error) {
+	wanted := make(map[string]bool, len(u.list.Files))
+	for _, name := range u.list.Files {
+		wanted[name] = true
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			wanted[dir] = true
+		}
+	}
+	for name := range u.list.Dirs {
+		wanted[name] = true
+	}
+	var surplus []string
+	err = fs.WalkDir(u.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil || name == ".":
+			return ignoreGone(err)
+		case name == backupsDir || wanted[name]:
+			return nil
+		case staysOnHost(name):
+		default:
+			surplus = append(surplus, name)
+		}
+		if d.IsDir() {
+			return fs.SkipDir
+		}
+		return nil
+	})
+	for _, name := range surplus {
+		if err == nil {
+			err = u.root.RemoveAll(name)
+		}
+	}
+	return len(surplus), err
+}
+
+// settleSite makes a site of what has arrived, held as it was held where it came from. Its
+// database stays where it is, at an address that this host reaches.
+func (b *bench) settleSite(site, address string) error {
+	password := b.secrets[wire.SecretDatabasePassword]
+	if password == "" {
+		return errors.New("there is no password of the database")
+	}
+	b.err.hide(password)
+	if err := b.lock(alone, site); err != nil {
+		return err
+	}
+	s, err := b.readState(site)
+	switch {
+	case err != nil:
+		return err
+	case s == nil || !s.Arriving:
+		return fmt.Errorf("site %s is not expected here", site)
+	}
+	db, err := b.asOwner(s.DBName, password, address)
+	if err != nil {
+		return err
+	}
+	complete, _, err := inspectTables(db, s.DBName)
+	if err = errors.Join(err, db.Close()); err != nil {
+		return err
+	}
+	if !complete {
+		return fmt.Errorf("database %s lacks tables", s.DBName)
+	}
+	config, err := b.readConfig(site + "/" + arrivedConfig)
+	if err != nil {
+		return err
+	}
+	var came state
+	text, err := b.sites.ReadFile(site + "/" + arrivedState)
+	if err == nil {
+		err = json.Unmarshal(text, &came)
+	}
+	if err = ignoreGone(err); err != nil {
+		return err
+	}
+	if len(config) == 0 || came.Held == nil {
+		return fmt.Errorf("site %s has not arrived whole", site)
+	}
+	maps.Copy(config, b.databaseSettings(s.DBName, password, address))
+	delete(config, "redis_cache") // the one that it has comes with connect-cache
+	s.Made, s.Held, s.Scheduled, s.PromotedFrom = true, came.Held, came.Scheduled, came.PromotedFrom
+	if err := b.writeState(site, *s); err != nil {
+		return err
+	}
+	step()
+	if err := b.writeConfig(site+"/"+siteConfig, config); err != nil {
+		return err
+	}
+	return b.printResult(map[string]any{"site": site, "db_host": address})
+}
+
+// Settings of a site that is held: it goes on answering what only reads (frappe/app.py,
+// setup_read_only_mode), and its jobs rest.
+const (
+	maintenanceKey = "maintenance_mode"
+	readsKey       = "allow_reads_during_maintenance"
+)
+
+// holdSite lets a site read and not write, and remembers what it was like before. One that is in
+// maintenance without reads stays so.
+func (b *bench) holdSite(site string) error {
+	if err := b.lock(alone, site); err != nil {
+		return err
+	}
+	s, err := b.finishedSite(site)
+	if err != nil {
+		return err
+	}
+	if s.Held == nil {
+		config, err := b.readConfig(site + "/" + siteConfig)
+		if err != nil {
+			return err
+		}
+		s.Held = map[string]json.RawMessage{}
+		for _, key := range []string{maintenanceKey, readsKey} {
+			s.Held[key] = json.RawMessage("null")
+			if v, there := config[key]; there {
+				s.Held[key] = v
+			}
+		}
+		if s.DBName == "" { // of a host that was taken over with its sites
+			at, err := b.connection(site)
+			if err != nil {
+				return err
+			}
+			s.DBName = at.Name
+		}
+		if err := b.writeState(site, *s); err != nil {
+			return err
+		}
+		step()
+	}
+	settings := Settings{maintenanceKey: json.RawMessage("1")}
+	if was := string(s.Held[maintenanceKey]); was == "null" || was == "0" || was == "false" {
+		settings[readsKey] = json.RawMessage("1")
+	}
+	if err := b.change(site, settings); err != nil {
+		return err
+	}
+	return b.printResult(map[string]any{"site": site, "held": true})
+}
+
+// freeSite ends hold-site: the site is as it was before. One that is held nowhere is free.
+func (b *bench) freeSite(site string) error {
+	if err := b.lock(alone, site); err != nil {
+		return err
+	}
+	s, err := b.readState(site)
+	if errors.Is(err, errNotOurs) {
+		s, err = nil, nil
+	}
+	if err != nil {
+		return err
+	}
+	if s != nil && s.Made && (s.Held != nil || s.Arriving) {
+		if s.Held != nil {
+			if err := b.change(site, s.Held); err != nil {
+				return err
+			}
+		}
+		s.Held, s.Arriving = nil, false
+		step()
+		if err := b.writeState(site, *s); err != nil {
+			return err
+		}
+		for _, file := range []string{arrivedConfig, arrivedState} {
+			if err := b.sites.Remove(site + "/" + file); ignoreGone(err) != nil {
+				return err
+			}
+		}
+	}
+	return b.printResult(map[string]any{"site": site, "held": false})
+}
+
+// leaveSite deletes the directory of a site that has moved away, or that did not arrive after
+// all, with what the bench's own Redis has of it. Its database is not touched.
+func (b *bench) leaveSite(site, name string) error {
+	if err := b.lock(alone, site); err != nil {
+		return err
+	}
+	s, err := b.readState(site)
+	switch {
+	case err != nil:
+		return err
+	case s == nil:
+	case s.DBName != name:
+		return fmt.Errorf("site %s has database %q, not %s", site, s.DBName, name)
+	case s.Held == nil && !s.Arriving:
+		return fmt.Errorf("site %s is in use here", site)
+	}
+	if err := b.discard(site, site); err != nil {
+		return err
+	}
+	if err := b.sites.RemoveAll(own + "/new-" + site); err != nil {
+		return err
+	}
+	return b.printResult(map[string]any{"site": site, "left": s != nil, "redis_keys": b.forget(site, name)})
+}
+
+// dropPacked deletes what a host has of the archives of a move.
+func (b *bench) dropPacked(site, name string) error {
+	if err := b.lock(shared, site); err != nil {
+		return err
+	}
+	dropped := b.exists(sealedFile(site, name))
+	if err := b.dropSealed(site, name); err != nil {
+		return err
+	}
+	if err := b.sites.Remove(packedIn(site, name)); ignoreGone(err) != nil {
+		return err
+	}
+	return b.printResult(map[string]any{"name": name, "deleted": dropped})
+}

@@ -1,0 +1,67 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
+)
+
+func moveView(m tenant.Move) Move {
+	return Move{
+		MoveId: string(m.MoveID), OrgId: string(m.OrgID), TenantId: string(m.TenantID), State: m.State, Reason: optional(string(m.Reason)), Message: optional(m.Message), Why: optional(m.Why),
+		DrainOf: optional(string(m.DrainOf)), Site: m.Site, FromServerId: string(m.FromServerID), ToServerId: optional(string(m.ToServerID)), CopiedBytes: m.CopiedBytes, DeltaBytes: m.DeltaBytes,
+		DowntimeMs: m.DowntimeMS, CancelRequestedAt: utc(m.CancelRequestedAt), StartedAt: utc(m.StartedAt), FrozenAt: utc(m.FrozenAt), SwitchedAt: utc(m.SwitchedAt), OpenedAt: utc(m.OpenedAt),
+		FinishedAt: utc(m.FinishedAt), WorkflowId: tenant.MoveWorkflowID(m.MoveID), RequestedBy: m.RequestedBy, CreatedAt: m.CreatedAt.UTC(),
+	}
+}
+
+// CreateMove requests that a tenant moves to another app server.
+func (a *API) CreateMove(c echo.Context, tenantID TenantID, _ CreateMoveParams) error {
+	var in struct {
+		To     prego.ServerID `json:"to_server_id"`
+		Reason string         `json:"reason"`
+	}
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	m, err := a.d.Resources.Store.RequestMove(c.Request().Context(), tenant.MoveAsked{
+		ID: prego.MoveID(newID("mov-")), TenantID: tenantID, To: in.To, Why: in.Reason, By: caller(c).Subject,
+	})
+	if err != nil {
+		return err
+	}
+	a.startRun(c, a.d.Resources.Runs.StartMove, m.OrgID, string(m.MoveID), tenant.MoveWorkflowID(m.MoveID))
+	out := moveView(m)
+	out.Operation = a.operation(c, out.WorkflowId)
+	return c.JSON(http.StatusAccepted, out)
+}
+
+// ListMoves shows a page of a tenant's moves.
+func (a *API) ListMoves(c echo.Context, tenant TenantID, _ ListMovesParams) error {
+	return within(c, a.d.Tenants.GetTenant, "moves", a.d.Resources.Store.ListMoves, moveView, "tenant_id", string(tenant))
+}
+
+// GetMove shows a move.
+func (a *API) GetMove(c echo.Context, tenant TenantID, id MoveInPath) error {
+	m, err := a.d.Resources.Store.GetMove(c.Request().Context(), tenant, id)
+	return answer(c, http.StatusOK, m, err, moveView)
+}
+
+// CancelMove has a move undone that has not switched.
+func (a *API) CancelMove(c echo.Context, tenantID TenantID, id MoveInPath) error {
+	m, err := a.d.Resources.Store.CancelMove(c.Request().Context(), tenantID, id)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := startContext(c)
+	defer cancel()
+	if err := a.d.Resources.Runs.CancelMove(ctx, id); err != nil {
+		a.notStarted(c, tenant.MoveWorkflowID(id), err) // a look starts a run that reads the row
+	}
+	out := moveView(m)
+	out.Operation = a.operation(c, out.WorkflowId)
+	return c.JSON(http.StatusAccepted, out)
+}

@@ -1,0 +1,259 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/s3test"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+// writers insert numbered rows into a site over HTTP, and read its page, without a pause.
+type writers struct {
+	t    testing.TB
+	stop context.CancelFunc
+	all  sync.WaitGroup
+
+	mu       sync.Mutex
+	accepted []string // descriptions whose insertion was confirmed
+	tried    atomic.Int64
+	reads    atomic.Int64
+	failed   []string      // reads that were not answered
+	gap      time.Duration // the longest between two answered reads
+	pause    time.Duration // the longest between two accepted rows
+}
+
+// write begins to write to a site as its administrator.
+func (p *public) write(base, cookie string) *writers {
+	ctx, stop := context.WithCancel(p.t.Context())
+	w := &writers{t: p.t, stop: stop}
+	p.t.Cleanup(func() { stop(); w.all.Wait() })
+	w.all.Go(func() {
+		client, last := p.visitor(), time.Now()
+		for n := 1; ctx.Err() == nil; n++ {
+			row := fmt.Sprintf("row-%06d", n)
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/api/resource/ToDo", strings.NewReader(url.Values{"description": {row}}.Encode()))
+			if err != nil {
+				return
+			}
+			req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			req.Header.Set("Cookie", cookie)
+			w.tried.Add(1)
+			resp, err := client.Do(req)
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+			if err == nil && resp.StatusCode == http.StatusOK {
+				w.mu.Lock()
+				w.accepted, w.pause = append(w.accepted, row), max(w.pause, time.Since(last))
+				last = time.Now()
+				w.mu.Unlock()
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	w.all.Go(func() {
+		client, last := p.visitor(), time.Now()
+		for ctx.Err() == nil {
+			status, body, err := visit(client, base+"/api/method/ping")
+			if ctx.Err() != nil {
+				return
+			}
+			w.mu.Lock()
+			if w.reads.Add(1); err != nil || status != http.StatusOK {
+				w.failed = append(w.failed, fmt.Sprintf("%d %v %.200s", status, err, body))
+			} else {
+				w.gap = max(w.gap, time.Since(last))
+				last = time.Now()
+			}
+			w.mu.Unlock()
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	return w
+}
+
+func (w *writers) number() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.accepted)
+}
+
+// more waits until some more rows were accepted.
+func (w *writers) more(n int) {
+	w.t.Helper()
+	want := w.number() + n
+	require.Eventually(w.t, func() bool { return w.number() >= want }, patience, 20*time.Millisecond)
+}
+
+// moved waits until a move has ended.
+func (c *cell) moved(of string, m api.Move, want tenant.MoveState) api.Move {
+	c.t.Helper()
+	require.Eventually(c.t, func() bool {
+		c.send(http.MethodGet, of+"/moves/"+m.MoveId, nil, http.StatusOK, &m)
+		return m.State.Ended()
+	}, 3*patience, 50*time.Millisecond, "move %s is to be %s", m.MoveId, want)
+	require.Equal(c.t, want, m.State, "%s %s", deref(m.Reason), deref(m.Message))
+	return m
+}
+
+// movable is a cell whose tenant alpha can move between two app servers.
+func movable(t *testing.T, s *s3test.Server, crash string) (p *public, id string) {
+	t.Helper()
+	vars := backupVars(s, map[string]string{
+		"PREGO_EDGE_SETTLE": "500ms", "PREGO_MOVE_GRACE": "1s", "PREGO_NAMES_EVERY": "200ms", "PREGO_CERTIFICATE_SWEEP_EVERY": "300ms", "PREGO_GROUP_SWEEP_EVERY": "1s", "PREGO_TEST_CRASH": crash,
+	})
+	p = newPublic(t, vars)
+	p.org("acme", "")
+	roles := map[string]prego.Role{"edge": prego.RoleEdge, "app": prego.RoleApp, "db": prego.RoleDBShard, "redis": prego.RoleRedisPool}
+	for name, role := range roles {
+		p.create(name, role, server.Spec{})
+	}
+	for name := range roles {
+		p.awaitStatus(name, server.Active)
+	}
+	id = p.tenant("alpha", prego.PlanStarter, nil)
+	p.settledTenant(id, tenant.Active)
+	p.create("app2", prego.RoleApp, server.Spec{})
+	p.awaitStatus("app2", server.Active)
+	return p, id
+}
+
+const movedSite = "alpha.sites." + ourZone
+
+func (p *public) siteDir(serverID string) string {
+	return filepath.Join(p.rootOf(serverID), wire.BenchDir, "sites", movedSite)
+}
+
+// onlyAt checks that a tenant's site is on one server, and nothing of it on the other, and that
+// nothing of its moves is left anywhere.
+func (p *public) onlyAt(s *s3test.Server, there, elsewhere string) {
+	p.t.Helper()
+	require.FileExists(p.t, p.siteDir(there)+"/site_config.json")
+	require.NoDirExists(p.t, p.siteDir(elsewhere))
+	require.Equal(p.t, "off", p.maintenance(there, movedSite))
+	left, err := filepath.Glob(p.siteDir(there) + "/" + wire.SnapshotsDir + "/.*")
+	require.NoError(p.t, err)
+	require.Empty(p.t, left)
+	require.Equal(p.t, 1, p.number(`SELECT count(*) FROM tenant_allocations WHERE released_at IS NULL AND app_server_id = $1`, there))
+	require.Equal(p.t, 1, p.number(`SELECT tenant_count FROM servers WHERE server_id = $1`, there))
+	require.Equal(p.t, 0, p.number(`SELECT tenant_count FROM servers WHERE server_id = $1`, elsewhere))
+	require.Zero(p.t, p.number(`SELECT count(*) FROM tenant_moves WHERE finished_at IS NULL`))
+	objects, err := filepath.Glob(s.File(p.env + "/moves/*/*"))
+	require.NoError(p.t, err)
+	require.Empty(p.t, objects)
+}
+
+// rows checks that what was accepted is in the database, once, and returns how many rows there
+// are.
+func (p *public) rows(w *writers, database string) int {
+	p.t.Helper()
+	found := p.todos(database)
+	counts := map[string]int{}
+	for _, d := range found {
+		counts[d]++
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, row := range w.accepted {
+		require.Equal(p.t, 1, counts[row], row)
+	}
+	for row, n := range counts {
+		require.Equal(p.t, 1, n, row)
+	}
+	require.LessOrEqual(p.t, len(found), int(w.tried.Load()))
+	return len(found)
+}
+
+func (p *public) todos(database string) (out []string) {
+	p.t.Helper()
+	rows, err := p.hostDB(p.id("app"), database).QueryContext(p.t.Context(), "SELECT description FROM `"+database+"`.tabToDo WHERE description LIKE 'row-%'")
+	require.NoError(p.t, err)
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var d string
+		require.NoError(p.t, rows.Scan(&d))
+		out = append(out, d)
+	}
+	require.NoError(p.t, rows.Err())
+	return out
+}
+
+// TestATenantMoves: from one app server to another and back, while rows are written and pages
+// read over HTTP, with files, and with whoever takes part killed at every step.
+func TestATenantMoves(t *testing.T) {
+	t.Parallel()
+	crash := filepath.Join(t.TempDir(), "crash")
+	s := s3test.Start(t)
+	p, id := movable(t, s, crash)
+	of, base := "/v1/tenants/"+id, "https://"+movedSite
+	alpha := p.settledTenant(id, tenant.Active)
+	database := alpha.Allocation.DatabaseName
+	visitor := p.visitor()
+	p.opens(visitor, base, "<h1>"+movedSite+"</h1>")
+	cookie := p.login(visitor, base, id)
+	noise := p.noise(p.id("app"), movedSite, "noise", 11<<20)
+	require.NoError(t, os.Symlink("noise", p.siteDir(p.id("app"))+"/private/files/link"))
+	w := p.write(base, cookie)
+	w.more(5)
+
+	move := func() (m api.Move) {
+		t.Helper()
+		p.post(of+"/moves", nil, http.StatusAccepted, &m)
+		return m
+	}
+	m := p.moved(of, move(), tenant.MoveDone)
+	require.Equal(t, []string{p.id("app"), p.id("app2")}, []string{m.FromServerId, deref(m.ToServerId)})
+	w.more(5)
+	p.onlyAt(s, p.id("app2"), p.id("app"))
+	b, err := os.ReadFile(p.siteDir(p.id("app2")) + "/private/files/link")
+	require.NoError(t, err)
+	require.Equal(t, noise, b)
+	w.mu.Lock()
+	t.Logf("%d requests, %d failed, longest gap %d ms; %d rows, written again after %d ms by the row, at most %d ms between two; %d bytes before, %d while read-only",
+		w.reads.Load(), len(w.failed), w.gap.Milliseconds(), len(w.accepted), *m.DowntimeMs, w.pause.Milliseconds(), m.CopiedBytes, m.DeltaBytes)
+	require.Empty(t, w.failed)
+	require.Less(t, w.pause, 10*time.Second)
+	w.mu.Unlock()
+	require.Greater(t, m.CopiedBytes, int64(11<<20))
+	require.Less(t, m.DeltaBytes, int64(1<<20))
+	p.rows(w, database)
+
+	// Whoever dies, it goes on from the row.
+	at, away := "app2", "app"
+	for _, point := range []string{"move/prepare", "move/uploaded", "move/copied", "move/held", "move/settled", "move/switched", "move/freed", "move/cleared"} {
+		require.NoError(t, os.WriteFile(crash, []byte(point), 0o600))
+		m := move()
+		require.Eventually(t, func() bool { return !exists(crash) }, 2*patience, 20*time.Millisecond, "the worker dies at %s", point)
+		p.kill("worker")
+		if pid := p.agentPID(p.id(at)); pid > 0 {
+			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+		}
+		p.start("worker")
+		p.moved(of, m, tenant.MoveDone)
+		at, away = away, at
+		w.more(2)
+		p.onlyAt(s, p.id(at), p.id(away))
+		p.rows(w, database)
+	}
+	w.stop()
+	w.all.Wait()
+	t.Logf("%d rows at the end", p.rows(w, database))
+	require.Equal(t, 9, p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'move_cleared'`, id))
+}

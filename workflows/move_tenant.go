@@ -1,0 +1,148 @@
+package workflows
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/tenant"
+)
+
+// MoveInput names a move to carry out.
+type MoveInput struct {
+	MoveID prego.MoveID `json:"move_id"`
+}
+
+// placePatience is how long a place is looked for that others take at the same time.
+const placePatience = 2 * time.Minute
+
+// MoveTenant moves a tenant to another app server: a place, a copy while the site serves, what has
+// changed since while it is read-only, the switch, and the clearing of the server before. Until the
+// switch a failure or a cancellation leaves the tenant where it was, and nothing elsewhere; after
+// it the run goes on to the end. The row says where a run goes on that was lost.
+func MoveTenant(ctx workflow.Context, in MoveInput) (tenant.MoveResult, error) {
+	var steps *activities.Moves
+	var plan activities.MovePlan
+	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanMove, in.MoveID).Get(ctx, &plan); err != nil {
+		return tenant.MoveResult{}, err
+	}
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(string(plan.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID)), AttrServerID.ValueSet(string(plan.From))); err != nil {
+		return tenant.MoveResult{}, fmt.Errorf("search attributes: %w", err)
+	}
+	last, _ := workflow.NewDisconnectedContext(ctx)
+	end := activities.MoveEnd{MoveID: in.MoveID, State: tenant.MoveDone}
+	if plan.State.Undoable() {
+		err := error(temporal.NewCanceledError())
+		if !plan.Cancelled {
+			err = bringTenant(ctx, steps, in.MoveID, plan)
+		}
+		// Whether it has switched is what the row says: a step can fail after its effect.
+		if err != nil {
+			if err := workflow.ExecuteActivity(write(last, "read whether it has switched"), steps.PlanMove, in.MoveID).Get(last, &plan); err != nil {
+				return tenant.MoveResult{}, err
+			}
+		}
+		if err != nil && plan.State.Undoable() {
+			end.State, end.Reason, end.Message = tenant.MoveFailed, cmp.Or(prego.Reason(errType(err)), tenant.ReasonMoveFailed), errorMessage(err)
+			if temporal.IsCanceledError(err) {
+				end.State, end.Reason, end.Message = tenant.MoveCancelled, "", "cancelled; the tenant is where it was"
+			}
+			workflow.SetCurrentDetails(last, fmt.Sprintf("**%s**: %s stays on %s: %s", in.MoveID, plan.TenantID, plan.From, end.Message))
+			if err := workflow.ExecuteActivity(call(last, "undo what was done", effectPatience), steps.UndoMove, in.MoveID).Get(last, nil); err != nil {
+				return tenant.MoveResult{}, err
+			}
+		}
+	} else if plan.State.Ended() {
+		end.State = plan.State
+	}
+	if end.State == tenant.MoveDone {
+		if err := clearMoved(last, steps, in.MoveID, plan); err != nil {
+			return tenant.MoveResult{}, err
+		}
+	}
+	var out tenant.MoveResult
+	err := workflow.ExecuteActivity(write(last, "record how it ended"), steps.FinishMove, end).Get(last, &out)
+	setOutcome(last, string(end.State))
+	return out, err
+}
+
+// bringTenant does everything up to the switch.
+func bringTenant(ctx workflow.Context, steps *activities.Moves, id prego.MoveID, plan activities.MovePlan) error {
+	say := func(what string) {
+		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: %s from %s: %s", id, plan.TenantID, plan.From, what))
+	}
+	say("looking for a place")
+	if err := workflow.ExecuteActivity(call(ctx, "choose a server and reserve it", placePatience), steps.PlaceMove, id).Get(ctx, nil); err != nil {
+		return err
+	}
+	if err := workflow.ExecuteActivity(call(ctx, "let the new server in", plan.Step), steps.PrepareMove, id).Get(ctx, nil); err != nil {
+		return err
+	}
+	say("copying while the site serves")
+	if err := workflow.ExecuteActivity(long(call(ctx, "copy the site while it serves", plan.CopyFor)), steps.CopySite, id).Get(ctx, nil); err != nil {
+		return err
+	}
+	if err := workflow.ExecuteActivity(call(ctx, "keep others away from the site", plan.Step), steps.FreezeMove, id).Get(ctx, nil); err != nil {
+		return err
+	}
+	say("read-only; copying what has changed")
+	sent := activities.SwitchInput{MoveID: id}
+	if err := workflow.ExecuteActivity(call(ctx, "hold the site, copy the rest, try it there", plan.FreezeFor), steps.CatchUp, id).Get(ctx, &sent.Bytes); err != nil {
+		return err
+	}
+	return workflow.ExecuteActivity(write(ctx, "switch"), steps.SwitchMove, sent).Get(ctx, nil)
+}
+
+// clearMoved opens the site at its new place, and clears the server before.
+func clearMoved(ctx workflow.Context, steps *activities.Moves, id prego.MoveID, plan activities.MovePlan) error {
+	var edges *activities.Edges
+	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: %s has left %s, which is being cleared", id, plan.TenantID, plan.From))
+	if err := workflow.ExecuteActivity(call(ctx, "let the site write at its new place", effectPatience), steps.FreeMoved, id).Get(ctx, nil); err != nil {
+		return err
+	}
+	await := activities.AwaitEdgesInput{ServerIDs: []prego.ServerID{plan.From}}
+	if err := workflow.ExecuteActivity(call(ctx, "wait for the edges", effectPatience), edges.AwaitEdges, await).Get(ctx, nil); err != nil {
+		return err
+	}
+	if err := workflow.ExecuteActivity(write(ctx, "record that it is open"), steps.MoveOpened, id).Get(ctx, nil); err != nil {
+		return err
+	}
+	if err := workflow.ExecuteActivity(call(ctx, "bring late files after", effectPatience), steps.SweepLate, id).Get(ctx, nil); err != nil {
+		return err
+	}
+	if err := workflow.NewTimerWithOptions(ctx, plan.Grace, workflow.TimerOptions{Summary: "keep the old copy for a while"}).Get(ctx, nil); err != nil {
+		return err
+	}
+	return workflow.ExecuteActivity(call(ctx, "clear the server before", effectPatience), steps.ClearMove, id).Get(ctx, nil)
+}
+
+// EnsureMove starts the run that moves a tenant unless it is running.
+func (c *Client) EnsureMove(ctx context.Context, id prego.MoveID) (bool, error) {
+	return c.start(ctx, tenant.MoveWorkflowID(id), string("Move "+id), MoveTenant, MoveInput{MoveID: id})
+}
+
+// StartMove does the same for a request.
+func (c *Client) StartMove(ctx context.Context, org, id string) error {
+	move := prego.MoveID(id)
+	_, err := c.startFor(ctx, start{id: tenant.MoveWorkflowID(move), summary: "Move " + id, priority: orgPriority(org)}, MoveTenant, MoveInput{MoveID: move})
+	return err
+}
+
+// CancelMove has the run of a move undo what it did. A lost run needs no signal: the look starts
+// another, which reads the cancellation from the row.
+func (c *Client) CancelMove(ctx context.Context, id prego.MoveID) error {
+	err := c.Temporal.CancelWorkflow(ctx, tenant.MoveWorkflowID(id), "")
+	var gone *serviceerror.NotFound
+	if err != nil && !errors.As(err, &gone) {
+		return fmt.Errorf("cancel %s: %w", tenant.MoveWorkflowID(id), err)
+	}
+	return nil
+}
