@@ -8,6 +8,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // DrainStore is the part of Postgres that drains use.
@@ -19,11 +20,14 @@ type DrainStore interface {
 	MakeReplacement(ctx context.Context, id prego.ServerID) (*server.Server, error)
 	RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error)
 	GetServer(ctx context.Context, id prego.ServerID) (server.Server, error)
+	RequestMove(ctx context.Context, a tenant.MoveAsked) (tenant.Move, error)
 }
 
 // DrainRuns starts and signals runs.
 type DrainRuns interface {
 	GroupRuns
+	EnsureMove(ctx context.Context, id prego.MoveID) (started bool, err error)
+	CancelMove(ctx context.Context, id prego.MoveID) error
 	EnsureDrain(ctx context.Context, serverID prego.ServerID) (started bool, err error)
 	EnsureProvision(ctx context.Context, serverID prego.ServerID, generation int) (started bool, err error)
 	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
@@ -50,6 +54,8 @@ type Drains struct {
 	// Capacity is called when a server takes newcomers again; may be nil.
 	Capacity func(ctx context.Context, serverID prego.ServerID)
 	Hook     func(point string) // see Servers
+	// NewMoveID makes the id of a move.
+	NewMoveID func() prego.MoveID
 }
 
 func (a *Drains) hook(point string) {
@@ -84,6 +90,7 @@ func (a *Drains) StepDrain(ctx context.Context, serverID prego.ServerID) (DrainP
 			a.Log.Warn("process group not woken; the sweep does it", zap.String("group_id", string(g.GroupID)), zap.Error(err))
 		}
 	}
+	a.moveTenants(ctx, serverID, st)
 	if len(st.Runs) > 0 {
 		if err := a.Runs.WakeRuns(ctx, st.Runs); err != nil {
 			a.Log.Warn("other drains are not woken; they look by themselves", zap.Error(err))
@@ -92,7 +99,27 @@ func (a *Drains) StepDrain(ctx context.Context, serverID prego.ServerID) (DrainP
 	if st.Opened && a.Capacity != nil {
 		a.Capacity(ctx, serverID)
 	}
-	return DrainProgress{Status: st.Status, Kind: st.Kind, Role: st.Role, Region: st.Region, Message: st.Message, Act: st.Act, Changed: len(st.Groups) > 0}, nil
+	return DrainProgress{Status: st.Status, Kind: st.Kind, Role: st.Role, Region: st.Region, Message: st.Message, Act: st.Act, Changed: len(st.Groups)+len(st.Tenants) > 0}, nil
+}
+
+// moveTenants begins the moves of tenants, and undoes those of a drain that ended. What does not
+// work out the next look repeats.
+func (a *Drains) moveTenants(ctx context.Context, serverID prego.ServerID, st server.DrainStep) {
+	for _, id := range st.Tenants {
+		m, err := a.Store.RequestMove(ctx, tenant.MoveAsked{ID: a.NewMoveID(), TenantID: id, Why: string(st.Kind) + " of " + string(serverID), By: string(prego.ActorWorkflow), DrainOf: serverID})
+		if err == nil {
+			a.hook("drain/move")
+			_, err = a.Runs.EnsureMove(ctx, m.MoveID)
+		}
+		if err != nil {
+			a.Log.Warn("a tenant's move did not begin", zap.String("tenant_id", string(id)), zap.Error(err))
+		}
+	}
+	for _, id := range st.Cancelled {
+		if err := a.Runs.CancelMove(ctx, id); err != nil {
+			a.Log.Warn("a tenant's move is not cancelled yet; its run reads it from the row", zap.String("move_id", string(id)), zap.Error(err))
+		}
+	}
 }
 
 // MakeReplacement asks for the server that takes a server's place, and starts its run.

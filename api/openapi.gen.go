@@ -2896,6 +2896,12 @@ type Drain struct {
 	// Status making: its replacement is being made. waiting: for other servers of its fleet. finishing: it is empty, and is rebooted or deleted
 	Status DrainStatus `json:"status"`
 
+	// TenantsLeft Of them, those that are still there
+	TenantsLeft int `json:"tenants_left"`
+
+	// TenantsTotal Tenants to be moved
+	TenantsTotal int `json:"tenants_total"`
+
 	// Total Instances to be moved
 	Total int `json:"total"`
 

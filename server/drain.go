@@ -45,6 +45,8 @@ const (
 	DrainReplacementFailed = "replacement_failed"
 	DrainRebootTimeout     = "reboot_timeout"
 	DrainStillUsed         = "still_used"
+	// DrainTenantUnfit: a tenant has ended or is being made, and stays until its data is purged, or it is active.
+	DrainTenantUnfit = "tenant_not_movable"
 )
 
 // maxDrainTimeout bounds how long a drain may be told to wait: a week.
@@ -87,6 +89,8 @@ type Drain struct {
 	KeepTenants bool
 	WasOpen     bool // the server was not cordoned before
 	Total, Left int  // instances that were, and are, on the server
+	// TenantsTotal and TenantsLeft are the tenants that were there, and are: an app server's.
+	TenantsTotal, TenantsLeft int
 
 	DeadlineAt        *time.Time
 	ReplacementID     prego.ServerID // "" for none
@@ -124,6 +128,7 @@ const (
 type DrainLimits struct {
 	Servers   int // of one fleet, emptied at once
 	Instances int // of one org, moved by all drains at once
+	Tenants   int // of one server, moved at once
 }
 
 // DrainStep is what one look at a drain came to.
@@ -135,6 +140,9 @@ type DrainStep struct {
 	Message string
 	Act     DrainAct // "" for nothing
 	Groups  []DrainedGroup
+	// Tenants are those whose moves are to begin, Cancelled the moves that are to be undone.
+	Tenants   []prego.TenantID
+	Cancelled []prego.MoveID
 	// Runs are other drains' that may go on now.
 	Runs []string
 	// Opened is set if the server takes newcomers again.

@@ -31,9 +31,9 @@ const (
 )
 
 // DrainServer empties a server, and then reboots or deletes it if it was asked to. It lets
-// instances leave, whose groups replace them (ReconcileGroup), until none is left. Each look
-// reads the rows, so that a run can be lost at any step. Tenants come with the workflow that
-// moves them: a server with tenants is refused before a run begins.
+// instances leave, whose groups replace them (ReconcileGroup), and begins the moves of tenants
+// (MoveTenant), until none is left. Each look reads the rows, so that a run can be lost at any
+// step.
 func DrainServer(ctx workflow.Context, in DrainServerInput) error {
 	signals := workflow.GetSignalChannel(ctx, SignalDemand)
 	var steps *activities.Drains

@@ -40,7 +40,7 @@ func MoveTenant(ctx workflow.Context, in MoveInput) (tenant.MoveResult, error) {
 	last, _ := workflow.NewDisconnectedContext(ctx)
 	end := activities.MoveEnd{MoveID: in.MoveID, State: tenant.MoveDone}
 	if plan.State.Undoable() {
-		err := error(temporal.NewCanceledError())
+		err := temporal.NewCanceledError()
 		if !plan.Cancelled {
 			err = bringTenant(ctx, steps, in.MoveID, plan)
 		}
@@ -52,7 +52,7 @@ func MoveTenant(ctx workflow.Context, in MoveInput) (tenant.MoveResult, error) {
 		}
 		if err != nil && plan.State.Undoable() {
 			end.State, end.Reason, end.Message = tenant.MoveFailed, cmp.Or(prego.Reason(errType(err)), tenant.ReasonMoveFailed), errorMessage(err)
-			if temporal.IsCanceledError(err) {
+			if temporal.IsCanceledError(err) || plan.Cancelled {
 				end.State, end.Reason, end.Message = tenant.MoveCancelled, "", "cancelled; the tenant is where it was"
 			}
 			workflow.SetCurrentDetails(last, fmt.Sprintf("**%s**: %s stays on %s: %s", in.MoveID, plan.TenantID, plan.From, end.Message))

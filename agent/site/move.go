@@ -396,7 +396,7 @@ func (u *unpacking) write(from io.Reader, h *tar.Header) error {
 	}
 	n, err := io.Copy(f, from)
 	u.bytes += n
-	if err = errors.Join(err, f.Chmod(fs.FileMode(h.Mode)&fs.ModePerm), f.Close()); err != nil {
+	if err = errors.Join(err, f.Chmod(h.FileInfo().Mode().Perm()), f.Close()); err != nil {
 		return err
 	}
 	if h.ModTime.IsZero() {

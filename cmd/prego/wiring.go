@@ -10,9 +10,11 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.temporal.io/sdk/client"
@@ -455,9 +457,12 @@ func buildGroups(p *process, runs *workflows.Client, engine activities.InstanceE
 func buildDrains(p *process, runs *workflows.Client, servers *activities.Servers) *activities.Drains {
 	w := p.cfg.Workloads
 	d := &activities.Drains{
-		Store: p.db, Runs: runs, Limits: server.DrainLimits{Servers: w.DrainServers, Instances: w.DrainInstances}, Quiet: w.Quiet,
+		Store: p.db, Runs: runs, Limits: server.DrainLimits{Servers: w.DrainServers, Instances: w.DrainInstances, Tenants: p.cfg.Moves.Tenants}, Quiet: w.Quiet,
 		Reboot: map[prego.InfraProviderID]activities.Rebooter{}, LeaveDNS: servers.LeaveDNS, Capacity: servers.Capacity,
 		Log: p.log.Named("drains"), Hook: crashHook(),
+		NewMoveID: func() prego.MoveID {
+			return prego.MoveID("mov-" + strings.ReplaceAll(uuid.NewString(), "-", "")[:12])
+		},
 	}
 	for _, infra := range servers.Infra {
 		if r, ok := infra.(activities.Rebooter); ok {

@@ -16,7 +16,13 @@ var drainTable = Table[api.Drain]{
 	ID: "server_id", Columns: "server_id, kind, status, moved, reason, message, why",
 	More: "requested_by: by, deadline_at: deadline, replacement_id: replacement, keep_tenants, run_url: run, created_at, started_at, finished_at",
 	Computed: map[string]func(api.Drain) any{
-		"moved": func(d api.Drain) any { return fmt.Sprintf("%d of %d instances", d.Total-d.Left, d.Total) },
+		"moved": func(d api.Drain) any {
+			text := fmt.Sprintf("%d of %d instances", d.Total-d.Left, d.Total)
+			if d.TenantsTotal > 0 {
+				text = fmt.Sprintf("%d of %d tenants, ", d.TenantsTotal-d.TenantsLeft, d.TenantsTotal) + text
+			}
+			return text
+		},
 	},
 }
 
@@ -70,9 +76,9 @@ func serverDrain(kind server.DrainKind) Action[api.Drain] {
 	var in server.DrainRequest
 	var timeout time.Duration
 	short := map[server.DrainKind]string{
-		server.DrainOnly:    "Cordon servers and move their instances to others",
-		server.DrainReboot:  "Restart servers after their instances have moved",
-		server.DrainReplace: "Replace servers by new ones, after their instances have moved",
+		server.DrainOnly:    "Cordon servers and move their instances and tenants to others",
+		server.DrainReboot:  "Restart servers after their instances and tenants have moved",
+		server.DrainReplace: "Replace servers by new ones, after their instances and tenants have moved",
 	}[kind]
 	destroys := ""
 	if kind == server.DrainReplace {
@@ -83,7 +89,7 @@ func serverDrain(kind server.DrainKind) Action[api.Drain] {
 		Example: fmt.Sprintf("  prego server %s app-7 --timeout 30m --watch", kind),
 		Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
 			f.StringVar(&in.Reason, "reason", "", "reason for the timeline")
-			f.DurationVar(&timeout, "timeout", 0, "how long instances may take to be moved (default: as long as it takes)")
+			f.DurationVar(&timeout, "timeout", 0, "how long moving may take (default: as long as it takes)")
 			if kind != server.DrainReplace {
 				f.BoolVar(&in.KeepTenants, "keep-tenants", false, "move instances only; tenants stay, and are down during a reboot")
 			}
@@ -97,7 +103,7 @@ func serverDrain(kind server.DrainKind) Action[api.Drain] {
 		},
 		Table: drainTable, Watch: watchDrain,
 		Say: func(_ *call, d api.Drain) string {
-			return fmt.Sprintf("accepted: %s of server %s, %d instances", d.Kind, d.ServerId, d.Total)
+			return fmt.Sprintf("accepted: %s of server %s, %d instances, %d tenants", d.Kind, d.ServerId, d.Total, d.TenantsTotal)
 		},
 	}
 }

@@ -234,6 +234,28 @@ func TestATenantMoves(t *testing.T) {
 	require.Greater(t, m.CopiedBytes, int64(11<<20))
 	require.Less(t, m.DeltaBytes, int64(1<<20))
 	p.rows(w, database)
+	keepHistory(t, p.cell, "tenant-moved", m.WorkflowId)
+
+	// Undone: one that is cancelled after its copy, and one to where nobody is let in.
+	require.NoError(t, os.WriteFile(crash, []byte("move/copied"), 0o600))
+	m = move()
+	require.Eventually(t, func() bool { return !exists(crash) }, 2*patience, 20*time.Millisecond)
+	p.kill("worker")
+	require.DirExists(t, p.siteDir(p.id("app")))
+	p.post(of+"/moves", map[string]any{"to_server_id": p.id("app")}, http.StatusConflict, nil)
+	p.send(http.MethodDelete, of+"/moves/"+m.MoveId, nil, http.StatusAccepted, nil)
+	p.start("worker")
+	m = p.moved(of, m, tenant.MoveCancelled)
+	p.onlyAt(s, p.id("app2"), p.id("app"))
+	keepHistory(t, p.cell, "tenant-move-cancelled", m.WorkflowId)
+	p.send(http.MethodDelete, of+"/moves/"+m.MoveId, nil, http.StatusAccepted, nil)
+	p.send(http.MethodPost, "/v1/servers/"+p.id("app")+"/cordon", nil, http.StatusOK, nil)
+	p.post(of+"/moves", map[string]any{"to_server_id": p.id("app")}, http.StatusAccepted, &m)
+	m = p.moved(of, m, tenant.MoveFailed)
+	require.Equal(t, string(prego.CodeInvariantViolation), deref(m.Reason))
+	p.send(http.MethodPost, "/v1/servers/"+p.id("app")+"/uncordon", nil, http.StatusOK, nil)
+	p.onlyAt(s, p.id("app2"), p.id("app"))
+	w.more(2)
 
 	// Whoever dies, it goes on from the row.
 	at, away := "app2", "app"
@@ -252,8 +274,15 @@ func TestATenantMoves(t *testing.T) {
 		p.onlyAt(s, p.id(at), p.id(away))
 		p.rows(w, database)
 	}
+
+	// What empties its server takes it along.
+	p.post("/v1/servers/"+p.id(at)+"/drain", nil, http.StatusAccepted, nil)
+	d := p.drained(p.id(at))
+	require.Equal(t, []int{1, 0}, []int{d.TenantsTotal, d.TenantsLeft})
+	p.onlyAt(s, p.id(away), p.id(at))
+	w.more(2)
 	w.stop()
 	w.all.Wait()
 	t.Logf("%d rows at the end", p.rows(w, database))
-	require.Equal(t, 9, p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'move_cleared'`, id))
+	require.Equal(t, 10, p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'move_cleared'`, id))
 }

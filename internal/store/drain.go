@@ -15,19 +15,20 @@ import (
 	"github.com/prego/prego/server"
 )
 
-const drainColumns = `d.server_id, d.number, d.kind, d.status, d.reason, d.message, d.why, d.requested_by, d.keep_tenants, d.was_open, d.total, d.left_now AS "left",
+const drainColumns = `d.server_id, d.number, d.kind, d.status, d.reason, d.message, d.why, d.requested_by, d.keep_tenants, d.was_open, d.total, d.left_now AS "left", d.tenants_total, d.tenants_left,
     d.deadline_at, COALESCE(d.replacement_id, '') AS replacement_id, d.cancel_requested_at, d.created_at, d.started_at, d.finished_at`
 
 const sqlHoldDrained = `SELECT status FROM servers WHERE server_id = $1 FOR NO KEY UPDATE`
 
 const sqlOpenDrain = `SELECT ` + drainColumns + ` FROM server_drains d WHERE server_id = $1 AND finished_at IS NULL`
 
-// Only what a drain can empty: with tenants the fleet waits for them instead.
+// Only what a drain can empty: with tenants that cannot be moved the fleet waits for them instead.
 const sqlDrainFleetMember = `
-INSERT INTO server_drains (server_id, number, kind, status, requested_by, was_open, by_fleet, total, left_now, deadline_at)
-SELECT s.server_id, COALESCE((SELECT max(number) FROM server_drains WHERE server_id = $1), 0) + 1, 'drain', 'waiting', $2, false, true, i.n, i.n, now() + make_interval(secs => $3)
+INSERT INTO server_drains (server_id, number, kind, status, requested_by, was_open, by_fleet, total, left_now, deadline_at, tenants_total, tenants_left)
+SELECT s.server_id, COALESCE((SELECT max(number) FROM server_drains WHERE server_id = $1), 0) + 1, 'drain', 'waiting', $2, false, true, i.n, i.n, now() + make_interval(secs => $3), s.tenant_count, s.tenant_count
 FROM servers s CROSS JOIN (SELECT count(*)::int AS n FROM instances WHERE server_id = $1 AND state <> 'stopped') i
-WHERE s.server_id = $1 AND s.status = 'active' AND s.cordoned_at IS NOT NULL AND s.tenant_count = 0 AND s.dedicated_for_tenant_id IS NULL AND i.n > 0
+WHERE s.server_id = $1 AND s.status = 'active' AND s.cordoned_at IS NOT NULL AND s.dedicated_for_tenant_id IS NULL AND i.n + s.tenant_count > 0
+  AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.app_server_id = $1 AND a.released_at IS NULL AND NOT (a.on_shard AND s.role = 'app'))
   AND NOT EXISTS (SELECT FROM db_shards d WHERE d.server_id = $1 AND d.current_tenant_count > 0) AND NOT EXISTS (SELECT FROM redis_pools r WHERE r.server_id = $1 AND r.current_tenants > 0)
   AND NOT EXISTS (SELECT FROM server_drains p WHERE p.server_id = $1 AND p.by_fleet AND p.requested_by = $2 AND p.status = 'failed') -- it had its time
 ON CONFLICT DO NOTHING`
@@ -59,25 +60,44 @@ func (s *Store) KeepFleetMember(ctx context.Context, id prego.ServerID) (ended b
 	return ended, failed("keep "+string(id), err)
 }
 
-// Whoever lives on the server, or has its data there.
-const sqlTenantsOn = `
-SELECT a.tenant_id FROM tenant_allocations a WHERE a.released_at IS NULL AND (a.app_server_id = $1
+// Whoever has its data on the server: only the sites of app servers can move.
+const sqlTenantsStay = `
+SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id WHERE a.released_at IS NULL AND (a.app_server_id = $1 AND NOT (a.on_shard AND s.role = 'app')
     OR a.db_shard_id IN (SELECT shard_id FROM db_shards WHERE server_id = $1) OR a.redis_pool_id IN (SELECT pool_id FROM redis_pools WHERE server_id = $1))
 ORDER BY 1`
 
+// Whoever lives on an app server, or is not cleared away from it yet.
+const sqlDrainedTenants = `
+SELECT a.tenant_id, t.org_id, m.move_id IS NOT NULL AS moving, has_site(t.state) AS fit, t.state,
+    COALESCE(f.reason, '') AS reason, COALESCE(f.message, '') AS message, COALESCE(f.finished_at > now() - make_interval(secs => $2), false) AS rests
+FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
+LEFT JOIN tenant_moves m ON m.tenant_id = a.tenant_id AND m.finished_at IS NULL
+LEFT JOIN LATERAL (SELECT state, reason, message, finished_at FROM tenant_moves WHERE tenant_id = a.tenant_id AND from_server_id = $1 ORDER BY created_at DESC LIMIT 1) f ON f.state = 'failed'
+WHERE a.app_server_id = $1 AND a.released_at IS NULL
+UNION ALL SELECT tenant_id, org_id, true, true, '', '', '', false FROM tenant_moves WHERE from_server_id = $1 AND state = 'switched'
+ORDER BY 1`
+
+// moveRest is how long a tenant whose move failed is left alone by a drain, in seconds.
+const moveRest = 30
+
+const sqlLetTenantsStay = `
+UPDATE tenant_moves SET cancel_requested_at = COALESCE(cancel_requested_at, now()), updated_at = now()
+WHERE from_server_id = $1 AND drain_of = $1 AND state IN ('queued', 'copying', 'frozen') RETURNING move_id`
+
 const sqlRequestDrain = `
-INSERT INTO server_drains AS d (server_id, number, kind, status, why, requested_by, keep_tenants, was_open, deadline_at, total, left_now)
+INSERT INTO server_drains AS d (server_id, number, kind, status, why, requested_by, keep_tenants, was_open, deadline_at, total, left_now, tenants_total, tenants_left)
 SELECT $1, COALESCE((SELECT max(number) FROM server_drains WHERE server_id = $1), 0) + 1, $2, CASE $2 WHEN 'replace' THEN 'making' ELSE 'waiting' END, $3, $4, $5, $6,
-    CASE WHEN $7 > 0 THEN now() + make_interval(secs => $7) END, n, n
-FROM (SELECT count(*)::int AS n FROM instances WHERE server_id = $1 AND state <> 'stopped') i RETURNING ` + drainColumns
+    CASE WHEN $7 > 0 THEN now() + make_interval(secs => $7) END, n, n, moves, moves
+FROM (SELECT count(*)::int AS n FROM instances WHERE server_id = $1 AND state <> 'stopped') i
+CROSS JOIN (SELECT count(*)::int AS moves FROM tenant_allocations WHERE app_server_id = $1 AND released_at IS NULL AND NOT $5) a RETURNING ` + drainColumns
 
 // namedTenants is how many tenants a refusal names.
 const namedTenants = 20
 
 // RequestDrain accepts that a server is emptied, for whatever comes then, and closes it to
 // newcomers. The same request again is met by the drain that is under way; another one is
-// CodeInvalidTransition, and so is a server that is not active. While tenants cannot be
-// moved, a server with tenants is CodeTenantsCannotMove, unless they are to stay.
+// CodeInvalidTransition, and so is a server that is not active. A server with tenants that
+// cannot be moved is CodeTenantsCannotMove, unless they are to stay.
 func (s *Store) RequestDrain(ctx context.Context, id prego.ServerID, kind server.DrainKind, r server.DrainRequest, by string) (d server.Drain, err error) {
 	err = s.inTx(ctx, fmt.Sprintf("%s %s", kind, id), func(tx pgx.Tx) error {
 		status, err := value[server.Status](ctx, tx, sqlHoldDrained, id)
@@ -104,7 +124,7 @@ func (s *Store) RequestDrain(ctx context.Context, id prego.ServerID, kind server
 		if _, err := cordonIn(ctx, tx, id, by, cmp.Or(r.Reason, string(kind))); err != nil {
 			return err
 		}
-		tenants, err := values[string](ctx, tx, sqlTenantsOn, id)
+		tenants, err := values[string](ctx, tx, sqlTenantsStay, id)
 		if err != nil {
 			return err
 		}
@@ -114,7 +134,7 @@ func (s *Store) RequestDrain(ctx context.Context, id prego.ServerID, kind server
 		if d, err = one[server.Drain](ctx, tx, sqlRequestDrain, id, kind, r.Reason, by, r.KeepTenants, before.CordonedBy == "", r.TimeoutSeconds); err != nil {
 			return err
 		}
-		text := fmt.Sprintf("%s, %d instances", byWhom(by, r.Reason), d.Total)
+		text := fmt.Sprintf("%s, %d instances, %d tenants", byWhom(by, r.Reason), d.Total, d.TenantsTotal)
 		return addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepDrainRequested, Message: string(kind) + " " + text, Actor: prego.ActorOperator}, "")
 	})
 	return d, err
@@ -126,11 +146,11 @@ func tenantsStay(id prego.ServerID, kind server.DrainKind, tenants []string) err
 	if len(named) > namedTenants {
 		named, more = named[:namedTenants], fmt.Sprintf(" and %d more", len(tenants)-namedTenants)
 	}
-	hint := "cordon it and wait until they are gone, or set keep_tenants, which moves instances only"
+	hint := "cordon it and wait until they are gone, or set keep_tenants, which leaves tenants where they are"
 	if kind == server.DrainReplace {
 		hint = "cordon it and wait until they are gone"
 	}
-	return prego.Errorf(prego.CodeTenantsCannotMove, "%d tenants live on server %s, its DB shard or its Redis pool, and cannot be moved yet: %s%s; %s", len(tenants), id, strings.Join(named, ", "), more, hint)
+	return prego.Errorf(prego.CodeTenantsCannotMove, "%d tenants have their databases or caches on server %s, which cannot be moved yet: %s%s; %s", len(tenants), id, strings.Join(named, ", "), more, hint)
 }
 
 const sqlLastDrain = `SELECT ` + drainColumns + ` FROM server_drains d WHERE server_id = $1 ORDER BY number DESC LIMIT 1`
@@ -238,10 +258,11 @@ UPDATE process_groups g SET converged = false, updated_at = now() WHERE group_id
 
 const sqlDrainProgress = `
 UPDATE server_drains SET status = $3, reason = $4, message = $5, total = GREATEST(total, $6), left_now = $6, updated_at = now(),
-    started_at = CASE WHEN $3 IN ('moving', 'finishing') THEN COALESCE(started_at, now()) END, boot_id = COALESCE(boot_id, $7) WHERE server_id = $1 AND number = $2`
+    started_at = CASE WHEN $3 IN ('moving', 'finishing') THEN COALESCE(started_at, now()) END, boot_id = COALESCE(boot_id, $7),
+    tenants_total = GREATEST(tenants_total, $8), tenants_left = $8 WHERE server_id = $1 AND number = $2`
 
 const sqlEndDrain = `
-UPDATE server_drains SET status = $3, reason = $4, message = $5, left_now = $6, finished_at = now(), updated_at = now() WHERE server_id = $1 AND number = $2 AND finished_at IS NULL`
+UPDATE server_drains SET status = $3, reason = $4, message = $5, left_now = $6, tenants_left = $7, finished_at = now(), updated_at = now() WHERE server_id = $1 AND number = $2 AND finished_at IS NULL`
 
 const sqlOtherDrains = `SELECT 'server-drain/' || server_id FROM server_drains WHERE finished_at IS NULL AND server_id <> $1 ORDER BY server_id`
 
@@ -277,6 +298,7 @@ type drainStep struct {
 	reason string
 	text   string
 	left   int
+	stay   int // tenants that are still there
 }
 
 const (
@@ -308,12 +330,12 @@ func (s *Store) StepDrain(ctx context.Context, id prego.ServerID, limits server.
 			}
 			return err
 		}
-		st := &drainStep{drainRow: *d, tx: tx, status: d.Status, left: d.Left, out: server.DrainStep{Kind: d.Kind, Role: d.Role, Region: d.Region}}
+		st := &drainStep{drainRow: *d, tx: tx, status: d.Status, left: d.Left, stay: d.TenantsLeft, out: server.DrainStep{Kind: d.Kind, Role: d.Role, Region: d.Region}}
 		if err := st.take(ctx, limits); err != nil {
 			return err
 		}
 		st.out.Status, st.out.Message = st.status, st.text
-		if st.status.Ended() || st.left < d.Left {
+		if st.status.Ended() || st.left < d.Left || st.stay < d.TenantsLeft {
 			if st.out.Runs, err = values[string](ctx, tx, sqlOtherDrains, id); err != nil {
 				return err
 			}
@@ -368,20 +390,25 @@ func (d *drainStep) take(ctx context.Context, limits server.DrainLimits) error {
 			return d.progress(ctx)
 		}
 		d.status = server.DrainMoving
-		if err := d.event(ctx, server.StepDrainStarted, "", fmt.Sprintf("%d instances to move", d.Total)); err != nil {
+		if err := d.event(ctx, server.StepDrainStarted, "", fmt.Sprintf("%d instances and %d tenants to move", d.Total, d.TenantsTotal)); err != nil {
 			return err
 		}
 	}
-	return d.move(ctx, limits.Instances)
+	return d.move(ctx, limits)
 }
 
 // move lets the next instances leave, and notices when none is there any more.
-func (d *drainStep) move(ctx context.Context, limit int) error {
+func (d *drainStep) move(ctx context.Context, limits server.DrainLimits) error {
+	stuck, err := d.moveTenants(ctx, limits.Tenants)
+	if err != nil {
+		return err
+	}
+	limit := limits.Instances
 	list, err := many[instance.DrainInstance](ctx, d.tx, sqlDrainInstancesOf, d.ServerID)
 	if err != nil {
 		return err
 	}
-	if d.left = len(list); d.left == 0 {
+	if d.left = len(list); d.left == 0 && d.stay == 0 {
 		return d.empty(ctx)
 	}
 	state := instance.DrainState{Instances: list, Limit: limit, Elsewhere: map[prego.OrgID]int{}}
@@ -414,10 +441,10 @@ func (d *drainStep) move(ctx context.Context, limit int) error {
 			wait++
 		}
 	}
-	if err := d.explain(ctx, wait, limit); err != nil {
+	if err := d.explain(ctx, wait, limit, stuck); err != nil {
 		return err
 	}
-	if d.left < d.Left {
+	if d.left < d.Left || d.stay < d.TenantsLeft {
 		if err := d.event(ctx, server.StepDrainProgress, "", d.movedText()); err != nil {
 			return err
 		}
@@ -426,7 +453,7 @@ func (d *drainStep) move(ctx context.Context, limit int) error {
 }
 
 // explain says what a drain waits for.
-func (d *drainStep) explain(ctx context.Context, wait, limit int) error {
+func (d *drainStep) explain(ctx context.Context, wait, limit int, tenant *drainedTenant) error {
 	type why struct{ Reason, Message string }
 	stuck, err := find[why](ctx, d.tx, sqlWhyNotMoved, d.ServerID)
 	if err != nil {
@@ -436,18 +463,67 @@ func (d *drainStep) explain(ctx context.Context, wait, limit int) error {
 	switch {
 	case stuck != nil:
 		d.reason, d.text = stuck.Reason, d.text+"; no place for an instance of "+stuck.Message
+	case tenant != nil && tenant.Fit:
+		d.reason, d.text = tenant.Reason, fmt.Sprintf("%s; tenant %s was not moved: %s", d.text, tenant.TenantID, tenant.Message)
+	case tenant != nil:
+		d.reason, d.text = server.DrainTenantUnfit, fmt.Sprintf("%s; tenant %s is %s, and only a site in use is moved", d.text, tenant.TenantID, tenant.State)
 	case wait > 0:
 		d.reason, d.text = server.DrainOrgBudget, fmt.Sprintf("%s; %d wait: %d of an org are moved at once", d.text, wait, limit)
 	}
-	if d.reason != d.Reason && stuck != nil {
+	if d.reason != d.Reason && (stuck != nil || tenant != nil) {
 		return d.event(ctx, server.StepDrainWaits, prego.Reason(d.reason), d.text)
 	}
 	return nil
 }
 
 func (d *drainStep) movedText() string {
-	total := max(d.Total, d.left)
-	return fmt.Sprintf("%d of %d instances moved", total-d.left, total)
+	total, tenants := max(d.Total, d.left), max(d.TenantsTotal, d.stay)
+	text := fmt.Sprintf("%d of %d instances moved", total-d.left, total)
+	if tenants > 0 {
+		text = fmt.Sprintf("%d of %d tenants and %d of %d instances moved", tenants-d.stay, tenants, total-d.left, total)
+	}
+	return text
+}
+
+// drainedTenant is a tenant of a server that is being emptied.
+type drainedTenant struct {
+	TenantID prego.TenantID
+	OrgID    prego.OrgID
+	Moving   bool // or being cleared away
+	Fit      bool // it has a site in use
+	State    string
+	Reason   string // of its last move, if that failed
+	Message  string
+	Rests    bool
+}
+
+// moveTenants names the tenants whose moves are to begin, limit at once, and returns one that can't
+// be moved now.
+func (d *drainStep) moveTenants(ctx context.Context, limit int) (stuck *drainedTenant, err error) {
+	if d.stay = 0; d.KeepTenants {
+		return nil, nil //nolint:nilnil // nobody is to move
+	}
+	all, err := many[drainedTenant](ctx, d.tx, sqlDrainedTenants, d.ServerID, moveRest)
+	if err != nil {
+		return nil, err
+	}
+	d.stay = len(all)
+	for _, t := range all {
+		if t.Moving {
+			limit--
+		}
+	}
+	for i, t := range all {
+		switch {
+		case t.Moving:
+		case !t.Fit || t.Rests:
+			stuck = cmp.Or(stuck, &all[i])
+		case limit > 0:
+			limit--
+			d.out.Tenants = append(d.out.Tenants, t.TenantID)
+		}
+	}
+	return stuck, nil
 }
 
 // empty goes on with a server that has no instance any more.
@@ -492,7 +568,7 @@ func (d *drainStep) progress(ctx context.Context) error {
 	if d.Kind == server.DrainReboot && d.status == server.DrainFinishing {
 		boot = d.BootID
 	}
-	_, err := d.tx.Exec(ctx, sqlDrainProgress, d.ServerID, d.Number, d.status, d.reason, d.text, d.left, boot)
+	_, err := d.tx.Exec(ctx, sqlDrainProgress, d.ServerID, d.Number, d.status, d.reason, d.text, d.left, boot, d.stay)
 	return err
 }
 
@@ -505,8 +581,11 @@ func (d *drainStep) end(ctx context.Context, status server.DrainStatus, reason, 
 		if d.out.Groups, err = many[server.DrainedGroup](ctx, d.tx, sqlLetStay, d.ServerID); err != nil {
 			return err
 		}
+		if d.out.Cancelled, err = values[prego.MoveID](ctx, d.tx, sqlLetTenantsStay, d.ServerID); err != nil {
+			return err
+		}
 	}
-	if _, err := d.tx.Exec(ctx, sqlEndDrain, d.ServerID, d.Number, status, reason, text, d.left); err != nil {
+	if _, err := d.tx.Exec(ctx, sqlEndDrain, d.ServerID, d.Number, status, reason, text, d.left, d.stay); err != nil {
 		return err
 	}
 	step := map[server.DrainStatus]server.Step{server.DrainDone: server.StepDrained, server.DrainFailed: server.StepDrainFailed, server.DrainCancelled: server.StepDrainCancelled}[status]

@@ -73,7 +73,10 @@ func requestMove(ctx context.Context, tx pgx.Tx, a tenant.MoveAsked, t tenantSit
 	return out, orgEvent(ctx, tx, org.Event{OrgID: t.org, Type: "move.create", Subject: string(a.ID), Actor: a.By}, map[string]any{"tenant_id": a.TenantID, "to_server_id": a.To})
 }
 
-const sqlGetMove = `SELECT ` + moveColumns + ` FROM tenant_moves m WHERE m.move_id = $1`
+const (
+	sqlGetMove    = `SELECT ` + moveColumns + ` FROM tenant_moves m WHERE m.move_id = $1`
+	sqlTenantMove = sqlGetMove + ` AND m.tenant_id = $2`
+)
 
 func noSuchMove(id prego.MoveID) error {
 	return prego.Errorf(prego.CodeMoveNotFound, "there is no move %q of this tenant", id)
@@ -81,14 +84,14 @@ func noSuchMove(id prego.MoveID) error {
 
 // GetMove reads one move of a tenant, or CodeMoveNotFound.
 func (s *Store) GetMove(ctx context.Context, tenantID prego.TenantID, id prego.MoveID) (tenant.Move, error) {
+	m, err := find[tenant.Move](ctx, s.pool, sqlTenantMove, id, tenantID)
+	if err != nil || m != nil {
+		return deref(m), failed("move "+string(id), err)
+	}
 	if err := s.tenantExists(ctx, tenantID); err != nil {
 		return tenant.Move{}, err
 	}
-	m, err := get[tenant.Move](ctx, s.pool, noSuchMove(id), sqlGetMove, id)
-	if err == nil && m.TenantID != tenantID {
-		err = noSuchMove(id)
-	}
-	return m, err
+	return tenant.Move{}, noSuchMove(id)
 }
 
 var moves = listing[tenant.Move]{
@@ -285,7 +288,6 @@ UPDATE tenant_moves SET state = $2, reason = $3, message = $4, finished_at = now
   AND (state = 'switched') = ($2 = 'done') RETURNING CASE state WHEN 'done' THEN from_server_id ELSE COALESCE(to_server_id, '') END AS server_id, tenant_id`
 	sqlLeaveMoveServer = `
 UPDATE servers SET tenant_count = tenant_count - 1, updated_at = now(), dedicated_for_tenant_id = NULLIF(dedicated_for_tenant_id, $2) WHERE server_id = $1`
-	sqlMoveResult = `SELECT ` + moveColumns + ` FROM tenant_moves m WHERE m.move_id = $1`
 )
 
 // FinishMove ends a move: done, and what it had is given back where it was, or failed or
@@ -300,7 +302,7 @@ func (s *Store) FinishMove(ctx context.Context, id prego.MoveID, state tenant.Mo
 			_, err = tx.Exec(ctx, sqlLeaveMoveServer, left.ServerID, left.TenantID)
 		}
 		if err == nil {
-			out, err = one[tenant.Move](ctx, tx, sqlMoveResult, id)
+			out, err = one[tenant.Move](ctx, tx, sqlGetMove, id)
 		}
 		if err != nil || left == nil {
 			return err

@@ -30,6 +30,8 @@ var ofOneThing = map[string]string{
 	"TakeRecord":              "a record by its name",
 	"WantRecords":             "the records of edges and of sites away from home, of which there are few",
 	"BackupRun":               "a backup by its id",
+	"MoveRun":                 "a move by its id",
+	"QuietMoves":              "the moves under way, of which there are as many as operators and drains ask for",
 	"BackupVerified":          "a backup by its id",
 	"DeleteBackup":            "a backup by its id",
 	"PutBackupTurns":          "some tenants' turns, by their ids",
