@@ -210,6 +210,32 @@ func TestATenantsDatabase(t *testing.T) {
 		require.NoError(t, b(next))
 		require.ErrorContains(t, b(passwordB), "1045")
 	})
+	t.Run("a site that moves is let in from both servers", func(t *testing.T) {
+		admit := func(name, address, client string) wire.ExecResult {
+			return askWith(t, c, wire.KindMariaDB, of("two"), "admit-database", name, address, client)
+		}
+		at := func(from string, cert tls.Certificate) error {
+			return try("tenant_moves_db", "two", "tenant_moves_db", from, secure(cert), "CREATE TABLE IF NOT EXISTS t (x INT)")
+		}
+		require.NotZero(t, admit("tenant_moves_db", "127.0.0.2", "app-2").ExitCode, "it makes no database")
+		require.Zero(t, grant("tenant_moves_db", "127.0.0.1", "app-1", of("two")).ExitCode)
+		for range 2 {
+			require.Zero(t, admit("tenant_moves_db", "127.0.0.2", "app-2").ExitCode)
+			require.NoError(t, at("127.0.0.1", cert1))
+			require.NoError(t, at("127.0.0.2", cert2))
+			require.ErrorContains(t, at("127.0.0.2", cert1), "1045", "each by its own certificate")
+		}
+		require.Zero(t, grant("tenant_moves_db", "127.0.0.2", "app-2", of("two")).ExitCode)
+		require.NoError(t, at("127.0.0.2", cert2))
+		require.ErrorContains(t, at("127.0.0.1", cert1), "1045", "and then from one")
+		// Both from one address: until one is named again either certificate will do.
+		require.Zero(t, admit("tenant_moves_db", "127.0.0.2", "app-1").ExitCode)
+		require.NoError(t, at("127.0.0.2", cert1))
+		require.NoError(t, at("127.0.0.2", cert2))
+		require.Error(t, at("127.0.0.2", foreign))
+		require.Zero(t, grant("tenant_moves_db", "127.0.0.2", "app-1", of("two")).ExitCode)
+		require.ErrorContains(t, at("127.0.0.2", cert2), "1045")
+	})
 	t.Run("the executor's user reads none of it", func(t *testing.T) {
 		s, err := h.services()
 		require.NoError(t, err)
@@ -230,7 +256,8 @@ func TestATenantsDatabase(t *testing.T) {
 			"grant_database('mysql', '127.0.0.1', 'x', '*0123456789012345678901234567890123456789', '')",
 			"grant_database('pool_a', '%', 'x', '*0123456789012345678901234567890123456789', '')",
 			"grant_database('pool_a', '127.0.0.1', 'x'' OR 1', '*0123456789012345678901234567890123456789', '')",
-			"grant_database('pool_a', '127.0.0.1', 'x', 'x', '')",
+			"grant_database('pool_a', '127.0.0.1', 'x', 'x', '')", "grant_database('pool_a', '127.0.0.1', 'x', '*0123456789012345678901234567890123456789', 'x')",
+			"admit_database('mysql', '127.0.0.1', 'x', '*0123456789012345678901234567890123456789')", "admit_database('tenant_a_b_db', '127.0.0.1', 'x'' OR 1', '*0123456789012345678901234567890123456789')",
 		} {
 			_, err := db.Exec("CALL prego." + call)
 			require.ErrorContains(t, err, "45000", call)

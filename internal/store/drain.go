@@ -62,7 +62,7 @@ func (s *Store) KeepFleetMember(ctx context.Context, id prego.ServerID) (ended b
 
 // Whoever has its data on the server: only the sites of app servers can move.
 const sqlTenantsStay = `
-SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id WHERE a.released_at IS NULL AND (a.app_server_id = $1 AND NOT (a.on_shard AND s.role = 'app')
+SELECT a.tenant_id FROM tenant_allocations a LEFT JOIN servers s ON s.server_id = a.app_server_id WHERE a.released_at IS NULL AND (a.app_server_id = $1 AND (a.on_shard AND s.role = 'app') IS NOT TRUE
     OR a.db_shard_id IN (SELECT shard_id FROM db_shards WHERE server_id = $1) OR a.redis_pool_id IN (SELECT pool_id FROM redis_pools WHERE server_id = $1))
 ORDER BY 1`
 

@@ -202,7 +202,7 @@ func TestATenantsServerIsNotEmptied(t *testing.T) {
 	for _, kind := range []server.DrainKind{server.DrainOnly, server.DrainReboot, server.DrainReplace} {
 		_, err = b.RequestDrain(ctx, "node-1", kind, server.DrainRequest{}, "alice")
 		code(t, err, prego.CodeTenantsCannotMove)
-		require.ErrorContains(t, err, "2 tenants live on server node-1, its DB shard or its Redis pool, and cannot be moved yet: t-1, t-2; ")
+		require.ErrorContains(t, err, "2 tenants have their databases or caches on server node-1, which cannot be moved yet: t-1, t-2; ")
 	}
 	srv, err := b.GetServer(ctx, "node-1")
 	require.NoError(t, err)
