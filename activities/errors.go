@@ -84,6 +84,11 @@ func fromInfra(err error) error {
 // within the heartbeat timeout. stop ends it. Outside
 // of an activity there is nothing to heartbeat.
 func keepAlive(ctx context.Context) (stop func()) {
+	return keepAliveWith(ctx, func() []any { return nil })
+}
+
+// keepAliveWith is keepAlive with what a repeated step goes on from.
+func keepAliveWith(ctx context.Context, details func() []any) (stop func()) {
 	if !activity.IsActivity(ctx) {
 		return func() {}
 	}
@@ -94,7 +99,7 @@ func keepAlive(ctx context.Context) (stop func()) {
 		for {
 			select {
 			case <-t.C:
-				activity.RecordHeartbeat(ctx)
+				activity.RecordHeartbeat(ctx, details()...)
 			case <-done:
 				return
 			case <-ctx.Done():

@@ -3,6 +3,7 @@ package activities
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"go.temporal.io/sdk/activity"
 
@@ -25,8 +26,6 @@ type FetchInput struct {
 // there. The host gets the identity of this one backup for that, and nothing of the site is
 // touched.
 func (a *StoredBackups) FetchBackup(ctx context.Context, in FetchInput) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	b, _, err := a.run(ctx, in.BackupID)
 	if err != nil {
 		return err
@@ -41,6 +40,45 @@ func (a *StoredBackups) FetchBackup(ctx context.Context, in FetchInput) error {
 	return a.fetch(ctx, b, t, in.Name)
 }
 
+// fetched is how far a download is: a repeated step goes on there.
+type fetched struct {
+	BackupID prego.BackupID `json:"backup_id"`
+	Name     string         `json:"name"`
+	Next     int            `json:"next"` // part
+}
+
+// fetching is a download that is under way, with what this step says while it lives.
+type fetching struct {
+	known   atomic.Pointer[fetched]
+	resumed bool // goes on where an earlier attempt was
+}
+
+// newFetch begins where an earlier attempt at the same download was.
+func newFetch(ctx context.Context, id prego.BackupID, name string) *fetching {
+	f := &fetching{}
+	at := fetched{BackupID: id, Name: name, Next: 1}
+	var before fetched
+	if activity.IsActivity(ctx) && activity.HasHeartbeatDetails(ctx) && activity.GetHeartbeatDetails(ctx, &before) == nil && before.BackupID == id && before.Name == name && before.Next > 1 {
+		at, f.resumed = before, true
+	}
+	f.known.Store(&at)
+	return f
+}
+
+func (f *fetching) details() []any { return []any{*f.known.Load()} }
+
+func (f *fetching) next() int { return f.known.Load().Next }
+
+// reached notes the part that is next, for the step that repeats this one.
+func (f *fetching) reached(ctx context.Context, next int) {
+	at := *f.known.Load()
+	at.Next = next
+	f.known.Store(&at)
+	if activity.IsActivity(ctx) {
+		activity.RecordHeartbeat(ctx, at)
+	}
+}
+
 func (a *StoredBackups) fetch(ctx context.Context, b tenant.BackupRun, t tenant.Run, name string) error {
 	if b.State != tenant.BackupStored {
 		return because(true, tenant.ReasonStorageRefused, fmt.Sprintf("backup %s is %s", b.BackupID, b.State))
@@ -50,11 +88,12 @@ func (a *StoredBackups) fetch(ctx context.Context, b tenant.BackupRun, t tenant.
 		return because(true, tenant.ReasonSealedElsewhere, fmt.Sprintf("backup %s was sealed under key %s, which is not among PREGO_KEYS_DIR/backup", b.BackupID, b.KeyID))
 	}
 	a.Tenants.hook("stored-restore/start")
-	for next := 1; next <= b.Parts; {
-		if next, err = a.downloadParts(ctx, b, t, name, next); err != nil {
-			return err
-		}
-		a.Tenants.hook("stored-restore/downloaded")
+	// The only one who says that this step is alive: what another one says would take the place
+	// of how far it is.
+	at := newFetch(ctx, b.BackupID, name)
+	defer keepAliveWith(ctx, at.details)()
+	if err := a.downloadAll(ctx, b, t, at); err != nil {
+		return err
 	}
 	c := command(t, fmt.Sprintf("%s-open-%d", name, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.SiteTimeout, "--site", t.Site, "open-backup", name, b.SHA256, b.PlainSHA256)
 	c.Secrets = map[string]string{wire.SecretBackupIdentity: string(identity)}
@@ -63,6 +102,24 @@ func (a *StoredBackups) fetch(ctx context.Context, b tenant.BackupRun, t tenant.
 		return a.notGood(ctx, b.BackupID, err)
 	}
 	a.Tenants.hook("stored-restore/opened")
+	return nil
+}
+
+// downloadAll downloads what the host lacks of a backup. The host says so if it has lost what an
+// earlier attempt brought: then all of it is downloaded.
+func (a *StoredBackups) downloadAll(ctx context.Context, b tenant.BackupRun, t tenant.Run, at *fetching) error {
+	for at.next() <= b.Parts {
+		next, err := a.downloadParts(ctx, b, t, at.known.Load().Name, at.next())
+		if at.resumed && isBecause(err, prego.Reason(wire.FailedNoBackup)) {
+			next, err = 1, nil
+		}
+		if err != nil {
+			return err
+		}
+		at.resumed = false
+		at.reached(ctx, next)
+		a.Tenants.hook("stored-restore/downloaded")
+	}
 	return nil
 }
 

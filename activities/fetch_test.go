@@ -1,0 +1,93 @@
+package activities_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/testsuite"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/internal/objects"
+	"github.com/prego/prego/internal/s3test"
+)
+
+// downloads is a host that is asked for pieces: it has those below has, and fails at the last.
+type downloads struct {
+	asked []int // the first piece of each request
+	has   int
+	parts int
+}
+
+func (d *downloads) Transfer(_ context.Context, _ prego.ServerID, _ string, in wire.TransferRequest) (out wire.TransferResponse, _ error) {
+	first := in.Download[0].Number
+	d.asked = append(d.asked, first)
+	switch {
+	case first > d.has+1:
+		out.Failed = &wire.TransferFailed{Number: first, Code: wire.FailedNoBackup, Message: "only some bytes are there"}
+	case first+len(in.Download) > d.parts:
+		out.Failed = &wire.TransferFailed{Number: d.parts, Code: wire.FailedAway, Message: "the network"}
+	default:
+		d.has = first + len(in.Download) - 1
+	}
+	return out, nil
+}
+
+type openVault struct{ activities.BackupVault }
+
+func (openVault) Open(string, string, []byte) ([]byte, error) { return []byte("AGE-SECRET-KEY-1"), nil }
+
+// TestADownloadGoesOn: where the attempt before was, or from the start if the host has lost it.
+func TestADownloadGoesOn(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 2)
+	srv := s3test.Start(t)
+	bucket, err := objects.New(objects.Config{Endpoint: srv.Endpoint, Bucket: srv.Bucket, Region: srv.Region, AccessKey: srv.AccessKey, SecretKey: srv.SecretKey, PathStyle: true})
+	require.NoError(t, err)
+	p.server("node-0", prego.RoleNode, "")
+	id := p.tenant(prego.PlanStarter, nil).TenantID
+	p.exec(`UPDATE tenants SET state = 'active', site = 'x.test' WHERE tenant_id = $1`, id)
+	p.exec(`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
+		SELECT $1, 'node-0', (SELECT min(shard_id) FROM db_shards), (SELECT min(pool_id) FROM redis_pools), 'x.test', 'x', 'hetzner', 'best_fit'`, id)
+	const parts = 60
+	p.exec(`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, state, created_by, taken_at, sealed_identity, object_key, manifest_key, bytes, part_bytes, parts, sha256, plain_sha256, manifest_sha256)
+		SELECT 'bak-1', org_id, tenant_id, 'node-0', 'x.test', 'manual', 'stored', 'test', now(), 'x', 'o', 'm', 600, 10, $2, 'x', 'x', 'x' FROM tenants WHERE tenant_id = $1`, id, parts)
+
+	fetch := func(host *downloads, details any) {
+		t.Helper()
+		a := &activities.StoredBackups{
+			Store: p.store, Objects: bucket, Vault: openVault{}, Hosts: host, Audit: p.store, Tenants: &activities.Tenants{Store: p.store},
+			Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(), Settings: activities.StoredBackupSettings{URLTTL: time.Minute},
+		}
+		env := (&testsuite.WorkflowTestSuite{}).NewTestActivityEnvironment()
+		env.RegisterActivity(a.FetchBackup)
+		if details != nil {
+			env.SetHeartbeatDetails(details)
+		}
+		_, err := env.ExecuteActivity(a.FetchBackup, activities.FetchInput{BackupID: "bak-1", TenantID: id, Name: "again"})
+		require.Error(t, err, "the last piece never comes")
+	}
+	at := func(name string, next int) any {
+		return map[string]any{"backup_id": "bak-1", "name": name, "next": next}
+	}
+	host := &downloads{parts: parts}
+	fetch(host, nil)
+	require.Equal(t, []int{1, 25, 49}, host.asked)
+
+	host.asked = nil
+	fetch(host, at("again", 49))
+	require.Equal(t, []int{49}, host.asked, "what came is not asked for again")
+
+	lost := &downloads{parts: parts}
+	fetch(lost, at("again", 25))
+	require.Equal(t, []int{25, 1, 25, 49}, lost.asked, "the host was made anew meanwhile")
+
+	host = &downloads{parts: parts}
+	fetch(host, at("another", 25))
+	require.Equal(t, []int{1, 25, 49}, host.asked, "that was another download")
+}
