@@ -21,6 +21,8 @@ const (
 	MetricBackupsLate       = "prego_backups_late"                        // gauge
 	MetricTenantsLost       = "prego_tenants_lost"                        // gauge
 	MetricBackupObjects     = "prego_backup_objects_mismatched"           // gauge: what
+	MetricBackupsOver       = "prego_backup_orgs_over_limit"              // gauge
+	MetricDrainsStuck       = "prego_server_drains_stuck"                 // gauge: kind, status
 	MetricCertificateEnds   = "prego_certificate_expires_seconds"         // gauge
 	MetricCertificateTries  = "prego_certificate_attempts_total"          // counter: outcome
 	MetricCertificates      = "prego_certificates"                        // gauge: state
@@ -52,6 +54,8 @@ func Metrics() map[string][]string {
 		MetricBackupsLate:       {},
 		MetricTenantsLost:       {},
 		MetricBackupObjects:     {"what"},
+		MetricBackupsOver:       {},
+		MetricDrainsStuck:       {"kind", "status"},
 		MetricCertificateEnds:   {},
 		MetricCertificateTries:  {"outcome"},
 		MetricCertificates:      {"state"},

@@ -77,6 +77,7 @@ type StoredBackupStore interface {
 	PutBackupTurns(ctx context.Context, turns []tenant.BackupTurn) error
 	DueBackupTurns(ctx context.Context, most int) ([]tenant.BackupTurn, error)
 	TakeBackupTurn(ctx context.Context, t tenant.BackupTurn, id prego.BackupID, by string) (bool, error)
+	BackupSpaces(ctx context.Context) (orgsOver int, bytes int64, err error)
 	LateBackups(ctx context.Context, after time.Duration, most int) ([]prego.TenantID, error)
 	BackupObjects(ctx context.Context) ([]tenant.BackupObject, error)
 }
@@ -121,6 +122,8 @@ type BackupMetrics struct {
 	Ended *prometheus.CounterVec // by kind and outcome
 	Bytes prometheus.Counter     // uploaded
 	Late  prometheus.Gauge       // tenants whose last turn came long ago, without a backup since
+	Over  prometheus.Gauge       // orgs whose backups have reached their limit
+	Kept  prometheus.Gauge       // bytes of all backups
 	// Objects that the last comparison found without a row, and rows without their objects.
 	Objects *prometheus.GaugeVec
 }
@@ -132,8 +135,10 @@ func NewBackupMetrics(reg prometheus.Registerer) *BackupMetrics {
 		Bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_backup_bytes_total", Help: "Bytes of backups that were stored."}),
 		Late:  prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricBackupsLate, Help: "Tenants whose scheduled backup is late: its time came more than PREGO_BACKUP_LATE_AFTER ago, and none was stored since."}),
 	}
+	m.Over = prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricBackupsOver, Help: "Orgs whose backups have reached their limit of bytes: backups on request are refused."})
+	m.Kept = prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_backup_stored_bytes", Help: "Bytes that all backups occupy in object storage."})
 	m.Objects = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: prego.MetricBackupObjects, Help: "Found by the last comparison of the bucket with the rows: objects without a row (unknown), and backups whose objects are not there (missing)."}, []string{"what"})
-	reg.MustRegister(m.Ended, m.Bytes, m.Late, m.Objects)
+	reg.MustRegister(m.Ended, m.Bytes, m.Late, m.Over, m.Kept, m.Objects)
 	for _, k := range tenant.BackupKinds() {
 		m.Ended.WithLabelValues(string(k), string(tenant.BackupStored))
 	}

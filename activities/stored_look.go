@@ -48,7 +48,12 @@ func LookAtBackupTurns(a *StoredBackups) func(context.Context) (prego.LookResult
 		if err == nil {
 			a.Metrics.Late.Set(float64(len(late)))
 		}
-		return prego.LookResult{Found: n > 0}, err
+		over, bytes, spaceErr := a.Store.BackupSpaces(ctx)
+		if spaceErr == nil {
+			a.Metrics.Over.Set(float64(over))
+			a.Metrics.Kept.Set(float64(bytes))
+		}
+		return prego.LookResult{Found: n > 0}, errors.Join(err, spaceErr)
 	}
 }
 

@@ -991,6 +991,24 @@ func (e ListEnvsParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListBackupPoliciesParamsSort.
+const (
+	MinusUpdatedAt ListBackupPoliciesParamsSort = "-updated_at"
+	UpdatedAt      ListBackupPoliciesParamsSort = "updated_at"
+)
+
+// Valid indicates whether the value is a known member of the ListBackupPoliciesParamsSort enum.
+func (e ListBackupPoliciesParamsSort) Valid() bool {
+	switch e {
+	case MinusUpdatedAt:
+		return true
+	case UpdatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for GetCatalogParamsProvider.
 const (
 	Hetzner GetCatalogParamsProvider = "hetzner"
@@ -2021,6 +2039,13 @@ type Backup struct {
 	WorkflowId    string  `json:"workflow_id"`
 }
 
+// BackupHold While there is one, no backup of the tenant is deleted
+type BackupHold struct {
+	HeldAt time.Time `json:"held_at"`
+	HeldBy string    `json:"held_by"`
+	Reason string    `json:"reason"`
+}
+
 // BackupKind defines model for BackupKind.
 type BackupKind = tenant.BackupKind
 
@@ -2030,6 +2055,83 @@ type BackupPage struct {
 
 	// NextCursor Absent on the last page
 	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// BackupPolicy defines model for BackupPolicy.
+type BackupPolicy struct {
+	// Changes The last changes, newest first
+	Changes *[]BackupPolicyChange `json:"changes,omitempty"`
+
+	// Hold While there is one, no backup of the tenant is deleted
+	Hold *BackupHold `json:"hold,omitempty"`
+
+	// KeepDaily Of so many days on which there is a backup, the newest is kept
+	KeepDaily int `json:"keep_daily"`
+
+	// KeepMonthly The same for months
+	KeepMonthly int `json:"keep_monthly"`
+
+	// KeepWeekly The same for weeks, which begin on Monday
+	KeepWeekly int `json:"keep_weekly"`
+
+	// Next The next turns; absent without a schedule, and in lists
+	Next *[]time.Time `json:"next,omitempty"`
+
+	// Owner Whose it is asked for: a plan or a tenant
+	Owner string `json:"owner"`
+
+	// Plan What a tenant pays for
+	Plan *Plan `json:"plan,omitempty"`
+
+	// Schedule Cron expression of five fields in UTC: minute, hour, day of month, month, day of week. Empty: no backups by schedule
+	//
+	// Example: 0 2 * * *
+	Schedule string `json:"schedule"`
+
+	// Source Whether it is the plan's or the tenant's own
+	Source string `json:"source"`
+
+	// SpreadSeconds Over which the backups of one moment are spread: each tenant has a delay of its own below it, always the same
+	SpreadSeconds int       `json:"spread_seconds"`
+	TenantId      *string   `json:"tenant_id,omitempty"`
+	UpdatedAt     time.Time `json:"updated_at"`
+	UpdatedBy     string    `json:"updated_by"`
+}
+
+// BackupPolicyChange What the policy became. Without a retention the tenant's own one was deleted
+type BackupPolicyChange struct {
+	By            string    `json:"by"`
+	ChangedAt     time.Time `json:"changed_at"`
+	KeepDaily     *int      `json:"keep_daily,omitempty"`
+	KeepMonthly   *int      `json:"keep_monthly,omitempty"`
+	KeepWeekly    *int      `json:"keep_weekly,omitempty"`
+	Schedule      *string   `json:"schedule,omitempty"`
+	SpreadSeconds *int      `json:"spread_seconds,omitempty"`
+}
+
+// BackupPolicyPage defines model for BackupPolicyPage.
+type BackupPolicyPage struct {
+	BackupPolicies []BackupPolicy `json:"backup_policies"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// BackupSpace defines model for BackupSpace.
+type BackupSpace struct {
+	// Largest The tenants whose backups occupy most
+	Largest    []TenantBackupSpace `json:"largest"`
+	LimitBytes int64               `json:"limit_bytes"`
+	OrgId      string              `json:"org_id"`
+
+	// Over The limit is reached
+	Over bool `json:"over"`
+
+	// Source The org's own limit, or ten times its quota of storage
+	Source string `json:"source"`
+
+	// UsedBytes Of backups that are being uploaded, stored or being deleted, as the storage has them
+	UsedBytes int64 `json:"used_bytes"`
 }
 
 // BackupState `making` on its host, `uploading` to object storage, `stored` once its manifest was written and read back
@@ -4094,6 +4196,26 @@ type ProviderServer struct {
 	ServerType *string `json:"server_type,omitempty"`
 }
 
+// PutBackupPolicy defines model for PutBackupPolicy.
+type PutBackupPolicy struct {
+	// KeepDaily Of so many days on which there is a backup, the newest is kept
+	KeepDaily int `json:"keep_daily"`
+
+	// KeepMonthly The same for months
+	KeepMonthly int `json:"keep_monthly"`
+
+	// KeepWeekly The same for weeks, which begin on Monday
+	KeepWeekly int `json:"keep_weekly"`
+
+	// Schedule Cron expression of five fields in UTC: minute, hour, day of month, month, day of week. Empty: no backups by schedule
+	//
+	// Example: 0 2 * * *
+	Schedule string `json:"schedule"`
+
+	// SpreadSeconds Over which the backups of one moment are spread: each tenant has a delay of its own below it, always the same
+	SpreadSeconds *int `json:"spread_seconds,omitempty"`
+}
+
 // PutOrg defines model for PutOrg.
 type PutOrg struct {
 	// ParentOrgId Unchanged if left out; an empty string removes the parent
@@ -4610,6 +4732,14 @@ type ServerSummary struct {
 	Tags         []string `json:"tags"`
 }
 
+// SetBackupLimit defines model for SetBackupLimit.
+type SetBackupLimit struct {
+	LimitBytes int64 `json:"limit_bytes"`
+
+	// Reason For the org's events
+	Reason string `json:"reason"`
+}
+
 // SetQuota defines model for SetQuota.
 type SetQuota struct {
 	// Limit A whole number, except for max_total_cpu_request
@@ -5042,6 +5172,13 @@ type TenantAccepted struct {
 	WorkflowId string `json:"workflow_id"`
 }
 
+// TenantBackupSpace defines model for TenantBackupSpace.
+type TenantBackupSpace struct {
+	Backups  int    `json:"backups"`
+	Bytes    int64  `json:"bytes"`
+	TenantId string `json:"tenant_id"`
+}
+
 // TenantChange defines model for TenantChange.
 type TenantChange struct {
 	// Reason Recorded in the timeline
@@ -5335,6 +5472,9 @@ type AttachmentInPath = string
 // BackupInPath defines model for BackupInPath.
 type BackupInPath = prego.BackupID
 
+// BackupPolicyOwner defines model for BackupPolicyOwner.
+type BackupPolicyOwner = string
+
 // CertificateIDInPath defines model for CertificateIDInPath.
 type CertificateIDInPath = prego.CertificateID
 
@@ -5518,6 +5658,30 @@ type ListEnvsParamsSort string
 type CreateEnvParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListBackupPoliciesParams defines parameters for ListBackupPolicies.
+type ListBackupPoliciesParams struct {
+	// Plan Only the policies of these plans
+	Plan *[]Plan `form:"plan,omitempty" json:"plan,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListBackupPoliciesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListBackupPoliciesParamsSort defines parameters for ListBackupPolicies.
+type ListBackupPoliciesParamsSort string
+
+// PutBackupPolicyParams defines parameters for PutBackupPolicy.
+type PutBackupPolicyParams struct {
+	// DryRun Check it and show the next turns only
+	DryRun *bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // GetCatalogParams defines parameters for GetCatalog.
@@ -6689,6 +6853,12 @@ type CreateAppJSONRequestBody = CreateApp
 // CreateEnvJSONRequestBody defines body for CreateEnv for application/json ContentType.
 type CreateEnvJSONRequestBody = CreateEnv
 
+// PutBackupPolicyJSONRequestBody defines body for PutBackupPolicy for application/json ContentType.
+type PutBackupPolicyJSONRequestBody = PutBackupPolicy
+
+// HoldBackupsJSONRequestBody defines body for HoldBackups for application/json ContentType.
+type HoldBackupsJSONRequestBody = HoldBackup
+
 // CreateDomainJSONRequestBody defines body for CreateDomain for application/json ContentType.
 type CreateDomainJSONRequestBody = CreateDomain
 
@@ -6724,6 +6894,9 @@ type BuildImageJSONRequestBody = BuildImage
 
 // PutOrgJSONRequestBody defines body for PutOrg for application/json ContentType.
 type PutOrgJSONRequestBody = PutOrg
+
+// SetBackupLimitJSONRequestBody defines body for SetBackupLimit for application/json ContentType.
+type SetBackupLimitJSONRequestBody = SetBackupLimit
 
 // UnsetOrgQuotaJSONRequestBody defines body for UnsetOrgQuota for application/json ContentType.
 type UnsetOrgQuotaJSONRequestBody = QuotaReason
@@ -6888,6 +7061,24 @@ type ServerInterface interface {
 	// CreateEnv Create an environment
 	// (POST /v1/apps/{app_id}/envs)
 	CreateEnv(ctx echo.Context, appId AppID, params CreateEnvParams) error
+	// ListBackupPolicies List backup policies
+	// (GET /v1/backup-policies)
+	ListBackupPolicies(ctx echo.Context, params ListBackupPoliciesParams) error
+	// DeleteBackupPolicy Return a tenant to the backup policy of its plan
+	// (DELETE /v1/backup-policies/{owner})
+	DeleteBackupPolicy(ctx echo.Context, owner BackupPolicyOwner) error
+	// GetBackupPolicy Show the backup policy of a plan or a tenant
+	// (GET /v1/backup-policies/{owner})
+	GetBackupPolicy(ctx echo.Context, owner BackupPolicyOwner) error
+	// PutBackupPolicy Set when a plan's tenants or a tenant are backed up, and what is kept
+	// (PUT /v1/backup-policies/{owner})
+	PutBackupPolicy(ctx echo.Context, owner BackupPolicyOwner, params PutBackupPolicyParams) error
+	// ReleaseBackups Release the backups of a tenant that is held
+	// (DELETE /v1/backup-policies/{owner}/hold)
+	ReleaseBackups(ctx echo.Context, owner BackupPolicyOwner) error
+	// HoldBackups Keep all backups of a tenant until they are released
+	// (PUT /v1/backup-policies/{owner}/hold)
+	HoldBackups(ctx echo.Context, owner BackupPolicyOwner) error
 	// GetCatalog Show what the provider sells
 	// (GET /v1/catalog)
 	GetCatalog(ctx echo.Context, params GetCatalogParams) error
@@ -7053,6 +7244,15 @@ type ServerInterface interface {
 	// PutOrg Create an org, or change its parent or tier
 	// (PUT /v1/orgs/{org_id})
 	PutOrg(ctx echo.Context, orgId OrgID, params PutOrgParams) error
+	// UnsetBackupLimit Return an org to the limit of backups that follows from its quota
+	// (DELETE /v1/orgs/{org_id}/backup-space)
+	UnsetBackupLimit(ctx echo.Context, orgId OrgID) error
+	// GetBackupSpace Show what an org's backups occupy
+	// (GET /v1/orgs/{org_id}/backup-space)
+	GetBackupSpace(ctx echo.Context, orgId OrgID) error
+	// SetBackupLimit Set an org's own limit of bytes in backups
+	// (PUT /v1/orgs/{org_id}/backup-space)
+	SetBackupLimit(ctx echo.Context, orgId OrgID) error
 	// ListOrgEvents List an org's events
 	// (GET /v1/orgs/{org_id}/events)
 	ListOrgEvents(ctx echo.Context, orgId OrgID, params ListOrgEventsParams) error
@@ -7773,6 +7973,134 @@ func (w *ServerInterfaceWrapper) CreateEnv(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.CreateEnv(ctx, appId, params)
+	return err
+}
+
+// ListBackupPolicies converts echo context to params.
+func (w *ServerInterfaceWrapper) ListBackupPolicies(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListBackupPoliciesParams
+	// ------------- Optional query parameter "plan" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "plan", ctx.QueryParams(), &params.Plan, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter plan: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListBackupPolicies(ctx, params)
+	return err
+}
+
+// DeleteBackupPolicy converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteBackupPolicy(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "owner" -------------
+	var owner BackupPolicyOwner
+
+	err = runtime.BindStyledParameterWithOptions("simple", "owner", ctx.Param("owner"), &owner, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter owner: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteBackupPolicy(ctx, owner)
+	return err
+}
+
+// GetBackupPolicy converts echo context to params.
+func (w *ServerInterfaceWrapper) GetBackupPolicy(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "owner" -------------
+	var owner BackupPolicyOwner
+
+	err = runtime.BindStyledParameterWithOptions("simple", "owner", ctx.Param("owner"), &owner, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter owner: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetBackupPolicy(ctx, owner)
+	return err
+}
+
+// PutBackupPolicy converts echo context to params.
+func (w *ServerInterfaceWrapper) PutBackupPolicy(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "owner" -------------
+	var owner BackupPolicyOwner
+
+	err = runtime.BindStyledParameterWithOptions("simple", "owner", ctx.Param("owner"), &owner, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter owner: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PutBackupPolicyParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutBackupPolicy(ctx, owner, params)
+	return err
+}
+
+// ReleaseBackups converts echo context to params.
+func (w *ServerInterfaceWrapper) ReleaseBackups(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "owner" -------------
+	var owner BackupPolicyOwner
+
+	err = runtime.BindStyledParameterWithOptions("simple", "owner", ctx.Param("owner"), &owner, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter owner: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ReleaseBackups(ctx, owner)
+	return err
+}
+
+// HoldBackups converts echo context to params.
+func (w *ServerInterfaceWrapper) HoldBackups(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "owner" -------------
+	var owner BackupPolicyOwner
+
+	err = runtime.BindStyledParameterWithOptions("simple", "owner", ctx.Param("owner"), &owner, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter owner: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.HoldBackups(ctx, owner)
 	return err
 }
 
@@ -9622,6 +9950,54 @@ func (w *ServerInterfaceWrapper) PutOrg(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.PutOrg(ctx, orgId, params)
+	return err
+}
+
+// UnsetBackupLimit converts echo context to params.
+func (w *ServerInterfaceWrapper) UnsetBackupLimit(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.UnsetBackupLimit(ctx, orgId)
+	return err
+}
+
+// GetBackupSpace converts echo context to params.
+func (w *ServerInterfaceWrapper) GetBackupSpace(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetBackupSpace(ctx, orgId)
+	return err
+}
+
+// SetBackupLimit converts echo context to params.
+func (w *ServerInterfaceWrapper) SetBackupLimit(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.SetBackupLimit(ctx, orgId)
 	return err
 }
 
@@ -13175,6 +13551,12 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/snapshots", wrapper.CreateSnapshot, options.OperationMiddlewares["createSnapshot"]...)
 	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/snapshots/:snapshot_id", wrapper.DeleteSnapshot, options.OperationMiddlewares["deleteSnapshot"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/snapshots/:snapshot_id", wrapper.GetSnapshot, options.OperationMiddlewares["getSnapshot"]...)
+	router.GET(options.BaseURL+"/v1/backup-policies", wrapper.ListBackupPolicies, options.OperationMiddlewares["listBackupPolicies"]...)
+	router.DELETE(options.BaseURL+"/v1/backup-policies/:owner", wrapper.DeleteBackupPolicy, options.OperationMiddlewares["deleteBackupPolicy"]...)
+	router.GET(options.BaseURL+"/v1/backup-policies/:owner", wrapper.GetBackupPolicy, options.OperationMiddlewares["getBackupPolicy"]...)
+	router.PUT(options.BaseURL+"/v1/backup-policies/:owner", wrapper.PutBackupPolicy, options.OperationMiddlewares["putBackupPolicy"]...)
+	router.DELETE(options.BaseURL+"/v1/backup-policies/:owner/hold", wrapper.ReleaseBackups, options.OperationMiddlewares["releaseBackups"]...)
+	router.PUT(options.BaseURL+"/v1/backup-policies/:owner/hold", wrapper.HoldBackups, options.OperationMiddlewares["holdBackups"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/backups", wrapper.ListBackups, options.OperationMiddlewares["listBackups"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/backups", wrapper.CreateBackup, options.OperationMiddlewares["createBackup"]...)
 	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/backups/:backup_id", wrapper.DeleteBackup, options.OperationMiddlewares["deleteBackup"]...)
@@ -13230,6 +13612,9 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/v1/orgs/:org_id/quotas/:dimension", wrapper.UnsetOrgQuota, options.OperationMiddlewares["unsetOrgQuota"]...)
 	router.GET(options.BaseURL+"/v1/orgs/:org_id/quotas/:dimension", wrapper.GetOrgQuota, options.OperationMiddlewares["getOrgQuota"]...)
 	router.PUT(options.BaseURL+"/v1/orgs/:org_id/quotas/:dimension", wrapper.SetOrgQuota, options.OperationMiddlewares["setOrgQuota"]...)
+	router.DELETE(options.BaseURL+"/v1/orgs/:org_id/backup-space", wrapper.UnsetBackupLimit, options.OperationMiddlewares["unsetBackupLimit"]...)
+	router.GET(options.BaseURL+"/v1/orgs/:org_id/backup-space", wrapper.GetBackupSpace, options.OperationMiddlewares["getBackupSpace"]...)
+	router.PUT(options.BaseURL+"/v1/orgs/:org_id/backup-space", wrapper.SetBackupLimit, options.OperationMiddlewares["setBackupLimit"]...)
 	router.GET(options.BaseURL+"/v1/orgs/:org_id/events", wrapper.ListOrgEvents, options.OperationMiddlewares["listOrgEvents"]...)
 	router.GET(options.BaseURL+"/v1/apps", wrapper.ListApps, options.OperationMiddlewares["listApps"]...)
 	router.POST(options.BaseURL+"/v1/apps", wrapper.CreateApp, options.OperationMiddlewares["createApp"]...)

@@ -65,6 +65,8 @@ type ResourceStore interface {
 	ListMoves(ctx context.Context, q prego.ListQuery) (page []tenant.Move, next string, err error)
 	CancelMove(ctx context.Context, tenantID prego.TenantID, id prego.MoveID) (tenant.Move, error)
 
+	BackupPolicyStore
+
 	OpenSession(ctx context.Context, id string, of org.SessionOf, kind org.SessionKind, subject, actor string, lease time.Duration) error
 	RenewSession(ctx context.Context, id string, lease time.Duration) error
 	CloseSession(ctx context.Context, id string) error

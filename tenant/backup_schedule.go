@@ -27,6 +27,29 @@ type BackupPolicy struct {
 	UpdatedAt time.Time
 }
 
+// BackupHold keeps all backups of a tenant, whatever retention or anybody wants.
+type BackupHold struct {
+	TenantID prego.TenantID
+	Reason   string
+	HeldBy   string
+	HeldAt   time.Time
+}
+
+// BackupPolicyChange is a change of a policy.
+type BackupPolicyChange struct {
+	ChangedAt time.Time
+	ChangedBy string
+	Policy    *BackupPolicy // nil: the tenant's own one was deleted
+}
+
+// BackupPolicyID names a plan's policy, or a tenant's own one.
+func BackupPolicyID(plan prego.Plan, id prego.TenantID) string {
+	if plan != "" {
+		return "plan/" + string(plan)
+	}
+	return "tenant/" + string(id)
+}
+
 // maxSpread keeps backups of one day apart from those of the next.
 const maxSpread = 24 * time.Hour
 
@@ -36,19 +59,19 @@ const leastInterval = 15 * time.Minute
 // Validate refuses schedules that can't be read, never come, or come too often.
 func (p BackupPolicy) Validate() error {
 	if p.Spread < 0 || p.Spread > maxSpread {
-		return prego.Invalid("spread", "must be 0s to 24h")
+		return prego.Invalid("spread_seconds", "must be 0 to 86400")
 	}
 	if err := p.Retention.Validate(); err != nil || p.Schedule == "" {
 		return err
 	}
 	s, err := schedule(p.Schedule)
 	if err != nil {
-		return prego.Invalid("schedule", "must be a cron expression like \"0 2 * * *\": "+err.Error())
+		return prego.Invalid("schedule", "must be a cron expression of five fields, like \"0 2 * * *\" for two o'clock: "+err.Error())
 	}
 	// As many times as a year of days has.
 	at := s.Next(time.Date(2023, 12, 31, 23, 59, 0, 0, time.UTC))
 	if at.IsZero() {
-		return prego.Invalid("schedule", "names a time that never comes")
+		return prego.Invalid("schedule", "names a time that never comes, such as 30 February")
 	}
 	for range 400 {
 		next := s.Next(at)
@@ -56,7 +79,7 @@ func (p BackupPolicy) Validate() error {
 			break
 		}
 		if next.Sub(at) < leastInterval {
-			return prego.Invalid("schedule", fmt.Sprintf("must leave %s between two backups", leastInterval))
+			return prego.Invalid("schedule", fmt.Sprintf("must leave %d minutes between two backups: it comes at %s and %s UTC", int(leastInterval.Minutes()), at.Format("15:04"), next.Format("15:04")))
 		}
 		at = next
 	}
@@ -105,4 +128,20 @@ func (p BackupPolicy) Next(id prego.TenantID, after time.Time) time.Time {
 		return at
 	}
 	return at.Add(d)
+}
+
+// Turns are the next times at which a tenant is backed up after a moment, at most n. Without
+// a tenant they are the moments from which a plan's tenants are, each after its own delay.
+func (p BackupPolicy) Turns(id prego.TenantID, after time.Time, n int) []time.Time {
+	if id == "" {
+		p.Spread = 0
+	}
+	out := make([]time.Time, 0, n)
+	for range n {
+		if after = p.Next(id, after); after.IsZero() {
+			break
+		}
+		out = append(out, after)
+	}
+	return out
 }

@@ -142,6 +142,11 @@ func TestWhenATenantIsBackedUp(t *testing.T) {
 	}
 	require.Greater(t, len(delays), 190, "they are spread")
 	require.Zero(t, tenant.BackupPolicy{}.Next("t-1", newYear))
+	turns := p.Turns("t-1", newYear, 3)
+	d := p.Delay("t-1")
+	require.Equal(t, []time.Time{newYear.Add(2*time.Hour + d), newYear.Add(26*time.Hour + d), newYear.Add(50*time.Hour + d)}, turns)
+	require.Equal(t, []time.Time{newYear.Add(2 * time.Hour)}, p.Turns("", newYear, 1), "a plan's tenants have different delays")
+	require.Empty(t, tenant.BackupPolicy{}.Turns("t-1", newYear, 3))
 	require.Equal(t, newYear.Add(time.Hour), tenant.BackupPolicy{Schedule: "0 * * * *"}.Next("t-1", newYear.In(time.FixedZone("", 3600*5+1800))))
 }
 
@@ -149,14 +154,14 @@ func TestPoliciesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	keep := tenant.Retention{Daily: 7}
 	for field, p := range map[string]tenant.BackupPolicy{
-		"schedule":     {Schedule: "x", Retention: keep},
-		"schedule ":    {Schedule: "* * * * *", Retention: keep},
-		"schedule  ":   {Schedule: "0,5 2 * * *", Retention: keep},
-		"schedule   ":  {Schedule: "0 0 30 2 *", Retention: keep},
-		"schedule    ": {Schedule: "TZ=Asia/Kolkata 0 2 * * *", Retention: keep},
-		"spread":       {Schedule: "0 2 * * *", Spread: 25 * time.Hour, Retention: keep},
-		"keep_daily":   {Schedule: "0 2 * * *"},
-		"keep_weekly":  {Schedule: "0 2 * * *", Retention: tenant.Retention{Weekly: -1, Daily: 1}},
+		"schedule":       {Schedule: "x", Retention: keep},
+		"schedule ":      {Schedule: "* * * * *", Retention: keep},
+		"schedule  ":     {Schedule: "0,5 2 * * *", Retention: keep},
+		"schedule   ":    {Schedule: "0 0 30 2 *", Retention: keep},
+		"schedule    ":   {Schedule: "TZ=Asia/Kolkata 0 2 * * *", Retention: keep},
+		"spread_seconds": {Schedule: "0 2 * * *", Spread: 25 * time.Hour, Retention: keep},
+		"keep_daily":     {Schedule: "0 2 * * *"},
+		"keep_weekly":    {Schedule: "0 2 * * *", Retention: tenant.Retention{Weekly: -1, Daily: 1}},
 	} {
 		var e *prego.Error
 		require.ErrorAs(t, p.Validate(), &e, field)

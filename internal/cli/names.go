@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,8 +19,11 @@ import (
 
 // kind says how to find things of a kind: their list, the field of its answer with the
 // items, and the id's field. If they have names, name is the field of those, and prefix
-// what ids begin with.
-type kind struct{ path, items, id, name, prefix string }
+// what ids begin with. Words are ids, too.
+type kind struct {
+	path, items, id, name, prefix string
+	words                         []string
+}
 
 // kinds are keyed by the names of arguments, path placeholders and flags.
 var kinds = map[string]kind{
@@ -32,6 +36,7 @@ var kinds = map[string]kind{
 	"release":        {path: "/v1/releases", items: "releases", id: "name"},
 	"image":          {path: "/v1/images", items: "images", id: "image_id"},
 	"tenant":         {path: "/v1/tenants", items: "tenants", id: "tenant_id", name: "slug", prefix: "t-"},
+	"owner":          {path: "/v1/tenants", items: "tenants", id: "tenant_id", name: "slug", prefix: "t-", words: prego.Strings(prego.Plans())}, // of a backup policy
 	"app":            {path: "/v1/apps", items: "apps", id: "app_id", name: "name", prefix: "app-"},
 	"env":            {path: "/v1/envs", items: "envs", id: "env_id", name: "name", prefix: "env-"},
 	"group":          {path: "/v1/groups", items: "groups", id: "group_id", name: "name", prefix: "grp-"},
@@ -54,7 +59,7 @@ var generatedID = regexp.MustCompile(`^[a-z]+-[a-z0-9]{12}$`)
 // resolve returns the id of a thing given by its id or its name.
 func (in *call) resolve(what, given string) (string, error) {
 	k, ok := kinds[what]
-	if !ok || k.name == "" || given == "" || strings.HasPrefix(given, k.prefix) && generatedID.MatchString(given) {
+	if !ok || k.name == "" || given == "" || slices.Contains(k.words, given) || strings.HasPrefix(given, k.prefix) && generatedID.MatchString(given) {
 		return given, nil
 	}
 	found, err := in.client.everyPage(in.Context(), k.path, k.items, url.Values{k.name: {given}}, 10*maxPage)
@@ -121,7 +126,7 @@ func (c *CLI) names(cmd *cobra.Command, what string, args map[string]string) []s
 	if err != nil {
 		return nil
 	}
-	var out []string
+	out := slices.Clone(k.words)
 	for _, raw := range found {
 		if name := idOf(raw, k.name); name != "" {
 			out = append(out, name+"\t"+idOf(raw, k.id))

@@ -64,6 +64,15 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"tenant mail unset TEN", "", "DELETE /v1/tenants/TEN/mail", ""},
 		{"tenant storage-quota TEN --gb 7", "", "PUT /v1/tenants/TEN/storage-quota", `{"gb":7}`},
 		{"tenant storage-quota TEN --size 1.5TB", "", "PUT /v1/tenants/TEN/storage-quota", `{"gb":1500}`},
+		{"backup policy list --plan starter", "", "GET /v1/backup-policies?limit=200&plan=starter", ""},
+		{"backup policy get starter", "", "GET /v1/backup-policies/starter", ""},
+		{"backup policy set TEN --schedule=0_1,13_*_*_* --days 14 --weeks 8 --months 12 --spread 1h", "", "PUT /v1/backup-policies/TEN", `{"schedule":"0_1,13_*_*_*","spread_seconds":3600,"keep_daily":14,"keep_weekly":8,"keep_monthly":12}`},
+		{"backup policy set starter --schedule= --days 1 --dry-run", "", "PUT /v1/backup-policies/starter?dry_run=true", `{"schedule":"","spread_seconds":21600,"keep_daily":1,"keep_weekly":0,"keep_monthly":0}`},
+		{"backup policy delete TEN --yes", "", "DELETE /v1/backup-policies/TEN", ""},
+		{"backup policy hold TEN --reason case", "", "PUT /v1/backup-policies/TEN/hold", `{"reason":"case"}`},
+		{"backup policy release TEN", "", "DELETE /v1/backup-policies/TEN/hold", ""},
+		{"backup space set acme --limit 700GB --reason r", "", "PUT /v1/orgs/acme/backup-space", `{"limit_bytes":700000000000,"reason":"r"}`},
+		{"backup space unset acme", "", "DELETE /v1/orgs/acme/backup-space", ""},
 		{"placement override TEN --app-server n-1 --reason r", "", "POST /internal/placement-overrides", `{"tenant_id":"TEN","force_app_server_id":"n-1","reason":"r"}`},
 		{"placement simulate -", `{"requests":[]}`, "POST /v1/placements/simulate", `{"requests":[]}`},
 		{"placement-pool create gpu --require a,b --disallow c", "", "POST /v1/placement-pools", `{"name":"gpu","require":["a","b"],"disallow":["c"]}`},
@@ -164,7 +173,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		asks := at.Replace(tc.asks)
 		all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{}`)}
 		if strings.HasPrefix(asks, "GET ") {
-			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[]}`)}
+			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[],"backup_policies":[]}`)}
 		}
 		all["POST /v1/fleets"] = []func(http.ResponseWriter){say(http.StatusCreated, `{"fleet_id":"pool"}`)}
 		r := run(t, around{say: all, stdin: tc.stdin}, strings.Fields(at.Replace(tc.args))...)

@@ -177,7 +177,7 @@ func backupCommand(c *CLI) *cobra.Command {
 		More: "tenant_id, server_id, site, created_by: by, created_at, finished_at, plain_bytes, sha256, plain_sha256, object, parts, verified_at, verify_message, expires_at, held_by, hold_reason, reason",
 	}
 	var why string
-	return c.group("backup", "Manage backups of tenants in object storage",
+	cmd := c.group("backup", "Manage backups of tenants in object storage",
 		Action[api.Backup]{Use: "create TENANT…", Short: "Back up tenants to object storage", Path: path, Table: table},
 		List[api.Backup]{Use: "list TENANT", Short: "List the backups of a tenant, newest first", Path: path, Items: "backups", Filters: "state", Sorts: "created_at", All: "all", Table: table},
 		Show[api.Backup]{Use: "show TENANT BACKUP…", Short: "Show backups", Path: path + "/{backup}", Table: table},
@@ -191,6 +191,8 @@ func backupCommand(c *CLI) *cobra.Command {
 		Action[api.Backup]{Use: "release TENANT BACKUP", Short: "Release a backup that is held", Method: http.MethodDelete, Path: path + "/{backup}/hold", Table: table},
 		Delete("delete TENANT BACKUP…", "backup", path+"/{backup}"),
 	)
+	cmd.AddCommand(backupPolicyCommand(c), backupSpaceCommand(c))
+	return cmd
 }
 
 func restoreCommand(c *CLI) *cobra.Command {

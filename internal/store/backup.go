@@ -43,6 +43,11 @@ func (s *Store) RequestBackup(ctx context.Context, a tenant.BackupAsked) (out te
 		if !t.state.HasSite() && a.Kind != tenant.BackupFinal {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only one with a site is backed up", a.TenantID, t.state)
 		}
+		if a.Kind == tenant.BackupManual {
+			if err := s.refuseAboveLimit(ctx, tx, t.org); err != nil {
+				return err
+			}
+		}
 		if out, err = one[tenant.Backup](ctx, tx, sqlInsertBackup, a.ID, t.org, a.TenantID, t.server, t.site, a.Kind, a.AtOnce, a.By, a.Keep.Seconds()); err != nil {
 			if isViolation(err, "backups_under_way") {
 				return prego.Errorf(prego.CodeBackupUnderWay, "a backup of tenant %s is under way already", a.TenantID)
@@ -128,15 +133,20 @@ func (s *Store) BackupUpload(ctx context.Context, id prego.BackupID, uploadID, i
 
 const sqlBackupStored = `
 UPDATE backups SET state = 'stored', manifest_sha256 = $2, finished_at = now(), upload_id = '', reason = '', message = '' WHERE backup_id = $1 AND state = 'uploading'
-RETURNING tenant_id, object_key`
+RETURNING tenant_id, org_id, bytes, object_key`
 
 // BackupStored records that a backup can be restored; repeated, it changes nothing.
 func (s *Store) BackupStored(ctx context.Context, id prego.BackupID, manifestSHA256, etag string) error {
 	return s.inTx(ctx, "backup "+string(id), func(tx pgx.Tx) error {
 		var tenantID prego.TenantID
+		var orgID prego.OrgID
+		var bytes int64
 		var object string
-		if err := tx.QueryRow(ctx, sqlBackupStored, id, manifestSHA256).Scan(&tenantID, &object); err != nil {
+		if err := tx.QueryRow(ctx, sqlBackupStored, id, manifestSHA256).Scan(&tenantID, &orgID, &bytes, &object); err != nil {
 			return ifNoRows(err, nil)
+		}
+		if err := s.noteAboveLimit(ctx, tx, orgID, id, bytes); err != nil {
+			return err
 		}
 		if err := confirmCreated(ctx, tx, storageProvider, "", 0, server.ResourceBackup, object, object+"@"+etag); err != nil {
 			return err
@@ -194,13 +204,14 @@ func (s *Store) ReleaseBackup(ctx context.Context, tenantID prego.TenantID, id p
 
 const sqlDeleteBackup = `
 UPDATE backups b SET state = 'deleting', message = '' WHERE backup_id = $1 AND tenant_id = $2 AND state IN ('stored', 'failed', 'deleting') AND held_at IS NULL
+  AND NOT EXISTS (SELECT FROM backup_holds h WHERE h.tenant_id = b.tenant_id)
   AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.backup_id = b.backup_id AND j.status IN ('queued', 'running'))`
 
 // DeleteBackup gives a backup up that is neither under way, nor held, nor being restored. Its
 // objects are deleted after.
 func (s *Store) DeleteBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) (tenant.Backup, error) {
 	return s.changeBackup(ctx, tenantID, id, "backup.delete", by, nil,
-		prego.Errorf(prego.CodeBackupNotReady, "backup %s is being made or restored, or is held", id), sqlDeleteBackup, id, tenantID)
+		prego.Errorf(prego.CodeBackupNotReady, "backup %s is being made or restored, or it or its tenant is held", id), sqlDeleteBackup, id, tenantID)
 }
 
 func (s *Store) changeBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, event, by string, details map[string]any, none error, sql string, args ...any) (tenant.Backup, error) {
@@ -244,7 +255,7 @@ func (s *Store) BackupGone(ctx context.Context, id prego.BackupID, object string
 }
 
 const sqlRetained = `
-SELECT b.backup_id, b.kind, b.taken_at, b.verified_at IS NOT NULL AS verified, b.held_at IS NOT NULL AS held, b.expires_at
+SELECT b.backup_id, b.kind, b.taken_at, b.verified_at IS NOT NULL AS verified, b.held_at IS NOT NULL OR EXISTS (SELECT FROM backup_holds h WHERE h.tenant_id = b.tenant_id) AS held, b.expires_at
 FROM backups b WHERE b.tenant_id = $1 AND b.state = 'stored'`
 
 // Retained are a tenant's backups that retention looks at.
@@ -298,6 +309,7 @@ UNION ALL
 (SELECT backup_id, tenant_id, state FROM backups WHERE state = 'deleting' ORDER BY backup_id LIMIT $2)
 UNION ALL
 (SELECT b.backup_id, b.tenant_id, b.state FROM backups b WHERE b.state IN ('stored', 'failed') AND b.held_at IS NULL AND b.expires_at < now()
+   AND NOT EXISTS (SELECT FROM backup_holds h WHERE h.tenant_id = b.tenant_id)
    AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.backup_id = b.backup_id AND j.status IN ('queued', 'running')) ORDER BY b.expires_at LIMIT $2)`
 
 // BackupsLeft are backups that were begun so long ago that their run may be lost, that are to

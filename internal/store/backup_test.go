@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -157,7 +158,7 @@ func TestTurnsComeOnce(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 2), context.Background()
 	require.NoError(t, s.PutBackupPolicy(ctx, tenant.BackupPolicy{TenantID: "t-1", Schedule: "", Retention: tenant.Retention{Daily: 1}}, "ann"))
-	policies, err := s.BackupPolicies(ctx)
+	policies, _, err := s.ListBackupPolicies(ctx, prego.ListQuery{Limit: 50})
 	require.NoError(t, err)
 	require.Len(t, policies, 5)
 	for _, p := range policies {
@@ -217,4 +218,150 @@ func TestTurnsComeOnce(t *testing.T) {
 	left, err := s.BackupsLeft(ctx, time.Hour, 10)
 	require.NoError(t, err)
 	require.Equal(t, []tenant.BackupLeft{{BackupID: "bak-2", TenantID: "t-0", State: tenant.BackupFailed}}, left)
+}
+
+// TestAPolicysChangesAreKept: who changed it, and what it was.
+func TestAPolicysChangesAreKept(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 1), context.Background()
+	p := tenant.BackupPolicy{TenantID: "t-0", Schedule: "0 3 * * *", Spread: time.Hour, Retention: tenant.Retention{Daily: 2, Monthly: 1}}
+	require.NoError(t, s.PutBackupPolicy(ctx, p, "ann"))
+	got, err := s.BackupPolicy(ctx, "t-0")
+	require.NoError(t, err)
+	require.Equal(t, "0 3 * * *", got.Schedule)
+	require.Equal(t, prego.TenantID("t-0"), got.TenantID)
+	for range 2 {
+		require.NoError(t, s.DeleteBackupPolicy(ctx, "t-0", "bob"))
+	}
+	got, err = s.BackupPolicy(ctx, "t-0")
+	require.NoError(t, err)
+	require.Equal(t, prego.PlanStarter, got.Plan, "its plan's again")
+	changes, err := s.BackupPolicyChanges(ctx, tenant.BackupPolicyID("", "t-0"), 10)
+	require.NoError(t, err)
+	require.Len(t, changes, 2, "deleting it twice is one change")
+	require.Equal(t, "bob", changes[0].ChangedBy)
+	require.Nil(t, changes[0].Policy)
+	require.Equal(t, "ann", changes[1].ChangedBy)
+	require.Equal(t, p.Retention, changes[1].Policy.Retention)
+	require.Equal(t, time.Hour, changes[1].Policy.Spread)
+	require.Equal(t, 2, count(t, s, `org_events WHERE type = 'backup.policy_set' AND subject = 't-0'`))
+
+	require.NoError(t, s.PutBackupPolicy(ctx, tenant.BackupPolicy{Plan: prego.PlanStarter, Schedule: "0 4 * * *", Retention: tenant.Retention{Daily: 1}}, "ann"))
+	plan, err := s.PlanBackupPolicy(ctx, prego.PlanStarter)
+	require.NoError(t, err)
+	require.Equal(t, "0 4 * * *", plan.Schedule)
+	_, err = s.PlanBackupPolicy(ctx, "none")
+	require.Equal(t, prego.CodePolicyNotFound, prego.CodeOf(err))
+	require.Equal(t, prego.CodeTenantNotFound, prego.CodeOf(s.PutBackupPolicy(ctx, tenant.BackupPolicy{TenantID: "t-9", Retention: tenant.Retention{Daily: 1}}, "ann")))
+}
+
+// TestAHeldTenantLosesNoBackup: not to retention, not to a request, not to its end.
+func TestAHeldTenantLosesNoBackup(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 1), context.Background()
+	_, err := s.RequestBackup(ctx, asked(0, tenant.BackupManual))
+	require.NoError(t, err)
+	exec(t, s, storedNow)
+	require.NoError(t, s.HoldBackups(ctx, "t-0", "a case", "ann"))
+	require.NoError(t, s.HoldBackups(ctx, "t-0", "a case", "bob"))
+	hold, err := s.BackupHold(ctx, "t-0")
+	require.NoError(t, err)
+	require.Equal(t, "ann", hold.HeldBy, "the same hold again changes nothing")
+	_, err = s.DeleteBackup(ctx, "t-0", "bak-0", "ann")
+	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
+	all, err := s.Retained(ctx, "t-0")
+	require.NoError(t, err)
+	require.True(t, all[0].Held)
+	require.NoError(t, s.ExpireBackups(ctx, "t-0", time.Hour))
+	exec(t, s, `UPDATE backups SET expires_at = now() - interval '1 hour'`)
+	exec(t, s, `UPDATE tenants SET state = 'terminated', site = ''`) // it is over
+	left, err := s.BackupsLeft(ctx, time.Hour, 10)
+	require.NoError(t, err)
+	require.Empty(t, left)
+	for range 2 {
+		require.NoError(t, s.ReleaseBackups(ctx, "t-0", "ann"))
+	}
+	left, err = s.BackupsLeft(ctx, time.Hour, 10)
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+	require.Equal(t, 1, count(t, s, `org_events WHERE type = 'backup.release_all'`))
+}
+
+const storedNow = `UPDATE backups SET state = 'stored', taken_at = now(), sealed_identity = 'x', bytes = 600, sha256 = 'x', plain_sha256 = 'x', manifest_sha256 = 'x'`
+
+// TestBytesOfBackupsAreLimited: what is asked for is refused above the limit; what comes by
+// schedule, and before data is deleted, is made.
+func TestBytesOfBackupsAreLimited(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 2), context.Background()
+	orgID, err := value[prego.OrgID](ctx, s.pool, `SELECT org_id FROM tenants WHERE tenant_id = 't-0'`)
+	require.NoError(t, err)
+	space, err := s.BackupSpace(ctx, orgID, 5)
+	require.NoError(t, err)
+	quotas, err := s.OrgQuotas(ctx, orgID)
+	require.NoError(t, err)
+	for _, q := range quotas {
+		if q.Dimension == "max_total_volume_bytes" {
+			require.InDelta(t, tenant.BackupSpaceFactor*q.Limit, float64(space.LimitBytes), 1)
+		}
+	}
+	require.False(t, space.Own)
+	require.Zero(t, space.UsedBytes)
+	limit := int64(1000)
+	for range 2 {
+		require.NoError(t, s.SetBackupLimit(ctx, orgID, &limit, "contract", "ann"))
+	}
+	require.Equal(t, 1, count(t, s, `org_events WHERE type = 'org.backup_limit_set'`))
+
+	for i := range 2 {
+		_, err = s.RequestBackup(ctx, asked(i, tenant.BackupManual))
+		require.NoError(t, err, "the first one leaves room")
+		exec(t, s, storedNow)
+	}
+	space, err = s.BackupSpace(ctx, orgID, 5)
+	require.NoError(t, err)
+	require.EqualValues(t, 1200, space.UsedBytes)
+	require.True(t, space.Over())
+	require.Equal(t, []tenant.BackupsOfTenant{{TenantID: "t-0", Backups: 1, Bytes: 600}, {TenantID: "t-1", Backups: 1, Bytes: 600}}, space.Largest)
+	over, bytes, err := s.BackupSpaces(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 1, over)
+	require.EqualValues(t, 1200, bytes)
+
+	_, err = s.RequestBackup(ctx, tenant.BackupAsked{ID: "bak-m", TenantID: "t-0", Kind: tenant.BackupManual, By: "ann"})
+	require.Equal(t, prego.CodeBackupLimit, prego.CodeOf(err))
+	require.Contains(t, err.Error(), "Scheduled backups go on")
+	for _, kind := range []tenant.BackupKind{tenant.BackupFinal, tenant.BackupPreMove, tenant.BackupPreUpdate} {
+		id := prego.BackupID("bak-" + strings.ReplaceAll(string(kind), "_", "-"))
+		_, err = s.RequestBackup(ctx, tenant.BackupAsked{ID: id, TenantID: "t-0", Kind: kind, By: "workflow"})
+		require.NoError(t, err, kind)
+		require.NoError(t, s.BackupFailed(ctx, id, "x", "x"))
+	}
+	require.NoError(t, s.SetBackupLimit(ctx, orgID, nil, "", "ann"))
+	_, err = s.RequestBackup(ctx, tenant.BackupAsked{ID: "bak-m", TenantID: "t-0", Kind: tenant.BackupManual, By: "ann"})
+	require.NoError(t, err)
+	require.Equal(t, prego.CodeNotFound, prego.CodeOf(s.SetBackupLimit(ctx, "nobody", nil, "", "ann")))
+}
+
+// TestAnOrgIsToldWhenItsLimitIsReached: once, by the backup that reached it.
+func TestAnOrgIsToldWhenItsLimitIsReached(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 2), context.Background()
+	orgID, err := value[prego.OrgID](ctx, s.pool, `SELECT org_id FROM tenants WHERE tenant_id = 't-0'`)
+	require.NoError(t, err)
+	limit := int64(1000)
+	require.NoError(t, s.SetBackupLimit(ctx, orgID, &limit, "contract", "ann"))
+	for i, told := range []int{0, 1} {
+		_, err := s.RequestBackup(ctx, asked(i, tenant.BackupScheduled))
+		require.NoError(t, err)
+		_, err = s.AdmitBackups(ctx, 1, 1, 10)
+		require.NoError(t, err)
+		id := asked(i, "").ID
+		require.NoError(t, s.BackupKey(ctx, id, "age1", tenant.SealedIdentity{Sealed: []byte("x"), KeyID: "k"}))
+		require.NoError(t, s.BackupSealed(ctx, id, tenant.SealedBackup{PlainBytes: 20, PlainSHA256: "p", Bytes: 600, SHA256: "s", TakenAt: time.Now()}, 600, string(id), string(id)+"m"))
+		for range 2 {
+			require.NoError(t, s.BackupStored(ctx, id, "mm", "e"))
+		}
+		require.Equal(t, told, count(t, s, `org_events WHERE type = 'backup.limit_reached'`))
+	}
 }

@@ -39,34 +39,6 @@ func (s *Store) BackupPolicy(ctx context.Context, tenantID prego.TenantID) (tena
 	return r.policy(), err
 }
 
-const sqlBackupPolicies = `SELECT ` + backupPolicyColumns + ` FROM backup_policies p ORDER BY p.tenant_id NULLS FIRST, p.policy_id`
-
-// BackupPolicies lists all of them, plans' first.
-func (s *Store) BackupPolicies(ctx context.Context) ([]tenant.BackupPolicy, error) {
-	rows, err := collect[backupPolicyRow](ctx, s, "backup policies", sqlBackupPolicies)
-	out := make([]tenant.BackupPolicy, 0, len(rows))
-	for _, r := range rows {
-		out = append(out, r.policy())
-	}
-	return out, err
-}
-
-const sqlPutBackupPolicy = `
-INSERT INTO backup_policies (policy_id, plan, tenant_id, schedule, spread_seconds, keep_daily, keep_weekly, keep_monthly, updated_by)
-VALUES (CASE WHEN $1 <> '' THEN 'plan/' || $1 ELSE 'tenant/' || $2 END, NULLIF($1, ''), NULLIF($2, ''), $3, $4, $5, $6, $7, $8)
-ON CONFLICT (policy_id) DO UPDATE SET schedule = EXCLUDED.schedule, spread_seconds = EXCLUDED.spread_seconds, keep_daily = EXCLUDED.keep_daily,
-    keep_weekly = EXCLUDED.keep_weekly, keep_monthly = EXCLUDED.keep_monthly, updated_by = EXCLUDED.updated_by, updated_at = now()`
-
-// PutBackupPolicy keeps the policy, which is valid, of a plan or of a tenant.
-func (s *Store) PutBackupPolicy(ctx context.Context, p tenant.BackupPolicy, by string) error {
-	if p.TenantID != "" {
-		if err := s.tenantExists(ctx, p.TenantID); err != nil {
-			return err
-		}
-	}
-	return s.exec(ctx, "backup policy", sqlPutBackupPolicy, p.Plan, p.TenantID, p.Schedule, int(p.Spread.Seconds()), p.Retention.Daily, p.Retention.Weekly, p.Retention.Monthly, by)
-}
-
 // Tenants without a turn, or whose turn was made from another policy than theirs is now.
 const sqlTenantsWithoutTurn = `
 SELECT t.tenant_id AS id, now() AS now, ` + backupPolicyColumns + `

@@ -91,17 +91,21 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 			return none(s.MakeDuePeers(ctx, 100, func(prego.Role) (agent, docker int) { return 8443, 2376 }))
 		},
 
-		"tenants' work":          func() error { _, _, err := s.FindTenantWork(ctx, 10*time.Minute, 10*time.Minute); return err },
-		"low pools":              func() error { return none(s.LowPools(ctx, time.Hour)) },
-		"pools beyond SLO":       func() error { return none(s.PoolsBeyondSLO(ctx)) },
-		"settle demand":          func() error { return s.SettleDemand(ctx, time.Hour) },
-		"open fleets":            func() error { return none(s.OpenFleets(ctx, time.Minute)) },
-		"groups' work":           func() error { return none(s.FindGroupWork(ctx, time.Minute)) },
-		"instance demand":        func() error { return none(s.InstanceDemand(ctx, prego.RegionEU, 500, nil)) },
-		"instance servers":       func() error { return none(s.InstanceServers(ctx, prego.RegionEU, nil)) },
-		"backups to begin":       func() error { return none(s.AdmitBackups(ctx, 1, 20, 200)) },
-		"backups that are left":  func() error { return none(s.BackupsLeft(ctx, time.Minute, 200)) },
-		"backups that are due":   func() error { return none(s.DueBackupTurns(ctx, 200)) },
+		"tenants' work":         func() error { _, _, err := s.FindTenantWork(ctx, 10*time.Minute, 10*time.Minute); return err },
+		"low pools":             func() error { return none(s.LowPools(ctx, time.Hour)) },
+		"pools beyond SLO":      func() error { return none(s.PoolsBeyondSLO(ctx)) },
+		"settle demand":         func() error { return s.SettleDemand(ctx, time.Hour) },
+		"open fleets":           func() error { return none(s.OpenFleets(ctx, time.Minute)) },
+		"groups' work":          func() error { return none(s.FindGroupWork(ctx, time.Minute)) },
+		"instance demand":       func() error { return none(s.InstanceDemand(ctx, prego.RegionEU, 500, nil)) },
+		"instance servers":      func() error { return none(s.InstanceServers(ctx, prego.RegionEU, nil)) },
+		"backups to begin":      func() error { return none(s.AdmitBackups(ctx, 1, 20, 200)) },
+		"backups that are left": func() error { return none(s.BackupsLeft(ctx, time.Minute, 200)) },
+		"backups that are due":  func() error { return none(s.DueBackupTurns(ctx, 200)) },
+		"bytes of backups": func() error {
+			_, _, err := s.BackupSpaces(ctx)
+			return err
+		},
 		"backups that are late":  func() error { return none(s.LateBackups(ctx, 2*time.Hour, 2000)) },
 		"lost tenants":           func() error { return none(s.LostTenants(ctx, prego.Plans(), 16)) },
 		"count of lost tenants":  func() error { return none(s.CountLost(ctx)) },

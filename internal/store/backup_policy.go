@@ -1,0 +1,164 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/tenant"
+)
+
+const sqlPlanBackupPolicy = `SELECT ` + backupPolicyColumns + ` FROM backup_policies p WHERE p.policy_id = 'plan/' || $1::text`
+
+// PlanBackupPolicy is the policy of a plan's tenants, or CodePolicyNotFound.
+func (s *Store) PlanBackupPolicy(ctx context.Context, plan prego.Plan) (tenant.BackupPolicy, error) {
+	r, err := get[backupPolicyRow](ctx, s.pool, prego.Errorf(prego.CodePolicyNotFound, "there is no plan %q", plan), sqlPlanBackupPolicy, plan)
+	return r.policy(), err
+}
+
+var backupPolicies = listing[backupPolicyRow]{
+	what: "backup policies", from: `SELECT ` + backupPolicyColumns + ` FROM backup_policies p`,
+	order:   "-updated_at",
+	filters: map[string]string{"plan": "p.plan", "tenant_id": "p.tenant_id"},
+	sorts:   map[string]string{"updated_at": "p.updated_at"},
+	id:      "p.policy_id",
+}
+
+// ListBackupPolicies is a page of the policies of plans and of tenants that have their own.
+func (s *Store) ListBackupPolicies(ctx context.Context, q prego.ListQuery) (page []tenant.BackupPolicy, next string, err error) {
+	rows, next, err := backupPolicies.page(ctx, s, q)
+	for _, r := range rows {
+		page = append(page, r.policy())
+	}
+	return page, next, err
+}
+
+const (
+	sqlPutBackupPolicy = `
+INSERT INTO backup_policies (policy_id, plan, tenant_id, schedule, spread_seconds, keep_daily, keep_weekly, keep_monthly, updated_by)
+VALUES (CASE WHEN $1 <> '' THEN 'plan/' || $1 ELSE 'tenant/' || $2 END, NULLIF($1, ''), NULLIF($2, ''), $3, $4, $5, $6, $7, $8)
+ON CONFLICT (policy_id) DO UPDATE SET schedule = EXCLUDED.schedule, spread_seconds = EXCLUDED.spread_seconds, keep_daily = EXCLUDED.keep_daily,
+    keep_weekly = EXCLUDED.keep_weekly, keep_monthly = EXCLUDED.keep_monthly, updated_by = EXCLUDED.updated_by, updated_at = now()`
+
+	sqlBackupPolicyChange = `INSERT INTO backup_policy_changes (policy_id, changed_by, policy) VALUES ($1, $2, $3)`
+)
+
+// keptPolicy is a policy as its change is kept.
+type keptPolicy struct {
+	Schedule      string `json:"schedule"`
+	SpreadSeconds int    `json:"spread_seconds"`
+	Daily         int    `json:"keep_daily"`
+	Weekly        int    `json:"keep_weekly"`
+	Monthly       int    `json:"keep_monthly"`
+}
+
+// PutBackupPolicy keeps the policy, which is valid, of a plan or of a tenant.
+func (s *Store) PutBackupPolicy(ctx context.Context, p tenant.BackupPolicy, by string) error {
+	kept := keptPolicy{p.Schedule, int(p.Spread.Seconds()), p.Retention.Daily, p.Retention.Weekly, p.Retention.Monthly}
+	return s.changeBackupPolicy(ctx, p.Plan, p.TenantID, by, &kept,
+		sqlPutBackupPolicy, p.Plan, p.TenantID, kept.Schedule, kept.SpreadSeconds, kept.Daily, kept.Weekly, kept.Monthly, by)
+}
+
+const sqlDeleteBackupPolicy = `DELETE FROM backup_policies WHERE tenant_id = $1`
+
+// DeleteBackupPolicy gives a tenant the policy of its plan again. One that has none of its own
+// stays as it is.
+func (s *Store) DeleteBackupPolicy(ctx context.Context, tenantID prego.TenantID, by string) error {
+	return s.changeBackupPolicy(ctx, "", tenantID, by, nil, sqlDeleteBackupPolicy, tenantID)
+}
+
+func (s *Store) changeBackupPolicy(ctx context.Context, plan prego.Plan, tenantID prego.TenantID, by string, kept *keptPolicy, sql string, args ...any) error {
+	var text []byte
+	if kept != nil {
+		text, _ = json.Marshal(kept) // numbers and a word
+	}
+	apply := func(tx pgx.Tx, org func(event string, details map[string]any) error) error {
+		tag, err := tx.Exec(ctx, sql, args...)
+		if err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlBackupPolicyChange, tenant.BackupPolicyID(plan, tenantID), by, text); err != nil {
+			return err
+		}
+		return org("backup.policy_set", map[string]any{"tenant_id": tenantID, "policy": kept})
+	}
+	if plan != "" {
+		return s.inTx(ctx, "backup policy", func(tx pgx.Tx) error {
+			return apply(tx, func(string, map[string]any) error { return nil })
+		})
+	}
+	return s.ofTenant(ctx, "backup policy", tenantID, func(tx pgx.Tx, orgID prego.OrgID) error {
+		return apply(tx, func(event string, details map[string]any) error {
+			return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: event, Subject: string(tenantID), Actor: by}, details)
+		})
+	})
+}
+
+// ofTenant runs f in a transaction that holds the tenant's org.
+func (s *Store) ofTenant(ctx context.Context, what string, tenantID prego.TenantID, f func(tx pgx.Tx, orgID prego.OrgID) error) error {
+	return s.inTx(ctx, what, func(tx pgx.Tx) error {
+		orgID, err := lockOwner(ctx, tx, noSuchTenant(string(tenantID)), sqlTenantOrg, tenantID)
+		if err != nil {
+			return err
+		}
+		return f(tx, orgID)
+	})
+}
+
+const sqlBackupPolicyChanges = `
+SELECT changed_at, changed_by, policy FROM backup_policy_changes WHERE policy_id = $1 ORDER BY change_id DESC LIMIT $2`
+
+// BackupPolicyChanges are the last changes of a plan's or a tenant's own policy, newest first.
+func (s *Store) BackupPolicyChanges(ctx context.Context, policyID string, most int) (out []tenant.BackupPolicyChange, err error) {
+	type row struct {
+		ChangedAt time.Time
+		ChangedBy string
+		Policy    *keptPolicy
+	}
+	rows, err := collect[row](ctx, s, "changes of a backup policy", sqlBackupPolicyChanges, policyID, most)
+	for _, r := range rows {
+		c := tenant.BackupPolicyChange{ChangedAt: r.ChangedAt, ChangedBy: r.ChangedBy}
+		if k := r.Policy; k != nil {
+			c.Policy = &tenant.BackupPolicy{Schedule: k.Schedule, Spread: time.Duration(k.SpreadSeconds) * time.Second, Retention: tenant.Retention{Daily: k.Daily, Weekly: k.Weekly, Monthly: k.Monthly}}
+		}
+		out = append(out, c)
+	}
+	return out, err
+}
+
+const (
+	sqlHoldBackups = `
+INSERT INTO backup_holds (tenant_id, reason, held_by) VALUES ($1, $2, $3)
+ON CONFLICT (tenant_id) DO UPDATE SET reason = EXCLUDED.reason, held_by = EXCLUDED.held_by WHERE backup_holds.reason <> EXCLUDED.reason`
+	sqlReleaseBackups = `DELETE FROM backup_holds WHERE tenant_id = $1`
+	sqlBackupHold     = `SELECT tenant_id, reason, held_by, held_at FROM backup_holds WHERE tenant_id = $1`
+)
+
+// HoldBackups keeps all backups of a tenant, those to come, too, until ReleaseBackups.
+func (s *Store) HoldBackups(ctx context.Context, tenantID prego.TenantID, reason, by string) error {
+	return s.changeHold(ctx, tenantID, "backup.hold_all", by, map[string]any{"reason": reason}, sqlHoldBackups, tenantID, reason, by)
+}
+
+// ReleaseBackups ends a tenant's hold; one that is not held stays so.
+func (s *Store) ReleaseBackups(ctx context.Context, tenantID prego.TenantID, by string) error {
+	return s.changeHold(ctx, tenantID, "backup.release_all", by, nil, sqlReleaseBackups, tenantID)
+}
+
+func (s *Store) changeHold(ctx context.Context, tenantID prego.TenantID, event, by string, details map[string]any, sql string, args ...any) error {
+	return s.ofTenant(ctx, event, tenantID, func(tx pgx.Tx, orgID prego.OrgID) error {
+		tag, err := tx.Exec(ctx, sql, args...)
+		if err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: event, Subject: string(tenantID), Actor: by}, details)
+	})
+}
+
+// BackupHold is what holds all of a tenant's backups; nil for nothing.
+func (s *Store) BackupHold(ctx context.Context, tenantID prego.TenantID) (*tenant.BackupHold, error) {
+	return find[tenant.BackupHold](ctx, s.pool, sqlBackupHold, tenantID)
+}

@@ -1,0 +1,26 @@
+package tenant
+
+import "github.com/prego/prego"
+
+// BackupSpaceFactor is how many bytes of backups an org may have for each byte of its quota of
+// storage (max_total_volume_bytes), unless it has a limit of its own.
+const BackupSpaceFactor = 10
+
+// BackupSpace is what an org's backups occupy in object storage.
+type BackupSpace struct {
+	OrgID      prego.OrgID
+	UsedBytes  int64
+	LimitBytes int64
+	Own        bool              // the limit is the org's own
+	Largest    []BackupsOfTenant `db:"-"` // the tenants whose backups occupy most
+}
+
+// Over reports whether the limit is reached.
+func (s BackupSpace) Over() bool { return s.UsedBytes >= s.LimitBytes }
+
+// BackupsOfTenant are a tenant's backups, counted.
+type BackupsOfTenant struct {
+	TenantID prego.TenantID
+	Backups  int
+	Bytes    int64
+}
