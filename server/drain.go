@@ -160,6 +160,7 @@ type DrainCount struct {
 	Kind   DrainKind
 	Status DrainStatus
 	N      int
+	Stuck  int // of them: something but their turn keeps them
 }
 
 const drainPrefix = "server-drain/"

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
 
@@ -26,7 +27,7 @@ type Cordoned struct {
 	counts lastRead[[]server.Count]
 	drains lastRead[[]server.DrainCount]
 
-	number, under *prometheus.Desc
+	number, under, stuck *prometheus.Desc
 }
 
 // NewCordoned creates the collector.
@@ -36,6 +37,7 @@ func NewCordoned(source CordonSource, log *zap.Logger, now func() time.Time) *Co
 		drains: lastRead[[]server.DrainCount]{every: cordonedEvery, read: source.OpenDrains, failing: "drains are not counted", log: log, now: now},
 		number: prometheus.NewDesc("prego_servers_cordoned", "Servers that take no new tenants and instances, by region and role.", []string{"region", "role"}, nil),
 		under:  prometheus.NewDesc("prego_server_drains", "Drains, reboots and replacements of servers that are under way, by kind and status.", []string{"kind", "status"}, nil),
+		stuck:  prometheus.NewDesc(prego.MetricDrainsStuck, "Drains, reboots and replacements of servers that something but their turn keeps, or that were asked for more than 6 hours ago, by kind and status.", []string{"kind", "status"}, nil),
 	}
 }
 
@@ -43,6 +45,7 @@ func NewCordoned(source CordonSource, log *zap.Logger, now func() time.Time) *Co
 func (c *Cordoned) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.number
 	ch <- c.under
+	ch <- c.stuck
 }
 
 // Collect implements prometheus.Collector. If the rows can't be read, the last values are
@@ -55,5 +58,6 @@ func (c *Cordoned) Collect(ch chan<- prometheus.Metric) {
 	drains, _ := c.drains.get()
 	for _, n := range drains {
 		ch <- prometheus.MustNewConstMetric(c.under, prometheus.GaugeValue, float64(n.N), string(n.Kind), string(n.Status))
+		ch <- prometheus.MustNewConstMetric(c.stuck, prometheus.GaugeValue, float64(n.Stuck), string(n.Kind), string(n.Status))
 	}
 }

@@ -20,7 +20,7 @@ func (closedServers) CordonedServers(context.Context) ([]server.Count, error) {
 }
 
 func (closedServers) OpenDrains(context.Context) ([]server.DrainCount, error) {
-	return []server.DrainCount{{Kind: server.DrainReboot, Status: server.DrainMoving, N: 1}}, nil
+	return []server.DrainCount{{Kind: server.DrainReboot, Status: server.DrainMoving, N: 1, Stuck: 1}}, nil
 }
 
 func TestCordonedServersAndDrainsAreCounted(t *testing.T) {
@@ -39,5 +39,5 @@ func TestCordonedServersAndDrainsAreCounted(t *testing.T) {
 			got[key] = m.GetGauge().GetValue()
 		}
 	}
-	require.Equal(t, map[string]float64{"prego_servers_cordoned eu app": 2, "prego_server_drains reboot moving": 1}, got)
+	require.Equal(t, map[string]float64{"prego_servers_cordoned eu app": 2, "prego_server_drains reboot moving": 1, "prego_server_drains_stuck reboot moving": 1}, got)
 }

@@ -161,6 +161,15 @@ func TestDrainsAreBounded(t *testing.T) {
 	n, err := b.OpenDrains(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, []server.DrainCount{{Kind: server.DrainOnly, Status: server.DrainWaiting, N: 2}}, n)
+	exec(t, b.Store, `UPDATE server_drains SET reason = CASE server_id WHEN 'node-1' THEN 'no_capacity_memory' ELSE 'fleet_budget' END`)
+	n, err = b.OpenDrains(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, 1, n[0].Stuck, "who waits for a turn is not stuck")
+	exec(t, b.Store, `UPDATE server_drains SET reason = '', created_at = CASE server_id WHEN 'node-2' THEN now() - interval '7 hours' ELSE created_at END`)
+	n, err = b.OpenDrains(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, 1, n[0].Stuck)
+	exec(t, b.Store, `UPDATE server_drains SET created_at = now() WHERE server_id = 'node-2'`)
 	leaving := func(org string) int {
 		return count(t, b.Store, `instances WHERE leaving AND state IN ('running', 'booting') AND org_id = '`+org+`'`)
 	}
