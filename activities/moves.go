@@ -1,6 +1,7 @@
 package activities
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"filippo.io/age"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/temporal"
 	"go.uber.org/zap"
@@ -56,7 +58,26 @@ type Moves struct {
 	Backups  *StoredBackups // whose storage and hosts are used
 	Runs     MoveRuns
 	Settings MoveSettings
+	Metrics  *MoveMetrics
 	Log      *zap.Logger
+}
+
+// MoveMetrics count moves.
+type MoveMetrics struct {
+	Ended    *prometheus.CounterVec // by outcome: done, cancelled, or the reason
+	Downtime prometheus.Histogram   // seconds without writes
+}
+
+// NewMoveMetrics registers them.
+func NewMoveMetrics(reg prometheus.Registerer) *MoveMetrics {
+	m := &MoveMetrics{
+		Ended: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_tenant_moves_total", Help: "Moves of tenants that ended, by outcome: done, cancelled, or the reason of failure."}, []string{"outcome"}),
+		Downtime: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "prego_tenant_move_downtime_seconds", Help: "Seconds for which a site that moved could not be written to.", Buckets: []float64{.25, .5, 1, 2, 5, 10, 30, 60},
+		}),
+	}
+	reg.MustRegister(m.Ended, m.Downtime)
+	return m
 }
 
 // MovePlan is what a run of a move needs of its row.
@@ -586,7 +607,9 @@ func (a *Moves) FinishMove(ctx context.Context, in MoveEnd) (tenant.MoveResult, 
 	out := tenant.MoveResult{State: m.State, Reason: m.Reason, Message: m.Message}
 	if m.DowntimeMS != nil {
 		out.DowntimeMS = *m.DowntimeMS
+		a.Metrics.Downtime.Observe(float64(out.DowntimeMS) / 1000)
 	}
+	a.Metrics.Ended.WithLabelValues(cmp.Or(string(m.Reason), string(m.State))).Inc()
 	return out, nil
 }
 

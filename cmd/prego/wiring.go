@@ -476,7 +476,7 @@ func buildDrains(p *process, runs *workflows.Client, servers *activities.Servers
 func newMoves(p *process, runs *workflows.Client, tenants *activities.Tenants, backups *activities.StoredBackups) *activities.Moves {
 	m := p.cfg.Moves
 	return &activities.Moves{
-		Store: p.db, Tenants: tenants, Backups: backups, Runs: runs, Log: p.log.Named("moves"),
+		Store: p.db, Tenants: tenants, Backups: backups, Runs: runs, Metrics: activities.NewMoveMetrics(p.reg), Log: p.log.Named("moves"),
 		Settings: activities.MoveSettings{CopyFor: m.CopyFor, FreezeFor: m.FreezeFor, Settle: p.cfg.Edge.Settle, Grace: m.Grace, Quiet: p.cfg.Workloads.Quiet},
 	}
 }
