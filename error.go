@@ -80,6 +80,7 @@ const (
 	// CodeTenantsCannotMove rejects emptying a server on which tenants live.
 	CodeTenantsCannotMove Code = "tenants_cannot_move_yet"
 	CodeDrainNotFound     Code = "drain_not_found"
+	CodeRebalanceNotFound Code = "rebalance_not_found"
 	// CodeCellMismatch and CodeInsufficientResources are the two placement errors
 	// (placement-pools, "Auctioneer").
 	CodeCellMismatch          Code = "cell_mismatch"

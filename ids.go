@@ -19,6 +19,7 @@ type (
 	BackupID    string
 	MoveID      string
 	FleetID     string
+	RebalanceID string
 	PolicyID    string
 	ImageID     string
 	ShardID     string

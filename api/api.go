@@ -113,6 +113,8 @@ type Deps struct {
 
 	Fleets    FleetStore
 	FleetRuns FleetRuns
+	// Rebalances are packing plans that are carried out.
+	Rebalances RebalanceDeps
 
 	Quotas QuotaStore
 	// Registries holds registry credentials for hosts.

@@ -1507,6 +1507,48 @@ func (e ListPoliciesParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListRebalancesParamsState.
+const (
+	ListRebalancesParamsStateCancelled ListRebalancesParamsState = "cancelled"
+	ListRebalancesParamsStateDone      ListRebalancesParamsState = "done"
+	ListRebalancesParamsStateRunning   ListRebalancesParamsState = "running"
+	ListRebalancesParamsStateStopped   ListRebalancesParamsState = "stopped"
+)
+
+// Valid indicates whether the value is a known member of the ListRebalancesParamsState enum.
+func (e ListRebalancesParamsState) Valid() bool {
+	switch e {
+	case ListRebalancesParamsStateCancelled:
+		return true
+	case ListRebalancesParamsStateDone:
+		return true
+	case ListRebalancesParamsStateRunning:
+		return true
+	case ListRebalancesParamsStateStopped:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListRebalancesParamsSort.
+const (
+	ListRebalancesParamsSortCreatedAt      ListRebalancesParamsSort = "created_at"
+	ListRebalancesParamsSortMinusCreatedAt ListRebalancesParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListRebalancesParamsSort enum.
+func (e ListRebalancesParamsSort) Valid() bool {
+	switch e {
+	case ListRebalancesParamsSortCreatedAt:
+		return true
+	case ListRebalancesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListReleasesParamsStatus.
 const (
 	ListReleasesParamsStatusCancelled ListReleasesParamsStatus = "cancelled"
@@ -2662,6 +2704,20 @@ type CreatePolicy struct {
 	Type PolicyType `json:"type"`
 }
 
+// CreateRebalance defines model for CreateRebalance.
+type CreateRebalance struct {
+	// AtOnce Tenants that are moving at a time; 0 for 4
+	AtOnce *int `json:"at_once,omitempty"`
+
+	// MaxFailures Moves that may fail before it stops
+	MaxFailures *int        `json:"max_failures,omitempty"`
+	Plan        PackingPlan `json:"plan"`
+	Reason      *string     `json:"reason,omitempty"`
+
+	// RemoveServers Whether servers that are freed are deleted, but for members of fleets
+	RemoveServers *bool `json:"remove_servers,omitempty"`
+}
+
 // CreateRelease defines model for CreateRelease.
 type CreateRelease struct {
 	// Apps Versions that sites must have of apps after the update, as Frappe tells them; apps that a site has not installed are passed over
@@ -3368,6 +3424,16 @@ type ForcedPlacement struct {
 	Reason           *string `json:"reason,omitempty"`
 }
 
+// FreedServer defines model for FreedServer.
+type FreedServer struct {
+	Bytes *int64 `json:"bytes,omitempty"`
+
+	// Monthly Its price per month, without tax; 0 is unknown
+	Monthly  *float64 `json:"monthly,omitempty"`
+	Moves    *int     `json:"moves,omitempty"`
+	ServerId string   `json:"server_id"`
+}
+
 // GoldenImage defines model for GoldenImage.
 type GoldenImage struct {
 	// AgentSha256 Agent that it was verified with
@@ -3863,6 +3929,45 @@ type OrgQuotas struct {
 	Tier Tier `json:"tier"`
 }
 
+// PackingPlan defines model for PackingPlan.
+type PackingPlan struct {
+	// Bytes Bytes that are copied
+	Bytes    *int64  `json:"bytes,omitempty"`
+	Currency *string `json:"currency,omitempty"`
+
+	// Frees What frees most per byte moved first
+	Frees  []FreedServer `json:"frees"`
+	MadeAt *time.Time    `json:"made_at,omitempty"`
+
+	// Monthly Price of what is freed, per month, without tax
+	Monthly *float64      `json:"monthly,omitempty"`
+	Moves   []PlannedMove `json:"moves"`
+
+	// Needed How many the tenants need at least, which is proven
+	Needed *int `json:"needed,omitempty"`
+
+	// Servers Servers that have tenants now
+	Servers *int `json:"servers,omitempty"`
+
+	// Unknown Servers that were left out, since what they use is not known
+	Unknown *[]string `json:"unknown,omitempty"`
+}
+
+// PackingRequest defines model for PackingRequest.
+type PackingRequest struct {
+	// FleetId Example: web
+	FleetId *FleetID `json:"fleet_id,omitempty"`
+
+	// MaxBytes Bytes that are copied; 0 for no limit
+	MaxBytes *int64 `json:"max_bytes,omitempty"`
+
+	// MaxMoves 0 for no limit
+	MaxMoves *int `json:"max_moves,omitempty"`
+
+	// Region Part of the world; the configuration maps it to locations of the provider
+	Region *Region `json:"region,omitempty"`
+}
+
 // PatchServer defines model for PatchServer.
 type PatchServer struct {
 	Tags []Tag `json:"tags"`
@@ -4014,6 +4119,14 @@ type PlacementSnapshot struct {
 
 // Plan What a tenant pays for
 type Plan = prego.Plan
+
+// PlannedMove defines model for PlannedMove.
+type PlannedMove struct {
+	Bytes    *int64 `json:"bytes,omitempty"`
+	From     string `json:"from"`
+	TenantId string `json:"tenant_id"`
+	To       string `json:"to"`
+}
 
 // Policy defines model for Policy.
 type Policy struct {
@@ -4307,6 +4420,71 @@ type Readiness struct {
 	// Example: {"database":"ok","migrations":"ok","temporal":"does not answer"}
 	Checks map[string]string `json:"checks"`
 	Ready  bool              `json:"ready"`
+}
+
+// Rebalance defines model for Rebalance.
+type Rebalance struct {
+	AtOnce            int        `json:"at_once"`
+	CancelRequestedAt *time.Time `json:"cancel_requested_at,omitempty"`
+	CreatedAt         time.Time  `json:"created_at"`
+	Currency          *string    `json:"currency,omitempty"`
+	Failed            int        `json:"failed"`
+	FinishedAt        *time.Time `json:"finished_at,omitempty"`
+
+	// Freed Of them, those on which nobody lives any more
+	Freed []string `json:"freed"`
+
+	// Frees Servers that the plan frees
+	Frees       []string `json:"frees"`
+	MaxFailures int      `json:"max_failures"`
+	Message     *string  `json:"message,omitempty"`
+
+	// Monthly Price of what the plan frees, per month, without tax
+	Monthly float64         `json:"monthly"`
+	Moved   int             `json:"moved"`
+	Moves   []RebalanceMove `json:"moves"`
+	Moving  int             `json:"moving"`
+
+	// Reason Why it stopped; stable: moves_failed or server_silent
+	Reason        *string `json:"reason,omitempty"`
+	RebalanceId   string  `json:"rebalance_id"`
+	RemoveServers bool    `json:"remove_servers"`
+	RequestedBy   string  `json:"requested_by"`
+
+	// Skipped Tenants that did not live there any more
+	Skipped int    `json:"skipped"`
+	State   string `json:"state"`
+
+	// Total Moves of the plan
+	Total   int `json:"total"`
+	Waiting int `json:"waiting"`
+
+	// Why As the caller gave it
+	Why *string `json:"why,omitempty"`
+}
+
+// RebalanceMove defines model for RebalanceMove.
+type RebalanceMove struct {
+	Bytes   int64   `json:"bytes"`
+	From    string  `json:"from"`
+	Message *string `json:"message,omitempty"`
+
+	// MoveState State of the tenant's move
+	MoveState *string `json:"move_state,omitempty"`
+
+	// Reason Why it failed; stable
+	Reason   *string `json:"reason,omitempty"`
+	Seq      int     `json:"seq"`
+	State    string  `json:"state"`
+	TenantId string  `json:"tenant_id"`
+	To       string  `json:"to"`
+}
+
+// RebalancePage defines model for RebalancePage.
+type RebalancePage struct {
+	// NextCursor Absent on the last page
+	NextCursor *string     `json:"next_cursor,omitempty"`
+	Rebalances []Rebalance `json:"rebalances"`
 }
 
 // Region Part of the world; the configuration maps it to locations of the provider
@@ -5516,6 +5694,9 @@ type PlacementPoolInPath = PlacementPoolName
 // PlanInPath What a tenant pays for
 type PlanInPath = Plan
 
+// RebalanceID defines model for RebalanceID.
+type RebalanceID = prego.RebalanceID
+
 // RegionInPath Part of the world; the configuration maps it to locations of the provider
 type RegionInPath = Region
 
@@ -6193,6 +6374,12 @@ type SetOrgQuotaParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// PlanPackingParams defines parameters for PlanPacking.
+type PlanPackingParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListPlacementPoolsParams defines parameters for ListPlacementPools.
 type ListPlacementPoolsParams struct {
 	// Name Only of these names
@@ -6266,6 +6453,33 @@ type GetPolicyParams struct {
 type PutPolicyParams struct {
 	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// ListRebalancesParams defines parameters for ListRebalances.
+type ListRebalancesParams struct {
+	// State Only items in these states
+	State *[]ListRebalancesParamsState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListRebalancesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListRebalancesParamsState defines parameters for ListRebalances.
+type ListRebalancesParamsState string
+
+// ListRebalancesParamsSort defines parameters for ListRebalances.
+type ListRebalancesParamsSort string
+
+// CreateRebalanceParams defines parameters for CreateRebalance.
+type CreateRebalanceParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // RotateRegistriesParams defines parameters for RotateRegistries.
@@ -6904,6 +7118,9 @@ type UnsetOrgQuotaJSONRequestBody = QuotaReason
 // SetOrgQuotaJSONRequestBody defines body for SetOrgQuota for application/json ContentType.
 type SetOrgQuotaJSONRequestBody = SetQuota
 
+// PlanPackingJSONRequestBody defines body for PlanPacking for application/json ContentType.
+type PlanPackingJSONRequestBody = PackingRequest
+
 // CreatePlacementPoolJSONRequestBody defines body for CreatePlacementPool for application/json ContentType.
 type CreatePlacementPoolJSONRequestBody = CreatePlacementPool
 
@@ -6918,6 +7135,9 @@ type CreatePolicyJSONRequestBody = CreatePolicy
 
 // PutPolicyJSONRequestBody defines body for PutPolicy for application/json ContentType.
 type PutPolicyJSONRequestBody = PutPolicy
+
+// CreateRebalanceJSONRequestBody defines body for CreateRebalance for application/json ContentType.
+type CreateRebalanceJSONRequestBody = CreateRebalance
 
 // PutRegistryJSONRequestBody defines body for PutRegistry for application/json ContentType.
 type PutRegistryJSONRequestBody = PutRegistry
@@ -7277,6 +7497,9 @@ type ServerInterface interface {
 	// SetOrgQuota Override one of an org's limits
 	// (PUT /v1/orgs/{org_id}/quotas/{dimension})
 	SetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath, params SetOrgQuotaParams) error
+	// PlanPacking Plan moves that empty app servers
+	// (POST /v1/packing-plans)
+	PlanPacking(ctx echo.Context, params PlanPackingParams) error
 	// ListPlacementPools List placement pools
 	// (GET /v1/placement-pools)
 	ListPlacementPools(ctx echo.Context, params ListPlacementPoolsParams) error
@@ -7316,6 +7539,18 @@ type ServerInterface interface {
 	// PutPolicy Replace a policy's spec
 	// (PUT /v1/policies/{policy_id})
 	PutPolicy(ctx echo.Context, policyId PolicyID, params PutPolicyParams) error
+	// ListRebalances List packing plans that are carried out, or were
+	// (GET /v1/rebalances)
+	ListRebalances(ctx echo.Context, params ListRebalancesParams) error
+	// CreateRebalance Carry out a packing plan
+	// (POST /v1/rebalances)
+	CreateRebalance(ctx echo.Context, params CreateRebalanceParams) error
+	// CancelRebalance Cancel a packing plan that is carried out
+	// (DELETE /v1/rebalances/{rebalance_id})
+	CancelRebalance(ctx echo.Context, rebalanceId RebalanceID) error
+	// GetRebalance Show a packing plan that is carried out, or was
+	// (GET /v1/rebalances/{rebalance_id})
+	GetRebalance(ctx echo.Context, rebalanceId RebalanceID) error
 	// ListRegistries List registries with stored credentials
 	// (GET /v1/registries)
 	ListRegistries(ctx echo.Context) error
@@ -10233,6 +10468,35 @@ func (w *ServerInterfaceWrapper) SetOrgQuota(ctx echo.Context) error {
 	return err
 }
 
+// PlanPacking converts echo context to params.
+func (w *ServerInterfaceWrapper) PlanPacking(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PlanPackingParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PlanPacking(ctx, params)
+	return err
+}
+
 // ListPlacementPools converts echo context to params.
 func (w *ServerInterfaceWrapper) ListPlacementPools(ctx echo.Context) error {
 	var err error
@@ -10590,6 +10854,106 @@ func (w *ServerInterfaceWrapper) PutPolicy(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.PutPolicy(ctx, policyId, params)
+	return err
+}
+
+// ListRebalances converts echo context to params.
+func (w *ServerInterfaceWrapper) ListRebalances(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListRebalancesParams
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListRebalances(ctx, params)
+	return err
+}
+
+// CreateRebalance converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateRebalance(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateRebalanceParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateRebalance(ctx, params)
+	return err
+}
+
+// CancelRebalance converts echo context to params.
+func (w *ServerInterfaceWrapper) CancelRebalance(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "rebalance_id" -------------
+	var rebalanceId RebalanceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "rebalance_id", ctx.Param("rebalance_id"), &rebalanceId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter rebalance_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CancelRebalance(ctx, rebalanceId)
+	return err
+}
+
+// GetRebalance converts echo context to params.
+func (w *ServerInterfaceWrapper) GetRebalance(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "rebalance_id" -------------
+	var rebalanceId RebalanceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "rebalance_id", ctx.Param("rebalance_id"), &rebalanceId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter rebalance_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetRebalance(ctx, rebalanceId)
 	return err
 }
 
@@ -13482,6 +13846,11 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/v1/servers/:server_id/drain", wrapper.CancelDrain, options.OperationMiddlewares["cancelDrain"]...)
 	router.GET(options.BaseURL+"/v1/servers/:server_id/drain", wrapper.GetDrain, options.OperationMiddlewares["getDrain"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/drain", wrapper.DrainServer, options.OperationMiddlewares["drainServer"]...)
+	router.POST(options.BaseURL+"/v1/packing-plans", wrapper.PlanPacking, options.OperationMiddlewares["planPacking"]...)
+	router.GET(options.BaseURL+"/v1/rebalances", wrapper.ListRebalances, options.OperationMiddlewares["listRebalances"]...)
+	router.POST(options.BaseURL+"/v1/rebalances", wrapper.CreateRebalance, options.OperationMiddlewares["createRebalance"]...)
+	router.DELETE(options.BaseURL+"/v1/rebalances/:rebalance_id", wrapper.CancelRebalance, options.OperationMiddlewares["cancelRebalance"]...)
+	router.GET(options.BaseURL+"/v1/rebalances/:rebalance_id", wrapper.GetRebalance, options.OperationMiddlewares["getRebalance"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/reboot", wrapper.RebootServer, options.OperationMiddlewares["rebootServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/replace", wrapper.ReplaceServer, options.OperationMiddlewares["replaceServer"]...)
 	router.GET(options.BaseURL+"/v1/servers/:server_id/commands", wrapper.ListCommands, options.OperationMiddlewares["listCommands"]...)

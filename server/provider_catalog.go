@@ -368,6 +368,9 @@ func (p Price) times(n float64) Price {
 	return Price{Net: formatPrice(parsePrice(p.Net) * n), Gross: formatPrice(parsePrice(p.Gross) * n)}
 }
 
+// NetAmount is the price without tax.
+func (p Price) NetAmount() float64 { return parsePrice(p.Net) }
+
 // parsePrice parses a decimal amount; anything else is 0.
 func parsePrice(s string) float64 {
 	v, err := strconv.ParseFloat(s, 64)

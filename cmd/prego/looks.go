@@ -9,7 +9,7 @@ import (
 )
 
 // newLooker has what a worker looks for by itself; the sweeps' schedules are the net below.
-func newLooker(p *process, servers *activities.Servers, fleet *activities.Reconciler, tenants *activities.Tenants, groups *activities.Groups, peers *activities.Peers, certificates *activities.Certificates, drains *activities.Drains) *worker.Looker {
+func newLooker(p *process, servers *activities.Servers, fleet *activities.Reconciler, tenants *activities.Tenants, groups *activities.Groups, peers *activities.Peers, certificates *activities.Certificates, drains *activities.Drains, rebalances *activities.Rebalances) *worker.Looker {
 	host, _ := os.Hostname()
 	return &worker.Looker{
 		Store: p.db, Holder: host + "/" + rand.Text(), Log: p.log.Named("looks"), Lease: worker.LookLease,
@@ -20,6 +20,7 @@ func newLooker(p *process, servers *activities.Servers, fleet *activities.Reconc
 			{Name: "fleet", Every: p.cfg.Tenants.SweepEvery, Do: activities.LookAtFleet(tenants)},
 			{Name: "groups", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtGroups(groups)},
 			{Name: "drains", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtDrains(drains)},
+			{Name: "rebalances", Every: p.cfg.Workloads.RebalanceEvery, Do: activities.LookAtRebalances(rebalances)},
 			{Name: "addresses", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtAddresses(fleet.Org)},
 			{Name: "storage", Every: p.cfg.Tenants.StorageSweep, Do: activities.LookAtStorage(tenants)},
 			{Name: "peers", Every: p.cfg.Worker.PeersEvery, Do: activities.LookAtPeers(peers)},

@@ -23,6 +23,7 @@ import (
 	"github.com/prego/prego/internal/telemetry"
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/migrations"
+	"github.com/prego/prego/placement/pack"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/worker"
 	"github.com/prego/prego/workflows"
@@ -76,8 +77,9 @@ func runAPI(ctx context.Context) error {
 	}
 	a := api.New(api.Deps{
 		Images: p.db, ImageRuns: runs, Certificates: p.db, CertificateRuns: runs,
-		Catalog: newCatalogDeps(p, runs, catalog, stack),
-		Quotas:  p.db, Registries: store.NewRegistries(p.db, keyholder),
+		Catalog:    newCatalogDeps(p, runs, catalog, stack),
+		Rebalances: api.RebalanceDeps{Store: p.db, Usable: pack.Usable{MemoryPct: placer.Policy.MemoryPctMax, DiskPct: placer.Policy.DBDiskPctMax}},
+		Quotas:     p.db, Registries: store.NewRegistries(p.db, keyholder),
 		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, SiteDomain: p.cfg.Tenants.SiteDomain, Locations: catalog.Locations},
 		Keys:      p.db, Hosts: p.db, Shell: keyholder, Containers: keyholder,
 		Groups: p.db, GroupRuns: runs, Releases: p.db, ReleaseRuns: runs, Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
@@ -254,7 +256,7 @@ func runWorker(ctx context.Context, queues []string) error {
 	schedules := workflows.ScheduleSettings{
 		ReconcileEvery: p.cfg.Worker.ReconcileEvery, CatalogEvery: p.cfg.Worker.CatalogEvery, NetEvery: p.cfg.Worker.NetEvery,
 	}
-	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, drains)
+	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, drains, &activities.Rebalances{Store: p.db, Runs: runs, Log: p.log.Named("rebalances"), Hook: crashHook()})
 	looker.Looks = append(looker.Looks, lookAtNames(p, names)...)
 	looker.Looks = append(looker.Looks,
 		worker.Look{Name: "releases", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtReleases(releases)},

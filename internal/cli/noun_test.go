@@ -230,6 +230,8 @@ var shown = map[string]struct {
 	"registry images":                {"/v1/image-digests", example[api.ImageDigestList](200)},
 	"release list":                   {"/v1/releases", example[api.StackReleasePage](200)},
 	"release show 15.80":             {"/v1/releases/15.80", example[api.StackRelease](200)},
+	"rebalance list":                 {"/v1/rebalances", example[api.RebalancePage](200)},
+	"rebalance show reb-1":           {"/v1/rebalances/reb-1", example[api.Rebalance](200)},
 	"image list":                     {"/v1/images", example[api.GoldenImagePage](200)},
 	"image show img-1":               {"/v1/images/img-1", example[api.GoldenImage](200)},
 	"operation show image-build/i":   {"/v1/operations/image-build%2Fi", example[api.Operation](200)},

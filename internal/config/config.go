@@ -231,6 +231,7 @@ func (t Tenants) Storage() tenant.StorageRules {
 type Workloads struct {
 	Retry          time.Duration `env:"PREGO_GROUP_RETRY" envDefault:"30s"` // wait before the next try of groups that the quota rejected or that have not converged
 	SweepEvery     time.Duration `env:"PREGO_GROUP_SWEEP_EVERY" envDefault:"15s"`
+	RebalanceEvery time.Duration `env:"PREGO_REBALANCE_EVERY" envDefault:"2s"`
 	Quiet          time.Duration `env:"PREGO_GROUP_QUIET" envDefault:"1m"`      // how long a group's row may be unchanged before its run is checked
 	SweepHosts     int           `env:"PREGO_GROUP_SWEEP_HOSTS" envDefault:"8"` // servers whose instances one sweep checks
 	DrainServers   int           `env:"PREGO_DRAIN_FLEET_LIMIT" envDefault:"1"` // servers of a fleet that are emptied at once

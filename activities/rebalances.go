@@ -1,0 +1,102 @@
+package activities
+
+import (
+	"context"
+	"errors"
+
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+// RebalanceStore is the part of Postgres that packing plans are carried out with.
+type RebalanceStore interface {
+	OpenRebalances(ctx context.Context) ([]prego.RebalanceID, error)
+	StepRebalance(ctx context.Context, id prego.RebalanceID) (server.RebalanceStep, error)
+	RebalanceMoveRefused(ctx context.Context, id prego.RebalanceID, seq int, code prego.Code, message string) error
+	RequestMove(ctx context.Context, in tenant.MoveAsked) (tenant.Move, error)
+	RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error)
+}
+
+// RebalanceRuns starts the runs of what a plan asks for.
+type RebalanceRuns interface {
+	EnsureMove(ctx context.Context, id prego.MoveID) (started bool, err error)
+	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
+}
+
+// Rebalances carry out packing plans.
+type Rebalances struct {
+	Store RebalanceStore
+	Runs  RebalanceRuns
+	Log   *zap.Logger
+	Hook  func(point string) // see Servers
+}
+
+func (a *Rebalances) hook(point string) {
+	if a.Hook != nil {
+		a.Hook(point)
+	}
+}
+
+// LookAtRebalances begins the next moves of plans. Each move is a row before it is asked for,
+// so that a worker that dies leaves nothing that the next look does not take up. It is not an
+// activity.
+func LookAtRebalances(a *Rebalances) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		open, err := a.Store.OpenRebalances(ctx)
+		for _, id := range open {
+			if stepErr := a.step(ctx, id); stepErr != nil {
+				err = errors.Join(err, stepErr)
+			}
+		}
+		return prego.LookResult{Found: len(open) > 0}, err
+	}
+}
+
+func (a *Rebalances) step(ctx context.Context, id prego.RebalanceID) error {
+	st, err := a.Store.StepRebalance(ctx, id)
+	if err != nil {
+		return err
+	}
+	a.hook("rebalance/stepped")
+	for _, m := range st.Begin {
+		if err := a.begin(ctx, id, m); err != nil {
+			return err
+		}
+	}
+	for _, s := range st.Remove {
+		srv, err := a.Store.RequestDecommission(ctx, s, "rebalance "+string(id), false)
+		if err != nil {
+			// Somebody lives there by now: what is left to be removed is asked for again.
+			a.Log.Info("a server that was freed is not removed", zap.String("server_id", string(s)), zap.String("error", prego.Redact(err.Error())))
+			continue
+		}
+		if srv.Status == server.Draining {
+			if _, err := a.Runs.EnsureDecommission(ctx, s); err != nil {
+				a.Log.Warn("a server that was freed is removed later", zap.String("server_id", string(s)), zap.Error(err))
+			}
+		}
+	}
+	return nil
+}
+
+func (a *Rebalances) begin(ctx context.Context, id prego.RebalanceID, m server.PlannedMoveSeq) error {
+	move, err := a.Store.RequestMove(ctx, tenant.MoveAsked{ID: prego.MoveID(m.MoveID(id)), TenantID: m.TenantID, To: m.To, Why: "rebalance " + string(id), By: "rebalance"})
+	var coded *prego.Error
+	if errors.As(err, &coded) {
+		return a.Store.RebalanceMoveRefused(ctx, id, m.Seq, coded.Code, coded.Message)
+	}
+	if err != nil {
+		return err
+	}
+	if move.MoveID != prego.MoveID(m.MoveID(id)) {
+		return a.Store.RebalanceMoveRefused(ctx, id, m.Seq, prego.CodeMoveUnderWay, "somebody else moves it there: "+string(move.MoveID))
+	}
+	a.hook("rebalance/asked")
+	if _, err := a.Runs.EnsureMove(ctx, move.MoveID); err != nil {
+		a.Log.Warn("a move begins later", zap.String("move_id", string(move.MoveID)), zap.Error(err))
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement/pack"
+	"github.com/prego/prego/server"
+)
+
+// RebalanceStore holds packing plans that are carried out.
+type RebalanceStore interface {
+	CatalogStore
+	PackedFleet(ctx context.Context, region prego.Region) (server.PackedFleet, error)
+	StartRebalance(ctx context.Context, id prego.RebalanceID, in server.RebalanceRequest, by string) (server.Rebalance, error)
+	GetRebalance(ctx context.Context, id prego.RebalanceID) (server.Rebalance, error)
+	RebalanceMoves(ctx context.Context, id prego.RebalanceID, all bool, limit int) ([]server.RebalanceMove, error)
+	ListRebalances(ctx context.Context, q prego.ListQuery) (page []server.Rebalance, next string, err error)
+	CancelRebalance(ctx context.Context, id prego.RebalanceID) (server.Rebalance, error)
+}
+
+// RebalanceDeps are what packing plans are made from.
+type RebalanceDeps struct {
+	Store RebalanceStore
+	// Usable is how much of a server tenants may take.
+	Usable pack.Usable
+}
+
+// shownMoves bounds the moves that are shown with a rebalance.
+const shownMoves = 200
+
+// PlanPacking finds moves that empty app servers. It changes nothing.
+func (a *API) PlanPacking(c echo.Context, _ PlanPackingParams) error {
+	var in server.PackingRequest
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	if err := in.Validate(); err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	f, err := a.d.Rebalances.Store.PackedFleet(ctx, in.Region)
+	if err != nil {
+		return err
+	}
+	catalogs := map[prego.InfraProviderID]server.CatalogState{}
+	for _, s := range f.Servers {
+		if _, read := catalogs[s.InfraProvider]; read {
+			continue
+		}
+		if catalogs[s.InfraProvider], err = a.d.Rebalances.Store.ProviderCatalog(ctx, s.InfraProvider); err != nil {
+			return err
+		}
+	}
+	plan, err := pack.Plan(f, catalogs, a.d.Rebalances.Usable, in, time.Now().UTC())
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, plan)
+}
+
+// CreateRebalance carries out a packing plan. A worker's look does it.
+func (a *API) CreateRebalance(c echo.Context, _ CreateRebalanceParams) error {
+	var in server.RebalanceRequest
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	if err := in.Validate(); err != nil {
+		return err
+	}
+	r, err := a.d.Rebalances.Store.StartRebalance(c.Request().Context(), prego.RebalanceID(newID("reb-")), in, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	return a.showRebalance(c, http.StatusAccepted, r)
+}
+
+// ListRebalances shows a page of rebalances.
+func (a *API) ListRebalances(c echo.Context, _ ListRebalancesParams) error {
+	return list(c, "rebalances", a.d.Rebalances.Store.ListRebalances, rebalanceView)
+}
+
+// GetRebalance shows a rebalance.
+func (a *API) GetRebalance(c echo.Context, id prego.RebalanceID) error {
+	r, err := a.d.Rebalances.Store.GetRebalance(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return a.showRebalance(c, http.StatusOK, r)
+}
+
+// CancelRebalance begins nothing more.
+func (a *API) CancelRebalance(c echo.Context, id prego.RebalanceID) error {
+	r, err := a.d.Rebalances.Store.CancelRebalance(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return a.showRebalance(c, http.StatusAccepted, r)
+}
+
+func (a *API) showRebalance(c echo.Context, status int, r server.Rebalance) error {
+	moves, err := a.d.Rebalances.Store.RebalanceMoves(c.Request().Context(), r.RebalanceID, false, shownMoves)
+	if err != nil {
+		return err
+	}
+	out := rebalanceView(r)
+	out.Moves = views(moves, func(m server.RebalanceMove) RebalanceMove {
+		return RebalanceMove{
+			Seq: m.Seq, TenantId: string(m.TenantID), From: string(m.From), To: string(m.To), Bytes: m.Bytes, State: m.State,
+			Reason: optional(string(m.Reason)), Message: optional(m.Message), MoveState: m.MoveState,
+		}
+	})
+	return c.JSON(status, out)
+}
+
+func rebalanceView(r server.Rebalance) Rebalance {
+	return Rebalance{
+		RebalanceId: string(r.RebalanceID), State: string(r.State), Reason: optional(string(r.Reason)), Message: optional(r.Message), Why: optional(r.Why), RequestedBy: r.RequestedBy,
+		AtOnce: r.AtOnce, MaxFailures: r.MaxFailures, RemoveServers: r.RemoveServers, Monthly: r.Monthly, Currency: optional(r.Currency),
+		Total: r.Total, Waiting: r.Waiting, Moving: r.Moving, Moved: r.Moved, Failed: r.Failed, Skipped: r.Skipped,
+		Frees: prego.Strings(r.Frees), Freed: prego.Strings(r.Freed), Moves: []RebalanceMove{},
+		CancelRequestedAt: utc(r.CancelRequestedAt), CreatedAt: r.CreatedAt.UTC(), FinishedAt: utc(r.FinishedAt),
+	}
+}

@@ -1,0 +1,288 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+)
+
+// App servers on which tenants of several live, and which of them can be emptied: those that
+// keep nothing else. Tenants of the same place can move among them, since tags decide who may
+// live where, and shard and pool stay.
+const sqlPackedServers = `
+SELECT s.server_id, s.region, COALESCE(s.network_id, '') AS network_id, s.infra_provider, COALESCE(s.fleet_id, '') AS fleet_id, s.tags,
+    s.server_type, s.location, s.memory_pct, s.disk_pct, s.tenant_count AS tenants, s.spec,
+    s.agent_status = 'connected' AND s.cordoned_at IS NULL AND s.dedicated_for_tenant_id IS NULL AND COALESCE(f.serves_tenants, true) AS takes,
+    s.cordoned_at IS NULL AND s.dedicated_for_tenant_id IS NULL
+        AND NOT EXISTS (SELECT FROM instances i WHERE i.server_id = s.server_id AND i.state <> 'stopped')
+        AND NOT EXISTS (SELECT FROM server_drains d WHERE d.server_id = s.server_id AND d.finished_at IS NULL) AS leaves
+FROM servers s LEFT JOIN fleets f ON f.fleet_id = s.fleet_id
+WHERE s.role = 'app' AND s.status = 'active' AND ($1 = '' OR s.region = $1) ORDER BY s.server_id`
+
+// The tenants on them. One that is being changed, or that is alone on its server by right, stays.
+const sqlPackedTenants = `
+SELECT a.tenant_id, a.app_server_id AS server_id, COALESCE(u.files_bytes, 0) AS bytes,
+    a.dedicated OR t.state NOT IN ('active', 'suspended') OR t.converged_state <> t.state OR NOT a.on_shard
+        OR EXISTS (SELECT FROM tenant_moves m WHERE m.tenant_id = a.tenant_id AND m.finished_at IS NULL) AS stays
+FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id JOIN tenants t ON t.tenant_id = a.tenant_id
+    LEFT JOIN site_usage u ON u.tenant_id = a.tenant_id
+WHERE a.released_at IS NULL AND s.role = 'app' AND s.status = 'active' AND ($1 = '' OR s.region = $1) ORDER BY a.tenant_id`
+
+// PackedFleet reads what a packing plan is made from.
+func (s *Store) PackedFleet(ctx context.Context, region prego.Region) (f server.PackedFleet, err error) {
+	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if f.Servers, err = many[server.PackedServer](ctx, tx, sqlPackedServers, region); err != nil {
+			return err
+		}
+		f.Tenants, err = many[server.PackedTenant](ctx, tx, sqlPackedTenants, region)
+		return err
+	})
+	return f, failed("read the fleet", err)
+}
+
+const rebalanceColumns = `r.rebalance_id, r.state, r.reason, r.message, r.why, r.requested_by, r.at_once, r.max_failures, r.remove_servers, r.monthly, r.currency, r.frees,
+    r.cancel_requested_at, r.created_at, r.finished_at, c.total, c.waiting, c.moving, c.moved, c.failed, c.skipped,
+    ARRAY(SELECT f FROM unnest(r.frees) f WHERE NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.app_server_id = f AND a.released_at IS NULL) ORDER BY 1) AS freed`
+
+const fromRebalances = ` FROM rebalances r CROSS JOIN LATERAL (
+    SELECT count(*)::int AS total, count(*) FILTER (WHERE m.state = 'waiting')::int AS waiting, count(*) FILTER (WHERE m.state = 'moving')::int AS moving,
+        count(*) FILTER (WHERE m.state = 'moved')::int AS moved, count(*) FILTER (WHERE m.state = 'failed')::int AS failed, count(*) FILTER (WHERE m.state = 'skipped')::int AS skipped
+    FROM rebalance_moves m WHERE m.rebalance_id = r.rebalance_id) c`
+
+const (
+	sqlGetRebalance     = `SELECT ` + rebalanceColumns + fromRebalances + ` WHERE r.rebalance_id = $1`
+	sqlHoldRebalance    = `SELECT rebalance_id FROM rebalances WHERE rebalance_id = $1 FOR UPDATE`
+	sqlRunningRebalance = `SELECT rebalance_id FROM rebalances WHERE state = 'running'`
+
+	sqlBeginRebalance = `
+INSERT INTO rebalances (rebalance_id, why, requested_by, at_once, max_failures, remove_servers, monthly, currency, frees, closed) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+	sqlBeginRebalanceMoves = `
+INSERT INTO rebalance_moves (rebalance_id, seq, tenant_id, from_server_id, to_server_id, bytes)
+SELECT $1, n, t, f, o, b FROM unnest($2::text[], $3::text[], $4::text[], $5::bigint[]) WITH ORDINALITY AS m (t, f, o, b, n)`
+
+	// What a plan names that is not so any more.
+	sqlPlanOvertaken = `
+SELECT m.t FROM unnest($1::text[], $2::text[], $3::text[]) AS m (t, f, o)
+WHERE NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.tenant_id = m.t AND a.app_server_id = m.f AND a.released_at IS NULL)
+   OR NOT EXISTS (SELECT FROM servers s WHERE s.server_id = m.o AND s.role = 'app' AND s.status = 'active') ORDER BY 1 LIMIT 1`
+
+	sqlOpenOf = `SELECT server_id FROM servers WHERE server_id = ANY ($1) AND cordoned_at IS NULL AND status = 'active' ORDER BY server_id FOR NO KEY UPDATE`
+)
+
+// StartRebalance accepts a plan. The servers that it frees are closed to newcomers. It is
+// refused with CodeInvalidTransition while another one runs, or if the plan was overtaken.
+func (s *Store) StartRebalance(ctx context.Context, id prego.RebalanceID, in server.RebalanceRequest, by string) (out server.Rebalance, err error) {
+	err = s.inTx(ctx, "start a rebalance", func(tx pgx.Tx) error {
+		running, err := values[string](ctx, tx, sqlRunningRebalance)
+		if err != nil {
+			return err
+		}
+		if len(running) > 0 {
+			return prego.Errorf(prego.CodeInvalidTransition, "rebalance %s is running: let it end, or cancel it", running[0])
+		}
+		n := len(in.Plan.Moves)
+		tenants, from, to, bytes := make([]string, n), make([]string, n), make([]string, n), make([]int64, n)
+		for i, m := range in.Plan.Moves {
+			tenants[i], from[i], to[i], bytes[i] = string(m.TenantID), string(m.From), string(m.To), m.Bytes
+		}
+		overtaken, err := values[string](ctx, tx, sqlPlanOvertaken, tenants, from, to)
+		if err != nil {
+			return err
+		}
+		if len(overtaken) > 0 {
+			return prego.Errorf(prego.CodeInvalidTransition, "the plan was overtaken: tenant %s does not live where it says, or the server that it is to move to takes nobody; make another one", overtaken[0])
+		}
+		frees := make([]string, len(in.Plan.Frees))
+		for i, f := range in.Plan.Frees {
+			frees[i] = string(f.ServerID)
+		}
+		slices.Sort(frees)
+		closed, err := values[prego.ServerID](ctx, tx, sqlOpenOf, frees)
+		if err != nil {
+			return err
+		}
+		for _, f := range closed {
+			if _, err := cordonIn(ctx, tx, f, rebalanceActor(id), "its tenants are moved away"); err != nil {
+				return err
+			}
+		}
+		if _, err = tx.Exec(ctx, sqlBeginRebalance, id, in.Reason, by, in.AtOnce, in.MaxFailures, in.RemoveServers, in.Plan.Monthly, in.Plan.Currency, frees, prego.Strings(closed)); err != nil {
+			if isViolation(err, "rebalances_running") {
+				return prego.Errorf(prego.CodeInvalidTransition, "a rebalance is running: let it end, or cancel it")
+			}
+			return err
+		}
+		if _, err = tx.Exec(ctx, sqlBeginRebalanceMoves, id, tenants, from, to, bytes); err != nil {
+			return err
+		}
+		out, err = one[server.Rebalance](ctx, tx, sqlGetRebalance, id)
+		return err
+	})
+	return out, err
+}
+
+// rebalanceActor is who closes servers for a rebalance.
+func rebalanceActor(id prego.RebalanceID) string { return "rebalance " + string(id) }
+
+func noSuchRebalance(id prego.RebalanceID) error {
+	return prego.Errorf(prego.CodeRebalanceNotFound, "there is no rebalance %q", id)
+}
+
+// GetRebalance reads a rebalance, or CodeRebalanceNotFound.
+func (s *Store) GetRebalance(ctx context.Context, id prego.RebalanceID) (server.Rebalance, error) {
+	return get[server.Rebalance](ctx, s.pool, noSuchRebalance(id), sqlGetRebalance, id)
+}
+
+const sqlRebalanceMoves = `
+SELECT m.seq, m.tenant_id, m.from_server_id AS "from", m.to_server_id AS "to", m.bytes, m.state, m.reason, m.message, v.state AS move_state
+FROM rebalance_moves m LEFT JOIN tenant_moves v ON v.move_id = m.rebalance_id || '-' || m.seq
+WHERE m.rebalance_id = $1 AND ($2 OR m.state NOT IN ('waiting', 'moved')) ORDER BY m.seq LIMIT $3`
+
+// RebalanceMoves are the moves of a rebalance that are under way or did not succeed, or all, at most limit.
+func (s *Store) RebalanceMoves(ctx context.Context, id prego.RebalanceID, all bool, limit int) ([]server.RebalanceMove, error) {
+	return collect[server.RebalanceMove](ctx, s, "moves of "+string(id), sqlRebalanceMoves, id, all, limit)
+}
+
+var rebalances = listing[server.Rebalance]{
+	what: "rebalances", from: `SELECT ` + rebalanceColumns + fromRebalances,
+	state:   "state",
+	filters: map[string]string{"state": "r.state"},
+	sorts:   map[string]string{"created_at": "r.created_at"},
+	id:      "r.rebalance_id",
+}
+
+// ListRebalances is a page of rebalances.
+func (s *Store) ListRebalances(ctx context.Context, q prego.ListQuery) ([]server.Rebalance, string, error) {
+	return rebalances.page(ctx, s, q)
+}
+
+const sqlCancelRebalance = `UPDATE rebalances SET cancel_requested_at = COALESCE(cancel_requested_at, now()), updated_at = now() WHERE rebalance_id = $1 AND state = 'running'`
+
+// CancelRebalance asks that nothing more is begun. Moves that are under way end.
+func (s *Store) CancelRebalance(ctx context.Context, id prego.RebalanceID) (server.Rebalance, error) {
+	asked, err := changed(ctx, s.pool, sqlCancelRebalance, id)
+	if err != nil {
+		return server.Rebalance{}, failed("cancel "+string(id), err)
+	}
+	r, err := s.GetRebalance(ctx, id)
+	if err == nil && !asked && r.State != server.RebalanceCancelled {
+		err = prego.Errorf(prego.CodeInvalidTransition, "rebalance %s is %s", id, r.State)
+	}
+	return r, err
+}
+
+// OpenRebalances are those that run.
+func (s *Store) OpenRebalances(ctx context.Context) ([]prego.RebalanceID, error) {
+	return collectValues[prego.RebalanceID](ctx, s, "rebalances", sqlRunningRebalance)
+}
+
+const (
+	// What became of moves that have begun.
+	sqlFollowRebalance = `
+UPDATE rebalance_moves m SET state = CASE v.state WHEN 'done' THEN 'moved' ELSE 'failed' END, reason = v.reason, message = v.message
+FROM tenant_moves v WHERE m.rebalance_id = $1 AND m.state = 'moving' AND v.move_id = m.rebalance_id || '-' || m.seq AND v.finished_at IS NOT NULL`
+
+	// A tenant that left by itself, or whose server is being emptied by somebody else, is not looked for.
+	sqlSkipRebalance = `
+UPDATE rebalance_moves m SET state = 'skipped', reason = 'tenant_changed', message = 'it does not live there any more'
+WHERE m.rebalance_id = $1 AND m.state = 'waiting'
+  AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.tenant_id = m.tenant_id AND a.app_server_id = m.from_server_id AND a.released_at IS NULL)`
+
+	// Servers that get tenants and don't answer.
+	sqlRebalanceSilent = `
+SELECT s.server_id FROM servers s WHERE s.server_id IN (SELECT to_server_id FROM rebalance_moves WHERE rebalance_id = $1 AND state IN ('waiting', 'moving'))
+  AND (s.status <> 'active' OR s.agent_status <> 'connected') ORDER BY 1 LIMIT 1`
+
+	sqlTakeRebalance = `
+UPDATE rebalance_moves SET state = 'moving' WHERE rebalance_id = $1 AND seq IN (
+    SELECT seq FROM rebalance_moves WHERE rebalance_id = $1 AND state = 'waiting' ORDER BY seq LIMIT $2)`
+
+	// Those that have begun here, and of which the tenant does not know yet, or whose run may not know: to
+	// ask again asks once.
+	sqlRebalanceBegun = `
+SELECT m.seq, m.tenant_id, m.from_server_id AS "from", m.to_server_id AS "to", m.bytes FROM rebalance_moves m
+WHERE m.rebalance_id = $1 AND m.state = 'moving' AND NOT EXISTS (SELECT FROM tenant_moves v WHERE v.move_id = m.rebalance_id || '-' || m.seq AND v.state <> 'queued') ORDER BY m.seq`
+
+	sqlEndRebalance = `UPDATE rebalances SET state = $2, reason = $3, message = $4, finished_at = now(), updated_at = now() WHERE rebalance_id = $1 AND state = 'running'`
+
+	// Of those that it closed, the ones on which somebody still lives are opened again.
+	sqlReopenAfterRebalance = `
+UPDATE servers SET cordoned_at = CASE WHEN closing THEN cordoned_at END, cordoned_by = NULL, cordon_reason = NULL, updated_at = now()
+WHERE server_id IN (SELECT unnest(closed) FROM rebalances WHERE rebalance_id = $1) AND cordoned_by = $2 AND status = 'active'
+  AND EXISTS (SELECT FROM tenant_allocations a WHERE a.app_server_id = server_id AND a.released_at IS NULL)
+RETURNING server_id`
+
+	// Those of a fleet are the fleet's to remove: it would make others in their place.
+	sqlRebalanceRemovable = `
+SELECT s.server_id FROM servers s JOIN rebalances r ON r.rebalance_id = $1 AND r.remove_servers AND s.server_id = ANY (r.frees)
+WHERE s.status = 'active' AND s.fleet_id IS NULL AND s.tenant_count = 0 AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.app_server_id = s.server_id AND a.released_at IS NULL)
+  AND NOT EXISTS (SELECT FROM rebalance_moves m WHERE m.rebalance_id = $1 AND m.from_server_id = s.server_id AND m.state NOT IN ('moved', 'skipped')) ORDER BY 1`
+)
+
+// StepRebalance decides what comes next, and records what has ended.
+func (s *Store) StepRebalance(ctx context.Context, id prego.RebalanceID) (st server.RebalanceStep, err error) {
+	err = s.inTx(ctx, "step "+string(id), func(tx pgx.Tx) error {
+		if _, err := value[string](ctx, tx, sqlHoldRebalance, id); err != nil {
+			return ifNoRows(err, noSuchRebalance(id))
+		}
+		for _, sql := range []string{sqlFollowRebalance, sqlSkipRebalance} {
+			if _, err := tx.Exec(ctx, sql, id); err != nil {
+				return err
+			}
+		}
+		r, err := one[server.Rebalance](ctx, tx, sqlGetRebalance, id)
+		if err != nil || r.State.Ended() {
+			st.State = r.State
+			return err
+		}
+		silent, err := values[string](ctx, tx, sqlRebalanceSilent, id)
+		if err != nil {
+			return err
+		}
+		state, reason, message := r.Next(silent)
+		if state == server.RebalanceRunning && r.CancelRequestedAt == nil && r.Moving < r.AtOnce {
+			if _, err := tx.Exec(ctx, sqlTakeRebalance, id, r.AtOnce-r.Moving); err != nil {
+				return err
+			}
+		}
+		if st.Begin, err = many[server.PlannedMoveSeq](ctx, tx, sqlRebalanceBegun, id); err != nil {
+			return err
+		}
+		if st.Remove, err = values[prego.ServerID](ctx, tx, sqlRebalanceRemovable, id); err != nil {
+			return err
+		}
+		// The end waits for servers that are to be deleted, but for those that somebody uses by now.
+		if state == server.RebalanceDone && len(st.Remove) > 0 {
+			state = server.RebalanceRunning
+		}
+		if st.State = state; state == server.RebalanceRunning {
+			return nil
+		}
+		if err := change(ctx, tx, noSuchRebalance(id), sqlEndRebalance, id, state, reason, message); err != nil {
+			return err
+		}
+		opened, err := values[prego.ServerID](ctx, tx, sqlReopenAfterRebalance, id, rebalanceActor(id))
+		if err != nil {
+			return err
+		}
+		for _, o := range opened {
+			if err := addEvent(ctx, tx, server.Event{ServerID: o, Step: server.StepUncordoned, Message: "by " + rebalanceActor(id), Actor: prego.ActorWorkflow}, ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return st, err
+}
+
+const sqlRebalanceMoveFailed = `UPDATE rebalance_moves SET state = 'failed', reason = $3, message = $4 WHERE rebalance_id = $1 AND seq = $2 AND state = 'moving'`
+
+// RebalanceMoveRefused records that a move could not begin.
+func (s *Store) RebalanceMoveRefused(ctx context.Context, id prego.RebalanceID, seq int, code prego.Code, message string) error {
+	return s.exec(ctx, fmt.Sprintf("move %d of %s", seq, id), sqlRebalanceMoveFailed, id, seq, code, message)
+}

@@ -1,0 +1,99 @@
+package pack
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+)
+
+// Usable is how much of a server tenants may take, in percent (placement-policy §2.4).
+type Usable struct{ MemoryPct, DiskPct float64 }
+
+// unknownSize stands for what a server of a type has that the catalog does not know: only
+// servers of one such type are compared.
+const unknownSize = 100
+
+// Plan finds moves of tenants that empty app servers. What a tenant takes of a server's memory
+// is its share of what is used above an empty server of that type, since hosts don't measure
+// it by tenant; of the disk, its files. catalogs are by provider.
+func Plan(f server.PackedFleet, catalogs map[prego.InfraProviderID]server.CatalogState, usable Usable, r server.PackingRequest, now time.Time) (server.PackingPlan, error) {
+	out := server.PackingPlan{MadeAt: now, Moves: []server.PlannedMove{}, Frees: []server.FreedServer{}}
+	on := map[prego.ServerID][]server.PackedTenant{}
+	for _, t := range f.Tenants {
+		on[t.ServerID] = append(on[t.ServerID], t)
+	}
+	idle := idleMemory(f, on)
+	var hosts []Host
+	var residents []Resident
+	for _, s := range f.Servers {
+		if s.MemoryPct == nil || s.DiskPct == nil {
+			if len(on[s.ServerID]) > 0 {
+				out.Unknown = append(out.Unknown, s.ServerID)
+			}
+			continue
+		}
+		place := strings.Join(append([]string{string(s.Region), string(s.NetworkID), string(s.InfraProvider)}, slices.Sorted(slices.Values(s.Tags))...), "\n")
+		memory, disk := float64(unknownSize), float64(unknownSize)
+		catalog := catalogs[s.InfraProvider]
+		if typ, ok := catalog.Type(s.ServerType); ok {
+			memory, disk = typ.MemoryGB*(1<<30), float64(typ.DiskGB)*1e9
+		} else {
+			place += "\n" + s.ServerType
+		}
+		base := min(idle[s.ServerType], *s.MemoryPct) / 100 * memory
+		used := *s.MemoryPct/100*memory - base
+		others := *s.DiskPct / 100 * disk
+		known := disk != unknownSize // else files, in bytes, say nothing
+		if known {
+			for _, t := range on[s.ServerID] {
+				others -= float64(t.Bytes)
+			}
+		}
+		for _, t := range on[s.ServerID] {
+			demand := map[string]float64{"memory": used / float64(len(on[s.ServerID]))}
+			if known {
+				demand["disk"] = float64(t.Bytes)
+			}
+			residents = append(residents, Resident{ID: string(t.TenantID), Host: string(s.ServerID), Demand: demand, Bytes: t.Bytes, Stays: t.Stays})
+		}
+		h := Host{
+			ID: string(s.ServerID), Place: place, Takes: s.Takes, Leaves: s.Leaves && (r.FleetID == "" || r.FleetID == s.FleetID),
+			Capacity: map[string]float64{"memory": max(0, usable.MemoryPct/100*memory-base), "disk": max(0, usable.DiskPct/100*disk-max(0, others))},
+		}
+		if cost, ok := catalog.ServerCost(s.ServerType, s.Location, s.Spec.VolumeGB); ok {
+			h.Price, out.Currency = cost.Monthly.NetAmount(), cost.Currency
+		}
+		hosts = append(hosts, h)
+	}
+	c, err := Consolidate(hosts, residents, ConsolidationLimits{Moves: cmp.Or(r.MaxMoves, server.MaxPlannedMoves), Bytes: r.MaxBytes})
+	if err != nil {
+		return out, err
+	}
+	out.Bytes, out.Monthly, out.Servers, out.Needed = c.Bytes, c.Price, c.Used, c.LowerBound
+	for _, m := range c.Moves {
+		out.Moves = append(out.Moves, server.PlannedMove{TenantID: prego.TenantID(m.ID), From: prego.ServerID(m.From), To: prego.ServerID(m.To), Bytes: m.Bytes})
+	}
+	for _, h := range c.Freed {
+		out.Frees = append(out.Frees, server.FreedServer{ServerID: prego.ServerID(h.ID), Monthly: h.Price, Moves: h.Moves, Bytes: h.Bytes})
+	}
+	return out, nil
+}
+
+// idleMemory is what servers of a type use without tenants, in percent: the least that was
+// measured. A type of which none is empty uses 0, so that tenants seem to take more than they do.
+func idleMemory(f server.PackedFleet, on map[prego.ServerID][]server.PackedTenant) map[string]float64 {
+	out := map[string]float64{}
+	for _, s := range f.Servers {
+		if s.MemoryPct == nil || len(on[s.ServerID]) > 0 {
+			continue
+		}
+		if least, ok := out[s.ServerType]; !ok || *s.MemoryPct < least {
+			out[s.ServerType] = *s.MemoryPct
+		}
+	}
+	return out
+}
