@@ -111,6 +111,10 @@ func (a *API) check(next echo.HandlerFunc) echo.HandlerFunc {
 			wrong = append(wrong, op.checkBody(body)...)
 			c.Set(bodyKey, body)
 		}
+		if op.body == nil && hasBody(c.Request()) {
+			// Who sends one expects something of it.
+			wrong = append(wrong, &prego.Error{Code: prego.CodeUnknownField, Field: "body", Message: "is not part of this request"})
+		}
 		if len(wrong) > 0 {
 			return &fieldErrors{all: wrong}
 		}
@@ -171,6 +175,15 @@ func (o *operation) checkParameters(c echo.Context) (wrong []*prego.Error) {
 	return inOrder(wrong)
 }
 
+// hasBody reports whether a request has a body; one of unknown length is read for that.
+func hasBody(r *http.Request) bool {
+	if r.ContentLength >= 0 {
+		return r.ContentLength > 0
+	}
+	n, _ := r.Body.Read(make([]byte, 1))
+	return n > 0
+}
+
 // noText finds what Postgres cannot store as text. Invalid UTF-8 is read as
 // utf8.RuneError.
 func noText(r rune) bool { return r == 0 || r == utf8.RuneError }
@@ -180,6 +193,9 @@ func (o *operation) readBody(c echo.Context) ([]byte, error) {
 	r := c.Request()
 	if o.optional && r.ContentLength == 0 {
 		return nil, nil
+	}
+	if e := r.Header.Get(echo.HeaderContentEncoding); e != "" && !strings.EqualFold(e, "identity") {
+		return nil, prego.Errorf(prego.CodeUnsupportedMedia, "the body must not be compressed: Content-Encoding %q is not supported", shown(e))
 	}
 	mt, params, err := mime.ParseMediaType(r.Header.Get(echo.HeaderContentType))
 	if charset := params["charset"]; err != nil || mt != echo.MIMEApplicationJSON || (charset != "" && !strings.EqualFold(charset, "utf-8")) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 )
 
@@ -100,4 +101,39 @@ func TestARepeatedKeyIsAnsweredAsBefore(t *testing.T) {
 	require.NoError(t, err)
 	resp, answer = b.sendWith("POST", path, strings.Replace(body, "data", "more", 1), "Idempotency-Key", "other")
 	require.Equal(t, "volume_name_taken", as[api.Problem](t, answer).Code, "%d: it runs again", resp.StatusCode)
+}
+
+func TestBodiesAsTheContractSays(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.org("acme", "")
+	refused := func(resp *http.Response, body []byte, status int, code prego.Code, field string) {
+		t.Helper()
+		require.Equal(t, status, resp.StatusCode, "%s", body)
+		p := as[api.Problem](t, body)
+		require.Equal(t, string(code), string(p.Code))
+		require.Contains(t, string(body), field)
+	}
+	const volume = `{"org_id":"acme","region":"eu","name":"data","size_bytes":10000000000}`
+	resp, body := b.sendWith("POST", "/v1/volumes", volume, "Content-Encoding", "gzip")
+	refused(resp, body, http.StatusUnsupportedMediaType, prego.CodeUnsupportedMedia, "gzip")
+	resp, body = b.sendWith("POST", "/v1/volumes", volume, "Content-Encoding", "identity")
+	require.Equal(t, http.StatusAccepted, resp.StatusCode, "%s", body)
+	resp, body = b.send("GET", "/v1/servers", "operator", js, `{}`)
+	refused(resp, body, http.StatusBadRequest, prego.CodeUnknownField, `"body"`)
+	for name, text := range map[string]string{
+		"name": `{"org_id":"acme","region":"eu","name":null,"size_bytes":10000000000}`, "size_bytes": `{"org_id":"acme","region":"eu","name":"b","size_bytes":null}`,
+		"location": `{"org_id":"acme","region":"eu","name":"b","size_bytes":10000000000,"location":null}`,
+	} {
+		resp, body = b.send("POST", "/v1/volumes", "operator", js, text)
+		refused(resp, body, http.StatusUnprocessableEntity, prego.CodeInvalidField, name)
+	}
+	for _, text := range []string{"null", "[]", `"x"`} {
+		resp, body = b.send("POST", "/v1/volumes", "operator", js, text)
+		refused(resp, body, http.StatusBadRequest, prego.CodeInvalidJSON, "JSON")
+	}
+	for _, path := range []string{"/v1/servers/nope/drain", "/v1/servers/nope/cordon"} { // its body may be absent, and is an object
+		resp, body = b.send("POST", path, "operator", js, "null")
+		refused(resp, body, http.StatusBadRequest, prego.CodeInvalidJSON, "JSON")
+	}
 }

@@ -102,7 +102,7 @@ func registered(issuer, subject, audience string, now time.Time, ttl time.Durati
 // parse checks signature, algorithm, issuer, audience and times, and that the token has
 // an issue time and an id. The reason of a rejection is reported in general terms only.
 func parse(raw string, claims jwt.Claims, key jwt.Keyfunc, issuer, audience string, forgive time.Duration) error {
-	_, err := jwt.ParseWithClaims(raw, claims, key,
+	_, err := jwt.ParseWithClaims(raw, claims, uncritical(key),
 		jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()}), jwt.WithIssuer(issuer), jwt.WithAudience(audience),
 		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(forgive))
 	if err := refusal(err, claims); err != nil {
@@ -112,6 +112,17 @@ func parse(raw string, claims jwt.Claims, key jwt.Keyfunc, issuer, audience stri
 		return prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here")
 	}
 	return nil
+}
+
+// uncritical refuses tokens that say that something of theirs must be understood which is
+// not (RFC 7515 §4.1.11); the library does not look.
+func uncritical(key jwt.Keyfunc) jwt.Keyfunc {
+	return func(t *jwt.Token) (any, error) {
+		if _, ok := t.Header["crit"]; ok {
+			return nil, jwt.ErrTokenUnverifiable
+		}
+		return key(t)
+	}
 }
 
 func tokenID(claims jwt.Claims) string {

@@ -243,6 +243,27 @@ func (r *remoteIssuer) mint(t *testing.T, kid string, groups any) string {
 	return s
 }
 
+// TestWhatMustBeUnderstood: a token that names something critical is refused, whoever has signed it.
+func TestWhatMustBeUnderstood(t *testing.T) {
+	t.Parallel()
+	f, issuer := setup(t), newRemoteIssuer(t)
+	a := NewAPI(APIConfig{Keys: f.rings[UseAPI], Issuer: "prego", Audience: "prego-api", RolesClaim: "groups", Remote: NewRemote(issuer.url, "")})
+	critical := func(crit []string) error {
+		tok := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{"iss": issuer.url, "aud": "prego-api", "sub": "carol", "groups": []string{"viewer"}, "exp": time.Now().Add(time.Minute).Unix()})
+		tok.Header["kid"] = "r1"
+		if crit != nil {
+			tok.Header["crit"], tok.Header["b64"] = crit, true
+		}
+		raw, err := tok.SignedString(issuer.key)
+		require.NoError(t, err)
+		_, err = a.Authenticate(context.Background(), raw)
+		return err
+	}
+	require.NoError(t, critical(nil))
+	require.Error(t, critical([]string{"b64"}))
+	require.Error(t, critical([]string{}))
+}
+
 // age makes what was fetched older than it is.
 func (r *Remote) age(d time.Duration) {
 	r.mu.Lock()
