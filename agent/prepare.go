@@ -97,6 +97,7 @@ func (h *Host) Prepare(group string) error {
 	if mount := serviceMount(h.Config.Role); mount != "" {
 		p.dir(mount+"/"+wire.TLSDir, 0o755, 0)
 	}
+	p.updater()
 	p.units()
 	b, err := json.MarshalIndent(services, "", "  ")
 	if err != nil {
@@ -276,6 +277,14 @@ func (p *preparation) program(path string) {
 		return
 	}
 	p.file(path, string(b), 0o755, 0)
+}
+
+// updater copies the program that updates the agent, once: from then on it follows the
+// releases that prove good.
+func (p *preparation) updater() {
+	if _, err := os.Stat(p.host.path(wire.UpdateProgram)); p.err == nil && errors.Is(err, os.ErrNotExist) {
+		p.program(wire.UpdateProgram)
+	}
 }
 
 // initSQL is run by MariaDB at each start, on existing data, too: it creates the

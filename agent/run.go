@@ -37,6 +37,7 @@ type Agent struct {
 	// containers are those of instances on this host.
 	containers *containers
 	peers      *peersSync
+	updates    *updates
 	// storage calls object storage; transfers limits how many requests do at once.
 	storage   *http.Client
 	transfers chan struct{}
@@ -69,7 +70,7 @@ func New(h *Host, addr, version string, log *slog.Logger) (*Agent, error) {
 	}
 	a := &Agent{
 		host: h, addr: addr, version: version, log: log, keys: k, used: used, sensors: sensors{root: h.Root}, ship: &shipper{},
-		executor: executorClient(h), forwarded: make(chan struct{}, maxForwarded), containers: newContainers(h), peers: newPeersSync(h),
+		executor: executorClient(h), forwarded: make(chan struct{}, maxForwarded), containers: newContainers(h), peers: newPeersSync(h), updates: newUpdates(h),
 		storage: newStorage(), transfers: make(chan struct{}, maxTransfers),
 	}
 	a.meter = &meter{host: h, executor: a.executor, now: time.Now}
@@ -87,7 +88,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
-	for _, loop := range []func(context.Context, *slog.Logger) error{a.heartbeats, a.serve, a.push, a.watchContainers, a.serveEdge, a.followPeers} {
+	for _, loop := range []func(context.Context, *slog.Logger) error{a.heartbeats, a.serve, a.push, a.watchContainers, a.serveEdge, a.followPeers, a.followUpdates} {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
@@ -175,6 +176,7 @@ func (a *Agent) beat(ctx context.Context, log *slog.Logger) (time.Duration, erro
 	if err := a.renewIfDue(ctx, answer.BundleVersion, log); err != nil && ctx.Err() == nil {
 		log.Warn("identity not renewed", "error", err.Error())
 	}
+	a.updates.told(answer.UpdateSerial)
 	a.peers.told(answer.PeersVersion, a.current.Load().id.Bundles.PeersKeys)
 	if answer.HeartbeatSeconds > 0 {
 		return heartbeatInterval(answer.HeartbeatSeconds), nil

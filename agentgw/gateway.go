@@ -41,6 +41,8 @@ type Store interface {
 	EdgeStore
 	AckPeers(ctx context.Context, id prego.ServerID, applied int64, refused string) (server.PeersWanted, error)
 	PeersVersions(ctx context.Context, since string) (server.PeersVersions, error)
+	AckAgentUpdate(ctx context.Context, id prego.ServerID, report server.AgentReport) (*server.SignedRelease, error)
+	AgentOffers(ctx context.Context) ([]server.AgentOffer, error)
 }
 
 // PeersSigner signs peers documents.
@@ -89,6 +91,9 @@ type Settings struct {
 	OTLPEndpoint string // where metrics are forwarded; "" counts and drops them
 	AgentBinary  []byte // served to booting hosts
 	AgentSHA256  string // its SHA-256, in hex
+	// AgentReleases is a directory with other programs that hosts may fetch, named by their
+	// SHA-256; "" for none.
+	AgentReleases string
 	// ClockTolerance is how far a host's clock may differ from this one.
 	ClockTolerance time.Duration
 	Now            func() time.Time // default time.Now
@@ -104,6 +109,7 @@ type Gateway struct {
 	tokens   Tokens
 	signer   PeersSigner
 	peers    peersVersions
+	offers   agentOffers
 	settings Settings
 	log      *zap.Logger
 	metrics  *metrics
@@ -173,6 +179,8 @@ func New(d Deps) *Gateway {
 	e.POST(wire.PathLogs, g.takeLogs, limitBody(maxTelemetry), g.authenticated(wire.ScopeLogs))
 	e.POST(wire.PathBackupReport, g.backupReport, limitBody(maxBody), g.authenticated(wire.ScopeBackupReport))
 	e.POST(wire.PathPeers, g.peersDocument, limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
+	e.POST(wire.PathUpdate, g.agentUpdate, limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
+	e.GET(wire.PathUpdateBinary, g.updateBinary, g.authenticated(wire.ScopeHeartbeat))
 	e.POST(wire.PathRotateToken, g.rotate, limitBody(maxBody), g.authenticated(""))
 	e.GET(wire.PathEdge, g.edgeDocument, g.authenticated(wire.ScopeEdge))
 	e.POST(wire.PathEdgeCertificates, g.edgeCertificates, limitBody(maxBody), g.authenticated(wire.ScopeEdge))
@@ -224,6 +232,7 @@ func (g *Gateway) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { g.followRevocations(ctx) })
 	wg.Go(func() { g.followPeers(ctx) })
+	wg.Go(func() { g.followOffers(ctx) })
 	wg.Go(func() { g.reports.run(ctx) })
 	wg.Go(func() { g.edges.run(ctx) })
 	g.beats.run(ctx)

@@ -62,7 +62,7 @@ func (g *Gateway) heartbeat(c echo.Context) error {
 		return err
 	}
 	return c.JSON(http.StatusOK, wire.HeartbeatResponse{
-		BundleVersion: bundles.Version, HeartbeatSeconds: int(g.settings.Heartbeat.Seconds()), PeersVersion: g.peers.of(who.serverID),
+		BundleVersion: bundles.Version, HeartbeatSeconds: int(g.settings.Heartbeat.Seconds()), PeersVersion: g.peers.of(who.serverID), UpdateSerial: g.offers.of(who.serverID),
 	})
 }
 

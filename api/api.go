@@ -126,6 +126,8 @@ type Deps struct {
 	// Releases are those of the stack.
 	Releases    ReleaseStore
 	ReleaseRuns ReleaseRuns
+	// AgentReleases are those of the agent.
+	AgentReleases AgentReleaseStore
 	// NewGroupID makes ids; default random ones.
 	NewGroupID func() string
 

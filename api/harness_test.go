@@ -167,7 +167,7 @@ func setup(t *testing.T, change func(*api.Deps)) *bundle {
 		Catalog: api.CatalogDeps{Store: b.store, Runs: b.runs, Configured: server.DefaultCatalog(), StaleAfter: time.Hour},
 		Keys:    b.store, Hosts: b.store, Shell: b.hosts, Containers: b.hosts,
 		Resources: api.ResourceDeps{Store: b.store, Runs: b.runs, Environment: "test", SiteDomain: "sites.test", Locations: server.DefaultCatalog().Locations},
-		Releases:  b.store, ReleaseRuns: b.runs,
+		Releases:  b.store, ReleaseRuns: b.runs, AgentReleases: b.store,
 		Groups: b.store, GroupRuns: b.runs, Fleets: b.store, FleetRuns: b.runs, Rebalances: api.RebalanceDeps{Store: b.store, Usable: pack.Usable{MemoryPct: 70, DiskPct: 80}}, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: tenant.ModeShared, Periods: periods,
 		RatePerSecond: 10_000, RateBurst: 10_000, Checks: []api.Check{{Name: "database", Run: b.store.Ping}},
 	}

@@ -943,6 +943,54 @@ func (e TenantStorageLevel) Valid() bool {
 	}
 }
 
+// Defines values for ListAgentReleasesParamsStatus.
+const (
+	ListAgentReleasesParamsStatusCancelled ListAgentReleasesParamsStatus = "cancelled"
+	ListAgentReleasesParamsStatusCreated   ListAgentReleasesParamsStatus = "created"
+	ListAgentReleasesParamsStatusDone      ListAgentReleasesParamsStatus = "done"
+	ListAgentReleasesParamsStatusPaused    ListAgentReleasesParamsStatus = "paused"
+	ListAgentReleasesParamsStatusRolling   ListAgentReleasesParamsStatus = "rolling"
+	ListAgentReleasesParamsStatusStopped   ListAgentReleasesParamsStatus = "stopped"
+)
+
+// Valid indicates whether the value is a known member of the ListAgentReleasesParamsStatus enum.
+func (e ListAgentReleasesParamsStatus) Valid() bool {
+	switch e {
+	case ListAgentReleasesParamsStatusCancelled:
+		return true
+	case ListAgentReleasesParamsStatusCreated:
+		return true
+	case ListAgentReleasesParamsStatusDone:
+		return true
+	case ListAgentReleasesParamsStatusPaused:
+		return true
+	case ListAgentReleasesParamsStatusRolling:
+		return true
+	case ListAgentReleasesParamsStatusStopped:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAgentReleasesParamsSort.
+const (
+	ListAgentReleasesParamsSortCreatedAt      ListAgentReleasesParamsSort = "created_at"
+	ListAgentReleasesParamsSortMinusCreatedAt ListAgentReleasesParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListAgentReleasesParamsSort enum.
+func (e ListAgentReleasesParamsSort) Valid() bool {
+	switch e {
+	case ListAgentReleasesParamsSortCreatedAt:
+		return true
+	case ListAgentReleasesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListAppsParamsSort.
 const (
 	ListAppsParamsSortCreatedAt      ListAppsParamsSort = "created_at"
@@ -1934,8 +1982,61 @@ type Agent struct {
 	WorkerSlotsPct *float64 `json:"worker_slots_pct,omitempty"`
 }
 
+// AgentRelease defines model for AgentRelease.
+type AgentRelease struct {
+	CreatedAt  time.Time  `json:"created_at"`
+	CreatedBy  string     `json:"created_by"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+	Message    *string    `json:"message,omitempty"`
+
+	// Reason went_back, refused, heartbeats_stopped
+	Reason *string       `json:"reason,omitempty"`
+	Rings  []ReleaseRing `json:"rings"`
+
+	// Serial When it was signed, in seconds since 1970; hosts never go to a lower one
+	Serial int64 `json:"serial"`
+
+	// Servers Empty in lists
+	Servers []AgentReleaseServer `json:"servers"`
+
+	// Sha256 Of the program
+	Sha256    string     `json:"sha256"`
+	StartedAt *time.Time `json:"started_at,omitempty"`
+	Status    string     `json:"status"`
+
+	// Version Version of the agent, as it prints it
+	//
+	// Example: v1.4.0
+	Version AgentVersion `json:"version"`
+}
+
+// AgentReleasePage defines model for AgentReleasePage.
+type AgentReleasePage struct {
+	AgentReleases []AgentRelease `json:"agent_releases"`
+	NextCursor    *string        `json:"next_cursor,omitempty"`
+}
+
+// AgentReleaseServer defines model for AgentReleaseServer.
+type AgentReleaseServer struct {
+	// AgentVersion As its heartbeats tell
+	AgentVersion *string    `json:"agent_version,omitempty"`
+	FinishedAt   *time.Time `json:"finished_at,omitempty"`
+	Message      *string    `json:"message,omitempty"`
+	OfferedAt    *time.Time `json:"offered_at,omitempty"`
+	Ring         string     `json:"ring"`
+	ServerId     string     `json:"server_id"`
+
+	// Status back: the host went back to the agent before; silent: it was not heard of in time
+	Status string `json:"status"`
+}
+
 // AgentStatus degraded after 60 s without a heartbeat, disconnected after 300 s
 type AgentStatus = server.AgentStatus
+
+// AgentVersion Version of the agent, as it prints it
+//
+// Example: v1.4.0
+type AgentVersion = string
 
 // Allocation Where a tenant lives
 type Allocation struct {
@@ -2569,6 +2670,24 @@ type Cost struct {
 
 	// Parts Example: ["cx43","IPv4 address"]
 	Parts []string `json:"parts"`
+}
+
+// CreateAgentRelease defines model for CreateAgentRelease.
+type CreateAgentRelease struct {
+	Rings *[]ReleaseRing `json:"rings,omitempty"`
+
+	// Signed What `prego keys sign-agent` prints
+	Signed struct {
+		// Document Base64
+		//
+		// Example: eyJ2ZXJzaW9uIjoidjEuNC4wIn0=
+		Document string `json:"document"`
+
+		// Signature Base64
+		//
+		// Example: c2lnbmF0dXJl
+		Signature string `json:"signature"`
+	} `json:"signed"`
 }
 
 // CreateApp defines model for CreateApp.
@@ -5778,6 +5897,54 @@ type CreateServerByOldPathParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListAgentReleasesParams defines parameters for ListAgentReleases.
+type ListAgentReleasesParams struct {
+	// Version Only these versions
+	Version *[]AgentVersion `form:"version,omitempty" json:"version,omitempty"`
+
+	// Status Only items in these states
+	Status *[]ListAgentReleasesParamsStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListAgentReleasesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAgentReleasesParamsStatus defines parameters for ListAgentReleases.
+type ListAgentReleasesParamsStatus string
+
+// ListAgentReleasesParamsSort defines parameters for ListAgentReleases.
+type ListAgentReleasesParamsSort string
+
+// CreateAgentReleaseParams defines parameters for CreateAgentRelease.
+type CreateAgentReleaseParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// CancelAgentReleaseParams defines parameters for CancelAgentRelease.
+type CancelAgentReleaseParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// PauseAgentReleaseParams defines parameters for PauseAgentRelease.
+type PauseAgentReleaseParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// StartAgentReleaseParams defines parameters for StartAgentRelease.
+type StartAgentReleaseParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListAppsParams defines parameters for ListApps.
 type ListAppsParams struct {
 	// AppId Only these apps
@@ -7061,6 +7228,9 @@ type OverridePlacementJSONRequestBody = PlacementOverride
 // Deprecated: this type has been marked as deprecated upstream, but no `x-deprecated-reason` was set
 type CreateServerByOldPathJSONRequestBody = CreateServer
 
+// CreateAgentReleaseJSONRequestBody defines body for CreateAgentRelease for application/json ContentType.
+type CreateAgentReleaseJSONRequestBody = CreateAgentRelease
+
 // CreateAppJSONRequestBody defines body for CreateApp for application/json ContentType.
 type CreateAppJSONRequestBody = CreateApp
 
@@ -7263,6 +7433,24 @@ type ServerInterface interface {
 	// Readyz Check that requests can be served
 	// (GET /readyz)
 	Readyz(ctx echo.Context) error
+	// ListAgentReleases List releases of the agent
+	// (GET /v1/agent-releases)
+	ListAgentReleases(ctx echo.Context, params ListAgentReleasesParams) error
+	// CreateAgentRelease Create a release of the agent
+	// (POST /v1/agent-releases)
+	CreateAgentRelease(ctx echo.Context, params CreateAgentReleaseParams) error
+	// GetAgentRelease Show a release of the agent with its servers
+	// (GET /v1/agent-releases/{version})
+	GetAgentRelease(ctx echo.Context, version AgentVersion) error
+	// CancelAgentRelease End a release of the agent
+	// (POST /v1/agent-releases/{version}/cancel)
+	CancelAgentRelease(ctx echo.Context, version AgentVersion, params CancelAgentReleaseParams) error
+	// PauseAgentRelease Offer a release of the agent to no more servers
+	// (POST /v1/agent-releases/{version}/pause)
+	PauseAgentRelease(ctx echo.Context, version AgentVersion, params PauseAgentReleaseParams) error
+	// StartAgentRelease Offer a release of the agent to servers
+	// (POST /v1/agent-releases/{version}/start)
+	StartAgentRelease(ctx echo.Context, version AgentVersion, params StartAgentReleaseParams) error
 	// ListApps List apps
 	// (GET /v1/apps)
 	ListApps(ctx echo.Context, params ListAppsParams) error
@@ -7991,6 +8179,205 @@ func (w *ServerInterfaceWrapper) Readyz(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.Readyz(ctx)
+	return err
+}
+
+// ListAgentReleases converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAgentReleases(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAgentReleasesParams
+	// ------------- Optional query parameter "version" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "version", ctx.QueryParams(), &params.Version, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter version: %s", err))
+	}
+
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAgentReleases(ctx, params)
+	return err
+}
+
+// CreateAgentRelease converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateAgentRelease(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateAgentReleaseParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateAgentRelease(ctx, params)
+	return err
+}
+
+// GetAgentRelease converts echo context to params.
+func (w *ServerInterfaceWrapper) GetAgentRelease(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "version" -------------
+	var version AgentVersion
+
+	err = runtime.BindStyledParameterWithOptions("simple", "version", ctx.Param("version"), &version, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter version: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetAgentRelease(ctx, version)
+	return err
+}
+
+// CancelAgentRelease converts echo context to params.
+func (w *ServerInterfaceWrapper) CancelAgentRelease(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "version" -------------
+	var version AgentVersion
+
+	err = runtime.BindStyledParameterWithOptions("simple", "version", ctx.Param("version"), &version, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter version: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CancelAgentReleaseParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CancelAgentRelease(ctx, version, params)
+	return err
+}
+
+// PauseAgentRelease converts echo context to params.
+func (w *ServerInterfaceWrapper) PauseAgentRelease(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "version" -------------
+	var version AgentVersion
+
+	err = runtime.BindStyledParameterWithOptions("simple", "version", ctx.Param("version"), &version, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter version: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PauseAgentReleaseParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PauseAgentRelease(ctx, version, params)
+	return err
+}
+
+// StartAgentRelease converts echo context to params.
+func (w *ServerInterfaceWrapper) StartAgentRelease(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "version" -------------
+	var version AgentVersion
+
+	err = runtime.BindStyledParameterWithOptions("simple", "version", ctx.Param("version"), &version, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter version: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params StartAgentReleaseParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.StartAgentRelease(ctx, version, params)
 	return err
 }
 
@@ -13830,6 +14217,12 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/releases/:name/pause", wrapper.PauseRelease, options.OperationMiddlewares["pauseRelease"]...)
 	router.POST(options.BaseURL+"/v1/releases/:name/resume", wrapper.ResumeRelease, options.OperationMiddlewares["resumeRelease"]...)
 	router.POST(options.BaseURL+"/v1/releases/:name/cancel", wrapper.CancelRelease, options.OperationMiddlewares["cancelRelease"]...)
+	router.GET(options.BaseURL+"/v1/agent-releases", wrapper.ListAgentReleases, options.OperationMiddlewares["listAgentReleases"]...)
+	router.POST(options.BaseURL+"/v1/agent-releases", wrapper.CreateAgentRelease, options.OperationMiddlewares["createAgentRelease"]...)
+	router.GET(options.BaseURL+"/v1/agent-releases/:version", wrapper.GetAgentRelease, options.OperationMiddlewares["getAgentRelease"]...)
+	router.POST(options.BaseURL+"/v1/agent-releases/:version/start", wrapper.StartAgentRelease, options.OperationMiddlewares["startAgentRelease"]...)
+	router.POST(options.BaseURL+"/v1/agent-releases/:version/pause", wrapper.PauseAgentRelease, options.OperationMiddlewares["pauseAgentRelease"]...)
+	router.POST(options.BaseURL+"/v1/agent-releases/:version/cancel", wrapper.CancelAgentRelease, options.OperationMiddlewares["cancelAgentRelease"]...)
 	router.POST(options.BaseURL+"/internal/catalog/refresh", wrapper.RefreshCatalog, options.OperationMiddlewares["refreshCatalog"]...)
 	router.GET(options.BaseURL+"/v1/servers", wrapper.ListServers, options.OperationMiddlewares["listServers"]...)
 	router.POST(options.BaseURL+"/v1/servers", wrapper.CreateServer, options.OperationMiddlewares["createServer"]...)

@@ -113,7 +113,12 @@ func (a *API) releaseView(r server.StackRelease) StackRelease {
 		Servers: []ReleaseServer{}, WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)), CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(),
 		StartedAt: utc(r.StartedAt), FinishedAt: utc(r.FinishedAt),
 	}
-	for _, ring := range r.Rings {
+	out.Rings = ringViews(r.Rings)
+	return out
+}
+
+func ringViews(rings []server.ReleaseRing) (out []ReleaseRing) {
+	for _, ring := range rings {
 		v := ReleaseRing{Name: ring.Name}
 		if len(ring.Tenants) > 0 {
 			v.Tenants = &ring.Tenants
@@ -124,7 +129,7 @@ func (a *API) releaseView(r server.StackRelease) StackRelease {
 		if ring.SoakSeconds > 0 {
 			v.SoakSeconds = &ring.SoakSeconds
 		}
-		out.Rings = append(out.Rings, v)
+		out = append(out, v)
 	}
 	return out
 }

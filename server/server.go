@@ -295,6 +295,7 @@ const (
 	StepDrainRequested     Step = "drain_requested"
 	StepBenchUpdate        Step = "bench_update"
 	StepBenchUpdated       Step = "bench_updated"
+	StepAgentUpdated       Step = "agent_updated"
 	StepDrainStarted       Step = "drain_started"
 	StepDrainProgress      Step = "drain_progress"
 	StepDrainWaits         Step = "drain_waits" // an instance finds no place

@@ -177,6 +177,9 @@ type HeartbeatResponse struct {
 	// PeersVersion is that of the host's peers document, 0 if the gateway does not know: the
 	// agent fetches it if its own is another.
 	PeersVersion int64 `json:"peers_version,omitempty"`
+	// UpdateSerial is that of the release of the agent that the host is to have, 0 if it is to
+	// keep its own.
+	UpdateSerial int64 `json:"update_serial,omitempty"`
 }
 
 // RotateRequest asks for a new JWT and, with CSRs, new certificates.

@@ -8,6 +8,7 @@
 //	prego-agent peers     [--root DIR] [--caller NAME]   put peers documents in force for run
 //	prego-agent firewall  [--root DIR]   put the last peers document in force again, at boot
 //	prego-agent certs     [--root DIR]   give containers the certificate of databases and caches
+//	prego-agent update    [--root DIR] [--caller NAME] [--trial DURATION]   replace the agent by signed releases for run, as root
 //	prego-agent prepare   [--root DIR] [--group NAME]    make what the containers of the host need
 //	prego-agent version
 //
@@ -40,6 +41,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/prego/prego/agent"
 	"github.com/prego/prego/agent/site"
@@ -48,6 +50,10 @@ import (
 
 // version is set by the linker.
 var version = "dev"
+
+// releaseKeys may sign releases of this program, base64 of Ed25519 public keys, with commas
+// between them; set by the linker. Without any it is not updated.
+var releaseKeys string
 
 func main() { os.Exit(run(os.Args[1:])) }
 
@@ -72,7 +78,7 @@ func run(args []string) int {
 	case site.ConfigureVerb:
 		return site.ConfigureMain(args[1:])
 	}
-	if !slices.Contains([]string{"bootstrap", "run", "exec", "bench", "devices", "prepare", "peers", "firewall", "certs"}, args[0]) {
+	if !slices.Contains([]string{"bootstrap", "run", "exec", "bench", "devices", "prepare", "peers", "firewall", "certs", "update"}, args[0]) {
 		fmt.Fprintln(os.Stderr, usage)
 		return 2
 	}
@@ -80,11 +86,12 @@ func run(args []string) int {
 	flags := flag.NewFlagSet("prego-agent "+args[0], flag.ContinueOnError)
 	flags.StringVar(&o.root, "root", "/", "directory that stands for the host's root")
 	flags.StringVar(&o.addr, "addr", "", "address to listen on and to call from; empty for all")
-	flags.StringVar(&o.caller, "caller", "", "exec, bench, devices, peers: the user that may ask; empty for its own")
+	flags.StringVar(&o.caller, "caller", "", "exec, bench, devices, peers, update: the user that may ask; empty for its own")
 	flags.StringVar(&o.watcher, "watcher", "", "bench: the user that may listen to what containers do; empty for its own")
 	flags.StringVar(&o.docker, "docker", "", "bench: dockerd's address; empty for the host's own. run: the same, to watch it without the process bench")
 	flags.StringVar(&o.lock, "lock", "", "bench: a file that is locked, shared, while something runs")
 	flags.BoolVar(&o.noFirewall, "no-firewall", false, "run: the host has no firewall of its own; peers documents are checked and kept here, and filter nothing")
+	flags.DurationVar(&o.trial, "trial", 5*time.Minute, "update: how long a new agent has until the gateway has taken its heartbeats")
 	flags.StringVar(&o.group, "group", "", "prepare: the group of the process that runs commands; empty for its own")
 	switch err := flags.Parse(args[1:]); {
 	case errors.Is(err, flag.ErrHelp):
@@ -118,7 +125,7 @@ func run(args []string) int {
 	return 1
 }
 
-const usage = "usage: prego-agent bootstrap|run|exec|bench|devices|peers|firewall|certs|prepare|version [--root DIR] [--addr IP] [--caller NAME] [--watcher NAME] [--docker ADDR] [--lock FILE] [--group NAME] [--no-firewall]"
+const usage = "usage: prego-agent bootstrap|run|exec|bench|devices|peers|firewall|certs|update|prepare|version [--root DIR] [--addr IP] [--caller NAME] [--watcher NAME] [--docker ADDR] [--lock FILE] [--group NAME] [--no-firewall] [--trial DURATION]"
 
 // dockerSocket is where dockerd listens on a host.
 const dockerSocket = "unix:///run/docker.sock"
@@ -127,6 +134,7 @@ type options struct {
 	root, addr, caller, watcher, docker, lock, group string
 
 	noFirewall bool
+	trial      time.Duration
 }
 
 func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
@@ -141,6 +149,12 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 		return host.Prepare(o.group)
 	case "peers":
 		return listen(ctx, host, service{wire.PeersSocket, agent.NewPeersKeeper(host, true, log).Run(o.caller)})
+	case "update":
+		u, err := agent.NewUpdater(host, strings.FieldsFunc(releaseKeys, func(r rune) bool { return r == ',' }), o.trial, log)
+		if err != nil {
+			return err
+		}
+		return listen(ctx, host, service{wire.UpdateSocket, u.Run(o.caller)})
 	case "firewall":
 		return agent.NewPeersKeeper(host, true, log).Restore(ctx)
 	case "certs":
@@ -182,7 +196,10 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 			return err
 		}
 	}
-	return a.Run(ctx)
+	if err := a.Run(ctx); !errors.Is(err, agent.ErrUpdated) {
+		return err
+	}
+	return nil // whoever started it starts it again
 }
 
 // siteOwner runs where the sites are, which may be a container.

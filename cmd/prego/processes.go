@@ -82,7 +82,7 @@ func runAPI(ctx context.Context) error {
 		Quotas:     p.db, Registries: store.NewRegistries(p.db, keyholder),
 		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, SiteDomain: p.cfg.Tenants.SiteDomain, Locations: catalog.Locations},
 		Keys:      p.db, Hosts: p.db, Shell: keyholder, Containers: keyholder,
-		Groups: p.db, GroupRuns: runs, Releases: p.db, ReleaseRuns: runs, Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
+		Groups: p.db, GroupRuns: runs, Releases: p.db, ReleaseRuns: runs, AgentReleases: p.db, Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
 		Store: p.db, Orchestrator: runs, Auth: apiAuth{tokens}, Importer: keyholder, Log: p.log, Registry: p.reg,
 		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: p.cfg.API.RateBurst,
 		Checks: []api.Check{
@@ -259,6 +259,7 @@ func runWorker(ctx context.Context, queues []string) error {
 	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, drains, &activities.Rebalances{Store: p.db, Runs: runs, Log: p.log.Named("rebalances"), Hook: crashHook()})
 	looker.Looks = append(looker.Looks, lookAtNames(p, names)...)
 	looker.Looks = append(looker.Looks,
+		worker.Look{Name: "agent releases", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtAgentReleases(&activities.AgentReleases{Store: p.db, Limits: server.AgentReleaseLimits{Servers: p.cfg.Releases.Agents, Within: p.cfg.Releases.AgentWithin}})},
 		worker.Look{Name: "releases", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtReleases(releases)},
 		worker.Look{Name: "moves", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtMoves(moves)},
 		worker.Look{Name: "backups", Every: p.cfg.Backups.SweepEvery, Do: activities.LookAtBackups(backups)},
@@ -278,7 +279,7 @@ func runWorker(ctx context.Context, queues []string) error {
 	}
 	watchCatalog(ctx, p, runs, catalogs)
 	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, time.Now), worker.NewLookAge(p.db, p.log, time.Now), worker.NewCertificates(p.db, p.log, time.Now),
-		worker.NewCordoned(p.db, p.log, time.Now))
+		worker.NewCordoned(p.db, p.log, time.Now), worker.NewAgentVersions(p.db, p.log, time.Now))
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, p.ready(runs)) })
 	g.Go(func() error { return relayed.Serve(ctx, l, ca.RelayTLS(), p.cfg.Worker.StopTimeout) })
@@ -342,6 +343,7 @@ func newKeysCommand() *cobra.Command {
 			return token.InitKeys(cfg.KeysDir)
 		},
 	})
+	keys.AddCommand(newSignAgentCommand())
 	keys.AddCommand(&cobra.Command{
 		Use: "seal", Short: "Make another key that seals keys of certificates from now on", Args: cobra.NoArgs,
 		RunE: func(_ *cobra.Command, _ []string) error {

@@ -574,7 +574,7 @@ func newGateway(p *process, runs *workflows.Client) (*agentgw.Gateway, *tls.Conf
 		Store: p.db, Signals: runs, CA: gatewayCA{Authority: ca, execKeys: execKeys, peersKeys: peers.Keys()}, Tokens: gatewayTokens{token.NewAgents(agentKeys)}, Peers: peers,
 		Settings: agentgw.Settings{
 			Environment: p.cfg.Environment, CheckSource: g.CheckSource, Heartbeat: g.Heartbeat, TokenTTL: g.TokenTTL, CertTTL: g.CertTTL,
-			Flush: g.Flush, FlushRows: g.FlushRows, OTLPEndpoint: g.OTLPEndpoint, AgentBinary: binary, AgentSHA256: digest,
+			Flush: g.Flush, FlushRows: g.FlushRows, OTLPEndpoint: g.OTLPEndpoint, AgentBinary: binary, AgentSHA256: digest, AgentReleases: g.AgentReleases,
 			ClockTolerance: g.ClockTolerance, Edge: edge.Settings{MaxBody: p.cfg.Edge.MaxBody, HSTS: int(p.cfg.Edge.HSTS.Seconds())},
 		},
 		Log: p.log, Metrics: p.reg, OpenKey: openKey,

@@ -34,6 +34,7 @@ var kinds = map[string]kind{
 	"placement-pool": {path: "/v1/placement-pools", items: "placement_pools", id: "name"},
 	"registry":       {path: "/v1/registries", items: "registries", id: "host"},
 	"release":        {path: "/v1/releases", items: "releases", id: "name"},
+	"agent-release":  {path: "/v1/agent-releases", items: "agent_releases", id: "version"},
 	"image":          {path: "/v1/images", items: "images", id: "image_id"},
 	"tenant":         {path: "/v1/tenants", items: "tenants", id: "tenant_id", name: "slug", prefix: "t-"},
 	"owner":          {path: "/v1/tenants", items: "tenants", id: "tenant_id", name: "slug", prefix: "t-", words: prego.Strings(prego.Plans())}, // of a backup policy

@@ -228,6 +228,8 @@ var shown = map[string]struct {
 	"registry list":                  {"/v1/registries", example[api.RegistryList](200)},
 	"registry show r.example.com":    {"/v1/registries/r.example.com", example[api.Registry](200)},
 	"registry images":                {"/v1/image-digests", example[api.ImageDigestList](200)},
+	"agent release list":             {"/v1/agent-releases", example[api.AgentReleasePage](200)},
+	"agent release show v1.4.0":      {"/v1/agent-releases/v1.4.0", example[api.AgentRelease](200)},
 	"release list":                   {"/v1/releases", example[api.StackReleasePage](200)},
 	"release show 15.80":             {"/v1/releases/15.80", example[api.StackRelease](200)},
 	"rebalance list":                 {"/v1/rebalances", example[api.RebalancePage](200)},

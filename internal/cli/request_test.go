@@ -40,6 +40,8 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"release create 15.80 --image i:1 --ring a=1,b=50", "", "POST /v1/releases", `{"name":"15.80","image":"i:1","rings":[{"name":"a","percent":1},{"name":"b","percent":50},{"name":"rest"}]}`},
 		{"release start 15.80", "", "POST /v1/releases/15.80/start", ""},
 		{"release cancel 15.80", "", "POST /v1/releases/15.80/cancel", ""},
+		{"agent release start v1.4.0", "", "POST /v1/agent-releases/v1.4.0/start", ""},
+		{"agent release pause v1.4.0", "", "POST /v1/agent-releases/v1.4.0/pause", ""},
 		{"server drain app-7", "", "POST /v1/servers/app-7/drain", ""},
 		{"server reboot app-7 --reason kernel", "", "POST /v1/servers/app-7/reboot", `{"reason":"kernel"}`},
 		{"server replace app-7 --timeout 1h --yes", "", "POST /v1/servers/app-7/replace", `{"timeout_seconds":3600}`},

@@ -270,7 +270,7 @@ func TestUnitsAreValidAndConfined(t *testing.T) {
 		b, err := os.ReadFile(filepath.Join(agents, e.Name()))
 		require.NoError(t, err)
 		name := filepath.Join(dir, e.Name())
-		require.NoError(t, os.WriteFile(name, []byte(strings.ReplaceAll(string(b), "/usr/local/bin/prego-agent", "/bin/true")), 0o600))
+		require.NoError(t, os.WriteFile(name, []byte(strings.NewReplacer("/usr/local/bin/prego-agent", "/bin/true", "/var/lib/prego/updater", "/bin/true").Replace(string(b))), 0o600))
 		units = append(units, name)
 	}
 	verify := func(unit string) (fine bool, text string) {

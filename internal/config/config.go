@@ -279,6 +279,8 @@ type Releases struct {
 	OrgSites    int           `env:"PREGO_RELEASE_ORG_SITES" envDefault:"10"`   // of one org
 	ServerSites int           `env:"PREGO_RELEASE_SERVER_SITES" envDefault:"2"` // worked on at once on a server
 	AnswerFor   time.Duration `env:"PREGO_RELEASE_ANSWER_TIMEOUT" envDefault:"2m"`
+	Agents      int           `env:"PREGO_AGENT_RELEASE_SERVERS" envDefault:"20"` // that try a release of the agent at once
+	AgentWithin time.Duration `env:"PREGO_AGENT_RELEASE_WITHIN" envDefault:"15m"` // until a server counts as silent
 }
 
 // Temporal says where the Temporal server is.
@@ -305,18 +307,19 @@ type API struct {
 
 // Gateway configures `prego agentgw`.
 type Gateway struct {
-	Listen       string        `env:"LISTEN" envDefault:"127.0.0.1:8443"`
-	URL          string        `env:"URL" envDefault:"https://127.0.0.1:8443"` // base URL for hosts
-	ServerName   string        `env:"SERVER_NAME" envDefault:"agentgw.prego.internal"`
-	AgentBinary  string        `env:"AGENT_BINARY" envDefault:"./bin/prego-agent"` // served to booting hosts, pinned by its digest
-	CheckSource  bool          `env:"CHECK_SOURCE" envDefault:"true"`              // handshakes must come from the address assigned by the provider
-	OTLPEndpoint string        `env:"OTLP_ENDPOINT"`                               // base URL for forwarded metrics; empty: count and drop
-	Flush        time.Duration `env:"FLUSH" envDefault:"250ms"`                    // how long heartbeats are batched
-	FlushRows    int           `env:"FLUSH_ROWS" envDefault:"500"`
-	Heartbeat    time.Duration `env:"HEARTBEAT" envDefault:"30s"` // sent to agents
-	TokenTTL     time.Duration `env:"TOKEN_TTL" envDefault:"1h"`  // of agents' JWTs
-	CertTTL      time.Duration `env:"CERT_TTL" envDefault:"24h"`  // of agents' certificates
-	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" envDefault:"20s"`
+	Listen        string        `env:"LISTEN" envDefault:"127.0.0.1:8443"`
+	URL           string        `env:"URL" envDefault:"https://127.0.0.1:8443"` // base URL for hosts
+	ServerName    string        `env:"SERVER_NAME" envDefault:"agentgw.prego.internal"`
+	AgentBinary   string        `env:"AGENT_BINARY" envDefault:"./bin/prego-agent"` // served to booting hosts, pinned by its digest
+	AgentReleases string        `env:"AGENT_RELEASES"`                              // directory of agents named by their SHA-256, for updates; empty: only AgentBinary
+	CheckSource   bool          `env:"CHECK_SOURCE" envDefault:"true"`              // handshakes must come from the address assigned by the provider
+	OTLPEndpoint  string        `env:"OTLP_ENDPOINT"`                               // base URL for forwarded metrics; empty: count and drop
+	Flush         time.Duration `env:"FLUSH" envDefault:"250ms"`                    // how long heartbeats are batched
+	FlushRows     int           `env:"FLUSH_ROWS" envDefault:"500"`
+	Heartbeat     time.Duration `env:"HEARTBEAT" envDefault:"30s"` // sent to agents
+	TokenTTL      time.Duration `env:"TOKEN_TTL" envDefault:"1h"`  // of agents' JWTs
+	CertTTL       time.Duration `env:"CERT_TTL" envDefault:"24h"`  // of agents' certificates
+	DrainTimeout  time.Duration `env:"DRAIN_TIMEOUT" envDefault:"20s"`
 	// Below the 30 s that tokens tolerate.
 	ClockTolerance time.Duration `env:"CLOCK_TOLERANCE" envDefault:"20s"` // how far a host's clock may differ: above that, handshakes are rejected, and heartbeats report it
 }
@@ -534,8 +537,8 @@ func (c Config) check() []error {
 	if c.Backups.RestoreLostAtOnce < 1 {
 		bad("PREGO_RESTORE_LOST_AT_ONCE", "must be above 0")
 	}
-	if r := c.Releases; r.Sites < 1 || r.OrgSites < 1 || r.ServerSites < 1 || r.AnswerFor <= 0 {
-		bad("PREGO_RELEASE_SITES, PREGO_RELEASE_ORG_SITES, PREGO_RELEASE_SERVER_SITES and PREGO_RELEASE_ANSWER_TIMEOUT", "must be above 0")
+	if r := c.Releases; r.Sites < 1 || r.OrgSites < 1 || r.ServerSites < 1 || r.AnswerFor <= 0 || r.Agents < 1 || r.AgentWithin <= 0 {
+		bad("PREGO_RELEASE_SITES, PREGO_RELEASE_ORG_SITES, PREGO_RELEASE_SERVER_SITES, PREGO_RELEASE_ANSWER_TIMEOUT, PREGO_AGENT_RELEASE_SERVERS and PREGO_AGENT_RELEASE_WITHIN", "must be above 0")
 	}
 	if m := c.Moves; m.CopyFor <= 0 || m.FreezeFor <= 0 || m.Grace < 0 || m.Tenants < 1 {
 		bad("PREGO_MOVE_COPY_TIMEOUT, PREGO_MOVE_FREEZE_TIMEOUT and PREGO_DRAIN_TENANTS", "must be above 0, and PREGO_MOVE_GRACE not below")

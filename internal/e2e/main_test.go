@@ -72,7 +72,7 @@ func setup() error {
 	repo = strings.TrimSpace(string(out))
 	bins = filepath.Join(scratch, "bin")
 	for _, cmd := range []string{"prego", "prego-agent"} {
-		build := exec.Command("go", "build", buildTags, "-trimpath", "-ldflags", "-s -w -X main.version=e2e", "-o", filepath.Join(bins, cmd), "./cmd/"+cmd)
+		build := exec.Command("go", "build", buildTags, "-trimpath", "-ldflags", "-s -w -X main.version=e2e -X main.releaseKeys="+agentReleaseKeys(), "-o", filepath.Join(bins, cmd), "./cmd/"+cmd)
 		build.Dir, build.Env = repo, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", cmd, err, out)

@@ -69,6 +69,7 @@ func (h *processHost) info() HostInfo {
 		switch verb {
 		case "exec":
 			info.ExecPID = p.PID()
+		case "update":
 		default:
 			info.AgentPID = p.PID()
 		}
@@ -297,6 +298,12 @@ func (h *processHost) live(ctx context.Context) error {
 		return err
 	}
 	var executor sync.WaitGroup
+	if h.sim.cfg.UpdateTrial > 0 {
+		if err := h.installUpdater(); err != nil {
+			return err
+		}
+		executor.Go(func() { h.keepRunning(ctx, "update", func() {}) })
+	}
 	executor.Add(1)
 	go func() {
 		defer executor.Done()
@@ -345,7 +352,11 @@ func (h *processHost) runAgent(ctx context.Context, verb string) error {
 	if verb == "run" { // one process less for each host: it reads the engine's events itself
 		args = append(args, "--docker", "unix://"+h.dockerSocket(), "--no-firewall")
 	}
-	cmd := exec.Command(filepath.Join(h.root(), wire.AgentBinary), args...) //nolint:noctx // the host's own agent; ended below
+	program := wire.AgentBinary
+	if verb == "update" {
+		program, args = wire.UpdateProgram, []string{verb, "--root", root, "--trial", h.sim.cfg.UpdateTrial.String()}
+	}
+	cmd := exec.Command(filepath.Join(h.root(), program), args...) //nolint:noctx // the host's own agent; ended below
 	cmd.Stdout, cmd.Stderr, cmd.Dir = logFile, logFile, h.dir
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "GOMAXPROCS=1"}
 	p, err := child.Start(cmd, syscall.SIGKILL)
@@ -370,6 +381,19 @@ func (h *processHost) runAgent(ctx context.Context, verb string) error {
 		return fmt.Errorf("prego-agent %s: %w", verb, err)
 	}
 	return nil
+}
+
+// installUpdater copies the agent once, as "prego-agent prepare" does.
+func (h *processHost) installUpdater() error {
+	target := filepath.Join(h.root(), wire.UpdateProgram)
+	if _, err := os.Stat(target); err == nil {
+		return nil
+	}
+	b, err := os.ReadFile(filepath.Join(h.root(), wire.AgentBinary))
+	if err != nil {
+		return err
+	}
+	return h.write(wire.UpdateProgram, string(b), 0o755)
 }
 
 // agentCache keeps agents by digest, so that a hundred hosts fetch one once.

@@ -56,6 +56,9 @@ type Config struct {
 	// them on process hosts: caddy, haproxy. Containers of other images run nothing. With
 	// programs, process hosts have no IPv6 address.
 	Programs map[string]string
+	// UpdateTrial is how long an agent that process hosts try has until it is heard of; 0: their
+	// agents are not updated.
+	UpdateTrial time.Duration
 	// RatePerHour is the project's requests per hour, refilled evenly; 0 means 3600.
 	RatePerHour int
 	Log         *zap.Logger

@@ -48,6 +48,7 @@ var ofOneThing = map[string]string{
 	"ConfirmCreated":          "a resource by its id",
 	"FindResource":            "a resource by its name",
 	"GetServer":               "a server by its id",
+	"StepAgentRelease":        "the release of the agent that is open, of which there is one",
 	"QuietReleases":           "the release that is open, of which there is one",
 	"QuietDrains":             "the drains under way, of which there are as many as operators ask for",
 	"IPv4Run":                 "an address by its id",

@@ -101,6 +101,7 @@ start prego-agent-exec.socket
 start prego-agent-bench.socket
 start prego-agent-watch.socket
 start prego-agent-peers.socket
+start prego-agent-update.service
 start prego-service-certs.path
 try "enable the agent" systemctl enable prego-docker-certs.service prego-service-certs.service prego-agent-exec.service prego-agent-bootstrap.service prego-agent.service
 try "start the agent" systemctl start --no-block prego-agent-exec.service prego-agent-bootstrap.service prego-agent.service

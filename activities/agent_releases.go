@@ -1,0 +1,28 @@
+package activities
+
+import (
+	"context"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+)
+
+// AgentReleaseStore is the part of Postgres that holds releases of the agent.
+type AgentReleaseStore interface {
+	StepAgentRelease(ctx context.Context, limits server.AgentReleaseLimits) (changed bool, err error)
+}
+
+// AgentReleases rolls releases of the agent out. Agents fetch them: all that is decided is who
+// is offered one.
+type AgentReleases struct {
+	Store  AgentReleaseStore
+	Limits server.AgentReleaseLimits
+}
+
+// LookAtAgentReleases goes on with the release of the agent that is being rolled out.
+func LookAtAgentReleases(a *AgentReleases) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		changed, err := a.Store.StepAgentRelease(ctx, a.Limits)
+		return prego.LookResult{Found: changed}, err
+	}
+}

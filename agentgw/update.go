@@ -1,0 +1,110 @@
+package agentgw
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
+)
+
+// agentOffers are the servers that are to try a release of the agent now, so that a heartbeat
+// can be told without a statement.
+type agentOffers struct {
+	mu   sync.RWMutex
+	byID map[prego.ServerID]int64
+}
+
+func (o *agentOffers) of(id prego.ServerID) int64 {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return o.byID[id]
+}
+
+func (o *agentOffers) take(offers []server.AgentOffer) {
+	byID := make(map[prego.ServerID]int64, len(offers))
+	for _, one := range offers {
+		byID[one.ServerID] = one.Serial
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.byID = byID
+}
+
+// offersEvery is how often the offers are read: a rollout waits for heartbeats anyway.
+const offersEvery = 2 * time.Second
+
+func (g *Gateway) followOffers(ctx context.Context) {
+	t := time.NewTicker(offersEvery)
+	defer t.Stop()
+	for {
+		offers, err := g.store.AgentOffers(ctx)
+		switch {
+		case err == nil:
+			g.offers.take(offers)
+		case ctx.Err() == nil:
+			g.log.Warn("releases of the agent not read", zap.Error(err))
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// agentUpdate notes what became of the release of the agent that a host tried last, and answers
+// with the one that it is to try, as it was signed.
+func (g *Gateway) agentUpdate(c echo.Context) error {
+	var in wire.UpdateReport
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	statuses := []wire.UpdateStatus{"", wire.UpdateTrying, wire.UpdateGood, wire.UpdateBack, wire.UpdateRefused}
+	if in.Serial < 0 || len(in.Reason) > wire.MaxUpdateReason || !slices.Contains(statuses, in.Status) {
+		return prego.Invalid("status", "must be one of trying, good, back, refused; the serial must not be negative, the reason is limited")
+	}
+	reason := strings.ToValidUTF8(strings.ReplaceAll(in.Reason, "\x00", ""), "")
+	report := server.AgentReport{Serial: in.Serial, Status: string(in.Status), Reason: prego.Redact(reason)}
+	wanted, err := g.store.AckAgentUpdate(c.Request().Context(), callerOf(c).serverID, report)
+	if err != nil {
+		return err
+	}
+	var out wire.UpdateResponse
+	if wanted != nil {
+		out.Signed = &wire.SignedAgentUpdate{Document: wanted.Document, Signature: wanted.Signature}
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+var agentDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// updateBinary serves a release of the agent: the one that booting hosts get, or a file of the
+// directory of releases, which is named by its digest. Hosts check it themselves.
+func (g *Gateway) updateBinary(c echo.Context) error {
+	want := c.QueryParam("sha256")
+	switch {
+	case !agentDigest.MatchString(want):
+		return prego.Invalid("sha256", "must be a SHA-256 digest in hex")
+	case want == g.settings.AgentSHA256:
+		return c.Blob(http.StatusOK, echo.MIMEOctetStream, g.settings.AgentBinary)
+	case g.settings.AgentReleases == "":
+	default:
+		name := filepath.Join(g.settings.AgentReleases, want)
+		if _, err := os.Stat(name); err == nil {
+			return c.File(name)
+		}
+	}
+	return prego.Errorf(prego.CodeNotFound, "this gateway has no agent with digest %s", want)
+}

@@ -1,0 +1,90 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+)
+
+// AgentReleaseStore is the part of Postgres that holds releases of the agent.
+type AgentReleaseStore interface {
+	CreateAgentRelease(ctx context.Context, r server.CreateAgentReleaseRequest, said server.AgentReleaseSaid, by string) (server.AgentRelease, error)
+	GetAgentRelease(ctx context.Context, version string) (server.AgentRelease, error)
+	ListAgentReleases(ctx context.Context, q prego.ListQuery) (page []server.AgentRelease, next string, err error)
+	AgentReleaseServers(ctx context.Context, version string) ([]server.AgentReleaseServer, error)
+	TurnAgentRelease(ctx context.Context, version string, to server.ReleaseStatus, by string) (server.AgentRelease, error)
+}
+
+// CreateAgentRelease keeps a signed release of the agent.
+func (a *API) CreateAgentRelease(c echo.Context, _ CreateAgentReleaseParams) error {
+	var in server.CreateAgentReleaseRequest
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	said, err := in.Validate()
+	if err != nil {
+		return err
+	}
+	r, err := a.d.AgentReleases.CreateAgentRelease(c.Request().Context(), in, said, caller(c).Subject)
+	return answer(c, http.StatusCreated, r, err, agentReleaseView)
+}
+
+// ListAgentReleases shows a page of releases of the agent, newest first.
+func (a *API) ListAgentReleases(c echo.Context, _ ListAgentReleasesParams) error {
+	return list(c, "agent_releases", a.d.AgentReleases.ListAgentReleases, agentReleaseView)
+}
+
+// GetAgentRelease shows a release of the agent with its servers.
+func (a *API) GetAgentRelease(c echo.Context, version AgentVersion) error {
+	r, err := a.d.AgentReleases.GetAgentRelease(c.Request().Context(), version)
+	return a.showAgentRelease(c, r, err)
+}
+
+// StartAgentRelease offers a release of the agent to servers, ring by ring.
+func (a *API) StartAgentRelease(c echo.Context, version AgentVersion, _ StartAgentReleaseParams) error {
+	return a.turnAgentRelease(c, version, server.ReleaseRolling)
+}
+
+// PauseAgentRelease offers it to no more servers.
+func (a *API) PauseAgentRelease(c echo.Context, version AgentVersion, _ PauseAgentReleaseParams) error {
+	return a.turnAgentRelease(c, version, server.ReleasePaused)
+}
+
+// CancelAgentRelease ends it.
+func (a *API) CancelAgentRelease(c echo.Context, version AgentVersion, _ CancelAgentReleaseParams) error {
+	return a.turnAgentRelease(c, version, server.ReleaseCancelled)
+}
+
+func (a *API) turnAgentRelease(c echo.Context, version string, to server.ReleaseStatus) error {
+	r, err := a.d.AgentReleases.TurnAgentRelease(c.Request().Context(), version, to, caller(c).Subject)
+	return a.showAgentRelease(c, r, err)
+}
+
+func (a *API) showAgentRelease(c echo.Context, r server.AgentRelease, err error) error {
+	if err != nil {
+		return err
+	}
+	out := agentReleaseView(r)
+	servers, err := a.d.AgentReleases.AgentReleaseServers(c.Request().Context(), r.Version)
+	if err != nil {
+		return err
+	}
+	for _, v := range servers {
+		out.Servers = append(out.Servers, AgentReleaseServer{
+			ServerId: string(v.ServerID), Ring: r.Rings[v.Ring].Name, Status: string(v.Status), Message: optional(v.Message), AgentVersion: optional(v.AgentVersion),
+			OfferedAt: utc(v.OfferedAt), FinishedAt: utc(v.FinishedAt),
+		})
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+func agentReleaseView(r server.AgentRelease) AgentRelease {
+	return AgentRelease{
+		Version: r.Version, Serial: r.Serial, Sha256: r.SHA256, Rings: ringViews(r.Rings), Status: string(r.Status), Reason: optional(string(r.Reason)), Message: optional(r.Message),
+		Servers: []AgentReleaseServer{}, CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(), StartedAt: utc(r.StartedAt), FinishedAt: utc(r.FinishedAt),
+	}
+}
