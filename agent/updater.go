@@ -302,14 +302,24 @@ func (u *Updater) watch(ctx context.Context) {
 	for u.host.pause(ctx, time.Second) == nil {
 		u.mu.Lock()
 		if u.state.Status == wire.UpdateTrying && time.Now().After(u.state.Until) {
-			u.back()
+			u.back(fmt.Sprintf("version %s was not heard of within %s", u.state.Version, u.trial))
 		}
 		u.mu.Unlock()
 	}
 }
 
-func (u *Updater) back() {
-	u.log.Warn("the agent was not heard of, and the one before is back", "version", u.state.Version)
+// Undo brings the program before back if the host was started again while a release was tried.
+// It comes before all that runs the program at boot, which would never end with a bad one.
+func (u *Updater) Undo() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.state.Status == wire.UpdateTrying {
+		u.back(fmt.Sprintf("the host was started again while version %s was tried", u.state.Version))
+	}
+}
+
+func (u *Updater) back(reason string) {
+	u.log.Warn("the agent before is back", "version", u.state.Version, "reason", reason)
 	now, old := u.host.path(wire.AgentBinary), u.host.path(oldAgent)
 	bad, err := os.Stat(now)
 	if err == nil {
@@ -320,7 +330,7 @@ func (u *Updater) back() {
 		return
 	}
 	u.keep(updateState{
-		UpdateReport: wire.UpdateReport{Serial: u.state.Serial, Status: wire.UpdateBack, Reason: fmt.Sprintf("version %s was not heard of within %s", u.state.Version, u.trial)},
+		UpdateReport: wire.UpdateReport{Serial: u.state.Serial, Status: wire.UpdateBack, Reason: reason},
 		Version:      u.state.Version,
 	})
 	u.signal(syscall.SIGKILL, func(program os.FileInfo) bool { return os.SameFile(program, bad) })

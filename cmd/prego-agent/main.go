@@ -9,6 +9,7 @@
 //	prego-agent firewall  [--root DIR]   put the last peers document in force again, at boot
 //	prego-agent certs     [--root DIR]   give containers the certificate of databases and caches
 //	prego-agent update    [--root DIR] [--caller NAME] [--trial DURATION]   replace the agent by signed releases for run, as root
+//	prego-agent undo      [--root DIR]   at boot, have the agent before back if another one was being tried
 //	prego-agent prepare   [--root DIR] [--group NAME]    make what the containers of the host need
 //	prego-agent version
 //
@@ -78,7 +79,7 @@ func run(args []string) int {
 	case site.ConfigureVerb:
 		return site.ConfigureMain(args[1:])
 	}
-	if !slices.Contains([]string{"bootstrap", "run", "exec", "bench", "devices", "prepare", "peers", "firewall", "certs", "update"}, args[0]) {
+	if !slices.Contains([]string{"bootstrap", "run", "exec", "bench", "devices", "prepare", "peers", "firewall", "certs", "update", "undo"}, args[0]) {
 		fmt.Fprintln(os.Stderr, usage)
 		return 2
 	}
@@ -125,7 +126,7 @@ func run(args []string) int {
 	return 1
 }
 
-const usage = "usage: prego-agent bootstrap|run|exec|bench|devices|peers|firewall|certs|update|prepare|version [--root DIR] [--addr IP] [--caller NAME] [--watcher NAME] [--docker ADDR] [--lock FILE] [--group NAME] [--no-firewall] [--trial DURATION]"
+const usage = "usage: prego-agent bootstrap|run|exec|bench|devices|peers|firewall|certs|update|undo|prepare|version [--root DIR] [--addr IP] [--caller NAME] [--watcher NAME] [--docker ADDR] [--lock FILE] [--group NAME] [--no-firewall] [--trial DURATION]"
 
 // dockerSocket is where dockerd listens on a host.
 const dockerSocket = "unix:///run/docker.sock"
@@ -149,10 +150,14 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 		return host.Prepare(o.group)
 	case "peers":
 		return listen(ctx, host, service{wire.PeersSocket, agent.NewPeersKeeper(host, true, log).Run(o.caller)})
-	case "update":
+	case "update", "undo":
 		u, err := agent.NewUpdater(host, strings.FieldsFunc(releaseKeys, func(r rune) bool { return r == ',' }), o.trial, log)
 		if err != nil {
 			return err
+		}
+		if verb == "undo" {
+			u.Undo()
+			return nil
 		}
 		return listen(ctx, host, service{wire.UpdateSocket, u.Run(o.caller)})
 	case "firewall":

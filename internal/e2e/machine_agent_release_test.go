@@ -48,6 +48,7 @@ systemctl daemon-reload && systemctl restart prego-agent-update.service`)
 	m.power("reboot")
 	stopped := r.rests("e2e-3", "stopped")
 	require.Equal(t, "went_back", deref(stopped.Reason))
+	require.Contains(t, deref(stopped.Message), "the host was started again")
 	m.awaitRun(same)
 	runs("e2e-2")
 }
