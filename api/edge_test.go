@@ -111,7 +111,7 @@ func TestBodiesAsTheContractSays(t *testing.T) {
 		t.Helper()
 		require.Equal(t, status, resp.StatusCode, "%s", body)
 		p := as[api.Problem](t, body)
-		require.Equal(t, string(code), string(p.Code))
+		require.Equal(t, string(code), p.Code)
 		require.Contains(t, string(body), field)
 	}
 	const volume = `{"org_id":"acme","region":"eu","name":"data","size_bytes":10000000000}`

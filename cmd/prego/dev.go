@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -85,13 +86,17 @@ type stack struct {
 	dir   string
 	self  string
 	env   []string
-	procs []*devstack.Process
-	died  chan *devstack.Process
+	out   io.Writer
 	sites devSites
+	died  chan *devstack.Process // whoever is not started again
+
+	mu       sync.Mutex
+	procs    []*devstack.Process
+	stopping bool
 }
 
 func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
-	s := &stack{f: f, died: make(chan *devstack.Process, 16)}
+	s := &stack{f: f, out: out, died: make(chan *devstack.Process, 16)}
 	if err := s.prepare(); err != nil {
 		return err
 	}
@@ -223,17 +228,64 @@ func (s *stack) prepare() error {
 func (s *stack) log(name string) string { return filepath.Join(s.dir, "log", name+".log") }
 
 func (s *stack) keep(p *devstack.Process) {
+	s.mu.Lock()
 	s.procs = append(s.procs, p)
+	s.mu.Unlock()
 	go func() {
 		<-p.Done()
 		s.died <- p
 	}()
 }
 
+const (
+	// restarts bounds how often one of our own processes is started again: one that dies as
+	// soon as it has started would go on for ever.
+	restarts = 20
+	// restartAfter is a moment in which it is seen that everything stops: Ctrl-C reaches
+	// children and parent at once.
+	restartAfter = time.Second
+)
+
+// keepUp is keep for one of our own processes, which is started again when it dies, as in
+// production.
+func (s *stack) keepUp(out io.Writer, p *devstack.Process) {
+	s.mu.Lock()
+	at := len(s.procs)
+	s.procs = append(s.procs, p)
+	s.mu.Unlock()
+	go func() {
+		for n := 1; ; n++ {
+			<-p.Done()
+			time.Sleep(restartAfter)
+			s.mu.Lock()
+			stopping := s.stopping
+			if stopping || n > restarts {
+				s.mu.Unlock()
+				s.died <- p
+				return
+			}
+			fmt.Fprintf(out, "\nstarted again: %v\n", p.Err())
+			again, err := p.Again()
+			if err == nil {
+				p, s.procs[at] = again, again
+			}
+			s.mu.Unlock()
+			if err != nil {
+				s.died <- p
+				return
+			}
+		}
+	}()
+}
+
 // stop stops the processes in the reverse order of their start.
 func (s *stack) stop() {
-	for i := len(s.procs) - 1; i >= 0; i-- {
-		s.procs[i].Stop(25 * time.Second)
+	s.mu.Lock()
+	s.stopping = true
+	procs := slices.Clone(s.procs)
+	s.mu.Unlock()
+	for _, p := range slices.Backward(procs) {
+		p.Stop(25 * time.Second)
 	}
 }
 
@@ -412,7 +464,7 @@ func (s *stack) child(ctx context.Context, name, ready string, args ...string) e
 	if err != nil {
 		return err
 	}
-	s.keep(p)
+	s.keepUp(s.out, p)
 	return p.AwaitHTTP(ctx, ready, 60*time.Second)
 }
 

@@ -54,7 +54,7 @@ func Start(spec Spec) (*Process, error) {
 		if err := os.MkdirAll(filepath.Dir(spec.LogFile), 0o755); err != nil {
 			return nil, fmt.Errorf("log directory: %w", err)
 		}
-		f, err := os.OpenFile(spec.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+		f, err := os.OpenFile(spec.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("log of %s: %w", spec.Name, err)
 		}
@@ -67,6 +67,9 @@ func Start(spec Spec) (*Process, error) {
 	}
 	return p, nil
 }
+
+// Again starts the same child once more.
+func (p *Process) Again() (*Process, error) { return Start(p.spec) }
 
 // Err says how the child ended, with the last lines of its log. Call it after Done is
 // closed.

@@ -99,6 +99,13 @@ func StartTemporal(ctx context.Context, cfg TemporalConfig) (*Temporal, error) {
 		p.Stop(5 * time.Second)
 		return nil, err
 	}
+	// It makes its files readable to everybody, and histories are nobody else's business.
+	for _, name := range []string{"temporal.db", "temporal.db-wal", "temporal.db-shm"} {
+		if err := os.Chmod(filepath.Join(cfg.Dir, name), 0o600); err != nil && !errors.Is(err, os.ErrNotExist) {
+			p.Stop(5 * time.Second)
+			return nil, fmt.Errorf("temporal's files: %w", err)
+		}
+	}
 	return t, nil
 }
 
