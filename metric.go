@@ -19,6 +19,8 @@ const (
 	MetricBackups           = "prego_backups_total"                       // counter: kind, outcome
 	MetricBenchUpdates      = "prego_bench_updates_total"                 // counter: outcome
 	MetricBackupsLate       = "prego_backups_late"                        // gauge
+	MetricDrillsFailed      = "prego_drills_failed"                       // gauge
+	MetricDrillsLate        = "prego_drills_late"                         // gauge
 	MetricTenantsLost       = "prego_tenants_lost"                        // gauge
 	MetricBackupObjects     = "prego_backup_objects_mismatched"           // gauge: what
 	MetricBackupsOver       = "prego_backup_orgs_over_limit"              // gauge
@@ -52,6 +54,8 @@ func Metrics() map[string][]string {
 		MetricBackups:           {"kind", "outcome"},
 		MetricBenchUpdates:      {"outcome"},
 		MetricBackupsLate:       {},
+		MetricDrillsFailed:      {},
+		MetricDrillsLate:        {},
 		MetricTenantsLost:       {},
 		MetricBackupObjects:     {"what"},
 		MetricBackupsOver:       {},

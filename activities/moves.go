@@ -351,7 +351,7 @@ func (a *Moves) pieces(ctx context.Context, t tenant.Run, verb, site, name strin
 			}
 			next++
 		}
-		out, err := a.Backups.transfer(ctx, t, verb+"-"+name, in)
+		out, err := a.Backups.transfer(ctx, atOf(t), verb+"-"+name, in)
 		if err != nil {
 			return err
 		}

@@ -170,37 +170,39 @@ func (a *StoredBackups) RestoreInto(ctx context.Context, t tenant.Run) (out Rest
 		return out, err
 	}
 	out.Backup = b.Backup
-	name := fmt.Sprintf("in-a%d", t.Allocation.AllocationID)
-	if err := a.fetch(ctx, b, t, name); err != nil {
+	at, name := atOf(t), fmt.Sprintf("in-a%d", t.Allocation.AllocationID)
+	if err := a.fetch(ctx, b, at, name); err != nil {
 		return out, err
 	}
-	steps := append(tenant.Mute(), []string{"adopt-config", name})
-	if _, err := a.Tenants.inTurn(ctx, a.Tenants.onSiteInTurn(t, name+"-mute", steps)...); err != nil {
+	if out.Checked, err = a.restoreAt(ctx, b, at, name); err != nil {
 		return out, err
-	}
-	a.Tenants.hook("stored-restore/adopted")
-	if _, err := a.Tenants.forTenant(ctx, t, name+"-restore", a.Tenants.Settings.SiteTimeout, "--site", t.Site, "restore", name, "--with-files"); err != nil {
-		return out, a.notGood(ctx, b.BackupID, verbReason(err))
-	}
-	a.Tenants.hook("stored-restore/restored")
-	if out.Checked, err = a.check(ctx, t, name); err != nil {
-		return out, a.notGood(ctx, b.BackupID, err)
 	}
 	// The code here may be newer than the one that the backup is of.
-	if _, err := a.Tenants.forTenant(ctx, t, name+"-migrate", a.Tenants.Settings.SiteTimeout, "--site", t.Site, "migrate"); err != nil {
+	if _, err := a.Tenants.bench(ctx, at.command(name+"-migrate", a.Tenants.Settings.SiteTimeout, "migrate")); err != nil {
 		return out, err
 	}
-	if _, err := a.Tenants.forTenant(ctx, t, fmt.Sprintf("%s-forget-%d", name, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.CommandTimeout, "--site", t.Site, "delete-backup", name); err != nil {
+	if _, err := a.Tenants.bench(ctx, at.command(fmt.Sprintf("%s-forget-%d", name, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.CommandTimeout, "delete-backup", name)); err != nil {
 		return out, err
 	}
 	return out, a.Store.BackupVerified(ctx, b.BackupID, "")
 }
 
-// check has a host compare a site with the backup that it was restored from.
-func (a *StoredBackups) check(ctx context.Context, t tenant.Run, name string) (out wire.CheckedSite, err error) {
-	text, err := a.Tenants.forTenant(ctx, t, fmt.Sprintf("%s-check-%d", name, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.SiteTimeout, "--site", t.Site, "check-restored", name)
+// restoreAt restores a backup that a host has opened into a site, and compares the two. The site
+// is held back before anything of the backup is in it.
+func (a *StoredBackups) restoreAt(ctx context.Context, b tenant.BackupRun, at siteAt, name string) (out wire.CheckedSite, err error) {
+	for i, args := range append(tenant.Mute(), []string{"adopt-config", name}) {
+		if _, err := a.Tenants.bench(ctx, at.command(fmt.Sprintf("%s-mute-%d", name, i), a.Tenants.Settings.CommandTimeout, args...)); err != nil {
+			return out, err
+		}
+	}
+	a.Tenants.hook("stored-restore/adopted")
+	if _, err := a.Tenants.bench(ctx, at.command(name+"-restore", a.Tenants.Settings.SiteTimeout, "restore", name, "--with-files")); err != nil {
+		return out, a.notGood(ctx, b.BackupID, verbReason(err))
+	}
+	a.Tenants.hook("stored-restore/restored")
+	text, err := a.Tenants.bench(ctx, at.command(fmt.Sprintf("%s-check-%d", name, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.SiteTimeout, "check-restored", name))
 	if err != nil {
-		return out, verbReason(err)
+		return out, a.notGood(ctx, b.BackupID, verbReason(err))
 	}
 	if json.Unmarshal([]byte(text), &out) != nil || out.Tables == 0 {
 		return out, permanentError(ErrNotRestored, "the host's report of what it restored can't be read", nil)

@@ -393,7 +393,7 @@ func (a *StoredBackups) uploadParts(ctx context.Context, b tenant.BackupRun, t t
 	if last && b.TakenAt != nil {
 		in.Ends = &wire.BackupReport{Site: b.Site, Status: "succeeded", Bytes: b.Bytes, SHA256: b.SHA256, StartedAt: *b.TakenAt, FinishedAt: *b.TakenAt, Message: string(b.BackupID)}
 	}
-	out, err := a.transfer(ctx, t, "upload", in)
+	out, err := a.transfer(ctx, atOf(t), "upload", in)
 	if err != nil {
 		return err
 	}
@@ -413,12 +413,12 @@ func (a *StoredBackups) transferFailed(ctx context.Context, id prego.BackupID, f
 	return because(f.Code == wire.FailedNoBackup || f.Code == wire.FailedUnreadable, prego.Reason(f.Code), message)
 }
 
-// transfer asks a tenant's host, with a row in the audit of commands.
-func (a *StoredBackups) transfer(ctx context.Context, t tenant.Run, verb string, in wire.TransferRequest) (out wire.TransferResponse, err error) {
+// transfer asks the host of a site, with a row in the audit of commands.
+func (a *StoredBackups) transfer(ctx context.Context, at siteAt, verb string, in wire.TransferRequest) (out wire.TransferResponse, err error) {
 	info := activity.GetInfo(ctx)
 	pieces := slices.Concat(in.Upload, in.Download)
 	cmd := server.Command{
-		AuditID: fmt.Sprintf("%s-%s-%s-%d-%d", info.WorkflowExecution.ID, info.WorkflowExecution.RunID, verb, pieces[0].Number, info.Attempt), ServerID: t.Allocation.AppServerID,
+		AuditID: fmt.Sprintf("%s-%s-%s-%d-%d", info.WorkflowExecution.ID, info.WorkflowExecution.RunID, verb, pieces[0].Number, info.Attempt), ServerID: at.ServerID,
 		WorkflowID: info.WorkflowExecution.ID, Kind: string(wire.KindTransfer), Actor: prego.ActorWorkflow,
 		Args: []string{verb, "--site", in.Site, in.Backup, fmt.Sprintf("%d-%d", pieces[0].Number, pieces[len(pieces)-1].Number)},
 	}
@@ -426,7 +426,7 @@ func (a *StoredBackups) transfer(ctx context.Context, t tenant.Run, verb string,
 		return out, err
 	}
 	began := time.Now()
-	out, err = a.Hosts.Transfer(ctx, t.Allocation.AppServerID, t.AppServerHost, in)
+	out, err = a.Hosts.Transfer(ctx, at.ServerID, at.Addr, in)
 	outcome := server.CommandOutcome{Duration: time.Since(began)}
 	var ce *server.CommandError
 	switch {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"go.temporal.io/sdk/activity"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
 
@@ -37,7 +39,7 @@ func (a *StoredBackups) FetchBackup(ctx context.Context, in FetchInput) error {
 	if t.Allocation == nil || t.Site == "" {
 		return because(true, tenant.ReasonNothingToBackUp, fmt.Sprintf("tenant %s has no site to restore to", in.TenantID))
 	}
-	return a.fetch(ctx, b, t, in.Name)
+	return a.fetch(ctx, b, atOf(t), in.Name)
 }
 
 // fetched is how far a download is: a repeated step goes on there.
@@ -79,9 +81,36 @@ func (f *fetching) reached(ctx context.Context, next int) {
 	}
 }
 
-func (a *StoredBackups) fetch(ctx context.Context, b tenant.BackupRun, t tenant.Run, name string) error {
+// siteAt is a site to which a backup is restored: of a tenant, or of nobody.
+type siteAt struct {
+	ServerID prego.ServerID
+	Addr     string
+	TenantID prego.TenantID
+	Site     string
+	ID       string // with which the ids of its commands begin
+}
+
+// atOf is the site of a tenant's allocation.
+func atOf(t tenant.Run) siteAt {
+	return siteAt{ServerID: t.Allocation.AppServerID, Addr: t.AppServerHost, TenantID: t.TenantID, Site: t.Site, ID: fmt.Sprintf("%s-a%d", t.TenantID, t.Allocation.AllocationID)}
+}
+
+func (s siteAt) command(what string, timeout time.Duration, args ...string) server.BenchCommand {
+	return server.BenchCommand{
+		ServerID: s.ServerID, Addr: s.Addr, AuditID: s.ID + "-" + what, TenantID: s.TenantID, Timeout: timeout, Args: append([]string{"--site", s.Site}, args...),
+	}
+}
+
+// fetch has a host download a backup for a site, and check and open it.
+func (a *StoredBackups) fetch(ctx context.Context, b tenant.BackupRun, at siteAt, name string) error {
 	if b.State != tenant.BackupStored {
 		return because(true, tenant.ReasonStorageRefused, fmt.Sprintf("backup %s is %s", b.BackupID, b.State))
+	}
+	// A host would be refused until its time is over.
+	if _, there, err := a.Objects.Head(ctx, b.Object); err != nil {
+		return ofStorage(err)
+	} else if !there {
+		return a.notGood(ctx, b.BackupID, because(true, prego.Reason(wire.FailedNoBackup), fmt.Sprintf("object %s is not in the storage", b.Object)))
 	}
 	identity, err := a.Vault.Open(tenant.BackupKeyFor(b.BackupID), b.KeyID, b.Sealed)
 	if err != nil {
@@ -90,12 +119,12 @@ func (a *StoredBackups) fetch(ctx context.Context, b tenant.BackupRun, t tenant.
 	a.Tenants.hook("stored-restore/start")
 	// The only one who says that this step is alive: what another one says would take the place
 	// of how far it is.
-	at := newFetch(ctx, b.BackupID, name)
-	defer keepAliveWith(ctx, at.details)()
-	if err := a.downloadAll(ctx, b, t, at); err != nil {
+	done := newFetch(ctx, b.BackupID, name)
+	defer keepAliveWith(ctx, done.details)()
+	if err := a.downloadAll(ctx, b, at, done); err != nil {
 		return err
 	}
-	c := command(t, fmt.Sprintf("%s-open-%d", name, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.SiteTimeout, "--site", t.Site, "open-backup", name, b.SHA256, b.PlainSHA256)
+	c := at.command(fmt.Sprintf("%s-open-%d", name, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.SiteTimeout, "open-backup", name, b.SHA256, b.PlainSHA256)
 	c.Secrets = map[string]string{wire.SecretBackupIdentity: string(identity)}
 	_, err = a.Tenants.bench(ctx, c)
 	if err = verbReason(err); err != nil {
@@ -107,17 +136,17 @@ func (a *StoredBackups) fetch(ctx context.Context, b tenant.BackupRun, t tenant.
 
 // downloadAll downloads what the host lacks of a backup. The host says so if it has lost what an
 // earlier attempt brought: then all of it is downloaded.
-func (a *StoredBackups) downloadAll(ctx context.Context, b tenant.BackupRun, t tenant.Run, at *fetching) error {
-	for at.next() <= b.Parts {
-		next, err := a.downloadParts(ctx, b, t, at.known.Load().Name, at.next())
-		if at.resumed && isBecause(err, prego.Reason(wire.FailedNoBackup)) {
+func (a *StoredBackups) downloadAll(ctx context.Context, b tenant.BackupRun, at siteAt, done *fetching) error {
+	for done.next() <= b.Parts {
+		next, err := a.downloadParts(ctx, b, at, done.known.Load().Name, done.next())
+		if done.resumed && isBecause(err, prego.Reason(wire.FailedNoBackup)) {
 			next, err = 1, nil
 		}
 		if err != nil {
 			return err
 		}
-		at.resumed = false
-		at.reached(ctx, next)
+		done.resumed = false
+		done.reached(ctx, next)
 		a.Tenants.hook("stored-restore/downloaded")
 	}
 	return nil
@@ -136,17 +165,17 @@ func (a *StoredBackups) notGood(ctx context.Context, id prego.BackupID, err erro
 }
 
 // downloadParts downloads some parts from one on, and returns the next.
-func (a *StoredBackups) downloadParts(ctx context.Context, b tenant.BackupRun, t tenant.Run, name string, from int) (next int, err error) {
+func (a *StoredBackups) downloadParts(ctx context.Context, b tenant.BackupRun, at siteAt, name string, from int) (next int, err error) {
 	url, err := a.Objects.PresignGet(ctx, b.Object, a.Settings.URLTTL)
 	if err != nil {
 		return from, ofStorage(err)
 	}
-	in := wire.TransferRequest{Site: t.Site, Backup: name}
+	in := wire.TransferRequest{Site: at.Site, Backup: name}
 	for next = from; next <= b.Parts && len(in.Download) < min(batchPieces, int(max(1, batchBytes/b.PartBytes))); next++ {
 		offset, bytes := partOf(b, next)
 		in.Download = append(in.Download, wire.Piece{Number: next, Offset: offset, Bytes: bytes, URL: url})
 	}
-	out, err := a.transfer(ctx, t, "download", in)
+	out, err := a.transfer(ctx, at, "download", in)
 	if err != nil {
 		return from, err
 	}

@@ -1792,6 +1792,24 @@ func (e ListTenantDomainsParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListDrillsParamsSort.
+const (
+	ListDrillsParamsSortCreatedAt      ListDrillsParamsSort = "created_at"
+	ListDrillsParamsSortMinusCreatedAt ListDrillsParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListDrillsParamsSort enum.
+func (e ListDrillsParamsSort) Valid() bool {
+	switch e {
+	case ListDrillsParamsSortCreatedAt:
+		return true
+	case ListDrillsParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListMovesParamsSort.
 const (
 	ListMovesParamsSortCreatedAt      ListMovesParamsSort = "created_at"
@@ -2712,6 +2730,12 @@ type CreateDomain struct {
 	OrgId OrgID `json:"org_id"`
 }
 
+// CreateDrill defines model for CreateDrill.
+type CreateDrill struct {
+	// BackupId The newest by default
+	BackupId *string `json:"backup_id,omitempty"`
+}
+
 // CreateEnv defines model for CreateEnv.
 type CreateEnv struct {
 	// Name Example: shop
@@ -3222,6 +3246,44 @@ type DrainedInstance struct {
 	// StopsFirst Whether it stops before its replacement starts: it has a volume, or its org has no quota for one more
 	StopsFirst bool `json:"stops_first"`
 }
+
+// Drill defines model for Drill.
+type Drill struct {
+	BackupId   string     `json:"backup_id"`
+	CreatedAt  time.Time  `json:"created_at"`
+	CreatedBy  string     `json:"created_by"`
+	DrillId    string     `json:"drill_id"`
+	Files      *int64     `json:"files,omitempty"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+	Message    *string    `json:"message,omitempty"`
+	OrgId      string     `json:"org_id"`
+
+	// Reason Why it failed; stable
+	//
+	// Example: digest_mismatch
+	Reason *string `json:"reason,omitempty"`
+	Rows   *int64  `json:"rows,omitempty"`
+
+	// ServerId Where it is restored
+	ServerId string     `json:"server_id"`
+	State    DrillState `json:"state"`
+
+	// Tables Found in the restored database
+	Tables     *int64 `json:"tables,omitempty"`
+	TenantId   string `json:"tenant_id"`
+	WorkflowId string `json:"workflow_id"`
+}
+
+// DrillPage defines model for DrillPage.
+type DrillPage struct {
+	Drills []Drill `json:"drills"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// DrillState defines model for DrillState.
+type DrillState = tenant.DrillState
 
 // Env defines model for Env.
 type Env struct {
@@ -7049,6 +7111,30 @@ type CreateTenantDomainParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListDrillsParams defines parameters for ListDrills.
+type ListDrillsParams struct {
+	// State Only items in these states
+	State *[]DrillState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListDrillsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListDrillsParamsSort defines parameters for ListDrills.
+type ListDrillsParamsSort string
+
+// CreateDrillParams defines parameters for CreateDrill.
+type CreateDrillParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListMovesParams defines parameters for ListMoves.
 type ListMovesParams struct {
 	// State Only moves in these states
@@ -7362,6 +7448,9 @@ type CloneTenantJSONRequestBody = CloneTenant
 
 // CreateTenantDomainJSONRequestBody defines body for CreateTenantDomain for application/json ContentType.
 type CreateTenantDomainJSONRequestBody = CreateTenantDomain
+
+// CreateDrillJSONRequestBody defines body for CreateDrill for application/json ContentType.
+type CreateDrillJSONRequestBody = CreateDrill
 
 // PutTenantMailJSONRequestBody defines body for PutTenantMail for application/json ContentType.
 type PutTenantMailJSONRequestBody = PutTenantMail
@@ -7910,6 +7999,12 @@ type ServerInterface interface {
 	// DeleteTenantDomain Give up a name of a tenant
 	// (DELETE /v1/tenants/{tenant_id}/domains/{domain_id})
 	DeleteTenantDomain(ctx echo.Context, tenantId TenantID, domainId DomainInPath) error
+	// ListDrills List the drills of a tenant's backups
+	// (GET /v1/tenants/{tenant_id}/drills)
+	ListDrills(ctx echo.Context, tenantId TenantID, params ListDrillsParams) error
+	// CreateDrill Restore a backup to see whether it can be
+	// (POST /v1/tenants/{tenant_id}/drills)
+	CreateDrill(ctx echo.Context, tenantId TenantID, params CreateDrillParams) error
 	// DeleteTenantMail Remove the mail settings of a tenant's site
 	// (DELETE /v1/tenants/{tenant_id}/mail)
 	DeleteTenantMail(ctx echo.Context, tenantId TenantID) error
@@ -13187,6 +13282,88 @@ func (w *ServerInterfaceWrapper) DeleteTenantDomain(ctx echo.Context) error {
 	return err
 }
 
+// ListDrills converts echo context to params.
+func (w *ServerInterfaceWrapper) ListDrills(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListDrillsParams
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListDrills(ctx, tenantId, params)
+	return err
+}
+
+// CreateDrill converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateDrill(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateDrillParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateDrill(ctx, tenantId, params)
+	return err
+}
+
 // DeleteTenantMail converts echo context to params.
 func (w *ServerInterfaceWrapper) DeleteTenantMail(ctx echo.Context) error {
 	var err error
@@ -14321,6 +14498,8 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.PUT(options.BaseURL+"/v1/backup-policies/:owner/hold", wrapper.HoldBackups, options.OperationMiddlewares["holdBackups"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/backups", wrapper.ListBackups, options.OperationMiddlewares["listBackups"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/backups", wrapper.CreateBackup, options.OperationMiddlewares["createBackup"]...)
+	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/drills", wrapper.ListDrills, options.OperationMiddlewares["listDrills"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/drills", wrapper.CreateDrill, options.OperationMiddlewares["createDrill"]...)
 	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/backups/:backup_id", wrapper.DeleteBackup, options.OperationMiddlewares["deleteBackup"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/backups/:backup_id", wrapper.GetBackup, options.OperationMiddlewares["getBackup"]...)
 	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/backups/:backup_id/hold", wrapper.ReleaseBackup, options.OperationMiddlewares["releaseBackup"]...)

@@ -55,6 +55,8 @@ type ResourceStore interface {
 
 	RequestBackup(ctx context.Context, a tenant.BackupAsked) (tenant.Backup, error)
 	GetBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID) (tenant.Backup, error)
+	BeginDrill(ctx context.Context, tenantID prego.TenantID, backupID prego.BackupID, domain, by string) (tenant.Drill, error)
+	ListDrills(ctx context.Context, q prego.ListQuery) (page []tenant.Drill, next string, err error)
 	ListBackups(ctx context.Context, q prego.ListQuery) (page []tenant.Backup, next string, err error)
 	DeleteBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) (tenant.Backup, error)
 	HoldBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, reason, by string) (tenant.Backup, error)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -39,9 +38,9 @@ func newBackups(p *process, runs *workflows.Client, tenants *activities.Tenants,
 	if s.Endpoint == "" {
 		return out, nil
 	}
-	storage, err := objects.New(objects.Config{Endpoint: s.Endpoint, Bucket: s.Bucket, Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey, PathStyle: s.PathStyle})
+	storage, err := newStorage(s)
 	if err != nil {
-		return nil, fmt.Errorf("PREGO_BACKUP_…: %w", err)
+		return nil, err
 	}
 	agents, err := newAgents(p, ca)
 	if err != nil {
@@ -54,4 +53,13 @@ func newBackups(p *process, runs *workflows.Client, tenants *activities.Tenants,
 		p.log.Warn("the storage of backups does not take them", zap.String("where", storage.Where()), zap.Error(err))
 	}
 	return out, nil
+}
+
+// newDrills creates the steps that restore backups to see whether they can be.
+func newDrills(p *process, runs *workflows.Client, backups *activities.StoredBackups) *activities.Drills {
+	s := p.cfg.Backups
+	return &activities.Drills{
+		Store: p.db, Backups: backups, Runs: runs, Metrics: activities.NewDrillMetrics(p.reg),
+		Settings: activities.DrillSettings{Every: s.DrillEvery, Retry: s.DrillRetry, AtOnce: s.DrillsAtOnce, Quiet: time.Second},
+	}
 }

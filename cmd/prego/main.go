@@ -28,7 +28,7 @@ func run() int {
 	}
 	root.AddCommand(
 		newAPICommand(), newGatewayCommand(), newWorkerCommand(), newMigrateCommand(), newKeysCommand(), newTokenCommand(),
-		newPlanCommand(), newSimulateCommand(), newSimCommand(), newDevCommand(), newStandInCommand(), newHealthCommand(),
+		newPlanCommand(), newSimulateCommand(), newSimCommand(), newDevCommand(), newStandInCommand(), newHealthCommand(), newImportBackupsCommand(),
 	)
 	cli.New(os.Getenv).AddTo(root)
 	return cli.Report(os.Stderr, root.ExecuteContext(ctx))

@@ -244,12 +244,13 @@ func runWorker(ctx context.Context, queues []string) error {
 		Ended: activities.NewBenchUpdates(p.reg), Log: p.log.Named("releases"), Hook: crashHook(),
 	}
 	moves := newMoves(p, runs, tenants, backups)
+	drilled := newDrills(p, runs, backups)
 	w, err := worker.New(runs.Temporal, worker.Options{
 		TaskQueue: p.cfg.Temporal.TaskQueue, Queues: served, StopTimeout: p.cfg.Worker.StopTimeout,
 		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: p.cfg.Worker.SweepConcurrency},
 	}, servers, fleet, tenants, &activities.FleetActions{
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: activities.ServerFree(groups),
-	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs, FetchFor: p.cfg.Backups.UploadFor}, groups, catalogs, images, edges, peers, certificates, names, drains, backups, releases, moves)
+	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs, FetchFor: p.cfg.Backups.UploadFor}, groups, catalogs, images, edges, peers, certificates, names, drains, backups, drilled, releases, moves)
 	if err != nil {
 		return err
 	}
@@ -264,6 +265,7 @@ func runWorker(ctx context.Context, queues []string) error {
 		worker.Look{Name: "moves", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtMoves(moves)},
 		worker.Look{Name: "backups", Every: p.cfg.Backups.SweepEvery, Do: activities.LookAtBackups(backups)},
 		worker.Look{Name: "backup turns", Every: 6 * p.cfg.Backups.SweepEvery, Do: activities.LookAtBackupTurns(backups)},
+		worker.Look{Name: "drills", Every: 6 * p.cfg.Backups.SweepEvery, Do: activities.LookAtDrills(drilled)},
 		worker.Look{Name: "lost tenants", Every: p.cfg.Backups.SweepEvery, Do: activities.LookAtLost(tenants)},
 		worker.Look{Name: "backup storage", Every: p.cfg.Backups.CheckEvery, Do: activities.LookAtBackupStorage(backups)},
 	)

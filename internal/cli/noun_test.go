@@ -190,6 +190,7 @@ var shown = map[string]struct {
 	"snapshot list t-k3jq5x2m7abc":   {"/v1/tenants/t-k3jq5x2m7abc/snapshots", example[api.SnapshotPage](200)},
 	"snapshot show t-k3jq5x2m7abc s": {"/v1/tenants/t-k3jq5x2m7abc/snapshots/s", example[api.Snapshot](200)},
 	"restore list t-k3jq5x2m7abc":    {"/v1/tenants/t-k3jq5x2m7abc/restores", example[api.RestorePage](200)},
+	"drill list t-k3jq5x2m7abc":      {"/v1/tenants/t-k3jq5x2m7abc/drills", example[api.DrillPage](200)},
 	"restore show t-k3jq5x2m7abc r":  {"/v1/tenants/t-k3jq5x2m7abc/restores/r", example[api.RestoreJob](200)},
 	"placement-pool list":            {"/v1/placement-pools", example[api.PlacementPoolPage](200)},
 	"placement-pool show gpu":        {"/v1/placement-pools/gpu", example[api.PlacementPool](200)},

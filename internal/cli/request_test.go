@@ -160,6 +160,8 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"tenant clone TEN copy", "", "POST /v1/tenants/TEN/clones", `{"slug":"copy"}`},
 		{"tenant clone TEN copy --backup bak-1 --plan trial", "", "POST /v1/tenants/TEN/clones", `{"slug":"copy","backup_id":"bak-1","plan":"trial"}`},
 		{"tenant unmute TEN", "", "POST /v1/tenants/TEN/unmute", ""},
+		{"drill create TEN", "", "POST /v1/tenants/TEN/drills", ""},
+		{"drill create TEN --backup bak-1", "", "POST /v1/tenants/TEN/drills", `{"backup_id":"bak-1"}`},
 		{"restore elsewhere TEN", "", "POST /v1/tenants/TEN/restores", `{"elsewhere":true}`},
 		{"restore elsewhere TEN --backup bak-1", "", "POST /v1/tenants/TEN/restores", `{"backup_id":"bak-1","elsewhere":true}`},
 		{"registry set r.b.c:5000 --username robot --password-file SECRET", "", "PUT /v1/registries/r.b.c:5000", `{"username":"robot","password":"from a file"}`},

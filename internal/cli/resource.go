@@ -195,6 +195,30 @@ func backupCommand(c *CLI) *cobra.Command {
 	return cmd
 }
 
+func drillCommand(c *CLI) *cobra.Command {
+	path := "/v1/tenants/{tenant}/drills"
+	table := Table[api.Drill]{
+		ID: "drill_id", Columns: "drill_id: drill, created_at: at, backup_id, server_id, state, tables, rows, files, message", Spare: "files, tables, server",
+		More: "reason, tenant_id, created_by: by, finished_at",
+	}
+	var backup string
+	return c.group("drill", "Restore backups to see whether they can be",
+		Action[api.Drill]{
+			Use: "create TENANT…", Short: "Restore tenants' backups on other servers, compare them, and throw them away", Path: path, Table: table,
+			Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+				f.StringVar(&backup, "backup", "", "backup to restore; the newest by default")
+			},
+			Body: func(*call) (any, error) {
+				if backup == "" {
+					return nil, nil //nolint:nilnil // no body
+				}
+				return api.CreateDrill{BackupId: &backup}, nil
+			},
+		},
+		List[api.Drill]{Use: "list TENANT", Short: "List the drills of a tenant's backups, newest first", Path: path, Items: "drills", Filters: "state", Sorts: "created_at", Table: table},
+	)
+}
+
 func restoreCommand(c *CLI) *cobra.Command {
 	path := "/v1/tenants/{tenant}/restores"
 	var backup string

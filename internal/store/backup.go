@@ -205,7 +205,8 @@ func (s *Store) ReleaseBackup(ctx context.Context, tenantID prego.TenantID, id p
 const sqlDeleteBackup = `
 UPDATE backups b SET state = 'deleting', message = '' WHERE backup_id = $1 AND tenant_id = $2 AND state IN ('stored', 'failed', 'deleting') AND held_at IS NULL
   AND NOT EXISTS (SELECT FROM backup_holds h WHERE h.tenant_id = b.tenant_id)
-  AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.backup_id = b.backup_id AND j.status IN ('queued', 'running'))`
+  AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.backup_id = b.backup_id AND j.status IN ('queued', 'running'))
+  AND NOT EXISTS (SELECT FROM drills d WHERE d.backup_id = b.backup_id AND d.state = 'running')`
 
 // DeleteBackup gives a backup up that is neither under way, nor held, nor being restored. Its
 // objects are deleted after.

@@ -36,6 +36,7 @@ var ofOneThing = map[string]string{
 	"DeleteBackup":            "a backup by its id",
 	"PutBackupTurns":          "some tenants' turns, by their ids",
 	"TakeBackupTurn":          "a tenant's turn, by its id",
+	"BeginDrill":              "a tenant's drill, by its id",
 	"RestoreElsewhere":        "a tenant, by its id",
 	"CertificateAsked":        "a certificate by its id",
 	"ChallengeServed":         "a row",

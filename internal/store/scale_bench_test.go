@@ -106,7 +106,13 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 			_, _, err := s.BackupSpaces(ctx)
 			return err
 		},
-		"backups that are late":  func() error { return none(s.LateBackups(ctx, 2*time.Hour, 2000)) },
+		"backups that are late": func() error { return none(s.LateBackups(ctx, 2*time.Hour, 2000)) },
+		"drills that are due":   func() error { return none(s.DueDrills(ctx, time.Hour, 2)) },
+		"drills that are left":  func() error { return none(s.DrillsLeft(ctx, time.Minute)) },
+		"count of drills": func() error {
+			_, _, err := s.CountDrills(ctx, time.Hour)
+			return err
+		},
 		"lost tenants":           func() error { return none(s.LostTenants(ctx, prego.Plans(), 16)) },
 		"count of lost tenants":  func() error { return none(s.CountLost(ctx)) },
 		"objects of backups":     func() error { return none(s.BackupObjects(ctx)) },

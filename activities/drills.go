@@ -1,0 +1,232 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+// DrillStore is the part of Postgres that holds drills.
+type DrillStore interface {
+	DueDrills(ctx context.Context, every time.Duration, most int) ([]prego.TenantID, error)
+	BeginDrill(ctx context.Context, tenantID prego.TenantID, backupID prego.BackupID, domain, by string) (tenant.Drill, error)
+	DrillRun(ctx context.Context, id string) (tenant.DrillRun, error)
+	FinishDrill(ctx context.Context, e tenant.DrillEnd, sooner time.Duration) error
+	DrillCleared(ctx context.Context, id string) error
+	DrillsLeft(ctx context.Context, quiet time.Duration) ([]tenant.DrillLeft, error)
+	CountDrills(ctx context.Context, overdue time.Duration) (failed, late int, err error)
+}
+
+// DrillSettings are the numbers of drills.
+type DrillSettings struct {
+	Every  time.Duration // from a tenant's drill to its next; 0 for none
+	Retry  time.Duration // from one that failed
+	AtOnce int
+	Quiet  time.Duration // a drill that was begun so long ago may have lost its run
+}
+
+// Drills are the steps that restore backups to see whether they can be.
+type Drills struct {
+	Store   DrillStore
+	Backups *StoredBackups
+	Runs    interface {
+		EnsureDrill(ctx context.Context, id string) (bool, error)
+	}
+	Settings DrillSettings
+	Metrics  *DrillMetrics
+}
+
+// DrillMetrics count drills.
+type DrillMetrics struct {
+	Ended  *prometheus.CounterVec // by outcome: passed, or the reason of failure
+	Failed prometheus.Gauge       // tenants whose last drill failed
+	Late   prometheus.Gauge       // tenants without a drill for too long
+}
+
+// NewDrillMetrics registers them.
+func NewDrillMetrics(reg prometheus.Registerer) *DrillMetrics {
+	m := &DrillMetrics{
+		Ended:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_drills_total", Help: "Drills that ended, by outcome: passed, or the reason of failure."}, []string{"outcome"}),
+		Failed: prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricDrillsFailed, Help: "Tenants whose last drill failed: their backup could not be restored."}),
+		Late:   prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricDrillsLate, Help: "Tenants of whom no backup was drilled for half as long again as PREGO_DRILL_EVERY."}),
+	}
+	reg.MustRegister(m.Ended, m.Failed, m.Late)
+	m.Ended.WithLabelValues(string(tenant.DrillPassed))
+	return m
+}
+
+// DrillPlan is the state of a drill.
+type DrillPlan struct {
+	TenantID prego.TenantID `json:"tenant_id"`
+	OrgID    prego.OrgID    `json:"org_id"`
+	BackupID prego.BackupID `json:"backup_id"`
+	ServerID prego.ServerID `json:"server_id"`
+	Ended    bool           `json:"ended,omitempty"`
+	Cleared  bool           `json:"cleared,omitempty"`
+	For      time.Duration  `json:"for"`
+}
+
+// PlanDrill reads the drill's row.
+func (a *Drills) PlanDrill(ctx context.Context, id string) (DrillPlan, error) {
+	d, err := a.Store.DrillRun(ctx, id)
+	if err != nil {
+		return DrillPlan{}, permanentIfCoded(err)
+	}
+	s := a.Backups.Tenants.Settings
+	return DrillPlan{TenantID: d.TenantID, OrgID: d.OrgID, BackupID: d.BackupID, ServerID: d.ServerID, Ended: d.State.Ended(), Cleared: d.Cleared, For: s.Losses.For + 2*s.StepTimeout}, nil
+}
+
+// place reads a drill, its server and its database's.
+func (a *Drills) place(ctx context.Context, id string) (d tenant.DrillRun, srv server.Server, shard *tenant.DataHost, err error) {
+	if d, err = a.Store.DrillRun(ctx, id); err != nil {
+		return d, srv, nil, permanentIfCoded(err)
+	}
+	if srv, err = a.Backups.Tenants.Store.GetServer(ctx, d.ServerID); err != nil {
+		return d, srv, nil, fromStore(err)
+	}
+	if srv.Status != server.Active {
+		return d, srv, nil, permanentError(ErrTypeSuperseded, fmt.Sprintf("server %s is %s", srv.ServerID, srv.Status), nil)
+	}
+	if d.Site.SiteName != "" {
+		shard, err = a.Backups.Tenants.shardOf(ctx, d.Site)
+	}
+	return d, srv, shard, err
+}
+
+// RunDrill makes a site, restores the backup into it, held back, compares it with the backup and
+// asks it for an answer. Its error's type says what is wrong.
+func (a *Drills) RunDrill(ctx context.Context, id string) (out wire.CheckedSite, err error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	d, srv, shard, err := a.place(ctx, id)
+	if err != nil || d.State.Ended() {
+		return out, err
+	}
+	t := a.Backups.Tenants
+	t.hook("drill/start")
+	if err := t.grantPoolSite(ctx, d.Site, srv, shard); err != nil {
+		return out, err
+	}
+	if err := t.buildPoolSite(ctx, d.Site, srv, shard); err != nil {
+		return out, err
+	}
+	b, _, err := a.Backups.run(ctx, d.BackupID)
+	if err != nil {
+		return out, err
+	}
+	at := siteAt{ServerID: srv.ServerID, Addr: srv.Host, Site: d.Site.SiteName, ID: id}
+	name := "in-" + id
+	if err := a.Backups.fetch(ctx, b, at, name); err != nil {
+		return out, err
+	}
+	t.hook("drill/fetched")
+	if out, err = a.Backups.restoreAt(ctx, b, at, name); err != nil {
+		return out, err
+	}
+	t.hook("drill/restored")
+	if _, err := t.bench(ctx, at.command(fmt.Sprintf("answers-%d", activity.GetInfo(ctx).Attempt), t.Settings.CommandTimeout, "answers")); err != nil {
+		return out, because(true, tenant.ReasonIncomplete, "the site does not answer: "+err.Error())
+	}
+	return out, a.Backups.Store.BackupVerified(ctx, d.BackupID, "")
+}
+
+// FinishDrill records how a drill ended.
+func (a *Drills) FinishDrill(ctx context.Context, in tenant.DrillEnd) error {
+	outcome := string(in.State)
+	if in.State == tenant.DrillFailed {
+		outcome = string(in.Reason)
+	}
+	a.Metrics.Ended.WithLabelValues(outcome).Inc()
+	return a.Store.FinishDrill(ctx, in, max(0, a.Settings.Every-a.Settings.Retry))
+}
+
+// ClearDrill erases what a drill left on its server.
+func (a *Drills) ClearDrill(ctx context.Context, id string) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	d, srv, shard, err := a.place(ctx, id)
+	if isBecause(err, prego.Reason(ErrTypeSuperseded)) && srv.Status == server.Terminated {
+		return a.Store.DrillCleared(ctx, id) // a database on a shard is dropped with those of pools
+	}
+	if err != nil || d.Cleared {
+		return err
+	}
+	t := a.Backups.Tenants
+	// The site may still be made: joining that waits for its end.
+	var final *temporal.ApplicationError
+	if err := t.buildPoolSite(ctx, d.Site, srv, shard); err != nil && (!errors.As(err, &final) || !final.NonRetryable()) {
+		return err
+	}
+	erase := fmt.Sprintf("%s-erase-%d", id, activity.GetInfo(ctx).Attempt)
+	if err := t.forPool(ctx, srv, erase, t.Settings.SiteTimeout, "erase-site", d.Site.SiteName, "--db-name", d.Site.DatabaseName); err != nil {
+		return err
+	}
+	if err := t.erasePoolDatabase(ctx, d.Site, shard); err != nil {
+		return err
+	}
+	t.hook("drill/erased")
+	return a.Store.DrillCleared(ctx, id)
+}
+
+// LookAtDrills begins drills that are due, and starts runs that were lost.
+func LookAtDrills(a *Drills) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		if a.Backups.Objects == nil {
+			return prego.LookResult{}, nil
+		}
+		left, err := a.Store.DrillsLeft(ctx, a.Settings.Quiet)
+		if err != nil {
+			return prego.LookResult{}, err
+		}
+		for _, d := range left {
+			if _, err := a.Runs.EnsureDrill(ctx, d.DrillID); err != nil {
+				return prego.LookResult{}, err
+			}
+		}
+		if a.Settings.Every == 0 {
+			return prego.LookResult{}, nil
+		}
+		n, err := a.begin(ctx)
+		if err != nil {
+			return prego.LookResult{Found: n > 0}, err
+		}
+		failed, late, err := a.Store.CountDrills(ctx, a.Settings.Every*3/2)
+		if err == nil {
+			a.Metrics.Failed.Set(float64(failed))
+			a.Metrics.Late.Set(float64(late))
+		}
+		return prego.LookResult{Found: n > 0}, err
+	}
+}
+
+func (a *Drills) begin(ctx context.Context) (n int, err error) {
+	due, err := a.Store.DueDrills(ctx, a.Settings.Every, a.Settings.AtOnce)
+	if err != nil {
+		return 0, err
+	}
+	for _, id := range due {
+		d, err := a.Store.BeginDrill(ctx, id, "", a.Backups.Tenants.Settings.SiteDomain, "schedule")
+		switch prego.CodeOf(err) {
+		case prego.CodeInsufficientResources, prego.CodeRestoreUnderWay, prego.CodeBackupNotFound:
+			continue // it stays due
+		}
+		if err != nil {
+			return n, err
+		}
+		n++
+		if _, err := a.Runs.EnsureDrill(ctx, d.DrillID); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,120 @@
+package activities_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/internal/objects"
+	"github.com/prego/prego/internal/s3test"
+	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/tenant"
+)
+
+// TestBackupsAreImported: the database was lost. What the bucket has comes back, of which our
+// keys say that we wrote it; nothing else does, and nothing twice.
+func TestBackupsAreImported(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := s3test.Start(t)
+	storage, err := objects.New(objects.Config{Endpoint: s.Endpoint, Bucket: s.Bucket, Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey, PathStyle: true})
+	require.NoError(t, err)
+	vault := func() *token.Sealing {
+		dir := t.TempDir()
+		require.NoError(t, token.InitKeys(dir))
+		v, err := token.OpenSealing(dir, token.SealBackups)
+		require.NoError(t, err)
+		return v
+	}
+	ours, other := vault(), vault()
+	p := newPlacing(t, 4)
+	a := &activities.StoredBackups{Objects: storage, Vault: ours, Settings: activities.StoredBackupSettings{Environment: "test"}}
+	day := time.Date(2026, 11, 1, 3, 0, 0, 123456000, time.UTC)
+	put := func(v *token.Sealing, tenantID prego.TenantID, id prego.BackupID, days int, change func(m *tenant.Manifest)) {
+		t.Helper()
+		sealed, key, err := v.Seal(tenant.BackupKeyFor(id), []byte("AGE-SECRET-KEY-1"))
+		require.NoError(t, err)
+		object, name := tenant.BackupKeys("test", tenantID, id)
+		m := tenant.Manifest{
+			Format: 1, Environment: "test", BackupID: id, OrgID: "acme", TenantID: tenantID, Slug: string("s-" + tenantID), Plan: prego.PlanStarter, Region: prego.RegionEU,
+			ServerID: "app-1", Site: "a.example.com", Apps: []string{"erpnext"}, Kind: tenant.BackupScheduled, TakenAt: day.AddDate(0, 0, days), Object: object, Bytes: 5, SHA256: "aa",
+			PlainBytes: 9, PlainSHA256: "bb", PartBytes: 5 << 20, Parts: []tenant.ObjectPart{{Number: 1, Bytes: 5, ETag: "x"}}, Encryption: "tar, zstd, age", Recipient: "age1", SealedIdentity: sealed, KeyID: key,
+		}
+		if change != nil {
+			change(&m)
+		}
+		text, err := json.Marshal(m)
+		require.NoError(t, err)
+		m.MAC, err = v.MAC(m.KeyID, text)
+		require.NoError(t, err)
+		text, err = json.Marshal(m)
+		require.NoError(t, err)
+		require.NoError(t, storage.Put(ctx, object, []byte("12345")))
+		require.NoError(t, storage.Put(ctx, name, text))
+	}
+	put(ours, "t-1", "bak-1", 0, nil)
+	put(ours, "t-1", "bak-2", 1, func(m *tenant.Manifest) { m.Plan = prego.PlanBusiness })
+	put(other, "t-2", "bak-3", 0, nil)                                            // of another installation's keys
+	put(ours, "t-3", "bak-4", 0, func(m *tenant.Manifest) { m.Bytes = 6 })        // its object is shorter
+	put(ours, "t-4", "bak-5", 0, func(m *tenant.Manifest) { m.TenantID = "t-1" }) // put where another's belongs
+	put(ours, "t-5", "bak-6", 0, nil)
+	_, name := tenant.BackupKeys("test", "t-5", "bak-6")
+	text, err := storage.Get(ctx, name, 1<<20)
+	require.NoError(t, err)
+	var forged map[string]any
+	require.NoError(t, json.Unmarshal(text, &forged))
+	forged["org_id"] = "thief"
+	text, err = json.Marshal(forged)
+	require.NoError(t, err)
+	require.NoError(t, storage.Put(ctx, name, text))
+	put(ours, "t-6", "bak-7", 0, func(m *tenant.Manifest) { m.Slug = "s-t-1" }) // whose slug another has by then
+
+	run := func(apply bool) map[prego.BackupID]tenant.ImportOutcome {
+		t.Helper()
+		found, err := a.ImportBackups(ctx, p.store, apply)
+		require.NoError(t, err)
+		out := map[prego.BackupID]tenant.ImportOutcome{}
+		for _, b := range found {
+			out[b.BackupID] = b.Outcome
+			require.Equal(t, b.Outcome == tenant.ImportRefused, b.Message != "", "%s %s", b.BackupID, b.Message)
+		}
+		return out
+	}
+	refused := tenant.ImportRefused
+	told := run(false)
+	require.Equal(t, tenant.ImportTenant, told["bak-2"])
+	require.Zero(t, p.number(`SELECT (SELECT count(*) FROM backups) + (SELECT count(*) FROM tenants)`), "nothing is written")
+
+	require.Equal(t, map[prego.BackupID]tenant.ImportOutcome{
+		"bak-1": tenant.ImportBackup, "bak-2": tenant.ImportTenant, "bak-3": refused, "bak-4": refused, "bak-5": refused, "bak-6": refused, "bak-7": refused,
+	}, run(true))
+	require.Equal(t, tenant.ImportKnown, run(true)["bak-1"])
+	require.Equal(t, 2, p.number(`SELECT count(*) FROM backups`))
+	require.Equal(t, 2, p.number(`SELECT count(*) FROM resources WHERE kind = 'backup' AND state = 'created'`))
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM tenants`))
+	got, err := p.store.TenantRun(ctx, "t-1")
+	require.NoError(t, err)
+	require.Equal(t, []any{tenant.Failed, prego.PlanBusiness, []string{"erpnext"}}, []any{got.State, got.Plan, got.Apps}, "as it was last")
+	lost, err := p.store.LostTenants(ctx, prego.Plans(), 5)
+	require.NoError(t, err)
+	require.Empty(t, lost, "nobody restores it without being asked: its site may still be somewhere")
+
+	// What its run needs is there: the identity opens, and the restore is accepted.
+	b, err := p.store.BackupRun(ctx, "bak-2")
+	require.NoError(t, err)
+	secret, err := ours.Open(tenant.BackupKeyFor("bak-2"), b.KeyID, b.Sealed)
+	require.NoError(t, err)
+	require.Equal(t, "AGE-SECRET-KEY-1", string(secret))
+	require.Equal(t, 1, b.Parts)
+	back, job, err := p.store.RestoreElsewhere(ctx, "t-1", "", "", "test")
+	require.NoError(t, err)
+	require.Equal(t, []any{tenant.Provisioning, prego.BackupID("bak-2"), prego.BackupID("bak-2")}, []any{back.State, back.RestoreFrom, job.BackupID})
+	p.exec(`UPDATE restore_jobs SET status = 'failed'`)
+	p.exec(`UPDATE backups SET state = 'deleting' WHERE backup_id = 'bak-1'`)
+	require.Equal(t, tenant.ImportDeleting, run(true)["bak-1"], "what was deleted does not come back")
+}

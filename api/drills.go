@@ -1,0 +1,39 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
+)
+
+func drillView(d tenant.Drill) Drill {
+	out := Drill{
+		DrillId: d.DrillID, OrgId: string(d.OrgID), TenantId: string(d.TenantID), BackupId: string(d.BackupID), ServerId: string(d.ServerID), State: d.State,
+		Reason: optional(string(d.Reason)), Message: optional(d.Message), WorkflowId: tenant.DrillWorkflowID(d.DrillID),
+		CreatedBy: d.CreatedBy, CreatedAt: d.CreatedAt.UTC(), FinishedAt: utc(d.FinishedAt),
+	}
+	if d.Tables > 0 {
+		out.Tables, out.Rows, out.Files = &d.Tables, &d.Rows, &d.Files
+	}
+	return out
+}
+
+// ListDrills shows a page of the drills of a tenant's backups.
+func (a *API) ListDrills(c echo.Context, tenant TenantID, _ ListDrillsParams) error {
+	return within(c, a.d.Tenants.GetTenant, "drills", a.d.Resources.Store.ListDrills, drillView, "tenant_id", string(tenant))
+}
+
+// CreateDrill requests a drill of a tenant's backup. A worker begins it.
+func (a *API) CreateDrill(c echo.Context, tenantID TenantID, _ CreateDrillParams) error {
+	var in struct {
+		BackupID prego.BackupID `json:"backup_id"`
+	}
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	d, err := a.d.Resources.Store.BeginDrill(c.Request().Context(), tenantID, in.BackupID, a.d.Resources.SiteDomain, caller(c).Subject)
+	return answer(c, http.StatusCreated, d, err, drillView)
+}

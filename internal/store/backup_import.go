@@ -1,0 +1,109 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/tenant"
+)
+
+const (
+	sqlImportState  = `SELECT state FROM backups WHERE backup_id = $1`
+	sqlImportTenant = `SELECT org_id FROM tenants WHERE tenant_id = $1`
+	sqlSlugOfOther  = `SELECT EXISTS (SELECT FROM tenants WHERE slug = $1 AND tenant_id <> $2 AND state <> 'data_purged')`
+	sqlImportOrg    = `INSERT INTO orgs (org_id, created_by) VALUES ($1, 'import') ON CONFLICT (org_id) DO NOTHING`
+
+	// A server that is only known from a backup that was made there.
+	sqlImportServer = `
+INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, status_reason, status_message, workflow_id, created_by, terminated_at)
+SELECT $1, '', 'app', $2, (SELECT id FROM infra_providers ORDER BY enabled DESC, id LIMIT 1), '{}', 'terminated', 'server_lost', 'known from backups only', '', 'import', now()
+ON CONFLICT (server_id) DO NOTHING`
+
+	sqlImportLost = `
+INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, apps, policy, request_hash, state, converged_state, status_reason, status_message, lost_at, created_by)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'shared', '', 'failed', 'failed', 'imported', 'known from its backups only: restore it elsewhere', now(), 'import')`
+
+	sqlImportBackup = `
+INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, state, created_by, created_at, started_at, taken_at, finished_at, recipient, sealed_identity, key_id,
+    object_key, manifest_key, part_bytes, parts, plain_bytes, plain_sha256, bytes, sha256, manifest_sha256)
+VALUES ($1, $2, $3, $4, $5, $6, 'stored', 'import', $7, $7, $7, now(), $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)`
+)
+
+// errTold undoes what only was to be told.
+var errTold = errors.New("nothing is written")
+
+// ImportBackup writes the row of a backup whose manifest was found in the storage, and that of
+// its tenant if there is none: as one whose server was lost, that nobody restores without being
+// asked, because its site may still be somewhere. Without apply it only says what it would do.
+func (s *Store) ImportBackup(ctx context.Context, m tenant.Manifest, manifestKey, manifestSHA256, etag string, apply bool) (out tenant.ImportOutcome, err error) {
+	err = s.inTx(ctx, string("import backup "+m.BackupID), func(tx pgx.Tx) error {
+		state, err := find[struct{ State tenant.BackupState }](ctx, tx, sqlImportState, m.BackupID)
+		switch {
+		case err != nil:
+			return err
+		case state != nil && (state.State == tenant.BackupDeleting || state.State == tenant.BackupDeleted):
+			out = tenant.ImportDeleting
+			return nil
+		case state != nil:
+			out = tenant.ImportKnown
+			return nil
+		}
+		if out, err = importTenant(ctx, tx, m); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlImportServer, m.ServerID, m.Region); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlImportBackup, m.BackupID, m.OrgID, m.TenantID, m.ServerID, m.Site, m.Kind, m.TakenAt, m.Recipient, m.SealedIdentity, m.KeyID,
+			m.Object, manifestKey, m.PartBytes, tenant.PartCount(m.Bytes, m.PartBytes), m.PlainBytes, m.PlainSHA256, m.Bytes, m.SHA256, manifestSHA256); err != nil {
+			return err
+		}
+		if err := confirmCreated(ctx, tx, storageProvider, "", 0, "backup", m.Object, m.Object+"@"+etag); err != nil {
+			return err
+		}
+		if err := orgEvent(ctx, tx, org.Event{OrgID: m.OrgID, Type: "backup.import", Subject: string(m.BackupID), Actor: string(prego.ActorOperator)}, map[string]any{"tenant_id": m.TenantID}); err != nil {
+			return err
+		}
+		if !apply {
+			return errTold
+		}
+		return nil
+	})
+	if errors.Is(err, errTold) {
+		err = nil
+	}
+	return out, err
+}
+
+func importTenant(ctx context.Context, tx pgx.Tx, m tenant.Manifest) (tenant.ImportOutcome, error) {
+	owner, err := find[struct{ OrgID prego.OrgID }](ctx, tx, sqlImportTenant, m.TenantID)
+	switch {
+	case err != nil:
+		return "", err
+	case owner != nil && owner.OrgID != m.OrgID:
+		return "", prego.Errorf(prego.CodeInvalidTransition, "tenant %s is of org %s, the backup of %s", m.TenantID, owner.OrgID, m.OrgID)
+	case owner != nil:
+		return tenant.ImportBackup, nil
+	}
+	taken, err := value[bool](ctx, tx, sqlSlugOfOther, m.Slug, m.TenantID)
+	if err != nil {
+		return "", err
+	}
+	if taken {
+		return "", prego.Errorf(prego.CodeSlugTaken, "slug %s belongs to another tenant now", m.Slug)
+	}
+	if _, err := tx.Exec(ctx, sqlImportOrg, m.OrgID); err != nil {
+		return "", err
+	}
+	if _, err := tx.Exec(ctx, sqlImportLost, m.TenantID, m.Slug, m.OrgID, m.Region, m.Plan, m.Plan.DefaultUsers(), m.Plan.DefaultStorageGB(), filled(m.Apps)); err != nil {
+		return "", err
+	}
+	return tenant.ImportTenant, noteTenant(ctx, tx, tenant.Event{
+		TenantID: m.TenantID, ToState: tenant.Failed, Step: tenant.StepChanged, Actor: string(prego.ActorOperator), Reason: "imported", Message: fmt.Sprintf("from the manifest of backup %s", m.BackupID),
+	})
+}

@@ -1,0 +1,174 @@
+package store
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
+)
+
+const drillColumns = `d.drill_id, d.org_id, d.tenant_id, d.backup_id, d.server_id, d.state, d.reason, d.message, d.tables, d.rows, d.files, d.created_by, d.created_at, d.finished_at`
+
+// Those whose newest backup was never restored, and whose last drill was long ago.
+const sqlDueDrills = `
+SELECT u.tenant_id FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id
+WHERE (u.drilled_at IS NULL OR u.drilled_at < now() - make_interval(secs => $1)) AND t.state IN ('active', 'suspended')
+  AND EXISTS (SELECT FROM backups b WHERE b.tenant_id = u.tenant_id AND b.state = 'stored')
+ORDER BY u.drilled_at NULLS FIRST, u.tenant_id LIMIT GREATEST(0, $2 - (SELECT count(*) FROM drills WHERE cleared_at IS NULL))`
+
+// DueDrills lists tenants whose backups are to be drilled, at most as many as bring those that
+// are under way to most.
+func (s *Store) DueDrills(ctx context.Context, every time.Duration, most int) ([]prego.TenantID, error) {
+	return collectValues[prego.TenantID](ctx, s, "drills that are due", sqlDueDrills, every.Seconds(), most)
+}
+
+const sqlDrillBackup = `
+SELECT b.backup_id FROM backups b WHERE b.tenant_id = $1 AND b.state = 'stored' AND ($2 = '' OR b.backup_id = $2) ORDER BY b.taken_at DESC LIMIT 1 FOR SHARE`
+
+// Where a backup is restored for a look: where the tenant could be, on a server that is tagged
+// for it if there is one, rather not beside the tenant, and on the one that has most memory.
+// Data that must stay somewhere stays there. On a host there is one drill at a time.
+const sqlDrillPlace = `
+SELECT s.server_id, d.shard_id
+FROM tenants t JOIN servers s ON s.region = t.region LEFT JOIN fleets f ON f.fleet_id = s.fleet_id
+LEFT JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
+CROSS JOIN LATERAL (
+    SELECT d.shard_id FROM db_shards d JOIN servers h ON h.server_id = d.server_id
+    WHERE d.status = 'active' AND d.region = s.region AND (d.dedicated_for_tenant_id IS NULL OR d.dedicated_for_tenant_id = t.tenant_id)
+      AND (s.role = 'node') = d.on_node AND (NOT d.on_node OR d.server_id = s.server_id) AND h.status = 'active' AND h.cordoned_at IS NULL
+      AND network_of(h.network_id, h.private_address) IS NOT DISTINCT FROM network_of(s.network_id, s.private_address)
+    ORDER BY d.current_tenant_count, d.shard_id LIMIT 1) d
+WHERE t.tenant_id = $1 AND s.status = 'active' AND s.cordoned_at IS NULL AND s.agent_status = 'connected' AND s.role IN ('app', 'node')
+  AND (s.dedicated_for_tenant_id IS NULL OR s.dedicated_for_tenant_id = t.tenant_id)
+  AND ('drill' = ANY (s.tags) OR f.serves_tenants IS NOT FALSE)
+  AND tags_satisfy(s.tags, t.require_tags, t.disallow_tags) AND residency_allows(t.data_residency, s.region, s.infra_provider)
+  AND NOT EXISTS (SELECT FROM drills o WHERE o.server_id = s.server_id AND o.cleared_at IS NULL)
+ORDER BY 'drill' = ANY (s.tags) DESC, s.server_id IS NOT DISTINCT FROM a.app_server_id, COALESCE(s.memory_pct, 0), s.server_id LIMIT 1`
+
+const sqlDrillSite = `
+INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state, reason) VALUES ('dr-' || $1, $2, $3, 'drill-' || $1 || '.' || $4, 'pool_drill_' || $1, 'draining', 'a drill')`
+
+const sqlInsertDrill = `
+INSERT INTO drills AS d (drill_id, org_id, tenant_id, backup_id, server_id, pool_site_id, created_by)
+SELECT 'drl-' || $1, org_id, tenant_id, $3, $4, 'dr-' || $1, $5 FROM tenants WHERE tenant_id = $2 RETURNING ` + drillColumns
+
+const sqlDrillTurn = `UPDATE backup_turns SET drilled_at = now() WHERE tenant_id = $1`
+
+// BeginDrill accepts a drill of a tenant's backup, the newest if none is named, and finds a
+// place for it. Without a place it is refused with CodeInsufficientResources; without a backup
+// with CodeBackupNotFound, while another drill of the tenant runs with CodeRestoreUnderWay.
+func (s *Store) BeginDrill(ctx context.Context, tenantID prego.TenantID, backupID prego.BackupID, domain, by string) (out tenant.Drill, err error) {
+	key := strings.ReplaceAll(uuid.NewString(), "-", "")[:16]
+	err = s.inTx(ctx, string("drill tenant "+tenantID), func(tx pgx.Tx) error {
+		if _, err := lockOwner(ctx, tx, noSuchTenant(string(tenantID)), sqlTenantOrg, tenantID); err != nil {
+			return err
+		}
+		backup, err := value[prego.BackupID](ctx, tx, sqlDrillBackup, tenantID, backupID)
+		if err != nil {
+			return ifNoRows(err, prego.Errorf(prego.CodeBackupNotFound, "there is no such backup of tenant %s in object storage", tenantID))
+		}
+		place, err := one[struct {
+			ServerID prego.ServerID
+			ShardID  prego.ShardID
+		}](ctx, tx, sqlDrillPlace, tenantID)
+		if err != nil {
+			return ifNoRows(err, prego.Errorf(prego.CodeInsufficientResources, "no server can take a drill of tenant %s now", tenantID))
+		}
+		if _, err := tx.Exec(ctx, sqlDrillSite, key, place.ServerID, place.ShardID, domain); err != nil {
+			return err
+		}
+		if out, err = one[tenant.Drill](ctx, tx, sqlInsertDrill, key, tenantID, backup, place.ServerID, by); err != nil {
+			if isViolation(err, "drills_running") {
+				return prego.Errorf(prego.CodeRestoreUnderWay, "a drill of tenant %s is under way already", tenantID)
+			}
+			return err
+		}
+		_, err = tx.Exec(ctx, sqlDrillTurn, tenantID)
+		return err
+	})
+	return out, err
+}
+
+const sqlDrillRun = `
+SELECT ` + drillColumns + `, d.cleared_at IS NOT NULL AS cleared, d.pool_site_id, p.db_shard_id, COALESCE(p.site_name, '') AS site_name, COALESCE(p.database_name, '') AS database_name, COALESCE(p.on_shard, false) AS on_shard
+FROM drills d LEFT JOIN site_pool p ON p.pool_site_id = d.pool_site_id WHERE d.drill_id = $1`
+
+// DrillRun reads a drill with its site.
+func (s *Store) DrillRun(ctx context.Context, id string) (tenant.DrillRun, error) {
+	type row struct {
+		tenant.Drill
+		Cleared                bool
+		PoolSiteID             string
+		DBShardID              *prego.ShardID
+		SiteName, DatabaseName string
+		OnShard                bool
+	}
+	r, err := get[row](ctx, s.pool, prego.Errorf(prego.CodeBackupNotFound, "there is no drill %q", id), sqlDrillRun, id)
+	out := tenant.DrillRun{Drill: r.Drill, Cleared: r.Cleared, Site: tenant.PoolSite{
+		PoolSiteID: r.PoolSiteID, AppServerID: r.ServerID, SiteName: r.SiteName, DatabaseName: r.DatabaseName, OnShard: r.OnShard,
+	}}
+	if r.DBShardID != nil {
+		out.Site.DBShardID = *r.DBShardID
+	}
+	return out, err
+}
+
+const sqlFinishDrill = `
+WITH ended AS (
+    UPDATE drills SET state = $2, reason = $3, message = $4, tables = $5, rows = $6, files = $7, finished_at = now() WHERE drill_id = $1 AND state = 'running' RETURNING tenant_id, backup_id
+)
+UPDATE backup_turns u SET drill_failed = $2 = 'failed', drilled_at = CASE $2 WHEN 'failed' THEN now() - make_interval(secs => $8) ELSE now() END FROM ended e WHERE u.tenant_id = e.tenant_id`
+
+// FinishDrill records how a drill ended. What failed is tried again before what passed: as if
+// its turn had come so long ago.
+func (s *Store) FinishDrill(ctx context.Context, e tenant.DrillEnd, sooner time.Duration) error {
+	return s.exec(ctx, "drill "+e.DrillID, sqlFinishDrill, e.DrillID, e.State, e.Reason, prego.Redact(e.Message), e.Tables, e.Rows, e.Files, sooner.Seconds())
+}
+
+const sqlDrillCleared = `
+WITH cleared AS (UPDATE drills SET cleared_at = now() WHERE drill_id = $1 AND cleared_at IS NULL RETURNING pool_site_id)
+DELETE FROM site_pool p USING cleared c WHERE p.pool_site_id = c.pool_site_id`
+
+// DrillCleared records that nothing of a drill is left on its server.
+func (s *Store) DrillCleared(ctx context.Context, id string) error {
+	return s.exec(ctx, "drill "+id, sqlDrillCleared, id)
+}
+
+const sqlDrillsLeft = `SELECT drill_id, state FROM drills WHERE cleared_at IS NULL AND created_at < now() - make_interval(secs => $1) ORDER BY created_at LIMIT 100`
+
+// DrillsLeft lists drills that are not cleared and were begun a while ago.
+func (s *Store) DrillsLeft(ctx context.Context, quiet time.Duration) ([]tenant.DrillLeft, error) {
+	return collect[tenant.DrillLeft](ctx, s, "drills that are left", sqlDrillsLeft, quiet.Seconds())
+}
+
+const (
+	sqlDrillsFailed  = `SELECT count(*) FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id WHERE u.drill_failed AND t.state IN ('active', 'suspended')`
+	sqlDrillsOverdue = `
+SELECT count(*) FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id
+WHERE (u.drilled_at IS NULL OR u.drilled_at < now() - make_interval(secs => $1)) AND COALESCE(u.drilled_at, t.active_at) < now() - make_interval(secs => $1) AND t.state IN ('active', 'suspended')`
+)
+
+// CountDrills counts the tenants whose last drill failed, and those that had none for too long.
+func (s *Store) CountDrills(ctx context.Context, overdue time.Duration) (failedDrills, late int, err error) {
+	if failedDrills, err = value[int](ctx, s.pool, sqlDrillsFailed); err == nil {
+		late, err = value[int](ctx, s.pool, sqlDrillsOverdue, overdue.Seconds())
+	}
+	return failedDrills, late, failed("count drills", err)
+}
+
+var drills = listing[tenant.Drill]{
+	what: "drills", from: `SELECT ` + drillColumns + ` FROM drills d`,
+	filters: map[string]string{"tenant_id": "d.tenant_id", "state": "d.state"},
+	sorts:   map[string]string{"created_at": "d.created_at"},
+	id:      "d.drill_id",
+}
+
+// ListDrills is a page of drills.
+func (s *Store) ListDrills(ctx context.Context, q prego.ListQuery) (page []tenant.Drill, next string, err error) {
+	return drills.page(ctx, s, q)
+}

@@ -1,0 +1,13 @@
+package tenant
+
+// ImportOutcome is what became of a backup that was found in the storage.
+type ImportOutcome string
+
+// The outcomes.
+const (
+	ImportKnown    ImportOutcome = "known"    // its row is there
+	ImportBackup   ImportOutcome = "imported" // its row is written
+	ImportTenant   ImportOutcome = "imported with its tenant"
+	ImportDeleting ImportOutcome = "deleted" // its row says so: the objects are left
+	ImportRefused  ImportOutcome = "refused"
+)

@@ -1,0 +1,58 @@
+package workflows
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/tenant"
+)
+
+// DrillInput names a drill.
+type DrillInput struct {
+	DrillID string `json:"drill_id"`
+}
+
+// reasonDrillFailed is for failures without a reason of their own.
+const reasonDrillFailed prego.Reason = "drill_failed"
+
+// DrillBackup restores a backup on some server, looks at it, records what was found, and throws
+// it away, however it ended.
+func DrillBackup(ctx workflow.Context, in DrillInput) error {
+	var steps *activities.Drills
+	var plan activities.DrillPlan
+	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanDrill, in.DrillID).Get(ctx, &plan); err != nil {
+		return err
+	}
+	if plan.Cleared {
+		return nil
+	}
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(string(plan.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID)), AttrServerID.ValueSet(string(plan.ServerID))); err != nil {
+		return fmt.Errorf("search attributes: %w", err)
+	}
+	last, _ := workflow.NewDisconnectedContext(ctx)
+	if !plan.Ended {
+		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: restoring backup %s of %s on %s", in.DrillID, plan.BackupID, plan.TenantID, plan.ServerID))
+		end := tenant.DrillEnd{DrillID: in.DrillID, State: tenant.DrillPassed}
+		var found wire.CheckedSite
+		if err := workflow.ExecuteActivity(long(call(ctx, "restore the backup and look at it", plan.For)), steps.RunDrill, in.DrillID).Get(ctx, &found); err != nil {
+			end.State, end.Reason, end.Message = tenant.DrillFailed, cmp.Or(prego.Reason(errType(err)), reasonDrillFailed), errorMessage(err)
+		}
+		end.Tables, end.Rows, end.Files = found.Tables, found.Rows, found.Files
+		if err := workflow.ExecuteActivity(write(last, "record what was found"), steps.FinishDrill, end).Get(last, nil); err != nil {
+			return err
+		}
+		setOutcome(last, string(end.State))
+	}
+	return workflow.ExecuteActivity(call(last, "throw the site away", effectPatience), steps.ClearDrill, in.DrillID).Get(last, nil)
+}
+
+// EnsureDrill starts the run of a drill unless it is running.
+func (c *Client) EnsureDrill(ctx context.Context, id string) (bool, error) {
+	return c.start(ctx, tenant.DrillWorkflowID(id), "Drill "+id, DrillBackup, DrillInput{DrillID: id})
+}
