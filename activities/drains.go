@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,6 +18,9 @@ type DrainStore interface {
 	QuietDrains(ctx context.Context, quiet time.Duration) ([]prego.ServerID, error)
 	DrainLeftDNS(ctx context.Context, id prego.ServerID) error
 	DrainActed(ctx context.Context, id prego.ServerID) error
+	LastDrain(ctx context.Context, id prego.ServerID) (server.Drain, error)
+	ServerResized(ctx context.Context, id prego.ServerID, serverType string) error
+	ResizeRefused(ctx context.Context, id prego.ServerID, message string) error
 	MakeReplacement(ctx context.Context, id prego.ServerID) (*server.Server, error)
 	RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error)
 	GetServer(ctx context.Context, id prego.ServerID) (server.Server, error)
@@ -37,6 +41,10 @@ type DrainRuns interface {
 // cutting its power.
 type Rebooter interface {
 	RebootServer(ctx context.Context, providerServerID prego.ServerID, hard bool) error
+	// ResizeServer gives a host another type of the provider's, for which it is switched off and on.
+	// What the provider refuses leaves it on, and is an InfraError that is permanent or names
+	// another type as the way out. It can be repeated at any step.
+	ResizeServer(ctx context.Context, providerServerID prego.ServerID, serverType string) error
 }
 
 // Drains are the steps that empty servers.
@@ -147,6 +155,41 @@ func (a *Drains) LeaveDrainDNS(ctx context.Context, serverID prego.ServerID) err
 		}
 	}
 	return a.Store.DrainLeftDNS(ctx, serverID)
+}
+
+// ResizeServer gives a host its new type. How long it is away is counted from here.
+func (a *Drains) ResizeServer(ctx context.Context, id prego.ServerID) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	srv, err := a.Store.GetServer(ctx, id)
+	if err != nil {
+		return fromStore(err)
+	}
+	d, err := a.Store.LastDrain(ctx, id)
+	if err != nil {
+		return permanentIfCoded(err)
+	}
+	if d.Kind != server.DrainResize || d.Status != server.DrainFinishing {
+		return nil // it has ended meanwhile
+	}
+	infra, ok := a.Reboot[srv.InfraProvider]
+	if !ok {
+		return a.Store.ResizeRefused(ctx, id, "provider "+string(srv.InfraProvider)+" resizes no servers")
+	}
+	if err := a.Store.DrainActed(ctx, id); err != nil {
+		return err
+	}
+	a.hook("drain/resize")
+	err = infra.ResizeServer(ctx, prego.ServerID(srv.ProviderServerID), d.ServerType)
+	var refused *server.InfraError
+	switch {
+	case err == nil:
+		a.hook("drain/resized")
+		return a.Store.ServerResized(ctx, id, d.ServerType)
+	case errors.As(err, &refused) && (refused.Class == server.InfraPermanent || refused.Class == server.InfraNext || refused.Class == server.InfraQuota):
+		return a.Store.ResizeRefused(ctx, id, refused.Error())
+	}
+	return fromInfra(err)
 }
 
 // RebootInput names a server to restart.

@@ -18,6 +18,11 @@ func (a *API) RebootServer(c echo.Context, id ServerID, _ RebootServerParams) er
 	return a.requestDrain(c, id, server.DrainReboot)
 }
 
+// ResizeServer empties a server and gives it another type of the provider's.
+func (a *API) ResizeServer(c echo.Context, id ServerID, _ ResizeServerParams) error {
+	return a.requestDrain(c, id, server.DrainResize)
+}
+
 // ReplaceServer makes another server, empties this one and deletes it.
 func (a *API) ReplaceServer(c echo.Context, id ServerID, _ ReplaceServerParams) error {
 	return a.requestDrain(c, id, server.DrainReplace)
@@ -73,7 +78,7 @@ func (a *API) showDrain(c echo.Context, d server.Drain, status int) error {
 	run := server.DrainWorkflowID(d.ServerID)
 	out := Drain{
 		ServerId: string(d.ServerID), Number: d.Number, Kind: DrainKind(d.Kind), Status: DrainStatus(d.Status), Reason: optional(d.Reason), Message: optional(d.Message), Why: optional(d.Why),
-		RequestedBy: d.RequestedBy, KeepTenants: d.KeepTenants, Total: d.Total, Left: d.Left, TenantsTotal: d.TenantsTotal, TenantsLeft: d.TenantsLeft, DeadlineAt: utc(d.DeadlineAt), ReplacementId: optional(string(d.ReplacementID)),
+		RequestedBy: d.RequestedBy, KeepTenants: d.KeepTenants, ServerType: optional(d.ServerType), Total: d.Total, Left: d.Left, TenantsTotal: d.TenantsTotal, TenantsLeft: d.TenantsLeft, DeadlineAt: utc(d.DeadlineAt), ReplacementId: optional(string(d.ReplacementID)),
 		CancelRequestedAt: utc(d.CancelRequestedAt), CreatedAt: d.CreatedAt.UTC(), StartedAt: utc(d.StartedAt), FinishedAt: utc(d.FinishedAt), Instances: []DrainedInstance{},
 		WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)), Operation: *a.operation(c, run),
 	}

@@ -321,6 +321,7 @@ const (
 	DrainKindDrain   DrainKind = "drain"
 	DrainKindReboot  DrainKind = "reboot"
 	DrainKindReplace DrainKind = "replace"
+	DrainKindResize  DrainKind = "resize"
 )
 
 // Valid indicates whether the value is a known member of the DrainKind enum.
@@ -331,6 +332,8 @@ func (e DrainKind) Valid() bool {
 	case DrainKindReboot:
 		return true
 	case DrainKindReplace:
+		return true
+	case DrainKindResize:
 		return true
 	default:
 		return false
@@ -3191,6 +3194,9 @@ type Drain struct {
 	RunUrl   *string `json:"run_url,omitempty"`
 	ServerId string  `json:"server_id"`
 
+	// ServerType Of a resize: what the server is to be
+	ServerType *string `json:"server_type,omitempty"`
+
 	// StartedAt When moving began
 	StartedAt *time.Time `json:"started_at,omitempty"`
 
@@ -4741,6 +4747,23 @@ type ReleaseServer struct {
 
 // Replicas Example: 3
 type Replicas = int
+
+// ResizeServer defines model for ResizeServer.
+type ResizeServer struct {
+	// KeepTenants Whether tenants stay and only instances are moved
+	KeepTenants *bool `json:"keep_tenants,omitempty"`
+
+	// Reason Reason for the timeline
+	Reason *string `json:"reason,omitempty"`
+
+	// ServerType Of the provider's, with a disk that is not smaller
+	//
+	// Example: cx43
+	ServerType string `json:"server_type"`
+
+	// TimeoutSeconds How long instances may take to be moved; 0 for as long as it takes
+	TimeoutSeconds *int `json:"timeout_seconds,omitempty"`
+}
 
 // ResourceName Example: shop
 type ResourceName = string
@@ -6955,6 +6978,12 @@ type ReplaceServerParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ResizeServerParams defines parameters for ResizeServer.
+type ResizeServerParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // RetryServerParams defines parameters for RetryServer.
 type RetryServerParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
@@ -7427,6 +7456,9 @@ type RebootServerJSONRequestBody = DrainServer
 
 // ReplaceServerJSONRequestBody defines body for ReplaceServer for application/json ContentType.
 type ReplaceServerJSONRequestBody = DrainServer
+
+// ResizeServerJSONRequestBody defines body for ResizeServer for application/json ContentType.
+type ResizeServerJSONRequestBody = ResizeServer
 
 // PutSitePoolPolicyJSONRequestBody defines body for PutSitePoolPolicy for application/json ContentType.
 type PutSitePoolPolicyJSONRequestBody = PutSitePoolPolicy
@@ -7927,6 +7959,9 @@ type ServerInterface interface {
 	// ReplaceServer Replace a server
 	// (POST /v1/servers/{server_id}/replace)
 	ReplaceServer(ctx echo.Context, serverId ServerID, params ReplaceServerParams) error
+	// ResizeServer Resize a server
+	// (POST /v1/servers/{server_id}/resize)
+	ResizeServer(ctx echo.Context, serverId ServerID, params ResizeServerParams) error
 	// RetryServer Retry the provisioning of a failed server
 	// (POST /v1/servers/{server_id}/retry)
 	RetryServer(ctx echo.Context, serverId ServerID, params RetryServerParams) error
@@ -12497,6 +12532,42 @@ func (w *ServerInterfaceWrapper) ReplaceServer(ctx echo.Context) error {
 	return err
 }
 
+// ResizeServer converts echo context to params.
+func (w *ServerInterfaceWrapper) ResizeServer(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ResizeServerParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ResizeServer(ctx, serverId, params)
+	return err
+}
+
 // RetryServer converts echo context to params.
 func (w *ServerInterfaceWrapper) RetryServer(ctx echo.Context) error {
 	var err error
@@ -14422,6 +14493,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/v1/rebalances/:rebalance_id", wrapper.CancelRebalance, options.OperationMiddlewares["cancelRebalance"]...)
 	router.GET(options.BaseURL+"/v1/rebalances/:rebalance_id", wrapper.GetRebalance, options.OperationMiddlewares["getRebalance"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/reboot", wrapper.RebootServer, options.OperationMiddlewares["rebootServer"]...)
+	router.POST(options.BaseURL+"/v1/servers/:server_id/resize", wrapper.ResizeServer, options.OperationMiddlewares["resizeServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/replace", wrapper.ReplaceServer, options.OperationMiddlewares["replaceServer"]...)
 	router.GET(options.BaseURL+"/v1/servers/:server_id/commands", wrapper.ListCommands, options.OperationMiddlewares["listCommands"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/exec", wrapper.ExecOnServer, options.OperationMiddlewares["execOnServer"]...)

@@ -14,6 +14,7 @@ const (
 	DrainOnly    DrainKind = "drain"
 	DrainReboot  DrainKind = "reboot"
 	DrainReplace DrainKind = "replace"
+	DrainResize  DrainKind = "resize"
 )
 
 // DrainStatus is the status of a drain.
@@ -45,6 +46,7 @@ const (
 	DrainReplacementFailed = "replacement_failed"
 	DrainRebootTimeout     = "reboot_timeout"
 	DrainStillUsed         = "still_used"
+	DrainResizeRefused     = "resize_refused" // by the provider; the server is as it was
 	// DrainTenantUnfit: a tenant has ended or is being made, and stays until its data is purged, or it is active.
 	DrainTenantUnfit = "tenant_not_movable"
 )
@@ -60,6 +62,8 @@ type DrainRequest struct {
 	TimeoutSeconds int `json:"timeout_seconds,omitempty"`
 	// KeepTenants leaves tenants where they are; of a reboot they have the downtime.
 	KeepTenants bool `json:"keep_tenants,omitempty"`
+	// ServerType is what the server is to be; of a resize only.
+	ServerType string `json:"server_type,omitempty"`
 }
 
 // Validate checks the request's own fields.
@@ -72,6 +76,9 @@ func (r DrainRequest) Validate(kind DrainKind) error {
 	}
 	if r.KeepTenants && kind == DrainReplace {
 		return prego.Invalid("keep_tenants", "is not possible: the server is deleted")
+	}
+	if (r.ServerType != "") != (kind == DrainResize) {
+		return prego.Invalid("server_type", "is what a resize needs, and nothing else")
 	}
 	return nil
 }
@@ -87,8 +94,9 @@ type Drain struct {
 	Why         string // as the caller gave it
 	RequestedBy string
 	KeepTenants bool
-	WasOpen     bool // the server was not cordoned before
-	Total, Left int  // instances that were, and are, on the server
+	ServerType  string // of a resize: what it is to be
+	WasOpen     bool   // the server was not cordoned before
+	Total, Left int    // instances that were, and are, on the server
 	// TenantsTotal and TenantsLeft are the tenants that were there, and are: an app server's.
 	TenantsTotal, TenantsLeft int
 
@@ -122,6 +130,7 @@ const (
 	ActReboot   DrainAct = "reboot"
 	ActReset    DrainAct = "reset"
 	ActDelete   DrainAct = "delete"
+	ActResize   DrainAct = "resize"
 )
 
 // DrainLimits bound how much is moved at once.

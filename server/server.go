@@ -303,6 +303,7 @@ const (
 	StepDrainFailed        Step = "drain_failed"
 	StepDrainCancelled     Step = "drain_cancelled"
 	StepRebooted           Step = "rebooted"
+	StepResized            Step = "resized"
 	StepDecommissionAsked  Step = "decommission_requested"
 	StepServerDeleted      Step = "server_deleted"
 	StepTerminated         Step = "terminated"

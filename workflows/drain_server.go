@@ -87,6 +87,8 @@ func drainAct(ctx workflow.Context, id prego.ServerID, act server.DrainAct) erro
 	case server.ActReboot, server.ActReset:
 		in := activities.RebootInput{ServerID: id, Hard: act == server.ActReset}
 		return workflow.ExecuteActivity(call(ctx, string(act)+" "+string(id), deletePatience), steps.RebootServer, in).Get(ctx, nil)
+	case server.ActResize:
+		return workflow.ExecuteActivity(long(call(ctx, string("resize "+id), deletePatience)), steps.ResizeServer, id).Get(ctx, nil)
 	case server.ActDelete:
 		return workflow.ExecuteActivity(call(ctx, string("delete "+id), deletePatience), steps.DeleteDrained, id).Get(ctx, nil)
 	}

@@ -78,6 +78,7 @@ func serverDrain(kind server.DrainKind) Action[api.Drain] {
 	short := map[server.DrainKind]string{
 		server.DrainOnly:    "Cordon servers and move their instances and tenants to others",
 		server.DrainReboot:  "Restart servers after their instances and tenants have moved",
+		server.DrainResize:  "Resize servers after their instances and tenants have moved; the provider switches them off for minutes",
 		server.DrainReplace: "Replace servers by new ones, after their instances and tenants have moved",
 	}[kind]
 	destroys := ""
@@ -86,8 +87,12 @@ func serverDrain(kind server.DrainKind) Action[api.Drain] {
 	}
 	return Action[api.Drain]{
 		Use: string(kind) + " SERVER…", Short: short, Path: "/v1/servers/{server}/" + string(kind), Destroys: destroys,
-		Example: fmt.Sprintf("  prego server %s app-7 --timeout 30m --watch", kind),
-		Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+		Example: fmt.Sprintf("  prego server %s app-7%s --timeout 30m --watch", kind, map[server.DrainKind]string{server.DrainResize: " --type cx43"}[kind]),
+		Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
+			if kind == server.DrainResize {
+				f.StringVar(&in.ServerType, "type", "", "type of the provider's, with a disk that is not smaller (required)")
+				required(cmd, "type")
+			}
 			f.StringVar(&in.Reason, "reason", "", "reason for the timeline")
 			f.DurationVar(&timeout, "timeout", 0, "how long moving may take (default: as long as it takes)")
 			if kind != server.DrainReplace {

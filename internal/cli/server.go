@@ -180,7 +180,7 @@ func serverCommand(c *CLI) *cobra.Command {
 			},
 		},
 		serverLost(accepted),
-		serverDrain(server.DrainOnly), serverDrain(server.DrainReboot), serverDrain(server.DrainReplace), serverDrainCancel(), showDrain,
+		serverDrain(server.DrainOnly), serverDrain(server.DrainReboot), serverDrain(server.DrainReplace), serverDrain(server.DrainResize), serverDrainCancel(), showDrain,
 		serverDelete(accepted),
 		List[api.Command]{
 			Use: "commands SERVER", Short: "List the commands run on a server's host, newest first", Path: "/v1/servers/{server}/commands", Items: "commands", Limit: 50, Sorts: "requested_at",

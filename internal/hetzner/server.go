@@ -351,6 +351,91 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
+const (
+	// shutdownFor is how long a host may take to switch itself off before its power is cut.
+	shutdownFor = time.Minute
+	shutdownAsk = 3 * time.Second
+)
+
+// ResizeServer gives a server another type, with the disk that it has, so that it can go back. It
+// is shut down for that and started again, also when the provider refuses the type. A disk
+// that is too large for the type is refused before. Each step looks at what is there.
+func (p *Provider) ResizeServer(ctx context.Context, providerServerID prego.ServerID, serverType string) error {
+	id, err := parseID(string(providerServerID))
+	if err != nil {
+		return err
+	}
+	look := func() (*hcloud.Server, error) {
+		s, _, err := p.read.Server.GetByID(ctx, id)
+		if err == nil && s == nil {
+			return nil, &server.InfraError{Class: server.InfraNotFound, Message: "there is no server " + string(providerServerID)}
+		}
+		return s, p.classify(err)
+	}
+	do := func(action *hcloud.Action, _ *hcloud.Response, err error) error {
+		if err != nil {
+			return p.classify(err)
+		}
+		return p.actions.wait(ctx, actionIDs(action, nil))
+	}
+	s, err := look()
+	if err != nil {
+		return err
+	}
+	var refused error
+	if s.ServerType.Name != serverType {
+		t, _, err := p.read.ServerType.GetByName(ctx, serverType)
+		switch {
+		case err != nil:
+			return p.classify(err)
+		case t == nil:
+			return &server.InfraError{Class: server.InfraPermanent, Message: "the provider has no type " + serverType}
+		case t.Disk < s.PrimaryDiskSize:
+			return &server.InfraError{Class: server.InfraPermanent, Message: fmt.Sprintf("a %s has a disk of %d GB, and the server's has %d: disks don't shrink", serverType, t.Disk, s.PrimaryDiskSize)}
+		case t.Architecture != s.ServerType.Architecture:
+			return &server.InfraError{Class: server.InfraPermanent, Message: fmt.Sprintf("a %s has another architecture (%s)", serverType, t.Architecture)}
+		}
+		if s, err = p.switchOff(ctx, s, look, do); err != nil {
+			return err
+		}
+		refused = do(p.write.Server.ChangeType(ctx, s, hcloud.ServerChangeTypeOpts{ServerType: t, UpgradeDisk: false}))
+		if s, err = look(); err != nil {
+			return err
+		}
+	}
+	if s.Status == hcloud.ServerStatusOff {
+		if err := do(p.write.Server.Poweron(ctx, s)); err != nil {
+			return errors.Join(err, refused)
+		}
+	}
+	return refused
+}
+
+// switchOff shuts a server down, and cuts its power if that takes too long.
+func (p *Provider) switchOff(ctx context.Context, s *hcloud.Server, look func() (*hcloud.Server, error), do func(*hcloud.Action, *hcloud.Response, error) error) (*hcloud.Server, error) {
+	if s.Status == hcloud.ServerStatusOff {
+		return s, nil
+	}
+	if err := do(p.write.Server.Shutdown(ctx, s)); err != nil {
+		return nil, err
+	}
+	for until := time.Now().Add(shutdownFor); time.Now().Before(until); {
+		now, err := look()
+		if err != nil || now.Status == hcloud.ServerStatusOff {
+			return now, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(shutdownAsk):
+		}
+	}
+	if err := do(p.write.Server.Poweroff(ctx, s)); err != nil {
+		return nil, err
+	}
+	return look()
+}
+
 // RebootServer restarts a server: by its button, which the host may ignore, or with hard by
 // cutting its power. It waits for the provider's action, not for the host.
 func (p *Provider) RebootServer(ctx context.Context, providerServerID prego.ServerID, hard bool) error {

@@ -331,6 +331,11 @@ func (s *Sim) serverAction(r *http.Request) (int, any, error) {
 		done = func() *schema.ActionError { s.halt(srv); s.boot(srv); return nil }
 	case "shutdown", "reboot": // what runs on the host may take its time, or not listen
 		done = func() *schema.ActionError { s.press(srv, verb == "reboot"); return nil }
+	case "change_type":
+		var err error
+		if done, err = s.changeType(r, srv); err != nil {
+			return 0, nil, err
+		}
 	case "rebuild":
 		return s.rebuildServer(r, srv)
 	case "attach_to_network", "detach_from_network", "change_alias_ips":
@@ -364,6 +369,33 @@ func (s *Sim) press(srv *server, restart bool) {
 	if err := ask(); err != nil {
 		s.log.Info("button had no effect", zap.Int64("id", srv.ID), zap.Error(err))
 	}
+}
+
+// changeType gives a server that is off another type. The provider's description says of it
+// which disks fit, and that the disk is upgraded only if asked for.
+func (s *Sim) changeType(r *http.Request, srv *server) (func() *schema.ActionError, error) {
+	var req schema.ServerActionChangeTypeRequest
+	if err := decode(r, &req); err != nil {
+		return nil, err
+	}
+	m, ok := findMachine(idOrName(req.ServerType))
+	switch {
+	case !ok:
+		return nil, invalid("server type not found", "server_type")
+	case srv.Status != "off":
+		return nil, &apiError{status: 422, code: "server_not_stopped", message: "the action requires a stopped server"}
+	case m.disk < srv.PrimaryDiskSize, !m.soldIn(srv.Location.Name), m.name == srv.ServerType.Name:
+		return nil, &apiError{status: 422, code: "invalid_server_type", message: "the server type does not fit for the given server"}
+	case !s.inStock(m.name, srv.Location.Name):
+		return nil, &apiError{status: 412, code: "resource_unavailable", message: "error during placement"}
+	}
+	return func() *schema.ActionError {
+		srv.ServerType = s.serverType(m)
+		if req.UpgradeDisk {
+			srv.PrimaryDiskSize = m.disk
+		}
+		return nil
+	}, nil
 }
 
 // rebuildServer rewrites a server's disk from an image; its user_data runs again.

@@ -165,6 +165,13 @@ func walk(t *testing.T, rt *conforming) {
 			return c.Action.WaitFor(ctx, off)
 		},
 		func() error {
+			change, _, err := c.Server.ChangeType(ctx, made.Server, hcloud.ServerChangeTypeOpts{ServerType: &hcloud.ServerType{Name: "cx53"}})
+			if err != nil {
+				return err
+			}
+			return c.Action.WaitFor(ctx, change)
+		},
+		func() error {
 			taken, _, err := c.Server.CreateImage(ctx, made.Server, &hcloud.ServerCreateImageOpts{Type: hcloud.ImageTypeSnapshot, Description: new("copy"), Labels: labels})
 			if err != nil {
 				return err

@@ -15,7 +15,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-const drainColumns = `d.server_id, d.number, d.kind, d.status, d.reason, d.message, d.why, d.requested_by, d.keep_tenants, d.was_open, d.total, d.left_now AS "left", d.tenants_total, d.tenants_left,
+const drainColumns = `d.server_id, d.number, d.kind, d.status, d.reason, d.message, d.why, d.requested_by, d.keep_tenants, d.server_type, d.was_open, d.total, d.left_now AS "left", d.tenants_total, d.tenants_left,
     d.deadline_at, COALESCE(d.replacement_id, '') AS replacement_id, d.cancel_requested_at, d.created_at, d.started_at, d.finished_at`
 
 const sqlHoldDrained = `SELECT status FROM servers WHERE server_id = $1 FOR NO KEY UPDATE`
@@ -85,9 +85,9 @@ UPDATE tenant_moves SET cancel_requested_at = COALESCE(cancel_requested_at, now(
 WHERE from_server_id = $1 AND drain_of = $1 AND state IN ('queued', 'copying', 'frozen') RETURNING move_id`
 
 const sqlRequestDrain = `
-INSERT INTO server_drains AS d (server_id, number, kind, status, why, requested_by, keep_tenants, was_open, deadline_at, total, left_now, tenants_total, tenants_left)
+INSERT INTO server_drains AS d (server_id, number, kind, status, why, requested_by, keep_tenants, was_open, deadline_at, server_type, total, left_now, tenants_total, tenants_left)
 SELECT $1, COALESCE((SELECT max(number) FROM server_drains WHERE server_id = $1), 0) + 1, $2, CASE $2 WHEN 'replace' THEN 'making' ELSE 'waiting' END, $3, $4, $5, $6,
-    CASE WHEN $7 > 0 THEN now() + make_interval(secs => $7) END, n, n, moves, moves
+    CASE WHEN $7 > 0 THEN now() + make_interval(secs => $7) END, $8, n, n, moves, moves
 FROM (SELECT count(*)::int AS n FROM instances WHERE server_id = $1 AND state <> 'stopped') i
 CROSS JOIN (SELECT count(*)::int AS moves FROM tenant_allocations WHERE app_server_id = $1 AND released_at IS NULL AND NOT $5) a RETURNING ` + drainColumns
 
@@ -108,7 +108,7 @@ func (s *Store) RequestDrain(ctx context.Context, id prego.ServerID, kind server
 		switch {
 		case err != nil:
 			return err
-		case open != nil && open.Kind == kind && open.CancelRequestedAt == nil:
+		case open != nil && open.Kind == kind && open.ServerType == r.ServerType && open.CancelRequestedAt == nil:
 			d = *open
 			return nil
 		case open != nil:
@@ -119,6 +119,9 @@ func (s *Store) RequestDrain(ctx context.Context, id prego.ServerID, kind server
 		before, err := serverIn(ctx, tx, id)
 		if err != nil {
 			return err
+		}
+		if kind == server.DrainResize && before.ServerType == r.ServerType {
+			return prego.Errorf(prego.CodeInvalidTransition, "server %s is a %s already", id, r.ServerType)
 		}
 		// Closed first: whoever got a place before is seen then.
 		if _, err := cordonIn(ctx, tx, id, by, cmp.Or(r.Reason, string(kind))); err != nil {
@@ -131,7 +134,7 @@ func (s *Store) RequestDrain(ctx context.Context, id prego.ServerID, kind server
 		if len(tenants) > 0 && !r.KeepTenants {
 			return tenantsStay(id, kind, slices.Compact(tenants))
 		}
-		if d, err = one[server.Drain](ctx, tx, sqlRequestDrain, id, kind, r.Reason, by, r.KeepTenants, before.CordonedBy == "", r.TimeoutSeconds); err != nil {
+		if d, err = one[server.Drain](ctx, tx, sqlRequestDrain, id, kind, r.Reason, by, r.KeepTenants, before.CordonedBy == "", r.TimeoutSeconds, r.ServerType); err != nil {
 			return err
 		}
 		text := fmt.Sprintf("%s, %d instances, %d tenants", byWhom(by, r.Reason), d.Total, d.TenantsTotal)
@@ -230,7 +233,7 @@ func (s *Store) OpenDrains(ctx context.Context) ([]server.DrainCount, error) {
 const sqlOneDrain = `SELECT pg_advisory_xact_lock(hashtextextended('prego/drains', 0))`
 
 const sqlDrainNow = `
-SELECT ` + drainColumns + `, s.role, s.region, s.status AS server_status, s.agent_status = 'connected' AS connected, s.agent_boot_id, COALESCE(d.boot_id, '') AS boot_id, d.left_dns, d.by_fleet,
+SELECT ` + drainColumns + `, s.role, s.region, s.status AS server_status, s.agent_status = 'connected' AS connected, s.agent_boot_id, COALESCE(d.boot_id, '') AS boot_id, d.left_dns, d.by_fleet, d.refused, s.server_type AS has_type,
     COALESCE(s.fleet_id, '') AS fleet_id, COALESCE(r.status, '') AS made, COALESCE(r.status_message, '') AS made_message, clock_timestamp() AS now, d.acted_at
 FROM server_drains d JOIN servers s ON s.server_id = d.server_id LEFT JOIN servers r ON r.server_id = d.replacement_id
 WHERE d.server_id = $1 AND d.finished_at IS NULL FOR NO KEY UPDATE OF d`
@@ -289,6 +292,8 @@ type drainRow struct {
 	FleetID      prego.FleetID
 	Made         server.Status // of the replacement
 	MadeMessage  string
+	Refused      string // by the provider
+	HasType      string // of the server now
 	Now          time.Time
 	ActedAt      *time.Time
 }
@@ -551,8 +556,30 @@ func (d *drainStep) empty(ctx context.Context) error {
 	return d.reboot(ctx)
 }
 
+// resize follows a host that gets another type until its agent tells of another boot. What the
+// provider refuses leaves it as it was.
+func (d *drainStep) resize(ctx context.Context) error {
+	d.text = "it is switched off and becomes a " + d.ServerType + ": a few minutes"
+	switch {
+	case d.HasType == d.ServerType && d.AgentBootID != d.BootID && d.Connected && d.ActedAt != nil:
+		return d.end(ctx, server.DrainDone, "", fmt.Sprintf("it is a %s now, and was away for %s", d.ServerType, d.Now.Sub(*d.ActedAt).Round(time.Second)))
+	case d.Refused != "":
+		return d.end(ctx, server.DrainFailed, server.DrainResizeRefused, d.Refused)
+	case d.ActedAt == nil:
+		d.out.Act = server.ActResize
+	case d.Now.After(d.ActedAt.Add(rebootWithin)):
+		return d.end(ctx, server.DrainFailed, server.DrainRebootTimeout, "its agent was not heard of within "+rebootWithin.String())
+	case d.HasType != d.ServerType && d.Now.After(d.ActedAt.Add(softReboot)):
+		d.out.Act = server.ActResize // its step was lost; it goes on where that was
+	}
+	return d.progress(ctx)
+}
+
 // reboot follows a host until its agent tells of another boot than the one before.
 func (d *drainStep) reboot(ctx context.Context) error {
+	if d.Kind == server.DrainResize {
+		return d.resize(ctx)
+	}
 	d.text = "it is being rebooted"
 	switch {
 	case d.AgentBootID != d.BootID && d.Connected:
@@ -569,7 +596,7 @@ func (d *drainStep) reboot(ctx context.Context) error {
 
 func (d *drainStep) progress(ctx context.Context) error {
 	boot := any(nil)
-	if d.Kind == server.DrainReboot && d.status == server.DrainFinishing {
+	if (d.Kind == server.DrainReboot || d.Kind == server.DrainResize) && d.status == server.DrainFinishing {
 		boot = d.BootID
 	}
 	_, err := d.tx.Exec(ctx, sqlDrainProgress, d.ServerID, d.Number, d.status, d.reason, d.text, d.left, boot, d.stay)
@@ -596,10 +623,13 @@ func (d *drainStep) end(ctx context.Context, status server.DrainStatus, reason, 
 	if d.Kind == server.DrainReboot && status == server.DrainDone {
 		step = server.StepRebooted
 	}
+	if d.Kind == server.DrainResize && status == server.DrainDone {
+		step = server.StepResized
+	}
 	if err := d.event(ctx, step, prego.Reason(reason), text); err != nil {
 		return err
 	}
-	opens := status == server.DrainCancelled && reason == "" || status == server.DrainDone && d.Kind == server.DrainReboot
+	opens := status == server.DrainCancelled && reason == "" || status == server.DrainDone && (d.Kind == server.DrainReboot || d.Kind == server.DrainResize) || reason == server.DrainResizeRefused
 	if !opens || !d.WasOpen {
 		return nil
 	}
@@ -619,11 +649,28 @@ func (s *Store) DrainLeftDNS(ctx context.Context, id prego.ServerID) error {
 	return s.exec(ctx, "edge "+string(id), sqlDrainLeftDNS, id)
 }
 
-const sqlDrainActed = `UPDATE server_drains SET acted_at = now(), updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND status = 'finishing'`
+const sqlDrainActed = `UPDATE server_drains SET acted_at = CASE kind WHEN 'resize' THEN COALESCE(acted_at, now()) ELSE now() END, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND status = 'finishing'`
 
 // DrainActed says that the provider is asked to reboot a server now.
 func (s *Store) DrainActed(ctx context.Context, id prego.ServerID) error {
 	return s.exec(ctx, "reboot "+string(id), sqlDrainActed, id)
+}
+
+// A spec that names a type names the one that it has: a server that is made anew is like it.
+const sqlResized = `
+UPDATE servers SET server_type = $2, spec = CASE WHEN COALESCE(spec ->> 'server_type', '') <> '' THEN jsonb_set(spec, '{server_type}', to_jsonb($2::text)) ELSE spec END, updated_at = now()
+WHERE server_id = $1 AND server_type <> $2`
+
+// ServerResized records the type that the provider gave a server.
+func (s *Store) ServerResized(ctx context.Context, id prego.ServerID, serverType string) error {
+	return s.exec(ctx, "resize "+string(id), sqlResized, id, serverType)
+}
+
+const sqlResizeRefused = `UPDATE server_drains SET refused = $2, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'resize' AND status = 'finishing'`
+
+// ResizeRefused records why the provider does not give a server its new type.
+func (s *Store) ResizeRefused(ctx context.Context, id prego.ServerID, message string) error {
+	return s.exec(ctx, "resize "+string(id), sqlResizeRefused, id, prego.Redact(message))
 }
 
 const sqlReplaced = `

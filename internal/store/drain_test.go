@@ -354,6 +354,61 @@ func TestARebootEndsWithTheNextBoot(t *testing.T) {
 	require.Equal(t, []any{2, server.DrainRebootTimeout}, []any{d.Number, d.Reason})
 }
 
+// TestAResizeEndsWithItsTypeAndBoot: both of them; and what is refused is open again.
+func TestAResizeEndsWithItsTypeAndBoot(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b, _ := drainSetup(t, 0)
+	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'first', server_type = 'cx33', spec = '{"server_type": "cx33"}'`)
+	ask := func(serverType string) error {
+		_, err := b.RequestDrain(ctx, "node-1", server.DrainResize, server.DrainRequest{ServerType: serverType}, "alice")
+		return err
+	}
+	code(t, ask("cx33"), prego.CodeInvalidTransition)
+	require.NoError(t, ask("cx43"))
+	require.NoError(t, ask("cx43"), "the same again")
+	code(t, ask("cx53"), prego.CodeInvalidTransition)
+	act := func() server.DrainAct {
+		t.Helper()
+		var st server.DrainStep
+		for range 5 {
+			if st = b.step("node-1"); st.Act != "" {
+				break
+			}
+		}
+		return st.Act
+	}
+	require.Equal(t, server.ActResize, act())
+	require.NoError(t, b.DrainActed(ctx, "node-1"))
+	require.Empty(t, act())
+	exec(t, b.Store, `UPDATE server_drains SET acted_at = now() - interval '3 minutes'`)
+	require.Equal(t, server.ActResize, act(), "whoever did it is lost")
+	require.NoError(t, b.DrainActed(ctx, "node-1"))
+	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'second' WHERE server_id = 'node-1'`)
+	require.Equal(t, server.DrainFinishing, b.step("node-1").Status, "it booted, and is what it was")
+	for range 2 {
+		require.NoError(t, b.ServerResized(ctx, "node-1", "cx43"))
+	}
+	st := b.step("node-1")
+	require.Equal(t, server.DrainDone, st.Status)
+	require.True(t, st.Opened)
+	require.Contains(t, st.Message, "away for 3m")
+	srv, err := b.GetServer(ctx, "node-1")
+	require.NoError(t, err)
+	require.Equal(t, []string{"cx43", "cx43"}, []string{srv.ServerType, srv.Spec.ServerType}, "made anew, it is like that")
+
+	require.NoError(t, ask("cx23"))
+	require.Equal(t, server.ActResize, act())
+	require.NoError(t, b.DrainActed(ctx, "node-1"))
+	require.NoError(t, b.ResizeRefused(ctx, "node-1", "disks don't shrink"))
+	st = b.step("node-1")
+	require.Equal(t, server.DrainFailed, st.Status)
+	require.True(t, st.Opened)
+	d, err := b.LastDrain(ctx, "node-1")
+	require.NoError(t, err)
+	require.Equal(t, []string{server.DrainResizeRefused, "disks don't shrink"}, []string{d.Reason, d.Message})
+}
+
 func TestAReplacementIsMadeBeforeAndTheOldOneDeletedAfter(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
