@@ -113,10 +113,11 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 			_, _, err := s.CountDrills(ctx, time.Hour)
 			return err
 		},
-		"lost tenants":           func() error { return none(s.LostTenants(ctx, prego.Plans(), 16)) },
-		"count of lost tenants":  func() error { return none(s.CountLost(ctx)) },
-		"objects of backups":     func() error { return none(s.BackupObjects(ctx)) },
-		"tenants without a turn": func() error { return none(s.TenantsWithoutTurn(ctx, 200)) },
+		"plans that are carried out": func() error { return none(s.OpenRebalances(ctx)) },
+		"lost tenants":               func() error { return none(s.LostTenants(ctx, prego.Plans(), 16)) },
+		"count of lost tenants":      func() error { return none(s.CountLost(ctx)) },
+		"objects of backups":         func() error { return none(s.BackupObjects(ctx)) },
+		"tenants without a turn":     func() error { return none(s.TenantsWithoutTurn(ctx, 200)) },
 		"silent agents": func() error {
 			return none(s.SweepSilent(ctx, server.SweepParams{DegradedAfter: time.Hour, FailedAfter: 2 * time.Hour, FreezePct: 50, FreezeMin: 10}))
 		},
