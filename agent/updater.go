@@ -181,8 +181,11 @@ func (u *Updater) try(ctx context.Context, signed wire.SignedAgentUpdate, progra
 	asking, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	printed, err := exec.CommandContext(asking, next, "version").Output()
-	if err != nil || strings.TrimSpace(string(printed)) != release.Version {
-		return said.Serial, fmt.Errorf("asked for its version it said %.60q (%v), not %s", printed, err, release.Version)
+	if err != nil {
+		return said.Serial, fmt.Errorf("it does not tell its version: %w", err)
+	}
+	if got := strings.TrimSpace(string(printed)); got != release.Version {
+		return said.Serial, fmt.Errorf("asked for its version it said %.60q, not %s", got, release.Version)
 	}
 	old := u.host.path(oldAgent)
 	if err := errors.Join(removeIfThere(old), os.Link(now, old)); err != nil {
@@ -200,7 +203,7 @@ func (u *Updater) try(ctx context.Context, signed wire.SignedAgentUpdate, progra
 
 // fetchProgram writes a release's program to a file, whose digest is the release's.
 func fetchProgram(name string, release wire.AgentUpdate, program io.Reader) error {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755) //nolint:gosec // everybody runs it
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
 	if err != nil {
 		return err
 	}
