@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"filippo.io/age"
@@ -140,13 +141,15 @@ func (a *Moves) undoable(ctx context.Context, id prego.MoveID) (moving, error) {
 		return m, err
 	case !m.State.Undoable() || !m.TenantState.HasSite() || m.AllocationServer != m.FromServerID:
 		return m, because(true, tenant.ReasonMoveOvertaken, fmt.Sprintf("tenant %s is %s on server %s, and the move %s", m.TenantID, m.TenantState, m.AllocationServer, m.State))
+	case m.ToServerID != "" && (m.ToClosed || m.ToStatus != string(server.Active)):
+		return m, because(true, tenant.ReasonMoveTarget, fmt.Sprintf("server %s takes no more tenants", m.ToServerID))
 	}
 	return m, nil
 }
 
 // run has a host run a command for a move, and returns what it printed.
 func (a *Moves) run(ctx context.Context, m moving, t tenant.Run, what string, timeout time.Duration, secrets map[string]string, args ...string) (string, error) {
-	c := command(t, fmt.Sprintf("%s-%s-%s-%d", m.MoveID, t.Allocation.AppServerID, what, activity.GetInfo(ctx).Attempt), timeout, args...)
+	c := command(t, a.audit(ctx, m, string(t.Allocation.AppServerID)+"-"+what), timeout, args...)
 	c.Secrets = secrets
 	out, err := a.Tenants.bench(ctx, c)
 	return out, verbReason(err)
@@ -228,7 +231,15 @@ func (a *Moves) PrepareMove(ctx context.Context, id prego.MoveID) error {
 }
 
 func (a *Moves) audit(ctx context.Context, m moving, what string) string {
-	return fmt.Sprintf("%s-%s-%d", m.MoveID, what, activity.GetInfo(ctx).Attempt)
+	return fmt.Sprintf("%s-%s-%s", m.MoveID, what, thisCall(ctx))
+}
+
+// thisCall is of one attempt of one step of one run: what is asked for again has another key, and
+// is another command.
+func thisCall(ctx context.Context) string {
+	info := activity.GetInfo(ctx)
+	run := info.WorkflowExecution.RunID
+	return fmt.Sprintf("%s-%s-%d", run[strings.LastIndexByte(run, '-')+1:], info.ActivityID, info.Attempt)
 }
 
 // The archives of a move.
@@ -351,7 +362,7 @@ func (a *Moves) pieces(ctx context.Context, t tenant.Run, verb, site, name strin
 			}
 			next++
 		}
-		out, err := a.Backups.transfer(ctx, atOf(t), verb+"-"+name, in)
+		out, err := a.Backups.transfer(ctx, atOf(t), verb+"-"+name+"-"+thisCall(ctx), in)
 		if err != nil {
 			return err
 		}
@@ -482,7 +493,16 @@ func (a *Moves) SweepLate(ctx context.Context, id prego.MoveID) error {
 	if err := sleep(ctx, a.Settings.Settle); err != nil {
 		return err
 	}
-	_, err = a.ship(ctx, m, archiveLate, "missing")
+	return a.shipLate(ctx, m)
+}
+
+// shipLate brings files after that the site has got at its old place. One that is cleared away
+// has none.
+func (a *Moves) shipLate(ctx context.Context, m moving) error {
+	_, err := a.ship(ctx, m, archiveLate, "missing")
+	if isBecause(err, prego.Reason(wire.FailedNoSite)) {
+		return nil
+	}
 	return err
 }
 
@@ -495,6 +515,12 @@ func (a *Moves) ClearMove(ctx context.Context, id prego.MoveID) error {
 		return err
 	}
 	a.Tenants.hook("move/clear")
+	if m.AllocationServer == m.ToServerID && m.FromStatus != string(server.Terminated) && m.ToStatus != string(server.Terminated) {
+		// Of jobs that were queued there, and ran there until now.
+		if err := a.shipLate(ctx, m); err != nil {
+			return err
+		}
+	}
 	if m.AllocationServer == m.ToServerID && m.from.Shard.Status != server.Terminated {
 		// Nobody but the new server is let in any more.
 		if err := a.grant(ctx, m, m.ToServerID, m.ToAddress); err != nil {

@@ -255,7 +255,7 @@ func isBecause(err error, reason prego.Reason) bool {
 var sha256Hex = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // verbFailed matches the code that a verb of the host's ends with.
-var verbFailed = regexp.MustCompile(`site: (disk_full|backup_missing|backup_unreadable|digest_mismatch): [^\n]*`)
+var verbFailed = regexp.MustCompile(`site: (disk_full|backup_missing|backup_unreadable|digest_mismatch|site_missing): [^\n]*`)
 
 // verbReason gives a command's failure the reason that the host named.
 func verbReason(err error) error {

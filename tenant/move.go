@@ -81,6 +81,7 @@ type MoveRun struct {
 	ToHost           string
 	ToAddress        string
 	ToStatus         string
+	ToClosed         bool // it takes no more tenants
 	TenantState      State
 	AllocationServer prego.ServerID // where the tenant lives now; "" if it is gone
 }
@@ -112,6 +113,8 @@ const (
 	ReasonMoveFailed   prego.Reason = "move_failed"
 	// ReasonMoveOvertaken: the tenant ended, or was placed otherwise, meanwhile.
 	ReasonMoveOvertaken prego.Reason = "tenant_changed"
+	// ReasonMoveTarget: the new server was closed, or went away, before the switch.
+	ReasonMoveTarget prego.Reason = "server_closed"
 	// ReasonMoveCheck: the site did not open at its new place.
 	ReasonMoveCheck prego.Reason = "check_failed"
 )

@@ -109,6 +109,9 @@ func (b *bench) packSite(site, name, recipient, since string) error {
 	if err != nil {
 		return errors.New("the recipient is no public key of age's")
 	}
+	if s, err := b.readState(site); err == nil && s == nil {
+		return &coded{wire.FailedNoSite, fmt.Errorf("site %s is not here", site)}
+	}
 	if _, err := b.finishedSite(site); err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ const (
 	FailedURLExpired = "url_expired"
 	FailedRefused    = "storage_refused"
 	FailedAway       = "storage_unreachable"
+	FailedNoSite     = "site_missing"
 	FailedHost       = "host_failed" // the process that has the files did not answer
 )
 
@@ -116,7 +117,7 @@ type TransferFailed struct {
 // IsFailure tells whether a word is one of the codes above.
 func IsFailure(code string) bool {
 	switch code {
-	case FailedDiskFull, FailedNoBackup, FailedUnreadable, FailedDigest, FailedIncomplete, FailedURLExpired, FailedRefused, FailedAway, FailedHost:
+	case FailedDiskFull, FailedNoBackup, FailedUnreadable, FailedDigest, FailedIncomplete, FailedURLExpired, FailedRefused, FailedAway, FailedNoSite, FailedHost:
 		return true
 	}
 	return false

@@ -264,8 +264,18 @@ func TestATenantMoves(t *testing.T) {
 		m := move()
 		require.Eventually(t, func() bool { return !exists(crash) }, 2*patience, 20*time.Millisecond, "the worker dies at %s", point)
 		p.kill("worker")
-		if pid := p.agentPID(p.id(at)); pid > 0 {
-			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+		for _, host := range []string{at, away} {
+			if pid := p.agentPID(p.id(host)); pid > 0 {
+				require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+			}
+		}
+		switch point {
+		case "move/uploaded":
+			s.Kill()
+			s.Boot()
+		case "move/held":
+			p.kill("agentgw")
+			p.start("agentgw")
 		}
 		p.start("worker")
 		p.moved(of, m, tenant.MoveDone)
@@ -275,6 +285,20 @@ func TestATenantMoves(t *testing.T) {
 		p.rows(w, database)
 	}
 
+	// The storage is away for a while, and everybody else goes on.
+	m = move()
+	require.Eventually(t, func() bool {
+		p.send(http.MethodGet, of+"/moves/"+m.MoveId, nil, http.StatusOK, &m)
+		return m.State != tenant.MoveQueued
+	}, patience, 10*time.Millisecond)
+	s.Kill()
+	w.more(20)
+	s.Boot()
+	p.moved(of, m, tenant.MoveDone)
+	at, away = away, at
+	p.onlyAt(s, p.id(at), p.id(away))
+	p.rows(w, database)
+
 	// What empties its server takes it along.
 	p.post("/v1/servers/"+p.id(at)+"/drain", nil, http.StatusAccepted, nil)
 	d := p.drained(p.id(at))
@@ -283,6 +307,6 @@ func TestATenantMoves(t *testing.T) {
 	w.more(2)
 	w.stop()
 	w.all.Wait()
-	t.Logf("%d rows at the end", p.rows(w, database))
-	require.Equal(t, 10, p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'move_cleared'`, id))
+	t.Logf("%d rows at the end; %d requests while everybody was killed, %d failed: %v", p.rows(w, database), w.reads.Load(), len(w.failed), w.failed)
+	require.Equal(t, 11, p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'move_cleared'`, id))
 }

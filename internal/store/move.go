@@ -126,7 +126,7 @@ func (s *Store) CancelMove(ctx context.Context, tenantID prego.TenantID, id preg
 
 const sqlMoveRun = `
 SELECT ` + moveColumns + `, m.allocation_id, m.database_name, f.host AS from_host, COALESCE(host(f.private_address), '') AS from_address, f.status AS from_status,
-    COALESCE(g.host, '') AS to_host, COALESCE(host(g.private_address), '') AS to_address, COALESCE(g.status, '') AS to_status, t.state AS tenant_state,
+    COALESCE(g.host, '') AS to_host, COALESCE(host(g.private_address), '') AS to_address, COALESCE(g.status, '') AS to_status, g.cordoned_at IS NOT NULL AS to_closed, t.state AS tenant_state,
     COALESCE((SELECT a.app_server_id FROM tenant_allocations a WHERE a.allocation_id = m.allocation_id AND a.released_at IS NULL), '') AS allocation_server
 FROM tenant_moves m JOIN servers f ON f.server_id = m.from_server_id LEFT JOIN servers g ON g.server_id = m.to_server_id JOIN tenants t ON t.tenant_id = m.tenant_id
 WHERE m.move_id = $1`

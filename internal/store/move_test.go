@@ -75,6 +75,12 @@ func TestAMoveByItsRow(t *testing.T) {
 	}
 	require.Contains(t, fmt.Sprint(b.wanted("db").Rule), "10.64.0.3", "the shard lets the new server in")
 	require.Contains(t, fmt.Sprint(b.wanted("redis").Rule), "10.64.0.3")
+	for _, closed := range []bool{true, false} {
+		b.exec(`UPDATE servers SET cordoned_at = CASE WHEN $1 THEN now() END, closing = $1 WHERE server_id = 'app-2'`, closed)
+		at, err := b.s.MoveRun(ctx, "mov-1")
+		require.NoError(t, err)
+		require.Equal(t, closed, at.ToClosed)
+	}
 
 	b.exec(`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by, name) VALUES ('snp-1', 'o', 't-1', 'app-1', 't-1.example.com', 'running', 'ann', 'snp-1')`)
 	waits, err := b.s.FreezeMove(ctx, "mov-1")
