@@ -30,7 +30,7 @@ build: ## Build bin/prego and bin/prego-agent, both static
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/prego ./cmd/prego
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS) -X main.releaseKeys=$(AGENT_RELEASE_KEYS)' -o bin/prego-agent ./cmd/prego-agent
 
-demo: postgres bench-packages temporal $(if $(MACHINES),machines,edge-programs) build ## Run everything here, provision one server of each role, a tenant of each plan and a fleet (ARGS="--exit" to end by itself, MACHINES=1 for servers alone, on real Debians)
+demo: postgres bench-packages temporal $(if $(MACHINES),machines,edge-programs versitygw) build ## Run everything here, provision one server of each role, a tenant of each plan and a fleet (ARGS="--exit" to end by itself, MACHINES=1 for servers alone, on real Debians)
 	bin/prego dev --demo $(if $(MACHINES),--hosts machine) $(ARGS)
 
 dev: postgres bench-packages temporal edge-programs build ## Run everything here and wait

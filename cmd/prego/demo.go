@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ type demo struct {
 	out    io.Writer
 	suffix string
 	sites  devSites
+	moves  bool // there is object storage for moves to go through
 }
 
 func newDemo(ctx context.Context, out io.Writer, c *cli.Client) *demo {
@@ -52,10 +54,102 @@ func (d *demo) play(standIn string) error {
 				"tenant create business-@ --org corp --region eu --plan business --residency DE --watch", "tenant create enterprise-@ --org corp --region eu --plan enterprise --watch")
 		},
 		func() error { return d.openSites("trial", "starter", "business", "enterprise") },
+		d.move,
 		func() error { return d.run("Where one of them is, and why:", "tenant show business-@") },
 		d.fleet,
 		func() error { return d.workloads(standIn) },
 	)
+}
+
+// move moves a tenant to another app server while its site is asked for without a pause.
+func (d *demo) move() error {
+	if d.sites.missing != "" || !d.moves {
+		fmt.Fprintf(d.out, "\nNo tenant moves: %s.\n", cmp.Or(d.sites.missing, "no versitygw here (make versitygw)"))
+		return nil
+	}
+	if err := d.atOnce("Two app servers with the same tag, and a DB shard and a Redis pool for them:", "server create app-1-eu-@ --role app --region eu --tag moves-@ --watch", "server create app-2-eu-@ --role app --region eu --tag moves-@ --watch",
+		"server create db-shard-eu-@ --role db-shard --region eu --watch", "server create redis-pool-eu-@ --role redis-pool --region eu --watch"); err != nil {
+		return err
+	}
+	if err := d.run("A tenant that moves from one to the other while its site is asked for without a pause:", "tenant create mover-@ --org acme --region eu --plan starter --policy shared --require moves-@ --watch"); err != nil {
+		return err
+	}
+	slug := "mover-" + d.suffix
+	read := func() (t api.TenantSummary, where string, err error) {
+		var page api.TenantPage
+		if err = d.c.Do(d.ctx, http.MethodGet, "/v1/tenants", url.Values{"slug": {slug}}, nil, &page); err != nil {
+			return t, "", err
+		}
+		if len(page.Tenants) != 1 || page.Tenants[0].SiteUrl == nil {
+			return t, "", fmt.Errorf("there is no site of %s", slug)
+		}
+		t = page.Tenants[0]
+		var whole api.Tenant
+		err = d.c.Do(d.ctx, http.MethodGet, "/v1/tenants/"+t.TenantId, nil, nil, &whole)
+		if err == nil && whole.Allocation != nil {
+			where = whole.Allocation.AppServerId
+		}
+		return t, where, err
+	}
+	t, from, err := read()
+	if err != nil {
+		return err
+	}
+	client, err := d.sites.visitor()
+	if err != nil {
+		return err
+	}
+	if _, err := d.opened(client, *t.SiteUrl); err != nil {
+		return err
+	}
+	// As a browser: with connections that are kept.
+	client.Transport.(*http.Transport).DisableKeepAlives, client.Transport.(*http.Transport).ForceAttemptHTTP2 = false, true
+	asked := askAgainAndAgain(d.ctx, client, *t.SiteUrl)
+	err = d.line("tenant move mover-@ --watch")
+	r := asked()
+	if err != nil {
+		return err
+	}
+	_, to, err := read()
+	fmt.Fprintf(d.out, "moved %s from %s to %s: %d requests, %d failed, longest gap %d ms\n", slug, from, to, r.requests, r.failed, r.gap.Milliseconds())
+	if err == nil && (r.failed > 0 || from == to) {
+		err = fmt.Errorf("%d of %d requests failed while %s moved from %s to %s: %s", r.failed, r.requests, slug, from, to, r.why)
+	}
+	return err
+}
+
+// asked is what came of asking for a page without a pause.
+type asked struct {
+	requests, failed int
+	gap              time.Duration // the longest between two answers
+	why              string        // the first one failed
+}
+
+// askAgainAndAgain asks for a page until it is told to stop.
+func askAgainAndAgain(ctx context.Context, client *http.Client, address string) (stop func() asked) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan asked, 1)
+	go func() {
+		var r asked
+		for last := time.Now(); ; {
+			v, err := visit(ctx, client, address)
+			if ctx.Err() != nil {
+				done <- r
+				return
+			}
+			if r.requests++; err != nil || v.status != http.StatusOK {
+				if r.failed++; r.why == "" {
+					r.why = fmt.Sprintf("%d %q %v", v.status, v.title, err)
+				}
+				continue
+			}
+			r.gap, last = max(r.gap, time.Since(last)), time.Now()
+		}
+	}()
+	return func() asked {
+		cancel()
+		return <-done
+	}
 }
 
 // fleet brings a fleet to four servers: weighted equally between us and eu, except for

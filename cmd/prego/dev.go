@@ -35,7 +35,7 @@ type devFlags struct {
 	demo, exit, reset, docker                              bool
 	dir, agent, cloud, hosts, machines                     string
 	apiPort, gwPort, temporalPort, uiPort, pgPort, simPort int
-	dnsPort, acmePort                                      int
+	dnsPort, acmePort, storagePort                         int
 }
 
 // standIn is the image that hosts with real engines run in place of all others, "" if
@@ -73,6 +73,7 @@ func newDevCommand() *cobra.Command {
 	fl.IntVar(&f.pgPort, "postgres-port", 5433, "port of the private Postgres")
 	fl.IntVar(&f.simPort, "sim-port", 8085, "port of the simulated cloud")
 	fl.IntVar(&f.acmePort, "acme-port", 14000, "port of the ACME authority that issues certificates for sites; the next one is its management interface's")
+	fl.IntVar(&f.storagePort, "storage-port", 9070, "port of the object storage that backups go to, and through which tenants move")
 	fl.IntVar(&f.dnsPort, "dns-port", 8553, "port where the simulated cloud serves its DNS zones")
 	return cmd
 }
@@ -88,7 +89,9 @@ type stack struct {
 	env   []string
 	out   io.Writer
 	sites devSites
-	died  chan *devstack.Process // whoever is not started again
+	// storage is the program of the object storage, "" if it is not here or hosts are no processes.
+	storage string
+	died    chan *devstack.Process // whoever is not started again
 
 	mu       sync.Mutex
 	procs    []*devstack.Process
@@ -127,7 +130,7 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 				return
 			}
 			d := newDemo(demoCtx, out, client)
-			d.sites = s.sites
+			d.sites, d.moves = s.sites, s.storage != ""
 			done <- d.play(f.standIn())
 		}()
 		select {
@@ -202,6 +205,7 @@ func (s *stack) prepare() error {
 		{f.dnsPort, "--dns-port", "the simulated cloud's DNS", f.cloud != "sim"},
 		{f.acmePort, "--acme-port", "the ACME authority", s.sites.missing != ""},
 		{f.acmePort + 1, "--acme-port", "the ACME authority's management", s.sites.missing != ""},
+		{f.storagePort, "--storage-port", "object storage", s.storage == ""},
 		{f.gwPort + 10002, "--gateway-port", "the worker's relay", false},
 	}
 	for _, p := range ports {
@@ -213,7 +217,7 @@ func (s *stack) prepare() error {
 		}
 	}
 	if f.reset {
-		for _, d := range []string{"postgres", "postgres.log", "temporal.db", "temporal.db-wal", "temporal.db-shm", "sim", "pebble", "acme-roots.pem", "log", "keys", "keys-api", "keys-agentgw", "keys-worker", "master.key", "operator.token"} {
+		for _, d := range []string{"postgres", "postgres.log", "temporal.db", "temporal.db-wal", "temporal.db-shm", "sim", "objects", "pebble", "acme-roots.pem", "log", "keys", "keys-api", "keys-agentgw", "keys-worker", "master.key", "operator.token"} {
 			if err := os.RemoveAll(filepath.Join(s.dir, d)); err != nil {
 				return err
 			}
@@ -347,6 +351,12 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 			return err
 		}
 		say("certificate authority is ready")
+	}
+	if s.storage != "" {
+		if err := s.startStorage(ctx); err != nil {
+			return err
+		}
+		say("object storage is ready")
 	}
 	for _, c := range []struct{ name, ready string }{
 		{"api", fmt.Sprintf("http://127.0.0.1:%d/readyz", s.f.apiPort)},

@@ -45,6 +45,7 @@ func (s *stack) findSites() {
 	}
 	s.sites.roots, s.sites.dns = filepath.Join(s.dir, "acme-roots.pem"), "127.0.0.1:"+strconv.Itoa(s.f.dnsPort)
 	dirs := append([]string{filepath.Join(s.dir, "bin"), filepath.Dir(s.self), ".prego/bin"}, append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin")...)
+	s.storage = findProgram("versitygw", dirs)
 	var missing []string
 	for _, p := range []struct {
 		name string
@@ -71,7 +72,7 @@ func (s *stack) findSites() {
 
 func findProgram(name string, dirs []string) string {
 	for _, dir := range dirs {
-		found, _ := filepath.Glob(filepath.Join(dir, "pebble-v*", name)) // never a bad pattern
+		found, _ := filepath.Glob(filepath.Join(dir, name+"-v*", name)) // never a bad pattern
 		for _, p := range append(found, filepath.Join(dir, name)) {
 			if p, err := exec.LookPath(p); err == nil {
 				if p, err = filepath.Abs(p); err == nil { // it is started in another directory
@@ -107,6 +108,21 @@ func (s *stack) startAuthority(ctx context.Context) error {
 	}
 	return s.set(map[string]string{
 		"PREGO_ACME_DIRECTORY": p.Directory, "PREGO_ACME_CA_FILE": p.CAFile, "PREGO_ACME_RESOLVER": s.sites.dns, "PREGO_ACME_POLL": "500ms",
+	})
+}
+
+// startStorage starts the object storage.
+func (s *stack) startStorage(ctx context.Context) error {
+	o, err := devstack.StartStorage(ctx, devstack.StorageConfig{
+		Program: s.storage, Dir: filepath.Join(s.dir, "objects"), LogFile: s.log("objects"), Listen: "127.0.0.1:" + strconv.Itoa(s.f.storagePort),
+	})
+	if err != nil {
+		return err
+	}
+	s.keep(o.Process)
+	return s.set(map[string]string{
+		"PREGO_BACKUP_ENDPOINT": o.Endpoint, "PREGO_BACKUP_BUCKET": o.Bucket, "PREGO_BACKUP_REGION": o.Region, "PREGO_BACKUP_PATH_STYLE": "true",
+		"PREGO_BACKUP_ACCESS_KEY": o.AccessKey, "PREGO_BACKUP_SECRET_KEY": o.SecretKey, "PREGO_MOVE_GRACE": "10s",
 	})
 }
 

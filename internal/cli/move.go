@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/tenant"
 )
 
 var moveTable = Table[api.Move]{
@@ -32,9 +31,10 @@ var watchMove = Watch[api.Move]{
 		return []line{{key: text, at: time.Now(), text: text}}
 	},
 	Doing: func(m api.Move) string { return fmt.Sprintf("the move of %s is %s", m.TenantId, m.State) },
-	Rests: func(m api.Move) bool { return m.State.Ended() },
+	// It is done for the tenant once it is open; the server before is cleared later.
+	Rests: func(m api.Move) bool { return m.State.Ended() || m.OpenedAt != nil },
 	Outcome: func(_ *call, m api.Move) error {
-		if m.State != tenant.MoveDone {
+		if m.OpenedAt == nil {
 			return fmt.Errorf("the move of tenant %s is %s%s", m.TenantId, m.State, reasons(m.Reason, m.Message))
 		}
 		return nil
