@@ -3,7 +3,9 @@
 package deep
 
 import (
+	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -16,6 +18,23 @@ func Times(n int) int {
 		return n * by
 	}
 	return n
+}
+
+// Some are n of the cases of a story that is expensive to play, in their order: other ones
+// each time, and all of them in `make test-deep`.
+func Some[T any](t testing.TB, n int, all []T) []T {
+	t.Helper()
+	if Times(1) > 1 || n >= len(all) {
+		return all
+	}
+	at := rand.Perm(len(all))[:n]
+	slices.Sort(at)
+	some := make([]T, n)
+	for i, k := range at {
+		some[i] = all[k]
+	}
+	t.Logf("%d of %d cases: %v", n, len(all), some)
+	return some
 }
 
 // Check is rapid.Check for a property whose cases are expensive, because each asks a

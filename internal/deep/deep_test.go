@@ -1,6 +1,7 @@
 package deep
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -41,4 +42,21 @@ func TestAFailureIsPlayedAgain(t *testing.T) {
 		})
 		require.Equal(t, 5, tried)
 	})
+}
+
+func TestSomeAreInTheirOrder(t *testing.T) {
+	all := []int{1, 2, 3, 4, 5, 6, 7, 8}
+	require.Equal(t, all[:2], Some(t, 3, all[:2]))
+	seen := map[int]bool{}
+	for range 200 {
+		some := Some(t, 3, all)
+		require.Len(t, some, 3)
+		require.True(t, slices.IsSorted(some))
+		for _, v := range some {
+			seen[v] = true
+		}
+	}
+	require.Len(t, seen, len(all), "each has its turn")
+	t.Setenv("PREGO_TEST_DEEP", "5")
+	require.Equal(t, all, Some(t, 3, all))
 }
