@@ -49,6 +49,7 @@ func TestADownloadGoesOn(t *testing.T) {
 	srv := s3test.Start(t)
 	bucket, err := objects.New(objects.Config{Endpoint: srv.Endpoint, Bucket: srv.Bucket, Region: srv.Region, AccessKey: srv.AccessKey, SecretKey: srv.SecretKey, PathStyle: true})
 	require.NoError(t, err)
+	require.NoError(t, bucket.Put(t.Context(), "o", make([]byte, 600)))
 	p.server("node-0", prego.RoleNode, "")
 	id := p.tenant(prego.PlanStarter, nil).TenantID
 	p.exec(`UPDATE tenants SET state = 'active', site = 'x.test' WHERE tenant_id = $1`, id)

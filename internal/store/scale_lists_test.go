@@ -39,7 +39,7 @@ func scaleLists() []scaleList {
 		scaled(tenants, ""), scaled(servers, ""), scaled(groups, ""), scaled(volumes, ""), scaled(apps, ""), scaled(envs, ""), scaled(orgs, ""), scaled(fleets, ""),
 		scaled(policies, ""), scaled(images, ""), scaled(placementPools, ""), scaled(scalingEvents, ""), scaled(fleetActions, "fleet_id"), scaled(instances, "group_id"), scaled(rollouts, "group_id"),
 		scaled(commands, "server_id"), scaled(orgEvents, "org_id"), scaled(snapshots, "tenant_id"), scaled(backups, "tenant_id"), scaled(restores, "tenant_id"), scaled(moves, "tenant_id"), scaled(routes, "env_id"),
-		scaled(certificates, ""), scaled(domains, ""), scaled(stackReleases, ""), scaled(agentReleases, ""),
+		scaled(certificates, ""), scaled(domains, ""), scaled(stackReleases, ""), scaled(agentReleases, ""), scaled(rebalances, ""), scaled(backupPolicies, ""), scaled(drills, "tenant_id"),
 	}
 }
 
@@ -59,7 +59,7 @@ var scaleValues = map[string][]string{
 // scaleStates are of lists whose states are called otherwise.
 var scaleStates = map[string][]string{
 	"process groups": {"running", "stopped", "pending"}, "volumes": {"ready", "pending", "releasing"}, "snapshots": {"succeeded", "running", "deleted"}, "restores": {"succeeded", "failed", "queued"},
-	"images": {"ready"}, "backups": {"stored", "failed", "deleted"}, "moves": {"done", "failed", "cancelled"}, "domains": {"verified", "pending", "lost"}, "certificates": {"active", "failed", "retired"}, "releases": {"done", "stopped", "created"}, "releases of the agent": {"done", "stopped", "created"}, "instances": {"running", "stopped", "booting"}, "actions": {"succeeded", "failed", "running"},
+	"images": {"ready"}, "backups": {"stored", "failed", "deleted"}, "moves": {"done", "failed", "cancelled"}, "rebalances": {"done", "stopped", "running"}, "drills": {"passed", "failed", "running"}, "domains": {"verified", "pending", "lost"}, "certificates": {"active", "failed", "retired"}, "releases": {"done", "stopped", "created"}, "releases of the agent": {"done", "stopped", "created"}, "instances": {"running", "stopped", "booting"}, "actions": {"succeeded", "failed", "running"},
 }
 
 func (l scaleList) values(field string) []string {
