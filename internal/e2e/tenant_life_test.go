@@ -201,9 +201,8 @@ func TestServersWithTenantsAreKept(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, status, "%s", body)
 	c.awaitStatus("app", server.Terminated)
 	require.Zero(t, c.number(`SELECT count(*) FROM site_pool WHERE state = 'available'`))
-	// What is left of the tenant can still be ended.
-	c.ask(id, "cancel")
-	c.settledTenant(id, tenant.GracePeriod)
+	// It is lost with its server, and what is left of it can be ended.
+	c.failedTenant(id, prego.ReasonServerLost)
 	c.ask(id, "terminate")
 	c.settledTenant(id, tenant.Terminated)
 	c.expire(id)

@@ -511,9 +511,11 @@ func TestAFleetEmptiesWhatItRemoves(t *testing.T) {
 	}
 	require.False(t, begun(), "it is open")
 	exec(t, b.Store, `INSERT INTO db_shards (shard_id, server_id, region, on_node, tenant_capacity, current_tenant_count) VALUES ('node-1', 'node-1', 'eu', true, 10, 1)`)
-	exec(t, b.Store, `UPDATE servers SET cordoned_at = now(), closing = true WHERE server_id = 'node-1'`)
-	require.False(t, begun(), "a tenant's database is there, which does not move")
+	exec(t, b.Store, `UPDATE servers SET tenant_count = 1 WHERE server_id = 'node-1'; UPDATE servers SET cordoned_at = now(), closing = true WHERE server_id = 'node-1'`)
+	require.False(t, begun(), "a tenant's database is there")
 	exec(t, b.Store, `UPDATE db_shards SET current_tenant_count = 0 WHERE server_id = 'node-1'`)
+	require.False(t, begun(), "a tenant lives there: an operator drains it first")
+	exec(t, b.Store, `UPDATE servers SET tenant_count = 0 WHERE server_id = 'node-1'`)
 	require.True(t, begun())
 	require.False(t, begun(), "it is under way")
 	_, err := b.DrainMember(ctx, "node-1", "nodes action 1")
