@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/workflow"
 
@@ -267,14 +266,7 @@ func (c *Client) EnsureRelease(ctx context.Context, name server.ReleaseName) (bo
 // WakeRelease signals the run that rolls a release out that its rows have changed, and starts
 // it if it is not running.
 func (c *Client) WakeRelease(ctx context.Context, name server.ReleaseName) error {
-	id := server.ReleaseWorkflowID(name)
-	_, err := c.Temporal.SignalWithStartWorkflow(ctx, id, SignalDemand, "changed", client.StartWorkflowOptions{
-		ID: id, TaskQueue: c.TaskQueue, StaticSummary: "Roll out " + string(name), WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
-	}, RolloutRelease, ReleaseInput{Name: name})
-	if err != nil {
-		return fmt.Errorf("wake %s: %w", id, err)
-	}
-	return nil
+	return c.signalWithStart(ctx, server.ReleaseWorkflowID(name), "changed", client.StartWorkflowOptions{StaticSummary: "Roll out " + string(name)}, RolloutRelease, ReleaseInput{Name: name})
 }
 
 // EnsureBenchUpdate starts the run that updates a server's bench, unless it is running.

@@ -24,8 +24,8 @@ const sqlOpenDrain = `SELECT ` + drainColumns + ` FROM server_drains d WHERE ser
 
 // Only what a drain can empty: with tenants that cannot be moved the fleet waits for them instead.
 const sqlDrainFleetMember = `
-INSERT INTO server_drains (server_id, number, kind, status, requested_by, was_open, by_fleet, total, left_now, deadline_at, tenants_total, tenants_left)
-SELECT s.server_id, COALESCE((SELECT max(number) FROM server_drains WHERE server_id = $1), 0) + 1, 'drain', 'waiting', $2, false, true, i.n, i.n, now() + make_interval(secs => $3), 0, 0
+INSERT INTO server_drains (server_id, number, kind, status, requested_by, was_open, by_fleet, total, left_now, deadline_at)
+SELECT s.server_id, COALESCE((SELECT max(number) FROM server_drains WHERE server_id = $1), 0) + 1, 'drain', 'waiting', $2, false, true, i.n, i.n, now() + make_interval(secs => $3)
 FROM servers s CROSS JOIN (SELECT count(*)::int AS n FROM instances WHERE server_id = $1 AND state <> 'stopped') i
 WHERE s.server_id = $1 AND s.status = 'active' AND s.cordoned_at IS NOT NULL AND s.tenant_count = 0 AND s.dedicated_for_tenant_id IS NULL AND i.n > 0
   AND NOT EXISTS (SELECT FROM db_shards d WHERE d.server_id = $1 AND d.current_tenant_count > 0) AND NOT EXISTS (SELECT FROM redis_pools r WHERE r.server_id = $1 AND r.current_tenants > 0)
