@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
@@ -43,6 +44,11 @@ func (a *Tenants) buildFromBackup(ctx context.Context, ref tenant.Ref, t tenant.
 	}
 	if a.Restorer == nil {
 		return permanentErrorIn(StepRestore, string(tenant.ReasonNoStorage), "no object storage is configured (PREGO_BACKUP_ENDPOINT)")
+	}
+	if t.Moving {
+		// One of its two servers was lost. What the move left on the other one is cleared away by
+		// the move, and must not be mistaken for what is made here, which may be there.
+		return temporal.NewApplicationErrorWithOptions(fmt.Sprintf("a move of tenant %s is still to end", t.TenantID), ErrTypeMoving, temporal.ApplicationErrorOptions{NextRetryDelay: movingRetry})
 	}
 	limit := a.Settings.StepTimeout
 	if err := a.part(ctx, StepSite, limit, func(ctx context.Context) (err error) {
@@ -81,6 +87,9 @@ func (a *Tenants) buildFromBackup(ctx context.Context, ref tenant.Ref, t tenant.
 	a.logNotSignalled(err)
 	return nil
 }
+
+// movingRetry is how often a restore asks whether the tenant's move has ended.
+const movingRetry = time.Second
 
 // restored is what the timeline says of it.
 func restored(t tenant.Run, back RestoredSite) tenant.Event {

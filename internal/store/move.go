@@ -124,9 +124,13 @@ func (s *Store) CancelMove(ctx context.Context, tenantID prego.TenantID, id preg
 	return was, prego.Errorf(prego.CodeInvalidTransition, "move %s is %s: the way back is another move", id, was.State)
 }
 
+// A server that is lost answers no more: what a move would do there is done, as on one that is
+// terminated.
 const sqlMoveRun = `
-SELECT ` + moveColumns + `, m.allocation_id, m.database_name, f.host AS from_host, COALESCE(host(f.private_address), '') AS from_address, f.status AS from_status,
-    COALESCE(g.host, '') AS to_host, COALESCE(host(g.private_address), '') AS to_address, COALESCE(g.status, '') AS to_status, g.cordoned_at IS NOT NULL AS to_closed, t.state AS tenant_state,
+SELECT ` + moveColumns + `, m.allocation_id, m.database_name, f.host AS from_host, COALESCE(host(f.private_address), '') AS from_address,
+    CASE WHEN f.status_reason IN ('server_missing', 'server_lost') THEN 'terminated' ELSE f.status END AS from_status,
+    COALESCE(g.host, '') AS to_host, COALESCE(host(g.private_address), '') AS to_address,
+    CASE WHEN g.status_reason IN ('server_missing', 'server_lost') THEN 'terminated' ELSE COALESCE(g.status, '') END AS to_status, g.cordoned_at IS NOT NULL AS to_closed, t.state AS tenant_state,
     COALESCE((SELECT a.app_server_id FROM tenant_allocations a WHERE a.allocation_id = m.allocation_id AND a.released_at IS NULL), '') AS allocation_server
 FROM tenant_moves m JOIN servers f ON f.server_id = m.from_server_id LEFT JOIN servers g ON g.server_id = m.to_server_id JOIN tenants t ON t.tenant_id = m.tenant_id
 WHERE m.move_id = $1`
@@ -287,7 +291,10 @@ const (
 UPDATE tenant_moves SET state = $2, reason = $3, message = $4, finished_at = now(), updated_at = now() WHERE move_id = $1 AND finished_at IS NULL
   AND (state = 'switched') = ($2 = 'done') RETURNING CASE state WHEN 'done' THEN from_server_id ELSE COALESCE(to_server_id, '') END AS server_id, tenant_id`
 	sqlLeaveMoveServer = `
-UPDATE servers SET tenant_count = tenant_count - 1, updated_at = now(), dedicated_for_tenant_id = NULLIF(dedicated_for_tenant_id, $2) WHERE server_id = $1`
+UPDATE servers SET tenant_count = tenant_count - 1, updated_at = now(),
+    dedicated_for_tenant_id = CASE WHEN EXISTS (SELECT FROM tenant_allocations WHERE app_server_id = $1 AND tenant_id = $2 AND released_at IS NULL) -- restored there, after the other one was lost
+        THEN dedicated_for_tenant_id ELSE NULLIF(dedicated_for_tenant_id, $2) END
+WHERE server_id = $1`
 )
 
 // FinishMove ends a move: done, and what it had is given back where it was, or failed or

@@ -201,3 +201,44 @@ func TestADrainNamesTenants(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []prego.MoveID{"mov-t-2"}, quiet)
 }
+
+// TestAMoveOfALostServer: what is lost is asked for nothing, a restore waits until the move has
+// ended, and a server that the tenant came back to stays its own.
+func TestAMoveOfALostServer(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for _, reason := range []prego.Reason{prego.ReasonServerMissing, prego.ReasonServerLost} {
+		t.Run(string(reason), func(t *testing.T) {
+			t.Parallel()
+			b := moveSetup(t)
+			own := somewhere
+			own.Dedicates = true
+			_, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann"})
+			require.NoError(t, err)
+			ok, err := b.s.ReserveMove(ctx, "mov-1", own)
+			require.NoError(t, err)
+			require.True(t, ok)
+			for i, id := range []string{"app-1", "app-2"} {
+				m, err := b.s.MoveRun(ctx, "mov-1")
+				require.NoError(t, err)
+				require.Equal(t, []string{"active", "active"}[i:], []string{m.FromStatus, m.ToStatus}[i:])
+				b.exec(`UPDATE servers SET status = 'failed', status_reason = $2 WHERE server_id = $1`, id, reason)
+			}
+			m, err := b.s.MoveRun(ctx, "mov-1")
+			require.NoError(t, err)
+			require.Equal(t, []string{"terminated", "terminated"}, []string{m.FromStatus, m.ToStatus})
+			run, err := b.s.TenantRun(ctx, "t-1")
+			require.NoError(t, err)
+			require.True(t, run.Moving)
+			if reason == prego.ReasonServerLost { // restored to where it was to move
+				b.exec(`UPDATE tenant_allocations SET app_server_id = 'app-2'`)
+			}
+			_, err = b.s.FinishMove(ctx, "mov-1", tenant.MoveFailed, tenant.ReasonMoveOvertaken, "")
+			require.NoError(t, err)
+			run, err = b.s.TenantRun(ctx, "t-1")
+			require.NoError(t, err)
+			require.False(t, run.Moving)
+			require.Equal(t, reason == prego.ReasonServerLost, count(t, b.s, "servers WHERE dedicated_for_tenant_id = 't-1'") == 1)
+		})
+	}
+}

@@ -29,6 +29,7 @@ SELECT t.*, now() AS now,
        EXISTS (SELECT FROM stack_release_sites ru WHERE ru.tenant_id = t.tenant_id AND ru.offline_at IS NOT NULL AND ru.opened_at IS NULL) AS updating,
        COALESCE(o.server_id, '') AS own_server_id, COALESCE(o.status, '') AS own_server_status, COALESCE(o.status_reason, '') AS own_server_reason,
        EXISTS (SELECT FROM tenant_moves m WHERE m.tenant_id = t.tenant_id AND (m.state = 'frozen' OR m.state = 'switched' AND m.opened_at IS NULL)) AS held,
+       EXISTS (SELECT FROM tenant_moves m WHERE m.tenant_id = t.tenant_id AND m.finished_at IS NULL) AS moving,
        EXISTS (SELECT FROM tenants q WHERE q.region = t.region AND q.waiting_since IS NOT NULL AND q.tenant_id <> t.tenant_id AND q.policy = t.policy AND q.status_reason <> 'cell_mismatch') AS queued,
        COALESCE((SELECT jsonb_agg(jsonb_build_object('name', p.name, 'require', p.require_tags, 'disallow', p.disallow_tags) ORDER BY p.pool_id) FROM placement_pools_of(t.org_id) p), '[]') AS pools
 FROM (SELECT ` + tenantColumns + ` FROM tenants WHERE tenant_id = $1) t
