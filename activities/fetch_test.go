@@ -15,6 +15,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/objects"
 	"github.com/prego/prego/internal/s3test"
+	"github.com/prego/prego/server"
 )
 
 // downloads is a host that is asked for pieces: it has those below has, and fails at the last.
@@ -36,6 +37,15 @@ func (d *downloads) Transfer(_ context.Context, _ prego.ServerID, _ string, in w
 		d.has = first + len(in.Download) - 1
 	}
 	return out, nil
+}
+
+// emptyHost has no backup that it could open.
+type emptyHost struct{}
+
+func (emptyHost) BenchAll(context.Context, []server.BenchCommand) (int, error) { return 0, nil }
+
+func (emptyHost) Bench(context.Context, server.BenchCommand) (string, error) {
+	return "", &server.CommandError{Kind: "bench", ExitCode: 1, Permanent: true, Stderr: "site: backup_missing: there is no sealed backup again"}
 }
 
 type openVault struct{ activities.BackupVault }
@@ -62,7 +72,7 @@ func TestADownloadGoesOn(t *testing.T) {
 	fetch := func(host *downloads, details any) {
 		t.Helper()
 		a := &activities.StoredBackups{
-			Store: p.store, Objects: bucket, Vault: openVault{}, Hosts: host, Audit: p.store, Tenants: &activities.Tenants{Store: p.store},
+			Store: p.store, Objects: bucket, Vault: openVault{}, Hosts: host, Audit: p.store, Tenants: &activities.Tenants{Store: p.store, Bench: emptyHost{}},
 			Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(), Settings: activities.StoredBackupSettings{URLTTL: time.Minute},
 		}
 		env := (&testsuite.WorkflowTestSuite{}).NewTestActivityEnvironment()
@@ -87,6 +97,13 @@ func TestADownloadGoesOn(t *testing.T) {
 	lost := &downloads{parts: parts}
 	fetch(lost, at("again", 25))
 	require.Equal(t, []int{25, 1, 25, 49}, lost.asked, "the host was made anew meanwhile")
+
+	forgot := &downloads{parts: parts}
+	fetch(forgot, at("again", parts+1))
+	require.Equal(t, []int{1, 25, 49}, forgot.asked, "the attempt before was done with it, and had it deleted")
+	var why string
+	require.NoError(t, p.pool.QueryRow(t.Context(), `SELECT verify_message FROM backups`).Scan(&why))
+	require.Empty(t, why, "which says nothing about the backup")
 
 	host = &downloads{parts: parts}
 	fetch(host, at("another", 25))

@@ -81,6 +81,12 @@ func (f *fetching) reached(ctx context.Context, next int) {
 	}
 }
 
+// again begins at the first part.
+func (f *fetching) again(ctx context.Context) {
+	f.resumed = false
+	f.reached(ctx, 1)
+}
+
 // siteAt is a site to which a backup is restored: of a tenant, or of nobody.
 type siteAt struct {
 	ServerID prego.ServerID
@@ -121,13 +127,22 @@ func (a *StoredBackups) fetch(ctx context.Context, b tenant.BackupRun, at siteAt
 	// of how far it is.
 	done := newFetch(ctx, b.BackupID, name)
 	defer keepAliveWith(ctx, done.details)()
-	if err := a.downloadAll(ctx, b, at, done); err != nil {
-		return err
+	open := func(what string) error {
+		if err := a.downloadAll(ctx, b, at, done); err != nil {
+			return err
+		}
+		c := at.command(fmt.Sprintf("%s-%s-%d", name, what, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.SiteTimeout, "open-backup", name, b.SHA256, b.PlainSHA256)
+		c.Secrets = map[string]string{wire.SecretBackupIdentity: string(identity)}
+		_, err := a.Tenants.bench(ctx, c)
+		return verbReason(err)
 	}
-	c := at.command(fmt.Sprintf("%s-open-%d", name, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.SiteTimeout, "open-backup", name, b.SHA256, b.PlainSHA256)
-	c.Secrets = map[string]string{wire.SecretBackupIdentity: string(identity)}
-	_, err = a.Tenants.bench(ctx, c)
-	if err = verbReason(err); err != nil {
+	err = open("open")
+	if done.resumed && isBecause(err, prego.Reason(wire.FailedNoBackup)) {
+		// An earlier attempt had come so far that it had the host forget the backup again.
+		done.again(ctx)
+		err = open("reopen")
+	}
+	if err != nil {
 		return a.notGood(ctx, b.BackupID, err)
 	}
 	a.Tenants.hook("stored-restore/opened")
@@ -143,7 +158,7 @@ func (a *StoredBackups) downloadAll(ctx context.Context, b tenant.BackupRun, at 
 			next, err = 1, nil
 		}
 		if err != nil {
-			return err
+			return a.notGood(ctx, b.BackupID, err)
 		}
 		done.resumed = false
 		done.reached(ctx, next)
@@ -181,7 +196,7 @@ func (a *StoredBackups) downloadParts(ctx context.Context, b tenant.BackupRun, a
 	}
 	if f := out.Failed; f != nil {
 		missing := f.Code == wire.FailedNoBackup || f.Code == wire.FailedUnreadable
-		return from, a.notGood(ctx, b.BackupID, because(missing, prego.Reason(f.Code), fmt.Sprintf("part %d: %s: %s", f.Number, f.Code, f.Message)))
+		return from, because(missing, prego.Reason(f.Code), fmt.Sprintf("part %d: %s: %s", f.Number, f.Code, f.Message))
 	}
 	return next, nil
 }

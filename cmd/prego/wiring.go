@@ -494,7 +494,8 @@ func mountVolumes(org *activities.OrgResources) activities.VolumeAttacher {
 }
 
 // crashHook lets a test kill this worker at a named point, once: the file named by
-// PREGO_TEST_CRASH contains the point, and is removed as the process dies.
+// PREGO_TEST_CRASH contains the point, and is removed as the process dies. With "hold:" before the
+// point the process waits there instead, until FILE.hit is removed: others can be killed then.
 func crashHook() func(string) {
 	file := os.Getenv("PREGO_TEST_CRASH")
 	if file == "" {
@@ -502,6 +503,12 @@ func crashHook() func(string) {
 	}
 	return func(point string) {
 		b, err := os.ReadFile(file)
+		if err == nil && string(b) == "hold:"+point && os.Rename(file, file+".hit") == nil {
+			for _, err := os.Stat(file + ".hit"); err == nil; _, err = os.Stat(file + ".hit") {
+				time.Sleep(5 * time.Millisecond)
+			}
+			return
+		}
 		if err != nil || string(b) != point {
 			return
 		}

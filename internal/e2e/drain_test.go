@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -67,12 +66,15 @@ func (c *cell) killedAt(file, point string) {
 }
 
 // TestRecordDrainHistories empties servers with instances of two groups, whose health is observed all
-// the time, while the worker is killed in the middle: no group is ever below its budget. What
+// the time, while everybody is killed in the middle: no group is ever below its budget. What
 // runs is recorded with -record.
 func TestRecordDrainHistories(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "crash")
-	c := newCell(t, options{vars: groupVars(map[string]string{"PREGO_TEST_CRASH": file})})
+	all := rounds(t, 3, []string{"drain/step", "drain/stepped", "instance/boot", "instance/booted", "instance/running", "instance/stop", "instance/removed", "instance/stopped"},
+		[]string{"worker", "agent", "agentgw", "postgres"})
+	m, vars, own := newMortals(t, all)
+	c := newCell(t, options{url: own, vars: groupVars(vars)})
+	m.cell = c
 	env := c.workloads("acme", "paid")
 	c.nodes("n", 3, 1024*mb)
 	always := map[string]any{"max_surge": 1, "max_unavailable": 0}
@@ -81,25 +83,22 @@ func TestRecordDrainHistories(t *testing.T) {
 	c.post(string("/v1/envs/"+env+"/groups"), map[string]any{"name": "jobs", "spec": spec("jobs:1", 128), "replicas": 2, "rollout_policy": always}, http.StatusCreated, &jobs)
 	c.settledGroup(web.GroupId)
 	c.settledGroup(jobs.GroupId)
-	webSeen, jobsSeen := c.watchInstances(web.GroupId), c.watchInstances(jobs.GroupId)
+	webSeen, jobsSeen := m.watchInstances(web.GroupId), m.watchInstances(jobs.GroupId)
 
-	// A drain whose worker is killed right after it let instances leave, and again when one is being
-	// stopped.
-	first := c.busiest()
-	require.NoError(t, os.WriteFile(file, []byte("drain/stepped"), 0o600))
-	c.drain(first, "drain")
-	c.killedAt(file, "drain/stepped")
-	require.NoError(t, os.WriteFile(file, []byte("instance/stop"), 0o600))
-	c.killedAt(file, "instance/stop")
-	d := c.drained(first)
-	require.Positive(t, d.Total)
-	require.Zero(t, d.Left)
-	require.Zero(t, c.number(`SELECT count(*) FROM instances WHERE server_id = $1 AND state <> 'stopped'`, first))
-	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND cordoned_at IS NOT NULL`, first), "it stays cordoned")
-	c.settledGroup(web.GroupId)
-	c.settledGroup(jobs.GroupId)
-	c.rowsAndHostsAgree()
-	c.send(http.MethodPost, "/v1/servers/"+first+"/uncordon", nil, http.StatusOK, nil)
+	// A drain during which everybody is killed.
+	for _, round := range all {
+		first := c.busiest()
+		m.play(round, func() { c.drain(first, "drain") })
+		d := c.drained(first)
+		require.Positive(t, d.Total)
+		require.Zero(t, d.Left)
+		require.Zero(t, c.number(`SELECT count(*) FROM instances WHERE server_id = $1 AND state <> 'stopped'`, first))
+		require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND cordoned_at IS NOT NULL`, first), "it stays cordoned")
+		c.settledGroup(web.GroupId)
+		c.settledGroup(jobs.GroupId)
+		c.rowsAndHostsAgree()
+		c.send(http.MethodPost, "/v1/servers/"+first+"/uncordon", nil, http.StatusOK, nil)
+	}
 
 	// A reboot ends with the host's next boot.
 	second := c.busiest()
@@ -116,7 +115,7 @@ func TestRecordDrainHistories(t *testing.T) {
 	// A replacement is of the same fleet, and the old server is gone.
 	third := c.busiest()
 	c.drain(third, "replace")
-	d = c.drained(third)
+	d := c.drained(third)
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND status = 'terminated'`, third))
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers n JOIN servers o ON o.fleet_id = n.fleet_id AND o.role = n.role WHERE n.server_id = $1 AND n.status = 'active' AND o.server_id = $2`, deref(d.ReplacementId), third))
 	keepHistory(t, c, "drain-replace", server.DrainWorkflowID(prego.ServerID(third)))

@@ -18,7 +18,6 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/internal/deep"
 	"github.com/prego/prego/internal/s3test"
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/server"
@@ -63,7 +62,61 @@ type typist struct {
 	work         sync.WaitGroup
 	mu           sync.Mutex
 	taken        map[string]bool
+	order        []string // of those that were taken
 	sent, denied int
+}
+
+// mark is how many rows were sent so far: those that are sent later have larger numbers.
+func (w *typist) mark() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.sent
+}
+
+// more waits until some more rows were taken.
+func (w *typist) more(n int) {
+	w.t.Helper()
+	count := func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.order)
+	}
+	want := count() + n
+	require.Eventually(w.t, func() bool { return count() >= want }, patience, 10*time.Millisecond)
+}
+
+// rewound stops writing to a site that was restored, and checks its rows: those that were taken
+// before the backup was asked for are there, as are those after the restore; those between
+// are not, and of those during the backup the first are there and none after a gap.
+func (w *typist) rewound(c *cell, app, database string, before, after, asked, restored int) {
+	c.t.Helper()
+	close(w.stop)
+	w.work.Wait()
+	there := w.found(c, app, database)
+	gap := ""
+	for _, row := range w.order {
+		var n int
+		_, err := fmt.Sscanf(row, "row %d", &n)
+		require.NoError(c.t, err)
+		switch {
+		case n <= before, n > restored+1:
+			require.Contains(c.t, there, row, "%d, %d, %d, %d", before, after, asked, restored)
+		case n <= after+1: // one was under way
+			if there[row] == 0 {
+				gap = row
+			} else {
+				require.Empty(c.t, gap, "%s is there, and an earlier one is not", row)
+			}
+		case n <= asked:
+			require.NotContains(c.t, there, row, "%d, %d, %d, %d", before, after, asked, restored)
+		}
+	}
+	require.NoError(c.t, w.forget(c, app, database))
+}
+
+func (w *typist) forget(c *cell, app, database string) error {
+	_, err := c.hostDB(app, database).ExecContext(c.t.Context(), "DELETE FROM `"+database+"`.tabToDo WHERE description LIKE 'row %'")
+	return err
 }
 
 func (c *cell) typist(app, tenantID, site string) *typist {
@@ -112,7 +165,7 @@ func (w *typist) write() {
 		w.mu.Lock()
 		w.sent++
 		if status == http.StatusOK {
-			w.taken[row] = true
+			w.taken[row], w.order = true, append(w.order, row)
 		} else {
 			w.denied++
 		}
@@ -125,6 +178,16 @@ func (w *typist) ends(c *cell, app, database string) (rows, denied int) {
 	c.t.Helper()
 	close(w.stop)
 	w.work.Wait()
+	there := w.found(c, app, database)
+	for row := range w.taken {
+		require.Contains(c.t, there, row, "site %s has lost a row that it had taken", w.site)
+	}
+	return len(w.taken), w.denied
+}
+
+// found are the rows that a site has, each once.
+func (w *typist) found(c *cell, app, database string) map[string]int {
+	c.t.Helper()
 	found, err := c.hostDB(app, database).QueryContext(c.t.Context(), "SELECT description, count(*) FROM `"+database+"`.tabToDo WHERE description LIKE 'row %' GROUP BY 1")
 	require.NoError(c.t, err)
 	defer func() { _ = found.Close() }()
@@ -137,21 +200,21 @@ func (w *typist) ends(c *cell, app, database string) (rows, denied int) {
 		there[row] = n
 	}
 	require.NoError(c.t, found.Err())
-	for row := range w.taken {
-		require.Contains(c.t, there, row, "site %s has lost a row that it had taken", w.site)
-	}
-	return len(w.taken), w.denied
+	return there
 }
 
-// TestRecordReleaseHistories rolls releases out over sites that are written to all the time: one with the
-// worker killed in the middle of its steps, one in which a tenant's migration fails, one of which
+// TestRecordReleaseHistories rolls releases out over sites that are written to all the time: one with everybody
+// killed in the middle of its steps, one in which a tenant's migration fails, one of which
 // a site has the wrong version. Whoever went back has its rows, its image and its versions.
 // What runs is recorded with -record.
 func TestRecordReleaseHistories(t *testing.T) {
 	t.Parallel()
-	s := s3test.Start(t)
-	crash := filepath.Join(t.TempDir(), "crash")
-	c := newCell(t, options{vars: backupVars(s, map[string]string{"PREGO_TEST_CRASH": crash, "PREGO_GROUP_SWEEP_EVERY": "1s", "PREGO_GROUP_QUIET": "2s"})})
+	all := rounds(t, 3, []string{"release/stepped", "bench/planned", "bench/closed", "bench/kept", "bench/swap", "bench/migrate", "bench/migrated", "bench/checked", "bench/opened"}, everybody)
+	m, vars, own := newMortals(t, all)
+	m.s3 = s3test.Start(t)
+	vars["PREGO_GROUP_SWEEP_EVERY"], vars["PREGO_GROUP_QUIET"] = "1s", "2s"
+	c, crash := newCell(t, options{url: own, vars: backupVars(m.s3, vars)}), m.crash
+	m.cell = c
 	c.org("acme", "")
 	app := c.sharedFleet(1)
 	slugs := []string{"alpha", "beta", "gamma"}
@@ -203,23 +266,17 @@ func TestRecordReleaseHistories(t *testing.T) {
 	}
 
 	// Whoever dies at whatever step.
-	create("r1", "frappe/erpnext:v15.60.0", map[string]string{"frappe": "15.60.0"})
-	points := deep.Some(t, 3, []string{"release/stepped", "bench/planned", "bench/closed", "bench/kept", "bench/swap", "bench/migrate", "bench/migrated", "bench/checked", "bench/opened"})
-	arm(points[0])
-	turn("r1", "start")
-	for i, point := range points {
-		select {
-		case <-c.procs["worker"].Done():
-		case <-time.After(patience):
-			t.Fatalf("%s was never reached", point)
-		}
-		require.NoError(t, os.Remove(crash+".hit"))
-		if i+1 < len(points) {
-			arm(points[i+1])
-		}
-		delete(c.procs, "worker")
-		c.start("worker")
+	for i, round := range all[1:] {
+		name := fmt.Sprintf("r0-%d", i)
+		create(name, fmt.Sprintf("frappe/erpnext:v15.5%d.0", i), nil)
+		m.play(round, func() { turn(name, "start") })
+		c.rests(name, "done")
+		require.Equal(t, fmt.Sprintf("15.5%d.0", i), version("gamma"))
+		serve()
 	}
+	before := c.number(`SELECT count(*) FROM backups WHERE kind = 'pre_update'`)
+	create("r1", "frappe/erpnext:v15.60.0", map[string]string{"frappe": "15.60.0"})
+	m.play(all[0], func() { turn("r1", "start") })
 	r := c.rests("r1", "done")
 	require.True(t, r.Current)
 	require.Len(t, r.Servers, 2)
@@ -227,8 +284,9 @@ func TestRecordReleaseHistories(t *testing.T) {
 	require.Equal(t, 3, r.Servers[0].Sites)
 	for _, slug := range slugs {
 		require.Equal(t, "15.60.0", version(slug))
-		require.Equal(t, 1, c.number(`SELECT count(*) FROM backups WHERE tenant_id = $1 AND kind = 'pre_update' AND state = 'stored'`, ids[slug]))
+		require.Equal(t, len(all), c.number(`SELECT count(*) FROM backups WHERE tenant_id = $1 AND kind = 'pre_update' AND state IN ('stored', 'deleting', 'deleted')`, ids[slug]))
 	}
+	require.Equal(t, before+3, c.number(`SELECT count(*) FROM backups WHERE kind = 'pre_update'`))
 	require.Equal(t, "frappe/erpnext:v15.60.0", bench(app))
 	require.Equal(t, "frappe/erpnext:v15.60.0", bench(later))
 	serve()

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -139,48 +140,59 @@ func TestTenantsOfALostServerComeBack(t *testing.T) {
 }
 
 // TestAServerIsDeclaredLost: one that hangs, on an operator's word, while nobody is restored by
-// policy; then its tenant at one command, whose worker dies after each of its steps.
+// policy; then its tenant at one command, while everybody who takes part is killed at each step.
+// It has the rows of its backup, once, is in one place, and can be written to.
 func TestAServerIsDeclaredLost(t *testing.T) {
 	t.Parallel()
-	s := s3test.Start(t)
-	crash := filepath.Join(t.TempDir(), "crash")
-	c := newCell(t, options{vars: backupVars(s, map[string]string{"PREGO_RESTORE_LOST": "none", "PREGO_TEST_CRASH": crash})})
-	c.org("acme", "")
-	app := c.sharedFleet(0)
-	id := c.tenant("alpha", prego.PlanStarter, nil)
-	tn := c.settledTenant(id, tenant.Active)
-	c.todo(app, tn.Allocation.DatabaseName, "one", "kept")
-	c.backedUp(id)
-	c.create("app2", prego.RoleApp, server.Spec{})
-	c.awaitStatus("app2", server.Active)
-	c.post("/v1/servers/"+app+"/lost", map[string]string{"reason": "hangs"}, http.StatusAccepted, nil)
-	c.failedTenant(id, prego.ReasonServerLost)
-	c.awaitStatus("app", server.Terminated)
-	var job api.RestoreJob
-	points := []string{"stored-restore/opened", "stored-restore/adopted", "stored-restore/restored", "tenant_activate/done"}
-	require.NoError(t, os.WriteFile(crash, []byte(points[0]), 0o600))
-	c.post("/v1/tenants/"+id+"/restores", map[string]any{"elsewhere": true}, http.StatusAccepted, &job)
-	require.Equal(t, tenant.ProvisionWorkflowID(prego.TenantID(id)), job.WorkflowId)
-	for i, point := range points {
-		select {
-		case <-c.procs["worker"].Done():
-		case <-time.After(patience):
-			t.Fatalf("%s: the worker never came to the point where it was to die", point)
-		}
-		require.NoError(t, os.Remove(crash+".hit"), point)
-		if i+1 < len(points) {
-			require.NoError(t, os.WriteFile(crash, []byte(points[i+1]), 0o600))
-		}
-		delete(c.procs, "worker")
-		c.start("worker")
+	all := rounds(t, 3, []string{
+		"site/start", "site/made", "site/configured", "stored-restore/start", "stored-restore/downloaded", "stored-restore/opened", "stored-restore/adopted", "stored-restore/restored",
+		"site/opened", "tenant_activate/start", "tenant_activate/done",
+	}, everybody)
+	m, vars, url := newMortals(t, all)
+	m.s3 = s3test.Start(t)
+	vars["PREGO_RESTORE_LOST"] = "none"
+	m.cell = newCell(t, options{url: url, vars: backupVars(m.s3, vars)})
+	m.org("acme", "")
+	app := m.sharedFleet(0)
+	id := m.tenant("alpha", prego.PlanStarter, nil)
+	database := m.settledTenant(id, tenant.Active).Allocation.DatabaseName
+	for i, round := range all {
+		name := fmt.Sprintf("app%d", i+2)
+		w := m.typist(app, id, "alpha.sites.test")
+		w.more(5)
+		before := w.mark()
+		m.backedUp(id)
+		after := w.mark()
+		w.more(3)
+		m.create(name, prego.RoleApp, server.Spec{})
+		m.awaitStatus(name, server.Active)
+		asked := w.mark()
+		m.post("/v1/servers/"+app+"/lost", map[string]string{"reason": "hangs"}, http.StatusAccepted, nil)
+		m.failedTenant(id, prego.ReasonServerLost)
+		require.Eventually(t, func() bool {
+			return m.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND status = 'terminated'`, app) == 1
+		}, patience, 50*time.Millisecond)
+		var job api.RestoreJob
+		m.play(round, func() {
+			m.post("/v1/tenants/"+id+"/restores", map[string]any{"elsewhere": true}, http.StatusAccepted, &job)
+		})
+		require.Equal(t, tenant.ProvisionWorkflowID(prego.TenantID(id)), job.WorkflowId)
+		tn := m.settledTenant(id, tenant.Active)
+		app, database = m.id(name), tn.Allocation.DatabaseName
+		require.Equal(t, app, tn.Allocation.AppServerId)
+		m.send(http.MethodGet, "/v1/tenants/"+id+"/restores/"+job.JobId, nil, http.StatusOK, &job)
+		require.Equal(t, api.JobStatus("succeeded"), job.Status)
+		w.rewound(m.cell, app, database, before, after, asked, w.mark())
+		require.Equal(t, "off", m.maintenance(app, "alpha.sites.test"))
+		again := m.typist(app, id, "alpha.sites.test")
+		again.more(3)
+		again.ends(m.cell, app, database)
+		require.NoError(t, again.forget(m.cell, app, database))
+		require.Equal(t, i+1, m.number(`SELECT count(*) FROM tenant_losses`))
+		m.nothingLeft()
+		m.counted()
 	}
-	tn = c.settledTenant(id, tenant.Active)
-	require.Equal(t, c.id("app2"), tn.Allocation.AppServerId)
-	require.Equal(t, []string{"kept"}, c.todos(c.id("app2"), tn.Allocation.DatabaseName))
-	c.send(http.MethodGet, "/v1/tenants/"+id+"/restores/"+job.JobId, nil, http.StatusOK, &job)
-	require.Equal(t, api.JobStatus("succeeded"), job.Status)
-	c.counted()
-	c.settled()
+	m.settled()
 }
 
 // TestASiteIsCopied: into a tenant of its own, from a backup, while the other serves. No mail
