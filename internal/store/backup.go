@@ -108,9 +108,14 @@ func (s *Store) BackupKey(ctx context.Context, id prego.BackupID, recipient stri
 	return s.exec(ctx, "identity of backup "+string(id), sqlBackupKey, id, recipient, sealed.Sealed, sealed.KeyID)
 }
 
+// When a dump began is said by its host's clock, by which backups are put in order, kept and
+// restored. One that says a time before the backup was begun or after now is wrong, and the
+// time from which the backup was made stands for it.
 const sqlBackupSealed = `
-UPDATE backups SET state = 'uploading', taken_at = $2, plain_bytes = $3, plain_sha256 = $4, bytes = $5, sha256 = $6, part_bytes = $7, parts = $8,
-    object_key = $9, manifest_key = $10, message = ''
+UPDATE backups SET state = 'uploading', plain_bytes = $3, plain_sha256 = $4, bytes = $5, sha256 = $6, part_bytes = $7, parts = $8, object_key = $9, manifest_key = $10,
+    taken_at = CASE WHEN $2 BETWEEN started_at - interval '1 minute' AND now() + interval '1 minute' THEN $2 ELSE COALESCE(started_at, created_at) END,
+    message = CASE WHEN $2 BETWEEN started_at - interval '1 minute' AND now() + interval '1 minute' THEN ''
+        ELSE 'clock_skew: by its host''s clock it was taken at ' || to_char($2::timestamptz AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') || ', which cannot be' END
 WHERE backup_id = $1 AND state IN ('making', 'uploading') AND upload_id = ''`
 
 // BackupSealed records what the host sealed, and puts the objects that are to be made into the
@@ -132,7 +137,7 @@ func (s *Store) BackupUpload(ctx context.Context, id prego.BackupID, uploadID, i
 }
 
 const sqlBackupStored = `
-UPDATE backups SET state = 'stored', manifest_sha256 = $2, finished_at = now(), upload_id = '', reason = '', message = '' WHERE backup_id = $1 AND state = 'uploading'
+UPDATE backups SET state = 'stored', manifest_sha256 = $2, finished_at = now(), upload_id = '', reason = '', message = CASE WHEN message LIKE 'clock_skew: %' THEN message ELSE '' END WHERE backup_id = $1 AND state = 'uploading'
 RETURNING tenant_id, org_id, bytes, object_key`
 
 // BackupStored records that a backup can be restored; repeated, it changes nothing.

@@ -365,3 +365,28 @@ func TestAnOrgIsToldWhenItsLimitIsReached(t *testing.T) {
 		require.Equal(t, told, count(t, s, `org_events WHERE type = 'backup.limit_reached'`))
 	}
 }
+
+// TestAHostsClockIsWrong: a time that can't be is not believed, or an old backup would be the
+// newest, be kept in its place, and be restored. It is said which it was.
+func TestAHostsClockIsWrong(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 1), context.Background()
+	for i, off := range []time.Duration{0, 10 * time.Minute, -10 * time.Minute, 24 * time.Hour, -24 * time.Hour} {
+		id := prego.BackupID(fmt.Sprintf("bak-%d", i))
+		_, err := s.RequestBackup(ctx, tenant.BackupAsked{ID: id, TenantID: "t-0", Kind: tenant.BackupManual, By: "test"})
+		require.NoError(t, err)
+		_, err = s.AdmitBackups(ctx, 1, 1, 10)
+		require.NoError(t, err)
+		require.NoError(t, s.BackupKey(ctx, id, "age1", tenant.SealedIdentity{Sealed: []byte("x"), KeyID: "k"}))
+		began := time.Now()
+		require.NoError(t, s.BackupSealed(ctx, id, tenant.SealedBackup{PlainBytes: 20, PlainSHA256: "p", Bytes: 11, SHA256: "s", TakenAt: began.Add(off)}, 5, "o"+string(id), "m"+string(id)))
+		require.NoError(t, s.BackupStored(ctx, id, "mm", "e"))
+		run, err := s.BackupRun(ctx, id)
+		require.NoError(t, err)
+		require.WithinDuration(t, began, *run.TakenAt, 30*time.Second, off)
+		require.Equal(t, off != 0, strings.HasPrefix(run.Message, "clock_skew: by its host's clock it was taken at "), run.Message)
+		last, err := s.Restorable(ctx, "t-0")
+		require.NoError(t, err)
+		require.Equal(t, id, last.BackupID, "the one that was made last is the newest")
+	}
+}
