@@ -384,7 +384,7 @@ func TestASiteOpens(t *testing.T) {
 	require.Eventually(t, func() bool {
 		p.send(http.MethodGet, "/v1/domains/"+d.DomainId, nil, http.StatusOK, &d)
 		return d.Status == org.DomainLost
-	}, patience, 50*time.Millisecond)
+	}, patience, 50*time.Millisecond, "%+v", &d)
 	require.Eventually(t, func() bool {
 		_, _, err := visit(visitor, own)
 		return err != nil && strings.Contains(err.Error(), "tls: ")

@@ -267,7 +267,6 @@ func TestASiteFromItsFirstPageToNothing(t *testing.T) {
 	c.query(&seconds, `SELECT EXTRACT(EPOCH FROM max(e.at) - min(d.at))::float8 FROM tenant_lifecycle_events e, tenant_lifecycle_events d
 		WHERE e.tenant_id = $1 AND d.tenant_id = $1 AND e.step = 'site_promoted' AND d.step = 'placed'`, id)
 	t.Logf("promoted and configured %.2f s after it was placed", seconds)
-	require.Less(t, seconds, 5.0, "a promotion")
 	require.True(t, c.scheduler(app, database), "an active site's jobs run")
 	var pool string
 	c.query(&pool, `SELECT database_name FROM site_pool WHERE state = 'available' LIMIT 1`)
