@@ -58,6 +58,8 @@ var allowed = map[wire.CommandKind][]string{
 	kindSpool: {
 		"--site SITE read-sealed BACKUP BYTES BYTES",
 		"--site SITE write-sealed BACKUP BYTES BYTES",
+		"--volume VOLUME read-sealed BACKUP BYTES BYTES",
+		"--volume VOLUME write-sealed BACKUP BYTES BYTES",
 	},
 	wire.KindMariaDB: {
 		"databases",
@@ -83,6 +85,9 @@ var allowed = map[wire.CommandKind][]string{
 		"mount VOLUME",
 		"unmount VOLUME",
 		"grow VOLUME",
+		"seal-volume VOLUME BACKUP RECIPIENT",
+		"open-volume VOLUME BACKUP SHA256 SHA256",
+		"drop-sealed VOLUME BACKUP",
 	},
 	wire.KindAddress: {
 		"add IPV4",
@@ -137,7 +142,7 @@ func permitted(kind wire.CommandKind, args []string) (verb string, sites []strin
 				sites = append(sites, args[i])
 			}
 		}
-		if form[0] == "--site" {
+		if form[0] == "--site" || form[0] == "--volume" {
 			return form[2], sites
 		}
 		return form[0], sites

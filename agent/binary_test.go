@@ -40,6 +40,12 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == SuperviseVerb { // the agents of these tests start their own program
 		os.Exit(Supervise(os.Args[2:]))
 	}
+	if len(os.Args) > 1 && os.Args[1] == FreezeVerb {
+		os.Exit(Freeze(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == sealerVerb {
+		sealAndStop(os.Args[2:])
+	}
 	if len(os.Args) > 1 && os.Args[1] == site.Verb {
 		os.Exit(site.Main(os.Args[2:]))
 	}

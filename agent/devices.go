@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,10 +14,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/prego/prego/agent/seal"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -31,8 +35,9 @@ type Devices struct {
 
 // deviceRequest is what the executor asks for, deviceAnswer what it gets.
 type deviceRequest struct {
-	Kind wire.CommandKind `json:"kind"`
-	Args []string         `json:"args"`
+	Kind    wire.CommandKind  `json:"kind"`
+	Args    []string          `json:"args"`
+	Secrets map[string]string `json:"secrets,omitempty"`
 }
 
 type deviceAnswer struct {
@@ -52,6 +57,10 @@ func NewDevices(h *Host, caller string, log *slog.Logger) (*Devices, error) {
 // Run restores what the host had before it was rebooted, tells the service manager, and
 // serves until ctx ends. The engine starts after that (prego-agent-devices.service).
 func (d *Devices) Run(ctx context.Context, l net.Listener) error {
+	if err := d.host.thawAll(); err != nil {
+		d.log.Error("not thawed", "error", err.Error())
+	}
+	d.host.sweepSealed(time.Now())
 	d.restore(ctx)
 	if d.host.Root == "/" {
 		if err := isolate(ctx); err != nil {
@@ -74,11 +83,12 @@ func (d *Devices) answer(ctx context.Context, conn net.Conn) {
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&in); err != nil {
 		out.Failed = "this is no request"
+	} else if in.Kind == kindSpool {
+		d.piece(conn, io.MultiReader(dec.Buffered(), conn), in.Args)
+		return
 	} else {
 		var text strings.Builder
-		d.one.Lock()
-		err := d.host.device(ctx, in.Kind, in.Args, &text)
-		d.one.Unlock()
+		err := d.run(ctx, conn, in, &text)
 		d.log.Info("done", "kind", in.Kind, "args", in.Args, "error", fmt.Sprint(err))
 		if out.Stdout = text.String(); err != nil {
 			out.Failed = err.Error()
@@ -88,11 +98,107 @@ func (d *Devices) answer(ctx context.Context, conn net.Conn) {
 	_ = json.NewEncoder(conn).Encode(out)
 }
 
+// run runs a verb: those that take long each for its volume, the others one at a time. A long one
+// ends with its caller, and makes way for whoever unmounts its volume.
+func (d *Devices) run(ctx context.Context, conn net.Conn, in deviceRequest, out io.Writer) error {
+	if long(in.Args) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		_ = conn.SetReadDeadline(time.Time{})
+		go func() {
+			_, _ = io.Copy(io.Discard, conn)
+			cancel()
+		}()
+		return d.host.device(ctx, in.Kind, in.Args, in.Secrets, out)
+	}
+	if len(in.Args) > 1 && in.Args[0] == "unmount" {
+		if err := inUse.end(ctx, d.host.path(wire.VolumeMount(in.Args[1]))); err != nil {
+			return err
+		}
+	}
+	d.one.Lock()
+	defer d.one.Unlock()
+	return d.host.device(ctx, in.Kind, in.Args, in.Secrets, out)
+}
+
+func long(args []string) bool {
+	return len(args) > 0 && (args[0] == "seal-volume" || args[0] == "open-volume")
+}
+
+// piece reads or writes a piece of a volume's sealed backup: after an answer without a failure
+// comes what was read.
+func (d *Devices) piece(conn net.Conn, rest io.Reader, args []string) {
+	_ = conn.SetDeadline(time.Now().Add(pieceTime))
+	var content bytes.Buffer
+	var out deviceAnswer
+	if err := d.host.volumePiece(args, rest, &content); err != nil {
+		out.Failed = err.Error()
+	}
+	if json.NewEncoder(conn).Encode(out) == nil && out.Failed == "" {
+		_, _ = content.WriteTo(conn)
+	}
+}
+
+// volumePiece runs one of the verbs of kindSpool for volumes.
+func (h *Host) volumePiece(args []string, from io.Reader, to io.Writer) error {
+	verb, _ := permitted(kindSpool, args)
+	if verb == "" || args[0] != "--volume" {
+		return errors.New("only pieces of volumes are seen to here")
+	}
+	offset, err1 := strconv.ParseInt(args[4], 10, 64)
+	length, err2 := strconv.ParseInt(args[5], 10, 64)
+	if err := errors.Join(err1, err2); err != nil || length > wire.MaxPiece {
+		return errors.Join(err, fmt.Errorf("a piece has at most %d bytes", wire.MaxPiece))
+	}
+	if verb == verbWriteSealed {
+		content := io.LimitReader(from, length)
+		err := h.writeSealedVolume(args[1], args[3], offset, length, content)
+		_, _ = io.Copy(io.Discard, content) // the caller listens only after it has said all
+		return err
+	}
+	return h.readSealedVolume(args[1], args[3], offset, length, to)
+}
+
+// askPiece has the process that may read or write a piece of a volume's sealed backup.
+func (h *Host) askPiece(ctx context.Context, args []string, from io.Reader, to io.Writer) error {
+	if h.Root != "/" {
+		return h.volumePiece(args, from, to)
+	}
+	conn, err := dialSocket(ctx, h.path(wire.DevicesSocket))
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
+	if err := json.NewEncoder(conn).Encode(deviceRequest{Kind: kindSpool, Args: args}); err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	if from != nil {
+		if _, err := io.Copy(conn, from); err != nil {
+			return fmt.Errorf("%w: %w", errUnavailable, err)
+		}
+	}
+	var answer deviceAnswer
+	dec := json.NewDecoder(conn)
+	if err := dec.Decode(&answer); err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	if answer.Failed != "" {
+		return errors.New(answer.Failed)
+	}
+	rest := bufio.NewReader(io.MultiReader(dec.Buffered(), conn))
+	if b, err := rest.Peek(1); err == nil && b[0] == '\n' { // of the answer's line
+		_, _ = rest.Discard(1)
+	}
+	_, err = io.Copy(to, rest)
+	return err
+}
+
 // askDevices has a verb run by the process that may. A host that is a directory (--root)
 // has no such process, and does by itself what it can.
 func (h *Host) askDevices(ctx context.Context, k *call, out io.Writer) error {
 	if h.Root != "/" {
-		return h.device(ctx, k.in.Kind, k.in.Args, out)
+		return h.device(ctx, k.in.Kind, k.in.Args, k.in.Secrets, out)
 	}
 	conn, err := dialSocket(ctx, h.path(wire.DevicesSocket))
 	if err != nil {
@@ -101,7 +207,7 @@ func (h *Host) askDevices(ctx context.Context, k *call, out io.Writer) error {
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
 	var answer deviceAnswer
-	if err := json.NewEncoder(conn).Encode(deviceRequest{Kind: k.in.Kind, Args: k.in.Args}); err != nil {
+	if err := json.NewEncoder(conn).Encode(deviceRequest{Kind: k.in.Kind, Args: k.in.Args, Secrets: k.in.Secrets}); err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	if err := json.NewDecoder(conn).Decode(&answer); err != nil {
@@ -115,7 +221,7 @@ func (h *Host) askDevices(ctx context.Context, k *call, out io.Writer) error {
 }
 
 // device runs a verb.
-func (h *Host) device(ctx context.Context, kind wire.CommandKind, args []string, out io.Writer) error {
+func (h *Host) device(ctx context.Context, kind wire.CommandKind, args []string, secrets map[string]string, out io.Writer) error {
 	if kind != wire.KindVolume && kind != wire.KindAddress {
 		return errors.New("only volumes and addresses are seen to here")
 	}
@@ -126,11 +232,34 @@ func (h *Host) device(ctx context.Context, kind wire.CommandKind, args []string,
 	if kind == wire.KindAddress {
 		return h.address(ctx, verb, args[1])
 	}
+	v := attached{host: h, id: args[1], at: h.path(wire.VolumeMount(args[1]))}
+	switch verb {
+	case "seal-volume":
+		return ofVerb(inUse.with(ctx, v.at, func(ctx context.Context) error { return v.seal(ctx, args[2], args[3], out) }))
+	case "open-volume":
+		return ofVerb(inUse.with(ctx, v.at, func(ctx context.Context) error {
+			return v.openSealed(ctx, args[2], args[3], args[4], secrets[wire.SecretBackupIdentity], out)
+		}))
+	case "drop-sealed":
+		return h.dropSealed(v.id, args[2], "")
+	}
 	report, err := h.volume(ctx, verb, args[1])
 	if err != nil || report == nil {
 		return err
 	}
 	return json.NewEncoder(out).Encode(report)
+}
+
+// ofVerb marks the failure of a verb on a backup, like those of sites.
+func ofVerb(err error) error {
+	var f *seal.Failure
+	if errors.As(err, &f) {
+		return fmt.Errorf("volume: %w", f)
+	}
+	if err != nil {
+		err = fmt.Errorf("volume: %w", err)
+	}
+	return err
 }
 
 // What is remembered is named by its kind and id.

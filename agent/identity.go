@@ -34,6 +34,11 @@ type Host struct {
 	pause func(ctx context.Context, d time.Duration) error // so that tests can advance the time
 	// alone says that no other process of the host does what takes root.
 	alone bool
+
+	// For tests: how much of the disk backups of volumes leave free, and what is called while a
+	// file system is frozen.
+	keepFree     int64
+	duringFreeze func()
 }
 
 // OpenHost reads the configuration written by cloud-init. It rejects one that no agent

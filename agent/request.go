@@ -176,7 +176,7 @@ func (h *Host) check(in wire.ExecRequest) (*call, *problem) {
 // secretsOf names the secrets that a verb takes.
 var secretsOf = map[string][]string{
 	"set-admin-password": {wire.SecretAdminPassword}, "add-user": {wire.SecretUserPassword}, "configure": {wire.SecretMailPassword},
-	"open-backup": {wire.SecretBackupIdentity},
+	"open-backup": {wire.SecretBackupIdentity}, "open-volume": {wire.SecretBackupIdentity},
 	"unpack-site": {wire.SecretBackupIdentity}, "settle-site": {wire.SecretDatabasePassword}, "admit-database": {wire.SecretDatabasePassword},
 	"connect-database": {wire.SecretDatabasePassword}, "connect-cache": {wire.SecretCachePassword},
 	"grant-database": {wire.SecretDatabasePassword, wire.SecretEarlierPassword}, "create-user": {wire.SecretCachePassword},

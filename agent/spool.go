@@ -112,8 +112,8 @@ func passOn(from io.Reader, to io.WriteCloser, heard func()) {
 }
 
 // spoolURL names a piece for the process that runs commands.
-func spoolURL(site, backup string, offset, length int64) string {
-	q := url.Values{"site": {site}, "backup": {backup}, "offset": {strconv.FormatInt(offset, 10)}, "length": {strconv.FormatInt(length, 10)}}
+func spoolURL(site, volume, backup string, offset, length int64) string {
+	q := url.Values{"site": {site}, "volume": {volume}, "backup": {backup}, "offset": {strconv.FormatInt(offset, 10)}, "length": {strconv.FormatInt(length, 10)}}
 	return "http://exec" + pathSpool + "?" + q.Encode()
 }
 
@@ -124,7 +124,11 @@ func (e *Executor) spool(w http.ResponseWriter, r *http.Request) *problem {
 		return &problem{status: http.StatusMethodNotAllowed, code: "method_not_allowed", detail: "this path takes GET and PUT"}
 	}
 	q := r.URL.Query()
-	k, refused := e.host.check(wire.ExecRequest{Kind: kindSpool, Args: []string{"--site", q.Get("site"), verb, q.Get("backup"), q.Get("offset"), q.Get("length")}})
+	of, name := "--site", q.Get("site")
+	if v := q.Get("volume"); v != "" {
+		of, name = "--volume", v
+	}
+	k, refused := e.host.check(wire.ExecRequest{Kind: kindSpool, Args: []string{of, name, verb, q.Get("backup"), q.Get("offset"), q.Get("length")}})
 	if refused != nil {
 		return refused
 	}
@@ -151,7 +155,15 @@ func (e *Executor) spool(w http.ResponseWriter, r *http.Request) *problem {
 		stdout, input = io.Discard, io.LimitReader(r.Body, length+1)
 	}
 	var stderr tail
-	status, err := e.host.bench(ctx, k, input, stdout, &stderr)
+	status, err := 0, error(nil)
+	if of == "--volume" {
+		if err = e.host.askPiece(ctx, k.in.Args, input, stdout); err != nil && !errors.Is(err, errUnavailable) {
+			_, _ = io.WriteString(&stderr, err.Error())
+			status, err = 1, nil
+		}
+	} else {
+		status, err = e.host.bench(ctx, k, input, stdout, &stderr)
+	}
 	switch {
 	case err == nil && status == 0:
 		if verb == verbWriteSealed {

@@ -115,7 +115,11 @@ func (a *Agent) checkTransfer(in wire.TransferRequest) *problem {
 	switch {
 	case in.ServerID != a.host.Config.ServerID:
 		return invalid("serverId", "this is another server")
-	case len(in.Site) > wordLengths["SITE"] || !words()["SITE"].MatchString(in.Site):
+	case (in.Site == "") == (in.Volume == ""):
+		return invalid("site", "a backup is of a site or of a volume")
+	case in.Volume != "" && !words()["VOLUME"].MatchString(in.Volume):
+		return invalid("volume", "must be a volume's id")
+	case in.Volume == "" && (len(in.Site) > wordLengths["SITE"] || !words()["SITE"].MatchString(in.Site)):
 		return invalid("site", "must be a site's name")
 	case !words()["BACKUP"].MatchString(in.Backup):
 		return invalid("backup", "must be a backup's name")
@@ -251,7 +255,7 @@ func (a *Agent) askSpool(ctx context.Context, method string, in wire.TransferReq
 	broken := func(err error) *wire.TransferFailed {
 		return &wire.TransferFailed{Code: wire.FailedHost, Message: "the process that has the backup: " + err.Error()}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, spoolURL(in.Site, in.Backup, p.Offset, p.Bytes), bytes.NewReader(content))
+	req, err := http.NewRequestWithContext(ctx, method, spoolURL(in.Site, in.Volume, in.Backup, p.Offset, p.Bytes), bytes.NewReader(content))
 	if err != nil {
 		return broken(err)
 	}

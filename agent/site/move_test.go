@@ -14,6 +14,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/agent/seal"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -158,7 +159,7 @@ func TestAnArchiveStaysInItsSite(t *testing.T) {
 			require.NoError(t, err)
 			small, err := zstd.NewWriter(to)
 			require.NoError(t, err)
-			plain := counted(small)
+			plain := seal.Counted(small)
 			archive := tar.NewWriter(plain)
 			require.NoError(t, packBytes(archive, listEntry, list))
 			for _, h := range entries {
@@ -174,7 +175,7 @@ func TestAnArchiveStaysInItsSite(t *testing.T) {
 			require.NoError(t, os.MkdirAll(b.path("sites/"+site+"/"+backupsDir), 0o755))
 			require.NoError(t, os.WriteFile(b.path("sites/"+sealedFile(site, "mov-1-1")), []byte(sealed.String()), 0o600))
 			sum := sha256.Sum256([]byte(sealed.String()))
-			d := b.verb(-1, opens(key), "--site", site, "unpack-site", "mov-1-1", hex.EncodeToString(sum[:]), plain.sum(), unpackAll)
+			d := b.verb(-1, opens(key), "--site", site, "unpack-site", "mov-1-1", hex.EncodeToString(sum[:]), plain.Sum(), unpackAll)
 			require.Equal(t, 1, d.status, d.stderr)
 			text, err := os.ReadFile(b.path("sites/" + neighbour + "/" + siteConfig))
 			require.NoError(t, err)

@@ -2,13 +2,9 @@ package site
 
 import (
 	"archive/tar"
-	"bufio"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -18,8 +14,8 @@ import (
 	"time"
 
 	"filippo.io/age"
-	"github.com/klauspost/compress/zstd"
 
+	"github.com/prego/prego/agent/seal"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -119,26 +115,7 @@ func (b *bench) sealInto(to io.Writer, recipient age.Recipient, all []file, out 
 
 // sealWith writes the sealed form of an archive, and what it is like.
 func sealWith(to io.Writer, recipient age.Recipient, out *wire.SealedBackup, write func(*tar.Writer) error) error {
-	outside := counted(to)
-	sealed, err := age.Encrypt(outside, recipient)
-	if err != nil {
-		return err
-	}
-	small, err := zstd.NewWriter(sealed, zstd.WithEncoderConcurrency(1))
-	if err != nil {
-		return err
-	}
-	plain := counted(small)
-	archive := tar.NewWriter(plain)
-	if err := write(archive); err != nil {
-		return err
-	}
-	if err := errors.Join(archive.Close(), small.Close(), sealed.Close()); err != nil {
-		return err
-	}
-	out.PlainBytes, out.PlainSHA256 = plain.n, wire.Grouped(plain.sum())
-	out.Bytes, out.SHA256 = outside.n, wire.Grouped(outside.sum())
-	return nil
+	return seal.Write(to, recipient, out, write)
 }
 
 func (b *bench) archive(to *tar.Writer, f file, out *wire.SealedBackup) error {
@@ -165,24 +142,6 @@ func (b *bench) archive(to *tar.Writer, f file, out *wire.SealedBackup) error {
 	_, err = io.CopyN(to, from, info.Size())
 	return err
 }
-
-// counter passes on what is written, and knows its length and digest.
-type counter struct {
-	to  io.Writer
-	n   int64
-	all hash.Hash
-}
-
-func counted(to io.Writer) *counter { return &counter{to: to, all: sha256.New()} }
-
-func (c *counter) Write(p []byte) (int, error) {
-	n, err := c.to.Write(p)
-	c.n += int64(n)
-	_, _ = c.all.Write(p[:n])
-	return n, err
-}
-
-func (c *counter) sum() string { return hex.EncodeToString(c.all.Sum(nil)) }
 
 func (b *bench) dropSealed(site, name string) error {
 	// Its description first: half of one must not look whole.
@@ -310,15 +269,7 @@ func (b *bench) openSealed(site, name, sum string) (f *os.File, err error) {
 	if err != nil {
 		return nil, err
 	}
-	whole := sha256.New()
-	if _, err = io.Copy(whole, f); err == nil {
-		if got := hex.EncodeToString(whole.Sum(nil)); got != sum {
-			err = &coded{wire.FailedDigest, fmt.Errorf("sealed backup %s has SHA-256 %s instead of %s", name, wire.Grouped(got), wire.Grouped(sum))}
-		}
-	}
-	if err == nil {
-		_, err = f.Seek(0, io.SeekStart)
-	}
+	err = ofSeal(seal.Check(f, name, sum))
 	if err != nil {
 		_ = f.Close()
 		return nil, err
@@ -328,29 +279,16 @@ func (b *bench) openSealed(site, name, sum string) (f *os.File, err error) {
 
 // unsealWith decrypts an archive, and checks it to its end.
 func unsealWith(from io.Reader, key age.Identity, plainSum string, read func(*tar.Reader) error) error {
-	unreadable := func(err error) error { return &coded{wire.FailedUnreadable, err} }
-	opened, err := age.Decrypt(bufio.NewReaderSize(from, 1<<20), key)
-	if err != nil {
-		return unreadable(err)
+	return ofSeal(seal.Read(from, key, plainSum, read))
+}
+
+// ofSeal gives a failure of sealing its code here.
+func ofSeal(err error) error {
+	var f *seal.Failure
+	if errors.As(err, &f) {
+		return &coded{f.Code, f.Err}
 	}
-	large, err := zstd.NewReader(opened, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(64<<20))
-	if err != nil {
-		return unreadable(err)
-	}
-	defer large.Close()
-	plain := sha256.New()
-	tee := io.TeeReader(large, plain)
-	if err := read(tar.NewReader(tee)); err != nil {
-		return err
-	}
-	// To the end: age tells a truncated file only there.
-	if _, err := io.Copy(io.Discard, tee); err != nil {
-		return unreadable(err)
-	}
-	if got := hex.EncodeToString(plain.Sum(nil)); got != plainSum {
-		return &coded{wire.FailedDigest, fmt.Errorf("the archive has SHA-256 %s instead of %s", wire.Grouped(got), wire.Grouped(plainSum))}
-	}
-	return nil
+	return err
 }
 
 // unseal decrypts into a directory. It takes the parts of a backup and nothing else, whatever

@@ -24,6 +24,11 @@ const (
 	FailedAway       = "storage_unreachable"
 	FailedNoSite     = "site_missing"
 	FailedHost       = "host_failed" // the process that has the files did not answer
+	// Of volumes only.
+	FailedTooMany    = "too_many_files"
+	FailedNotStill   = "freeze_too_long" // its last pass took longer than a file system may be frozen
+	FailedNoVolume   = "volume_missing"  // it is not mounted on this host
+	FailedInterrupts = "interrupted"     // the volume was wanted elsewhere
 )
 
 // Grouped writes a digest in hex in groups of 16: a longer run of hex in a command's output is
@@ -71,15 +76,37 @@ const MaxPiece = 64 << 20
 // MaxPieces is how many one request may have.
 const MaxPieces = 64
 
+// SealedVolume is the result of the verb seal of KindVolume. Sizes are in bytes.
+type SealedVolume struct {
+	SealedBackup
+	Entries int   `json:"entries"` // files, directories and links
+	Content int64 `json:"content"` // of all files
+	Passes  int   `json:"passes"`  // over the files, the one while it was frozen among them
+	Last    int64 `json:"last"`    // of the files that were read while it was frozen
+	Skipped int   `json:"skipped"` // sockets and devices
+	// Frozen says that nobody could write while the last pass ran, for FrozenMS.
+	Frozen   bool  `json:"frozen"`
+	FrozenMS int64 `json:"frozen_ms"`
+}
+
+// OpenedVolume is the result of the verb open of KindVolume: all of it was read again and is as
+// in the backup.
+type OpenedVolume struct {
+	Name    string `json:"name"`
+	Entries int    `json:"entries"`
+}
+
 // TransferRequest asks for an upload of pieces, each to its own URL, or for a download of
 // pieces of one object, in order. URLs are secrets.
 type TransferRequest struct {
 	ServerID string      `json:"serverId"`
 	Kind     CommandKind `json:"kind"` // KindTransfer
-	Site     string      `json:"site"`
-	Backup   string      `json:"backup"`
-	Upload   []Piece     `json:"upload,omitempty"`
-	Download []Piece     `json:"download,omitempty"`
+	// Site or Volume (the provider's id) is what it is of.
+	Site     string  `json:"site,omitempty"`
+	Volume   string  `json:"volume,omitempty"`
+	Backup   string  `json:"backup"`
+	Upload   []Piece `json:"upload,omitempty"`
+	Download []Piece `json:"download,omitempty"`
 	// Ends is set by the request with the last pieces of an upload, and holds what the host
 	// then reports to the gateway (PathBackupReport).
 	Ends *BackupReport `json:"ends,omitempty"`
@@ -117,7 +144,8 @@ type TransferFailed struct {
 // IsFailure tells whether a word is one of the codes above.
 func IsFailure(code string) bool {
 	switch code {
-	case FailedDiskFull, FailedNoBackup, FailedUnreadable, FailedDigest, FailedIncomplete, FailedURLExpired, FailedRefused, FailedAway, FailedNoSite, FailedHost:
+	case FailedDiskFull, FailedNoBackup, FailedUnreadable, FailedDigest, FailedIncomplete, FailedURLExpired, FailedRefused, FailedAway, FailedNoSite, FailedHost,
+		FailedTooMany, FailedNotStill, FailedNoVolume, FailedInterrupts:
 		return true
 	}
 	return false

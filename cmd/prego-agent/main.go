@@ -16,6 +16,7 @@
 // Inside containers, and beside commands, it is also:
 //
 //	prego-agent supervise [--for DURATION] -- PROGRAM ARGUMENTS   run a program and end with all that it started
+//	prego-agent freeze DIRECTORY DURATION   keep a file system from being written to until the input ends
 //	prego-agent site [--root DIR] VERB ARGUMENTS   run a verb on Frappe's sites; the first line of its input is secrets
 //	prego-agent configure --db HOST:PORT --redis-cache HOST:PORT --redis-queue HOST:PORT [--redis-password-file FILE]   write what all sites have in common
 //	prego-agent healthy worker|scheduler   check one of Frappe's processes that listen nowhere
@@ -70,6 +71,8 @@ func run(args []string) int {
 	switch args[0] {
 	case agent.SuperviseVerb:
 		return agent.Supervise(args[1:])
+	case agent.FreezeVerb:
+		return agent.Freeze(args[1:])
 	case agent.SiteOwnerVerb:
 		return siteOwner(args[1:])
 	case site.Verb:
