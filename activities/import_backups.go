@@ -21,7 +21,8 @@ type BackupImportStore interface {
 
 // ImportedBackup is what was found of one backup in the storage.
 type ImportedBackup struct {
-	TenantID prego.TenantID
+	TenantID prego.TenantID // or
+	VolumeID prego.VolumeID
 	BackupID prego.BackupID
 	Slug     string
 	Outcome  tenant.ImportOutcome
@@ -29,7 +30,7 @@ type ImportedBackup struct {
 }
 
 // ImportBackups lists the bucket and writes the rows that the database lacks, after it was lost
-// or restored to an earlier time: of backups, and of tenants of which nothing else is left. Only
+// or restored to an earlier time: of backups, and of tenants and volumes of which nothing else is left. Only
 // what a manifest says whose code and whose identity our key opens is believed. Without apply it
 // says what it would do. What is there stays as it is.
 func (a *StoredBackups) ImportBackups(ctx context.Context, to BackupImportStore, apply bool) ([]ImportedBackup, error) {
@@ -43,7 +44,7 @@ func (a *StoredBackups) ImportBackups(ctx context.Context, to BackupImportStore,
 	}
 	var good []found
 	var out []ImportedBackup
-	prefix := a.Settings.Environment + "/tenants/"
+	prefix := a.Settings.Environment + "/"
 	for after := ""; ; {
 		page, err := a.Objects.List(ctx, prefix, after, listPage)
 		if err != nil {
@@ -55,12 +56,16 @@ func (a *StoredBackups) ImportBackups(ctx context.Context, to BackupImportStore,
 				continue
 			}
 			tenantID, id, ok := tenant.BackupOfKey(a.Settings.Environment, o.Key)
-			if !ok {
+			volumeID, idOfVolume, okVolume := tenant.VolumeBackupOfKey(a.Settings.Environment, o.Key)
+			if !ok && !okVolume {
 				continue
 			}
-			m, sum, etag, err := a.readManifest(ctx, o.Key, tenantID, id)
+			if okVolume {
+				id = idOfVolume
+			}
+			m, sum, etag, err := a.readManifest(ctx, o.Key, tenantID, volumeID, id)
 			if err != nil {
-				out = append(out, ImportedBackup{TenantID: tenantID, BackupID: id, Outcome: tenant.ImportRefused, Message: err.Error()})
+				out = append(out, ImportedBackup{TenantID: tenantID, VolumeID: volumeID, BackupID: id, Outcome: tenant.ImportRefused, Message: err.Error()})
 				continue
 			}
 			good = append(good, found{m: m, key: o.Key, sha256: sum, etag: etag})
@@ -73,6 +78,9 @@ func (a *StoredBackups) ImportBackups(ctx context.Context, to BackupImportStore,
 	slices.SortFunc(good, func(x, y found) int { return y.m.TakenAt.Compare(x.m.TakenAt) })
 	for _, f := range good {
 		b := ImportedBackup{TenantID: f.m.TenantID, BackupID: f.m.BackupID, Slug: f.m.Slug}
+		if v := f.m.Volume; v != nil {
+			b.VolumeID, b.Slug = v.VolumeID, v.Name
+		}
 		var err error
 		if b.Outcome, err = to.ImportBackup(ctx, f.m, f.key, f.sha256, f.etag, apply); err != nil {
 			if prego.CodeOf(err) == prego.CodeInternal {
@@ -89,7 +97,7 @@ func (a *StoredBackups) ImportBackups(ctx context.Context, to BackupImportStore,
 const listPage = 1000
 
 // readManifest reads a manifest and believes it only if everything about it is right.
-func (a *StoredBackups) readManifest(ctx context.Context, key string, tenantID prego.TenantID, id prego.BackupID) (m tenant.Manifest, sum, etag string, err error) {
+func (a *StoredBackups) readManifest(ctx context.Context, key string, tenantID prego.TenantID, volumeID prego.VolumeID, id prego.BackupID) (m tenant.Manifest, sum, etag string, err error) {
 	text, err := a.Objects.Get(ctx, key, maxManifest)
 	if err != nil {
 		return m, "", "", ofStorage(err)
@@ -99,6 +107,9 @@ func (a *StoredBackups) readManifest(ctx context.Context, key string, tenantID p
 	}
 	if m.Environment != a.Settings.Environment || m.TenantID != tenantID || m.BackupID != id {
 		return m, "", "", fmt.Errorf("%s is of backup %s of tenant %s in %s", key, m.BackupID, m.TenantID, m.Environment)
+	}
+	if (m.Volume == nil) != (volumeID == "") || m.Volume != nil && m.Volume.VolumeID != volumeID {
+		return m, "", "", fmt.Errorf("%s is not of volume %q", key, volumeID)
 	}
 	code := m.MAC
 	m.MAC = nil

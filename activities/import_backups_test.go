@@ -14,6 +14,7 @@ import (
 	"github.com/prego/prego/internal/s3test"
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
 )
 
 // TestBackupsAreImported: the database was lost. What the bucket has comes back, of which our
@@ -48,6 +49,11 @@ func TestBackupsAreImported(t *testing.T) {
 		if change != nil {
 			change(&m)
 		}
+		if m.Volume != nil {
+			m.TenantID, m.Slug, m.Plan, m.Site, m.Apps = "", "", "", "", nil
+			object, name = tenant.VolumeBackupKeys("test", prego.VolumeID(tenantID), id)
+			m.Object = object
+		}
 		text, err := json.Marshal(m)
 		require.NoError(t, err)
 		m.MAC, err = v.MAC(m.KeyID, text)
@@ -74,6 +80,15 @@ func TestBackupsAreImported(t *testing.T) {
 	require.NoError(t, storage.Put(ctx, name, text))
 	put(ours, "t-6", "bak-7", 0, func(m *tenant.Manifest) { m.Slug = "s-t-1" }) // whose slug another has by then
 
+	ofVolume := func(id prego.VolumeID) func(m *tenant.Manifest) {
+		return func(m *tenant.Manifest) {
+			m.Volume = &tenant.VolumeManifest{VolumeID: id, Name: "data", Location: "fsn1", SizeBytes: 10e9, Entries: 7}
+		}
+	}
+	put(ours, "vol-1", "bak-8", 0, ofVolume("vol-1"))
+	put(ours, "vol-1", "bak-9", 1, ofVolume("vol-1"))
+	put(ours, "vol-2", "bak-10", 0, ofVolume("vol-1")) // put where another's belongs
+
 	run := func(apply bool) map[prego.BackupID]tenant.ImportOutcome {
 		t.Helper()
 		found, err := a.ImportBackups(ctx, p.store, apply)
@@ -92,10 +107,15 @@ func TestBackupsAreImported(t *testing.T) {
 
 	require.Equal(t, map[prego.BackupID]tenant.ImportOutcome{
 		"bak-1": tenant.ImportBackup, "bak-2": tenant.ImportTenant, "bak-3": refused, "bak-4": refused, "bak-5": refused, "bak-6": refused, "bak-7": refused,
+		"bak-8": tenant.ImportBackup, "bak-9": tenant.ImportVolume, "bak-10": refused,
 	}, run(true))
 	require.Equal(t, tenant.ImportKnown, run(true)["bak-1"])
-	require.Equal(t, 2, p.number(`SELECT count(*) FROM backups`))
-	require.Equal(t, 2, p.number(`SELECT count(*) FROM resources WHERE kind = 'backup' AND state = 'created'`))
+	require.Equal(t, 2, p.number(`SELECT count(*) FROM backups WHERE tenant_id IS NOT NULL`))
+	require.Equal(t, 4, p.number(`SELECT count(*) FROM resources WHERE kind = 'backup' AND state = 'created'`))
+	// A volume is there to be copied.
+	copied, job, err := p.store.CloneVolume(ctx, "vol-1", workload.Volume{VolumeID: "vol-3", Name: "data"}, workload.VolumeRestore{RestoreID: "vrs-1", CreatedBy: "test"}, "test")
+	require.NoError(t, err)
+	require.Equal(t, []any{int64(10e9), "fsn1", prego.BackupID("bak-9")}, []any{copied.SizeBytes, copied.Location, job.BackupID})
 	require.Equal(t, 1, p.number(`SELECT count(*) FROM tenants`))
 	got, err := p.store.TenantRun(ctx, "t-1")
 	require.NoError(t, err)
@@ -111,9 +131,9 @@ func TestBackupsAreImported(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "AGE-SECRET-KEY-1", string(secret))
 	require.Equal(t, 1, b.Parts)
-	back, job, err := p.store.RestoreElsewhere(ctx, "t-1", "", "", "test")
+	back, restore, err := p.store.RestoreElsewhere(ctx, "t-1", "", "", "test")
 	require.NoError(t, err)
-	require.Equal(t, []any{tenant.Provisioning, prego.BackupID("bak-2"), prego.BackupID("bak-2")}, []any{back.State, back.RestoreFrom, job.BackupID})
+	require.Equal(t, []any{tenant.Provisioning, prego.BackupID("bak-2"), prego.BackupID("bak-2")}, []any{back.State, back.RestoreFrom, restore.BackupID})
 	p.exec(`UPDATE restore_jobs SET status = 'failed'`)
 	p.exec(`UPDATE backups SET state = 'deleting' WHERE backup_id = 'bak-1'`)
 	require.Equal(t, tenant.ImportDeleting, run(true)["bak-1"], "what was deleted does not come back")

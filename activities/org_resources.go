@@ -25,6 +25,8 @@ type OrgResourceStore interface {
 	VolumeGone(ctx context.Context, v workload.Volume) error
 	VolumeGrown(ctx context.Context, id prego.VolumeID, made, grown int64) error
 	VolumeServer(ctx context.Context, id prego.VolumeID) (prego.ServerID, error)
+	// VolumeEver reads a volume, also one that is deleted.
+	VolumeEver(ctx context.Context, id prego.VolumeID) (workload.Volume, error)
 	LeftAttached(ctx context.Context, volumeID prego.VolumeID) ([]workload.VolumeAttachment, error)
 	GroupAttachments(ctx context.Context, groupID prego.GroupID) ([]workload.VolumeAttachment, error)
 	AttachedTo(ctx context.Context, attachmentID string, serverID prego.ServerID) error
@@ -67,11 +69,19 @@ type OrgRuns interface {
 	EnsureSnapshotErase(ctx context.Context, id prego.SnapshotID) (started bool, err error)
 }
 
+// LastBackups are what volumes leave. *StoredBackups is one.
+type LastBackups interface {
+	WantsFinalOf(ctx context.Context, id prego.VolumeID) (bool, error)
+	LetGoOf(ctx context.Context, id prego.VolumeID) error
+}
+
 // OrgResources are the steps in the lives of orgs' addresses and volumes.
 type OrgResources struct {
 	Store OrgResourceStore
 	Infra map[prego.InfraProviderID]OrgInfra
 	Runs  OrgRuns
+	// Backups makes the last backup of a volume before it is destroyed; nil: there is none.
+	Backups LastBackups
 	// Hosts mounts and unmounts volumes on servers; nil in tests of the provider's side.
 	Hosts        HostCommands
 	Environment  string
@@ -132,9 +142,11 @@ type OrgResourcePlan struct {
 	Status workload.ResourceStatus `json:"status,omitempty"` // "" once it is deleted
 	Move   bool                    `json:"move,omitempty"`   // a ready address is to be on another edge
 	Grow   bool                    `json:"grow,omitempty"`   // a ready volume is to be larger
-	Left   int                     `json:"left,omitempty"`   // ended attachments that are still to be detached
-	Wait   time.Duration           `json:"wait"`
-	Poll   time.Duration           `json:"poll"`
+	// LastBackup: one that is released is to be backed up before.
+	LastBackup bool          `json:"last_backup,omitempty"`
+	Left       int           `json:"left,omitempty"` // ended attachments that are still to be detached
+	Wait       time.Duration `json:"wait"`
+	Poll       time.Duration `json:"poll"`
 }
 
 // Settled reports whether there is nothing to do.
@@ -168,6 +180,11 @@ func (a *OrgResources) PlanOrgResource(ctx context.Context, ref OrgResourceRef) 
 			return out, err
 		}
 		out.Grow = r.volume.Grows(at != "")
+		if a.Backups != nil && r.status == workload.ResourceReleasing {
+			if out.LastBackup, err = a.Backups.WantsFinalOf(ctx, prego.VolumeID(ref.ID)); err != nil {
+				return out, err
+			}
+		}
 	}
 	return out, nil
 }
@@ -273,6 +290,11 @@ func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRe
 	a.hook("org_release/deleted")
 	if ref.Kind == server.ResourcePrimaryIP {
 		return a.Store.IPv4Gone(ctx, r.address)
+	}
+	if a.Backups != nil {
+		if err := a.Backups.LetGoOf(ctx, r.volume.VolumeID); err != nil {
+			return err
+		}
 	}
 	return a.Store.VolumeGone(ctx, r.volume)
 }

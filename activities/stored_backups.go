@@ -78,6 +78,7 @@ type StoredBackupStore interface {
 	DueBackupTurns(ctx context.Context, most int) ([]tenant.BackupTurn, error)
 	TakeBackupTurn(ctx context.Context, t tenant.BackupTurn, id prego.BackupID, by string) (bool, error)
 	BackupSpaces(ctx context.Context) (orgsOver int, bytes int64, err error)
+	VolumeBackupStore
 	LateBackups(ctx context.Context, after time.Duration, most int) ([]prego.TenantID, error)
 	BackupObjects(ctx context.Context) ([]tenant.BackupObject, error)
 }
@@ -86,6 +87,7 @@ type StoredBackupStore interface {
 type StoredBackupRuns interface {
 	EnsureBackup(ctx context.Context, id prego.BackupID) (started bool, err error)
 	EnsureBackupDelete(ctx context.Context, id prego.BackupID) (started bool, err error)
+	EnsureVolumeRestore(ctx context.Context, id string) (started bool, err error)
 }
 
 // StoredBackupSettings are the numbers of backups.
@@ -115,13 +117,15 @@ type StoredBackups struct {
 	Metrics  *BackupMetrics
 	Log      *zap.Logger
 	NewID    func() prego.BackupID
+	// Volumes has the steps that bring volumes to servers.
+	Volumes *OrgResources
 }
 
 // BackupMetrics count backups in object storage.
 type BackupMetrics struct {
 	Ended *prometheus.CounterVec // by kind and outcome
 	Bytes prometheus.Counter     // uploaded
-	Late  prometheus.Gauge       // tenants whose last turn came long ago, without a backup since
+	Late  prometheus.Gauge       // tenants and volumes whose last turn came long ago, without a backup since
 	Over  prometheus.Gauge       // orgs whose backups have reached their limit
 	Kept  prometheus.Gauge       // bytes of all backups
 	// Objects that the last comparison found without a row, and rows without their objects.
@@ -133,7 +137,7 @@ func NewBackupMetrics(reg prometheus.Registerer) *BackupMetrics {
 	m := &BackupMetrics{
 		Ended: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prego.MetricBackups, Help: "Backups to object storage that ended, by kind and outcome (stored, or the reason of failure)."}, []string{"kind", "outcome"}),
 		Bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_backup_bytes_total", Help: "Bytes of backups that were stored."}),
-		Late:  prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricBackupsLate, Help: "Tenants whose scheduled backup is late: its time came more than PREGO_BACKUP_LATE_AFTER ago, and none was stored since."}),
+		Late:  prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricBackupsLate, Help: "Tenants and volumes whose scheduled backup is late: its time came more than PREGO_BACKUP_LATE_AFTER ago, and none was stored since."}),
 	}
 	m.Over = prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricBackupsOver, Help: "Orgs whose backups have reached their limit of bytes: backups on request are refused."})
 	m.Kept = prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_backup_stored_bytes", Help: "Bytes that all backups occupy in object storage."})
@@ -149,6 +153,7 @@ func NewBackupMetrics(reg prometheus.Registerer) *BackupMetrics {
 type StoredBackupPlan struct {
 	OrgID     prego.OrgID       `json:"org_id"`
 	TenantID  prego.TenantID    `json:"tenant_id"`
+	VolumeID  prego.VolumeID    `json:"volume_id,omitempty"` // "" for one of a tenant
 	Kind      tenant.BackupKind `json:"kind"`
 	Done      bool              `json:"done,omitempty"`
 	Step      time.Duration     `json:"step"`
@@ -161,7 +166,7 @@ func (a *StoredBackups) PlanStoredBackup(ctx context.Context, id prego.BackupID)
 	if err != nil {
 		return StoredBackupPlan{}, permanentIfCoded(err)
 	}
-	return StoredBackupPlan{OrgID: b.OrgID, TenantID: b.TenantID, Kind: b.Kind, Done: !b.State.UnderWay(), Step: a.Tenants.Settings.StepTimeout, UploadFor: a.Settings.UploadFor}, nil
+	return StoredBackupPlan{OrgID: b.OrgID, TenantID: b.TenantID, VolumeID: b.VolumeID, Kind: b.Kind, Done: !b.State.UnderWay(), Step: a.Tenants.Settings.StepTimeout, UploadFor: a.Settings.UploadFor}, nil
 }
 
 // because is an error whose type is the reason that the backup's row then gives.
@@ -176,6 +181,9 @@ func (a *StoredBackups) run(ctx context.Context, id prego.BackupID) (b tenant.Ba
 	if b, err = a.Store.BackupRun(ctx, id); err != nil {
 		return b, t, permanentIfCoded(err)
 	}
+	if b.VolumeID != "" {
+		return b, t, nil
+	}
 	if t, err = a.Tenants.Store.TenantRun(ctx, b.TenantID); err != nil {
 		return b, t, fromTenantStore(err)
 	}
@@ -185,7 +193,7 @@ func (a *StoredBackups) run(ctx context.Context, id prego.BackupID) (b tenant.Ba
 // runOnHost is run for a backup whose site is still where it is made.
 func (a *StoredBackups) runOnHost(ctx context.Context, id prego.BackupID) (tenant.BackupRun, tenant.Run, error) {
 	b, t, err := a.run(ctx, id)
-	if err == nil && (t.Allocation == nil || t.Allocation.AppServerID != b.ServerID || t.Site != b.Site) {
+	if err == nil && b.VolumeID == "" && (t.Allocation == nil || t.Allocation.AppServerID != b.ServerID || t.Site != b.Site) {
 		err = because(true, tenant.ReasonBackupSuperseded, fmt.Sprintf("site %s is on server %s no longer", b.Site, b.ServerID))
 	}
 	return b, t, err
@@ -205,6 +213,9 @@ func (a *StoredBackups) MakeBackup(ctx context.Context, id prego.BackupID) error
 			return err
 		}
 	}
+	if b.VolumeID != "" {
+		return a.makeVolumeBackup(ctx, b)
+	}
 	what := func(verb string) string { return fmt.Sprintf("%s-%s-%d", id, verb, activity.GetInfo(ctx).Attempt) }
 	a.Tenants.hook("stored-backup/start")
 	made, err := a.Tenants.backup(ctx, t, what("dump"), string(id))
@@ -215,20 +226,25 @@ func (a *StoredBackups) MakeBackup(ctx context.Context, id prego.BackupID) error
 	if err != nil {
 		return verbReason(err)
 	}
+	object, manifest := tenant.BackupKeys(a.Settings.Environment, b.TenantID, id)
+	return a.sealed(ctx, b, out, made.Bytes, object, manifest)
+}
+
+// sealed records what a host says that it sealed, of so many bytes.
+func (a *StoredBackups) sealed(ctx context.Context, b tenant.BackupRun, report string, of int64, object, manifest string) error {
 	var sealed tenant.SealedBackup
-	err = json.Unmarshal([]byte(out), &sealed)
+	err := json.Unmarshal([]byte(report), &sealed)
 	sealed.SHA256, sealed.PlainSHA256 = wire.Ungrouped(sealed.SHA256), wire.Ungrouped(sealed.PlainSHA256)
-	if err != nil || sealed.Name != string(id) || sealed.Recipient != b.Recipient || sealed.Bytes < 1 || !sha256Hex.MatchString(sealed.SHA256) || !sha256Hex.MatchString(sealed.PlainSHA256) {
+	if err != nil || sealed.Name != string(b.BackupID) || sealed.Recipient != b.Recipient || sealed.Bytes < 1 || !sha256Hex.MatchString(sealed.SHA256) || !sha256Hex.MatchString(sealed.PlainSHA256) {
 		return permanentError(ErrTypeCommand, "the host's report of what it sealed can't be read", nil)
 	}
 	a.Tenants.hook("stored-backup/sealed")
 	// What is sealed is never larger than what it was made of, but for what age and tar add.
-	part := tenant.PartBytes(max(sealed.Bytes, made.Bytes), a.Settings.PartBytes, a.Settings.MaxParts)
+	part := tenant.PartBytes(max(sealed.Bytes, of), a.Settings.PartBytes, a.Settings.MaxParts)
 	if part > wire.MaxPiece {
 		return because(true, tenant.ReasonStorageRefused, fmt.Sprintf("%d bytes are more than the storage takes in parts of %d", sealed.Bytes, wire.MaxPiece))
 	}
-	object, manifest := tenant.BackupKeys(a.Settings.Environment, b.TenantID, id)
-	return a.Store.BackupSealed(ctx, id, sealed, part, object, manifest)
+	return a.Store.BackupSealed(ctx, b.BackupID, sealed, part, object, manifest)
 }
 
 // newIdentity makes and keeps a backup's identity; the private half is in the row only sealed.
@@ -255,7 +271,7 @@ func isBecause(err error, reason prego.Reason) bool {
 var sha256Hex = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // verbFailed matches the code that a verb of the host's ends with.
-var verbFailed = regexp.MustCompile(`site: (disk_full|backup_missing|backup_unreadable|digest_mismatch|site_missing): [^\n]*`)
+var verbFailed = regexp.MustCompile(`(?:site|volume): (disk_full|backup_missing|backup_unreadable|digest_mismatch|restore_incomplete|site_missing|too_many_files|freeze_too_long|volume_missing|interrupted): [^\n]*`)
 
 // verbReason gives a command's failure the reason that the host named.
 func verbReason(err error) error {
@@ -296,6 +312,10 @@ func (a *StoredBackups) UploadBackup(ctx context.Context, id prego.BackupID) err
 	if err != nil || b.State != tenant.BackupUploading {
 		return err
 	}
+	at, err := a.placeOf(ctx, b, t)
+	if err != nil {
+		return err
+	}
 	for {
 		missing, err := a.missingParts(ctx, &b)
 		if err != nil || len(missing) == 0 {
@@ -306,7 +326,7 @@ func (a *StoredBackups) UploadBackup(ctx context.Context, id prego.BackupID) err
 		}
 		for len(missing) > 0 {
 			n := min(len(missing), batchPieces, int(max(1, batchBytes/b.PartBytes)))
-			if err := a.uploadParts(ctx, b, t, missing[:n], n == len(missing)); err != nil {
+			if err := a.uploadParts(ctx, b, at, missing[:n], n == len(missing)); err != nil {
 				return err
 			}
 			missing = missing[n:]
@@ -380,8 +400,8 @@ func partOf(b tenant.BackupRun, number int) (offset, bytes int64) {
 	return offset, min(b.PartBytes, b.Bytes-offset)
 }
 
-func (a *StoredBackups) uploadParts(ctx context.Context, b tenant.BackupRun, t tenant.Run, numbers []int, last bool) error {
-	in := wire.TransferRequest{Site: b.Site, Backup: string(b.BackupID)}
+func (a *StoredBackups) uploadParts(ctx context.Context, b tenant.BackupRun, at siteAt, numbers []int, last bool) error {
+	in := wire.TransferRequest{Site: at.Site, Volume: at.Volume, Backup: string(b.BackupID)}
 	for _, n := range numbers {
 		url, err := a.Objects.PresignPart(ctx, b.Object, b.UploadID, n, a.Settings.URLTTL)
 		if err != nil {
@@ -390,10 +410,10 @@ func (a *StoredBackups) uploadParts(ctx context.Context, b tenant.BackupRun, t t
 		offset, bytes := partOf(b, n)
 		in.Upload = append(in.Upload, wire.Piece{Number: n, Offset: offset, Bytes: bytes, URL: url})
 	}
-	if last && b.TakenAt != nil {
+	if last && b.TakenAt != nil && b.Site != "" {
 		in.Ends = &wire.BackupReport{Site: b.Site, Status: "succeeded", Bytes: b.Bytes, SHA256: b.SHA256, StartedAt: *b.TakenAt, FinishedAt: *b.TakenAt, Message: string(b.BackupID)}
 	}
-	out, err := a.transfer(ctx, atOf(t), "upload", in)
+	out, err := a.transfer(ctx, at, "upload", in)
 	if err != nil {
 		return err
 	}
@@ -417,10 +437,14 @@ func (a *StoredBackups) transferFailed(ctx context.Context, id prego.BackupID, f
 func (a *StoredBackups) transfer(ctx context.Context, at siteAt, verb string, in wire.TransferRequest) (out wire.TransferResponse, err error) {
 	info := activity.GetInfo(ctx)
 	pieces := slices.Concat(in.Upload, in.Download)
+	of := []string{"--site", in.Site}
+	if in.Volume != "" {
+		of = []string{"--volume", in.Volume}
+	}
 	cmd := server.Command{
 		AuditID: fmt.Sprintf("%s-%s-%s-%d-%d", info.WorkflowExecution.ID, info.WorkflowExecution.RunID, verb, pieces[0].Number, info.Attempt), ServerID: at.ServerID,
 		WorkflowID: info.WorkflowExecution.ID, Kind: string(wire.KindTransfer), Actor: prego.ActorWorkflow,
-		Args: []string{verb, "--site", in.Site, in.Backup, fmt.Sprintf("%d-%d", pieces[0].Number, pieces[len(pieces)-1].Number)},
+		Args: []string{verb, of[0], of[1], in.Backup, fmt.Sprintf("%d-%d", pieces[0].Number, pieces[len(pieces)-1].Number)},
 	}
 	if err := a.Audit.BeginCommand(ctx, cmd); err != nil {
 		return out, err
@@ -467,7 +491,7 @@ func (a *StoredBackups) SealManifest(ctx context.Context, id prego.BackupID) err
 		return err
 	}
 	a.Tenants.hook("stored-backup/completed")
-	text, err := a.manifest(b, t, parts)
+	text, err := a.manifest(ctx, b, t, parts)
 	if err != nil {
 		return err
 	}
@@ -520,12 +544,19 @@ func (a *StoredBackups) complete(ctx context.Context, b tenant.BackupRun) ([]ten
 }
 
 // manifest is a backup's description, with a code that who can write to the bucket can't make.
-func (a *StoredBackups) manifest(b tenant.BackupRun, t tenant.Run, parts []tenant.ObjectPart) ([]byte, error) {
+func (a *StoredBackups) manifest(ctx context.Context, b tenant.BackupRun, t tenant.Run, parts []tenant.ObjectPart) ([]byte, error) {
 	m := tenant.Manifest{
 		Format: 1, Environment: a.Settings.Environment, BackupID: b.BackupID, OrgID: b.OrgID, TenantID: b.TenantID, Slug: t.Slug, Plan: t.Plan, Region: t.Region,
 		ServerID: b.ServerID, Site: b.Site, Apps: t.Apps, Kind: b.Kind, TakenAt: *b.TakenAt, Object: b.Object, Bytes: b.Bytes, SHA256: b.SHA256,
 		PlainBytes: b.PlainBytes, PlainSHA256: b.PlainSHA256, PartBytes: b.PartBytes, Parts: parts, Encryption: "tar, zstd, age",
 		Recipient: b.Recipient, SealedIdentity: b.Sealed, KeyID: b.KeyID,
+	}
+	if b.VolumeID != "" {
+		v, err := a.Volumes.Store.VolumeEver(ctx, b.VolumeID)
+		if err != nil {
+			return nil, permanentIfCoded(err)
+		}
+		m.Region, m.Volume = v.Region, &tenant.VolumeManifest{VolumeID: v.VolumeID, Name: v.Name, Location: v.Location, SizeBytes: v.SizeBytes, Entries: b.Entries}
 	}
 	text, err := json.Marshal(m)
 	if err != nil {
@@ -559,6 +590,9 @@ func (a *StoredBackups) ClearHost(ctx context.Context, id prego.BackupID) error 
 	b, t, err := a.runOnHost(ctx, id)
 	if err != nil {
 		return err
+	}
+	if b.VolumeID != "" {
+		return a.clearVolumesHost(ctx, b)
 	}
 	_, err = a.Tenants.forTenant(ctx, t, fmt.Sprintf("%s-clear-%d", id, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.CommandTimeout, "--site", b.Site, "delete-backup", string(id))
 	return err

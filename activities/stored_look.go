@@ -24,7 +24,7 @@ func LookAtBackups(a *StoredBackups) func(context.Context) (prego.LookResult, er
 		}
 		found := 0
 		var all error
-		for _, f := range []func(context.Context) (int, error){a.takeTurns, a.admit, a.seeToLeft} {
+		for _, f := range []func(context.Context) (int, error){a.takeTurns, a.takeVolumeTurns, a.admit, a.seeToLeft, a.seeToVolumes} {
 			n, err := f(ctx)
 			found += n
 			all = errors.Join(all, err)
@@ -45,8 +45,9 @@ func LookAtBackupTurns(a *StoredBackups) func(context.Context) (prego.LookResult
 			return prego.LookResult{}, err
 		}
 		late, err := a.Store.LateBackups(ctx, a.Settings.LateAfter, 10*lookMost)
-		if err == nil {
-			a.Metrics.Late.Set(float64(len(late)))
+		lateVolumes, volumesErr := a.Store.LateVolumeBackups(ctx, a.Settings.LateAfter, 10*lookMost)
+		if err = errors.Join(err, volumesErr); err == nil {
+			a.Metrics.Late.Set(float64(len(late) + len(lateVolumes)))
 		}
 		over, bytes, spaceErr := a.Store.BackupSpaces(ctx)
 		if spaceErr == nil {
@@ -60,10 +61,17 @@ func LookAtBackupTurns(a *StoredBackups) func(context.Context) (prego.LookResult
 // planTurns gives turns to tenants that are new, or whose policy has changed.
 func (a *StoredBackups) planTurns(ctx context.Context) (int, error) {
 	turns, err := a.Store.TenantsWithoutTurn(ctx, lookMost)
-	if err != nil || len(turns) == 0 {
+	if err == nil && len(turns) > 0 {
+		err = a.Store.PutBackupTurns(ctx, turns)
+	}
+	if err != nil {
 		return 0, err
 	}
-	return len(turns), a.Store.PutBackupTurns(ctx, turns)
+	volumes, err := a.Store.VolumesWithoutTurn(ctx, lookMost)
+	if err == nil && len(volumes) > 0 {
+		err = a.Store.PutVolumeBackupTurns(ctx, volumes)
+	}
+	return len(turns) + len(volumes), err
 }
 
 func (a *StoredBackups) takeTurns(ctx context.Context) (n int, err error) {
@@ -104,7 +112,7 @@ func (a *StoredBackups) seeToLeft(ctx context.Context) (n int, err error) {
 		case tenant.BackupDeleting:
 			started, err = a.Runs.EnsureBackupDelete(ctx, b.BackupID)
 		case tenant.BackupStored, tenant.BackupFailed:
-			started, err = true, a.giveUp(ctx, b.TenantID, b.BackupID, "retention")
+			started, err = true, a.giveUpAny(ctx, b)
 		case tenant.BackupQueued, tenant.BackupDeleted:
 		}
 		if err != nil {

@@ -93,6 +93,7 @@ type siteAt struct {
 	Addr     string
 	TenantID prego.TenantID
 	Site     string
+	Volume   string // the provider's id, of a volume instead of a site
 	ID       string // with which the ids of its commands begin
 }
 
@@ -107,22 +108,41 @@ func (s siteAt) command(what string, timeout time.Duration, args ...string) serv
 	}
 }
 
-// fetch has a host download a backup for a site, and check and open it.
-func (a *StoredBackups) fetch(ctx context.Context, b tenant.BackupRun, at siteAt, name string) error {
+// identityOf opens what opens a backup that is there.
+func (a *StoredBackups) identityOf(ctx context.Context, b tenant.BackupRun) ([]byte, error) {
 	if b.State != tenant.BackupStored {
-		return because(true, tenant.ReasonStorageRefused, fmt.Sprintf("backup %s is %s", b.BackupID, b.State))
+		return nil, because(true, tenant.ReasonStorageRefused, fmt.Sprintf("backup %s is %s", b.BackupID, b.State))
 	}
 	// A host would be refused until its time is over.
 	if _, there, err := a.Objects.Head(ctx, b.Object); err != nil {
-		return ofStorage(err)
+		return nil, ofStorage(err)
 	} else if !there {
-		return a.notGood(ctx, b.BackupID, because(true, prego.Reason(wire.FailedNoBackup), fmt.Sprintf("object %s is not in the storage", b.Object)))
+		return nil, a.notGood(ctx, b.BackupID, because(true, prego.Reason(wire.FailedNoBackup), fmt.Sprintf("object %s is not in the storage", b.Object)))
 	}
 	identity, err := a.Vault.Open(tenant.BackupKeyFor(b.BackupID), b.KeyID, b.Sealed)
 	if err != nil {
-		return because(true, tenant.ReasonSealedElsewhere, fmt.Sprintf("backup %s was sealed under key %s, which is not among PREGO_KEYS_DIR/backup", b.BackupID, b.KeyID))
+		return nil, because(true, tenant.ReasonSealedElsewhere, fmt.Sprintf("backup %s was sealed under key %s, which is not among PREGO_KEYS_DIR/backup", b.BackupID, b.KeyID))
+	}
+	return identity, nil
+}
+
+// fetch has a host download a backup for a site, and check and open it.
+func (a *StoredBackups) fetch(ctx context.Context, b tenant.BackupRun, at siteAt, name string) error {
+	identity, err := a.identityOf(ctx, b)
+	if err != nil {
+		return err
 	}
 	a.Tenants.hook("stored-restore/start")
+	return a.fetchWith(ctx, b, at, name, func(what string) error {
+		c := at.command(fmt.Sprintf("%s-%s-%d", name, what, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.SiteTimeout, "open-backup", name, b.SHA256, b.PlainSHA256)
+		c.Secrets = map[string]string{wire.SecretBackupIdentity: string(identity)}
+		_, err := a.Tenants.bench(ctx, c)
+		return verbReason(err)
+	})
+}
+
+// fetchWith downloads a backup and has the host open it, which says what for if it does it twice.
+func (a *StoredBackups) fetchWith(ctx context.Context, b tenant.BackupRun, at siteAt, name string, opens func(what string) error) error {
 	// The only one who says that this step is alive: what another one says would take the place
 	// of how far it is.
 	done := newFetch(ctx, b.BackupID, name)
@@ -131,12 +151,9 @@ func (a *StoredBackups) fetch(ctx context.Context, b tenant.BackupRun, at siteAt
 		if err := a.downloadAll(ctx, b, at, done); err != nil {
 			return err
 		}
-		c := at.command(fmt.Sprintf("%s-%s-%d", name, what, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.SiteTimeout, "open-backup", name, b.SHA256, b.PlainSHA256)
-		c.Secrets = map[string]string{wire.SecretBackupIdentity: string(identity)}
-		_, err := a.Tenants.bench(ctx, c)
-		return verbReason(err)
+		return opens(what)
 	}
-	err = open("open")
+	err := open("open")
 	if done.resumed && isBecause(err, prego.Reason(wire.FailedNoBackup)) {
 		// An earlier attempt had come so far that it had the host forget the backup again.
 		done.again(ctx)
@@ -185,7 +202,7 @@ func (a *StoredBackups) downloadParts(ctx context.Context, b tenant.BackupRun, a
 	if err != nil {
 		return from, ofStorage(err)
 	}
-	in := wire.TransferRequest{Site: at.Site, Backup: name}
+	in := wire.TransferRequest{Site: at.Site, Volume: at.Volume, Backup: name}
 	for next = from; next <= b.Parts && len(in.Download) < min(batchPieces, int(max(1, batchBytes/b.PartBytes))); next++ {
 		offset, bytes := partOf(b, next)
 		in.Download = append(in.Download, wire.Piece{Number: next, Offset: offset, Bytes: bytes, URL: url})

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
@@ -19,7 +20,7 @@ type BackupPolicyStore interface {
 	BackupPolicy(ctx context.Context, tenantID prego.TenantID) (tenant.BackupPolicy, error)
 	ListBackupPolicies(ctx context.Context, q prego.ListQuery) (page []tenant.BackupPolicy, next string, err error)
 	PutBackupPolicy(ctx context.Context, p tenant.BackupPolicy, by string) error
-	DeleteBackupPolicy(ctx context.Context, tenantID prego.TenantID, by string) error
+	DeleteBackupPolicy(ctx context.Context, of tenant.BackupPolicy, by string) error
 	BackupPolicyChanges(ctx context.Context, policyID string, most int) ([]tenant.BackupPolicyChange, error)
 	BackupHold(ctx context.Context, tenantID prego.TenantID) (*tenant.BackupHold, error)
 	HoldBackups(ctx context.Context, tenantID prego.TenantID, reason, by string) error
@@ -35,21 +36,41 @@ const (
 	shownTenants = 20 // whose backups occupy most
 )
 
-// policyOwner is whose policy is meant: a plan's, or else a tenant's.
-func policyOwner(owner string) (plan prego.Plan, tenantID prego.TenantID) {
+// policyOwner is whose policy is meant: a plan's, of volumes that of all, of an org's or of one, or
+// else a tenant's.
+func policyOwner(owner string) tenant.BackupPolicy {
 	if p := prego.Plan(owner); p.Valid() {
-		return p, ""
+		return tenant.BackupPolicy{Plan: p}
 	}
-	return "", prego.TenantID(owner)
+	if id, ok := strings.CutPrefix(owner, orgsVolumes); ok {
+		return tenant.BackupPolicy{OrgID: prego.OrgID(id)}
+	}
+	switch {
+	case owner == tenant.AllVolumes:
+		return tenant.BackupPolicy{}
+	case strings.HasPrefix(owner, "vol-"):
+		return tenant.BackupPolicy{VolumeID: prego.VolumeID(owner)}
+	}
+	return tenant.BackupPolicy{TenantID: prego.TenantID(owner)}
 }
+
+// orgsVolumes begins the owner of the policy of an org's volumes.
+const orgsVolumes = "org:"
 
 func backupPolicyView(p tenant.BackupPolicy) BackupPolicy {
 	out := BackupPolicy{
-		Owner: string(p.TenantID), Source: "tenant", TenantId: optional(string(p.TenantID)), Schedule: p.Schedule, SpreadSeconds: int(p.Spread.Seconds()),
+		Owner: string(p.TenantID), Source: "tenant", TenantId: optional(string(p.TenantID)), OrgId: optional(string(p.OrgID)), VolumeId: optional(string(p.VolumeID)), Schedule: p.Schedule, SpreadSeconds: int(p.Spread.Seconds()),
 		KeepDaily: p.Retention.Daily, KeepWeekly: p.Retention.Weekly, KeepMonthly: p.Retention.Monthly, UpdatedBy: p.UpdatedBy, UpdatedAt: p.UpdatedAt.UTC(),
 	}
-	if p.Plan != "" {
+	switch {
+	case p.Plan != "":
 		out.Owner, out.Source, out.Plan = string(p.Plan), "plan", &p.Plan
+	case p.OrgID != "":
+		out.Owner, out.Source = orgsVolumes+string(p.OrgID), "org"
+	case p.VolumeID != "":
+		out.Owner, out.Source = string(p.VolumeID), "volume"
+	case p.TenantID == "":
+		out.Owner, out.Source = tenant.AllVolumes, "volumes"
 	}
 	return out
 }
@@ -67,12 +88,19 @@ func (a *API) GetBackupPolicy(c echo.Context, owner BackupPolicyOwner) error {
 // showBackupPolicy shows a policy; instead of the one that applies, one that is tried.
 func (a *API) showBackupPolicy(c echo.Context, owner string, tried *tenant.BackupPolicy) error {
 	ctx, store := c.Request().Context(), a.d.Resources.Store
-	plan, tenantID := policyOwner(owner)
-	read := func() (tenant.BackupPolicy, error) { return store.PlanBackupPolicy(ctx, plan) }
-	if plan == "" {
-		read = func() (tenant.BackupPolicy, error) { return store.BackupPolicy(ctx, tenantID) }
+	of := policyOwner(owner)
+	var p tenant.BackupPolicy
+	var err error
+	switch { // who is not there has none to try, either
+	case of.Plan != "":
+		p, err = store.PlanBackupPolicy(ctx, of.Plan)
+	case of.TenantID != "":
+		p, err = store.BackupPolicy(ctx, of.TenantID)
+	case of.VolumeID != "":
+		p, err = store.VolumeBackupPolicy(ctx, of.VolumeID)
+	default:
+		p, err = store.OrgVolumesBackupPolicy(ctx, of.OrgID)
 	}
-	p, err := read() // a tenant that is not there has none to try, either
 	if err != nil {
 		return err
 	}
@@ -80,11 +108,11 @@ func (a *API) showBackupPolicy(c echo.Context, owner string, tried *tenant.Backu
 		p = *tried
 	}
 	out := backupPolicyView(p)
-	out.Owner, out.TenantId = owner, optional(string(tenantID))
-	if next := p.Turns(tenantID, time.Now(), shownTurns); len(next) > 0 {
+	out.Owner, out.TenantId = owner, optional(string(of.TenantID))
+	if next := p.Turns(cmp.Or(string(of.TenantID), string(of.VolumeID)), time.Now(), shownTurns); len(next) > 0 {
 		out.Next = &next
 	}
-	changes, err := store.BackupPolicyChanges(ctx, tenant.BackupPolicyID(plan, tenantID), shownChanges)
+	changes, err := store.BackupPolicyChanges(ctx, of.ID(), shownChanges)
 	if err != nil {
 		return err
 	}
@@ -92,8 +120,8 @@ func (a *API) showBackupPolicy(c echo.Context, owner string, tried *tenant.Backu
 		shown := views(changes, policyChangeView)
 		out.Changes = &shown
 	}
-	if tenantID != "" {
-		hold, err := store.BackupHold(ctx, tenantID)
+	if of.TenantID != "" {
+		hold, err := store.BackupHold(ctx, of.TenantID)
 		if err != nil {
 			return err
 		}
@@ -135,7 +163,8 @@ func (a *API) PutBackupPolicy(c echo.Context, owner BackupPolicyOwner, params Pu
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	p.Plan, p.TenantID = policyOwner(owner)
+	of := policyOwner(owner)
+	p.Plan, p.TenantID, p.OrgID, p.VolumeID = of.Plan, of.TenantID, of.OrgID, of.VolumeID
 	if deref(params.DryRun) {
 		return a.showBackupPolicy(c, owner, &p)
 	}
@@ -145,21 +174,23 @@ func (a *API) PutBackupPolicy(c echo.Context, owner BackupPolicyOwner, params Pu
 	return a.showBackupPolicy(c, owner, nil)
 }
 
-// tenantOnly refuses plans where only a tenant makes sense.
+// tenantOnly refuses others where only a tenant makes sense.
 func tenantOnly(owner, why string) (prego.TenantID, error) {
-	if prego.Plan(owner).Valid() {
+	of := policyOwner(owner)
+	if of.TenantID == "" {
 		return "", prego.Invalid("owner", why)
 	}
-	return prego.TenantID(owner), nil
+	return of.TenantID, nil
 }
 
-// DeleteBackupPolicy returns a tenant to its plan's policy.
+// DeleteBackupPolicy returns a tenant to its plan's policy, a volume to its org's, and the volumes of
+// an org to that of all.
 func (a *API) DeleteBackupPolicy(c echo.Context, owner BackupPolicyOwner) error {
-	id, err := tenantOnly(owner, "must be a tenant: a plan always has a policy. An empty schedule stops its backups")
-	if err == nil {
-		err = a.d.Resources.Store.DeleteBackupPolicy(c.Request().Context(), id, caller(c).Subject)
+	of := policyOwner(owner)
+	if of.Default() {
+		return prego.Invalid("owner", "must be a tenant, an org or a volume: plans, and all volumes, always have a policy. An empty schedule stops backups")
 	}
-	if err != nil {
+	if err := a.d.Resources.Store.DeleteBackupPolicy(c.Request().Context(), of, caller(c).Subject); err != nil {
 		return err
 	}
 	return a.showBackupPolicy(c, owner, nil)
@@ -207,7 +238,7 @@ func backupSpaceView(s tenant.BackupSpace) BackupSpace {
 		out.Source = "override"
 	}
 	for _, t := range s.Largest {
-		out.Largest = append(out.Largest, TenantBackupSpace{TenantId: string(t.TenantID), Backups: t.Backups, Bytes: t.Bytes})
+		out.Largest = append(out.Largest, TenantBackupSpace{TenantId: optional(string(t.TenantID)), VolumeId: optional(string(t.VolumeID)), Backups: t.Backups, Bytes: t.Bytes})
 	}
 	return out
 }

@@ -34,7 +34,7 @@ func TestBackupPoliciesAreSetAndTried(t *testing.T) {
 	require.Equal(t, "30 1,13 * * *", own.Schedule)
 	require.Equal(t, *tried.Next, *own.Next)
 	require.Len(t, *own.Changes, 1)
-	require.Len(t, as[api.BackupPolicyPage](t, b.ok(200, http.MethodGet, "/v1/backup-policies", "")).BackupPolicies, 5)
+	require.Len(t, as[api.BackupPolicyPage](t, b.ok(200, http.MethodGet, "/v1/backup-policies", "")).BackupPolicies, 6)
 
 	for body, field := range map[string]string{
 		`{"schedule":"0 0 30 2 *","keep_daily":1,"keep_weekly":0,"keep_monthly":0}`:                       "schedule", // never

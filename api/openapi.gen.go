@@ -1897,6 +1897,42 @@ func (e ListVolumesParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListVolumeBackupsParamsSort.
+const (
+	ListVolumeBackupsParamsSortCreatedAt      ListVolumeBackupsParamsSort = "created_at"
+	ListVolumeBackupsParamsSortMinusCreatedAt ListVolumeBackupsParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListVolumeBackupsParamsSort enum.
+func (e ListVolumeBackupsParamsSort) Valid() bool {
+	switch e {
+	case ListVolumeBackupsParamsSortCreatedAt:
+		return true
+	case ListVolumeBackupsParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListVolumeRestoresParamsSort.
+const (
+	ListVolumeRestoresParamsSortCreatedAt      ListVolumeRestoresParamsSort = "created_at"
+	ListVolumeRestoresParamsSortMinusCreatedAt ListVolumeRestoresParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListVolumeRestoresParamsSort enum.
+func (e ListVolumeRestoresParamsSort) Valid() bool {
+	switch e {
+	case ListVolumeRestoresParamsSortCreatedAt:
+		return true
+	case ListVolumeRestoresParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Accepted defines model for Accepted.
 type Accepted struct {
 	// Operation What an accepted request has started; part of every 202 answer
@@ -2239,9 +2275,10 @@ type BackupPolicy struct {
 	KeepWeekly int `json:"keep_weekly"`
 
 	// Next The next turns; absent without a schedule, and in lists
-	Next *[]time.Time `json:"next,omitempty"`
+	Next  *[]time.Time `json:"next,omitempty"`
+	OrgId *string      `json:"org_id,omitempty"`
 
-	// Owner Whose it is asked for: a plan or a tenant
+	// Owner Whose it is asked for: as in the path
 	Owner string `json:"owner"`
 
 	// Plan What a tenant pays for
@@ -2252,7 +2289,7 @@ type BackupPolicy struct {
 	// Example: 0 2 * * *
 	Schedule string `json:"schedule"`
 
-	// Source Whether it is the plan's or the tenant's own
+	// Source Whose it is: the plan's, the tenant's own, or of volumes that of all, of the org's, or the volume's own
 	Source string `json:"source"`
 
 	// SpreadSeconds Over which the backups of one moment are spread: each tenant has a delay of its own below it, always the same
@@ -2260,6 +2297,7 @@ type BackupPolicy struct {
 	TenantId      *string   `json:"tenant_id,omitempty"`
 	UpdatedAt     time.Time `json:"updated_at"`
 	UpdatedBy     string    `json:"updated_by"`
+	VolumeId      *string   `json:"volume_id,omitempty"`
 }
 
 // BackupPolicyChange What the policy became. Without a retention the tenant's own one was deleted
@@ -2542,6 +2580,18 @@ type CloneTenant struct {
 	//
 	// Example: acme-test
 	Slug string `json:"slug"`
+}
+
+// CloneVolume defines model for CloneVolume.
+type CloneVolume struct {
+	// BackupId The newest by default
+	BackupId *string `json:"backup_id,omitempty"`
+
+	// Name Example: shop
+	Name ResourceName `json:"name"`
+
+	// SizeBytes That of the other one by default
+	SizeBytes *int64 `json:"size_bytes,omitempty"`
 }
 
 // Command defines model for Command.
@@ -3043,6 +3093,11 @@ type CreateVolume struct {
 
 	// SizeBytes Rounded up to whole GB by the provider
 	SizeBytes int64 `json:"size_bytes"`
+}
+
+// CreateVolumeRestore defines model for CreateVolumeRestore.
+type CreateVolumeRestore struct {
+	BackupId string `json:"backup_id"`
 }
 
 // Decision The outcome of a placement decision
@@ -5556,9 +5611,12 @@ type TenantAccepted struct {
 
 // TenantBackupSpace defines model for TenantBackupSpace.
 type TenantBackupSpace struct {
-	Backups  int    `json:"backups"`
-	Bytes    int64  `json:"bytes"`
-	TenantId string `json:"tenant_id"`
+	Backups  int     `json:"backups"`
+	Bytes    int64   `json:"bytes"`
+	TenantId *string `json:"tenant_id,omitempty"`
+
+	// VolumeId Instead of a tenant's
+	VolumeId *string `json:"volume_id,omitempty"`
 }
 
 // TenantChange defines model for TenantChange.
@@ -5742,6 +5800,9 @@ type Volume struct {
 	CreatedAt  time.Time         `json:"created_at"`
 	CreatedBy  string            `json:"created_by"`
 
+	// LastRestorable The newest backup in object storage
+	LastRestorable *LastRestorable `json:"last_restorable,omitempty"`
+
 	// Location A group that attaches the volume must run in this location
 	Location string  `json:"location"`
 	Message  *string `json:"message,omitempty"`
@@ -5779,11 +5840,120 @@ type VolumeAttachment struct {
 	VolumeId string  `json:"volume_id"`
 }
 
+// VolumeBackup defines model for VolumeBackup.
+type VolumeBackup struct {
+	BackupId string `json:"backup_id"`
+
+	// Bytes Size in the storage: compressed and encrypted
+	Bytes     *int64    `json:"bytes,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+
+	// Entries Files, directories and links
+	Entries *int64 `json:"entries,omitempty"`
+
+	// ExpiresAt When it is deleted; absent as long as retention decides
+	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+
+	// FrozenMs For how long nobody could write to the volume; absent where a file system can't be frozen
+	FrozenMs *int64 `json:"frozen_ms,omitempty"`
+
+	// HeldAt While it is held nothing deletes it
+	HeldAt     *time.Time `json:"held_at,omitempty"`
+	HeldBy     *string    `json:"held_by,omitempty"`
+	HoldReason *string    `json:"hold_reason,omitempty"`
+	Kind       BackupKind `json:"kind"`
+	Message    *string    `json:"message,omitempty"`
+
+	// Object Key of the encrypted content in the bucket
+	Object *string `json:"object,omitempty"`
+
+	// Operation What an accepted request has started; part of every 202 answer
+	Operation *Operation `json:"operation,omitempty"`
+	OrgId     string     `json:"org_id"`
+
+	// Parts Of the upload
+	Parts *int `json:"parts,omitempty"`
+
+	// PlainBytes Size of the archive; files that changed while it was made are in it more than once
+	PlainBytes *int64 `json:"plain_bytes,omitempty"`
+
+	// PlainSha256 Of the archive before it was compressed and encrypted, in hex
+	PlainSha256 *string `json:"plain_sha256,omitempty"`
+
+	// Reason Why it failed; stable
+	//
+	// Example: disk_full
+	Reason *string `json:"reason,omitempty"`
+
+	// ServerId Where it was made
+	ServerId string `json:"server_id"`
+
+	// Sha256 Of the object, in hex
+	Sha256 *string `json:"sha256,omitempty"`
+
+	// State `making` on its host, `uploading` to object storage, `stored` once its manifest was written and read back
+	State BackupState `json:"state"`
+
+	// TakenAt The moment that it is of: what was written later is not in it
+	TakenAt *time.Time `json:"taken_at,omitempty"`
+
+	// Verified It was restored and found good
+	Verified   bool       `json:"verified"`
+	VerifiedAt *time.Time `json:"verified_at,omitempty"`
+
+	// VerifyMessage Why the last attempt to restore it did not
+	VerifyMessage *string `json:"verify_message,omitempty"`
+	VolumeId      string  `json:"volume_id"`
+	WorkflowId    string  `json:"workflow_id"`
+}
+
+// VolumeBackupPage defines model for VolumeBackupPage.
+type VolumeBackupPage struct {
+	Backups []VolumeBackup `json:"backups"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
 // VolumePage defines model for VolumePage.
 type VolumePage struct {
 	// NextCursor Absent on the last page
 	NextCursor *string  `json:"next_cursor,omitempty"`
 	Volumes    []Volume `json:"volumes"`
+}
+
+// VolumeRestore defines model for VolumeRestore.
+type VolumeRestore struct {
+	// BackupId Of it, or of the volume that it is a copy of
+	BackupId   string     `json:"backup_id"`
+	CreatedAt  time.Time  `json:"created_at"`
+	CreatedBy  string     `json:"created_by"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+	Message    *string    `json:"message,omitempty"`
+
+	// Operation What an accepted request has started; part of every 202 answer
+	Operation *Operation `json:"operation,omitempty"`
+	OrgId     string     `json:"org_id"`
+
+	// Reason Why it failed; stable
+	//
+	// Example: digest_mismatch
+	Reason    *string                `json:"reason,omitempty"`
+	RestoreId string                 `json:"restore_id"`
+	Status    workload.RestoreStatus `json:"status"`
+
+	// VolumeId The volume that is restored
+	VolumeId   string `json:"volume_id"`
+	WorkflowId string `json:"workflow_id"`
+}
+
+// VolumeRestorePage defines model for VolumeRestorePage.
+type VolumeRestorePage struct {
+	// NextCursor Absent on the last page
+	NextCursor *string         `json:"next_cursor,omitempty"`
+	Restores   []VolumeRestore `json:"restores"`
 }
 
 // WarmPool defines model for WarmPool.
@@ -5918,6 +6088,9 @@ type SnapshotInPath = prego.SnapshotID
 
 // VolumeInPath defines model for VolumeInPath.
 type VolumeInPath = prego.VolumeID
+
+// VolumeRestoreInPath defines model for VolumeRestoreInPath.
+type VolumeRestoreInPath = string
 
 // BadQuery A refusal (RFC 9457)
 type BadQuery = Problem
@@ -7323,8 +7496,68 @@ type CreateVolumeParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// DeleteVolumeParams defines parameters for DeleteVolume.
+type DeleteVolumeParams struct {
+	// NoFinalBackupReason Destroy it without a last backup, also if it is being deleted already: why, for the org's events
+	NoFinalBackupReason *string `form:"no_final_backup_reason,omitempty" json:"no_final_backup_reason,omitempty"`
+}
+
 // AttachVolumeParams defines parameters for AttachVolume.
 type AttachVolumeParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListVolumeBackupsParams defines parameters for ListVolumeBackups.
+type ListVolumeBackupsParams struct {
+	// State Only items in these states
+	State *[]BackupState `form:"state,omitempty" json:"state,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListVolumeBackupsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListVolumeBackupsParamsSort defines parameters for ListVolumeBackups.
+type ListVolumeBackupsParamsSort string
+
+// CreateVolumeBackupParams defines parameters for CreateVolumeBackup.
+type CreateVolumeBackupParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// CloneVolumeParams defines parameters for CloneVolume.
+type CloneVolumeParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListVolumeRestoresParams defines parameters for ListVolumeRestores.
+type ListVolumeRestoresParams struct {
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListVolumeRestoresParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListVolumeRestoresParamsSort defines parameters for ListVolumeRestores.
+type ListVolumeRestoresParamsSort string
+
+// CreateVolumeRestoreParams defines parameters for CreateVolumeRestore.
+type CreateVolumeRestoreParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -7522,6 +7755,15 @@ type GrowVolumeJSONRequestBody = GrowVolume
 
 // AttachVolumeJSONRequestBody defines body for AttachVolume for application/json ContentType.
 type AttachVolumeJSONRequestBody = AttachVolume
+
+// HoldVolumeBackupJSONRequestBody defines body for HoldVolumeBackup for application/json ContentType.
+type HoldVolumeBackupJSONRequestBody = HoldBackup
+
+// CloneVolumeJSONRequestBody defines body for CloneVolume for application/json ContentType.
+type CloneVolumeJSONRequestBody = CloneVolume
+
+// CreateVolumeRestoreJSONRequestBody defines body for CreateVolumeRestore for application/json ContentType.
+type CreateVolumeRestoreJSONRequestBody = CreateVolumeRestore
 
 // PutWarmPoolJSONRequestBody defines body for PutWarmPool for application/json ContentType.
 type PutWarmPoolJSONRequestBody = PutWarmPool
@@ -8111,7 +8353,7 @@ type ServerInterface interface {
 	CreateVolume(ctx echo.Context, params CreateVolumeParams) error
 	// DeleteVolume Delete a volume and its data
 	// (DELETE /v1/volumes/{volume_id})
-	DeleteVolume(ctx echo.Context, volumeId VolumeInPath) error
+	DeleteVolume(ctx echo.Context, volumeId VolumeInPath, params DeleteVolumeParams) error
 	// GetVolume Show a volume
 	// (GET /v1/volumes/{volume_id})
 	GetVolume(ctx echo.Context, volumeId VolumeInPath) error
@@ -8124,6 +8366,36 @@ type ServerInterface interface {
 	// DetachVolume Detach a volume from a process group
 	// (DELETE /v1/volumes/{volume_id}/attachments/{attachment_id})
 	DetachVolume(ctx echo.Context, volumeId VolumeInPath, attachmentId AttachmentInPath) error
+	// ListVolumeBackups List the backups of a volume
+	// (GET /v1/volumes/{volume_id}/backups)
+	ListVolumeBackups(ctx echo.Context, volumeId VolumeInPath, params ListVolumeBackupsParams) error
+	// CreateVolumeBackup Back up a volume's files to object storage
+	// (POST /v1/volumes/{volume_id}/backups)
+	CreateVolumeBackup(ctx echo.Context, volumeId VolumeInPath, params CreateVolumeBackupParams) error
+	// DeleteVolumeBackup Delete a backup of a volume
+	// (DELETE /v1/volumes/{volume_id}/backups/{backup_id})
+	DeleteVolumeBackup(ctx echo.Context, volumeId VolumeInPath, backupId BackupInPath) error
+	// GetVolumeBackup Show a backup of a volume
+	// (GET /v1/volumes/{volume_id}/backups/{backup_id})
+	GetVolumeBackup(ctx echo.Context, volumeId VolumeInPath, backupId BackupInPath) error
+	// ReleaseVolumeBackup Release a backup of a volume that is held
+	// (DELETE /v1/volumes/{volume_id}/backups/{backup_id}/hold)
+	ReleaseVolumeBackup(ctx echo.Context, volumeId VolumeInPath, backupId BackupInPath) error
+	// HoldVolumeBackup Keep a backup of a volume until it is released
+	// (PUT /v1/volumes/{volume_id}/backups/{backup_id}/hold)
+	HoldVolumeBackup(ctx echo.Context, volumeId VolumeInPath, backupId BackupInPath) error
+	// CloneVolume Create a volume from a backup of another one
+	// (POST /v1/volumes/{volume_id}/clones)
+	CloneVolume(ctx echo.Context, volumeId VolumeInPath, params CloneVolumeParams) error
+	// ListVolumeRestores List the restores of a volume
+	// (GET /v1/volumes/{volume_id}/restores)
+	ListVolumeRestores(ctx echo.Context, volumeId VolumeInPath, params ListVolumeRestoresParams) error
+	// CreateVolumeRestore Restore a volume from one of its backups
+	// (POST /v1/volumes/{volume_id}/restores)
+	CreateVolumeRestore(ctx echo.Context, volumeId VolumeInPath, params CreateVolumeRestoreParams) error
+	// GetVolumeRestore Show a restore of a volume
+	// (GET /v1/volumes/{volume_id}/restores/{restore_id})
+	GetVolumeRestore(ctx echo.Context, volumeId VolumeInPath, restoreId VolumeRestoreInPath) error
 	// ListWarmPools List warm pools and how full they are
 	// (GET /v1/warm-pools)
 	ListWarmPools(ctx echo.Context) error
@@ -14229,8 +14501,17 @@ func (w *ServerInterfaceWrapper) DeleteVolume(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteVolumeParams
+	// ------------- Optional query parameter "no_final_backup_reason" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "no_final_backup_reason", ctx.QueryParams(), &params.NoFinalBackupReason, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter no_final_backup_reason: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteVolume(ctx, volumeId)
+	err = w.Handler.DeleteVolume(ctx, volumeId, params)
 	return err
 }
 
@@ -14323,6 +14604,326 @@ func (w *ServerInterfaceWrapper) DetachVolume(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.DetachVolume(ctx, volumeId, attachmentId)
+	return err
+}
+
+// ListVolumeBackups converts echo context to params.
+func (w *ServerInterfaceWrapper) ListVolumeBackups(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListVolumeBackupsParams
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListVolumeBackups(ctx, volumeId, params)
+	return err
+}
+
+// CreateVolumeBackup converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateVolumeBackup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateVolumeBackupParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateVolumeBackup(ctx, volumeId, params)
+	return err
+}
+
+// DeleteVolumeBackup converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteVolumeBackup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// ------------- Path parameter "backup_id" -------------
+	var backupId BackupInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "backup_id", ctx.Param("backup_id"), &backupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter backup_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteVolumeBackup(ctx, volumeId, backupId)
+	return err
+}
+
+// GetVolumeBackup converts echo context to params.
+func (w *ServerInterfaceWrapper) GetVolumeBackup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// ------------- Path parameter "backup_id" -------------
+	var backupId BackupInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "backup_id", ctx.Param("backup_id"), &backupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter backup_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetVolumeBackup(ctx, volumeId, backupId)
+	return err
+}
+
+// ReleaseVolumeBackup converts echo context to params.
+func (w *ServerInterfaceWrapper) ReleaseVolumeBackup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// ------------- Path parameter "backup_id" -------------
+	var backupId BackupInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "backup_id", ctx.Param("backup_id"), &backupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter backup_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ReleaseVolumeBackup(ctx, volumeId, backupId)
+	return err
+}
+
+// HoldVolumeBackup converts echo context to params.
+func (w *ServerInterfaceWrapper) HoldVolumeBackup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// ------------- Path parameter "backup_id" -------------
+	var backupId BackupInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "backup_id", ctx.Param("backup_id"), &backupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter backup_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.HoldVolumeBackup(ctx, volumeId, backupId)
+	return err
+}
+
+// CloneVolume converts echo context to params.
+func (w *ServerInterfaceWrapper) CloneVolume(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CloneVolumeParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CloneVolume(ctx, volumeId, params)
+	return err
+}
+
+// ListVolumeRestores converts echo context to params.
+func (w *ServerInterfaceWrapper) ListVolumeRestores(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListVolumeRestoresParams
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListVolumeRestores(ctx, volumeId, params)
+	return err
+}
+
+// CreateVolumeRestore converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateVolumeRestore(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateVolumeRestoreParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateVolumeRestore(ctx, volumeId, params)
+	return err
+}
+
+// GetVolumeRestore converts echo context to params.
+func (w *ServerInterfaceWrapper) GetVolumeRestore(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// ------------- Path parameter "restore_id" -------------
+	var restoreId VolumeRestoreInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "restore_id", ctx.Param("restore_id"), &restoreId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter restore_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetVolumeRestore(ctx, volumeId, restoreId)
 	return err
 }
 
@@ -14553,6 +15154,16 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.PATCH(options.BaseURL+"/v1/volumes/:volume_id", wrapper.GrowVolume, options.OperationMiddlewares["growVolume"]...)
 	router.POST(options.BaseURL+"/v1/volumes/:volume_id/attachments", wrapper.AttachVolume, options.OperationMiddlewares["attachVolume"]...)
 	router.DELETE(options.BaseURL+"/v1/volumes/:volume_id/attachments/:attachment_id", wrapper.DetachVolume, options.OperationMiddlewares["detachVolume"]...)
+	router.GET(options.BaseURL+"/v1/volumes/:volume_id/backups", wrapper.ListVolumeBackups, options.OperationMiddlewares["listVolumeBackups"]...)
+	router.POST(options.BaseURL+"/v1/volumes/:volume_id/backups", wrapper.CreateVolumeBackup, options.OperationMiddlewares["createVolumeBackup"]...)
+	router.DELETE(options.BaseURL+"/v1/volumes/:volume_id/backups/:backup_id", wrapper.DeleteVolumeBackup, options.OperationMiddlewares["deleteVolumeBackup"]...)
+	router.GET(options.BaseURL+"/v1/volumes/:volume_id/backups/:backup_id", wrapper.GetVolumeBackup, options.OperationMiddlewares["getVolumeBackup"]...)
+	router.DELETE(options.BaseURL+"/v1/volumes/:volume_id/backups/:backup_id/hold", wrapper.ReleaseVolumeBackup, options.OperationMiddlewares["releaseVolumeBackup"]...)
+	router.PUT(options.BaseURL+"/v1/volumes/:volume_id/backups/:backup_id/hold", wrapper.HoldVolumeBackup, options.OperationMiddlewares["holdVolumeBackup"]...)
+	router.GET(options.BaseURL+"/v1/volumes/:volume_id/restores", wrapper.ListVolumeRestores, options.OperationMiddlewares["listVolumeRestores"]...)
+	router.POST(options.BaseURL+"/v1/volumes/:volume_id/restores", wrapper.CreateVolumeRestore, options.OperationMiddlewares["createVolumeRestore"]...)
+	router.GET(options.BaseURL+"/v1/volumes/:volume_id/restores/:restore_id", wrapper.GetVolumeRestore, options.OperationMiddlewares["getVolumeRestore"]...)
+	router.POST(options.BaseURL+"/v1/volumes/:volume_id/clones", wrapper.CloneVolume, options.OperationMiddlewares["cloneVolume"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/admin-password", wrapper.SetAdminPassword, options.OperationMiddlewares["setAdminPassword"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/users", wrapper.AddTenantUser, options.OperationMiddlewares["addTenantUser"]...)
 	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/mail", wrapper.DeleteTenantMail, options.OperationMiddlewares["deleteTenantMail"]...)

@@ -39,7 +39,7 @@ type ResourceStore interface {
 	CreateVolume(ctx context.Context, v workload.Volume, environment, by string) (workload.Volume, error)
 	GetVolume(ctx context.Context, id string) (workload.Volume, error)
 	ListVolumes(ctx context.Context, q prego.ListQuery) (page []workload.Volume, next string, err error)
-	DeleteVolume(ctx context.Context, id prego.VolumeID, by string) (workload.Volume, error)
+	DeleteVolume(ctx context.Context, id prego.VolumeID, without, by string) (workload.Volume, error)
 	GrowVolume(ctx context.Context, id prego.VolumeID, size int64, by string) (workload.Volume, error)
 	AttachVolume(ctx context.Context, a workload.VolumeAttachment, by string) (workload.VolumeAttachment, error)
 	DetachVolume(ctx context.Context, volumeID prego.VolumeID, attachmentID, by string) error
@@ -68,6 +68,7 @@ type ResourceStore interface {
 	CancelMove(ctx context.Context, tenantID prego.TenantID, id prego.MoveID) (tenant.Move, error)
 
 	BackupPolicyStore
+	VolumeBackupStore
 
 	OpenSession(ctx context.Context, id string, of org.SessionOf, kind org.SessionKind, subject, actor string, lease time.Duration) error
 	RenewSession(ctx context.Context, id string, lease time.Duration) error
@@ -83,6 +84,7 @@ type ResourceRuns interface {
 	StartSnapshotErase(ctx context.Context, org, id string) error
 	StartRestore(ctx context.Context, org, id string) error
 	StartMove(ctx context.Context, org, id string) error
+	StartVolumeRestore(ctx context.Context, org, id string) error
 	CancelMove(ctx context.Context, id prego.MoveID) error
 }
 
@@ -306,7 +308,17 @@ func (a *API) ListVolumes(c echo.Context, _ ListVolumesParams) error {
 
 // GetVolume shows a volume.
 func (a *API) GetVolume(c echo.Context, id VolumeInPath) error {
-	return show(c, a.d.Resources.Store.GetVolume, string(id), volumeView)
+	ctx, store := c.Request().Context(), a.d.Resources.Store
+	v, err := store.GetVolume(ctx, string(id))
+	if err != nil {
+		return err
+	}
+	newest, err := store.VolumeRestorable(ctx, id)
+	return answer(c, http.StatusOK, v, err, func(v workload.Volume) Volume {
+		out := volumeView(v)
+		out.LastRestorable = restorableView(newest)
+		return out
+	})
 }
 
 // GrowVolume makes a volume larger.
@@ -321,9 +333,9 @@ func (a *API) GrowVolume(c echo.Context, id VolumeInPath) error {
 	return a.volumeAccepted(c, v, err)
 }
 
-// DeleteVolume deletes an unattached volume.
-func (a *API) DeleteVolume(c echo.Context, id VolumeInPath) error {
-	v, err := a.d.Resources.Store.DeleteVolume(c.Request().Context(), id, caller(c).Subject)
+// DeleteVolume deletes an unattached volume, after its last backup.
+func (a *API) DeleteVolume(c echo.Context, id VolumeInPath, params DeleteVolumeParams) error {
+	v, err := a.d.Resources.Store.DeleteVolume(c.Request().Context(), id, deref(params.NoFinalBackupReason), caller(c).Subject)
 	return a.volumeAccepted(c, v, err)
 }
 

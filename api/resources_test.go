@@ -36,6 +36,10 @@ func (r *runs) StartRestore(ctx context.Context, _, id string) error {
 	return r.note(ctx, "restore "+id)
 }
 
+func (r *runs) StartVolumeRestore(ctx context.Context, _, id string) error {
+	return r.note(ctx, "volume restore "+id)
+}
+
 func (r *runs) StartMove(ctx context.Context, _, id string) error {
 	return r.note(ctx, "move "+id)
 }

@@ -50,12 +50,13 @@ func (s BackupState) UnderWay() bool {
 	return s == BackupQueued || s == BackupMaking || s == BackupUploading
 }
 
-// Backup is a tenant's database and files in object storage, encrypted to an identity that
-// is its own.
+// Backup is a tenant's database and files, or the files of a volume, in object storage,
+// encrypted to an identity that is its own.
 type Backup struct {
 	BackupID prego.BackupID
 	OrgID    prego.OrgID
-	TenantID prego.TenantID
+	TenantID prego.TenantID // "" for one of a volume
+	VolumeID prego.VolumeID // "" for one of a tenant
 	ServerID prego.ServerID // where it was made
 	Site     string
 	Kind     BackupKind
@@ -75,6 +76,10 @@ type Backup struct {
 	Bytes       int64
 	SHA256      string
 	Parts       int
+	// Entries is how many files, directories and links of a volume are in it, FrozenMS for how long
+	// nobody could write to the volume.
+	Entries  int64
+	FrozenMS *int64
 	// VerifiedAt is when it was last restored and found good; VerifyMessage is why the last
 	// attempt said otherwise.
 	VerifiedAt    *time.Time
@@ -97,7 +102,8 @@ type SealedIdentity struct {
 // BackupAsked is a backup that somebody asks for.
 type BackupAsked struct {
 	ID       prego.BackupID
-	TenantID prego.TenantID
+	TenantID prego.TenantID // or
+	VolumeID prego.VolumeID
 	Kind     BackupKind
 	By       string
 	// AtOnce begins it whatever else is under way: a workflow waits for it.
@@ -109,12 +115,14 @@ type BackupAsked struct {
 type BackupLeft struct {
 	BackupID prego.BackupID
 	TenantID prego.TenantID
+	VolumeID prego.VolumeID
 	State    BackupState
 }
 
-// BackupTurn is a tenant whose next backup is to be planned.
+// BackupTurn is a tenant or a volume whose next backup is to be planned.
 type BackupTurn struct {
 	TenantID prego.TenantID
+	VolumeID prego.VolumeID
 	Policy   BackupPolicy
 	Now      time.Time // the database's
 	DueAt    time.Time // the turn that has come; zero for one that is planned anew
@@ -153,13 +161,15 @@ const (
 	ReasonNoStorage        prego.Reason = "no_backup_storage"
 	ReasonSealedElsewhere  prego.Reason = "sealed" // no key here opens its identity
 	ReasonNothingToBackUp  prego.Reason = "no_site"
-	ReasonBackupSuperseded prego.Reason = "superseded" // the site has moved meanwhile
+	ReasonBackupSuperseded prego.Reason = "superseded" // the site or the volume is elsewhere meanwhile
+	ReasonNoHost           prego.Reason = "no_server"  // none at the volume's location can have it
 )
 
 const (
 	backupPrefix       = "backup/"
 	backupDeletePrefix = "backup-delete/"
 	backupDirectory    = "/tenants/"
+	volumesDirectory   = "/volumes/"
 )
 
 // BackupWorkflowID is the id of the run that makes a backup.
@@ -179,6 +189,22 @@ func BackupKeys(environment string, tenantID prego.TenantID, id prego.BackupID) 
 	return base + "/site.age", base + "/manifest.json"
 }
 
+// VolumeBackupKeys are the keys of the objects of a volume's backup.
+func VolumeBackupKeys(environment string, volumeID prego.VolumeID, id prego.BackupID) (object, manifest string) {
+	base := environment + volumesDirectory + string(volumeID) + "/" + string(id)
+	return base + "/volume.age", base + "/manifest.json"
+}
+
+// VolumeBackupOfKey is the volume's backup that an object belongs to; ok is false for what is none.
+func VolumeBackupOfKey(environment, key string) (volumeID prego.VolumeID, id prego.BackupID, ok bool) {
+	rest, ours := strings.CutPrefix(key, environment+volumesDirectory)
+	parts := strings.Split(rest, "/")
+	if !ours || len(parts) != 3 || parts[0] == "" || parts[1] == "" || (parts[2] != "volume.age" && parts[2] != "manifest.json") {
+		return "", "", false
+	}
+	return prego.VolumeID(parts[0]), prego.BackupID(parts[1]), true
+}
+
 // BackupOfKey is the backup that an object belongs to; ok is false for what is none of ours.
 func BackupOfKey(environment, key string) (tenantID prego.TenantID, id prego.BackupID, ok bool) {
 	rest, ours := strings.CutPrefix(key, environment+backupDirectory)
@@ -196,31 +222,43 @@ type Manifest struct {
 	Environment string         `json:"environment"`
 	BackupID    prego.BackupID `json:"backup_id"`
 	OrgID       prego.OrgID    `json:"org_id"`
-	TenantID    prego.TenantID `json:"tenant_id"`
+	TenantID    prego.TenantID `json:"tenant_id"` // "" for a volume's
 	Slug        string         `json:"slug"`
 	Plan        prego.Plan     `json:"plan"`
-	Region      prego.Region   `json:"region"`
-	ServerID    prego.ServerID `json:"server_id"`
-	Site        string         `json:"site"`
-	Apps        []string       `json:"apps,omitempty"`
-	Kind        BackupKind     `json:"kind"`
-	TakenAt     time.Time      `json:"taken_at"`
-	Object      string         `json:"object"`
-	Bytes       int64          `json:"bytes"`
-	SHA256      string         `json:"sha256"`
-	PlainBytes  int64          `json:"plain_bytes"`
-	PlainSHA256 string         `json:"plain_sha256"`
-	Files       []HostFile     `json:"files"` // in the archive, with their sizes
-	PartBytes   int64          `json:"part_bytes"`
-	Parts       []ObjectPart   `json:"parts"`
-	Encryption  string         `json:"encryption"` // "tar, zstd, age"
-	Recipient   string         `json:"recipient"`
+	// Volume is what is known of the volume that it is of. Manifests of tenants don't have it, so
+	// that their codes are those of earlier versions.
+	Volume      *VolumeManifest `json:"volume,omitempty"`
+	Region      prego.Region    `json:"region"`
+	ServerID    prego.ServerID  `json:"server_id"`
+	Site        string          `json:"site"`
+	Apps        []string        `json:"apps,omitempty"`
+	Kind        BackupKind      `json:"kind"`
+	TakenAt     time.Time       `json:"taken_at"`
+	Object      string          `json:"object"`
+	Bytes       int64           `json:"bytes"`
+	SHA256      string          `json:"sha256"`
+	PlainBytes  int64           `json:"plain_bytes"`
+	PlainSHA256 string          `json:"plain_sha256"`
+	Files       []HostFile      `json:"files"` // in the archive, with their sizes
+	PartBytes   int64           `json:"part_bytes"`
+	Parts       []ObjectPart    `json:"parts"`
+	Encryption  string          `json:"encryption"` // "tar, zstd, age"
+	Recipient   string          `json:"recipient"`
 	// SealedIdentity (base64 in JSON) opens with the key KeyID of the keyset, as token.Sealing
 	// does, for BackupKeyFor.
 	SealedIdentity []byte `json:"sealed_identity"`
 	KeyID          string `json:"key_id"`
 	// MAC is over the document without it: who can write to the bucket can't make one up.
 	MAC []byte `json:"mac,omitempty"`
+}
+
+// VolumeManifest is what a manifest says of a volume.
+type VolumeManifest struct {
+	VolumeID  prego.VolumeID `json:"volume_id"`
+	Name      string         `json:"name"`
+	Location  string         `json:"location"`
+	SizeBytes int64          `json:"size_bytes"`
+	Entries   int64          `json:"entries"`
 }
 
 // SealedBackup is a host's report of a backup that it encrypted.
@@ -233,6 +271,10 @@ type SealedBackup struct {
 	SHA256      string     `json:"sha256"`
 	Files       []HostFile `json:"files"`
 	TakenAt     time.Time  `json:"taken_at"`
+	// Of a volume.
+	Entries  int64 `json:"entries"`
+	Frozen   bool  `json:"frozen"`
+	FrozenMS int64 `json:"frozen_ms"`
 }
 
 // PartBytes is how large the parts of an upload are: the smallest multiple of least with

@@ -15,8 +15,12 @@ import (
 // BackupPolicy says when a tenant is backed up and what is kept. A tenant's own one goes
 // before its plan's.
 type BackupPolicy struct {
-	Plan     prego.Plan     // "" for a tenant's own
-	TenantID prego.TenantID // "" for a plan's
+	Plan     prego.Plan     // of the tenants of a plan
+	TenantID prego.TenantID // of one tenant
+	OrgID    prego.OrgID    // of the volumes of an org
+	VolumeID prego.VolumeID // of one volume
+	// Of all these one is set, or none for the policy of all volumes.
+
 	// Schedule is a cron expression of five fields, in UTC; "" for no backups by schedule.
 	Schedule string
 	// Spread is over how long backups of the same moment are spread: each tenant has its
@@ -42,13 +46,26 @@ type BackupPolicyChange struct {
 	Policy    *BackupPolicy // nil: the tenant's own one was deleted
 }
 
-// BackupPolicyID names a plan's policy, or a tenant's own one.
-func BackupPolicyID(plan prego.Plan, id prego.TenantID) string {
-	if plan != "" {
-		return "plan/" + string(plan)
+// AllVolumes is the id of the policy of volumes that neither they nor their orgs have one for.
+const AllVolumes = "volumes"
+
+// ID names a policy.
+func (p BackupPolicy) ID() string {
+	switch {
+	case p.Plan != "":
+		return "plan/" + string(p.Plan)
+	case p.TenantID != "":
+		return "tenant/" + string(p.TenantID)
+	case p.OrgID != "":
+		return "org/" + string(p.OrgID)
+	case p.VolumeID != "":
+		return "volume/" + string(p.VolumeID)
 	}
-	return "tenant/" + string(id)
+	return AllVolumes
 }
+
+// Default reports whether there is always such a policy.
+func (p BackupPolicy) Default() bool { return p.Plan != "" || p.ID() == AllVolumes }
 
 // maxSpread keeps backups of one day apart from those of the next.
 const maxSpread = 24 * time.Hour
@@ -102,9 +119,9 @@ func schedule(text string) (cron.Schedule, error) {
 	return s, nil
 }
 
-// Delay is how long after the schedule's moment a tenant is backed up: always the same for
-// the same tenant.
-func (p BackupPolicy) Delay(id prego.TenantID) time.Duration {
+// Delay is how long after the schedule's moment a tenant or a volume is backed up: always the same
+// for the same id.
+func (p BackupPolicy) Delay(id string) time.Duration {
 	if p.Spread < time.Second {
 		return 0
 	}
@@ -113,8 +130,8 @@ func (p BackupPolicy) Delay(id prego.TenantID) time.Duration {
 	return time.Duration(h.Sum64()%uint64(p.Spread/time.Second)) * time.Second //nolint:gosec // the remainder is below a day of seconds
 }
 
-// Next is when a tenant is backed up next after a moment; zero if it isn't by schedule.
-func (p BackupPolicy) Next(id prego.TenantID, after time.Time) time.Time {
+// Next is when a tenant or a volume is backed up next after a moment; zero if it isn't by schedule.
+func (p BackupPolicy) Next(id string, after time.Time) time.Time {
 	if p.Schedule == "" {
 		return time.Time{}
 	}
@@ -130,9 +147,10 @@ func (p BackupPolicy) Next(id prego.TenantID, after time.Time) time.Time {
 	return at.Add(d)
 }
 
-// Turns are the next times at which a tenant is backed up after a moment, at most n. Without
-// a tenant they are the moments from which a plan's tenants are, each after its own delay.
-func (p BackupPolicy) Turns(id prego.TenantID, after time.Time, n int) []time.Time {
+// Turns are the next times at which a tenant or a volume is backed up after a moment, at most n.
+// Without an id they are the moments from which all that have the policy are, each after its own
+// delay.
+func (p BackupPolicy) Turns(id string, after time.Time, n int) []time.Time {
 	if id == "" {
 		p.Spread = 0
 	}

@@ -18,9 +18,10 @@ type BackupSpace struct {
 // Over reports whether the limit is reached.
 func (s BackupSpace) Over() bool { return s.UsedBytes >= s.LimitBytes }
 
-// BackupsOfTenant are a tenant's backups, counted.
+// BackupsOfTenant are the backups of a tenant or of a volume, counted.
 type BackupsOfTenant struct {
 	TenantID prego.TenantID
+	VolumeID prego.VolumeID
 	Backups  int
 	Bytes    int64
 }

@@ -130,7 +130,7 @@ func TestWhenATenantIsBackedUp(t *testing.T) {
 	p := tenant.BackupPolicy{Schedule: "0 2 * * *", Spread: 4 * time.Hour}
 	delays := make(map[time.Duration]bool)
 	for i := range 200 {
-		id := prego.TenantID(fmt.Sprintf("t-%d", i))
+		id := fmt.Sprintf("t-%d", i)
 		d := p.Delay(id)
 		delays[d] = true
 		require.Less(t, d, p.Spread)

@@ -8,6 +8,7 @@ const (
 	ImportKnown    ImportOutcome = "known"    // its row is there
 	ImportBackup   ImportOutcome = "imported" // its row is written
 	ImportTenant   ImportOutcome = "imported with its tenant"
+	ImportVolume   ImportOutcome = "imported with its volume"
 	ImportDeleting ImportOutcome = "deleted" // its row says so: the objects are left
 	ImportRefused  ImportOutcome = "refused"
 )

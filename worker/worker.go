@@ -121,6 +121,7 @@ func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.IssueCertificate)
 	r.RegisterWorkflow(workflows.SweepCertificates)
 	r.RegisterWorkflow(workflows.BackupTenant)
+	r.RegisterWorkflow(workflows.RestoreVolume)
 	r.RegisterWorkflow(workflows.DrillBackup)
 	r.RegisterWorkflow(workflows.DeleteBackup)
 	r.RegisterWorkflow(workflows.MoveTenant)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
 )
 
 // EnsureBackup starts the run that makes a backup unless it is running.
@@ -18,6 +19,17 @@ func (c *Client) EnsureBackup(ctx context.Context, id prego.BackupID) (bool, err
 // EnsureBackupDelete starts the run that deletes a backup's objects unless it is running.
 func (c *Client) EnsureBackupDelete(ctx context.Context, id prego.BackupID) (bool, error) {
 	return c.start(ctx, tenant.BackupDeleteWorkflowID(id), string("Delete backup "+id), DeleteBackup, BackupInput{BackupID: id})
+}
+
+// EnsureVolumeRestore starts the run that restores a volume unless it is running.
+func (c *Client) EnsureVolumeRestore(ctx context.Context, id string) (bool, error) {
+	return c.start(ctx, workload.VolumeRestoreWorkflowID(id), "Restore volume "+id, RestoreVolume, VolumeRestoreInput{RestoreID: id})
+}
+
+// StartVolumeRestore does the same for an org.
+func (c *Client) StartVolumeRestore(ctx context.Context, org, id string) error {
+	_, err := c.startFor(ctx, start{id: workload.VolumeRestoreWorkflowID(id), summary: "Restore volume " + id, priority: orgPriority(org)}, RestoreVolume, VolumeRestoreInput{RestoreID: id})
+	return err
 }
 
 // shortHash is 16 characters that differ when one of the texts does.

@@ -30,8 +30,8 @@ type BackupResult struct {
 // reasonBackupFailed is for failures without a reason of their own.
 const reasonBackupFailed prego.Reason = "backup_failed"
 
-// BackupTenant makes a backup in object storage: the host dumps, compresses and encrypts the
-// site, uploads it in parts, and the manifest seals it. What a failed one left in the storage
+// BackupTenant makes a backup in object storage, of a tenant or of a volume: the host dumps,
+// compresses and encrypts the site or the volume's files, uploads it in parts, and the manifest seals it. What a failed one left in the storage
 // is deleted.
 func BackupTenant(ctx workflow.Context, in BackupInput) (BackupResult, error) {
 	var steps *activities.StoredBackups
@@ -39,12 +39,16 @@ func BackupTenant(ctx workflow.Context, in BackupInput) (BackupResult, error) {
 	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanStoredBackup, in.BackupID).Get(ctx, &plan); err != nil {
 		return BackupResult{}, err
 	}
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(string(plan.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID))); err != nil {
+	of := []temporal.SearchAttributeUpdate{AttrTenantID.ValueSet(string(plan.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID))}
+	if plan.VolumeID != "" {
+		of = of[1:]
+	}
+	if err := workflow.UpsertTypedSearchAttributes(ctx, of...); err != nil {
 		return BackupResult{}, fmt.Errorf("search attributes: %w", err)
 	}
 	var err error
 	if !plan.Done {
-		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: backing up %s (%s)", in.BackupID, plan.TenantID, plan.Kind))
+		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: backing up %s (%s)", in.BackupID, cmp.Or(string(plan.TenantID), string(plan.VolumeID)), plan.Kind))
 		err = storeBackup(ctx, steps, in.BackupID, plan)
 	}
 	// However the run ends, it must be recorded: a backup under way keeps others waiting.
@@ -64,9 +68,12 @@ func BackupTenant(ctx workflow.Context, in BackupInput) (BackupResult, error) {
 		}
 	}
 	clean("delete what the host has of it", steps.ClearHost, in.BackupID)
-	if out.State == tenant.BackupFailed {
+	switch {
+	case out.State == tenant.BackupFailed:
 		clean("delete what the storage has of it", steps.EraseBackup, in.BackupID)
-	} else {
+	case plan.VolumeID != "":
+		clean("delete what retention does not keep", steps.RetainVolumeBackups, plan.VolumeID)
+	default:
 		clean("delete what retention does not keep", steps.RetainBackups, plan.TenantID)
 	}
 	return out, nil
@@ -111,6 +118,24 @@ func makeBackup(ctx workflow.Context, tenantID prego.TenantID, kind tenant.Backu
 	if granted.Stored || granted.None {
 		return nil
 	}
+	return awaitBackup(ctx, granted)
+}
+
+// makeLastBackup makes the last backup of a volume that is to be destroyed.
+func makeLastBackup(ctx workflow.Context, id prego.VolumeID) error {
+	var steps *activities.StoredBackups
+	var granted activities.BackupGranted
+	if err := workflow.ExecuteActivity(call(ctx, "ask for its last backup", effectPatience), steps.WantVolumeBackup, id).Get(ctx, &granted); err != nil {
+		return err
+	}
+	if granted.Stored {
+		return nil
+	}
+	return awaitBackup(ctx, granted)
+}
+
+// awaitBackup returns once a backup that was granted is stored.
+func awaitBackup(ctx workflow.Context, granted activities.BackupGranted) error {
 	child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
 		WorkflowID: tenant.BackupWorkflowID(granted.BackupID), StaticSummary: string("Backup " + granted.BackupID),
 		WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, WaitForCancellation: true,

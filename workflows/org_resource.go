@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -75,6 +76,15 @@ func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server
 			if err := workflow.ExecuteActivity(call(ctx, "bring it to an edge", releasePatience), steps.MoveAddress, in.ID).Get(ctx, nil); err != nil {
 				return err
 			}
+		case plan.LastBackup:
+			// What is off the host, and nothing else, makes way for the deletion.
+			if err := lastBackup(ctx, prego.VolumeID(in.ID)); err != nil {
+				return err
+			}
+			if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+				nextGeneration(ctx, 0)
+				return workflow.NewContinueAsNewError(ctx, self, in)
+			}
 		case plan.Status == workload.ResourceReleasing:
 			if err := workflow.ExecuteActivity(call(ctx, "delete it at the provider", releasePatience), steps.ReleaseOrgResource, ref).Get(ctx, nil); err != nil {
 				return err
@@ -97,6 +107,25 @@ func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server
 			}
 		}
 	}
+}
+
+// retryLastBackup is how long after a last backup failed it is tried again.
+const retryLastBackup = 5 * time.Minute
+
+// lastBackup makes the last backup of a volume, or says why there is none and waits: for the next
+// try, or until somebody wants the volume gone without it.
+func lastBackup(ctx workflow.Context, id prego.VolumeID) error {
+	err := makeLastBackup(ctx, id)
+	if err == nil || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var steps *activities.StoredBackups
+	why := activities.VolumeNotBackedUp{VolumeID: id, Reason: cmp.Or(prego.Reason(errType(err)), reasonBackupFailed), Message: "it is kept, because its last backup failed: " + errorMessage(err)}
+	if err := workflow.ExecuteActivity(write(ctx, "record why it is still there"), steps.SayNotBackedUp, why).Get(ctx, nil); err != nil {
+		return err
+	}
+	awaitChange(ctx, retryLastBackup)
+	return ctx.Err()
 }
 
 func outcomeOf(p activities.OrgResourcePlan) string {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"text/tabwriter"
 
@@ -35,11 +36,11 @@ func newImportBackupsCommand() *cobra.Command {
 				return err
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 4, 2, ' ', 0)
-			fmt.Fprintln(w, "TENANT\tSLUG\tBACKUP\tOUTCOME\tMESSAGE")
+			fmt.Fprintln(w, "OF\tNAME\tBACKUP\tOUTCOME\tMESSAGE")
 			n := make(map[tenant.ImportOutcome]int)
 			for _, b := range found {
 				n[b.Outcome]++
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", b.TenantID, b.Slug, b.BackupID, b.Outcome, b.Message)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", cmp.Or(string(b.TenantID), string(b.VolumeID)), b.Slug, b.BackupID, b.Outcome, b.Message)
 			}
 			if err := w.Flush(); err != nil {
 				return err
@@ -48,7 +49,7 @@ func newImportBackupsCommand() *cobra.Command {
 			if !apply {
 				would = "; nothing was written: --apply writes it"
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%d known, %d imported, %d refused%s\n", n[tenant.ImportKnown], n[tenant.ImportBackup]+n[tenant.ImportTenant], n[tenant.ImportRefused], would)
+			fmt.Fprintf(cmd.OutOrStdout(), "%d known, %d imported, %d refused%s\n", n[tenant.ImportKnown], n[tenant.ImportBackup]+n[tenant.ImportTenant]+n[tenant.ImportVolume], n[tenant.ImportRefused], would)
 			if n[tenant.ImportRefused] > 0 {
 				return fmt.Errorf("%d backups can't be imported", n[tenant.ImportRefused])
 			}

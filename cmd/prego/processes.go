@@ -238,6 +238,7 @@ func runWorker(ctx context.Context, queues []string) error {
 	if err != nil {
 		return err
 	}
+	backups.Volumes, fleet.Org.Backups = fleet.Org, backups
 	releases := &activities.StackReleases{
 		Store: p.db, Tenants: tenants, Containers: engine, Runs: runs, Limits: server.ReleaseLimits{Sites: p.cfg.Releases.Sites, OrgSites: p.cfg.Releases.OrgSites},
 		Parallel: p.cfg.Releases.ServerSites, AnswerFor: p.cfg.Releases.AnswerFor, Quiet: p.cfg.Workloads.Quiet,

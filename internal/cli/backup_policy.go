@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -110,7 +111,7 @@ func backupSpaceCommand(c *CLI) *cobra.Command {
 			Use: "show ORG…", Short: "Show what the backups of orgs occupy, and which tenants have most", Path: path, Table: backupSpaceTable,
 			After: func(in *call, s api.BackupSpace) {
 				for _, t := range s.Largest {
-					in.pairs(in.w, [2]string{t.TenantId, fmt.Sprintf("%s in %d backups", diskText(t.Bytes), t.Backups)})
+					in.pairs(in.w, [2]string{cmp.Or(deref(t.TenantId), deref(t.VolumeId)), fmt.Sprintf("%s in %d backups", diskText(t.Bytes), t.Backups)})
 				}
 			},
 		},

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
 )
 
 // kind says how to find things of a kind: their list, the field of its answer with the
@@ -37,7 +38,7 @@ var kinds = map[string]kind{
 	"agent-release":  {path: "/v1/agent-releases", items: "agent_releases", id: "version"},
 	"image":          {path: "/v1/images", items: "images", id: "image_id"},
 	"tenant":         {path: "/v1/tenants", items: "tenants", id: "tenant_id", name: "slug", prefix: "t-"},
-	"owner":          {path: "/v1/tenants", items: "tenants", id: "tenant_id", name: "slug", prefix: "t-", words: prego.Strings(prego.Plans())}, // of a backup policy
+	"owner":          {path: "/v1/tenants", items: "tenants", id: "tenant_id", name: "slug", prefix: "t-", words: append(prego.Strings(prego.Plans()), tenant.AllVolumes)}, // of a backup policy
 	"app":            {path: "/v1/apps", items: "apps", id: "app_id", name: "name", prefix: "app-"},
 	"env":            {path: "/v1/envs", items: "envs", id: "env_id", name: "name", prefix: "env-"},
 	"group":          {path: "/v1/groups", items: "groups", id: "group_id", name: "name", prefix: "grp-"},
@@ -47,6 +48,8 @@ var kinds = map[string]kind{
 	"route":          {path: "/v1/envs/{env}/routes", items: "routes", id: "route_id"},
 	"snapshot":       {path: "/v1/tenants/{tenant}/snapshots", items: "snapshots", id: "snapshot_id"},
 	"backup":         {path: "/v1/tenants/{tenant}/backups", items: "backups", id: "backup_id"},
+	"volume-backup":  {path: "/v1/volumes/{volume}/backups", items: "backups", id: "backup_id"},
+	"volume-restore": {path: "/v1/volumes/{volume}/restores", items: "restores", id: "restore_id"},
 	"move":           {path: "/v1/tenants/{tenant}/moves", items: "moves", id: "move_id"},
 	"restore":        {path: "/v1/tenants/{tenant}/restores", items: "restores", id: "job_id"},
 	"action":         {path: "/v1/fleets/{fleet}/actions", items: "actions", id: "seq"},
@@ -60,7 +63,7 @@ var generatedID = regexp.MustCompile(`^[a-z]+-[a-z0-9]{12}$`)
 // resolve returns the id of a thing given by its id or its name.
 func (in *call) resolve(what, given string) (string, error) {
 	k, ok := kinds[what]
-	if !ok || k.name == "" || given == "" || slices.Contains(k.words, given) || strings.HasPrefix(given, k.prefix) && generatedID.MatchString(given) {
+	if !ok || k.name == "" || given == "" || slices.Contains(k.words, given) || what == "owner" && isPolicyOwner(given) || strings.HasPrefix(given, k.prefix) && generatedID.MatchString(given) {
 		return given, nil
 	}
 	found, err := in.client.everyPage(in.Context(), k.path, k.items, url.Values{k.name: {given}}, 10*maxPage)

@@ -3,7 +3,9 @@ package cli
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -89,8 +91,18 @@ func ipv4Command(c *CLI) *cobra.Command {
 }
 
 var volumeTable = Table[api.Volume]{
-	ID: "volume_id", Columns: "volume_id, org_id, name, size, location, attachment.group_id: group, status, reason", Spare: "location, org, size, group", More: "message, attachment.attachment_id: attachment, attachment.mount_path: mount, created_by, created_at",
-	Computed: map[string]func(api.Volume) any{"size": func(v api.Volume) any { return diskText(v.SizeBytes) }},
+	ID: "volume_id", Columns: "volume_id, org_id, name, size, location, attachment.group_id: group, status, reason", Spare: "location, org, size, group", More: "message, attachment.attachment_id: attachment, attachment.mount_path: mount, last_restorable, created_by, created_at",
+	Computed: map[string]func(api.Volume) any{
+		"size": func(v api.Volume) any { return diskText(v.SizeBytes) },
+		"last_restorable": func(v api.Volume) any {
+			return textOf(v.LastRestorable, func(r api.LastRestorable) string {
+				if r.Verified {
+					return r.At.UTC().Format(time.RFC3339) + ", verified"
+				}
+				return r.At.UTC().Format(time.RFC3339)
+			})
+		},
+	},
 }
 
 func volumeCommand(c *CLI) *cobra.Command {
@@ -98,8 +110,8 @@ func volumeCommand(c *CLI) *cobra.Command {
 	var attach api.AttachVolume
 	var grow api.GrowVolume
 	var gb int64
-	location := ""
-	return c.group("volume", "Manage volumes of orgs",
+	location, without := "", ""
+	cmd := c.group("volume", "Manage volumes of orgs",
 		Action[api.Volume]{
 			Use: "create ORG NAME", Short: "Create a volume", Path: "/v1/volumes", Table: volumeTable, Example: "  prego volume create acme data --region eu --size 20GB",
 			Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
@@ -132,7 +144,16 @@ func volumeCommand(c *CLI) *cobra.Command {
 			Body: func(*call) (any, error) { return grow, nil },
 		},
 		Action[api.Volume]{
-			Use: "delete VOLUME…", Short: "Delete volumes and what is on them", Method: http.MethodDelete, Path: "/v1/volumes/{volume}", Destroys: "deletes volume", Table: volumeTable,
+			Use: "delete VOLUME…", Short: "Delete volumes and what is on them, after a last backup", Method: http.MethodDelete, Path: "/v1/volumes/{volume}", Destroys: "deletes volume", Table: volumeTable,
+			Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+				f.StringVar(&without, "no-final-backup", "", "why it is deleted without a last backup, for the org's events")
+			},
+			Query: func(*call) url.Values {
+				if without == "" {
+					return nil
+				}
+				return url.Values{"no_final_backup_reason": {without}}
+			},
 		},
 		Action[api.VolumeAttachment]{
 			Use: "attach VOLUME GROUP", Short: "Attach a volume to a process group", Path: "/v1/volumes/{volume}/attachments",
@@ -152,7 +173,10 @@ func volumeCommand(c *CLI) *cobra.Command {
 			Use: "detach VOLUME ATTACHMENT", Short: "Detach a volume from its process group", Method: http.MethodDelete, Path: "/v1/volumes/{volume}/attachments/{attachment}",
 			Say: func(in *call, _ struct{}) string { return "detached " + in.typed },
 		},
+		volumeClone(),
 	)
+	cmd.AddCommand(volumeBackupCommand(c), volumeRestoreCommand(c))
+	return cmd
 }
 
 var (

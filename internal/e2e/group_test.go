@@ -17,8 +17,11 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/deep"
+	"github.com/prego/prego/internal/s3test"
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
 )
 
@@ -702,10 +705,13 @@ func killedWithInstances(t *testing.T, points []string, stopping bool) {
 }
 
 // TestAVolumeIsWhereItsInstanceIs: it comes to the server before the container starts,
-// stays with one writer through a release, and goes when nobody needs it.
+// stays with one writer through a release, and goes when nobody needs it. It is backed up, restored
+// and copied, whoever dies meanwhile, and is not destroyed before its last backup is off the host.
 func TestAVolumeIsWhereItsInstanceIs(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: groupVars(nil)})
+	store := s3test.Start(t)
+	crash := filepath.Join(t.TempDir(), "crash")
+	c := newCell(t, options{vars: backupVars(store, groupVars(map[string]string{"PREGO_TEST_CRASH": crash}))})
 	env := c.workloads("acme", "paid")
 	c.nodes("n", 2, 4096*mb)
 	var v api.Volume
@@ -728,14 +734,67 @@ func TestAVolumeIsWhereItsInstanceIs(t *testing.T) {
 	c.deploy(g.GroupId, spec("db:2", 64))
 	c.awaitGroup(g.GroupId, "deployed", func(p api.ProcessGroup) bool { return p.DeployStatus == "succeeded" && p.Converged && p.Release == 3 })
 	require.Equal(t, c.instances(g.GroupId)[0].ServerId, on())
+
+	// Backed up while it runs, restored and copied once it doesn't.
+	b := &volumeBackups{c: c, store: store, of: "/v1/volumes/" + v.VolumeId, crash: crash}
+	b.write(t, v.VolumeId, "first")
+	first := b.backup(t)
+	require.Equal(t, on(), first.ServerId)
+	b.write(t, v.VolumeId, "second")
+	var p api.Problem
+	c.send(http.MethodPost, b.of+"/restores", map[string]any{"backup_id": first.BackupId}, http.StatusConflict, &p)
+	require.Equal(t, "volume_in_use", p.Code)
 	c.post("/v1/groups/"+g.GroupId+"/scale", map[string]any{"replicas": 0}, http.StatusAccepted, nil)
 	require.Eventually(t, func() bool { return c.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`) == 0 }, patience, 50*time.Millisecond)
-	c.send(http.MethodDelete, "/v1/volumes/"+v.VolumeId+"/attachments/"+at.AttachmentId, nil, http.StatusNoContent, nil)
+	points := []string{"volume-lend/intended", "volume-lend/attached", "stored-restore/downloaded", "stored-restore/opened", "volume-lend/detached"}
+	for _, point := range deep.Some(t, 2, points) {
+		b.restore(t, first.BackupId, workload.RestoreSucceeded, point)
+		require.Equal(t, "first", b.read(t, v.VolumeId))
+		b.write(t, v.VolumeId, "second")
+	}
+	c.send(http.MethodGet, b.of+"/backups/"+first.BackupId, nil, http.StatusOK, &first)
+	require.True(t, first.Verified)
+
+	// What is wrong with a backup is said, and the volume stays as it is.
+	b.flip(t, deref(first.Object))
+	require.Equal(t, tenant.ReasonDigest, b.restore(t, first.BackupId, workload.RestoreFailed, ""))
+	require.Equal(t, "second", b.read(t, v.VolumeId))
+	b.flip(t, deref(first.Object))
+	var copied api.Volume
+	c.post(b.of+"/clones", map[string]any{"name": "copy", "backup_id": first.BackupId}, http.StatusAccepted, &copied)
 	require.Eventually(t, func() bool {
-		status, _ := c.request(http.MethodDelete, "/v1/volumes/"+v.VolumeId, nil)
+		return c.number(`SELECT count(*) FROM volume_restores WHERE volume_id = $1 AND status = 'succeeded'`, copied.VolumeId) == 1
+	}, patience, 50*time.Millisecond)
+	require.Equal(t, "first", b.read(t, copied.VolumeId))
+	c.send(http.MethodDelete, "/v1/volumes/"+copied.VolumeId+"?no_final_backup_reason=a+copy", nil, http.StatusAccepted, nil)
+
+	// It is not destroyed while the storage has no last backup of it.
+	c.send(http.MethodDelete, b.of+"/attachments/"+at.AttachmentId, nil, http.StatusNoContent, nil)
+	store.Kill()
+	require.Eventually(t, func() bool {
+		status, _ := c.request(http.MethodDelete, b.of, nil)
 		return status == http.StatusAccepted
 	}, patience, 100*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return c.number(`SELECT count(*) FROM backups WHERE kind = 'final' AND state IN ('uploading', 'failed')`) > 0
+	}, patience, 20*time.Millisecond)
+	require.NotEmpty(t, c.billed("volume"))
+	store.Boot()
 	require.Eventually(t, func() bool { return len(c.billed("volume")) == 0 }, patience, 50*time.Millisecond)
+	require.Equal(t, 1, c.number(`SELECT count(*) FROM backups WHERE volume_id = $1 AND kind = 'final' AND state = 'stored' AND expires_at > now() + interval '1 day'`, v.VolumeId))
+	require.Eventually(t, func() bool { // the others are deleted, and that is proven
+		return c.number(`SELECT count(*) FROM backups WHERE volume_id = $1 AND state <> 'deleted'`, v.VolumeId) == 1
+	}, patience, 50*time.Millisecond)
+	require.Equal(t, 1, c.number(`SELECT count(*) FROM resources WHERE kind = 'backup' AND state <> 'released'`))
+	// What was deleted comes back from it.
+	c.post(b.of+"/clones", map[string]any{"name": "back"}, http.StatusAccepted, &copied)
+	require.Eventually(t, func() bool {
+		return c.number(`SELECT count(*) FROM volume_restores WHERE volume_id = $1 AND status = 'succeeded'`, copied.VolumeId) == 1
+	}, patience, 50*time.Millisecond)
+	require.Equal(t, "second", b.read(t, copied.VolumeId))
+	c.send(http.MethodDelete, "/v1/volumes/"+copied.VolumeId+"?no_final_backup_reason=a+copy", nil, http.StatusAccepted, nil)
+	require.Eventually(t, func() bool { return len(c.billed("volume")) == 0 }, patience, 50*time.Millisecond)
+	require.Zero(t, c.number(`SELECT count(*) FROM volumes WHERE lent_to IS NOT NULL`))
 	c.rowsAndHostsAgree()
 	c.settled()
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-const backupColumns = `b.backup_id, b.org_id, b.tenant_id, b.server_id, b.site, b.kind, b.state, b.reason, b.message, b.taken_at, b.finished_at,
+const backupColumns = `b.backup_id, b.org_id, COALESCE(b.tenant_id, '') AS tenant_id, COALESCE(b.volume_id, '') AS volume_id, b.entries, b.frozen_ms, b.server_id, b.site, b.kind, b.state, b.reason, b.message, b.taken_at, b.finished_at,
     b.object_key AS object, b.manifest_key AS manifest, b.plain_bytes, b.plain_sha256, b.bytes, b.sha256, b.parts, b.verified_at, b.verify_message, b.expires_at,
     b.held_at, b.held_by, b.hold_reason, b.created_by, b.created_at, b.deleted_at`
 
@@ -27,7 +27,7 @@ RETURNING ` + backupColumns
 const sqlGetBackup = `SELECT ` + backupColumns + ` FROM backups b WHERE b.backup_id = $1`
 
 func noSuchBackup(id prego.BackupID) error {
-	return prego.Errorf(prego.CodeBackupNotFound, "there is no backup %q of this tenant", id)
+	return prego.Errorf(prego.CodeBackupNotFound, "there is no such backup %q", id)
 }
 
 // RequestBackup accepts a backup of a tenant's site. The same id again is the same backup.
@@ -74,7 +74,7 @@ func (s *Store) GetBackup(ctx context.Context, tenantID prego.TenantID, id prego
 var backups = listing[tenant.Backup]{
 	what: "backups", from: `SELECT ` + backupColumns + ` FROM backups b`,
 	live: `b.state <> 'deleted'`, state: "state",
-	filters: map[string]string{"tenant_id": "b.tenant_id", "org_id": "b.org_id", "state": "b.state", "kind": "b.kind"},
+	filters: map[string]string{"tenant_id": "b.tenant_id", "volume_id": "b.volume_id", "org_id": "b.org_id", "state": "b.state", "kind": "b.kind"},
 	sorts:   map[string]string{"created_at": "b.created_at"},
 	id:      "b.backup_id",
 }
@@ -112,7 +112,7 @@ func (s *Store) BackupKey(ctx context.Context, id prego.BackupID, recipient stri
 // restored. One that says a time before the backup was begun or after now is wrong, and the
 // time from which the backup was made stands for it.
 const sqlBackupSealed = `
-UPDATE backups SET state = 'uploading', plain_bytes = $3, plain_sha256 = $4, bytes = $5, sha256 = $6, part_bytes = $7, parts = $8, object_key = $9, manifest_key = $10,
+UPDATE backups SET state = 'uploading', plain_bytes = $3, plain_sha256 = $4, bytes = $5, sha256 = $6, part_bytes = $7, parts = $8, object_key = $9, manifest_key = $10, entries = $11, frozen_ms = $12,
     taken_at = CASE WHEN $2 BETWEEN started_at - interval '1 minute' AND now() + interval '1 minute' THEN $2 ELSE COALESCE(started_at, created_at) END,
     message = CASE WHEN $2 BETWEEN started_at - interval '1 minute' AND now() + interval '1 minute' THEN ''
         ELSE 'clock_skew: by its host''s clock it was taken at ' || to_char($2::timestamptz AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') || ', which cannot be' END
@@ -124,7 +124,11 @@ func (s *Store) BackupSealed(ctx context.Context, id prego.BackupID, b tenant.Se
 	note := func(tx pgx.Tx) error {
 		return intend(ctx, tx, storageProvider, "", 0, server.ResourceIntent{Kind: server.ResourceBackup, Name: object})
 	}
-	return s.changeThen(ctx, "backup "+string(id), nil, note, sqlBackupSealed, id, b.TakenAt, b.PlainBytes, b.PlainSHA256, b.Bytes, b.SHA256, partBytes, tenant.PartCount(b.Bytes, partBytes), object, manifest)
+	var frozen *int64
+	if b.Frozen {
+		frozen = &b.FrozenMS
+	}
+	return s.changeThen(ctx, "backup "+string(id), nil, note, sqlBackupSealed, id, b.TakenAt, b.PlainBytes, b.PlainSHA256, b.Bytes, b.SHA256, partBytes, tenant.PartCount(b.Bytes, partBytes), object, manifest, b.Entries, frozen)
 }
 
 const sqlBackupUpload = `UPDATE backups SET upload_id = $2 WHERE backup_id = $1 AND state = 'uploading' AND upload_id = $3`
@@ -138,16 +142,17 @@ func (s *Store) BackupUpload(ctx context.Context, id prego.BackupID, uploadID, i
 
 const sqlBackupStored = `
 UPDATE backups SET state = 'stored', manifest_sha256 = $2, finished_at = now(), upload_id = '', reason = '', message = CASE WHEN message LIKE 'clock_skew: %' THEN message ELSE '' END WHERE backup_id = $1 AND state = 'uploading'
-RETURNING tenant_id, org_id, bytes, object_key`
+RETURNING COALESCE(tenant_id, ''), COALESCE(volume_id, ''), org_id, bytes, object_key`
 
 // BackupStored records that a backup can be restored; repeated, it changes nothing.
 func (s *Store) BackupStored(ctx context.Context, id prego.BackupID, manifestSHA256, etag string) error {
 	return s.inTx(ctx, "backup "+string(id), func(tx pgx.Tx) error {
 		var tenantID prego.TenantID
+		var volumeID prego.VolumeID
 		var orgID prego.OrgID
 		var bytes int64
 		var object string
-		if err := tx.QueryRow(ctx, sqlBackupStored, id, manifestSHA256).Scan(&tenantID, &orgID, &bytes, &object); err != nil {
+		if err := tx.QueryRow(ctx, sqlBackupStored, id, manifestSHA256).Scan(&tenantID, &volumeID, &orgID, &bytes, &object); err != nil {
 			return ifNoRows(err, nil)
 		}
 		if err := s.noteAboveLimit(ctx, tx, orgID, id, bytes); err != nil {
@@ -156,21 +161,29 @@ func (s *Store) BackupStored(ctx context.Context, id prego.BackupID, manifestSHA
 		if err := confirmCreated(ctx, tx, storageProvider, "", 0, server.ResourceBackup, object, object+"@"+etag); err != nil {
 			return err
 		}
+		if volumeID != "" {
+			return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "backup.stored", Subject: string(id), Actor: string(prego.ActorWorkflow)}, map[string]any{"volume_id": volumeID, "bytes": bytes})
+		}
 		return tenantEvent(ctx, tx, tenant.Event{TenantID: tenantID, Step: tenant.StepBackedUp, Message: "backup " + string(id) + " is in object storage"}, "backup/"+string(id))
 	})
 }
 
 const sqlBackupFailed = `
 UPDATE backups SET state = 'failed', reason = $2, message = $3, finished_at = now() WHERE backup_id = $1 AND state IN ('queued', 'making', 'uploading')
-RETURNING tenant_id`
+RETURNING COALESCE(tenant_id, ''), COALESCE(volume_id, ''), org_id`
 
 // BackupFailed records why a backup was not made; repeated, it changes nothing. What it left
 // in the storage is seen to by whoever deletes it.
 func (s *Store) BackupFailed(ctx context.Context, id prego.BackupID, reason prego.Reason, message string) error {
 	return s.inTx(ctx, "backup "+string(id), func(tx pgx.Tx) error {
 		var tenantID prego.TenantID
-		if err := tx.QueryRow(ctx, sqlBackupFailed, id, reason, prego.Redact(message)).Scan(&tenantID); err != nil {
+		var volumeID prego.VolumeID
+		var orgID prego.OrgID
+		if err := tx.QueryRow(ctx, sqlBackupFailed, id, reason, prego.Redact(message)).Scan(&tenantID, &volumeID, &orgID); err != nil {
 			return ifNoRows(err, nil)
+		}
+		if volumeID != "" {
+			return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "backup.failed", Subject: string(id), Actor: string(prego.ActorWorkflow), Reason: string(reason)}, map[string]any{"volume_id": volumeID, "message": message})
 		}
 		return tenantEvent(ctx, tx, tenant.Event{TenantID: tenantID, Step: tenant.StepBackupFailed, Reason: string(reason), Message: message}, "backup/"+string(id))
 	})
@@ -192,8 +205,8 @@ func (s *Store) BackupVerified(ctx context.Context, id prego.BackupID, message s
 }
 
 const (
-	sqlHoldBackup    = `UPDATE backups SET held_at = now(), held_by = $3, hold_reason = $4 WHERE backup_id = $1 AND tenant_id = $2 AND state IN ('queued', 'making', 'uploading', 'stored')`
-	sqlReleaseBackup = `UPDATE backups SET held_at = NULL, held_by = '', hold_reason = '' WHERE backup_id = $1 AND tenant_id = $2`
+	sqlHoldBackup    = `UPDATE backups SET held_at = now(), held_by = $3, hold_reason = $4 WHERE backup_id = $1 AND COALESCE(tenant_id, volume_id) = $2 AND state IN ('queued', 'making', 'uploading', 'stored')`
+	sqlReleaseBackup = `UPDATE backups SET held_at = NULL, held_by = '', hold_reason = '' WHERE backup_id = $1 AND COALESCE(tenant_id, volume_id) = $2`
 )
 
 // HoldBackup keeps a backup from being deleted, by whomever, until it is released.
@@ -208,10 +221,11 @@ func (s *Store) ReleaseBackup(ctx context.Context, tenantID prego.TenantID, id p
 }
 
 const sqlDeleteBackup = `
-UPDATE backups b SET state = 'deleting', message = '' WHERE backup_id = $1 AND tenant_id = $2 AND state IN ('stored', 'failed', 'deleting') AND held_at IS NULL
+UPDATE backups b SET state = 'deleting', message = '' WHERE backup_id = $1 AND COALESCE(tenant_id, volume_id) = $2 AND state IN ('stored', 'failed', 'deleting') AND held_at IS NULL
   AND NOT EXISTS (SELECT FROM backup_holds h WHERE h.tenant_id = b.tenant_id)
   AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.backup_id = b.backup_id AND j.status IN ('queued', 'running'))
-  AND NOT EXISTS (SELECT FROM drills d WHERE d.backup_id = b.backup_id AND d.state = 'running')`
+  AND NOT EXISTS (SELECT FROM drills d WHERE d.backup_id = b.backup_id AND d.state = 'running')
+  AND NOT EXISTS (SELECT FROM volume_restores r WHERE r.backup_id = b.backup_id AND r.finished_at IS NULL)`
 
 // DeleteBackup gives a backup up that is neither under way, nor held, nor being restored. Its
 // objects are deleted after.
@@ -221,21 +235,28 @@ func (s *Store) DeleteBackup(ctx context.Context, tenantID prego.TenantID, id pr
 }
 
 func (s *Store) changeBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, event, by string, details map[string]any, none error, sql string, args ...any) (tenant.Backup, error) {
-	v, err := s.GetBackup(ctx, tenantID, id)
-	if err != nil {
-		return v, err
-	}
 	if details == nil {
 		details = map[string]any{}
 	}
 	details["tenant_id"] = tenantID
+	read := func() (tenant.Backup, error) { return s.GetBackup(ctx, tenantID, id) }
+	return s.changeBackupOf(ctx, read, event, by, details, none, sql, args...)
+}
+
+// changeBackupOf changes a backup of whom it is read for.
+func (s *Store) changeBackupOf(ctx context.Context, read func() (tenant.Backup, error), event, by string, details map[string]any, none error, sql string, args ...any) (tenant.Backup, error) {
+	v, err := read()
+	if err != nil {
+		return v, err
+	}
+	id := v.BackupID
 	note := func(tx pgx.Tx) error {
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: event, Subject: string(id), Actor: by}, details)
 	}
 	if err := s.changeThen(ctx, event, none, note, sql, args...); err != nil {
 		return v, err
 	}
-	return s.GetBackup(ctx, tenantID, id)
+	return read()
 }
 
 const (
@@ -310,13 +331,14 @@ func (s *Store) AdmitBackups(ctx context.Context, perHost, perRegion, most int) 
 }
 
 const sqlBackupsLeft = `
-(SELECT backup_id, tenant_id, state FROM backups WHERE state IN ('making', 'uploading') AND started_at < now() - make_interval(secs => $1) ORDER BY started_at LIMIT $2)
+(SELECT backup_id, COALESCE(tenant_id, '') AS tenant_id, COALESCE(volume_id, '') AS volume_id, state FROM backups WHERE state IN ('making', 'uploading') AND started_at < now() - make_interval(secs => $1) ORDER BY started_at LIMIT $2)
 UNION ALL
-(SELECT backup_id, tenant_id, state FROM backups WHERE state = 'deleting' ORDER BY backup_id LIMIT $2)
+(SELECT backup_id, COALESCE(tenant_id, ''), COALESCE(volume_id, ''), state FROM backups WHERE state = 'deleting' ORDER BY backup_id LIMIT $2)
 UNION ALL
-(SELECT b.backup_id, b.tenant_id, b.state FROM backups b WHERE b.state IN ('stored', 'failed') AND b.held_at IS NULL AND b.expires_at < now()
+(SELECT b.backup_id, COALESCE(b.tenant_id, ''), COALESCE(b.volume_id, ''), b.state FROM backups b WHERE b.state IN ('stored', 'failed') AND b.held_at IS NULL AND b.expires_at < now()
    AND NOT EXISTS (SELECT FROM backup_holds h WHERE h.tenant_id = b.tenant_id)
-   AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.backup_id = b.backup_id AND j.status IN ('queued', 'running')) ORDER BY b.expires_at LIMIT $2)`
+   AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.backup_id = b.backup_id AND j.status IN ('queued', 'running'))
+   AND NOT EXISTS (SELECT FROM volume_restores r WHERE r.backup_id = b.backup_id AND r.finished_at IS NULL) ORDER BY b.expires_at LIMIT $2)`
 
 // BackupsLeft are backups that were begun so long ago that their run may be lost, that are to
 // be deleted, or whose time is over.

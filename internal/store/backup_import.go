@@ -28,10 +28,17 @@ ON CONFLICT (server_id) DO NOTHING`
 INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, apps, policy, request_hash, state, converged_state, status_reason, status_message, lost_at, created_by)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'shared', '', 'failed', 'failed', 'imported', 'known from its backups only: restore it elsewhere', now(), 'import')`
 
+	// A volume that is only known from its backups is one that is deleted: it may be copied.
+	sqlImportVolume = `
+INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by, deleted_at)
+SELECT $1, $2, $3, $4, $5, $6, (SELECT id FROM infra_providers ORDER BY enabled DESC, id LIMIT 1), 'imported-' || $1, 'releasing', 'import', now()
+ON CONFLICT (volume_id) DO NOTHING`
+	sqlVolumeOrg = `SELECT org_id FROM volumes WHERE volume_id = $1`
+
 	sqlImportBackup = `
 INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, state, created_by, created_at, started_at, taken_at, finished_at, recipient, sealed_identity, key_id,
-    object_key, manifest_key, part_bytes, parts, plain_bytes, plain_sha256, bytes, sha256, manifest_sha256)
-VALUES ($1, $2, $3, $4, $5, $6, 'stored', 'import', $7, $7, $7, now(), $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)`
+    object_key, manifest_key, part_bytes, parts, plain_bytes, plain_sha256, bytes, sha256, manifest_sha256, volume_id, entries)
+VALUES ($1, $2, NULLIF($3, ''), $4, $5, $6, 'stored', 'import', $7, $7, $7, now(), $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, NULLIF($20, ''), $21)`
 )
 
 // errTold undoes what only was to be told.
@@ -53,20 +60,25 @@ func (s *Store) ImportBackup(ctx context.Context, m tenant.Manifest, manifestKey
 			out = tenant.ImportKnown
 			return nil
 		}
-		if out, err = importTenant(ctx, tx, m); err != nil {
+		of, volume := importTenant, tenant.VolumeManifest{}
+		details := map[string]any{"tenant_id": m.TenantID}
+		if m.Volume != nil {
+			of, volume, details = importVolume, *m.Volume, map[string]any{"volume_id": m.Volume.VolumeID}
+		}
+		if out, err = of(ctx, tx, m); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlImportServer, m.ServerID, m.Region); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlImportBackup, m.BackupID, m.OrgID, m.TenantID, m.ServerID, m.Site, m.Kind, m.TakenAt, m.Recipient, m.SealedIdentity, m.KeyID,
-			m.Object, manifestKey, m.PartBytes, tenant.PartCount(m.Bytes, m.PartBytes), m.PlainBytes, m.PlainSHA256, m.Bytes, m.SHA256, manifestSHA256); err != nil {
+			m.Object, manifestKey, m.PartBytes, tenant.PartCount(m.Bytes, m.PartBytes), m.PlainBytes, m.PlainSHA256, m.Bytes, m.SHA256, manifestSHA256, volume.VolumeID, volume.Entries); err != nil {
 			return err
 		}
 		if err := confirmCreated(ctx, tx, storageProvider, "", 0, "backup", m.Object, m.Object+"@"+etag); err != nil {
 			return err
 		}
-		if err := orgEvent(ctx, tx, org.Event{OrgID: m.OrgID, Type: "backup.import", Subject: string(m.BackupID), Actor: string(prego.ActorOperator)}, map[string]any{"tenant_id": m.TenantID}); err != nil {
+		if err := orgEvent(ctx, tx, org.Event{OrgID: m.OrgID, Type: "backup.import", Subject: string(m.BackupID), Actor: string(prego.ActorOperator)}, details); err != nil {
 			return err
 		}
 		if !apply {
@@ -78,6 +90,27 @@ func (s *Store) ImportBackup(ctx context.Context, m tenant.Manifest, manifestKey
 		err = nil
 	}
 	return out, err
+}
+
+func importVolume(ctx context.Context, tx pgx.Tx, m tenant.Manifest) (tenant.ImportOutcome, error) {
+	v := m.Volume
+	if _, err := tx.Exec(ctx, sqlImportOrg, m.OrgID); err != nil {
+		return "", err
+	}
+	tag, err := tx.Exec(ctx, sqlImportVolume, v.VolumeID, m.OrgID, m.Region, v.Location, v.Name, v.SizeBytes)
+	if err != nil {
+		return "", err
+	}
+	owner, err := value[prego.OrgID](ctx, tx, sqlVolumeOrg, v.VolumeID)
+	switch {
+	case err != nil:
+		return "", err
+	case owner != m.OrgID:
+		return "", prego.Errorf(prego.CodeInvalidTransition, "volume %s is of org %s, the backup of %s", v.VolumeID, owner, m.OrgID)
+	case tag.RowsAffected() > 0:
+		return tenant.ImportVolume, nil
+	}
+	return tenant.ImportBackup, nil
 }
 
 func importTenant(ctx context.Context, tx pgx.Tx, m tenant.Manifest) (tenant.ImportOutcome, error) {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
 )
 
 const sqlPlanBackupPolicy = `SELECT ` + backupPolicyColumns + ` FROM backup_policies p WHERE p.policy_id = 'plan/' || $1::text`
@@ -23,7 +25,7 @@ func (s *Store) PlanBackupPolicy(ctx context.Context, plan prego.Plan) (tenant.B
 var backupPolicies = listing[backupPolicyRow]{
 	what: "backup policies", from: `SELECT ` + backupPolicyColumns + ` FROM backup_policies p`,
 	order:   "-updated_at",
-	filters: map[string]string{"plan": "p.plan", "tenant_id": "p.tenant_id"},
+	filters: map[string]string{"plan": "p.plan", "tenant_id": "p.tenant_id", "volume_id": "p.volume_id"},
 	sorts:   map[string]string{"updated_at": "p.updated_at"},
 	id:      "p.policy_id",
 }
@@ -39,8 +41,8 @@ func (s *Store) ListBackupPolicies(ctx context.Context, q prego.ListQuery) (page
 
 const (
 	sqlPutBackupPolicy = `
-INSERT INTO backup_policies (policy_id, plan, tenant_id, schedule, spread_seconds, keep_daily, keep_weekly, keep_monthly, updated_by)
-VALUES (CASE WHEN $1 <> '' THEN 'plan/' || $1 ELSE 'tenant/' || $2 END, NULLIF($1, ''), NULLIF($2, ''), $3, $4, $5, $6, $7, $8)
+INSERT INTO backup_policies (policy_id, plan, tenant_id, org_id, volume_id, schedule, spread_seconds, keep_daily, keep_weekly, keep_monthly, updated_by)
+VALUES ($1, NULLIF($2, ''), NULLIF($3, ''), NULLIF($4, ''), NULLIF($5, ''), $6, $7, $8, $9, $10, $11)
 ON CONFLICT (policy_id) DO UPDATE SET schedule = EXCLUDED.schedule, spread_seconds = EXCLUDED.spread_seconds, keep_daily = EXCLUDED.keep_daily,
     keep_weekly = EXCLUDED.keep_weekly, keep_monthly = EXCLUDED.keep_monthly, updated_by = EXCLUDED.updated_by, updated_at = now()`
 
@@ -56,22 +58,22 @@ type keptPolicy struct {
 	Monthly       int    `json:"keep_monthly"`
 }
 
-// PutBackupPolicy keeps the policy, which is valid, of a plan or of a tenant.
+// PutBackupPolicy keeps the policy, which is valid, of whom it is for.
 func (s *Store) PutBackupPolicy(ctx context.Context, p tenant.BackupPolicy, by string) error {
 	kept := keptPolicy{p.Schedule, int(p.Spread.Seconds()), p.Retention.Daily, p.Retention.Weekly, p.Retention.Monthly}
-	return s.changeBackupPolicy(ctx, p.Plan, p.TenantID, by, &kept,
-		sqlPutBackupPolicy, p.Plan, p.TenantID, kept.Schedule, kept.SpreadSeconds, kept.Daily, kept.Weekly, kept.Monthly, by)
+	return s.changeBackupPolicy(ctx, p, by, &kept,
+		sqlPutBackupPolicy, p.ID(), p.Plan, p.TenantID, p.OrgID, p.VolumeID, kept.Schedule, kept.SpreadSeconds, kept.Daily, kept.Weekly, kept.Monthly, by)
 }
 
-const sqlDeleteBackupPolicy = `DELETE FROM backup_policies WHERE tenant_id = $1`
+const sqlDeleteBackupPolicy = `DELETE FROM backup_policies WHERE policy_id = $1`
 
-// DeleteBackupPolicy gives a tenant the policy of its plan again. One that has none of its own
-// stays as it is.
-func (s *Store) DeleteBackupPolicy(ctx context.Context, tenantID prego.TenantID, by string) error {
-	return s.changeBackupPolicy(ctx, "", tenantID, by, nil, sqlDeleteBackupPolicy, tenantID)
+// DeleteBackupPolicy gives a tenant the policy of its plan again, a volume that of its org, and the
+// volumes of an org that of all volumes. Who has none of its own stays as it is.
+func (s *Store) DeleteBackupPolicy(ctx context.Context, of tenant.BackupPolicy, by string) error {
+	return s.changeBackupPolicy(ctx, of, by, nil, sqlDeleteBackupPolicy, of.ID())
 }
 
-func (s *Store) changeBackupPolicy(ctx context.Context, plan prego.Plan, tenantID prego.TenantID, by string, kept *keptPolicy, sql string, args ...any) error {
+func (s *Store) changeBackupPolicy(ctx context.Context, of tenant.BackupPolicy, by string, kept *keptPolicy, sql string, args ...any) error {
 	var text []byte
 	if kept != nil {
 		text, _ = json.Marshal(kept) // numbers and a word
@@ -81,21 +83,40 @@ func (s *Store) changeBackupPolicy(ctx context.Context, plan prego.Plan, tenantI
 		if err != nil || tag.RowsAffected() == 0 {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sqlBackupPolicyChange, tenant.BackupPolicyID(plan, tenantID), by, text); err != nil {
+		if _, err := tx.Exec(ctx, sqlBackupPolicyChange, of.ID(), by, text); err != nil {
 			return err
 		}
-		return org("backup.policy_set", map[string]any{"tenant_id": tenantID, "policy": kept})
+		details := map[string]any{"policy": kept}
+		switch {
+		case of.TenantID != "":
+			details["tenant_id"] = of.TenantID
+		case of.VolumeID != "":
+			details["volume_id"] = of.VolumeID
+		}
+		return org("backup.policy_set", details)
 	}
-	if plan != "" {
+	subject := cmp.Or(string(of.TenantID), string(of.VolumeID), string(of.OrgID))
+	asOrg := func(tx pgx.Tx, orgID prego.OrgID) error {
+		return apply(tx, func(event string, details map[string]any) error {
+			return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: event, Subject: subject, Actor: by}, details)
+		})
+	}
+	switch {
+	case of.VolumeID != "":
+		return s.inVolume(ctx, "backup policy", of.VolumeID, func(tx pgx.Tx, v workload.Volume) error { return asOrg(tx, v.OrgID) })
+	case of.OrgID != "":
+		return s.inTx(ctx, "backup policy", func(tx pgx.Tx) error {
+			if err := lockNamedOrg(ctx, tx, of.OrgID); err != nil {
+				return err
+			}
+			return asOrg(tx, of.OrgID)
+		})
+	case of.Default():
 		return s.inTx(ctx, "backup policy", func(tx pgx.Tx) error {
 			return apply(tx, func(string, map[string]any) error { return nil })
 		})
 	}
-	return s.ofTenant(ctx, "backup policy", tenantID, func(tx pgx.Tx, orgID prego.OrgID) error {
-		return apply(tx, func(event string, details map[string]any) error {
-			return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: event, Subject: string(tenantID), Actor: by}, details)
-		})
-	})
+	return s.ofTenant(ctx, "backup policy", of.TenantID, asOrg)
 }
 
 // ofTenant runs f in a transaction that holds the tenant's org.

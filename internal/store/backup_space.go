@@ -28,8 +28,8 @@ func (s *Store) backupSpace(ctx context.Context, q querier, orgID prego.OrgID) (
 }
 
 const sqlBackupSpaceOf = `
-SELECT tenant_id, count(*)::int AS backups, sum(bytes)::bigint AS bytes FROM backups
-WHERE org_id = $1 AND state IN ('uploading', 'stored', 'deleting') GROUP BY tenant_id ORDER BY bytes DESC, tenant_id LIMIT $2`
+SELECT COALESCE(tenant_id, '') AS tenant_id, COALESCE(volume_id, '') AS volume_id, count(*)::int AS backups, sum(bytes)::bigint AS bytes FROM backups
+WHERE org_id = $1 AND state IN ('uploading', 'stored', 'deleting') GROUP BY tenant_id, volume_id ORDER BY bytes DESC, tenant_id, volume_id LIMIT $2`
 
 // BackupSpace is what an org's backups occupy, and how much they may; with the tenants whose
 // backups occupy most.

@@ -160,7 +160,7 @@ func TestTurnsComeOnce(t *testing.T) {
 	require.NoError(t, s.PutBackupPolicy(ctx, tenant.BackupPolicy{TenantID: "t-1", Schedule: "", Retention: tenant.Retention{Daily: 1}}, "ann"))
 	policies, _, err := s.ListBackupPolicies(ctx, prego.ListQuery{Limit: 50})
 	require.NoError(t, err)
-	require.Len(t, policies, 5)
+	require.Len(t, policies, 6, "of four plans, of volumes, and of a tenant")
 	for _, p := range policies {
 		require.NoError(t, p.Validate(), "%s %s", p.Plan, p.TenantID)
 	}
@@ -231,12 +231,12 @@ func TestAPolicysChangesAreKept(t *testing.T) {
 	require.Equal(t, "0 3 * * *", got.Schedule)
 	require.Equal(t, prego.TenantID("t-0"), got.TenantID)
 	for range 2 {
-		require.NoError(t, s.DeleteBackupPolicy(ctx, "t-0", "bob"))
+		require.NoError(t, s.DeleteBackupPolicy(ctx, tenant.BackupPolicy{TenantID: "t-0"}, "bob"))
 	}
 	got, err = s.BackupPolicy(ctx, "t-0")
 	require.NoError(t, err)
 	require.Equal(t, prego.PlanStarter, got.Plan, "its plan's again")
-	changes, err := s.BackupPolicyChanges(ctx, tenant.BackupPolicyID("", "t-0"), 10)
+	changes, err := s.BackupPolicyChanges(ctx, tenant.BackupPolicy{TenantID: "t-0"}.ID(), 10)
 	require.NoError(t, err)
 	require.Len(t, changes, 2, "deleting it twice is one change")
 	require.Equal(t, "bob", changes[0].ChangedBy)

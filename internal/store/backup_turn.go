@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -13,11 +14,13 @@ import (
 // A tenant's own policy goes before its plan's.
 const backupPolicyOf = `LEFT JOIN backup_policies own ON own.tenant_id = t.tenant_id JOIN backup_policies p ON p.policy_id = COALESCE(own.policy_id, 'plan/' || t.plan)`
 
-const backupPolicyColumns = `COALESCE(p.plan, '') AS plan, COALESCE(p.tenant_id, '') AS tenant_id, p.schedule, p.spread_seconds, p.keep_daily, p.keep_weekly, p.keep_monthly, p.updated_by, p.updated_at`
+const backupPolicyColumns = `COALESCE(p.plan, '') AS plan, COALESCE(p.tenant_id, '') AS tenant_id, COALESCE(p.org_id, '') AS org_id, COALESCE(p.volume_id, '') AS volume_id, p.schedule, p.spread_seconds, p.keep_daily, p.keep_weekly, p.keep_monthly, p.updated_by, p.updated_at`
 
 type backupPolicyRow struct {
 	Plan                                              prego.Plan
 	TenantID                                          prego.TenantID
+	OrgID                                             prego.OrgID
+	VolumeID                                          prego.VolumeID
 	Schedule                                          string
 	SpreadSeconds, KeepDaily, KeepWeekly, KeepMonthly int
 	UpdatedBy                                         string
@@ -26,7 +29,7 @@ type backupPolicyRow struct {
 
 func (r backupPolicyRow) policy() tenant.BackupPolicy {
 	return tenant.BackupPolicy{
-		Plan: r.Plan, TenantID: r.TenantID, Schedule: r.Schedule, Spread: time.Duration(r.SpreadSeconds) * time.Second,
+		Plan: r.Plan, TenantID: r.TenantID, OrgID: r.OrgID, VolumeID: r.VolumeID, Schedule: r.Schedule, Spread: time.Duration(r.SpreadSeconds) * time.Second,
 		Retention: tenant.Retention{Daily: r.KeepDaily, Weekly: r.KeepWeekly, Monthly: r.KeepMonthly}, UpdatedBy: r.UpdatedBy, UpdatedAt: r.UpdatedAt,
 	}
 }
@@ -75,7 +78,7 @@ func (s *Store) PutBackupTurns(ctx context.Context, turns []tenant.BackupTurn) e
 
 // nextBackupTurn is NULL for a tenant that is not backed up by schedule.
 func nextBackupTurn(t tenant.BackupTurn) *time.Time {
-	at := t.Policy.Next(t.TenantID, t.Now)
+	at := t.Policy.Next(cmp.Or(string(t.TenantID), string(t.VolumeID)), t.Now)
 	if at.IsZero() {
 		return nil
 	}

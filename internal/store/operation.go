@@ -65,6 +65,8 @@ SELECT CASE WHEN state IN ('queued', 'making', 'uploading') THEN 'running' WHEN 
 SELECT CASE state WHEN 'deleting' THEN 'running' ELSE 'succeeded' END, '', message FROM backups WHERE backup_id = $1 AND state IN ('deleting', 'deleted')`
 	sqlRestoring = `
 SELECT CASE WHEN status IN ('queued', 'running') THEN 'running' ELSE status END, '', message FROM restore_jobs WHERE job_id = $1`
+	sqlVolumeRestoring = `
+SELECT CASE WHEN status IN ('queued', 'running') THEN 'running' ELSE status END, reason, message FROM volume_restores WHERE restore_id = $1`
 	sqlMoving = `
 SELECT CASE WHEN finished_at IS NULL THEN 'running' WHEN state = 'done' THEN 'succeeded' ELSE 'failed' END, CASE WHEN state = 'cancelled' THEN 'cancelled' ELSE reason END, message
 FROM tenant_moves WHERE move_id = $1`
@@ -108,6 +110,7 @@ var operationKinds = map[string]operationKind{
 	"backup":              {target: "backup", sql: sqlBackingUp},
 	"backup-delete":       {target: "backup", sql: sqlBackupDeleting},
 	"restore":             {target: "restore", sql: sqlRestoring},
+	"volume-restore":      {target: "restore", sql: sqlVolumeRestoring},
 	"tenant-move":         {target: "move", sql: sqlMoving},
 	"address":             {target: "ipv4", sql: sqlAddressing},
 	"volume":              {target: "volume", sql: sqlVolumeMaking},

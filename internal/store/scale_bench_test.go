@@ -102,6 +102,9 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"backups to begin":      func() error { return none(s.AdmitBackups(ctx, 1, 20, 200)) },
 		"backups that are left": func() error { return none(s.BackupsLeft(ctx, time.Minute, 200)) },
 		"backups that are due":  func() error { return none(s.DueBackupTurns(ctx, 200)) },
+		"volumes' backups due":  func() error { return none(s.DueVolumeBackupTurns(ctx, 200)) },
+		"volumes' backups late": func() error { return none(s.LateVolumeBackups(ctx, 2*time.Hour, 2000)) },
+		"volumes without turn":  func() error { return none(s.VolumesWithoutTurn(ctx, 200)) },
 		"bytes of backups": func() error {
 			_, _, err := s.BackupSpaces(ctx)
 			return err

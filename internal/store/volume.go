@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -135,10 +136,21 @@ const sqlVolumeReleasing = `
 UPDATE volumes v SET status = 'releasing', reason = '', message = '', updated_at = now() WHERE v.volume_id = $1 RETURNING ` + volumeColumns
 
 // DeleteVolume asks for a volume to be deleted. One that is attached is refused.
-func (s *Store) DeleteVolume(ctx context.Context, id prego.VolumeID, by string) (out workload.Volume, err error) {
+//
+// Its last backup is made before it is destroyed, unless without says why not: also for one that is
+// being deleted already, whose last backup does not succeed.
+func (s *Store) DeleteVolume(ctx context.Context, id prego.VolumeID, without, by string) (out workload.Volume, err error) {
 	err = s.inVolume(ctx, "delete volume", id, func(tx pgx.Tx, v workload.Volume) error {
+		if without != "" {
+			if err := s.withoutLastBackup(ctx, tx, v, without, by); err != nil {
+				return err
+			}
+		}
 		if out = v; v.Status == workload.ResourceReleasing {
 			return nil
+		}
+		if lent, err := value[string](ctx, tx, sqlLentFor, id); err != nil || lent != "" {
+			return errors.Join(err, prego.Errorf(prego.CodeVolumeInUse, "volume %s is being worked on by %s; try again", id, lent))
 		}
 		group, err := value[string](ctx, tx, sqlVolumeAttached, id)
 		if err != nil {
@@ -153,6 +165,37 @@ func (s *Store) DeleteVolume(ctx context.Context, id prego.VolumeID, by string) 
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.delete", Subject: string(id), Actor: by}, map[string]any{"name": v.Name, "size_bytes": v.SizeBytes})
 	})
 	return out, err
+}
+
+const (
+	sqlLentFor           = `SELECT lent_for FROM volumes WHERE volume_id = $1`
+	sqlWithoutLastBackup = `UPDATE volumes SET last_backup = false, updated_at = now() WHERE volume_id = $1 AND last_backup`
+)
+
+func (s *Store) withoutLastBackup(ctx context.Context, tx pgx.Tx, v workload.Volume, reason, by string) error {
+	tag, err := tx.Exec(ctx, sqlWithoutLastBackup, v.VolumeID)
+	if err != nil || tag.RowsAffected() == 0 {
+		return err
+	}
+	return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.no_final_backup", Subject: string(v.VolumeID), Actor: by, Reason: reason}, map[string]any{"name": v.Name})
+}
+
+const sqlLastBackup = `
+SELECT v.last_backup AND v.made_bytes > 0 AND (EXISTS (SELECT FROM volume_attachments t WHERE t.volume_id = $1) OR EXISTS (SELECT FROM volume_restores r WHERE r.volume_id = $1))
+FROM volumes v WHERE v.volume_id = $1`
+
+// WantsLastBackup tells whether a volume is to be backed up before it is destroyed. One that no
+// group ever had and nothing was restored to is empty.
+func (s *Store) WantsLastBackup(ctx context.Context, id prego.VolumeID) (bool, error) {
+	wants, err := value[bool](ctx, s.pool, sqlLastBackup, id)
+	return wants, failed("volume", err)
+}
+
+const sqlVolumeSays = `UPDATE volumes SET reason = $2, message = $3 WHERE volume_id = $1 AND deleted_at IS NULL`
+
+// VolumeSays records what keeps a volume from what was asked for.
+func (s *Store) VolumeSays(ctx context.Context, id prego.VolumeID, reason prego.Reason, message string) error {
+	return s.exec(ctx, fmt.Sprintf("volume %s", id), sqlVolumeSays, id, reason, prego.Redact(message))
 }
 
 const sqlGrowVolume = `
@@ -243,6 +286,10 @@ func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, b
 		}
 		var attached, left, location string
 		var mounted bool
+		lent, err := value[string](ctx, tx, sqlLentFor, a.VolumeID)
+		if err != nil {
+			return err
+		}
 		if err := tx.QueryRow(ctx, sqlVolumeAttached, a.VolumeID).Scan(&attached); err != nil {
 			return err
 		}
@@ -260,6 +307,8 @@ func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, b
 			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s", a.VolumeID, v.Status)
 		case attached != "":
 			return prego.Errorf(prego.CodeVolumeAttached, "volume %s is attached to process group %s: it has one writer", a.VolumeID, attached)
+		case lent != "":
+			return prego.Errorf(prego.CodeVolumeInUse, "volume %s is being worked on by %s; try again", a.VolumeID, lent)
 		case left != "":
 			return prego.Errorf(prego.CodeVolumeInUse, "volume %s is still being taken from server %s; try again", a.VolumeID, left)
 		case region != v.Region:
@@ -387,12 +436,24 @@ const sqlAttachedTo = `UPDATE volume_attachments SET server_id = NULLIF($2, '') 
 // once it is on none. An attachment that has ended goes nowhere any more: another group
 // may have the volume.
 func (s *Store) AttachedTo(ctx context.Context, attachmentID string, serverID prego.ServerID) error {
-	tag, err := s.pool.Exec(ctx, sqlAttachedTo, attachmentID, serverID)
-	if err == nil && tag.RowsAffected() == 0 {
-		return prego.Errorf(prego.CodeAttachmentNotFound, "attachment %s has ended", attachmentID)
-	}
-	return failed("attachment "+attachmentID, err)
+	return s.inTx(ctx, "attachment "+attachmentID, func(tx pgx.Tx) error {
+		// Held, so that it is not lent to a backup or a restore meanwhile.
+		lent, err := value[string](ctx, tx, sqlHoldLent, attachmentID)
+		if err = ifNoRows(err, nil); err != nil {
+			return err
+		}
+		if lent != "" && serverID != "" {
+			return prego.Errorf(prego.CodeVolumeInUse, "its volume is being worked on by %s, and is with its group again after that", lent)
+		}
+		tag, err := tx.Exec(ctx, sqlAttachedTo, attachmentID, serverID)
+		if err == nil && tag.RowsAffected() == 0 {
+			return prego.Errorf(prego.CodeAttachmentNotFound, "attachment %s has ended", attachmentID)
+		}
+		return err
+	})
 }
+
+const sqlHoldLent = `SELECT v.lent_for FROM volumes v JOIN volume_attachments t ON t.volume_id = v.volume_id WHERE t.attachment_id = $1 FOR UPDATE OF v`
 
 // WithGroupVolumes runs f while no other process does for the same group.
 func (s *Store) WithGroupVolumes(ctx context.Context, groupID prego.GroupID, f func(context.Context) error) (done bool, err error) {

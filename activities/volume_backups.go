@@ -1,0 +1,417 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
+)
+
+// VolumeBackupStore is the part of Postgres that holds backups and restores of volumes.
+type VolumeBackupStore interface {
+	RequestVolumeBackup(ctx context.Context, a tenant.BackupAsked) (tenant.Backup, error)
+	DeleteVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, by string) (tenant.Backup, error)
+	VolumeRetained(ctx context.Context, volumeID prego.VolumeID) ([]tenant.Retained, error)
+	ExpireVolumeBackups(ctx context.Context, volumeID prego.VolumeID, final time.Duration) error
+	FinalVolumeBackup(ctx context.Context, volumeID prego.VolumeID) (*tenant.Backup, error)
+	WantsLastBackup(ctx context.Context, id prego.VolumeID) (bool, error)
+	VolumeBackupPolicy(ctx context.Context, volumeID prego.VolumeID) (tenant.BackupPolicy, error)
+	VolumesWithoutTurn(ctx context.Context, most int) ([]tenant.BackupTurn, error)
+	PutVolumeBackupTurns(ctx context.Context, turns []tenant.BackupTurn) error
+	DueVolumeBackupTurns(ctx context.Context, most int) ([]tenant.BackupTurn, error)
+	TakeVolumeBackupTurn(ctx context.Context, t tenant.BackupTurn, id prego.BackupID, by string) (bool, error)
+	LateVolumeBackups(ctx context.Context, after time.Duration, most int) ([]prego.VolumeID, error)
+	LendVolume(ctx context.Context, id prego.VolumeID, want prego.ServerID, work string) (at prego.ServerID, lent bool, err error)
+	VolumeLent(ctx context.Context, id prego.VolumeID, work string) (prego.ServerID, error)
+	ReturnVolume(ctx context.Context, id prego.VolumeID, work string) error
+	LentVolumes(ctx context.Context, most int) (map[prego.VolumeID]string, error)
+	VolumeRestoreRun(ctx context.Context, id string) (workload.VolumeRestore, error)
+	VolumeRestoreBegun(ctx context.Context, id string) error
+	VolumeRestoreFinished(ctx context.Context, id string, reason prego.Reason, message string) error
+	VolumeRestoresLeft(ctx context.Context, quiet time.Duration, most int) ([]string, error)
+	VolumeSays(ctx context.Context, id prego.VolumeID, reason prego.Reason, message string) error
+}
+
+// lend brings a volume to a server for a backup or a restore, unless its group has it on one. The
+// server is the one that is wanted, if any.
+func (a *StoredBackups) lend(ctx context.Context, v workload.Volume, want prego.ServerID, work string) (srv server.Server, lent bool, err error) {
+	at, lent, err := a.Store.LendVolume(ctx, v.VolumeID, want, work)
+	switch prego.CodeOf(err) {
+	case prego.CodeInsufficientResources:
+		return srv, lent, because(false, tenant.ReasonNoHost, err.Error())
+	case prego.CodeVolumeInUse: // it is returned after a while
+		return srv, lent, err
+	}
+	if err != nil {
+		return srv, lent, permanentIfCoded(err)
+	}
+	if srv, err = a.Volumes.Store.GetServer(ctx, at); err != nil || !lent {
+		return srv, lent, fromStore(err)
+	}
+	if srv.Status != server.Active {
+		return srv, lent, because(true, tenant.ReasonBackupSuperseded, fmt.Sprintf("server %s, which was to have the volume, is %s", at, srv.Status))
+	}
+	infra, err := a.Volumes.infra(v.Provider)
+	if err != nil {
+		return srv, lent, err
+	}
+	a.Tenants.hook("volume-lend/intended")
+	if err := infra.AttachVolume(ctx, prego.VolumeID(v.ProviderID), prego.ServerID(srv.ProviderServerID)); err != nil {
+		return srv, lent, fromInfra(err)
+	}
+	a.Tenants.hook("volume-lend/attached")
+	_, err = a.Volumes.mountVolume(ctx, srv, v)
+	return srv, lent, err
+}
+
+// giveBack takes a volume from the server that had it for a backup or a restore.
+func (a *StoredBackups) giveBack(ctx context.Context, id prego.VolumeID, work string) error {
+	at, err := a.Store.VolumeLent(ctx, id, work)
+	if err != nil || at == "" {
+		return err
+	}
+	v, err := a.Volumes.Store.VolumeEver(ctx, id)
+	if err != nil {
+		return permanentIfCoded(err)
+	}
+	if err := a.Volumes.detach(ctx, at, v); err != nil {
+		return err
+	}
+	a.Tenants.hook("volume-lend/detached")
+	return a.Store.ReturnVolume(ctx, id, work)
+}
+
+// codeNotAllowed is how an agent of a version before refuses a verb.
+const codeNotAllowed = "command_not_allowed"
+
+// volumeVerb runs a verb on a volume that takes long. What it says that went wrong is its type.
+func (a *StoredBackups) volumeVerb(ctx context.Context, srv server.Server, what string, secrets map[string]string, args ...string) (string, error) {
+	info := activity.GetInfo(ctx)
+	out, err := a.Volumes.Hosts.Bench(ctx, server.BenchCommand{
+		Kind: string(wire.KindVolume), ServerID: srv.ServerID, Addr: srv.Host, AuditID: fmt.Sprintf("%s-%s-%d", what, info.WorkflowExecution.RunID, info.Attempt), WorkflowID: info.WorkflowExecution.ID,
+		Timeout: a.Tenants.Settings.SiteTimeout, Args: args, Secrets: secrets,
+	})
+	var ce *server.CommandError
+	switch {
+	case err == nil:
+		return out, nil
+	case errors.As(err, &ce) && (ce.Code == codeKindUnknown || ce.Code == codeNotAllowed):
+		return out, permanentError(ErrTypeCommand, fmt.Sprintf("the agent of server %s is of an earlier version, which knows no backups of volumes", srv.ServerID), nil)
+	case errors.As(err, &ce) && ce.ExitCode > 0:
+		text := strings.TrimSpace(ce.Stderr)
+		if m := verbFailed.FindStringSubmatch(text); m != nil {
+			return out, because(m[1] != wire.FailedInterrupts, prego.Reason(m[1]), m[0])
+		}
+		return out, permanentError(ErrTypeCommand, text, nil)
+	}
+	return out, err
+}
+
+// placeOf is where a backup is made: a tenant's site, or a volume on a server.
+func (a *StoredBackups) placeOf(ctx context.Context, b tenant.BackupRun, t tenant.Run) (siteAt, error) {
+	if b.VolumeID == "" {
+		return atOf(t), nil
+	}
+	return a.placeOfVolume(ctx, b.VolumeID, b.ServerID)
+}
+
+func (a *StoredBackups) placeOfVolume(ctx context.Context, id prego.VolumeID, at prego.ServerID) (siteAt, error) {
+	v, err := a.Volumes.Store.VolumeEver(ctx, id)
+	if err != nil {
+		return siteAt{}, permanentIfCoded(err)
+	}
+	srv, err := a.Volumes.Store.GetServer(ctx, at)
+	if err != nil {
+		return siteAt{}, fromStore(err)
+	}
+	return siteAt{ServerID: srv.ServerID, Addr: srv.Host, Volume: v.ProviderID, ID: string(id)}, nil
+}
+
+// makeVolumeBackup has the host seal the volume's files as they are at one moment.
+func (a *StoredBackups) makeVolumeBackup(ctx context.Context, b tenant.BackupRun) error {
+	v, err := a.Volumes.Store.VolumeEver(ctx, b.VolumeID)
+	if err != nil {
+		return permanentIfCoded(err)
+	}
+	srv, _, err := a.lend(ctx, v, b.ServerID, string(b.BackupID))
+	if err != nil {
+		return err
+	}
+	if srv.ServerID != b.ServerID {
+		return because(true, tenant.ReasonBackupSuperseded, fmt.Sprintf("volume %s is on server %s no longer", b.VolumeID, b.ServerID))
+	}
+	a.Tenants.hook("stored-backup/start")
+	report, err := a.volumeVerb(ctx, srv, string(b.BackupID)+"-seal", nil, "seal-volume", v.ProviderID, string(b.BackupID), b.Recipient)
+	if err != nil {
+		return err
+	}
+	object, manifest := tenant.VolumeBackupKeys(a.Settings.Environment, b.VolumeID, b.BackupID)
+	if err := a.sealed(ctx, b, report, 0, object, manifest); err != nil {
+		return err
+	}
+	// What is uploaded is on the host's own disk.
+	return a.giveBack(ctx, b.VolumeID, string(b.BackupID))
+}
+
+// clearVolumesHost deletes what the host has of a volume's backup, and takes the volume from it.
+func (a *StoredBackups) clearVolumesHost(ctx context.Context, b tenant.BackupRun) error {
+	if err := a.giveBack(ctx, b.VolumeID, string(b.BackupID)); err != nil {
+		return err
+	}
+	at, err := a.placeOfVolume(ctx, b.VolumeID, b.ServerID)
+	if err != nil {
+		return err
+	}
+	return a.dropSealed(ctx, at, string(b.BackupID))
+}
+
+func (a *StoredBackups) dropSealed(ctx context.Context, at siteAt, name string) error {
+	srv, err := a.Volumes.Store.GetServer(ctx, at.ServerID)
+	if err != nil || srv.Status == server.Terminated {
+		return fromStore(err)
+	}
+	_, err = a.volumeVerb(ctx, srv, name+"-drop", nil, "drop-sealed", at.Volume, name)
+	return err
+}
+
+// RetainVolumeBackups deletes what retention does not keep of a volume's backups.
+func (a *StoredBackups) RetainVolumeBackups(ctx context.Context, id prego.VolumeID) (deleted int, err error) {
+	p, err := a.Store.VolumeBackupPolicy(ctx, id)
+	if err != nil {
+		return 0, permanentIfCoded(err)
+	}
+	all, err := a.Store.VolumeRetained(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	for _, b := range tenant.Surplus(all, p.Retention, time.Now()) {
+		if err := a.giveUpAny(ctx, tenant.BackupLeft{BackupID: b, VolumeID: id}); err != nil {
+			return deleted, err
+		}
+		deleted++
+	}
+	return deleted, nil
+}
+
+// giveUpAny begins the deletion of a backup of a tenant or of a volume.
+func (a *StoredBackups) giveUpAny(ctx context.Context, b tenant.BackupLeft) error {
+	if b.VolumeID == "" {
+		return a.giveUp(ctx, b.TenantID, b.BackupID, "retention")
+	}
+	if _, err := a.Store.DeleteVolumeBackup(ctx, b.VolumeID, b.BackupID, "retention"); err != nil {
+		if prego.CodeOf(err) == prego.CodeBackupNotReady {
+			return nil
+		}
+		return err
+	}
+	_, err := a.Runs.EnsureBackupDelete(ctx, b.BackupID)
+	return err
+}
+
+func (a *StoredBackups) takeVolumeTurns(ctx context.Context) (n int, err error) {
+	due, err := a.Store.DueVolumeBackupTurns(ctx, lookMost)
+	for _, t := range due {
+		queued, err := a.Store.TakeVolumeBackupTurn(ctx, t, a.NewID(), "schedule")
+		if err != nil {
+			return n, err
+		}
+		if !queued {
+			a.Log.Info("a scheduled backup is passed over: one is under way, or the volume is on no server", zap.String("volume_id", string(t.VolumeID)))
+		}
+		n++
+	}
+	return n, err
+}
+
+// seeToVolumes starts restores whose run was lost, and takes volumes back that nobody works on.
+func (a *StoredBackups) seeToVolumes(ctx context.Context) (n int, err error) {
+	left, err := a.Store.VolumeRestoresLeft(ctx, a.Settings.Quiet, lookMost)
+	if err != nil {
+		return 0, err
+	}
+	for _, id := range left {
+		started, err := a.Runs.EnsureVolumeRestore(ctx, id)
+		if err != nil {
+			return n, err
+		}
+		if started {
+			n++
+		}
+	}
+	lent, err := a.Store.LentVolumes(ctx, lookMost)
+	for id, work := range lent {
+		if e := a.giveBack(ctx, id, work); e != nil {
+			err = errors.Join(err, fmt.Errorf("volume %s: %w", id, e))
+			continue
+		}
+		n++
+	}
+	return n, err
+}
+
+// WantsFinalOf tells whether a volume's last backup is still to be made.
+func (a *StoredBackups) WantsFinalOf(ctx context.Context, id prego.VolumeID) (bool, error) {
+	if a.Objects == nil {
+		return false, nil
+	}
+	wants, err := a.Store.WantsLastBackup(ctx, id)
+	if err != nil || !wants {
+		return false, err
+	}
+	b, err := a.Store.FinalVolumeBackup(ctx, id)
+	return b == nil || b.State != tenant.BackupStored, err
+}
+
+// LetGoOf ends retention for a volume that is about to be destroyed.
+func (a *StoredBackups) LetGoOf(ctx context.Context, id prego.VolumeID) error {
+	return a.Store.ExpireVolumeBackups(ctx, id, a.Settings.FinalFor)
+}
+
+// WantVolumeBackup accepts the last backup of a volume that is to be deleted. There is one, unless
+// it failed.
+func (a *StoredBackups) WantVolumeBackup(ctx context.Context, id prego.VolumeID) (BackupGranted, error) {
+	b, err := a.Store.FinalVolumeBackup(ctx, id)
+	if err != nil {
+		return BackupGranted{}, err
+	}
+	if b != nil && (b.State == tenant.BackupStored || b.State.UnderWay()) {
+		return BackupGranted{BackupID: b.BackupID, Stored: b.State == tenant.BackupStored}, nil
+	}
+	made, err := a.Store.RequestVolumeBackup(ctx, tenant.BackupAsked{ID: a.NewID(), VolumeID: id, Kind: tenant.BackupFinal, By: string(prego.ActorWorkflow), AtOnce: true, Keep: a.Settings.FinalFor})
+	switch prego.CodeOf(err) {
+	case prego.CodeInsufficientResources:
+		err = because(true, tenant.ReasonNoHost, err.Error())
+	case prego.CodeBackupUnderWay: // another one; it ends
+	default:
+		err = permanentIfCoded(err)
+	}
+	return BackupGranted{BackupID: made.BackupID}, err
+}
+
+// VolumeNotBackedUp is why a volume that is to be deleted is still there.
+type VolumeNotBackedUp struct {
+	VolumeID prego.VolumeID `json:"volume_id"`
+	Reason   prego.Reason   `json:"reason"`
+	Message  string         `json:"message"`
+}
+
+// SayNotBackedUp records it.
+func (a *StoredBackups) SayNotBackedUp(ctx context.Context, in VolumeNotBackedUp) error {
+	return a.Store.VolumeSays(ctx, in.VolumeID, in.Reason, in.Message)
+}
+
+// VolumeRestorePlan is the state of a restore.
+type VolumeRestorePlan struct {
+	OrgID     prego.OrgID    `json:"org_id"`
+	VolumeID  prego.VolumeID `json:"volume_id"`
+	BackupID  prego.BackupID `json:"backup_id"`
+	Done      bool           `json:"done,omitempty"`
+	Step      time.Duration  `json:"step"`
+	UploadFor time.Duration  `json:"upload_for"`
+}
+
+// PlanVolumeRestore reads the restore's row.
+func (a *StoredBackups) PlanVolumeRestore(ctx context.Context, id string) (VolumeRestorePlan, error) {
+	r, err := a.Store.VolumeRestoreRun(ctx, id)
+	if err != nil {
+		return VolumeRestorePlan{}, permanentIfCoded(err)
+	}
+	return VolumeRestorePlan{
+		OrgID: r.OrgID, VolumeID: r.VolumeID, BackupID: r.BackupID, Done: r.FinishedAt != nil, Step: a.Tenants.Settings.StepTimeout, UploadFor: a.Settings.UploadFor,
+	}, nil
+}
+
+// BeginVolumeRestore records that it has started.
+func (a *StoredBackups) BeginVolumeRestore(ctx context.Context, id string) error {
+	return a.Store.VolumeRestoreBegun(ctx, id)
+}
+
+// RestoreVolumeFiles brings a backup to a volume: the volume to a server, the backup to that
+// server, and what is in it into the place of what is on the volume, once all of it was read again
+// and is as in the backup. Until then the volume stays as it is.
+func (a *StoredBackups) RestoreVolumeFiles(ctx context.Context, id string) error {
+	r, err := a.Store.VolumeRestoreRun(ctx, id)
+	if err != nil {
+		return permanentIfCoded(err)
+	}
+	b, _, err := a.run(ctx, r.BackupID)
+	if err != nil {
+		return err
+	}
+	v, err := a.Volumes.Store.VolumeEver(ctx, r.VolumeID)
+	if err != nil {
+		return permanentIfCoded(err)
+	}
+	switch v.Status {
+	case workload.ResourceReady:
+	case workload.ResourcePending:
+		return fmt.Errorf("volume %s is not made yet", v.VolumeID)
+	default:
+		return because(true, tenant.ReasonBackupSuperseded, fmt.Sprintf("volume %s is %s", v.VolumeID, v.Status))
+	}
+	identity, err := a.identityOf(ctx, b)
+	if err != nil {
+		return err
+	}
+	srv, lent, err := a.lend(ctx, v, "", id)
+	if err != nil {
+		return err
+	}
+	if !lent {
+		return fmt.Errorf("volume %s is still on server %s for its process group", v.VolumeID, srv.ServerID)
+	}
+	at := siteAt{ServerID: srv.ServerID, Addr: srv.Host, Volume: v.ProviderID, ID: string(v.VolumeID)}
+	a.Tenants.hook("stored-restore/start")
+	return a.fetchWith(ctx, b, at, id, func(what string) error {
+		_, err := a.volumeVerb(ctx, srv, id+"-"+what, map[string]string{wire.SecretBackupIdentity: string(identity)}, "open-volume", v.ProviderID, id, b.SHA256, b.PlainSHA256)
+		return err
+	})
+}
+
+// AfterVolumeRestore deletes what the host has of the backup, and takes the volume from it.
+func (a *StoredBackups) AfterVolumeRestore(ctx context.Context, id string) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	r, err := a.Store.VolumeRestoreRun(ctx, id)
+	if err != nil {
+		return permanentIfCoded(err)
+	}
+	srv, err := a.Store.VolumeLent(ctx, r.VolumeID, id)
+	if err != nil || srv == "" {
+		return err
+	}
+	at, err := a.placeOfVolume(ctx, r.VolumeID, srv)
+	if err != nil {
+		return err
+	}
+	dropped := a.dropSealed(ctx, at, id) // or the host itself, after two days
+	return errors.Join(a.giveBack(ctx, r.VolumeID, id), dropped)
+}
+
+// VolumeRestoreEnd is how a restore ended.
+type VolumeRestoreEnd struct {
+	RestoreID string         `json:"restore_id"`
+	BackupID  prego.BackupID `json:"backup_id"`
+	Reason    prego.Reason   `json:"reason,omitempty"` // "" if it succeeded
+	Message   string         `json:"message,omitempty"`
+}
+
+// FinishVolumeRestore records it; a backup that was restored is verified.
+func (a *StoredBackups) FinishVolumeRestore(ctx context.Context, in VolumeRestoreEnd) error {
+	if in.Reason == "" {
+		if err := a.Store.BackupVerified(ctx, in.BackupID, ""); err != nil {
+			return err
+		}
+	}
+	return a.Store.VolumeRestoreFinished(ctx, in.RestoreID, in.Reason, in.Message)
+}

@@ -1,0 +1,148 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
+)
+
+// VolumeBackupStore is the part of Postgres that holds backups and restores of volumes.
+type VolumeBackupStore interface {
+	RequestVolumeBackup(ctx context.Context, a tenant.BackupAsked) (tenant.Backup, error)
+	GetVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID) (tenant.Backup, error)
+	DeleteVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, by string) (tenant.Backup, error)
+	HoldVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, reason, by string) (tenant.Backup, error)
+	ReleaseVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, by string) (tenant.Backup, error)
+	VolumeRestorable(ctx context.Context, volumeID prego.VolumeID) (*tenant.Restorable, error)
+	VolumeBackupPolicy(ctx context.Context, volumeID prego.VolumeID) (tenant.BackupPolicy, error)
+	OrgVolumesBackupPolicy(ctx context.Context, orgID prego.OrgID) (tenant.BackupPolicy, error)
+
+	CreateVolumeRestore(ctx context.Context, r workload.VolumeRestore) (workload.VolumeRestore, error)
+	GetVolumeRestore(ctx context.Context, volumeID prego.VolumeID, id string) (workload.VolumeRestore, error)
+	ListVolumeRestores(ctx context.Context, q prego.ListQuery) (page []workload.VolumeRestore, next string, err error)
+	CloneVolume(ctx context.Context, of prego.VolumeID, v workload.Volume, r workload.VolumeRestore, environment string) (workload.Volume, workload.VolumeRestore, error)
+}
+
+func volumeBackupView(b tenant.Backup) VolumeBackup {
+	out := VolumeBackup{
+		BackupId: string(b.BackupID), OrgId: string(b.OrgID), VolumeId: string(b.VolumeID), ServerId: string(b.ServerID), Kind: b.Kind, State: b.State,
+		Reason: optional(string(b.Reason)), Message: optional(b.Message), TakenAt: utc(b.TakenAt), FinishedAt: utc(b.FinishedAt), Object: optional(b.Object),
+		Sha256: optional(b.SHA256), PlainSha256: optional(b.PlainSHA256), FrozenMs: b.FrozenMS, Verified: b.VerifiedAt != nil, VerifiedAt: utc(b.VerifiedAt), VerifyMessage: optional(b.VerifyMessage),
+		ExpiresAt: utc(b.ExpiresAt), HeldAt: utc(b.HeldAt), HeldBy: optional(b.HeldBy), HoldReason: optional(b.HoldReason),
+		WorkflowId: tenant.BackupWorkflowID(b.BackupID), CreatedBy: b.CreatedBy, CreatedAt: b.CreatedAt.UTC(),
+	}
+	if b.Bytes > 0 {
+		out.Bytes, out.PlainBytes, out.Parts, out.Entries = &b.Bytes, &b.PlainBytes, &b.Parts, &b.Entries
+	}
+	return out
+}
+
+// CreateVolumeBackup requests a backup of a volume. A worker begins it when its host has room.
+func (a *API) CreateVolumeBackup(c echo.Context, id VolumeInPath, _ CreateVolumeBackupParams) error {
+	b, err := a.d.Resources.Store.RequestVolumeBackup(c.Request().Context(), tenant.BackupAsked{
+		ID: prego.BackupID(newID("bak-")), VolumeID: id, Kind: tenant.BackupManual, By: caller(c).Subject,
+	})
+	if err != nil {
+		return err
+	}
+	out := volumeBackupView(b)
+	out.Operation = a.operation(c, out.WorkflowId)
+	return c.JSON(http.StatusAccepted, out)
+}
+
+// ListVolumeBackups shows a page of a volume's backups.
+func (a *API) ListVolumeBackups(c echo.Context, id VolumeInPath, _ ListVolumeBackupsParams) error {
+	return list(c, "backups", a.d.Resources.Store.ListBackups, volumeBackupView, "volume_id", string(id))
+}
+
+// GetVolumeBackup shows a backup.
+func (a *API) GetVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
+	b, err := a.d.Resources.Store.GetVolumeBackup(c.Request().Context(), volume, id)
+	return answer(c, http.StatusOK, b, err, volumeBackupView)
+}
+
+// DeleteVolumeBackup gives a backup up. A worker deletes its objects.
+func (a *API) DeleteVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
+	if _, err := a.d.Resources.Store.DeleteVolumeBackup(c.Request().Context(), volume, id, caller(c).Subject); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}
+
+// HoldVolumeBackup keeps a backup until it is released.
+func (a *API) HoldVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
+	var in struct {
+		Reason string `json:"reason"`
+	}
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	b, err := a.d.Resources.Store.HoldVolumeBackup(c.Request().Context(), volume, id, in.Reason, caller(c).Subject)
+	return answer(c, http.StatusOK, b, err, volumeBackupView)
+}
+
+// ReleaseVolumeBackup ends a hold.
+func (a *API) ReleaseVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
+	b, err := a.d.Resources.Store.ReleaseVolumeBackup(c.Request().Context(), volume, id, caller(c).Subject)
+	return answer(c, http.StatusOK, b, err, volumeBackupView)
+}
+
+func volumeRestoreView(r workload.VolumeRestore) VolumeRestore {
+	return VolumeRestore{
+		RestoreId: r.RestoreID, OrgId: string(r.OrgID), VolumeId: string(r.VolumeID), BackupId: string(r.BackupID), Status: r.Status, Reason: optional(string(r.Reason)), Message: optional(r.Message),
+		WorkflowId: workload.VolumeRestoreWorkflowID(r.RestoreID), CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(), FinishedAt: utc(r.FinishedAt),
+	}
+}
+
+// CreateVolumeRestore requests a restore of a volume in place of what is on it.
+func (a *API) CreateVolumeRestore(c echo.Context, id VolumeInPath, _ CreateVolumeRestoreParams) error {
+	var in struct {
+		BackupID prego.BackupID `json:"backup_id"`
+	}
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	r, err := a.d.Resources.Store.CreateVolumeRestore(c.Request().Context(), workload.VolumeRestore{RestoreID: newID("vrs-"), VolumeID: id, BackupID: in.BackupID, CreatedBy: caller(c).Subject})
+	if err != nil {
+		return err
+	}
+	out := volumeRestoreView(r)
+	a.startRun(c, a.d.Resources.Runs.StartVolumeRestore, r.OrgID, r.RestoreID, out.WorkflowId)
+	out.Operation = a.operation(c, out.WorkflowId)
+	return c.JSON(http.StatusAccepted, out)
+}
+
+// ListVolumeRestores shows a page of a volume's restores.
+func (a *API) ListVolumeRestores(c echo.Context, id VolumeInPath, _ ListVolumeRestoresParams) error {
+	return list(c, "restores", a.d.Resources.Store.ListVolumeRestores, volumeRestoreView, "volume_id", string(id))
+}
+
+// GetVolumeRestore shows a restore.
+func (a *API) GetVolumeRestore(c echo.Context, volume VolumeInPath, id VolumeRestoreInPath) error {
+	r, err := a.d.Resources.Store.GetVolumeRestore(c.Request().Context(), volume, id)
+	return answer(c, http.StatusOK, r, err, volumeRestoreView)
+}
+
+// CloneVolume requests a volume with what is in a backup of another one.
+func (a *API) CloneVolume(c echo.Context, id VolumeInPath, _ CloneVolumeParams) error {
+	var in struct {
+		Name      string         `json:"name"`
+		BackupID  prego.BackupID `json:"backup_id"`
+		SizeBytes int64          `json:"size_bytes"`
+	}
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	d, by := a.d.Resources, caller(c).Subject
+	v, r, err := d.Store.CloneVolume(c.Request().Context(), id, workload.Volume{VolumeID: prego.VolumeID(newID("vol-")), Name: in.Name, SizeBytes: in.SizeBytes},
+		workload.VolumeRestore{RestoreID: newID("vrs-"), BackupID: in.BackupID, CreatedBy: by}, d.Environment)
+	if err == nil {
+		a.startRun(c, d.Runs.StartVolumeRestore, r.OrgID, r.RestoreID, workload.VolumeRestoreWorkflowID(r.RestoreID))
+	}
+	return a.volumeAccepted(c, v, err)
+}

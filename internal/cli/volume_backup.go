@@ -1,0 +1,78 @@
+package cli
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/prego/prego/api"
+)
+
+func volumeBackupCommand(c *CLI) *cobra.Command {
+	path := "/v1/volumes/{volume}/backups"
+	table := Table[api.VolumeBackup]{
+		ID: "backup_id", Columns: "backup_id, taken_at: at, kind, state, bytes: size, frozen_ms: frozen, verified, held_at: held, message", Spare: "frozen, held, size, kind",
+		More: "volume_id, server_id, created_by: by, created_at, finished_at, entries, plain_bytes, sha256, plain_sha256, object, parts, verified_at, verify_message, expires_at, held_by, hold_reason, reason",
+		Computed: map[string]func(api.VolumeBackup) any{
+			"frozen_ms": func(b api.VolumeBackup) any {
+				return textOf(b.FrozenMs, func(ms int64) string { return (time.Duration(ms) * time.Millisecond).String() })
+			},
+		},
+	}
+	var why string
+	return c.group("backup", "Manage backups of volumes in object storage",
+		Action[api.VolumeBackup]{Use: "create VOLUME…", Short: "Back up volumes to object storage, while they are written to, too", Path: path, Table: table},
+		List[api.VolumeBackup]{Use: "list VOLUME", Short: "List the backups of a volume, newest first", Path: path, Items: "backups", Filters: "state", Sorts: "created_at", All: "all", Table: table},
+		Show[api.VolumeBackup]{Use: "show VOLUME VOLUME-BACKUP…", Short: "Show backups of a volume", Path: path + "/{volume-backup}", Table: table},
+		Action[api.VolumeBackup]{
+			Use: "hold VOLUME VOLUME-BACKUP", Short: "Set a hold on a backup: nothing deletes it before it is released", Method: http.MethodPut, Path: path + "/{volume-backup}/hold", Table: table,
+			Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+				f.StringVar(&why, "reason", "", "why, for whoever wants to release it (required)")
+			},
+			Body: func(*call) (any, error) { return api.HoldBackup{Reason: why}, nil },
+		},
+		Action[api.VolumeBackup]{Use: "release VOLUME VOLUME-BACKUP", Short: "Release a backup that is held", Method: http.MethodDelete, Path: path + "/{volume-backup}/hold", Table: table},
+		Delete("delete VOLUME VOLUME-BACKUP…", "backup", path+"/{volume-backup}"),
+	)
+}
+
+func volumeRestoreCommand(c *CLI) *cobra.Command {
+	path := "/v1/volumes/{volume}/restores"
+	table := Table[api.VolumeRestore]{ID: "restore_id", Columns: "restore_id: restore, created_at: at, created_by: by, backup_id, status, reason, message", Spare: "by, backup", More: "volume_id, finished_at"}
+	return c.group("restore", "Restore volumes from backups",
+		Action[api.VolumeRestore]{
+			Use: "create VOLUME VOLUME-BACKUP", Short: "Restore a volume whose process group is stopped", Path: path, Destroys: "replaces what the volume holds by backup", Table: table,
+			Body: func(in *call) (any, error) { return api.CreateVolumeRestore{BackupId: in.args["volume-backup"]}, nil },
+		},
+		List[api.VolumeRestore]{Use: "list VOLUME", Short: "List the restores of a volume, newest first", Path: path, Items: "restores", Sorts: "created_at", Table: table},
+		Show[api.VolumeRestore]{Use: "show VOLUME VOLUME-RESTORE…", Short: "Show restores of a volume", Path: path + "/{volume-restore}", Table: table},
+	)
+}
+
+func volumeClone() Action[api.Volume] {
+	var in api.CloneVolume
+	var backup string
+	var size int64
+	return Action[api.Volume]{
+		Use: "clone VOLUME NAME", Short: "Create a volume from a backup of another one, which may be deleted", Path: "/v1/volumes/{volume}/clones", Table: volumeTable,
+		Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+			f.StringVar(&backup, "backup", "", "backup to copy; the newest by default")
+			f.Var(sizeFlag{&size, disk, diskText}, "size", "not less than is in it; that of the other one by default")
+		},
+		Body: func(v *call) (any, error) {
+			in.Name, in.BackupId = v.typed, optional(backup)
+			if size > 0 {
+				in.SizeBytes = &size
+			}
+			return in, nil
+		},
+	}
+}
+
+// isPolicyOwner reports whether a word names whose backup policy is meant, besides names.
+func isPolicyOwner(word string) bool {
+	return strings.HasPrefix(word, "org:") || strings.HasPrefix(word, "vol-")
+}

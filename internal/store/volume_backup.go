@@ -1,0 +1,469 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
+)
+
+const sqlInsertVolumeBackup = `
+INSERT INTO backups AS b (backup_id, org_id, volume_id, server_id, site, kind, state, started_at, created_by, expires_at)
+VALUES ($1, $2, $3, $4, '', $5, CASE WHEN $6 THEN 'making' ELSE 'queued' END, CASE WHEN $6 THEN now() END, $7, CASE WHEN $8 > 0 THEN now() + make_interval(secs => $8) END)
+RETURNING ` + backupColumns
+
+const sqlVolumeHost = `SELECT COALESCE(volume_host($1), '')`
+
+// RequestVolumeBackup accepts a backup of a volume's files. The same id again is the same backup.
+// While another one of the volume is under way it is refused with CodeBackupUnderWay. A volume that
+// is on no server is lent to one at its location; if there is none, it is refused with
+// CodeInsufficientResources.
+func (s *Store) RequestVolumeBackup(ctx context.Context, a tenant.BackupAsked) (out tenant.Backup, err error) {
+	if out, err = one[tenant.Backup](ctx, s.pool, sqlGetBackup, a.ID); !isNoRows(err) {
+		if err == nil && out.VolumeID != a.VolumeID {
+			err = noSuchBackup(a.ID)
+		}
+		return out, failed("read a backup", err)
+	}
+	err = s.inVolume(ctx, "request a backup", a.VolumeID, func(tx pgx.Tx, v workload.Volume) error {
+		if v.Status != workload.ResourceReady && a.Kind != tenant.BackupFinal {
+			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s: only one that is ready is backed up", a.VolumeID, v.Status)
+		}
+		if a.Kind == tenant.BackupManual {
+			if err := s.refuseAboveLimit(ctx, tx, v.OrgID); err != nil {
+				return err
+			}
+		}
+		host, err := value[prego.ServerID](ctx, tx, sqlVolumeHost, a.VolumeID)
+		if err != nil {
+			return err
+		}
+		if host == "" {
+			return prego.Errorf(prego.CodeInsufficientResources, "volume %s is on no server, and none at %s can have it for a while: its last backup stands", a.VolumeID, v.Location)
+		}
+		if out, err = one[tenant.Backup](ctx, tx, sqlInsertVolumeBackup, a.ID, v.OrgID, a.VolumeID, host, a.Kind, a.AtOnce, a.By, a.Keep.Seconds()); err != nil {
+			if isViolation(err, "backups_of_volume_under_way") {
+				return prego.Errorf(prego.CodeBackupUnderWay, "a backup of volume %s is under way already", a.VolumeID)
+			}
+			return err
+		}
+		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "backup.create", Subject: string(a.ID), Actor: a.By}, map[string]any{"volume_id": a.VolumeID, "kind": a.Kind})
+	})
+	return out, err
+}
+
+// GetVolumeBackup reads one backup of a volume, or CodeBackupNotFound. Those of a volume that is
+// deleted are there as long as they are kept.
+func (s *Store) GetVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID) (tenant.Backup, error) {
+	v, err := get[tenant.Backup](ctx, s.pool, noSuchBackup(id), sqlGetBackup, id)
+	if err == nil && v.VolumeID != volumeID {
+		err = noSuchBackup(id)
+	}
+	return v, err
+}
+
+func (s *Store) changeVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, event, by string, details map[string]any, none error, sql string, args ...any) (tenant.Backup, error) {
+	details["volume_id"] = volumeID
+	read := func() (tenant.Backup, error) { return s.GetVolumeBackup(ctx, volumeID, id) }
+	return s.changeBackupOf(ctx, read, event, by, details, none, sql, args...)
+}
+
+// HoldVolumeBackup keeps a backup of a volume from being deleted until it is released.
+func (s *Store) HoldVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, reason, by string) (tenant.Backup, error) {
+	return s.changeVolumeBackup(ctx, volumeID, id, "backup.hold", by, map[string]any{"reason": reason},
+		prego.Errorf(prego.CodeBackupNotReady, "backup %s failed or is being deleted", id), sqlHoldBackup, id, volumeID, by, reason)
+}
+
+// ReleaseVolumeBackup ends a hold; one that is not held stays so.
+func (s *Store) ReleaseVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, by string) (tenant.Backup, error) {
+	return s.changeVolumeBackup(ctx, volumeID, id, "backup.release", by, map[string]any{}, noSuchBackup(id), sqlReleaseBackup, id, volumeID)
+}
+
+// DeleteVolumeBackup gives a backup up that is neither under way, nor held, nor being restored.
+func (s *Store) DeleteVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, by string) (tenant.Backup, error) {
+	return s.changeVolumeBackup(ctx, volumeID, id, "backup.delete", by, map[string]any{},
+		prego.Errorf(prego.CodeBackupNotReady, "backup %s is being made or restored, or is held", id), sqlDeleteBackup, id, volumeID)
+}
+
+const sqlVolumeRestorable = `
+SELECT b.backup_id, b.taken_at, b.verified_at FROM backups b WHERE b.volume_id = $1 AND b.state = 'stored' ORDER BY b.taken_at DESC LIMIT 1`
+
+// VolumeRestorable is a volume's newest backup that can be restored; nil if there is none.
+func (s *Store) VolumeRestorable(ctx context.Context, volumeID prego.VolumeID) (*tenant.Restorable, error) {
+	return find[tenant.Restorable](ctx, s.pool, sqlVolumeRestorable, volumeID)
+}
+
+const sqlVolumeRetained = `
+SELECT b.backup_id, b.kind, b.taken_at, b.verified_at IS NOT NULL AS verified, b.held_at IS NOT NULL AS held, b.expires_at
+FROM backups b WHERE b.volume_id = $1 AND b.state = 'stored'`
+
+// VolumeRetained are a volume's backups that retention looks at.
+func (s *Store) VolumeRetained(ctx context.Context, volumeID prego.VolumeID) ([]tenant.Retained, error) {
+	return collect[tenant.Retained](ctx, s, "stored backups", sqlVolumeRetained, volumeID)
+}
+
+const sqlExpireVolumeBackups = `
+UPDATE backups b SET expires_at = CASE WHEN b.backup_id = (SELECT n.backup_id FROM backups n WHERE n.volume_id = $1 AND n.state = 'stored' ORDER BY n.taken_at DESC LIMIT 1)
+    THEN COALESCE(b.expires_at, now() + make_interval(secs => $2)) ELSE now() END
+WHERE b.volume_id = $1 AND b.state IN ('stored', 'failed')`
+
+// ExpireVolumeBackups ends retention for a volume that is being destroyed: its newest backup stays
+// for a while, the others go.
+func (s *Store) ExpireVolumeBackups(ctx context.Context, volumeID prego.VolumeID, final time.Duration) error {
+	return s.exec(ctx, "expire backups", sqlExpireVolumeBackups, volumeID, final.Seconds())
+}
+
+const sqlFinalVolumeBackup = `
+SELECT ` + backupColumns + ` FROM backups b WHERE b.volume_id = $1 AND b.kind = 'final' AND b.state <> 'failed' ORDER BY b.created_at DESC LIMIT 1`
+
+// FinalVolumeBackup is a volume's last backup, unless it failed; nil if there is none.
+func (s *Store) FinalVolumeBackup(ctx context.Context, volumeID prego.VolumeID) (*tenant.Backup, error) {
+	return find[tenant.Backup](ctx, s.pool, sqlFinalVolumeBackup, volumeID)
+}
+
+// A volume's own policy goes before its org's, and that before the one of all volumes.
+const volumePolicyOf = `JOIN LATERAL (SELECT * FROM backup_policies c WHERE c.policy_id IN ('volume/' || v.volume_id, 'org/' || v.org_id, 'volumes')
+    ORDER BY c.volume_id IS NULL, c.org_id IS NULL LIMIT 1) p ON true`
+
+const sqlVolumeBackupPolicy = `SELECT ` + backupPolicyColumns + ` FROM volumes v ` + volumePolicyOf + ` WHERE v.volume_id = $1`
+
+// VolumeBackupPolicy is the policy that a volume is backed up by.
+func (s *Store) VolumeBackupPolicy(ctx context.Context, volumeID prego.VolumeID) (tenant.BackupPolicy, error) {
+	r, err := get[backupPolicyRow](ctx, s.pool, prego.Errorf(prego.CodeVolumeNotFound, "there is no volume %q", volumeID), sqlVolumeBackupPolicy, volumeID)
+	return r.policy(), err
+}
+
+const sqlOrgVolumesPolicy = `SELECT ` + backupPolicyColumns + ` FROM backup_policies p WHERE p.policy_id IN ('org/' || $1::text, 'volumes') ORDER BY p.org_id IS NULL LIMIT 1`
+
+// OrgVolumesBackupPolicy is the policy of an org's volumes; of all volumes for "".
+func (s *Store) OrgVolumesBackupPolicy(ctx context.Context, orgID prego.OrgID) (tenant.BackupPolicy, error) {
+	r, err := one[backupPolicyRow](ctx, s.pool, sqlOrgVolumesPolicy, orgID)
+	return r.policy(), failed("backup policy of volumes", err)
+}
+
+// Volumes that a group has and that have no turn, or one from another policy than theirs is now.
+const sqlVolumesWithoutTurn = `
+SELECT v.volume_id AS id, now() AS now, ` + backupPolicyColumns + `
+FROM volumes v LEFT JOIN volume_backup_turns b ON b.volume_id = v.volume_id ` + volumePolicyOf + `
+WHERE v.deleted_at IS NULL AND v.status = 'ready' AND (b.volume_id IS NULL OR b.policy_at <> p.updated_at) ORDER BY v.volume_id LIMIT $1`
+
+type volumeTurnRow struct {
+	ID  prego.VolumeID
+	Now time.Time
+	backupPolicyRow
+}
+
+// VolumesWithoutTurn are volumes that need one.
+func (s *Store) VolumesWithoutTurn(ctx context.Context, most int) (out []tenant.BackupTurn, err error) {
+	rows, err := collect[volumeTurnRow](ctx, s, "volumes without a turn", sqlVolumesWithoutTurn, most)
+	for _, r := range rows {
+		out = append(out, tenant.BackupTurn{VolumeID: r.ID, Policy: r.policy(), Now: r.Now})
+	}
+	return out, err
+}
+
+const sqlPutVolumeTurn = `
+INSERT INTO volume_backup_turns AS b (volume_id, policy_at, next_at) VALUES ($1, $2, $3)
+ON CONFLICT (volume_id) DO UPDATE SET policy_at = $2, next_at = $3`
+
+// PutVolumeBackupTurns plans volumes' next backups.
+func (s *Store) PutVolumeBackupTurns(ctx context.Context, turns []tenant.BackupTurn) error {
+	b := &pgx.Batch{}
+	for _, t := range turns {
+		b.Queue(sqlPutVolumeTurn, t.VolumeID, t.Policy.UpdatedAt, nextBackupTurn(t))
+	}
+	return failed("plan backups", s.pool.SendBatch(ctx, b).Close())
+}
+
+const sqlDueVolumeTurns = `
+SELECT v.volume_id AS id, now() AS now, b.next_at, ` + backupPolicyColumns + `
+FROM volume_backup_turns b JOIN volumes v ON v.volume_id = b.volume_id ` + volumePolicyOf + `
+WHERE b.next_at <= now() ORDER BY b.next_at LIMIT $1`
+
+// DueVolumeBackupTurns are turns that have come.
+func (s *Store) DueVolumeBackupTurns(ctx context.Context, most int) (out []tenant.BackupTurn, err error) {
+	type row struct {
+		volumeTurnRow
+		NextAt time.Time
+	}
+	rows, err := collect[row](ctx, s, "turns that have come", sqlDueVolumeTurns, most)
+	for _, r := range rows {
+		out = append(out, tenant.BackupTurn{VolumeID: r.ID, Policy: r.policy(), Now: r.Now, DueAt: r.NextAt})
+	}
+	return out, err
+}
+
+// A volume that is on no server has not changed since it was on one, and is not backed up by
+// schedule: its last backup stands.
+const sqlTakeVolumeTurn = `
+WITH turn AS (UPDATE volume_backup_turns SET due_at = next_at, next_at = $3 WHERE volume_id = $1 AND next_at = $2 RETURNING volume_id)
+INSERT INTO backups (backup_id, org_id, volume_id, server_id, site, kind, created_by)
+SELECT $4, v.org_id, v.volume_id, a.server_id, '', 'scheduled', $5
+FROM turn JOIN volumes v ON v.volume_id = turn.volume_id JOIN volume_attachments a ON a.volume_id = v.volume_id AND a.deleted_at IS NULL AND a.server_id IS NOT NULL
+WHERE v.status = 'ready' AND v.deleted_at IS NULL
+ON CONFLICT (volume_id) WHERE volume_id IS NOT NULL AND state IN ('queued', 'making', 'uploading') DO NOTHING`
+
+// TakeVolumeBackupTurn queues the backup of a turn that has come, under an id, and plans the next.
+func (s *Store) TakeVolumeBackupTurn(ctx context.Context, t tenant.BackupTurn, id prego.BackupID, by string) (bool, error) {
+	ok, err := changed(ctx, s.pool, sqlTakeVolumeTurn, t.VolumeID, t.DueAt, nextBackupTurn(t), id, by)
+	return ok, failed("take a turn", err)
+}
+
+const sqlLateVolumeBackups = `
+SELECT b.volume_id FROM volume_backup_turns b JOIN volume_attachments a ON a.volume_id = b.volume_id AND a.deleted_at IS NULL AND a.server_id IS NOT NULL
+WHERE b.due_at < now() - make_interval(secs => $1)
+  AND NOT EXISTS (SELECT FROM backups k WHERE k.volume_id = b.volume_id AND k.state = 'stored' AND k.taken_at >= b.due_at - interval '5 minutes')
+ORDER BY b.due_at LIMIT $2`
+
+// LateVolumeBackups are volumes on a server whose last turn came so long ago, and of which there is
+// no backup since.
+func (s *Store) LateVolumeBackups(ctx context.Context, after time.Duration, most int) ([]prego.VolumeID, error) {
+	return collectValues[prego.VolumeID](ctx, s, "late backups", sqlLateVolumeBackups, after.Seconds(), most)
+}
+
+const (
+	sqlVolumeOnServer = `
+SELECT COALESCE((SELECT server_id FROM volume_attachments WHERE volume_id = $1 AND server_id IS NOT NULL ORDER BY deleted_at NULLS FIRST LIMIT 1), '')`
+	sqlVolumeLent = `SELECT COALESCE(lent_to, '') AS lent_to, lent_for FROM volumes WHERE volume_id = $1`
+	sqlLendVolume = `UPDATE volumes SET lent_to = $2, lent_for = $3 WHERE volume_id = $1 AND (lent_for = '' OR lent_for = $3)`
+)
+
+// LendVolume has a volume that no group has on a server for a backup or a restore, on the server
+// that it answers: the one that is wanted, if any. For one that is with its group lent is false.
+// Until it is returned no group gets it.
+func (s *Store) LendVolume(ctx context.Context, id prego.VolumeID, want prego.ServerID, work string) (at prego.ServerID, lent bool, err error) {
+	err = s.inVolume(ctx, "lend volume", id, func(tx pgx.Tx, v workload.Volume) error {
+		if at, err = value[prego.ServerID](ctx, tx, sqlVolumeOnServer, id); err != nil || at != "" {
+			return err
+		}
+		type row struct {
+			LentTo  prego.ServerID
+			LentFor string
+		}
+		now, err := one[row](ctx, tx, sqlVolumeLent, id)
+		if err != nil {
+			return err
+		}
+		if now.LentFor != "" && now.LentFor != work {
+			return prego.Errorf(prego.CodeVolumeInUse, "volume %s is being worked on by %s", id, now.LentFor)
+		}
+		if at = cmp.Or(now.LentTo, want); at == "" {
+			if at, err = value[prego.ServerID](ctx, tx, sqlVolumeHost, id); err != nil {
+				return err
+			}
+		}
+		if at == "" {
+			return prego.Errorf(prego.CodeInsufficientResources, "no server at %s can have volume %s for a while", v.Location, id)
+		}
+		lent = true
+		return change(ctx, tx, nil, sqlLendVolume, id, at, work)
+	})
+	return at, lent, err
+}
+
+const sqlVolumeLentFor = `SELECT COALESCE((SELECT lent_to FROM volumes WHERE volume_id = $1 AND lent_for = $2), '')`
+
+// VolumeLent is the server that has a volume for a backup or a restore; "" for none.
+func (s *Store) VolumeLent(ctx context.Context, id prego.VolumeID, work string) (prego.ServerID, error) {
+	at, err := value[prego.ServerID](ctx, s.pool, sqlVolumeLentFor, id, work)
+	return at, failed("lent volume", err)
+}
+
+const sqlReturnVolume = `UPDATE volumes SET lent_to = NULL, lent_for = '' WHERE volume_id = $1 AND lent_for = $2`
+
+// ReturnVolume records that a volume is on no server any more.
+func (s *Store) ReturnVolume(ctx context.Context, id prego.VolumeID, work string) error {
+	return s.exec(ctx, "return volume", sqlReturnVolume, id, work)
+}
+
+const volumeRestoreColumns = `r.restore_id, r.org_id, r.volume_id, r.backup_id, r.status, r.reason, r.message, r.created_by, r.created_at, r.finished_at`
+
+const sqlCreateVolumeRestore = `INSERT INTO volume_restores AS r (restore_id, org_id, volume_id, backup_id, created_by) VALUES ($1, $2, $3, $4, $5) RETURNING ` + volumeRestoreColumns
+
+const sqlVolumeBackupState = `SELECT state FROM backups WHERE backup_id = $1 AND volume_id = $2 AND state <> 'deleted' FOR SHARE`
+
+const sqlNewestVolumeBackup = `SELECT backup_id FROM backups WHERE volume_id = $1 AND state = 'stored' ORDER BY taken_at DESC LIMIT 1`
+
+func insertVolumeRestore(ctx context.Context, tx pgx.Tx, r workload.VolumeRestore, of prego.VolumeID) (workload.VolumeRestore, error) {
+	state, err := value[tenant.BackupState](ctx, tx, sqlVolumeBackupState, r.BackupID, of)
+	switch {
+	case isNoRows(err):
+		return r, &prego.Error{Code: prego.CodeBackupUnknown, Field: "backup_id", Message: "is not a backup of this volume"}
+	case err != nil:
+		return r, err
+	case state != tenant.BackupStored:
+		return r, &prego.Error{Code: prego.CodeBackupNotReady, Field: "backup_id", Message: fmt.Sprintf("is of a backup that is %s", state)}
+	}
+	out, err := one[workload.VolumeRestore](ctx, tx, sqlCreateVolumeRestore, r.RestoreID, r.OrgID, r.VolumeID, r.BackupID, r.CreatedBy)
+	if err != nil {
+		if isViolation(err, "volume_restores_under_way") {
+			return out, prego.Errorf(prego.CodeRestoreUnderWay, "volume %s is being restored already", r.VolumeID)
+		}
+		return out, err
+	}
+	return out, orgEvent(ctx, tx, org.Event{OrgID: r.OrgID, Type: "restore.create", Subject: r.RestoreID, Actor: r.CreatedBy}, map[string]any{"volume_id": r.VolumeID, "backup_id": r.BackupID})
+}
+
+const sqlVolumeInstances = `
+SELECT count(*) FROM volume_attachments a JOIN instances i ON i.group_id = a.group_id WHERE a.volume_id = $1 AND a.deleted_at IS NULL AND i.state <> 'stopped'`
+
+const sqlVolumeBusy = `SELECT EXISTS (SELECT FROM backups WHERE volume_id = $1 AND state IN ('making', 'uploading'))`
+
+// CreateVolumeRestore accepts a restore of a volume in place of what is on it. Its group must be
+// stopped, and stays so until it is done.
+func (s *Store) CreateVolumeRestore(ctx context.Context, r workload.VolumeRestore) (out workload.VolumeRestore, err error) {
+	err = s.inVolume(ctx, "restore volume", r.VolumeID, func(tx pgx.Tx, v workload.Volume) error {
+		if v.Status != workload.ResourceReady {
+			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s: only one that is ready is restored", r.VolumeID, v.Status)
+		}
+		n, err := value[int](ctx, tx, sqlVolumeInstances, r.VolumeID)
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			return prego.Errorf(prego.CodeVolumeInUse, "%d instances that write to volume %s are not stopped: scale its process group to 0 first", n, r.VolumeID)
+		}
+		busy, err := value[bool](ctx, tx, sqlVolumeBusy, r.VolumeID)
+		if err != nil {
+			return err
+		}
+		if busy {
+			return prego.Errorf(prego.CodeBackupUnderWay, "a backup of volume %s is under way", r.VolumeID)
+		}
+		r.OrgID = v.OrgID
+		out, err = insertVolumeRestore(ctx, tx, r, r.VolumeID)
+		return err
+	})
+	return out, err
+}
+
+// CloneVolume asks for a volume with what is in a backup of another one; without a backup, in its
+// newest. It has the other one's location, and its size if it is given none.
+func (s *Store) CloneVolume(ctx context.Context, of prego.VolumeID, v workload.Volume, r workload.VolumeRestore, environment string) (out workload.Volume, job workload.VolumeRestore, err error) {
+	err = s.inTx(ctx, "clone volume", func(tx pgx.Tx) error {
+		// One that is deleted, too, while its last backup is kept.
+		from, err := oneVolume(ctx, tx, string(of), sqlVolumeEver, of)
+		if err != nil {
+			return err
+		}
+		if err := lockOrg(ctx, tx, from.OrgID); err != nil {
+			return err
+		}
+		v.OrgID, v.Region, v.Location = from.OrgID, from.Region, from.Location
+		if v.SizeBytes == 0 {
+			v.SizeBytes = from.SizeBytes
+		}
+		if err := v.Validate(); err != nil {
+			return err
+		}
+		if r.BackupID == "" {
+			newest, err := value[prego.BackupID](ctx, tx, sqlNewestVolumeBackup, of)
+			if err != nil {
+				return ifNoRows(err, prego.Errorf(prego.CodeBackupNotFound, "volume %s has no backup", of))
+			}
+			r.BackupID = newest
+		}
+		if err := nameIsFree(ctx, tx, prego.CodeVolumeNameTaken, sqlVolumeOfName, string(v.OrgID), v.Name); err != nil {
+			return err
+		}
+		if err := s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumes, By: 1}, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}); err != nil {
+			return err
+		}
+		if out, err = oneVolume(ctx, tx, string(v.VolumeID), sqlCreateVolume, v.VolumeID, v.OrgID, v.Region, v.Location, v.Name, v.SizeBytes, from.Provider, workload.ResourceName(environment, string(v.VolumeID)), r.CreatedBy); err != nil {
+			return err
+		}
+		if err := orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.create", Subject: string(v.VolumeID), Actor: r.CreatedBy},
+			map[string]any{"name": v.Name, "region": v.Region, "location": v.Location, "size_bytes": v.SizeBytes, "copy_of": of}); err != nil {
+			return err
+		}
+		r.OrgID, r.VolumeID = v.OrgID, v.VolumeID
+		job, err = insertVolumeRestore(ctx, tx, r, of)
+		return err
+	})
+	return out, job, err
+}
+
+const sqlVolumeEver = `SELECT ` + volumeColumns + ` FROM volumes v WHERE v.volume_id = $1`
+
+// VolumeEver reads a volume, also one that is deleted.
+func (s *Store) VolumeEver(ctx context.Context, id prego.VolumeID) (workload.Volume, error) {
+	return oneVolume(ctx, s.pool, string(id), sqlVolumeEver, id)
+}
+
+const sqlLentLeft = `
+SELECT v.volume_id, v.lent_for FROM volumes v WHERE v.lent_to IS NOT NULL
+  AND NOT EXISTS (SELECT FROM backups b WHERE b.backup_id = v.lent_for AND b.state IN ('queued', 'making'))
+  AND NOT EXISTS (SELECT FROM volume_restores r WHERE r.restore_id = v.lent_for AND r.finished_at IS NULL) LIMIT $1`
+
+// LentVolumes are volumes that are lent for what has ended, by what they are lent for.
+func (s *Store) LentVolumes(ctx context.Context, most int) (map[prego.VolumeID]string, error) {
+	type row struct {
+		VolumeID prego.VolumeID
+		LentFor  string
+	}
+	rows, err := collect[row](ctx, s, "lent volumes", sqlLentLeft, most)
+	out := make(map[prego.VolumeID]string, len(rows))
+	for _, r := range rows {
+		out[r.VolumeID] = r.LentFor
+	}
+	return out, err
+}
+
+const sqlGetVolumeRestore = `SELECT ` + volumeRestoreColumns + ` FROM volume_restores r WHERE r.restore_id = $1`
+
+// VolumeRestoreRun reads a restore, or CodeRestoreNotFound.
+func (s *Store) VolumeRestoreRun(ctx context.Context, id string) (workload.VolumeRestore, error) {
+	return get[workload.VolumeRestore](ctx, s.pool, prego.Errorf(prego.CodeRestoreNotFound, "there is no restore %q", id), sqlGetVolumeRestore, id)
+}
+
+// GetVolumeRestore reads one restore of a volume, or CodeRestoreNotFound.
+func (s *Store) GetVolumeRestore(ctx context.Context, volumeID prego.VolumeID, id string) (workload.VolumeRestore, error) {
+	r, err := s.VolumeRestoreRun(ctx, id)
+	if err == nil && r.VolumeID != volumeID {
+		err = prego.Errorf(prego.CodeRestoreNotFound, "there is no restore %q of this volume", id)
+	}
+	return r, err
+}
+
+var volumeRestores = listing[workload.VolumeRestore]{
+	what: "restores of volumes", from: `SELECT ` + volumeRestoreColumns + ` FROM volume_restores r`,
+	filters: map[string]string{"volume_id": "r.volume_id"},
+	sorts:   map[string]string{"created_at": "r.created_at"},
+	id:      "r.restore_id",
+}
+
+// ListVolumeRestores is a page of restores of volumes.
+func (s *Store) ListVolumeRestores(ctx context.Context, q prego.ListQuery) (page []workload.VolumeRestore, next string, err error) {
+	return volumeRestores.page(ctx, s, q)
+}
+
+const (
+	sqlVolumeRestoreBegun    = `UPDATE volume_restores SET status = 'running' WHERE restore_id = $1 AND status = 'queued'`
+	sqlVolumeRestoreFinished = `
+UPDATE volume_restores SET status = CASE WHEN $2 = '' THEN 'succeeded' ELSE 'failed' END, reason = $2, message = $3, finished_at = now() WHERE restore_id = $1 AND finished_at IS NULL`
+)
+
+// VolumeRestoreBegun records that a restore has started.
+func (s *Store) VolumeRestoreBegun(ctx context.Context, id string) error {
+	return s.exec(ctx, "restore "+id, sqlVolumeRestoreBegun, id)
+}
+
+// VolumeRestoreFinished records how a restore ended: with a reason if it failed.
+func (s *Store) VolumeRestoreFinished(ctx context.Context, id string, reason prego.Reason, message string) error {
+	return s.exec(ctx, "restore "+id, sqlVolumeRestoreFinished, id, reason, prego.Redact(message))
+}
+
+const sqlVolumeRestoresLeft = `SELECT restore_id FROM volume_restores WHERE finished_at IS NULL AND created_at < now() - make_interval(secs => $1) ORDER BY created_at LIMIT $2`
+
+// VolumeRestoresLeft are restores that may have no run.
+func (s *Store) VolumeRestoresLeft(ctx context.Context, quiet time.Duration, most int) ([]string, error) {
+	return collectValues[string](ctx, s, "restores that are left", sqlVolumeRestoresLeft, quiet.Seconds(), most)
+}

@@ -1,0 +1,43 @@
+package workload
+
+import (
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// VolumeRestore restores a volume from a backup of it or of another volume.
+type VolumeRestore struct {
+	RestoreID  string
+	OrgID      prego.OrgID
+	VolumeID   prego.VolumeID // that is restored
+	BackupID   prego.BackupID
+	Status     RestoreStatus
+	Reason     prego.Reason
+	Message    string
+	CreatedBy  string
+	CreatedAt  time.Time
+	FinishedAt *time.Time
+}
+
+// RestoreStatus is how far a restore of a volume is.
+type RestoreStatus string
+
+// The statuses of a restore.
+const (
+	RestoreQueued    RestoreStatus = "queued"
+	RestoreRunning   RestoreStatus = "running"
+	RestoreSucceeded RestoreStatus = "succeeded" // all of it was read again and is as in the backup
+	RestoreFailed    RestoreStatus = "failed"    // the volume is as it was
+)
+
+const volumeRestorePrefix = "volume-restore/"
+
+// VolumeRestoreWorkflowID is the id of the run that restores a volume.
+func VolumeRestoreWorkflowID(id string) string { return volumeRestorePrefix + id }
+
+// VolumeRestoreOf is its inverse; ok is false for other runs.
+func VolumeRestoreOf(workflowID string) (id string, ok bool) {
+	return strings.CutPrefix(workflowID, volumeRestorePrefix)
+}
