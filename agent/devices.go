@@ -84,7 +84,9 @@ func (d *Devices) answer(ctx context.Context, conn net.Conn) {
 	if err := dec.Decode(&in); err != nil {
 		out.Failed = "this is no request"
 	} else if in.Kind == kindSpool {
-		d.piece(conn, io.MultiReader(dec.Buffered(), conn), in.Args)
+		rest := bufio.NewReader(io.MultiReader(dec.Buffered(), conn))
+		_, _ = rest.ReadByte() // the end of the request's line
+		d.piece(conn, rest, in.Args)
 		return
 	} else {
 		var text strings.Builder
@@ -164,7 +166,11 @@ func (h *Host) askPiece(ctx context.Context, args []string, from io.Reader, to i
 	if h.Root != "/" {
 		return h.volumePiece(args, from, to)
 	}
-	conn, err := dialSocket(ctx, h.path(wire.DevicesSocket))
+	return askPieceAt(ctx, h.path(wire.DevicesSocket), args, from, to)
+}
+
+func askPieceAt(ctx context.Context, socket string, args []string, from io.Reader, to io.Writer) error {
+	conn, err := dialSocket(ctx, socket)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
@@ -187,9 +193,7 @@ func (h *Host) askPiece(ctx context.Context, args []string, from io.Reader, to i
 		return errors.New(answer.Failed)
 	}
 	rest := bufio.NewReader(io.MultiReader(dec.Buffered(), conn))
-	if b, err := rest.Peek(1); err == nil && b[0] == '\n' { // of the answer's line
-		_, _ = rest.Discard(1)
-	}
+	_, _ = rest.ReadByte() // the end of the answer's line
 	_, err = io.Copy(to, rest)
 	return err
 }
@@ -200,7 +204,11 @@ func (h *Host) askDevices(ctx context.Context, k *call, out io.Writer) error {
 	if h.Root != "/" {
 		return h.device(ctx, k.in.Kind, k.in.Args, k.in.Secrets, out)
 	}
-	conn, err := dialSocket(ctx, h.path(wire.DevicesSocket))
+	return askDevicesAt(ctx, h.path(wire.DevicesSocket), k, out)
+}
+
+func askDevicesAt(ctx context.Context, socket string, k *call, out io.Writer) error {
+	conn, err := dialSocket(ctx, socket)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}

@@ -110,9 +110,11 @@ type frozen struct {
 	pipe   io.Closer
 	out    *bufio.Reader
 	stderr *strings.Builder
+	// alone ends that it is thawed when its context ends.
+	alone func() bool
 }
 
-// freeze freezes a file system for at most so long.
+// freeze freezes a file system for at most so long, and as long as its context lives.
 func freeze(ctx context.Context, dir *os.File, limit time.Duration) (*frozen, error) {
 	f := &frozen{dir: dir, stderr: &strings.Builder{}}
 	// Not CommandContext, which kills: it ends by its pipe.
@@ -132,7 +134,7 @@ func freeze(ctx context.Context, dir *os.File, limit time.Duration) (*frozen, er
 	if err := f.cmd.Start(); err != nil {
 		return nil, err
 	}
-	defer context.AfterFunc(ctx, func() { _ = in.Close() })()
+	f.alone = context.AfterFunc(ctx, func() { _ = in.Close() })
 	line, err := f.out.ReadString('\n')
 	if strings.TrimSpace(line) != saysFrozen || ctx.Err() != nil {
 		_, _ = f.Release()
@@ -146,6 +148,7 @@ func freeze(ctx context.Context, dir *os.File, limit time.Duration) (*frozen, er
 
 // Release thaws the file system, whatever became of the process that keeps it frozen.
 func (f *frozen) Release() (time.Duration, error) {
+	f.alone()
 	_ = f.pipe.Close()
 	rest, _ := io.ReadAll(f.out)
 	waited := f.cmd.Wait()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -508,6 +509,80 @@ func TestAFreezeHasAnEnd(t *testing.T) {
 	_, err = freeze(ctx, dir, time.Minute)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, os.WriteFile(l.dir()+"/thawed", []byte("y"), 0o600))
+}
+
+// TestDevicesSealForTheExecutor: over its socket, as on a host, piece by piece; a caller that goes
+// ends its backup, and so does an unmount.
+func TestDevicesSealForTheExecutor(t *testing.T) {
+	t.Parallel()
+	l := newLoopHost(t, smallVolume)
+	_, err := l.verb("mount")
+	require.NoError(t, err)
+	l.write("file", strings.Repeat("content ", 100_000))
+	before := snapshot(t, l.dir())
+	d, err := NewDevices(l.Host, "", slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	listener, err := l.Listen(wire.DevicesSocket)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx, listener) }()
+	socket := l.path(wire.DevicesSocket)
+	ask := func(ctx context.Context, secrets map[string]string, args ...string) (string, error) {
+		var out bytes.Buffer
+		err := askDevicesAt(ctx, socket, &call{in: wire.ExecRequest{Kind: wire.KindVolume, Args: args, Secrets: secrets}}, &out)
+		return out.String(), err
+	}
+	key, err := age.GenerateX25519Identity()
+	require.NoError(t, err)
+	text, err := ask(ctx, nil, "seal-volume", loopVolume, "bak-1", key.Recipient().String())
+	require.NoError(t, err)
+	var made wire.SealedVolume
+	require.NoError(t, json.Unmarshal([]byte(text), &made))
+	piece := func(verb, name string, from io.Reader, to io.Writer, offset, length int64) error {
+		return askPieceAt(ctx, socket, []string{"--volume", loopVolume, verb, name, fmt.Sprint(offset), fmt.Sprint(length)}, from, to)
+	}
+	var first, second bytes.Buffer
+	half := made.Bytes / 2
+	require.NoError(t, piece(verbReadSealed, "bak-1", nil, &first, 0, half))
+	require.NoError(t, piece(verbReadSealed, "bak-1", nil, &second, half, made.Bytes-half))
+	require.Equal(t, wire.Ungrouped(made.SHA256), digest(append(bytes.Clone(first.Bytes()), second.Bytes()...)))
+	require.ErrorContains(t, piece(verbReadSealed, "bak-1", nil, io.Discard, half, made.Bytes), wire.FailedNoBackup+": ")
+	require.ErrorContains(t, piece(verbReadSealed, "bak-2", nil, io.Discard, 0, 1), wire.FailedNoBackup+": ")
+	_, err = ask(ctx, nil, "drop-sealed", loopVolume, "bak-1")
+	require.NoError(t, err)
+
+	l.write("file", "another")
+	require.ErrorContains(t, piece(verbWriteSealed, "rst-1", bytes.NewReader(second.Bytes()), io.Discard, half, int64(second.Len())), wire.FailedNoBackup+": ", "the first one is not there")
+	require.NoError(t, piece(verbWriteSealed, "rst-1", bytes.NewReader(first.Bytes()), io.Discard, 0, half))
+	require.NoError(t, piece(verbWriteSealed, "rst-1", bytes.NewReader(second.Bytes()), io.Discard, half, made.Bytes-half))
+	_, err = ask(ctx, map[string]string{wire.SecretBackupIdentity: key.String()}, "open-volume", loopVolume, "rst-1", wire.Ungrouped(made.SHA256), wire.Ungrouped(made.PlainSHA256))
+	require.NoError(t, err)
+	require.Equal(t, before, snapshot(t, l.dir()))
+
+	frozen, goOn := make(chan struct{}), make(chan struct{})
+	l.duringFreeze = func() {
+		close(frozen)
+		<-goOn
+	}
+	asking, gone := context.WithCancel(ctx)
+	sealing := make(chan error, 1)
+	go func() {
+		_, err := ask(asking, nil, "seal-volume", loopVolume, "bak-3", key.Recipient().String())
+		sealing <- err
+	}()
+	<-frozen
+	gone()
+	require.Error(t, <-sealing)
+	require.NoError(t, os.WriteFile(l.dir()+"/thawed", []byte("x"), 0o600), "a backup that nobody waits for keeps nobody waiting")
+	close(goOn)
+	_, err = ask(ctx, nil, "unmount", loopVolume)
+	require.NoError(t, err)
+	left, err := filepath.Glob(l.sealedDir() + "/*bak-3*")
+	require.NoError(t, err)
+	require.Empty(t, left)
+	stop()
+	require.NoError(t, <-ended)
 }
 
 // TestAVolumeThatIsWantedIsNotBackedUp: who unmounts it goes first.

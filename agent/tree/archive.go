@@ -119,6 +119,9 @@ func (a *archiver) last(ctx context.Context) error {
 	if lost != nil { // whatever went wrong meanwhile: it was not still
 		return lost
 	}
+	if ctx.Err() != nil { // from then on it was not, either
+		return context.Cause(ctx)
+	}
 	return err
 }
 
