@@ -233,6 +233,9 @@ func (a *StoredBackups) takeVolumeTurns(ctx context.Context) (n int, err error) 
 	return n, err
 }
 
+// givingBack is how long a look takes volumes back; the next one goes on.
+const givingBack = 20 * time.Second
+
 // seeToVolumes starts restores whose run was lost, and takes volumes back that nobody works on.
 func (a *StoredBackups) seeToVolumes(ctx context.Context) (n int, err error) {
 	left, err := a.Store.VolumeRestoresLeft(ctx, a.Settings.Quiet, lookMost)
@@ -249,6 +252,8 @@ func (a *StoredBackups) seeToVolumes(ctx context.Context) (n int, err error) {
 		}
 	}
 	lent, err := a.Store.LentVolumes(ctx, lookMost)
+	ctx, cancel := context.WithTimeout(ctx, givingBack) // a host that does not answer must not keep other backups waiting
+	defer cancel()
 	for id, work := range lent {
 		if e := a.giveBack(ctx, id, work); e != nil {
 			err = errors.Join(err, fmt.Errorf("volume %s: %w", id, e))
