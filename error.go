@@ -77,6 +77,8 @@ const (
 	CodePolicyInUse         Code = "policy_in_use"
 	CodePolicyTypeAttached  Code = "policy_type_attached"
 	CodeServerHasTenants    Code = "server_has_tenants"
+	// CodeServerUpdating rejects what would take a server away from a release that is being tried on it.
+	CodeServerUpdating Code = "server_being_updated"
 	// CodeTenantsCannotMove rejects emptying a server on which tenants live.
 	CodeTenantsCannotMove Code = "tenants_cannot_move_yet"
 	CodeDrainNotFound     Code = "drain_not_found"

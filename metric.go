@@ -25,6 +25,7 @@ const (
 	MetricBackupObjects     = "prego_backup_objects_mismatched"           // gauge: what
 	MetricBackupsOver       = "prego_backup_orgs_over_limit"              // gauge
 	MetricDrainsStuck       = "prego_server_drains_stuck"                 // gauge: kind, status
+	MetricUnpatched         = "prego_servers_unpatched"                   // gauge: region, role
 	MetricCertificateEnds   = "prego_certificate_expires_seconds"         // gauge
 	MetricCertificateTries  = "prego_certificate_attempts_total"          // counter: outcome
 	MetricCertificates      = "prego_certificates"                        // gauge: state
@@ -60,6 +61,7 @@ func Metrics() map[string][]string {
 		MetricBackupObjects:     {"what"},
 		MetricBackupsOver:       {},
 		MetricDrainsStuck:       {"kind", "status"},
+		MetricUnpatched:         {"region", "role"},
 		MetricCertificateEnds:   {},
 		MetricCertificateTries:  {"outcome"},
 		MetricCertificates:      {"state"},

@@ -21,6 +21,7 @@ type DrainStore interface {
 	LastDrain(ctx context.Context, id prego.ServerID) (server.Drain, error)
 	ServerResized(ctx context.Context, id prego.ServerID, serverType string) error
 	ResizeRefused(ctx context.Context, id prego.ServerID, message string) error
+	PatchStore
 	MakeReplacement(ctx context.Context, id prego.ServerID) (*server.Server, error)
 	RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error)
 	GetServer(ctx context.Context, id prego.ServerID) (server.Server, error)
@@ -57,6 +58,8 @@ type Drains struct {
 	Log   *zap.Logger
 	// Reboot restarts hosts, by provider.
 	Reboot map[prego.InfraProviderID]Rebooter
+	// Hosts runs the agents' verbs; nil where no host has any.
+	Hosts HostCommands
 	// LeaveDNS takes an edge's addresses out of all records; nil if none are kept.
 	LeaveDNS func(ctx context.Context, serverID prego.ServerID) error
 	// Capacity is called when a server takes newcomers again; may be nil.

@@ -93,6 +93,11 @@ var allowed = map[wire.CommandKind][]string{
 		"add IPV4",
 		"remove IPV4",
 	},
+	wire.KindPatch: {
+		"report",
+		"check",
+		"apply",
+	},
 }
 
 // words are the patterns. None matches a word that starts with "-", which would be read

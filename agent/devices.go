@@ -208,6 +208,11 @@ func (h *Host) askDevices(ctx context.Context, k *call, out io.Writer) error {
 }
 
 func askDevicesAt(ctx context.Context, socket string, k *call, out io.Writer) error {
+	return askRoot(ctx, socket, deviceRequest{Kind: k.in.Kind, Args: k.in.Args, Secrets: k.in.Secrets}, out)
+}
+
+// askRoot has a request answered by a process that is root's.
+func askRoot(ctx context.Context, socket string, in deviceRequest, out io.Writer) error {
 	conn, err := dialSocket(ctx, socket)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
@@ -215,7 +220,7 @@ func askDevicesAt(ctx context.Context, socket string, k *call, out io.Writer) er
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
 	var answer deviceAnswer
-	if err := json.NewEncoder(conn).Encode(deviceRequest{Kind: k.in.Kind, Args: k.in.Args, Secrets: k.in.Secrets}); err != nil {
+	if err := json.NewEncoder(conn).Encode(in); err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	if err := json.NewDecoder(conn).Decode(&answer); err != nil {

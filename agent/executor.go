@@ -178,6 +178,10 @@ func (e *Executor) handle(w http.ResponseWriter, r *http.Request) {
 		e.serveMeasures(w, r)
 		return
 	}
+	if r.URL.Path == pathPatches && r.Method == http.MethodGet {
+		e.servePatches(w, r)
+		return
+	}
 	if r.URL.Path == pathSpool {
 		if p := e.spool(w, r); p != nil {
 			p.write(w)

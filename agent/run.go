@@ -88,7 +88,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
-	for _, loop := range []func(context.Context, *slog.Logger) error{a.heartbeats, a.serve, a.push, a.watchContainers, a.serveEdge, a.followPeers, a.followUpdates} {
+	for _, loop := range []func(context.Context, *slog.Logger) error{a.heartbeats, a.serve, a.push, a.watchContainers, a.serveEdge, a.followPeers, a.followUpdates, a.followPatches} {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()

@@ -36,6 +36,8 @@ func (c *commands) serve(k *call) (wire.ExecResult, *problem) {
 			err = c.host.redis(ctx, services.Redis, k, out)
 		case wire.KindVolume, wire.KindAddress:
 			err = c.host.askDevices(ctx, k, out)
+		case wire.KindPatch:
+			err = c.host.askPatcher(ctx, k.in.Args, out)
 		default:
 			err = fmt.Errorf("%w: %s is no service", errUnavailable, k.in.Kind)
 		}

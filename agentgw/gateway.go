@@ -41,6 +41,7 @@ type Store interface {
 	EdgeStore
 	AckPeers(ctx context.Context, id prego.ServerID, applied int64, refused string) (server.PeersWanted, error)
 	PeersVersions(ctx context.Context, since string) (server.PeersVersions, error)
+	TellPatches(ctx context.Context, id prego.ServerID, p server.Patches) error
 	AckAgentUpdate(ctx context.Context, id prego.ServerID, report server.AgentReport) (*server.SignedRelease, error)
 	AgentOffers(ctx context.Context) ([]server.AgentOffer, error)
 }
@@ -179,6 +180,7 @@ func New(d Deps) *Gateway {
 	e.POST(wire.PathLogs, g.takeLogs, limitBody(maxTelemetry), g.authenticated(wire.ScopeLogs))
 	e.POST(wire.PathBackupReport, g.backupReport, limitBody(maxBody), g.authenticated(wire.ScopeBackupReport))
 	e.POST(wire.PathPeers, g.peersDocument, limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
+	e.POST(wire.PathPatches, g.patches, limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
 	e.POST(wire.PathUpdate, g.agentUpdate, limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
 	e.GET(wire.PathUpdateBinary, g.updateBinary, g.authenticated(wire.ScopeHeartbeat))
 	e.POST(wire.PathRotateToken, g.rotate, limitBody(maxBody), g.authenticated(""))

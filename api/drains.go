@@ -23,6 +23,11 @@ func (a *API) ResizeServer(c echo.Context, id ServerID, _ ResizeServerParams) er
 	return a.requestDrain(c, id, server.DrainResize)
 }
 
+// InstallPatches empties a server, installs security updates and restarts its host if they need that.
+func (a *API) InstallPatches(c echo.Context, id ServerID, _ InstallPatchesParams) error {
+	return a.requestDrain(c, id, server.DrainPatch)
+}
+
 // ReplaceServer makes another server, empties this one and deletes it.
 func (a *API) ReplaceServer(c echo.Context, id ServerID, _ ReplaceServerParams) error {
 	return a.requestDrain(c, id, server.DrainReplace)
@@ -81,6 +86,9 @@ func (a *API) showDrain(c echo.Context, d server.Drain, status int) error {
 		RequestedBy: d.RequestedBy, KeepTenants: d.KeepTenants, ServerType: optional(d.ServerType), Total: d.Total, Left: d.Left, TenantsTotal: d.TenantsTotal, TenantsLeft: d.TenantsLeft, DeadlineAt: utc(d.DeadlineAt), ReplacementId: optional(string(d.ReplacementID)),
 		CancelRequestedAt: utc(d.CancelRequestedAt), CreatedAt: d.CreatedAt.UTC(), StartedAt: utc(d.StartedAt), FinishedAt: utc(d.FinishedAt), Instances: []DrainedInstance{},
 		WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)), Operation: *a.operation(c, run),
+	}
+	if p := d.Patched; p != nil {
+		out.Patched = &PatchedServer{Installed: p.Installed, Packages: packageUpdates(p.Packages)}
 	}
 	if !d.Status.Ended() {
 		left, err := a.d.Store.DrainedInstances(c.Request().Context(), d.ServerID)

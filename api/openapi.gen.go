@@ -319,6 +319,7 @@ func (e DomainRecordType) Valid() bool {
 // Defines values for DrainKind.
 const (
 	DrainKindDrain   DrainKind = "drain"
+	DrainKindPatch   DrainKind = "patch"
 	DrainKindReboot  DrainKind = "reboot"
 	DrainKindReplace DrainKind = "replace"
 	DrainKindResize  DrainKind = "resize"
@@ -328,6 +329,8 @@ const (
 func (e DrainKind) Valid() bool {
 	switch e {
 	case DrainKindDrain:
+		return true
+	case DrainKindPatch:
 		return true
 	case DrainKindReboot:
 		return true
@@ -3236,6 +3239,9 @@ type Drain struct {
 	// Operation What an accepted request has started; part of every 202 answer
 	Operation Operation `json:"operation"`
 
+	// Patched Of a patch: what was installed
+	Patched *PatchedServer `json:"patched,omitempty"`
+
 	// Reason Why it waits or failed; stable
 	//
 	// Example: fleet_budget
@@ -4171,6 +4177,16 @@ type OrgQuotas struct {
 	Tier Tier `json:"tier"`
 }
 
+// PackageUpdate defines model for PackageUpdate.
+type PackageUpdate struct {
+	// From The version before; absent for a package that is new
+	From *string `json:"from,omitempty"`
+
+	// Name Example: libssl3
+	Name string `json:"name"`
+	To   string `json:"to"`
+}
+
 // PackingPlan defines model for PackingPlan.
 type PackingPlan struct {
 	// Bytes Bytes that are copied
@@ -4215,11 +4231,51 @@ type PatchServer struct {
 	Tags []Tag `json:"tags"`
 }
 
+// PatchState pending: security updates are missing. reboot: none is, but the host runs code that was replaced. unknown: its agent has not told
+type PatchState = server.PatchState
+
 // PatchTenant defines model for PatchTenant.
 type PatchTenant struct {
 	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
 	Constraint *Constraint `json:"constraint,omitempty"`
 	Stack      *string     `json:"stack,omitempty"`
+}
+
+// PatchedServer Of a patch: what was installed
+type PatchedServer struct {
+	// Installed Packages that were installed
+	Installed int `json:"installed"`
+
+	// Packages The first of them
+	Packages []PackageUpdate `json:"packages"`
+}
+
+// Patches Which of Debian's security updates the host lacks, as its agent tells when that changes, and once a day
+type Patches struct {
+	// CheckedAt When the lists of packages were fetched last
+	CheckedAt *time.Time `json:"checked_at,omitempty"`
+
+	// Failed Why they could not be
+	Failed *string `json:"failed,omitempty"`
+
+	// Packages The first of them
+	Packages []PackageUpdate `json:"packages"`
+
+	// Pending Packages with a security update that is not installed
+	Pending int `json:"pending"`
+
+	// RebootFor What it needs the reboot for
+	RebootFor *string `json:"reboot_for,omitempty"`
+
+	// RebootSince Since when the host needs a reboot; absent if it needs none
+	RebootSince *time.Time `json:"reboot_since,omitempty"`
+
+	// Since Since when updates or a reboot are missing
+	Since *time.Time `json:"since,omitempty"`
+
+	// State pending: security updates are missing. reboot: none is, but the host runs code that was replaced. unknown: its agent has not told
+	State  PatchState `json:"state"`
+	ToldAt time.Time  `json:"told_at"`
 }
 
 // PeersBehind defines model for PeersBehind.
@@ -5028,6 +5084,9 @@ type Server struct {
 	// ManagedBy What created the server
 	ManagedBy ServerManagedBy `json:"managed_by"`
 
+	// Patches Which of Debian's security updates the host lacks, as its agent tells when that changes, and once a day
+	Patches *Patches `json:"patches,omitempty"`
+
 	// Provider The machine at the provider
 	Provider ProviderServer `json:"provider"`
 
@@ -5152,6 +5211,9 @@ type ServerSummary struct {
 	// Host Public IPv4 address
 	Host          *string `json:"host,omitempty"`
 	InfraProvider string  `json:"infra_provider"`
+
+	// PatchState pending: security updates are missing. reboot: none is, but the host runs code that was replaced. unknown: its agent has not told
+	PatchState *PatchState `json:"patch_state,omitempty"`
 
 	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
@@ -7035,6 +7097,9 @@ type ListServersParams struct {
 	// FleetId Only members of these fleets
 	FleetId *[]FleetID `form:"fleet_id,omitempty" json:"fleet_id,omitempty"`
 
+	// PatchState Only those that stand to security updates like this
+	PatchState *[]PatchState `form:"patch_state,omitempty" json:"patch_state,omitempty"`
+
 	// Tag Only with all of these tags; case does not matter
 	Tag *[]Tag `form:"tag,omitempty" json:"tag,omitempty"`
 
@@ -7135,6 +7200,12 @@ type ExecOnServerParams struct {
 
 // LoseServerParams defines parameters for LoseServer.
 type LoseServerParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// InstallPatchesParams defines parameters for InstallPatches.
+type InstallPatchesParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -7684,6 +7755,9 @@ type ExecOnServerJSONRequestBody = Exec
 // LoseServerJSONRequestBody defines body for LoseServer for application/json ContentType.
 type LoseServerJSONRequestBody = CordonServer
 
+// InstallPatchesJSONRequestBody defines body for InstallPatches for application/json ContentType.
+type InstallPatchesJSONRequestBody = DrainServer
+
 // RebootServerJSONRequestBody defines body for RebootServer for application/json ContentType.
 type RebootServerJSONRequestBody = DrainServer
 
@@ -8195,6 +8269,9 @@ type ServerInterface interface {
 	// LoseServer Declare a server lost
 	// (POST /v1/servers/{server_id}/lost)
 	LoseServer(ctx echo.Context, serverId ServerID, params LoseServerParams) error
+	// InstallPatches Install security updates on a server
+	// (POST /v1/servers/{server_id}/patch)
+	InstallPatches(ctx echo.Context, serverId ServerID, params InstallPatchesParams) error
 	// RebootServer Reboot a server
 	// (POST /v1/servers/{server_id}/reboot)
 	RebootServer(ctx echo.Context, serverId ServerID, params RebootServerParams) error
@@ -12242,6 +12319,13 @@ func (w *ServerInterfaceWrapper) ListServers(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet_id: %s", err))
 	}
 
+	// ------------- Optional query parameter "patch_state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "patch_state", ctx.QueryParams(), &params.PatchState, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter patch_state: %s", err))
+	}
+
 	// ------------- Optional query parameter "tag" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", false, false, "tag", ctx.QueryParams(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
@@ -12729,6 +12813,42 @@ func (w *ServerInterfaceWrapper) LoseServer(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.LoseServer(ctx, serverId, params)
+	return err
+}
+
+// InstallPatches converts echo context to params.
+func (w *ServerInterfaceWrapper) InstallPatches(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params InstallPatchesParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.InstallPatches(ctx, serverId, params)
 	return err
 }
 
@@ -15095,6 +15215,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/rebalances/:rebalance_id", wrapper.GetRebalance, options.OperationMiddlewares["getRebalance"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/reboot", wrapper.RebootServer, options.OperationMiddlewares["rebootServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/resize", wrapper.ResizeServer, options.OperationMiddlewares["resizeServer"]...)
+	router.POST(options.BaseURL+"/v1/servers/:server_id/patch", wrapper.InstallPatches, options.OperationMiddlewares["installPatches"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/replace", wrapper.ReplaceServer, options.OperationMiddlewares["replaceServer"]...)
 	router.GET(options.BaseURL+"/v1/servers/:server_id/commands", wrapper.ListCommands, options.OperationMiddlewares["listCommands"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/exec", wrapper.ExecOnServer, options.OperationMiddlewares["execOnServer"]...)

@@ -239,6 +239,7 @@ func summary(s server.Server) ServerSummary {
 		Status: s.Status, StatusReason: optional(string(s.StatusReason)), StatusMessage: optional(s.StatusMessage),
 		AgentStatus: s.AgentStatus, Host: optional(s.Host), Tags: s.Tags, CreatedAt: s.CreatedAt.UTC(),
 		FleetId: optional(string(s.FleetID)), CordonedAt: utc(s.CordonedAt), CordonedBy: optional(s.CordonedBy), CordonReason: optional(s.CordonReason),
+		PatchState: &s.PatchState,
 	}
 }
 
@@ -268,6 +269,12 @@ func (a *API) view(s server.Server, events []server.Event) Server {
 			Network: optional(string(s.NetworkID)), PrivateAddress: optional(s.PrivateAddress),
 		},
 	}
+	if p := s.Patches; p != nil && s.PatchesAt != nil {
+		out.Patches = &Patches{
+			State: s.PatchState, Pending: p.Pending, Packages: packageUpdates(p.Packages), Since: utc(s.PatchesSince), RebootFor: optional(p.RebootFor), Failed: optional(p.Failed), ToldAt: s.PatchesAt.UTC(),
+			RebootSince: atOrNil(p.RebootSince), CheckedAt: atOrNil(p.CheckedAt),
+		}
+	}
 	for _, e := range events {
 		ev := Event{Id: e.EventID, At: e.At.UTC(), Step: string(e.Step), Status: e.Status, Reason: optional(string(e.Reason)), Message: optional(e.Message), Actor: EventActor(e.Actor)}
 		if e.Attempt > 0 {
@@ -276,6 +283,23 @@ func (a *API) view(s server.Server, events []server.Event) Server {
 		out.Timeline = append(out.Timeline, ev)
 	}
 	return out
+}
+
+func packageUpdates(list []server.PackageUpdate) []PackageUpdate {
+	out := make([]PackageUpdate, len(list))
+	for i, u := range list {
+		out[i] = PackageUpdate{Name: u.Name, From: optional(u.From), To: u.To}
+	}
+	return out
+}
+
+// atOrNil is nil for a time that is not known.
+func atOrNil(at time.Time) *time.Time {
+	if at.IsZero() {
+		return nil
+	}
+	at = at.UTC()
+	return &at
 }
 
 // agentTags are the tags that the host reports, nil before it has.

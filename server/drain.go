@@ -15,6 +15,7 @@ const (
 	DrainReboot  DrainKind = "reboot"
 	DrainReplace DrainKind = "replace"
 	DrainResize  DrainKind = "resize"
+	DrainPatch   DrainKind = "patch"
 )
 
 // DrainStatus is the status of a drain.
@@ -47,6 +48,10 @@ const (
 	DrainRebootTimeout     = "reboot_timeout"
 	DrainStillUsed         = "still_used"
 	DrainResizeRefused     = "resize_refused" // by the provider; the server is as it was
+	// DrainPatchFailed: security updates were not installed; the server stays cordoned.
+	// DrainPatchRefused: nothing was begun, because its host could not tell which are missing.
+	DrainPatchFailed  = "patch_failed"
+	DrainPatchRefused = "patch_check_failed"
 	// DrainTenantUnfit: a tenant has ended or is being made, and stays until its data is purged, or it is active.
 	DrainTenantUnfit = "tenant_not_movable"
 )
@@ -100,6 +105,8 @@ type Drain struct {
 	// TenantsTotal and TenantsLeft are the tenants that were there, and are: an app server's.
 	TenantsTotal, TenantsLeft int
 
+	Patched *Patched // of a patch: what was installed
+
 	DeadlineAt        *time.Time
 	ReplacementID     prego.ServerID // "" for none
 	CancelRequestedAt *time.Time
@@ -131,6 +138,8 @@ const (
 	ActReset    DrainAct = "reset"
 	ActDelete   DrainAct = "delete"
 	ActResize   DrainAct = "resize"
+	ActCheck    DrainAct = "check_patches" // which security updates are missing
+	ActPatch    DrainAct = "patch"         // they are installed
 )
 
 // DrainLimits bound how much is moved at once.

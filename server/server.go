@@ -222,7 +222,11 @@ type Server struct {
 	CordonedAt *time.Time    // if set, it gets no new tenants and instances
 	// CordonedBy is the operator who cordoned it, "" if only the control plane itself keeps it closed.
 	CordonedBy   string
-	CordonReason string // as the operator gave it
+	PatchState   PatchState // see Patches
+	Patches      *Patches   // as its agent has told, nil if it has not
+	PatchesAt    *time.Time
+	PatchesSince *time.Time // since when updates or a reboot are missing
+	CordonReason string     // as the operator gave it
 
 	ImportedFromPulumiAt    *time.Time
 	IdentityRevokedAt       *time.Time
@@ -304,6 +308,7 @@ const (
 	StepDrainCancelled     Step = "drain_cancelled"
 	StepRebooted           Step = "rebooted"
 	StepResized            Step = "resized"
+	StepPatched            Step = "patched"
 	StepDecommissionAsked  Step = "decommission_requested"
 	StepServerDeleted      Step = "server_deleted"
 	StepTerminated         Step = "terminated"

@@ -11,33 +11,39 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// CordonSource counts the servers that are closed to newcomers, and those that are being emptied.
+// CordonSource counts the servers that are closed to newcomers, those that are being emptied, and all by
+// how they stand to security updates.
 type CordonSource interface {
 	CordonedServers(ctx context.Context) ([]server.Count, error)
 	OpenDrains(ctx context.Context) ([]server.DrainCount, error)
+	PatchCounts(ctx context.Context) ([]server.PatchCount, error)
 }
 
 // cordonedEvery bounds how often the source is read, however many scrape.
 const cordonedEvery = 30 * time.Second
 
 // Cordoned exports how many servers are closed to newcomers: each is paid for, and has room
-// that nobody gets. It also exports what empties servers. Every worker exports the same values, since it reads the
+// that nobody gets. It also exports what empties servers, and which lack security updates. Every worker exports the same values, since it reads the
 // rows.
 type Cordoned struct {
 	counts lastRead[[]server.Count]
 	drains lastRead[[]server.DrainCount]
+	patch  lastRead[[]server.PatchCount]
 
-	number, under, stuck *prometheus.Desc
+	number, under, stuck, patches, unpatched *prometheus.Desc
 }
 
 // NewCordoned creates the collector.
 func NewCordoned(source CordonSource, log *zap.Logger, now func() time.Time) *Cordoned {
 	return &Cordoned{
-		counts: lastRead[[]server.Count]{every: cordonedEvery, read: source.CordonedServers, failing: "cordoned servers are not counted", log: log, now: now},
-		drains: lastRead[[]server.DrainCount]{every: cordonedEvery, read: source.OpenDrains, failing: "drains are not counted", log: log, now: now},
-		number: prometheus.NewDesc("prego_servers_cordoned", "Servers that take no new tenants and instances, by region and role.", []string{"region", "role"}, nil),
-		under:  prometheus.NewDesc("prego_server_drains", "Drains, reboots and replacements of servers that are under way, by kind and status.", []string{"kind", "status"}, nil),
-		stuck:  prometheus.NewDesc(prego.MetricDrainsStuck, "Drains, reboots and replacements of servers that something but their turn keeps, or that were asked for more than 6 hours ago, by kind and status.", []string{"kind", "status"}, nil),
+		counts:    lastRead[[]server.Count]{every: cordonedEvery, read: source.CordonedServers, failing: "cordoned servers are not counted", log: log, now: now},
+		drains:    lastRead[[]server.DrainCount]{every: cordonedEvery, read: source.OpenDrains, failing: "drains are not counted", log: log, now: now},
+		patch:     lastRead[[]server.PatchCount]{every: cordonedEvery, read: source.PatchCounts, failing: "security updates are not counted", log: log, now: now},
+		number:    prometheus.NewDesc("prego_servers_cordoned", "Servers that take no new tenants and instances, by region and role.", []string{"region", "role"}, nil),
+		under:     prometheus.NewDesc("prego_server_drains", "Drains, reboots and replacements of servers that are under way, by kind and status.", []string{"kind", "status"}, nil),
+		stuck:     prometheus.NewDesc(prego.MetricDrainsStuck, "Drains, reboots and replacements of servers that something but their turn keeps, or that were asked for more than 6 hours ago, by kind and status.", []string{"kind", "status"}, nil),
+		patches:   prometheus.NewDesc("prego_servers_patches", "Servers by how they stand to security updates: current, pending, reboot (needed), unknown.", []string{"region", "role", "state"}, nil),
+		unpatched: prometheus.NewDesc(prego.MetricUnpatched, "Servers that have lacked security updates, or a reboot, for more than 14 days.", []string{"region", "role"}, nil),
 	}
 }
 
@@ -46,6 +52,8 @@ func (c *Cordoned) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.number
 	ch <- c.under
 	ch <- c.stuck
+	ch <- c.patches
+	ch <- c.unpatched
 }
 
 // Collect implements prometheus.Collector. If the rows can't be read, the last values are
@@ -59,5 +67,14 @@ func (c *Cordoned) Collect(ch chan<- prometheus.Metric) {
 	for _, n := range drains {
 		ch <- prometheus.MustNewConstMetric(c.under, prometheus.GaugeValue, float64(n.N), string(n.Kind), string(n.Status))
 		ch <- prometheus.MustNewConstMetric(c.stuck, prometheus.GaugeValue, float64(n.Stuck), string(n.Kind), string(n.Status))
+	}
+	patch, _ := c.patch.get()
+	late := map[[2]string]int{}
+	for _, n := range patch {
+		ch <- prometheus.MustNewConstMetric(c.patches, prometheus.GaugeValue, float64(n.N), n.Region, n.Role, string(n.State))
+		late[[2]string{n.Region, n.Role}] += n.Late
+	}
+	for of, n := range late {
+		ch <- prometheus.MustNewConstMetric(c.unpatched, prometheus.GaugeValue, float64(n), of[0], of[1])
 	}
 }

@@ -23,6 +23,10 @@ func (closedServers) OpenDrains(context.Context) ([]server.DrainCount, error) {
 	return []server.DrainCount{{Kind: server.DrainReboot, Status: server.DrainMoving, N: 1, Stuck: 1}}, nil
 }
 
+func (closedServers) PatchCounts(context.Context) ([]server.PatchCount, error) {
+	return []server.PatchCount{{Region: "eu", Role: "app", State: server.PatchPending, N: 3, Late: 1}, {Region: "eu", Role: "app", State: server.PatchReboot, N: 1, Late: 1}}, nil
+}
+
 func TestCordonedServersAndDrainsAreCounted(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
@@ -39,5 +43,6 @@ func TestCordonedServersAndDrainsAreCounted(t *testing.T) {
 			got[key] = m.GetGauge().GetValue()
 		}
 	}
-	require.Equal(t, map[string]float64{"prego_servers_cordoned eu app": 2, "prego_server_drains reboot moving": 1, "prego_server_drains_stuck reboot moving": 1}, got)
+	require.Equal(t, map[string]float64{"prego_servers_cordoned eu app": 2, "prego_server_drains reboot moving": 1, "prego_server_drains_stuck reboot moving": 1,
+		"prego_servers_patches eu app pending": 3, "prego_servers_patches eu app reboot": 1, "prego_servers_unpatched eu app": 2}, got)
 }

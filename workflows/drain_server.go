@@ -27,6 +27,8 @@ const (
 	dnsPatience = 24 * time.Hour
 	// deletePatience bounds the retries of a request that is only refused while somebody uses the server.
 	deletePatience = 10 * time.Minute
+	// patchPatience bounds the retries of what a host installs, or tells; the next look goes on.
+	patchPatience  = 30 * time.Minute
 	maxDrainRounds = 200
 )
 
@@ -89,6 +91,10 @@ func drainAct(ctx workflow.Context, id prego.ServerID, act server.DrainAct) erro
 		return workflow.ExecuteActivity(call(ctx, string(act)+" "+string(id), deletePatience), steps.RebootServer, in).Get(ctx, nil)
 	case server.ActResize:
 		return workflow.ExecuteActivity(long(call(ctx, string("resize "+id), deletePatience)), steps.ResizeServer, id).Get(ctx, nil)
+	case server.ActCheck:
+		return workflow.ExecuteActivity(long(call(ctx, string("ask "+id+" which security updates are missing"), patchPatience)), steps.CheckPatches, id).Get(ctx, nil)
+	case server.ActPatch:
+		return workflow.ExecuteActivity(long(call(ctx, string("install security updates on "+id), patchPatience)), steps.PatchServer, id).Get(ctx, nil)
 	case server.ActDelete:
 		return workflow.ExecuteActivity(call(ctx, string("delete "+id), deletePatience), steps.DeleteDrained, id).Get(ctx, nil)
 	}

@@ -216,15 +216,16 @@ const (
 	KindBench    CommandKind = "bench"
 	KindMariaDB  CommandKind = "mariadb"
 	KindRedisCLI CommandKind = "redis-cli"
-	// KindVolume and KindAddress are for workflows alone: what they do is known to rows.
+	// KindVolume, KindAddress and KindPatch are for workflows alone: what they do is known to rows.
 	KindVolume  CommandKind = "volume"
 	KindAddress CommandKind = "address"
+	KindPatch   CommandKind = "patch"
 )
 
 // Valid reports whether k is one of the kinds.
 func (k CommandKind) Valid() bool {
 	switch k {
-	case KindBench, KindMariaDB, KindRedisCLI, KindVolume, KindAddress:
+	case KindBench, KindMariaDB, KindRedisCLI, KindVolume, KindAddress, KindPatch:
 		return true
 	}
 	return false

@@ -9,6 +9,7 @@
 //	prego-agent firewall  [--root DIR]   put the last peers document in force again, at boot
 //	prego-agent certs     [--root DIR]   give containers the certificate of databases and caches
 //	prego-agent update    [--root DIR] [--caller NAME] [--trial DURATION]   replace the agent by signed releases for run, as root
+//	prego-agent patch     [--root DIR] [--caller NAME]   install security updates for exec, as root, until nobody asks for a while
 //	prego-agent undo      [--root DIR]   at boot, have the agent before back if another one was being tried
 //	prego-agent prepare   [--root DIR] [--group NAME]    make what the containers of the host need
 //	prego-agent version
@@ -82,7 +83,7 @@ func run(args []string) int {
 	case site.ConfigureVerb:
 		return site.ConfigureMain(args[1:])
 	}
-	if !slices.Contains([]string{"bootstrap", "run", "exec", "bench", "devices", "prepare", "peers", "firewall", "certs", "update", "undo"}, args[0]) {
+	if !slices.Contains([]string{"bootstrap", "run", "exec", "bench", "devices", "prepare", "peers", "firewall", "certs", "update", "undo", "patch"}, args[0]) {
 		fmt.Fprintln(os.Stderr, usage)
 		return 2
 	}
@@ -90,7 +91,7 @@ func run(args []string) int {
 	flags := flag.NewFlagSet("prego-agent "+args[0], flag.ContinueOnError)
 	flags.StringVar(&o.root, "root", "/", "directory that stands for the host's root")
 	flags.StringVar(&o.addr, "addr", "", "address to listen on and to call from; empty for all")
-	flags.StringVar(&o.caller, "caller", "", "exec, bench, devices, peers, update: the user that may ask; empty for its own")
+	flags.StringVar(&o.caller, "caller", "", "exec, bench, devices, peers, update, patch: the user that may ask; empty for its own")
 	flags.StringVar(&o.watcher, "watcher", "", "bench: the user that may listen to what containers do; empty for its own")
 	flags.StringVar(&o.docker, "docker", "", "bench: dockerd's address; empty for the host's own. run: the same, to watch it without the process bench")
 	flags.StringVar(&o.lock, "lock", "", "bench: a file that is locked, shared, while something runs")
@@ -129,7 +130,7 @@ func run(args []string) int {
 	return 1
 }
 
-const usage = "usage: prego-agent bootstrap|run|exec|bench|devices|peers|firewall|certs|update|undo|prepare|version [--root DIR] [--addr IP] [--caller NAME] [--watcher NAME] [--docker ADDR] [--lock FILE] [--group NAME] [--no-firewall] [--trial DURATION]"
+const usage = "usage: prego-agent bootstrap|run|exec|bench|devices|peers|firewall|certs|update|undo|patch|prepare|version [--root DIR] [--addr IP] [--caller NAME] [--watcher NAME] [--docker ADDR] [--lock FILE] [--group NAME] [--no-firewall] [--trial DURATION]"
 
 // dockerSocket is where dockerd listens on a host.
 const dockerSocket = "unix:///run/docker.sock"
@@ -163,6 +164,8 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 			return nil
 		}
 		return listen(ctx, host, service{wire.UpdateSocket, u.Run(o.caller)})
+	case "patch":
+		return listen(ctx, host, service{wire.PatchSocket, agent.NewPatcher(host, log).Run(o.caller)})
 	case "firewall":
 		return agent.NewPeersKeeper(host, true, log).Restore(ctx)
 	case "certs":

@@ -234,6 +234,7 @@ func runWorker(ctx context.Context, queues []string) error {
 		certificates.DNS = names
 	}
 	drains := buildDrains(p, runs, servers)
+	drains.Hosts = tenants.Bench
 	backups, err := newBackups(p, runs, tenants, ca)
 	if err != nil {
 		return err

@@ -79,6 +79,7 @@ func serverDrain(kind server.DrainKind) Action[api.Drain] {
 		server.DrainOnly:    "Cordon servers and move their instances and tenants to others",
 		server.DrainReboot:  "Restart servers after their instances and tenants have moved",
 		server.DrainResize:  "Resize servers after their instances and tenants have moved; the provider switches them off for minutes",
+		server.DrainPatch:   "Install security updates on servers after their instances and tenants have moved; they are rebooted if they need it",
 		server.DrainReplace: "Replace servers by new ones, after their instances and tenants have moved",
 	}[kind]
 	destroys := ""

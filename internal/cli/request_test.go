@@ -46,6 +46,8 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"server reboot app-7 --reason kernel", "", "POST /v1/servers/app-7/reboot", `{"reason":"kernel"}`},
 		{"server replace app-7 --timeout 1h --yes", "", "POST /v1/servers/app-7/replace", `{"timeout_seconds":3600}`},
 		{"server resize app-7 --type cx43 --keep-tenants", "", "POST /v1/servers/app-7/resize", `{"keep_tenants":true,"server_type":"cx43"}`},
+		{"server patch app-7 --reason CVE-2026-1", "", "POST /v1/servers/app-7/patch", `{"reason":"CVE-2026-1"}`},
+		{"server list --patches pending,reboot", "", "GET /v1/servers?limit=200&patch_state=pending%2Creboot", ""},
 		{"server drain-status app-7", "", "GET /v1/servers/app-7/drain", ""},
 		{"server drain-cancel app-7", "", "DELETE /v1/servers/app-7/drain", ""},
 		{"server uncordon app-7", "", "POST /v1/servers/app-7/uncordon", ""},

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -18,14 +19,21 @@ import (
 var serverTable = Table[api.Server]{
 	ID:      "server_id",
 	Columns: "server_id, role, region, status, agent, host",
-	More: "infra_provider: provider, provider.provider_server_id: provider id, provider.server_type: type, provider.location: location, provider.ipv4: address, provider.network: network, provider.private_address: private address, cost, fleet_id, tags, cordoned, " +
+	More: "infra_provider: provider, provider.provider_server_id: provider id, provider.server_type: type, provider.location: location, provider.ipv4: address, provider.network: network, provider.private_address: private address, cost, fleet_id, tags, cordoned, patches, reboot, " +
 		"workflow_id, run_url: run, created_at",
 	Computed: map[string]func(api.Server) any{
-		"status": func(s api.Server) any { return string(s.Status) + reasons(s.StatusReason, s.StatusMessage) },
-		"agent":  func(s api.Server) any { return string(s.Agent.Status) + " " + deref(s.Agent.Version) },
-		"host":   func(s api.Server) any { return hostOf(s) },
-		"cost":   func(s api.Server) any { return textOf(s.Cost, costOf) },
-		"tags":   func(s api.Server) any { return tagsOf(s) },
+		"status":  func(s api.Server) any { return string(s.Status) + reasons(s.StatusReason, s.StatusMessage) },
+		"agent":   func(s api.Server) any { return string(s.Agent.Status) + " " + deref(s.Agent.Version) },
+		"host":    func(s api.Server) any { return hostOf(s) },
+		"cost":    func(s api.Server) any { return textOf(s.Cost, costOf) },
+		"tags":    func(s api.Server) any { return tagsOf(s) },
+		"patches": func(s api.Server) any { return textOf(s.Patches, patchesOf) },
+		"reboot": func(s api.Server) any {
+			if s.Patches == nil || s.Patches.RebootSince == nil {
+				return nil
+			}
+			return "required since " + s.Patches.RebootSince.Format(time.RFC3339) + ": " + deref(s.Patches.RebootFor)
+		},
 		"cordoned": func(s api.Server) any {
 			if s.CordonedAt == nil {
 				return nil
@@ -129,6 +137,24 @@ func costOf(c api.Cost) string {
 	return fmt.Sprintf("%s %s per month (%s gross), for %s", c.Monthly.Net, c.Currency, c.Monthly.Gross, strings.Join(c.Parts, ", "))
 }
 
+// patchesOf sums up which security updates a host lacks.
+func patchesOf(p api.Patches) string {
+	if p.Failed != nil {
+		return "not known: " + *p.Failed
+	}
+	if p.Pending == 0 {
+		return string(p.State)
+	}
+	names := make([]string, len(p.Packages))
+	for i, u := range p.Packages {
+		names[i] = u.Name
+	}
+	if more := p.Pending - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return fmt.Sprintf("%d pending: %s", p.Pending, strings.Join(names, ", "))
+}
+
 // tagsOf formats a server's tags, with those that its host reports if they differ.
 func tagsOf(s api.Server) string {
 	tags := strings.Join(s.Tags, ", ")
@@ -157,10 +183,10 @@ func serverCommand(c *CLI) *cobra.Command {
 		List[api.ServerSummary]{
 			Short: "List servers, newest first", Path: "/v1/servers", Items: "servers", All: "all",
 			Example: "  prego server list --region eu --state active,draining\n  prego server list -l gpu --columns server,tags,age",
-			Sorts:   "created_at, server_id", Filters: "region, role, status, tag, fleet: fleet_id, provider: infra_provider, agent: agent_status", Values: map[string][]string{"status": words(server.Statuses())},
+			Sorts:   "created_at, server_id", Filters: "region, role, status, tag, fleet: fleet_id, provider: infra_provider, agent: agent_status, patches: patch_state", Values: map[string][]string{"status": words(server.Statuses()), "patches": words(server.PatchStates())},
 			Table: Table[api.ServerSummary]{
 				ID: "server_id", Columns: "server_id, role, region, status, agent_status: agent, created_at: age, status_reason: reason", Spare: "age, agent, role, region, reason",
-				More: "host: address, status_message: message, fleet_id, tags, infra_provider: provider, cordoned_at, cordoned_by, cordon_reason, created_at",
+				More: "host: address, status_message: message, patch_state: patches, fleet_id, tags, infra_provider: provider, cordoned_at, cordoned_by, cordon_reason, created_at",
 			},
 		},
 		Show[api.Server]{
@@ -180,7 +206,7 @@ func serverCommand(c *CLI) *cobra.Command {
 			},
 		},
 		serverLost(accepted),
-		serverDrain(server.DrainOnly), serverDrain(server.DrainReboot), serverDrain(server.DrainReplace), serverDrain(server.DrainResize), serverDrainCancel(), showDrain,
+		serverDrain(server.DrainOnly), serverDrain(server.DrainReboot), serverDrain(server.DrainPatch), serverDrain(server.DrainReplace), serverDrain(server.DrainResize), serverDrainCancel(), showDrain,
 		serverDelete(accepted),
 		List[api.Command]{
 			Use: "commands SERVER", Short: "List the commands run on a server's host, newest first", Path: "/v1/servers/{server}/commands", Items: "commands", Limit: 50, Sorts: "requested_at",

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,8 +16,9 @@ import (
 )
 
 // TestAServerIsResized: what has the disk for it gets another type and comes back, although the
-// worker dies in the middle; what has not stays as it is, and on.
-func TestAServerIsResized(t *testing.T) {
+// worker dies in the middle; what has not stays as it is, and on. Then it gets its security updates, again
+// with a worker that dies in the middle.
+func TestAServerIsResizedAndPatched(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "crash")
 	c := newCell(t, options{vars: groupVars(map[string]string{"PREGO_TEST_CRASH": file})})
@@ -50,6 +52,7 @@ func TestAServerIsResized(t *testing.T) {
 	c.query(&after, `SELECT agent_boot_id FROM servers WHERE server_id = $1`, id)
 	require.NotEqual(t, before, after)
 	require.Equal(t, 1, open())
+	apt := c.standInForApt(id)
 	keepHistory(t, c, "drain-resize", server.DrainWorkflowID(prego.ServerID(id)))
 
 	resize("cx23")
@@ -59,4 +62,93 @@ func TestAServerIsResized(t *testing.T) {
 	c.query(&after, `SELECT agent_boot_id FROM servers WHERE server_id = $1`, id)
 	require.Equal(t, before, after, "it was not switched off for that")
 	require.Equal(t, 1, open())
+
+	// Its agent tells by itself what it lacks.
+	var srv api.Server
+	require.Eventually(t, func() bool {
+		c.send(http.MethodGet, "/v1/servers/"+id, nil, http.StatusOK, &srv)
+		return srv.Patches != nil && srv.Patches.State == server.PatchPending
+	}, patience, 100*time.Millisecond)
+	from := "3.0.15-1~deb12u1"
+	require.Equal(t, []api.PackageUpdate{{Name: "openssl", From: &from, To: "3.0.16-1~deb12u1"}}, srv.Patches.Packages)
+	var page api.ServerPage
+	c.send(http.MethodGet, "/v1/servers?patch_state=current,unknown,reboot", nil, http.StatusOK, &page)
+	require.Empty(t, page.Servers)
+
+	patch := func(status, reason string) api.Drain {
+		t.Helper()
+		c.query(&before, `SELECT agent_boot_id FROM servers WHERE server_id = $1`, id)
+		c.post("/v1/servers/"+id+"/patch", nil, http.StatusAccepted, nil)
+		d := c.awaitDrain(id, status, func(d api.Drain) bool { return server.DrainStatus(d.Status).Ended() })
+		require.Equal(t, []string{status, reason}, []string{string(d.Status), deref(d.Reason)}, deref(d.Message))
+		c.query(&after, `SELECT agent_boot_id FROM servers WHERE server_id = $1`, id)
+		return d
+	}
+	apt.set("mirror-down")
+	require.Contains(t, deref(patch("failed", "patch_check_failed").Message), "Failed to fetch")
+	require.Equal(t, 1, open(), "nothing was begun")
+	apt.unset("mirror-down")
+	apt.set("broken")
+	require.Contains(t, deref(patch("failed", "patch_failed").Message), "returned an error code")
+	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND cordoned_at IS NOT NULL AND cordon_reason LIKE 'patch_failed: %'`, id))
+	apt.unset("broken")
+	c.post("/v1/servers/"+id+"/uncordon", nil, http.StatusOK, nil)
+
+	apt.set("kernel")
+	require.NoError(t, os.WriteFile(file, []byte("patch/applied"), 0o600))
+	began = time.Now()
+	c.query(&before, `SELECT agent_boot_id FROM servers WHERE server_id = $1`, id)
+	was := before
+	c.post("/v1/servers/"+id+"/patch", nil, http.StatusAccepted, nil)
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(file + ".hit")
+		return err == nil
+	}, patience, 50*time.Millisecond)
+	require.NoError(t, os.Remove(file+".hit"))
+	c.kill("worker")
+	c.start("worker")
+	done = c.drained(id)
+	require.Contains(t, deref(done.Message), "openssl 3.0.16-1~deb12u1 installed; rebooted (linux-image-amd64), and away for")
+	require.Equal(t, 1, done.Patched.Installed, "the result of the first time, although the step was repeated")
+	t.Logf("%s; %s since it was asked for", deref(done.Message), time.Since(began).Round(time.Second))
+	c.query(&after, `SELECT agent_boot_id FROM servers WHERE server_id = $1`, id)
+	require.NotEqual(t, was, after)
+	require.Equal(t, 1, open())
+	require.Equal(t, 1, strings.Count(apt.read("installed"), "openssl"))
+	keepHistory(t, c, "drain-patch", server.DrainWorkflowID(prego.ServerID(id)))
+	apt.unset("kernel")
+	require.Equal(t, "nothing to install, and no reboot is needed", deref(patch("done", "").Message))
+	require.Equal(t, before, after, "nobody is rebooted for nothing")
+}
+
+// standIn is apt on a simulated host.
+type standIn struct {
+	t    testing.TB
+	root string
+}
+
+// standInForApt gives a host an apt that has one update (agent/testdata/apt-get).
+func (c *cell) standInForApt(serverID string) standIn {
+	c.t.Helper()
+	a := standIn{c.t, c.rootOf(serverID)}
+	text, err := os.ReadFile(filepath.Join(repo, "agent", "testdata", "apt-get"))
+	require.NoError(c.t, err)
+	for name, text := range map[string]string{
+		"usr/bin/apt-get": string(text), "usr/bin/dpkg": "#!/bin/sh\nexit 0\n", "var/lib/dpkg/status": "",
+		"pending": "Inst openssl [3.0.15-1~deb12u1] (3.0.16-1~deb12u1 Debian-Security:12/stable-security [amd64]) []\n",
+	} {
+		require.NoError(c.t, os.MkdirAll(filepath.Dir(filepath.Join(a.root, name)), 0o755))
+		require.NoError(c.t, os.WriteFile(filepath.Join(a.root, name), []byte(text), 0o755))
+	}
+	return a
+}
+
+func (a standIn) set(name string) {
+	require.NoError(a.t, os.WriteFile(filepath.Join(a.root, name), nil, 0o600))
+}
+func (a standIn) unset(name string) { require.NoError(a.t, os.Remove(filepath.Join(a.root, name))) }
+func (a standIn) read(name string) string {
+	b, err := os.ReadFile(filepath.Join(a.root, name))
+	require.NoError(a.t, err)
+	return string(b)
 }

@@ -239,6 +239,10 @@ func (h *processHost) nextBoot() error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
+	// As /run is in memory: what asked for this boot is gone.
+	if err := os.RemoveAll(filepath.Join(h.root(), "run/reboot-required")); err != nil {
+		return err
+	}
 	return os.WriteFile(file, []byte(uuid.NewString()+"\n"), 0o600)
 }
 

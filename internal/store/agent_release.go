@@ -155,7 +155,11 @@ UPDATE agent_release_servers v SET status = 'silent', message = 'it told nothing
 FROM servers s WHERE s.server_id = v.server_id AND v.version = $1 AND v.status = 'offered' AND v.offered_at < now() - make_interval(secs => $2)`
 	sqlAgentsOf = `SELECT v.server_id, v.ring, v.status, v.message, s.agent_status AS agent_version, v.offered_at, v.finished_at
 FROM agent_release_servers v JOIN servers s ON s.server_id = v.server_id WHERE v.version = $1 ORDER BY v.ring, v.server_id`
-	sqlOfferAgent          = `UPDATE agent_release_servers SET status = 'offered', offered_at = now() WHERE version = $1 AND server_id = ANY ($2) AND status = 'pending'`
+	sqlHoldOffered = `SELECT server_id FROM servers WHERE server_id = ANY ($1) ORDER BY server_id FOR NO KEY UPDATE`
+	// A server that is being emptied, or rebooted, has its turn afterwards.
+	sqlOfferAgent = `
+UPDATE agent_release_servers v SET status = 'offered', offered_at = now() WHERE version = $1 AND server_id = ANY ($2) AND status = 'pending'
+  AND NOT EXISTS (SELECT FROM server_drains d WHERE d.server_id = v.server_id AND d.finished_at IS NULL)`
 	sqlAgentReleaseMessage = `UPDATE agent_releases SET message = $2, updated_at = now() WHERE version = $1 AND message <> $2`
 	sqlHaltAgentRelease    = `UPDATE agent_release_servers SET status = 'pending', offered_at = NULL WHERE version = $1 AND status = 'offered'`
 )
@@ -197,6 +201,10 @@ func (s *Store) StepAgentRelease(ctx context.Context, limits server.AgentRelease
 			}
 		}
 		if len(p.offer) > 0 {
+			// A drain locks the server, too, so one of the two sees the other.
+			if _, err := values[string](ctx, tx, sqlHoldOffered, prego.Strings(p.offer)); err != nil {
+				return err
+			}
 			if _, err := tx.Exec(ctx, sqlOfferAgent, version, prego.Strings(p.offer)); err != nil {
 				return err
 			}

@@ -15,12 +15,21 @@ import (
 	"github.com/prego/prego/server"
 )
 
-const drainColumns = `d.server_id, d.number, d.kind, d.status, d.reason, d.message, d.why, d.requested_by, d.keep_tenants, d.server_type, d.was_open, d.total, d.left_now AS "left", d.tenants_total, d.tenants_left,
+const drainColumns = `d.server_id, d.number, d.kind, d.status, d.reason, d.message, d.why, d.requested_by, d.keep_tenants, d.server_type, d.was_open, d.total, d.left_now AS "left", d.tenants_total, d.tenants_left, d.patched,
     d.deadline_at, COALESCE(d.replacement_id, '') AS replacement_id, d.cancel_requested_at, d.created_at, d.started_at, d.finished_at`
 
 const sqlHoldDrained = `SELECT status FROM servers WHERE server_id = $1 FOR NO KEY UPDATE`
 
 const sqlOpenDrain = `SELECT ` + drainColumns + ` FROM server_drains d WHERE server_id = $1 AND finished_at IS NULL`
+
+// notUpdating holds for a server on which no release is being tried, once its row is locked: a
+// release locks it, too, before it begins there.
+const notUpdating = `NOT EXISTS (SELECT FROM stack_release_servers v WHERE v.server_id = $1 AND v.status IN ('updating', 'broken'))
+  AND NOT EXISTS (SELECT FROM agent_release_servers v WHERE v.server_id = $1 AND v.status = 'offered')`
+
+const sqlUpdatedBy = `
+SELECT 'release ' || release AS what, status FROM stack_release_servers WHERE server_id = $1 AND status IN ('updating', 'broken')
+UNION ALL SELECT 'release ' || version || ' of the agent', status FROM agent_release_servers WHERE server_id = $1 AND status = 'offered' LIMIT 1`
 
 // Only what a drain can empty: with tenants that cannot be moved the fleet waits for them instead.
 const sqlDrainFleetMember = `
@@ -29,6 +38,7 @@ SELECT s.server_id, COALESCE((SELECT max(number) FROM server_drains WHERE server
 FROM servers s CROSS JOIN (SELECT count(*)::int AS n FROM instances WHERE server_id = $1 AND state <> 'stopped') i
 WHERE s.server_id = $1 AND s.status = 'active' AND s.cordoned_at IS NOT NULL AND s.tenant_count = 0 AND s.dedicated_for_tenant_id IS NULL AND i.n > 0
   AND NOT EXISTS (SELECT FROM db_shards d WHERE d.server_id = $1 AND d.current_tenant_count > 0) AND NOT EXISTS (SELECT FROM redis_pools r WHERE r.server_id = $1 AND r.current_tenants > 0)
+  AND ` + notUpdating + `
   AND NOT EXISTS (SELECT FROM server_drains p WHERE p.server_id = $1 AND p.by_fleet AND p.requested_by = $2 AND p.status = 'failed') -- it had its time
 ON CONFLICT DO NOTHING`
 
@@ -39,6 +49,9 @@ const sqlFleetDrainLeft = `SELECT COALESCE(max(deadline_at) - now(), '0') FROM s
 // it failed before. begun is set if it began now.
 func (s *Store) DrainFleetMember(ctx context.Context, id prego.ServerID, by string, within time.Duration) (left time.Duration, begun bool, err error) {
 	err = s.inTx(ctx, "drain "+string(id), func(tx pgx.Tx) error {
+		if _, err := value[server.Status](ctx, tx, sqlHoldDrained, id); err != nil {
+			return ifNoRows(err, nil)
+		}
 		if begun, err = changed(ctx, tx, sqlDrainFleetMember, id, by, within.Seconds()); err != nil {
 			return err
 		}
@@ -114,6 +127,11 @@ func (s *Store) RequestDrain(ctx context.Context, id prego.ServerID, kind server
 			return prego.Errorf(prego.CodeInvalidTransition, "a %s of server %s is %s: let it end, or cancel it", open.Kind, id, open.Status)
 		case status != server.Active:
 			return prego.Errorf(prego.CodeInvalidTransition, "server %s is %s; only an active one can be emptied", id, status)
+		}
+		if update, err := find[struct{ What, Status string }](ctx, tx, sqlUpdatedBy, id); err != nil {
+			return err
+		} else if update != nil {
+			return prego.Errorf(prego.CodeServerUpdating, "%s is %s on server %s: let it end, or cancel it", update.What, update.Status, id)
 		}
 		before, err := serverIn(ctx, tx, id)
 		if err != nil {
@@ -232,7 +250,7 @@ func (s *Store) OpenDrains(ctx context.Context) ([]server.DrainCount, error) {
 const sqlOneDrain = `SELECT pg_advisory_xact_lock(hashtextextended('prego/drains', 0))`
 
 const sqlDrainNow = `
-SELECT ` + drainColumns + `, s.role, s.region, s.status AS server_status, s.agent_status = 'connected' AS connected, s.agent_boot_id, COALESCE(d.boot_id, '') AS boot_id, d.left_dns, d.by_fleet, d.refused, s.server_type AS has_type,
+SELECT ` + drainColumns + `, s.role, s.region, s.status AS server_status, s.agent_status = 'connected' AS connected, s.agent_boot_id, COALESCE(d.boot_id, '') AS boot_id, d.left_dns, d.by_fleet, d.refused, s.server_type AS has_type, d.checked_at, d.to_patch, d.patching_at, d.patched_at, s.docker_state,
     COALESCE(s.fleet_id, '') AS fleet_id, COALESCE(r.status, '') AS made, COALESCE(r.status_message, '') AS made_message, clock_timestamp() AS now, d.acted_at
 FROM server_drains d JOIN servers s ON s.server_id = d.server_id LEFT JOIN servers r ON r.server_id = d.replacement_id
 WHERE d.server_id = $1 AND d.finished_at IS NULL FOR NO KEY UPDATE OF d`
@@ -293,6 +311,11 @@ type drainRow struct {
 	MadeMessage  string
 	Refused      string // by the provider
 	HasType      string // of the server now
+	CheckedAt    *time.Time
+	ToPatch      string // what its host has told is to be done
+	PatchingAt   *time.Time
+	PatchedAt    *time.Time
+	DockerState  string
 	Now          time.Time
 	ActedAt      *time.Time
 }
@@ -396,6 +419,18 @@ func (d *drainStep) take(ctx context.Context, limits server.DrainLimits) error {
 		if others >= limits.Servers {
 			d.reason, d.text = server.DrainFleetBudget, fmt.Sprintf("%d other servers of its fleet are being emptied, and %d may be at once", others, limits.Servers)
 			return d.progress(ctx)
+		}
+		if d.Kind == server.DrainPatch {
+			// Nobody moves for a host that lacks nothing, or that can't tell.
+			switch {
+			case d.Refused != "":
+				return d.end(ctx, server.DrainFailed, server.DrainPatchRefused, d.Refused)
+			case d.CheckedAt == nil:
+				d.out.Act, d.text = server.ActCheck, "its host looks which security updates are missing"
+				return d.progress(ctx)
+			case d.ToPatch == "":
+				return d.end(ctx, server.DrainDone, "", "nothing to install, and no reboot is needed")
+			}
 		}
 		d.status = server.DrainMoving
 		if err := d.event(ctx, server.StepDrainStarted, "", fmt.Sprintf("%d instances and %d tenants to move", d.Total, d.TenantsTotal)); err != nil {
@@ -555,6 +590,42 @@ func (d *drainStep) empty(ctx context.Context) error {
 	return d.reboot(ctx)
 }
 
+// patchWithin is how long a host may take to install what is missing, with all repetitions.
+const patchWithin = 45 * time.Minute
+
+// patch follows a host that installs security updates, and then its reboot if it needs one.
+func (d *drainStep) patch(ctx context.Context) error {
+	d.text = d.ToPatch + " are being installed"
+	switch {
+	case d.Refused != "":
+		return d.end(ctx, server.DrainFailed, server.DrainPatchFailed, d.Refused)
+	case d.PatchedAt == nil && d.PatchingAt != nil && d.Now.After(d.PatchingAt.Add(patchWithin)):
+		return d.end(ctx, server.DrainFailed, server.DrainPatchFailed, "its host did not tell of an end within "+patchWithin.String())
+	case d.PatchedAt == nil:
+		d.out.Act = server.ActPatch
+		return d.progress(ctx)
+	case !d.needsReboot():
+		return d.end(ctx, server.DrainDone, "", d.installedText()+"; no reboot was needed")
+	}
+	return d.restart(ctx)
+}
+
+func (d *drainStep) needsReboot() bool {
+	return d.Patched != nil && !d.Patched.Now.RebootSince.IsZero()
+}
+
+func (d *drainStep) installedText() string {
+	if d.Patched == nil || d.Patched.Installed == 0 {
+		return "nothing was to be installed"
+	}
+	first := d.Patched.Packages[0]
+	text := fmt.Sprintf("%d packages installed, %s %s among them", d.Patched.Installed, first.Name, first.To)
+	if d.Patched.Installed == 1 {
+		text = fmt.Sprintf("%s %s installed", first.Name, first.To)
+	}
+	return text
+}
+
 // resize follows a host that gets another type until its agent tells of another boot. What the
 // provider refuses leaves it as it was.
 func (d *drainStep) resize(ctx context.Context) error {
@@ -576,12 +647,22 @@ func (d *drainStep) resize(ctx context.Context) error {
 
 // reboot follows a host until its agent tells of another boot than the one before.
 func (d *drainStep) reboot(ctx context.Context) error {
-	if d.Kind == server.DrainResize {
+	switch d.Kind {
+	case server.DrainResize:
 		return d.resize(ctx)
+	case server.DrainPatch:
+		return d.patch(ctx)
+	case server.DrainOnly, server.DrainReboot, server.DrainReplace:
 	}
+	return d.restart(ctx)
+}
+
+func (d *drainStep) restart(ctx context.Context) error {
 	d.text = "it is being rebooted"
 	switch {
-	case d.AgentBootID != d.BootID && d.Connected:
+	case d.Kind == server.DrainPatch && d.AgentBootID != d.BootID && d.Connected && d.DockerState == "running" && d.ActedAt != nil:
+		return d.end(ctx, server.DrainDone, "", fmt.Sprintf("%s; rebooted (%s), and away for %s", d.installedText(), d.Patched.Now.RebootFor, d.Now.Sub(*d.ActedAt).Round(time.Second)))
+	case d.Kind != server.DrainPatch && d.AgentBootID != d.BootID && d.Connected:
 		return d.end(ctx, server.DrainDone, "", "rebooted")
 	case d.ActedAt == nil:
 		d.out.Act = server.ActReboot
@@ -595,7 +676,7 @@ func (d *drainStep) reboot(ctx context.Context) error {
 
 func (d *drainStep) progress(ctx context.Context) error {
 	boot := any(nil)
-	if (d.Kind == server.DrainReboot || d.Kind == server.DrainResize) && d.status == server.DrainFinishing {
+	if (d.Kind == server.DrainReboot || d.Kind == server.DrainResize || d.Kind == server.DrainPatch) && d.status == server.DrainFinishing {
 		boot = d.BootID
 	}
 	_, err := d.tx.Exec(ctx, sqlDrainProgress, d.ServerID, d.Number, d.status, d.reason, d.text, d.left, boot, d.stay)
@@ -625,10 +706,19 @@ func (d *drainStep) end(ctx context.Context, status server.DrainStatus, reason, 
 	if d.Kind == server.DrainResize && status == server.DrainDone {
 		step = server.StepResized
 	}
+	if d.Kind == server.DrainPatch && status == server.DrainDone {
+		step = server.StepPatched
+	}
 	if err := d.event(ctx, step, prego.Reason(reason), text); err != nil {
 		return err
 	}
-	opens := status == server.DrainCancelled && reason == "" || status == server.DrainDone && (d.Kind == server.DrainReboot || d.Kind == server.DrainResize) || reason == server.DrainResizeRefused
+	if reason == server.DrainPatchFailed && d.WasOpen {
+		// Whoever sees that it is closed sees why.
+		if _, err := cordonIn(ctx, d.tx, d.ServerID, d.RequestedBy, strings.ToValidUTF8(reason+": "+text[:min(len(text), 400)], "")); err != nil {
+			return err
+		}
+	}
+	opens := status == server.DrainCancelled && reason == "" || status == server.DrainDone && (d.Kind == server.DrainReboot || d.Kind == server.DrainResize || d.Kind == server.DrainPatch) || reason == server.DrainResizeRefused || reason == server.DrainPatchRefused
 	if !opens || !d.WasOpen {
 		return nil
 	}
@@ -670,6 +760,36 @@ const sqlResizeRefused = `UPDATE server_drains SET refused = $2, updated_at = no
 // ResizeRefused records why the provider does not give a server its new type.
 func (s *Store) ResizeRefused(ctx context.Context, id prego.ServerID, message string) error {
 	return s.exec(ctx, "resize "+string(id), sqlResizeRefused, id, prego.Redact(message))
+}
+
+const (
+	sqlPatchChecked  = `UPDATE server_drains SET checked_at = now(), to_patch = $2, refused = $3, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND checked_at IS NULL`
+	sqlPatchBegins   = `UPDATE server_drains SET patching_at = COALESCE(patching_at, now()), updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND status = 'finishing' AND patched_at IS NULL AND refused = ''`
+	sqlServerPatched = `UPDATE server_drains SET patched_at = COALESCE(patched_at, now()), patched = COALESCE(patched, $2), updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND status = 'finishing' AND patched_at IS NULL`
+)
+
+// PatchChecked records what a host has told that is to be done, "" for nothing, or why it could not.
+func (s *Store) PatchChecked(ctx context.Context, id prego.ServerID, todo, refused string) error {
+	return s.exec(ctx, "patch "+string(id), sqlPatchChecked, id, todo, prego.Redact(refused))
+}
+
+// PatchBegins records that a host is told to install security updates; false if that has ended
+// meanwhile.
+func (s *Store) PatchBegins(ctx context.Context, id prego.ServerID) (bool, error) {
+	ok, err := changed(ctx, s.pool, sqlPatchBegins, id)
+	return ok, failed("patch "+string(id), err)
+}
+
+// ServerPatched records what a host has installed.
+func (s *Store) ServerPatched(ctx context.Context, id prego.ServerID, done server.Patched) error {
+	return s.exec(ctx, "patch "+string(id), sqlServerPatched, id, done)
+}
+
+const sqlPatchRefused = `UPDATE server_drains SET refused = $2, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND status = 'finishing' AND patched_at IS NULL`
+
+// PatchRefused records why a host has not installed security updates.
+func (s *Store) PatchRefused(ctx context.Context, id prego.ServerID, message string) error {
+	return s.exec(ctx, "patch "+string(id), sqlPatchRefused, id, prego.Redact(message))
 }
 
 const sqlReplaced = `

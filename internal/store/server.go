@@ -20,7 +20,8 @@ const serverColumns = `server_id, role, region, infra_provider, spec, tags, stat
     agent_status, agent_version, agent_boot_id, agent_first_seen_at, agent_last_heartbeat_at, load1, memory_pct, disk_pct, docker_state, agent_tags,
     cpu_pct, worker_slots_pct, db_disk_pct, redis_memory_pct, clock_ahead_seconds, clock_skewed,
     imported_from_pulumi_at, identity_revoked_at, decommission_requested_at, created_by, created_at, updated_at, active_at, terminated_at,
-    COALESCE(fleet_id, '') AS fleet_id, cordoned_at, COALESCE(cordoned_by, '') AS cordoned_by, COALESCE(cordon_reason, '') AS cordon_reason`
+    COALESCE(fleet_id, '') AS fleet_id, cordoned_at, COALESCE(cordoned_by, '') AS cordoned_by, COALESCE(cordon_reason, '') AS cordon_reason,
+    patch_state, patches, patches_at, patches_since`
 
 const unknownProvider = "is not a provider that is known here"
 
@@ -186,7 +187,7 @@ func (s *Store) ServerEvents(ctx context.Context, id prego.ServerID) ([]server.E
 var servers = listing[server.Server]{
 	what: "servers", from: `SELECT ` + serverColumns + ` FROM servers`,
 	live: `status <> 'terminated'`, state: "status", states: without(prego.Strings(server.Statuses()), "terminated"),
-	filters: map[string]string{"server_id": "server_id", "role": "role", "region": "region", "infra_provider": "infra_provider", "status": "status", "agent_status": "agent_status", "fleet_id": "fleet_id", "tag": "tags @> $?"},
+	filters: map[string]string{"server_id": "server_id", "role": "role", "region": "region", "infra_provider": "infra_provider", "status": "status", "agent_status": "agent_status", "fleet_id": "fleet_id", "patch_state": "patch_state", "tag": "tags @> $?"},
 	sorts:   map[string]string{"created_at": "created_at", "server_id": "server_id"},
 	id:      "server_id",
 	table:   "servers",

@@ -375,6 +375,18 @@ func (p *releaseStep) begin(ctx context.Context, ring int) (waits []string, err 
 		if under > 0 && !p.fits(v, sites, ofOrg) {
 			continue
 		}
+		// A drain locks the server, too, so one of the two sees the other.
+		if _, err := value[server.Status](ctx, p.tx, sqlHoldDrained, v.ServerID); err != nil {
+			return nil, err
+		}
+		drain, err := find[server.Drain](ctx, p.tx, sqlOpenDrain, v.ServerID)
+		if err != nil {
+			return nil, err
+		}
+		if drain != nil {
+			waits = append(waits, string(v.ServerID))
+			continue
+		}
 		from, err := value[string](ctx, p.tx, sqlCloseBench, v.ServerID)
 		if isNoRows(err) {
 			continue

@@ -1,0 +1,217 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/internal/deep"
+	"github.com/prego/prego/server"
+)
+
+func patchesOf(pending int, reboot bool) server.Patches {
+	p := server.Patches{Pending: pending, CheckedAt: time.Now().UTC().Truncate(time.Millisecond)}
+	for i := range pending {
+		p.Packages = append(p.Packages, server.PackageUpdate{Name: fmt.Sprintf("libp%d", i), From: "1", To: "2"})
+	}
+	if reboot {
+		p.RebootSince, p.RebootFor = p.CheckedAt, "kernel 6.1"
+	}
+	return p
+}
+
+// TestAServerIsPatched: nothing moves before its host has told what it lacks; then it is
+// emptied, patched, and rebooted only if it needs that. A patch that fails leaves it closed.
+func TestAServerIsPatched(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b, _ := drainSetup(t)
+	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'one', docker_state = 'running'`)
+	begin := func() {
+		t.Helper()
+		require.Equal(t, server.DrainWaiting, b.request("node-1", server.DrainPatch, nil).Status)
+		require.Equal(t, server.ActCheck, b.step("node-1").Act)
+		require.Equal(t, server.ActCheck, b.step("node-1").Act, "repeated until it is told")
+	}
+	closed := func() (reason string, is bool) {
+		t.Helper()
+		srv, err := b.GetServer(ctx, "node-1")
+		require.NoError(t, err)
+		return srv.CordonReason, srv.CordonedAt != nil
+	}
+	end := func(status server.DrainStatus, reason, message string) {
+		t.Helper()
+		require.Equal(t, status, b.step("node-1").Status)
+		d, err := b.LastDrain(ctx, "node-1")
+		require.NoError(t, err)
+		require.Equal(t, reason, d.Reason)
+		require.Contains(t, d.Message, message)
+	}
+	begin()
+	require.NoError(t, b.PatchChecked(ctx, "node-1", "", "E: no mirror"))
+	end(server.DrainFailed, server.DrainPatchRefused, "no mirror")
+	_, is := closed()
+	require.False(t, is, "nothing was begun")
+
+	begin()
+	require.NoError(t, b.PatchChecked(ctx, "node-1", "", ""))
+	end(server.DrainDone, "", "nothing to install")
+
+	begin()
+	require.NoError(t, b.PatchChecked(ctx, "node-1", patchesOf(2, false).ToDo(), ""))
+	require.Equal(t, server.ActPatch, b.step("node-1").Act)
+	ok, err := b.PatchBegins(ctx, "node-1")
+	require.NoError(t, err)
+	require.True(t, ok)
+	_, err = b.CancelDrain(ctx, "node-1")
+	code(t, err, prego.CodeInvalidTransition)
+	require.NoError(t, b.ServerPatched(ctx, "node-1", server.Patched{Installed: 2, Packages: patchesOf(2, false).Packages, Now: patchesOf(0, false)}))
+	require.NoError(t, b.PatchRefused(ctx, "node-1", "late"))
+	end(server.DrainDone, "", "2 packages installed, libp0 2 among them; no reboot was needed")
+	_, is = closed()
+	require.False(t, is)
+	ok, err = b.PatchBegins(ctx, "node-1")
+	require.NoError(t, err)
+	require.False(t, ok, "it has ended")
+
+	begin()
+	require.NoError(t, b.PatchChecked(ctx, "node-1", patchesOf(0, true).ToDo(), ""))
+	require.Equal(t, server.ActPatch, b.step("node-1").Act)
+	_, err = b.PatchBegins(ctx, "node-1")
+	require.NoError(t, err)
+	require.NoError(t, b.ServerPatched(ctx, "node-1", server.Patched{Now: patchesOf(0, true)}))
+	require.NoError(t, b.ServerPatched(ctx, "node-1", server.Patched{Installed: 9}), "the first result stays")
+	require.Equal(t, server.ActReboot, b.step("node-1").Act)
+	require.NoError(t, b.DrainActed(ctx, "node-1"))
+	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'two', docker_state = 'stopped'`)
+	require.Empty(t, b.step("node-1").Act)
+	exec(t, b.Store, `UPDATE servers SET docker_state = 'running'`)
+	end(server.DrainDone, "", "nothing was to be installed; rebooted (kernel 6.1), and away for")
+
+	begin()
+	require.NoError(t, b.PatchChecked(ctx, "node-1", patchesOf(1, false).ToDo(), ""))
+	require.Equal(t, server.ActPatch, b.step("node-1").Act)
+	require.NoError(t, b.PatchRefused(ctx, "node-1", "dpkg returned an error code"))
+	end(server.DrainFailed, server.DrainPatchFailed, "error code")
+	reason, is := closed()
+	require.True(t, is)
+	require.Equal(t, "patch_failed: dpkg returned an error code", reason)
+	_, err = b.UncordonServer(ctx, "node-1", "alice")
+	require.NoError(t, err)
+
+	begin()
+	require.NoError(t, b.PatchChecked(ctx, "node-1", patchesOf(1, false).ToDo(), ""))
+	b.step("node-1")
+	_, err = b.PatchBegins(ctx, "node-1")
+	require.NoError(t, err)
+	exec(t, b.Store, `UPDATE server_drains SET patching_at = now() - interval '46 minutes' WHERE finished_at IS NULL`)
+	end(server.DrainFailed, server.DrainPatchFailed, "did not tell of an end within 45m0s")
+	require.Contains(t, b.steps("node-1"), string(server.StepPatched))
+}
+
+// TestWhatServersLack is kept with since when, counted, and found.
+func TestWhatServersLack(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	for i := range 3 {
+		exec(t, s, benchesHere, fmt.Sprintf("s-%d", i), "app", "active")
+	}
+	code(t, s.TellPatches(ctx, "none", patchesOf(1, false)), prego.CodeServerNotFound)
+	require.NoError(t, s.TellPatches(ctx, "s-0", patchesOf(1, false)))
+	exec(t, s, `UPDATE servers SET patches_since = now() - interval '15 days' WHERE server_id = 's-0'`)
+	require.NoError(t, s.TellPatches(ctx, "s-0", patchesOf(0, true)), "it is still not done with")
+	require.NoError(t, s.TellPatches(ctx, "s-1", patchesOf(0, false)))
+	counts, err := s.PatchCounts(ctx)
+	require.NoError(t, err)
+	got := map[server.PatchState][2]int{}
+	for _, c := range counts {
+		got[c.State] = [2]int{got[c.State][0] + c.N, got[c.State][1] + c.Late}
+	}
+	require.Equal(t, [2]int{1, 1}, got[server.PatchReboot])
+	require.Equal(t, [2]int{1, 0}, got[server.PatchCurrent])
+	require.Zero(t, got[server.PatchPending])
+	page, _, err := s.ListServers(ctx, prego.ListQuery{Limit: 10, Sort: "server_id", Filters: map[string][]string{"patch_state": {"reboot", "pending"}}})
+	require.NoError(t, err)
+	require.Len(t, page, 1)
+	require.Equal(t, prego.ServerID("s-0"), page[0].ServerID)
+	require.NoError(t, s.TellPatches(ctx, "s-0", patchesOf(0, false)))
+	srv, err := s.GetServer(ctx, "s-0")
+	require.NoError(t, err)
+	require.Nil(t, srv.PatchesSince)
+	require.Equal(t, patchesOf(0, false).State(), srv.PatchState)
+}
+
+// TestADrainAndAReleaseExclude each other: whoever comes second is refused, or waits.
+func TestADrainAndAReleaseExclude(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for range deep.Times(6) {
+		s := tenantStore(t)
+		exec(t, s, benchesHere, "app-0", "app", "active")
+		exec(t, s, `UPDATE servers SET agent_version = 'v1', agent_status = 'connected'`)
+		in, said := signedAgent(t, "v2", 7, server.ReleaseRing{Name: "all"})
+		_, err := s.CreateAgentRelease(ctx, in, said, "ann")
+		require.NoError(t, err)
+		_, err = s.TurnAgentRelease(ctx, "v2", server.ReleaseRolling, "ann")
+		require.NoError(t, err)
+		_, err = s.CreateStackRelease(ctx, server.CreateReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "all"}}}, "ann")
+		require.NoError(t, err)
+		_, err = s.StartStackRelease(ctx, "r1", "ann")
+		require.NoError(t, err)
+		var refused error
+		var race sync.WaitGroup
+		start := make(chan struct{})
+		for _, f := range []func() error{
+			func() error {
+				_, refused = s.RequestDrain(ctx, "app-0", server.DrainPatch, server.DrainRequest{}, "ann")
+				return nil
+			},
+			func() error {
+				_, err := s.StepAgentRelease(ctx, server.AgentReleaseLimits{Servers: 1, Within: time.Minute})
+				return err
+			},
+			func() error {
+				_, err := s.StepRelease(ctx, "r1", server.ReleaseLimits{Sites: 9, OrgSites: 9})
+				return err
+			},
+		} {
+			race.Go(func() {
+				<-start
+				if err := f(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		close(start)
+		race.Wait()
+		drains := count(t, s, `server_drains WHERE finished_at IS NULL`)
+		updates := count(t, s, `stack_release_servers WHERE status = 'updating'`) + count(t, s, `agent_release_servers WHERE status = 'offered'`)
+		if refused != nil {
+			code(t, refused, prego.CodeServerUpdating)
+		}
+		require.Equal(t, refused == nil, drains == 1)
+		require.True(t, drains == 0 || updates == 0, "%d drains beside %d updates", drains, updates)
+		require.Positive(t, drains+updates)
+		if drains == 0 {
+			continue
+		}
+		for range 2 { // and it waits for as long as the drain takes
+			_, err = s.StepAgentRelease(ctx, server.AgentReleaseLimits{Servers: 1, Within: time.Minute})
+			require.NoError(t, err)
+			st, err := s.StepRelease(ctx, "r1", server.ReleaseLimits{Sites: 9, OrgSites: 9})
+			require.NoError(t, err)
+			require.Contains(t, st.Message, "not ready: app-0")
+		}
+		require.Zero(t, count(t, s, `agent_release_servers WHERE status = 'offered'`))
+		exec(t, s, `UPDATE server_drains SET status = 'done', finished_at = now()`)
+		_, err = s.StepAgentRelease(ctx, server.AgentReleaseLimits{Servers: 1, Within: time.Minute})
+		require.NoError(t, err)
+		require.Equal(t, 1, count(t, s, `agent_release_servers WHERE status = 'offered'`), "its turn comes")
+	}
+}
