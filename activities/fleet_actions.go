@@ -22,7 +22,8 @@ type FleetActionStore interface {
 	GetServer(ctx context.Context, serverID prego.ServerID) (server.Server, error)
 	CordonedFor(ctx context.Context, serverID prego.ServerID) (time.Duration, error)
 	Uncordon(ctx context.Context, serverID prego.ServerID) error
-	DrainFleetMember(ctx context.Context, serverID prego.ServerID, by string, within time.Duration) (left time.Duration, begun bool, err error)
+	DrainFleetMember(ctx context.Context, serverID prego.ServerID, by string, within time.Duration, tenantsMove bool) (left time.Duration, begun bool, err error)
+	WhyOccupied(ctx context.Context, serverID prego.ServerID, by string, tenantsMove bool) (string, error)
 	KeepFleetMember(ctx context.Context, serverID prego.ServerID) (ended bool, err error)
 }
 
@@ -41,6 +42,8 @@ type FleetActions struct {
 	Parallel int
 	Poll     time.Duration      // how often a draining server is checked
 	Hook     func(point string) // see Servers
+	// TenantsMove is set if there is object storage, through which tenants move.
+	TenantsMove bool
 	// Capacity is called when a server becomes usable again; may be nil.
 	Capacity func(ctx context.Context, serverID prego.ServerID)
 }
@@ -172,6 +175,8 @@ type DrainInput struct {
 type DrainResult struct {
 	Occupied bool `json:"occupied,omitempty"` // tenants are on it
 	Gone     bool `json:"gone,omitempty"`
+	// Why says what keeps an occupied server.
+	Why string `json:"why,omitempty"`
 	// Left is the remaining grace period of an occupied server.
 	Left time.Duration `json:"left,omitempty"`
 	// Cancelled is set if the action was cancelled: an occupied server then stays.
@@ -195,20 +200,28 @@ func (a *FleetActions) DrainFleetServer(ctx context.Context, in DrainInput) (Dra
 	return DrainResult{Gone: status == server.Terminated}, nil
 }
 
-// instancesLeave is how long a fleet waits at least until a server without tenants has lost its
-// instances, whatever the grace period for tenants.
-const instancesLeave = 30 * time.Minute
+// How long a fleet waits at least until a server has lost its instances, and its tenants if they
+// move, whatever the grace period for tenants.
+const (
+	instancesLeave = 30 * time.Minute
+	tenantsLeave   = 6 * time.Hour
+)
 
-// occupied returns how much longer to wait for a server that has tenants. One that only runs
-// instances is emptied meanwhile.
+// occupied returns how much longer to wait for a server that has tenants. What can move from it
+// does so meanwhile.
 func (a *FleetActions) occupied(ctx context.Context, in DrainInput) (DrainResult, error) {
 	act, err := a.Store.GetFleetAction(ctx, in.Fleet.FleetID, in.Fleet.Seq)
 	if err != nil {
 		return DrainResult{}, permanentIfCoded(err)
 	}
 	grace, moving := scale.GracePeriod(act), time.Duration(0)
+	by := fmt.Sprintf("%s action %d", in.Fleet.FleetID, in.Fleet.Seq)
 	if !act.CancelRequested {
-		left, begun, err := a.Store.DrainFleetMember(ctx, in.ServerID, fmt.Sprintf("%s action %d", in.Fleet.FleetID, in.Fleet.Seq), max(grace, instancesLeave))
+		within := max(grace, instancesLeave)
+		if a.TenantsMove {
+			within = max(grace, tenantsLeave)
+		}
+		left, begun, err := a.Store.DrainFleetMember(ctx, in.ServerID, by, within, a.TenantsMove)
 		if err != nil {
 			return DrainResult{}, err
 		}
@@ -225,7 +238,11 @@ func (a *FleetActions) occupied(ctx context.Context, in DrainInput) (DrainResult
 	if err != nil {
 		return DrainResult{}, err
 	}
-	return DrainResult{Occupied: true, Cancelled: act.CancelRequested, Left: max(0, grace-closed, moving)}, nil
+	out := DrainResult{Occupied: true, Cancelled: act.CancelRequested, Left: max(0, grace-closed, moving)}
+	if out.Left == 0 {
+		out.Why, err = a.Store.WhyOccupied(ctx, in.ServerID, by, a.TenantsMove)
+	}
+	return out, err
 }
 
 // KeepFleetServer opens a server that could not be drained to placement again.

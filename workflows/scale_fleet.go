@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -166,7 +167,7 @@ func (s *scaleFleet) takeDownOne(ctx workflow.Context, id prego.ServerID) (serve
 		case d.Cancelled:
 			r.State, r.Message = server.FleetStepSkipped, "the action was cancelled"
 		case d.Left <= 0:
-			r.State, r.Message = server.FleetStepKept, "tenants live on it"
+			r.State, r.Message = server.FleetStepKept, cmp.Or(d.Why, "tenants live on it")
 		default: // tenants take hours or days to leave
 			wait, pause = min(pause, d.Left), min(2*pause, mostPatient)
 		}

@@ -95,6 +95,8 @@ cat /dev/zero >>/filler 2>/dev/null || true; df / >&2`)
 	}, 10*time.Second, 10*time.Millisecond)
 	m.awaitRun("! pgrep -f '^sleep 61'")
 
+	m.isPatched(archives(t))
+
 	for _, button := range []string{"reboot", "poweroff"} {
 		m.run("touch /run/before")
 		m.power(button)

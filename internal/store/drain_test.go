@@ -501,8 +501,9 @@ func TestAFleetEmptiesWhatItRemoves(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	b, groups := drainSetup(t, 2)
+	storage := false
 	begun := func() bool {
-		left, begun, err := b.DrainFleetMember(ctx, "node-1", "nodes action 1", time.Minute)
+		left, begun, err := b.DrainFleetMember(ctx, "node-1", "nodes action 1", time.Minute, storage)
 		require.NoError(t, err)
 		if begun {
 			require.Greater(t, left, 50*time.Second)
@@ -514,11 +515,34 @@ func TestAFleetEmptiesWhatItRemoves(t *testing.T) {
 	exec(t, b.Store, `UPDATE servers SET tenant_count = 1 WHERE server_id = 'node-1'; UPDATE servers SET cordoned_at = now(), closing = true WHERE server_id = 'node-1'`)
 	require.False(t, begun(), "a tenant's database is there")
 	exec(t, b.Store, `UPDATE db_shards SET current_tenant_count = 0 WHERE server_id = 'node-1'`)
-	require.False(t, begun(), "a tenant lives there: an operator drains it first")
+	why := func(what string) {
+		t.Helper()
+		text, err := b.WhyOccupied(ctx, "node-1", "nodes action 1", storage)
+		require.NoError(t, err)
+		require.Contains(t, text, what)
+	}
+	require.False(t, begun(), "a tenant lives there, and has no way to another server")
+	why("1 tenants live on it, and without object storage (PREGO_BACKUP_ENDPOINT) they cannot be moved")
+	storage = true
+	exec(t, b.Store, `SET session_replication_role = replica;
+		INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm, dedicated)
+		VALUES ('t-1', 'node-1', 'node-1', 'node-1', 's1', 'd1', 'hetzner', 'best_fit', false)`)
+	require.False(t, begun(), "a tenant's database is there")
+	why("1 tenants have their databases or caches on it")
+	exec(t, b.Store, `SET session_replication_role = replica; UPDATE tenant_allocations SET db_shard_id = 'other', redis_pool_id = 'other', on_shard = true`)
+	exec(t, b.Store, `INSERT INTO stack_releases (name, image, rings, created_by) VALUES ('r', 'i', '[]', 'ann'); INSERT INTO stack_release_servers (release, server_id, ring, status) VALUES ('r', 'node-1', 0, 'updating')`)
+	require.False(t, begun(), "a release is being tried there")
+	exec(t, b.Store, `UPDATE stack_release_servers SET status = 'done'`)
+	require.True(t, begun(), "it moves")
+	d, err := b.LastDrain(ctx, "node-1")
+	require.NoError(t, err)
+	require.Equal(t, []any{1, false}, []any{d.TenantsLeft, d.KeepTenants})
+	exec(t, b.Store, `DELETE FROM server_drains; SET session_replication_role = replica; DELETE FROM tenant_allocations`)
+	storage = false
 	exec(t, b.Store, `UPDATE servers SET tenant_count = 0 WHERE server_id = 'node-1'`)
 	require.True(t, begun())
 	require.False(t, begun(), "it is under way")
-	_, err := b.DrainMember(ctx, "node-1", "nodes action 1")
+	_, err = b.DrainMember(ctx, "node-1", "nodes action 1")
 	code(t, err, prego.CodeServerHasTenants)
 
 	// The fleet keeps it after all.
@@ -533,6 +557,7 @@ func TestAFleetEmptiesWhatItRemoves(t *testing.T) {
 	exec(t, b.Store, `UPDATE server_drains SET deadline_at = now() WHERE finished_at IS NULL`)
 	require.Equal(t, server.DrainFailed, b.step("node-1").Status)
 	require.False(t, begun(), "it had its time")
+	why("it was not emptied: drain_timeout: ")
 	exec(t, b.Store, `UPDATE server_drains SET status = 'cancelled' WHERE status = 'failed'`)
 	require.True(t, begun())
 	for range 20 {
