@@ -58,6 +58,8 @@ type Drains struct {
 	Log   *zap.Logger
 	// Reboot restarts hosts, by provider.
 	Reboot map[prego.InfraProviderID]Rebooter
+	// Window is when servers are patched by themselves.
+	Window server.PatchWindow
 	// Hosts runs the agents' verbs; nil where no host has any.
 	Hosts HostCommands
 	// LeaveDNS takes an edge's addresses out of all records; nil if none are kept.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.temporal.io/sdk/activity"
+	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
@@ -23,6 +24,8 @@ type PatchStore interface {
 	PatchBegins(ctx context.Context, id prego.ServerID) (bool, error)
 	ServerPatched(ctx context.Context, id prego.ServerID, done server.Patched) error
 	PatchRefused(ctx context.Context, id prego.ServerID, message string) error
+	ServersToPatch(ctx context.Context, since time.Time) ([]prego.ServerID, error)
+	RequestDrain(ctx context.Context, id prego.ServerID, kind server.DrainKind, r server.DrainRequest, by string) (server.Drain, error)
 }
 
 const (
@@ -114,4 +117,34 @@ func (a *Drains) patch(ctx context.Context, id prego.ServerID, verb string, with
 		return "its host told something else than what it did: " + err.Error(), nil
 	}
 	return "", nil
+}
+
+// patchWindow is who patches that nobody asked for are asked by.
+const patchWindow = "patch window"
+
+// LookAtPatches asks for the patches of servers that lack something, while the window is open: one
+// at a time of each fleet. It is not an activity.
+func LookAtPatches(a *Drains) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		since, open := a.Window.OpenSince(time.Now())
+		if !open {
+			return prego.LookResult{}, nil
+		}
+		ids, err := a.Store.ServersToPatch(ctx, since)
+		for _, id := range ids {
+			// A shard with tenants' data is not emptied: an operator says when its tenants may be down.
+			_, err := a.Store.RequestDrain(ctx, id, server.DrainPatch, server.DrainRequest{}, patchWindow)
+			switch {
+			case prego.CodeOf(err) != "":
+				a.Log.Warn("a server is not patched in this window", zap.String("server_id", string(id)), zap.Error(err))
+			case err != nil:
+				return prego.LookResult{Found: true}, err
+			default:
+				if _, err := a.Runs.EnsureDrain(ctx, id); err != nil {
+					return prego.LookResult{Found: true}, err
+				}
+			}
+		}
+		return prego.LookResult{Found: len(ids) > 0}, err
+	}
 }

@@ -52,6 +52,8 @@ const (
 	// DrainPatchRefused: nothing was begun, because its host could not tell which are missing.
 	DrainPatchFailed  = "patch_failed"
 	DrainPatchRefused = "patch_check_failed"
+	// DrainPatchElsewhere: it waits, because another server of its fleet is cordoned after a patch that failed.
+	DrainPatchElsewhere = "fleet_patch_failed"
 	// DrainTenantUnfit: a tenant has ended or is being made, and stays until its data is purged, or it is active.
 	DrainTenantUnfit = "tenant_not_movable"
 )

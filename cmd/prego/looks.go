@@ -20,6 +20,7 @@ func newLooker(p *process, servers *activities.Servers, fleet *activities.Reconc
 			{Name: "fleet", Every: p.cfg.Tenants.SweepEvery, Do: activities.LookAtFleet(tenants)},
 			{Name: "groups", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtGroups(groups)},
 			{Name: "drains", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtDrains(drains)},
+			{Name: "patches", Every: p.cfg.Workloads.PatchEvery, Do: activities.LookAtPatches(drains)},
 			{Name: "rebalances", Every: p.cfg.Workloads.RebalanceEvery, Do: activities.LookAtRebalances(rebalances)},
 			{Name: "addresses", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtAddresses(fleet.Org)},
 			{Name: "storage", Every: p.cfg.Tenants.StorageSweep, Do: activities.LookAtStorage(tenants)},

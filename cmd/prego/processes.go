@@ -235,6 +235,9 @@ func runWorker(ctx context.Context, queues []string) error {
 	}
 	drains := buildDrains(p, runs, servers)
 	drains.Hosts = tenants.Bench
+	if drains.Window, err = server.NewPatchWindow(p.cfg.Workloads.PatchCron, p.cfg.Workloads.PatchFor); err != nil {
+		return err
+	}
 	backups, err := newBackups(p, runs, tenants, ca)
 	if err != nil {
 		return err

@@ -232,8 +232,13 @@ func (t Tenants) Storage() tenant.StorageRules {
 
 // Workloads configures process groups and their instances.
 type Workloads struct {
-	Retry          time.Duration `env:"PREGO_GROUP_RETRY" envDefault:"30s"` // wait before the next try of groups that the quota rejected or that have not converged
-	SweepEvery     time.Duration `env:"PREGO_GROUP_SWEEP_EVERY" envDefault:"15s"`
+	Retry      time.Duration `env:"PREGO_GROUP_RETRY" envDefault:"30s"` // wait before the next try of groups that the quota rejected or that have not converged
+	SweepEvery time.Duration `env:"PREGO_GROUP_SWEEP_EVERY" envDefault:"15s"`
+	// PatchCron is when servers that lack security updates, or a reboot, are patched by themselves, as a cron
+	// expression of five fields in UTC; empty: never. PatchFor is for how long.
+	PatchCron      string        `env:"PREGO_PATCH_WINDOW"`
+	PatchFor       time.Duration `env:"PREGO_PATCH_WINDOW_FOR" envDefault:"4h"`
+	PatchEvery     time.Duration `env:"PREGO_PATCH_EVERY" envDefault:"1m"`
 	RebalanceEvery time.Duration `env:"PREGO_REBALANCE_EVERY" envDefault:"2s"`
 	Quiet          time.Duration `env:"PREGO_GROUP_QUIET" envDefault:"1m"`      // how long a group's row may be unchanged before its run is checked
 	SweepHosts     int           `env:"PREGO_GROUP_SWEEP_HOSTS" envDefault:"8"` // servers whose instances one sweep checks
@@ -545,6 +550,12 @@ func (c Config) check() []error {
 	}
 	if r := c.Releases; r.Sites < 1 || r.OrgSites < 1 || r.ServerSites < 1 || r.AnswerFor <= 0 || r.Agents < 1 || r.AgentWithin <= 0 {
 		bad("PREGO_RELEASE_SITES, PREGO_RELEASE_ORG_SITES, PREGO_RELEASE_SERVER_SITES, PREGO_RELEASE_ANSWER_TIMEOUT, PREGO_AGENT_RELEASE_SERVERS and PREGO_AGENT_RELEASE_WITHIN", "must be above 0")
+	}
+	if _, err := server.NewPatchWindow(c.Workloads.PatchCron, c.Workloads.PatchFor); err != nil {
+		bad("PREGO_PATCH_WINDOW and PREGO_PATCH_WINDOW_FOR", err.Error())
+	}
+	if c.Workloads.PatchEvery <= 0 {
+		bad("PREGO_PATCH_EVERY", "must be above 0")
 	}
 	if m := c.Moves; m.CopyFor <= 0 || m.FreezeFor <= 0 || m.Grace < 0 || m.Tenants < 1 {
 		bad("PREGO_MOVE_COPY_TIMEOUT, PREGO_MOVE_FREEZE_TIMEOUT and PREGO_DRAIN_TENANTS", "must be above 0, and PREGO_MOVE_GRACE not below")

@@ -172,9 +172,12 @@ func (s *Store) RequestDrain(ctx context.Context, id prego.ServerID, kind server
 		if kind == server.DrainResize && before.ServerType == r.ServerType {
 			return prego.Errorf(prego.CodeInvalidTransition, "server %s is a %s already", id, r.ServerType)
 		}
-		// Closed first: whoever got a place before is seen then.
-		if _, err := cordonIn(ctx, tx, id, by, cmp.Or(r.Reason, string(kind))); err != nil {
-			return err
+		// Closed first: whoever got a place before is seen then. A patch closes it when its turn comes: a
+		// whole fleet may be waiting, and its tenants need places.
+		if kind != server.DrainPatch {
+			if _, err := cordonIn(ctx, tx, id, by, cmp.Or(r.Reason, string(kind))); err != nil {
+				return err
+			}
 		}
 		tenants, err := values[string](ctx, tx, sqlTenantsStay, id)
 		if err != nil {
@@ -292,6 +295,13 @@ const sqlFleetDrains = `
 SELECT count(*)::int FROM server_drains d JOIN servers s ON s.server_id = d.server_id
 WHERE d.finished_at IS NULL AND d.status IN ('moving', 'finishing') AND d.server_id <> $1
   AND COALESCE(s.fleet_id, '') = $2 AND ($2 <> '' OR s.role = $3 AND s.region = $4)`
+
+// A server of the same fleet whose last drain is a patch that failed after it began.
+const sqlPatchBroke = `
+SELECT s.server_id, d.message FROM servers s
+CROSS JOIN LATERAL (SELECT kind, status, reason, message FROM server_drains WHERE server_id = s.server_id ORDER BY number DESC LIMIT 1) d
+WHERE s.server_id <> $1 AND s.status = 'active' AND s.cordoned_at IS NOT NULL AND COALESCE(s.fleet_id, '') = $2 AND ($2 <> '' OR s.role = $3 AND s.region = $4)
+  AND d.kind = 'patch' AND d.status = 'failed' AND d.reason IN ('patch_failed', 'reboot_timeout') ORDER BY 1 LIMIT 1`
 
 const sqlDrainInstancesOf = `
 SELECT instance_id AS id, number, group_id, org_id, leaving, state IN ('draining', 'failed') AS going FROM instances WHERE server_id = $1 AND state <> 'stopped' ORDER BY number`
@@ -453,6 +463,15 @@ func (d *drainStep) take(ctx context.Context, limits server.DrainLimits) error {
 			return d.progress(ctx)
 		}
 		if d.Kind == server.DrainPatch {
+			// What broke one server is not done to the next.
+			broken, err := find[struct{ ServerID, Message string }](ctx, d.tx, sqlPatchBroke, d.ServerID, d.FleetID, d.Role, d.Region)
+			if err != nil {
+				return err
+			}
+			if broken != nil {
+				d.reason, d.text = server.DrainPatchElsewhere, fmt.Sprintf("the patch of server %s of its fleet failed, and that is still cordoned: %s", broken.ServerID, broken.Message)
+				return d.progress(ctx)
+			}
 			// Nobody moves for a host that lacks nothing, or that can't tell.
 			switch {
 			case d.Refused != "":
@@ -462,6 +481,15 @@ func (d *drainStep) take(ctx context.Context, limits server.DrainLimits) error {
 				return d.progress(ctx)
 			case d.ToPatch == "":
 				return d.end(ctx, server.DrainDone, "", "nothing to install, and no reboot is needed")
+			}
+			if _, err := cordonIn(ctx, d.tx, d.ServerID, d.RequestedBy, cmp.Or(d.Why, string(d.Kind))); err != nil {
+				return err
+			}
+			if stays, err := values[string](ctx, d.tx, sqlTenantsStay, d.ServerID); err != nil || len(stays) > 0 && !d.KeepTenants {
+				if err == nil {
+					err = d.end(ctx, server.DrainFailed, server.DrainPatchRefused, fmt.Sprintf("%d tenants that cannot be moved came meanwhile", len(stays)))
+				}
+				return err
 			}
 		}
 		d.status = server.DrainMoving

@@ -114,6 +114,62 @@ func TestAServerIsPatched(t *testing.T) {
 	require.Contains(t, b.steps("node-1"), string(server.StepPatched))
 }
 
+// TestPatchesComeOneByOne: a server is closed when its turn comes, not before; one that broke keeps the
+// others of its fleet waiting until somebody has seen to it; a window tries each once.
+func TestPatchesComeOneByOne(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b, _ := drainSetup(t)
+	b.another("node-3")
+	exec(t, b.Store, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, location) SELECT 'alone-' || n, '', 'app', 'eu', 'hetzner', '{}', 'active', 'connected', 'w', 'test', 'fsn1' FROM generate_series(1, 2) n`)
+	opened := time.Now().Add(-time.Minute)
+	next := func(want ...prego.ServerID) {
+		t.Helper()
+		ids, err := b.ServersToPatch(ctx, opened)
+		require.NoError(t, err)
+		require.Equal(t, want, append([]prego.ServerID(nil), ids...))
+	}
+	next()
+	for _, id := range []prego.ServerID{"node-1", "node-2", "node-3", "alone-2"} {
+		require.NoError(t, b.TellPatches(ctx, id, patchesOf(1, false)))
+	}
+	exec(t, b.Store, `UPDATE servers SET patches_since = now() - interval '1 day' WHERE server_id = 'node-2'; UPDATE servers SET agent_status = 'connected'`)
+	next("alone-2", "node-2")
+	for _, id := range []prego.ServerID{"node-2", "node-1", "node-3"} {
+		b.request(id, server.DrainPatch, nil)
+	}
+	next("alone-2")
+	require.Zero(t, count(t, b.Store, `servers WHERE cordoned_at IS NOT NULL`), "their tenants need places")
+	require.NoError(t, b.PatchChecked(ctx, "node-2", "1 security updates", ""))
+	require.Equal(t, server.ActPatch, b.step("node-2").Act)
+	require.Equal(t, 1, count(t, b.Store, `servers WHERE cordoned_at IS NOT NULL`))
+	require.Contains(t, b.step("node-1").Message, "1 other servers of its fleet")
+	require.NoError(t, b.PatchRefused(ctx, "node-2", "dpkg broke"))
+	require.Equal(t, server.DrainFailed, b.step("node-2").Status)
+	for _, id := range []prego.ServerID{"node-1", "node-3"} {
+		st := b.step(id)
+		require.Equal(t, server.DrainWaiting, st.Status)
+		require.Empty(t, st.Act)
+		require.Contains(t, st.Message, "the patch of server node-2 of its fleet failed, and that is still cordoned: dpkg broke")
+	}
+	require.Equal(t, 1, count(t, b.Store, `servers WHERE cordoned_at IS NOT NULL`))
+	_, err := b.CancelDrain(ctx, "node-3")
+	require.NoError(t, err)
+	b.step("node-3")
+	_, err = b.CancelDrain(ctx, "node-1")
+	require.NoError(t, err)
+	b.step("node-1")
+	exec(t, b.Store, `UPDATE server_drains SET created_at = now() - interval '1 hour' WHERE server_id <> 'node-2'`)
+	next("alone-2")
+	_, err = b.UncordonServer(ctx, "node-2", "alice")
+	require.NoError(t, err)
+	require.Equal(t, server.DrainWaiting, b.request("node-1", server.DrainPatch, nil).Status)
+	require.Equal(t, server.ActCheck, b.step("node-1").Act, "somebody has seen to it")
+	opened = time.Now().Add(time.Minute)
+	exec(t, b.Store, `UPDATE server_drains SET status = 'done', finished_at = now() WHERE finished_at IS NULL`)
+	next("alone-2", "node-2")
+}
+
 // TestWhatServersLack is kept with since when, counted, and found.
 func TestWhatServersLack(t *testing.T) {
 	t.Parallel()

@@ -45,6 +45,7 @@ var ofOneThing = map[string]string{
 	"PutBackupTurns":          "some tenants' turns, by their ids",
 	"TakeBackupTurn":          "a tenant's turn, by its id",
 	"RequestMove":             "a tenant's move, by its id",
+	"RequestDrain":            "a server, by its id",
 	"RequestDecommission":     "a server that a plan has emptied, by its id",
 	"StepRebalance":           "a plan that is carried out, by its id",
 	"RebalanceMoveRefused":    "a move of a plan, by its id",

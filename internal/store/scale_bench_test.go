@@ -91,6 +91,7 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 			return none(s.MakeDuePeers(ctx, 100, func(prego.Role) (agent, docker int) { return 8443, 2376 }))
 		},
 
+		"servers to patch":      func() error { return none(s.ServersToPatch(ctx, time.Now().Add(-time.Hour))) },
 		"tenants' work":         func() error { _, _, err := s.FindTenantWork(ctx, 10*time.Minute, 10*time.Minute); return err },
 		"low pools":             func() error { return none(s.LowPools(ctx, time.Hour)) },
 		"pools beyond SLO":      func() error { return none(s.PoolsBeyondSLO(ctx)) },
