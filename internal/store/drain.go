@@ -720,7 +720,7 @@ func (d *drainStep) reboot(ctx context.Context) error {
 func (d *drainStep) restart(ctx context.Context) error {
 	d.text = "it is being rebooted"
 	switch {
-	case d.Kind == server.DrainPatch && d.AgentBootID != d.BootID && d.Connected && d.DockerState == "running" && d.ActedAt != nil:
+	case d.Kind == server.DrainPatch && d.AgentBootID != d.BootID && d.Connected && d.DockerState != "stopped" && d.ActedAt != nil:
 		return d.end(ctx, server.DrainDone, "", fmt.Sprintf("%s; rebooted (%s), and away for %s", d.installedText(), d.Patched.Now.RebootFor, d.Now.Sub(*d.ActedAt).Round(time.Second)))
 	case d.Kind != server.DrainPatch && d.AgentBootID != d.BootID && d.Connected:
 		return d.end(ctx, server.DrainDone, "", "rebooted")
