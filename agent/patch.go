@@ -104,13 +104,14 @@ func (h *Host) patch(ctx context.Context, args []string, out io.Writer) error {
 // aptPins makes apt see security updates only: what is installed stays (its own priority is
 // 100) unless Debian's security archive has a higher version, and what such an update newly
 // depends on may come from anywhere.
+// The first record that matches counts; only by its site is every archive matched.
 const aptPins = `Package: *
-Pin: release *
-Pin-Priority: 50
-
-Package: *
 Pin: release o=Debian,l=Debian-Security
 Pin-Priority: 990
+
+Package: *
+Pin: origin "*"
+Pin-Priority: 50
 `
 
 // aptConfig holds back reboots of Debian's own unattended-upgrades, which images may have: a host is rebooted
