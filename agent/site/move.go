@@ -112,7 +112,11 @@ func (b *bench) packSite(site, name, recipient, since string) error {
 	if s, err := b.readState(site); err == nil && s == nil {
 		return &coded{wire.FailedNoSite, fmt.Errorf("site %s is not here", site)}
 	}
-	if _, err := b.finishedSite(site); err != nil {
+	here, err := b.finishedSite(site)
+	if err == nil && here.Held != nil {
+		err = b.parkJobs(site, jobsPrefix+name)
+	}
+	if err != nil {
 		return err
 	}
 	var there wire.PackedSite
@@ -307,6 +311,11 @@ func (b *bench) unpackSite(site, name, sum, plainSum, how string) error {
 		}
 	}
 	step()
+	if !s.Arriving && s.Held == nil {
+		if err := b.queueJobs(site); err != nil {
+			return err
+		}
+	}
 	if err := b.dropSealed(site, name); err != nil {
 		return err
 	}
@@ -572,6 +581,9 @@ func (b *bench) holdSite(site string) error {
 	if err := b.change(site, settings); err != nil {
 		return err
 	}
+	if err := b.parkJobs(site, heldJobs); err != nil {
+		return err
+	}
 	return b.printResult(map[string]any{"site": site, "held": true})
 }
 
@@ -602,6 +614,11 @@ func (b *bench) freeSite(site string) error {
 			if err := b.sites.Remove(site + "/" + file); ignoreGone(err) != nil {
 				return err
 			}
+		}
+	}
+	if s != nil && s.Made {
+		if err := b.queueJobs(site); err != nil {
+			return err
 		}
 	}
 	return b.printResult(map[string]any{"site": site, "held": false})

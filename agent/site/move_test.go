@@ -36,6 +36,7 @@ func unpack(to *testBench, kill int, site string, p wire.PackedSite, key *age.X2
 func TestASitesDirectoryMoves(t *testing.T) {
 	t.Parallel()
 	b, other := newBench(t), newBench(t)
+	b.queues()
 	const site = "a.example.com"
 	db := b.database("a")
 	b.good("new-site", site, "--db-name", db)

@@ -25,7 +25,7 @@ func (b *bench) forget(site, name string) (keys int) {
 		fmt.Fprintf(b.err, "redis: %v\n", err)
 		return 0
 	}
-	for _, r := range []struct{ address, pattern string }{{at.Cache, name + "|*"}, {at.Queue, name + "|*"}, {at.Queue, "rq:*:" + site + "::*"}} {
+	for _, r := range []struct{ address, pattern string }{{at.Cache, name + "|*"}, {at.Queue, name + "|*"}, {at.Queue, "rq:*:" + site + "::*"}, {at.Queue, parkedKey(site)}, {at.Queue, queuedKey(site, "*")}} {
 		if r.address == "" {
 			continue
 		}

@@ -1,10 +1,13 @@
 """The scheduler and the workers: jobs of sites on queues in Redis."""
 
-import json
+import datetime
 import os
+import pickle
 import signal
 import sys
 import time
+import uuid
+import zlib
 
 from frappe import LockTimeoutError, database, locks, schema, site as sites
 from frappe.utils import redis_wrapper
@@ -54,10 +57,31 @@ def enqueue(name):
     site = sites.Site(name)
     try:
         if scheduled(site):
-            job = json.dumps({"site": name, "job": "all"})
-            redis_wrapper.Redis(site.conf["redis_queue"]).ask("RPUSH", key("default"), job)
+            queue(redis_wrapper.Redis(site.conf["redis_queue"]), name, "all")
     finally:
         site.close()
+
+
+def queue(redis, site, method, kind="default"):
+    """Queues a job as RQ 1.15.1 does: the queue is a list of ids, the job a hash (rq/queue.py,
+    _enqueue_job; rq/job.py, to_dict). Ids begin with the site (utils/background_jobs.py)."""
+    now = datetime.datetime.utcnow().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    job = f"{site}::{uuid.uuid4()}"
+    kwargs = {"site": site, "user": "Administrator", "method": method, "event": None, "job_name": method, "is_async": True, "kwargs": {}}
+    fields = {
+        "created_at": now, "enqueued_at": now, "status": "queued", "origin": key(kind)[len("rq:queue:"):], "timeout": "300", "started_at": "", "ended_at": "",
+        "data": zlib.compress(pickle.dumps(("frappe.utils.background_jobs.execute_job", None, (), kwargs), protocol=pickle.HIGHEST_PROTOCOL)),
+    }
+    redis.ask("SADD", "rq:queues", key(kind))
+    redis.ask("HSET", "rq:job:" + job, *(v for pair in fields.items() for v in pair))
+    redis.ask("RPUSH", key(kind), job)
+    return job
+
+
+def taken(redis, job):
+    """What a job is called with. One without a hash is passed over (rq/queue.py, dequeue_any)."""
+    data = redis.ask("HGET", "rq:job:" + job, "data")
+    return data and pickle.loads(zlib.decompress(data))[3]
 
 
 def work(redis, wanted, burst):
@@ -72,11 +96,16 @@ def work(redis, wanted, burst):
             if burst:
                 return
             continue
-        job = json.loads(got[1])
+        job = got[1].decode()
         try:
-            site = sites.Site(job["site"])
+            kwargs = taken(redis, job)
+            if not kwargs:
+                continue
+            site = sites.Site(kwargs["site"])
             site.connect()
-            schema.insert(site.db, "Scheduled Job Log", name=database.random_text(10), status="Complete", scheduled_job_type=job["job"])
+            schema.insert(site.db, "Scheduled Job Log", name=database.random_text(10), status="Complete", scheduled_job_type=kwargs["method"])
             site.close()
+            redis.ask("HSET", "rq:job:" + job, "status", "finished")
+            redis.ask("EXPIRE", "rq:job:" + job, 600)  # RQ_RESULTS_TTL
         except Exception as err:
             print(f"worker: {job}: {err}", file=sys.stderr, flush=True)
