@@ -237,7 +237,7 @@ func (b *bench) connectCache(site, address, number string) error {
 		return err
 	}
 	if own, err := b.connection(""); err == nil && own.Cache != "" {
-		if _, err := b.removeKeys(own.Cache, at.Name+"|*"); err != nil {
+		if _, err := b.removeKeys(own.Cache, at.Name+"|*", ""); err != nil {
 			fmt.Fprintf(b.err, "redis: %v\n", err) // they are used no more
 		}
 	}

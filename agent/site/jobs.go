@@ -49,18 +49,20 @@ const (
 	rqJob    = "rq:job:"
 )
 
-// parkScript takes a site's jobs off their lists, and notes them on one of their own.
+// parkScript takes a site's jobs off the lists of a bench, and notes them on one of their own.
+// Several benches may share a Redis.
 const parkScript = `
 local n = 0
-for _, queue in ipairs(redis.call('SMEMBERS', KEYS[1])) do
+for _, queue in ipairs(redis.call('SMEMBERS', KEYS[1])) do if string.sub(queue, 1, #ARGV[2]) == ARGV[2] then
   for _, id in ipairs(redis.call('LRANGE', queue, 0, -1)) do
     if string.sub(id, 1, #ARGV[1]) == ARGV[1] then
       redis.call('LREM', queue, 1, id)
       redis.call('RPUSH', KEYS[2], queue .. '\n' .. id)
+      redis.call('SREM', KEYS[3], id .. ' ' .. (redis.call('HGET', 'rq:job:' .. id, 'enqueued_at') or ''))
       n = n + 1
     end
   end
-end
+end end
 return n`
 
 // queueScript queues a job unless it has.
@@ -73,9 +75,9 @@ redis.call('RPUSH', KEYS[4], ARGV[2])
 return 1`
 
 func parkedKey(site string) string { return "prego:parked:" + site }
-func queuedKey(site, file string) string {
-	return "prego:queued:" + site + ":" + file
-}
+
+// queuedKey is the set of what was queued out of files, and has not been parked again.
+func queuedKey(site string) string { return "prego:queued:" + site }
 
 // jobsQueue connects to the bench's queue; done is nil if it has none.
 func (b *bench) jobsQueue() (*resp.Conn, func(), error) {
@@ -94,7 +96,11 @@ func (b *bench) parkJobs(site, file string) error {
 		return err
 	}
 	defer done()
-	if _, err := r.Do("EVAL", parkScript, "2", rqQueues, parkedKey(site), site+"::"); err != nil {
+	prefix, err := b.queuePrefix()
+	if err != nil {
+		return err
+	}
+	if _, err := r.Do("EVAL", parkScript, "3", rqQueues, parkedKey(site), queuedKey(site), site+"::", rqQueue+prefix); err != nil {
 		return fmt.Errorf("jobs: %w", err)
 	}
 	step()
@@ -193,7 +199,7 @@ func (b *bench) queueJobs(site string) error {
 		for _, j := range jobs {
 			name := prefix + j.Kind
 			j.Fields["origin"] = []byte(name)
-			args := []string{"EVAL", queueScript, "4", queuedKey(site, file), rqJob + j.ID, rqQueues, rqQueue + name, j.queuedAt(), j.ID}
+			args := []string{"EVAL", queueScript, "4", queuedKey(site), rqJob + j.ID, rqQueues, rqQueue + name, j.queuedAt(), j.ID}
 			for _, field := range slices.Sorted(maps.Keys(j.Fields)) {
 				args = append(args, field, string(j.Fields[field]))
 			}

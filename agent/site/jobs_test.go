@@ -80,12 +80,29 @@ func list(v any) (out []string) {
 // the site stays after all, so do they.
 func TestJobsMoveWithTheirSite(t *testing.T) {
 	t.Parallel()
+	for name, shared := range map[string]bool{"each bench has its Redis": false, "they share one": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			jobsMove(t, shared)
+		})
+	}
+}
+
+func jobsMove(t *testing.T, shared bool) {
 	from, to := newBench(t), newBench(t)
 	const site, other = "a.example.com", "b.example.com"
 	db := from.database("a")
 	from.good("new-site", site, "--db-name", db)
 	from.good("new-site", other, "--db-name", from.database("b"))
-	here, there := from.queues(), to.queues()
+	here := from.queues()
+	there := here
+	if shared {
+		common := to.read("sites/" + commonConfig)
+		common["redis_queue"] = from.read("sites/" + commonConfig)["redis_queue"]
+		to.write("sites/"+commonConfig, common)
+	} else {
+		there = to.queues()
+	}
 	enqueue := func(site, method, kind string) string {
 		t.Helper()
 		return from.frappe(fmt.Sprintf("import json\nfrom frappe import jobs\nfrom frappe.utils import redis_wrapper\nconf = json.load(open('common_site_config.json'))\nprint(jobs.queue(redis_wrapper.Redis(conf['redis_queue']), %q, %q, %q))", site, method, kind))
@@ -109,7 +126,10 @@ func TestJobsMoveWithTheirSite(t *testing.T) {
 		require.Greater(t, n, 2, args)
 	}
 
-	// It is held, and stays.
+	// It is held, and stays; and again.
+	from.good("--site", site, "hold-site")
+	from.good("--site", site, "free-site")
+	require.Equal(t, []string{stays, first, second}, queued(from, here, "default"))
 	killed(from, "--site", site, "hold-site")
 	require.Equal(t, []string{stays}, queued(from, here, "default"), "a site that is held begins no jobs")
 	require.Empty(t, queued(from, here, "long"))
@@ -167,7 +187,12 @@ func TestJobsMoveWithTheirSite(t *testing.T) {
 	require.Equal(t, "second", to.frappe(fmt.Sprintf("import json\nfrom frappe import jobs\nfrom frappe.utils import redis_wrapper\nconf = json.load(open('common_site_config.json'))\nprint(jobs.taken(redis_wrapper.Redis(conf['redis_queue']), %q)['method'])", second)))
 	from.good("leave-site", site, "--db-name", db)
 	require.Equal(t, []string{stays}, queued(from, here, "default"))
-	require.Empty(t, list(here("KEYS", "*"+site+"*")), "nothing of it is left")
+	if !shared {
+		require.Empty(t, list(here("KEYS", "*"+site+"*")), "nothing of it is left")
+	}
+	for _, id := range []string{second, last, long, late} {
+		require.EqualValues(t, 1, there("EXISTS", rqJob+id))
+	}
 }
 
 // settled makes what arrived a site that is held, as settle-site does once it has reached the

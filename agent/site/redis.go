@@ -25,11 +25,16 @@ func (b *bench) forget(site, name string) (keys int) {
 		fmt.Fprintf(b.err, "redis: %v\n", err)
 		return 0
 	}
-	for _, r := range []struct{ address, pattern string }{{at.Cache, name + "|*"}, {at.Queue, name + "|*"}, {at.Queue, "rq:*:" + site + "::*"}, {at.Queue, parkedKey(site)}, {at.Queue, queuedKey(site, "*")}} {
+	prefix, err := b.queuePrefix()
+	if err != nil {
+		fmt.Fprintf(b.err, "redis: %v\n", err)
+		return 0
+	}
+	for _, r := range []struct{ address, pattern string }{{at.Cache, name + "|*"}, {at.Queue, name + "|*"}, {at.Queue, "rq:*:" + site + "::*"}, {at.Queue, parkedKey(site)}, {at.Queue, queuedKey(site)}} {
 		if r.address == "" {
 			continue
 		}
-		n, err := b.removeKeys(r.address, r.pattern)
+		n, err := b.removeKeys(r.address, r.pattern, prefix)
 		if keys += n; err != nil {
 			fmt.Fprintf(b.err, "redis: %v\n", err)
 		}
@@ -37,7 +42,9 @@ func (b *bench) forget(site, name string) (keys int) {
 	return keys
 }
 
-func (b *bench) removeKeys(address, pattern string) (n int, err error) {
+// removeKeys removes what matches, but not jobs that are on another bench's queues: that one has
+// the site now, and the same Redis.
+func (b *bench) removeKeys(address, pattern, prefix string) (n int, err error) {
 	r, done, err := b.dialRedis(address)
 	if err != nil {
 		return 0, err
@@ -54,6 +61,12 @@ func (b *bench) removeKeys(address, pattern string) (n int, err error) {
 		}
 		found, _ := page[1].([]any)
 		for _, key := range found {
+			if strings.HasPrefix(fmt.Sprint(key), rqJob) {
+				origin, err := r.Do("HGET", fmt.Sprint(key), "origin")
+				if err == nil && origin != nil && !strings.HasPrefix(fmt.Sprint(origin), prefix) {
+					continue
+				}
+			}
 			if _, err := r.Do("UNLINK", fmt.Sprint(key)); err != nil {
 				return n, err
 			}
