@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,8 @@ type Settings struct {
 	Own func(address string) bool
 	// RunDir is wire.EdgeRunDir as the servers see it.
 	RunDir string
+	// namesDir is where HAProxy finds the names of sites, placesDir where Caddy finds their places.
+	namesDir, placesDir string
 	// HTTPPort and HTTPSPort are 80 and 443 but in tests.
 	HTTPPort, HTTPSPort int
 }
@@ -40,7 +43,7 @@ const (
 	keepIdle = "4s"
 	// keepRoutes is how long a connection to HAProxy stays open without a request. A worker
 	// of HAProxy that ends leaves idle ones open for one more request, which it still sends to
-	// the instances that it knows: they are stopped PREGO_EDGE_SETTLE later, 1 s.
+	// the places that it knows: they are given up PREGO_EDGE_SETTLE later, 1 s.
 	keepRoutes = "500ms"
 	// tryFor is how long an upstream that takes no connection is tried, as while a
 	// container restarts.
@@ -204,7 +207,7 @@ func (v *site) server(s Settings) (obj, error) {
 type class struct {
 	maxBody int64
 	hsts    int
-	site    bool // of a tenant; else a route, whose instances HAProxy knows
+	site    bool // of a tenant; else a route
 }
 
 func (v *site) routes(s Settings) (routes []obj, named obj) {
@@ -243,7 +246,7 @@ func (v *site) routes(s Settings) (routes []obj, named obj) {
 		name := "proxy-" + strconv.Itoa(i+1)
 		named[name] = obj{"handle": c.handlers(s)}
 		leaf := func(hosts []wire.EdgeHost) []obj {
-			return []obj{onHosts(namesOf(hosts), upstreamOf(hosts), obj{"handler": "invoke", "name": name})}
+			return []obj{onHosts(namesOf(hosts), upstreamOf(hosts, s), obj{"handler": "invoke", "name": name})}
 		}
 		routes = append(routes, tree(single[c], mapLeaf, leaf)...)
 	}
@@ -290,31 +293,32 @@ func (c class) handlers(s Settings) (out []obj) {
 	// The site's frontend sends its name as the Origin of events' connections, and their
 	// server refuses those of another Host (frappe/realtime/middlewares/authenticate.js).
 	return append(out, subroute([]obj{
-		{"match": []obj{{"path": []string{"/socket.io*"}}}, "handle": []obj{proxy(upstreamVariable, obj{wire.HeaderSite: site, "Host": site})}, "terminal": true},
+		{"match": []obj{{"path": []string{"/socket.io*"}}}, "handle": []obj{proxy("unix/"+s.RunDir+"/"+socketsPrefix+socketsVariable+".sock", obj{wire.HeaderSite: site, "Host": site})}, "terminal": true},
 		{"handle": []obj{proxy(upstreamVariable, obj{wire.HeaderSite: site})}},
 	}))
 }
 
-// Where a map leaves the upstream, or the route, and the site of a request.
+// Where a map leaves the upstream, or the route, the site, and the group of its WebSockets.
 const (
 	upstreamVariable = "{prego.upstream}"
 	siteVariable     = "{prego.site}"
+	socketsVariable  = "{prego.sockets}"
 )
 
 // headerRoute tells HAProxy which route a request is for.
 const headerRoute = "X-Prego-Route"
 
-// upstreamOf maps names to their upstreams, or routes.
-func upstreamOf(hosts []wire.EdgeHost) obj {
+// upstreamOf maps names to their sites, whose places are in files, or routes.
+func upstreamOf(hosts []wire.EdgeHost, s Settings) obj {
 	mappings := make([]obj, len(hosts))
 	for i, h := range hosts {
-		to := h.Route
+		out := []string{h.Route, "", ""}
 		if h.Route == "" {
-			to = h.Upstreams[0].Address
+			out = []string{"{file." + filepath.Join(s.placesDir, h.Site) + "}", h.Site, socketsOf(h.Site)}
 		}
-		mappings[i] = obj{"input": h.Name, "outputs": []string{to, h.Site}}
+		mappings[i] = obj{"input": h.Name, "outputs": out}
 	}
-	return obj{"handler": "map", "source": "{http.request.host}", "destinations": []string{upstreamVariable, siteVariable}, "mappings": mappings}
+	return obj{"handler": "map", "source": "{http.request.host}", "destinations": []string{upstreamVariable, siteVariable, socketsVariable}, "mappings": mappings}
 }
 
 // tree leads to the leaf that has a name. Few wide levels are better than many narrow ones:

@@ -141,7 +141,7 @@ func large(sites, routes int, single []string, several [][]string) wire.EdgeDocu
 	d := wire.EdgeDocument{Version: 1}
 	for i := range sites {
 		d.Hosts = append(d.Hosts, wire.EdgeHost{
-			Name: fmt.Sprintf("tenant-%05d.eu.example.com", i), Tenant: fmt.Sprintf("t-%d", i), TLS: true, State: wire.EdgeServing, MaxBody: 512 << 20,
+			Name: fmt.Sprintf("tenant-%05d.eu.example.com", i), Tenant: fmt.Sprintf("t-%d", i), Site: fmt.Sprintf("tenant-%05d.eu.example.com", i), TLS: true, State: wire.EdgeServing, MaxBody: 512 << 20,
 			Upstreams: []wire.EdgeUpstream{{Address: single[i%len(single)]}},
 		})
 	}

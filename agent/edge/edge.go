@@ -43,17 +43,26 @@ type Edge struct {
 // running is what the servers run.
 type running struct {
 	caddy   []byte
-	haproxy string
+	haproxy forwarding
+}
+
+// forwarding is HAProxy's configuration, and the names that it refers to.
+type forwarding struct{ config, names string }
+
+func forward(d wire.EdgeDocument, s Settings) (f forwarding, err error) {
+	f.config, f.names, err = HAProxy(d, s)
+	return f, err
 }
 
 // Open reads what was served last from dir, and writes files with which the servers can
 // start if there are none. The servers' sockets are in settings.RunDir.
 func Open(dir string, settings Settings) (*Edge, error) {
+	settings.namesDir, settings.placesDir = filepath.Join(dir, filepath.Dir(haproxyFile)), filepath.Join(dir, sitesDir)
 	e := &Edge{
 		dir: dir, settings: settings, caddy: newCaddy(filepath.Join(settings.RunDir, adminSocket)),
 		haproxy: haproxy{socket: filepath.Join(settings.RunDir, masterSocket)}, certs: map[string]wire.EdgeCertificate{},
 	}
-	for _, d := range []string{dir, filepath.Join(dir, filepath.Dir(caddyFile)), filepath.Join(dir, filepath.Dir(haproxyFile))} {
+	for _, d := range []string{dir, filepath.Join(dir, filepath.Dir(caddyFile)), filepath.Join(dir, filepath.Dir(haproxyFile)), filepath.Join(dir, sitesDir)} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, fmt.Errorf("edge: %w", err)
 		}
@@ -65,18 +74,26 @@ func Open(dir string, settings Settings) (*Edge, error) {
 	for _, c := range list {
 		e.certs[c.ID] = c
 	}
+	if err := e.placed(placesOf(e.document), nil); err != nil {
+		return nil, fmt.Errorf("edge: %w", err)
+	}
 	config, err := Caddy(e.document, e.certs, settings)
 	if err != nil {
 		return nil, fmt.Errorf("edge: %w", err)
 	}
-	tcp, err := HAProxy(e.document, settings)
+	tcp, err := forward(e.document, settings)
 	if err != nil {
 		return nil, fmt.Errorf("edge: %w", err)
 	}
-	if e.idle, err = HAProxy(wire.EdgeDocument{}, settings); err != nil {
+	idle, err := forward(wire.EdgeDocument{}, settings)
+	if err != nil {
 		return nil, fmt.Errorf("edge: %w", err)
 	}
-	for file, content := range map[string][]byte{caddyFile: config, haproxyFile: []byte(tcp)} {
+	e.idle = idle.config
+	if err := e.write(namesPath(tcp), []byte(tcp.names)); err != nil {
+		return nil, fmt.Errorf("edge: %w", err)
+	}
+	for file, content := range map[string][]byte{caddyFile: config, haproxyFile: []byte(tcp.config)} {
 		if _, err := os.Stat(filepath.Join(dir, file)); errors.Is(err, os.ErrNotExist) {
 			if err := e.write(file, content); err != nil {
 				return nil, fmt.Errorf("edge: %w", err)
@@ -123,19 +140,23 @@ func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.Ed
 	if next.caddy, err = Caddy(d, certs, e.settings); err != nil {
 		return &RefusedError{Reason: err.Error()}
 	}
-	if next.haproxy, err = HAProxy(d, e.settings); err != nil {
+	if next.haproxy, err = forward(d, e.settings); err != nil {
 		return &RefusedError{Reason: err.Error()}
 	}
 	// Caddy sends requests to what HAProxy knows, so HAProxy knows it first.
 	if err := e.forward(ctx, next.haproxy); err != nil {
 		return err
 	}
+	before, places := placesOf(e.document), placesOf(d)
+	if err := e.placed(places, before); err != nil {
+		return err
+	}
 	if !e.applied || !bytes.Equal(next.caddy, e.running.caddy) {
 		if err := e.caddy.load(ctx, next.caddy); err != nil {
 			// Both serve the same document, or its version would say nothing.
-			back, backErr := HAProxy(e.document, e.settings)
+			back, backErr := forward(e.document, e.settings)
 			if backErr == nil {
-				backErr = e.forward(ctx, back)
+				backErr = errors.Join(e.placed(before, places), e.forward(ctx, back))
 			}
 			return errors.Join(err, backErr)
 		}
@@ -158,6 +179,12 @@ func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.Ed
 	if err := errors.Join(e.write(caddyFile, next.caddy), e.write(certificatesFile, keys), e.write(documentFile, document)); err != nil {
 		return err
 	}
+	e.dropPlaces(before, places)
+	// WebSockets of sites that have moved: they are opened again, and lead to the new place. Those
+	// that can't be cut end with their worker.
+	if moved := movedSockets(e.document, d); len(moved) > 0 {
+		_ = e.haproxy.cut(ctx, moved)
+	}
 	e.document, e.certs, e.applied, e.running, e.took = d, certs, true, next, time.Since(began)
 	return nil
 }
@@ -165,7 +192,8 @@ func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.Ed
 // forward makes HAProxy take a configuration. One that it has is left alone; after a start of
 // the agent, that is known only where there is nothing to forward: its file may have been
 // written without it having read it.
-func (e *Edge) forward(ctx context.Context, config string) error {
+func (e *Edge) forward(ctx context.Context, to forwarding) error {
+	config := to.config
 	before, err := os.ReadFile(filepath.Join(e.dir, haproxyFile))
 	if err != nil {
 		return err
@@ -173,14 +201,30 @@ func (e *Edge) forward(ctx context.Context, config string) error {
 	if same := string(before) == config; same && (e.forwarded || config == e.idle) {
 		return nil
 	}
-	if err := e.write(haproxyFile, []byte(config)); err != nil {
+	if err := errors.Join(e.write(namesPath(to), []byte(to.names)), e.write(haproxyFile, []byte(config))); err != nil {
 		return err
 	}
 	if err := e.haproxy.reload(ctx); err != nil {
 		return errors.Join(err, e.write(haproxyFile, before))
 	}
 	e.forwarded = true
+	e.dropNames(namesPath(to))
 	return nil
+}
+
+// namesPath is where the names of a configuration of HAProxy are.
+func namesPath(f forwarding) string {
+	return filepath.Join(filepath.Dir(haproxyFile), namesFile(f.names))
+}
+
+// dropNames deletes the names that no configuration refers to any more.
+func (e *Edge) dropNames(but string) {
+	old, _ := filepath.Glob(filepath.Join(e.dir, filepath.Dir(haproxyFile), namesPrefix+"*"))
+	for _, file := range old {
+		if filepath.Base(file) != filepath.Base(but) {
+			_ = os.Remove(file)
+		}
+	}
 }
 
 func (e *Edge) read(name string, out any) error {

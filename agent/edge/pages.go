@@ -1,6 +1,9 @@
 package edge
 
-import "maps"
+import (
+	"maps"
+	"strings"
+)
 
 // Pages that the edge answers by itself. They name nobody: which names exist is not told
 // to who asks for one that does not.
@@ -14,7 +17,21 @@ var (
 func page(status, title, text string, headers obj) obj {
 	all := obj{"Content-Type": []string{"text/html; charset=utf-8"}, "Cache-Control": []string{"no-store"}}
 	maps.Copy(all, headers)
-	return obj{"handler": "static_response", "status_code": status, "headers": all, "body": `<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">` +
-		`<title>` + title + `</title><style>body{font:1.1rem/1.5 system-ui,sans-serif;max-width:34rem;margin:20vh auto;padding:0 1rem;color:#222}</style></head>` +
-		`<body><h1>` + title + `</h1><p>` + text + "</p></body></html>\n"}
+	return obj{"handler": "static_response", "status_code": status, "headers": all, "body": htmlPage(title, text)}
 }
+
+func htmlPage(title, text string) string {
+	return `<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">` +
+		`<title>` + title + `</title><style>body{font:1.1rem/1.5 system-ui,sans-serif;max-width:34rem;margin:20vh auto;padding:0 1rem;color:#222}</style></head>` +
+		`<body><h1>` + title + `</h1><p>` + text + "</p></body></html>\n"
+}
+
+// failedPages are what HAProxy answers in a site's place.
+var failedPages = func() (out string) {
+	for _, status := range []string{"502", "503", "504"} {
+		title := map[string]string{"502": "Bad Gateway", "503": "Service Unavailable", "504": "Gateway Timeout"}[status]
+		out += "\thttp-error status " + status + ` content-type "text/html; charset=utf-8" string "` +
+			strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(htmlPage(title, "This request can't be answered right now.")) + "\" hdr Cache-Control no-store\n"
+	}
+	return out
+}()

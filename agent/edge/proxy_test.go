@@ -34,6 +34,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
 
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/child"
@@ -160,14 +161,14 @@ func requestTo(t *testing.T, addr, host string) *http.Request {
 // TestSitesAreNamed: what a client says about the site does not count.
 func TestSitesAreNamed(t *testing.T) {
 	t.Parallel()
-	p := newProxy(t)
+	p := newEdge(t)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, r.Header.Values(wire.HeaderSite), " ", r.Host)
 	}))
 	t.Cleanup(s.Close)
 	h := serving("www.acme.org", "t-1", strings.TrimPrefix(s.URL, "http://"))
 	h.Site = "acme.eu.example.com"
-	p.apply(wire.EdgeDocument{Hosts: []wire.EdgeHost{h}}, nil)
+	require.NoError(t, p.Apply(context.Background(), wire.EdgeDocument{Hosts: []wire.EdgeHost{h}}, nil))
 	r, err := http.NewRequest(http.MethodGet, "http://www.acme.org/", http.NoBody)
 	require.NoError(t, err)
 	r.Header.Set(wire.HeaderSite, "other.example.com")
@@ -183,7 +184,7 @@ func TestSitesAreNamed(t *testing.T) {
 // TestUploads sends 200 MB, which are passed on as they come, and more than a site takes.
 func TestUploads(t *testing.T) {
 	t.Parallel()
-	p := newProxy(t)
+	p := newEdge(t)
 	var early atomic.Bool
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		first := make([]byte, 1)
@@ -196,7 +197,7 @@ func TestUploads(t *testing.T) {
 	t.Cleanup(s.Close)
 	h := serving("acme.example.com", "t-1", strings.TrimPrefix(s.URL, "http://"))
 	h.MaxBody = 250 << 20
-	p.apply(wire.EdgeDocument{Hosts: []wire.EdgeHost{h}}, nil)
+	require.NoError(t, p.Apply(context.Background(), wire.EdgeDocument{Hosts: []wire.EdgeHost{h}}, nil))
 	const size = 200 << 20
 	arrived := false
 	body := io.MultiReader(io.LimitReader(zeros{}, 1<<20), readerFunc(func([]byte) (int, error) {
@@ -231,14 +232,14 @@ func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 // TestWebSocketsOutliveChanges: one that is open goes on while the edge's document changes.
 func TestWebSocketsOutliveChanges(t *testing.T) {
 	t.Parallel()
-	p := newProxy(t)
+	p := newEdge(t)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, rw, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			return
 		}
 		defer func() { _ = conn.Close() }()
-		fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: %s\r\nConnection: Upgrade\r\n\r\n", r.Header.Get("Upgrade"))
+		fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: %s\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n", r.Header.Get("Upgrade"))
 		_ = rw.Flush()
 		for { // an echo of lines stands for frames, which the edge does not look into
 			line, err := rw.ReadString('\n')
@@ -251,20 +252,21 @@ func TestWebSocketsOutliveChanges(t *testing.T) {
 	}))
 	t.Cleanup(s.Close)
 	site := serving("acme.example.com", "t-1", strings.TrimPrefix(s.URL, "http://"))
-	p.apply(wire.EdgeDocument{Version: 1, Hosts: []wire.EdgeHost{site}}, nil)
+	require.NoError(t, p.Apply(context.Background(), wire.EdgeDocument{Version: 1, Hosts: []wire.EdgeHost{site}}, nil))
 	// A connection that the listener of the configuration before has taken is closed with it
 	// (TestARollingDeployLosesNoRequest says how hosts avoid that): a browser connects again.
 	var conn net.Conn
 	var r *bufio.Reader
+	host := "acme.example.com"
 	open := func() (status int, err error) {
-		if conn, err = net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.settings.HTTPPort))); err != nil {
+		if conn, err = net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.proxy.settings.HTTPPort))); err != nil {
 			return 0, err
 		}
 		if err = conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 			return 0, err
 		}
 		r = bufio.NewReader(conn)
-		fmt.Fprint(conn, "GET /socket.io HTTP/1.1\r\nHost: acme.example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+		fmt.Fprint(conn, "GET /socket.io HTTP/1.1\r\nHost: "+host+"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
 		resp, err := http.ReadResponse(r, nil)
 		if err != nil {
 			return 0, errors.Join(err, conn.Close())
@@ -286,16 +288,144 @@ func TestWebSocketsOutliveChanges(t *testing.T) {
 	}
 	echo("before")
 	for i := range 3 {
-		p.apply(wire.EdgeDocument{Hosts: []wire.EdgeHost{site, serving(fmt.Sprintf("new-%d.example.com", i), "t-2", "127.0.0.1:1")}}, nil)
+		require.NoError(t, p.Apply(context.Background(), wire.EdgeDocument{Hosts: []wire.EdgeHost{site, serving(fmt.Sprintf("new-%d.example.com", i), "t-2", "127.0.0.1:1")}}, nil))
 		time.Sleep(100 * time.Millisecond)
 		echo(fmt.Sprint("after ", i))
 	}
+	// Its site moves: it is cut, once, and the next one is of the new place. Other sites' are not.
+	other := serving("other.example.com", "t-3", strings.TrimPrefix(s.URL, "http://"))
+	require.NotEqual(t, socketsOf(site.Site), socketsOf(other.Site))
+	first, firstReader := conn, r
+	require.NoError(t, p.Apply(context.Background(), wire.EdgeDocument{Hosts: []wire.EdgeHost{site, other}}, nil))
+	second := httptest.NewServer(s.Config.Handler)
+	t.Cleanup(second.Close)
+	host = "other.example.com"
+	status, err = open()
+	require.NoError(t, err)
+	require.Equal(t, 101, status)
+	echo("of another site")
+	site.Upstreams = []wire.EdgeUpstream{{Address: strings.TrimPrefix(second.URL, "http://")}}
+	require.NoError(t, p.Apply(context.Background(), wire.EdgeDocument{Hosts: []wire.EdgeHost{site, other}}, nil))
+	require.NoError(t, first.SetDeadline(time.Now().Add(20*time.Second)))
+	_, err = firstReader.ReadString('\n')
+	require.ErrorIs(t, err, io.EOF, "it is cut at the switch")
+	echo("not cut")
+	_ = conn.Close()
+	host = "acme.example.com"
+	status, err = open()
+	require.NoError(t, err)
+	require.Equal(t, 101, status)
+	echo("at its new place")
+	s.CloseClientConnections()
+	echo("which it is")
 	// Its site in maintenance takes no new ones; this one may end its work.
 	site.State = wire.EdgeMaintenance
-	p.apply(wire.EdgeDocument{Hosts: []wire.EdgeHost{site}}, nil)
+	require.NoError(t, p.Apply(context.Background(), wire.EdgeDocument{Hosts: []wire.EdgeHost{site}}, nil))
 	echo("still there")
 	status, _, _ = p.get("http://acme.example.com/")
 	require.Equal(t, 503, status)
+}
+
+// TestASiteMovesWithoutAClosedConnection: a site goes to and fro between two servers while it is
+// asked over connections that are never opened again, HTTP/1.1 and HTTP/2. No request fails, no
+// connection is closed, and soon after a document is served nobody sees the place before.
+func TestASiteMovesWithoutAClosedConnection(t *testing.T) {
+	t.Parallel()
+	p := newEdge(t)
+	pool, refs, certs := certified(t, "*.example.com")
+	places := []string{upstream(t, "left"), upstream(t, "right")}
+	d := wire.EdgeDocument{Version: 1, Hosts: []wire.EdgeHost{serving("acme.example.com", "t-1", places[0]), serving("stays.example.com", "t-2", places[0])}, Certificates: refs}
+	require.NoError(t, p.Apply(context.Background(), d, slices.Collect(maps.Values(certs))))
+	ctx, stop := context.WithCancel(context.Background())
+	var asked, failed, opened atomic.Int64
+	var why, place atomic.Value
+	place.Store("left")
+	var settled atomic.Int64 // requests that began well after a document was served, and saw the place before
+	var all sync.WaitGroup
+	t.Cleanup(func() { stop(); all.Wait() })
+	for _, protocol := range []string{"http/1.1", "h2"} {
+		for range 3 {
+			all.Go(func() {
+				conn, err := tls.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.proxy.settings.HTTPSPort)),
+					&tls.Config{RootCAs: pool, ServerName: "acme.example.com", NextProtos: []string{protocol}})
+				if err != nil {
+					failed.Add(1)
+					why.Store(err.Error())
+					return
+				}
+				defer func() { _ = conn.Close() }()
+				opened.Add(1)
+				ask := overOneConnection(conn, protocol)
+				for ctx.Err() == nil {
+					asked.Add(1)
+					want := place.Load().(string)
+					status, body, err := ask("acme.example.com")
+					if err != nil || status != http.StatusOK {
+						failed.Add(1)
+						why.Store(fmt.Sprintf("%s: %d %v", protocol, status, err))
+						return
+					}
+					if want != "" && !strings.HasPrefix(body, want+" ") && place.Load() == want {
+						settled.Add(1)
+					}
+				}
+			})
+		}
+	}
+	const moves = 20
+	for i := range moves {
+		before := asked.Load()
+		require.Eventually(t, func() bool { return asked.Load() > before+50 || failed.Load() > 0 }, time.Minute, time.Millisecond)
+		place.Store("")
+		d.Version++
+		d.Hosts = slices.Clone(d.Hosts)
+		d.Hosts[0].Upstreams = []wire.EdgeUpstream{{Address: places[(i+1)%2]}}
+		require.NoError(t, p.Apply(context.Background(), d, nil))
+		time.Sleep(100 * time.Millisecond) // PREGO_EDGE_SETTLE: a request on each connection that the old worker has
+		place.Store([]string{"left", "right"}[(i+1)%2])
+	}
+	stop()
+	all.Wait()
+	t.Logf("%d requests over %d connections during %d moves, %d failed", asked.Load(), opened.Load(), moves, failed.Load())
+	require.Zero(t, failed.Load(), "%v", why.Load())
+	require.Zero(t, settled.Load())
+	require.EqualValues(t, 6, opened.Load())
+}
+
+// overOneConnection asks over a connection, which is not opened again, without trying twice.
+func overOneConnection(conn net.Conn, protocol string) func(host string) (int, string, error) {
+	if protocol == "h2" {
+		c, err := (&http2.Transport{}).NewClientConn(conn)
+		return func(host string) (int, string, error) {
+			if err != nil {
+				return 0, "", err
+			}
+			req, err := http.NewRequest(http.MethodGet, "https://"+host+"/", http.NoBody)
+			if err != nil {
+				return 0, "", err
+			}
+			resp, err := c.RoundTrip(req)
+			if err != nil {
+				return 0, "", err
+			}
+			defer func() { _ = resp.Body.Close() }()
+			b, err := io.ReadAll(resp.Body)
+			return resp.StatusCode, string(b), err
+		}
+	}
+	r := bufio.NewReader(conn)
+	return func(host string) (int, string, error) {
+		if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", host); err != nil {
+			return 0, "", err
+		}
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			return 0, "", err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		b, err := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(b), err
+	}
 }
 
 // TestRequestsAreSentOnce: what may have reached an upstream is not sent to another.

@@ -102,6 +102,47 @@ func (h haproxy) reload(ctx context.Context) error {
 	}
 }
 
+// session is a connection that a worker of HAProxy has.
+type session struct{ frontend, backend string }
+
+// cut ends connections of workers that a reload has replaced, and that wait until theirs have
+// ended.
+func (h haproxy) cut(ctx context.Context, which map[session]bool) error {
+	processes, err := h.ask(ctx, "show proc")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(processes) {
+		f := strings.Fields(line)
+		if len(f) < 3 || f[1] != "worker" || f[2] == "0" {
+			continue
+		}
+		all, err := h.ask(ctx, "@!"+f[0]+" show sess")
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(all) {
+			id, rest, _ := strings.Cut(line, ": ")
+			var of session
+			for _, word := range strings.Fields(rest) {
+				switch name, value, _ := strings.Cut(word, "="); name {
+				case "fe":
+					of.frontend = value
+				case "be":
+					of.backend = value
+				}
+			}
+			if !which[of] {
+				continue
+			}
+			if _, err := h.ask(ctx, "@!"+f[0]+" shutdown session "+id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // reloadTimeout is how long a master of a version before 2.7 may take to reload.
 const reloadTimeout = 5 * time.Second
 
@@ -132,7 +173,7 @@ func (h haproxy) ask(ctx context.Context, command string) (string, error) {
 	if err := conn.(*net.UnixConn).CloseWrite(); err != nil {
 		return "", err
 	}
-	answer, err := io.ReadAll(io.LimitReader(conn, 64<<10))
+	answer, err := io.ReadAll(io.LimitReader(conn, 64<<20))
 	return string(answer), err
 }
 

@@ -10,17 +10,22 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// HAProxy is the configuration of HAProxy for a document: routes' instances, to which Caddy
-// hands requests on, and ports that are forwarded as they are. HAProxy takes another
-// configuration without losing a request, which Caddy can't: Go's server closes connections
-// on which a request has just arrived when it is told to end (net/http, conn.serve), and
-// Caddy begins another with each configuration. So what changes with every deploy is here,
-// and Caddy keeps its own.
-func HAProxy(d wire.EdgeDocument, s Settings) (string, error) {
+// HAProxy is the configuration of HAProxy for a document: routes' instances and sites' servers of
+// events, to which Caddy hands requests on, and ports that are forwarded as they are. HAProxy
+// takes another configuration without losing a request, which Caddy can't: Go's server closes
+// connections on which a request has just arrived when it is told to end (net/http,
+// conn.serve), and Caddy begins another with each configuration. So what changes with every
+// deploy, or is cut when a site moves, is here, and Caddy keeps its own.
+//
+// names is the content of a file beside it.
+func HAProxy(d wire.EdgeDocument, s Settings) (config, names string, err error) {
 	var b strings.Builder
 	b.WriteString("global\n\tfd-hard-limit 100000\n\tno log\n\thard-stop-after 10m\n" +
 		"defaults\n\tmode tcp\n\ttimeout connect 2s\n\ttimeout client 1h\n\ttimeout server 1h\n\ttimeout tunnel 24h\n\ttimeout client-fin 30s\n\tretries 3\n\toption redispatch 1\n\tbalance leastconn\n" +
 		"frontend routes\n\tmode http\n\tbind unix@" + s.RunDir + "/" + routesSocket + " mode 666\n\toption idle-close-on-response\n\toption http-server-close\n\ttimeout http-request 30s\n\tuse_backend %[req.hdr(" + headerRoute + ")]\n")
+	if names, err = sites(&b, d, s); err != nil {
+		return "", "", err
+	}
 	routes := map[string]bool{}
 	for _, h := range d.Hosts {
 		if h.Route == "" || routes[h.Route] {
@@ -33,7 +38,7 @@ func HAProxy(d wire.EdgeDocument, s Settings) (string, error) {
 			b.WriteString("\thttp-request return status 503 content-type \"text/html; charset=utf-8\" string \"This application can't be reached right now.\" hdr Retry-After 5\n")
 		}
 		if err := servers(&b, h.Upstreams, h.UpstreamTLS); err != nil {
-			return "", err
+			return "", "", err
 		}
 	}
 	for _, t := range d.TCP {
@@ -45,7 +50,7 @@ func HAProxy(d wire.EdgeDocument, s Settings) (string, error) {
 		if t.Address != "" {
 			a, err := netip.ParseAddr(t.Address)
 			if err != nil {
-				return "", fmt.Errorf("address %q: %w", t.Address, err)
+				return "", "", fmt.Errorf("address %q: %w", t.Address, err)
 			}
 			binds = []string{bind(a, t.Port)}
 		} else if len(s.Listen) > 0 {
@@ -58,10 +63,10 @@ func HAProxy(d wire.EdgeDocument, s Settings) (string, error) {
 			fmt.Fprintf(&b, "\tbind %s\n", at)
 		}
 		if err := servers(&b, t.Upstreams, false); err != nil {
-			return "", err
+			return "", "", err
 		}
 	}
-	return b.String(), nil
+	return b.String(), names, nil
 }
 
 // servers are the servers of a backend. One that takes no connection is not asked again for
