@@ -21,7 +21,7 @@ BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 export GOTESTSUM := $(TOOLS)/gotestsum-$(GOTESTSUM_VERSION)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: help build demo dev test test-race-all test-deep lint bench bench-compare scale generate golden mutate tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
+.PHONY: help build demo dev test test-race-all test-deep lint bench bench-compare scale generate golden chaos mutate tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFL
 
 generate: ## Generate what is generated
 	go generate ./...
+
+chaos: packages ## Play SEEDS=20 seeds of the seeded world and look for planted bugs (BUGS=none for none); SEED=n plays one with its timeline (docs/reliability.md)
+	@SEEDS=$(SEEDS) SEED=$(SEED) FIRST=$(FIRST) BUGS="$(BUGS)" BUG_SEEDS=$(BUG_SEEDS) tools/chaos.sh
 
 mutate: ## Change PKG's code in every small way (PKG=./placement/region) and say what its tests don't notice
 	go run ./tools/mutate $(MUTATE) $(PKG)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,7 +46,7 @@ type Placer struct {
 	Wake    func(ctx context.Context, tenantID prego.TenantID)
 	Metrics *PlacementMetrics
 
-	mu     sync.Mutex
+	mu     gate
 	fleet  *placement.Snapshot
 	since  string
 	read   time.Time

@@ -36,6 +36,8 @@ type Looker struct {
 	Log    *zap.Logger
 	// Lease is how long a look may go without a sign of life of its worker.
 	Lease time.Duration
+	// Spread is by how much a wait is longer that has at most d added; nil is by chance.
+	Spread func(d time.Duration) time.Duration
 }
 
 const (
@@ -76,13 +78,20 @@ func (l *Looker) repeat(ctx context.Context, look Look) {
 			continue // who is next is asked for
 		}
 		// Workers that wait for the same moment don't ask at once.
-		wait += time.Duration(rand.Int64N(int64(20*time.Millisecond) + int64(look.Every)/50))
+		wait += l.spread(20*time.Millisecond + look.Every/50)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+func (l *Looker) spread(d time.Duration) time.Duration {
+	if l.Spread != nil {
+		return l.Spread(d)
+	}
+	return time.Duration(rand.Int64N(int64(d)))
 }
 
 func (l *Looker) look(ctx context.Context, look Look, log *zap.Logger) {

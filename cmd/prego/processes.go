@@ -19,6 +19,7 @@ import (
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/keyset"
 	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/internal/relay"
 	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/telemetry"
 	"github.com/prego/prego/internal/token"
@@ -55,27 +56,41 @@ func runAPI(ctx context.Context) error {
 	}}
 	runs.NotTaken = later.Keep
 	go later.Run(ctx)
-	tokens, err := newAPITokens(p.cfg)
+	a, err := buildAPI(p, runs)
 	if err != nil {
 		return err
+	}
+	l, err := listen(ctx, p.cfg.API.Listen, "PREGO_API_LISTEN")
+	if err != nil {
+		return err
+	}
+	p.log.Info("serving the API at " + l.Addr().String())
+	return a.Serve(ctx, l, p.cfg.API.DrainTimeout)
+}
+
+// buildAPI wires an API.
+func buildAPI(p *process, runs *workflows.Client) (*api.API, error) {
+	tokens, err := newAPITokens(p.cfg)
+	if err != nil {
+		return nil, err
 	}
 	placer, err := newPlacer(p, runs)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	keyholder, err := newRelayClient(p)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	catalog, err := p.cfg.Worker.Catalog()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	stack, err := p.cfg.Worker.Stack()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	a := api.New(api.Deps{
+	return api.New(api.Deps{
 		Images: p.db, ImageRuns: runs, Certificates: p.db, CertificateRuns: runs,
 		Catalog:    newCatalogDeps(p, runs, catalog, stack),
 		Rebalances: api.RebalanceDeps{Store: p.db, Usable: pack.Usable{MemoryPct: placer.Policy.MemoryPctMax, DiskPct: placer.Policy.DBDiskPctMax}},
@@ -90,13 +105,7 @@ func runAPI(ctx context.Context) error {
 			{Name: "migrations", Run: func(ctx context.Context) error { return migrated(ctx, p.cfg.DatabaseURL) }},
 			{Name: "temporal", Run: runs.Ready},
 		},
-	})
-	l, err := listen(ctx, p.cfg.API.Listen, "PREGO_API_LISTEN")
-	if err != nil {
-		return err
-	}
-	p.log.Info("serving the API at " + l.Addr().String())
-	return a.Serve(ctx, l, p.cfg.API.DrainTimeout)
+	}), nil
 }
 
 func migrated(ctx context.Context, url string) error {
@@ -175,34 +184,82 @@ func runWorker(ctx context.Context, queues []string) error {
 		return err
 	}
 	defer runs.Temporal.Close()
+	b, err := buildWorker(ctx, p, runs, served)
+	if err != nil {
+		return err
+	}
+	schedules := workflows.ScheduleSettings{
+		ReconcileEvery: p.cfg.Worker.ReconcileEvery, CatalogEvery: p.cfg.Worker.CatalogEvery, NetEvery: p.cfg.Worker.NetEvery,
+	}
+	if err := ensureSchedules(ctx, p, runs, schedules); err != nil {
+		return err
+	}
+	l, err := listen(ctx, p.cfg.Relay.Listen, "PREGO_RELAY_LISTEN")
+	if err != nil {
+		return err
+	}
+	watchCatalog(ctx, p, runs, b.catalogs)
+	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, time.Now), worker.NewLookAge(p.db, p.log, time.Now), worker.NewCertificates(p.db, p.log, time.Now),
+		worker.NewCordoned(p.db, p.log, time.Now), worker.NewAgentVersions(p.db, p.log, time.Now))
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, p.ready(runs)) })
+	g.Go(func() error { return b.relay.Serve(ctx, l, b.ca.RelayTLS(), p.cfg.Worker.StopTimeout) })
+	g.Go(func() error {
+		if err := b.worker.Start(); err != nil {
+			return fmt.Errorf("worker: %w", err)
+		}
+		p.log.Info("working on task queue "+p.cfg.Temporal.TaskQueue, zap.Any("queues", served))
+		_ = b.looker.Run(ctx)
+		b.worker.Stop()
+		return nil
+	})
+	return g.Wait()
+}
+
+// builtWorker is a worker that has not started, with what it is made of.
+type builtWorker struct {
+	worker   worker.Worker
+	looker   *worker.Looker
+	relay    *relay.Server
+	ca       *pki.Authority
+	catalogs *activities.Catalogs
+	servers  *activities.Servers
+	fleet    *activities.Reconciler
+	tenants  *activities.Tenants
+	groups   *activities.Groups
+	peers    *activities.Peers
+}
+
+// buildWorker wires a worker.
+func buildWorker(ctx context.Context, p *process, runs *workflows.Client, served []workflows.Queue) (*builtWorker, error) {
 	if p.cfg.Worker.OrgWork < 1 {
-		return fmt.Errorf("PREGO_ORG_WORK_LIMIT must be at least 1")
+		return nil, fmt.Errorf("PREGO_ORG_WORK_LIMIT must be at least 1")
 	}
 	p.db.LimitWork(p.cfg.Worker.OrgWork)
 	servers, fleet, err := buildActivities(ctx, p, runs)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	tenants, err := buildTenants(p, runs)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	ca, err := pki.Open(p.cfg.KeysDir, p.cfg.Environment)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	engine, err := newContainers(p, ca)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	relayed, err := newRelay(p, ca, engine)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	catalogs := newCatalogs(p, servers)
 	images, err := newImages(p, servers, runs)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	fleet.Images = images
 	groups := buildGroups(p, runs, engine)
@@ -214,21 +271,21 @@ func runWorker(ctx context.Context, queues []string) error {
 	}
 	peers, err := newPeers(p, servers, ca)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	tenants.Peers = peers
 	edges := newEdges(p)
 	groups.Drained, tenants.Drained = activities.DrainEdges(edges), activities.DrainEdges(edges)
 	certificates, err := newCertificates(p, runs, edges)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if version != "dev" {
 		worker.Identify(version)
 	}
 	names, err := newNames(p, servers, runs)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if names.Zone != "" {
 		certificates.DNS = names
@@ -236,11 +293,11 @@ func runWorker(ctx context.Context, queues []string) error {
 	drains := buildDrains(p, runs, servers)
 	drains.Hosts = tenants.Bench
 	if drains.Window, err = server.NewPatchWindow(p.cfg.Workloads.PatchCron, p.cfg.Workloads.PatchFor); err != nil {
-		return err
+		return nil, err
 	}
 	backups, err := newBackups(p, runs, tenants, ca)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	backups.Volumes, fleet.Org.Backups = fleet.Org, backups
 	releases := &activities.StackReleases{
@@ -257,10 +314,7 @@ func runWorker(ctx context.Context, queues []string) error {
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: activities.ServerFree(groups), TenantsMove: backups.Objects != nil,
 	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants, Runs: runs, FetchFor: p.cfg.Backups.UploadFor}, groups, catalogs, images, edges, peers, certificates, names, drains, backups, drilled, releases, moves)
 	if err != nil {
-		return err
-	}
-	schedules := workflows.ScheduleSettings{
-		ReconcileEvery: p.cfg.Worker.ReconcileEvery, CatalogEvery: p.cfg.Worker.CatalogEvery, NetEvery: p.cfg.Worker.NetEvery,
+		return nil, err
 	}
 	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, drains, &activities.Rebalances{Store: p.db, Runs: runs, Log: p.log.Named("rebalances"), Hook: crashHook()})
 	looker.Looks = append(looker.Looks, lookAtNames(p, names)...)
@@ -277,29 +331,7 @@ func runWorker(ctx context.Context, queues []string) error {
 	if !slices.Contains(served, workflows.QueuePeriodic) {
 		looker.Looks = nil
 	}
-	if err := ensureSchedules(ctx, p, runs, schedules); err != nil {
-		return err
-	}
-	l, err := listen(ctx, p.cfg.Relay.Listen, "PREGO_RELAY_LISTEN")
-	if err != nil {
-		return err
-	}
-	watchCatalog(ctx, p, runs, catalogs)
-	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, time.Now), worker.NewLookAge(p.db, p.log, time.Now), worker.NewCertificates(p.db, p.log, time.Now),
-		worker.NewCordoned(p.db, p.log, time.Now), worker.NewAgentVersions(p.db, p.log, time.Now))
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, p.ready(runs)) })
-	g.Go(func() error { return relayed.Serve(ctx, l, ca.RelayTLS(), p.cfg.Worker.StopTimeout) })
-	g.Go(func() error {
-		if err := w.Start(); err != nil {
-			return fmt.Errorf("worker: %w", err)
-		}
-		p.log.Info("working on task queue "+p.cfg.Temporal.TaskQueue, zap.Any("queues", served))
-		_ = looker.Run(ctx)
-		w.Stop()
-		return nil
-	})
-	return g.Wait()
+	return &builtWorker{worker: w, looker: looker, relay: relayed, ca: ca, catalogs: catalogs, servers: servers, fleet: fleet, tenants: tenants, groups: groups, peers: peers}, nil
 }
 
 // ensureSchedules retries while Temporal is away or slow: a worker that exited would

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/internal/pgtest"
 )
 
 // asPrego makes the tests' program the one that it tests.
@@ -19,7 +21,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asPrego) != "" {
 		os.Exit(run())
 	}
-	os.Exit(m.Run())
+	pgtest.Main(m)
 }
 
 // TestSecretsFollowARotation runs deploy/secrets.sh as docs/operations.md says: once to

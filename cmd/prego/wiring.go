@@ -49,6 +49,8 @@ type process struct {
 	pool *pgxpool.Pool
 	db   *store.Store
 	reg  *prometheus.Registry
+	// provider sends requests to the provider; nil is over connections.
+	provider http.RoundTripper
 
 	agent struct {
 		sync.Once
@@ -291,7 +293,7 @@ func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*
 	h := p.cfg.Hetzner
 	provider, err := hetzner.New(hetzner.Config{
 		Endpoint: h.Endpoint, Token: h.Token, Environment: p.cfg.Environment, Timeout: h.Timeout, Poll: h.Poll, Simulated: h.Simulated,
-		Budget: budget, Log: p.log.Named("hetzner"), Metrics: p.reg,
+		Budget: budget, Log: p.log.Named("hetzner"), Metrics: p.reg, Transport: p.provider,
 	})
 	if err != nil {
 		return nil, nil, err

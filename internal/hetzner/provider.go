@@ -34,6 +34,8 @@ type Config struct {
 	Budget      Budget
 	Log         *zap.Logger           // may be nil
 	Metrics     prometheus.Registerer // may be nil
+	// Transport sends requests; nil is over connections of its own.
+	Transport http.RoundTripper
 }
 
 // Provider is one Hetzner project. It is safe for concurrent use.
@@ -74,8 +76,12 @@ func New(cfg Config) (*Provider, error) {
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.MaxIdleConnsPerHost = 32
 	base.DialContext = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
+	var next http.RoundTripper = base
+	if cfg.Transport != nil {
+		next = cfg.Transport
+	}
 	client := &http.Client{
-		Transport: newTransport(cfg.Budget, buffered{next: base, timeout: cfg.Timeout}, cfg.Metrics),
+		Transport: newTransport(cfg.Budget, buffered{next: next, timeout: cfg.Timeout}, cfg.Metrics),
 		CheckRedirect: func(*http.Request, []*http.Request) error {
 			return http.ErrUseLastResponse // the API never redirects; the token goes nowhere else
 		},

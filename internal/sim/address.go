@@ -40,6 +40,9 @@ func (s *Sim) freeAddress(but map[string]bool) string {
 		}
 		// Other clouds may be simulated on this machine.
 		addr := fmt.Sprintf("127.%d.%d.%d", s.base[0], (int(s.base[1])+k/250)%256, 1+k%250)
+		if !used[addr] && s.cfg.Guest != nil {
+			return addr
+		}
 		if !used[addr] && portFree(addr, s.cfg.AgentPort) && portFree(addr, s.cfg.DockerPort) {
 			return addr
 		}

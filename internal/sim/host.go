@@ -75,6 +75,9 @@ func (s *Sim) newHost(srv *server, plan hostFaults) host {
 	if s.net != nil {
 		return s.newMachine(srv, plan)
 	}
+	if s.cfg.Guest != nil {
+		return s.newGuestHost(srv, plan)
+	}
 	return s.newProcessHost(srv, plan)
 }
 

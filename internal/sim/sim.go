@@ -52,6 +52,9 @@ type Config struct {
 	// RunAgent runs a verb of the agent, instead of its program, for the hosts for which
 	// it returns a function. The agent itself fits into a process a thousand times.
 	RunAgent func(name string) func(ctx context.Context, verb, root, addr string) error
+	// Guest runs a host in this program until ctx ends, which cuts its power, instead of as
+	// processes. It is for clouds that don't listen (Within).
+	Guest func(ctx context.Context, g Guest)
 	// Programs are programs of this machine, by the name of the image whose containers run
 	// them on process hosts: caddy, haproxy. Containers of other images run nothing. With
 	// programs, process hosts have no IPv6 address.

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	historypb "go.temporal.io/api/history/v1"
+	sdklog "go.temporal.io/sdk/log"
+	sdkworker "go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/internal/config"
+	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/internal/store"
+	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/internal/world"
+	"github.com/prego/prego/worker"
+	"github.com/prego/prego/workflows"
+)
+
+// played is the system as it is wired here, in the seeded world.
+type played struct {
+	cfg      config.Config
+	operator string
+	log      *zap.Logger
+}
+
+func newPlayed(t *testing.T) *played {
+	t.Helper()
+	sdkworker.SetStickyWorkflowCacheSize(0) // each task replays its run
+	dir := t.TempDir()
+	keys := filepath.Join(dir, "keys")
+	require.NoError(t, pki.Init(keys, "world"))
+	require.NoError(t, token.InitKeys(keys))
+	agent := filepath.Join(dir, "agent")
+	require.NoError(t, os.WriteFile(agent, []byte("an agent"), 0o600))
+	vars := map[string]string{
+		"PREGO_ENV": "world", "PREGO_KEYS_DIR": keys, "PREGO_MASTER_KEY": hex.EncodeToString(sha256.New().Sum(nil)), "DATABASE_URL": "postgres://unused",
+		"PREGO_AGENTGW_AGENT_BINARY": agent, "HCLOUD_ENDPOINT": "http://provider/v1", "HCLOUD_TOKEN": world.ProviderToken, "PREGO_SIMULATED": "true",
+		"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_NETWORK_RANGE": "none", "PREGO_DNS_RESOLVERS": "127.0.0.1:1", "TEMPORAL_NAMESPACE": world.Namespace,
+		"PREGO_CATALOG_EVERY": "24h",
+	}
+	// What is looked for every second or two is most of what happens; here, that is less often.
+	maps.Copy(vars, map[string]string{
+		"PREGO_PEERS_EVERY": "30s", "PREGO_REBALANCE_EVERY": "5m", "PREGO_NAMES_EVERY": "5m", "PREGO_BACKUP_SWEEP_EVERY": "2m", "PREGO_SWEEP_EVERY": "20s",
+		"PREGO_GROUP_SWEEP_EVERY": "5m", "PREGO_TENANT_SWEEP_EVERY": "30s", "PREGO_STORAGE_SWEEP_EVERY": "10m", "PREGO_ACME_SWEEP_EVERY": "1h",
+	})
+	cfg, err := config.From(vars)
+	require.NoError(t, err)
+	p := &played{cfg: cfg, log: zap.NewNop()}
+	return p
+}
+
+// Operator is issued by the clock of the play.
+func (p *played) Operator() string {
+	ring, err := token.OpenKeyring(p.cfg.KeysDir, token.UseAPI)
+	if err != nil {
+		panic(err)
+	}
+	raw, err := token.NewAPI(token.APIConfig{Keys: ring, Issuer: p.cfg.API.JWTIssuer, Audience: p.cfg.API.JWTAudience, RolesClaim: p.cfg.API.RolesClaim}).Issue("alice", token.RoleOperator, time.Hour)
+	if err != nil {
+		panic(err)
+	}
+	return raw
+}
+
+func (p *played) process(l *world.Life) (*process, *workflows.Client, error) {
+	tiers, err := p.cfg.Quotas.Tiers()
+	if err != nil {
+		return nil, nil, err
+	}
+	out := &process{
+		cfg: p.cfg, log: p.log.Named(l.Name), pool: l.Pool, db: store.NewWithTiers(l.Pool, tiers, p.cfg.Quotas.DefaultTier), reg: prometheus.NewRegistry(), provider: l.Provider(),
+	}
+	t := p.cfg.Temporal
+	return out, &workflows.Client{Temporal: l.Temporal, TaskQueue: t.TaskQueue, Namespace: t.Namespace, Environment: p.cfg.Environment}, nil
+}
+
+func (p *played) API(l *world.Life) (http.Handler, error) {
+	proc, runs, err := p.process(l)
+	if err != nil {
+		return nil, err
+	}
+	a, err := buildAPI(proc, runs)
+	if err != nil {
+		return nil, err
+	}
+	return a.Handler(), nil
+}
+
+func (p *played) Gateway(l *world.Life) (http.Handler, func(context.Context), error) {
+	proc, runs, err := p.process(l)
+	if err != nil {
+		return nil, nil, err
+	}
+	gw, _, err := newGateway(proc, runs)
+	if err != nil {
+		return nil, nil, err
+	}
+	return gw.Handler(), gw.Run, nil
+}
+
+func (p *played) Worker(l *world.Life) (func(), error) {
+	proc, runs, err := p.process(l)
+	if err != nil {
+		return nil, err
+	}
+	proc.db.LimitWork(p.cfg.Worker.OrgWork)
+	ctx := l.Context
+	b, err := buildWorker(ctx, proc, runs, workflows.Queues())
+	if err != nil {
+		return nil, err
+	}
+	agents := l.Agents()
+	b.servers.Containers, b.peers.Agents = agents, agents
+	b.tenants.Bench = &activities.Commander{Agents: agents, Audit: proc.db}
+	if err := runs.EnsureSchedules(ctx, workflows.ScheduleSettings{ReconcileEvery: p.cfg.Worker.ReconcileEvery, CatalogEvery: p.cfg.Worker.CatalogEvery, NetEvery: p.cfg.Worker.NetEvery}); err != nil {
+		return nil, err
+	}
+	if err := b.worker.Start(); err != nil {
+		return nil, err
+	}
+	b.looker.Spread = func(d time.Duration) time.Duration { return d / 2 }
+	b.looker.Holder = l.Name
+	looking := make(chan struct{})
+	go func() { defer close(looking); _ = b.looker.Run(ctx) }()
+	return func() { b.worker.Stop(); <-looking }, nil
+}
+
+func number(t *testing.T, name string, otherwise uint64) uint64 {
+	t.Helper()
+	v := os.Getenv(name)
+	if v == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(v, 10, 64)
+	require.NoError(t, err)
+	return n
+}
+
+// TestWorld plays a few seeds; what they recorded replays. The first is played twice, and is
+// the same play each time. make chaos plays others.
+func TestWorld(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	system := newPlayed(t)
+	var sum uint64
+	for i, seed := range []uint64{21, 21, 31} {
+		t.Run(fmt.Sprintf("%d#%d", seed, i), func(t *testing.T) {
+			out := world.Play(t, system, seed, world.Options{})
+			t.Log(summary(out))
+			require.Empty(t, out.Violations, "make chaos SEED=%d", seed)
+			replayed(t, out)
+			if i == 1 {
+				require.Equal(t, sum, out.Sum, "the same seed was another play")
+			}
+			sum = out.Sum
+		})
+	}
+}
+
+func summary(o world.Outcome) string {
+	return fmt.Sprintf("seed %d: %d steps in %s, of which %s were played; %d faults (%s); timeline %x", o.Seed, o.Steps, o.Real.Round(time.Millisecond), o.Virtual.Round(time.Second), len(o.Faults), o.Swarm, o.Sum)
+}
+
+// replayed replays the histories of a play.
+func replayed(t *testing.T, out world.Outcome) {
+	t.Helper()
+	r := sdkworker.NewWorkflowReplayer()
+	worker.Register(r)
+	for _, h := range out.Histories {
+		if !slices.ContainsFunc(h.Events.Events, func(e *historypb.HistoryEvent) bool {
+			return e.EventType == enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+		}) {
+			continue // it was ended before its code ran
+		}
+		require.NoError(t, r.ReplayWorkflowHistoryWithOptions(sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)), h.Events,
+			sdkworker.ReplayWorkflowHistoryOptions{OriginalExecution: workflow.Execution{ID: h.WorkflowID, RunID: h.RunID}}), h.WorkflowID)
+	}
+}
+
+// TestChaos plays CHAOS_SEEDS seeds from CHAOS_FIRST, or CHAOS_SEED with its timeline. It is
+// for make chaos: without either there is nothing to play.
+func TestChaos(t *testing.T) {
+	if seed := os.Getenv("CHAOS_SEED"); seed != "" {
+		system := newPlayed(t)
+		out := world.Play(t, system, number(t, "CHAOS_SEED", 0), world.Options{Keep: true})
+		for _, line := range out.Timeline {
+			fmt.Println(line)
+		}
+		fmt.Println(summary(out))
+		require.Empty(t, out.Violations)
+		return
+	}
+	n, first, step := number(t, "CHAOS_SEEDS", 0), number(t, "CHAOS_FIRST", 1), number(t, "CHAOS_STEP", 1)
+	if n == 0 {
+		return
+	}
+	system := newPlayed(t)
+	met, violations, most := map[string]int{}, 0, int(number(t, "CHAOS_SHRINK", 40))
+	began := time.Now()
+	for i := range n {
+		seed := first + i*step
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			out := world.Play(t, system, seed, world.Options{})
+			for what, k := range out.Counters {
+				met[what] += k
+			}
+			for _, f := range out.Faults {
+				met["fault "+f.Kind]++
+			}
+			if os.Getenv("CHAOS_VERBOSE") != "" {
+				fmt.Println(summary(out))
+			}
+			if len(out.Violations) == 0 {
+				replayed(t, out)
+				return
+			}
+			violations++
+			fmt.Printf("VIOLATION by seed %d: %s\n", seed, out.Violations[0])
+			if most > 0 {
+				short := world.Shrink(out.Faults, most, func(only map[string]bool) bool {
+					return len(world.Play(t, system, seed, world.Options{Only: only}).Violations) > 0
+				})
+				fmt.Printf("  with %d of its %d faults:\n", len(short), len(out.Faults))
+				for _, f := range short {
+					fmt.Printf("    %s\n", f)
+				}
+			}
+			t.Error(out.Violations[0])
+		})
+		if violations > 0 && os.Getenv("CHAOS_STOP") != "" {
+			break
+		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(met)) {
+		fmt.Printf("met %6d  %s\n", met[what], what)
+	}
+	fmt.Printf("played %d seeds in %s, %d violations\n", n, time.Since(began).Round(time.Second), violations)
+}

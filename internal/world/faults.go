@@ -1,0 +1,114 @@
+package world
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Fault is one that happened: the nth opportunity of its kind.
+type Fault struct {
+	Kind  string
+	N     int
+	Where string
+}
+
+func (f Fault) String() string { return fmt.Sprintf("%s %d (%s)", f.Kind, f.N, f.Where) }
+
+// kinds are the faults that there are, and how likely each is at an opportunity when a seed
+// has it on.
+var kinds = map[string]float64{
+	"sql_cut":          0.004, // a connection is cut before its statement
+	"sql_lost":         0.006, // after its transaction was committed, before the answer
+	"temporal_away":    0.01,  // a request to the workflow service is not taken
+	"temporal_lost":    0.01,  // it is, and the answer is lost: activities that ended run again
+	"provider_refused": 0.03,  // the provider's connection is refused
+	"provider_lost":    0.03,  // it did what was asked, and the answer is lost
+	"provider_500":     0.03,
+	"provider_429":     0.02,
+	"provider_slow":    0.02, // it answers later than the request waits
+	"provider_late":    0.02, // the answer is lost, and what was asked happens a minute later
+	"worker_dies":      0.0015,
+	"gateway_dies":     0.001,
+	"api_dies":         0.001,
+	"api_lost":         0.05,   // a caller does not get the answer
+	"agent_cut":        0.02,   // a host's request to the gateway fails
+	"agent_lost":       0.02,   // or its answer is lost
+	"exec_refused":     0.03,   // a host can't be reached
+	"exec_lost":        0.03,   // a command ran, and its answer is lost
+	"clock_jump":       0.0005, // nothing happens for minutes
+}
+
+// Kinds are the kinds of faults, sorted.
+func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
+
+// Faults decides by the seed which faults happen. It has a stream of chances of its own for
+// each kind, so that leaving one out leaves the others as they are.
+type Faults struct {
+	mu      sync.Mutex
+	on      map[string]float64
+	rng     map[string]*rand.Rand
+	n       map[string]int
+	log     []Fault
+	only    map[string]bool // "kind n"; nil for all
+	stopped bool
+	sayf    func(format string, args ...any)
+}
+
+// newFaults turns a random subset of the kinds on.
+func newFaults(seed uint64, sayf func(string, ...any)) *Faults {
+	f := &Faults{on: map[string]float64{}, rng: map[string]*rand.Rand{}, n: map[string]int{}, sayf: sayf}
+	swarm := rand.New(rand.NewPCG(seed, 2))
+	for i, k := range Kinds() {
+		f.rng[k] = rand.New(rand.NewPCG(seed, uint64(100+i)))
+		if swarm.IntN(2) == 0 {
+			f.on[k] = kinds[k] * (0.5 + 2*swarm.Float64())
+		}
+	}
+	if swarm.IntN(10) == 0 { // some seeds have none: the order alone is tested
+		f.on = map[string]float64{}
+	}
+	return f
+}
+
+// hit decides whether a fault happens at this opportunity.
+func (f *Faults) hit(kind, where string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p, on := f.on[kind]
+	if !on || f.stopped {
+		return false
+	}
+	f.n[kind]++
+	if f.rng[kind].Float64() >= p {
+		return false
+	}
+	fault := Fault{Kind: kind, N: f.n[kind], Where: where}
+	if f.only != nil && !f.only[key(fault)] {
+		return false
+	}
+	f.log = append(f.log, fault)
+	f.sayf("FAULT %s", fault)
+	return true
+}
+
+func key(f Fault) string { return fmt.Sprintf("%s %d", f.Kind, f.N) }
+
+func (f *Faults) stop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stopped = true
+}
+
+// Log are those that happened.
+func (f *Faults) Log() []Fault {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.log)
+}
+
+// Swarm says which kinds are on.
+func (f *Faults) Swarm() string { return strings.Join(slices.Sorted(maps.Keys(f.on)), " ") }

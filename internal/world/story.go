@@ -1,0 +1,260 @@
+package world
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// troubled is how long faults happen, calm how long everything then has to converge.
+const (
+	troubled = 25 * time.Minute
+	calm     = 4 * time.Hour
+)
+
+// story is what is asked for, and what must have come of it.
+func (w *World) story() error {
+	watch, err := w.open()
+	if err != nil {
+		return err
+	}
+	defer watch.Close()
+	slow := w.Schedule.slow
+	w.Schedule.slow, w.Faults.stopped = 0, true
+	started := make(chan error, 3)
+	for _, kind := range []string{"api", "gateway", "worker"} {
+		go func() { started <- w.start(kind) }()
+	}
+	w.Schedule.Run(func() bool { return len(started) == 3 }, time.Now().Add(time.Minute))
+	for range 3 {
+		select {
+		case err := <-started:
+			if err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("the processes do not start within a minute")
+		}
+	}
+	w.Schedule.slow = slow
+	w.Faults.stopped = false
+	w.callers()
+	checked := 0
+	look := func() bool {
+		w.mu.Lock()
+		commits := w.commits
+		w.mu.Unlock()
+		if commits >= checked+25 {
+			checked = commits
+			w.check(watch)
+		}
+		return len(w.problems) > 0
+	}
+	next := time.Now()
+	open := ""
+	settled := func() bool {
+		if look() {
+			return true
+		}
+		if time.Now().Before(next) {
+			return false
+		}
+		next = time.Now().Add(30 * time.Second)
+		if n := w.asking.Load(); n > 0 {
+			open = fmt.Sprintf("%d callers", n)
+			return false
+		}
+		open = w.unsettled(watch)
+		return open == ""
+	}
+	w.Schedule.Run(settled, time.Now().Add(troubled))
+	w.Faults.stop()
+	w.Schedule.Sayf("--- the faults stop")
+	next = time.Now()
+	w.Schedule.Run(settled, time.Now().Add(calm))
+	if len(w.problems) == 0 && open != "" {
+		return fmt.Errorf("not converged %s after the last fault: %s", calm, open)
+	}
+	w.check(watch)
+	w.final(watch)
+	return nil
+}
+
+// callers are the people who ask for things.
+func (w *World) callers() {
+	orgs := 1 + w.rng.IntN(2)
+	for i := range orgs {
+		org := fmt.Sprintf("org-%d", i+1)
+		w.caller("org "+org, 0, func(c *caller) {
+			c.ask(http.MethodPut, "/v1/orgs/"+org, "", map[string]any{"tier": "enterprise"}, http.StatusOK)
+		})
+	}
+	tenants := 1 + w.rng.IntN(3)
+	for i := range tenants {
+		slug := fmt.Sprintf("t%d", i+1)
+		body := map[string]any{"slug": slug, "org_id": fmt.Sprintf("org-%d", 1+w.rng.IntN(orgs)), "region": []string{"eu", "us"}[w.rng.IntN(2)], "plan": []string{"starter", "business", "enterprise"}[w.rng.IntN(3)]}
+		if w.rng.IntN(3) == 0 {
+			body["apps"] = []string{"erpnext"}
+		}
+		body["policy"] = []string{"one_tenant_one_server", "shared"}[w.rng.IntN(2)]
+		after := time.Duration(w.rng.IntN(120)) * time.Second
+		then := w.rng.IntN(5)
+		later := time.Duration(w.rng.IntN(400)) * time.Second
+		w.caller("tenant "+slug, 10*time.Second+after, func(c *caller) {
+			var made struct {
+				TenantID string `json:"tenant_id"`
+			}
+			if !c.askFor(http.MethodPost, "/v1/tenants", "key-"+slug, body, http.StatusAccepted, &made) {
+				return
+			}
+			w.Met("tenant accepted")
+			time.Sleep(later)
+			switch then {
+			case 0:
+				c.ask(http.MethodPost, "/v1/tenants/"+made.TenantID+"/terminate", "end-"+slug, nil, http.StatusAccepted, http.StatusConflict, http.StatusOK)
+			case 1:
+				c.ask(http.MethodPost, "/v1/tenants/"+made.TenantID+"/suspend", "suspend-"+slug, nil, http.StatusAccepted, http.StatusConflict, http.StatusOK)
+				time.Sleep(2 * time.Minute)
+				c.ask(http.MethodPost, "/v1/tenants/"+made.TenantID+"/resume", "resume-"+slug, nil, http.StatusAccepted, http.StatusConflict, http.StatusOK)
+			case 2:
+				c.ask(http.MethodPost, "/v1/tenants/"+made.TenantID+"/cancel", "cancel-"+slug, nil, http.StatusAccepted, http.StatusConflict, http.StatusOK)
+			}
+		})
+	}
+	for i := range w.rng.IntN(3) {
+		id := fmt.Sprintf("srv-%d", i+1)
+		body := map[string]any{"server_id": id, "role": []string{"redis-pool", "db-shard", "app"}[w.rng.IntN(3)], "region": "eu", "infra_provider": "hetzner", "spec": map[string]any{}}
+		after := time.Duration(w.rng.IntN(120)) * time.Second
+		gone := w.rng.IntN(2) == 0
+		later := time.Duration(w.rng.IntN(300)) * time.Second
+		w.caller("server "+id, after, func(c *caller) {
+			if !c.ask(http.MethodPost, "/internal/servers/create", "", body, http.StatusAccepted) {
+				return
+			}
+			w.Met("server accepted")
+			if gone {
+				time.Sleep(later)
+				c.ask(http.MethodDelete, "/v1/servers/"+id, "", nil, http.StatusAccepted, http.StatusConflict)
+			}
+		})
+	}
+}
+
+// caller is somebody who asks, and repeats what was not answered.
+type caller struct {
+	w    *World
+	name string
+}
+
+func (w *World) caller(name string, after time.Duration, do func(c *caller)) {
+	w.ending.Add(1)
+	w.asking.Add(1)
+	go func() {
+		defer w.ending.Done()
+		defer w.asking.Add(-1)
+		time.Sleep(after)
+		do(&caller{w: w, name: name})
+	}()
+}
+
+func (c *caller) ask(method, path, key string, body any, fine ...int) bool {
+	return c.askUntil(method, path, key, body, nil, fine)
+}
+
+func (c *caller) askFor(method, path, key string, body any, fine int, into any) bool {
+	return c.askUntil(method, path, key, body, into, []int{fine})
+}
+
+func (c *caller) askUntil(method, path, key string, body, into any, fine []int) bool {
+	for try := range 200 {
+		status, answer := c.send(method, path, key, body)
+		switch {
+		case status == 0 || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests:
+		case status >= 500:
+			c.w.Met("answered 500")
+		default:
+			if slices.Contains(fine, status) {
+				if into != nil {
+					_ = json.Unmarshal(answer, into)
+				}
+				return true
+			}
+			c.w.violationf("%s: %s %s answered %d: %s", c.name, method, path, status, answer)
+			return false
+		}
+		time.Sleep(time.Duration(1+try) * time.Second)
+		if c.w.over() {
+			return false
+		}
+	}
+	c.w.violationf("%s: %s %s was never answered", c.name, method, path)
+	return false
+}
+
+func (w *World) over() bool {
+	w.Schedule.mu.Lock()
+	defer w.Schedule.mu.Unlock()
+	return w.Schedule.free
+}
+
+// send sends one request; status 0 is no answer.
+func (c *caller) send(method, path, key string, body any) (int, []byte) {
+	w := c.w
+	w.Schedule.yield(nil, "caller "+c.name, method+" "+path)
+	l, handler := w.api, w.apiHTTP
+	if l.dead.Load() {
+		return 0, nil
+	}
+	var r io.Reader = http.NoBody
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			panic(err)
+		}
+		r = bytes.NewReader(b)
+	}
+	ctx, cancel := context.WithTimeout(As(context.Background(), c.name), time.Minute)
+	defer cancel()
+	req := httptest.NewRequestWithContext(ctx, method, "http://api"+path, r)
+	req.Header.Set("Authorization", "Bearer "+w.system.Operator())
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if key != "" {
+		req.Header.Set("Idempotency-Key", key)
+	}
+	rec := httptest.NewRecorder()
+	handler.ServeHTTP(rec, req)
+	if l.dead.Load() || w.Faults.hit("api_lost", c.name+" "+method+" "+path) {
+		return 0, nil
+	}
+	return rec.Code, rec.Body.Bytes()
+}
+
+// rows reads what a statement that looks for something wrong found.
+func (w *World) rows(watch *pgxpool.Pool, sql string) ([]string, error) {
+	rows, err := watch.Query(context.Background(), sql)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var out []string
+	for rows.Next() {
+		var s *string
+		if err := rows.Scan(&s); err != nil {
+			return nil, err
+		}
+		if s != nil {
+			out = append(out, *s)
+		}
+	}
+	return out, rows.Err()
+}

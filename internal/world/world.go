@@ -1,0 +1,399 @@
+// Package world is the seeded world: prego's real API, gateway, worker, store and provider
+// client in one process, with the simulated provider, hosts and an in-process workflow
+// service, in a bubble of testing/synctest. One actor goes on at a time; a seed decides which,
+// and which faults happen. docs/reliability.md describes it.
+package world
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/cryptotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/internal/world/frontend"
+)
+
+// Namespace of the workflow service.
+const Namespace = "world"
+
+// ProviderToken is the one that the simulated provider accepts.
+const ProviderToken = "world-token"
+
+// System wires the processes, as cmd/prego does.
+type System interface {
+	API(l *Life) (http.Handler, error)
+	// Gateway returns its handler, and what runs beside it until the context ends.
+	Gateway(l *Life) (handler http.Handler, run func(ctx context.Context), err error)
+	// Operator is a token that the API accepts.
+	Operator() string
+	// Worker starts a worker, and returns what stops it.
+	Worker(l *Life) (stop func(), err error)
+}
+
+// World is one play.
+type World struct {
+	Seed     uint64
+	Schedule *Scheduler
+	Faults   *Faults
+	Frontend *frontend.Service
+
+	t        testing.TB
+	system   System
+	database string
+	bridge   *bridge
+	cloud    *sim.Sim
+	provider http.Handler
+	hosts    *hosts
+	rng      *rand.Rand // of the play: what is asked for
+
+	lives   map[string]int
+	ending  sync.WaitGroup
+	asking  atomic.Int32 // callers
+	api, gw *Life
+	worker  *Life
+	// processes are all that ever were.
+	processes []*Life
+	apiHTTP   http.Handler
+	gwHTTP    http.Handler
+	commits   int
+	problems  []string
+	counters  map[string]int
+	mu        sync.Mutex
+}
+
+// Outcome is what came of a seed.
+type Outcome struct {
+	Seed       uint64
+	Steps      int
+	Locks      int
+	Virtual    time.Duration
+	Real       time.Duration
+	Sum        uint64 // of the timeline
+	Violations []string
+	Faults     []Fault
+	Swarm      string
+	Counters   map[string]int
+	Timeline   []string
+	Histories  []frontend.History
+}
+
+// Options of a play.
+type Options struct {
+	Keep bool            // the timeline
+	Only map[string]bool // faults that may happen, as Fault names them; nil for all
+	Calm bool            // no faults
+}
+
+// Epoch is when every play begins.
+var Epoch = time.Date(2027, 1, 4, 9, 0, 0, 0, time.UTC)
+
+// Play plays a seed on a database of its own.
+func Play(t *testing.T, system System, seed uint64, o Options) Outcome {
+	t.Helper()
+	url := database(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	b, err := newBridge(ctx, template.admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cryptotest.SetGlobalRandom(t, seed)
+	began := time.Now()
+	var out Outcome
+	synctest.Test(t, func(t *testing.T) { out = play(t, system, seed, o, b, url) })
+	out.Real = time.Since(began)
+	return out
+}
+
+func play(t *testing.T, system System, seed uint64, o Options, b *bridge, url string) Outcome {
+	time.Sleep(time.Until(Epoch))
+	w := &World{
+		Seed: seed, t: t, system: system, database: url, bridge: b, rng: rand.New(rand.NewPCG(seed, 3)), lives: map[string]int{}, counters: map[string]int{},
+	}
+	w.Schedule = newScheduler(b, seed)
+	w.Schedule.keep = o.Keep
+	habits := rand.New(rand.NewPCG(seed, 4))
+	w.Schedule.stay = []float64{0, 0.3, 0.8}[habits.IntN(3)]
+	w.Schedule.slow = []float64{0, 0, 0.01, 0.03}[habits.IntN(4)]
+	w.Faults = newFaults(seed, w.Schedule.Sayf)
+	if o.Calm {
+		w.Faults.on = map[string]float64{}
+	}
+	w.Faults.only = o.Only
+	w.Schedule.before = w.before
+	ids := rand.New(rand.NewPCG(seed, 5))
+	w.Frontend = frontend.New(frontend.Options{Namespace: Namespace, Ready: w.Schedule.ready, NewID: func() string {
+		return fmt.Sprintf("%08x-0000-4000-8000-%012x", ids.Uint32(), ids.Uint64()&0xffffffffffff)
+	}})
+	w.hosts = newHosts(w)
+	var err error
+	w.cloud, err = sim.New(sim.Config{
+		StateDir: t.TempDir(), Token: ProviderToken, Guest: w.hosts.run, RatePerHour: 360_000,
+		Profile: sim.Profile{Action: 6 * time.Second},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.provider, err = w.cloud.Within(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.story(); err != nil {
+		w.violationf("the play: %v", err)
+	}
+	out := Outcome{
+		Seed: seed, Steps: w.Schedule.Steps, Locks: w.Schedule.Locks, Virtual: time.Since(w.Schedule.began), Sum: w.Schedule.sum, Faults: w.Faults.Log(), Swarm: w.Faults.Swarm(),
+		Timeline: w.Schedule.trace, Histories: w.Frontend.Histories(),
+	}
+	for _, f := range w.Frontend.Failures() {
+		if strings.Contains(f.Message, "workflow task heartbeat") {
+			w.Met("a worker lost its workflow task") // it was slower than its deadline; another takes it
+			continue
+		}
+		w.violationf("a workflow task failed: %s: %s %s", f.WorkflowID, f.Cause, f.Message)
+	}
+	w.mu.Lock()
+	out.Violations, out.Counters = w.problems, w.counters
+	w.mu.Unlock()
+	w.close()
+	return out
+}
+
+// close ends everything that runs.
+func (w *World) close() {
+	w.Faults.stop()
+	w.Schedule.Free()
+	w.mu.Lock()
+	all := w.processes
+	w.mu.Unlock()
+	for _, l := range all {
+		l.kill()
+	}
+	w.Frontend.Close()
+	w.cloud.CloseWithin()
+	w.ending.Wait()
+}
+
+func (w *World) violationf(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	w.Schedule.Sayf("VIOLATION %s", text)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.problems = append(w.problems, text)
+}
+
+// Met counts something that a run of many seeds must have met.
+func (w *World) Met(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.counters[what]++
+}
+
+func (w *World) committed() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.commits++
+}
+
+// start starts a process.
+func (w *World) start(kind string) error {
+	w.Schedule.yield(nil, "start "+kind, "begins")
+	l, err := w.born(kind)
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case "api":
+		var handler http.Handler
+		if handler, err = w.system.API(l); err == nil {
+			w.api, w.apiHTTP = l, handler
+		}
+	case "gateway":
+		var handler http.Handler
+		var run func(context.Context)
+		if handler, run, err = w.system.Gateway(l); err == nil {
+			ended := make(chan struct{})
+			go func() { defer close(ended); run(l.Context) }()
+			l.runs(func() { <-ended })
+			w.gw, w.gwHTTP = l, handler
+		}
+	case "worker":
+		var stop func()
+		if stop, err = w.system.Worker(l); err == nil {
+			l.runs(stop)
+			w.worker = l
+		}
+	}
+	if err != nil && !l.dead.Load() {
+		l.kill()
+		return err
+	}
+	w.Schedule.Sayf("%s starts", l.Name)
+	return nil // if it has died meanwhile, another one is on its way
+}
+
+func (w *World) gateway() (*Life, http.Handler) {
+	if w.gw == nil || w.gw.dead.Load() {
+		return nil, nil
+	}
+	return w.gw, w.gwHTTP
+}
+
+// before lets the clock jump, and a process die instead of going on.
+func (w *World) before(t *turn) bool {
+	if w.Faults.hit("clock_jump", t.String()) {
+		time.Sleep(time.Duration(1+w.Schedule.rng.IntN(8)) * time.Minute)
+	}
+	if t.life == nil || t.life.dead.Load() {
+		return true
+	}
+	if !w.Faults.hit(t.life.Kind+"_dies", t.String()) {
+		return true
+	}
+	l := t.life
+	// Its turns come to nothing.
+	w.Schedule.mu.Lock()
+	var mine []*turn
+	rest := w.Schedule.turns[:0:0]
+	for _, other := range w.Schedule.turns {
+		if other.life == l {
+			mine = append(mine, other)
+		} else {
+			rest = append(rest, other)
+		}
+	}
+	w.Schedule.turns = rest
+	w.Schedule.mu.Unlock()
+	l.kill()
+	for _, other := range append(mine, t) {
+		close(other.goOn)
+	}
+	w.Met(l.Kind + " died")
+	w.restart(l.Kind)
+	return false
+}
+
+// restart starts a process again in a moment, as whatever runs processes does.
+func (w *World) restart(kind string) {
+	w.ending.Add(1)
+	time.AfterFunc(3*time.Second, func() {
+		defer w.ending.Done()
+		if w.over() {
+			return
+		}
+		if err := w.start(kind); err != nil {
+			w.Schedule.Sayf("%s does not start: %v", kind, err)
+			w.restart(kind)
+		}
+	})
+}
+
+// Exists reports whether the provider has a server with this id.
+func (w *World) Exists(id int64) bool {
+	req := httptest.NewRequestWithContext(context.Background(), http.MethodGet, fmt.Sprintf("/v1/servers/%d", id), http.NoBody)
+	req.Header.Set("Authorization", "Bearer "+ProviderToken)
+	rec := httptest.NewRecorder()
+	w.provider.ServeHTTP(rec, req)
+	return rec.Code == http.StatusOK
+}
+
+// Provider is how a process reaches the provider.
+func (l *Life) Provider() http.RoundTripper { return provider{l} }
+
+type provider struct{ l *Life }
+
+func (p provider) RoundTrip(r *http.Request) (*http.Response, error) {
+	w, ctx := p.l.w, r.Context()
+	what := r.Method + " " + r.URL.Path
+	if err := p.l.step(ctx, "provider "+what); err != nil {
+		return nil, err
+	}
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
+		_ = r.Body.Close()
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	where := p.l.actor(ctx) + " " + what
+	answer := func(status int, code string) (*http.Response, error) {
+		rec := httptest.NewRecorder()
+		rec.Header().Set("Content-Type", "application/json")
+		rec.WriteHeader(status)
+		_ = json.NewEncoder(rec).Encode(map[string]any{"error": map[string]any{"code": code, "message": "world"}})
+		resp := rec.Result()
+		resp.Request = r
+		return resp, nil
+	}
+	send := func() *http.Response {
+		again := httptest.NewRequestWithContext(context.WithoutCancel(ctx), r.Method, r.URL.RequestURI(), bytes.NewReader(body))
+		again.Header = r.Header.Clone()
+		rec := httptest.NewRecorder()
+		w.provider.ServeHTTP(rec, again)
+		resp := rec.Result()
+		resp.Request = r
+		return resp
+	}
+	f := w.Faults
+	switch {
+	case f.hit("provider_refused", where):
+		return nil, errors.New("connection refused")
+	case f.hit("provider_500", where):
+		return answer(http.StatusInternalServerError, "service_error")
+	case f.hit("provider_429", where):
+		return answer(http.StatusTooManyRequests, "rate_limit_exceeded")
+	case f.hit("provider_slow", where):
+		if err := pause(ctx, 45*time.Second); err != nil {
+			return nil, err
+		}
+	case r.Method != http.MethodGet && f.hit("provider_late", where):
+		w.ending.Add(1)
+		go func() {
+			defer w.ending.Done()
+			time.Sleep(time.Minute)
+			w.Schedule.yield(nil, "late "+where, "provider "+what)
+			_ = send().Body.Close()
+		}()
+		return nil, errLost
+	}
+	resp := send()
+	if f.hit("provider_lost", where) {
+		return nil, errLost
+	}
+	if err := p.l.step(ctx, "provider answers "+what); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// open connects to the play's database from within the bubble, without faults and turns.
+func (w *World) open() (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(w.database)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MaxConns = 1
+	cfg.MaxConnLifetime, cfg.MaxConnIdleTime, cfg.HealthCheckPeriod = 1e6*time.Hour, 1e6*time.Hour, 1e5*time.Hour
+	watcher := &Life{w: w, Name: "watcher", conns: map[*conn]struct{}{}}
+	cfg.ConnConfig.DialFunc = watcher.dial
+	cfg.ConnConfig.ConnectTimeout = 0
+	return pgxpool.NewWithConfig(context.Background(), cfg)
+}

@@ -1,0 +1,144 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// bare is a world without processes.
+func bare(t *testing.T, do func(w *World)) {
+	t.Helper()
+	url := database(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	b, err := newBridge(ctx, template.admin)
+	require.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(Epoch))
+		w := &World{t: t, database: url, bridge: b, lives: map[string]int{}, counters: map[string]int{}, Schedule: newScheduler(b, 1)}
+		w.Schedule.keep = true
+		w.Faults = newFaults(1, w.Schedule.Sayf)
+		w.Faults.stop()
+		do(w)
+	})
+}
+
+// TestTimeInSQLIsThePlays: defaults of columns and functions of the schema included, and
+// a transaction keeps the time of its beginning.
+func TestTimeInSQLIsThePlays(t *testing.T) {
+	bare(t, func(w *World) {
+		l := quietLife(t, w)
+		defer l.Pool.Close()
+		ctx := context.Background()
+		var at, began, now time.Time
+		w.Schedule.Free()
+		_, err := l.Pool.Exec(ctx, `INSERT INTO orgs (org_id, tier, created_by) VALUES ('acme', 'free', 'test')`)
+		require.NoError(t, err)
+		require.NoError(t, l.Pool.QueryRow(ctx, `SELECT created_at FROM orgs`).Scan(&at))
+		require.Equal(t, Epoch, at.UTC())
+		tx, err := l.Pool.Begin(ctx)
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+		require.NoError(t, tx.QueryRow(ctx, `SELECT now(), clock_timestamp()`).Scan(&began, &now))
+		require.NoError(t, tx.Rollback(ctx))
+		require.Equal(t, Epoch, began.UTC())
+		require.Equal(t, Epoch.Add(time.Hour), now.UTC())
+		require.NoError(t, l.Pool.QueryRow(ctx, `SELECT now()`).Scan(&now))
+		require.Equal(t, Epoch.Add(time.Hour), now.UTC())
+	})
+}
+
+func quietLife(t *testing.T, w *World) *Life {
+	t.Helper()
+	l, err := w.bornWithout("test")
+	require.NoError(t, err)
+	return l
+}
+
+// TestWhoWaitsForALockIsParked: the other one goes on, the clock too, and a deadlock ends.
+func TestWhoWaitsForALockIsParked(t *testing.T) {
+	bare(t, func(w *World) {
+		l := quietLife(t, w)
+		ctx := context.Background()
+		_, err := func() (any, error) {
+			w.Schedule.free = true
+			defer func() { w.Schedule.free = false }()
+			return l.Pool.Exec(ctx, `INSERT INTO orgs (org_id, tier, created_by) VALUES ('a', 'free', 'test'), ('b', 'free', 'test')`)
+		}()
+		require.NoError(t, err)
+		ended := make(chan error, 2)
+		for i, order := range [][]string{{"a", "b"}, {"b", "a"}} {
+			go func() {
+				ctx := As(ctx, fmt.Sprint("actor ", i))
+				ended <- pgx.BeginFunc(ctx, l.Pool, func(tx pgx.Tx) error {
+					for _, org := range order {
+						if _, err := tx.Exec(ctx, `UPDATE orgs SET tier = 'paid' WHERE org_id = $1`, org); err != nil {
+							return err
+						}
+						time.Sleep(time.Minute)
+					}
+					return nil
+				})
+			}()
+		}
+		require.True(t, w.Schedule.Run(func() bool { return len(ended) == 2 }, time.Now().Add(time.Hour)))
+		first, second := <-ended, <-ended
+		require.ErrorContains(t, first, "deadlock detected")
+		require.NoError(t, second)
+		require.Positive(t, w.Schedule.Locks)
+		w.Schedule.Free()
+		l.Pool.Close()
+	})
+}
+
+// TestDeadProcessesHaveNoEffect: what was not committed is not, and what comes later fails.
+func TestDeadProcessesHaveNoEffect(t *testing.T) {
+	bare(t, func(w *World) {
+		l := quietLife(t, w)
+		ctx := context.Background()
+		w.Schedule.Free()
+		tx, err := l.Pool.Begin(ctx)
+		require.NoError(t, err)
+		_, err = tx.Exec(ctx, `INSERT INTO orgs (org_id, tier, created_by) VALUES ('a', 'free', 'test')`)
+		require.NoError(t, err)
+		l.dead.Store(true)
+		for c := range l.conns {
+			c.cutFor(errDead)
+		}
+		require.Error(t, tx.Commit(ctx))
+		_, err = l.Pool.Exec(ctx, `INSERT INTO orgs (org_id, tier, created_by) VALUES ('b', 'free', 'test')`)
+		require.Error(t, err)
+		l.Pool.Close()
+		watch, err := w.open()
+		require.NoError(t, err)
+		defer watch.Close()
+		found, err := w.rows(watch, `SELECT org_id FROM orgs`)
+		require.NoError(t, err)
+		require.Empty(t, found)
+	})
+}
+
+func TestShrink(t *testing.T) {
+	var all []Fault
+	for i := range 40 {
+		all = append(all, Fault{Kind: "k", N: i})
+	}
+	plays := 0
+	got := Shrink(all, 100, func(only map[string]bool) bool {
+		plays++
+		return only["k 7"] && only["k 31"]
+	})
+	require.Equal(t, []Fault{all[7], all[31]}, got)
+	require.Less(t, plays, 60)
+	require.Empty(t, Shrink(all, 100, func(map[string]bool) bool { return true }), "the order alone")
+}
