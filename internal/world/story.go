@@ -91,10 +91,14 @@ func (w *World) story() error {
 // callers are the people who ask for things.
 func (w *World) callers() {
 	orgs := 1 + w.rng.IntN(2)
+	known := map[string]chan struct{}{}
 	for i := range orgs {
 		org := fmt.Sprintf("org-%d", i+1)
+		there := make(chan struct{})
+		known[org] = there
 		w.caller("org "+org, 0, func(c *caller) {
 			c.ask(http.MethodPut, "/v1/orgs/"+org, "", map[string]any{"tier": "enterprise"}, http.StatusOK)
+			close(there)
 		})
 	}
 	tenants := 1 + w.rng.IntN(3)
@@ -108,7 +112,9 @@ func (w *World) callers() {
 		after := time.Duration(w.rng.IntN(120)) * time.Second
 		then := w.rng.IntN(5)
 		later := time.Duration(w.rng.IntN(400)) * time.Second
+		there := known[body["org_id"].(string)]
 		w.caller("tenant "+slug, 10*time.Second+after, func(c *caller) {
+			<-there
 			var made struct {
 				TenantID string `json:"tenant_id"`
 			}
