@@ -27,7 +27,7 @@ import (
 type MoveStore interface {
 	MoveRun(ctx context.Context, id prego.MoveID) (tenant.MoveRun, error)
 	ReserveMove(ctx context.Context, id prego.MoveID, p tenant.MovePlace) (ok bool, err error)
-	MoveCopied(ctx context.Context, id prego.MoveID, bytes int64) error
+	MoveCopied(ctx context.Context, id prego.MoveID, bytes int64, archives int) error
 	FreezeMove(ctx context.Context, id prego.MoveID) (waits string, err error)
 	SwitchMove(ctx context.Context, id prego.MoveID, delta int64) error
 	MoveOpened(ctx context.Context, id prego.MoveID) error
@@ -50,9 +50,10 @@ type MoveSettings struct {
 	Quiet     time.Duration
 }
 
-// Moves are the steps that bring a tenant to another app server. The database stays on its shard
-// and the cache in its pool; what moves is the site's directory, through object storage, and
-// who is let in.
+// Moves are the steps that bring a tenant to another place: its site's directory to another app
+// server, its database to another shard, its cache to another pool, or some of these. What moves
+// goes through object storage; for what stays it changes who is let in. See move_data.go for
+// databases and caches.
 type Moves struct {
 	Store    MoveStore
 	Tenants  *Tenants
@@ -87,6 +88,7 @@ type MovePlan struct {
 	OrgID     prego.OrgID      `json:"org_id"`
 	TenantID  prego.TenantID   `json:"tenant_id"`
 	From      prego.ServerID   `json:"from"`
+	To        prego.ServerID   `json:"to,omitempty"`
 	Cancelled bool             `json:"cancelled,omitempty"`
 	Step      time.Duration    `json:"step"`
 	CopyFor   time.Duration    `json:"copy_for"`
@@ -99,7 +101,7 @@ func (a *Moves) PlanMove(ctx context.Context, id prego.MoveID) (MovePlan, error)
 	m, err := a.Store.MoveRun(ctx, id)
 	s := a.Settings
 	return MovePlan{
-		State: m.State, OrgID: m.OrgID, TenantID: m.TenantID, From: m.FromServerID, Cancelled: m.CancelRequestedAt != nil,
+		State: m.State, OrgID: m.OrgID, TenantID: m.TenantID, From: m.FromServerID, To: m.ToServerID, Cancelled: m.CancelRequestedAt != nil,
 		Step: a.Tenants.Settings.StepTimeout, CopyFor: s.CopyFor, FreezeFor: s.FreezeFor, Grace: s.Grace,
 	}, permanentIfCoded(err)
 }
@@ -130,6 +132,17 @@ func (a *Moves) read(ctx context.Context, id prego.MoveID) (m moving, err error)
 		return out
 	}
 	m.from, m.to = at(m.FromServerID, m.FromHost, m.FromAddress, m.FromStatus), at(m.ToServerID, m.ToHost, m.ToAddress, m.ToStatus)
+	m.from.Shard, m.from.Pool = m.FromShard, m.FromPool
+	m.from.Allocation.DBShardID, m.from.Allocation.RedisPoolID = m.FromShardID, m.FromPoolID
+	m.from.Allocation.OnShard, m.from.Allocation.OnPool = m.FromOnShard, m.FromOnPool
+	m.to.Shard, m.to.Pool = m.from.Shard, m.from.Pool
+	m.to.Allocation.OnShard, m.to.Allocation.OnPool = m.FromOnShard, m.FromOnPool
+	if m.MovesShard {
+		m.to.Shard, m.to.Allocation.OnShard = m.ToShard, m.ToRole == prego.RoleApp
+	}
+	if m.MovesPool {
+		m.to.Pool, m.to.Allocation.OnPool = m.ToPool, m.ToRole == prego.RoleApp
+	}
 	return m, nil
 }
 
@@ -139,10 +152,10 @@ func (a *Moves) undoable(ctx context.Context, id prego.MoveID) (moving, error) {
 	switch {
 	case err != nil:
 		return m, err
-	case !m.State.Undoable() || !m.TenantState.HasSite() || m.AllocationServer != m.FromServerID:
+	case !m.State.Undoable() || !m.TenantState.HasSite() || !m.Here():
 		return m, because(true, tenant.ReasonMoveOvertaken, fmt.Sprintf("tenant %s is %s on server %s, and the move %s", m.TenantID, m.TenantState, m.AllocationServer, m.State))
-	case m.ToServerID != "" && (m.ToClosed || m.ToStatus != string(server.Active)):
-		return m, because(true, tenant.ReasonMoveTarget, fmt.Sprintf("server %s takes no more tenants", m.ToServerID))
+	case m.ToServerID != "" && (m.ToClosed || m.MovesServer && m.ToStatus != string(server.Active)):
+		return m, because(true, tenant.ReasonMoveTarget, fmt.Sprintf("%s takes no more tenants", m.To()))
 	}
 	return m, nil
 }
@@ -165,7 +178,7 @@ func (a *Moves) PlaceMove(ctx context.Context, id prego.MoveID) error {
 		return because(true, tenant.ReasonNoStorage, "no object storage is configured (PREGO_BACKUP_ENDPOINT), and sites are moved through it")
 	}
 	for race := 0; ; race++ {
-		p, err := a.Tenants.Placer.PlaceMove(ctx, m.from, m.Wanted)
+		p, err := a.Tenants.Placer.PlaceMove(ctx, m.from, m.Move)
 		if code := prego.CodeOf(err); err != nil && code != prego.CodeInternal {
 			return because(true, prego.Reason(code), err.Error())
 		}
@@ -181,7 +194,7 @@ func (a *Moves) PlaceMove(ctx context.Context, id prego.MoveID) error {
 			return nil
 		}
 		if race >= maxMoveRaces {
-			return temporal.NewApplicationError(fmt.Sprintf("server %s does not take the tenant: it was taken meanwhile, has another image, or is being updated", p.ServerID), string(prego.CodeInsufficientResources))
+			return temporal.NewApplicationError(fmt.Sprintf("%s on shard %s and in pool %s does not take the tenant: it was taken meanwhile, has another image, or is being updated", p.ServerID, p.ShardID, p.PoolID), string(prego.CodeInsufficientResources))
 		}
 	}
 }
@@ -189,26 +202,35 @@ func (a *Moves) PlaceMove(ctx context.Context, id prego.MoveID) error {
 // maxMoveRaces is how often a place may be taken by others before a step waits.
 const maxMoveRaces = 5
 
-// PlaceMove decides where a tenant moves to; want is an operator's wish or "". Nothing is
-// reserved. An error with a placement's code says why there is no place.
-func (p *Placer) PlaceMove(ctx context.Context, t tenant.Run, want prego.ServerID) (tenant.MovePlace, error) {
+// PlaceMove decides where a tenant moves to. Nothing is reserved. An error with a placement's code
+// says why there is no place.
+func (p *Placer) PlaceMove(ctx context.Context, t tenant.Run, m tenant.Move) (tenant.MovePlace, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.refresh(ctx, nil); err != nil {
 		return tenant.MovePlace{}, err
 	}
-	d := p.fleet.DecideMove(placement.Move{Request: RequestOf(t), From: t.Allocation.AppServerID, ShardID: t.Allocation.DBShardID, To: want})
+	r := RequestOf(t)
+	r.Region = cmp.Or(m.ToRegion, r.Region)
+	d := p.fleet.DecideMove(placement.Move{
+		Request: r, From: m.FromServerID, ShardID: cmp.Or(m.FromShardID, t.Allocation.DBShardID), PoolID: cmp.Or(m.FromPoolID, t.Allocation.RedisPoolID),
+		Server: m.MovesServer, Shard: m.MovesShard, Pool: m.MovesPool, To: m.Wanted, ToShard: m.WantedShard, ToPool: m.WantedPool,
+	})
 	if !d.PlacesTenant() {
 		return tenant.MovePlace{}, prego.Errorf(d.Code, "%s", d.SelectionReason)
 	}
 	decision, policy, err := p.logs(d)
-	return tenant.MovePlace{
-		ServerID: d.AppServerID, Override: want != "", Dedicates: d.Dedicates, MaxTenants: p.Policy.MaxTenantsPerNode, MemoryMax: p.Policy.MemoryPctMax,
-		Decision: decision, Policy: policy, Algorithm: placement.AuditName(d.Mode, d.Algorithm),
-	}, err
+	alone := placement.MustBeAlone(r.Plan, d.Mode, false)
+	out := tenant.MovePlace{
+		ServerID: d.AppServerID, ShardID: d.DBShardID, PoolID: d.RedisPoolID, Override: m.Wanted != "" || m.WantedShard != "" || m.WantedPool != "", Dedicates: d.Dedicates,
+		MaxTenants: p.Policy.MaxTenantsPerNode, MemoryMax: p.Policy.MemoryPctMax, DBDiskMax: p.Policy.DBDiskPctMax, RedisMax: p.Policy.RedisMemoryPctMax,
+		Alone: alone, OwnPool: alone || r.DedicatedRedis, Decision: decision, Policy: policy, Algorithm: placement.AuditName(d.Mode, d.Algorithm),
+	}
+	return out, err
 }
 
-// PrepareMove has the new server let in at shard and pool, and the site expected there.
+// PrepareMove has the new server let in at shard and pool, makes database and user there if they
+// are others, and has the site expected.
 func (a *Moves) PrepareMove(ctx context.Context, id prego.MoveID) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -217,16 +239,32 @@ func (a *Moves) PrepareMove(ctx context.Context, id prego.MoveID) error {
 		return err
 	}
 	a.Tenants.hook("move/prepare")
-	for _, host := range []tenant.DataHost{m.from.Shard, m.from.Pool} {
-		if err := a.Tenants.awaitPeers(ctx, host.ServerID); err != nil {
+	for _, host := range []struct {
+		used bool
+		at   tenant.DataHost
+	}{{m.to.Allocation.OnShard, m.to.Shard}, {m.to.Allocation.OnPool, m.to.Pool}} {
+		if !host.used {
+			continue
+		}
+		if err := a.Tenants.awaitPeers(ctx, host.at.ServerID); err != nil {
 			return err
 		}
 	}
-	if _, err := a.run(ctx, m, m.to, "expect", a.Tenants.Settings.CommandTimeout, nil, "expect-site", m.Site, "--db-name", m.DatabaseName); err != nil {
-		return err
+	if m.MovesServer {
+		if _, err := a.run(ctx, m, m.to, "expect", a.Tenants.Settings.CommandTimeout, nil, "expect-site", m.Site, "--db-name", m.DatabaseName); err != nil {
+			return err
+		}
 	}
-	secret := a.Tenants.databaseSecret(m.DatabaseName, m.from.Allocation.PasswordVersion)
-	_, err = a.Tenants.bench(ctx, a.Tenants.dataCommand(m.from.Shard, wire.KindMariaDB, a.audit(ctx, m, "admit"), secret, "admit-database", m.DatabaseName, clientAddress(m.ToAddress), string(m.ToServerID)))
+	switch {
+	case m.MovesData():
+		err = a.prepareData(ctx, m)
+	case m.MovesServer:
+		secret := a.Tenants.databaseSecret(m.DatabaseName, m.from.Allocation.PasswordVersion)
+		_, err = a.Tenants.bench(ctx, a.Tenants.dataCommand(m.from.Shard, wire.KindMariaDB, a.audit(ctx, m, "admit"), secret, "admit-database", m.DatabaseName, clientAddress(m.ToAddress), string(m.ToServerID)))
+	}
+	if err == nil && m.MovesPool && m.to.Allocation.OnPool {
+		err = a.makeCache(ctx, m)
+	}
 	return err
 }
 
@@ -260,10 +298,22 @@ func (a *Moves) CopySite(ctx context.Context, id prego.MoveID) (int64, error) {
 		return 0, err
 	}
 	a.Tenants.hook("move/copy")
-	bytes, err := a.ship(ctx, m, archiveAll, "all")
-	if err == nil {
-		err = a.Store.MoveCopied(ctx, id, bytes)
+	var bytes int64
+	if m.MovesServer {
+		if bytes, err = a.ship(ctx, m, archiveAll, "all"); err != nil {
+			return 0, err
+		}
 	}
+	archives := m.DataArchives
+	// A frozen database has arrived but for the last archive.
+	if m.MovesData() && (m.State != tenant.MoveFrozen || archives == 0) {
+		sent, n, err := a.copyData(ctx, m)
+		if err != nil {
+			return 0, err
+		}
+		bytes, archives = bytes+sent, n
+	}
+	err = a.Store.MoveCopied(ctx, id, bytes, archives)
 	a.Tenants.hook("move/copied")
 	return bytes, err
 }
@@ -402,19 +452,39 @@ func (a *Moves) CatchUp(ctx context.Context, id prego.MoveID) (int64, error) {
 		return 0, err
 	}
 	a.Tenants.hook("move/held")
-	bytes, err := a.ship(ctx, m, archiveDelta, "all")
-	if err != nil {
-		return 0, err
+	var bytes int64
+	if m.MovesData() {
+		if err := a.freezeData(ctx, m); err != nil {
+			return 0, err
+		}
+		a.Tenants.hook("move/data-frozen")
+	}
+	if m.MovesServer {
+		if bytes, err = a.ship(ctx, m, archiveDelta, "all"); err != nil {
+			return 0, err
+		}
+	}
+	if m.MovesData() {
+		last, err := a.shipData(ctx, m, m.DataArchives+1, true)
+		if err != nil {
+			return 0, permanentIf(err, wire.FailedDiffers)
+		}
+		bytes += last.Bytes
 	}
 	a.Tenants.hook("move/caught-up")
-	al := m.from.Allocation
-	settle := command(m.to, a.audit(ctx, m, "settle"), within, "--site", m.Site, "settle-site", m.from.Shard.Address)
+	if !m.MovesServer {
+		return bytes, nil // the site is where it was, and goes to its data after the switch
+	}
+	al := m.to.Allocation
+	address := m.to.Shard.Address
+	if !al.OnShard {
+		address = "here"
+	}
+	settle := command(m.to, a.audit(ctx, m, "settle"), within, "--site", m.Site, "settle-site", address)
 	settle.Secrets = a.Tenants.databaseSecret(m.DatabaseName, al.PasswordVersion)
 	cs := []server.BenchCommand{settle}
 	if al.OnPool {
-		connect := command(m.to, a.audit(ctx, m, "connect-cache"), within, "--site", m.Site, "connect-cache", m.from.Pool.Address, strconv.Itoa(tenant.CacheDB(al.AllocationID)))
-		connect.Secrets = a.Tenants.cacheSecret(m.DatabaseName, al.PasswordVersion)
-		cs = append(cs, connect)
+		cs = append(cs, a.connectCache(ctx, m))
 	}
 	if _, err := a.Tenants.inTurn(ctx, cs...); err != nil {
 		return 0, err
@@ -433,16 +503,17 @@ type SwitchInput struct {
 	Bytes  int64        `json:"bytes"`
 }
 
-// SwitchMove makes the new server the tenant's, and lets the site write there.
-func (a *Moves) SwitchMove(ctx context.Context, in SwitchInput) error {
+// SwitchMove makes the new place the tenant's, and returns its app server.
+func (a *Moves) SwitchMove(ctx context.Context, in SwitchInput) (prego.ServerID, error) {
 	if err := a.Store.SwitchMove(ctx, in.MoveID, in.Bytes); err != nil {
 		if errors.Is(err, server.ErrSuperseded) {
-			return because(true, tenant.ReasonMoveOvertaken, "the tenant has changed, or the move was cancelled")
+			return "", because(true, tenant.ReasonMoveOvertaken, "the tenant has changed, or the move was cancelled")
 		}
-		return err
+		return "", err
 	}
 	a.Tenants.hook("move/switched")
-	return nil
+	m, err := a.Store.MoveRun(ctx, in.MoveID)
+	return m.ToServerID, err
 }
 
 // FreeMoved lets the site write at its new place.
@@ -455,6 +526,11 @@ func (a *Moves) FreeMoved(ctx context.Context, id prego.MoveID) error {
 	}
 	if m.ToStatus == string(server.Terminated) {
 		return nil
+	}
+	if !m.MovesServer {
+		if err := a.connect(ctx, m); err != nil {
+			return err
+		}
 	}
 	_, err = a.run(ctx, m, m.to, "free", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "free-site")
 	a.Tenants.hook("move/freed")
@@ -487,7 +563,7 @@ func (a *Moves) SweepLate(ctx context.Context, id prego.MoveID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	m, err := a.read(ctx, id)
-	if err != nil || m.State != tenant.MoveSwitched || m.FromStatus == string(server.Terminated) || m.ToStatus == string(server.Terminated) || m.AllocationServer != m.ToServerID {
+	if err != nil || !m.MovesServer || m.State != tenant.MoveSwitched || m.FromStatus == string(server.Terminated) || m.ToStatus == string(server.Terminated) || !m.There() {
 		return err
 	}
 	if err := sleep(ctx, a.Settings.Settle); err != nil {
@@ -515,22 +591,34 @@ func (a *Moves) ClearMove(ctx context.Context, id prego.MoveID) error {
 		return err
 	}
 	a.Tenants.hook("move/clear")
-	if m.AllocationServer == m.ToServerID && m.FromStatus != string(server.Terminated) && m.ToStatus != string(server.Terminated) {
+	there := m.There() && m.ToStatus != string(server.Terminated)
+	if there && m.MovesServer && m.FromStatus != string(server.Terminated) {
 		// Of jobs that were queued there, and ran there until now.
 		if err := a.shipLate(ctx, m); err != nil {
 			return err
 		}
 	}
-	if m.AllocationServer == m.ToServerID && m.from.Shard.Status != server.Terminated {
+	if there && (m.MovesData() || m.MovesPool) {
+		// What was before goes only when the site opens with what is now.
+		if _, err := a.run(ctx, m, m.to, "proof", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "list-apps"); err != nil {
+			return err
+		}
+	}
+	if m.MovesServer && !m.MovesData() && m.There() && m.from.Shard.Status != server.Terminated {
 		// Nobody but the new server is let in any more.
 		if err := a.grant(ctx, m, m.ToServerID, m.ToAddress); err != nil {
 			return err
 		}
 	}
-	if err := a.leave(ctx, m, m.from); err != nil {
+	if m.MovesServer {
+		if err := a.leave(ctx, m, m.from); err != nil {
+			return err
+		}
+	}
+	if err := a.eraseData(ctx, m, m.from); err != nil {
 		return err
 	}
-	if m.AllocationServer == m.ToServerID && m.ToStatus != string(server.Terminated) {
+	if there {
 		if err := a.dropPacked(ctx, m, m.to); err != nil {
 			return err
 		}
@@ -545,16 +633,25 @@ func (a *Moves) grant(ctx context.Context, m moving, app prego.ServerID, address
 	return err
 }
 
-// leave deletes the site's directory on a server that it is not on.
+// leave deletes the site's directory on a server that it is not on, and its database if that is
+// there, too.
 func (a *Moves) leave(ctx context.Context, m moving, t tenant.Run) error {
 	if t.AppServerStatus == server.Terminated || t.Allocation.AppServerID == "" {
 		return nil
 	}
-	_, err := a.run(ctx, m, t, "leave", a.Tenants.Settings.SiteTimeout, nil, "leave-site", m.Site, "--db-name", m.DatabaseName)
+	verb := "leave-site"
+	if !t.Allocation.OnShard {
+		verb = "erase-site"
+	}
+	_, err := a.run(ctx, m, t, "leave", a.Tenants.Settings.SiteTimeout, nil, verb, m.Site, "--db-name", m.DatabaseName)
 	return err
 }
 
 func (a *Moves) dropPacked(ctx context.Context, m moving, t tenant.Run) error {
+	if m.MovesData() {
+		_, err := a.run(ctx, m, t, "drop", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "drop-packed", string(m.MoveID), "all")
+		return err
+	}
 	for n := archiveAll; n <= archiveLate; n++ {
 		name := archiveName(m.MoveID, n)
 		if _, err := a.run(ctx, m, t, "drop-"+name, a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "drop-packed", name); err != nil {
@@ -577,8 +674,14 @@ func (a *Moves) forgetObjects(ctx context.Context, m moving) error {
 			err = b.Objects.Abort(ctx, u.Key, u.ID)
 		}
 	}
-	for n := archiveAll; n <= archiveLate && err == nil; n++ {
-		err = b.Objects.Delete(ctx, folder+archiveName(m.MoveID, n)+".age")
+	names := []string{archiveName(m.MoveID, archiveAll), archiveName(m.MoveID, archiveDelta), archiveName(m.MoveID, archiveLate)}
+	for n := 1; m.MovesData() && n <= maxDataArchives+1; n++ {
+		names = append(names, dataName(m.MoveID, n))
+	}
+	for _, name := range names {
+		if err == nil {
+			err = b.Objects.Delete(ctx, folder+name+".age")
+		}
 	}
 	return ofStorage(err)
 }
@@ -592,21 +695,36 @@ func (a *Moves) UndoMove(ctx context.Context, id prego.MoveID) error {
 		return err
 	}
 	a.Tenants.hook("move/undo")
-	here := m.AllocationServer == m.FromServerID && m.FromStatus != string(server.Terminated)
+	here := m.Here() && m.FromStatus != string(server.Terminated)
+	// First: the site may write again.
+	if m.MovesData() && (here || m.Here() && m.from.Allocation.OnShard) {
+		if err := a.thawData(ctx, m); err != nil {
+			return err
+		}
+	}
 	if here {
-		// First: the site may write again.
 		if _, err := a.run(ctx, m, m.from, "free", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "free-site"); err != nil {
 			return err
 		}
 		a.Tenants.hook("move/undone-hold")
+		if m.MovesData() && (!m.from.Allocation.OnShard || m.from.Shard.Status != server.Terminated) {
+			if _, err := a.run(ctx, m, m.from, "forget", a.Tenants.Settings.SiteTimeout, nil, "--site", m.Site, "forget-data"); err != nil {
+				return err
+			}
+		}
 		if err := a.dropPacked(ctx, m, m.from); err != nil {
 			return err
 		}
 	}
-	if err := a.leave(ctx, m, m.to); err != nil {
+	if m.MovesServer {
+		if err := a.leave(ctx, m, m.to); err != nil {
+			return err
+		}
+	}
+	if err := a.eraseData(ctx, m, m.to); err != nil {
 		return err
 	}
-	if here && m.from.Shard.Status != server.Terminated {
+	if m.MovesServer && !m.MovesData() && here && m.from.Shard.Status != server.Terminated {
 		if err := a.grant(ctx, m, m.FromServerID, m.FromAddress); err != nil {
 			return err
 		}

@@ -271,7 +271,7 @@ func isBecause(err error, reason prego.Reason) bool {
 var sha256Hex = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // verbFailed matches the code that a verb of the host's ends with.
-var verbFailed = regexp.MustCompile(`(?:site|volume): (disk_full|backup_missing|backup_unreadable|digest_mismatch|restore_incomplete|site_missing|too_many_files|freeze_too_long|volume_missing|interrupted): [^\n]*`)
+var verbFailed = regexp.MustCompile(`(?:site|volume): (disk_full|backup_missing|backup_unreadable|digest_mismatch|restore_incomplete|site_missing|too_many_files|freeze_too_long|volume_missing|interrupted|data_unsupported|data_differs): [^\n]*`)
 
 // verbReason gives a command's failure the reason that the host named.
 func verbReason(err error) error {

@@ -107,7 +107,7 @@ func (h *Host) bench(ctx context.Context, k *call, input io.Reader, stdout, stde
 func secretsLine(verb string, given map[string]string, root wire.Service) (string, error) {
 	all := make(map[string]string, len(given)+2)
 	maps.Copy(all, given)
-	if slices.Contains([]string{"new-site", "restore", "erase-site"}, verb) && root.Password != "" {
+	if slices.Contains([]string{"new-site", "restore", "erase-site", "make-data", "freeze-data", "thaw-data"}, verb) && root.Password != "" {
 		all[site.SecretRootUser], all[site.SecretRootPassword] = root.User, root.Password
 	}
 	line, err := json.Marshal(all)

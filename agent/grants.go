@@ -23,7 +23,8 @@ var grantVerbs = map[string]func(k *call) (statement string, args []any){
 	"admit-database": func(k *call) (string, []any) {
 		return "CALL prego.admit_database(?, ?, ?, ?)", []any{k.in.Args[1], k.in.Args[2], k.in.Args[3], nativePassword(k.in.Secrets[wire.SecretDatabasePassword])}
 	},
-	"erase-database": func(k *call) (string, []any) { return "CALL prego.erase_database(?)", []any{k.in.Args[1]} },
+	"freeze-database": func(k *call) (string, []any) { return "CALL prego.freeze_database(?)", []any{k.in.Args[1]} },
+	"erase-database":  func(k *call) (string, []any) { return "CALL prego.erase_database(?)", []any{k.in.Args[1]} },
 }
 
 func callGrant(ctx context.Context, db *sql.DB, k *call) error {
@@ -83,6 +84,20 @@ func grantsSQL(user string) []string {
 				grantAll+
 				"ELSEIF NOT EXISTS (SELECT 1 FROM mysql.user WHERE User = name AND Host = address AND BINARY x509_subject = BINARY CONCAT('/CN=', client)) THEN "+
 				"EXECUTE IMMEDIATE CONCAT('ALTER USER ', "+account+", ' REQUIRE X509'); END IF; "),
+		// While a database moves to another server nothing may be written to it: its users keep what
+		// reads. A session has the rights that it had when it began, so those from before have to
+		// end. Requests that read get a second for it; whatever is left then is ended, and what it
+		// wrote is rolled back. grant_database gives back what is taken here. Who looks at triggers,
+		// as the copy does, needs the right to make them; what they write is refused, too.
+		procedure("freeze_database(name VARCHAR(64))",
+			"DECLARE newest BIGINT; DECLARE n INT DEFAULT 0; DECLARE CONTINUE HANDLER FOR 1094 BEGIN END; "+noDatabase+
+				"FOR u IN (SELECT Host FROM mysql.db WHERE User = name AND Db = REPLACE(name, '_', '\\_')) DO "+
+				"EXECUTE IMMEDIATE CONCAT('REVOKE INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, EVENT, CREATE VIEW, CREATE ROUTINE, ALTER ROUTINE, EXECUTE, CREATE TEMPORARY TABLES, LOCK TABLES, DELETE HISTORY, GRANT OPTION ON `', REPLACE(name, '_', '\\_'), '`.* FROM `', name, '`@`', u.Host, '`'); END FOR; "+
+				"SELECT COALESCE(MAX(ID), 0) INTO newest FROM information_schema.processlist; "+
+				"WHILE EXISTS (SELECT 1 FROM information_schema.processlist WHERE User = name AND ID <= newest) DO "+
+				"IF n >= 20 THEN FOR s IN (SELECT ID FROM information_schema.processlist WHERE User = name AND ID <= newest) DO EXECUTE IMMEDIATE CONCAT('KILL HARD CONNECTION ', s.ID); END FOR; END IF; "+
+				refuse("n > 400", "sessions from before do not end")+
+				"DO SLEEP(0.05); SET n = n + 1; END WHILE; "),
 		// The users first, so that nobody comes back after the end of their session. One with an
 		// open transaction would hold up the DROP for a day.
 		procedure("erase_database(name VARCHAR(64))",
@@ -91,6 +106,7 @@ func grantsSQL(user string) []string {
 				"EXECUTE IMMEDIATE CONCAT('DROP DATABASE IF EXISTS `', name, '`'); "),
 		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.grant_database TO %s", user),
 		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.admit_database TO %s", user),
+		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.freeze_database TO %s", user),
 		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.erase_database TO %s", user),
 	}
 }

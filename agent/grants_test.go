@@ -236,6 +236,59 @@ func TestATenantsDatabase(t *testing.T) {
 		require.Zero(t, grant("tenant_moves_db", "127.0.0.2", "app-1", of("two")).ExitCode)
 		require.ErrorContains(t, at("127.0.0.2", cert2), "1045")
 	})
+	t.Run("a database that moves is written to by nobody", func(t *testing.T) {
+		require.Zero(t, grant("tenant_frozen_db", "127.0.0.1", "app-1", of("f")).ExitCode)
+		session := func() *sql.Conn {
+			cfg := mysql.NewConfig()
+			cfg.User, cfg.Passwd, cfg.DBName, cfg.Net, cfg.Addr, cfg.TLS = "tenant_frozen_db", "f", "tenant_frozen_db", "tcp", "127.0.0.1:"+strconv.Itoa(port), secure(cert1)
+			connector, err := mysql.NewConnector(cfg)
+			require.NoError(t, err)
+			conn, err := sql.OpenDB(connector).Conn(t.Context())
+			require.NoError(t, err)
+			return conn
+		}
+		for again := range 2 { // frozen, and thawed, and frozen
+			before := session()
+			_, err := before.ExecContext(t.Context(), "CREATE TABLE IF NOT EXISTS t (x INT)")
+			require.NoError(t, err)
+			_, err = before.ExecContext(t.Context(), "INSERT INTO t VALUES (?)", again)
+			require.NoError(t, err)
+			_, err = before.ExecContext(t.Context(), "START TRANSACTION")
+			require.NoError(t, err)
+			_, err = before.ExecContext(t.Context(), "INSERT INTO t VALUES (100)")
+			require.NoError(t, err)
+			began := time.Now()
+			for range 2 {
+				r := askWith(t, c, wire.KindMariaDB, nil, "freeze-database", "tenant_frozen_db")
+				require.Zero(t, r.ExitCode, r.StderrTruncated)
+			}
+			require.Greater(t, time.Since(began), 900*time.Millisecond, "requests get their time")
+			_, err = before.ExecContext(t.Context(), "COMMIT")
+			require.Error(t, err, "a session from before has ended, and what it wrote is not there")
+			after := session()
+			var n int
+			require.NoError(t, after.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM t WHERE x = 100").Scan(&n))
+			require.Zero(t, n)
+			for _, q := range []string{
+				"INSERT INTO t VALUES (1)", "UPDATE t SET x = 1", "DELETE FROM t", "TRUNCATE t", "DROP TABLE t", "CREATE TABLE u (x INT)", "ALTER TABLE t ADD y INT", "LOCK TABLES t WRITE",
+				"DROP DATABASE tenant_frozen_db", "REPLACE INTO t VALUES (1)", "RENAME TABLE t TO u", "CREATE VIEW v AS SELECT 1",
+			} {
+				_, err := after.ExecContext(t.Context(), q)
+				var refused *mysql.MySQLError
+				require.ErrorAs(t, err, &refused, q)
+				require.Contains(t, []uint16{1142, 1044}, refused.Number, q)
+			}
+			// A trigger changes nothing by itself.
+			_, err = after.ExecContext(t.Context(), "CREATE TRIGGER x AFTER INSERT ON t FOR EACH ROW SET @a = 1")
+			require.NoError(t, err)
+			_, err = after.ExecContext(t.Context(), "DROP TRIGGER x")
+			require.NoError(t, err)
+			require.Zero(t, grant("tenant_frozen_db", "127.0.0.1", "app-1", of("f")).ExitCode)
+			thawed := session()
+			_, err = thawed.ExecContext(t.Context(), "INSERT INTO t VALUES (2)")
+			require.NoError(t, err)
+		}
+	})
 	t.Run("the executor's user reads none of it", func(t *testing.T) {
 		s, err := h.services()
 		require.NoError(t, err)
@@ -252,7 +305,7 @@ func TestATenantsDatabase(t *testing.T) {
 			require.Contains(t, []uint16{1044, 1045, 1142, 1227, 1370}, refused.Number, "%s: %v", q, err)
 		}
 		for _, call := range []string{
-			"erase_database('mysql')", "erase_database('prego')", "erase_database('POOL_A')", `erase_database('pool_a\n')`, "erase_database('pool_a`; DROP DATABASE mysql; -- ')", "erase_database(NULL)",
+			"freeze_database('mysql')", "erase_database('mysql')", "erase_database('prego')", "erase_database('POOL_A')", `erase_database('pool_a\n')`, "erase_database('pool_a`; DROP DATABASE mysql; -- ')", "erase_database(NULL)",
 			"grant_database('mysql', '127.0.0.1', 'x', '*0123456789012345678901234567890123456789', '')",
 			"grant_database('pool_a', '%', 'x', '*0123456789012345678901234567890123456789', '')",
 			"grant_database('pool_a', '127.0.0.1', 'x'' OR 1', '*0123456789012345678901234567890123456789', '')",

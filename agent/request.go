@@ -178,6 +178,8 @@ var secretsOf = map[string][]string{
 	"set-admin-password": {wire.SecretAdminPassword}, "add-user": {wire.SecretUserPassword}, "configure": {wire.SecretMailPassword},
 	"open-backup": {wire.SecretBackupIdentity}, "open-volume": {wire.SecretBackupIdentity},
 	"unpack-site": {wire.SecretBackupIdentity}, "settle-site": {wire.SecretDatabasePassword}, "admit-database": {wire.SecretDatabasePassword},
+	"make-data":        {wire.SecretDatabasePassword},
+	"load-data":        {wire.SecretBackupIdentity, wire.SecretDatabasePassword},
 	"connect-database": {wire.SecretDatabasePassword}, "connect-cache": {wire.SecretCachePassword},
 	"grant-database": {wire.SecretDatabasePassword, wire.SecretEarlierPassword}, "create-user": {wire.SecretCachePassword},
 }

@@ -10,25 +10,38 @@ import (
 )
 
 func moveView(m tenant.Move) Move {
-	return Move{
+	out := Move{
 		MoveId: string(m.MoveID), OrgId: string(m.OrgID), TenantId: string(m.TenantID), State: m.State, Reason: optional(string(m.Reason)), Message: optional(m.Message), Why: optional(m.Why),
 		DrainOf: optional(string(m.DrainOf)), Site: m.Site, FromServerId: string(m.FromServerID), ToServerId: optional(string(m.ToServerID)), CopiedBytes: m.CopiedBytes, DeltaBytes: m.DeltaBytes,
 		DowntimeMs: m.DowntimeMS, CancelRequestedAt: utc(m.CancelRequestedAt), StartedAt: utc(m.StartedAt), FrozenAt: utc(m.FrozenAt), SwitchedAt: utc(m.SwitchedAt), OpenedAt: utc(m.OpenedAt),
 		FinishedAt: utc(m.FinishedAt), WorkflowId: tenant.MoveWorkflowID(m.MoveID), RequestedBy: m.RequestedBy, CreatedAt: m.CreatedAt.UTC(),
 	}
+	if m.MovesShard {
+		out.FromShardId, out.ToShardId = optional(string(m.FromShardID)), optional(string(m.ToShardID))
+	}
+	if m.MovesPool {
+		out.FromPoolId, out.ToPoolId = optional(string(m.FromPoolID)), optional(string(m.ToPoolID))
+	}
+	if m.ToRegion != "" {
+		out.FromRegion, out.ToRegion = optional(string(m.FromRegion)), optional(string(m.ToRegion))
+	}
+	return out
 }
 
-// CreateMove requests that a tenant moves to another app server.
+// CreateMove requests that a tenant, or a part of it, moves to another place.
 func (a *API) CreateMove(c echo.Context, tenantID TenantID, _ CreateMoveParams) error {
 	var in struct {
-		To     prego.ServerID `json:"to_server_id"`
-		Reason string         `json:"reason"`
+		To     prego.ServerID    `json:"to_server_id"`
+		Shard  prego.ShardID     `json:"to_shard_id"`
+		Pool   prego.RedisPoolID `json:"to_pool_id"`
+		Region prego.Region      `json:"region"`
+		Reason string            `json:"reason"`
 	}
 	if err := decode(c, &in); err != nil {
 		return err
 	}
 	m, err := a.d.Resources.Store.RequestMove(c.Request().Context(), tenant.MoveAsked{
-		ID: prego.MoveID(newID("mov-")), TenantID: tenantID, To: in.To, Why: in.Reason, By: caller(c).Subject,
+		ID: prego.MoveID(newID("mov-")), TenantID: tenantID, To: in.To, Shard: in.Shard, Pool: in.Pool, Region: in.Region, Why: in.Reason, By: caller(c).Subject,
 	})
 	if err != nil {
 		return err

@@ -2871,8 +2871,17 @@ type CreateMove struct {
 	// Reason For the record
 	Reason *string `json:"reason,omitempty"`
 
-	// ToServerId App server to move to; its load does not count, everything else does. Default: the one that placement chooses
+	// Region Part of the world; the configuration maps it to locations of the provider
+	Region *Region `json:"region,omitempty"`
+
+	// ToPoolId Redis pool that the cache moves to, or `any`. Default: it stays
+	ToPoolId *string `json:"to_pool_id,omitempty"`
+
+	// ToServerId App server or node to move to, or `any`; its load does not count, everything else does. Default: any, or none if another part is named
 	ToServerId *string `json:"to_server_id,omitempty"`
+
+	// ToShardId DB shard that the database moves to, or `any`: the one that placement chooses. Default: it stays
+	ToShardId *string `json:"to_shard_id,omitempty"`
 }
 
 // CreatePlacementPool Example: {"disallow":[],"name":"skynet","require":["staging","skynet"]}
@@ -3994,9 +4003,18 @@ type Move struct {
 	DowntimeMs *int64 `json:"downtime_ms,omitempty"`
 
 	// DrainOf The server that is being emptied
-	DrainOf      *string    `json:"drain_of,omitempty"`
-	FinishedAt   *time.Time `json:"finished_at,omitempty"`
-	FromServerId string     `json:"from_server_id"`
+	DrainOf    *string    `json:"drain_of,omitempty"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+
+	// FromPoolId Redis pool; absent if the cache does not move
+	FromPoolId *string `json:"from_pool_id,omitempty"`
+
+	// FromRegion Absent if the region stays
+	FromRegion   *string `json:"from_region,omitempty"`
+	FromServerId string  `json:"from_server_id"`
+
+	// FromShardId DB shard; absent if the database does not move
+	FromShardId *string `json:"from_shard_id,omitempty"`
 
 	// FrozenAt From then on the site was read-only
 	FrozenAt *time.Time `json:"frozen_at,omitempty"`
@@ -4024,9 +4042,12 @@ type Move struct {
 	// SwitchedAt From then on the tenant lives on the new server
 	SwitchedAt *time.Time `json:"switched_at,omitempty"`
 	TenantId   string     `json:"tenant_id"`
+	ToPoolId   *string    `json:"to_pool_id,omitempty"`
+	ToRegion   *string    `json:"to_region,omitempty"`
 
 	// ToServerId Absent before there is a place
 	ToServerId *string `json:"to_server_id,omitempty"`
+	ToShardId  *string `json:"to_shard_id,omitempty"`
 
 	// Why As the caller gave it
 	Why        *string `json:"why,omitempty"`
@@ -8368,7 +8389,7 @@ type ServerInterface interface {
 	// ListMoves List the moves of a tenant
 	// (GET /v1/tenants/{tenant_id}/moves)
 	ListMoves(ctx echo.Context, tenantId TenantID, params ListMovesParams) error
-	// CreateMove Move a tenant to another app server
+	// CreateMove Move a tenant to another app server, DB shard, Redis pool or region
 	// (POST /v1/tenants/{tenant_id}/moves)
 	CreateMove(ctx echo.Context, tenantId TenantID, params CreateMoveParams) error
 	// CancelMove Cancel a move

@@ -2,95 +2,253 @@ package placement
 
 import (
 	"fmt"
+	"maps"
+	"strings"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
 
-// Move asks for another app server for a tenant that keeps its shard and its pool.
+// Move asks for another place for a tenant, or for parts of another one: what does not move stays,
+// and what moves has to be in its network. A node is a place as a whole.
 type Move struct {
 	Request
+	// Where it is.
 	From    prego.ServerID
 	ShardID prego.ShardID
-	// To is the server that an operator asks for, "" for the best one. Measures, counts and
-	// warm plans don't exclude it; everything else does.
-	To prego.ServerID
+	PoolID  prego.RedisPoolID
+	// What moves.
+	Server, Shard, Pool bool
+	// What an operator asks for, "" for the best. Measures, counts and warm plans don't exclude
+	// it; everything else does.
+	To      prego.ServerID
+	ToShard prego.ShardID
+	ToPool  prego.RedisPoolID
 }
 
-// DecideMove chooses the server: of those in the shard's network that pass every filter the one
-// with the highest score, as for a new tenant.
+// moveSearch is a decision about a move in progress.
+type moveSearch struct {
+	*search
+	m Move
+	// Slots of what stays, or is asked for; -1 for the best.
+	shard, pool int32
+}
+
+// DecideMove chooses the place: of those that pass every filter the one with the highest score,
+// as for a new tenant.
 func (f *Snapshot) DecideMove(m Move) Decision {
-	s := f.search(m.Request)
-	s.algorithm = BestFit
-	if m.To != "" {
-		s.algorithm = Manual
+	busy := maps.Clone(m.Busy)
+	if busy == nil {
+		busy = map[string]bool{}
 	}
+	// A part does not move to where it is.
+	if m.Shard {
+		busy[string(m.ShardID)] = true
+	}
+	if m.Pool {
+		busy[string(m.PoolID)] = true
+	}
+	m.Busy = busy
+	s := &moveSearch{search: f.search(m.Request), m: m, shard: -1, pool: -1}
+	s.algorithm = BestFit
 	if code, why := s.regionAllowed(); code != "" {
 		return s.refuse(code, why)
 	}
 	s.reportConstraint()
-	slot, ok := f.shards.byID[string(m.ShardID)]
-	if !ok {
-		return s.refuse(prego.CodeShardUnknown, fmt.Sprintf("there is no DB shard %q", m.ShardID))
+	s.scoreShards()
+	s.scorePools()
+	if m.To != "" || m.ToShard != "" || m.ToPool != "" {
+		s.algorithm = Manual
 	}
-	if m.To != "" {
-		i, ok := f.find(m.To)
+	if d, ok := s.fixed(); !ok {
+		return d
+	}
+	at := m.From
+	if m.Server {
+		at = m.To
+	}
+	if at != "" {
+		i, ok := f.find(at)
 		if !ok {
-			return s.refuse(prego.CodeServerUnknown, fmt.Sprintf("there is no app server %q", m.To))
+			return s.refuse(prego.CodeServerUnknown, fmt.Sprintf("there is no app server %q", at))
 		}
-		why := s.target(i, m, f.shardPlace[slot])
-		switch why {
-		case rejectMemory, rejectCPU, rejectWorkerSlots, rejectCount, rejectNotServing, rejectTrials, rejectWarmPlan:
-			why = passes
-		}
+		t, why := s.place(i)
 		if why != passes {
-			return s.refuse(prego.CodeInvariantViolation, fmt.Sprintf("app server %s cannot have the tenant: %s", m.To, reasonNames[why]))
+			return s.not("app server", string(at), why, m.To != "")
 		}
-		return s.moved(i, m)
+		return s.moved(t)
 	}
-	best := -1
+	var best triple
 	for i := range f.hot {
 		s.looked++
-		if why := s.target(i, m, f.shardPlace[slot]); why != passes {
+		t, why := s.place(i)
+		if why != passes {
 			s.reject(listServers, string(f.servers[i].ServerID), why)
 			continue
 		}
-		if best < 0 || f.hot[i].score > f.hot[best].score+epsilon {
-			best = i
+		if !best.ok || t.score > best.score+epsilon {
+			best = t
 		}
 	}
-	if best < 0 {
-		out := s.noCapacity()
-		out.Code = prego.CodeInsufficientResources
-		out.SelectionReason = fmt.Sprintf("no other app server in the network of DB shard %s takes the tenant", m.ShardID)
-		return out
+	if !best.ok {
+		return s.nowhere("no other app server takes the tenant" + s.where())
 	}
-	return s.moved(best, m)
+	return s.moved(best)
 }
 
-// target filters one server for a move. Where the tenant is does not count as taken by
-// another.
-func (s *search) target(i int, m Move, place uint16) reason {
-	srv := &s.f.servers[i]
-	switch {
-	case srv.ServerID == m.From:
-		return rejectBusy
-	case srv.Role != prego.RoleApp || s.f.hot[i].place != place || srv.NetworkID == "":
-		return rejectNetwork
-	case srv.Status == server.Active && srv.Cordoned:
-		return rejectCordoned
+// where says what binds the tenant to a network.
+func (s *moveSearch) where() string {
+	if !s.m.Shard {
+		return fmt.Sprintf(" in the network of DB shard %s", s.m.ShardID)
 	}
-	return s.server(i, &s.f.hot[i])
+	if !s.m.Pool {
+		return fmt.Sprintf(" in the network of Redis pool %s", s.m.PoolID)
+	}
+	return " in region " + string(s.r.Region)
 }
 
-func (s *search) moved(i int, m Move) Decision {
-	srv := &s.f.servers[i]
+func (s *moveSearch) nowhere(why string) Decision {
+	out := s.noCapacity()
+	out.Code, out.SelectionReason = prego.CodeInsufficientResources, why
+	return out
+}
+
+func (s *moveSearch) not(what, id string, why reason, wanted bool) Decision {
+	if !wanted {
+		return s.nowhere(fmt.Sprintf("there is no place for the tenant in the network of app server %s: %s", id, reasonNames[why]))
+	}
+	return s.refuse(prego.CodeInvariantViolation, fmt.Sprintf("%s %s cannot have the tenant: %s", what, id, reasonNames[why]))
+}
+
+// fixed looks up the shard and the pool that stay or that are asked for.
+func (s *moveSearch) fixed() (Decision, bool) {
+	f, m := s.f, s.m
+	id := m.ShardID
+	if m.Shard {
+		id = m.ToShard
+	}
+	if id != "" {
+		slot, ok := f.shards.byID[string(id)]
+		if !ok {
+			return s.refuse(prego.CodeShardUnknown, fmt.Sprintf("there is no DB shard %q", id)), false
+		}
+		if m.Shard {
+			if why := wished(s.search.shard(&f.shards.items[slot])); why != passes {
+				return s.not("DB shard", string(id), why, true), false
+			}
+		}
+		s.shard = slot
+	}
+	pool := m.PoolID
+	if m.Pool {
+		pool = m.ToPool
+	}
+	if pool != "" {
+		slot, ok := f.pools.byID[string(pool)]
+		if !ok && !m.Pool {
+			return Decision{}, true // nobody looks at it
+		}
+		if !ok {
+			return s.refuse(prego.CodeServerUnknown, fmt.Sprintf("there is no Redis pool %q", pool)), false
+		}
+		if m.Pool {
+			if why := wished(s.search.pool(&f.pools.items[slot])); why != passes {
+				return s.not("Redis pool", string(pool), why, true), false
+			}
+		}
+		s.pool = slot
+	}
+	return Decision{}, true
+}
+
+// wished is what remains of a rejection where an operator asks for a target.
+func wished(why reason) reason {
+	switch why {
+	case rejectMemory, rejectCPU, rejectWorkerSlots, rejectCount, rejectNotServing, rejectTrials, rejectWarmPlan, rejectDisk, rejectShardFull, rejectRedisMemory, rejectPoolFull:
+		return passes
+	}
+	return why
+}
+
+// place filters one server for a move, with the shard and the pool that the tenant has there.
+func (s *moveSearch) place(i int) (t triple, why reason) {
+	f, m, h := s.f, s.m, &s.f.hot[i]
+	srv := &f.servers[i]
+	if m.Server && srv.ServerID == m.From {
+		return t, rejectBusy
+	}
+	t = triple{server: i, shard: s.shard, pool: s.pool, score: h.score, ok: true}
+	if node := srv.Role == prego.RoleNode; node {
+		// All of it or nothing.
+		if !m.Server || !m.Shard || !m.Pool || s.shard >= 0 && s.shard != srv.ownShard || s.pool >= 0 && s.pool != srv.ownPool {
+			return t, rejectNetwork
+		}
+		t.shard, t.pool = srv.ownShard, srv.ownPool
+	} else {
+		here := &s.search.near[h.place]
+		if srv.Role != prego.RoleApp || srv.NetworkID == "" {
+			return t, rejectNetwork
+		}
+		if t.shard >= 0 && (f.shardPlace[t.shard] != h.place || f.shards.items[t.shard].HostServerID != "") {
+			return t, rejectNetwork
+		}
+		if t.pool >= 0 && m.Pool && (f.poolPlace[t.pool] != h.place || f.pools.items[t.pool].HostServerID != "") {
+			return t, rejectNetwork
+		}
+		if m.Shard && t.shard < 0 {
+			if t.shard = here.bestShard; t.shard < 0 {
+				why = rejectShardFull
+			}
+		}
+		if m.Pool && t.pool < 0 {
+			if t.pool = here.bestPool; t.pool < 0 {
+				why = rejectPoolFull
+			}
+		}
+	}
+	if m.Server {
+		if srv.Status == server.Active && srv.Cordoned {
+			return t, rejectCordoned
+		}
+		not := s.server(i, h)
+		if m.To != "" {
+			not = wished(not)
+		}
+		if not != passes {
+			return t, not
+		}
+	}
+	if why == passes && m.Shard && t.shard >= 0 {
+		t.score += max(0, f.shardScore[t.shard])
+	}
+	return t, why
+}
+
+func (s *moveSearch) moved(t triple) Decision {
+	f, m, srv := s.f, s.m, &s.f.servers[t.server]
 	d := s.decision(Placed)
-	d.AppServerID, d.InfraProvider, d.DBShardID, d.Dedicates = srv.ServerID, srv.InfraProvider, m.ShardID, s.exclusive
-	d.Score, d.Confidence = s.f.hot[i].score, 1
-	d.SelectionReason = fmt.Sprintf("moves from %s: the app server with the most room in the network of its data", m.From)
-	if m.To != "" {
-		d.SelectionReason = fmt.Sprintf("moves from %s: an operator asked for %s", m.From, m.To)
+	d.AppServerID, d.InfraProvider, d.DBShardID, d.RedisPoolID, d.Dedicates = srv.ServerID, srv.InfraProvider, m.ShardID, m.PoolID, s.exclusive && m.Server
+	if m.Shard {
+		d.DBShardID = f.shards.items[t.shard].ShardID
 	}
+	if m.Pool {
+		d.RedisPoolID = prego.RedisPoolID(f.pools.items[t.pool].PoolID)
+	}
+	d.Score, d.Confidence = t.score, 1
+	var what []string
+	if m.Server {
+		what = append(what, fmt.Sprintf("from app server %s to %s", m.From, d.AppServerID))
+	}
+	if m.Shard {
+		what = append(what, fmt.Sprintf("from DB shard %s to %s", m.ShardID, d.DBShardID))
+	}
+	if m.Pool {
+		what = append(what, fmt.Sprintf("from Redis pool %s to %s", m.PoolID, d.RedisPoolID))
+	}
+	how := ": the place with the most room" + s.where()
+	if s.algorithm == Manual {
+		how = ": an operator asked for it"
+	}
+	d.SelectionReason = "moves " + strings.Join(what, ", ") + how
 	return d
 }

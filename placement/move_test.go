@@ -53,7 +53,7 @@ func TestWhereATenantMoves(t *testing.T) {
 			if tc.data != nil {
 				tc.data(&d)
 			}
-			m := placement.Move{Request: request(nil), From: "app-1", ShardID: d.Shards[0].ShardID}
+			m := placement.Move{Request: request(nil), From: "app-1", ShardID: d.Shards[0].ShardID, PoolID: "redis-1", Server: true}
 			if tc.move != nil {
 				tc.move(&m)
 			}
@@ -63,6 +63,75 @@ func TestWhereATenantMoves(t *testing.T) {
 			require.Equal(t, tc.code, got.Code)
 			require.Equal(t, tc.want != "", got.PlacesTenant())
 			require.Equal(t, m.Plan == prego.PlanEnterprise, got.Dedicates)
+		})
+	}
+}
+
+// TestWhereDataMoves: to another shard and pool in the network of what stays, to a node as a whole,
+// and to another region.
+func TestWhereDataMoves(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		data func(*placement.Data)
+		move placement.Move
+		want [3]string
+		code prego.Code
+	}{
+		"the emptier shard":          {nil, placement.Move{Shard: true}, [3]string{"app-1", "db-3", "redis-1"}, ""},
+		"as asked for":               {nil, placement.Move{Shard: true, ToShard: "db-2"}, [3]string{"app-1", "db-2", "redis-1"}, ""},
+		"as asked for, though full":  {func(d *placement.Data) { d.Shards[1].Tenants = 10 }, placement.Move{Shard: true, ToShard: "db-2"}, [3]string{"app-1", "db-2", "redis-1"}, ""},
+		"not to a full one":          {func(d *placement.Data) { d.Shards[2].Tenants = 10 }, placement.Move{Shard: true}, [3]string{"app-1", "db-2", "redis-1"}, ""},
+		"not to a cordoned one":      {func(d *placement.Data) { d.Shards[1].Cordoned = true }, placement.Move{Shard: true, ToShard: "db-2"}, [3]string{}, prego.CodeInvariantViolation},
+		"not to another network":     {nil, placement.Move{Shard: true, ToShard: "db-4"}, [3]string{}, prego.CodeInsufficientResources},
+		"not where it is":            {nil, placement.Move{Shard: true, ToShard: "db-1"}, [3]string{}, prego.CodeInvariantViolation},
+		"nobody knows it":            {nil, placement.Move{Shard: true, ToShard: "db-9"}, [3]string{}, prego.CodeShardUnknown},
+		"nowhere":                    {func(d *placement.Data) { d.Shards = d.Shards[:1] }, placement.Move{Shard: true}, [3]string{}, prego.CodeInsufficientResources},
+		"the pool":                   {nil, placement.Move{Pool: true}, [3]string{"app-1", "db-1", "redis-2"}, ""},
+		"all in the network":         {nil, placement.Move{Server: true, Shard: true, Pool: true, To: "app-2"}, [3]string{"app-2", "db-3", "redis-2"}, ""},
+		"all, to another network":    {nil, placement.Move{Server: true, Shard: true, Pool: true, To: "app-4"}, [3]string{"app-4", "db-4", "redis-4"}, ""},
+		"not half to a node":         {nil, placement.Move{Server: true, To: "node-1"}, [3]string{}, prego.CodeInvariantViolation},
+		"to a node":                  {nil, placement.Move{Server: true, Shard: true, Pool: true, To: "node-1"}, [3]string{"node-1", "node-1", "node-1"}, ""},
+		"to another region":          {nil, placement.Move{Server: true, Shard: true, Pool: true, Request: request(func(r *placement.Request) { r.Region = "sg" })}, [3]string{"app-5", "db-5", "redis-5"}, ""},
+		"not out of its residency":   {nil, placement.Move{Server: true, Shard: true, Pool: true, Request: request(func(r *placement.Request) { r.Region, r.DataResidency = "sg", "DE" })}, [3]string{}, prego.CodeResidencyViolation},
+		"not a shard of another one": {nil, placement.Move{Shard: true, ToShard: "node-1"}, [3]string{}, prego.CodeInsufficientResources},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := fleet()
+			app := d.Servers[0]
+			d.Servers, d.Shards, d.Pools, d.Sites = nil, nil, nil, nil
+			for i, s := range []struct {
+				n       string
+				network prego.NetworkID
+				region  prego.Region
+				tenants int
+			}{{"1", "n-1", "eu", 1}, {"2", "n-1", "eu", 5}, {"3", "n-1", "eu", 2}, {"4", "n-2", "eu", 9}, {"5", "n-3", "sg", 1}} {
+				a := app
+				a.ServerID, a.NetworkID, a.Region, a.TenantCount = prego.ServerID("app-"+s.n), s.network, s.region, 1
+				if i != 2 {
+					d.Servers = append(d.Servers, a)
+					d.Pools = append(d.Pools, placement.RedisPool{PoolID: "redis-" + s.n, Region: s.region, NetworkID: s.network, Tenants: 1, Capacity: 10, Status: "active"})
+				}
+				d.Shards = append(d.Shards, placement.Shard{ShardID: prego.ShardID("db-" + s.n), Region: s.region, NetworkID: s.network, Tenants: s.tenants, Capacity: 10, Status: "active"})
+			}
+			node := app
+			node.ServerID, node.Role, node.NetworkID, node.TenantCount = "node-1", prego.RoleNode, "n-2", 0
+			d.Servers = append(d.Servers, node)
+			d.Shards = append(d.Shards, placement.Shard{ShardID: "node-1", HostServerID: "node-1", Region: "eu", NetworkID: "n-2", Capacity: 10, Status: "active"})
+			d.Pools = append(d.Pools, placement.RedisPool{PoolID: "node-1", HostServerID: "node-1", Region: "eu", NetworkID: "n-2", Capacity: 10, Status: "active"})
+			if tc.data != nil {
+				tc.data(&d)
+			}
+			m := tc.move
+			if m.TenantID == "" {
+				m.Request = request(nil)
+			}
+			m.From, m.ShardID, m.PoolID = "app-1", "db-1", "redis-1"
+			got := placement.NewSnapshot(shared(), d).DecideMove(m)
+			require.Equal(t, tc.code, got.Code, got.SelectionReason)
+			if tc.code == "" {
+				require.Equal(t, tc.want, [3]string{string(got.AppServerID), string(got.DBShardID), string(got.RedisPoolID)}, got.SelectionReason)
+			}
 		})
 	}
 }

@@ -1,12 +1,14 @@
 package tenant
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prego/prego"
 )
 
-// MoveState is the state of a move of a tenant to another app server.
+// MoveState is the state of a move of a tenant from one place to another.
 type MoveState string
 
 // The states of a move. Until it has switched it can be undone.
@@ -38,12 +40,22 @@ type Move struct {
 	Message     string
 	Why         string         // as the caller gave it
 	Wanted      prego.ServerID // the server that was asked for; "" for any
-	DrainOf     prego.ServerID // the server that is being emptied; "" if nobody does
-	RequestedBy string
+	WantedShard prego.ShardID
+	WantedPool  prego.RedisPoolID
+	// What moves. What does not is the same on both sides.
+	MovesServer, MovesShard, MovesPool bool
+	DrainOf                            prego.ServerID // the server that is being emptied; "" if nobody does
+	RequestedBy                        string
 
 	Site         string
 	FromServerID prego.ServerID
 	ToServerID   prego.ServerID // "" before there is a place
+	FromShardID  prego.ShardID  // "" of moves before shards moved
+	ToShardID    prego.ShardID  // "" before there is a place
+	FromPoolID   prego.RedisPoolID
+	ToPoolID     prego.RedisPoolID
+	FromRegion   prego.Region
+	ToRegion     prego.Region // that was asked for, and "" for the one where it is
 
 	CopiedBytes int64 // encrypted, while the site served
 	DeltaBytes  int64 // and while it was frozen
@@ -60,11 +72,37 @@ type Move struct {
 	FinishedAt        *time.Time
 }
 
-// MoveAsked is a move that somebody asks for.
+// From and To name a place by its parts that move.
+func (m Move) From() string { return m.parts(m.FromServerID, m.FromShardID, m.FromPoolID) }
+
+// To is "" before there is a place.
+func (m Move) To() string { return m.parts(m.ToServerID, m.ToShardID, m.ToPoolID) }
+
+func (m Move) parts(srv prego.ServerID, shard prego.ShardID, pool prego.RedisPoolID) string {
+	var out []string
+	for _, p := range []struct {
+		moves bool
+		id    string
+	}{{m.MovesServer, string(srv)}, {m.MovesShard, string(shard)}, {m.MovesPool, string(pool)}} {
+		if p.moves && p.id != "" && !slices.Contains(out, p.id) {
+			out = append(out, p.id)
+		}
+	}
+	return strings.Join(out, " and ")
+}
+
+// AnyTarget asks that placement chooses where a part of a tenant moves to.
+const AnyTarget = "any"
+
+// MoveAsked is a move that somebody asks for. Without any target the tenant moves to another app
+// server.
 type MoveAsked struct {
 	ID       prego.MoveID
 	TenantID prego.TenantID
-	To       prego.ServerID // "" for any
+	To       prego.ServerID    // of the app server; "" for any, or for none if another part is named
+	Shard    prego.ShardID     // AnyTarget for any; "" for none
+	Pool     prego.RedisPoolID // the same
+	Region   prego.Region      // all of it moves there; "" for the one where it is
 	Why      string
 	By       string
 	DrainOf  prego.ServerID
@@ -75,6 +113,7 @@ type MoveRun struct {
 	Move
 	AllocationID     int64 // what the tenant had when the move was asked for
 	DatabaseName     string
+	DataArchives     int // of the database, that have arrived while the site served
 	FromHost         string
 	FromAddress      string // in the private network
 	FromStatus       string
@@ -84,15 +123,45 @@ type MoveRun struct {
 	ToClosed         bool // it takes no more tenants
 	TenantState      State
 	AllocationServer prego.ServerID // where the tenant lives now; "" if it is gone
+	AllocationShard  prego.ShardID
+	AllocationPool   prego.RedisPoolID
+	FromRole, ToRole prego.Role
+	FromOnShard      bool // its database was on the shard, and not on the app server
+	FromOnPool       bool
+	// The servers of shards and pools.
+	FromShard, ToShard DataHost `db:"-"`
+	FromPool, ToPool   DataHost `db:"-"`
 }
 
-// MovePlace is the server that a move reserves.
+// Here tells whether the tenant still lives where it was.
+func (m MoveRun) Here() bool {
+	return m.AllocationServer == m.FromServerID && (m.FromShardID == "" || m.AllocationShard == m.FromShardID && m.AllocationPool == m.FromPoolID)
+}
+
+// There tells whether it lives where it was to go.
+func (m MoveRun) There() bool {
+	return m.AllocationServer == m.ToServerID && (m.ToShardID == "" || m.AllocationShard == m.ToShardID && m.AllocationPool == m.ToPoolID)
+}
+
+// OnShard tells whether the database of a site on a server of some role is on its shard.
+func OnShard(role prego.Role) bool { return role == prego.RoleApp }
+
+// MovesData tells whether the database moves.
+func (m MoveRun) MovesData() bool { return m.MovesShard }
+
+// MovePlace is the place that a move reserves. What does not move is as it was.
 type MovePlace struct {
 	ServerID   prego.ServerID
+	ShardID    prego.ShardID
+	PoolID     prego.RedisPoolID
 	Override   bool // an operator's: its limits don't count
 	Dedicates  bool
 	MaxTenants int
 	MemoryMax  float64
+	DBDiskMax  float64
+	RedisMax   float64
+	Alone      bool // on shard and pool, too
+	OwnPool    bool
 	Decision   []byte // JSON
 	Policy     []byte // JSON
 	Algorithm  string
@@ -108,9 +177,7 @@ type MoveResult struct {
 
 // Reasons why moves fail, besides codes of placement and the reasons of backups.
 const (
-	// ReasonDataOnServer: the tenant's database is on its app server, which moves don't do yet.
-	ReasonDataOnServer prego.Reason = "database_on_server"
-	ReasonMoveFailed   prego.Reason = "move_failed"
+	ReasonMoveFailed prego.Reason = "move_failed"
 	// ReasonMoveOvertaken: the tenant ended, or was placed otherwise, meanwhile.
 	ReasonMoveOvertaken prego.Reason = "tenant_changed"
 	// ReasonMoveTarget: the new server was closed, or went away, before the switch.

@@ -24,7 +24,7 @@ type MoveInput struct {
 // placePatience is how long a place is looked for that others take at the same time.
 const placePatience = 2 * time.Minute
 
-// MoveTenant moves a tenant to another app server: a place, a copy while the site serves, what has
+// MoveTenant moves a tenant, or parts of it, to another place: a reservation, a copy while the site serves, what has
 // changed since while it is read-only, the switch, and the clearing of the server before. Until the
 // switch a failure or a cancellation leaves the tenant where it was, and nothing elsewhere; after
 // it the run goes on to the end. The row says where a run goes on that was lost.
@@ -42,7 +42,7 @@ func MoveTenant(ctx workflow.Context, in MoveInput) (tenant.MoveResult, error) {
 	if plan.State.Undoable() {
 		err := temporal.NewCanceledError()
 		if !plan.Cancelled {
-			err = bringTenant(ctx, steps, in.MoveID, plan)
+			plan.To, err = bringTenant(ctx, steps, in.MoveID, plan)
 		}
 		// Whether it has switched is what the row says: a step can fail after its effect.
 		if err != nil {
@@ -74,31 +74,31 @@ func MoveTenant(ctx workflow.Context, in MoveInput) (tenant.MoveResult, error) {
 	return out, err
 }
 
-// bringTenant does everything up to the switch.
-func bringTenant(ctx workflow.Context, steps *activities.Moves, id prego.MoveID, plan activities.MovePlan) error {
+// bringTenant does everything up to the switch, and returns the server where the tenant lives then.
+func bringTenant(ctx workflow.Context, steps *activities.Moves, id prego.MoveID, plan activities.MovePlan) (to prego.ServerID, err error) {
 	say := func(what string) {
 		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: %s from %s: %s", id, plan.TenantID, plan.From, what))
 	}
 	say("looking for a place")
 	if err := workflow.ExecuteActivity(call(ctx, "choose a server and reserve it", placePatience), steps.PlaceMove, id).Get(ctx, nil); err != nil {
-		return err
+		return "", err
 	}
 	if err := workflow.ExecuteActivity(call(ctx, "let the new server in", plan.Step), steps.PrepareMove, id).Get(ctx, nil); err != nil {
-		return err
+		return "", err
 	}
 	say("copying while the site serves")
 	if err := workflow.ExecuteActivity(long(call(ctx, "copy the site while it serves", plan.CopyFor)), steps.CopySite, id).Get(ctx, nil); err != nil {
-		return err
+		return "", err
 	}
 	if err := workflow.ExecuteActivity(call(ctx, "keep others away from the site", plan.Step), steps.FreezeMove, id).Get(ctx, nil); err != nil {
-		return err
+		return "", err
 	}
 	say("read-only; copying what has changed")
 	sent := activities.SwitchInput{MoveID: id}
 	if err := workflow.ExecuteActivity(call(ctx, "hold the site, copy the rest, try it there", plan.FreezeFor), steps.CatchUp, id).Get(ctx, &sent.Bytes); err != nil {
-		return err
+		return "", err
 	}
-	return workflow.ExecuteActivity(write(ctx, "switch"), steps.SwitchMove, sent).Get(ctx, nil)
+	return to, workflow.ExecuteActivity(write(ctx, "switch"), steps.SwitchMove, sent).Get(ctx, &to)
 }
 
 // clearMoved opens the site at its new place, and clears the server before.
@@ -109,6 +109,9 @@ func clearMoved(ctx workflow.Context, steps *activities.Moves, id prego.MoveID, 
 		return err
 	}
 	await := activities.AwaitEdgesInput{ServerIDs: []prego.ServerID{plan.From}}
+	if plan.To != "" && plan.To != plan.From {
+		await.ServerIDs = append(await.ServerIDs, plan.To) // which may be in another region
+	}
 	if err := workflow.ExecuteActivity(call(ctx, "wait for the edges", effectPatience), edges.AwaitEdges, await).Get(ctx, nil); err != nil {
 		return err
 	}

@@ -337,6 +337,10 @@ func afterRestore(db *sql.DB, site string, at databaseOf) error {
 	if complete, _, err := inspectTables(db, name); err != nil || !complete {
 		return errors.Join(err, fmt.Errorf("bench restore ended, and database %s of %s lacks tables", name, site))
 	}
+	// Of a backup that was made while the database moved: their user need not exist here.
+	if err := uncapture(db, name); err != nil {
+		return err
+	}
 	if at.elsewhere() {
 		return nil // its users stayed
 	}

@@ -31,6 +31,7 @@ const killedAt = 86
 // TestMain runs a verb where a test started its own program for one, and ends it at
 // the step that the test names.
 func TestMain(m *testing.M) {
+	smallTable = 20 << 10
 	if len(os.Args) > 1 && os.Args[1] == Verb {
 		if last, err := strconv.Atoi(os.Getenv("SITE_TEST_LAST_STEP")); err == nil {
 			n := 0

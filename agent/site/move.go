@@ -477,7 +477,7 @@ func (u *unpacking) tidy() (removed int, err error) {
 }
 
 // settleSite makes a site of what has arrived, held as it was held where it came from. Its
-// database stays where it is, at an address that this host reaches.
+// database is at an address that this host reaches, or here.
 func (b *bench) settleSite(site, address string) error {
 	password := b.secrets[wire.SecretDatabasePassword]
 	if password == "" {
@@ -494,7 +494,7 @@ func (b *bench) settleSite(site, address string) error {
 	case s == nil || !s.Arriving:
 		return fmt.Errorf("site %s is not expected here", site)
 	}
-	db, err := b.asOwner(s.DBName, password, address)
+	db, err := b.nextDatabase(s.DBName, address)
 	if err != nil {
 		return err
 	}
@@ -520,7 +520,14 @@ func (b *bench) settleSite(site, address string) error {
 	if len(config) == 0 || came.Held == nil {
 		return fmt.Errorf("site %s has not arrived whole", site)
 	}
-	maps.Copy(config, b.databaseSettings(s.DBName, password, address))
+	for _, key := range []string{"db_host", "db_port", "db_socket", "db_user", "db_ssl_ca", "db_ssl_cert", "db_ssl_key"} {
+		delete(config, key) // of where it was
+	}
+	if address == hereAddress {
+		maps.Copy(config, Settings{"db_type": quoteJSON("mariadb"), "db_name": quoteJSON(s.DBName), "db_password": quoteJSON(password)})
+	} else {
+		maps.Copy(config, b.databaseSettings(s.DBName, password, address))
+	}
 	delete(config, "redis_cache") // the one that it has comes with connect-cache
 	s.Made, s.Held, s.Scheduled, s.PromotedFrom = true, came.Held, came.Scheduled, came.PromotedFrom
 	if err := b.writeState(site, *s); err != nil {
@@ -599,19 +606,19 @@ func (b *bench) freeSite(site string) error {
 	if err != nil {
 		return err
 	}
-	if s != nil && s.Made && (s.Held != nil || s.Arriving) {
+	if s != nil && s.Made && (s.Held != nil || s.Arriving || s.DataComes) {
 		if s.Held != nil {
 			if err := b.change(site, s.Held); err != nil {
 				return err
 			}
 		}
-		s.Held, s.Arriving = nil, false
+		s.Held, s.Arriving, s.DataComes = nil, false, false
 		step()
 		if err := b.writeState(site, *s); err != nil {
 			return err
 		}
-		for _, file := range []string{arrivedConfig, arrivedState} {
-			if err := b.sites.Remove(site + "/" + file); ignoreGone(err) != nil {
+		for _, file := range []string{site + "/" + arrivedConfig, site + "/" + arrivedState, loadedIn(site)} {
+			if err := b.sites.Remove(file); ignoreGone(err) != nil {
 				return err
 			}
 		}
@@ -662,4 +669,25 @@ func (b *bench) dropPacked(site, name string) error {
 		return err
 	}
 	return b.printResult(map[string]any{"name": name, "deleted": dropped})
+}
+
+// dropAllPacked deletes what a host has of all archives of a move.
+func (b *bench) dropAllPacked(site, move string) error {
+	if err := b.lock(shared, site); err != nil {
+		return err
+	}
+	entries, err := fs.ReadDir(b.sites.FS(), site+"/"+backupsDir)
+	if ignoreGone(err) != nil {
+		return err
+	}
+	n := 0
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".sealed-"+move+"-") || strings.HasPrefix(e.Name(), ".packed-"+move+"-") {
+			if err := b.sites.Remove(site + "/" + backupsDir + "/" + e.Name()); ignoreGone(err) != nil {
+				return err
+			}
+			n++
+		}
+	}
+	return b.printResult(map[string]any{"name": move, "deleted": n})
 }

@@ -152,6 +152,7 @@ func verbOf(args []string) (func(*bench) error, error) {
 	case n == 0:
 		f := map[string]func(*bench, string) error{
 			"set-admin-password": (*bench).setAdminPassword, "enable-scheduler": (*bench).enableScheduler, "disable-scheduler": (*bench).disableScheduler,
+			"make-data": (*bench).makeData, "freeze-data": (*bench).freezeData, "thaw-data": (*bench).thawData, "expect-data": (*bench).expectData, "forget-data": (*bench).forgetData,
 			"hold-site": (*bench).holdSite, "free-site": (*bench).freeSite,
 			"list-apps": (*bench).listApps, "migrate": (*bench).migrate, "usage": (*bench).usage,
 			"versions": (*bench).versions, "answers": (*bench).answers,
@@ -161,7 +162,7 @@ func verbOf(args []string) (func(*bench) error, error) {
 		}
 	case verb == "configure" && n == 1:
 		return of(func(b *bench, site string) error { return b.configure(site, rest[0]) })
-	case verb == "settle-site" && n == 1 && isAddress(rest[0]):
+	case verb == "settle-site" && n == 1 && (rest[0] == hereAddress || isAddress(rest[0])):
 		return of(func(b *bench, site string) error { return b.settleSite(site, rest[0]) })
 	case verb == "connect-database" && n == 1 && isAddress(rest[0]):
 		return of(func(b *bench, site string) error { return b.connectDatabase(site, rest[0]) })
@@ -184,8 +185,16 @@ func verbOf(args []string) (func(*bench) error, error) {
 		})
 	case verb == "unpack-site" && n == 4 && sha256Hex.MatchString(rest[1]) && sha256Hex.MatchString(rest[2]) && (rest[3] == unpackAll || rest[3] == unpackMissing):
 		return of(func(b *bench, site string) error { return b.unpackSite(site, rest[0], rest[1], rest[2], rest[3]) })
+	case verb == "pack-data" && (n == 2 || (n == 3 || n == 4 && rest[3] == "last") && backupName.MatchString(rest[2])) && recipientKey.MatchString(rest[1]):
+		return of(func(b *bench, site string) error {
+			return b.packData(site, rest[0], rest[1], strings.Join(rest[2:min(n, 3)], ""), n == 4)
+		})
+	case verb == "load-data" && n == 4 && sha256Hex.MatchString(rest[1]) && sha256Hex.MatchString(rest[2]) && (rest[3] == hereAddress || isAddress(rest[3])):
+		return of(func(b *bench, site string) error { return b.loadData(site, rest[0], rest[1], rest[2], rest[3]) })
 	case verb == "drop-packed" && n == 1:
 		return of(func(b *bench, site string) error { return b.dropPacked(site, rest[0]) })
+	case verb == "drop-packed" && n == 2 && rest[1] == "all":
+		return of(func(b *bench, site string) error { return b.dropAllPacked(site, rest[0]) })
 	case verb == "open-backup" && n == 3 && sha256Hex.MatchString(rest[1]) && sha256Hex.MatchString(rest[2]):
 		return of(func(b *bench, site string) error { return b.openBackup(site, rest[0], rest[1], rest[2]) })
 	case n == 3 && (verb == "read-sealed" || verb == "write-sealed"):

@@ -27,6 +27,8 @@ type state struct {
 	Scheduled *bool `json:"scheduled,omitempty"`
 	// Arriving: it comes from another server, and nobody uses it here yet.
 	Arriving bool `json:"arriving,omitempty"`
+	// DataComes: its data arrives in another database, which it will use.
+	DataComes bool `json:"data_comes,omitempty"`
 	// Held are the settings that hold-site changed, as they were; null is one that was missing.
 	Held map[string]json.RawMessage `json:"held,omitempty"`
 }
@@ -130,6 +132,18 @@ func (b *bench) lock(how int, sites ...string) error {
 		}
 	}
 	return nil
+}
+
+// lockData limits the data that arrive for a site to one archive at a time, which takes long.
+func (b *bench) lockData(site string) error {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(site))
+	f, err := b.sites.OpenFile(fmt.Sprintf("%s/lock-data-%02d", own, h.Sum32()%lockFiles), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	b.held = append(b.held, f)
+	return flock(f, alone)
 }
 
 const (

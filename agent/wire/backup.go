@@ -29,6 +29,9 @@ const (
 	FailedNotStill   = "freeze_too_long" // its last pass took longer than a file system may be frozen
 	FailedNoVolume   = "volume_missing"  // it is not mounted on this host
 	FailedInterrupts = "interrupted"     // the volume was wanted elsewhere
+	// Of databases that move.
+	FailedUnsupported = "data_unsupported" // it has what does not move
+	FailedDiffers     = "data_differs"     // what has arrived is not what left
 )
 
 // Grouped writes a digest in hex in groups of 16: a longer run of hex in a command's output is
@@ -62,6 +65,16 @@ type PackedSite struct {
 	SealedBackup
 	All     int `json:"all"`     // files that the site has
 	Changed int `json:"changed"` // of them, those in the archive
+}
+
+// PackedData is the result of pack-data: an archive of a site's database, or of what has changed
+// in it.
+type PackedData struct {
+	SealedBackup
+	Tables int   `json:"tables"` // that the database has
+	Whole  int   `json:"whole"`  // of them, those that are in the archive with all their rows
+	Keys   int64 `json:"keys"`   // rows of others that changed
+	Rows   int64 `json:"rows"`   // in the archive
 }
 
 // SealedFile is a file of the archive.
@@ -145,7 +158,7 @@ type TransferFailed struct {
 func IsFailure(code string) bool {
 	switch code {
 	case FailedDiskFull, FailedNoBackup, FailedUnreadable, FailedDigest, FailedIncomplete, FailedURLExpired, FailedRefused, FailedAway, FailedNoSite, FailedHost,
-		FailedTooMany, FailedNotStill, FailedNoVolume, FailedInterrupts:
+		FailedTooMany, FailedNotStill, FailedNoVolume, FailedInterrupts, FailedUnsupported, FailedDiffers:
 		return true
 	}
 	return false

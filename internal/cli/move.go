@@ -3,18 +3,23 @@ package cli
 import (
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 )
 
 var moveTable = Table[api.Move]{
-	ID: "move_id", Columns: "move_id: move, created_at: at, from_server_id: from, to_server_id: to, state, downtime, reason, message", Spare: "downtime, at",
+	ID: "move_id", Columns: "move_id: move, created_at: at, from, to, state, downtime, reason, message", Spare: "downtime, at",
 	More: "tenant_id, why, drain_of, requested_by: by, copied_bytes: copied, delta_bytes: delta, frozen_at, switched_at, opened_at, finished_at",
 	Computed: map[string]func(api.Move) any{
+		"from": func(m api.Move) any { return movedBetween(&m.FromServerId, m.FromShardId, m.FromPoolId) },
+		"to":   func(m api.Move) any { return movedBetween(m.ToServerId, m.ToShardId, m.ToPoolId) },
 		"downtime": func(m api.Move) any {
 			if m.DowntimeMs == nil {
 				return ""
@@ -22,6 +27,17 @@ var moveTable = Table[api.Move]{
 			return fmt.Sprintf("%d ms", *m.DowntimeMs)
 		},
 	},
+}
+
+// movedBetween names a place by the servers that a tenant is on, or is to be on.
+func movedBetween(ids ...*string) string {
+	var out []string
+	for _, id := range ids {
+		if id != nil && *id != "" && !slices.Contains(out, *id) {
+			out = append(out, *id)
+		}
+	}
+	return strings.Join(out, ", ")
 }
 
 var watchMove = Watch[api.Move]{
@@ -40,7 +56,7 @@ var watchMove = Watch[api.Move]{
 		return nil
 	},
 	Done: func(_ *call, m api.Move) string {
-		text := fmt.Sprintf("tenant %s moved from %s to %s", m.TenantId, m.FromServerId, deref(m.ToServerId))
+		text := fmt.Sprintf("tenant %s moved from %s to %s", m.TenantId, movedBetween(&m.FromServerId, m.FromShardId, m.FromPoolId), movedBetween(m.ToServerId, m.ToShardId, m.ToPoolId))
 		if m.DowntimeMs != nil {
 			text += fmt.Sprintf("; it could not be written to for %d ms", *m.DowntimeMs)
 		}
@@ -51,22 +67,31 @@ var watchMove = Watch[api.Move]{
 // tenantMoves are the verbs of moves.
 func tenantMoves(c *CLI) []*cobra.Command {
 	const path = "/v1/tenants/{tenant}/moves"
-	var to, reason string
+	var to, shard, pool, region, reason string
 	return []*cobra.Command{
 		Action[api.Move]{
-			Use: "move TENANT", Short: "Move a tenant to another app server; its site is read-only for some seconds", Path: path, Table: moveTable, Watch: watchMove,
-			Example: "  prego tenant move acme-eu --watch\n  prego tenant move acme-eu --to app-eu-7 --reason \"disk errors\"",
+			Use: "move TENANT", Short: "Move a tenant to another app server, DB shard, Redis pool or region; its site is read-only for some seconds", Path: path, Table: moveTable, Watch: watchMove,
+			Example: "  prego tenant move acme-eu --watch\n  prego tenant move acme-eu --to app-eu-7 --reason \"disk errors\"\n  prego tenant move acme-eu --shard any --pool redis-eu-2\n  prego tenant move acme-eu --region us",
 			Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
-				f.StringVar(&to, "to", "", "app server to move to (default: the one that placement chooses)")
+				f.StringVar(&to, "to", "", "app server or node to move to, or any (default: any, unless another part is named)")
+				f.StringVar(&shard, "shard", "", "DB shard to move the database to, or any (default: it stays)")
+				f.StringVar(&pool, "pool", "", "Redis pool to move the cache to, or any (default: it stays)")
+				f.StringVar(&region, "region", "", "region to move all of the tenant to")
 				f.StringVar(&reason, "reason", "", "reason for the record")
 			},
 			Body: func(*call) (any, error) {
 				in := api.CreateMove{}
-				if to != "" {
-					in.ToServerId = &to
+				for _, set := range []struct {
+					value string
+					into  **string
+				}{{to, &in.ToServerId}, {shard, &in.ToShardId}, {pool, &in.ToPoolId}, {reason, &in.Reason}} {
+					if set.value != "" {
+						*set.into = &set.value
+					}
 				}
-				if reason != "" {
-					in.Reason = &reason
+				if region != "" {
+					r := prego.Region(region)
+					in.Region = &r
 				}
 				return in, nil
 			},

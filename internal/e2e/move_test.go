@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"context"
+	"crypto/tls"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
@@ -317,4 +320,115 @@ func TestATenantMoves(t *testing.T) {
 	w.all.Wait()
 	t.Logf("%d rows at the end; %d requests while everybody was killed, %d failed: %v", p.rows(w, database), w.reads.Load(), len(w.failed), w.failed)
 	require.Equal(t, 3+len(points), p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'move_cleared'`, id))
+}
+
+// dataMoved checks that a tenant's database and cache are on one shard and in one pool, and that
+// nothing of them is on the others.
+func (p *public) dataMoved(id, database string, shard, otherShard, pool, otherPool string) {
+	p.t.Helper()
+	require.Equal(p.t, 1, p.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1 AND released_at IS NULL AND db_shard_id = $2 AND redis_pool_id = $3`, id, p.id(shard), p.id(pool)))
+	for server, want := range map[string]int{shard: 1, otherShard: 0} {
+		db := p.shardDB(p.id(server))
+		var databases, users, triggers int
+		require.NoError(p.t, db.QueryRow("SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?", database).Scan(&databases))
+		require.NoError(p.t, db.QueryRow("SELECT COUNT(*) FROM mysql.user WHERE User = ?", database).Scan(&users))
+		require.NoError(p.t, db.QueryRow("SELECT COUNT(*) FROM information_schema.triggers WHERE trigger_schema = ?", database).Scan(&triggers))
+		require.Equal(p.t, []int{want, want, 0}, []int{databases, users, triggers}, "what shard %s has", server)
+		require.Equal(p.t, want, p.number(`SELECT current_tenant_count FROM db_shards WHERE shard_id = $1`, p.id(server)), server)
+	}
+	for server, want := range map[string]int{pool: 1, otherPool: 0} {
+		acl, err := os.ReadFile(filepath.Join(p.rootOf(p.id(server)), wire.RedisUsersDir, "users.acl"))
+		require.NoError(p.t, err)
+		require.Equal(p.t, want, strings.Count(string(acl), "user "+database+" "), "who is let into pool %s", server)
+		require.Equal(p.t, want, p.number(`SELECT current_tenants FROM redis_pools WHERE pool_id = $1`, p.id(server)), server)
+	}
+}
+
+// shardDB is a shard's MariaDB, as its root.
+func (p *public) shardDB(server string) *sql.DB {
+	p.t.Helper()
+	root := p.rootOf(server)
+	password, err := os.ReadFile(filepath.Join(root, wire.SecretsDir, "mariadb-root"))
+	require.NoError(p.t, err)
+	return p.openDB("root", strings.TrimSpace(string(password)), filepath.Join(root, "run/prego/mysqld/mysqld.sock"))
+}
+
+// TestATenantsDataMoves: to another DB shard while rows are written over HTTP, and not to another one
+// when the move is cancelled while nothing can be written, not even by whoever has the password.
+func TestATenantsDataMoves(t *testing.T) {
+	t.Parallel()
+	crash := filepath.Join(t.TempDir(), "crash")
+	s := s3test.Start(t)
+	p, id := movable(t, s, crash)
+	p.create("db2", prego.RoleDBShard, server.Spec{})
+	p.create("redis2", prego.RoleRedisPool, server.Spec{})
+	p.awaitStatus("db2", server.Active)
+	p.awaitStatus("redis2", server.Active)
+	of, base := "/v1/tenants/"+id, "https://"+movedSite
+	database := p.settledTenant(id, tenant.Active).Allocation.DatabaseName
+	visitor := p.visitor()
+	p.opens(visitor, base, "<h1>"+movedSite+"</h1>")
+	cookie := p.login(visitor, base, id)
+	w := p.write(base, cookie)
+	w.more(5)
+
+	move := func(body map[string]any) (m api.Move) {
+		t.Helper()
+		p.post(of+"/moves", body, http.StatusAccepted, &m)
+		return m
+	}
+	p.post(of+"/moves", map[string]any{"to_shard_id": p.id("db")}, http.StatusUnprocessableEntity, nil)
+	m := p.moved(of, move(map[string]any{"to_shard_id": "any"}), tenant.MoveDone)
+	require.Equal(t, []string{p.id("app"), p.id("app"), p.id("db"), p.id("db2")}, []string{m.FromServerId, deref(m.ToServerId), deref(m.FromShardId), deref(m.ToShardId)})
+	w.more(5)
+	p.dataMoved(id, database, "db2", "db", "redis", "redis2")
+	p.rows(w, database)
+	w.mu.Lock()
+	t.Logf("%d rows, written again after %d ms by the row, at most %d ms between two; %d bytes before, %d while read-only; %d reads, %d failed", len(w.accepted), *m.DowntimeMs, w.pause.Milliseconds(), m.CopiedBytes, m.DeltaBytes, w.reads.Load(), len(w.failed))
+	require.Empty(t, w.failed)
+	require.Less(t, w.pause, 10*time.Second)
+	w.mu.Unlock()
+	keepHistory(t, p.cell, "tenant-data-moved", m.WorkflowId)
+
+	// Undone while it was read-only: it is written to again where it was, and nothing is left elsewhere.
+	require.NoError(t, os.WriteFile(crash, []byte("move/data-frozen"), 0o600))
+	m = move(map[string]any{"to_shard_id": p.id("db"), "to_pool_id": p.id("redis2")})
+	require.Eventually(t, func() bool { return !exists(crash) }, 2*patience, 20*time.Millisecond)
+	p.kill("worker")
+	// A job from before, or a console, writes to what is about to be copied for the last time.
+	config := p.readJSON(p.siteDir(p.id("app")) + "/site_config.json")
+	straggler := p.straggler(p.id("app"), database, fmt.Sprint(config["db_password"]))
+	for _, q := range []string{"INSERT INTO tabToDo (name, description) VALUES ('late', 'row-late')", "DELETE FROM tabToDo", "DROP TABLE tabToDo", "TRUNCATE tabToDo"} {
+		_, err := straggler.ExecContext(t.Context(), q)
+		require.ErrorContains(t, err, "denied", q)
+	}
+	p.send(http.MethodDelete, of+"/moves/"+m.MoveId, nil, http.StatusAccepted, nil)
+	p.start("worker")
+	p.moved(of, m, tenant.MoveCancelled)
+	w.more(2)
+	p.dataMoved(id, database, "db2", "db", "redis", "redis2")
+	p.onlyAt(s, p.id("app"), p.id("app2"))
+
+	w.stop()
+	w.all.Wait()
+	p.rows(w, database)
+}
+
+// straggler is a session of a site's user with its database, as a job's from before a move.
+func (p *public) straggler(app, database, password string) *sql.Conn {
+	p.t.Helper()
+	tlsDir := filepath.Join(p.rootOf(app), wire.BenchMount, wire.TLSDir)
+	pair, err := tls.LoadX509KeyPair(tlsDir+"/cert.pem", tlsDir+"/key.pem")
+	require.NoError(p.t, err)
+	cfg := mysql.NewConfig()
+	cfg.Net, cfg.Addr, cfg.User, cfg.Passwd, cfg.DBName = "tcp", "", database, password, database
+	p.query(&cfg.Addr, `SELECT host(s.private_address) || ':3306' FROM servers s JOIN tenant_allocations a ON a.db_shard_id = s.server_id WHERE a.released_at IS NULL AND a.database_name = $1`, database)
+	cfg.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true} //nolint:gosec // whose certificate it is is another test's
+	connector, err := mysql.NewConnector(cfg)
+	require.NoError(p.t, err)
+	db := sql.OpenDB(connector)
+	p.t.Cleanup(func() { _ = db.Close() })
+	conn, err := db.Conn(p.t.Context())
+	require.NoError(p.t, err)
+	return conn
 }

@@ -104,21 +104,22 @@ func (s *Store) KeepFleetMember(ctx context.Context, id prego.ServerID) (ended b
 	return ended, failed("keep "+string(id), err)
 }
 
-// Whoever has its data on the server: only the sites of app servers can move.
+// Whoever has its data on an app server, which is in no private network.
 const sqlTenantsStay = `
-SELECT a.tenant_id FROM tenant_allocations a LEFT JOIN servers s ON s.server_id = a.app_server_id WHERE a.released_at IS NULL AND (a.app_server_id = $1 AND (a.on_shard AND s.role = 'app') IS NOT TRUE
-    OR a.db_shard_id IN (SELECT shard_id FROM db_shards WHERE server_id = $1) OR a.redis_pool_id IN (SELECT pool_id FROM redis_pools WHERE server_id = $1))
-ORDER BY 1`
+SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id
+WHERE a.released_at IS NULL AND s.role = 'app' AND NOT a.on_shard AND (a.app_server_id = $1 OR a.db_shard_id = $1) ORDER BY 1`
 
-// Whoever lives on an app server, or is not cleared away from it yet.
+// Whoever has anything on a server (a shard and a pool have their server's id), or is not cleared
+// away from it yet.
 const sqlDrainedTenants = `
 SELECT a.tenant_id, t.org_id, m.move_id IS NOT NULL AS moving, has_site(t.state) AS fit, t.state,
     COALESCE(f.reason, '') AS reason, COALESCE(f.message, '') AS message, COALESCE(f.finished_at > now() - make_interval(secs => $2), false) AS rests
 FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
 LEFT JOIN tenant_moves m ON m.tenant_id = a.tenant_id AND m.finished_at IS NULL
-LEFT JOIN LATERAL (SELECT state, reason, message, finished_at FROM tenant_moves WHERE tenant_id = a.tenant_id AND from_server_id = $1 ORDER BY created_at DESC LIMIT 1) f ON f.state = 'failed'
-WHERE a.app_server_id = $1 AND a.released_at IS NULL
-UNION ALL SELECT tenant_id, org_id, true, true, '', '', '', false FROM tenant_moves WHERE from_server_id = $1 AND state = 'switched'
+LEFT JOIN LATERAL (SELECT state, reason, message, finished_at FROM tenant_moves WHERE tenant_id = a.tenant_id AND $1 IN (from_server_id, from_shard_id, from_pool_id) ORDER BY created_at DESC LIMIT 1) f ON f.state = 'failed'
+WHERE (a.app_server_id = $1 OR a.db_shard_id = $1 OR a.redis_pool_id = $1) AND a.released_at IS NULL
+UNION ALL SELECT tenant_id, org_id, true, true, '', '', '', false FROM tenant_moves
+WHERE state = 'switched' AND (moves_server AND from_server_id = $1 OR moves_shard AND from_shard_id = $1 OR moves_pool AND from_pool_id = $1)
 ORDER BY 1`
 
 // moveRest is how long a tenant whose move failed is left alone by a drain, in seconds.
@@ -126,14 +127,14 @@ const moveRest = 30
 
 const sqlLetTenantsStay = `
 UPDATE tenant_moves SET cancel_requested_at = COALESCE(cancel_requested_at, now()), updated_at = now()
-WHERE from_server_id = $1 AND drain_of = $1 AND state IN ('queued', 'copying', 'frozen') RETURNING move_id`
+WHERE drain_of = $1 AND state IN ('queued', 'copying', 'frozen') RETURNING move_id`
 
 const sqlRequestDrain = `
 INSERT INTO server_drains AS d (server_id, number, kind, status, why, requested_by, keep_tenants, was_open, deadline_at, server_type, total, left_now, tenants_total, tenants_left)
 SELECT $1, COALESCE((SELECT max(number) FROM server_drains WHERE server_id = $1), 0) + 1, $2, CASE $2 WHEN 'replace' THEN 'making' ELSE 'waiting' END, $3, $4, $5, $6,
     CASE WHEN $7 > 0 THEN now() + make_interval(secs => $7) END, $8, n, n, moves, moves
 FROM (SELECT count(*)::int AS n FROM instances WHERE server_id = $1 AND state <> 'stopped') i
-CROSS JOIN (SELECT count(*)::int AS moves FROM tenant_allocations WHERE app_server_id = $1 AND released_at IS NULL AND NOT $5) a RETURNING ` + drainColumns
+CROSS JOIN (SELECT count(*)::int AS moves FROM tenant_allocations WHERE (app_server_id = $1 OR db_shard_id = $1 OR redis_pool_id = $1) AND released_at IS NULL AND NOT $5) a RETURNING ` + drainColumns
 
 // namedTenants is how many tenants a refusal names.
 const namedTenants = 20
@@ -205,7 +206,7 @@ func tenantsStay(id prego.ServerID, kind server.DrainKind, tenants []string) err
 	if kind == server.DrainReplace {
 		hint = "cordon it and wait until they are gone"
 	}
-	return prego.Errorf(prego.CodeTenantsCannotMove, "%d tenants have their databases or caches on server %s, which cannot be moved yet: %s%s; %s", len(tenants), id, strings.Join(named, ", "), more, hint)
+	return prego.Errorf(prego.CodeTenantsCannotMove, "%d tenants have their databases on server %s, which is in no private network, and cannot be moved: %s%s; %s", len(tenants), id, strings.Join(named, ", "), more, hint)
 }
 
 const sqlLastDrain = `SELECT ` + drainColumns + ` FROM server_drains d WHERE server_id = $1 ORDER BY number DESC LIMIT 1`

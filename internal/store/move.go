@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -14,23 +15,61 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-const moveColumns = `m.move_id, m.org_id, m.tenant_id, m.state, m.reason, m.message, m.why, m.wanted, COALESCE(m.drain_of, '') AS drain_of, m.requested_by, m.site,
-    m.from_server_id, COALESCE(m.to_server_id, '') AS to_server_id, m.copied_bytes, m.delta_bytes, (EXTRACT(EPOCH FROM m.opened_at - m.frozen_at) * 1000)::bigint AS downtime_ms,
+const moveColumns = `m.move_id, m.org_id, m.tenant_id, m.state, m.reason, m.message, m.why, m.wanted, m.wanted_shard, m.wanted_pool, m.moves_server, m.moves_shard, m.moves_pool, COALESCE(m.drain_of, '') AS drain_of, m.requested_by, m.site,
+    m.from_server_id, COALESCE(m.to_server_id, '') AS to_server_id, COALESCE(m.from_shard_id, '') AS from_shard_id, COALESCE(m.to_shard_id, '') AS to_shard_id,
+    COALESCE(m.from_pool_id, '') AS from_pool_id, COALESCE(m.to_pool_id, '') AS to_pool_id, m.from_region, m.to_region, m.copied_bytes, m.delta_bytes, (EXTRACT(EPOCH FROM m.opened_at - m.frozen_at) * 1000)::bigint AS downtime_ms,
     m.cancel_requested_at, m.created_at, m.started_at, m.frozen_at, m.switched_at, m.opened_at, m.finished_at`
 
 const sqlOpenMove = `SELECT ` + moveColumns + ` FROM tenant_moves m WHERE m.tenant_id = $1 AND m.finished_at IS NULL`
 
 const sqlRequestMove = `
-INSERT INTO tenant_moves AS m (move_id, org_id, tenant_id, allocation_id, why, wanted, drain_of, requested_by, site, database_name, from_server_id)
-SELECT $1, t.org_id, t.tenant_id, a.allocation_id, $3, $4, NULLIF($5, ''), $6, t.site, a.database_name, a.app_server_id
+INSERT INTO tenant_moves AS m (move_id, org_id, tenant_id, allocation_id, why, wanted, drain_of, requested_by, site, database_name, from_server_id,
+    moves_server, moves_shard, moves_pool, wanted_shard, wanted_pool, from_region, to_region, from_shard_id, from_pool_id)
+SELECT $1, t.org_id, t.tenant_id, a.allocation_id, $3, $4, NULLIF($5, ''), $6, t.site, a.database_name, a.app_server_id,
+    $7, $8, $9, $10, $11, t.region, $12, a.db_shard_id, a.redis_pool_id
 FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL WHERE t.tenant_id = $2 RETURNING ` + moveColumns
 
 const sqlMovable = `
-SELECT t.plan, a.on_shard, s.role FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL JOIN servers s ON s.server_id = a.app_server_id WHERE t.tenant_id = $1`
+SELECT a.on_shard, s.role, t.region, a.app_server_id, a.db_shard_id, a.redis_pool_id,
+    COALESCE((SELECT role FROM servers w WHERE w.server_id = $2), '') AS to_role,
+    a.app_server_id = $3 AS drains_server, EXISTS (SELECT FROM db_shards d WHERE d.shard_id = a.db_shard_id AND d.server_id = $3) AS drains_shard,
+    EXISTS (SELECT FROM redis_pools r WHERE r.pool_id = a.redis_pool_id AND r.server_id = $3) AS drains_pool
+FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL JOIN servers s ON s.server_id = a.app_server_id WHERE t.tenant_id = $1`
 
-// RequestMove accepts that a tenant moves to another app server. While it moves the same request
-// is met by that move, and another one is CodeMoveUnderWay. A tenant whose database is on its
-// app server is CodeTenantsCannotMove.
+// movable is where a tenant is, and what is to leave there.
+type movable struct {
+	OnShard                               bool
+	Role, ToRole                          prego.Role
+	Region                                prego.Region
+	AppServerID                           prego.ServerID
+	DBShardID                             prego.ShardID
+	RedisPoolID                           prego.RedisPoolID
+	DrainsServer, DrainsShard, DrainsPool bool
+}
+
+// parts are what moves: what is asked for, or what is on a server that is being emptied. A node has
+// all of a tenant or nothing.
+func (at movable) parts(a tenant.MoveAsked) (app, shard, pool bool) {
+	if at.Role != prego.RoleApp || at.ToRole == prego.RoleNode || a.Region != "" {
+		return true, true, true
+	}
+	if a.DrainOf != "" {
+		return at.DrainsServer, at.DrainsShard, at.DrainsPool
+	}
+	return a.To != "" || a.Shard == "" && a.Pool == "", a.Shard != "", a.Pool != ""
+}
+
+// named is a target that is asked for by name, or "".
+func named[T ~string](target T) T {
+	if target == tenant.AnyTarget {
+		return ""
+	}
+	return target
+}
+
+// RequestMove accepts that a tenant moves, or parts of it. While it moves the same request is met by
+// that move, and another one is CodeMoveUnderWay. A tenant whose database is on its app server,
+// because that is in no private network, is CodeTenantsCannotMove.
 func (s *Store) RequestMove(ctx context.Context, a tenant.MoveAsked) (out tenant.Move, err error) {
 	err = s.inTenant(ctx, "move tenant "+string(a.TenantID), a.TenantID, func(tx pgx.Tx, t tenantSite) error {
 		out, err = requestMove(ctx, tx, a, t)
@@ -41,36 +80,50 @@ func (s *Store) RequestMove(ctx context.Context, a tenant.MoveAsked) (out tenant
 
 func requestMove(ctx context.Context, tx pgx.Tx, a tenant.MoveAsked, t tenantSite) (out tenant.Move, err error) {
 	open, err := find[tenant.Move](ctx, tx, sqlOpenMove, a.TenantID)
-	switch {
-	case err != nil:
-		return out, err
-	case open != nil && open.Wanted == a.To && open.CancelRequestedAt == nil && open.State.Undoable():
-		return *open, nil
-	case open != nil:
-		return out, prego.Errorf(prego.CodeMoveUnderWay, "tenant %s is moved from %s to %s already: move %s is %s", a.TenantID, open.FromServerID, open.ToServerID, open.MoveID, open.State)
-	case !t.state.HasSite():
-		return out, prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only one with a site in use is moved", a.TenantID, t.state)
-	case a.To != "" && string(a.To) == t.server:
-		return out, &prego.Error{Code: prego.CodeInvalidField, Field: "to_server_id", Message: "is where the tenant is"}
-	}
-	at, err := one[struct {
-		Plan    prego.Plan
-		OnShard bool
-		Role    prego.Role
-	}](ctx, tx, sqlMovable, a.TenantID)
 	if err != nil {
 		return out, err
 	}
-	if !at.OnShard || at.Role != prego.RoleApp {
-		return out, prego.Errorf(prego.CodeTenantsCannotMove, "the database of tenant %s is on its %s %s, and moves with the site only from a backup: restore it elsewhere", a.TenantID, at.Role, t.server)
+	if !t.state.HasSite() && open == nil {
+		return out, prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only one with a site in use is moved", a.TenantID, t.state)
 	}
-	if out, err = one[tenant.Move](ctx, tx, sqlRequestMove, a.ID, a.TenantID, a.Why, a.To, a.DrainOf, a.By); err != nil {
+	at, err := one[movable](ctx, tx, sqlMovable, a.TenantID, named(a.To), a.DrainOf)
+	if err != nil {
+		return out, err
+	}
+	app, shard, pool := at.parts(a)
+	to, toShard, toPool := named(a.To), named(a.Shard), named(a.Pool)
+	where := &prego.Error{Code: prego.CodeInvalidField, Message: "is where the tenant is"}
+	switch {
+	case open != nil && open.Wanted == to && open.WantedShard == toShard && open.WantedPool == toPool && open.ToRegion == a.Region &&
+		open.MovesServer == app && open.MovesShard == shard && open.MovesPool == pool && open.CancelRequestedAt == nil && open.State.Undoable():
+		return *open, nil
+	case open != nil:
+		return out, prego.Errorf(prego.CodeMoveUnderWay, "tenant %s is moved from %s to %s already: move %s is %s", a.TenantID, open.FromServerID, open.ToServerID, open.MoveID, open.State)
+	case to != "" && to == at.AppServerID:
+		where.Field = "to_server_id"
+		return out, where
+	case toShard != "" && toShard == at.DBShardID:
+		where.Field = "to_shard_id"
+		return out, where
+	case toPool != "" && toPool == at.RedisPoolID:
+		where.Field = "to_pool_id"
+		return out, where
+	case a.Region != "" && a.Region == at.Region:
+		where.Field = "region"
+		return out, where
+	case !at.OnShard && at.Role == prego.RoleApp:
+		return out, prego.Errorf(prego.CodeTenantsCannotMove, "the database of tenant %s is on its app server %s, which is in no private network: restore it elsewhere from a backup", a.TenantID, t.server)
+	case !app && !shard && !pool:
+		return out, prego.Errorf(prego.CodeInvalidTransition, "tenant %s has nothing on server %s", a.TenantID, a.DrainOf)
+	}
+	if out, err = one[tenant.Move](ctx, tx, sqlRequestMove, a.ID, a.TenantID, a.Why, to, a.DrainOf, a.By, app, shard, pool, toShard, toPool, a.Region); err != nil {
 		return out, err
 	}
 	if err := tenantEvent(ctx, tx, tenant.Event{TenantID: a.TenantID, Step: tenant.StepMoveRequested, Actor: a.By, Message: fmt.Sprintf("%s: from %s", a.ID, t.server)}, "move/"+string(a.ID)); err != nil {
 		return out, err
 	}
-	return out, orgEvent(ctx, tx, org.Event{OrgID: t.org, Type: "move.create", Subject: string(a.ID), Actor: a.By}, map[string]any{"tenant_id": a.TenantID, "to_server_id": a.To})
+	asked := map[string]any{"tenant_id": a.TenantID, "to_server_id": to, "to_shard_id": toShard, "to_pool_id": toPool, "region": a.Region}
+	return out, orgEvent(ctx, tx, org.Event{OrgID: t.org, Type: "move.create", Subject: string(a.ID), Actor: a.By}, asked)
 }
 
 const (
@@ -127,53 +180,108 @@ func (s *Store) CancelMove(ctx context.Context, tenantID prego.TenantID, id preg
 // A server that is lost answers no more: what a move would do there is done, as on one that is
 // terminated.
 const sqlMoveRun = `
-SELECT ` + moveColumns + `, m.allocation_id, m.database_name, f.host AS from_host, COALESCE(host(f.private_address), '') AS from_address,
-    CASE WHEN f.status_reason IN ('server_missing', 'server_lost') THEN 'terminated' ELSE f.status END AS from_status,
-    COALESCE(g.host, '') AS to_host, COALESCE(host(g.private_address), '') AS to_address,
-    CASE WHEN g.status_reason IN ('server_missing', 'server_lost') THEN 'terminated' ELSE COALESCE(g.status, '') END AS to_status, g.cordoned_at IS NOT NULL AS to_closed, t.state AS tenant_state,
-    COALESCE((SELECT a.app_server_id FROM tenant_allocations a WHERE a.allocation_id = m.allocation_id AND a.released_at IS NULL), '') AS allocation_server
+SELECT ` + moveColumns + `, m.allocation_id, m.database_name, m.data_archives, f.host AS from_host, COALESCE(host(f.private_address), '') AS from_address, CASE WHEN f.status_reason IN ('server_missing', 'server_lost') THEN 'terminated' ELSE f.status END AS from_status, f.role AS from_role,
+    COALESCE(g.host, '') AS to_host, COALESCE(host(g.private_address), '') AS to_address, CASE WHEN g.status_reason IN ('server_missing', 'server_lost') THEN 'terminated' ELSE COALESCE(g.status, '') END AS to_status, COALESCE(g.role, '') AS to_role,
+    g.cordoned_at IS NOT NULL AND m.moves_server OR m.moves_shard AND COALESCE(tsh.cordoned_at IS NOT NULL OR tsh.status <> 'active', false)
+        OR m.moves_pool AND COALESCE(tph.cordoned_at IS NOT NULL OR tph.status <> 'active', false) AS to_closed, t.state AS tenant_state,
+    COALESCE(a.app_server_id, '') AS allocation_server, COALESCE(a.db_shard_id, '') AS allocation_shard, COALESCE(a.redis_pool_id, '') AS allocation_pool,
+    COALESCE(b.on_shard AND m.switched_at IS NULL OR m.switched_at IS NOT NULL AND f.role = 'app', false) AS from_on_shard,
+    COALESCE(b.on_pool AND m.switched_at IS NULL OR m.switched_at IS NOT NULL AND f.role = 'app' AND m.from_pool_id IS NOT NULL, false) AS from_on_pool,
+    COALESCE(fsh.server_id, '') AS from_shard_server, COALESCE(fsh.host, '') AS from_shard_host, COALESCE(host(fsh.private_address), '') AS from_shard_address, CASE WHEN fsh.status_reason IN ('server_missing', 'server_lost') THEN 'terminated' ELSE COALESCE(fsh.status, '') END AS from_shard_status,
+    COALESCE(tsh.server_id, '') AS to_shard_server, COALESCE(tsh.host, '') AS to_shard_host, COALESCE(host(tsh.private_address), '') AS to_shard_address, CASE WHEN tsh.status_reason IN ('server_missing', 'server_lost') THEN 'terminated' ELSE COALESCE(tsh.status, '') END AS to_shard_status,
+    COALESCE(fph.server_id, '') AS from_pool_server, COALESCE(fph.host, '') AS from_pool_host, COALESCE(host(fph.private_address), '') AS from_pool_address, CASE WHEN fph.status_reason IN ('server_missing', 'server_lost') THEN 'terminated' ELSE COALESCE(fph.status, '') END AS from_pool_status,
+    COALESCE(tph.server_id, '') AS to_pool_server, COALESCE(tph.host, '') AS to_pool_host, COALESCE(host(tph.private_address), '') AS to_pool_address, CASE WHEN tph.status_reason IN ('server_missing', 'server_lost') THEN 'terminated' ELSE COALESCE(tph.status, '') END AS to_pool_status
 FROM tenant_moves m JOIN servers f ON f.server_id = m.from_server_id LEFT JOIN servers g ON g.server_id = m.to_server_id JOIN tenants t ON t.tenant_id = m.tenant_id
+LEFT JOIN tenant_allocations b ON b.allocation_id = m.allocation_id LEFT JOIN tenant_allocations a ON a.allocation_id = m.allocation_id AND a.released_at IS NULL
+LEFT JOIN db_shards fs ON fs.shard_id = COALESCE(m.from_shard_id, b.db_shard_id) LEFT JOIN servers fsh ON fsh.server_id = fs.server_id
+LEFT JOIN db_shards ts ON ts.shard_id = m.to_shard_id LEFT JOIN servers tsh ON tsh.server_id = ts.server_id
+LEFT JOIN redis_pools fp ON fp.pool_id = COALESCE(m.from_pool_id, b.redis_pool_id) LEFT JOIN servers fph ON fph.server_id = fp.server_id
+LEFT JOIN redis_pools tp ON tp.pool_id = m.to_pool_id LEFT JOIN servers tph ON tph.server_id = tp.server_id
 WHERE m.move_id = $1`
 
 // MoveRun reads a move for its run, or CodeMoveNotFound.
 func (s *Store) MoveRun(ctx context.Context, id prego.MoveID) (tenant.MoveRun, error) {
-	return get[tenant.MoveRun](ctx, s.pool, noSuchMove(id), sqlMoveRun, id)
+	type row struct {
+		tenant.MoveRun
+		FromShardServer, ToShardServer, FromPoolServer, ToPoolServer     prego.ServerID
+		FromShardHost, ToShardHost, FromPoolHost, ToPoolHost             string
+		FromShardAddress, ToShardAddress, FromPoolAddress, ToPoolAddress string
+		FromShardStatus, ToShardStatus, FromPoolStatus, ToPoolStatus     server.Status
+	}
+	r, err := get[row](ctx, s.pool, noSuchMove(id), sqlMoveRun, id)
+	m := r.MoveRun
+	m.FromShard = tenant.DataHost{ServerID: r.FromShardServer, Host: r.FromShardHost, Address: r.FromShardAddress, Status: r.FromShardStatus}
+	m.ToShard = tenant.DataHost{ServerID: r.ToShardServer, Host: r.ToShardHost, Address: r.ToShardAddress, Status: r.ToShardStatus}
+	m.FromPool = tenant.DataHost{ServerID: r.FromPoolServer, Host: r.FromPoolHost, Address: r.FromPoolAddress, Status: r.FromPoolStatus}
+	m.ToPool = tenant.DataHost{ServerID: r.ToPoolServer, Host: r.ToPoolHost, Address: r.ToPoolAddress, Status: r.ToPoolStatus}
+	return m, err
 }
 
 // The target's row is held while it is checked again; who is refused here decides again.
-const sqlHoldMove = `SELECT state, cancel_requested_at IS NOT NULL AS cancelled FROM tenant_moves WHERE move_id = $1 FOR NO KEY UPDATE`
+const sqlHoldMove = `SELECT state, cancel_requested_at IS NOT NULL AS cancelled, moves_server, moves_shard, moves_pool FROM tenant_moves WHERE move_id = $1 FOR NO KEY UPDATE`
 
+// What is in no private network reaches nothing but itself.
 const sqlReserveMove = `
 UPDATE servers s SET tenant_count = s.tenant_count + 1, updated_at = now(),
     dedicated_for_tenant_id = CASE WHEN $3 THEN t.tenant_id ELSE s.dedicated_for_tenant_id END
 FROM tenant_moves m JOIN tenants t ON t.tenant_id = m.tenant_id JOIN tenant_allocations a ON a.allocation_id = m.allocation_id AND a.released_at IS NULL
 JOIN db_shards d ON d.shard_id = a.db_shard_id JOIN servers h ON h.server_id = d.server_id
 WHERE m.move_id = $1 AND s.server_id = $2 AND s.server_id <> m.from_server_id AND a.app_server_id = m.from_server_id
-  AND s.status = 'active' AND s.cordoned_at IS NULL AND s.role = 'app' AND s.region = t.region AND s.private_address IS NOT NULL
+  AND s.status = 'active' AND s.cordoned_at IS NULL AND s.region = COALESCE(NULLIF(m.to_region, ''), t.region)
+  AND (s.role = 'app' AND s.private_address IS NOT NULL OR s.role = 'node' AND m.moves_shard AND m.moves_pool)
   AND (s.dedicated_for_tenant_id IS NULL OR s.dedicated_for_tenant_id = t.tenant_id)
   AND (s.tenant_count = 0 AND NOT runs_instances(s.server_id) OR NOT $3)
   AND ($4 OR s.tenant_count < $5 AND COALESCE(s.memory_pct, 0) < $6)
   AND s.bench_image = (SELECT f.bench_image FROM servers f WHERE f.server_id = m.from_server_id) -- what a newer image migrated opens with no older one
   AND NOT EXISTS (SELECT FROM stack_release_servers u WHERE u.server_id IN (s.server_id, m.from_server_id) AND u.status IN ('updating', 'broken'))
-  AND network_of(s.network_id, s.private_address) IS NOT DISTINCT FROM network_of(h.network_id, h.private_address)
+  AND (m.moves_shard OR network_of(s.network_id, s.private_address) IS NOT DISTINCT FROM network_of(h.network_id, h.private_address))
   AND residency_allows(t.data_residency, s.region, s.infra_provider)
   AND tags_satisfy(s.tags, t.require_tags, t.disallow_tags)
   AND NOT EXISTS (SELECT FROM placement_pools_of(t.org_id) p WHERE NOT tags_satisfy(s.tags, p.require_tags, p.disallow_tags))`
 
+// $3 is the app server that the tenant will be on.
+const (
+	sqlReserveMoveShard = `
+UPDATE db_shards d SET current_tenant_count = d.current_tenant_count + 1, dedicated_for_tenant_id = CASE WHEN $4 THEN t.tenant_id ELSE d.dedicated_for_tenant_id END
+FROM tenant_moves m JOIN tenants t ON t.tenant_id = m.tenant_id, servers s, servers h
+WHERE m.move_id = $1 AND d.shard_id = $2 AND d.shard_id <> m.from_shard_id AND s.server_id = $3 AND h.server_id = d.server_id
+  AND d.status = 'active' AND h.cordoned_at IS NULL AND d.region = s.region AND tier_lock_allows(t.plan, d.plan_tier_lock)
+  AND (d.dedicated_for_tenant_id IS NULL OR d.dedicated_for_tenant_id = t.tenant_id) AND (d.current_tenant_count = 0 AND NOT runs_instances(h.server_id) OR NOT $4)
+  AND ($5 OR d.current_tenant_count < d.tenant_capacity AND NOT has_reached(h.db_disk_pct, $6))
+  AND (s.role = 'node') = d.on_node AND (NOT d.on_node OR d.server_id = s.server_id)
+  AND (d.on_node OR h.private_address IS NOT NULL AND h.network_id = s.network_id)`
+	sqlReserveMovePool = `
+UPDATE redis_pools r SET current_tenants = r.current_tenants + 1, dedicated_for_tenant_id = CASE WHEN $4 THEN t.tenant_id ELSE r.dedicated_for_tenant_id END
+FROM tenant_moves m JOIN tenants t ON t.tenant_id = m.tenant_id, servers s, servers h
+WHERE m.move_id = $1 AND r.pool_id = $2 AND r.pool_id <> m.from_pool_id AND s.server_id = $3 AND h.server_id = r.server_id
+  AND r.status = 'active' AND h.cordoned_at IS NULL AND r.region = s.region
+  AND (r.dedicated_for_tenant_id IS NULL OR r.dedicated_for_tenant_id = t.tenant_id) AND (r.current_tenants = 0 AND NOT runs_instances(h.server_id) OR NOT $4)
+  AND ($5 OR r.current_tenants < r.tenant_capacity AND NOT has_reached(h.redis_memory_pct, $6))
+  AND (s.role = 'node') = r.on_node AND (NOT r.on_node OR r.server_id = s.server_id)
+  AND (r.on_node OR h.private_address IS NOT NULL AND h.network_id = s.network_id)`
+)
+
 const sqlMovePlaced = `
-UPDATE tenant_moves SET state = 'copying', to_server_id = $2, started_at = now(), updated_at = now(), message = '' WHERE move_id = $1 AND state = 'queued' AND cancel_requested_at IS NULL`
+UPDATE tenant_moves m SET state = 'copying', to_server_id = $2, started_at = now(), updated_at = now(), message = '',
+    from_shard_id = COALESCE(m.from_shard_id, a.db_shard_id), from_pool_id = COALESCE(m.from_pool_id, a.redis_pool_id),
+    to_shard_id = COALESCE(NULLIF($3, ''), a.db_shard_id), to_pool_id = COALESCE(NULLIF($4, ''), a.redis_pool_id)
+FROM tenant_allocations a WHERE m.move_id = $1 AND m.state = 'queued' AND m.cancel_requested_at IS NULL AND a.allocation_id = m.allocation_id`
 
 const sqlMoveDecision = `
 INSERT INTO allocation_snapshots (tenant_id, allocation_id, outcome, algorithm, decision_log, policy_json, actor)
 SELECT tenant_id, allocation_id, 'moved', $2, $3, $4, requested_by FROM tenant_moves WHERE move_id = $1`
 
-// ReserveMove gives a move the server that was chosen for it. ok is false if the server is not
+// errLostPlace undoes what was taken of a place that is not fit any more.
+var errLostPlace = errors.New("the place is taken")
+
+// ReserveMove gives a move the place that was chosen for it. ok is false if a part of it is not
 // fit any more: then another one is chosen. Repeated, it finds its place.
 func (s *Store) ReserveMove(ctx context.Context, id prego.MoveID, p tenant.MovePlace) (ok bool, err error) {
 	err = s.inTx(ctx, "reserve a place for move "+string(id), func(tx pgx.Tx) error {
 		at, err := one[struct {
-			State     tenant.MoveState
-			Cancelled bool
+			State                              tenant.MoveState
+			Cancelled                          bool
+			MovesServer, MovesShard, MovesPool bool
 		}](ctx, tx, sqlHoldMove, id)
 		switch {
 		case err != nil:
@@ -184,23 +292,51 @@ func (s *Store) ReserveMove(ctx context.Context, id prego.MoveID, p tenant.MoveP
 		case at.Cancelled:
 			return server.ErrSuperseded
 		}
-		if ok, err = changed(ctx, tx, sqlReserveMove, id, p.ServerID, p.Dedicates, p.Override, p.MaxTenants, p.MemoryMax); err != nil || !ok {
+		// In the order in which a reservation takes them.
+		for _, part := range []struct {
+			moves bool
+			sql   string
+			args  []any
+		}{
+			{at.MovesServer, sqlReserveMove, []any{id, p.ServerID, p.Dedicates, p.Override, p.MaxTenants, p.MemoryMax}},
+			{at.MovesShard, sqlReserveMoveShard, []any{id, p.ShardID, p.ServerID, p.Alone, p.Override, p.DBDiskMax}},
+			{at.MovesPool, sqlReserveMovePool, []any{id, p.PoolID, p.ServerID, p.OwnPool, p.Override, p.RedisMax}},
+		} {
+			if !part.moves {
+				continue
+			}
+			if ok, err := changed(ctx, tx, part.sql, part.args...); err != nil {
+				return err
+			} else if !ok {
+				return errLostPlace
+			}
+		}
+		shard, pool := p.ShardID, p.PoolID
+		if !at.MovesShard {
+			shard = ""
+		}
+		if !at.MovesPool {
+			pool = ""
+		}
+		if _, err := tx.Exec(ctx, sqlMovePlaced, id, p.ServerID, shard, pool); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sqlMovePlaced, id, p.ServerID); err != nil {
-			return err
-		}
+		ok = true
 		_, err = tx.Exec(ctx, sqlMoveDecision, id, p.Algorithm, json.RawMessage(p.Decision), json.RawMessage(p.Policy))
 		return err
 	})
+	if errors.Is(err, errLostPlace) {
+		return false, nil
+	}
 	return ok, err
 }
 
-const sqlMoveCopied = `UPDATE tenant_moves SET copied_bytes = $2, updated_at = now() WHERE move_id = $1`
+const sqlMoveCopied = `UPDATE tenant_moves SET copied_bytes = $2, data_archives = $3, updated_at = now() WHERE move_id = $1`
 
-// MoveCopied records how much was copied while the site served.
-func (s *Store) MoveCopied(ctx context.Context, id prego.MoveID, bytes int64) error {
-	return s.exec(ctx, "move "+string(id), sqlMoveCopied, id, bytes)
+// MoveCopied records how much was copied while the site served, and in how many archives of its
+// database.
+func (s *Store) MoveCopied(ctx context.Context, id prego.MoveID, bytes int64, archives int) error {
+	return s.exec(ctx, "move "+string(id), sqlMoveCopied, id, bytes, archives)
 }
 
 // Whatever works on the site has to end first, and what comes later waits (TenantRun, held).
@@ -215,7 +351,8 @@ FROM tenant_moves m JOIN tenants t ON t.tenant_id = m.tenant_id WHERE m.move_id 
 const sqlFreezeMove = `
 UPDATE tenant_moves m SET state = 'frozen', frozen_at = COALESCE(frozen_at, clock_timestamp()), updated_at = now() FROM tenants t, tenant_allocations a
 WHERE m.move_id = $1 AND m.state IN ('copying', 'frozen') AND m.cancel_requested_at IS NULL AND t.tenant_id = m.tenant_id AND has_site(t.state)
-  AND a.allocation_id = m.allocation_id AND a.released_at IS NULL AND a.app_server_id = m.from_server_id`
+  AND a.allocation_id = m.allocation_id AND a.released_at IS NULL AND a.app_server_id = m.from_server_id
+  AND (m.from_shard_id IS NULL OR a.db_shard_id = m.from_shard_id AND a.redis_pool_id = m.from_pool_id)`
 
 // FreezeMove says that the tenant's site is held from now on. waits says what has to end first,
 // "" for nothing. server.ErrSuperseded: the tenant has no site there, or the move was cancelled.
@@ -238,8 +375,13 @@ const (
 UPDATE tenant_moves SET state = 'switched', switched_at = now(), updated_at = now(), delta_bytes = $2
 WHERE move_id = $1 AND state = 'frozen' AND cancel_requested_at IS NULL`
 	sqlSwitchAllocation = `
-UPDATE tenant_allocations a SET app_server_id = m.to_server_id, pool_site_id = NULL, infra_provider = s.infra_provider FROM tenant_moves m JOIN servers s ON s.server_id = m.to_server_id
-WHERE m.move_id = $1 AND a.allocation_id = m.allocation_id AND a.released_at IS NULL AND a.app_server_id = m.from_server_id`
+UPDATE tenant_allocations a SET app_server_id = m.to_server_id, pool_site_id = NULL, infra_provider = s.infra_provider,
+    db_shard_id = COALESCE(m.to_shard_id, a.db_shard_id), redis_pool_id = COALESCE(m.to_pool_id, a.redis_pool_id),
+    on_shard = CASE WHEN m.moves_shard THEN s.role = 'app' ELSE a.on_shard END, on_pool = CASE WHEN m.moves_pool THEN s.role = 'app' ELSE a.on_pool END
+FROM tenant_moves m JOIN servers s ON s.server_id = m.to_server_id
+WHERE m.move_id = $1 AND a.allocation_id = m.allocation_id AND a.released_at IS NULL AND a.app_server_id = m.from_server_id
+  AND (m.from_shard_id IS NULL OR a.db_shard_id = m.from_shard_id AND a.redis_pool_id = m.from_pool_id)`
+	sqlSwitchRegion = `UPDATE tenants t SET region = m.to_region, updated_at = now() FROM tenant_moves m WHERE m.move_id = $1 AND t.tenant_id = m.tenant_id AND m.to_region <> ''`
 	// A site of the pool is that no more; its name and its database are the tenant's alone.
 	sqlForgetMovedSite = `DELETE FROM site_pool p USING tenant_moves m WHERE m.move_id = $1 AND p.tenant_id = m.tenant_id AND p.app_server_id = m.from_server_id`
 	// Snapshots are in the site's directory, and came along.
@@ -263,7 +405,7 @@ func (s *Store) SwitchMove(ctx context.Context, id prego.MoveID, delta int64) er
 		if err == nil && !ok {
 			return server.ErrSuperseded
 		}
-		for _, sql := range []string{sqlForgetMovedSite, sqlMoveSnapshots} {
+		for _, sql := range []string{sqlSwitchRegion, sqlForgetMovedSite, sqlMoveSnapshots} {
 			if err == nil {
 				_, err = tx.Exec(ctx, sql, id)
 			}
@@ -275,7 +417,7 @@ func (s *Store) SwitchMove(ctx context.Context, id prego.MoveID, delta int64) er
 		if err != nil {
 			return err
 		}
-		return tenantEvent(ctx, tx, tenant.Event{TenantID: m.TenantID, Step: tenant.StepMoved, Message: fmt.Sprintf("%s: from %s to %s", id, m.FromServerID, m.ToServerID)}, "moved/"+string(id))
+		return tenantEvent(ctx, tx, tenant.Event{TenantID: m.TenantID, Step: tenant.StepMoved, Message: fmt.Sprintf("%s: from %s to %s", id, m.From(), m.To())}, "moved/"+string(id))
 	})
 }
 
@@ -289,7 +431,10 @@ func (s *Store) MoveOpened(ctx context.Context, id prego.MoveID) error {
 const (
 	sqlFinishMove = `
 UPDATE tenant_moves SET state = $2, reason = $3, message = $4, finished_at = now(), updated_at = now() WHERE move_id = $1 AND finished_at IS NULL
-  AND (state = 'switched') = ($2 = 'done') RETURNING CASE state WHEN 'done' THEN from_server_id ELSE COALESCE(to_server_id, '') END AS server_id, tenant_id`
+  AND (state = 'switched') = ($2 = 'done') RETURNING tenant_id,
+    CASE WHEN NOT moves_server THEN '' WHEN state = 'done' THEN from_server_id ELSE COALESCE(to_server_id, '') END AS server_id,
+    CASE WHEN NOT moves_shard THEN '' WHEN state = 'done' THEN from_shard_id ELSE COALESCE(to_shard_id, '') END AS shard_id,
+    CASE WHEN NOT moves_pool THEN '' WHEN state = 'done' THEN from_pool_id ELSE COALESCE(to_pool_id, '') END AS pool_id`
 	sqlLeaveMoveServer = `
 UPDATE servers SET tenant_count = tenant_count - 1, updated_at = now(),
     dedicated_for_tenant_id = CASE WHEN EXISTS (SELECT FROM tenant_allocations WHERE app_server_id = $1 AND tenant_id = $2 AND released_at IS NULL) -- restored there, after the other one was lost
@@ -303,10 +448,16 @@ func (s *Store) FinishMove(ctx context.Context, id prego.MoveID, state tenant.Mo
 	err = s.inTx(ctx, "finish move "+string(id), func(tx pgx.Tx) error {
 		left, err := find[struct {
 			ServerID prego.ServerID
+			ShardID  prego.ShardID
+			PoolID   prego.RedisPoolID
 			TenantID prego.TenantID
 		}](ctx, tx, sqlFinishMove, id, state, reason, prego.Redact(message))
-		if err == nil && left != nil && left.ServerID != "" {
-			_, err = tx.Exec(ctx, sqlLeaveMoveServer, left.ServerID, left.TenantID)
+		if err == nil && left != nil {
+			for _, part := range [][2]string{{string(left.ServerID), sqlLeaveMoveServer}, {string(left.ShardID), sqlReleaseShard}, {string(left.PoolID), sqlReleasePool}} {
+				if err == nil && part[0] != "" {
+					_, err = tx.Exec(ctx, part[1], part[0], left.TenantID)
+				}
+			}
 		}
 		if err == nil {
 			out, err = one[tenant.Move](ctx, tx, sqlGetMove, id)

@@ -242,3 +242,176 @@ func TestAMoveOfALostServer(t *testing.T) {
 		})
 	}
 }
+
+// dataMoveSetup has another shard and another pool beside.
+func dataMoveSetup(t testing.TB) *peersBundle {
+	t.Helper()
+	b := moveSetup(t)
+	b.server("db-2", prego.RoleDBShard, "10.64.0.6")
+	b.server("redis-2", prego.RoleRedisPool, "10.64.0.7")
+	b.exec(`UPDATE db_shards SET current_tenant_count = 1 WHERE shard_id = 'db'`)
+	b.exec(`UPDATE redis_pools SET current_tenants = 1 WHERE pool_id = 'redis'`)
+	return b
+}
+
+func (b *peersBundle) dataCounts() (out []int) {
+	b.t.Helper()
+	for _, q := range []string{
+		`SELECT current_tenant_count FROM db_shards WHERE shard_id = 'db'`, `SELECT current_tenant_count FROM db_shards WHERE shard_id = 'db-2'`,
+		`SELECT current_tenants FROM redis_pools WHERE pool_id = 'redis'`, `SELECT current_tenants FROM redis_pools WHERE pool_id = 'redis-2'`,
+	} {
+		n, err := value[int](context.Background(), b.s.pool, q)
+		require.NoError(b.t, err)
+		out = append(out, n)
+	}
+	return append(out, b.counts()...)
+}
+
+// TestAMoveOfData: shard and pool are reserved with the server or without, all or none; who is let
+// in follows, and the switch takes all parts at once.
+func TestAMoveOfData(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	place := somewhere
+	place.ShardID, place.PoolID, place.DBDiskMax, place.RedisMax = "db-2", "redis-2", 90, 90
+	for name, tc := range map[string]struct {
+		ask                 tenant.MoveAsked
+		parts               [3]bool
+		taken, done, undone []int
+	}{
+		"the shard":     {tenant.MoveAsked{Shard: "any"}, [3]bool{false, true, false}, []int{1, 1, 1, 0, 1, 0}, []int{0, 1, 1, 0, 1, 0}, []int{1, 0, 1, 0, 1, 0}},
+		"the pool":      {tenant.MoveAsked{Pool: "redis-2"}, [3]bool{false, false, true}, []int{1, 0, 1, 1, 1, 0}, []int{1, 0, 0, 1, 1, 0}, []int{1, 0, 1, 0, 1, 0}},
+		"all":           {tenant.MoveAsked{To: "any", Shard: "any", Pool: "any"}, [3]bool{true, true, true}, []int{1, 1, 1, 1, 1, 1}, []int{0, 1, 0, 1, 0, 1}, []int{1, 0, 1, 0, 1, 0}},
+		"with a server": {tenant.MoveAsked{To: "app-2", Shard: "db-2"}, [3]bool{true, true, false}, []int{1, 1, 1, 0, 1, 1}, []int{0, 1, 1, 0, 0, 1}, []int{1, 0, 1, 0, 1, 0}},
+	} {
+		for _, undo := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, undone %v", name, undo), func(t *testing.T) {
+				t.Parallel()
+				b := dataMoveSetup(t)
+				tc.ask.ID, tc.ask.TenantID, tc.ask.By = "mov-1", "t-1", "ann"
+				p := place
+				if !tc.parts[0] {
+					p.ServerID = "app-1"
+				}
+				m, err := b.s.RequestMove(ctx, tc.ask)
+				require.NoError(t, err)
+				require.Equal(t, tc.parts, [3]bool{m.MovesServer, m.MovesShard, m.MovesPool})
+				again, err := b.s.RequestMove(ctx, tc.ask)
+				require.NoError(t, err)
+				require.Equal(t, m.MoveID, again.MoveID)
+				_, err = b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-2", TenantID: "t-1", To: "app-2", Pool: "any"})
+				code(t, err, prego.CodeMoveUnderWay)
+				if tc.parts[1] { // one part that is not fit leaves nothing taken of the others
+					b.exec(`UPDATE db_shards SET tenant_capacity = 1, current_tenant_count = 1 WHERE shard_id = 'db-2'`)
+					ok, err := b.s.ReserveMove(ctx, "mov-1", p)
+					require.NoError(t, err)
+					require.False(t, ok)
+					require.Equal(t, []int{1, 1, 1, 0, 1, 0}, b.dataCounts())
+					b.exec(`UPDATE db_shards SET tenant_capacity = 10, current_tenant_count = 0 WHERE shard_id = 'db-2'`)
+				}
+				for range 2 {
+					ok, err := b.s.ReserveMove(ctx, "mov-1", p)
+					require.NoError(t, err)
+					require.True(t, ok)
+					require.Equal(t, tc.taken, b.dataCounts())
+				}
+				app := map[bool]string{true: "10.64.0.3", false: "10.64.0.2"}[tc.parts[0]]
+				for id, moves := range map[prego.ServerID]bool{"db-2": tc.parts[1], "redis-2": tc.parts[2]} {
+					if moves {
+						require.Contains(t, fmt.Sprint(b.wanted(id).Rule), app, "%s lets it in", id)
+					}
+				}
+				require.Contains(t, fmt.Sprint(b.wanted("db").Rule), "10.64.0.2", "and so does what it has")
+				run, err := b.s.MoveRun(ctx, "mov-1")
+				require.NoError(t, err)
+				require.True(t, run.Here())
+				require.Equal(t, prego.ServerID("db"), run.FromShard.ServerID)
+				if undo {
+					_, err := b.s.FinishMove(ctx, "mov-1", tenant.MoveFailed, tenant.ReasonMoveFailed, "")
+					require.NoError(t, err)
+					require.Equal(t, tc.undone, b.dataCounts())
+					require.NotContains(t, fmt.Sprint(b.wanted("db-2").Rule), app)
+					return
+				}
+				_, err = b.s.FreezeMove(ctx, "mov-1")
+				require.NoError(t, err)
+				for range 2 {
+					require.NoError(t, b.s.SwitchMove(ctx, "mov-1", 7))
+				}
+				run, err = b.s.MoveRun(ctx, "mov-1")
+				require.NoError(t, err)
+				require.True(t, run.There())
+				at, err := b.s.TenantRun(ctx, "t-1")
+				require.NoError(t, err)
+				where := []string{"app-1", "db", "redis"}
+				for i, moves := range tc.parts {
+					if moves {
+						where[i] = []string{"app-2", "db-2", "redis-2"}[i]
+					}
+				}
+				require.Equal(t, where, []string{string(at.Allocation.AppServerID), string(at.Allocation.DBShardID), string(at.Allocation.RedisPoolID)})
+				for range 2 {
+					_, err = b.s.FinishMove(ctx, "mov-1", tenant.MoveDone, "", "")
+					require.NoError(t, err)
+					require.Equal(t, tc.done, b.dataCounts())
+				}
+				if tc.parts[1] {
+					require.NotContains(t, fmt.Sprint(b.wanted("db").Rule), "3306", "nobody is let in where it was")
+				}
+			})
+		}
+	}
+}
+
+// TestADrainMovesWhatIsThere: of a shard the database, of a pool the cache.
+func TestADrainMovesWhatIsThere(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for id, want := range map[prego.ServerID][3]bool{"db": {false, true, false}, "redis": {false, false, true}, "app-1": {true, false, false}} {
+		t.Run(string(id), func(t *testing.T) {
+			t.Parallel()
+			b := dataMoveSetup(t)
+			d, err := b.s.RequestDrain(ctx, id, server.DrainOnly, server.DrainRequest{}, "ann")
+			require.NoError(t, err)
+			require.Equal(t, 1, d.TenantsTotal)
+			st, err := b.s.StepDrain(ctx, id, server.DrainLimits{Servers: 1, Instances: 1, Tenants: 2})
+			require.NoError(t, err)
+			require.Equal(t, []prego.TenantID{"t-1"}, st.Tenants)
+			m, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "workflow", DrainOf: id})
+			require.NoError(t, err)
+			require.Equal(t, want, [3]bool{m.MovesServer, m.MovesShard, m.MovesPool})
+			_, err = b.s.FinishMove(ctx, "mov-1", tenant.MoveFailed, "insufficient_resources", "nowhere")
+			require.NoError(t, err)
+			st, err = b.s.StepDrain(ctx, id, server.DrainLimits{Servers: 1, Instances: 1, Tenants: 2})
+			require.NoError(t, err)
+			require.Empty(t, st.Tenants, "what failed rests")
+			require.Contains(t, st.Message, "nowhere")
+		})
+	}
+}
+
+// TestAMoveToAnotherRegion: all parts, and the tenant's region with them.
+func TestAMoveToAnotherRegion(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b := dataMoveSetup(t)
+	b.exec(`UPDATE servers SET region = 'us' WHERE server_id IN ('app-2', 'db-2', 'redis-2')`)
+	b.exec(`UPDATE db_shards SET region = 'us' WHERE shard_id = 'db-2'`)
+	b.exec(`UPDATE redis_pools SET region = 'us' WHERE pool_id = 'redis-2'`)
+	_, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann", Region: "eu"})
+	code(t, err, prego.CodeInvalidField)
+	m, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann", Region: "us"})
+	require.NoError(t, err)
+	require.Equal(t, []any{true, true, true, prego.Region("eu"), prego.Region("us")}, []any{m.MovesServer, m.MovesShard, m.MovesPool, m.FromRegion, m.ToRegion})
+	p := somewhere
+	p.ShardID, p.PoolID, p.DBDiskMax, p.RedisMax = "db-2", "redis-2", 90, 90
+	ok, err := b.s.ReserveMove(ctx, "mov-1", p)
+	require.NoError(t, err)
+	require.True(t, ok)
+	_, err = b.s.FreezeMove(ctx, "mov-1")
+	require.NoError(t, err)
+	require.NoError(t, b.s.SwitchMove(ctx, "mov-1", 7))
+	run, err := b.s.TenantRun(ctx, "t-1")
+	require.NoError(t, err)
+	require.Equal(t, prego.Region("us"), run.Region)
+}

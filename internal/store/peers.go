@@ -30,13 +30,13 @@ SELECT jsonb_build_object('server_id', s.server_id, 'role', s.role, 'address', C
         SELECT jsonb_agg(jsonb_build_object('server_id', u.server_id, 'role', u.role, 'address', host(u.private_address), 'network', u.network_id))
         FROM (SELECT a.app_server_id AS id FROM db_shards d JOIN tenant_allocations a ON a.db_shard_id = d.shard_id AND a.released_at IS NULL WHERE d.server_id = s.server_id
               UNION SELECT p.app_server_id FROM db_shards d JOIN site_pool p ON p.db_shard_id = d.shard_id AND p.dropped_at IS NULL WHERE d.server_id = s.server_id
-              UNION SELECT v.server_id FROM db_shards d JOIN tenant_allocations a ON a.db_shard_id = d.shard_id JOIN tenant_moves m ON m.allocation_id = a.allocation_id AND m.finished_at IS NULL
+              UNION SELECT v.server_id FROM db_shards d JOIN tenant_moves m ON m.finished_at IS NULL AND (m.from_shard_id = d.shard_id OR m.to_shard_id = d.shard_id)
                   CROSS JOIN LATERAL (VALUES (m.from_server_id), (m.to_server_id)) v (server_id) WHERE d.server_id = s.server_id) x
         JOIN servers u ON u.server_id = x.id WHERE u.status <> 'terminated' AND u.private_address IS NOT NULL AND u.network_id = s.network_id)
     WHEN 'redis-pool' THEN (
         SELECT jsonb_agg(jsonb_build_object('server_id', u.server_id, 'role', u.role, 'address', host(u.private_address), 'network', u.network_id))
         FROM (SELECT DISTINCT a.app_server_id AS id FROM redis_pools r JOIN tenant_allocations a ON a.redis_pool_id = r.pool_id AND a.released_at IS NULL WHERE r.server_id = s.server_id
-              UNION SELECT v.server_id FROM redis_pools r JOIN tenant_allocations a ON a.redis_pool_id = r.pool_id JOIN tenant_moves m ON m.allocation_id = a.allocation_id AND m.finished_at IS NULL
+              UNION SELECT v.server_id FROM redis_pools r JOIN tenant_moves m ON m.finished_at IS NULL AND (m.from_pool_id = r.pool_id OR m.to_pool_id = r.pool_id)
                   CROSS JOIN LATERAL (VALUES (m.from_server_id), (m.to_server_id)) v (server_id) WHERE r.server_id = s.server_id) x
         JOIN servers u ON u.server_id = x.id WHERE u.status <> 'terminated' AND u.private_address IS NOT NULL AND u.network_id = s.network_id)
     END AS users,

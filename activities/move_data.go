@@ -1,0 +1,207 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"filippo.io/age"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+// A database moves as archives that the app server makes, which has its user's certificate: all of
+// it while the site serves, then what has changed since, again and again while that gets less. The
+// last archive is made after the shard took the right to write from the database's user.
+
+const (
+	// maxDataArchives bounds the archives of one copy, while the site serves.
+	maxDataArchives = 10
+	// quickArchive is how long an archive may take for the next one to be the last.
+	quickArchive = 3 * time.Second
+)
+
+func dataName(id prego.MoveID, n int) string { return string(id) + "-d" + strconv.Itoa(n) }
+
+func permanentIf(err error, reason string) error {
+	var app *temporal.ApplicationError
+	if isBecause(err, prego.Reason(reason)) && errors.As(err, &app) {
+		return because(true, prego.Reason(reason), app.Message())
+	}
+	return err
+}
+
+// prepareData makes the database at its next place.
+func (a *Moves) prepareData(ctx context.Context, m moving) error {
+	secret := a.Tenants.databaseSecret(m.DatabaseName, m.to.Allocation.PasswordVersion)
+	if !m.to.Allocation.OnShard {
+		_, err := a.run(ctx, m, m.to, "make-data", a.Tenants.Settings.CommandTimeout, secret, "--site", m.Site, "make-data")
+		return err
+	}
+	if _, err := a.Tenants.bench(ctx, a.Tenants.grantDatabase(m.to.Shard, a.audit(ctx, m, "grant"), m.DatabaseName, m.ToServerID, m.ToAddress, secret)); err != nil || m.MovesServer {
+		return err
+	}
+	_, err := a.run(ctx, m, m.to, "expect-data", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "expect-data")
+	return err
+}
+
+// copyData copies the database while it is written to, and returns the number of the last archive.
+func (a *Moves) copyData(ctx context.Context, m moving) (bytes int64, n int, err error) {
+	since, anew := 0, 0
+	for before := time.Duration(0); ; {
+		n++
+		began := time.Now()
+		packed, err := a.shipDataSince(ctx, m, n, since, false)
+		// What empties a table leaves no trace but fewer rows.
+		if isBecause(err, wire.FailedDiffers) && since > 0 && anew < 2 && n < maxDataArchives {
+			since, before = 0, 0
+			anew++
+			continue
+		}
+		if err != nil {
+			return bytes, n, permanentIf(err, wire.FailedUnsupported)
+		}
+		a.Tenants.hook("move/data")
+		bytes += packed.Bytes
+		took := time.Since(began)
+		// The first is never the last: what was written while it was made can be a lot.
+		if since > 0 && (took < quickArchive || before > 0 && took > before*7/10) || n >= maxDataArchives {
+			return bytes, n, nil
+		}
+		if since > 0 {
+			before = took
+		}
+		since = n
+	}
+}
+
+// shipData brings what has changed since the archive before to the next place.
+func (a *Moves) shipData(ctx context.Context, m moving, n int, last bool) (wire.PackedData, error) {
+	return a.shipDataSince(ctx, m, n, n-1, last)
+}
+
+// shipDataSince brings an archive of the database from one host to the other, or, if the site stays
+// on its host, from one of the host's connections to the other. Who opens it is known to this call
+// alone.
+func (a *Moves) shipDataSince(ctx context.Context, m moving, n, since int, last bool) (packed wire.PackedData, err error) {
+	name := dataName(m.MoveID, n)
+	key, err := age.GenerateX25519Identity()
+	if err != nil {
+		return packed, err
+	}
+	args := []string{"--site", m.Site, "pack-data", name, key.Recipient().String()}
+	if since > 0 {
+		args = append(args, dataName(m.MoveID, since))
+	}
+	if last {
+		args = append(args, "last")
+	}
+	out, err := a.run(ctx, m, m.from, "pack-"+name, a.Tenants.Settings.SiteTimeout, nil, args...)
+	if err != nil {
+		return packed, err
+	}
+	err = json.Unmarshal([]byte(out), &packed)
+	sum, plainSum := wire.Ungrouped(packed.SHA256), wire.Ungrouped(packed.PlainSHA256)
+	if err != nil || packed.Name != name || packed.Bytes < 1 || !sha256Hex.MatchString(sum) || !sha256Hex.MatchString(plainSum) {
+		return packed, permanentError(ErrTypeCommand, "the host's report of the data that it packed can't be read", nil)
+	}
+	a.Tenants.hook("move/data-packed")
+	if m.MovesServer {
+		if err := a.carry(ctx, m, name, packed.Bytes); err != nil {
+			return packed, err
+		}
+	}
+	a.Tenants.hook("move/data-carried")
+	address := m.to.Shard.Address
+	if !m.to.Allocation.OnShard {
+		address = "here"
+	}
+	secrets := a.Tenants.databaseSecret(m.DatabaseName, m.to.Allocation.PasswordVersion)
+	secrets[wire.SecretBackupIdentity] = key.String()
+	_, err = a.run(ctx, m, m.to, "load-"+name, a.Tenants.Settings.SiteTimeout, secrets, "--site", m.Site, "load-data", name, sum, plainSum, address)
+	return packed, err
+}
+
+// freezeData lets nobody write to the database where it is, not even sessions from before.
+func (a *Moves) freezeData(ctx context.Context, m moving) error {
+	if !m.from.Allocation.OnShard {
+		_, err := a.run(ctx, m, m.from, "freeze", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "freeze-data")
+		return err
+	}
+	_, err := a.Tenants.bench(ctx, a.Tenants.dataCommand(m.from.Shard, wire.KindMariaDB, a.audit(ctx, m, "freeze"), nil, "freeze-database", m.DatabaseName))
+	return err
+}
+
+// thawData gives back what freezeData took.
+func (a *Moves) thawData(ctx context.Context, m moving) error {
+	if !m.from.Allocation.OnShard {
+		_, err := a.run(ctx, m, m.from, "thaw", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "thaw-data")
+		return err
+	}
+	if m.from.Shard.Status == server.Terminated {
+		return nil
+	}
+	return a.grant(ctx, m, m.FromServerID, m.FromAddress)
+}
+
+// eraseData drops what a tenant has on a shard and in a pool that it does not have any more, or
+// did not get after all. A node's goes with its site.
+func (a *Moves) eraseData(ctx context.Context, m moving, t tenant.Run) error {
+	al := t.Allocation
+	if m.MovesPool && al.OnPool && t.Pool.ServerID != "" && t.Pool.Status != server.Terminated {
+		c := a.Tenants.dataCommand(t.Pool, wire.KindRedisCLI, a.audit(ctx, m, "erase-user-"+string(t.Pool.ServerID)), nil, "erase-user", m.DatabaseName, strconv.Itoa(tenant.CacheDB(m.AllocationID)))
+		if _, err := a.Tenants.bench(ctx, c); err != nil {
+			return err
+		}
+	}
+	if m.MovesData() && al.OnShard && t.Shard.ServerID != "" && t.Shard.Status != server.Terminated {
+		c := a.Tenants.dataCommand(t.Shard, wire.KindMariaDB, a.audit(ctx, m, "erase-database-"+string(t.Shard.ServerID)), nil, "erase-database", m.DatabaseName)
+		if _, err := a.Tenants.bench(ctx, c); err != nil {
+			return err
+		}
+		a.Tenants.hook("move/data-erased")
+	}
+	return nil
+}
+
+// makeCache makes the cache's user in the next pool. The cache itself is filled anew.
+func (a *Moves) makeCache(ctx context.Context, m moving) error {
+	al := m.to.Allocation
+	c := a.Tenants.dataCommand(m.to.Pool, wire.KindRedisCLI, a.audit(ctx, m, "create-user"), a.Tenants.cacheSecret(m.DatabaseName, al.PasswordVersion), "create-user", m.DatabaseName, strconv.Itoa(tenant.CacheDB(m.AllocationID)))
+	_, err := a.Tenants.bench(ctx, c)
+	return err
+}
+
+func (a *Moves) connectCache(ctx context.Context, m moving) server.BenchCommand {
+	c := command(m.to, a.audit(ctx, m, "connect-cache"), a.Tenants.Settings.CommandTimeout, "--site", m.Site, "connect-cache", m.to.Pool.Address, strconv.Itoa(tenant.CacheDB(m.AllocationID)))
+	c.Secrets = a.Tenants.cacheSecret(m.DatabaseName, m.to.Allocation.PasswordVersion)
+	return c
+}
+
+// connect brings a site that stays on its host to its database and its cache.
+func (a *Moves) connect(ctx context.Context, m moving) error {
+	var cs []server.BenchCommand
+	if m.MovesData() {
+		c := command(m.to, a.audit(ctx, m, "connect-database"), a.Tenants.Settings.CommandTimeout, "--site", m.Site, "connect-database", m.to.Shard.Address)
+		c.Secrets = a.Tenants.databaseSecret(m.DatabaseName, m.to.Allocation.PasswordVersion)
+		cs = append(cs, c)
+	}
+	if m.MovesPool {
+		cs = append(cs, a.connectCache(ctx, m))
+	}
+	if _, err := a.Tenants.inTurn(ctx, cs...); err != nil {
+		return err
+	}
+	if _, err := a.run(ctx, m, m.to, "check", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "list-apps"); err != nil {
+		return fmt.Errorf("the site does not open with %s: %w", m.To(), err)
+	}
+	a.Tenants.hook("move/connected")
+	return nil
+}

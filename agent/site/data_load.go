@@ -1,0 +1,290 @@
+package site
+
+import (
+	"archive/tar"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"filippo.io/age"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// hereAddress stands for the database server of this host.
+const hereAddress = "here"
+
+// loadedIn says up to which moment a site's data has arrived at its next place.
+func loadedIn(site string) string { return site + "/" + backupsDir + "/.loaded.json" }
+
+// expectData lets data of a site that stays on this host arrive in another database.
+func (b *bench) expectData(site string) error {
+	if err := b.lock(alone, site); err != nil {
+		return err
+	}
+	s, err := b.finishedSite(site)
+	if err != nil {
+		return err
+	}
+	if !s.DataComes {
+		if s.DBName == "" { // of a host that was taken over with its sites
+			at, err := b.connection(site)
+			if err != nil {
+				return err
+			}
+			s.DBName = at.Name
+		}
+		if err := b.sites.Remove(loadedIn(site)); ignoreGone(err) != nil {
+			return err
+		}
+		s.DataComes = true
+		if err := b.writeState(site, *s); err != nil {
+			return err
+		}
+	}
+	return b.printResult(map[string]any{"site": site, "expected": true})
+}
+
+// forgetData ends the copying of a site's data from here: nobody notes its changes any more, and
+// none is expected.
+func (b *bench) forgetData(site string) error {
+	if err := b.lock(alone, site); err != nil {
+		return err
+	}
+	s, err := b.finishedSite(site)
+	if err != nil {
+		return err
+	}
+	db, at, err := b.asSite(site)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	if err := uncapture(db, at.Name); err != nil {
+		return err
+	}
+	if err := b.noDataComes(site, s); err != nil {
+		return err
+	}
+	return b.printResult(map[string]any{"site": site, "expected": false})
+}
+
+func (b *bench) noDataComes(site string, s *state) error {
+	if err := b.sites.Remove(loadedIn(site)); ignoreGone(err) != nil {
+		return err
+	}
+	if !s.DataComes {
+		return nil
+	}
+	s.DataComes = false
+	return b.writeState(site, *s)
+}
+
+// loadData runs the statements of an archive in the site's next database, and checks that this
+// then has what the archive says. One that comes late, after another, is refused.
+func (b *bench) loadData(site, name, sum, plainSum, address string) error {
+	if err := errors.Join(b.lock(shared, site), b.lockData(site)); err != nil {
+		return err
+	}
+	s, err := b.readState(site)
+	switch {
+	case err != nil:
+		return err
+	case s == nil || !s.DataComes && (!s.Arriving || s.Made):
+		return fmt.Errorf("no data of site %s is expected here", site)
+	}
+	key, err := age.ParseX25519Identity(b.secrets[wire.SecretBackupIdentity])
+	if err != nil {
+		return &coded{wire.FailedUnreadable, errors.New("the identity is no private key of age's")}
+	}
+	db, err := b.nextDatabase(s.DBName, address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	if err := notTheSame(db, s.DBName); err != nil {
+		return err
+	}
+	f, err := b.openSealed(site, name, sum)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	conn, err := oneSession(db)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := connExec(conn, "USE "+quoteName(s.DBName)); err != nil {
+		return err
+	}
+	l := &dataLoading{conn: conn, database: s.DBName}
+	if text, err := b.sites.ReadFile(loadedIn(site)); err == nil {
+		if err := json.Unmarshal(text, &l.was); err != nil {
+			return fmt.Errorf("what has arrived of site %s can't be read", site)
+		}
+	} else if ignoreGone(err) != nil {
+		return err
+	}
+	if err := unsealWith(f, key, plainSum, l.entries); err != nil {
+		return err
+	}
+	if !l.ended {
+		return &coded{wire.FailedUnreadable, errors.New("it is no archive of data")}
+	}
+	text, err := json.Marshal(l.base)
+	if err != nil {
+		return err
+	}
+	step()
+	if err := b.put(loadedIn(site), text, 0o600); err != nil {
+		return noRoom(err)
+	}
+	step()
+	if err := b.dropSealed(site, name); err != nil {
+		return err
+	}
+	return b.printResult(map[string]any{"site": site, "name": name, "statements": l.n, "checks": l.checks})
+}
+
+// nextDatabase connects to a site's next database with the rights of its user.
+func (b *bench) nextDatabase(name, address string) (*sql.DB, error) {
+	password := b.secrets[wire.SecretDatabasePassword]
+	if password == "" {
+		return nil, errors.New("there is no password of the database")
+	}
+	b.err.hide(password)
+	if address != hereAddress {
+		return b.asOwner(name, password, address)
+	}
+	at, err := b.connection("")
+	if err != nil {
+		return nil, err
+	}
+	return at.open(name, password, "")
+}
+
+// notTheSame refuses to load a database into itself: where it is, its changes are noted.
+func notTheSame(next *sql.DB, name string) error {
+	n, err := queryValue[int](next, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = ? AND table_name = ?", name, noteTable)
+	if err == nil && n > 0 {
+		err = fmt.Errorf("database %s is there already", name)
+	}
+	return err
+}
+
+// dataLoading is an archive on its way into a database.
+type dataLoading struct {
+	conn     *sql.Conn
+	database string
+	was      dataBase // of the archive before
+	base     dataBase
+	ended    bool
+	again    bool // it has arrived before
+	n        int
+	checks   int
+}
+
+func (l *dataLoading) entries(archive *tar.Reader) error {
+	for first := true; ; first = false {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return &coded{wire.FailedUnreadable, err}
+		}
+		text, err := io.ReadAll(archive)
+		if err != nil {
+			return &coded{wire.FailedUnreadable, err}
+		}
+		if (h.Name == entryBase) != first || l.ended {
+			return &coded{wire.FailedUnreadable, errors.New("its entries are in disorder")}
+		}
+		step()
+		if err := l.entry(h.Name, text); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *dataLoading) entry(kind string, text []byte) error {
+	unreadable := &coded{wire.FailedUnreadable, fmt.Errorf("entry %q can't be read", kind)}
+	switch kind {
+	case entryBase:
+		if json.Unmarshal(text, &l.base) != nil || l.base.Moment == 0 {
+			return unreadable
+		}
+		switch {
+		case l.base.Moment == l.was.Moment:
+			l.again = true
+		case l.base.Moment < l.was.Moment, l.base.Since > l.was.Moment:
+			return &coded{failedDiffers, fmt.Errorf("the archive is of moment %d, since %d, and what is there of %d", l.base.Moment, l.base.Since, l.was.Moment)}
+		}
+	case entryRun:
+		l.n++
+		if l.again {
+			return nil
+		}
+		if _, err := l.conn.ExecContext(context.Background(), string(text)); err != nil {
+			return l.failed(err)
+		}
+	case entryCheck:
+		var want dataCheck
+		if json.Unmarshal(text, &want) != nil {
+			return unreadable
+		}
+		rows, sum, err := sumOf(l.conn, want.Query)
+		if err != nil {
+			return l.failed(err)
+		}
+		l.checks++
+		if rows != want.Rows || sum != want.Sum {
+			return &coded{failedDiffers, fmt.Errorf("table %s has %d rows instead of %d, or others", want.Table, rows, want.Rows)}
+		}
+	case entryEnd:
+		var all dataEnd
+		if json.Unmarshal(text, &all) != nil {
+			return unreadable
+		}
+		l.ended = true
+		return l.tidy(all)
+	default:
+		return unreadable
+	}
+	return nil
+}
+
+// failed keeps what a row holds out of what is said.
+func (l *dataLoading) failed(err error) error {
+	if n := errorNumber(err); n != 0 {
+		return fmt.Errorf("statement %d: the database server refuses it with error %d", l.n, n)
+	}
+	return err
+}
+
+// tidy drops what the database before does not have any more.
+func (l *dataLoading) tidy(all dataEnd) error {
+	there, err := rowsOf(l.conn, "SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = ?", l.database)
+	if err != nil {
+		return err
+	}
+	for _, r := range there {
+		name, kind := r[0].String, "TABLE"
+		wanted := all.Tables
+		if r[1].String == "SEQUENCE" {
+			kind, wanted = "SEQUENCE", all.Sequences
+		}
+		if slices.Contains(wanted, name) {
+			continue
+		}
+		if err := connExec(l.conn, "DROP "+kind+" IF EXISTS "+quoteName(name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
