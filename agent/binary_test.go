@@ -130,7 +130,7 @@ func TestTheBinarySharesOnlyTheMessages(t *testing.T) {
 			ours = append(ours, p)
 		}
 	}
-	require.ElementsMatch(t, []string{"github.com/prego/prego/agent/wire", "github.com/prego/prego/agent/site", "github.com/prego/prego/agent/edge", "github.com/prego/prego/agent/resp", "github.com/prego/prego/agent", "github.com/prego/prego/cmd/prego-agent"}, ours)
+	require.ElementsMatch(t, []string{"github.com/prego/prego/agent/wire", "github.com/prego/prego/agent/site", "github.com/prego/prego/agent/edge", "github.com/prego/prego/agent/resp", "github.com/prego/prego/agent/seal", "github.com/prego/prego/agent/tree", "github.com/prego/prego/agent", "github.com/prego/prego/cmd/prego-agent"}, ours)
 }
 
 func TestTheBinaryRunsSmallAndEndsOnSIGTERM(t *testing.T) {
