@@ -1,3 +1,5 @@
+//go:debug randseednop=0
+
 package main
 
 import (
@@ -37,9 +39,8 @@ import (
 
 // played is the system as it is wired here, in the seeded world.
 type played struct {
-	cfg      config.Config
-	operator string
-	log      *zap.Logger
+	cfg config.Config
+	log *zap.Logger
 }
 
 func newPlayed(t *testing.T) *played {
@@ -60,6 +61,7 @@ func newPlayed(t *testing.T) *played {
 	// What is looked for every second or two is most of what happens; here, that is less often.
 	maps.Copy(vars, map[string]string{
 		"PREGO_PEERS_EVERY": "30s", "PREGO_REBALANCE_EVERY": "5m", "PREGO_NAMES_EVERY": "5m", "PREGO_BACKUP_SWEEP_EVERY": "2m", "PREGO_SWEEP_EVERY": "20s",
+		"PREGO_GRACE_PERIOD": "10m", "PREGO_RETENTION": "8m", // so that tenants' lives end within a play
 		"PREGO_GROUP_SWEEP_EVERY": "5m", "PREGO_TENANT_SWEEP_EVERY": "30s", "PREGO_STORAGE_SWEEP_EVERY": "10m", "PREGO_ACME_SWEEP_EVERY": "1h",
 	})
 	cfg, err := config.From(vars)
@@ -155,15 +157,15 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// TestWorld plays a few seeds; what they recorded replays. The first is played twice, and is
-// the same play each time. make chaos plays others.
+// TestWorld plays a few seeds; what they recorded replays. One is played twice without faults,
+// and is the same play each time. make chaos plays others.
 func TestWorld(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	system := newPlayed(t)
 	var sum uint64
-	for i, seed := range []uint64{21, 21, 31} {
+	for i, seed := range []uint64{21, 21, 21, 31} {
 		t.Run(fmt.Sprintf("%d#%d", seed, i), func(t *testing.T) {
-			out := world.Play(t, system, seed, world.Options{})
+			out := world.Play(t, system, seed, world.Options{Calm: i < 2})
 			t.Log(summary(out))
 			require.Empty(t, out.Violations, "make chaos SEED=%d", seed)
 			replayed(t, out)
@@ -176,7 +178,7 @@ func TestWorld(t *testing.T) {
 }
 
 func summary(o world.Outcome) string {
-	return fmt.Sprintf("seed %d: %d steps in %s, of which %s were played; %d faults (%s); timeline %x", o.Seed, o.Steps, o.Real.Round(time.Millisecond), o.Virtual.Round(time.Second), len(o.Faults), o.Swarm, o.Sum)
+	return fmt.Sprintf("seed %d: %d steps in %s, of which %s were played; %d waits for locks, %d faults (%s); timeline %x", o.Seed, o.Steps, o.Real.Round(time.Millisecond), o.Virtual.Round(time.Second), o.Locks, len(o.Faults), o.Swarm, o.Sum)
 }
 
 // replayed replays the histories of a play.

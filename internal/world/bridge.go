@@ -21,6 +21,7 @@ import (
 type bridge struct {
 	dials  chan dial
 	pauses chan nap
+	leaves chan leave
 	// Channels that are made in a bubble must not be used outside: answers come by these.
 	answers chan chan dialed
 	ends    chan chan struct{}
@@ -40,6 +41,12 @@ type dialed struct {
 	err error
 }
 
+// leave asks to be told when Postgres has ended these sessions.
+type leave struct {
+	pids []uint32
+	over chan<- struct{}
+}
+
 type nap struct {
 	d    time.Duration
 	over chan<- struct{}
@@ -48,8 +55,12 @@ type nap struct {
 // newBridge starts a bridge outside of any bubble; it ends with ctx. The URL is of any
 // database of the cluster.
 func newBridge(ctx context.Context, url string) (*bridge, error) {
-	b := &bridge{dials: make(chan dial), pauses: make(chan nap), answers: make(chan chan dialed), ends: make(chan chan struct{}), conns: map[*conn]struct{}{}}
+	b := &bridge{dials: make(chan dial), pauses: make(chan nap), leaves: make(chan leave), answers: make(chan chan dialed), ends: make(chan chan struct{}), conns: map[*conn]struct{}{}}
 	looker, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	ender, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +86,15 @@ func newBridge(ctx context.Context, url string) (*bridge, error) {
 				d.made <- dialed{c: c}
 			case p := <-b.pauses:
 				time.AfterFunc(p.d, func() { close(p.over) })
+			case l := <-b.leaves:
+				for n := 1; n > 0; time.Sleep(500 * time.Microsecond) {
+					if err := ender.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE pid = ANY ($1)`, l.pids).Scan(&n); err != nil {
+						break
+					}
+				}
+				close(l.over)
 			case <-ctx.Done():
+				_ = ender.Close(context.WithoutCancel(ctx))
 				return
 			}
 		}
@@ -99,6 +118,20 @@ func (b *bridge) pause(d time.Duration) {
 	<-over
 }
 
+// left waits until Postgres has ended the sessions of connections that were cut, and with
+// them their transactions.
+func (b *bridge) left(conns ...*conn) {
+	pids := []uint32{}
+	for _, c := range conns {
+		if pid := c.pid.Load(); pid != 0 {
+			pids = append(pids, pid)
+		}
+	}
+	over := <-b.ends
+	b.leaves <- leave{pids: pids, over: over}
+	<-over
+}
+
 // lookEvery is how often statements are looked at that have no answer yet.
 const lookEvery = 2 * time.Millisecond
 
@@ -116,11 +149,15 @@ func (b *bridge) lookForLocks(ctx context.Context, looker *pgx.Conn) {
 		if b.waiting.Load() == 0 {
 			continue
 		}
-		late := map[uint32]*conn{}
+		type waiter struct {
+			c    *conn
+			wait int
+		}
+		late := map[uint32]waiter{}
 		b.mu.Lock()
 		for c := range b.conns {
-			if c.late() {
-				late[c.pid.Load()] = c
+			if wait, ok := c.late(); ok {
+				late[c.pid.Load()] = waiter{c, wait}
 			}
 		}
 		b.mu.Unlock()
@@ -133,8 +170,8 @@ func (b *bridge) lookForLocks(ctx context.Context, looker *pgx.Conn) {
 		}
 		pids, _ := pgx.CollectRows(rows, pgx.RowTo[uint32])
 		for _, pid := range pids {
-			if c := late[pid]; c != nil {
-				c.tell(func() { c.locked = true })
+			if w, ok := late[pid]; ok {
+				w.c.tell(func() { w.c.locked = w.c.wait == w.wait }) // not if it was woken since
 			}
 		}
 	}
@@ -151,6 +188,7 @@ type conn struct {
 	buf     []byte
 	err     error // of reading
 	waits   int   // looks since the goroutine of the bubble began to wait; -1: it does not
+	wait    int   // number of the wait for an answer
 	locked  bool
 	waited  bool // this statement, for a lock
 	overdue bool // its deadline has passed
@@ -171,15 +209,15 @@ func (c *conn) tell(change func()) {
 	}
 }
 
-// late reports whether the answer was already missing at the last look.
-func (c *conn) late() bool {
+// late reports whether the answer was already missing at the last look, and which wait it is.
+func (c *conn) late() (wait int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.waits < 0 || len(c.buf) > 0 {
-		return false
+		return 0, false
 	}
 	c.waits++
-	return c.waits > 1
+	return c.wait, c.waits > 1
 }
 
 func (c *conn) readAhead() {
@@ -204,7 +242,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	defer c.b.waiting.Add(-1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.waits = 0
+	c.waits, c.wait, c.locked = 0, c.wait+1, false
 	defer func() { c.waits = -1 }()
 	for {
 		switch {
@@ -228,7 +266,7 @@ func (c *conn) Read(p []byte) (int, error) {
 			c.mu.Unlock()
 			<-wake // made in the bubble
 			c.mu.Lock()
-			c.waits = 0
+			c.waits, c.wait, c.locked = 0, c.wait+1, false
 			continue
 		}
 		c.mu.Unlock()

@@ -24,6 +24,7 @@ var kinds = map[string]float64{
 	"sql_cut":          0.004, // a connection is cut before its statement
 	"sql_lost":         0.006, // after its transaction was committed, before the answer
 	"temporal_away":    0.01,  // a request to the workflow service is not taken
+	"start_away":       0.25,  // the same, of an API that starts a run
 	"temporal_lost":    0.01,  // it is, and the answer is lost: activities that ended run again
 	"provider_refused": 0.03,  // the provider's connection is refused
 	"provider_lost":    0.03,  // it did what was asked, and the answer is lost

@@ -63,7 +63,7 @@ func (w *World) checkBills(watch *pgxpool.Pool) {
 // open are statements that find what is still under way.
 var open = []struct{ name, sql string }{
 	{"servers", `SELECT server_id || ' ' || status FROM servers WHERE status IN ('provisioning', 'draining')`},
-	{"tenants", `SELECT tenant_id || ' ' || state || '/' || converged_state FROM tenants WHERE state = 'provisioning' OR (converged_state <> state AND state IN ('active', 'suspended', 'terminated', 'grace_period'))`},
+	{"tenants", `SELECT tenant_id || ' ' || state || '/' || converged_state FROM tenants WHERE state IN ('provisioning', 'grace_period', 'terminated') OR (converged_state <> state AND state IN ('active', 'suspended', 'terminated', 'grace_period'))`},
 	{"resources", `SELECT kind || ' ' || name || ' ' || state FROM resources WHERE state IN ('intended', 'releasing')`},
 	{"scale-outs", `SELECT event_id::text || ' ' || role FROM scaling_events WHERE finished_at IS NULL`},
 }

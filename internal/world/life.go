@@ -126,6 +126,7 @@ func (l *Life) kill() {
 	for _, c := range conns {
 		c.cutFor(errDead)
 	}
+	l.w.bridge.left(conns...)
 	l.w.Schedule.mayRelease()
 	l.end()
 	l.mu.Lock()
@@ -266,6 +267,7 @@ func (t tracer) statement(ctx context.Context, c *pgx.Conn, sql string) context.
 	switch {
 	case t.l.w.Faults.hit("sql_cut", t.l.Name+" "+text):
 		mine.cutFor(errCut)
+		t.l.w.bridge.left(mine)
 		return ctx
 	case ends && t.l.w.Faults.hit("sql_lost", t.l.Name+" "+text):
 		t.setClock(c)
@@ -342,7 +344,7 @@ func (l *Life) call(ctx context.Context, c frontend.Call, do func(context.Contex
 	if err := l.stepAs(actor, point); err != nil {
 		return status.Error(codes.Canceled, err.Error())
 	}
-	if l.w.Faults.hit("temporal_away", actor+" "+point) {
+	if l.w.Faults.hit("temporal_away", actor+" "+point) || l.Kind == "api" && strings.Contains(c.Method, "Start") && l.w.Faults.hit("start_away", actor+" "+point) {
 		return status.Error(codes.Unavailable, "world: the workflow service is away")
 	}
 	err := do(ctx)

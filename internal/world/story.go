@@ -17,7 +17,7 @@ import (
 // troubled is how long faults happen, calm how long everything then has to converge.
 const (
 	troubled = 25 * time.Minute
-	calm     = 4 * time.Hour
+	calm     = 100 * time.Minute
 )
 
 // story is what is asked for, and what must have come of it.

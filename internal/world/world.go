@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	libraries "math/rand"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -113,6 +114,7 @@ func Play(t *testing.T, system System, seed uint64, o Options) Outcome {
 		t.Fatal(err)
 	}
 	cryptotest.SetGlobalRandom(t, seed)
+	libraries.Seed(int64(seed)) //nolint:staticcheck,gosec // the pauses of libraries before they try again; Seed works with GODEBUG=randseednop=0
 	began := time.Now()
 	var out Outcome
 	synctest.Test(t, func(t *testing.T) { out = play(t, system, seed, o, b, url) })
@@ -186,6 +188,7 @@ func (w *World) close() {
 	w.Frontend.Close()
 	w.cloud.CloseWithin()
 	w.ending.Wait()
+	time.Sleep(time.Hour) // what still polls for somebody who is gone ends by itself
 }
 
 func (w *World) violationf(format string, args ...any) {
