@@ -24,7 +24,7 @@ func LookAtBackups(a *StoredBackups) func(context.Context) (prego.LookResult, er
 		}
 		found := 0
 		var all error
-		for _, f := range []func(context.Context) (int, error){a.takeTurns, a.takeVolumeTurns, a.admit, a.seeToLeft, a.seeToVolumes} {
+		for _, f := range []func(context.Context) (int, error){a.takeTurns, a.admit, a.seeToLeft, a.seeToVolumes} {
 			n, err := f(ctx)
 			found += n
 			all = errors.Join(all, err)
@@ -74,19 +74,29 @@ func (a *StoredBackups) planTurns(ctx context.Context) (int, error) {
 	return len(turns) + len(volumes), err
 }
 
+// takeTurns queues the backups of tenants and volumes whose turn it is. A volume that is on no
+// server is passed over.
 func (a *StoredBackups) takeTurns(ctx context.Context) (n int, err error) {
-	due, err := a.Store.DueBackupTurns(ctx, lookMost)
-	for _, t := range due {
-		queued, err := a.Store.TakeBackupTurn(ctx, t, a.NewID(), "schedule")
+	for _, of := range []struct {
+		due  func(ctx context.Context, most int) ([]tenant.BackupTurn, error)
+		take func(ctx context.Context, t tenant.BackupTurn, id prego.BackupID, by string) (bool, error)
+	}{{a.Store.DueBackupTurns, a.Store.TakeBackupTurn}, {a.Store.DueVolumeBackupTurns, a.Store.TakeVolumeBackupTurn}} {
+		due, err := of.due(ctx, lookMost)
 		if err != nil {
 			return n, err
 		}
-		if !queued {
-			a.Log.Info("a scheduled backup is passed over: one is under way, or there is no site", zap.String("tenant_id", string(t.TenantID)))
+		for _, t := range due {
+			queued, err := of.take(ctx, t, a.NewID(), "schedule")
+			if err != nil {
+				return n, err
+			}
+			if !queued {
+				a.Log.Info("a scheduled backup is passed over: one is under way, or there is nothing to back up", zap.String("tenant_id", string(t.TenantID)), zap.String("volume_id", string(t.VolumeID)))
+			}
+			n++
 		}
-		n++
 	}
-	return n, err
+	return n, nil
 }
 
 func (a *StoredBackups) admit(ctx context.Context) (n int, err error) {

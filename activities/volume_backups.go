@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"go.temporal.io/sdk/activity"
-	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
@@ -216,21 +215,6 @@ func (a *StoredBackups) giveUpAny(ctx context.Context, b tenant.BackupLeft) erro
 	}
 	_, err := a.Runs.EnsureBackupDelete(ctx, b.BackupID)
 	return err
-}
-
-func (a *StoredBackups) takeVolumeTurns(ctx context.Context) (n int, err error) {
-	due, err := a.Store.DueVolumeBackupTurns(ctx, lookMost)
-	for _, t := range due {
-		queued, err := a.Store.TakeVolumeBackupTurn(ctx, t, a.NewID(), "schedule")
-		if err != nil {
-			return n, err
-		}
-		if !queued {
-			a.Log.Info("a scheduled backup is passed over: one is under way, or the volume is on no server", zap.String("volume_id", string(t.VolumeID)))
-		}
-		n++
-	}
-	return n, err
 }
 
 // givingBack is how long a look takes volumes back; the next one goes on.

@@ -254,7 +254,7 @@ func (h *Host) device(ctx context.Context, kind wire.CommandKind, args []string,
 			return v.openSealed(ctx, args[2], args[3], args[4], secrets[wire.SecretBackupIdentity], out)
 		}))
 	case "drop-sealed":
-		return h.dropSealed(v.id, args[2], "")
+		return h.dropSealed(v.id, args[2])
 	}
 	report, err := h.volume(ctx, verb, args[1])
 	if err != nil || report == nil {

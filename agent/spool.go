@@ -155,7 +155,7 @@ func (e *Executor) spool(w http.ResponseWriter, r *http.Request) *problem {
 		stdout, input = io.Discard, io.LimitReader(r.Body, length+1)
 	}
 	var stderr tail
-	status, err := 0, error(nil)
+	var status int
 	if of == "--volume" {
 		if err = e.host.askPiece(ctx, k.in.Args, input, stdout); err != nil && !errors.Is(err, errUnavailable) {
 			_, _ = io.WriteString(&stderr, err.Error())

@@ -103,13 +103,10 @@ func (h *Host) sealedFile(id, name string) string {
 	return filepath.Join(h.sealedDir(), id+"."+name+".age")
 }
 
-// dropSealed deletes what is there of a volume's backup; of all but one for keep.
-func (h *Host) dropSealed(id, name, keep string) error {
+// dropSealed deletes what is there of a volume's backup, or of all of them if name is "".
+func (h *Host) dropSealed(id, name string) error {
 	all, err := filepath.Glob(filepath.Join(h.sealedDir(), id+"."+cmp.Or(name, "*")+".age*"))
 	for _, f := range all {
-		if keep != "" && strings.HasPrefix(f, h.sealedFile(id, keep)) {
-			continue
-		}
 		err = errors.Join(err, os.Remove(f))
 	}
 	return err
@@ -216,7 +213,7 @@ func (v *attached) seal(ctx context.Context, name, recipient string, out io.Writ
 	if err := os.MkdirAll(v.host.sealedDir(), 0o700); err != nil {
 		return ofDisk(err)
 	}
-	if err := v.host.dropSealed(v.id, "", ""); err != nil {
+	if err := v.host.dropSealed(v.id, ""); err != nil {
 		return err
 	}
 	draft, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -237,7 +234,7 @@ func (v *attached) seal(ctx context.Context, name, recipient string, out io.Writ
 		return err
 	})
 	if err = errors.Join(err, draft.Sync(), draft.Close()); err != nil {
-		return errors.Join(ofDisk(err), v.host.dropSealed(v.id, name, ""))
+		return errors.Join(ofDisk(err), v.host.dropSealed(v.id, name))
 	}
 	text, err := json.Marshal(report)
 	if err == nil {
@@ -295,7 +292,7 @@ func (v *attached) openSealed(ctx context.Context, name, sum, plainSum, identity
 		var n int
 		if was, count, ok := strings.Cut(string(text), " "); ok && was == name {
 			if _, err := fmt.Sscan(count, &n); err == nil {
-				return errors.Join(os.RemoveAll(before), v.host.dropSealed(v.id, name, ""), done(n))
+				return errors.Join(os.RemoveAll(before), v.host.dropSealed(v.id, name), done(n))
 			}
 		}
 	}
@@ -333,7 +330,7 @@ func (v *attached) openSealed(ctx context.Context, name, sum, plainSum, identity
 	if err := writeFile(filepath.Join(base, ".prego-restored"), fmt.Appendf(nil, "%s %d", name, n), 0o600); err != nil {
 		return err
 	}
-	return errors.Join(os.RemoveAll(before), v.host.dropSealed(v.id, name, ""), done(n))
+	return errors.Join(os.RemoveAll(before), v.host.dropSealed(v.id, name), done(n))
 }
 
 // extract decrypts an archive into a directory, and compares it with its list.
@@ -379,7 +376,7 @@ func (h *Host) writeSealedVolume(id, name string, offset, length int64, from io.
 		return ofDisk(err)
 	}
 	if offset == 0 {
-		if err := h.dropSealed(id, "", ""); err != nil {
+		if err := h.dropSealed(id, ""); err != nil {
 			return err
 		}
 	}

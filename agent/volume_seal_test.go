@@ -80,7 +80,7 @@ func snapshot(t *testing.T, dir string) map[string]string {
 		if list := make([]byte, 1024); d.Type()&fs.ModeSymlink == 0 {
 			n, err := unix.Listxattr(name, list)
 			require.NoError(t, err)
-			for _, x := range strings.Split(strings.TrimRight(string(list[:n]), "\x00"), "\x00") {
+			for x := range strings.SplitSeq(strings.TrimRight(string(list[:n]), "\x00"), "\x00") {
 				value := make([]byte, 1024)
 				if n, err := unix.Getxattr(name, x, value); err == nil && x != "" {
 					text += fmt.Sprintf(" %s=%x", x, value[:n])
@@ -125,7 +125,7 @@ func TestAVolumeComesBackAsItWas(t *testing.T) {
 	require.NoError(t, os.Chtimes(dir+"/a/deep", past, past))
 	before := snapshot(t, dir)
 
-	made, key, err := l.sealed("bak-1")
+	made, _, err := l.sealed("bak-1")
 	require.NoError(t, err)
 	require.True(t, made.Frozen)
 	require.Equal(t, len(before), made.Entries)
@@ -135,7 +135,7 @@ func TestAVolumeComesBackAsItWas(t *testing.T) {
 	require.NotEqual(t, made.Recipient, again.Recipient)
 	_, err = os.Stat(l.sealedFile(loopVolume, "bak-1"))
 	require.ErrorIs(t, err, fs.ErrNotExist, "a host has one backup of a volume at a time")
-	made, key, err = l.sealed("bak-3")
+	made, key, err := l.sealed("bak-3")
 	require.NoError(t, err)
 
 	// What came after it is gone after the restore, and what went is back.
@@ -273,7 +273,7 @@ func TestAVolumeIsOfOneMoment(t *testing.T) {
 	require.NoError(t, err)
 	p := newPairs(t, l.dir()+"/db")
 	for i := range 40 { // so that the first pass takes a while
-		b := bytes.Repeat([]byte(fmt.Sprintf("%016d", i)), 16<<10)
+		b := bytes.Repeat(fmt.Appendf(nil, "%016d", i), 16<<10)
 		require.NoError(t, os.WriteFile(fmt.Sprintf("%s/bulk-%02d", l.dir(), i), b, 0o600))
 	}
 	p.done.Add(1)
@@ -345,7 +345,7 @@ func TestHalfAVolumeIsNeverRestored(t *testing.T) {
 		"nothing came":                           {nil, made, key, wire.FailedNoBackup},
 		"another archive, encrypted to this key": {good, func() wire.SealedVolume { m := made; m.PlainSHA256 = digest(nil); return m }(), key, wire.FailedDigest},
 	} {
-		require.NoError(t, l.dropSealed(loopVolume, "bak-1", ""))
+		require.NoError(t, l.dropSealed(loopVolume, "bak-1"))
 		if c.file != nil {
 			require.NoError(t, os.WriteFile(l.sealedFile(loopVolume, "bak-1"), c.file, 0o600))
 		}

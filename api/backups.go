@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -25,15 +26,11 @@ func backupView(b tenant.Backup) Backup {
 
 // CreateBackup requests a backup of a tenant's site. A worker begins it when its host has room.
 func (a *API) CreateBackup(c echo.Context, tenantID TenantID, _ CreateBackupParams) error {
-	b, err := a.d.Resources.Store.RequestBackup(c.Request().Context(), tenant.BackupAsked{
-		ID: prego.BackupID(newID("bak-")), TenantID: tenantID, Kind: tenant.BackupManual, By: caller(c).Subject,
+	return requestBackup(c, a.d.Resources.Store.RequestBackup, tenant.BackupAsked{TenantID: tenantID}, func(b tenant.Backup) Backup {
+		out := backupView(b)
+		out.Operation = a.operation(c, out.WorkflowId)
+		return out
 	})
-	if err != nil {
-		return err
-	}
-	out := backupView(b)
-	out.Operation = a.operation(c, out.WorkflowId)
-	return c.JSON(http.StatusAccepted, out)
 }
 
 // ListBackups shows a page of a tenant's backups.
@@ -57,14 +54,26 @@ func (a *API) DeleteBackup(c echo.Context, tenantID TenantID, id BackupInPath) e
 
 // HoldBackup keeps a backup until it is released.
 func (a *API) HoldBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
+	return hold(c, a.d.Resources.Store.HoldBackup, tenantID, id, backupView)
+}
+
+// requestBackup requests a backup of an owner for who calls.
+func requestBackup[V any](c echo.Context, do func(ctx context.Context, asked tenant.BackupAsked) (tenant.Backup, error), of tenant.BackupAsked, view func(tenant.Backup) V) error {
+	of.ID, of.Kind, of.By = prego.BackupID(newID("bak-")), tenant.BackupManual, caller(c).Subject
+	b, err := do(c.Request().Context(), of)
+	return answer(c, http.StatusAccepted, b, err, view)
+}
+
+// hold keeps a backup of an owner for the reason in the body.
+func hold[Owner, V any](c echo.Context, do func(ctx context.Context, owner Owner, id prego.BackupID, reason, by string) (tenant.Backup, error), owner Owner, id prego.BackupID, view func(tenant.Backup) V) error {
 	var in struct {
 		Reason string `json:"reason"`
 	}
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	b, err := a.d.Resources.Store.HoldBackup(c.Request().Context(), tenantID, id, in.Reason, caller(c).Subject)
-	return answer(c, http.StatusOK, b, err, backupView)
+	b, err := do(c.Request().Context(), owner, id, in.Reason, caller(c).Subject)
+	return answer(c, http.StatusOK, b, err, view)
 }
 
 // ReleaseBackup ends a hold.

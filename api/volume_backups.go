@@ -44,15 +44,11 @@ func volumeBackupView(b tenant.Backup) VolumeBackup {
 
 // CreateVolumeBackup requests a backup of a volume. A worker begins it when its host has room.
 func (a *API) CreateVolumeBackup(c echo.Context, id VolumeInPath, _ CreateVolumeBackupParams) error {
-	b, err := a.d.Resources.Store.RequestVolumeBackup(c.Request().Context(), tenant.BackupAsked{
-		ID: prego.BackupID(newID("bak-")), VolumeID: id, Kind: tenant.BackupManual, By: caller(c).Subject,
+	return requestBackup(c, a.d.Resources.Store.RequestVolumeBackup, tenant.BackupAsked{VolumeID: id}, func(b tenant.Backup) VolumeBackup {
+		out := volumeBackupView(b)
+		out.Operation = a.operation(c, out.WorkflowId)
+		return out
 	})
-	if err != nil {
-		return err
-	}
-	out := volumeBackupView(b)
-	out.Operation = a.operation(c, out.WorkflowId)
-	return c.JSON(http.StatusAccepted, out)
 }
 
 // ListVolumeBackups shows a page of a volume's backups.
@@ -76,14 +72,7 @@ func (a *API) DeleteVolumeBackup(c echo.Context, volume VolumeInPath, id BackupI
 
 // HoldVolumeBackup keeps a backup until it is released.
 func (a *API) HoldVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
-	var in struct {
-		Reason string `json:"reason"`
-	}
-	if err := decode(c, &in); err != nil {
-		return err
-	}
-	b, err := a.d.Resources.Store.HoldVolumeBackup(c.Request().Context(), volume, id, in.Reason, caller(c).Subject)
-	return answer(c, http.StatusOK, b, err, volumeBackupView)
+	return hold(c, a.d.Resources.Store.HoldVolumeBackup, volume, id, volumeBackupView)
 }
 
 // ReleaseVolumeBackup ends a hold.

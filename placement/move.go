@@ -185,7 +185,7 @@ func (s *moveSearch) place(i int) (t triple, why reason) {
 		}
 		t.shard, t.pool = srv.ownShard, srv.ownPool
 	} else {
-		here := &s.search.near[h.place]
+		here := &s.near[h.place]
 		if srv.Role != prego.RoleApp || srv.NetworkID == "" {
 			return t, rejectNetwork
 		}

@@ -197,22 +197,21 @@ func VolumeBackupKeys(environment string, volumeID prego.VolumeID, id prego.Back
 
 // VolumeBackupOfKey is the volume's backup that an object belongs to; ok is false for what is none.
 func VolumeBackupOfKey(environment, key string) (volumeID prego.VolumeID, id prego.BackupID, ok bool) {
-	rest, ours := strings.CutPrefix(key, environment+volumesDirectory)
-	parts := strings.Split(rest, "/")
-	if !ours || len(parts) != 3 || parts[0] == "" || parts[1] == "" || (parts[2] != "volume.age" && parts[2] != "manifest.json") {
-		return "", "", false
-	}
-	return prego.VolumeID(parts[0]), prego.BackupID(parts[1]), true
+	return ofKey[prego.VolumeID](environment+volumesDirectory, "volume.age", key)
 }
 
 // BackupOfKey is the backup that an object belongs to; ok is false for what is none of ours.
 func BackupOfKey(environment, key string) (tenantID prego.TenantID, id prego.BackupID, ok bool) {
-	rest, ours := strings.CutPrefix(key, environment+backupDirectory)
+	return ofKey[prego.TenantID](environment+backupDirectory, "site.age", key)
+}
+
+func ofKey[Owner ~string](directory, archive, key string) (owner Owner, id prego.BackupID, ok bool) {
+	rest, ours := strings.CutPrefix(key, directory)
 	parts := strings.Split(rest, "/")
-	if !ours || len(parts) != 3 || parts[0] == "" || parts[1] == "" || (parts[2] != "site.age" && parts[2] != "manifest.json") {
+	if !ours || len(parts) != 3 || parts[0] == "" || parts[1] == "" || (parts[2] != archive && parts[2] != "manifest.json") {
 		return "", "", false
 	}
-	return prego.TenantID(parts[0]), prego.BackupID(parts[1]), true
+	return Owner(parts[0]), prego.BackupID(parts[1]), true
 }
 
 // Manifest describes a backup beside it in the bucket. With the keys of the control plane it

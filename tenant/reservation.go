@@ -86,7 +86,7 @@ type Run struct {
 	Updating bool
 	// Held says that the tenant is being moved: nothing else works on its site.
 	Held            bool
-	Moving          bool // a move has not ended
+	Moving          bool           // a move has not ended
 	OwnServerID     prego.ServerID // of the tenant's dedicated server, unless that is its allocation's; "" for none
 	OwnServerStatus server.Status
 	// OwnServerReason is why the dedicated server failed.

@@ -43,6 +43,8 @@ func TestCordonedServersAndDrainsAreCounted(t *testing.T) {
 			got[key] = m.GetGauge().GetValue()
 		}
 	}
-	require.Equal(t, map[string]float64{"prego_servers_cordoned eu app": 2, "prego_server_drains reboot moving": 1, "prego_server_drains_stuck reboot moving": 1,
-		"prego_servers_patches eu app pending": 3, "prego_servers_patches eu app reboot": 1, "prego_servers_unpatched eu app": 2}, got)
+	require.Equal(t, map[string]float64{
+		"prego_servers_cordoned eu app": 2, "prego_server_drains reboot moving": 1, "prego_server_drains_stuck reboot moving": 1,
+		"prego_servers_patches eu app pending": 3, "prego_servers_patches eu app reboot": 1, "prego_servers_unpatched eu app": 2,
+	}, got)
 }

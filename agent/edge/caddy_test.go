@@ -109,13 +109,6 @@ func (p *proxy) newClient() *http.Client {
 	return &http.Client{Timeout: time.Minute, Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-func (p *proxy) apply(d wire.EdgeDocument, certs map[string]wire.EdgeCertificate) {
-	p.tb.Helper()
-	config, err := Caddy(d, certs, p.settings)
-	require.NoError(p.tb, err)
-	require.NoError(p.tb, p.admin.load(context.Background(), config), p.said())
-}
-
 func (p *proxy) get(url string) (int, string, http.Header) {
 	p.tb.Helper()
 	resp, err := p.client.Get(url)

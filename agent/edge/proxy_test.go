@@ -395,7 +395,7 @@ func TestASiteMovesWithoutAClosedConnection(t *testing.T) {
 // overOneConnection asks over a connection, which is not opened again, without trying twice.
 func overOneConnection(conn net.Conn, protocol string) func(host string) (int, string, error) {
 	if protocol == "h2" {
-		c, err := (&http2.Transport{}).NewClientConn(conn)
+		c, err := (&http2.Transport{}).NewClientConn(conn) //nolint:staticcheck // what replaces it dials by itself
 		return func(host string) (int, string, error) {
 			if err != nil {
 				return 0, "", err

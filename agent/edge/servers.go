@@ -124,7 +124,7 @@ func (h haproxy) cut(ctx context.Context, which map[session]bool) error {
 		for line := range strings.Lines(all) {
 			id, rest, _ := strings.Cut(line, ": ")
 			var of session
-			for _, word := range strings.Fields(rest) {
+			for word := range strings.FieldsSeq(rest) {
 				switch name, value, _ := strings.Cut(word, "="); name {
 				case "fe":
 					of.frontend = value

@@ -131,15 +131,16 @@ func (b *bench) freezeData(site string) error {
 	if err != nil {
 		return err
 	}
+	defer func() { _ = rows.Close() }()
 	var grants [][2]string
 	for rows.Next() {
 		var g [2]string
 		if err := rows.Scan(&g[0], &g[1]); err != nil {
-			return errors.Join(err, rows.Close())
+			return err
 		}
 		grants = append(grants, g)
 	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+	if err := rows.Err(); err != nil {
 		return err
 	}
 	if len(grants) == 0 {

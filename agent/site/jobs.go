@@ -154,7 +154,7 @@ func readJob(r *resp.Conn, noted string) (parkedJob, error) {
 	}
 	fields, _ := reply.([]any)
 	for i := 0; i+1 < len(fields); i += 2 {
-		j.Fields[fmt.Sprint(fields[i])] = []byte(fmt.Sprint(fields[i+1]))
+		j.Fields[fmt.Sprint(fields[i])] = fmt.Append(nil, fields[i+1])
 	}
 	return j, nil
 }

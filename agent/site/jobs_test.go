@@ -27,7 +27,7 @@ func (b *testBench) queues() func(args ...string) any {
 	require.NoError(b.t, err)
 	b.t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "redis")
-	redis, err := child.Start(exec.Command(need.Program(b.t, "redis-server"), "--port", "0", "--unixsocket", socket, "--save", "", "--dir", dir), syscall.SIGKILL) //nolint:noctx // it ends with the test
+	redis, err := child.Start(exec.Command(need.Program(b.t, "redis-server"), "--port", "0", "--unixsocket", socket, "--save", "", "--dir", dir), syscall.SIGKILL)
 	require.NoError(b.t, err)
 	b.t.Cleanup(func() { redis.Stop(syscall.SIGKILL, 5*time.Second) })
 	common := b.read("sites/" + commonConfig)

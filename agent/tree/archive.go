@@ -82,7 +82,7 @@ type linkedName struct {
 // Archive writes a directory to an archive.
 func Archive(ctx context.Context, source Source, to *tar.Writer) (Report, error) {
 	a := &archiver{source: source, to: to, known: make(map[string]*entry), buf: make([]byte, chunk)}
-	for n := 0; n < maxPasses; n++ {
+	for n := range maxPasses {
 		if err := a.run(ctx); err != nil {
 			return a.out, err
 		}
@@ -166,7 +166,7 @@ func (a *archiver) open(name string, flags uint64) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return os.NewFile(uintptr(fd), name), nil //nolint:gosec // a file descriptor
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // vanished ignores what is gone while it is written to.

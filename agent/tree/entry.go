@@ -86,25 +86,25 @@ func (e *entry) line(name string) string {
 
 // parseLine is the inverse of line.
 func parseLine(text string) (name string, e entry, err error) {
-	bad := func() (string, entry, error) { return "", entry{}, fmt.Errorf("line %.80q of the list", text) }
+	bad := func() error { return fmt.Errorf("line %.80q of the list", text) }
 	head, rest, ok := strings.Cut(text, ` "`)
 	var sum string
 	if n, err := fmt.Sscanf(head, "%c %o %d %d %d %d %s", &e.kind, &e.mode, &e.uid, &e.gid, &e.size, &e.mtime, &sum); err != nil || n != 7 || !ok {
-		return bad()
+		return "", entry{}, bad()
 	}
 	quoted, err := strconv.QuotedPrefix(`"` + rest)
 	if err != nil {
-		return bad()
+		return "", entry{}, bad()
 	}
 	if name, err = strconv.Unquote(quoted); err != nil || !clean(name) {
-		return bad()
+		return "", entry{}, bad()
 	}
 	if e.link, err = strconv.Unquote(strings.TrimPrefix((`"` + rest)[len(quoted):], " ")); err != nil {
-		return bad()
+		return "", entry{}, bad()
 	}
 	digest, err := hex.DecodeString(sum)
 	if err != nil || len(digest) != len(e.sum) {
-		return bad()
+		return "", entry{}, bad()
 	}
 	copy(e.sum[:], digest)
 	return name, e, nil
@@ -159,7 +159,7 @@ func extents(f *os.File, st *unix.Stat_t) []extent {
 	var out []extent
 	for at := int64(0); at < st.Size; {
 		from, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
-		if err == unix.ENXIO { //nolint:errorlint // an errno
+		if err == unix.ENXIO {
 			break
 		}
 		if err != nil {
@@ -196,7 +196,7 @@ const chunk = 64 * block
 // readAt fills a buffer from a file, with zeros after its end: how much was there is n.
 func readAt(f *os.File, buf []byte, offset int64) (n int, err error) {
 	n, err = f.ReadAt(buf, offset)
-	if err == io.EOF { //nolint:errorlint // ReadAt's own
+	if err == io.EOF {
 		err = nil
 	}
 	clear(buf[n:])

@@ -200,23 +200,36 @@ func backupCommand(c *CLI) *cobra.Command {
 		ID: "backup_id", Columns: "backup_id, taken_at: at, kind, state, bytes: size, verified, held_at: held, message", Spare: "held, size, kind",
 		More: "tenant_id, server_id, site, created_by: by, created_at, finished_at, plain_bytes, sha256, plain_sha256, object, parts, verified_at, verify_message, expires_at, held_by, hold_reason, reason",
 	}
-	var why string
-	cmd := c.group("backup", "Manage backups of tenants in object storage",
-		Action[api.Backup]{Use: "create TENANT…", Short: "Back up tenants to object storage", Path: path, Table: table},
-		List[api.Backup]{Use: "list TENANT", Short: "List the backups of a tenant, newest first", Path: path, Items: "backups", Filters: "state", Sorts: "created_at", All: "all", Table: table},
-		Show[api.Backup]{Use: "show TENANT BACKUP…", Short: "Show backups", Path: path + "/{backup}", Table: table},
-		Action[api.Backup]{
-			Use: "hold TENANT BACKUP", Short: "Set a hold on a backup: nothing deletes it before it is released", Method: http.MethodPut, Path: path + "/{backup}/hold", Table: table,
-			Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
-				f.StringVar(&why, "reason", "", "why, for whoever wants to release it (required)")
-			},
-			Body: func(*call) (any, error) { return api.HoldBackup{Reason: why}, nil },
-		},
-		Action[api.Backup]{Use: "release TENANT BACKUP", Short: "Release a backup that is held", Method: http.MethodDelete, Path: path + "/{backup}/hold", Table: table},
-		Delete("delete TENANT BACKUP…", "backup", path+"/{backup}"),
-	)
+	cmd := c.group("backup", "Manage backups of tenants in object storage", backupVerbs("tenant", "backup", path, table)...)
 	cmd.AddCommand(backupPolicyCommand(c), backupSpaceCommand(c))
 	return cmd
+}
+
+// backupVerbs are what is done with backups of a tenant or of a volume; id is what a backup's is
+// called in paths.
+func backupVerbs[T any](of, id, path string, table Table[T]) []verb {
+	one := strings.ToUpper(of) + " " + strings.ToUpper(id)
+	at := path + "/{" + id + "}"
+	return []verb{
+		Action[T]{Use: "create " + strings.ToUpper(of) + "…", Short: "Back up " + of + "s to object storage", Path: path, Table: table},
+		List[T]{Use: "list " + strings.ToUpper(of), Short: "List the backups of a " + of + ", newest first", Path: path, Items: "backups", Filters: "state", Sorts: "created_at", All: "all", Table: table},
+		Show[T]{Use: "show " + one + "…", Short: "Show backups of a " + of, Path: at, Table: table},
+		holdBackup("hold "+one, at+"/hold", table),
+		Action[T]{Use: "release " + one, Short: "Release a backup that is held", Method: http.MethodDelete, Path: at + "/hold", Table: table},
+		Delete("delete "+one+"…", "backup", at),
+	}
+}
+
+// holdBackup is the verb that sets a hold on a backup.
+func holdBackup[T any](use, path string, table Table[T]) Action[T] {
+	var why string
+	return Action[T]{
+		Use: use, Short: "Set a hold on a backup: nothing deletes it before it is released", Method: http.MethodPut, Path: path, Table: table,
+		Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+			f.StringVar(&why, "reason", "", "why, for whoever wants to release it (required)")
+		},
+		Body: func(*call) (any, error) { return api.HoldBackup{Reason: why}, nil },
+	}
 }
 
 func drillCommand(c *CLI) *cobra.Command {

@@ -145,11 +145,11 @@ func patchesOf(p api.Patches) string {
 	if p.Pending == 0 {
 		return string(p.State)
 	}
-	names := make([]string, len(p.Packages))
-	for i, u := range p.Packages {
-		names[i] = u.Name
+	names := make([]string, 0, len(p.Packages)+1)
+	for _, u := range p.Packages {
+		names = append(names, u.Name)
 	}
-	if more := p.Pending - len(names); more > 0 {
+	if more := p.Pending - len(p.Packages); more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
 	return fmt.Sprintf("%d pending: %s", p.Pending, strings.Join(names, ", "))

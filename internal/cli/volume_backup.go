@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"net/http"
 	"strings"
 	"time"
 
@@ -22,21 +21,7 @@ func volumeBackupCommand(c *CLI) *cobra.Command {
 			},
 		},
 	}
-	var why string
-	return c.group("backup", "Manage backups of volumes in object storage",
-		Action[api.VolumeBackup]{Use: "create VOLUME…", Short: "Back up volumes to object storage, while they are written to, too", Path: path, Table: table},
-		List[api.VolumeBackup]{Use: "list VOLUME", Short: "List the backups of a volume, newest first", Path: path, Items: "backups", Filters: "state", Sorts: "created_at", All: "all", Table: table},
-		Show[api.VolumeBackup]{Use: "show VOLUME VOLUME-BACKUP…", Short: "Show backups of a volume", Path: path + "/{volume-backup}", Table: table},
-		Action[api.VolumeBackup]{
-			Use: "hold VOLUME VOLUME-BACKUP", Short: "Set a hold on a backup: nothing deletes it before it is released", Method: http.MethodPut, Path: path + "/{volume-backup}/hold", Table: table,
-			Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
-				f.StringVar(&why, "reason", "", "why, for whoever wants to release it (required)")
-			},
-			Body: func(*call) (any, error) { return api.HoldBackup{Reason: why}, nil },
-		},
-		Action[api.VolumeBackup]{Use: "release VOLUME VOLUME-BACKUP", Short: "Release a backup that is held", Method: http.MethodDelete, Path: path + "/{volume-backup}/hold", Table: table},
-		Delete("delete VOLUME VOLUME-BACKUP…", "backup", path+"/{volume-backup}"),
-	)
+	return c.group("backup", "Manage backups of volumes in object storage", backupVerbs("volume", "volume-backup", path, table)...)
 }
 
 func volumeRestoreCommand(c *CLI) *cobra.Command {

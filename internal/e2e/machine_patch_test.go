@@ -82,7 +82,7 @@ cp /srv/repos/security/InRelease /srv/signed && sed -i s/Debian-Security/Debian-
 	began := time.Now()
 	d = patch()
 	require.Equal(t, api.DrainStatus("done"), d.Status, "%s: %s", deref(d.Reason), deref(d.Message))
-	require.Equal(t, []api.PackageUpdate{{Name: "prego-canary", From: ptrTo("1.0"), To: "1.1"}}, d.Patched.Packages, "a security update, and nothing else")
+	require.Equal(t, []api.PackageUpdate{{Name: "prego-canary", From: new("1.0"), To: "1.1"}}, d.Patched.Packages, "a security update, and nothing else")
 	require.Contains(t, deref(d.Message), "prego-canary 1.1 installed; rebooted (prego-canary), and away for")
 	t.Logf("%s; %s in all", deref(d.Message), time.Since(began).Round(time.Second))
 	m.run("! test -e /run/before")
@@ -102,5 +102,3 @@ cp /srv/repos/security/InRelease /srv/signed && sed -i s/Debian-Security/Debian-
 	}, time.Minute, 200*time.Millisecond)
 	m.run("dpkg --install /srv/repos/security/*.deb; rm -f /run/reboot-required /run/reboot-required.pkgs /etc/apt/sources.list.d/test.list")
 }
-
-func ptrTo[T any](v T) *T { return &v }

@@ -155,7 +155,7 @@ func TestAServerIsDeclaredLost(t *testing.T) {
 	m.org("acme", "")
 	app := m.sharedFleet(0)
 	id := m.tenant("alpha", prego.PlanStarter, nil)
-	database := m.settledTenant(id, tenant.Active).Allocation.DatabaseName
+	m.settledTenant(id, tenant.Active)
 	for i, round := range all {
 		name := fmt.Sprintf("app%d", i+2)
 		w := m.typist(app, id, "alpha.sites.test")
@@ -178,7 +178,8 @@ func TestAServerIsDeclaredLost(t *testing.T) {
 		})
 		require.Equal(t, tenant.ProvisionWorkflowID(prego.TenantID(id)), job.WorkflowId)
 		tn := m.settledTenant(id, tenant.Active)
-		app, database = m.id(name), tn.Allocation.DatabaseName
+		database := tn.Allocation.DatabaseName
+		app = m.id(name)
 		require.Equal(t, app, tn.Allocation.AppServerId)
 		m.send(http.MethodGet, "/v1/tenants/"+id+"/restores/"+job.JobId, nil, http.StatusOK, &job)
 		require.Equal(t, api.JobStatus("succeeded"), job.Status)

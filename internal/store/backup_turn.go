@@ -92,13 +92,20 @@ WHERE b.next_at <= now() ORDER BY b.next_at LIMIT $1`
 
 // DueBackupTurns are turns that have come.
 func (s *Store) DueBackupTurns(ctx context.Context, most int) (out []tenant.BackupTurn, err error) {
+	return s.dueTurns(ctx, sqlDueTurns, most, func(id string) tenant.BackupTurn { return tenant.BackupTurn{TenantID: prego.TenantID(id)} })
+}
+
+func (s *Store) dueTurns(ctx context.Context, sql string, most int, of func(id string) tenant.BackupTurn) (out []tenant.BackupTurn, err error) {
 	type row struct {
-		backupTurnRow
-		NextAt time.Time
+		ID          string
+		Now, NextAt time.Time
+		backupPolicyRow
 	}
-	rows, err := collect[row](ctx, s, "turns that have come", sqlDueTurns, most)
+	rows, err := collect[row](ctx, s, "turns that have come", sql, most)
 	for _, r := range rows {
-		out = append(out, tenant.BackupTurn{TenantID: r.ID, Policy: r.policy(), Now: r.Now, DueAt: r.NextAt})
+		t := of(r.ID)
+		t.Policy, t.Now, t.DueAt = r.policy(), r.Now, r.NextAt
+		out = append(out, t)
 	}
 	return out, err
 }

@@ -295,7 +295,7 @@ func TestAMoveOfData(t *testing.T) {
 				}
 				m, err := b.s.RequestMove(ctx, tc.ask)
 				require.NoError(t, err)
-				require.Equal(t, tc.parts, [3]bool{m.MovesServer, m.MovesShard, m.MovesPool})
+				require.Equal(t, [3]bool{m.MovesServer, m.MovesShard, m.MovesPool}, tc.parts)
 				again, err := b.s.RequestMove(ctx, tc.ask)
 				require.NoError(t, err)
 				require.Equal(t, m.MoveID, again.MoveID)
@@ -349,7 +349,7 @@ func TestAMoveOfData(t *testing.T) {
 						where[i] = []string{"app-2", "db-2", "redis-2"}[i]
 					}
 				}
-				require.Equal(t, where, []string{string(at.Allocation.AppServerID), string(at.Allocation.DBShardID), string(at.Allocation.RedisPoolID)})
+				require.Equal(t, []string{string(at.Allocation.AppServerID), string(at.Allocation.DBShardID), string(at.Allocation.RedisPoolID)}, where)
 				for range 2 {
 					_, err = b.s.FinishMove(ctx, "mov-1", tenant.MoveDone, "", "")
 					require.NoError(t, err)

@@ -190,15 +190,7 @@ WHERE b.next_at <= now() ORDER BY b.next_at LIMIT $1`
 
 // DueVolumeBackupTurns are turns that have come.
 func (s *Store) DueVolumeBackupTurns(ctx context.Context, most int) (out []tenant.BackupTurn, err error) {
-	type row struct {
-		volumeTurnRow
-		NextAt time.Time
-	}
-	rows, err := collect[row](ctx, s, "turns that have come", sqlDueVolumeTurns, most)
-	for _, r := range rows {
-		out = append(out, tenant.BackupTurn{VolumeID: r.ID, Policy: r.policy(), Now: r.Now, DueAt: r.NextAt})
-	}
-	return out, err
+	return s.dueTurns(ctx, sqlDueVolumeTurns, most, func(id string) tenant.BackupTurn { return tenant.BackupTurn{VolumeID: prego.VolumeID(id)} })
 }
 
 // A volume that is on no server has not changed since it was on one, and is not backed up by
