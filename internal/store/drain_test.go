@@ -211,7 +211,7 @@ func TestATenantsServerIsNotEmptied(t *testing.T) {
 	for _, kind := range []server.DrainKind{server.DrainOnly, server.DrainReboot, server.DrainReplace} {
 		_, err = b.RequestDrain(ctx, "node-1", kind, server.DrainRequest{}, "alice")
 		code(t, err, prego.CodeTenantsCannotMove)
-		require.ErrorContains(t, err, "2 tenants have their databases or caches on server node-1, which cannot be moved yet: t-1, t-2; ")
+		require.ErrorContains(t, err, "1 tenants have their databases on server node-1, which is in no private network, and cannot be moved: t-1; ")
 	}
 	srv, err := b.GetServer(ctx, "node-1")
 	require.NoError(t, err)
