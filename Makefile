@@ -40,7 +40,7 @@ dev: postgres bench-packages temporal edge-programs build ## Run everything here
 # costs several times the CPU and a second build of everything. tools/checks_test.go finds one
 # that is missing here; contributing/testing.md has the reasons. The slow come first.
 RACE := ./internal/dockerhost ./internal/store ./agent ./agent/edge ./agent/site ./internal/sim ./api ./agentgw ./activities ./worker \
-	./internal/agentclient ./internal/child ./internal/devstack ./internal/hetzner ./internal/pki ./internal/relay ./internal/token
+	./internal/agentclient ./internal/child ./internal/devstack ./internal/hetzner ./internal/pki ./internal/relay ./internal/token ./internal/world/frontend
 # internal/production and tools have targets of their own (test-production, lint).
 UNIT = $(shell go list ./... | grep -v -e /internal/e2e$$ -e /internal/production$$ -e /prego/tools$$)
 PLAIN = ./internal/docsrun $(filter-out ./internal/docsrun $(RACE),$(patsubst github.com/prego/prego%,.%,$(UNIT)))

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -165,10 +166,19 @@ func tell(t *testing.T, c client.Client, id string) []string {
 	o.WorkflowIDConflictPolicy = enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL
 	_, err = c.ExecuteWorkflow(ctx, o, story, 0)
 	require.Error(t, err, "it is running")
-	go func() {
-		time.Sleep(12 * time.Second)
+	first := run.GetRunID()
+	var signalled sync.WaitGroup
+	defer signalled.Wait()
+	signalled.Go(func() { // once it has continued as new: the first run would take it, too
+		for {
+			now, err := c.DescribeWorkflowExecution(ctx, id, "")
+			if err != nil || now.WorkflowExecutionInfo.Execution.RunId != first {
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
 		_ = c.SignalWorkflow(ctx, id, "", "word", "two")
-	}()
+	})
 	var met []string
 	require.NoError(t, run.Get(ctx, &met))
 	var gone *serviceerror.NotFound
@@ -210,7 +220,6 @@ func TestStory(t *testing.T) {
 	var met []string
 	var began, ended time.Time
 	var s *frontend.Service
-	real := time.Now()
 	synctest.Test(t, func(t *testing.T) {
 		next := 0
 		s = frontend.New(frontend.Options{Namespace: "default", NewID: func() string { next++; return fmt.Sprintf("00000000-0000-4000-8000-%012d", next) }})
@@ -223,8 +232,7 @@ func TestStory(t *testing.T) {
 		s.Close()
 	})
 	require.Equal(t, expected, met)
-	require.Less(t, time.Since(real), 5*time.Second)
-	require.Greater(t, ended.Sub(began), 10*time.Second, "by the clock of the bubble")
+	require.Greater(t, ended.Sub(began), time.Second, "by the clock of the bubble")
 	require.Empty(t, s.Failures())
 	replay(t, s, story, kid, patient)
 }
