@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -409,9 +410,69 @@ func TestATenantsDataMoves(t *testing.T) {
 	p.dataMoved(id, database, "db2", "db", "redis", "redis2")
 	p.onlyAt(s, p.id("app"), p.id("app2"))
 
+	// Whoever dies, it goes on from the row: all three parts, there and back.
+	at, away := []string{"app", "db2", "redis"}, []string{"app2", "db", "redis2"}
+	points := deep.Some(t, 1, []string{"move/prepare", "move/data-packed", "move/data-carried", "move/data", "move/copied", "move/data-frozen", "move/caught-up", "move/settled", "move/switched", "move/freed", "move/data-erased", "move/cleared"})
+	for _, point := range points {
+		require.NoError(t, os.WriteFile(crash, []byte(point), 0o600))
+		m := move(map[string]any{"to_server_id": "any", "to_shard_id": "any", "to_pool_id": "any"})
+		require.Eventually(t, func() bool { return !exists(crash) }, 2*patience, 20*time.Millisecond, "the worker dies at %s", point)
+		p.kill("worker")
+		for _, host := range []string{at[0], away[0], at[1]} {
+			if pid := p.agentPID(p.id(host)); pid > 0 {
+				require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+			}
+		}
+		for _, shard := range []string{at[1], away[1]} {
+			p.killShard(p.id(shard))
+		}
+		switch point {
+		case "move/data-packed":
+			s.Kill()
+			s.Boot()
+		case "move/data-frozen":
+			p.kill("agentgw")
+			p.start("agentgw")
+		}
+		p.start("worker")
+		p.moved(of, m, tenant.MoveDone)
+		at, away = away, at
+		w.more(2)
+		p.onlyAt(s, p.id(at[0]), p.id(away[0]))
+		p.dataMoved(id, database, at[1], away[1], at[2], away[2])
+		p.rows(w, database)
+	}
+
+	// What empties a shard's server takes its databases along.
+	p.post("/v1/servers/"+p.id(at[1])+"/drain", nil, http.StatusAccepted, nil)
+	d := p.drained(p.id(at[1]))
+	require.Equal(t, []int{1, 0}, []int{d.TenantsTotal, d.TenantsLeft})
+	p.dataMoved(id, database, away[1], at[1], at[2], away[2])
+	w.more(2)
 	w.stop()
 	w.all.Wait()
-	p.rows(w, database)
+	t.Logf("%v: %d rows at the end; %d reads while everybody was killed, %d failed", points, p.rows(w, database), w.reads.Load(), len(w.failed))
+}
+
+// killShard kills a shard's MariaDB, which begins anew with the next connection. What it has
+// committed is in the hands of the kernel by then.
+func (p *public) killShard(server string) {
+	p.t.Helper()
+	db := p.shardDB(server)
+	var file, dir string
+	if db.QueryRow("SELECT @@pid_file, @@datadir").Scan(&file, &dir) != nil {
+		return
+	}
+	_, err := db.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+	require.NoError(p.t, err)
+	if !filepath.IsAbs(file) {
+		file = filepath.Join(dir, file)
+	}
+	text, err := os.ReadFile(file)
+	require.NoError(p.t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	require.NoError(p.t, err)
+	require.NoError(p.t, syscall.Kill(pid, syscall.SIGKILL))
 }
 
 // straggler is a session of a site's user with its database, as a job's from before a move.

@@ -27,16 +27,17 @@ import (
 // Both listen on Unix sockets only, and start on the first connection: most clouds of
 // tests never have a site.
 
-// service is a server program that starts at the first connection to its socket.
+// service is a server program that starts at the first connection to its socket, and again at the
+// first one after its death, as units of a real host do.
 type service struct {
 	name   string
 	dir    string
 	socket string // that clients connect to
 	start  func(ctx context.Context, socket string) (*exec.Cmd, error)
 
-	once    sync.Once
 	process atomic.Pointer[child.Process] // nil until it runs
-	failed  error
+	mu      sync.Mutex
+	failed  error // to start for the first time; guarded by mu
 }
 
 // services are what a cloud's hosts share.
@@ -102,7 +103,9 @@ func (v *service) listen(ctx context.Context, work *sync.WaitGroup) error {
 	work.Go(func() {
 		<-ctx.Done()
 		_ = l.Close()
-		v.once.Do(func() { v.failed = ctx.Err() }) // nobody starts it any more
+		v.mu.Lock()
+		v.failed = ctx.Err() // nobody starts it any more
+		v.mu.Unlock()
 		if p := v.process.Load(); p != nil {
 			p.Stop(syscall.SIGTERM, 10*time.Second)
 		}
@@ -140,14 +143,31 @@ func (v *service) pass(ctx context.Context, conn net.Conn) {
 // behind is the server's own socket.
 func (v *service) behind() string { return strings.TrimSuffix(v.socket, ".sock") + "-server.sock" }
 
-// ensure starts the server unless that was done.
+// ensure starts the server unless it runs.
 func (v *service) ensure(ctx context.Context) error {
-	v.once.Do(func() {
-		if v.failed = v.begin(ctx, v.behind()); v.failed != nil {
-			sayTo(v.dir+".log", v.failed.Error())
-		}
-	})
-	return v.failed
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	p := v.process.Load()
+	if v.failed != nil || p != nil && !ended(p) {
+		return v.failed
+	}
+	err := v.begin(ctx, v.behind())
+	if err != nil {
+		sayTo(v.dir+".log", err.Error())
+	}
+	if p == nil {
+		v.failed = err // it can't be installed; one that has run is tried again
+	}
+	return err
+}
+
+func ended(p *child.Process) bool {
+	select {
+	case <-p.Done():
+		return true
+	default:
+		return false
+	}
 }
 
 // begin starts the server and waits until it takes connections. It dies with this
