@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/prego/prego/agent/wire"
 )
 
 // On a node the database server is this host's own, and its root is known here: what a shard's
@@ -39,11 +37,10 @@ func (b *bench) ownDatabase(site string) (string, *sql.DB, error) {
 
 // makeData makes the database, and its user, of a site that arrives here.
 func (b *bench) makeData(site string) error {
-	password := b.secrets[wire.SecretDatabasePassword]
-	if password == "" {
-		return errors.New("there is no password of the database")
+	password, err := b.databasePassword()
+	if err != nil {
+		return err
 	}
-	b.err.hide(password)
 	if err := b.lock(alone, site); err != nil {
 		return err
 	}

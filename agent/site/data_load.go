@@ -153,11 +153,10 @@ func (b *bench) loadData(site, name, sum, plainSum, address string) error {
 
 // nextDatabase connects to a site's next database with the rights of its user.
 func (b *bench) nextDatabase(name, address string) (*sql.DB, error) {
-	password := b.secrets[wire.SecretDatabasePassword]
-	if password == "" {
-		return nil, errors.New("there is no password of the database")
+	password, err := b.databasePassword()
+	if err != nil {
+		return nil, err
 	}
-	b.err.hide(password)
 	if address != hereAddress {
 		return b.asOwner(name, password, address)
 	}

@@ -96,11 +96,10 @@ func (b *bench) asOwner(name, password, address string) (*sql.DB, error) {
 
 // newSiteAt makes a site whose database is on another server, as newSite does here.
 func (b *bench) newSiteAt(site, name, address string) error {
-	password := b.secrets[wire.SecretDatabasePassword]
-	if password == "" {
-		return errors.New("there is no password of the database")
+	password, err := b.databasePassword()
+	if err != nil {
+		return err
 	}
-	b.err.hide(password)
 	if err := b.lock(alone, site); err != nil {
 		return err
 	}
@@ -261,4 +260,14 @@ func (b *bench) installModule(config map[string]json.RawMessage) error {
 	}
 	config["extra_config"] = quoteJSON(benchModuleHook)
 	return nil
+}
+
+// databasePassword is that of a site's database user, which nothing that is said shows.
+func (b *bench) databasePassword() (string, error) {
+	password := b.secrets[wire.SecretDatabasePassword]
+	if password == "" {
+		return "", errors.New("there is no password of the database")
+	}
+	b.err.hide(password)
+	return password, nil
 }

@@ -479,11 +479,10 @@ func (u *unpacking) tidy() (removed int, err error) {
 // settleSite makes a site of what has arrived, held as it was held where it came from. Its
 // database is at an address that this host reaches, or here.
 func (b *bench) settleSite(site, address string) error {
-	password := b.secrets[wire.SecretDatabasePassword]
-	if password == "" {
-		return errors.New("there is no password of the database")
+	password, err := b.databasePassword()
+	if err != nil {
+		return err
 	}
-	b.err.hide(password)
 	if err := b.lock(alone, site); err != nil {
 		return err
 	}

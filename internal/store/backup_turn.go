@@ -44,23 +44,13 @@ func (s *Store) BackupPolicy(ctx context.Context, tenantID prego.TenantID) (tena
 
 // Tenants without a turn, or whose turn was made from another policy than theirs is now.
 const sqlTenantsWithoutTurn = `
-SELECT t.tenant_id AS id, now() AS now, ` + backupPolicyColumns + `
+SELECT t.tenant_id AS id, now() AS now, NULL::timestamptz AS next_at, ` + backupPolicyColumns + `
 FROM tenants t LEFT JOIN backup_turns b ON b.tenant_id = t.tenant_id ` + backupPolicyOf + `
 WHERE t.state IN ('active', 'suspended') AND t.site <> '' AND (b.tenant_id IS NULL OR b.policy_at <> p.updated_at) ORDER BY t.tenant_id LIMIT $1`
 
-type backupTurnRow struct {
-	ID  prego.TenantID
-	Now time.Time
-	backupPolicyRow
-}
-
 // TenantsWithoutTurn are tenants that need one.
-func (s *Store) TenantsWithoutTurn(ctx context.Context, most int) (out []tenant.BackupTurn, err error) {
-	rows, err := collect[backupTurnRow](ctx, s, "tenants without a turn", sqlTenantsWithoutTurn, most)
-	for _, r := range rows {
-		out = append(out, tenant.BackupTurn{TenantID: r.ID, Policy: r.policy(), Now: r.Now})
-	}
-	return out, err
+func (s *Store) TenantsWithoutTurn(ctx context.Context, most int) ([]tenant.BackupTurn, error) {
+	return s.turns(ctx, "tenants without a turn", sqlTenantsWithoutTurn, most, turnOfTenant)
 }
 
 const sqlPutTurn = `
@@ -69,16 +59,23 @@ ON CONFLICT (tenant_id) DO UPDATE SET policy_at = $2, next_at = $3`
 
 // PutBackupTurns plans tenants' next backups.
 func (s *Store) PutBackupTurns(ctx context.Context, turns []tenant.BackupTurn) error {
+	return s.putTurns(ctx, sqlPutTurn, turns)
+}
+
+func (s *Store) putTurns(ctx context.Context, sql string, turns []tenant.BackupTurn) error {
 	b := &pgx.Batch{}
 	for _, t := range turns {
-		b.Queue(sqlPutTurn, t.TenantID, t.Policy.UpdatedAt, nextBackupTurn(t))
+		b.Queue(sql, ownerOfTurn(t), t.Policy.UpdatedAt, nextBackupTurn(t))
 	}
 	return failed("plan backups", s.pool.SendBatch(ctx, b).Close())
 }
 
+// ownerOfTurn is the tenant or the volume that is backed up.
+func ownerOfTurn(t tenant.BackupTurn) string { return cmp.Or(string(t.TenantID), string(t.VolumeID)) }
+
 // nextBackupTurn is NULL for a tenant that is not backed up by schedule.
 func nextBackupTurn(t tenant.BackupTurn) *time.Time {
-	at := t.Policy.Next(cmp.Or(string(t.TenantID), string(t.VolumeID)), t.Now)
+	at := t.Policy.Next(ownerOfTurn(t), t.Now)
 	if at.IsZero() {
 		return nil
 	}
@@ -91,20 +88,29 @@ FROM backup_turns b JOIN tenants t ON t.tenant_id = b.tenant_id ` + backupPolicy
 WHERE b.next_at <= now() ORDER BY b.next_at LIMIT $1`
 
 // DueBackupTurns are turns that have come.
-func (s *Store) DueBackupTurns(ctx context.Context, most int) (out []tenant.BackupTurn, err error) {
-	return s.dueTurns(ctx, sqlDueTurns, most, func(id string) tenant.BackupTurn { return tenant.BackupTurn{TenantID: prego.TenantID(id)} })
+func (s *Store) DueBackupTurns(ctx context.Context, most int) ([]tenant.BackupTurn, error) {
+	return s.turns(ctx, "turns that have come", sqlDueTurns, most, turnOfTenant)
 }
 
-func (s *Store) dueTurns(ctx context.Context, sql string, most int, of func(id string) tenant.BackupTurn) (out []tenant.BackupTurn, err error) {
+func turnOfTenant(id string) tenant.BackupTurn {
+	return tenant.BackupTurn{TenantID: prego.TenantID(id)}
+}
+
+// turns reads turns by the id of their owner; next_at is NULL for an owner that has none.
+func (s *Store) turns(ctx context.Context, what, sql string, most int, of func(id string) tenant.BackupTurn) (out []tenant.BackupTurn, err error) {
 	type row struct {
-		ID          string
-		Now, NextAt time.Time
+		ID     string
+		Now    time.Time
+		NextAt *time.Time
 		backupPolicyRow
 	}
-	rows, err := collect[row](ctx, s, "turns that have come", sql, most)
+	rows, err := collect[row](ctx, s, what, sql, most)
 	for _, r := range rows {
 		t := of(r.ID)
-		t.Policy, t.Now, t.DueAt = r.policy(), r.Now, r.NextAt
+		t.Policy, t.Now = r.policy(), r.Now
+		if r.NextAt != nil {
+			t.DueAt = *r.NextAt
+		}
 		out = append(out, t)
 	}
 	return out, err

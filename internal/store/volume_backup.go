@@ -151,23 +151,13 @@ func (s *Store) OrgVolumesBackupPolicy(ctx context.Context, orgID prego.OrgID) (
 
 // Volumes that a group has and that have no turn, or one from another policy than theirs is now.
 const sqlVolumesWithoutTurn = `
-SELECT v.volume_id AS id, now() AS now, ` + backupPolicyColumns + `
+SELECT v.volume_id AS id, now() AS now, NULL::timestamptz AS next_at, ` + backupPolicyColumns + `
 FROM volumes v LEFT JOIN volume_backup_turns b ON b.volume_id = v.volume_id ` + volumePolicyOf + `
 WHERE v.deleted_at IS NULL AND v.status = 'ready' AND (b.volume_id IS NULL OR b.policy_at <> p.updated_at) ORDER BY v.volume_id LIMIT $1`
 
-type volumeTurnRow struct {
-	ID  prego.VolumeID
-	Now time.Time
-	backupPolicyRow
-}
-
 // VolumesWithoutTurn are volumes that need one.
-func (s *Store) VolumesWithoutTurn(ctx context.Context, most int) (out []tenant.BackupTurn, err error) {
-	rows, err := collect[volumeTurnRow](ctx, s, "volumes without a turn", sqlVolumesWithoutTurn, most)
-	for _, r := range rows {
-		out = append(out, tenant.BackupTurn{VolumeID: r.ID, Policy: r.policy(), Now: r.Now})
-	}
-	return out, err
+func (s *Store) VolumesWithoutTurn(ctx context.Context, most int) ([]tenant.BackupTurn, error) {
+	return s.turns(ctx, "volumes without a turn", sqlVolumesWithoutTurn, most, turnOfVolume)
 }
 
 const sqlPutVolumeTurn = `
@@ -176,11 +166,7 @@ ON CONFLICT (volume_id) DO UPDATE SET policy_at = $2, next_at = $3`
 
 // PutVolumeBackupTurns plans volumes' next backups.
 func (s *Store) PutVolumeBackupTurns(ctx context.Context, turns []tenant.BackupTurn) error {
-	b := &pgx.Batch{}
-	for _, t := range turns {
-		b.Queue(sqlPutVolumeTurn, t.VolumeID, t.Policy.UpdatedAt, nextBackupTurn(t))
-	}
-	return failed("plan backups", s.pool.SendBatch(ctx, b).Close())
+	return s.putTurns(ctx, sqlPutVolumeTurn, turns)
 }
 
 const sqlDueVolumeTurns = `
@@ -189,8 +175,12 @@ FROM volume_backup_turns b JOIN volumes v ON v.volume_id = b.volume_id ` + volum
 WHERE b.next_at <= now() ORDER BY b.next_at LIMIT $1`
 
 // DueVolumeBackupTurns are turns that have come.
-func (s *Store) DueVolumeBackupTurns(ctx context.Context, most int) (out []tenant.BackupTurn, err error) {
-	return s.dueTurns(ctx, sqlDueVolumeTurns, most, func(id string) tenant.BackupTurn { return tenant.BackupTurn{VolumeID: prego.VolumeID(id)} })
+func (s *Store) DueVolumeBackupTurns(ctx context.Context, most int) ([]tenant.BackupTurn, error) {
+	return s.turns(ctx, "turns that have come", sqlDueVolumeTurns, most, turnOfVolume)
+}
+
+func turnOfVolume(id string) tenant.BackupTurn {
+	return tenant.BackupTurn{VolumeID: prego.VolumeID(id)}
 }
 
 // A volume that is on no server has not changed since it was on one, and is not backed up by
