@@ -144,7 +144,7 @@ func TestRecordedHistoriesReplay(t *testing.T) {
 	dir := filepath.Join(repo, "workflows", "testdata", "histories")
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(files), 29, "record them with go test ./internal/e2e -run TestRecordHistories -record")
+	require.GreaterOrEqual(t, len(files), 80, "record them with go test ./internal/e2e -run TestRecordHistories -record")
 	for _, f := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(f), ".json"), func(t *testing.T) {
 			t.Parallel()

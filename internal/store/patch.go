@@ -1,7 +1,9 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/prego/prego"
@@ -50,4 +52,112 @@ ORDER BY COALESCE(fleet_id, role || '/' || region), patches_since, server_id`
 // ServersToPatch are the servers that are patched next in a window that has been open since a time.
 func (s *Store) ServersToPatch(ctx context.Context, since time.Time) ([]prego.ServerID, error) {
 	return collectValues[prego.ServerID](ctx, s, "servers to patch", sqlToPatch, since)
+}
+
+// A server of the same fleet whose last drain is a patch that failed after it began.
+const sqlPatchBroke = `
+SELECT s.server_id, d.message FROM servers s
+CROSS JOIN LATERAL (SELECT kind, status, reason, message FROM server_drains WHERE server_id = s.server_id ORDER BY number DESC LIMIT 1) d
+WHERE s.server_id <> $1 AND s.status = 'active' AND s.cordoned_at IS NOT NULL AND COALESCE(s.fleet_id, '') = $2 AND ($2 <> '' OR s.role = $3 AND s.region = $4)
+  AND d.kind = 'patch' AND d.status = 'failed' AND d.reason IN ('patch_failed', 'reboot_timeout') ORDER BY 1 LIMIT 1`
+
+// beginPatch closes a server whose turn it is, if anything is to be done on it. Otherwise it waits,
+// or the patch has ended.
+func (d *drainStep) beginPatch(ctx context.Context) (begins bool, err error) {
+	// What broke one server is not done to the next.
+	broken, err := find[struct{ ServerID, Message string }](ctx, d.tx, sqlPatchBroke, d.ServerID, d.FleetID, d.Role, d.Region)
+	if err != nil {
+		return false, err
+	}
+	if broken != nil {
+		d.reason, d.text = server.DrainPatchElsewhere, fmt.Sprintf("the patch of server %s of its fleet failed, and that is still cordoned: %s", broken.ServerID, broken.Message)
+		return false, d.progress(ctx)
+	}
+	// Nobody moves for a host that lacks nothing, or that can't tell.
+	switch {
+	case d.Refused != "":
+		return false, d.end(ctx, server.DrainFailed, server.DrainPatchRefused, d.Refused)
+	case d.CheckedAt == nil:
+		d.out.Act, d.text = server.ActCheck, "its host looks which security updates are missing"
+		return false, d.progress(ctx)
+	case d.ToPatch == "":
+		return false, d.end(ctx, server.DrainDone, "", "nothing to install, and no reboot is needed")
+	}
+	if _, err := cordonIn(ctx, d.tx, d.ServerID, d.RequestedBy, cmp.Or(d.Why, string(d.Kind))); err != nil {
+		return false, err
+	}
+	stays, err := values[string](ctx, d.tx, sqlTenantsStay, d.ServerID)
+	if err != nil {
+		return false, err
+	}
+	if len(stays) > 0 && !d.KeepTenants {
+		return false, d.end(ctx, server.DrainFailed, server.DrainPatchRefused, fmt.Sprintf("%d tenants that cannot be moved came meanwhile", len(stays)))
+	}
+	return true, nil
+}
+
+// patchWithin is how long a host may take to install what is missing, with all repetitions.
+const patchWithin = 45 * time.Minute
+
+// patch follows a host that installs security updates, and then its reboot if it needs one.
+func (d *drainStep) patch(ctx context.Context) error {
+	d.text = d.ToPatch + " are being installed"
+	switch {
+	case d.Refused != "":
+		return d.end(ctx, server.DrainFailed, server.DrainPatchFailed, d.Refused)
+	case d.PatchedAt == nil && d.PatchingAt != nil && d.Now.After(d.PatchingAt.Add(patchWithin)):
+		return d.end(ctx, server.DrainFailed, server.DrainPatchFailed, "its host did not tell of an end within "+patchWithin.String())
+	case d.PatchedAt == nil:
+		d.out.Act = server.ActPatch
+		return d.progress(ctx)
+	case !d.needsReboot():
+		return d.end(ctx, server.DrainDone, "", d.installedText()+"; no reboot was needed")
+	}
+	return d.restart(ctx)
+}
+
+func (d *drainStep) needsReboot() bool {
+	return d.Patched != nil && !d.Patched.Now.RebootSince.IsZero()
+}
+
+func (d *drainStep) installedText() string {
+	if d.Patched == nil || d.Patched.Installed == 0 {
+		return "nothing was to be installed"
+	}
+	first := d.Patched.Packages[0]
+	text := fmt.Sprintf("%d packages installed, %s %s among them", d.Patched.Installed, first.Name, first.To)
+	if d.Patched.Installed == 1 {
+		text = fmt.Sprintf("%s %s installed", first.Name, first.To)
+	}
+	return text
+}
+
+const (
+	sqlPatchChecked  = `UPDATE server_drains SET checked_at = now(), to_patch = $2, refused = $3, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND checked_at IS NULL`
+	sqlPatchBegins   = `UPDATE server_drains SET patching_at = COALESCE(patching_at, now()), updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND status = 'finishing' AND patched_at IS NULL AND refused = ''`
+	sqlServerPatched = `UPDATE server_drains SET patched_at = COALESCE(patched_at, now()), patched = COALESCE(patched, $2), updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND status = 'finishing' AND patched_at IS NULL`
+)
+
+// PatchChecked records what a host has told that is to be done, "" for nothing, or why it could not.
+func (s *Store) PatchChecked(ctx context.Context, id prego.ServerID, todo, refused string) error {
+	return s.exec(ctx, "patch "+string(id), sqlPatchChecked, id, todo, prego.Redact(refused))
+}
+
+// PatchBegins records that a host is told to install security updates; false if that has ended
+// meanwhile.
+func (s *Store) PatchBegins(ctx context.Context, id prego.ServerID) (bool, error) {
+	ok, err := changed(ctx, s.pool, sqlPatchBegins, id)
+	return ok, failed("patch "+string(id), err)
+}
+
+// ServerPatched records what a host has installed.
+func (s *Store) ServerPatched(ctx context.Context, id prego.ServerID, done server.Patched) error {
+	return s.exec(ctx, "patch "+string(id), sqlServerPatched, id, done)
+}
+
+const sqlPatchRefused = `UPDATE server_drains SET refused = $2, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND status = 'finishing' AND patched_at IS NULL`
+
+// PatchRefused records why a host has not installed security updates.
+func (s *Store) PatchRefused(ctx context.Context, id prego.ServerID, message string) error {
+	return s.exec(ctx, "patch "+string(id), sqlPatchRefused, id, prego.Redact(message))
 }

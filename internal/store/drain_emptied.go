@@ -1,0 +1,157 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+)
+
+const (
+	// softReboot is how long a host may take to follow the provider's button before it is
+	// reset, rebootWithin how long in all until its agent is heard of.
+	softReboot   = 2 * time.Minute
+	rebootWithin = 15 * time.Minute
+)
+
+// resize follows a host that gets another type until its agent tells of another boot. What the
+// provider refuses leaves it as it was.
+func (d *drainStep) resize(ctx context.Context) error {
+	d.text = "it is switched off and becomes a " + d.ServerType + ": a few minutes"
+	switch {
+	case d.HasType == d.ServerType && d.AgentBootID != d.BootID && d.Connected && d.ActedAt != nil:
+		return d.end(ctx, server.DrainDone, "", fmt.Sprintf("it is a %s now, and was away for %s", d.ServerType, d.Now.Sub(*d.ActedAt).Round(time.Second)))
+	case d.Refused != "":
+		return d.end(ctx, server.DrainFailed, server.DrainResizeRefused, d.Refused)
+	case d.ActedAt == nil:
+		d.out.Act = server.ActResize
+	case d.Now.After(d.ActedAt.Add(rebootWithin)):
+		return d.end(ctx, server.DrainFailed, server.DrainRebootTimeout, "its agent was not heard of within "+rebootWithin.String())
+	case d.HasType != d.ServerType && d.Now.After(d.ActedAt.Add(softReboot)):
+		d.out.Act = server.ActResize // its step was lost; it goes on where that was
+	}
+	return d.progress(ctx)
+}
+
+// reboot follows a host until its agent tells of another boot than the one before.
+func (d *drainStep) reboot(ctx context.Context) error {
+	switch d.Kind {
+	case server.DrainResize:
+		return d.resize(ctx)
+	case server.DrainPatch:
+		return d.patch(ctx)
+	case server.DrainOnly, server.DrainReboot, server.DrainReplace:
+	}
+	return d.restart(ctx)
+}
+
+func (d *drainStep) restart(ctx context.Context) error {
+	d.text = "it is being rebooted"
+	switch {
+	case d.Kind == server.DrainPatch && d.AgentBootID != d.BootID && d.Connected && d.DockerState != "stopped" && d.ActedAt != nil:
+		return d.end(ctx, server.DrainDone, "", fmt.Sprintf("%s; rebooted (%s), and away for %s", d.installedText(), d.Patched.Now.RebootFor, d.Now.Sub(*d.ActedAt).Round(time.Second)))
+	case d.Kind != server.DrainPatch && d.AgentBootID != d.BootID && d.Connected:
+		return d.end(ctx, server.DrainDone, "", "rebooted")
+	case d.ActedAt == nil:
+		d.out.Act = server.ActReboot
+	case d.StartedAt != nil && d.Now.After(d.ActedAt.Add(rebootWithin)):
+		return d.end(ctx, server.DrainFailed, server.DrainRebootTimeout, "its agent was not heard of within "+rebootWithin.String())
+	case d.AgentBootID == d.BootID && d.Now.After(d.ActedAt.Add(softReboot)):
+		d.out.Act, d.text = server.ActReset, "its host does not follow the button, and is reset"
+	}
+	return d.progress(ctx)
+}
+
+const sqlDrainLeftDNS = `UPDATE server_drains SET left_dns = true, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL`
+
+// DrainLeftDNS says that no resolver has the addresses of an edge any more.
+func (s *Store) DrainLeftDNS(ctx context.Context, id prego.ServerID) error {
+	return s.exec(ctx, "edge "+string(id), sqlDrainLeftDNS, id)
+}
+
+const sqlDrainActed = `UPDATE server_drains SET acted_at = CASE kind WHEN 'resize' THEN COALESCE(acted_at, now()) ELSE now() END, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND status = 'finishing'`
+
+// DrainActed says that the provider is asked to reboot a server now.
+func (s *Store) DrainActed(ctx context.Context, id prego.ServerID) error {
+	return s.exec(ctx, "reboot "+string(id), sqlDrainActed, id)
+}
+
+// A spec that names a type names the one that it has: a server that is made anew is like it.
+const sqlResized = `
+UPDATE servers SET server_type = $2, spec = CASE WHEN COALESCE(spec ->> 'server_type', '') <> '' THEN jsonb_set(spec, '{server_type}', to_jsonb($2::text)) ELSE spec END, updated_at = now()
+WHERE server_id = $1 AND server_type <> $2`
+
+// ServerResized records the type that the provider gave a server.
+func (s *Store) ServerResized(ctx context.Context, id prego.ServerID, serverType string) error {
+	return s.exec(ctx, "resize "+string(id), sqlResized, id, serverType)
+}
+
+const sqlResizeRefused = `UPDATE server_drains SET refused = $2, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'resize' AND status = 'finishing'`
+
+// ResizeRefused records why the provider does not give a server its new type.
+func (s *Store) ResizeRefused(ctx context.Context, id prego.ServerID, message string) error {
+	return s.exec(ctx, "resize "+string(id), sqlResizeRefused, id, prego.Redact(message))
+}
+
+const sqlReplaced = `
+SELECT s.role, s.region, s.infra_provider, s.spec, s.tags, COALESCE(s.network_id, '') AS network_id, COALESCE(s.fleet_id, '') AS fleet_id, s.fleet_profile, COALESCE(s.plan_tier_lock, '') AS plan_tier_lock,
+    s.server_type, s.location, d.number, d.requested_by
+FROM server_drains d JOIN servers s ON s.server_id = d.server_id WHERE d.server_id = $1 AND d.finished_at IS NULL AND d.kind = 'replace' AND d.status = 'making' FOR NO KEY UPDATE OF d`
+
+const sqlHasReplacement = `UPDATE server_drains SET replacement_id = $2, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL`
+
+// MakeReplacement asks for the server that takes a server's place: of its role, fleet, tags,
+// location and network. Repeated, it meets its row; nil if nobody waits for one any more.
+func (s *Store) MakeReplacement(ctx context.Context, id prego.ServerID) (made *server.Server, err error) {
+	err = s.inTx(ctx, "replace "+string(id), func(tx pgx.Tx) error {
+		old, err := find[struct {
+			Role                 prego.Role
+			Region               prego.Region
+			InfraProvider        prego.InfraProviderID
+			Spec                 server.Spec
+			Tags                 []string
+			NetworkID            prego.NetworkID
+			FleetID              prego.FleetID
+			FleetProfile         int
+			PlanTierLock         prego.Plan
+			ServerType, Location string
+			Number               int
+			RequestedBy          string
+		}](ctx, tx, sqlReplaced, id)
+		if err != nil || old == nil {
+			return err
+		}
+		spec := old.Spec
+		spec.Network, spec.Tags = old.NetworkID, old.Tags
+		if old.NetworkID == "" {
+			spec.Location = cmp.Or(spec.Location, old.Location)
+		}
+		srv, _, err := insertServerIn(ctx, tx, fleetServer(server.Wanted{
+			ServerID: replacementID(id, old.Number), Role: old.Role, Region: old.Region, Provider: old.InfraProvider, Spec: spec,
+			FleetID: old.FleetID, FleetProfile: old.FleetProfile, PlanTierLock: old.PlanTierLock,
+		}, old.RequestedBy))
+		if err != nil {
+			return err
+		}
+		made = &srv
+		_, err = tx.Exec(ctx, sqlHasReplacement, id, srv.ServerID)
+		return err
+	})
+	return made, err
+}
+
+// replacementID is the id of the server that takes another one's place.
+func replacementID(id prego.ServerID, number int) prego.ServerID {
+	suffix := fmt.Sprintf("-r%d", number)
+	base := string(id)
+	if most := prego.MaxServerIDLen - len(suffix); len(base) > most {
+		base = strings.TrimRight(base[:most], "-")
+	}
+	return prego.ServerID(base + suffix)
+}
