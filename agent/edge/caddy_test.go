@@ -181,3 +181,53 @@ func TestLargeDocuments(t *testing.T) {
 	status, _, _ = e.get("http://tenant-99999.eu.example.com/")
 	require.Equal(t, 404, status)
 }
+
+// TestPlacesAreLinks: sites at one address share a file, one that moves changes no other's, and what
+// was broken while the agent was away is mended.
+func TestPlacesAreLinks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	e, err := Open(dir, Settings{RunDir: dir})
+	require.NoError(t, err)
+	path := func(parts ...string) string { return filepath.Join(append([]string{dir}, parts...)...) }
+	says := func(want map[string]string) {
+		t.Helper()
+		got := map[string]string{}
+		files, err := os.ReadDir(path(sitesDir))
+		require.NoError(t, err)
+		for _, f := range files {
+			b, err := os.ReadFile(path(sitesDir, f.Name()))
+			require.NoError(t, err)
+			got[f.Name()] = string(b)
+		}
+		require.Equal(t, want, got)
+	}
+	apply := func(places, before map[string]string) {
+		t.Helper()
+		require.NoError(t, e.placed(places, before))
+		e.dropPlaces(before, places)
+		says(places)
+	}
+	const one, two = "10.0.0.1:8000", "[fd00::2]:8000"
+	first := map[string]string{"a": one, "b": one, "c": two}
+	apply(first, nil)
+	a, err := os.Stat(path(sitesDir, "a"))
+	require.NoError(t, err)
+	b, err := os.Stat(path(sitesDir, "b"))
+	require.NoError(t, err)
+	require.True(t, os.SameFile(a, b))
+
+	second := map[string]string{"a": two, "b": one, "d": two}
+	require.NoError(t, os.WriteFile(path(sitesDir, "a"+placeDraft), nil, 0o600), "somebody died here")
+	apply(second, first)
+	third := map[string]string{"a": two, "d": two}
+	apply(third, second)
+	require.NoFileExists(t, path(addressesDir, one))
+
+	require.NoError(t, os.Remove(path(sitesDir, "a")))
+	require.NoError(t, os.Remove(path(sitesDir, "d")))
+	require.NoError(t, os.WriteFile(path(sitesDir, "d"), []byte(one), 0o600), "a file of its own, as of earlier agents")
+	require.NoError(t, os.WriteFile(path(addressesDir, two), nil, 0o600))
+	require.NoError(t, e.placed(third, nil))
+	says(third)
+}

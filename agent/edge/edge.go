@@ -62,7 +62,7 @@ func Open(dir string, settings Settings) (*Edge, error) {
 		dir: dir, settings: settings, caddy: newCaddy(filepath.Join(settings.RunDir, adminSocket)),
 		haproxy: haproxy{socket: filepath.Join(settings.RunDir, masterSocket)}, certs: map[string]wire.EdgeCertificate{},
 	}
-	for _, d := range []string{dir, filepath.Join(dir, filepath.Dir(caddyFile)), filepath.Join(dir, filepath.Dir(haproxyFile)), filepath.Join(dir, sitesDir)} {
+	for _, d := range []string{dir, filepath.Join(dir, filepath.Dir(caddyFile)), filepath.Join(dir, filepath.Dir(haproxyFile)), filepath.Join(dir, sitesDir), filepath.Join(dir, addressesDir)} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, fmt.Errorf("edge: %w", err)
 		}

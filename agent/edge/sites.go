@@ -3,6 +3,7 @@ package edge
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -22,7 +23,8 @@ import (
 // frontend and the backend of a connection, and so those of a site that has moved are ended, and
 // hardly any other.
 const (
-	sitesDir      = "caddy/sites" // below the edge's directory
+	sitesDir      = "caddy/sites"     // below the edge's directory
+	addressesDir  = "caddy/addresses" // beside it
 	socketsPrefix = "haproxy-sockets-"
 	socketGroups  = 16
 )
@@ -104,31 +106,80 @@ func movedSockets(before, after wire.EdgeDocument) map[session]bool {
 func socketsFrontend(group string) string { return "sockets-" + group }
 
 // placed has Caddy find sites at their places: of those that are new or have moved, and all if the
-// files are not known.
+// files are not known. A site's file is a link to one that all sites at its address share: 10,000
+// links are made in a tenth of the time of 10,000 files, and few files are on the disk before
+// anything leads to them.
 func (e *Edge) placed(places, known map[string]string) error {
+	shared := map[string]os.FileInfo{}
 	for _, site := range slices.Sorted(maps.Keys(places)) {
-		if known[site] == places[site] {
+		address := places[site]
+		if known[site] == address {
 			continue
 		}
-		file := filepath.Join(e.dir, sitesDir, site)
-		if err := os.WriteFile(file+placeDraft, []byte(places[site]), 0o600); err != nil {
-			return err
+		if shared[address] == nil {
+			info, err := e.address(address)
+			if err != nil {
+				return err
+			}
+			shared[address] = info
 		}
-		if err := os.Rename(file+placeDraft, file); err != nil {
+		if err := link(e.addressFile(address), shared[address], filepath.Join(e.dir, sitesDir, site)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// placeDraft ends the name of a file that is being written: no site's name does.
+func (e *Edge) addressFile(address string) string {
+	return filepath.Join(e.dir, addressesDir, address)
+}
+
+// address makes the file of an address.
+func (e *Edge) address(address string) (os.FileInfo, error) {
+	file := e.addressFile(address)
+	if there, err := os.ReadFile(file); err != nil || string(there) != address {
+		if err := e.write(filepath.Join(addressesDir, address), []byte(address)); err != nil {
+			return nil, err
+		}
+	}
+	return os.Stat(file)
+}
+
+// link makes a site's file, or has another one take its place, at once.
+func link(shared string, info os.FileInfo, file string) error {
+	err := os.Link(shared, file)
+	if !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if there, err := os.Stat(file); err == nil && os.SameFile(there, info) {
+		return nil
+	}
+	draft := file + placeDraft
+	if err := os.Remove(draft); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.Link(shared, draft); err != nil {
+		return err
+	}
+	return os.Rename(draft, file)
+}
+
+// placeDraft ends the name of a file that is about to take another one's place: no site's name does.
 const placeDraft = "~"
 
-// dropPlaces forgets sites that are gone.
+// dropPlaces forgets sites that are gone, and addresses at which there is none any more.
 func (e *Edge) dropPlaces(before, places map[string]string) {
-	for site := range before {
+	used := map[string]bool{}
+	for _, address := range places {
+		used[address] = true
+	}
+	for site, address := range before {
 		if _, there := places[site]; !there {
 			_ = os.Remove(filepath.Join(e.dir, sitesDir, site))
+		}
+		if !used[address] {
+			used[address] = true
+			_ = os.Remove(e.addressFile(address))
 		}
 	}
 }
