@@ -2,6 +2,7 @@ package pack
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -10,8 +11,23 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Usable is how much of a server tenants may take, in percent (placement-policy §2.4).
-type Usable struct{ MemoryPct, DiskPct float64 }
+// Usable is how much of a server tenants may take, in percent, and how many may live there
+// (placement-policy §2.4); 0 tenants is no limit.
+type Usable struct {
+	MemoryPct, DiskPct float64
+	Tenants            int
+}
+
+// TenantsBelow is how many tenants may live on a server that takes at most so many, if all of them
+// together are to stay below the share, in percent, from which servers are added ahead of
+// need: a plan that fills them up to it would have others made in the place of those that it frees. At
+// least 1; a threshold of 0 is none.
+func TenantsBelow(most int, thresholdPct float64) int {
+	if thresholdPct <= 0 {
+		return most
+	}
+	return max(1, min(most, int(math.Ceil(float64(most)*thresholdPct/100))-1))
+}
 
 // unknownSize stands for what a server of a type has that the catalog does not know: only
 // servers of one such type are compared.
@@ -58,11 +74,17 @@ func Plan(f server.PackedFleet, catalogs map[prego.InfraProviderID]server.Catalo
 			if known {
 				demand["disk"] = float64(t.Bytes)
 			}
+			if usable.Tenants > 0 {
+				demand["tenants"] = 1
+			}
 			residents = append(residents, Resident{ID: string(t.TenantID), Host: string(s.ServerID), Demand: demand, Bytes: t.Bytes, Stays: t.Stays})
 		}
 		h := Host{
 			ID: string(s.ServerID), Place: place, Takes: s.Takes, Leaves: s.Leaves && (r.FleetID == "" || r.FleetID == s.FleetID),
 			Capacity: map[string]float64{"memory": max(0, usable.MemoryPct/100*memory-base), "disk": max(0, usable.DiskPct/100*disk-max(0, others))},
+		}
+		if usable.Tenants > 0 { // a move to a server that is asked for is not refused for the number there
+			h.Capacity["tenants"] = float64(usable.Tenants)
 		}
 		if cost, ok := catalog.ServerCost(s.ServerType, s.Location, s.Spec.VolumeGB); ok {
 			h.Price, out.Currency = cost.Monthly.NetAmount(), cost.Currency

@@ -54,7 +54,24 @@ func TestPlanCountsWhatTenantsTake(t *testing.T) {
 	}, got, "as many bytes either way, in fewer moves")
 	require.Empty(t, plan(55, server.PackingRequest{}).Moves, "60 % would be too much")
 	require.Empty(t, plan(70, server.PackingRequest{MaxBytes: 1e9}).Moves)
+	full, err := Plan(f, map[prego.InfraProviderID]server.CatalogState{"hetzner": catalog}, Usable{MemoryPct: 70, DiskPct: 80, Tenants: 2}, server.PackingRequest{}, now)
+	require.NoError(t, err)
+	require.Empty(t, full.Moves, "nobody is put where as many live as may")
+	require.Equal(t, 3, full.Needed)
 	f.Servers[0].FleetID = "web"
 	require.Equal(t, prego.ServerID("app-1"), plan(70, server.PackingRequest{FleetID: "web"}).Frees[0].ServerID)
 	require.Empty(t, plan(70, server.PackingRequest{FleetID: "other"}).Moves)
+}
+
+func TestTenantsBelow(t *testing.T) {
+	t.Parallel()
+	for _, v := range []struct {
+		most      int
+		threshold float64
+		want      int
+	}{{20, 70, 13}, {20, 71, 14}, {20, 0, 20}, {20, 100, 19}, {1, 70, 1}, {2, 70, 1}, {8, 70, 5}, {10, 70, 6}} {
+		got := TenantsBelow(v.most, v.threshold)
+		require.Equal(t, v.want, got, "%d, %v %%", v.most, v.threshold)
+		require.True(t, got == 1 || v.threshold == 0 || float64(got)/float64(v.most)*100 < v.threshold)
+	}
 }
