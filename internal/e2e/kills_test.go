@@ -66,6 +66,8 @@ type mortals struct {
 	s3    *s3test.Server
 	pg    *devstack.Postgres
 	at    devstack.PostgresConfig
+	// mariadb kills those of shards, which begin anew by themselves.
+	mariadb func()
 }
 
 // newMortals prepares the environment of a cell. Postgres is one of its own if it is to die.
@@ -154,6 +156,9 @@ func (m *mortals) killed(who string, meanwhile func()) {
 		m.s3.Kill()
 		meanwhile()
 		m.s3.Boot()
+	case "mariadb":
+		m.mariadb()
+		meanwhile()
 	case "postgres":
 		m.pg.Kill()
 		meanwhile()

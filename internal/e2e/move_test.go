@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -24,7 +25,6 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/internal/deep"
 	"github.com/prego/prego/internal/s3test"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -127,10 +127,16 @@ func (c *cell) moved(of string, m api.Move, want tenant.MoveState) api.Move {
 // movable is a cell whose tenant alpha can move between two app servers.
 func movable(t *testing.T, s *s3test.Server, crash string) (p *public, id string) {
 	t.Helper()
+	return movableOn(t, s, crash, "")
+}
+
+// movableOn is one with a database of its own.
+func movableOn(t *testing.T, s *s3test.Server, crash, url string) (p *public, id string) {
+	t.Helper()
 	vars := backupVars(s, map[string]string{
 		"PREGO_EDGE_SETTLE": "500ms", "PREGO_MOVE_GRACE": "1s", "PREGO_NAMES_EVERY": "200ms", "PREGO_CERTIFICATE_SWEEP_EVERY": "300ms", "PREGO_GROUP_SWEEP_EVERY": "1s", "PREGO_TEST_CRASH": crash,
 	})
-	p = newPublic(t, vars)
+	p = newPublicOn(t, vars, url)
 	p.org("acme", "")
 	roles := map[string]prego.Role{"edge": prego.RoleEdge, "app": prego.RoleApp, "db": prego.RoleDBShard, "redis": prego.RoleRedisPool}
 	for name, role := range roles {
@@ -210,9 +216,12 @@ func (p *public) todos(database string) (out []string) {
 // read over HTTP, with files, and with whoever takes part killed at every step.
 func TestATenantMoves(t *testing.T) {
 	t.Parallel()
-	crash := filepath.Join(t.TempDir(), "crash")
+	kills := rounds(t, 3, []string{"move/prepare", "move/uploaded", "move/copied", "move/held", "move/settled", "move/switched", "move/freed", "move/cleared"}, everybody)
+	mortal, vars, url := newMortals(t, kills)
+	crash := vars["PREGO_TEST_CRASH"]
 	s := s3test.Start(t)
-	p, id := movable(t, s, crash)
+	p, id := movableOn(t, s, crash, url)
+	mortal.cell, mortal.s3 = p.cell, s
 	of, base := "/v1/tenants/"+id, "https://"+movedSite
 	alpha := p.settledTenant(id, tenant.Active)
 	database := alpha.Allocation.DatabaseName
@@ -229,9 +238,16 @@ func TestATenantMoves(t *testing.T) {
 		p.post(of+"/moves", nil, http.StatusAccepted, &m)
 		return m
 	}
+	p.background(p.id("app"), "sent-once")
 	m := p.moved(of, move(), tenant.MoveDone)
 	require.Equal(t, []string{p.id("app"), p.id("app2")}, []string{m.FromServerId, deref(m.ToServerId)})
 	w.more(5)
+	// The job that was queued before runs, where the site is now and once.
+	require.Zero(t, p.ran(p.id("app"), database, "sent-once"))
+	require.Equal(t, 1, p.ran(p.id("app2"), database, "sent-once"))
+	for _, app := range []string{"app", "app2"} {
+		require.Equal(t, 1, p.ran(p.id(app), database, "sent-once"))
+	}
 	p.onlyAt(s, p.id("app2"), p.id("app"))
 	b, err := os.ReadFile(p.siteDir(p.id("app2")) + "/private/files/link")
 	require.NoError(t, err)
@@ -270,26 +286,9 @@ func TestATenantMoves(t *testing.T) {
 
 	// Whoever dies, it goes on from the row.
 	at, away := "app2", "app"
-	points := deep.Some(t, 3, []string{"move/prepare", "move/uploaded", "move/copied", "move/held", "move/settled", "move/switched", "move/freed", "move/cleared"})
-	for _, point := range points {
-		require.NoError(t, os.WriteFile(crash, []byte(point), 0o600))
-		m := move()
-		require.Eventually(t, func() bool { return !exists(crash) }, 2*patience, 20*time.Millisecond, "the worker dies at %s", point)
-		p.kill("worker")
-		for _, host := range []string{at, away} {
-			if pid := p.agentPID(p.id(host)); pid > 0 {
-				require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-			}
-		}
-		switch point {
-		case "move/uploaded":
-			s.Kill()
-			s.Boot()
-		case "move/held":
-			p.kill("agentgw")
-			p.start("agentgw")
-		}
-		p.start("worker")
+	for _, round := range kills {
+		var m api.Move
+		mortal.play(round, func() { m = move() })
 		p.moved(of, m, tenant.MoveDone)
 		at, away = away, at
 		w.more(2)
@@ -319,8 +318,8 @@ func TestATenantMoves(t *testing.T) {
 	w.more(2)
 	w.stop()
 	w.all.Wait()
-	t.Logf("%d rows at the end; %d requests while everybody was killed, %d failed: %v", p.rows(w, database), w.reads.Load(), len(w.failed), w.failed)
-	require.Equal(t, 3+len(points), p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'move_cleared'`, id))
+	t.Logf("%v: %d rows at the end; %d requests while everybody was killed, %d failed: %v", kills, p.rows(w, database), w.reads.Load(), len(w.failed), w.failed)
+	require.Equal(t, 3+len(kills), p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'move_cleared'`, id))
 }
 
 // dataMoved checks that a tenant's database and cache are on one shard and in one pool, and that
@@ -358,9 +357,12 @@ func (p *public) shardDB(server string) *sql.DB {
 // when the move is cancelled while nothing can be written, not even by whoever has the password.
 func TestATenantsDataMoves(t *testing.T) {
 	t.Parallel()
-	crash := filepath.Join(t.TempDir(), "crash")
+	kills := rounds(t, 2, []string{"move/prepare", "move/data-packed", "move/data-carried", "move/data", "move/copied", "move/data-frozen", "move/caught-up", "move/settled", "move/switched", "move/freed", "move/data-erased", "move/cleared"}, append([]string{"mariadb"}, everybody...))
+	mortal, vars, url := newMortals(t, kills)
+	crash := vars["PREGO_TEST_CRASH"]
 	s := s3test.Start(t)
-	p, id := movable(t, s, crash)
+	p, id := movableOn(t, s, crash, url)
+	mortal.cell, mortal.s3 = p.cell, s
 	p.create("db2", prego.RoleDBShard, server.Spec{})
 	p.create("redis2", prego.RoleRedisPool, server.Spec{})
 	p.awaitStatus("db2", server.Active)
@@ -412,29 +414,15 @@ func TestATenantsDataMoves(t *testing.T) {
 
 	// Whoever dies, it goes on from the row: all three parts, there and back.
 	at, away := []string{"app", "db2", "redis"}, []string{"app2", "db", "redis2"}
-	points := deep.Some(t, 1, []string{"move/prepare", "move/data-packed", "move/data-carried", "move/data", "move/copied", "move/data-frozen", "move/caught-up", "move/settled", "move/switched", "move/freed", "move/data-erased", "move/cleared"})
-	for _, point := range points {
-		require.NoError(t, os.WriteFile(crash, []byte(point), 0o600))
-		m := move(map[string]any{"to_server_id": "any", "to_shard_id": "any", "to_pool_id": "any"})
-		require.Eventually(t, func() bool { return !exists(crash) }, 2*patience, 20*time.Millisecond, "the worker dies at %s", point)
-		p.kill("worker")
-		for _, host := range []string{at[0], away[0], at[1]} {
-			if pid := p.agentPID(p.id(host)); pid > 0 {
-				require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-			}
-		}
-		for _, shard := range []string{at[1], away[1]} {
-			p.killShard(p.id(shard))
-		}
-		switch point {
-		case "move/data-packed":
-			s.Kill()
-			s.Boot()
-		case "move/data-frozen":
-			p.kill("agentgw")
-			p.start("agentgw")
-		}
-		p.start("worker")
+	mortal.mariadb = func() {
+		p.killShard(p.id("db"))
+		p.killShard(p.id("db2"))
+	}
+	for _, round := range kills {
+		var m api.Move
+		mortal.play(round, func() {
+			m = move(map[string]any{"to_server_id": "any", "to_shard_id": "any", "to_pool_id": "any"})
+		})
 		p.moved(of, m, tenant.MoveDone)
 		at, away = away, at
 		w.more(2)
@@ -451,7 +439,7 @@ func TestATenantsDataMoves(t *testing.T) {
 	w.more(2)
 	w.stop()
 	w.all.Wait()
-	t.Logf("%v: %d rows at the end; %d reads while everybody was killed, %d failed", points, p.rows(w, database), w.reads.Load(), len(w.failed))
+	t.Logf("%v: %d rows at the end; %d reads while everybody was killed, %d failed", kills, p.rows(w, database), w.reads.Load(), len(w.failed))
 }
 
 // killShard kills a shard's MariaDB, which begins anew with the next connection. What it has
@@ -478,18 +466,50 @@ func (p *public) killShard(server string) {
 // straggler is a session of a site's user with its database, as a job's from before a move.
 func (p *public) straggler(app, database, password string) *sql.Conn {
 	p.t.Helper()
-	tlsDir := filepath.Join(p.rootOf(app), wire.BenchMount, wire.TLSDir)
-	pair, err := tls.LoadX509KeyPair(tlsDir+"/cert.pem", tlsDir+"/key.pem")
-	require.NoError(p.t, err)
-	cfg := mysql.NewConfig()
-	cfg.Net, cfg.Addr, cfg.User, cfg.Passwd, cfg.DBName = "tcp", "", database, password, database
-	p.query(&cfg.Addr, `SELECT host(s.private_address) || ':3306' FROM servers s JOIN tenant_allocations a ON a.db_shard_id = s.server_id WHERE a.released_at IS NULL AND a.database_name = $1`, database)
-	cfg.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true}
-	connector, err := mysql.NewConnector(cfg)
-	require.NoError(p.t, err)
-	db := sql.OpenDB(connector)
-	p.t.Cleanup(func() { _ = db.Close() })
-	conn, err := db.Conn(p.t.Context())
+	conn, err := p.asTenant(app, database, password).Conn(p.t.Context())
 	require.NoError(p.t, err)
 	return conn
+}
+
+// asTenant is a site's database where it is now, as its user, by the way and with the certificate of its
+// app server.
+func (c *cell) asTenant(app, database, password string) *sql.DB {
+	c.t.Helper()
+	tlsDir := filepath.Join(c.rootOf(app), wire.BenchMount, wire.TLSDir)
+	pair, err := tls.LoadX509KeyPair(tlsDir+"/cert.pem", tlsDir+"/key.pem")
+	require.NoError(c.t, err)
+	cfg := mysql.NewConfig()
+	cfg.Net, cfg.Addr, cfg.User, cfg.Passwd, cfg.DBName = "tcp", "", database, password, database
+	c.query(&cfg.Addr, `SELECT host(s.private_address) || ':3306' FROM servers s JOIN tenant_allocations a ON a.db_shard_id = s.server_id WHERE a.released_at IS NULL AND a.database_name = $1`, database)
+	cfg.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true}
+	connector, err := mysql.NewConnector(cfg)
+	require.NoError(c.t, err)
+	db := sql.OpenDB(connector)
+	c.t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// background has a site's own code queue a job, as a request does.
+func (p *public) background(app, method string) {
+	p.t.Helper()
+	code := "import sys\nsys.dont_write_bytecode = True\nsys.path.insert(0, " + strconv.Quote(filepath.Join(repo, "internal/sim/bench")) + ")\n" +
+		"import json\nfrom frappe import jobs\nfrom frappe.utils import redis_wrapper\n" +
+		"jobs.queue(redis_wrapper.Redis(json.load(open('common_site_config.json'))['redis_queue']), " + strconv.Quote(movedSite) + ", " + strconv.Quote(method) + ")"
+	cmd := exec.CommandContext(p.t.Context(), "/usr/bin/python3", "-c", code)
+	cmd.Dir = filepath.Join(p.rootOf(app), wire.BenchDir, "sites")
+	out, err := cmd.CombinedOutput()
+	require.NoError(p.t, err, string(out))
+}
+
+// ran has a worker of an app server run what is queued there, and returns how often a job has run
+// anywhere.
+func (p *public) ran(app, database, method string) int {
+	p.t.Helper()
+	root := p.rootOf(app)
+	cmd := exec.CommandContext(p.t.Context(), filepath.Join(root, wire.BenchBinary), "worker", "--queue", "default", "--burst")
+	cmd.Dir = filepath.Join(root, wire.BenchDir)
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "LANG=C.UTF-8", "FRAPPE_BENCH_ROOT=" + cmd.Dir}
+	out, err := cmd.CombinedOutput()
+	require.NoError(p.t, err, string(out))
+	return inMariaDB[int](p.cell, app, database, "SELECT COUNT(*) FROM `"+database+"`.`tabScheduled Job Log` WHERE scheduled_job_type = ?", method)
 }

@@ -52,12 +52,18 @@ const shop = "shop." + customersZone
 
 func newPublic(t *testing.T, more map[string]string) *public {
 	t.Helper()
+	return newPublicOn(t, more, "")
+}
+
+// newPublicOn is one with a database of its own.
+func newPublicOn(t *testing.T, more map[string]string, url string) *public {
+	t.Helper()
 	need.Root(t, "edges listen on ports 80 and 443")
 	p := &public{}
 	vars := maps.Clone(more)
 	vars["PREGO_SITE_DOMAIN"], vars["PREGO_DNS_ZONE"] = "sites."+ourZone, ourZone
 	p.cell = newCell(t, options{
-		vars: vars,
+		url: url, vars: vars,
 		sim: func(cfg *sim.Config) {
 			cfg.Zones = []string{ourZone, customersZone}
 			cfg.Programs = map[string]string{"caddy": need.Program(t, "caddy"), "haproxy": need.Program(t, "haproxy")}
