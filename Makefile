@@ -39,7 +39,7 @@ dev: postgres bench-packages temporal edge-programs build ## Run everything here
 # Packages with goroutines that share state: their tests run with the race detector, which
 # costs several times the CPU and a second build of everything. tools/checks_test.go finds one
 # that is missing here; contributing/testing.md has the reasons. The slow come first.
-RACE := ./internal/dockerhost ./internal/store ./agent ./agent/edge ./agent/site ./internal/sim ./api ./agentgw ./activities ./worker \
+RACE := ./agent/site ./internal/store ./agent ./internal/dockerhost ./agent/edge ./internal/sim ./api ./agentgw ./activities ./worker \
 	./internal/agentclient ./internal/child ./internal/devstack ./internal/hetzner ./internal/pki ./internal/relay ./internal/token ./internal/world/frontend
 # internal/production and tools have targets of their own (test-production, lint).
 UNIT = $(shell go list ./... | grep -v -e /internal/e2e$$ -e /internal/production$$ -e /prego/tools$$)
@@ -60,7 +60,7 @@ test-race-all: packages temporal pebble versitygw $(GOTESTSUM) ## Run every unit
 DEEP ?= 20
 test-deep: packages ## Try each property on DEEP=20 times as many cases, and repeat races as often (many minutes)
 	PREGO_TEST_DEEP=$(DEEP) go test -count 1 -timeout 120m $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/pgregory.net\/rapid/ {print $$1}') -rapid.checks=$$((100 * $(DEEP)))
-	PREGO_TEST_DEEP=$(DEEP) go test -count 1 -timeout 60m ./internal/e2e -run "TestATenantMoves|TestATenantsDataMoves|TestRecordReleaseHistories|TestRecordDrainHistories|TestARestoreSurvivesWhoeverDies|TestAServerIsDeclaredLost|TestAServerIsLostDuringAMove|TestServersAreFreed"
+	PREGO_TEST_DEEP=$(DEEP) go test -count 1 -timeout 60m ./internal/e2e -run "TestATenantMoves|TestATenantsDataMoves|TestRecordReleaseHistories|TestRecordDrainHistories|TestARestoreSurvivesWhoeverDies|TestAServerIsDeclaredLost|TestAServerIsLostDuringAMove|TestWorkerKilled|TestWorkerDiesBetweenAnyTwoSteps|TestCancelAtEveryStep|TestFleetPlansAroundARegion|TestServersAreFreed"
 
 image: build ## Build the image that docker-compose.yml runs, and try it
 	@tools/packages.sh docker dockerd postgres-server setpriv ca-certificates

@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"debug/elf"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -52,10 +53,14 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == "unruly" {
 		unruly(os.Args[2], os.Args[3])
 	}
-	status := m.Run()
-	if name, err := binary(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(name))
+	name, err := binary()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
+	ownProgram = name
+	status := m.Run()
+	_ = os.RemoveAll(filepath.Dir(name))
 	os.Exit(status)
 }
 

@@ -118,7 +118,7 @@ type frozen struct {
 func freeze(ctx context.Context, dir *os.File, limit time.Duration) (*frozen, error) {
 	f := &frozen{dir: dir, stderr: &strings.Builder{}}
 	// Not CommandContext, which kills: it ends by its pipe.
-	f.cmd = exec.Command("/proc/self/exe", FreezeVerb, dir.Name(), limit.String()) //nolint:noctx // see above
+	f.cmd = exec.Command(ownProgram, FreezeVerb, dir.Name(), limit.String()) //nolint:noctx // see above
 	f.cmd.Env = []string{"GOMAXPROCS=2"}
 	f.cmd.Stderr = f.stderr
 	f.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a signal to this process's group is not for it
