@@ -99,6 +99,9 @@ type Settings struct {
 	ClockTolerance time.Duration
 	Now            func() time.Time // default time.Now
 	Edge           edge.Settings
+	// Follow is how often what others changed is read: revoked servers, peers and releases of
+	// the agent; 0 for a second or two.
+	Follow time.Duration
 }
 
 // Gateway serves agents. Run must be running for heartbeats to reach the

@@ -1,6 +1,7 @@
 package agentgw
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -191,7 +192,7 @@ func (r *revokedSet) has(id prego.ServerID) bool {
 
 // followRevocations reads the revoked servers every two seconds.
 func (g *Gateway) followRevocations(ctx context.Context) {
-	t := time.NewTicker(2 * time.Second)
+	t := time.NewTicker(cmp.Or(g.settings.Follow, 2*time.Second))
 	defer t.Stop()
 	for {
 		ids, err := g.store.RevokedServers(ctx, g.settings.CertTTL+time.Hour)

@@ -1,6 +1,7 @@
 package agentgw
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -97,7 +98,7 @@ func (p *peersVersions) take(v server.PeersVersions) {
 
 // followPeers reads once a second which documents have changed.
 func (g *Gateway) followPeers(ctx context.Context) {
-	t := time.NewTicker(time.Second)
+	t := time.NewTicker(cmp.Or(g.settings.Follow, time.Second))
 	defer t.Stop()
 	since := ""
 	for {

@@ -1,6 +1,7 @@
 package agentgw
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"os"
@@ -46,7 +47,7 @@ func (o *agentOffers) take(offers []server.AgentOffer) {
 const offersEvery = 2 * time.Second
 
 func (g *Gateway) followOffers(ctx context.Context) {
-	t := time.NewTicker(offersEvery)
+	t := time.NewTicker(cmp.Or(g.settings.Follow, offersEvery))
 	defer t.Stop()
 	for {
 		offers, err := g.store.AgentOffers(ctx)

@@ -51,6 +51,8 @@ type process struct {
 	reg  *prometheus.Registry
 	// provider sends requests to the provider; nil is over connections.
 	provider http.RoundTripper
+	// follow is how often a gateway reads what others changed; 0 is its default.
+	follow time.Duration
 
 	agent struct {
 		sync.Once
@@ -584,7 +586,7 @@ func newGateway(p *process, runs *workflows.Client) (*agentgw.Gateway, *tls.Conf
 		Settings: agentgw.Settings{
 			Environment: p.cfg.Environment, CheckSource: g.CheckSource, Heartbeat: g.Heartbeat, TokenTTL: g.TokenTTL, CertTTL: g.CertTTL,
 			Flush: g.Flush, FlushRows: g.FlushRows, OTLPEndpoint: g.OTLPEndpoint, AgentBinary: binary, AgentSHA256: digest, AgentReleases: g.AgentReleases,
-			ClockTolerance: g.ClockTolerance, Edge: edge.Settings{MaxBody: p.cfg.Edge.MaxBody, HSTS: int(p.cfg.Edge.HSTS.Seconds())},
+			ClockTolerance: g.ClockTolerance, Edge: edge.Settings{MaxBody: p.cfg.Edge.MaxBody, HSTS: int(p.cfg.Edge.HSTS.Seconds())}, Follow: p.follow,
 		},
 		Log: p.log, Metrics: p.reg, OpenKey: openKey,
 	})

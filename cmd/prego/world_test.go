@@ -60,9 +60,9 @@ func newPlayed(t *testing.T) *played {
 	}
 	// What is looked for every second or two is most of what happens; here, that is less often.
 	maps.Copy(vars, map[string]string{
-		"PREGO_PEERS_EVERY": "30s", "PREGO_REBALANCE_EVERY": "5m", "PREGO_NAMES_EVERY": "5m", "PREGO_BACKUP_SWEEP_EVERY": "2m", "PREGO_SWEEP_EVERY": "20s",
+		"PREGO_PEERS_EVERY": "1m", "PREGO_REBALANCE_EVERY": "5m", "PREGO_NAMES_EVERY": "5m", "PREGO_BACKUP_SWEEP_EVERY": "2m", "PREGO_SWEEP_EVERY": "1m", "PREGO_NETWORK_EVERY": "2m", "PREGO_PATCH_EVERY": "10m",
 		"PREGO_GRACE_PERIOD": "10m", "PREGO_RETENTION": "8m", // so that tenants' lives end within a play
-		"PREGO_GROUP_SWEEP_EVERY": "5m", "PREGO_TENANT_SWEEP_EVERY": "30s", "PREGO_STORAGE_SWEEP_EVERY": "10m", "PREGO_ACME_SWEEP_EVERY": "1h",
+		"PREGO_GROUP_SWEEP_EVERY": "5m", "PREGO_TENANT_SWEEP_EVERY": "1m", "PREGO_STORAGE_SWEEP_EVERY": "10m", "PREGO_CERTIFICATE_SWEEP_EVERY": "1h",
 	})
 	cfg, err := config.From(vars)
 	require.NoError(t, err)
@@ -89,7 +89,7 @@ func (p *played) process(l *world.Life) (*process, *workflows.Client, error) {
 		return nil, nil, err
 	}
 	out := &process{
-		cfg: p.cfg, log: p.log.Named(l.Name), pool: l.Pool, db: store.NewWithTiers(l.Pool, tiers, p.cfg.Quotas.DefaultTier), reg: prometheus.NewRegistry(), provider: l.Provider(),
+		cfg: p.cfg, log: p.log.Named(l.Name), pool: l.Pool, db: store.NewWithTiers(l.Pool, tiers, p.cfg.Quotas.DefaultTier), reg: prometheus.NewRegistry(), provider: l.Provider(), follow: 15 * time.Second,
 	}
 	t := p.cfg.Temporal
 	return out, &workflows.Client{Temporal: l.Temporal, TaskQueue: t.TaskQueue, Namespace: t.Namespace, Environment: p.cfg.Environment}, nil

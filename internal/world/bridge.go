@@ -2,6 +2,7 @@ package world
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -14,11 +15,15 @@ import (
 )
 
 // bridge is how a bubble of testing/synctest reaches Postgres. Its goroutines are outside the
-// bubble, where time is real: one for each connection, which reads ahead, and one that looks
+// bubble, where time is real: one for each session, which reads ahead, and one that looks
 // for statements that wait for a lock. A goroutine of the bubble that waits for an answer
 // keeps the bubble's clock from going on; one whose statement waits for a lock of another
 // does not.
+//
+// Sessions outlive connections and plays: what Postgres has learned of the schema, and what
+// it has prepared, it has not to learn again.
 type bridge struct {
+	url    string
 	dials  chan dial
 	pauses chan nap
 	leaves chan leave
@@ -29,22 +34,21 @@ type bridge struct {
 	waiting atomic.Int32 // goroutines of the bubble that wait for an answer
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
+	free    []*session // the one that was used last comes last
+	made    int
 }
 
-type dial struct {
-	network, address string
-	made             chan<- dialed
-}
+type dial struct{ made chan<- dialed }
 
 type dialed struct {
 	c   *conn
 	err error
 }
 
-// leave asks to be told when Postgres has ended these sessions.
+// leave asks to be told when Postgres has ended these sessions' transactions.
 type leave struct {
-	pids []uint32
-	over chan<- struct{}
+	sessions []*session
+	over     chan<- struct{}
 }
 
 type nap struct {
@@ -52,10 +56,11 @@ type nap struct {
 	over chan<- struct{}
 }
 
-// newBridge starts a bridge outside of any bubble; it ends with ctx. The URL is of any
-// database of the cluster.
+// newBridge starts a bridge to a database outside of any bubble; it ends with ctx.
 func newBridge(ctx context.Context, url string) (*bridge, error) {
-	b := &bridge{dials: make(chan dial), pauses: make(chan nap), leaves: make(chan leave), answers: make(chan chan dialed), ends: make(chan chan struct{}), conns: map[*conn]struct{}{}}
+	b := &bridge{
+		url: url, dials: make(chan dial), pauses: make(chan nap), leaves: make(chan leave), answers: make(chan chan dialed), ends: make(chan chan struct{}), conns: map[*conn]struct{}{},
+	}
 	looker, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return nil, err
@@ -73,25 +78,12 @@ func newBridge(ctx context.Context, url string) (*bridge, error) {
 			case b.ends <- end:
 				end = make(chan struct{})
 			case d := <-b.dials:
-				raw, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, d.network, d.address)
-				if err != nil {
-					d.made <- dialed{err: err}
-					continue
-				}
-				c := &conn{b: b, raw: raw, news: make(chan struct{}, 1)}
-				b.mu.Lock()
-				b.conns[c] = struct{}{}
-				b.mu.Unlock()
-				go c.readAhead()
-				d.made <- dialed{c: c}
+				c, err := b.connect(ctx)
+				d.made <- dialed{c: c, err: err}
 			case p := <-b.pauses:
 				time.AfterFunc(p.d, func() { close(p.over) })
 			case l := <-b.leaves:
-				for n := 1; n > 0; time.Sleep(500 * time.Microsecond) {
-					if err := ender.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE pid = ANY ($1)`, l.pids).Scan(&n); err != nil {
-						break
-					}
-				}
+				b.clean(ctx, ender, l.sessions)
 				close(l.over)
 			case <-ctx.Done():
 				_ = ender.Close(context.WithoutCancel(ctx))
@@ -103,10 +95,59 @@ func newBridge(ctx context.Context, url string) (*bridge, error) {
 	return b, nil
 }
 
+// connect takes a free session, or begins one.
+func (b *bridge) connect(ctx context.Context) (*conn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var s *session
+	for n := len(b.free); s == nil && n > 0; n-- {
+		if s, b.free = b.free[n-1], b.free[:n-1]; s.ended() {
+			s = nil
+		}
+	}
+	if s == nil {
+		var err error
+		if s, err = newSession(ctx, b.url); err != nil {
+			return nil, err
+		}
+		b.made++
+	}
+	c := &conn{b: b, s: s, news: s.news, waits: -1}
+	s.mu.Lock()
+	s.owner = c
+	s.mu.Unlock()
+	b.conns[c] = struct{}{}
+	return c, nil
+}
+
+// patience is how long an answer that nobody waits for any more is waited for.
+const patience = 20 * time.Millisecond
+
+// clean ends the transactions of sessions whose connections were cut or closed, so that
+// others can use them. One that still waits for something is ended altogether.
+func (b *bridge) clean(ctx context.Context, ender *pgx.Conn, sessions []*session) {
+	var gone []uint32
+	for _, s := range sessions {
+		if s.settle(patience) && s.reset() {
+			b.mu.Lock()
+			b.free = append(b.free, s)
+			b.mu.Unlock()
+			continue
+		}
+		_ = s.raw.Close()
+		gone = append(gone, s.pid)
+	}
+	for n := 1; n > 0 && len(gone) > 0; time.Sleep(500 * time.Microsecond) { // one that waits for a lock does not notice by itself
+		if err := ender.QueryRow(ctx, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid = ANY ($1)`, gone).Scan(&n); err != nil {
+			return
+		}
+	}
+}
+
 // dial connects, from within a bubble.
-func (b *bridge) dial(network, address string) (*conn, error) {
+func (b *bridge) dial() (*conn, error) {
 	answer := <-b.answers
-	b.dials <- dial{network: network, address: address, made: answer}
+	b.dials <- dial{made: answer}
 	d := <-answer
 	return d.c, d.err
 }
@@ -118,17 +159,19 @@ func (b *bridge) pause(d time.Duration) {
 	<-over
 }
 
-// left waits until Postgres has ended the sessions of connections that were cut, and with
-// them their transactions.
+// left waits until Postgres has ended the transactions of connections that were cut.
 func (b *bridge) left(conns ...*conn) {
-	pids := []uint32{}
+	var sessions []*session
 	for _, c := range conns {
-		if pid := c.pid.Load(); pid != 0 {
-			pids = append(pids, pid)
+		if s := c.detach(); s != nil {
+			sessions = append(sessions, s)
 		}
 	}
+	if len(sessions) == 0 {
+		return
+	}
 	over := <-b.ends
-	b.leaves <- leave{pids: pids, over: over}
+	b.leaves <- leave{sessions: sessions, over: over}
 	<-over
 }
 
@@ -153,23 +196,24 @@ func (b *bridge) lookForLocks(ctx context.Context, looker *pgx.Conn) {
 			c    *conn
 			wait int
 		}
-		late := map[uint32]waiter{}
+		late, pids := map[uint32]waiter{}, []uint32{}
 		b.mu.Lock()
 		for c := range b.conns {
-			if wait, ok := c.late(); ok {
-				late[c.pid.Load()] = waiter{c, wait}
+			if pid, wait, ok := c.late(); ok {
+				late[pid] = waiter{c, wait}
+				pids = append(pids, pid)
 			}
 		}
 		b.mu.Unlock()
 		if len(late) == 0 {
 			continue
 		}
-		rows, err := looker.Query(ctx, `SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'`)
+		rows, err := looker.Query(ctx, `SELECT p FROM unnest($1::int[]) p WHERE (SELECT wait_event_type FROM pg_stat_get_activity(p)) = 'Lock'`, pids)
 		if err != nil {
 			continue
 		}
-		pids, _ := pgx.CollectRows(rows, pgx.RowTo[uint32])
-		for _, pid := range pids {
+		locked, _ := pgx.CollectRows(rows, pgx.RowTo[uint32])
+		for _, pid := range locked {
 			if w, ok := late[pid]; ok {
 				w.c.tell(func() { w.c.locked = w.c.wait == w.wait }) // not if it was woken since
 			}
@@ -180,11 +224,11 @@ func (b *bridge) lookForLocks(ctx context.Context, looker *pgx.Conn) {
 // conn is one connection, as the bubble sees it.
 type conn struct {
 	b    *bridge
-	raw  net.Conn
-	pid  atomic.Uint32
 	news chan struct{} // made outside: who waits for it does not let the clock go on
 
 	mu      sync.Mutex
+	s       *session // nil when it has none any more
+	started bool
 	buf     []byte
 	err     error // of reading
 	waits   int   // looks since the goroutine of the bubble began to wait; -1: it does not
@@ -193,7 +237,8 @@ type conn struct {
 	waited  bool // this statement, for a lock
 	overdue bool // its deadline has passed
 	cut     error
-	lose    bool // the next answer gets lost
+	lose    bool   // the next answer gets lost
+	clock   string // a statement that comes before the next one
 	onLock  func(c *conn) (wake <-chan struct{})
 	onClose func()
 }
@@ -210,30 +255,28 @@ func (c *conn) tell(change func()) {
 }
 
 // late reports whether the answer was already missing at the last look, and which wait it is.
-func (c *conn) late() (wait int, ok bool) {
+func (c *conn) late() (pid uint32, wait int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.waits < 0 || len(c.buf) > 0 {
-		return 0, false
+	if c.waits < 0 || len(c.buf) > 0 || c.s == nil {
+		return 0, 0, false
 	}
 	c.waits++
-	return c.wait, c.waits > 1
+	return c.s.pid, c.wait, c.waits > 1
 }
 
-func (c *conn) readAhead() {
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := c.raw.Read(buf)
-		c.tell(func() {
-			c.buf = append(c.buf, buf[:n]...)
-			if err != nil {
-				c.err = err
-			}
-		})
-		if err != nil {
-			return
-		}
+// detach takes the session from the connection.
+func (c *conn) detach() *session {
+	c.mu.Lock()
+	s := c.s
+	c.s = nil
+	c.mu.Unlock()
+	if s != nil {
+		s.mu.Lock()
+		s.owner = nil
+		s.mu.Unlock()
 	}
+	return s
 }
 
 // Read is called in the bubble.
@@ -285,40 +328,79 @@ var (
 func (c *conn) cutNow(why error) {
 	if c.cut == nil {
 		c.cut = why
-		_ = c.raw.Close()
 	}
 }
 
 func (c *conn) cutFor(why error) { c.tell(func() { c.cutNow(why) }) }
 
+// What a client says first.
+const (
+	startup = 3 << 16
+	cancels = 80877102
+)
+
 func (c *conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
-	cut := c.cut
+	cut, s, clock, started := c.cut, c.s, c.clock, c.started
+	c.clock, c.started = "", true
 	c.mu.Unlock()
-	if cut != nil {
+	switch {
+	case cut != nil:
 		return 0, cut
+	case s == nil:
+		return 0, io.ErrClosedPipe
+	case started:
+		return len(p), s.ask(clock, p)
 	}
-	return c.raw.Write(p)
+	if len(p) < 8 {
+		return 0, errors.New("world: not the beginning of a connection")
+	}
+	switch binary.BigEndian.Uint32(p[4:]) {
+	case startup:
+		c.tell(func() { c.buf = append(c.buf, s.hello...) })
+		return len(p), nil
+	case cancels:
+		raw, err := net.Dial(s.raw.RemoteAddr().Network(), s.raw.RemoteAddr().String()) //nolint:noctx // Postgres answers at once
+		if err != nil {
+			return 0, err
+		}
+		defer func() { _ = raw.Close() }()
+		if _, err := raw.Write(p); err != nil {
+			return 0, err
+		}
+		_, _ = io.Copy(io.Discard, raw)
+		c.tell(func() { c.err = io.EOF })
+		return len(p), nil
+	}
+	return 0, errors.New("world: a connection begins with something unknown")
 }
 
 func (c *conn) Close() error {
 	c.b.mu.Lock()
 	delete(c.b.conns, c)
 	c.b.mu.Unlock()
+	c.b.left(c)
 	if c.onClose != nil {
 		c.onClose()
 	}
-	err := c.raw.Close()
 	c.tell(func() {
 		if c.cut == nil {
 			c.cut = io.ErrClosedPipe
 		}
 	})
-	return err
+	return nil
 }
 
-func (c *conn) LocalAddr() net.Addr  { return c.raw.LocalAddr() }
-func (c *conn) RemoteAddr() net.Addr { return c.raw.RemoteAddr() }
+type nowhere struct{}
+
+func (nowhere) Network() string { return "tcp" }
+func (nowhere) String() string  { return "postgres" }
+
+// LocalAddr is nowhere.
+func (*conn) LocalAddr() net.Addr { return nowhere{} }
+
+// RemoteAddr is nowhere.
+func (*conn) RemoteAddr() net.Addr { return nowhere{} }
 
 // SetDeadline knows only deadlines that have passed, as the driver sets them when a context
 // ends, and none.

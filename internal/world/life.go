@@ -77,24 +77,17 @@ func (w *World) bornWithout(kind string) (*Life, error) {
 	cfg.ConnConfig.DialFunc = l.dial
 	cfg.ConnConfig.ConnectTimeout = 0
 	cfg.ConnConfig.Tracer = tracer{l}
-	cfg.ConnConfig.RuntimeParams["application_name"] = l.Name
-	cfg.AfterConnect = func(_ context.Context, c *pgx.Conn) error {
-		if mine, ok := c.PgConn().Conn().(*conn); ok {
-			mine.pid.Store(c.PgConn().PID())
-		}
-		return nil
-	}
 	if l.Pool, err = pgxpool.NewWithConfig(context.Background(), cfg); err != nil {
 		return nil, err
 	}
 	return l, err
 }
 
-func (l *Life) dial(_ context.Context, network, address string) (net.Conn, error) {
+func (l *Life) dial(context.Context, string, string) (net.Conn, error) {
 	if l.dead.Load() {
 		return nil, errDead
 	}
-	c, err := l.w.bridge.dial(network, address)
+	c, err := l.w.bridge.dial()
 	if err != nil {
 		return nil, err
 	}
@@ -199,10 +192,10 @@ func (l *Life) actor(ctx context.Context) string {
 // happen to it.
 type tracer struct{ l *Life }
 
-// session is what is known of a connection's clock.
-type session struct{ now, tx time.Time }
+// clock is what is known of a connection's.
+type clock struct{ now, tx time.Time }
 
-const sessionKey = "world"
+const clockKey = "world"
 
 func (t tracer) TraceQueryStart(ctx context.Context, c *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
 	return t.statement(ctx, c, short(d.SQL)+about(d.Args))
@@ -270,41 +263,42 @@ func (t tracer) statement(ctx context.Context, c *pgx.Conn, sql string) context.
 		t.l.w.bridge.left(mine)
 		return ctx
 	case ends && t.l.w.Faults.hit("sql_lost", t.l.Name+" "+text):
-		t.setClock(c)
+		setClock(c, mine)
 		mine.tell(func() { mine.lose = true })
 		return ctx
 	}
-	t.setClock(c)
+	setClock(c, mine)
 	return ctx
 }
 
-func (t tracer) setClock(c *pgx.Conn) {
+// setClock says what time it is, with the next statement.
+func setClock(c *pgx.Conn, mine *conn) {
 	pg := c.PgConn()
-	known, _ := pg.CustomData()[sessionKey].(*session)
+	known, _ := pg.CustomData()[clockKey].(*clock)
 	if known == nil {
-		known = &session{}
-		pg.CustomData()[sessionKey] = known
+		known = &clock{}
+		pg.CustomData()[clockKey] = known
 	}
 	now := time.Now().UTC()
-	at := now.Format("2006-01-02T15:04:05.999999Z")
-	var sql string
+	sql := "SET world.now = '" + now.Format("2006-01-02T15:04:05.999999Z") + "'"
 	switch pg.TxStatus() {
 	case 'I':
 		if known.now.Equal(now) && known.tx.Equal(now) {
 			return
 		}
-		sql = "SELECT set_config('world.now', '" + at + "', false), set_config('world.tx', '" + at + "', false)"
-		*known = session{now: now, tx: now}
+		sql += "; SET world.tx = '" + now.Format("2006-01-02T15:04:05.999999Z") + "'"
+		*known = clock{now: now, tx: now}
 	case 'T':
 		if known.now.Equal(now) {
 			return
 		}
-		sql = "SELECT set_config('world.now', '" + at + "', false)"
-		*known = session{} // a rollback would undo it
+		*known = clock{} // a rollback would undo it
 	default:
 		return
 	}
-	_, _ = pg.Exec(context.Background(), sql).ReadAll()
+	mine.mu.Lock()
+	mine.clock = sql
+	mine.mu.Unlock()
 }
 
 var _ interface {

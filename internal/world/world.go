@@ -106,28 +106,22 @@ var Epoch = time.Date(2027, 1, 4, 9, 0, 0, 0, time.UTC)
 // Play plays a seed on a database of its own.
 func Play(t *testing.T, system System, seed uint64, o Options) Outcome {
 	t.Helper()
-	url := database(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	b, err := newBridge(ctx, template.admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := takePlace(t)
 	cryptotest.SetGlobalRandom(t, seed)
 	libraries.Seed(int64(seed)) //nolint:staticcheck,gosec // the pauses of libraries before they try again; Seed works with GODEBUG=randseednop=0
 	began := time.Now()
 	var out Outcome
-	synctest.Test(t, func(t *testing.T) { out = play(t, system, seed, o, b, url) })
+	synctest.Test(t, func(t *testing.T) { out = play(t, system, seed, o, at) })
 	out.Real = time.Since(began)
 	return out
 }
 
-func play(t *testing.T, system System, seed uint64, o Options, b *bridge, url string) Outcome {
+func play(t *testing.T, system System, seed uint64, o Options, at *place) Outcome {
 	time.Sleep(time.Until(Epoch))
 	w := &World{
-		Seed: seed, t: t, system: system, database: url, bridge: b, rng: rand.New(rand.NewPCG(seed, 3)), lives: map[string]int{}, counters: map[string]int{},
+		Seed: seed, t: t, system: system, database: at.url, bridge: at.bridge, rng: rand.New(rand.NewPCG(seed, 3)), lives: map[string]int{}, counters: map[string]int{},
 	}
-	w.Schedule = newScheduler(b, seed)
+	w.Schedule = newScheduler(at.bridge, seed)
 	w.Schedule.keep = o.Keep
 	habits := rand.New(rand.NewPCG(seed, 4))
 	w.Schedule.stay = []float64{0, 0.3, 0.8}[habits.IntN(3)]

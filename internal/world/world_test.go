@@ -18,14 +18,10 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // bare is a world without processes.
 func bare(t *testing.T, do func(w *World)) {
 	t.Helper()
-	url := database(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	b, err := newBridge(ctx, template.admin)
-	require.NoError(t, err)
+	at := takePlace(t)
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(Epoch))
-		w := &World{t: t, database: url, bridge: b, lives: map[string]int{}, counters: map[string]int{}, Schedule: newScheduler(b, 1)}
+		w := &World{t: t, database: at.url, bridge: at.bridge, lives: map[string]int{}, counters: map[string]int{}, Schedule: newScheduler(at.bridge, 1)}
 		w.Schedule.keep = true
 		w.Faults = newFaults(1, w.Schedule.Sayf)
 		w.Faults.stop()
