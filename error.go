@@ -83,6 +83,7 @@ const (
 	CodeTenantsCannotMove Code = "tenants_cannot_move_yet"
 	CodeDrainNotFound     Code = "drain_not_found"
 	CodeRebalanceNotFound Code = "rebalance_not_found"
+	CodePatchWaveNotFound Code = "patch_wave_not_found"
 	// CodeCellMismatch and CodeInsufficientResources are the two placement errors
 	// (placement-pools, "Auctioneer").
 	CodeCellMismatch          Code = "cell_mismatch"

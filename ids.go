@@ -20,6 +20,8 @@ type (
 	MoveID      string
 	FleetID     string
 	RebalanceID string
+	// PatchWaveID names servers that are patched together.
+	PatchWaveID string
 	PolicyID    string
 	ImageID     string
 	ShardID     string

@@ -24,7 +24,8 @@ type PatchStore interface {
 	PatchBegins(ctx context.Context, id prego.ServerID) (bool, error)
 	ServerPatched(ctx context.Context, id prego.ServerID, done server.Patched) error
 	PatchRefused(ctx context.Context, id prego.ServerID, message string) error
-	ServersToPatch(ctx context.Context, since time.Time) ([]prego.ServerID, error)
+	FleetWindows(ctx context.Context) ([]server.FleetWindow, error)
+	ServersToPatch(ctx context.Context, open server.OpenPatchWindows) ([]server.ToPatch, error)
 	RequestDrain(ctx context.Context, id prego.ServerID, kind server.DrainKind, r server.DrainRequest, by string) (server.Drain, error)
 }
 
@@ -122,29 +123,33 @@ func (a *Drains) patch(ctx context.Context, id prego.ServerID, verb string, with
 // patchWindow is who patches that nobody asked for are asked by.
 const patchWindow = "patch window"
 
-// LookAtPatches asks for the patches of servers that lack something, while the window is open: one
+// LookAtPatches asks for the patches of servers that lack something, while their windows are open: one
 // at a time of each fleet. It is not an activity.
 func LookAtPatches(a *Drains) func(context.Context) (prego.LookResult, error) {
 	return func(ctx context.Context) (prego.LookResult, error) {
-		since, open := a.Window.OpenSince(time.Now())
-		if !open {
+		fleets, err := a.Store.FleetWindows(ctx)
+		if err != nil {
+			return prego.LookResult{}, err
+		}
+		open := server.PatchWindowsOpen(time.Now(), a.Window, fleets)
+		if open.None() {
 			return prego.LookResult{}, nil
 		}
-		ids, err := a.Store.ServersToPatch(ctx, since)
-		for _, id := range ids {
+		next, err := a.Store.ServersToPatch(ctx, open)
+		for _, s := range next {
 			// A shard with tenants' data is not emptied: an operator says when its tenants may be down.
-			_, err := a.Store.RequestDrain(ctx, id, server.DrainPatch, server.DrainRequest{}, patchWindow)
+			_, err := a.Store.RequestDrain(ctx, s.ServerID, server.DrainPatch, server.DrainRequest{Wave: s.Wave()}, patchWindow)
 			switch {
 			case prego.CodeOf(err) != "":
-				a.Log.Warn("a server is not patched in this window", zap.String("server_id", string(id)), zap.Error(err))
+				a.Log.Warn("a server is not patched in this window", zap.String("server_id", string(s.ServerID)), zap.Error(err))
 			case err != nil:
 				return prego.LookResult{Found: true}, err
 			default:
-				if _, err := a.Runs.EnsureDrain(ctx, id); err != nil {
+				if _, err := a.Runs.EnsureDrain(ctx, s.ServerID); err != nil {
 					return prego.LookResult{Found: true}, err
 				}
 			}
 		}
-		return prego.LookResult{Found: len(ids) > 0}, err
+		return prego.LookResult{Found: len(next) > 0}, err
 	}
 }

@@ -50,6 +50,7 @@ type Store interface {
 	DrainedInstances(ctx context.Context, id prego.ServerID) ([]server.DrainedInstance, error)
 	CancelDrain(ctx context.Context, id prego.ServerID) (server.Drain, error)
 	UncordonServer(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
+	PatchWaveStore
 }
 
 // Orchestrator starts runs. If a start fails, the reconciler repeats it: the row is

@@ -322,6 +322,9 @@ func (a *API) fleetView(f server.Fleet) Fleet {
 		r := f.Region
 		out.Region = &r
 	}
+	if f.PatchWindow.Schedule != "" {
+		out.PatchWindow = &f.PatchWindow
+	}
 	for r, n := range f.Regions {
 		out.Regions[string(r)] = n
 	}

@@ -1513,6 +1513,24 @@ func (e ListOrgEventsParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListPatchWavesParamsSort.
+const (
+	ListPatchWavesParamsSortCreatedAt      ListPatchWavesParamsSort = "created_at"
+	ListPatchWavesParamsSortMinusCreatedAt ListPatchWavesParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListPatchWavesParamsSort enum.
+func (e ListPatchWavesParamsSort) Valid() bool {
+	switch e {
+	case ListPatchWavesParamsSortCreatedAt:
+		return true
+	case ListPatchWavesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListPlacementPoolsParamsSort.
 const (
 	ListPlacementPoolsParamsSortCreatedAt      ListPlacementPoolsParamsSort = "created_at"
@@ -2813,8 +2831,9 @@ type CreateFleet struct {
 	InfraProvider string `json:"infra_provider"`
 
 	// MaxSize -1 for no limit
-	MaxSize *int64 `json:"max_size,omitempty"`
-	MinSize *int64 `json:"min_size,omitempty"`
+	MaxSize     *int64       `json:"max_size,omitempty"`
+	MinSize     *int64       `json:"min_size,omitempty"`
+	PatchWindow *PatchWindow `json:"patch_window,omitempty"`
 
 	// Region Part of the world; the configuration maps it to locations of the provider
 	Region *Region `json:"region,omitempty"`
@@ -3282,6 +3301,9 @@ type Drain struct {
 	// Total Instances to be moved
 	Total int `json:"total"`
 
+	// Wave Of a patch: the wave that it is part of
+	Wave *string `json:"wave,omitempty"`
+
 	// Why As the caller gave it
 	Why        *string `json:"why,omitempty"`
 	WorkflowId string  `json:"workflow_id"`
@@ -3488,11 +3510,12 @@ type Fleet struct {
 	CreatedBy  string     `json:"created_by"`
 
 	// DesiredCapacity Size that the last action aimed for
-	DesiredCapacity int64  `json:"desired_capacity"`
-	FleetId         string `json:"fleet_id"`
-	InfraProvider   string `json:"infra_provider"`
-	MaxSize         int64  `json:"max_size"`
-	MinSize         int64  `json:"min_size"`
+	DesiredCapacity int64        `json:"desired_capacity"`
+	FleetId         string       `json:"fleet_id"`
+	InfraProvider   string       `json:"infra_provider"`
+	MaxSize         int64        `json:"max_size"`
+	MinSize         int64        `json:"min_size"`
+	PatchWindow     *PatchWindow `json:"patch_window,omitempty"`
 
 	// Policies In order of evaluation
 	Policies *[]AttachedPolicy `json:"policies,omitempty"`
@@ -3924,6 +3947,23 @@ type ImportServerManagedBy string
 // Example: hetzner
 type InfraProvider = string
 
+// InstallPatches defines model for InstallPatches.
+type InstallPatches struct {
+	// KeepTenants Whether tenants stay and only instances are moved
+	KeepTenants *bool `json:"keep_tenants,omitempty"`
+
+	// Reason Reason for the timeline
+	Reason *string `json:"reason,omitempty"`
+
+	// TimeoutSeconds How long instances may take to be moved; 0 for as long as it takes
+	TimeoutSeconds *int `json:"timeout_seconds,omitempty"`
+
+	// Wave Name of what is patched together; made by its first server
+	//
+	// Example: openssl-2026-11
+	Wave *string `json:"wave,omitempty"`
+}
+
 // Instance defines model for Instance.
 type Instance struct {
 	CpuRequest float64   `json:"cpu_request"`
@@ -4261,6 +4301,77 @@ type PatchTenant struct {
 	Constraint *Constraint `json:"constraint,omitempty"`
 	Stack      *string     `json:"stack,omitempty"`
 }
+
+// PatchWave defines model for PatchWave.
+type PatchWave struct {
+	Cancelled int       `json:"cancelled"`
+	CreatedAt time.Time `json:"created_at"`
+	Done      int       `json:"done"`
+	Failed    int       `json:"failed"`
+
+	// FinishedAt Absent while a server is being patched or waits
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+
+	// Fleets Fleets that its servers are in
+	Fleets []string `json:"fleets"`
+
+	// Installed Packages, on all of them
+	Installed int `json:"installed"`
+
+	// Members Not in lists
+	Members *[]PatchWaveServer `json:"members,omitempty"`
+
+	// RequestedBy Who asked for it, or `patch window`
+	RequestedBy string `json:"requested_by"`
+
+	// Servers Number of its servers
+	Servers int `json:"servers"`
+
+	// Timeline Not in lists
+	Timeline *[]PatchWaveStep `json:"timeline,omitempty"`
+	WaveId   string           `json:"wave_id"`
+	Why      *string          `json:"why,omitempty"`
+}
+
+// PatchWavePage defines model for PatchWavePage.
+type PatchWavePage struct {
+	// NextCursor Absent on the last page
+	NextCursor *string     `json:"next_cursor,omitempty"`
+	PatchWaves []PatchWave `json:"patch_waves"`
+}
+
+// PatchWaveServer defines model for PatchWaveServer.
+type PatchWaveServer struct {
+	CreatedAt  time.Time  `json:"created_at"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+	FleetId    *string    `json:"fleet_id,omitempty"`
+	Message    *string    `json:"message,omitempty"`
+
+	// Patched Of a patch: what was installed
+	Patched *PatchedServer `json:"patched,omitempty"`
+
+	// Reason Why it waits or failed; stable
+	//
+	// Example: patch_failed
+	Reason   *string `json:"reason,omitempty"`
+	ServerId string  `json:"server_id"`
+
+	// StartedAt When its turn came
+	StartedAt *time.Time  `json:"started_at,omitempty"`
+	Status    DrainStatus `json:"status"`
+}
+
+// PatchWaveStep defines model for PatchWaveStep.
+type PatchWaveStep struct {
+	At       time.Time `json:"at"`
+	Message  *string   `json:"message,omitempty"`
+	Reason   *string   `json:"reason,omitempty"`
+	ServerId string    `json:"server_id"`
+	Step     string    `json:"step"`
+}
+
+// PatchWindow defines model for PatchWindow.
+type PatchWindow = server.FleetPatchWindow
 
 // PatchedServer Of a patch: what was installed
 type PatchedServer struct {
@@ -5864,11 +5975,12 @@ type TraefikConfiguration struct {
 // UpdateFleet defines model for UpdateFleet.
 type UpdateFleet struct {
 	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
-	Constraint      *Constraint `json:"constraint,omitempty"`
-	MaxSize         *int64      `json:"max_size,omitempty"`
-	MinSize         *int64      `json:"min_size,omitempty"`
-	ServesTenants   *bool       `json:"serves_tenants,omitempty"`
-	ServesWorkloads *bool       `json:"serves_workloads,omitempty"`
+	Constraint      *Constraint  `json:"constraint,omitempty"`
+	MaxSize         *int64       `json:"max_size,omitempty"`
+	MinSize         *int64       `json:"min_size,omitempty"`
+	PatchWindow     *PatchWindow `json:"patch_window,omitempty"`
+	ServesTenants   *bool        `json:"serves_tenants,omitempty"`
+	ServesWorkloads *bool        `json:"serves_workloads,omitempty"`
 
 	// Spec Overrides of the configured server type, location and image, and further settings
 	Spec                *ServerSpec `json:"spec,omitempty"`
@@ -6142,6 +6254,9 @@ type Limit = int
 
 // MoveInPath defines model for MoveInPath.
 type MoveInPath = prego.MoveID
+
+// PatchWaveInPath defines model for PatchWaveInPath.
+type PatchWaveInPath = prego.PatchWaveID
 
 // PlacementPoolInPath Case does not matter
 //
@@ -6887,6 +7002,24 @@ type PlanPackingParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
+
+// ListPatchWavesParams defines parameters for ListPatchWaves.
+type ListPatchWavesParams struct {
+	// RequestedBy Only waves that these asked for
+	RequestedBy *[]string `form:"requested_by,omitempty" json:"requested_by,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListPatchWavesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListPatchWavesParamsSort defines parameters for ListPatchWaves.
+type ListPatchWavesParamsSort string
 
 // ListPlacementPoolsParams defines parameters for ListPlacementPools.
 type ListPlacementPoolsParams struct {
@@ -7777,7 +7910,7 @@ type ExecOnServerJSONRequestBody = Exec
 type LoseServerJSONRequestBody = CordonServer
 
 // InstallPatchesJSONRequestBody defines body for InstallPatches for application/json ContentType.
-type InstallPatchesJSONRequestBody = DrainServer
+type InstallPatchesJSONRequestBody = InstallPatches
 
 // RebootServerJSONRequestBody defines body for RebootServer for application/json ContentType.
 type RebootServerJSONRequestBody = DrainServer
@@ -8146,6 +8279,12 @@ type ServerInterface interface {
 	// PlanPacking Plan moves that empty app servers
 	// (POST /v1/packing-plans)
 	PlanPacking(ctx echo.Context, params PlanPackingParams) error
+	// ListPatchWaves List waves of security updates
+	// (GET /v1/patch-waves)
+	ListPatchWaves(ctx echo.Context, params ListPatchWavesParams) error
+	// GetPatchWave Show a wave of security updates
+	// (GET /v1/patch-waves/{wave_id})
+	GetPatchWave(ctx echo.Context, waveId PatchWaveInPath) error
 	// ListPlacementPools List placement pools
 	// (GET /v1/placement-pools)
 	ListPlacementPools(ctx echo.Context, params ListPlacementPoolsParams) error
@@ -11381,6 +11520,61 @@ func (w *ServerInterfaceWrapper) PlanPacking(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.PlanPacking(ctx, params)
+	return err
+}
+
+// ListPatchWaves converts echo context to params.
+func (w *ServerInterfaceWrapper) ListPatchWaves(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListPatchWavesParams
+	// ------------- Optional query parameter "requested_by" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "requested_by", ctx.QueryParams(), &params.RequestedBy, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter requested_by: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListPatchWaves(ctx, params)
+	return err
+}
+
+// GetPatchWave converts echo context to params.
+func (w *ServerInterfaceWrapper) GetPatchWave(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "wave_id" -------------
+	var waveId PatchWaveInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "wave_id", ctx.Param("wave_id"), &waveId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter wave_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetPatchWave(ctx, waveId)
 	return err
 }
 
@@ -15234,6 +15428,8 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/rebalances", wrapper.CreateRebalance, options.OperationMiddlewares["createRebalance"]...)
 	router.DELETE(options.BaseURL+"/v1/rebalances/:rebalance_id", wrapper.CancelRebalance, options.OperationMiddlewares["cancelRebalance"]...)
 	router.GET(options.BaseURL+"/v1/rebalances/:rebalance_id", wrapper.GetRebalance, options.OperationMiddlewares["getRebalance"]...)
+	router.GET(options.BaseURL+"/v1/patch-waves", wrapper.ListPatchWaves, options.OperationMiddlewares["listPatchWaves"]...)
+	router.GET(options.BaseURL+"/v1/patch-waves/:wave_id", wrapper.GetPatchWave, options.OperationMiddlewares["getPatchWave"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/reboot", wrapper.RebootServer, options.OperationMiddlewares["rebootServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/resize", wrapper.ResizeServer, options.OperationMiddlewares["resizeServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/patch", wrapper.InstallPatches, options.OperationMiddlewares["installPatches"]...)

@@ -61,6 +61,9 @@ const (
 // maxDrainTimeout bounds how long a drain may be told to wait: a week.
 const maxDrainTimeout = 7 * 24 * 3600
 
+// maxWaveLen is how long the name of a wave may be.
+const maxWaveLen = 63
+
 // DrainRequest is the body of a request for a drain, a reboot or a replacement.
 type DrainRequest struct {
 	Reason string `json:"reason,omitempty"` // for the timeline
@@ -71,6 +74,8 @@ type DrainRequest struct {
 	KeepTenants bool `json:"keep_tenants,omitempty"`
 	// ServerType is what the server is to be; of a resize only.
 	ServerType string `json:"server_type,omitempty"`
+	// Wave is what servers that are patched together have in common; of a patch only.
+	Wave prego.PatchWaveID `json:"wave,omitempty"`
 }
 
 // Validate checks the request's own fields.
@@ -86,6 +91,12 @@ func (r DrainRequest) Validate(kind DrainKind) error {
 	}
 	if (r.ServerType != "") != (kind == DrainResize) {
 		return prego.Invalid("server_type", "is what a resize needs, and nothing else")
+	}
+	if r.Wave != "" {
+		if kind != DrainPatch {
+			return prego.Invalid("wave", "is of patches only")
+		}
+		return prego.ValidateName("wave", string(r.Wave), maxWaveLen)
 	}
 	return nil
 }
@@ -107,7 +118,8 @@ type Drain struct {
 	// TenantsTotal and TenantsLeft are the tenants that were there, and are: an app server's.
 	TenantsTotal, TenantsLeft int
 
-	Patched *Patched // of a patch: what was installed
+	Patched *Patched          // of a patch: what was installed
+	Wave    prego.PatchWaveID // of a patch: which it is part of, "" for none
 
 	DeadlineAt        *time.Time
 	ReplacementID     prego.ServerID // "" for none

@@ -45,6 +45,8 @@ type Fleet struct {
 	WorkloadMemory int64
 	WorkloadDisk   int64
 	WorkloadCPUs   float64
+	// PatchWindow is when its servers get security updates by themselves.
+	PatchWindow FleetPatchWindow
 	// Profile counts the changes of Spec. CLUSTER_REPLACE replaces members created
 	// under an earlier one.
 	Profile   int
@@ -74,6 +76,8 @@ type CreateFleetRequest struct {
 	WorkloadMemory int64   `json:"workload_memory_bytes,omitempty"`
 	WorkloadDisk   int64   `json:"workload_disk_bytes,omitempty"`
 	WorkloadCPUs   float64 `json:"workload_cpus,omitempty"`
+	// PatchWindow is the environment's if it is absent.
+	PatchWindow *FleetPatchWindow `json:"patch_window,omitempty"`
 }
 
 // Validate checks the request's own fields and normalizes its tags.
@@ -101,6 +105,11 @@ func (r *CreateFleetRequest) Validate() error {
 	}
 	if err := validateServes(r.Role, r.Serves, r.ServesWorkloads || r.WorkloadMemory > 0); err != nil {
 		return err
+	}
+	if r.PatchWindow != nil {
+		if err := r.PatchWindow.Validate(); err != nil {
+			return err
+		}
 	}
 	if err := r.Constraint.Validate("constraint"); err != nil {
 		return err
@@ -164,7 +173,8 @@ type UpdateFleetRequest struct {
 	WorkloadMemory  *int64            `json:"workload_memory_bytes,omitempty"`
 	WorkloadDisk    *int64            `json:"workload_disk_bytes,omitempty"`
 	WorkloadCPUs    *float64          `json:"workload_cpus,omitempty"`
-	Constraint      *prego.Constraint `json:"constraint,omitempty"` // refused: CodeConstraintImmutable
+	PatchWindow     *FleetPatchWindow `json:"patch_window,omitempty"` // with no schedule: the environment's again
+	Constraint      *prego.Constraint `json:"constraint,omitempty"`   // refused: CodeConstraintImmutable
 }
 
 // Apply applies the requested changes to a fleet.
@@ -192,6 +202,12 @@ func (r *UpdateFleetRequest) Apply(f *Fleet) error {
 	}
 	if r.WorkloadCPUs != nil {
 		f.WorkloadCPUs = *r.WorkloadCPUs
+	}
+	if r.PatchWindow != nil {
+		if err := r.PatchWindow.Validate(); err != nil {
+			return err
+		}
+		f.PatchWindow = *r.PatchWindow
 	}
 	if err := validateOffer(f.WorkloadMemory, f.WorkloadDisk, f.WorkloadCPUs); err != nil {
 		return err

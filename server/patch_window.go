@@ -43,3 +43,86 @@ func (w PatchWindow) OpenSince(now time.Time) (since time.Time, open bool) {
 	since = w.cron.Next(now.Add(-w.open))
 	return since, !since.IsZero() && !since.After(now)
 }
+
+// PatchNever is the schedule of a fleet whose servers are patched on request only.
+const PatchNever = "never"
+
+// defaultWindow is how long a fleet's window is open if that is not said, in seconds.
+const defaultWindow = 4 * 60 * 60
+
+// FleetPatchWindow is a fleet's own window. One without a schedule is the environment's.
+type FleetPatchWindow struct {
+	Schedule string `json:"schedule"`          // cron expression of five fields in UTC, or PatchNever
+	Seconds  int    `json:"seconds,omitempty"` // how long it is open
+}
+
+// Validate checks a window and fills in how long it is open.
+func (w *FleetPatchWindow) Validate() error {
+	if w.Schedule == "" || w.Schedule == PatchNever {
+		if w.Seconds != 0 {
+			return prego.Invalid("patch_window.seconds", "needs a schedule other than "+PatchNever)
+		}
+		return nil
+	}
+	if w.Seconds == 0 {
+		w.Seconds = defaultWindow
+	}
+	if open := time.Duration(w.Seconds) * time.Second; open < time.Minute || open > maxPatchWindow {
+		return prego.Invalid("patch_window.seconds", "must be 60 to 86400")
+	}
+	if _, err := NewPatchWindow(w.Schedule, maxPatchWindow); err != nil {
+		return prego.Invalid("patch_window.schedule", "must be "+PatchNever+" or a cron expression of five fields, such as 0 2 * * 2")
+	}
+	return nil
+}
+
+// FleetWindow is the window of a fleet that has its own.
+type FleetWindow struct {
+	FleetID prego.FleetID
+	Window  FleetPatchWindow
+}
+
+// OpenPatchWindows are the windows that are open at a moment.
+type OpenPatchWindows struct {
+	Since  *time.Time // the environment's, for fleets without one of their own
+	Fleets map[prego.FleetID]time.Time
+}
+
+// None reports whether no window is open.
+func (o OpenPatchWindows) None() bool { return o.Since == nil && len(o.Fleets) == 0 }
+
+// PatchWindowsOpen are the windows that are open now. A fleet whose window nobody can read has
+// none.
+func PatchWindowsOpen(now time.Time, environment PatchWindow, fleets []FleetWindow) (o OpenPatchWindows) {
+	if since, open := environment.OpenSince(now); open {
+		o.Since = &since
+	}
+	for _, f := range fleets {
+		if f.Window.Schedule == PatchNever {
+			continue
+		}
+		w, err := NewPatchWindow(f.Window.Schedule, time.Duration(f.Window.Seconds)*time.Second)
+		if err != nil {
+			continue
+		}
+		if since, open := w.OpenSince(now); open {
+			if o.Fleets == nil {
+				o.Fleets = make(map[prego.FleetID]time.Time)
+			}
+			o.Fleets[f.FleetID] = since
+		}
+	}
+	return o
+}
+
+// ToPatch is a server that is next in a window.
+type ToPatch struct {
+	ServerID prego.ServerID
+	Unit     string    // its fleet, or its role and region
+	Since    time.Time // when the window opened
+}
+
+// Wave is the wave of the window that is open.
+func (s ToPatch) Wave() prego.PatchWaveID {
+	return prego.PatchWaveID(s.Unit + "-" + s.Since.UTC().Format("20060102-1504"))
+}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/server"
 )
@@ -75,6 +76,7 @@ var watchDrain = Watch[api.Drain]{
 func serverDrain(kind server.DrainKind) Action[api.Drain] {
 	var in server.DrainRequest
 	var timeout time.Duration
+	var wave string
 	short := map[server.DrainKind]string{
 		server.DrainOnly:    "Cordon servers and move their instances and tenants to others",
 		server.DrainReboot:  "Restart servers after their instances and tenants have moved",
@@ -96,12 +98,20 @@ func serverDrain(kind server.DrainKind) Action[api.Drain] {
 			}
 			f.StringVar(&in.Reason, "reason", "", "reason for the timeline")
 			f.DurationVar(&timeout, "timeout", 0, "how long moving may take (default: as long as it takes)")
+			if kind == server.DrainPatch {
+				f.StringVar(&wave, "wave", "", "wave that the servers are shown in afterwards (default: a new one, if there are several)")
+			}
 			if kind != server.DrainReplace {
 				f.BoolVar(&in.KeepTenants, "keep-tenants", false, "move instances only; tenants stay, and are down during a reboot")
 			}
 		},
-		Body: func(*call) (any, error) {
+		Body: func(v *call) (any, error) {
 			in.TimeoutSeconds = int(timeout / time.Second)
+			if kind == server.DrainPatch && wave == "" && v.Flags().NArg() > 1 {
+				wave = "wave-" + time.Now().UTC().Format("20060102-150405")
+				fmt.Fprintf(v.ErrOrStderr(), "wave %s: prego patch-wave show %s\n", wave, wave)
+			}
+			in.Wave = prego.PatchWaveID(wave)
 			if in == (server.DrainRequest{}) {
 				return nil, nil //nolint:nilnil // no body
 			}

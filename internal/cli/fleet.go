@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -14,9 +15,19 @@ import (
 
 var fleetTable = Table[api.Fleet]{
 	ID: "fleet_id", Columns: "fleet_id, role, size, desired_capacity: desired, min_size: min, max, regions, profile, serves_tenants: serves", Spare: "serves, profile, min, max, regions, role",
-	More: "region: home, spec.tags, offers: each offers, serves_workloads: serves workloads, run_url: run, created_by, created_at",
+	More: "region: home, spec.tags, offers: each offers, serves_workloads: serves workloads, patched: patched by itself, run_url: run, created_by, created_at",
 	Computed: map[string]func(api.Fleet) any{
 		"max": func(f api.Fleet) any { return noneBelow0(f.MaxSize) },
+		"patched": func(f api.Fleet) any {
+			w := f.PatchWindow
+			switch {
+			case w == nil:
+				return nil // in the environment's window
+			case w.Schedule == server.PatchNever:
+				return w.Schedule
+			}
+			return fmt.Sprintf("%s, for %s", w.Schedule, time.Duration(w.Seconds)*time.Second)
+		},
 		"offers": func(f api.Fleet) any {
 			if f.WorkloadMemoryBytes == 0 {
 				return "nothing to workloads"
@@ -64,10 +75,33 @@ func offerFlags(f *pflag.FlagSet, bytes, disk *int64, cpus *float64) {
 	f.Float64Var(cpus, "workload-cpus", 0, "CPUs that each server offers to workloads")
 }
 
+// windowFlags are the flags of when a fleet's servers are patched by themselves.
+func windowFlags(f *pflag.FlagSet, schedule *string, open *time.Duration) {
+	f.StringVar(schedule, "patch-window", "", "when its servers get security updates by themselves: a cron expression of five fields in UTC, or never (default: the environment's window)")
+	f.DurationVar(open, "patch-window-for", 4*time.Hour, "how long that window is open")
+}
+
+// windowOf is what the flags say.
+func windowOf(v *call, schedule string, open time.Duration) (*server.FleetPatchWindow, error) {
+	if !v.given("patch-window") {
+		if v.given("patch-window-for") {
+			return nil, usagef("--patch-window-for needs --patch-window")
+		}
+		return nil, nil //nolint:nilnil // nothing is said of it
+	}
+	w := server.FleetPatchWindow{Schedule: schedule}
+	if v.given("patch-window-for") {
+		w.Seconds = int(open / time.Second)
+	}
+	return &w, nil
+}
+
 func fleetCreate() Action[api.Fleet] {
 	var in server.CreateFleetRequest
 	var most int64
 	var policies []string
+	var schedule string
+	var open time.Duration
 	return Action[api.Fleet]{
 		Use: "create NAME", Short: "Create an empty fleet", Path: "/v1/fleets", Table: fleetTable,
 		Example: "  prego fleet create web --role app --max 12 --policy spread",
@@ -83,12 +117,14 @@ func fleetCreate() Action[api.Fleet] {
 			f.BoolVar(&in.ServesWorkloads, "serves-workloads", false, "create servers here for waiting instances of process groups")
 			f.StringSliceVar(&policies, "policy", nil, "policy to attach; may be repeated, in order")
 			offerFlags(f, &in.WorkloadMemory, &in.WorkloadDisk, &in.WorkloadCPUs)
+			windowFlags(f, &schedule, &open)
 			specFlags(f, &in.Spec)
 			required(cmd, "role")
 		},
-		Body: func(v *call) (any, error) {
+		Body: func(v *call) (_ any, err error) {
 			in.FleetID, in.MaxSize = prego.FleetID(v.typed), &most
-			return in, nil
+			in.PatchWindow, err = windowOf(v, schedule, open)
+			return in, err
 		},
 		Finish: func(v *call) error {
 			for _, p := range policies {
@@ -104,6 +140,8 @@ func fleetCreate() Action[api.Fleet] {
 func fleetUpdate() Action[api.Fleet] {
 	var least, most, memory, disk int64
 	var cpus float64
+	var schedule string
+	var open time.Duration
 	var serves, servesWorkloads bool
 	var spec server.Spec
 	return Action[api.Fleet]{
@@ -117,6 +155,7 @@ once.`,
 			f.BoolVar(&serves, "serves-tenants", false, "create servers here for waiting tenants")
 			f.BoolVar(&servesWorkloads, "serves-workloads", false, "create servers here for waiting instances of process groups")
 			offerFlags(f, &memory, &disk, &cpus)
+			windowFlags(f, &schedule, &open)
 			specFlags(f, &spec)
 		},
 		Body: func(v *call) (any, error) {
@@ -136,14 +175,19 @@ once.`,
 				"workload-disk": func() { in.WorkloadDisk = &disk },
 			}
 			v.apply(others)
+			window, err := windowOf(v, schedule, open)
+			if err != nil {
+				return nil, err
+			}
+			in.PatchWindow = window
 			if !v.changed(ofSpec) {
-				if !v.changed(others) {
+				if !v.changed(others) && window == nil {
 					return nil, usagef("nothing to change; give a flag")
 				}
 				return in, nil
 			}
 			in.Spec = &now.Spec
-			err := v.client.Do(v.Context(), http.MethodGet, v.path("/v1/fleets/{fleet}"), nil, nil, &now)
+			err = v.client.Do(v.Context(), http.MethodGet, v.path("/v1/fleets/{fleet}"), nil, nil, &now)
 			v.apply(ofSpec)
 			return in, err
 		},

@@ -239,6 +239,8 @@ var shown = map[string]struct {
 	"release show 15.80":                     {"/v1/releases/15.80", example[api.StackRelease](200)},
 	"rebalance list":                         {"/v1/rebalances", example[api.RebalancePage](200)},
 	"rebalance show reb-1":                   {"/v1/rebalances/reb-1", example[api.Rebalance](200)},
+	"patch-wave list":                        {"/v1/patch-waves", example[api.PatchWavePage](200)},
+	"patch-wave show web-20261124-0200":      {"/v1/patch-waves/web-20261124-0200", example[api.PatchWave](200)},
 	"image list":                             {"/v1/images", example[api.GoldenImagePage](200)},
 	"image show img-1":                       {"/v1/images/img-1", example[api.GoldenImage](200)},
 	"operation show image-build/i":           {"/v1/operations/image-build%2Fi", example[api.Operation](200)},

@@ -14,7 +14,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-const drainColumns = `d.server_id, d.number, d.kind, d.status, d.reason, d.message, d.why, d.requested_by, d.keep_tenants, d.server_type, d.was_open, d.total, d.left_now AS "left", d.tenants_total, d.tenants_left, d.patched,
+const drainColumns = `d.server_id, d.number, d.kind, d.status, d.reason, d.message, d.why, d.requested_by, d.keep_tenants, d.server_type, d.was_open, d.total, d.left_now AS "left", d.tenants_total, d.tenants_left, d.patched, COALESCE(d.wave_id, '') AS wave,
     d.deadline_at, COALESCE(d.replacement_id, '') AS replacement_id, d.cancel_requested_at, d.created_at, d.started_at, d.finished_at`
 
 const sqlHoldDrained = `SELECT status FROM servers WHERE server_id = $1 FOR NO KEY UPDATE`
@@ -36,9 +36,9 @@ SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.a
 WHERE a.released_at IS NULL AND s.role = 'app' AND NOT a.on_shard AND (a.app_server_id = $1 OR a.db_shard_id = $1) ORDER BY 1`
 
 const sqlRequestDrain = `
-INSERT INTO server_drains AS d (server_id, number, kind, status, why, requested_by, keep_tenants, was_open, deadline_at, server_type, total, left_now, tenants_total, tenants_left)
+INSERT INTO server_drains AS d (server_id, number, kind, status, why, requested_by, keep_tenants, was_open, deadline_at, server_type, wave_id, total, left_now, tenants_total, tenants_left)
 SELECT $1, COALESCE((SELECT max(number) FROM server_drains WHERE server_id = $1), 0) + 1, $2, CASE $2 WHEN 'replace' THEN 'making' ELSE 'waiting' END, $3, $4, $5, $6,
-    CASE WHEN $7 > 0 THEN now() + make_interval(secs => $7) END, $8, n, n, moves, moves
+    CASE WHEN $7 > 0 THEN now() + make_interval(secs => $7) END, $8, NULLIF($9, ''), n, n, moves, moves
 FROM (SELECT count(*)::int AS n FROM instances WHERE server_id = $1 AND state <> 'stopped') i
 CROSS JOIN (SELECT count(*)::int AS moves FROM tenant_allocations WHERE (app_server_id = $1 OR db_shard_id = $1 OR redis_pool_id = $1) AND released_at IS NULL AND NOT $5) a RETURNING ` + drainColumns
 
@@ -93,7 +93,12 @@ func (s *Store) RequestDrain(ctx context.Context, id prego.ServerID, kind server
 		if len(tenants) > 0 && !r.KeepTenants {
 			return tenantsStay(id, kind, slices.Compact(tenants))
 		}
-		if d, err = one[server.Drain](ctx, tx, sqlRequestDrain, id, kind, r.Reason, by, r.KeepTenants, before.CordonedBy == "", r.TimeoutSeconds, r.ServerType); err != nil {
+		if r.Wave != "" {
+			if _, err := tx.Exec(ctx, sqlMakeWave, r.Wave, by, r.Reason); err != nil {
+				return err
+			}
+		}
+		if d, err = one[server.Drain](ctx, tx, sqlRequestDrain, id, kind, r.Reason, by, r.KeepTenants, before.CordonedBy == "", r.TimeoutSeconds, r.ServerType, r.Wave); err != nil {
 			return err
 		}
 		text := fmt.Sprintf("%s, %d instances, %d tenants", byWhom(by, r.Reason), d.Total, d.TenantsTotal)

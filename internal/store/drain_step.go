@@ -147,6 +147,11 @@ func (s *Store) StepDrain(ctx context.Context, id prego.ServerID, limits server.
 		if err := st.take(ctx, limits); err != nil {
 			return err
 		}
+		if st.status.Ended() && st.Wave != "" {
+			if _, err := tx.Exec(ctx, sqlWaveDrainEnded, id, st.Number); err != nil {
+				return err
+			}
+		}
 		st.out.Status, st.out.Message = st.status, st.text
 		if st.status.Ended() || st.left < d.Left || st.stay < d.TenantsLeft {
 			if st.out.Runs, err = values[string](ctx, tx, sqlOtherDrains, id); err != nil {

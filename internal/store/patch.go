@@ -35,23 +35,48 @@ func (s *Store) PatchCounts(ctx context.Context) ([]server.PatchCount, error) {
 	return collect[server.PatchCount](ctx, s, "servers by security updates", sqlPatchCounts, PatchesLate)
 }
 
-// One of each fleet (of each role and region, of servers in none), the one that has waited longest: in a
-// window each is tried once.
-const sqlToPatch = `
-WITH busy AS (
-    SELECT COALESCE(o.fleet_id, o.role || '/' || o.region) AS unit FROM server_drains d JOIN servers o ON o.server_id = d.server_id AND o.status = 'active'
-    WHERE d.finished_at IS NULL OR d.kind = 'patch' AND d.status = 'failed' AND d.created_at >= $1 AND d.reason IN ('patch_failed', 'reboot_timeout')), tried AS (
-    SELECT server_id FROM server_drains WHERE kind = 'patch' AND created_at >= $1
-    UNION ALL SELECT server_id FROM stack_release_servers WHERE status IN ('updating', 'broken')
-    UNION ALL SELECT server_id FROM agent_release_servers WHERE status = 'offered')
-SELECT DISTINCT ON (COALESCE(fleet_id, role || '/' || region)) server_id FROM servers
-WHERE status = 'active' AND patch_state IN ('pending', 'reboot') AND cordoned_at IS NULL AND agent_status = 'connected'
-  AND COALESCE(fleet_id, role || '/' || region) NOT IN (SELECT unit FROM busy) AND server_id NOT IN (SELECT server_id FROM tried)
-ORDER BY COALESCE(fleet_id, role || '/' || region), patches_since, server_id`
+const sqlFleetWindows = `SELECT fleet_id, jsonb_build_object('schedule', patch_schedule, 'seconds', patch_seconds) AS "window" FROM fleets WHERE patch_schedule <> '' ORDER BY fleet_id`
 
-// ServersToPatch are the servers that are patched next in a window that has been open since a time.
-func (s *Store) ServersToPatch(ctx context.Context, since time.Time) ([]prego.ServerID, error) {
-	return collectValues[prego.ServerID](ctx, s, "servers to patch", sqlToPatch, since)
+// FleetWindows are the windows of fleets that have their own.
+func (s *Store) FleetWindows(ctx context.Context) ([]server.FleetWindow, error) {
+	return collect[server.FleetWindow](ctx, s, "patch windows of fleets", sqlFleetWindows)
+}
+
+// One of each fleet (of each role and region, of servers in none) whose window is open, the one that has waited longest: in a
+// window each is tried once. Fleets without a window of their own have the environment's ($1), if that is open; $4 is when the
+// first of all that are opened.
+const sqlToPatch = `
+WITH fleet_windows AS (
+    SELECT * FROM unnest($2::text[], $3::timestamptz[]) AS w (fleet_id, since)), lacking AS (
+    SELECT s.server_id, COALESCE(s.fleet_id, s.role || '/' || s.region) AS unit, COALESCE(s.fleet_id, 'no-fleet-' || s.role || '-' || s.region) AS name, s.patches_since,
+        CASE WHEN COALESCE(f.patch_schedule, '') = '' THEN $1::timestamptz ELSE w.since END AS since
+    FROM servers s LEFT JOIN fleets f ON f.fleet_id = s.fleet_id LEFT JOIN fleet_windows w ON w.fleet_id = s.fleet_id
+    WHERE s.status = 'active' AND s.patch_state IN ('pending', 'reboot') AND s.cordoned_at IS NULL AND s.agent_status = 'connected'), busy AS (
+    SELECT COALESCE(o.fleet_id, o.role || '/' || o.region) AS unit, CASE WHEN d.finished_at IS NULL THEN 'infinity' ELSE d.created_at END AS at
+    FROM server_drains d JOIN servers o ON o.server_id = d.server_id AND o.status = 'active'
+    WHERE d.finished_at IS NULL OR d.kind = 'patch' AND d.status = 'failed' AND d.created_at >= $4 AND d.reason IN ('patch_failed', 'reboot_timeout')), tried AS (
+    SELECT server_id, created_at AS at FROM server_drains WHERE kind = 'patch' AND created_at >= $4
+    UNION ALL SELECT server_id, 'infinity' FROM stack_release_servers WHERE status IN ('updating', 'broken')
+    UNION ALL SELECT server_id, 'infinity' FROM agent_release_servers WHERE status = 'offered')
+SELECT DISTINCT ON (l.unit) l.server_id, l.name AS unit, l.since FROM lacking l
+WHERE l.since IS NOT NULL AND NOT EXISTS (SELECT FROM busy b WHERE b.unit = l.unit AND b.at >= l.since)
+  AND NOT EXISTS (SELECT FROM tried t WHERE t.server_id = l.server_id AND t.at >= l.since)
+ORDER BY l.unit, l.patches_since, l.server_id`
+
+// ServersToPatch are the servers that are patched next in the windows that are open.
+func (s *Store) ServersToPatch(ctx context.Context, open server.OpenPatchWindows) ([]server.ToPatch, error) {
+	ids, since := make([]prego.FleetID, 0, len(open.Fleets)), make([]time.Time, 0, len(open.Fleets))
+	var first time.Time
+	if open.Since != nil {
+		first = *open.Since
+	}
+	for id, at := range open.Fleets {
+		ids, since = append(ids, id), append(since, at)
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	return collect[server.ToPatch](ctx, s, "servers to patch", sqlToPatch, open.Since, ids, since, first)
 }
 
 // A server of the same fleet whose last drain is a patch that failed after it began.

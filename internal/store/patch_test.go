@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -125,9 +126,7 @@ func TestPatchesComeOneByOne(t *testing.T) {
 	opened := time.Now().Add(-time.Minute)
 	next := func(want ...prego.ServerID) {
 		t.Helper()
-		ids, err := b.ServersToPatch(ctx, opened)
-		require.NoError(t, err)
-		require.Equal(t, want, append([]prego.ServerID(nil), ids...))
+		b.nextPatches(server.OpenPatchWindows{Since: &opened}, want...)
 	}
 	next()
 	for _, id := range []prego.ServerID{"node-1", "node-2", "node-3", "alone-2"} {
@@ -168,6 +167,132 @@ func TestPatchesComeOneByOne(t *testing.T) {
 	opened = time.Now().Add(time.Minute)
 	exec(t, b.Store, `UPDATE server_drains SET status = 'done', finished_at = now() WHERE finished_at IS NULL`)
 	next("alone-2", "node-2")
+}
+
+// nextPatches checks which servers are patched next in some windows.
+func (b drainBundle) nextPatches(open server.OpenPatchWindows, want ...prego.ServerID) (waves []prego.PatchWaveID) {
+	b.t.Helper()
+	next, err := b.ServersToPatch(context.Background(), open)
+	require.NoError(b.t, err)
+	var got []prego.ServerID
+	for _, s := range next {
+		got, waves = append(got, s.ServerID), append(waves, s.Wave())
+	}
+	require.Equal(b.t, want, got)
+	return waves
+}
+
+// TestAFleetHasAWindow: its own instead of the environment's, in which each of its servers is tried
+// once, although the environment's opened at another time; or none.
+func TestAFleetHasAWindow(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b, _ := drainSetup(t)
+	exec(t, b.Store, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, location) VALUES ('alone', '', 'app', 'eu', 'hetzner', '{}', 'active', 'connected', 'w', 'test', 'fsn1')`)
+	for _, id := range []prego.ServerID{"node-1", "node-2", "alone"} {
+		require.NoError(t, b.TellPatches(ctx, id, patchesOf(1, false)))
+	}
+	exec(t, b.Store, `UPDATE servers SET agent_status = 'connected'`)
+	environment, own := time.Date(2026, 11, 24, 1, 0, 0, 0, time.UTC), time.Date(2026, 11, 24, 2, 30, 0, 0, time.UTC)
+	both := server.OpenPatchWindows{Since: &environment, Fleets: map[prego.FleetID]time.Time{"nodes": own}}
+	windows := func() []server.FleetWindow {
+		t.Helper()
+		all, err := b.FleetWindows(ctx)
+		require.NoError(t, err)
+		return all
+	}
+	require.Empty(t, windows())
+	b.nextPatches(server.OpenPatchWindows{})
+	b.nextPatches(both, "alone", "node-1")
+	b.nextPatches(server.OpenPatchWindows{Since: &environment}, "alone", "node-1")
+
+	set := func(schedule string, seconds int) {
+		t.Helper()
+		f, err := b.UpdateFleet(ctx, "nodes", server.UpdateFleetRequest{PatchWindow: &server.FleetPatchWindow{Schedule: schedule, Seconds: seconds}})
+		require.NoError(t, err)
+		require.Equal(t, schedule, f.PatchWindow.Schedule)
+	}
+	set("30 2 * * *", 3600)
+	require.Equal(t, []server.FleetWindow{{FleetID: "nodes", Window: server.FleetPatchWindow{Schedule: "30 2 * * *", Seconds: 3600}}}, windows())
+	b.nextPatches(server.OpenPatchWindows{Since: &environment}, "alone")
+	b.nextPatches(server.OpenPatchWindows{Fleets: both.Fleets}, "node-1")
+	require.Equal(t, []prego.PatchWaveID{"no-fleet-app-eu-20261124-0100", "nodes-20261124-0230"}, b.nextPatches(both, "alone", "node-1"))
+
+	// What the environment's window saw before its own opened does not count.
+	exec(t, b.Store, `INSERT INTO server_drains (server_id, number, kind, status, reason, requested_by, was_open, total, left_now, created_at, finished_at) SELECT id, 1, 'patch', 'failed', 'patch_failed', 'w', true, 0, 0, $1, $1 FROM unnest(ARRAY['alone', 'node-1']) id`, environment.Add(time.Hour))
+	b.nextPatches(both, "node-1")
+	exec(t, b.Store, `UPDATE server_drains SET created_at = $1`, own.Add(time.Minute))
+	b.nextPatches(both)
+	exec(t, b.Store, `UPDATE server_drains SET status = 'done', reason = ''`)
+	b.nextPatches(both, "node-2")
+
+	set(server.PatchNever, 0)
+	b.nextPatches(server.OpenPatchWindows{Since: &environment})
+	set("", 0)
+	require.Empty(t, windows())
+	_, err := b.UpdateFleet(ctx, "nodes", server.UpdateFleetRequest{PatchWindow: &server.FleetPatchWindow{Schedule: "sometimes"}})
+	code(t, err, prego.CodeInvalidField)
+}
+
+// TestAWaveIsKept: what came of its servers, and when, is there after it ended.
+func TestAWaveIsKept(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b, _ := drainSetup(t)
+	_, err := b.GetPatchWave(ctx, "openssl")
+	code(t, err, prego.CodePatchWaveNotFound)
+	for _, id := range []prego.ServerID{"node-1", "node-2"} {
+		d, err := b.RequestDrain(ctx, id, server.DrainPatch, server.DrainRequest{Reason: "CVE-1", Wave: "openssl"}, "alice")
+		require.NoError(t, err)
+		require.Equal(t, prego.PatchWaveID("openssl"), d.Wave)
+	}
+	wave := func() server.PatchWave {
+		t.Helper()
+		w, err := b.GetPatchWave(ctx, "openssl")
+		require.NoError(t, err)
+		page, _, err := b.ListPatchWaves(ctx, prego.ListQuery{Limit: 10})
+		require.NoError(t, err)
+		require.Equal(t, []server.PatchWave{w}, page)
+		return w
+	}
+	w := wave()
+	require.Equal(t, []any{"alice", "CVE-1", []prego.FleetID{"nodes"}, 2, 0, 0}, []any{w.RequestedBy, w.Why, w.Fleets, w.Servers, w.Done, w.Failed})
+	require.Nil(t, w.FinishedAt)
+
+	require.Equal(t, server.ActCheck, b.step("node-1").Act)
+	require.NoError(t, b.PatchChecked(ctx, "node-1", "2 security updates", ""))
+	require.Equal(t, server.ActPatch, b.step("node-1").Act)
+	require.NoError(t, b.ServerPatched(ctx, "node-1", server.Patched{Installed: 2, Packages: []server.PackageUpdate{{Name: "openssl", To: "3"}}}))
+	require.Equal(t, server.DrainDone, b.step("node-1").Status)
+	require.Nil(t, wave().FinishedAt, "one waits")
+	b.step("node-2")
+	require.NoError(t, b.PatchChecked(ctx, "node-2", "", "the mirror is down"))
+	require.Equal(t, server.DrainFailed, b.step("node-2").Status)
+
+	w = wave()
+	require.Equal(t, []int{2, 1, 1, 0, 2}, []int{w.Servers, w.Done, w.Failed, w.Cancelled, w.Installed})
+	members, err := b.PatchWaveServers(ctx, "openssl")
+	require.NoError(t, err)
+	require.Len(t, members, 2)
+	require.Equal(t, []any{prego.ServerID("node-1"), server.DrainDone, 2}, []any{members[0].ServerID, members[0].Status, members[0].Patched.Installed})
+	require.NotNil(t, members[0].StartedAt)
+	require.Equal(t, []any{prego.ServerID("node-2"), server.DrainFailed, server.DrainPatchRefused, "the mirror is down"}, []any{members[1].ServerID, members[1].Status, members[1].Reason, members[1].Message})
+	require.Equal(t, members[1].FinishedAt, w.FinishedAt, "the last of them")
+	// What happens there afterwards is not of the wave.
+	_, err = b.CordonServer(ctx, "node-1", "bob", "later")
+	require.NoError(t, err)
+	steps, err := b.PatchWaveSteps(ctx, "openssl")
+	require.NoError(t, err)
+	var told []string
+	for _, s := range slices.Backward(steps) {
+		told = append(told, string(s.ServerID)+" "+string(s.Step))
+	}
+	require.Equal(t, []string{
+		"node-1 drain_requested", "node-2 drain_requested", "node-1 cordoned", "node-1 drain_started", "node-1 drained", "node-1 patched", "node-1 uncordoned", "node-2 drain_failed",
+	}, told)
+	_, err = b.RequestDrain(ctx, "node-2", server.DrainPatch, server.DrainRequest{}, "alice")
+	require.NoError(t, err)
+	require.Equal(t, 2, wave().Servers, "a patch of its own")
 }
 
 // TestWhatServersLack is kept with since when, counted, and found.

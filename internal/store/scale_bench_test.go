@@ -91,21 +91,25 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 			return none(s.MakeDuePeers(ctx, 100, func(prego.Role) (agent, docker int) { return 8443, 2376 }))
 		},
 
-		"servers to patch":      func() error { return none(s.ServersToPatch(ctx, time.Now().Add(-time.Hour))) },
-		"tenants' work":         func() error { _, _, err := s.FindTenantWork(ctx, 10*time.Minute, 10*time.Minute); return err },
-		"low pools":             func() error { return none(s.LowPools(ctx, time.Hour)) },
-		"pools beyond SLO":      func() error { return none(s.PoolsBeyondSLO(ctx)) },
-		"settle demand":         func() error { return s.SettleDemand(ctx, time.Hour) },
-		"open fleets":           func() error { return none(s.OpenFleets(ctx, time.Minute)) },
-		"groups' work":          func() error { return none(s.FindGroupWork(ctx, time.Minute)) },
-		"instance demand":       func() error { return none(s.InstanceDemand(ctx, prego.RegionEU, 500, nil)) },
-		"instance servers":      func() error { return none(s.InstanceServers(ctx, prego.RegionEU, nil)) },
-		"backups to begin":      func() error { return none(s.AdmitBackups(ctx, 1, 20, 200)) },
-		"backups that are left": func() error { return none(s.BackupsLeft(ctx, time.Minute, 200)) },
-		"backups that are due":  func() error { return none(s.DueBackupTurns(ctx, 200)) },
-		"volumes' backups due":  func() error { return none(s.DueVolumeBackupTurns(ctx, 200)) },
-		"volumes' backups late": func() error { return none(s.LateVolumeBackups(ctx, 2*time.Hour, 2000)) },
-		"volumes without turn":  func() error { return none(s.VolumesWithoutTurn(ctx, 200)) },
+		"servers to patch": func() error {
+			hourAgo := time.Now().Add(-time.Hour)
+			return none(s.ServersToPatch(ctx, server.OpenPatchWindows{Since: &hourAgo, Fleets: map[prego.FleetID]time.Time{"nodes-7": hourAgo}}))
+		},
+		"patch windows of fleets": func() error { return none(s.FleetWindows(ctx)) },
+		"tenants' work":           func() error { _, _, err := s.FindTenantWork(ctx, 10*time.Minute, 10*time.Minute); return err },
+		"low pools":               func() error { return none(s.LowPools(ctx, time.Hour)) },
+		"pools beyond SLO":        func() error { return none(s.PoolsBeyondSLO(ctx)) },
+		"settle demand":           func() error { return s.SettleDemand(ctx, time.Hour) },
+		"open fleets":             func() error { return none(s.OpenFleets(ctx, time.Minute)) },
+		"groups' work":            func() error { return none(s.FindGroupWork(ctx, time.Minute)) },
+		"instance demand":         func() error { return none(s.InstanceDemand(ctx, prego.RegionEU, 500, nil)) },
+		"instance servers":        func() error { return none(s.InstanceServers(ctx, prego.RegionEU, nil)) },
+		"backups to begin":        func() error { return none(s.AdmitBackups(ctx, 1, 20, 200)) },
+		"backups that are left":   func() error { return none(s.BackupsLeft(ctx, time.Minute, 200)) },
+		"backups that are due":    func() error { return none(s.DueBackupTurns(ctx, 200)) },
+		"volumes' backups due":    func() error { return none(s.DueVolumeBackupTurns(ctx, 200)) },
+		"volumes' backups late":   func() error { return none(s.LateVolumeBackups(ctx, 2*time.Hour, 2000)) },
+		"volumes without turn":    func() error { return none(s.VolumesWithoutTurn(ctx, 200)) },
 		"bytes of backups": func() error {
 			_, _, err := s.BackupSpaces(ctx)
 			return err

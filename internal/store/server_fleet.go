@@ -18,7 +18,7 @@ import (
 // round that is next counts: the others' servers come when as many have gone.
 const selectFleets = `
 SELECT f.fleet_id, f.role, COALESCE(f.region, '') AS region, f.infra_provider, f.min_size, f.max_size, f.desired_capacity, f.spec,
-    jsonb_build_object('require', f.require_tags, 'disallow', f.disallow_tags) AS "constraint", f.serves_tenants AS serves, f.serves_workloads, f.workload_memory_bytes AS workload_memory, f.workload_cpus, f.workload_disk_bytes AS workload_disk, f.profile, f.created_by, f.created_at, f.updated_at,
+    jsonb_build_object('require', f.require_tags, 'disallow', f.disallow_tags) AS "constraint", f.serves_tenants AS serves, f.serves_workloads, f.workload_memory_bytes AS workload_memory, f.workload_cpus, f.workload_disk_bytes AS workload_disk, jsonb_build_object('schedule', f.patch_schedule, 'seconds', f.patch_seconds) AS patch_window, f.profile, f.created_by, f.created_at, f.updated_at,
     r.size, r.regions
 FROM fleets f CROSS JOIN LATERAL (
     SELECT COALESCE(jsonb_object_agg(region, n), '{}') AS regions, COALESCE(sum(n), 0)::bigint AS size FROM (SELECT region, count(*) AS n FROM (
@@ -30,8 +30,8 @@ FROM fleets f CROSS JOIN LATERAL (
           AND NOT EXISTS (SELECT FROM servers s WHERE s.server_id = st.server_id)) m GROUP BY region) n) r`
 
 const sqlCreateFleet = `
-INSERT INTO fleets (fleet_id, request_hash, role, region, infra_provider, min_size, max_size, spec, require_tags, disallow_tags, serves_tenants, created_by, workload_memory_bytes, workload_cpus, serves_workloads, workload_disk_bytes)
-VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) ON CONFLICT (fleet_id) DO NOTHING`
+INSERT INTO fleets (fleet_id, request_hash, role, region, infra_provider, min_size, max_size, spec, require_tags, disallow_tags, serves_tenants, created_by, workload_memory_bytes, workload_cpus, serves_workloads, workload_disk_bytes, patch_schedule, patch_seconds)
+VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) ON CONFLICT (fleet_id) DO NOTHING`
 
 const sqlFleetHash = `SELECT request_hash FROM fleets WHERE fleet_id = $1`
 
@@ -46,7 +46,7 @@ func (s *Store) CreateFleet(ctx context.Context, r server.CreateFleetRequest, by
 	}
 	err = s.inTx(ctx, "create fleet", func(tx pgx.Tx) error {
 		created, err = changed(ctx, tx, sqlCreateFleet, r.FleetID, hash, r.Role, r.Region, r.InfraProvider, r.MinSize, *r.MaxSize, spec,
-			filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.Serves, by, r.WorkloadMemory, r.WorkloadCPUs, r.ServesWorkloads, r.WorkloadDisk)
+			filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.Serves, by, r.WorkloadMemory, r.WorkloadCPUs, r.ServesWorkloads, r.WorkloadDisk, deref(r.PatchWindow).Schedule, deref(r.PatchWindow).Seconds)
 		if err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func (s *Store) ListFleets(ctx context.Context, q prego.ListQuery) (page []serve
 }
 
 const sqlUpdateFleet = `
-UPDATE fleets SET min_size = $2, max_size = $3, spec = $4, serves_tenants = $5, profile = $6, workload_memory_bytes = $7, workload_cpus = $8, serves_workloads = $9, workload_disk_bytes = $10, updated_at = now() WHERE fleet_id = $1`
+UPDATE fleets SET min_size = $2, max_size = $3, spec = $4, serves_tenants = $5, profile = $6, workload_memory_bytes = $7, workload_cpus = $8, serves_workloads = $9, workload_disk_bytes = $10, patch_schedule = $11, patch_seconds = $12, updated_at = now() WHERE fleet_id = $1`
 
 // UpdateFleet changes a fleet as asked; its servers stay as they are until an action
 // brings them up to it.
@@ -149,7 +149,7 @@ func (s *Store) UpdateFleet(ctx context.Context, id prego.FleetID, r server.Upda
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sqlUpdateFleet, id, f.MinSize, f.MaxSize, spec, f.Serves, f.Profile, f.WorkloadMemory, f.WorkloadCPUs, f.ServesWorkloads, f.WorkloadDisk); err != nil {
+		if _, err := tx.Exec(ctx, sqlUpdateFleet, id, f.MinSize, f.MaxSize, spec, f.Serves, f.Profile, f.WorkloadMemory, f.WorkloadCPUs, f.ServesWorkloads, f.WorkloadDisk, f.PatchWindow.Schedule, f.PatchWindow.Seconds); err != nil {
 			return err
 		}
 		f, err = getFleet(ctx, tx, string(id))
