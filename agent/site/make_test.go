@@ -1,8 +1,10 @@
 package site
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,9 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/internal/deep"
 )
 
-// page asks the site's database as the site itself would.
+// whole asks the site's database as the site itself would.
 func (b *testBench) whole(site, database string) {
 	b.t.Helper()
 	require.Equal(b.t, database, b.read("sites/" + site + "/site_config.json")["db_name"])
@@ -196,31 +199,30 @@ func TestErase(t *testing.T) {
 	require.ErrorIs(t, held(), mysql.ErrInvalidConn, "who sat in a transaction holds nothing up")
 	require.JSONEq(t, `{"site":"a.example.com","directory":false,"backups":0,"archives":0,"database":false,"users":0,"redis_keys":0}`, b.good("erase-site", "a.example.com", "--db-name", db), "absent is success")
 
-	killed := 0
-	for n := 0; ; n++ {
+	const steps = 7 // of erasing; the last case is killed at none
+	for _, n := range append(deep.Some(t, 3, numbers(steps)), steps) {
 		make1()
 		d := b.verb(n, nil, "erase-site", "a.example.com", "--db-name", db)
-		if d.status == 0 {
+		if n == steps {
+			require.Zero(t, d.status, "there are more steps: %s", d.stderr)
 			break
 		}
 		require.Equal(t, killedAt, d.status, d.stderr)
-		killed++
 		b.good("erase-site", "a.example.com", "--db-name", db)
 		gone()
 	}
-	require.GreaterOrEqual(t, killed, 5)
 
 	// What is missing is no reason to leave the rest.
-	for name, lose := range map[string]func(){
+	lost := map[string]func(){
 		"the database":      func() { b.exec("DROP DATABASE " + db) },
 		"the users":         func() { b.exec("DROP USER " + db) },
 		"the directory":     func() { require.NoError(t, os.RemoveAll(b.path("sites/a.example.com"))) },
 		"the configuration": func() { require.NoError(t, os.Remove(b.path("sites/a.example.com/site_config.json"))) },
 		"the archive":       func() { require.NoError(t, os.RemoveAll(b.path("archived"))) },
-	} {
-		t.Log(name)
+	}
+	for _, name := range deep.Some(t, 2, slices.Sorted(maps.Keys(lost))) {
 		make1()
-		lose()
+		lost[name]()
 		b.good("erase-site", "a.example.com", "--db-name", db)
 		require.NoError(t, os.MkdirAll(b.path("archived/sites/a.example.com2"), 0o755))
 		require.NoError(t, os.MkdirAll(b.path("archived/sites/a.example.comx"), 0o755))
@@ -228,7 +230,7 @@ func TestErase(t *testing.T) {
 	}
 
 	// Half-made, at each step of its making.
-	for n := range 7 {
+	for _, n := range deep.Some(t, 3, numbers(7)) {
 		require.Equal(t, killedAt, b.verb(n, nil, "new-site", "a.example.com", "--db-name", db).status)
 		b.good("erase-site", "a.example.com", "--db-name", db)
 		gone()
@@ -257,4 +259,13 @@ func TestAPromotedSiteIsErasedUnderItsName(t *testing.T) {
 	require.Contains(t, b.good("erase-site", "one.example.com", "--db-name", db), `"database":true`)
 	databases, users := b.left(db)
 	require.Zero(t, databases+users)
+}
+
+// numbers are those from 0 on.
+func numbers(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
 }
