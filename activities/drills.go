@@ -18,8 +18,10 @@ import (
 
 // DrillStore is the part of Postgres that holds drills.
 type DrillStore interface {
-	DueDrills(ctx context.Context, every time.Duration, most int) ([]prego.TenantID, error)
+	DueDrills(ctx context.Context, every time.Duration, most int) ([]tenant.BackupOwner, error)
+	DrillsUnderWay(ctx context.Context) (int, error)
 	BeginDrill(ctx context.Context, tenantID prego.TenantID, backupID prego.BackupID, domain, by string) (tenant.Drill, error)
+	BeginVolumeDrill(ctx context.Context, volumeID prego.VolumeID, backupID prego.BackupID, by string) (tenant.Drill, error)
 	DrillRun(ctx context.Context, id string) (tenant.DrillRun, error)
 	FinishDrill(ctx context.Context, e tenant.DrillEnd, sooner time.Duration) error
 	DrillCleared(ctx context.Context, id string) error
@@ -29,7 +31,7 @@ type DrillStore interface {
 
 // DrillSettings are the numbers of drills.
 type DrillSettings struct {
-	Every  time.Duration // from a tenant's drill to its next; 0 for none
+	Every  time.Duration // from a tenant's or a volume's drill to its next; 0 for none
 	Retry  time.Duration // from one that failed
 	AtOnce int
 	Quiet  time.Duration // a drill that was begun so long ago may have lost its run
@@ -49,16 +51,16 @@ type Drills struct {
 // DrillMetrics count drills.
 type DrillMetrics struct {
 	Ended  *prometheus.CounterVec // by outcome: passed, or the reason of failure
-	Failed prometheus.Gauge       // tenants whose last drill failed
-	Late   prometheus.Gauge       // tenants without a drill for too long
+	Failed prometheus.Gauge       // tenants and volumes whose last drill failed
+	Late   prometheus.Gauge       // those without a drill for too long
 }
 
 // NewDrillMetrics registers them.
 func NewDrillMetrics(reg prometheus.Registerer) *DrillMetrics {
 	m := &DrillMetrics{
 		Ended:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_drills_total", Help: "Drills that ended, by outcome: passed, or the reason of failure."}, []string{"outcome"}),
-		Failed: prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricDrillsFailed, Help: "Tenants whose last drill failed: their backup could not be restored."}),
-		Late:   prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricDrillsLate, Help: "Tenants of whom no backup was drilled for half as long again as PREGO_DRILL_EVERY."}),
+		Failed: prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricDrillsFailed, Help: "Tenants and volumes whose last drill failed: their backup could not be restored."}),
+		Late:   prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricDrillsLate, Help: "Tenants and volumes of which no backup was drilled for half as long again as PREGO_DRILL_EVERY."}),
 	}
 	reg.MustRegister(m.Ended, m.Failed, m.Late)
 	m.Ended.WithLabelValues(string(tenant.DrillPassed))
@@ -67,7 +69,8 @@ func NewDrillMetrics(reg prometheus.Registerer) *DrillMetrics {
 
 // DrillPlan is the state of a drill.
 type DrillPlan struct {
-	TenantID prego.TenantID `json:"tenant_id"`
+	TenantID prego.TenantID `json:"tenant_id,omitempty"`
+	VolumeID prego.VolumeID `json:"volume_id,omitempty"`
 	OrgID    prego.OrgID    `json:"org_id"`
 	BackupID prego.BackupID `json:"backup_id"`
 	ServerID prego.ServerID `json:"server_id"`
@@ -83,7 +86,16 @@ func (a *Drills) PlanDrill(ctx context.Context, id string) (DrillPlan, error) {
 		return DrillPlan{}, permanentIfCoded(err)
 	}
 	s := a.Backups.Tenants.Settings
-	return DrillPlan{TenantID: d.TenantID, OrgID: d.OrgID, BackupID: d.BackupID, ServerID: d.ServerID, Ended: d.State.Ended(), Cleared: d.Cleared, For: s.Losses.For + 2*s.StepTimeout}, nil
+	return DrillPlan{
+		TenantID: d.TenantID, VolumeID: d.VolumeID, OrgID: d.OrgID, BackupID: d.BackupID, ServerID: d.ServerID, Ended: d.State.Ended(), Cleared: d.Cleared,
+		For: s.Losses.For + 2*s.StepTimeout,
+	}, nil
+}
+
+// DrillFound is what a drill found: what it restored, all of it compared with the backup.
+type DrillFound struct {
+	wire.CheckedSite
+	Bytes int64 `json:"bytes,omitempty"` // of a volume's files
 }
 
 // place reads a drill, its server and its database's.
@@ -103,17 +115,31 @@ func (a *Drills) place(ctx context.Context, id string) (d tenant.DrillRun, srv s
 	return d, srv, shard, err
 }
 
-// RunDrill makes a site, restores the backup into it, held back, compares it with the backup and
-// asks it for an answer. Its error's type says what is wrong.
-func (a *Drills) RunDrill(ctx context.Context, id string) (out wire.CheckedSite, err error) {
-	stop := keepAlive(ctx)
-	defer stop()
+// RunDrill restores a backup and compares what came of it with the backup. Its error's type says
+// what is wrong.
+func (a *Drills) RunDrill(ctx context.Context, id string) (out DrillFound, err error) {
 	d, srv, shard, err := a.place(ctx, id)
 	if err != nil || d.State.Ended() {
 		return out, err
 	}
-	t := a.Backups.Tenants
-	t.hook("drill/start")
+	a.Backups.Tenants.hook("drill/start")
+	if d.VolumeID != "" {
+		out.CheckedSite.Files, out.Bytes, err = a.Backups.tryVolume(ctx, d, srv)
+	} else {
+		out.CheckedSite, err = a.trySite(ctx, d, srv, shard)
+	}
+	if err != nil {
+		return out, err
+	}
+	return out, a.Backups.Store.BackupVerified(ctx, d.BackupID, "")
+}
+
+// trySite makes a site, restores the backup into it, held back, compares it with the backup and
+// asks it for an answer.
+func (a *Drills) trySite(ctx context.Context, d tenant.DrillRun, srv server.Server, shard *tenant.DataHost) (out wire.CheckedSite, err error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	id, t := d.DrillID, a.Backups.Tenants
 	if err := t.grantPoolSite(ctx, d.Site, srv, shard); err != nil {
 		return out, err
 	}
@@ -137,7 +163,7 @@ func (a *Drills) RunDrill(ctx context.Context, id string) (out wire.CheckedSite,
 	if _, err := t.bench(ctx, at.command(fmt.Sprintf("answers-%d", activity.GetInfo(ctx).Attempt), t.Settings.CommandTimeout, "answers")); err != nil {
 		return out, because(true, tenant.ReasonIncomplete, "the site does not answer: "+err.Error())
 	}
-	return out, a.Backups.Store.BackupVerified(ctx, d.BackupID, "")
+	return out, nil
 }
 
 // FinishDrill records how a drill ended.
@@ -162,6 +188,17 @@ func (a *Drills) ClearDrill(ctx context.Context, id string) error {
 		return err
 	}
 	t := a.Backups.Tenants
+	if d.VolumeID != "" {
+		at, err := a.Backups.placeOfVolume(ctx, d.VolumeID, d.ServerID)
+		if err == nil {
+			err = a.Backups.dropSealed(ctx, at, id)
+		}
+		if err != nil {
+			return err
+		}
+		t.hook("drill/erased")
+		return a.Store.DrillCleared(ctx, id)
+	}
 	// The site may still be made: joining that waits for its end.
 	var final *temporal.ApplicationError
 	if err := t.buildPoolSite(ctx, d.Site, srv, shard); err != nil && (!errors.As(err, &final) || !final.NonRetryable()) {
@@ -209,16 +246,30 @@ func LookAtDrills(a *Drills) func(context.Context) (prego.LookResult, error) {
 	}
 }
 
+// begin begins drills that are due, up to as many as may be under way. Who finds no place stays due,
+// and is passed over: others may find one.
 func (a *Drills) begin(ctx context.Context) (n int, err error) {
-	due, err := a.Store.DueDrills(ctx, a.Settings.Every, a.Settings.AtOnce)
+	there, err := a.Store.DrillsUnderWay(ctx)
+	if err != nil || there >= a.Settings.AtOnce {
+		return 0, err
+	}
+	due, err := a.Store.DueDrills(ctx, a.Settings.Every, a.Settings.AtOnce+drillsPassedOver)
 	if err != nil {
 		return 0, err
 	}
-	for _, id := range due {
-		d, err := a.Store.BeginDrill(ctx, id, "", a.Backups.Tenants.Settings.SiteDomain, "schedule")
+	for _, of := range due {
+		if there+n >= a.Settings.AtOnce {
+			break
+		}
+		var d tenant.Drill
+		if of.VolumeID != "" {
+			d, err = a.Store.BeginVolumeDrill(ctx, of.VolumeID, "", "schedule")
+		} else {
+			d, err = a.Store.BeginDrill(ctx, of.TenantID, "", a.Backups.Tenants.Settings.SiteDomain, "schedule")
+		}
 		switch prego.CodeOf(err) {
-		case prego.CodeInsufficientResources, prego.CodeRestoreUnderWay, prego.CodeBackupNotFound:
-			continue // it stays due
+		case prego.CodeInsufficientResources, prego.CodeRestoreUnderWay, prego.CodeBackupNotFound, prego.CodeVolumeNotFound:
+			continue
 		}
 		if err != nil {
 			return n, err
@@ -230,3 +281,6 @@ func (a *Drills) begin(ctx context.Context) (n int, err error) {
 	}
 	return n, nil
 }
+
+// drillsPassedOver is how many that find no place a look passes over.
+const drillsPassedOver = 20

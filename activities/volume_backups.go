@@ -2,8 +2,10 @@ package activities
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,7 +40,7 @@ type VolumeBackupStore interface {
 	VolumeRestoreBegun(ctx context.Context, id string) error
 	VolumeRestoreFinished(ctx context.Context, id string, reason prego.Reason, message string) error
 	VolumeRestoresLeft(ctx context.Context, quiet time.Duration, most int) ([]string, error)
-	VolumeSays(ctx context.Context, id prego.VolumeID, reason prego.Reason, message string) error
+	LastBackupFailed(ctx context.Context, id prego.VolumeID, reason prego.Reason, message string) (time.Duration, error)
 }
 
 // lend brings a volume to a server for a backup or a restore, unless its group has it on one. The
@@ -105,7 +107,7 @@ func (a *StoredBackups) volumeVerb(ctx context.Context, srv server.Server, what 
 	case err == nil:
 		return out, nil
 	case errors.As(err, &ce) && (ce.Code == codeKindUnknown || ce.Code == codeNotAllowed):
-		return out, permanentError(ErrTypeCommand, fmt.Sprintf("the agent of server %s is of an earlier version, which knows no backups of volumes", srv.ServerID), nil)
+		return out, permanentError(ErrTypeCommand, fmt.Sprintf("the agent of server %s is of an earlier version, which does not know %s", srv.ServerID, args[0]), nil)
 	case errors.As(err, &ce) && ce.ExitCode > 0:
 		text := strings.TrimSpace(ce.Stderr)
 		if m := verbFailed.FindStringSubmatch(text); m != nil {
@@ -294,9 +296,45 @@ type VolumeNotBackedUp struct {
 	Message  string         `json:"message"`
 }
 
-// SayNotBackedUp records it.
-func (a *StoredBackups) SayNotBackedUp(ctx context.Context, in VolumeNotBackedUp) error {
-	return a.Store.VolumeSays(ctx, in.VolumeID, in.Reason, in.Message)
+// SayNotBackedUp records it, and says when to try again: the oftener it failed, the later.
+func (a *StoredBackups) SayNotBackedUp(ctx context.Context, in VolumeNotBackedUp) (time.Duration, error) {
+	return a.Store.LastBackupFailed(ctx, in.VolumeID, in.Reason, in.Message)
+}
+
+// tryVolume restores a volume's backup into a directory of a server's own disk, where all of it is
+// read again and compared with the list in it, and the directory deleted.
+func (a *StoredBackups) tryVolume(ctx context.Context, d tenant.DrillRun, srv server.Server) (files, bytes int64, err error) {
+	b, _, err := a.run(ctx, d.BackupID)
+	if err != nil {
+		return 0, 0, err
+	}
+	at, err := a.placeOfVolume(ctx, d.VolumeID, srv.ServerID)
+	if err != nil {
+		return 0, 0, err
+	}
+	identity, err := a.identityOf(ctx, b)
+	if err != nil {
+		return 0, 0, err
+	}
+	var tried wire.OpenedVolume
+	err = a.fetchWith(ctx, b, at, d.DrillID, func(what string) error {
+		text, err := a.volumeVerb(ctx, srv, d.DrillID+"-"+what, map[string]string{wire.SecretBackupIdentity: string(identity)},
+			"try-volume", at.Volume, d.DrillID, b.SHA256, b.PlainSHA256, strconv.FormatInt(b.PlainBytes, 10), strconv.FormatInt(b.Entries, 10))
+		if err != nil {
+			return err
+		}
+		if json.Unmarshal([]byte(text), &tried) != nil || tried.Name != d.DrillID {
+			return permanentError(ErrTypeCommand, "the host's report of what it restored can't be read", nil)
+		}
+		if int64(tried.Entries) != b.Entries {
+			return because(true, tenant.ReasonIncomplete, fmt.Sprintf("%d files, directories and links came back, of %d", tried.Entries, b.Entries))
+		}
+		return nil
+	})
+	if err == nil {
+		a.Tenants.hook("drill/restored")
+	}
+	return int64(tried.Entries), tried.Bytes, err
 }
 
 // VolumeRestorePlan is the state of a restore.

@@ -100,6 +100,7 @@ var allowed = map[wire.CommandKind][]string{
 		"grow VOLUME",
 		"seal-volume VOLUME BACKUP RECIPIENT",
 		"open-volume VOLUME BACKUP SHA256 SHA256",
+		"try-volume VOLUME BACKUP SHA256 SHA256 BYTES BYTES",
 		"drop-sealed VOLUME BACKUP",
 	},
 	wire.KindAddress: {

@@ -61,6 +61,9 @@ func (d *Devices) Run(ctx context.Context, l net.Listener) error {
 		d.log.Error("not thawed", "error", err.Error())
 	}
 	d.host.sweepSealed(time.Now())
+	if err := d.host.sweepTried(); err != nil {
+		d.log.Error("not deleted", "error", err.Error())
+	}
 	d.restore(ctx)
 	if d.host.Root == "/" {
 		if err := isolate(ctx); err != nil {
@@ -124,7 +127,7 @@ func (d *Devices) run(ctx context.Context, conn net.Conn, in deviceRequest, out 
 }
 
 func long(args []string) bool {
-	return len(args) > 0 && (args[0] == "seal-volume" || args[0] == "open-volume")
+	return len(args) > 0 && (args[0] == "seal-volume" || args[0] == "open-volume" || args[0] == "try-volume")
 }
 
 // piece reads or writes a piece of a volume's sealed backup: after an answer without a failure
@@ -252,6 +255,11 @@ func (h *Host) device(ctx context.Context, kind wire.CommandKind, args []string,
 	case "open-volume":
 		return ofVerb(inUse.with(ctx, v.at, func(ctx context.Context) error {
 			return v.openSealed(ctx, args[2], args[3], args[4], secrets[wire.SecretBackupIdentity], out)
+		}))
+	case "try-volume":
+		// It needs no volume, and keeps nobody from one.
+		return ofVerb(inUse.with(ctx, h.triedDir(v.id, args[2]), func(ctx context.Context) error {
+			return v.trySealed(ctx, args[2:], secrets[wire.SecretBackupIdentity], out)
 		}))
 	case "drop-sealed":
 		return h.dropSealed(v.id, args[2])

@@ -32,7 +32,7 @@ const exitTimeout = 124
 // which takes Frappe minutes.
 var timeouts = map[string]time.Duration{
 	"new-site": maxTimeout, "install-app": maxTimeout, "migrate": maxTimeout, "backup": maxTimeout, "restore": maxTimeout,
-	"seal-volume": maxTimeout, "open-volume": maxTimeout,
+	"seal-volume": maxTimeout, "open-volume": maxTimeout, "try-volume": maxTimeout,
 	"seal-backup": maxTimeout, "open-backup": maxTimeout, "check-restored": maxTimeout, "pack-site": maxTimeout, "unpack-site": maxTimeout, "leave-site": 5 * time.Minute, "erase-site": 5 * time.Minute, "promote-site": 2 * time.Minute, "usage": 2 * time.Minute,
 	"check": 5 * time.Minute, "apply": maxTimeout,
 }

@@ -176,7 +176,7 @@ func (h *Host) check(in wire.ExecRequest) (*call, *problem) {
 // secretsOf names the secrets that a verb takes.
 var secretsOf = map[string][]string{
 	"set-admin-password": {wire.SecretAdminPassword}, "add-user": {wire.SecretUserPassword}, "configure": {wire.SecretMailPassword},
-	"open-backup": {wire.SecretBackupIdentity}, "open-volume": {wire.SecretBackupIdentity},
+	"open-backup": {wire.SecretBackupIdentity}, "open-volume": {wire.SecretBackupIdentity}, "try-volume": {wire.SecretBackupIdentity},
 	"unpack-site": {wire.SecretBackupIdentity}, "settle-site": {wire.SecretDatabasePassword}, "admit-database": {wire.SecretDatabasePassword},
 	"make-data":        {wire.SecretDatabasePassword},
 	"load-data":        {wire.SecretBackupIdentity, wire.SecretDatabasePassword},

@@ -103,14 +103,29 @@ func (h *Host) sealedFile(id, name string) string {
 	return filepath.Join(h.sealedDir(), id+"."+name+".age")
 }
 
-// dropSealed deletes what is there of a volume's backup, or of all of them if name is "".
+// dropSealed deletes what is there of a volume's backup.
 func (h *Host) dropSealed(id, name string) error {
-	all, err := filepath.Glob(filepath.Join(h.sealedDir(), id+"."+cmp.Or(name, "*")+".age*"))
+	all, err := filepath.Glob(filepath.Join(h.sealedDir(), id+"."+name+".age*"))
 	for _, f := range all {
 		err = errors.Join(err, os.Remove(f))
 	}
+	return errors.Join(err, os.RemoveAll(h.triedDir(id, name)))
+}
+
+// dropBefore deletes what is there of a volume's backups before another one comes: of drills if it
+// is for one, and of all but drills if it is not.
+func (h *Host) dropBefore(id, name string) error {
+	all, err := filepath.Glob(filepath.Join(h.sealedDir(), id+".*.age*"))
+	for _, f := range all {
+		if forDrill(strings.TrimPrefix(filepath.Base(f), id+".")) == forDrill(name) {
+			err = errors.Join(err, os.Remove(f))
+		}
+	}
 	return err
 }
+
+// forDrill tells by the name of a sealed backup that it is only tried.
+func forDrill(name string) bool { return strings.HasPrefix(name, wire.DrillPrefix) }
 
 // sweepSealed deletes what nobody came for.
 func (h *Host) sweepSealed(now time.Time) {
@@ -155,8 +170,7 @@ func (r *roomy) Write(p []byte) (int, error) {
 		if err := unix.Fstatfs(int(r.f.Fd()), &st); err != nil {
 			return 0, err
 		}
-		size := st.Bsize
-		free, keep := int64(st.Bavail)*size, max(r.keep, int64(st.Blocks)*size/20) //nolint:gosec // far below 2^63
+		free, keep := room(&st, r.keep)
 		if free-int64(len(p)) < keep {
 			return 0, seal.Failed(wire.FailedDiskFull, "the host's own disk has %d MB free, of which %d are kept", free>>20, keep>>20)
 		}
@@ -165,6 +179,14 @@ func (r *roomy) Write(p []byte) (int, error) {
 	n, err := r.f.Write(p)
 	return n, ofDisk(err)
 }
+
+// room is how many bytes of a file system are free, and how many of them are kept so.
+func room(st *unix.Statfs_t, least int64) (free, keep int64) {
+	return int64(st.Bavail) * st.Bsize, max(least, int64(st.Blocks)*st.Bsize/20) //nolint:gosec // far below 2^63
+}
+
+// spare is how many bytes of the host's own disk stay free at least.
+func (h *Host) spare() int64 { return cmp.Or(h.keepFree, leastRoom) }
 
 // ofDisk gives a full disk its code.
 func ofDisk(err error) error {
@@ -213,18 +235,14 @@ func (v *attached) seal(ctx context.Context, name, recipient string, out io.Writ
 	if err := os.MkdirAll(v.host.sealedDir(), 0o700); err != nil {
 		return ofDisk(err)
 	}
-	if err := v.host.dropSealed(v.id, ""); err != nil {
+	if err := v.host.dropBefore(v.id, name); err != nil {
 		return err
 	}
 	draft, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return ofDisk(err)
 	}
-	keep := v.host.keepFree
-	if keep == 0 {
-		keep = leastRoom
-	}
-	err = seal.Write(&roomy{f: draft, keep: keep}, to, &report.SealedBackup, func(archive *tar.Writer) error {
+	err = seal.Write(&roomy{f: draft, keep: v.host.spare()}, to, &report.SealedBackup, func(archive *tar.Writer) error {
 		made, err := tree.Archive(ctx, v.source(dir), archive)
 		report.Entries, report.Content, report.Passes, report.Skipped = made.Entries, made.Bytes, len(made.Passes), made.Skipped
 		report.Frozen, report.FrozenMS, report.TakenAt = made.Frozen, made.FrozenMS, made.TakenAt
@@ -310,7 +328,7 @@ func (v *attached) openSealed(ctx context.Context, name, sum, plainSum, identity
 	if err := os.RemoveAll(next); err != nil {
 		return err
 	}
-	n, err := v.extract(ctx, f, key, plainSum, next)
+	restored, err := v.extract(ctx, f, key, plainSum, next)
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(next))
 	}
@@ -327,20 +345,20 @@ func (v *attached) openSealed(ctx context.Context, name, sum, plainSum, identity
 	if err := os.Rename(next, before); err != nil {
 		return err
 	}
-	if err := writeFile(filepath.Join(base, ".prego-restored"), fmt.Appendf(nil, "%s %d", name, n), 0o600); err != nil {
+	if err := writeFile(filepath.Join(base, ".prego-restored"), fmt.Appendf(nil, "%s %d", name, restored.Entries()), 0o600); err != nil {
 		return err
 	}
-	return errors.Join(os.RemoveAll(before), v.host.dropSealed(v.id, name), done(n))
+	return errors.Join(os.RemoveAll(before), v.host.dropSealed(v.id, name), done(restored.Entries()))
 }
 
 // extract decrypts an archive into a directory, and compares it with its list.
-func (v *attached) extract(ctx context.Context, from io.Reader, key age.Identity, plainSum, into string) (int, error) {
+func (v *attached) extract(ctx context.Context, from io.Reader, key age.Identity, plainSum, into string) (*tree.Restored, error) {
 	if err := os.Mkdir(into, 0o700); err != nil {
-		return 0, ofDisk(err)
+		return nil, ofDisk(err)
 	}
 	root, err := os.OpenRoot(into)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer func() { _ = root.Close() }()
 	var restored *tree.Restored
@@ -348,9 +366,9 @@ func (v *attached) extract(ctx context.Context, from io.Reader, key age.Identity
 		restored, err = tree.Extract(ctx, root, archive)
 		return err
 	}); err != nil {
-		return 0, err
+		return nil, err
 	}
-	return restored.Entries(), restored.Settle(ctx)
+	return restored, restored.Settle(ctx)
 }
 
 // readSealedVolume writes a piece of a sealed backup as it is.
@@ -376,7 +394,7 @@ func (h *Host) writeSealedVolume(id, name string, offset, length int64, from io.
 		return ofDisk(err)
 	}
 	if offset == 0 {
-		if err := h.dropSealed(id, ""); err != nil {
+		if err := h.dropBefore(id, name); err != nil {
 			return err
 		}
 	}
@@ -398,11 +416,7 @@ func (h *Host) writeSealedVolume(id, name string, offset, length int64, from io.
 	if _, err := f.Seek(offset, io.SeekStart); err != nil {
 		return err
 	}
-	keep := h.keepFree
-	if keep == 0 {
-		keep = leastRoom
-	}
-	n, err := io.Copy(&roomy{f: f, keep: keep}, io.LimitReader(from, length+1))
+	n, err := io.Copy(&roomy{f: f, keep: h.spare()}, io.LimitReader(from, length+1))
 	if err == nil && n != length {
 		err = fmt.Errorf("%d bytes came instead of %d", n, length)
 	}

@@ -609,3 +609,85 @@ func TestAVolumeThatIsWantedIsNotBackedUp(t *testing.T) {
 	_, _, err = l.sealed("bak-1")
 	require.ErrorContains(t, err, "volume: "+wire.FailedNoVolume+": ")
 }
+
+// TestABackupIsTriedAsideAndThrownAway: on a host that does not have the volume, beside a backup of the
+// same volume that is being made there. What is wrong with it, and want of room, are told apart.
+func TestABackupIsTriedAsideAndThrownAway(t *testing.T) {
+	t.Parallel()
+	l := newLoopHost(t, smallVolume)
+	_, err := l.verb("mount")
+	require.NoError(t, err)
+	l.write("plain", "text")
+	require.NoError(t, os.MkdirAll(l.dir()+"/deep", 0o750))
+	l.write("deep/tool", strings.Repeat("x", 5000))
+	require.NoError(t, os.Chown(l.dir()+"/deep/tool", 70, 80))
+	made, key, err := l.sealed("bak-1")
+	require.NoError(t, err)
+	sealed, err := os.ReadFile(l.sealedFile(loopVolume, "bak-1"))
+	require.NoError(t, err)
+
+	const drill = wire.DrillPrefix + "1"
+	at := &Host{Root: t.TempDir(), Config: wire.HostConfig{ServerID: testServer, Role: "app"}, keepFree: 1}
+	bring := func(h *Host, content []byte) {
+		t.Helper()
+		require.NoError(t, h.volumePiece([]string{"--volume", loopVolume, verbWriteSealed, drill, "0", fmt.Sprint(len(content))}, bytes.NewReader(content), io.Discard))
+	}
+	try := func(h *Host, key *age.X25519Identity, name, sum, plainSum string, size int64) (out wire.OpenedVolume, err error) {
+		t.Helper()
+		var text bytes.Buffer
+		err = h.device(context.Background(), wire.KindVolume, []string{"try-volume", loopVolume, name, wire.Ungrouped(sum), wire.Ungrouped(plainSum), fmt.Sprint(size), fmt.Sprint(made.Entries)},
+			map[string]string{wire.SecretBackupIdentity: key.String()}, &text)
+		if err == nil {
+			require.NoError(t, json.Unmarshal(text.Bytes(), &out))
+		}
+		left, globErr := filepath.Glob(h.allTried() + "/*")
+		require.NoError(t, globErr)
+		require.Empty(t, left, "it is thrown away, however it ended")
+		return out, err
+	}
+	bring(at, sealed)
+	for range 2 { // a repeated call
+		found, err := try(at, key, drill, made.SHA256, made.PlainSHA256, made.PlainBytes)
+		require.NoError(t, err)
+		require.Equal(t, wire.OpenedVolume{Name: drill, Entries: made.Entries, Bytes: 5004}, found)
+	}
+
+	// What is wrong with it.
+	other, err := age.GenerateX25519Identity()
+	require.NoError(t, err)
+	_, err = try(at, other, drill, made.SHA256, made.PlainSHA256, made.PlainBytes)
+	require.ErrorContains(t, err, "volume: "+wire.FailedUnreadable+": ")
+	_, err = try(at, key, drill, made.SHA256, made.SHA256, made.PlainBytes)
+	require.ErrorContains(t, err, "volume: "+wire.FailedDigest+": ")
+	_, err = try(at, key, drill, made.PlainSHA256, made.PlainSHA256, made.PlainBytes)
+	require.ErrorContains(t, err, "volume: "+wire.FailedDigest+": ")
+	_, err = try(at, key, "bak-1", made.SHA256, made.PlainSHA256, made.PlainBytes)
+	require.ErrorContains(t, err, "bak-1 is no drill")
+	_, err = try(at, key, wire.DrillPrefix+"2", made.SHA256, made.PlainSHA256, made.PlainBytes)
+	require.ErrorContains(t, err, "volume: "+wire.FailedNoBackup+": ")
+
+	// Want of room is not the backup's fault: before it begins, and when others fill the disk meanwhile.
+	_, err = try(at, key, drill, made.SHA256, made.PlainSHA256, 1<<58)
+	require.ErrorContains(t, err, "volume: "+wire.FailedDiskFull+": the host's own disk has ")
+	full := &watched{f: nil, host: &Host{keepFree: 1 << 60}, dir: at.Root}
+	_, err = full.Read(make([]byte, 10))
+	require.ErrorContains(t, err, wire.FailedDiskFull)
+	require.Equal(t, err, full.full)
+
+	// Beside a backup of the same volume on the same host: neither takes the other's file.
+	bring(l.Host, sealed)
+	require.FileExists(t, l.sealedFile(loopVolume, "bak-1"))
+	_, _, err = l.sealed("bak-2")
+	require.NoError(t, err)
+	require.NoFileExists(t, l.sealedFile(loopVolume, "bak-1"))
+	require.FileExists(t, l.sealedFile(loopVolume, drill))
+
+	// An agent that was killed leaves something: dropped with the drill, or at the next start.
+	for _, clear := range []func() error{func() error { return l.dropSealed(loopVolume, drill) }, l.sweepTried} {
+		require.NoError(t, os.MkdirAll(l.triedDir(loopVolume, drill)+"/deep", 0o700))
+		require.NoError(t, clear())
+		require.NoDirExists(t, l.triedDir(loopVolume, drill))
+	}
+	require.NoFileExists(t, l.sealedFile(loopVolume, drill))
+	require.FileExists(t, l.sealedFile(loopVolume, "bak-2"))
+}

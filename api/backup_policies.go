@@ -22,9 +22,9 @@ type BackupPolicyStore interface {
 	PutBackupPolicy(ctx context.Context, p tenant.BackupPolicy, by string) error
 	DeleteBackupPolicy(ctx context.Context, of tenant.BackupPolicy, by string) error
 	BackupPolicyChanges(ctx context.Context, policyID string, most int) ([]tenant.BackupPolicyChange, error)
-	BackupHold(ctx context.Context, tenantID prego.TenantID) (*tenant.BackupHold, error)
-	HoldBackups(ctx context.Context, tenantID prego.TenantID, reason, by string) error
-	ReleaseBackups(ctx context.Context, tenantID prego.TenantID, by string) error
+	BackupHold(ctx context.Context, of tenant.BackupOwner) (*tenant.BackupHold, error)
+	HoldBackups(ctx context.Context, of tenant.BackupOwner, reason, by string) error
+	ReleaseBackups(ctx context.Context, of tenant.BackupOwner, by string) error
 
 	BackupSpace(ctx context.Context, orgID prego.OrgID, most int) (tenant.BackupSpace, error)
 	SetBackupLimit(ctx context.Context, orgID prego.OrgID, limit *int64, reason, by string) error
@@ -120,8 +120,8 @@ func (a *API) showBackupPolicy(c echo.Context, owner string, tried *tenant.Backu
 		shown := views(changes, policyChangeView)
 		out.Changes = &shown
 	}
-	if of.TenantID != "" {
-		hold, err := store.BackupHold(ctx, of.TenantID)
+	if whose := (tenant.BackupOwner{TenantID: of.TenantID, VolumeID: of.VolumeID}); whose.String() != "" {
+		hold, err := store.BackupHold(ctx, whose)
 		if err != nil {
 			return err
 		}
@@ -174,13 +174,13 @@ func (a *API) PutBackupPolicy(c echo.Context, owner BackupPolicyOwner, params Pu
 	return a.showBackupPolicy(c, owner, nil)
 }
 
-// tenantOnly refuses others where only a tenant makes sense.
-func tenantOnly(owner, why string) (prego.TenantID, error) {
-	of := policyOwner(owner)
-	if of.TenantID == "" {
-		return "", prego.Invalid("owner", why)
+// holdable refuses whose backups can't be held together: only those of one tenant or volume can.
+func holdable(owner string) (of tenant.BackupOwner, err error) {
+	p := policyOwner(owner)
+	if of = (tenant.BackupOwner{TenantID: p.TenantID, VolumeID: p.VolumeID}); of.String() == "" {
+		err = prego.Invalid("owner", "must be a tenant or a volume")
 	}
-	return of.TenantID, nil
+	return of, err
 }
 
 // DeleteBackupPolicy returns a tenant to its plan's policy, a volume to its org's, and the volumes of
@@ -196,7 +196,7 @@ func (a *API) DeleteBackupPolicy(c echo.Context, owner BackupPolicyOwner) error 
 	return a.showBackupPolicy(c, owner, nil)
 }
 
-// HoldBackups keeps all backups of a tenant.
+// HoldBackups keeps all backups of a tenant or of a volume.
 func (a *API) HoldBackups(c echo.Context, owner BackupPolicyOwner) error {
 	var in struct {
 		Reason string `json:"reason"`
@@ -204,9 +204,9 @@ func (a *API) HoldBackups(c echo.Context, owner BackupPolicyOwner) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	id, err := tenantOnly(owner, "must be a tenant")
+	of, err := holdable(owner)
 	if err == nil {
-		err = a.d.Resources.Store.HoldBackups(c.Request().Context(), id, in.Reason, caller(c).Subject)
+		err = a.d.Resources.Store.HoldBackups(c.Request().Context(), of, in.Reason, caller(c).Subject)
 	}
 	if err != nil {
 		return err
@@ -214,11 +214,11 @@ func (a *API) HoldBackups(c echo.Context, owner BackupPolicyOwner) error {
 	return a.showBackupPolicy(c, owner, nil)
 }
 
-// ReleaseBackups ends a tenant's hold.
+// ReleaseBackups ends a hold.
 func (a *API) ReleaseBackups(c echo.Context, owner BackupPolicyOwner) error {
-	id, err := tenantOnly(owner, "must be a tenant")
+	of, err := holdable(owner)
 	if err == nil {
-		err = a.d.Resources.Store.ReleaseBackups(c.Request().Context(), id, caller(c).Subject)
+		err = a.d.Resources.Store.ReleaseBackups(c.Request().Context(), of, caller(c).Subject)
 	}
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ func backupView(b tenant.Backup) Backup {
 	out := Backup{
 		BackupId: string(b.BackupID), OrgId: string(b.OrgID), TenantId: string(b.TenantID), ServerId: string(b.ServerID), Site: b.Site, Kind: b.Kind, State: b.State,
 		Reason: optional(string(b.Reason)), Message: optional(b.Message), TakenAt: utc(b.TakenAt), FinishedAt: utc(b.FinishedAt), Object: optional(b.Object),
-		Sha256: optional(b.SHA256), PlainSha256: optional(b.PlainSHA256), Verified: b.VerifiedAt != nil, VerifiedAt: utc(b.VerifiedAt), VerifyMessage: optional(b.VerifyMessage),
+		Sha256: optional(b.SHA256), PlainSha256: optional(b.PlainSHA256), Verified: b.Verified(), VerifiedAt: utc(b.VerifiedAt), VerifyMessage: optional(b.VerifyMessage),
 		ExpiresAt: utc(b.ExpiresAt), HeldAt: utc(b.HeldAt), HeldBy: optional(b.HeldBy), HoldReason: optional(b.HoldReason),
 		WorkflowId: tenant.BackupWorkflowID(b.BackupID), CreatedBy: b.CreatedBy, CreatedAt: b.CreatedAt.UTC(),
 	}

@@ -37,3 +37,32 @@ func (a *API) CreateDrill(c echo.Context, tenantID TenantID, _ CreateDrillParams
 	d, err := a.d.Resources.Store.BeginDrill(c.Request().Context(), tenantID, in.BackupID, a.d.Resources.SiteDomain, caller(c).Subject)
 	return answer(c, http.StatusCreated, d, err, drillView)
 }
+
+func volumeDrillView(d tenant.Drill) VolumeDrill {
+	out := VolumeDrill{
+		DrillId: d.DrillID, OrgId: string(d.OrgID), VolumeId: string(d.VolumeID), BackupId: string(d.BackupID), ServerId: string(d.ServerID), State: d.State,
+		Reason: optional(string(d.Reason)), Message: optional(d.Message), WorkflowId: tenant.DrillWorkflowID(d.DrillID),
+		CreatedBy: d.CreatedBy, CreatedAt: d.CreatedAt.UTC(), FinishedAt: utc(d.FinishedAt),
+	}
+	if d.Files > 0 {
+		out.Entries, out.Bytes = &d.Files, &d.Bytes
+	}
+	return out
+}
+
+// ListVolumeDrills shows a page of the drills of a volume's backups.
+func (a *API) ListVolumeDrills(c echo.Context, id VolumeInPath, _ ListVolumeDrillsParams) error {
+	return list(c, "drills", a.d.Resources.Store.ListDrills, volumeDrillView, "volume_id", string(id))
+}
+
+// CreateVolumeDrill requests a drill of a volume's backup. A worker begins it.
+func (a *API) CreateVolumeDrill(c echo.Context, id VolumeInPath, _ CreateVolumeDrillParams) error {
+	var in struct {
+		BackupID prego.BackupID `json:"backup_id"`
+	}
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	d, err := a.d.Resources.Store.BeginVolumeDrill(c.Request().Context(), id, in.BackupID, caller(c).Subject)
+	return answer(c, http.StatusCreated, d, err, volumeDrillView)
+}

@@ -1936,6 +1936,24 @@ func (e ListVolumeBackupsParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListVolumeDrillsParamsSort.
+const (
+	ListVolumeDrillsParamsSortCreatedAt      ListVolumeDrillsParamsSort = "created_at"
+	ListVolumeDrillsParamsSortMinusCreatedAt ListVolumeDrillsParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListVolumeDrillsParamsSort enum.
+func (e ListVolumeDrillsParamsSort) Valid() bool {
+	switch e {
+	case ListVolumeDrillsParamsSortCreatedAt:
+		return true
+	case ListVolumeDrillsParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListVolumeRestoresParamsSort.
 const (
 	ListVolumeRestoresParamsSortCreatedAt      ListVolumeRestoresParamsSort = "created_at"
@@ -6112,6 +6130,42 @@ type VolumeBackupPage struct {
 	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
+// VolumeDrill defines model for VolumeDrill.
+type VolumeDrill struct {
+	BackupId string `json:"backup_id"`
+
+	// Bytes Of files, read again; holes are none
+	Bytes     *int64    `json:"bytes,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+	DrillId   string    `json:"drill_id"`
+
+	// Entries Files, directories and links that were restored and compared
+	Entries    *int64     `json:"entries,omitempty"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+	Message    *string    `json:"message,omitempty"`
+	OrgId      string     `json:"org_id"`
+
+	// Reason Why it failed; stable
+	//
+	// Example: digest_mismatch
+	Reason *string `json:"reason,omitempty"`
+
+	// ServerId On whose own disk it is restored
+	ServerId   string     `json:"server_id"`
+	State      DrillState `json:"state"`
+	VolumeId   string     `json:"volume_id"`
+	WorkflowId string     `json:"workflow_id"`
+}
+
+// VolumeDrillPage defines model for VolumeDrillPage.
+type VolumeDrillPage struct {
+	Drills []VolumeDrill `json:"drills"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
 // VolumePage defines model for VolumePage.
 type VolumePage struct {
 	// NextCursor Absent on the last page
@@ -7766,6 +7820,30 @@ type CloneVolumeParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListVolumeDrillsParams defines parameters for ListVolumeDrills.
+type ListVolumeDrillsParams struct {
+	// State Only items in these states
+	State *[]DrillState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListVolumeDrillsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListVolumeDrillsParamsSort defines parameters for ListVolumeDrills.
+type ListVolumeDrillsParamsSort string
+
+// CreateVolumeDrillParams defines parameters for CreateVolumeDrill.
+type CreateVolumeDrillParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListVolumeRestoresParams defines parameters for ListVolumeRestores.
 type ListVolumeRestoresParams struct {
 	// Sort Field to sort by; prefix with - for descending order
@@ -7990,6 +8068,9 @@ type HoldVolumeBackupJSONRequestBody = HoldBackup
 // CloneVolumeJSONRequestBody defines body for CloneVolume for application/json ContentType.
 type CloneVolumeJSONRequestBody = CloneVolume
 
+// CreateVolumeDrillJSONRequestBody defines body for CreateVolumeDrill for application/json ContentType.
+type CreateVolumeDrillJSONRequestBody = CreateDrill
+
 // CreateVolumeRestoreJSONRequestBody defines body for CreateVolumeRestore for application/json ContentType.
 type CreateVolumeRestoreJSONRequestBody = CreateVolumeRestore
 
@@ -8072,10 +8153,10 @@ type ServerInterface interface {
 	// PutBackupPolicy Set when a plan's tenants or a tenant are backed up, and what is kept
 	// (PUT /v1/backup-policies/{owner})
 	PutBackupPolicy(ctx echo.Context, owner BackupPolicyOwner, params PutBackupPolicyParams) error
-	// ReleaseBackups Release the backups of a tenant that is held
+	// ReleaseBackups Release the backups of a tenant or of a volume that is held
 	// (DELETE /v1/backup-policies/{owner}/hold)
 	ReleaseBackups(ctx echo.Context, owner BackupPolicyOwner) error
-	// HoldBackups Keep all backups of a tenant until they are released
+	// HoldBackups Keep all backups of a tenant or of a volume until they are released
 	// (PUT /v1/backup-policies/{owner}/hold)
 	HoldBackups(ctx echo.Context, owner BackupPolicyOwner) error
 	// GetCatalog Show what the provider sells
@@ -8624,6 +8705,12 @@ type ServerInterface interface {
 	// CloneVolume Create a volume from a backup of another one
 	// (POST /v1/volumes/{volume_id}/clones)
 	CloneVolume(ctx echo.Context, volumeId VolumeInPath, params CloneVolumeParams) error
+	// ListVolumeDrills List the drills of a volume's backups
+	// (GET /v1/volumes/{volume_id}/drills)
+	ListVolumeDrills(ctx echo.Context, volumeId VolumeInPath, params ListVolumeDrillsParams) error
+	// CreateVolumeDrill Restore a volume's backup to see whether it can be
+	// (POST /v1/volumes/{volume_id}/drills)
+	CreateVolumeDrill(ctx echo.Context, volumeId VolumeInPath, params CreateVolumeDrillParams) error
 	// ListVolumeRestores List the restores of a volume
 	// (GET /v1/volumes/{volume_id}/restores)
 	ListVolumeRestores(ctx echo.Context, volumeId VolumeInPath, params ListVolumeRestoresParams) error
@@ -15163,6 +15250,88 @@ func (w *ServerInterfaceWrapper) CloneVolume(ctx echo.Context) error {
 	return err
 }
 
+// ListVolumeDrills converts echo context to params.
+func (w *ServerInterfaceWrapper) ListVolumeDrills(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListVolumeDrillsParams
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListVolumeDrills(ctx, volumeId, params)
+	return err
+}
+
+// CreateVolumeDrill converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateVolumeDrill(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateVolumeDrillParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateVolumeDrill(ctx, volumeId, params)
+	return err
+}
+
 // ListVolumeRestores converts echo context to params.
 func (w *ServerInterfaceWrapper) ListVolumeRestores(ctx echo.Context) error {
 	var err error
@@ -15501,6 +15670,8 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/volumes/:volume_id/restores", wrapper.ListVolumeRestores, options.OperationMiddlewares["listVolumeRestores"]...)
 	router.POST(options.BaseURL+"/v1/volumes/:volume_id/restores", wrapper.CreateVolumeRestore, options.OperationMiddlewares["createVolumeRestore"]...)
 	router.GET(options.BaseURL+"/v1/volumes/:volume_id/restores/:restore_id", wrapper.GetVolumeRestore, options.OperationMiddlewares["getVolumeRestore"]...)
+	router.GET(options.BaseURL+"/v1/volumes/:volume_id/drills", wrapper.ListVolumeDrills, options.OperationMiddlewares["listVolumeDrills"]...)
+	router.POST(options.BaseURL+"/v1/volumes/:volume_id/drills", wrapper.CreateVolumeDrill, options.OperationMiddlewares["createVolumeDrill"]...)
 	router.POST(options.BaseURL+"/v1/volumes/:volume_id/clones", wrapper.CloneVolume, options.OperationMiddlewares["cloneVolume"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/admin-password", wrapper.SetAdminPassword, options.OperationMiddlewares["setAdminPassword"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/users", wrapper.AddTenantUser, options.OperationMiddlewares["addTenantUser"]...)

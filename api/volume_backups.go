@@ -18,6 +18,7 @@ type VolumeBackupStore interface {
 	DeleteVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, by string) (tenant.Backup, error)
 	HoldVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, reason, by string) (tenant.Backup, error)
 	ReleaseVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, by string) (tenant.Backup, error)
+	BeginVolumeDrill(ctx context.Context, volumeID prego.VolumeID, backupID prego.BackupID, by string) (tenant.Drill, error)
 	VolumeRestorable(ctx context.Context, volumeID prego.VolumeID) (*tenant.Restorable, error)
 	VolumeBackupPolicy(ctx context.Context, volumeID prego.VolumeID) (tenant.BackupPolicy, error)
 	OrgVolumesBackupPolicy(ctx context.Context, orgID prego.OrgID) (tenant.BackupPolicy, error)
@@ -32,7 +33,7 @@ func volumeBackupView(b tenant.Backup) VolumeBackup {
 	out := VolumeBackup{
 		BackupId: string(b.BackupID), OrgId: string(b.OrgID), VolumeId: string(b.VolumeID), ServerId: string(b.ServerID), Kind: b.Kind, State: b.State,
 		Reason: optional(string(b.Reason)), Message: optional(b.Message), TakenAt: utc(b.TakenAt), FinishedAt: utc(b.FinishedAt), Object: optional(b.Object),
-		Sha256: optional(b.SHA256), PlainSha256: optional(b.PlainSHA256), FrozenMs: b.FrozenMS, Verified: b.VerifiedAt != nil, VerifiedAt: utc(b.VerifiedAt), VerifyMessage: optional(b.VerifyMessage),
+		Sha256: optional(b.SHA256), PlainSha256: optional(b.PlainSHA256), FrozenMs: b.FrozenMS, Verified: b.Verified(), VerifiedAt: utc(b.VerifiedAt), VerifyMessage: optional(b.VerifyMessage),
 		ExpiresAt: utc(b.ExpiresAt), HeldAt: utc(b.HeldAt), HeldBy: optional(b.HeldBy), HoldReason: optional(b.HoldReason),
 		WorkflowId: tenant.BackupWorkflowID(b.BackupID), CreatedBy: b.CreatedBy, CreatedAt: b.CreatedAt.UTC(),
 	}

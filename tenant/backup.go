@@ -93,6 +93,9 @@ type Backup struct {
 	DeletedAt     *time.Time
 }
 
+// Verified reports whether it was found good the last time that it was restored.
+func (b Backup) Verified() bool { return b.VerifiedAt != nil && b.VerifyMessage == "" }
+
 // SealedIdentity is a backup's private key, encrypted for the control plane.
 type SealedIdentity struct {
 	Sealed []byte

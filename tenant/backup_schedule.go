@@ -1,6 +1,7 @@
 package tenant
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -31,13 +32,20 @@ type BackupPolicy struct {
 	UpdatedAt time.Time
 }
 
-// BackupHold keeps all backups of a tenant, whatever retention or anybody wants.
+// BackupHold keeps all backups of a tenant or of a volume, whatever retention or anybody wants.
 type BackupHold struct {
-	TenantID prego.TenantID
-	Reason   string
-	HeldBy   string
-	HeldAt   time.Time
+	Reason string
+	HeldBy string
+	HeldAt time.Time
 }
+
+// BackupOwner is whom backups are of: one of the two.
+type BackupOwner struct {
+	TenantID prego.TenantID
+	VolumeID prego.VolumeID
+}
+
+func (o BackupOwner) String() string { return cmp.Or(string(o.TenantID), string(o.VolumeID)) }
 
 // BackupPolicyChange is a change of a policy.
 type BackupPolicyChange struct {

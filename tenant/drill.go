@@ -23,7 +23,8 @@ func (s DrillState) Ended() bool { return s != DrillRunning }
 type Drill struct {
 	DrillID    string
 	OrgID      prego.OrgID
-	TenantID   prego.TenantID
+	TenantID   prego.TenantID // or
+	VolumeID   prego.VolumeID
 	BackupID   prego.BackupID
 	ServerID   prego.ServerID // where it is restored
 	State      DrillState
@@ -31,7 +32,8 @@ type Drill struct {
 	Message    string
 	Tables     int64 // that were found, with their rows, and files
 	Rows       int64
-	Files      int64
+	Files      int64 // of a volume: files, directories and links
+	Bytes      int64 // that were read again, of a volume's files
 	CreatedBy  string
 	CreatedAt  time.Time
 	FinishedAt *time.Time
@@ -40,7 +42,7 @@ type Drill struct {
 // DrillRun is a drill with what its run needs.
 type DrillRun struct {
 	Drill
-	Site    PoolSite // its own, in no pool
+	Site    PoolSite // its own, in no pool; a volume's has none
 	Cleared bool
 }
 
@@ -53,6 +55,7 @@ type DrillEnd struct {
 	Tables  int64
 	Rows    int64
 	Files   int64
+	Bytes   int64
 }
 
 // DrillLeft is a drill whose run may be lost.

@@ -5,11 +5,11 @@ import (
 	"context"
 	"fmt"
 
+	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
-	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/tenant"
 )
 
@@ -32,24 +32,28 @@ func DrillBackup(ctx workflow.Context, in DrillInput) error {
 	if plan.Cleared {
 		return nil
 	}
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(string(plan.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID)), AttrServerID.ValueSet(string(plan.ServerID))); err != nil {
+	attrs := []temporal.SearchAttributeUpdate{AttrOrgID.ValueSet(string(plan.OrgID)), AttrServerID.ValueSet(string(plan.ServerID))}
+	if plan.TenantID != "" {
+		attrs = append(attrs, AttrTenantID.ValueSet(string(plan.TenantID)))
+	}
+	if err := workflow.UpsertTypedSearchAttributes(ctx, attrs...); err != nil {
 		return fmt.Errorf("search attributes: %w", err)
 	}
 	last, _ := workflow.NewDisconnectedContext(ctx)
 	if !plan.Ended {
-		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: restoring backup %s of %s on %s", in.DrillID, plan.BackupID, plan.TenantID, plan.ServerID))
+		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: restoring backup %s of %s on %s", in.DrillID, plan.BackupID, cmp.Or(string(plan.TenantID), "volume "+string(plan.VolumeID)), plan.ServerID))
 		end := tenant.DrillEnd{DrillID: in.DrillID, State: tenant.DrillPassed}
-		var found wire.CheckedSite
+		var found activities.DrillFound
 		if err := workflow.ExecuteActivity(long(call(ctx, "restore the backup and look at it", plan.For)), steps.RunDrill, in.DrillID).Get(ctx, &found); err != nil {
 			end.State, end.Reason, end.Message = tenant.DrillFailed, cmp.Or(prego.Reason(errType(err)), reasonDrillFailed), errorMessage(err)
 		}
-		end.Tables, end.Rows, end.Files = found.Tables, found.Rows, found.Files
+		end.Tables, end.Rows, end.Files, end.Bytes = found.Tables, found.Rows, found.Files, found.Bytes
 		if err := workflow.ExecuteActivity(write(last, "record what was found"), steps.FinishDrill, end).Get(last, nil); err != nil {
 			return err
 		}
 		setOutcome(last, string(end.State))
 	}
-	return workflow.ExecuteActivity(call(last, "throw the site away", effectPatience), steps.ClearDrill, in.DrillID).Get(last, nil)
+	return workflow.ExecuteActivity(call(last, "throw away what was restored", effectPatience), steps.ClearDrill, in.DrillID).Get(last, nil)
 }
 
 // EnsureDrill starts the run of a drill unless it is running.

@@ -109,7 +109,8 @@ func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server
 	}
 }
 
-// retryLastBackup is how long after a last backup failed it is tried again.
+// retryLastBackup is how long after a last backup failed it is tried again, if the step that recorded
+// that was of an earlier version and said nothing.
 const retryLastBackup = 5 * time.Minute
 
 // lastBackup makes the last backup of a volume, or says why there is none and waits: for the next
@@ -120,11 +121,12 @@ func lastBackup(ctx workflow.Context, id prego.VolumeID) error {
 		return ctx.Err()
 	}
 	var steps *activities.StoredBackups
-	why := activities.VolumeNotBackedUp{VolumeID: id, Reason: cmp.Or(prego.Reason(errType(err)), reasonBackupFailed), Message: "it is kept, because its last backup failed: " + errorMessage(err)}
-	if err := workflow.ExecuteActivity(write(ctx, "record why it is still there"), steps.SayNotBackedUp, why).Get(ctx, nil); err != nil {
+	why := activities.VolumeNotBackedUp{VolumeID: id, Reason: cmp.Or(prego.Reason(errType(err)), reasonBackupFailed), Message: errorMessage(err)}
+	var wait time.Duration
+	if err := workflow.ExecuteActivity(write(ctx, "record why it is still there"), steps.SayNotBackedUp, why).Get(ctx, &wait); err != nil {
 		return err
 	}
-	awaitChange(ctx, retryLastBackup)
+	awaitChange(ctx, cmp.Or(wait, retryLastBackup))
 	return ctx.Err()
 }
 

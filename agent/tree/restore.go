@@ -26,10 +26,14 @@ type Restored struct {
 	root  *os.Root
 	names []string
 	list  map[string]*entry
+	bytes int64
 }
 
 // Entries is how many files, directories and links there are.
 func (r *Restored) Entries() int { return len(r.names) }
+
+// Bytes is how many bytes of files Settle has read again; holes are none.
+func (r *Restored) Bytes() int64 { return r.bytes }
 
 func unreadable(format string, args ...any) error {
 	return seal.Failed(wire.FailedUnreadable, format, args...)
@@ -405,6 +409,7 @@ func (r *Restored) compare(name string, want *entry, buf []byte) error {
 				}
 				sum.add(p.offset+done, b)
 			}
+			r.bytes += p.bytes
 		}
 		if sum.sum() != want.sum {
 			return errors.New("its content is another")

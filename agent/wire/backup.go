@@ -102,11 +102,12 @@ type SealedVolume struct {
 	FrozenMS int64 `json:"frozen_ms"`
 }
 
-// OpenedVolume is the result of the verb open of KindVolume: all of it was read again and is as
-// in the backup.
+// OpenedVolume is the result of the verbs open and try of KindVolume: all of it was read again and
+// is as in the backup.
 type OpenedVolume struct {
 	Name    string `json:"name"`
 	Entries int    `json:"entries"`
+	Bytes   int64  `json:"bytes,omitempty"` // of the files, without holes
 }
 
 // TransferRequest asks for an upload of pieces, each to its own URL, or for a download of

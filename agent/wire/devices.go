@@ -23,6 +23,10 @@ func VolumeMount(id string) string { return "/mnt/HC_Volume_" + id }
 // bare mount point, and no lost+found is in it.
 func VolumeDir(id string) string { return VolumeMount(id) + "/prego" }
 
+// DrillPrefix begins the name of a sealed backup that is only tried: it lies beside one that is
+// being made or restored on the same host.
+const DrillPrefix = "drl-"
+
 // VolumeReport is what the verbs mount and grow print.
 type VolumeReport struct {
 	Path      string `json:"path"`       // VolumeDir

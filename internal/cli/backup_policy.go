@@ -83,7 +83,7 @@ func backupPolicyCommand(c *CLI) *cobra.Command {
 		},
 		Action[api.BackupPolicy]{Use: "delete OWNER", Short: "Return a tenant to the policy of its plan", Method: http.MethodDelete, Path: path, Destroys: "deletes the policy of tenant", Table: backupPolicyTable},
 		Action[api.BackupPolicy]{
-			Use: "hold OWNER", Short: "Set a hold on all backups of a tenant: nothing deletes them before they are released", Method: http.MethodPut, Path: path + "/hold", Table: backupPolicyTable,
+			Use: "hold OWNER", Short: "Set a hold on all backups of a tenant or a volume: nothing deletes them before they are released", Method: http.MethodPut, Path: path + "/hold", Table: backupPolicyTable,
 			Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
 				f.StringVar(&why, "reason", "", "why, for whoever wants to release them (required)")
 				required(cmd, "reason")

@@ -187,6 +187,7 @@ var shown = map[string]struct {
 	"volume backup list vol-k3jq5x2m7abc":    {"/v1/volumes/vol-k3jq5x2m7abc/backups", example[api.VolumeBackupPage](200)},
 	"volume backup show vol-k3jq5x2m7abc b":  {"/v1/volumes/vol-k3jq5x2m7abc/backups/b", example[api.VolumeBackup](200)},
 	"volume restore list vol-k3jq5x2m7abc":   {"/v1/volumes/vol-k3jq5x2m7abc/restores", example[api.VolumeRestorePage](200)},
+	"volume drill list vol-k3jq5x2m7abc":     {"/v1/volumes/vol-k3jq5x2m7abc/drills", example[api.VolumeDrillPage](200)},
 	"volume restore show vol-k3jq5x2m7abc r": {"/v1/volumes/vol-k3jq5x2m7abc/restores/r", example[api.VolumeRestore](200)},
 	"backup policy list":                     {"/v1/backup-policies", example[api.BackupPolicyPage](200)},
 	"backup policy get starter":              {"/v1/backup-policies/starter", example[api.BackupPolicy](200)},

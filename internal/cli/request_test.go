@@ -85,6 +85,8 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"volume backup release VOL bak-1", "", "DELETE /v1/volumes/VOL/backups/bak-1/hold", ""},
 		{"volume backup delete VOL bak-1 --yes", "", "DELETE /v1/volumes/VOL/backups/bak-1", ""},
 		{"volume restore create VOL bak-1 --yes", "", "POST /v1/volumes/VOL/restores", `{"backup_id":"bak-1"}`},
+		{"volume drill create VOL", "", "POST /v1/volumes/VOL/drills", ""},
+		{"volume drill create VOL --backup bak-1", "", "POST /v1/volumes/VOL/drills", `{"backup_id":"bak-1"}`},
 		{"volume clone VOL copy --backup bak-1 --size 20GB", "", "POST /v1/volumes/VOL/clones", `{"name":"copy","backup_id":"bak-1","size_bytes":20000000000}`},
 		{"volume delete VOL --yes --no-final-backup gone", "", "DELETE /v1/volumes/VOL?no_final_backup_reason=gone", ""},
 		{"backup space set acme --limit 700GB --reason r", "", "PUT /v1/orgs/acme/backup-space", `{"limit_bytes":700000000000,"reason":"r"}`},

@@ -175,7 +175,7 @@ func volumeCommand(c *CLI) *cobra.Command {
 		},
 		volumeClone(),
 	)
-	cmd.AddCommand(volumeBackupCommand(c), volumeRestoreCommand(c))
+	cmd.AddCommand(volumeBackupCommand(c), volumeRestoreCommand(c), volumeDrillCommand(c))
 	return cmd
 }
 
@@ -233,15 +233,19 @@ func holdBackup[T any](use, path string, table Table[T]) Action[T] {
 }
 
 func drillCommand(c *CLI) *cobra.Command {
-	path := "/v1/tenants/{tenant}/drills"
-	table := Table[api.Drill]{
+	return c.group("drill", "Restore backups to see whether they can be", drillVerbs("tenant", "/v1/tenants/{tenant}/drills", Table[api.Drill]{
 		ID: "drill_id", Columns: "drill_id: drill, created_at: at, backup_id, server_id, state, tables, rows, files, message", Spare: "files, tables, server",
 		More: "reason, tenant_id, created_by: by, finished_at",
-	}
+	})...)
+}
+
+// drillVerbs are the verbs on drills of backups of an owner.
+func drillVerbs[T any](owner, path string, table Table[T]) []verb {
 	var backup string
-	return c.group("drill", "Restore backups to see whether they can be",
-		Action[api.Drill]{
-			Use: "create TENANT…", Short: "Restore tenants' backups on other servers, compare them, and throw them away", Path: path, Table: table,
+	word := strings.ToUpper(owner)
+	return []verb{
+		Action[T]{
+			Use: "create " + word + "…", Short: "Restore " + owner + "s' backups on other servers, compare them, and throw them away", Path: path, Table: table,
 			Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
 				f.StringVar(&backup, "backup", "", "backup to restore; the newest by default")
 			},
@@ -252,8 +256,8 @@ func drillCommand(c *CLI) *cobra.Command {
 				return api.CreateDrill{BackupId: &backup}, nil
 			},
 		},
-		List[api.Drill]{Use: "list TENANT", Short: "List the drills of a tenant's backups, newest first", Path: path, Items: "drills", Filters: "state", Sorts: "created_at", Table: table},
-	)
+		List[T]{Use: "list " + word, Short: "List the drills of a " + owner + "'s backups, newest first", Path: path, Items: "drills", Filters: "state", Sorts: "created_at", Table: table},
+	}
 }
 
 func restoreCommand(c *CLI) *cobra.Command {

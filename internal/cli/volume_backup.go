@@ -37,6 +37,13 @@ func volumeRestoreCommand(c *CLI) *cobra.Command {
 	)
 }
 
+func volumeDrillCommand(c *CLI) *cobra.Command {
+	return c.group("drill", "Restore backups of volumes to see whether they can be", drillVerbs("volume", "/v1/volumes/{volume}/drills", Table[api.VolumeDrill]{
+		ID: "drill_id", Columns: "drill_id: drill, created_at: at, backup_id, server_id, state, entries, bytes: size, message", Spare: "size, entries, server",
+		More: "reason, volume_id, created_by: by, finished_at",
+	})...)
+}
+
 func volumeClone() Action[api.Volume] {
 	var in api.CloneVolume
 	var backup string

@@ -79,8 +79,8 @@ type Backups struct {
 	LateAfter         time.Duration `env:"PREGO_BACKUP_LATE_AFTER" envDefault:"2h"`                           // a scheduled backup that is not stored so long after its time is late
 	FinalFor          time.Duration `env:"PREGO_BACKUP_FINAL_FOR" envDefault:"2160h"`                         // how long the last backup of a deleted tenant is kept
 	RestoreLost       []string      `env:"PREGO_RESTORE_LOST" envDefault:"trial,starter,business,enterprise"` // plans whose tenants are restored elsewhere at once when their server is lost; none for none
-	DrillEvery        time.Duration `env:"PREGO_DRILL_EVERY" envDefault:"504h"`                               // how often a backup of each tenant is restored to see whether it can be; 0 for never
-	DrillRetry        time.Duration `env:"PREGO_DRILL_RETRY" envDefault:"24h"`                                // when a tenant is drilled again whose drill failed
+	DrillEvery        time.Duration `env:"PREGO_DRILL_EVERY" envDefault:"504h"`                               // how often the newest backup of each tenant and each volume is restored to see whether it can be; 0 for never
+	DrillRetry        time.Duration `env:"PREGO_DRILL_RETRY" envDefault:"24h"`                                // when a tenant or a volume is drilled again whose drill failed
 	DrillsAtOnce      int           `env:"PREGO_DRILLS_AT_ONCE" envDefault:"2"`                               // drills under way; at most one on a server
 	RestoreLostAtOnce int           `env:"PREGO_RESTORE_LOST_AT_ONCE" envDefault:"16"`                        // tenants
 	SweepEvery        time.Duration `env:"PREGO_BACKUP_SWEEP_EVERY" envDefault:"5s"`                          // how often backups that are due are looked for

@@ -712,7 +712,7 @@ func TestAVolumeIsWhereItsInstanceIs(t *testing.T) {
 	t.Parallel()
 	store := s3test.Start(t)
 	crash := filepath.Join(t.TempDir(), "crash")
-	c := newCell(t, options{vars: backupVars(store, groupVars(map[string]string{"PREGO_TEST_CRASH": crash}))})
+	c := newCell(t, options{vars: backupVars(store, groupVars(map[string]string{"PREGO_TEST_CRASH": crash, "PREGO_DRILL_EVERY": "1h"}))})
 	env := c.workloads("acme", "paid")
 	c.nodes("n", 2, 4096*mb)
 	var v api.Volume
@@ -739,7 +739,7 @@ func TestAVolumeIsWhereItsInstanceIs(t *testing.T) {
 	// Backed up while it runs, restored and copied once it doesn't.
 	b := &volumeBackups{c: c, store: store, of: "/v1/volumes/" + v.VolumeId, crash: crash}
 	b.write(t, v.VolumeId, "first")
-	first := b.backup(t)
+	first := b.drilledWhoeverDies(t)
 	require.Equal(t, on(), first.ServerId)
 	b.write(t, v.VolumeId, "second")
 	var p api.Problem
@@ -747,6 +747,7 @@ func TestAVolumeIsWhereItsInstanceIs(t *testing.T) {
 	require.Equal(t, "volume_in_use", p.Code)
 	c.post("/v1/groups/"+g.GroupId+"/scale", map[string]any{"replicas": 0}, http.StatusAccepted, nil)
 	require.Eventually(t, func() bool { return c.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`) == 0 }, patience, 50*time.Millisecond)
+	c.exec(`UPDATE backups SET verified_at = NULL`)
 	points := []string{"volume-lend/intended", "volume-lend/attached", "stored-restore/downloaded", "stored-restore/opened", "volume-lend/detached"}
 	for _, point := range deep.Some(t, 2, points) {
 		b.restore(t, first.BackupId, workload.RestoreSucceeded, point)
@@ -760,6 +761,7 @@ func TestAVolumeIsWhereItsInstanceIs(t *testing.T) {
 	b.flip(t, deref(first.Object))
 	require.Equal(t, tenant.ReasonDigest, b.restore(t, first.BackupId, workload.RestoreFailed, ""))
 	require.Equal(t, "second", b.read(t, v.VolumeId))
+	b.drilledInVain(t)
 	b.flip(t, deref(first.Object))
 	var copied api.Volume
 	c.post(b.of+"/clones", map[string]any{"name": "copy", "backup_id": first.BackupId}, http.StatusAccepted, &copied)

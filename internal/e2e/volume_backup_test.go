@@ -58,7 +58,6 @@ func (b *volumeBackups) backup(t *testing.T) (out api.VolumeBackup) {
 		return out.State == tenant.BackupStored || out.State == tenant.BackupFailed
 	}, patience, 20*time.Millisecond)
 	require.Equal(t, tenant.BackupStored, out.State, "%s %s", deref(out.Reason), deref(out.Message))
-	require.False(t, out.Verified)
 	require.Positive(t, *out.Entries)
 	var v api.Volume
 	b.c.send(http.MethodGet, b.of, nil, http.StatusOK, &v)
@@ -82,7 +81,69 @@ func (b *volumeBackups) restore(t *testing.T, backup string, want workload.Resto
 		return r.Status == workload.RestoreSucceeded || r.Status == workload.RestoreFailed
 	}, patience, 50*time.Millisecond)
 	require.Equal(t, want, r.Status, "%s %s", deref(r.Reason), deref(r.Message))
+	if point == "" || want == workload.RestoreSucceeded {
+		keepHistory(t, b.c, "volume-restore-"+string(want), workload.VolumeRestoreWorkflowID(r.RestoreId))
+	}
 	return prego.Reason(deref(r.Reason))
+}
+
+// drilledWhoeverDies backs the volume up for the first time, whereupon the backup is drilled by schedule,
+// and again on request in each further round, while somebody dies in the middle of it.
+func (b *volumeBackups) drilledWhoeverDies(t *testing.T) (first api.VolumeBackup) {
+	t.Helper()
+	m := &mortals{cell: b.c, crash: b.crash, s3: b.store}
+	points := []string{"drill/start", "stored-restore/downloaded", "stored-restore/opened", "drill/restored", "drill/erased"}
+	for i, round := range rounds(t, 1, points, []string{"worker", "agent", "s3"}) {
+		m.play(round, func() {
+			if i == 0 {
+				first = b.backup(t)
+				return
+			}
+			b.c.post(b.of+"/drills", nil, http.StatusCreated, nil)
+		})
+		d := b.drilled(t, tenant.DrillPassed)
+		require.Equal(t, []string{"schedule", "operator", "operator"}[i], d.CreatedBy)
+		require.Equal(t, []any{first.BackupId, *first.Entries}, []any{d.BackupId, *d.Entries})
+		require.EqualValues(t, len("first")*1001, *d.Bytes)
+		b.c.send(http.MethodGet, b.of+"/backups/"+first.BackupId, nil, http.StatusOK, &first)
+		require.True(t, first.Verified)
+		keepHistory(t, b.c, "drill-of-volume-passed", d.WorkflowId)
+	}
+	return first
+}
+
+// drilledInVain drills the volume's newest backup, which is damaged.
+func (b *volumeBackups) drilledInVain(t *testing.T) {
+	t.Helper()
+	b.c.post(b.of+"/drills", nil, http.StatusCreated, nil)
+	d := b.drilled(t, tenant.DrillFailed)
+	require.Equal(t, string(tenant.ReasonDigest), deref(d.Reason), deref(d.Message))
+	var got api.VolumeBackup
+	b.c.send(http.MethodGet, b.of+"/backups/"+d.BackupId, nil, http.StatusOK, &got)
+	require.False(t, got.Verified)
+	require.Contains(t, deref(got.VerifyMessage), string(tenant.ReasonDigest))
+	require.Equal(t, 1, b.c.number(`SELECT count(*) FROM volume_backup_turns WHERE drill_failed`))
+	keepHistory(t, b.c, "drill-of-volume-failed", d.WorkflowId)
+}
+
+// drilled waits until the newest drill is over and thrown away: nothing of it is on any host.
+func (b *volumeBackups) drilled(t *testing.T, want tenant.DrillState) (d api.VolumeDrill) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		var all api.VolumeDrillPage
+		b.c.send(http.MethodGet, b.of+"/drills", nil, http.StatusOK, &all)
+		if len(all.Drills) > 0 {
+			d = all.Drills[0]
+		}
+		return d.State.Ended() && b.c.number(`SELECT count(*) FROM drills WHERE cleared_at IS NULL`) == 0
+	}, patience, 50*time.Millisecond)
+	require.Equal(t, want, d.State, "%s %s", deref(d.Reason), deref(d.Message))
+	for _, h := range b.c.sim.Hosts() {
+		left, err := filepath.Glob(filepath.Join(h.Root, wire.DevicesDir, "*", "*"+wire.DrillPrefix+"*"))
+		require.NoError(t, err)
+		require.Empty(t, left)
+	}
+	return d
 }
 
 // flip changes a bit of an object, and back.

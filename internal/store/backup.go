@@ -85,7 +85,7 @@ func (s *Store) ListBackups(ctx context.Context, q prego.ListQuery) (page []tena
 }
 
 const sqlRestorable = `
-SELECT b.backup_id, b.taken_at, b.verified_at FROM backups b WHERE b.tenant_id = $1 AND b.state = 'stored' ORDER BY b.taken_at DESC LIMIT 1`
+SELECT b.backup_id, b.taken_at, CASE WHEN b.verify_message = '' THEN b.verified_at END AS verified_at FROM backups b WHERE b.tenant_id = $1 AND b.state = 'stored' ORDER BY b.taken_at DESC LIMIT 1`
 
 // Restorable is a tenant's newest backup that can be restored; nil if there is none.
 func (s *Store) Restorable(ctx context.Context, tenantID prego.TenantID) (*tenant.Restorable, error) {
@@ -220,9 +220,12 @@ func (s *Store) ReleaseBackup(ctx context.Context, tenantID prego.TenantID, id p
 	return s.changeBackup(ctx, tenantID, id, "backup.release", by, nil, noSuchBackup(id), sqlReleaseBackup, id, tenantID)
 }
 
+// allHeld tells whether all backups of whom backup b is of are held.
+const allHeld = `EXISTS (SELECT FROM backup_holds h WHERE COALESCE(h.tenant_id, h.volume_id) = COALESCE(b.tenant_id, b.volume_id))`
+
 const sqlDeleteBackup = `
 UPDATE backups b SET state = 'deleting', message = '' WHERE backup_id = $1 AND COALESCE(tenant_id, volume_id) = $2 AND state IN ('stored', 'failed', 'deleting') AND held_at IS NULL
-  AND NOT EXISTS (SELECT FROM backup_holds h WHERE h.tenant_id = b.tenant_id)
+  AND NOT ` + allHeld + `
   AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.backup_id = b.backup_id AND j.status IN ('queued', 'running'))
   AND NOT EXISTS (SELECT FROM drills d WHERE d.backup_id = b.backup_id AND d.state = 'running')
   AND NOT EXISTS (SELECT FROM volume_restores r WHERE r.backup_id = b.backup_id AND r.finished_at IS NULL)`
@@ -282,7 +285,7 @@ func (s *Store) BackupGone(ctx context.Context, id prego.BackupID, object string
 }
 
 const sqlRetained = `
-SELECT b.backup_id, b.kind, b.taken_at, b.verified_at IS NOT NULL AS verified, b.held_at IS NOT NULL OR EXISTS (SELECT FROM backup_holds h WHERE h.tenant_id = b.tenant_id) AS held, b.expires_at
+SELECT b.backup_id, b.kind, b.taken_at, b.verified_at IS NOT NULL AND b.verify_message = '' AS verified, b.held_at IS NOT NULL OR ` + allHeld + ` AS held, b.expires_at
 FROM backups b WHERE b.tenant_id = $1 AND b.state = 'stored'`
 
 // Retained are a tenant's backups that retention looks at.
@@ -336,7 +339,7 @@ UNION ALL
 (SELECT backup_id, COALESCE(tenant_id, ''), COALESCE(volume_id, ''), state FROM backups WHERE state = 'deleting' ORDER BY backup_id LIMIT $2)
 UNION ALL
 (SELECT b.backup_id, COALESCE(b.tenant_id, ''), COALESCE(b.volume_id, ''), b.state FROM backups b WHERE b.state IN ('stored', 'failed') AND b.held_at IS NULL AND b.expires_at < now()
-   AND NOT EXISTS (SELECT FROM backup_holds h WHERE h.tenant_id = b.tenant_id)
+   AND NOT ` + allHeld + `
    AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.backup_id = b.backup_id AND j.status IN ('queued', 'running'))
    AND NOT EXISTS (SELECT FROM volume_restores r WHERE r.backup_id = b.backup_id AND r.finished_at IS NULL) ORDER BY b.expires_at LIMIT $2)`
 

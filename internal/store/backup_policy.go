@@ -152,34 +152,55 @@ func (s *Store) BackupPolicyChanges(ctx context.Context, policyID string, most i
 }
 
 const (
-	sqlHoldBackups = `
+	sqlHoldTenantBackups = `
 INSERT INTO backup_holds (tenant_id, reason, held_by) VALUES ($1, $2, $3)
 ON CONFLICT (tenant_id) DO UPDATE SET reason = EXCLUDED.reason, held_by = EXCLUDED.held_by WHERE backup_holds.reason <> EXCLUDED.reason`
-	sqlReleaseBackups = `DELETE FROM backup_holds WHERE tenant_id = $1`
-	sqlBackupHold     = `SELECT tenant_id, reason, held_by, held_at FROM backup_holds WHERE tenant_id = $1`
+	sqlHoldVolumeBackups = `
+INSERT INTO backup_holds (volume_id, reason, held_by) VALUES ($1, $2, $3)
+ON CONFLICT (volume_id) DO UPDATE SET reason = EXCLUDED.reason, held_by = EXCLUDED.held_by WHERE backup_holds.reason <> EXCLUDED.reason`
+	sqlReleaseBackups = `DELETE FROM backup_holds WHERE COALESCE(tenant_id, volume_id) = $1`
+	sqlBackupHold     = `SELECT reason, held_by, held_at FROM backup_holds WHERE COALESCE(tenant_id, volume_id) = $1`
 )
 
-// HoldBackups keeps all backups of a tenant, those to come, too, until ReleaseBackups.
-func (s *Store) HoldBackups(ctx context.Context, tenantID prego.TenantID, reason, by string) error {
-	return s.changeHold(ctx, tenantID, "backup.hold_all", by, map[string]any{"reason": reason}, sqlHoldBackups, tenantID, reason, by)
+// HoldBackups keeps all backups of a tenant or of a volume, those to come, too, until ReleaseBackups.
+func (s *Store) HoldBackups(ctx context.Context, of tenant.BackupOwner, reason, by string) error {
+	sql := sqlHoldTenantBackups
+	if of.VolumeID != "" {
+		sql = sqlHoldVolumeBackups
+	}
+	return s.changeHold(ctx, of, "backup.hold_all", by, map[string]any{"reason": reason}, sql, of.String(), reason, by)
 }
 
-// ReleaseBackups ends a tenant's hold; one that is not held stays so.
-func (s *Store) ReleaseBackups(ctx context.Context, tenantID prego.TenantID, by string) error {
-	return s.changeHold(ctx, tenantID, "backup.release_all", by, nil, sqlReleaseBackups, tenantID)
+// ReleaseBackups ends a hold; who is not held stays so.
+func (s *Store) ReleaseBackups(ctx context.Context, of tenant.BackupOwner, by string) error {
+	return s.changeHold(ctx, of, "backup.release_all", by, nil, sqlReleaseBackups, of.String())
 }
 
-func (s *Store) changeHold(ctx context.Context, tenantID prego.TenantID, event, by string, details map[string]any, sql string, args ...any) error {
-	return s.ofTenant(ctx, event, tenantID, func(tx pgx.Tx, orgID prego.OrgID) error {
+func (s *Store) changeHold(ctx context.Context, of tenant.BackupOwner, event, by string, details map[string]any, sql string, args ...any) error {
+	change := func(tx pgx.Tx, orgID prego.OrgID) error {
 		tag, err := tx.Exec(ctx, sql, args...)
 		if err != nil || tag.RowsAffected() == 0 {
 			return err
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: event, Subject: string(tenantID), Actor: by}, details)
+		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: event, Subject: of.String(), Actor: by}, details)
+	}
+	if of.VolumeID == "" {
+		return s.ofTenant(ctx, event, of.TenantID, change)
+	}
+	// Also one that is deleted: its last backup is kept for a while, and may be for longer.
+	return s.inTx(ctx, event, func(tx pgx.Tx) error {
+		v, err := oneVolume(ctx, tx, string(of.VolumeID), sqlVolumeEver, of.VolumeID)
+		if err != nil {
+			return err
+		}
+		if err := lockOrg(ctx, tx, v.OrgID); err != nil {
+			return err
+		}
+		return change(tx, v.OrgID)
 	})
 }
 
-// BackupHold is what holds all of a tenant's backups; nil for nothing.
-func (s *Store) BackupHold(ctx context.Context, tenantID prego.TenantID) (*tenant.BackupHold, error) {
-	return find[tenant.BackupHold](ctx, s.pool, sqlBackupHold, tenantID)
+// BackupHold is what holds all backups of a tenant or of a volume; nil for nothing.
+func (s *Store) BackupHold(ctx context.Context, of tenant.BackupOwner) (*tenant.BackupHold, error) {
+	return find[tenant.BackupHold](ctx, s.pool, sqlBackupHold, of.String())
 }

@@ -262,9 +262,9 @@ func TestAHeldTenantLosesNoBackup(t *testing.T) {
 	_, err := s.RequestBackup(ctx, asked(0, tenant.BackupManual))
 	require.NoError(t, err)
 	exec(t, s, storedNow)
-	require.NoError(t, s.HoldBackups(ctx, "t-0", "a case", "ann"))
-	require.NoError(t, s.HoldBackups(ctx, "t-0", "a case", "bob"))
-	hold, err := s.BackupHold(ctx, "t-0")
+	require.NoError(t, s.HoldBackups(ctx, tenant.BackupOwner{TenantID: "t-0"}, "a case", "ann"))
+	require.NoError(t, s.HoldBackups(ctx, tenant.BackupOwner{TenantID: "t-0"}, "a case", "bob"))
+	hold, err := s.BackupHold(ctx, tenant.BackupOwner{TenantID: "t-0"})
 	require.NoError(t, err)
 	require.Equal(t, "ann", hold.HeldBy, "the same hold again changes nothing")
 	_, err = s.DeleteBackup(ctx, "t-0", "bak-0", "ann")
@@ -279,7 +279,7 @@ func TestAHeldTenantLosesNoBackup(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left)
 	for range 2 {
-		require.NoError(t, s.ReleaseBackups(ctx, "t-0", "ann"))
+		require.NoError(t, s.ReleaseBackups(ctx, tenant.BackupOwner{TenantID: "t-0"}, "ann"))
 	}
 	left, err = s.BackupsLeft(ctx, time.Hour, 10)
 	require.NoError(t, err)

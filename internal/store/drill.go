@@ -12,19 +12,43 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-const drillColumns = `d.drill_id, d.org_id, d.tenant_id, d.backup_id, d.server_id, d.state, d.reason, d.message, d.tables, d.rows, d.files, d.created_by, d.created_at, d.finished_at`
+const drillColumns = `d.drill_id, d.org_id, COALESCE(d.tenant_id, '') AS tenant_id, COALESCE(d.volume_id, '') AS volume_id, d.backup_id, d.server_id, d.state, d.reason, d.message, d.tables, d.rows, d.files, d.bytes, d.created_by, d.created_at, d.finished_at`
 
-// Those whose newest backup was never restored, and whose last drill was long ago.
-const sqlDueDrills = `
-SELECT u.tenant_id FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id
+// Those whose newest backup was never restored, and whose last drill was long ago. A volume on no
+// server is among them: its last backup is all that changes, if the storage loses it.
+const (
+	sqlDueDrills = `
+(SELECT u.tenant_id, '' AS volume_id, u.drilled_at FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id
 WHERE (u.drilled_at IS NULL OR u.drilled_at < now() - make_interval(secs => $1)) AND t.state IN ('active', 'suspended')
-  AND EXISTS (SELECT FROM backups b WHERE b.tenant_id = u.tenant_id AND b.state = 'stored')
-ORDER BY u.drilled_at NULLS FIRST, u.tenant_id LIMIT GREATEST(0, $2 - (SELECT count(*) FROM drills WHERE cleared_at IS NULL))`
+  AND EXISTS (SELECT FROM backups b WHERE b.tenant_id = u.tenant_id AND b.state = 'stored') ORDER BY u.drilled_at NULLS FIRST, u.tenant_id LIMIT $2)
+UNION ALL
+(SELECT '', u.volume_id, u.drilled_at FROM volume_backup_turns u JOIN volumes v ON v.volume_id = u.volume_id
+WHERE (u.drilled_at IS NULL OR u.drilled_at < now() - make_interval(secs => $1)) AND v.status = 'ready' AND v.deleted_at IS NULL
+  AND EXISTS (SELECT FROM backups b WHERE b.volume_id = u.volume_id AND b.state = 'stored') ORDER BY u.drilled_at NULLS FIRST, u.volume_id LIMIT $2)
+ORDER BY drilled_at NULLS FIRST, tenant_id, volume_id LIMIT $2`
 
-// DueDrills lists tenants whose backups are to be drilled, at most as many as bring those that
-// are under way to most.
-func (s *Store) DueDrills(ctx context.Context, every time.Duration, most int) ([]prego.TenantID, error) {
-	return collectValues[prego.TenantID](ctx, s, "drills that are due", sqlDueDrills, every.Seconds(), most)
+	sqlDrillsUnderWay = `SELECT count(*) FROM drills WHERE cleared_at IS NULL`
+)
+
+// DueDrills lists at most so many tenants and volumes whose backups are to be drilled, those that
+// have waited longest first.
+func (s *Store) DueDrills(ctx context.Context, every time.Duration, most int) ([]tenant.BackupOwner, error) {
+	type row struct {
+		tenant.BackupOwner
+		DrilledAt *time.Time
+	}
+	rows, err := collect[row](ctx, s, "drills that are due", sqlDueDrills, every.Seconds(), most)
+	out := make([]tenant.BackupOwner, len(rows))
+	for i, r := range rows {
+		out[i] = r.BackupOwner
+	}
+	return out, err
+}
+
+// DrillsUnderWay counts the drills of which something may be on a server.
+func (s *Store) DrillsUnderWay(ctx context.Context) (int, error) {
+	n, err := value[int](ctx, s.pool, sqlDrillsUnderWay)
+	return n, failed("drills under way", err)
 }
 
 const sqlDrillBackup = `
@@ -120,14 +144,16 @@ func (s *Store) DrillRun(ctx context.Context, id string) (tenant.DrillRun, error
 
 const sqlFinishDrill = `
 WITH ended AS (
-    UPDATE drills SET state = $2, reason = $3, message = $4, tables = $5, rows = $6, files = $7, finished_at = now() WHERE drill_id = $1 AND state = 'running' RETURNING tenant_id, backup_id
+    UPDATE drills SET state = $2, reason = $3, message = $4, tables = $5, rows = $6, files = $7, bytes = $9, finished_at = now() WHERE drill_id = $1 AND state = 'running' RETURNING tenant_id, volume_id
+), of_volume AS (
+    UPDATE volume_backup_turns u SET drill_failed = $2 = 'failed', drilled_at = CASE $2 WHEN 'failed' THEN now() - make_interval(secs => $8) ELSE now() END FROM ended e WHERE u.volume_id = e.volume_id
 )
 UPDATE backup_turns u SET drill_failed = $2 = 'failed', drilled_at = CASE $2 WHEN 'failed' THEN now() - make_interval(secs => $8) ELSE now() END FROM ended e WHERE u.tenant_id = e.tenant_id`
 
 // FinishDrill records how a drill ended. What failed is tried again before what passed: as if
 // its turn had come so long ago.
 func (s *Store) FinishDrill(ctx context.Context, e tenant.DrillEnd, sooner time.Duration) error {
-	return s.exec(ctx, "drill "+e.DrillID, sqlFinishDrill, e.DrillID, e.State, e.Reason, prego.Redact(e.Message), e.Tables, e.Rows, e.Files, sooner.Seconds())
+	return s.exec(ctx, "drill "+e.DrillID, sqlFinishDrill, e.DrillID, e.State, e.Reason, prego.Redact(e.Message), e.Tables, e.Rows, e.Files, sooner.Seconds(), e.Bytes)
 }
 
 const sqlDrillCleared = `
@@ -147,13 +173,18 @@ func (s *Store) DrillsLeft(ctx context.Context, quiet time.Duration) ([]tenant.D
 }
 
 const (
-	sqlDrillsFailed  = `SELECT count(*) FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id WHERE u.drill_failed AND t.state IN ('active', 'suspended')`
+	sqlDrillsFailed = `
+SELECT (SELECT count(*) FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id WHERE u.drill_failed AND t.state IN ('active', 'suspended'))
+    + (SELECT count(*) FROM volume_backup_turns u JOIN volumes v ON v.volume_id = u.volume_id WHERE u.drill_failed AND v.status = 'ready' AND v.deleted_at IS NULL)`
 	sqlDrillsOverdue = `
-SELECT count(*) FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id
-WHERE (u.drilled_at IS NULL OR u.drilled_at < now() - make_interval(secs => $1)) AND COALESCE(u.drilled_at, t.active_at) < now() - make_interval(secs => $1) AND t.state IN ('active', 'suspended')`
+SELECT (SELECT count(*) FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id
+    WHERE (u.drilled_at IS NULL OR u.drilled_at < now() - make_interval(secs => $1)) AND COALESCE(u.drilled_at, t.active_at) < now() - make_interval(secs => $1) AND t.state IN ('active', 'suspended'))
+    + (SELECT count(*) FROM volume_backup_turns u JOIN volumes v ON v.volume_id = u.volume_id
+    WHERE COALESCE(u.drilled_at, v.created_at) < now() - make_interval(secs => $1) AND v.status = 'ready' AND v.deleted_at IS NULL
+      AND EXISTS (SELECT FROM backups b WHERE b.volume_id = u.volume_id AND b.state = 'stored'))`
 )
 
-// CountDrills counts the tenants whose last drill failed, and those that had none for too long.
+// CountDrills counts the tenants and volumes whose last drill failed, and those that had none for too long.
 func (s *Store) CountDrills(ctx context.Context, overdue time.Duration) (failedDrills, late int, err error) {
 	if failedDrills, err = value[int](ctx, s.pool, sqlDrillsFailed); err == nil {
 		late, err = value[int](ctx, s.pool, sqlDrillsOverdue, overdue.Seconds())
@@ -163,7 +194,7 @@ func (s *Store) CountDrills(ctx context.Context, overdue time.Duration) (failedD
 
 var drills = listing[tenant.Drill]{
 	what: "drills", from: `SELECT ` + drillColumns + ` FROM drills d`,
-	filters: map[string]string{"tenant_id": "d.tenant_id", "state": "d.state"},
+	filters: map[string]string{"tenant_id": "d.tenant_id", "volume_id": "d.volume_id", "state": "d.state"},
 	sorts:   map[string]string{"created_at": "d.created_at"},
 	id:      "d.drill_id",
 }

@@ -22,10 +22,13 @@ func TestDrillsHavePlaces(t *testing.T) {
 	storedBackup(t, s, "bak-new", "t-0", time.Hour)
 	storedBackup(t, s, "bak-1", "t-1", time.Hour)
 	storedBackup(t, s, "bak-2", "t-2", time.Hour)
-	due := func(most int) []prego.TenantID {
+	due := func(most int) (ids []prego.TenantID) {
 		t.Helper()
-		ids, err := s.DueDrills(ctx, time.Hour, most)
+		all, err := s.DueDrills(ctx, time.Hour, most)
 		require.NoError(t, err)
+		for _, d := range all {
+			ids = append(ids, d.TenantID)
+		}
 		return ids
 	}
 	require.Equal(t, []prego.TenantID{"t-0", "t-1", "t-2"}, due(5), "those with a backup")
@@ -50,7 +53,9 @@ func TestDrillsHavePlaces(t *testing.T) {
 	require.Equal(t, prego.CodeBackupNotFound, prego.CodeOf(err), "another tenant's")
 	_, err = begin("t-4", "")
 	require.Equal(t, prego.CodeInsufficientResources, prego.CodeOf(err), "each server has one")
-	require.Equal(t, []prego.TenantID{"t-2"}, due(3), "with the two that are under way")
+	there, err := s.DrillsUnderWay(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 2, there)
 	_, err = s.DeleteBackup(ctx, "t-0", "bak-new", "test")
 	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err), "it is being restored")
 
@@ -85,4 +90,122 @@ func TestDrillsHavePlaces(t *testing.T) {
 	again, err := begin("t-1", "")
 	require.NoError(t, err)
 	require.Equal(t, prego.ServerID("n-9"), again.ServerID, "tagged for it")
+}
+
+// TestDrillsOfVolumesHavePlaces: on the own disk of a server of the region that has room for it, one at
+// a time with those of tenants, and whoever has waited longest first.
+func TestDrillsOfVolumesHavePlaces(t *testing.T) {
+	t.Parallel()
+	s, ctx := volumesOf(t), context.Background()
+	exec(t, s, `UPDATE servers SET disk_pct = 50, server_type = 'cx33'`)
+	exec(t, s, `UPDATE servers SET disk_pct = 10 WHERE server_id = 'n-0'`)
+	exec(t, s, `INSERT INTO provider_catalogs (provider, document, refreshed_at) VALUES ('hetzner', '{"server_types": [{"name": "cx33", "disk_gb": 100}]}', now()) ON CONFLICT (provider) DO UPDATE SET document = EXCLUDED.document, refreshed_at = now(), failure = ''`)
+	exec(t, s, `INSERT INTO volume_backup_turns (volume_id, policy_at, next_at) SELECT volume_id, now(), now() FROM volumes`)
+	exec(t, s, `INSERT INTO backup_turns (tenant_id, policy_at, next_at) VALUES ('t-0', now(), now())`)
+	volumeDue := func() (ids []prego.VolumeID) {
+		all, err := s.DueDrills(ctx, time.Hour, 10)
+		require.NoError(t, err)
+		for _, d := range all {
+			ids = append(ids, d.VolumeID)
+		}
+		return ids
+	}
+	begin := func(id prego.VolumeID, backup prego.BackupID) (tenant.Drill, error) {
+		return s.BeginVolumeDrill(ctx, id, backup, "test")
+	}
+	require.Empty(t, volumeDue(), "without a backup there is nothing to drill")
+	_, err := begin("vol-0", "")
+	require.Equal(t, prego.CodeBackupNotFound, prego.CodeOf(err))
+	for _, id := range []prego.VolumeID{"vol-0", "vol-1"} {
+		_, err := s.RequestVolumeBackup(ctx, askedOf(prego.BackupID("bak-"+id), id, tenant.BackupManual))
+		require.NoError(t, err)
+	}
+	require.Empty(t, volumeDue(), "nor with one that is being made")
+	exec(t, s, storedVolumes)
+	storedBackup(t, s, "bak-t", "t-0", time.Hour)
+	require.Equal(t, []prego.VolumeID{"vol-0", "vol-1", ""}, volumeDue(), "with the tenant; vol-1 is on no server, but has a backup")
+
+	d, err := begin("vol-0", "")
+	require.NoError(t, err)
+	require.Equal(t, []any{prego.VolumeID("vol-0"), prego.BackupID("bak-vol-0"), prego.ServerID("n-1"), tenant.DrillRunning}, []any{d.VolumeID, d.BackupID, d.ServerID, d.State}, "rather not where the volume is, though it has more room")
+	_, err = begin("vol-0", "")
+	require.Equal(t, prego.CodeRestoreUnderWay, prego.CodeOf(err))
+	_, err = s.DeleteVolumeBackup(ctx, "vol-0", "bak-vol-0", "test")
+	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err), "it is being restored")
+	_, err = begin("vol-1", "bak-vol-0")
+	require.Equal(t, prego.CodeBackupNotFound, prego.CodeOf(err), "another volume's")
+	exec(t, s, `UPDATE servers SET agent_status = 'connected'`)
+	other, err := begin("vol-1", "")
+	require.NoError(t, err)
+	require.Equal(t, prego.ServerID("n-0"), other.ServerID)
+	_, err = s.BeginDrill(ctx, "t-0", "", "sites.test", "test")
+	require.Equal(t, prego.CodeInsufficientResources, prego.CodeOf(err), "each server has one drill, of a tenant or a volume")
+	there, err := s.DrillsUnderWay(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 2, there)
+	run, err := s.DrillRun(ctx, d.DrillID)
+	require.NoError(t, err)
+	require.Equal(t, tenant.PoolSite{AppServerID: "n-1"}, run.Site, "it has no site")
+	require.Empty(t, run.TenantID)
+
+	end := tenant.DrillEnd{DrillID: d.DrillID, State: tenant.DrillFailed, Reason: tenant.ReasonDigest, Message: "no", Files: 3, Bytes: 5}
+	for range 2 {
+		require.NoError(t, s.FinishDrill(ctx, end, 59*time.Minute))
+		end.State = tenant.DrillPassed // repeated, it changes nothing
+	}
+	require.NoError(t, s.FinishDrill(ctx, tenant.DrillEnd{DrillID: other.DrillID, State: tenant.DrillPassed}, 59*time.Minute))
+	failedNow, late, err := s.CountDrills(ctx, 90*time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, []int{1, 0}, []int{failedNow, late})
+	page, _, err := s.ListDrills(ctx, prego.ListQuery{Filters: map[string][]string{"volume_id": {"vol-0"}}, Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, page, 1)
+	require.Equal(t, []any{tenant.DrillFailed, int64(3), int64(5)}, []any{page[0].State, page[0].Files, page[0].Bytes})
+	require.NotContains(t, volumeDue(), prego.VolumeID("vol-0"), "not at once again")
+	exec(t, s, `UPDATE volume_backup_turns SET drilled_at = drilled_at - interval '2 minutes'`)
+	require.Contains(t, volumeDue(), prego.VolumeID("vol-0"), "sooner than one that passed")
+	require.NotContains(t, volumeDue(), prego.VolumeID("vol-1"))
+	exec(t, s, `UPDATE volume_backup_turns SET drilled_at = NULL; UPDATE volumes SET created_at = now() - interval '1 day'`)
+	_, late, err = s.CountDrills(ctx, 90*time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, 2, late, "those with a backup")
+
+	// Room: what the disk has left besides a tenth, by the catalog; who knows no size is asked itself.
+	_, err = begin("vol-0", "")
+	require.Equal(t, prego.CodeInsufficientResources, prego.CodeOf(err), "what was restored is not thrown away yet")
+	require.NoError(t, s.DrillCleared(ctx, d.DrillID))
+	require.NoError(t, s.DrillCleared(ctx, other.DrillID))
+	needs := func(bytes int64) (prego.ServerID, error) {
+		exec(t, s, `UPDATE backups SET plain_bytes = $1 WHERE volume_id = 'vol-0'`, bytes)
+		d, err := begin("vol-0", "")
+		if err == nil {
+			require.NoError(t, s.FinishDrill(ctx, tenant.DrillEnd{DrillID: d.DrillID, State: tenant.DrillPassed}, 0))
+			require.NoError(t, s.DrillCleared(ctx, d.DrillID))
+		}
+		return d.ServerID, err
+	}
+	at, err := needs(39e9)
+	require.NoError(t, err)
+	require.Equal(t, prego.ServerID("n-1"), at)
+	at, err = needs(60e9)
+	require.NoError(t, err)
+	require.Equal(t, prego.ServerID("n-0"), at, "which has 80 GB left")
+	_, err = needs(81e9)
+	require.ErrorContains(t, err, "it needs 81.0 GB of its own disk")
+	exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, tags, agent_status, disk_pct)
+		VALUES ('n-9', '', 'node', 'eu', 'hetzner', '{}', 'active', 'w', 'test', '{drill}', 'connected', 80)`)
+	at, err = needs(1)
+	require.NoError(t, err)
+	require.Equal(t, prego.ServerID("n-9"), at, "tagged for it")
+	for _, closed := range []string{`cordoned_at = now(), cordoned_by = 'ann'`, `agent_status = 'disconnected'`, `dedicated_for_tenant_id = 't-0'`} {
+		exec(t, s, `UPDATE servers SET `+closed+` WHERE server_id = 'n-9'`)
+		at, err = needs(1)
+		require.NoError(t, err)
+		require.Equal(t, prego.ServerID("n-1"), at, closed)
+		exec(t, s, `UPDATE servers SET cordoned_at = NULL, cordoned_by = DEFAULT, agent_status = 'connected', dedicated_for_tenant_id = NULL WHERE server_id = 'n-9'`)
+	}
+	exec(t, s, `UPDATE volumes SET deleted_at = now(), status = 'releasing'`)
+	require.Equal(t, []prego.VolumeID{""}, volumeDue(), "volumes that go are drilled no longer")
+	_, err = begin("vol-0", "")
+	require.Equal(t, prego.CodeVolumeNotFound, prego.CodeOf(err))
 }

@@ -276,14 +276,6 @@ func (s *Store) ServeInstances(ctx context.Context, region prego.Region, f func(
 	return s.exclusively(ctx, "prego/instances/"+string(region), f)
 }
 
-// Volumes that servers have, or are about to have: those that are or may be attached, those
-// of groups that run or start there, and the server's own.
-const serverVolumes = `
-    (SELECT a.server_id, a.group_id, a.volume_id FROM volume_attachments a WHERE a.server_id = s.server_id
-    UNION SELECT i.server_id, a.group_id, a.volume_id FROM instances i JOIN volume_attachments a ON a.group_id = i.group_id AND a.deleted_at IS NULL
-        WHERE i.server_id = s.server_id AND i.state <> 'stopped'
-    UNION SELECT r.server_id, '', r.name FROM resources r WHERE r.server_id = s.server_id AND r.kind = 'volume' AND r.state <> 'released')`
-
 // What servers have is summed up in one pass over an index. Which groups they run counts
 // only for the groups that are to be placed.
 const sqlInstanceServers = `
@@ -296,7 +288,7 @@ SELECT s.server_id, s.location, s.tags, s.status = 'active' AND s.agent_status =
 FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id
 LEFT JOIN LATERAL (SELECT count(*) AS n, sum(memory_limit_bytes) AS memory, sum(cpu_request) AS cpu, sum(disk_request_bytes) AS disk FROM instances WHERE server_id = s.server_id AND state <> 'stopped') i ON true
 CROSS JOIN LATERAL (SELECT COALESCE(sum(n), 0)::int AS volumes, COALESCE(jsonb_object_agg(group_id, n) FILTER (WHERE group_id = ANY ($2)), '{}') AS group_volumes
-    FROM (SELECT group_id, count(DISTINCT volume_id) AS n FROM (` + serverVolumes + `) x GROUP BY group_id) y) v
+    FROM (SELECT group_id, count(DISTINCT volume_id) AS n FROM volumes_on(s.server_id) x GROUP BY group_id) y) v
 WHERE s.region = $1 AND f.workload_memory_bytes > 0 AND s.status NOT IN ('terminated') ORDER BY s.server_id`
 
 // InstanceServers are the servers of a region that offer room to instances, with how many
@@ -319,15 +311,14 @@ WHERE s.server_id = $1 AND s.region = $2 AND s.status = 'active' AND s.agent_sta
   AND NOT EXISTS (SELECT FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id WHERE a.group_id = $3 AND a.deleted_at IS NULL AND v.location <> s.location)
   AND NOT EXISTS (SELECT FROM unnest($4::text[]) AS p (path) WHERE NOT EXISTS (
       SELECT FROM volume_attachments a WHERE a.group_id = $3 AND a.deleted_at IS NULL AND a.mount_path = p.path))
-  AND (NOT EXISTS (SELECT FROM volume_attachments a WHERE a.group_id = $3 AND a.deleted_at IS NULL) OR $5 >= (
-      SELECT count(DISTINCT volume_id) FROM (` + serverVolumes + `
-      UNION SELECT s.server_id, a.group_id, a.volume_id FROM volume_attachments a WHERE a.group_id = $3 AND a.deleted_at IS NULL) x))
 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
-// A statement of its own: who makes a shard or pool a tenant's alone holds the row of the
-// server that it is on, and was before or sees the instance.
+// A statement of its own: who makes a shard or pool a tenant's alone, or lends the server a volume,
+// holds the row of the server that it is on, and was before or sees the instance.
 const sqlServerTaken = `
-SELECT kept_for_tenants($1), COALESCE(sum(memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings)), 0)::bigint, COALESCE(sum(disk_request_bytes), 0)::bigint,
+SELECT kept_for_tenants($1) OR COALESCE($3 < (SELECT CASE WHEN count(*) FILTER (WHERE of = $2) > 0 THEN count(DISTINCT volume_id) END FROM (
+        SELECT group_id AS of, volume_id FROM volumes_on($1) UNION SELECT group_id, volume_id FROM volume_attachments WHERE group_id = $2 AND deleted_at IS NULL) x), false),
+    COALESCE(sum(memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings)), 0)::bigint, COALESCE(sum(disk_request_bytes), 0)::bigint,
     COALESCE((SELECT array_agg((p ->> 'host_port')::int) FROM instances j CROSS JOIN LATERAL jsonb_array_elements(j.ports) p WHERE j.server_id = $1 AND j.state <> 'stopped'), '{}')
 FROM instances WHERE server_id = $1 AND state <> 'stopped'`
 
@@ -421,7 +412,7 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.Instance
 		}
 		return out, err
 	}
-	offered, err := one[struct{ Memory, Disk int64 }](ctx, tx, sqlAllocatingServer, place.ServerID, g.Region, place.GroupID, filled(g.Spec.Volumes), server.MaxServerVolumes)
+	offered, err := one[struct{ Memory, Disk int64 }](ctx, tx, sqlAllocatingServer, place.ServerID, g.Region, place.GroupID, filled(g.Spec.Volumes))
 	if isNoRows(err) {
 		return workload.InstanceAllocation{Outcome: workload.AllocationLost}, nil
 	}
@@ -431,7 +422,7 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.Instance
 	var kept bool
 	var taken, disk int64
 	var used []int
-	if err := tx.QueryRow(ctx, sqlServerTaken, place.ServerID).Scan(&kept, &taken, &disk, &used); err != nil {
+	if err := tx.QueryRow(ctx, sqlServerTaken, place.ServerID, place.GroupID, server.MaxServerVolumes).Scan(&kept, &taken, &disk, &used); err != nil {
 		return out, err
 	}
 	ports, ok := bindPorts(g.Spec.Ports, used)

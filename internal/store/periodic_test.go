@@ -50,6 +50,7 @@ var ofOneThing = map[string]string{
 	"StepRebalance":           "a plan that is carried out, by its id",
 	"RebalanceMoveRefused":    "a move of a plan, by its id",
 	"BeginDrill":              "a tenant's drill, by its id",
+	"BeginVolumeDrill":        "a volume's drill, by its id",
 	"RestoreElsewhere":        "a tenant, by its id",
 	"CertificateAsked":        "a certificate by its id",
 	"ChallengeServed":         "a row",

@@ -116,6 +116,7 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		},
 		"backups that are late": func() error { return none(s.LateBackups(ctx, 2*time.Hour, 2000)) },
 		"drills that are due":   func() error { return none(s.DueDrills(ctx, time.Hour, 2)) },
+		"drills under way":      func() error { _, err := s.DrillsUnderWay(ctx); return err },
 		"drills that are left":  func() error { return none(s.DrillsLeft(ctx, time.Minute)) },
 		"count of drills": func() error {
 			_, _, err := s.CountDrills(ctx, time.Hour)

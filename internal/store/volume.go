@@ -169,7 +169,7 @@ func (s *Store) DeleteVolume(ctx context.Context, id prego.VolumeID, without, by
 
 const (
 	sqlLentFor           = `SELECT lent_for FROM volumes WHERE volume_id = $1`
-	sqlWithoutLastBackup = `UPDATE volumes SET last_backup = false, updated_at = now() WHERE volume_id = $1 AND last_backup`
+	sqlWithoutLastBackup = `UPDATE volumes SET last_backup = false WHERE volume_id = $1 AND last_backup`
 )
 
 func (s *Store) withoutLastBackup(ctx context.Context, tx pgx.Tx, v workload.Volume, reason, by string) error {
@@ -191,11 +191,38 @@ func (s *Store) WantsLastBackup(ctx context.Context, id prego.VolumeID) (bool, e
 	return wants, failed("volume", err)
 }
 
-const sqlVolumeSays = `UPDATE volumes SET reason = $2, message = $3 WHERE volume_id = $1 AND deleted_at IS NULL`
+// The first tries are for what passes by itself; who has to mend something gets to it in hours. A
+// step that is repeated counts twice, which only makes the wait longer.
+const sqlLastBackupFailed = `
+UPDATE volumes SET reason = $2, last_backup_tries = tries, last_backup_at = now() + wait,
+    message = format('it is kept, because its last backup failed: %s. Failed %s times so far; the next try is at %s, or when it is deleted once more. To delete it without a backup, say why: no_final_backup_reason',
+        rtrim($3, '. '), tries, to_char((now() + wait) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI"Z"'))
+FROM (SELECT tries, LEAST(interval '5 minutes' * 2 ^ LEAST(tries - 1, 10), interval '6 hours') AS wait FROM (
+    SELECT last_backup_tries + 1 AS tries FROM volumes WHERE volume_id = $1) t) w
+WHERE volume_id = $1 AND deleted_at IS NULL AND last_backup RETURNING tries, extract(epoch FROM wait)::float8 AS wait`
 
-// VolumeSays records what keeps a volume from what was asked for.
-func (s *Store) VolumeSays(ctx context.Context, id prego.VolumeID, reason prego.Reason, message string) error {
-	return s.exec(ctx, fmt.Sprintf("volume %s", id), sqlVolumeSays, id, reason, prego.Redact(message))
+// LastBackupFailed records why a volume that is to be deleted is still there, and returns when its last
+// backup is to be tried again: after five minutes, and twice as long each time, up to six hours. Its org
+// is told the first time.
+func (s *Store) LastBackupFailed(ctx context.Context, id prego.VolumeID, reason prego.Reason, message string) (wait time.Duration, err error) {
+	err = s.inVolume(ctx, "last backup failed", id, func(tx pgx.Tx, v workload.Volume) error {
+		got, err := one[struct {
+			Tries int
+			Wait  float64
+		}](ctx, tx, sqlLastBackupFailed, id, reason, prego.Redact(message))
+		if err != nil {
+			return ifNoRows(err, nil) // it is wanted gone without one by now
+		}
+		wait = time.Duration(got.Wait * float64(time.Second))
+		if got.Tries > 1 {
+			return nil
+		}
+		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.last_backup_failed", Subject: string(id), Actor: string(prego.ActorSystem), Reason: string(reason)}, map[string]any{"name": v.Name})
+	})
+	if prego.CodeOf(err) == prego.CodeVolumeNotFound {
+		err = nil
+	}
+	return wait, err
 }
 
 const sqlGrowVolume = `

@@ -11,6 +11,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
 )
@@ -90,11 +91,11 @@ func (s *Store) ReleaseVolumeBackup(ctx context.Context, volumeID prego.VolumeID
 // DeleteVolumeBackup gives a backup up that is neither under way, nor held, nor being restored.
 func (s *Store) DeleteVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, by string) (tenant.Backup, error) {
 	return s.changeVolumeBackup(ctx, volumeID, id, "backup.delete", by, map[string]any{},
-		prego.Errorf(prego.CodeBackupNotReady, "backup %s is being made or restored, or is held", id), sqlDeleteBackup, id, volumeID)
+		prego.Errorf(prego.CodeBackupNotReady, "backup %s is being made or restored, or it or its volume is held", id), sqlDeleteBackup, id, volumeID)
 }
 
 const sqlVolumeRestorable = `
-SELECT b.backup_id, b.taken_at, b.verified_at FROM backups b WHERE b.volume_id = $1 AND b.state = 'stored' ORDER BY b.taken_at DESC LIMIT 1`
+SELECT b.backup_id, b.taken_at, CASE WHEN b.verify_message = '' THEN b.verified_at END AS verified_at FROM backups b WHERE b.volume_id = $1 AND b.state = 'stored' ORDER BY b.taken_at DESC LIMIT 1`
 
 // VolumeRestorable is a volume's newest backup that can be restored; nil if there is none.
 func (s *Store) VolumeRestorable(ctx context.Context, volumeID prego.VolumeID) (*tenant.Restorable, error) {
@@ -102,7 +103,7 @@ func (s *Store) VolumeRestorable(ctx context.Context, volumeID prego.VolumeID) (
 }
 
 const sqlVolumeRetained = `
-SELECT b.backup_id, b.kind, b.taken_at, b.verified_at IS NOT NULL AS verified, b.held_at IS NOT NULL AS held, b.expires_at
+SELECT b.backup_id, b.kind, b.taken_at, b.verified_at IS NOT NULL AND b.verify_message = '' AS verified, b.held_at IS NOT NULL OR ` + allHeld + ` AS held, b.expires_at
 FROM backups b WHERE b.volume_id = $1 AND b.state = 'stored'`
 
 // VolumeRetained are a volume's backups that retention looks at.
@@ -245,10 +246,33 @@ func (s *Store) LendVolume(ctx context.Context, id prego.VolumeID, want prego.Se
 		if at == "" {
 			return prego.Errorf(prego.CodeInsufficientResources, "no server at %s can have volume %s for a while", v.Location, id)
 		}
+		if now.LentTo == "" {
+			if err := hasVolumeSlot(ctx, tx, at, id); err != nil {
+				return err
+			}
+		}
 		lent = true
 		return change(ctx, tx, nil, sqlLendVolume, id, at, work)
 	})
 	return at, lent, err
+}
+
+const (
+	sqlHoldServerSlots = `SELECT FROM servers WHERE server_id = $1 FOR NO KEY UPDATE`
+	sqlOthersVolumes   = `SELECT count(DISTINCT volume_id) FROM volumes_on($1) WHERE volume_id <> $2`
+)
+
+// hasVolumeSlot makes sure that a server can have one more volume. Its row is held, as by who places an
+// instance there, so that of two who want the last slot one sees the other.
+func hasVolumeSlot(ctx context.Context, tx pgx.Tx, at prego.ServerID, id prego.VolumeID) error {
+	if _, err := tx.Exec(ctx, sqlHoldServerSlots, at); err != nil {
+		return err
+	}
+	n, err := value[int](ctx, tx, sqlOthersVolumes, at, id)
+	if err == nil && n >= server.MaxServerVolumes {
+		err = prego.Errorf(prego.CodeInsufficientResources, "server %s has %d volumes, and the provider attaches no more than %d", at, n, server.MaxServerVolumes)
+	}
+	return err
 }
 
 const sqlVolumeLentFor = `SELECT COALESCE((SELECT lent_to FROM volumes WHERE volume_id = $1 AND lent_for = $2), '')`

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/placement/instance"
+	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
 )
@@ -255,4 +258,274 @@ func TestARestoreNeedsAVolumeAtRest(t *testing.T) {
 	wants, err = s.WantsLastBackup(ctx, "vol-1")
 	require.NoError(t, err)
 	require.False(t, wants, "no group ever had it")
+}
+
+// TestAVolumesBackupsAreHeldTogether: those that there are and those to come, by retention, on request and
+// after the volume's end, until they are released; also those of a volume that is deleted already.
+func TestAVolumesBackupsAreHeldTogether(t *testing.T) {
+	t.Parallel()
+	s, ctx := volumesOf(t), context.Background()
+	vol0 := tenant.BackupOwner{VolumeID: "vol-0"}
+	for _, id := range []prego.VolumeID{"vol-0", "vol-1"} {
+		_, err := s.RequestVolumeBackup(ctx, askedOf(prego.BackupID("bak-"+id), id, tenant.BackupManual))
+		require.NoError(t, err)
+	}
+	exec(t, s, storedVolumes)
+	require.NoError(t, s.HoldBackups(ctx, vol0, "a case", "ann"))
+	require.NoError(t, s.HoldBackups(ctx, vol0, "a case", "bob"))
+	hold, err := s.BackupHold(ctx, vol0)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a case", "ann"}, []string{hold.Reason, hold.HeldBy}, "a repeated request changes nothing")
+	require.Equal(t, 1, count(t, s, "org_events WHERE type = 'backup.hold_all' AND subject = 'vol-0'"))
+	none, err := s.BackupHold(ctx, tenant.BackupOwner{VolumeID: "vol-1"})
+	require.NoError(t, err)
+	require.Nil(t, none)
+	require.Equal(t, prego.CodeVolumeNotFound, prego.CodeOf(s.HoldBackups(ctx, tenant.BackupOwner{VolumeID: "vol-9"}, "a case", "ann")))
+
+	_, err = s.RequestVolumeBackup(ctx, askedOf("bak-later", "vol-0", tenant.BackupManual))
+	require.NoError(t, err)
+	exec(t, s, storedVolumes)
+	kept, err := s.VolumeRetained(ctx, "vol-0")
+	require.NoError(t, err)
+	require.Len(t, kept, 2)
+	for _, b := range kept {
+		require.True(t, b.Held, b.BackupID)
+		_, err = s.DeleteVolumeBackup(ctx, "vol-0", b.BackupID, "ann")
+		require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
+	}
+	free, err := s.VolumeRetained(ctx, "vol-1")
+	require.NoError(t, err)
+	require.False(t, free[0].Held, "another volume's")
+
+	exec(t, s, `UPDATE volumes SET status = 'releasing', deleted_at = now()`)
+	for _, id := range []prego.VolumeID{"vol-0", "vol-1"} {
+		require.NoError(t, s.ExpireVolumeBackups(ctx, id, 0))
+	}
+	exec(t, s, `UPDATE backups SET expires_at = now() - interval '1 hour'`)
+	left := func() (ids []prego.BackupID) {
+		all, err := s.BackupsLeft(ctx, time.Hour, 10)
+		require.NoError(t, err)
+		for _, b := range all {
+			ids = append(ids, b.BackupID)
+		}
+		return ids
+	}
+	require.Equal(t, []prego.BackupID{"bak-vol-1"}, left())
+	require.NoError(t, s.HoldBackups(ctx, tenant.BackupOwner{VolumeID: "vol-1"}, "a case", "ann"), "its last backup is there")
+	require.Empty(t, left())
+	for range 2 {
+		require.NoError(t, s.ReleaseBackups(ctx, vol0, "ann"))
+	}
+	require.ElementsMatch(t, []prego.BackupID{"bak-vol-0", "bak-later"}, left())
+}
+
+// TestALoanTakesASlot: the provider attaches 16 volumes to a server. Those that are lent to it for a
+// backup or a restore count when an instance is placed, when it is allocated, and when another is lent.
+func TestALoanTakesASlot(t *testing.T) {
+	t.Parallel()
+	s, ctx := volumesOf(t), context.Background()
+	exec(t, s, `UPDATE volume_attachments SET server_id = NULL`)
+	exec(t, s, `INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, made_bytes, grown_bytes, provider, provider_name, provider_id, status, created_by)
+		SELECT 'vol-l' || i, 'acme', 'eu', 'fsn1', 'l' || i, 10000000000, 10000000000, 10000000000, 'hetzner', 'l' || i, 'l' || i, 'ready', 'test' FROM generate_series(1, 40) i`)
+	lend := func(id string, want prego.ServerID) (prego.ServerID, error) {
+		at, _, err := s.LendVolume(ctx, prego.VolumeID(id), want, "bak-"+id)
+		return at, err
+	}
+	for i := 1; i <= 15; i++ {
+		_, err := lend(fmt.Sprintf("vol-l%d", i), "n-0")
+		require.NoError(t, err)
+	}
+	has := func(server prego.ServerID) int {
+		return count(t, s, fmt.Sprintf("(SELECT DISTINCT volume_id FROM volumes_on('%s')) x", server))
+	}
+	require.Equal(t, 15, has("n-0"))
+
+	// A group's own volume that is on loan where it goes is one, not two.
+	_, err := lend("vol-0", "n-0")
+	require.NoError(t, err)
+	require.Equal(t, 1, count(t, s, "volumes_on('n-0') x WHERE group_id = 'grp-0' AND volume_id = 'vol-0'"))
+	require.Equal(t, 16, has("n-0"))
+	_, err = lend("vol-l16", "n-0")
+	require.Equal(t, prego.CodeInsufficientResources, prego.CodeOf(err))
+	require.ErrorContains(t, err, "server n-0 has 16 volumes, and the provider attaches no more than 16")
+	at, err := lend("vol-l1", "n-0")
+	require.NoError(t, err, "it is there already")
+	require.Equal(t, prego.ServerID("n-0"), at)
+	at, err = lend("vol-l16", "")
+	require.NoError(t, err)
+	require.Equal(t, prego.ServerID("n-1"), at, "another one has room")
+
+	// Two want the last slot at once, many times: one gets it.
+	for i := 17; i <= 30; i++ {
+		_, err := lend(fmt.Sprintf("vol-l%d", i), "n-1")
+		require.NoError(t, err)
+	}
+	require.Equal(t, 15, has("n-1"))
+	for round := range 10 {
+		var work sync.WaitGroup
+		var got [3]error
+		for i := range got {
+			work.Go(func() { _, got[i] = lend(fmt.Sprintf("vol-l%d", 31+i), "n-1") })
+		}
+		work.Wait()
+		refused := 0
+		for i, err := range got {
+			if err != nil {
+				require.Equal(t, prego.CodeInsufficientResources, prego.CodeOf(err))
+				refused++
+			}
+			require.NoError(t, s.ReturnVolume(ctx, prego.VolumeID(fmt.Sprintf("vol-l%d", 31+i)), fmt.Sprintf("bak-vol-l%d", 31+i)))
+		}
+		require.Equal(t, 2, refused, "round %d", round)
+	}
+	_, err = lend("vol-l31", "n-1")
+	require.NoError(t, err)
+	_, err = lend("vol-l32", "")
+	require.ErrorContains(t, err, "no server at fsn1 can have volume vol-l32 for a while")
+	_, err = s.RequestVolumeBackup(ctx, askedOf("bak-full", "vol-l32", tenant.BackupManual))
+	require.Equal(t, prego.CodeInsufficientResources, prego.CodeOf(err))
+}
+
+// TestAnInstanceFindsNoSlotThatIsLent: with 16 volumes on loan, a server is rejected by placement, and
+// when it is allocated by who decided before; an instance without a volume may go there.
+func TestAnInstanceFindsNoSlotThatIsLent(t *testing.T) {
+	t.Parallel()
+	s, ctx := groupBundle(t), context.Background()
+	one, err := s.testGroup(t, 1, "acme", 1, specOf(16))
+	require.NoError(t, err)
+	two, err := s.testGroup(t, 2, "acme", 1, specOf(16))
+	require.NoError(t, err)
+	for _, id := range []string{one, two} {
+		_, err = s.PlanGroup(ctx, prego.GroupID(id), time.Second)
+		require.NoError(t, err)
+	}
+	for _, sql := range []string{
+		`UPDATE servers SET location = 'fsn1' WHERE server_id = 'node-1'`,
+		`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, made_bytes, grown_bytes, provider, provider_name, provider_id, status, created_by)
+			SELECT 'vol-' || i, 'acme', 'eu', 'fsn1', 'v' || i, 10000000000, 10000000000, 10000000000, 'hetzner', 'v' || i, 'v' || i, 'ready', 'test' FROM generate_series(0, 16) i`,
+		`INSERT INTO volume_attachments (attachment_id, org_id, volume_id, group_id, mount_path, created_by) VALUES ('vat-0', 'acme', 'vol-0', '` + one + `', '/data', 'test')`,
+	} {
+		_, err := s.pool.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+	for i := range 16 {
+		_, lent, err := s.LendVolume(ctx, prego.VolumeID(fmt.Sprintf("vol-%d", i+1)), "node-1", fmt.Sprintf("bak-%d", i+1))
+		require.NoError(t, err)
+		require.True(t, lent)
+	}
+	decide := func(id string, volumes int) instance.Decision {
+		servers, err := s.InstanceServers(ctx, "eu", prego.IDs[prego.GroupID]([]string{id}))
+		require.NoError(t, err)
+		servers = slices.DeleteFunc(servers, func(x instance.Server) bool { return x.ServerID != "node-1" })
+		require.Len(t, servers, 1)
+		return instance.Place(instance.Request{GroupID: prego.GroupID(id), MemoryBytes: 1, Volumes: volumes}, servers)
+	}
+	allocate := func(id string) workload.AllocationOutcome {
+		got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(id), ServerID: "node-1"}, time.Second)
+		require.NoError(t, err)
+		return got.Outcome
+	}
+	d := decide(one, 1)
+	require.Equal(t, []any{string(workload.ReasonNoVolumeSlots), 1}, []any{d.Code, d.RejectedCounts["volume_slots"]})
+	require.Equal(t, workload.AllocationLost, allocate(one))
+	require.Empty(t, decide(two, 0).Code)
+	require.Equal(t, workload.Allocated, allocate(two))
+	require.NoError(t, s.ReturnVolume(ctx, "vol-16", "bak-16"))
+	require.Empty(t, decide(one, 1).Code)
+	require.Equal(t, workload.Allocated, allocate(one))
+	// Now the group has the last slot, though its volume is attached only later.
+	_, _, err = s.LendVolume(ctx, "vol-16", "node-1", "bak-16")
+	require.Equal(t, prego.CodeInsufficientResources, prego.CodeOf(err))
+	require.Empty(t, decide(one, 1).Code, "its own volume is not counted twice")
+}
+
+// TestALastBackupThatFailsIsTriedLaterEachTime: the volume says why, how often and when next, its org hears
+// of it once, and who gives a reason gets rid of it at once.
+func TestALastBackupThatFailsIsTriedLaterEachTime(t *testing.T) {
+	t.Parallel()
+	s, ctx := volumesOf(t), context.Background()
+	exec(t, s, `UPDATE volume_attachments SET deleted_at = now(), server_id = NULL`)
+	_, err := s.DeleteVolume(ctx, "vol-0", "", "ann")
+	require.NoError(t, err)
+	var waits []time.Duration
+	for range 10 {
+		wait, err := s.LastBackupFailed(ctx, "vol-0", tenant.ReasonStorageAway, "no answer. ")
+		require.NoError(t, err)
+		waits = append(waits, wait)
+	}
+	m := time.Minute
+	require.Equal(t, []time.Duration{5 * m, 10 * m, 20 * m, 40 * m, 80 * m, 160 * m, 320 * m, 360 * m, 360 * m, 360 * m}, waits)
+	v, err := s.GetVolume(ctx, "vol-0")
+	require.NoError(t, err)
+	require.Equal(t, []any{workload.ResourceReleasing, tenant.ReasonStorageAway}, []any{v.Status, v.Reason})
+	require.Regexp(t, `^it is kept, because its last backup failed: no answer\. Failed 10 times so far; the next try is at \d{4}-\d\d-\d\dT\d\d:\d\dZ, or when it is deleted once more\. `+
+		`To delete it without a backup, say why: no_final_backup_reason$`, v.Message)
+	require.Equal(t, 1, count(t, s, `org_events WHERE type = 'volume.last_backup_failed' AND subject = 'vol-0' AND reason = 'storage_unreachable'`))
+	require.Equal(t, 1, count(t, s, `volumes WHERE volume_id = 'vol-0' AND last_backup_at BETWEEN now() + interval '5 hours' AND now() + interval '7 hours'`))
+
+	_, err = s.DeleteVolume(ctx, "vol-0", "its data is elsewhere", "ann")
+	require.NoError(t, err)
+	wait, err := s.LastBackupFailed(ctx, "vol-0", tenant.ReasonStorageAway, "no answer")
+	require.NoError(t, err)
+	require.Zero(t, wait, "it is wanted gone without one")
+	exec(t, s, `UPDATE volumes SET deleted_at = now() WHERE volume_id = 'vol-0'`)
+	_, err = s.LastBackupFailed(ctx, "vol-0", tenant.ReasonStorageAway, "no answer")
+	require.NoError(t, err, "it is gone")
+}
+
+// TestAVolumesRowSaysWhenItChanged: whoever changes it; what changes nothing leaves it.
+func TestAVolumesRowSaysWhenItChanged(t *testing.T) {
+	t.Parallel()
+	s, ctx := volumesOf(t), context.Background()
+	changes := func(what string, want bool, f func() error) {
+		t.Helper()
+		exec(t, s, `ALTER TABLE volumes DISABLE TRIGGER volumes_note_change`)
+		exec(t, s, `UPDATE volumes SET updated_at = now() - interval '1 day'`)
+		exec(t, s, `ALTER TABLE volumes ENABLE TRIGGER volumes_note_change`)
+		require.NoError(t, f(), what)
+		n := count(t, s, `volumes WHERE updated_at > now() - interval '1 hour'`)
+		require.Equal(t, want, n == 1, "%s changed %d rows", what, n)
+	}
+	lend := func() error {
+		_, _, err := s.LendVolume(ctx, "vol-1", "n-1", "bak-1")
+		return err
+	}
+	changes("a loan", true, lend)
+	changes("the same loan", false, lend)
+	changes("its return", true, func() error { return s.ReturnVolume(ctx, "vol-1", "bak-1") })
+	changes("a wish to grow", true, func() error {
+		_, err := s.GrowVolume(ctx, "vol-1", 20_000_000_000, "ann")
+		return err
+	})
+	grown := func() error { return s.VolumeGrown(ctx, "vol-1", 20_000_000_000, 20_000_000_000) }
+	changes("growth", true, grown)
+	changes("the same growth", false, grown)
+	changes("what the provider lost", true, func() error {
+		return s.OrgResourceMissing(ctx, server.ProviderResource{Kind: server.ResourceVolume, Provider: "hetzner", ProviderID: "102", Name: "vol-2"})
+	})
+	changes("a deletion", true, func() error {
+		_, err := s.DeleteVolume(ctx, "vol-1", "", "ann")
+		return err
+	})
+	changes("why it is still there", true, func() error {
+		_, err := s.LastBackupFailed(ctx, "vol-1", tenant.ReasonStorageAway, "no answer")
+		return err
+	})
+	changes("no last backup", true, func() error {
+		_, err := s.DeleteVolume(ctx, "vol-1", "moved", "ann")
+		return err
+	})
+	changes("its end", true, func() error {
+		v, err := s.VolumeEver(ctx, "vol-1")
+		if err == nil {
+			err = s.VolumeGone(ctx, v)
+		}
+		return err
+	})
+	exec(t, s, `UPDATE volumes SET status = 'pending', provider_id = NULL, made_bytes = 0, grown_bytes = 0 WHERE volume_id = 'vol-0'`)
+	changes("why it waits", true, func() error { return s.VolumeWaits(ctx, "vol-0", prego.ReasonNoCapacityVolume, "full", false) })
+	fresh, err := s.VolumeEver(ctx, "vol-0")
+	require.NoError(t, err)
+	exec(t, s, `INSERT INTO resources (provider, kind, name, state) VALUES ('hetzner', 'volume', 'vol-0', 'intended') ON CONFLICT DO NOTHING`)
+	changes("that it is made", true, func() error { return s.VolumeMade(ctx, fresh, "777") })
 }
