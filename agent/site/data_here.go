@@ -97,6 +97,24 @@ func grantAll(db *sql.DB, name string) error {
 	return err
 }
 
+// grantsOf are the databases, as they are named there, and the hosts of a user's grants. Frappe's own name the
+// database without escapes, those here with them.
+func grantsOf(db *sql.DB, name string) (grants [][2]string, err error) {
+	rows, err := db.QueryContext(context.Background(), "SELECT Db, Host FROM mysql.db WHERE User = ?", name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var g [2]string
+		if err := rows.Scan(&g[0], &g[1]); err != nil {
+			return nil, err
+		}
+		grants = append(grants, g)
+	}
+	return grants, rows.Err()
+}
+
 // thawData gives back what freeze-data takes.
 func (b *bench) thawData(site string) error {
 	if err := b.lock(shared, site); err != nil {
@@ -107,7 +125,16 @@ func (b *bench) thawData(site string) error {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	if err := grantAll(db, name); err != nil {
+	grants, err := grantsOf(db, name)
+	for _, g := range grants {
+		if err == nil {
+			err = execStep(db, "GRANT ALL PRIVILEGES ON "+quoteName(g[0])+".* TO "+quoteName(name)+"@"+quoteName(g[1]))
+		}
+	}
+	if err == nil && len(grants) == 0 {
+		err = grantAll(db, name)
+	}
+	if err != nil {
 		return err
 	}
 	return b.printResult(map[string]any{"site": site, "frozen": false})
@@ -123,21 +150,8 @@ func (b *bench) freezeData(site string) error {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	// Frappe's own grants name the database with and without escapes.
-	rows, err := db.QueryContext(context.Background(), "SELECT Db, Host FROM mysql.db WHERE User = ?", name)
+	grants, err := grantsOf(db, name)
 	if err != nil {
-		return err
-	}
-	defer func() { _ = rows.Close() }()
-	var grants [][2]string
-	for rows.Next() {
-		var g [2]string
-		if err := rows.Scan(&g[0], &g[1]); err != nil {
-			return err
-		}
-		grants = append(grants, g)
-	}
-	if err := rows.Err(); err != nil {
 		return err
 	}
 	if len(grants) == 0 {
