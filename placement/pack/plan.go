@@ -12,7 +12,7 @@ import (
 )
 
 // Usable is how much of a server tenants may take, in percent, and how many may live there
-// (placement-policy §2.4); 0 tenants is no limit.
+// (placement-policy §2.4). Disk and number are not looked at if they are 0.
 type Usable struct {
 	MemoryPct, DiskPct float64
 	Tenants            int
@@ -63,7 +63,7 @@ func Plan(f server.PackedFleet, catalogs map[prego.InfraProviderID]server.Catalo
 		base := min(idle[s.ServerType], *s.MemoryPct) / 100 * memory
 		used := *s.MemoryPct/100*memory - base
 		others := *s.DiskPct / 100 * disk
-		known := disk != unknownSize // else files, in bytes, say nothing
+		known := disk != unknownSize && usable.DiskPct > 0 // else files, in bytes, say nothing
 		if known {
 			for _, t := range on[s.ServerID] {
 				others -= float64(t.Bytes)
@@ -81,7 +81,10 @@ func Plan(f server.PackedFleet, catalogs map[prego.InfraProviderID]server.Catalo
 		}
 		h := Host{
 			ID: string(s.ServerID), Place: place, Takes: s.Takes, Leaves: s.Leaves && (r.FleetID == "" || r.FleetID == s.FleetID),
-			Capacity: map[string]float64{"memory": max(0, usable.MemoryPct/100*memory-base), "disk": max(0, usable.DiskPct/100*disk-max(0, others))},
+			Capacity: map[string]float64{"memory": max(0, usable.MemoryPct/100*memory-base)},
+		}
+		if usable.DiskPct > 0 {
+			h.Capacity["disk"] = max(0, usable.DiskPct/100*disk-max(0, others))
 		}
 		if usable.Tenants > 0 { // a move to a server that is asked for is not refused for the number there
 			h.Capacity["tenants"] = float64(usable.Tenants)

@@ -58,6 +58,9 @@ func TestPlanCountsWhatTenantsTake(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, full.Moves, "nobody is put where as many live as may")
 	require.Equal(t, 3, full.Needed)
+	anyhow, err := Plan(f, map[prego.InfraProviderID]server.CatalogState{"hetzner": catalog}, Usable{MemoryPct: 70}, server.PackingRequest{}, now)
+	require.NoError(t, err)
+	require.Equal(t, got.Moves, anyhow.Moves, "files take room that is not looked at")
 	f.Servers[0].FleetID = "web"
 	require.Equal(t, prego.ServerID("app-1"), plan(70, server.PackingRequest{FleetID: "web"}).Frees[0].ServerID)
 	require.Empty(t, plan(70, server.PackingRequest{FleetID: "other"}).Moves)
