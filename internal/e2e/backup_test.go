@@ -28,12 +28,16 @@ import (
 // backupVars point a cell at object storage.
 func backupVars(s *s3test.Server, more map[string]string) map[string]string {
 	vars := sharedVars()
-	maps.Copy(vars, map[string]string{
-		"PREGO_BACKUP_ENDPOINT": s.Endpoint, "PREGO_BACKUP_BUCKET": s.Bucket, "PREGO_BACKUP_REGION": s.Region, "PREGO_BACKUP_ACCESS_KEY": s.AccessKey,
-		"PREGO_BACKUP_SECRET_KEY": s.SecretKey, "PREGO_BACKUP_PATH_STYLE": "true", "PREGO_BACKUP_PART_BYTES": "5242880", "PREGO_BACKUP_SWEEP_EVERY": "250ms", "PREGO_DRILL_EVERY": "0",
-	})
+	maps.Copy(vars, storageVars(s))
 	maps.Copy(vars, more)
 	return vars
+}
+
+func storageVars(s *s3test.Server) map[string]string {
+	return map[string]string{
+		"PREGO_BACKUP_ENDPOINT": s.Endpoint, "PREGO_BACKUP_BUCKET": s.Bucket, "PREGO_BACKUP_REGION": s.Region, "PREGO_BACKUP_ACCESS_KEY": s.AccessKey,
+		"PREGO_BACKUP_SECRET_KEY": s.SecretKey, "PREGO_BACKUP_PATH_STYLE": "true", "PREGO_BACKUP_PART_BYTES": "5242880", "PREGO_BACKUP_SWEEP_EVERY": "250ms", "PREGO_DRILL_EVERY": "0",
+	}
 }
 
 // noise puts a file that does not compress into a site, so that its backup has several parts.

@@ -63,6 +63,8 @@ type options struct {
 	url      string // of a database of its own; "" for a clone
 	// beforeStart changes the cloud before any process of the control plane runs.
 	beforeStart func(*sim.Sim) error
+	// late are further vars, which depend on the cloud.
+	late func(*sim.Sim) map[string]string
 }
 
 // quick are timeouts for tests in which nothing goes wrong with a boot.
@@ -165,6 +167,9 @@ func newCell(t testing.TB, o options) *cell {
 		c.vars["PREGO_NETWORK_RANGE"] = devstack.NthLoopbackRange(filepath.Dir(c.dir), number)
 	}
 	maps.Copy(c.vars, o.vars)
+	if o.late != nil {
+		maps.Copy(c.vars, o.late(c.sim))
+	}
 	t.Cleanup(func() {
 		for _, p := range c.procs {
 			p.Stop(10 * time.Second)

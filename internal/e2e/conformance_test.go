@@ -24,10 +24,13 @@ func TestProcessHostConformance(t *testing.T) {
 	conform(t, newCell(t, options{vars: map[string]string{"PREGO_STACK_FILE": lightStack(t)}}))
 }
 
-func conform(t *testing.T, c *cell) {
+func conform(t *testing.T, c *cell, looks ...func(*machine)) {
 	t.Helper()
 	m := c.machine("conform", prego.RoleApp, server.Spec{})
 	m.awaitActive()
+	for _, look := range looks {
+		look(m)
+	}
 	for _, s := range []struct {
 		name string
 		test func(t *testing.T, m *machine)

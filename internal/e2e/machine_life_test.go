@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ func TestMachineLives(t *testing.T) {
 	m := c.machine("lives", prego.RoleRedisPool, server.Spec{Image: "debian-13"})
 	m.awaitActive()
 	m.awaitRun("test -e /var/lib/cloud/instance/prego-booted")
+	m.bootedAs("debian-13")
 	m.portsHold()
 	until := func(what string, ok func(api.Server) bool) {
 		t.Helper()
@@ -97,15 +99,17 @@ cat /dev/zero >>/filler 2>/dev/null || true; df / >&2`)
 
 	m.isPatched(archives(t))
 
-	for _, button := range []string{"reboot", "poweroff"} {
+	for _, gone := range []string{"a resize", "a power cut"} {
 		m.run("touch /run/before")
-		m.power(button)
-		if button == "poweroff" { // a power cut
+		if gone == "a resize" { // by its system's shutdown
+			m.isResized()
+		} else {
+			m.power("poweroff")
 			m.power("poweron")
 		}
 		m.awaitRun("! test -e /run/before")
 		m.awaitRun(`systemctl is-active --quiet prego-agent.service docker.service prego-firewall.service`)
-		beats("a server comes back after " + button)
+		beats("a server comes back after " + gone)
 		m.awaitRun(`[ "$(curl -s --unix-socket /run/docker.sock http://docker/containers/json | grep -o '"State":"running"' | wc -l)" = 2 ]`)
 	}
 	m.run(`! systemctl --failed --no-legend --plain | grep -q prego`)
@@ -114,3 +118,18 @@ cat /dev/zero >>/filler 2>/dev/null || true; df / >&2`)
 // containersStarted prints when each of the role's containers was started.
 const containersStarted = `for id in $(curl -s --unix-socket /run/docker.sock http://docker/containers/json | grep -o '"Id":"[0-9a-f]*"' | cut -d'"' -f4); do
 curl -s --unix-socket /run/docker.sock "http://docker/containers/$id/json" | grep -o '"StartedAt":"[^"]*"'; done | sort | tr -d '"\n'`
+
+// isResized has the provider give the machine the next larger type.
+func (m *machine) isResized() {
+	m.t.Helper()
+	id := m.id(m.server)
+	const ofType = `SELECT server_type FROM servers WHERE server_id = $1`
+	was := m.text(ofType, id)
+	m.post("/v1/servers/"+id+"/resize", map[string]any{"server_type": "cx53"}, http.StatusAccepted, nil)
+	d := m.drained(id)
+	m.t.Logf("a %s: %s", was, deref(d.Message))
+	require.Contains(m.t, deref(d.Message), "it is a cx53 now, and was away for")
+	require.NotEqual(m.t, "cx53", was)
+	require.Equal(m.t, "cx53", m.text(ofType, id))
+	require.Nil(m.t, m.get(m.server).CordonedAt)
+}

@@ -58,16 +58,22 @@ gpg --batch --quiet --clearsign --output InRelease Release`, suite, label))
 	return base64.StdEncoding.EncodeToString(b)
 }
 
+// offer gives a machine repositories made by archives, and what they have updates for.
+func (m *machine) offer(packed string) {
+	m.t.Helper()
+	m.run("echo " + packed + ` | base64 --decode | tar --extract --gzip --directory /srv && chmod -R a+rX /srv/repos
+dpkg --install /srv/repos/installed/*.deb
+for suite in security main; do echo "deb [signed-by=/srv/repos/key.gpg] file:/srv/repos/$suite ./"; done >/etc/apt/sources.list.d/test.list`)
+}
+
 // isPatched gives a machine an archive with a security update that asks for a reboot, and has it
 // patched. What is installed, and what is refused, is apt's decision.
 func (m *machine) isPatched(packed string) {
 	t := m.t
 	t.Helper()
 	id := m.id(m.server)
-	m.run("echo " + packed + ` | base64 --decode | tar --extract --gzip --directory /srv && chmod -R a+rX /srv/repos
-dpkg --install /srv/repos/installed/*.deb
-for suite in security main; do echo "deb [signed-by=/srv/repos/key.gpg] file:/srv/repos/$suite ./"; done >/etc/apt/sources.list.d/test.list
-cp /srv/repos/security/InRelease /srv/signed && sed -i s/Debian-Security/Debian-Securitx/ /srv/repos/security/InRelease`)
+	m.offer(packed)
+	m.run(`cp /srv/repos/security/InRelease /srv/signed && sed -i s/Debian-Security/Debian-Securitx/ /srv/repos/security/InRelease`)
 	version := func(of string) string { return m.run(`dpkg-query --show --showformat '${Version}' ` + of) }
 	patch := func() (d api.Drain) {
 		t.Helper()

@@ -5,6 +5,8 @@ package e2e
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/acmetest"
+	"github.com/prego/prego/internal/s3test"
 	"github.com/prego/prego/server"
 )
 
@@ -21,18 +24,19 @@ import (
 // node, which is in the same network and has nothing to do with either.
 type openSite struct {
 	*cell
-	authority                    *acmetest.Pebble
-	edge, app, shard, pool, node *machine
-	own, other                   api.Tenant
-	from                         string // an address outside
-	visitor                      *http.Client
+	authority                          *acmetest.Pebble
+	store                              *s3test.Server
+	edge, app, app2, shard, pool, node *machine
+	own, other                         api.Tenant
+	from                               string // an address outside
+	visitor                            *http.Client
 }
 
 // in is the site as another test sees it.
 func (s *openSite) in(t *testing.T) *openSite {
 	d := *s
 	d.cell = s.cell.in(t)
-	for _, m := range []**machine{&d.edge, &d.app, &d.shard, &d.pool, &d.node} {
+	for _, m := range []**machine{&d.edge, &d.app, &d.app2, &d.shard, &d.pool, &d.node} {
 		*m = &machine{cell: d.cell, server: (*m).server}
 	}
 	return &d
@@ -92,6 +96,9 @@ func (s *openSite) matrix() {
 	add("outside", world, "app", s.app.host().Addr, server.PortFrontend, false)
 	add("outside", world, "shard", s.shard.host().Addr, server.PortMariaDB, false)
 	add("outside", world, "pool", s.pool.host().Addr, server.PortRedis, false)
+	add("control plane", control, "pool", s.pool.host().Addr, server.PortRedis, false)
+	add("pool", s.pool.dial, "pool, inside", pool, server.PortRedis, true)
+	require.Equal(t, pool, s.text(`SELECT COALESCE(host(agent_private_address), '') FROM servers WHERE server_id = $1`, s.id("redis-pool")), "its agent has the address, too")
 
 	add("edge", s.edge.dial, "app", app, server.PortFrontend, true)
 	add("node", s.node.dial, "app", app, server.PortFrontend, false)
@@ -148,7 +155,8 @@ func (s *openSite) matrix() {
 	reach(t, "and closed again", append(closed, connects("node", s.node.dial, "pool", pool, server.PortRedis, false), connects("app", s.app.dial, "shard", shard, server.PortMariaDB, true)))
 }
 
-// alone takes the control plane away, and then the edge's power: it answers by itself.
+// alone takes the control plane away, and then reboots the edge and the pool: they answer by
+// themselves.
 func (s *openSite) alone() {
 	t := s.t.(*testing.T)
 	t.Helper()
@@ -157,8 +165,10 @@ func (s *openSite) alone() {
 		s.kill(p)
 	}
 	shows(t, s.visitor, deref(s.own.SiteUrl), deref(s.own.Site), 10*time.Second)
-	s.edge.run("touch /run/before")
-	s.edge.power("reboot")
+	for _, m := range []*machine{s.edge, s.pool} {
+		m.run("touch /run/before")
+		m.power("reboot")
+	}
 	require.Eventually(t, func() bool { _, err := s.edge.try("! test -e /run/before"); return err == nil }, 2*time.Minute, 200*time.Millisecond, "the edge starts again")
 	took := shows(t, s.visitor, deref(s.own.SiteUrl), deref(s.own.Site), 2*time.Minute)
 	t.Logf("without a control plane: %s answers again %s after the edge's kernel has", deref(s.own.SiteUrl), took)
@@ -169,10 +179,42 @@ func (s *openSite) alone() {
 		connects("outside", dialAs(s.from), "edge's agent", s.edge.host().Addr, server.EdgeAgentPort, false),
 		connects("outside", dialAs(s.from), "edge's Docker", s.edge.host().Addr, 2376, false),
 	})
-	for _, p := range []string{"worker", "api", "agentgw"} {
+	client := &http.Client{Transport: &http.Transport{DialContext: dialAs(s.from), DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	resp, err := client.Get("http://" + net.JoinHostPort(s.edge.host().Addr, "80") + "/")
+	require.NoError(t, err)
+	_ = resp.Body.Close()
+	require.Equal(t, http.StatusNotFound, resp.StatusCode, "nobody has that name")
+	require.Equal(t, "Caddy", resp.Header.Get("Server"))
+	s.edge.run("test -S /run/prego-edge/haproxy.sock")
+	s.poolComesBack()
+	for _, p := range processes {
 		s.start(p)
 	}
 	s.edge.awaitHeartbeat()
+	s.pool.awaitHeartbeat()
+}
+
+// poolComesBack has the Redis of a pool that was rebooted at its private address again, although Docker may
+// be faster than the network.
+func (s *openSite) poolComesBack() {
+	s.t.Helper()
+	m, private := s.pool, s.private(s.pool)
+	listening := fmt.Sprintf("ss --no-header --listening --numeric --tcp 'sport = %d' | grep --quiet --fixed-strings '%s:'", server.PortRedis, private)
+	m.awaitRun("! test -e /run/before && " + listening)
+	// The worst case, as long as it takes: the address comes after the container.
+	m.awaitRun("ip -4 -oneline address show dev enp7s0 | grep --quiet " + private)
+	m.run(fmt.Sprintf(`ip address del %s/32 dev enp7s0
+id=$(curl --silent --unix-socket /run/docker.sock http://docker/containers/json | grep -o '"Id":"[0-9a-f]*"' | cut -d'"' -f4)
+curl --silent --show-error --fail-with-body --unix-socket /run/docker.sock -X POST "http://docker/containers/$id/restart?t=3"
+ip address add %s/32 dev enp7s0`, private, private))
+	m.awaitRun(listening)
+	require.Eventually(s.t, func() bool {
+		conn, err := m.dial(s.t.Context(), "tcp", fmt.Sprintf("%s:%d", private, server.PortRedis))
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	}, 20*time.Second, 100*time.Millisecond)
 }
 
 // forgotten has resolvers forget edges at once, instead of after the minute that an edge

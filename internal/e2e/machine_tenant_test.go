@@ -16,6 +16,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/acmetest"
+	"github.com/prego/prego/internal/s3test"
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -47,31 +48,44 @@ func TestMachineServesATenant(t *testing.T) {
 	vars := groupVars(sharedVars())
 	vars["PREGO_STACK_FILE"], vars["PREGO_SITE_TIMEOUT"], vars["PREGO_COMMAND_TIMEOUT"] = siteStack(t), "3m", "2m"
 	vars["PREGO_SITE_STEP_TIMEOUT"], vars["PREGO_CONTAINER_TIMEOUT"] = "3m", "5m"
+	vars["PREGO_MOVE_GRACE"] = "1s"
 	maps.Copy(vars, map[string]string{
 		"PREGO_SITE_DOMAIN": domain, "PREGO_DNS_ZONE": "machines.test", "PREGO_NAMES_EVERY": "1s", "PREGO_AGENT_PORT": "443",
 		"PREGO_ACME_DIRECTORY": authority.Directory, "PREGO_ACME_CA_FILE": authority.CAFile, "PREGO_ACME_RESOLVER": dns, "PREGO_ACME_POLL": "500ms", "PREGO_CERTIFICATE_SWEEP_EVERY": "2s",
 	})
-	c := machineCell(t, options{vars: vars, sim: func(cfg *sim.Config) { cfg.DNS, cfg.Zones = dns, []string{"machines.test"} }})
+	s := &openSite{authority: authority}
+	c := machineCell(t, options{vars: vars, sim: func(cfg *sim.Config) { cfg.DNS, cfg.Zones = dns, []string{"machines.test"} }, late: func(cloud *sim.Sim) map[string]string {
+		s.store = s3test.StartAt(t, cloud.Network().Gateway)
+		return storageVars(s.store)
+	}})
+	s.cell = c
 	c.machines(4)
 	c.org("acme", "")
 	c.org("rival", "")
 	c.exec(`UPDATE orgs SET tier = 'paid'`)
-	s := &openSite{cell: c, authority: authority}
 	for role, m := range map[prego.Role]**machine{prego.RoleApp: &s.app, prego.RoleDBShard: &s.shard, prego.RoleRedisPool: &s.pool, prego.RoleEdge: &s.edge, prego.RoleNode: &s.node} {
-		*m = c.machine(string(role), role, server.Spec{})
+		spec := server.Spec{}
+		if role == prego.RoleRedisPool {
+			spec.Image = "debian-12"
+		}
+		*m = c.machine(string(role), role, spec)
 	}
 	all := []*machine{s.edge, s.app, s.shard, s.pool, s.node}
 	for _, m := range all {
 		m.awaitActive()
 	}
+	s.pool.bootedAs("debian-12")
 	app := s.app
 	c.policies(1, 2)
 	c.awaitSites(c.id("app"), 2)
+	c.policies(0, 0)
 
 	id := c.tenant("alpha-one", prego.PlanStarter, nil)
 	s.other = c.settledTenant(c.tenant("rival-one", prego.PlanStarter, func(m map[string]any) { m["org_id"] = "rival" }), tenant.Active)
 	tn := c.settledTenant(id, tenant.Active)
 	s.own = tn
+	s.app2 = c.machine("app2", prego.RoleApp, server.Spec{}) // while others are looked at
+	all = append(all, s.app2)
 	site, database := deref(tn.Site), tn.Allocation.DatabaseName
 	require.Equal(t, "alpha-one."+domain, site)
 	s.from = c.outside()
@@ -83,6 +97,7 @@ func TestMachineServesATenant(t *testing.T) {
 		{"its site opens", (*openSite).opens},
 		{"who reaches what", (*openSite).matrix},
 		{"what orgs run", (*openSite).workloads},
+		{"it moves, and servers are patched", (*openSite).moves},
 		{"without a control plane", (*openSite).alone},
 	} {
 		t.Run(step.name, func(t *testing.T) { step.test(s.in(t)) })
@@ -90,12 +105,7 @@ func TestMachineServesATenant(t *testing.T) {
 	page := func() string {
 		return app.run("curl --silent --show-error --fail --header 'Host: " + site + "' http://127.0.0.1:8080/")
 	}
-	shard := s.shard
-	// Debian 13 has Docker's client in a package of its own, which hosts don't get.
-	mariadb := func(sql string) string {
-		return shard.run(`pid=$(grep --no-messages --files-with-matches --line-regexp mariadbd /proc/[0-9]*/comm | cut -d / -f 3)
-			MYSQL_PWD="$(cat /etc/prego-secrets/mariadb-root)" nsenter --target "$pid" --mount mariadb --skip-ssl --user=root --skip-column-names --execute "` + sql + `"`)
-	}
+	mariadb := s.inMariaDB
 	add := func(name string) {
 		mariadb("INSERT INTO " + database + ".tabToDo (name) VALUES ('" + name + "')")
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
 )
 
 // greeter is a process group's instance that answers a text over HTTP.
@@ -140,14 +142,97 @@ func (s *openSite) keeps(i instance, volume, group string) {
 	}
 	looks(i)
 	s.node.run("echo kept >/proc/" + i.pid + "/root/data/file && sync")
+	before := s.node.writesOn(wire.VolumeDir(id))
+	backup := s.backedUp(volume)
+	s.node.thaws(wire.VolumeDir(id))
+	s.node.run("systemctl stop writes; cd " + wire.VolumeDir(id) + " && rm -r many link && echo changed >file && chmod 777 odd")
+	require.NotEqual(t, before, s.node.tree(wire.VolumeDir(id)))
 	s.scale(group, 0, http.StatusAccepted)
 	require.Eventually(t, func() bool {
 		_, err := s.node.try("! grep HC_Volume /proc/mounts && ! test -e " + wire.VolumeDevice(id))
 		return err == nil
 	}, time.Minute, 200*time.Millisecond, "it leaves with the last instance")
+	s.restored(volume, backup)
 	s.scale(group, 1, http.StatusAccepted)
 	s.settledGroup(group)
 	again := s.inside(group)
 	looks(again)
 	require.Equal(t, "kept", s.node.run("cat /proc/"+again.pid+"/root/data/file"))
+	require.Equal(t, before, s.node.tree(wire.VolumeDir(id)), "what the backup was made of")
+	s.node.run(`cd ` + wire.VolumeDir(id) + ` && last=$(tail --lines 1 log) && [ "$(wc --lines <log)" -ge "$last" ]`)
+}
+
+// writesOn fills a volume with what file systems know of files, and goes on to append to one of them. It
+// returns what the rest is.
+func (m *machine) writesOn(dir string) string {
+	m.t.Helper()
+	m.run(`cd ` + dir + ` && mkdir --mode 2750 many && for i in $(seq 300); do echo $i >many/$i; done
+head --bytes 8M /dev/urandom >large && truncate --size 100M sparse && ln -s file link && ln file hard && mkfifo pipe && touch --date '2001-02-03 04:05:06.789' old
+echo odd >odd && chown 1234:2345 odd many/7 && chmod 4751 odd
+python3 -c 'import os; os.setxattr("odd", "user.note", b"a note"); os.setxattr("odd", "security.capability", bytes.fromhex("0100000200200000000000000000000000000000")); os.setxattr("many", "system.posix_acl_access", bytes.fromhex("0200000001000700ffffffff02000700d204000004000500ffffffff10000700ffffffff20000000ffffffff"))'
+systemd-run --quiet --unit writes --working-directory ` + dir + ` sh -c 'n=0; while :; do n=$((n+1)); echo $n >>log; sleep 0.02; done'
+until test -s log; do sleep 0.1; done`)
+	return m.tree(dir)
+}
+
+// thaws leaves a volume frozen, as by an agent that was killed together with whoever froze it: the next one
+// thaws it.
+func (m *machine) thaws(dir string) {
+	m.t.Helper()
+	const unit = "prego-agent-devices.service"
+	before := m.run("systemctl show --property=MainPID --value " + unit)
+	m.run("fsfreeze --freeze " + dir + " && systemctl kill --signal=KILL " + unit)
+	m.awaitRun(fmt.Sprintf(`systemctl is-active --quiet %[1]s && [ "$(systemctl show --property=MainPID --value %[1]s)" != %[2]s ]`, unit, before))
+	out, err := m.try("fsfreeze --unfreeze " + dir + " 2>&1")
+	require.Error(m.t, err, "it is not frozen any more")
+	require.Contains(m.t, out, "Invalid argument")
+}
+
+// tree is everything about a directory but the file that is written to, and Caddy's own, which it
+// changes when it starts.
+func (m *machine) tree(dir string) string {
+	m.t.Helper()
+	return m.run(`cd ` + dir + ` && python3 -c '
+import hashlib, os, stat
+for at, dirs, files in os.walk("."):
+    dirs[:] = sorted(d for d in dirs if d != "caddy")
+    for name in sorted(dirs + files):
+        path = os.path.join(at, name)
+        if path == "./log": continue
+        s = os.lstat(path)
+        text = b"" if not stat.S_ISREG(s.st_mode) else open(path, "rb").read()
+        to = os.readlink(path) if stat.S_ISLNK(s.st_mode) else ""
+        attributes = {a: os.getxattr(path, a, follow_symlinks=False).hex() for a in sorted(os.listxattr(path, follow_symlinks=False))}
+        print(path, oct(s.st_mode), s.st_uid, s.st_gid, s.st_nlink, s.st_mtime_ns, to, hashlib.sha256(text).hexdigest()[:12], attributes)
+'`)
+}
+
+// backedUp backs a volume up while it is written to.
+func (s *openSite) backedUp(volume string) (b api.VolumeBackup) {
+	t := s.t.(*testing.T)
+	t.Helper()
+	of := "/v1/volumes/" + volume + "/backups"
+	s.post(of, nil, http.StatusAccepted, &b)
+	require.Eventually(t, func() bool {
+		s.send(http.MethodGet, of+"/"+b.BackupId, nil, http.StatusOK, &b)
+		return b.State == tenant.BackupStored || b.State == tenant.BackupFailed
+	}, patience, 100*time.Millisecond)
+	require.Equal(t, tenant.BackupStored, b.State, "%s %s", deref(b.Reason), deref(b.Message))
+	require.NotNil(t, b.FrozenMs, "nobody wrote to it during the last pass")
+	t.Logf("a volume of %d entries, %d bytes in the storage; nobody could write for %d ms", *b.Entries, *b.Bytes, *b.FrozenMs)
+	return b
+}
+
+// restored brings a volume back to what it was, on no group's behalf.
+func (s *openSite) restored(volume string, b api.VolumeBackup) {
+	t := s.t.(*testing.T)
+	t.Helper()
+	of := "/v1/volumes/" + volume + "/restores"
+	var r api.VolumeRestore
+	s.post(of, map[string]any{"backup_id": b.BackupId}, http.StatusAccepted, &r)
+	require.Eventually(t, func() bool {
+		s.send(http.MethodGet, of+"/"+r.RestoreId, nil, http.StatusOK, &r)
+		return r.Status == workload.RestoreSucceeded || r.Status == workload.RestoreFailed
+	}, patience, 100*time.Millisecond)
+	require.Equal(t, workload.RestoreSucceeded, r.Status, "%s %s", deref(r.Reason), deref(r.Message))
 }

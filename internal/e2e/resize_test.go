@@ -21,7 +21,7 @@ import (
 func TestAServerIsResizedAndPatched(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "crash")
-	c := newCell(t, options{vars: groupVars(map[string]string{"PREGO_TEST_CRASH": file})})
+	c := newCell(t, options{vars: groupVars(map[string]string{"PREGO_TEST_CRASH": file, "PREGO_PATCH_EVERY": "250ms"})})
 	fleet := c.id("n")
 	c.fleet(fleet, prego.RoleApp, nil, map[string]any{"region": "eu", "spec": map[string]any{"server_type": "cx43"}})
 	c.awaitAction(fleet, c.act(fleet, "CLUSTER_SCALE_OUT", map[string]any{"count": 1}).Seq, "succeeded")
@@ -119,6 +119,30 @@ func TestAServerIsResizedAndPatched(t *testing.T) {
 	apt.unset("kernel")
 	require.Equal(t, "nothing to install, and no reboot is needed", deref(patch("done", "").Message))
 	require.Equal(t, before, after, "nobody is rebooted for nothing")
+
+	// Its fleet's own window does the same by itself, and is remembered.
+	c.exec(`UPDATE server_drains SET created_at = created_at - interval '1 hour'`)
+	apt.lacks("openssl")
+	require.Eventually(t, func() bool {
+		c.send(http.MethodGet, "/v1/servers/"+id, nil, http.StatusOK, &srv)
+		return srv.Patches.State == server.PatchPending
+	}, patience, 100*time.Millisecond)
+	var f api.Fleet
+	c.send(http.MethodPatch, "/v1/fleets/"+fleet, map[string]any{"patch_window": map[string]any{"schedule": "often"}}, http.StatusUnprocessableEntity, nil)
+	c.send(http.MethodPatch, "/v1/fleets/"+fleet, map[string]any{"patch_window": map[string]any{"schedule": "* * * * *", "seconds": 600}}, http.StatusOK, &f)
+	require.Equal(t, &server.FleetPatchWindow{Schedule: "* * * * *", Seconds: 600}, f.PatchWindow)
+	var waves api.PatchWavePage
+	require.Eventually(t, func() bool {
+		c.send(http.MethodGet, "/v1/patch-waves?requested_by=patch%20window", nil, http.StatusOK, &waves)
+		return len(waves.PatchWaves) > 0 && waves.PatchWaves[0].FinishedAt != nil
+	}, patience, 100*time.Millisecond)
+	require.Len(t, waves.PatchWaves, 1)
+	var w api.PatchWave
+	c.send(http.MethodGet, "/v1/patch-waves/"+waves.PatchWaves[0].WaveId, nil, http.StatusOK, &w)
+	require.Equal(t, []any{[]string{fleet}, 1, 1, 1}, []any{w.Fleets, w.Servers, w.Done, w.Installed})
+	require.Contains(t, deref((*w.Members)[0].Message), "openssl 3.0.16-1~deb12u1 installed; no reboot was needed")
+	require.Contains(t, []string{(*w.Timeline)[0].Step, (*w.Timeline)[1].Step}, "patched")
+	c.send(http.MethodGet, "/v1/patch-waves/none", nil, http.StatusNotFound, nil)
 }
 
 // standIn is apt on a simulated host.
@@ -134,13 +158,22 @@ func (c *cell) standInForApt(serverID string) standIn {
 	text, err := os.ReadFile(filepath.Join(repo, "agent", "testdata", "apt-get"))
 	require.NoError(c.t, err)
 	for name, text := range map[string]string{
-		"usr/bin/apt-get": string(text), "usr/bin/dpkg": "#!/bin/sh\nexit 0\n", "var/lib/dpkg/status": "",
-		"pending": "Inst openssl [3.0.15-1~deb12u1] (3.0.16-1~deb12u1 Debian-Security:12/stable-security [amd64]) []\n",
+		"usr/bin/apt-get": string(text), "usr/bin/dpkg": "#!/bin/sh\nexit 0\n",
 	} {
 		require.NoError(c.t, os.MkdirAll(filepath.Dir(filepath.Join(a.root, name)), 0o755))
 		require.NoError(c.t, os.WriteFile(filepath.Join(a.root, name), []byte(text), 0o755))
 	}
+	a.lacks("openssl")
 	return a
+}
+
+// lacks has an update of a package missing.
+func (a standIn) lacks(name string) {
+	line := "Inst " + name + " [3.0.15-1~deb12u1] (3.0.16-1~deb12u1 Debian-Security:12/stable-security [amd64]) []\n"
+	require.NoError(a.t, os.WriteFile(filepath.Join(a.root, "pending"), []byte(line), 0o600))
+	status := filepath.Join(a.root, "var/lib/dpkg/status")
+	require.NoError(a.t, os.MkdirAll(filepath.Dir(status), 0o755))
+	require.NoError(a.t, os.WriteFile(status, []byte(time.Now().String()), 0o600))
 }
 
 func (a standIn) set(name string) {

@@ -46,7 +46,13 @@ type Server struct {
 // Start starts a server that ends with the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	s := &Server{Bucket: "backups", Region: "eu-central", AccessKey: "prego-test", SecretKey: "not-a-secret-of-anyone", t: t, program: need.Program(t, Program), listen: free(t)}
+	return StartAt(t, "127.0.0.1")
+}
+
+// StartAt starts a server at one of this machine's addresses.
+func StartAt(t testing.TB, address string) *Server {
+	t.Helper()
+	s := &Server{Bucket: "backups", Region: "eu-central", AccessKey: "prego-test", SecretKey: "not-a-secret-of-anyone", t: t, program: need.Program(t, Program), listen: free(t, address)}
 	s.Endpoint = "http://" + s.listen
 	base := t.TempDir()
 	s.Dir, s.state = filepath.Join(base, "objects"), filepath.Join(base, "state")
@@ -109,9 +115,9 @@ func (s *Server) Kill() {
 // File is the file of an object.
 func (s *Server) File(key string) string { return filepath.Join(s.Dir, s.Bucket, key) }
 
-func free(t testing.TB) string {
+func free(t testing.TB, address string) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
+	l, err := net.Listen("tcp", address+":0") //nolint:noctx // closed at once
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	return l.Addr().String()
