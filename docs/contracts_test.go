@@ -60,7 +60,7 @@ func contracts(t *testing.T) map[string]string {
 			out[name] = string(b)
 		}
 	}
-	require.Len(t, out, 5)
+	require.Len(t, out, 6)
 	return out
 }
 
