@@ -40,22 +40,25 @@ func (a *API) ListBackups(c echo.Context, tenant TenantID, _ ListBackupsParams) 
 
 // GetBackup shows a backup.
 func (a *API) GetBackup(c echo.Context, tenant TenantID, id BackupInPath) error {
-	b, err := a.d.Resources.Store.GetBackup(c.Request().Context(), tenant, id)
-	return answer(c, http.StatusOK, b, err, backupView)
+	return showBackup(c, a.d.Resources.Store.GetBackup, tenant, id, backupView)
 }
 
 // DeleteBackup gives a backup up. A worker deletes its objects.
 func (a *API) DeleteBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
-	if _, err := a.d.Resources.Store.DeleteBackup(c.Request().Context(), tenantID, id, caller(c).Subject); err != nil {
-		return err
-	}
-	return c.NoContent(http.StatusNoContent)
+	return giveUpBackup(c, a.d.Resources.Store.DeleteBackup, tenantID, id)
 }
 
 // HoldBackup keeps a backup until it is released.
 func (a *API) HoldBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
 	return hold(c, a.d.Resources.Store.HoldBackup, tenantID, id, backupView)
 }
+
+// ReleaseBackup ends a hold.
+func (a *API) ReleaseBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
+	return release(c, a.d.Resources.Store.ReleaseBackup, tenantID, id, backupView)
+}
+
+// What follows is the same for backups of tenants and of volumes: do is the store's part of it.
 
 // requestBackup requests a backup of an owner for who calls.
 func requestBackup[V any](c echo.Context, do func(ctx context.Context, asked tenant.BackupAsked) (tenant.Backup, error), of tenant.BackupAsked, view func(tenant.Backup) V) error {
@@ -76,10 +79,22 @@ func hold[Owner, V any](c echo.Context, do func(ctx context.Context, owner Owner
 	return answer(c, http.StatusOK, b, err, view)
 }
 
-// ReleaseBackup ends a hold.
-func (a *API) ReleaseBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
-	b, err := a.d.Resources.Store.ReleaseBackup(c.Request().Context(), tenantID, id, caller(c).Subject)
-	return answer(c, http.StatusOK, b, err, backupView)
+// release ends a hold.
+func release[Owner, V any](c echo.Context, do func(ctx context.Context, owner Owner, id prego.BackupID, by string) (tenant.Backup, error), owner Owner, id prego.BackupID, view func(tenant.Backup) V) error {
+	b, err := do(c.Request().Context(), owner, id, caller(c).Subject)
+	return answer(c, http.StatusOK, b, err, view)
+}
+
+// showBackup shows a backup of an owner.
+func showBackup[Owner, V any](c echo.Context, do func(ctx context.Context, owner Owner, id prego.BackupID) (tenant.Backup, error), owner Owner, id prego.BackupID, view func(tenant.Backup) V) error {
+	b, err := do(c.Request().Context(), owner, id)
+	return answer(c, http.StatusOK, b, err, view)
+}
+
+// giveUpBackup gives a backup up. A worker deletes its objects.
+func giveUpBackup[Owner any](c echo.Context, do func(ctx context.Context, owner Owner, id prego.BackupID, by string) (tenant.Backup, error), owner Owner, id prego.BackupID) error {
+	_, err := do(c.Request().Context(), owner, id, caller(c).Subject)
+	return noContent(c, err)
 }
 
 func restorableView(r *tenant.Restorable) *LastRestorable {

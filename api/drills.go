@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -28,14 +29,21 @@ func (a *API) ListDrills(c echo.Context, tenant TenantID, _ ListDrillsParams) er
 
 // CreateDrill requests a drill of a tenant's backup. A worker begins it.
 func (a *API) CreateDrill(c echo.Context, tenantID TenantID, _ CreateDrillParams) error {
+	return requestDrill(c, drillView, func(ctx context.Context, id prego.BackupID, by string) (tenant.Drill, error) {
+		return a.d.Resources.Store.BeginDrill(ctx, tenantID, id, a.d.Resources.SiteDomain, by)
+	})
+}
+
+// requestDrill requests a drill of the backup in the body, or of the newest.
+func requestDrill[V any](c echo.Context, view func(tenant.Drill) V, begin func(ctx context.Context, id prego.BackupID, by string) (tenant.Drill, error)) error {
 	var in struct {
 		BackupID prego.BackupID `json:"backup_id"`
 	}
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	d, err := a.d.Resources.Store.BeginDrill(c.Request().Context(), tenantID, in.BackupID, a.d.Resources.SiteDomain, caller(c).Subject)
-	return answer(c, http.StatusCreated, d, err, drillView)
+	d, err := begin(c.Request().Context(), in.BackupID, caller(c).Subject)
+	return answer(c, http.StatusCreated, d, err, view)
 }
 
 func volumeDrillView(d tenant.Drill) VolumeDrill {
@@ -57,12 +65,7 @@ func (a *API) ListVolumeDrills(c echo.Context, id VolumeInPath, _ ListVolumeDril
 
 // CreateVolumeDrill requests a drill of a volume's backup. A worker begins it.
 func (a *API) CreateVolumeDrill(c echo.Context, id VolumeInPath, _ CreateVolumeDrillParams) error {
-	var in struct {
-		BackupID prego.BackupID `json:"backup_id"`
-	}
-	if err := decode(c, &in); err != nil {
-		return err
-	}
-	d, err := a.d.Resources.Store.BeginVolumeDrill(c.Request().Context(), id, in.BackupID, caller(c).Subject)
-	return answer(c, http.StatusCreated, d, err, volumeDrillView)
+	return requestDrill(c, volumeDrillView, func(ctx context.Context, backup prego.BackupID, by string) (tenant.Drill, error) {
+		return a.d.Resources.Store.BeginVolumeDrill(ctx, id, backup, by)
+	})
 }

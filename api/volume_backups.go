@@ -59,16 +59,12 @@ func (a *API) ListVolumeBackups(c echo.Context, id VolumeInPath, _ ListVolumeBac
 
 // GetVolumeBackup shows a backup.
 func (a *API) GetVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
-	b, err := a.d.Resources.Store.GetVolumeBackup(c.Request().Context(), volume, id)
-	return answer(c, http.StatusOK, b, err, volumeBackupView)
+	return showBackup(c, a.d.Resources.Store.GetVolumeBackup, volume, id, volumeBackupView)
 }
 
 // DeleteVolumeBackup gives a backup up. A worker deletes its objects.
 func (a *API) DeleteVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
-	if _, err := a.d.Resources.Store.DeleteVolumeBackup(c.Request().Context(), volume, id, caller(c).Subject); err != nil {
-		return err
-	}
-	return c.NoContent(http.StatusNoContent)
+	return giveUpBackup(c, a.d.Resources.Store.DeleteVolumeBackup, volume, id)
 }
 
 // HoldVolumeBackup keeps a backup until it is released.
@@ -78,8 +74,7 @@ func (a *API) HoldVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInP
 
 // ReleaseVolumeBackup ends a hold.
 func (a *API) ReleaseVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
-	b, err := a.d.Resources.Store.ReleaseVolumeBackup(c.Request().Context(), volume, id, caller(c).Subject)
-	return answer(c, http.StatusOK, b, err, volumeBackupView)
+	return release(c, a.d.Resources.Store.ReleaseVolumeBackup, volume, id, volumeBackupView)
 }
 
 func volumeRestoreView(r workload.VolumeRestore) VolumeRestore {
