@@ -126,7 +126,7 @@ lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFL
 generate: ## Generate what is generated
 	go generate ./...
 
-chaos: packages ## Play SEEDS=20 seeds of the seeded world and look for planted bugs (BUGS=none for none); SEED=n plays one with its timeline (docs/reliability.md)
+chaos: packages ## Play SEEDS=20 seeds of the seeded world and look for planted bugs (BUGS=none for none, BUGS=5 for five by chance); SEED=n plays one with its timeline (docs/reliability.md)
 	@SEEDS=$(SEEDS) SEED=$(SEED) FIRST=$(FIRST) BUGS="$(BUGS)" BUG_SEEDS=$(BUG_SEEDS) tools/chaos.sh
 
 mutate: ## Change PKG's code in every small way (PKG=./placement/region) and say what its tests don't notice
@@ -156,7 +156,7 @@ $(TOOLS)/caddy-$(CADDY_VERSION):
 	ln -f $(TOOLS)/caddy $@
 
 packages: caddy # what the tests use of Debian, and what an edge runs
-	@tools/packages.sh postgres cloud-init hcloud nft ip curl systemd-analyze dockerd jq unshare haproxy
+	@tools/packages.sh postgres cloud-init hcloud nft ip curl systemd-analyze dockerd jq unshare haproxy patch
 	@tools/packages.sh $(BENCH_PACKAGES)
 
 pebble: $(TOOLS)/pebble-$(PEBBLE_VERSION) # Let's Encrypt's ACME server for tests, and its DNS, built once into .prego/bin

@@ -1,20 +1,22 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Plays seeds of the seeded world, and looks for bugs that are planted (docs/reliability.md).
 #
 #   SEEDS=n      how many seeds, 20 by default, from FIRST (by default the time)
 #   SEED=n       one seed with its timeline; nothing else happens
-#   BUGS=names   which of internal/world/testdata/bugs to plant; all by default, "none" for none
+#   BUGS=names   which of internal/world/testdata/bugs to plant; all by default, "none" for none, a number for so many by chance
 #   BUG_SEEDS=n  within how many seeds each must be found, 40 by default
 #   JOBS=n       plays at once, 2 by default
-set -eu
+set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$(pwd)
 seeds=${SEEDS:-20} first=${FIRST:-$(date +%s)} jobs=${JOBS:-2} bug_seeds=${BUG_SEEDS:-40}
 dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+cluster=
+trap '[ -z "$cluster" ] || { exec 3>&-; wait "$cluster"; }; rm -rf "$dir"' EXIT
+export GOGC=${GOGC:-400} # memory is cheap here
 
-build() { go test -trimpath -vet=off "$@" -c ./cmd/prego; }
-play() (cd cmd/prego && GOMAXPROCS=1 "$@" -test.run '^TestChaos$' -test.timeout 0)
+build() { CGO_ENABLED=0 go test -trimpath -vet=off "$@" -c ./cmd/prego; }
+play() (cd cmd/prego && GOMAXPROCS=1 exec "$@" -test.run '^TestChaos$' -test.timeout 0)
 
 build -o "$dir/world.test"
 if [ -n "${SEED:-}" ]; then
@@ -22,50 +24,69 @@ if [ -n "${SEED:-}" ]; then
 	exit
 fi
 
-echo "playing $seeds seeds from $first"
-i=0
-while [ "$i" -lt "$jobs" ]; do
-	n=$(((seeds + jobs - 1 - i) / jobs))
-	if [ "$n" -gt 0 ]; then
-		(CHAOS_SEEDS=$n CHAOS_FIRST=$((first + i)) CHAOS_STEP=$jobs CHAOS_VERBOSE=${VERBOSE:-} play "$dir/world.test" >"$dir/seeds.$i" 2>&1 || echo "FAILED" >>"$dir/seeds.$i") &
-	fi
-	i=$((i + 1))
-done
-wait
-violations=$(cat "$dir"/seeds.* | grep -c '^VIOLATION' || true)
-grep -h -A 60 '^VIOLATION' "$dir"/seeds.* | grep -v '^met\|^---\|^ *world_test' || true
-# What the plays met, together.
-cat "$dir"/seeds.* | awk '$1 == "met" { n = $2; $1 = $2 = ""; met[$0] += n } END { for (what in met) printf "met %6d %s\n", met[what], what }' | sort -k3
-if grep -q '^FAILED' "$dir"/seeds.* && [ "$violations" = 0 ]; then
-	tail -n 100 "$dir"/seeds.*
-	echo "a play did not end" >&2
-	exit 1
+# One Postgres for all; it ends when nobody holds the pipe any more.
+if [ -z "${PREGO_TEST_DATABASE_URL:-}" ]; then
+	mkfifo "$dir/hold"
+	CHAOS_CLUSTER="$dir/url" "$dir/world.test" -test.run '^TestChaosCluster$' -test.timeout 0 <"$dir/hold" >"$dir/cluster" 2>&1 &
+	cluster=$!
+	exec 3>"$dir/hold"
+	until [ -s "$dir/url" ]; do kill -0 "$cluster" || { cat "$dir/cluster"; exit 1; }; sleep 0.1; done
+	PREGO_TEST_DATABASE_URL=$(cat "$dir/url")
+	export PREGO_TEST_DATABASE_URL
 fi
 
-planted=0 caught=0
-for patch in internal/world/testdata/bugs/*.patch; do
-	name=$(basename "$patch" .patch)
-	case " ${BUGS:-$name} " in *" $name "*) ;; *) continue ;; esac
-	planted=$((planted + 1))
-	tree="$dir/$name" overlay=
-	mkdir "$tree"
-	for file in $(sed -n 's,^+++ b/,,p' "$patch"); do
-		(cp --parents "$file" "$tree")
-		overlay="$overlay${overlay:+,}\"$root/$file\":\"$tree/$file\""
+violations=0 missed=0
+if [ "$seeds" -gt 0 ]; then
+	echo "playing $seeds seeds from $first"
+	players=()
+	for ((i = 0; i < jobs; i++)); do
+		n=$(((seeds + jobs - 1 - i) / jobs))
+		[ "$n" -gt 0 ] || continue
+		(CHAOS_SEEDS=$n CHAOS_FIRST=$((first + i)) CHAOS_STEP=$jobs CHAOS_VERBOSE=${VERBOSE:-} play "$dir/world.test" >"$dir/seeds.$i" 2>&1 3>&- || echo "FAILED" >>"$dir/seeds.$i") &
+		players+=($!)
 	done
-	patch -s -p1 -d "$tree" <"$patch"
-	echo "{\"Replace\":{$overlay}}" >"$tree/overlay.json"
-	build -overlay "$tree/overlay.json" -o "$tree/world.test"
-	CHAOS_SEEDS=$bug_seeds CHAOS_FIRST=1 CHAOS_STOP=1 CHAOS_SHRINK=0 play "$tree/world.test" >"$tree/log" 2>&1 || true
-	found=$(grep -m 1 '^VIOLATION' "$tree/log" || true)
-	if [ -n "$found" ]; then
-		caught=$((caught + 1))
-		echo "caught $name: ${found#VIOLATION }" | cut -c 1-220
-	else
-		echo "NOT CAUGHT within $bug_seeds seeds: $name"
-		tail -n 3 "$tree/log"
+	wait "${players[@]}"
+	violations=$(cat "$dir"/seeds.* | grep -c '^VIOLATION' || true)
+	grep -h -A 60 '^VIOLATION' "$dir"/seeds.* | grep -v '^met\|^---\|^ *world_test' || true
+	# What the plays met, together.
+	cat "$dir"/seeds.* | awk '$1 == "met" { n = $2; $1 = $2 = ""; met[$0] += n } END { for (what in met) printf "met %6d %s\n", met[what], what }' | sort -k3 >"$dir/met"
+	[ -z "${VERBOSE:-}" ] || cat "$dir/met"
+	if grep -q '^FAILED' "$dir"/seeds.* && [ "$violations" = 0 ]; then
+		tail -n 100 "$dir"/seeds.*
+		echo "a play did not end" >&2
+		exit 1
 	fi
-	rm -rf "$tree"
-done
-echo "seeds $seeds, violations $violations, planted bugs caught $caught of $planted"
-[ "$violations" = 0 ] && [ "$caught" = "$planted" ]
+	# A run must have met what it is for; how often is in internal/world/sometimes.go.
+	CHAOS_MET="$dir/met" CHAOS_SEEDS=$seeds "$dir/world.test" -test.run '^TestChaosMet$' -test.v 3>&- | grep '^not met' || true
+	missed=$(CHAOS_MET="$dir/met" CHAOS_SEEDS=$seeds "$dir/world.test" -test.run '^TestChaosMet$' -test.v 3>&- | grep -c '^not met' || true)
+fi
+
+# All bugs are planted in one program, each asleep until CHAOS_BUG names it.
+names=$(cd internal/world/testdata/bugs && ls -- *.patch | sed 's/\.patch$//')
+case "${BUGS:-}" in
+none) names= ;;
+[0-9]*) names=$(shuf -n "$BUGS" <<<"$names") ;;
+?*) names=$BUGS ;;
+esac
+planted=0 caught=0
+if [ -n "$names" ]; then
+	tools/planted.sh "$dir/tree" >"$dir/overlay.json"
+	build -overlay "$dir/overlay.json" -o "$dir/planted.test"
+	hunt() {
+		CHAOS_BUG=$1 CHAOS_SEEDS=$bug_seeds CHAOS_FIRST=1 CHAOS_STOP=1 CHAOS_SHRINK=0 play "$dir/planted.test" >"$dir/$1.log" 2>&1 3>&- || true
+		found=$(grep -m 1 '^VIOLATION' "$dir/$1.log" || true)
+		if [ -n "$found" ]; then
+			echo "caught $1: ${found#VIOLATION }" | cut -c 1-220
+		else
+			echo "NOT CAUGHT within $bug_seeds seeds: $1"
+			tail -n 3 "$dir/$1.log"
+		fi
+	}
+	export -f hunt play
+	export dir bug_seeds
+	tr ' ' '\n' <<<"$names" | xargs -P "$jobs" -I{} bash -c 'hunt {}' 3>&- | tee "$dir/hunted"
+	planted=$(wc -w <<<"$names")
+	caught=$(grep -c '^caught' "$dir/hunted" || true)
+fi
+echo "seeds $seeds, violations $violations, not met $missed, planted bugs caught $caught of $planted"
+[ "$violations" = 0 ] && [ "$missed" = 0 ] && [ "$caught" = "$planted" ]

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +31,7 @@ import (
 
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/config"
+	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/token"
@@ -46,6 +49,7 @@ type played struct {
 func newPlayed(t *testing.T) *played {
 	t.Helper()
 	sdkworker.SetStickyWorkflowCacheSize(0) // each task replays its run
+	world.Bug = os.Getenv("CHAOS_BUG")
 	dir := t.TempDir()
 	keys := filepath.Join(dir, "keys")
 	require.NoError(t, pki.Init(keys, "world"))
@@ -255,4 +259,39 @@ func TestChaos(t *testing.T) {
 		fmt.Printf("met %6d  %s\n", met[what], what)
 	}
 	fmt.Printf("played %d seeds in %s, %d violations\n", n, time.Since(began).Round(time.Second), violations)
+}
+
+// TestChaosCluster is Postgres for the processes of tools/chaos.sh, until its input ends.
+func TestChaosCluster(t *testing.T) {
+	file := os.Getenv("CHAOS_CLUSTER")
+	if file == "" {
+		return
+	}
+	require.NoError(t, os.WriteFile(file+".new", []byte(pgtest.URL(t)), 0o600))
+	require.NoError(t, os.Rename(file+".new", file))
+	_, err := io.Copy(io.Discard, os.Stdin)
+	require.NoError(t, err)
+}
+
+// TestChaosMet compares what a run met with what it must have met.
+func TestChaosMet(t *testing.T) {
+	file := os.Getenv("CHAOS_MET")
+	if file == "" {
+		return
+	}
+	raw, err := os.ReadFile(file)
+	require.NoError(t, err)
+	met := map[string]int{}
+	for line := range strings.Lines(string(raw)) {
+		f := strings.Fields(line)
+		if len(f) < 3 || f[0] != "met" {
+			continue
+		}
+		if met[strings.Join(f[2:], " ")], err = strconv.Atoi(f[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, missing := range world.NotMet(met, int(number(t, "CHAOS_SEEDS", 0))) {
+		fmt.Println("not met:", missing)
+	}
 }

@@ -112,7 +112,7 @@ func (b *bridge) connect(ctx context.Context) (*conn, error) {
 		}
 		b.made++
 	}
-	c := &conn{b: b, s: s, news: s.news, waits: -1}
+	c := &conn{b: b, s: s, news: make(chan struct{}, 1), waits: -1} // a channel of its own: who still waits by an old connection must not take the news of this one
 	s.mu.Lock()
 	s.owner = c
 	s.mu.Unlock()
@@ -321,6 +321,7 @@ func (c *conn) Read(p []byte) (int, error) {
 var (
 	errCut  = errors.New("world: the connection was cut")
 	errLost = errors.New("world: the connection was cut before the answer came")
+	errAway = errors.New("world: connection refused: a standby takes over")
 	errDead = errors.New("world: this process is dead")
 )
 

@@ -33,7 +33,8 @@ CREATE FUNCTION statement_timestamp() RETURNS timestamptz LANGUAGE sql STABLE AS
 	$$ SELECT COALESCE(NULLIF(current_setting('world.now', true), '')::timestamptz, pg_catalog.statement_timestamp()) $$;
 CREATE FUNCTION random() RETURNS float8 LANGUAGE sql VOLATILE AS
 	$$ SELECT ('x' || substr(md5('r' || nextval('public.world_draws')), 1, 8))::bit(32)::bigint / 4294967296.0::float8 $$;
-CREATE FUNCTION gen_random_uuid() RETURNS uuid LANGUAGE sql VOLATILE AS $$ SELECT md5('u' || nextval('public.world_draws'))::uuid $$;`
+CREATE FUNCTION gen_random_uuid() RETURNS uuid LANGUAGE sql VOLATILE AS $$ SELECT md5('u' || nextval('public.world_draws'))::uuid $$;
+CREATE FUNCTION planted(bug text) RETURNS boolean LANGUAGE sql STABLE AS $$ SELECT COALESCE(current_setting('world.bug', true) = bug, false) $$;`
 
 // sqlReset makes a database as it was after the migrations, but for what Postgres has
 // learned of it. What was in it then is kept in a schema of its own.
@@ -142,7 +143,7 @@ func makeTemplate(t testing.TB) {
 				return err
 			}
 			err := admin(template.admin, "ALTER DATABASE "+making+" RENAME TO "+template.name)
-			if err != nil && strings.Contains(err.Error(), "already exists") {
+			if err != nil && (strings.Contains(err.Error(), "already exists") || strings.Contains(err.Error(), "duplicate key")) {
 				return nil // another process was first
 			}
 			return err
@@ -153,9 +154,12 @@ func makeTemplate(t testing.TB) {
 	}
 }
 
+// Bug is the planted bug that happens, of those that the program was built with (tools/planted.sh); "" for none. It is set before the first play.
+var Bug string
+
 // alter sets the settings of a database, which are not cloned.
 func alter(name string) []string {
-	var out []string
+	out := []string{"ALTER DATABASE " + name + " SET world.bug = '" + Bug + "'"}
 	for _, s := range settings {
 		out = append(out, "ALTER DATABASE "+name+" SET "+s)
 	}

@@ -41,6 +41,11 @@ var kinds = map[string]float64{
 	"exec_refused":     0.03,   // a host can't be reached
 	"exec_lost":        0.03,   // a command ran, and its answer is lost
 	"clock_jump":       0.0005, // nothing happens for minutes
+	"postgres_away":    0.0008, // all connections end, and none is taken for some seconds, as while a standby takes over
+	"signal_twice":     0.1,    // a signal comes twice
+	"signal_late":      0.1,    // or half a minute late
+	"host_full":        0.05,   // a host's disk is full
+	"partition":        0.004,  // a host and the control plane don't reach each other for three minutes
 }
 
 // Kinds are the kinds of faults, sorted.

@@ -56,6 +56,7 @@ type host struct {
 	caches     map[string]bool
 	results    map[string]wire.ExecResult
 	ran        map[string]int // how often each audit id really ran
+	apart      time.Time      // until when it and the control plane don't reach each other
 }
 
 // site is one of a bench.
@@ -65,6 +66,8 @@ type site struct {
 	Apps      []string
 	Scheduler bool
 	Cache     bool
+	Offline   bool
+	Backups   int
 }
 
 func newHosts(w *World) *hosts { return &hosts{w: w, by: map[string]*host{}} }
@@ -242,6 +245,12 @@ func (h *host) adopt(body []byte) error {
 	return nil
 }
 
+func (h *host) isApart() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Now().Before(h.apart)
+}
+
 // beat sends heartbeats until the power goes off.
 func (hs *hosts) beat(ctx context.Context, h *host) {
 	h.mu.Lock()
@@ -283,7 +292,13 @@ func (hs *hosts) ask(ctx context.Context, h *host, method, path, token string, b
 		return 0, nil, ctx.Err()
 	}
 	where := actor + " " + path
-	if hs.w.Faults.hit("agent_cut", where) {
+	if h.isApart() || hs.w.Faults.hit("agent_cut", where) {
+		return 0, nil, errCut
+	}
+	if hs.w.Faults.hit("partition", where) {
+		h.mu.Lock()
+		h.apart = time.Now().Add(3 * time.Minute)
+		h.mu.Unlock()
 		return 0, nil, errCut
 	}
 	l, handler := hs.w.gateway()
@@ -335,7 +350,7 @@ func (a *Agents) reach(ctx context.Context, what string, serverID prego.ServerID
 	hs.mu.Lock()
 	h := hs.by[addr]
 	hs.mu.Unlock()
-	if h == nil || a.l.w.Faults.hit("exec_refused", what) {
+	if h == nil || h.isApart() || a.l.w.Faults.hit("exec_refused", what) {
 		return nil, errors.New("connection refused")
 	}
 	h.mu.Lock()
@@ -362,13 +377,21 @@ func (a *Agents) Exec(ctx context.Context, serverID prego.ServerID, addr string,
 	h.mu.Lock()
 	result, known := h.results[in.AuditID]
 	if !known || in.AuditID == "" {
-		out, err := h.execute(in)
+		var out string
+		var err error
+		if fills(in.Args) && a.l.w.Faults.hit("host_full", what) {
+			err = errors.New("OSError: [Errno 28] No space left on device")
+		} else {
+			out, err = h.execute(in)
+		}
 		result = wire.ExecResult{StdoutTruncated: out, AuditID: in.AuditID, DurationMs: 1}
 		if err != nil {
 			result.ExitCode, result.StderrTruncated = 1, err.Error()
 		}
 		h.results[in.AuditID] = result
 		h.ran[in.AuditID]++
+	} else {
+		a.l.w.Met("a command was asked for twice, and ran once")
 	}
 	h.mu.Unlock()
 	if err := pause(ctx, took(in.Args)); err != nil {
@@ -381,6 +404,11 @@ func (a *Agents) Exec(ctx context.Context, serverID prego.ServerID, addr string,
 		return wire.ExecResult{}, unreachable(err)
 	}
 	return result, nil
+}
+
+// fills reports whether a command writes much.
+func fills(args []string) bool {
+	return slices.ContainsFunc(args, func(a string) bool { return slices.Contains([]string{"new-site", "install-app", "backup"}, a) })
 }
 
 // took is how long a command takes.
@@ -461,7 +489,12 @@ func (h *host) bench(tenantID string, args []string) (string, error) {
 			s.Scheduler = false
 		case "connect-cache":
 			s.Cache = true
-		case "add-user", "set-maintenance-mode", "clear-cache", "maintenance", "set-config":
+		case "set-maintenance-mode":
+			s.Offline = args[3] == "on"
+		case "backup":
+			s.Backups++
+			return fmt.Sprintf(`{"name": %q, "files": [{"path": "%s/private/backups/%s-database.sql.gz", "bytes": 1000}]}`, args[3], name, args[3]), nil
+		case "add-user", "clear-cache", "maintenance", "set-config":
 		case "site-size", "size":
 			return `{"database_bytes": 1000000, "files_bytes": 1000, "backups_bytes": 0, "users": 1}`, nil
 		default:
@@ -538,7 +571,14 @@ func (a *Agents) PeersNow(ctx context.Context, serverID prego.ServerID, addr str
 	return version, err
 }
 
-// Sites are those on a host, by name, for invariants: nil if there is no such host.
+// all are the hosts that have power or had it, by address.
+func (hs *hosts) all() map[string]*host {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	return maps.Clone(hs.by)
+}
+
+// sitesOf are those on a host, by name, for invariants: nil if there is no such host.
 func (hs *hosts) sitesOf(addr string) map[string]site {
 	hs.mu.Lock()
 	h := hs.by[addr]

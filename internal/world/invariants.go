@@ -1,6 +1,7 @@
 package world
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -8,6 +9,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	enumspb "go.temporal.io/api/enums/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/prego/prego/agent/wire"
 )
 
 // always are statements that must find nothing, after whatever commit.
@@ -21,10 +26,21 @@ var always = []invariant{
 	{"I3 tenants of shards counted", `SELECT shard_id FROM db_shards s WHERE current_tenant_count <> (SELECT count(*) FROM tenant_allocations a WHERE a.db_shard_id = s.shard_id AND released_at IS NULL)`},
 	{"I3 tenants of pools counted", `SELECT pool_id FROM redis_pools s WHERE current_tenants <> (SELECT count(*) FROM tenant_allocations a WHERE a.redis_pool_id = s.pool_id AND released_at IS NULL)`},
 	{"I4 a token has one key", `SELECT t.server_id FROM server_bootstrap_tokens t WHERE consumed_at IS NOT NULL GROUP BY server_id, attempt HAVING count(*) > 1`},
+	{"I4 what is terminated has no token", `SELECT t.server_id FROM server_bootstrap_tokens t JOIN servers s USING (server_id) WHERE s.status = 'terminated' AND t.superseded_at IS NULL`},
+	{"I4 what is terminated has no identity", `SELECT server_id FROM servers WHERE status = 'terminated' AND agent_first_seen_at IS NOT NULL AND identity_revoked_at IS NULL`},
+	{"I5 a tenant has one place", `SELECT tenant_id FROM tenant_allocations WHERE released_at IS NULL GROUP BY tenant_id HAVING count(*) > 1`},
+	{"I5 nobody's place is on a server that is gone", `SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id WHERE a.released_at IS NULL AND s.status = 'terminated'`},
+	{"I5 a server that is a tenant's alone has nobody else", `SELECT s.server_id FROM servers s JOIN tenant_allocations a ON a.app_server_id = s.server_id AND a.released_at IS NULL WHERE s.dedicated_for_tenant_id <> a.tenant_id`},
+	{"I5 a dedicated place is on the tenant's server", `SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id WHERE a.released_at IS NULL AND a.dedicated AND s.dedicated_for_tenant_id IS DISTINCT FROM a.tenant_id`},
 	{"I5 an active tenant has a place", `SELECT tenant_id FROM tenants t WHERE state = 'active' AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.tenant_id = t.tenant_id AND released_at IS NULL)`},
 	{"I5 an active tenant has a site", `SELECT tenant_id FROM tenants WHERE state = 'active' AND site = ''`},
 	{"I8 an active server has an agent and a provider's server", `SELECT server_id FROM servers WHERE status = 'active' AND (provider_server_id IS NULL OR agent_key_sha256 IS NULL OR host = '')`},
 	{"I8 a server is active after its first heartbeat", `SELECT server_id FROM servers WHERE status = 'active' AND agent_first_heartbeat_at IS NULL`},
+	{"I3 no org is above its limit", `SELECT o.org_id || ' ' || q.dimension FROM orgs o JOIN org_quotas q USING (org_id) JOIN LATERAL org_used(o.org_id, ARRAY[q.dimension]) u ON true WHERE u.used > q.limit_value`},
+	{"I10 a tenant's state is that of its last event", `SELECT tenant_id FROM tenants t WHERE state <> (SELECT to_state FROM tenant_lifecycle_events e WHERE e.tenant_id = t.tenant_id ORDER BY event_id DESC LIMIT 1)`},
+	{"I10 a place has its event", `SELECT tenant_id FROM tenant_allocations a WHERE (SELECT count(*) FROM tenant_lifecycle_events e WHERE e.tenant_id = a.tenant_id AND e.step = 'placed') < (SELECT count(*) FROM tenant_allocations b WHERE b.tenant_id = a.tenant_id)`},
+	{"I10 a place that was freed has its event", `SELECT tenant_id FROM tenant_allocations a WHERE released_at IS NOT NULL AND NOT EXISTS (SELECT FROM tenant_lifecycle_events e WHERE e.tenant_id = a.tenant_id AND e.step = 'reservation_released')`},
+	{"I10 an org knows of its tenants", `SELECT tenant_id FROM tenants t WHERE NOT EXISTS (SELECT FROM org_events e WHERE e.org_id = t.org_id AND e.subject = t.tenant_id AND e.type = 'tenant.create')`},
 	{"I10 a state has its event", `SELECT server_id FROM servers s WHERE status = 'active' AND NOT EXISTS (SELECT FROM server_events e WHERE e.server_id = s.server_id AND e.step = 'active')`},
 	{"I10 a tenant's state has its event", `SELECT tenant_id FROM tenants t WHERE state = 'active' AND NOT EXISTS (SELECT FROM tenant_lifecycle_events e WHERE e.tenant_id = t.tenant_id AND e.step = 'state_changed' AND e.to_state = 'active')`},
 }
@@ -83,7 +99,7 @@ func (w *World) checkBills(watch *pgxpool.Pool) {
 // open are statements that find what is still under way.
 var open = []invariant{
 	{"servers", `SELECT server_id || ' ' || status FROM servers WHERE status IN ('provisioning', 'draining')`},
-	{"tenants", `SELECT tenant_id || ' ' || state || '/' || converged_state FROM tenants WHERE state IN ('provisioning', 'grace_period', 'terminated') OR (converged_state <> state AND state IN ('active', 'suspended', 'terminated', 'grace_period'))`},
+	{"tenants", `SELECT tenant_id || ' ' || state || '/' || converged_state FROM tenants WHERE state IN ('provisioning', 'grace_period', 'terminated') OR (converged_state <> state AND state IN ('active', 'suspended', 'terminated', 'grace_period', 'data_purged'))`},
 	{"resources", `SELECT kind || ' ' || name || ' ' || state FROM resources WHERE state IN ('intended', 'releasing')`},
 	{"scale-outs", `SELECT event_id::text || ' ' || role FROM scaling_events WHERE finished_at IS NULL`},
 }
@@ -121,43 +137,132 @@ func (w *World) billed(watch *pgxpool.Pool) []string {
 	return out
 }
 
+// atLast are statements that must find nothing once everything has converged.
+var atLast = []invariant{
+	{"I5 who failed or is gone has no place", `SELECT t.tenant_id || ' ' || t.state FROM tenants t JOIN tenant_allocations a USING (tenant_id) WHERE a.released_at IS NULL AND t.state IN ('failed', 'data_purged')`},
+	{"I5 no server is kept for somebody who is gone", `SELECT s.server_id FROM servers s JOIN tenants t ON t.tenant_id = s.dedicated_for_tenant_id WHERE s.status = 'active' AND t.state IN ('failed', 'data_purged')`},
+	{"I1 a server that failed to be made has nothing left", `SELECT r.server_id || ' ' || r.kind FROM resources r JOIN servers s USING (server_id) WHERE s.status = 'failed' AND r.state <> 'released' AND s.status_reason IN ('failed_create', 'failed_boot', 'failed_bootstrap', 'failed_internal', 'failed_cloud_init')`},
+}
+
+var atLastSQL = together(atLast)
+
 // final asks what must be so once nothing happens any more.
 func (w *World) final(watch *pgxpool.Pool) {
 	ctx := context.Background()
-	rows, err := watch.Query(ctx, `SELECT t.tenant_id, t.state, t.site, COALESCE(s.host, '') FROM tenants t LEFT JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
+	found, err := w.rows(watch, atLastSQL)
+	if err != nil {
+		w.violationf("final: %v", err)
+	}
+	for _, f := range found {
+		w.violationf("%s", f)
+	}
+	if len(w.Faults.Log()) == 0 { // else the end of one may be known to nobody
+		found, err := w.rows(watch, `SELECT audit_id FROM agent_command_audit WHERE finished_at IS NULL`)
+		if err != nil || len(found) > 0 {
+			w.violationf("I7 each command's end is in the audit: %v %v", found, err)
+		}
+	}
+	rows, err := watch.Query(ctx, `SELECT t.tenant_id, t.state, t.site, COALESCE(s.host, ''), COALESCE(a.database_name, ''), t.apps, t.slug
+		FROM tenants t LEFT JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
 		LEFT JOIN servers s ON s.server_id = a.app_server_id ORDER BY 1`)
 	if err != nil {
 		w.violationf("final: %v", err)
 		return
 	}
 	defer rows.Close()
+	owners, databases := map[string]string{}, map[string]bool{}
 	for rows.Next() {
-		var id, state, name, addr string
-		if err := rows.Scan(&id, &state, &name, &addr); err != nil {
+		var id, state, name, addr, database, slug string
+		var apps []string
+		if err := rows.Scan(&id, &state, &name, &addr, &database, &apps, &slug); err != nil {
 			w.violationf("final: %v", err)
 			return
 		}
 		w.Met("tenant ends " + state)
-		if state != "active" {
-			continue
-		}
+		w.expect(slug, state)
+		owners[name], databases[database] = addr, true
 		s, ok := w.hosts.sitesOf(addr)[name]
 		switch {
+		case state == "suspended" && ok && !s.Offline:
+			w.violationf("I9 tenant %s is suspended, and its site is online", id)
+		case state != "active":
 		case !ok:
 			w.violationf("I9 tenant %s is active, and its host %s has no site %s", id, addr, name)
 		case s.Tenant != id:
 			w.violationf("I9 site %s is of tenant %s, and its host says %q", name, id, s.Tenant)
 		case !s.Scheduler:
 			w.violationf("I9 tenant %s is active, and its scheduler is off", id)
+		case s.Offline:
+			w.violationf("I9 tenant %s is active, and its site is offline", id)
+		case !slices.Equal(s.Apps, apps):
+			w.violationf("I9 tenant %s asked for %v and has %v", id, apps, s.Apps)
 		}
 	}
+	w.leftOnHosts(watch, owners, databases)
 	w.events(watch, time.Now())
+}
+
+// leftOnHosts looks for what nobody owns any more, for commands that no audit has, and
+// for secrets where there must be none.
+func (w *World) leftOnHosts(watch *pgxpool.Pool, owners map[string]string, databases map[string]bool) {
+	audited, err := w.rows(watch, `SELECT audit_id FROM agent_command_audit`)
+	if err != nil {
+		w.violationf("final: %v", err)
+		return
+	}
+	known := map[string]bool{}
+	for _, id := range audited {
+		known[id] = true
+	}
+	pooled, err := w.rows(watch, `SELECT unnest(ARRAY[site_name, database_name]) FROM site_pool`)
+	if err != nil {
+		w.violationf("final: %v", err)
+		return
+	}
+	told, err := w.rows(watch, `SELECT string_agg(message, ' ') FROM server_events`)
+	if err != nil {
+		w.violationf("final: %v", err)
+		return
+	}
+	histories := w.Frontend.Histories()
+	for addr, h := range w.hosts.all() {
+		h.mu.Lock()
+		for name, s := range h.sites {
+			if owners[name] != addr && !slices.Contains(pooled, name) {
+				w.violationf("I9 site %s of tenant %q is on %s, and nobody's", name, s.Tenant, h.guest.Name)
+			}
+		}
+		for name := range h.databases {
+			if !databases[name] && !slices.Contains(pooled, name) {
+				w.violationf("I9 database %s is on %s, and nobody's", name, h.guest.Name)
+			}
+		}
+		for id := range h.ran {
+			if id != "" && !known[id] {
+				w.violationf("I7 command %s ran on %s, and is not in the audit", id, h.guest.Name)
+			}
+		}
+		secret := strings.TrimSpace(h.guest.Files[wire.BootstrapTokenPath])
+		h.mu.Unlock()
+		if secret == "" {
+			continue
+		}
+		if len(told) > 0 && strings.Contains(told[0], secret) {
+			w.violationf("I6 the bootstrap token of %s is on a timeline", h.guest.Name)
+		}
+		for _, run := range histories {
+			if raw, err := proto.Marshal(run.Events); err == nil && bytes.Contains(raw, []byte(secret)) {
+				w.violationf("I6 the bootstrap token of %s is in the history of %s", h.guest.Name, run.WorkflowID)
+			}
+		}
+	}
 }
 
 // events count what the play met.
 func (w *World) events(watch *pgxpool.Pool, _ time.Time) {
 	for _, q := range []string{
 		`SELECT 'server ' || step FROM server_events`, `SELECT 'tenant ' || step FROM tenant_lifecycle_events`, `SELECT 'server ends ' || status FROM servers`,
+		`SELECT 'placement ' || outcome FROM allocation_snapshots`,
 	} {
 		found, err := w.rows(watch, q)
 		if err != nil {
@@ -166,6 +271,28 @@ func (w *World) events(watch *pgxpool.Pool, _ time.Time) {
 		}
 		for _, f := range found {
 			w.Met(f)
+		}
+	}
+	for range w.Schedule.Locks {
+		w.Met("a statement waited for a lock")
+	}
+	for _, run := range w.Frontend.Histories() {
+		w.Met("run ends " + run.Status.String())
+		for _, e := range run.Events.GetEvents() {
+			switch e.EventType {
+			case enumspb.EVENT_TYPE_ACTIVITY_TASK_STARTED:
+				if e.GetActivityTaskStartedEventAttributes().GetAttempt() > 1 {
+					w.Met("an activity was tried again")
+				}
+			case enumspb.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT:
+				w.Met("an activity's time ran out")
+			case enumspb.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
+				w.Met("a workflow task's time ran out")
+			case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+				w.Met("a run was signalled")
+			case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED:
+				w.Met("a run was asked to end")
+			}
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -87,6 +88,10 @@ func (l *Life) dial(context.Context, string, string) (net.Conn, error) {
 	if l.dead.Load() {
 		return nil, errDead
 	}
+	if l.w.Schedule.postgresAway() {
+		l.w.Met("a connection was refused during a failover")
+		return nil, errAway
+	}
 	c, err := l.w.bridge.dial()
 	if err != nil {
 		return nil, err
@@ -102,6 +107,30 @@ func (l *Life) dial(context.Context, string, string) (net.Conn, error) {
 	l.conns[c] = struct{}{}
 	l.mu.Unlock()
 	return c, nil
+}
+
+// failover ends all connections of all processes, in the middle of whatever they do, and has
+// none taken for a while.
+func (w *World) failover() {
+	w.Schedule.mu.Lock()
+	w.Schedule.awayUntil = time.Now().Add(10 * time.Second)
+	w.Schedule.mu.Unlock()
+	w.mu.Lock()
+	all := slices.Clone(w.processes)
+	w.mu.Unlock()
+	var conns []*conn
+	for _, l := range all {
+		l.mu.Lock()
+		for c := range l.conns {
+			conns = append(conns, c)
+		}
+		l.mu.Unlock()
+	}
+	for _, c := range conns {
+		c.cutFor(errAway)
+	}
+	w.bridge.left(conns...)
+	w.Schedule.mayRelease()
 }
 
 // kill ends the process at once: its connections are cut, and nothing that it does
@@ -258,6 +287,9 @@ func (t tracer) statement(ctx context.Context, c *pgx.Conn, sql string) context.
 	}
 	ends := c.PgConn().TxStatus() == 'I' && !strings.HasPrefix(text, "begin") || strings.HasPrefix(text, "commit")
 	switch {
+	case t.l.w.Faults.hit("postgres_away", t.l.Name+" "+text):
+		t.l.w.failover()
+		return ctx
 	case t.l.w.Faults.hit("sql_cut", t.l.Name+" "+text):
 		mine.cutFor(errCut)
 		t.l.w.bridge.left(mine)
@@ -341,7 +373,17 @@ func (l *Life) call(ctx context.Context, c frontend.Call, do func(context.Contex
 	if l.w.Faults.hit("temporal_away", actor+" "+point) || l.Kind == "api" && strings.Contains(c.Method, "Start") && l.w.Faults.hit("start_away", actor+" "+point) {
 		return status.Error(codes.Unavailable, "world: the workflow service is away")
 	}
+	signal, signals := c.Request.(*workflowservice.SignalWorkflowExecutionRequest)
+	if signals && l.w.Faults.hit("signal_late", actor) {
+		if err := pause(ctx, 30*time.Second); err != nil {
+			return status.FromContextError(err).Err()
+		}
+	}
 	err := do(ctx)
+	if signals && err == nil && l.w.Faults.hit("signal_twice", actor) {
+		signal.RequestId = "" // one that the service can't tell from another
+		_ = do(ctx)
+	}
 	if err == nil && l.w.Faults.hit("temporal_lost", actor+" "+point) {
 		return status.Error(codes.Unavailable, "world: the answer was lost")
 	}

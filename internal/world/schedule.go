@@ -43,7 +43,9 @@ type Scheduler struct {
 	release bool // a lock may be free
 	fresh   bool // a statement waits for a lock since the last pause
 	free    bool // nobody waits any more
-	last    string
+	// awayUntil is until when Postgres takes no connection.
+	awayUntil time.Time
+	last      string
 
 	Steps int
 	Locks int // waits for locks
@@ -264,6 +266,12 @@ func (s *Scheduler) Sayf(format string, args ...any) {
 	if s.keep {
 		s.trace = append(s.trace, line)
 	}
+}
+
+func (s *Scheduler) postgresAway() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.free && time.Now().Before(s.awayUntil)
 }
 
 // Free lets everybody go on at once from now on: nothing is tested any more.

@@ -101,12 +101,17 @@ func (w *World) callers() {
 		org := fmt.Sprintf("org-%d", i+1)
 		there := make(chan struct{})
 		known[org] = there
+		limit := []int{0, 1, 2}[w.rng.IntN(3)]
+		w.limited[org] = limit > 0
 		w.caller("org "+org, 0, func(c *caller) {
 			c.ask(http.MethodPut, "/v1/orgs/"+org, "", map[string]any{"tier": "enterprise"}, http.StatusOK)
+			if limit > 0 {
+				c.ask(http.MethodPut, "/v1/orgs/"+org+"/quotas/max_instances", "", map[string]any{"limit": limit, "reason": "world"}, http.StatusOK)
+			}
 			close(there)
 		})
 	}
-	tenants := 1 + w.rng.IntN(3)
+	tenants := 1 + w.rng.IntN(4)
 	for i := range tenants {
 		slug := fmt.Sprintf("t%d", i+1)
 		body := map[string]any{"slug": slug, "org_id": fmt.Sprintf("org-%d", 1+w.rng.IntN(orgs)), "region": []string{"eu", "us"}[w.rng.IntN(2)], "plan": []string{"starter", "business", "enterprise"}[w.rng.IntN(3)]}
@@ -115,7 +120,7 @@ func (w *World) callers() {
 		}
 		body["policy"] = []string{"one_tenant_one_server", "shared"}[w.rng.IntN(2)]
 		after := time.Duration(w.rng.IntN(120)) * time.Second
-		then := w.rng.IntN(5)
+		then := w.rng.IntN(6)
 		later := time.Duration(w.rng.IntN(400)) * time.Second
 		there := known[body["org_id"].(string)]
 		w.caller("tenant "+slug, 10*time.Second+after, func(c *caller) {
@@ -123,20 +128,36 @@ func (w *World) callers() {
 			var made struct {
 				TenantID string `json:"tenant_id"`
 			}
-			if !c.askFor(http.MethodPost, "/v1/tenants", "key-"+slug, body, http.StatusAccepted, &made) {
+			fine := []int{http.StatusAccepted}
+			if w.limited[body["org_id"].(string)] {
+				fine = append(fine, http.StatusConflict)
+			}
+			if !c.askUntil(http.MethodPost, "/v1/tenants", "key-"+slug, body, &made, fine) {
+				return
+			}
+			if made.TenantID == "" {
+				w.Met("tenant refused by the quota")
 				return
 			}
 			w.Met("tenant accepted")
 			time.Sleep(later)
 			switch then {
-			case 0:
-				c.ask(http.MethodPost, "/v1/tenants/"+made.TenantID+"/terminate", "end-"+slug, nil, http.StatusAccepted, http.StatusConflict, http.StatusOK)
+			case 0, 4:
+				if c.answered(http.MethodPost, "/v1/tenants/"+made.TenantID+"/terminate", "end-"+slug, http.StatusAccepted, http.StatusConflict, http.StatusOK) < 300 {
+					w.expected(slug, "data_purged", "failed")
+				}
 			case 1:
 				c.ask(http.MethodPost, "/v1/tenants/"+made.TenantID+"/suspend", "suspend-"+slug, nil, http.StatusAccepted, http.StatusConflict, http.StatusOK)
 				time.Sleep(2 * time.Minute)
 				c.ask(http.MethodPost, "/v1/tenants/"+made.TenantID+"/resume", "resume-"+slug, nil, http.StatusAccepted, http.StatusConflict, http.StatusOK)
 			case 2:
-				c.ask(http.MethodPost, "/v1/tenants/"+made.TenantID+"/cancel", "cancel-"+slug, nil, http.StatusAccepted, http.StatusConflict, http.StatusOK)
+				if c.answered(http.MethodPost, "/v1/tenants/"+made.TenantID+"/cancel", "cancel-"+slug, http.StatusAccepted, http.StatusConflict, http.StatusOK) < 300 {
+					w.expected(slug, "data_purged", "failed")
+				}
+			case 3:
+				if c.answered(http.MethodPost, "/v1/tenants/"+made.TenantID+"/suspend", "suspend-"+slug, http.StatusAccepted, http.StatusConflict, http.StatusOK) < 300 {
+					w.expected(slug, "suspended")
+				}
 			}
 		})
 	}
@@ -176,12 +197,15 @@ func (w *World) caller(name string, after time.Duration, do func(c *caller)) {
 	}()
 }
 
-func (c *caller) ask(method, path, key string, body any, fine ...int) bool {
-	return c.askUntil(method, path, key, body, nil, fine)
+// answered asks, and returns the status that it was answered; 999 if it was not.
+func (c *caller) answered(method, path, key string, fine ...int) int {
+	status := 999
+	c.askUntil(method, path, key, nil, &status, fine)
+	return status
 }
 
-func (c *caller) askFor(method, path, key string, body any, fine int, into any) bool {
-	return c.askUntil(method, path, key, body, into, []int{fine})
+func (c *caller) ask(method, path, key string, body any, fine ...int) bool {
+	return c.askUntil(method, path, key, body, nil, fine)
 }
 
 func (c *caller) askUntil(method, path, key string, body, into any, fine []int) bool {
@@ -193,7 +217,9 @@ func (c *caller) askUntil(method, path, key string, body, into any, fine []int) 
 			c.w.Met("answered 500")
 		default:
 			if slices.Contains(fine, status) {
-				if into != nil {
+				if code, ok := into.(*int); ok {
+					*code = status
+				} else if into != nil {
 					_ = json.Unmarshal(answer, into)
 				}
 				return true
@@ -208,6 +234,22 @@ func (c *caller) askUntil(method, path, key string, body, into any, fine []int) 
 	}
 	c.w.violationf("%s: %s %s was never answered", c.name, method, path)
 	return false
+}
+
+// expected notes how a tenant must end, of what was accepted for it.
+func (w *World) expected(slug string, states ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ends[slug] = states
+}
+
+func (w *World) expect(slug, state string) {
+	w.mu.Lock()
+	want := w.ends[slug]
+	w.mu.Unlock()
+	if want != nil && !slices.Contains(want, state) {
+		w.violationf("I10 tenant %s ends %s, and what was accepted for it says %v", slug, state, want)
+	}
 }
 
 func (w *World) over() bool {

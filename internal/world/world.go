@@ -15,6 +15,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -73,6 +75,8 @@ type World struct {
 	gwHTTP    http.Handler
 	commits   int
 	problems  []string
+	limited   map[string]bool     // orgs
+	ends      map[string][]string // how tenants must end, by slug
 	counters  map[string]int
 	mu        sync.Mutex
 }
@@ -100,6 +104,9 @@ type Options struct {
 	Calm bool            // no faults
 }
 
+// hung is how long a play may take in real time, on the busiest machine.
+const hung = 2 * time.Minute
+
 // Epoch is when every play begins.
 var Epoch = time.Date(2027, 1, 4, 9, 0, 0, 0, time.UTC)
 
@@ -110,6 +117,10 @@ func Play(t *testing.T, system System, seed uint64, o Options) Outcome {
 	cryptotest.SetGlobalRandom(t, seed)
 	libraries.Seed(int64(seed)) //nolint:staticcheck,gosec // the pauses of libraries before they try again; Seed works with GODEBUG=randseednop=0
 	began := time.Now()
+	defer time.AfterFunc(hung, func() {
+		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
+		panic(fmt.Sprintf("world: seed %d has hung for %s", seed, hung))
+	}).Stop()
 	var out Outcome
 	synctest.Test(t, func(t *testing.T) { out = play(t, system, seed, o, at) })
 	out.Real = time.Since(began)
@@ -120,6 +131,7 @@ func play(t *testing.T, system System, seed uint64, o Options, at *place) Outcom
 	time.Sleep(time.Until(Epoch))
 	w := &World{
 		Seed: seed, t: t, system: system, database: at.url, bridge: at.bridge, rng: rand.New(rand.NewPCG(seed, 3)), lives: map[string]int{}, counters: map[string]int{},
+		limited: map[string]bool{}, ends: map[string][]string{},
 	}
 	w.Schedule = newScheduler(at.bridge, seed)
 	w.Schedule.keep = o.Keep

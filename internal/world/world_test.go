@@ -2,7 +2,10 @@ package world
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -137,4 +140,28 @@ func TestShrink(t *testing.T) {
 	require.Equal(t, []Fault{all[7], all[31]}, got)
 	require.Less(t, plays, 60)
 	require.Empty(t, Shrink(all, 100, func(map[string]bool) bool { return true }), "the order alone")
+}
+
+// TestARunMustHaveMetEnough: less than the list says is told, and a short run need not meet
+// what is rare.
+func TestARunMustHaveMetEnough(t *testing.T) {
+	met := map[string]int{}
+	for _, s := range sometimes {
+		met[s.what] = s.per100
+	}
+	require.Empty(t, NotMet(met, 100))
+	met["worker died"] = 1
+	require.Equal(t, []string{"worker died: 1 times in 100 seeds, at least 30 are expected"}, NotMet(met, 100))
+	require.Empty(t, NotMet(nil, 1))
+	require.NotContains(t, NotMet(nil, 20), "server server_adopted: 0 times in 20 seeds, at least 1 are expected")
+}
+
+// TestPlantedBugsApply: each still applies to today's code, and sleeps until it is named.
+func TestPlantedBugsApply(t *testing.T) {
+	bugs, err := filepath.Glob("testdata/bugs/*.patch")
+	require.NoError(t, err)
+	require.NotEmpty(t, bugs)
+	out, err := exec.CommandContext(t.Context(), "../../tools/planted.sh", t.TempDir()).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.True(t, json.Valid(out))
 }
