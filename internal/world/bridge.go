@@ -1,6 +1,7 @@
 package world
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -351,7 +352,11 @@ func (c *conn) Write(p []byte) (int, error) {
 	case s == nil:
 		return 0, io.ErrClosedPipe
 	case started:
-		return len(p), s.ask(clock, p)
+		err := s.ask(clock, p)
+		if bytes.HasSuffix(p, []byte{'X', 0, 0, 0, 4}) { // a server that is told so ends the connection
+			c.tell(func() { c.err = io.EOF })
+		}
+		return len(p), err
 	}
 	if len(p) < 8 {
 		return 0, errors.New("world: not the beginning of a connection")
