@@ -124,7 +124,7 @@ func (a *Drills) RunDrill(ctx context.Context, id string) (out DrillFound, err e
 	}
 	a.Backups.Tenants.hook("drill/start")
 	if d.VolumeID != "" {
-		out.CheckedSite.Files, out.Bytes, err = a.Backups.tryVolume(ctx, d, srv)
+		out.Files, out.Bytes, err = a.Backups.tryVolume(ctx, d, srv)
 	} else {
 		out.CheckedSite, err = a.trySite(ctx, d, srv, shard)
 	}

@@ -47,10 +47,10 @@ func requestDrill[V any](c echo.Context, view func(tenant.Drill) V, begin func(c
 }
 
 func volumeDrillView(d tenant.Drill) VolumeDrill {
+	same := drillView(d) // but for whom it is of, and what was found
 	out := VolumeDrill{
-		DrillId: d.DrillID, OrgId: string(d.OrgID), VolumeId: string(d.VolumeID), BackupId: string(d.BackupID), ServerId: string(d.ServerID), State: d.State,
-		Reason: optional(string(d.Reason)), Message: optional(d.Message), WorkflowId: tenant.DrillWorkflowID(d.DrillID),
-		CreatedBy: d.CreatedBy, CreatedAt: d.CreatedAt.UTC(), FinishedAt: utc(d.FinishedAt),
+		DrillId: same.DrillId, OrgId: same.OrgId, VolumeId: string(d.VolumeID), BackupId: same.BackupId, ServerId: same.ServerId, State: same.State,
+		Reason: same.Reason, Message: same.Message, WorkflowId: same.WorkflowId, CreatedBy: same.CreatedBy, CreatedAt: same.CreatedAt, FinishedAt: same.FinishedAt,
 	}
 	if d.Files > 0 {
 		out.Entries, out.Bytes = &d.Files, &d.Bytes
