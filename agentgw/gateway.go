@@ -128,6 +128,8 @@ type Gateway struct {
 	usage    *edgeUsage
 	openKey  func(tenant.ServedCertificate) ([]byte, error)
 	echo     *echo.Echo
+
+	unavailable func(error) bool
 }
 
 // Deps are the dependencies of a gateway.
@@ -140,6 +142,9 @@ type Deps struct {
 	Settings Settings
 	Log      *zap.Logger
 	Metrics  prometheus.Registerer
+	// Unavailable reports whether an error says that the database cannot be used right now, as
+	// in a failover; nil for never.
+	Unavailable func(error) bool
 	// OpenKey opens a certificate's sealed private key, PEM; nil if there are none.
 	OpenKey func(tenant.ServedCertificate) ([]byte, error)
 }
@@ -159,7 +164,7 @@ func New(d Deps) *Gateway {
 	g := &Gateway{
 		store: d.Store, runs: d.Signals, ca: d.CA, tokens: d.Tokens, signer: d.Peers, settings: d.Settings, log: d.Log,
 		limiter: newSourceLimiter(rate.Limit(2), 20), forward: &http.Client{Timeout: 5 * time.Second},
-		signals: signals{slots: make(chan struct{}, maxSignals)}, awaited: newAwaited(),
+		signals: signals{slots: make(chan struct{}, maxSignals)}, awaited: newAwaited(), unavailable: d.Unavailable,
 	}
 	g.beats = newBatcher(d.Settings.Flush, d.Settings.FlushRows, g.flush)
 	g.reports = &reporter{store: d.Store.ReportInstances, wake: g.wakeGroups, count: g.reported, due: make(chan struct{}, 1)}
@@ -341,6 +346,9 @@ func (g *Gateway) refuse(err error, c echo.Context) {
 		coded = prego.Errorf(prego.CodeNotFound, "there is nothing at this path")
 	case errors.As(err, &routed) && routed.Code == http.StatusMethodNotAllowed:
 		coded = prego.Errorf(prego.CodeMethodNotAllowed, "this path does not support %s", c.Request().Method)
+	case g.unavailable != nil && g.unavailable(err), errors.Is(err, context.DeadlineExceeded):
+		g.log.Error("the database cannot be used right now", zap.String("path", c.Path()), zap.Error(err))
+		coded = prego.Errorf(prego.CodeNotReady, "the control plane cannot use its database right now; try again")
 	default:
 		g.log.Error("request failed", zap.String("path", c.Path()), zap.Error(err))
 		coded = prego.Errorf(prego.CodeInternal, "internal error; try again")

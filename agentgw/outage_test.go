@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -24,6 +25,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/agentgw"
 	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/internal/store"
 )
 
 // enrolled is an agent with an identity.
@@ -125,6 +127,34 @@ func TestADatabaseThatIsAwayCostsHeartbeatsAndNothingElse(t *testing.T) {
 	require.Equal(t, 500, status)
 	require.Equal(t, "internal", p.Code)
 	require.NotContains(t, p.Detail, "pool", "callers are told nothing of our insides")
+}
+
+// TestADatabaseThatFailsOverIsAskedForLater hands over to a gateway whose database takes no writes.
+func TestADatabaseThatFailsOverIsAskedForLater(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.server("one")
+	cfg := b.pool.Config().Copy()
+	cfg.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
+	readOnly, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(readOnly.Close)
+	srv := httptest.NewUnstartedServer(agentgw.New(agentgw.Deps{
+		Store: store.New(readOnly), Signals: b.signals, CA: b.ca, Tokens: b.agents, Log: zap.NewNop(), Unavailable: store.Unavailable,
+		Settings: agentgw.Settings{Environment: "test", Heartbeat: time.Second, TokenTTL: time.Hour, CertTTL: time.Hour, Flush: time.Hour, FlushRows: 500, ClockTolerance: time.Minute},
+	}).Handler())
+	srv.TLS = b.ca.GatewayTLS("gw.test")
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	before := b.url
+	b.url = srv.URL
+	key := newKey(t)
+	status, p, _ := b.handshake("one", key, nil)
+	require.Equal(t, http.StatusServiceUnavailable, status, "%v", p)
+	require.Equal(t, "not_ready", p.Code)
+	b.url = before
+	status, p, _ = b.handshake("one", key, nil)
+	require.Equal(t, 200, status, "the token is not burnt: %v", p)
 }
 
 // TestRevocationIsOfAnIdentityNotOfAServer revokes one attempt's agent and lets

@@ -93,8 +93,11 @@ type Deps struct {
 	Auth         Authenticator
 	Importer     Importer
 	Checks       []Check
-	Log          *zap.Logger
-	Registry     *prometheus.Registry
+	// Unavailable reports whether an error says that the database cannot be used right now, as
+	// in a failover; nil for never.
+	Unavailable func(error) bool
+	Log         *zap.Logger
+	Registry    *prometheus.Registry
 	// RatePerSecond and RateBurst limit each caller.
 	RatePerSecond float64
 	RateBurst     int
@@ -153,6 +156,8 @@ type API struct {
 	seconds  *prometheus.HistogramVec
 	refused  *prometheus.CounterVec // rejections by quota
 	metrics  http.Handler
+	// keys ends what could not be ended while the database was away.
+	keys Later
 	// streams has an entry for each long request; ending closes them with the process.
 	streams chan struct{}
 	ending  context.Context // the process's, not a request's
@@ -171,7 +176,7 @@ func New(d Deps) *API {
 		d.Mode = tenant.ModeOneTenantOneServer
 	}
 	a := &API{
-		d: d, limiter: newCallerLimiter(d.RatePerSecond, d.RateBurst), metrics: promhttp.HandlerFor(d.Registry, promhttp.HandlerOpts{}),
+		d: d, keys: Later{Every: endAgain}, limiter: newCallerLimiter(d.RatePerSecond, d.RateBurst), metrics: promhttp.HandlerFor(d.Registry, promhttp.HandlerOpts{}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "prego_api_request_seconds", Help: "Seconds per request, by route, method and status.", Buckets: []float64{.002, .01, .05, .2, 1, 5},
 		}, []string{"route", "method", "status"}),
@@ -205,6 +210,7 @@ func (a *API) Serve(ctx context.Context, l net.Listener, drain time.Duration) er
 		IdleTimeout: 90 * time.Second, MaxHeaderBytes: 32 << 10, ErrorLog: zap.NewStdLog(a.d.Log.Named("http")),
 	}
 	srv.RegisterOnShutdown(a.end)
+	go a.keys.Run(ctx)
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(l) }()
 	select {

@@ -33,6 +33,8 @@ const (
 	keyLease = time.Minute
 	// keyPatience is how long a repeated request waits for the first one.
 	keyPatience = 10 * time.Second
+	// endAgain is how often it is tried to end requests that could not be ended.
+	endAgain = 500 * time.Millisecond
 )
 
 // once runs requests with an Idempotency-Key once. If the request is rejected, its key
@@ -50,7 +52,7 @@ func (a *API) once(next echo.HandlerFunc) echo.HandlerFunc {
 		if op.long || op.idempotency == answerOnce {
 			lease += longest
 		}
-		subject := caller(c).Subject
+		subject, until := caller(c).Subject, time.Now().Add(lease)
 		kept, err := a.beginRequest(r.Context(), subject, key, hash[:], lease)
 		switch {
 		case err != nil:
@@ -66,12 +68,12 @@ func (a *API) once(next echo.HandlerFunc) echo.HandlerFunc {
 		defer func() {
 			c.Response().Writer = answer.ResponseWriter
 			if !ended {
-				a.endRequest(c, subject, key, op, nil)
+				a.endRequest(c, subject, key, op, nil, until)
 			}
 		}()
 		if err = next(c); err == nil || c.Response().Header().Get(auditHeader) != "" {
 			ended = true
-			a.endRequest(c, subject, key, op, answer)
+			a.endRequest(c, subject, key, op, answer, until)
 		}
 		return err
 	}
@@ -92,24 +94,36 @@ func (a *API) beginRequest(ctx context.Context, subject, key string, hash []byte
 	}
 }
 
-// endRequest stores a request's answer or, without one, releases its key.
-func (a *API) endRequest(c echo.Context, subject, key string, op *operation, answer *recorder) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), recordWithin)
-	defer cancel()
-	var err error
+// endRequest stores a request's answer or, without one, releases its key. If the database
+// cannot be used at the moment, that is done when it can, as long as the key is leased: the
+// same request would be told until then that it is under way.
+func (a *API) endRequest(c echo.Context, subject, key string, op *operation, answer *recorder, until time.Time) {
+	end := func(ctx context.Context) error { return a.d.Keys.EndRequest(ctx, subject, key, true) }
 	switch {
 	case answer == nil:
-		err = a.d.Keys.EndRequest(ctx, subject, key, true)
 	case op.idempotency == runsAgain:
-		err = a.d.Keys.EndRequest(ctx, subject, key, false)
+		end = func(ctx context.Context) error { return a.d.Keys.EndRequest(ctx, subject, key, false) }
 	case op.idempotency == answerOnce:
-		err = a.d.Keys.AnswerRequest(ctx, subject, key, prego.KeptAnswer{Status: http.StatusOK})
+		end = func(ctx context.Context) error {
+			return a.d.Keys.AnswerRequest(ctx, subject, key, prego.KeptAnswer{Status: http.StatusOK})
+		}
 	default:
-		err = a.d.Keys.AnswerRequest(ctx, subject, key, prego.KeptAnswer{Status: c.Response().Status, Body: answer.body.Bytes()})
+		told := prego.KeptAnswer{Status: c.Response().Status, Body: answer.body.Bytes()}
+		end = func(ctx context.Context) error { return a.d.Keys.AnswerRequest(ctx, subject, key, told) }
 	}
-	if err != nil {
-		a.d.Log.Warn("what was answered to a key is not kept", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), recordWithin)
+	defer cancel()
+	err := end(ctx)
+	if err == nil {
+		return
 	}
+	a.d.Log.Warn("what was answered to a key is not kept yet", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
+	a.keys.Keep(subject+"\x00"+key, func(ctx context.Context) error {
+		if time.Now().After(until) {
+			return nil // somebody else may have the key by now
+		}
+		return end(ctx)
+	})
 }
 
 // recorder records what is written through it.

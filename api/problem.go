@@ -149,6 +149,9 @@ func (a *API) coded(err error, c echo.Context) *prego.Error {
 	case errors.Is(err, context.Canceled): // the caller has gone
 		log.Debug("request abandoned")
 		return prego.Errorf(prego.CodeNotReady, "the request was abandoned")
+	case a.d.Unavailable != nil && a.d.Unavailable(err):
+		log.Error("the database cannot be used right now")
+		return prego.Errorf(prego.CodeNotReady, "the database cannot be used right now; try again. /readyz says why")
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network):
 		log.Error("request failed for now")
 		return prego.Errorf(prego.CodeNotReady, "a dependency does not answer; try again. /readyz says which")

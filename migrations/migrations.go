@@ -12,8 +12,11 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // goose speaks database/sql
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib" // goose speaks database/sql
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 )
@@ -78,10 +81,15 @@ func Check(ctx context.Context, url string) (lacks string, err error) {
 }
 
 func withProvider(url string, f func(*sql.DB, *goose.Provider) error) error {
-	db, err := sql.Open("pgx", url)
+	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		return errors.New("DATABASE_URL is not a Postgres connection string")
 	}
+	cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite // of several hosts the primary
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = 2 * time.Second
+	}
+	db := stdlib.OpenDB(*cfg)
 	defer func() { _ = db.Close() }()
 	p, err := goose.NewProvider(goose.DialectPostgres, db, files)
 	if err != nil {

@@ -113,10 +113,10 @@ func (l temporalLog) Info(msg string, kv ...any)  { l.s.Infow(msg, kv...) }
 func (l temporalLog) Warn(msg string, kv ...any)  { l.s.Warnw(msg, kv...) }
 func (l temporalLog) Error(msg string, kv ...any) { l.s.Errorw(msg, kv...) }
 
-// ready reports whether the database and Temporal answer.
+// ready reports whether the database takes writes and Temporal answers.
 func (p *process) ready(runs *workflows.Client) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if err := p.db.Ping(ctx); err != nil {
+		if err := p.db.Writable(ctx); err != nil {
 			return fmt.Errorf("database: %w", err)
 		}
 		return runs.Ready(ctx)
@@ -588,7 +588,7 @@ func newGateway(p *process, runs *workflows.Client) (*agentgw.Gateway, *tls.Conf
 			Flush: g.Flush, FlushRows: g.FlushRows, OTLPEndpoint: g.OTLPEndpoint, AgentBinary: binary, AgentSHA256: digest, AgentReleases: g.AgentReleases,
 			ClockTolerance: g.ClockTolerance, Edge: edge.Settings{MaxBody: p.cfg.Edge.MaxBody, HSTS: int(p.cfg.Edge.HSTS.Seconds())}, Follow: p.follow,
 		},
-		Log: p.log, Metrics: p.reg, OpenKey: openKey,
+		Log: p.log, Metrics: p.reg, OpenKey: openKey, Unavailable: store.Unavailable,
 	})
 	return gw, ca.GatewayTLS(g.ServerName), nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,6 +20,7 @@ import (
 const sqlChanges = `
 WITH c AS MATERIALIZED (SELECT DISTINCT kind, id FROM changes WHERE xid >= $1::text::xid8)
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, (SELECT pruned_xid FROM changes_pruned) <= $1::text::xid8 AS kept,
+    pg_postmaster_start_time()::text AS run,
     ARRAY(SELECT id FROM c WHERE kind = 'servers') AS servers, ARRAY(SELECT id FROM c WHERE kind = 'db_shards') AS shards,
     ARRAY(SELECT id FROM c WHERE kind = 'redis_pools') AS pools, ARRAY(SELECT id FROM c WHERE kind = 'site_pool') AS sites,
     COALESCE((SELECT jsonb_agg(jsonb_build_object('id', id, 'enabled', enabled, 'regions', regions) ORDER BY id) FROM infra_providers), '[]') AS providers,
@@ -99,6 +101,7 @@ const newest = "18446744073709551615"
 type changedRows struct {
 	Since                         string
 	Kept                          bool
+	Run                           string
 	Servers, Shards, Pools, Sites []string
 	Providers                     []placement.Provider
 	Residency                     map[string]placement.Zone
@@ -108,13 +111,19 @@ type changedRows struct {
 
 // PlacementChanges reads what changed since an earlier answer's cursor, and the rows
 // named by ids whether or not they changed; since "" reads everything, and so does a cursor
-// that is older than the feed.
+// that is older than the feed, or from before the database server was started or another took
+// its place.
 func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string) (placement.Change, error) {
 	c := placement.Change{Full: since == ""}
-	changed, err := one[changedRows](ctx, s.pool, sqlChanges, cmp.Or(since, newest), server.NetworkSize)
+	xid, run, _ := strings.Cut(since, "@")
+	changed, err := one[changedRows](ctx, s.pool, sqlChanges, cmp.Or(xid, newest), server.NetworkSize)
 	if err != nil {
 		return c, fmt.Errorf("placement changes: %w", err)
 	}
+	// A standby that is promoted, or a server after a crash, may give numbers again that
+	// transactions had before which left nothing behind: what they change now would seem read.
+	changed.Kept = changed.Kept && run == changed.Run
+	changed.Since += "@" + changed.Run
 	c.Since, c.Providers, c.Residency, c.Networks, c.LastServer = changed.Since, changed.Providers, changed.Residency, changed.Networks, changed.LastServer
 	c.Full = c.Full || !changed.Kept
 	var families []struct {

@@ -41,7 +41,9 @@ func NewWithTiers(pool *pgxpool.Pool, tiers quota.Tiers, newOrgs prego.Tier) *St
 	return &Store{pool: pool, tierLimits: limits, newOrgs: newOrgs, workLimit: defaultWorkLimit}
 }
 
-// Open connects a pool of at most maxConns connections and checks it once.
+// Open connects a pool of at most maxConns connections to the database's primary and checks it
+// once. The URL may name several hosts (host1:5432,host2:5432): whichever takes writes is used, and
+// when that changes the pool follows.
 func Open(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -51,12 +53,14 @@ func Open(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, error
 	if maxConns > 0 {
 		cfg.MaxConns = maxConns
 	}
-	cfg.ConnConfig.ConnectTimeout = 5 * time.Second
 	cfg.MaxConnIdleTime = 5 * time.Minute
+	var p primary
+	p.follow(cfg)
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("database pool: %w", err)
 	}
+	p.pool.Store(pool)
 	if err := pool.Ping(ctx); err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("database at %s:%d: %w", cfg.ConnConfig.Host, cfg.ConnConfig.Port, err)

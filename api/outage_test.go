@@ -1,0 +1,131 @@
+package api_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/store"
+)
+
+// on makes an API use a store for everything.
+func on(d *api.Deps, s *store.Store, t *testing.T) {
+	d.Unavailable = store.Unavailable
+	d.Store, d.Quotas, d.Registries, d.Images, d.Certificates, d.Catalog.Store = s, s, store.NewRegistries(s, box(t)), s, s, s
+	d.Keys, d.Hosts, d.Resources.Store, d.Releases, d.AgentReleases, d.Groups = s, s, s, s, s, s
+	d.Fleets, d.Rebalances.Store, d.Tenants = s, s, s
+	d.Checks = []api.Check{{Name: "database", Run: s.Writable}}
+}
+
+var pathParameter = regexp.MustCompile(`\{[a-z_]+\}`)
+
+// TestEveryPathSaysThatTheDatabaseIsAway asks everything that takes no body of a database
+// on whose hosts nobody listens.
+func TestEveryPathSaysThatTheDatabaseIsAway(t *testing.T) {
+	t.Parallel()
+	cfg, err := pgxpool.ParseConfig("postgres://nobody@127.0.0.1:1,127.0.0.1:2/none?target_session_attrs=read-write")
+	require.NoError(t, err)
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	b := setup(t, func(d *api.Deps) { on(d, store.New(pool), t) })
+	refused := 0
+	for path, item := range contract(t).Paths.Map() {
+		for method, op := range item.Operations() {
+			if op.RequestBody != nil || path == "/readyz" || path == "/healthz" || path == "/metrics" || strings.HasPrefix(path, "/docs") || path == "/openapi.yaml" || strings.HasPrefix(path, "/internal/") {
+				continue
+			}
+			url := pathParameter.ReplaceAllStringFunc(path, func(p string) string {
+				if p == "{seq}" || p == "{release}" || p == "{number}" {
+					return "1"
+				}
+				return "a-1"
+			})
+			resp, body := b.do(method, url, "operator", "", "")
+			require.NotEqual(t, http.StatusInternalServerError, resp.StatusCode, "%s %s: %s", method, url, body)
+			if resp.StatusCode == http.StatusServiceUnavailable {
+				require.Equal(t, "not_ready", as[api.Problem](t, body).Code, "%s %s", method, url)
+				require.NotEmpty(t, resp.Header.Get("Retry-After"), "%s %s", method, url)
+				refused++
+			}
+		}
+	}
+	t.Logf("%d operations were refused with 503", refused)
+	require.Greater(t, refused, 80)
+	resp, body := b.do("GET", "/readyz", "", "", "")
+	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+	require.Contains(t, string(body), "there is no writable primary")
+	require.NotContains(t, string(body), "127.0.0.1", "nothing of the connection is told")
+}
+
+// TestAHostThatTurnedReadOnlyRefusesForNow writes to a database that answers, and takes no
+// writes.
+func TestAHostThatTurnedReadOnlyRefusesForNow(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.org("acme", "")
+	cfg := b.pool.Config().Copy()
+	cfg.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
+	readOnly, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(readOnly.Close)
+	b = setup(t, func(d *api.Deps) { on(d, store.New(readOnly), t) })
+	for _, r := range [][4]string{
+		{"POST", "/v1/volumes", js, `{"org_id":"acme","region":"eu","name":"data","size_bytes":10000000000}`},
+		{"POST", "/v1/apps", js, `{"org_id":"acme","name":"shop"}`}, {"PUT", "/v1/orgs/other", js, `{"tier":"free"}`}, {"POST", create, js, valid},
+	} {
+		resp, body := b.do(r[0], r[1], "operator", r[2], r[3])
+		require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode, "%s %s: %s", r[0], r[1], body)
+		require.Equal(t, "not_ready", as[api.Problem](t, body).Code)
+		require.NotEmpty(t, resp.Header.Get("Retry-After"))
+	}
+	resp, body := b.do("GET", "/readyz", "", "", "")
+	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+	require.Contains(t, string(body), "the database is read-only")
+}
+
+// forgetful cannot write the end of a request for a while, as in a failover.
+type forgetful struct {
+	api.KeyStore
+	times atomic.Int32
+}
+
+func (f *forgetful) EndRequest(ctx context.Context, subject, key string, refused bool) error {
+	if f.times.Add(-1) >= 0 {
+		return &pgconn.PgError{Code: "57P01"}
+	}
+	return f.KeyStore.EndRequest(ctx, subject, key, refused)
+}
+
+// TestAKeyIsReleasedWhenTheDatabaseIsBack: until then its request would be under way, for as
+// long as a process that died may have it.
+func TestAKeyIsReleasedWhenTheDatabaseIsBack(t *testing.T) {
+	t.Parallel()
+	keys := &forgetful{}
+	keys.times.Store(2)
+	b := setup(t, func(d *api.Deps) { keys.KeyStore, d.Keys = d.Keys, keys })
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- b.api.Serve(ctx, l, time.Second) }()
+	t.Cleanup(func() { stop(); require.NoError(t, <-served) })
+	const path, body = "/v1/volumes", `{"org_id":"acme","region":"eu","name":"data","size_bytes":10000000000}`
+	resp, answer := b.sendWith("POST", path, body, "Idempotency-Key", "k")
+	require.Equal(t, "org_unknown", as[api.Problem](t, answer).Code, "%d", resp.StatusCode)
+	b.org("acme", "")
+	require.Eventually(t, func() bool {
+		resp, _ := b.sendWith("POST", path, strings.Replace(body, "data", "other", 1), "Idempotency-Key", "k")
+		return resp.StatusCode == http.StatusAccepted
+	}, 30*time.Second, 50*time.Millisecond, "the key is free for another request")
+}
