@@ -100,12 +100,14 @@ const (
 	// (quotas-and-fairness, "Capacity constraints vs quota constraints"). It comes as a
 	// QuotaExceeded.
 	CodeQuotaExceeded Code = "quota_exceeded"
-	CodeAppNotFound   Code = "app_not_found"
-	CodeAppExists     Code = "app_exists"
-	CodeAppInUse      Code = "app_in_use"
-	CodeEnvNotFound   Code = "env_not_found"
-	CodeEnvExists     Code = "env_exists"
-	CodeEnvInUse      Code = "env_in_use"
+	// CodeEventsGone rejects a cursor behind which events were deleted by age.
+	CodeEventsGone  Code = "events_gone"
+	CodeAppNotFound Code = "app_not_found"
+	CodeAppExists   Code = "app_exists"
+	CodeAppInUse    Code = "app_in_use"
+	CodeEnvNotFound Code = "env_not_found"
+	CodeEnvExists   Code = "env_exists"
+	CodeEnvInUse    Code = "env_in_use"
 	// Of process groups and their instances.
 	CodeGroupNotFound    Code = "group_not_found"
 	CodeGroupExists      Code = "group_exists"

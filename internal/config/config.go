@@ -52,6 +52,41 @@ type Config struct {
 	Backups   Backups
 	Releases  Releases
 	Moves     Moves
+	Keep      Keep
+}
+
+// Keep says for how long rows are kept that grow in number with use; 0 is forever.
+type Keep struct {
+	Events       time.Duration `env:"PREGO_KEEP_EVENTS" envDefault:"9600h"`        // of orgs
+	Commands     time.Duration `env:"PREGO_KEEP_COMMANDS" envDefault:"9600h"`      // records of commands on hosts
+	Sessions     time.Duration `env:"PREGO_KEEP_SESSIONS" envDefault:"720h"`       // exec sessions and log streams that are over; at least 2h, since quotas count the last hour's
+	Instances    time.Duration `env:"PREGO_KEEP_INSTANCES" envDefault:"720h"`      // that are stopped; at least 1h
+	Keys         time.Duration `env:"PREGO_KEEP_KEYS" envDefault:"168h"`           // idempotency keys and the answers to their requests; at least 24h
+	CreationKeys time.Duration `env:"PREGO_KEEP_CREATION_KEYS" envDefault:"2160h"` // idempotency keys of requests that created tenants, apps and envs; at least 24h
+	Every        time.Duration `env:"PREGO_PRUNE_EVERY" envDefault:"1m"`           // how often what is older is looked for
+	Batch        int           `env:"PREGO_PRUNE_BATCH" envDefault:"1000"`         // rows deleted in one transaction
+}
+
+// Of returns how long rows of each table are kept.
+func (k Keep) Of() map[prego.PrunedTable]time.Duration {
+	return map[prego.PrunedTable]time.Duration{
+		prego.PrunedEvents: k.Events, prego.PrunedCommands: k.Commands, prego.PrunedSessions: k.Sessions, prego.PrunedInstances: k.Instances,
+		prego.PrunedKeys: k.Keys, prego.PrunedTenantKeys: k.CreationKeys, prego.PrunedOrgKeys: k.CreationKeys,
+	}
+}
+
+func (k Keep) check(bad func(name, why string)) {
+	for name, v := range map[string]struct{ is, least time.Duration }{
+		"PREGO_KEEP_EVENTS": {k.Events, time.Hour}, "PREGO_KEEP_COMMANDS": {k.Commands, time.Hour}, "PREGO_KEEP_SESSIONS": {k.Sessions, 2 * time.Hour},
+		"PREGO_KEEP_INSTANCES": {k.Instances, time.Hour}, "PREGO_KEEP_KEYS": {k.Keys, 24 * time.Hour}, "PREGO_KEEP_CREATION_KEYS": {k.CreationKeys, 24 * time.Hour},
+	} {
+		if v.is != 0 && v.is < v.least {
+			bad(name, fmt.Sprintf("must be at least %s, or 0 for forever", v.least))
+		}
+	}
+	if k.Every <= 0 || k.Batch < 1 || k.Batch > 100_000 {
+		bad("PREGO_PRUNE_EVERY and PREGO_PRUNE_BATCH", "must be above 0, the second at most 100000")
+	}
 }
 
 // Moves says how tenants are moved to other app servers.
@@ -557,6 +592,7 @@ func (c Config) check() []error {
 	if c.Workloads.PatchEvery <= 0 {
 		bad("PREGO_PATCH_EVERY", "must be above 0")
 	}
+	c.Keep.check(bad)
 	if m := c.Moves; m.CopyFor <= 0 || m.FreezeFor <= 0 || m.Grace < 0 || m.Tenants < 1 {
 		bad("PREGO_MOVE_COPY_TIMEOUT, PREGO_MOVE_FREEZE_TIMEOUT and PREGO_DRAIN_TENANTS", "must be above 0, and PREGO_MOVE_GRACE not below")
 	}

@@ -85,6 +85,7 @@ func polled(text string) bool {
 		"SELECT server_id, version FROM server_peers ", "DELETE FROM server_peers ", "SELECT server_id FROM server_peers ",
 		"SELECT rebalance_id FROM rebalances WHERE state = 'running'", "FROM agent_release_servers v JOIN agent_releases r",
 		"FROM fleets WHERE patch_schedule <> ''",
+		"WITH gone AS ( DELETE FROM ",
 	} {
 		if strings.Contains(text, part) {
 			return true

@@ -108,7 +108,17 @@ var orgEvents = listing[org.Event]{
 	id:      "event_id",
 }
 
-// ListOrgEvents is a page of what happened to orgs; a type is the beginning of one.
+// ListOrgEvents is a page of what happened to orgs; a type is the beginning of one. Who follows
+// them, oldest first, is told with CodeEventsGone if some after the cursor were pruned.
 func (s *Store) ListOrgEvents(ctx context.Context, q prego.ListQuery) (page []org.Event, next string, err error) {
+	if q.Cursor != "" && q.Sort == "at" {
+		after, _, err := orgEvents.read(q, orgEvents.sorts[q.Sort])
+		if err != nil {
+			return nil, "", err
+		}
+		if err := s.eventsGone(ctx, after.(int64)); err != nil {
+			return nil, "", err
+		}
+	}
 	return orgEvents.page(ctx, s, q)
 }

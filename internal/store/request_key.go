@@ -8,15 +8,12 @@ import (
 	"github.com/prego/prego"
 )
 
-// Keys are kept for a week; each one that is begun takes a few old ones along.
 const sqlBeginRequest = `
 WITH begun AS (
     INSERT INTO request_keys AS k (subject, key, request_hash, leased_until) VALUES ($1, $2, $3, now() + $4)
     ON CONFLICT (subject, key) DO UPDATE SET leased_until = EXCLUDED.leased_until
     WHERE k.status IS NULL AND k.leased_until < now() AND k.request_hash = EXCLUDED.request_hash RETURNING 1
-), forgotten AS (
-    DELETE FROM request_keys WHERE EXISTS (SELECT FROM begun) AND (subject, key) IN (
-        SELECT subject, key FROM request_keys WHERE created_at < now() - interval '7 days' AND (subject, key) <> ($1, $2) LIMIT 10 FOR UPDATE SKIP LOCKED))
+)
 SELECT EXISTS (SELECT FROM begun)`
 
 const sqlKeptRequest = `SELECT request_hash, status, body FROM request_keys WHERE subject = $1 AND key = $2`

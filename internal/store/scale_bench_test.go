@@ -127,6 +127,14 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"count of lost tenants":      func() error { return none(s.CountLost(ctx)) },
 		"objects of backups":         func() error { return none(s.BackupObjects(ctx)) },
 		"tenants without a turn":     func() error { return none(s.TenantsWithoutTurn(ctx, 200)) },
+		"what is old": func() error {
+			for table := range prunedTables() {
+				if _, err := s.Prune(ctx, table, 100*365*24*time.Hour, 1000); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
 		"silent agents": func() error {
 			return none(s.SweepSilent(ctx, server.SweepParams{DegradedAfter: time.Hour, FailedAfter: 2 * time.Hour, FreezePct: 50, FreezeMin: 10}))
 		},

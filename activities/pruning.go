@@ -1,0 +1,57 @@
+package activities
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/prego/prego"
+)
+
+// PruneStore deletes old rows.
+type PruneStore interface {
+	Prune(ctx context.Context, table prego.PrunedTable, keep time.Duration, limit int) (int, error)
+}
+
+// Pruning deletes rows that were kept for as long as the settings say.
+type Pruning struct {
+	Store PruneStore
+	Keep  map[prego.PrunedTable]time.Duration // of 0: forever
+	Batch int                                 // rows in one transaction
+	Rows  *prometheus.CounterVec              // by table
+}
+
+// pruneBatches bounds a look: what is left is for the next one.
+const pruneBatches = 20
+
+// NewPrunedRows counts rows that were deleted by age.
+func NewPrunedRows(reg prometheus.Registerer) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_pruned_rows_total", Help: "Rows deleted by age, by table."}, []string{"table"})
+	reg.MustRegister(c)
+	return c
+}
+
+// LookAtAge deletes what is old enough. Statements do.
+func LookAtAge(a *Pruning) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		var r prego.LookResult
+		for table, keep := range a.Keep {
+			if keep == 0 {
+				continue
+			}
+			for range pruneBatches {
+				n, err := a.Store.Prune(ctx, table, keep, a.Batch)
+				if err != nil {
+					return r, err
+				}
+				a.Rows.WithLabelValues(string(table)).Add(float64(n))
+				r.Found = r.Found || n > 0
+				if n < a.Batch {
+					break
+				}
+			}
+		}
+		return r, nil
+	}
+}

@@ -1,0 +1,103 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// What grows with use and not with what there is, is deleted when it has been kept for as long
+// as the settings say: some rows at a time, each batch in a transaction of its own. A row that
+// somebody changes at the moment is left for the next time. Nobody waits: nothing refers to these
+// rows, and deleting takes no lock that a writer or a reader of others needs.
+
+// The oldest are looked at by their number, which grows with time: asked by time without an
+// index of its own, Postgres would read all of them whenever none is due.
+const sqlPruneEvents = `
+WITH gone AS (
+    DELETE FROM org_events WHERE event_id IN (
+        SELECT event_id FROM (SELECT event_id, at FROM org_events ORDER BY event_id LIMIT $2) oldest WHERE at < now() - make_interval(secs => $1))
+    RETURNING event_id
+), noted AS (
+    INSERT INTO pruned AS p (what, through, rows) SELECT 'org_events', max(event_id), count(*) FROM gone HAVING count(*) > 0
+    ON CONFLICT (what) DO UPDATE SET through = GREATEST(p.through, EXCLUDED.through), rows = p.rows + EXCLUDED.rows, at = now()
+)
+SELECT count(*) FROM gone`
+
+const sqlPruneSessions = `
+WITH gone AS (
+    DELETE FROM org_sessions WHERE session_id IN (
+        SELECT session_id FROM org_sessions WHERE opened_at < now() - make_interval(secs => $1) AND (closed_at IS NOT NULL OR lease_until < now())
+        ORDER BY opened_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+    RETURNING 1
+)
+SELECT count(*) FROM gone`
+
+const sqlPruneInstances = `
+WITH gone AS (
+    DELETE FROM instances WHERE instance_id IN (
+        SELECT instance_id FROM instances WHERE state = 'stopped' AND stopped_at < now() - make_interval(secs => $1)
+        ORDER BY stopped_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+    RETURNING 1
+)
+SELECT count(*) FROM gone`
+
+const sqlPruneCommands = `
+WITH gone AS (
+    DELETE FROM agent_command_audit WHERE audit_id IN (
+        SELECT audit_id FROM agent_command_audit WHERE requested_at < now() - make_interval(secs => $1)
+        ORDER BY requested_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+    RETURNING 1
+)
+SELECT count(*) FROM gone`
+
+const sqlPruneKeys = `
+WITH gone AS (
+    DELETE FROM request_keys WHERE (subject, key) IN (
+        SELECT subject, key FROM request_keys WHERE created_at < now() - make_interval(secs => $1) AND leased_until < now()
+        ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+    RETURNING 1
+)
+SELECT count(*) FROM gone`
+
+const sqlPruneTenantKeys = `
+WITH gone AS (
+    DELETE FROM idempotency_keys WHERE (subject, key) IN (
+        SELECT subject, key FROM idempotency_keys WHERE created_at < now() - make_interval(secs => $1)
+        ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+    RETURNING 1
+)
+SELECT count(*) FROM gone`
+
+const sqlPruneOrgKeys = `
+WITH gone AS (
+    DELETE FROM org_idempotency_keys WHERE (subject, key) IN (
+        SELECT subject, key FROM org_idempotency_keys WHERE created_at < now() - make_interval(secs => $1)
+        ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+    RETURNING 1
+)
+SELECT count(*) FROM gone`
+
+// Prune deletes at most so many rows of a table that were kept for long enough, and returns how
+// many; it may be called until it returns less than limit.
+func (s *Store) Prune(ctx context.Context, table prego.PrunedTable, keep time.Duration, limit int) (int, error) {
+	sql := map[prego.PrunedTable]string{
+		prego.PrunedEvents: sqlPruneEvents, prego.PrunedSessions: sqlPruneSessions, prego.PrunedInstances: sqlPruneInstances, prego.PrunedCommands: sqlPruneCommands,
+		prego.PrunedKeys: sqlPruneKeys, prego.PrunedTenantKeys: sqlPruneTenantKeys, prego.PrunedOrgKeys: sqlPruneOrgKeys,
+	}[table]
+	n, err := value[int](ctx, s.pool, sql, keep.Seconds(), limit)
+	return n, failed("prune "+string(table), err)
+}
+
+const sqlEventsGone = `SELECT COALESCE((SELECT through FROM pruned WHERE what = 'org_events'), 0)`
+
+// eventsGone refuses a page of events that goes on after one behind which some were
+// pruned since: it would seem to be the next one.
+func (s *Store) eventsGone(ctx context.Context, after int64) error {
+	through, err := value[int64](ctx, s.pool, sqlEventsGone)
+	if err != nil || after >= through {
+		return failed("pruned events", err)
+	}
+	return &prego.Error{Code: prego.CodeEventsGone, Field: "cursor", Message: "is from before events that were deleted by age. Read what there is now, and then the events without a cursor, which begins with the oldest that is kept"}
+}
