@@ -90,17 +90,9 @@ func (a *Servers) checked(ctx context.Context, serverID prego.ServerID) (server.
 // CheckContainers compares an active server's containers with their declaration. A
 // difference is put on the timeline, at most once an hour while it stays the same.
 func (a *Servers) CheckContainers(ctx context.Context, serverID prego.ServerID) (ContainerReport, error) {
-	report := ContainerReport{ServerID: serverID}
-	st, skipped, err := a.checked(ctx, serverID)
-	if err != nil || skipped != "" {
-		report.Skipped = skipped
+	report, st, err := a.compareContainers(ctx, serverID)
+	if err != nil || len(report.Drift) == 0 {
 		return report, err
-	}
-	if report.Drift, err = a.Containers.CheckContainers(ctx, serverID, st.Host, st.Role); err != nil {
-		return report, fromContainers(err)
-	}
-	if len(report.Drift) == 0 {
-		return report, nil
 	}
 	for _, d := range report.Drift {
 		a.Metrics.Drift.WithLabelValues(string(d.Kind)).Inc()
@@ -109,6 +101,26 @@ func (a *Servers) CheckContainers(ctx context.Context, serverID prego.ServerID) 
 	return report, a.Store.AddEvent(ctx, server.Event{
 		ServerID: serverID, Step: server.StepContainerDrift, Attempt: st.Attempt, Actor: prego.ActorSystem, Message: report.summary(),
 	}, fmt.Sprintf("%s/%s/%s", server.StepContainerDrift, hex.EncodeToString(sum[:8]), st.Now.UTC().Format("2006010215")))
+}
+
+// CompareContainers is CheckContainers without its event.
+func CompareContainers(a *Servers) func(context.Context, prego.ServerID) (ContainerReport, error) {
+	return func(ctx context.Context, serverID prego.ServerID) (ContainerReport, error) {
+		report, _, err := a.compareContainers(ctx, serverID)
+		return report, err
+	}
+}
+
+func (a *Servers) compareContainers(ctx context.Context, serverID prego.ServerID) (report ContainerReport, st server.ProvisionState, err error) {
+	report.ServerID = serverID
+	st, report.Skipped, err = a.checked(ctx, serverID)
+	if err != nil || report.Skipped != "" {
+		return report, st, err
+	}
+	if report.Drift, err = a.Containers.CheckContainers(ctx, serverID, st.Host, st.Role); err != nil {
+		err = fromContainers(err)
+	}
+	return report, st, err
 }
 
 // RepairContainers restores an active server's containers to their declaration.

@@ -31,5 +31,8 @@ func run() int {
 		newPlanCommand(), newSimulateCommand(), newSimCommand(), newDevCommand(), newStandInCommand(), newHealthCommand(), newImportBackupsCommand(),
 	)
 	cli.New(os.Getenv).AddTo(root)
+	if restore, _, err := root.Find([]string{"restore"}); err == nil {
+		restore.AddCommand(newRestoreCheckCommand()) // needs a worker's keys, and no API
+	}
 	return cli.Report(os.Stderr, root.ExecuteContext(ctx))
 }

@@ -1,0 +1,195 @@
+package activities
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+)
+
+// Difference is something in which the database, restored to an earlier moment, and the
+// world do not agree, and what the control plane will do about it.
+type Difference struct {
+	Where    string // database, provider, temporal or host
+	What     string // kind and name
+	Is       string
+	Then     string
+	Destroys bool // something that exists, by itself
+}
+
+// OpenRuns lists runs that are open, by workflow id.
+type OpenRuns interface {
+	OpenRuns(ctx context.Context) ([]string, error)
+}
+
+// hostPatience is how long a host may take to answer, hostsAtOnce how many are asked.
+const (
+	hostPatience = 15 * time.Second
+	hostsAtOnce  = 16
+)
+
+// CheckRestore compares the database with the provider, Temporal and, unless hosts is nil, each host
+// of an active server. It changes nothing.
+func CheckRestore(ctx context.Context, a *Reconciler, runs OpenRuns, hosts func(context.Context, prego.ServerID) (ContainerReport, error)) ([]Difference, error) {
+	open, err := runs.OpenRuns(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("open runs: %w", err)
+	}
+	var out []Difference
+	for _, infra := range a.Infra {
+		s, err := a.snapshot(ctx, infra)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, predict(s, open, a.Rules)...)
+		if hosts != nil {
+			out = append(out, askHosts(ctx, s.Rows, hosts)...)
+		}
+	}
+	return out, nil
+}
+
+// predict says what differs and what the reconciliations after a restore will do. It is pure.
+func predict(s Comparison, open []string, rules OrphanRules) []Difference {
+	var out []Difference
+	found := Compare(s)
+	out = append(out, predictOrphans(s, found.Orphans, rules)...)
+	for _, r := range found.Missing {
+		out = append(out, Difference{
+			Where: "provider", What: "server " + string(r.ServerID), Is: fmt.Sprintf("the database says %s, the provider has no machine %s", r.Status, r.ProviderServerID),
+			Then: "fails with server_missing; its tenants are restored elsewhere, as PREGO_RESTORE_LOST says",
+		})
+	}
+	for _, r := range found.Lost {
+		out = append(out, Difference{
+			Where: "provider", What: string(r.Kind) + " " + r.Name, Is: "is in the ledger, and not at the provider", Then: "its line is closed; what needs it makes another",
+		})
+	}
+	machines := map[string][]server.OwnedResource{}
+	for _, o := range s.Owned {
+		if o.Kind == server.ResourceServer {
+			machines[o.Labels[server.LabelServerID]] = append(machines[o.Labels[server.LabelServerID]], o)
+		}
+	}
+	rows := map[string]server.ReconcileRow{}
+	for _, r := range s.Rows {
+		rows[string(r.ServerID)] = r
+		d := Difference{Where: "database", What: "server " + string(r.ServerID)}
+		run := server.ProvisionWorkflowID(r.ServerID)
+		switch r.Status {
+		case server.Provisioning:
+			d.Is = fmt.Sprintf("was being provisioned, at attempt %d", r.Attempt)
+			d.Then = "goes on from its row, and gets a machine"
+			if m := machines[string(r.ServerID)]; len(m) > 0 {
+				d.Is += fmt.Sprintf("; the provider has machine %s for it", m[0].ProviderID)
+				d.Then = "goes on from its row; if the machine has used its token since, it is destroyed with all that is on it, and another is made. Back up what is on it first"
+				d.Destroys = true
+			}
+		case server.Draining:
+			run = server.DecommissionWorkflowID(r.ServerID)
+			d.Is, d.Then = "was being deleted", "is deleted"
+			d.Destroys = len(machines[string(r.ServerID)]) > 0
+		case server.Active, server.Failed, server.Terminated:
+			continue
+		}
+		if !slices.Contains(open, run) {
+			d.Then += ". Temporal has no run for it: the first reconciliation starts one"
+		}
+		out = append(out, d)
+	}
+	return append(out, predictRuns(rows, open)...)
+}
+
+// predictOrphans is about what carries our labels and has no owner, as if the second
+// reconciliation were there.
+func predictOrphans(s Comparison, orphans []server.OwnedResource, rules OrphanRules) []Difference {
+	seen := map[string]server.Sighting{}
+	for _, o := range orphans {
+		seen[resourceKey(o.Kind, o.ProviderID)] = server.Sighting{Sightings: 2}
+	}
+	unlimited := rules
+	unlimited.MaxPerRun = max(len(orphans), 1)
+	doomed, tripped := Doomed(s, orphans, seen, unlimited)
+	out := make([]Difference, 0, len(orphans))
+	for _, o := range orphans {
+		d := Difference{Where: "provider", What: string(o.Kind) + " " + o.Name, Is: "carries our labels and has no owner in the database, since " + o.CreatedAt.UTC().Format(time.RFC3339)}
+		switch {
+		case rules.MaxPerRun == 0:
+			d.Then = "is counted, and kept while PREGO_ORPHAN_MAX_PER_RUN is 0"
+		case tripped:
+			d.Then = "is kept: too many are unknown, and the breaker holds"
+		case slices.ContainsFunc(doomed, func(x server.OwnedResource) bool { return x.Kind == o.Kind && x.ProviderID == o.ProviderID }):
+			d.Then, d.Destroys = "is destroyed by the second reconciliation", true
+		default:
+			d.Then, d.Destroys = fmt.Sprintf("is destroyed once it is older than %s (PREGO_ORPHAN_AGE)", rules.MinAge), true
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+// predictRuns is about open runs of servers whose row does not wait for one.
+func predictRuns(rows map[string]server.ReconcileRow, open []string) []Difference {
+	var out []Difference
+	for _, id := range open {
+		for prefix, status := range map[string]server.Status{server.ProvisionWorkflowID(""): server.Provisioning, server.DecommissionWorkflowID(""): server.Draining} {
+			name, ok := strings.CutPrefix(id, prefix)
+			if !ok {
+				continue
+			}
+			d := Difference{Where: "temporal", What: "run " + id, Then: "ends when it reads the row: the row decides"}
+			if r, known := rows[name]; !known {
+				d.Is = "is open, and the database knows no such server"
+			} else if r.Status != status {
+				d.Is = fmt.Sprintf("is open, and the database says %s", r.Status)
+			} else {
+				continue
+			}
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// askHosts compares the containers of active servers with their declaration.
+func askHosts(ctx context.Context, rows []server.ReconcileRow, check func(context.Context, prego.ServerID) (ContainerReport, error)) []Difference {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var out []Difference
+	slots := make(chan struct{}, hostsAtOnce)
+	for _, r := range rows {
+		if r.Status != server.Active {
+			continue
+		}
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			ask, cancel := context.WithTimeout(ctx, hostPatience)
+			defer cancel()
+			report, err := check(ask, r.ServerID)
+			d := Difference{Where: "host", What: "server " + string(r.ServerID)}
+			switch {
+			case err != nil:
+				d.Is = "does not answer: " + prego.Redact(err.Error())
+				d.Then = "is marked as silent, and fails with heartbeat_lost unless its agent reports"
+			case report.Skipped != "":
+				d.Is, d.Then = "was not checked: "+report.Skipped, "is checked by the reconciliation"
+			case len(report.Drift) > 0:
+				d.Is, d.Then = "runs other containers than declared: "+report.summary(), "is reported by each reconciliation; prego container repair mends it"
+			default:
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out = append(out, d)
+		})
+	}
+	wg.Wait()
+	slices.SortFunc(out, func(a, b Difference) int { return strings.Compare(a.What, b.What) })
+	return out
+}
