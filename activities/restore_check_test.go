@@ -20,8 +20,10 @@ func TestWhatHappensAfterARestore(t *testing.T) {
 	s := Comparison{
 		Now: now,
 		Rows: []server.ReconcileRow{
-			{ServerID: "fine", Status: server.Active, ProviderServerID: "1"}, {ServerID: "deleted-since", Status: server.Active, ProviderServerID: "2"},
-			{ServerID: "finished-since", Status: server.Provisioning, Attempt: 1}, {ServerID: "begun", Status: server.Provisioning, Attempt: 1},
+			{ServerID: "fine", Status: server.Active, ProviderServerID: "1"},
+			{ServerID: "deleted-since", Status: server.Active, ProviderServerID: "2"},
+			{ServerID: "finished-since", Status: server.Provisioning, Attempt: 1},
+			{ServerID: "begun", Status: server.Provisioning, Attempt: 1},
 			{ServerID: "leaving", Status: server.Draining, ProviderServerID: "5"},
 		},
 		Resources: []server.ProviderResource{{Kind: server.ResourceFirewall, Name: "fw", ProviderID: "9"}},

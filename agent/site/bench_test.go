@@ -105,8 +105,10 @@ func startMariaDB(install, server string) (port int, stop func(), err error) {
 	}
 	port = l.Addr().(*net.TCPAddr).Port
 	_ = l.Close()
-	cmd := as(exec.Command(server, append([]string{"--no-defaults", "--datadir=" + dir + "/data", ownTmp, "--socket=" + dir + "/sock", "--pid-file=" + dir + "/pid", "--init-file=" + dir + "/init.sql",
-		"--bind-address=127.0.0.1", "--port=" + strconv.Itoa(port), "--skip-name-resolve"}, hasty...)...))
+	cmd := as(exec.Command(server, append([]string{
+		"--no-defaults", "--datadir=" + dir + "/data", ownTmp, "--socket=" + dir + "/sock", "--pid-file=" + dir + "/pid", "--init-file=" + dir + "/init.sql",
+		"--bind-address=127.0.0.1", "--port=" + strconv.Itoa(port), "--skip-name-resolve",
+	}, hasty...)...))
 	log, err := os.Create(dir + "/log")
 	if err != nil {
 		return 0, nil, err

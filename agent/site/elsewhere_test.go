@@ -99,8 +99,10 @@ func startOthers(t testing.TB, b *testBench) *others {
 		t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 	}
 	run("mariadb-install-db", "--no-defaults", "--datadir="+dir+"/data", "--tmpdir="+dir, "--auth-root-authentication-method=normal", "--skip-test-db")
-	run("mariadbd", append([]string{"--no-defaults", "--datadir=" + dir + "/data", "--tmpdir=" + dir, "--socket=" + dir + "/sock", "--pid-file=" + dir + "/pid", "--bind-address=" + o.address, "--port=3306", "--skip-name-resolve",
-		"--require-secure-transport=ON", "--ssl-ca=" + dir + "/tls/ca.pem", "--ssl-cert=" + dir + "/tls/cert.pem", "--ssl-key=" + dir + "/tls/key.pem"}, hasty...)...)
+	run("mariadbd", append([]string{
+		"--no-defaults", "--datadir=" + dir + "/data", "--tmpdir=" + dir, "--socket=" + dir + "/sock", "--pid-file=" + dir + "/pid", "--bind-address=" + o.address, "--port=3306", "--skip-name-resolve",
+		"--require-secure-transport=ON", "--ssl-ca=" + dir + "/tls/ca.pem", "--ssl-cert=" + dir + "/tls/cert.pem", "--ssl-key=" + dir + "/tls/key.pem",
+	}, hasty...)...)
 	require.NoError(t, os.WriteFile(dir+"/users.acl", nil, 0o666))
 	require.NoError(t, os.Chmod(dir+"/users.acl", 0o666))
 	run("redis-server", "--port", "0", "--tls-port", "6379", "--bind", o.address, "--unixsocket", dir+"/redis", "--unixsocketperm", "777", "--tls-auth-clients", "yes", "--databases", "4096", "--save", "",

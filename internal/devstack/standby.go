@@ -97,8 +97,8 @@ func toolPath(name string) (string, error) {
 		return "", err
 	}
 	tried := []string{filepath.Join(bin, name)}
-	if real, err := filepath.EvalSymlinks(filepath.Join(bin, "postgres")); err == nil {
-		tried = append(tried, filepath.Join(filepath.Dir(real), name))
+	if postgres, err := filepath.EvalSymlinks(filepath.Join(bin, "postgres")); err == nil {
+		tried = append(tried, filepath.Join(filepath.Dir(postgres), name))
 	}
 	debians, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)
 	for _, path := range append(tried, debians...) {
@@ -120,7 +120,7 @@ func postgresTool(ctx context.Context, name string, args ...string) error {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.Dir, cmd.Env = "/", append(os.Environ(), "HOME=/") //nolint:forbidigo // libpq reads settings there
+	cmd.Dir, cmd.Env = "/", append(os.Environ(), "HOME=/")
 	if uid != 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid}}
 	}
