@@ -20,6 +20,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/deep"
+	"github.com/prego/prego/internal/s3test"
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -173,7 +174,7 @@ func TestFleetPlansAroundARegionThatIsSoldOut(t *testing.T) {
 }
 
 // TestFleetKeepsServersThatHaveTenants: a server that is to go takes nobody new, and
-// is kept when its tenants are still there at the end of the grace period.
+// is kept when its tenants are still there at the end of the grace period. They leave where they can.
 func TestFleetKeepsServersThatHaveTenants(t *testing.T) {
 	t.Parallel()
 	vars := sharedVars()
@@ -204,6 +205,34 @@ func TestFleetKeepsServersThatHaveTenants(t *testing.T) {
 	c.post(fmt.Sprintf("/v1/fleets/tenants-app/actions/%d/cancel", shrink.Seq), nil, http.StatusAccepted, nil)
 	c.awaitAction("tenants-app", shrink.Seq, "cancelled")
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND cordoned_at IS NULL AND status = 'active'`, home))
+
+	// Where its site has object storage to go through, it moves: of two servers with tenants the older one goes.
+	c.vars = backupVars(s3test.Start(t), c.vars)
+	c.vars["PREGO_MOVE_GRACE"] = "200ms"
+	for _, name := range []string{"worker", "api"} {
+		c.kill(name)
+		c.start(name)
+	}
+	c.awaitAction("tenants-app", c.act("tenants-app", "NODE_CREATE", map[string]any{"region": "eu"}).Seq, "succeeded")
+	c.post("/v1/servers/"+home+"/cordon", nil, http.StatusOK, nil)
+	beta := c.tenant("beta", prego.PlanStarter, nil)
+	next := c.settledTenant(beta, tenant.Active).Allocation.AppServerId
+	require.NotEqual(t, home, next)
+	c.post("/v1/servers/"+home+"/uncordon", nil, http.StatusOK, nil)
+	w := c.typist(home, id, "alpha.sites.test")
+	w.more(3)
+	a = c.awaitAction("tenants-app", c.act("tenants-app", "CLUSTER_SCALE_IN", map[string]any{"count": 1}).Seq, "succeeded")
+	require.Equal(t, home, (*a.Steps)[0].ServerId)
+	tn = c.settledTenant(id, tenant.Active)
+	require.Equal(t, next, tn.Allocation.AppServerId)
+	require.Contains(t, c.hostSites(prego.ServerID(next)), "alpha.sites.test")
+	rows, _ := w.ends(c, next, tn.Allocation.DatabaseName)
+	require.GreaterOrEqual(t, rows, 3)
+	require.Equal(t, 1, c.number(`SELECT count(*) FROM tenant_moves WHERE tenant_id = $1 AND state = 'done' AND switched_at IS NOT NULL`, id))
+	require.EqualValues(t, 1, c.getFleet("tenants-app").Size)
+	for _, e := range c.billed("server") {
+		require.NotContains(t, e.Name, home)
+	}
 	c.counted()
 	c.settled()
 }
