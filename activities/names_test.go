@@ -144,12 +144,12 @@ func TestEdgesComeAndGo(t *testing.T) {
 	require.Equal(t, []string{"192.0.2.1", "192.0.2.3"}, w.at("near."+sites), "when none is heard it is not the edges")
 	require.Zero(t, w.keep().Wanted, "nothing changed")
 
-	w.exec(`UPDATE tenant_allocations SET released_at = now() WHERE site_name = 'far.` + sites + `'`)
+	w.exec(`UPDATE tenant_allocations SET released_at = now() WHERE tenant_id = 't-far'`)
 	w.keep()
 	require.Equal(t, []string{"192.0.2.1", "192.0.2.3"}, w.at("far."+sites), "it is as any other name")
 }
 
-// tenantAt is a tenant that is placed on a server in a network.
+// tenantAt is a tenant that got a site of the pool, whose name that was before, on a server in a network.
 func (w *zoneWorld) tenantAt(slug, network string) {
 	w.Helper()
 	w.exec(`INSERT INTO orgs (org_id, created_by) VALUES ('acme', 't') ON CONFLICT DO NOTHING`)
@@ -161,7 +161,7 @@ func (w *zoneWorld) tenantAt(slug, network string) {
 	w.exec(`INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, policy, request_hash, state, created_by)
 		VALUES ('t-' || $1, $1, 'acme', 'eu', 'starter', 1, 1, 'shared', '', 'active', 't')`, slug)
 	w.exec(`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
-		VALUES ('t-' || $1, 'app-' || $2, 's-' || $2, 'p-' || $2, $1 || '.`+sites+`', $1, 'hetzner', 'best_fit')`, slug, network)
+		VALUES ('t-' || $1, 'app-' || $2, 's-' || $2, 'p-' || $2, 'pool-' || $1 || '.`+sites+`', $1, 'hetzner', 'best_fit')`, slug, network)
 }
 
 // TestAddressIsReleasedAfterItLeftTheDNS: a record that names an address which is somebody

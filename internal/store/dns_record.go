@@ -55,14 +55,17 @@ func (s *Store) RecordFacts(ctx context.Context, zone, siteDomain string) (f ten
 }
 
 // Only the sites of networks other than home are read, and the one whose name the wildcard
-// does not answer for.
-const sqlSitesAway = `
-SELECT a.site_name AS site, s.network_id FROM networks n JOIN servers s ON s.network_id = n.network_id
-JOIN tenant_allocations a ON a.app_server_id = s.server_id AND a.released_at IS NULL
+// does not answer for. An allocation has the name that its site had in the pool.
+const (
+	sqlSiteAnswers = `COALESCE(NULLIF(t.site, ''), t.slug || '.' || $3)`
+	sqlSitesAway   = `
+SELECT ` + sqlSiteAnswers + ` AS site, s.network_id FROM networks n JOIN servers s ON s.network_id = n.network_id
+JOIN tenant_allocations a ON a.app_server_id = s.server_id AND a.released_at IS NULL JOIN tenants t ON t.tenant_id = a.tenant_id
 WHERE n.network_id <> $1
 UNION ALL
-SELECT a.site_name, s.network_id FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL JOIN servers s ON s.server_id = a.app_server_id
-WHERE t.slug = $2 AND a.site_name = $2 || '.' || $3 AND s.network_id = $1`
+SELECT ` + sqlSiteAnswers + `, s.network_id FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL JOIN servers s ON s.server_id = a.app_server_id
+WHERE t.slug = $2 AND s.network_id = $1`
+)
 
 // SitesAway are the sites in networks other than home.
 func (s *Store) SitesAway(ctx context.Context, home prego.NetworkID, siteDomain string) ([]tenant.SiteAt, error) {
