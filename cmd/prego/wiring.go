@@ -505,11 +505,18 @@ func crashHook() func(string) {
 	if file == "" {
 		return nil
 	}
+	// What was held before goes first: its mark has the same name.
+	released := func() {
+		for _, err := os.Stat(file + ".hit"); err == nil; _, err = os.Stat(file + ".hit") {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
 	return func(point string) {
 		b, err := os.ReadFile(file)
-		if err == nil && string(b) == "hold:"+point && os.Rename(file, file+".hit") == nil {
-			for _, err := os.Stat(file + ".hit"); err == nil; _, err = os.Stat(file + ".hit") {
-				time.Sleep(5 * time.Millisecond)
+		if err == nil && string(b) == "hold:"+point {
+			released()
+			if os.Rename(file, file+".hit") == nil {
+				released()
 			}
 			return
 		}
@@ -517,6 +524,7 @@ func crashHook() func(string) {
 			return
 		}
 		if os.Remove(file) == nil {
+			released()
 			_ = os.WriteFile(file+".hit", b, 0o600)
 			self, err := os.FindProcess(os.Getpid())
 			if err == nil {
