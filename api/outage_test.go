@@ -82,7 +82,9 @@ func TestAHostThatTurnedReadOnlyRefusesForNow(t *testing.T) {
 	b = setup(t, func(d *api.Deps) { on(d, store.New(readOnly), t) })
 	for _, r := range [][4]string{
 		{"POST", "/v1/volumes", js, `{"org_id":"acme","region":"eu","name":"data","size_bytes":10000000000}`},
-		{"POST", "/v1/apps", js, `{"org_id":"acme","name":"shop"}`}, {"PUT", "/v1/orgs/other", js, `{"tier":"free"}`}, {"POST", create, js, valid},
+		{"POST", "/v1/apps", js, `{"org_id":"acme","name":"shop"}`},
+		{"PUT", "/v1/orgs/other", js, `{"tier":"free"}`},
+		{"POST", create, js, valid},
 	} {
 		resp, body := b.do(r[0], r[1], "operator", r[2], r[3])
 		require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode, "%s %s: %s", r[0], r[1], body)

@@ -1,11 +1,10 @@
 package devstack
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
-
-	"os"
 
 	"github.com/stretchr/testify/require"
 )
