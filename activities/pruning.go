@@ -2,6 +2,8 @@ package activities
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,7 +38,8 @@ func NewPrunedRows(reg prometheus.Registerer) *prometheus.CounterVec {
 func LookAtAge(a *Pruning) func(context.Context) (prego.LookResult, error) {
 	return func(ctx context.Context) (prego.LookResult, error) {
 		var r prego.LookResult
-		for table, keep := range a.Keep {
+		for _, table := range slices.Sorted(maps.Keys(a.Keep)) { // in one order, so that plays repeat
+			keep := a.Keep[table]
 			if keep == 0 {
 				continue
 			}

@@ -173,7 +173,7 @@ func TestWorld(t *testing.T) {
 			t.Log(summary(out))
 			require.Empty(t, out.Violations, "make chaos SEED=%d", seed)
 			replayed(t, out)
-			if i == 1 {
+			if i == 1 && sum != 0 { // it is 0 when this one is run again by itself
 				require.Equal(t, sum, out.Sum, "the same seed was another play")
 			}
 			sum = out.Sum
