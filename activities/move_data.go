@@ -179,28 +179,32 @@ func (a *Moves) makeCache(ctx context.Context, m moving) error {
 	return err
 }
 
-func (a *Moves) connectCache(ctx context.Context, m moving) server.BenchCommand {
-	c := command(m.to, a.audit(ctx, m, "connect-cache"), a.Tenants.Settings.CommandTimeout, "--site", m.Site, "connect-cache", m.to.Pool.Address, strconv.Itoa(tenant.CacheDB(m.AllocationID)))
-	c.Secrets = a.Tenants.cacheSecret(m.DatabaseName, m.to.Allocation.PasswordVersion)
+func (a *Moves) connectCache(ctx context.Context, m moving, t tenant.Run) server.BenchCommand {
+	c := command(t, a.audit(ctx, m, "connect-cache"), a.Tenants.Settings.CommandTimeout, "--site", m.Site, "connect-cache", t.Pool.Address, strconv.Itoa(tenant.CacheDB(m.AllocationID)))
+	c.Secrets = a.Tenants.cacheSecret(m.DatabaseName, t.Allocation.PasswordVersion)
 	return c
 }
 
-// connect brings a site that stays on its host to its database and its cache.
-func (a *Moves) connect(ctx context.Context, m moving) error {
+// connect brings a site that stays on its host to its database and its cache, of the new place or of
+// the old one.
+func (a *Moves) connect(ctx context.Context, m moving, t tenant.Run) error {
 	var cs []server.BenchCommand
 	if m.MovesData() {
-		c := command(m.to, a.audit(ctx, m, "connect-database"), a.Tenants.Settings.CommandTimeout, "--site", m.Site, "connect-database", m.to.Shard.Address)
-		c.Secrets = a.Tenants.databaseSecret(m.DatabaseName, m.to.Allocation.PasswordVersion)
+		c := command(t, a.audit(ctx, m, "connect-database"), a.Tenants.Settings.CommandTimeout, "--site", m.Site, "connect-database", t.Shard.Address)
+		c.Secrets = a.Tenants.databaseSecret(m.DatabaseName, t.Allocation.PasswordVersion)
 		cs = append(cs, c)
 	}
-	if m.MovesPool {
-		cs = append(cs, a.connectCache(ctx, m))
+	if m.MovesPool && t.Pool.Status != server.Terminated {
+		cs = append(cs, a.connectCache(ctx, m, t))
 	}
 	if _, err := a.Tenants.inTurn(ctx, cs...); err != nil {
 		return err
 	}
-	if _, err := a.run(ctx, m, m.to, "check", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "list-apps"); err != nil {
-		return fmt.Errorf("the site does not open with %s: %w", m.To(), err)
+	if m.MovesPool && t.Pool.Status == server.Terminated {
+		return nil // without its cache it does not open, until it has another
+	}
+	if _, err := a.run(ctx, m, t, "check", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "list-apps"); err != nil {
+		return fmt.Errorf("the site does not open with its data on %s and its cache in %s: %w", t.Shard.ServerID, t.Pool.ServerID, err)
 	}
 	a.Tenants.hook("move/connected")
 	return nil

@@ -32,7 +32,8 @@ type MoveStore interface {
 	SwitchMove(ctx context.Context, id prego.MoveID, delta int64) error
 	MoveOpened(ctx context.Context, id prego.MoveID) error
 	FinishMove(ctx context.Context, id prego.MoveID, state tenant.MoveState, reason prego.Reason, message string) (tenant.Move, error)
-	QuietMoves(ctx context.Context, quiet time.Duration) ([]prego.MoveID, error)
+	ClearingMove(ctx context.Context, id prego.MoveID) (ok bool, err error)
+	QuietMoves(ctx context.Context, quiet time.Duration) ([]tenant.QuietMove, error)
 }
 
 // MoveRuns starts and wakes runs.
@@ -47,6 +48,7 @@ type MoveSettings struct {
 	FreezeFor time.Duration // how long the site may be held before the move is undone
 	Settle    time.Duration // for requests that were under way when it switched
 	Grace     time.Duration // how long the old server keeps what it had
+	PassOn    time.Duration // how long edges of the network before pass on what still reaches them, at least
 	Quiet     time.Duration
 }
 
@@ -59,6 +61,7 @@ type Moves struct {
 	Tenants  *Tenants
 	Backups  *StoredBackups // whose storage and hosts are used
 	Runs     MoveRuns
+	Edges    *Edges
 	Settings MoveSettings
 	Metrics  *MoveMetrics
 	Log      *zap.Logger
@@ -90,6 +93,7 @@ type MovePlan struct {
 	From      prego.ServerID   `json:"from"`
 	To        prego.ServerID   `json:"to,omitempty"`
 	Cancelled bool             `json:"cancelled,omitempty"`
+	Returned  bool             `json:"returned,omitempty"` // the new place was lost after the switch
 	Step      time.Duration    `json:"step"`
 	CopyFor   time.Duration    `json:"copy_for"`
 	FreezeFor time.Duration    `json:"freeze_for"`
@@ -101,7 +105,7 @@ func (a *Moves) PlanMove(ctx context.Context, id prego.MoveID) (MovePlan, error)
 	m, err := a.Store.MoveRun(ctx, id)
 	s := a.Settings
 	return MovePlan{
-		State: m.State, OrgID: m.OrgID, TenantID: m.TenantID, From: m.FromServerID, To: m.ToServerID, Cancelled: m.CancelRequestedAt != nil,
+		State: m.State, OrgID: m.OrgID, TenantID: m.TenantID, From: m.FromServerID, To: m.ToServerID, Cancelled: m.CancelRequestedAt != nil, Returned: m.Returned && !m.State.Ended(),
 		Step: a.Tenants.Settings.StepTimeout, CopyFor: s.CopyFor, FreezeFor: s.FreezeFor, Grace: s.Grace,
 	}, permanentIfCoded(err)
 }
@@ -484,7 +488,7 @@ func (a *Moves) CatchUp(ctx context.Context, id prego.MoveID) (int64, error) {
 	settle.Secrets = a.Tenants.databaseSecret(m.DatabaseName, al.PasswordVersion)
 	cs := []server.BenchCommand{settle}
 	if al.OnPool {
-		cs = append(cs, a.connectCache(ctx, m))
+		cs = append(cs, a.connectCache(ctx, m, m.to))
 	}
 	if _, err := a.Tenants.inTurn(ctx, cs...); err != nil {
 		return 0, err
@@ -524,11 +528,11 @@ func (a *Moves) FreeMoved(ctx context.Context, id prego.MoveID) error {
 	if err != nil || m.State != tenant.MoveSwitched {
 		return err
 	}
-	if m.ToStatus == string(server.Terminated) {
+	if m.ToStatus == string(server.Terminated) || !m.There() {
 		return nil
 	}
 	if !m.MovesServer {
-		if err := a.connect(ctx, m); err != nil {
+		if err := a.connect(ctx, m, m.to); err != nil {
 			return err
 		}
 	}
@@ -558,11 +562,37 @@ func (a *Moves) wake(ctx context.Context, m tenant.Move) {
 	}
 }
 
+// MoveRest is for how long the old place is kept; Returned says that it is the tenant's again.
+type MoveRest struct {
+	For      time.Duration `json:"for,omitempty"`
+	Returned bool          `json:"returned,omitempty"`
+}
+
+// RestMove reads for how long what a tenant had before is kept: no longer if the new place is lost, too.
+func (a *Moves) RestMove(ctx context.Context, id prego.MoveID) (MoveRest, error) {
+	m, err := a.read(ctx, id)
+	if err != nil || m.State != tenant.MoveSwitched || !m.There() {
+		return MoveRest{Returned: m.Returned && !m.State.Ended()}, err
+	}
+	rest := a.Settings.Grace
+	if m.Crosses {
+		rest = max(rest, a.Settings.PassOn)
+	}
+	if m.OpenedAt != nil {
+		rest -= time.Since(*m.OpenedAt)
+	}
+	return MoveRest{For: rest}, nil
+}
+
 // SweepLate brings files after that requests wrote which were under way when the site was held.
 func (a *Moves) SweepLate(ctx context.Context, id prego.MoveID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	m, err := a.read(ctx, id)
+	if err == nil && m.Crosses && m.State == tenant.MoveSwitched {
+		// The edges before sent people to the old place until the new ones knew the site.
+		_, err = a.Edges.AwaitEdges(ctx, AwaitEdgesInput{ServerIDs: []prego.ServerID{m.FromServerID}})
+	}
 	if err != nil || !m.MovesServer || m.State != tenant.MoveSwitched || m.FromStatus == string(server.Terminated) || m.ToStatus == string(server.Terminated) || !m.There() {
 		return err
 	}
@@ -591,6 +621,9 @@ func (a *Moves) ClearMove(ctx context.Context, id prego.MoveID) error {
 		return err
 	}
 	a.Tenants.hook("move/clear")
+	if ok, err := a.Store.ClearingMove(ctx, id); err != nil || !ok {
+		return err
+	}
 	there := m.There() && m.ToStatus != string(server.Terminated)
 	if there && m.MovesServer && m.FromStatus != string(server.Terminated) {
 		// Of jobs that were queued there, and ran there until now.
@@ -598,7 +631,8 @@ func (a *Moves) ClearMove(ctx context.Context, id prego.MoveID) error {
 			return err
 		}
 	}
-	if there && (m.MovesData() || m.MovesPool) {
+	// A site whose cache is lost does not open, and loses nothing else.
+	if there && (m.MovesData() || m.MovesPool) && m.to.Pool.Status != server.Terminated {
 		// What was before goes only when the site opens with what is now.
 		if _, err := a.run(ctx, m, m.to, "proof", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "list-apps"); err != nil {
 			return err
@@ -696,9 +730,17 @@ func (a *Moves) UndoMove(ctx context.Context, id prego.MoveID) error {
 	}
 	a.Tenants.hook("move/undo")
 	here := m.Here() && m.FromStatus != string(server.Terminated)
+	if err := a.vacate(ctx, m); err != nil {
+		return err
+	}
 	// First: the site may write again.
 	if m.MovesData() && (here || m.Here() && m.from.Allocation.OnShard) {
 		if err := a.thawData(ctx, m); err != nil {
+			return err
+		}
+	}
+	if here && m.Returned && !m.MovesServer {
+		if err := a.connect(ctx, m, m.from); err != nil {
 			return err
 		}
 	}
@@ -733,6 +775,18 @@ func (a *Moves) UndoMove(ctx context.Context, id prego.MoveID) error {
 	return a.forgetObjects(ctx, m)
 }
 
+// vacate closes the site of a tenant that was given back where the move had brought it: it is in use there.
+func (a *Moves) vacate(ctx context.Context, m moving) error {
+	if !m.Returned || !m.MovesServer || m.ToStatus == string(server.Terminated) {
+		return nil
+	}
+	_, err := a.run(ctx, m, m.to, "vacate", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "hold-site")
+	if err != nil && strings.Contains(err.Error(), "does not exist") { // it was cleared away before
+		return nil
+	}
+	return err
+}
+
 // MoveEnd is how a move ended.
 type MoveEnd struct {
 	MoveID  prego.MoveID     `json:"move_id"`
@@ -760,10 +814,13 @@ func (a *Moves) FinishMove(ctx context.Context, in MoveEnd) (tenant.MoveResult, 
 // LookAtMoves starts the runs of moves that have lost theirs. It is not an activity.
 func LookAtMoves(a *Moves) func(context.Context) (prego.LookResult, error) {
 	return func(ctx context.Context) (prego.LookResult, error) {
-		ids, err := a.Store.QuietMoves(ctx, a.Settings.Quiet)
+		quiet, err := a.Store.QuietMoves(ctx, a.Settings.Quiet)
 		found := false
-		for _, id := range ids {
-			started, startErr := a.Runs.EnsureMove(ctx, id)
+		for _, m := range quiet {
+			started, startErr := a.Runs.EnsureMove(ctx, m.MoveID)
+			if startErr == nil && !started && m.Lost { // its run waits for the old place's time to be over
+				startErr = a.Runs.WakeRuns(ctx, []string{tenant.MoveWorkflowID(m.MoveID)})
+			}
 			if startErr != nil {
 				return prego.LookResult{Found: found}, startErr
 			}

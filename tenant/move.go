@@ -108,6 +108,13 @@ type MoveAsked struct {
 	DrainOf  prego.ServerID
 }
 
+// QuietMove is a move that may have lost its run, or, Lost, whose run waits while the new place is
+// lost.
+type QuietMove struct {
+	MoveID prego.MoveID
+	Lost   bool
+}
+
 // MoveRun is a move with what its run needs.
 type MoveRun struct {
 	Move
@@ -128,6 +135,8 @@ type MoveRun struct {
 	FromRole, ToRole prego.Role
 	FromOnShard      bool // its database was on the shard, and not on the app server
 	FromOnPool       bool
+	Returned         bool // the new place was lost after the switch, and the tenant is at the old one again
+	Crosses          bool // to another network, whose edges are others
 	// The servers of shards and pools.
 	FromShard, ToShard DataHost `db:"-"`
 	FromPool, ToPool   DataHost `db:"-"`

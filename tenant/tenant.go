@@ -394,6 +394,7 @@ const (
 	StepMoveCleared      Step = "move_cleared" // nothing of it is left on the one before
 	StepMoveFailed       Step = "move_failed"
 	StepMoveCancelled    Step = "move_cancelled"
+	StepMoveReturned     Step = "move_returned" // the server that it had moved to is lost, and it is where it was again
 )
 
 const (

@@ -39,7 +39,8 @@ func MoveTenant(ctx workflow.Context, in MoveInput) (tenant.MoveResult, error) {
 	}
 	last, _ := workflow.NewDisconnectedContext(ctx)
 	end := activities.MoveEnd{MoveID: in.MoveID, State: tenant.MoveDone}
-	if plan.State.Undoable() {
+	returned := plan.Returned
+	if plan.State.Undoable() && !returned {
 		err := temporal.NewCanceledError()
 		if !plan.Cancelled {
 			plan.To, err = bringTenant(ctx, steps, in.MoveID, plan)
@@ -63,8 +64,16 @@ func MoveTenant(ctx workflow.Context, in MoveInput) (tenant.MoveResult, error) {
 	} else if plan.State.Ended() {
 		end.State = plan.State
 	}
-	if end.State == tenant.MoveDone {
-		if err := clearMoved(last, steps, in.MoveID, plan); err != nil {
+	if end.State == tenant.MoveDone && !returned {
+		var err error
+		if returned, err = clearMoved(last, steps, in.MoveID, plan); err != nil {
+			return tenant.MoveResult{}, err
+		}
+	}
+	if returned {
+		end.State, end.Reason = tenant.MoveFailed, tenant.ReasonMoveTarget
+		workflow.SetCurrentDetails(last, fmt.Sprintf("**%s**: where %s had moved to is lost; it is on %s again", in.MoveID, plan.TenantID, plan.From))
+		if err := workflow.ExecuteActivity(call(last, "undo what was done", effectPatience), steps.UndoMove, in.MoveID).Get(last, nil); err != nil {
 			return tenant.MoveResult{}, err
 		}
 	}
@@ -101,30 +110,60 @@ func bringTenant(ctx workflow.Context, steps *activities.Moves, id prego.MoveID,
 	return to, workflow.ExecuteActivity(write(ctx, "switch"), steps.SwitchMove, sent).Get(ctx, &to)
 }
 
-// clearMoved opens the site at its new place, and clears the server before.
-func clearMoved(ctx workflow.Context, steps *activities.Moves, id prego.MoveID, plan activities.MovePlan) error {
+// clearMoved opens the site at its new place, and clears the server before. returned says that the
+// new place was lost meanwhile, and the tenant is where it was.
+func clearMoved(ctx workflow.Context, steps *activities.Moves, id prego.MoveID, plan activities.MovePlan) (returned bool, err error) {
 	var edges *activities.Edges
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: %s has left %s, which is being cleared", id, plan.TenantID, plan.From))
 	if err := workflow.ExecuteActivity(call(ctx, "let the site write at its new place", effectPatience), steps.FreeMoved, id).Get(ctx, nil); err != nil {
-		return err
+		return false, err
 	}
 	await := activities.AwaitEdgesInput{ServerIDs: []prego.ServerID{plan.From}}
 	if plan.To != "" && plan.To != plan.From {
 		await.ServerIDs = append(await.ServerIDs, plan.To) // which may be in another region
 	}
 	if err := workflow.ExecuteActivity(call(ctx, "wait for the edges", effectPatience), edges.AwaitEdges, await).Get(ctx, nil); err != nil {
-		return err
+		return false, err
 	}
 	if err := workflow.ExecuteActivity(write(ctx, "record that it is open"), steps.MoveOpened, id).Get(ctx, nil); err != nil {
-		return err
+		return false, err
 	}
 	if err := workflow.ExecuteActivity(call(ctx, "bring late files after", effectPatience), steps.SweepLate, id).Get(ctx, nil); err != nil {
-		return err
+		return false, err
 	}
-	if err := workflow.NewTimerWithOptions(ctx, plan.Grace, workflow.TimerOptions{Summary: "keep the old copy for a while"}).Get(ctx, nil); err != nil {
-		return err
+	if workflow.GetVersion(ctx, "a move that ends early", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
+		if err := workflow.NewTimerWithOptions(ctx, plan.Grace, workflow.TimerOptions{Summary: "keep the old copy for a while"}).Get(ctx, nil); err != nil {
+			return false, err
+		}
+		return false, workflow.ExecuteActivity(call(ctx, "clear the server before", effectPatience), steps.ClearMove, id).Get(ctx, nil)
 	}
-	return workflow.ExecuteActivity(call(ctx, "clear the server before", effectPatience), steps.ClearMove, id).Get(ctx, nil)
+	if returned, err := restMoved(ctx, steps, id); err != nil || returned {
+		return returned, err
+	}
+	if err := workflow.ExecuteActivity(call(ctx, "clear the server before", effectPatience), steps.ClearMove, id).Get(ctx, nil); err != nil {
+		return false, err
+	}
+	// Lost just before it was cleared?
+	err = workflow.ExecuteActivity(write(ctx, "read whether it is cleared"), steps.PlanMove, id).Get(ctx, &plan)
+	return plan.Returned, err
+}
+
+// restMoved keeps the old place for a while, unless a server of the new one is lost.
+func restMoved(ctx workflow.Context, steps *activities.Moves, id prego.MoveID) (returned bool, err error) {
+	lost := workflow.GetSignalChannel(ctx, SignalDemand)
+	for {
+		var rest activities.MoveRest
+		if err := workflow.ExecuteActivity(write(ctx, "read for how long the old copy is kept"), steps.RestMove, id).Get(ctx, &rest); err != nil || rest.Returned || rest.For <= 0 {
+			return rest.Returned, err
+		}
+		timed, cancel := workflow.WithCancel(ctx)
+		over := workflow.NewTimerWithOptions(timed, rest.For, workflow.TimerOptions{Summary: "keep the old copy for a while"})
+		workflow.NewSelector(ctx).AddFuture(over, func(workflow.Future) {}).
+			AddReceive(lost, func(c workflow.ReceiveChannel, _ bool) { c.Receive(ctx, nil) }).Select(ctx)
+		cancel()
+		for lost.ReceiveAsync(nil) { // one look is enough for all of them
+		}
+	}
 }
 
 // EnsureMove starts the run that moves a tenant unless it is running.

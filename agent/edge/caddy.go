@@ -66,11 +66,15 @@ const (
 func Caddy(d wire.EdgeDocument, certs map[string]wire.EdgeCertificate, s Settings) ([]byte, error) {
 	s.HTTPPort, s.HTTPSPort = cmp.Or(s.HTTPPort, 80), cmp.Or(s.HTTPSPort, 443)
 	names := covered(d.Certificates, certs)
+	trusts := func(name string) (certificate string, roots []string) {
+		certificate = names.of(name)
+		return certificate, chainOf(certs[certificate])
+	}
 	listeners := map[listener]*site{}
 	at := func(address string, port int) *site {
 		l := listener{address: address, port: port}
 		if listeners[l] == nil {
-			listeners[l] = &site{listener: l, tls: port != s.HTTPPort}
+			listeners[l] = &site{listener: l, tls: port != s.HTTPPort, passing: d.Passing, trusts: trusts}
 		}
 		return listeners[l]
 	}
@@ -171,6 +175,8 @@ type site struct {
 	hosts      []wire.EdgeHost
 	redirected []string
 	challenges []wire.EdgeChallenge
+	passing    []string // edges whose word on who asks is believed
+	trusts     func(name string) (certificate string, roots []string)
 }
 
 func (v *site) server(s Settings) (obj, error) {
@@ -221,11 +227,14 @@ func (v *site) routes(s Settings) (routes []obj, named obj) {
 		}))
 	}
 	var maintained, empty []string
+	var passed []wire.EdgeHost
 	single := map[class][]wire.EdgeHost{}
 	for _, h := range v.hosts {
 		switch {
 		case h.State == wire.EdgeMaintenance:
 			maintained = append(maintained, h.Name)
+		case len(h.Via) > 0:
+			passed = append(passed, h)
 		case h.Route == "" && len(h.Upstreams) == 0:
 			empty = append(empty, h.Name)
 		default:
@@ -244,12 +253,13 @@ func (v *site) routes(s Settings) (routes []obj, named obj) {
 	})
 	for i, c := range classes {
 		name := "proxy-" + strconv.Itoa(i+1)
-		named[name] = obj{"handle": c.handlers(s)}
+		named[name] = obj{"handle": c.handlers(s, v.passing)}
 		leaf := func(hosts []wire.EdgeHost) []obj {
 			return []obj{onHosts(namesOf(hosts), upstreamOf(hosts, s), obj{"handler": "invoke", "name": name})}
 		}
 		routes = append(routes, tree(single[c], mapLeaf, leaf)...)
 	}
+	routes = append(routes, v.passOn(passed)...)
 	if len(maintained) > 0 {
 		routes = append(routes, onHosts(maintained, maintenance))
 	}
@@ -268,7 +278,7 @@ func (v *site) class(h wire.EdgeHost) class {
 }
 
 // handlers are what a request passes on its way to the proxy.
-func (c class) handlers(s Settings) (out []obj) {
+func (c class) handlers(s Settings, passing []string) (out []obj) {
 	if c.hsts > 0 {
 		out = append(out, obj{"handler": "headers", "response": obj{"deferred": true, "set": obj{"Strict-Transport-Security": []string{"max-age=" + strconv.Itoa(c.hsts)}}}})
 	}
@@ -290,12 +300,19 @@ func (c class) handlers(s Settings) (out []obj) {
 	}
 	transport["keep_alive"] = obj{"idle_timeout": keepIdle, "max_idle_conns_per_host": 128}
 	site := []string{siteVariable}
+	to, sockets := obj{wire.HeaderSite: site}, obj{wire.HeaderSite: site, "Host": site}
+	var before []obj
+	if len(passing) > 0 {
+		before = believed(passing)
+		to["X-Forwarded-For"], sockets["X-Forwarded-For"] = []string{visitorVariable}, []string{visitorVariable}
+	}
 	// The site's frontend sends its name as the Origin of events' connections, and their
 	// server refuses those of another Host (frappe/realtime/middlewares/authenticate.js).
-	return append(out, subroute([]obj{
-		{"match": []obj{{"path": []string{"/socket.io*"}}}, "handle": []obj{proxy("unix/"+s.RunDir+"/"+socketsPrefix+socketsVariable+".sock", obj{wire.HeaderSite: site, "Host": site})}, "terminal": true},
-		{"handle": []obj{proxy(upstreamVariable, obj{wire.HeaderSite: site})}},
-	}))
+	return append(out, subroute(append(
+		before,
+		obj{"match": []obj{{"path": []string{"/socket.io*"}}}, "handle": []obj{proxy("unix/"+s.RunDir+"/"+socketsPrefix+socketsVariable+".sock", sockets)}, "terminal": true},
+		obj{"handle": []obj{proxy(upstreamVariable, to)}},
+	)))
 }
 
 // Where a map leaves the upstream, or the route, the site, and the group of its WebSockets.
@@ -365,22 +382,24 @@ func challenges(list []wire.EdgeChallenge) obj {
 	return obj{"match": []obj{{"path": []string{prefix + "*"}}}, "handle": []obj{subroute(routes)}}
 }
 
-// coverage is which names have a certificate.
-type coverage map[string]bool
+// coverage is the certificate, by its id, that names have.
+type coverage map[string]string
 
 func covered(refs []wire.EdgeCertificateRef, certs map[string]wire.EdgeCertificate) coverage {
 	out := coverage{}
 	for _, ref := range refs {
 		if c, ok := certs[ref.ID]; ok && c.SHA256 == ref.SHA256 {
 			for _, n := range ref.Names {
-				out[n] = true
+				out[n] = ref.ID
 			}
 		}
 	}
 	return out
 }
 
-func (c coverage) has(name string) bool {
+func (c coverage) of(name string) string {
 	_, parent, _ := strings.Cut(name, ".")
-	return c[name] || c["*."+parent]
+	return cmp.Or(c[name], c["*."+parent])
 }
+
+func (c coverage) has(name string) bool { return c.of(name) != "" }

@@ -24,6 +24,7 @@ type Counter struct {
 
 	mu     sync.Mutex
 	owners map[string]owner // by name of host
+	passed map[string]bool  // names of hosts that other edges serve, and count
 	counts map[owner]*wire.EdgeCounts
 }
 
@@ -36,13 +37,16 @@ func NewCounter(runDir string) *Counter {
 
 // Follow says whose the names are from now on.
 func (c *Counter) Follow(d wire.EdgeDocument) {
-	owners := make(map[string]owner, len(d.Hosts))
+	owners, passed := make(map[string]owner, len(d.Hosts)), map[string]bool{}
 	for _, h := range d.Hosts {
 		owners[h.Name] = owner{h.Tenant, h.Route}
+		if len(h.Via) > 0 {
+			passed[h.Name] = true
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.owners = owners
+	c.owners, c.passed = owners, passed
 }
 
 // Take returns at most n counts, and forgets them.
@@ -115,7 +119,11 @@ func (c *Counter) count(line []byte) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v := c.of(c.owners[strings.ToLower(host)])
+	host = strings.ToLower(host)
+	if c.passed[host] {
+		return
+	}
+	v := c.of(c.owners[host])
 	v.Statuses[class]++
 	v.Durations[bucket]++
 	v.BytesIn, v.BytesOut, v.Seconds = v.BytesIn+e.BytesRead, v.BytesOut+e.Size, v.Seconds+e.Duration

@@ -92,9 +92,15 @@ func namesFile(names string) string {
 // namesPrefix begins the names of files of names, which are beside HAProxy's configuration.
 const namesPrefix = "sites-"
 
-// movedSockets are the WebSockets of sites that have another place in the second document.
+// movedSockets are the WebSockets of sites that have another place in the second document, or are
+// in another network.
 func movedSockets(before, after wire.EdgeDocument) map[session]bool {
 	out, places := map[session]bool{}, placesOf(after)
+	for _, h := range after.Hosts {
+		if len(h.Via) > 0 {
+			places[h.Site] = h.Via[0].Address
+		}
+	}
 	for site, address := range placesOf(before) {
 		if now := places[site]; now != "" && now != address {
 			out[session{socketsFrontend(socketsOf(site)), backendOf(address)}] = true

@@ -35,6 +35,9 @@ type EdgeDocument struct {
 	// Addresses are the floating addresses of the network's edges. An edge configures
 	// those that name it.
 	Addresses []EdgeAddress `json:"addresses,omitempty"`
+	// Passing are the public addresses of edges of other networks that pass requests on to
+	// these, for sites that have moved here (EdgeHost.Via). What they say of who asks is believed.
+	Passing []string `json:"passing,omitempty"`
 }
 
 // EdgeHostState is what an edge does with requests for a host.
@@ -68,6 +71,10 @@ type EdgeHost struct {
 	State EdgeHostState `json:"state"`
 	// Upstreams are healthy; without any, the answer is 503.
 	Upstreams []EdgeUpstream `json:"upstreams,omitempty"`
+	// Via are the public addresses and ports of edges of another network, where the site is by now. While
+	// resolvers still know the edges here, these pass requests on over TLS, as for the same
+	// name. Upstreams are empty then. An edge that does not know Via answers 503.
+	Via []EdgeUpstream `json:"via,omitempty"`
 	// UpstreamTLS says that upstreams speak TLS. Their certificates are not verified:
 	// they are reached over the private network.
 	UpstreamTLS bool `json:"upstream_tls,omitempty"`
@@ -80,6 +87,13 @@ type EdgeHost struct {
 // HeaderSite names the site that a request is for, whatever host name it came by. Edges set
 // it, whatever the client sent.
 const HeaderSite = "X-Frappe-Site-Name"
+
+// Headers between edges. A request that was passed on once is not passed on again; who asked is
+// believed of edges alone.
+const (
+	HeaderPassed  = "X-Prego-Passed"
+	HeaderVisitor = "X-Prego-Visitor"
+)
 
 // EdgeUpstream is where requests are forwarded to.
 type EdgeUpstream struct {

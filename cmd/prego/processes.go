@@ -306,6 +306,7 @@ func buildWorker(ctx context.Context, p *process, runs *workflows.Client, served
 		Ended: activities.NewBenchUpdates(p.reg), Log: p.log.Named("releases"), Hook: crashHook(),
 	}
 	moves := newMoves(p, runs, tenants, backups)
+	moves.Edges = edges
 	drilled := newDrills(p, runs, backups)
 	w, err := worker.New(runs.Temporal, worker.Options{
 		TaskQueue: p.cfg.Temporal.TaskQueue, Queues: served, StopTimeout: p.cfg.Worker.StopTimeout,

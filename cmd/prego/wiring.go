@@ -481,7 +481,7 @@ func newMoves(p *process, runs *workflows.Client, tenants *activities.Tenants, b
 	m := p.cfg.Moves
 	return &activities.Moves{
 		Store: p.db, Tenants: tenants, Backups: backups, Runs: runs, Metrics: activities.NewMoveMetrics(p.reg), Log: p.log.Named("moves"),
-		Settings: activities.MoveSettings{CopyFor: m.CopyFor, FreezeFor: m.FreezeFor, Settle: p.cfg.Edge.Settle, Grace: m.Grace, Quiet: p.cfg.Workloads.Quiet},
+		Settings: activities.MoveSettings{CopyFor: m.CopyFor, FreezeFor: m.FreezeFor, Settle: p.cfg.Edge.Settle, Grace: m.Grace, PassOn: m.PassOn, Quiet: p.cfg.Workloads.Quiet},
 	}
 }
 

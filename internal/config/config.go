@@ -94,6 +94,7 @@ type Moves struct {
 	CopyFor   time.Duration `env:"PREGO_MOVE_COPY_TIMEOUT" envDefault:"6h"`   // for copying a site while it serves
 	FreezeFor time.Duration `env:"PREGO_MOVE_FREEZE_TIMEOUT" envDefault:"2m"` // for how long a site may be read-only before its move is undone
 	Grace     time.Duration `env:"PREGO_MOVE_GRACE" envDefault:"10m"`         // for how long the server before keeps what it had of a site
+	PassOn    time.Duration `env:"PREGO_MOVE_PASS_ON" envDefault:"6m"`        // for how long edges of the network before pass on, at least: names are known for 5 min
 	Tenants   int           `env:"PREGO_DRAIN_TENANTS" envDefault:"2"`        // that are moved away from one server at once when it is drained
 }
 
@@ -593,8 +594,8 @@ func (c Config) check() []error {
 		bad("PREGO_PATCH_EVERY", "must be above 0")
 	}
 	c.Keep.check(bad)
-	if m := c.Moves; m.CopyFor <= 0 || m.FreezeFor <= 0 || m.Grace < 0 || m.Tenants < 1 {
-		bad("PREGO_MOVE_COPY_TIMEOUT, PREGO_MOVE_FREEZE_TIMEOUT and PREGO_DRAIN_TENANTS", "must be above 0, and PREGO_MOVE_GRACE not below")
+	if m := c.Moves; m.CopyFor <= 0 || m.FreezeFor <= 0 || m.Grace < 0 || m.PassOn < 0 || m.Tenants < 1 {
+		bad("PREGO_MOVE_COPY_TIMEOUT, PREGO_MOVE_FREEZE_TIMEOUT and PREGO_DRAIN_TENANTS", "must be above 0, and PREGO_MOVE_GRACE and PREGO_MOVE_PASS_ON not below")
 	}
 	if c.ACME.HTTPPort < 1 || c.ACME.HTTPPort > 65535 {
 		bad("PREGO_ACME_HTTP_PORT", "must be 1 to 65535")

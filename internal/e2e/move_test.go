@@ -40,6 +40,7 @@ type writers struct {
 	accepted []string // descriptions whose insertion was confirmed
 	tried    atomic.Int64
 	reads    atomic.Int64
+	refused  string        // the last row that was not accepted, and why
 	failed   []string      // reads that were not answered
 	gap      time.Duration // the longest between two answered reads
 	pause    time.Duration // the longest between two accepted rows
@@ -64,6 +65,13 @@ func (p *public) write(base, cookie string) *writers {
 			resp, err := client.Do(req)
 			if err == nil {
 				_ = resp.Body.Close()
+			}
+			if err != nil || resp.StatusCode != http.StatusOK {
+				w.mu.Lock()
+				if w.refused = fmt.Sprint(err); err == nil {
+					w.refused = resp.Status
+				}
+				w.mu.Unlock()
 			}
 			if err == nil && resp.StatusCode == http.StatusOK {
 				w.mu.Lock()
@@ -110,7 +118,11 @@ func (w *writers) number() int {
 func (w *writers) more(n int) {
 	w.t.Helper()
 	want := w.number() + n
-	require.Eventually(w.t, func() bool { return w.number() >= want }, patience, 20*time.Millisecond)
+	require.Eventually(w.t, func() bool { return w.number() >= want }, patience, 20*time.Millisecond, "refused: %s", later(func() string {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return fmt.Sprint(w.refused, w.failed[max(0, len(w.failed)-2):])
+	}))
 }
 
 // moved waits until a move has ended.
@@ -134,7 +146,7 @@ func movable(t *testing.T, s *s3test.Server, crash string) (p *public, id string
 func movableOn(t *testing.T, s *s3test.Server, crash, url string) (p *public, id string) {
 	t.Helper()
 	vars := backupVars(s, map[string]string{
-		"PREGO_EDGE_SETTLE": "500ms", "PREGO_MOVE_GRACE": "1s", "PREGO_NAMES_EVERY": "200ms", "PREGO_CERTIFICATE_SWEEP_EVERY": "300ms", "PREGO_GROUP_SWEEP_EVERY": "1s", "PREGO_TEST_CRASH": crash,
+		"PREGO_EDGE_SETTLE": "500ms", "PREGO_MOVE_GRACE": "1s", "PREGO_MOVE_PASS_ON": "3s", "PREGO_NAMES_EVERY": "200ms", "PREGO_CERTIFICATE_SWEEP_EVERY": "300ms", "PREGO_GROUP_SWEEP_EVERY": "1s", "PREGO_TEST_CRASH": crash,
 	})
 	p = newPublicOn(t, vars, url)
 	p.org("acme", "")
@@ -336,6 +348,12 @@ func (p *public) dataMoved(id, database string, shard, otherShard, pool, otherPo
 		require.Equal(p.t, []int{want, want, 0}, []int{databases, users, triggers}, "what shard %s has", server)
 		require.Equal(p.t, want, p.number(`SELECT current_tenant_count FROM db_shards WHERE shard_id = $1`, p.id(server)), server)
 	}
+	p.cacheMoved(database, pool, otherPool)
+}
+
+// cacheMoved checks that a tenant's cache is in one pool, and that nothing of it is in the other.
+func (p *public) cacheMoved(database, pool, otherPool string) {
+	p.t.Helper()
 	for server, want := range map[string]int{pool: 1, otherPool: 0} {
 		acl, err := os.ReadFile(filepath.Join(p.rootOf(p.id(server)), wire.RedisUsersDir, "users.acl"))
 		require.NoError(p.t, err)

@@ -22,6 +22,7 @@ type Server struct {
 	Region   prego.Region
 	Network  string // its private network, or its region if it has none
 	Address  string // in that network; "" while it has none
+	Public   string // of an edge that is in use, where everybody reaches it; else ""
 }
 
 // Site is a tenant's site that exists.
@@ -31,6 +32,11 @@ type Site struct {
 	Name        string   // of the site
 	Names       []string // verified domains
 	Maintenance bool
+	// Where it was, of a site that has moved to another network and is still known there: the network, and
+	// the address in it. Open says that those who come there are to be passed on.
+	LeftNetwork string
+	LeftAddress string
+	Open        bool
 }
 
 // Group is a process group with routes. Instances are those that are running and healthy.
@@ -79,13 +85,14 @@ type Model struct {
 	groups    map[prego.GroupID]Group
 	addresses map[prego.EnvID]Address
 	onServer  map[prego.ServerID]map[prego.TenantID]bool
+	left      map[prego.TenantID]bool // sites that are known in another network, too
 }
 
 // NewModel makes an empty model.
 func NewModel(s Settings) *Model {
 	return &Model{
 		settings: s, servers: map[prego.ServerID]Server{}, sites: map[prego.TenantID]Site{}, groups: map[prego.GroupID]Group{},
-		addresses: map[prego.EnvID]Address{}, onServer: map[prego.ServerID]map[prego.TenantID]bool{},
+		addresses: map[prego.EnvID]Address{}, onServer: map[prego.ServerID]map[prego.TenantID]bool{}, left: map[prego.TenantID]bool{},
 	}
 }
 
@@ -105,6 +112,7 @@ func (m *Model) SetSites(ids []prego.TenantID, rows []Site) {
 		if s, ok := m.sites[id]; ok {
 			delete(m.onServer[s.ServerID], id)
 			delete(m.sites, id)
+			delete(m.left, id)
 		}
 	}
 	for _, s := range rows {
@@ -112,6 +120,9 @@ func (m *Model) SetSites(ids []prego.TenantID, rows []Site) {
 			delete(m.onServer[before.ServerID], s.TenantID)
 		}
 		m.sites[s.TenantID] = s
+		if delete(m.left, s.TenantID); s.LeftNetwork != "" {
+			m.left[s.TenantID] = true
+		}
 		if m.onServer[s.ServerID] == nil {
 			m.onServer[s.ServerID] = map[prego.TenantID]bool{}
 		}
@@ -165,10 +176,24 @@ func (m *Model) Document(network string) wire.EdgeDocument {
 			b.site(m.sites[t], s)
 		}
 	}
+	passing := map[string]bool{}
+	for id := range m.left {
+		t := m.sites[id]
+		s := m.servers[t.ServerID]
+		switch {
+		case s.Network == t.LeftNetwork:
+		case t.LeftNetwork == network:
+			b.left(t, s)
+		case s.Network == network:
+			for _, address := range m.edges(t.LeftNetwork) {
+				passing[address] = true
+			}
+		}
+	}
 	for _, g := range m.groups {
 		b.group(g)
 	}
-	d := wire.EdgeDocument{Hosts: slices.Collect(maps.Values(b.hosts)), TCP: slices.Collect(maps.Values(b.tcp))}
+	d := wire.EdgeDocument{Passing: slices.Sorted(maps.Keys(passing)), Hosts: slices.Collect(maps.Values(b.hosts)), TCP: slices.Collect(maps.Values(b.tcp))}
 	slices.SortFunc(d.Hosts, func(a, b wire.EdgeHost) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port))
 	})
@@ -200,6 +225,7 @@ type builder struct {
 	regions map[prego.Region]bool // that have servers in the network: names of their groups may lead to its edges
 	hosts   map[hostKey]wire.EdgeHost
 	tcp     map[tcpKey]wire.EdgeTCP
+	via     []wire.EdgeUpstream // of the site that is being added
 }
 
 // add keeps the first of two hosts with the same name, by whose it is: which one it is does
@@ -214,7 +240,7 @@ func (b *builder) add(h wire.EdgeHost) {
 
 func (b *builder) site(t Site, s Server) {
 	h := wire.EdgeHost{
-		Tenant: string(t.TenantID), Site: t.Name, TLS: true, State: wire.EdgeServing, MaxBody: b.model.settings.MaxBody, HSTS: b.model.settings.HSTS,
+		Tenant: string(t.TenantID), Site: t.Name, TLS: true, Via: b.via, State: wire.EdgeServing, MaxBody: b.model.settings.MaxBody, HSTS: b.model.settings.HSTS,
 	}
 	if t.Maintenance {
 		h.State = wire.EdgeMaintenance
@@ -226,6 +252,31 @@ func (b *builder) site(t Site, s Server) {
 		h.Name = strings.ToLower(name)
 		b.add(h)
 	}
+}
+
+// left adds a site that has moved to another network: it is answered for where it was until it is
+// open, and then passed on to the edges there.
+func (b *builder) left(t Site, now Server) {
+	there := Server{Address: t.LeftAddress}
+	if t.Open {
+		there.Address = ""
+		for _, address := range b.model.edges(now.Network) {
+			b.via = append(b.via, wire.EdgeUpstream{Address: at(address, portHTTPS)})
+		}
+	}
+	b.site(t, there)
+	b.via = nil
+}
+
+// edges are the public addresses of a network's edges.
+func (m *Model) edges(network string) (out []string) {
+	for _, s := range m.servers {
+		if s.Public != "" && s.Network == network {
+			out = append(out, s.Public)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 func (b *builder) group(g Group) {

@@ -141,3 +141,46 @@ func BenchmarkDocument(b *testing.B) {
 		}
 	}
 }
+
+// TestASiteOfAnotherNetwork: the edges before send its visitors where it was until it is open where it is, and
+// pass them on then; the new ones know whom to believe.
+func TestASiteOfAnotherNetwork(t *testing.T) {
+	t.Parallel()
+	all := append([]Server{
+		{ServerID: "edge-1", Region: "eu", Network: "n1", Address: "10.0.0.5", Public: "203.0.113.1"},
+		{ServerID: "edge-2", Region: "us", Network: "n3", Address: "10.2.0.6", Public: "203.0.113.3"},
+		{ServerID: "edge-3", Region: "us", Network: "n3", Address: "10.2.0.5", Public: "203.0.113.2"},
+	}, servers...)
+	site := Site{TenantID: "t1", ServerID: "far", Name: "one.example.com", Names: []string{"www.one.org"}, LeftNetwork: "n1", LeftAddress: "10.0.0.1"}
+	m := modelOf(Change{Servers: all, Sites: []Site{site}})
+	hosts := func(network string) (out []string) {
+		for _, h := range m.Document(network).Hosts {
+			require.Equal(t, []string{"t1", "one.example.com"}, []string{h.Tenant, h.Site})
+			out = append(out, fmt.Sprintf("%s %v %v", h.Name, h.Upstreams, h.Via))
+		}
+		return out
+	}
+	there := []string{"one.example.com [{10.2.0.4:8080 0}] []", "www.one.org [{10.2.0.4:8080 0}] []"}
+	require.Equal(t, []string{"one.example.com [{10.0.0.1:8080 0}] []", "www.one.org [{10.0.0.1:8080 0}] []"}, hosts("n1"))
+	require.Equal(t, there, hosts("n3"))
+	require.Equal(t, []string{"203.0.113.1"}, m.Document("n3").Passing)
+	require.Empty(t, m.Document("n1").Passing)
+	require.Empty(t, hosts("n2"))
+
+	site.Open = true
+	m.Apply(Change{TenantIDs: []prego.TenantID{"t1"}, Sites: []Site{site}})
+	via := " [] [{203.0.113.2:443 0} {203.0.113.3:443 0}]"
+	require.Equal(t, []string{"one.example.com" + via, "www.one.org" + via}, hosts("n1"))
+	require.Equal(t, there, hosts("n3"))
+
+	// Its move has ended; or the tenant has no site any more.
+	ended := site
+	ended.LeftNetwork = ""
+	m.Apply(Change{TenantIDs: []prego.TenantID{"t1"}, Sites: []Site{ended}})
+	require.Empty(t, hosts("n1"))
+	require.Equal(t, there, hosts("n3"))
+	require.Empty(t, m.Document("n3").Passing)
+	m.Apply(Change{TenantIDs: []prego.TenantID{"t1"}, Sites: []Site{site}})
+	m.Apply(Change{TenantIDs: []prego.TenantID{"t1"}})
+	require.Empty(t, hosts("n1"))
+}

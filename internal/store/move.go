@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -182,6 +181,7 @@ func (s *Store) CancelMove(ctx context.Context, tenantID prego.TenantID, id preg
 const sqlMoveRun = `
 SELECT ` + moveColumns + `, m.allocation_id, m.database_name, m.data_archives, f.host AS from_host, COALESCE(host(f.private_address), '') AS from_address, CASE WHEN f.status_reason IN ('server_missing', 'server_lost') THEN 'terminated' ELSE f.status END AS from_status, f.role AS from_role,
     COALESCE(g.host, '') AS to_host, COALESCE(host(g.private_address), '') AS to_address, CASE WHEN g.status_reason IN ('server_missing', 'server_lost') THEN 'terminated' ELSE COALESCE(g.status, '') END AS to_status, COALESCE(g.role, '') AS to_role,
+    COALESCE(COALESCE(f.network_id, f.region) <> COALESCE(g.network_id, g.region), false) AS crosses, m.returned_at IS NOT NULL AS returned,
     g.cordoned_at IS NOT NULL AND m.moves_server OR m.moves_shard AND COALESCE(tsh.cordoned_at IS NOT NULL OR tsh.status <> 'active', false)
         OR m.moves_pool AND COALESCE(tph.cordoned_at IS NOT NULL OR tph.status <> 'active', false) AS to_closed, t.state AS tenant_state,
     COALESCE(a.app_server_id, '') AS allocation_server, COALESCE(a.db_shard_id, '') AS allocation_shard, COALESCE(a.redis_pool_id, '') AS allocation_pool,
@@ -339,12 +339,13 @@ func (s *Store) MoveCopied(ctx context.Context, id prego.MoveID, bytes int64, ar
 	return s.exec(ctx, "move "+string(id), sqlMoveCopied, id, bytes, archives)
 }
 
-// Whatever works on the site has to end first, and what comes later waits (TenantRun, held).
+// Whatever works on the site has to end first, and what comes later waits (TenantRun, held). A release that has
+// not begun waits for the move (sqlBenchWaits): one of the two goes first.
 const sqlMoveWaitsFor = `
 SELECT CASE WHEN t.state <> t.converged_state THEN 'its state is being changed'
     WHEN EXISTS (SELECT FROM restore_jobs j WHERE j.tenant_id = t.tenant_id AND j.status = 'running') THEN 'it is being restored'
     WHEN EXISTS (SELECT FROM snapshots j WHERE j.tenant_id = t.tenant_id AND j.status = 'running') THEN 'a snapshot of it is being made'
-    WHEN EXISTS (SELECT FROM stack_release_servers u WHERE u.server_id IN (m.from_server_id, m.to_server_id) AND u.status IN ('updating', 'broken')) THEN 'a release is being installed there'
+    WHEN EXISTS (SELECT FROM stack_release_servers u WHERE u.server_id IN (m.from_server_id, m.to_server_id) AND (u.status = 'broken' OR u.status = 'updating' AND u.phase <> 'waiting')) THEN 'a release is being installed there'
     WHEN EXISTS (SELECT FROM backups b WHERE b.tenant_id = t.tenant_id AND b.state = 'making') THEN 'a backup of it is being made' ELSE '' END
 FROM tenant_moves m JOIN tenants t ON t.tenant_id = m.tenant_id WHERE m.move_id = $1 FOR NO KEY UPDATE OF t`
 
@@ -373,7 +374,7 @@ func (s *Store) FreezeMove(ctx context.Context, id prego.MoveID) (waits string, 
 const (
 	sqlSwitchMove = `
 UPDATE tenant_moves SET state = 'switched', switched_at = now(), updated_at = now(), delta_bytes = $2
-WHERE move_id = $1 AND state = 'frozen' AND cancel_requested_at IS NULL`
+WHERE move_id = $1 AND state = 'frozen' AND cancel_requested_at IS NULL AND returned_at IS NULL`
 	sqlSwitchAllocation = `
 UPDATE tenant_allocations a SET app_server_id = m.to_server_id, pool_site_id = NULL, infra_provider = s.infra_provider,
     db_shard_id = COALESCE(m.to_shard_id, a.db_shard_id), redis_pool_id = COALESCE(m.to_pool_id, a.redis_pool_id),
@@ -430,7 +431,7 @@ func (s *Store) MoveOpened(ctx context.Context, id prego.MoveID) error {
 
 const (
 	sqlFinishMove = `
-UPDATE tenant_moves SET state = $2, reason = $3, message = $4, finished_at = now(), updated_at = now() WHERE move_id = $1 AND finished_at IS NULL
+UPDATE tenant_moves SET state = $2, reason = $3, message = COALESCE(NULLIF($4, ''), message), finished_at = now(), updated_at = now() WHERE move_id = $1 AND finished_at IS NULL
   AND (state = 'switched') = ($2 = 'done') RETURNING tenant_id,
     CASE WHEN NOT moves_server THEN '' WHEN state = 'done' THEN from_server_id ELSE COALESCE(to_server_id, '') END AS server_id,
     CASE WHEN NOT moves_shard THEN '' WHEN state = 'done' THEN from_shard_id ELSE COALESCE(to_shard_id, '') END AS shard_id,
@@ -466,14 +467,7 @@ func (s *Store) FinishMove(ctx context.Context, id prego.MoveID, state tenant.Mo
 			return err
 		}
 		step := map[tenant.MoveState]tenant.Step{tenant.MoveDone: tenant.StepMoveCleared, tenant.MoveFailed: tenant.StepMoveFailed, tenant.MoveCancelled: tenant.StepMoveCancelled}[state]
-		return tenantEvent(ctx, tx, tenant.Event{TenantID: left.TenantID, Step: step, Reason: string(reason), Message: fmt.Sprintf("%s: %s", id, message)}, string(step)+"/"+string(id))
+		return tenantEvent(ctx, tx, tenant.Event{TenantID: left.TenantID, Step: step, Reason: string(reason), Message: fmt.Sprintf("%s: %s", id, out.Message)}, string(step)+"/"+string(id))
 	})
 	return out, err
-}
-
-const sqlQuietMoves = `SELECT move_id FROM tenant_moves WHERE finished_at IS NULL AND updated_at < now() - make_interval(secs => $1) ORDER BY move_id LIMIT 200`
-
-// QuietMoves are moves that may have lost their runs.
-func (s *Store) QuietMoves(ctx context.Context, quiet time.Duration) ([]prego.MoveID, error) {
-	return collectValues[prego.MoveID](ctx, s, "moves", sqlQuietMoves, quiet.Seconds())
 }

@@ -199,7 +199,7 @@ func TestADrainNamesTenants(t *testing.T) {
 	require.Equal(t, []any{server.DrainCancelled, []prego.MoveID{"mov-t-2"}}, []any{st.Status, st.Cancelled})
 	quiet, err := b.s.QuietMoves(ctx, -time.Second)
 	require.NoError(t, err)
-	require.Equal(t, []prego.MoveID{"mov-t-2"}, quiet)
+	require.Equal(t, []tenant.QuietMove{{MoveID: "mov-t-2"}}, quiet)
 }
 
 // TestAMoveOfALostServer: what is lost is asked for nothing, a restore waits until the move has

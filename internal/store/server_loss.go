@@ -52,6 +52,9 @@ type lostTenant struct {
 // loseTenants fails the tenants whose site or database was on a server that is gone, frees
 // their places and tells their orgs. One that was terminated only loses its place.
 func (s *Store) loseTenants(ctx context.Context, tx pgx.Tx, serverID prego.ServerID, actor prego.Actor) error {
+	if err := s.returnMoves(ctx, tx, serverID, actor); err != nil {
+		return err
+	}
 	lost, err := many[lostTenant](ctx, tx, sqlTenantsToLose, serverID)
 	if err != nil {
 		return err

@@ -1,0 +1,97 @@
+package store
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+// TestAMoveAmongOthers: while a tenant moves, another move of it is refused, a drain waits for the one that is under
+// way, and a release and the move let each other end.
+func TestAMoveAmongOthers(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b := dataMoveSetup(t)
+	ask := tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann"}
+	_, err := b.s.RequestMove(ctx, ask)
+	require.NoError(t, err)
+	ok, err := b.s.ReserveMove(ctx, "mov-1", somewhere)
+	require.NoError(t, err)
+	require.True(t, ok)
+
+	again := ask
+	again.ID = "mov-2"
+	m, err := b.s.RequestMove(ctx, again)
+	require.NoError(t, err)
+	require.Equal(t, prego.MoveID("mov-1"), m.MoveID, "the same request is met by the move that is under way")
+	for _, other := range []tenant.MoveAsked{{To: "app-2"}, {Shard: "any"}, {Pool: "redis-2"}, {Region: "us"}} {
+		other.ID, other.TenantID, other.By = "mov-3", "t-1", "ann"
+		_, err = b.s.RequestMove(ctx, other)
+		code(t, err, prego.CodeMoveUnderWay)
+	}
+
+	// The server before is emptied: by the move that there is.
+	_, err = b.s.RequestDrain(ctx, "app-1", server.DrainOnly, server.DrainRequest{}, "ann")
+	require.NoError(t, err)
+	step := func() server.DrainStep {
+		t.Helper()
+		st, err := b.s.StepDrain(ctx, "app-1", server.DrainLimits{Servers: 1, Instances: 1, Tenants: 2})
+		require.NoError(t, err)
+		return st
+	}
+	st := step()
+	require.Empty(t, st.Tenants)
+	require.Equal(t, "0 of 1 tenants and 0 of 0 instances moved", st.Message)
+
+	// A release on both servers waits for the move, which does not wait for it.
+	_, err = b.s.CreateStackRelease(ctx, server.CreateReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "all"}}}, "ann")
+	require.NoError(t, err)
+	_, err = b.s.StartStackRelease(ctx, "r1", "ann")
+	require.NoError(t, err)
+	b.exec(`INSERT INTO stack_release_servers (release, server_id, ring, status, phase) VALUES ('r1', 'app-1', 0, 'updating', 'waiting'), ('r1', 'app-2', 0, 'updating', 'waiting')
+		ON CONFLICT (release, server_id) DO UPDATE SET status = 'updating', phase = 'waiting'`)
+	waits := func(want string) {
+		t.Helper()
+		for _, id := range []prego.ServerID{"app-1", "app-2"} {
+			run, err := b.s.BeginBenchUpdate(ctx, "r1", id)
+			require.NoError(t, err)
+			require.Equal(t, want, run.Waits, id)
+		}
+	}
+	waits("tenant t-1 is being moved")
+	reason, err := b.s.FreezeMove(ctx, "mov-1")
+	require.NoError(t, err)
+	require.Empty(t, reason)
+	waits("tenant t-1 is being moved")
+	require.NoError(t, b.s.SwitchMove(ctx, "mov-1", 0))
+	waits("tenant t-1 is being moved")
+	require.NoError(t, b.s.MoveOpened(ctx, "mov-1"))
+	waits("")
+	require.Empty(t, step().Tenants, "it is not cleared away yet")
+	_, err = b.s.RequestMove(ctx, again)
+	code(t, err, prego.CodeMoveUnderWay)
+	_, err = b.s.FinishMove(ctx, "mov-1", tenant.MoveDone, "", "")
+	require.NoError(t, err)
+	require.Equal(t, "1 of 1 tenants and 0 of 0 instances moved", step().Message)
+
+	// A release that has begun is what the next move waits for.
+	b.exec(`UPDATE stack_release_servers SET status = 'done'`)
+	b.exec(`DELETE FROM server_drains`)
+	b.exec(`UPDATE servers SET cordoned_at = NULL`)
+	_, err = b.s.RequestMove(ctx, again)
+	require.NoError(t, err)
+	p := somewhere
+	p.ServerID = "app-1"
+	ok, err = b.s.ReserveMove(ctx, "mov-2", p)
+	require.NoError(t, err)
+	require.True(t, ok)
+	b.exec(`UPDATE stack_release_servers SET status = 'updating', phase = 'preparing' WHERE server_id = 'app-2'`)
+	reason, err = b.s.FreezeMove(ctx, "mov-2")
+	require.NoError(t, err)
+	require.Equal(t, "a release is being installed there", reason)
+}

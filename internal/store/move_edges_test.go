@@ -1,0 +1,88 @@
+package store
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/internal/edge"
+	"github.com/prego/prego/tenant"
+)
+
+// TestAMoveToAnotherNetworkIsToldToEdges: where a site was is in the feed from the switch until the move ends, and
+// its name leads to the new edges as soon as they know it.
+func TestAMoveToAnotherNetworkIsToldToEdges(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b := dataMoveSetup(t)
+	b.exec(`INSERT INTO networks (network_id, infra_provider, zone, ordinal, ip_range) SELECT 'other', infra_provider, zone, 9, ip_range FROM networks LIMIT 1`)
+	home := prego.NetworkID(textOf(t, b.s, `SELECT network_id FROM servers WHERE server_id = 'app-1'`))
+	b.exec(`UPDATE servers SET network_id = 'other' WHERE server_id IN ('app-2', 'db-2', 'redis-2')`)
+	b.exec(`UPDATE tenant_allocations SET site_name = 't-1.example.com'`)
+	first, err := b.s.EdgeChanges(ctx, "")
+	require.NoError(t, err)
+	since := first.Since
+	told := func() []edge.Site {
+		t.Helper()
+		c, err := b.s.EdgeChanges(ctx, since)
+		require.NoError(t, err)
+		since = c.Since
+		require.False(t, c.Full)
+		return c.Sites
+	}
+	away := func() []tenant.SiteAt {
+		t.Helper()
+		sites, err := b.s.SitesAway(ctx, home, "example.com")
+		require.NoError(t, err)
+		return sites
+	}
+	_, err = b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann", To: "any", Shard: "any", Pool: "any"})
+	require.NoError(t, err)
+	p := somewhere
+	p.ShardID, p.PoolID, p.DBDiskMax, p.RedisMax = "db-2", "redis-2", 90, 90
+	ok, err := b.s.ReserveMove(ctx, "mov-1", p)
+	require.NoError(t, err)
+	require.True(t, ok)
+	_, err = b.s.FreezeMove(ctx, "mov-1")
+	require.NoError(t, err)
+	require.Empty(t, told())
+	require.NoError(t, b.s.SwitchMove(ctx, "mov-1", 0))
+	run, err := b.s.MoveRun(ctx, "mov-1")
+	require.NoError(t, err)
+	require.True(t, run.Crosses)
+	site := edge.Site{TenantID: "t-1", ServerID: "app-2", Name: "t-1.example.com", Names: []string{}, LeftNetwork: string(home), LeftAddress: "10.64.0.2"}
+	require.Equal(t, []edge.Site{site}, told())
+	require.Empty(t, away(), "the new edges may not know it yet")
+	require.NoError(t, b.s.MoveOpened(ctx, "mov-1"))
+	site.Open = true
+	require.Equal(t, []edge.Site{site}, told())
+	require.Equal(t, []tenant.SiteAt{{Site: "t-1.example.com", NetworkID: "other"}}, away())
+	_, err = b.s.FinishMove(ctx, "mov-1", tenant.MoveDone, "", "")
+	require.NoError(t, err)
+	site.LeftNetwork, site.LeftAddress, site.Open = "", "", false
+	require.Equal(t, []edge.Site{site}, told())
+	require.Equal(t, []tenant.SiteAt{{Site: "t-1.example.com", NetworkID: "other"}}, away())
+
+	// And home again: the record of its own goes when the edges at home know it.
+	_, err = b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-2", TenantID: "t-1", By: "ann", To: "any", Shard: "any", Pool: "any"})
+	require.NoError(t, err)
+	p.ServerID, p.ShardID, p.PoolID = "app-1", "db", "redis"
+	ok, err = b.s.ReserveMove(ctx, "mov-2", p)
+	require.NoError(t, err)
+	require.True(t, ok)
+	_, err = b.s.FreezeMove(ctx, "mov-2")
+	require.NoError(t, err)
+	require.NoError(t, b.s.SwitchMove(ctx, "mov-2", 0))
+	require.Len(t, away(), 1)
+	require.NoError(t, b.s.MoveOpened(ctx, "mov-2"))
+	require.Empty(t, away())
+}
+
+func textOf(t testing.TB, s *Store, query string) string {
+	t.Helper()
+	v, err := value[string](context.Background(), s.pool, query)
+	require.NoError(t, err)
+	return v
+}
