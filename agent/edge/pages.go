@@ -8,7 +8,7 @@ import (
 // Pages that the edge answers by itself. They name nobody: which names exist is not told
 // to who asks for one that does not.
 var (
-	unknown     = page("404", "Not found", "There is no site with this name here.", nil)
+	unknown     = closing(page("404", "Not found", "There is no site with this name here.", nil))
 	maintenance = page("503", "Under maintenance", "This site is being worked on and will be back soon.", obj{"Retry-After": []string{"30"}})
 	unavailable = page("503", "Unavailable", "This site can't be reached right now. Please try again in a moment.", obj{"Retry-After": []string{"5"}})
 	failed      = page("{http.error.status_code}", "{http.error.status_text}", "This request can't be answered right now.", nil)
@@ -18,6 +18,13 @@ func page(status, title, text string, headers obj) obj {
 	all := obj{"Content-Type": []string{"text/html; charset=utf-8"}, "Cache-Control": []string{"no-store"}}
 	maps.Copy(all, headers)
 	return obj{"handler": "static_response", "status_code": status, "headers": all, "body": htmlPage(title, text)}
+}
+
+// closing ends the connection after a page. Who has kept it since the site was here finds the site
+// where it is now only by asking the DNS again.
+func closing(page obj) obj {
+	page["close"] = true
+	return page
 }
 
 func htmlPage(title, text string) string {

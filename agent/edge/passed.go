@@ -67,7 +67,7 @@ func (v *site) passOn(hosts []wire.EdgeHost) (routes []obj) {
 		routes = append(routes, onHosts(namesOf(by[w]), subroute([]obj{
 			// For a moment two networks may each know the other one as the site's.
 			{"match": []obj{{"header": obj{wire.HeaderPassed: []string{"*"}}}}, "handle": []obj{unavailable}, "terminal": true},
-			{"handle": []obj{proxy}},
+			{"handle": []obj{leaveBehind, proxy}},
 		})))
 	}
 	if len(unverified) > 0 {
@@ -75,6 +75,12 @@ func (v *site) passOn(hosts []wire.EdgeHost) (routes []obj) {
 	}
 	return routes
 }
+
+// leaveBehind has connections end with an answer, so that the DNS is asked before the next one; WebSockets,
+// whose answer is 101, stay.
+var leaveBehind = obj{"handler": "headers", "response": obj{
+	"deferred": true, "set": obj{"Connection": []string{"close"}}, "require": obj{"status_code": []int{2, 3, 4, 5}},
+}}
 
 // keepPassed is below the time after which edges close idle connections, 2 minutes.
 const keepPassed = "30s"

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"os"
 	"slices"
 	"strconv"
@@ -127,9 +128,18 @@ func TestASiteGoesToAnotherNetwork(t *testing.T) {
 	_, body = get(old, "https://"+name+"/")
 	require.Contains(t, body, "first host=")
 	apply(before, wire.EdgeDocument{Version: 2, Hosts: passed(after)})
-	for range 3 {
-		_, body = get(old, "https://"+name+"/")
-		require.Equal(t, "second host="+name+" for=127.0.0.9 proto=https", body)
+	for n := range 3 {
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
+			require.False(t, n > 0 && c.Reused, "each connection ends with its answer: the next request asks the DNS again")
+		}})
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+name+"/", nil)
+		require.NoError(t, err)
+		resp, err := old.Do(req)
+		require.NoError(t, err)
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(t, errors.Join(err, resp.Body.Close()))
+		require.Equal(t, "second host="+name+" for=127.0.0.9 proto=https", string(text))
+		time.Sleep(50 * time.Millisecond) // its end takes a moment to arrive
 	}
 	_, body = get(young, "https://"+name+"/")
 	require.Equal(t, "second host="+name+" for=127.0.0.8 proto=https", body)
