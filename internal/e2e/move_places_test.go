@@ -151,7 +151,7 @@ func TestATenantMovesEverywhere(t *testing.T) {
 	m = move(map[string]any{"region": "eu", "to_shard_id": p.id("db")})
 	require.Eventually(t, func() bool { return !exists(crash) }, 2*patience, 20*time.Millisecond)
 	p.kill("worker")
-	p.send(http.MethodPost, "/v1/servers/"+p.id("db")+"/lost", map[string]any{"reason": "its disk died"}, http.StatusOK, nil)
+	p.send(http.MethodPost, "/v1/servers/"+p.id("db")+"/lost", map[string]any{"reason": "its disk died"}, http.StatusAccepted, nil)
 	p.start("worker")
 	m = p.moved(of, m, tenant.MoveFailed)
 	require.Equal(t, string(tenant.ReasonMoveTarget), deref(m.Reason))
