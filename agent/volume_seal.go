@@ -288,9 +288,9 @@ const (
 // openSealed restores a sealed backup: beside what is there, and in its place once all of it was
 // read again and found right. If anything is wrong, what is there stays as it is.
 func (v *attached) openSealed(ctx context.Context, name, sum, plainSum, identity string, out io.Writer) error {
-	key, err := age.ParseX25519Identity(identity)
+	key, err := sealKey(identity)
 	if err != nil {
-		return seal.Failed(wire.FailedUnreadable, "the identity is no private key of age's")
+		return err
 	}
 	dir, err := v.hold()
 	if err != nil {
@@ -314,17 +314,11 @@ func (v *attached) openSealed(ctx context.Context, name, sum, plainSum, identity
 			}
 		}
 	}
-	f, err := os.Open(v.host.sealedFile(v.id, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return seal.Failed(wire.FailedNoBackup, "there is no sealed backup %s", name)
-	}
+	f, err := v.checkedSeal(name, sum)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	if err := seal.Check(f, name, sum); err != nil {
-		return err
-	}
 	if err := os.RemoveAll(next); err != nil {
 		return err
 	}
@@ -349,6 +343,31 @@ func (v *attached) openSealed(ctx context.Context, name, sum, plainSum, identity
 		return err
 	}
 	return errors.Join(os.RemoveAll(before), v.host.dropSealed(v.id, name), done(restored.Entries()))
+}
+
+// sealKey reads the private key of a backup.
+func sealKey(identity string) (age.Identity, error) {
+	key, err := age.ParseX25519Identity(identity)
+	if err != nil {
+		return nil, seal.Failed(wire.FailedUnreadable, "the identity is no private key of age's")
+	}
+	return key, nil
+}
+
+// checkedSeal opens a sealed backup whose digest is that one.
+func (v *attached) checkedSeal(name, sum string) (*os.File, error) {
+	f, err := os.Open(v.host.sealedFile(v.id, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, seal.Failed(wire.FailedNoBackup, "there is no sealed backup %s", name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := seal.Check(f, name, sum); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // extract decrypts an archive into a directory, and compares it with its list.

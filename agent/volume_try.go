@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 
-	"filippo.io/age"
 	"golang.org/x/sys/unix"
 
 	"github.com/prego/prego/agent/seal"
@@ -43,21 +41,15 @@ func (v *attached) trySealed(ctx context.Context, args []string, identity string
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	key, err := age.ParseX25519Identity(identity)
+	key, err := sealKey(identity)
 	if err != nil {
-		return seal.Failed(wire.FailedUnreadable, "the identity is no private key of age's")
+		return err
 	}
-	f, err := os.Open(v.host.sealedFile(v.id, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return seal.Failed(wire.FailedNoBackup, "there is no sealed backup %s", name)
-	}
+	f, err := v.checkedSeal(name, sum)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	if err := seal.Check(f, name, sum); err != nil {
-		return err
-	}
 	dir := v.host.triedDir(v.id, name)
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(v.host.allTried(), 0o700)); err != nil {
 		return ofDisk(err)

@@ -290,8 +290,7 @@ func (c class) handlers(s Settings, passing []string) (out []obj) {
 		return obj{
 			"handler": "reverse_proxy", "upstreams": []obj{{"dial": dial}}, "transport": transport, "headers": obj{"request": obj{"set": headers}},
 			"stream_close_delay": closeStreams,
-			// What may have reached an upstream is not sent again: no request has this method.
-			"load_balancing": obj{"selection_policy": obj{"policy": "first"}, "try_duration": tryFor, "try_interval": "100ms", "retry_match": []obj{{"method": []string{"NEVER"}}}},
+			"load_balancing":     sentOnce("first"),
 		}
 	}
 	if !c.site {
@@ -313,6 +312,12 @@ func (c class) handlers(s Settings, passing []string) (out []obj) {
 		obj{"match": []obj{{"path": []string{"/socket.io*"}}}, "handle": []obj{proxy("unix/"+s.RunDir+"/"+socketsPrefix+socketsVariable+".sock", sockets)}, "terminal": true},
 		obj{"handle": []obj{proxy(upstreamVariable, to)}},
 	)))
+}
+
+// sentOnce chooses upstreams by a policy, and tries others while none takes the connection. What may have
+// reached one is not sent again: no request has this method.
+func sentOnce(policy string) obj {
+	return obj{"selection_policy": obj{"policy": policy}, "try_duration": tryFor, "try_interval": "100ms", "retry_match": []obj{{"method": []string{"NEVER"}}}}
 }
 
 // Where a map leaves the upstream, or the route, the site, and the group of its WebSockets.

@@ -62,7 +62,7 @@ func (v *site) passOn(hosts []wire.EdgeHost) (routes []obj) {
 				"tls": obj{"server_name": first.Name, "root_ca_pool": roots[w]},
 			},
 			"headers":        obj{"request": obj{"set": obj{"Host": []string{"{http.request.host}"}, wire.HeaderPassed: []string{"1"}, wire.HeaderVisitor: []string{"{http.request.remote.host}"}}}},
-			"load_balancing": obj{"selection_policy": obj{"policy": "random"}, "try_duration": tryFor, "try_interval": "100ms", "retry_match": []obj{{"method": []string{"NEVER"}}}},
+			"load_balancing": sentOnce("random"),
 		}
 		routes = append(routes, onHosts(namesOf(by[w]), subroute([]obj{
 			// For a moment two networks may each know the other one as the site's.
