@@ -38,6 +38,7 @@ type Life struct {
 	Context context.Context
 	end     context.CancelFunc
 	dead    atomic.Bool
+	watches bool // it only looks whether everything is right: no fault is for it
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
 	stop    func() // of what runs in it
@@ -88,7 +89,7 @@ func (l *Life) dial(context.Context, string, string) (net.Conn, error) {
 	if l.dead.Load() {
 		return nil, errDead
 	}
-	if l.w.Schedule.postgresAway() {
+	if !l.watches && l.w.Schedule.postgresAway() {
 		l.w.Met("a connection was refused during a failover")
 		return nil, errAway
 	}

@@ -401,7 +401,7 @@ func (w *World) open() (*pgxpool.Pool, error) {
 	}
 	cfg.MaxConns = 1
 	cfg.MaxConnLifetime, cfg.MaxConnIdleTime, cfg.HealthCheckPeriod = 1e6*time.Hour, 1e6*time.Hour, 1e5*time.Hour
-	watcher := &Life{w: w, Name: "watcher", conns: map[*conn]struct{}{}}
+	watcher := &Life{w: w, Name: "watcher", watches: true, conns: map[*conn]struct{}{}}
 	cfg.ConnConfig.DialFunc = watcher.dial
 	cfg.ConnConfig.ConnectTimeout = 0
 	return pgxpool.NewWithConfig(context.Background(), cfg)
