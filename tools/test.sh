@@ -2,11 +2,14 @@
 # Runs go test for the packages in PACKAGES; arguments are go test's, after TESTFLAGS. A test that fails is
 # run once more by itself, unless more than three failed or the race detector found
 # something. One that passes then is flaky: its first failure is printed like any other,
-# and its name once more at the end, since it is a defect to mend.
+# and its name once more at the end, since it is a defect to mend. PREGO_TEST_DRAW says which
+# cases tests draw that play some of many: both times the same.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 flaky=$(mktemp)
 trap 'rm -f "$flaky"' EXIT
+export PREGO_TEST_DRAW=${PREGO_TEST_DRAW:-$RANDOM}
+echo "PREGO_TEST_DRAW=$PREGO_TEST_DRAW"
 status=0
 "$GOTESTSUM" --format "${FORMAT:-standard-quiet}" --hide-summary skipped \
 	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-abort-on-data-race --rerun-fails-report "$flaky" \

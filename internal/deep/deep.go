@@ -3,6 +3,7 @@
 package deep
 
 import (
+	"hash/fnv"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -20,14 +21,15 @@ func Times(n int) int {
 	return n
 }
 
-// Some are n of the cases of a story that is expensive to play, in their order: other ones
-// each time, and all of them in `make test-deep`.
+// Some are n of the cases of a story that is expensive to play, in their order: all of them in
+// `make test-deep`, else other ones each time, unless PREGO_TEST_DRAW is what it was. So a
+// test that failed is run again with the cases it failed with.
 func Some[T any](t testing.TB, n int, all []T) []T {
 	t.Helper()
 	if Times(1) > 1 || n >= len(all) {
 		return all
 	}
-	at := rand.Perm(len(all))[:n]
+	at := draw(t.Name())(len(all))[:n]
 	slices.Sort(at)
 	some := make([]T, n)
 	for i, k := range at {
@@ -35,6 +37,17 @@ func Some[T any](t testing.TB, n int, all []T) []T {
 	}
 	t.Logf("%d of %d cases: %v", n, len(all), some)
 	return some
+}
+
+// draw is how a test shuffles.
+func draw(test string) (perm func(int) []int) {
+	by := os.Getenv("PREGO_TEST_DRAW") //nolint:forbidigo // a setting of tests
+	if by == "" {
+		return rand.Perm
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(by + " " + test))
+	return rand.New(rand.NewPCG(h.Sum64(), 0)).Perm
 }
 
 // Check is rapid.Check for a property whose cases are expensive, because each asks a

@@ -1,6 +1,7 @@
 package deep
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -45,6 +46,7 @@ func TestAFailureIsPlayedAgain(t *testing.T) {
 }
 
 func TestSomeAreInTheirOrder(t *testing.T) {
+	t.Setenv("PREGO_TEST_DRAW", "")
 	all := []int{1, 2, 3, 4, 5, 6, 7, 8}
 	require.Equal(t, all[:2], Some(t, 3, all[:2]))
 	seen := map[int]bool{}
@@ -57,6 +59,14 @@ func TestSomeAreInTheirOrder(t *testing.T) {
 		}
 	}
 	require.Len(t, seen, len(all), "each has its turn")
+	drawn := map[string]bool{}
+	for draw := range 20 {
+		t.Setenv("PREGO_TEST_DRAW", fmt.Sprint(draw))
+		some := Some(t, 3, all)
+		require.Equal(t, some, Some(t, 3, all), "the same when it is run again")
+		drawn[fmt.Sprint(some)] = true
+	}
+	require.Greater(t, len(drawn), 5)
 	t.Setenv("PREGO_TEST_DEEP", "5")
 	require.Equal(t, all, Some(t, 3, all))
 }
