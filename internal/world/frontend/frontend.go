@@ -389,7 +389,7 @@ func (s *Service) DescribeWorkflowExecution(_ context.Context, in *workflowservi
 	}
 	info := &workflowpb.WorkflowExecutionInfo{
 		Execution: r.execution(), Type: r.started.WorkflowType, StartTime: r.events[0].EventTime, Status: r.status, HistoryLength: int64(len(r.events)),
-		SearchAttributes: r.attributes, TaskQueue: r.started.TaskQueue.GetName(),
+		SearchAttributes: r.attributes, TaskQueue: r.started.TaskQueue.GetName(), FirstRunId: r.first,
 	}
 	if r.over() {
 		info.CloseTime = r.events[len(r.events)-1].EventTime

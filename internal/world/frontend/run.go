@@ -370,14 +370,12 @@ func (r *run) close(status enumspb.WorkflowExecutionStatus, last *historypb.Hist
 		case enumspb.PARENT_CLOSE_POLICY_ABANDON:
 		case enumspb.PARENT_CLOSE_POLICY_REQUEST_CANCEL:
 			r.s.ready("cancel "+c.id, func() { c.run.cancel("parent closed", "", nil) })
-		default:
-			if status != enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
-				r.s.ready("terminate "+c.id, func() {
-					if !c.run.over() {
-						r.s.terminate(c.run, "by parent close policy", "")
-					}
-				})
-			}
+		default: // of one that continues as new, too
+			r.s.ready("terminate "+c.id, func() {
+				if !c.run.over() {
+					r.s.terminate(c.run, "by parent close policy", "")
+				}
+			})
 		}
 	}
 	if status != enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW && r.parent != nil {
