@@ -17,7 +17,7 @@ type RebalanceStore interface {
 	StepRebalance(ctx context.Context, id prego.RebalanceID) (server.RebalanceStep, error)
 	RebalanceMoveRefused(ctx context.Context, id prego.RebalanceID, seq int, code prego.Code, message string) error
 	RequestMove(ctx context.Context, in tenant.MoveAsked) (tenant.Move, error)
-	RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error)
+	RemoveFreed(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
 }
 
 // RebalanceRuns starts the runs of what a plan asks for.
@@ -67,7 +67,7 @@ func (a *Rebalances) step(ctx context.Context, id prego.RebalanceID) error {
 		}
 	}
 	for _, s := range st.Remove {
-		srv, err := a.Store.RequestDecommission(ctx, s, "rebalance "+string(id), false)
+		srv, err := a.Store.RemoveFreed(ctx, s, "rebalance "+string(id))
 		if err != nil {
 			// Somebody lives there by now: what is left to be removed is asked for again.
 			a.Log.Info("a server that was freed is not removed", zap.String("server_id", string(s)), zap.String("error", prego.Redact(err.Error())))

@@ -2959,7 +2959,7 @@ type CreateRebalance struct {
 	Plan        PackingPlan `json:"plan"`
 	Reason      *string     `json:"reason,omitempty"`
 
-	// RemoveServers Whether servers that are freed are deleted, but for members of fleets
+	// RemoveServers Whether servers that are freed are deleted; a fleet keeps its `min_size`
 	RemoveServers *bool `json:"remove_servers,omitempty"`
 }
 

@@ -112,7 +112,7 @@ func startRebalance(c *CLI) Action[api.Rebalance] {
 			f.StringVar(&file, "plan", "", "file that holds the plan; - is standard input")
 			f.IntVar(&atOnce, "at-once", 4, "how many tenants are moving at a time")
 			f.IntVar(&failures, "max-failures", 0, "how many moves may fail before it stops")
-			f.BoolVar(&remove, "remove-servers", false, "delete the servers that are freed, but for members of fleets")
+			f.BoolVar(&remove, "remove-servers", false, "delete the servers that are freed; a fleet keeps its minimum size")
 			f.StringVar(&reason, "reason", "", "reason for the record")
 			required(cmd, "plan")
 		},

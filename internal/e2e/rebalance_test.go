@@ -53,15 +53,22 @@ func TestServersAreFreed(t *testing.T) {
 		}
 		make("db-"+string(region), prego.RoleDBShard)
 		make("redis-"+string(region), prego.RoleRedisPool)
-		for i := range apps {
+		for i := range apps / 2 {
 			make(fmt.Sprintf("app-%s-%02d", region, i), prego.RoleApp)
 		}
+		// As most that tenants need, the others are of a fleet.
+		fleet := c.id("packed-" + string(region))
+		c.post("/v1/fleets", map[string]any{"fleet_id": fleet, "role": prego.RoleApp, "region": region, "infra_provider": "hetzner", "serves_tenants": true}, http.StatusCreated, nil)
+		c.act(fleet, "CLUSTER_SCALE_OUT", map[string]any{"count": apps - apps/2})
 	}
 	began := time.Now()
 	for _, name := range servers {
 		c.awaitStatus(name, server.Active)
 	}
-	t.Logf("%d servers in %s", len(servers), time.Since(began).Round(time.Second))
+	for _, region := range regions {
+		c.awaitAction(c.id("packed-"+string(region)), 1, "succeeded")
+	}
+	t.Logf("%d servers in %s", c.number(`SELECT count(*) FROM servers WHERE status = 'active'`), time.Since(began).Round(time.Second))
 	began = time.Now()
 	var ids []string
 	settle := func(n int) {
@@ -149,6 +156,7 @@ func TestServersAreFreed(t *testing.T) {
 		}, patience, 50*time.Millisecond)
 	}
 	require.Len(t, c.billed("server"), billed-len(plan.Frees), "and none was made in their place")
+	require.Equal(t, fmt.Sprintf("%d of %d tenants were moved", n, n), deref(r.Message), "no server is kept")
 	objects, err := filepath.Glob(s.File(c.env + "/moves/*/*"))
 	require.NoError(t, err)
 	require.Empty(t, objects)

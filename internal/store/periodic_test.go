@@ -46,7 +46,7 @@ var ofOneThing = map[string]string{
 	"TakeBackupTurn":          "a tenant's turn, by its id",
 	"RequestMove":             "a tenant's move, by its id",
 	"RequestDrain":            "a server, by its id",
-	"RequestDecommission":     "a server that a plan has emptied, by its id",
+	"RemoveFreed":             "a server that a plan has emptied, by its id",
 	"StepRebalance":           "a plan that is carried out, by its id",
 	"RebalanceMoveRefused":    "a move of a plan, by its id",
 	"BeginDrill":              "a tenant's drill, by its id",

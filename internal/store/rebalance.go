@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -217,12 +218,90 @@ WHERE server_id IN (SELECT unnest(closed) FROM rebalances WHERE rebalance_id = $
   AND EXISTS (SELECT FROM tenant_allocations a WHERE a.app_server_id = server_id AND a.released_at IS NULL)
 RETURNING server_id`
 
-	// Those of a fleet are the fleet's to remove: it would make others in their place.
 	sqlRebalanceRemovable = `
 SELECT s.server_id FROM servers s JOIN rebalances r ON r.rebalance_id = $1 AND r.remove_servers AND s.server_id = ANY (r.frees)
-WHERE s.status = 'active' AND s.fleet_id IS NULL AND s.tenant_count = 0 AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.app_server_id = s.server_id AND a.released_at IS NULL)
+WHERE s.status = 'active' AND ` + fleetSpares + ` AND s.tenant_count = 0 AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.app_server_id = s.server_id AND a.released_at IS NULL)
   AND NOT EXISTS (SELECT FROM rebalance_moves m WHERE m.rebalance_id = $1 AND m.from_server_id = s.server_id AND m.state NOT IN ('moved', 'skipped')) ORDER BY 1`
 )
+
+// fleetSpares: a fleet keeps its least number of members, without those that its actions are about to remove.
+const fleetSpares = `(s.fleet_id IS NULL OR (SELECT f.min_size FROM fleets f WHERE f.fleet_id = s.fleet_id) < (
+    SELECT count(*) FROM servers v WHERE v.fleet_id = s.fleet_id AND v.status NOT IN ('draining', 'terminated') AND NOT EXISTS (
+        SELECT FROM fleet_action_steps d JOIN fleet_actions a ON a.fleet_id = d.fleet_id AND a.seq = d.seq
+        WHERE d.server_id = v.server_id AND v.server_id <> s.server_id AND d.op = 'delete' AND d.state = 'planned' AND a.status = 'running')))`
+
+const (
+	sqlRemoveFreed = `
+UPDATE servers s SET status = 'draining', status_reason = 'decommission_requested', status_message = '', decommission_requested_at = now(), updated_at = now()
+WHERE s.server_id = $1 AND s.status = 'active'` + ifUnused + ` AND ` + fleetSpares + ` RETURNING ` + serverColumns
+	sqlFleetOfServer = `SELECT COALESCE(fleet_id, '') FROM servers WHERE server_id = $1`
+
+	// Servers that were to be deleted and stay, and why.
+	sqlRebalanceKept = `
+SELECT s.server_id, COALESCE(s.fleet_id, '') AS fleet_id, s.status, NOT ` + fleetSpares + ` AS least FROM servers s JOIN rebalances r ON r.rebalance_id = $1 AND r.remove_servers AND s.server_id = ANY (r.frees)
+WHERE s.status NOT IN ('draining', 'terminated') ORDER BY 1`
+)
+
+// RemoveFreed begins to take a server down that a plan has emptied. It is CodeServerHasTenants if somebody
+// uses it by now, or if its fleet would have fewer members than it is to have.
+func (s *Store) RemoveFreed(ctx context.Context, id prego.ServerID, by string) (srv server.Server, err error) {
+	err = s.inTx(ctx, "remove "+string(id), func(tx pgx.Tx) error {
+		fleet, err := value[prego.FleetID](ctx, tx, sqlFleetOfServer, id)
+		if err != nil {
+			return ifNoRows(err, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id))
+		}
+		if fleet != "" { // of two who remove a member each sees the other
+			if _, err := lockFleet(ctx, tx, fleet); err != nil {
+				return err
+			}
+		}
+		removed, err := find[server.Server](ctx, tx, sqlRemoveFreed, id)
+		if err != nil {
+			return err
+		}
+		if removed != nil {
+			srv = *removed
+			return addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: "by " + by, Actor: prego.ActorOperator}, "")
+		}
+		if srv, err = serverIn(ctx, tx, id); err == nil && srv.Status != server.Draining && srv.Status != server.Terminated {
+			err = prego.Errorf(prego.CodeServerHasTenants, "server %s is used, or its fleet has no more members than it is to have", id)
+		}
+		return err
+	})
+	return srv, err
+}
+
+// keptServers are those that were to be deleted after a plan and stay, in words.
+func keptServers(ctx context.Context, tx pgx.Tx, id prego.RebalanceID) (string, error) {
+	kept, err := many[struct {
+		ServerID prego.ServerID
+		FleetID  prego.FleetID
+		Status   server.Status
+		Least    bool
+	}](ctx, tx, sqlRebalanceKept, id)
+	if err != nil || len(kept) == 0 {
+		return "", err
+	}
+	var why []string
+	for i, k := range kept {
+		if i == maxKeptNamed {
+			why = append(why, fmt.Sprintf("and %d more", len(kept)-i))
+			break
+		}
+		switch {
+		case k.Status != server.Active:
+			why = append(why, fmt.Sprintf("%s is %s", k.ServerID, k.Status))
+		case k.Least:
+			why = append(why, fmt.Sprintf("%s is one of the least number of fleet %s", k.ServerID, k.FleetID))
+		default:
+			why = append(why, fmt.Sprintf("%s is used", k.ServerID))
+		}
+	}
+	return "; not deleted: " + strings.Join(why, ", "), nil
+}
+
+// maxKeptNamed bounds the servers in a rebalance's message.
+const maxKeptNamed = 10
 
 // StepRebalance decides what comes next, and records what has ended.
 func (s *Store) StepRebalance(ctx context.Context, id prego.RebalanceID) (st server.RebalanceStep, err error) {
@@ -262,6 +341,13 @@ func (s *Store) StepRebalance(ctx context.Context, id prego.RebalanceID) (st ser
 		}
 		if st.State = state; state == server.RebalanceRunning {
 			return nil
+		}
+		if state == server.RebalanceDone {
+			kept, err := keptServers(ctx, tx, id)
+			if err != nil {
+				return err
+			}
+			message += kept
 		}
 		if err := change(ctx, tx, noSuchRebalance(id), sqlEndRebalance, id, state, reason, message); err != nil {
 			return err

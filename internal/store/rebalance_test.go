@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,8 +86,9 @@ func carriedOut(t *testing.T, s *Store, id prego.RebalanceID, end func(m server.
 		}
 		counted(t, s)
 		for _, f := range st.Remove {
-			_, err := s.RequestDecommission(ctx, f, "test", false)
-			require.NoError(t, err)
+			if _, err := s.RemoveFreed(ctx, f, "test"); err != nil {
+				code(t, err, prego.CodeServerHasTenants)
+			}
 		}
 		if st.State.Ended() {
 			return st
@@ -137,6 +140,45 @@ func TestAPackingPlanOf100ServersIsCarriedOut(t *testing.T) {
 	require.Empty(t, packingPlan(t, s, server.PackingRequest{MaxMoves: 1}).Moves, "nothing is left to free in one move")
 	_, err = s.StartRebalance(ctx, "reb-3", in, "operator")
 	code(t, err, prego.CodeInvalidTransition) // the plan was overtaken: by itself
+}
+
+// TestFreedMembersOfFleetsAreRemoved: nothing makes others in their place. A fleet keeps its least number, of which
+// those don't count that it is removing already, and the rebalance says which servers stay.
+func TestFreedMembersOfFleetsAreRemoved(t *testing.T) {
+	t.Parallel()
+	s, ctx := packedFleet(t, 20, 4), context.Background()
+	p := packingPlan(t, s, server.PackingRequest{})
+	require.Greater(t, len(p.Frees), 6)
+	frees := make([]string, len(p.Frees))
+	for i, f := range p.Frees {
+		frees[i] = string(f.ServerID)
+	}
+	slices.Sort(frees)
+	_, _, err := s.CreateFleet(ctx, server.CreateFleetRequest{FleetID: "few", Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: "hetzner", MinSize: 2, MaxSize: new(int64(10))}, "test")
+	require.NoError(t, err)
+	exec(t, s, `UPDATE servers SET fleet_id = 'tenants-app' WHERE server_id = ANY ($1)`, frees[:2])
+	// Of these five one is going, and two have to stay.
+	exec(t, s, `UPDATE servers SET fleet_id = 'few' WHERE server_id = ANY ($1)`, frees[2:6])
+	exec(t, s, `UPDATE servers SET fleet_id = 'few' WHERE server_id = $1`, p.Moves[0].To)
+	exec(t, s, `INSERT INTO fleet_actions (fleet_id, seq, action, inputs, status, cause, driven_by, requested_by) VALUES ('few', 1, 'CLUSTER_SCALE_IN', '{}', 'running', 'operator', 'fleet', 'test')`)
+	exec(t, s, `INSERT INTO fleet_action_steps (fleet_id, seq, server_id, op, region, round) VALUES ('few', 1, $1, 'delete', 'eu', 0)`, p.Moves[0].To)
+	in := server.RebalanceRequest{Plan: p, AtOnce: 7, RemoveServers: true}
+	require.NoError(t, in.Validate())
+	_, err = s.StartRebalance(ctx, "reb-1", in, "operator")
+	require.NoError(t, err)
+	require.Equal(t, server.RebalanceDone, carriedOut(t, s, "reb-1", func(server.PlannedMoveSeq) string { return "done" }).State)
+	require.Equal(t, 2, count(t, s, `servers WHERE fleet_id = 'tenants-app' AND status = 'draining'`), "a fleet without bounds keeps none")
+	require.Equal(t, 2, count(t, s, `servers WHERE fleet_id = 'few' AND status = 'draining'`))
+	require.Equal(t, len(frees)-2, count(t, s, `servers WHERE status = 'draining'`))
+	r, err := s.GetRebalance(ctx, "reb-1")
+	require.NoError(t, err)
+	for _, id := range frees {
+		kept := count(t, s, fmt.Sprintf(`servers WHERE server_id = '%s' AND status = 'active'`, id)) == 1
+		require.Equal(t, kept, strings.Contains(r.Message, id+" is one of the least number of fleet few"), "%s: %s", id, r.Message)
+	}
+	again, err := s.RemoveFreed(ctx, prego.ServerID(frees[0]), "test")
+	require.NoError(t, err, "repeated, it is the same success")
+	require.Equal(t, server.Draining, again.Status)
 }
 
 func TestARebalanceStops(t *testing.T) {
