@@ -178,8 +178,8 @@ func (a *Reconciler) checkContainers(ctx context.Context, active []string, resul
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, driftParallel)
 	for _, id := range Turn(active, result.RunID, a.DriftHosts) {
+		slots <- struct{}{} // before it begins, so that they begin in order
 		wg.Go(func() {
-			slots <- struct{}{}
 			defer func() { <-slots }()
 			ctx, cancel := context.WithTimeout(ctx, driftPerHost)
 			defer cancel()

@@ -43,7 +43,9 @@ type Placer struct {
 	// AdviceWithin is how long a placement waits for the adviser.
 	AdviceWithin time.Duration
 	// Wake signals a tenant's run that it was placed; may be nil.
-	Wake    func(ctx context.Context, tenantID prego.TenantID)
+	Wake func(ctx context.Context, tenantID prego.TenantID)
+	// Draw draws from [0, n) how long who lost a race waits; nil is by chance.
+	Draw    func(n int) int
 	Metrics *PlacementMetrics
 
 	mu     gate
@@ -155,6 +157,13 @@ func rowsOf(d placement.Decision) []string {
 	return []string{string(d.AppServerID), string(d.DBShardID), string(d.RedisPoolID), d.PoolSiteID}
 }
 
+func (p *Placer) draw(n int) int {
+	if p.Draw != nil {
+		return p.Draw(n)
+	}
+	return rand.IntN(n)
+}
+
 // Place finds a place for a tenant and reserves it. Decisions that place nobody are
 // recorded and returned. errGone means that the tenant no longer wants a place.
 func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Override, actor string) (d placement.Decision, err error) {
@@ -176,7 +185,7 @@ func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Ov
 			// in a moment. The more races were lost, the longer the wait, so that the
 			// losers' reads do not slow down the winners.
 			r.Busy, learnt = nil, []string{""}
-			if err := sleep(ctx, time.Duration(2+rand.IntN(10<<min(race, 5)))*time.Millisecond); err != nil {
+			if err := sleep(ctx, time.Duration(2+p.draw(10<<min(race, 5)))*time.Millisecond); err != nil {
 				return d, err
 			}
 			continue

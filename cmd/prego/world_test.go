@@ -145,6 +145,7 @@ func (p *played) Worker(l *world.Life) (func(), error) {
 	}
 	b.looker.Spread = func(d time.Duration) time.Duration { return d / 2 }
 	b.looker.Holder = l.Name
+	b.tenants.Placer.Draw = func(n int) int { return n / 2 }
 	looking := make(chan struct{})
 	go func() { defer close(looking); _ = b.looker.Run(ctx) }()
 	return func() { b.worker.Stop(); <-looking }, nil
@@ -161,8 +162,8 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// TestWorld plays a few seeds; what they recorded replays. One is played twice without faults,
-// and is the same play each time. make chaos plays others.
+// TestWorld plays a few seeds; what they recorded replays. One without faults and one with them are
+// played twice, and are the same plays each time. make chaos plays others.
 func TestWorld(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	system := newPlayed(t)
@@ -175,17 +176,27 @@ func TestWorld(t *testing.T) {
 		return out
 	}
 	t.Run("twice", func(t *testing.T) {
-		calm := world.Options{Calm: true, Keep: true}
-		first, second := play(t, 21, calm), play(t, 21, calm)
-		for i := range min(len(first.Timeline), len(second.Timeline)) {
-			around := max(0, i-10)
-			require.Equal(t, first.Timeline[i], second.Timeline[i], "the same seed was another play; before this:\n%s", strings.Join(first.Timeline[around:i], "\n"))
+		for seed, o := range map[uint64]world.Options{21: {Calm: true, Keep: true}, 31: {Keep: true}} {
+			same(t, play(t, seed, o), play(t, seed, o))
 		}
-		require.Equal(t, first.Sum, second.Sum)
 	})
-	for _, seed := range []uint64{21, 31} {
+	for _, seed := range []uint64{21} {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { play(t, seed, world.Options{}) })
 	}
+}
+
+// same fails unless both plays are the same, step by step.
+func same(t *testing.T, first, second world.Outcome) {
+	t.Helper()
+	for i := range min(len(first.Timeline), len(second.Timeline)) {
+		around := max(0, i-10)
+		if first.Timeline[i] == second.Timeline[i] {
+			continue
+		}
+		require.Equal(t, first.Timeline[i:min(i+5, len(first.Timeline))], second.Timeline[i:min(i+5, len(second.Timeline))], "seed %d was another play the second time, at line %d of %d; before this:\n%s",
+			first.Seed, i, len(first.Timeline), strings.Join(first.Timeline[around:i], "\n"))
+	}
+	require.Equal(t, first.Sum, second.Sum)
 }
 
 func summary(o world.Outcome) string {
@@ -209,7 +220,8 @@ func replayed(t *testing.T, out world.Outcome) {
 }
 
 // TestChaos plays CHAOS_SEEDS seeds from CHAOS_FIRST, or CHAOS_SEED with its timeline. It is
-// for make chaos: without either there is nothing to play.
+// for make chaos: without either there is nothing to play. With CHAOS_TWICE it plays each seed twice and
+// compares the timelines, with CHAOS_CALM without faults.
 func TestChaos(t *testing.T) {
 	if seed := os.Getenv("CHAOS_SEED"); seed != "" {
 		system := newPlayed(t)
@@ -226,6 +238,16 @@ func TestChaos(t *testing.T) {
 		return
 	}
 	system := newPlayed(t)
+	if os.Getenv("CHAOS_TWICE") != "" {
+		o := world.Options{Keep: true, Calm: os.Getenv("CHAOS_CALM") != ""}
+		for i := range n {
+			t.Run(fmt.Sprint(first+i*step), func(t *testing.T) {
+				a := world.Play(t, system, first+i*step, o)
+				same(t, a, world.Play(t, system, first+i*step, o))
+			})
+		}
+		return
+	}
 	met, violations, most := map[string]int{}, 0, int(number(t, "CHAOS_SHRINK", 40))
 	began := time.Now()
 	for i := range n {

@@ -209,7 +209,9 @@ func (b *bridge) lookForLocks(ctx context.Context, looker *pgx.Conn) {
 		if len(late) == 0 {
 			continue
 		}
-		rows, err := looker.Query(ctx, `SELECT p FROM unnest($1::int[]) p WHERE (SELECT wait_event_type FROM pg_stat_get_activity(p)) = 'Lock'`, pids)
+		// Whether the session shows that it waits does not tell: it does so until it runs again, which on a busy
+		// machine is long after the lock was given to it.
+		rows, err := looker.Query(ctx, `SELECT p FROM unnest($1::int[]) p WHERE cardinality(pg_blocking_pids(p)) > 0`, pids)
 		if err != nil {
 			continue
 		}
@@ -319,11 +321,20 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 }
 
-var (
-	errCut  = errors.New("world: the connection was cut")
-	errLost = errors.New("world: the connection was cut before the answer came")
-	errAway = errors.New("world: connection refused: a standby takes over")
-	errDead = errors.New("world: this process is dead")
+// broken is an error of a network, as a real connection has it.
+type broken string
+
+func (b broken) Error() string { return "world: " + string(b) }
+func (broken) Timeout() bool   { return false }
+func (broken) Temporary() bool { return false }
+
+var _ net.Error = broken("")
+
+const (
+	errCut  = broken("the connection was cut")
+	errLost = broken("the connection was cut before the answer came")
+	errAway = broken("connection refused: a standby takes over")
+	errDead = broken("this process is dead")
 )
 
 // cutNow ends the connection; call it with the lock held.
@@ -331,6 +342,12 @@ func (c *conn) cutNow(why error) {
 	if c.cut == nil {
 		c.cut = why
 	}
+}
+
+func (c *conn) isCut() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cut != nil
 }
 
 func (c *conn) cutFor(why error) { c.tell(func() { c.cutNow(why) }) }

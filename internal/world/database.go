@@ -21,7 +21,8 @@ import (
 
 // The clock of SQL. It is there before the migrations run, so that column defaults and
 // functions mean it, and in a schema that is searched before pg_catalog. A session says what
-// time it is; without that, it is the real time. Randomness comes from a sequence.
+// time it is; without that, it is the real time. Randomness comes from a sequence. Transactions
+// that are under way are those of this database: others in the cluster are not of the play.
 const sqlClock = `
 CREATE SEQUENCE world_draws;
 CREATE FUNCTION now() RETURNS timestamptz LANGUAGE sql STABLE AS
@@ -34,6 +35,13 @@ CREATE FUNCTION statement_timestamp() RETURNS timestamptz LANGUAGE sql STABLE AS
 CREATE FUNCTION random() RETURNS float8 LANGUAGE sql VOLATILE AS
 	$$ SELECT ('x' || substr(md5('r' || nextval('public.world_draws')), 1, 8))::bit(32)::bigint / 4294967296.0::float8 $$;
 CREATE FUNCTION gen_random_uuid() RETURNS uuid LANGUAGE sql VOLATILE AS $$ SELECT md5('u' || nextval('public.world_draws'))::uuid $$;
+CREATE FUNCTION pg_current_snapshot() RETURNS pg_snapshot LANGUAGE sql AS $$
+	SELECT pg_stat_clear_snapshot();
+	SELECT (LEAST(top, min(mine)) || ':' || top || ':' || COALESCE(string_agg(mine::text, ',' ORDER BY mine) FILTER (WHERE mine < top), ''))::pg_snapshot
+	FROM (SELECT pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint AS top) s
+		LEFT JOIN (SELECT backend_xid::text::bigint AS mine, datid FROM pg_stat_get_activity(NULL) WHERE backend_xid IS NOT NULL AND backend_type = 'client backend') a
+		ON datid = (SELECT oid FROM pg_database WHERE datname = current_database())
+	GROUP BY top $$;
 CREATE FUNCTION planted(bug text) RETURNS boolean LANGUAGE sql STABLE AS $$ SELECT COALESCE(current_setting('world.bug', true) = bug, false) $$;`
 
 // sqlReset makes a database as it was after the migrations, but for what Postgres has

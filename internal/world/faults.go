@@ -3,6 +3,7 @@ package world
 import (
 	"fmt"
 	"maps"
+	libraries "math/rand"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -61,12 +62,13 @@ type Faults struct {
 	log     []Fault
 	only    map[string]bool // "kind n"; nil for all
 	stopped bool
+	seed    uint64
 	sayf    func(format string, args ...any)
 }
 
 // newFaults turns a random subset of the kinds on.
 func newFaults(seed uint64, sayf func(string, ...any)) *Faults {
-	f := &Faults{on: map[string]float64{}, rng: map[string]*rand.Rand{}, n: map[string]int{}, sayf: sayf}
+	f := &Faults{seed: seed, on: map[string]float64{}, rng: map[string]*rand.Rand{}, n: map[string]int{}, sayf: sayf}
 	swarm := rand.New(rand.NewPCG(seed, 2))
 	for i, k := range Kinds() {
 		f.rng[k] = rand.New(rand.NewPCG(seed, uint64(100+i)))
@@ -78,6 +80,12 @@ func newFaults(seed uint64, sayf func(string, ...any)) *Faults {
 		f.on = map[string]float64{}
 	}
 	return f
+}
+
+// steady makes the pause of a library before it tries again, whose length it draws from a source that all
+// share, independent of who has drawn from it before.
+func steady(seed, n uint64) {
+	libraries.Seed(int64(seed*1_000_003 + n)) //nolint:staticcheck,gosec // works with GODEBUG=randseednop=0
 }
 
 // hit decides whether a fault happens at this opportunity.
@@ -97,6 +105,7 @@ func (f *Faults) hit(kind, where string) bool {
 		return false
 	}
 	f.log = append(f.log, fault)
+	steady(f.seed, uint64(len(f.log)))
 	f.sayf("FAULT %s", fault)
 	return true
 }

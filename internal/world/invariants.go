@@ -47,7 +47,7 @@ var always = []invariant{
 
 // seldom are those that cost more than all others together.
 var seldom = []invariant{
-	{"I3 usage is exact", `SELECT o.org_id || ' ' || d.dimension || ' ' || d.used || ' counted ' || d.counted FROM orgs o, org_usage_drift(o.org_id, (SELECT array_agg(DISTINCT dimension) FROM org_counters)) d`},
+	{"I3 usage is exact", `SELECT o.org_id || ' ' || d.dimension || ' ' || d.used || ' counted ' || d.counted FROM orgs o, org_usage_drift(o.org_id, (SELECT array_agg(dimension) FROM (SELECT dimension FROM org_counters UNION SELECT dimension FROM org_quotas UNION SELECT 'max_instances') x)) d`},
 }
 
 type invariant struct{ name, sql string }
@@ -198,8 +198,34 @@ func (w *World) final(watch *pgxpool.Pool) {
 			w.violationf("I9 tenant %s asked for %v and has %v", id, apps, s.Apps)
 		}
 	}
+	if len(w.Faults.Log()) == 0 {
+		w.nothingFailed(watch)
+	}
 	w.leftOnHosts(watch, owners, databases)
 	w.events(watch, time.Now())
+}
+
+// nothingFailed is asked of a play without faults: only what was asked to end may have failed, with the server
+// that was made for it.
+func (w *World) nothingFailed(watch *pgxpool.Pool) {
+	for _, sql := range []string{
+		`SELECT slug || '/' || tenant_id || ': ' || COALESCE(status_reason, '') FROM tenants WHERE state = 'failed'`,
+		`SELECT COALESCE((SELECT slug FROM tenants WHERE server_id LIKE 'n-' || tenant_id || '-g%'), server_id) || '/' || server_id || ': ' || COALESCE(status_reason, '') FROM servers WHERE status = 'failed'`,
+	} {
+		found, err := w.rows(watch, sql)
+		if err != nil {
+			w.violationf("final: %v", err)
+		}
+		for _, f := range found {
+			name, what, _ := strings.Cut(f, "/")
+			w.mu.Lock()
+			asked := w.ends[name] != nil
+			w.mu.Unlock()
+			if !asked {
+				w.violationf("I10 without any fault, this failed: %s", what)
+			}
+		}
+	}
 }
 
 // leftOnHosts looks for what nobody owns any more, for commands that no audit has, and

@@ -2,6 +2,7 @@ package world
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/activity"
@@ -76,6 +78,11 @@ func (w *World) bornWithout(kind string) (*Life, error) {
 	// What the pool does by the clock does nothing here, and the pauses have chance in them.
 	cfg.MaxConnLifetime, cfg.MaxConnIdleTime, cfg.HealthCheckPeriod = 1e6*time.Hour, 1e6*time.Hour, 1e5*time.Hour
 	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	// One that was cut while nobody used it is not given to anybody: who gets it would not be ours to say either.
+	cfg.PrepareConn = func(_ context.Context, c *pgx.Conn) (bool, error) {
+		mine, ok := c.PgConn().Conn().(*conn)
+		return !ok || !mine.isCut(), nil
+	}
 	cfg.ConnConfig.DialFunc = l.dial
 	cfg.ConnConfig.ConnectTimeout = 0
 	cfg.ConnConfig.Tracer = tracer{l}
@@ -239,7 +246,13 @@ func (t tracer) TraceBatchStart(ctx context.Context, c *pgx.Conn, d pgx.TraceBat
 	return t.statement(ctx, c, fmt.Sprintf("batch of %d: %s", len(d.Batch.QueuedQueries), short(first)))
 }
 
-func (t tracer) TraceQueryEnd(_ context.Context, c *pgx.Conn, _ pgx.TraceQueryEndData) { t.ended(c) }
+func (t tracer) TraceQueryEnd(_ context.Context, c *pgx.Conn, d pgx.TraceQueryEndData) {
+	if e := (*pgconn.PgError)(nil); errors.As(d.Err, &e) && e.Code == "40P01" {
+		t.l.w.Met("a deadlock")
+	}
+	t.ended(c)
+}
+
 func (t tracer) TraceBatchEnd(_ context.Context, c *pgx.Conn, _ pgx.TraceBatchEndData) { t.ended(c) }
 func (tracer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData)     {}
 

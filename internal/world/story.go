@@ -174,6 +174,7 @@ func (w *World) callers() {
 			w.Met("server accepted")
 			if gone {
 				time.Sleep(later)
+				w.expected(id, "terminated", "failed")
 				c.ask(http.MethodDelete, "/v1/servers/"+id, "", nil, http.StatusAccepted, http.StatusConflict)
 			}
 		})
@@ -214,7 +215,8 @@ func (c *caller) askUntil(method, path, key string, body, into any, fine []int) 
 		switch {
 		case status == 0 || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests:
 		case status >= 500:
-			c.w.Met("answered 500")
+			c.w.violationf("%s: %s %s answered %d: %s", c.name, method, path, status, answer)
+			return false
 		default:
 			if slices.Contains(fine, status) {
 				if code, ok := into.(*int); ok {
@@ -236,7 +238,7 @@ func (c *caller) askUntil(method, path, key string, body, into any, fine []int) 
 	return false
 }
 
-// expected notes how a tenant must end, of what was accepted for it.
+// expected notes how a tenant or a server must end, of what was accepted for it.
 func (w *World) expected(slug string, states ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -286,6 +288,12 @@ func (c *caller) send(method, path, key string, body any) (int, []byte) {
 	}
 	rec := httptest.NewRecorder()
 	handler.ServeHTTP(rec, req)
+	if rec.Code == http.StatusServiceUnavailable {
+		w.Met("answered 503")
+		if rec.Header().Get("Retry-After") == "" {
+			w.violationf("%s: %s %s answered 503 without Retry-After: %s", c.name, method, path, rec.Body.Bytes())
+		}
+	}
 	if l.dead.Load() || w.Faults.hit("api_lost", c.name+" "+method+" "+path) {
 		return 0, nil
 	}

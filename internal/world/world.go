@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	libraries "math/rand"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -115,7 +114,7 @@ func Play(t *testing.T, system System, seed uint64, o Options) Outcome {
 	t.Helper()
 	at := takePlace(t)
 	cryptotest.SetGlobalRandom(t, seed)
-	libraries.Seed(int64(seed)) //nolint:staticcheck,gosec // the pauses of libraries before they try again; Seed works with GODEBUG=randseednop=0
+	steady(seed, 0)
 	began := time.Now()
 	defer time.AfterFunc(hung, func() {
 		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
@@ -384,6 +383,9 @@ func (p provider) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errLost
 	}
 	resp := send()
+	if resp.StatusCode >= http.StatusBadRequest {
+		steady(w.Seed, uint64(w.Schedule.Steps)) //nolint:gosec // not negative
+	}
 	if f.hit("provider_lost", where) {
 		return nil, errLost
 	}

@@ -78,7 +78,7 @@ func (s *Service) keep(sc *schedule) {
 	turn := sc.turn
 	every := sc.spec.GetSpec().GetInterval()[0].GetInterval().AsDuration()
 	at := time.Now().Truncate(every).Add(every)
-	s.after(time.Until(at), "schedule "+sc.id, func() {
+	s.after(time.Until(at), fmt.Sprintf("schedule %s turn %d", sc.id, turn), func() {
 		if sc.turn != turn {
 			return
 		}
