@@ -2,6 +2,7 @@ package sim
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -60,5 +61,16 @@ func (s *Sim) resourceActions(kind string) endpoint {
 			}
 		}
 		return list(r, "actions", items)
+	}
+}
+
+func (s *Sim) resourceAction(kind string) endpoint {
+	return func(r *http.Request) (int, any, error) {
+		id, _ := strconv.ParseInt(r.PathValue("action"), 10, 64)
+		a, ok := s.st.Actions[id]
+		if !ok || !slices.Contains(a.Resources, schema.ActionResourceReference{ID: pathID(r), Type: kind}) {
+			return 0, nil, notFound("action", id)
+		}
+		return 200, map[string]any{"action": a}, nil
 	}
 }

@@ -26,8 +26,11 @@ func (s *Sim) freeAddress(but map[string]bool) string {
 	for _, f := range s.st.FloatingIPs {
 		used[f.IP] = true
 	}
+	for _, p := range s.st.PrimaryIPs {
+		used[p.IP] = true
+	}
 	for _, srv := range s.st.Servers {
-		used[srv.PublicNet.IPv4.IP] = true
+		used[srv.PublicNet.IPv4.IP], used[srv.Inside] = true, true
 	}
 	for n := 0; ; n++ {
 		k := int(s.st.NextID) + n
@@ -47,6 +50,18 @@ func (s *Sim) freeAddress(but map[string]bool) string {
 			return addr
 		}
 	}
+}
+
+// address is where a server's host is reached: at its public address, or at one that the
+// API does not show while it has none. Call it with the lock held.
+func (s *Sim) address(srv *server) string {
+	if srv.PublicNet.IPv4.IP != "" {
+		return srv.PublicNet.IPv4.IP
+	}
+	if srv.Inside == "" {
+		srv.Inside = s.freeAddress(nil)
+	}
+	return srv.Inside
 }
 
 func portFree(addr string, port int) bool {

@@ -145,9 +145,12 @@ func (s *Sim) pricing() schema.Pricing {
 	for _, typ := range []string{"ipv4", "ipv6"} {
 		ft := schema.PricingFloatingIPType{Type: typ}
 		for _, l := range locations {
-			ft.Prices = append(ft.Prices, schema.PricingFloatingIPTypePrice{Location: l.Name, PriceMonthly: price(3)})
+			ft.Prices = append(ft.Prices, schema.PricingFloatingIPTypePrice{Location: l.Name, PriceMonthly: price(floatingMonthly[typ])})
 		}
 		p.FloatingIPs = append(p.FloatingIPs, ft)
+	}
+	for _, t := range balancerTypes {
+		p.LoadBalancerTypes = append(p.LoadBalancerTypes, schema.PricingLoadBalancerType{ID: t.id, Name: t.name, Prices: t.schema().Prices})
 	}
 	for _, t := range s.serverTypes() {
 		p.ServerTypes = append(p.ServerTypes, schema.PricingServerType{ID: t.ID, Name: t.Name, Prices: t.Prices})

@@ -62,6 +62,12 @@ var notOurs = []string{"/v1/networks", "/v1/ssh_keys"}
 // judge has requests and answers validated by a document.
 func judge(t *testing.T, doc *openapi3.T) *conforming {
 	t.Helper()
+	return judgeWith(t, doc, true)
+}
+
+// judgeWith leaves requests out if the client is older than the document.
+func judgeWith(t *testing.T, doc *openapi3.T, requests bool) *conforming {
+	t.Helper()
 	doc.Servers = openapi3.Servers{{URL: "/v1"}}
 	for _, p := range doc.Paths.Map() {
 		p.Servers = nil
@@ -88,7 +94,7 @@ func judge(t *testing.T, doc *openapi3.T) *conforming {
 		in := &openapi3filter.RequestValidationInput{Request: plain, Route: route, PathParams: params, Options: &openapi3filter.Options{
 			AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, ExcludeReadOnlyValidations: true,
 		}}
-		if resp.StatusCode < 400 {
+		if requests && resp.StatusCode < 400 {
 			if err := openapi3filter.ValidateRequest(context.Background(), in); err != nil {
 				return fmt.Errorf("request: %w", err)
 			}

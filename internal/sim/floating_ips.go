@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
@@ -13,154 +14,143 @@ import (
 // address is routed to its server, which has to configure it; process hosts have every
 // address of the loopback network, so that theirs is one.
 
-// floatingMonthly is the price of an IPv4 address in euros.
-const floatingMonthly = 3.0
+// floatingMonthly are the prices in euros.
+var floatingMonthly = map[string]float64{"ipv4": 3, "ipv6": 1}
 
-func (s *Sim) listFloating(r *http.Request) (int, any, error) {
-	var items []item
-	for _, f := range s.st.FloatingIPs {
-		items = append(items, item{id: f.ID, name: f.Name, labels: f.Labels, created: f.Created, body: f})
+func (s *Sim) floatingIPs() *kind[schema.FloatingIP] {
+	return &kind[schema.FloatingIP]{
+		sim: s, one: "floating_ip", many: "floating_ips", title: "floating IP", all: s.st.FloatingIPs,
+		show: func(f *schema.FloatingIP) item {
+			return item{id: f.ID, name: f.Name, labels: f.Labels, created: f.Created, body: f}
+		},
+		name:      func(f *schema.FloatingIP) *string { return &f.Name },
+		labels:    func(f *schema.FloatingIP) *map[string]string { return &f.Labels },
+		protected: func(f *schema.FloatingIP) *bool { return &f.Protection.Delete },
+		create:    s.createFloating, remove: s.removeFloating,
+		update: func(f *schema.FloatingIP, c changes) error {
+			if c.Description != nil {
+				f.Description = c.Description
+			}
+			return nil
+		},
+		actions: map[string]action[schema.FloatingIP]{"assign": s.assignFloating, "unassign": s.unassignFloating, "change_dns_ptr": s.pointFloating},
 	}
-	return list(r, "floating_ips", items)
 }
 
-func (s *Sim) getFloating(r *http.Request) (int, any, error) {
-	f, ok := s.st.FloatingIPs[pathID(r)]
-	if !ok {
-		return 0, nil, notFound("floating_ip", pathID(r))
-	}
-	return 200, map[string]any{"floating_ip": f}, nil
-}
-
-func (s *Sim) createFloating(r *http.Request) (int, any, error) {
+func (s *Sim) createFloating(r *http.Request) (any, error) {
 	var req schema.FloatingIPCreateRequest
 	if err := decode(r, &req); err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	switch {
-	case req.Type != "ipv4":
-		return 0, nil, invalid("type must be ipv4 here", "type")
+	case req.Type != "ipv4" && req.Type != "ipv6":
+		return nil, invalid("type must be ipv4 or ipv6", "type")
 	case req.HomeLocation != nil && req.Server != nil:
-		return 0, nil, invalid("home_location and server are mutually exclusive", "home_location")
+		return nil, invalid("home_location and server are mutually exclusive", "home_location")
 	case req.HomeLocation == nil && req.Server == nil:
-		return 0, nil, invalid("home_location or server is required", "home_location")
+		return nil, invalid("home_location or server is required", "home_location")
 	}
 	var home schema.Location
 	if req.Server != nil {
 		srv, ok := s.st.Servers[*req.Server]
 		if !ok {
-			return 0, nil, notFound("server", *req.Server)
+			return nil, notFound("server", *req.Server)
 		}
 		home = srv.Location
 	} else {
 		l, ok := findLocation(*req.HomeLocation)
 		if !ok {
-			return 0, nil, invalid("location not found", "home_location")
+			return nil, invalid("location not found", "home_location")
 		}
 		home = l
 	}
-	for _, f := range s.st.FloatingIPs {
-		if req.Name != nil && f.Name == *req.Name {
-			return 0, nil, unique("floating IP")
+	if req.Name != nil {
+		if err := s.floatingIPs().free(*req.Name, 0); err != nil {
+			return nil, err
 		}
 	}
 	if len(s.st.FloatingIPs) >= s.cfg.Limits.FloatingIPs {
-		return 0, nil, &apiError{status: 403, code: "resource_limit_exceeded", message: "floating IP limit exceeded"}
+		return nil, &apiError{status: 403, code: "resource_limit_exceeded", message: "floating IP limit exceeded"}
 	}
 	labels, err := labelsOf(req.Labels)
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
-	ip, ok := s.freeFloating()
+	ip, ok := "", true
+	if req.Type == "ipv4" {
+		ip, ok = s.freeFloating()
+	}
 	if !ok {
-		return 0, nil, &apiError{status: 412, code: "resource_unavailable", message: "no floating IP is available"}
+		return nil, &apiError{status: 412, code: "resource_unavailable", message: "no floating IP is available"}
 	}
 	f := &schema.FloatingIP{
 		ID: s.st.id(), Description: req.Description, Created: time.Now().UTC(), IP: ip, Type: req.Type, DNSPtr: []schema.FloatingIPDNSPtr{}, HomeLocation: home,
 		Labels: labels, Name: valueOf(req.Name),
 	}
+	if f.Type == "ipv6" {
+		f.IP = fmt.Sprintf("2001:db8:%x:%x::/64", f.ID>>16&0xffff, f.ID&0xffff)
+	}
 	if f.Name == "" {
 		f.Name = fmt.Sprintf("floating-ip-%d", f.ID)
 	}
 	s.st.FloatingIPs[f.ID] = f
-	s.st.open(LedgerEntry{Kind: "floating_ip", ID: f.ID, Name: f.Name, Type: f.Type, Location: home.Name, Labels: labels, Monthly: floatingMonthly})
+	s.st.open(LedgerEntry{Kind: "floating_ip", ID: f.ID, Name: f.Name, Type: f.Type, Location: home.Name, Labels: labels, Monthly: floatingMonthly[f.Type]})
 	body := map[string]any{"floating_ip": f, "action": nil}
 	if req.Server != nil {
 		if err := s.routeFloating(f, *req.Server); err != nil {
-			return 0, nil, err
+			return nil, err
 		}
 		body["action"] = s.floatingAct("assign_floating_ip", f)
 	}
-	return 201, body, nil
+	return body, nil
 }
 
-func (s *Sim) updateFloating(r *http.Request) (int, any, error) {
-	return update(r, "floating_ip", s.st.FloatingIPs, func(f *schema.FloatingIP, req schema.FloatingIPUpdateRequest) error {
-		if req.Name != "" {
-			for _, other := range s.st.FloatingIPs {
-				if other.ID != f.ID && other.Name == req.Name {
-					return unique("floating IP")
-				}
-			}
-			f.Name = req.Name
-		}
-		if req.Description != "" {
-			f.Description = &req.Description
-		}
-		return relabel(&f.Labels, req.Labels)
-	})
-}
-
-func (s *Sim) deleteFloating(r *http.Request) (int, any, error) {
-	f, ok := s.st.FloatingIPs[pathID(r)]
-	switch {
-	case !ok:
-		return 0, nil, notFound("floating_ip", pathID(r))
-	case f.Protection.Delete:
-		return 0, nil, &apiError{status: 423, code: "protected", message: "floating IP deletion is protected"}
-	case f.Server != nil:
-		return 0, nil, &apiError{status: 422, code: "must_be_unassigned", message: "floating IP must be unassigned"}
+func (s *Sim) removeFloating(f *schema.FloatingIP) (any, error) {
+	if f.Server != nil {
+		return nil, refused("must_be_unassigned", "floating IP must be unassigned")
 	}
 	delete(s.st.FloatingIPs, f.ID)
 	s.st.close("floating_ip", f.ID)
-	return 204, nil, nil
+	return nil, nil
 }
 
-func (s *Sim) floatingAction(r *http.Request) (int, any, error) {
-	f, ok := s.st.FloatingIPs[pathID(r)]
-	if !ok {
-		return 0, nil, notFound("floating_ip", pathID(r))
+func (s *Sim) assignFloating(r *http.Request, f *schema.FloatingIP) (any, error) {
+	var req schema.FloatingIPActionAssignRequest
+	if err := decode(r, &req); err != nil {
+		return nil, err
 	}
-	switch r.PathValue("verb") {
-	case "assign":
-		var req schema.FloatingIPActionAssignRequest
-		if err := decode(r, &req); err != nil {
-			return 0, nil, err
-		}
-		if _, ok := s.st.Servers[req.Server]; !ok {
-			return 0, nil, notFound("server", req.Server)
-		}
-		if f.Server != nil {
-			return 0, nil, &apiError{status: 422, code: "floating_ip_assigned", message: "floating IP is already assigned"}
-		}
-		if err := s.routeFloating(f, req.Server); err != nil {
-			return 0, nil, err
-		}
-	case "unassign":
-		if err := s.unrouteFloating(f); err != nil {
-			return 0, nil, err
-		}
-	case "change_protection":
-		var req schema.FloatingIPActionChangeProtectionRequest
-		if err := decode(r, &req); err != nil {
-			return 0, nil, err
-		}
-		replace(&f.Protection.Delete, req.Delete)
-		return 201, map[string]any{"action": s.floatingAct("change_protection", f)}, nil
-	default:
-		return 0, nil, &apiError{status: 404, code: "not_found", message: "api route not found"}
+	if _, ok := s.st.Servers[req.Server]; !ok {
+		return nil, notFound("server", req.Server)
 	}
-	return 201, map[string]any{"action": s.floatingAct(r.PathValue("verb")+"_floating_ip", f)}, nil
+	if f.Server != nil {
+		return nil, refused("floating_ip_assigned", "floating IP is already assigned")
+	}
+	if err := s.routeFloating(f, req.Server); err != nil {
+		return nil, err
+	}
+	return map[string]any{"action": s.floatingAct("assign_floating_ip", f)}, nil
+}
+
+func (s *Sim) unassignFloating(_ *http.Request, f *schema.FloatingIP) (any, error) {
+	if err := s.unrouteFloating(f); err != nil {
+		return nil, err
+	}
+	return map[string]any{"action": s.floatingAct("unassign_floating_ip", f)}, nil
+}
+
+func (s *Sim) pointFloating(r *http.Request, f *schema.FloatingIP) (any, error) {
+	var req pointer
+	if err := decode(r, &req); err != nil {
+		return nil, err
+	}
+	if !has(f.IP, req.IP) {
+		return nil, &apiError{status: 404, code: "not_found", message: "IP '" + req.IP + "' not found"}
+	}
+	f.DNSPtr = slices.DeleteFunc(slices.Clone(f.DNSPtr), func(d schema.FloatingIPDNSPtr) bool { return sameAddress(d.IP, req.IP) })
+	if valueOf(req.DNSPtr) != "" {
+		f.DNSPtr = append(f.DNSPtr, schema.FloatingIPDNSPtr{IP: req.IP, DNSPtr: *req.DNSPtr})
+	}
+	return map[string]any{"action": s.floatingAct("change_dns_ptr", f)}, nil
 }
 
 func (s *Sim) floatingAct(command string, f *schema.FloatingIP) any {
@@ -170,20 +160,28 @@ func (s *Sim) floatingAct(command string, f *schema.FloatingIP) any {
 // routeFloating routes an address to a server, machines' as the provider does: only the one
 // that it is assigned to gets what is sent to it.
 func (s *Sim) routeFloating(f *schema.FloatingIP, server int64) error {
-	if s.net != nil {
-		srv := s.st.Servers[server]
-		if err := run("ip", "route", "replace", f.IP+"/32", "via", srv.PublicNet.IPv4.IP, "dev", s.net.bridge()); err != nil {
+	srv := s.st.Servers[server]
+	if s.net != nil && f.Type == "ipv4" {
+		if err := run("ip", "route", "replace", f.IP+"/32", "via", s.address(srv), "dev", s.net.bridge()); err != nil {
 			return err
 		}
 	}
 	f.Server = &server
+	if !slices.Contains(srv.PublicNet.FloatingIPs, f.ID) {
+		srv.PublicNet.FloatingIPs = append(srv.PublicNet.FloatingIPs, f.ID)
+	}
 	return nil
 }
 
 func (s *Sim) unrouteFloating(f *schema.FloatingIP) error {
-	if s.net != nil && f.Server != nil {
+	if s.net != nil && f.Server != nil && f.Type == "ipv4" {
 		if err := run("ip", "route", "delete", f.IP+"/32", "dev", s.net.bridge()); err != nil {
 			return err
+		}
+	}
+	if f.Server != nil {
+		if srv, ok := s.st.Servers[*f.Server]; ok {
+			srv.PublicNet.FloatingIPs = slices.DeleteFunc(srv.PublicNet.FloatingIPs, func(id int64) bool { return id == f.ID })
 		}
 	}
 	f.Server = nil

@@ -174,7 +174,7 @@ func (s *Sim) boot(srv *server) {
 	}
 	before := s.last[srv.ID]
 	ctx, cut := context.WithCancel(s.ctx)
-	h := &slot{host: s.newHost(srv, s.planFaults(srv.Name)), id: srv.ID, name: srv.Name, addr: srv.PublicNet.IPv4.IP, cut: cut, done: make(chan struct{})}
+	h := &slot{host: s.newHost(srv, s.planFaults(srv.Name)), id: srv.ID, name: srv.Name, addr: s.address(srv), cut: cut, done: make(chan struct{})}
 	srv.Booted = true
 	s.hosts[srv.ID], s.last[srv.ID] = h, h
 	s.work.Add(1)

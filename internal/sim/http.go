@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -53,52 +54,37 @@ type endpoint func(r *http.Request) (status int, body any, err error)
 
 func (s *Sim) routes() http.Handler {
 	api := http.NewServeMux()
+	handle := func(pattern string, e endpoint) { api.Handle(pattern, s.locked(e)) }
+	servers, balancers := s.servers(), s.loadBalancers()
+	for _, k := range []interface {
+		register(handle func(pattern string, e endpoint))
+	}{
+		servers, s.volumes(), s.firewalls(), s.groups(), s.primaryIPs(), s.floatingIPs(), s.networks(), s.sshKeys(), s.imageKind(), s.certificates(),
+		balancers, s.balancerTypes(), s.isos(),
+	} {
+		k.register(handle)
+	}
+	handle("GET /v1/servers/{id}/metrics", metrics(servers, serverSeries))
+	handle("GET /v1/load_balancers/{id}/metrics", metrics(balancers, balancerSeries))
 	for pattern, e := range map[string]endpoint{
-		"GET /v1/servers": s.listServers, "POST /v1/servers": s.createServer,
-		"GET /v1/servers/{id}": s.getServer, "PUT /v1/servers/{id}": s.updateServer, "DELETE /v1/servers/{id}": s.deleteServer,
-		"GET /v1/servers/{id}/actions": s.resourceActions("server"), "POST /v1/servers/{id}/actions/{verb}": s.serverAction,
 		"GET /v1/actions": s.listActions, "GET /v1/actions/{id}": s.getAction,
-
-		"GET /v1/volumes": s.listVolumes, "POST /v1/volumes": s.createVolume, "GET /v1/volumes/{id}": s.getVolume,
-		"PUT /v1/volumes/{id}": s.updateVolume, "DELETE /v1/volumes/{id}": s.deleteVolume, "POST /v1/volumes/{id}/actions/{verb}": s.volumeAction,
-
-		"GET /v1/firewalls": s.listFirewalls, "POST /v1/firewalls": s.createFirewall, "GET /v1/firewalls/{id}": s.getFirewall,
-		"PUT /v1/firewalls/{id}": s.updateFirewall, "DELETE /v1/firewalls/{id}": s.deleteFirewall, "POST /v1/firewalls/{id}/actions/{verb}": s.firewallAction,
-
-		"GET /v1/placement_groups": s.listGroups, "POST /v1/placement_groups": s.createGroup, "GET /v1/placement_groups/{id}": s.getGroup,
-		"PUT /v1/placement_groups/{id}": s.updateGroup, "DELETE /v1/placement_groups/{id}": s.deleteGroup,
-
-		"GET /v1/primary_ips": s.listIPs, "POST /v1/primary_ips": s.createIP, "GET /v1/primary_ips/{id}": s.getIP, "PUT /v1/primary_ips/{id}": s.updateIP, "DELETE /v1/primary_ips/{id}": s.deleteIP,
-
-		"GET /v1/networks": s.listNetworks, "POST /v1/networks": s.createNetwork, "GET /v1/networks/{id}": s.getNetwork,
-		"PUT /v1/networks/{id}": s.updateNetwork, "DELETE /v1/networks/{id}": s.deleteNetwork,
-		"GET /v1/networks/{id}/actions": s.resourceActions("network"), "POST /v1/networks/{id}/actions/{verb}": s.networkAction,
 
 		"GET /v1/zones": s.listZones, "POST /v1/zones": s.createZone,
 		"GET /v1/zones/{zone}": s.getZone, "PUT /v1/zones/{zone}": s.updateZone, "DELETE /v1/zones/{zone}": s.deleteZone,
-		"GET /v1/zones/{zone}/actions": s.zoneActions, "POST /v1/zones/{zone}/actions/{verb}": s.zoneAction,
+		"GET /v1/zones/{zone}/actions": s.zoneActions, "POST /v1/zones/{zone}/actions/{verb}": s.zoneAction, "GET /v1/zones/{zone}/zonefile": s.exportZone,
 		"GET /v1/zones/{zone}/rrsets": s.listRecordSets, "POST /v1/zones/{zone}/rrsets": s.createRecordSet,
 		"GET /v1/zones/{zone}/rrsets/{name}/{type}": s.getRecordSet, "PUT /v1/zones/{zone}/rrsets/{name}/{type}": s.updateRecordSet,
 		"DELETE /v1/zones/{zone}/rrsets/{name}/{type}": s.deleteRecordSet, "POST /v1/zones/{zone}/rrsets/{name}/{type}/actions/{verb}": s.recordSetAction,
 
-		"GET /v1/ssh_keys":  s.listSSHKeys,
 		"GET /v1/locations": s.catalogList("locations", func() []any { return anys(locations) }), "GET /v1/locations/{id}": s.catalogGet("location", func() []any { return anys(locations) }),
 		"GET /v1/server_types": s.catalogList("server_types", func() []any { return anys(s.serverTypes()) }), "GET /v1/server_types/{id}": s.catalogGet("server_type", func() []any { return anys(s.serverTypes()) }),
-		"GET /v1/images": s.listImages, "GET /v1/images/{id}": s.getImage, "PUT /v1/images/{id}": s.updateImage, "DELETE /v1/images/{id}": s.deleteImage,
-		"GET /v1/isos": s.catalogList("isos", func() []any { return nil }), "GET /v1/load_balancers": s.catalogList("load_balancers", func() []any { return nil }),
-		"GET /v1/floating_ips": s.listFloating, "POST /v1/floating_ips": s.createFloating, "GET /v1/floating_ips/{id}": s.getFloating,
-		"PUT /v1/floating_ips/{id}": s.updateFloating, "DELETE /v1/floating_ips/{id}": s.deleteFloating,
-		"GET /v1/floating_ips/{id}/actions": s.resourceActions("floating_ip"), "POST /v1/floating_ips/{id}/actions/{verb}": s.floatingAction,
-		"GET /v1/certificates": s.catalogList("certificates", func() []any { return nil }),
-		"GET /v1/pricing":      func(*http.Request) (int, any, error) { return 200, map[string]any{"pricing": s.pricing()}, nil },
-		"GET /v1/datacenters": func(*http.Request) (int, any, error) {
-			return 0, nil, &apiError{status: 410, code: "deprecated_api_endpoint", message: "datacenters were removed; use locations"}
-		},
+		"GET /v1/pricing":     func(*http.Request) (int, any, error) { return 200, map[string]any{"pricing": s.pricing()}, nil },
+		"GET /v1/datacenters": noDatacenters, "GET /v1/datacenters/{id}": noDatacenters,
 	} {
-		api.Handle(pattern, s.locked(e))
+		handle(pattern, e)
 	}
 	api.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		(&apiError{status: 404, code: "not_found", message: "api route not found"}).write(w)
+		noRoute().write(w)
 	})
 	root := http.NewServeMux()
 	root.Handle("/v1/", s.limited(s.faulty(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -112,7 +98,11 @@ func (s *Sim) routes() http.Handler {
 	return root
 }
 
-var kindActions = regexp.MustCompile(`^/v1/(?:servers|volumes|firewalls|primary_ips|floating_ips|networks|images|zones)/actions(/\d+)?$`)
+var kindActions = regexp.MustCompile(`^/v1/(?:servers|volumes|firewalls|primary_ips|floating_ips|networks|images|zones|load_balancers|certificates)/actions(/\d+)?$`)
+
+func noDatacenters(*http.Request) (int, any, error) {
+	return 0, nil, &apiError{status: 410, code: "deprecated_api_endpoint", message: "datacenters were removed; use locations"}
+}
 
 func (s *Sim) locked(e endpoint) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -216,6 +206,7 @@ type item struct {
 	status  string
 	labels  map[string]string
 	created time.Time
+	filters map[string]string // what else lists of the kind can be filtered by
 	body    any
 }
 
@@ -226,15 +217,23 @@ func list(r *http.Request, key string, items []item) (int, any, error) {
 	if err != nil {
 		return 0, nil, invalid(err.Error(), "label_selector")
 	}
+	passes := func(it item) bool {
+		for filter, v := range it.filters {
+			if q.Has(filter) && !slices.Contains(q[filter], v) {
+				return false
+			}
+		}
+		return true
+	}
 	kept := items[:0:0]
 	for _, it := range items {
-		if (q.Get("name") == "" || it.name == q.Get("name")) && (len(q["status"]) == 0 || slices.Contains(q["status"], it.status)) && match(it.labels) {
+		if (q.Get("name") == "" || it.name == q.Get("name")) && passes(it) && (len(q["status"]) == 0 || slices.Contains(q["status"], it.status)) && match(it.labels) {
 			kept = append(kept, it)
 		}
 	}
 	desc := strings.HasSuffix(q.Get("sort"), ":desc")
 	slices.SortFunc(kept, func(a, b item) int {
-		c := int(a.id - b.id)
+		c := cmp.Compare(a.id, b.id)
 		switch strings.Split(q.Get("sort"), ":")[0] {
 		case "name":
 			c = strings.Compare(a.name, b.name)
@@ -307,22 +306,6 @@ func catalogItem(v any) item {
 		return item{id: t.ID, name: t.Name, body: v}
 	}
 	return item{body: v}
-}
-
-// update answers a request that changes one of the resources of a kind.
-func update[T, R any](r *http.Request, kind string, resources map[int64]*T, change func(v *T, req R) error) (int, any, error) {
-	v, ok := resources[pathID(r)]
-	if !ok {
-		return 0, nil, notFound(kind, pathID(r))
-	}
-	var req R
-	if err := decode(r, &req); err != nil {
-		return 0, nil, err
-	}
-	if err := change(v, req); err != nil {
-		return 0, nil, err
-	}
-	return 200, map[string]any{kind: v}, nil
 }
 
 // relabel replaces all labels, unless none are given.

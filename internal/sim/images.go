@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,61 +30,55 @@ func (s *Sim) findImage(idOrName string) (schema.Image, bool) {
 	return schema.Image{}, false
 }
 
-// snapshotID is the id of an image that is a snapshot; 0 for others.
+// snapshotID is the id of an image that is a snapshot or a backup; 0 for others.
 func snapshotID(i schema.Image) int64 {
-	if i.Type == "snapshot" {
+	if i.Type == "snapshot" || i.Type == "backup" {
 		return i.ID
 	}
 	return 0
 }
 
-func (s *Sim) listImages(r *http.Request) (int, any, error) {
-	q := r.URL.Query()
-	var items []item
-	add := func(i schema.Image, name string) {
-		if len(q["type"]) > 0 && !slices.Contains(q["type"], i.Type) || q.Get("architecture") != "" && q.Get("architecture") != i.Architecture {
-			return
+func (s *Sim) imageKind() *kind[schema.Image] {
+	k := &kind[schema.Image]{
+		sim: s, one: "image", many: "images", title: "image", all: s.st.Snapshots, fixed: images,
+		show: func(i *schema.Image) item {
+			return item{id: i.ID, name: valueOf(i.Name), status: i.Status, labels: i.Labels, created: *i.Created, filters: map[string]string{"type": i.Type, "architecture": i.Architecture, "bound_to": number(valueOf(i.BoundTo))}, body: i}
+		},
+		labels:    func(i *schema.Image) *map[string]string { return &i.Labels },
+		protected: func(i *schema.Image) *bool { return &i.Protection.Delete },
+		update:    s.updateImage,
+		remove:    func(i *schema.Image) (any, error) { s.dropSnapshot(i.ID); return nil, nil },
+	}
+	k.actions = map[string]action[schema.Image]{"change_protection": func(r *http.Request, i *schema.Image) (any, error) {
+		if i.Type != "snapshot" {
+			return nil, invalid("only snapshots can be protected", "delete")
 		}
-		items = append(items, item{id: i.ID, name: name, status: i.Status, labels: i.Labels, created: *i.Created, body: i})
-	}
-	for _, i := range images {
-		add(i, *i.Name)
-	}
-	for _, i := range s.st.Snapshots {
-		add(*i, "")
-	}
-	return list(r, "images", items)
+		return k.protect(r, i)
+	}}
+	return k
 }
 
-func (s *Sim) getImage(r *http.Request) (int, any, error) {
-	for _, i := range images {
-		if i.ID == pathID(r) {
-			return 200, map[string]any{"image": i}, nil
-		}
+// updateImage makes a backup a snapshot if asked for: it is billed then, and stays when its
+// server goes.
+func (s *Sim) updateImage(i *schema.Image, c changes) error {
+	if c.Type != nil && *c.Type != "snapshot" {
+		return invalid("type must be snapshot", "type")
 	}
-	if i, ok := s.st.Snapshots[pathID(r)]; ok {
-		return 200, map[string]any{"image": i}, nil
+	if c.Type != nil && i.Type == "backup" {
+		i.Type, i.BoundTo = "snapshot", nil
+		s.billImage(i)
 	}
-	return 0, nil, notFound("image", pathID(r))
+	replace(&i.Description, c.Description)
+	return nil
 }
 
-func (s *Sim) updateImage(r *http.Request) (int, any, error) {
-	return update(r, "image", s.st.Snapshots, func(i *schema.Image, req schema.ImageUpdateRequest) error {
-		replace(&i.Description, req.Description)
-		return relabel(&i.Labels, req.Labels)
-	})
-}
+const (
+	imageGB      = 2.5   // what any image has, compressed
+	imageMonthly = 0.011 // the price of a GB in euros
+)
 
-func (s *Sim) deleteImage(r *http.Request) (int, any, error) {
-	i, ok := s.st.Snapshots[pathID(r)]
-	switch {
-	case !ok:
-		return 0, nil, notFound("image", pathID(r))
-	case i.Protection.Delete:
-		return 0, nil, &apiError{status: 423, code: "protected", message: "image deletion is protected"}
-	}
-	s.dropSnapshot(i.ID)
-	return 204, nil, nil
+func (s *Sim) billImage(i *schema.Image) {
+	s.st.open(LedgerEntry{Kind: "image", ID: i.ID, Name: i.Description, Labels: i.Labels, Monthly: imageMonthly * imageGB})
 }
 
 // dropSnapshot deletes a snapshot. Its copy is deleted once nobody reads it.
@@ -101,40 +94,48 @@ func (s *Sim) dropSnapshot(id int64) {
 // createImage copies a server's disk. The provider also copies running servers, and
 // warns that the copy is then likely to be inconsistent: here it is refused, so that
 // nobody does so by mistake.
-func (s *Sim) createImage(r *http.Request, srv *server) (int, any, error) {
+func (s *Sim) createImage(r *http.Request, srv *server) (any, error) {
 	var req schema.ServerActionCreateImageRequest
 	if err := decode(r, &req); err != nil {
-		return 0, nil, err
+		return nil, err
 	}
+	typ := "snapshot"
+	replace(&typ, req.Type)
 	labels, err := labelsOf(req.Labels)
 	switch {
 	case err != nil:
-		return 0, nil, err
-	case req.Type != nil && *req.Type != "snapshot":
-		return 0, nil, invalid("backups are not enabled for this server", "type")
+		return nil, err
+	case typ != "snapshot" && typ != "backup":
+		return nil, invalid("type must be snapshot or backup", "type")
+	case typ == "backup" && srv.BackupWindow == nil:
+		return nil, invalid("backups are not enabled for this server", "type")
 	case srv.Status != "off":
-		return 0, nil, &apiError{status: 423, code: "locked", message: "a snapshot of a running server would be inconsistent; power it off first"}
+		return nil, &apiError{status: 423, code: "locked", message: "a snapshot of a running server would be inconsistent; power it off first"}
 	}
 	i := &schema.Image{
-		ID: s.st.id(), Status: "creating", Type: "snapshot", Description: srv.Name, DiskSize: float32(srv.PrimaryDiskSize), Created: new(time.Now().UTC()),
+		ID: s.st.id(), Status: "creating", Type: typ, Description: srv.Name, DiskSize: float32(srv.PrimaryDiskSize), Created: new(time.Now().UTC()),
 		CreatedFrom: &schema.ImageCreatedFrom{ID: srv.ID, Name: srv.Name}, OSFlavor: srv.Image.OSFlavor, OSVersion: srv.Image.OSVersion, Architecture: srv.Image.Architecture, Labels: labels,
 	}
 	if req.Description != nil {
 		i.Description = *req.Description
 	}
 	s.st.Snapshots[i.ID] = i
-	const gigabytes = 2.5
-	s.st.open(LedgerEntry{Kind: "image", ID: i.ID, Name: i.Description, Labels: labels, Monthly: 0.011 * gigabytes})
+	if typ == "backup" {
+		i.BoundTo = &srv.ID
+		s.dropBackups(srv.ID, backupSlots)
+	} else {
+		s.billImage(i)
+	}
 	body := *i
 	action := s.act("create_image", s.cfg.Profile.Action, func() *schema.ActionError {
 		if f, ok := s.hostFault("create_image_fails", srv.Name); ok {
 			i.Status = "unavailable"
 			return &schema.ActionError{Code: f.code("action_failed"), Message: "creating the image failed"}
 		}
-		s.copyDisk(srv, i, gigabytes)
+		s.copyDisk(srv, i, imageGB)
 		return nil
 	}, serverRef(srv.ID), schema.ActionResourceReference{ID: i.ID, Type: "image"})
-	return 201, map[string]any{"action": action, "image": body}, nil
+	return map[string]any{"action": action, "image": body}, nil
 }
 
 func (s *Sim) snapshotDir(id int64) string {

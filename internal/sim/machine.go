@@ -59,7 +59,7 @@ var (
 const restartStatus = 133
 
 func (s *Sim) newMachine(srv *server, plan hostFaults) *machineHost {
-	k, _ := networkIndex(srv.PublicNet.IPv4.IP)
+	k, _ := networkIndex(s.address(srv))
 	m := &machineHost{
 		sim: s, id: srv.ID, name: fmt.Sprintf("%s%d", s.net.prefix(), k), k: k, dir: s.hostDir(srv.ID), plan: plan, disk: s.cfg.MachineDiskGB,
 		log: s.log.With(zap.String("host", srv.Name), zap.Int64("id", srv.ID)), phase: "booting", volumes: map[int64]string{}, plugged: map[int64]string{}, nics: map[int64]privateNIC{},

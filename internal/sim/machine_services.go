@@ -99,7 +99,7 @@ func (s *Sim) serverAt(remote string) (*server, bool) {
 		addr = remote
 	}
 	for _, srv := range s.st.Servers {
-		if srv.PublicNet.IPv4.IP == addr {
+		if s.address(srv) == addr {
 			return srv, true
 		}
 	}
@@ -140,7 +140,7 @@ func (s *Sim) metadataRoutes() http.Handler {
 }
 
 func (s *Sim) metadata(srv *server) string {
-	k, _ := networkIndex(srv.PublicNet.IPv4.IP)
+	k, _ := networkIndex(s.address(srv))
 	return asYAML(map[string]any{
 		"instance-id": srv.ID, "hostname": srv.Name, "local-ipv4": "", "public-ipv4": srv.PublicNet.IPv4.IP, "public-keys": []string{},
 		"region": srv.Location.NetworkZone, "availability-zone": srv.Location.Name + "-dc1",

@@ -17,13 +17,20 @@ func membership(srv *server, network int64) int {
 	return slices.IndexFunc(srv.PrivateNet, func(p schema.ServerPrivateNet) bool { return p.Network == network })
 }
 
-// usedAddresses are those of a network that servers have.
+// usedAddresses are those of a network that servers and load balancers have.
 func (s *Sim) usedAddresses(network int64) map[netip.Addr]bool {
 	used := make(map[netip.Addr]bool)
 	for _, srv := range s.st.Servers {
 		if i := membership(srv, network); i >= 0 {
 			for _, a := range addressesOf(srv.PrivateNet[i]) {
 				used[netip.MustParseAddr(a)] = true
+			}
+		}
+	}
+	for _, b := range s.st.LoadBalancers {
+		for _, p := range b.PrivateNet {
+			if p.Network == network {
+				used[netip.MustParseAddr(p.IP)] = true
 			}
 		}
 	}
@@ -200,33 +207,33 @@ func (s *Sim) leave(srv *server, network int64) error {
 }
 
 // serverNetworkAction is an action of a server that is about a network.
-func (s *Sim) serverNetworkAction(r *http.Request, srv *server) (int, any, error) {
+func (s *Sim) serverNetworkAction(r *http.Request, srv *server) (any, error) {
 	verb := r.PathValue("verb")
 	var network int64
 	if verb == "attach_to_network" {
 		var req schema.ServerActionAttachToNetworkRequest
 		if err := decode(r, &req); err != nil {
-			return 0, nil, err
+			return nil, err
 		}
 		p, err := s.place(srv.PrivateNet, srv.Location, req)
 		if err != nil {
-			return 0, nil, err
+			return nil, err
 		}
 		if err := s.join(srv, p); err != nil {
-			return 0, nil, err
+			return nil, err
 		}
 		network = req.Network
 	} else {
 		var req schema.ServerActionChangeAliasIPsRequest
 		if err := decode(r, &req); err != nil {
-			return 0, nil, err
+			return nil, err
 		}
 		n, ok := s.st.Networks[req.Network]
 		if !ok {
-			return 0, nil, notFound("network", req.Network)
+			return nil, notFound("network", req.Network)
 		}
 		if membership(srv, n.ID) < 0 {
-			return 0, nil, &apiError{status: 404, code: "not_found", message: "server is not attached to the network"}
+			return nil, &apiError{status: 404, code: "not_found", message: "server is not attached to the network"}
 		}
 		var err error
 		if verb == "detach_from_network" {
@@ -235,11 +242,11 @@ func (s *Sim) serverNetworkAction(r *http.Request, srv *server) (int, any, error
 			err = s.changeAliases(srv, n, req.AliasIPs)
 		}
 		if err != nil {
-			return 0, nil, err
+			return nil, err
 		}
 		network = n.ID
 	}
-	return 201, map[string]any{"action": s.act(verb, s.cfg.Profile.Action/4, nil, serverRef(srv.ID), networkRef(network))}, nil
+	return s.did(verb, nil, serverRef(srv.ID), networkRef(network)), nil
 }
 
 // changeAliases replaces a server's further addresses in a network.

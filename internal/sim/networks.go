@@ -45,55 +45,68 @@ func (s *Sim) networkView(n *schema.Network) schema.Network {
 		}
 	}
 	slices.Sort(out.Servers)
+	out.LoadBalancers = []int64{}
+	for id, b := range s.st.LoadBalancers {
+		if inNetwork(b, n.ID) {
+			out.LoadBalancers = append(out.LoadBalancers, id)
+		}
+	}
+	slices.Sort(out.LoadBalancers)
 	return out
 }
 
-func (s *Sim) listNetworks(r *http.Request) (int, any, error) {
-	var items []item
-	for _, n := range s.st.Networks {
-		items = append(items, item{id: n.ID, name: n.Name, labels: n.Labels, created: n.Created, body: s.networkView(n)})
+func (s *Sim) networks() *kind[schema.Network] {
+	return &kind[schema.Network]{
+		sim: s, one: "network", many: "networks", title: "network", all: s.st.Networks,
+		show: func(n *schema.Network) item {
+			return item{id: n.ID, name: n.Name, labels: n.Labels, created: n.Created, body: s.networkView(n)}
+		},
+		name:      func(n *schema.Network) *string { return &n.Name },
+		labels:    func(n *schema.Network) *map[string]string { return &n.Labels },
+		protected: func(n *schema.Network) *bool { return &n.Protection.Delete },
+		create:    s.createNetwork, remove: s.removeNetwork,
+		update: func(n *schema.Network, c changes) error {
+			if len(valueOf(c.Name)) > maxName {
+				return invalid("invalid input in field 'name'", "name")
+			}
+			replace(&n.ExposeRoutesToVSwitch, c.ExposeRoutesToVSwitch)
+			return nil
+		},
+		actions: map[string]action[schema.Network]{
+			"add_subnet": networkAction(s, addSubnet), "add_route": networkAction(s, addRoute), "delete_route": networkAction(s, deleteRoute),
+			"delete_subnet": networkAction(s, func(n *schema.Network, req schema.NetworkActionDeleteSubnetRequest) error {
+				return s.deleteSubnet(n, req.IPRange)
+			}),
+			"change_ip_range": networkAction(s, func(n *schema.Network, req schema.NetworkActionChangeIPRangeRequest) error {
+				return s.changeRange(n, req.IPRange)
+			}),
+		},
 	}
-	return list(r, "networks", items)
 }
 
-func (s *Sim) getNetwork(r *http.Request) (int, any, error) {
-	n, ok := s.st.Networks[pathID(r)]
-	if !ok {
-		return 0, nil, notFound("network", pathID(r))
-	}
-	return 200, map[string]any{"network": s.networkView(n)}, nil
-}
+// maxName is the longest name of a network.
+const maxName = 128
 
-// checkNetworkName refuses names that are too long, or another network's.
-func (s *Sim) checkNetworkName(name string, self int64) error {
-	if name == "" || len(name) > 128 {
-		return invalid("invalid input in field 'name'", "name")
-	}
-	for _, n := range s.st.Networks {
-		if n.Name == name && n.ID != self {
-			return unique("network")
-		}
-	}
-	return nil
-}
-
-func (s *Sim) createNetwork(r *http.Request) (int, any, error) {
+func (s *Sim) createNetwork(r *http.Request) (any, error) {
 	var req schema.NetworkCreateRequest
 	if err := decode(r, &req); err != nil {
-		return 0, nil, err
+		return nil, err
 	}
-	if err := s.checkNetworkName(req.Name, 0); err != nil {
-		return 0, nil, err
+	if len(req.Name) > maxName {
+		return nil, invalid("invalid input in field 'name'", "name")
+	}
+	if err := s.networks().free(req.Name, 0); err != nil {
+		return nil, err
 	}
 	if len(s.st.Networks) >= s.cfg.Limits.Networks {
-		return 0, nil, limitExceeded("network")
+		return nil, limitExceeded("network")
 	}
 	labels, err := labelsOf(req.Labels)
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	if _, err := s.networkRange(req.IPRange); err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	n := &schema.Network{
 		Name: req.Name, Created: time.Now().UTC(), IPRange: req.IPRange, Labels: labels, ExposeRoutesToVSwitch: req.ExposeRoutesToVSwitch,
@@ -101,122 +114,61 @@ func (s *Sim) createNetwork(r *http.Request) (int, any, error) {
 	}
 	for _, sub := range req.Subnets {
 		if err := addSubnet(n, schema.NetworkActionAddSubnetRequest{Type: sub.Type, IPRange: sub.IPRange, NetworkZone: sub.NetworkZone, VSwitchID: sub.VSwitchID}); err != nil {
-			return 0, nil, err
+			return nil, err
 		}
 	}
 	for _, route := range req.Routes {
 		if err := addRoute(n, route); err != nil {
-			return 0, nil, err
+			return nil, err
 		}
 	}
 	n.ID = s.st.id()
 	s.st.Networks[n.ID] = n
-	return 201, schema.NetworkCreateResponse{Network: *n}, nil
+	return schema.NetworkCreateResponse{Network: *n}, nil
 }
 
-func (s *Sim) updateNetwork(r *http.Request) (int, any, error) {
-	n, ok := s.st.Networks[pathID(r)]
-	if !ok {
-		return 0, nil, notFound("network", pathID(r))
-	}
-	var req schema.NetworkUpdateRequest
-	if err := decode(r, &req); err != nil {
-		return 0, nil, err
-	}
-	if req.Labels != nil {
-		if err := checkLabels(*req.Labels); err != nil {
-			return 0, nil, err
-		}
-	}
-	if req.Name != "" {
-		if err := s.checkNetworkName(req.Name, n.ID); err != nil {
-			return 0, nil, err
-		}
-		n.Name = req.Name
-	}
-	if req.Labels != nil {
-		n.Labels = *req.Labels
-	}
-	if req.ExposeRoutesToVSwitch != nil {
-		n.ExposeRoutesToVSwitch = *req.ExposeRoutesToVSwitch
-	}
-	return 200, map[string]any{"network": s.networkView(n)}, nil
-}
-
-// deleteNetwork deletes a network; servers that are in it are detached, as the
-// specification has it: attached resources are detached automatically.
-func (s *Sim) deleteNetwork(r *http.Request) (int, any, error) {
-	n, ok := s.st.Networks[pathID(r)]
-	switch {
-	case !ok:
-		return 0, nil, notFound("network", pathID(r))
-	case n.Protection.Delete:
-		return 0, nil, &apiError{status: 423, code: "protected", message: "network deletion is protected"}
-	}
+// removeNetwork deletes a network; servers and load balancers that are in it are detached,
+// as the specification has it: attached resources are detached automatically.
+func (s *Sim) removeNetwork(n *schema.Network) (any, error) {
 	for _, srv := range s.st.Servers {
 		if membership(srv, n.ID) >= 0 {
 			if err := s.leave(srv, n.ID); err != nil {
-				return 0, nil, err
+				return nil, err
 			}
+		}
+	}
+	for _, b := range s.st.LoadBalancers {
+		if inNetwork(b, n.ID) {
+			b.PrivateNet = []schema.LoadBalancerPrivateNet{}
 		}
 	}
 	delete(s.st.Networks, n.ID)
 	if s.net != nil {
 		if err := s.net.removeRouter(n.ID); err != nil {
-			return 0, nil, err
+			return nil, err
 		}
 	}
-	return 204, nil, nil
+	return nil, nil
 }
 
-func (s *Sim) networkAction(r *http.Request) (int, any, error) {
-	n, ok := s.st.Networks[pathID(r)]
-	if !ok {
-		return 0, nil, notFound("network", pathID(r))
+// networkAction is an action that changes a network, and thereby where its router sends
+// what.
+func networkAction[R any](s *Sim, change func(n *schema.Network, req R) error) action[schema.Network] {
+	return func(r *http.Request, n *schema.Network) (any, error) {
+		var req R
+		if err := decode(r, &req); err != nil {
+			return nil, err
+		}
+		if err := change(n, req); err != nil {
+			return nil, err
+		}
+		if s.net != nil {
+			if err := s.net.reroute(privateNetworkOf(n)); err != nil {
+				return nil, err
+			}
+		}
+		return s.did(r.PathValue("verb"), nil, networkRef(n.ID)), nil
 	}
-	verb := r.PathValue("verb")
-	var err error
-	switch verb {
-	case "add_subnet":
-		var req schema.NetworkActionAddSubnetRequest
-		if err = decode(r, &req); err == nil {
-			err = addSubnet(n, req)
-		}
-	case "delete_subnet":
-		var req schema.NetworkActionDeleteSubnetRequest
-		if err = decode(r, &req); err == nil {
-			err = s.deleteSubnet(n, req.IPRange)
-		}
-	case "add_route":
-		var req schema.NetworkRoute
-		if err = decode(r, &req); err == nil {
-			err = addRoute(n, req)
-		}
-	case "delete_route":
-		var req schema.NetworkRoute
-		if err = decode(r, &req); err == nil {
-			err = deleteRoute(n, req)
-		}
-	case "change_ip_range":
-		var req schema.NetworkActionChangeIPRangeRequest
-		if err = decode(r, &req); err == nil {
-			err = s.changeRange(n, req.IPRange)
-		}
-	case "change_protection":
-		var req schema.NetworkActionChangeProtectionRequest
-		if err = decode(r, &req); err == nil && req.Delete != nil {
-			n.Protection.Delete = *req.Delete
-		}
-	default:
-		err = &apiError{status: 404, code: "not_found", message: "api route not found"}
-	}
-	if err == nil && s.net != nil {
-		err = s.net.reroute(privateNetworkOf(n))
-	}
-	if err != nil {
-		return 0, nil, err
-	}
-	return 201, map[string]any{"action": s.act(verb, s.cfg.Profile.Action/4, nil, networkRef(n.ID))}, nil
 }
 
 // parseRange reads a range in the form that the provider writes it.

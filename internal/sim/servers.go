@@ -1,11 +1,11 @@
 package sim
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
@@ -17,28 +17,70 @@ const maxUserData = 32768
 
 var hostnamePattern = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
 
+func (s *Sim) servers() *kind[server] {
+	return &kind[server]{
+		sim: s, one: "server", many: "servers", title: "server", all: s.st.Servers,
+		show: func(srv *server) item {
+			return item{id: srv.ID, name: srv.Name, status: srv.Status, labels: srv.Labels, created: srv.Created, body: serverBody{s.view(srv)}}
+		},
+		name:      func(srv *server) *string { return &srv.Name },
+		labels:    func(srv *server) *map[string]string { return &srv.Labels },
+		protected: func(srv *server) *bool { return &srv.Protection.Delete },
+		create:    s.createServer,
+		update: func(_ *server, c changes) error {
+			if c.Name != nil && !hostnamePattern.MatchString(*c.Name) {
+				return invalid("invalid input in field 'name'", "name")
+			}
+			return nil
+		},
+		remove: func(srv *server) (any, error) {
+			s.remove(srv)
+			return s.did("delete_server", nil, serverRef(srv.ID)), nil
+		},
+		actions: map[string]action[server]{
+			"poweron": s.powerOn, "poweroff": s.powerOff, "reset": s.resetServer, "shutdown": s.shutdownServer, "reboot": s.rebootServer,
+			"change_type": s.changeType, "rebuild": s.rebuildServer, "create_image": s.createImage, "change_protection": s.protectServer,
+			"enable_backup": s.enableBackup, "disable_backup": s.disableBackup, "enable_rescue": s.enableRescue, "disable_rescue": s.disableRescue,
+			"reset_password": s.resetPassword, "request_console": s.requestConsole, "attach_iso": s.attachISO, "detach_iso": s.detachISO,
+			"add_to_placement_group": s.joinGroup, "remove_from_placement_group": s.leaveGroup, "change_dns_ptr": s.pointServer,
+			"attach_to_network": s.serverNetworkAction, "detach_from_network": s.serverNetworkAction, "change_alias_ips": s.serverNetworkAction,
+		},
+	}
+}
+
+// view is a server as the API shows it.
 func (s *Sim) view(srv *server) schema.Server {
 	out := srv.Server
 	if m, ok := findMachine(srv.ServerType.Name); ok {
 		out.ServerType = s.serverType(m)
 	}
+	if srv.PlacementGroup != nil {
+		out.PlacementGroup = s.st.Groups[srv.PlacementGroup.ID]
+	}
+	out.PublicNet.Firewalls = s.firewallsOf(srv)
+	out.LoadBalancers = s.balancersOf(srv)
 	return out
 }
 
-func (s *Sim) listServers(r *http.Request) (int, any, error) {
-	var items []item
-	for _, srv := range s.st.Servers {
-		items = append(items, item{id: srv.ID, name: srv.Name, status: srv.Status, labels: srv.Labels, created: srv.Created, body: s.view(srv)})
-	}
-	return list(r, "servers", items)
-}
+// serverBody writes null for public addresses that a server does not have, for which the
+// library's type has no word.
+type serverBody struct{ schema.Server }
 
-func (s *Sim) getServer(r *http.Request) (int, any, error) {
-	srv, ok := s.st.Servers[pathID(r)]
-	if !ok {
-		return 0, nil, notFound("server", pathID(r))
+// MarshalJSON implements json.Marshaler.
+func (b serverBody) MarshalJSON() ([]byte, error) {
+	raw, err := json.Marshal(b.Server)
+	if err != nil || b.PublicNet.IPv4.ID != 0 && b.PublicNet.IPv6.ID != 0 {
+		return raw, err
 	}
-	return 200, map[string]any{"server": s.view(srv)}, nil
+	out := plain(b.Server).(map[string]any)
+	public := out["public_net"].(map[string]any)
+	if b.PublicNet.IPv4.ID == 0 {
+		public["ipv4"] = nil
+	}
+	if b.PublicNet.IPv6.ID == 0 {
+		public["ipv6"] = nil
+	}
+	return json.Marshal(out)
 }
 
 func idOrName(v schema.IDOrName) string {
@@ -56,6 +98,8 @@ type order struct {
 	image    schema.Image
 	group    *schema.PlacementGroup
 	private  []schema.ServerPrivateNet
+	// v4 and v6 are the primary IPs that it is to have; nil if they are to be made.
+	v4, v6 *schema.PrimaryIP
 }
 
 func (s *Sim) checkOrder(req schema.ServerCreateRequest) (order, error) {
@@ -103,12 +147,9 @@ func (s *Sim) checkOrder(req schema.ServerCreateRequest) (order, error) {
 
 func (s *Sim) checkAttachments(o *order) error {
 	if id := o.req.PlacementGroup; id != 0 {
-		g, ok := s.st.Groups[id]
-		if !ok {
-			return notFound("placement_group", id)
-		}
-		if len(g.Servers) >= 10 {
-			return &apiError{status: 422, code: "placement_error", message: "placement group holds 10 servers already"}
+		g, err := s.group(id)
+		if err != nil {
+			return err
 		}
 		o.group = g
 	}
@@ -128,9 +169,45 @@ func (s *Sim) checkAttachments(o *order) error {
 			return invalid("volume is in another location", "volumes")
 		}
 	}
+	if err := s.haveKeys(o.req.SSHKeys); err != nil {
+		return err
+	}
+	if err := s.checkAddresses(o); err != nil {
+		return err
+	}
 	var err error
 	o.private, err = s.placeAll(o.location, o.req.Networks)
 	return err
+}
+
+// checkAddresses finds the primary IPs that a new server is to have.
+func (s *Sim) checkAddresses(o *order) error {
+	net := o.req.PublicNet
+	if net == nil {
+		return nil
+	}
+	if !net.EnableIPv4 && !net.EnableIPv6 && len(o.req.Networks) == 0 {
+		return invalid("a server needs a public address or a network", "public_net")
+	}
+	for _, want := range []struct {
+		id  int64
+		typ string
+		ip  **schema.PrimaryIP
+	}{{net.IPv4ID, "ipv4", &o.v4}, {net.IPv6ID, "ipv6", &o.v6}} {
+		p, ok := s.st.PrimaryIPs[want.id]
+		switch {
+		case want.id == 0:
+		case !ok:
+			return notFound("primary_ip", want.id)
+		case p.AssigneeID != nil:
+			return refused("primary_ip_already_assigned", "primary IP is already assigned to a different server")
+		case p.Type != want.typ, p.Location.Name != o.location.Name:
+			return invalid("primary IP is of another type, or in another location", "public_net")
+		default:
+			*want.ip = p
+		}
+	}
+	return nil
 }
 
 var (
@@ -147,10 +224,10 @@ func checkLabels(labels map[string]string) error {
 	return nil
 }
 
-func (s *Sim) createServer(r *http.Request) (int, any, error) {
+func (s *Sim) createServer(r *http.Request) (any, error) {
 	var req schema.ServerCreateRequest
 	if err := decode(r, &req); err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	if late, ok := s.hostFault("land_late", req.Name); ok {
 		// The caller gets no answer, and the server is created when nobody expects it
@@ -161,24 +238,23 @@ func (s *Sim) createServer(r *http.Request) (int, any, error) {
 				s.changed()
 			}
 		})
-		return 0, nil, &apiError{status: 504, code: "timeout", message: "the request could not be answered in time, please retry"}
+		return nil, &apiError{status: 504, code: "timeout", message: "the request could not be answered in time, please retry"}
 	}
 	o, err := s.checkOrder(req)
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	srv, action, next := s.make(o)
-	body := schema.ServerCreateResponse{Server: s.view(srv), Action: action, NextActions: next}
+	body := map[string]any{"server": serverBody{s.view(srv)}, "action": action, "next_actions": next, "root_password": nil}
 	if len(req.SSHKeys) == 0 {
-		body.RootPassword = new(rootPassword(srv.ID))
+		body["root_password"] = rootPassword(srv.ID)
 	}
-	return 201, body, nil
+	return body, nil
 }
 
 // make creates a server and boots it.
 func (s *Sim) make(o order) (*server, schema.Action, []schema.Action) {
 	now := time.Now().UTC()
-	addr := s.freeAddress(nil)
 	srv := &server{UserData: o.req.UserData, From: snapshotID(o.image), Server: schema.Server{
 		ID: s.st.id(), Name: o.req.Name, Status: "initializing", Created: now, PrivateNet: []schema.ServerPrivateNet{},
 		ServerType: schema.ServerType{ID: o.machine.id, Name: o.machine.name}, Location: o.location, Image: new(o.image), Labels: map[string]string{},
@@ -191,14 +267,8 @@ func (s *Sim) make(o order) (*server, schema.Action, []schema.Action) {
 	}
 	s.st.Servers[srv.ID] = srv
 	s.st.open(LedgerEntry{Kind: "server", ID: srv.ID, Name: srv.Name, Type: o.machine.name, Location: o.location.Name, Labels: srv.Labels, Monthly: o.machine.monthly})
-	v4 := s.newIP("ipv4", addr, srv, o.location)
-	srv.PublicNet.IPv4 = schema.ServerPublicNetIPv4{ID: v4.ID, IP: addr, DNSPtr: fmt.Sprintf("static.%s.clients.example", strings.ReplaceAll(addr, ".", "-"))}
-	// Where edges are real, nobody must be led to an address that is nowhere: loopback has one
-	// IPv6 address only.
-	if s.cfg.Machines != "" || len(s.cfg.Programs) == 0 {
-		v6 := s.newIP("ipv6", fmt.Sprintf("2001:db8:%x:%x::/64", srv.ID>>16&0xffff, srv.ID&0xffff), srv, o.location)
-		srv.PublicNet.IPv6 = schema.ServerPublicNetIPv6{ID: v6.ID, IP: v6.IP, DNSPtr: []schema.ServerPublicNetIPv6DNSPtr{}}
-	}
+	s.address4(srv, o)
+	s.address6(srv, o)
 	if o.group != nil {
 		o.group.Servers = append(o.group.Servers, srv.ID)
 		srv.PlacementGroup = o.group
@@ -220,61 +290,62 @@ func (s *Sim) make(o order) (*server, schema.Action, []schema.Action) {
 		delay = time.Duration(f.DelayMS) * time.Millisecond
 	}
 	_, never := s.hostFault("never_boot", srv.Name)
+	start := valueOr(o.req.StartAfterCreate, true)
 	create := s.act("create_server", delay/2, func() *schema.ActionError {
 		if f, ok := s.hostFault("create_action_fails", srv.Name); ok {
 			return &schema.ActionError{Code: f.code("action_failed"), Message: "creating the server failed"}
 		}
 		if !never && srv.Status == "initializing" {
 			srv.Status = "starting"
+			if !start {
+				srv.Status = "off"
+			}
 		}
 		return nil
 	}, serverRef(srv.ID))
-	start := s.act("start_server", delay, func() *schema.ActionError {
+	if !start {
+		return srv, create, []schema.Action{}
+	}
+	started := s.act("start_server", delay, func() *schema.ActionError {
 		if _, alive := s.st.Servers[srv.ID]; alive && !never {
 			srv.Status = "running"
 			s.boot(srv)
 		}
 		return nil
 	}, serverRef(srv.ID))
-	return srv, create, []schema.Action{start}
+	return srv, create, []schema.Action{started}
 }
 
-func (s *Sim) updateServer(r *http.Request) (int, any, error) {
-	srv, ok := s.st.Servers[pathID(r)]
-	if !ok {
-		return 0, nil, notFound("server", pathID(r))
+// address4 gives a new server its IPv4 address, which goes with it if it was made for it.
+func (s *Sim) address4(srv *server, o order) {
+	if o.req.PublicNet != nil && !o.req.PublicNet.EnableIPv4 {
+		return
 	}
-	var req schema.ServerUpdateRequest
-	if err := decode(r, &req); err != nil {
-		return 0, nil, err
+	if o.v4 == nil {
+		o.v4 = s.newIP("ipv4", "", o.location)
+		o.v4.AutoDelete = true
 	}
-	if req.Name != "" && req.Name != srv.Name {
-		for _, other := range s.st.Servers {
-			if other.Name == req.Name {
-				return 0, nil, unique("server")
-			}
-		}
-		srv.Name = req.Name
-	}
-	if req.Labels != nil {
-		if err := checkLabels(*req.Labels); err != nil {
-			return 0, nil, err
-		}
-		srv.Labels = *req.Labels
-	}
-	return 200, map[string]any{"server": s.view(srv)}, nil
+	s.give(o.v4, srv)
 }
 
-func (s *Sim) deleteServer(r *http.Request) (int, any, error) {
-	srv, ok := s.st.Servers[pathID(r)]
-	switch {
-	case !ok:
-		return 0, nil, notFound("server", pathID(r))
-	case srv.Protection.Delete:
-		return 0, nil, &apiError{status: 423, code: "protected", message: "server deletion is protected"}
+// address6 does the same with its IPv6 network. Where edges are real, nobody must be led to
+// an address that is nowhere: loopback has one IPv6 address only.
+func (s *Sim) address6(srv *server, o order) {
+	if o.req.PublicNet != nil && !o.req.PublicNet.EnableIPv6 || s.cfg.Machines == "" && len(s.cfg.Programs) > 0 {
+		return
 	}
-	s.remove(srv)
-	return 200, map[string]any{"action": s.act("delete_server", s.cfg.Profile.Action/4, nil, serverRef(srv.ID))}, nil
+	if o.v6 == nil {
+		o.v6 = s.newIP("ipv6", fmt.Sprintf("2001:db8:%x:%x::/64", srv.ID>>16&0xffff, srv.ID&0xffff), o.location)
+		o.v6.AutoDelete = true
+	}
+	s.give(o.v6, srv)
+}
+
+func valueOr[T any](p *T, otherwise T) T {
+	if p != nil {
+		return *p
+	}
+	return otherwise
 }
 
 // remove deletes a server with its own addresses. Volumes are only detached, as at the
@@ -310,50 +381,45 @@ func (s *Sim) remove(srv *server) {
 	for _, f := range s.st.Firewalls {
 		f.AppliedTo = slices.DeleteFunc(f.AppliedTo, func(a schema.FirewallResource) bool { return a.Server != nil && a.Server.ID == srv.ID })
 	}
+	s.dropFromBalancers(srv.ID)
+	s.dropBackups(srv.ID, 0)
 	s.scrap(srv, nil)
 }
 
-func (s *Sim) serverAction(r *http.Request) (int, any, error) {
-	srv, ok := s.st.Servers[pathID(r)]
-	if !ok {
-		return 0, nil, notFound("server", pathID(r))
-	}
-	verb := r.PathValue("verb")
-	var done func() *schema.ActionError
-	switch verb {
-	case "create_image":
-		return s.createImage(r, srv)
-	case "poweron":
-		done = func() *schema.ActionError { srv.Status = "running"; s.boot(srv); return nil }
-	case "poweroff":
-		done = func() *schema.ActionError { srv.Status = "off"; s.halt(srv); return nil }
-	case "reset":
-		done = func() *schema.ActionError { s.halt(srv); s.boot(srv); return nil }
-	case "shutdown", "reboot": // what runs on the host may take its time, or not listen
-		done = func() *schema.ActionError { s.press(srv, verb == "reboot"); return nil }
-	case "change_type":
-		var err error
-		if done, err = s.changeType(r, srv); err != nil {
-			return 0, nil, err
-		}
-	case "rebuild":
-		return s.rebuildServer(r, srv)
-	case "attach_to_network", "detach_from_network", "change_alias_ips":
-		return s.serverNetworkAction(r, srv)
-	case "change_protection":
-		var req struct {
-			Delete *bool `json:"delete"`
-		}
-		if err := decode(r, &req); err != nil {
-			return 0, nil, err
-		}
-		if req.Delete != nil {
-			srv.Protection.Delete, srv.Protection.Rebuild = *req.Delete, *req.Delete
-		}
-	default:
-		return 0, nil, &apiError{status: 404, code: "not_found", message: "api route not found"}
-	}
-	return 201, map[string]any{"action": s.act(verb+"_server", s.cfg.Profile.Action/4, done, serverRef(srv.ID))}, nil
+func (s *Sim) powerOn(_ *http.Request, srv *server) (any, error) {
+	return s.did("start_server", func() *schema.ActionError {
+		srv.Status, srv.RescueEnabled = "running", false
+		s.boot(srv)
+		return nil
+	}, serverRef(srv.ID)), nil
+}
+
+func (s *Sim) powerOff(_ *http.Request, srv *server) (any, error) {
+	return s.did("stop_server", func() *schema.ActionError { srv.Status = "off"; s.halt(srv); return nil }, serverRef(srv.ID)), nil
+}
+
+func (s *Sim) resetServer(_ *http.Request, srv *server) (any, error) {
+	return s.did("reset_server", func() *schema.ActionError {
+		srv.RescueEnabled = false
+		s.halt(srv)
+		s.boot(srv)
+		return nil
+	}, serverRef(srv.ID)), nil
+}
+
+// What runs on the host may take its time when it is asked to shut down or reboot, or not
+// listen.
+
+func (s *Sim) shutdownServer(_ *http.Request, srv *server) (any, error) {
+	return s.did("shutdown_server", func() *schema.ActionError { s.press(srv, false); return nil }, serverRef(srv.ID)), nil
+}
+
+func (s *Sim) rebootServer(_ *http.Request, srv *server) (any, error) {
+	return s.did("reboot_server", func() *schema.ActionError {
+		srv.RescueEnabled = false
+		s.press(srv, true)
+		return nil
+	}, serverRef(srv.ID)), nil
 }
 
 // press asks a server's host to shut down or to restart. Call it with the lock held.
@@ -373,7 +439,7 @@ func (s *Sim) press(srv *server, restart bool) {
 
 // changeType gives a server that is off another type. The provider's description says of it
 // which disks fit, and that the disk is upgraded only if asked for.
-func (s *Sim) changeType(r *http.Request, srv *server) (func() *schema.ActionError, error) {
+func (s *Sim) changeType(r *http.Request, srv *server) (any, error) {
 	var req schema.ServerActionChangeTypeRequest
 	if err := decode(r, &req); err != nil {
 		return nil, err
@@ -383,37 +449,38 @@ func (s *Sim) changeType(r *http.Request, srv *server) (func() *schema.ActionErr
 	case !ok:
 		return nil, invalid("server type not found", "server_type")
 	case srv.Status != "off":
-		return nil, &apiError{status: 422, code: "server_not_stopped", message: "the action requires a stopped server"}
+		return nil, notStopped()
 	case m.disk < srv.PrimaryDiskSize, !m.soldIn(srv.Location.Name), m.name == srv.ServerType.Name:
 		return nil, &apiError{status: 422, code: "invalid_server_type", message: "the server type does not fit for the given server"}
 	case !s.inStock(m.name, srv.Location.Name):
 		return nil, &apiError{status: 412, code: "resource_unavailable", message: "error during placement"}
 	}
-	return func() *schema.ActionError {
+	return s.did("change_server_type", func() *schema.ActionError {
 		srv.ServerType = s.serverType(m)
 		if req.UpgradeDisk {
 			srv.PrimaryDiskSize = m.disk
 		}
+		s.bill(srv)
 		return nil
-	}, nil
+	}, serverRef(srv.ID)), nil
 }
 
 // rebuildServer rewrites a server's disk from an image; its user_data runs again.
-func (s *Sim) rebuildServer(r *http.Request, srv *server) (int, any, error) {
+func (s *Sim) rebuildServer(r *http.Request, srv *server) (any, error) {
 	var req schema.ServerActionRebuildRequest
 	if err := decode(r, &req); err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	image, ok := s.findImage(idOrName(req.Image))
 	if !ok {
-		return 0, nil, invalid("image not found", "image")
+		return nil, invalid("image not found", "image")
 	}
 	if srv.Protection.Rebuild {
-		return 0, nil, &apiError{status: 423, code: "protected", message: "server rebuild is protected"}
+		return nil, &apiError{status: 423, code: "protected", message: "server rebuild is protected"}
 	}
 	if req.UserData != nil {
 		if len(*req.UserData) > maxUserData {
-			return 0, nil, invalid("user_data must be at most 32768 bytes", "user_data")
+			return nil, invalid("user_data must be at most 32768 bytes", "user_data")
 		}
 		srv.UserData = *req.UserData
 	}
@@ -428,7 +495,7 @@ func (s *Sim) rebuildServer(r *http.Request, srv *server) (int, any, error) {
 		})
 		return nil
 	}, serverRef(srv.ID))
-	return 201, schema.ServerActionRebuildResponse{Action: action, RootPassword: new(rootPassword(srv.ID))}, nil
+	return schema.ServerActionRebuildResponse{Action: action, RootPassword: new(rootPassword(srv.ID))}, nil
 }
 
 // rootPassword is what the provider sets if no key is given.

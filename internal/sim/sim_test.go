@@ -5,8 +5,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -277,42 +275,4 @@ func TestStateOutlivesTheProcess(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, s)
 	require.Len(t, second.Ledger(true), 3, "a server and its two addresses")
-}
-
-// TestProvidersOwnCommandLine drives the cloud with the provider's client.
-func TestProvidersOwnCommandLine(t *testing.T) {
-	t.Parallel()
-	bin, err := exec.LookPath("hcloud")
-	require.NoError(t, err, "hcloud is not installed; make test installs what the tests need")
-	s := newSim(t, nil)
-	hc := func(args ...string) string {
-		t.Helper()
-		cmd := exec.Command(bin, args...)
-		cmd.Env = []string{"HCLOUD_TOKEN=secret", "HCLOUD_ENDPOINT=" + s.URL(), "HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH")}
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "hcloud %v: %s", args, out)
-		return string(out)
-	}
-	hc("firewall", "create", "--name", "fw")
-	hc("placement-group", "create", "--name", "pg", "--type", "spread")
-	hc("volume", "create", "--name", "vol", "--size", "10", "--location", "fsn1")
-	require.Contains(t, hc("server-type", "list"), "ccx33")
-	require.Contains(t, hc("location", "list"), "sin")
-	require.Contains(t, hc("image", "list"), "debian-13")
-	made, _, err := client(s, http.DefaultTransport).Server.Create(context.Background(), hcloud.ServerCreateOpts{
-		Name: "builder", ServerType: &hcloud.ServerType{Name: "cx23"}, Image: &hcloud.Image{Name: "debian-13"}, Location: &hcloud.Location{Name: "fsn1"}, UserData: "#cloud-config\n",
-	})
-	require.NoError(t, err)
-	require.NoError(t, client(s, http.DefaultTransport).Action.WaitFor(context.Background(), append(made.NextActions, made.Action)...))
-	hc("server", "poweroff", "builder")
-	require.Contains(t, hc("server", "create-image", "--type", "snapshot", "--description", "copy", "--label", "a=b", "builder"), "created")
-	require.Contains(t, hc("image", "list", "--type", "snapshot", "--selector", "a=b"), "copy")
-	hc("image", "delete", strings.Fields(hc("image", "list", "--type", "snapshot", "--output", "noheader", "--output", "columns=id"))[0])
-	hc("server", "delete", "builder")
-	require.Contains(t, hc("volume", "list"), "vol")
-	require.Contains(t, hc("firewall", "list"), "fw")
-	hc("volume", "delete", "vol")
-	hc("firewall", "delete", "fw")
-	hc("placement-group", "delete", "pg")
-	require.Contains(t, hc("server", "list"), "ID")
 }

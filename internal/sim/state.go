@@ -12,20 +12,22 @@ import (
 
 // state is everything that the cloud stores.
 type state struct {
-	NextID      int64                            `json:"next_id"`
-	Servers     map[int64]*server                `json:"servers"`
-	Actions     map[int64]*schema.Action         `json:"actions"`
-	Volumes     map[int64]*schema.Volume         `json:"volumes"`
-	Firewalls   map[int64]*schema.Firewall       `json:"firewalls"`
-	Groups      map[int64]*schema.PlacementGroup `json:"placement_groups"`
-	PrimaryIPs  map[int64]*schema.PrimaryIP      `json:"primary_ips"`
-	FloatingIPs map[int64]*schema.FloatingIP     `json:"floating_ips"`
-	Snapshots   map[int64]*schema.Image          `json:"snapshots"`
-	Networks    map[int64]*schema.Network        `json:"networks"`
-	SSHKeys     map[int64]*schema.SSHKey         `json:"ssh_keys"`
-	Zones       map[int64]*zone                  `json:"zones"`
-	Ledger      []*LedgerEntry                   `json:"ledger"`
-	StockOut    map[string]bool                  `json:"stock_out"` // "type/location"
+	NextID        int64                            `json:"next_id"`
+	Servers       map[int64]*server                `json:"servers"`
+	Actions       map[int64]*schema.Action         `json:"actions"`
+	Volumes       map[int64]*schema.Volume         `json:"volumes"`
+	Firewalls     map[int64]*schema.Firewall       `json:"firewalls"`
+	Groups        map[int64]*schema.PlacementGroup `json:"placement_groups"`
+	PrimaryIPs    map[int64]*schema.PrimaryIP      `json:"primary_ips"`
+	FloatingIPs   map[int64]*schema.FloatingIP     `json:"floating_ips"`
+	Snapshots     map[int64]*schema.Image          `json:"snapshots"`
+	Networks      map[int64]*schema.Network        `json:"networks"`
+	SSHKeys       map[int64]*schema.SSHKey         `json:"ssh_keys"`
+	Certificates  map[int64]*schema.Certificate    `json:"certificates"`
+	LoadBalancers map[int64]*schema.LoadBalancer   `json:"load_balancers"`
+	Zones         map[int64]*zone                  `json:"zones"`
+	Ledger        []*LedgerEntry                   `json:"ledger"`
+	StockOut      map[string]bool                  `json:"stock_out"` // "type/location"
 	// Retiring are deprecations, by "type/location"; the provider announces them per location.
 	Retiring map[string]schema.DeprecationInfo `json:"retiring"`
 }
@@ -37,11 +39,14 @@ type server struct {
 	Booted   bool   `json:"booted"` // cloud-init has run
 	// From is the snapshot that its disk is still to be copied from; 0 for none.
 	From int64 `json:"from,omitempty"`
+	// Inside is where its host is reached while it has no public IPv4 address; not over the API.
+	Inside string `json:"inside,omitempty"`
 	// Interfaces are the numbers of its private interfaces, from 1, by network.
 	Interfaces map[int64]int `json:"interfaces,omitempty"`
 }
 
-// LedgerEntry is one billed resource from its creation to its deletion.
+// LedgerEntry is one billed resource from its creation to its deletion, with what it costs a
+// month since its last change.
 type LedgerEntry struct {
 	Kind     string            `json:"kind"`
 	ID       int64             `json:"id"`
@@ -77,6 +82,8 @@ func (st *state) load(path string) error {
 	initMap(&st.Snapshots)
 	initMap(&st.Networks)
 	initMap(&st.SSHKeys)
+	initMap(&st.Certificates)
+	initMap(&st.LoadBalancers)
 	initMap(&st.Zones)
 	initMap(&st.StockOut)
 	initMap(&st.Retiring)
@@ -112,9 +119,32 @@ func (st *state) open(e LedgerEntry) {
 
 func (st *state) close(kind string, id int64) {
 	now := time.Now().UTC()
+	st.current(kind, id, func(e *LedgerEntry) { e.Closed = &now })
+}
+
+// current are the open entries of a resource.
+func (st *state) current(kind string, id int64, change func(e *LedgerEntry)) {
 	for _, e := range st.Ledger {
 		if e.Kind == kind && e.ID == id && e.Closed == nil {
-			e.Closed = &now
+			change(e)
 		}
 	}
+}
+
+// reprice notes what a resource costs from now on, and its type if that changed.
+func (st *state) reprice(kind string, id int64, typ string, monthly float64) {
+	st.current(kind, id, func(e *LedgerEntry) {
+		e.Monthly = monthly
+		if typ != "" {
+			e.Type = typ
+		}
+	})
+}
+
+func (st *state) rename(kind string, id int64, name string) {
+	st.current(kind, id, func(e *LedgerEntry) { e.Name = name })
+}
+
+func (st *state) relabel(kind string, id int64, labels map[string]string) {
+	st.current(kind, id, func(e *LedgerEntry) { e.Labels = labels })
 }

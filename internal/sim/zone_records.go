@@ -129,7 +129,7 @@ func (s *Sim) recordSetOf(r *http.Request) (*zone, *schema.ZoneRRSet, error) {
 	}
 	set, ok := z.RRSets[setKey(r.PathValue("name"), r.PathValue("type"))]
 	if !ok {
-		return nil, nil, &apiError{status: 404, code: "not_found", message: "rrset not found"}
+		return z, nil, &apiError{status: 404, code: "not_found", message: "rrset not found"}
 	}
 	return z, set, nil
 }
@@ -198,6 +198,9 @@ func changeable(set *schema.ZoneRRSet) error {
 func (s *Sim) recordSetAction(r *http.Request) (int, any, error) {
 	verb := r.PathValue("verb")
 	z, set, err := s.recordSetOf(r)
+	if err != nil && verb == "add_records" { // it makes the set
+		return s.createBy(r, z)
+	}
 	if err != nil {
 		return 0, nil, err
 	}
@@ -233,10 +236,65 @@ func (s *Sim) recordSetAction(r *http.Request) (int, any, error) {
 			return 0, nil, err
 		}
 		set.Records = req.Records
+	case "add_records", "remove_records", "update_records":
+		var req schema.ZoneRRSetAddRecordsRequest // has all that the others have
+		if err := decode(r, &req); err != nil {
+			return 0, nil, err
+		}
+		if err := z.edit(set, verb, req); err != nil {
+			return 0, nil, err
+		}
+		if verb == "update_records" { // comments are not published
+			return 200, map[string]any{"action": s.publishRecords(verb, z)}, nil
+		}
 	default:
 		return 0, nil, &apiError{status: 404, code: "not_found", message: "api route not found"}
 	}
 	return 201, map[string]any{"action": s.publishRecords(verb, z, set.ID)}, nil
+}
+
+// createBy answers add_records of a set that is not there: it is made (the specification).
+func (s *Sim) createBy(r *http.Request, z *zone) (int, any, error) {
+	if z == nil {
+		_, err := s.zoneOf(r)
+		return 0, nil, err
+	}
+	var req schema.ZoneRRSetAddRecordsRequest
+	if err := decode(r, &req); err != nil {
+		return 0, nil, err
+	}
+	name, typ := r.PathValue("name"), r.PathValue("type")
+	if err := z.add(schema.ZoneRRSetCreateRequest{Name: name, Type: typ, TTL: req.TTL, Records: req.Records}); err != nil {
+		return 0, nil, err
+	}
+	return 201, map[string]any{"action": s.publishRecords("add_records", z, setKey(name, typ))}, nil
+}
+
+// edit adds records to a set, removes some, which removes the set with its last one, or
+// changes their comments.
+func (z *zone) edit(set *schema.ZoneRRSet, verb string, req schema.ZoneRRSetAddRecordsRequest) error {
+	records, err := with(set.Records, req.Records), error(nil)
+	switch verb {
+	case "remove_records":
+		records, err = without(set.Records, req.Records)
+		if err == nil && len(records) == 0 {
+			delete(z.RRSets, set.ID)
+			return nil
+		}
+	case "update_records":
+		records, err = commented(set.Records, req.Records)
+	default:
+		if req.TTL != nil && (set.TTL == nil || *set.TTL != *req.TTL) {
+			return invalid("ttl has to be the set's", "ttl")
+		}
+	}
+	if err == nil {
+		err = z.checkRecords(set.Name, set.Type, records)
+	}
+	if err == nil {
+		set.Records = records
+	}
+	return err
 }
 
 // publishRecords starts the action that brings record sets to the name servers, as they

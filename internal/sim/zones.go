@@ -113,8 +113,8 @@ func (s *Sim) createZone(r *http.Request) (int, any, error) {
 	switch {
 	case req.Mode != "primary":
 		return 0, nil, invalid("the simulator has zones in primary mode only", "mode")
-	case req.Zonefile != "":
-		return 0, nil, invalid("the simulator imports no zone files", "zonefile")
+	case req.Zonefile != "" && len(req.RRSets) > 0:
+		return 0, nil, invalid("rrsets and zonefile are mutually exclusive", "zonefile")
 	}
 	if err := checkZoneName(req.Name); err != nil {
 		return 0, nil, err
@@ -133,6 +133,18 @@ func (s *Sim) createZone(r *http.Request) (int, any, error) {
 	for _, set := range req.RRSets {
 		if err := z.add(schema.ZoneRRSetCreateRequest{Name: set.Name, Type: set.Type, TTL: set.TTL, Labels: set.Labels, Records: set.Records}); err != nil {
 			return 0, nil, err
+		}
+	}
+	if req.Zonefile != "" {
+		sets, err := readZone(z.Name, req.Zonefile)
+		if err != nil {
+			return 0, nil, err
+		}
+		delete(z.RRSets, setKey("@", "NS")) // the file has its own, or none
+		for _, set := range sets {
+			if err := z.add(set); err != nil {
+				return 0, nil, err
+			}
 		}
 	}
 	s.st.Zones[z.ID] = z
@@ -226,6 +238,18 @@ func (s *Sim) zoneAction(r *http.Request) (int, any, error) {
 		}
 		z.TTL = req.TTL
 		return 201, map[string]any{"action": s.publishRecords(verb, z)}, nil
+	case "import_zonefile":
+		var req schema.ZoneImportZonefileRequest
+		if err := decode(r, &req); err != nil {
+			return 0, nil, err
+		}
+		a, err := s.importZone(z, req.Zonefile)
+		if err != nil {
+			return 0, nil, err
+		}
+		return 201, map[string]any{"action": a}, nil
+	case "change_primary_nameservers":
+		return 0, nil, refused("incorrect_zone_mode", "the operation is not supported for the zone's mode")
 	case "change_protection":
 		var req schema.ZoneChangeProtectionRequest
 		if err := decode(r, &req); err != nil {

@@ -244,3 +244,44 @@ func TestZonesOutliveTheProcess(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, slices.ContainsFunc(all, func(s *hcloud.ZoneRRSet) bool { return s.ID == "www/A" }))
 }
+
+// TestRecordsAreEditedOneByOne: records are added, commented and removed singly, and a zone
+// is written to a file and read from it. Each answer is judged.
+func TestRecordsAreEditedOneByOne(t *testing.T) {
+	t.Parallel()
+	doc := providerSpecification(t)
+	if doc == nil {
+		return // it says so, or fails
+	}
+	n := newNamed(t, judge(t, doc))
+	z := n.zone("example.com")
+	www := &hcloud.ZoneRRSet{Zone: z, Name: "www", Type: hcloud.ZoneRRSetTypeA}
+	values := func() []hcloud.ZoneRRSetRecord {
+		set, _, err := n.Zone.GetRRSetByNameAndType(t.Context(), z, "www", hcloud.ZoneRRSetTypeA)
+		require.NoError(t, err)
+		if set == nil {
+			return nil
+		}
+		return set.Records
+	}
+	one, two := hcloud.ZoneRRSetRecord{Value: "192.0.2.1"}, hcloud.ZoneRRSetRecord{Value: "192.0.2.2", Comment: "spare"}
+	act := func(a *hcloud.Action, _ *hcloud.Response, err error) {
+		t.Helper()
+		require.NoError(t, err)
+		n.done(a)
+	}
+	act(n.Zone.AddRRSetRecords(t.Context(), www, hcloud.ZoneRRSetAddRecordsOpts{Records: []hcloud.ZoneRRSetRecord{one}}))
+	act(n.Zone.AddRRSetRecords(t.Context(), www, hcloud.ZoneRRSetAddRecordsOpts{Records: []hcloud.ZoneRRSetRecord{two}}))
+	require.Equal(t, []hcloud.ZoneRRSetRecord{one, two}, values())
+	one.Comment = "first"
+	act(n.Zone.UpdateRRSetRecords(t.Context(), www, hcloud.ZoneRRSetUpdateRecordsOpts{Records: []hcloud.ZoneRRSetRecord{one}}))
+	require.Equal(t, []hcloud.ZoneRRSetRecord{one, two}, values())
+	written, _, err := n.Zone.ExportZonefile(t.Context(), z)
+	require.NoError(t, err)
+	act(n.Zone.RemoveRRSetRecords(t.Context(), www, hcloud.ZoneRRSetRemoveRecordsOpts{Records: []hcloud.ZoneRRSetRecord{one, two}}))
+	require.Nil(t, values(), "a set goes with its last record")
+	act(n.Zone.ImportZonefile(t.Context(), z, hcloud.ZoneImportZonefileOpts(written)))
+	require.Len(t, values(), 2, written.Zonefile)
+	_, _, err = n.Zone.ImportZonefile(t.Context(), z, hcloud.ZoneImportZonefileOpts{Zonefile: "$INCLUDE /etc/passwd\n"})
+	require.True(t, hcloud.IsError(err, hcloud.ErrorCodeInvalidInput), "%v", err)
+}
