@@ -25,6 +25,7 @@ type ReconcilerStore interface {
 	ForgetSightings(ctx context.Context, provider prego.InfraProviderID, still []string) error
 	OrphanDestroyed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID string, serverID prego.ServerID) error
 	Released(ctx context.Context, resourceID int64) error
+	IntentWithdrawn(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) error
 	NetworkGone(ctx context.Context, provider prego.InfraProviderID, providerNetworkID string) error
 	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
 	BeginReconcile(ctx context.Context) (int64, error)
@@ -264,7 +265,7 @@ func (a *Reconciler) destroyOrphans(ctx context.Context, infra Infra, snapshot C
 	return nil
 }
 
-// settle closes ledger lines: shared resources that are gone at the provider, and lines
+// settle closes ledger lines: shared resources that are gone at the provider or never came, and lines
 // of failed or terminated servers whose outcome nobody waits for.
 func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost []server.ProviderResource, result *ReconcileResult) error {
 	for _, r := range lost {
@@ -294,6 +295,15 @@ func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost
 		byID[resourceKey(o.Kind, o.ProviderID)] = true
 	}
 	for _, r := range s.Resources {
+		_, there := byName[resourceKey(r.Kind, r.Name)]
+		if shared := r.Kind == server.ResourceFirewall || r.Kind == server.ResourcePlacementGroup; shared && r.ServerID == "" && r.ProviderID == "" && !there && r.Age >= a.Grace {
+			// Whoever needed it needs it no more, or asks again. One that was made since has its id, and stays.
+			if err := a.Store.IntentWithdrawn(ctx, infra.ID(), r.Kind, r.Name); err != nil {
+				return err
+			}
+			result.Settled++
+			continue
+		}
 		row := rows[string(r.ServerID)]
 		settled := row.Status == server.Failed || row.Status == server.Terminated
 		if r.ServerID == "" || !settled || r.Age < a.Grace {

@@ -196,6 +196,9 @@ func TestTheLedgerIsSettled(t *testing.T) {
 	r.cloud.has(server.ResourceVolume, "34", "made", "srv-lost", 1)
 	r.line(server.ResourceFirewall, "fw", "41", "", 0)
 	r.line(server.ResourcePlacementGroup, "pg", "42", "", 0)
+	r.line(server.ResourcePlacementGroup, "pg-absent", "", "", 0) // nobody asked again after its answer was lost
+	r.line(server.ResourcePlacementGroup, "pg-there", "", "", 0)
+	r.cloud.has(server.ResourcePlacementGroup, "43", "pg-there", "", 0)
 	r.exec(`UPDATE resources SET state = 'releasing' WHERE name IN ('half', 'done', 'stuck')`)
 	r.cloud.has(server.ResourceFirewall, "41", "fw", "", 0)
 	locked := &server.InfraError{Class: server.InfraRetry, Code: "locked"}
@@ -217,13 +220,13 @@ func TestTheLedgerIsSettled(t *testing.T) {
 	r.fleet.Rules.MaxPerRun = 0 // no orphan's is this
 	out = r.reconcile()
 	require.Equal(t, []string{"primary_ip/31"}, r.cloud.deleted())
-	require.Equal(t, 3, out.Settled)
+	require.Equal(t, 4, out.Settled)
 	require.Contains(t, names(), "unknown", "it is not gone yet")
 	delete(r.cloud.fails, "volume/21")
 	out = r.reconcile()
 	require.Equal(t, []string{"volume/21"}, r.cloud.deleted())
 	require.Equal(t, 1, out.Settled)
-	require.Equal(t, []string{"srv-kept", "srv-live", "unknown-kept", "unknown-live", "stuck", "made", "fw"}, names())
+	require.Equal(t, []string{"srv-kept", "srv-live", "unknown-kept", "unknown-live", "stuck", "made", "fw", "pg-there"}, names())
 	delete(r.cloud.fails, "primary_ip/33")
 	r.cloud.fails["EnsureFirewall"] = errors.New("no rules")
 	_, err := r.env.ExecuteActivity(r.fleet.Reconcile)
