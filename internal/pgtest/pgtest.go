@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -110,29 +109,39 @@ func tryStart() error {
 		cluster.url = cluster.pg.URL("postgres")
 	}
 	cluster.template = "prego_template_" + migrations.Hash()
+	return ensureTemplate(ctx, cluster.url, cluster.template)
+}
+
+// templateLock keeps test binaries that share a cluster from making the template at once; its
+// number means nothing.
+const templateLock = 7_734_601
+
+// ensureTemplate makes the migrated database that tests' databases are clones of, unless another
+// process has made it, or is about to. It gets its name only once it is complete.
+func ensureTemplate(ctx context.Context, cluster, name string) error {
+	c, err := pgx.Connect(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close(ctx) }() // which gives up the lock
+	if _, err := c.Exec(ctx, "SELECT pg_advisory_lock($1)", templateLock); err != nil {
+		return err
+	}
 	var there bool
-	if err := admin(func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", cluster.template).Scan(&there)
-	}); err != nil || there {
+	if err := c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name).Scan(&there); err != nil || there {
 		return err
 	}
-	making := fmt.Sprintf("%s_%d", cluster.template, os.Getpid())
-	if err := admin(func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, "CREATE DATABASE "+making)
-		return err
-	}); err != nil {
-		return err
-	}
-	if err := migrations.Up(ctx, database(making)); err != nil {
-		return err
-	}
-	return admin(func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, "ALTER DATABASE "+making+" RENAME TO "+cluster.template)
-		if err != nil && strings.Contains(err.Error(), "already exists") {
-			return nil // another test binary was first
+	making := name + "_making"
+	for _, sql := range []string{"DROP DATABASE IF EXISTS " + making + " WITH (FORCE)", "CREATE DATABASE " + making} { // one that was left unfinished
+		if _, err := c.Exec(ctx, sql); err != nil {
+			return err
 		}
+	}
+	if err := migrations.Up(ctx, in(cluster, making)); err != nil {
 		return err
-	})
+	}
+	_, err = c.Exec(ctx, "ALTER DATABASE "+making+" RENAME TO "+name)
+	return err
 }
 
 func admin(f func(ctx context.Context, c *pgx.Conn) error) error {
@@ -146,8 +155,11 @@ func admin(f func(ctx context.Context, c *pgx.Conn) error) error {
 	return f(ctx, c)
 }
 
-func database(name string) string {
-	u, err := url.Parse(cluster.url)
+func database(name string) string { return in(cluster.url, name) }
+
+// in is the connection string of another database of the same cluster.
+func in(cluster, name string) string {
+	u, err := url.Parse(cluster)
 	if err != nil {
 		panic("pgtest: " + err.Error())
 	}
