@@ -21,7 +21,7 @@ BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 export GOTESTSUM := $(TOOLS)/gotestsum-$(GOTESTSUM_VERSION)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: help build demo dev test test-race-all test-deep lint bench bench-compare scale generate golden chaos mutate tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
+.PHONY: help build demo dev test test-race-all test-deep lint bench bench-compare scale generate golden chaos fuzz mutate tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -131,6 +131,9 @@ chaos: packages ## Play SEEDS=20 seeds of the seeded world and look for planted 
 
 mutate: ## Change PKG's code in every small way (PKG=./placement/region) and say what its tests don't notice
 	go run ./tools/mutate $(MUTATE) $(PKG)
+
+fuzz: ## Try every parser that meets a stranger on made-up inputs, FUZZTIME=30s each
+	FUZZTIME=$(FUZZTIME) tools/fuzz.sh
 
 golden: ## Write the golden files anew
 	go test ./internal/cloudinit ./agent/edge -update

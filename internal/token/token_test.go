@@ -75,7 +75,7 @@ func setup(t *testing.T) fixture {
 	return f
 }
 
-func selfSigned(t *testing.T) *x509.Certificate {
+func selfSigned(t testing.TB) *x509.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
