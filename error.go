@@ -207,6 +207,8 @@ const (
 	CodeRestoreUnderWay    Code = "restore_under_way"
 	CodeMoveNotFound       Code = "move_not_found"
 	CodeMoveUnderWay       Code = "move_under_way"
+	// CodeNetworkWithoutEdges rejects a move after which nobody could reach the tenant.
+	CodeNetworkWithoutEdges Code = "network_without_edges"
 	CodeTenantUnknown      Code = "tenant_unknown"
 )
 

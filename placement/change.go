@@ -16,7 +16,8 @@ type Change struct {
 	Providers  []Provider
 	Residency  map[string]Zone
 	Networks   []Network // all that take more servers
-	LastServer string    // where the newest tenant was placed
+	Edges      []EdgeNetwork
+	LastServer string // where the newest tenant was placed
 }
 
 // SiteChange is a pool site, and whether it can be claimed.
@@ -27,7 +28,7 @@ type SiteChange struct {
 
 // SnapshotOf builds a snapshot from a full change.
 func SnapshotOf(p Policy, c Change) *Snapshot {
-	d := Data{Servers: c.Servers, Shards: c.Shards, Pools: c.Pools, Providers: c.Providers, Residency: c.Residency, Networks: c.Networks, LastServer: c.LastServer}
+	d := Data{Servers: c.Servers, Shards: c.Shards, Pools: c.Pools, Providers: c.Providers, Residency: c.Residency, Networks: c.Networks, Edges: c.Edges, LastServer: c.LastServer}
 	for _, s := range c.Sites {
 		if s.Available {
 			d.Sites = append(d.Sites, s.PoolSite)
@@ -40,6 +41,7 @@ func SnapshotOf(p Policy, c Change) *Snapshot {
 func (f *Snapshot) Update(c Change) {
 	f.setProviders(c.Providers)
 	f.setNetworks(c.Networks)
+	f.setEdges(c.Edges)
 	f.residency, f.last = c.Residency, c.LastServer
 	for _, s := range c.Shards {
 		f.SetShard(s)

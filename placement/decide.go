@@ -37,6 +37,7 @@ const (
 	rejectPoolFull
 	rejectBusy
 	rejectNetwork
+	rejectNoEdges
 	rejectNoSite
 	rejectCordoned
 	reasons
@@ -49,7 +50,7 @@ var reasonNames = [reasons]string{
 	rejectMemory: "memory_pct", rejectCPU: "cpu_pct", rejectWorkerSlots: "worker_slots_pct", rejectDisk: "db_disk_pct", rejectRedisMemory: "redis_memory_pct",
 	rejectCount: "tenant_count", rejectShardFull: "db_shard_full", rejectPoolFull: "redis_pool_full",
 	rejectNoSite: "site_pool_empty", rejectBusy: "busy",
-	rejectNetwork: "network_zone_mismatch", rejectCordoned: "cordoned",
+	rejectNetwork: "network_zone_mismatch", rejectNoEdges: "network_without_edges", rejectCordoned: "cordoned",
 }
 
 // codeNoSite is the code of placements that wait for a pool site.

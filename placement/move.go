@@ -90,6 +90,9 @@ func (f *Snapshot) DecideMove(m Move) Decision {
 			best = t
 		}
 	}
+	if !best.ok && s.counts[rejectNoEdges] > 0 {
+		return s.refuse(prego.CodeNetworkWithoutEdges, noEdgesThere(s.where()))
+	}
 	if !best.ok {
 		return s.nowhere("no other app server takes the tenant" + s.where())
 	}
@@ -113,7 +116,15 @@ func (s *moveSearch) nowhere(why string) Decision {
 	return out
 }
 
+// noEdgesThere is what to do where visitors of a tenant would reach nothing.
+func noEdgesThere(where string) string {
+	return "visitors reach the tenant through edges, and no edge is active" + where + ": make some first, as with prego fleet create --role edge"
+}
+
 func (s *moveSearch) not(what, id string, why reason, wanted bool) Decision {
+	if why == rejectNoEdges {
+		return s.refuse(prego.CodeNetworkWithoutEdges, noEdgesThere(" in the network of "+what+" "+id))
+	}
 	if !wanted {
 		return s.nowhere(fmt.Sprintf("there is no place for the tenant in the network of app server %s: %s", id, reasonNames[why]))
 	}
@@ -176,6 +187,9 @@ func (s *moveSearch) place(i int) (t triple, why reason) {
 	srv := &f.servers[i]
 	if m.Server && srv.ServerID == m.From {
 		return t, rejectBusy
+	}
+	if m.Server && f.loses(m.From, &srv.Server) {
+		return t, rejectNoEdges
 	}
 	t = triple{server: i, shard: s.shard, pool: s.pool, score: h.score, ok: true}
 	if node := srv.Role == prego.RoleNode; node {

@@ -67,6 +67,11 @@ func TestWhereATenantMoves(t *testing.T) {
 	}
 }
 
+// noEdges has edges where tenants are, and elsewhere none that serves.
+func noEdges(d *placement.Data) {
+	d.Edges = []placement.EdgeNetwork{{Network: "n-1", Serves: true}, {Network: "n-2"}}
+}
+
 // TestWhereDataMoves: to another shard and pool in the network of what stays, to a node as a whole,
 // and to another region.
 func TestWhereDataMoves(t *testing.T) {
@@ -77,23 +82,28 @@ func TestWhereDataMoves(t *testing.T) {
 		want [3]string
 		code prego.Code
 	}{
-		"the emptier shard":          {nil, placement.Move{Shard: true}, [3]string{"app-1", "db-3", "redis-1"}, ""},
-		"as asked for":               {nil, placement.Move{Shard: true, ToShard: "db-2"}, [3]string{"app-1", "db-2", "redis-1"}, ""},
-		"as asked for, though full":  {func(d *placement.Data) { d.Shards[1].Tenants = 10 }, placement.Move{Shard: true, ToShard: "db-2"}, [3]string{"app-1", "db-2", "redis-1"}, ""},
-		"not to a full one":          {func(d *placement.Data) { d.Shards[2].Tenants = 10 }, placement.Move{Shard: true}, [3]string{"app-1", "db-2", "redis-1"}, ""},
-		"not to a cordoned one":      {func(d *placement.Data) { d.Shards[1].Cordoned = true }, placement.Move{Shard: true, ToShard: "db-2"}, [3]string{}, prego.CodeInvariantViolation},
-		"not to another network":     {nil, placement.Move{Shard: true, ToShard: "db-4"}, [3]string{}, prego.CodeInsufficientResources},
-		"not where it is":            {nil, placement.Move{Shard: true, ToShard: "db-1"}, [3]string{}, prego.CodeInvariantViolation},
-		"nobody knows it":            {nil, placement.Move{Shard: true, ToShard: "db-9"}, [3]string{}, prego.CodeShardUnknown},
-		"nowhere":                    {func(d *placement.Data) { d.Shards = d.Shards[:1] }, placement.Move{Shard: true}, [3]string{}, prego.CodeInsufficientResources},
-		"the pool":                   {nil, placement.Move{Pool: true}, [3]string{"app-1", "db-1", "redis-2"}, ""},
-		"all in the network":         {nil, placement.Move{Server: true, Shard: true, Pool: true, To: "app-2"}, [3]string{"app-2", "db-3", "redis-2"}, ""},
-		"all, to another network":    {nil, placement.Move{Server: true, Shard: true, Pool: true, To: "app-4"}, [3]string{"app-4", "db-4", "redis-4"}, ""},
-		"not half to a node":         {nil, placement.Move{Server: true, To: "node-1"}, [3]string{}, prego.CodeInvariantViolation},
-		"to a node":                  {nil, placement.Move{Server: true, Shard: true, Pool: true, To: "node-1"}, [3]string{"node-1", "node-1", "node-1"}, ""},
-		"to another region":          {nil, placement.Move{Server: true, Shard: true, Pool: true, Request: request(func(r *placement.Request) { r.Region = "sg" })}, [3]string{"app-5", "db-5", "redis-5"}, ""},
-		"not out of its residency":   {nil, placement.Move{Server: true, Shard: true, Pool: true, Request: request(func(r *placement.Request) { r.Region, r.DataResidency = "sg", "DE" })}, [3]string{}, prego.CodeResidencyViolation},
-		"not a shard of another one": {nil, placement.Move{Shard: true, ToShard: "node-1"}, [3]string{}, prego.CodeInsufficientResources},
+		"the emptier shard":           {nil, placement.Move{Shard: true}, [3]string{"app-1", "db-3", "redis-1"}, ""},
+		"as asked for":                {nil, placement.Move{Shard: true, ToShard: "db-2"}, [3]string{"app-1", "db-2", "redis-1"}, ""},
+		"as asked for, though full":   {func(d *placement.Data) { d.Shards[1].Tenants = 10 }, placement.Move{Shard: true, ToShard: "db-2"}, [3]string{"app-1", "db-2", "redis-1"}, ""},
+		"not to a full one":           {func(d *placement.Data) { d.Shards[2].Tenants = 10 }, placement.Move{Shard: true}, [3]string{"app-1", "db-2", "redis-1"}, ""},
+		"not to a cordoned one":       {func(d *placement.Data) { d.Shards[1].Cordoned = true }, placement.Move{Shard: true, ToShard: "db-2"}, [3]string{}, prego.CodeInvariantViolation},
+		"not to another network":      {nil, placement.Move{Shard: true, ToShard: "db-4"}, [3]string{}, prego.CodeInsufficientResources},
+		"not where it is":             {nil, placement.Move{Shard: true, ToShard: "db-1"}, [3]string{}, prego.CodeInvariantViolation},
+		"nobody knows it":             {nil, placement.Move{Shard: true, ToShard: "db-9"}, [3]string{}, prego.CodeShardUnknown},
+		"nowhere":                     {func(d *placement.Data) { d.Shards = d.Shards[:1] }, placement.Move{Shard: true}, [3]string{}, prego.CodeInsufficientResources},
+		"the pool":                    {nil, placement.Move{Pool: true}, [3]string{"app-1", "db-1", "redis-2"}, ""},
+		"all in the network":          {nil, placement.Move{Server: true, Shard: true, Pool: true, To: "app-2"}, [3]string{"app-2", "db-3", "redis-2"}, ""},
+		"all, to another network":     {nil, placement.Move{Server: true, Shard: true, Pool: true, To: "app-4"}, [3]string{"app-4", "db-4", "redis-4"}, ""},
+		"not half to a node":          {nil, placement.Move{Server: true, To: "node-1"}, [3]string{}, prego.CodeInvariantViolation},
+		"to a node":                   {nil, placement.Move{Server: true, Shard: true, Pool: true, To: "node-1"}, [3]string{"node-1", "node-1", "node-1"}, ""},
+		"to another region":           {nil, placement.Move{Server: true, Shard: true, Pool: true, Request: request(func(r *placement.Request) { r.Region = "sg" })}, [3]string{"app-5", "db-5", "redis-5"}, ""},
+		"not out of its residency":    {nil, placement.Move{Server: true, Shard: true, Pool: true, Request: request(func(r *placement.Request) { r.Region, r.DataResidency = "sg", "DE" })}, [3]string{}, prego.CodeResidencyViolation},
+		"not where nobody reaches it": {noEdges, placement.Move{Server: true, Shard: true, Pool: true, Request: request(func(r *placement.Request) { r.Region = "sg" })}, [3]string{}, prego.CodeNetworkWithoutEdges},
+		"not as asked for: no edges":  {noEdges, placement.Move{Server: true, Shard: true, Pool: true, To: "app-4"}, [3]string{}, prego.CodeNetworkWithoutEdges},
+		"beside edges that failed":    {func(d *placement.Data) { d.Edges = []placement.EdgeNetwork{{Network: "n-1"}} }, placement.Move{Server: true, Shard: true, Pool: true, To: "app-2"}, [3]string{"app-2", "db-3", "redis-2"}, ""},
+		"where edges serve it":        {func(d *placement.Data) { noEdges(d); d.Edges[1].Serves = true }, placement.Move{Server: true, Shard: true, Pool: true, To: "app-4"}, [3]string{"app-4", "db-4", "redis-4"}, ""},
+		"without any edges":           {func(d *placement.Data) { d.Edges = []placement.EdgeNetwork{{Network: "n-3", Serves: true}} }, placement.Move{Server: true, Shard: true, Pool: true, To: "app-4"}, [3]string{"app-4", "db-4", "redis-4"}, ""},
+		"not a shard of another one":  {nil, placement.Move{Shard: true, ToShard: "node-1"}, [3]string{}, prego.CodeInsufficientResources},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

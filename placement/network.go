@@ -116,6 +116,34 @@ func (f *Snapshot) setNetworks(networks []Network) {
 	}
 }
 
+// EdgeNetwork is a network that has edges: the id of a private network, or the region whose servers
+// are in none.
+type EdgeNetwork struct {
+	Network string
+	Serves  bool // an edge is active
+}
+
+func (f *Snapshot) setEdges(edges []EdgeNetwork) {
+	f.edges = make(map[string]bool, len(edges))
+	for _, e := range edges {
+		f.edges[e.Network] = e.Serves
+	}
+}
+
+// loses reports whether visitors reach a tenant through edges where it is, and could not on another server.
+func (f *Snapshot) loses(from prego.ServerID, to *Server) bool {
+	i, ok := f.find(from)
+	if !ok {
+		return false
+	}
+	at, there := edgesOf(&f.servers[i].Server), edgesOf(to)
+	_, has := f.edges[at]
+	return has && at != there && !f.edges[there]
+}
+
+// edgesOf is the network whose edges serve what is on a server.
+func edgesOf(s *Server) string { return cmp.Or(string(s.NetworkID), string(s.Region)) }
+
 // networkName names a network in a sentence.
 func networkName(id prego.NetworkID) string {
 	if id == "" {

@@ -102,6 +102,8 @@ type Data struct {
 	Residency map[string]Zone
 	// Networks are those that take more servers; nil means that all do.
 	Networks []Network
+	// Edges are the networks that have edges.
+	Edges []EdgeNetwork
 	// LastServer is where the previous tenant was placed, for round_robin.
 	LastServer string
 }
@@ -123,6 +125,7 @@ type Snapshot struct {
 	places    []place
 	placeAt   map[place]uint16
 	room      map[prego.NetworkID]int // servers that a network takes; nil means any number
+	edges     map[string]bool         // networks with edges, and whether one of these serves
 
 	// By slot: where it is.
 	shardPlace, poolPlace []uint16
@@ -198,6 +201,7 @@ func NewSnapshot(p Policy, d Data) *Snapshot {
 		providers: make(map[prego.InfraProviderID]Provider, len(d.Providers)), placeAt: map[place]uint16{},
 	}
 	f.setNetworks(d.Networks)
+	f.setEdges(d.Edges)
 	for _, p := range d.Providers {
 		f.providers[p.ID] = p
 	}

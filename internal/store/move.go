@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,11 +29,19 @@ SELECT $1, t.org_id, t.tenant_id, a.allocation_id, $3, $4, NULLIF($5, ''), $6, t
     $7, $8, $9, $10, $11, t.region, $12, a.db_shard_id, a.redis_pool_id
 FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL WHERE t.tenant_id = $2 RETURNING ` + moveColumns
 
+// edgesLost: visitors reach what is on server s through the edges of its network, and could not on server w.
+const edgesLost = `COALESCE(w.network_id, w.region) <> COALESCE(s.network_id, s.region)
+    AND EXISTS (SELECT FROM servers e WHERE e.role = 'edge' AND e.status <> 'terminated' AND COALESCE(e.network_id, e.region) = COALESCE(s.network_id, s.region))
+    AND NOT EXISTS (SELECT FROM servers e WHERE e.role = 'edge' AND e.status = 'active' AND COALESCE(e.network_id, e.region) = COALESCE(w.network_id, w.region))`
+
 const sqlMovable = `
 SELECT a.on_shard, s.role, t.region, a.app_server_id, a.db_shard_id, a.redis_pool_id,
     COALESCE((SELECT role FROM servers w WHERE w.server_id = $2), '') AS to_role,
     a.app_server_id = $3 AS drains_server, EXISTS (SELECT FROM db_shards d WHERE d.shard_id = a.db_shard_id AND d.server_id = $3) AS drains_shard,
-    EXISTS (SELECT FROM redis_pools r WHERE r.pool_id = a.redis_pool_id AND r.server_id = $3) AS drains_pool
+    EXISTS (SELECT FROM redis_pools r WHERE r.pool_id = a.redis_pool_id AND r.server_id = $3) AS drains_pool,
+    EXISTS (SELECT FROM servers w WHERE w.server_id = $2 AND ` + edgesLost + `) AS unserved_server,
+    $4 NOT IN ('', t.region) AND EXISTS (SELECT FROM servers e WHERE e.role = 'edge' AND e.status <> 'terminated' AND COALESCE(e.network_id, e.region) = COALESCE(s.network_id, s.region))
+        AND NOT EXISTS (SELECT FROM servers e WHERE e.role = 'edge' AND e.status = 'active' AND e.region = $4) AS unserved_region
 FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL JOIN servers s ON s.server_id = a.app_server_id WHERE t.tenant_id = $1`
 
 // movable is where a tenant is, and what is to leave there.
@@ -44,6 +53,7 @@ type movable struct {
 	DBShardID                             prego.ShardID
 	RedisPoolID                           prego.RedisPoolID
 	DrainsServer, DrainsShard, DrainsPool bool
+	UnservedServer, UnservedRegion        bool // visitors reach it where it is, and could not there
 }
 
 // parts are what moves: what is asked for, or what is on a server that is being emptied. A node has
@@ -66,9 +76,16 @@ func named[T ~string](target T) T {
 	return target
 }
 
+// unserved refuses a place at which visitors would reach nothing.
+func unserved(field string, id prego.TenantID, where string, region prego.Region) error {
+	return &prego.Error{Code: prego.CodeNetworkWithoutEdges, Field: field, Message: fmt.Sprintf(
+		"visitors reach tenant %s through edges, and %s has none that is active: make some first, as with prego fleet create edge-%s --role edge --region %s --min 2", id, where, region, region)}
+}
+
 // RequestMove accepts that a tenant moves, or parts of it. While it moves the same request is met by
 // that move, and another one is CodeMoveUnderWay. A tenant whose database is on its app server,
-// because that is in no private network, is CodeTenantsCannotMove.
+// because that is in no private network, is CodeTenantsCannotMove. A place without edges is
+// CodeNetworkWithoutEdges for one that has them.
 func (s *Store) RequestMove(ctx context.Context, a tenant.MoveAsked) (out tenant.Move, err error) {
 	err = s.inTenant(ctx, "move tenant "+string(a.TenantID), a.TenantID, func(tx pgx.Tx, t tenantSite) error {
 		out, err = requestMove(ctx, tx, a, t)
@@ -85,7 +102,7 @@ func requestMove(ctx context.Context, tx pgx.Tx, a tenant.MoveAsked, t tenantSit
 	if !t.state.HasSite() && open == nil {
 		return out, prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only one with a site in use is moved", a.TenantID, t.state)
 	}
-	at, err := one[movable](ctx, tx, sqlMovable, a.TenantID, named(a.To), a.DrainOf)
+	at, err := one[movable](ctx, tx, sqlMovable, a.TenantID, named(a.To), a.DrainOf, a.Region)
 	if err != nil {
 		return out, err
 	}
@@ -110,6 +127,10 @@ func requestMove(ctx context.Context, tx pgx.Tx, a tenant.MoveAsked, t tenantSit
 	case a.Region != "" && a.Region == at.Region:
 		where.Field = "region"
 		return out, where
+	case at.UnservedRegion:
+		return out, unserved("region", a.TenantID, "region "+string(a.Region), a.Region)
+	case at.UnservedServer:
+		return out, unserved("to_server_id", a.TenantID, "the network of server "+string(to), cmp.Or(a.Region, at.Region))
 	case !at.OnShard && at.Role == prego.RoleApp:
 		return out, prego.Errorf(prego.CodeTenantsCannotMove, "the database of tenant %s is on its app server %s, which is in no private network: restore it elsewhere from a backup", a.TenantID, t.server)
 	case !app && !shard && !pool:
@@ -235,6 +256,7 @@ WHERE m.move_id = $1 AND s.server_id = $2 AND s.server_id <> m.from_server_id AN
   AND s.bench_image = (SELECT f.bench_image FROM servers f WHERE f.server_id = m.from_server_id) -- what a newer image migrated opens with no older one
   AND NOT EXISTS (SELECT FROM stack_release_servers u WHERE u.server_id IN (s.server_id, m.from_server_id) AND u.status IN ('updating', 'broken'))
   AND (m.moves_shard OR network_of(s.network_id, s.private_address) IS NOT DISTINCT FROM network_of(h.network_id, h.private_address))
+  AND NOT EXISTS (SELECT FROM (SELECT v.network_id, v.region FROM servers v WHERE v.server_id = $2) w, (SELECT v.network_id, v.region FROM servers v WHERE v.server_id = m.from_server_id) s WHERE ` + edgesLost + `)
   AND residency_allows(t.data_residency, s.region, s.infra_provider)
   AND tags_satisfy(s.tags, t.require_tags, t.disallow_tags)
   AND NOT EXISTS (SELECT FROM placement_pools_of(t.org_id) p WHERE NOT tags_satisfy(s.tags, p.require_tags, p.disallow_tags))`

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/edge"
+	"github.com/prego/prego/placement"
 	"github.com/prego/prego/tenant"
 )
 
@@ -85,4 +86,53 @@ func textOf(t testing.TB, s *Store, query string) string {
 	v, err := value[string](context.Background(), s.pool, query)
 	require.NoError(t, err)
 	return v
+}
+
+// TestNobodyMovesWhereVisitorsReachNothing: to a network without edges, unless there are none here either. What is
+// asked for is refused at once, and what was decided is checked again.
+func TestNobodyMovesWhereVisitorsReachNothing(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b := dataMoveSetup(t)
+	b.exec(`INSERT INTO networks (network_id, infra_provider, zone, ordinal, ip_range) SELECT 'other', infra_provider, zone, 9, ip_range FROM networks LIMIT 1`)
+	home := textOf(t, b.s, `SELECT network_id FROM servers WHERE server_id = 'app-1'`)
+	b.exec(`UPDATE servers SET network_id = 'other' WHERE server_id IN ('app-2', 'db-2', 'redis-2')`)
+	edgeIn := func(id, network, region, status string) {
+		b.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, network_id) VALUES ($1, '', 'edge', $2, 'hetzner', '{}', $3, 'w', 'test', $4)`, id, region, status, network)
+	}
+	all := tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann", To: "app-2", Shard: "any", Pool: "any"}
+	abroad := tenant.MoveAsked{ID: "mov-2", TenantID: "t-1", By: "ann", Region: "us"}
+	refused := func(a tenant.MoveAsked, field string) {
+		t.Helper()
+		_, err := b.s.RequestMove(ctx, a)
+		code(t, err, prego.CodeNetworkWithoutEdges)
+		var e *prego.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, field, e.Field)
+		require.Contains(t, e.Message, "prego fleet create")
+	}
+	edgeIn("edge-1", home, "eu", "failed")
+	edgeIn("edge-2", "other", "eu", "provisioning")
+	refused(all, "to_server_id")
+	refused(abroad, "region")
+	changes, err := b.s.PlacementChanges(ctx, "", nil)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []placement.EdgeNetwork{{Network: home}, {Network: "other"}}, changes.Edges)
+	b.exec(`UPDATE servers SET status = 'active' WHERE server_id = 'edge-2'`)
+	_, err = b.s.RequestMove(ctx, all)
+	require.NoError(t, err)
+	p := somewhere
+	p.ShardID, p.PoolID, p.DBDiskMax, p.RedisMax = "db-2", "redis-2", 90, 90
+	b.exec(`UPDATE servers SET status = 'draining' WHERE server_id = 'edge-2'`)
+	ok, err := b.s.ReserveMove(ctx, "mov-1", p)
+	require.NoError(t, err)
+	require.False(t, ok, "its edges left meanwhile")
+	b.exec(`UPDATE servers SET status = 'terminated' WHERE role = 'edge'`)
+	ok, err = b.s.ReserveMove(ctx, "mov-1", p)
+	require.NoError(t, err)
+	require.True(t, ok, "it has no edges here either")
+	_, err = b.s.FinishMove(ctx, "mov-1", tenant.MoveCancelled, "", "")
+	require.NoError(t, err)
+	_, err = b.s.RequestMove(ctx, abroad)
+	require.NoError(t, err)
 }

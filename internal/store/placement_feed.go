@@ -26,6 +26,7 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, (SELECT pruned_xi
     COALESCE((SELECT jsonb_agg(jsonb_build_object('id', id, 'enabled', enabled, 'regions', regions) ORDER BY id) FROM infra_providers), '[]') AS providers,
     COALESCE((SELECT jsonb_object_agg(country, jsonb_build_object('regions', regions, 'providers', COALESCE(providers, '{}'))) FROM residency_zones), '{}') AS residency,
     COALESCE((SELECT jsonb_agg(jsonb_build_object('networkid', network_id, 'room', $2 - members)) FROM networks WHERE members < $2 AND full_at IS NULL), '[]') AS networks,
+    COALESCE((SELECT jsonb_agg(e) FROM (SELECT COALESCE(network_id, region) AS network, bool_or(status = 'active') AS serves FROM servers WHERE role = 'edge' AND status <> 'terminated' GROUP BY 1) e), '[]') AS edges,
     COALESCE((SELECT app_server_id FROM tenant_allocations ORDER BY allocation_id DESC LIMIT 1), '') AS last_server`
 
 const sqlFleetServers = `
@@ -106,6 +107,7 @@ type changedRows struct {
 	Providers                     []placement.Provider
 	Residency                     map[string]placement.Zone
 	Networks                      []placement.Network
+	Edges                         []placement.EdgeNetwork
 	LastServer                    string
 }
 
@@ -124,7 +126,7 @@ func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string
 	// transactions had before which left nothing behind: what they change now would seem read.
 	changed.Kept = changed.Kept && run == changed.Run
 	changed.Since += "@" + changed.Run
-	c.Since, c.Providers, c.Residency, c.Networks, c.LastServer = changed.Since, changed.Providers, changed.Residency, changed.Networks, changed.LastServer
+	c.Since, c.Providers, c.Residency, c.Networks, c.Edges, c.LastServer = changed.Since, changed.Providers, changed.Residency, changed.Networks, changed.Edges, changed.LastServer
 	c.Full = c.Full || !changed.Kept
 	var families []struct {
 		App, Shard, Org string
