@@ -209,7 +209,7 @@ const (
 	CodeMoveUnderWay       Code = "move_under_way"
 	// CodeNetworkWithoutEdges rejects a move after which nobody could reach the tenant.
 	CodeNetworkWithoutEdges Code = "network_without_edges"
-	CodeTenantUnknown      Code = "tenant_unknown"
+	CodeTenantUnknown       Code = "tenant_unknown"
 )
 
 // Codes of errors about registries and images.
