@@ -25,59 +25,24 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone`
 
-const sqlPruneSessions = `
-WITH gone AS (
-    DELETE FROM org_sessions WHERE session_id IN (
-        SELECT session_id FROM org_sessions WHERE opened_at < now() - make_interval(secs => $1) AND (closed_at IS NOT NULL OR lease_until < now())
-        ORDER BY opened_at LIMIT $2 FOR UPDATE SKIP LOCKED)
-    RETURNING 1
-)
-SELECT count(*) FROM gone`
+// The others are asked by time, with an index. Rows that somebody holds are left out.
+const (
+	longAgo  = ` < now() - make_interval(secs => $1) `
+	someRows = ` LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING 1) SELECT count(*) FROM gone`
 
-const sqlPruneInstances = `
-WITH gone AS (
-    DELETE FROM instances WHERE instance_id IN (
-        SELECT instance_id FROM instances WHERE state = 'stopped' AND stopped_at < now() - make_interval(secs => $1)
-        ORDER BY stopped_at LIMIT $2 FOR UPDATE SKIP LOCKED)
-    RETURNING 1
+	sqlPruneSessions = `WITH gone AS (DELETE FROM org_sessions WHERE session_id IN (
+    SELECT session_id FROM org_sessions WHERE opened_at` + longAgo + `AND (closed_at IS NOT NULL OR lease_until < now()) ORDER BY opened_at` + someRows
+	sqlPruneInstances = `WITH gone AS (DELETE FROM instances WHERE instance_id IN (
+    SELECT instance_id FROM instances WHERE state = 'stopped' AND stopped_at` + longAgo + `ORDER BY stopped_at` + someRows
+	sqlPruneCommands = `WITH gone AS (DELETE FROM agent_command_audit WHERE audit_id IN (
+    SELECT audit_id FROM agent_command_audit WHERE requested_at` + longAgo + `ORDER BY requested_at` + someRows
+	sqlPruneKeys = `WITH gone AS (DELETE FROM request_keys WHERE (subject, key) IN (
+    SELECT subject, key FROM request_keys WHERE created_at` + longAgo + `AND leased_until < now() ORDER BY created_at` + someRows
+	sqlPruneTenantKeys = `WITH gone AS (DELETE FROM idempotency_keys WHERE (subject, key) IN (
+    SELECT subject, key FROM idempotency_keys WHERE created_at` + longAgo + `ORDER BY created_at` + someRows
+	sqlPruneOrgKeys = `WITH gone AS (DELETE FROM org_idempotency_keys WHERE (subject, key) IN (
+    SELECT subject, key FROM org_idempotency_keys WHERE created_at` + longAgo + `ORDER BY created_at` + someRows
 )
-SELECT count(*) FROM gone`
-
-const sqlPruneCommands = `
-WITH gone AS (
-    DELETE FROM agent_command_audit WHERE audit_id IN (
-        SELECT audit_id FROM agent_command_audit WHERE requested_at < now() - make_interval(secs => $1)
-        ORDER BY requested_at LIMIT $2 FOR UPDATE SKIP LOCKED)
-    RETURNING 1
-)
-SELECT count(*) FROM gone`
-
-const sqlPruneKeys = `
-WITH gone AS (
-    DELETE FROM request_keys WHERE (subject, key) IN (
-        SELECT subject, key FROM request_keys WHERE created_at < now() - make_interval(secs => $1) AND leased_until < now()
-        ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)
-    RETURNING 1
-)
-SELECT count(*) FROM gone`
-
-const sqlPruneTenantKeys = `
-WITH gone AS (
-    DELETE FROM idempotency_keys WHERE (subject, key) IN (
-        SELECT subject, key FROM idempotency_keys WHERE created_at < now() - make_interval(secs => $1)
-        ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)
-    RETURNING 1
-)
-SELECT count(*) FROM gone`
-
-const sqlPruneOrgKeys = `
-WITH gone AS (
-    DELETE FROM org_idempotency_keys WHERE (subject, key) IN (
-        SELECT subject, key FROM org_idempotency_keys WHERE created_at < now() - make_interval(secs => $1)
-        ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)
-    RETURNING 1
-)
-SELECT count(*) FROM gone`
 
 // Prune deletes at most so many rows of a table that were kept for long enough, and returns how
 // many; it may be called until it returns less than limit.
