@@ -486,10 +486,11 @@ func (d *declared) services() {
 		"SELECT x FROM pool_a.t":                     "Error 1142",
 		"GRANT ALL ON *.* TO `prego-exec`@localhost": "Error 1045",
 		"CREATE USER x":                              "Error 1227",
-		"SELECT 1 INTO OUTFILE '/tmp/x'":             "Error 1045",
+		"SELECT 1 INTO OUTFILE '/tmp/x'":             "Error (1045|1227)", // the latter with MariaDB 11.8.9
 	} {
 		_, err := user.Exec(q)
-		require.ErrorContains(t, err, refusal, q)
+		require.Error(t, err, q)
+		require.Regexp(t, refusal, err.Error(), q)
 	}
 	conn, err := net.Dial("unix", d.at(wire.RedisSocket))
 	require.NoError(t, err)
