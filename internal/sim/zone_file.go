@@ -35,6 +35,9 @@ func (s *Sim) exportZone(r *http.Request) (int, any, error) {
 	return http.StatusOK, map[string]any{"zonefile": out.String()}, nil
 }
 
+// maxZoneRecords bounds what a file makes of a zone: one line, $GENERATE, can mean 65,535 records.
+const maxZoneRecords = 2000
+
 // readZone are the record sets of a zone file, without its SOA record, which is the
 // provider's.
 func readZone(zone, file string) ([]schema.ZoneRRSetCreateRequest, error) {
@@ -42,7 +45,11 @@ func readZone(zone, file string) ([]schema.ZoneRRSetCreateRequest, error) {
 	p.SetIncludeAllowed(false) // a stranger's file reads none of ours
 	sets := make(map[string]*schema.ZoneRRSetCreateRequest)
 	var order []string
+	records := 0
 	for rr, ok := p.Next(); ok; rr, ok = p.Next() {
+		if records++; records > maxZoneRecords {
+			return nil, invalid(fmt.Sprintf("a zone file has at most %d records here", maxZoneRecords), "zonefile")
+		}
 		h := rr.Header()
 		name, inside := relative(h.Name, zone)
 		if !inside {
