@@ -254,11 +254,8 @@ func TestChaos(t *testing.T) {
 		seed := first + i*step
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			out := world.Play(t, system, seed, world.Options{})
-			for what, k := range out.Counters {
-				met[what] += k
-			}
-			for _, f := range out.Faults {
-				met["fault "+f.Kind]++
+			for _, what := range out.Met() {
+				met[what]++
 			}
 			if os.Getenv("CHAOS_VERBOSE") != "" {
 				fmt.Println(summary(out))
