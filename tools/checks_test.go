@@ -369,6 +369,7 @@ var withoutRace = map[string]string{
 	"internal/acmetest":  "starts programs for tests; its goroutines only serve",
 	"cmd/prego":          "its tests read files, and play seeds with one actor at a time; what it wires runs in internal/e2e",
 	"cmd/prego-agent":    "it has no tests; agent runs its program",
+	"internal/sim/judge": "its test is one client after the other, whose program takes most of the time",
 	"internal/world":     "one actor goes on at a time, and most of its tests are cmd/prego's",
 	"internal/pgtest":    "it has no tests, and runs in those of internal/store",
 	"internal/telemetry": "it has no tests",

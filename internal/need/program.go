@@ -21,8 +21,8 @@ func Program(t testing.TB, name string) string {
 	return ""
 }
 
-// tools is where the Makefile installs what Debian does not have, with a slash at the end.
-func tools() string {
+// Module is the directory of the module, above that of the test that asks.
+func Module() string {
 	dir, err := os.Getwd()
 	for err == nil && dir != "/" {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
@@ -30,8 +30,11 @@ func tools() string {
 		}
 		dir = filepath.Dir(dir)
 	}
-	return filepath.Join(dir, ".prego", "bin") + "/"
+	return dir
 }
+
+// tools is where the Makefile installs what Debian does not have, with a slash at the end.
+func tools() string { return filepath.Join(Module(), ".prego", "bin") + "/" }
 
 // Root skips a test that takes root for a reason, or fails it (Missing).
 func Root(t testing.TB, why string) {

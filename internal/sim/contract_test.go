@@ -1,116 +1,24 @@
 package sim_test
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/getkin/kin-openapi/openapi3filter"
-	"github.com/getkin/kin-openapi/routers/gorillamux"
 	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/internal/sim/judge"
 )
-
-// providerContract is what we wrote down of the provider's API: always there.
-func providerContract(t *testing.T) *openapi3.T {
-	t.Helper()
-	b, err := os.ReadFile(filepath.Join("testdata", "provider-contract.yaml"))
-	require.NoError(t, err)
-	doc, err := openapi3.NewLoader().LoadFromData(b)
-	require.NoError(t, err)
-	require.NoError(t, doc.Validate(context.Background()))
-	return doc
-}
-
-// providerSpecification is the provider's own OpenAPI document, which is not ours to
-// ship: PREGO_HCLOUD_OPENAPI names it, or it is beside the checkout. Without it nil,
-// and a failure where all judges have to be there.
-func providerSpecification(t *testing.T) *openapi3.T {
-	t.Helper()
-	file := os.Getenv("PREGO_HCLOUD_OPENAPI")
-	if file == "" {
-		file = filepath.Join("..", "..", "..", "shared", "hcloud-openapi.json")
-	}
-	b, err := os.ReadFile(file)
-	if errors.Is(err, os.ErrNotExist) {
-		const missing = "the provider's specification is not at %s: only our extract of it, testdata/provider-contract.yaml, judges. Download it from docs.hetzner.cloud and name it in PREGO_HCLOUD_OPENAPI"
-		if os.Getenv("CI") != "" || os.Getenv("PREGO_TEST_REAL") != "" {
-			t.Fatalf(missing, file)
-		}
-		t.Logf(missing, file)
-		return nil
-	}
-	require.NoError(t, err)
-	doc, err := openapi3.NewLoader().LoadFromData(b)
-	require.NoError(t, err)
-	return doc
-}
-
-// notOurs are paths that the simulator answers for the provider's own tools, and that
-// prego never calls.
-var notOurs = []string{"/v1/networks", "/v1/ssh_keys"}
-
-// judge has requests and answers validated by a document.
-func judge(t *testing.T, doc *openapi3.T) *conforming {
-	t.Helper()
-	return judgeWith(t, doc, true)
-}
-
-// judgeWith leaves requests out if the client is older than the document.
-func judgeWith(t *testing.T, doc *openapi3.T, requests bool) *conforming {
-	t.Helper()
-	doc.Servers = openapi3.Servers{{URL: "/v1"}}
-	for _, p := range doc.Paths.Map() {
-		p.Servers = nil
-		for _, o := range p.Operations() {
-			// The specification writes 4xx, which the library takes for no range: refusals
-			// would be judged by nothing.
-			for code, r := range o.Responses.Map() {
-				if upper := strings.ToUpper(code); upper != code {
-					o.Responses.Delete(code)
-					o.Responses.Set(upper, r)
-				}
-			}
-		}
-	}
-	router, err := gorillamux.NewRouter(doc)
-	require.NoError(t, err)
-	ours := doc.Paths.Find("/networks") == nil
-	return &conforming{t: t, beyond: func(r *http.Request) bool { return ours && slices.Contains(notOurs, r.URL.Path) }, check: func(r *http.Request, body []byte, resp *http.Response, answer []byte) error {
-		plain := &http.Request{Method: r.Method, URL: &url.URL{Path: r.URL.Path, RawQuery: r.URL.RawQuery}, Header: r.Header.Clone(), Body: io.NopCloser(bytes.NewReader(body))}
-		route, params, err := router.FindRoute(plain)
-		if err != nil {
-			return err
-		}
-		in := &openapi3filter.RequestValidationInput{Request: plain, Route: route, PathParams: params, Options: &openapi3filter.Options{
-			AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, ExcludeReadOnlyValidations: true,
-		}}
-		if requests && resp.StatusCode < 400 {
-			if err := openapi3filter.ValidateRequest(context.Background(), in); err != nil {
-				return fmt.Errorf("request: %w", err)
-			}
-		}
-		return openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{
-			RequestValidationInput: in, Status: resp.StatusCode, Header: resp.Header, Body: io.NopCloser(bytes.NewReader(answer)),
-			Options: &openapi3filter.Options{IncludeResponseStatus: true},
-		})
-	}}
-}
 
 // TestTheContractRefusesWhatItShould: a judge that says yes to all is none.
 func TestTheContractRefusesWhatItShould(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, nil)
-	rt := judge(t, providerContract(t))
+	rt := judge.New(t, judge.Contract(t))
 	get := func(path string) (*http.Request, *http.Response, string) {
 		req, err := http.NewRequest(http.MethodGet, s.URL()+path, nil)
 		require.NoError(t, err)
@@ -130,15 +38,15 @@ func TestTheContractRefusesWhatItShould(t *testing.T) {
 		"/servers/77":   {{`"code":`, `"kind":`}},
 	} {
 		req, resp, answer := get(path)
-		require.NoError(t, rt.check(req, nil, resp, []byte(answer)), path)
+		require.NoError(t, rt.Check(req, nil, resp, []byte(answer)), path)
 		for _, c := range changes {
 			changed := strings.Replace(answer, c[0], c[1], 1)
 			require.NotEqual(t, answer, changed, "%s has no %s", path, c[0])
-			require.Error(t, rt.check(req, nil, resp, []byte(changed)), "%s with %s", path, c[1])
+			require.Error(t, rt.Check(req, nil, resp, []byte(changed)), "%s with %s", path, c[1])
 		}
 	}
 	req, resp, answer := get("/datacenters")
-	require.Error(t, rt.check(req, nil, resp, []byte(answer)), "a call that is not in the contract")
+	require.Error(t, rt.Check(req, nil, resp, []byte(answer)), "a call that is not in the contract")
 }
 
 // agrees holds our contract against the specification: what we rely on has to be there,

@@ -6,18 +6,20 @@ import (
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/internal/sim/judge"
 )
 
 // TestFloatingIPsConformToTheProvidersSpecification: each request and answer is judged by the
 // provider's own document, refusals as well.
 func TestFloatingIPsConformToTheProvidersSpecification(t *testing.T) {
 	t.Parallel()
-	doc := providerSpecification(t)
+	doc := judge.Specification(t)
 	if doc == nil {
 		return // it says so, or fails
 	}
 	s := newSim(t, nil)
-	rt := judge(t, doc)
+	rt := judge.New(t, doc)
 	c := client(s, rt)
 	ctx := context.Background()
 	var servers []*hcloud.Server
@@ -73,5 +75,5 @@ func TestFloatingIPsConformToTheProvidersSpecification(t *testing.T) {
 	all, err := c.FloatingIP.All(ctx)
 	require.NoError(t, err)
 	require.Empty(t, all)
-	require.Greater(t, rt.checked, 15)
+	require.Greater(t, rt.Checked(), 15)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/internal/sim/judge"
 )
 
 // privately is a cloud with the calls that tests of private networks make.
@@ -335,11 +336,11 @@ func TestNetworksOutliveTheProcess(t *testing.T) {
 // part of our contract.
 func TestNetworksConformToTheProvidersSpecification(t *testing.T) {
 	t.Parallel()
-	doc := providerSpecification(t)
+	doc := judge.Specification(t)
 	if doc == nil {
 		return // it says so, or fails
 	}
-	rt := judge(t, doc)
+	rt := judge.New(t, doc)
 	s := newSim(t, nil)
 	c := client(s, rt)
 	ctx := context.Background()
@@ -404,13 +405,13 @@ func TestNetworksConformToTheProvidersSpecification(t *testing.T) {
 	gone, _, err := c.Network.GetByID(ctx, n.ID)
 	require.NoError(t, err)
 	require.Nil(t, gone)
-	require.Greater(t, rt.checked, 30)
+	require.Greater(t, rt.Checked(), 30)
 
 	// A judge that says yes to all is none: an answer without what has to be there.
 	req, err := http.NewRequest(http.MethodGet, s.URL()+"/networks/1", nil)
 	require.NoError(t, err)
 	req.Header.Set("Authorization", "Bearer secret")
-	require.Error(t, rt.check(req, nil, &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}}, []byte(`{"network":{"id":1}}`)))
+	require.Error(t, rt.Check(req, nil, &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}}, []byte(`{"network":{"id":1}}`)))
 }
 
 // TestProvidersOwnCommandLineMakesNetworks drives networks with the provider's client.

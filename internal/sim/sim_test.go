@@ -1,12 +1,10 @@
 package sim_test
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/internal/sim/judge"
 )
 
 func newSim(t *testing.T, change func(*sim.Config)) *sim.Sim {
@@ -35,59 +34,25 @@ func client(s *sim.Sim, rt http.RoundTripper) *hcloud.Client {
 		hcloud.WithRetryOpts(hcloud.RetryOpts{MaxRetries: 0}), hcloud.WithPollOpts(hcloud.PollOpts{BackoffFunc: hcloud.ConstantBackoff(10 * time.Millisecond)}))
 }
 
-// conforming has every request and answer validated.
-type conforming struct {
-	t       *testing.T
-	beyond  func(r *http.Request) bool // true: the document has nothing to say about it
-	check   func(r *http.Request, body []byte, resp *http.Response, answer []byte) error
-	mu      sync.Mutex
-	checked int
-}
-
-func (c *conforming) RoundTrip(r *http.Request) (*http.Response, error) {
-	var body []byte
-	if r.Body != nil {
-		body, _ = io.ReadAll(r.Body)
-		r.Body = io.NopCloser(bytes.NewReader(body))
-	}
-	resp, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := io.ReadAll(resp.Body)
-	_ = resp.Body.Close()
-	resp.Body = io.NopCloser(bytes.NewReader(answer))
-	if err != nil || c.beyond(r) {
-		return resp, err
-	}
-	if err := c.check(r, body, resp, answer); err != nil {
-		c.t.Errorf("%s %s → %d %s: %v", r.Method, r.URL, resp.StatusCode, answer, err)
-	}
-	c.mu.Lock()
-	c.checked++
-	c.mu.Unlock()
-	return resp, nil
-}
-
 // TestConformsToTheProvidersSpecification has every request of a long walk, and every
 // answer, judged: always by what we wrote down of the provider's API, and by its own
 // specification where that is. Where that has to be, a run without it fails.
 func TestConformsToTheProvidersSpecification(t *testing.T) {
 	t.Parallel()
-	judges := map[string]*openapi3.T{"our contract": providerContract(t)}
-	if whole := providerSpecification(t); whole != nil {
+	judges := map[string]*openapi3.T{"our contract": judge.Contract(t)}
+	if whole := judge.Specification(t); whole != nil {
 		judges["the whole specification"] = whole
-		t.Run("our contract agrees with it", func(t *testing.T) { agrees(t, providerContract(t), whole) })
+		t.Run("our contract agrees with it", func(t *testing.T) { agrees(t, judge.Contract(t), whole) })
 	}
 	for name, doc := range judges {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			walk(t, judge(t, doc))
+			walk(t, judge.New(t, doc))
 		})
 	}
 }
 
-func walk(t *testing.T, rt *conforming) {
+func walk(t *testing.T, rt *judge.Judge) {
 	s := newSim(t, nil)
 	c := client(s, rt)
 	ctx := context.Background()
@@ -193,7 +158,7 @@ func walk(t *testing.T, rt *conforming) {
 	_, _, err = c.Server.GetByID(ctx, made.Server.ID)
 	require.NoError(t, err, "the library takes a 404 for no server")
 	require.Empty(t, s.Ledger(true), "nothing is billed any more")
-	require.Greater(t, rt.checked, 30)
+	require.Greater(t, rt.Checked(), 30)
 }
 
 func TestRefusalsOutsideOfTheSpecification(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/internal/sim/judge"
 )
 
 // named is a cloud with the calls that tests of zones make.
@@ -76,16 +77,16 @@ func (n *named) ask(network, name string, typ uint16) (rcode string, said []stri
 
 func TestZonesConformToTheProvidersSpecification(t *testing.T) {
 	t.Parallel()
-	judges := map[string]*openapi3.T{"our contract": providerContract(t)}
-	if whole := providerSpecification(t); whole != nil {
+	judges := map[string]*openapi3.T{"our contract": judge.Contract(t)}
+	if whole := judge.Specification(t); whole != nil {
 		judges["the whole specification"] = whole
 	}
 	for name, doc := range judges {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rt := judge(t, doc)
-			ours := rt.beyond
-			rt.beyond = func(r *http.Request) bool {
+			rt := judge.New(t, doc)
+			ours := rt.Beyond
+			rt.Beyond = func(r *http.Request) bool {
 				// What only its own tools do is in no contract of ours.
 				return ours(r) || (doc.Paths.Find("/zones") == nil && !strings.Contains(r.URL.Path, "/rrsets"))
 			}
@@ -129,7 +130,7 @@ func TestZonesConformToTheProvidersSpecification(t *testing.T) {
 			gone, _, err := n.Zone.Delete(t.Context(), z)
 			require.NoError(t, err)
 			n.done(gone.Action)
-			require.NotZero(t, rt.checked)
+			require.NotZero(t, rt.Checked())
 		})
 	}
 }
@@ -249,11 +250,11 @@ func TestZonesOutliveTheProcess(t *testing.T) {
 // is written to a file and read from it. Each answer is judged.
 func TestRecordsAreEditedOneByOne(t *testing.T) {
 	t.Parallel()
-	doc := providerSpecification(t)
+	doc := judge.Specification(t)
 	if doc == nil {
 		return // it says so, or fails
 	}
-	n := newNamed(t, judge(t, doc))
+	n := newNamed(t, judge.New(t, doc))
 	z := n.zone("example.com")
 	www := &hcloud.ZoneRRSet{Zone: z, Name: "www", Type: hcloud.ZoneRRSetTypeA}
 	values := func() []hcloud.ZoneRRSetRecord {

@@ -1,4 +1,4 @@
-package sim_test
+package judge_test
 
 import (
 	"context"
@@ -10,11 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"math/big"
-	"net/http"
-	"net/http/httptest"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/internal/sim/judge"
 )
 
 // play is one run of the provider's command line, and what has to be true afterwards.
@@ -56,8 +53,8 @@ func newCommandLine(t *testing.T, s *sim.Sim) *commandLine {
 	bin, err := exec.LookPath("hcloud")
 	require.NoError(t, err, "hcloud is not installed; make test installs what the tests need")
 	endpoint := s.URL()
-	if doc := providerSpecification(t); doc != nil {
-		endpoint = judged(t, s, judgeWith(t, doc, false))
+	if doc := judge.Specification(t); doc != nil {
+		endpoint = judge.OfAnswers(t, doc).Front(s.URL())
 	}
 	// A stand-in for ssh says how it was called.
 	programs := t.TempDir()
@@ -70,31 +67,6 @@ func newCommandLine(t *testing.T, s *sim.Sim) *commandLine {
 			"PATH=" + programs + ":" + os.Getenv("PATH"),
 		},
 	}
-}
-
-// judged is an address of the cloud at which every answer is judged.
-func judged(t *testing.T, s *sim.Sim, rt *conforming) string {
-	t.Helper()
-	to, err := url.Parse(s.URL())
-	require.NoError(t, err)
-	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		out := r.Clone(r.Context())
-		out.RequestURI, out.URL.Scheme, out.URL.Host = "", to.Scheme, to.Host
-		if r.ContentLength == 0 {
-			out.Body = nil
-		}
-		resp, err := rt.RoundTrip(out)
-		if err != nil {
-			w.WriteHeader(http.StatusBadGateway)
-			return
-		}
-		defer func() { _ = resp.Body.Close() }()
-		w.Header().Set("Content-Type", resp.Header.Get("Content-Type"))
-		w.WriteHeader(resp.StatusCode)
-		_, _ = io.Copy(w, resp.Body)
-	}))
-	t.Cleanup(front.Close)
-	return front.URL + "/v1"
 }
 
 func (c *commandLine) hcloud(args ...string) (string, error) {
@@ -228,11 +200,15 @@ func gone(kind, name string) play {
 // provider's specification.
 func TestProvidersOwnCommandLine(t *testing.T) {
 	t.Parallel()
-	s := newSim(t, func(c *sim.Config) { c.Zones = []string{"example.com"} })
+	s, err := sim.New(sim.Config{Listen: "127.0.0.1:0", StateDir: t.TempDir(), Token: "secret", RatePerHour: 1_000_000, Zones: []string{"example.com"}})
+	require.NoError(t, err)
+	require.NoError(t, s.Start())
+	t.Cleanup(s.Close)
+	provider := hcloud.NewClient(hcloud.WithEndpoint(s.URL()), hcloud.WithToken("secret"))
 	c := newCommandLine(t, s)
 	c.files()
 	for _, name := range []string{"own", "other"} {
-		_, _, err := client(s, http.DefaultTransport).PrimaryIP.Create(t.Context(), hcloud.PrimaryIPCreateOpts{Name: name, Type: hcloud.PrimaryIPTypeIPv4, AssigneeType: "server", Location: "fsn1"})
+		_, _, err := provider.PrimaryIP.Create(t.Context(), hcloud.PrimaryIPCreateOpts{Name: name, Type: hcloud.PrimaryIPTypeIPv4, AssigneeType: "server", Location: "fsn1"})
 		require.NoError(t, err)
 	}
 	done := map[string]bool{}
