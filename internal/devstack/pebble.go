@@ -66,7 +66,11 @@ func StartPebble(ctx context.Context, cfg PebbleConfig) (*Pebble, error) {
 	ready, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	if err := p.await(ready, func(ctx context.Context) error {
-		_, err := p.ask(ctx, http.MethodGet, p.Directory, nil)
+		// The two interfaces begin to listen one after the other.
+		if _, err := p.ask(ctx, http.MethodGet, p.Directory, nil); err != nil {
+			return err
+		}
+		_, err := p.Root(ctx)
 		return err
 	}); err != nil {
 		p.Stop(time.Second)
