@@ -30,10 +30,11 @@ import (
 // of real clients on a real Postgres are checked for that by porcupine. Some give up in the
 // middle of what they do: then nobody knows whether it happened, and both must fit.
 
-// request is what a client asks for, about the nth thing.
+// request is what a client asks for, about the nth thing, and at which place.
 type request struct {
-	do string
-	n  int
+	do    string
+	n     int
+	place int
 }
 
 // answered is what came of it; unknown means that the client gave up.

@@ -466,7 +466,8 @@ WHERE server_id = $1`
 )
 
 // FinishMove ends a move: done, and what it had is given back where it was, or failed or
-// cancelled, and its reservation is. Repeated, it returns how it ended.
+// cancelled, and its reservation is. Repeated, it returns how it ended; so it does with a move that
+// can't end like that. CodeMoveNotFound if there is none.
 func (s *Store) FinishMove(ctx context.Context, id prego.MoveID, state tenant.MoveState, reason prego.Reason, message string) (out tenant.Move, err error) {
 	err = s.inTx(ctx, "finish move "+string(id), func(tx pgx.Tx) error {
 		left, err := find[struct {
@@ -483,7 +484,7 @@ func (s *Store) FinishMove(ctx context.Context, id prego.MoveID, state tenant.Mo
 			}
 		}
 		if err == nil {
-			out, err = one[tenant.Move](ctx, tx, sqlGetMove, id)
+			out, err = get[tenant.Move](ctx, tx, noSuchMove(id), sqlGetMove, id)
 		}
 		if err != nil || left == nil {
 			return err
