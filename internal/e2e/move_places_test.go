@@ -89,8 +89,7 @@ func TestATenantMovesEverywhere(t *testing.T) {
 	p.awaitStatus("node", server.Active)
 	dies := func(point string, hosts ...string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return !exists(crash) }, 2*patience, 20*time.Millisecond, "the worker dies at %s", point)
-		p.kill("worker")
+		p.dies(crash, point)
 		for _, host := range hosts {
 			if pid := p.agentPID(p.id(host)); pid > 0 {
 				require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
@@ -149,8 +148,7 @@ func TestATenantMovesEverywhere(t *testing.T) {
 	// Back, and the shard there is lost right after the switch: what was before is still there.
 	require.NoError(t, os.WriteFile(crash, []byte("move/switched"), 0o600))
 	m = move(map[string]any{"region": "eu", "to_shard_id": p.id("db")})
-	require.Eventually(t, func() bool { return !exists(crash) }, 2*patience, 20*time.Millisecond)
-	p.kill("worker")
+	p.dies(crash, "move/switched")
 	p.send(http.MethodPost, "/v1/servers/"+p.id("db")+"/lost", map[string]any{"reason": "its disk died"}, http.StatusAccepted, nil)
 	p.start("worker")
 	m = p.moved(of, m, tenant.MoveFailed)

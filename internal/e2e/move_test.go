@@ -278,8 +278,7 @@ func TestATenantMoves(t *testing.T) {
 	// Undone: one that is cancelled after its copy, and one to where nobody is let in.
 	require.NoError(t, os.WriteFile(crash, []byte("move/copied"), 0o600))
 	m = move()
-	require.Eventually(t, func() bool { return !exists(crash) }, 2*patience, 20*time.Millisecond)
-	p.kill("worker")
+	p.dies(crash, "move/copied")
 	require.DirExists(t, p.siteDir(p.id("app")))
 	p.post(of+"/moves", map[string]any{"to_server_id": p.id("app")}, http.StatusConflict, nil)
 	p.send(http.MethodDelete, of+"/moves/"+m.MoveId, nil, http.StatusAccepted, nil)
@@ -414,8 +413,7 @@ func TestATenantsDataMoves(t *testing.T) {
 	// Undone while it was read-only: it is written to again where it was, and nothing is left elsewhere.
 	require.NoError(t, os.WriteFile(crash, []byte("move/data-frozen"), 0o600))
 	m = move(map[string]any{"to_shard_id": p.id("db"), "to_pool_id": p.id("redis2")})
-	require.Eventually(t, func() bool { return !exists(crash) }, 2*patience, 20*time.Millisecond)
-	p.kill("worker")
+	p.dies(crash, "move/data-frozen")
 	// A job from before, or a console, writes to what is about to be copied for the last time.
 	config := p.readJSON(p.siteDir(p.id("app")) + "/site_config.json")
 	straggler := p.straggler(p.id("app"), database, fmt.Sprint(config["db_password"]))

@@ -346,8 +346,7 @@ func TestASiteOpens(t *testing.T) {
 	for _, r := range d.Records {
 		p.record(string(r.Type), r.Name, r.Value)
 	}
-	require.Eventually(t, func() bool { return !exists(crash) }, patience, 20*time.Millisecond, "the worker ends after the authority was told to look")
-	p.kill("worker")
+	p.dies(crash, "certificate/accepted")
 	require.Equal(t, 1, p.number(`SELECT count(*) FROM acme_orders WHERE ended_at IS NULL`))
 	p.start("worker")
 	const own = "https://www." + customersZone
