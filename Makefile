@@ -21,7 +21,7 @@ BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 export GOTESTSUM := $(TOOLS)/gotestsum-$(GOTESTSUM_VERSION)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: help build demo dev test test-race-all test-deep lint bench bench-compare scale generate golden chaos fuzz mutate tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
+.PHONY: help build demo dev test test-race-all test-deep lint bench bench-compare scale soak generate golden chaos fuzz mutate tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,6 +108,9 @@ scale: packages temporal ## Load a large installation, print what it costs and w
 	mkdir -p docs/performance
 	PREGO_TEST_SCRATCH=/var/tmp go test -tags scale -run '^TestScale$$' -count 1 -v -timeout 60m ./internal/e2e -report $(CURDIR)/docs/performance/scale.md $(ARGS)
 
+soak: packages temporal pebble versitygw ## Load a small installation for DURATION=30m (as root) and fail if memory, connections, rows or disk grow (docs/soak.md)
+	PREGO_TEST_SCRATCH=/var/tmp go test -tags soak -run '^TestSoak$$' -count 1 -v -timeout 24h ./internal/e2e -for $(or $(DURATION),30m) $(ARGS)
+
 bench-compare: ## Compare bench.json with the last recorded run
 	go run ./tools/bench-compare
 
@@ -116,6 +119,7 @@ lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFL
 	go vet -tags frappe ./internal/frappetest
 	go vet -tags machines ./internal/e2e
 	go vet -tags scale ./internal/e2e
+	go vet -tags soak ./internal/e2e
 	$(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) run --allow-parallel-runners ./...
 	$(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) -config tools/workflowcheck.yaml ./workflows/...
 	tools/forbidden.sh

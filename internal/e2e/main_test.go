@@ -31,6 +31,9 @@ var (
 	temporalClient client.Client
 	scratch        string
 	buildTags      = "-trimpath"
+	// What a soak looks at: programs with symbols, and Temporal's database as a file.
+	strip            = "-s -w "
+	temporalInMemory = true
 )
 
 // temporalServer is where the runs of all cells are kept.
@@ -72,7 +75,7 @@ func setup() error {
 	repo = strings.TrimSpace(string(out))
 	bins = filepath.Join(scratch, "bin")
 	for _, cmd := range []string{"prego", "prego-agent"} {
-		build := exec.Command("go", "build", buildTags, "-trimpath", "-ldflags", "-s -w -X main.version=e2e -X main.releaseKeys="+agentReleaseKeys(), "-o", filepath.Join(bins, cmd), "./cmd/"+cmd)
+		build := exec.Command("go", "build", buildTags, "-trimpath", "-ldflags", strip+"-X main.version=e2e -X main.releaseKeys="+agentReleaseKeys(), "-o", filepath.Join(bins, cmd), "./cmd/"+cmd)
 		build.Dir, build.Env = repo, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", cmd, err, out)
@@ -94,6 +97,6 @@ func startTemporal() (temporalServer, error) {
 		return nil, err
 	}
 	return devstack.StartTemporal(context.Background(), devstack.TemporalConfig{
-		Binary: binary, Dir: scratch, Memory: true, LogFile: filepath.Join(scratch, "temporal.log"), Keywords: workflows.SearchAttributes(),
+		Binary: binary, Dir: scratch, Memory: temporalInMemory, LogFile: filepath.Join(scratch, "temporal.log"), Keywords: workflows.SearchAttributes(),
 	})
 }
