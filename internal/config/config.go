@@ -361,7 +361,7 @@ type Gateway struct {
 	Flush         time.Duration `env:"FLUSH" envDefault:"250ms"`                    // how long heartbeats are batched
 	FlushRows     int           `env:"FLUSH_ROWS" envDefault:"500"`
 	Heartbeat     time.Duration `env:"HEARTBEAT" envDefault:"30s"` // sent to agents
-	TokenTTL      time.Duration `env:"TOKEN_TTL" envDefault:"1h"`  // of agents' JWTs
+	TokenTTL      time.Duration `env:"TOKEN_TTL" envDefault:"1h"`  // of agents' JWTs; at least 2m
 	CertTTL       time.Duration `env:"CERT_TTL" envDefault:"24h"`  // of agents' certificates
 	DrainTimeout  time.Duration `env:"DRAIN_TIMEOUT" envDefault:"20s"`
 	// Below the 30 s that tokens tolerate.
@@ -495,6 +495,9 @@ func (c Config) check() []error {
 	}
 	if c.Worker.BootstrapTokenTTL <= 0 || c.Worker.BootstrapTokenTTL > 15*time.Minute {
 		bad("PREGO_BOOTSTRAP_TOKEN_TTL", "must be above 0 and at most 15m (direct-provisioning §4)")
+	}
+	if g := c.Gateway; g.TokenTTL < 2*time.Minute || g.CertTTL < 15*time.Minute {
+		bad("PREGO_AGENTGW_TOKEN_TTL and PREGO_AGENTGW_CERT_TTL", "must be at least 2m and 15m: agents renew at half of a life, with a heartbeat, and certificates are valid from 5 minutes before they are issued")
 	}
 	if c.Worker.MaxRetries < 0 || c.Worker.MaxRetries > 2 {
 		bad("PREGO_PROVISION_RETRIES", "must be 0, 1 or 2 (direct-provisioning §3)")

@@ -13,13 +13,26 @@ func TestBoundsOfProvisioning(t *testing.T) {
 		"PREGO_BOOTSTRAP_TOKEN_TTL": {[]string{"1s", "15m"}, []string{"0s", "-1m", "15m1s"}},
 		"PREGO_PROVISION_RETRIES":   {[]string{"0", "2"}, []string{"-1", "3"}},
 	} {
-		for _, v := range values.good {
-			_, err := From(map[string]string{name: v})
-			require.NoError(t, err, "%s=%s", name, v)
-		}
-		for _, v := range values.bad {
-			_, err := From(map[string]string{name: v})
-			require.ErrorContains(t, err, name, v)
-		}
+		bounds(t, name, values.good, values.bad)
+	}
+}
+
+// TestAnIdentityLivesForSomeHeartbeats: what is due for renewal as soon as it is issued is
+// renewed with each heartbeat.
+func TestAnIdentityLivesForSomeHeartbeats(t *testing.T) {
+	t.Parallel()
+	bounds(t, "PREGO_AGENTGW_TOKEN_TTL", []string{"2m", "24h"}, []string{"0s", "119s"})
+	bounds(t, "PREGO_AGENTGW_CERT_TTL", []string{"15m", "24h"}, []string{"0s", "5m", "14m59s"})
+}
+
+func bounds(t *testing.T, name string, good, bad []string) {
+	t.Helper()
+	for _, v := range good {
+		_, err := From(map[string]string{name: v})
+		require.NoError(t, err, "%s=%s", name, v)
+	}
+	for _, v := range bad {
+		_, err := From(map[string]string{name: v})
+		require.ErrorContains(t, err, name, v)
 	}
 }
