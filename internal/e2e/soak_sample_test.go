@@ -274,7 +274,7 @@ func (m *sampler) disk() error {
 		_, files = usage(results, "")
 		m.add("results of commands on "+name, soak.Number, ofResults, files)
 	}
-	size, files := usage(m.s3.Dir, "")
+	size, files := usage(filepath.Join(m.s3.Dir, m.s3.Bucket), "") // beside it, the server keeps locks forever
 	m.add("object storage", soak.Bytes, mib(10, 2), size)
 	m.add("objects", soak.Number, soak.Limit{Slope: 30, Least: 10}, files)
 	entries, err := os.ReadDir(filepath.Join(m.l.dir, "sim", "hosts"))
