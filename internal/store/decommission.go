@@ -17,6 +17,10 @@ UPDATE servers SET status = 'terminated', status_message = '', terminated_at = n
 WHERE server_id = $1 AND status = 'draining'
   AND NOT EXISTS (SELECT FROM resources r WHERE r.server_id = $1 AND r.state <> 'released')`
 
+// What its agent last reported of containers means nothing without it; no report of a
+// terminated server is taken.
+const sqlForgetReports = `DELETE FROM container_reports WHERE server_id = $1`
+
 const sqlIsTerminated = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND status = 'terminated')`
 
 // Terminate ends a server's life once everything that it owned is released. A
@@ -35,8 +39,10 @@ func (s *Store) Terminate(ctx context.Context, serverID prego.ServerID) error {
 		if !terminated {
 			return doneBefore(ctx, tx, errors.New("it is not draining, or still owns resources"), sqlIsTerminated, serverID)
 		}
-		if _, err := tx.Exec(ctx, sqlLeaveGroup, serverID); err != nil {
-			return err
+		for _, sql := range []string{sqlLeaveGroup, sqlForgetReports} {
+			if _, err := tx.Exec(ctx, sql, serverID); err != nil {
+				return err
+			}
 		}
 		return addEvent(ctx, tx, server.Event{
 			ServerID: serverID, Step: server.StepTerminated, Reason: prego.ReasonDecommission,

@@ -81,6 +81,21 @@ func (s *Store) instanceState(t *testing.T, id string) string {
 	return string(i.State) + "|" + i.Message
 }
 
+// TestReportsEndWithTheirServer: of a server that is terminated no position in its stream is
+// kept, and none comes back.
+func TestReportsEndWithTheirServer(t *testing.T) {
+	t.Parallel()
+	s := groupBundle(t)
+	exec(t, s, `UPDATE servers SET agent_key_sha256 = 'k'`)
+	s.report(t, workload.InstanceReport{Stream: "a", Seq: 1, Full: true})
+	require.Equal(t, 1, count(t, s, "container_reports WHERE server_id = 'node-1'"))
+	exec(t, s, `UPDATE servers SET status = 'draining' WHERE server_id = 'node-1'`)
+	require.NoError(t, s.Terminate(t.Context(), "node-1"))
+	require.Zero(t, count(t, s, "container_reports"))
+	s.report(t, workload.InstanceReport{Stream: "b", Seq: 1, Full: true})
+	require.Zero(t, count(t, s, "container_reports"))
+}
+
 // TestReportsOfContainers: what an agent tells becomes its instances' state, once and in
 // order, and nobody else's.
 func TestReportsOfContainers(t *testing.T) {
