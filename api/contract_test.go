@@ -44,7 +44,7 @@ func TestTheContractHoldsTheRules(t *testing.T) {
 		{"PUT /v1/warm-pools/eu/trial", `{}`, "invalid_field target is required"},
 		{"PUT /v1/orgs/acme", `{"parent_org_id":"A","tier":"gold"}`, "invalid_field parent_org_id must match ^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$; tier must match ^(free|paid|enterprise)?$"},
 		{"PUT /v1/orgs/acme/quotas/max_apps", `{}`, "invalid_field limit is required; reason is required"},
-		{"PUT /v1/orgs/acme/quotas/max_apps", `{"limit":-1,"reason":" "}`, "invalid_field limit must be 0 to 9007199254740992; reason must be text without control characters, and not blank"},
+		{"PUT /v1/orgs/acme/quotas/max_apps", `{"limit":-1,"reason":" "}`, "invalid_field limit must be 0 to 9007199254740991; reason must be text without control characters, and not blank"},
 		{"PUT /v1/orgs/acme/quotas/max_apps", `{"limit":0.5,"reason":"x"}`, "invalid_field limit must be a whole number for max_apps"},
 		{"DELETE /v1/orgs/acme/quotas/max_apps", `{"reason":"\u001b[1m"}`, "invalid_field reason must be text without control characters"},
 		{"POST /v1/apps", `{"org_id":"acme","name":"A"}`, "invalid_field name must match ^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"},

@@ -157,7 +157,9 @@ const (
 	CommandKindBench     CommandKind = "bench"
 	CommandKindBootstrap CommandKind = "bootstrap"
 	CommandKindMariadb   CommandKind = "mariadb"
+	CommandKindPatch     CommandKind = "patch"
 	CommandKindRedisCli  CommandKind = "redis-cli"
+	CommandKindTransfer  CommandKind = "transfer"
 	CommandKindVolume    CommandKind = "volume"
 )
 
@@ -172,7 +174,11 @@ func (e CommandKind) Valid() bool {
 		return true
 	case CommandKindMariadb:
 		return true
+	case CommandKindPatch:
+		return true
 	case CommandKindRedisCli:
+		return true
+	case CommandKindTransfer:
 		return true
 	case CommandKindVolume:
 		return true
@@ -2653,7 +2659,7 @@ type Command struct {
 	// FinishedAt When its end was recorded
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 
-	// Kind Kind of command; bootstrap records that a bootstrap token was issued or used; volume and address are of workflows alone
+	// Kind Kind of command; bootstrap records that a bootstrap token was issued or used; volume, address, transfer and patch are of workflows alone
 	Kind CommandKind `json:"kind"`
 
 	// RequestedAt When it was requested
@@ -2678,7 +2684,7 @@ type Command struct {
 // CommandActor Whether a workflow or an operator ran it
 type CommandActor string
 
-// CommandKind Kind of command; bootstrap records that a bootstrap token was issued or used; volume and address are of workflows alone
+// CommandKind Kind of command; bootstrap records that a bootstrap token was issued or used; volume, address, transfer and patch are of workflows alone
 type CommandKind string
 
 // CommandPage defines model for CommandPage.

@@ -114,10 +114,16 @@ const sqlNewApp = `INSERT INTO apps (app_id, org_id, name, created_by) VALUES ($
 
 const sqlAppOfName = `SELECT app_id FROM apps WHERE org_id = $1 AND name = $2 AND deleted_at IS NULL`
 
+const sqlMadeApp = `SELECT ` + appColumns + ` FROM apps WHERE app_id = $1`
+
 // CreateApp creates an app of an org. Repeating the request with the same key returns the
-// existing app. If the name is taken, CodeAppExists names the app that has it.
+// existing app, also after it was deleted. If the name is taken, CodeAppExists names the app
+// that has it.
 func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app workload.App, created bool, err error) {
-	return once(ctx, s, keyedRequest(a.CreatedBy, key, "app", string(a.OrgID), a.Name), s.GetApp, func(tx pgx.Tx) (string, error) {
+	made := func(ctx context.Context, id string) (workload.App, error) {
+		return get[workload.App](ctx, s.pool, noSuchApp(id), sqlMadeApp, id)
+	}
+	return once(ctx, s, keyedRequest(a.CreatedBy, key, "app", string(a.OrgID), a.Name), made, func(tx pgx.Tx) (string, error) {
 		if err := lockNamedOrg(ctx, tx, a.OrgID); err != nil {
 			return "", err
 		}

@@ -18,11 +18,14 @@ const sqlNewEnv = `INSERT INTO envs (env_id, app_id, org_id, name, region, creat
 const sqlEnvOfName = `SELECT env_id FROM envs WHERE app_id = $1 AND name = $2 AND deleted_at IS NULL`
 
 // CreateEnv creates an env of an app, in the app's org. Repeating the request with the same
-// key returns the existing env. If the name is taken, CodeEnvExists names the env that has
-// it.
+// key returns the existing env, also after it was deleted. If the name is taken, CodeEnvExists
+// names the env that has it.
 func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env workload.Env, created bool, err error) {
 	k := keyedRequest(e.CreatedBy, key, "env", string(e.AppID), e.Name, string(e.Region))
-	return once(ctx, s, k, s.GetEnv, func(tx pgx.Tx) (string, error) {
+	made := func(ctx context.Context, id string) (workload.Env, error) {
+		return get[workload.Env](ctx, s.pool, noSuchEnv(id), sqlMadeEnv, id)
+	}
+	return once(ctx, s, k, made, func(tx pgx.Tx) (string, error) {
 		orgID, err := lockOwner(ctx, tx, noSuchApp(string(e.AppID)), sqlAppOwner, e.AppID)
 		if err != nil {
 			return "", err
@@ -44,6 +47,8 @@ func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env 
 			map[string]any{"app_id": e.AppID, "name": e.Name, "region": e.Region})
 	})
 }
+
+const sqlMadeEnv = `SELECT ` + envColumns + ` FROM envs WHERE env_id = $1`
 
 const sqlGetEnv = `SELECT ` + envColumns + ` FROM envs WHERE env_id = $1 AND deleted_at IS NULL`
 

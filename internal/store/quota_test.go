@@ -157,3 +157,31 @@ func TestUsageNearLimits(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, rows, len(quota.Dimensions()))
 }
+
+// TestARepeatedCreationIsMetByWhatWasDeleted: an answer that was lost is told again, whatever
+// became of what it made; it is not made anew.
+func TestARepeatedCreationIsMetByWhatWasDeleted(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	app := workload.App{AppID: "app-1", OrgID: "acme", Name: "a", CreatedBy: "test"}
+	_, _, err := s.CreateApp(ctx, app, "key-app")
+	require.NoError(t, err)
+	env := workload.Env{EnvID: "env-1", AppID: "app-1", Name: "prod", Region: prego.RegionEU, CreatedBy: "test"}
+	_, _, err = s.CreateEnv(ctx, env, "key-env")
+	require.NoError(t, err)
+	require.NoError(t, s.DeleteEnv(ctx, "env-1", "test"))
+	require.NoError(t, s.DeleteApp(ctx, "app-1", "test"))
+
+	app.AppID, env.EnvID = "app-2", "env-2"
+	gotEnv, created, err := s.CreateEnv(ctx, env, "key-env")
+	require.NoError(t, err)
+	require.False(t, created)
+	require.Equal(t, prego.EnvID("env-1"), gotEnv.EnvID)
+	require.NotNil(t, gotEnv.DeletedAt)
+	gotApp, created, err := s.CreateApp(ctx, app, "key-app")
+	require.NoError(t, err)
+	require.False(t, created)
+	require.Equal(t, prego.AppID("app-1"), gotApp.AppID)
+	require.NotNil(t, gotApp.DeletedAt)
+}

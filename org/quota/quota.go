@@ -104,8 +104,9 @@ func (t Tiers) Validate() error {
 	return nil
 }
 
-// maxLimit is the largest limit; float64 is exact for integers up to it.
-const maxLimit = 1 << 53
+// maxLimit is the largest limit: the next integer is also what a float64 makes of the one
+// after it, so that nobody could tell whether a limit was sent that is too large.
+const maxLimit = 1<<53 - 1
 
 // ValidateLimit rejects limits that are negative, fractional where d is whole, or too
 // large to be exact.
@@ -116,7 +117,7 @@ func ValidateLimit(d Dimension, v float64) error {
 	case math.IsNaN(v) || v < 0:
 		return prego.Invalid("limit", "must not be negative")
 	case v > maxLimit:
-		return prego.Invalid("limit", "must be at most 9007199254740992")
+		return prego.Invalid("limit", "must be at most 9007199254740991")
 	case d.Whole() && v != math.Trunc(v):
 		return prego.Invalid("limit", "must be a whole number for "+string(d))
 	}

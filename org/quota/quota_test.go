@@ -33,7 +33,7 @@ func TestTiersMustBeWhole(t *testing.T) {
 		"unknown limit":   {change(func(t Tiers) { t[prego.TierFree]["max_fun"] = 1 }), `tier free: "max_fun" is not a dimension`},
 		"negative":        {change(func(t Tiers) { t[prego.TierFree][MaxApps] = -1 }), "tier free: invalid_field: limit must not be negative"},
 		"half an app":     {change(func(t Tiers) { t[prego.TierFree][MaxApps] = 0.5 }), "tier free: invalid_field: limit must be a whole number for max_apps"},
-		"more than whole": {change(func(t Tiers) { t[prego.TierFree][MaxApps] = 1 << 60 }), "tier free: invalid_field: limit must be at most 9007199254740992"},
+		"more than whole": {change(func(t Tiers) { t[prego.TierFree][MaxApps] = 1 << 60 }), "tier free: invalid_field: limit must be at most 9007199254740991"},
 		"a string":        {[]byte(`{"free":{"max_apps":"1"}}`), "cannot unmarshal string"},
 	} {
 		_, err := ParseTiers(tc.text)
@@ -55,9 +55,9 @@ func TestLimits(t *testing.T) {
 		{MaxTotalCPURequest, -0.25, "limit must not be negative"},
 		{MaxApps, math.NaN(), "limit must not be negative"},
 		{MaxApps, math.Inf(-1), "limit must not be negative"},
-		{MaxApps, math.Inf(1), "limit must be at most 9007199254740992"},
-		{MaxApps, maxLimit + 2, "limit must be at most 9007199254740992"},
-		{MaxTotalCPURequest, maxLimit + 2, "limit must be at most 9007199254740992"},
+		{MaxApps, math.Inf(1), "limit must be at most 9007199254740991"},
+		{MaxApps, maxLimit + 2, "limit must be at most 9007199254740991"},
+		{MaxTotalCPURequest, maxLimit + 2, "limit must be at most 9007199254740991"},
 		{MaxApps, 0.5, "limit must be a whole number for max_apps"},
 		{"max_fun", 1, "dimension must be one of the dimensions of GET /v1/orgs/{id}/quotas"},
 	} {
