@@ -15,8 +15,14 @@ func parseSiteSize(printed string) (s tenant.SiteSize, err error) {
 	if err == nil && (s.DatabaseBytes < 0 || s.FilesBytes < 0 || s.BackupsBytes < 0 || s.Users < 0) {
 		err = prego.Errorf(prego.CodeInternal, "the host reported a negative size")
 	}
+	if err == nil && max(s.DatabaseBytes, s.FilesBytes, s.BackupsBytes) > mostBytes {
+		err = prego.Errorf(prego.CodeInternal, "the host reported a size that no disk has")
+	}
 	return s, err
 }
+
+// mostBytes is more than any disk has. Sums of what hosts report stay below 1<<63.
+const mostBytes = 1 << 56
 
 // backupDatabase is the suffix of the one file that every backup must have.
 const backupDatabase = "-database.sql.gz"
@@ -37,7 +43,9 @@ func parseBackup(site, name, printed string) (tenant.HostBackup, error) {
 		if !strings.HasPrefix(f.Path, site+"/") || strings.Contains(f.Path, "..") || f.Bytes < 0 {
 			return b, prego.Errorf(prego.CodeInternal, "the host reported a backup file that is not of site %s", site)
 		}
-		b.Bytes += f.Bytes
+		if b.Bytes += min(f.Bytes, mostBytes+1); b.Bytes > mostBytes {
+			return b, prego.Errorf(prego.CodeInternal, "the host reported a backup that no disk has room for")
+		}
 		if strings.HasSuffix(f.Path, backupDatabase) && f.Bytes > 0 {
 			database = append(database, f)
 		} else {

@@ -74,7 +74,7 @@ func access(a wire.PeersAccess, address string, own []int, input, forward *strin
 		return nil
 	}
 	to, err := netip.ParseAddr(address)
-	if err != nil {
+	if err != nil || to.Zone() != "" { // a zone may be any text, which would be part of the ruleset
 		return fmt.Errorf("it lets peers in at %q, which is no address", address)
 	}
 	var hosts []string

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,9 +72,9 @@ func sites(b *strings.Builder, d wire.EdgeDocument, s Settings) (names string, e
 	}
 	fmt.Fprintf(b, "backend nowhere\n\tmode http\n%s", failedPages)
 	for _, address := range slices.Sorted(maps.Keys(addresses)) {
-		at, err := netip.ParseAddrPort(address)
+		at, err := addrPort(address)
 		if err != nil {
-			return "", fmt.Errorf("upstream %q: %w", address, err)
+			return "", err
 		}
 		// A container that restarts takes no connection for some seconds, in which requests wait.
 		// Idle connections are closed before the other side might.

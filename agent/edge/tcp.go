@@ -1,9 +1,11 @@
 package edge
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -19,6 +21,9 @@ import (
 //
 // names is the content of a file beside it.
 func HAProxy(d wire.EdgeDocument, s Settings) (config, names string, err error) {
+	if err := words(d); err != nil {
+		return "", "", err
+	}
 	var b strings.Builder
 	b.WriteString("global\n\tfd-hard-limit 100000\n\tno log\n\thard-stop-after 10m\n" +
 		"defaults\n\tmode tcp\n\ttimeout connect 2s\n\ttimeout client 1h\n\ttimeout server 1h\n\ttimeout tunnel 24h\n\ttimeout client-fin 30s\n\tretries 3\n\toption redispatch 1\n\tbalance leastconn\n" +
@@ -49,8 +54,8 @@ func HAProxy(d wire.EdgeDocument, s Settings) (config, names string, err error) 
 		binds := []string{fmt.Sprintf(":::%d v4v6", t.Port)}
 		if t.Address != "" {
 			a, err := netip.ParseAddr(t.Address)
-			if err != nil {
-				return "", "", fmt.Errorf("address %q: %w", t.Address, err)
+			if err != nil || a.Zone() != "" {
+				return "", "", fmt.Errorf("%q is no address", t.Address)
 			}
 			binds = []string{bind(a, t.Port)}
 		} else if len(s.Listen) > 0 {
@@ -69,13 +74,46 @@ func HAProxy(d wire.EdgeDocument, s Settings) (config, names string, err error) 
 	return b.String(), names, nil
 }
 
+// word is what can be written to HAProxy's files as it is.
+var word = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
+
+// words refuses a document with names that would be more than a name in a configuration.
+func words(d wire.EdgeDocument) error {
+	for _, h := range d.Hosts {
+		if h.Route != "" && !word.MatchString(h.Route) {
+			return fmt.Errorf("route %q is no id", h.Route)
+		}
+		if h.Site != "" && !word.MatchString(h.Site) {
+			return fmt.Errorf("site %q is no host name", h.Site)
+		}
+	}
+	for _, t := range d.TCP {
+		if !word.MatchString(t.Route) {
+			return fmt.Errorf("route %q is no id", t.Route)
+		}
+	}
+	return nil
+}
+
+// addrPort reads an address without a zone, which may be any text.
+func addrPort(text string) (netip.AddrPort, error) {
+	at, err := netip.ParseAddrPort(text)
+	if err == nil && at.Addr().Zone() != "" {
+		err = errors.New("it has a zone")
+	}
+	if err != nil {
+		return at, fmt.Errorf("upstream %q: %w", text, err)
+	}
+	return at, nil
+}
+
 // servers are the servers of a backend. One that takes no connection is not asked again for
 // a moment; requests that found it go to another, and nothing else is sent twice.
 func servers(b *strings.Builder, upstreams []wire.EdgeUpstream, tls bool) error {
 	for i, u := range upstreams {
-		at, err := netip.ParseAddrPort(u.Address)
+		at, err := addrPort(u.Address)
 		if err != nil {
-			return fmt.Errorf("upstream %q: %w", u.Address, err)
+			return err
 		}
 		fmt.Fprintf(b, "\tserver u%d %s weight %d", i+1, at, min(max(u.Weight, 1), 256))
 		if tls {

@@ -14,6 +14,7 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -231,7 +232,7 @@ func (c *Client) sendBody(ctx context.Context, serverID prego.ServerID, addr, pa
 	var no *refused
 	switch {
 	case errors.As(err, &no):
-		return fail(!isRetryable(no.Status), no.Code, no.message())
+		return fail(!isRetryable(no.Status), codeOf(no.Problem, http.StatusOK), no.message())
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("%s on %s: %w", kind, serverID, ctx.Err())
 	case err != nil && isCertificateError(err):
@@ -256,7 +257,17 @@ func refusal(resp *http.Response, answer []byte) (code, message string) {
 	if mediaType != "application/problem+json" || json.Unmarshal(answer, &p) != nil || p.Code == "" {
 		return "http_" + strconv.Itoa(resp.StatusCode), "the agent answered " + resp.Status
 	}
-	return p.Code, (&refused{p}).message()
+	return codeOf(p, resp.StatusCode), (&refused{p}).message()
+}
+
+// code is the form of the agent's codes. What a host says instead is in no row and no metric.
+var code = regexp.MustCompile(`^[a-z0-9_]{1,64}$`)
+
+func codeOf(p wire.Problem, status int) string {
+	if !code.MatchString(p.Code) {
+		return "http_" + strconv.Itoa(status)
+	}
+	return p.Code
 }
 
 func (r *refused) message() string {
@@ -275,7 +286,7 @@ func isCertificateError(err error) bool {
 	return errors.As(err, &cert) || (errors.As(err, &op) && op.Op == "remote error")
 }
 
-// lastOutput is the last part of a text, still valid UTF-8.
+// lastOutput is the last part of a text, still valid UTF-8, that Postgres can store.
 func lastOutput(s string) string {
-	return strings.ToValidUTF8(s[max(0, len(s)-keptStderr):], "")
+	return strings.ReplaceAll(strings.ToValidUTF8(s[max(0, len(s)-keptStderr):], ""), "\x00", "")
 }
