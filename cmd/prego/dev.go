@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/prego/prego/internal/cli"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/devstack"
 	"github.com/prego/prego/internal/keyset"
 	"github.com/prego/prego/internal/pki"
@@ -297,6 +298,13 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 	began := time.Now()
 	say := func(what string) { fmt.Fprintf(out, "%8.2fs  %s\n", time.Since(began).Seconds(), what) }
 	url := os.Getenv("DATABASE_URL")
+	// What is started with this process's environment, as databases are, uses no secret of it.
+	s.env = os.Environ()
+	for _, k := range config.Secrets() {
+		if err := errors.Join(os.Unsetenv(k), os.Unsetenv(k+"_FILE")); err != nil {
+			return err
+		}
+	}
 	if url == "" {
 		pg, err := devstack.StartPostgres(ctx, devstack.PostgresConfig{Dir: filepath.Join(s.dir, "postgres"), Port: s.f.pgPort, LogFile: s.log("postgres")})
 		if err != nil {
@@ -414,7 +422,6 @@ func (s *stack) environment(databaseURL string) error {
 		set["PREGO_AGENTGW_LISTEN"] = "0.0.0.0:" + strconv.Itoa(s.f.gwPort)
 		set["PREGO_AGENTGW_URL"] = os.Getenv("PREGO_AGENTGW_URL")
 	}
-	s.env = os.Environ()
 	return s.set(set)
 }
 
@@ -422,6 +429,9 @@ func (s *stack) environment(databaseURL string) error {
 func (s *stack) set(vars map[string]string) error {
 	for k, v := range vars {
 		s.env = append(s.env, k+"="+v)
+		if slices.Contains(config.Secrets(), k) {
+			continue
+		}
 		if err := os.Setenv(k, v); err != nil { // for the tokens that this process issues
 			return err
 		}
@@ -453,16 +463,13 @@ func (s *stack) meetMachines(ctx context.Context) error {
 
 // child starts one of our own processes and waits until it is ready.
 func (s *stack) child(ctx context.Context, name, ready string, args ...string) error {
-	env := s.env
+	env := childEnvironment(name, s.env)
 	if slices.Contains(keyset.Processes(), name) { // each gets its own, as in production
 		own := filepath.Join(s.dir, "keys-"+name)
 		if err := keyset.Share(filepath.Join(s.dir, "keys"), name, own, -1); err != nil {
 			return err
 		}
 		env = append(env[:len(env):len(env)], "PREGO_KEYS_DIR="+own)
-	}
-	if name == "api" || name == "agentgw" {
-		env = append(env[:len(env):len(env)], "PREGO_MASTER_KEY=", "HCLOUD_TOKEN=") // only a worker's
 	}
 	switch name {
 	case "agentgw":

@@ -108,12 +108,45 @@ func TestTheDemoRunsAsShown(t *testing.T) {
 	})
 	require.Len(t, shown, 1)
 	shell := s.session(t)
-	out, status, err := shell.run("ip link set lo up && mount -t tmpfs tmpfs /dev/shm && bin/prego dev --demo --exit", limit)
+	out, status, err := shell.run(demo, limit)
 	require.NoError(t, err, out)
 	require.Zero(t, status, out)
+	out, held, ok := strings.Cut(out, "secrets of processes:\n")
+	require.True(t, ok, out)
+	found := map[string]string{}
+	for line := range strings.Lines(held) {
+		f := strings.Fields(line)
+		if len(f) > 1 {
+			found[f[0]] = f[1]
+		}
+	}
+	require.Equal(t, map[string]string{
+		"prego/api": "DATABASE_URL", "prego/agentgw": "DATABASE_URL",
+		"prego/worker": "DATABASE_URL,HCLOUD_TOKEN,PREGO_BACKUP_ACCESS_KEY,PREGO_BACKUP_SECRET_KEY,PREGO_MASTER_KEY",
+	}, found, "who holds which secrets")
 	missing, ok := matches(append([]string{anything}, shown[0]...), out)
 	require.True(t, ok, "%s is not where it should be in\n%s", missing, out)
 }
+
+// demo runs the demo, and looks at the environment of each process while it does: program,
+// its first argument, and the names of the secrets that have a value.
+const demo = `ip link set lo up && mount -t tmpfs tmpfs /dev/shm || exit
+bin/prego dev --demo --exit >demo.log 2>&1 &
+pid=$!
+until grep -q 'worker is ready' demo.log; do
+	kill -0 $pid 2>/dev/null || break
+	sleep 0.1
+done
+for p in /proc/[0-9]*; do
+	name=$(basename "$(readlink $p/exe)" 2>/dev/null)/$(tr '\0' '\n' <$p/cmdline 2>/dev/null | sed -n 2p)
+	echo "$name" "$(tr '\0' '\n' <$p/environ 2>/dev/null | sed -nE 's/^((DATABASE_URL|HCLOUD_TOKEN|PREGO_MASTER_KEY|PREGO_BACKUP_(ACCESS|SECRET)_KEY)[A-Z_]*)=.+/\1/p' | sort | paste -sd,)"
+done >held.log
+status=0
+wait $pid || status=$?
+cat demo.log
+echo secrets of processes:
+cat held.log
+(exit $status)`
 
 // stage is what sessions share: the programs that documents run.
 type stage struct{ root, bins, unshare string }
