@@ -113,9 +113,13 @@ func (s *Store) EdgeChanges(ctx context.Context, since string) (edge.Change, err
 
 // Whoever publishes what another has seen more of is told so by no row. Of two snapshots the
 // later one has the higher end, or fewer of the transactions before it under way.
+//
+// Versions are no smaller than the milliseconds since 1970, like those of peers documents: an
+// edge that has the version of another document, of before the database was restored, would be
+// told that nothing is new.
 const sqlPublishEdges = `
-INSERT INTO edge_documents AS d (network, digest, seen) VALUES ($1, $2, $3::text::pg_snapshot)
-ON CONFLICT (network) DO UPDATE SET version = d.version + (d.digest <> excluded.digest)::integer, seen = excluded.seen,
+INSERT INTO edge_documents AS d (network, version, digest, seen) VALUES ($1, (EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint, $2, $3::text::pg_snapshot)
+ON CONFLICT (network) DO UPDATE SET version = CASE WHEN d.digest <> excluded.digest THEN GREATEST(d.version + 1, excluded.version) ELSE d.version END, seen = excluded.seen,
     changed_at = CASE WHEN d.digest <> excluded.digest THEN now() ELSE d.changed_at END, digest = excluded.digest
 WHERE (pg_snapshot_xmax(excluded.seen), -(SELECT count(*) FROM pg_snapshot_xip(excluded.seen)))
    >= (pg_snapshot_xmax(d.seen), -(SELECT count(*) FROM pg_snapshot_xip(d.seen)))
