@@ -136,8 +136,10 @@ chaos: packages ## Play SEEDS=20 seeds of the seeded world and look for planted 
 mutate: ## Change PKG's code in every small way (PKG=./placement/region) and say what its tests don't notice
 	go run ./tools/mutate $(MUTATE) $(PKG)
 
-fuzz: ## Try every parser that meets a stranger on made-up inputs, FUZZTIME=30s each
+fuzz: postgres bench-packages temporal build ## Try every parser that meets a stranger on made-up inputs, FUZZTIME=30s each, and the API over its contract (SEED=1)
+	@tools/packages.sh python3-venv curl
 	FUZZTIME=$(FUZZTIME) tools/fuzz.sh
+	SEED=$(SEED) tools/schemathesis.sh
 
 golden: ## Write the golden files anew
 	go test ./internal/cloudinit ./agent/edge -update

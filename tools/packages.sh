@@ -10,6 +10,7 @@ has() {
 	postgres-server) command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
 	mkfs.ext4) [ -x /sbin/mkfs.ext4 ] ;;
 	compose) docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null ;;
+	python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
 	python3-click) /usr/bin/python3 -c 'import click' 2>/dev/null ;;
 	python3-pymysql) /usr/bin/python3 -c 'import pymysql' 2>/dev/null ;;
 	ca-certificates) [ -s /etc/ssl/certs/ca-certificates.crt ] ;;
