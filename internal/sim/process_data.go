@@ -238,8 +238,7 @@ func freePort() (int, error) {
 }
 
 // installCertificates gives the host's services the certificate that its agent has, whenever
-// that is another one, as a unit of root's does on a real host. A running MariaDB loads it;
-// Redis here keeps the one that it began with.
+// that is another one, as a unit of root's does on a real host. A running MariaDB or Redis loads it.
 func (h *processHost) installCertificates(ctx context.Context) {
 	mount := map[string]string{"db-shard": wire.MariaDBMount, "redis-pool": wire.RedisMount, "app": wire.BenchMount}[h.role()]
 	if mount == "" {
@@ -277,7 +276,7 @@ func (h *processHost) copyCertificates(ctx context.Context, from, into string) e
 		}
 	}
 	h.dataMu.Lock()
-	running := h.data != nil && h.data.name == "mysqld" && h.data.process.Load() != nil
+	running := h.data != nil && h.data.process.Load() != nil
 	h.dataMu.Unlock()
 	if !running {
 		return nil

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
@@ -16,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -163,6 +165,18 @@ func TestShardsAndPoolsOfProcessHosts(t *testing.T) {
 	out, err = plain.CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(out), "1045")
+
+	// A certificate that is renewed is the one that is served, before the other one ends.
+	for h, mount := range map[*processHost]string{shard: wire.MariaDBMount, pool: wire.RedisMount} {
+		next := sign(t, servers, &x509.Certificate{Subject: pkix.Name{CommonName: "renewed"}, IPAddresses: []net.IP{net.ParseIP(h.private)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+		next.install(t, h, mount+"-next", clients)
+		require.NoError(t, h.copyCertificates(t.Context(), filepath.Join(h.root(), mount+"-next/tls"), filepath.Join(h.root(), mount, wire.TLSDir)))
+	}
+	served, err := tls.Dial("tcp", net.JoinHostPort(pool.private, strconv.Itoa(dataPorts["redis-pool"])), &tls.Config{InsecureSkipVerify: true})
+	require.NoError(t, err)
+	require.Equal(t, "renewed", served.ConnectionState().PeerCertificates[0].Subject.CommonName)
+	require.NoError(t, served.Close())
+	verb("--site", "a.example.com", "usage")
 
 	// What there is outlives the host's reboot.
 	shard.stopData()
