@@ -10,6 +10,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // Difference is something in which the database, restored to an earlier moment, and the
@@ -33,9 +34,18 @@ const (
 	hostsAtOnce  = 16
 )
 
+// HostChecks are how hosts of active servers are asked.
+type HostChecks struct {
+	Containers func(context.Context, prego.ServerID) (ContainerReport, error)
+	// Sites are those on a server's disk.
+	Sites func(ctx context.Context, serverID prego.ServerID, addr string) ([]string, error)
+	// Rows are the sites that the database knows.
+	Rows func(ctx context.Context) ([]tenant.HostSites, error)
+}
+
 // CheckRestore compares the database with the provider, Temporal and, unless hosts is nil, each host
 // of an active server. It changes nothing.
-func CheckRestore(ctx context.Context, a *Reconciler, runs OpenRuns, hosts func(context.Context, prego.ServerID) (ContainerReport, error)) ([]Difference, error) {
+func CheckRestore(ctx context.Context, a *Reconciler, runs OpenRuns, hosts *HostChecks) ([]Difference, error) {
 	open, err := runs.OpenRuns(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open runs: %w", err)
@@ -48,10 +58,17 @@ func CheckRestore(ctx context.Context, a *Reconciler, runs OpenRuns, hosts func(
 		}
 		out = append(out, predict(s, open, a.Rules)...)
 		if hosts != nil {
-			out = append(out, askHosts(ctx, s.Rows, hosts)...)
+			out = append(out, askHosts(ctx, s.Rows, hosts.Containers)...)
 		}
 	}
-	return out, nil
+	if hosts == nil {
+		return out, nil
+	}
+	rows, err := hosts.Rows(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return append(out, askSites(ctx, rows, hosts.Sites)...), nil
 }
 
 // predict says what differs and what the reconciliations after a restore will do. It is pure.
@@ -191,5 +208,59 @@ func askHosts(ctx context.Context, rows []server.ReconcileRow, check func(contex
 	}
 	wg.Wait()
 	slices.SortFunc(out, func(a, b Difference) int { return strings.Compare(a.What, b.What) })
+	return out
+}
+
+// askSites compares the sites on the disks of active servers with those of the rows.
+func askSites(ctx context.Context, rows []tenant.HostSites, list func(context.Context, prego.ServerID, string) ([]string, error)) []Difference {
+	found := make([][]Difference, len(rows))
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, hostsAtOnce)
+	for i, h := range rows {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			ask, cancel := context.WithTimeout(ctx, hostPatience)
+			defer cancel()
+			there, err := list(ask, h.ServerID, h.Host)
+			if err != nil {
+				found[i] = []Difference{{
+					Where: "host", What: "sites of server " + string(h.ServerID), Is: "were not listed: " + prego.Redact(err.Error()), Then: "compare them by hand: prego exec bench " + string(h.ServerID) + " -- list-sites",
+				}}
+				return
+			}
+			found[i] = predictSites(h, there)
+		})
+	}
+	wg.Wait()
+	return slices.Concat(found...)
+}
+
+// predictSites says what differs between the sites that a server has and those that its rows name.
+func predictSites(h tenant.HostSites, there []string) []Difference {
+	var out []Difference
+	known := map[string]bool{}
+	for _, r := range h.Sites {
+		known[r.Site] = true
+		switch {
+		case !r.Finished || slices.Contains(there, r.Site):
+		case r.TenantID == "":
+			out = append(out, Difference{
+				Where: "host", What: "site " + r.Site, Is: fmt.Sprintf("the database says that it is free, and server %s does not have it", h.ServerID), Then: "a tenant that is given it is placed again, on another one",
+			})
+		default:
+			out = append(out, Difference{
+				Where: "host", What: "site " + r.Site, Is: fmt.Sprintf("the database says that tenant %s is %s, and server %s does not have its site", r.TenantID, r.State, h.ServerID),
+				Then: "is not noticed: if the tenant was deleted since, cancel it again",
+			})
+		}
+	}
+	for _, site := range slices.Sorted(slices.Values(there)) {
+		if !known[site] {
+			out = append(out, Difference{
+				Where: "host", What: "site " + site, Is: fmt.Sprintf("is on server %s, and of no tenant in the database", h.ServerID), Then: "is kept, and nobody else gets it; it is not backed up. See docs/production.md",
+			})
+		}
+	}
 	return out
 }

@@ -1,12 +1,16 @@
 package activities
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // TestWhatHappensAfterARestore has each case that docs/production.md lists.
@@ -76,4 +80,35 @@ func TestWhatHappensAfterARestore(t *testing.T) {
 	require.Contains(t, held.Then, "the breaker holds")
 	require.False(t, held.Destroys)
 	require.Empty(t, predict(Comparison{Now: now, Rows: s.Rows[:1], Owned: s.Owned[:1]}, nil, rules), "nothing differs")
+}
+
+// TestSitesAfterARestore: what was deleted, made and taken into use since, and nothing of what may be on its way.
+func TestSitesAfterARestore(t *testing.T) {
+	t.Parallel()
+	h := tenant.HostSites{ServerID: "app", Sites: []tenant.HostSite{
+		{Site: "fine.sites.test", TenantID: "t-1", State: tenant.Active, Finished: true},
+		{Site: "deleted.sites.test", TenantID: "t-2", State: tenant.Suspended, Finished: true},
+		{Site: "pool-1.pool", Finished: true},
+		{Site: "pool-2.pool", Finished: true},
+		{Site: "pool-3.pool"},
+		{Site: "arrives.sites.test", TenantID: "t-3", State: tenant.Active},
+	}}
+	list := func(_ context.Context, id prego.ServerID, _ string) ([]string, error) {
+		if id == "silent" {
+			return nil, errors.New("connection refused")
+		}
+		return []string{"pool-2.pool", "fine.sites.test", "made.sites.test"}, nil
+	}
+	is := map[string]string{}
+	for _, d := range askSites(t.Context(), []tenant.HostSites{h, {ServerID: "silent"}}, list) {
+		require.Equal(t, "host", d.Where)
+		require.False(t, d.Destroys)
+		is[d.What] = d.Is
+	}
+	require.Equal(t, map[string]string{
+		"site deleted.sites.test": "the database says that tenant t-2 is suspended, and server app does not have its site",
+		"site pool-1.pool":        "the database says that it is free, and server app does not have it",
+		"site made.sites.test":    "is on server app, and of no tenant in the database",
+		"sites of server silent":  "were not listed: connection refused",
+	}, is)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"text/tabwriter"
 
@@ -9,6 +10,9 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/tenant"
 )
 
 func newRestoreCheckCommand() *cobra.Command {
@@ -37,9 +41,11 @@ func newRestoreCheckCommand() *cobra.Command {
 			if fleet.Images, err = newImages(p, servers, runs); err != nil {
 				return err
 			}
-			var ask func(context.Context, prego.ServerID) (activities.ContainerReport, error)
+			var ask *activities.HostChecks
 			if hosts {
-				ask = activities.CompareContainers(servers)
+				if ask, err = newHostChecks(p, servers); err != nil {
+					return err
+				}
 			}
 			found, err := activities.CheckRestore(ctx, fleet, runs, ask)
 			if err != nil {
@@ -70,4 +76,32 @@ func newRestoreCheckCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&hosts, "hosts", true, "ask the hosts of active servers, too")
 	return cmd
+}
+
+// newHostChecks asks hosts without a record of it: nothing is written.
+func newHostChecks(p *process, servers *activities.Servers) (*activities.HostChecks, error) {
+	ca, err := pki.Open(p.cfg.KeysDir, p.cfg.Environment)
+	if err != nil {
+		return nil, err
+	}
+	agents, err := newAgents(p, ca)
+	if err != nil {
+		return nil, err
+	}
+	return &activities.HostChecks{
+		Containers: activities.CompareContainers(servers),
+		Rows: func(ctx context.Context) ([]tenant.HostSites, error) {
+			return p.db.HostSites(ctx, p.cfg.Tenants.SiteDomain)
+		},
+		Sites: func(ctx context.Context, id prego.ServerID, addr string) (sites []string, err error) {
+			out, err := agents.Exec(ctx, id, addr, wire.ExecRequest{WorkflowID: "restore-check", Kind: wire.KindBench, Args: []string{"list-sites"}, TimeoutSeconds: 10})
+			if err != nil {
+				return nil, err
+			}
+			if out.ExitCode != 0 {
+				return nil, fmt.Errorf("bench list-sites: exit status %d: %s", out.ExitCode, out.StderrTruncated)
+			}
+			return sites, json.Unmarshal([]byte(out.StdoutTruncated), &sites)
+		},
+	}, nil
 }

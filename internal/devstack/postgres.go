@@ -36,6 +36,8 @@ type PostgresConfig struct {
 	LogFile string // "" for <Dir>.log
 	// Volatile trades durability for speed, for tests.
 	Volatile bool
+	// Settings are further ones, as name=value.
+	Settings []string
 }
 
 // ErrNoPostgres says what to install.
@@ -93,6 +95,9 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 	}
 	if cfg.Volatile {
 		args = append(args, "-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off", "-c", "wal_level=minimal", "-c", "max_wal_senders=0", "-c", "max_wal_size=1GB")
+	}
+	for _, s := range cfg.Settings {
+		args = append(args, "-c", s)
 	}
 	spec := Spec{
 		Name: "postgres", Path: filepath.Join(bin, "postgres"), Args: args, Dir: "/", LogFile: cfg.LogFile,

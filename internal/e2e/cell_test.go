@@ -247,8 +247,8 @@ func (c *cell) showRuns() {
 	}
 }
 
-// start starts one of the control plane's processes and waits until it is ready.
-func (c *cell) start(name string) {
+// environmentOf is what one of the control plane's processes has: its settings, secrets and keys.
+func (c *cell) environmentOf(name string) []string {
 	c.t.Helper()
 	vars := maps.Clone(c.vars)
 	vars["PREGO_KEYS_DIR"] = filepath.Join(c.dir, "keys-"+name) // to each its own, as deploy/secrets.sh does
@@ -258,15 +258,24 @@ func (c *cell) start(name string) {
 			delete(vars, secret)
 		}
 	}
-	ready := "http://" + c.addr("api") + "/readyz"
 	if name != "api" {
 		vars["PREGO_METRICS_LISTEN"] = c.addr(name + "-ops")
-		ready = "http://" + c.addr(name+"-ops") + "/readyz"
 	}
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + c.dir, "GOMAXPROCS=2"}
 	for k, v := range vars {
 		env = append(env, k+"="+v)
 	}
+	return env
+}
+
+// start starts one of the control plane's processes and waits until it is ready.
+func (c *cell) start(name string) {
+	c.t.Helper()
+	ready := "http://" + c.addr("api") + "/readyz"
+	if name != "api" {
+		ready = "http://" + c.addr(name+"-ops") + "/readyz"
+	}
+	env := c.environmentOf(name)
 	p, err := devstack.Start(devstack.Spec{Name: name, Path: filepath.Join(bins, "prego"), Args: []string{name}, Env: env, Dir: c.dir, LogFile: c.logFile(name)})
 	require.NoError(c.t, err)
 	c.procs[name] = p
