@@ -225,7 +225,7 @@ func askSites(ctx context.Context, rows []tenant.HostSites, list func(context.Co
 			there, err := list(ask, h.ServerID, h.Host)
 			if err != nil {
 				found[i] = []Difference{{
-					Where: "host", What: "sites of server " + string(h.ServerID), Is: "were not listed: " + prego.Redact(err.Error()), Then: "compare them by hand: prego exec bench " + string(h.ServerID) + " -- list-sites",
+					Where: "host", What: "sites of server " + string(h.ServerID), Is: "were not listed: " + prego.Redact(err.Error()), Then: "compare them by hand: prego exec " + string(h.ServerID) + " bench -- list-sites",
 				}}
 				return
 			}

@@ -284,4 +284,10 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 	c.reconcile()
 	require.Zero(t, c.billedServer("late"))
 	require.Len(t, c.billed("server"), 4, "app, db, redis and booting")
+
+	// What the missing server had beside itself, its addresses, is looked for when its row is deleted.
+	status, _ = c.request(http.MethodDelete, "/v1/servers/"+c.id("gone"), nil)
+	require.Equal(t, http.StatusAccepted, status)
+	c.awaitStatus("gone", server.Terminated)
+	c.settled()
 }
