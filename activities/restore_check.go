@@ -51,14 +51,19 @@ func CheckRestore(ctx context.Context, a *Reconciler, runs OpenRuns, hosts *Host
 		return nil, fmt.Errorf("open runs: %w", err)
 	}
 	var out []Difference
+	missing := map[prego.ServerID]bool{} // at the provider; nobody is there to be asked
 	for _, infra := range a.Infra {
 		s, err := a.snapshot(ctx, infra)
 		if err != nil {
 			return nil, err
 		}
+		for _, r := range Compare(s).Missing {
+			missing[r.ServerID] = true
+		}
 		out = append(out, predict(s, open, a.Rules)...)
 		if hosts != nil {
-			out = append(out, askHosts(ctx, s.Rows, hosts.Containers)...)
+			there := slices.DeleteFunc(slices.Clone(s.Rows), func(r server.ReconcileRow) bool { return missing[r.ServerID] })
+			out = append(out, askHosts(ctx, there, hosts.Containers)...)
 		}
 	}
 	if hosts == nil {
@@ -68,6 +73,7 @@ func CheckRestore(ctx context.Context, a *Reconciler, runs OpenRuns, hosts *Host
 	if err != nil {
 		return nil, err
 	}
+	rows = slices.DeleteFunc(rows, func(h tenant.HostSites) bool { return missing[h.ServerID] })
 	return append(out, askSites(ctx, rows, hosts.Sites)...), nil
 }
 

@@ -82,7 +82,7 @@ func RestorePostgres(ctx context.Context, cfg PostgresConfig, r Recovery) (*Post
 	if err != nil {
 		return nil, fmt.Errorf("recovery settings: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(cfg.Dir, "recovery.signal"), nil, 0o644); err != nil { //nolint:gosec // empty, and read by another user
+	if err := os.WriteFile(filepath.Join(cfg.Dir, "recovery.signal"), nil, 0o644); err != nil {
 		return nil, fmt.Errorf("recovery.signal: %w", err)
 	}
 	p, err := StartPostgres(ctx, cfg)
