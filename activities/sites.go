@@ -586,6 +586,9 @@ func (a *Tenants) DropFailedSites(ctx context.Context, serverID prego.ServerID) 
 	if err != nil {
 		return fromStore(err)
 	}
+	if srv.Status == server.Terminated {
+		return nil // its disk is gone; databases on shards are erased without it
+	}
 	sites, err := a.Store.SitesToDrop(ctx, serverID)
 	if err != nil {
 		return err

@@ -101,7 +101,7 @@ var open = []invariant{
 	{"servers", `SELECT server_id || ' ' || status FROM servers WHERE status IN ('provisioning', 'draining')`},
 	{"tenants", `SELECT tenant_id || ' ' || state || '/' || converged_state FROM tenants WHERE state IN ('provisioning', 'grace_period', 'terminated') OR (converged_state <> state AND state IN ('active', 'suspended', 'terminated', 'grace_period', 'data_purged'))`},
 	{"resources", `SELECT kind || ' ' || name || ' ' || state FROM resources WHERE state IN ('intended', 'releasing')`},
-	{"pool sites", `SELECT pool_site_id || ' ' || state FROM site_pool WHERE state = 'reserved' OR (state = 'failed' AND dropped_at IS NULL)`},
+	{"pool sites", `SELECT pool_site_id || ' ' || state FROM site_pool p JOIN servers s ON s.server_id = p.app_server_id WHERE s.status NOT IN ('failed', 'terminated') AND (state = 'reserved' OR state = 'failed' AND dropped_at IS NULL)`},
 	{"scale-outs", `SELECT event_id::text || ' ' || role FROM scaling_events WHERE finished_at IS NULL`},
 }
 
