@@ -174,7 +174,7 @@ func alter(name string) []string {
 	return out
 }
 
-// takePlace returns a place as it is after the migrations, for as long as the test runs.
+// takePlace returns a place as it is after the migrations, until it is given back.
 func takePlace(t testing.TB) *place {
 	t.Helper()
 	makeTemplate(t)
@@ -198,12 +198,15 @@ func takePlace(t testing.TB) *place {
 	if err != nil {
 		t.Fatalf("world: database: %v", err)
 	}
-	t.Cleanup(func() {
-		template.mu.Lock()
-		defer template.mu.Unlock()
-		template.places = append(template.places, p)
-	})
 	return p
+}
+
+// giveBack lets another play have the place. A test that plays a seed forty times to shorten it
+// would use up Postgres's connections otherwise.
+func (p *place) giveBack() {
+	template.mu.Lock()
+	defer template.mu.Unlock()
+	template.places = append(template.places, p)
 }
 
 // reset is 5 to 10 ms, a clone is 40, and its sessions would know nothing.

@@ -113,6 +113,7 @@ var Epoch = time.Date(2027, 1, 4, 9, 0, 0, 0, time.UTC)
 func Play(t *testing.T, system System, seed uint64, o Options) Outcome {
 	t.Helper()
 	at := takePlace(t)
+	defer at.giveBack()
 	cryptotest.SetGlobalRandom(t, seed)
 	steady(seed, 0)
 	began := time.Now()

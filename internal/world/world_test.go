@@ -25,6 +25,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 func bare(t *testing.T, do func(w *World)) {
 	t.Helper()
 	at := takePlace(t)
+	t.Cleanup(at.giveBack)
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(Epoch))
 		w := &World{t: t, database: at.url, bridge: at.bridge, lives: map[string]int{}, counters: map[string]int{}, Schedule: newScheduler(at.bridge, 1)}
