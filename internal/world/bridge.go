@@ -36,10 +36,17 @@ type bridge struct {
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
 	free    []*session // the one that was used last comes last
+	watcher *session   // never free
 	made    int
+
+	writing sync.Mutex
+	wrote   map[int]bool // invariants that commits may have broken
 }
 
-type dial struct{ made chan<- dialed }
+type dial struct {
+	made    chan<- dialed
+	watches bool
+}
 
 type dialed struct {
 	c   *conn
@@ -60,7 +67,7 @@ type nap struct {
 // newBridge starts a bridge to a database outside of any bubble; it ends with ctx.
 func newBridge(ctx context.Context, url string) (*bridge, error) {
 	b := &bridge{
-		url: url, dials: make(chan dial), pauses: make(chan nap), leaves: make(chan leave), answers: make(chan chan dialed), ends: make(chan chan struct{}), conns: map[*conn]struct{}{},
+		url: url, dials: make(chan dial), pauses: make(chan nap), leaves: make(chan leave), answers: make(chan chan dialed), ends: make(chan chan struct{}), conns: map[*conn]struct{}{}, wrote: map[int]bool{},
 	}
 	looker, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -79,7 +86,7 @@ func newBridge(ctx context.Context, url string) (*bridge, error) {
 			case b.ends <- end:
 				end = make(chan struct{})
 			case d := <-b.dials:
-				c, err := b.connect(ctx)
+				c, err := b.connect(ctx, d.watches)
 				d.made <- dialed{c: c, err: err}
 			case p := <-b.pauses:
 				time.AfterFunc(p.d, func() { close(p.over) })
@@ -96,22 +103,28 @@ func newBridge(ctx context.Context, url string) (*bridge, error) {
 	return b, nil
 }
 
-// connect takes a free session, or begins one.
-func (b *bridge) connect(ctx context.Context) (*conn, error) {
+// connect takes a free session, or begins one. Who watches has one of its own, which has planned the invariants.
+func (b *bridge) connect(ctx context.Context, watches bool) (*conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var s *session
-	for n := len(b.free); s == nil && n > 0; n-- {
+	s := b.watcher
+	if !watches || s == nil || s.ended() || s.taken() {
+		s = nil
+	}
+	for n := len(b.free); !watches && s == nil && n > 0; n-- {
 		if s, b.free = b.free[n-1], b.free[:n-1]; s.ended() {
 			s = nil
 		}
 	}
 	if s == nil {
 		var err error
-		if s, err = newSession(ctx, b.url); err != nil {
+		if s, err = newSession(ctx, b); err != nil {
 			return nil, err
 		}
 		b.made++
+		if watches {
+			b.watcher = s
+		}
 	}
 	c := &conn{b: b, s: s, news: make(chan struct{}, 1), waits: -1} // a channel of its own: who still waits by an old connection must not take the news of this one
 	s.mu.Lock()
@@ -131,7 +144,9 @@ func (b *bridge) clean(ctx context.Context, ender *pgx.Conn, sessions []*session
 	for _, s := range sessions {
 		if s.settle(patience) && s.reset() {
 			b.mu.Lock()
-			b.free = append(b.free, s)
+			if s != b.watcher {
+				b.free = append(b.free, s)
+			}
 			b.mu.Unlock()
 			continue
 		}
@@ -146,9 +161,9 @@ func (b *bridge) clean(ctx context.Context, ender *pgx.Conn, sessions []*session
 }
 
 // dial connects, from within a bubble.
-func (b *bridge) dial() (*conn, error) {
+func (b *bridge) dial(watches bool) (*conn, error) {
 	answer := <-b.answers
-	b.dials <- dial{made: answer}
+	b.dials <- dial{made: answer, watches: watches}
 	d := <-answer
 	return d.c, d.err
 }

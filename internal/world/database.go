@@ -130,7 +130,7 @@ func makeTemplate(t testing.TB) {
 	t.Helper()
 	template.Do(func() {
 		template.admin = onURL(pgtest.URL(t), "postgres")
-		sum := sha256.Sum256([]byte(migrations.Hash() + sqlClock + sqlReset + strings.Join(settings, ";")))
+		sum := sha256.Sum256([]byte(migrations.Hash() + sqlClock + sqlReset + sqlAsks() + strings.Join(settings, ";")))
 		template.name = "world_" + hex.EncodeToString(sum[:8])
 		template.err = func() error {
 			if admin(onURL(template.admin, template.name), "SELECT 1") == nil {
@@ -148,6 +148,9 @@ func makeTemplate(t testing.TB) {
 				return err
 			}
 			if err := admin(u, sqlReset); err != nil {
+				return err
+			}
+			if err := watchDatabase(context.Background(), u); err != nil {
 				return err
 			}
 			err := admin(template.admin, "ALTER DATABASE "+making+" RENAME TO "+template.name)

@@ -100,7 +100,7 @@ func (l *Life) dial(context.Context, string, string) (net.Conn, error) {
 		l.w.Met("a connection was refused during a failover")
 		return nil, errAway
 	}
-	c, err := l.w.bridge.dial()
+	c, err := l.w.bridge.dial(l.watches)
 	if err != nil {
 		return nil, err
 	}

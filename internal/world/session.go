@@ -24,11 +24,13 @@ type session struct {
 	pid   uint32
 	hello []byte        // what a connection is greeted with
 	news  chan struct{} // made outside of the bubble
+	b     *bridge
 
 	mu       sync.Mutex
 	owner    *conn
 	prepared map[string]bool
-	asked    []asked // what has no answer yet, in order
+	asked    []asked      // what has no answer yet, in order
+	wrote    map[int]bool // invariants that the transaction may break
 	err      error
 }
 
@@ -40,10 +42,10 @@ type asked struct {
 	ours     bool // and nobody else wants the answer
 }
 
-func newSession(ctx context.Context, url string) (*session, error) {
+func newSession(ctx context.Context, b *bridge) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	pg, err := pgconn.Connect(ctx, url)
+	pg, err := pgconn.Connect(ctx, b.url)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +53,7 @@ func newSession(ctx context.Context, url string) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{raw: h.Conn, pid: h.PID, news: make(chan struct{}, 1), prepared: map[string]bool{}}
+	s := &session{raw: h.Conn, pid: h.PID, news: make(chan struct{}, 1), b: b, prepared: map[string]bool{}, wrote: map[int]bool{}}
 	hello := []pgproto3.BackendMessage{&pgproto3.AuthenticationOk{}}
 	for _, name := range slices.Sorted(maps.Keys(h.ParameterStatuses)) {
 		hello = append(hello, &pgproto3.ParameterStatus{Name: name, Value: h.ParameterStatuses[name]})
@@ -133,7 +135,7 @@ func (s *session) readAhead() {
 		var theirs []byte
 		for len(in) >= 5 && len(in) >= 1+int(binary.BigEndian.Uint32(in[1:])) {
 			size := 1 + int(binary.BigEndian.Uint32(in[1:]))
-			if !s.answered(in[0]) {
+			if !s.answered(in[:size]) {
 				theirs = append(theirs, in[:size]...)
 			}
 			in = in[size:]
@@ -164,7 +166,14 @@ func (s *session) readAhead() {
 
 // answered notes a message of the server, and says whether it is for us; call it with the
 // lock held.
-func (s *session) answered(kind byte) (ours bool) {
+func (s *session) answered(message []byte) (ours bool) {
+	kind := message[0]
+	switch {
+	case kind == 'N' && s.told(message):
+		return true
+	case kind == 'Z' && message[5] == 'I':
+		s.transactionEnded()
+	}
 	if len(s.asked) == 0 {
 		return false
 	}
@@ -212,6 +221,13 @@ func (s *session) ended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err != nil
+}
+
+// taken reports whether a connection has the session.
+func (s *session) taken() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.owner != nil
 }
 
 // reset makes the session as good as new, but for what is prepared.

@@ -18,10 +18,11 @@ import (
 const (
 	troubled = 25 * time.Minute
 	calm     = 100 * time.Minute
-	// checkEvery is after how many ends of transactions invariants are checked; those that
-	// cost most, every so many checks.
-	checkEvery  = 40
-	checkSeldom = 8
+	// checkEvery is after how many ends of transactions all invariants are asked. Those that read what a
+	// transaction wrote are asked when it has ended.
+	checkEvery = 40
+	// endless is how many steps no play takes: somebody does the same again and again.
+	endless = 60_000
 )
 
 // story is what is asked for, and what must have come of it.
@@ -51,15 +52,20 @@ func (w *World) story() error {
 	w.Schedule.slow = slow
 	w.Faults.stopped = false
 	w.callers()
-	checked, checks := 0, 0
+	checked := 0
 	look := func() bool {
 		w.mu.Lock()
 		commits := w.commits
 		w.mu.Unlock()
 		if commits >= checked+checkEvery {
 			checked = commits
-			checks++
-			w.check(watch, checks%checkSeldom == 0)
+			w.broken()
+			w.check(watch)
+		} else if which := w.broken(); len(which) > 0 {
+			w.ask(watch, which)
+		}
+		if w.Schedule.Steps > endless {
+			w.violationf("after %d steps no end is in sight: %s is next", w.Schedule.Steps, w.Schedule.last)
 		}
 		return len(w.problems) > 0
 	}
@@ -88,7 +94,7 @@ func (w *World) story() error {
 	if len(w.problems) == 0 && open != "" {
 		return fmt.Errorf("not converged %s after the last fault: %s", calm, open)
 	}
-	w.check(watch, true)
+	w.check(watch)
 	w.final(watch)
 	return nil
 }
@@ -301,8 +307,8 @@ func (c *caller) send(method, path, key string, body any) (int, []byte) {
 }
 
 // rows reads what a statement that looks for something wrong found.
-func (w *World) rows(watch *pgxpool.Pool, sql string) ([]string, error) {
-	rows, err := watch.Query(context.Background(), sql)
+func (w *World) rows(watch *pgxpool.Pool, sql string, args ...any) ([]string, error) {
+	rows, err := watch.Query(context.Background(), sql, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -73,6 +73,7 @@ type World struct {
 	apiHTTP   http.Handler
 	gwHTTP    http.Handler
 	commits   int
+	provided  atomic.Bool // the provider did something
 	problems  []string
 	limited   map[string]bool     // orgs
 	ends      map[string][]string // how tenants must end, by slug
@@ -160,6 +161,7 @@ func play(t *testing.T, system System, seed uint64, o Options, at *place) Outcom
 	if w.provider, err = w.cloud.Within(context.Background()); err != nil {
 		t.Fatal(err)
 	}
+	at.bridge.written() // of the play before
 	if err := w.story(); err != nil {
 		w.violationf("the play: %v", err)
 	}
@@ -380,10 +382,14 @@ func (p provider) RoundTrip(r *http.Request) (*http.Response, error) {
 			time.Sleep(time.Minute)
 			w.Schedule.yield(nil, "late "+where, "provider "+what)
 			_ = send().Body.Close()
+			w.provided.Store(true)
 		}()
 		return nil, errLost
 	}
 	resp := send()
+	if r.Method != http.MethodGet {
+		w.provided.Store(true)
+	}
 	if resp.StatusCode >= http.StatusBadRequest {
 		steady(w.Seed, uint64(w.Schedule.Steps)) //nolint:gosec // not negative
 	}
