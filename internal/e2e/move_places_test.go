@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -130,7 +131,7 @@ func TestATenantMovesEverywhere(t *testing.T) {
 	}, 3*patience, 20*time.Millisecond)
 	asked := long.count()
 	require.Eventually(t, func() bool { return long.count() > asked+20 }, patience, 20*time.Millisecond)
-	require.Empty(t, long.stop(), "of %d", long.count())
+	require.Empty(t, long.stop(), "of %d, and the edges said: %s", long.count(), p.edgesErrors())
 	m = p.moved(of, m, tenant.MoveDone)
 	w.more(2)
 	w.mu.Lock()
@@ -191,6 +192,25 @@ func (p *public) knows(edge, url string) *asking {
 		}
 	})
 	return a
+}
+
+// edgesErrors are the last errors in the logs of all hosts' Caddys.
+func (p *public) edgesErrors() string {
+	var errs []string
+	for id := range strings.FieldsSeq(p.text(`SELECT string_agg(server_id, ' ' ORDER BY server_id) FROM servers WHERE role = 'edge'`)) {
+		logs, err := filepath.Glob(filepath.Join(filepath.Dir(p.rootOf(id)), "*.log"))
+		require.NoError(p.t, err)
+		for _, name := range logs {
+			b, err := os.ReadFile(name)
+			require.NoError(p.t, err)
+			for line := range strings.Lines(string(b)) {
+				if strings.Contains(line, `"level":"error"`) {
+					errs = append(errs, id+" "+filepath.Base(name)+" "+line)
+				}
+			}
+		}
+	}
+	return strings.Join(errs[max(0, len(errs)-20):], "")
 }
 
 func (a *asking) count() int64 { return a.asked.Load() }
