@@ -10,6 +10,9 @@ flaky=$(mktemp)
 trap 'rm -f "$flaky"' EXIT
 export PREGO_TEST_DRAW=${PREGO_TEST_DRAW:-$RANDOM}
 echo "PREGO_TEST_DRAW=$PREGO_TEST_DRAW"
+# A process with the race detector sleeps for a second before it ends, to see what its goroutines still
+# do. Tests start hundreds of them, each for one request.
+export GORACE=${GORACE:-atexit_sleep_ms=10}
 status=0
 "$GOTESTSUM" --format "${FORMAT:-standard-quiet}" --hide-summary skipped \
 	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-abort-on-data-race --rerun-fails-report "$flaky" \

@@ -214,6 +214,9 @@ func (b *testBench) start(steps int, secrets map[string]string, args ...string) 
 	b.t.Cleanup(cancel)
 	r := &running{cmd: exec.CommandContext(ctx, "/proc/self/exe", append([]string{Verb, "--root", b.root}, args...)...)}
 	r.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(b.root, wire.BenchHome), "LANG=C.UTF-8"}
+	if race := os.Getenv("GORACE"); race != "" {
+		r.cmd.Env = append(r.cmd.Env, "GORACE="+race)
+	}
 	if steps >= 0 {
 		r.cmd.Env = append(r.cmd.Env, "SITE_TEST_LAST_STEP="+strconv.Itoa(steps))
 	}
