@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -66,7 +67,8 @@ type Orchestrator interface {
 // Principal is an authenticated caller.
 type Principal struct {
 	Subject  string
-	Operator bool // may change things; others may only read
+	Operator bool      // may change things; others may only read
+	Expires  time.Time // when its token does; zero if that is not known
 }
 
 // Authenticator checks bearer tokens; its errors are coded.
@@ -101,6 +103,9 @@ type Deps struct {
 	// RatePerSecond and RateBurst limit each caller.
 	RatePerSecond float64
 	RateBurst     int
+
+	// Logins are one-time codes for the console; nil without one.
+	Logins LoginStore
 
 	Keys       KeyStore
 	Hosts      HostStore
@@ -156,6 +161,8 @@ type API struct {
 	seconds  *prometheus.HistogramVec
 	refused  *prometheus.CounterVec // rejections by quota
 	metrics  http.Handler
+	// mounted are handlers by the prefix of their paths.
+	mounted map[string]http.Handler
 	// keys ends what could not be ended while the database was away.
 	keys Later
 	// streams has an entry for each long request; ending closes them with the process.
@@ -176,7 +183,7 @@ func New(d Deps) *API {
 		d.Mode = tenant.ModeOneTenantOneServer
 	}
 	a := &API{
-		d: d, keys: Later{Every: endAgain}, limiter: newCallerLimiter(d.RatePerSecond, d.RateBurst), metrics: promhttp.HandlerFor(d.Registry, promhttp.HandlerOpts{}),
+		d: d, mounted: map[string]http.Handler{}, keys: Later{Every: endAgain}, limiter: newCallerLimiter(d.RatePerSecond, d.RateBurst), metrics: promhttp.HandlerFor(d.Registry, promhttp.HandlerOpts{}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "prego_api_request_seconds", Help: "Seconds per request, by route, method and status.", Buckets: []float64{.002, .01, .05, .2, 1, 5},
 		}, []string{"route", "method", "status"}),
@@ -199,8 +206,22 @@ func New(d Deps) *API {
 	return a
 }
 
-// Handler returns the API's HTTP handler.
-func (a *API) Handler() http.Handler { return headAsGet(a.echo) }
+// Handler returns the API's HTTP handler, with what is mounted.
+func (a *API) Handler() http.Handler {
+	own := headAsGet(a.echo)
+	if len(a.mounted) == 0 {
+		return own
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for prefix, h := range a.mounted {
+			if r.URL.Path == prefix || strings.HasPrefix(r.URL.Path, prefix+"/") {
+				h.ServeHTTP(w, r)
+				return
+			}
+		}
+		own.ServeHTTP(w, r)
+	})
+}
 
 // Serve serves on a listener until ctx ends, and then lets running requests finish for
 // at most drain.

@@ -51,6 +51,10 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 			}
 			return next(c)
 		}
+		if p, ok := r.Context().Value(insideKey{}).(Principal); ok { // counted by who asks for it
+			c.Set(principalKey, p)
+			return a.permitted(c, p, next)
+		}
 		p, err := a.principal(r)
 		if err != nil {
 			if limited := a.limit(c, "address "+remote(r)); limited != nil {
@@ -62,11 +66,16 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		if err := a.limit(c, "subject "+p.Subject); err != nil {
 			return err
 		}
-		if r.Method != http.MethodGet && r.Method != http.MethodOptions && !p.Operator {
-			return prego.Errorf(prego.CodeForbidden, "this requires the role operator")
-		}
-		return next(c)
+		return a.permitted(c, p, next)
 	}
+}
+
+// permitted carries out what a caller's role allows.
+func (a *API) permitted(c echo.Context, p Principal, next echo.HandlerFunc) error {
+	if m := c.Request().Method; m != http.MethodGet && m != http.MethodOptions && !p.Operator {
+		return prego.Errorf(prego.CodeForbidden, "this requires the role operator")
+	}
+	return next(c)
 }
 
 func (a *API) principal(r *http.Request) (Principal, error) {
@@ -78,7 +87,7 @@ func (a *API) principal(r *http.Request) (Principal, error) {
 	if err != nil {
 		return Principal{}, err
 	}
-	if !nameable(p.Subject) {
+	if !Nameable(p.Subject) {
 		return Principal{}, prego.Errorf(prego.CodeUnauthenticated, "the token's subject must be 1 to 255 printable characters")
 	}
 	return p, nil
@@ -128,8 +137,8 @@ func methods(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// nameable reports whether a subject may be written to rows and logs.
-func nameable(subject string) bool {
+// Nameable reports whether a subject may be written to rows and logs.
+func Nameable(subject string) bool {
 	return subject != "" && len(subject) <= 255 && utf8.ValidString(subject) &&
 		!strings.ContainsFunc(subject, func(r rune) bool { return !unicode.IsPrint(r) })
 }

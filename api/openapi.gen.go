@@ -2696,6 +2696,15 @@ type CommandPage struct {
 	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
+// ConsoleLogin defines model for ConsoleLogin.
+type ConsoleLogin struct {
+	// ExpiresAt When the link ends, if nobody used it
+	ExpiresAt time.Time `json:"expires_at"`
+
+	// Path Of the link, on the API's own host
+	Path string `json:"path"`
+}
+
 // Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
 type Constraint struct {
 	// Disallow Tags that it must not have
@@ -6593,6 +6602,12 @@ type RenewCertificateParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// CreateConsoleLoginParams defines parameters for CreateConsoleLogin.
+type CreateConsoleLoginParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListDomainsParams defines parameters for ListDomains.
 type ListDomainsParams struct {
 	// DomainId Only these domains
@@ -8177,6 +8192,9 @@ type ServerInterface interface {
 	// RenewCertificate Order a certificate anew
 	// (POST /v1/certificates/{certificate_id}/renew)
 	RenewCertificate(ctx echo.Context, certificateId CertificateIDInPath, params RenewCertificateParams) error
+	// CreateConsoleLogin Log in to the console
+	// (POST /v1/console-logins)
+	CreateConsoleLogin(ctx echo.Context, params CreateConsoleLoginParams) error
 	// ListDomains List domains
 	// (GET /v1/domains)
 	ListDomains(ctx echo.Context, params ListDomainsParams) error
@@ -9592,6 +9610,35 @@ func (w *ServerInterfaceWrapper) RenewCertificate(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.RenewCertificate(ctx, certificateId, params)
+	return err
+}
+
+// CreateConsoleLogin converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateConsoleLogin(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateConsoleLoginParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateConsoleLogin(ctx, params)
 	return err
 }
 
@@ -15764,6 +15811,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/envs", wrapper.ListAllEnvs, options.OperationMiddlewares["listAllEnvs"]...)
 	router.DELETE(options.BaseURL+"/v1/envs/:env_id", wrapper.DeleteEnv, options.OperationMiddlewares["deleteEnv"]...)
 	router.GET(options.BaseURL+"/v1/envs/:env_id", wrapper.GetEnv, options.OperationMiddlewares["getEnv"]...)
+	router.POST(options.BaseURL+"/v1/console-logins", wrapper.CreateConsoleLogin, options.OperationMiddlewares["createConsoleLogin"]...)
 	router.GET(options.BaseURL+"/healthz", wrapper.Healthz, options.OperationMiddlewares["healthz"]...)
 	router.GET(options.BaseURL+"/readyz", wrapper.Readyz, options.OperationMiddlewares["readyz"]...)
 	router.GET(options.BaseURL+"/metrics", wrapper.Metrics, options.OperationMiddlewares["metrics"]...)

@@ -22,6 +22,7 @@ const (
 type Principal struct {
 	Subject string
 	Role    Role
+	Expires time.Time // the token's
 }
 
 // API issues and verifies callers' tokens. It accepts tokens of its own keys and, if
@@ -77,7 +78,11 @@ func (a *API) Authenticate(ctx context.Context, raw string) (Principal, error) {
 	if role == "" {
 		return Principal{}, prego.Errorf(prego.CodeForbidden, "the token's claim %q holds neither operator nor viewer", a.rolesClaim)
 	}
-	return Principal{Subject: sub, Role: role}, nil
+	p := Principal{Subject: sub, Role: role}
+	if exp, err := claims.GetExpirationTime(); err == nil && exp != nil {
+		p.Expires = exp.Time
+	}
+	return p, nil
 }
 
 // roleOf reads a claim with one role or a list; the highest counts.

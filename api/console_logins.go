@@ -1,0 +1,62 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+)
+
+// LoginStore keeps one-time codes for the console.
+type LoginStore interface {
+	CreateConsoleLogin(ctx context.Context, hash []byte, s prego.ConsoleSession, within time.Duration) (expires time.Time, err error)
+}
+
+const (
+	// loginWithin is how long a code is good for.
+	loginWithin = 5 * time.Minute
+	// ConsoleSessionLife is how long a session of the console lasts, unless its token ends before.
+	ConsoleSessionLife = 8 * time.Hour
+)
+
+// NewSecret returns a secret for a browser, and its hash for the database.
+func NewSecret() (secret string, hash []byte) {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b) // it never fails
+	secret = base64.RawURLEncoding.EncodeToString(b)
+	return secret, SecretHash(secret)
+}
+
+// SecretHash is the hash of a secret of a browser.
+func SecretHash(secret string) []byte {
+	sum := sha256.Sum256([]byte(secret))
+	return sum[:]
+}
+
+// SessionOf is the session of the console that a caller can have: it ends with its token.
+func SessionOf(p Principal, now time.Time) prego.ConsoleSession {
+	ends := now.Add(ConsoleSessionLife)
+	if !p.Expires.IsZero() && p.Expires.Before(ends) {
+		ends = p.Expires
+	}
+	return prego.ConsoleSession{Subject: p.Subject, Operator: p.Operator, ExpiresAt: ends}
+}
+
+// CreateConsoleLogin makes a link that logs its caller in to the console, once.
+func (a *API) CreateConsoleLogin(c echo.Context, _ CreateConsoleLoginParams) error {
+	if a.d.Logins == nil {
+		return prego.Errorf(prego.CodeNotFound, "this API serves no console")
+	}
+	code, hash := NewSecret()
+	until, err := a.d.Logins.CreateConsoleLogin(c.Request().Context(), hash, SessionOf(caller(c), time.Now()), loginWithin) //nolint:forbidigo // when a session begins
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusCreated, ConsoleLogin{Path: "/console/login?code=" + code, ExpiresAt: until.UTC()})
+}

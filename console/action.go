@@ -1,0 +1,410 @@
+package console
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+)
+
+// button leads to the form of an operation.
+type button struct {
+	Label, Href, About string
+	Danger             bool
+}
+
+// dangerous are operations that end something or lose data: their forms ask for the name.
+var dangerous = map[string]bool{
+	"deleteServer": true, "loseServer": true, "replaceServer": true, "terminateTenant": true, "cancelTenant": true, "createRestore": true, "deleteFleet": true, "deletePolicy": true,
+	"deletePlacementPool": true, "deleteApp": true, "deleteEnv": true, "deleteRoute": true, "disableIPv4": true, "deleteGroup": true, "deleteVolume": true, "deleteDomain": true,
+	"deleteTenantDomain": true, "deleteBackup": true, "deleteVolumeBackup": true, "deleteSnapshot": true, "deleteImage": true, "deleteRegistry": true, "createVolumeRestore": true,
+}
+
+// labels are short names of operations for buttons; the others have their summary.
+var labels = map[string]string{
+	"cordonServer": "Cordon", "uncordonServer": "Uncordon", "drainServer": "Drain", "cancelDrain": "Cancel what empties it", "rebootServer": "Reboot", "installPatches": "Install updates", "resizeServer": "Resize",
+	"replaceServer": "Replace", "patchServer": "Change tags", "retryServer": "Retry", "repairContainers": "Repair containers", "execOnServer": "Run a command", "loseServer": "Declare lost", "deleteServer": "Delete",
+	"createServer": "New server", "importServer": "Import a server", "createTenant": "New tenant", "createBackup": "Back up", "createMove": "Move", "createRestore": "Restore", "createDrill": "Drill", "suspendTenant": "Suspend",
+	"resumeTenant": "Resume", "cancelTenant": "Cancel", "reactivateTenant": "Reactivate", "retryTenant": "Retry", "cloneTenant": "Copy", "unmuteTenant": "Unmute", "createTenantDomain": "Add a domain", "setAdminPassword": "Reset password",
+	"addTenantUser": "Add a user", "putStorageQuota": "Storage quota", "putTenantMail": "Mail server", "deleteTenantMail": "Remove mail server", "patchTenant": "Change constraint", "overridePlacement": "Force its place", "createSnapshot": "Snapshot",
+	"terminateTenant": "Terminate", "createFleet": "New fleet", "createFleetAction": "Scale, resize or replace", "updateFleet": "Change", "attachPolicy": "Attach a policy", "detachPolicy": "Detach a policy", "deleteFleet": "Delete", "createPolicy": "New policy",
+	"putPolicy": "Replace", "deletePolicy": "Delete", "putOrg": "Change", "setOrgQuota": "Override a quota", "unsetOrgQuota": "Remove an override", "setBackupLimit": "Limit of backups", "unsetBackupLimit": "Remove the limit of backups",
+	"scaleGroup": "Scale", "deployGroup": "Deploy", "rollBackGroup": "Roll back", "restartGroup": "Restart", "pauseGroup": "Pause rollouts", "resumeGroup": "Resume rollouts", "deleteGroup": "Delete", "createGroup": "New process group", "createRoute": "New route",
+	"createApp": "New app", "createEnv": "New environment", "deleteApp": "Delete", "deleteEnv": "Delete", "enableIPv4": "Request an IPv4 address", "disableIPv4": "Release the IPv4 address", "createVolume": "New volume", "growVolume": "Grow", "attachVolume": "Attach", "detachVolume": "Detach",
+	"createVolumeBackup": "Back up", "createVolumeRestore": "Restore", "createVolumeDrill": "Drill", "cloneVolume": "Copy", "deleteVolume": "Delete", "createDomain": "New domain", "checkDomain": "Look it up", "deleteDomain": "Give it up", "renewCertificate": "Order anew",
+	"holdBackup": "Hold", "releaseBackup": "Release", "deleteBackup": "Delete", "holdVolumeBackup": "Hold", "releaseVolumeBackup": "Release", "deleteVolumeBackup": "Delete", "putBackupPolicy": "Change", "holdBackups": "Hold all", "releaseBackups": "Release all", "deleteBackupPolicy": "Back to the plan's",
+	"createRelease": "New release", "startRelease": "Start", "pauseRelease": "Pause", "resumeRelease": "Resume", "cancelRelease": "Cancel", "startAgentRelease": "Start", "pauseAgentRelease": "Pause", "cancelAgentRelease": "Cancel", "buildImage": "New image", "deleteImage": "Delete",
+	"cancelRebalance": "Cancel", "cancelMove": "Cancel", "cancelFleetAction": "Cancel", "deleteSnapshot": "Delete", "deleteRoute": "Delete", "putWarmPool": "Set size", "putSitePoolPolicy": "Change", "createPlacementPool": "New pool", "putPlacementPool": "Change", "deletePlacementPool": "Delete",
+	"setDefaultPlacementPool": "Make default", "unsetDefaultPlacementPool": "No longer default", "associatePlacementPool": "Associate with an org", "dissociatePlacementPool": "Dissociate from an org", "putRegistry": "Change", "deleteRegistry": "Delete", "createRebalance": "Carry it out",
+}
+
+// when tells whether an operation can do anything to a thing as it is. Operations that are
+// missing always can, or say why not.
+var when = map[string]func(o object) bool{
+	"cordonServer": func(o object) bool { return o.at("cordoned_by") == nil }, "uncordonServer": func(o object) bool { return o.at("cordoned_by") != nil },
+	"retryServer": func(o object) bool { return o.text("status") == "failed" }, "deleteServer": func(o object) bool { return o.text("status") != "terminated" },
+	"resumeTenant": func(o object) bool { return o.text("state") == "suspended" }, "suspendTenant": func(o object) bool { return o.text("state") == "active" },
+	"reactivateTenant": func(o object) bool { return o.text("state") == "grace_period" || o.text("state") == "cancelled" }, "retryTenant": func(o object) bool { return o.text("state") == "failed" },
+	"unmuteTenant": func(o object) bool { return o.at("muted") == true }, "overridePlacement": func(o object) bool { return o.at("allocation") == nil },
+	"deleteTenantMail": func(o object) bool { return o.at("mail") != nil }, "detachVolume": func(o object) bool { return o.at("attachment") != nil }, "attachVolume": func(o object) bool { return o.at("attachment") == nil },
+	"pauseGroup": func(o object) bool { return o.at("paused_at") == nil }, "resumeGroup": func(o object) bool { return o.at("paused_at") != nil },
+	"holdBackup": func(o object) bool { return o.at("held_at") == nil }, "releaseBackup": func(o object) bool { return o.at("held_at") != nil },
+	"holdVolumeBackup": func(o object) bool { return o.at("held_at") == nil }, "releaseVolumeBackup": func(o object) bool { return o.at("held_at") != nil },
+	"cancelRebalance": func(o object) bool { return o.at("finished_at") == nil }, "cancelMove": func(o object) bool { return o.at("finished_at") == nil }, "cancelFleetAction": func(o object) bool { return o.at("finished_at") == nil },
+	"setDefaultPlacementPool": func(o object) bool { return o.at("is_default") != true }, "unsetDefaultPlacementPool": func(o object) bool { return o.at("is_default") == true },
+}
+
+// buttons are those of some operations, for who may use them.
+func (c *Console) buttons(ec echo.Context, do string, params map[string]string, o object) []button {
+	v, _ := ec.Get(visitorKey).(*visitor)
+	if v == nil || !v.Operator {
+		return nil
+	}
+	var out []button
+	for _, id := range names(do) {
+		op := operations()[id]
+		if op == nil {
+			continue
+		}
+		if f := when[id]; f != nil && o != nil && !f(o) {
+			continue
+		}
+		q := url.Values{}
+		for name, v := range params {
+			q.Set(name, v)
+		}
+		if op.body != nil { // what a form can know already
+			for _, name := range slices.Sorted(maps.Keys(op.body.Properties)) {
+				if v := params[name]; v != "" {
+					q.Set(fieldOf+name, v)
+				}
+			}
+		}
+		out = append(out, button{Label: labelOf(op), Href: "/console/do/" + id + "?" + q.Encode(), About: op.Summary, Danger: dangerous[id]})
+	}
+	return out
+}
+
+func labelOf(op *operation) string {
+	if l := labels[op.OperationID]; l != "" {
+		return l
+	}
+	return op.Summary
+}
+
+// asking is a form that is filled in.
+type asking struct {
+	Op      *operation
+	Label   string
+	About   []string
+	Params  []field // of the path and the query
+	Fields  []field
+	Key     string // the Idempotency-Key: sending the form twice is one request
+	Etag    string
+	Confirm string // what has to be typed
+	Typed   string
+	Dry     bool
+	Back    string
+	Refused *Refusal
+	Plan    string // what a dry run said
+	Changes []changedField
+	Now     object // what it replaces
+	CSRF    string
+	Lines   []command
+}
+
+// form shows the form of an operation.
+func (c *Console) form(ec echo.Context) error {
+	a, err := c.asking(ec, ec.QueryParams())
+	if err != nil {
+		return err
+	}
+	return c.showForm(ec, http.StatusOK, a)
+}
+
+func (c *Console) showForm(ec echo.Context, status int, a *asking) error {
+	return c.show(ec, status, &page{Title: a.Label, Template: "form", Body: a, Crumbs: []crumb{{Text: "back", Href: a.Back}}, Commands: a.Lines})
+}
+
+// asking reads a form: as it begins, or as it was sent.
+func (c *Console) asking(ec echo.Context, form url.Values) (*asking, error) {
+	op := operations()[ec.Param("operation")]
+	if op == nil || op.Method == http.MethodGet {
+		return nil, echo.ErrNotFound
+	}
+	v := ec.Get(visitorKey).(*visitor)
+	if !v.Operator {
+		return nil, prego.Errorf(prego.CodeForbidden, "this requires the role operator")
+	}
+	a := &asking{Op: op, Label: op.Summary, Key: form.Get("key"), Etag: form.Get("etag"), Typed: form.Get("typed"), Dry: op.dry(), CSRF: v.CSRF(), Back: localPath(form.Get("back"))}
+	for p := range strings.SplitSeq(op.Description, "\n\n") {
+		a.About = append(a.About, strings.ReplaceAll(p, "\n", " "))
+	}
+	if a.Key == "" {
+		a.Key = uuid.NewString()
+	}
+	if form.Get("back") == "" {
+		if u, err := url.Parse(ec.Request().Referer()); err == nil && u.Host == ec.Request().Host {
+			a.Back = localPath(u.RequestURI())
+		}
+	}
+	name := ""
+	for _, p := range op.path {
+		f := field{Name: p.Name, About: p.Description, Kind: "text", Required: true, Value: form.Get(p.Name), Values: values(p.Schema.Value)}
+		if len(f.Values) > 0 {
+			f.Kind = "choice"
+		}
+		name = f.Value
+		a.Params = append(a.Params, f)
+	}
+	for _, p := range op.query {
+		f := field{Name: p.Name, About: p.Description, Kind: "text", Required: p.Required, Value: form.Get(p.Name), Values: values(p.Schema.Value)}
+		switch {
+		case p.Schema.Value.Type.Is("boolean"):
+			f.Kind, f.Values = "yesno", []string{"true", "false"}
+		case len(f.Values) > 0:
+			f.Kind = "choice"
+		}
+		a.Params = append(a.Params, f)
+	}
+	a.Fields = op.fields()
+	for i := range a.Fields {
+		a.Fields[i].Value = form.Get(fieldOf + a.Fields[i].Name)
+	}
+	if dangerous[op.OperationID] && len(op.path) > 0 {
+		a.Confirm = name
+	}
+	if op.Method == http.MethodPut && op.etag && !slices.ContainsFunc(a.Params, func(f field) bool { return f.Required && f.Value == "" }) {
+		if err := c.replaced(ec, a, form); err != nil {
+			return nil, err
+		}
+	}
+	body, err := op.content(form)
+	if err != nil {
+		body = nil
+	}
+	a.Lines = c.writeCommands(ec, a, body)
+	return a, nil
+}
+
+// replaced fills a form with what it replaces, when it begins.
+func (c *Console) replaced(ec echo.Context, a *asking, form url.Values) error {
+	got, err := c.ask(ec, http.MethodGet, a.path(), nil, nil, nil)
+	if refusedWith(err, http.StatusNotFound) || refusedWith(err, http.StatusMethodNotAllowed) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	etag := got.header.Get("ETag")
+	if a.Now, err = got.object(); err != nil {
+		return err
+	}
+	if form.Get("key") != "" { // it was filled in
+		return nil
+	}
+	a.Etag = etag
+	for i, f := range a.Fields {
+		if f.Value == "" && f.Kind != "secret" {
+			a.Fields[i].Value = f.written(a.Now.at(f.Name))
+		}
+	}
+	return nil
+}
+
+// path is that of the API.
+func (a *asking) path() string {
+	return fill(a.Op.Path, func(name string) string {
+		for _, f := range a.Params {
+			if f.Name == name {
+				return f.Value
+			}
+		}
+		return ""
+	})
+}
+
+// query is that of the API.
+func (a *asking) query() url.Values {
+	q := url.Values{}
+	for _, p := range a.Op.query {
+		for _, f := range a.Params {
+			if f.Name == p.Name && f.Value != "" {
+				q.Set(f.Name, f.Value)
+			}
+		}
+	}
+	return q
+}
+
+// act sends a form to the API.
+func (c *Console) act(ec echo.Context) error {
+	if err := ec.Request().ParseForm(); err != nil {
+		return prego.Errorf(prego.CodeInvalidField, "the form can't be read")
+	}
+	form := ec.Request().PostForm
+	a, err := c.asking(ec, form)
+	if err != nil {
+		return err
+	}
+	dry := form.Get("dry") != "" && a.Dry
+	refuse := func(r *Refusal) error {
+		a.Refused = r
+		for i := range a.Fields {
+			a.Fields[i].Wrong = wrongAt(r, a.Fields[i].Name)
+		}
+		a.Key = uuid.NewString() // what is sent next is another request
+		return c.showForm(ec, r.Status, a)
+	}
+	if a.Confirm != "" && !dry && a.Typed != a.Confirm {
+		return refuse(refusal(http.StatusUnprocessableEntity, prego.Invalid("name", fmt.Sprintf("has to be typed as it is: %s", a.Confirm))))
+	}
+	for _, f := range a.Params {
+		if f.Required && f.Value == "" {
+			return refuse(refusal(http.StatusUnprocessableEntity, prego.Invalid(f.Name, "is required")))
+		}
+	}
+	body, err := a.Op.content(form)
+	var coded *prego.Error
+	if errors.As(err, &coded) {
+		return refuse(refusal(http.StatusUnprocessableEntity, coded))
+	}
+	if form.Get("compare") != "" && a.Now != nil {
+		a.Changes = compared(a.Now, body, a.Fields, c.d.Now)
+		return c.showForm(ec, http.StatusOK, a)
+	}
+	header := http.Header{}
+	if a.Op.keyed && !dry {
+		header.Set("Idempotency-Key", a.Key)
+	}
+	if a.Op.etag && a.Etag != "" {
+		header.Set("If-Match", a.Etag)
+	}
+	var send any
+	if a.Op.body != nil && (len(body) > 0 || !a.Op.optional || dry) {
+		if dry {
+			body["dry_run"] = true
+		}
+		send = body
+	}
+	got, err := c.ask(ec, a.Op.Method, a.path(), a.query(), send, header)
+	var refused *Refusal
+	if errors.As(err, &refused) && refused.Status < http.StatusInternalServerError {
+		return refuse(refused)
+	}
+	if err != nil {
+		return err
+	}
+	o, err := got.object()
+	if err != nil {
+		return err
+	}
+	if dry {
+		b, err := json.MarshalIndent(o, "", "  ")
+		if err != nil {
+			return err
+		}
+		a.Plan = string(b)
+		return c.showForm(ec, http.StatusOK, a)
+	}
+	return c.done(ec, a, got.status, o)
+}
+
+// done shows what the API answered.
+func (c *Console) done(ec echo.Context, a *asking, status int, o object) error {
+	now := c.d.Now()
+	p := &page{Title: a.Label, Template: "done", Crumbs: []crumb{{Text: "back", Href: a.Back}}, Commands: a.Lines}
+	verdict := "Done"
+	if status == http.StatusAccepted {
+		verdict = "Accepted"
+	}
+	follow := ""
+	if id := o.text("operation.id"); id != "" {
+		follow = "/console/operations/" + url.PathEscape(id)
+	}
+	made := ""
+	for _, t := range things { // the page of what was made
+		if op := reading(t.API); op != nil && t.Name+t.Kind != "" && a.Op.Method == http.MethodPost && strings.Count(t.Page, "{") == 1 {
+			if m := placeholders.FindStringSubmatch(t.Page); m != nil && o.text(m[1]) != "" && strings.HasPrefix(a.Op.Path, t.API[:strings.LastIndexByte(t.API, '/')]) {
+				made = "/console/" + fill(t.Page, func(name string) string { return o.text(name) })
+				break
+			}
+		}
+	}
+	p.Body = map[string]any{"Verdict": verdict, "Follow": follow, "Made": made, "Back": a.Back, "Facts": facts(o, slices.Sorted(maps.Keys(o)), map[string]bool{}, now)}
+	return c.show(ec, http.StatusOK, p)
+}
+
+// lines shows how to do by other means what a form asks for.
+func (c *Console) lines(ec echo.Context) error {
+	if err := ec.Request().ParseForm(); err != nil {
+		return prego.Errorf(prego.CodeInvalidField, "the form can't be read")
+	}
+	a, err := c.asking(ec, ec.Request().PostForm)
+	if err != nil {
+		return err
+	}
+	return c.fragment(ec, "commands", a.Lines)
+}
+
+// refusal is one that the console itself makes, for the same place in the form.
+func refusal(status int, e *prego.Error) *Refusal {
+	r := &Refusal{}
+	r.Status, r.Code, r.Title = status, string(e.Code), http.StatusText(status)
+	r.Detail, r.Field = &e.Message, &e.Field
+	return r
+}
+
+// wrongAt is what a refusal says about a field.
+func wrongAt(r *Refusal, name string) string {
+	if r.Errors != nil {
+		for _, e := range *r.Errors {
+			if top, _, _ := strings.Cut(strings.TrimPrefix(e.Field, "body."), "."); top == name || strings.HasPrefix(top, name+"[") {
+				return e.Message
+			}
+		}
+	}
+	if r.Field != nil && *r.Field == name && r.Detail != nil {
+		return *r.Detail
+	}
+	return ""
+}
+
+// compared lists what a form would change.
+func compared(now, body object, fields []field, clock clock) []changedField {
+	before, after := map[string]any{}, map[string]any{}
+	for _, f := range fields {
+		if f.Kind == "secret" {
+			continue
+		}
+		if v := now.at(f.Name); v != nil {
+			before[f.Name] = v
+		}
+		if v, ok := body[f.Name]; ok {
+			after[f.Name] = normal(v)
+		}
+	}
+	return difference(before, after, clock())
+}
+
+// normal is a value as decoding makes it.
+func normal(v any) any {
+	list, ok := v.([]string)
+	if !ok {
+		return v
+	}
+	out := make([]any, len(list))
+	for i, s := range list {
+		out[i] = s
+	}
+	return out
+}

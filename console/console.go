@@ -1,0 +1,232 @@
+// Package console is the operators' pages below /console, rendered on the server. Whatever a
+// page shows or does goes through the API's own handler, as its caller: there is no second way to
+// read or change anything. Forms, filters and sorts come from the contract (openapi.yaml).
+package console
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/api"
+)
+
+//go:embed static
+var static embed.FS
+
+// SessionStore keeps who is logged in.
+type SessionStore interface {
+	CreateConsoleSession(ctx context.Context, hash []byte, s prego.ConsoleSession) error
+	// ConsoleSession returns CodeUnauthenticated for a session that has ended.
+	ConsoleSession(ctx context.Context, hash []byte) (prego.ConsoleSession, error)
+	EndConsoleSession(ctx context.Context, hash []byte) error
+	// UseConsoleLogin returns whose session a code begins, once.
+	UseConsoleLogin(ctx context.Context, hash []byte) (prego.ConsoleSession, error)
+}
+
+// Change is what happened to something, as far as pages have to know.
+type Change struct{ Kind, ID string }
+
+// Feed tells what changes from now on, until ctx ends. A channel that is closed earlier lost
+// some changes, or the process ends.
+type Feed func(ctx context.Context) (<-chan Change, error)
+
+// Deps are the dependencies of a console.
+type Deps struct {
+	API      http.Handler // the API's
+	Allow    func(key string) error
+	Auth     api.Authenticator
+	Sessions SessionStore
+	Feed     Feed
+	Now      func() time.Time
+	Log      *zap.Logger
+}
+
+// Console serves pages.
+type Console struct {
+	d       Deps
+	echo    *echo.Echo
+	streams chan struct{} // has an entry for each browser that waits for changes
+}
+
+// maxStreams is how many browsers of one process wait for changes at once. The others see
+// what has changed when they load a page again.
+const maxStreams = 200
+
+// policy lets pages run and show only what this program serves, and nothing inline.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// New makes a console.
+func New(d Deps) *Console {
+	c := &Console{d: d, streams: make(chan struct{}, maxStreams)}
+	e := echo.New()
+	e.HideBanner, e.HidePort = true, true
+	e.HTTPErrorHandler = c.failed
+	e.Pre(secure)
+	files, _ := fs.Sub(static, "static") // it is embedded
+	e.GET("/console/static/*", echo.WrapHandler(http.StripPrefix("/console/static/", cached(http.FileServerFS(files)))))
+	e.GET("/console/login", c.loginPage)
+	e.POST("/console/login", c.login)
+
+	in := e.Group("/console", c.session)
+	in.POST("/logout", c.logout)
+	in.POST("/theme", c.theme)
+	in.GET("", c.now)
+	in.GET("/", c.now)
+	in.GET("/events", c.events)
+	in.GET("/search", c.search)
+	in.GET("/map", c.fleetMap)
+	in.GET("/map/packing", c.packing)
+	in.GET("/what-if", c.whatIf)
+	in.GET("/decisions/:decision_id/replay", c.replay)
+	in.GET("/costs", c.costs)
+	in.GET("/do/:operation", c.form)
+	in.POST("/do/:operation", c.act)
+	in.POST("/do/:operation/lines", c.lines)
+	for _, l := range listings {
+		in.GET("/"+echoPath(l.Page), c.list(l))
+	}
+	for _, t := range things {
+		in.GET("/"+echoPath(t.Page), c.thing(t))
+	}
+	c.echo = e
+	return c
+}
+
+// echoPath is a path with {parameters} as echo writes it.
+func echoPath(path string) string {
+	return strings.NewReplacer("{", ":", "}", "").Replace(path)
+}
+
+// Handler serves everything below /console.
+func (c *Console) Handler() http.Handler { return c.echo }
+
+// secure sets the headers of every answer.
+func secure(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(ec echo.Context) error {
+		h := ec.Response().Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		return next(ec)
+	}
+}
+
+// cached lets browsers keep what only changes with the program for an hour.
+func cached(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "private, max-age=3600")
+		h.ServeHTTP(w, r)
+	})
+}
+
+// failed shows an error as a page.
+func (c *Console) failed(err error, ec echo.Context) {
+	if ec.Response().Committed {
+		return
+	}
+	status, code, text := http.StatusInternalServerError, string(prego.CodeInternal), "Something failed here. The log of the API has more."
+	var refused *Refusal
+	var coded *prego.Error
+	var http4xx *echo.HTTPError
+	switch {
+	case errors.As(err, &refused):
+		status, code, text = refused.Status, refused.Code, refused.Error()
+	case errors.As(err, &coded):
+		status, code, text = http.StatusBadRequest, string(coded.Code), coded.Message
+		switch coded.Code {
+		case prego.CodeUnauthenticated, prego.CodeTokenExpired:
+			status = http.StatusUnauthorized
+		case prego.CodeForbidden:
+			status = http.StatusForbidden
+		case prego.CodeRateLimited:
+			status = http.StatusTooManyRequests
+		}
+	case errors.As(err, &http4xx):
+		status, code, text = http4xx.Code, string(prego.CodeNotFound), "There is no such page."
+		if http4xx.Code != http.StatusNotFound {
+			code, text = string(prego.CodeMethodNotAllowed), http.StatusText(http4xx.Code)
+		}
+	}
+	if status >= http.StatusInternalServerError {
+		c.d.Log.Error("console", zap.String("path", ec.Request().URL.Path), zap.String("error", prego.Redact(err.Error())))
+	}
+	p := &page{Title: fmt.Sprintf("%d %s", status, http.StatusText(status)), Template: "failure", Body: map[string]any{"Code": code, "Text": text}}
+	if e := c.show(ec, status, p); e != nil {
+		c.d.Log.Debug("console: page not delivered", zap.Error(e))
+	}
+}
+
+// page is what a template shows.
+type page struct {
+	Title    string
+	Section  string // the entry of the navigation that it belongs to
+	Crumbs   []crumb
+	Template string
+	Body     any
+	Commands []command // how the same is asked for elsewhere
+	Kinds    []string  // of changes with which it is out of date
+	IDs      []string  // of what; all if empty
+	// The rest is set by show.
+	Who   *visitor
+	Nav   []navGroup
+	Theme string
+	Self  string // its own path and query
+	Now   time.Time
+	body  template.HTML
+}
+
+// crumb is a link to what a page is part of.
+type crumb struct{ Text, Href string }
+
+// command is a command line.
+type command struct{ Name, Line string }
+
+// show renders a page.
+func (c *Console) show(ec echo.Context, status int, p *page) error {
+	p.Who, _ = ec.Get(visitorKey).(*visitor)
+	p.Nav, p.Self, p.Now = navigation(p.Section), ec.Request().URL.RequestURI(), c.d.Now()
+	if k, err := ec.Cookie(themeCookie); err == nil && (k.Value == "dark" || k.Value == "light") {
+		p.Theme = k.Value
+	}
+	var b bytes.Buffer
+	if err := render(&b, p); err != nil {
+		return fmt.Errorf("console: %s: %w", p.Template, err)
+	}
+	return ec.HTMLBlob(status, b.Bytes())
+}
+
+// theme keeps whether somebody wants the pages light or dark.
+func (c *Console) theme(ec echo.Context) error {
+	next := ec.FormValue("theme")
+	k := &http.Cookie{Name: themeCookie, Value: next, Path: "/console", HttpOnly: true, SameSite: http.SameSiteStrictMode, MaxAge: 365 * 24 * 3600, Secure: encrypted(ec.Request())}
+	if next != "dark" && next != "light" {
+		k.MaxAge = -1
+	}
+	ec.SetCookie(k)
+	return ec.Redirect(http.StatusSeeOther, localPath(ec.FormValue("back")))
+}
+
+// localPath is a path of the console that somebody gave, or its first page.
+func localPath(given string) string {
+	if given == "/console" || strings.HasPrefix(given, "/console/") || strings.HasPrefix(given, "/console?") {
+		return given
+	}
+	return "/console"
+}
+
+// clock tells the time.
+type clock = func() time.Time

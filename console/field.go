@@ -1,0 +1,143 @@
+package console
+
+import (
+	"encoding/json"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/getkin/kin-openapi/openapi3"
+
+	"github.com/prego/prego"
+)
+
+// field is an input of a form, made from a property of the contract.
+type field struct {
+	Name, About string
+	Kind        string   // text, number, choice, yesno, list, json or secret
+	Values      []string // of a choice
+	Required    bool
+	Value       string // as it stands in the form
+	Wrong       string // what the API said about it
+	Pattern     string
+	Most        uint64 // characters, 0 for no limit
+}
+
+// fields are the inputs for an operation's body.
+func (o *operation) fields() []field {
+	if o.body == nil {
+		return nil
+	}
+	var out []field
+	for _, name := range properties(o.body) {
+		s := o.body.Properties[name].Value
+		if s.ReadOnly || slices.Contains([]string{"dry_run"}, name) { // a button of its own
+			continue
+		}
+		f := field{Name: name, About: s.Description, Kind: "text", Values: values(s), Required: slices.Contains(o.body.Required, name)}
+		switch {
+		case s.Type.Is(openapi3.TypeBoolean):
+			f.Kind, f.Values = "yesno", []string{"true", "false"}
+		case s.Type.Is(openapi3.TypeInteger), s.Type.Is(openapi3.TypeNumber):
+			f.Kind = "number"
+		case s.Type.Is(openapi3.TypeArray) && s.Items != nil && s.Items.Value.Type.Is(openapi3.TypeString):
+			f.Kind = "list"
+		case s.Type.Is(openapi3.TypeString) && len(f.Values) > 0:
+			f.Kind = "choice"
+		case s.Type.Is(openapi3.TypeString):
+			if f.Pattern = s.Pattern; s.MaxLength != nil {
+				f.Most = *s.MaxLength
+			}
+			if s.Format == "password" || name == "password" {
+				f.Kind = "secret"
+			}
+		default:
+			f.Kind = "json"
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// dry reports whether an operation can be asked what it would do.
+func (o *operation) dry() bool { return o.body != nil && o.body.Properties["dry_run"] != nil }
+
+// fieldOf is the prefix of the names of a body's inputs, which tells them from the form's own.
+const fieldOf = "f."
+
+// body is what a form asks for. Inputs that were left empty are left out.
+func (o *operation) content(form url.Values) (object, error) {
+	out := object{}
+	for _, f := range o.fields() {
+		given := strings.TrimSpace(form.Get(fieldOf + f.Name))
+		if given == "" {
+			continue
+		}
+		v, err := f.parse(given)
+		if err != nil {
+			return nil, err
+		}
+		out[f.Name] = v
+	}
+	return out, nil
+}
+
+// parse reads an input as what the contract says it is.
+func (f field) parse(given string) (any, error) {
+	switch f.Kind {
+	case "number":
+		if _, err := strconv.ParseFloat(given, 64); err != nil {
+			return nil, prego.Invalid(f.Name, "must be a number")
+		}
+		return json.Number(given), nil
+	case "yesno":
+		return given == "true", nil
+	case "list":
+		list := []string{}
+		for part := range strings.FieldsFuncSeq(given, func(r rune) bool { return r == ',' || r == '\n' }) {
+			if part = strings.TrimSpace(part); part != "" {
+				list = append(list, part)
+			}
+		}
+		return list, nil
+	case "json":
+		var v any
+		d := json.NewDecoder(strings.NewReader(given))
+		d.UseNumber()
+		if err := d.Decode(&v); err != nil || d.More() {
+			return nil, prego.Invalid(f.Name, "must be JSON, like the example")
+		}
+		return v, nil
+	}
+	return given, nil
+}
+
+// written is a value as its input shows it.
+func (f field) written(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	case json.Number:
+		return v.String()
+	case bool:
+		return strconv.FormatBool(v)
+	case []any:
+		if f.Kind == "list" {
+			var parts []string
+			for _, e := range v {
+				if s, ok := e.(string); ok {
+					parts = append(parts, s)
+				}
+			}
+			return strings.Join(parts, ", ")
+		}
+	}
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}

@@ -1,0 +1,291 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+// column is a column of a table: a field of its rows, and its header.
+type column struct{ Field, Header string }
+
+// columnsOf reads "a, b.c: header".
+func columnsOf(text string) []column {
+	var out []column
+	for c := range strings.SplitSeq(text, ",") {
+		path, header, ok := strings.Cut(strings.TrimSpace(c), ":")
+		if !ok {
+			header = words(path)
+		}
+		if path != "" {
+			out = append(out, column{Field: path, Header: strings.TrimSpace(header)})
+		}
+	}
+	return out
+}
+
+// names are the words of a list like "a, b".
+func names(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// table is a list as a page shows it.
+type table struct {
+	Heads   []head
+	Rows    [][]value
+	Filters []filter
+	Next    string // the page that goes on, "" at the end
+	First   string // the first page, "" on it
+	Clear   string // the page without filters, "" if there are none
+	Empty   string
+	CSV     string
+	Sort    string
+	Total   int
+}
+
+// head is a column's header, and where a click on it leads.
+type head struct {
+	Text, Href string
+	Arrow      string // of the column that the table is sorted by
+	Sorted     string // as aria-sort says it
+}
+
+// filter is an input above a table.
+type filter struct {
+	Name, About, Value string
+	Values             []string
+	Flag               bool
+}
+
+// list shows a list of the API's.
+func (c *Console) list(l listing) echo.HandlerFunc {
+	return func(ec echo.Context) error {
+		params := paramsOf(ec)
+		t, commands, err := c.table(ec, l, params, ec.QueryParams())
+		if err != nil {
+			return err
+		}
+		p := &page{
+			Title: l.Title, Section: l.Section, Crumbs: above(l.Page, params), Template: "list", Commands: commands, Kinds: names(l.Kinds),
+			Body: map[string]any{"Table": t, "About": l.About, "Do": c.buttons(ec, l.Do, params, nil)},
+		}
+		if len(params) > 0 {
+			p.Title += " of " + last(l.Page, params)
+		}
+		return c.show(ec, http.StatusOK, p)
+	}
+}
+
+// paramsOf are the parameters of a request's path.
+func paramsOf(ec echo.Context) map[string]string {
+	out := map[string]string{}
+	for i, name := range ec.ParamNames() {
+		v := ec.ParamValues()[i]
+		if u, err := url.PathUnescape(v); err == nil {
+			v = u
+		}
+		out[name] = v
+	}
+	return out
+}
+
+// from reads a value from a map.
+func from(m map[string]string) func(string) string {
+	return func(name string) string { return m[name] }
+}
+
+// table reads a page of a list. given is what was asked for in the query; what the contract
+// does not know is left out.
+func (c *Console) table(ec echo.Context, l listing, params map[string]string, given url.Values) (*table, []command, error) {
+	op := reading(l.API)
+	if op == nil {
+		return nil, nil, echo.ErrNotFound
+	}
+	asked := url.Values{}
+	for _, p := range op.query {
+		if v := strings.TrimSpace(given.Get(p.Name)); v != "" {
+			asked.Set(p.Name, v)
+		}
+	}
+	path := fill(l.API, from(params))
+	answer, err := c.get(ec, path, asked)
+	if err != nil {
+		return nil, nil, err
+	}
+	self := "/console/" + fill(l.Page, from(params))
+	to := func(change func(url.Values)) string {
+		q := url.Values{}
+		for name, v := range asked {
+			q[name] = v
+		}
+		q.Del("cursor")
+		change(q)
+		if len(q) == 0 {
+			return self
+		}
+		return self + "?" + q.Encode()
+	}
+	t := &table{Empty: "There is nothing here."}
+	sorts, sort := op.sorts()
+	if s := asked.Get("sort"); s != "" {
+		sort = s
+	}
+	columns := columnsOf(l.Columns)
+	for _, col := range columns {
+		h := head{Text: col.Header, Sorted: "none"}
+		if slices.Contains(sorts, col.Field) {
+			next := col.Field
+			switch sort {
+			case col.Field:
+				next, h.Arrow, h.Sorted = "-"+col.Field, "↑", "ascending"
+			case "-" + col.Field:
+				h.Arrow, h.Sorted = "↓", "descending"
+			}
+			h.Href = to(func(q url.Values) { q.Set("sort", next) })
+		}
+		t.Heads = append(t.Heads, h)
+	}
+	now := c.d.Now()
+	for _, row := range answer.objects(l.Items) {
+		t.Rows = append(t.Rows, cells(columns, row, l.rowPage(row, params), now))
+	}
+	for _, p := range op.query {
+		if slices.Contains([]string{"sort", "cursor", "limit"}, p.Name) || strings.Contains(p.Description, "arlier name") || slices.Contains([]string{"deleted", "stopped", "fleet"}, p.Name) {
+			continue
+		}
+		s := p.Schema.Value
+		t.Filters = append(t.Filters, filter{Name: p.Name, About: p.Description, Value: asked.Get(p.Name), Values: values(s), Flag: s.Type.Is("boolean")})
+		if asked.Get(p.Name) != "" {
+			t.Clear, t.Empty = self, "Nothing matches these filters."
+		}
+	}
+	if next := answer.text("next_cursor"); next != "" {
+		t.Next = to(func(q url.Values) { q.Set("cursor", next) })
+	}
+	if asked.Get("cursor") != "" {
+		t.First = to(func(url.Values) {})
+	}
+	if l.CSV {
+		t.CSV = "/console/" + l.Page + ".csv?" + asked.Encode()
+	}
+	t.Sort = asked.Get("sort")
+	return t, c.readCommands(ec, l.CLI, path, asked, params), nil
+}
+
+// rowPage is the page of a row, "" if it has none.
+func (l listing) rowPage(row object, params map[string]string) string {
+	if l.Row == "" {
+		return ""
+	}
+	missing := false
+	page := fill(l.Row, func(name string) string {
+		v := row.text(name)
+		if v == "" {
+			v = params[name]
+		}
+		missing = missing || v == ""
+		return v
+	})
+	if missing {
+		return ""
+	}
+	return "/console/" + page
+}
+
+// cells are a row's values; the first one leads to the row's page.
+func cells(columns []column, row object, page string, now time.Time) []value {
+	out := make([]value, len(columns))
+	for i, col := range columns {
+		out[i] = shown(col.Field, row.at(col.Field), now)
+		if col.Field == "owner" || col.Field == "subject" || col.Field == "target" {
+			out[i] = subject(row.at(col.Field))
+		}
+		if col.Field == "id" && page == "" {
+			out[i].Href = pageOf(row.text("kind"), row.text("id"))
+		}
+	}
+	if len(out) > 0 && page != "" {
+		if out[0].None {
+			out[0] = value{Text: page[strings.LastIndexByte(page, '/')+1:]}
+		}
+		out[0].Href = page
+	}
+	return out
+}
+
+// subject is a thing that is named by kind and id.
+func subject(v any) value {
+	m, _ := v.(map[string]any)
+	o := object(m)
+	id := o.text("id")
+	if id == "" {
+		return value{None: o.text("kind") == "" || o.text("kind") == "none", Text: o.text("kind")}
+	}
+	name := o.text("name")
+	if name == "" {
+		name = id
+	}
+	return value{Text: name, Href: pageOf(o.text("kind"), id), Title: o.text("kind") + " " + id}
+}
+
+// readCommands say how the same is read by other means.
+func (c *Console) readCommands(ec echo.Context, cli, path string, query url.Values, params map[string]string) []command {
+	url := path
+	if len(query) > 0 {
+		url += "?" + query.Encode()
+	}
+	out := []command{{Name: "curl", Line: "curl -H \"Authorization: Bearer $PREGO_TOKEN\" " + quoted(origin(ec.Request())+url)}}
+	if cli != "" {
+		line := "prego " + placeholders.ReplaceAllStringFunc(cli, func(name string) string { return word(params[strings.Trim(name, "{}")]) })
+		for _, name := range slices.Sorted(keysOf(query)) {
+			if name == "cursor" || name == "limit" {
+				continue
+			}
+			if v := query.Get(name); v != "" && v != "true" {
+				line += " --" + flagOf(name) + " " + word(v)
+			} else if v == "true" {
+				line += " --" + flagOf(name)
+			}
+		}
+		out = append([]command{{Name: "prego", Line: line}}, out...)
+	}
+	return out
+}
+
+// above are the pages that a page is part of.
+func above(page string, params map[string]string) []crumb {
+	var out []crumb
+	parts := strings.Split(page, "/")
+	for n := 1; n < len(parts); n++ {
+		path := strings.Join(parts[:n], "/")
+		if !isPage(path) {
+			continue
+		}
+		filled := fill(path, from(params))
+		text := parts[n-1]
+		if strings.HasPrefix(text, "{") {
+			text = params[strings.Trim(text, "{}")]
+		} else {
+			text = strings.ReplaceAll(text, "-", " ")
+		}
+		out = append(out, crumb{Text: text, Href: "/console/" + filled})
+	}
+	return out
+}
+
+func isPage(path string) bool {
+	return slices.ContainsFunc(listings, func(l listing) bool { return l.Page == path }) || slices.ContainsFunc(things, func(t thing) bool { return t.Page == path })
+}
+
+// last is the last parameter of a page.
+func last(page string, params map[string]string) string {
+	m := placeholders.FindAllStringSubmatch(page, -1)
+	if len(m) == 0 {
+		return ""
+	}
+	return params[m[len(m)-1][1]]
+}

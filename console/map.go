@@ -1,0 +1,203 @@
+package console
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+)
+
+// mapRegion is a region of the fleet map.
+type mapRegion struct {
+	Region string
+	Fleets []mapFleet
+}
+
+// mapFleet is a fleet's servers in one region with one role.
+type mapFleet struct {
+	Name, Role, Total string
+	Href              string
+	Tiles             []tile
+	Width, Height     int
+	Expand            string
+}
+
+// tile is a server, or many of them that are alike.
+type tile struct {
+	X, Y, Side, Filled, FilledY float64
+	Tone, Title, Href, Text     string
+	Cordoned                    bool
+}
+
+// mapWidth is how wide the tiles of a fleet are together, in the units of an SVG.
+const mapWidth = 760
+
+// fleetMap shows all servers: sized by memory, filled by use, coloured by state.
+func (c *Console) fleetMap(ec echo.Context) error {
+	q := url.Values{}
+	if e := ec.QueryParam("expand"); e != "" {
+		q.Set("expand", e)
+	}
+	o, err := c.get(ec, "/v1/fleet-map", q)
+	if err != nil {
+		return err
+	}
+	var regions []mapRegion
+	for _, r := range o.objects("regions") {
+		reg := mapRegion{Region: r.text("region")}
+		for _, f := range r.objects("fleets") {
+			reg.Fleets = append(reg.Fleets, tiles(f, r.text("region")))
+		}
+		regions = append(regions, reg)
+	}
+	return c.show(ec, http.StatusOK, &page{
+		Title: "Fleet map", Section: "map", Template: "map", Kinds: []string{"server", "fleet"}, Body: map[string]any{"Regions": regions, "Expanded": ec.QueryParam("expand")},
+		Commands: c.readCommands(ec, "fleet map", "/v1/fleet-map", q, nil),
+	})
+}
+
+// tiles lays out a fleet's servers, or groups of them.
+func tiles(f object, region string) mapFleet {
+	id := f.text("fleet_id")
+	m := mapFleet{Name: id, Role: f.text("role"), Total: f.text("servers_total")}
+	if id != "" {
+		m.Href = pageOf("fleet", id)
+	} else {
+		m.Name = "outside fleets"
+	}
+	x, y, row := 0.0, 0.0, 0.0
+	add := func(t tile) {
+		if x+t.Side > mapWidth {
+			x, y, row = 0, y+row+6, 0
+		}
+		t.X, t.Y = x, y
+		t.Filled = math.Max(0, math.Min(1, t.Filled)) * t.Side
+		t.FilledY = t.Y + t.Side - t.Filled
+		x, row = x+t.Side+6, math.Max(row, t.Side)
+		m.Tiles = append(m.Tiles, t)
+	}
+	for _, s := range f.objects("servers") {
+		status := s.text("status")
+		t := tile{Side: side(s.number("memory_mb")), Filled: s.number("memory_pct") / 100, Tone: tones[status], Href: pageOf("server", s.text("server_id")), Cordoned: s.at("cordoned") == true}
+		if s.text("agent_status") == "silent" || s.text("alarm") != "" {
+			t.Tone = "bad"
+		}
+		t.Title = fmt.Sprintf("%s: %s, agent %s, %s %s, memory %s of %s, %s tenants, %s instances", s.text("server_id"), status, s.text("agent_status"), s.text("server_type"), s.text("location"),
+			percent(s.at("memory_pct") != nil, s.number("memory_pct")), size(s.number("memory_mb")*(1<<20)), orZero(s.text("tenants")), orZero(s.text("instances")))
+		if t.Cordoned {
+			t.Title += ", cordoned"
+		}
+		add(t)
+	}
+	for _, g := range f.objects("groups") {
+		n := g.number("servers")
+		fill := g.number("memory_pct")
+		t := tile{Side: 40 + math.Min(40, 4*math.Sqrt(n)), Filled: fill / 100, Tone: tones[g.text("status")], Text: g.text("servers")}
+		q := url.Values{"region": {region}, "role": {m.Role}, "status": {g.text("status")}}
+		if id != "" {
+			q.Set("fleet_id", id)
+		}
+		t.Href = "/console/servers?" + q.Encode()
+		t.Title = fmt.Sprintf("%s servers that are %s, memory about %s, %s tenants", g.text("servers"), g.text("status"), percent(true, fill), orZero(g.text("tenants")))
+		add(t)
+		m.Expand = region + "/" + id
+	}
+	m.Width, m.Height = mapWidth, int(y+row)+2
+	return m
+}
+
+// side is how wide a server's tile is: its area grows with its memory.
+func side(mb float64) float64 {
+	if mb <= 0 {
+		return 26
+	}
+	return math.Max(20, math.Min(96, 9*math.Sqrt(mb/1024)))
+}
+
+func percent(known bool, f float64) string {
+	if !known {
+		return "unknown"
+	}
+	return strconv.FormatFloat(f, 'f', 0, 64) + " %"
+}
+
+func orZero(s string) string {
+	if s == "" {
+		return "0"
+	}
+	return s
+}
+
+// packing shows servers as they are beside what a packing plan would make of them.
+func (c *Console) packing(ec echo.Context) error {
+	o, err := c.get(ec, "/v1/fleet-map/packing", nil)
+	if err != nil {
+		return err
+	}
+	now := c.d.Now()
+	t := &table{Empty: "No move would free a server."}
+	columns := columnsOf("server_id, region, tenants_before: tenants now, tenants_after: planned, memory_before_pct: memory now, memory_after_pct: planned, freed, monthly: per month")
+	for _, col := range columns {
+		t.Heads = append(t.Heads, head{Text: col.Header, Sorted: "none"})
+	}
+	for _, s := range o.objects("servers") {
+		t.Rows = append(t.Rows, cells(columns, s, pageOf("server", s.text("server_id")), now))
+	}
+	var sums []fact
+	for _, f := range []string{"servers_now", "servers_after", "needed_at_least", "moves_total", "saved_monthly", "currency", "moved_bytes"} {
+		if v := shown(f, o.at(f), now); !v.None {
+			sums = append(sums, fact{Name: words(f), value: v})
+		}
+	}
+	return c.show(ec, http.StatusOK, &page{
+		Title: "Packing", Section: "map", Template: "packing", Crumbs: []crumb{{Text: "map", Href: "/console/map"}}, Body: map[string]any{"Table": t, "Sums": sums},
+		Commands: []command{{Name: "prego", Line: "prego rebalance plan"}, {Name: "curl", Line: "curl -H \"Authorization: Bearer $PREGO_TOKEN\" " + quoted(origin(ec.Request())+"/v1/fleet-map/packing")}},
+	})
+}
+
+// costs shows what things cost in a month, idle capacity apart.
+func (c *Console) costs(ec echo.Context) error {
+	op := operations()["getCosts"]
+	if op == nil {
+		return echo.ErrNotFound
+	}
+	q := url.Values{}
+	for _, p := range op.query {
+		if v := strings.TrimSpace(ec.QueryParam(p.Name)); v != "" {
+			q.Set(p.Name, v)
+		}
+	}
+	o, err := c.get(ec, op.Path, q)
+	if err != nil {
+		return err
+	}
+	now := c.d.Now()
+	by := o.text("by")
+	columns := columnsOf("id, name, org_id, cost, of_which_idle: of that idle, share, basis")
+	t := &table{Empty: "Nothing was billed in this month."}
+	for _, col := range columns {
+		t.Heads = append(t.Heads, head{Text: col.Header, Sorted: "none"})
+	}
+	for _, r := range o.objects("rows") {
+		t.Rows = append(t.Rows, cells(columns, r, pageOf(by, r.text("id")), now))
+	}
+	t.CSV = "/console/costs.csv?" + q.Encode()
+	var sums []fact
+	for _, f := range []string{"month", "currency", "total", "idle", "untracked", "unpriced", "complete", "as_of"} {
+		if v := shown(f, o.at(f), now); !v.None {
+			sums = append(sums, fact{Name: words(f), value: v})
+		}
+	}
+	choices := []string{}
+	if p := op.parameter("by"); p != nil {
+		choices = values(p.Schema.Value)
+	}
+	return c.show(ec, http.StatusOK, &page{
+		Title: "Costs", Section: "costs", Template: "costs", Kinds: []string{"server"}, Body: map[string]any{"Table": t, "Sums": sums, "By": by, "Choices": choices, "Month": o.text("month")},
+		Commands: c.readCommands(ec, "cost", op.Path, q, nil),
+	})
+}

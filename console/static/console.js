@@ -1,0 +1,62 @@
+// Keys, times that grow old, and the menu of small screens. Pages work without it.
+(() => {
+  "use strict";
+  const typing = (e) => e.target.closest("input, textarea, select, [contenteditable]");
+  let waits = 0;
+  document.addEventListener("keydown", (e) => {
+    if (e.ctrlKey || e.metaKey || e.altKey) return;
+    const find = document.getElementById("q");
+    if (e.key === "Escape" && find) {
+      document.getElementById("found").replaceChildren();
+      if (e.target === find) find.blur();
+      return;
+    }
+    if (typing(e)) return;
+    if (e.key === "/" && find) {
+      e.preventDefault();
+      find.focus();
+      find.select();
+    } else if (e.key === "?") {
+      document.getElementById("keys")?.showModal();
+    } else if (e.key === "g" && !waits) {
+      waits = setTimeout(() => { waits = 0; }, 1500);
+      e.preventDefault();
+    } else if (waits) {
+      clearTimeout(waits);
+      waits = 0;
+      const to = document.querySelector('nav a[data-key="' + CSS.escape(e.key) + '"]');
+      if (to) to.click();
+    }
+  });
+  document.addEventListener("click", (e) => {
+    const found = document.getElementById("found");
+    if (found && !e.target.closest(".find")) found.replaceChildren();
+  });
+
+  const about = (s) => s < 60 ? Math.floor(s) + " s" : s < 3600 ? Math.floor(s / 60) + " min" : s < 172800 ? Math.floor(s / 3600) + " h" : Math.floor(s / 86400) + " days";
+  const age = () => {
+    for (const t of document.querySelectorAll("time[datetime]")) {
+      const s = (Date.now() - Date.parse(t.dateTime)) / 1000;
+      if (!Number.isFinite(s)) continue;
+      const text = s < -1 ? "in " + about(-s) : s < 1 ? "now" : about(s) + " ago";
+      if (t.textContent !== text) t.textContent = text;
+    }
+  };
+  setInterval(age, 10000);
+
+  const menu = document.querySelector(".menu");
+  if (menu && matchMedia("(max-width: 800px)").matches) menu.open = false;
+
+  // What is open stays open when the page is brought up to date.
+  let open = new Set();
+  const name = (d) => d.closest("li, section, article")?.textContent.slice(0, 80);
+  document.addEventListener("htmx:beforeSwap", (e) => {
+    if (e.detail.target?.id === "live") open = new Set([...document.querySelectorAll("#live details[open]")].map(name));
+  });
+  document.addEventListener("htmx:afterSwap", () => {
+    for (const d of document.querySelectorAll("#live details")) if (open.has(name(d))) d.open = true;
+    open = new Set();
+  });
+  document.addEventListener("htmx:sseError", () => document.body.classList.add("is-stale"));
+  document.addEventListener("htmx:sseOpen", () => document.body.classList.remove("is-stale"));
+})();

@@ -1,0 +1,230 @@
+package console
+
+import (
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+// fact is a named value.
+type fact struct {
+	Name string
+	value
+}
+
+// section is a part of a page about one thing.
+type section struct {
+	Title string
+	Style string
+	Facts []fact
+	Table *table
+	All   string // the page with the whole list
+	Body  any
+}
+
+// newest is how many rows of another list a page about one thing shows.
+const newest = "8"
+
+// thing shows a page about one thing.
+func (c *Console) thing(t thing) echo.HandlerFunc {
+	return func(ec echo.Context) error {
+		params := paramsOf(ec)
+		path := fill(t.API, from(params))
+		o, err := c.get(ec, path, nil)
+		if err != nil {
+			return err
+		}
+		id := last(t.Page, params)
+		name := id
+		if t.Name != "" && o.text(t.Name) != "" {
+			name = o.text(t.Name)
+		}
+		now := c.d.Now()
+		used := map[string]bool{}
+		var states []value
+		for _, f := range names(t.States) {
+			if v := shown(f, o.at(f), now); !v.None {
+				v.Title = words(f)
+				if strings.Contains(f, ".") {
+					v.Text = f[:strings.IndexByte(f, '.')] + " " + v.Text
+				}
+				states = append(states, v)
+			}
+			used[f] = true
+		}
+		body := map[string]any{"Noun": t.Noun, "States": states, "Do": c.buttons(ec, t.Do, params, o)}
+		body["Facts"] = facts(o, names(t.Facts), used, c.d.Now())
+		var sections []section
+		for _, p := range t.Parts {
+			s, err := c.section(ec, t, p, o, params)
+			if err != nil {
+				return err
+			}
+			if p.Field != "" {
+				used[p.Field], used[strings.SplitN(p.Field, ".", 2)[0]] = true, true
+			}
+			if p.Style == "difference" {
+				used["old"], used["new"] = true, true
+			}
+			if s != nil {
+				sections = append(sections, *s)
+			}
+		}
+		// What is shown nowhere else: nothing that the API tells is kept back.
+		var rest []string
+		for _, k := range slices.Sorted(maps.Keys(o)) {
+			if !used[k] && !slices.ContainsFunc(slices.Collect(maps.Keys(used)), func(u string) bool { return strings.HasPrefix(u, k+".") }) && k != id {
+				rest = append(rest, k)
+			}
+		}
+		if more := facts(o, rest, used, c.d.Now()); len(more) > 0 {
+			if t.Facts == "" {
+				body["Facts"] = more
+			} else {
+				sections = append(sections, section{Title: "More", Facts: more})
+			}
+		}
+		body["Sections"] = sections
+		p := &page{
+			Title: t.Noun + " " + name, Section: t.Section, Crumbs: above(t.Page, params), Template: "thing", Body: body,
+			Commands: c.readCommands(ec, t.CLI, path, nil, params), Kinds: append(names(t.Kinds), t.Kind), IDs: []string{id},
+		}
+		if len(names(t.Kinds)) > 0 { // things of others concern it
+			p.IDs = nil
+		}
+		return c.show(ec, http.StatusOK, p)
+	}
+}
+
+// facts are some fields of an object; those that are empty are left out.
+func facts(o object, fields []string, used map[string]bool, now time.Time) []fact {
+	var out []fact
+	for _, f := range fields {
+		used[f] = true
+		v := shown(f, o.at(f), now)
+		if f == "owner" || f == "subject" || f == "target" {
+			v = subject(o.at(f))
+		}
+		if f == "id" {
+			v.Href = pageOf(o.text("kind"), o.text("id"))
+		}
+		if !v.None {
+			out = append(out, fact{Name: words(f), value: v})
+		}
+	}
+	return out
+}
+
+// section makes a part of a page, nil if there is nothing to show.
+func (c *Console) section(ec echo.Context, t thing, p part, o object, params map[string]string) (*section, error) {
+	s := &section{Title: p.Title, Style: p.Style}
+	if p.List != "" {
+		return c.beside(ec, p, params, s)
+	}
+	switch p.Style {
+	case "timeline":
+		s.Body = timeline(o.objects(p.Field), c.d.Now())
+	case "boot":
+		w := boot(o.objects(p.Field))
+		if w == nil {
+			return nil, nil
+		}
+		s.Body = w
+	case "decision":
+		m, _ := o.at(p.Field).(map[string]any)
+		if m == nil {
+			return nil, nil
+		}
+		s.Body = decisionOf(m, o.text("decision.id"))
+	case "funnel":
+		s.Body = funnels(o, p.Field)
+	case "difference":
+		s.Body = difference(o.at("old"), o.at("new"), c.d.Now())
+	default:
+		v := o.at(p.Field)
+		if v == nil {
+			return nil, nil
+		}
+		if m, ok := v.(map[string]any); ok {
+			if s.Facts = facts(m, slices.Sorted(maps.Keys(m)), map[string]bool{}, c.d.Now()); len(s.Facts) == 0 {
+				return nil, nil
+			}
+			return s, nil
+		}
+		rows := o.objects(p.Field)
+		if len(rows) == 0 {
+			return nil, nil
+		}
+		columns := columnsOf(p.Columns)
+		if p.Columns == "" {
+			columns = columnsOf(strings.Join(slices.Sorted(maps.Keys(rows[0])), ","))
+		}
+		s.Table = &table{Total: len(rows)}
+		for _, col := range columns {
+			s.Table.Heads = append(s.Table.Heads, head{Text: col.Header, Sorted: "none"})
+		}
+		for _, row := range rows {
+			s.Table.Rows = append(s.Table.Rows, cells(columns, row, "", c.d.Now()))
+		}
+	}
+	return s, nil
+}
+
+// beside shows what the API tells at another path: the newest of a list, or an object.
+func (c *Console) beside(ec echo.Context, p part, params map[string]string, s *section) (*section, error) {
+	for _, l := range listings {
+		if l.Page != p.List {
+			continue
+		}
+		given := url.Values{}
+		if op := reading(l.API); op != nil && op.parameter("limit") != nil {
+			given.Set("limit", newest)
+			if op.parameter("all") != nil {
+				given.Set("all", "true")
+			}
+		}
+		t, _, err := c.table(ec, l, params, given)
+		if err != nil {
+			return nil, err
+		}
+		s.All = "/console/" + fill(l.Page, from(params))
+		if s.Table = t; len(t.Rows) == 0 {
+			return nil, nil
+		}
+		for i := range t.Heads { // it is sorted there
+			t.Heads[i].Href, t.Heads[i].Arrow = "", ""
+		}
+		t.Filters, t.Next, t.CSV = nil, "", ""
+		return s, nil
+	}
+	o, err := c.get(ec, fill("/v1/"+p.List, from(params)), nil)
+	if refusedWith(err, http.StatusNotFound) || refusedWith(err, http.StatusConflict) { // there is none, or it can't be asked now
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if p.Style == "quotas" {
+		s.Body = bars(o.objects("quotas"), params["org_id"], c.d.Now())
+		return s, nil
+	}
+	for _, k := range slices.Sorted(maps.Keys(o)) {
+		if rows := o.objects(k); len(rows) > 0 {
+			sub, err := c.section(ec, thing{}, part{Title: p.Title, Field: k}, o, params)
+			if err != nil || sub == nil {
+				return nil, err
+			}
+			s.Table = sub.Table
+			delete(o, k)
+		}
+	}
+	if s.Facts = facts(o, slices.Sorted(maps.Keys(o)), map[string]bool{}, c.d.Now()); len(s.Facts) == 0 && s.Table == nil {
+		return nil, nil
+	}
+	return s, nil
+}

@@ -1,0 +1,237 @@
+package console
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// value is one value as pages show it.
+type value struct {
+	Text  string
+	Href  string
+	Title string // shown on hovering
+	Tone  string // of a state: good, busy, bad, idle or ""
+	Time  string // RFC 3339, of a time
+	Share string // 0 to 100, of a percentage
+	Items []value
+	None  bool
+}
+
+// pages are where ids lead, by the end of the names of the fields that hold them.
+var pages = []struct{ field, page string }{
+	{"pool_site_id", ""}, {"provider_server_id", ""}, {"redis_pool_id", ""}, {"db_shard_id", ""},
+	{"parent_org_id", "orgs/"}, {"server_id", "servers/"}, {"tenant_id", "tenants/"}, {"org_id", "orgs/"}, {"app_id", "apps/"}, {"env_id", "envs/"},
+	{"group_id", "groups/"}, {"instance_id", "instances/"}, {"volume_id", "volumes/"}, {"fleet_id", "fleets/"}, {"policy_id", "policies/"},
+	{"certificate_id", "certificates/"}, {"domain_id", "domains/"}, {"image_id", "images/"}, {"rebalance_id", "rebalances/"}, {"wave_id", "patch-waves/"},
+	{"replacement_id", "servers/"}, {"workflow_id", "operations/"}, {"decision_id", "decisions/"}, {"entry_id", "audit/"}, {"source_server", "servers/"}, {"target_server", "servers/"},
+}
+
+// kinds are where things lead, by their kinds in lists of several.
+var kinds = map[string]string{
+	"server": "servers/", "tenant": "tenants/", "org": "orgs/", "app": "apps/", "env": "envs/", "group": "groups/", "process_group": "groups/", "instance": "instances/", "volume": "volumes/",
+	"fleet": "fleets/", "policy": "policies/", "certificate": "certificates/", "domain": "domains/", "image": "images/", "rebalance": "rebalances/", "patch_wave": "patch-waves/",
+	"release": "releases/", "agent_release": "agent-releases/", "operation": "operations/", "placement_pool": "placement-pools/", "decision": "decisions/",
+}
+
+// pageOf is the page of a thing, "" for what has none.
+func pageOf(kind, id string) string {
+	if p, ok := kinds[kind]; ok && id != "" {
+		return "/console/" + p + url.PathEscape(id)
+	}
+	return ""
+}
+
+// hrefOf is the page of the thing whose id a field holds, "" if it is no such field.
+func hrefOf(name, id string) string {
+	name = name[strings.LastIndexByte(name, '.')+1:]
+	if id == "" {
+		return ""
+	}
+	for _, p := range pages {
+		if name == p.field || strings.HasSuffix(name, "_"+p.field) {
+			if p.page == "" {
+				return ""
+			}
+			return "/console/" + p.page + url.PathEscape(id)
+		}
+	}
+	return ""
+}
+
+// tones are the tones of states; those that are missing have none.
+var tones = func() map[string]string {
+	out := map[string]string{}
+	for tone, states := range map[string]string{
+		"good": "active running connected done ready succeeded verified available healthy issued attached ok placed enabled open synced finished completed passed current info",
+		"busy": "provisioning pending starting moving copying awaiting_capacity draining requested waiting making building planned unscheduled installing restoring reserved warning migrating paused trial rolling_out under_way stopping scheduled uploading draining_out decommissioning in_progress queued",
+		"bad":  "failed silent unhealthy crashed critical expired lost blocked error untracked missing damaged unschedulable down rejected deleting_failed rolled_back disconnected",
+		"idle": "terminated stopped deleted suspended cancelled skipped never ended gone released unknown none expired_soft",
+	} {
+		for s := range strings.FieldsSeq(states) {
+			out[s] = tone
+		}
+	}
+	return out
+}()
+
+// stateful are the ends of the names of fields that hold states.
+var stateful = []string{"status", "state", "outcome", "severity", "health", "result"}
+
+func isState(name string) bool {
+	name = name[strings.LastIndexByte(name, '.')+1:]
+	return slices.ContainsFunc(stateful, func(s string) bool { return name == s || strings.HasSuffix(name, "_"+s) })
+}
+
+// shown is a field's value.
+func shown(name string, v any, now time.Time) value {
+	switch v := v.(type) {
+	case nil:
+		return value{None: true}
+	case bool:
+		if v {
+			return value{Text: "yes"}
+		}
+		return value{Text: "no"}
+	case string:
+		return shownText(name, v, now)
+	case json.Number:
+		return shownNumber(name, v)
+	case []any:
+		var out value
+		for _, e := range v {
+			out.Items = append(out.Items, shown(strings.TrimSuffix(name, "s"), e, now))
+		}
+		out.None = len(out.Items) == 0
+		return out
+	case map[string]any:
+		var out value
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			e := shown(k, v[k], now)
+			if e.None {
+				continue
+			}
+			e.Title = k
+			out.Items = append(out.Items, e)
+		}
+		out.None = len(out.Items) == 0
+		return out
+	}
+	return value{Text: fmt.Sprint(v)}
+}
+
+func shownText(name, text string, now time.Time) value {
+	if text == "" {
+		return value{None: true}
+	}
+	last := name[strings.LastIndexByte(name, '.')+1:]
+	if last == "at" || last == "since" || last == "until" || last == "as_of" || strings.HasSuffix(last, "_at") || strings.HasSuffix(last, "_since") || strings.HasSuffix(last, "_until") {
+		if at, err := time.Parse(time.RFC3339, text); err == nil {
+			return value{Text: ago(now.Sub(at)), Title: at.UTC().Format("2006-01-02 15:04:05 UTC"), Time: text}
+		}
+	}
+	if isState(name) {
+		return value{Text: text, Tone: tones[text]}
+	}
+	if href := hrefOf(name, text); href != "" {
+		return value{Text: text, Href: href}
+	}
+	if strings.HasSuffix(last, "url") && (strings.HasPrefix(text, "https://") || strings.HasPrefix(text, "http://")) {
+		return value{Text: text, Href: text}
+	}
+	return value{Text: text}
+}
+
+func shownNumber(name string, n json.Number) value {
+	f, _ := n.Float64()
+	switch {
+	case strings.HasSuffix(name, "_bytes"):
+		return value{Text: size(f), Title: n.String() + " bytes"}
+	case strings.HasSuffix(name, "_mb"):
+		return value{Text: size(f * (1 << 20))}
+	case strings.HasSuffix(name, "_pct"), strings.HasSuffix(name, "_share"):
+		if strings.HasSuffix(name, "_share") {
+			f *= 100
+		}
+		return value{Text: strconv.FormatFloat(f, 'f', 0, 64) + " %", Share: strconv.FormatFloat(math.Max(0, math.Min(100, f)), 'f', 0, 64)}
+	case strings.HasSuffix(name, "_seconds"):
+		return value{Text: span(time.Duration(f * float64(time.Second)))}
+	case strings.HasSuffix(name, "_ms"):
+		return value{Text: span(time.Duration(f * float64(time.Millisecond)))}
+	}
+	return value{Text: n.String()}
+}
+
+// size is a number of bytes for people.
+func size(bytes float64) string {
+	for _, u := range []struct {
+		of   float64
+		name string
+	}{{1 << 40, "TiB"}, {1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if bytes >= u.of {
+			return strings.TrimSuffix(strconv.FormatFloat(bytes/u.of, 'f', 1, 64), ".0") + " " + u.name
+		}
+	}
+	return strconv.FormatFloat(bytes, 'f', 0, 64) + " B"
+}
+
+// span is how long something takes.
+func span(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "-" + span(-d)
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < time.Minute:
+		return strings.TrimSuffix(strconv.FormatFloat(d.Seconds(), 'f', 1, 64), ".0") + " s"
+	case d < time.Hour:
+		return fmt.Sprintf("%d min %d s", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+// ago is how long ago something was.
+func ago(d time.Duration) string {
+	if d < -time.Second {
+		return "in " + about(-d)
+	}
+	if d < time.Second {
+		return "now"
+	}
+	return about(d) + " ago"
+}
+
+func about(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+// words is a name of a field as people read it.
+func words(name string) string {
+	name = name[strings.LastIndexByte(name, '.')+1:]
+	for _, end := range []string{"_at", "_id"} {
+		if cut := strings.TrimSuffix(name, end); cut != "" && cut != name {
+			name = cut
+			break
+		}
+	}
+	for _, end := range []string{"_pct", "_bytes", "_mb", "_seconds"} {
+		name = strings.TrimSuffix(name, end)
+	}
+	return strings.ReplaceAll(name, "_", " ")
+}
