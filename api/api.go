@@ -52,6 +52,7 @@ type Store interface {
 	CancelDrain(ctx context.Context, id prego.ServerID) (server.Drain, error)
 	UncordonServer(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
 	PatchWaveStore
+	AuditStore
 }
 
 // Orchestrator starts runs. If a start fails, the reconciler repeats it: the row is
@@ -199,7 +200,7 @@ func New(d Deps) *API {
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.refuse
 	e.Pre(a.observe)
-	e.Use(recoverPanics, a.authenticate, methods, a.check, a.once)
+	e.Use(recoverPanics, a.authenticate, methods, a.check, a.once, a.audited)
 	RegisterHandlers(e, a)
 	serveDocs(e)
 	a.echo = e

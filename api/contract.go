@@ -40,6 +40,8 @@ type operation struct {
 	// idempotency is how a request repeated with its key is handled.
 	idempotency string
 	long        bool // it may take minutes
+	// changesNothing is that of a question that is no GET (x-audit: none).
+	changesNothing bool
 }
 
 // maxBody is the maximum body size, in bytes, unless the contract says otherwise
@@ -76,6 +78,7 @@ func loadContract(spec []byte) (*contract, error) {
 			}
 			o.idempotency, _ = op.Extensions["x-idempotency"].(string)
 			o.long, _ = op.Extensions["x-long"].(bool)
+			o.changesNothing = op.Extensions["x-audit"] == "none"
 			if most, ok := op.Extensions["x-max-body"].(float64); ok {
 				o.maxBody = int64(most)
 			}

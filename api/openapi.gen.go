@@ -1051,6 +1051,24 @@ func (e ListEnvsParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListAuditParamsSort.
+const (
+	ListAuditParamsSortAt      ListAuditParamsSort = "at"
+	ListAuditParamsSortMinusAt ListAuditParamsSort = "-at"
+)
+
+// Valid indicates whether the value is a known member of the ListAuditParamsSort enum.
+func (e ListAuditParamsSort) Valid() bool {
+	switch e {
+	case ListAuditParamsSortAt:
+		return true
+	case ListAuditParamsSortMinusAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListBackupPoliciesParamsSort.
 const (
 	MinusUpdatedAt ListBackupPoliciesParamsSort = "-updated_at"
@@ -1503,16 +1521,16 @@ func (e ListOrgsParamsSort) Valid() bool {
 
 // Defines values for ListOrgEventsParamsSort.
 const (
-	At      ListOrgEventsParamsSort = "at"
-	MinusAt ListOrgEventsParamsSort = "-at"
+	ListOrgEventsParamsSortAt      ListOrgEventsParamsSort = "at"
+	ListOrgEventsParamsSortMinusAt ListOrgEventsParamsSort = "-at"
 )
 
 // Valid indicates whether the value is a known member of the ListOrgEventsParamsSort enum.
 func (e ListOrgEventsParamsSort) Valid() bool {
 	switch e {
-	case At:
+	case ListOrgEventsParamsSortAt:
 		return true
-	case MinusAt:
+	case ListOrgEventsParamsSortMinusAt:
 		return true
 	default:
 		return false
@@ -2218,6 +2236,109 @@ type AttachedPolicy struct {
 	// Example: {"regions":[{"cap":-1,"name":"eu","weight":100}]}
 	Spec PolicySpec `json:"spec"`
 	Type PolicyType `json:"type"`
+}
+
+// AuditEntry defines model for AuditEntry.
+type AuditEntry struct {
+	// Actor The subject of the token; of changes without a request the database's user
+	Actor string    `json:"actor"`
+	At    time.Time `json:"at"`
+
+	// Encoding The text that is hashed. Not in lists
+	Encoding *string `json:"encoding,omitempty"`
+	EntryId  int64   `json:"entry_id"`
+
+	// From The address that the request came from
+	From *string `json:"from,omitempty"`
+
+	// Hash SHA-256 over prev_hash and encoding, in hexadecimal digits; absent until it is sealed
+	Hash *string `json:"hash,omitempty"`
+
+	// Id Of what was changed; what has no id of its own has those of its owners, separated by /
+	Id string `json:"id"`
+
+	// Kind What was changed, such as `fleet`
+	Kind string `json:"kind"`
+
+	// New Columns as they are now, of an update only those that changed; absent for what is gone
+	New *map[string]interface{} `json:"new,omitempty"`
+
+	// Old Columns as they were, of an update only those that changed; absent for what was created
+	Old *map[string]interface{} `json:"old,omitempty"`
+
+	// Operation The operationId of the request; without one, the application name of the connection
+	Operation *string `json:"operation,omitempty"`
+	OrgId     *string `json:"org_id,omitempty"`
+
+	// PrevHash Of the entry before in the chain. Not in lists
+	PrevHash *string `json:"prev_hash,omitempty"`
+
+	// RequestId As in `X-Request-Id` of the answer; one request may have several entries
+	RequestId *string `json:"request_id,omitempty"`
+
+	// Role `operator` or `viewer`; `database` for a change that no request made
+	Role string `json:"role"`
+
+	// Seq Its number in the chain, from 1; absent until it is sealed, within seconds
+	Seq *int64 `json:"seq,omitempty"`
+
+	// Verb `request` is a request that changed no row that is audited
+	Verb AuditVerb `json:"verb"`
+}
+
+// AuditHead defines model for AuditHead.
+type AuditHead struct {
+	Hash string `json:"hash"`
+	Seq  int64  `json:"seq"`
+}
+
+// AuditPage defines model for AuditPage.
+type AuditPage struct {
+	Entries []AuditEntry `json:"entries"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// AuditProblem defines model for AuditProblem.
+type AuditProblem struct {
+	EntryId *int64            `json:"entry_id,omitempty"`
+	Message string            `json:"message"`
+	Problem prego.AuditDamage `json:"problem"`
+
+	// Seq Where in the chain
+	Seq *int64 `json:"seq,omitempty"`
+}
+
+// AuditVerb `request` is a request that changed no row that is audited
+type AuditVerb = prego.AuditVerb
+
+// AuditVerification defines model for AuditVerification.
+type AuditVerification struct {
+	CheckedFrom    int64 `json:"checked_from"`
+	CheckedThrough int64 `json:"checked_through"`
+
+	// Entries Entries that are kept
+	Entries int64 `json:"entries"`
+
+	// FirstSeq The first number that is kept; 0 if nothing is sealed. What was before it is pruned
+	FirstSeq int64     `json:"first_seq"`
+	Head     AuditHead `json:"head"`
+
+	// NextFrom Where the next request begins; absent at the end
+	NextFrom *int64 `json:"next_from,omitempty"`
+
+	// Ok Whether this request found no problem
+	Ok bool `json:"ok"`
+
+	// Problems At most 100
+	Problems []AuditProblem `json:"problems"`
+
+	// Sealed Those of them that are in the chain
+	Sealed int64 `json:"sealed"`
+
+	// Unsealed Those that wait for it
+	Unsealed int64 `json:"unsealed"`
 }
 
 // Backup defines model for Backup.
@@ -6533,6 +6654,60 @@ type CreateEnvParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListAuditParams defines parameters for ListAudit.
+type ListAuditParams struct {
+	// Actor Only by these
+	Actor *[]string `form:"actor,omitempty" json:"actor,omitempty"`
+
+	// Kind Only of these kinds, such as `fleet`
+	Kind *[]string `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Id Only of these things
+	Id *[]string `form:"id,omitempty" json:"id,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]string `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// Operation Only by these operations, such as `updateFleet`
+	Operation *[]string `form:"operation,omitempty" json:"operation,omitempty"`
+
+	// Verb Only these
+	Verb *[]AuditVerb `form:"verb,omitempty" json:"verb,omitempty"`
+
+	// RequestId Only of these requests
+	RequestId *[]string `form:"request_id,omitempty" json:"request_id,omitempty"`
+
+	// Since Only from this time on
+	Since *time.Time `form:"since,omitempty" json:"since,omitempty"`
+
+	// Until Only from before this time
+	Until *time.Time `form:"until,omitempty" json:"until,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListAuditParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAuditParamsSort defines parameters for ListAudit.
+type ListAuditParamsSort string
+
+// VerifyAuditParams defines parameters for VerifyAudit.
+type VerifyAuditParams struct {
+	// From Number in the chain to begin with; the first that is kept if absent
+	From *int64 `form:"from,omitempty" json:"from,omitempty"`
+
+	// Limit Entries that are read at most
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Head A head that was kept, as number:hash
+	Head *string `form:"head,omitempty" json:"head,omitempty"`
+}
+
 // ListBackupPoliciesParams defines parameters for ListBackupPolicies.
 type ListBackupPoliciesParams struct {
 	// Plan Only the policies of these plans
@@ -8162,6 +8337,18 @@ type ServerInterface interface {
 	// CreateEnv Create an environment
 	// (POST /v1/apps/{app_id}/envs)
 	CreateEnv(ctx echo.Context, appId AppID, params CreateEnvParams) error
+	// ListAudit List who changed what
+	// (GET /v1/audit)
+	ListAudit(ctx echo.Context, params ListAuditParams) error
+	// GetAuditHead Show the newest link of the chain
+	// (GET /v1/audit/head)
+	GetAuditHead(ctx echo.Context) error
+	// VerifyAudit Verify the chain of the audit
+	// (GET /v1/audit/verification)
+	VerifyAudit(ctx echo.Context, params VerifyAuditParams) error
+	// GetAuditEntry Show an entry of the audit
+	// (GET /v1/audit/{entry_id})
+	GetAuditEntry(ctx echo.Context, entryId int64) error
 	// ListBackupPolicies List backup policies
 	// (GET /v1/backup-policies)
 	ListBackupPolicies(ctx echo.Context, params ListBackupPoliciesParams) error
@@ -9345,6 +9532,158 @@ func (w *ServerInterfaceWrapper) CreateEnv(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.CreateEnv(ctx, appId, params)
+	return err
+}
+
+// ListAudit converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAudit(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAuditParams
+	// ------------- Optional query parameter "actor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "actor", ctx.QueryParams(), &params.Actor, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter actor: %s", err))
+	}
+
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "kind", ctx.QueryParams(), &params.Kind, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "id", ctx.QueryParams(), &params.Id, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "operation" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "operation", ctx.QueryParams(), &params.Operation, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter operation: %s", err))
+	}
+
+	// ------------- Optional query parameter "verb" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "verb", ctx.QueryParams(), &params.Verb, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter verb: %s", err))
+	}
+
+	// ------------- Optional query parameter "request_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "request_id", ctx.QueryParams(), &params.RequestId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter request_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", ctx.QueryParams(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter since: %s", err))
+	}
+
+	// ------------- Optional query parameter "until" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "until", ctx.QueryParams(), &params.Until, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter until: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAudit(ctx, params)
+	return err
+}
+
+// GetAuditHead converts echo context to params.
+func (w *ServerInterfaceWrapper) GetAuditHead(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetAuditHead(ctx)
+	return err
+}
+
+// VerifyAudit converts echo context to params.
+func (w *ServerInterfaceWrapper) VerifyAudit(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params VerifyAuditParams
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", ctx.QueryParams(), &params.From, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter from: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "head" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "head", ctx.QueryParams(), &params.Head, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter head: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.VerifyAudit(ctx, params)
+	return err
+}
+
+// GetAuditEntry converts echo context to params.
+func (w *ServerInterfaceWrapper) GetAuditEntry(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "entry_id" -------------
+	var entryId int64
+
+	err = runtime.BindStyledParameterWithOptions("simple", "entry_id", ctx.Param("entry_id"), &entryId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter entry_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetAuditEntry(ctx, entryId)
 	return err
 }
 
@@ -15815,6 +16154,10 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/healthz", wrapper.Healthz, options.OperationMiddlewares["healthz"]...)
 	router.GET(options.BaseURL+"/readyz", wrapper.Readyz, options.OperationMiddlewares["readyz"]...)
 	router.GET(options.BaseURL+"/metrics", wrapper.Metrics, options.OperationMiddlewares["metrics"]...)
+	router.GET(options.BaseURL+"/v1/audit", wrapper.ListAudit, options.OperationMiddlewares["listAudit"]...)
+	router.GET(options.BaseURL+"/v1/audit/verification", wrapper.VerifyAudit, options.OperationMiddlewares["verifyAudit"]...)
+	router.GET(options.BaseURL+"/v1/audit/head", wrapper.GetAuditHead, options.OperationMiddlewares["getAuditHead"]...)
+	router.GET(options.BaseURL+"/v1/audit/:entry_id", wrapper.GetAuditEntry, options.OperationMiddlewares["getAuditEntry"]...)
 	router.GET(options.BaseURL+"/v1/certificates", wrapper.ListCertificates, options.OperationMiddlewares["listCertificates"]...)
 	router.GET(options.BaseURL+"/v1/certificates/:certificate_id", wrapper.GetCertificate, options.OperationMiddlewares["getCertificate"]...)
 	router.POST(options.BaseURL+"/v1/certificates/:certificate_id/renew", wrapper.RenewCertificate, options.OperationMiddlewares["renewCertificate"]...)

@@ -94,3 +94,12 @@ func remote(r *http.Request) string {
 	}
 	return addr.String()
 }
+
+// address is where a request came from.
+func address(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}

@@ -18,7 +18,7 @@ import (
 
 // Store reads and writes one database. It is safe for concurrent use.
 type Store struct {
-	pool *pgxpool.Pool
+	pool conns
 	// tierLimits are the tiers' limits as Postgres reads them.
 	tierLimits json.RawMessage
 	newOrgs    prego.Tier
@@ -38,7 +38,7 @@ func NewWithTiers(pool *pgxpool.Pool, tiers quota.Tiers, newOrgs prego.Tier) *St
 	if err != nil {
 		panic("store: valid tiers always marshal: " + err.Error())
 	}
-	return &Store{pool: pool, tierLimits: limits, newOrgs: newOrgs, workLimit: defaultWorkLimit}
+	return &Store{pool: conns{pool}, tierLimits: limits, newOrgs: newOrgs, workLimit: defaultWorkLimit}
 }
 
 // Open connects a pool of at most maxConns connections to the database's primary and checks it

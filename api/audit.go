@@ -1,0 +1,164 @@
+package api
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// AuditStore reads the audit, and notes requests in it.
+type AuditStore interface {
+	ListAudit(ctx context.Context, q prego.ListQuery) (page []prego.AuditEntry, next string, err error)
+	GetAuditEntry(ctx context.Context, id int64) (prego.AuditEntry, error)
+	AuditHead(ctx context.Context) (prego.AuditHead, error)
+	VerifyAudit(ctx context.Context, c prego.AuditCheck) (prego.AuditVerification, error)
+	// NoteRequest writes an entry for the context's request, unless it has one.
+	NoteRequest(ctx context.Context, kind, id string, org prego.OrgID) error
+}
+
+// audited tells the store who asks for a change, and sees to it that each request that is accepted
+// has an entry in the audit.
+func (a *API) audited(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r := c.Request()
+		op := a.contract.operation(c)
+		if r.Method == http.MethodGet || op == nil || op.changesNothing {
+			return next(c)
+		}
+		p := caller(c)
+		source := prego.AuditSource{Actor: p.Subject, Role: p.role(), From: address(r), RequestID: requestID(c), Operation: op.OperationID}
+		c.SetRequest(r.WithContext(prego.WithAuditSource(r.Context(), source)))
+		if base, ok := c.Get(callerKey).(context.Context); ok {
+			c.Set(callerKey, prego.WithAuditSource(base, source))
+		}
+		c.Response().Before(func() {
+			if c.Response().Status < http.StatusBadRequest {
+				a.noteRequest(c, source)
+			}
+		})
+		return next(c)
+	}
+}
+
+// noteRequest writes an entry for a request that has none. If the database cannot be used at the
+// moment, that is done when it can: what was asked for is done already.
+func (a *API) noteRequest(c echo.Context, source prego.AuditSource) {
+	kind, id, org := "request", "", prego.OrgID(c.Param("org_id"))
+	if names := c.ParamNames(); len(names) > 0 {
+		kind, id = strings.TrimSuffix(names[len(names)-1], "_id"), c.Param(names[len(names)-1])
+	}
+	note := func(ctx context.Context) error {
+		return a.d.Store.NoteRequest(prego.WithAuditSource(ctx, source), kind, id, org)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), recordWithin)
+	defer cancel()
+	if err := note(ctx); err != nil {
+		a.d.Log.Warn("a request is not in the audit yet", zap.String("request_id", source.RequestID), zap.String("subject", source.Actor),
+			zap.String("operation", source.Operation), zap.String("error", prego.Redact(err.Error())))
+		a.keys.Keep("audit\x00"+source.RequestID, note)
+	}
+}
+
+// role is the name of a token's role.
+func (p Principal) role() string {
+	if p.Operator {
+		return "operator"
+	}
+	return "viewer"
+}
+
+// ListAudit shows a page of the audit.
+func (a *API) ListAudit(c echo.Context, _ ListAuditParams) error {
+	return list(c, "entries", a.d.Store.ListAudit, auditView)
+}
+
+// GetAuditEntry shows an entry, with what its hash was computed from.
+func (a *API) GetAuditEntry(c echo.Context, id int64) error {
+	e, err := a.d.Store.GetAuditEntry(c.Request().Context(), id)
+	return answer(c, http.StatusOK, e, err, func(e prego.AuditEntry) AuditEntry {
+		v := auditView(e)
+		v.Encoding = new(e.Encoding())
+		if e.PrevHash != nil {
+			v.PrevHash = new(hex.EncodeToString(e.PrevHash))
+		}
+		return v
+	})
+}
+
+// GetAuditHead shows the end of the chain.
+func (a *API) GetAuditHead(c echo.Context) error {
+	h, err := a.d.Store.AuditHead(c.Request().Context())
+	return answer(c, http.StatusOK, h, err, auditHeadView)
+}
+
+// verifyAtOnce is how many entries are verified by a request that does not say.
+const verifyAtOnce = 10_000
+
+// VerifyAudit verifies part of the chain.
+func (a *API) VerifyAudit(c echo.Context, p VerifyAuditParams) error {
+	check := prego.AuditCheck{From: deref(p.From), Limit: verifyAtOnce}
+	if p.Limit != nil {
+		check.Limit = *p.Limit
+	}
+	if p.Head != nil {
+		head, err := prego.ParseAuditHead(*p.Head)
+		if err != nil {
+			return err
+		}
+		check.Head = &head
+	}
+	v, err := a.d.Store.VerifyAudit(c.Request().Context(), check)
+	return answer(c, http.StatusOK, v, err, verificationView)
+}
+
+func verificationView(v prego.AuditVerification) AuditVerification {
+	out := AuditVerification{
+		Ok: len(v.Problems) == 0, Entries: v.Entries, Sealed: v.Sealed, Unsealed: v.Unsealed, FirstSeq: v.FirstSeq, CheckedFrom: v.CheckedFrom, CheckedThrough: v.CheckedThrough,
+		Head: auditHeadView(v.Head),
+		Problems: views(v.Problems, func(p prego.AuditProblem) AuditProblem {
+			return AuditProblem{Seq: nonZero(p.Seq), EntryId: nonZero(p.EntryID), Problem: p.Problem, Message: p.Message}
+		}),
+	}
+	out.NextFrom = nonZero(v.NextFrom)
+	return out
+}
+
+func auditHeadView(h prego.AuditHead) AuditHead { return AuditHead{Seq: h.Seq, Hash: h.Hash.String()} }
+
+func auditView(e prego.AuditEntry) AuditEntry {
+	out := AuditEntry{
+		EntryId: e.EntryID, Seq: e.Seq, At: e.At.UTC(), Actor: e.Actor, Role: e.Role, From: optional(e.Address), RequestId: optional(e.RequestID), Operation: optional(e.Operation),
+		Kind: e.Kind, Id: e.ID, OrgId: optional(string(e.OrgID)), Verb: e.Verb, Old: columns(e.Old), New: columns(e.New),
+	}
+	if e.Hash != nil {
+		out.Hash = new(hex.EncodeToString(e.Hash))
+	}
+	return out
+}
+
+// columns are a row's columns, nil for none.
+func columns(text *string) *map[string]any {
+	if text == nil {
+		return nil
+	}
+	out := map[string]any{}
+	d := json.NewDecoder(strings.NewReader(*text))
+	d.UseNumber()
+	_ = d.Decode(&out) // it is an object of Postgres
+	return &out
+}
+
+// nonZero is nil for 0.
+func nonZero(n int64) *int64 {
+	if n == 0 {
+		return nil
+	}
+	return &n
+}

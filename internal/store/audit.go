@@ -1,0 +1,266 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+const selectAudit = `
+SELECT e.entry_id, e.at, e.actor, e.role, e.address, e.request_id, e.operation, e.kind, e.id, e.org_id, e.verb, e.old::text AS old, e.new::text AS new, c.seq, c.prev_hash, c.hash
+FROM audit_entries e LEFT JOIN audit_chain c ON c.entry_id = e.entry_id`
+
+const sqlGetAudit = selectAudit + ` WHERE e.entry_id = $1`
+
+// GetAuditEntry reads an entry of the audit, or CodeAuditEntryNotFound.
+func (s *Store) GetAuditEntry(ctx context.Context, id int64) (prego.AuditEntry, error) {
+	return get[prego.AuditEntry](ctx, s.pool, prego.Errorf(prego.CodeAuditEntryNotFound, "there is no audit entry %d", id), sqlGetAudit, id)
+}
+
+var auditEntries = listing[prego.AuditEntry]{
+	what: "audit", from: selectAudit,
+	filters: map[string]string{
+		"actor": "e.actor", "kind": "e.kind", "id": "e.id", "org_id": "e.org_id", "operation": "e.operation", "verb": "e.verb", "request_id": "e.request_id",
+		"since": "e.at >= $each::timestamptz", "until": "e.at < $each::timestamptz",
+	},
+	sorts: map[string]string{"at": "e.at"}, order: "-at", id: "e.entry_id",
+}
+
+// ListAudit is a page of the audit.
+func (s *Store) ListAudit(ctx context.Context, q prego.ListQuery) (page []prego.AuditEntry, next string, err error) {
+	return auditEntries.page(ctx, s, q)
+}
+
+const sqlWriteRequestAudit = `SELECT write_request_audit($1, $2, $3, $4)`
+
+// NoteRequest writes an entry for the request of the context, unless it has one: what it asked
+// for changed no row that is audited.
+func (s *Store) NoteRequest(ctx context.Context, kind, id string, org prego.OrgID) error {
+	source, _ := prego.AuditSourceOf(ctx)
+	return s.exec(ctx, "audit request", sqlWriteRequestAudit, source.RequestID, kind, id, org)
+}
+
+const sqlSealAudit = `SELECT sealed, seq, hash FROM seal_audit($1)`
+
+// SealAudit adds at most so many entries to the chain, and returns how many, and its end.
+func (s *Store) SealAudit(ctx context.Context, most int) (sealed int, head prego.AuditHead, err error) {
+	var hash []byte
+	err = s.pool.QueryRow(ctx, sqlSealAudit, most).Scan(&sealed, &head.Seq, &hash)
+	copy(head.Hash[:], hash)
+	return sealed, head, failed("seal audit", err)
+}
+
+const sqlAuditHead = `SELECT seq, hash FROM audit_end()`
+
+// AuditHead is the end of the chain.
+func (s *Store) AuditHead(ctx context.Context) (prego.AuditHead, error) {
+	head, err := auditHead(ctx, s.pool)
+	return head, failed("audit head", err)
+}
+
+func auditHead(ctx context.Context, q querier) (head prego.AuditHead, err error) {
+	var hash []byte
+	err = q.QueryRow(ctx, sqlAuditHead).Scan(&head.Seq, &hash)
+	copy(head.Hash[:], hash)
+	return head, err
+}
+
+// unsealedFor is how long an entry may wait for being sealed.
+const unsealedFor = 5 * time.Minute
+
+// maxAuditProblems bounds what one verification returns.
+const maxAuditProblems = 100
+
+const (
+	sqlAuditCounts = `
+SELECT (SELECT count(*) FROM audit_entries), (SELECT count(*) FROM audit_chain), (SELECT COALESCE(min(seq), 0) FROM audit_chain)`
+	sqlAuditCheckpoint = `
+SELECT p.seq, p.hash, EXISTS (SELECT FROM audit_entries e WHERE e.kind = 'audit_checkpoint' AND e.id = p.seq::text AND e.new ->> 'hash' = encode(p.hash, 'hex'))
+FROM audit_checkpoints p ORDER BY p.seq DESC LIMIT 1`
+	sqlAuditLinks = `
+SELECT c.seq AS number, c.entry_id AS link, c.prev_hash AS before, c.hash AS sum, e.entry_id IS NULL AS gone,
+    COALESCE(e.entry_id, 0) AS entry_id, COALESCE(e.at, 'epoch') AS at, COALESCE(e.actor, '') AS actor, COALESCE(e.role, '') AS role, COALESCE(e.address, '') AS address,
+    COALESCE(e.request_id, '') AS request_id, COALESCE(e.operation, '') AS operation, COALESCE(e.kind, '') AS kind, COALESCE(e.id, '') AS id, COALESCE(e.org_id, '') AS org_id,
+    COALESCE(e.verb, '') AS verb, e.old::text AS old, e.new::text AS new
+FROM audit_chain c LEFT JOIN audit_entries e ON e.entry_id = c.entry_id WHERE c.seq >= $1 ORDER BY c.seq LIMIT $2`
+	sqlAuditLink     = `SELECT hash FROM audit_chain WHERE seq = $1`
+	sqlAuditUnsealed = `
+SELECT e.entry_id FROM audit_entries e WHERE e.at < now() - make_interval(secs => $1) AND NOT EXISTS (SELECT FROM audit_chain c WHERE c.entry_id = e.entry_id)
+ORDER BY e.entry_id LIMIT $2`
+)
+
+// auditLink is a link of the chain beside its entry.
+type auditLink struct {
+	Number      int64
+	Link        int64
+	Before, Sum []byte
+	Gone        bool
+	EntryID     int64
+	At          time.Time
+	Actor       string
+	Role        string
+	Address     string
+	RequestID   string
+	Operation   string
+	Kind        string
+	ID          string
+	OrgID       prego.OrgID
+	Verb        prego.AuditVerb
+	Old, New    *string
+}
+
+func (l auditLink) entry() prego.AuditEntry {
+	return prego.AuditEntry{
+		EntryID: l.EntryID, At: l.At, Actor: l.Actor, Role: l.Role, Address: l.Address, RequestID: l.RequestID, Operation: l.Operation, Kind: l.Kind, ID: l.ID,
+		OrgID: l.OrgID, Verb: l.Verb, Old: l.Old, New: l.New,
+	}
+}
+
+// VerifyAudit computes part of the chain anew, and compares. All of it is read as of one moment.
+func (s *Store) VerifyAudit(ctx context.Context, c prego.AuditCheck) (prego.AuditVerification, error) {
+	v := auditVerifier{check: c}
+	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		return v.run(ctx, tx)
+	})
+	return v.found, failed("verify audit", err)
+}
+
+// auditVerifier goes along the chain.
+type auditVerifier struct {
+	check prego.AuditCheck
+	found prego.AuditVerification
+}
+
+func (v *auditVerifier) note(seq, entry int64, what prego.AuditDamage, format string, args ...any) {
+	if len(v.found.Problems) < maxAuditProblems {
+		v.found.Problems = append(v.found.Problems, prego.AuditProblem{Seq: seq, EntryID: entry, Problem: what, Message: fmt.Sprintf(format, args...)})
+	}
+}
+
+func (v *auditVerifier) run(ctx context.Context, q querier) (err error) {
+	f := &v.found
+	if err := q.QueryRow(ctx, sqlAuditCounts).Scan(&f.Entries, &f.Sealed, &f.FirstSeq); err != nil {
+		return err
+	}
+	if f.Head, err = auditHead(ctx, q); err != nil {
+		return err
+	}
+	f.CheckedFrom = max(v.check.From, 1)
+	at, err := v.begin(ctx, q)
+	if err != nil {
+		return err
+	}
+	links, err := many[auditLink](ctx, q, sqlAuditLinks, f.CheckedFrom, v.check.Limit+1)
+	if err != nil {
+		return err
+	}
+	if len(links) > v.check.Limit {
+		links = links[:v.check.Limit]
+		f.NextFrom = links[len(links)-1].Number + 1
+	}
+	for _, l := range links {
+		v.link(&at, l)
+	}
+	f.CheckedThrough = at.Seq
+	if err := v.compare(ctx, q); err != nil || f.NextFrom > 0 {
+		return err
+	}
+	return v.unsealed(ctx, q)
+}
+
+// begin returns what the first link goes on from.
+func (v *auditVerifier) begin(ctx context.Context, q querier) (at prego.AuditHead, err error) {
+	f := &v.found
+	if v.check.From > f.FirstSeq && f.FirstSeq > 0 {
+		at.Seq = v.check.From - 1
+		hash, err := value[[]byte](ctx, q, sqlAuditLink, at.Seq)
+		if isNoRows(err) {
+			v.note(at.Seq, 0, prego.AuditLinkMissing, "number %d of the chain is missing", at.Seq)
+			return at, nil
+		}
+		copy(at.Hash[:], hash)
+		return at, err
+	}
+	var signed bool
+	var hash []byte
+	switch err := q.QueryRow(ctx, sqlAuditCheckpoint).Scan(&at.Seq, &hash, &signed); {
+	case isNoRows(err):
+		at = prego.AuditHead{}
+	case err != nil:
+		return at, err
+	case !signed:
+		v.note(at.Seq, 0, prego.AuditCheckpointUnsigned, "the audit is pruned through number %d, and no entry says so", at.Seq)
+	}
+	copy(at.Hash[:], hash)
+	f.CheckedFrom = at.Seq + 1
+	if f.FirstSeq > at.Seq+1 {
+		v.note(f.FirstSeq, 0, prego.AuditBeginningMissing, "the chain begins with number %d instead of %d", f.FirstSeq, at.Seq+1)
+		f.CheckedFrom, at.Seq = f.FirstSeq, f.FirstSeq-1
+	}
+	return at, nil
+}
+
+// link checks a link behind the one before, and moves on to it.
+func (v *auditVerifier) link(at *prego.AuditHead, l auditLink) {
+	e := l.entry()
+	whole := l.Number == at.Seq+1
+	if !whole {
+		v.note(at.Seq+1, 0, prego.AuditLinkMissing, "numbers %d to %d of the chain are missing", at.Seq+1, l.Number-1)
+	}
+	var before, sum prego.AuditHash
+	copy(before[:], l.Before)
+	copy(sum[:], l.Sum)
+	if whole && before != at.Hash && (at.Hash != prego.AuditHash{} || l.Number == 1) {
+		v.note(l.Number, l.Link, prego.AuditLinkBroken, "does not go on from number %d", at.Seq)
+	}
+	switch {
+	case l.Gone:
+		v.note(l.Number, l.Link, prego.AuditRemoved, "the entry is gone")
+	case e.Sealed(before) != sum:
+		v.note(l.Number, l.Link, prego.AuditChanged, "the entry is not what was sealed: its hash is %s", e.Sealed(before))
+	}
+	*at = prego.AuditHead{Seq: l.Number, Hash: sum}
+}
+
+// compare finds what was noted elsewhere.
+func (v *auditVerifier) compare(ctx context.Context, q querier) error {
+	want, f := v.check.Head, &v.found
+	if want == nil || want.Seq == 0 {
+		return nil
+	}
+	if f.Head.Seq < want.Seq {
+		v.note(f.Head.Seq, 0, prego.AuditEndMissing, "the chain ends with number %d; there was a number %d", f.Head.Seq, want.Seq)
+		return nil
+	}
+	hash, err := value[[]byte](ctx, q, `SELECT COALESCE((SELECT hash FROM audit_chain WHERE seq = $1), (SELECT hash FROM audit_checkpoints WHERE seq = $1))`, want.Seq)
+	if err != nil {
+		return err
+	}
+	switch {
+	case hash == nil && f.FirstSeq > want.Seq: // pruned since
+	case hash == nil:
+		v.note(want.Seq, 0, prego.AuditLinkMissing, "number %d of the chain is missing", want.Seq)
+	case !bytes.Equal(hash, want.Hash[:]):
+		v.note(want.Seq, 0, prego.AuditHeadDiffers, "the chain has the hash %s where it had %s: it was written anew", hex.EncodeToString(hash), want.Hash)
+	}
+	return nil
+}
+
+// unsealed finds entries that wait for too long.
+func (v *auditVerifier) unsealed(ctx context.Context, q querier) error {
+	v.found.Unsealed = max(v.found.Entries-v.found.Sealed, 0)
+	ids, err := values[int64](ctx, q, sqlAuditUnsealed, unsealedFor.Seconds(), maxAuditProblems)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		v.note(0, id, prego.AuditUnsealed, "waits for being sealed for more than %s", unsealedFor)
+	}
+	return nil
+}
