@@ -1051,6 +1051,24 @@ func (e ListEnvsParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListAttachmentsParamsSort.
+const (
+	ListAttachmentsParamsSortCreatedAt      ListAttachmentsParamsSort = "created_at"
+	ListAttachmentsParamsSortMinusCreatedAt ListAttachmentsParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListAttachmentsParamsSort enum.
+func (e ListAttachmentsParamsSort) Valid() bool {
+	switch e {
+	case ListAttachmentsParamsSortCreatedAt:
+		return true
+	case ListAttachmentsParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListBackupPoliciesParamsSort.
 const (
 	MinusUpdatedAt ListBackupPoliciesParamsSort = "-updated_at"
@@ -1477,6 +1495,69 @@ func (e ListImagesParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListAllInstancesParamsState.
+const (
+	ListAllInstancesParamsStateBooting  ListAllInstancesParamsState = "booting"
+	ListAllInstancesParamsStateDraining ListAllInstancesParamsState = "draining"
+	ListAllInstancesParamsStateFailed   ListAllInstancesParamsState = "failed"
+	ListAllInstancesParamsStateRunning  ListAllInstancesParamsState = "running"
+	ListAllInstancesParamsStateStopped  ListAllInstancesParamsState = "stopped"
+)
+
+// Valid indicates whether the value is a known member of the ListAllInstancesParamsState enum.
+func (e ListAllInstancesParamsState) Valid() bool {
+	switch e {
+	case ListAllInstancesParamsStateBooting:
+		return true
+	case ListAllInstancesParamsStateDraining:
+		return true
+	case ListAllInstancesParamsStateFailed:
+		return true
+	case ListAllInstancesParamsStateRunning:
+		return true
+	case ListAllInstancesParamsStateStopped:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAllInstancesParamsSort.
+const (
+	ListAllInstancesParamsSortCreatedAt      ListAllInstancesParamsSort = "created_at"
+	ListAllInstancesParamsSortMinusCreatedAt ListAllInstancesParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListAllInstancesParamsSort enum.
+func (e ListAllInstancesParamsSort) Valid() bool {
+	switch e {
+	case ListAllInstancesParamsSortCreatedAt:
+		return true
+	case ListAllInstancesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListIPv4AddressesParamsSort.
+const (
+	ListIPv4AddressesParamsSortCreatedAt      ListIPv4AddressesParamsSort = "created_at"
+	ListIPv4AddressesParamsSortMinusCreatedAt ListIPv4AddressesParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListIPv4AddressesParamsSort enum.
+func (e ListIPv4AddressesParamsSort) Valid() bool {
+	switch e {
+	case ListIPv4AddressesParamsSortCreatedAt:
+		return true
+	case ListIPv4AddressesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListOrgsParamsSort.
 const (
 	ListOrgsParamsSortCreatedAt      ListOrgsParamsSort = "created_at"
@@ -1669,6 +1750,51 @@ func (e ListReleasesParamsSort) Valid() bool {
 	case ListReleasesParamsSortCreatedAt:
 		return true
 	case ListReleasesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAllRoutesParamsProtocol.
+const (
+	ListAllRoutesParamsProtocolHttp  ListAllRoutesParamsProtocol = "http"
+	ListAllRoutesParamsProtocolHttps ListAllRoutesParamsProtocol = "https"
+	ListAllRoutesParamsProtocolTcp   ListAllRoutesParamsProtocol = "tcp"
+)
+
+// Valid indicates whether the value is a known member of the ListAllRoutesParamsProtocol enum.
+func (e ListAllRoutesParamsProtocol) Valid() bool {
+	switch e {
+	case ListAllRoutesParamsProtocolHttp:
+		return true
+	case ListAllRoutesParamsProtocolHttps:
+		return true
+	case ListAllRoutesParamsProtocolTcp:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAllRoutesParamsSort.
+const (
+	ListAllRoutesParamsSortCreatedAt      ListAllRoutesParamsSort = "created_at"
+	ListAllRoutesParamsSortHostname       ListAllRoutesParamsSort = "hostname"
+	ListAllRoutesParamsSortMinusCreatedAt ListAllRoutesParamsSort = "-created_at"
+	ListAllRoutesParamsSortMinusHostname  ListAllRoutesParamsSort = "-hostname"
+)
+
+// Valid indicates whether the value is a known member of the ListAllRoutesParamsSort enum.
+func (e ListAllRoutesParamsSort) Valid() bool {
+	switch e {
+	case ListAllRoutesParamsSortCreatedAt:
+		return true
+	case ListAllRoutesParamsSortHostname:
+		return true
+	case ListAllRoutesParamsSortMinusCreatedAt:
+		return true
+	case ListAllRoutesParamsSortMinusHostname:
 		return true
 	default:
 		return false
@@ -2218,6 +2344,14 @@ type AttachedPolicy struct {
 	// Example: {"regions":[{"cap":-1,"name":"eu","weight":100}]}
 	Spec PolicySpec `json:"spec"`
 	Type PolicyType `json:"type"`
+}
+
+// AttachmentPage defines model for AttachmentPage.
+type AttachmentPage struct {
+	Attachments []VolumeAttachment `json:"attachments"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
 // Backup defines model for Backup.
@@ -3508,6 +3642,59 @@ type ExecResult struct {
 	Stdout string `json:"stdout"`
 }
 
+// FeedEvent defines model for FeedEvent.
+type FeedEvent struct {
+	// About Other objects that it concerns, such as the tenant of a move
+	About *[]string `json:"about,omitempty"`
+
+	// Actor Who did it
+	Actor *string   `json:"actor,omitempty"`
+	At    time.Time `json:"at"`
+
+	// Cursor Its place in the feed
+	//
+	// Example: 7433-1903
+	Cursor string `json:"cursor"`
+
+	// Id Of the object
+	//
+	// Example: node-eu-1
+	Id string `json:"id"`
+
+	// Kind Of the object: server, tenant, org, app, env, group, instance, rollout, route, ipv4, volume, attachment, domain, certificate, snapshot, backup, restore, drill, move, fleet, scaling, drain, rebalance, patch_wave, release, agent_release or another one to come
+	//
+	// Example: server
+	Kind    string  `json:"kind"`
+	Message *string `json:"message,omitempty"`
+
+	// OrgId The org that owns it, if one does
+	OrgId  *string `json:"org_id,omitempty"`
+	Reason *string `json:"reason,omitempty"`
+
+	// Status The status or state of the object after it
+	//
+	// Example: active
+	Status *string `json:"status,omitempty"`
+
+	// Step What happened, as on the timeline of the object
+	//
+	// Example: became_active
+	Step string `json:"step"`
+}
+
+// FeedEventPage defines model for FeedEventPage.
+type FeedEventPage struct {
+	Events []FeedEvent `json:"events"`
+
+	// More Whether there is more to read at once, even if this page is empty
+	More bool `json:"more"`
+
+	// NextCursor Where to read on: the `since` of the next request
+	//
+	// Example: 7433-1903
+	NextCursor string `json:"next_cursor"`
+}
+
 // FieldProblem One invalid field of a request
 type FieldProblem struct {
 	// Code One of the codes of Problem
@@ -3873,7 +4060,10 @@ type IPv4 struct {
 	AllocationId string    `json:"allocation_id"`
 	CreatedAt    time.Time `json:"created_at"`
 	CreatedBy    string    `json:"created_by"`
-	EnvId        string    `json:"env_id"`
+
+	// DeletedAt Present once it was given back
+	DeletedAt *time.Time `json:"deleted_at,omitempty"`
+	EnvId     string     `json:"env_id"`
 
 	// Location Of the provider
 	//
@@ -3901,6 +4091,14 @@ type IPv4 struct {
 	// Status State at the provider; counts towards the org's quota in every state but deleted
 	Status     ResourceStatus `json:"status"`
 	WorkflowId string         `json:"workflow_id"`
+}
+
+// IPv4Page defines model for IPv4Page.
+type IPv4Page struct {
+	Ipv4Addresses []IPv4 `json:"ipv4_addresses"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
 // ImageDigest defines model for ImageDigest.
@@ -5202,6 +5400,50 @@ type ScalingEventList struct {
 	ScalingEvents []ScalingEvent `json:"scaling_events"`
 }
 
+// SearchResult defines model for SearchResult.
+type SearchResult struct {
+	// Field What matched: id, name, address, private_address, hostname, provider_id or workflow_id
+	//
+	// Example: address
+	Field string `json:"field"`
+
+	// Gone Whether it has ended: deleted, terminated, stopped
+	Gone bool `json:"gone"`
+
+	// Href Its path in this API; of what is shown only within something else, the path of that
+	//
+	// Example: /v1/servers/node-eu-1
+	Href string `json:"href"`
+	Id   string `json:"id"`
+
+	// Kind server, tenant, org, app, env, group, instance, route, ipv4, volume, domain, certificate, snapshot, backup, move, fleet, resource, operation and others
+	//
+	// Example: server
+	Kind string `json:"kind"`
+
+	// Name Its name, or its id if it has none
+	Name string `json:"name"`
+
+	// OrgId The org that owns it, if one does
+	OrgId *string `json:"org_id,omitempty"`
+
+	// Status Its status or state, empty for what has none
+	Status string `json:"status"`
+
+	// Value The value that matched
+	//
+	// Example: 203.0.113.7
+	Value string `json:"value"`
+}
+
+// SearchResults defines model for SearchResults.
+type SearchResults struct {
+	Results []SearchResult `json:"results"`
+
+	// Truncated Whether there are more matches than these
+	Truncated bool `json:"truncated"`
+}
+
 // Server defines model for Server.
 type Server struct {
 	ActiveAt *time.Time `json:"active_at,omitempty"`
@@ -6051,8 +6293,12 @@ type VolumeAttachment struct {
 	AttachmentId string    `json:"attachment_id"`
 	CreatedAt    time.Time `json:"created_at"`
 	CreatedBy    string    `json:"created_by"`
-	GroupId      string    `json:"group_id"`
-	MountPath    string    `json:"mount_path"`
+
+	// DeletedAt Present once it is detached
+	DeletedAt *time.Time `json:"deleted_at,omitempty"`
+	GroupId   string     `json:"group_id"`
+	MountPath string     `json:"mount_path"`
+	OrgId     *string    `json:"org_id,omitempty"`
 
 	// ServerId Server that the volume is attached to; absent if it is attached to none
 	ServerId *string `json:"server_id,omitempty"`
@@ -6524,6 +6770,36 @@ type CreateEnvParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListAttachmentsParams defines parameters for ListAttachments.
+type ListAttachmentsParams struct {
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// VolumeId Only of these volumes
+	VolumeId *[]string `form:"volume_id,omitempty" json:"volume_id,omitempty"`
+
+	// GroupId Only to these process groups
+	GroupId *[]string `form:"group_id,omitempty" json:"group_id,omitempty"`
+
+	// ServerId Only on these servers
+	ServerId *[]ServerID `form:"server_id,omitempty" json:"server_id,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListAttachmentsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAttachmentsParamsSort defines parameters for ListAttachments.
+type ListAttachmentsParamsSort string
+
 // ListBackupPoliciesParams defines parameters for ListBackupPolicies.
 type ListBackupPoliciesParams struct {
 	// Plan Only the policies of these plans
@@ -6735,6 +7011,30 @@ type ListRoutesParamsSort string
 type CreateRouteParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListEventsParams defines parameters for ListEvents.
+type ListEventsParams struct {
+	// Since Only what came after this cursor. Without it the feed is followed from its end, or from `tail` events before that
+	Since *string `form:"since,omitempty" json:"since,omitempty"`
+
+	// Tail Begin with so many of the newest events; not with `since`
+	Tail *int `form:"tail,omitempty" json:"tail,omitempty"`
+
+	// Kind Only of these kinds
+	Kind *[]string `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Id Only of these objects, or about them
+	Id *[]string `form:"id,omitempty" json:"id,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// LastEventID Takes the place of `since`; of a stream that is resumed
+	LastEventID *string `json:"Last-Event-ID,omitempty"`
 }
 
 // ListFleetsParams defines parameters for ListFleets.
@@ -6982,6 +7282,45 @@ type BuildImageParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListAllInstancesParams defines parameters for ListAllInstances.
+type ListAllInstancesParams struct {
+	// InstanceId Only these instances
+	InstanceId *[]string `form:"instance_id,omitempty" json:"instance_id,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// EnvId Only of these environments
+	EnvId *[]string `form:"env_id,omitempty" json:"env_id,omitempty"`
+
+	// GroupId Only of these process groups
+	GroupId *[]string `form:"group_id,omitempty" json:"group_id,omitempty"`
+
+	// ServerId Only on these servers
+	ServerId *[]ServerID `form:"server_id,omitempty" json:"server_id,omitempty"`
+
+	// State Only items in these states
+	State *[]ListAllInstancesParamsState `form:"state,omitempty" json:"state,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListAllInstancesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAllInstancesParamsState defines parameters for ListAllInstances.
+type ListAllInstancesParamsState string
+
+// ListAllInstancesParamsSort defines parameters for ListAllInstances.
+type ListAllInstancesParamsSort string
+
 // InstanceLogsParams defines parameters for InstanceLogs.
 type InstanceLogsParams struct {
 	// Tail Number of lines, counted from the end
@@ -6990,6 +7329,39 @@ type InstanceLogsParams struct {
 	// Follow Keep streaming new lines, for at most 15 minutes
 	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
 }
+
+// ListIPv4AddressesParams defines parameters for ListIPv4Addresses.
+type ListIPv4AddressesParams struct {
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// EnvId Only of these environments
+	EnvId *[]string `form:"env_id,omitempty" json:"env_id,omitempty"`
+
+	// Address Only these addresses
+	Address *[]string `form:"address,omitempty" json:"address,omitempty"`
+
+	// ServerId Only on these edges
+	ServerId *[]ServerID `form:"server_id,omitempty" json:"server_id,omitempty"`
+
+	// Status Only items in these states
+	Status *[]ResourceStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListIPv4AddressesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListIPv4AddressesParamsSort defines parameters for ListIPv4Addresses.
+type ListIPv4AddressesParamsSort string
 
 // ListOrgsParams defines parameters for ListOrgs.
 type ListOrgsParams struct {
@@ -7255,6 +7627,45 @@ type StartReleaseParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListAllRoutesParams defines parameters for ListAllRoutes.
+type ListAllRoutesParams struct {
+	// RouteId Only these routes
+	RouteId *[]string `form:"route_id,omitempty" json:"route_id,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// EnvId Only of these environments
+	EnvId *[]string `form:"env_id,omitempty" json:"env_id,omitempty"`
+
+	// GroupId Only of these process groups
+	GroupId *[]string `form:"group_id,omitempty" json:"group_id,omitempty"`
+
+	// Hostname Only of these names
+	Hostname *[]string `form:"hostname,omitempty" json:"hostname,omitempty"`
+
+	// Protocol Only of these protocols
+	Protocol *[]ListAllRoutesParamsProtocol `form:"protocol,omitempty" json:"protocol,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListAllRoutesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAllRoutesParamsProtocol defines parameters for ListAllRoutes.
+type ListAllRoutesParamsProtocol string
+
+// ListAllRoutesParamsSort defines parameters for ListAllRoutes.
+type ListAllRoutesParamsSort string
+
 // ListScalingEventsParams defines parameters for ListScalingEvents.
 type ListScalingEventsParams struct {
 	// Region Only these regions
@@ -7281,6 +7692,18 @@ type ListScalingEventsParamsTrigger string
 
 // ListScalingEventsParamsSort defines parameters for ListScalingEvents.
 type ListScalingEventsParamsSort string
+
+// SearchParams defines parameters for Search.
+type SearchParams struct {
+	// Q What to look for
+	Q string `form:"q" json:"q"`
+
+	// Kind Only of these kinds
+	Kind *[]string `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Limit Number of results
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
 
 // ServerStatsParams defines parameters for ServerStats.
 type ServerStatsParams struct {
@@ -8147,6 +8570,9 @@ type ServerInterface interface {
 	// CreateEnv Create an environment
 	// (POST /v1/apps/{app_id}/envs)
 	CreateEnv(ctx echo.Context, appId AppID, params CreateEnvParams) error
+	// ListAttachments List what volumes are attached to
+	// (GET /v1/attachments)
+	ListAttachments(ctx echo.Context, params ListAttachmentsParams) error
 	// ListBackupPolicies List backup policies
 	// (GET /v1/backup-policies)
 	ListBackupPolicies(ctx echo.Context, params ListBackupPoliciesParams) error
@@ -8228,6 +8654,9 @@ type ServerInterface interface {
 	// GetRoute Show a route
 	// (GET /v1/envs/{env_id}/routes/{route_id})
 	GetRoute(ctx echo.Context, envId EnvInPath, routeId RouteInPath) error
+	// ListEvents Follow what happens
+	// (GET /v1/events)
+	ListEvents(ctx echo.Context, params ListEventsParams) error
 	// ListFleets List fleets
 	// (GET /v1/fleets)
 	ListFleets(ctx echo.Context, params ListFleetsParams) error
@@ -8312,12 +8741,18 @@ type ServerInterface interface {
 	// GetImage Show a golden image
 	// (GET /v1/images/{image_id})
 	GetImage(ctx echo.Context, imageId ImageID) error
+	// ListAllInstances List the instances of all process groups
+	// (GET /v1/instances)
+	ListAllInstances(ctx echo.Context, params ListAllInstancesParams) error
 	// GetInstance Show an instance
 	// (GET /v1/instances/{instance_id})
 	GetInstance(ctx echo.Context, instanceId InstanceID) error
 	// InstanceLogs Stream an instance's log
 	// (GET /v1/instances/{instance_id}/logs)
 	InstanceLogs(ctx echo.Context, instanceId InstanceID, params InstanceLogsParams) error
+	// ListIPv4Addresses List the IPv4 addresses of all environments
+	// (GET /v1/ipv4-addresses)
+	ListIPv4Addresses(ctx echo.Context, params ListIPv4AddressesParams) error
 	// GetOperation Show the status of an operation
 	// (GET /v1/operations/{operation_id})
 	GetOperation(ctx echo.Context, operationId string) error
@@ -8459,9 +8894,15 @@ type ServerInterface interface {
 	// StartRelease Roll a release out
 	// (POST /v1/releases/{name}/start)
 	StartRelease(ctx echo.Context, name ReleaseName, params StartReleaseParams) error
+	// ListAllRoutes List the routes of all environments
+	// (GET /v1/routes)
+	ListAllRoutes(ctx echo.Context, params ListAllRoutesParams) error
 	// ListScalingEvents List scaling events
 	// (GET /v1/scaling-events)
 	ListScalingEvents(ctx echo.Context, params ListScalingEventsParams) error
+	// Search Find anything
+	// (GET /v1/search)
+	Search(ctx echo.Context, params SearchParams) error
 	// ServerPeers Show which hosts' firewalls are not as they should be
 	// (GET /v1/server-peers)
 	ServerPeers(ctx echo.Context) error
@@ -9330,6 +9771,73 @@ func (w *ServerInterfaceWrapper) CreateEnv(ctx echo.Context) error {
 	return err
 }
 
+// ListAttachments converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAttachments(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAttachmentsParams
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "volume_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "volume_id", ctx.QueryParams(), &params.VolumeId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "group_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "group_id", ctx.QueryParams(), &params.GroupId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "server_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "server_id", ctx.QueryParams(), &params.ServerId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAttachments(ctx, params)
+	return err
+}
+
 // ListBackupPolicies converts echo context to params.
 func (w *ServerInterfaceWrapper) ListBackupPolicies(ctx echo.Context) error {
 	var err error
@@ -10170,6 +10678,76 @@ func (w *ServerInterfaceWrapper) GetRoute(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetRoute(ctx, envId, routeId)
+	return err
+}
+
+// ListEvents converts echo context to params.
+func (w *ServerInterfaceWrapper) ListEvents(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListEventsParams
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", ctx.QueryParams(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter since: %s", err))
+	}
+
+	// ------------- Optional query parameter "tail" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tail", ctx.QueryParams(), &params.Tail, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tail: %s", err))
+	}
+
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "kind", ctx.QueryParams(), &params.Kind, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "id", ctx.QueryParams(), &params.Id, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Last-Event-ID" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
+		var LastEventID string
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Last-Event-ID, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Last-Event-ID", valueList[0], &LastEventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Last-Event-ID: %s", err))
+		}
+
+		params.LastEventID = &LastEventID
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListEvents(ctx, params)
 	return err
 }
 
@@ -11118,6 +11696,87 @@ func (w *ServerInterfaceWrapper) GetImage(ctx echo.Context) error {
 	return err
 }
 
+// ListAllInstances converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAllInstances(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAllInstancesParams
+	// ------------- Optional query parameter "instance_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "instance_id", ctx.QueryParams(), &params.InstanceId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter instance_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "env_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "env_id", ctx.QueryParams(), &params.EnvId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "group_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "group_id", ctx.QueryParams(), &params.GroupId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "server_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "server_id", ctx.QueryParams(), &params.ServerId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAllInstances(ctx, params)
+	return err
+}
+
 // GetInstance converts echo context to params.
 func (w *ServerInterfaceWrapper) GetInstance(ctx echo.Context) error {
 	var err error
@@ -11163,6 +11822,80 @@ func (w *ServerInterfaceWrapper) InstanceLogs(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.InstanceLogs(ctx, instanceId, params)
+	return err
+}
+
+// ListIPv4Addresses converts echo context to params.
+func (w *ServerInterfaceWrapper) ListIPv4Addresses(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListIPv4AddressesParams
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "env_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "env_id", ctx.QueryParams(), &params.EnvId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "address" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "address", ctx.QueryParams(), &params.Address, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter address: %s", err))
+	}
+
+	// ------------- Optional query parameter "server_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "server_id", ctx.QueryParams(), &params.ServerId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListIPv4Addresses(ctx, params)
 	return err
 }
 
@@ -12492,6 +13225,87 @@ func (w *ServerInterfaceWrapper) StartRelease(ctx echo.Context) error {
 	return err
 }
 
+// ListAllRoutes converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAllRoutes(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAllRoutesParams
+	// ------------- Optional query parameter "route_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "route_id", ctx.QueryParams(), &params.RouteId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter route_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "env_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "env_id", ctx.QueryParams(), &params.EnvId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "group_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "group_id", ctx.QueryParams(), &params.GroupId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "hostname" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "hostname", ctx.QueryParams(), &params.Hostname, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter hostname: %s", err))
+	}
+
+	// ------------- Optional query parameter "protocol" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "protocol", ctx.QueryParams(), &params.Protocol, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter protocol: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAllRoutes(ctx, params)
+	return err
+}
+
 // ListScalingEvents converts echo context to params.
 func (w *ServerInterfaceWrapper) ListScalingEvents(ctx echo.Context) error {
 	var err error
@@ -12542,6 +13356,38 @@ func (w *ServerInterfaceWrapper) ListScalingEvents(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ListScalingEvents(ctx, params)
+	return err
+}
+
+// Search converts echo context to params.
+func (w *ServerInterfaceWrapper) Search(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params SearchParams
+	// ------------- Required query parameter "q" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "q", ctx.QueryParams(), &params.Q, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter q: %s", err))
+	}
+
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "kind", ctx.QueryParams(), &params.Kind, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.Search(ctx, params)
 	return err
 }
 
@@ -15770,6 +16616,12 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/certificates", wrapper.ListCertificates, options.OperationMiddlewares["listCertificates"]...)
 	router.GET(options.BaseURL+"/v1/certificates/:certificate_id", wrapper.GetCertificate, options.OperationMiddlewares["getCertificate"]...)
 	router.POST(options.BaseURL+"/v1/certificates/:certificate_id/renew", wrapper.RenewCertificate, options.OperationMiddlewares["renewCertificate"]...)
+	router.GET(options.BaseURL+"/v1/events", wrapper.ListEvents, options.OperationMiddlewares["listEvents"]...)
+	router.GET(options.BaseURL+"/v1/search", wrapper.Search, options.OperationMiddlewares["search"]...)
+	router.GET(options.BaseURL+"/v1/routes", wrapper.ListAllRoutes, options.OperationMiddlewares["listAllRoutes"]...)
+	router.GET(options.BaseURL+"/v1/ipv4-addresses", wrapper.ListIPv4Addresses, options.OperationMiddlewares["listIPv4Addresses"]...)
+	router.GET(options.BaseURL+"/v1/instances", wrapper.ListAllInstances, options.OperationMiddlewares["listAllInstances"]...)
+	router.GET(options.BaseURL+"/v1/attachments", wrapper.ListAttachments, options.OperationMiddlewares["listAttachments"]...)
 	router.GET(options.BaseURL+"/v1/registries", wrapper.ListRegistries, options.OperationMiddlewares["listRegistries"]...)
 	router.POST(options.BaseURL+"/v1/registries/rotate", wrapper.RotateRegistries, options.OperationMiddlewares["rotateRegistries"]...)
 	router.DELETE(options.BaseURL+"/v1/registries/:host", wrapper.DeleteRegistry, options.OperationMiddlewares["deleteRegistry"]...)
