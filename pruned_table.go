@@ -6,6 +6,7 @@ type PrunedTable string
 // The tables that are pruned.
 const (
 	PrunedEvents     PrunedTable = "org_events"
+	PrunedFeed       PrunedTable = "events" // the feed of events
 	PrunedSessions   PrunedTable = "org_sessions"
 	PrunedInstances  PrunedTable = "instances" // those that are stopped
 	PrunedCommands   PrunedTable = "agent_command_audit"

@@ -126,6 +126,10 @@ type Deps struct {
 	// Rebalances are packing plans that are carried out.
 	Rebalances RebalanceDeps
 
+	// Events is the feed of what happens, and Search finds things.
+	Events EventStore
+	Search SearchStore
+
 	Quotas QuotaStore
 	// Registries holds registry credentials for hosts.
 	Registries RegistryStore
@@ -168,6 +172,7 @@ type API struct {
 	keys Later
 	// streams has an entry for each long request; ending closes them with the process.
 	streams chan struct{}
+	feed    *eventFeed
 	ending  context.Context // the process's, not a request's
 	end     context.CancelFunc
 }
@@ -194,6 +199,7 @@ func New(d Deps) *API {
 	}, []string{"endpoint", "dimension"})
 	a.streams = make(chan struct{}, maxStreams)
 	a.ending, a.end = context.WithCancel(context.Background())
+	a.feed = &eventFeed{store: d.Events, log: d.Log, every: followEvery, buffer: feedBuffer, ending: a.ending, subs: map[*EventSubscription]bool{}}
 	d.Registry.MustRegister(a.seconds, a.refused)
 	a.contract = embedded()
 	e := echo.New()

@@ -26,6 +26,7 @@ type GroupStore interface {
 	ListRollouts(ctx context.Context, q prego.ListQuery) (page []workload.Rollout, next string, err error)
 	DeleteGroup(ctx context.Context, id prego.GroupID, by string) (workload.Group, error)
 	ListInstances(ctx context.Context, q prego.ListQuery) (page []workload.Instance, next string, err error)
+	ListAllInstances(ctx context.Context, q prego.ListQuery) (page []workload.Instance, next string, err error)
 	GetInstance(ctx context.Context, id string) (workload.Instance, error)
 }
 
@@ -160,6 +161,11 @@ func (a *API) DeleteGroup(c echo.Context, id GroupID) error {
 // ListInstances shows a page of a group's instances.
 func (a *API) ListInstances(c echo.Context, id GroupID, _ ListInstancesParams) error {
 	return within(c, a.d.Groups.GetGroup, "instances", a.d.Groups.ListInstances, instanceView, "group_id", string(id))
+}
+
+// ListAllInstances shows a page of the instances of all groups.
+func (a *API) ListAllInstances(c echo.Context, _ ListAllInstancesParams) error {
+	return list(c, "instances", a.d.Groups.ListAllInstances, instanceView)
 }
 
 // GetInstance shows an instance.

@@ -162,7 +162,7 @@ func setup(t *testing.T, change func(*api.Deps)) *bundle {
 	b.store = store.New(b.pool)
 	d := api.Deps{
 		Store: b.store, Orchestrator: b.runs, Auth: auth{}, Importer: imports{}, Log: zap.New(core), Registry: prometheus.NewRegistry(),
-		Quotas: b.store, Registries: store.NewRegistries(b.store, box(t)),
+		Events: b.store, Search: b.store, Quotas: b.store, Registries: store.NewRegistries(b.store, box(t)),
 		Images: b.store, ImageRuns: b.runs, Certificates: b.store, CertificateRuns: b.runs,
 		Catalog: api.CatalogDeps{Store: b.store, Runs: b.runs, Configured: server.DefaultCatalog(), StaleAfter: time.Hour},
 		Keys:    b.store, Hosts: b.store, Shell: b.hosts, Containers: b.hosts,

@@ -34,6 +34,7 @@ type ResourceStore interface {
 
 	EnableIPv4(ctx context.Context, envID prego.EnvID, id, environment string, location func(prego.Region) string, by string) (workload.IPv4Allocation, error)
 	GetIPv4(ctx context.Context, envID prego.EnvID) (workload.IPv4Allocation, error)
+	ListIPv4s(ctx context.Context, q prego.ListQuery) (page []workload.IPv4Allocation, next string, err error)
 	DisableIPv4(ctx context.Context, envID prego.EnvID, by string) (workload.IPv4Allocation, error)
 
 	CreateVolume(ctx context.Context, v workload.Volume, environment, by string) (workload.Volume, error)
@@ -42,6 +43,7 @@ type ResourceStore interface {
 	DeleteVolume(ctx context.Context, id prego.VolumeID, without, by string) (workload.Volume, error)
 	GrowVolume(ctx context.Context, id prego.VolumeID, size int64, by string) (workload.Volume, error)
 	AttachVolume(ctx context.Context, a workload.VolumeAttachment, by string) (workload.VolumeAttachment, error)
+	ListAttachments(ctx context.Context, q prego.ListQuery) (page []workload.VolumeAttachment, next string, err error)
 	DetachVolume(ctx context.Context, volumeID prego.VolumeID, attachmentID, by string) error
 
 	CreateSnapshot(ctx context.Context, tenantID prego.TenantID, id, by string) (tenant.Snapshot, error)
@@ -166,6 +168,21 @@ func (a *API) ListRoutes(c echo.Context, env EnvInPath, _ ListRoutesParams) erro
 	return within(c, a.d.Quotas.GetEnv, "routes", a.d.Resources.Store.ListRoutes, routeView, "env_id", string(env))
 }
 
+// ListAllRoutes shows a page of the routes of all envs.
+func (a *API) ListAllRoutes(c echo.Context, _ ListAllRoutesParams) error {
+	return list(c, "routes", a.d.Resources.Store.ListRoutes, routeView)
+}
+
+// ListIPv4Addresses shows a page of the IPv4 addresses of all envs.
+func (a *API) ListIPv4Addresses(c echo.Context, _ ListIPv4AddressesParams) error {
+	return list(c, "ipv4_addresses", a.d.Resources.Store.ListIPv4s, ipv4View)
+}
+
+// ListAttachments shows a page of what volumes are attached to.
+func (a *API) ListAttachments(c echo.Context, _ ListAttachmentsParams) error {
+	return list(c, "attachments", a.d.Resources.Store.ListAttachments, attachmentView)
+}
+
 // GetRoute shows a route.
 func (a *API) GetRoute(c echo.Context, env EnvInPath, route RouteInPath) error {
 	r, err := a.d.Resources.Store.GetRoute(c.Request().Context(), env, route)
@@ -210,7 +227,7 @@ func matchesETag(header, etag string) bool {
 func ipv4View(a workload.IPv4Allocation) IPv4 {
 	return IPv4{
 		AllocationId: a.AllocationID, OrgId: string(a.OrgID), EnvId: string(a.EnvID), Status: a.Status, Reason: optional(string(a.Reason)), Message: optional(a.Message),
-		Address: optional(a.Address), ServerId: optional(string(a.ServerID)), Served: new(a.Served), Location: a.Location, WorkflowId: workload.AddressWorkflowID(a.AllocationID), CreatedBy: a.CreatedBy, CreatedAt: a.CreatedAt.UTC(),
+		Address: optional(a.Address), ServerId: optional(string(a.ServerID)), Served: new(a.Served), Location: a.Location, WorkflowId: workload.AddressWorkflowID(a.AllocationID), CreatedBy: a.CreatedBy, CreatedAt: a.CreatedAt.UTC(), DeletedAt: utc(a.DeletedAt),
 	}
 }
 
@@ -246,7 +263,7 @@ func (a *API) ipv4Accepted(c echo.Context, v workload.IPv4Allocation, err error)
 
 func attachmentView(t workload.VolumeAttachment) VolumeAttachment {
 	return VolumeAttachment{
-		AttachmentId: t.AttachmentID, VolumeId: string(t.VolumeID), GroupId: string(t.GroupID), MountPath: t.MountPath, ServerId: optional(string(t.ServerID)), CreatedBy: t.CreatedBy, CreatedAt: t.CreatedAt.UTC(),
+		AttachmentId: t.AttachmentID, OrgId: optional(string(t.OrgID)), VolumeId: string(t.VolumeID), GroupId: string(t.GroupID), MountPath: t.MountPath, ServerId: optional(string(t.ServerID)), CreatedBy: t.CreatedBy, CreatedAt: t.CreatedAt.UTC(), DeletedAt: utc(t.DeletedAt),
 	}
 }
 

@@ -25,6 +25,7 @@ type IPv4Allocation struct {
 	Message      string
 	CreatedBy    string
 	CreatedAt    time.Time
+	DeletedAt    *time.Time // nil while it is there
 }
 
 // AddressHome is where a floating address is and where it is to be.

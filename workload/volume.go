@@ -97,6 +97,7 @@ type VolumeAttachment struct {
 	ServerID     prego.ServerID // the server that it is attached to at the provider; "" for none
 	CreatedBy    string
 	CreatedAt    time.Time
+	DeletedAt    *time.Time // nil while it is attached
 }
 
 var mountPath = regexp.MustCompile(`^(/[A-Za-z0-9_][A-Za-z0-9._-]{0,63}){1,8}$`)

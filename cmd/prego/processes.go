@@ -94,7 +94,7 @@ func buildAPI(p *process, runs *workflows.Client) (*api.API, error) {
 		Images: p.db, ImageRuns: runs, Certificates: p.db, CertificateRuns: runs,
 		Catalog:    newCatalogDeps(p, runs, catalog, stack),
 		Rebalances: api.RebalanceDeps{Store: p.db, Usable: pack.Usable{MemoryPct: placer.Policy.MemoryPctMax, DiskPct: placer.Policy.DBDiskPctMax, Tenants: pack.TenantsBelow(placer.Policy.MaxTenantsPerNode, p.cfg.Tenants.ThresholdPct)}},
-		Quotas:     p.db, Registries: store.NewRegistries(p.db, keyholder),
+		Events:     p.db, Search: p.db, Quotas: p.db, Registries: store.NewRegistries(p.db, keyholder),
 		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, SiteDomain: p.cfg.Tenants.SiteDomain, Locations: catalog.Locations},
 		Keys:      p.db, Hosts: p.db, Shell: keyholder, Containers: keyholder,
 		Groups: p.db, GroupRuns: runs, Releases: p.db, ReleaseRuns: runs, AgentReleases: p.db, Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),

@@ -58,6 +58,7 @@ type Config struct {
 // Keep says for how long rows are kept that grow in number with use; 0 is forever.
 type Keep struct {
 	Events       time.Duration `env:"PREGO_KEEP_EVENTS" envDefault:"9600h"`        // of orgs
+	Feed         time.Duration `env:"PREGO_KEEP_FEED" envDefault:"720h"`           // the feed of events
 	Commands     time.Duration `env:"PREGO_KEEP_COMMANDS" envDefault:"9600h"`      // records of commands on hosts
 	Sessions     time.Duration `env:"PREGO_KEEP_SESSIONS" envDefault:"720h"`       // exec sessions and log streams that are over; at least 2h, since quotas count the last hour's
 	Instances    time.Duration `env:"PREGO_KEEP_INSTANCES" envDefault:"720h"`      // that are stopped; at least 1h
@@ -70,14 +71,14 @@ type Keep struct {
 // Of returns how long rows of each table are kept.
 func (k Keep) Of() map[prego.PrunedTable]time.Duration {
 	return map[prego.PrunedTable]time.Duration{
-		prego.PrunedEvents: k.Events, prego.PrunedCommands: k.Commands, prego.PrunedSessions: k.Sessions, prego.PrunedInstances: k.Instances,
+		prego.PrunedEvents: k.Events, prego.PrunedFeed: k.Feed, prego.PrunedCommands: k.Commands, prego.PrunedSessions: k.Sessions, prego.PrunedInstances: k.Instances,
 		prego.PrunedKeys: k.Keys, prego.PrunedTenantKeys: k.CreationKeys, prego.PrunedOrgKeys: k.CreationKeys,
 	}
 }
 
 func (k Keep) check(bad func(name, why string)) {
 	for name, v := range map[string]struct{ is, least time.Duration }{
-		"PREGO_KEEP_EVENTS": {k.Events, time.Hour}, "PREGO_KEEP_COMMANDS": {k.Commands, time.Hour}, "PREGO_KEEP_SESSIONS": {k.Sessions, 2 * time.Hour},
+		"PREGO_KEEP_EVENTS": {k.Events, time.Hour}, "PREGO_KEEP_FEED": {k.Feed, time.Hour}, "PREGO_KEEP_COMMANDS": {k.Commands, time.Hour}, "PREGO_KEEP_SESSIONS": {k.Sessions, 2 * time.Hour},
 		"PREGO_KEEP_INSTANCES": {k.Instances, time.Hour}, "PREGO_KEEP_KEYS": {k.Keys, 24 * time.Hour}, "PREGO_KEEP_CREATION_KEYS": {k.CreationKeys, 24 * time.Hour},
 	} {
 		if v.is != 0 && v.is < v.least {

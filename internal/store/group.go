@@ -253,6 +253,22 @@ func (s *Store) ListInstances(ctx context.Context, q prego.ListQuery) (page []wo
 	return instances.page(ctx, s, q)
 }
 
+var allInstances = listing[workload.Instance]{
+	what: "instances", from: `SELECT ` + instanceColumns + ` FROM instances i`,
+	live: `i.state <> 'stopped'`, state: "state",
+	filters: map[string]string{
+		"instance_id": "i.instance_id", "org_id": "i.org_id", "group_id": "i.group_id", "server_id": "i.server_id", "state": "i.state",
+		"env_id": "i.group_id = ANY (ARRAY(SELECT g.group_id FROM process_groups g WHERE g.env_id = ANY ($?)))",
+	},
+	sorts: map[string]string{"created_at": "i.created_at"},
+	id:    "i.instance_id",
+}
+
+// ListAllInstances is a page of the instances of all groups, without those that are stopped.
+func (s *Store) ListAllInstances(ctx context.Context, q prego.ListQuery) (page []workload.Instance, next string, err error) {
+	return allInstances.page(ctx, s, q)
+}
+
 const sqlGetInstance = `SELECT ` + instanceColumns + ` FROM instances i WHERE i.instance_id = $1`
 
 // GetInstance reads an instance, or CodeInstanceNotFound.

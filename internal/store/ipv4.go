@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-const ipv4Columns = `a.kind, COALESCE(a.server_id, '') AS server_id, a.served_at IS NOT NULL AS served, a.allocation_id, a.org_id, a.env_id, a.provider, a.name, a.location, COALESCE(a.provider_id, '') AS provider_id, a.address, a.status, a.reason, a.message, a.created_by, a.created_at`
+const ipv4Columns = `a.kind, COALESCE(a.server_id, '') AS server_id, a.served_at IS NOT NULL AS served, a.allocation_id, a.org_id, a.env_id, a.provider, a.name, a.location, COALESCE(a.provider_id, '') AS provider_id, a.address, a.status, a.reason, a.message, a.created_by, a.created_at, a.deleted_at`
 
 const sqlEnvIPv4 = `SELECT ` + ipv4Columns + ` FROM ipv4_allocations a WHERE a.env_id = $1 AND a.deleted_at IS NULL`
 
@@ -23,6 +23,19 @@ func (s *Store) GetIPv4(ctx context.Context, envID prego.EnvID) (workload.IPv4Al
 		return workload.IPv4Allocation{}, err
 	}
 	return get[workload.IPv4Allocation](ctx, s.pool, noIPv4(envID), sqlEnvIPv4, envID)
+}
+
+var ipv4s = listing[workload.IPv4Allocation]{
+	what: "IPv4 addresses", from: `SELECT ` + ipv4Columns + ` FROM ipv4_allocations a`,
+	live:    `a.deleted_at IS NULL`,
+	filters: map[string]string{"org_id": "a.org_id", "env_id": "a.env_id", "address": "a.address", "server_id": "a.server_id", "status": "a.status"},
+	sorts:   map[string]string{"created_at": "a.created_at"},
+	id:      "a.allocation_id",
+}
+
+// ListIPv4s is a page of the IPv4 addresses of envs, without those that were given back.
+func (s *Store) ListIPv4s(ctx context.Context, q prego.ListQuery) (page []workload.IPv4Allocation, next string, err error) {
+	return ipv4s.page(ctx, s, q)
 }
 
 func noIPv4(envID prego.EnvID) error {

@@ -25,6 +25,21 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone`
 
+// The oldest of the feed, by its order. A transaction that is not over may yet write something before
+// them; one of a cluster that the database was copied from is none of ours, and its id may be given again.
+const sqlPruneFeed = `
+WITH foreign_rows AS (DELETE FROM events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())), gone AS (
+    DELETE FROM events e USING (SELECT xid, seq, at FROM events WHERE xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid, seq LIMIT $2) oldest
+    WHERE e.xid = oldest.xid AND e.seq = oldest.seq AND oldest.at < now() - make_interval(secs => $1)
+    RETURNING e.xid, e.seq
+), noted AS (
+    INSERT INTO pruned AS p (what, through_xid, through, rows) SELECT 'events', xid, seq, (SELECT count(*) FROM gone) FROM gone ORDER BY xid DESC, seq DESC LIMIT 1
+    ON CONFLICT (what) DO UPDATE SET through_xid = CASE WHEN (EXCLUDED.through_xid, EXCLUDED.through) > (p.through_xid, p.through) OR p.through_xid >= pg_snapshot_xmax(pg_current_snapshot()) THEN EXCLUDED.through_xid ELSE p.through_xid END,
+        through = CASE WHEN (EXCLUDED.through_xid, EXCLUDED.through) > (p.through_xid, p.through) OR p.through_xid >= pg_snapshot_xmax(pg_current_snapshot()) THEN EXCLUDED.through ELSE p.through END,
+        rows = p.rows + EXCLUDED.rows, at = now()
+)
+SELECT count(*) FROM gone`
+
 // The others are asked by time, with an index. Rows that somebody holds are left out.
 const (
 	longAgo  = ` < now() - make_interval(secs => $1) `
@@ -48,7 +63,7 @@ const (
 // many; it may be called until it returns less than limit.
 func (s *Store) Prune(ctx context.Context, table prego.PrunedTable, keep time.Duration, limit int) (int, error) {
 	sql := map[prego.PrunedTable]string{
-		prego.PrunedEvents: sqlPruneEvents, prego.PrunedSessions: sqlPruneSessions, prego.PrunedInstances: sqlPruneInstances, prego.PrunedCommands: sqlPruneCommands,
+		prego.PrunedEvents: sqlPruneEvents, prego.PrunedFeed: sqlPruneFeed, prego.PrunedSessions: sqlPruneSessions, prego.PrunedInstances: sqlPruneInstances, prego.PrunedCommands: sqlPruneCommands,
 		prego.PrunedKeys: sqlPruneKeys, prego.PrunedTenantKeys: sqlPruneTenantKeys, prego.PrunedOrgKeys: sqlPruneOrgKeys,
 	}[table]
 	n, err := value[int](ctx, s.pool, sql, keep.Seconds(), limit)

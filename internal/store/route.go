@@ -140,7 +140,7 @@ func (s *Store) GetRoute(ctx context.Context, envID prego.EnvID, id prego.RouteI
 var routes = listing[workload.Route]{
 	what: "routes", from: `SELECT ` + routeColumns + ` FROM routes r`,
 	live:    `r.deleted_at IS NULL`,
-	filters: map[string]string{"route_id": "r.route_id", "env_id": "r.env_id", "org_id": "r.org_id", "group_id": "r.group_id", "hostname": "r.hostname"},
+	filters: map[string]string{"route_id": "r.route_id", "env_id": "r.env_id", "org_id": "r.org_id", "group_id": "r.group_id", "hostname": "r.hostname", "protocol": "r.protocol"},
 	sorts:   map[string]string{"created_at": "r.created_at", "hostname": "r.hostname"},
 	id:      "r.route_id",
 }

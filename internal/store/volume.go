@@ -17,7 +17,7 @@ import (
 
 const volumeColumns = `v.volume_id, v.org_id, v.region, v.location, v.name, v.size_bytes, v.made_bytes, v.grown_bytes, v.provider, v.provider_name, COALESCE(v.provider_id, '') AS provider_id, CASE WHEN v.deleted_at IS NULL THEN v.status ELSE 'deleted' END AS status, v.reason, v.message, v.created_by, v.created_at`
 
-const attachmentColumns = `t.attachment_id, t.org_id, t.volume_id, t.group_id, t.mount_path, COALESCE(t.server_id, '') AS server_id, t.created_by, t.created_at`
+const attachmentColumns = `t.attachment_id, t.org_id, t.volume_id, t.group_id, t.mount_path, COALESCE(t.server_id, '') AS server_id, t.created_by, t.created_at, t.deleted_at`
 
 func oneVolume(ctx context.Context, q querier, id, sql string, args ...any) (workload.Volume, error) {
 	return get[workload.Volume](ctx, q, prego.Errorf(prego.CodeVolumeNotFound, "there is no volume %q", id), sql, args...)
@@ -104,6 +104,19 @@ func (s *Store) ListVolumes(ctx context.Context, q prego.ListQuery) (page []work
 		return nil, "", err
 	}
 	return page, next, s.withAttachments(ctx, page)
+}
+
+var attachments = listing[workload.VolumeAttachment]{
+	what: "attachments", from: `SELECT ` + attachmentColumns + ` FROM volume_attachments t`,
+	live:    `t.deleted_at IS NULL`,
+	filters: map[string]string{"org_id": "t.org_id", "volume_id": "t.volume_id", "group_id": "t.group_id", "server_id": "t.server_id"},
+	sorts:   map[string]string{"created_at": "t.created_at"},
+	id:      "t.attachment_id",
+}
+
+// ListAttachments is a page of what volumes are attached to.
+func (s *Store) ListAttachments(ctx context.Context, q prego.ListQuery) (page []workload.VolumeAttachment, next string, err error) {
+	return attachments.page(ctx, s, q)
 }
 
 // inVolume runs f in a transaction that holds the volume's org and the volume.

@@ -1,0 +1,388 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// EventStore reads the feed of events.
+type EventStore interface {
+	// Events is a page of the feed. A cursor that is behind what was pruned is refused with
+	// CodeEventsGone.
+	Events(ctx context.Context, q prego.EventQuery) (prego.EventPage, error)
+}
+
+const (
+	// followEvery is how often a process that has subscribers asks what is new: for all of
+	// them at once.
+	followEvery = 250 * time.Millisecond
+	// feedPage is how many events are read at a time.
+	feedPage = 200
+	// feedBuffer is how many events wait for a subscriber who is slow.
+	feedBuffer = 1000
+	// feedKeepAlive is the interval of comments on a stream of events.
+	feedKeepAlive = 15 * time.Second
+)
+
+// ErrSlowReader ends a subscription whose subscriber took too long: it can be
+// resumed from the last event that was taken.
+var ErrSlowReader = prego.Errorf(prego.CodeBusy, "events were not taken fast enough; read on from the last one")
+
+// eventFeed reads the feed once for all of a process's subscribers, and only while there are any.
+type eventFeed struct {
+	store   EventStore
+	log     *zap.Logger
+	every   time.Duration
+	buffer  int
+	ending  context.Context // the process's
+	mu      sync.Mutex
+	subs    map[*EventSubscription]bool
+	running bool
+	at      prego.EventPlace // up to which all subscribers have been given everything
+}
+
+// EventSubscription is what a subscriber of the feed of events gets.
+type EventSubscription struct {
+	// C has the events, in the order of the feed. It is closed when the subscription has ended: Err says why.
+	C <-chan prego.Event
+
+	out    chan prego.Event
+	filter prego.EventFilter
+	queue  chan prego.Event // what came after the place at which it was added
+	mu     sync.Mutex
+	err    error
+	at     prego.EventPlace // up to which there is nothing more for it
+	cause  error            // why it was dropped, once queue is closed
+}
+
+// Err says why a subscription ended whose channel is closed: the context's error, ErrSlowReader, or CodeEventsGone.
+func (s *EventSubscription) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Cursor is the place up to which everything that the filter selects was taken from the channel.
+func (s *EventSubscription) Cursor() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at.String()
+}
+
+func (s *EventSubscription) passed(p prego.EventPlace) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at.Compare(p) < 0 {
+		s.at = p
+	}
+}
+
+// Subscribe follows the feed of events from a cursor, from so many of the newest, or from its end,
+// until ctx ends. All subscribers of a process cost one query per quarter of a second.
+func (a *API) Subscribe(ctx context.Context, q prego.EventQuery) (*EventSubscription, error) {
+	return a.feed.subscribe(ctx, q)
+}
+
+func (f *eventFeed) subscribe(ctx context.Context, q prego.EventQuery) (*EventSubscription, error) {
+	q.Limit = feedPage
+	first, err := f.store.Events(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	next, err := prego.ParseEventCursor(first.Next)
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan prego.Event)
+	s := &EventSubscription{C: out, out: out, filter: q.EventFilter, queue: make(chan prego.Event, f.buffer)}
+	if q.Since != "" {
+		s.at, _ = prego.ParseEventCursor(q.Since)
+	}
+	joined := f.join(s, next)
+	go func() {
+		err := f.run(ctx, s, q, first, joined)
+		f.leave(s)
+		s.mu.Lock()
+		s.err = err
+		s.mu.Unlock()
+		close(out)
+	}()
+	return s, nil
+}
+
+// join adds a subscriber, who is given what comes after the place that is returned. Whoever is first
+// begins to read, from where it has read itself.
+func (f *eventFeed) join(s *EventSubscription, next prego.EventPlace) prego.EventPlace {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.subs[s] = true
+	if !f.running {
+		f.running, f.at = true, next
+		go f.follow()
+	}
+	return f.at
+}
+
+func (f *eventFeed) leave(s *EventSubscription) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.drop(s, nil)
+}
+
+func (f *eventFeed) drop(s *EventSubscription, cause error) {
+	if f.subs[s] {
+		delete(f.subs, s)
+		s.cause = cause
+		close(s.queue)
+	}
+}
+
+// follow reads on until nobody is subscribed.
+func (f *eventFeed) follow() {
+	failing := false
+	for {
+		f.mu.Lock()
+		if len(f.subs) == 0 || f.ending.Err() != nil {
+			f.running = false
+			f.mu.Unlock()
+			return
+		}
+		since := f.at.String()
+		f.mu.Unlock()
+		ctx, cancel := context.WithTimeout(f.ending, patience)
+		page, err := f.store.Events(ctx, prego.EventQuery{Since: since, Limit: feedPage})
+		cancel()
+		if err == nil {
+			err = f.tell(page)
+		}
+		switch {
+		case err == nil:
+			failing = false
+		case prego.CodeOf(err) == prego.CodeEventsGone:
+			f.dropAll(err)
+			continue
+		case !failing:
+			failing = true
+			f.log.Warn("the feed of events cannot be read", zap.String("error", prego.Redact(err.Error())))
+		}
+		if page.More {
+			continue
+		}
+		select {
+		case <-time.After(f.every):
+		case <-f.ending.Done():
+		}
+	}
+}
+
+// tell gives a page to all subscribers. None is waited for: whoever has too many waiting is dropped.
+func (f *eventFeed) tell(page prego.EventPage) error {
+	at, err := prego.ParseEventCursor(page.Next)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.at = at
+	for s := range f.subs {
+		for _, e := range page.Events {
+			if !s.filter.Matches(e) {
+				continue
+			}
+			select {
+			case s.queue <- e:
+				continue
+			default:
+			}
+			f.drop(s, ErrSlowReader)
+			break
+		}
+		if f.subs[s] && len(page.Events) > 0 && len(s.queue) == 0 && !s.filter.Empty() {
+			s.queue <- prego.Event{Cursor: page.Next} // only here something is added
+		}
+	}
+	return nil
+}
+
+func (f *eventFeed) dropAll(cause error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for s := range f.subs {
+		f.drop(s, cause)
+	}
+}
+
+// run gives a subscriber what there was before it joined, and then what comes.
+func (f *eventFeed) run(ctx context.Context, s *EventSubscription, q prego.EventQuery, page prego.EventPage, joined prego.EventPlace) error {
+	give := func(e prego.Event) error {
+		place, err := prego.ParseEventCursor(e.Cursor)
+		if err != nil {
+			return err
+		}
+		select {
+		case s.out <- e:
+			s.passed(place)
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-f.ending.Done():
+			return f.ending.Err()
+		}
+	}
+	// Another process may have given it more than this one has read yet, and this one may have read on
+	// before it joined: then what it missed is read now.
+	read, err := prego.ParseEventCursor(page.Next)
+	for since := false; ; since = true {
+		for _, e := range page.Events {
+			if err := give(e); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			return err
+		}
+		s.passed(read)
+		if !page.More && (since || read.Compare(joined) >= 0) {
+			break
+		}
+		q.Since = page.Next
+		if page, err = f.store.Events(ctx, q); err != nil {
+			return err
+		}
+		read, err = prego.ParseEventCursor(page.Next)
+	}
+	for {
+		select {
+		case e, ok := <-s.queue:
+			if !ok {
+				return s.cause
+			}
+			place, err := prego.ParseEventCursor(e.Cursor)
+			switch {
+			case err != nil:
+				return err
+			case place.Compare(read) <= 0:
+			case e.Kind == "": // nothing for it up to there
+				s.passed(place)
+			default:
+				if err := give(e); err != nil {
+					return err
+				}
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-f.ending.Done():
+			return f.ending.Err()
+		}
+	}
+}
+
+// ListEvents shows a page of the feed of events, or streams it.
+func (a *API) ListEvents(c echo.Context, p ListEventsParams) error {
+	q := prego.EventQuery{Limit: defaultLimit, Since: deref(p.Since), Tail: deref(p.Tail), EventFilter: prego.EventFilter{Kinds: deref(p.Kind), IDs: deref(p.Id), Orgs: prego.Strings(deref(p.OrgId))}}
+	if p.Limit != nil {
+		q.Limit = *p.Limit
+	}
+	if p.LastEventID != nil {
+		q.Since, q.Tail = *p.LastEventID, 0
+	}
+	if q.Since != "" && q.Tail != 0 {
+		return prego.Invalid("tail", "can't be combined with since")
+	}
+	if wantsStream(c.Request()) {
+		return a.streamEvents(c, q)
+	}
+	page, err := a.d.Events.Events(c.Request().Context(), q)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, FeedEventPage{Events: views(page.Events, feedEventView), NextCursor: page.Next, More: page.More})
+}
+
+// wantsStream reports whether a caller accepts server-sent events.
+func wantsStream(r *http.Request) bool {
+	for _, part := range strings.Split(r.Header.Get(echo.HeaderAccept), ",") {
+		if mt, _, err := mime.ParseMediaType(part); err == nil && mt == "text/event-stream" {
+			return true
+		}
+	}
+	return false
+}
+
+func feedEventView(e prego.Event) FeedEvent {
+	out := FeedEvent{
+		Cursor: e.Cursor, At: e.At.UTC(), Kind: e.Kind, Id: e.ID, OrgId: optional(string(e.OrgID)), Step: e.Step, Status: optional(e.Status), Reason: optional(e.Reason),
+		Message: optional(e.Message), Actor: optional(e.Actor),
+	}
+	if len(e.About) > 0 {
+		out.About = &e.About
+	}
+	return out
+}
+
+// streamEvents sends the feed as server-sent events until the caller leaves, the process ends, or the time of a
+// stream is over.
+func (a *API) streamEvents(c echo.Context, q prego.EventQuery) error {
+	ctx, done, err := a.stream(c, false)
+	if err != nil {
+		return err
+	}
+	defer done()
+	sub, err := a.Subscribe(ctx, q)
+	if err != nil {
+		return err
+	}
+	w, control := c.Response(), http.NewResponseController(c.Response())
+	w.Header().Set(echo.HeaderContentType, "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no")
+	w.WriteHeader(http.StatusOK)
+	send := func(format string, args ...any) error {
+		_ = control.SetWriteDeadline(time.Now().Add(sendWithin))
+		if _, err := fmt.Fprintf(w, format, args...); err != nil {
+			return err
+		}
+		return control.Flush()
+	}
+	// The place is said at once, so that nothing is missed by a reader who loses the connection before the first event.
+	if err := send("retry: 1000\nid: %s\n\n", sub.Cursor()); err != nil {
+		return nil //nolint:nilerr // the caller left
+	}
+	quiet := time.NewTicker(feedKeepAlive)
+	defer quiet.Stop()
+	for {
+		select {
+		case e, ok := <-sub.C:
+			if !ok {
+				var coded *prego.Error // it was too slow, or the feed was pruned
+				if errors.As(sub.Err(), &coded) {
+					_ = send("event: resume\ndata: {\"code\":%q}\n\n", coded.Code)
+				}
+				return nil
+			}
+			data, err := json.Marshal(feedEventView(e))
+			if err == nil {
+				err = send("id: %s\nevent: %s\ndata: %s\n\n", e.Cursor, e.Kind, data)
+			}
+			if err != nil {
+				return nil //nolint:nilerr // the caller left
+			}
+		case <-quiet.C:
+			// A place without an event moves the reader's on.
+			if err := send(": keep-alive\nid: %s\n\n", sub.Cursor()); err != nil {
+				return nil //nolint:nilerr // the caller left
+			}
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package prego
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Event is something that happened to an object.
+type Event struct {
+	Cursor  string // its place in the feed
+	At      time.Time
+	Kind    string // of the object
+	ID      string
+	OrgID   OrgID    // that owns it, "" if none does
+	About   []string // ids of other objects that it concerns
+	Step    string   // what happened
+	Status  string   // of the object, after it
+	Reason  string
+	Message string
+	Actor   string
+}
+
+// EventQuery selects a page of the feed of events.
+type EventQuery struct {
+	Since string // a cursor; "" is the end of the feed
+	Tail  int    // without a cursor: so many of the newest events
+	Limit int    // events
+	EventFilter
+}
+
+// EventFilter selects events; what is empty selects all.
+type EventFilter struct {
+	Kinds []string
+	IDs   []string // of the object, or of one that the event is about
+	Orgs  []string
+}
+
+// Matches reports whether a filter selects an event.
+func (f EventFilter) Matches(e Event) bool {
+	return (len(f.Kinds) == 0 || slices.Contains(f.Kinds, e.Kind)) &&
+		(len(f.Orgs) == 0 || slices.Contains(f.Orgs, string(e.OrgID))) &&
+		(len(f.IDs) == 0 || slices.ContainsFunc(f.IDs, func(id string) bool { return id == e.ID || slices.Contains(e.About, id) }))
+}
+
+// Empty reports whether a filter selects everything.
+func (f EventFilter) Empty() bool { return len(f.Kinds)+len(f.IDs)+len(f.Orgs) == 0 }
+
+// EventPage is a page of the feed of events, the oldest first.
+type EventPage struct {
+	Events []Event
+	Next   string // the cursor to read on from
+	More   bool   // there is more to read at once, even if the page is empty
+}
+
+// EventPlace is a cursor of the feed of events: a transaction, and the number of the event.
+type EventPlace struct {
+	Xid uint64
+	Seq int64
+}
+
+func (p EventPlace) String() string {
+	return strconv.FormatUint(p.Xid, 10) + "-" + strconv.FormatInt(p.Seq, 10)
+}
+
+// Compare orders places as the feed does.
+func (p EventPlace) Compare(o EventPlace) int {
+	return cmp.Or(cmp.Compare(p.Xid, o.Xid), cmp.Compare(p.Seq, o.Seq))
+}
+
+// ParseEventCursor reads a cursor, or refuses it with CodeInvalidField.
+func ParseEventCursor(s string) (p EventPlace, err error) {
+	xid, seq, ok := strings.Cut(s, "-")
+	p.Xid, err = strconv.ParseUint(xid, 10, 64)
+	if ok && err == nil {
+		p.Seq, err = strconv.ParseInt(seq, 10, 64)
+	}
+	if !ok || err != nil || p.Seq < 0 {
+		return EventPlace{}, Invalid("since", "must be a cursor of the feed of events")
+	}
+	return p, nil
+}
