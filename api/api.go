@@ -51,6 +51,7 @@ type Store interface {
 	CancelDrain(ctx context.Context, id prego.ServerID) (server.Drain, error)
 	UncordonServer(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
 	PatchWaveStore
+	CostStore
 }
 
 // Orchestrator starts runs. If a start fails, the reconciler repeats it: the row is

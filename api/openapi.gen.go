@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/oapi-codegen/runtime"
+	openapi_types "github.com/oapi-codegen/runtime/types"
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/placement"
@@ -21,16 +22,16 @@ import (
 
 // Defines values for AddTenantUserPassword.
 const (
-	Generate AddTenantUserPassword = "generate"
-	None     AddTenantUserPassword = "none"
+	AddTenantUserPasswordGenerate AddTenantUserPassword = "generate"
+	AddTenantUserPasswordNone     AddTenantUserPassword = "none"
 )
 
 // Valid indicates whether the value is a known member of the AddTenantUserPassword enum.
 func (e AddTenantUserPassword) Valid() bool {
 	switch e {
-	case Generate:
+	case AddTenantUserPasswordGenerate:
 		return true
-	case None:
+	case AddTenantUserPasswordNone:
 		return true
 	default:
 		return false
@@ -39,19 +40,19 @@ func (e AddTenantUserPassword) Valid() bool {
 
 // Defines values for CatalogProblemKind.
 const (
-	Image      CatalogProblemKind = "image"
-	Location   CatalogProblemKind = "location"
-	ServerType CatalogProblemKind = "server_type"
+	CatalogProblemKindImage      CatalogProblemKind = "image"
+	CatalogProblemKindLocation   CatalogProblemKind = "location"
+	CatalogProblemKindServerType CatalogProblemKind = "server_type"
 )
 
 // Valid indicates whether the value is a known member of the CatalogProblemKind enum.
 func (e CatalogProblemKind) Valid() bool {
 	switch e {
-	case Image:
+	case CatalogProblemKindImage:
 		return true
-	case Location:
+	case CatalogProblemKindLocation:
 		return true
-	case ServerType:
+	case CatalogProblemKindServerType:
 		return true
 	default:
 		return false
@@ -214,6 +215,114 @@ func (e ContainerDriftKind) Valid() bool {
 	case ContainerDriftKindUndeclared:
 		return true
 	case ContainerDriftKindUnhealthy:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for CostBy.
+const (
+	CostByFleet  CostBy = "fleet"
+	CostByKind   CostBy = "kind"
+	CostByOrg    CostBy = "org"
+	CostByPool   CostBy = "pool"
+	CostByRegion CostBy = "region"
+	CostByServer CostBy = "server"
+	CostByTenant CostBy = "tenant"
+)
+
+// Valid indicates whether the value is a known member of the CostBy enum.
+func (e CostBy) Valid() bool {
+	switch e {
+	case CostByFleet:
+		return true
+	case CostByKind:
+		return true
+	case CostByOrg:
+		return true
+	case CostByPool:
+		return true
+	case CostByRegion:
+		return true
+	case CostByServer:
+		return true
+	case CostByTenant:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for CostRowBasis.
+const (
+	CostRowBasisMemory CostRowBasis = "memory"
+	CostRowBasisMixed  CostRowBasis = "mixed"
+	CostRowBasisNone   CostRowBasis = "none"
+	CostRowBasisOwn    CostRowBasis = "own"
+	CostRowBasisWeight CostRowBasis = "weight"
+)
+
+// Valid indicates whether the value is a known member of the CostRowBasis enum.
+func (e CostRowBasis) Valid() bool {
+	switch e {
+	case CostRowBasisMemory:
+		return true
+	case CostRowBasisMixed:
+		return true
+	case CostRowBasisNone:
+		return true
+	case CostRowBasisOwn:
+		return true
+	case CostRowBasisWeight:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for CostRowKind.
+const (
+	CostRowKindFleet     CostRowKind = "fleet"
+	CostRowKindIdle      CostRowKind = "idle"
+	CostRowKindKind      CostRowKind = "kind"
+	CostRowKindNone      CostRowKind = "none"
+	CostRowKindOrg       CostRowKind = "org"
+	CostRowKindPool      CostRowKind = "pool"
+	CostRowKindRegion    CostRowKind = "region"
+	CostRowKindRest      CostRowKind = "rest"
+	CostRowKindServer    CostRowKind = "server"
+	CostRowKindShared    CostRowKind = "shared"
+	CostRowKindTenant    CostRowKind = "tenant"
+	CostRowKindUntracked CostRowKind = "untracked"
+)
+
+// Valid indicates whether the value is a known member of the CostRowKind enum.
+func (e CostRowKind) Valid() bool {
+	switch e {
+	case CostRowKindFleet:
+		return true
+	case CostRowKindIdle:
+		return true
+	case CostRowKindKind:
+		return true
+	case CostRowKindNone:
+		return true
+	case CostRowKindOrg:
+		return true
+	case CostRowKindPool:
+		return true
+	case CostRowKindRegion:
+		return true
+	case CostRowKindRest:
+		return true
+	case CostRowKindServer:
+		return true
+	case CostRowKindShared:
+		return true
+	case CostRowKindTenant:
+		return true
+	case CostRowKindUntracked:
 		return true
 	default:
 		return false
@@ -616,6 +725,108 @@ func (e ImportServerManagedBy) Valid() bool {
 	case ImportServerManagedByPulumi:
 		return true
 	case ImportServerManagedByWorkerDirect:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for LedgerKind.
+const (
+	LedgerKindBackup         LedgerKind = "backup"
+	LedgerKindFirewall       LedgerKind = "firewall"
+	LedgerKindFloatingIp     LedgerKind = "floating_ip"
+	LedgerKindImage          LedgerKind = "image"
+	LedgerKindNetwork        LedgerKind = "network"
+	LedgerKindPlacementGroup LedgerKind = "placement_group"
+	LedgerKindPrimaryIp      LedgerKind = "primary_ip"
+	LedgerKindServer         LedgerKind = "server"
+	LedgerKindVolume         LedgerKind = "volume"
+)
+
+// Valid indicates whether the value is a known member of the LedgerKind enum.
+func (e LedgerKind) Valid() bool {
+	switch e {
+	case LedgerKindBackup:
+		return true
+	case LedgerKindFirewall:
+		return true
+	case LedgerKindFloatingIp:
+		return true
+	case LedgerKindImage:
+		return true
+	case LedgerKindNetwork:
+		return true
+	case LedgerKindPlacementGroup:
+		return true
+	case LedgerKindPrimaryIp:
+		return true
+	case LedgerKindServer:
+		return true
+	case LedgerKindVolume:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for LedgerOwnerKind.
+const (
+	LedgerOwnerKindEnv         LedgerOwnerKind = "env"
+	LedgerOwnerKindEnvironment LedgerOwnerKind = "environment"
+	LedgerOwnerKindFleet       LedgerOwnerKind = "fleet"
+	LedgerOwnerKindNone        LedgerOwnerKind = "none"
+	LedgerOwnerKindOrg         LedgerOwnerKind = "org"
+	LedgerOwnerKindPool        LedgerOwnerKind = "pool"
+	LedgerOwnerKindServer      LedgerOwnerKind = "server"
+	LedgerOwnerKindTenant      LedgerOwnerKind = "tenant"
+)
+
+// Valid indicates whether the value is a known member of the LedgerOwnerKind enum.
+func (e LedgerOwnerKind) Valid() bool {
+	switch e {
+	case LedgerOwnerKindEnv:
+		return true
+	case LedgerOwnerKindEnvironment:
+		return true
+	case LedgerOwnerKindFleet:
+		return true
+	case LedgerOwnerKindNone:
+		return true
+	case LedgerOwnerKindOrg:
+		return true
+	case LedgerOwnerKindPool:
+		return true
+	case LedgerOwnerKindServer:
+		return true
+	case LedgerOwnerKindTenant:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for LedgerState.
+const (
+	LedgerStateCreated   LedgerState = "created"
+	LedgerStateIntended  LedgerState = "intended"
+	LedgerStateReleased  LedgerState = "released"
+	LedgerStateReleasing LedgerState = "releasing"
+	LedgerStateUntracked LedgerState = "untracked"
+)
+
+// Valid indicates whether the value is a known member of the LedgerState enum.
+func (e LedgerState) Valid() bool {
+	switch e {
+	case LedgerStateCreated:
+		return true
+	case LedgerStateIntended:
+		return true
+	case LedgerStateReleased:
+		return true
+	case LedgerStateReleasing:
+		return true
+	case LedgerStateUntracked:
 		return true
 	default:
 		return false
@@ -1477,6 +1688,36 @@ func (e ListImagesParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListLedgerParamsSort.
+const (
+	ListLedgerParamsSortMinusName       ListLedgerParamsSort = "-name"
+	ListLedgerParamsSortMinusPriceMonth ListLedgerParamsSort = "-price_month"
+	ListLedgerParamsSortMinusSince      ListLedgerParamsSort = "-since"
+	ListLedgerParamsSortName            ListLedgerParamsSort = "name"
+	ListLedgerParamsSortPriceMonth      ListLedgerParamsSort = "price_month"
+	ListLedgerParamsSortSince           ListLedgerParamsSort = "since"
+)
+
+// Valid indicates whether the value is a known member of the ListLedgerParamsSort enum.
+func (e ListLedgerParamsSort) Valid() bool {
+	switch e {
+	case ListLedgerParamsSortMinusName:
+		return true
+	case ListLedgerParamsSortMinusPriceMonth:
+		return true
+	case ListLedgerParamsSortMinusSince:
+		return true
+	case ListLedgerParamsSortName:
+		return true
+	case ListLedgerParamsSortPriceMonth:
+		return true
+	case ListLedgerParamsSortSince:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListOrgsParamsSort.
 const (
 	ListOrgsParamsSortCreatedAt      ListOrgsParamsSort = "created_at"
@@ -2163,6 +2404,11 @@ type Allocation struct {
 	SiteName string `json:"site_name"`
 }
 
+// Amount Net, as a decimal number
+//
+// Example: 15.99
+type Amount = string
+
 // App defines model for App.
 type App struct {
 	// AppId Example: app-3k5xq7m2a4bc
@@ -2786,6 +3032,104 @@ type Cost struct {
 
 	// Parts Example: ["cx43","IPv4 address"]
 	Parts []string `json:"parts"`
+}
+
+// CostBy defines model for CostBy.
+type CostBy string
+
+// CostDay defines model for CostDay.
+type CostDay struct {
+	// Cost Net, as a decimal number
+	//
+	// Example: 15.99
+	Cost Amount             `json:"cost"`
+	Day  openapi_types.Date `json:"day"`
+
+	// Idle Net, as a decimal number
+	//
+	// Example: 15.99
+	Idle Amount `json:"idle"`
+}
+
+// CostRow defines model for CostRow.
+type CostRow struct {
+	// Basis own: all of it is for this. weight: shared by the weights of plans. memory: shared by the memory that instances were promised. mixed: several of these. none: nobody causes it
+	Basis CostRowBasis `json:"basis"`
+
+	// Cost Net, as a decimal number
+	//
+	// Example: 15.99
+	Cost Amount `json:"cost"`
+
+	// Id For idle, shared, untracked, none and rest the kind
+	Id   string      `json:"id"`
+	Kind CostRowKind `json:"kind"`
+	Name string      `json:"name"`
+
+	// OfWhichIdle Net, as a decimal number
+	//
+	// Example: 15.99
+	OfWhichIdle Amount `json:"of_which_idle"`
+
+	// OrgId The tenant's
+	OrgId *string `json:"org_id,omitempty"`
+
+	// Share Of the total
+	Share float32 `json:"share"`
+}
+
+// CostRowBasis own: all of it is for this. weight: shared by the weights of plans. memory: shared by the memory that instances were promised. mixed: several of these. none: nobody causes it
+type CostRowBasis string
+
+// CostRowKind defines model for CostRow.Kind.
+type CostRowKind string
+
+// Costs defines model for Costs.
+type Costs struct {
+	// AsOf Up to when costs are recorded; absent if they never were
+	AsOf *time.Time `json:"as_of,omitempty"`
+	By   CostBy     `json:"by"`
+
+	// Complete Whether everything up to now, or to the end of the month, is recorded at a known price
+	Complete bool `json:"complete"`
+
+	// Currency Absent while no price is known
+	//
+	// Example: EUR
+	Currency *string `json:"currency,omitempty"`
+
+	// Days Those on which something was billed
+	Days []CostDay `json:"days"`
+
+	// Idle Net, as a decimal number
+	//
+	// Example: 15.99
+	Idle Amount `json:"idle"`
+
+	// Month Example: 2026-11
+	Month string `json:"month"`
+
+	// Net Always true: amounts are without tax
+	Net  bool      `json:"net"`
+	Rows []CostRow `json:"rows"`
+
+	// Shared Net, as a decimal number
+	//
+	// Example: 15.99
+	Shared Amount `json:"shared"`
+
+	// Total Net, as a decimal number
+	//
+	// Example: 15.99
+	Total Amount `json:"total"`
+
+	// Unpriced Billed things of this month whose price is not known; they are not in total
+	Unpriced int `json:"unpriced"`
+
+	// Untracked Net, as a decimal number
+	//
+	// Example: 15.99
+	Untracked Amount `json:"untracked"`
 }
 
 // CreateAgentRelease defines model for CreateAgentRelease.
@@ -4051,6 +4395,79 @@ type LastRestorable struct {
 	// Verified It was restored and found good
 	Verified bool `json:"verified"`
 }
+
+// LedgerKind defines model for LedgerKind.
+type LedgerKind string
+
+// LedgerOwner defines model for LedgerOwner.
+type LedgerOwner struct {
+	Id *string `json:"id,omitempty"`
+
+	// Kind environment: the control plane itself. none: nobody, it is untracked
+	Kind LedgerOwnerKind `json:"kind"`
+}
+
+// LedgerOwnerKind environment: the control plane itself. none: nobody, it is untracked
+type LedgerOwnerKind string
+
+// LedgerPage defines model for LedgerPage.
+type LedgerPage struct {
+	// NextCursor Absent on the last page
+	NextCursor *string          `json:"next_cursor,omitempty"`
+	Resources  []LedgerResource `json:"resources"`
+}
+
+// LedgerResource defines model for LedgerResource.
+type LedgerResource struct {
+	// Currency Of price_month
+	//
+	// Example: EUR
+	Currency *string    `json:"currency,omitempty"`
+	Id       string     `json:"id"`
+	Kind     LedgerKind `json:"kind"`
+	Location *string    `json:"location,omitempty"`
+	Name     string     `json:"name"`
+
+	// OrgId The org that it is for
+	OrgId *string     `json:"org_id,omitempty"`
+	Owner LedgerOwner `json:"owner"`
+
+	// PriceKnown Whether it is on the provider's price list as last read
+	PriceKnown bool `json:"price_known"`
+
+	// PriceMonth Net, as a decimal number
+	//
+	// Example: 15.99
+	PriceMonth *Amount `json:"price_month,omitempty"`
+
+	// Provider A provider of servers; s3 for what is in object storage
+	//
+	// Example: hetzner
+	Provider string `json:"provider"`
+
+	// ProviderId Absent until the provider has said it
+	ProviderId *string `json:"provider_id,omitempty"`
+
+	// Since When it was created, intended or first seen
+	Since time.Time `json:"since"`
+
+	// SizeGb Of a volume, an image or a backup, in GB
+	SizeGb *float32 `json:"size_gb,omitempty"`
+
+	// State intended: about to be created. releasing: about to be deleted. untracked: no row owns it
+	State LedgerState `json:"state"`
+
+	// Type Machine type of a server, or family of an address
+	//
+	// Example: cx43
+	Type *string `json:"type,omitempty"`
+
+	// Until When the provider had confirmed that it is gone
+	Until *time.Time `json:"until,omitempty"`
+}
+
+// LedgerState intended: about to be created. releasing: about to be deleted. untracked: no row owns it
+type LedgerState string
 
 // Move defines model for Move.
 type Move struct {
@@ -6593,6 +7010,18 @@ type RenewCertificateParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// GetCostsParams defines parameters for GetCosts.
+type GetCostsParams struct {
+	// By What a row stands for
+	By *CostBy `form:"by,omitempty" json:"by,omitempty"`
+
+	// Month A calendar month, in UTC; the current one when left out
+	Month *string `form:"month,omitempty" json:"month,omitempty"`
+
+	// Limit Rows that stand for something; what the others cost is then a row of kind `rest`
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
 // ListDomainsParams defines parameters for ListDomains.
 type ListDomainsParams struct {
 	// DomainId Only these domains
@@ -6990,6 +7419,39 @@ type InstanceLogsParams struct {
 	// Follow Keep streaming new lines, for at most 15 minutes
 	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
 }
+
+// ListLedgerParams defines parameters for ListLedger.
+type ListLedgerParams struct {
+	// Kind Only of these kinds
+	Kind *[]LedgerKind `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Owner Only of these owners, each a kind, such as `tenant`, or a kind and an id, such as `org:acme`
+	Owner *[]string `form:"owner,omitempty" json:"owner,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// State Only items in these states
+	State *[]LedgerState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Location Only at these locations
+	Location *[]string `form:"location,omitempty" json:"location,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListLedgerParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListLedgerParamsSort defines parameters for ListLedger.
+type ListLedgerParamsSort string
 
 // ListOrgsParams defines parameters for ListOrgs.
 type ListOrgsParams struct {
@@ -8177,6 +8639,9 @@ type ServerInterface interface {
 	// RenewCertificate Order a certificate anew
 	// (POST /v1/certificates/{certificate_id}/renew)
 	RenewCertificate(ctx echo.Context, certificateId CertificateIDInPath, params RenewCertificateParams) error
+	// GetCosts Show what a month costs
+	// (GET /v1/costs)
+	GetCosts(ctx echo.Context, params GetCostsParams) error
 	// ListDomains List domains
 	// (GET /v1/domains)
 	ListDomains(ctx echo.Context, params ListDomainsParams) error
@@ -8318,6 +8783,9 @@ type ServerInterface interface {
 	// InstanceLogs Stream an instance's log
 	// (GET /v1/instances/{instance_id}/logs)
 	InstanceLogs(ctx echo.Context, instanceId InstanceID, params InstanceLogsParams) error
+	// ListLedger List what is billed
+	// (GET /v1/ledger)
+	ListLedger(ctx echo.Context, params ListLedgerParams) error
 	// GetOperation Show the status of an operation
 	// (GET /v1/operations/{operation_id})
 	GetOperation(ctx echo.Context, operationId string) error
@@ -9592,6 +10060,38 @@ func (w *ServerInterfaceWrapper) RenewCertificate(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.RenewCertificate(ctx, certificateId, params)
+	return err
+}
+
+// GetCosts converts echo context to params.
+func (w *ServerInterfaceWrapper) GetCosts(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetCostsParams
+	// ------------- Optional query parameter "by" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "by", ctx.QueryParams(), &params.By, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter by: %s", err))
+	}
+
+	// ------------- Optional query parameter "month" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "month", ctx.QueryParams(), &params.Month, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter month: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetCosts(ctx, params)
 	return err
 }
 
@@ -11163,6 +11663,80 @@ func (w *ServerInterfaceWrapper) InstanceLogs(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.InstanceLogs(ctx, instanceId, params)
+	return err
+}
+
+// ListLedger converts echo context to params.
+func (w *ServerInterfaceWrapper) ListLedger(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListLedgerParams
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "kind", ctx.QueryParams(), &params.Kind, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "owner" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "owner", ctx.QueryParams(), &params.Owner, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter owner: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "location" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "location", ctx.QueryParams(), &params.Location, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter location: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListLedger(ctx, params)
 	return err
 }
 
@@ -15564,6 +16138,8 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/internal/servers/create", wrapper.CreateServerByOldPath, options.OperationMiddlewares["createServerByOldPath"]...)
 	router.GET(options.BaseURL+"/v1/operations/:operation_id", wrapper.GetOperation, options.OperationMiddlewares["getOperation"]...)
 	router.POST(options.BaseURL+"/internal/reconcile", wrapper.Reconcile, options.OperationMiddlewares["reconcile"]...)
+	router.GET(options.BaseURL+"/v1/ledger", wrapper.ListLedger, options.OperationMiddlewares["listLedger"]...)
+	router.GET(options.BaseURL+"/v1/costs", wrapper.GetCosts, options.OperationMiddlewares["getCosts"]...)
 	router.GET(options.BaseURL+"/v1/catalog", wrapper.GetCatalog, options.OperationMiddlewares["getCatalog"]...)
 	router.GET(options.BaseURL+"/v1/images", wrapper.ListImages, options.OperationMiddlewares["listImages"]...)
 	router.POST(options.BaseURL+"/v1/images", wrapper.BuildImage, options.OperationMiddlewares["buildImage"]...)
