@@ -53,6 +53,7 @@ type Store interface {
 	UncordonServer(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
 	PatchWaveStore
 	AuditStore
+	CostStore
 }
 
 // Orchestrator starts runs. If a start fails, the reconciler repeats it: the row is

@@ -1,0 +1,71 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/cost"
+)
+
+// What entries are grouped by. Keys are those of the time, names those of now.
+const (
+	costLines = `
+FROM cost_entries e JOIN cost_meters m ON m.meter_id = e.meter_id`
+	costMonth = ` WHERE e.day >= $1::date AND e.day < ($1::date + interval '1 month') `
+	costSum   = ` e.part, CASE WHEN count(DISTINCT e.basis) = 1 THEN min(e.basis) ELSE 'mixed' END AS basis, sum(e.amount)::bigint AS amount`
+
+	sqlCostsByTenant = `SELECT x.*, COALESCE(t.slug, '') AS name FROM (
+SELECT CASE e.owner_kind WHEN 'tenant' THEN e.owner_id ELSE '' END AS key, CASE e.owner_kind WHEN 'tenant' THEN e.org_id ELSE '' END AS org_id,` + costSum + costLines + costMonth + `GROUP BY 1, 2, e.part
+) x LEFT JOIN tenants t ON t.tenant_id = x.key ORDER BY x.key, x.org_id, x.part`
+	costsBy = `, '' AS name, ` + costSum + costLines + costMonth + `GROUP BY 1, e.part ORDER BY 1, e.part`
+
+	sqlCostsByOrg    = `SELECT e.org_id AS key, '' AS org_id` + costsBy
+	sqlCostsByServer = `SELECT COALESCE(m.server_id, '') AS key, '' AS org_id` + costsBy
+	sqlCostsByPool   = `SELECT e.pool AS key, '' AS org_id` + costsBy
+	sqlCostsByFleet  = `SELECT COALESCE(m.fleet_id, '') AS key, '' AS org_id` + costsBy
+	sqlCostsByRegion = `SELECT m.region AS key, '' AS org_id` + costsBy
+	sqlCostsByKind   = `SELECT m.kind AS key, '' AS org_id` + costsBy
+
+	sqlCostDays = `
+SELECT e.day::timestamptz AS day, sum(e.amount)::bigint AS cost, COALESCE(sum(e.amount) FILTER (WHERE e.part = 'idle'), 0)::bigint AS idle
+FROM cost_entries e` + costMonth + `GROUP BY e.day ORDER BY e.day`
+
+	sqlCostState = `
+SELECT COALESCE((SELECT e.currency FROM cost_entries e` + costMonth + `LIMIT 1), (SELECT currency FROM provider_prices WHERE valid_to IS NULL ORDER BY provider LIMIT 1), '') AS currency,
+    (SELECT count(*)::int FROM cost_meters m WHERE NOT m.priced AND m.started_at < $1::date + interval '1 month' AND (m.ended_at IS NULL OR m.ended_at > $1::date)
+        AND m.started_at + make_interval(hours => m.hours::int) < $1::date + interval '1 month') AS unpriced,
+    (SELECT counted_to FROM cost_progress) AS as_of, (SELECT began_at FROM cost_progress) AS began_at`
+)
+
+type costState struct {
+	Currency      string
+	Unpriced      int
+	AsOf, BeganAt *time.Time
+}
+
+// Costs is what is recorded of a calendar month, which begins at month.
+func (s *Store) Costs(ctx context.Context, by cost.By, month time.Time) (out cost.Month, err error) {
+	sql := map[cost.By]string{
+		cost.ByTenant: sqlCostsByTenant, cost.ByOrg: sqlCostsByOrg, cost.ByServer: sqlCostsByServer, cost.ByPool: sqlCostsByPool,
+		cost.ByFleet: sqlCostsByFleet, cost.ByRegion: sqlCostsByRegion, cost.ByKind: sqlCostsByKind,
+	}[by]
+	if sql == "" {
+		return out, prego.Invalid("by", "is nothing that costs are shown by")
+	}
+	// In one snapshot, so that rows add up to what days do while more is counted.
+	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if out.Lines, err = many[cost.Line](ctx, tx, sql, month); err != nil {
+			return err
+		}
+		if out.Days, err = many[cost.Day](ctx, tx, sqlCostDays, month); err != nil {
+			return err
+		}
+		state, err := one[costState](ctx, tx, sqlCostState, month)
+		out.Currency, out.Unpriced, out.AsOf, out.BeganAt = state.Currency, state.Unpriced, state.AsOf, state.BeganAt
+		return err
+	})
+	return out, failed("costs of "+month.Format("2006-01"), err)
+}
