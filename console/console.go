@@ -35,12 +35,8 @@ type SessionStore interface {
 	UseConsoleLogin(ctx context.Context, hash []byte) (prego.ConsoleSession, error)
 }
 
-// Change is what happened to something, as far as pages have to know.
-type Change struct{ Kind, ID string }
-
-// Feed tells what changes from now on, until ctx ends. A channel that is closed earlier lost
-// some changes, or the process ends.
-type Feed func(ctx context.Context) (<-chan Change, error)
+// Feed follows what happens, as the API's own does.
+type Feed func(ctx context.Context, q prego.EventQuery) (*api.EventSubscription, error)
 
 // Deps are the dependencies of a console.
 type Deps struct {

@@ -10,7 +10,7 @@ type listing struct {
 	Items   string // the field of the answer with the rows
 	Columns string // fields as "a, b.c: header"; the first one links to Row
 	Row     string // the page of a row below /console, filled from its fields
-	Kinds   string // of changes that concern it
+	Kinds   string // of events that concern it
 	CLI     string
 	Do      string // operations that make rows
 	CSV     bool   // the API answers with text/csv, too

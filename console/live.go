@@ -1,13 +1,14 @@
 package console
 
 import (
-	"fmt"
 	"net/http"
-	"slices"
+	"net/url"
 	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
 )
 
 const (
@@ -29,8 +30,7 @@ func (c *Console) events(ec echo.Context) error {
 	default:
 		return ec.NoContent(http.StatusServiceUnavailable)
 	}
-	kinds, ids := names(ec.QueryParam("kinds")), names(ec.QueryParam("ids"))
-	changes, err := c.d.Feed(r.Context())
+	changes, err := c.d.Feed(r.Context(), prego.EventQuery{EventFilter: prego.EventFilter{Kinds: names(ec.QueryParam("kinds")), IDs: names(ec.QueryParam("ids"))}})
 	if err != nil {
 		return err
 	}
@@ -61,12 +61,12 @@ func (c *Console) events(ec echo.Context) error {
 			err = send(": alive\n\n")
 		case <-tell:
 			tell, err = nil, send("event: change\ndata: 1\n\n")
-		case ch, ok := <-changes:
+		case _, ok := <-changes.C:
 			if !ok { // some were lost, or the process ends
 				_ = send("event: change\ndata: 1\n\n")
 				return nil
 			}
-			if tell == nil && concerns(ch, kinds, ids) {
+			if tell == nil {
 				tell = time.After(together) //nolint:forbidigo // a connection's own clock
 			}
 		}
@@ -76,22 +76,13 @@ func (c *Console) events(ec echo.Context) error {
 	}
 }
 
-// concerns reports whether a page that shows some kinds of things is out of date.
-func concerns(ch Change, kinds, ids []string) bool {
-	if len(kinds) > 0 && !slices.Contains(kinds, ch.Kind) {
-		return false
-	}
-	return len(ids) == 0 || slices.Contains(ids, ch.ID)
-}
-
 // Stream is the URL at which a page is told of changes, "" for none.
 func (p *page) Stream() string {
-	if len(p.Kinds) == 0 {
-		return ""
+	switch {
+	case len(p.IDs) > 0:
+		return "/console/events?" + url.Values{"ids": {strings.Join(p.IDs, ",")}}.Encode()
+	case len(p.Kinds) > 0:
+		return "/console/events?" + url.Values{"kinds": {strings.Join(p.Kinds, ",")}}.Encode()
 	}
-	u := fmt.Sprintf("/console/events?kinds=%s", strings.Join(p.Kinds, ","))
-	if len(p.IDs) > 0 {
-		u += "&ids=" + strings.Join(p.IDs, ",")
-	}
-	return u
+	return ""
 }

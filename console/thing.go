@@ -92,11 +92,15 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 		body["Sections"] = sections
 		p := &page{
 			Title: t.Noun + " " + name, Section: t.Section, Crumbs: above(t.Page, params), Template: "thing", Body: body,
-			Commands: c.readCommands(ec, t.CLI, path, nil, params), Kinds: append(names(t.Kinds), t.Kind), IDs: []string{id},
+			Commands: c.readCommands(ec, t.CLI, path, nil, params),
 		}
-		if len(names(t.Kinds)) > 0 { // things of others concern it
-			p.IDs = nil
+		for _, v := range params { // what happens to what it is part of concerns it, too
+			p.IDs = append(p.IDs, v)
 		}
+		if id := o.text("target.id"); id != "" {
+			p.IDs = append(p.IDs, id)
+		}
+		slices.Sort(p.IDs)
 		return c.show(ec, http.StatusOK, p)
 	}
 }

@@ -3,7 +3,7 @@ package console
 // thing is a page about one thing. What neither its facts nor its parts show stands below them.
 type thing struct {
 	Page    string // below /console, with the contract's parameters
-	Kind    string // as changes name it
+	Kind    string // as events name it
 	Noun    string
 	Name    string // the field with its name; its id if empty
 	Section string
@@ -13,7 +13,6 @@ type thing struct {
 	Parts   []part
 	Do      string // operations on it, in the order of the buttons
 	CLI     string
-	Kinds   string // of changes that concern it, besides its own
 }
 
 // part is a part of such a page: a field with a list of objects, an object, or another list.
@@ -40,7 +39,7 @@ var things = []thing{
 		Do: "cordonServer, uncordonServer, drainServer, cancelDrain, rebootServer, installPatches, resizeServer, replaceServer, patchServer, retryServer, repairContainers, execOnServer, loseServer, deleteServer",
 	},
 	{
-		Page: "tenants/{tenant_id}", Kind: "tenant", Noun: "Tenant", Name: "slug", Section: "tenants", API: "/v1/tenants/{tenant_id}", CLI: "tenant show {tenant_id}", Kinds: "move, backup, certificate",
+		Page: "tenants/{tenant_id}", Kind: "tenant", Noun: "Tenant", Name: "slug", Section: "tenants", API: "/v1/tenants/{tenant_id}", CLI: "tenant show {tenant_id}",
 		States: "state, converged_state", Facts: "tenant_id, org_id, parent_org_id, region, plan, policy, status_reason, status_message, site_url, apps, waiting_since, waiting_roles, deadline_at, last_restorable, muted, data_residency, constraint, run_url, created_by, created_at, active_at",
 		Parts: []part{
 			{Title: "Where it is", Field: "allocation"}, {Title: "Why it is there", Field: "decision.decision_log", Style: "decision"}, {Title: "Certificate", Field: "certificate"},
@@ -52,7 +51,7 @@ var things = []thing{
 		Do: "createBackup, createMove, createRestore, createDrill, suspendTenant, resumeTenant, cancelTenant, reactivateTenant, retryTenant, cloneTenant, unmuteTenant, createTenantDomain, setAdminPassword, addTenantUser, putStorageQuota, putTenantMail, deleteTenantMail, patchTenant, overridePlacement, createSnapshot, terminateTenant",
 	},
 	{
-		Page: "tenants/{tenant_id}/moves/{move_id}", Kind: "move", Noun: "Move", Section: "tenants", API: "/v1/tenants/{tenant_id}/moves/{move_id}", CLI: "tenant moves {tenant_id}", States: "state", Kinds: "tenant",
+		Page: "tenants/{tenant_id}/moves/{move_id}", Kind: "move", Noun: "Move", Section: "tenants", API: "/v1/tenants/{tenant_id}/moves/{move_id}", CLI: "tenant moves {tenant_id}", States: "state",
 		Facts: "tenant_id, org_id, reason, message, why, drain_of, from_server_id, to_server_id, from_shard_id, to_shard_id, from_pool_id, to_pool_id, copied_bytes, delta_bytes, downtime_ms, requested_by, created_at, started_at, frozen_at, switched_at, opened_at, finished_at", Do: "cancelMove",
 	},
 	{
@@ -67,13 +66,13 @@ var things = []thing{
 		Parts: []part{{Title: "How it was decided", Field: "funnel", Style: "funnel"}, {Title: "Policy", Field: "policy"}},
 	},
 	{
-		Page: "fleets/{fleet_id}", Kind: "fleet", Noun: "Fleet", Section: "fleets", API: "/v1/fleets/{fleet_id}", CLI: "fleet show {fleet_id}", Kinds: "server",
+		Page: "fleets/{fleet_id}", Kind: "fleet", Noun: "Fleet", Section: "fleets", API: "/v1/fleets/{fleet_id}", CLI: "fleet show {fleet_id}",
 		Facts: "role, region, size, desired_capacity, min_size, max_size, regions, serves_tenants, serves_workloads, workload_memory_bytes, workload_cpus, patch_window, constraint, infra_provider, spec, run_url, created_by, created_at",
 		Parts: []part{{Title: "Policies", Field: "policies", Columns: "policy_id, type, priority, enabled, spec"}, {Title: "Actions", List: "fleets/{fleet_id}/actions"}},
 		Do:    "createFleetAction, updateFleet, attachPolicy, detachPolicy, deleteFleet",
 	},
 	{
-		Page: "fleets/{fleet_id}/actions/{seq}", Kind: "fleet", Noun: "Action", Section: "fleets", API: "/v1/fleets/{fleet_id}/actions/{seq}", CLI: "fleet action show {fleet_id} {seq}", States: "status", Kinds: "server",
+		Page: "fleets/{fleet_id}/actions/{seq}", Kind: "fleet", Noun: "Action", Section: "fleets", API: "/v1/fleets/{fleet_id}/actions/{seq}", CLI: "fleet action show {fleet_id} {seq}", States: "status",
 		Facts: "fleet_id, action, reason, message, cause, inputs, data, requested_by, run_url, created_at, started_at, finished_at", Parts: []part{{Title: "Steps", Field: "steps", Columns: "at, step, server_id, region, status, reason, message"}}, Do: "cancelFleetAction",
 	},
 	{Page: "policies/{policy_id}", Kind: "fleet", Noun: "Policy", Section: "policies", API: "/v1/policies/{policy_id}", CLI: "policy show {policy_id}", Facts: "type, spec, created_by, created_at, updated_at", Do: "putPolicy, deletePolicy"},
@@ -81,7 +80,7 @@ var things = []thing{
 	{Page: "site-pool-policies/{plan}", Kind: "tenant", Noun: "Policy of site pools", Section: "pools", API: "/v1/site-pool-policies/{plan}", CLI: "pool policy list", Do: "putSitePoolPolicy"},
 	{Page: "placement-pools/{pool}", Kind: "org", Noun: "Placement pool", Section: "pools", API: "/v1/placement-pools/{pool}", CLI: "placement-pool show {pool}", Facts: "name, require, disallow, is_default, org_count, org_ids, created_by, created_at, updated_by, updated_at", Do: "putPlacementPool, setDefaultPlacementPool, unsetDefaultPlacementPool, associatePlacementPool, dissociatePlacementPool, deletePlacementPool"},
 	{
-		Page: "orgs/{org_id}", Kind: "org", Noun: "Org", Section: "orgs", API: "/v1/orgs/{org_id}", CLI: "org show {org_id}", Facts: "parent_org_id, tier, created_by, created_at", Kinds: "tenant, group",
+		Page: "orgs/{org_id}", Kind: "org", Noun: "Org", Section: "orgs", API: "/v1/orgs/{org_id}", CLI: "org show {org_id}", Facts: "parent_org_id, tier, created_by, created_at",
 		Parts: []part{{Title: "Quotas", List: "orgs/{org_id}/quotas", Style: "quotas"}, {Title: "Backups' space", List: "orgs/{org_id}/backup-space"}, {Title: "Placement pools", List: "orgs/{org_id}/placement-pools"}, {Title: "Events", List: "orgs/{org_id}/events"}},
 		Do:    "putOrg, setOrgQuota, unsetOrgQuota, setBackupLimit, unsetBackupLimit, associatePlacementPool, dissociatePlacementPool",
 	},
@@ -89,25 +88,25 @@ var things = []thing{
 	{Page: "envs/{env_id}", Kind: "org", Noun: "Environment", Name: "name", Section: "apps", API: "/v1/envs/{env_id}", CLI: "env show {env_id}", Facts: "env_id, app_id, org_id, region, created_by, created_at, deleted_at", Parts: []part{{Title: "IPv4 address", List: "envs/{env_id}/ipv4"}}, Do: "createGroup, createRoute, enableIPv4, disableIPv4, deleteEnv"},
 	{Page: "envs/{env_id}/routes/{route_id}", Kind: "route", Noun: "Route", Name: "hostname", Section: "routes", API: "/v1/envs/{env_id}/routes/{route_id}", CLI: "route list {env_id}", Do: "deleteRoute"},
 	{
-		Page: "groups/{group_id}", Kind: "group", Noun: "Process group", Name: "name", Section: "groups", API: "/v1/groups/{group_id}", CLI: "group show {group_id}", Kinds: "instance", States: "status, deploy_status",
+		Page: "groups/{group_id}", Kind: "group", Noun: "Process group", Name: "name", Section: "groups", API: "/v1/groups/{group_id}", CLI: "group show {group_id}", States: "status, deploy_status",
 		Facts: "group_id, org_id, env_id, region, status_reason, status_message, deploy_reason, deploy_message, release, stable_release, replicas, constraint, waiting_since, next_attempt_at, paused_at, run_url, created_by, created_at",
 		Parts: []part{{Title: "Why it is so", Field: "decision"}, {Title: "What it runs", Field: "spec"}, {Title: "Instances", List: "groups/{group_id}/instances"}, {Title: "Rollouts", List: "groups/{group_id}/rollouts"}},
 		Do:    "scaleGroup, deployGroup, rollBackGroup, restartGroup, pauseGroup, resumeGroup, deleteGroup",
 	},
 	{Page: "instances/{instance_id}", Kind: "instance", Noun: "Instance", Section: "instances", API: "/v1/instances/{instance_id}", CLI: "instance show {instance_id}", States: "state", Facts: "group_id, org_id, server_id, healthy, message, restarts, release, image, memory_limit_bytes, disk_request_bytes, cpu_request, created_at, started_at, running_at, stopped_at", Parts: []part{{Title: "Ports", Field: "ports", Columns: "name, container_port, host_port, protocol"}}},
 	{
-		Page: "volumes/{volume_id}", Kind: "volume", Noun: "Volume", Name: "name", Section: "volumes", API: "/v1/volumes/{volume_id}", CLI: "volume show {volume_id}", Kinds: "backup", States: "status",
+		Page: "volumes/{volume_id}", Kind: "volume", Noun: "Volume", Name: "name", Section: "volumes", API: "/v1/volumes/{volume_id}", CLI: "volume show {volume_id}", States: "status",
 		Facts: "volume_id, org_id, region, location, size_bytes, reason, message, last_restorable, created_by, created_at", Parts: []part{{Title: "Attached to", Field: "attachment"}, {Title: "Backups", List: "volumes/{volume_id}/backups"}, {Title: "Drills", List: "volumes/{volume_id}/drills"}, {Title: "Restores", List: "volumes/{volume_id}/restores"}},
 		Do: "growVolume, attachVolume, detachVolume, createVolumeBackup, createVolumeRestore, createVolumeDrill, cloneVolume, deleteVolume",
 	},
 	{Page: "volumes/{volume_id}/backups/{backup_id}", Kind: "backup", Noun: "Backup", Section: "volumes", API: "/v1/volumes/{volume_id}/backups/{backup_id}", CLI: "volume backups {volume_id}", States: "state", Do: "holdVolumeBackup, releaseVolumeBackup, deleteVolumeBackup"},
-	{Page: "domains/{domain_id}", Kind: "org", Noun: "Custom domain", Name: "name", Section: "domains", API: "/v1/domains/{domain_id}", CLI: "domain show {domain_id}", States: "status", Parts: []part{{Title: "Records", Field: "records", Columns: "type, name, value, found"}}, Do: "checkDomain, deleteDomain", Kinds: "tenant, certificate"},
+	{Page: "domains/{domain_id}", Kind: "org", Noun: "Custom domain", Name: "name", Section: "domains", API: "/v1/domains/{domain_id}", CLI: "domain show {domain_id}", States: "status", Parts: []part{{Title: "Records", Field: "records", Columns: "type, name, value, found"}}, Do: "checkDomain, deleteDomain"},
 	{Page: "certificates/{certificate_id}", Kind: "certificate", Noun: "Certificate", Section: "certificates", API: "/v1/certificates/{certificate_id}", CLI: "certificate show {certificate_id}", States: "status", Facts: "names, challenge, org_id, tenant_id, reason, message, renews, failures, issuer, serial, not_before, not_after, next_attempt_at, issued_at, explanation_url", Parts: []part{{Title: "Orders", Field: "orders", Columns: "order_id, status, reason, message, created_at, finished_at"}}, Do: "renewCertificate"},
 	{Page: "backup-policies/{owner}", Kind: "backup", Noun: "Backup policy", Section: "backups", API: "/v1/backup-policies/{owner}", CLI: "backup policy show {owner}", Do: "putBackupPolicy, holdBackups, releaseBackups, deleteBackupPolicy"},
-	{Page: "releases/{name}", Kind: "release", Noun: "Release", Section: "releases", API: "/v1/releases/{name}", CLI: "release show {name}", States: "status", Facts: "image, apps, reason, message, current, run_url, created_by, created_at, started_at, finished_at", Parts: []part{{Title: "Rings", Field: "rings", Columns: "name, percent, servers, wait_seconds"}, {Title: "Servers", Field: "servers", Columns: "server_id, ring, status, reason, message, started_at, finished_at"}}, Do: "startRelease, pauseRelease, resumeRelease, cancelRelease", Kinds: "server"},
-	{Page: "agent-releases/{version}", Kind: "release", Noun: "Release of the agent", Section: "releases", API: "/v1/agent-releases/{version}", CLI: "agent release show {version}", States: "status", Parts: []part{{Title: "Servers", Field: "servers", Columns: "server_id, ring, status, reason, message, offered_at, finished_at"}}, Do: "startAgentRelease, pauseAgentRelease, cancelAgentRelease", Kinds: "server"},
+	{Page: "releases/{name}", Kind: "release", Noun: "Release", Section: "releases", API: "/v1/releases/{name}", CLI: "release show {name}", States: "status", Facts: "image, apps, reason, message, current, run_url, created_by, created_at, started_at, finished_at", Parts: []part{{Title: "Rings", Field: "rings", Columns: "name, percent, servers, wait_seconds"}, {Title: "Servers", Field: "servers", Columns: "server_id, ring, status, reason, message, started_at, finished_at"}}, Do: "startRelease, pauseRelease, resumeRelease, cancelRelease"},
+	{Page: "agent-releases/{version}", Kind: "release", Noun: "Release of the agent", Section: "releases", API: "/v1/agent-releases/{version}", CLI: "agent release show {version}", States: "status", Parts: []part{{Title: "Servers", Field: "servers", Columns: "server_id, ring, status, reason, message, offered_at, finished_at"}}, Do: "startAgentRelease, pauseAgentRelease, cancelAgentRelease"},
 	{Page: "images/{image_id}", Kind: "image", Noun: "Golden image", Section: "releases", API: "/v1/images/{image_id}", CLI: "image show {image_id}", States: "status", Do: "deleteImage"},
-	{Page: "rebalances/{rebalance_id}", Kind: "rebalance", Noun: "Packing plan", Section: "map", API: "/v1/rebalances/{rebalance_id}", CLI: "rebalance show {rebalance_id}", States: "state", Facts: "reason, message, why, requested_by, at_once, total, waiting, moving, moved, failed, skipped, frees, freed, monthly, currency, remove_servers, created_at, finished_at", Parts: []part{{Title: "Moves", Field: "moves", Columns: "position, tenant_id, from_server_id: from, to_server_id: to, state, reason, message"}}, Do: "cancelRebalance", Kinds: "move, server"},
+	{Page: "rebalances/{rebalance_id}", Kind: "rebalance", Noun: "Packing plan", Section: "map", API: "/v1/rebalances/{rebalance_id}", CLI: "rebalance show {rebalance_id}", States: "state", Facts: "reason, message, why, requested_by, at_once, total, waiting, moving, moved, failed, skipped, frees, freed, monthly, currency, remove_servers, created_at, finished_at", Parts: []part{{Title: "Moves", Field: "moves", Columns: "position, tenant_id, from_server_id: from, to_server_id: to, state, reason, message"}}, Do: "cancelRebalance"},
 	{Page: "patch-waves/{wave_id}", Kind: "server", Noun: "Wave of security updates", Section: "servers", API: "/v1/patch-waves/{wave_id}", CLI: "patch-wave show {wave_id}", Parts: []part{{Title: "Servers", Field: "members", Columns: "server_id, status, reason, message, started_at, finished_at"}, {Title: "Timeline", Field: "timeline", Style: "timeline"}}},
 	{Page: "registries/{host}", Kind: "org", Noun: "Registry", Section: "registries", API: "/v1/registries/{host}", CLI: "registry list", Do: "putRegistry, deleteRegistry"},
 	{Page: "operations/{operation_id}", Kind: "", Noun: "Operation", Section: "", API: "/v1/operations/{operation_id}", CLI: "operation show {operation_id}", States: "status", Facts: "id, kind, reason, message, target"},

@@ -16,6 +16,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/console"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/keyset"
 	"github.com/prego/prego/internal/pki"
@@ -60,6 +61,13 @@ func runAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	tokens, err := newAPITokens(p.cfg)
+	if err != nil {
+		return err
+	}
+	a.Mount("/console", console.New(console.Deps{
+		API: a.Handler(), Allow: a.Allow, Auth: apiAuth{tokens}, Sessions: p.db, Feed: a.Subscribe, Now: time.Now, Log: p.log.Named("console"),
+	}).Handler())
 	l, err := listen(ctx, p.cfg.API.Listen, "PREGO_API_LISTEN")
 	if err != nil {
 		return err
@@ -91,6 +99,7 @@ func buildAPI(p *process, runs *workflows.Client) (*api.API, error) {
 		return nil, err
 	}
 	return api.New(api.Deps{
+		Logins: p.db,
 		Images: p.db, ImageRuns: runs, Certificates: p.db, CertificateRuns: runs,
 		Catalog:    newCatalogDeps(p, runs, catalog, stack),
 		Rebalances: api.RebalanceDeps{Store: p.db, Usable: pack.Usable{MemoryPct: placer.Policy.MemoryPctMax, DiskPct: placer.Policy.DBDiskPctMax, Tenants: pack.TenantsBelow(placer.Policy.MaxTenantsPerNode, p.cfg.Tenants.ThresholdPct)}},
