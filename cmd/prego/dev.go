@@ -20,6 +20,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/cli"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/devstack"
@@ -115,12 +116,12 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	api := "http://127.0.0.1:" + strconv.Itoa(f.apiPort)
+	apiURL := "http://127.0.0.1:" + strconv.Itoa(f.apiPort)
 	tokenFile := filepath.Join(s.dir, "operator.token")
 	if err := os.WriteFile(tokenFile, []byte(operator+"\n"), 0o600); err != nil {
 		return err
 	}
-	client := cli.NewClient(api, operator)
+	client := cli.NewClient(apiURL, operator)
 	if f.demo {
 		done := make(chan error, 1)
 		demoCtx, cancel := context.WithCancel(ctx)
@@ -143,7 +144,10 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 			return nil
 		}
 	}
-	fmt.Fprintf(out, "\nAPI          %s\nAPI docs     %s/docs\nTemporal UI  http://127.0.0.1:%d/namespaces/default/workflows\n", api, api, f.uiPort)
+	fmt.Fprintf(out, "\nAPI          %s\nAPI docs     %s/docs\nTemporal UI  http://127.0.0.1:%d/namespaces/default/workflows\n", apiURL, apiURL, f.uiPort)
+	if err := s.console(ctx, out, client); err != nil {
+		return err
+	}
 	if f.cloud == "sim" {
 		fmt.Fprintf(out, "Cloud        http://127.0.0.1:%d/v1 (simulated; what is billed: http://127.0.0.1:%d/_sim/ledger?open=true)\n", f.simPort, f.simPort)
 	}
@@ -151,7 +155,7 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 		fmt.Fprintf(out, "DNS          %s (simulated: %s)\nSites        https://SLUG.sites.%s, with the roots in %s\n", s.sites.dns, devZone, devZone, s.sites.roots)
 	}
 	fmt.Fprintf(out, "Logs         %s\nToken        %s (role operator, 8 hours)\n\n  export PREGO_TOKEN_FILE=%s PREGO_API_URL=%s\n  %s server list\n",
-		filepath.Join(s.dir, "log"), tokenFile, tokenFile, api, s.self)
+		filepath.Join(s.dir, "log"), tokenFile, tokenFile, apiURL, s.self)
 	if f.demo && f.exit {
 		return err
 	}
@@ -165,6 +169,16 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 	case p := <-s.died:
 		return p.Err()
 	}
+}
+
+// console prints a link to the console that logs in once.
+func (s *stack) console(ctx context.Context, out io.Writer, client *cli.Client) error {
+	var l api.ConsoleLogin
+	if err := client.Do(ctx, http.MethodPost, "/v1/console-logins", nil, nil, &l); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "Console      %s%s (logs in once, within 5 minutes; another link: %s console)\n", client.Base, l.Path, s.self)
+	return nil
 }
 
 // prepare checks what can be checked before anything is started.
