@@ -21,7 +21,7 @@ type ReconcilerStore interface {
 	FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]server.ReconcileRow, error)
 	AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]server.ProviderResource, error)
 	MarkMissing(ctx context.Context, serverID prego.ServerID, providerServerID string) (bool, error)
-	SightOrphan(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID, name string) (server.Sighting, error)
+	SightOrphan(ctx context.Context, provider prego.InfraProviderID, o server.OwnedResource) (server.Sighting, error)
 	ForgetSightings(ctx context.Context, provider prego.InfraProviderID, still []string) error
 	OrphanDestroyed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID string, serverID prego.ServerID) error
 	Released(ctx context.Context, resourceID int64) error
@@ -232,7 +232,7 @@ func (a *Reconciler) destroyOrphans(ctx context.Context, infra Infra, snapshot C
 	sightings := make(map[string]server.Sighting, len(orphans))
 	still := make([]string, 0, len(orphans))
 	for _, o := range orphans {
-		seen, err := a.Store.SightOrphan(ctx, infra.ID(), o.Kind, o.ProviderID, o.Name)
+		seen, err := a.Store.SightOrphan(ctx, infra.ID(), o)
 		if err != nil {
 			return err
 		}

@@ -257,8 +257,8 @@ func (s stumbling) AllLiveResources(ctx context.Context, id prego.InfraProviderI
 	return s.Store.AllLiveResources(ctx, id)
 }
 
-func (s stumbling) SightOrphan(ctx context.Context, id prego.InfraProviderID, kind server.ResourceKind, providerID, name string) (server.Sighting, error) {
-	seen, err := s.Store.SightOrphan(ctx, id, kind, providerID, name)
+func (s stumbling) SightOrphan(ctx context.Context, id prego.InfraProviderID, o server.OwnedResource) (server.Sighting, error) {
+	seen, err := s.Store.SightOrphan(ctx, id, o)
 	return seen, errors.Join(err, s.err("SightOrphan"))
 }
 

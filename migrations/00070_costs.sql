@@ -62,3 +62,10 @@ CREATE TABLE cost_progress (
     counted_to timestamptz NOT NULL,
     began_at   timestamptz NOT NULL -- nothing before its month is counted
 );
+
+-- By what a thing that no row owns is billed, and since when.
+ALTER TABLE orphan_sightings
+    ADD COLUMN type     text NOT NULL DEFAULT '',
+    ADD COLUMN location text NOT NULL DEFAULT '',
+    ADD COLUMN size_gb  double precision NOT NULL DEFAULT 0,
+    ADD COLUMN made_at  timestamptz;

@@ -139,6 +139,10 @@ type OwnedResource struct {
 	Labels     map[string]string
 	CreatedAt  time.Time
 	Attached   bool // to a server (volumes, primary IPs), or has servers (groups, firewalls, networks)
+	// By what it is billed, as far as its kind has it.
+	Type     string // machine type of a server, family of an address
+	Location string
+	SizeGB   float64
 }
 
 // InfraClass classifies a provider's errors by what to do about them.

@@ -20,6 +20,16 @@ type ProviderCatalog struct {
 	Images      []OfferedImage    `json:"images"`
 	// IPv4 are the prices of a primary IPv4 address by location.
 	IPv4 map[string]PeriodPrice `json:"ipv4"`
+	// IPv6 are those of a primary IPv6 network.
+	IPv6 map[string]PeriodPrice `json:"ipv6,omitempty"`
+	// FloatingIPs are the monthly prices of floating addresses, by family (ipv4, ipv6) and
+	// location.
+	FloatingIPs map[string]map[string]Price `json:"floating_ips,omitempty"`
+	// LoadBalancers are the prices of load balancers, by type and location. The control plane
+	// makes none.
+	LoadBalancers map[string]map[string]PeriodPrice `json:"load_balancers,omitempty"`
+	// ServerBackupPct is what the provider's own backups of a server cost, in per cent of it.
+	ServerBackupPct string `json:"server_backup_pct,omitempty"`
 	// VolumeGBMonth and ImageGBMonth are the monthly prices of a GB.
 	VolumeGBMonth Price `json:"volume_gb_month"`
 	ImageGBMonth  Price `json:"image_gb_month"`
@@ -63,6 +73,10 @@ type OfferedAt struct {
 	Available        bool       `json:"available"`
 	DeprecatedAt     *time.Time `json:"deprecated_at,omitempty"`
 	UnavailableAfter *time.Time `json:"unavailable_after,omitempty"`
+	// IncludedTraffic is what a server may send in a month without paying for it, in bytes;
+	// TrafficTB is the price of each TB beyond.
+	IncludedTraffic uint64 `json:"included_traffic,omitempty"`
+	TrafficTB       Price  `json:"traffic_tb,omitzero"`
 	PeriodPrice
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/caarlos0/env/v11"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/cost"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/placement"
@@ -53,6 +54,27 @@ type Config struct {
 	Releases  Releases
 	Moves     Moves
 	Keep      Keep
+	Costs     Costs
+}
+
+// Costs says how what is billed is counted.
+type Costs struct {
+	Every time.Duration `env:"PREGO_COSTS_EVERY" envDefault:"15m"` // how often
+	// What no provider of servers tells.
+	BackupGBMonth  string `env:"PREGO_BACKUP_PRICE_GB_MONTH"`                  // net price of a GB (10^9 bytes) in object storage, a month; empty: not known
+	BackupCurrency string `env:"PREGO_BACKUP_PRICE_CURRENCY" envDefault:"EUR"` // the currency that the provider of servers bills in
+}
+
+func (c Costs) check(bad func(name, why string)) {
+	if c.Every < time.Minute || c.Every > time.Hour {
+		bad("PREGO_COSTS_EVERY", "must be 1m to 1h: whose an hour is, is seen once in it")
+	}
+	if _, ok := cost.Parse(c.BackupGBMonth); !ok && c.BackupGBMonth != "" {
+		bad("PREGO_BACKUP_PRICE_GB_MONTH", "must be a decimal number, such as 0.0059")
+	}
+	if len(c.BackupCurrency) != 3 || c.BackupCurrency != strings.ToUpper(c.BackupCurrency) {
+		bad("PREGO_BACKUP_PRICE_CURRENCY", "must be a currency's code, such as EUR")
+	}
 }
 
 // Keep says for how long rows are kept that grow in number with use; 0 is forever.
@@ -598,6 +620,7 @@ func (c Config) check() []error {
 		bad("PREGO_PATCH_EVERY", "must be above 0")
 	}
 	c.Keep.check(bad)
+	c.Costs.check(bad)
 	if m := c.Moves; m.CopyFor <= 0 || m.FreezeFor <= 0 || m.Grace < 0 || m.PassOn < 0 || m.Tenants < 1 {
 		bad("PREGO_MOVE_COPY_TIMEOUT, PREGO_MOVE_FREEZE_TIMEOUT and PREGO_DRAIN_TENANTS", "must be above 0, and PREGO_MOVE_GRACE and PREGO_MOVE_PASS_ON not below")
 	}

@@ -65,6 +65,7 @@ func offeredType(t *hcloud.ServerType) server.OfferedType {
 		for _, price := range t.Pricings {
 			if price.Location != nil && price.Location.Name == at.Location {
 				at.PeriodPrice = server.PeriodPrice{Hourly: priceOf(price.Hourly), Monthly: priceOf(price.Monthly)}
+				at.IncludedTraffic, at.TrafficTB = price.IncludedTraffic, priceOf(price.PerTBTraffic)
 			}
 		}
 		out.At = append(out.At, at)
@@ -87,14 +88,38 @@ func offeredImage(i *hcloud.Image) server.OfferedImage {
 func priceList(out *server.ProviderCatalog, p hcloud.Pricing) {
 	out.Currency, out.VATRate = p.Currency, p.VATRate
 	out.VolumeGBMonth, out.ImageGBMonth = priceOf(p.Volume.PerGBMonthly), priceOf(p.Image.PerGBMonth)
-	out.IPv4 = make(map[string]server.PeriodPrice)
+	out.ServerBackupPct = p.ServerBackup.Percentage
+	out.IPv4, out.IPv6 = make(map[string]server.PeriodPrice), make(map[string]server.PeriodPrice)
+	families := map[string]map[string]server.PeriodPrice{string(hcloud.PrimaryIPTypeIPv4): out.IPv4, string(hcloud.PrimaryIPTypeIPv6): out.IPv6}
 	for _, ip := range p.PrimaryIPs {
-		if ip.Type != string(hcloud.PrimaryIPTypeIPv4) {
+		for _, at := range ip.Pricings {
+			if family := families[ip.Type]; family != nil {
+				family[at.Location] = server.PeriodPrice{Hourly: server.Price(at.Hourly), Monthly: server.Price(at.Monthly)}
+			}
+		}
+	}
+	out.FloatingIPs = make(map[string]map[string]server.Price)
+	for _, ip := range p.FloatingIPs {
+		family := make(map[string]server.Price, len(ip.Pricings))
+		for _, at := range ip.Pricings {
+			if at.Location != nil {
+				family[at.Location.Name] = priceOf(at.Monthly)
+			}
+		}
+		out.FloatingIPs[string(ip.Type)] = family
+	}
+	out.LoadBalancers = make(map[string]map[string]server.PeriodPrice)
+	for _, lb := range p.LoadBalancerTypes {
+		if lb.LoadBalancerType == nil {
 			continue
 		}
-		for _, at := range ip.Pricings {
-			out.IPv4[at.Location] = server.PeriodPrice{Hourly: server.Price(at.Hourly), Monthly: server.Price(at.Monthly)}
+		typ := make(map[string]server.PeriodPrice, len(lb.Pricings))
+		for _, at := range lb.Pricings {
+			if at.Location != nil {
+				typ[at.Location.Name] = server.PeriodPrice{Hourly: priceOf(at.Hourly), Monthly: priceOf(at.Monthly)}
+			}
 		}
+		out.LoadBalancers[lb.LoadBalancerType.Name] = typ
 	}
 }
 

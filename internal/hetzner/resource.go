@@ -256,28 +256,28 @@ func (p *Provider) ListOwned(ctx context.Context) ([]server.OwnedResource, error
 		return nil, p.classify(err)
 	}
 	for _, s := range servers {
-		out = append(out, server.OwnedResource{Kind: server.ResourceServer, ProviderID: strconv.FormatInt(s.ID, 10), Name: s.Name, Labels: s.Labels, CreatedAt: s.Created})
+		out = append(out, server.OwnedResource{Kind: server.ResourceServer, ProviderID: strconv.FormatInt(s.ID, 10), Name: s.Name, Labels: s.Labels, CreatedAt: s.Created, Type: typeName(s.ServerType), Location: locationName(s.Location)})
 	}
 	volumes, err := p.read.Volume.AllWithOpts(ctx, hcloud.VolumeListOpts{ListOpts: list})
 	if err != nil {
 		return nil, p.classify(err)
 	}
 	for _, v := range volumes {
-		out = append(out, server.OwnedResource{Kind: server.ResourceVolume, ProviderID: strconv.FormatInt(v.ID, 10), Name: v.Name, Labels: v.Labels, CreatedAt: v.Created, Attached: v.Server != nil})
+		out = append(out, server.OwnedResource{Kind: server.ResourceVolume, ProviderID: strconv.FormatInt(v.ID, 10), Name: v.Name, Labels: v.Labels, CreatedAt: v.Created, Attached: v.Server != nil, Location: locationName(v.Location), SizeGB: float64(v.Size)})
 	}
 	ips, err := p.read.PrimaryIP.AllWithOpts(ctx, hcloud.PrimaryIPListOpts{ListOpts: list})
 	if err != nil {
 		return nil, p.classify(err)
 	}
 	for _, ip := range ips {
-		out = append(out, server.OwnedResource{Kind: server.ResourcePrimaryIP, ProviderID: strconv.FormatInt(ip.ID, 10), Name: ip.Name, Labels: ip.Labels, CreatedAt: ip.Created, Attached: ip.AssigneeID != 0})
+		out = append(out, server.OwnedResource{Kind: server.ResourcePrimaryIP, ProviderID: strconv.FormatInt(ip.ID, 10), Name: ip.Name, Labels: ip.Labels, CreatedAt: ip.Created, Attached: ip.AssigneeID != 0, Type: string(ip.Type), Location: locationName(ip.Location)})
 	}
 	floating, err := p.read.FloatingIP.AllWithOpts(ctx, hcloud.FloatingIPListOpts{ListOpts: list})
 	if err != nil {
 		return nil, p.classify(err)
 	}
 	for _, ip := range floating {
-		out = append(out, server.OwnedResource{Kind: server.ResourceFloatingIP, ProviderID: strconv.FormatInt(ip.ID, 10), Name: ip.Name, Labels: ip.Labels, CreatedAt: ip.Created, Attached: ip.Server != nil})
+		out = append(out, server.OwnedResource{Kind: server.ResourceFloatingIP, ProviderID: strconv.FormatInt(ip.ID, 10), Name: ip.Name, Labels: ip.Labels, CreatedAt: ip.Created, Attached: ip.Server != nil, Type: string(ip.Type), Location: locationName(ip.HomeLocation)})
 	}
 	groups, err := p.read.PlacementGroup.AllWithOpts(ctx, hcloud.PlacementGroupListOpts{ListOpts: list})
 	if err != nil {
@@ -295,7 +295,7 @@ func (p *Provider) ListOwned(ctx context.Context) ([]server.OwnedResource, error
 		return nil, p.classify(err)
 	}
 	for _, i := range images {
-		out = append(out, server.OwnedResource{Kind: server.ResourceImage, ProviderID: strconv.FormatInt(i.ID, 10), Name: i.Description, Labels: i.Labels, CreatedAt: i.Created})
+		out = append(out, server.OwnedResource{Kind: server.ResourceImage, ProviderID: strconv.FormatInt(i.ID, 10), Name: i.Description, Labels: i.Labels, CreatedAt: i.Created, SizeGB: float64(i.ImageSize)})
 	}
 	for _, f := range firewalls {
 		out = append(out, server.OwnedResource{Kind: server.ResourceFirewall, ProviderID: strconv.FormatInt(f.ID, 10), Name: f.Name, Labels: f.Labels, CreatedAt: f.Created, Attached: len(f.AppliedTo) > 0})
@@ -368,4 +368,18 @@ func (p *Provider) detach(ctx context.Context, v *hcloud.Volume) error {
 		return nil
 	}
 	return err
+}
+
+func typeName(t *hcloud.ServerType) string {
+	if t == nil {
+		return ""
+	}
+	return t.Name
+}
+
+func locationName(l *hcloud.Location) string {
+	if l == nil {
+		return ""
+	}
+	return l.Name
 }

@@ -43,10 +43,10 @@ LEFT JOIN golden_images g ON r.kind IN ('server', 'primary_ip', 'image') AND r.s
 
 // What was seen at the provider and is no row's.
 const untrackedRows = `
-SELECT 'untracked/' || o.kind || '/' || o.provider_id AS ledger_id, o.provider, o.kind, o.provider_id, o.name, NULL AS server_id, '' AS type, '' AS location, '' AS region, 0 AS size_gb,
-    'none' AS owner_kind, '' AS owner_id, '' AS org_id, 'untracked' AS state, o.first_seen_at AS since, NULL AS until
+SELECT 'untracked/' || o.kind || '/' || o.provider_id AS ledger_id, o.provider, o.kind, o.provider_id, o.name, NULL AS server_id, o.type, o.location, '' AS region, o.size_gb,
+    'none' AS owner_kind, '' AS owner_id, '' AS org_id, CASE WHEN o.destroyed_at IS NULL THEN 'untracked' ELSE 'released' END AS state, COALESCE(o.made_at, o.first_seen_at) AS since, o.destroyed_at AS until
 FROM orphan_sightings o
-WHERE o.destroyed_at IS NULL AND NOT EXISTS (
+WHERE NOT EXISTS (
     SELECT FROM resources r WHERE r.provider = o.provider AND r.kind = o.kind AND r.provider_id = o.provider_id AND r.state <> 'released')`
 
 // What providers limit and do not bill.

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/prego/prego"
+	"github.com/prego/prego/cost"
 	"github.com/prego/prego/server"
 )
 
@@ -34,9 +37,14 @@ const sqlSaveCatalog = `
 INSERT INTO provider_catalogs (provider, document, refreshed_at) VALUES ($1, $2, now())
 ON CONFLICT (provider) DO UPDATE SET document = excluded.document, refreshed_at = now(), attempted_at = now(), failure = ''`
 
-// SaveProviderCatalog keeps a catalog that was read just now.
+// SaveProviderCatalog keeps a catalog that was read just now, and the prices in it.
 func (s *Store) SaveProviderCatalog(ctx context.Context, provider prego.InfraProviderID, c server.ProviderCatalog) error {
-	return s.exec(ctx, "save the catalog of "+string(provider), sqlSaveCatalog, provider, c)
+	return s.inTx(ctx, "save the catalog of "+string(provider), func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlSaveCatalog, provider, c); err != nil {
+			return err
+		}
+		return savePrices(ctx, tx, cost.Prices(provider, c))
+	})
 }
 
 const sqlCatalogFailed = `

@@ -144,8 +144,8 @@ WITH recorded AS (
     WHERE server_id = $1 AND generation = $2 AND attempt = $3 AND status = 'provisioning'
     RETURNING server_id
 ), confirmed AS (
-    INSERT INTO resources (provider, kind, name, server_id, attempt, state, provider_id, created_at)
-    SELECT $9, r.kind, r.name, $1, $3, 'created', r.id, now() FROM unnest($10::text[], $11::text[], $12::text[]) r (kind, name, id)
+    INSERT INTO resources (provider, kind, name, server_id, attempt, state, provider_id, created_at, details)
+    SELECT $9, r.kind, r.name, $1, $3, 'created', r.id, now(), jsonb_build_object('type', $7::text, 'location', $8::text) FROM unnest($10::text[], $11::text[], $12::text[]) r (kind, name, id)
     ` + onRepeatedCreate + `
 ), noted AS (
     INSERT INTO server_events (server_id, step, attempt, status, message, actor, dedup_key)

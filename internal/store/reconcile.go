@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -68,15 +69,19 @@ func (s *Store) MarkMissing(ctx context.Context, serverID prego.ServerID, provid
 }
 
 const sqlSightOrphan = `
-INSERT INTO orphan_sightings (provider, kind, provider_id, name) VALUES ($1, $2, $3, $4)
+INSERT INTO orphan_sightings (provider, kind, provider_id, name, type, location, size_gb, made_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT (provider, kind, provider_id)
-DO UPDATE SET sightings = orphan_sightings.sightings + 1, last_seen_at = now()
+DO UPDATE SET sightings = orphan_sightings.sightings + 1, last_seen_at = now(), type = EXCLUDED.type, location = EXCLUDED.location, size_gb = EXCLUDED.size_gb, made_at = EXCLUDED.made_at
 RETURNING sightings, now() - first_seen_at AS first_seen`
 
 // SightOrphan counts a sighting.
-func (s *Store) SightOrphan(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID, name string) (server.Sighting, error) {
-	seen, err := one[server.Sighting](ctx, s.pool, sqlSightOrphan, provider, kind, providerID, name)
-	return seen, failed(fmt.Sprintf("sight orphan %s %s", kind, providerID), err)
+func (s *Store) SightOrphan(ctx context.Context, provider prego.InfraProviderID, o server.OwnedResource) (server.Sighting, error) {
+	var made *time.Time
+	if !o.CreatedAt.IsZero() {
+		made = &o.CreatedAt
+	}
+	seen, err := one[server.Sighting](ctx, s.pool, sqlSightOrphan, provider, o.Kind, o.ProviderID, o.Name, o.Type, o.Location, o.SizeGB, made)
+	return seen, failed(fmt.Sprintf("sight orphan %s %s", o.Kind, o.ProviderID), err)
 }
 
 const sqlForgetSightings = `

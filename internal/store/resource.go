@@ -37,7 +37,7 @@ func (s *Store) Intend(ctx context.Context, provider prego.InfraProviderID, serv
 }
 
 const onRepeatedCreate = `ON CONFLICT (provider, kind, name) WHERE state <> 'released'
-DO UPDATE SET provider_id = EXCLUDED.provider_id, attempt = EXCLUDED.attempt, state = 'created', created_at = now()`
+DO UPDATE SET provider_id = EXCLUDED.provider_id, attempt = EXCLUDED.attempt, state = 'created', created_at = now(), details = resources.details || EXCLUDED.details`
 
 const sqlConfirmCreated = `
 INSERT INTO resources (provider, kind, name, server_id, attempt, state, provider_id, created_at)

@@ -1,0 +1,35 @@
+package activities
+
+import (
+	"context"
+	"time"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/cost"
+)
+
+// CostCounter counts what is billed.
+type CostCounter interface {
+	CountCosts(ctx context.Context, at time.Time, extra []cost.Price) (counted int, err error)
+}
+
+// Costs counts what is billed, hour by hour.
+type Costs struct {
+	Store CostCounter
+	// StoragePrice is the price of backups in object storage, per GB and month, "" if nobody said
+	// it; StorageCurrency is its currency.
+	StoragePrice, StorageCurrency string
+	Now                           func() time.Time
+}
+
+// LookAtCosts counts what was billed since the last time.
+func LookAtCosts(a *Costs) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		var extra []cost.Price
+		if p, ok := cost.StoragePrice(a.StoragePrice, a.StorageCurrency); ok {
+			extra = append(extra, p)
+		}
+		_, err := a.Store.CountCosts(ctx, a.Now(), extra)
+		return prego.LookResult{}, err
+	}
+}
