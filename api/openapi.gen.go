@@ -1102,6 +1102,57 @@ func (e ListCertificatesParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListAllDecisionsParamsOutcome.
+const (
+	ListAllDecisionsParamsOutcomeAwaitingCapacity ListAllDecisionsParamsOutcome = "awaiting_capacity"
+	ListAllDecisionsParamsOutcomeHold             ListAllDecisionsParamsOutcome = "hold"
+	ListAllDecisionsParamsOutcomeMoved            ListAllDecisionsParamsOutcome = "moved"
+	ListAllDecisionsParamsOutcomeNewServer        ListAllDecisionsParamsOutcome = "new_server"
+	ListAllDecisionsParamsOutcomeOnDemand         ListAllDecisionsParamsOutcome = "on_demand"
+	ListAllDecisionsParamsOutcomePlaced           ListAllDecisionsParamsOutcome = "placed"
+	ListAllDecisionsParamsOutcomeRejected         ListAllDecisionsParamsOutcome = "rejected"
+)
+
+// Valid indicates whether the value is a known member of the ListAllDecisionsParamsOutcome enum.
+func (e ListAllDecisionsParamsOutcome) Valid() bool {
+	switch e {
+	case ListAllDecisionsParamsOutcomeAwaitingCapacity:
+		return true
+	case ListAllDecisionsParamsOutcomeHold:
+		return true
+	case ListAllDecisionsParamsOutcomeMoved:
+		return true
+	case ListAllDecisionsParamsOutcomeNewServer:
+		return true
+	case ListAllDecisionsParamsOutcomeOnDemand:
+		return true
+	case ListAllDecisionsParamsOutcomePlaced:
+		return true
+	case ListAllDecisionsParamsOutcomeRejected:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAllDecisionsParamsSort.
+const (
+	Id      ListAllDecisionsParamsSort = "id"
+	MinusId ListAllDecisionsParamsSort = "-id"
+)
+
+// Valid indicates whether the value is a known member of the ListAllDecisionsParamsSort enum.
+func (e ListAllDecisionsParamsSort) Valid() bool {
+	switch e {
+	case Id:
+		return true
+	case MinusId:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListDomainsParamsSort.
 const (
 	ListDomainsParamsSortCreatedAt      ListDomainsParamsSort = "created_at"
@@ -3155,6 +3206,33 @@ type CreateVolumeRestore struct {
 	BackupId string `json:"backup_id"`
 }
 
+// DecidedRequest What was asked for
+type DecidedRequest struct {
+	// Busy What other reservations held at that moment, and was skipped
+	Busy           *[]string `json:"busy,omitempty"`
+	DataResidency  *string   `json:"data_residency,omitempty"`
+	DedicatedRedis *bool     `json:"dedicated_redis,omitempty"`
+	Disallow       []string  `json:"disallow"`
+
+	// ForcedAppServerId By an override
+	ForcedAppServerId *string   `json:"forced_app_server_id,omitempty"`
+	ForcedDbShardId   *string   `json:"forced_db_shard_id,omitempty"`
+	Mode              string    `json:"mode"`
+	OrgId             string    `json:"org_id"`
+	ParentOrgId       *string   `json:"parent_org_id,omitempty"`
+	PlacementPools    *[]string `json:"placement_pools,omitempty"`
+
+	// Plan What a tenant pays for
+	Plan Plan `json:"plan"`
+
+	// Region Part of the world; the configuration maps it to locations of the provider
+	Region Region `json:"region"`
+
+	// Require Of the tenant and its placement pools
+	Require  []string `json:"require"`
+	TenantId string   `json:"tenant_id"`
+}
+
 // Decision The outcome of a placement decision
 type Decision struct {
 	// Actor Example: placement_engine
@@ -3175,13 +3253,20 @@ type Decision struct {
 	DecisionLog DecisionLog `json:"decision_log"`
 	Id          int64       `json:"id"`
 
-	// Outcome placed, on_demand, awaiting_capacity, hold, new_server or rejected
+	// OrgId Of the tenant, where decisions of several are shown
+	OrgId *string `json:"org_id,omitempty"`
+
+	// Outcome placed, on_demand, awaiting_capacity, hold, new_server, rejected or moved
 	//
 	// Example: placed
 	Outcome string `json:"outcome"`
 
 	// Policy Placement policy that applied
 	Policy map[string]interface{} `json:"policy"`
+
+	// Region Of the tenant, where decisions of several are shown
+	Region   *prego.Region `json:"region,omitempty"`
+	TenantId *string       `json:"tenant_id,omitempty"`
 }
 
 // DecisionList defines model for DecisionList.
@@ -3191,6 +3276,37 @@ type DecisionList struct {
 
 // DecisionLog Explains the decision
 type DecisionLog = placement.Explanation
+
+// DecisionPage defines model for DecisionPage.
+type DecisionPage struct {
+	Decisions []Decision `json:"decisions"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// DecisionReplay defines model for DecisionReplay.
+type DecisionReplay struct {
+	// Decided One decision
+	Decided     PlacementLine      `json:"decided"`
+	Differences []ReplayDifference `json:"differences"`
+
+	// Funnel How a decision was made, for app servers, DB shards and Redis pools each
+	Funnel Funnel `json:"funnel"`
+
+	// Now One decision
+	Now PlacementLine `json:"now"`
+
+	// Replayed One decision
+	Replayed PlacementLine `json:"replayed"`
+
+	// Same Whether the input gives the answer of then, with the policy of then and with that of today
+	Same       bool   `json:"same"`
+	VersionNow string `json:"version_now"`
+
+	// VersionThen Version of the program that decided
+	VersionThen string `json:"version_then"`
+}
 
 // DeployGroup defines model for DeployGroup.
 type DeployGroup struct {
@@ -3508,6 +3624,21 @@ type ExecResult struct {
 	Stdout string `json:"stdout"`
 }
 
+// ExplainedDecision defines model for ExplainedDecision.
+type ExplainedDecision struct {
+	// Decision The outcome of a placement decision
+	Decision Decision `json:"decision"`
+
+	// Funnel How a decision was made, for app servers, DB shards and Redis pools each
+	Funnel *Funnel `json:"funnel,omitempty"`
+
+	// Input not_kept: a move, a decision from before inputs were kept, or one that was pruned or lost
+	Input string `json:"input"`
+
+	// Request What was asked for
+	Request *DecidedRequest `json:"request,omitempty"`
+}
+
 // FieldProblem One invalid field of a request
 type FieldProblem struct {
 	// Code One of the codes of Problem
@@ -3697,6 +3828,89 @@ type FleetActionStepState string
 // FleetID Example: web
 type FleetID = prego.FleetID
 
+// FleetMap defines model for FleetMap.
+type FleetMap struct {
+	AsOf    time.Time        `json:"as_of"`
+	Regions []FleetMapRegion `json:"regions"`
+}
+
+// FleetMapAlarm provisioning_failed, agent_silent, memory_full (at least 90 %) or disk_full (at least 90 %)
+type FleetMapAlarm = string
+
+// FleetMapFleet The servers of one role of a fleet in a region
+type FleetMapFleet struct {
+	// FleetId Empty for servers outside fleets
+	FleetId string `json:"fleet_id"`
+
+	// Groups Instead of servers
+	Groups    *[]FleetMapGroup `json:"groups,omitempty"`
+	Instances int              `json:"instances"`
+
+	// MemoryMb Of those whose type the catalog knows
+	MemoryMb int `json:"memory_mb"`
+
+	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
+	Role         Role             `json:"role"`
+	Servers      []FleetMapServer `json:"servers"`
+	ServersTotal int              `json:"servers_total"`
+	Tenants      int              `json:"tenants"`
+}
+
+// FleetMapGroup defines model for FleetMapGroup.
+type FleetMapGroup struct {
+	// Alarm provisioning_failed, agent_silent, memory_full (at least 90 %) or disk_full (at least 90 %)
+	Alarm *FleetMapAlarm `json:"alarm,omitempty"`
+
+	// Fill Memory that is used in percent
+	Fill      string `json:"fill"`
+	Instances int    `json:"instances"`
+	MemoryMb  int    `json:"memory_mb"`
+
+	// MemoryPct Mean of those that report it
+	MemoryPct *float64 `json:"memory_pct,omitempty"`
+	Servers   int      `json:"servers"`
+	State     string   `json:"state"`
+	Tenants   int      `json:"tenants"`
+}
+
+// FleetMapRegion defines model for FleetMapRegion.
+type FleetMapRegion struct {
+	Fleets []FleetMapFleet `json:"fleets"`
+
+	// Region Part of the world; the configuration maps it to locations of the provider
+	Region       Region `json:"region"`
+	ServersTotal int    `json:"servers_total"`
+}
+
+// FleetMapServer defines model for FleetMapServer.
+type FleetMapServer struct {
+	AgentStatus string `json:"agent_status"`
+
+	// Alarm provisioning_failed, agent_silent, memory_full (at least 90 %) or disk_full (at least 90 %)
+	Alarm    *FleetMapAlarm `json:"alarm,omitempty"`
+	Cordoned bool           `json:"cordoned"`
+	DiskPct  *float64       `json:"disk_pct,omitempty"`
+
+	// Draining Whether it is being emptied
+	Draining  bool   `json:"draining"`
+	Instances int    `json:"instances"`
+	Location  string `json:"location"`
+
+	// MemoryMb 0 if the catalog does not know the type
+	MemoryMb  int      `json:"memory_mb"`
+	MemoryPct *float64 `json:"memory_pct,omitempty"`
+
+	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
+	Role       Role         `json:"role"`
+	ServerId   string       `json:"server_id"`
+	ServerType string       `json:"server_type"`
+	Status     ServerStatus `json:"status"`
+	Tenants    int          `json:"tenants"`
+
+	// Warm Whether it waits for a tenant of its own
+	Warm bool `json:"warm"`
+}
+
 // FleetPage defines model for FleetPage.
 type FleetPage struct {
 	Fleets []Fleet `json:"fleets"`
@@ -3737,6 +3951,15 @@ type FreedServer struct {
 	Moves    *int     `json:"moves,omitempty"`
 	ServerId string   `json:"server_id"`
 }
+
+// Funnel How a decision was made, for app servers, DB shards and Redis pools each
+type Funnel = placement.Funnel
+
+// FunnelFilter defines model for FunnelFilter.
+type FunnelFilter = placement.FunnelFilter
+
+// FunnelPart defines model for FunnelPart.
+type FunnelPart = placement.FunnelPart
 
 // GoldenImage defines model for GoldenImage.
 type GoldenImage struct {
@@ -4270,6 +4493,41 @@ type PackageUpdate struct {
 	// Name Example: libssl3
 	Name string `json:"name"`
 	To   string `json:"to"`
+}
+
+// PackedServer defines model for PackedServer.
+type PackedServer struct {
+	// FleetId Empty for servers outside fleets
+	FleetId string `json:"fleet_id"`
+	Freed   bool   `json:"freed"`
+
+	// MemoryMb 0 if the catalog does not know the type
+	MemoryMb int `json:"memory_mb"`
+
+	// MemoryPctAfter As the plan estimates it
+	MemoryPctAfter *float64 `json:"memory_pct_after,omitempty"`
+	MemoryPctNow   *float64 `json:"memory_pct_now,omitempty"`
+
+	// Region Part of the world; the configuration maps it to locations of the provider
+	Region       Region `json:"region"`
+	ServerId     string `json:"server_id"`
+	TenantsAfter int    `json:"tenants_after"`
+	TenantsNow   int    `json:"tenants_now"`
+}
+
+// PackingMap defines model for PackingMap.
+type PackingMap struct {
+	Plan PackingPlan `json:"plan"`
+
+	// Servers Those that the plan changes, at most 1,000, freed ones first
+	Servers      []PackedServer `json:"servers"`
+	ServersAfter int            `json:"servers_after"`
+
+	// ServersNow Servers that have tenants now
+	ServersNow int `json:"servers_now"`
+
+	// ServersTotal App servers that were looked at
+	ServersTotal int `json:"servers_total"`
 }
 
 // PackingPlan defines model for PackingPlan.
@@ -5012,6 +5270,9 @@ type ReleaseServer struct {
 	Status string `json:"status"`
 }
 
+// ReplayDifference defines model for ReplayDifference.
+type ReplayDifference = placement.Difference
+
 // Replicas Example: 3
 type Replicas = int
 
@@ -5201,6 +5462,9 @@ type ScalingEventTrigger string
 type ScalingEventList struct {
 	ScalingEvents []ScalingEvent `json:"scaling_events"`
 }
+
+// ScoredCandidate defines model for ScoredCandidate.
+type ScoredCandidate = placement.ScoredCandidate
 
 // Server defines model for Server.
 type Server struct {
@@ -6252,6 +6516,83 @@ type WarmPoolList struct {
 	WarmPools []WarmPool `json:"warm_pools"`
 }
 
+// WhatIf defines model for WhatIf.
+type WhatIf struct {
+	// Change What is otherwise; what is absent stays as it is
+	Change WhatIfChange `json:"change"`
+
+	// Request A tenant to be placed
+	Request *PlacementRequest `json:"request,omitempty"`
+
+	// TenantId Assigned when the tenant is accepted
+	//
+	// Example: t-k3jq5x2m7abc
+	TenantId *TenantID `json:"tenant_id,omitempty"`
+}
+
+// WhatIfAnswer defines model for WhatIfAnswer.
+type WhatIfAnswer struct {
+	// Funnel How a decision was made, for app servers, DB shards and Redis pools each
+	Funnel Funnel `json:"funnel"`
+
+	// Line One decision
+	Line PlacementLine `json:"line"`
+}
+
+// WhatIfChange What is otherwise; what is absent stays as it is
+type WhatIfChange struct {
+	// AddServer One more server, active and empty
+	AddServer *WhatIfServer `json:"add_server,omitempty"`
+
+	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
+	Constraint *Constraint `json:"constraint,omitempty"`
+
+	// Cordon Servers that take nobody new
+	Cordon         *[]ServerID `json:"cordon,omitempty"`
+	DedicatedRedis *bool       `json:"dedicated_redis,omitempty"`
+
+	// Plan What a tenant pays for
+	Plan *Plan `json:"plan,omitempty"`
+
+	// Region Part of the world; the configuration maps it to locations of the provider
+	Region   *Region     `json:"region,omitempty"`
+	Uncordon *[]ServerID `json:"uncordon,omitempty"`
+}
+
+// WhatIfResult defines model for WhatIfResult.
+type WhatIfResult struct {
+	// AddedMonthly Price of the added server's type per month, without tax; absent if it is not known
+	AddedMonthly *float64 `json:"added_monthly,omitempty"`
+
+	// AddedServerId Id that the added server has in these answers
+	AddedServerId *string      `json:"added_server_id,omitempty"`
+	AsIs          WhatIfAnswer `json:"as_is"`
+	Changed       WhatIfAnswer `json:"changed"`
+	Currency      *string      `json:"currency,omitempty"`
+
+	// Same Whether both place the tenant at the same place
+	Same bool `json:"same"`
+}
+
+// WhatIfServer One more server, active and empty
+type WhatIfServer struct {
+	// Capacity Tenants that a shard or pool takes; 1000 if absent
+	Capacity *int `json:"capacity,omitempty"`
+
+	// NetworkId Its private network; that of the region's servers if they are in one
+	NetworkId *string `json:"network_id,omitempty"`
+
+	// Region Part of the world; the configuration maps it to locations of the provider
+	Region *Region    `json:"region,omitempty"`
+	Role   prego.Role `json:"role"`
+
+	// ServerType For its price; every size takes tenants alike
+	//
+	// Example: cx43
+	ServerType *string   `json:"server_type,omitempty"`
+	Tags       *[]string `json:"tags,omitempty"`
+}
+
 // WorkflowStarted defines model for WorkflowStarted.
 type WorkflowStarted struct {
 	// Operation What an accepted request has started; part of every 202 answer
@@ -6287,6 +6628,9 @@ type CertificateIDInPath = prego.CertificateID
 
 // Cursor defines model for Cursor.
 type Cursor = string
+
+// DecisionInPath defines model for DecisionInPath.
+type DecisionInPath = int64
 
 // DimensionInPath What the quota limits: a number of items, bytes, or, for max_total_cpu_request, CPUs
 type DimensionInPath = Dimension
@@ -6593,6 +6937,45 @@ type RenewCertificateParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListAllDecisionsParams defines parameters for ListAllDecisions.
+type ListAllDecisionsParams struct {
+	// TenantId Only of these tenants
+	TenantId *[]TenantID `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
+
+	// OrgId Only of tenants of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// Region Only of tenants in these regions
+	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// Outcome Only with these outcomes
+	Outcome *[]ListAllDecisionsParamsOutcome `form:"outcome,omitempty" json:"outcome,omitempty"`
+
+	// Code Only with these codes
+	Code *[]string `form:"code,omitempty" json:"code,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListAllDecisionsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAllDecisionsParamsOutcome defines parameters for ListAllDecisions.
+type ListAllDecisionsParamsOutcome string
+
+// ListAllDecisionsParamsSort defines parameters for ListAllDecisions.
+type ListAllDecisionsParamsSort string
+
+// ReplayDecisionParams defines parameters for ReplayDecision.
+type ReplayDecisionParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListDomainsParams defines parameters for ListDomains.
 type ListDomainsParams struct {
 	// DomainId Only these domains
@@ -6735,6 +7118,24 @@ type ListRoutesParamsSort string
 type CreateRouteParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// GetFleetMapParams defines parameters for GetFleetMap.
+type GetFleetMapParams struct {
+	// Region Only this region
+	Region *Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// Expand A region and a fleet, as `eu/web`, whose servers are shown however many there are; `eu/` for servers outside fleets
+	Expand *string `form:"expand,omitempty" json:"expand,omitempty"`
+}
+
+// GetPackingMapParams defines parameters for GetPackingMap.
+type GetPackingMapParams struct {
+	// Region Only this region
+	Region *Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// FleetId Servers of this fleet are emptied only
+	FleetId *FleetID `form:"fleet_id,omitempty" json:"fleet_id,omitempty"`
 }
 
 // ListFleetsParams defines parameters for ListFleets.
@@ -7113,6 +7514,12 @@ type PutPlacementPoolParams struct {
 
 // SimulatePlacementsParams defines parameters for SimulatePlacements.
 type SimulatePlacementsParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// WhatIfParams defines parameters for WhatIf.
+type WhatIfParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -7957,6 +8364,9 @@ type PutPlacementPoolJSONRequestBody = PutPlacementPool
 // SimulatePlacementsJSONRequestBody defines body for SimulatePlacements for application/json ContentType.
 type SimulatePlacementsJSONRequestBody = Simulation
 
+// WhatIfJSONRequestBody defines body for WhatIf for application/json ContentType.
+type WhatIfJSONRequestBody = WhatIf
+
 // CreatePolicyJSONRequestBody defines body for CreatePolicy for application/json ContentType.
 type CreatePolicyJSONRequestBody = CreatePolicy
 
@@ -8177,6 +8587,15 @@ type ServerInterface interface {
 	// RenewCertificate Order a certificate anew
 	// (POST /v1/certificates/{certificate_id}/renew)
 	RenewCertificate(ctx echo.Context, certificateId CertificateIDInPath, params RenewCertificateParams) error
+	// ListAllDecisions List placement decisions
+	// (GET /v1/decisions)
+	ListAllDecisions(ctx echo.Context, params ListAllDecisionsParams) error
+	// GetDecision Show a placement decision and its funnel
+	// (GET /v1/decisions/{decision_id})
+	GetDecision(ctx echo.Context, decisionId DecisionInPath) error
+	// ReplayDecision Decide again on the input of a decision
+	// (POST /v1/decisions/{decision_id}/replay)
+	ReplayDecision(ctx echo.Context, decisionId DecisionInPath, params ReplayDecisionParams) error
 	// ListDomains List domains
 	// (GET /v1/domains)
 	ListDomains(ctx echo.Context, params ListDomainsParams) error
@@ -8228,6 +8647,12 @@ type ServerInterface interface {
 	// GetRoute Show a route
 	// (GET /v1/envs/{env_id}/routes/{route_id})
 	GetRoute(ctx echo.Context, envId EnvInPath, routeId RouteInPath) error
+	// GetFleetMap Show all servers by region and fleet
+	// (GET /v1/fleet-map)
+	GetFleetMap(ctx echo.Context, params GetFleetMapParams) error
+	// GetPackingMap Show app servers now and after a packing plan
+	// (GET /v1/fleet-map/packing)
+	GetPackingMap(ctx echo.Context, params GetPackingMapParams) error
 	// ListFleets List fleets
 	// (GET /v1/fleets)
 	ListFleets(ctx echo.Context, params ListFleetsParams) error
@@ -8396,6 +8821,9 @@ type ServerInterface interface {
 	// SimulatePlacements Simulate placements
 	// (POST /v1/placements/simulate)
 	SimulatePlacements(ctx echo.Context, params SimulatePlacementsParams) error
+	// WhatIf Compare a placement as it is with one under other circumstances
+	// (POST /v1/placements/what-if)
+	WhatIf(ctx echo.Context, params WhatIfParams) error
 	// ListPolicies List policies
 	// (GET /v1/policies)
 	ListPolicies(ctx echo.Context, params ListPoliciesParams) error
@@ -9595,6 +10023,125 @@ func (w *ServerInterfaceWrapper) RenewCertificate(ctx echo.Context) error {
 	return err
 }
 
+// ListAllDecisions converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAllDecisions(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAllDecisionsParams
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "tenant_id", ctx.QueryParams(), &params.TenantId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "region" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "outcome" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "outcome", ctx.QueryParams(), &params.Outcome, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter outcome: %s", err))
+	}
+
+	// ------------- Optional query parameter "code" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "code", ctx.QueryParams(), &params.Code, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter code: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAllDecisions(ctx, params)
+	return err
+}
+
+// GetDecision converts echo context to params.
+func (w *ServerInterfaceWrapper) GetDecision(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "decision_id" -------------
+	var decisionId DecisionInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "decision_id", ctx.Param("decision_id"), &decisionId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter decision_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetDecision(ctx, decisionId)
+	return err
+}
+
+// ReplayDecision converts echo context to params.
+func (w *ServerInterfaceWrapper) ReplayDecision(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "decision_id" -------------
+	var decisionId DecisionInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "decision_id", ctx.Param("decision_id"), &decisionId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter decision_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReplayDecisionParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ReplayDecision(ctx, decisionId, params)
+	return err
+}
+
 // ListDomains converts echo context to params.
 func (w *ServerInterfaceWrapper) ListDomains(ctx echo.Context) error {
 	var err error
@@ -10170,6 +10717,56 @@ func (w *ServerInterfaceWrapper) GetRoute(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetRoute(ctx, envId, routeId)
+	return err
+}
+
+// GetFleetMap converts echo context to params.
+func (w *ServerInterfaceWrapper) GetFleetMap(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetFleetMapParams
+	// ------------- Optional query parameter "region" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "expand" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "expand", ctx.QueryParams(), &params.Expand, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter expand: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetFleetMap(ctx, params)
+	return err
+}
+
+// GetPackingMap converts echo context to params.
+func (w *ServerInterfaceWrapper) GetPackingMap(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetPackingMapParams
+	// ------------- Optional query parameter "region" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "fleet_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "fleet_id", ctx.QueryParams(), &params.FleetId, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetPackingMap(ctx, params)
 	return err
 }
 
@@ -11865,6 +12462,35 @@ func (w *ServerInterfaceWrapper) SimulatePlacements(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.SimulatePlacements(ctx, params)
+	return err
+}
+
+// WhatIf converts echo context to params.
+func (w *ServerInterfaceWrapper) WhatIf(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params WhatIfParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.WhatIf(ctx, params)
 	return err
 }
 
@@ -15629,6 +16255,12 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/unmute", wrapper.UnmuteTenant, options.OperationMiddlewares["unmuteTenant"]...)
 	router.POST(options.BaseURL+"/v1/placements/simulate", wrapper.SimulatePlacements, options.OperationMiddlewares["simulatePlacements"]...)
 	router.POST(options.BaseURL+"/internal/placement-overrides", wrapper.OverridePlacement, options.OperationMiddlewares["overridePlacement"]...)
+	router.POST(options.BaseURL+"/v1/placements/what-if", wrapper.WhatIf, options.OperationMiddlewares["whatIf"]...)
+	router.GET(options.BaseURL+"/v1/decisions", wrapper.ListAllDecisions, options.OperationMiddlewares["listAllDecisions"]...)
+	router.GET(options.BaseURL+"/v1/decisions/:decision_id", wrapper.GetDecision, options.OperationMiddlewares["getDecision"]...)
+	router.POST(options.BaseURL+"/v1/decisions/:decision_id/replay", wrapper.ReplayDecision, options.OperationMiddlewares["replayDecision"]...)
+	router.GET(options.BaseURL+"/v1/fleet-map", wrapper.GetFleetMap, options.OperationMiddlewares["getFleetMap"]...)
+	router.GET(options.BaseURL+"/v1/fleet-map/packing", wrapper.GetPackingMap, options.OperationMiddlewares["getPackingMap"]...)
 	router.GET(options.BaseURL+"/v1/placement-pools", wrapper.ListPlacementPools, options.OperationMiddlewares["listPlacementPools"]...)
 	router.POST(options.BaseURL+"/v1/placement-pools", wrapper.CreatePlacementPool, options.OperationMiddlewares["createPlacementPool"]...)
 	router.DELETE(options.BaseURL+"/v1/placement-pools/:pool", wrapper.DeletePlacementPool, options.OperationMiddlewares["deletePlacementPool"]...)
