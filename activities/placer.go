@@ -21,7 +21,9 @@ type PlacementStore interface {
 	PlacementChanges(ctx context.Context, since string, ids []string) (placement.Change, error)
 	Reserve(ctx context.Context, r tenant.Reservation) (tenant.ReserveResult, error)
 	ReserveAll(ctx context.Context, rs []tenant.Reservation) ([]tenant.ReserveResult, error)
-	RecordDecision(ctx context.Context, d tenant.DecisionRecord) error
+	RecordDecision(ctx context.Context, d tenant.DecisionRecord) (recorded bool, err error)
+	KeepInputs(ctx context.Context, rows []tenant.KeptInput) error
+	DecisionInput(ctx context.Context, input string) (state json.RawMessage, events []json.RawMessage, err error)
 	TenantRun(ctx context.Context, tenantID prego.TenantID) (tenant.Run, error)
 	PoolsOf(ctx context.Context, orgIDs []prego.OrgID) (map[string][]prego.AppliedPool, error)
 	RecordOverride(ctx context.Context, o tenant.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error
@@ -47,12 +49,17 @@ type Placer struct {
 	// Draw draws from [0, n) how long who lost a race waits; nil is by chance.
 	Draw    func(n int) int
 	Metrics *PlacementMetrics
+	// Version of the program, stored with the inputs of decisions.
+	Version string
 
 	mu     gate
 	fleet  *placement.Snapshot
 	since  string
 	read   time.Time
 	reread []string // rows that the snapshot may have wrong
+
+	journal *journal           // of what happens to fleet; nil until a decision begins one
+	unkept  []tenant.KeptInput // of earlier journals
 
 	lines lines
 }
@@ -64,6 +71,7 @@ type PlacementMetrics struct {
 	Advice    *prometheus.CounterVec // of advisers, by outcome
 	Seconds   prometheus.Histogram   // of a decision with its reservation
 	Batch     prometheus.Histogram   // tenants that were placed together
+	Inputs    *prometheus.CounterVec // stored inputs of decisions, by outcome
 }
 
 // NewPlacementMetrics registers them.
@@ -78,8 +86,9 @@ func NewPlacementMetrics(reg prometheus.Registerer) *PlacementMetrics {
 		Batch: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "prego_placement_batch_tenants", Help: "Tenants whose places were decided and reserved together.", Buckets: []float64{1, 2, 4, 8, 16, 32, 64, 128},
 		}),
+		Inputs: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_placement_inputs_total", Help: "Inputs of decisions that were written for replays, by outcome: kept or lost."}, []string{"outcome"}),
 	}
-	reg.MustRegister(m.Decisions, m.Lost, m.Advice, m.Seconds, m.Batch)
+	reg.MustRegister(m.Decisions, m.Lost, m.Advice, m.Seconds, m.Batch, m.Inputs)
 	return m
 }
 
@@ -111,8 +120,10 @@ func (p *Placer) refresh(ctx context.Context, ids []string) error {
 		return err
 	}
 	if c.Full {
+		p.endJournal()
 		p.fleet = placement.SnapshotOf(p.Policy, c)
 	} else {
+		p.changed(c)
 		p.fleet.Update(c)
 	}
 	p.since, p.read = c.Since, time.Now()
@@ -133,7 +144,7 @@ func (p *Placer) decideAll(ctx context.Context, requests []placement.Request, le
 		}
 		p.reread, fresh = nil, true
 	}
-	all := p.fleet.DecideAll(requests)
+	all := p.decide(requests)
 	if !fresh && slices.ContainsFunc(all, func(d placement.Decision) bool { return !d.PlacesTenant() }) {
 		// The places given so far are read as they are in the database, and given anew.
 		var given []string
@@ -141,10 +152,11 @@ func (p *Placer) decideAll(ctx context.Context, requests []placement.Request, le
 			given = append(given, rowsOf(d)...)
 		}
 		if err := p.refresh(ctx, given); err != nil {
+			p.endJournal()
 			p.fleet, p.since = nil, ""
 			return nil, err
 		}
-		all = p.fleet.DecideAll(requests)
+		all = p.decide(requests)
 	}
 	return all, nil
 }
@@ -253,6 +265,7 @@ func (p *Placer) doubt(d placement.Decision) {
 func (p *Placer) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.endJournal()
 	p.fleet, p.since, p.reread = nil, "", nil
 }
 
@@ -288,10 +301,14 @@ func (p *Placer) record(ctx context.Context, t tenant.Tenant, d placement.Decisi
 	if err != nil {
 		return err
 	}
-	return p.Store.RecordDecision(ctx, tenant.DecisionRecord{
+	recorded, err := p.Store.RecordDecision(ctx, tenant.DecisionRecord{
 		TenantID: t.TenantID, Outcome: string(d.Outcome), Code: string(d.Code), Algorithm: placement.AuditName(d.Mode, d.Algorithm),
 		Decision: decision, Policy: policy, Actor: actor,
 	})
+	if recorded {
+		p.keep(ctx)
+	}
+	return err
 }
 
 // Look decides on a tenant without reserving anything.

@@ -96,6 +96,7 @@ func (p *Placer) alone(ctx context.Context, a *asking) (d placement.Decision, re
 	if d = all[0]; !d.PlacesTenant() {
 		return d, res, nil
 	}
+	p.keep(ctx)
 	r, err := p.reservation(a.tenant, a.request, d, a.actor)
 	if err == nil {
 		res, err = p.Store.Reserve(ctx, r)
@@ -278,6 +279,9 @@ func (p *Placer) reserveAll(ctx context.Context, batch []*asking, all []placemen
 			return err
 		}
 		rs, of = append(rs, r), append(of, i)
+	}
+	if len(rs) > 0 {
+		p.keep(ctx)
 	}
 	if len(rs) == 1 && batch[of[0]].race == 0 {
 		res, err := p.Store.Reserve(ctx, rs[0])

@@ -16,6 +16,7 @@ import (
 
 // FleetStore is the part of Postgres that fleets and their policies use.
 type FleetStore interface {
+	FleetMapStore
 	CreateFleet(ctx context.Context, r server.CreateFleetRequest, by string) (f server.Fleet, created bool, err error)
 	GetFleet(ctx context.Context, id prego.FleetID) (server.Fleet, error)
 	ListFleets(ctx context.Context, q prego.ListQuery) (page []server.Fleet, next string, err error)

@@ -42,25 +42,32 @@ func (a *API) PlanPacking(c echo.Context, _ PlanPackingParams) error {
 	if err := in.Validate(); err != nil {
 		return err
 	}
-	ctx := c.Request().Context()
-	f, err := a.d.Rebalances.Store.PackedFleet(ctx, in.Region)
+	f, catalogs, err := a.packedFleet(c.Request().Context(), in.Region)
 	if err != nil {
 		return err
-	}
-	catalogs := map[prego.InfraProviderID]server.CatalogState{}
-	for _, s := range f.Servers {
-		if _, read := catalogs[s.InfraProvider]; read {
-			continue
-		}
-		if catalogs[s.InfraProvider], err = a.d.Rebalances.Store.ProviderCatalog(ctx, s.InfraProvider); err != nil {
-			return err
-		}
 	}
 	plan, err := pack.Plan(f, catalogs, a.d.Rebalances.Usable, in, time.Now().UTC())
 	if err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, plan)
+}
+
+// packedFleet reads what packing plans are made from.
+func (a *API) packedFleet(ctx context.Context, region prego.Region) (f server.PackedFleet, catalogs map[prego.InfraProviderID]server.CatalogState, err error) {
+	if f, err = a.d.Rebalances.Store.PackedFleet(ctx, region); err != nil {
+		return f, nil, err
+	}
+	catalogs = map[prego.InfraProviderID]server.CatalogState{}
+	for _, s := range f.Servers {
+		if _, read := catalogs[s.InfraProvider]; read {
+			continue
+		}
+		if catalogs[s.InfraProvider], err = a.d.Rebalances.Store.ProviderCatalog(ctx, s.InfraProvider); err != nil {
+			return f, nil, err
+		}
+	}
+	return f, catalogs, nil
 }
 
 // CreateRebalance carries out a packing plan. A worker's look does it.

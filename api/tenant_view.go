@@ -106,7 +106,7 @@ func allocationView(l tenant.Allocation) *Allocation {
 
 func decisionView(r tenant.DecisionRecord) (Decision, error) {
 	out := Decision{
-		Id: r.SnapshotID, Outcome: r.Outcome, Code: optional(r.Code), Algorithm: r.Algorithm, Actor: r.Actor, At: r.CreatedAt.UTC(),
+		Id: r.SnapshotID, TenantId: optional(string(r.TenantID)), Outcome: r.Outcome, Code: optional(r.Code), Algorithm: r.Algorithm, Actor: r.Actor, At: r.CreatedAt.UTC(),
 		Policy: map[string]any{},
 	}
 	if err := json.Unmarshal(r.Decision, &out.DecisionLog); err != nil {

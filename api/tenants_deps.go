@@ -19,6 +19,8 @@ type TenantStore interface {
 	LiveAllocation(ctx context.Context, id prego.TenantID) (*tenant.Allocation, error)
 	LastDecision(ctx context.Context, id prego.TenantID) (*tenant.DecisionRecord, error)
 	ListDecisions(ctx context.Context, id prego.TenantID) ([]tenant.DecisionRecord, error)
+	GetDecision(ctx context.Context, id int64) (tenant.Decision, error)
+	ListAllDecisions(ctx context.Context, q prego.ListQuery) (page []tenant.Decision, next string, err error)
 
 	AddTenantEvent(ctx context.Context, e tenant.Event, dedupKey string) error
 	SiteUsage(ctx context.Context, tenantID prego.TenantID) (*tenant.SiteUsage, error)
@@ -69,6 +71,14 @@ type Placer interface {
 	// Override decides, reserves, wakes the tenant's run, and records the request for
 	// audit, even if it is refused; a refusal is a coded *prego.Error.
 	Override(ctx context.Context, o tenant.PlacementOverride, by string) (placement.Decision, error)
+	// Explain shows what a decision was made on, and how; it is CodeInputNotKept if that is not
+	// stored.
+	Explain(ctx context.Context, d tenant.DecisionRecord) (placement.Kept, placement.Funnel, error)
+	// Replay decides again on what a decision was made on.
+	Replay(ctx context.Context, d tenant.DecisionRecord) (placement.Kept, placement.Replay, error)
+	// WhatIf decides on a request, or on one like a tenant's, as it is and with what is otherwise;
+	// nothing is written.
+	WhatIf(ctx context.Context, of prego.TenantID, r placement.Request, w placement.WhatIf) ([2]placement.Answer, error)
 }
 
 // newTenantID makes a tenant id.

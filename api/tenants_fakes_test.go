@@ -54,6 +54,26 @@ func (p *placer) Simulate(_ context.Context, requests []placement.Request) (out 
 	return out, nil
 }
 
+func (p *placer) Explain(context.Context, tenant.DecisionRecord) (placement.Kept, placement.Funnel, error) {
+	return placement.Kept{}, placement.Funnel{}, prego.Errorf(prego.CodeInputNotKept, "the input is not kept")
+}
+
+func (p *placer) Replay(context.Context, tenant.DecisionRecord) (placement.Kept, placement.Replay, error) {
+	return placement.Kept{}, placement.Replay{}, prego.Errorf(prego.CodeInputNotKept, "the input is not kept")
+}
+
+func (p *placer) WhatIf(_ context.Context, id prego.TenantID, r placement.Request, w placement.WhatIf) (out [2]placement.Answer, err error) {
+	if id == "t-nobody" {
+		return out, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", id)
+	}
+	f := placement.NewSnapshot(placement.DefaultPolicy(), placement.Data{})
+	out[0] = f.Answer(r, 10)
+	if r, err = w.Apply(f, r); err == nil {
+		out[1] = f.Answer(r, 10)
+	}
+	return out, err
+}
+
 func (p *placer) Override(_ context.Context, o tenant.PlacementOverride, by string) (placement.Decision, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

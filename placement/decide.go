@@ -127,6 +127,9 @@ type search struct {
 
 	near   []near // by place
 	passed struct{ shard, pool int }
+	// saw is what was looked at, for a funnel.
+	saw     struct{ servers, shards, pools bool }
+	bestFit bool
 	// passing is called for every triple that passes; may be nil.
 	passing func(t triple, site bool)
 	// report is the result of the constraint, nil if every server satisfies it.
@@ -150,8 +153,10 @@ func (f *Snapshot) search(r Request) *search {
 }
 
 // Decide places a request, or says why not. It changes nothing: Apply does.
-func (f *Snapshot) Decide(r Request) Decision {
-	s := f.search(r)
+func (f *Snapshot) Decide(r Request) Decision { return f.search(r).decide() }
+
+func (s *search) decide() Decision {
+	f, r := s.f, s.r
 	if code, why := s.regionAllowed(); code != "" {
 		return s.refuse(code, why)
 	}
@@ -199,6 +204,7 @@ func (s *search) regionAllowed() (prego.Code, string) {
 // (placement-policy §2.3: the tier lock comes first).
 func (s *search) scoreShards() {
 	f := s.f
+	s.saw.shards = true
 	for _, slot := range f.shards.order {
 		sh := &f.shards.items[slot]
 		f.shardScore[slot] = -1
@@ -258,6 +264,7 @@ func (s *search) shard(sh *Shard) reason {
 
 func (s *search) scorePools() {
 	f := s.f
+	s.saw.pools = true
 	for _, slot := range f.pools.order {
 		p := &f.pools.items[slot]
 		s.looked++
@@ -385,7 +392,10 @@ func (s *search) satisfies(i int) bool { return s.r.Constraint.SatisfiedBy(s.f.s
 func Satisfies(tags []string, c prego.Constraint) bool { return c.SatisfiedBy(tags) }
 
 // countServers counts the servers as considered, for decisions that choose none.
-func (s *search) countServers() { s.looked += len(s.f.servers) }
+func (s *search) countServers() {
+	s.looked += len(s.f.servers)
+	s.saw.servers = true
+}
 
 // contest keeps the best and the second-best server.
 type contest struct {
@@ -426,7 +436,8 @@ func (s *search) choose() Decision {
 	var ready, empty contest // with an available site, and without
 	after := s.roundRobinStart()
 	ownID, hasOwn := f.own[string(s.r.TenantID)]
-	s.looked += len(f.hot)
+	s.countServers()
+	s.bestFit = s.algorithm == BestFit
 	turned, kinAt, next := 0, 0, 0
 	if after > 0 {
 		turned = 1

@@ -114,6 +114,7 @@ func (s *search) overrideShard() Decision {
 	s.scorePools()
 	slot := f.shards.byID[string(id)]
 	here := &s.near[f.shardPlace[slot]]
+	s.saw.servers = true
 	var best, bare triple
 	for i := range f.hot {
 		s.looked++
@@ -129,11 +130,14 @@ func (s *search) overrideShard() Decision {
 			continue
 		}
 		t := triple{server: i, shard: slot, score: f.hot[i].score, ok: true}
-		into := &bare
+		into, site := &bare, false
 		for _, g := range f.servers[i].groups {
 			if g.shard == slot {
-				into = &best
+				into, site = &best, true
 			}
+		}
+		if s.passing != nil {
+			s.passing(t, site)
 		}
 		if !into.ok || t.score > into.score+epsilon {
 			*into = t

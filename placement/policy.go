@@ -230,6 +230,8 @@ type Decision struct {
 	RejectedCounts map[string]int
 	// Constraint is the result of the constraint, nil if there is none.
 	Constraint *ConstraintReport
+	// Input names the stored input, "" for none.
+	Input string
 }
 
 // PlacesTenant reports whether the decision assigns a server.
@@ -246,6 +248,8 @@ type Explanation struct {
 	RejectedCounts      map[string]int `json:"rejected_counts"`
 	// Constraint is absent if every server satisfied it.
 	Constraint *ConstraintReport `json:"constraint,omitempty"`
+	// Input names what is stored of what the decision was made on.
+	Input string `json:"input,omitempty"`
 }
 
 // Explanation returns d's explanation.
@@ -253,7 +257,7 @@ func (d Decision) Explanation() Explanation {
 	e := Explanation{
 		Algorithm: d.Algorithm, CandidatesEvaluated: d.CandidatesEvaluated, SelectionReason: d.SelectionReason,
 		ConfidenceScore: round6(d.Confidence), Score: round6(d.Score), Rejected: d.Rejected, RejectedCounts: d.RejectedCounts,
-		Constraint: d.Constraint,
+		Constraint: d.Constraint, Input: d.Input,
 	}
 	if e.Rejected == nil {
 		e.Rejected = []Rejection{}

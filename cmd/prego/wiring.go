@@ -346,7 +346,7 @@ func newPlacer(p *process, runs *workflows.Client) (*activities.Placer, error) {
 	}
 	return &activities.Placer{
 		Adviser: adviserOf, AdviceWithin: p.cfg.Placement.AdviserWithin,
-		Store: p.db, Policy: policy, SiteDomain: p.cfg.Tenants.SiteDomain, ReserveFor: p.cfg.Tenants.ReserveFor, Metrics: activities.NewPlacementMetrics(p.reg),
+		Store: p.db, Policy: policy, SiteDomain: p.cfg.Tenants.SiteDomain, ReserveFor: p.cfg.Tenants.ReserveFor, Metrics: activities.NewPlacementMetrics(p.reg), Version: version,
 		Wake: func(ctx context.Context, tenantID prego.TenantID) {
 			if err := runs.WakeTenant(ctx, tenantID); err != nil {
 				p.log.Warn("tenant not woken; its run looks by itself", zap.String("tenant_id", string(tenantID)), zap.Error(err))

@@ -206,7 +206,8 @@ WHERE NOT EXISTS (SELECT FROM (SELECT outcome, code, algorithm, decision_log FRO
                         IS NOT DISTINCT FROM ($5::jsonb #> '{constraint,require}', $5::jsonb #> '{constraint,disallow}'))
   AND NOT EXISTS (SELECT FROM tenant_allocations WHERE tenant_id = $1 AND released_at IS NULL)`
 
-// RecordDecision stores a decision that placed nobody.
-func (s *Store) RecordDecision(ctx context.Context, d tenant.DecisionRecord) error {
-	return s.exec(ctx, string("record decision for tenant "+d.TenantID), sqlRecordDecision, d.TenantID, d.Outcome, d.Code, d.Algorithm, d.Decision, d.Policy, d.Actor)
+// RecordDecision stores a decision that placed nobody, unless it adds nothing.
+func (s *Store) RecordDecision(ctx context.Context, d tenant.DecisionRecord) (recorded bool, err error) {
+	recorded, err = changed(ctx, s.pool, sqlRecordDecision, d.TenantID, d.Outcome, d.Code, d.Algorithm, d.Decision, d.Policy, d.Actor)
+	return recorded, failed("record decision for tenant "+string(d.TenantID), err)
 }

@@ -302,7 +302,8 @@ func TestADecisionByAnotherConstraintIsRecorded(t *testing.T) {
 	_, _, err := s.CreateTenant(ctx, tenant.CreateRequest{Slug: "a", OrgID: "acme", Region: "eu", Plan: "starter"}, "t-1", tenant.ModeShared, "", "test")
 	require.NoError(t, err)
 	for _, log := range []string{`{}`, `{}`, `{"constraint":{"require":["a"],"disallow":[],"servers_looked_at":1}}`, `{"constraint":{"require":["a"],"disallow":[],"servers_looked_at":2}}`, `{"constraint":{"require":["b"],"disallow":[]}}`} {
-		require.NoError(t, s.RecordDecision(ctx, tenant.DecisionRecord{TenantID: "t-1", Outcome: "awaiting_capacity", Code: "cell_mismatch", Algorithm: "best_fit", Decision: []byte(log), Policy: []byte(`{}`), Actor: "a", CreatedAt: time.Now()}))
+		_, err := s.RecordDecision(ctx, tenant.DecisionRecord{TenantID: "t-1", Outcome: "awaiting_capacity", Code: "cell_mismatch", Algorithm: "best_fit", Decision: []byte(log), Policy: []byte(`{}`), Actor: "a", CreatedAt: time.Now()})
+		require.NoError(t, err)
 	}
 	all, err := s.ListDecisions(ctx, "t-1")
 	require.NoError(t, err)

@@ -37,6 +37,21 @@ const unknownSize = 100
 // is its share of what is used above an empty server of that type, since hosts don't measure
 // it by tenant; of the disk, its files. catalogs are by provider.
 func Plan(f server.PackedFleet, catalogs map[prego.InfraProviderID]server.CatalogState, usable Usable, r server.PackingRequest, now time.Time) (server.PackingPlan, error) {
+	out, _, err := PlanWithFill(f, catalogs, usable, r, now)
+	return out, err
+}
+
+// Fill is a server that a plan changes, as it is and as the plan leaves it.
+type Fill struct {
+	server.PackedServer
+	MemoryMB       int64 // 0 if the catalog does not know the type
+	MemoryPctAfter *float64
+	TenantsAfter   int
+	Freed          bool
+}
+
+// PlanWithFill is Plan, with the servers that the plan changes: those that it frees first, then by id.
+func PlanWithFill(f server.PackedFleet, catalogs map[prego.InfraProviderID]server.CatalogState, usable Usable, r server.PackingRequest, now time.Time) (server.PackingPlan, []Fill, error) {
 	out := server.PackingPlan{MadeAt: now, Moves: []server.PlannedMove{}, Frees: []server.FreedServer{}}
 	on := map[prego.ServerID][]server.PackedTenant{}
 	for _, t := range f.Tenants {
@@ -45,6 +60,7 @@ func Plan(f server.PackedFleet, catalogs map[prego.InfraProviderID]server.Catalo
 	idle := idleMemory(f, on)
 	var hosts []Host
 	var residents []Resident
+	size := map[prego.ServerID]float64{}
 	for _, s := range f.Servers {
 		if s.MemoryPct == nil || s.DiskPct == nil {
 			if len(on[s.ServerID]) > 0 {
@@ -60,6 +76,7 @@ func Plan(f server.PackedFleet, catalogs map[prego.InfraProviderID]server.Catalo
 		} else {
 			place += "\n" + s.ServerType
 		}
+		size[s.ServerID] = memory
 		base := min(idle[s.ServerType], *s.MemoryPct) / 100 * memory
 		used := *s.MemoryPct/100*memory - base
 		others := *s.DiskPct / 100 * disk
@@ -96,7 +113,7 @@ func Plan(f server.PackedFleet, catalogs map[prego.InfraProviderID]server.Catalo
 	}
 	c, err := Consolidate(hosts, residents, ConsolidationLimits{Moves: cmp.Or(r.MaxMoves, server.MaxPlannedMoves), Bytes: r.MaxBytes})
 	if err != nil {
-		return out, err
+		return out, nil, err
 	}
 	out.Bytes, out.Monthly, out.Servers, out.Needed = c.Bytes, c.Price, c.Used, c.LowerBound
 	for _, m := range c.Moves {
@@ -105,7 +122,48 @@ func Plan(f server.PackedFleet, catalogs map[prego.InfraProviderID]server.Catalo
 	for _, h := range c.Freed {
 		out.Frees = append(out.Frees, server.FreedServer{ServerID: prego.ServerID(h.ID), Monthly: h.Price, Moves: h.Moves, Bytes: h.Bytes})
 	}
-	return out, nil
+	return out, fills(f, out, residents, size), nil
+}
+
+func fills(f server.PackedFleet, plan server.PackingPlan, residents []Resident, size map[prego.ServerID]float64) []Fill {
+	memory := make(map[prego.TenantID]float64, len(residents))
+	for _, r := range residents {
+		memory[prego.TenantID(r.ID)] = r.Demand["memory"]
+	}
+	change, tenants := map[prego.ServerID]float64{}, map[prego.ServerID]int{}
+	for _, m := range plan.Moves {
+		change[m.From] -= memory[m.TenantID]
+		change[m.To] += memory[m.TenantID]
+		tenants[m.From]--
+		tenants[m.To]++
+	}
+	freed := map[prego.ServerID]bool{}
+	for _, s := range plan.Frees {
+		freed[s.ServerID] = true
+	}
+	var out []Fill
+	for _, s := range f.Servers {
+		if _, moved := tenants[s.ServerID]; !moved {
+			continue
+		}
+		v := Fill{PackedServer: s, TenantsAfter: s.Tenants + tenants[s.ServerID], Freed: freed[s.ServerID]}
+		if size[s.ServerID] != unknownSize {
+			v.MemoryMB = int64(size[s.ServerID]) >> 20
+		}
+		after := min(100, max(0, *s.MemoryPct+100*change[s.ServerID]/size[s.ServerID])) // those of unknown fill are not in a plan
+		v.MemoryPctAfter = &after
+		out = append(out, v)
+	}
+	slices.SortStableFunc(out, func(a, b Fill) int {
+		switch {
+		case a.Freed == b.Freed:
+			return cmp.Compare(a.ServerID, b.ServerID)
+		case a.Freed:
+			return -1
+		}
+		return 1
+	})
+	return out
 }
 
 // idleMemory is what servers of a type use without tenants, in percent: the least that was

@@ -1,0 +1,144 @@
+package activities
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
+)
+
+// journal records what happens to the placer's snapshot, so that every decision can be replayed from
+// what is stored: the snapshot at its beginning, and all changes and decisions since. It is written
+// before a decision is carried out, together with what came before. It belongs to the placer's lock.
+type journal struct {
+	id      string
+	began   time.Time
+	state   *placement.KeptState // nil when it was taken to be written
+	pending []any
+	owed    bool // a decision is pending
+	next    int64 // number of the next event
+	room    int64 // bytes of events before another journal begins
+	most    int64 // events, too
+}
+
+const (
+	// journalFor is how long a journal is continued: reading a decision reads its journal up to it.
+	journalFor = time.Hour
+	// journalEvents is the least number of events for which a journal is continued. In a large fleet it is
+	// continued for longer, as the snapshot at its beginning is large.
+	journalEvents = 512
+	journalBytes  = 1 << 20
+	// unkeptMost bounds what is held of journals that ended: decisions that nobody recorded.
+	unkeptMost = 8
+)
+
+func newJournal(f *placement.Snapshot, version string) *journal {
+	id := make([]byte, 8)
+	_, _ = rand.Read(id) // it never fails
+	state := f.Keep(version)
+	n := int64(len(state.Data.Servers))
+	return &journal{id: hex.EncodeToString(id), began: time.Now(), state: &state, next: 1, room: journalBytes + 128*n, most: max(journalEvents, n/4)}
+}
+
+// over reports whether another journal is to begin.
+func (j *journal) over() bool {
+	return j.room < 0 || j.next > j.most || time.Since(j.began) > journalFor
+}
+
+func (j *journal) add(e placement.KeptEvent) error {
+	raw, err := json.Marshal(e) // now, since what it holds changes
+	if err != nil {
+		return err
+	}
+	j.pending = append(j.pending, json.RawMessage(raw))
+	j.next++
+	j.owed = j.owed || e.Decided != nil
+	j.room -= int64(len(raw))
+	return nil
+}
+
+// take takes what is not written yet.
+func (j *journal) take() (out []tenant.KeptInput) {
+	if j.state != nil {
+		out = append(out, tenant.KeptInput{Journal: j.id, Events: []any{j.state}})
+		j.state = nil
+	}
+	if n := int64(len(j.pending)); n > 0 {
+		out = append(out, tenant.KeptInput{Journal: j.id, First: j.next - n, Events: j.pending})
+		j.pending, j.owed = nil, false
+	}
+	return out
+}
+
+// changed records a change of the snapshot. The lock must be held.
+func (p *Placer) changed(c placement.Change) {
+	switch {
+	case p.journal == nil:
+	case c.Full:
+		p.endJournal()
+	default:
+		if err := p.journal.add(placement.KeptEvent{Change: &c}); err != nil || p.journal.room < 0 {
+			p.endJournal()
+		}
+	}
+}
+
+// endJournal lets the next decision begin another journal. What is not written yet is written with it,
+// since decisions may be among it. The lock must be held.
+func (p *Placer) endJournal() {
+	if p.journal != nil && p.journal.owed {
+		p.unkept = append(p.unkept, p.journal.take()...)
+		p.unkept = p.unkept[max(0, len(p.unkept)-unkeptMost):] // what is recorded was written at once
+	}
+	p.journal = nil
+}
+
+// decide decides on requests in their order, counts them in the snapshot and records them. The lock must be
+// held.
+func (p *Placer) decide(requests []placement.Request) []placement.Decision {
+	if p.journal == nil || p.journal.over() {
+		p.endJournal()
+		p.journal = newJournal(p.fleet, p.Version)
+	}
+	all := make([]placement.Decision, len(requests))
+	for i, r := range requests {
+		d := p.fleet.Decide(r)
+		if p.journal != nil {
+			d.Input = fmt.Sprintf("%s/%d", p.journal.id, p.journal.next)
+			if p.journal.add(placement.KeptEvent{Decided: &placement.KeptDecision{Request: r, Place: placement.PlaceOf(d)}}) != nil {
+				p.journal, d.Input = nil, "" // what follows has no input
+			}
+		}
+		p.fleet.Apply(r, d)
+		all[i] = d
+	}
+	return all
+}
+
+// keep writes what the journal has that is not written yet. A decision does not fail for want of its
+// input, which is then not kept.
+func (p *Placer) keep(ctx context.Context) {
+	p.mu.Lock()
+	rows := p.unkept
+	p.unkept = nil
+	if p.journal != nil {
+		rows = append(rows, p.journal.take()...)
+	}
+	p.mu.Unlock()
+	if len(rows) == 0 {
+		return
+	}
+	if err := p.Store.KeepInputs(ctx, rows); err != nil {
+		p.Metrics.Inputs.WithLabelValues("lost").Add(float64(len(rows)))
+		p.mu.Lock()
+		p.journal = nil // it has a gap
+		p.mu.Unlock()
+		return
+	}
+	p.Metrics.Inputs.WithLabelValues("kept").Add(float64(len(rows)))
+}

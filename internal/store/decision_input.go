@@ -1,0 +1,91 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
+)
+
+// It waits for no disk: it comes before the reservation whose commit does, and which is behind it
+// in the log.
+const sqlKeepInputs = `
+WITH lazy AS (SELECT set_config('synchronous_commit', 'off', true) AS off)
+INSERT INTO decision_inputs (journal, first, events, body)
+SELECT i.journal, i.first, i.events, i.body FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::bytea[]) AS i (journal, first, events, body) CROSS JOIN lazy
+WHERE lazy.off = 'off' ON CONFLICT DO NOTHING`
+
+// codec compresses and expands bodies; both sides may be used at once.
+var codec = sync.OnceValues(func() (*zstd.Encoder, *zstd.Decoder) {
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		panic(err) // of options only
+	}
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(1<<30))
+	if err != nil {
+		panic(err)
+	}
+	return enc, dec
+})
+
+// KeepInputs stores what decisions were made on.
+func (s *Store) KeepInputs(ctx context.Context, rows []tenant.KeptInput) error {
+	enc, _ := codec()
+	n := len(rows)
+	journals, first, events, bodies := make([]string, n), make([]int64, n), make([]int, n), make([][]byte, n)
+	for i, r := range rows {
+		raw, err := json.Marshal(r.Events)
+		if err != nil {
+			return fmt.Errorf("keep inputs of decisions: %w", err)
+		}
+		journals[i], first[i], events[i], bodies[i] = r.Journal, r.First, len(r.Events), enc.EncodeAll(raw, nil)
+	}
+	return s.exec(ctx, "keep inputs of decisions", sqlKeepInputs, journals, first, events, bodies)
+}
+
+const sqlDecisionInput = `SELECT first, events, body FROM decision_inputs WHERE journal = $1 AND first <= $2 ORDER BY first`
+
+// DecisionInput reads the journal of an input up to its event: the state and the events, the last of
+// which is the decision. It is CodeInputNotKept if anything of it is missing.
+func (s *Store) DecisionInput(ctx context.Context, input string) (state json.RawMessage, events []json.RawMessage, err error) {
+	none := prego.Errorf(prego.CodeInputNotKept, "the input of this decision is not kept: it is a move, was made before inputs were kept, or its input was pruned or lost")
+	journal, at, ok := strings.Cut(input, "/")
+	number, err := strconv.ParseInt(at, 10, 64)
+	if !ok || err != nil {
+		return nil, nil, none
+	}
+	rows, err := collect[struct {
+		First  int64
+		Events int
+		Body   []byte
+	}](ctx, s, "input "+input, sqlDecisionInput, journal, number)
+	if err != nil {
+		return nil, nil, err
+	}
+	_, dec := codec()
+	for _, r := range rows {
+		if r.First != int64(len(events)) { // with the state in front
+			return nil, nil, none
+		}
+		raw, err := dec.DecodeAll(r.Body, nil)
+		if err != nil {
+			return nil, nil, fmt.Errorf("input %s: %w", input, err)
+		}
+		var some []json.RawMessage
+		if err := json.Unmarshal(raw, &some); err != nil {
+			return nil, nil, fmt.Errorf("input %s: %w", input, err)
+		}
+		events = append(events, some...)
+	}
+	if number < 1 || int64(len(events)) <= number {
+		return nil, nil, none
+	}
+	return events[0], events[1 : number+1], nil
+}
