@@ -85,11 +85,7 @@ const (
 	CodeRebalanceNotFound  Code = "rebalance_not_found"
 	CodePatchWaveNotFound  Code = "patch_wave_not_found"
 	CodeAuditEntryNotFound Code = "audit_entry_not_found"
-	CodeTenantsCannotMove Code = "tenants_cannot_move_yet"
-	CodeDrainNotFound     Code = "drain_not_found"
-	CodeRebalanceNotFound Code = "rebalance_not_found"
-	CodePatchWaveNotFound Code = "patch_wave_not_found"
-	CodeDecisionNotFound  Code = "decision_not_found"
+	CodeDecisionNotFound   Code = "decision_not_found"
 	// CodeInputNotKept rejects replaying a decision whose input is not stored.
 	CodeInputNotKept Code = "decision_input_not_kept"
 	// CodeCellMismatch and CodeInsufficientResources are the two placement errors

@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/oapi-codegen/runtime"
+	openapi_types "github.com/oapi-codegen/runtime/types"
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/placement"
@@ -21,16 +22,16 @@ import (
 
 // Defines values for AddTenantUserPassword.
 const (
-	Generate AddTenantUserPassword = "generate"
-	None     AddTenantUserPassword = "none"
+	AddTenantUserPasswordGenerate AddTenantUserPassword = "generate"
+	AddTenantUserPasswordNone     AddTenantUserPassword = "none"
 )
 
 // Valid indicates whether the value is a known member of the AddTenantUserPassword enum.
 func (e AddTenantUserPassword) Valid() bool {
 	switch e {
-	case Generate:
+	case AddTenantUserPasswordGenerate:
 		return true
-	case None:
+	case AddTenantUserPasswordNone:
 		return true
 	default:
 		return false
@@ -39,19 +40,19 @@ func (e AddTenantUserPassword) Valid() bool {
 
 // Defines values for CatalogProblemKind.
 const (
-	Image      CatalogProblemKind = "image"
-	Location   CatalogProblemKind = "location"
-	ServerType CatalogProblemKind = "server_type"
+	CatalogProblemKindImage      CatalogProblemKind = "image"
+	CatalogProblemKindLocation   CatalogProblemKind = "location"
+	CatalogProblemKindServerType CatalogProblemKind = "server_type"
 )
 
 // Valid indicates whether the value is a known member of the CatalogProblemKind enum.
 func (e CatalogProblemKind) Valid() bool {
 	switch e {
-	case Image:
+	case CatalogProblemKindImage:
 		return true
-	case Location:
+	case CatalogProblemKindLocation:
 		return true
-	case ServerType:
+	case CatalogProblemKindServerType:
 		return true
 	default:
 		return false
@@ -214,6 +215,114 @@ func (e ContainerDriftKind) Valid() bool {
 	case ContainerDriftKindUndeclared:
 		return true
 	case ContainerDriftKindUnhealthy:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for CostBy.
+const (
+	CostByFleet  CostBy = "fleet"
+	CostByKind   CostBy = "kind"
+	CostByOrg    CostBy = "org"
+	CostByPool   CostBy = "pool"
+	CostByRegion CostBy = "region"
+	CostByServer CostBy = "server"
+	CostByTenant CostBy = "tenant"
+)
+
+// Valid indicates whether the value is a known member of the CostBy enum.
+func (e CostBy) Valid() bool {
+	switch e {
+	case CostByFleet:
+		return true
+	case CostByKind:
+		return true
+	case CostByOrg:
+		return true
+	case CostByPool:
+		return true
+	case CostByRegion:
+		return true
+	case CostByServer:
+		return true
+	case CostByTenant:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for CostRowBasis.
+const (
+	CostRowBasisMemory CostRowBasis = "memory"
+	CostRowBasisMixed  CostRowBasis = "mixed"
+	CostRowBasisNone   CostRowBasis = "none"
+	CostRowBasisOwn    CostRowBasis = "own"
+	CostRowBasisWeight CostRowBasis = "weight"
+)
+
+// Valid indicates whether the value is a known member of the CostRowBasis enum.
+func (e CostRowBasis) Valid() bool {
+	switch e {
+	case CostRowBasisMemory:
+		return true
+	case CostRowBasisMixed:
+		return true
+	case CostRowBasisNone:
+		return true
+	case CostRowBasisOwn:
+		return true
+	case CostRowBasisWeight:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for CostRowKind.
+const (
+	CostRowKindFleet     CostRowKind = "fleet"
+	CostRowKindIdle      CostRowKind = "idle"
+	CostRowKindKind      CostRowKind = "kind"
+	CostRowKindNone      CostRowKind = "none"
+	CostRowKindOrg       CostRowKind = "org"
+	CostRowKindPool      CostRowKind = "pool"
+	CostRowKindRegion    CostRowKind = "region"
+	CostRowKindRest      CostRowKind = "rest"
+	CostRowKindServer    CostRowKind = "server"
+	CostRowKindShared    CostRowKind = "shared"
+	CostRowKindTenant    CostRowKind = "tenant"
+	CostRowKindUntracked CostRowKind = "untracked"
+)
+
+// Valid indicates whether the value is a known member of the CostRowKind enum.
+func (e CostRowKind) Valid() bool {
+	switch e {
+	case CostRowKindFleet:
+		return true
+	case CostRowKindIdle:
+		return true
+	case CostRowKindKind:
+		return true
+	case CostRowKindNone:
+		return true
+	case CostRowKindOrg:
+		return true
+	case CostRowKindPool:
+		return true
+	case CostRowKindRegion:
+		return true
+	case CostRowKindRest:
+		return true
+	case CostRowKindServer:
+		return true
+	case CostRowKindShared:
+		return true
+	case CostRowKindTenant:
+		return true
+	case CostRowKindUntracked:
 		return true
 	default:
 		return false
@@ -616,6 +725,108 @@ func (e ImportServerManagedBy) Valid() bool {
 	case ImportServerManagedByPulumi:
 		return true
 	case ImportServerManagedByWorkerDirect:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for LedgerKind.
+const (
+	LedgerKindBackup         LedgerKind = "backup"
+	LedgerKindFirewall       LedgerKind = "firewall"
+	LedgerKindFloatingIp     LedgerKind = "floating_ip"
+	LedgerKindImage          LedgerKind = "image"
+	LedgerKindNetwork        LedgerKind = "network"
+	LedgerKindPlacementGroup LedgerKind = "placement_group"
+	LedgerKindPrimaryIp      LedgerKind = "primary_ip"
+	LedgerKindServer         LedgerKind = "server"
+	LedgerKindVolume         LedgerKind = "volume"
+)
+
+// Valid indicates whether the value is a known member of the LedgerKind enum.
+func (e LedgerKind) Valid() bool {
+	switch e {
+	case LedgerKindBackup:
+		return true
+	case LedgerKindFirewall:
+		return true
+	case LedgerKindFloatingIp:
+		return true
+	case LedgerKindImage:
+		return true
+	case LedgerKindNetwork:
+		return true
+	case LedgerKindPlacementGroup:
+		return true
+	case LedgerKindPrimaryIp:
+		return true
+	case LedgerKindServer:
+		return true
+	case LedgerKindVolume:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for LedgerOwnerKind.
+const (
+	LedgerOwnerKindEnv         LedgerOwnerKind = "env"
+	LedgerOwnerKindEnvironment LedgerOwnerKind = "environment"
+	LedgerOwnerKindFleet       LedgerOwnerKind = "fleet"
+	LedgerOwnerKindNone        LedgerOwnerKind = "none"
+	LedgerOwnerKindOrg         LedgerOwnerKind = "org"
+	LedgerOwnerKindPool        LedgerOwnerKind = "pool"
+	LedgerOwnerKindServer      LedgerOwnerKind = "server"
+	LedgerOwnerKindTenant      LedgerOwnerKind = "tenant"
+)
+
+// Valid indicates whether the value is a known member of the LedgerOwnerKind enum.
+func (e LedgerOwnerKind) Valid() bool {
+	switch e {
+	case LedgerOwnerKindEnv:
+		return true
+	case LedgerOwnerKindEnvironment:
+		return true
+	case LedgerOwnerKindFleet:
+		return true
+	case LedgerOwnerKindNone:
+		return true
+	case LedgerOwnerKindOrg:
+		return true
+	case LedgerOwnerKindPool:
+		return true
+	case LedgerOwnerKindServer:
+		return true
+	case LedgerOwnerKindTenant:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for LedgerState.
+const (
+	LedgerStateCreated   LedgerState = "created"
+	LedgerStateIntended  LedgerState = "intended"
+	LedgerStateReleased  LedgerState = "released"
+	LedgerStateReleasing LedgerState = "releasing"
+	LedgerStateUntracked LedgerState = "untracked"
+)
+
+// Valid indicates whether the value is a known member of the LedgerState enum.
+func (e LedgerState) Valid() bool {
+	switch e {
+	case LedgerStateCreated:
+		return true
+	case LedgerStateIntended:
+		return true
+	case LedgerStateReleased:
+		return true
+	case LedgerStateReleasing:
+		return true
+	case LedgerStateUntracked:
 		return true
 	default:
 		return false
@@ -1045,6 +1256,42 @@ func (e ListEnvsParamsSort) Valid() bool {
 	case ListEnvsParamsSortMinusName:
 		return true
 	case ListEnvsParamsSortName:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAttachmentsParamsSort.
+const (
+	ListAttachmentsParamsSortCreatedAt      ListAttachmentsParamsSort = "created_at"
+	ListAttachmentsParamsSortMinusCreatedAt ListAttachmentsParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListAttachmentsParamsSort enum.
+func (e ListAttachmentsParamsSort) Valid() bool {
+	switch e {
+	case ListAttachmentsParamsSortCreatedAt:
+		return true
+	case ListAttachmentsParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAuditParamsSort.
+const (
+	ListAuditParamsSortAt      ListAuditParamsSort = "at"
+	ListAuditParamsSortMinusAt ListAuditParamsSort = "-at"
+)
+
+// Valid indicates whether the value is a known member of the ListAuditParamsSort enum.
+func (e ListAuditParamsSort) Valid() bool {
+	switch e {
+	case ListAuditParamsSortAt:
+		return true
+	case ListAuditParamsSortMinusAt:
 		return true
 	default:
 		return false
@@ -1528,6 +1775,99 @@ func (e ListImagesParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListAllInstancesParamsState.
+const (
+	ListAllInstancesParamsStateBooting  ListAllInstancesParamsState = "booting"
+	ListAllInstancesParamsStateDraining ListAllInstancesParamsState = "draining"
+	ListAllInstancesParamsStateFailed   ListAllInstancesParamsState = "failed"
+	ListAllInstancesParamsStateRunning  ListAllInstancesParamsState = "running"
+	ListAllInstancesParamsStateStopped  ListAllInstancesParamsState = "stopped"
+)
+
+// Valid indicates whether the value is a known member of the ListAllInstancesParamsState enum.
+func (e ListAllInstancesParamsState) Valid() bool {
+	switch e {
+	case ListAllInstancesParamsStateBooting:
+		return true
+	case ListAllInstancesParamsStateDraining:
+		return true
+	case ListAllInstancesParamsStateFailed:
+		return true
+	case ListAllInstancesParamsStateRunning:
+		return true
+	case ListAllInstancesParamsStateStopped:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAllInstancesParamsSort.
+const (
+	ListAllInstancesParamsSortCreatedAt      ListAllInstancesParamsSort = "created_at"
+	ListAllInstancesParamsSortMinusCreatedAt ListAllInstancesParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListAllInstancesParamsSort enum.
+func (e ListAllInstancesParamsSort) Valid() bool {
+	switch e {
+	case ListAllInstancesParamsSortCreatedAt:
+		return true
+	case ListAllInstancesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListIPv4AddressesParamsSort.
+const (
+	ListIPv4AddressesParamsSortCreatedAt      ListIPv4AddressesParamsSort = "created_at"
+	ListIPv4AddressesParamsSortMinusCreatedAt ListIPv4AddressesParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListIPv4AddressesParamsSort enum.
+func (e ListIPv4AddressesParamsSort) Valid() bool {
+	switch e {
+	case ListIPv4AddressesParamsSortCreatedAt:
+		return true
+	case ListIPv4AddressesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListLedgerParamsSort.
+const (
+	ListLedgerParamsSortMinusName       ListLedgerParamsSort = "-name"
+	ListLedgerParamsSortMinusPriceMonth ListLedgerParamsSort = "-price_month"
+	ListLedgerParamsSortMinusSince      ListLedgerParamsSort = "-since"
+	ListLedgerParamsSortName            ListLedgerParamsSort = "name"
+	ListLedgerParamsSortPriceMonth      ListLedgerParamsSort = "price_month"
+	ListLedgerParamsSortSince           ListLedgerParamsSort = "since"
+)
+
+// Valid indicates whether the value is a known member of the ListLedgerParamsSort enum.
+func (e ListLedgerParamsSort) Valid() bool {
+	switch e {
+	case ListLedgerParamsSortMinusName:
+		return true
+	case ListLedgerParamsSortMinusPriceMonth:
+		return true
+	case ListLedgerParamsSortMinusSince:
+		return true
+	case ListLedgerParamsSortName:
+		return true
+	case ListLedgerParamsSortPriceMonth:
+		return true
+	case ListLedgerParamsSortSince:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListOrgsParamsSort.
 const (
 	ListOrgsParamsSortCreatedAt      ListOrgsParamsSort = "created_at"
@@ -1554,16 +1894,16 @@ func (e ListOrgsParamsSort) Valid() bool {
 
 // Defines values for ListOrgEventsParamsSort.
 const (
-	At      ListOrgEventsParamsSort = "at"
-	MinusAt ListOrgEventsParamsSort = "-at"
+	ListOrgEventsParamsSortAt      ListOrgEventsParamsSort = "at"
+	ListOrgEventsParamsSortMinusAt ListOrgEventsParamsSort = "-at"
 )
 
 // Valid indicates whether the value is a known member of the ListOrgEventsParamsSort enum.
 func (e ListOrgEventsParamsSort) Valid() bool {
 	switch e {
-	case At:
+	case ListOrgEventsParamsSortAt:
 		return true
-	case MinusAt:
+	case ListOrgEventsParamsSortMinusAt:
 		return true
 	default:
 		return false
@@ -1720,6 +2060,51 @@ func (e ListReleasesParamsSort) Valid() bool {
 	case ListReleasesParamsSortCreatedAt:
 		return true
 	case ListReleasesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAllRoutesParamsProtocol.
+const (
+	ListAllRoutesParamsProtocolHttp  ListAllRoutesParamsProtocol = "http"
+	ListAllRoutesParamsProtocolHttps ListAllRoutesParamsProtocol = "https"
+	ListAllRoutesParamsProtocolTcp   ListAllRoutesParamsProtocol = "tcp"
+)
+
+// Valid indicates whether the value is a known member of the ListAllRoutesParamsProtocol enum.
+func (e ListAllRoutesParamsProtocol) Valid() bool {
+	switch e {
+	case ListAllRoutesParamsProtocolHttp:
+		return true
+	case ListAllRoutesParamsProtocolHttps:
+		return true
+	case ListAllRoutesParamsProtocolTcp:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAllRoutesParamsSort.
+const (
+	ListAllRoutesParamsSortCreatedAt      ListAllRoutesParamsSort = "created_at"
+	ListAllRoutesParamsSortHostname       ListAllRoutesParamsSort = "hostname"
+	ListAllRoutesParamsSortMinusCreatedAt ListAllRoutesParamsSort = "-created_at"
+	ListAllRoutesParamsSortMinusHostname  ListAllRoutesParamsSort = "-hostname"
+)
+
+// Valid indicates whether the value is a known member of the ListAllRoutesParamsSort enum.
+func (e ListAllRoutesParamsSort) Valid() bool {
+	switch e {
+	case ListAllRoutesParamsSortCreatedAt:
+		return true
+	case ListAllRoutesParamsSortHostname:
+		return true
+	case ListAllRoutesParamsSortMinusCreatedAt:
+		return true
+	case ListAllRoutesParamsSortMinusHostname:
 		return true
 	default:
 		return false
@@ -2214,6 +2599,11 @@ type Allocation struct {
 	SiteName string `json:"site_name"`
 }
 
+// Amount Net, as a decimal number
+//
+// Example: 15.99
+type Amount = string
+
 // App defines model for App.
 type App struct {
 	// AppId Example: app-3k5xq7m2a4bc
@@ -2269,6 +2659,117 @@ type AttachedPolicy struct {
 	// Example: {"regions":[{"cap":-1,"name":"eu","weight":100}]}
 	Spec PolicySpec `json:"spec"`
 	Type PolicyType `json:"type"`
+}
+
+// AttachmentPage defines model for AttachmentPage.
+type AttachmentPage struct {
+	Attachments []VolumeAttachment `json:"attachments"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// AuditEntry defines model for AuditEntry.
+type AuditEntry struct {
+	// Actor The subject of the token; of changes without a request the database's user
+	Actor string    `json:"actor"`
+	At    time.Time `json:"at"`
+
+	// Encoding The text that is hashed. Not in lists
+	Encoding *string `json:"encoding,omitempty"`
+	EntryId  int64   `json:"entry_id"`
+
+	// From The address that the request came from
+	From *string `json:"from,omitempty"`
+
+	// Hash SHA-256 over prev_hash and encoding, in hexadecimal digits; absent until it is sealed
+	Hash *string `json:"hash,omitempty"`
+
+	// Id Of what was changed; what has no id of its own has those of its owners, separated by /
+	Id string `json:"id"`
+
+	// Kind What was changed, such as `fleet`
+	Kind string `json:"kind"`
+
+	// New Columns as they are now, of an update only those that changed; absent for what is gone
+	New *map[string]interface{} `json:"new,omitempty"`
+
+	// Old Columns as they were, of an update only those that changed; absent for what was created
+	Old *map[string]interface{} `json:"old,omitempty"`
+
+	// Operation The operationId of the request; without one, the application name of the connection
+	Operation *string `json:"operation,omitempty"`
+	OrgId     *string `json:"org_id,omitempty"`
+
+	// PrevHash Of the entry before in the chain. Not in lists
+	PrevHash *string `json:"prev_hash,omitempty"`
+
+	// RequestId As in `X-Request-Id` of the answer; one request may have several entries
+	RequestId *string `json:"request_id,omitempty"`
+
+	// Role `operator` or `viewer`; `database` for a change that no request made
+	Role string `json:"role"`
+
+	// Seq Its number in the chain, from 1; absent until it is sealed, within seconds
+	Seq *int64 `json:"seq,omitempty"`
+
+	// Verb `request` is a request that changed no row that is audited
+	Verb AuditVerb `json:"verb"`
+}
+
+// AuditHead defines model for AuditHead.
+type AuditHead struct {
+	Hash string `json:"hash"`
+	Seq  int64  `json:"seq"`
+}
+
+// AuditPage defines model for AuditPage.
+type AuditPage struct {
+	Entries []AuditEntry `json:"entries"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// AuditProblem defines model for AuditProblem.
+type AuditProblem struct {
+	EntryId *int64            `json:"entry_id,omitempty"`
+	Message string            `json:"message"`
+	Problem prego.AuditDamage `json:"problem"`
+
+	// Seq Where in the chain
+	Seq *int64 `json:"seq,omitempty"`
+}
+
+// AuditVerb `request` is a request that changed no row that is audited
+type AuditVerb = prego.AuditVerb
+
+// AuditVerification defines model for AuditVerification.
+type AuditVerification struct {
+	CheckedFrom    int64 `json:"checked_from"`
+	CheckedThrough int64 `json:"checked_through"`
+
+	// Entries Entries that are kept
+	Entries int64 `json:"entries"`
+
+	// FirstSeq The first number that is kept; 0 if nothing is sealed. What was before it is pruned
+	FirstSeq int64     `json:"first_seq"`
+	Head     AuditHead `json:"head"`
+
+	// NextFrom Where the next request begins; absent at the end
+	NextFrom *int64 `json:"next_from,omitempty"`
+
+	// Ok Whether this request found no problem
+	Ok bool `json:"ok"`
+
+	// Problems At most 100
+	Problems []AuditProblem `json:"problems"`
+
+	// Sealed Those of them that are in the chain
+	Sealed int64 `json:"sealed"`
+
+	// Unsealed Those that wait for it
+	Unsealed int64 `json:"unsealed"`
 }
 
 // Backup defines model for Backup.
@@ -2747,6 +3248,15 @@ type CommandPage struct {
 	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
+// ConsoleLogin defines model for ConsoleLogin.
+type ConsoleLogin struct {
+	// ExpiresAt When the link ends, if nobody used it
+	ExpiresAt time.Time `json:"expires_at"`
+
+	// Path Of the link, on the API's own host
+	Path string `json:"path"`
+}
+
 // Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
 type Constraint struct {
 	// Disallow Tags that it must not have
@@ -2837,6 +3347,104 @@ type Cost struct {
 
 	// Parts Example: ["cx43","IPv4 address"]
 	Parts []string `json:"parts"`
+}
+
+// CostBy defines model for CostBy.
+type CostBy string
+
+// CostDay defines model for CostDay.
+type CostDay struct {
+	// Cost Net, as a decimal number
+	//
+	// Example: 15.99
+	Cost Amount             `json:"cost"`
+	Day  openapi_types.Date `json:"day"`
+
+	// Idle Net, as a decimal number
+	//
+	// Example: 15.99
+	Idle Amount `json:"idle"`
+}
+
+// CostRow defines model for CostRow.
+type CostRow struct {
+	// Basis own: all of it is for this. weight: shared by the weights of plans. memory: shared by the memory that instances were promised. mixed: several of these. none: nobody causes it
+	Basis CostRowBasis `json:"basis"`
+
+	// Cost Net, as a decimal number
+	//
+	// Example: 15.99
+	Cost Amount `json:"cost"`
+
+	// Id For idle, shared, untracked, none and rest the kind
+	Id   string      `json:"id"`
+	Kind CostRowKind `json:"kind"`
+	Name string      `json:"name"`
+
+	// OfWhichIdle Net, as a decimal number
+	//
+	// Example: 15.99
+	OfWhichIdle Amount `json:"of_which_idle"`
+
+	// OrgId The tenant's
+	OrgId *string `json:"org_id,omitempty"`
+
+	// Share Of the total
+	Share float32 `json:"share"`
+}
+
+// CostRowBasis own: all of it is for this. weight: shared by the weights of plans. memory: shared by the memory that instances were promised. mixed: several of these. none: nobody causes it
+type CostRowBasis string
+
+// CostRowKind defines model for CostRow.Kind.
+type CostRowKind string
+
+// Costs defines model for Costs.
+type Costs struct {
+	// AsOf Up to when costs are recorded; absent if they never were
+	AsOf *time.Time `json:"as_of,omitempty"`
+	By   CostBy     `json:"by"`
+
+	// Complete Whether everything up to now, or to the end of the month, is recorded at a known price
+	Complete bool `json:"complete"`
+
+	// Currency Absent while no price is known
+	//
+	// Example: EUR
+	Currency *string `json:"currency,omitempty"`
+
+	// Days Those on which something was billed
+	Days []CostDay `json:"days"`
+
+	// Idle Net, as a decimal number
+	//
+	// Example: 15.99
+	Idle Amount `json:"idle"`
+
+	// Month Example: 2026-11
+	Month string `json:"month"`
+
+	// Net Always true: amounts are without tax
+	Net  bool      `json:"net"`
+	Rows []CostRow `json:"rows"`
+
+	// Shared Net, as a decimal number
+	//
+	// Example: 15.99
+	Shared Amount `json:"shared"`
+
+	// Total Net, as a decimal number
+	//
+	// Example: 15.99
+	Total Amount `json:"total"`
+
+	// Unpriced Billed things of this month whose price is not known; they are not in total
+	Unpriced int `json:"unpriced"`
+
+	// Untracked Net, as a decimal number
+	//
+	// Example: 15.99
+	Untracked Amount `json:"untracked"`
 }
 
 // CreateAgentRelease defines model for CreateAgentRelease.
@@ -3639,6 +4247,59 @@ type ExplainedDecision struct {
 	Request *DecidedRequest `json:"request,omitempty"`
 }
 
+// FeedEvent defines model for FeedEvent.
+type FeedEvent struct {
+	// About Other objects that it concerns, such as the tenant of a move
+	About *[]string `json:"about,omitempty"`
+
+	// Actor Who did it
+	Actor *string   `json:"actor,omitempty"`
+	At    time.Time `json:"at"`
+
+	// Cursor Its place in the feed
+	//
+	// Example: 7433-1903
+	Cursor string `json:"cursor"`
+
+	// Id Of the object
+	//
+	// Example: node-eu-1
+	Id string `json:"id"`
+
+	// Kind Of the object: server, tenant, org, app, env, group, instance, rollout, route, ipv4, volume, attachment, domain, certificate, snapshot, backup, restore, drill, move, fleet, scaling, drain, rebalance, patch_wave, release, agent_release or another one to come
+	//
+	// Example: server
+	Kind    string  `json:"kind"`
+	Message *string `json:"message,omitempty"`
+
+	// OrgId The org that owns it, if one does
+	OrgId  *string `json:"org_id,omitempty"`
+	Reason *string `json:"reason,omitempty"`
+
+	// Status The status or state of the object after it
+	//
+	// Example: active
+	Status *string `json:"status,omitempty"`
+
+	// Step What happened, as on the timeline of the object
+	//
+	// Example: became_active
+	Step string `json:"step"`
+}
+
+// FeedEventPage defines model for FeedEventPage.
+type FeedEventPage struct {
+	Events []FeedEvent `json:"events"`
+
+	// More Whether there is more to read at once, even if this page is empty
+	More bool `json:"more"`
+
+	// NextCursor Where to read on: the `since` of the next request
+	//
+	// Example: 7433-1903
+	NextCursor string `json:"next_cursor"`
+}
+
 // FieldProblem One invalid field of a request
 type FieldProblem struct {
 	// Code One of the codes of Problem
@@ -4096,7 +4757,10 @@ type IPv4 struct {
 	AllocationId string    `json:"allocation_id"`
 	CreatedAt    time.Time `json:"created_at"`
 	CreatedBy    string    `json:"created_by"`
-	EnvId        string    `json:"env_id"`
+
+	// DeletedAt Present once it was given back
+	DeletedAt *time.Time `json:"deleted_at,omitempty"`
+	EnvId     string     `json:"env_id"`
 
 	// Location Of the provider
 	//
@@ -4124,6 +4788,14 @@ type IPv4 struct {
 	// Status State at the provider; counts towards the org's quota in every state but deleted
 	Status     ResourceStatus `json:"status"`
 	WorkflowId string         `json:"workflow_id"`
+}
+
+// IPv4Page defines model for IPv4Page.
+type IPv4Page struct {
+	Ipv4Addresses []IPv4 `json:"ipv4_addresses"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
 // ImageDigest defines model for ImageDigest.
@@ -4274,6 +4946,79 @@ type LastRestorable struct {
 	// Verified It was restored and found good
 	Verified bool `json:"verified"`
 }
+
+// LedgerKind defines model for LedgerKind.
+type LedgerKind string
+
+// LedgerOwner defines model for LedgerOwner.
+type LedgerOwner struct {
+	Id *string `json:"id,omitempty"`
+
+	// Kind environment: the control plane itself. none: nobody, it is untracked
+	Kind LedgerOwnerKind `json:"kind"`
+}
+
+// LedgerOwnerKind environment: the control plane itself. none: nobody, it is untracked
+type LedgerOwnerKind string
+
+// LedgerPage defines model for LedgerPage.
+type LedgerPage struct {
+	// NextCursor Absent on the last page
+	NextCursor *string          `json:"next_cursor,omitempty"`
+	Resources  []LedgerResource `json:"resources"`
+}
+
+// LedgerResource defines model for LedgerResource.
+type LedgerResource struct {
+	// Currency Of price_month
+	//
+	// Example: EUR
+	Currency *string    `json:"currency,omitempty"`
+	Id       string     `json:"id"`
+	Kind     LedgerKind `json:"kind"`
+	Location *string    `json:"location,omitempty"`
+	Name     string     `json:"name"`
+
+	// OrgId The org that it is for
+	OrgId *string     `json:"org_id,omitempty"`
+	Owner LedgerOwner `json:"owner"`
+
+	// PriceKnown Whether it is on the provider's price list as last read
+	PriceKnown bool `json:"price_known"`
+
+	// PriceMonth Net, as a decimal number
+	//
+	// Example: 15.99
+	PriceMonth *Amount `json:"price_month,omitempty"`
+
+	// Provider A provider of servers; s3 for what is in object storage
+	//
+	// Example: hetzner
+	Provider string `json:"provider"`
+
+	// ProviderId Absent until the provider has said it
+	ProviderId *string `json:"provider_id,omitempty"`
+
+	// Since When it was created, intended or first seen
+	Since time.Time `json:"since"`
+
+	// SizeGb Of a volume, an image or a backup, in GB
+	SizeGb *float32 `json:"size_gb,omitempty"`
+
+	// State intended: about to be created. releasing: about to be deleted. untracked: no row owns it
+	State LedgerState `json:"state"`
+
+	// Type Machine type of a server, or family of an address
+	//
+	// Example: cx43
+	Type *string `json:"type,omitempty"`
+
+	// Until When the provider had confirmed that it is gone
+	Until *time.Time `json:"until,omitempty"`
+}
+
+// LedgerState intended: about to be created. releasing: about to be deleted. untracked: no row owns it
+type LedgerState string
 
 // Move defines model for Move.
 type Move struct {
@@ -5466,6 +6211,50 @@ type ScalingEventList struct {
 // ScoredCandidate defines model for ScoredCandidate.
 type ScoredCandidate = placement.ScoredCandidate
 
+// SearchResult defines model for SearchResult.
+type SearchResult struct {
+	// Field What matched: id, name, address, private_address, hostname, provider_id or workflow_id
+	//
+	// Example: address
+	Field string `json:"field"`
+
+	// Gone Whether it has ended: deleted, terminated, stopped
+	Gone bool `json:"gone"`
+
+	// Href Its path in this API; of what is shown only within something else, the path of that
+	//
+	// Example: /v1/servers/node-eu-1
+	Href string `json:"href"`
+	Id   string `json:"id"`
+
+	// Kind server, tenant, org, app, env, group, instance, route, ipv4, volume, domain, certificate, snapshot, backup, move, fleet, resource, operation and others
+	//
+	// Example: server
+	Kind string `json:"kind"`
+
+	// Name Its name, or its id if it has none
+	Name string `json:"name"`
+
+	// OrgId The org that owns it, if one does
+	OrgId *string `json:"org_id,omitempty"`
+
+	// Status Its status or state, empty for what has none
+	Status string `json:"status"`
+
+	// Value The value that matched
+	//
+	// Example: 203.0.113.7
+	Value string `json:"value"`
+}
+
+// SearchResults defines model for SearchResults.
+type SearchResults struct {
+	Results []SearchResult `json:"results"`
+
+	// Truncated Whether there are more matches than these
+	Truncated bool `json:"truncated"`
+}
+
 // Server defines model for Server.
 type Server struct {
 	ActiveAt *time.Time `json:"active_at,omitempty"`
@@ -6315,8 +7104,12 @@ type VolumeAttachment struct {
 	AttachmentId string    `json:"attachment_id"`
 	CreatedAt    time.Time `json:"created_at"`
 	CreatedBy    string    `json:"created_by"`
-	GroupId      string    `json:"group_id"`
-	MountPath    string    `json:"mount_path"`
+
+	// DeletedAt Present once it is detached
+	DeletedAt *time.Time `json:"deleted_at,omitempty"`
+	GroupId   string     `json:"group_id"`
+	MountPath string     `json:"mount_path"`
+	OrgId     *string    `json:"org_id,omitempty"`
 
 	// ServerId Server that the volume is attached to; absent if it is attached to none
 	ServerId *string `json:"server_id,omitempty"`
@@ -6868,6 +7661,90 @@ type CreateEnvParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListAttachmentsParams defines parameters for ListAttachments.
+type ListAttachmentsParams struct {
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// VolumeId Only of these volumes
+	VolumeId *[]string `form:"volume_id,omitempty" json:"volume_id,omitempty"`
+
+	// GroupId Only to these process groups
+	GroupId *[]string `form:"group_id,omitempty" json:"group_id,omitempty"`
+
+	// ServerId Only on these servers
+	ServerId *[]ServerID `form:"server_id,omitempty" json:"server_id,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListAttachmentsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAttachmentsParamsSort defines parameters for ListAttachments.
+type ListAttachmentsParamsSort string
+
+// ListAuditParams defines parameters for ListAudit.
+type ListAuditParams struct {
+	// Actor Only by these
+	Actor *[]string `form:"actor,omitempty" json:"actor,omitempty"`
+
+	// Kind Only of these kinds, such as `fleet`
+	Kind *[]string `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Id Only of these things
+	Id *[]string `form:"id,omitempty" json:"id,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]string `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// Operation Only by these operations, such as `updateFleet`
+	Operation *[]string `form:"operation,omitempty" json:"operation,omitempty"`
+
+	// Verb Only these
+	Verb *[]AuditVerb `form:"verb,omitempty" json:"verb,omitempty"`
+
+	// RequestId Only of these requests
+	RequestId *[]string `form:"request_id,omitempty" json:"request_id,omitempty"`
+
+	// Since Only from this time on
+	Since *time.Time `form:"since,omitempty" json:"since,omitempty"`
+
+	// Until Only from before this time
+	Until *time.Time `form:"until,omitempty" json:"until,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListAuditParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAuditParamsSort defines parameters for ListAudit.
+type ListAuditParamsSort string
+
+// VerifyAuditParams defines parameters for VerifyAudit.
+type VerifyAuditParams struct {
+	// From Number in the chain to begin with; the first that is kept if absent
+	From *int64 `form:"from,omitempty" json:"from,omitempty"`
+
+	// Limit Entries that are read at most
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Head A head that was kept, as number:hash
+	Head *string `form:"head,omitempty" json:"head,omitempty"`
+}
+
 // ListBackupPoliciesParams defines parameters for ListBackupPolicies.
 type ListBackupPoliciesParams struct {
 	// Plan Only the policies of these plans
@@ -6935,6 +7812,24 @@ type ListCertificatesParamsSort string
 type RenewCertificateParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// CreateConsoleLoginParams defines parameters for CreateConsoleLogin.
+type CreateConsoleLoginParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// GetCostsParams defines parameters for GetCosts.
+type GetCostsParams struct {
+	// By What a row stands for
+	By *CostBy `form:"by,omitempty" json:"by,omitempty"`
+
+	// Month A calendar month, in UTC; the current one when left out
+	Month *string `form:"month,omitempty" json:"month,omitempty"`
+
+	// Limit Rows that stand for something; what the others cost is then a row of kind `rest`
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // ListAllDecisionsParams defines parameters for ListAllDecisions.
@@ -7118,6 +8013,30 @@ type ListRoutesParamsSort string
 type CreateRouteParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListEventsParams defines parameters for ListEvents.
+type ListEventsParams struct {
+	// Since Only what came after this cursor. Without it the feed is followed from its end, or from `tail` events before that
+	Since *string `form:"since,omitempty" json:"since,omitempty"`
+
+	// Tail Begin with so many of the newest events; not with `since`
+	Tail *int `form:"tail,omitempty" json:"tail,omitempty"`
+
+	// Kind Only of these kinds
+	Kind *[]string `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Id Only of these objects, or about them
+	Id *[]string `form:"id,omitempty" json:"id,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// LastEventID Takes the place of `since`; of a stream that is resumed
+	LastEventID *string `json:"Last-Event-ID,omitempty"`
 }
 
 // GetFleetMapParams defines parameters for GetFleetMap.
@@ -7383,6 +8302,45 @@ type BuildImageParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListAllInstancesParams defines parameters for ListAllInstances.
+type ListAllInstancesParams struct {
+	// InstanceId Only these instances
+	InstanceId *[]string `form:"instance_id,omitempty" json:"instance_id,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// EnvId Only of these environments
+	EnvId *[]string `form:"env_id,omitempty" json:"env_id,omitempty"`
+
+	// GroupId Only of these process groups
+	GroupId *[]string `form:"group_id,omitempty" json:"group_id,omitempty"`
+
+	// ServerId Only on these servers
+	ServerId *[]ServerID `form:"server_id,omitempty" json:"server_id,omitempty"`
+
+	// State Only items in these states
+	State *[]ListAllInstancesParamsState `form:"state,omitempty" json:"state,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListAllInstancesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAllInstancesParamsState defines parameters for ListAllInstances.
+type ListAllInstancesParamsState string
+
+// ListAllInstancesParamsSort defines parameters for ListAllInstances.
+type ListAllInstancesParamsSort string
+
 // InstanceLogsParams defines parameters for InstanceLogs.
 type InstanceLogsParams struct {
 	// Tail Number of lines, counted from the end
@@ -7391,6 +8349,72 @@ type InstanceLogsParams struct {
 	// Follow Keep streaming new lines, for at most 15 minutes
 	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
 }
+
+// ListIPv4AddressesParams defines parameters for ListIPv4Addresses.
+type ListIPv4AddressesParams struct {
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// EnvId Only of these environments
+	EnvId *[]string `form:"env_id,omitempty" json:"env_id,omitempty"`
+
+	// Address Only these addresses
+	Address *[]string `form:"address,omitempty" json:"address,omitempty"`
+
+	// ServerId Only on these edges
+	ServerId *[]ServerID `form:"server_id,omitempty" json:"server_id,omitempty"`
+
+	// Status Only items in these states
+	Status *[]ResourceStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListIPv4AddressesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListIPv4AddressesParamsSort defines parameters for ListIPv4Addresses.
+type ListIPv4AddressesParamsSort string
+
+// ListLedgerParams defines parameters for ListLedger.
+type ListLedgerParams struct {
+	// Kind Only of these kinds
+	Kind *[]LedgerKind `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Owner Only of these owners, each a kind, such as `tenant`, or a kind and an id, such as `org:acme`
+	Owner *[]string `form:"owner,omitempty" json:"owner,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// State Only items in these states
+	State *[]LedgerState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Location Only at these locations
+	Location *[]string `form:"location,omitempty" json:"location,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListLedgerParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListLedgerParamsSort defines parameters for ListLedger.
+type ListLedgerParamsSort string
 
 // ListOrgsParams defines parameters for ListOrgs.
 type ListOrgsParams struct {
@@ -7662,6 +8686,45 @@ type StartReleaseParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListAllRoutesParams defines parameters for ListAllRoutes.
+type ListAllRoutesParams struct {
+	// RouteId Only these routes
+	RouteId *[]string `form:"route_id,omitempty" json:"route_id,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// EnvId Only of these environments
+	EnvId *[]string `form:"env_id,omitempty" json:"env_id,omitempty"`
+
+	// GroupId Only of these process groups
+	GroupId *[]string `form:"group_id,omitempty" json:"group_id,omitempty"`
+
+	// Hostname Only of these names
+	Hostname *[]string `form:"hostname,omitempty" json:"hostname,omitempty"`
+
+	// Protocol Only of these protocols
+	Protocol *[]ListAllRoutesParamsProtocol `form:"protocol,omitempty" json:"protocol,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListAllRoutesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAllRoutesParamsProtocol defines parameters for ListAllRoutes.
+type ListAllRoutesParamsProtocol string
+
+// ListAllRoutesParamsSort defines parameters for ListAllRoutes.
+type ListAllRoutesParamsSort string
+
 // ListScalingEventsParams defines parameters for ListScalingEvents.
 type ListScalingEventsParams struct {
 	// Region Only these regions
@@ -7688,6 +8751,18 @@ type ListScalingEventsParamsTrigger string
 
 // ListScalingEventsParamsSort defines parameters for ListScalingEvents.
 type ListScalingEventsParamsSort string
+
+// SearchParams defines parameters for Search.
+type SearchParams struct {
+	// Q What to look for
+	Q string `form:"q" json:"q"`
+
+	// Kind Only of these kinds
+	Kind *[]string `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Limit Number of results
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
 
 // ServerStatsParams defines parameters for ServerStats.
 type ServerStatsParams struct {
@@ -8557,6 +9632,21 @@ type ServerInterface interface {
 	// CreateEnv Create an environment
 	// (POST /v1/apps/{app_id}/envs)
 	CreateEnv(ctx echo.Context, appId AppID, params CreateEnvParams) error
+	// ListAttachments List what volumes are attached to
+	// (GET /v1/attachments)
+	ListAttachments(ctx echo.Context, params ListAttachmentsParams) error
+	// ListAudit List who changed what
+	// (GET /v1/audit)
+	ListAudit(ctx echo.Context, params ListAuditParams) error
+	// GetAuditHead Show the newest link of the chain
+	// (GET /v1/audit/head)
+	GetAuditHead(ctx echo.Context) error
+	// VerifyAudit Verify the chain of the audit
+	// (GET /v1/audit/verification)
+	VerifyAudit(ctx echo.Context, params VerifyAuditParams) error
+	// GetAuditEntry Show an entry of the audit
+	// (GET /v1/audit/{entry_id})
+	GetAuditEntry(ctx echo.Context, entryId int64) error
 	// ListBackupPolicies List backup policies
 	// (GET /v1/backup-policies)
 	ListBackupPolicies(ctx echo.Context, params ListBackupPoliciesParams) error
@@ -8587,6 +9677,12 @@ type ServerInterface interface {
 	// RenewCertificate Order a certificate anew
 	// (POST /v1/certificates/{certificate_id}/renew)
 	RenewCertificate(ctx echo.Context, certificateId CertificateIDInPath, params RenewCertificateParams) error
+	// CreateConsoleLogin Log in to the console
+	// (POST /v1/console-logins)
+	CreateConsoleLogin(ctx echo.Context, params CreateConsoleLoginParams) error
+	// GetCosts Show what a month costs
+	// (GET /v1/costs)
+	GetCosts(ctx echo.Context, params GetCostsParams) error
 	// ListAllDecisions List placement decisions
 	// (GET /v1/decisions)
 	ListAllDecisions(ctx echo.Context, params ListAllDecisionsParams) error
@@ -8647,6 +9743,9 @@ type ServerInterface interface {
 	// GetRoute Show a route
 	// (GET /v1/envs/{env_id}/routes/{route_id})
 	GetRoute(ctx echo.Context, envId EnvInPath, routeId RouteInPath) error
+	// ListEvents Follow what happens
+	// (GET /v1/events)
+	ListEvents(ctx echo.Context, params ListEventsParams) error
 	// GetFleetMap Show all servers by region and fleet
 	// (GET /v1/fleet-map)
 	GetFleetMap(ctx echo.Context, params GetFleetMapParams) error
@@ -8737,12 +9836,21 @@ type ServerInterface interface {
 	// GetImage Show a golden image
 	// (GET /v1/images/{image_id})
 	GetImage(ctx echo.Context, imageId ImageID) error
+	// ListAllInstances List the instances of all process groups
+	// (GET /v1/instances)
+	ListAllInstances(ctx echo.Context, params ListAllInstancesParams) error
 	// GetInstance Show an instance
 	// (GET /v1/instances/{instance_id})
 	GetInstance(ctx echo.Context, instanceId InstanceID) error
 	// InstanceLogs Stream an instance's log
 	// (GET /v1/instances/{instance_id}/logs)
 	InstanceLogs(ctx echo.Context, instanceId InstanceID, params InstanceLogsParams) error
+	// ListIPv4Addresses List the IPv4 addresses of all environments
+	// (GET /v1/ipv4-addresses)
+	ListIPv4Addresses(ctx echo.Context, params ListIPv4AddressesParams) error
+	// ListLedger List what is billed
+	// (GET /v1/ledger)
+	ListLedger(ctx echo.Context, params ListLedgerParams) error
 	// GetOperation Show the status of an operation
 	// (GET /v1/operations/{operation_id})
 	GetOperation(ctx echo.Context, operationId string) error
@@ -8887,9 +9995,15 @@ type ServerInterface interface {
 	// StartRelease Roll a release out
 	// (POST /v1/releases/{name}/start)
 	StartRelease(ctx echo.Context, name ReleaseName, params StartReleaseParams) error
+	// ListAllRoutes List the routes of all environments
+	// (GET /v1/routes)
+	ListAllRoutes(ctx echo.Context, params ListAllRoutesParams) error
 	// ListScalingEvents List scaling events
 	// (GET /v1/scaling-events)
 	ListScalingEvents(ctx echo.Context, params ListScalingEventsParams) error
+	// Search Find anything
+	// (GET /v1/search)
+	Search(ctx echo.Context, params SearchParams) error
 	// ServerPeers Show which hosts' firewalls are not as they should be
 	// (GET /v1/server-peers)
 	ServerPeers(ctx echo.Context) error
@@ -9758,6 +10872,225 @@ func (w *ServerInterfaceWrapper) CreateEnv(ctx echo.Context) error {
 	return err
 }
 
+// ListAttachments converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAttachments(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAttachmentsParams
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "volume_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "volume_id", ctx.QueryParams(), &params.VolumeId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "group_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "group_id", ctx.QueryParams(), &params.GroupId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "server_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "server_id", ctx.QueryParams(), &params.ServerId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAttachments(ctx, params)
+	return err
+}
+
+// ListAudit converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAudit(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAuditParams
+	// ------------- Optional query parameter "actor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "actor", ctx.QueryParams(), &params.Actor, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter actor: %s", err))
+	}
+
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "kind", ctx.QueryParams(), &params.Kind, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "id", ctx.QueryParams(), &params.Id, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "operation" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "operation", ctx.QueryParams(), &params.Operation, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter operation: %s", err))
+	}
+
+	// ------------- Optional query parameter "verb" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "verb", ctx.QueryParams(), &params.Verb, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter verb: %s", err))
+	}
+
+	// ------------- Optional query parameter "request_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "request_id", ctx.QueryParams(), &params.RequestId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter request_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", ctx.QueryParams(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter since: %s", err))
+	}
+
+	// ------------- Optional query parameter "until" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "until", ctx.QueryParams(), &params.Until, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter until: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAudit(ctx, params)
+	return err
+}
+
+// GetAuditHead converts echo context to params.
+func (w *ServerInterfaceWrapper) GetAuditHead(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetAuditHead(ctx)
+	return err
+}
+
+// VerifyAudit converts echo context to params.
+func (w *ServerInterfaceWrapper) VerifyAudit(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params VerifyAuditParams
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", ctx.QueryParams(), &params.From, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter from: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "head" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "head", ctx.QueryParams(), &params.Head, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter head: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.VerifyAudit(ctx, params)
+	return err
+}
+
+// GetAuditEntry converts echo context to params.
+func (w *ServerInterfaceWrapper) GetAuditEntry(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "entry_id" -------------
+	var entryId int64
+
+	err = runtime.BindStyledParameterWithOptions("simple", "entry_id", ctx.Param("entry_id"), &entryId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter entry_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetAuditEntry(ctx, entryId)
+	return err
+}
+
 // ListBackupPolicies converts echo context to params.
 func (w *ServerInterfaceWrapper) ListBackupPolicies(ctx echo.Context) error {
 	var err error
@@ -10020,6 +11353,67 @@ func (w *ServerInterfaceWrapper) RenewCertificate(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.RenewCertificate(ctx, certificateId, params)
+	return err
+}
+
+// CreateConsoleLogin converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateConsoleLogin(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateConsoleLoginParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateConsoleLogin(ctx, params)
+	return err
+}
+
+// GetCosts converts echo context to params.
+func (w *ServerInterfaceWrapper) GetCosts(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetCostsParams
+	// ------------- Optional query parameter "by" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "by", ctx.QueryParams(), &params.By, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter by: %s", err))
+	}
+
+	// ------------- Optional query parameter "month" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "month", ctx.QueryParams(), &params.Month, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter month: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetCosts(ctx, params)
 	return err
 }
 
@@ -10717,6 +12111,76 @@ func (w *ServerInterfaceWrapper) GetRoute(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetRoute(ctx, envId, routeId)
+	return err
+}
+
+// ListEvents converts echo context to params.
+func (w *ServerInterfaceWrapper) ListEvents(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListEventsParams
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", ctx.QueryParams(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter since: %s", err))
+	}
+
+	// ------------- Optional query parameter "tail" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tail", ctx.QueryParams(), &params.Tail, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tail: %s", err))
+	}
+
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "kind", ctx.QueryParams(), &params.Kind, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "id", ctx.QueryParams(), &params.Id, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Last-Event-ID" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
+		var LastEventID string
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Last-Event-ID, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Last-Event-ID", valueList[0], &LastEventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Last-Event-ID: %s", err))
+		}
+
+		params.LastEventID = &LastEventID
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListEvents(ctx, params)
 	return err
 }
 
@@ -11715,6 +13179,87 @@ func (w *ServerInterfaceWrapper) GetImage(ctx echo.Context) error {
 	return err
 }
 
+// ListAllInstances converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAllInstances(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAllInstancesParams
+	// ------------- Optional query parameter "instance_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "instance_id", ctx.QueryParams(), &params.InstanceId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter instance_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "env_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "env_id", ctx.QueryParams(), &params.EnvId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "group_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "group_id", ctx.QueryParams(), &params.GroupId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "server_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "server_id", ctx.QueryParams(), &params.ServerId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAllInstances(ctx, params)
+	return err
+}
+
 // GetInstance converts echo context to params.
 func (w *ServerInterfaceWrapper) GetInstance(ctx echo.Context) error {
 	var err error
@@ -11760,6 +13305,154 @@ func (w *ServerInterfaceWrapper) InstanceLogs(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.InstanceLogs(ctx, instanceId, params)
+	return err
+}
+
+// ListIPv4Addresses converts echo context to params.
+func (w *ServerInterfaceWrapper) ListIPv4Addresses(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListIPv4AddressesParams
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "env_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "env_id", ctx.QueryParams(), &params.EnvId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "address" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "address", ctx.QueryParams(), &params.Address, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter address: %s", err))
+	}
+
+	// ------------- Optional query parameter "server_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "server_id", ctx.QueryParams(), &params.ServerId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListIPv4Addresses(ctx, params)
+	return err
+}
+
+// ListLedger converts echo context to params.
+func (w *ServerInterfaceWrapper) ListLedger(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListLedgerParams
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "kind", ctx.QueryParams(), &params.Kind, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "owner" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "owner", ctx.QueryParams(), &params.Owner, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter owner: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "location" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "location", ctx.QueryParams(), &params.Location, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter location: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListLedger(ctx, params)
 	return err
 }
 
@@ -13118,6 +14811,87 @@ func (w *ServerInterfaceWrapper) StartRelease(ctx echo.Context) error {
 	return err
 }
 
+// ListAllRoutes converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAllRoutes(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAllRoutesParams
+	// ------------- Optional query parameter "route_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "route_id", ctx.QueryParams(), &params.RouteId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter route_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "env_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "env_id", ctx.QueryParams(), &params.EnvId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "group_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "group_id", ctx.QueryParams(), &params.GroupId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "hostname" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "hostname", ctx.QueryParams(), &params.Hostname, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter hostname: %s", err))
+	}
+
+	// ------------- Optional query parameter "protocol" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "protocol", ctx.QueryParams(), &params.Protocol, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter protocol: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAllRoutes(ctx, params)
+	return err
+}
+
 // ListScalingEvents converts echo context to params.
 func (w *ServerInterfaceWrapper) ListScalingEvents(ctx echo.Context) error {
 	var err error
@@ -13168,6 +14942,38 @@ func (w *ServerInterfaceWrapper) ListScalingEvents(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ListScalingEvents(ctx, params)
+	return err
+}
+
+// Search converts echo context to params.
+func (w *ServerInterfaceWrapper) Search(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params SearchParams
+	// ------------- Required query parameter "q" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "q", ctx.QueryParams(), &params.Q, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter q: %s", err))
+	}
+
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "kind", ctx.QueryParams(), &params.Kind, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.Search(ctx, params)
 	return err
 }
 
@@ -16190,6 +17996,8 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/internal/servers/create", wrapper.CreateServerByOldPath, options.OperationMiddlewares["createServerByOldPath"]...)
 	router.GET(options.BaseURL+"/v1/operations/:operation_id", wrapper.GetOperation, options.OperationMiddlewares["getOperation"]...)
 	router.POST(options.BaseURL+"/internal/reconcile", wrapper.Reconcile, options.OperationMiddlewares["reconcile"]...)
+	router.GET(options.BaseURL+"/v1/ledger", wrapper.ListLedger, options.OperationMiddlewares["listLedger"]...)
+	router.GET(options.BaseURL+"/v1/costs", wrapper.GetCosts, options.OperationMiddlewares["getCosts"]...)
 	router.GET(options.BaseURL+"/v1/catalog", wrapper.GetCatalog, options.OperationMiddlewares["getCatalog"]...)
 	router.GET(options.BaseURL+"/v1/images", wrapper.ListImages, options.OperationMiddlewares["listImages"]...)
 	router.POST(options.BaseURL+"/v1/images", wrapper.BuildImage, options.OperationMiddlewares["buildImage"]...)
@@ -16396,12 +18204,23 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/envs", wrapper.ListAllEnvs, options.OperationMiddlewares["listAllEnvs"]...)
 	router.DELETE(options.BaseURL+"/v1/envs/:env_id", wrapper.DeleteEnv, options.OperationMiddlewares["deleteEnv"]...)
 	router.GET(options.BaseURL+"/v1/envs/:env_id", wrapper.GetEnv, options.OperationMiddlewares["getEnv"]...)
+	router.POST(options.BaseURL+"/v1/console-logins", wrapper.CreateConsoleLogin, options.OperationMiddlewares["createConsoleLogin"]...)
 	router.GET(options.BaseURL+"/healthz", wrapper.Healthz, options.OperationMiddlewares["healthz"]...)
 	router.GET(options.BaseURL+"/readyz", wrapper.Readyz, options.OperationMiddlewares["readyz"]...)
 	router.GET(options.BaseURL+"/metrics", wrapper.Metrics, options.OperationMiddlewares["metrics"]...)
+	router.GET(options.BaseURL+"/v1/audit", wrapper.ListAudit, options.OperationMiddlewares["listAudit"]...)
+	router.GET(options.BaseURL+"/v1/audit/verification", wrapper.VerifyAudit, options.OperationMiddlewares["verifyAudit"]...)
+	router.GET(options.BaseURL+"/v1/audit/head", wrapper.GetAuditHead, options.OperationMiddlewares["getAuditHead"]...)
+	router.GET(options.BaseURL+"/v1/audit/:entry_id", wrapper.GetAuditEntry, options.OperationMiddlewares["getAuditEntry"]...)
 	router.GET(options.BaseURL+"/v1/certificates", wrapper.ListCertificates, options.OperationMiddlewares["listCertificates"]...)
 	router.GET(options.BaseURL+"/v1/certificates/:certificate_id", wrapper.GetCertificate, options.OperationMiddlewares["getCertificate"]...)
 	router.POST(options.BaseURL+"/v1/certificates/:certificate_id/renew", wrapper.RenewCertificate, options.OperationMiddlewares["renewCertificate"]...)
+	router.GET(options.BaseURL+"/v1/events", wrapper.ListEvents, options.OperationMiddlewares["listEvents"]...)
+	router.GET(options.BaseURL+"/v1/search", wrapper.Search, options.OperationMiddlewares["search"]...)
+	router.GET(options.BaseURL+"/v1/routes", wrapper.ListAllRoutes, options.OperationMiddlewares["listAllRoutes"]...)
+	router.GET(options.BaseURL+"/v1/ipv4-addresses", wrapper.ListIPv4Addresses, options.OperationMiddlewares["listIPv4Addresses"]...)
+	router.GET(options.BaseURL+"/v1/instances", wrapper.ListAllInstances, options.OperationMiddlewares["listAllInstances"]...)
+	router.GET(options.BaseURL+"/v1/attachments", wrapper.ListAttachments, options.OperationMiddlewares["listAttachments"]...)
 	router.GET(options.BaseURL+"/v1/registries", wrapper.ListRegistries, options.OperationMiddlewares["listRegistries"]...)
 	router.POST(options.BaseURL+"/v1/registries/rotate", wrapper.RotateRegistries, options.OperationMiddlewares["rotateRegistries"]...)
 	router.DELETE(options.BaseURL+"/v1/registries/:host", wrapper.DeleteRegistry, options.OperationMiddlewares["deleteRegistry"]...)

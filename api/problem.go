@@ -31,7 +31,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeProviderServerUsed: http.StatusConflict, prego.CodeServerHasTenants: http.StatusConflict,
 	prego.CodeStackReleaseNotFound: http.StatusNotFound, prego.CodeStackReleaseExists: http.StatusConflict,
 	prego.CodeTenantsCannotMove: http.StatusConflict, prego.CodeServerUpdating: http.StatusConflict, prego.CodeDrainNotFound: http.StatusNotFound, prego.CodeRebalanceNotFound: http.StatusNotFound, prego.CodePatchWaveNotFound: http.StatusNotFound, prego.CodeAuditEntryNotFound: http.StatusNotFound,
-	prego.CodeTenantsCannotMove: http.StatusConflict, prego.CodeServerUpdating: http.StatusConflict, prego.CodeDrainNotFound: http.StatusNotFound, prego.CodeRebalanceNotFound: http.StatusNotFound, prego.CodePatchWaveNotFound: http.StatusNotFound, prego.CodeDecisionNotFound: http.StatusNotFound, prego.CodeInputNotKept: http.StatusConflict,
+	prego.CodeDecisionNotFound: http.StatusNotFound, prego.CodeInputNotKept: http.StatusConflict,
 	prego.CodeProviderUnknown: http.StatusUnprocessableEntity, prego.CodeProviderDisabled: http.StatusUnprocessableEntity, prego.CodeRegionNotServed: http.StatusUnprocessableEntity,
 	prego.CodeServerTypeUnknown: http.StatusUnprocessableEntity, prego.CodeServerTypeRetired: http.StatusUnprocessableEntity, prego.CodeServerTypeNotSold: http.StatusUnprocessableEntity,
 	prego.CodeLocationUnknown: http.StatusUnprocessableEntity, prego.CodeLocationNotInRegion: http.StatusUnprocessableEntity, prego.CodeImageUnknown: http.StatusUnprocessableEntity,
