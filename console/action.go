@@ -83,9 +83,9 @@ func (c *Console) buttons(ec echo.Context, do string, params map[string]string, 
 			q.Set(name, v)
 		}
 		if op.body != nil { // what a form can know already
-			for _, name := range slices.Sorted(maps.Keys(op.body.Properties)) {
-				if v := params[name]; v != "" {
-					q.Set(fieldOf+name, v)
+			for _, f := range op.fields() {
+				if v := params[f.Name]; v != "" {
+					q.Set(fieldOf+f.Name, v)
 				}
 			}
 		}
@@ -125,6 +125,18 @@ type asking struct {
 // form shows the form of an operation.
 func (c *Console) form(ec echo.Context) error {
 	a, err := c.asking(ec, ec.QueryParams())
+	if err != nil {
+		return err
+	}
+	return c.showForm(ec, http.StatusOK, a)
+}
+
+// begin shows a form with what another page puts into it.
+func (c *Console) begin(ec echo.Context) error {
+	if err := ec.Request().ParseForm(); err != nil {
+		return prego.Errorf(prego.CodeInvalidField, "the form can't be read")
+	}
+	a, err := c.asking(ec, ec.Request().PostForm)
 	if err != nil {
 		return err
 	}
@@ -368,7 +380,7 @@ func refusal(status int, e *prego.Error) *Refusal {
 func wrongAt(r *Refusal, name string) string {
 	if r.Errors != nil {
 		for _, e := range *r.Errors {
-			if top, _, _ := strings.Cut(strings.TrimPrefix(e.Field, "body."), "."); top == name || strings.HasPrefix(top, name+"[") {
+			if at := strings.TrimPrefix(e.Field, "body."); at == name || strings.HasPrefix(at, name+".") || strings.HasPrefix(at, name+"[") {
 				return e.Message
 			}
 		}
@@ -389,7 +401,7 @@ func compared(now, body object, fields []field, clock clock) []changedField {
 		if v := now.at(f.Name); v != nil {
 			before[f.Name] = v
 		}
-		if v, ok := body[f.Name]; ok {
+		if v := body.at(f.Name); v != nil {
 			after[f.Name] = normal(v)
 		}
 	}
@@ -408,3 +420,6 @@ func normal(v any) any {
 	}
 	return out
 }
+
+// general are operations that belong to no thing; they are offered on the first page.
+const general = "reconcile, refreshCatalog, rotateRegistries, deleteImageDigest, createRebalance, refillSitePool"

@@ -89,6 +89,7 @@ func New(d Deps) *Console {
 	in.GET("/costs", c.costs)
 	in.GET("/do/:operation", c.form)
 	in.POST("/do/:operation", c.act)
+	in.POST("/do/:operation/begin", c.begin)
 	in.POST("/do/:operation/lines", c.lines)
 	for _, l := range listings {
 		in.GET("/"+echoPath(l.Page), c.list(l))

@@ -24,18 +24,33 @@ type field struct {
 	Most        uint64 // characters, 0 for no limit
 }
 
-// fields are the inputs for an operation's body.
+// fields are the inputs for an operation's body. Those of an object within it have its name
+// before theirs, like spec.server_type.
 func (o *operation) fields() []field {
 	if o.body == nil {
 		return nil
 	}
+	return fieldsOf(o.body, "", 0)
+}
+
+// deepest is how many objects within others have inputs of their own.
+const deepest = 2
+
+func fieldsOf(in *openapi3.Schema, prefix string, depth int) []field {
 	var out []field
-	for _, name := range properties(o.body) {
-		s := o.body.Properties[name].Value
-		if s.ReadOnly || slices.Contains([]string{"dry_run"}, name) { // a button of its own
+	for _, name := range properties(in) {
+		s := in.Properties[name].Value
+		for len(s.AllOf) == 1 {
+			s = s.AllOf[0].Value
+		}
+		if s.ReadOnly || name == "dry_run" { // which is a button of its own
 			continue
 		}
-		f := field{Name: name, About: s.Description, Kind: "text", Values: values(s), Required: slices.Contains(o.body.Required, name)}
+		if s.Type.Is(openapi3.TypeObject) && len(s.Properties) > 0 && depth < deepest && !listsObjects(s) {
+			out = append(out, fieldsOf(s, prefix+name+".", depth+1)...)
+			continue
+		}
+		f := field{Name: prefix + name, About: s.Description, Kind: "text", Values: values(s), Required: prefix == "" && slices.Contains(in.Required, name)}
 		switch {
 		case s.Type.Is(openapi3.TypeBoolean):
 			f.Kind, f.Values = "yesno", []string{"true", "false"}
@@ -60,6 +75,16 @@ func (o *operation) fields() []field {
 	return out
 }
 
+// listsObjects reports whether an object has lists of objects, which no inputs can hold.
+func listsObjects(s *openapi3.Schema) bool {
+	for _, p := range s.Properties {
+		if p.Value.Type.Is(openapi3.TypeArray) && p.Value.Items != nil && p.Value.Items.Value.Type.Is(openapi3.TypeObject) {
+			return true
+		}
+	}
+	return false
+}
+
 // dry reports whether an operation can be asked what it would do.
 func (o *operation) dry() bool { return o.body != nil && o.body.Properties["dry_run"] != nil }
 
@@ -78,9 +103,24 @@ func (o *operation) content(form url.Values) (object, error) {
 		if err != nil {
 			return nil, err
 		}
-		out[f.Name] = v
+		out.put(f.Name, v)
 	}
 	return out, nil
+}
+
+// put sets what is at a path of names.
+func (o object) put(path string, v any) {
+	m := map[string]any(o)
+	parts := strings.Split(path, ".")
+	for _, name := range parts[:len(parts)-1] {
+		next, ok := m[name].(map[string]any)
+		if !ok {
+			next = map[string]any{}
+			m[name] = next
+		}
+		m = next
+	}
+	m[parts[len(parts)-1]] = v
 }
 
 // parse reads an input as what the contract says it is.

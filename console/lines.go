@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -37,11 +36,15 @@ func (c *Console) writeCommands(ec echo.Context, a *asking, body object) []comma
 // concealed is a body without its secrets.
 func concealed(fields []field, body object) object {
 	out := object{}
-	for k, v := range body {
-		if slices.ContainsFunc(fields, func(f field) bool { return f.Name == k && f.Kind == "secret" }) {
+	for _, f := range fields {
+		v := body.at(f.Name)
+		switch {
+		case v == nil:
+			continue
+		case f.Kind == "secret":
 			v = "…"
 		}
-		out[k] = v
+		out.put(f.Name, v)
 	}
 	return out
 }
@@ -64,7 +67,7 @@ func (l cliLine) line(a *asking, body object) string {
 				return word(f.Value)
 			}
 		}
-		if v, ok := body[name]; ok {
+		if v := body.at(name); v != nil {
 			return word(flat(v))
 		}
 		return strings.ToUpper(name)
@@ -75,7 +78,7 @@ func (l cliLine) line(a *asking, body object) string {
 		}
 		flag, ok := l.Flags[name]
 		if !ok {
-			flag = "--" + flagOf(name)
+			flag = "--" + flagOf(name[strings.LastIndexByte(name, '.')+1:])
 		}
 		switch v := v.(type) {
 		case bool:
@@ -108,7 +111,7 @@ func (l cliLine) line(a *asking, body object) string {
 		}
 	}
 	for _, f := range a.Fields {
-		if v, ok := body[f.Name]; ok {
+		if v := body.at(f.Name); v != nil {
 			add(f.Name, v)
 		}
 	}

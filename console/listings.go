@@ -56,11 +56,11 @@ var listings = []listing{
 	{
 		Page: "site-pools", Title: "Site pools", Section: "pools", API: "/v1/site-pools", Items: "site_pools", Kinds: "server, tenant", CLI: "pool list",
 		About:   "Sites that stand ready on shared servers.",
-		Columns: "server_id, plan, region, target, available, building, failed, reason",
+		Columns: "server_id, role, region, status, available, reserved, assigned, failed, draining, oldest_build_at: oldest build",
 	},
 	{
-		Page: "site-pool-policies", Title: "Policies of site pools", Section: "pools", API: "/v1/site-pool-policies", Items: "policies", Row: "site-pool-policies/{plan}", Kinds: "tenant", CLI: "pool policy list",
-		Columns: "plan, target, updated_by: by, updated_at: changed",
+		Page: "site-pool-policies", Title: "Policies of site pools", Section: "pools", API: "/v1/site-pool-policies", Items: "site_pool_policies", Row: "site-pool-policies/{plan}", Kinds: "tenant", CLI: "pool policy list",
+		Columns: "plan, target, low_watermark: refilled below, slo_seconds: promise",
 	},
 	{
 		Page: "placement-pools", Title: "Placement pools", Section: "pools", API: "/v1/placement-pools", Items: "placement_pools", Row: "placement-pools/{name}", Kinds: "org", CLI: "placement-pool list", Do: "createPlacementPool",
@@ -102,7 +102,7 @@ var listings = []listing{
 	},
 	{
 		Page: "volumes", Title: "Volumes", Section: "volumes", API: "/v1/volumes", Items: "volumes", Row: "volumes/{volume_id}", Kinds: "volume, backup", CLI: "volume list", Do: "createVolume",
-		Columns: "name, volume_id: id, org_id, region, location, size_bytes: size, status, reason, attachment.group_id: group, last_restorable.taken_at: restorable, created_at: age",
+		Columns: "name, volume_id: id, org_id, region, location, size_bytes: size, status, reason, attachment.group_id: group, last_restorable.at: restorable, created_at: age",
 	},
 	{
 		Page: "volumes/{volume_id}/backups", Title: "Backups", Section: "volumes", API: "/v1/volumes/{volume_id}/backups", Items: "backups", Row: "volumes/{volume_id}/backups/{backup_id}", Kinds: "volume, backup", CLI: "volume backups {volume_id}", Do: "createVolumeBackup",
@@ -110,7 +110,7 @@ var listings = []listing{
 	},
 	{
 		Page: "volumes/{volume_id}/drills", Title: "Drills", Section: "volumes", API: "/v1/volumes/{volume_id}/drills", Items: "drills", Kinds: "volume, backup", CLI: "volume drills {volume_id}", Do: "createVolumeDrill",
-		Columns: "drill_id, backup_id: backup, server_id, state, reason, message, files, created_at: began, finished_at: ended",
+		Columns: "drill_id, backup_id: backup, server_id, state, reason, message, entries, bytes: size, created_at: began, finished_at: ended",
 	},
 	{
 		Page: "volumes/{volume_id}/restores", Title: "Restores", Section: "volumes", API: "/v1/volumes/{volume_id}/restores", Items: "restores", Kinds: "volume, backup", CLI: "volume restores {volume_id}", Do: "createVolumeRestore",
@@ -118,7 +118,7 @@ var listings = []listing{
 	},
 	{
 		Page: "addresses", Title: "IPv4 addresses", Section: "addresses", API: "/v1/ipv4-addresses", Items: "ipv4_addresses", Row: "envs/{env_id}", Kinds: "org, server", CLI: "ipv4 list",
-		Columns: "address, env_id, org_id, region, status, reason, server_id: edge, created_at: age",
+		Columns: "address, env_id, org_id, location, status, reason, served, server_id: edge, created_at: age",
 	},
 	{
 		Page: "domains", Title: "Custom domains", Section: "domains", API: "/v1/domains", Items: "domains", Row: "domains/{domain_id}", Kinds: "org, tenant, certificate", CLI: "domain list", Do: "createDomain",
@@ -157,10 +157,10 @@ var listings = []listing{
 		About:   "What was run on the host, by whom, and what came of it.",
 		Columns: "kind, args, requested_by: by, actor, requested_at: when, exit_code: exit, duration_ms: took, stdout, stderr, workflow_id: run",
 	},
-	{Page: "backup-policies", Title: "Backup policies", Section: "backups", API: "/v1/backup-policies", Items: "policies", Row: "backup-policies/{owner}", Kinds: "backup", CLI: "backup policy list", Columns: "owner, schedule, keep, enabled, held_at: held, updated_by: by, updated_at: changed"},
+	{Page: "backup-policies", Title: "Backup policies", Section: "backups", API: "/v1/backup-policies", Items: "backup_policies", Row: "backup-policies/{owner}", Kinds: "backup", CLI: "backup policy list", Columns: "owner, source, schedule, spread_seconds: spread, keep_daily: days, keep_weekly: weeks, keep_monthly: months, next, hold.held_at: held, updated_by: by, updated_at: changed"},
 	{Page: "releases", Title: "Releases of the stack", Section: "releases", API: "/v1/releases", Items: "releases", Row: "releases/{name}", Kinds: "release, server", CLI: "release list", Do: "createRelease", Columns: "name, image, status, reason, current, created_by: by, created_at: age, finished_at: ended"},
 	{Page: "agent-releases", Title: "Releases of the agent", Section: "releases", API: "/v1/agent-releases", Items: "agent_releases", Row: "agent-releases/{version}", Kinds: "release, server", CLI: "agent release list", Columns: "version, status, reason, message, created_by: by, created_at: age, finished_at: ended"},
-	{Page: "images", Title: "Golden images", Section: "releases", API: "/v1/images", Items: "images", Row: "images/{image_id}", Kinds: "image", CLI: "image list", Do: "buildImage", Columns: "image_id, region, base_image, status, reason, current, size_gb: GB, created_at: age"},
+	{Page: "images", Title: "Golden images", Section: "releases", API: "/v1/images", Items: "images", Row: "images/{image_id}", Kinds: "", CLI: "image list", Do: "buildImage", Columns: "image_id, region, base_image, status, reason, current, size_gb: GB, created_at: age"},
 	{Page: "rebalances", Title: "Packing plans carried out", Section: "map", API: "/v1/rebalances", Items: "rebalances", Row: "rebalances/{rebalance_id}", Kinds: "rebalance, move", CLI: "rebalance list", Columns: "rebalance_id, state, reason, total, moved, failed, monthly: saved per month, currency, requested_by: by, created_at: age, finished_at: ended"},
 	{Page: "patch-waves", Title: "Security updates", Section: "servers", API: "/v1/patch-waves", Items: "patch_waves", Row: "patch-waves/{wave_id}", Kinds: "server", CLI: "patch-wave list", Columns: "wave_id, servers, done, failed, cancelled, installed, fleets, requested_by: by, created_at: age, finished_at: ended"},
 	{Page: "registries", Title: "Registries", Section: "registries", API: "/v1/registries", Items: "registries", Row: "registries/{host}", Kinds: "org", CLI: "registry list", Columns: "host, username, key_id: key, created_by: by, updated_at: changed"},
@@ -170,7 +170,7 @@ var listings = []listing{
 		Columns: "name, kind, provider_id: provider's id, type, location, state, owner, org_id, price_month: per month, currency, since, until",
 	},
 	{
-		Page: "audit", Title: "Audit", Section: "audit", API: "/v1/audit", Items: "entries", Row: "audit/{entry_id}", Kinds: "audit", CLI: "audit list",
+		Page: "audit", Title: "Audit", Section: "audit", API: "/v1/audit", Items: "entries", Row: "audit/{entry_id}", Kinds: "", CLI: "audit list",
 		About:   "Who changed what, from where, with the old and the new value. Entries can't be changed, and each is chained to the one before.",
 		Columns: "at, actor, role, operation, verb, kind, id, org_id, old, new, from",
 	},

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"net/http"
@@ -83,7 +84,7 @@ func tiles(f object, region string) mapFleet {
 	for _, s := range f.objects("servers") {
 		status := s.text("status")
 		t := tile{Side: side(s.number("memory_mb")), Filled: s.number("memory_pct") / 100, Tone: tones[status], Href: pageOf("server", s.text("server_id")), Cordoned: s.at("cordoned") == true}
-		if s.text("agent_status") == "silent" || s.text("alarm") != "" {
+		if s.text("agent_status") == "disconnected" || s.text("alarm") != "" {
 			t.Tone = "bad"
 		}
 		t.Title = fmt.Sprintf("%s: %s, agent %s, %s %s, memory %s of %s, %s tenants, %s instances", s.text("server_id"), status, s.text("agent_status"), s.text("server_type"), s.text("location"),
@@ -96,13 +97,24 @@ func tiles(f object, region string) mapFleet {
 	for _, g := range f.objects("groups") {
 		n := g.number("servers")
 		fill := g.number("memory_pct")
-		t := tile{Side: 40 + math.Min(40, 4*math.Sqrt(n)), Filled: fill / 100, Tone: tones[g.text("status")], Text: g.text("servers")}
-		q := url.Values{"region": {region}, "role": {m.Role}, "status": {g.text("status")}}
+		t := tile{Side: 40 + math.Min(40, 4*math.Sqrt(n)), Filled: fill / 100, Tone: tones[g.text("state")], Text: g.text("servers")}
+		if g.text("alarm") != "" {
+			t.Tone = "bad"
+		}
+		q := url.Values{"region": {region}, "role": {m.Role}}
+		switch state := g.text("state"); state {
+		case "silent":
+			q.Set("agent_status", "disconnected")
+		case "cordoned":
+			q.Set("status", "active")
+		default:
+			q.Set("status", state)
+		}
 		if id != "" {
 			q.Set("fleet_id", id)
 		}
 		t.Href = "/console/servers?" + q.Encode()
-		t.Title = fmt.Sprintf("%s servers that are %s, memory about %s, %s tenants", g.text("servers"), g.text("status"), percent(true, fill), orZero(g.text("tenants")))
+		t.Title = fmt.Sprintf("%s servers that are %s, memory about %s, %s tenants", g.text("servers"), g.text("state"), percent(g.at("memory_pct") != nil, fill), orZero(g.text("tenants")))
 		add(t)
 		m.Expand = region + "/" + id
 	}
@@ -140,21 +152,32 @@ func (c *Console) packing(ec echo.Context) error {
 	}
 	now := c.d.Now()
 	t := &table{Empty: "No move would free a server."}
-	columns := columnsOf("server_id, region, tenants_before: tenants now, tenants_after: planned, memory_before_pct: memory now, memory_after_pct: planned, freed, monthly: per month")
+	columns := columnsOf("server_id, region, fleet_id, memory_pct_now: memory now, memory_pct_after: memory planned, tenants_now: tenants now, tenants_after: tenants planned, freed")
 	for _, col := range columns {
 		t.Heads = append(t.Heads, head{Text: col.Header, Sorted: "none"})
 	}
 	for _, s := range o.objects("servers") {
 		t.Rows = append(t.Rows, cells(columns, s, pageOf("server", s.text("server_id")), now))
 	}
-	var sums []fact
-	for _, f := range []string{"servers_now", "servers_after", "needed_at_least", "moves_total", "saved_monthly", "currency", "moved_bytes"} {
-		if v := shown(f, o.at(f), now); !v.None {
-			sums = append(sums, fact{Name: words(f), value: v})
+	sums := facts(o, []string{"servers_now", "servers_after", "plan.needed", "plan.monthly", "plan.currency", "plan.bytes", "plan.made_at"}, map[string]bool{}, now)
+	moves := &table{}
+	moveColumns := columnsOf("tenant_id, from, to, bytes: size")
+	for _, col := range moveColumns {
+		moves.Heads = append(moves.Heads, head{Text: col.Header, Sorted: "none"})
+	}
+	for _, m := range o.objects("plan.moves") {
+		moves.Rows = append(moves.Rows, cells(moveColumns, m, "", now))
+	}
+	plan := ""
+	if v := ec.Get(visitorKey).(*visitor); v.Operator && len(o.objects("plan.moves")) > 0 {
+		b, err := json.Marshal(o["plan"])
+		if err != nil {
+			return err
 		}
+		plan = string(b)
 	}
 	return c.show(ec, http.StatusOK, &page{
-		Title: "Packing", Section: "map", Template: "packing", Crumbs: []crumb{{Text: "map", Href: "/console/map"}}, Body: map[string]any{"Table": t, "Sums": sums},
+		Title: "Packing", Section: "map", Template: "packing", Crumbs: []crumb{{Text: "map", Href: "/console/map"}}, Body: map[string]any{"Table": t, "Sums": sums, "Plan": plan, "Moves": moves},
 		Commands: []command{{Name: "prego", Line: "prego rebalance plan"}, {Name: "curl", Line: "curl -H \"Authorization: Bearer $PREGO_TOKEN\" " + quoted(origin(ec.Request())+"/v1/fleet-map/packing")}},
 	})
 }
@@ -177,17 +200,17 @@ func (c *Console) costs(ec echo.Context) error {
 	}
 	now := c.d.Now()
 	by := o.text("by")
-	columns := columnsOf("id, name, org_id, cost, of_which_idle: of that idle, share, basis")
+	columns := columnsOf("id, kind, name, org_id, cost, of_which_idle: of that idle, share, basis")
 	t := &table{Empty: "Nothing was billed in this month."}
 	for _, col := range columns {
 		t.Heads = append(t.Heads, head{Text: col.Header, Sorted: "none"})
 	}
 	for _, r := range o.objects("rows") {
-		t.Rows = append(t.Rows, cells(columns, r, pageOf(by, r.text("id")), now))
+		t.Rows = append(t.Rows, cells(columns, r, pageOf(r.text("kind"), r.text("id")), now))
 	}
 	t.CSV = "/console/costs.csv?" + q.Encode()
 	var sums []fact
-	for _, f := range []string{"month", "currency", "total", "idle", "untracked", "unpriced", "complete", "as_of"} {
+	for _, f := range []string{"month", "currency", "total", "idle", "shared", "untracked", "unpriced", "complete", "as_of"} {
 		if v := shown(f, o.at(f), now); !v.None {
 			sums = append(sums, fact{Name: words(f), value: v})
 		}

@@ -54,7 +54,7 @@ func (c *Console) now(ec echo.Context) error {
 	counts, _ := o.at("counts").(map[string]any)
 	return c.show(ec, http.StatusOK, &page{
 		Title: "Now", Section: "now", Template: "now", Kinds: []string{"server", "tenant", "group", "instance", "fleet", "backup", "certificate", "move", "volume", "org", "release", "rebalance", "image", "domain"},
-		Body: map[string]any{"Items": items, "Counts": object(counts), "Chosen": ec.QueryParam("severity")}, Commands: c.readCommands(ec, "status", "/v1/attention", q, nil),
+		Body: map[string]any{"Items": items, "Counts": object(counts), "Chosen": ec.QueryParam("severity"), "Do": c.buttons(ec, general, nil, nil)}, Commands: c.readCommands(ec, "status", "/v1/attention", q, nil),
 	})
 }
 
@@ -75,7 +75,7 @@ func doing(a object) *button {
 		}
 		if body, ok := a.at("body").(map[string]any); ok {
 			for _, f := range op.fields() {
-				if v, ok := body[f.Name]; ok {
+				if v := object(body).at(f.Name); v != nil {
 					q.Set(fieldOf+f.Name, f.written(v))
 				}
 			}

@@ -30,7 +30,7 @@ var pages = []struct{ field, page string }{
 	{"parent_org_id", "orgs/"}, {"server_id", "servers/"}, {"tenant_id", "tenants/"}, {"org_id", "orgs/"}, {"app_id", "apps/"}, {"env_id", "envs/"},
 	{"group_id", "groups/"}, {"instance_id", "instances/"}, {"volume_id", "volumes/"}, {"fleet_id", "fleets/"}, {"policy_id", "policies/"},
 	{"certificate_id", "certificates/"}, {"domain_id", "domains/"}, {"image_id", "images/"}, {"rebalance_id", "rebalances/"}, {"wave_id", "patch-waves/"},
-	{"replacement_id", "servers/"}, {"workflow_id", "operations/"}, {"decision_id", "decisions/"}, {"entry_id", "audit/"}, {"source_server", "servers/"}, {"target_server", "servers/"},
+	{"from", "servers/"}, {"to", "servers/"}, {"replacement_id", "servers/"}, {"workflow_id", "operations/"}, {"decision_id", "decisions/"}, {"entry_id", "audit/"}, {"source_server", "servers/"}, {"target_server", "servers/"},
 }
 
 // kinds are where things lead, by their kinds in lists of several.
@@ -50,6 +50,9 @@ func pageOf(kind, id string) string {
 
 // hrefOf is the page of the thing whose id a field holds, "" if it is no such field.
 func hrefOf(name, id string) string {
+	if name == "from" && strings.ContainsAny(id, ".:") { // an address
+		return ""
+	}
 	name = name[strings.LastIndexByte(name, '.')+1:]
 	if id == "" {
 		return ""
@@ -155,8 +158,8 @@ func shownNumber(name string, n json.Number) value {
 		return value{Text: size(f), Title: n.String() + " bytes"}
 	case strings.HasSuffix(name, "_mb"):
 		return value{Text: size(f * (1 << 20))}
-	case strings.HasSuffix(name, "_pct"), strings.HasSuffix(name, "_share"):
-		if strings.HasSuffix(name, "_share") {
+	case strings.HasSuffix(name, "_pct"), strings.Contains(name, "_pct_"), name == "share", strings.HasSuffix(name, "_share"):
+		if strings.HasSuffix(name, "share") {
 			f *= 100
 		}
 		return value{Text: strconv.FormatFloat(f, 'f', 0, 64) + " %", Share: strconv.FormatFloat(math.Max(0, math.Min(100, f)), 'f', 0, 64)}

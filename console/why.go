@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 )
@@ -61,7 +62,7 @@ type funnelStep struct {
 // funnels reads the funnels of a decision.
 func funnels(o object, at string) []funnel {
 	var out []funnel
-	for _, s := range o.objects(at + ".stages") {
+	for _, s := range o.objects(at + ".parts") {
 		f := funnel{Kind: strings.ReplaceAll(s.text("kind"), "_", " ")}
 		total := s.number("candidates")
 		f.Steps = append(f.Steps, funnelStep{Name: "candidates", Left: s.text("candidates"), Width: "100"})
@@ -84,7 +85,7 @@ func funnels(o object, at string) []funnel {
 			}
 			f.Steps = append(f.Steps, fs)
 		}
-		if ranked := s.objects("ranked"); len(ranked) > 0 {
+		if ranked := s.objects("scored"); len(ranked) > 0 {
 			f.Scores = &table{Heads: []head{{Text: "candidate", Sorted: "none"}, {Text: "score", Sorted: "none"}}}
 			parts := map[string]bool{}
 			for _, r := range ranked {
@@ -144,15 +145,22 @@ func (c *Console) replay(ec echo.Context) error {
 		Title: "Replay of decision " + id, Section: "decisions", Template: "replay", Crumbs: above("decisions/{decision_id}/replay", map[string]string{"decision_id": id}),
 		Body: map[string]any{
 			"Same": o.at("same") == true, "Differences": differences, "Funnels": funnels(o, "funnel"), "Back": "/console/decisions/" + url.PathEscape(id),
-			"Then": facts(then, slices.Sorted(maps.Keys(then)), map[string]bool{}, now), "Now": facts(today, slices.Sorted(maps.Keys(today)), map[string]bool{}, now),
+			"Then": placeFacts(then, now), "Now": placeFacts(today, now), "Versions": facts(o, []string{"version_then", "version_now"}, map[string]bool{}, now),
 		},
 		Commands: []command{{Name: "prego", Line: "prego decision replay " + word(id)}, {Name: "curl", Line: "curl -X POST -H \"Authorization: Bearer $PREGO_TOKEN\" " + quoted(origin(ec.Request())+path)}},
 	})
 }
 
+// placeFacts are where a decision places a tenant.
+func placeFacts(line object, now time.Time) []fact {
+	fields := slices.DeleteFunc(slices.Sorted(maps.Keys(line)), func(k string) bool { return k == "decision" })
+	out := facts(line, fields, map[string]bool{}, now)
+	return append(out, facts(line, []string{"decision.algorithm", "decision.score", "decision.confidence_score", "decision.selection_reason"}, map[string]bool{}, now)...)
+}
+
 // whatIf asks where a tenant would go, as things are and if they were otherwise.
 func (c *Console) whatIf(ec echo.Context) error {
-	op := operations()["whatIfPlacement"]
+	op := operations()["whatIf"]
 	if op == nil {
 		return echo.ErrNotFound
 	}
@@ -173,7 +181,7 @@ func (c *Console) whatIf(ec echo.Context) error {
 			if got, err = c.ask(ec, op.Method, op.Path, nil, content, nil); err == nil {
 				var o object
 				if o, err = got.object(); err == nil {
-					body["AsIs"], body["If"] = outcome(o, "as_is", c.d.Now), outcome(o, "if", c.d.Now)
+					body["AsIs"], body["If"] = outcome(o, "as_is", c.d.Now), outcome(o, "changed", c.d.Now)
 				}
 			}
 		}
@@ -190,6 +198,6 @@ func outcome(o object, at string, now clock) map[string]any {
 	if m == nil {
 		return nil
 	}
-	fields := slices.DeleteFunc(slices.Sorted(maps.Keys(m)), func(k string) bool { return k == "funnel" || k == "decision" })
-	return map[string]any{"Facts": facts(m, fields, map[string]bool{}, now()), "Because": object(m).text("decision.selection_reason"), "Funnels": funnels(m, "funnel")}
+	line, _ := m["line"].(map[string]any)
+	return map[string]any{"Facts": placeFacts(line, now()), "Because": object(line).text("decision.selection_reason"), "Funnels": funnels(m, "funnel")}
 }
