@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/attention"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -51,6 +52,8 @@ type Store interface {
 	CancelDrain(ctx context.Context, id prego.ServerID) (server.Drain, error)
 	UncordonServer(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
 	PatchWaveStore
+	AttentionStore
+	QueueStore
 }
 
 // Orchestrator starts runs. If a start fails, the reconciler repeats it: the row is
@@ -119,6 +122,9 @@ type Deps struct {
 	FleetRuns FleetRuns
 	// Rebalances are packing plans that are carried out.
 	Rebalances RebalanceDeps
+
+	// Attention says when what rows say needs attention.
+	Attention attention.Limits
 
 	Quotas QuotaStore
 	// Registries holds registry credentials for hosts.

@@ -12,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/oapi-codegen/runtime"
 	"github.com/prego/prego"
+	"github.com/prego/prego/attention"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/server"
@@ -31,6 +32,33 @@ func (e AddTenantUserPassword) Valid() bool {
 	case Generate:
 		return true
 	case None:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for AttentionActionMethod.
+const (
+	DELETE AttentionActionMethod = "DELETE"
+	GET    AttentionActionMethod = "GET"
+	PATCH  AttentionActionMethod = "PATCH"
+	POST   AttentionActionMethod = "POST"
+	PUT    AttentionActionMethod = "PUT"
+)
+
+// Valid indicates whether the value is a known member of the AttentionActionMethod enum.
+func (e AttentionActionMethod) Valid() bool {
+	switch e {
+	case DELETE:
+		return true
+	case GET:
+		return true
+	case PATCH:
+		return true
+	case POST:
+		return true
+	case PUT:
 		return true
 	default:
 		return false
@@ -637,6 +665,24 @@ func (e OperationStatus) Valid() bool {
 	case OperationStatusRunning:
 		return true
 	case OperationStatusSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for QueueComingKind.
+const (
+	QueueComingKindScaleOut QueueComingKind = "scale_out"
+	QueueComingKindServer   QueueComingKind = "server"
+)
+
+// Valid indicates whether the value is a known member of the QueueComingKind enum.
+func (e QueueComingKind) Valid() bool {
+	switch e {
+	case QueueComingKindScaleOut:
+		return true
+	case QueueComingKindServer:
 		return true
 	default:
 		return false
@@ -2218,6 +2264,103 @@ type AttachedPolicy struct {
 	// Example: {"regions":[{"cap":-1,"name":"eu","weight":100}]}
 	Spec PolicySpec `json:"spec"`
 	Type PolicyType `json:"type"`
+}
+
+// Attention defines model for Attention.
+type Attention struct {
+	Actions []AttentionAction `json:"actions"`
+
+	// Count How many things are behind it: more than one if it is a sum
+	Count int `json:"count"`
+
+	// Docs Where the documentation says more
+	//
+	// Example: docs/operations.md#start-here
+	Docs string `json:"docs"`
+
+	// Id Kind and subject: the same for as long as the cause is
+	//
+	// Example: tenant_failed/t-k3jq5x2m7abc
+	Id   string        `json:"id"`
+	Kind AttentionKind `json:"kind"`
+
+	// Message What is the matter
+	Message string `json:"message"`
+
+	// OrgId Whose it is
+	OrgId *string `json:"org_id,omitempty"`
+
+	// Reason A stable code
+	//
+	// Example: failed_site
+	Reason string `json:"reason"`
+
+	// Severity critical: somebody should look at once. warning: somebody has to act, today. info: good to know
+	Severity Severity  `json:"severity"`
+	Since    time.Time `json:"since"`
+
+	// Subject What needs attention
+	Subject AttentionSubject `json:"subject"`
+
+	// Todo What to do
+	Todo string `json:"todo"`
+}
+
+// AttentionAction Something that may help, or shows more
+type AttentionAction struct {
+	// Body Of the request
+	Body *map[string]interface{} `json:"body,omitempty"`
+
+	// Cli The same on the command line
+	//
+	// Example: prego server retry app-1
+	Cli string `json:"cli"`
+
+	// Label Example: Try again
+	Label  string                `json:"label"`
+	Method AttentionActionMethod `json:"method"`
+
+	// Path Example: /v1/servers/app-1/retry
+	Path string `json:"path"`
+}
+
+// AttentionActionMethod defines model for AttentionAction.Method.
+type AttentionActionMethod string
+
+// AttentionCounts defines model for AttentionCounts.
+type AttentionCounts struct {
+	Critical int `json:"critical"`
+	Info     int `json:"info"`
+	Warning  int `json:"warning"`
+}
+
+// AttentionKind defines model for AttentionKind.
+type AttentionKind = attention.Kind
+
+// AttentionList defines model for AttentionList.
+type AttentionList struct {
+	// AsOf When this was so
+	AsOf   time.Time       `json:"as_of"`
+	Counts AttentionCounts `json:"counts"`
+	Items  []Attention     `json:"items"`
+}
+
+// AttentionSubject What needs attention
+type AttentionSubject struct {
+	// Id Its id; of a sum
+	//
+	// Example: t-k3jq5x2m7abc
+	Id string `json:"id"`
+
+	// Kind Such as server, tenant, org, group, fleet, warm_pool, volume, certificate
+	//
+	// Example: tenant
+	Kind string `json:"kind"`
+
+	// Name What people call it, the id if nothing else
+	//
+	// Example: acme-eu
+	Name string `json:"name"`
 }
 
 // Backup defines model for Backup.
@@ -4862,6 +5005,74 @@ type PutWarmPool struct {
 	Target int `json:"target"`
 }
 
+// QueueComing Capacity that is on its way
+type QueueComing struct {
+	// ExpectedAt Absent if it can't be estimated
+	ExpectedAt *time.Time `json:"expected_at,omitempty"`
+
+	// Id The server's id or the workflow's
+	Id   string          `json:"id"`
+	Kind QueueComingKind `json:"kind"`
+
+	// Status Of a server: provisioning, or awaiting_capacity while the provider has none. Of a scale-out: running
+	//
+	// Example: provisioning
+	Status string `json:"status"`
+}
+
+// QueueComingKind defines model for QueueComing.Kind.
+type QueueComingKind string
+
+// QueueEntry defines model for QueueEntry.
+type QueueEntry struct {
+	// Code Why it waits; stable
+	//
+	// Example: no_capacity
+	Code string `json:"code"`
+
+	// Coming What is on its way for it and those before it
+	Coming []QueueComing `json:"coming"`
+
+	// ExpectedAt When it may have its place. Absent if nothing is on its way
+	ExpectedAt *time.Time `json:"expected_at,omitempty"`
+
+	// ExpectedBecause How that was estimated, or why it can't be
+	ExpectedBecause string    `json:"expected_because"`
+	Id              string    `json:"id"`
+	Kind            QueueKind `json:"kind"`
+
+	// MissingRoles Of tenants
+	MissingRoles *[]Role `json:"missing_roles,omitempty"`
+
+	// Name Slug of the tenant
+	Name  string `json:"name"`
+	OrgId string `json:"org_id"`
+
+	// Plan What a tenant pays for
+	Plan *Plan `json:"plan,omitempty"`
+
+	// Position From 1
+	Position int `json:"position"`
+
+	// Reason Why it waits
+	Reason string `json:"reason"`
+
+	// Region Part of the world; the configuration maps it to locations of the provider
+	Region       Region    `json:"region"`
+	WaitingSince time.Time `json:"waiting_since"`
+}
+
+// QueueKind defines model for QueueKind.
+type QueueKind = placement.WaiterKind
+
+// QueuePage defines model for QueuePage.
+type QueuePage struct {
+	Entries []QueueEntry `json:"entries"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
 // QuotaReason defines model for QuotaReason.
 type QuotaReason struct {
 	Reason *string `json:"reason,omitempty"`
@@ -5403,6 +5614,9 @@ type SetQuota struct {
 	// Reason Recorded in the org's events
 	Reason string `json:"reason"`
 }
+
+// Severity critical: somebody should look at once. warning: somebody has to act, today. info: good to know
+type Severity = attention.Severity
 
 // Share A number of instances, or a percentage of the replicas
 //
@@ -6524,6 +6738,18 @@ type CreateEnvParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListAttentionParams defines parameters for ListAttention.
+type ListAttentionParams struct {
+	// Severity Only of these severities
+	Severity *[]Severity `form:"severity,omitempty" json:"severity,omitempty"`
+
+	// Kind Only of these kinds
+	Kind *[]AttentionKind `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Limit Items
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
 // ListBackupPoliciesParams defines parameters for ListBackupPolicies.
 type ListBackupPoliciesParams struct {
 	// Plan Only the policies of these plans
@@ -7154,6 +7380,24 @@ type GetPolicyParams struct {
 type PutPolicyParams struct {
 	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// ListQueueParams defines parameters for ListQueue.
+type ListQueueParams struct {
+	// Kind Only of these kinds
+	Kind *[]QueueKind `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Region Only these regions
+	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
 // ListRebalancesParams defines parameters for ListRebalances.
@@ -8147,6 +8391,9 @@ type ServerInterface interface {
 	// CreateEnv Create an environment
 	// (POST /v1/apps/{app_id}/envs)
 	CreateEnv(ctx echo.Context, appId AppID, params CreateEnvParams) error
+	// ListAttention List what needs attention now
+	// (GET /v1/attention)
+	ListAttention(ctx echo.Context, params ListAttentionParams) error
 	// ListBackupPolicies List backup policies
 	// (GET /v1/backup-policies)
 	ListBackupPolicies(ctx echo.Context, params ListBackupPoliciesParams) error
@@ -8411,6 +8658,9 @@ type ServerInterface interface {
 	// PutPolicy Replace a policy's spec
 	// (PUT /v1/policies/{policy_id})
 	PutPolicy(ctx echo.Context, policyId PolicyID, params PutPolicyParams) error
+	// ListQueue List who waits for capacity
+	// (GET /v1/queue)
+	ListQueue(ctx echo.Context, params ListQueueParams) error
 	// ListRebalances List packing plans that are carried out, or were
 	// (GET /v1/rebalances)
 	ListRebalances(ctx echo.Context, params ListRebalancesParams) error
@@ -9327,6 +9577,38 @@ func (w *ServerInterfaceWrapper) CreateEnv(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.CreateEnv(ctx, appId, params)
+	return err
+}
+
+// ListAttention converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAttention(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAttentionParams
+	// ------------- Optional query parameter "severity" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "severity", ctx.QueryParams(), &params.Severity, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter severity: %s", err))
+	}
+
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "kind", ctx.QueryParams(), &params.Kind, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAttention(ctx, params)
 	return err
 }
 
@@ -12028,6 +12310,52 @@ func (w *ServerInterfaceWrapper) PutPolicy(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.PutPolicy(ctx, policyId, params)
+	return err
+}
+
+// ListQueue converts echo context to params.
+func (w *ServerInterfaceWrapper) ListQueue(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListQueueParams
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "kind", ctx.QueryParams(), &params.Kind, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "region" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListQueue(ctx, params)
 	return err
 }
 
@@ -15709,6 +16037,8 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/moves", wrapper.CreateMove, options.OperationMiddlewares["createMove"]...)
 	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/moves/:move_id", wrapper.CancelMove, options.OperationMiddlewares["cancelMove"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/moves/:move_id", wrapper.GetMove, options.OperationMiddlewares["getMove"]...)
+	router.GET(options.BaseURL+"/v1/attention", wrapper.ListAttention, options.OperationMiddlewares["listAttention"]...)
+	router.GET(options.BaseURL+"/v1/queue", wrapper.ListQueue, options.OperationMiddlewares["listQueue"]...)
 	router.GET(options.BaseURL+"/v1/scaling-events", wrapper.ListScalingEvents, options.OperationMiddlewares["listScalingEvents"]...)
 	router.GET(options.BaseURL+"/v1/fleets", wrapper.ListFleets, options.OperationMiddlewares["listFleets"]...)
 	router.POST(options.BaseURL+"/v1/fleets", wrapper.CreateFleet, options.OperationMiddlewares["createFleet"]...)
