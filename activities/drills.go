@@ -37,6 +37,10 @@ type DrillSettings struct {
 	Quiet  time.Duration // a drill that was begun so long ago may have lost its run
 }
 
+// Overdue is how long after its last drill a tenant or a volume should have had another; 0 if
+// there are no drills.
+func (s DrillSettings) Overdue() time.Duration { return s.Every * 3 / 2 }
+
 // Drills are the steps that restore backups to see whether they can be.
 type Drills struct {
 	Store   DrillStore
@@ -237,7 +241,7 @@ func LookAtDrills(a *Drills) func(context.Context) (prego.LookResult, error) {
 		if err != nil {
 			return prego.LookResult{Found: n > 0}, err
 		}
-		failed, late, err := a.Store.CountDrills(ctx, a.Settings.Every*3/2)
+		failed, late, err := a.Store.CountDrills(ctx, a.Settings.Overdue())
 		if err == nil {
 			a.Metrics.Failed.Set(float64(failed))
 			a.Metrics.Late.Set(float64(late))

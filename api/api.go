@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/attention"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -54,6 +55,8 @@ type Store interface {
 	PatchWaveStore
 	AuditStore
 	CostStore
+	AttentionStore
+	QueueStore
 }
 
 // Orchestrator starts runs. If a start fails, the reconciler repeats it: the row is
@@ -130,6 +133,8 @@ type Deps struct {
 	// Events is the feed of what happens, and Search finds things.
 	Events EventStore
 	Search SearchStore
+	// Attention says when what rows say needs attention.
+	Attention attention.Limits
 
 	Quotas QuotaStore
 	// Registries holds registry credentials for hosts.

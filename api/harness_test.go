@@ -25,6 +25,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/attention"
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/token"
@@ -169,6 +170,7 @@ func setup(t *testing.T, change func(*api.Deps)) *bundle {
 		Resources: api.ResourceDeps{Store: b.store, Runs: b.runs, Environment: "test", SiteDomain: "sites.test", Locations: server.DefaultCatalog().Locations},
 		Releases:  b.store, ReleaseRuns: b.runs, AgentReleases: b.store,
 		Groups: b.store, GroupRuns: b.runs, Fleets: b.store, FleetRuns: b.runs, Rebalances: api.RebalanceDeps{Store: b.store, Usable: pack.Usable{MemoryPct: 70, DiskPct: 80}}, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: tenant.ModeShared, Periods: periods,
+		Attention:     attention.Limits{DegradedAfter: time.Minute, FailedAfter: 5 * time.Minute, FreezePct: 20, FreezeMin: 10, CatalogStale: 3 * time.Hour, BackupLate: 2 * time.Hour, DrillOverdue: 24 * time.Hour},
 		RatePerSecond: 10_000, RateBurst: 10_000, Checks: []api.Check{{Name: "database", Run: b.store.Ping}},
 	}
 	if change != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/attention"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/worker"
 	"github.com/prego/prego/workflows"
@@ -39,4 +40,13 @@ func watchCatalog(ctx context.Context, p *process, runs *workflows.Client, catal
 		p.log.Warn("the provider's catalog is read by schedule only", zap.Error(err))
 	}
 	p.reg.MustRegister(worker.NewCatalogAge(p.db, prego.ProviderHetzner, catalogs.Catalog, p.log, time.Now))
+}
+
+// attentionLimits are the settings by which workers act and count.
+func (p *process) attentionLimits() attention.Limits {
+	w, b := p.cfg.Worker, p.cfg.Backups
+	return attention.Limits{
+		DegradedAfter: w.DegradedAfter, FailedAfter: w.FailedAfter, FreezePct: w.FreezePct, FreezeMin: w.FreezeMinServers,
+		CatalogStale: staleReadings * w.CatalogEvery, BackupLate: b.LateAfter, DrillOverdue: activities.DrillSettings{Every: b.DrillEvery}.Overdue(),
+	}
 }

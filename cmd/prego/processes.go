@@ -108,7 +108,7 @@ func buildAPI(p *process, runs *workflows.Client) (*api.API, error) {
 		Keys:      p.db, Hosts: p.db, Shell: keyholder, Containers: keyholder,
 		Groups: p.db, GroupRuns: runs, Releases: p.db, ReleaseRuns: runs, AgentReleases: p.db, Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
 		Store: p.db, Orchestrator: runs, Auth: apiAuth{tokens}, Importer: keyholder, Log: p.log, Registry: p.reg,
-		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: p.cfg.API.RateBurst, Unavailable: store.Unavailable,
+		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: p.cfg.API.RateBurst, Unavailable: store.Unavailable, Attention: p.attentionLimits(),
 		Checks: []api.Check{
 			{Name: "database", Run: p.db.Writable},
 			{Name: "migrations", Run: func(ctx context.Context) error { return migrated(ctx, p.cfg.DatabaseURL) }},

@@ -245,6 +245,9 @@ var shown = map[string]struct {
 	"image list":                             {"/v1/images", example[api.GoldenImagePage](200)},
 	"image show img-1":                       {"/v1/images/img-1", example[api.GoldenImage](200)},
 	"operation show image-build/i":           {"/v1/operations/image-build%2Fi", example[api.Operation](200)},
+	"status":                                 {"/v1/attention", example[api.AttentionList](200)},
+	"status --todo":                          {"/v1/attention", example[api.AttentionList](200)},
+	"queue list":                             {"/v1/queue", example[api.QueuePage](200)},
 	"catalog":                                {"/v1/catalog", example[api.Catalog](200)},
 }
 

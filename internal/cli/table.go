@@ -342,7 +342,7 @@ type look struct {
 }
 
 // stateful are the columns whose words are coloured.
-var stateful = map[string]bool{"STATUS": true, "STATE": true, "AGENT": true, "HEALTH": true, "DEPLOY": true}
+var stateful = map[string]bool{"STATUS": true, "STATE": true, "AGENT": true, "HEALTH": true, "DEPLOY": true, "SEVERITY": true}
 
 // colours maps states to codes: green for working, yellow for in progress, red for what
 // needs attention. Others have none.
@@ -350,8 +350,8 @@ var colours = func() map[string]string {
 	codes := map[string]string{}
 	for code, words := range map[string]string{
 		"32": "active running ready succeeded done available alive online healthy stable deployed converged",
-		"33": "provisioning draining queued booting building verifying deploying pending trial suspended grace_period deleting planned waiting starting created",
-		"31": "failed unschedulable offline lost dead unhealthy rolled_back exited error over read_only",
+		"33": "provisioning draining queued booting building verifying deploying pending trial suspended grace_period deleting planned waiting starting created warning",
+		"31": "failed unschedulable offline lost dead unhealthy rolled_back exited error over read_only critical",
 	} {
 		for word := range strings.FieldsSeq(words) {
 			codes[word] = code

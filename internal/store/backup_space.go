@@ -94,10 +94,15 @@ func (s *Store) noteAboveLimit(ctx context.Context, tx pgx.Tx, orgID prego.OrgID
 }
 
 // Orgs without backups have none to be above a limit with.
-const sqlBackupSpaces = `
-WITH used AS MATERIALIZED (SELECT org_id, sum(bytes)::bigint AS bytes FROM backups WHERE state IN ('uploading', 'stored', 'deleting') GROUP BY org_id)
-SELECT count(*) FILTER (WHERE u.bytes >= COALESCE(o.backup_limit_bytes, $1 * l.limit_value))::int AS over, COALESCE(sum(u.bytes), 0)::bigint AS bytes
-FROM used u JOIN orgs o ON o.org_id = u.org_id CROSS JOIN LATERAL org_limits(o.org_id, $2, $3) l`
+const (
+	backupsOfOrgs = `SELECT org_id, sum(bytes)::bigint AS bytes FROM backups WHERE state IN ('uploading', 'stored', 'deleting') GROUP BY org_id`
+	withLimits    = `used u JOIN orgs o ON o.org_id = u.org_id CROSS JOIN LATERAL org_limits(o.org_id, $2, $3) l`
+	areOver       = `u.bytes >= COALESCE(o.backup_limit_bytes, $1 * l.limit_value)`
+
+	sqlBackupSpaces = `
+WITH used AS MATERIALIZED (` + backupsOfOrgs + `)
+SELECT count(*) FILTER (WHERE ` + areOver + `)::int AS over, COALESCE(sum(u.bytes), 0)::bigint AS bytes FROM ` + withLimits
+)
 
 // BackupSpaces counts orgs whose backups are above their limit, and the bytes of all backups.
 func (s *Store) BackupSpaces(ctx context.Context) (orgsOver int, bytes int64, err error) {

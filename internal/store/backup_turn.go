@@ -132,11 +132,12 @@ func (s *Store) TakeBackupTurn(ctx context.Context, t tenant.BackupTurn, id preg
 	return ok, failed("take a turn", err)
 }
 
-const sqlLateBackups = `
-SELECT t.tenant_id FROM backup_turns b JOIN tenants t ON t.tenant_id = b.tenant_id
+const lateBackups = `
+FROM backup_turns b JOIN tenants t ON t.tenant_id = b.tenant_id
 WHERE t.state IN ('active', 'suspended') AND b.due_at < now() - make_interval(secs => $1)
-  AND NOT EXISTS (SELECT FROM backups k WHERE k.tenant_id = b.tenant_id AND k.state = 'stored' AND k.taken_at >= b.due_at - interval '5 minutes')
-ORDER BY b.due_at LIMIT $2`
+  AND NOT EXISTS (SELECT FROM backups k WHERE k.tenant_id = b.tenant_id AND k.state = 'stored' AND k.taken_at >= b.due_at - interval '5 minutes')`
+
+const sqlLateBackups = `SELECT t.tenant_id` + lateBackups + ` ORDER BY b.due_at LIMIT $2`
 
 // LateBackups are tenants whose last turn came so long ago, and of whom there is no backup
 // since. The clocks of hosts, which say when a backup was taken, may be 5 minutes behind.

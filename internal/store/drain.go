@@ -184,9 +184,11 @@ func (s *Store) QuietDrains(ctx context.Context, quiet time.Duration) ([]prego.S
 
 // A drain that waits for others waits for its turn; what has another reason, or takes longer
 // than anything should, needs somebody.
-const sqlOpenDrains = `
-SELECT kind, status, count(*)::int AS n, (count(*) FILTER (WHERE reason NOT IN ('', 'fleet_budget', 'org_budget') OR created_at < now() - interval '6 hours'))::int AS stuck
-FROM server_drains WHERE finished_at IS NULL GROUP BY 1, 2`
+const (
+	drainIsStuck  = `(d.reason NOT IN ('', 'fleet_budget', 'org_budget') OR d.created_at < now() - interval '6 hours')`
+	sqlOpenDrains = `
+SELECT kind, status, count(*)::int AS n, (count(*) FILTER (WHERE ` + drainIsStuck + `))::int AS stuck FROM server_drains d WHERE finished_at IS NULL GROUP BY 1, 2`
+)
 
 // OpenDrains counts the drains that are under way.
 func (s *Store) OpenDrains(ctx context.Context) ([]server.DrainCount, error) {

@@ -173,15 +173,15 @@ func (s *Store) DrillsLeft(ctx context.Context, quiet time.Duration) ([]tenant.D
 }
 
 const (
-	sqlDrillsFailed = `
-SELECT (SELECT count(*) FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id WHERE u.drill_failed AND t.state IN ('active', 'suspended'))
-    + (SELECT count(*) FROM volume_backup_turns u JOIN volumes v ON v.volume_id = u.volume_id WHERE u.drill_failed AND v.status = 'ready' AND v.deleted_at IS NULL)`
-	sqlDrillsOverdue = `
-SELECT (SELECT count(*) FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id
-    WHERE (u.drilled_at IS NULL OR u.drilled_at < now() - make_interval(secs => $1)) AND COALESCE(u.drilled_at, t.active_at) < now() - make_interval(secs => $1) AND t.state IN ('active', 'suspended'))
-    + (SELECT count(*) FROM volume_backup_turns u JOIN volumes v ON v.volume_id = u.volume_id
+	drillsFailed       = ` FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id WHERE u.drill_failed AND t.state IN ('active', 'suspended')`
+	volumeDrillsFailed = ` FROM volume_backup_turns u JOIN volumes v ON v.volume_id = u.volume_id WHERE u.drill_failed AND v.status = 'ready' AND v.deleted_at IS NULL`
+	drillsOverdue      = ` FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id
+    WHERE (u.drilled_at IS NULL OR u.drilled_at < now() - make_interval(secs => $1)) AND COALESCE(u.drilled_at, t.active_at) < now() - make_interval(secs => $1) AND t.state IN ('active', 'suspended')`
+	volumeDrillsOverdue = ` FROM volume_backup_turns u JOIN volumes v ON v.volume_id = u.volume_id
     WHERE COALESCE(u.drilled_at, v.created_at) < now() - make_interval(secs => $1) AND v.status = 'ready' AND v.deleted_at IS NULL
-      AND EXISTS (SELECT FROM backups b WHERE b.volume_id = u.volume_id AND b.state = 'stored'))`
+      AND EXISTS (SELECT FROM backups b WHERE b.volume_id = u.volume_id AND b.state = 'stored')`
+	sqlDrillsFailed  = `SELECT (SELECT count(*)` + drillsFailed + `) + (SELECT count(*)` + volumeDrillsFailed + `)`
+	sqlDrillsOverdue = `SELECT (SELECT count(*)` + drillsOverdue + `) + (SELECT count(*)` + volumeDrillsOverdue + `)`
 )
 
 // CountDrills counts the tenants and volumes whose last drill failed, and those that had none for too long.

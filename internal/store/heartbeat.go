@@ -113,18 +113,24 @@ func (s *Store) FlushHeartbeats(ctx context.Context, batch []server.Heartbeat) (
 // threshold that are not given up yet, whether or not this sweep is the one that
 // notices: heartbeats are spread over their interval, so a gateway's outage
 // shows over several sweeps.
-const sqlSweepSilent = `
-WITH fleet AS (
-    SELECT count(*) AS n FROM servers WHERE status IN ('active', 'failed') AND agent_status IN ('connected', 'degraded', 'disconnected')
-), silent AS (
-    SELECT server_id, agent_status, status, attempt, now() - agent_last_heartbeat_at >= make_interval(secs => $2) AS lost
+const (
+	fleetHeard = `
+    SELECT count(*) AS n FROM servers WHERE status IN ('active', 'failed') AND agent_status IN ('connected', 'degraded', 'disconnected')`
+	silentServers = `
+    SELECT server_id, agent_status, agent_last_heartbeat_at, status, attempt, now() - agent_last_heartbeat_at >= make_interval(secs => $2) AS lost
     FROM servers
     WHERE status IN ('active', 'failed') AND agent_status IN ('connected', 'degraded')
-      AND agent_last_heartbeat_at <= now() - make_interval(secs => $1)
+      AND agent_last_heartbeat_at <= now() - make_interval(secs => $1)`
+	isFrozen = `(SELECT n FROM fleet) >= $4 AND (SELECT count(*) FROM silent) * 100.0 > $3::float8 * (SELECT n FROM fleet)`
+)
+
+const sqlSweepSilent = `
+WITH fleet AS (` + fleetHeard + `
+), silent AS (` + silentServers + `
     ORDER BY server_id FOR NO KEY UPDATE SKIP LOCKED
 ), verdict AS (
     SELECT (SELECT n FROM fleet) AS fleet, (SELECT count(*) FROM silent) AS silent,
-           (SELECT n FROM fleet) >= $4 AND (SELECT count(*) FROM silent) * 100.0 > $3::float8 * (SELECT n FROM fleet) AS frozen
+           ` + isFrozen + ` AS frozen
 ), changed AS (
     UPDATE servers s SET
         agent_status = CASE WHEN x.lost THEN 'disconnected' ELSE 'degraded' END,

@@ -23,17 +23,21 @@ const (
 // longest ago. A group that was rejected by its org's quota waits for its retry time, or
 // until less of that dimension is used; one that fits nowhere for its own, or until there is
 // more room.
-const sqlWaitingForInstances = `
+const (
+	groupTried = `COALESCE(g.tried_at, 'epoch')`
+	groupSince = `COALESCE(g.waiting_since, g.created_at)`
+	groupSize  = `GREATEST(g.memory_limit_bytes / 4294967296.0, g.cpu_request)::float8`
+	groupIsDue = `(g.next_attempt_at IS NULL OR g.next_attempt_at <= now() OR CASE WHEN starts_with(g.status_reason, 'org_quota_exceeded:')
+          THEN g.refused_usage > (SELECT u.used FROM org_used(g.org_id, ARRAY[split_part(g.status_reason, ':', 2)]) u) END)
+      AND (g.retry_at IS NULL OR g.retry_at <= now() OR g.tried_release <> g.release OR r.freed_at >= g.tried_at)`
+	sqlWaitingForInstances = `
 SELECT group_id, org_id, size, wanted, tried, since FROM (
-    SELECT g.group_id, g.org_id, g.wanted, COALESCE(g.tried_at, 'epoch') AS tried, COALESCE(g.waiting_since, g.created_at) AS since,
-        GREATEST(g.memory_limit_bytes / 4294967296.0, g.cpu_request)::float8 AS size,
+    SELECT g.group_id, g.org_id, g.wanted, ` + groupTried + ` AS tried, ` + groupSince + ` AS since, ` + groupSize + ` AS size,
         row_number() OVER (PARTITION BY g.org_id ORDER BY g.tried_at NULLS FIRST, g.waiting_since, g.group_id) AS nth
     FROM process_groups g LEFT JOIN region_room r ON r.region = g.region
-    WHERE g.region = $1 AND g.wanted > 0 AND g.deleted_at IS NULL AND g.group_id <> ALL (COALESCE($2::text[], '{}'))
-      AND (g.next_attempt_at IS NULL OR g.next_attempt_at <= now() OR CASE WHEN starts_with(g.status_reason, 'org_quota_exceeded:')
-          THEN g.refused_usage > (SELECT u.used FROM org_used(g.org_id, ARRAY[split_part(g.status_reason, ':', 2)]) u) END)
-      AND (g.retry_at IS NULL OR g.retry_at <= now() OR g.tried_release <> g.release OR r.freed_at >= g.tried_at)) w
+    WHERE g.region = $1 AND g.wanted > 0 AND g.deleted_at IS NULL AND g.group_id <> ALL (COALESCE($2::text[], '{}')) AND ` + groupIsDue + `) w
 WHERE nth <= $3 ORDER BY nth, tried, since, group_id LIMIT $4`
+)
 
 const sqlInstanceDemand = `
 SELECT now() AS at, g.wanted, g.group_id, g.org_id, g.memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings) AS memory_bytes, g.cpu_request, g.disk_request_bytes AS disk_bytes,

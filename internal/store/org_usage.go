@@ -36,17 +36,22 @@ func (s *Store) foldUsage(ctx context.Context) error {
 // Orgs with usage are compared with their limits; only the ones nearest to one are returned
 // one by one, with all their dimensions. The limits of the others are added up by tier, and
 // what their own limits differ from it.
-const sqlUsageNearLimits = `
-WITH used AS MATERIALIZED (
+const (
+	usedByOrgs = `
     SELECT org_id, dimension, used::float8 AS usage FROM org_counters WHERE used > 0
     UNION ALL SELECT org_id, 'max_snapshots_per_volume', max(n) FROM (
         SELECT org_id, tenant_id, count(*) AS n FROM snapshots WHERE status IN ('queued', 'running') GROUP BY org_id, tenant_id) s GROUP BY org_id
     UNION ALL SELECT org_id, CASE kind WHEN 'logs' THEN 'max_log_streams' ELSE 'max_exec_sessions' END, count(*)
         FROM org_sessions WHERE closed_at IS NULL AND lease_until > now() GROUP BY org_id, kind
-    UNION ALL SELECT org_id, 'max_exec_sessions_per_hour', count(*) FROM org_sessions WHERE kind = 'exec' AND opened_at > now() - interval '1 hour' GROUP BY org_id
-), tiers AS MATERIALIZED (
+    UNION ALL SELECT org_id, 'max_exec_sessions_per_hour', count(*) FROM org_sessions WHERE kind = 'exec' AND opened_at > now() - interval '1 hour' GROUP BY org_id`
+	limitsOfTiers = `tiers AS MATERIALIZED (
     SELECT t.key AS tier, d.dimension, COALESCE((t.value ->> d.dimension)::float8, 0) AS limit_value FROM jsonb_each($1::jsonb) t CROSS JOIN unnest($3::text[]) d (dimension)
-), nearest AS MATERIALIZED (
+)`
+)
+
+const sqlUsageNearLimits = `
+WITH used AS MATERIALIZED (` + usedByOrgs + `
+), ` + limitsOfTiers + `, nearest AS MATERIALIZED (
     SELECT u.org_id FROM used u JOIN orgs o ON o.org_id = u.org_id LEFT JOIN org_quotas q ON q.org_id = u.org_id AND q.dimension = u.dimension
     LEFT JOIN tiers t ON t.tier = o.tier AND t.dimension = u.dimension
     CROSS JOIN LATERAL (SELECT COALESCE(q.limit_value, t.limit_value, 0) AS limit_value) l

@@ -26,9 +26,12 @@ func (s *Store) TellPatches(ctx context.Context, id prego.ServerID, p server.Pat
 // has to see to it.
 const PatchesLate = 14
 
-const sqlPatchCounts = `
-SELECT region, role, patch_state AS state, count(*)::int AS n, (count(*) FILTER (WHERE patches_since < now() - make_interval(days => $1)))::int AS late
-FROM servers WHERE status IN ('active', 'failed') GROUP BY 1, 2, 3`
+const (
+	lackPatches    = `s.patches_since < now() - make_interval(days => $1)`
+	sqlPatchCounts = `
+SELECT region, role, patch_state AS state, count(*)::int AS n, (count(*) FILTER (WHERE ` + lackPatches + `))::int AS late
+FROM servers s WHERE status IN ('active', 'failed') GROUP BY 1, 2, 3`
+)
 
 // PatchCounts counts servers by how they stand to security updates.
 func (s *Store) PatchCounts(ctx context.Context) ([]server.PatchCount, error) {

@@ -247,9 +247,11 @@ func (s *Store) PeersState(ctx context.Context, id prego.ServerID) (server.Peers
 	return get[server.PeersState](ctx, s.pool, prego.Errorf(prego.CodeNotFound, "no server %s", id), sqlPeersState, id)
 }
 
+const peersBehind = `server_peers p JOIN servers s ON s.server_id = p.server_id WHERE p.applied_version <> p.version AND s.status <> 'terminated'`
+
 const sqlPeersBehind = `
 SELECT s.server_id, s.role, s.host, s.status, s.agent_status, p.version, p.applied_version, p.applied_at, p.changed_at, p.refused, p.applied_epoch
-FROM server_peers p JOIN servers s ON s.server_id = p.server_id WHERE p.applied_version <> p.version AND s.status <> 'terminated' ORDER BY p.server_id LIMIT $1`
+FROM ` + peersBehind + ` ORDER BY p.server_id LIMIT $1`
 
 // PeersBehind are servers whose host has not said that its newest document is in force, by
 // id, at most limit.

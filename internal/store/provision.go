@@ -229,13 +229,16 @@ func (s *Store) Activate(ctx context.Context, serverID prego.ServerID, generatio
 }
 
 // Imports are made elsewhere, and what was tried again was waited for between.
-const sqlActivationStats = `
+const (
+	activated = `SELECT region, role, location, image, EXTRACT(EPOCH FROM active_at - created_at)::float8 AS seconds FROM servers
+      WHERE active_at > now() - make_interval(secs => $1) AND generation = 1 AND imported_from_pulumi_at IS NULL AND purpose = 'agent_bootstrap'`
+	sqlActivationStats = `
 SELECT role, location, image, servers, p[1] AS p50, p[2] AS p95, p[3] AS p99, max, in_time FROM (
 SELECT role, location, image, count(*) AS servers, percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY seconds) AS p, max(seconds) AS max,
     count(*) FILTER (WHERE seconds <= $2) AS in_time
-FROM (SELECT role, location, image, EXTRACT(EPOCH FROM active_at - created_at)::float8 AS seconds FROM servers
-      WHERE active_at > now() - make_interval(secs => $1) AND generation = 1 AND imported_from_pulumi_at IS NULL AND purpose = 'agent_bootstrap') s
+FROM (` + activated + `) s
 GROUP BY 1, 2, 3) g ORDER BY 1, 2, 3`
+)
 
 // ActivationStats is how long servers that became active within a span took from their
 // request, by role, location and image, whatever became of them since.

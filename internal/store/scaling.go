@@ -217,13 +217,15 @@ func (s *Store) FinishScaling(ctx context.Context, eventID int64, message string
 
 // By plan, then by turns among the orgs, then by age: an org with many waiting
 // tenants delays another's first by one of its own at most.
-const sqlWaiting = `
-SELECT tenant_id, generation FROM (
-    SELECT tenant_id, generation, waiting_since,
+const (
+	tenantTurns = `
+    SELECT tenant_id, generation, region, waiting_since,
         CASE plan WHEN 'enterprise' THEN 1 WHEN 'business' THEN 2 WHEN 'starter' THEN 3 ELSE 4 END AS priority,
-        row_number() OVER (PARTITION BY plan, org_id ORDER BY waiting_since, tenant_id) AS turn
-    FROM tenants WHERE region = $1 AND waiting_since IS NOT NULL AND state = 'provisioning' AND cancel_requested_at IS NULL) w
-ORDER BY priority, turn, waiting_since, tenant_id`
+        row_number() OVER (PARTITION BY region, plan, org_id ORDER BY waiting_since, tenant_id) AS turn
+    FROM tenants WHERE waiting_since IS NOT NULL AND state = 'provisioning' AND cancel_requested_at IS NULL`
+	servedFirst = `w.priority, w.turn, w.waiting_since, w.tenant_id`
+	sqlWaiting  = `SELECT tenant_id, generation FROM (` + tenantTurns + ` AND region = $1) w ORDER BY ` + servedFirst
+)
 
 // Waiting lists the tenants that are short of capacity in a region, in the order
 // in which they are served.

@@ -224,7 +224,10 @@ func (s *Store) LostTenants(ctx context.Context, plans []prego.Plan, most int) (
 	return collectValues[prego.TenantID](ctx, s, "lost tenants", sqlLostTenants, plans, most)
 }
 
-const sqlCountLost = `SELECT count(*) FROM tenants WHERE lost_at IS NOT NULL AND state IN ('failed', 'provisioning')`
+const (
+	isLost       = `t.lost_at IS NOT NULL AND t.state IN ('failed', 'provisioning')`
+	sqlCountLost = `SELECT count(*) FROM tenants t WHERE ` + isLost
+)
 
 // CountLost is how many tenants are without a site since their server was lost.
 func (s *Store) CountLost(ctx context.Context) (int, error) {

@@ -254,10 +254,12 @@ func (s *Store) SiteDropped(ctx context.Context, poolSiteID string) error {
 
 // Servers whose pool has missed the tightest SLO it serves: a site has been building, or
 // failed, for longer than that.
-const sqlBeyondSLO = `
-SELECT count(DISTINCT p.app_server_id)::float8 FROM site_pool p
+const beyondSLO = `
+FROM site_pool p
 WHERE ((p.state = 'reserved' AND p.tenant_id IS NULL) OR (p.state = 'failed' AND p.dropped_at IS NULL))
   AND p.created_at < now() - make_interval(secs => (SELECT min(slo_seconds) FROM site_pool_policies WHERE target > 0))`
+
+const sqlBeyondSLO = `SELECT count(DISTINCT p.app_server_id)::float8` + beyondSLO
 
 // PoolsBeyondSLO counts the servers whose site pool misses its SLO.
 func (s *Store) PoolsBeyondSLO(ctx context.Context) (float64, error) {

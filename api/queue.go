@@ -1,0 +1,68 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+// QueueStore reads who waits for capacity.
+type QueueStore interface {
+	Queue(ctx context.Context) (placement.Queue, error)
+}
+
+// ListQueue shows who waits for capacity, in the order in which they are served. A cursor is
+// how many were before the page: the queue moves on meanwhile.
+func (a *API) ListQueue(c echo.Context, p ListQueueParams) error {
+	limit, from := defaultLimit, 0
+	if p.Limit != nil {
+		limit = *p.Limit
+	}
+	if p.Cursor != nil {
+		n, err := strconv.Atoi(*p.Cursor)
+		if err != nil || n < 1 {
+			return prego.Invalid("cursor", "must be the next_cursor of an earlier answer")
+		}
+		from = n
+	}
+	q, err := a.d.Store.Queue(c.Request().Context())
+	if err != nil {
+		return err
+	}
+	all := slices.DeleteFunc(q.Expect(), func(e placement.Expectation) bool {
+		return !wanted(p.Kind, e.Kind) || !wanted(p.Region, e.Region) || !wanted(p.OrgId, e.OrgID)
+	})
+	page := all[min(from, len(all)):]
+	out := QueuePage{}
+	if len(page) > limit {
+		page, out.NextCursor = page[:limit], new(strconv.Itoa(from+limit))
+	}
+	out.Entries = views(page, queueView)
+	return c.JSON(http.StatusOK, out)
+}
+
+// wanted reports whether a filter, nil for none, lets a value through.
+func wanted[T comparable](filter *[]T, v T) bool { return filter == nil || slices.Contains(*filter, v) }
+
+func queueView(e placement.Expectation) QueueEntry {
+	v := QueueEntry{
+		Position: e.Position, Kind: e.Kind, Id: e.ID, Name: e.Name, OrgId: string(e.OrgID), Region: e.Region, WaitingSince: e.WaitingSince.UTC(),
+		Code: string(e.Code), Reason: e.Reason, ExpectedAt: utc(e.ExpectedAt), ExpectedBecause: e.Because,
+		Coming: views(e.Coming, func(x placement.ComingAt) QueueComing {
+			return QueueComing{Kind: QueueComingKind(x.Kind), Id: x.ID, Status: x.Status, ExpectedAt: utc(x.ExpectedAt)}
+		}),
+	}
+	if e.Plan != "" {
+		v.Plan = &e.Plan
+	}
+	if len(e.MissingRoles) > 0 {
+		v.MissingRoles = &e.MissingRoles
+	}
+	return v
+}

@@ -1,0 +1,185 @@
+// Package attention says what needs an operator now: how urgent each kind of thing is, what it
+// means, and what to do about it. What there is of each kind is read from rows by whoever calls it.
+package attention
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/prego/prego"
+)
+
+// Severity is how urgent something is.
+type Severity string
+
+// The severities, the most urgent first.
+const (
+	Critical Severity = "critical" // somebody should look at once
+	Warning  Severity = "warning"  // somebody has to act, today
+	Info     Severity = "info"     // good to know
+)
+
+// Severities lists every severity, the most urgent first.
+func Severities() []Severity { return []Severity{Critical, Warning, Info} }
+
+// Many is how many findings of one kind, reason and place are listed one by one; more are one
+// item, a sum.
+const Many = 5
+
+// Most is how many findings of one kind are read.
+const Most = 500
+
+// AtQuota and NearQuota are the parts of a limit above which an org has reached it, or nears it.
+const (
+	AtQuota   = 0.95
+	NearQuota = 0.8
+)
+
+// Limits are settings that decide when something needs attention. They are those by which
+// workers act and count.
+type Limits struct {
+	DegradedAfter, FailedAfter time.Duration // an agent that is silent for so long is degraded, or given up
+	FreezePct                  float64       // of the fleet silent at once: nobody is marked
+	FreezeMin                  int           // servers
+	CatalogStale               time.Duration // age
+	BackupLate                 time.Duration // after a turn without a backup; 0 if there is no object storage
+	DrillOverdue               time.Duration // since the last drill; 0 if there are none
+}
+
+// A Finding is one thing that rows say, or several of one kind, reason and place.
+type Finding struct {
+	Kind    Kind
+	Subject string // what kind of thing it is, such as server
+	ID      string // the thing's
+	Name    string // what people call it, "" for its id
+	Owner   string // the id of what it belongs to where its commands name that, "" otherwise
+	OrgID   prego.OrgID
+	Reason  string // a stable code
+	Message string // "" for what the kind says
+	Since   time.Time
+	// By and ByID are what findings are summed by, such as region and eu; Count is how many
+	// there are of it with this kind and reason. More than Many are told by the oldest.
+	By, ByID string
+	Count    int
+}
+
+// Subject is what an item is about.
+type Subject struct{ Kind, ID, Name string }
+
+// Action is something that may help, or shows more, as a request and on the command line.
+type Action struct {
+	Label, Method, Path string
+	Body                map[string]any
+	CLI                 string
+}
+
+// Item is something that needs attention.
+type Item struct {
+	ID       string // of kind and subject
+	Severity Severity
+	Kind     Kind
+	Subject  Subject
+	OrgID    prego.OrgID
+	Reason   string
+	Message  string
+	Since    time.Time
+	Todo     string
+	Docs     string // file and heading
+	Actions  []Action
+	Count    int
+}
+
+// List makes items of findings, the most urgent first: by severity, then in the order of the
+// kinds, then the oldest first.
+func List(found []Finding) []Item {
+	out := make([]Item, 0, len(found))
+	for _, f := range found {
+		if s, ok := specs[f.Kind]; ok {
+			out = append(out, s.item(f))
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Item) int {
+		return cmp.Or(cmp.Compare(rank(a.Severity), rank(b.Severity)), cmp.Compare(order[a.Kind], order[b.Kind]), a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
+	})
+	return out
+}
+
+func rank(s Severity) int { return slices.Index(Severities(), s) }
+
+// Counts counts items by severity.
+func Counts(items []Item) map[Severity]int {
+	out := map[Severity]int{}
+	for _, i := range items {
+		out[i.Severity]++
+	}
+	return out
+}
+
+// Only are the items of some severities and kinds, none meaning all of them, at most limit.
+func Only(items []Item, severities []Severity, kinds []Kind, limit int) []Item {
+	out := make([]Item, 0, min(limit, len(items)))
+	for _, i := range items {
+		if len(out) < limit && (len(severities) == 0 || slices.Contains(severities, i.Severity)) && (len(kinds) == 0 || slices.Contains(kinds, i.Kind)) {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+func (s spec) item(f Finding) Item {
+	i := Item{
+		Severity: s.severity, Kind: f.Kind, Subject: Subject{Kind: f.Subject, ID: f.ID, Name: cmp.Or(f.Name, f.ID)}, OrgID: f.OrgID,
+		Reason: cmp.Or(f.Reason, string(f.Kind)), Message: sentence(cmp.Or(f.Message, fill(s.says, f, false))), Since: f.Since, Docs: s.docs, Count: max(f.Count, 1),
+	}
+	if slices.Contains(s.critical, f.Reason) {
+		i.Severity = Critical
+	}
+	i.Todo = fill(cmp.Or(s.todos[f.Reason], s.todo), f, false)
+	actions := s.actions[f.Subject]
+	if i.ID = string(f.Kind) + "/" + f.ID; i.Count > Many {
+		i.Subject = Subject{Kind: f.By, ID: f.ByID, Name: f.ByID}
+		i.ID = strings.Join([]string{string(f.Kind), f.ByID, i.Reason}, "/")
+		i.Message = sentence(fmt.Sprintf("%d %s; the oldest is %s: %s", i.Count, s.plural, cmp.Or(f.Name, f.ID), i.Message))
+		i.OrgID, actions = "", s.all
+		if f.By == "org" {
+			i.OrgID = prego.OrgID(f.ByID)
+		}
+	}
+	for _, a := range actions {
+		a.Path, a.CLI = fill(a.Path, f, true), fill(a.CLI, f, false)
+		i.Actions = append(i.Actions, a)
+	}
+	return i
+}
+
+// fill replaces {id}, {owner}, {org}, {by} and {reason}.
+func fill(text string, f Finding, path bool) string {
+	as := func(v string) string {
+		if path {
+			return url.PathEscape(v)
+		}
+		return v
+	}
+	return strings.NewReplacer("{id}", as(f.ID), "{name}", as(cmp.Or(f.Name, f.ID)), "{owner}", as(f.Owner), "{org}", as(string(f.OrgID)), "{by}", as(f.ByID), "{reason}", as(f.Reason)).Replace(text)
+}
+
+// longest is how many bytes of a message are told.
+const longest = 400
+
+// sentence is a message in one line, and not too long.
+func sentence(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) <= longest {
+		return text
+	}
+	cut := longest
+	for !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	return text[:cut] + "…"
+}

@@ -1,0 +1,544 @@
+package attention
+
+import "strings"
+
+// Kind says what is the matter. Kinds are stable.
+type Kind string
+
+// The kinds.
+const (
+	ReconcileBreaker    Kind = "reconcile_breaker"
+	SweepFrozen         Kind = "sweep_frozen"
+	LookLate            Kind = "look_late"
+	LookFailing         Kind = "look_failing"
+	ProviderBlocked     Kind = "provider_blocked"
+	CatalogStale        Kind = "catalog_stale"
+	ServerFailed        Kind = "server_failed"
+	ServerStuck         Kind = "server_stuck"
+	ServerAwaitingStock Kind = "server_awaiting_stock"
+	AgentSilent         Kind = "agent_silent"
+	ClockSkewed         Kind = "clock_skewed"
+	DockerStopped       Kind = "docker_stopped"
+	TenantLost          Kind = "tenant_lost"
+	TenantFailed        Kind = "tenant_failed"
+	TenantStuck         Kind = "tenant_stuck"
+	TenantsWaiting      Kind = "tenants_waiting"
+	GroupUnschedulable  Kind = "group_unschedulable"
+	GroupOverQuota      Kind = "group_over_quota"
+	RolloutFailed       Kind = "rollout_failed"
+	WarmPoolLow         Kind = "warm_pool_low"
+	SitePoolLow         Kind = "site_pool_low"
+	FleetActionFailed   Kind = "fleet_action_failed"
+	DrainFailed         Kind = "drain_failed"
+	DrainStuck          Kind = "drain_stuck"
+	MoveFailed          Kind = "move_failed"
+	RebalanceStopped    Kind = "rebalance_stopped"
+	ReleaseStopped      Kind = "release_stopped"
+	AgentReleaseStopped Kind = "agent_release_stopped"
+	ImageFailed         Kind = "image_failed"
+	BackupLate          Kind = "backup_late"
+	BackupFailed        Kind = "backup_failed"
+	BackupLimit         Kind = "backup_limit"
+	RestoreFailed       Kind = "restore_failed"
+	DrillFailed         Kind = "drill_failed"
+	BackupUnverified    Kind = "backup_unverified"
+	CertificateEnding   Kind = "certificate_ending"
+	CertificateFailing  Kind = "certificate_failing"
+	DomainFailing       Kind = "domain_failing"
+	VolumeFailed        Kind = "volume_failed"
+	AddressFailed       Kind = "address_failed"
+	SiteReadOnly        Kind = "site_read_only"
+	SiteOverQuota       Kind = "site_over_quota"
+	OrgAtQuota          Kind = "org_at_quota"
+	OrgNearQuota        Kind = "org_near_quota"
+	PatchesMissing      Kind = "patches_missing"
+	OperationStuck      Kind = "operation_stuck"
+	QuotaDrifted        Kind = "quota_drifted"
+	PeersBehind         Kind = "peers_behind"
+	EdgeBehind          Kind = "edge_behind"
+	DNSRecordFailing    Kind = "dns_record_failing"
+	ProviderUntracked   Kind = "provider_untracked"
+)
+
+// spec is what a kind means. Texts hold {id}, {name}, {owner}, {org}, {by} and {reason}.
+type spec struct {
+	severity Severity
+	critical []string          // reasons that make it critical
+	says     string            // unless the rows say it
+	plural   string            // of a sum, such as "tenants failed"
+	todo     string            // what to do
+	todos    map[string]string // what to do for some reasons
+	docs     string
+	actions  map[string][]Action // by what it is about, every subject that it may have
+	all      []Action            // of a sum; nil if it is never one
+}
+
+func get(label, path, cli string) Action {
+	return Action{Label: label, Method: "GET", Path: path, CLI: cli}
+}
+func post(label, path, cli string) Action {
+	return Action{Label: label, Method: "POST", Path: path, CLI: cli}
+}
+func drop(label, path, cli string) Action {
+	return Action{Label: label, Method: "DELETE", Path: path, CLI: cli}
+}
+
+// with is an action with a body.
+func with(a Action, body map[string]any) Action {
+	a.Body = body
+	return a
+}
+
+func showOperation(id string) Action {
+	return get("Show the operation", "/v1/operations/"+strings.ReplaceAll(id, "/", "%2F"), "prego operation show "+id)
+}
+
+// about are the actions of a kind that is about one kind of thing.
+func about(subject string, actions ...Action) map[string][]Action {
+	return map[string][]Action{subject: actions}
+}
+
+var (
+	showServer       = get("Show the server", "/v1/servers/{id}", "prego server show {id}")
+	retryServer      = post("Provision it again", "/v1/servers/{id}/retry", "prego server retry {id}")
+	deleteServer     = drop("Delete it", "/v1/servers/{id}", "prego server delete {id}")
+	showTenant       = get("Show the tenant", "/v1/tenants/{id}", "prego tenant show {id}")
+	showGroup        = get("Show the group", "/v1/groups/{id}", "prego group show {id}")
+	showVolume       = get("Show the volume", "/v1/volumes/{id}", "prego volume show {id}")
+	showFleets       = get("Show the fleets", "/v1/fleets", "prego fleet list")
+	showQueue        = get("Show the queue", "/v1/queue", "prego queue list")
+	showDrain        = get("Show how far it is", "/v1/servers/{id}/drain", "prego server drain-status {id}")
+	listServers      = get("List the servers", "/v1/servers?region={by}", "prego server list --region {by}")
+	listPeers        = get("List them", "/v1/server-peers", "prego server peers")
+	listOrgs         = get("List the orgs", "/v1/orgs", "prego org list")
+	showQuota        = get("Show its quota", "/v1/orgs/{id}/quotas", "prego quota show {id}")
+	showCatalog      = get("Show the catalog", "/v1/catalog", "prego catalog")
+	showReady        = get("Show what is ready", "/readyz", "prego health")
+	showCertificate  = get("Show the certificate", "/v1/certificates/{id}", "prego certificate show {id}")
+	renewCertificate = post("Renew it now", "/v1/certificates/{id}/renew", "prego certificate renew {id}")
+	listCertificates = get("List them", "/v1/certificates?status=active,failed", "prego certificate list --state active,failed")
+	reconcile        = post("Compare again now", "/internal/reconcile", "prego reconcile")
+)
+
+// ordered are the kinds as they are listed among those of one severity: what hides or risks
+// most comes first.
+var ordered = []struct {
+	kind Kind
+	spec spec
+}{
+	{ReconcileBreaker, spec{
+		severity: Critical, says: "the reconciliation deletes nothing: too much at the provider has no row here",
+		todo:    "Find out whether this database is the right one and complete before anything else: it may be empty or restored. `prego restore check` says what would be deleted.",
+		docs:    "docs/operations.md#background-work",
+		actions: about("installation", reconcile),
+	}},
+	{SweepFrozen, spec{
+		severity: Critical, says: "so many agents are silent at once that none is marked",
+		todo:    "Check the agent gateway and the way to it first: so many hosts seldom fail together.",
+		docs:    "docs/operations.md#background-work",
+		actions: about("installation", get("List the servers", "/v1/servers?agent_status=connected,degraded", "prego server list --agent connected,degraded")),
+	}},
+	{LookLate, spec{
+		severity: Critical, says: "nobody has looked at {id} for minutes", plural: "looks are late",
+		todo:    "Check that a worker runs and reaches Postgres: until then lost runs, silent agents and waiting tenants are noticed late.",
+		docs:    "docs/operations.md#background-work",
+		actions: about("look", showReady), all: []Action{showReady},
+	}},
+	{TenantLost, spec{
+		severity: Critical, says: "its site was lost with its server", plural: "tenants are without a site since their server was lost",
+		todo: "Restore it from its newest backup, if that is not under way.",
+		docs: "docs/backups.md#when-a-server-is-lost",
+		actions: about("tenant", showTenant,
+			with(post("Restore it elsewhere", "/v1/tenants/{id}/restores", "prego restore elsewhere {id}"), map[string]any{"elsewhere": true})),
+		all: []Action{get("List the failed tenants", "/v1/tenants?region={by}&state=failed", "prego tenant list --region {by} --state failed")},
+	}},
+	{DrillFailed, spec{
+		severity: Critical, says: "its newest backup could not be restored in a drill", plural: "newest backups could not be restored in a drill",
+		todo: "Make another backup and drill that one: the one there is may not bring it back.",
+		docs: "docs/backups.md#drills",
+		actions: map[string][]Action{
+			"tenant": {
+				get("List its drills", "/v1/tenants/{id}/drills", "prego drill list {id}"),
+				post("Back it up now", "/v1/tenants/{id}/backups", "prego backup create {id}"),
+				post("Drill it again", "/v1/tenants/{id}/drills", "prego drill create {id}"),
+			},
+			"volume": {
+				get("List its drills", "/v1/volumes/{id}/drills", "prego volume drill list {id}"),
+				post("Back it up now", "/v1/volumes/{id}/backups", "prego volume backup create {id}"),
+				post("Drill it again", "/v1/volumes/{id}/drills", "prego volume drill create {id}"),
+			},
+		},
+		all: []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
+	}},
+	{ReleaseStopped, spec{
+		severity: Critical, says: "the release has stopped", plural: "releases have stopped",
+		todo: "Read why, mend the server or the image, and resume the release or cancel it. After `broken` sites may be in maintenance.",
+		docs: "docs/releases.md",
+		actions: about("release", get("Show the release", "/v1/releases/{id}", "prego release show {id}"),
+			post("Resume it", "/v1/releases/{id}/resume", "prego release resume {id}"), post("Cancel it", "/v1/releases/{id}/cancel", "prego release cancel {id}")),
+		all: []Action{get("List the releases", "/v1/releases", "prego release list")},
+	}},
+	{BackupLate, spec{
+		severity: Critical, says: "it has no backup since its last one was due", plural: "have no backup since their last one was due",
+		todo: "See why its last backups failed: what was written since the last good one would be lost with its host.",
+		docs: "docs/backups.md",
+		actions: map[string][]Action{
+			"tenant": {get("List its backups", "/v1/tenants/{id}/backups", "prego backup list {id}"), post("Back it up now", "/v1/tenants/{id}/backups", "prego backup create {id}")},
+			"volume": {get("List its backups", "/v1/volumes/{id}/backups", "prego volume backup list {id}"), post("Back it up now", "/v1/volumes/{id}/backups", "prego volume backup create {id}")},
+		},
+		all: []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
+	}},
+	{CertificateEnding, spec{
+		severity: Critical, says: "it ends soon and was not renewed", plural: "certificates end soon and were not renewed",
+		todo:    "See why its last orders failed and renew it: when it ends, visitors are turned away.",
+		docs:    "docs/certificates.md",
+		actions: about("certificate", showCertificate, renewCertificate),
+		all:     []Action{listCertificates},
+	}},
+	{ServerFailed, spec{
+		severity: Warning, critical: []string{"heartbeat_lost", "server_missing", "failed_bootstrap"}, says: "it failed: {reason}", plural: "servers failed",
+		todo: "Read the reason and its message on the server's timeline, mend the cause, and provision it again or delete it.",
+		todos: map[string]string{
+			"heartbeat_lost":   "Find out whether its host runs; it is active again with its next heartbeat. If it is gone for good, give it up with `prego server lost {id}`: its tenants are restored elsewhere.",
+			"server_missing":   "Find out who deleted it at the provider, and provision it again, give it up or delete it.",
+			"failed_bootstrap": "A second key used its one-time token, so its user_data leaked: investigate, then delete it.",
+			"failed_capacity":  "Raise the provider's limit or add machine types to the catalog, and provision it again.",
+			"clock_skew":       "Set the host's clock right; if all new hosts fail so, it is the control plane's clock.",
+		},
+		docs:    "docs/operations.md#the-life-of-a-server",
+		actions: about("server", showServer, retryServer, deleteServer),
+		all:     []Action{get("List the failed servers", "/v1/servers?region={by}&status=failed", "prego server list --region {by} --state failed")},
+	}},
+	{DockerStopped, spec{
+		severity: Critical, says: "dockerd does not run on its host", plural: "servers are without a running dockerd",
+		todo:    "Look at the host: its containers go on, and can't be started, stopped or looked at.",
+		docs:    "docs/containers.md",
+		actions: about("server", showServer, post("Restart its host", "/v1/servers/{id}/reboot", "prego server reboot {id}")),
+		all:     []Action{get("List the servers", "/v1/servers?region={by}", "prego server list --region {by}")},
+	}},
+	{GroupUnschedulable, spec{
+		severity: Critical, says: "no server has a place for it", plural: "process groups find no place",
+		todo: "Add room: its org is within quota, and no server has a place for it. Look at the fleets that serve workloads, and their limits.",
+		todos: map[string]string{
+			"cell_mismatch": "No server has the tags that it requires: tag servers, or change its constraint or its org's placement pools.",
+		},
+		docs:    "docs/workloads.md",
+		actions: about("group", showGroup, showQueue, showFleets),
+		all:     []Action{get("List them", "/v1/groups?region={by}&status=unschedulable", "prego group list --region {by} --state unschedulable"), showQueue, showFleets},
+	}},
+	{TenantsWaiting, spec{
+		severity: Warning, says: "it waits for a place", plural: "tenants wait for a place",
+		todo: "See in the queue what is on its way. If nothing is, add room: servers of the missing role, or a higher ceiling of the fleet or the region.",
+		todos: map[string]string{
+			"cell_mismatch":   "No server has the tags that it requires: tag servers, or change its constraint or its org's placement pools.",
+			"awaiting_site":   "A site is being built for it. If that takes long, look at the site pool of its server.",
+			"building_server": "Its own server is being provisioned: nothing to do, unless that takes long.",
+		},
+		docs:    "docs/tenants.md",
+		actions: about("tenant", showTenant, showQueue, showFleets),
+		all:     []Action{showQueue, get("List the scale-outs", "/v1/scaling-events?region={by}", "prego scaling list --region {by}"), showFleets},
+	}},
+	{TenantFailed, spec{
+		severity: Warning, says: "it failed: {reason}", plural: "tenants failed",
+		todo:    "Read the reason on its timeline, mend the cause, and provision it again or terminate it.",
+		docs:    "docs/tenants.md",
+		actions: about("tenant", showTenant, post("Provision it again", "/v1/tenants/{id}/retry", "prego tenant retry {id}")),
+		all:     []Action{get("List the failed tenants", "/v1/tenants?region={by}&state=failed", "prego tenant list --region {by} --state failed")},
+	}},
+	{LookFailing, spec{
+		severity: Warning, says: "looking at {id} fails", plural: "looks fail",
+		todo:    "Read the error: what the look would find is seen to only every PREGO_SWEEP_NET_EVERY.",
+		docs:    "docs/operations.md#background-work",
+		actions: about("look", showReady), all: []Action{showReady},
+	}},
+	{ProviderBlocked, spec{
+		severity: Warning, says: "it told us to slow down", plural: "interfaces told us to slow down",
+		todo:    "Wait: requests go on by themselves. If it is so often, ask for a higher limit or spread what is asked for.",
+		docs:    "docs/operations.md#background-work",
+		actions: about("provider", showCatalog), all: []Action{showCatalog},
+	}},
+	{CatalogStale, spec{
+		severity: Warning, says: "what it sells was not read for a long time", plural: "catalogs are old",
+		todo:    "Read why with `prego catalog`, and refresh it: types, stock and prices are as they were then.",
+		docs:    "docs/operations.md#the-providers-catalog",
+		actions: about("provider", showCatalog, post("Read it now", "/internal/catalog/refresh", "prego catalog refresh")), all: []Action{showCatalog},
+	}},
+	{AgentSilent, spec{
+		severity: Warning, critical: []string{"agent_disconnected"}, says: "its agent is silent", plural: "agents are silent",
+		todo:    "Look whether its host runs and reaches the gateway: an active server whose agent is silent for long is failed.",
+		docs:    "docs/operations.md#background-work",
+		actions: about("server", showServer),
+		all:     []Action{get("List them", "/v1/servers?region={by}&agent_status=degraded,disconnected", "prego server list --region {by} --agent degraded,disconnected")},
+	}},
+	{ClockSkewed, spec{
+		severity: Warning, says: "its clock differs from the control plane's", plural: "hosts' clocks differ from the control plane's",
+		todo:    "Set its clock right: commands on it are refused. If it is all hosts, it is this side's clock.",
+		docs:    "docs/agent.md",
+		actions: about("server", showServer),
+		all:     []Action{get("List the servers", "/v1/servers?region={by}", "prego server list --region {by}")},
+	}},
+	{ServerStuck, spec{
+		severity: Warning, says: "it does not get on", plural: "servers do not get on",
+		todo: "Look at its timeline and its run in Temporal: no step of it takes so long.",
+		todos: map[string]string{
+			"decommission_requested": "Look at its timeline and its run in Temporal: what is billed is kept until the provider confirms that it is gone.",
+		},
+		docs:    "docs/operations.md#the-life-of-a-server",
+		actions: about("server", showServer, deleteServer),
+		all:     []Action{get("List them", "/v1/servers?region={by}&status=provisioning,draining", "prego server list --region {by} --state provisioning,draining")},
+	}},
+	{ServerAwaitingStock, spec{
+		severity: Warning, says: "the provider has no stock, or no quota for us", plural: "servers wait for the provider's stock or quota",
+		todo:    "Raise the quota at the provider, or add machine types or locations to the catalog. After PREGO_CAPACITY_WAIT it fails.",
+		docs:    "docs/operations.md#the-life-of-a-server",
+		actions: about("server", showServer, showCatalog),
+		all:     []Action{get("List them", "/v1/servers?region={by}&status=provisioning", "prego server list --region {by} --state provisioning"), showCatalog},
+	}},
+	{TenantStuck, spec{
+		severity: Warning, says: "its state has not taken effect on its host", plural: "tenants' states have not taken effect on their hosts",
+		todo:    "Look at its timeline and its run in Temporal, and whether its server's agent answers.",
+		docs:    "docs/tenants.md",
+		actions: about("tenant", showTenant),
+		all:     []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
+	}},
+	{RolloutFailed, spec{
+		severity: Warning, says: "its last rollout failed", plural: "process groups' last rollouts failed",
+		todo:    "Read why, and deploy a release that starts.",
+		docs:    "docs/workloads.md",
+		actions: about("group", showGroup, get("List its rollouts", "/v1/groups/{id}/rollouts", "prego group rollouts {id}")),
+		all:     []Action{get("List the groups", "/v1/groups?region={by}", "prego group list --region {by}")},
+	}},
+	{WarmPoolLow, spec{
+		severity: Warning, says: "it has fewer servers than it promises, and too few are on their way", plural: "warm pools are low",
+		todo:    "See what keeps its servers: failed ones, the provider's stock, or a ceiling.",
+		docs:    "docs/tenants.md",
+		actions: about("warm_pool", get("List the warm pools", "/v1/warm-pools", "prego pool warm list"), get("List the scale-outs", "/v1/scaling-events", "prego scaling list")),
+		all:     []Action{get("List the warm pools", "/v1/warm-pools", "prego pool warm list")},
+	}},
+	{SitePoolLow, spec{
+		severity: Warning, says: "sites of its pool failed, or take longer than promised", plural: "site pools are below their promise",
+		todo:    "See why its sites fail: new tenants there wait for one that is built while they do.",
+		docs:    "docs/tenants.md",
+		actions: about("server", get("List the site pools", "/v1/site-pools", "prego pool list"), showServer, post("Refill it now", "/v1/site-pools/{id}/refill", "prego pool refill {id}")),
+		all:     []Action{get("List the site pools", "/v1/site-pools?region={by}", "prego pool list --region {by}")},
+	}},
+	{FleetActionFailed, spec{
+		severity: Warning, says: "its last action failed", plural: "fleets' last actions failed",
+		todo:    "Read which steps failed, mend the cause, and ask for the action again.",
+		docs:    "docs/fleets.md",
+		actions: about("fleet", get("Show the fleet", "/v1/fleets/{id}", "prego fleet show {id}"), get("List its actions", "/v1/fleets/{id}/actions", "prego fleet actions {id}")),
+		all:     []Action{showFleets},
+	}},
+	{DrainFailed, spec{
+		severity: Warning, says: "emptying it failed", plural: "drains failed",
+		todo:    "Read what did not move. Ask again, or open the server if it is cordoned and should not be.",
+		docs:    "docs/operations.md#emptying-rebooting-and-replacing-a-server",
+		actions: about("server", showDrain, post("Open it", "/v1/servers/{id}/uncordon", "prego server uncordon {id}")),
+		all:     []Action{listServers},
+	}},
+	{DrainStuck, spec{
+		severity: Warning, says: "it is being emptied and does not get on", plural: "servers are being emptied and do not get on",
+		todo:    "See what is still there and why it has no other place: add room, or cancel.",
+		docs:    "docs/operations.md#drains-in-numbers",
+		actions: about("server", showDrain, drop("Cancel it", "/v1/servers/{id}/drain", "prego server drain-cancel {id}")),
+		all:     []Action{listServers},
+	}},
+	{MoveFailed, spec{
+		severity: Warning, says: "its last move failed", plural: "tenants' last moves failed",
+		todo:    "Read why. The tenant is where it was; move it again, if it should still go.",
+		docs:    "docs/moves.md",
+		actions: about("tenant", get("List its moves", "/v1/tenants/{id}/moves", "prego tenant moves {id}"), showTenant),
+		all:     []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
+	}},
+	{RebalanceStopped, spec{
+		severity: Warning, says: "the last rebalance stopped", plural: "rebalances stopped",
+		todo:    "See which moves failed, and make another plan.",
+		docs:    "docs/moves.md",
+		actions: about("rebalance", get("Show it", "/v1/rebalances/{id}", "prego rebalance show {id}")),
+		all:     []Action{get("List the rebalances", "/v1/rebalances", "prego rebalance list")},
+	}},
+	{AgentReleaseStopped, spec{
+		severity: Warning, says: "the release of the agent has stopped", plural: "releases of the agent have stopped",
+		todo: "See which hosts went back or fell silent, and start it again or cancel it.",
+		docs: "docs/agent.md",
+		actions: about("agent_release", get("Show it", "/v1/agent-releases/{id}", "prego agent release show {id}"),
+			post("Start it again", "/v1/agent-releases/{id}/start", "prego agent release start {id}"), post("Cancel it", "/v1/agent-releases/{id}/cancel", "prego agent release cancel {id}")),
+		all: []Action{get("List them", "/v1/agent-releases", "prego agent release list")},
+	}},
+	{ImageFailed, spec{
+		severity: Warning, says: "the newest image was not built", plural: "newest images were not built",
+		todo:    "Read why, and build another: servers are made from the one before it, or from the stock image.",
+		docs:    "docs/images.md",
+		actions: about("image", get("Show the image", "/v1/images/{id}", "prego image show {id}")),
+		all:     []Action{get("List the images", "/v1/images", "prego image list")},
+	}},
+	{BackupFailed, spec{
+		severity: Warning, says: "its last backup failed", plural: "last backups failed",
+		todo: "Read why. It is tried again when it is next due.",
+		docs: "docs/backups.md",
+		actions: map[string][]Action{
+			"tenant": {get("List its backups", "/v1/tenants/{id}/backups", "prego backup list {id}"), post("Back it up now", "/v1/tenants/{id}/backups", "prego backup create {id}")},
+			"volume": {get("List its backups", "/v1/volumes/{id}/backups", "prego volume backup list {id}"), post("Back it up now", "/v1/volumes/{id}/backups", "prego volume backup create {id}")},
+		},
+		all: []Action{get("List the tenants", "/v1/tenants", "prego tenant list")},
+	}},
+	{BackupLimit, spec{
+		severity: Warning, says: "its backups have reached their limit", plural: "orgs' backups have reached their limit",
+		todo:    "Raise its limit, or keep fewer: backups on request are refused, those by schedule go on.",
+		docs:    "docs/backups.md",
+		actions: about("org", get("Show what they occupy", "/v1/orgs/{id}/backup-space", "prego backup space show {id}")),
+		all:     []Action{listOrgs},
+	}},
+	{BackupUnverified, spec{
+		severity: Warning, says: "its newest backup was not drilled for too long", plural: "were not drilled for too long",
+		todo: "Tag a server with drill, or raise PREGO_DRILLS_AT_ONCE: nobody knows whether its backup can be restored.",
+		docs: "docs/backups.md#drills",
+		actions: map[string][]Action{
+			"tenant": {post("Drill it now", "/v1/tenants/{id}/drills", "prego drill create {id}"), get("List its drills", "/v1/tenants/{id}/drills", "prego drill list {id}")},
+			"volume": {post("Drill it now", "/v1/volumes/{id}/drills", "prego volume drill create {id}"), get("List its drills", "/v1/volumes/{id}/drills", "prego volume drill list {id}")},
+		},
+		all: []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
+	}},
+	{RestoreFailed, spec{
+		severity: Warning, says: "its last restore failed", plural: "last restores failed",
+		todo: "Read why, and restore it again or from another backup.",
+		docs: "docs/backups.md",
+		actions: map[string][]Action{
+			"tenant": {get("List its restores", "/v1/tenants/{id}/restores", "prego restore list {id}"), get("List its backups", "/v1/tenants/{id}/backups", "prego backup list {id}")},
+			"volume": {get("List its restores", "/v1/volumes/{id}/restores", "prego volume restore list {id}"), get("List its backups", "/v1/volumes/{id}/backups", "prego volume backup list {id}")},
+		},
+		all: []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
+	}},
+	{CertificateFailing, spec{
+		severity: Warning, says: "it can't be issued or renewed", plural: "certificates can't be issued or renewed",
+		todo:    "Read its last orders. A customer's DNS is the most frequent reason.",
+		docs:    "docs/certificates.md",
+		actions: about("certificate", showCertificate, renewCertificate),
+		all:     []Action{listCertificates},
+	}},
+	{DomainFailing, spec{
+		severity: Warning, says: "its TXT record is gone", plural: "names lost their TXT record",
+		todo:    "Tell its org which record to make; check it when it is there.",
+		docs:    "docs/resources.md#names",
+		actions: about("domain", get("Show the name", "/v1/domains/{id}", "prego domain show {id}"), post("Look again now", "/v1/domains/{id}/check", "prego domain check {id}")),
+		all:     []Action{get("List them", "/v1/domains?status=lost", "prego domain list --state lost")},
+	}},
+	{VolumeFailed, spec{
+		severity: Warning, says: "it could not be made", plural: "volumes failed",
+		todo:    "Read why. Delete it and create another, elsewhere if its location has no room.",
+		docs:    "docs/resources.md",
+		actions: about("volume", showVolume, drop("Delete it", "/v1/volumes/{id}", "prego volume delete {id}")),
+		all:     []Action{get("List them", "/v1/volumes?region={by}&status=failed", "prego volume list --region {by} --state failed")},
+	}},
+	{AddressFailed, spec{
+		severity: Warning, says: "its IPv4 address could not be had", plural: "IPv4 addresses could not be had",
+		todo:    "Read why. Ask the provider for a higher limit, and enable it again.",
+		docs:    "docs/resources.md",
+		actions: about("env", get("Show it", "/v1/envs/{id}/ipv4", "prego ipv4 show {id}"), post("Enable it again", "/v1/envs/{id}/ipv4", "prego ipv4 enable {id}")),
+		all:     []Action{get("List the envs", "/v1/envs", "prego env list")},
+	}},
+	{SiteReadOnly, spec{
+		severity: Warning, says: "its site is read-only, above its storage quota", plural: "sites are read-only, above their storage quota",
+		todo:    "Raise its storage quota, or have it make room: its users can't enter anything.",
+		docs:    "docs/tenants.md#storage-quotas",
+		actions: about("tenant", showTenant), all: []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
+	}},
+	{OrgAtQuota, spec{
+		severity: Warning, says: "it has reached its limit of {reason}", plural: "limits of orgs are reached",
+		todo:    "Raise the limit if the org should have more: it is refused nearly all that it asks for of this.",
+		docs:    "docs/quotas.md",
+		actions: about("org", showQuota), all: []Action{listOrgs},
+	}},
+	{PatchesMissing, spec{
+		severity: Warning, says: "it has lacked security updates, or a reboot, for two weeks", plural: "servers have lacked security updates, or a reboot, for two weeks",
+		todo:    "Patch it: its instances and tenants move before.",
+		docs:    "docs/operations.md#security-updates",
+		actions: about("server", showServer, post("Patch it", "/v1/servers/{id}/patch", "prego server patch {id}")),
+		all:     []Action{get("List them", "/v1/servers?region={by}&patch_state=pending,reboot", "prego server list --region {by} --patches pending,reboot")},
+	}},
+	{OperationStuck, spec{
+		severity: Warning, says: "it was accepted and does not get on", plural: "operations were accepted and do not get on",
+		todo: "Look at its run in Temporal, and whether a worker serves its task queue.",
+		docs: "docs/operations.md#task-queues",
+		actions: map[string][]Action{
+			"backup":         {showOperation("backup/{id}")},
+			"snapshot":       {showOperation("snapshot/{id}")},
+			"restore":        {showOperation("restore/{id}")},
+			"volume_restore": {showOperation("volume-restore/{id}")},
+			"move":           {showOperation("tenant-move/{id}")},
+			"volume":         {showOperation("volume/{id}"), showVolume},
+			"address":        {showOperation("address/{id}")},
+			"image":          {showOperation("image-build/{id}")},
+			"drill":          {showReady},
+			"fleet":          {get("List its actions", "/v1/fleets/{id}/actions", "prego fleet actions {id}")},
+			"certificate":    {showCertificate},
+		},
+		all: []Action{showReady},
+	}},
+	{QuotaDrifted, spec{
+		severity: Warning, says: "its quota counters differed from its rows; they are counted anew", plural: "orgs' quota counters differed from their rows",
+		todo:    "Find out who changed rows with triggers off, or report a fault of prego: until it was found the org was held against wrong usage.",
+		docs:    "docs/quotas.md",
+		actions: about("org", showQuota), all: []Action{listOrgs},
+	}},
+	{PeersBehind, spec{
+		severity: Warning, says: "its firewall is not as it should be", plural: "hosts' firewalls are not as they should be",
+		todo:    "See what its host refused, or why it does not answer.",
+		docs:    "docs/networks.md",
+		actions: about("server", listPeers, showServer), all: []Action{listPeers},
+	}},
+	{EdgeBehind, spec{
+		severity: Warning, says: "it refused what it should serve", plural: "edges refused what they should serve",
+		todo:    "Read why: it goes on with what it served before, so new names and sites are not reached over it.",
+		docs:    "docs/edges.md",
+		actions: about("server", showServer), all: []Action{get("List the edges", "/v1/servers?role=edge", "prego server list --role edge")},
+	}},
+	{DNSRecordFailing, spec{
+		severity: Warning, says: "it could not be written", plural: "DNS records could not be written",
+		todo:    "Read the provider's answer: names that need the record are not found until it is there.",
+		docs:    "docs/operations.md#background-work",
+		actions: about("dns_record", showReady), all: []Action{showReady},
+	}},
+	{ProviderUntracked, spec{
+		severity: Warning, says: "it carries our labels and is not in the database", plural: "things at the provider carry our labels and are not in the database",
+		todo:    "Nothing, if it is deleted within the hour. Otherwise find out who made it: it is billed.",
+		docs:    "docs/operations.md#background-work",
+		actions: about("provider_resource", reconcile), all: []Action{reconcile},
+	}},
+	{GroupOverQuota, spec{
+		severity: Info, says: "its org has no quota for all its instances", plural: "process groups wait for their orgs' quota",
+		todo:    "Nothing, or raise the org's limit: there may be room on the servers all the same.",
+		docs:    "docs/quotas.md",
+		actions: about("group", showGroup, get("Show the org's quota", "/v1/orgs/{org}/quotas", "prego quota show {org}")),
+		all:     []Action{get("List them", "/v1/groups?region={by}&status=unschedulable", "prego group list --region {by} --state unschedulable")},
+	}},
+	{SiteOverQuota, spec{
+		severity: Info, says: "its site is above its storage quota, and will be read-only", plural: "sites are above their storage quota, and will be read-only",
+		todo:    "Raise its storage quota, or have it make room within PREGO_STORAGE_GRACE.",
+		docs:    "docs/tenants.md#storage-quotas",
+		actions: about("tenant", showTenant), all: []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
+	}},
+	{OrgNearQuota, spec{
+		severity: Info, says: "it nears its limit of {reason}", plural: "limits of orgs are near",
+		todo:    "Raise the limit before it is reached, if the org should have more.",
+		docs:    "docs/quotas.md",
+		actions: about("org", showQuota), all: []Action{listOrgs},
+	}},
+}
+
+var specs, order = func() (map[Kind]spec, map[Kind]int) {
+	specs, order := map[Kind]spec{}, map[Kind]int{}
+	for i, o := range ordered {
+		specs[o.kind], order[o.kind] = o.spec, i
+	}
+	return specs, order
+}()
+
+// Kinds lists every kind, in the order in which they are listed among those of one severity.
+func Kinds() []Kind {
+	out := make([]Kind, len(ordered))
+	for i, o := range ordered {
+		out[i] = o.kind
+	}
+	return out
+}
