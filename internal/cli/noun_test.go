@@ -245,6 +245,8 @@ var shown = map[string]struct {
 	"image list":                             {"/v1/images", example[api.GoldenImagePage](200)},
 	"image show img-1":                       {"/v1/images/img-1", example[api.GoldenImage](200)},
 	"operation show image-build/i":           {"/v1/operations/image-build%2Fi", example[api.Operation](200)},
+	"cost --by tenant":                       {"/v1/costs", example[api.Costs](200)},
+	"ledger list":                            {"/v1/ledger", example[api.LedgerPage](200)},
 	"catalog":                                {"/v1/catalog", example[api.Catalog](200)},
 }
 
