@@ -248,6 +248,8 @@ var shown = map[string]struct {
 	"status":                                 {"/v1/attention", example[api.AttentionList](200)},
 	"status --todo":                          {"/v1/attention", example[api.AttentionList](200)},
 	"queue list":                             {"/v1/queue", example[api.QueuePage](200)},
+	"cost --by tenant":                       {"/v1/costs", example[api.Costs](200)},
+	"ledger list":                            {"/v1/ledger", example[api.LedgerPage](200)},
 	"catalog":                                {"/v1/catalog", example[api.Catalog](200)},
 }
 
