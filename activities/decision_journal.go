@@ -20,7 +20,7 @@ type journal struct {
 	began   time.Time
 	state   *placement.KeptState // nil when it was taken to be written
 	pending []any
-	owed    bool // a decision is pending
+	owed    bool  // a decision is pending
 	next    int64 // number of the next event
 	room    int64 // bytes of events before another journal begins
 	most    int64 // events, too

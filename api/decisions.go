@@ -118,12 +118,12 @@ type whatIf struct {
 	TenantID prego.TenantID        `json:"tenant_id"`
 	Request  *placement.DocRequest `json:"request"`
 	Change   struct {
-		Plan           *prego.Plan            `json:"plan"`
-		Region         *prego.Region          `json:"region"`
-		Constraint     *prego.Constraint      `json:"constraint"`
-		DedicatedRedis *bool                  `json:"dedicated_redis"`
-		Cordon         []string               `json:"cordon"`
-		Uncordon       []string               `json:"uncordon"`
+		Plan           *prego.Plan       `json:"plan"`
+		Region         *prego.Region     `json:"region"`
+		Constraint     *prego.Constraint `json:"constraint"`
+		DedicatedRedis *bool             `json:"dedicated_redis"`
+		Cordon         []string          `json:"cordon"`
+		Uncordon       []string          `json:"uncordon"`
 		AddServer      *struct {
 			Role       prego.Role      `json:"role"`
 			Region     prego.Region    `json:"region"`
