@@ -10,6 +10,7 @@ const (
 	PrunedSessions   PrunedTable = "org_sessions"
 	PrunedInstances  PrunedTable = "instances" // those that are stopped
 	PrunedCommands   PrunedTable = "agent_command_audit"
+	PrunedDecisions  PrunedTable = "decision_inputs" // not the decisions themselves
 	PrunedKeys       PrunedTable = "request_keys"
 	PrunedTenantKeys PrunedTable = "idempotency_keys"
 	PrunedOrgKeys    PrunedTable = "org_idempotency_keys"

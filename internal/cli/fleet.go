@@ -46,6 +46,7 @@ func fleetCommand(c *CLI) *cobra.Command {
 		fleetCreate(), fleetUpdate(),
 		List[api.Fleet]{Short: "List fleets", Path: "/v1/fleets", Items: "fleets", Filters: "role, region", Sorts: "created_at, fleet_id", Table: fleetTable},
 		Show[api.Fleet]{Use: "show FLEET…", Short: "Show fleets, their policies and how they are spread", Path: "/v1/fleets/{fleet}", Table: fleetTable, After: fleetPolicies},
+		fleetMapVerb(),
 		Delete("delete FLEET…", "fleet", "/v1/fleets/{fleet}"),
 		fleetAttach(),
 		Action[struct{}]{

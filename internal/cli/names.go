@@ -36,6 +36,7 @@ var kinds = map[string]kind{
 	"registry":       {path: "/v1/registries", items: "registries", id: "host"},
 	"release":        {path: "/v1/releases", items: "releases", id: "name"},
 	"agent-release":  {path: "/v1/agent-releases", items: "agent_releases", id: "version"},
+	"decision":       {path: "/v1/decisions", items: "decisions", id: "id"},
 	"patch-wave":     {path: "/v1/patch-waves", items: "patch_waves", id: "wave_id"},
 	"image":          {path: "/v1/images", items: "images", id: "image_id"},
 	"tenant":         {path: "/v1/tenants", items: "tenants", id: "tenant_id", name: "slug", prefix: "t-"},

@@ -38,6 +38,7 @@ func placementCommand(c *CLI) *cobra.Command {
 				return string(bytes.TrimSpace(out.Bytes()))
 			},
 		},
+		whatIfVerb(),
 		Action[placement.Line]{
 			Use: "override TENANT", Short: "Force a tenant's placement; capacity is ignored, invariants hold", Path: "/internal/placement-overrides",
 			Example: "  prego placement override acme-eu --app-server app-sgp-007 --reason \"colocate with parent tenant\"",

@@ -57,6 +57,11 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"container repair app-7", "", "POST /v1/servers/app-7/containers/repair", ""},
 		{"container logs app-7 backend --tail 5 --tenant TEN", "", "GET /v1/servers/app-7/containers/backend/logs?follow=false&tail=5&tenant_id=" + tenant, ""},
 		{"instance logs ins-1 -f", "", "GET /v1/instances/ins-1/logs?follow=true&tail=100", ""},
+		{"decision list --outcome rejected,hold --region eu --limit 7", "", "GET /v1/decisions?limit=7&outcome=rejected%2Chold&region=eu", ""},
+		{"decision replay 7", "", "POST /v1/decisions/7/replay", ""},
+		{"fleet map --region eu --expand eu/web", "", "GET /v1/fleet-map?expand=eu%2Fweb&region=eu", ""},
+		{"placement what-if --region eu --plan starter --org acme --require gpu --to-plan business --cordon app-1,app-2", "", "POST /v1/placements/what-if", `{"request":{"tenant_id":"what-if","org_id":"acme","region":"eu","plan":"starter","constraint":{"require":["gpu"]}},"change":{"plan":"business","cordon":["app-1","app-2"]}}`},
+		{"placement what-if --tenant TEN --add-server app --add-type cx43 --add-tag gpu --to-require gpu --to-region us", "", "POST /v1/placements/what-if", `{"tenant_id":"` + tenant + `","change":{"region":"us","constraint":{"require":["gpu"]},"add_server":{"role":"app","server_type":"cx43","tags":["gpu"]}}}`},
 		{"reconcile", "", "POST /internal/reconcile", ""},
 		{"ledger list --untracked", "", "GET /v1/ledger?limit=200&state=untracked", ""},
 		{"ledger list --owner tenant --all --sort -price_month", "", "GET /v1/ledger?all=true&limit=200&owner=tenant&sort=-price_month", ""},
@@ -200,7 +205,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		asks := at.Replace(tc.asks)
 		all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{}`)}
 		if strings.HasPrefix(asks, "GET ") {
-			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[],"backup_policies":[]}`)}
+			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[],"backup_policies":[],"decisions":[]}`)}
 		}
 		all["POST /v1/fleets"] = []func(http.ResponseWriter){say(http.StatusCreated, `{"fleet_id":"pool"}`)}
 		r := run(t, around{say: all, stdin: tc.stdin}, strings.Fields(at.Replace(tc.args))...)

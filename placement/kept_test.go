@@ -1,0 +1,204 @@
+package placement_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
+)
+
+// TestWhatIsKeptIsReplayed: whatever changed and was decided since a journal began, each decision is
+// made again from what was written, to the letter.
+func TestWhatIsKeptIsReplayed(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		data := genFleet(t)
+		enrich(t, &data)
+		policy := shared()
+		policy.Algorithm = rapid.SampledFrom([]placement.Algorithm{placement.BestFit, placement.RoundRobin}).Draw(t, "algorithm")
+		f := placement.NewSnapshot(policy, data)
+		for i := range rapid.IntRange(0, 3).Draw(t, "before") { // the state is that of a snapshot in use
+			r := genRequest(t, 100+i)
+			f.Apply(r, f.Decide(r))
+		}
+		state, err := json.Marshal(f.Keep("v1"))
+		require.NoError(t, err)
+		var events []json.RawMessage
+		add := func(e placement.KeptEvent) {
+			raw, err := json.Marshal(e)
+			require.NoError(t, err)
+			events = append(events, raw)
+		}
+		for i := range 6 {
+			if rapid.Bool().Draw(t, "change") {
+				c := placement.Change{Providers: data.Providers, Residency: data.Residency, Networks: data.Networks, LastServer: fmt.Sprintf("app-%d", i)}
+				if n := len(data.Servers); n > 0 {
+					s := data.Servers[rapid.IntRange(0, n-1).Draw(t, "which")]
+					if now, ok := f.Server(s.ServerID); ok {
+						s = now
+					}
+					s.MemoryPct = float64(rapid.IntRange(0, 90).Draw(t, "memory"))
+					if rapid.IntRange(0, 5).Draw(t, "gone") == 5 {
+						s.Status = server.Terminated
+					}
+					c.Servers = append(c.Servers, s)
+				}
+				add(placement.KeptEvent{Change: &c})
+				f.Update(c)
+			}
+			r := genRequest(t, i)
+			d := f.Decide(r)
+			add(placement.KeptEvent{Decided: &placement.KeptDecision{Request: r, Place: placement.PlaceOf(d)}})
+			f.Apply(r, d)
+			k, err := placement.ReadKept(state, events)
+			require.NoError(t, err)
+			replay, err := k.Replay(policy, "v2", d.Explanation(), 100)
+			require.NoError(t, err)
+			require.Empty(t, replay.Differences)
+			require.True(t, replay.Same)
+			require.Equal(t, asJSON(t, placement.LineOf(r, d)), asJSON(t, replay.Then))
+			require.Equal(t, asJSON(t, k.Decision.Line(d.Explanation())), asJSON(t, replay.Now))
+			// Another answer than it would give now is blamed on the program.
+			k.Decision.Place.Outcome = "another"
+			replay, err = k.Replay(policy, "v2", d.Explanation(), 100)
+			require.NoError(t, err)
+			require.False(t, replay.Same)
+			require.Equal(t, []placement.Difference{{What: "code", Field: "version", Then: "v1", Now: "v2", Decisive: true}}, replay.Differences)
+		}
+	})
+}
+
+func asJSON(t require.TestingT, v any) string {
+	b, err := json.Marshal(v)
+	require.NoError(t, err)
+	return string(b)
+}
+
+// TestReplayNamesTheLineOfThePolicy: of several that differ, the one that changes the answer.
+func TestReplayNamesTheLineOfThePolicy(t *testing.T) {
+	t.Parallel()
+	policy := shared()
+	f := placement.NewSnapshot(policy, fleet())
+	state, err := json.Marshal(f.Keep("v1"))
+	require.NoError(t, err)
+	r := request(nil)
+	d := f.Decide(r)
+	require.Equal(t, placement.Placed, d.Outcome)
+	raw, err := json.Marshal(placement.KeptEvent{Decided: &placement.KeptDecision{Request: r, Place: placement.PlaceOf(d)}})
+	require.NoError(t, err)
+	k, err := placement.ReadKept(state, []json.RawMessage{raw})
+	require.NoError(t, err)
+	now := policy
+	now.MemoryPctMax, now.Weights.Affinity, now.MaxRejected = 1, 0.2, 3
+	replay, err := k.Replay(now, "v1", d.Explanation(), 10)
+	require.NoError(t, err)
+	require.False(t, replay.Same)
+	require.Equal(t, placement.AwaitingCapacity, replay.Now.Outcome)
+	require.Equal(t, d.AppServerID, replay.Then.AppServerID)
+	require.Equal(t, []placement.Difference{
+		{What: "policy", Field: "memory_pct_max", Then: "70", Now: "1", Decisive: true},
+		{What: "policy", Field: "weights.affinity", Then: "0.1", Now: "0.2"},
+		{What: "policy", Field: "max_rejected", Then: "20", Now: "3"},
+	}, replay.Differences)
+
+	// Another one, and what changes nothing.
+	now = policy
+	now.Algorithm, now.EmptyPool, now.MaxTenantsPerNode = placement.FirstFit, placement.Hold, 19
+	replay, err = k.Replay(now, "v1", d.Explanation(), 10)
+	require.NoError(t, err)
+	require.Equal(t, "app-1", string(replay.Now.AppServerID))
+	require.Equal(t, []bool{true, false, false}, []bool{replay.Differences[0].Decisive, replay.Differences[1].Decisive, replay.Differences[2].Decisive})
+
+	_, err = placement.ReadKept(state, nil)
+	require.Error(t, err)
+	_, err = placement.ReadKept(state, []json.RawMessage{json.RawMessage(`{"Change":{}}`)})
+	require.ErrorContains(t, err, "no decision")
+}
+
+// TestEveryLineOfThePolicyIsCompared: a field that is added to the policy is one of the differences.
+func TestEveryLineOfThePolicyIsCompared(t *testing.T) {
+	t.Parallel()
+	fields := 0
+	var change func(path string, v reflect.Value, p *placement.Policy)
+	change = func(path string, v reflect.Value, p *placement.Policy) {
+		for i := range v.NumField() {
+			name := path + v.Type().Field(i).Name
+			switch at := v.Field(i); at.Kind() {
+			case reflect.Struct:
+				change(name+".", at, p)
+			default:
+				was := reflect.New(at.Type()).Elem()
+				was.Set(at)
+				switch at.Kind() {
+				case reflect.String:
+					at.SetString("x")
+				case reflect.Bool:
+					at.SetBool(!at.Bool())
+				case reflect.Int:
+					at.SetInt(at.Int() + 1)
+				case reflect.Float64:
+					at.SetFloat(at.Float() + 1)
+				default:
+					t.Fatalf("%s is a %s", name, at.Kind())
+				}
+				require.Len(t, placement.PolicyDifferences(placement.DefaultPolicy(), *p), 1, name)
+				at.Set(was)
+				fields++
+			}
+		}
+	}
+	p := placement.DefaultPolicy()
+	change("", reflect.ValueOf(&p).Elem(), &p)
+	require.Greater(t, fields, 15)
+	require.Empty(t, placement.PolicyDifferences(placement.DefaultPolicy(), p))
+}
+
+func TestWhatIf(t *testing.T) {
+	t.Parallel()
+	plan, region, yes := prego.PlanBusiness, prego.RegionUS, true
+	for name, tc := range map[string]struct {
+		w       placement.WhatIf
+		outcome placement.Outcome
+		server  string
+		code    prego.Code
+	}{
+		"nothing":           {outcome: placement.Placed, server: "app-2"},
+		"another plan":      {w: placement.WhatIf{Plan: &plan}, outcome: placement.AwaitingCapacity},
+		"another region":    {w: placement.WhatIf{Region: &region}, outcome: placement.Refused},
+		"a constraint":      {w: placement.WhatIf{Constraint: &prego.Constraint{Require: []string{"gpu"}}}, outcome: placement.AwaitingCapacity},
+		"a server closed":   {w: placement.WhatIf{Cordon: []string{"app-2"}}, outcome: placement.Placed, server: "app-1"},
+		"an unknown closed": {w: placement.WhatIf{Cordon: []string{"nope"}}, code: prego.CodeServerUnknown},
+		"both closed, and one more": {
+			w: placement.WhatIf{Cordon: []string{"app-1", "app-2"}, Add: &placement.AddedServer{Role: prego.RoleApp}}, outcome: placement.OnDemandSite, server: placement.AddedID,
+		},
+		"one more with tags": {
+			w:       placement.WhatIf{Constraint: &prego.Constraint{Require: []string{"gpu"}}, Add: &placement.AddedServer{Role: prego.RoleApp, Tags: []string{"gpu"}}},
+			outcome: placement.OnDemandSite, server: placement.AddedID,
+		},
+		"one more node":     {w: placement.WhatIf{Cordon: []string{"app-1", "app-2"}, Add: &placement.AddedServer{Role: prego.RoleNode}}, outcome: placement.OnDemandSite, server: placement.AddedID},
+		"one more shard":    {w: placement.WhatIf{Plan: &plan, Add: &placement.AddedServer{Role: prego.RoleDBShard, Capacity: 9}}, outcome: placement.OnDemandSite, server: "app-2"},
+		"a pool of its own": {w: placement.WhatIf{DedicatedRedis: &yes, Add: &placement.AddedServer{Role: prego.RoleRedisPool, Capacity: 9}}, outcome: placement.Placed, server: "app-2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := placement.NewSnapshot(shared(), fleet())
+			r, err := tc.w.Apply(f, request(nil))
+			if require.Equal(t, tc.code != "", err != nil, err); err != nil {
+				require.Equal(t, tc.code, prego.CodeOf(err))
+				return
+			}
+			a := f.Answer(r, 10)
+			require.Equal(t, tc.outcome, a.Line.Outcome, "%+v", a.Line)
+			require.Equal(t, tc.server, string(a.Line.AppServerID))
+		})
+	}
+	require.True(t, placement.SamePlace(placement.Line{Outcome: placement.Placed, AppServerID: "a"}, placement.Line{Outcome: placement.Placed, AppServerID: "a", TenantID: "x"}))
+	require.False(t, placement.SamePlace(placement.Line{Outcome: placement.Placed, AppServerID: "a"}, placement.Line{Outcome: placement.Placed, AppServerID: "b"}))
+}
