@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/oapi-codegen/runtime"
+	openapi_types "github.com/oapi-codegen/runtime/types"
 	"github.com/prego/prego"
 	"github.com/prego/prego/attention"
 	"github.com/prego/prego/org"
@@ -22,16 +23,16 @@ import (
 
 // Defines values for AddTenantUserPassword.
 const (
-	Generate AddTenantUserPassword = "generate"
-	None     AddTenantUserPassword = "none"
+	AddTenantUserPasswordGenerate AddTenantUserPassword = "generate"
+	AddTenantUserPasswordNone     AddTenantUserPassword = "none"
 )
 
 // Valid indicates whether the value is a known member of the AddTenantUserPassword enum.
 func (e AddTenantUserPassword) Valid() bool {
 	switch e {
-	case Generate:
+	case AddTenantUserPasswordGenerate:
 		return true
-	case None:
+	case AddTenantUserPasswordNone:
 		return true
 	default:
 		return false
@@ -67,19 +68,19 @@ func (e AttentionActionMethod) Valid() bool {
 
 // Defines values for CatalogProblemKind.
 const (
-	Image      CatalogProblemKind = "image"
-	Location   CatalogProblemKind = "location"
-	ServerType CatalogProblemKind = "server_type"
+	CatalogProblemKindImage      CatalogProblemKind = "image"
+	CatalogProblemKindLocation   CatalogProblemKind = "location"
+	CatalogProblemKindServerType CatalogProblemKind = "server_type"
 )
 
 // Valid indicates whether the value is a known member of the CatalogProblemKind enum.
 func (e CatalogProblemKind) Valid() bool {
 	switch e {
-	case Image:
+	case CatalogProblemKindImage:
 		return true
-	case Location:
+	case CatalogProblemKindLocation:
 		return true
-	case ServerType:
+	case CatalogProblemKindServerType:
 		return true
 	default:
 		return false
@@ -242,6 +243,114 @@ func (e ContainerDriftKind) Valid() bool {
 	case ContainerDriftKindUndeclared:
 		return true
 	case ContainerDriftKindUnhealthy:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for CostBy.
+const (
+	CostByFleet  CostBy = "fleet"
+	CostByKind   CostBy = "kind"
+	CostByOrg    CostBy = "org"
+	CostByPool   CostBy = "pool"
+	CostByRegion CostBy = "region"
+	CostByServer CostBy = "server"
+	CostByTenant CostBy = "tenant"
+)
+
+// Valid indicates whether the value is a known member of the CostBy enum.
+func (e CostBy) Valid() bool {
+	switch e {
+	case CostByFleet:
+		return true
+	case CostByKind:
+		return true
+	case CostByOrg:
+		return true
+	case CostByPool:
+		return true
+	case CostByRegion:
+		return true
+	case CostByServer:
+		return true
+	case CostByTenant:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for CostRowBasis.
+const (
+	CostRowBasisMemory CostRowBasis = "memory"
+	CostRowBasisMixed  CostRowBasis = "mixed"
+	CostRowBasisNone   CostRowBasis = "none"
+	CostRowBasisOwn    CostRowBasis = "own"
+	CostRowBasisWeight CostRowBasis = "weight"
+)
+
+// Valid indicates whether the value is a known member of the CostRowBasis enum.
+func (e CostRowBasis) Valid() bool {
+	switch e {
+	case CostRowBasisMemory:
+		return true
+	case CostRowBasisMixed:
+		return true
+	case CostRowBasisNone:
+		return true
+	case CostRowBasisOwn:
+		return true
+	case CostRowBasisWeight:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for CostRowKind.
+const (
+	CostRowKindFleet     CostRowKind = "fleet"
+	CostRowKindIdle      CostRowKind = "idle"
+	CostRowKindKind      CostRowKind = "kind"
+	CostRowKindNone      CostRowKind = "none"
+	CostRowKindOrg       CostRowKind = "org"
+	CostRowKindPool      CostRowKind = "pool"
+	CostRowKindRegion    CostRowKind = "region"
+	CostRowKindRest      CostRowKind = "rest"
+	CostRowKindServer    CostRowKind = "server"
+	CostRowKindShared    CostRowKind = "shared"
+	CostRowKindTenant    CostRowKind = "tenant"
+	CostRowKindUntracked CostRowKind = "untracked"
+)
+
+// Valid indicates whether the value is a known member of the CostRowKind enum.
+func (e CostRowKind) Valid() bool {
+	switch e {
+	case CostRowKindFleet:
+		return true
+	case CostRowKindIdle:
+		return true
+	case CostRowKindKind:
+		return true
+	case CostRowKindNone:
+		return true
+	case CostRowKindOrg:
+		return true
+	case CostRowKindPool:
+		return true
+	case CostRowKindRegion:
+		return true
+	case CostRowKindRest:
+		return true
+	case CostRowKindServer:
+		return true
+	case CostRowKindShared:
+		return true
+	case CostRowKindTenant:
+		return true
+	case CostRowKindUntracked:
 		return true
 	default:
 		return false
@@ -644,6 +753,108 @@ func (e ImportServerManagedBy) Valid() bool {
 	case ImportServerManagedByPulumi:
 		return true
 	case ImportServerManagedByWorkerDirect:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for LedgerKind.
+const (
+	LedgerKindBackup         LedgerKind = "backup"
+	LedgerKindFirewall       LedgerKind = "firewall"
+	LedgerKindFloatingIp     LedgerKind = "floating_ip"
+	LedgerKindImage          LedgerKind = "image"
+	LedgerKindNetwork        LedgerKind = "network"
+	LedgerKindPlacementGroup LedgerKind = "placement_group"
+	LedgerKindPrimaryIp      LedgerKind = "primary_ip"
+	LedgerKindServer         LedgerKind = "server"
+	LedgerKindVolume         LedgerKind = "volume"
+)
+
+// Valid indicates whether the value is a known member of the LedgerKind enum.
+func (e LedgerKind) Valid() bool {
+	switch e {
+	case LedgerKindBackup:
+		return true
+	case LedgerKindFirewall:
+		return true
+	case LedgerKindFloatingIp:
+		return true
+	case LedgerKindImage:
+		return true
+	case LedgerKindNetwork:
+		return true
+	case LedgerKindPlacementGroup:
+		return true
+	case LedgerKindPrimaryIp:
+		return true
+	case LedgerKindServer:
+		return true
+	case LedgerKindVolume:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for LedgerOwnerKind.
+const (
+	LedgerOwnerKindEnv         LedgerOwnerKind = "env"
+	LedgerOwnerKindEnvironment LedgerOwnerKind = "environment"
+	LedgerOwnerKindFleet       LedgerOwnerKind = "fleet"
+	LedgerOwnerKindNone        LedgerOwnerKind = "none"
+	LedgerOwnerKindOrg         LedgerOwnerKind = "org"
+	LedgerOwnerKindPool        LedgerOwnerKind = "pool"
+	LedgerOwnerKindServer      LedgerOwnerKind = "server"
+	LedgerOwnerKindTenant      LedgerOwnerKind = "tenant"
+)
+
+// Valid indicates whether the value is a known member of the LedgerOwnerKind enum.
+func (e LedgerOwnerKind) Valid() bool {
+	switch e {
+	case LedgerOwnerKindEnv:
+		return true
+	case LedgerOwnerKindEnvironment:
+		return true
+	case LedgerOwnerKindFleet:
+		return true
+	case LedgerOwnerKindNone:
+		return true
+	case LedgerOwnerKindOrg:
+		return true
+	case LedgerOwnerKindPool:
+		return true
+	case LedgerOwnerKindServer:
+		return true
+	case LedgerOwnerKindTenant:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for LedgerState.
+const (
+	LedgerStateCreated   LedgerState = "created"
+	LedgerStateIntended  LedgerState = "intended"
+	LedgerStateReleased  LedgerState = "released"
+	LedgerStateReleasing LedgerState = "releasing"
+	LedgerStateUntracked LedgerState = "untracked"
+)
+
+// Valid indicates whether the value is a known member of the LedgerState enum.
+func (e LedgerState) Valid() bool {
+	switch e {
+	case LedgerStateCreated:
+		return true
+	case LedgerStateIntended:
+		return true
+	case LedgerStateReleased:
+		return true
+	case LedgerStateReleasing:
+		return true
+	case LedgerStateUntracked:
 		return true
 	default:
 		return false
@@ -1097,6 +1308,42 @@ func (e ListEnvsParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListAttachmentsParamsSort.
+const (
+	ListAttachmentsParamsSortCreatedAt      ListAttachmentsParamsSort = "created_at"
+	ListAttachmentsParamsSortMinusCreatedAt ListAttachmentsParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListAttachmentsParamsSort enum.
+func (e ListAttachmentsParamsSort) Valid() bool {
+	switch e {
+	case ListAttachmentsParamsSortCreatedAt:
+		return true
+	case ListAttachmentsParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAuditParamsSort.
+const (
+	ListAuditParamsSortAt      ListAuditParamsSort = "at"
+	ListAuditParamsSortMinusAt ListAuditParamsSort = "-at"
+)
+
+// Valid indicates whether the value is a known member of the ListAuditParamsSort enum.
+func (e ListAuditParamsSort) Valid() bool {
+	switch e {
+	case ListAuditParamsSortAt:
+		return true
+	case ListAuditParamsSortMinusAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListBackupPoliciesParamsSort.
 const (
 	MinusUpdatedAt ListBackupPoliciesParamsSort = "-updated_at"
@@ -1142,6 +1389,57 @@ func (e ListCertificatesParamsSort) Valid() bool {
 	case ListCertificatesParamsSortCreatedAt:
 		return true
 	case ListCertificatesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAllDecisionsParamsOutcome.
+const (
+	ListAllDecisionsParamsOutcomeAwaitingCapacity ListAllDecisionsParamsOutcome = "awaiting_capacity"
+	ListAllDecisionsParamsOutcomeHold             ListAllDecisionsParamsOutcome = "hold"
+	ListAllDecisionsParamsOutcomeMoved            ListAllDecisionsParamsOutcome = "moved"
+	ListAllDecisionsParamsOutcomeNewServer        ListAllDecisionsParamsOutcome = "new_server"
+	ListAllDecisionsParamsOutcomeOnDemand         ListAllDecisionsParamsOutcome = "on_demand"
+	ListAllDecisionsParamsOutcomePlaced           ListAllDecisionsParamsOutcome = "placed"
+	ListAllDecisionsParamsOutcomeRejected         ListAllDecisionsParamsOutcome = "rejected"
+)
+
+// Valid indicates whether the value is a known member of the ListAllDecisionsParamsOutcome enum.
+func (e ListAllDecisionsParamsOutcome) Valid() bool {
+	switch e {
+	case ListAllDecisionsParamsOutcomeAwaitingCapacity:
+		return true
+	case ListAllDecisionsParamsOutcomeHold:
+		return true
+	case ListAllDecisionsParamsOutcomeMoved:
+		return true
+	case ListAllDecisionsParamsOutcomeNewServer:
+		return true
+	case ListAllDecisionsParamsOutcomeOnDemand:
+		return true
+	case ListAllDecisionsParamsOutcomePlaced:
+		return true
+	case ListAllDecisionsParamsOutcomeRejected:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAllDecisionsParamsSort.
+const (
+	Id      ListAllDecisionsParamsSort = "id"
+	MinusId ListAllDecisionsParamsSort = "-id"
+)
+
+// Valid indicates whether the value is a known member of the ListAllDecisionsParamsSort enum.
+func (e ListAllDecisionsParamsSort) Valid() bool {
+	switch e {
+	case Id:
+		return true
+	case MinusId:
 		return true
 	default:
 		return false
@@ -1523,6 +1821,99 @@ func (e ListImagesParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListAllInstancesParamsState.
+const (
+	ListAllInstancesParamsStateBooting  ListAllInstancesParamsState = "booting"
+	ListAllInstancesParamsStateDraining ListAllInstancesParamsState = "draining"
+	ListAllInstancesParamsStateFailed   ListAllInstancesParamsState = "failed"
+	ListAllInstancesParamsStateRunning  ListAllInstancesParamsState = "running"
+	ListAllInstancesParamsStateStopped  ListAllInstancesParamsState = "stopped"
+)
+
+// Valid indicates whether the value is a known member of the ListAllInstancesParamsState enum.
+func (e ListAllInstancesParamsState) Valid() bool {
+	switch e {
+	case ListAllInstancesParamsStateBooting:
+		return true
+	case ListAllInstancesParamsStateDraining:
+		return true
+	case ListAllInstancesParamsStateFailed:
+		return true
+	case ListAllInstancesParamsStateRunning:
+		return true
+	case ListAllInstancesParamsStateStopped:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAllInstancesParamsSort.
+const (
+	ListAllInstancesParamsSortCreatedAt      ListAllInstancesParamsSort = "created_at"
+	ListAllInstancesParamsSortMinusCreatedAt ListAllInstancesParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListAllInstancesParamsSort enum.
+func (e ListAllInstancesParamsSort) Valid() bool {
+	switch e {
+	case ListAllInstancesParamsSortCreatedAt:
+		return true
+	case ListAllInstancesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListIPv4AddressesParamsSort.
+const (
+	ListIPv4AddressesParamsSortCreatedAt      ListIPv4AddressesParamsSort = "created_at"
+	ListIPv4AddressesParamsSortMinusCreatedAt ListIPv4AddressesParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListIPv4AddressesParamsSort enum.
+func (e ListIPv4AddressesParamsSort) Valid() bool {
+	switch e {
+	case ListIPv4AddressesParamsSortCreatedAt:
+		return true
+	case ListIPv4AddressesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListLedgerParamsSort.
+const (
+	ListLedgerParamsSortMinusName       ListLedgerParamsSort = "-name"
+	ListLedgerParamsSortMinusPriceMonth ListLedgerParamsSort = "-price_month"
+	ListLedgerParamsSortMinusSince      ListLedgerParamsSort = "-since"
+	ListLedgerParamsSortName            ListLedgerParamsSort = "name"
+	ListLedgerParamsSortPriceMonth      ListLedgerParamsSort = "price_month"
+	ListLedgerParamsSortSince           ListLedgerParamsSort = "since"
+)
+
+// Valid indicates whether the value is a known member of the ListLedgerParamsSort enum.
+func (e ListLedgerParamsSort) Valid() bool {
+	switch e {
+	case ListLedgerParamsSortMinusName:
+		return true
+	case ListLedgerParamsSortMinusPriceMonth:
+		return true
+	case ListLedgerParamsSortMinusSince:
+		return true
+	case ListLedgerParamsSortName:
+		return true
+	case ListLedgerParamsSortPriceMonth:
+		return true
+	case ListLedgerParamsSortSince:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListOrgsParamsSort.
 const (
 	ListOrgsParamsSortCreatedAt      ListOrgsParamsSort = "created_at"
@@ -1549,16 +1940,16 @@ func (e ListOrgsParamsSort) Valid() bool {
 
 // Defines values for ListOrgEventsParamsSort.
 const (
-	At      ListOrgEventsParamsSort = "at"
-	MinusAt ListOrgEventsParamsSort = "-at"
+	ListOrgEventsParamsSortAt      ListOrgEventsParamsSort = "at"
+	ListOrgEventsParamsSortMinusAt ListOrgEventsParamsSort = "-at"
 )
 
 // Valid indicates whether the value is a known member of the ListOrgEventsParamsSort enum.
 func (e ListOrgEventsParamsSort) Valid() bool {
 	switch e {
-	case At:
+	case ListOrgEventsParamsSortAt:
 		return true
-	case MinusAt:
+	case ListOrgEventsParamsSortMinusAt:
 		return true
 	default:
 		return false
@@ -1715,6 +2106,51 @@ func (e ListReleasesParamsSort) Valid() bool {
 	case ListReleasesParamsSortCreatedAt:
 		return true
 	case ListReleasesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAllRoutesParamsProtocol.
+const (
+	ListAllRoutesParamsProtocolHttp  ListAllRoutesParamsProtocol = "http"
+	ListAllRoutesParamsProtocolHttps ListAllRoutesParamsProtocol = "https"
+	ListAllRoutesParamsProtocolTcp   ListAllRoutesParamsProtocol = "tcp"
+)
+
+// Valid indicates whether the value is a known member of the ListAllRoutesParamsProtocol enum.
+func (e ListAllRoutesParamsProtocol) Valid() bool {
+	switch e {
+	case ListAllRoutesParamsProtocolHttp:
+		return true
+	case ListAllRoutesParamsProtocolHttps:
+		return true
+	case ListAllRoutesParamsProtocolTcp:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAllRoutesParamsSort.
+const (
+	ListAllRoutesParamsSortCreatedAt      ListAllRoutesParamsSort = "created_at"
+	ListAllRoutesParamsSortHostname       ListAllRoutesParamsSort = "hostname"
+	ListAllRoutesParamsSortMinusCreatedAt ListAllRoutesParamsSort = "-created_at"
+	ListAllRoutesParamsSortMinusHostname  ListAllRoutesParamsSort = "-hostname"
+)
+
+// Valid indicates whether the value is a known member of the ListAllRoutesParamsSort enum.
+func (e ListAllRoutesParamsSort) Valid() bool {
+	switch e {
+	case ListAllRoutesParamsSortCreatedAt:
+		return true
+	case ListAllRoutesParamsSortHostname:
+		return true
+	case ListAllRoutesParamsSortMinusCreatedAt:
+		return true
+	case ListAllRoutesParamsSortMinusHostname:
 		return true
 	default:
 		return false
@@ -2209,6 +2645,11 @@ type Allocation struct {
 	SiteName string `json:"site_name"`
 }
 
+// Amount Net, as a decimal number
+//
+// Example: 15.99
+type Amount = string
+
 // App defines model for App.
 type App struct {
 	// AppId Example: app-3k5xq7m2a4bc
@@ -2264,6 +2705,14 @@ type AttachedPolicy struct {
 	// Example: {"regions":[{"cap":-1,"name":"eu","weight":100}]}
 	Spec PolicySpec `json:"spec"`
 	Type PolicyType `json:"type"`
+}
+
+// AttachmentPage defines model for AttachmentPage.
+type AttachmentPage struct {
+	Attachments []VolumeAttachment `json:"attachments"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
 // Attention defines model for Attention.
@@ -2361,6 +2810,109 @@ type AttentionSubject struct {
 	//
 	// Example: acme-eu
 	Name string `json:"name"`
+}
+
+// AuditEntry defines model for AuditEntry.
+type AuditEntry struct {
+	// Actor The subject of the token; of changes without a request the database's user
+	Actor string    `json:"actor"`
+	At    time.Time `json:"at"`
+
+	// Encoding The text that is hashed. Not in lists
+	Encoding *string `json:"encoding,omitempty"`
+	EntryId  int64   `json:"entry_id"`
+
+	// From The address that the request came from
+	From *string `json:"from,omitempty"`
+
+	// Hash SHA-256 over prev_hash and encoding, in hexadecimal digits; absent until it is sealed
+	Hash *string `json:"hash,omitempty"`
+
+	// Id Of what was changed; what has no id of its own has those of its owners, separated by /
+	Id string `json:"id"`
+
+	// Kind What was changed, such as `fleet`
+	Kind string `json:"kind"`
+
+	// New Columns as they are now, of an update only those that changed; absent for what is gone
+	New *map[string]interface{} `json:"new,omitempty"`
+
+	// Old Columns as they were, of an update only those that changed; absent for what was created
+	Old *map[string]interface{} `json:"old,omitempty"`
+
+	// Operation The operationId of the request; without one, the application name of the connection
+	Operation *string `json:"operation,omitempty"`
+	OrgId     *string `json:"org_id,omitempty"`
+
+	// PrevHash Of the entry before in the chain. Not in lists
+	PrevHash *string `json:"prev_hash,omitempty"`
+
+	// RequestId As in `X-Request-Id` of the answer; one request may have several entries
+	RequestId *string `json:"request_id,omitempty"`
+
+	// Role `operator` or `viewer`; `database` for a change that no request made
+	Role string `json:"role"`
+
+	// Seq Its number in the chain, from 1; absent until it is sealed, within seconds
+	Seq *int64 `json:"seq,omitempty"`
+
+	// Verb `request` is a request that changed no row that is audited
+	Verb AuditVerb `json:"verb"`
+}
+
+// AuditHead defines model for AuditHead.
+type AuditHead struct {
+	Hash string `json:"hash"`
+	Seq  int64  `json:"seq"`
+}
+
+// AuditPage defines model for AuditPage.
+type AuditPage struct {
+	Entries []AuditEntry `json:"entries"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// AuditProblem defines model for AuditProblem.
+type AuditProblem struct {
+	EntryId *int64            `json:"entry_id,omitempty"`
+	Message string            `json:"message"`
+	Problem prego.AuditDamage `json:"problem"`
+
+	// Seq Where in the chain
+	Seq *int64 `json:"seq,omitempty"`
+}
+
+// AuditVerb `request` is a request that changed no row that is audited
+type AuditVerb = prego.AuditVerb
+
+// AuditVerification defines model for AuditVerification.
+type AuditVerification struct {
+	CheckedFrom    int64 `json:"checked_from"`
+	CheckedThrough int64 `json:"checked_through"`
+
+	// Entries Entries that are kept
+	Entries int64 `json:"entries"`
+
+	// FirstSeq The first number that is kept; 0 if nothing is sealed. What was before it is pruned
+	FirstSeq int64     `json:"first_seq"`
+	Head     AuditHead `json:"head"`
+
+	// NextFrom Where the next request begins; absent at the end
+	NextFrom *int64 `json:"next_from,omitempty"`
+
+	// Ok Whether this request found no problem
+	Ok bool `json:"ok"`
+
+	// Problems At most 100
+	Problems []AuditProblem `json:"problems"`
+
+	// Sealed Those of them that are in the chain
+	Sealed int64 `json:"sealed"`
+
+	// Unsealed Those that wait for it
+	Unsealed int64 `json:"unsealed"`
 }
 
 // Backup defines model for Backup.
@@ -2839,6 +3391,15 @@ type CommandPage struct {
 	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
+// ConsoleLogin defines model for ConsoleLogin.
+type ConsoleLogin struct {
+	// ExpiresAt When the link ends, if nobody used it
+	ExpiresAt time.Time `json:"expires_at"`
+
+	// Path Of the link, on the API's own host
+	Path string `json:"path"`
+}
+
 // Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
 type Constraint struct {
 	// Disallow Tags that it must not have
@@ -2929,6 +3490,104 @@ type Cost struct {
 
 	// Parts Example: ["cx43","IPv4 address"]
 	Parts []string `json:"parts"`
+}
+
+// CostBy defines model for CostBy.
+type CostBy string
+
+// CostDay defines model for CostDay.
+type CostDay struct {
+	// Cost Net, as a decimal number
+	//
+	// Example: 15.99
+	Cost Amount             `json:"cost"`
+	Day  openapi_types.Date `json:"day"`
+
+	// Idle Net, as a decimal number
+	//
+	// Example: 15.99
+	Idle Amount `json:"idle"`
+}
+
+// CostRow defines model for CostRow.
+type CostRow struct {
+	// Basis own: all of it is for this. weight: shared by the weights of plans. memory: shared by the memory that instances were promised. mixed: several of these. none: nobody causes it
+	Basis CostRowBasis `json:"basis"`
+
+	// Cost Net, as a decimal number
+	//
+	// Example: 15.99
+	Cost Amount `json:"cost"`
+
+	// Id For idle, shared, untracked, none and rest the kind
+	Id   string      `json:"id"`
+	Kind CostRowKind `json:"kind"`
+	Name string      `json:"name"`
+
+	// OfWhichIdle Net, as a decimal number
+	//
+	// Example: 15.99
+	OfWhichIdle Amount `json:"of_which_idle"`
+
+	// OrgId The tenant's
+	OrgId *string `json:"org_id,omitempty"`
+
+	// Share Of the total
+	Share float32 `json:"share"`
+}
+
+// CostRowBasis own: all of it is for this. weight: shared by the weights of plans. memory: shared by the memory that instances were promised. mixed: several of these. none: nobody causes it
+type CostRowBasis string
+
+// CostRowKind defines model for CostRow.Kind.
+type CostRowKind string
+
+// Costs defines model for Costs.
+type Costs struct {
+	// AsOf Up to when costs are recorded; absent if they never were
+	AsOf *time.Time `json:"as_of,omitempty"`
+	By   CostBy     `json:"by"`
+
+	// Complete Whether everything up to now, or to the end of the month, is recorded at a known price
+	Complete bool `json:"complete"`
+
+	// Currency Absent while no price is known
+	//
+	// Example: EUR
+	Currency *string `json:"currency,omitempty"`
+
+	// Days Those on which something was billed
+	Days []CostDay `json:"days"`
+
+	// Idle Net, as a decimal number
+	//
+	// Example: 15.99
+	Idle Amount `json:"idle"`
+
+	// Month Example: 2026-11
+	Month string `json:"month"`
+
+	// Net Always true: amounts are without tax
+	Net  bool      `json:"net"`
+	Rows []CostRow `json:"rows"`
+
+	// Shared Net, as a decimal number
+	//
+	// Example: 15.99
+	Shared Amount `json:"shared"`
+
+	// Total Net, as a decimal number
+	//
+	// Example: 15.99
+	Total Amount `json:"total"`
+
+	// Unpriced Billed things of this month whose price is not known; they are not in total
+	Unpriced int `json:"unpriced"`
+
+	// Untracked Net, as a decimal number
+	//
+	// Example: 15.99
+	Untracked Amount `json:"untracked"`
 }
 
 // CreateAgentRelease defines model for CreateAgentRelease.
@@ -3298,6 +3957,33 @@ type CreateVolumeRestore struct {
 	BackupId string `json:"backup_id"`
 }
 
+// DecidedRequest What was asked for
+type DecidedRequest struct {
+	// Busy What other reservations held at that moment, and was skipped
+	Busy           *[]string `json:"busy,omitempty"`
+	DataResidency  *string   `json:"data_residency,omitempty"`
+	DedicatedRedis *bool     `json:"dedicated_redis,omitempty"`
+	Disallow       []string  `json:"disallow"`
+
+	// ForcedAppServerId By an override
+	ForcedAppServerId *string   `json:"forced_app_server_id,omitempty"`
+	ForcedDbShardId   *string   `json:"forced_db_shard_id,omitempty"`
+	Mode              string    `json:"mode"`
+	OrgId             string    `json:"org_id"`
+	ParentOrgId       *string   `json:"parent_org_id,omitempty"`
+	PlacementPools    *[]string `json:"placement_pools,omitempty"`
+
+	// Plan What a tenant pays for
+	Plan Plan `json:"plan"`
+
+	// Region Part of the world; the configuration maps it to locations of the provider
+	Region Region `json:"region"`
+
+	// Require Of the tenant and its placement pools
+	Require  []string `json:"require"`
+	TenantId string   `json:"tenant_id"`
+}
+
 // Decision The outcome of a placement decision
 type Decision struct {
 	// Actor Example: placement_engine
@@ -3318,13 +4004,20 @@ type Decision struct {
 	DecisionLog DecisionLog `json:"decision_log"`
 	Id          int64       `json:"id"`
 
-	// Outcome placed, on_demand, awaiting_capacity, hold, new_server or rejected
+	// OrgId Of the tenant, where decisions of several are shown
+	OrgId *string `json:"org_id,omitempty"`
+
+	// Outcome placed, on_demand, awaiting_capacity, hold, new_server, rejected or moved
 	//
 	// Example: placed
 	Outcome string `json:"outcome"`
 
 	// Policy Placement policy that applied
 	Policy map[string]interface{} `json:"policy"`
+
+	// Region Of the tenant, where decisions of several are shown
+	Region   *prego.Region `json:"region,omitempty"`
+	TenantId *string       `json:"tenant_id,omitempty"`
 }
 
 // DecisionList defines model for DecisionList.
@@ -3334,6 +4027,37 @@ type DecisionList struct {
 
 // DecisionLog Explains the decision
 type DecisionLog = placement.Explanation
+
+// DecisionPage defines model for DecisionPage.
+type DecisionPage struct {
+	Decisions []Decision `json:"decisions"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// DecisionReplay defines model for DecisionReplay.
+type DecisionReplay struct {
+	// Decided One decision
+	Decided     PlacementLine      `json:"decided"`
+	Differences []ReplayDifference `json:"differences"`
+
+	// Funnel How a decision was made, for app servers, DB shards and Redis pools each
+	Funnel Funnel `json:"funnel"`
+
+	// Now One decision
+	Now PlacementLine `json:"now"`
+
+	// Replayed One decision
+	Replayed PlacementLine `json:"replayed"`
+
+	// Same Whether the input gives the answer of then, with the policy of then and with that of today
+	Same       bool   `json:"same"`
+	VersionNow string `json:"version_now"`
+
+	// VersionThen Version of the program that decided
+	VersionThen string `json:"version_then"`
+}
 
 // DeployGroup defines model for DeployGroup.
 type DeployGroup struct {
@@ -3651,6 +4375,74 @@ type ExecResult struct {
 	Stdout string `json:"stdout"`
 }
 
+// ExplainedDecision defines model for ExplainedDecision.
+type ExplainedDecision struct {
+	// Decision The outcome of a placement decision
+	Decision Decision `json:"decision"`
+
+	// Funnel How a decision was made, for app servers, DB shards and Redis pools each
+	Funnel *Funnel `json:"funnel,omitempty"`
+
+	// Input not_kept: a move, a decision from before inputs were kept, or one that was pruned or lost
+	Input string `json:"input"`
+
+	// Request What was asked for
+	Request *DecidedRequest `json:"request,omitempty"`
+}
+
+// FeedEvent defines model for FeedEvent.
+type FeedEvent struct {
+	// About Other objects that it concerns, such as the tenant of a move
+	About *[]string `json:"about,omitempty"`
+
+	// Actor Who did it
+	Actor *string   `json:"actor,omitempty"`
+	At    time.Time `json:"at"`
+
+	// Cursor Its place in the feed
+	//
+	// Example: 7433-1903
+	Cursor string `json:"cursor"`
+
+	// Id Of the object
+	//
+	// Example: node-eu-1
+	Id string `json:"id"`
+
+	// Kind Of the object: server, tenant, org, app, env, group, instance, rollout, route, ipv4, volume, attachment, domain, certificate, snapshot, backup, restore, drill, move, fleet, scaling, drain, rebalance, patch_wave, release, agent_release or another one to come
+	//
+	// Example: server
+	Kind    string  `json:"kind"`
+	Message *string `json:"message,omitempty"`
+
+	// OrgId The org that owns it, if one does
+	OrgId  *string `json:"org_id,omitempty"`
+	Reason *string `json:"reason,omitempty"`
+
+	// Status The status or state of the object after it
+	//
+	// Example: active
+	Status *string `json:"status,omitempty"`
+
+	// Step What happened, as on the timeline of the object
+	//
+	// Example: became_active
+	Step string `json:"step"`
+}
+
+// FeedEventPage defines model for FeedEventPage.
+type FeedEventPage struct {
+	Events []FeedEvent `json:"events"`
+
+	// More Whether there is more to read at once, even if this page is empty
+	More bool `json:"more"`
+
+	// NextCursor Where to read on: the `since` of the next request
+	//
+	// Example: 7433-1903
+	NextCursor string `json:"next_cursor"`
+}
+
 // FieldProblem One invalid field of a request
 type FieldProblem struct {
 	// Code One of the codes of Problem
@@ -3840,6 +4632,89 @@ type FleetActionStepState string
 // FleetID Example: web
 type FleetID = prego.FleetID
 
+// FleetMap defines model for FleetMap.
+type FleetMap struct {
+	AsOf    time.Time        `json:"as_of"`
+	Regions []FleetMapRegion `json:"regions"`
+}
+
+// FleetMapAlarm provisioning_failed, agent_silent, memory_full (at least 90 %) or disk_full (at least 90 %)
+type FleetMapAlarm = string
+
+// FleetMapFleet The servers of one role of a fleet in a region
+type FleetMapFleet struct {
+	// FleetId Empty for servers outside fleets
+	FleetId string `json:"fleet_id"`
+
+	// Groups Instead of servers
+	Groups    *[]FleetMapGroup `json:"groups,omitempty"`
+	Instances int              `json:"instances"`
+
+	// MemoryMb Of those whose type the catalog knows
+	MemoryMb int `json:"memory_mb"`
+
+	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
+	Role         Role             `json:"role"`
+	Servers      []FleetMapServer `json:"servers"`
+	ServersTotal int              `json:"servers_total"`
+	Tenants      int              `json:"tenants"`
+}
+
+// FleetMapGroup defines model for FleetMapGroup.
+type FleetMapGroup struct {
+	// Alarm provisioning_failed, agent_silent, memory_full (at least 90 %) or disk_full (at least 90 %)
+	Alarm *FleetMapAlarm `json:"alarm,omitempty"`
+
+	// Fill Memory that is used in percent
+	Fill      string `json:"fill"`
+	Instances int    `json:"instances"`
+	MemoryMb  int    `json:"memory_mb"`
+
+	// MemoryPct Mean of those that report it
+	MemoryPct *float64 `json:"memory_pct,omitempty"`
+	Servers   int      `json:"servers"`
+	State     string   `json:"state"`
+	Tenants   int      `json:"tenants"`
+}
+
+// FleetMapRegion defines model for FleetMapRegion.
+type FleetMapRegion struct {
+	Fleets []FleetMapFleet `json:"fleets"`
+
+	// Region Part of the world; the configuration maps it to locations of the provider
+	Region       Region `json:"region"`
+	ServersTotal int    `json:"servers_total"`
+}
+
+// FleetMapServer defines model for FleetMapServer.
+type FleetMapServer struct {
+	AgentStatus string `json:"agent_status"`
+
+	// Alarm provisioning_failed, agent_silent, memory_full (at least 90 %) or disk_full (at least 90 %)
+	Alarm    *FleetMapAlarm `json:"alarm,omitempty"`
+	Cordoned bool           `json:"cordoned"`
+	DiskPct  *float64       `json:"disk_pct,omitempty"`
+
+	// Draining Whether it is being emptied
+	Draining  bool   `json:"draining"`
+	Instances int    `json:"instances"`
+	Location  string `json:"location"`
+
+	// MemoryMb 0 if the catalog does not know the type
+	MemoryMb  int      `json:"memory_mb"`
+	MemoryPct *float64 `json:"memory_pct,omitempty"`
+
+	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
+	Role       Role         `json:"role"`
+	ServerId   string       `json:"server_id"`
+	ServerType string       `json:"server_type"`
+	Status     ServerStatus `json:"status"`
+	Tenants    int          `json:"tenants"`
+
+	// Warm Whether it waits for a tenant of its own
+	Warm bool `json:"warm"`
+}
+
 // FleetPage defines model for FleetPage.
 type FleetPage struct {
 	Fleets []Fleet `json:"fleets"`
@@ -3880,6 +4755,15 @@ type FreedServer struct {
 	Moves    *int     `json:"moves,omitempty"`
 	ServerId string   `json:"server_id"`
 }
+
+// Funnel How a decision was made, for app servers, DB shards and Redis pools each
+type Funnel = placement.Funnel
+
+// FunnelFilter defines model for FunnelFilter.
+type FunnelFilter = placement.FunnelFilter
+
+// FunnelPart defines model for FunnelPart.
+type FunnelPart = placement.FunnelPart
 
 // GoldenImage defines model for GoldenImage.
 type GoldenImage struct {
@@ -4016,7 +4900,10 @@ type IPv4 struct {
 	AllocationId string    `json:"allocation_id"`
 	CreatedAt    time.Time `json:"created_at"`
 	CreatedBy    string    `json:"created_by"`
-	EnvId        string    `json:"env_id"`
+
+	// DeletedAt Present once it was given back
+	DeletedAt *time.Time `json:"deleted_at,omitempty"`
+	EnvId     string     `json:"env_id"`
 
 	// Location Of the provider
 	//
@@ -4044,6 +4931,14 @@ type IPv4 struct {
 	// Status State at the provider; counts towards the org's quota in every state but deleted
 	Status     ResourceStatus `json:"status"`
 	WorkflowId string         `json:"workflow_id"`
+}
+
+// IPv4Page defines model for IPv4Page.
+type IPv4Page struct {
+	Ipv4Addresses []IPv4 `json:"ipv4_addresses"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
 // ImageDigest defines model for ImageDigest.
@@ -4194,6 +5089,79 @@ type LastRestorable struct {
 	// Verified It was restored and found good
 	Verified bool `json:"verified"`
 }
+
+// LedgerKind defines model for LedgerKind.
+type LedgerKind string
+
+// LedgerOwner defines model for LedgerOwner.
+type LedgerOwner struct {
+	Id *string `json:"id,omitempty"`
+
+	// Kind environment: the control plane itself. none: nobody, it is untracked
+	Kind LedgerOwnerKind `json:"kind"`
+}
+
+// LedgerOwnerKind environment: the control plane itself. none: nobody, it is untracked
+type LedgerOwnerKind string
+
+// LedgerPage defines model for LedgerPage.
+type LedgerPage struct {
+	// NextCursor Absent on the last page
+	NextCursor *string          `json:"next_cursor,omitempty"`
+	Resources  []LedgerResource `json:"resources"`
+}
+
+// LedgerResource defines model for LedgerResource.
+type LedgerResource struct {
+	// Currency Of price_month
+	//
+	// Example: EUR
+	Currency *string    `json:"currency,omitempty"`
+	Id       string     `json:"id"`
+	Kind     LedgerKind `json:"kind"`
+	Location *string    `json:"location,omitempty"`
+	Name     string     `json:"name"`
+
+	// OrgId The org that it is for
+	OrgId *string     `json:"org_id,omitempty"`
+	Owner LedgerOwner `json:"owner"`
+
+	// PriceKnown Whether it is on the provider's price list as last read
+	PriceKnown bool `json:"price_known"`
+
+	// PriceMonth Net, as a decimal number
+	//
+	// Example: 15.99
+	PriceMonth *Amount `json:"price_month,omitempty"`
+
+	// Provider A provider of servers; s3 for what is in object storage
+	//
+	// Example: hetzner
+	Provider string `json:"provider"`
+
+	// ProviderId Absent until the provider has said it
+	ProviderId *string `json:"provider_id,omitempty"`
+
+	// Since When it was created, intended or first seen
+	Since time.Time `json:"since"`
+
+	// SizeGb Of a volume, an image or a backup, in GB
+	SizeGb *float32 `json:"size_gb,omitempty"`
+
+	// State intended: about to be created. releasing: about to be deleted. untracked: no row owns it
+	State LedgerState `json:"state"`
+
+	// Type Machine type of a server, or family of an address
+	//
+	// Example: cx43
+	Type *string `json:"type,omitempty"`
+
+	// Until When the provider had confirmed that it is gone
+	Until *time.Time `json:"until,omitempty"`
+}
+
+// LedgerState intended: about to be created. releasing: about to be deleted. untracked: no row owns it
+type LedgerState string
 
 // Move defines model for Move.
 type Move struct {
@@ -4413,6 +5381,41 @@ type PackageUpdate struct {
 	// Name Example: libssl3
 	Name string `json:"name"`
 	To   string `json:"to"`
+}
+
+// PackedServer defines model for PackedServer.
+type PackedServer struct {
+	// FleetId Empty for servers outside fleets
+	FleetId string `json:"fleet_id"`
+	Freed   bool   `json:"freed"`
+
+	// MemoryMb 0 if the catalog does not know the type
+	MemoryMb int `json:"memory_mb"`
+
+	// MemoryPctAfter As the plan estimates it
+	MemoryPctAfter *float64 `json:"memory_pct_after,omitempty"`
+	MemoryPctNow   *float64 `json:"memory_pct_now,omitempty"`
+
+	// Region Part of the world; the configuration maps it to locations of the provider
+	Region       Region `json:"region"`
+	ServerId     string `json:"server_id"`
+	TenantsAfter int    `json:"tenants_after"`
+	TenantsNow   int    `json:"tenants_now"`
+}
+
+// PackingMap defines model for PackingMap.
+type PackingMap struct {
+	Plan PackingPlan `json:"plan"`
+
+	// Servers Those that the plan changes, at most 1,000, freed ones first
+	Servers      []PackedServer `json:"servers"`
+	ServersAfter int            `json:"servers_after"`
+
+	// ServersNow Servers that have tenants now
+	ServersNow int `json:"servers_now"`
+
+	// ServersTotal App servers that were looked at
+	ServersTotal int `json:"servers_total"`
 }
 
 // PackingPlan defines model for PackingPlan.
@@ -5223,6 +6226,9 @@ type ReleaseServer struct {
 	Status string `json:"status"`
 }
 
+// ReplayDifference defines model for ReplayDifference.
+type ReplayDifference = placement.Difference
+
 // Replicas Example: 3
 type Replicas = int
 
@@ -5411,6 +6417,53 @@ type ScalingEventTrigger string
 // ScalingEventList defines model for ScalingEventList.
 type ScalingEventList struct {
 	ScalingEvents []ScalingEvent `json:"scaling_events"`
+}
+
+// ScoredCandidate defines model for ScoredCandidate.
+type ScoredCandidate = placement.ScoredCandidate
+
+// SearchResult defines model for SearchResult.
+type SearchResult struct {
+	// Field What matched: id, name, address, private_address, hostname, provider_id or workflow_id
+	//
+	// Example: address
+	Field string `json:"field"`
+
+	// Gone Whether it has ended: deleted, terminated, stopped
+	Gone bool `json:"gone"`
+
+	// Href Its path in this API; of what is shown only within something else, the path of that
+	//
+	// Example: /v1/servers/node-eu-1
+	Href string `json:"href"`
+	Id   string `json:"id"`
+
+	// Kind server, tenant, org, app, env, group, instance, route, ipv4, volume, domain, certificate, snapshot, backup, move, fleet, resource, operation and others
+	//
+	// Example: server
+	Kind string `json:"kind"`
+
+	// Name Its name, or its id if it has none
+	Name string `json:"name"`
+
+	// OrgId The org that owns it, if one does
+	OrgId *string `json:"org_id,omitempty"`
+
+	// Status Its status or state, empty for what has none
+	Status string `json:"status"`
+
+	// Value The value that matched
+	//
+	// Example: 203.0.113.7
+	Value string `json:"value"`
+}
+
+// SearchResults defines model for SearchResults.
+type SearchResults struct {
+	Results []SearchResult `json:"results"`
+
+	// Truncated Whether there are more matches than these
+	Truncated bool `json:"truncated"`
 }
 
 // Server defines model for Server.
@@ -6265,8 +7318,12 @@ type VolumeAttachment struct {
 	AttachmentId string    `json:"attachment_id"`
 	CreatedAt    time.Time `json:"created_at"`
 	CreatedBy    string    `json:"created_by"`
-	GroupId      string    `json:"group_id"`
-	MountPath    string    `json:"mount_path"`
+
+	// DeletedAt Present once it is detached
+	DeletedAt *time.Time `json:"deleted_at,omitempty"`
+	GroupId   string     `json:"group_id"`
+	MountPath string     `json:"mount_path"`
+	OrgId     *string    `json:"org_id,omitempty"`
 
 	// ServerId Server that the volume is attached to; absent if it is attached to none
 	ServerId *string `json:"server_id,omitempty"`
@@ -6466,6 +7523,83 @@ type WarmPoolList struct {
 	WarmPools []WarmPool `json:"warm_pools"`
 }
 
+// WhatIf defines model for WhatIf.
+type WhatIf struct {
+	// Change What is otherwise; what is absent stays as it is
+	Change WhatIfChange `json:"change"`
+
+	// Request A tenant to be placed
+	Request *PlacementRequest `json:"request,omitempty"`
+
+	// TenantId Assigned when the tenant is accepted
+	//
+	// Example: t-k3jq5x2m7abc
+	TenantId *TenantID `json:"tenant_id,omitempty"`
+}
+
+// WhatIfAnswer defines model for WhatIfAnswer.
+type WhatIfAnswer struct {
+	// Funnel How a decision was made, for app servers, DB shards and Redis pools each
+	Funnel Funnel `json:"funnel"`
+
+	// Line One decision
+	Line PlacementLine `json:"line"`
+}
+
+// WhatIfChange What is otherwise; what is absent stays as it is
+type WhatIfChange struct {
+	// AddServer One more server, active and empty
+	AddServer *WhatIfServer `json:"add_server,omitempty"`
+
+	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
+	Constraint *Constraint `json:"constraint,omitempty"`
+
+	// Cordon Servers that take nobody new
+	Cordon         *[]ServerID `json:"cordon,omitempty"`
+	DedicatedRedis *bool       `json:"dedicated_redis,omitempty"`
+
+	// Plan What a tenant pays for
+	Plan *Plan `json:"plan,omitempty"`
+
+	// Region Part of the world; the configuration maps it to locations of the provider
+	Region   *Region     `json:"region,omitempty"`
+	Uncordon *[]ServerID `json:"uncordon,omitempty"`
+}
+
+// WhatIfResult defines model for WhatIfResult.
+type WhatIfResult struct {
+	// AddedMonthly Price of the added server's type per month, without tax; absent if it is not known
+	AddedMonthly *float64 `json:"added_monthly,omitempty"`
+
+	// AddedServerId Id that the added server has in these answers
+	AddedServerId *string      `json:"added_server_id,omitempty"`
+	AsIs          WhatIfAnswer `json:"as_is"`
+	Changed       WhatIfAnswer `json:"changed"`
+	Currency      *string      `json:"currency,omitempty"`
+
+	// Same Whether both place the tenant at the same place
+	Same bool `json:"same"`
+}
+
+// WhatIfServer One more server, active and empty
+type WhatIfServer struct {
+	// Capacity Tenants that a shard or pool takes; 1000 if absent
+	Capacity *int `json:"capacity,omitempty"`
+
+	// NetworkId Its private network; that of the region's servers if they are in one
+	NetworkId *string `json:"network_id,omitempty"`
+
+	// Region Part of the world; the configuration maps it to locations of the provider
+	Region *Region    `json:"region,omitempty"`
+	Role   prego.Role `json:"role"`
+
+	// ServerType For its price; every size takes tenants alike
+	//
+	// Example: cx43
+	ServerType *string   `json:"server_type,omitempty"`
+	Tags       *[]string `json:"tags,omitempty"`
+}
+
 // WorkflowStarted defines model for WorkflowStarted.
 type WorkflowStarted struct {
 	// Operation What an accepted request has started; part of every 202 answer
@@ -6501,6 +7635,9 @@ type CertificateIDInPath = prego.CertificateID
 
 // Cursor defines model for Cursor.
 type Cursor = string
+
+// DecisionInPath defines model for DecisionInPath.
+type DecisionInPath = int64
 
 // DimensionInPath What the quota limits: a number of items, bytes, or, for max_total_cpu_request, CPUs
 type DimensionInPath = Dimension
@@ -6738,6 +7875,36 @@ type CreateEnvParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListAttachmentsParams defines parameters for ListAttachments.
+type ListAttachmentsParams struct {
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// VolumeId Only of these volumes
+	VolumeId *[]string `form:"volume_id,omitempty" json:"volume_id,omitempty"`
+
+	// GroupId Only to these process groups
+	GroupId *[]string `form:"group_id,omitempty" json:"group_id,omitempty"`
+
+	// ServerId Only on these servers
+	ServerId *[]ServerID `form:"server_id,omitempty" json:"server_id,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListAttachmentsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAttachmentsParamsSort defines parameters for ListAttachments.
+type ListAttachmentsParamsSort string
+
 // ListAttentionParams defines parameters for ListAttention.
 type ListAttentionParams struct {
 	// Severity Only of these severities
@@ -6748,6 +7915,60 @@ type ListAttentionParams struct {
 
 	// Limit Items
 	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// ListAuditParams defines parameters for ListAudit.
+type ListAuditParams struct {
+	// Actor Only by these
+	Actor *[]string `form:"actor,omitempty" json:"actor,omitempty"`
+
+	// Kind Only of these kinds, such as `fleet`
+	Kind *[]string `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Id Only of these things
+	Id *[]string `form:"id,omitempty" json:"id,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]string `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// Operation Only by these operations, such as `updateFleet`
+	Operation *[]string `form:"operation,omitempty" json:"operation,omitempty"`
+
+	// Verb Only these
+	Verb *[]AuditVerb `form:"verb,omitempty" json:"verb,omitempty"`
+
+	// RequestId Only of these requests
+	RequestId *[]string `form:"request_id,omitempty" json:"request_id,omitempty"`
+
+	// Since Only from this time on
+	Since *time.Time `form:"since,omitempty" json:"since,omitempty"`
+
+	// Until Only from before this time
+	Until *time.Time `form:"until,omitempty" json:"until,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListAuditParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAuditParamsSort defines parameters for ListAudit.
+type ListAuditParamsSort string
+
+// VerifyAuditParams defines parameters for VerifyAudit.
+type VerifyAuditParams struct {
+	// From Number in the chain to begin with; the first that is kept if absent
+	From *int64 `form:"from,omitempty" json:"from,omitempty"`
+
+	// Limit Entries that are read at most
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Head A head that was kept, as number:hash
+	Head *string `form:"head,omitempty" json:"head,omitempty"`
 }
 
 // ListBackupPoliciesParams defines parameters for ListBackupPolicies.
@@ -6815,6 +8036,63 @@ type ListCertificatesParamsSort string
 
 // RenewCertificateParams defines parameters for RenewCertificate.
 type RenewCertificateParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// CreateConsoleLoginParams defines parameters for CreateConsoleLogin.
+type CreateConsoleLoginParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// GetCostsParams defines parameters for GetCosts.
+type GetCostsParams struct {
+	// By What a row stands for
+	By *CostBy `form:"by,omitempty" json:"by,omitempty"`
+
+	// Month A calendar month, in UTC; the current one when left out
+	Month *string `form:"month,omitempty" json:"month,omitempty"`
+
+	// Limit Rows that stand for something; what the others cost is then a row of kind `rest`
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// ListAllDecisionsParams defines parameters for ListAllDecisions.
+type ListAllDecisionsParams struct {
+	// TenantId Only of these tenants
+	TenantId *[]TenantID `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
+
+	// OrgId Only of tenants of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// Region Only of tenants in these regions
+	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// Outcome Only with these outcomes
+	Outcome *[]ListAllDecisionsParamsOutcome `form:"outcome,omitempty" json:"outcome,omitempty"`
+
+	// Code Only with these codes
+	Code *[]string `form:"code,omitempty" json:"code,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListAllDecisionsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAllDecisionsParamsOutcome defines parameters for ListAllDecisions.
+type ListAllDecisionsParamsOutcome string
+
+// ListAllDecisionsParamsSort defines parameters for ListAllDecisions.
+type ListAllDecisionsParamsSort string
+
+// ReplayDecisionParams defines parameters for ReplayDecision.
+type ReplayDecisionParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -6961,6 +8239,48 @@ type ListRoutesParamsSort string
 type CreateRouteParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListEventsParams defines parameters for ListEvents.
+type ListEventsParams struct {
+	// Since Only what came after this cursor. Without it the feed is followed from its end, or from `tail` events before that
+	Since *string `form:"since,omitempty" json:"since,omitempty"`
+
+	// Tail Begin with so many of the newest events; not with `since`
+	Tail *int `form:"tail,omitempty" json:"tail,omitempty"`
+
+	// Kind Only of these kinds
+	Kind *[]string `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Id Only of these objects, or about them
+	Id *[]string `form:"id,omitempty" json:"id,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// LastEventID Takes the place of `since`; of a stream that is resumed
+	LastEventID *string `json:"Last-Event-ID,omitempty"`
+}
+
+// GetFleetMapParams defines parameters for GetFleetMap.
+type GetFleetMapParams struct {
+	// Region Only this region
+	Region *Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// Expand A region and a fleet, as `eu/web`, whose servers are shown however many there are; `eu/` for servers outside fleets
+	Expand *string `form:"expand,omitempty" json:"expand,omitempty"`
+}
+
+// GetPackingMapParams defines parameters for GetPackingMap.
+type GetPackingMapParams struct {
+	// Region Only this region
+	Region *Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// FleetId Servers of this fleet are emptied only
+	FleetId *FleetID `form:"fleet_id,omitempty" json:"fleet_id,omitempty"`
 }
 
 // ListFleetsParams defines parameters for ListFleets.
@@ -7208,6 +8528,45 @@ type BuildImageParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListAllInstancesParams defines parameters for ListAllInstances.
+type ListAllInstancesParams struct {
+	// InstanceId Only these instances
+	InstanceId *[]string `form:"instance_id,omitempty" json:"instance_id,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// EnvId Only of these environments
+	EnvId *[]string `form:"env_id,omitempty" json:"env_id,omitempty"`
+
+	// GroupId Only of these process groups
+	GroupId *[]string `form:"group_id,omitempty" json:"group_id,omitempty"`
+
+	// ServerId Only on these servers
+	ServerId *[]ServerID `form:"server_id,omitempty" json:"server_id,omitempty"`
+
+	// State Only items in these states
+	State *[]ListAllInstancesParamsState `form:"state,omitempty" json:"state,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListAllInstancesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAllInstancesParamsState defines parameters for ListAllInstances.
+type ListAllInstancesParamsState string
+
+// ListAllInstancesParamsSort defines parameters for ListAllInstances.
+type ListAllInstancesParamsSort string
+
 // InstanceLogsParams defines parameters for InstanceLogs.
 type InstanceLogsParams struct {
 	// Tail Number of lines, counted from the end
@@ -7216,6 +8575,72 @@ type InstanceLogsParams struct {
 	// Follow Keep streaming new lines, for at most 15 minutes
 	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
 }
+
+// ListIPv4AddressesParams defines parameters for ListIPv4Addresses.
+type ListIPv4AddressesParams struct {
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// EnvId Only of these environments
+	EnvId *[]string `form:"env_id,omitempty" json:"env_id,omitempty"`
+
+	// Address Only these addresses
+	Address *[]string `form:"address,omitempty" json:"address,omitempty"`
+
+	// ServerId Only on these edges
+	ServerId *[]ServerID `form:"server_id,omitempty" json:"server_id,omitempty"`
+
+	// Status Only items in these states
+	Status *[]ResourceStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListIPv4AddressesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListIPv4AddressesParamsSort defines parameters for ListIPv4Addresses.
+type ListIPv4AddressesParamsSort string
+
+// ListLedgerParams defines parameters for ListLedger.
+type ListLedgerParams struct {
+	// Kind Only of these kinds
+	Kind *[]LedgerKind `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Owner Only of these owners, each a kind, such as `tenant`, or a kind and an id, such as `org:acme`
+	Owner *[]string `form:"owner,omitempty" json:"owner,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// State Only items in these states
+	State *[]LedgerState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Location Only at these locations
+	Location *[]string `form:"location,omitempty" json:"location,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListLedgerParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListLedgerParamsSort defines parameters for ListLedger.
+type ListLedgerParamsSort string
 
 // ListOrgsParams defines parameters for ListOrgs.
 type ListOrgsParams struct {
@@ -7339,6 +8764,12 @@ type PutPlacementPoolParams struct {
 
 // SimulatePlacementsParams defines parameters for SimulatePlacements.
 type SimulatePlacementsParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// WhatIfParams defines parameters for WhatIf.
+type WhatIfParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -7499,6 +8930,45 @@ type StartReleaseParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListAllRoutesParams defines parameters for ListAllRoutes.
+type ListAllRoutesParams struct {
+	// RouteId Only these routes
+	RouteId *[]string `form:"route_id,omitempty" json:"route_id,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// EnvId Only of these environments
+	EnvId *[]string `form:"env_id,omitempty" json:"env_id,omitempty"`
+
+	// GroupId Only of these process groups
+	GroupId *[]string `form:"group_id,omitempty" json:"group_id,omitempty"`
+
+	// Hostname Only of these names
+	Hostname *[]string `form:"hostname,omitempty" json:"hostname,omitempty"`
+
+	// Protocol Only of these protocols
+	Protocol *[]ListAllRoutesParamsProtocol `form:"protocol,omitempty" json:"protocol,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListAllRoutesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAllRoutesParamsProtocol defines parameters for ListAllRoutes.
+type ListAllRoutesParamsProtocol string
+
+// ListAllRoutesParamsSort defines parameters for ListAllRoutes.
+type ListAllRoutesParamsSort string
+
 // ListScalingEventsParams defines parameters for ListScalingEvents.
 type ListScalingEventsParams struct {
 	// Region Only these regions
@@ -7525,6 +8995,18 @@ type ListScalingEventsParamsTrigger string
 
 // ListScalingEventsParamsSort defines parameters for ListScalingEvents.
 type ListScalingEventsParamsSort string
+
+// SearchParams defines parameters for Search.
+type SearchParams struct {
+	// Q What to look for
+	Q string `form:"q" json:"q"`
+
+	// Kind Only of these kinds
+	Kind *[]string `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Limit Number of results
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
 
 // ServerStatsParams defines parameters for ServerStats.
 type ServerStatsParams struct {
@@ -8201,6 +9683,9 @@ type PutPlacementPoolJSONRequestBody = PutPlacementPool
 // SimulatePlacementsJSONRequestBody defines body for SimulatePlacements for application/json ContentType.
 type SimulatePlacementsJSONRequestBody = Simulation
 
+// WhatIfJSONRequestBody defines body for WhatIf for application/json ContentType.
+type WhatIfJSONRequestBody = WhatIf
+
 // CreatePolicyJSONRequestBody defines body for CreatePolicy for application/json ContentType.
 type CreatePolicyJSONRequestBody = CreatePolicy
 
@@ -8391,9 +9876,24 @@ type ServerInterface interface {
 	// CreateEnv Create an environment
 	// (POST /v1/apps/{app_id}/envs)
 	CreateEnv(ctx echo.Context, appId AppID, params CreateEnvParams) error
+	// ListAttachments List what volumes are attached to
+	// (GET /v1/attachments)
+	ListAttachments(ctx echo.Context, params ListAttachmentsParams) error
 	// ListAttention List what needs attention now
 	// (GET /v1/attention)
 	ListAttention(ctx echo.Context, params ListAttentionParams) error
+	// ListAudit List who changed what
+	// (GET /v1/audit)
+	ListAudit(ctx echo.Context, params ListAuditParams) error
+	// GetAuditHead Show the newest link of the chain
+	// (GET /v1/audit/head)
+	GetAuditHead(ctx echo.Context) error
+	// VerifyAudit Verify the chain of the audit
+	// (GET /v1/audit/verification)
+	VerifyAudit(ctx echo.Context, params VerifyAuditParams) error
+	// GetAuditEntry Show an entry of the audit
+	// (GET /v1/audit/{entry_id})
+	GetAuditEntry(ctx echo.Context, entryId int64) error
 	// ListBackupPolicies List backup policies
 	// (GET /v1/backup-policies)
 	ListBackupPolicies(ctx echo.Context, params ListBackupPoliciesParams) error
@@ -8424,6 +9924,21 @@ type ServerInterface interface {
 	// RenewCertificate Order a certificate anew
 	// (POST /v1/certificates/{certificate_id}/renew)
 	RenewCertificate(ctx echo.Context, certificateId CertificateIDInPath, params RenewCertificateParams) error
+	// CreateConsoleLogin Log in to the console
+	// (POST /v1/console-logins)
+	CreateConsoleLogin(ctx echo.Context, params CreateConsoleLoginParams) error
+	// GetCosts Show what a month costs
+	// (GET /v1/costs)
+	GetCosts(ctx echo.Context, params GetCostsParams) error
+	// ListAllDecisions List placement decisions
+	// (GET /v1/decisions)
+	ListAllDecisions(ctx echo.Context, params ListAllDecisionsParams) error
+	// GetDecision Show a placement decision and its funnel
+	// (GET /v1/decisions/{decision_id})
+	GetDecision(ctx echo.Context, decisionId DecisionInPath) error
+	// ReplayDecision Decide again on the input of a decision
+	// (POST /v1/decisions/{decision_id}/replay)
+	ReplayDecision(ctx echo.Context, decisionId DecisionInPath, params ReplayDecisionParams) error
 	// ListDomains List domains
 	// (GET /v1/domains)
 	ListDomains(ctx echo.Context, params ListDomainsParams) error
@@ -8475,6 +9990,15 @@ type ServerInterface interface {
 	// GetRoute Show a route
 	// (GET /v1/envs/{env_id}/routes/{route_id})
 	GetRoute(ctx echo.Context, envId EnvInPath, routeId RouteInPath) error
+	// ListEvents Follow what happens
+	// (GET /v1/events)
+	ListEvents(ctx echo.Context, params ListEventsParams) error
+	// GetFleetMap Show all servers by region and fleet
+	// (GET /v1/fleet-map)
+	GetFleetMap(ctx echo.Context, params GetFleetMapParams) error
+	// GetPackingMap Show app servers now and after a packing plan
+	// (GET /v1/fleet-map/packing)
+	GetPackingMap(ctx echo.Context, params GetPackingMapParams) error
 	// ListFleets List fleets
 	// (GET /v1/fleets)
 	ListFleets(ctx echo.Context, params ListFleetsParams) error
@@ -8559,12 +10083,21 @@ type ServerInterface interface {
 	// GetImage Show a golden image
 	// (GET /v1/images/{image_id})
 	GetImage(ctx echo.Context, imageId ImageID) error
+	// ListAllInstances List the instances of all process groups
+	// (GET /v1/instances)
+	ListAllInstances(ctx echo.Context, params ListAllInstancesParams) error
 	// GetInstance Show an instance
 	// (GET /v1/instances/{instance_id})
 	GetInstance(ctx echo.Context, instanceId InstanceID) error
 	// InstanceLogs Stream an instance's log
 	// (GET /v1/instances/{instance_id}/logs)
 	InstanceLogs(ctx echo.Context, instanceId InstanceID, params InstanceLogsParams) error
+	// ListIPv4Addresses List the IPv4 addresses of all environments
+	// (GET /v1/ipv4-addresses)
+	ListIPv4Addresses(ctx echo.Context, params ListIPv4AddressesParams) error
+	// ListLedger List what is billed
+	// (GET /v1/ledger)
+	ListLedger(ctx echo.Context, params ListLedgerParams) error
 	// GetOperation Show the status of an operation
 	// (GET /v1/operations/{operation_id})
 	GetOperation(ctx echo.Context, operationId string) error
@@ -8643,6 +10176,9 @@ type ServerInterface interface {
 	// SimulatePlacements Simulate placements
 	// (POST /v1/placements/simulate)
 	SimulatePlacements(ctx echo.Context, params SimulatePlacementsParams) error
+	// WhatIf Compare a placement as it is with one under other circumstances
+	// (POST /v1/placements/what-if)
+	WhatIf(ctx echo.Context, params WhatIfParams) error
 	// ListPolicies List policies
 	// (GET /v1/policies)
 	ListPolicies(ctx echo.Context, params ListPoliciesParams) error
@@ -8709,9 +10245,15 @@ type ServerInterface interface {
 	// StartRelease Roll a release out
 	// (POST /v1/releases/{name}/start)
 	StartRelease(ctx echo.Context, name ReleaseName, params StartReleaseParams) error
+	// ListAllRoutes List the routes of all environments
+	// (GET /v1/routes)
+	ListAllRoutes(ctx echo.Context, params ListAllRoutesParams) error
 	// ListScalingEvents List scaling events
 	// (GET /v1/scaling-events)
 	ListScalingEvents(ctx echo.Context, params ListScalingEventsParams) error
+	// Search Find anything
+	// (GET /v1/search)
+	Search(ctx echo.Context, params SearchParams) error
 	// ServerPeers Show which hosts' firewalls are not as they should be
 	// (GET /v1/server-peers)
 	ServerPeers(ctx echo.Context) error
@@ -9580,6 +11122,73 @@ func (w *ServerInterfaceWrapper) CreateEnv(ctx echo.Context) error {
 	return err
 }
 
+// ListAttachments converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAttachments(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAttachmentsParams
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "volume_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "volume_id", ctx.QueryParams(), &params.VolumeId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "group_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "group_id", ctx.QueryParams(), &params.GroupId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "server_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "server_id", ctx.QueryParams(), &params.ServerId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAttachments(ctx, params)
+	return err
+}
+
 // ListAttention converts echo context to params.
 func (w *ServerInterfaceWrapper) ListAttention(ctx echo.Context) error {
 	var err error
@@ -9609,6 +11218,158 @@ func (w *ServerInterfaceWrapper) ListAttention(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ListAttention(ctx, params)
+	return err
+}
+
+// ListAudit converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAudit(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAuditParams
+	// ------------- Optional query parameter "actor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "actor", ctx.QueryParams(), &params.Actor, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter actor: %s", err))
+	}
+
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "kind", ctx.QueryParams(), &params.Kind, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "id", ctx.QueryParams(), &params.Id, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "operation" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "operation", ctx.QueryParams(), &params.Operation, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter operation: %s", err))
+	}
+
+	// ------------- Optional query parameter "verb" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "verb", ctx.QueryParams(), &params.Verb, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter verb: %s", err))
+	}
+
+	// ------------- Optional query parameter "request_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "request_id", ctx.QueryParams(), &params.RequestId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter request_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", ctx.QueryParams(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter since: %s", err))
+	}
+
+	// ------------- Optional query parameter "until" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "until", ctx.QueryParams(), &params.Until, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter until: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAudit(ctx, params)
+	return err
+}
+
+// GetAuditHead converts echo context to params.
+func (w *ServerInterfaceWrapper) GetAuditHead(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetAuditHead(ctx)
+	return err
+}
+
+// VerifyAudit converts echo context to params.
+func (w *ServerInterfaceWrapper) VerifyAudit(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params VerifyAuditParams
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", ctx.QueryParams(), &params.From, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter from: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "head" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "head", ctx.QueryParams(), &params.Head, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter head: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.VerifyAudit(ctx, params)
+	return err
+}
+
+// GetAuditEntry converts echo context to params.
+func (w *ServerInterfaceWrapper) GetAuditEntry(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "entry_id" -------------
+	var entryId int64
+
+	err = runtime.BindStyledParameterWithOptions("simple", "entry_id", ctx.Param("entry_id"), &entryId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter entry_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetAuditEntry(ctx, entryId)
 	return err
 }
 
@@ -9874,6 +11635,186 @@ func (w *ServerInterfaceWrapper) RenewCertificate(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.RenewCertificate(ctx, certificateId, params)
+	return err
+}
+
+// CreateConsoleLogin converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateConsoleLogin(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateConsoleLoginParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateConsoleLogin(ctx, params)
+	return err
+}
+
+// GetCosts converts echo context to params.
+func (w *ServerInterfaceWrapper) GetCosts(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetCostsParams
+	// ------------- Optional query parameter "by" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "by", ctx.QueryParams(), &params.By, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter by: %s", err))
+	}
+
+	// ------------- Optional query parameter "month" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "month", ctx.QueryParams(), &params.Month, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter month: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetCosts(ctx, params)
+	return err
+}
+
+// ListAllDecisions converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAllDecisions(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAllDecisionsParams
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "tenant_id", ctx.QueryParams(), &params.TenantId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "region" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "outcome" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "outcome", ctx.QueryParams(), &params.Outcome, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter outcome: %s", err))
+	}
+
+	// ------------- Optional query parameter "code" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "code", ctx.QueryParams(), &params.Code, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter code: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAllDecisions(ctx, params)
+	return err
+}
+
+// GetDecision converts echo context to params.
+func (w *ServerInterfaceWrapper) GetDecision(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "decision_id" -------------
+	var decisionId DecisionInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "decision_id", ctx.Param("decision_id"), &decisionId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter decision_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetDecision(ctx, decisionId)
+	return err
+}
+
+// ReplayDecision converts echo context to params.
+func (w *ServerInterfaceWrapper) ReplayDecision(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "decision_id" -------------
+	var decisionId DecisionInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "decision_id", ctx.Param("decision_id"), &decisionId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter decision_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReplayDecisionParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ReplayDecision(ctx, decisionId, params)
 	return err
 }
 
@@ -10452,6 +12393,126 @@ func (w *ServerInterfaceWrapper) GetRoute(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetRoute(ctx, envId, routeId)
+	return err
+}
+
+// ListEvents converts echo context to params.
+func (w *ServerInterfaceWrapper) ListEvents(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListEventsParams
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", ctx.QueryParams(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter since: %s", err))
+	}
+
+	// ------------- Optional query parameter "tail" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tail", ctx.QueryParams(), &params.Tail, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tail: %s", err))
+	}
+
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "kind", ctx.QueryParams(), &params.Kind, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "id", ctx.QueryParams(), &params.Id, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Last-Event-ID" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
+		var LastEventID string
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Last-Event-ID, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Last-Event-ID", valueList[0], &LastEventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Last-Event-ID: %s", err))
+		}
+
+		params.LastEventID = &LastEventID
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListEvents(ctx, params)
+	return err
+}
+
+// GetFleetMap converts echo context to params.
+func (w *ServerInterfaceWrapper) GetFleetMap(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetFleetMapParams
+	// ------------- Optional query parameter "region" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "expand" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "expand", ctx.QueryParams(), &params.Expand, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter expand: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetFleetMap(ctx, params)
+	return err
+}
+
+// GetPackingMap converts echo context to params.
+func (w *ServerInterfaceWrapper) GetPackingMap(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetPackingMapParams
+	// ------------- Optional query parameter "region" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "fleet_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "fleet_id", ctx.QueryParams(), &params.FleetId, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetPackingMap(ctx, params)
 	return err
 }
 
@@ -11400,6 +13461,87 @@ func (w *ServerInterfaceWrapper) GetImage(ctx echo.Context) error {
 	return err
 }
 
+// ListAllInstances converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAllInstances(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAllInstancesParams
+	// ------------- Optional query parameter "instance_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "instance_id", ctx.QueryParams(), &params.InstanceId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter instance_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "env_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "env_id", ctx.QueryParams(), &params.EnvId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "group_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "group_id", ctx.QueryParams(), &params.GroupId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "server_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "server_id", ctx.QueryParams(), &params.ServerId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAllInstances(ctx, params)
+	return err
+}
+
 // GetInstance converts echo context to params.
 func (w *ServerInterfaceWrapper) GetInstance(ctx echo.Context) error {
 	var err error
@@ -11445,6 +13587,154 @@ func (w *ServerInterfaceWrapper) InstanceLogs(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.InstanceLogs(ctx, instanceId, params)
+	return err
+}
+
+// ListIPv4Addresses converts echo context to params.
+func (w *ServerInterfaceWrapper) ListIPv4Addresses(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListIPv4AddressesParams
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "env_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "env_id", ctx.QueryParams(), &params.EnvId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "address" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "address", ctx.QueryParams(), &params.Address, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter address: %s", err))
+	}
+
+	// ------------- Optional query parameter "server_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "server_id", ctx.QueryParams(), &params.ServerId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListIPv4Addresses(ctx, params)
+	return err
+}
+
+// ListLedger converts echo context to params.
+func (w *ServerInterfaceWrapper) ListLedger(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListLedgerParams
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "kind", ctx.QueryParams(), &params.Kind, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "owner" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "owner", ctx.QueryParams(), &params.Owner, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter owner: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "location" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "location", ctx.QueryParams(), &params.Location, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter location: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListLedger(ctx, params)
 	return err
 }
 
@@ -12150,6 +14440,35 @@ func (w *ServerInterfaceWrapper) SimulatePlacements(ctx echo.Context) error {
 	return err
 }
 
+// WhatIf converts echo context to params.
+func (w *ServerInterfaceWrapper) WhatIf(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params WhatIfParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.WhatIf(ctx, params)
+	return err
+}
+
 // ListPolicies converts echo context to params.
 func (w *ServerInterfaceWrapper) ListPolicies(ctx echo.Context) error {
 	var err error
@@ -12820,6 +15139,87 @@ func (w *ServerInterfaceWrapper) StartRelease(ctx echo.Context) error {
 	return err
 }
 
+// ListAllRoutes converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAllRoutes(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAllRoutesParams
+	// ------------- Optional query parameter "route_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "route_id", ctx.QueryParams(), &params.RouteId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter route_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "env_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "env_id", ctx.QueryParams(), &params.EnvId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "group_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "group_id", ctx.QueryParams(), &params.GroupId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "hostname" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "hostname", ctx.QueryParams(), &params.Hostname, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter hostname: %s", err))
+	}
+
+	// ------------- Optional query parameter "protocol" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "protocol", ctx.QueryParams(), &params.Protocol, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter protocol: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAllRoutes(ctx, params)
+	return err
+}
+
 // ListScalingEvents converts echo context to params.
 func (w *ServerInterfaceWrapper) ListScalingEvents(ctx echo.Context) error {
 	var err error
@@ -12870,6 +15270,38 @@ func (w *ServerInterfaceWrapper) ListScalingEvents(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ListScalingEvents(ctx, params)
+	return err
+}
+
+// Search converts echo context to params.
+func (w *ServerInterfaceWrapper) Search(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params SearchParams
+	// ------------- Required query parameter "q" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "q", ctx.QueryParams(), &params.Q, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter q: %s", err))
+	}
+
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "kind", ctx.QueryParams(), &params.Kind, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.Search(ctx, params)
 	return err
 }
 
@@ -15892,6 +18324,8 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/internal/servers/create", wrapper.CreateServerByOldPath, options.OperationMiddlewares["createServerByOldPath"]...)
 	router.GET(options.BaseURL+"/v1/operations/:operation_id", wrapper.GetOperation, options.OperationMiddlewares["getOperation"]...)
 	router.POST(options.BaseURL+"/internal/reconcile", wrapper.Reconcile, options.OperationMiddlewares["reconcile"]...)
+	router.GET(options.BaseURL+"/v1/ledger", wrapper.ListLedger, options.OperationMiddlewares["listLedger"]...)
+	router.GET(options.BaseURL+"/v1/costs", wrapper.GetCosts, options.OperationMiddlewares["getCosts"]...)
 	router.GET(options.BaseURL+"/v1/catalog", wrapper.GetCatalog, options.OperationMiddlewares["getCatalog"]...)
 	router.GET(options.BaseURL+"/v1/images", wrapper.ListImages, options.OperationMiddlewares["listImages"]...)
 	router.POST(options.BaseURL+"/v1/images", wrapper.BuildImage, options.OperationMiddlewares["buildImage"]...)
@@ -15957,6 +18391,12 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/unmute", wrapper.UnmuteTenant, options.OperationMiddlewares["unmuteTenant"]...)
 	router.POST(options.BaseURL+"/v1/placements/simulate", wrapper.SimulatePlacements, options.OperationMiddlewares["simulatePlacements"]...)
 	router.POST(options.BaseURL+"/internal/placement-overrides", wrapper.OverridePlacement, options.OperationMiddlewares["overridePlacement"]...)
+	router.POST(options.BaseURL+"/v1/placements/what-if", wrapper.WhatIf, options.OperationMiddlewares["whatIf"]...)
+	router.GET(options.BaseURL+"/v1/decisions", wrapper.ListAllDecisions, options.OperationMiddlewares["listAllDecisions"]...)
+	router.GET(options.BaseURL+"/v1/decisions/:decision_id", wrapper.GetDecision, options.OperationMiddlewares["getDecision"]...)
+	router.POST(options.BaseURL+"/v1/decisions/:decision_id/replay", wrapper.ReplayDecision, options.OperationMiddlewares["replayDecision"]...)
+	router.GET(options.BaseURL+"/v1/fleet-map", wrapper.GetFleetMap, options.OperationMiddlewares["getFleetMap"]...)
+	router.GET(options.BaseURL+"/v1/fleet-map/packing", wrapper.GetPackingMap, options.OperationMiddlewares["getPackingMap"]...)
 	router.GET(options.BaseURL+"/v1/placement-pools", wrapper.ListPlacementPools, options.OperationMiddlewares["listPlacementPools"]...)
 	router.POST(options.BaseURL+"/v1/placement-pools", wrapper.CreatePlacementPool, options.OperationMiddlewares["createPlacementPool"]...)
 	router.DELETE(options.BaseURL+"/v1/placement-pools/:pool", wrapper.DeletePlacementPool, options.OperationMiddlewares["deletePlacementPool"]...)
@@ -16094,12 +18534,23 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/envs", wrapper.ListAllEnvs, options.OperationMiddlewares["listAllEnvs"]...)
 	router.DELETE(options.BaseURL+"/v1/envs/:env_id", wrapper.DeleteEnv, options.OperationMiddlewares["deleteEnv"]...)
 	router.GET(options.BaseURL+"/v1/envs/:env_id", wrapper.GetEnv, options.OperationMiddlewares["getEnv"]...)
+	router.POST(options.BaseURL+"/v1/console-logins", wrapper.CreateConsoleLogin, options.OperationMiddlewares["createConsoleLogin"]...)
 	router.GET(options.BaseURL+"/healthz", wrapper.Healthz, options.OperationMiddlewares["healthz"]...)
 	router.GET(options.BaseURL+"/readyz", wrapper.Readyz, options.OperationMiddlewares["readyz"]...)
 	router.GET(options.BaseURL+"/metrics", wrapper.Metrics, options.OperationMiddlewares["metrics"]...)
+	router.GET(options.BaseURL+"/v1/audit", wrapper.ListAudit, options.OperationMiddlewares["listAudit"]...)
+	router.GET(options.BaseURL+"/v1/audit/verification", wrapper.VerifyAudit, options.OperationMiddlewares["verifyAudit"]...)
+	router.GET(options.BaseURL+"/v1/audit/head", wrapper.GetAuditHead, options.OperationMiddlewares["getAuditHead"]...)
+	router.GET(options.BaseURL+"/v1/audit/:entry_id", wrapper.GetAuditEntry, options.OperationMiddlewares["getAuditEntry"]...)
 	router.GET(options.BaseURL+"/v1/certificates", wrapper.ListCertificates, options.OperationMiddlewares["listCertificates"]...)
 	router.GET(options.BaseURL+"/v1/certificates/:certificate_id", wrapper.GetCertificate, options.OperationMiddlewares["getCertificate"]...)
 	router.POST(options.BaseURL+"/v1/certificates/:certificate_id/renew", wrapper.RenewCertificate, options.OperationMiddlewares["renewCertificate"]...)
+	router.GET(options.BaseURL+"/v1/events", wrapper.ListEvents, options.OperationMiddlewares["listEvents"]...)
+	router.GET(options.BaseURL+"/v1/search", wrapper.Search, options.OperationMiddlewares["search"]...)
+	router.GET(options.BaseURL+"/v1/routes", wrapper.ListAllRoutes, options.OperationMiddlewares["listAllRoutes"]...)
+	router.GET(options.BaseURL+"/v1/ipv4-addresses", wrapper.ListIPv4Addresses, options.OperationMiddlewares["listIPv4Addresses"]...)
+	router.GET(options.BaseURL+"/v1/instances", wrapper.ListAllInstances, options.OperationMiddlewares["listAllInstances"]...)
+	router.GET(options.BaseURL+"/v1/attachments", wrapper.ListAttachments, options.OperationMiddlewares["listAttachments"]...)
 	router.GET(options.BaseURL+"/v1/registries", wrapper.ListRegistries, options.OperationMiddlewares["listRegistries"]...)
 	router.POST(options.BaseURL+"/v1/registries/rotate", wrapper.RotateRegistries, options.OperationMiddlewares["rotateRegistries"]...)
 	router.DELETE(options.BaseURL+"/v1/registries/:host", wrapper.DeleteRegistry, options.OperationMiddlewares["deleteRegistry"]...)
