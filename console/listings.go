@@ -29,7 +29,7 @@ var listings = []listing{
 	{
 		Page: "queue", Title: "Queue", Section: "queue", API: "/v1/queue", Items: "entries", Row: "{kind}s/{id}", Kinds: "tenant, server, group, org", CLI: "queue list",
 		About:   "Who waits for a place, in the order in which they will be served, for what, and until when, as far as can be told.",
-		Columns: "name, position, kind, org_id, region, plan, code: waits for, reason, missing_roles: missing, waiting_since: waiting, expected_at: expected, expected_because: because",
+		Columns: "name, position, kind, org_id, region, plan, code: waits for, reason, missing_roles: missing, coming, waiting_since: waiting, expected_at: expected, expected_because: because",
 	},
 	{
 		Page: "decisions", Title: "Decisions", Section: "decisions", API: "/v1/decisions", Items: "decisions", Row: "decisions/{id}", Kinds: "tenant", CLI: "decision list",
