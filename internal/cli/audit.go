@@ -104,7 +104,7 @@ func (auditVerify) command(c *CLI) *cobra.Command {
 					all.Problems = append(all.Problems, p)
 				}
 			}
-			if part.NextFrom == nil {
+			if part.NextFrom == nil || *part.NextFrom <= next {
 				break
 			}
 			next = *part.NextFrom

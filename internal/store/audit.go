@@ -42,10 +42,10 @@ func (s *Store) ListAudit(ctx context.Context, q prego.ListQuery) (page []prego.
 const sqlWriteRequestAudit = `SELECT write_request_audit($1, $2, $3, $4)`
 
 // NoteRequest writes an entry for the request of the context, unless it has one: what it asked
-// for changed no row that is audited.
+// for changed no row that is audited. Somebody must ask.
 func (s *Store) NoteRequest(ctx context.Context, kind, id string, org prego.OrgID) error {
-	source, _ := prego.AuditSourceOf(ctx)
-	return s.exec(ctx, "audit request", sqlWriteRequestAudit, source.RequestID, kind, id, org)
+	_, err := s.pool.Pool.Exec(ctx, sqlWriteRequestAudit, requestSetting(ctx), kind, id, org) // which says who asks by itself
+	return failed("audit request", err)
 }
 
 const sqlSealAudit = `SELECT sealed, seq, hash FROM seal_audit($1)`
