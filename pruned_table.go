@@ -14,4 +14,5 @@ const (
 	PrunedKeys       PrunedTable = "request_keys"
 	PrunedTenantKeys PrunedTable = "idempotency_keys"
 	PrunedOrgKeys    PrunedTable = "org_idempotency_keys"
+	PrunedAudit      PrunedTable = "audit_entries" // that are sealed, behind a checkpoint
 )

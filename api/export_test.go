@@ -2,7 +2,11 @@ package api
 
 import (
 	"maps"
+	"net/http"
 	"slices"
+	"strings"
+
+	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
 )
@@ -12,3 +16,16 @@ func Status(code prego.Code) int { return statuses[code] }
 
 // Codes are those that callers can meet.
 func Codes() []prego.Code { return slices.Collect(maps.Keys(statuses)) }
+
+// Accepting is an API that accepts whatever an authenticated caller asks, and does nothing.
+func (a *API) Accepting() http.Handler {
+	e := echo.New()
+	e.HTTPErrorHandler = a.refuse
+	e.Pre(a.observe)
+	e.Use(a.authenticate, a.audited)
+	for route := range a.contract.ops {
+		method, path, _ := strings.Cut(route, " ")
+		e.Add(method, path, func(c echo.Context) error { return c.NoContent(http.StatusNoContent) })
+	}
+	return e
+}

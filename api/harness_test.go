@@ -293,6 +293,12 @@ func (b *bundle) do(method, path, token, contentType, body string) (*http.Respon
 	if resp.StatusCode == http.StatusAccepted {
 		b.shown(as[struct{ Operation api.Operation }](b.t, answer).Operation)
 	}
+	if resp.StatusCode < 300 && method != http.MethodGet && route.Operation.Extensions["x-audit"] != "none" {
+		var n int
+		require.NoError(b.t, b.pool.QueryRow(context.Background(), `SELECT count(*) FROM audit_entries WHERE request_id = $1 AND actor = $2 AND operation = $3`,
+			resp.Header.Get("X-Request-Id"), token, route.Operation.OperationID).Scan(&n))
+		require.NotZero(b.t, n, "%s %s is accepted and not in the audit", method, path)
+	}
 	if resp.StatusCode < 300 {
 		require.NoError(b.t, openapi3filter.ValidateRequest(context.Background(), in), "%s %s is accepted and against the contract", method, path)
 	}

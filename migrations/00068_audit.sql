@@ -18,9 +18,11 @@ CREATE TABLE audit_entries (
     new        jsonb
 );
 CREATE INDEX audit_entries_at ON audit_entries (at, entry_id);
-CREATE INDEX audit_entries_of ON audit_entries (kind, id, at, entry_id);
+CREATE INDEX audit_entries_kind ON audit_entries (kind, at, entry_id);
+CREATE INDEX audit_entries_id ON audit_entries (id, at, entry_id);
 CREATE INDEX audit_entries_actor ON audit_entries (actor, at, entry_id);
-CREATE INDEX audit_entries_org ON audit_entries (org_id, at, entry_id) WHERE org_id <> '';
+CREATE INDEX audit_entries_operation ON audit_entries (operation, at, entry_id);
+CREATE INDEX audit_entries_org ON audit_entries (org_id, at, entry_id);
 CREATE INDEX audit_entries_request ON audit_entries (request_id) WHERE request_id <> '';
 
 -- Entries in the order in which they were sealed, each hashed with the one before. Sealing comes
@@ -59,12 +61,15 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION write_request_audit(request_id text, kind text, id text, org_id text) RETURNS void
+CREATE OR REPLACE FUNCTION write_request_audit(asked text, kind text, id text, org_id text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+DECLARE
+    request text := COALESCE(NULLIF(convert_from(decode(asked, 'base64'), 'UTF8'), '')::jsonb ->> 'request_id', '');
 BEGIN
-    IF request_id <> '' AND EXISTS (SELECT FROM audit_entries e WHERE e.request_id = write_request_audit.request_id) THEN
+    IF request <> '' AND EXISTS (SELECT FROM audit_entries e WHERE e.request_id = request) THEN
         RETURN;
     END IF;
+    PERFORM set_config('prego.request', asked, true);
     PERFORM write_audit(kind, id, org_id, 'request', NULL, NULL);
 END $$;
 -- +goose StatementEnd
@@ -188,17 +193,25 @@ END $$;
 -- +goose StatementEnd
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION refuse_audit_change() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    at bigint;
 BEGIN
-    IF TG_OP = 'DELETE' AND TG_TABLE_NAME = 'audit_chain' AND OLD.seq <= (SELECT max(p.seq) FROM audit_checkpoints p) THEN
-        RETURN OLD;
-    END IF;
-    IF TG_OP = 'DELETE' AND TG_TABLE_NAME = 'audit_entries'
-        AND (SELECT c.seq FROM audit_chain c WHERE c.entry_id = OLD.entry_id) <= (SELECT max(p.seq) FROM audit_checkpoints p) THEN
-        RETURN OLD;
+    IF TG_OP = 'DELETE' THEN
+        CASE TG_TABLE_NAME
+        WHEN 'audit_chain' THEN at := OLD.seq;
+        WHEN 'audit_entries' THEN SELECT c.seq INTO at FROM audit_chain c WHERE c.entry_id = OLD.entry_id;
+        ELSE NULL;
+        END CASE;
+        IF at <= (SELECT max(p.seq) FROM audit_checkpoints p) THEN
+            RETURN OLD;
+        END IF;
     END IF;
     RAISE EXCEPTION '% is only appended to', TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
 END $$;
 -- +goose StatementEnd
+
+-- Only the triggers, and requests that have no entry yet, write entries.
+REVOKE EXECUTE ON FUNCTION write_audit FROM PUBLIC;
 
 CREATE TRIGGER audit_entries_queue AFTER INSERT ON audit_entries FOR EACH ROW EXECUTE FUNCTION queue_audit();
 CREATE TRIGGER audit_entries_refuse BEFORE UPDATE OR DELETE ON audit_entries FOR EACH ROW EXECUTE FUNCTION refuse_audit_change();

@@ -52,7 +52,7 @@ func nouns(t *testing.T) []*cobra.Command {
 func TestEveryVerbFollowsTheConventions(t *testing.T) {
 	t.Parallel()
 	imperative := strings.Fields(`Add Associate Attach Back Bring Build Cancel Change Close Compare Cordon Create Decide Delete Deploy Detach Disable Download End Follow Force Give Import Inspect Install List Make Move Open
-		Manage Override Print Provision Publish Re-encrypt Reactivate Refill Refresh Release Remove Renew Replace Resize Restart Restore Resume Return Run Seal See Set Show Stop Store Take Terminate Try Unpin Write`)
+		Manage Override Print Provision Publish Re-encrypt Reactivate Refill Refresh Release Remove Renew Replace Resize Restart Restore Resume Return Run Seal See Set Show Stop Store Take Terminate Try Unpin Verify Write`)
 	for _, noun := range nouns(t) {
 		for _, cmd := range append(leaves(noun), noun) {
 			path := cmd.CommandPath()
@@ -253,6 +253,10 @@ var shown = map[string]struct {
 	"queue list":                             {"/v1/queue", example[api.QueuePage](200)},
 	"cost --by tenant":                       {"/v1/costs", example[api.Costs](200)},
 	"ledger list":                            {"/v1/ledger", example[api.LedgerPage](200)},
+	"audit list":                             {"/v1/audit", example[api.AuditPage](200)},
+	"audit show 4711":                        {"/v1/audit/4711", example[api.AuditEntry](200)},
+	"audit head":                             {"/v1/audit/head", example[api.AuditHead](200)},
+	"audit verify":                           {"/v1/audit/verification", example[api.AuditVerification](200)},
 	"catalog":                                {"/v1/catalog", example[api.Catalog](200)},
 }
 

@@ -87,6 +87,8 @@ type Keep struct {
 	Keys         time.Duration `env:"PREGO_KEEP_KEYS" envDefault:"168h"`           // idempotency keys and the answers to their requests; at least 24h
 	CreationKeys time.Duration `env:"PREGO_KEEP_CREATION_KEYS" envDefault:"2160h"` // idempotency keys of requests that created tenants, apps and envs; at least 24h
 	Decisions    time.Duration `env:"PREGO_KEEP_DECISIONS" envDefault:"2160h"`     // inputs of placement decisions, for replays; at least 1h
+	Audit        time.Duration `env:"PREGO_KEEP_AUDIT" envDefault:"0"`             // entries of the audit; at least 720h
+	SealAudit    time.Duration `env:"PREGO_AUDIT_SEAL_EVERY" envDefault:"10s"`     // how often new entries of the audit are sealed
 	Every        time.Duration `env:"PREGO_PRUNE_EVERY" envDefault:"1m"`           // how often what is older is looked for
 	Batch        int           `env:"PREGO_PRUNE_BATCH" envDefault:"1000"`         // rows deleted in one transaction
 }
@@ -97,6 +99,7 @@ func (k Keep) Of() map[prego.PrunedTable]time.Duration {
 		prego.PrunedEvents: k.Events, prego.PrunedFeed: k.Feed, prego.PrunedCommands: k.Commands, prego.PrunedSessions: k.Sessions, prego.PrunedInstances: k.Instances,
 		prego.PrunedKeys: k.Keys, prego.PrunedTenantKeys: k.CreationKeys, prego.PrunedOrgKeys: k.CreationKeys,
 		prego.PrunedDecisions: k.Decisions,
+		prego.PrunedAudit: k.Audit,
 	}
 }
 
@@ -105,10 +108,14 @@ func (k Keep) check(bad func(name, why string)) {
 		"PREGO_KEEP_EVENTS": {k.Events, time.Hour}, "PREGO_KEEP_FEED": {k.Feed, time.Hour}, "PREGO_KEEP_COMMANDS": {k.Commands, time.Hour}, "PREGO_KEEP_SESSIONS": {k.Sessions, 2 * time.Hour},
 		"PREGO_KEEP_INSTANCES": {k.Instances, time.Hour}, "PREGO_KEEP_KEYS": {k.Keys, 24 * time.Hour}, "PREGO_KEEP_CREATION_KEYS": {k.CreationKeys, 24 * time.Hour},
 		"PREGO_KEEP_DECISIONS": {k.Decisions, time.Hour},
+		"PREGO_KEEP_AUDIT": {k.Audit, 720 * time.Hour},
 	} {
 		if v.is != 0 && v.is < v.least {
 			bad(name, fmt.Sprintf("must be at least %s, or 0 for forever", v.least))
 		}
+	}
+	if k.SealAudit <= 0 || k.SealAudit > time.Minute {
+		bad("PREGO_AUDIT_SEAL_EVERY", "must be above 0 and at most 1m")
 	}
 	if k.Every <= 0 || k.Batch < 1 || k.Batch > 100_000 {
 		bad("PREGO_PRUNE_EVERY and PREGO_PRUNE_BATCH", "must be above 0, the second at most 100000")

@@ -29,7 +29,9 @@ var auditEntries = listing[prego.AuditEntry]{
 		"actor": "e.actor", "kind": "e.kind", "id": "e.id", "org_id": "e.org_id", "operation": "e.operation", "verb": "e.verb", "request_id": "e.request_id",
 		"since": "e.at >= $each::timestamptz", "until": "e.at < $each::timestamptz",
 	},
-	sorts: map[string]string{"at": "e.at"}, order: "-at", id: "e.entry_id",
+	sorts: map[string]string{"at": "e.at"}, order: "-at", id: "e.entry_id", table: "audit_entries e",
+	dimensions: []dimension{{filter: "kind"}, {filter: "actor"}, {filter: "operation"}, {filter: "org_id"}},
+	narrow:     []string{"id", "request_id"},
 }
 
 // ListAudit is a page of the audit.
@@ -40,10 +42,10 @@ func (s *Store) ListAudit(ctx context.Context, q prego.ListQuery) (page []prego.
 const sqlWriteRequestAudit = `SELECT write_request_audit($1, $2, $3, $4)`
 
 // NoteRequest writes an entry for the request of the context, unless it has one: what it asked
-// for changed no row that is audited.
+// for changed no row that is audited. Somebody must ask.
 func (s *Store) NoteRequest(ctx context.Context, kind, id string, org prego.OrgID) error {
-	source, _ := prego.AuditSourceOf(ctx)
-	return s.exec(ctx, "audit request", sqlWriteRequestAudit, source.RequestID, kind, id, org)
+	_, err := s.pool.Pool.Exec(ctx, sqlWriteRequestAudit, requestSetting(ctx), kind, id, org) // which says who asks by itself
+	return failed("audit request", err)
 }
 
 const sqlSealAudit = `SELECT sealed, seq, hash FROM seal_audit($1)`
@@ -55,6 +57,8 @@ func (s *Store) SealAudit(ctx context.Context, most int) (sealed int, head prego
 	copy(head.Hash[:], hash)
 	return sealed, head, failed("seal audit", err)
 }
+
+const sqlPruneAudit = `SELECT prune_audit($1, $2)`
 
 const sqlAuditHead = `SELECT seq, hash FROM audit_end()`
 
@@ -89,6 +93,7 @@ SELECT c.seq AS number, c.entry_id AS link, c.prev_hash AS before, c.hash AS sum
     COALESCE(e.request_id, '') AS request_id, COALESCE(e.operation, '') AS operation, COALESCE(e.kind, '') AS kind, COALESCE(e.id, '') AS id, COALESCE(e.org_id, '') AS org_id,
     COALESCE(e.verb, '') AS verb, e.old::text AS old, e.new::text AS new
 FROM audit_chain c LEFT JOIN audit_entries e ON e.entry_id = c.entry_id WHERE c.seq >= $1 ORDER BY c.seq LIMIT $2`
+	sqlAuditNoted    = `SELECT COALESCE((SELECT hash FROM audit_chain WHERE seq = $1), (SELECT hash FROM audit_checkpoints WHERE seq = $1))`
 	sqlAuditLink     = `SELECT hash FROM audit_chain WHERE seq = $1`
 	sqlAuditUnsealed = `
 SELECT e.entry_id FROM audit_entries e WHERE e.at < now() - make_interval(secs => $1) AND NOT EXISTS (SELECT FROM audit_chain c WHERE c.entry_id = e.entry_id)
@@ -238,7 +243,7 @@ func (v *auditVerifier) compare(ctx context.Context, q querier) error {
 		v.note(f.Head.Seq, 0, prego.AuditEndMissing, "the chain ends with number %d; there was a number %d", f.Head.Seq, want.Seq)
 		return nil
 	}
-	hash, err := value[[]byte](ctx, q, `SELECT COALESCE((SELECT hash FROM audit_chain WHERE seq = $1), (SELECT hash FROM audit_checkpoints WHERE seq = $1))`, want.Seq)
+	hash, err := value[[]byte](ctx, q, sqlAuditNoted, want.Seq)
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,13 @@
 -- Writes an entry for a request that changed no row that is audited. One that has an entry needs
--- no other.
-CREATE OR REPLACE FUNCTION write_request_audit(request_id text, kind text, id text, org_id text) RETURNS void
+-- no other. Who asks is what prego.request is set to.
+CREATE OR REPLACE FUNCTION write_request_audit(asked text, kind text, id text, org_id text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+DECLARE
+    request text := COALESCE(NULLIF(convert_from(decode(asked, 'base64'), 'UTF8'), '')::jsonb ->> 'request_id', '');
 BEGIN
-    IF request_id <> '' AND EXISTS (SELECT FROM audit_entries e WHERE e.request_id = write_request_audit.request_id) THEN
+    IF request <> '' AND EXISTS (SELECT FROM audit_entries e WHERE e.request_id = request) THEN
         RETURN;
     END IF;
+    PERFORM set_config('prego.request', asked, true);
     PERFORM write_audit(kind, id, org_id, 'request', NULL, NULL);
 END $$;

@@ -1,0 +1,44 @@
+package activities
+
+import (
+	"context"
+
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// AuditStore seals entries of the audit.
+type AuditStore interface {
+	SealAudit(ctx context.Context, most int) (sealed int, head prego.AuditHead, err error)
+}
+
+// Audit adds entries to the audit's chain.
+type Audit struct {
+	Store AuditStore
+	Log   *zap.Logger
+}
+
+// sealAtOnce is how many entries one transaction seals.
+const sealAtOnce = 1000
+
+// LookAtAudit seals what was written since. Statements do. The head goes to the log, which is a
+// place outside the database: verification compares with it.
+func LookAtAudit(a *Audit) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		var r prego.LookResult
+		for {
+			n, head, err := a.Store.SealAudit(ctx, sealAtOnce)
+			if err != nil {
+				return r, err
+			}
+			if r.Found = r.Found || n > 0; n == sealAtOnce {
+				continue
+			}
+			if r.Found {
+				a.Log.Info("the audit is sealed", zap.Int64("seq", head.Seq), zap.Stringer("hash", head.Hash))
+			}
+			return r, nil
+		}
+	}
+}
