@@ -74,11 +74,14 @@ func (s *EventSubscription) Err() error {
 	return s.err
 }
 
-// Cursor is the place up to which everything that the filter selects was taken from the channel.
-func (s *EventSubscription) Cursor() string {
+// Cursor is a place up to which everything that the filter selects was taken from the channel. It may
+// be that of the event before the last one that was taken.
+func (s *EventSubscription) Cursor() string { return s.place().String() }
+
+func (s *EventSubscription) place() prego.EventPlace {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.at.String()
+	return s.at
 }
 
 func (s *EventSubscription) passed(p prego.EventPlace) {
@@ -107,8 +110,11 @@ func (f *eventFeed) subscribe(ctx context.Context, q prego.EventQuery) (*EventSu
 	}
 	out := make(chan prego.Event)
 	s := &EventSubscription{C: out, out: out, filter: q.EventFilter, queue: make(chan prego.Event, f.buffer)}
-	if q.Since != "" {
+	switch {
+	case q.Since != "":
 		s.at, _ = prego.ParseEventCursor(q.Since)
+	case len(first.Events) == 0:
+		s.at = next
 	}
 	joined := f.join(s, next)
 	go func() {
@@ -164,8 +170,9 @@ func (f *eventFeed) follow() {
 		ctx, cancel := context.WithTimeout(f.ending, patience)
 		page, err := f.store.Events(ctx, prego.EventQuery{Since: since, Limit: feedPage})
 		cancel()
+		crowded := false
 		if err == nil {
-			err = f.tell(page)
+			crowded, err = f.tell(page)
 		}
 		switch {
 		case err == nil:
@@ -177,7 +184,7 @@ func (f *eventFeed) follow() {
 			failing = true
 			f.log.Warn("the feed of events cannot be read", zap.String("error", prego.Redact(err.Error())))
 		}
-		if page.More {
+		if page.More && !crowded {
 			continue
 		}
 		select {
@@ -187,11 +194,12 @@ func (f *eventFeed) follow() {
 	}
 }
 
-// tell gives a page to all subscribers. None is waited for: whoever has too many waiting is dropped.
-func (f *eventFeed) tell(page prego.EventPage) error {
+// tell gives a page to all subscribers, and reports whether one of them falls behind, who is given a little time. Whoever
+// has too many waiting all the same is dropped.
+func (f *eventFeed) tell(page prego.EventPage) (crowded bool, err error) {
 	at, err := prego.ParseEventCursor(page.Next)
 	if err != nil {
-		return err
+		return false, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -212,8 +220,9 @@ func (f *eventFeed) tell(page prego.EventPage) error {
 		if f.subs[s] && len(page.Events) > 0 && len(s.queue) == 0 && !s.filter.Empty() {
 			s.queue <- prego.Event{Cursor: page.Next} // only here something is added
 		}
+		crowded = crowded || len(s.queue) > f.buffer/2
 	}
-	return nil
+	return crowded, nil
 }
 
 func (f *eventFeed) dropAll(cause error) {
@@ -348,6 +357,7 @@ func (a *API) streamEvents(c echo.Context, q prego.EventQuery) error {
 	w.Header().Set(echo.HeaderContentType, "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
+	at := sub.place()
 	send := func(format string, args ...any) error {
 		_ = control.SetWriteDeadline(time.Now().Add(sendWithin))
 		if _, err := fmt.Fprintf(w, format, args...); err != nil {
@@ -356,7 +366,11 @@ func (a *API) streamEvents(c echo.Context, q prego.EventQuery) error {
 		return control.Flush()
 	}
 	// The place is said at once, so that nothing is missed by a reader who loses the connection before the first event.
-	if err := send("retry: 1000\nid: %s\n\n", sub.Cursor()); err != nil {
+	line := fmt.Sprintf("retry: 1000\nid: %s\n\n", at)
+	if q.Tail > 0 { // it is that of the first event
+		line = "retry: 1000\n\n"
+	}
+	if err := send("%s", line); err != nil {
 		return nil //nolint:nilerr // the caller left
 	}
 	quiet := time.NewTicker(feedKeepAlive)
@@ -373,6 +387,9 @@ func (a *API) streamEvents(c echo.Context, q prego.EventQuery) error {
 			}
 			data, err := json.Marshal(feedEventView(e))
 			if err == nil {
+				at, err = prego.ParseEventCursor(e.Cursor)
+			}
+			if err == nil {
 				err = send("id: %s\nevent: %s\ndata: %s\n\n", e.Cursor, e.Kind, data)
 			}
 			if err != nil {
@@ -380,7 +397,14 @@ func (a *API) streamEvents(c echo.Context, q prego.EventQuery) error {
 			}
 		case <-quiet.C:
 			// A place without an event moves the reader's on.
-			if err := send(": keep-alive\nid: %s\n\n", sub.Cursor()); err != nil {
+			if p := sub.place(); at.Compare(p) < 0 {
+				at = p
+			}
+			line = ": keep-alive\n\n"
+			if at != (prego.EventPlace{}) {
+				line = fmt.Sprintf(": keep-alive\nid: %s\n\n", at)
+			}
+			if err := send("%s", line); err != nil {
 				return nil //nolint:nilerr // the caller left
 			}
 		}

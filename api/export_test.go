@@ -29,3 +29,19 @@ func (a *API) Accepting() http.Handler {
 	}
 	return e
 }
+// Limits of streams, and of the feed of events.
+const (
+	MaxStreams  = maxStreams
+	FollowEvery = followEvery
+	FeedBuffer  = feedBuffer
+)
+
+// Following reports whether the feed of events is being read.
+func (a *API) Following() bool {
+	a.feed.mu.Lock()
+	defer a.feed.mu.Unlock()
+	return a.feed.running
+}
+
+// End ends what is long, as the end of the process does.
+func (a *API) End() { a.end() }

@@ -52,8 +52,8 @@ WITH` + eventsPruned + `, w AS MATERIALIZED (
 )
 SELECT true AS hit, 0::bigint AS looked, true AS kept, ` + eventColumns + ` FROM m e
 UNION ALL
-SELECT false, 0, true, COALESCE(l.xid, p.xid)::text, COALESCE(l.seq, p.seq), now(), '', '', '', '{}', '', '', '', '', ''
-FROM p LEFT JOIN (SELECT e.xid, e.seq FROM w e ORDER BY e.xid DESC, e.seq DESC LIMIT 1) l ON true`
+(SELECT false, 0::bigint, true, l.xid::text, l.seq, now(), '', '', '', '{}'::text[], '', '', '', '', ''
+FROM (SELECT p.xid, p.seq FROM p UNION ALL SELECT e.xid, e.seq FROM w e) l ORDER BY l.xid DESC, l.seq DESC LIMIT 1)`
 
 type eventRow struct {
 	Hit    bool

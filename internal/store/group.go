@@ -254,7 +254,7 @@ func (s *Store) ListInstances(ctx context.Context, q prego.ListQuery) (page []wo
 }
 
 var allInstances = listing[workload.Instance]{
-	what: "instances", from: `SELECT ` + instanceColumns + ` FROM instances i`,
+	what: "instances of all groups", from: `SELECT ` + instanceColumns + ` FROM instances i`,
 	live: `i.state <> 'stopped'`, state: "state",
 	filters: map[string]string{
 		"instance_id": "i.instance_id", "org_id": "i.org_id", "group_id": "i.group_id", "server_id": "i.server_id", "state": "i.state",

@@ -52,7 +52,7 @@ func TestEveryListFitsTheSchema(t *testing.T) {
 	defer conn.Release()
 	var all []string
 	for _, statements := range [][]string{
-		variants(t, servers), variants(t, tenants), variants(t, apps), variants(t, envs), variants(t, groups), variants(t, instances),
+		variants(t, servers), variants(t, tenants), variants(t, apps), variants(t, envs), variants(t, groups), variants(t, instances), variants(t, allInstances), variants(t, ipv4s), variants(t, attachments),
 		variants(t, volumes), variants(t, routes), variants(t, snapshots), variants(t, restores), variants(t, images), variants(t, placementPools),
 		variants(t, fleets), variants(t, policies), variants(t, fleetActions), variants(t, orgs), variants(t, orgEvents), variants(t, commands), variants(t, scalingEvents), variants(t, ledger),
 	} {

@@ -18,6 +18,7 @@ import (
 func prunedTables() map[prego.PrunedTable]string {
 	return map[prego.PrunedTable]string{
 		prego.PrunedEvents:     `UPDATE org_events SET at = now() - make_interval(days => %d) WHERE event_id %% 2 = 0`,
+		prego.PrunedFeed:       `UPDATE events SET at = now() - make_interval(days => %d) WHERE seq %% 100 <= 60`,
 		prego.PrunedSessions:   `UPDATE org_sessions SET opened_at = now() - make_interval(days => %d) WHERE session_id LIKE '%%2'`,
 		prego.PrunedInstances:  `UPDATE instances SET stopped_at = now() - make_interval(days => %d) WHERE number %% 2 = 1`,
 		prego.PrunedCommands:   `UPDATE agent_command_audit SET requested_at = now() - make_interval(days => %d) WHERE audit_id LIKE '%%2'`,
@@ -40,6 +41,7 @@ func aged(t *testing.T) *Store {
 		`INSERT INTO idempotency_keys (subject, key, request_hash, tenant_id) SELECT 'a', 'k-' || i, '', 't-' || i FROM generate_series(1, 50) i`,
 		`INSERT INTO org_idempotency_keys (subject, key, request_hash, resource_id) SELECT 'a', 'k-' || i, '', 'a-1' FROM generate_series(1, 50) i`,
 		`INSERT INTO decision_inputs (journal, first, events, body) SELECT 'j', i, 1, '' FROM generate_series(0, 50) i`,
+		`INSERT INTO events (kind, id, step) SELECT 'server', 's-' || i, 'x' FROM generate_series(1, 99) i`,
 		`UPDATE instances SET state = 'stopped', stopped_at = now() WHERE number % 3 = 0`)
 	pool, err := Open(t.Context(), url, 8)
 	require.NoError(t, err)
@@ -61,7 +63,7 @@ func TestWhatIsOldIsPruned(t *testing.T) {
 	ctx := t.Context()
 	s := aged(t)
 	conditions := map[prego.PrunedTable]string{
-		prego.PrunedEvents: `at < now() - interval '9 days'`, prego.PrunedSessions: `opened_at < now() - interval '9 days' AND closed_at IS NOT NULL`,
+		prego.PrunedEvents: `at < now() - interval '9 days'`, prego.PrunedFeed: `at < now() - interval '9 days'`, prego.PrunedSessions: `opened_at < now() - interval '9 days' AND closed_at IS NOT NULL`,
 		prego.PrunedInstances: `stopped_at < now() - interval '9 days' AND state = 'stopped'`, prego.PrunedCommands: `requested_at < now() - interval '9 days'`,
 		prego.PrunedDecisions: `created_at < now() - interval '9 days'`,
 		prego.PrunedKeys:      `created_at < now() - interval '9 days' AND leased_until < now()`, prego.PrunedTenantKeys: `created_at < now() - interval '9 days'`, prego.PrunedOrgKeys: `created_at < now() - interval '9 days'`,

@@ -40,6 +40,8 @@ func scaleLists() []scaleList {
 		scaled(policies, ""), scaled(images, ""), scaled(placementPools, ""), scaled(scalingEvents, ""), scaled(fleetActions, "fleet_id"), scaled(instances, "group_id"), scaled(rollouts, "group_id"),
 		scaled(commands, "server_id"), scaled(orgEvents, "org_id"), scaled(snapshots, "tenant_id"), scaled(backups, "tenant_id"), scaled(volumeRestores, "volume_id"), scaled(restores, "tenant_id"), scaled(moves, "tenant_id"), scaled(routes, "env_id"),
 		scaled(certificates, ""), scaled(domains, ""), scaled(stackReleases, ""), scaled(agentReleases, ""), scaled(rebalances, ""), scaled(patchWaves, ""), scaled(backupPolicies, ""), scaled(drills, "tenant_id"), scaled(auditEntries, ""),
+		scaled(commands, "server_id"), scaled(orgEvents, "org_id"), scaled(snapshots, "tenant_id"), scaled(backups, "tenant_id"), scaled(volumeRestores, "volume_id"), scaled(restores, "tenant_id"), scaled(moves, "tenant_id"), scaled(routes, ""), scaled(ipv4s, ""), scaled(attachments, ""), scaled(allInstances, ""),
+		scaled(certificates, ""), scaled(domains, ""), scaled(stackReleases, ""), scaled(agentReleases, ""), scaled(rebalances, ""), scaled(patchWaves, ""), scaled(backupPolicies, ""), scaled(drills, "tenant_id"),
 	}
 }
 
@@ -50,7 +52,7 @@ var scaleValues = map[string][]string{
 	"agent_status": {"connected", "disconnected", "degraded", "unknown"}, "role": {"app", "redis-pool", "node"}, "infra_provider": {"hetzner", "aws"}, "location": {"fsn1", "ash", "none"}, "patch_state": {"unknown", "pending", "reboot"},
 	"org_id": {"o-0", "o-7", "none"}, "parent_org_id": {"o-0", "none"}, "tenant_id": {"t-77", "none"}, "slug": {"slug-77", "none"}, "server_id": {"s-77", "none"}, "fleet_id": {"nodes-7", "none"},
 	"tag": {"many", "few", "oldest", "none"}, "group_id": {"g-7", "none"}, "env_id": {"e-7", "none"}, "app_id": {"a-7", "none"}, "volume_id": {"v-7", "none"},
-	"route_id": {"r-7", "none"}, "hostname": {"h-7.example.com", "none"}, "name": {"g", "a", "e", "v", "oldest", "none"}, "tier": {"enterprise", "paid", "free"},
+	"instance_id": {"i-7", "none"}, "address": {"203.0.113.7", "none"}, "protocol": {"https", "tcp"}, "route_id": {"r-7", "none"}, "hostname": {"h-7.example.com", "none"}, "name": {"g", "a", "e", "v", "oldest", "none"}, "tier": {"enterprise", "paid", "free"},
 	"subject": {"g-10", "none"}, "actor": {"operator", "workflow", "ann", "none"}, "type": {"group", "volume", "none"}, "trigger": {"threshold", "warm_pool", "scale_out_required"},
 	"domain_id": {"none"}, "requested_by": {"patch window", "none"}, "version": {"none"}, "reason": {"rate_limited", "none"},
 	"id": {"nodes-7", "none"}, "operation": {"updateFleet", "none"}, "verb": {"update", "delete"}, "request_id": {"none"}, "since": {"2026-01-01T00:00:00Z", "2999-01-01T00:00:00Z"}, "until": {"2999-01-01T00:00:00Z", "2001-01-01T00:00:00Z"},
@@ -60,7 +62,7 @@ var scaleValues = map[string][]string{
 // scaleStates are of lists whose states are called otherwise.
 var scaleStates = map[string][]string{
 	"process groups": {"running", "stopped", "pending"}, "volumes": {"ready", "pending", "releasing"}, "snapshots": {"succeeded", "running", "deleted"}, "restores": {"succeeded", "failed", "queued"},
-	"images": {"ready"}, "backups": {"stored", "failed", "deleted"}, "moves": {"done", "failed", "cancelled"}, "rebalances": {"done", "stopped", "running"}, "drills": {"passed", "failed", "running"}, "domains": {"verified", "pending", "lost"}, "certificates": {"active", "failed", "retired"}, "releases": {"done", "stopped", "created"}, "releases of the agent": {"done", "stopped", "created"}, "instances": {"running", "stopped", "booting"}, "actions": {"succeeded", "failed", "running"},
+	"images": {"ready"}, "backups": {"stored", "failed", "deleted"}, "moves": {"done", "failed", "cancelled"}, "rebalances": {"done", "stopped", "running"}, "drills": {"passed", "failed", "running"}, "domains": {"verified", "pending", "lost"}, "certificates": {"active", "failed", "retired"}, "releases": {"done", "stopped", "created"}, "releases of the agent": {"done", "stopped", "created"}, "instances": {"running", "stopped", "booting"}, "instances of all groups": {"running", "stopped", "booting"}, "IPv4 addresses": {"ready", "pending", "failed"}, "actions": {"succeeded", "failed", "running"},
 }
 
 func (l scaleList) values(field string) []string {

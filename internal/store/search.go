@@ -164,7 +164,7 @@ func (k searched) columns() string {
 		}
 		return text
 	}
-	return fmt.Sprintf(`'%s' AS kind, %s AS id, COALESCE(%s, %[2]s) AS name, %s AS status, %s AS gone, COALESCE(%s, '') AS org_id, COALESCE(%s, '') AS within`,
+	return fmt.Sprintf(`'%[1]s' AS kind, %[2]s AS id, COALESCE(%[3]s, %[2]s) AS name, %[4]s AS status, %[5]s AS gone, COALESCE(%[6]s, '') AS org_id, COALESCE(%[7]s, '') AS within`,
 		k.kind, k.id, or(k.name, k.id), or(k.status, `''`), or(k.gone, "false"), or(k.org, `''`), or(k.within, `''`))
 }
 
@@ -180,9 +180,9 @@ func (k searched) beginnings() string {
 		case f.exact:
 			matches = column + " = $1"
 		default:
-			matches = column + " ~>=~ $1 AND " + column + " ~<~ $1 || chr(1114111)"
+			matches = column + " ~>=~ $1 AND " + column + " ~<~ ($1 || chr(1114111))"
 		}
-		parts = append(parts, fmt.Sprintf(`(SELECT %s, '%s' AS field, %s AS value, CASE WHEN %[3]s = $1 THEN 0 ELSE 1 END AS rank FROM %s WHERE %s ORDER BY %[3]s USING ~<~ LIMIT $2)`,
+		parts = append(parts, fmt.Sprintf(`(SELECT %[1]s, '%[2]s' AS field, %[3]s AS value, CASE WHEN %[3]s = $1 THEN 0 ELSE 1 END AS rank FROM %[4]s WHERE %[5]s ORDER BY %[3]s USING ~<~ LIMIT $2)`,
 			k.columns(), f.name, column, of, matches))
 	}
 	return strings.Join(parts, " UNION ALL ")
