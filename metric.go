@@ -15,6 +15,11 @@ const (
 	MetricAilingHosts       = "prego_agentgw_ailing_hosts_total"          // counter: what
 	MetricCatalogRefreshed  = "prego_catalog_refreshed_timestamp_seconds" // gauge: provider
 	MetricCatalogProblems   = "prego_catalog_problems"                    // gauge: provider, kind
+	MetricCostMonth         = "prego_cost_month"                          // gauge: kind, currency
+	MetricCostMonthIdle     = "prego_cost_month_idle"                     // gauge: kind, currency
+	MetricUntracked         = "prego_untracked_resources"                 // gauge: kind
+	MetricUnpriced          = "prego_cost_unpriced_resources"             // gauge
+	MetricCostsCounted      = "prego_cost_counted_timestamp_seconds"      // gauge
 	MetricImageBuilds       = "prego_image_builds_total"                  // counter: outcome
 	MetricBackups           = "prego_backups_total"                       // counter: kind, outcome
 	MetricBenchUpdates      = "prego_bench_updates_total"                 // counter: outcome
@@ -49,6 +54,11 @@ func Metrics() map[string][]string {
 		MetricSitesByStorage:    {"level"},
 		MetricUnmeasured:        {},
 		MetricAilingHosts:       {"what"},
+		MetricCostMonth:         {"kind", "currency"},
+		MetricCostMonthIdle:     {"kind", "currency"},
+		MetricUntracked:         {"kind"},
+		MetricUnpriced:          {},
+		MetricCostsCounted:      {},
 		MetricCatalogRefreshed:  {"provider"},
 		MetricCatalogProblems:   {"provider", "kind"},
 		MetricImageBuilds:       {"outcome"},

@@ -70,3 +70,6 @@ func Cents(amounts []Micro) []Micro {
 	}
 	return out
 }
+
+// Float is the amount for metrics, which are no books.
+func (m Micro) Float() float64 { return float64(m) / unit }

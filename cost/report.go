@@ -194,3 +194,23 @@ func (m Month) Complete(month, now time.Time, slack time.Duration) bool {
 	}
 	return m.Unpriced == 0 && m.AsOf != nil && m.BeganAt != nil && !m.AsOf.Before(end) && !MonthOf(*m.BeganAt).After(month)
 }
+
+// Numbers are what metrics show.
+type Numbers struct {
+	Kinds     []KindCost
+	Untracked []KindCount
+	Unpriced  int
+	AsOf      *time.Time
+}
+
+// KindCost is what things of one kind cost in a month.
+type KindCost struct {
+	Kind, Currency string
+	Cost, Idle     Micro
+}
+
+// KindCount is how many things of one kind no row owns.
+type KindCount struct {
+	Kind string
+	N    int
+}

@@ -209,7 +209,7 @@ func runWorker(ctx context.Context, queues []string) error {
 	}
 	watchCatalog(ctx, p, runs, b.catalogs)
 	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, time.Now), worker.NewLookAge(p.db, p.log, time.Now), worker.NewCertificates(p.db, p.log, time.Now),
-		worker.NewCordoned(p.db, p.log, time.Now), worker.NewAgentVersions(p.db, p.log, time.Now))
+		worker.NewCordoned(p.db, p.log, time.Now), worker.NewAgentVersions(p.db, p.log, time.Now), worker.NewCosts(p.db, p.log, time.Now))
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, p.ready(runs)) })
 	g.Go(func() error { return b.relay.Serve(ctx, l, b.ca.RelayTLS(), p.cfg.Worker.StopTimeout) })

@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"strconv"
 	"testing"
 	"time"
 
@@ -67,6 +69,7 @@ func TestProviderCatalog(t *testing.T) {
 	require.Equal(t, "ccx13", deref(s.Provider.ServerType))
 	require.Equal(t, "nbg1", deref(s.Provider.Location), "fsn1 was known to be out of stock")
 	require.Equal(t, 1, s.Attempt, "nothing was asked for in vain")
+	c.sameBill()
 	require.Equal(t, 1, count(s, server.StepCandidatesSkipped))
 	require.NotNil(t, s.Cost)
 	require.Equal(t, "43.4900", s.Cost.Monthly.Net, "the machine and its address")
@@ -93,4 +96,28 @@ func TestNothingIsRefusedBeforeTheProviderEverAnswered(t *testing.T) {
 	s := c.awaitStatus("early", server.Active)
 	require.Equal(t, "hel1", deref(s.Provider.Location))
 	require.Nil(t, s.Cost)
+}
+
+// sameBill checks that the ledger has what the cloud bills, and nothing else, at the same prices.
+func (c *cell) sameBill() {
+	c.t.Helper()
+	c.settled()
+	status, body := c.request(http.MethodGet, "/v1/ledger?limit=200&kind=server,volume,primary_ip,floating_ip,image", nil)
+	require.Equal(c.t, http.StatusOK, status, "%s", body)
+	var page api.LedgerPage
+	require.NoError(c.t, json.Unmarshal(body, &page))
+	prices := map[string]string{}
+	for _, r := range page.Resources {
+		require.True(c.t, r.PriceKnown, "%s %s", r.Kind, r.Name)
+		prices[fmt.Sprintf("%s/%s", r.Kind, deref(r.ProviderId))] = deref(r.PriceMonth)
+	}
+	billed := c.sim.Ledger(true)
+	require.Len(c.t, prices, len(billed))
+	for _, e := range billed {
+		price, known := prices[fmt.Sprintf("%s/%d", e.Kind, e.ID)]
+		require.True(c.t, known, "%s %s is billed and not in the ledger", e.Kind, e.Name)
+		ours, err := strconv.ParseFloat(price, 64)
+		require.NoError(c.t, err)
+		require.InDelta(c.t, e.Monthly, ours, 0.0001, "%s %s", e.Kind, e.Name)
+	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/cost"
+	"github.com/prego/prego/server"
 )
 
 // What entries are grouped by. Keys are those of the time, names those of now.
@@ -40,6 +41,40 @@ SELECT COALESCE((SELECT e.currency FROM cost_entries e` + costMonth + `LIMIT 1),
     (SELECT counted_to FROM cost_progress) AS as_of, (SELECT began_at FROM cost_progress) AS began_at`
 )
 
+// Backups are not counted while nobody said their price.
+const sqlUnpricedBackups = `
+SELECT count(*)::int FROM resources r WHERE r.kind = 'backup' AND r.provider_id IS NOT NULL AND r.created_at < $1::date + interval '1 month' AND (r.released_at IS NULL OR r.released_at >= $1::date)
+  AND NOT EXISTS (SELECT FROM provider_prices p WHERE p.provider = r.provider AND p.kind = r.kind)`
+
+const (
+	sqlCostKinds = `
+SELECT m.kind, e.currency, sum(e.amount)::bigint AS cost, COALESCE(sum(e.amount) FILTER (WHERE e.part = 'idle'), 0)::bigint AS idle` + costLines + costMonth + `GROUP BY 1, 2 ORDER BY 1, 2`
+	sqlUntrackedKinds = `
+SELECT k.kind, (SELECT count(*)::int FROM (` + untrackedRows + `) u WHERE u.kind = k.kind AND u.state = 'untracked') AS n
+FROM unnest($1::text[]) k (kind) ORDER BY k.kind`
+)
+
+// CostNumbers sums up the month that begins at month.
+func (s *Store) CostNumbers(ctx context.Context, month time.Time) (out cost.Numbers, err error) {
+	if out.Kinds, err = collect[cost.KindCost](ctx, s, "costs by kind", sqlCostKinds, month); err != nil {
+		return out, err
+	}
+	var kinds []string
+	for _, k := range server.ResourceKinds() {
+		kinds = append(kinds, string(k))
+	}
+	if out.Untracked, err = collect[cost.KindCount](ctx, s, "untracked things", sqlUntrackedKinds, kinds); err != nil {
+		return out, err
+	}
+	state, err := one[costState](ctx, s.pool, sqlCostState, month)
+	if err != nil {
+		return out, failed("state of costs", err)
+	}
+	backups, err := value[int](ctx, s.pool, sqlUnpricedBackups, month)
+	out.Unpriced, out.AsOf = state.Unpriced+backups, state.AsOf
+	return out, failed("unpriced backups", err)
+}
+
 type costState struct {
 	Currency      string
 	Unpriced      int
@@ -64,7 +99,11 @@ func (s *Store) Costs(ctx context.Context, by cost.By, month time.Time) (out cos
 			return err
 		}
 		state, err := one[costState](ctx, tx, sqlCostState, month)
-		out.Currency, out.Unpriced, out.AsOf, out.BeganAt = state.Currency, state.Unpriced, state.AsOf, state.BeganAt
+		if err != nil {
+			return err
+		}
+		backups, err := value[int](ctx, tx, sqlUnpricedBackups, month)
+		out.Currency, out.Unpriced, out.AsOf, out.BeganAt = state.Currency, state.Unpriced+backups, state.AsOf, state.BeganAt
 		return err
 	})
 	return out, failed("costs of "+month.Format("2006-01"), err)
