@@ -37,12 +37,17 @@ const (
 	unkeptMost = 8
 )
 
-func newJournal(f *placement.Snapshot, version string) *journal {
+// randomID is unique among all processes.
+func randomID() string {
 	id := make([]byte, 8)
 	_, _ = rand.Read(id) // it never fails
+	return hex.EncodeToString(id)
+}
+
+func newJournal(id string, f *placement.Snapshot, version string) *journal {
 	state := f.Keep(version)
 	n := int64(len(state.Data.Servers))
-	return &journal{id: hex.EncodeToString(id), began: time.Now(), state: &state, next: 1, room: journalBytes + 128*n, most: max(journalEvents, n/4)}
+	return &journal{id: id, began: time.Now(), state: &state, next: 1, room: journalBytes + 128*n, most: max(journalEvents, n/4)}
 }
 
 // over reports whether another journal is to begin.
@@ -103,7 +108,11 @@ func (p *Placer) endJournal() {
 func (p *Placer) decide(requests []placement.Request) []placement.Decision {
 	if p.journal == nil || p.journal.over() {
 		p.endJournal()
-		p.journal = newJournal(p.fleet, p.Version)
+		newID := p.NewJournalID
+		if newID == nil {
+			newID = randomID
+		}
+		p.journal = newJournal(newID(), p.fleet, p.Version)
 	}
 	all := make([]placement.Decision, len(requests))
 	for i, r := range requests {

@@ -49,6 +49,8 @@ type Placer struct {
 	// Draw draws from [0, n) how long who lost a race waits; nil is by chance.
 	Draw    func(n int) int
 	Metrics *PlacementMetrics
+	// NewJournalID makes the id of a journal; default random ones.
+	NewJournalID func() string
 	// Version of the program, stored with the inputs of decisions.
 	Version string
 

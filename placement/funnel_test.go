@@ -81,7 +81,7 @@ func checkFunnel(t *rapid.T, f *placement.Snapshot, data placement.Data, policy 
 				require.False(t, once[id], "%s is removed twice", id)
 				once[id] = true
 				if r.Override == nil {
-					require.True(t, fails(f, data, policy, r, p.Kind, id, step.Filter), "%s %s does not fail %s", p.Kind, id, step.Filter)
+					require.True(t, fails(f, data, policy, r, d, funnel, p.Kind, id, step.Filter), "%s %s does not fail %s", p.Kind, id, step.Filter)
 				}
 			}
 			if !slices.Contains(notCounted, step.Filter) {
@@ -124,7 +124,7 @@ func sum(m map[string]float64) (s float64) {
 }
 
 // fails is each filter by itself, as the rules say it.
-func fails(f *placement.Snapshot, data placement.Data, p placement.Policy, r placement.Request, kind, id, filter string) bool {
+func fails(f *placement.Snapshot, data placement.Data, p placement.Policy, r placement.Request, d placement.Decision, funnel placement.Funnel, kind, id, filter string) bool {
 	alone := lonely(r)
 	switch kind {
 	case placement.KindDBShard:
@@ -164,10 +164,22 @@ func fails(f *placement.Snapshot, data placement.Data, p placement.Policy, r pla
 		return s.TenantCount >= p.MaxTenantsPerNode
 	case "network_zone_mismatch":
 		return s.NetworkID != "" || len(data.Shards) > 0
-	case "site_pool_empty": // none on a shard that may be used
-		return true
-	case "no_redis_pool", "no_db_shard", "own_server", "new_server":
-		return true
+	case "site_pool_empty": // none on a shard that may be used: what is chosen has one
+		return d.PoolSiteID == "" || d.AppServerID != s.ServerID
+	case "no_redis_pool": // none that remains is in its network, and belongs to no node
+		return s.Role != prego.RoleNode && !slices.ContainsFunc(funnel.Parts[2].Scored, func(c placement.ScoredCandidate) bool {
+			v, _ := f.Pool(c.ID)
+			return v.HostServerID == "" && v.NetworkID == s.NetworkID
+		})
+	case "no_db_shard":
+		return s.Role != prego.RoleNode && !slices.ContainsFunc(funnel.Parts[1].Scored, func(c placement.ScoredCandidate) bool {
+			v, _ := f.Shard(c.ID)
+			return v.HostServerID == "" && v.NetworkID == s.NetworkID
+		})
+	case "own_server":
+		return s.DedicatedFor != r.TenantID
+	case "new_server":
+		return d.Outcome == placement.NeedsServer || d.Outcome == placement.AwaitingCapacity
 	case "dedicated_to_another_tenant":
 		if s.DedicatedFor != "" && s.DedicatedFor != r.TenantID {
 			return true

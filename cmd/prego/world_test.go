@@ -146,6 +146,11 @@ func (p *played) Worker(l *world.Life) (func(), error) {
 	b.looker.Spread = func(d time.Duration) time.Duration { return d / 2 }
 	b.looker.Holder = l.Name
 	b.tenants.Placer.Draw = func(n int) int { return n / 2 }
+	journals := 0
+	b.tenants.Placer.NewJournalID = func() string { // by the bubble's time: those of the lives before are in the database
+		journals++
+		return fmt.Sprintf("%s-%d-%d", l.Name, time.Now().UnixNano(), journals)
+	}
 	looking := make(chan struct{})
 	go func() { defer close(looking); _ = b.looker.Run(ctx) }()
 	return func() { b.worker.Stop(); <-looking }, nil

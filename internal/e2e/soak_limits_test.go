@@ -27,6 +27,8 @@ var ofResults = soak.Limit{Slope: 16, Per: "tenant", Least: 20}
 // kept are the tables whose rows stay forever (docs/operations.md, what is kept).
 var kept = map[string]soak.Limit{
 	"tenants": per("tenant", 1.3), "tenant_allocations": per("tenant", 1.3), "allocation_snapshots": per("tenant", 1.3), "tenant_lifecycle_events": per("tenant", 25),
+	// Pruned by age, later than a soak ends.
+	"decision_inputs": per("tenant", 4),
 	// Of tenants that a look for turns met, also when they are purged.
 	"backup_turns": per("tenant", 1.3),
 	// The last backup of each tenant, and those that are asked for, a quarter as many; resources are these, and what servers had.

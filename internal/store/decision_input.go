@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -22,22 +21,32 @@ INSERT INTO decision_inputs (journal, first, events, body)
 SELECT i.journal, i.first, i.events, i.body FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::bytea[]) AS i (journal, first, events, body) CROSS JOIN lazy
 WHERE lazy.off = 'off' ON CONFLICT DO NOTHING`
 
-// codec compresses and expands bodies; both sides may be used at once.
-var codec = sync.OnceValues(func() (*zstd.Encoder, *zstd.Decoder) {
-	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+// What compresses and expands bodies; both may be used at once. They are made with the program, since
+// what they hold must not belong to a test's bubble.
+var (
+	bodyEncoder = newEncoder()
+	bodyDecoder = newDecoder()
+)
+
+func newEncoder() *zstd.Encoder {
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true))
 	if err != nil {
-		panic(err) // of options only
+		panic(err) // of the options
 	}
+	enc.EncodeAll([]byte{0}, nil) // its first use makes its channel
+	return enc
+}
+
+func newDecoder() *zstd.Decoder {
 	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(1<<30))
 	if err != nil {
-		panic(err)
+		panic(err) // of the options
 	}
-	return enc, dec
-})
+	return dec
+}
 
 // KeepInputs stores what decisions were made on.
 func (s *Store) KeepInputs(ctx context.Context, rows []tenant.KeptInput) error {
-	enc, _ := codec()
 	n := len(rows)
 	journals, first, events, bodies := make([]string, n), make([]int64, n), make([]int, n), make([][]byte, n)
 	for i, r := range rows {
@@ -45,7 +54,7 @@ func (s *Store) KeepInputs(ctx context.Context, rows []tenant.KeptInput) error {
 		if err != nil {
 			return fmt.Errorf("keep inputs of decisions: %w", err)
 		}
-		journals[i], first[i], events[i], bodies[i] = r.Journal, r.First, len(r.Events), enc.EncodeAll(raw, nil)
+		journals[i], first[i], events[i], bodies[i] = r.Journal, r.First, len(r.Events), bodyEncoder.EncodeAll(raw, nil)
 	}
 	return s.exec(ctx, "keep inputs of decisions", sqlKeepInputs, journals, first, events, bodies)
 }
@@ -69,12 +78,11 @@ func (s *Store) DecisionInput(ctx context.Context, input string) (state json.Raw
 	if err != nil {
 		return nil, nil, err
 	}
-	_, dec := codec()
 	for _, r := range rows {
 		if r.First != int64(len(events)) { // with the state in front
 			return nil, nil, none
 		}
-		raw, err := dec.DecodeAll(r.Body, nil)
+		raw, err := bodyDecoder.DecodeAll(r.Body, nil)
 		if err != nil {
 			return nil, nil, fmt.Errorf("input %s: %w", input, err)
 		}
