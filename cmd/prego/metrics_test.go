@@ -157,6 +157,9 @@ func (j judge) result(e parser.Expr) []string {
 	case *parser.UnaryExpr:
 		return j.result(e.Expr)
 	case *parser.AggregateExpr:
+		if e.Op == parser.TOPK || e.Op == parser.BOTTOMK {
+			return j.result(e.Expr)
+		}
 		if !e.Without {
 			return e.Grouping
 		}
