@@ -71,9 +71,10 @@ compose-config: ## Check docker-compose.yml
 	tools/compose-config.sh
 
 PROMTOOL ?= promtool
-alerts: ## Check the alert rules and try some of them (with promtool, which is in Debian's package prometheus; PROMTOOL=path)
+alerts: ## Check the alert rules, and try each of them (PROMTOOL=path for one of your own)
+	@[ "$(PROMTOOL)" != promtool ] || tools/packages.sh promtool
 	$(PROMTOOL) check rules deploy/alerts.yaml
-	$(PROMTOOL) test rules deploy/alerts_test.yaml
+	$(PROMTOOL) test rules deploy/alerts_test.yaml deploy/alerts_day_test.yaml
 
 test-production: build temporal $(if $(QUICK),,$(TOOLS)/temporal-server-$(TEMPORAL_SERVER)) ## Run what docker-compose.yml declares and kill each part of it, then the end-to-end tests on its Temporal (RUN=pattern for some; QUICK=1 leaves both that Temporal's building and these out)
 	@tools/packages.sh compose postgres-server nc nsenter setpriv sysctl nft ip ca-certificates
@@ -114,7 +115,7 @@ soak: packages temporal pebble versitygw ## Load a small installation for DURATI
 bench-compare: ## Compare bench.json with the last recorded run
 	go run ./tools/bench-compare
 
-lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Check style, imports, determinism, forbidden patterns and generated code
+lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Check style, imports, determinism, forbidden patterns, generated code and alerts
 	go vet ./...
 	go vet -tags frappe ./internal/frappetest
 	go vet -tags machines ./internal/e2e
@@ -124,6 +125,7 @@ lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFL
 	$(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) -config tools/workflowcheck.yaml ./workflows/...
 	tools/forbidden.sh
 	tools/generated.sh
+	$(MAKE) alerts
 	@tools/packages.sh compose
 	go test -count=1 ./tools # each check of this file finds what it is for
 

@@ -213,6 +213,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	reg.MustRegister(m.Outcomes, m.Seconds, m.Cleanup, m.Orphans, m.Breaker, m.Frozen, m.Awaiting, m.Silent, m.Drift, m.Usage)
 	// A series that starts at 1 has not increased, so the first one would raise no
 	// alert.
+	for _, role := range prego.Roles() {
+		for _, reason := range []prego.Reason{
+			prego.ReasonFailedCreate, prego.ReasonFailedBoot, prego.ReasonFailedHandshake, prego.ReasonClockSkew, prego.ReasonFailedBootstrap,
+			prego.ReasonFailedNoHeartbeat, prego.ReasonFailedContainer, prego.ReasonFailedCapacity, prego.ReasonFailedInternal,
+		} {
+			m.Outcomes.WithLabelValues(string(role), string(reason))
+		}
+	}
 	for _, kind := range server.ResourceKinds() {
 		m.Orphans.WithLabelValues(string(kind))
 	}

@@ -208,6 +208,19 @@ func NewTenantMetrics(reg prometheus.Registerer) *TenantMetrics {
 		Leaks:   prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_sites_left_total", Help: "Sites of ended tenants that could not be dropped."}),
 	}
 	reg.MustRegister(m.Outcomes, m.Seconds, m.Sites, m.Build, m.Leaks, m.Late, m.Ceiling, m.Waiting, m.Storage, m.Unsized, m.Lost)
+	// A series that starts at 1 has not increased, so the first failure would raise no
+	// alert.
+	for _, plan := range prego.Plans() {
+		for _, reason := range []prego.Reason{
+			prego.ReasonFailedPlacement, prego.ReasonFailedServer, prego.ReasonFailedCapacity, prego.ReasonFailedSite, prego.ReasonFailedApps, prego.ReasonFailedRestore,
+			prego.ReasonFailedInternal,
+		} {
+			m.Outcomes.WithLabelValues(string(plan), string(reason))
+		}
+	}
+	for _, outcome := range []string{"available", "failed"} {
+		m.Sites.WithLabelValues(outcome)
+	}
 	return m
 }
 

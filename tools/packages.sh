@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages behind the named tools, when they are missing and
-# this user may; otherwise says what to install, and fails.
+# this user may; otherwise says what to install, and fails. promtool it only unpacks, into
+# .prego/bin.
 set -euo pipefail
 
 has() {
@@ -41,9 +42,34 @@ package() {
 	esac
 }
 
+# unpack takes one program out of a package, into .prego/bin: installing prometheus would
+# start a server.
+unpack() {
+	local bin dir
+	bin=$(cd "$(dirname "$0")/.." && pwd)/.prego/bin
+	[ -x "$bin/$1" ] && return
+	if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+		echo "missing here: $1, which is in Debian's package $2. Put it on PATH and try again." >&2
+		exit 1
+	fi
+	[ "$(id -u)" != 0 ] || apt-get -qq update
+	mkdir -p "$bin"
+	dir=$(mktemp -d)
+	(cd "$dir" && apt-get -qq -o APT::Sandbox::User=root download "$2")
+	dpkg-deb --fsys-tarfile "$dir"/*.deb | tar -xO "./usr/bin/$1" >"$dir/$1"
+	install "$dir/$1" "$bin/$1.new"
+	mv "$bin/$1.new" "$bin/$1"
+	rm -r "$dir"
+}
+
 missing=()
 for tool in "$@"; do
-	has "$tool" || missing+=("$(package "$tool")")
+	if ! has "$tool"; then
+		case "$tool" in
+		promtool) unpack promtool prometheus ;;
+		*) missing+=("$(package "$tool")") ;;
+		esac
+	fi
 done
 [ "${#missing[@]}" -gt 0 ] || exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then

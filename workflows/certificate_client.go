@@ -15,6 +15,6 @@ func (c *Client) EnsureCertificate(ctx context.Context, id prego.CertificateID) 
 
 // StartCertificateSweep starts the sweep of certificates; success if it is already running.
 func (c *Client) StartCertificateSweep(ctx context.Context) error {
-	_, err := c.start(ctx, tenant.CertificateSweepWorkflowID(c.Environment), fmt.Sprintf("Sweep certificates of %s", c.Environment), SweepCertificates)
+	_, err := c.startPeriodic(ctx, tenant.CertificateSweepWorkflowID(c.Environment), fmt.Sprintf("Sweep certificates of %s", c.Environment), SweepCertificates)
 	return err
 }

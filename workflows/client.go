@@ -61,7 +61,7 @@ func (c *Client) EnsureDecommission(ctx context.Context, serverID prego.ServerID
 // StartReconcile starts a reconciliation now, or returns the running one.
 func (c *Client) StartReconcile(ctx context.Context) (string, error) {
 	id := server.ReconcileWorkflowID(c.Environment)
-	_, err := c.start(ctx, id, "Reconcile "+c.Environment, Reconcile)
+	_, err := c.startPeriodic(ctx, id, "Reconcile "+c.Environment, Reconcile)
 	return id, err
 }
 
@@ -69,13 +69,18 @@ func (c *Client) StartReconcile(ctx context.Context) (string, error) {
 // refresh.
 func (c *Client) StartCatalogRefresh(ctx context.Context) (string, error) {
 	id := server.CatalogWorkflowID(c.Environment)
-	_, err := c.start(ctx, id, "Read the provider's catalog", RefreshCatalog)
+	_, err := c.startPeriodic(ctx, id, "Read the provider's catalog", RefreshCatalog)
 	return id, err
 }
 
 // start starts a run unless one with this id is running.
 func (c *Client) start(ctx context.Context, id, summary string, workflow any, args ...any) (bool, error) {
 	return c.startFor(ctx, start{id: id, summary: summary}, workflow, args...)
+}
+
+// startPeriodic does the same for periodic work.
+func (c *Client) startPeriodic(ctx context.Context, id, summary string, workflow any, args ...any) (bool, error) {
+	return c.startFor(ctx, start{id: id, summary: summary, attributes: []temporal.SearchAttributeUpdate{AttrKind.ValueSet(KindPeriodic)}}, workflow, args...)
 }
 
 // start says how a run is started.
@@ -227,7 +232,7 @@ func (c *Client) EnsureSchedules(ctx context.Context, s ScheduleSettings) error 
 			Intervals: []client.ScheduleIntervalSpec{{Every: e.every}},
 			Jitter:    e.every / 10,
 		}
-		action := &client.ScheduleWorkflowAction{ID: e.id + "/scheduled", Workflow: e.workflow, Args: e.args, TaskQueue: c.TaskQueue}
+		action := &client.ScheduleWorkflowAction{ID: e.id + "/scheduled", Workflow: e.workflow, Args: e.args, TaskQueue: c.TaskQueue, TypedSearchAttributes: temporal.NewSearchAttributes(AttrKind.ValueSet(KindPeriodic))}
 		_, err := c.Temporal.ScheduleClient().Create(ctx, client.ScheduleOptions{
 			ID: e.id, Spec: spec, Action: action,
 			Overlap: enumspb.SCHEDULE_OVERLAP_POLICY_SKIP, CatchupWindow: e.every,

@@ -23,6 +23,6 @@ func KeepNames(ctx workflow.Context) (activities.NamesResult, error) {
 
 // StartKeepNames starts keeping names unless a run is.
 func (c *Client) StartKeepNames(ctx context.Context) error {
-	_, err := c.start(ctx, "names/"+c.Environment+"/found", "Keep DNS records and orgs' names", KeepNames)
+	_, err := c.startPeriodic(ctx, "names/"+c.Environment+"/found", "Keep DNS records and orgs' names", KeepNames)
 	return err
 }

@@ -22,11 +22,16 @@ var (
 	AttrOrgID    = temporal.NewSearchAttributeKeyKeyword("org_id")
 	AttrFleetID  = temporal.NewSearchAttributeKeyKeyword("fleet_id")
 	AttrOutcome  = temporal.NewSearchAttributeKeyKeyword("outcome")
+	AttrKind     = temporal.NewSearchAttributeKeyKeyword("kind")
 )
+
+// KindPeriodic is the kind of sweeps, reconciliations and measurements, whoever started
+// them. All other runs have no kind, so that a list without them asks for kind IS NULL.
+const KindPeriodic = "periodic"
 
 // SearchAttributes lists the names to register in the namespace.
 func SearchAttributes() []string {
-	return []string{AttrServerID.GetName(), AttrRegion.GetName(), AttrRole.GetName(), AttrTenantID.GetName(), AttrOrgID.GetName(), AttrFleetID.GetName(), AttrOutcome.GetName()}
+	return []string{AttrServerID.GetName(), AttrRegion.GetName(), AttrRole.GetName(), AttrTenantID.GetName(), AttrOrgID.GetName(), AttrFleetID.GetName(), AttrOutcome.GetName(), AttrKind.GetName()}
 }
 
 // SignalAgent is the channel on which the gateway signals a provisioning run about its

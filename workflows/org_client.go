@@ -15,10 +15,15 @@ func orgPriority(org string) temporal.Priority {
 	return temporal.Priority{FairnessKey: org, FairnessWeight: 1}
 }
 
+// orgAttributes are those by which an operator finds an org's run.
+func orgAttributes(org string) []temporal.SearchAttributeUpdate {
+	return []temporal.SearchAttributeUpdate{AttrOrgID.ValueSet(org)}
+}
+
 // StartAddress starts the run of an IPv4 address, or signals the running one to read
 // its row again.
 func (c *Client) StartAddress(ctx context.Context, org, id string) error {
-	return c.startOrFollow(ctx, start{id: workload.AddressWorkflowID(id), summary: "IPv4 address " + id, priority: orgPriority(org)}, again, ReconcileAddress, OrgResourceInput{ID: id})
+	return c.startOrFollow(ctx, start{id: workload.AddressWorkflowID(id), summary: "IPv4 address " + id, priority: orgPriority(org), attributes: orgAttributes(org)}, again, ReconcileAddress, OrgResourceInput{ID: id})
 }
 
 // EnsureAddress starts the run of an IPv4 address unless it is running.
@@ -29,7 +34,7 @@ func (c *Client) EnsureAddress(ctx context.Context, id string) (bool, error) {
 // StartVolume starts the run of a volume, or signals the running one to read its row
 // again.
 func (c *Client) StartVolume(ctx context.Context, org, id string) error {
-	return c.startOrFollow(ctx, start{id: workload.VolumeWorkflowID(prego.VolumeID(id)), summary: "Volume " + id, priority: orgPriority(org)}, again, ReconcileVolume, OrgResourceInput{ID: id})
+	return c.startOrFollow(ctx, start{id: workload.VolumeWorkflowID(prego.VolumeID(id)), summary: "Volume " + id, priority: orgPriority(org), attributes: orgAttributes(org)}, again, ReconcileVolume, OrgResourceInput{ID: id})
 }
 
 // EnsureVolume starts the run of a volume unless it is running.
@@ -39,7 +44,7 @@ func (c *Client) EnsureVolume(ctx context.Context, id prego.VolumeID) (bool, err
 
 // StartSnapshot starts the run of a snapshot; success if it is already running.
 func (c *Client) StartSnapshot(ctx context.Context, org, id string) error {
-	_, err := c.startFor(ctx, start{id: tenant.SnapshotWorkflowID(prego.SnapshotID(id)), summary: "Snapshot " + id, priority: orgPriority(org)}, SnapshotTenant, SnapshotInput{SnapshotID: prego.SnapshotID(id)})
+	_, err := c.startFor(ctx, start{id: tenant.SnapshotWorkflowID(prego.SnapshotID(id)), summary: "Snapshot " + id, priority: orgPriority(org), attributes: orgAttributes(org)}, SnapshotTenant, SnapshotInput{SnapshotID: prego.SnapshotID(id)})
 	return err
 }
 
@@ -51,7 +56,7 @@ func (c *Client) EnsureSnapshot(ctx context.Context, id prego.SnapshotID) (bool,
 // StartSnapshotErase starts the run that deletes the files of a snapshot; success if it
 // is already running.
 func (c *Client) StartSnapshotErase(ctx context.Context, org, id string) error {
-	_, err := c.startFor(ctx, start{id: tenant.SnapshotEraseWorkflowID(prego.SnapshotID(id)), summary: "Delete snapshot " + id, priority: orgPriority(org)}, EraseSnapshot, SnapshotInput{SnapshotID: prego.SnapshotID(id)})
+	_, err := c.startFor(ctx, start{id: tenant.SnapshotEraseWorkflowID(prego.SnapshotID(id)), summary: "Delete snapshot " + id, priority: orgPriority(org), attributes: orgAttributes(org)}, EraseSnapshot, SnapshotInput{SnapshotID: prego.SnapshotID(id)})
 	return err
 }
 
@@ -62,7 +67,7 @@ func (c *Client) EnsureSnapshotErase(ctx context.Context, id prego.SnapshotID) (
 
 // StartRestore starts the run of a restore; success if it is already running.
 func (c *Client) StartRestore(ctx context.Context, org, id string) error {
-	_, err := c.startFor(ctx, start{id: tenant.RestoreWorkflowID(id), summary: "Restore " + id, priority: orgPriority(org)}, RestoreTenant, RestoreJobInput{JobID: id})
+	_, err := c.startFor(ctx, start{id: tenant.RestoreWorkflowID(id), summary: "Restore " + id, priority: orgPriority(org), attributes: orgAttributes(org)}, RestoreTenant, RestoreJobInput{JobID: id})
 	return err
 }
 

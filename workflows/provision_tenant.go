@@ -51,6 +51,7 @@ type provisionTenant struct {
 
 	placed bool // the tenant has, or may have, a reservation
 	begun  bool // its site may have been touched
+	waits  bool // its outcome says that it waits
 	try    int  // for a site
 	steps  *activities.Tenants
 }
@@ -131,6 +132,10 @@ func (p *provisionTenant) build(ctx workflow.Context) (step activities.BuildStep
 	}
 	p.begun = true
 	p.details(ctx, "making the site")
+	if p.waits {
+		p.waits = false
+		setOutcome(ctx, "provisioning")
+	}
 	summary := "make the site, open it, make the tenant active"
 	if p.plan.Apps > 0 {
 		summary = fmt.Sprintf("make the site, install %d apps, open it, make the tenant active", p.plan.Apps)
@@ -192,6 +197,10 @@ func (p *provisionTenant) place(ctx workflow.Context, first *activities.PlaceRes
 			continue
 		}
 		p.details(ctx, string(res.Outcome)+": "+res.Message)
+		if p.in.Format > 0 && !p.waits && workflow.GetVersion(ctx, "a tenant that waits can be searched for", workflow.DefaultVersion, 1) == 1 {
+			p.waits = true
+			setOutcome(ctx, string(prego.ReasonAwaitingCapacity))
+		}
 		if res.Behind { // tenants ahead in the queue may have no use for the free places
 			serveQueue(ctx, p.steps, p.plan.Region)
 		}

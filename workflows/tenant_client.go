@@ -119,13 +119,13 @@ func (c *Client) StartWarmPool(ctx context.Context, region prego.Region, plan pr
 
 // StartTenantSweep starts a sweep of tenants unless one is running that a look started.
 func (c *Client) StartTenantSweep(ctx context.Context) error {
-	_, err := c.start(ctx, tenant.SweepWorkflowID(c.Environment)+"/found", "See to tenants that have no run", SweepTenants, SweepTenantsInput{TenantsOnly: true})
+	_, err := c.startPeriodic(ctx, tenant.SweepWorkflowID(c.Environment)+"/found", "See to tenants that have no run", SweepTenants, SweepTenantsInput{TenantsOnly: true})
 	return err
 }
 
 // StartMeasureSites starts measuring sites unless a run is that a look started.
 func (c *Client) StartMeasureSites(ctx context.Context) error {
-	_, err := c.start(ctx, tenant.StorageWorkflowID(c.Environment)+"/found", "Measure sites whose turn it is", MeasureSites)
+	_, err := c.startPeriodic(ctx, tenant.StorageWorkflowID(c.Environment)+"/found", "Measure sites whose turn it is", MeasureSites)
 	return err
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -11,7 +10,6 @@ import (
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/attention"
 	"github.com/prego/prego/server"
-	"github.com/prego/prego/worker"
 	"github.com/prego/prego/workflows"
 )
 
@@ -34,12 +32,11 @@ func newCatalogs(p *process, servers *activities.Servers) *activities.Catalogs {
 	return &activities.Catalogs{Store: p.db, Infra: sellers, Catalog: servers.Catalog, Log: p.log.Named("catalog")}
 }
 
-// watchCatalog starts a reading of the catalog, and exports its age.
-func watchCatalog(ctx context.Context, p *process, runs *workflows.Client, catalogs *activities.Catalogs) {
+// watchCatalog starts a reading of the catalog.
+func watchCatalog(ctx context.Context, p *process, runs *workflows.Client) {
 	if _, err := runs.StartCatalogRefresh(ctx); err != nil {
 		p.log.Warn("the provider's catalog is read by schedule only", zap.Error(err))
 	}
-	p.reg.MustRegister(worker.NewCatalogAge(p.db, prego.ProviderHetzner, catalogs.Catalog, p.log, time.Now))
 }
 
 // attentionLimits are the settings by which workers act and count.

@@ -100,6 +100,7 @@ func buildAPI(p *process, runs *workflows.Client) (*api.API, error) {
 	}
 	return api.New(api.Deps{
 		Logins: p.db,
+		Trace:  p.traces.Answer,
 		Images: p.db, ImageRuns: runs, Certificates: p.db, CertificateRuns: runs,
 		Catalog:    newCatalogDeps(p, runs, catalog, stack),
 		Rebalances: api.RebalanceDeps{Store: p.db, Usable: pack.Usable{MemoryPct: placer.Policy.MemoryPctMax, DiskPct: placer.Policy.DBDiskPctMax, Tenants: pack.TenantsBelow(placer.Policy.MaxTenantsPerNode, p.cfg.Tenants.ThresholdPct)}},
@@ -210,6 +211,8 @@ func runWorker(ctx context.Context, queues []string) error {
 	watchCatalog(ctx, p, runs, b.catalogs)
 	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, time.Now), worker.NewLookAge(p.db, p.log, time.Now), worker.NewCertificates(p.db, p.log, time.Now),
 		worker.NewCordoned(p.db, p.log, time.Now), worker.NewAgentVersions(p.db, p.log, time.Now), worker.NewCosts(p.db, p.log, time.Now))
+	watchCatalog(ctx, p, runs)
+	exportRows(p, b.catalogs)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, p.ready(runs)) })
 	g.Go(func() error { return b.relay.Serve(ctx, l, b.ca.RelayTLS(), p.cfg.Worker.StopTimeout) })
@@ -223,6 +226,12 @@ func runWorker(ctx context.Context, queues []string) error {
 		return nil
 	})
 	return g.Wait()
+}
+
+// exportRows exports what a scrape of a worker reads from the database.
+func exportRows(p *process, catalogs *activities.Catalogs) {
+	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, time.Now), worker.NewLookAge(p.db, p.log, time.Now), worker.NewCertificates(p.db, p.log, time.Now),
+		worker.NewCordoned(p.db, p.log, time.Now), worker.NewAgentVersions(p.db, p.log, time.Now), worker.NewCatalogAge(p.db, prego.ProviderHetzner, catalogs.Catalog, p.log, time.Now))
 }
 
 // builtWorker is a worker that has not started, with what it is made of.
