@@ -29,6 +29,7 @@ func (a *API) Accepting() http.Handler {
 	}
 	return e
 }
+
 // Limits of streams, and of the feed of events.
 const (
 	MaxStreams  = maxStreams

@@ -144,11 +144,10 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 			return nil
 		}
 	}
-	fmt.Fprintf(out, "\nAPI          %s\nAPI docs     %s/docs\nTemporal UI  http://127.0.0.1:%d/namespaces/default/workflows\n", apiURL, apiURL, f.uiPort)
+	fmt.Fprintf(out, "\nAPI          %s\nAPI docs     %s/docs\nTemporal UI  http://127.0.0.1:%d/namespaces/default/workflows?query=kind+IS+NULL\n", apiURL, apiURL, f.uiPort)
 	if err := s.console(ctx, out, client); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nAPI          %s\nAPI docs     %s/docs\nTemporal UI  http://127.0.0.1:%d/namespaces/default/workflows?query=kind+IS+NULL\n", api, api, f.uiPort)
 	if f.cloud == "sim" {
 		fmt.Fprintf(out, "Cloud        http://127.0.0.1:%d/v1 (simulated; what is billed: http://127.0.0.1:%d/_sim/ledger?open=true)\n", f.simPort, f.simPort)
 	}

@@ -208,9 +208,6 @@ func runWorker(ctx context.Context, queues []string) error {
 	if err != nil {
 		return err
 	}
-	watchCatalog(ctx, p, runs, b.catalogs)
-	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, time.Now), worker.NewLookAge(p.db, p.log, time.Now), worker.NewCertificates(p.db, p.log, time.Now),
-		worker.NewCordoned(p.db, p.log, time.Now), worker.NewAgentVersions(p.db, p.log, time.Now), worker.NewCosts(p.db, p.log, time.Now))
 	watchCatalog(ctx, p, runs)
 	exportRows(p, b.catalogs)
 	g, ctx := errgroup.WithContext(ctx)
@@ -231,7 +228,7 @@ func runWorker(ctx context.Context, queues []string) error {
 // exportRows exports what a scrape of a worker reads from the database.
 func exportRows(p *process, catalogs *activities.Catalogs) {
 	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, time.Now), worker.NewLookAge(p.db, p.log, time.Now), worker.NewCertificates(p.db, p.log, time.Now),
-		worker.NewCordoned(p.db, p.log, time.Now), worker.NewAgentVersions(p.db, p.log, time.Now), worker.NewCatalogAge(p.db, prego.ProviderHetzner, catalogs.Catalog, p.log, time.Now))
+		worker.NewCordoned(p.db, p.log, time.Now), worker.NewAgentVersions(p.db, p.log, time.Now), worker.NewCatalogAge(p.db, prego.ProviderHetzner, catalogs.Catalog, p.log, time.Now), worker.NewCosts(p.db, p.log, time.Now))
 }
 
 // builtWorker is a worker that has not started, with what it is made of.

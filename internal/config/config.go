@@ -101,7 +101,7 @@ func (k Keep) Of() map[prego.PrunedTable]time.Duration {
 		prego.PrunedEvents: k.Events, prego.PrunedFeed: k.Feed, prego.PrunedCommands: k.Commands, prego.PrunedSessions: k.Sessions, prego.PrunedInstances: k.Instances,
 		prego.PrunedKeys: k.Keys, prego.PrunedTenantKeys: k.CreationKeys, prego.PrunedOrgKeys: k.CreationKeys,
 		prego.PrunedDecisions: k.Decisions,
-		prego.PrunedAudit: k.Audit,
+		prego.PrunedAudit:     k.Audit,
 	}
 }
 
@@ -110,7 +110,7 @@ func (k Keep) check(bad func(name, why string)) {
 		"PREGO_KEEP_EVENTS": {k.Events, time.Hour}, "PREGO_KEEP_FEED": {k.Feed, time.Hour}, "PREGO_KEEP_COMMANDS": {k.Commands, time.Hour}, "PREGO_KEEP_SESSIONS": {k.Sessions, 2 * time.Hour},
 		"PREGO_KEEP_INSTANCES": {k.Instances, time.Hour}, "PREGO_KEEP_KEYS": {k.Keys, 24 * time.Hour}, "PREGO_KEEP_CREATION_KEYS": {k.CreationKeys, 24 * time.Hour},
 		"PREGO_KEEP_DECISIONS": {k.Decisions, time.Hour},
-		"PREGO_KEEP_AUDIT": {k.Audit, 720 * time.Hour},
+		"PREGO_KEEP_AUDIT":     {k.Audit, 720 * time.Hour},
 	} {
 		if v.is != 0 && v.is < v.least {
 			bad(name, fmt.Sprintf("must be at least %s, or 0 for forever", v.least))

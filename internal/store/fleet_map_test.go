@@ -22,7 +22,7 @@ func TestFleetMapGroupsWhatIsMany(t *testing.T) {
 		`UPDATE servers SET agent_status = 'disconnected' WHERE server_id = 's-4'`,
 		`UPDATE servers SET cordoned_at = now() WHERE server_id = 's-5'`,
 		`UPDATE servers SET status = 'terminated' WHERE server_id = 's-6'`)
-	pool, err := Open(t.Context(), url, 4)
+	pool, err := Open(t.Context(), url, 4, nil)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	s := New(pool)

@@ -68,7 +68,7 @@ func (s *Store) Prune(ctx context.Context, table prego.PrunedTable, keep time.Du
 		prego.PrunedEvents: sqlPruneEvents, prego.PrunedFeed: sqlPruneFeed, prego.PrunedSessions: sqlPruneSessions, prego.PrunedInstances: sqlPruneInstances, prego.PrunedCommands: sqlPruneCommands,
 		prego.PrunedKeys: sqlPruneKeys, prego.PrunedTenantKeys: sqlPruneTenantKeys, prego.PrunedOrgKeys: sqlPruneOrgKeys,
 		prego.PrunedDecisions: sqlPruneDecisions,
-		prego.PrunedAudit: sqlPruneAudit,
+		prego.PrunedAudit:     sqlPruneAudit,
 	}[table]
 	n, err := value[int](ctx, s.pool, sql, keep.Seconds(), limit)
 	return n, failed("prune "+string(table), err)

@@ -43,7 +43,7 @@ func aged(t *testing.T) *Store {
 		`INSERT INTO decision_inputs (journal, first, events, body) SELECT 'j', i, 1, '' FROM generate_series(0, 50) i`,
 		`INSERT INTO events (kind, id, step) SELECT 'server', 's-' || i, 'x' FROM generate_series(1, 99) i`,
 		`UPDATE instances SET state = 'stopped', stopped_at = now() WHERE number % 3 = 0`)
-	pool, err := Open(t.Context(), url, 8)
+	pool, err := Open(t.Context(), url, 8, nil)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	s := New(pool)

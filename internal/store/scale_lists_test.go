@@ -38,10 +38,8 @@ func scaleLists() []scaleList {
 	return []scaleList{
 		scaled(tenants, ""), scaled(servers, ""), scaled(groups, ""), scaled(volumes, ""), scaled(apps, ""), scaled(envs, ""), scaled(orgs, ""), scaled(fleets, ""),
 		scaled(policies, ""), scaled(images, ""), scaled(placementPools, ""), scaled(scalingEvents, ""), scaled(fleetActions, "fleet_id"), scaled(instances, "group_id"), scaled(rollouts, "group_id"),
-		scaled(commands, "server_id"), scaled(orgEvents, "org_id"), scaled(snapshots, "tenant_id"), scaled(backups, "tenant_id"), scaled(volumeRestores, "volume_id"), scaled(restores, "tenant_id"), scaled(moves, "tenant_id"), scaled(routes, "env_id"),
 		scaled(certificates, ""), scaled(domains, ""), scaled(stackReleases, ""), scaled(agentReleases, ""), scaled(rebalances, ""), scaled(patchWaves, ""), scaled(backupPolicies, ""), scaled(drills, "tenant_id"), scaled(auditEntries, ""),
 		scaled(commands, "server_id"), scaled(orgEvents, "org_id"), scaled(snapshots, "tenant_id"), scaled(backups, "tenant_id"), scaled(volumeRestores, "volume_id"), scaled(restores, "tenant_id"), scaled(moves, "tenant_id"), scaled(routes, ""), scaled(ipv4s, ""), scaled(attachments, ""), scaled(allInstances, ""),
-		scaled(certificates, ""), scaled(domains, ""), scaled(stackReleases, ""), scaled(agentReleases, ""), scaled(rebalances, ""), scaled(patchWaves, ""), scaled(backupPolicies, ""), scaled(drills, "tenant_id"),
 	}
 }
 
