@@ -15,6 +15,7 @@ GOTESTSUM_VERSION     := v1.13.0
 PEBBLE_VERSION        := v2.10.1
 VERSITYGW_VERSION     := v1.8.0
 CADDY_VERSION         := v2.11.9
+AXE_VERSION           := 4.14.1
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 # tools/test.sh runs it.
@@ -30,8 +31,11 @@ build: ## Build bin/prego and bin/prego-agent, both static
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/prego ./cmd/prego
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS) -X main.releaseKeys=$(AGENT_RELEASE_KEYS)' -o bin/prego-agent ./cmd/prego-agent
 
-demo: postgres bench-packages temporal $(if $(MACHINES),machines,edge-programs versitygw) build ## Run everything here, provision one server of each role, a tenant of each plan and a fleet (ARGS="--exit" to end by itself, MACHINES=1 for servers alone, on real Debians)
+demo: demo-parts build ## Run everything here, provision one server of each role, a tenant of each plan and a fleet (ARGS="--exit" to end by itself, MACHINES=1 for servers alone, on real Debians)
 	bin/prego dev --demo $(if $(MACHINES),--hosts machine) $(ARGS)
+
+.PHONY: demo-parts axe screenshots
+demo-parts: postgres bench-packages temporal $(if $(MACHINES),machines,edge-programs versitygw)
 
 dev: postgres bench-packages temporal edge-programs build ## Run everything here and wait
 	bin/prego dev $(ARGS)
@@ -48,7 +52,7 @@ PLAIN = ./internal/docsrun $(filter-out ./internal/docsrun $(RACE),$(patsubst gi
 # again, and without cgo also those of make build.
 export TESTFLAGS := -trimpath -vet=off
 
-test: packages temporal pebble versitygw $(GOTESTSUM) $(if $(filter 0,$(shell id -u)),images) ## Run every test, the end-to-end ones included, with the race detector where goroutines share state
+test: packages temporal pebble versitygw axe $(GOTESTSUM) $(if $(filter 0,$(shell id -u)),images) ## Run every test, the end-to-end ones included, with the race detector where goroutines share state
 	PACKAGES="$(RACE)" tools/test.sh -race -timeout 15m -p 4
 	CGO_ENABLED=0 PACKAGES="$(PLAIN)" tools/test.sh -timeout 15m -p 4
 	CGO_ENABLED=0 PACKAGES=./internal/e2e tools/test.sh -timeout 30m -parallel 8
@@ -167,8 +171,17 @@ $(TOOLS)/caddy-$(CADDY_VERSION):
 	ln -f $(TOOLS)/caddy $@
 
 packages: caddy # what the tests use of Debian, and what an edge runs
-	@tools/packages.sh postgres cloud-init hcloud nft ip curl systemd-analyze dockerd jq unshare haproxy patch
+	@tools/packages.sh postgres chromium cloud-init hcloud nft ip curl systemd-analyze dockerd jq unshare haproxy patch
 	@tools/packages.sh $(BENCH_PACKAGES)
+
+axe: $(TOOLS)/axe-core-$(AXE_VERSION).js # what tests hold the console's pages against, for people who see or type otherwise
+
+$(TOOLS)/axe-core-$(AXE_VERSION).js:
+	tools/axe.sh $(AXE_VERSION)
+
+screenshots: demo-parts build ## Make pictures of the console's pages, with what the demo leaves, in docs/console
+	@tools/packages.sh chromium
+	tools/screenshots.sh
 
 pebble: $(TOOLS)/pebble-$(PEBBLE_VERSION) # Let's Encrypt's ACME server for tests, and its DNS, built once into .prego/bin
 
