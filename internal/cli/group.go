@@ -268,7 +268,7 @@ var instanceTable = Table[api.Instance]{
 
 func instanceCommand(c *CLI) *cobra.Command {
 	return c.group("instance", "Inspect the instances of process groups",
-		List[api.Instance]{Use: "list GROUP", Short: "List a process group's instances, newest first", Path: "/v1/groups/{group}/instances", Items: "instances", All: "stopped", Filters: "state, server: server_id", Sorts: "created_at", Table: instanceTable},
+		List[api.Instance]{Use: "list [GROUP]", Short: "List instances, of a process group or of all, newest first", Path: "/v1/instances", Items: "instances", All: "stopped", Filters: "state, server: server_id, org: org_id, env: env_id", Sorts: "created_at", Table: instanceTable},
 		Show[api.Instance]{Use: "show INSTANCE…", Short: "Show instances", Path: "/v1/instances/{instance}", Table: instanceTable},
 		logs{"logs INSTANCE", "Print an instance's log, without what looks like a secret", "/v1/instances/{instance}/logs", ""},
 	)

@@ -171,7 +171,13 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"group delete GRP --yes", "", "DELETE /v1/groups/GRP", ""},
 		{"group list ENV --sort -name", "", "GET /v1/groups?env_id=ENV&limit=200&sort=-name", ""},
 		{"group list --org acme --sort status", "", "GET /v1/groups?limit=200&org_id=acme", ""},
-		{"instance list GRP --stopped", "", "GET /v1/groups/GRP/instances?all=true&limit=200", ""},
+		{"instance list GRP --stopped", "", "GET /v1/instances?all=true&group_id=GRP&limit=200", ""},
+		{"instance list --server app-7 --org acme", "", "GET /v1/instances?limit=200&org_id=acme&server_id=app-7", ""},
+		{"route list --host www.example.com", "", "GET /v1/routes?hostname=www.example.com&limit=200", ""},
+		{"ipv4 list ENV --all", "", "GET /v1/ipv4-addresses?all=true&env_id=ENV&limit=200", ""},
+		{"search 203.0.113.7 --kind server,ipv4", "", "GET /v1/search?kind=server%2Cipv4&q=203.0.113.7", ""},
+		{"events --kind server --org acme", "", "GET /v1/events?kind=server&limit=200&org_id=acme&tail=20", ""},
+		{"events --since 7-1 --id t-1", "", "GET /v1/events?id=t-1&limit=200&since=7-1", ""},
 		{"route create ENV --group GRP --host a.b --port 80 --protocol http --target 8000", "", "POST /v1/envs/ENV/routes", `{"group_id":"GRP","hostname":"a.b","listen_port":80,"listener":"shared_v6","protocol":"http","target_port":8000}`},
 		{"route create ENV --group GRP --listener env_v4 --port 25 --protocol tcp", "", "POST /v1/envs/ENV/routes", `{"group_id":"GRP","listen_port":25,"listener":"env_v4","protocol":"tcp","target_port":8080}`},
 		{"route delete ENV rte/1 --yes", "", "DELETE /v1/envs/ENV/routes/rte%2F1", ""},
@@ -210,6 +216,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{}`)}
 		if strings.HasPrefix(asks, "GET ") {
 			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[],"backup_policies":[],"decisions":[],"resources":[]}`)}
+			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[],"backup_policies":[],"routes":[],"ipv4_addresses":[],"results":[]}`)}
 		}
 		all["POST /v1/fleets"] = []func(http.ResponseWriter){say(http.StatusCreated, `{"fleet_id":"pool"}`)}
 		r := run(t, around{say: all, stdin: tc.stdin}, strings.Fields(at.Replace(tc.args))...)

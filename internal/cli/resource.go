@@ -38,7 +38,7 @@ func routeCommand(c *CLI) *cobra.Command {
 				return in, err
 			},
 		},
-		List[api.Route]{Use: "list ENV", Short: "List the routes of an env", Path: "/v1/envs/{env}/routes", Items: "routes", Filters: "host: hostname, group: group_id", Sorts: "created_at, hostname", All: "all", Table: routeTable},
+		List[api.Route]{Use: "list [ENV]", Short: "List routes, of an env or of all, newest first", Path: "/v1/routes", Items: "routes", Filters: "org: org_id, host: hostname, group: group_id, protocol", Sorts: "created_at, hostname", All: "all", Table: routeTable},
 		Show[api.Route]{Use: "show ENV ROUTE…", Short: "Show routes", Path: "/v1/envs/{env}/routes/{route}", Table: routeTable},
 		Delete("delete ENV ROUTE…", "route", "/v1/envs/{env}/routes/{route}"),
 	)
@@ -79,11 +79,12 @@ func domainCommand(c *CLI) *cobra.Command {
 	)
 }
 
-var ipv4Table = Table[api.IPv4]{ID: "allocation_id", Columns: "allocation_id, env_id, address, location, status, reason", More: "message, org_id, created_by, created_at"}
+var ipv4Table = Table[api.IPv4]{ID: "allocation_id", Columns: "allocation_id, env_id, address, location, status, reason", More: "message, org_id, server_id, served, created_by, created_at, deleted_at"}
 
 func ipv4Command(c *CLI) *cobra.Command {
 	path := "/v1/envs/{env}/ipv4"
 	return c.group("ipv4", "Manage IPv4 addresses of envs",
+		List[api.IPv4]{Use: "list [ENV]", Short: "List IPv4 addresses, of an env or of all, newest first", Path: "/v1/ipv4-addresses", Items: "ipv4_addresses", Filters: "org: org_id, address, server: server_id, status", Sorts: "created_at", All: "all", Table: ipv4Table},
 		Action[api.IPv4]{Use: "enable ENV…", Short: "Give envs IPv4 addresses of their own", Path: path, Table: ipv4Table},
 		Show[api.IPv4]{Use: "show ENV…", Short: "Show the IPv4 addresses of envs", Path: path, Table: ipv4Table},
 		Action[api.IPv4]{Use: "disable ENV…", Short: "Release the IPv4 addresses of envs", Method: http.MethodDelete, Path: path, Destroys: "releases the address of env", Table: ipv4Table},
