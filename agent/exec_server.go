@@ -96,10 +96,13 @@ func (a *Agent) exec(ctx context.Context, w http.ResponseWriter, r *http.Request
 	if claims.Body != digest(body) {
 		return otherRequest()
 	}
+	began := time.Now()
 	if r.URL.Path == wire.PathExec && isPeersNow(body) {
+		defer tellTraced(log, r, string(wire.KindPeers), "", began)
 		return a.peersNow(ctx, w, r, claims, body, log)
 	}
 	if r.URL.Path == wire.PathExec && isTransfer(body) {
+		defer tellTraced(log, r, string(wire.KindTransfer), "", began)
 		return a.transfer(ctx, w, r, claims, body, log)
 	}
 	in, refused := a.host.parse(body)
@@ -112,6 +115,7 @@ func (a *Agent) exec(ctx context.Context, w http.ResponseWriter, r *http.Request
 	if _, refused := a.host.check(in); refused != nil {
 		return refused
 	}
+	defer tellTraced(log, r, string(in.Kind), in.AuditID, began)
 	return a.forward(ctx, w, r, body, log)
 }
 

@@ -96,8 +96,10 @@ type Deps struct {
 	// Unavailable reports whether an error says that the database cannot be used right now, as
 	// in a failover; nil for never.
 	Unavailable func(error) bool
-	Log         *zap.Logger
-	Registry    *prometheus.Registry
+	// Trace begins the span of a request, and returns what ends it; nil for no traces.
+	Trace    func(*http.Request) (ctx context.Context, end func(method, route string, status int))
+	Log      *zap.Logger
+	Registry *prometheus.Registry
 	// RatePerSecond and RateBurst limit each caller.
 	RatePerSecond float64
 	RateBurst     int

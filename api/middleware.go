@@ -144,8 +144,12 @@ func (a *API) observe(next echo.HandlerFunc) echo.HandlerFunc {
 		began := time.Now()
 		id := uuid.NewString()
 		c.Set(requestIDKey, id)
-		c.Set(callerKey, c.Request().Context())
-		ctx, cancel := context.WithTimeout(c.Request().Context(), patience)
+		of, traced := c.Request().Context(), func(string, string, int) {}
+		if a.d.Trace != nil && !open[c.Request().URL.Path] {
+			of, traced = a.d.Trace(c.Request())
+		}
+		c.Set(callerKey, of)
+		ctx, cancel := context.WithTimeout(of, patience)
 		defer cancel()
 		asked := c.Request().Method
 		if ctx.Value(headKey{}) != nil {
@@ -164,6 +168,7 @@ func (a *API) observe(next echo.HandlerFunc) echo.HandlerFunc {
 			route = "none"
 		}
 		status := c.Response().Status
+		traced(method(asked), route, status)
 		a.seconds.WithLabelValues(route, method(asked), strconv.Itoa(status)).Observe(time.Since(began).Seconds())
 		if !open[route] {
 			a.d.Log.Info("request", zap.String("request_id", id), zap.String("method", method(asked)), zap.String("route", route),

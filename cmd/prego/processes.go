@@ -91,6 +91,7 @@ func buildAPI(p *process, runs *workflows.Client) (*api.API, error) {
 		return nil, err
 	}
 	return api.New(api.Deps{
+		Trace:  p.traces.Answer,
 		Images: p.db, ImageRuns: runs, Certificates: p.db, CertificateRuns: runs,
 		Catalog:    newCatalogDeps(p, runs, catalog, stack),
 		Rebalances: api.RebalanceDeps{Store: p.db, Usable: pack.Usable{MemoryPct: placer.Policy.MemoryPctMax, DiskPct: placer.Policy.DBDiskPctMax, Tenants: pack.TenantsBelow(placer.Policy.MaxTenantsPerNode, p.cfg.Tenants.ThresholdPct)}},

@@ -49,6 +49,8 @@ type process struct {
 	pool *pgxpool.Pool
 	db   *store.Store
 	reg  *prometheus.Registry
+	// traces are nil unless they are configured.
+	traces *telemetry.Traces
 	// provider sends requests to the provider; nil is over connections.
 	provider http.RoundTripper
 	// follow is how often a gateway reads what others changed; 0 is its default.
@@ -77,15 +79,21 @@ func newProcess(ctx context.Context, name string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	pool, err := store.Open(ctx, cfg.DatabaseURL, cfg.MaxDBConns)
+	traces, err := telemetry.NewTraces(ctx, telemetry.TraceConfig{Endpoint: cfg.Traces.Endpoint, Ratio: cfg.Traces.Ratio, Process: name, Environment: cfg.Environment, Version: version})
 	if err != nil {
 		return nil, err
 	}
-	return &process{cfg: cfg, log: log.Named(name), pool: pool, db: store.NewWithTiers(pool, tiers, cfg.Quotas.DefaultTier), reg: telemetry.Registry()}, nil
+	pool, err := store.Open(ctx, cfg.DatabaseURL, cfg.MaxDBConns, traces.Statements())
+	if err != nil {
+		traces.Close()
+		return nil, err
+	}
+	return &process{cfg: cfg, traces: traces, log: log.Named(name), pool: pool, db: store.NewWithTiers(pool, tiers, cfg.Quotas.DefaultTier), reg: telemetry.Registry()}, nil
 }
 
 func (p *process) close() {
 	p.pool.Close()
+	p.traces.Close()
 	_ = p.log.Sync()
 }
 
@@ -96,8 +104,13 @@ func (p *process) runs() (*workflows.Client, error) {
 	// Connections are tried again soon: by default gRPC waits for up to two minutes, with Temporal back long before.
 	again := backoff.DefaultConfig
 	again.MaxDelay = 2 * time.Second
+	interceptors, err := p.traces.Interceptors()
+	if err != nil {
+		return nil, err
+	}
 	c, err := client.NewLazyClient(client.Options{
-		HostPort: t.Address, Namespace: t.Namespace, Logger: temporalLog{p.log.Named("temporal").Sugar()},
+		Interceptors: interceptors,
+		HostPort:     t.Address, Namespace: t.Namespace, Logger: temporalLog{p.log.Named("temporal").Sugar()},
 		ConnectionOptions: client.ConnectionOptions{DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: 2 * time.Second})}},
 	})
 	if err != nil {
@@ -387,7 +400,8 @@ func newAgents(p *process, ca *pki.Authority) (*agentclient.Client, error) {
 		return nil, err
 	}
 	return agentclient.New(agentclient.Config{
-		TLS: ca.ExecClientTLS(), Tokens: token.NewExec(keys), Port: cfg.Worker.AgentPort, PortOf: agentPorts(p),
+		Trace: p.traces.Call,
+		TLS:   ca.ExecClientTLS(), Tokens: token.NewExec(keys), Port: cfg.Worker.AgentPort, PortOf: agentPorts(p),
 		CheckAddr: func(addr string) error { return hetzner.CheckHostAddr(addr, cfg.Hetzner.Simulated) },
 	}), nil
 }

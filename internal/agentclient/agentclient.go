@@ -49,6 +49,9 @@ type Config struct {
 	PortOf func(ctx context.Context, serverID prego.ServerID) int
 	// CheckAddr rejects addresses that a provider's server can't have.
 	CheckAddr func(addr string) error
+	// Trace begins the span of a command and puts it into the request; what it returns ends
+	// the span. nil is for no traces.
+	Trace func(r *http.Request, serverID prego.ServerID, kind string) (end func(error))
 }
 
 // Client calls agents.
@@ -191,7 +194,7 @@ func (c *Client) send(ctx context.Context, serverID prego.ServerID, addr, path s
 	return c.sendBody(ctx, serverID, addr, path, in.Kind, in, within, read)
 }
 
-func (c *Client) sendBody(ctx context.Context, serverID prego.ServerID, addr, path string, kind wire.CommandKind, in any, within time.Duration, read func(io.Reader) error) error {
+func (c *Client) sendBody(ctx context.Context, serverID prego.ServerID, addr, path string, kind wire.CommandKind, in any, within time.Duration, read func(io.Reader) error) (out error) {
 	fail := func(permanent bool, code, message string) error {
 		return &server.CommandError{Kind: string(kind), Permanent: permanent, Code: code, Message: lastOutput(prego.Redact(message))}
 	}
@@ -219,6 +222,10 @@ func (c *Client) sendBody(ctx context.Context, serverID prego.ServerID, addr, pa
 	}
 	req.Header.Set("Authorization", "Bearer "+token)
 	req.Header.Set("Content-Type", "application/json")
+	if c.cfg.Trace != nil {
+		end := c.cfg.Trace(req, serverID, string(kind))
+		defer func() { end(out) }()
+	}
 	var answer []byte
 	resp, err := c.peer(serverID).Do(req)
 	if err == nil {

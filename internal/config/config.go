@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"net/url"
 	"os"
 	"regexp"
 	"strings"
@@ -36,6 +37,7 @@ type Config struct {
 	KeysDir     string `env:"PREGO_KEYS_DIR" envDefault:"./keys"` // CAs and signing keys, see docs/configuration.md
 	MetricsAddr string `env:"PREGO_METRICS_LISTEN"`               // worker and agentgw serve /metrics and /healthz here; empty disables it
 
+	Traces    Traces
 	Temporal  Temporal `envPrefix:"TEMPORAL_"`
 	Relay     Relay    `envPrefix:"PREGO_RELAY_"`
 	API       API      `envPrefix:"PREGO_API_"`
@@ -327,6 +329,23 @@ type Releases struct {
 	AgentWithin time.Duration `env:"PREGO_AGENT_RELEASE_WITHIN" envDefault:"15m"` // until a server counts as silent
 }
 
+// Traces says where traces of requests are sent to. Without an endpoint there are none.
+type Traces struct {
+	Endpoint string  `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`       // base URL of a receiver that speaks OTLP over HTTP, such as http://127.0.0.1:4318; empty: no traces
+	Ratio    float64 `env:"PREGO_TRACES_RATIO" envDefault:"1"` // the part of requests that is traced, from 0 to 1; those of a caller that is traced are traced as the caller's
+}
+
+func (t Traces) check(bad func(name, why string)) {
+	if t.Endpoint != "" {
+		if u, err := url.Parse(t.Endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			bad("OTEL_EXPORTER_OTLP_ENDPOINT", "must be a URL such as http://127.0.0.1:4318")
+		}
+	}
+	if !(t.Ratio >= 0 && t.Ratio <= 1) {
+		bad("PREGO_TRACES_RATIO", "must be from 0 to 1")
+	}
+}
+
 // Temporal says where the Temporal server is.
 type Temporal struct {
 	Address   string `env:"ADDRESS" envDefault:"127.0.0.1:7233"`
@@ -597,6 +616,7 @@ func (c Config) check() []error {
 		bad("PREGO_PATCH_EVERY", "must be above 0")
 	}
 	c.Keep.check(bad)
+	c.Traces.check(bad)
 	if m := c.Moves; m.CopyFor <= 0 || m.FreezeFor <= 0 || m.Grace < 0 || m.PassOn < 0 || m.Tenants < 1 {
 		bad("PREGO_MOVE_COPY_TIMEOUT, PREGO_MOVE_FREEZE_TIMEOUT and PREGO_DRAIN_TENANTS", "must be above 0, and PREGO_MOVE_GRACE and PREGO_MOVE_PASS_ON not below")
 	}

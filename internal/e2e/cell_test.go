@@ -51,7 +51,8 @@ type cell struct {
 	operator  string
 	viewer    string
 	masterKey string
-	turn      bool // its machines may all be on
+	turn      bool              // its machines may all be on
+	headers   map[string]string // that requests have besides
 }
 
 var cells atomic.Int64
@@ -300,6 +301,9 @@ func (c *cell) request(method, path string, body any) (int, []byte) {
 	req, err := http.NewRequest(method, "http://"+c.addr("api")+path, r)
 	require.NoError(c.t, err)
 	req.Header.Set("Authorization", "Bearer "+c.operator)
+	for name, value := range c.headers {
+		req.Header.Set(name, value)
+	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}

@@ -78,7 +78,7 @@ func (d *durable) copyOf(name, from string) {
 }
 
 func (d *durable) open(name string, conns int32) *pgxpool.Pool {
-	pool, err := Open(context.Background(), d.pg.URL(name), conns)
+	pool, err := Open(context.Background(), d.pg.URL(name), conns, nil)
 	require.NoError(d.b, err)
 	d.b.Cleanup(pool.Close)
 	return pool

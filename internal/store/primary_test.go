@@ -39,7 +39,7 @@ func TestWhatSaysThatTheDatabaseIsUnavailable(t *testing.T) {
 func TestAPoolLeavesAHostThatTurnsReadOnly(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool, err := Open(ctx, pgtest.URL(t), 1)
+	pool, err := Open(ctx, pgtest.URL(t), 1, nil)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	backend := func() (pid int) {
@@ -67,7 +67,7 @@ func TestOfSeveralHostsTheWritableOneIsUsed(t *testing.T) {
 	require.NoError(t, err)
 	alone := u.String()
 	u.Host = "127.0.0.1:1," + u.Host
-	pool, err := Open(ctx, u.String(), 1)
+	pool, err := Open(ctx, u.String(), 1, nil)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	s := New(pool)
@@ -76,7 +76,7 @@ func TestOfSeveralHostsTheWritableOneIsUsed(t *testing.T) {
 	// A host that is read-only from the start, as a standby is.
 	_, err = pool.Exec(ctx, `ALTER DATABASE `+pgx.Identifier{strings.TrimPrefix(u.Path, "/")}.Sanitize()+` SET default_transaction_read_only = on`)
 	require.NoError(t, err)
-	_, err = Open(ctx, alone, 1)
+	_, err = Open(ctx, alone, 1, nil)
 	require.ErrorIs(t, err, pgconn.ErrReadOnlyConnection)
 	require.True(t, Unavailable(err))
 	pool.Reset()
@@ -89,7 +89,7 @@ func TestOfSeveralHostsTheWritableOneIsUsed(t *testing.T) {
 func TestAnyRoleCanAskWhetherTheDatabaseTakesWrites(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool, err := Open(ctx, pgtest.URL(t), 1)
+	pool, err := Open(ctx, pgtest.URL(t), 1, nil)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	role := fmt.Sprintf("nobody_%d", time.Now().UnixNano())

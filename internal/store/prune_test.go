@@ -39,7 +39,7 @@ func aged(t *testing.T) *Store {
 		`INSERT INTO idempotency_keys (subject, key, request_hash, tenant_id) SELECT 'a', 'k-' || i, '', 't-' || i FROM generate_series(1, 50) i`,
 		`INSERT INTO org_idempotency_keys (subject, key, request_hash, resource_id) SELECT 'a', 'k-' || i, '', 'a-1' FROM generate_series(1, 50) i`,
 		`UPDATE instances SET state = 'stopped', stopped_at = now() WHERE number % 3 = 0`)
-	pool, err := Open(t.Context(), url, 8)
+	pool, err := Open(t.Context(), url, 8, nil)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	s := New(pool)

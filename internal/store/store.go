@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/prego/prego"
@@ -44,7 +45,7 @@ func NewWithTiers(pool *pgxpool.Pool, tiers quota.Tiers, newOrgs prego.Tier) *St
 // Open connects a pool of at most maxConns connections to the database's primary and checks it
 // once. The URL may name several hosts (host1:5432,host2:5432): whichever takes writes is used, and
 // when that changes the pool follows.
-func Open(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, error) {
+func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTracer) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		// The parser's error can quote the URL, and with it the password.
@@ -54,6 +55,7 @@ func Open(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, error
 		cfg.MaxConns = maxConns
 	}
 	cfg.MaxConnIdleTime = 5 * time.Minute
+	cfg.ConnConfig.Tracer = tracer
 	var p primary
 	p.follow(cfg)
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
