@@ -227,8 +227,10 @@ func (a *Moves) CatchUp(ctx context.Context, id prego.MoveID) (int64, error) {
 		return 0, err
 	}
 	// Frappe opens the site, its database and its cache.
-	if _, err := a.run(ctx, m, m.to, "check", within, nil, "--site", m.Site, "list-apps"); err != nil {
+	if _, err := a.run(ctx, m, m.to, "check", within, nil, "--site", m.Site, "list-apps"); answeredNo(err) {
 		return 0, because(true, tenant.ReasonMoveCheck, fmt.Sprintf("the site does not open on %s: %v", m.ToServerID, err))
+	} else if err != nil {
+		return 0, err
 	}
 	a.Tenants.hook("move/settled")
 	return bytes, nil
