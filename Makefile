@@ -64,7 +64,7 @@ test-race-all: packages temporal pebble versitygw $(GOTESTSUM) ## Run every unit
 DEEP ?= 20
 test-deep: packages ## Try each property on DEEP=20 times as many cases, and repeat races as often (many minutes)
 	PREGO_TEST_DEEP=$(DEEP) go test -count 1 -timeout 120m $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/pgregory.net\/rapid/ {print $$1}') -rapid.checks=$$((100 * $(DEEP)))
-	PREGO_TEST_DEEP=$(DEEP) go test -count 1 -timeout 60m ./internal/e2e ./agent/site ./internal/world/frontend -run "TestScriptsEndAsOnTheRealService|TestErase|TestATenantMoves|TestATenantsDataMoves|TestRecordReleaseHistories|TestRecordDrainHistories|TestARestoreSurvivesWhoeverDies|TestAServerIsDeclaredLost|TestAServerIsLostDuringAMove|TestWorkerKilled|TestWorkerDiesBetweenAnyTwoSteps|TestCancelAtEveryStep|TestFleetPlansAroundARegion|TestServersAreFreed"
+	PREGO_TEST_DEEP=$(DEEP) go test -count 1 -timeout 60m ./internal/e2e ./agent/site ./internal/world/frontend -run "TestScriptsEndAsOnTheRealService|TestErase|TestATenantMoves|TestATenantsDataMoves|TestRecordReleaseHistories|TestRecordDrainHistories|TestARestoreSurvivesWhoeverDies|TestABackupIsVerifiedByADrill|TestAServerIsDeclaredLost|TestAServerIsLostDuringAMove|TestWorkerKilled|TestWorkerDiesBetweenAnyTwoSteps|TestCancelAtEveryStep|TestFleetPlansAroundARegion|TestServersAreFreed"
 
 image: build ## Build the image that docker-compose.yml runs, and try it
 	@tools/packages.sh docker dockerd postgres-server setpriv ca-certificates

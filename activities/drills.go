@@ -164,10 +164,18 @@ func (a *Drills) trySite(ctx context.Context, d tenant.DrillRun, srv server.Serv
 		return out, err
 	}
 	t.hook("drill/restored")
-	if _, err := t.bench(ctx, at.command(fmt.Sprintf("answers-%d", activity.GetInfo(ctx).Attempt), t.Settings.CommandTimeout, "answers")); err != nil {
+	if _, err := t.bench(ctx, at.command(fmt.Sprintf("answers-%d", activity.GetInfo(ctx).Attempt), t.Settings.CommandTimeout, "answers")); answeredNo(err) {
 		return out, because(true, tenant.ReasonIncomplete, "the site does not answer: "+err.Error())
+	} else if err != nil {
+		return out, err // the host was not reached
 	}
 	return out, nil
+}
+
+// answeredNo reports whether a host has run a command, and it failed.
+func answeredNo(err error) bool {
+	var app *temporal.ApplicationError
+	return errors.As(err, &app) && app.NonRetryable()
 }
 
 // FinishDrill records how a drill ended.

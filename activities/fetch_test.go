@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
 	"go.uber.org/zap"
 
@@ -48,64 +49,125 @@ func (emptyHost) Bench(context.Context, server.BenchCommand) (string, error) {
 	return "", &server.CommandError{Kind: "bench", ExitCode: 1, Permanent: true, Stderr: "site: backup_missing: there is no sealed backup again"}
 }
 
+// failing is a host whose transfers fail with a code.
+type failing string
+
+func (f failing) Transfer(_ context.Context, _ prego.ServerID, _ string, in wire.TransferRequest) (wire.TransferResponse, error) {
+	return wire.TransferResponse{Failed: &wire.TransferFailed{Number: in.Download[0].Number, Code: string(f), Message: "a test"}}, nil
+}
+
 type openVault struct{ activities.BackupVault }
 
 func (openVault) Open(string, string, []byte) ([]byte, error) { return []byte("AGE-SECRET-KEY-1"), nil }
 
+// fetches are downloads of one backup of 60 parts.
+type fetches struct {
+	*placing
+	t      *testing.T
+	bucket *objects.Store
+	of     prego.TenantID
+}
+
+const fetchedParts = 60
+
+func newFetches(t *testing.T) *fetches {
+	t.Helper()
+	f := &fetches{placing: newPlacing(t, 2), t: t}
+	srv := s3test.Start(t)
+	var err error
+	f.bucket, err = objects.New(objects.Config{Endpoint: srv.Endpoint, Bucket: srv.Bucket, Region: srv.Region, AccessKey: srv.AccessKey, SecretKey: srv.SecretKey, PathStyle: true})
+	require.NoError(t, err)
+	require.NoError(t, f.bucket.Put(t.Context(), "o", make([]byte, 600)))
+	f.server("node-0", prego.RoleNode, "")
+	f.of = f.tenant(prego.PlanStarter, nil).TenantID
+	f.exec(`UPDATE tenants SET state = 'active', site = 'x.test' WHERE tenant_id = $1`, f.of)
+	f.exec(`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
+		SELECT $1, 'node-0', (SELECT min(shard_id) FROM db_shards), (SELECT min(pool_id) FROM redis_pools), 'x.test', 'x', 'hetzner', 'best_fit'`, f.of)
+	f.exec(`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, state, created_by, taken_at, sealed_identity, object_key, manifest_key, bytes, part_bytes, parts, sha256, plain_sha256, manifest_sha256)
+		SELECT 'bak-1', org_id, tenant_id, 'node-0', 'x.test', 'manual', 'stored', 'test', now(), 'x', 'o', 'm', 600, 10, $2, 'x', 'x', 'x' FROM tenants WHERE tenant_id = $1`, f.of, fetchedParts)
+	return f
+}
+
+// fails downloads the backup, which goes wrong, to a host, with what an earlier attempt had told.
+func (f *fetches) fails(host activities.Transfers, details any) error {
+	f.t.Helper()
+	a := &activities.StoredBackups{
+		Store: f.store, Objects: f.bucket, Vault: openVault{}, Hosts: host, Audit: f.store, Tenants: &activities.Tenants{Store: f.store, Bench: emptyHost{}},
+		Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(), Settings: activities.StoredBackupSettings{URLTTL: time.Minute},
+	}
+	env := (&testsuite.WorkflowTestSuite{}).NewTestActivityEnvironment()
+	env.RegisterActivity(a.FetchBackup)
+	if details != nil {
+		env.SetHeartbeatDetails(details)
+	}
+	_, err := env.ExecuteActivity(a.FetchBackup, activities.FetchInput{BackupID: "bak-1", TenantID: f.of, Name: "again"})
+	require.Error(f.t, err)
+	return err
+}
+
+// said is what is known of the backup: why it is not good, and whether it was found good.
+func (f *fetches) said() (why string, verified bool) {
+	f.t.Helper()
+	require.NoError(f.t, f.pool.QueryRow(f.t.Context(), `SELECT verify_message, verified_at IS NOT NULL FROM backups`).Scan(&why, &verified))
+	return why, verified
+}
+
 // TestADownloadGoesOn: where the attempt before was, or from the start if the host has lost it.
 func TestADownloadGoesOn(t *testing.T) {
 	t.Parallel()
-	p := newPlacing(t, 2)
-	srv := s3test.Start(t)
-	bucket, err := objects.New(objects.Config{Endpoint: srv.Endpoint, Bucket: srv.Bucket, Region: srv.Region, AccessKey: srv.AccessKey, SecretKey: srv.SecretKey, PathStyle: true})
-	require.NoError(t, err)
-	require.NoError(t, bucket.Put(t.Context(), "o", make([]byte, 600)))
-	p.server("node-0", prego.RoleNode, "")
-	id := p.tenant(prego.PlanStarter, nil).TenantID
-	p.exec(`UPDATE tenants SET state = 'active', site = 'x.test' WHERE tenant_id = $1`, id)
-	p.exec(`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
-		SELECT $1, 'node-0', (SELECT min(shard_id) FROM db_shards), (SELECT min(pool_id) FROM redis_pools), 'x.test', 'x', 'hetzner', 'best_fit'`, id)
-	const parts = 60
-	p.exec(`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, state, created_by, taken_at, sealed_identity, object_key, manifest_key, bytes, part_bytes, parts, sha256, plain_sha256, manifest_sha256)
-		SELECT 'bak-1', org_id, tenant_id, 'node-0', 'x.test', 'manual', 'stored', 'test', now(), 'x', 'o', 'm', 600, 10, $2, 'x', 'x', 'x' FROM tenants WHERE tenant_id = $1`, id, parts)
-
-	fetch := func(host *downloads, details any) {
-		t.Helper()
-		a := &activities.StoredBackups{
-			Store: p.store, Objects: bucket, Vault: openVault{}, Hosts: host, Audit: p.store, Tenants: &activities.Tenants{Store: p.store, Bench: emptyHost{}},
-			Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(), Settings: activities.StoredBackupSettings{URLTTL: time.Minute},
-		}
-		env := (&testsuite.WorkflowTestSuite{}).NewTestActivityEnvironment()
-		env.RegisterActivity(a.FetchBackup)
-		if details != nil {
-			env.SetHeartbeatDetails(details)
-		}
-		_, err := env.ExecuteActivity(a.FetchBackup, activities.FetchInput{BackupID: "bak-1", TenantID: id, Name: "again"})
-		require.Error(t, err, "the last piece never comes")
-	}
+	f := newFetches(t)
+	const parts = fetchedParts
 	at := func(name string, next int) any {
 		return map[string]any{"backup_id": "bak-1", "name": name, "next": next}
 	}
-	host := &downloads{parts: parts}
-	fetch(host, nil)
+	host := &downloads{parts: parts} // the last piece never comes
+	_ = f.fails(host, nil)
 	require.Equal(t, []int{1, 25, 49}, host.asked)
 
 	host.asked = nil
-	fetch(host, at("again", 49))
+	_ = f.fails(host, at("again", 49))
 	require.Equal(t, []int{49}, host.asked, "what came is not asked for again")
 
 	lost := &downloads{parts: parts}
-	fetch(lost, at("again", 25))
+	_ = f.fails(lost, at("again", 25))
 	require.Equal(t, []int{25, 1, 25, 49}, lost.asked, "the host was made anew meanwhile")
 
 	forgot := &downloads{parts: parts}
-	fetch(forgot, at("again", parts+1))
+	_ = f.fails(forgot, at("again", parts+1))
 	require.Equal(t, []int{1, 25, 49}, forgot.asked, "the attempt before was done with it, and had it deleted")
-	var why string
-	require.NoError(t, p.pool.QueryRow(t.Context(), `SELECT verify_message FROM backups`).Scan(&why))
+	why, _ := f.said()
 	require.Empty(t, why, "which says nothing about the backup")
 
 	host = &downloads{parts: parts}
-	fetch(host, at("another", 25))
+	_ = f.fails(host, at("another", 25))
 	require.Equal(t, []int{1, 25, 49}, host.asked, "that was another download")
+}
+
+// TestWhyADownloadFails: each reason is the step's, and only what is wrong with the backup itself is said of
+// it. What can pass is tried again; a full disk is left at once, so that what came is deleted.
+func TestWhyADownloadFails(t *testing.T) {
+	t.Parallel()
+	f := newFetches(t)
+	f.exec(`UPDATE backups SET verified_at = now()`)
+	for _, c := range []struct {
+		code            string
+		last, ofBackups bool
+	}{
+		{wire.FailedURLExpired, false, false},
+		{wire.FailedAway, false, false},
+		{wire.FailedRefused, false, false},
+		{wire.FailedDiskFull, true, false},
+		{wire.FailedNoBackup, true, true},
+		{wire.FailedUnreadable, true, true},
+	} {
+		err := f.fails(failing(c.code), nil)
+		var app *temporal.ApplicationError
+		require.ErrorAs(t, err, &app, c.code)
+		require.Equal(t, c.code, app.Type())
+		require.Equal(t, c.last, app.NonRetryable(), c.code)
+		require.Equal(t, "part 1: "+c.code+": a test", app.Message())
+		why, verified := f.said()
+		require.Equal(t, c.ofBackups, why != "", "%s: %s", c.code, why)
+		require.True(t, verified, "when it was last found good is kept")
+	}
 }

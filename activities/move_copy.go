@@ -106,7 +106,7 @@ func (a *Moves) carry(ctx context.Context, m moving, name string, bytes int64) e
 		return ofStorage(err)
 	}
 	in := tenant.BackupRun{Backup: tenant.Backup{Bytes: bytes, Parts: int((bytes + part - 1) / part)}, PartBytes: part}
-	err = a.pieces(ctx, m.from, "upload", m.Site, name, in, func(r *wire.TransferRequest, p wire.Piece) (err error) {
+	err = a.pieces(ctx, m, m.from, "upload", name, in, func(r *wire.TransferRequest, p wire.Piece) (err error) {
 		p.URL, err = b.Objects.PresignPart(ctx, object, upload, p.Number, b.Settings.URLTTL)
 		r.Upload = append(r.Upload, p)
 		return err
@@ -126,7 +126,7 @@ func (a *Moves) carry(ctx context.Context, m moving, name string, bytes int64) e
 	if err != nil {
 		return ofStorage(err)
 	}
-	if err := a.pieces(ctx, m.to, "download", m.Site, name, in, func(r *wire.TransferRequest, p wire.Piece) error {
+	if err := a.pieces(ctx, m, m.to, "download", name, in, func(r *wire.TransferRequest, p wire.Piece) error {
 		p.URL = url
 		r.Download = append(r.Download, p)
 		return nil
@@ -136,11 +136,12 @@ func (a *Moves) carry(ctx context.Context, m moving, name string, bytes int64) e
 	return ofStorage(b.Objects.Delete(ctx, object))
 }
 
-// pieces has a host transfer all pieces of an archive, some at a time.
-func (a *Moves) pieces(ctx context.Context, t tenant.Run, verb, site, name string, of tenant.BackupRun, add func(*wire.TransferRequest, wire.Piece) error) error {
+// pieces has a host transfer all pieces of an archive, some at a time. While the move can be undone, a full
+// disk ends it, which makes room on it again.
+func (a *Moves) pieces(ctx context.Context, m moving, t tenant.Run, verb, name string, of tenant.BackupRun, add func(*wire.TransferRequest, wire.Piece) error) error {
 	most := min(batchPieces, int(max(1, batchBytes/of.PartBytes)))
 	for next := 1; next <= of.Parts; {
-		in := wire.TransferRequest{Site: site, Backup: name}
+		in := wire.TransferRequest{Site: m.Site, Backup: name}
 		for n := 0; n < most && next <= of.Parts; n++ {
 			offset, bytes := partOf(of, next)
 			if err := add(&in, wire.Piece{Number: next, Offset: offset, Bytes: bytes}); err != nil {
@@ -153,7 +154,7 @@ func (a *Moves) pieces(ctx context.Context, t tenant.Run, verb, site, name strin
 			return err
 		}
 		if f := out.Failed; f != nil {
-			return because(false, prego.Reason(f.Code), fmt.Sprintf("piece %d: %s: %s", f.Number, f.Code, f.Message))
+			return because(f.Code == wire.FailedDiskFull && m.State.Undoable(), prego.Reason(f.Code), fmt.Sprintf("piece %d: %s: %s", f.Number, f.Code, f.Message))
 		}
 	}
 	return nil
@@ -226,8 +227,10 @@ func (a *Moves) CatchUp(ctx context.Context, id prego.MoveID) (int64, error) {
 		return 0, err
 	}
 	// Frappe opens the site, its database and its cache.
-	if _, err := a.run(ctx, m, m.to, "check", within, nil, "--site", m.Site, "list-apps"); err != nil {
+	if _, err := a.run(ctx, m, m.to, "check", within, nil, "--site", m.Site, "list-apps"); answeredNo(err) {
 		return 0, because(true, tenant.ReasonMoveCheck, fmt.Sprintf("the site does not open on %s: %v", m.ToServerID, err))
+	} else if err != nil {
+		return 0, err
 	}
 	a.Tenants.hook("move/settled")
 	return bytes, nil

@@ -212,8 +212,9 @@ func (a *StoredBackups) downloadParts(ctx context.Context, b tenant.BackupRun, a
 		return from, err
 	}
 	if f := out.Failed; f != nil {
-		missing := f.Code == wire.FailedNoBackup || f.Code == wire.FailedUnreadable
-		return from, because(missing, prego.Reason(f.Code), fmt.Sprintf("part %d: %s: %s", f.Number, f.Code, f.Message))
+		// A full disk is left at once: to go on trying would keep it full.
+		last := f.Code == wire.FailedNoBackup || f.Code == wire.FailedUnreadable || f.Code == wire.FailedDiskFull
+		return from, because(last, prego.Reason(f.Code), fmt.Sprintf("part %d: %s: %s", f.Number, f.Code, f.Message))
 	}
 	return next, nil
 }

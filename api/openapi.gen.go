@@ -6982,6 +6982,9 @@ type Tenant struct {
 	Allocation *Allocation `json:"allocation,omitempty"`
 	Apps       []string    `json:"apps"`
 
+	// BackupDueSince Since then a backup by schedule has been due, and none was stored; absent otherwise
+	BackupDueSince *time.Time `json:"backup_due_since,omitempty"`
+
 	// CancelRequestedAt When its provisioning was cancelled
 	CancelRequestedAt *time.Time   `json:"cancel_requested_at,omitempty"`
 	Certificate       *Certificate `json:"certificate,omitempty"`

@@ -90,6 +90,9 @@ func (a *API) GetTenant(c echo.Context, id TenantID) error {
 		return err
 	}
 	out.LastRestorable = restorableView(restorable)
+	if out.BackupDueSince, err = a.d.Tenants.BackupDue(ctx, id); err != nil {
+		return err
+	}
 	loss, err := a.d.Tenants.TenantLoss(ctx, id)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"time"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
@@ -28,6 +29,7 @@ type TenantStore interface {
 	UnmuteTenant(ctx context.Context, id prego.TenantID, by string) error
 	TenantLoss(ctx context.Context, id prego.TenantID) (*tenant.Loss, error)
 	Restorable(ctx context.Context, tenantID prego.TenantID) (*tenant.Restorable, error)
+	BackupDue(ctx context.Context, tenantID prego.TenantID) (*time.Time, error)
 	SetStorageQuota(ctx context.Context, tenantID prego.TenantID, gb int, by string) (tenant.Tenant, error)
 	SetMail(ctx context.Context, tenantID prego.TenantID, m *tenant.MailSettings, by string) error
 

@@ -46,7 +46,10 @@ func (b *bench) checkRestored(site, name string) error {
 	if !slices.Contains(out.Apps, "frappe") {
 		return &coded{wire.FailedIncomplete, fmt.Errorf("the site lists no app frappe, but %v", out.Apps)}
 	}
-	if err := b.command(nil, "--site", site, "execute", "frappe.get_installed_apps"); err != nil {
+	var known *coded
+	if err := b.command(nil, "--site", site, "execute", "frappe.get_installed_apps"); errors.As(err, &known) {
+		return err // a full disk says nothing about the backup
+	} else if err != nil {
 		return &coded{wire.FailedIncomplete, fmt.Errorf("the site is not opened by Frappe: %w", err)}
 	}
 	return b.printResult(out)

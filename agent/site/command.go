@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+
+	"github.com/prego/prego/agent/wire"
 )
 
 // command runs bench and answers its prompts on standard input, one line each. Frappe
@@ -28,6 +30,7 @@ func (b *bench) command(answers []string, args ...string) error {
 	runtime.LockOSThread() // bench is killed when the thread that started it ends
 	defer runtime.UnlockOSThread()
 	step()
+	b.err.full = false
 	err := cmd.Run()
 	step()
 	b.err.end()
@@ -37,6 +40,8 @@ func (b *bench) command(answers []string, args ...string) error {
 	}
 	var ended *exec.ExitError
 	switch {
+	case errors.As(err, &ended) && (b.err.full || b.full()):
+		return &coded{wire.FailedDiskFull, fmt.Errorf("bench %s: %s", verb, ended.ProcessState)}
 	case errors.As(err, &ended):
 		return fmt.Errorf("bench %s: %s", verb, ended.ProcessState)
 	case err != nil:
@@ -45,12 +50,28 @@ func (b *bench) command(answers []string, args ...string) error {
 	return nil
 }
 
+// saysFull matches the C library's words for a full disk and a full quota, which gzip, tar and MariaDB's client
+// and server pass on, and GNU tar's for a file that ends before its record (src/misc.c, write_error_details).
+// Frappe prints what they say (frappe/utils/__init__.py, execute_in_shell).
+var saysFull = regexp.MustCompile(`No space left on device|Disk quota exceeded|: Wrote only \d+ of \d+ bytes`)
+
+// hardlyAny is how many free bytes are as good as none.
+const hardlyAny = 1 << 20
+
+// full reports whether the disk of the sites is full. Frappe deletes what it has written of a backup that
+// fails, and says why only if asked to be verbose (frappe/commands/site.py, backup).
+func (b *bench) full() bool {
+	var at syscall.Statfs_t
+	return syscall.Statfs(b.path(""), &at) == nil && at.Bavail*uint64(at.Bsize) < hardlyAny //nolint:gosec // a size of blocks
+}
+
 // masked passes on lines without the secrets in them. Frappe prints whole commands and
 // statements when they fail.
 type masked struct {
 	to     io.Writer
 	hidden []string
 	line   []byte
+	full   bool // something said that a disk is full
 }
 
 // minHidden is the length of the shortest secret that is masked; shorter ones would
@@ -103,6 +124,7 @@ func (m *masked) flush() {
 		text = strings.ReplaceAll(text, s, mask)
 	}
 	text = looksSecret.ReplaceAllString(text, "${1}"+mask)
+	m.full = m.full || saysFull.MatchString(text)
 	m.line = m.line[:0]
 	_, _ = io.WriteString(m.to, text) // who has gone is noticed elsewhere
 }

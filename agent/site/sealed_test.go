@@ -271,6 +271,88 @@ func TestAFullDiskIsTold(t *testing.T) {
 	unmarshal(t, b.good("--site", site, "delete-backup", "in-1"), &out)
 }
 
+// TestAFullDiskLosesNothing: whichever step of a backup, of its opening or of a restore meets it says so. What
+// it had begun is gone, the site is as it was, and the backup is good.
+func TestAFullDiskLosesNothing(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	const room, part = 12 << 20, 2 << 20
+	common := b.read("sites/common_site_config.json")
+	mountSmall(t, b.path("sites"), room)
+	require.NoError(t, os.WriteFile(b.path("sites/apps.txt"), []byte("frappe\nerpnext\n"), 0o644))
+	b.write("sites/common_site_config.json", common)
+	site, db := "a.example.com", b.database("a")
+	b.good("new-site", site, "--db-name", db)
+	b.put(db, "one")
+	kept := b.path("sites/" + site + "/private/files/kept")
+	content := scrambled(make([]byte, part))
+	require.NoError(t, os.WriteFile(kept, content, 0o600))
+	snapshots := b.path("sites/" + site + "/" + wire.SnapshotsDir)
+	full := func(free int64) (empty func()) {
+		t.Helper()
+		var at syscall.Statfs_t
+		require.NoError(t, syscall.Statfs(b.path("sites"), &at))
+		file := b.path("sites/filler")
+		require.NoError(t, os.WriteFile(file, make([]byte, int64(at.Bavail)*at.Bsize-free), 0o600))
+		return func() { require.NoError(t, os.Remove(file)) }
+	}
+	asItWas := func(left ...string) {
+		t.Helper()
+		text, err := os.ReadFile(kept)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(content, text))
+		require.NoDirExists(t, b.path("sites/"+site+"/"+asideDir))
+		there, err := os.ReadDir(snapshots)
+		require.NoError(t, err)
+		names := []string{}
+		for _, e := range there {
+			if e.Name() != ".restoring" { // links, which take no room
+				names = append(names, e.Name())
+			}
+		}
+		require.Equal(t, left, names)
+	}
+
+	// While the files are packed, while the database is dumped, and before anything is.
+	for _, free := range []int64{part / 2, 3 << 12, 0} {
+		empty := full(free)
+		require.Contains(t, b.bad("--site", site, "backup", "bak-1", "--with-files"), "site: disk_full: ", free)
+		empty()
+		asItWas([]string{}...)
+	}
+	b.good("--site", site, "backup", "bak-1", "--with-files")
+	key := identity(t)
+	var sealed wire.SealedBackup
+	unmarshal(t, b.good("--site", site, "seal-backup", "bak-1", key.Recipient().String()), &sealed)
+	b.put(db, "two")
+
+	// While it is opened: the sealed one is still there, and is opened when there is room.
+	open := []string{"--site", site, "open-backup", "bak-1", wire.Ungrouped(sealed.SHA256), wire.Ungrouped(sealed.PlainSHA256)}
+	empty := full(part / 2)
+	d := b.verb(-1, opens(key), open...)
+	require.Equal(t, 1, d.status)
+	require.Contains(t, d.stderr, "site: disk_full: ")
+	empty()
+	asItWas(".sealed-bak-1", ".sealed-bak-1.json")
+	b.goodWith(opens(key), open...)
+
+	// While it is restored.
+	empty = full(part / 2)
+	require.Contains(t, b.bad("--site", site, "restore", "bak-1", "--with-files"), "site: disk_full: bench restore: ")
+	empty()
+	asItWas("bak-1")
+	b.good("--site", site, "restore", "bak-1", "--with-files")
+	asItWas("bak-1")
+	require.Equal(t, 1, b.rows(db))
+
+	// That Frappe can't open it on a full disk does not make the backup an incomplete one.
+	b.good("--site", site, "check-restored", "bak-1")
+	for why, want := range map[string]string{"ImportError": wire.FailedIncomplete, "OSError: [Errno 28] No space left on device: 'logs'": wire.FailedDiskFull} {
+		require.NoError(t, os.WriteFile(filepath.Join(b.root, wire.BenchBinary), fmt.Appendf(nil, "#!/bin/sh\necho \"%s\"\nexit 1\n", why), 0o755))
+		require.Contains(t, b.bad("--site", site, "check-restored", "bak-1"), "site: "+want+": ")
+	}
+}
+
 // mountSmall mounts a file system of so many bytes for the time of a test.
 func mountSmall(t testing.TB, at string, size int) {
 	t.Helper()

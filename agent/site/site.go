@@ -62,7 +62,7 @@ func Run(root string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 	}
 	defer b.close()
 	if err := run(b); err != nil {
-		fmt.Fprintf(errs, "site: %v\n", err)
+		fmt.Fprintf(errs, "site: %v\n", noRoom(err))
 		return 1
 	}
 	return 0

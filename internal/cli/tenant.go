@@ -22,7 +22,7 @@ import (
 var tenantTable = Table[api.Tenant]{
 	ID: "tenant_id", Columns: "tenant_id, slug, org_id, parent_org_id: part of, region, plan, state, site_url: site",
 	More: "waiting_since, waiting_roles: waiting for, deadline_at: until, allocation.app_server_id: server, allocation.db_shard_id: shard, allocation.redis_pool_id: redis pool, " +
-		"allocation.dedicated, allocation.database_name: database, admin_email: first user, mail, storage, last_restorable: last restorable, loss, restore_from: restored from, muted, workflow_id, run_url: run, created_at",
+		"allocation.dedicated, allocation.database_name: database, admin_email: first user, mail, storage, last_restorable: last restorable, backup_due_since: backup due, loss, restore_from: restored from, muted, workflow_id, run_url: run, created_at",
 	Computed: map[string]func(api.Tenant) any{
 		"state": func(t api.Tenant) any {
 			state := string(t.State) + reasons(t.StatusReason, t.StatusMessage)

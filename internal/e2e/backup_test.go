@@ -89,11 +89,13 @@ func (c *cell) agentPID(server string) int {
 }
 
 // TestABackupLeavesItsHost: made, uploaded while storage and agent are killed, deleted from its
-// host, restored; and refused when a bit of it is another.
+// host, restored; not made and not restored on a full disk; and refused when a bit of it is another. URLs that
+// come too late are signed again.
 func TestABackupLeavesItsHost(t *testing.T) {
 	t.Parallel()
 	s := s3test.Start(t)
-	c := newCell(t, options{vars: backupVars(s, nil)})
+	urls := startLateURLs(t, s)
+	c := newCell(t, options{vars: backupVars(s, map[string]string{"PREGO_BACKUP_ENDPOINT": urls.URL})})
 	c.org("acme", "")
 	app := c.sharedFleet(1)
 	const site = "alpha.sites.test"
@@ -167,8 +169,45 @@ func TestABackupLeavesItsHost(t *testing.T) {
 	require.Eventually(t, func() bool { return c.getTenant(id).LastRestorable.Verified }, patience, 50*time.Millisecond)
 	keepHistory(t, c, "restore-of-backup", j.WorkflowId)
 
-	// A bit of it is another, in the storage: nothing of the site is touched.
+	// There is no room for a dump, nor for what is to be restored: both end at once, with nothing left of
+	// them. The backup is as good as it was.
 	write("third")
+	c.exec(`UPDATE backups SET taken_at = taken_at - interval '1 hour'`) // one an hour may be asked for
+	room := smallDisk(t, snapshots, 1<<20)
+	full := c.backup(of)
+	require.Eventually(t, func() bool {
+		c.send(http.MethodGet, of+"/backups/"+full.BackupId, nil, http.StatusOK, &full)
+		return full.State == tenant.BackupFailed
+	}, patience, 20*time.Millisecond)
+	require.Equal(t, string(tenant.ReasonDiskFull), deref(full.Reason), deref(full.Message))
+	j = c.restoreOf(of, map[string]any{"backup_id": b.BackupId}, "failed")
+	require.Contains(t, deref(j.Message), "part 1: disk_full: ")
+	require.Contains(t, deref(j.Message), "The site is as it was")
+	holds("third")
+	left, err := os.ReadDir(snapshots)
+	require.NoError(t, err)
+	require.Empty(t, left)
+	room()
+	require.True(t, c.getTenant(id).LastRestorable.Verified)
+
+	// A URL is used when its time is over, of an upload and of a download: neither goes without.
+	expired := func() int {
+		return c.number(`SELECT count(*) FROM agent_command_audit WHERE command_kind = 'transfer' AND exit_code = 1 AND stderr_truncated LIKE 'url_expired: 403 %'`)
+	}
+	urls.late.Store(1)
+	late := c.backupState(of, c.backup(of), tenant.BackupStored)
+	require.Equal(t, 1, expired())
+	urls.late.Store(1)
+	c.restoreOf(of, map[string]any{"backup_id": late.BackupId}, "succeeded")
+	require.Equal(t, 2, expired())
+	holds("third")
+	require.Eventually(t, func() bool {
+		return c.metric("agentgw", `prego_agentgw_backup_reports_total{status="succeeded"}`) == 2
+	}, patience, 50*time.Millisecond, "the agent reports each")
+	c.send(http.MethodDelete, of+"/backups/"+late.BackupId, nil, http.StatusNoContent, nil)
+	c.backupState(of, late, tenant.BackupDeleted)
+
+	// A bit of it is another, in the storage: nothing of the site is touched.
 	content[len(content)/3] ^= 8
 	require.NoError(t, os.WriteFile(s.File(deref(b.Object)), content, 0o644))
 	j = c.restoreOf(of, map[string]any{"backup_id": b.BackupId}, "failed")
@@ -188,7 +227,7 @@ func TestABackupLeavesItsHost(t *testing.T) {
 	keepHistory(t, c, "backup-deleted", tenant.BackupDeleteWorkflowID(prego.BackupID(b.BackupId)))
 	require.NoFileExists(t, s.File(deref(b.Object)))
 	require.Equal(t, 0, c.number(`SELECT count(*) FROM resources WHERE kind = 'backup' AND state <> 'released'`))
-	require.Equal(t, 0, c.number(`SELECT count(*) FROM backups WHERE sealed_identity IS NOT NULL`))
+	require.Equal(t, 0, c.number(`SELECT count(*) FROM backups WHERE sealed_identity IS NOT NULL AND state <> 'failed'`))
 	require.Nil(t, c.getTenant(id).LastRestorable)
 
 	// No secret is anywhere that is read by many.

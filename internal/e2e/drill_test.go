@@ -46,28 +46,28 @@ func TestABackupIsVerifiedByADrill(t *testing.T) {
 	db := c.settledTenant(id, tenant.Active).Allocation.DatabaseName
 	c.todo(app, db, "one", "kept")
 	c.noise(app, "alpha.sites.test", "noise", 1<<20)
-	b := c.backedUp(id)
-	require.False(t, b.Verified)
-
-	// By schedule, whoever dies in the middle of it.
-	require.NoError(t, os.WriteFile(crash, []byte("drill/restored"), 0o600))
-	select {
-	case <-c.procs["worker"].Done():
-	case <-time.After(patience):
-		t.Fatal("no drill came by itself")
-	}
-	delete(c.procs, "worker")
-	c.start("worker")
 	verified := func() api.Tenant {
 		return c.awaitTenant(id, "verified", func(tn api.Tenant) bool { return tn.LastRestorable.Verified })
 	}
-	verified()
-	require.Eventually(t, func() bool {
-		return c.number(`SELECT count(*) FROM drills WHERE state = 'passed' AND cleared_at IS NOT NULL`) == 1
-	}, patience, 50*time.Millisecond)
+
+	// By schedule, and in each further round on request, whoever dies in the middle of it.
+	m := &mortals{cell: c, crash: crash, s3: s}
+	for i, round := range rounds(t, 1, []string{"drill/start", "stored-restore/downloaded", "stored-restore/opened", "drill/fetched", "drill/restored", "drill/erased"}, []string{"worker", "agent", "agentgw", "s3"}) {
+		m.play(round, func() {
+			if i == 0 {
+				c.backedUp(id)
+				return
+			}
+			c.post("/v1/tenants/"+id+"/drills", nil, http.StatusCreated, nil)
+		})
+		verified()
+		require.Eventually(t, func() bool {
+			return c.number(`SELECT count(*) FROM drills WHERE state = 'passed' AND cleared_at IS NOT NULL`) == i+1
+		}, 2*patience, 50*time.Millisecond)
+	}
+	require.Equal(t, 1, c.number(`SELECT count(*) FROM drills WHERE created_by = 'schedule'`))
 	var all api.DrillPage
 	c.send(http.MethodGet, "/v1/tenants/"+id+"/drills", nil, http.StatusOK, &all)
-	require.Equal(t, "schedule", all.Drills[0].CreatedBy)
 	require.EqualValues(t, 1, *all.Drills[0].Files)
 	require.Greater(t, *all.Drills[0].Rows, int64(1))
 	require.NotContains(t, strings.Join(c.hostSites(prego.ServerID(app)), " "), "drill-", "nothing is left")

@@ -215,7 +215,8 @@ func TestARestoreSurvivesWhoeverDies(t *testing.T) {
 		"stored-backup/start", "stored-backup/sealed", "stored-backup/upload", "stored-backup/uploaded", "stored-backup/completed", "stored-backup/manifest",
 		"stored-restore/start", "stored-restore/downloaded", "stored-restore/opened", "restore/kept", "restore/start", "restore/done",
 	}, everybody)
-	m, vars, url := newMortals(t, all)
+	deleted := rounds(t, 1, []string{"stored-backup/deleted"}, everybody)
+	m, vars, url := newMortals(t, slices.Concat(all, deleted))
 	m.s3 = s3test.Start(t)
 	m.cell = newCell(t, options{url: url, vars: backupVars(m.s3, vars)})
 	m.org("acme", "")
@@ -261,6 +262,9 @@ func TestARestoreSurvivesWhoeverDies(t *testing.T) {
 			return err == nil && len(left) == 0
 		}, patience, 50*time.Millisecond, "nothing is left on the host")
 		require.Equal(t, i+1, m.number(`SELECT count(*) FROM backups`), "each was made once")
+		m.nothingLeft()
+		m.play(deleted[i%len(deleted)], func() { m.send(http.MethodDelete, of+"/backups/"+b.BackupId, nil, http.StatusNoContent, nil) })
+		m.backupState(of, b, tenant.BackupDeleted)
 		m.nothingLeft()
 		m.exec(`UPDATE backups SET taken_at = taken_at - interval '1 hour'`) // one an hour may be asked for
 	}

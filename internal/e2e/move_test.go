@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -193,14 +194,15 @@ func (p *public) onlyAt(s *s3test.Server, there, elsewhere string) {
 // are.
 func (p *public) rows(w *writers, database string) int {
 	p.t.Helper()
+	w.mu.Lock()
+	accepted := slices.Clone(w.accepted) // more are accepted while they are looked for
+	w.mu.Unlock()
 	found := p.todos(database)
 	counts := map[string]int{}
 	for _, d := range found {
 		counts[d]++
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, row := range w.accepted {
+	for _, row := range accepted {
 		require.Equal(p.t, 1, counts[row], row)
 	}
 	for row, n := range counts {
@@ -228,8 +230,9 @@ func (p *public) todos(database string) (out []string) {
 // read over HTTP, with files, and with whoever takes part killed at every step.
 func TestATenantMoves(t *testing.T) {
 	t.Parallel()
-	kills := rounds(t, 3, []string{"move/prepare", "move/uploaded", "move/copied", "move/held", "move/settled", "move/switched", "move/freed", "move/cleared"}, everybody)
-	mortal, vars, url := newMortals(t, kills)
+	kills := rounds(t, 3, []string{"move/prepare", "move/copy", "move/packed", "move/uploaded", "move/carried", "move/copied", "move/frozen", "move/held", "move/settled", "move/switched", "move/freed", "move/clear", "move/cleared"}, everybody)
+	undone := rounds(t, 1, []string{"move/undo", "move/undone-hold", "move/undone"}, everybody)
+	mortal, vars, url := newMortals(t, slices.Concat(kills, undone))
 	crash := vars["PREGO_TEST_CRASH"]
 	s := s3test.Start(t)
 	p, id := movableOn(t, s, crash, url)
@@ -275,16 +278,18 @@ func TestATenantMoves(t *testing.T) {
 	p.rows(w, database)
 	keepHistory(t, p.cell, "tenant-moved", m.WorkflowId)
 
-	// Undone: one that is cancelled after its copy, and one to where nobody is let in.
-	require.NoError(t, os.WriteFile(crash, []byte("move/copied"), 0o600))
-	m = move()
-	p.dies(crash, "move/copied")
-	require.DirExists(t, p.siteDir(p.id("app")))
-	p.post(of+"/moves", map[string]any{"to_server_id": p.id("app")}, http.StatusConflict, nil)
-	p.send(http.MethodDelete, of+"/moves/"+m.MoveId, nil, http.StatusAccepted, nil)
-	p.start("worker")
-	m = p.moved(of, m, tenant.MoveCancelled)
-	p.onlyAt(s, p.id("app2"), p.id("app"))
+	// Undone: one that is cancelled after its copy, whoever dies while it is undone, and one to where nobody is let in.
+	for _, round := range undone {
+		require.NoError(t, os.WriteFile(crash, []byte("move/copied"), 0o600))
+		m = move()
+		p.dies(crash, "move/copied")
+		require.DirExists(t, p.siteDir(p.id("app")))
+		p.post(of+"/moves", map[string]any{"to_server_id": p.id("app")}, http.StatusConflict, nil)
+		p.send(http.MethodDelete, of+"/moves/"+m.MoveId, nil, http.StatusAccepted, nil)
+		mortal.play(round, func() { p.start("worker") })
+		m = p.moved(of, m, tenant.MoveCancelled)
+		p.onlyAt(s, p.id("app2"), p.id("app"))
+	}
 	keepHistory(t, p.cell, "tenant-move-cancelled", m.WorkflowId)
 	p.send(http.MethodDelete, of+"/moves/"+m.MoveId, nil, http.StatusAccepted, nil)
 	p.send(http.MethodPost, "/v1/servers/"+p.id("app")+"/cordon", nil, http.StatusOK, nil)
@@ -330,6 +335,7 @@ func TestATenantMoves(t *testing.T) {
 	w.stop()
 	w.all.Wait()
 	t.Logf("%v: %d rows at the end; %d requests while everybody was killed, %d failed: %v", kills, p.rows(w, database), w.reads.Load(), len(w.failed), w.failed)
+	t.Logf("while moves were undone: %v", undone)
 	require.Equal(t, 3+len(kills), p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'move_cleared'`, id))
 }
 
@@ -375,7 +381,8 @@ func (p *public) shardDB(server string) *sql.DB {
 func TestATenantsDataMoves(t *testing.T) {
 	t.Parallel()
 	kills := rounds(t, 2, []string{"move/prepare", "move/data-packed", "move/data-carried", "move/data", "move/copied", "move/data-frozen", "move/caught-up", "move/settled", "move/switched", "move/freed", "move/data-erased", "move/cleared"}, append([]string{"mariadb"}, everybody...))
-	mortal, vars, url := newMortals(t, kills)
+	undone := rounds(t, 1, []string{"move/undo", "move/undone-hold", "move/undone"}, append([]string{"mariadb"}, everybody...))
+	mortal, vars, url := newMortals(t, slices.Concat(kills, undone))
 	crash := vars["PREGO_TEST_CRASH"]
 	s := s3test.Start(t)
 	p, id := movableOn(t, s, crash, url)
@@ -410,30 +417,33 @@ func TestATenantsDataMoves(t *testing.T) {
 	w.mu.Unlock()
 	keepHistory(t, p.cell, "tenant-data-moved", m.WorkflowId)
 
-	// Undone while it was read-only: it is written to again where it was, and nothing is left elsewhere.
-	require.NoError(t, os.WriteFile(crash, []byte("move/data-frozen"), 0o600))
-	m = move(map[string]any{"to_shard_id": p.id("db"), "to_pool_id": p.id("redis2")})
-	p.dies(crash, "move/data-frozen")
-	// A job from before, or a console, writes to what is about to be copied for the last time.
-	config := p.readJSON(p.siteDir(p.id("app")) + "/site_config.json")
-	straggler := p.straggler(p.id("app"), database, fmt.Sprint(config["db_password"]))
-	for _, q := range []string{"INSERT INTO tabToDo (name, description) VALUES ('late', 'row-late')", "DELETE FROM tabToDo", "DROP TABLE tabToDo", "TRUNCATE tabToDo"} {
-		_, err := straggler.ExecContext(t.Context(), q)
-		require.ErrorContains(t, err, "denied", q)
-	}
-	p.send(http.MethodDelete, of+"/moves/"+m.MoveId, nil, http.StatusAccepted, nil)
-	p.start("worker")
-	p.moved(of, m, tenant.MoveCancelled)
-	w.more(2)
-	p.dataMoved(id, database, "db2", "db", "redis", "redis2")
-	p.onlyAt(s, p.id("app"), p.id("app2"))
-
-	// Whoever dies, it goes on from the row: all three parts, there and back.
-	at, away := []string{"app", "db2", "redis"}, []string{"app2", "db", "redis2"}
+	// Undone while it was read-only, whoever dies meanwhile: it is written to again where it was, and nothing is left elsewhere.
 	mortal.mariadb = func() {
 		p.killShard(p.id("db"))
 		p.killShard(p.id("db2"))
 	}
+	config := p.readJSON(p.siteDir(p.id("app")) + "/site_config.json")
+	for _, round := range undone {
+		require.NoError(t, os.WriteFile(crash, []byte("move/data-frozen"), 0o600))
+		m = move(map[string]any{"to_shard_id": p.id("db"), "to_pool_id": p.id("redis2")})
+		p.dies(crash, "move/data-frozen")
+		// A job from before, or a console, writes to what is about to be copied for the last time.
+		straggler := p.straggler(p.id("app"), database, fmt.Sprint(config["db_password"]))
+		for _, q := range []string{"INSERT INTO tabToDo (name, description) VALUES ('late', 'row-late')", "DELETE FROM tabToDo", "DROP TABLE tabToDo", "TRUNCATE tabToDo"} {
+			_, err := straggler.ExecContext(t.Context(), q)
+			require.ErrorContains(t, err, "denied", q)
+		}
+		p.send(http.MethodDelete, of+"/moves/"+m.MoveId, nil, http.StatusAccepted, nil)
+		mortal.play(round, func() { p.start("worker") })
+		p.moved(of, m, tenant.MoveCancelled)
+		w.more(2)
+		p.dataMoved(id, database, "db2", "db", "redis", "redis2")
+		p.onlyAt(s, p.id("app"), p.id("app2"))
+		p.rows(w, database)
+	}
+
+	// Whoever dies, it goes on from the row: all three parts, there and back.
+	at, away := []string{"app", "db2", "redis"}, []string{"app2", "db", "redis2"}
 	for _, round := range kills {
 		var m api.Move
 		mortal.play(round, func() {
@@ -455,7 +465,7 @@ func TestATenantsDataMoves(t *testing.T) {
 	w.more(2)
 	w.stop()
 	w.all.Wait()
-	t.Logf("%v: %d rows at the end; %d reads while everybody was killed, %d failed", kills, p.rows(w, database), w.reads.Load(), len(w.failed))
+	t.Logf("%v, and while one was undone %v: %d rows at the end; %d reads while everybody was killed, %d failed", kills, undone, p.rows(w, database), w.reads.Load(), len(w.failed))
 }
 
 // killShard kills a shard's MariaDB, which begins anew with the next connection. What it has

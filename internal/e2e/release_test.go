@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -209,11 +210,15 @@ func (w *typist) found(c *cell, app, database string) map[string]int {
 // What runs is recorded with -record.
 func TestRecordReleaseHistories(t *testing.T) {
 	t.Parallel()
-	all := rounds(t, 3, []string{"release/stepped", "bench/planned", "bench/closed", "bench/kept", "bench/swap", "bench/migrate", "bench/migrated", "bench/checked", "bench/opened"}, everybody)
-	m, vars, own := newMortals(t, all)
+	all := rounds(t, 3, []string{
+		"release/step", "release/stepped", "bench/planned", "bench/prepare", "bench/closed", "bench/offline", "bench/kept", "bench/swap", "bench/swapped", "bench/migrate", "bench/migrated",
+		"bench/checked", "bench/opened", "bench/ended",
+	}, everybody)
+	back := rounds(t, 1, []string{"bench/restore", "bench/restored", "bench/opened", "bench/ended"}, everybody)
+	m, vars, own := newMortals(t, slices.Concat(all, back))
 	m.s3 = s3test.Start(t)
 	vars["PREGO_GROUP_SWEEP_EVERY"], vars["PREGO_GROUP_QUIET"] = "1s", "2s"
-	c, crash := newCell(t, options{url: own, vars: backupVars(m.s3, vars)}), m.crash
+	c := newCell(t, options{url: own, vars: backupVars(m.s3, vars)})
 	m.cell = c
 	c.org("acme", "")
 	app := c.sharedFleet(1)
@@ -260,10 +265,6 @@ func TestRecordReleaseHistories(t *testing.T) {
 		t.Helper()
 		c.post("/v1/releases/"+name+"/"+verb, nil, http.StatusAccepted, nil)
 	}
-	arm := func(point string) {
-		t.Helper()
-		require.NoError(t, os.WriteFile(crash, []byte(point), 0o600))
-	}
 
 	// Whoever dies at whatever step.
 	for i, round := range all[1:] {
@@ -293,13 +294,13 @@ func TestRecordReleaseHistories(t *testing.T) {
 	keepHistory(t, c, "release-done", server.ReleaseWorkflowID("r1"))
 	keepHistory(t, c, "bench-updated", server.BenchUpdateWorkflowID("r1", prego.ServerID(app)))
 
-	// The second site's migration fails, after it has changed the database.
+	// The second site's migration fails, after it has changed the database, and whoever dies on the way back.
 	create("r2", "frappe/erpnext:v15.61.0", nil)
-	c.inject(sim.Fault{Kind: "bench", Verb: "migrate", Action: "fail_after", Message: "a patch failed", Skip: 1, Times: 1})
-	arm("bench/restored")
-	turn("r2", "start")
-	c.killedAt(crash, "bench/restored")
-	r = c.rests("r2", "stopped")
+	for i, round := range back {
+		c.inject(sim.Fault{Kind: "bench", Verb: "migrate", Action: "fail_after", Message: "a patch failed", Skip: 1, Times: 1})
+		m.play(round, func() { turn("r2", []string{"start", "resume"}[min(i, 1)]) })
+		r = c.rests("r2", "stopped")
+	}
 	require.Equal(t, "migrate_failed", deref(r.Reason))
 	require.Equal(t, "rolled_back", r.Servers[0].Status)
 	require.Equal(t, "pending", r.Servers[1].Status)
@@ -338,5 +339,5 @@ func TestRecordReleaseHistories(t *testing.T) {
 		require.Positive(t, n)
 		rows, denied = rows+n, denied+no
 	}
-	t.Logf("%d rows were taken by 3 sites during 4 updates, and all are there once; %d were refused", rows, denied)
+	t.Logf("%v, and on the way back %v: %d rows were taken by 3 sites during 4 updates, and all are there once; %d were refused", all, back, rows, denied)
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -411,29 +410,4 @@ func (c *cell) awaitLong(fleet string, seq int) {
 		require.True(c.t, time.Now().Before(deadline), "the action never ended")
 		time.Sleep(time.Second)
 	}
-}
-
-// metric is the sum of a process's samples of a metric.
-func (c *cell) metric(process, name string) float64 {
-	resp, err := http.Get("http://" + c.addr(process+"-ops") + "/metrics")
-	if err != nil {
-		return 0
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return 0
-	}
-	var sum float64
-	for line := range strings.Lines(string(body)) {
-		if !strings.HasPrefix(line, name) {
-			continue
-		}
-		fields := strings.Fields(line)
-		var v float64
-		if _, err := fmt.Sscan(fields[len(fields)-1], &v); err == nil {
-			sum += v
-		}
-	}
-	return sum
 }

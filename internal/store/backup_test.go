@@ -194,10 +194,50 @@ func TestTurnsComeOnce(t *testing.T) {
 		return ids
 	}
 	require.Equal(t, []prego.TenantID{"t-0"}, late())
+	// Another turn comes before there is one: it has been due since the first.
+	isDue := func(want time.Duration) {
+		t.Helper()
+		at, err := s.BackupDue(ctx, "t-0")
+		require.NoError(t, err)
+		if want == 0 {
+			require.Nil(t, at)
+			return
+		}
+		require.NotNil(t, at)
+		require.WithinDuration(t, time.Now().Add(-want), *at, time.Minute)
+	}
+	isDue(3 * time.Hour)
+	turn := func(ago string) {
+		t.Helper()
+		exec(t, s, `UPDATE backup_turns SET next_at = now() - interval '`+ago+`' WHERE next_at IS NOT NULL`)
+	}
+	take := func() {
+		t.Helper()
+		due, err := s.DueBackupTurns(ctx, 10)
+		require.NoError(t, err)
+		require.Len(t, due, 1)
+		_, err = s.TakeBackupTurn(ctx, due[0], "bak-1", "schedule")
+		require.NoError(t, err)
+	}
+	turn("1 hour")
+	take()
+	require.Equal(t, []prego.TenantID{"t-0"}, late(), "one that fails at each turn is late")
+	isDue(3 * time.Hour)
 	exec(t, s, `UPDATE backups SET state = 'stored', taken_at = now() - interval '4 hours', sealed_identity = 'x', bytes = 1, sha256 = 'x', plain_sha256 = 'x', manifest_sha256 = 'x'`)
 	require.Equal(t, []prego.TenantID{"t-0"}, late(), "one that was taken before is none")
 	exec(t, s, `UPDATE backups SET taken_at = now() - interval '2 hours'`)
 	require.Empty(t, late())
+	isDue(0)
+	// The next turn, which nobody takes at first.
+	turn("90 minutes")
+	isDue(90 * time.Minute)
+	take()
+	isDue(90 * time.Minute)
+	require.Empty(t, late(), "two hours are the limit here")
+	exec(t, s, `UPDATE backup_turns SET due_at = now() - interval '3 hours', next_at = NULL WHERE next_at IS NOT NULL`)
+	require.Empty(t, late(), "without a schedule none is due")
+	isDue(0)
+	exec(t, s, `DELETE FROM backups WHERE backup_id = 'bak-1'`)
 
 	// A changed policy plans anew.
 	p, err := s.BackupPolicy(ctx, "t-1")

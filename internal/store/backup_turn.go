@@ -116,10 +116,16 @@ func (s *Store) turns(ctx context.Context, what, sql string, most int, of func(i
 	return out, err
 }
 
-// A turn is taken once. A tenant that has no site any more, or of which a backup is under
+// tenantBackedUp is whether the tenant of turns b has a backup since one was due. The clocks of hosts, which say when a
+// backup was taken, may be 5 minutes behind.
+const tenantBackedUp = `EXISTS (SELECT FROM backups k WHERE k.tenant_id = b.tenant_id AND k.state = 'stored' AND k.taken_at >= b.due_at - interval '5 minutes')`
+
+// A turn is taken once. What has been due stays so until there is a backup: otherwise one that fails at each turn
+// would never be late. A tenant that has no site any more, or of which a backup is under
 // way, gets none for it; the latter is as good as the one that was due if it began since.
 const sqlTakeTurn = `
-WITH turn AS (UPDATE backup_turns SET due_at = next_at, next_at = $3 WHERE tenant_id = $1 AND next_at = $2 RETURNING tenant_id)
+WITH turn AS (UPDATE backup_turns b SET next_at = $3, due_at = CASE WHEN b.due_at IS NULL OR ` + tenantBackedUp + ` THEN b.next_at ELSE b.due_at END
+    WHERE b.tenant_id = $1 AND b.next_at = $2 RETURNING b.tenant_id)
 INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, created_by)
 SELECT $4, t.org_id, t.tenant_id, a.app_server_id, t.site, 'scheduled', $5
 FROM turn JOIN tenants t ON t.tenant_id = turn.tenant_id JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
@@ -138,9 +144,23 @@ WHERE t.state IN ('active', 'suspended') AND b.due_at < now() - make_interval(se
   AND NOT EXISTS (SELECT FROM backups k WHERE k.tenant_id = b.tenant_id AND k.state = 'stored' AND k.taken_at >= b.due_at - interval '5 minutes')`
 
 const sqlLateBackups = `SELECT t.tenant_id` + lateBackups + ` ORDER BY b.due_at LIMIT $2`
+const sqlLateBackups = `
+SELECT t.tenant_id FROM backup_turns b JOIN tenants t ON t.tenant_id = b.tenant_id
+WHERE t.state IN ('active', 'suspended') AND b.next_at IS NOT NULL AND b.due_at < now() - make_interval(secs => $1) AND NOT ` + tenantBackedUp + `
+ORDER BY b.due_at LIMIT $2`
 
-// LateBackups are tenants whose last turn came so long ago, and of whom there is no backup
-// since. The clocks of hosts, which say when a backup was taken, may be 5 minutes behind.
+// LateBackups are tenants of whom a backup was due so long ago, and has not been stored since.
 func (s *Store) LateBackups(ctx context.Context, after time.Duration, most int) ([]prego.TenantID, error) {
 	return collectValues[prego.TenantID](ctx, s, "late backups", sqlLateBackups, after.Seconds(), most)
+}
+
+// Also of a turn that nobody has taken, as while no worker runs.
+const sqlBackupDue = `
+SELECT min(b.due_at) FROM (SELECT tenant_id, unnest(ARRAY[due_at, next_at]) AS due_at FROM backup_turns WHERE tenant_id = $1 AND next_at IS NOT NULL) b
+JOIN tenants t ON t.tenant_id = b.tenant_id WHERE t.state IN ('active', 'suspended') AND b.due_at <= now() AND NOT ` + tenantBackedUp
+
+// BackupDue is since when a backup of a tenant by schedule has been due, without one that was stored; nil if none is.
+func (s *Store) BackupDue(ctx context.Context, tenantID prego.TenantID) (*time.Time, error) {
+	at, err := value[*time.Time](ctx, s.pool, sqlBackupDue, tenantID)
+	return at, failed("read which backup is due", err)
 }

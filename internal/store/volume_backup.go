@@ -184,10 +184,14 @@ func turnOfVolume(id string) tenant.BackupTurn {
 	return tenant.BackupTurn{VolumeID: prego.VolumeID(id)}
 }
 
+const volumeBackedUp = `EXISTS (SELECT FROM backups k WHERE k.volume_id = b.volume_id AND k.state = 'stored' AND k.taken_at >= b.due_at - interval '5 minutes')`
+
 // A volume that is on no server has not changed since it was on one, and is not backed up by
-// schedule: its last backup stands.
+// schedule: its last backup stands, and no turn is missed meanwhile.
 const sqlTakeVolumeTurn = `
-WITH turn AS (UPDATE volume_backup_turns SET due_at = next_at, next_at = $3 WHERE volume_id = $1 AND next_at = $2 RETURNING volume_id)
+WITH turn AS (UPDATE volume_backup_turns b SET next_at = $3, due_at = CASE WHEN b.due_at IS NULL OR ` + volumeBackedUp + `
+        OR NOT EXISTS (SELECT FROM volume_attachments a WHERE a.volume_id = b.volume_id AND a.deleted_at IS NULL AND a.server_id IS NOT NULL) THEN b.next_at ELSE b.due_at END
+    WHERE b.volume_id = $1 AND b.next_at = $2 RETURNING b.volume_id)
 INSERT INTO backups (backup_id, org_id, volume_id, server_id, site, kind, created_by)
 SELECT $4, v.org_id, v.volume_id, a.server_id, '', 'scheduled', $5
 FROM turn JOIN volumes v ON v.volume_id = turn.volume_id JOIN volume_attachments a ON a.volume_id = v.volume_id AND a.deleted_at IS NULL AND a.server_id IS NOT NULL
@@ -206,9 +210,13 @@ WHERE b.due_at < now() - make_interval(secs => $1)
   AND NOT EXISTS (SELECT FROM backups k WHERE k.volume_id = b.volume_id AND k.state = 'stored' AND k.taken_at >= b.due_at - interval '5 minutes')`
 
 const sqlLateVolumeBackups = `SELECT b.volume_id` + lateVolumeBackups + ` ORDER BY b.due_at LIMIT $2`
+const sqlLateVolumeBackups = `
+SELECT b.volume_id FROM volume_backup_turns b JOIN volume_attachments a ON a.volume_id = b.volume_id AND a.deleted_at IS NULL AND a.server_id IS NOT NULL
+WHERE b.next_at IS NOT NULL AND b.due_at < now() - make_interval(secs => $1) AND NOT ` + volumeBackedUp + `
+ORDER BY b.due_at LIMIT $2`
 
-// LateVolumeBackups are volumes on a server whose last turn came so long ago, and of which there is
-// no backup since.
+// LateVolumeBackups are volumes on a server of which a backup was due so long ago, and has not been
+// stored since.
 func (s *Store) LateVolumeBackups(ctx context.Context, after time.Duration, most int) ([]prego.VolumeID, error) {
 	return collectValues[prego.VolumeID](ctx, s, "late backups", sqlLateVolumeBackups, after.Seconds(), most)
 }
