@@ -48,7 +48,7 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 			t.Cleanup(func() { tmp.Stop(10 * time.Second) })
 
 			vars := sharedVars()
-			vars["TEMPORAL_ADDRESS"] = tmp.Address()
+			vars["TEMPORAL_ADDRESS"], vars["PREGO_SWEEP_EVERY"] = tmp.Address(), "10s"
 			c := newCell(t, options{url: pg.URL("prego"), vars: vars, sim: func(cfg *sim.Config) {
 				cfg.Profile = sim.Profile{Action: 300 * time.Millisecond, Boot: 800 * time.Millisecond, Stage: 100 * time.Millisecond, Restart: 200 * time.Millisecond}
 			}})
