@@ -46,6 +46,9 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 			tmp, err := devstack.StartTemporal(ctx, tConfig)
 			require.NoError(t, err)
 			t.Cleanup(func() { tmp.Stop(10 * time.Second) })
+			histories, err := os.Stat(filepath.Join(dir, "temporal.db"))
+			require.NoError(t, err)
+			require.Equal(t, os.FileMode(0o600), histories.Mode().Perm(), "histories are for nobody else to read")
 
 			vars := sharedVars()
 			vars["TEMPORAL_ADDRESS"], vars["PREGO_SWEEP_EVERY"] = tmp.Address(), "10s"
