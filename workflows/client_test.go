@@ -43,8 +43,7 @@ func TestWhatIsStartedWhileTemporalIsAwayIsRepeated(t *testing.T) {
 	t.Parallel()
 	kinds := reflect.TypeFor[*Client]()
 	tried := 0
-	for i := range kinds.NumMethod() {
-		m := kinds.Method(i)
+	for m := range kinds.Methods() {
 		if verb := m.Name; !strings.HasPrefix(verb, "Start") && !strings.HasPrefix(verb, "Ensure") && !strings.HasPrefix(verb, "Wake") ||
 			verb == "EnsureSchedules" || verb == "WakeTenant" || verb == "WakeRuns" { // these signal who runs, and the sweeps find the rest
 			continue
