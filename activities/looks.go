@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"time"
 
 	"github.com/prego/prego"
 )
@@ -15,6 +16,30 @@ func LookAtAgents(a *Reconciler) func(context.Context) (prego.LookResult, error)
 	return func(ctx context.Context) (prego.LookResult, error) {
 		r, err := a.SweepSilent(ctx)
 		return prego.LookResult{Found: r.Degraded+r.Failed > 0, Pause: prego.FleetPause(r.Fleet)}, err
+	}
+}
+
+// notBegun is how long a row may be as it was accepted before its run is looked for.
+const notBegun = 5 * time.Second
+
+// LookAtRuns starts the runs of servers and of what orgs own that were accepted while Temporal
+// was away, when the API that would have repeated the start has died meanwhile. Reconciliation
+// finds those that were lost later.
+func LookAtRuns(a *Reconciler) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		idle, err := a.Store.ServersWithoutRun(ctx, notBegun)
+		if err != nil {
+			return prego.LookResult{}, err
+		}
+		var r ReconcileResult
+		if err := a.restart(ctx, idle, &r); err != nil {
+			return prego.LookResult{Found: r.Restarted > 0}, err
+		}
+		started := 0
+		if a.Org != nil {
+			started, err = a.Org.startLost(ctx, notBegun)
+		}
+		return prego.LookResult{Found: r.Restarted+started > 0}, err
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 // ReconcilerStore is the part of Postgres that the reconciler needs.
 type ReconcilerStore interface {
 	FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]server.ReconcileRow, error)
+	ServersWithoutRun(ctx context.Context, quiet time.Duration) ([]server.ReconcileRow, error)
 	AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]server.ProviderResource, error)
 	MarkMissing(ctx context.Context, serverID prego.ServerID, providerServerID string) (bool, error)
 	SightOrphan(ctx context.Context, provider prego.InfraProviderID, o server.OwnedResource) (server.Sighting, error)

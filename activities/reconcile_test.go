@@ -167,6 +167,41 @@ func TestARowInMotionGetsTheRunThatItLost(t *testing.T) {
 	require.ErrorContains(t, err, "the engine is away")
 }
 
+// TestWhatWasNeverBegunIsStartedSoon, without a look at the provider: a server and a volume whose start was
+// lost with an API. What a run has begun is left to reconciliation.
+func TestWhatWasNeverBegunIsStartedSoon(t *testing.T) {
+	t.Parallel()
+	r := newReconciling(t)
+	volumes := &volumeRuns{}
+	r.fleet.Org = &activities.OrgResources{Store: r.store, Runs: volumes}
+	look := func(found bool) {
+		t.Helper()
+		result, err := activities.LookAtRuns(r.fleet)(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, found, result.Found)
+	}
+	r.machine("srv-new", server.Provisioning, 1, "")
+	r.machine("srv-begun", server.Provisioning, 1, "")
+	r.machine("srv-old", server.Active, 1, "gone-with-its-run")
+	r.machine("srv-down", server.Draining, 1, "")
+	r.exec(`INSERT INTO resources (provider, kind, name, server_id, attempt, state) VALUES ('hetzner', 'server', 'begun', 'srv-begun', 1, 'intended')`)
+	look(false) // they have just been accepted
+	require.Empty(t, r.runs.asked)
+	r.exec(`UPDATE servers SET updated_at = now() - interval '6 seconds'`)
+	look(true)
+	require.Equal(t, []string{"decommission srv-down", "provision srv-new"}, r.runs.asked)
+	require.Equal(t, 2, r.number(`SELECT count(*) FROM server_events WHERE step = 'workflow_restarted'`))
+	r.runs.busy["srv-new"], r.runs.busy["srv-down"] = true, true
+	look(false) // they have runs by now
+	r.exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by, updated_at)
+		VALUES ('vol-lost', 'o1', 'eu', 'fsn1', 'lost', 10000000000, 'hetzner', 'name', 'pending', 'a', now() - interval '6 seconds')`)
+	look(true)
+	require.Equal(t, []string{"vol-lost"}, volumes.asked)
+	volumes.err = errors.New("the engine is away")
+	_, err := activities.LookAtRuns(r.fleet)(t.Context())
+	require.ErrorContains(t, err, "the engine is away")
+}
+
 // TestTheLedgerIsSettled: lines of servers that have ended, when no create can land any
 // more, and shared things that are gone. What is at the provider still is deleted
 // first.

@@ -82,6 +82,10 @@ func (c *Client) start(ctx context.Context, id, summary string, workflow any, ar
 func (c *Client) startPeriodic(ctx context.Context, id, summary string, workflow any, args ...any) (bool, error) {
 	return c.startFor(ctx, start{id: id, summary: summary, attributes: []temporal.SearchAttributeUpdate{AttrKind.ValueSet(KindPeriodic)}}, workflow, args...)
 }
+// taskTimeout is how long a worker has for a task of a run. One that has stopped and whose
+// connection lives takes a task from its own queue, and perhaps another one from everybody's:
+// that costs a run at most 10 s. Children and later runs of a chain have it, too.
+const taskTimeout = 5 * time.Second
 
 // start says how a run is started.
 type start struct {
@@ -103,6 +107,7 @@ func (c *Client) startNow(ctx context.Context, s start, workflow any, args ...an
 	id := s.id
 	_, err := c.Temporal.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
 		ID: id, TaskQueue: c.TaskQueue, StaticSummary: s.summary, Priority: s.priority, TypedSearchAttributes: temporal.NewSearchAttributes(s.attributes...),
+		WorkflowTaskTimeout:                      taskTimeout,
 		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
 		WorkflowExecutionErrorWhenAlreadyStarted: true,
@@ -233,6 +238,7 @@ func (c *Client) EnsureSchedules(ctx context.Context, s ScheduleSettings) error 
 			Jitter:    e.every / 10,
 		}
 		action := &client.ScheduleWorkflowAction{ID: e.id + "/scheduled", Workflow: e.workflow, Args: e.args, TaskQueue: c.TaskQueue, TypedSearchAttributes: temporal.NewSearchAttributes(AttrKind.ValueSet(KindPeriodic))}
+		action := &client.ScheduleWorkflowAction{ID: e.id + "/scheduled", Workflow: e.workflow, Args: e.args, TaskQueue: c.TaskQueue, WorkflowTaskTimeout: taskTimeout}
 		_, err := c.Temporal.ScheduleClient().Create(ctx, client.ScheduleOptions{
 			ID: e.id, Spec: spec, Action: action,
 			Overlap: enumspb.SCHEDULE_OVERLAP_POLICY_SKIP, CatchupWindow: e.every,
@@ -268,7 +274,7 @@ func (c *Client) WakeDrain(ctx context.Context, serverID prego.ServerID) error {
 
 // signalWithStart signals a run that there is something to do, starting it if necessary.
 func (c *Client) signalWithStart(ctx context.Context, id, what string, o client.StartWorkflowOptions, workflow, in any) error {
-	o.ID, o.TaskQueue, o.WorkflowIDReusePolicy = id, c.TaskQueue, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE
+	o.ID, o.TaskQueue, o.WorkflowIDReusePolicy, o.WorkflowTaskTimeout = id, c.TaskQueue, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, taskTimeout
 	return c.attempt(ctx, "wake "+id, func(ctx context.Context) error {
 		if _, err := c.Temporal.SignalWithStartWorkflow(ctx, id, SignalDemand, what, o, workflow, in); err != nil {
 			return fmt.Errorf("wake %s: %w", id, err)

@@ -15,6 +15,8 @@ func newLooker(p *process, servers *activities.Servers, fleet *activities.Reconc
 		Store: p.db, Holder: host + "/" + rand.Text(), Log: p.log.Named("looks"), Lease: worker.LookLease,
 		Looks: []worker.Look{
 			{Name: "agents", Every: p.cfg.Worker.SweepEvery, Do: activities.LookAtAgents(fleet)},
+			// With a row's first seconds and what a start takes, within 15 s.
+			{Name: "runs", Every: p.cfg.Worker.SweepEvery / 2, Do: activities.LookAtRuns(fleet)},
 			{Name: "networks", Every: p.cfg.Worker.NetworkEvery, Do: activities.LookAtNetworks(servers)},
 			{Name: "tenants", Every: p.cfg.Tenants.SweepEvery, Do: activities.LookAtTenants(tenants)},
 			{Name: "fleet", Every: p.cfg.Tenants.SweepEvery, Do: activities.LookAtFleet(tenants)},

@@ -463,7 +463,7 @@ type Worker struct {
 	OrphanAge         time.Duration `env:"PREGO_ORPHAN_AGE" envDefault:"45m"` // more than the longest provisioning attempt
 	OrphanMaxPerRun   int           `env:"PREGO_ORPHAN_MAX_PER_RUN" envDefault:"10"`
 	OrphanBreakerPct  float64       `env:"PREGO_ORPHAN_BREAKER_PCT" envDefault:"5"` // share of the fleet above which nothing is destroyed
-	SweepEvery        time.Duration `env:"PREGO_SWEEP_EVERY" envDefault:"10s"`      // how often silent agents are looked for
+	SweepEvery        time.Duration `env:"PREGO_SWEEP_EVERY" envDefault:"10s"`      // how often silent agents are looked for; what was accepted and not begun, twice as often
 	NetEvery          time.Duration `env:"PREGO_SWEEP_NET_EVERY" envDefault:"15m"`  // how often each sweep runs although no worker found anything to do
 	NetworkEvery      time.Duration `env:"PREGO_NETWORK_EVERY" envDefault:"30s"`    // how often servers without a private address are looked for
 	DegradedAfter     time.Duration `env:"PREGO_DEGRADED_AFTER" envDefault:"60s"`

@@ -272,9 +272,20 @@ func (c *cell) environmentOf(name string) []string {
 // start starts one of the control plane's processes and waits until it is ready.
 func (c *cell) start(name string) {
 	c.t.Helper()
-	ready := "http://" + c.addr("api") + "/readyz"
+	c.startUntil(name, "readyz")
+}
+
+// startUnready starts a process that something it depends on is away from.
+func (c *cell) startUnready(name string) {
+	c.t.Helper()
+	c.startUntil(name, "healthz")
+}
+
+func (c *cell) startUntil(name, probe string) {
+	c.t.Helper()
+	ready := "http://" + c.addr("api") + "/" + probe
 	if name != "api" {
-		ready = "http://" + c.addr(name+"-ops") + "/readyz"
+		ready = "http://" + c.addr(name+"-ops") + "/" + probe
 	}
 	env := c.environmentOf(name)
 	p, err := devstack.Start(devstack.Spec{Name: name, Path: filepath.Join(bins, "prego"), Args: []string{name}, Env: env, Dir: c.dir, LogFile: c.logFile(name)})

@@ -16,6 +16,7 @@ import (
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/migrations"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workflows"
 )
 
@@ -45,13 +46,28 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 			tmp, err := devstack.StartTemporal(ctx, tConfig)
 			require.NoError(t, err)
 			t.Cleanup(func() { tmp.Stop(10 * time.Second) })
+			histories, err := os.Stat(filepath.Join(dir, "temporal.db"))
+			require.NoError(t, err)
+			require.Equal(t, os.FileMode(0o600), histories.Mode().Perm(), "histories are for nobody else to read")
 
-			c := newCell(t, options{url: pg.URL("prego"), vars: map[string]string{"TEMPORAL_ADDRESS": tmp.Address()}, sim: func(cfg *sim.Config) {
+			vars := sharedVars()
+			vars["TEMPORAL_ADDRESS"], vars["PREGO_SWEEP_EVERY"] = tmp.Address(), "10s"
+			c := newCell(t, options{url: pg.URL("prego"), vars: vars, sim: func(cfg *sim.Config) {
 				cfg.Profile = sim.Profile{Action: 300 * time.Millisecond, Boot: 800 * time.Millisecond, Stage: 100 * time.Millisecond, Restart: 200 * time.Millisecond}
 			}})
+			servers, alpha, beta, env := 1, "", "", ""
+			var taken api.Snapshot
+			if victim == "temporal" {
+				env, _ = c.workload("acme", prego.TierEnterprise, "shop")
+				c.sharedFleet(2)
+				servers += 3
+				alpha, beta = c.tenant("alpha", prego.PlanStarter, nil), c.tenant("beta", prego.PlanStarter, nil)
+				c.settledTenant(alpha, tenant.Active)
+				c.settledTenant(beta, tenant.Active)
+				taken = c.snapshot("/v1/tenants/" + alpha)
+			}
 			c.create("tough", prego.RoleApp, server.Spec{})
 			require.Eventually(t, func() bool { return count(c.get("tough"), server.StepServerCreated) > 0 }, patience, 10*time.Millisecond)
-			servers := 1
 			switch victim {
 			case "postgres":
 				pg.Kill()
@@ -60,22 +76,35 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 				require.NoError(t, err)
 				t.Cleanup(func() { again.Stop(10 * time.Second) })
 			case "temporal":
-				c.org("acme", "")
 				tmp.Kill()
 				c.create("late", prego.RoleRedisPool, server.Spec{})
 				var v api.Volume
 				c.post("/v1/volumes", map[string]any{"org_id": "acme", "name": "late", "region": "eu", "location": "fsn1", "size_bytes": 10_000_000_000}, http.StatusAccepted, &v)
+				// The API that keeps in mind what it has to start dies; what comes then, another one keeps.
+				c.kill("api")
+				c.startUnready("api")
+				var s api.Snapshot
+				var j api.RestoreJob
+				c.post("/v1/tenants/"+beta+"/snapshots", nil, http.StatusAccepted, &s)
+				c.post("/v1/tenants/"+alpha+"/restores", map[string]any{"snapshot_id": taken.SnapshotId}, http.StatusAccepted, &j)
+				c.post("/v1/envs/"+env+"/ipv4", nil, http.StatusAccepted, nil)
 				tConfig.Port = tmp.Port
 				again, err := devstack.StartTemporal(ctx, tConfig)
 				require.NoError(t, err)
 				t.Cleanup(func() { again.Stop(10 * time.Second) })
 				began := time.Now()
 				require.Eventually(t, func() bool {
-					return count(c.get("late"), server.StepServerCreated) > 0 && len(c.billed("volume")) > 0
+					return count(c.get("late"), server.StepServerCreated) > 0 && len(c.billed("volume")) > 0 &&
+						c.number(`SELECT count(*) FROM ipv4_allocations WHERE status = 'pending'`) == 0 && c.number(`SELECT count(*) FROM snapshots WHERE status = 'queued'`) == 0 &&
+						c.number(`SELECT count(*) FROM restore_jobs WHERE status = 'queued'`) == 0
 				}, 15*time.Second, 20*time.Millisecond, "what was accepted while Temporal was away")
 				t.Logf("what was accepted while Temporal was away began %.1f s after it was back", time.Since(began).Seconds())
 				c.awaitVolume(v.VolumeId, "ready")
 				c.awaitStatus("late", server.Active)
+				require.Eventually(t, func() bool {
+					return c.number(`SELECT count(*) FROM restore_jobs WHERE status = 'succeeded'`) == 1 && c.number(`SELECT count(*) FROM snapshots WHERE status = 'succeeded'`) == 2
+				}, patience, 50*time.Millisecond)
+				c.send(http.MethodDelete, "/v1/envs/"+env+"/ipv4", nil, http.StatusAccepted, nil)
 				c.send(http.MethodDelete, "/v1/volumes/"+v.VolumeId, nil, http.StatusAccepted, nil)
 				c.awaitGone("/v1/volumes/" + v.VolumeId)
 				servers++

@@ -137,10 +137,25 @@ func ensureTemplate(ctx context.Context, cluster, name string) error {
 			return err
 		}
 	}
+	if bug := os.Getenv("PREGO_TEST_PLANTED"); bug != "" { // what tools/planted-elsewhere.sh planted in SQL asks this
+		if err := plant(ctx, in(cluster, making), bug); err != nil {
+			return err
+		}
+	}
 	if err := migrations.Up(ctx, in(cluster, making)); err != nil {
 		return err
 	}
 	_, err = c.Exec(ctx, "ALTER DATABASE "+making+" RENAME TO "+name)
+	return err
+}
+
+func plant(ctx context.Context, url, bug string) error {
+	c, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close(ctx) }()
+	_, err = c.Exec(ctx, "CREATE FUNCTION planted(bug text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$ SELECT bug = '"+bug+"' $$")
 	return err
 }
 

@@ -114,6 +114,7 @@ func TestConsumeTokenOutcomes(t *testing.T) {
 			if tc.code == "" {
 				require.NoError(t, err)
 				require.Equal(t, id, string(got.ServerID))
+				require.Equal(t, 1, count(t, s, fmt.Sprintf(`servers WHERE server_id = '%s' AND agent_key_sha256 = decode('%x', 'hex')`, id, hash(tc.key))), "the key is bound")
 				return
 			}
 			require.Equal(t, tc.code, prego.CodeOf(err), "%v", err)

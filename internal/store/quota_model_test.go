@@ -291,6 +291,7 @@ func (d *driven) step() {
 		if id, ok := pick(d, d.tenants); ok && (d.tenants[id].state == tenant.Trial || d.tenants[id].state == tenant.Provisioning) {
 			require.NoError(t, d.s.FailTenant(ctx, ref(prego.TenantID(id)), prego.ReasonFailedSite, ""))
 			d.tenants[id].state = tenant.Failed
+			maps.DeleteFunc(d.restores, func(_, of string) bool { return of == id }) // one that was to bring it back has failed with it
 		}
 	case 14:
 		if id, ok := pick(d, d.tenants); ok && d.tenants[id].state == tenant.Provisioning {

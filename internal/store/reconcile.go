@@ -25,6 +25,20 @@ func (s *Store) FleetRows(ctx context.Context, provider prego.InfraProviderID) (
 	return collect[server.ReconcileRow](ctx, s, "fleet rows", sqlFleetRows, provider)
 }
 
+// Of a server that is to be made the first thing that its run writes at the provider's is a resource.
+const sqlServersWithoutRun = `
+SELECT server_id, status, status_reason AS reason, generation, attempt, COALESCE(provider_server_id, '') AS provider_server_id,
+       now() - updated_at AS idle
+FROM servers s WHERE status IN ('provisioning', 'draining') AND updated_at < now() - make_interval(secs => $1)
+    AND (status = 'draining' OR NOT EXISTS (SELECT FROM resources r WHERE r.server_id = s.server_id AND r.state <> 'released'))
+ORDER BY updated_at, server_id LIMIT 200`
+
+// ServersWithoutRun lists servers, the longest unchanged first, whose run has done nothing yet that can be
+// seen: it may never have been started.
+func (s *Store) ServersWithoutRun(ctx context.Context, quiet time.Duration) ([]server.ReconcileRow, error) {
+	return collect[server.ReconcileRow](ctx, s, "servers without a run", sqlServersWithoutRun, quiet.Seconds())
+}
+
 const sqlMarkMissing = `
 UPDATE servers SET status = 'failed', status_reason = 'server_missing', status_message = $3, updated_at = now(),
     agent_status = 'disconnected', identity_revoked_at = COALESCE(identity_revoked_at, now()),

@@ -87,6 +87,11 @@ func TestAServerThatIsGoneTakesItsTenants(t *testing.T) {
 	_, _, err = s.RestoreElsewhere(ctx, "t-1", "", "", "test")
 	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err))
 
+	for _, action := range []tenant.Action{tenant.ActionSuspend, tenant.ActionResume} { // there is no site that could be taken offline
+		_, err = s.ChangeTenant(ctx, "t-0", action, tenant.LifecyclePeriods{}, "test", "")
+		require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err), "%s", action)
+	}
+
 	// A retry of a lost tenant is its restore: never an empty site.
 	back, err := s.ChangeTenant(ctx, "t-0", tenant.ActionRetry, tenant.LifecyclePeriods{}, "test", "")
 	require.NoError(t, err)

@@ -72,15 +72,29 @@ func (w *World) check(watch *pgxpool.Pool) {
 	w.ask(watch, which)
 }
 
-// bills are the rows of what may be billed.
-var bills = invariant{"I1 bills", `SELECT name FROM resources WHERE state <> 'released' AND kind IN ('server', 'volume')`}
+// bills are the rows of what may be billed, those first that say that it stands.
+var bills = invariant{"I1 bills", `SELECT CASE state WHEN 'created' THEN '` + stands + `' ELSE '' END || kind || ' ' || name FROM resources WHERE state <> 'released' AND kind IN ('server', 'volume')`}
+
+// stands begins a row of something that nobody has begun to delete.
+const stands = "stands: "
 
 // checkBills compares the bills with the rows at any moment: a row is there before what it
-// stands for, and until that is gone.
+// stands for, and until that is gone; and nothing is deleted whose row does not say so.
 func (w *World) checkBills(live []string) {
+	rows, billed := map[string]bool{}, map[string]bool{}
 	for _, e := range w.cloud.Ledger(true) {
-		if (e.Kind == "server" || e.Kind == "volume") && !slices.Contains(live, e.Name) {
-			w.violationf("I1 what is billed has a row: %s %s", e.Kind, e.Name)
+		billed[e.Kind+" "+e.Name] = true
+	}
+	for _, row := range live {
+		name, stood := strings.CutPrefix(row, stands)
+		rows[name] = true
+		if stood && !billed[name] {
+			w.violationf("I5 nothing that is owned is destroyed: %s", name)
+		}
+	}
+	for _, e := range w.cloud.Ledger(true) {
+		if name := e.Kind + " " + e.Name; (e.Kind == "server" || e.Kind == "volume") && !rows[name] {
+			w.violationf("I1 what is billed has a row: %s", name)
 		}
 	}
 }

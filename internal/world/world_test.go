@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"math"
 	"math/big"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -186,11 +188,37 @@ func TestHowOftenSomethingMustBeMet(t *testing.T) {
 	})
 }
 
+// requireTest requires that a package has a test.
+func requireTest(t *testing.T, dir, name string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	require.NoError(t, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		if strings.Contains(string(text), "\nfunc "+name+"(t *testing.T)") {
+			return
+		}
+	}
+	t.Errorf("%s has no %s", dir, name)
+}
+
 // TestPlantedBugsApply: each still applies to today's code, and sleeps until it is named.
 func TestPlantedBugsApply(t *testing.T) {
 	bugs, err := filepath.Glob("testdata/bugs/*.patch")
 	require.NoError(t, err)
 	require.NotEmpty(t, bugs)
+	for _, bug := range bugs {
+		text, err := os.ReadFile(bug)
+		require.NoError(t, err)
+		where := strings.Fields(strings.Split(string(text), "\n")[1])
+		require.Equal(t, "Elsewhere:", where[0], "%s says which other test catches it (tools/planted-elsewhere.sh)", bug)
+		if len(where) == 3 {
+			requireTest(t, filepath.Join("../..", where[1]), where[2])
+		} else {
+			require.Equal(t, "none", where[1], bug)
+		}
+	}
 	out, err := exec.CommandContext(t.Context(), "../../tools/planted.sh", t.TempDir()).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.True(t, json.Valid(out))

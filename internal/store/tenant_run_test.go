@@ -1,0 +1,51 @@
+package store
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/tenant"
+)
+
+// TestAPlaceIsGivenBackWhole: server, shard and pool count one tenant less, once, and the timeline says so.
+func TestAPlaceIsGivenBackWhole(t *testing.T) {
+	t.Parallel()
+	s := backupTenants(t, 7) // t-0, t-3 and t-6 on n-0
+	counted(t, s)
+	require.Equal(t, 1, count(t, s, `org_events WHERE type = 'tenant.create' AND subject = 't-0'`), "the org was told of it")
+	for range 2 {
+		require.NoError(t, s.ReleaseAllocation(t.Context(), "t-0", "failed_site", "", tenant.SiteDropped, false))
+		require.Equal(t, 0, count(t, s, `tenant_allocations WHERE tenant_id = 't-0' AND released_at IS NULL`))
+		require.Equal(t, 2, count(t, s, `generate_series(1, (SELECT tenant_count FROM servers WHERE server_id = 'n-0'))`))
+		require.Equal(t, 2, count(t, s, `generate_series(1, (SELECT current_tenant_count FROM db_shards WHERE shard_id = 'n-0'))`))
+		require.Equal(t, 2, count(t, s, `generate_series(1, (SELECT current_tenants FROM redis_pools WHERE pool_id = 'n-0'))`))
+		require.Equal(t, 1, count(t, s, `tenant_lifecycle_events WHERE tenant_id = 't-0' AND step = 'reservation_released' AND reason = 'failed_site'`))
+	}
+	require.Equal(t, 2, count(t, s, `tenant_allocations WHERE app_server_id = 'n-0' AND released_at IS NULL`), "the others stay")
+}
+
+// TestNobodysTimeIsCutShort: a state ends when its time is over, and not a minute before.
+func TestNobodysTimeIsCutShort(t *testing.T) {
+	t.Parallel()
+	s := backupTenants(t, 1)
+	periods := tenant.LifecyclePeriods{Grace: time.Hour, Retention: time.Hour}
+	expire := func(want bool) {
+		t.Helper()
+		due, _, err := s.FindTenantWork(t.Context(), time.Hour, time.Hour)
+		require.NoError(t, err)
+		require.Equal(t, want, len(due.Expired) == 1)
+		changed, err := s.ExpireTenant(t.Context(), "t-0", periods)
+		require.NoError(t, err)
+		require.Equal(t, want, changed)
+	}
+	_, err := s.ChangeTenant(t.Context(), "t-0", tenant.ActionCancel, periods, "test", "")
+	require.NoError(t, err)
+	expire(false)
+	exec(t, s, `UPDATE tenants SET deadline_at = now() + interval '1 minute'`)
+	expire(false)
+	exec(t, s, `UPDATE tenants SET deadline_at = now() - interval '1 second'`)
+	expire(true)
+	require.Equal(t, 1, count(t, s, `tenants WHERE state = 'terminated' AND deadline_at > now() + interval '59 minutes'`))
+}
