@@ -82,6 +82,7 @@ func (c *Client) start(ctx context.Context, id, summary string, workflow any, ar
 func (c *Client) startPeriodic(ctx context.Context, id, summary string, workflow any, args ...any) (bool, error) {
 	return c.startFor(ctx, start{id: id, summary: summary, attributes: []temporal.SearchAttributeUpdate{AttrKind.ValueSet(KindPeriodic)}}, workflow, args...)
 }
+
 // taskTimeout is how long a worker has for a task of a run. One that has stopped and whose
 // connection lives takes a task from its own queue, and perhaps another one from everybody's:
 // that costs a run at most 10 s. Children and later runs of a chain have it, too.
@@ -237,8 +238,7 @@ func (c *Client) EnsureSchedules(ctx context.Context, s ScheduleSettings) error 
 			Intervals: []client.ScheduleIntervalSpec{{Every: e.every}},
 			Jitter:    e.every / 10,
 		}
-		action := &client.ScheduleWorkflowAction{ID: e.id + "/scheduled", Workflow: e.workflow, Args: e.args, TaskQueue: c.TaskQueue, TypedSearchAttributes: temporal.NewSearchAttributes(AttrKind.ValueSet(KindPeriodic))}
-		action := &client.ScheduleWorkflowAction{ID: e.id + "/scheduled", Workflow: e.workflow, Args: e.args, TaskQueue: c.TaskQueue, WorkflowTaskTimeout: taskTimeout}
+		action := &client.ScheduleWorkflowAction{ID: e.id + "/scheduled", Workflow: e.workflow, Args: e.args, TaskQueue: c.TaskQueue, TypedSearchAttributes: temporal.NewSearchAttributes(AttrKind.ValueSet(KindPeriodic)), WorkflowTaskTimeout: taskTimeout}
 		_, err := c.Temporal.ScheduleClient().Create(ctx, client.ScheduleOptions{
 			ID: e.id, Spec: spec, Action: action,
 			Overlap: enumspb.SCHEDULE_OVERLAP_POLICY_SKIP, CatchupWindow: e.every,

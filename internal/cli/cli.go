@@ -70,8 +70,7 @@ func (c *CLI) AddTo(root *cobra.Command) {
 		contextCommand(c), loginCommand(c), consoleCommand(c), statusCommand(c), queueCommand(c),
 		serverCommand(c), execCommand(c), containerCommand(c), tenantCommand(c), snapshotCommand(c), backupCommand(c), drillCommand(c), restoreCommand(c), placementCommand(c), placementPoolCommand(c), decisionCommand(c),
 		poolCommand(c), scalingCommand(c), fleetCommand(c), policyCommand(c), orgCommand(c), quotaCommand(c), appCommand(c), envCommand(c), groupCommand(c), instanceCommand(c),
-		routeCommand(c), domainCommand(c), ipv4Command(c), volumeCommand(c), registryCommand(c), certificateCommand(c), imageCommand(c), releaseCommand(c), agentCommand(c), catalogCommand(c), costCommand(c), ledgerCommand(c), rebalanceCommand(c), patchWaveCommand(c), operationCommand(c), auditCommand(c), reconcileCommand(c),
-		routeCommand(c), domainCommand(c), ipv4Command(c), volumeCommand(c), registryCommand(c), certificateCommand(c), imageCommand(c), releaseCommand(c), agentCommand(c), catalogCommand(c), rebalanceCommand(c), patchWaveCommand(c), operationCommand(c), eventsCommand(c), searchCommand(c), reconcileCommand(c),
+		routeCommand(c), domainCommand(c), ipv4Command(c), volumeCommand(c), registryCommand(c), certificateCommand(c), imageCommand(c), releaseCommand(c), agentCommand(c), catalogCommand(c), costCommand(c), ledgerCommand(c), rebalanceCommand(c), patchWaveCommand(c), operationCommand(c), eventsCommand(c), searchCommand(c), auditCommand(c), reconcileCommand(c),
 	}
 	for _, cmd := range ours {
 		cmd.GroupID = "api"

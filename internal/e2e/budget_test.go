@@ -85,8 +85,7 @@ func polled(text string) bool {
 		"SELECT server_id, version FROM server_peers ", "DELETE FROM server_peers ", "SELECT server_id FROM server_peers ",
 		"SELECT rebalance_id FROM rebalances WHERE state = 'running'", "FROM agent_release_servers v JOIN agent_releases r",
 		"FROM fleets WHERE patch_schedule <> ''", "SELECT b.server_id, s.region FROM backups b", "FROM tenants WHERE lost_at IS NOT NULL",
-		"WITH gone AS ( DELETE FROM ", "FROM seal_audit(",
-		"WITH gone AS ( DELETE FROM ", "FROM servers s WHERE status IN ('provisioning', 'draining') AND updated_at <", "SELECT ARRAY(SELECT allocation_id FROM ipv4_allocations",
+		"WITH gone AS ( DELETE FROM ", "FROM seal_audit(", "FROM servers s WHERE status IN ('provisioning', 'draining') AND updated_at <", "SELECT ARRAY(SELECT allocation_id FROM ipv4_allocations",
 	} {
 		if strings.Contains(text, part) {
 			return true

@@ -140,14 +140,9 @@ func (s *Store) TakeBackupTurn(ctx context.Context, t tenant.BackupTurn, id preg
 
 const lateBackups = `
 FROM backup_turns b JOIN tenants t ON t.tenant_id = b.tenant_id
-WHERE t.state IN ('active', 'suspended') AND b.due_at < now() - make_interval(secs => $1)
-  AND NOT EXISTS (SELECT FROM backups k WHERE k.tenant_id = b.tenant_id AND k.state = 'stored' AND k.taken_at >= b.due_at - interval '5 minutes')`
+WHERE t.state IN ('active', 'suspended') AND b.next_at IS NOT NULL AND b.due_at < now() - make_interval(secs => $1) AND NOT ` + tenantBackedUp
 
 const sqlLateBackups = `SELECT t.tenant_id` + lateBackups + ` ORDER BY b.due_at LIMIT $2`
-const sqlLateBackups = `
-SELECT t.tenant_id FROM backup_turns b JOIN tenants t ON t.tenant_id = b.tenant_id
-WHERE t.state IN ('active', 'suspended') AND b.next_at IS NOT NULL AND b.due_at < now() - make_interval(secs => $1) AND NOT ` + tenantBackedUp + `
-ORDER BY b.due_at LIMIT $2`
 
 // LateBackups are tenants of whom a backup was due so long ago, and has not been stored since.
 func (s *Store) LateBackups(ctx context.Context, after time.Duration, most int) ([]prego.TenantID, error) {

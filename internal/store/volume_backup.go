@@ -206,14 +206,9 @@ func (s *Store) TakeVolumeBackupTurn(ctx context.Context, t tenant.BackupTurn, i
 
 const lateVolumeBackups = `
 FROM volume_backup_turns b JOIN volume_attachments a ON a.volume_id = b.volume_id AND a.deleted_at IS NULL AND a.server_id IS NOT NULL
-WHERE b.due_at < now() - make_interval(secs => $1)
-  AND NOT EXISTS (SELECT FROM backups k WHERE k.volume_id = b.volume_id AND k.state = 'stored' AND k.taken_at >= b.due_at - interval '5 minutes')`
+WHERE b.next_at IS NOT NULL AND b.due_at < now() - make_interval(secs => $1) AND NOT ` + volumeBackedUp
 
 const sqlLateVolumeBackups = `SELECT b.volume_id` + lateVolumeBackups + ` ORDER BY b.due_at LIMIT $2`
-const sqlLateVolumeBackups = `
-SELECT b.volume_id FROM volume_backup_turns b JOIN volume_attachments a ON a.volume_id = b.volume_id AND a.deleted_at IS NULL AND a.server_id IS NOT NULL
-WHERE b.next_at IS NOT NULL AND b.due_at < now() - make_interval(secs => $1) AND NOT ` + volumeBackedUp + `
-ORDER BY b.due_at LIMIT $2`
 
 // LateVolumeBackups are volumes on a server of which a backup was due so long ago, and has not been
 // stored since.
