@@ -141,7 +141,11 @@ func (s spec) item(f Finding) Item {
 	}
 	i.Todo = fill(cmp.Or(s.todos[f.Reason], s.todo), f, false)
 	actions := s.actions[f.Subject]
-	if i.ID = string(f.Kind) + "/" + f.ID; i.Count > Many {
+	i.ID = string(f.Kind) + "/" + f.ID
+	if s.byReason {
+		i.ID += "/" + i.Reason
+	}
+	if i.Count > Many {
 		i.Subject = Subject{Kind: f.By, ID: f.ByID, Name: f.ByID}
 		i.ID = strings.Join([]string{string(f.Kind), f.ByID, i.Reason}, "/")
 		i.Message = sentence(fmt.Sprintf("%d %s; the oldest is %s: %s", i.Count, s.plural, cmp.Or(f.Name, f.ID), i.Message))
