@@ -58,6 +58,11 @@ func TestAnItemSaysWhatToDo(t *testing.T) {
 	require.Empty(t, i.OrgID, "it is of several orgs")
 	require.Equal(t, "prego tenant list --region eu --state failed", i.Actions[0].CLI)
 
+	i = attention.List([]attention.Finding{{Kind: attention.TenantFailed, Subject: "tenant", ID: "t-1", By: "region", ByID: "eu", Since: at, Count: attention.Many}})[0]
+	require.Equal(t, "tenant_failed/t-1", i.ID, "few are told one by one")
+	require.Equal(t, 1, i.Count)
+	require.Equal(t, "it failed", i.Message, "no reason is known")
+
 	i = attention.List([]attention.Finding{{Kind: attention.OperationStuck, Subject: "fleet", ID: "a/b c", Reason: "running", Since: at}})[0]
 	require.Equal(t, "/v1/fleets/a%2Fb%20c/actions", i.Actions[0].Path)
 }

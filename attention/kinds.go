@@ -81,9 +81,11 @@ type spec struct {
 func get(label, path, cli string) Action {
 	return Action{Label: label, Method: "GET", Path: path, CLI: cli}
 }
+
 func post(label, path, cli string) Action {
 	return Action{Label: label, Method: "POST", Path: path, CLI: cli}
 }
+
 func drop(label, path, cli string) Action {
 	return Action{Label: label, Method: "DELETE", Path: path, CLI: cli}
 }

@@ -51,7 +51,7 @@ func TestActionsOfAttentionAreThere(t *testing.T) {
 			for name, values := range u.Query() {
 				p := o.Parameters.GetByInAndName("query", name)
 				require.NotNil(t, p, "%s: %s has no parameter %s", kind, a.Path, name)
-				for _, v := range strings.Split(values[0], ",") {
+				for v := range strings.SplitSeq(values[0], ",") {
 					schema := p.Schema.Value
 					if schema.Items != nil {
 						schema = schema.Items.Value
