@@ -2788,7 +2788,7 @@ type AttentionKind = attention.Kind
 
 // AttentionList defines model for AttentionList.
 type AttentionList struct {
-	// AsOf When this was so
+	// AsOf When this was so, by the database's clock
 	AsOf   time.Time       `json:"as_of"`
 	Counts AttentionCounts `json:"counts"`
 	Items  []Attention     `json:"items"`
@@ -2796,7 +2796,7 @@ type AttentionList struct {
 
 // AttentionSubject What needs attention
 type AttentionSubject struct {
-	// Id Its id; of a sum
+	// Id Its id; of a sum, what was summed by
 	//
 	// Example: t-k3jq5x2m7abc
 	Id string `json:"id"`
@@ -6047,7 +6047,7 @@ type QueueEntry struct {
 	// MissingRoles Of tenants
 	MissingRoles *[]Role `json:"missing_roles,omitempty"`
 
-	// Name Slug of the tenant
+	// Name Slug of the tenant, or name of the group
 	Name  string `json:"name"`
 	OrgId string `json:"org_id"`
 
@@ -6057,7 +6057,7 @@ type QueueEntry struct {
 	// Position From 1
 	Position int `json:"position"`
 
-	// Reason Why it waits
+	// Reason Why it waits, in words
 	Reason string `json:"reason"`
 
 	// Region Part of the world; the configuration maps it to locations of the provider

@@ -134,14 +134,19 @@ func Only(items []Item, severities []Severity, kinds []Kind, limit int) []Item {
 func (s spec) item(f Finding) Item {
 	i := Item{
 		Severity: s.severity, Kind: f.Kind, Subject: Subject{Kind: f.Subject, ID: f.ID, Name: cmp.Or(f.Name, f.ID)}, OrgID: f.OrgID,
-		Reason: cmp.Or(f.Reason, string(f.Kind)), Message: sentence(cmp.Or(f.Message, fill(s.says, f, false))), Since: f.Since, Docs: s.docs, Count: max(f.Count, 1),
+		Reason: cmp.Or(f.Reason, string(f.Kind)), Message: sentence(cmp.Or(f.Message, fill(s.says, f, false))), Since: f.Since, Docs: s.docs, Count: 1,
 	}
 	if slices.Contains(s.critical, f.Reason) {
 		i.Severity = Critical
 	}
 	i.Todo = fill(cmp.Or(s.todos[f.Reason], s.todo), f, false)
 	actions := s.actions[f.Subject]
-	if i.ID = string(f.Kind) + "/" + f.ID; i.Count > Many {
+	i.ID = string(f.Kind) + "/" + f.ID
+	if s.byReason {
+		i.ID += "/" + i.Reason
+	}
+	if f.Count > Many {
+		i.Count = f.Count
 		i.Subject = Subject{Kind: f.By, ID: f.ByID, Name: f.ByID}
 		i.ID = strings.Join([]string{string(f.Kind), f.ByID, i.Reason}, "/")
 		i.Message = sentence(fmt.Sprintf("%d %s; the oldest is %s: %s", i.Count, s.plural, cmp.Or(f.Name, f.ID), i.Message))
@@ -173,7 +178,7 @@ const longest = 400
 
 // sentence is a message in one line, and not too long.
 func sentence(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
+	text = strings.TrimRight(strings.Join(strings.Fields(text), " "), ": ") // of a reason or a message that is not there
 	if len(text) <= longest {
 		return text
 	}

@@ -1,6 +1,10 @@
 package attention
 
-import "strings"
+import (
+	"maps"
+	"slices"
+	"strings"
+)
 
 // Kind says what is the matter. Kinds are stable.
 type Kind string
@@ -64,6 +68,7 @@ const (
 type spec struct {
 	severity Severity
 	critical []string          // reasons that make it critical
+	byReason bool              // one thing may have it for several reasons
 	says     string            // unless the rows say it
 	plural   string            // of a sum, such as "tenants failed"
 	todo     string            // what to do
@@ -76,9 +81,11 @@ type spec struct {
 func get(label, path, cli string) Action {
 	return Action{Label: label, Method: "GET", Path: path, CLI: cli}
 }
+
 func post(label, path, cli string) Action {
 	return Action{Label: label, Method: "POST", Path: path, CLI: cli}
 }
+
 func drop(label, path, cli string) Action {
 	return Action{Label: label, Method: "DELETE", Path: path, CLI: cli}
 }
@@ -444,7 +451,7 @@ var ordered = []struct {
 		actions: about("tenant", showTenant), all: []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
 	}},
 	{OrgAtQuota, spec{
-		severity: Warning, says: "it has reached its limit of {reason}", plural: "limits of orgs are reached",
+		severity: Warning, byReason: true, says: "it has reached its limit of {reason}", plural: "limits of orgs are reached",
 		todo:    "Raise the limit if the org should have more: it is refused nearly all that it asks for of this.",
 		docs:    "docs/quotas.md",
 		actions: about("org", showQuota), all: []Action{listOrgs},
@@ -519,7 +526,7 @@ var ordered = []struct {
 		actions: about("tenant", showTenant), all: []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
 	}},
 	{OrgNearQuota, spec{
-		severity: Info, says: "it nears its limit of {reason}", plural: "limits of orgs are near",
+		severity: Info, byReason: true, says: "it nears its limit of {reason}", plural: "limits of orgs are near",
 		todo:    "Raise the limit before it is reached, if the org should have more.",
 		docs:    "docs/quotas.md",
 		actions: about("org", showQuota), all: []Action{listOrgs},
@@ -539,6 +546,27 @@ func Kinds() []Kind {
 	out := make([]Kind, len(ordered))
 	for i, o := range ordered {
 		out[i] = o.kind
+	}
+	return out
+}
+
+// Subjects are the kinds of things that each kind may be about.
+func Subjects() map[Kind][]string {
+	out := map[Kind][]string{}
+	for _, o := range ordered {
+		out[o.kind] = slices.Sorted(maps.Keys(o.spec.actions))
+	}
+	return out
+}
+
+// AllActions are the actions of each kind, of what it is about and of a sum, without ids.
+func AllActions() map[Kind][]Action {
+	out := map[Kind][]Action{}
+	for _, o := range ordered {
+		for _, subject := range slices.Sorted(maps.Keys(o.spec.actions)) {
+			out[o.kind] = append(out[o.kind], o.spec.actions[subject]...)
+		}
+		out[o.kind] = append(out[o.kind], o.spec.all...)
 	}
 	return out
 }

@@ -22,6 +22,10 @@ func main() { os.Exit(run()) }
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	return cli.Report(os.Stderr, newRoot().ExecuteContext(ctx))
+}
+
+func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use: "prego", Short: "Provision the servers of a multi-tenant SaaS, durably", Version: version,
 		SilenceUsage: true, SilenceErrors: true,
@@ -34,5 +38,5 @@ func run() int {
 	if restore, _, err := root.Find([]string{"restore"}); err == nil {
 		restore.AddCommand(newRestoreCheckCommand()) // needs a worker's keys, and no API
 	}
-	return cli.Report(os.Stderr, root.ExecuteContext(ctx))
+	return root
 }

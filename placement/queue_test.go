@@ -1,0 +1,98 @@
+package placement_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+var queuedAt = time.Date(2026, 11, 24, 9, 0, 0, 0, time.UTC)
+
+func waiters(n int, roles ...prego.Role) (out []placement.Waiter) {
+	for i := range n {
+		id := "t-" + string(rune('a'+i))
+		out = append(out, placement.Waiter{Position: i + 1, Kind: placement.WaiterTenant, ID: id, Name: id, Region: prego.RegionEU, MissingRoles: roles})
+	}
+	return out
+}
+
+func comingServer(id string, role prego.Role, ago time.Duration, room int) placement.Coming {
+	return placement.Coming{Kind: placement.ComingServer, ID: id, Status: "provisioning", Region: prego.RegionEU, Role: role, Tenants: true, RequestedAt: queuedAt.Add(-ago), Room: room}
+}
+
+func TestExpectationsFollowWhatComes(t *testing.T) {
+	t.Parallel()
+	q := placement.Queue{
+		At: queuedAt, Target: 2 * time.Minute, Waiters: waiters(5, prego.RoleDBShard),
+		Usual:  []placement.Usual{{Region: prego.RegionEU, Role: prego.RoleDBShard, Servers: 40, P50: 90, P95: 150}},
+		Coming: []placement.Coming{comingServer("db-2", prego.RoleDBShard, 100*time.Second, 2), comingServer("db-1", prego.RoleDBShard, 30*time.Second, 2)},
+	}
+	out := q.Expect()
+	first, second := queuedAt.Add(50*time.Second), queuedAt.Add(time.Minute)
+	for i, want := range []*time.Time{&first, &first, &second, &second, nil} { // db-2 is late: 150 s after its request
+		require.Equal(t, want, out[i].ExpectedAt, i)
+	}
+	require.Equal(t, "server db-2 is being made, and 95 % of 40 servers of role db-shard in eu took at most 2m30s", out[0].Because)
+	require.Equal(t, "server db-1 is being made, and half of 40 servers of role db-shard in eu took at most 1m30s", out[2].Because)
+	require.Equal(t, "what is being made has room for 4, and 4 are served before it", out[4].Because)
+	require.Len(t, out[0].Coming, 2)
+	require.Equal(t, "db-2", out[0].Coming[0].ID, "what is expected first first")
+}
+
+func TestNobodyIsExpectedBeforeWhoIsServedFirst(t *testing.T) {
+	t.Parallel()
+	w := waiters(3, prego.RoleApp)
+	w[0].MissingRoles = []prego.Role{prego.RoleApp, prego.RoleDBShard} // the latest of both
+	q := placement.Queue{
+		At: queuedAt, Target: 2 * time.Minute, Waiters: w,
+		Coming: []placement.Coming{comingServer("app-1", prego.RoleApp, 90*time.Second, 0), comingServer("db-1", prego.RoleDBShard, 10*time.Second, 0)},
+	}
+	out := q.Expect()
+	late := queuedAt.Add(110 * time.Second)
+	for _, e := range out {
+		require.Equal(t, &late, e.ExpectedAt, e.ID)
+	}
+	require.Contains(t, out[0].Because, "servers should take 2m0s, and none was made in eu in 30 days")
+	require.Contains(t, out[1].Because, "t-a is served first, and server db-1")
+
+	us := waiters(1, prego.RoleApp)
+	us[0].Region = prego.RegionUS
+	q.Waiters = append(q.Waiters, us...)
+	require.Nil(t, q.Expect()[3].ExpectedAt, "what comes elsewhere is no help")
+}
+
+func TestThereIsNoExpectationWhereNothingComes(t *testing.T) {
+	t.Parallel()
+	q := placement.Queue{
+		At: queuedAt, Target: 2 * time.Minute, Waiters: waiters(1, prego.RoleApp),
+		Rounds: []placement.Round{{Region: prego.RegionEU, Role: prego.RoleApp, Message: "3 wanted, the ceiling allows 0"}},
+	}
+	because := func(want string) {
+		t.Helper()
+		e := q.Expect()[0]
+		require.Nil(t, e.ExpectedAt)
+		require.Equal(t, want, e.Because)
+	}
+	because("no server of role app is being made in eu: the last scale-out said: 3 wanted, the ceiling allows 0")
+	q.Rounds = nil
+	because("no server of role app is being made in eu")
+	stock := comingServer("app-9", prego.RoleApp, time.Hour, 0)
+	stock.Stock = true
+	q.Coming = []placement.Coming{stock}
+	because("server app-9 waits for the provider's stock or quota")
+	require.Len(t, q.Expect()[0].Coming, 1)
+	q.Coming = []placement.Coming{comingServer("app-9", prego.RoleApp, time.Hour, 0)}
+	because("server app-9 is being made for longer than the 2m0s that servers should take, and no other one was made in eu in 30 days")
+	q.Usual = []placement.Usual{{Region: prego.RegionEU, Role: prego.RoleApp, Servers: 3, P50: 60, P95: 90}}
+	because("server app-9 is being made for longer than 95 % of 3 servers of role app in eu took: nobody knows when it is ready")
+	q.Waiters[0].MissingRoles = nil
+	because("it lacks no server: it waits for its site, or for its turn")
+	q.Waiters[0].Kind = placement.WaiterGroup
+	because("no server that takes instances is being made in eu")
+	q.Coming[0].Workloads, q.Coming[0].RequestedAt = true, queuedAt
+	require.Equal(t, queuedAt.Add(time.Minute), *q.Expect()[0].ExpectedAt)
+}
