@@ -148,7 +148,7 @@ func TestTheAuditIsFilteredAndPaged(t *testing.T) {
 	require.IsDecreasing(t, met, "the newest first")
 	for query, code := range map[string]string{"since=yesterday": "invalid_field", "verb=steal": "invalid_field", "king=org": "unknown_field", "sort=actor": "invalid_field"} {
 		_, body := b.do("GET", "/v1/audit?"+query, "viewer", "", "")
-		require.Equal(t, code, string(as[api.Problem](t, body).Code), query)
+		require.Equal(t, code, as[api.Problem](t, body).Code, query)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestTheChainIsVerifiedOverHTTP(t *testing.T) {
 	var v api.AuditVerification
 	get("/v1/audit/verification?limit=3", &v)
 	require.True(t, v.Ok, "%+v", v)
-	require.EqualValues(t, []int64{1, 3, 4}, []int64{v.CheckedFrom, v.CheckedThrough, *v.NextFrom})
+	require.Equal(t, []int64{1, 3, 4}, []int64{v.CheckedFrom, v.CheckedThrough, *v.NextFrom})
 	get(fmt.Sprintf("/v1/audit/verification?from=4&head=%d:%s", head.Seq, url.QueryEscape(head.Hash)), &v)
 	require.True(t, v.Ok, "%+v", v)
 	require.Equal(t, []int64{4, head.Seq}, []int64{v.CheckedFrom, v.CheckedThrough})
@@ -200,7 +200,7 @@ func TestTheChainIsVerifiedOverHTTP(t *testing.T) {
 	require.Equal(t, *entry.Hash, sum)
 	resp, body := b.do("GET", "/v1/audit/999999", "viewer", "", "")
 	require.Equal(t, 404, resp.StatusCode)
-	require.Equal(t, "audit_entry_not_found", string(as[api.Problem](t, body).Code))
+	require.Equal(t, "audit_entry_not_found", as[api.Problem](t, body).Code)
 	resp, _ = b.do("GET", "/v1/audit/verification?head=3:ab", "viewer", "", "")
 	require.Equal(t, 422, resp.StatusCode)
 }

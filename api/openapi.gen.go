@@ -2850,7 +2850,7 @@ type AuditEntry struct {
 	// RequestId As in `X-Request-Id` of the answer; one request may have several entries
 	RequestId *string `json:"request_id,omitempty"`
 
-	// Role `operator` or `viewer`; `database` for a change that no request made
+	// Role `operator` or `viewer`; `database` for a change that no request made, `host` for `prego token create`
 	Role string `json:"role"`
 
 	// Seq Its number in the chain, from 1; absent until it is sealed, within seconds

@@ -21,6 +21,8 @@ var auditTable = Table[api.AuditEntry]{
 	More: "role, org_id, request_id, seq, old, new, encoding, prev_hash, hash",
 	Computed: map[string]func(api.AuditEntry) any{
 		"change": func(e api.AuditEntry) any { return auditChange(e) },
+		"old":    func(e api.AuditEntry) any { return columnsText(e.Old) },
+		"new":    func(e api.AuditEntry) any { return columnsText(e.New) },
 	},
 }
 
@@ -37,6 +39,19 @@ func auditChange(e api.AuditEntry) string {
 	return strings.Join(parts, ", ")
 }
 
+// columnsText is a row's columns as JSON, nil for none.
+func columnsText(of *map[string]any) any {
+	if of == nil {
+		return nil
+	}
+	b, err := json.Marshal(*of)
+	if err != nil {
+		return "?"
+	}
+	return string(b)
+}
+
+// columnText is a value in short.
 func columnText(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {

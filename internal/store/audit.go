@@ -142,7 +142,7 @@ type auditVerifier struct {
 	found prego.AuditVerification
 }
 
-func (v *auditVerifier) note(seq, entry int64, what prego.AuditDamage, format string, args ...any) {
+func (v *auditVerifier) notef(seq, entry int64, what prego.AuditDamage, format string, args ...any) {
 	if len(v.found.Problems) < maxAuditProblems {
 		v.found.Problems = append(v.found.Problems, prego.AuditProblem{Seq: seq, EntryID: entry, Problem: what, Message: fmt.Sprintf(format, args...)})
 	}
@@ -186,7 +186,7 @@ func (v *auditVerifier) begin(ctx context.Context, q querier) (at prego.AuditHea
 		at.Seq = v.check.From - 1
 		hash, err := value[[]byte](ctx, q, sqlAuditLink, at.Seq)
 		if isNoRows(err) {
-			v.note(at.Seq, 0, prego.AuditLinkMissing, "number %d of the chain is missing", at.Seq)
+			v.notef(at.Seq, 0, prego.AuditLinkMissing, "number %d of the chain is missing", at.Seq)
 			return at, nil
 		}
 		copy(at.Hash[:], hash)
@@ -200,12 +200,12 @@ func (v *auditVerifier) begin(ctx context.Context, q querier) (at prego.AuditHea
 	case err != nil:
 		return at, err
 	case !signed:
-		v.note(at.Seq, 0, prego.AuditCheckpointUnsigned, "the audit is pruned through number %d, and no entry says so", at.Seq)
+		v.notef(at.Seq, 0, prego.AuditCheckpointUnsigned, "the audit is pruned through number %d, and no entry says so", at.Seq)
 	}
 	copy(at.Hash[:], hash)
 	f.CheckedFrom = at.Seq + 1
 	if f.FirstSeq > at.Seq+1 {
-		v.note(f.FirstSeq, 0, prego.AuditBeginningMissing, "the chain begins with number %d instead of %d", f.FirstSeq, at.Seq+1)
+		v.notef(f.FirstSeq, 0, prego.AuditBeginningMissing, "the chain begins with number %d instead of %d", f.FirstSeq, at.Seq+1)
 		f.CheckedFrom, at.Seq = f.FirstSeq, f.FirstSeq-1
 	}
 	return at, nil
@@ -216,19 +216,19 @@ func (v *auditVerifier) link(at *prego.AuditHead, l auditLink) {
 	e := l.entry()
 	whole := l.Number == at.Seq+1
 	if !whole {
-		v.note(at.Seq+1, 0, prego.AuditLinkMissing, "numbers %d to %d of the chain are missing", at.Seq+1, l.Number-1)
+		v.notef(at.Seq+1, 0, prego.AuditLinkMissing, "numbers %d to %d of the chain are missing", at.Seq+1, l.Number-1)
 	}
 	var before, sum prego.AuditHash
 	copy(before[:], l.Before)
 	copy(sum[:], l.Sum)
 	if whole && before != at.Hash && (at.Hash != prego.AuditHash{} || l.Number == 1) {
-		v.note(l.Number, l.Link, prego.AuditLinkBroken, "does not go on from number %d", at.Seq)
+		v.notef(l.Number, l.Link, prego.AuditLinkBroken, "does not go on from number %d", at.Seq)
 	}
 	switch {
 	case l.Gone:
-		v.note(l.Number, l.Link, prego.AuditRemoved, "the entry is gone")
+		v.notef(l.Number, l.Link, prego.AuditRemoved, "the entry is gone")
 	case e.Sealed(before) != sum:
-		v.note(l.Number, l.Link, prego.AuditChanged, "the entry is not what was sealed: its hash is %s", e.Sealed(before))
+		v.notef(l.Number, l.Link, prego.AuditChanged, "the entry is not what was sealed: its hash is %s", e.Sealed(before))
 	}
 	*at = prego.AuditHead{Seq: l.Number, Hash: sum}
 }
@@ -240,7 +240,7 @@ func (v *auditVerifier) compare(ctx context.Context, q querier) error {
 		return nil
 	}
 	if f.Head.Seq < want.Seq {
-		v.note(f.Head.Seq, 0, prego.AuditEndMissing, "the chain ends with number %d; there was a number %d", f.Head.Seq, want.Seq)
+		v.notef(f.Head.Seq, 0, prego.AuditEndMissing, "the chain ends with number %d; there was a number %d", f.Head.Seq, want.Seq)
 		return nil
 	}
 	hash, err := value[[]byte](ctx, q, sqlAuditNoted, want.Seq)
@@ -250,9 +250,9 @@ func (v *auditVerifier) compare(ctx context.Context, q querier) error {
 	switch {
 	case hash == nil && f.FirstSeq > want.Seq: // pruned since
 	case hash == nil:
-		v.note(want.Seq, 0, prego.AuditLinkMissing, "number %d of the chain is missing", want.Seq)
+		v.notef(want.Seq, 0, prego.AuditLinkMissing, "number %d of the chain is missing", want.Seq)
 	case !bytes.Equal(hash, want.Hash[:]):
-		v.note(want.Seq, 0, prego.AuditHeadDiffers, "the chain has the hash %s where it had %s: it was written anew", hex.EncodeToString(hash), want.Hash)
+		v.notef(want.Seq, 0, prego.AuditHeadDiffers, "the chain has the hash %s where it had %s: it was written anew", hex.EncodeToString(hash), want.Hash)
 	}
 	return nil
 }
@@ -265,7 +265,7 @@ func (v *auditVerifier) unsealed(ctx context.Context, q querier) error {
 		return err
 	}
 	for _, id := range ids {
-		v.note(0, id, prego.AuditUnsealed, "waits for being sealed for more than %s", unsealedFor)
+		v.notef(0, id, prego.AuditUnsealed, "waits for being sealed for more than %s", unsealedFor)
 	}
 	return nil
 }

@@ -419,7 +419,7 @@ func TestEveryTableIsAuditedOrNot(t *testing.T) {
 	s := New(pgtest.Pool(t))
 	known := map[string]bool{}
 	for _, names := range notAudited {
-		for _, n := range strings.Fields(names) {
+		for n := range strings.FieldsSeq(names) {
 			known[n] = true
 		}
 	}
