@@ -29,11 +29,13 @@ func word(s string) string {
 // quoted is a text that a shell does not change.
 func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// flagOf is the flag of the command line for a filter of the API.
+// flagOf is the flag of the command line for a field or a filter of the API, unless a command
+// has another one.
 func flagOf(name string) string {
+	name = strings.TrimSuffix(name, "_seconds")
 	switch name {
-	case "org_id", "parent_org_id", "tenant_id", "env_id", "app_id", "group_id", "server_id", "fleet_id", "image_id", "policy_id", "domain_id", "volume_id":
-		name = strings.TrimSuffix(name, "_id")
+	case "org_id", "tenant_id", "env_id", "app_id", "group_id", "server_id", "fleet_id", "backup_id", "request_id", "parent_org_id":
+		name = strings.TrimSuffix(strings.TrimSuffix(name, "_id"), "_org")
 	}
 	return strings.ReplaceAll(name, "_", "-")
 }

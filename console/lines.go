@@ -51,14 +51,26 @@ func concealed(fields []field, body object) object {
 
 // cliLine is the command of an operation.
 type cliLine struct {
-	Words string            // with {parameters} of the path and {fields} of the body
-	Flags map[string]string // by field of the body or the query: "--flag", or "" for what the command can't say
+	Words string            // with {parameters} of the path and the query, and {fields} of the body
+	Flags map[string]string // by field of the body or the query, "" for what the command can't say; others have the flag of their name
+	As    map[string]as     // fields that the command writes in another form
+	Input string            // the field whose JSON the command reads from its standard input
+	Rest  string            // the field with the list that stands behind "--"
 	Yes   bool              // it asks for a confirmation
+	Of    func(body object) cliLine
 }
 
-// line is the command line with what a form holds.
+// as makes a field's arguments, nil if there are none that say it.
+type as func(v any) []string
+
+// line is the command line with what a form holds. What the command can't say stands behind it as
+// a comment.
 func (l cliLine) line(a *asking, body object) string {
+	if l.Of != nil {
+		return l.Of(body).line(a, body)
+	}
 	used := map[string]bool{}
+	var missing []string
 	line := "prego " + placeholders.ReplaceAllStringFunc(l.Words, func(name string) string {
 		name = strings.Trim(name, "{}")
 		used[name] = true
@@ -73,30 +85,15 @@ func (l cliLine) line(a *asking, body object) string {
 		return strings.ToUpper(name)
 	})
 	add := func(name string, v any) {
-		if used[name] {
+		if used[name] || name == l.Rest || l.Input != "" && (name == l.Input || strings.HasPrefix(name, l.Input+".")) {
 			return
 		}
-		flag, ok := l.Flags[name]
-		if !ok {
-			flag = "--" + flagOf(name[strings.LastIndexByte(name, '.')+1:])
+		args := l.arguments(name, v)
+		if args == nil {
+			missing = append(missing, name)
 		}
-		switch v := v.(type) {
-		case bool:
-			if flag != "" && v {
-				line += " " + flag
-			} else if flag != "" {
-				line += " " + flag + "=false"
-			}
-		case []string:
-			for _, e := range v {
-				if flag != "" {
-					line += " " + flag + " " + word(e)
-				}
-			}
-		default:
-			if flag != "" {
-				line += " " + flag + " " + word(flat(v))
-			}
+		for _, arg := range args {
+			line += " " + word(arg)
 		}
 	}
 	for _, p := range a.Op.query {
@@ -118,7 +115,65 @@ func (l cliLine) line(a *asking, body object) string {
 	if l.Yes {
 		line += " --yes"
 	}
-	return line
+	if rest, ok := body.at(l.Rest).([]string); ok {
+		line += " --"
+		for _, arg := range rest {
+			line += " " + word(arg)
+		}
+	}
+	if l.Input != "" {
+		if v := body.at(l.Input); v != nil {
+			line = "printf %s " + word(flat(v)) + " | " + line
+		}
+	}
+	return line + without(missing)
+}
+
+// arguments are the flag of a field with its value, nil if the command can't say it. A duration
+// has its unit there, and a list is a flag for each of its values.
+func (l cliLine) arguments(name string, v any) []string {
+	if f := l.As[name]; f != nil {
+		return f(v)
+	}
+	flag, ok := l.Flags[name]
+	if !ok {
+		flag = "--" + flagOf(name[strings.LastIndexByte(name, '.')+1:])
+	}
+	if flag == "" {
+		return nil
+	}
+	switch v := v.(type) {
+	case bool:
+		if v {
+			return []string{flag}
+		}
+		return []string{flag + "=false"}
+	case []string:
+		args := []string{}
+		for _, e := range v {
+			args = append(args, flag, listed(e))
+		}
+		return args
+	case []any:
+		args := []string{}
+		for _, e := range v {
+			args = append(args, flag, listed(flat(e)))
+		}
+		return args
+	}
+	text := flat(v)
+	if name == "seconds" || strings.HasSuffix(name, ".seconds") || strings.HasSuffix(name, "_seconds") {
+		text += "s"
+	}
+	return []string{flag, text}
+}
+
+// listed is a value as a flag that takes several of them reads it.
+func listed(s string) string {
+	if strings.ContainsAny(s, `,"`) {
+		return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
+	}
+	return s
 }
 
 // flat is a value as one argument.

@@ -173,7 +173,7 @@ func (c *Console) table(ec echo.Context, l listing, params map[string]string, gi
 		t.CSV = "/console/" + l.Page + ".csv?" + asked.Encode()
 	}
 	t.Sort = asked.Get("sort")
-	return t, c.readCommands(ec, l.CLI, path, asked, params), nil
+	return t, c.commandsOf(ec, readLine(l.CLI, l.flags(), asked, params), path, asked), nil
 }
 
 // rowPage is the page of a row, "" if it has none.
@@ -234,26 +234,59 @@ func subject(v any) value {
 
 // readCommands say how the same is read by other means.
 func (c *Console) readCommands(ec echo.Context, cli, path string, query url.Values, params map[string]string) []command {
+	return c.commandsOf(ec, readLine(cli, nil, query, params), path, query)
+}
+
+// commandsOf are a command line, if there is one, and the curl for a path.
+func (c *Console) commandsOf(ec echo.Context, line, path string, query url.Values) []command {
 	url := path
 	if len(query) > 0 {
 		url += "?" + query.Encode()
 	}
 	out := []command{{Name: "curl", Line: "curl -H \"Authorization: Bearer $PREGO_TOKEN\" " + quoted(origin(ec.Request())+url)}}
-	if cli != "" {
-		line := "prego " + placeholders.ReplaceAllStringFunc(cli, func(name string) string { return word(params[strings.Trim(name, "{}")]) })
-		for _, name := range slices.Sorted(keysOf(query)) {
-			if name == "cursor" || name == "limit" {
-				continue
-			}
-			if v := query.Get(name); v != "" && v != "true" {
-				line += " --" + flagOf(name) + " " + word(v)
-			} else if v == "true" {
-				line += " --" + flagOf(name)
-			}
-		}
+	if line != "" {
 		out = append([]command{{Name: "prego", Line: line}}, out...)
 	}
 	return out
+}
+
+// readLine is a command line with the filters of a query; those that the command has no flag for
+// stand behind it as a comment. flags are those that are not called like their filters.
+func readLine(cli string, flags map[string]string, query url.Values, params map[string]string) string {
+	if cli == "" {
+		return ""
+	}
+	line := "prego " + placeholders.ReplaceAllStringFunc(cli, func(name string) string { return word(params[strings.Trim(name, "{}")]) })
+	var missing []string
+	for _, name := range slices.Sorted(keysOf(query)) {
+		v := query.Get(name)
+		if v == "" || name == "cursor" || name == "limit" {
+			continue
+		}
+		flag, ok := flags[name]
+		if !ok {
+			flag = flagOf(name)
+		}
+		switch {
+		case flag == "":
+			missing = append(missing, name)
+		case v == "true":
+			line += " --" + flag
+		case strings.HasPrefix(v, "-"):
+			line += " --" + flag + "=" + word(v)
+		default:
+			line += " --" + flag + " " + word(v)
+		}
+	}
+	return line + without(missing)
+}
+
+// without is a comment about what a command can't say.
+func without(missing []string) string {
+	if len(missing) == 0 {
+		return ""
+	}
+	return "  # without " + strings.Join(missing, ", ") + ", which the command has no flag for"
 }
 
 // above are the pages that a page is part of.
