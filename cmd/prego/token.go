@@ -57,7 +57,7 @@ func noteToken(ctx context.Context, cfg config.Config, subject string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	pool, err := store.Open(ctx, cfg.DatabaseURL, 1)
+	pool, err := store.Open(ctx, cfg.DatabaseURL, 1, nil)
 	if err != nil {
 		return err
 	}

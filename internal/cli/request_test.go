@@ -215,8 +215,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		asks := at.Replace(tc.asks)
 		all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{}`)}
 		if strings.HasPrefix(asks, "GET ") {
-			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[],"backup_policies":[],"decisions":[],"resources":[],"routes":[],"ipv4_addresses":[],"results":[]}`)}
-			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[],"backup_policies":[],"entries":[]}`)}
+			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[],"backup_policies":[],"decisions":[],"resources":[],"routes":[],"ipv4_addresses":[],"results":[],"entries":[]}`)}
 		}
 		all["GET /v1/audit/verification?from=7&head=1%3A00"] = []func(http.ResponseWriter){say(http.StatusOK, `{"ok":true}`)}
 		all["POST /v1/fleets"] = []func(http.ResponseWriter){say(http.StatusCreated, `{"fleet_id":"pool"}`)}

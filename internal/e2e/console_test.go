@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -23,6 +24,14 @@ import (
 	"github.com/prego/prego/internal/need"
 	"github.com/prego/prego/server"
 )
+
+// decoded is a JSON object.
+func decoded(t *testing.T, b []byte) map[string]any {
+	t.Helper()
+	var out map[string]any
+	require.NoError(t, json.Unmarshal(b, &out), "%s", b)
+	return out
+}
 
 // smuggled is what strangers write where people read it: names, reasons, what hosts say.
 const smuggled = `<img src=x onerror=alert(1)><script>alert(2)</script>"'><b>bold</b>`
