@@ -26,7 +26,7 @@ import (
 )
 
 // decoded is a JSON object.
-func decoded(t *testing.T, b []byte) map[string]any {
+func decoded(t testing.TB, b []byte) map[string]any {
 	t.Helper()
 	var out map[string]any
 	require.NoError(t, json.Unmarshal(b, &out), "%s", b)
@@ -288,7 +288,7 @@ func (c *console) visitor(token string) *visitor {
 	return v
 }
 
-func (v *visitor) get(t *testing.T, path string) (int, string) {
+func (v *visitor) get(t testing.TB, path string) (int, string) {
 	t.Helper()
 	resp, err := v.Get(v.base + path)
 	require.NoError(t, err)
@@ -298,7 +298,7 @@ func (v *visitor) get(t *testing.T, path string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-func (v *visitor) post(t *testing.T, path string, form url.Values, header http.Header) (int, string) {
+func (v *visitor) post(t testing.TB, path string, form url.Values, header http.Header) (int, string) {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodPost, v.base+path, strings.NewReader(form.Encode()))
 	require.NoError(t, err)
