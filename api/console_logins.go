@@ -54,7 +54,7 @@ func (a *API) CreateConsoleLogin(c echo.Context, _ CreateConsoleLoginParams) err
 		return prego.Errorf(prego.CodeNotFound, "this API serves no console")
 	}
 	code, hash := NewSecret()
-	until, err := a.d.Logins.CreateConsoleLogin(c.Request().Context(), hash, SessionOf(caller(c), time.Now()), loginWithin) //nolint:forbidigo // when a session begins
+	until, err := a.d.Logins.CreateConsoleLogin(c.Request().Context(), hash, SessionOf(caller(c), time.Now()), loginWithin)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ const csvType = "text/csv"
 
 // wantsCSV reports whether a request names CSV before JSON, or alone.
 func wantsCSV(c echo.Context) bool {
-	for _, accepted := range strings.Split(strings.Join(c.Request().Header.Values("Accept"), ","), ",") {
+	for accepted := range strings.SplitSeq(strings.Join(c.Request().Header.Values("Accept"), ","), ",") {
 		switch kind, _, _ := mime.ParseMediaType(strings.TrimSpace(accepted)); kind {
 		case csvType:
 			return true

@@ -322,7 +322,7 @@ func (a *API) ListEvents(c echo.Context, p ListEventsParams) error {
 
 // wantsStream reports whether a caller accepts server-sent events.
 func wantsStream(r *http.Request) bool {
-	for _, part := range strings.Split(r.Header.Get(echo.HeaderAccept), ",") {
+	for part := range strings.SplitSeq(r.Header.Get(echo.HeaderAccept), ",") {
 		if mt, _, err := mime.ParseMediaType(part); err == nil && mt == "text/event-stream" {
 			return true
 		}
@@ -371,7 +371,7 @@ func (a *API) streamEvents(c echo.Context, q prego.EventQuery) error {
 		line = "retry: 1000\n\n"
 	}
 	if err := send("%s", line); err != nil {
-		return nil //nolint:nilerr // the caller left
+		return nil // the caller left
 	}
 	quiet := time.NewTicker(feedKeepAlive)
 	defer quiet.Stop()
@@ -393,7 +393,7 @@ func (a *API) streamEvents(c echo.Context, q prego.EventQuery) error {
 				err = send("id: %s\nevent: %s\ndata: %s\n\n", e.Cursor, e.Kind, data)
 			}
 			if err != nil {
-				return nil //nolint:nilerr // the caller left
+				return nil // the caller left
 			}
 		case <-quiet.C:
 			// A place without an event moves the reader's on.
@@ -405,7 +405,7 @@ func (a *API) streamEvents(c echo.Context, q prego.EventQuery) error {
 				line = fmt.Sprintf(": keep-alive\nid: %s\n\n", at)
 			}
 			if err := send("%s", line); err != nil {
-				return nil //nolint:nilerr // the caller left
+				return nil // the caller left
 			}
 		}
 	}

@@ -141,7 +141,7 @@ func TestSubscribersShareTheReading(t *testing.T) {
 
 	cancel()
 	for _, s := range subs {
-		for range s.C { //nolint:revive // to its end
+		for range s.C { // to its end
 		}
 		require.ErrorIs(t, s.Err(), context.Canceled)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -82,9 +83,7 @@ func (c *Console) ask(ec echo.Context, method, path string, query url.Values, bo
 	} else {
 		r.Header.Set(echo.HeaderContentType, echo.MIMEApplicationJSON)
 	}
-	for name, values := range header {
-		r.Header[name] = values
-	}
+	maps.Copy(r.Header, header)
 	out := &answer{status: http.StatusOK, header: http.Header{}}
 	c.d.API.ServeHTTP(out, r)
 	if out.status/100 == 2 {

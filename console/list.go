@@ -1,6 +1,7 @@
 package console
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -119,9 +120,7 @@ func (c *Console) table(ec echo.Context, l listing, params map[string]string, gi
 	self := "/console/" + fill(l.Page, from(params))
 	to := func(change func(url.Values)) string {
 		q := url.Values{}
-		for name, v := range asked {
-			q[name] = v
-		}
+		maps.Copy(q, asked)
 		q.Del("cursor")
 		change(q)
 		if len(q) == 0 {

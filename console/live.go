@@ -45,9 +45,9 @@ func (c *Console) events(ec echo.Context) error {
 	}
 	w.WriteHeader(http.StatusOK)
 	if err := send("retry: 2000\n: open\n\n"); err != nil {
-		return nil //nolint:nilerr // the browser went away
+		return nil // the browser went away
 	}
-	keep, end := time.NewTicker(alive), time.NewTimer(streamLife) //nolint:forbidigo // a connection's own clock
+	keep, end := time.NewTicker(alive), time.NewTimer(streamLife)
 	defer keep.Stop()
 	defer end.Stop()
 	var tell <-chan time.Time
@@ -67,11 +67,11 @@ func (c *Console) events(ec echo.Context) error {
 				return nil
 			}
 			if tell == nil {
-				tell = time.After(together) //nolint:forbidigo // a connection's own clock
+				tell = time.After(together)
 			}
 		}
 		if err != nil {
-			return nil //nolint:nilerr // the browser went away
+			return nil // the browser went away
 		}
 	}
 }

@@ -136,7 +136,7 @@ func (c *Console) login(ec echo.Context) error {
 	if err := c.d.Sessions.CreateConsoleSession(r.Context(), hash, s); err != nil {
 		return err
 	}
-	ec.SetCookie(&http.Cookie{Name: sessionCookie, Value: secret, Path: "/console", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: encrypted(r), Expires: s.ExpiresAt})
+	ec.SetCookie(&http.Cookie{Name: sessionCookie, Value: secret, Path: "/console", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: encrypted(r), Expires: s.ExpiresAt}) //nolint:gosec // Secure wherever the browser came over TLS
 	return ec.Redirect(http.StatusSeeOther, localPath(r.FormValue("next")))
 }
 
@@ -161,7 +161,7 @@ func (c *Console) logout(ec echo.Context) error {
 	if err := c.d.Sessions.EndConsoleSession(ec.Request().Context(), api.SecretHash(v.secret)); err != nil {
 		return err
 	}
-	ec.SetCookie(&http.Cookie{Name: sessionCookie, Path: "/console", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: encrypted(ec.Request())})
+	ec.SetCookie(&http.Cookie{Name: sessionCookie, Path: "/console", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: encrypted(ec.Request())}) //nolint:gosec // Secure wherever the browser came over TLS
 	return ec.Redirect(http.StatusSeeOther, "/console/login")
 }
 

@@ -61,7 +61,7 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 		body["Facts"] = facts(o, names(t.Facts), used, c.d.Now())
 		var sections []section
 		for _, p := range t.Parts {
-			s, err := c.section(ec, t, p, o, params)
+			s, err := c.section(ec, p, o, params)
 			if err != nil {
 				return err
 			}
@@ -125,7 +125,7 @@ func facts(o object, fields []string, used map[string]bool, now time.Time) []fac
 }
 
 // section makes a part of a page, nil if there is nothing to show.
-func (c *Console) section(ec echo.Context, t thing, p part, o object, params map[string]string) (*section, error) {
+func (c *Console) section(ec echo.Context, p part, o object, params map[string]string) (*section, error) {
 	s := &section{Title: p.Title, Style: p.Style}
 	if p.List != "" {
 		return c.beside(ec, p, params, s)
@@ -219,7 +219,7 @@ func (c *Console) beside(ec echo.Context, p part, params map[string]string, s *s
 	}
 	for _, k := range slices.Sorted(maps.Keys(o)) {
 		if rows := o.objects(k); len(rows) > 0 {
-			sub, err := c.section(ec, thing{}, part{Title: p.Title, Field: k}, o, params)
+			sub, err := c.section(ec, part{Title: p.Title, Field: k}, o, params)
 			if err != nil || sub == nil {
 				return nil, err
 			}

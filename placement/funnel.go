@@ -79,8 +79,7 @@ var (
 func filterOrder(reasons []reason) []string {
 	out := []string{filterNewServer, filterOverride}
 	for _, r := range reasons {
-		switch r {
-		case rejectNetwork:
+		if r == rejectNetwork {
 			out = append(out, filterOwnServer, filterNoPool, filterNoShard)
 		}
 		out = append(out, reasonNames[r])
@@ -318,8 +317,6 @@ func (t *tracer) silently(ids []string, removed map[string]string, left []Scored
 		}
 	}
 }
-
-func (t *tracer) components() map[string]float64 { return map[string]float64{} }
 
 func scored(id string, components map[string]float64) ScoredCandidate {
 	sum := 0.0

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -151,7 +152,7 @@ func ReadKept(state json.RawMessage, events []json.RawMessage) (Kept, error) {
 	last := len(events) - 1
 	var e KeptEvent
 	if err := json.Unmarshal(events[last], &e); err != nil || e.Decided == nil {
-		return k, fmt.Errorf("journal: event %d is no decision (%v)", last, err)
+		return k, errors.Join(fmt.Errorf("journal: event %d is no decision", last), err)
 	}
 	k.Decision, k.events = *e.Decided, events[:last]
 	return k, nil

@@ -30,7 +30,7 @@ var registerPanels = sync.OnceFunc(func() {
 // misfits says what of a dashboard is not in Grafana's schema. The error is never nil, and
 // without a text if there is nothing.
 func misfits(text []byte) string {
-	var d dashboard.Dashboard
+	var d dashboard.Dashboard //nolint:staticcheck // the form that Grafana imports from files
 	return d.UnmarshalJSONStrict(text).Error()
 }
 
@@ -60,7 +60,7 @@ func TestDashboardsShowWhatThereIs(t *testing.T) {
 		text, err := os.ReadFile(f)
 		require.NoError(t, err)
 		require.Empty(t, misfits(text), f)
-		var d dashboard.Dashboard
+		var d dashboard.Dashboard //nolint:staticcheck // see misfits
 		require.NoError(t, json.Unmarshal(text, &d), f)
 		require.NoError(t, d.Validate(), f)
 		require.Regexp(t, `^prego-[a-z-]{1,34}$`, *d.Uid, f)

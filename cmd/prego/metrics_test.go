@@ -128,7 +128,7 @@ func (j judge) check(t *testing.T, what, text string) (metrics, result []string)
 			require.True(t, ok, "%s: no process exports %s", what, n.Name)
 			metrics = append(metrics, n.Name)
 			for _, m := range n.LabelMatchers {
-				require.True(t, m.Name == labels.MetricName || slices.Contains(of, m.Name), "%s: %s has no label %s", what, n.Name, m.Name)
+				require.True(t, m.Name == "__name__" || slices.Contains(of, m.Name), "%s: %s has no label %s", what, n.Name, m.Name)
 			}
 		case *parser.AggregateExpr:
 			below := j.result(n.Expr)

@@ -136,7 +136,7 @@ func (t *Tab) Open(path string) (status int64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", path, err)
 	}
-	return int64(r.Status), t.Do(chromedp.WaitReady(chromedp.CSS("main")))
+	return r.Status, t.Do(chromedp.WaitReady(chromedp.CSS("main")))
 }
 
 // Click clicks on what a CSS selector finds.

@@ -103,7 +103,7 @@ func (in *call) printEvent(e api.FeedEvent) {
 		_ = json.NewEncoder(w).Encode(e) // an object a line
 		return
 	}
-	words := []string{e.At.Local().Format("15:04:05"), e.Kind, e.Id, e.Step}
+	words := []string{e.At.Local().Format("15:04:05"), e.Kind, e.Id, e.Step} //nolint:gosmopolitan // people read it on their own clock
 	if s := deref(e.Status); s != "" && s != e.Step {
 		words = append(words, s)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
@@ -216,7 +217,7 @@ func TestConsole(t *testing.T) {
 		require.NoError(t, tab.Fill("#typed", "another"))
 		require.NoError(t, tab.Click("form.ask button.main"))
 		require.NoError(t, tab.Wait(`document.querySelector(".refused") !== null`))
-		require.Equal(t, server.Active, server.Status(c.get("app").Status), "what was typed is not its name")
+		require.Equal(t, server.Active, c.get("app").Status, "what was typed is not its name")
 
 		_, err = tab.Open("/console/do/putPolicy?policy_id=spread")
 		require.NoError(t, err)
@@ -375,9 +376,7 @@ func (c *console) everyAction(t *testing.T) {
 		status, _ = bob.get(t, "/console/do/"+id+"?"+known.Encode())
 		require.Equal(t, http.StatusForbidden, status, id)
 		form := url.Values{"csrf": {alice.csrf}, "typed": {"none"}}
-		for name, v := range known {
-			form[name] = v
-		}
+		maps.Copy(form, known)
 		status, body = alice.post(t, "/console/do/"+id, form, nil)
 		require.Less(t, status, 500, "%s: %s", id, body)
 		if status != http.StatusOK {

@@ -25,7 +25,6 @@ type searched struct {
 	gone   string // a condition, never if empty
 	org    string
 	within string // the id of what it is shown within
-	where  string
 	newest string // the columns by which the newest are found, with an index unless there are few; without, only whole values are
 	fields []searchField
 }
@@ -173,7 +172,8 @@ func (k searched) columns() string {
 func (k searched) beginnings() string {
 	var parts []string
 	for _, f := range k.fields {
-		column, of, matches := f.column, k.table+" o", ""
+		column, of := f.column, k.table+" o"
+		var matches string
 		switch {
 		case f.list:
 			column, of, matches = "v.value", k.table+" o CROSS JOIN LATERAL unnest("+f.column+") v (value)", f.column+" @> ARRAY[$1::text] AND "+f.where+"v.value = $1"

@@ -115,7 +115,8 @@ func (s statements) begin(ctx context.Context, name string, attrs ...attribute.K
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return ctx // looks and other work in the background
 	}
-	ctx, _ = s.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(append(attrs, attribute.String("db.system.name", "postgresql"))...))
+	ctx, _ = s.tracer.Start(ctx, name, //nolint:spancheck // end ends it
+		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(append(attrs, attribute.String("db.system.name", "postgresql"))...))
 	return context.WithValue(ctx, statementKey{}, true)
 }
 
@@ -187,8 +188,8 @@ func (t *Traces) Answer(r *http.Request) (ctx context.Context, end func(method, 
 	if t == nil {
 		return r.Context(), func(string, string, int) {}
 	}
-	ctx, span := t.tracer.Start(propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header)), "request", trace.WithSpanKind(trace.SpanKindServer))
-	return ctx, func(method, route string, status int) {
+	ctx, span := t.tracer.Start(propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header)), "request", trace.WithSpanKind(trace.SpanKindServer)) //nolint:spancheck // the function that is returned ends it
+	return ctx, func(method, route string, status int) {                                                                                                                   //nolint:spancheck // whoever calls it ends the span
 		span.SetName(method + " " + route)
 		span.SetAttributes(attribute.String("http.request.method", method), attribute.String("http.route", route), attribute.Int("http.response.status_code", status))
 		if status >= http.StatusInternalServerError {

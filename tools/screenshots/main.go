@@ -98,13 +98,34 @@ type shot struct{ name, path string }
 // pagesOf are the pages of an installation; of things, the first one that there is.
 func pagesOf(base, token string) ([]shot, error) {
 	out := []shot{
-		{"now", "/console"}, {"map", "/console/map"}, {"packing", "/console/map/packing"}, {"servers", "/console/servers"}, {"tenants", "/console/tenants"}, {"what-if", "/console/what-if?f.request.region=eu&f.request.plan=starter"}, {"decisions", "/console/decisions"},
-		{"queue", "/console/queue"}, {"fleets", "/console/fleets"}, {"policies", "/console/policies"}, {"warm-pools", "/console/warm-pools"}, {"orgs", "/console/orgs"}, {"groups", "/console/groups"}, {"routes", "/console/routes"}, {"volumes", "/console/volumes"},
-		{"ledger", "/console/ledger"}, {"costs", "/console/costs?by=tenant"}, {"audit", "/console/audit"}, {"search", "/console/search?q=demo"}, {"new-server", "/console/do/createServer"},
+		{"now", "/console"},
+		{"map", "/console/map"},
+		{"packing", "/console/map/packing"},
+		{"servers", "/console/servers"},
+		{"tenants", "/console/tenants"},
+		{"what-if", "/console/what-if?f.request.region=eu&f.request.plan=starter"},
+		{"decisions", "/console/decisions"},
+		{"queue", "/console/queue"},
+		{"fleets", "/console/fleets"},
+		{"policies", "/console/policies"},
+		{"warm-pools", "/console/warm-pools"},
+		{"orgs", "/console/orgs"},
+		{"groups", "/console/groups"},
+		{"routes", "/console/routes"},
+		{"volumes", "/console/volumes"},
+		{"ledger", "/console/ledger"},
+		{"costs", "/console/costs?by=tenant"},
+		{"audit", "/console/audit"},
+		{"search", "/console/search?q=demo"},
+		{"new-server", "/console/do/createServer"},
 	}
 	for _, one := range []struct{ name, list, items, id, page, query string }{
-		{"server", "/v1/servers", "servers", "server_id", "/console/servers/", "&role=app&status=active"}, {"tenant", "/v1/tenants", "tenants", "tenant_id", "/console/tenants/", "&state=active"}, {"decision", "/v1/decisions", "decisions", "id", "/console/decisions/", "&outcome=placed"},
-		{"fleet", "/v1/fleets", "fleets", "fleet_id", "/console/fleets/", ""}, {"org", "/v1/orgs", "orgs", "org_id", "/console/orgs/", ""}, {"group", "/v1/groups", "groups", "group_id", "/console/groups/", ""},
+		{"server", "/v1/servers", "servers", "server_id", "/console/servers/", "&role=app&status=active"},
+		{"tenant", "/v1/tenants", "tenants", "tenant_id", "/console/tenants/", "&state=active"},
+		{"decision", "/v1/decisions", "decisions", "id", "/console/decisions/", "&outcome=placed"},
+		{"fleet", "/v1/fleets", "fleets", "fleet_id", "/console/fleets/", ""},
+		{"org", "/v1/orgs", "orgs", "org_id", "/console/orgs/", ""},
+		{"group", "/v1/groups", "groups", "group_id", "/console/groups/", ""},
 		{"audit-entry", "/v1/audit", "entries", "entry_id", "/console/audit/", "&verb=update"},
 	} {
 		id, err := first(base+one.list+"?limit=1"+one.query, token, one.items, one.id)
