@@ -42,12 +42,15 @@ func (a *answer) WriteHeader(status int)      { a.status = status }
 func (a *answer) Write(b []byte) (int, error) { return a.body.Write(b) }
 
 // object decodes an answer.
-func (a *answer) object() (object, error) {
+func (a *answer) object() (object, error) { return decoded(a.body.Bytes()) }
+
+// decoded is a JSON object whose numbers are kept as they are written.
+func decoded(b []byte) (object, error) {
 	out := object{}
-	if a.body.Len() == 0 {
+	if len(b) == 0 {
 		return out, nil
 	}
-	d := json.NewDecoder(&a.body)
+	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
 	if err := d.Decode(&out); err != nil {
 		return nil, fmt.Errorf("console: the API's answer: %w", err)
