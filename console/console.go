@@ -218,7 +218,8 @@ func (c *Console) show(ec echo.Context, status int, p *page) error {
 // theme keeps whether somebody wants the pages light or dark.
 func (c *Console) theme(ec echo.Context) error {
 	next := ec.FormValue("theme")
-	k := &http.Cookie{Name: themeCookie, Value: next, Path: "/console", HttpOnly: true, SameSite: http.SameSiteStrictMode, MaxAge: 365 * 24 * 3600, Secure: encrypted(ec.Request())} //nolint:gosec // Secure wherever the browser came over TLS
+	//nolint:gosec // Secure wherever the browser came over TLS
+	k := &http.Cookie{Name: themeCookie, Value: next, Path: "/console", HttpOnly: true, SameSite: http.SameSiteStrictMode, MaxAge: 365 * 24 * 3600, Secure: encrypted(ec.Request())}
 	if next != "dark" && next != "light" {
 		k.MaxAge = -1
 	}
