@@ -37,6 +37,7 @@ func names(text string) []string {
 
 // table is a list as a page shows it.
 type table struct {
+	Name    string // what it lists, for who can't see it
 	Heads   []head
 	Rows    [][]value
 	Filters []filter
@@ -46,7 +47,6 @@ type table struct {
 	Empty   string
 	CSV     string
 	Sort    string
-	Total   int
 }
 
 // head is a column's header, and where a click on it leads.
@@ -129,7 +129,7 @@ func (c *Console) table(ec echo.Context, l listing, params map[string]string, gi
 		}
 		return self + "?" + q.Encode()
 	}
-	t := &table{Empty: "There is nothing here."}
+	t := &table{Name: l.Title, Empty: "There is nothing here."}
 	sorts, sort := op.sorts()
 	if s := asked.Get("sort"); s != "" {
 		sort = s

@@ -154,7 +154,7 @@ func (c *Console) packing(ec echo.Context) error {
 		return err
 	}
 	now := c.d.Now()
-	t := &table{Empty: "No move would free a server."}
+	t := &table{Name: "Servers", Empty: "No move would free a server."}
 	columns := columnsOf("server_id, region, fleet_id, memory_pct_now: memory now, memory_pct_after: memory planned, tenants_now: tenants now, tenants_after: tenants planned, freed")
 	for _, col := range columns {
 		t.Heads = append(t.Heads, head{Text: col.Header, Sorted: "none"})
@@ -163,7 +163,7 @@ func (c *Console) packing(ec echo.Context) error {
 		t.Rows = append(t.Rows, cells(columns, s, pageOf("server", s.text("server_id")), now))
 	}
 	sums := facts(o, []string{"servers_now", "servers_after", "plan.needed", "plan.monthly", "plan.currency", "plan.bytes", "plan.made_at"}, map[string]bool{}, now)
-	moves := &table{}
+	moves := &table{Name: "Moves"}
 	moveColumns := columnsOf("tenant_id, from, to, bytes: size")
 	for _, col := range moveColumns {
 		moves.Heads = append(moves.Heads, head{Text: col.Header, Sorted: "none"})
@@ -204,7 +204,7 @@ func (c *Console) costs(ec echo.Context) error {
 	now := c.d.Now()
 	by := o.text("by")
 	columns := columnsOf("id, kind, name, org_id, cost, of_which_idle: of that idle, share, basis")
-	t := &table{Empty: "Nothing was billed in this month."}
+	t := &table{Name: "Costs", Empty: "Nothing was billed in this month."}
 	for _, col := range columns {
 		t.Heads = append(t.Heads, head{Text: col.Header, Sorted: "none"})
 	}

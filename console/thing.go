@@ -170,7 +170,7 @@ func (c *Console) section(ec echo.Context, p part, o object, params map[string]s
 		if p.Columns == "" {
 			columns = columnsOf(strings.Join(slices.Sorted(maps.Keys(rows[0])), ","))
 		}
-		s.Table = &table{Total: len(rows)}
+		s.Table = &table{Name: p.Title}
 		for _, col := range columns {
 			s.Table.Heads = append(s.Table.Heads, head{Text: col.Header, Sorted: "none"})
 		}

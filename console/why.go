@@ -86,7 +86,7 @@ func funnels(o object, at string) []funnel {
 			f.Steps = append(f.Steps, fs)
 		}
 		if ranked := s.objects("scored"); len(ranked) > 0 {
-			f.Scores = &table{Heads: []head{{Text: "candidate", Sorted: "none"}, {Text: "score", Sorted: "none"}}}
+			f.Scores = &table{Name: "Scores of each " + f.Kind, Heads: []head{{Text: "candidate", Sorted: "none"}, {Text: "score", Sorted: "none"}}}
 			parts := map[string]bool{}
 			for _, r := range ranked {
 				m, _ := r.at("components").(map[string]any)

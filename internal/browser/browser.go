@@ -5,6 +5,7 @@ package browser
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"os/exec"
@@ -150,13 +151,19 @@ func (t *Tab) Fill(selector, value string) error {
 // Type presses keys, as on a keyboard.
 func (t *Tab) Type(keys string) error { return t.Do(chromedp.KeyEvent(keys)) }
 
-// Wait waits until a JavaScript expression is true.
+// Wait waits until a JavaScript expression is true, also over pages that are loaded meanwhile.
 func (t *Tab) Wait(expression string) error {
-	_, err := run(t, chromedp.Poll[bool](expression))
-	if err != nil {
-		return fmt.Errorf("waiting for %s: %w", expression, err)
+	ctx, cancel := context.WithTimeout(t.ctx, patience)
+	defer cancel()
+	for {
+		ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool](expression)) // fails while a page is loaded
+		if ok && err == nil {
+			return nil
+		}
+		if e := chromedp.Do(ctx, chromedp.Sleep(50*time.Millisecond)); e != nil || ctx.Err() != nil {
+			return fmt.Errorf("waiting for %s: %w", expression, errors.Join(ctx.Err(), err))
+		}
 	}
-	return nil
 }
 
 // Ask evaluates a JavaScript expression.

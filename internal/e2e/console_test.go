@@ -54,7 +54,7 @@ func newConsole(t *testing.T) *console {
 	if err != nil {
 		need.Missing(t, "axe-core is not here: make axe")
 	}
-	c := &console{cell: newCell(t, options{}), axe: string(axe)}
+	c := &console{cell: newCell(t, options{vars: map[string]string{"PREGO_API_RATE_PER_SECOND": "5000", "PREGO_API_RATE_BURST": "5000"}}), axe: string(axe)}
 	b, end, err := browser.Start(context.Background(), program, filepath.Join(c.dir, "chromium"))
 	require.NoError(t, err)
 	t.Cleanup(end)
@@ -67,13 +67,13 @@ func newConsole(t *testing.T) *console {
 		return decoded(t, answer)
 	}
 	ask(http.MethodPut, "/v1/orgs/acme", map[string]any{"tier": "paid"})
-	ask(http.MethodPost, "/v1/policies", map[string]any{"policy_id": "spread", "type": "region", "spec": map[string]any{"regions": []any{map[string]any{"name": "eu", "weight": 1}}}})
-	ask(http.MethodPost, "/v1/fleets", map[string]any{"fleet_id": "web", "role": "app", "region": "eu", "min_size": 0, "max_size": 0})
+	ask(http.MethodPost, "/v1/policies", map[string]any{"policy_id": "spread", "type": "region_placement", "spec": map[string]any{"regions": []any{map[string]any{"name": "eu", "weight": 100, "cap": -1}}}})
+	ask(http.MethodPost, "/v1/fleets", map[string]any{"fleet_id": "web", "role": "app", "region": "eu", "infra_provider": "hetzner", "max_size": 5})
 	ask(http.MethodPost, "/v1/placement-pools", map[string]any{"name": "fast", "require": []string{"ssd"}})
 	ask(http.MethodPut, "/v1/orgs/acme/quotas/max_instances", map[string]any{"limit": 7, "reason": smuggled})
 	app := ask(http.MethodPost, "/v1/apps", map[string]any{"org_id": "acme", "name": "shop"})["app_id"].(string)
 	env := ask(http.MethodPost, "/v1/apps/"+app+"/envs", map[string]any{"name": "live", "region": "eu"})["env_id"].(string)
-	g := ask(http.MethodPost, "/v1/envs/"+env+"/groups", map[string]any{"name": "front", "spec": map[string]any{"image": "docker.io/library/nginx:1.29", "memory_limit_bytes": 64 << 20}, "replicas": 1})
+	g := ask(http.MethodPost, "/v1/envs/"+env+"/groups", map[string]any{"name": "front", "spec": map[string]any{"image": "docker.io/library/nginx:1.29", "memory_limit_bytes": 64 << 20, "cpu_request": 0.1}, "replicas": 1})
 	c.group = g["group_id"].(string)
 	// Nobody can have it: it waits.
 	c.tenant = ask(http.MethodPost, "/v1/tenants", map[string]any{"slug": "waits-" + c.env, "org_id": "acme", "region": "sg", "plan": "starter", "policy": "shared", "constraint": map[string]any{"require": []string{"nowhere"}}})["tenant_id"].(string)
@@ -81,7 +81,7 @@ func newConsole(t *testing.T) *console {
 	ask(http.MethodPost, "/v1/servers/"+c.app+"/cordon", map[string]any{"reason": smuggled})
 	_, err = c.pool.Exec(t.Context(), `UPDATE tenants SET status_message = $2 WHERE tenant_id = $1`, c.tenant, smuggled)
 	require.NoError(t, err)
-	_, err = c.pool.Exec(t.Context(), `INSERT INTO server_events (server_id, step, attempt, status, reason, message, actor) VALUES ($1, 'boot_stage', 1, 'active', '', $2, $2)`, c.app, smuggled)
+	_, err = c.pool.Exec(t.Context(), `INSERT INTO server_events (server_id, step, attempt, status, reason, message, actor) VALUES ($1, 'boot_stage', 1, 'active', '', $2, 'system')`, c.app, smuggled)
 	require.NoError(t, err)
 	return c
 }
@@ -180,7 +180,10 @@ func TestConsole(t *testing.T) {
 		require.NoError(t, tab.Type("/"))
 		require.NoError(t, tab.Wait(`document.activeElement.id === "q"`))
 		require.NoError(t, tab.Type("waits-"+c.env))
-		require.NoError(t, tab.Wait(`document.querySelector("#found a") !== null`))
+		if err := tab.Wait(`document.querySelector("#found a") !== null`); err != nil {
+			found, _ := browser.Ask[string](tab, `document.querySelector("#q").value + document.querySelector("#found").outerHTML`)
+			require.NoError(t, err, found)
+		}
 		require.NoError(t, tab.Type("\u001b"))
 		require.NoError(t, tab.Wait(`document.activeElement.id !== "q"`))
 		require.NoError(t, tab.Type("g"))
