@@ -47,12 +47,39 @@ func (a *answer) object() (object, error) {
 	if a.body.Len() == 0 {
 		return out, nil
 	}
+	if strings.HasPrefix(a.header.Get(echo.HeaderContentType), "text/event-stream") {
+		return lastEvent(a.body.String())
+	}
 	d := json.NewDecoder(&a.body)
 	d.UseNumber()
 	if err := d.Decode(&out); err != nil {
 		return nil, fmt.Errorf("console: the API's answer: %w", err)
 	}
 	return out, nil
+}
+
+// lastEvent is what the last event of a finished stream says: how a command ended, or a *Refusal
+// if it did not run.
+func lastEvent(stream string) (object, error) {
+	events := strings.Split(strings.TrimRight(stream, "\n"), "\n\n")
+	name, data := "", ""
+	for line := range strings.SplitSeq(events[len(events)-1], "\n") {
+		if v, ok := strings.CutPrefix(line, "event: "); ok {
+			name = v
+		} else if v, ok := strings.CutPrefix(line, "data: "); ok {
+			data += v
+		}
+	}
+	if name == "error" {
+		refused := &Refusal{}
+		if err := json.Unmarshal([]byte(data), refused); err != nil {
+			return nil, fmt.Errorf("console: the API's last event: %w", err)
+		}
+		return nil, refused
+	}
+	one := &answer{}
+	one.body.WriteString(data)
+	return one.object()
 }
 
 // ask sends a request to the API in the name of who is logged in. What is not a success is
