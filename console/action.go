@@ -425,4 +425,4 @@ func normal(v any) any {
 }
 
 // general are operations that belong to no thing; they are offered on the first page.
-const general = "reconcile, refreshCatalog, rotateRegistries, deleteImageDigest, createRebalance, refillSitePool"
+const general = "reconcile, refreshCatalog"

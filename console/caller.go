@@ -43,14 +43,19 @@ func (a *answer) Write(b []byte) (int, error) { return a.body.Write(b) }
 
 // object decodes an answer.
 func (a *answer) object() (object, error) {
-	out := object{}
-	if a.body.Len() == 0 {
-		return out, nil
-	}
 	if strings.HasPrefix(a.header.Get(echo.HeaderContentType), "text/event-stream") {
 		return lastEvent(a.body.String())
 	}
-	d := json.NewDecoder(&a.body)
+	return decoded(a.body.Bytes())
+}
+
+// decoded is a JSON object whose numbers are kept as they are written.
+func decoded(b []byte) (object, error) {
+	out := object{}
+	if len(b) == 0 {
+		return out, nil
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
 	if err := d.Decode(&out); err != nil {
 		return nil, fmt.Errorf("console: the API's answer: %w", err)
@@ -77,9 +82,7 @@ func lastEvent(stream string) (object, error) {
 		}
 		return nil, refused
 	}
-	one := &answer{}
-	one.body.WriteString(data)
-	return one.object()
+	return decoded([]byte(data))
 }
 
 // ask sends a request to the API in the name of who is logged in. What is not a success is

@@ -87,10 +87,19 @@ func New(d Deps) *Console {
 	in.GET("/what-if", c.whatIf)
 	in.GET("/decisions/:decision_id/replay", c.replay)
 	in.GET("/costs", c.costs)
+	in.GET("/ledger.csv", c.csv("/v1/ledger"))
+	in.GET("/costs.csv", c.csv("/v1/costs"))
 	in.GET("/do/:operation", c.form)
 	in.POST("/do/:operation", c.act)
 	in.POST("/do/:operation/begin", c.begin)
 	in.POST("/do/:operation/lines", c.lines)
+	for page, of := range map[string]struct{ path, cli string }{
+		"servers/{server_id}/logs/{name}": {"/v1/servers/{server_id}/containers/{name}/logs", "container logs {server_id} {name} --follow"},
+		"instances/{instance_id}/logs":    {"/v1/instances/{instance_id}/logs", "instance logs {instance_id} --follow"},
+	} {
+		in.GET("/"+echoPath(page), c.logs(of.path, of.cli))
+		in.GET("/"+echoPath(page)+"/stream", c.follow(of.path))
+	}
 	for _, l := range listings {
 		in.GET("/"+echoPath(l.Page), c.list(l))
 	}
@@ -209,7 +218,8 @@ func (c *Console) show(ec echo.Context, status int, p *page) error {
 // theme keeps whether somebody wants the pages light or dark.
 func (c *Console) theme(ec echo.Context) error {
 	next := ec.FormValue("theme")
-	k := &http.Cookie{Name: themeCookie, Value: next, Path: "/console", HttpOnly: true, SameSite: http.SameSiteStrictMode, MaxAge: 365 * 24 * 3600, Secure: encrypted(ec.Request())} //nolint:gosec // Secure wherever the browser came over TLS
+	//nolint:gosec // Secure wherever the browser came over TLS
+	k := &http.Cookie{Name: themeCookie, Value: next, Path: "/console", HttpOnly: true, SameSite: http.SameSiteStrictMode, MaxAge: 365 * 24 * 3600, Secure: encrypted(ec.Request())}
 	if next != "dark" && next != "light" {
 		k.MaxAge = -1
 	}

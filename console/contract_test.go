@@ -131,7 +131,7 @@ func TestWhatChangesThingsIsOffered(t *testing.T) {
 	t.Parallel()
 	elsewhere := map[string]string{
 		"createServerByOldPath": "is createServer", "createConsoleLogin": "is how one comes here", "simulatePlacements": "is what-if with whole fleets", "whatIf": "has a page", "replayDecision": "has a page",
-		"planPacking": "has a page", "createAgentRelease": "needs a signature, which is made where agents are built", "createRelease": "", "deleteTenantDomain": "is deleteDomain",
+		"planPacking": "has a page", "createRebalance": "is on the page of the plan", "createAgentRelease": "needs a signature, which is made where agents are built", "createRelease": "", "deleteTenantDomain": "is deleteDomain",
 	}
 	offered := map[string]bool{}
 	for _, l := range listings {

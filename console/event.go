@@ -91,9 +91,9 @@ func boot(events []object) *waterfall {
 		return nil
 	}
 	slices.SortStableFunc(steps, func(a, b step) int { return a.at.Compare(b.at) })
-	const width = 640.0
+	const width, labels = 640.0, 190 // beside the last bar
 	total := steps[len(steps)-1].at.Sub(steps[0].at)
-	w := &waterfall{Total: span(total), Width: int(width)}
+	w := &waterfall{Total: span(total), Width: int(width) + labels}
 	for i, s := range steps[1:] {
 		began := steps[i].at
 		b := bar{Step: s.name, Text: s.text, Took: span(s.at.Sub(began)), Y: float64(i) * 22, Bad: s.bad}
@@ -101,9 +101,6 @@ func boot(events []object) *waterfall {
 			b.X, b.Width = width*began.Sub(steps[0].at).Seconds()/total.Seconds(), max(2, width*s.at.Sub(began).Seconds()/total.Seconds())
 		}
 		b.LabelX = b.X + b.Width + 6
-		if b.LabelX > width-70 {
-			b.LabelX = max(0, b.X-70)
-		}
 		w.Bars = append(w.Bars, b)
 	}
 	return w

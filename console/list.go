@@ -1,6 +1,7 @@
 package console
 
 import (
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -210,6 +211,9 @@ func cells(columns []column, row object, page string, now time.Time) []value {
 		if col.Field == "owner" || col.Field == "subject" || col.Field == "target" {
 			out[i] = subject(row.at(col.Field))
 		}
+		if col.Field == "new" && (row.at("old") != nil || row.at("new") != nil) { // of an entry of the audit, whose page has the values
+			out[i] = changedNames(row)
+		}
 		if col.Field == "id" && page == "" {
 			out[i].Href = pageOf(row.text("kind"), row.text("id"))
 		}
@@ -221,6 +225,19 @@ func cells(columns []column, row object, page string, now time.Time) []value {
 		out[0].Href = page
 	}
 	return out
+}
+
+// changedNames are the fields that an entry of the audit changed, a few of them.
+func changedNames(row object) value {
+	var all []string
+	for _, c := range difference(row.at("old"), row.at("new"), time.Time{}) {
+		all = append(all, words(c.Name))
+	}
+	const most = 6
+	if len(all) > most {
+		return value{Text: strings.Join(all[:most], ", ") + fmt.Sprintf(" and %d more", len(all)-most)}
+	}
+	return value{Text: strings.Join(all, ", "), None: len(all) == 0}
 }
 
 // subject is a thing that is named by kind and id.
@@ -329,4 +346,24 @@ func last(page string, params map[string]string) string {
 		return ""
 	}
 	return params[m[len(m)-1][1]]
+}
+
+// csv answers with a list as the API's CSV.
+func (c *Console) csv(path string) echo.HandlerFunc {
+	return func(ec echo.Context) error {
+		query := url.Values{}
+		if op := reading(path); op != nil {
+			for _, p := range op.query {
+				if v := ec.QueryParam(p.Name); v != "" {
+					query.Set(p.Name, v)
+				}
+			}
+		}
+		got, err := c.ask(ec, http.MethodGet, path, query, nil, http.Header{echo.HeaderAccept: {"text/csv"}})
+		if err != nil {
+			return err
+		}
+		ec.Response().Header().Set(echo.HeaderContentDisposition, `attachment; filename="`+path[strings.LastIndexByte(path, '/')+1:]+`.csv"`)
+		return ec.Blob(http.StatusOK, got.header.Get(echo.HeaderContentType), got.body.Bytes())
+	}
 }

@@ -68,7 +68,7 @@ var listings = []listing{
 		Columns: "region, plan, target, claimable, building, updated_by: by, updated_at: changed",
 	},
 	{
-		Page: "site-pools", Title: "Site pools", Section: "pools", API: "/v1/site-pools", Items: "site_pools", Kinds: "server, tenant", CLI: "pool list",
+		Page: "site-pools", Title: "Site pools", Section: "pools", API: "/v1/site-pools", Items: "site_pools", Kinds: "server, tenant", Do: "refillSitePool", CLI: "pool list",
 		About:   "Sites that stand ready on shared servers.",
 		Columns: "server_id, role, region, status, available, reserved, assigned, failed, draining, oldest_build_at: oldest build",
 	},
@@ -177,7 +177,7 @@ var listings = []listing{
 	{Page: "images", Title: "Golden images", Section: "releases", API: "/v1/images", Items: "images", Row: "images/{image_id}", Kinds: "", CLI: "image list", Flags: "image_id:, base_image: base", Do: "buildImage", Columns: "image_id, region, base_image, status, reason, current, size_gb: GB, created_at: age"},
 	{Page: "rebalances", Title: "Packing plans carried out", Section: "map", API: "/v1/rebalances", Items: "rebalances", Row: "rebalances/{rebalance_id}", Kinds: "rebalance, move", CLI: "rebalance list", Columns: "rebalance_id, state, reason, total, moved, failed, monthly: saved per month, currency, requested_by: by, created_at: age, finished_at: ended"},
 	{Page: "patch-waves", Title: "Security updates", Section: "servers", API: "/v1/patch-waves", Items: "patch_waves", Row: "patch-waves/{wave_id}", Kinds: "server", CLI: "patch-wave list", Flags: "requested_by: requested_by", Columns: "wave_id, servers, done, failed, cancelled, installed, fleets, requested_by: by, created_at: age, finished_at: ended"},
-	{Page: "registries", Title: "Registries", Section: "registries", API: "/v1/registries", Items: "registries", Row: "registries/{host}", Kinds: "org", CLI: "registry list", Columns: "host, username, key_id: key, created_by: by, updated_at: changed"},
+	{Page: "registries", Title: "Registries", Do: "rotateRegistries, deleteImageDigest", Section: "registries", API: "/v1/registries", Items: "registries", Row: "registries/{host}", Kinds: "org", CLI: "registry list", Columns: "host, username, key_id: key, created_by: by, updated_at: changed"},
 	{
 		Page: "ledger", Title: "Ledger", Section: "ledger", API: "/v1/ledger", Items: "resources", Kinds: "server, volume", CLI: "ledger list", CSV: true,
 		About:   "Everything that the provider bills, who owns it, and what it costs per month. What nobody owns is untracked.",
@@ -186,6 +186,6 @@ var listings = []listing{
 	{
 		Page: "audit", Title: "Audit", Section: "audit", API: "/v1/audit", Items: "entries", Row: "audit/{entry_id}", Kinds: "", CLI: "audit list",
 		About:   "Who changed what, from where, with the old and the new value. Entries can't be changed, and each is chained to the one before.",
-		Columns: "at, actor, role, operation, verb, kind, id, org_id, old, new, from",
+		Columns: "at, actor, operation, verb, kind, id, org_id, new: changed, from, seq: sealed as",
 	},
 }

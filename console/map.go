@@ -92,6 +92,9 @@ func tiles(f object, region string) mapFleet {
 		if t.Cordoned {
 			t.Title += ", cordoned"
 		}
+		if s.at("memory_pct") != nil && t.Side > 40 {
+			t.Text = strconv.FormatFloat(s.number("memory_pct"), 'f', 0, 64) + "%"
+		}
 		add(t)
 	}
 	for _, g := range f.objects("groups") {
@@ -125,9 +128,9 @@ func tiles(f object, region string) mapFleet {
 // side is how wide a server's tile is: its area grows with its memory.
 func side(mb float64) float64 {
 	if mb <= 0 {
-		return 26
+		return 34
 	}
-	return math.Max(20, math.Min(96, 9*math.Sqrt(mb/1024)))
+	return math.Max(28, math.Min(110, 13*math.Sqrt(mb/1024)))
 }
 
 func percent(known bool, f float64) string {

@@ -57,7 +57,7 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 			}
 			used[f] = true
 		}
-		body := map[string]any{"Noun": t.Noun, "States": states, "Do": c.buttons(ec, t.Do, params, o)}
+		body := map[string]any{"Noun": t.Noun, "Log": logOf(t, id), "States": states, "Do": c.buttons(ec, t.Do, params, o)}
 		body["Facts"] = facts(o, names(t.Facts), used, c.d.Now())
 		var sections []section
 		for _, p := range t.Parts {
@@ -155,7 +155,9 @@ func (c *Console) section(ec echo.Context, p part, o object, params map[string]s
 			return nil, nil
 		}
 		if m, ok := v.(map[string]any); ok {
-			if s.Facts = facts(m, slices.Sorted(maps.Keys(m)), map[string]bool{}, c.d.Now()); len(s.Facts) == 0 {
+			// Why is a part of its own.
+			fields := slices.DeleteFunc(slices.Sorted(maps.Keys(m)), func(k string) bool { return k == "decision" })
+			if s.Facts = facts(m, fields, map[string]bool{}, c.d.Now()); len(s.Facts) == 0 {
 				return nil, nil
 			}
 			return s, nil
@@ -173,7 +175,11 @@ func (c *Console) section(ec echo.Context, p part, o object, params map[string]s
 			s.Table.Heads = append(s.Table.Heads, head{Text: col.Header, Sorted: "none"})
 		}
 		for _, row := range rows {
-			s.Table.Rows = append(s.Table.Rows, cells(columns, row, "", c.d.Now()))
+			to := ""
+			if p.Title == "Containers" {
+				to = "/console/servers/" + url.PathEscape(params["server_id"]) + "/logs/" + url.PathEscape(row.text("name"))
+			}
+			s.Table.Rows = append(s.Table.Rows, cells(columns, row, to, c.d.Now()))
 		}
 	}
 	return s, nil
@@ -219,7 +225,7 @@ func (c *Console) beside(ec echo.Context, p part, params map[string]string, s *s
 	}
 	for _, k := range slices.Sorted(maps.Keys(o)) {
 		if rows := o.objects(k); len(rows) > 0 {
-			sub, err := c.section(ec, part{Title: p.Title, Field: k}, o, params)
+			sub, err := c.section(ec, part{Title: p.Title, Field: k, Columns: p.Columns}, o, params)
 			if err != nil || sub == nil {
 				return nil, err
 			}
@@ -231,4 +237,12 @@ func (c *Console) beside(ec echo.Context, p part, params map[string]string, s *s
 		return nil, nil
 	}
 	return s, nil
+}
+
+// logOf is the page of a thing's log, "" if it has none.
+func logOf(t thing, id string) string {
+	if t.Kind != "instance" {
+		return ""
+	}
+	return "/console/instances/" + url.PathEscape(id) + "/logs"
 }

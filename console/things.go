@@ -33,7 +33,7 @@ var things = []thing{
 			{Title: "Agent and host", Field: "agent"},
 			{Title: "Security updates", Field: "patches"},
 			{Title: "Being emptied", List: "servers/{server_id}/drain"},
-			{Title: "Containers", List: "servers/{server_id}/containers"},
+			{Title: "Containers", List: "servers/{server_id}/containers", Columns: "name, image, state, health, restarts, started_at: started, exit_code: exit"},
 			{Title: "Commands", List: "servers/{server_id}/commands"},
 			{Title: "Timeline", Field: "timeline", Style: "timeline"},
 		},

@@ -24,6 +24,15 @@ type value struct {
 	None  bool
 }
 
+// Long reports whether a table breaks a value into lines.
+func (v value) Long() bool {
+	n := len(v.Text)
+	for _, e := range v.Items {
+		n += len(e.Text) + 2
+	}
+	return n > 44
+}
+
 // pages are where ids lead, by the end of the names of the fields that hold them.
 var pages = []struct{ field, page string }{
 	{"pool_site_id", ""},

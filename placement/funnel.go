@@ -2,6 +2,7 @@ package placement
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 
@@ -254,9 +255,7 @@ func (t *tracer) servers() FunnelPart {
 	removed := rejections(t.first[listServers], t.first[listTurned])
 	sited := slices.Contains(t.sited, true)
 	if sited || t.d.Outcome != OnDemandSite {
-		for id, why := range rejections(t.first[listNoSite], t.first[listNoSiteTurned]) {
-			removed[id] = why
-		}
+		maps.Copy(removed, rejections(t.first[listNoSite], t.first[listNoSiteTurned]))
 	}
 	var left []ScoredCandidate
 	kin := t.familyServers()

@@ -303,9 +303,7 @@ func (v *visitor) post(t testing.TB, path string, form url.Values, header http.H
 	t.Helper()
 	r, err := http.NewRequest(http.MethodPost, v.base+path, strings.NewReader(form.Encode()))
 	require.NoError(t, err)
-	for name, value := range header {
-		r.Header[name] = value
-	}
+	maps.Copy(r.Header, header)
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	resp, err := v.Do(r)
 	require.NoError(t, err)

@@ -138,7 +138,8 @@ func TestThePriceListIsKeptOverTime(t *testing.T) {
 	s := tenantStore(t)
 	exec(t, s, `TRUNCATE provider_prices`)
 	c := server.ProviderCatalog{Currency: "EUR", ServerTypes: []server.OfferedType{{Name: "cx43", At: []server.OfferedAt{{Location: "fsn1", PeriodPrice: server.PeriodPrice{
-		Hourly: server.Price{Net: "0.0256"}, Monthly: server.Price{Net: "15.99"}}}}}}, VolumeGBMonth: server.Price{Net: "0.044"}, ImageGBMonth: server.Price{Net: "free"}}
+		Hourly: server.Price{Net: "0.0256"}, Monthly: server.Price{Net: "15.99"},
+	}}}}}, VolumeGBMonth: server.Price{Net: "0.044"}, ImageGBMonth: server.Price{Net: "free"}}
 	for range 2 {
 		require.NoError(t, s.SaveProviderCatalog(ctx, prego.ProviderHetzner, c))
 	}

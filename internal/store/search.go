@@ -47,7 +47,10 @@ var searchable = []searched{
 	{
 		kind: "server", table: "servers", id: "o.server_id", status: "o.status", gone: `o.status = 'terminated'`, newest: "o.created_at",
 		fields: []searchField{
-			{name: "id", column: "o.server_id"}, {name: "address", column: "o.host"}, {name: "address", column: "o.ipv6"}, {name: "private_address", column: "host(o.private_address)"},
+			{name: "id", column: "o.server_id"},
+			{name: "address", column: "o.host"},
+			{name: "address", column: "o.ipv6"},
+			{name: "private_address", column: "host(o.private_address)"},
 			{name: "provider_id", column: "o.provider_server_id"},
 		},
 	},

@@ -1,0 +1,128 @@
+package console
+
+import (
+	"bytes"
+	"html"
+	"net/http"
+	"net/url"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego/api"
+)
+
+// logs shows the newest lines of a container's log, and new ones as they come. api is the path
+// of the API.
+func (c *Console) logs(path, cli string) echo.HandlerFunc {
+	return func(ec echo.Context) error {
+		params := paramsOf(ec)
+		name := params["name"]
+		if name == "" {
+			name = params["instance_id"]
+		}
+		u := *ec.Request().URL
+		section, back := "servers", "servers/"+url.PathEscape(params["server_id"])
+		if params["server_id"] == "" {
+			section, back = "instances", "instances/"+url.PathEscape(params["instance_id"])
+		}
+		return c.show(ec, http.StatusOK, &page{
+			Title: "Log of " + name, Section: section, Crumbs: []crumb{{Text: section, Href: "/console/" + section}, {Text: back[len(section)+1:], Href: "/console/" + back}}, Template: "logs",
+			Body: map[string]any{"Stream": u.EscapedPath() + "/stream"}, Commands: c.readCommands(ec, cli, fill(path, from(params)), nil, params),
+		})
+	}
+}
+
+// lines are how many lines of a log are shown at first.
+const logTail = "200"
+
+// follow streams a log to a browser.
+func (c *Console) follow(path string) echo.HandlerFunc {
+	return func(ec echo.Context) error {
+		in := ec.Request()
+		v := ec.Get(visitorKey).(*visitor)
+		r, err := http.NewRequestWithContext(api.As(in.Context(), v.principal()), http.MethodGet, fill(path, from(paramsOf(ec)))+"?follow=true&tail="+logTail, http.NoBody)
+		if err != nil {
+			return err
+		}
+		r.RemoteAddr, r.Host, r.RequestURI = in.RemoteAddr, in.Host, r.URL.RequestURI()
+		w := &lineEvents{ResponseWriter: ec.Response().Writer, header: http.Header{}}
+		ec.Response().Committed = true // it writes by itself
+		c.d.API.ServeHTTP(w, r)
+		return w.end()
+	}
+}
+
+// lineEvents is the writer of a log that makes an event of each line.
+type lineEvents struct {
+	http.ResponseWriter
+	header  http.Header // the API's
+	begun   bool
+	refused bool
+	rest    []byte
+}
+
+// Unwrap is for the deadlines that the API sets.
+func (w *lineEvents) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// Header is of the API's answer.
+func (w *lineEvents) Header() http.Header { return w.header }
+
+// WriteHeader begins the stream. A refusal is told as a line: browsers don't show the bodies of
+// streams that are refused.
+func (w *lineEvents) WriteHeader(status int) {
+	if w.begun {
+		return
+	}
+	w.begun, w.refused = true, status != http.StatusOK
+	h := w.ResponseWriter.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no")
+	w.ResponseWriter.WriteHeader(http.StatusOK)
+}
+
+func (w *lineEvents) Write(b []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	w.rest = append(w.rest, b...)
+	if w.refused {
+		return len(b), nil
+	}
+	for {
+		line, rest, ok := bytes.Cut(w.rest, []byte("\n"))
+		if !ok {
+			return len(b), nil
+		}
+		w.rest = rest
+		if err := w.tell("line", "", string(line)); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// tell sends an event. Its text is shown as it is, whatever a program wrote.
+func (w *lineEvents) tell(event, class, line string) error {
+	if class != "" {
+		class = ` class="` + class + `"`
+	}
+	_, err := w.ResponseWriter.Write([]byte("event: " + event + "\ndata: <div" + class + ">" + html.EscapeString(line) + "</div>\n\n"))
+	return err
+}
+
+// FlushError flushes what was written.
+func (w *lineEvents) FlushError() error { return http.NewResponseController(w.ResponseWriter).Flush() }
+
+// end tells the browser that there is no more to come, so that it does not begin anew.
+func (w *lineEvents) end() error {
+	w.WriteHeader(http.StatusOK)
+	if w.refused {
+		text := "The log can't be read now."
+		if o, err := decoded(w.rest); err == nil && o.text("detail") != "" {
+			text = o.text("detail")
+		}
+		_ = w.tell("line", "refused", text)
+	} else if len(w.rest) > 0 {
+		_ = w.tell("line", "", string(w.rest))
+	}
+	_ = w.tell("end", "", "")
+	_ = w.FlushError() // the browser may be gone
+	return nil
+}
