@@ -317,6 +317,9 @@ func (c *Console) act(ec echo.Context) error {
 		return err
 	}
 	o, err := got.object()
+	if errors.As(err, &refused) {
+		return refuse(refused)
+	}
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,12 @@ func (a *answer) WriteHeader(status int)      { a.status = status }
 func (a *answer) Write(b []byte) (int, error) { return a.body.Write(b) }
 
 // object decodes an answer.
-func (a *answer) object() (object, error) { return decoded(a.body.Bytes()) }
+func (a *answer) object() (object, error) {
+	if strings.HasPrefix(a.header.Get(echo.HeaderContentType), "text/event-stream") {
+		return lastEvent(a.body.String())
+	}
+	return decoded(a.body.Bytes())
+}
 
 // decoded is a JSON object whose numbers are kept as they are written.
 func decoded(b []byte) (object, error) {
@@ -56,6 +61,28 @@ func decoded(b []byte) (object, error) {
 		return nil, fmt.Errorf("console: the API's answer: %w", err)
 	}
 	return out, nil
+}
+
+// lastEvent is what the last event of a finished stream says: how a command ended, or a *Refusal
+// if it did not run.
+func lastEvent(stream string) (object, error) {
+	events := strings.Split(strings.TrimRight(stream, "\n"), "\n\n")
+	name, data := "", ""
+	for line := range strings.SplitSeq(events[len(events)-1], "\n") {
+		if v, ok := strings.CutPrefix(line, "event: "); ok {
+			name = v
+		} else if v, ok := strings.CutPrefix(line, "data: "); ok {
+			data += v
+		}
+	}
+	if name == "error" {
+		refused := &Refusal{}
+		if err := json.Unmarshal([]byte(data), refused); err != nil {
+			return nil, fmt.Errorf("console: the API's last event: %w", err)
+		}
+		return nil, refused
+	}
+	return decoded([]byte(data))
 }
 
 // ask sends a request to the API in the name of who is logged in. What is not a success is

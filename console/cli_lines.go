@@ -27,8 +27,9 @@ func wordless(any) []string { return []string{} }
 
 // ofSpec are the flags of a server's spec, and ofFleet those of a fleet.
 var (
-	ofSpec  = map[string]string{"infra_provider": "--provider", "spec.server_type": "--type", "spec.tags": "--tag"}
-	ofFleet = map[string]string{
+	ofProvider = map[string]string{"infra_provider": "--provider"}
+	ofSpec     = map[string]string{"spec.server_type": "--type", "spec.tags": "--tag"}
+	ofFleet    = map[string]string{
 		"max_size": "--max", "min_size": "--min", "patch_window.schedule": "--patch-window", "patch_window.seconds": "--patch-window-for",
 		"workload_disk_bytes": "--workload-disk", "workload_memory_bytes": "--workload-memory",
 	}
@@ -44,9 +45,8 @@ var (
 	}
 	ofWhatIf = map[string]string{
 		"change.plan": "--to-plan", "change.region": "--to-region", "change.constraint.require": "--to-require", "change.constraint.disallow": "--to-disallow",
-		"change.dedicated_redis": "", "change.add_server.role": "--add-server", "change.add_server.region": "--add-region", "change.add_server.network_id": "--add-network",
-		"change.add_server.server_type": "--add-type", "change.add_server.tags": "--add-tag",
-		"request.tenant_id": "", "request.parent_org_id": "", "request.stack": "", "request.expected_users": "", "request.storage_quota_gb": "", "request.dedicated_redis": "", "request.policy": "",
+		"change.add_server.role": "--add-server", "change.add_server.region": "--add-region", "change.add_server.network_id": "--add-network", "change.add_server.server_type": "--add-type",
+		"change.add_server.tags": "--add-tag", "change.add_server.capacity": "", "change.dedicated_redis": "", "request.override.force_app_server_id": "", "request.override.force_db_shard_id": "", "request.override.ignore_constraint": "", "request.override.reason": "", "request.parent_org_id": "", "request.stack": "", "request.dedicated_redis": "",
 	}
 )
 
@@ -55,8 +55,8 @@ var (
 // patchTenant and putSitePoolPolicy.
 var cliLines = map[string]cliLine{
 	// Servers and what runs on them.
-	"createServer":      flags("server create {server_id}", ofSpec),
-	"importServer":      flags("server import {server_id}", ofSpec, map[string]string{"tags": "--tag"}),
+	"createServer":      flags("server create {server_id}", ofProvider, ofSpec),
+	"importServer":      flags("server import {server_id}", ofProvider, map[string]string{"tags": "--tag"}),
 	"cordonServer":      plainly("server cordon {server_id}"),
 	"uncordonServer":    plainly("server uncordon {server_id}"),
 	"drainServer":       plainly("server drain {server_id}"),
@@ -94,7 +94,7 @@ var cliLines = map[string]cliLine{
 	"setAdminPassword":   plainly("tenant password {tenant_id}"),
 	"addTenantUser":      {Words: "tenant user add {tenant_id} {email}", As: map[string]as{"password": userPassword}},
 	"putStorageQuota":    plainly("tenant storage-quota {tenant_id}"),
-	"putTenantMail":      {Words: "tenant mail set {tenant_id}", As: map[string]as{"password": wordless}},
+	"putTenantMail":      {Of: mailing},
 	"deleteTenantMail":   plainly("tenant mail unset {tenant_id}"),
 	"createTenantDomain": plainly("domain create {tenant_id} {name}"),
 	"createDomain":       plainly("domain claim {org_id} {name}"),
@@ -102,7 +102,7 @@ var cliLines = map[string]cliLine{
 	"deleteDomain":       sure("domain delete {domain_id}"),
 	"renewCertificate":   plainly("certificate renew {certificate_id}"),
 	"overridePlacement":  flags("placement override {tenant_id}", map[string]string{"force_app_server_id": "--app-server", "force_db_shard_id": "--db-shard"}),
-	"whatIf":             flags("placement what-if", ofWhatIf),
+	"whatIf":             {Words: "placement what-if", Flags: ofWhatIf, As: map[string]as{"request.tenant_id": anybody}},
 
 	// Snapshots, backups, restores and drills.
 	"createSnapshot":      plainly("snapshot create {tenant_id}"),
@@ -125,7 +125,7 @@ var cliLines = map[string]cliLine{
 	"createVolumeDrill":   plainly("volume drill create {volume_id}"),
 
 	// Fleets, policies and pools.
-	"createFleet":               flags("fleet create {fleet_id}", ofSpec, ofFleet),
+	"createFleet":               flags("fleet create {fleet_id}", ofProvider, ofSpec, ofFleet),
 	"updateFleet":               flags("fleet update {fleet_id}", ofSpec, ofFleet, map[string]string{"constraint.require": "", "constraint.disallow": ""}),
 	"deleteFleet":               sure("fleet delete {fleet_id}"),
 	"createFleetAction":         {Of: acting},
@@ -186,6 +186,23 @@ var cliLines = map[string]cliLine{
 	"startAgentRelease":  plainly("agent release start {version}"),
 	"pauseAgentRelease":  plainly("agent release pause {version}"),
 	"cancelAgentRelease": plainly("agent release cancel {version}"),
+}
+
+// mailing says whether to use STARTTLS, which the command does unless it is told otherwise.
+func mailing(body object) cliLine {
+	l := cliLine{Words: "tenant mail set {tenant_id}", As: map[string]as{"password": wordless}}
+	if body.at("tls") == nil {
+		l.Words += " --tls=false"
+	}
+	return l
+}
+
+// anybody is the tenant of a request that is not there yet; the command can't give it another id.
+func anybody(v any) []string {
+	if v == "what-if" {
+		return []string{}
+	}
+	return nil
 }
 
 // userPassword says whether a user is given a password, which is what happens by itself.

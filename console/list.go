@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/labstack/echo/v4"
 )
 
@@ -154,7 +155,7 @@ func (c *Console) table(ec echo.Context, l listing, params map[string]string, gi
 		t.Rows = append(t.Rows, cells(columns, row, l.rowPage(row, params), now))
 	}
 	for _, p := range op.query {
-		if slices.Contains([]string{"sort", "cursor", "limit"}, p.Name) || strings.Contains(p.Description, "arlier name") || slices.Contains([]string{"deleted", "stopped", "fleet"}, p.Name) {
+		if hidden(p) {
 			continue
 		}
 		s := p.Schema.Value
@@ -174,6 +175,12 @@ func (c *Console) table(ec echo.Context, l listing, params map[string]string, gi
 	}
 	t.Sort = asked.Get("sort")
 	return t, c.commandsOf(ec, readLine(l.CLI, l.flags(), asked, params), path, asked), nil
+}
+
+// hidden reports whether a parameter of a list is no filter: it belongs to pages, or is an earlier
+// name of another one.
+func hidden(p *openapi3.Parameter) bool {
+	return slices.Contains([]string{"sort", "cursor", "limit", "deleted", "stopped", "fleet"}, p.Name) || strings.Contains(p.Description, "arlier name")
 }
 
 // rowPage is the page of a row, "" if it has none.
@@ -284,6 +291,8 @@ func readLine(cli string, flags map[string]string, query url.Values, params map[
 			flag = flagOf(name)
 		}
 		switch {
+		case flag == "[]":
+			line += " " + word(v)
 		case flag == "":
 			missing = append(missing, name)
 		case v == "true":

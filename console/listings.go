@@ -14,7 +14,7 @@ type listing struct {
 	Row     string // the page of a row below /console, filled from its fields
 	Kinds   string // of events that concern it
 	CLI     string
-	Flags   string // the command's flags for filters, as "agent_status: agent", or "server_id:" for none; others are called like their filters
+	Flags   string // the command's flags for filters, as "agent_status: agent", "env_id: []" for its argument, or "server_id:" for none; others are called like their filters
 	Do      string // operations that make rows
 	CSV     bool   // the API answers with text/csv, too
 }
@@ -93,7 +93,7 @@ var listings = []listing{
 		Columns: "event_id: number, at, type, subject, reason, payload, actor",
 	},
 	{Page: "apps", Title: "Apps", Section: "apps", API: "/v1/apps", Items: "apps", Row: "apps/{app_id}", Kinds: "org", CLI: "app list", Flags: "app_id:", Do: "createApp", Columns: "name, app_id: id, org_id, created_by: by, created_at: age, deleted_at: deleted"},
-	{Page: "envs", Title: "Environments", Section: "apps", API: "/v1/envs", Items: "envs", Row: "envs/{env_id}", Kinds: "org", CLI: "env list", Flags: "env_id:", Columns: "name, env_id: id, app_id, org_id, region, created_at: age, deleted_at: deleted"},
+	{Page: "envs", Title: "Environments", Section: "apps", API: "/v1/envs", Items: "envs", Row: "envs/{env_id}", Kinds: "org", CLI: "env list", Columns: "name, env_id: id, app_id, org_id, region, created_at: age, deleted_at: deleted"},
 	{
 		Page: "groups", Title: "Process groups", Section: "groups", API: "/v1/groups", Items: "groups", Row: "groups/{group_id}", Kinds: "group, instance", CLI: "group list",
 		Columns: "name, group_id: id, org_id, env_id, region, status, status_reason: reason, deploy_status: deploy, replicas, waiting_since: waiting, created_at: age",
@@ -107,11 +107,11 @@ var listings = []listing{
 		Columns: "rollout, release, kind, outcome, reason, message, created_by: by, created_at: began, ended_at: ended",
 	},
 	{
-		Page: "instances", Title: "Instances", Section: "instances", API: "/v1/instances", Items: "instances", Row: "instances/{instance_id}", Kinds: "instance",
+		Page: "instances", Title: "Instances", Section: "instances", API: "/v1/instances", Items: "instances", Row: "instances/{instance_id}", Kinds: "instance", CLI: "instance list", Flags: "instance_id:, group_id: []",
 		Columns: "instance_id, group_id, org_id, server_id, state, healthy, restarts, memory_limit_bytes: memory, message, created_at: age",
 	},
 	{
-		Page: "routes", Title: "Routes", Section: "routes", API: "/v1/routes", Items: "routes", Row: "envs/{env_id}/routes/{route_id}", Kinds: "route, org",
+		Page: "routes", Title: "Routes", Section: "routes", API: "/v1/routes", Items: "routes", Row: "envs/{env_id}/routes/{route_id}", Kinds: "route, org", CLI: "route list", Flags: "route_id:, env_id: [], hostname: host",
 		Columns: "hostname, route_id: id, hostname_status: name, org_id, env_id, group_id, listener, listen_port: port, protocol, target_port: to port, created_at: age",
 	},
 	{
@@ -131,7 +131,7 @@ var listings = []listing{
 		Columns: "restore_id, backup_id: backup, status, message, created_by: by, created_at: began, finished_at: ended",
 	},
 	{
-		Page: "addresses", Title: "IPv4 addresses", Section: "addresses", API: "/v1/ipv4-addresses", Items: "ipv4_addresses", Row: "envs/{env_id}", Kinds: "org, server",
+		Page: "addresses", Title: "IPv4 addresses", Section: "addresses", API: "/v1/ipv4-addresses", Items: "ipv4_addresses", Row: "envs/{env_id}", Kinds: "org, server", CLI: "ipv4 list", Flags: "env_id: []",
 		Columns: "address, env_id, org_id, location, status, reason, served, server_id: edge, created_at: age",
 	},
 	{

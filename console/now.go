@@ -147,7 +147,7 @@ func (c *Console) search(ec echo.Context) error {
 	if ec.Request().Header.Get("Hx-Target") == "found" {
 		return c.fragment(ec, "found", body)
 	}
-	return c.show(ec, http.StatusOK, &page{Title: "Search", Template: "search", Body: body, Commands: c.readCommands(ec, "search "+word(q), "/v1/search", url.Values{"q": {q}}, nil)[:2]})
+	return c.show(ec, http.StatusOK, &page{Title: "Search", Template: "search", Body: body, Commands: c.commandsOf(ec, "prego search "+word(q), "/v1/search", url.Values{"q": {q}})})
 }
 
 // pageFor is the page of what the API has at a path, "" if there is none.

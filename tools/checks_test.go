@@ -372,6 +372,7 @@ var withoutRace = map[string]string{
 	"internal/sim/judge": "its test is one client after the other, whose program takes most of the time",
 	"internal/world":     "one actor goes on at a time, and most of its tests are cmd/prego's",
 	"internal/pgtest":    "it has no tests, and runs in those of internal/store",
+	"internal/browser":   "it has no tests, and runs in those of internal/e2e",
 	"internal/telemetry": "it has no tests",
 	"tools/mutate":       "it is a tool, whose only lock guards its output",
 }

@@ -169,6 +169,7 @@ once.`,
 				"type": set(&now.Spec.ServerType, &spec.ServerType), "location": set(&now.Spec.Location, &spec.Location),
 				"image": set(&now.Spec.Image, &spec.Image), "volume-gb": set(&now.Spec.VolumeGB, &spec.VolumeGB), "tag": set(&now.Spec.Tags, &spec.Tags),
 			}
+			ofSpec["network"] = set(&now.Spec.Network, &spec.Network)
 			others := changes{
 				"min": func() { in.MinSize = &least }, "max": func() { in.MaxSize = &most }, "serves-tenants": func() { in.Serves = &serves },
 				"serves-workloads": func() { in.ServesWorkloads = &servesWorkloads },

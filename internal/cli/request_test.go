@@ -314,6 +314,7 @@ func TestAChangeLeavesWhatIsNotGiven(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"--tag new --min 0":                     `{"min_size":0,"spec":{"image":"debian-13","tags":["new"]}}`,
+		"--network 42":                          `{"spec":{"image":"debian-13","network":"42","tags":["old"]}}`,
 		"--workload-cpus 0.5 --tag new --max 3": `{"workload_cpus":0.5,"max_size":3,"spec":{"image":"debian-13","tags":["new"]}}`,
 	} {
 		r := run(t, around{say: on}, append([]string{"fleet", "update", "pool"}, strings.Fields(args)...)...)

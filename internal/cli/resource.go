@@ -92,9 +92,9 @@ func ipv4Command(c *CLI) *cobra.Command {
 }
 
 var volumeTable = Table[api.Volume]{
-	ID: "volume_id", Columns: "volume_id, org_id, name, size, location, attachment.group_id: group, status, reason", Spare: "location, org, size, group", More: "message, attachment.attachment_id: attachment, attachment.mount_path: mount, last_restorable, created_by, created_at",
+	ID: "volume_id", Columns: "volume_id, org_id, name, size_bytes: size, location, attachment.group_id: group, status, reason", Spare: "location, org, size, group", More: "message, attachment.attachment_id: attachment, attachment.mount_path: mount, last_restorable, created_by, created_at",
 	Computed: map[string]func(api.Volume) any{
-		"size": func(v api.Volume) any { return diskText(v.SizeBytes) },
+		"size_bytes": func(v api.Volume) any { return diskText(v.SizeBytes) },
 		"last_restorable": func(v api.Volume) any {
 			return textOf(v.LastRestorable, func(r api.LastRestorable) string {
 				if r.Verified {
