@@ -137,7 +137,7 @@ func percent(known bool, f float64) string {
 	if !known {
 		return "unknown"
 	}
-	return strconv.FormatFloat(f, 'f', 0, 64) + " %"
+	return strconv.FormatFloat(f, 'f', 0, 64) + "%"
 }
 
 func orZero(s string) string {
