@@ -33,6 +33,8 @@ type SessionStore interface {
 	EndConsoleSession(ctx context.Context, hash []byte) error
 	// UseConsoleLogin returns whose session a code begins, once.
 	UseConsoleLogin(ctx context.Context, hash []byte) (prego.ConsoleSession, error)
+	// NoteRequest adds an entry to the audit for the source in ctx.
+	NoteRequest(ctx context.Context, kind, id string, org prego.OrgID) error
 }
 
 // Feed follows what happens, as the API's own does.

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
@@ -136,8 +137,21 @@ func (c *Console) login(ec echo.Context) error {
 	if err := c.d.Sessions.CreateConsoleSession(r.Context(), hash, s); err != nil {
 		return err
 	}
+	if err := c.note(r, s, "consoleLogin"); err != nil {
+		return err
+	}
 	ec.SetCookie(&http.Cookie{Name: sessionCookie, Value: secret, Path: "/console", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: encrypted(r), Expires: s.ExpiresAt}) //nolint:gosec // Secure wherever the browser came over TLS
 	return ec.Redirect(http.StatusSeeOther, localPath(r.FormValue("next")))
+}
+
+// note tells the audit who logged in or out, and from where.
+func (c *Console) note(r *http.Request, s prego.ConsoleSession, operation string) error {
+	role := "viewer"
+	if s.Operator {
+		role = "operator"
+	}
+	ctx := prego.WithAuditSource(r.Context(), prego.AuditSource{Actor: s.Subject, Role: role, From: address(r), RequestID: uuid.NewString(), Operation: operation})
+	return c.d.Sessions.NoteRequest(ctx, "console_session", s.Subject, "")
 }
 
 // whose session a login form begins.
@@ -159,6 +173,9 @@ func (c *Console) whose(r *http.Request) (prego.ConsoleSession, error) {
 func (c *Console) logout(ec echo.Context) error {
 	v := ec.Get(visitorKey).(*visitor)
 	if err := c.d.Sessions.EndConsoleSession(ec.Request().Context(), api.SecretHash(v.secret)); err != nil {
+		return err
+	}
+	if err := c.note(ec.Request(), v.ConsoleSession, "consoleLogout"); err != nil {
 		return err
 	}
 	ec.SetCookie(&http.Cookie{Name: sessionCookie, Path: "/console", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: encrypted(ec.Request())}) //nolint:gosec // Secure wherever the browser came over TLS

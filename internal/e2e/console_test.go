@@ -267,6 +267,10 @@ func TestConsole(t *testing.T) {
 		require.NoError(t, second.Wait(`document.querySelector(".refused") !== null`))
 		require.NoError(t, other.Click(`form[action="/console/logout"] button`))
 		require.NoError(t, other.Wait(`location.pathname === "/console/login"`))
+		status, body = c.request(http.MethodGet, "/v1/audit?kind=console_session&limit=200", nil)
+		require.Equal(t, http.StatusOK, status, "%s", body)
+		require.Contains(t, string(body), `"consoleLogin"`)
+		require.Contains(t, string(body), `"consoleLogout"`)
 	})
 }
 
