@@ -89,6 +89,7 @@ func New(d Deps) *Console {
 	in.GET("/what-if", c.whatIf)
 	in.GET("/decisions/:decision_id/replay", c.replay)
 	in.GET("/costs", c.costs)
+	in.GET("/servers/:server_id/containers", c.containers)
 	in.GET("/ledger.csv", c.csv("/v1/ledger"))
 	in.GET("/costs.csv", c.csv("/v1/costs"))
 	in.GET("/do/:operation", c.form)

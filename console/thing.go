@@ -1,6 +1,7 @@
 package console
 
 import (
+	"errors"
 	"maps"
 	"net/http"
 	"net/url"
@@ -24,6 +25,8 @@ type section struct {
 	Facts []fact
 	Table *table
 	All   string // the page with the whole list
+	Wrong string // why it can't be shown now
+	Later string // the page that it is loaded from once the rest is there
 	Body  any
 }
 
@@ -62,6 +65,10 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 		var sections []section
 		for _, p := range t.Parts {
 			s, err := c.section(ec, p, o, params)
+			var refused *Refusal
+			if errors.As(err, &refused) { // the rest of the page can be
+				s, err = &section{Title: p.Title, Wrong: refused.Error()}, nil
+			}
 			if err != nil {
 				return err
 			}
@@ -127,6 +134,10 @@ func facts(o object, fields []string, used map[string]bool, now time.Time) []fac
 // section makes a part of a page, nil if there is nothing to show.
 func (c *Console) section(ec echo.Context, p part, o object, params map[string]string) (*section, error) {
 	s := &section{Title: p.Title, Style: p.Style}
+	if p.Style == "later" {
+		s.Later = "/console/" + fill(p.List, from(params))
+		return s, nil
+	}
 	if p.List != "" {
 		return c.beside(ec, p, params, s)
 	}
@@ -175,11 +186,7 @@ func (c *Console) section(ec echo.Context, p part, o object, params map[string]s
 			s.Table.Heads = append(s.Table.Heads, head{Text: col.Header, Sorted: "none"})
 		}
 		for _, row := range rows {
-			to := ""
-			if p.Title == "Containers" {
-				to = "/console/servers/" + url.PathEscape(params["server_id"]) + "/logs/" + url.PathEscape(row.text("name"))
-			}
-			s.Table.Rows = append(s.Table.Rows, cells(columns, row, to, c.d.Now()))
+			s.Table.Rows = append(s.Table.Rows, cells(columns, row, "", c.d.Now()))
 		}
 	}
 	return s, nil
@@ -245,4 +252,32 @@ func logOf(t thing, id string) string {
 		return ""
 	}
 	return "/console/instances/" + url.PathEscape(id) + "/logs"
+}
+
+// containers shows what runs on a host, which is asked for it: that takes as long as the host takes.
+func (c *Console) containers(ec echo.Context) error {
+	params := paramsOf(ec)
+	path := fill("/v1/servers/{server_id}/containers", from(params))
+	o, err := c.get(ec, path, nil)
+	var refused *Refusal
+	body := map[string]any{}
+	switch {
+	case errors.As(err, &refused) && refused.Status != http.StatusNotFound:
+		body["Wrong"] = refused.Error()
+	case err != nil:
+		return err
+	}
+	columns := columnsOf("name, image, state, health, restarts, started_at: started, exit_code: exit")
+	t := &table{Name: "Containers", Empty: "No container runs there."}
+	for _, col := range columns {
+		t.Heads = append(t.Heads, head{Text: col.Header, Sorted: "none"})
+	}
+	for _, row := range o.objects("containers") {
+		t.Rows = append(t.Rows, cells(columns, row, "/console/servers/"+url.PathEscape(params["server_id"])+"/logs/"+url.PathEscape(row.text("name")), c.d.Now()))
+	}
+	body["Table"] = t
+	return c.show(ec, http.StatusOK, &page{
+		Title: "Containers of " + params["server_id"], Section: "servers", Crumbs: above("servers/{server_id}/containers", params), Template: "containers", Body: body,
+		Commands: c.readCommands(ec, "container list {server_id}", path, nil, params), IDs: []string{params["server_id"]},
+	})
 }

@@ -20,7 +20,7 @@ type part struct {
 	Title   string
 	Field   string
 	Columns string // of a list of objects; without them a field is shown as facts
-	Style   string // timeline, boot, quotas, funnel or "" for a table
+	Style   string // timeline, boot, quotas, decision, funnel, difference, later for a page that takes its time, or "" for a table
 	List    string // the page of a listing, of which the newest are shown
 }
 
@@ -33,7 +33,7 @@ var things = []thing{
 			{Title: "Agent and host", Field: "agent"},
 			{Title: "Security updates", Field: "patches"},
 			{Title: "Being emptied", List: "servers/{server_id}/drain"},
-			{Title: "Containers", List: "servers/{server_id}/containers", Columns: "name, image, state, health, restarts, started_at: started, exit_code: exit"},
+			{Title: "Containers", List: "servers/{server_id}/containers", Style: "later"},
 			{Title: "Commands", List: "servers/{server_id}/commands"},
 			{Title: "Timeline", Field: "timeline", Style: "timeline"},
 		},
