@@ -169,4 +169,8 @@ func TestValues(t *testing.T) {
 	require.Equal(t, "/console", localPath("//evil.example"))
 	require.Equal(t, "/console", localPath("https://evil.example/console"))
 	require.Equal(t, "/console/servers?a=b", localPath("/console/servers?a=b"))
+	require.Equal(t, "/console/warm-pools/eu/starter", pageOf("warm_pool", "eu/starter"))
+	require.Equal(t, "/console/servers/a%2Fb", pageOf("server", "a/b"))
+	require.Empty(t, hrefOf("from", "10.0.0.1"))
+	require.Equal(t, "/console/servers/app-1", hrefOf("moves.from_server_id", "app-1"))
 }

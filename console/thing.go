@@ -248,7 +248,7 @@ func (c *Console) beside(ec echo.Context, p part, params map[string]string, s *s
 
 // logOf is the page of a thing's log, "" if it has none.
 func logOf(t thing, id string) string {
-	if t.Kind != "instance" {
+	if t.Noun != "Instance" {
 		return ""
 	}
 	return "/console/instances/" + url.PathEscape(id) + "/logs"

@@ -74,6 +74,9 @@ var kinds = map[string]string{
 
 // pageOf is the page of a thing, "" for what has none.
 func pageOf(kind, id string) string {
+	if region, plan, ok := strings.Cut(id, "/"); ok && kind == "warm_pool" {
+		return "/console/warm-pools/" + url.PathEscape(region) + "/" + url.PathEscape(plan)
+	}
 	if p, ok := kinds[kind]; ok && id != "" {
 		return "/console/" + p + url.PathEscape(id)
 	}
