@@ -29,6 +29,7 @@ func on(d *api.Deps, s *store.Store, t *testing.T) {
 	d.Store, d.Quotas, d.Registries, d.Images, d.Certificates, d.Catalog.Store = s, s, store.NewRegistries(s, box(t)), s, s, s
 	d.Keys, d.Hosts, d.Resources.Store, d.Releases, d.AgentReleases, d.Groups = s, s, s, s, s, s
 	d.Fleets, d.Rebalances.Store, d.Tenants = s, s, s
+	d.Events, d.Search, d.Logins = s, s, s
 	d.Checks = []api.Check{{Name: "database", Run: s.Writable}}
 }
 
@@ -50,6 +51,7 @@ var answered = map[string]string{
 	"POST /internal/placement-overrides": "the tests' placement has no database",
 	"POST /v1/agent-releases":            "who signed it is looked at first",
 	"POST /v1/placements/simulate":       "it decides for the fleet that it is given",
+	"POST /v1/placements/what-if":        "the tests' placement has no database",
 }
 
 // sample is a value that a schema allows, with what it requires only.

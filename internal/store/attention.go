@@ -143,7 +143,7 @@ FROM server_drains d JOIN servers s ON s.server_id = d.server_id WHERE d.finishe
 	sqlAttMoveFailed = `WITH ` + attFrom + `
 SELECT 'tenant', t.tenant_id, t.slug, m.move_id, t.org_id, COALESCE(NULLIF(m.reason, ''), 'move_failed'), m.message, m.finished_at, 'region', t.region
 FROM tenant_moves m JOIN tenants t ON t.tenant_id = m.tenant_id
-WHERE m.state = 'failed' AND m.finished_at` + attRecent + ` AND t.state IN ('active', 'suspended', 'grace_period')
+WHERE m.state = 'failed' AND m.finished_at` + attRecent + ` AND has_site(t.state)
   AND NOT EXISTS (SELECT FROM tenant_moves n WHERE n.tenant_id = m.tenant_id AND n.created_at > m.created_at)` + attTo
 
 	sqlAttRebalanceStopped = `WITH ` + attFrom + `

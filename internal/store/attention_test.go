@@ -99,8 +99,8 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 	attention.AgentReleaseStopped: {{`INSERT INTO agent_releases (version, serial, sha256, document, signature, rings, created_by, status, reason) VALUES ('v2', 1, 'x', '', '', '[]', 'test', 'stopped', 'went_back')`, "v2 went_back"}},
 	attention.ImageFailed:         {{`INSERT INTO golden_images (image_id, provider, region, base_image, architecture, created_by, status, reason) VALUES ('img', 'hetzner', 'eu', 'debian-13', 'x86', 'test', 'failed', 'build_timeout')`, "img build_timeout"}},
 	attention.BackupLate: {
-		{`UPDATE backup_turns SET due_at = now() - interval '3 hours'; UPDATE backups SET taken_at = now() - interval '1 day'`, "t-1 backup_late"},
-		{`UPDATE volume_backup_turns SET due_at = now() - interval '3 hours'`, "vol-a backup_late"},
+		{`UPDATE backup_turns SET due_at = now() - interval '3 hours', next_at = now() + interval '3 hours'; UPDATE backups SET taken_at = now() - interval '1 day'`, "t-1 backup_late"},
+		{`UPDATE volume_backup_turns SET due_at = now() - interval '3 hours', next_at = now() + interval '3 hours'`, "vol-a backup_late"},
 	},
 	attention.BackupFailed: {{`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, created_by, state, reason, finished_at) VALUES ('bak-b', 'acme', 't-1', 'app-1', 's', 'manual', 'test', 'failed', 'site_dump_failed', now())`, "t-1 site_dump_failed"}},
 	attention.BackupLimit:  {{`UPDATE orgs SET backup_limit_bytes = 1`, "acme backup_limit"}},

@@ -16,6 +16,10 @@ import (
 // ofOneThing are the store's methods that looks call for one row, or for a page of them that
 // another statement found: what they cost does not depend on how many there are.
 var ofOneThing = map[string]string{
+	"AddEvent":                "a server's timeline",
+	"CountCosts":              "what is billed, each thing of which has to be counted",
+	"DecisionInput":           "a decision's input, by its number",
+	"KeepInputs":              "a batch of decisions",
 	"AddressDeparts":          "a server's addresses",
 	"AssignNetwork":           "a server's network",
 	"Attached":                "a server by its id",

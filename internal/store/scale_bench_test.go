@@ -91,6 +91,7 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 			return none(s.MakeDuePeers(ctx, 100, func(prego.Role) (agent, docker int) { return 8443, 2376 }))
 		},
 
+		"servers without a run": func() error { return none(s.ServersWithoutRun(ctx, time.Minute)) },
 		"servers to patch": func() error {
 			hourAgo := time.Now().Add(-time.Hour)
 			return none(s.ServersToPatch(ctx, server.OpenPatchWindows{Since: &hourAgo, Fleets: map[prego.FleetID]time.Time{"nodes-7": hourAgo}}))

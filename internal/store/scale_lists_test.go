@@ -39,7 +39,7 @@ func scaleLists() []scaleList {
 		scaled(tenants, ""), scaled(servers, ""), scaled(groups, ""), scaled(volumes, ""), scaled(apps, ""), scaled(envs, ""), scaled(orgs, ""), scaled(fleets, ""),
 		scaled(policies, ""), scaled(images, ""), scaled(placementPools, ""), scaled(scalingEvents, ""), scaled(fleetActions, "fleet_id"), scaled(instances, "group_id"), scaled(rollouts, "group_id"),
 		scaled(certificates, ""), scaled(domains, ""), scaled(stackReleases, ""), scaled(agentReleases, ""), scaled(rebalances, ""), scaled(patchWaves, ""), scaled(backupPolicies, ""), scaled(drills, "tenant_id"), scaled(auditEntries, ""),
-		scaled(commands, "server_id"), scaled(orgEvents, "org_id"), scaled(snapshots, "tenant_id"), scaled(backups, "tenant_id"), scaled(volumeRestores, "volume_id"), scaled(restores, "tenant_id"), scaled(moves, "tenant_id"), scaled(routes, ""), scaled(ipv4s, ""), scaled(attachments, ""), scaled(allInstances, ""),
+		scaled(commands, "server_id"), scaled(orgEvents, "org_id"), scaled(snapshots, "tenant_id"), scaled(backups, "tenant_id"), scaled(volumeRestores, "volume_id"), scaled(restores, "tenant_id"), scaled(moves, "tenant_id"), scaled(routes, ""), scaled(ipv4s, ""), scaled(attachments, ""), scaled(allInstances, ""), scaled(decisions, ""), scaled(ledger, ""),
 	}
 }
 
@@ -54,12 +54,13 @@ var scaleValues = map[string][]string{
 	"subject": {"g-10", "none"}, "actor": {"operator", "workflow", "ann", "none"}, "type": {"group", "volume", "none"}, "trigger": {"threshold", "warm_pool", "scale_out_required"},
 	"domain_id": {"none"}, "requested_by": {"patch window", "none"}, "version": {"none"}, "reason": {"rate_limited", "none"},
 	"id": {"nodes-7", "none"}, "operation": {"updateFleet", "none"}, "verb": {"update", "delete"}, "request_id": {"none"}, "since": {"2026-01-01T00:00:00Z", "2999-01-01T00:00:00Z"}, "until": {"2999-01-01T00:00:00Z", "2001-01-01T00:00:00Z"},
+	"code": {"insufficient_resources", "none"}, "owner": {"server", "tenant:t-77", "none"},
 	"outcome": {"succeeded", "under_way", "none"}, "kind": {"bench", "redis-cli", "mariadb"}, "action": {"CLUSTER_RESIZE", "NODE_CREATE", "CLUSTER_REPLACE"}, "policy_id": {"none"}, "image_id": {"none"}, "base_image": {"none"},
 }
 
 // scaleStates are of lists whose states are called otherwise.
 var scaleStates = map[string][]string{
-	"process groups": {"running", "stopped", "pending"}, "volumes": {"ready", "pending", "releasing"}, "snapshots": {"succeeded", "running", "deleted"}, "restores": {"succeeded", "failed", "queued"},
+	"the ledger": {"created", "untracked", "released"}, "process groups": {"running", "stopped", "pending"}, "volumes": {"ready", "pending", "releasing"}, "snapshots": {"succeeded", "running", "deleted"}, "restores": {"succeeded", "failed", "queued"},
 	"images": {"ready"}, "backups": {"stored", "failed", "deleted"}, "moves": {"done", "failed", "cancelled"}, "rebalances": {"done", "stopped", "running"}, "drills": {"passed", "failed", "running"}, "domains": {"verified", "pending", "lost"}, "certificates": {"active", "failed", "retired"}, "releases": {"done", "stopped", "created"}, "releases of the agent": {"done", "stopped", "created"}, "instances": {"running", "stopped", "booting"}, "instances of all groups": {"running", "stopped", "booting"}, "IPv4 addresses": {"ready", "pending", "failed"}, "actions": {"succeeded", "failed", "running"},
 }
 
