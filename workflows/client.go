@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,8 @@ type Client struct {
 	Namespace   string
 	Environment string
 	UIURL       string // base of links to runs; "" for none
+	// TaskTimeout is how long a worker has for a task of a run; 0 for the usual time.
+	TaskTimeout time.Duration
 	// NotTaken is told what Temporal did not take and may take later, to repeat it until it
 	// returns no error; nil leaves that to the caller.
 	NotTaken func(what string, again func(context.Context) error)
@@ -88,6 +91,8 @@ func (c *Client) startPeriodic(ctx context.Context, id, summary string, workflow
 // that costs a run at most 10 s. Children and later runs of a chain have it, too.
 const taskTimeout = 5 * time.Second
 
+func (c *Client) taskTimeout() time.Duration { return cmp.Or(c.TaskTimeout, taskTimeout) }
+
 // start says how a run is started.
 type start struct {
 	id, summary string
@@ -108,7 +113,7 @@ func (c *Client) startNow(ctx context.Context, s start, workflow any, args ...an
 	id := s.id
 	_, err := c.Temporal.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
 		ID: id, TaskQueue: c.TaskQueue, StaticSummary: s.summary, Priority: s.priority, TypedSearchAttributes: temporal.NewSearchAttributes(s.attributes...),
-		WorkflowTaskTimeout:                      taskTimeout,
+		WorkflowTaskTimeout:                      c.taskTimeout(),
 		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
 		WorkflowExecutionErrorWhenAlreadyStarted: true,
@@ -238,7 +243,7 @@ func (c *Client) EnsureSchedules(ctx context.Context, s ScheduleSettings) error 
 			Intervals: []client.ScheduleIntervalSpec{{Every: e.every}},
 			Jitter:    e.every / 10,
 		}
-		action := &client.ScheduleWorkflowAction{ID: e.id + "/scheduled", Workflow: e.workflow, Args: e.args, TaskQueue: c.TaskQueue, TypedSearchAttributes: temporal.NewSearchAttributes(AttrKind.ValueSet(KindPeriodic)), WorkflowTaskTimeout: taskTimeout}
+		action := &client.ScheduleWorkflowAction{ID: e.id + "/scheduled", Workflow: e.workflow, Args: e.args, TaskQueue: c.TaskQueue, TypedSearchAttributes: temporal.NewSearchAttributes(AttrKind.ValueSet(KindPeriodic)), WorkflowTaskTimeout: c.taskTimeout()}
 		_, err := c.Temporal.ScheduleClient().Create(ctx, client.ScheduleOptions{
 			ID: e.id, Spec: spec, Action: action,
 			Overlap: enumspb.SCHEDULE_OVERLAP_POLICY_SKIP, CatchupWindow: e.every,
@@ -274,7 +279,7 @@ func (c *Client) WakeDrain(ctx context.Context, serverID prego.ServerID) error {
 
 // signalWithStart signals a run that there is something to do, starting it if necessary.
 func (c *Client) signalWithStart(ctx context.Context, id, what string, o client.StartWorkflowOptions, workflow, in any) error {
-	o.ID, o.TaskQueue, o.WorkflowIDReusePolicy, o.WorkflowTaskTimeout = id, c.TaskQueue, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, taskTimeout
+	o.ID, o.TaskQueue, o.WorkflowIDReusePolicy, o.WorkflowTaskTimeout = id, c.TaskQueue, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, c.taskTimeout()
 	return c.attempt(ctx, "wake "+id, func(ctx context.Context) error {
 		if _, err := c.Temporal.SignalWithStartWorkflow(ctx, id, SignalDemand, what, o, workflow, in); err != nil {
 			return fmt.Errorf("wake %s: %w", id, err)
