@@ -32,9 +32,23 @@ func BenchmarkConsole(b *testing.B) {
 	}
 	for b.Loop() {
 		for _, p := range []struct{ name, page, api string }{
-			{"now", "", "/v1/attention"}, {"map", "/map", "/v1/fleet-map"}, {"packing", "/map/packing", "/v1/fleet-map/packing"}, {"servers", "/servers", "/v1/servers"}, {"server", "/servers/s-500", "/v1/servers/s-500"},
-			{"tenants", "/tenants?sort=slug", "/v1/tenants?sort=slug"}, {"tenant", "/tenants/t-5000", "/v1/tenants/t-5000"}, {"queue", "/queue", "/v1/queue"}, {"decisions", "/decisions", "/v1/decisions"}, {"orgs", "/orgs", "/v1/orgs"}, {"org", "/orgs/o-0", "/v1/orgs/o-0"},
-			{"groups", "/groups", "/v1/groups"}, {"instances", "/instances", "/v1/instances"}, {"ledger", "/ledger", "/v1/ledger"}, {"costs", "/costs?by=org", "/v1/costs?by=org"}, {"audit", "/audit", "/v1/audit"}, {"search", "/search?q=slug-77", "/v1/search?q=slug-77"},
+			{"now", "", "/v1/attention"},
+			{"map", "/map", "/v1/fleet-map"},
+			{"packing", "/map/packing", "/v1/fleet-map/packing"},
+			{"servers", "/servers", "/v1/servers"},
+			{"server", "/servers/s-500", "/v1/servers/s-500"},
+			{"tenants", "/tenants?sort=slug", "/v1/tenants?sort=slug"},
+			{"tenant", "/tenants/t-5000", "/v1/tenants/t-5000"},
+			{"queue", "/queue", "/v1/queue"},
+			{"decisions", "/decisions", "/v1/decisions"},
+			{"orgs", "/orgs", "/v1/orgs"},
+			{"org", "/orgs/o-0", "/v1/orgs/o-0"},
+			{"groups", "/groups", "/v1/groups"},
+			{"instances", "/instances", "/v1/instances"},
+			{"ledger", "/ledger", "/v1/ledger"},
+			{"costs", "/costs?by=org", "/v1/costs?by=org"},
+			{"audit", "/audit", "/v1/audit"},
+			{"search", "/search?q=slug-77", "/v1/search?q=slug-77"},
 		} {
 			size := 0
 			page := median(func() {
