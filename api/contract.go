@@ -40,7 +40,8 @@ type operation struct {
 	// idempotency is how a request repeated with its key is handled.
 	idempotency string
 	long        bool // it may take minutes
-	// changesNothing is that of a question that is no GET (x-audit: none).
+	// changesNothing is that of a question that is no GET (x-changes: nothing): viewers may ask it,
+	// and the audit has no entry for it.
 	changesNothing bool
 }
 
@@ -78,7 +79,7 @@ func loadContract(spec []byte) (*contract, error) {
 			}
 			o.idempotency, _ = op.Extensions["x-idempotency"].(string)
 			o.long, _ = op.Extensions["x-long"].(bool)
-			o.changesNothing = op.Extensions["x-audit"] == "none"
+			o.changesNothing = op.Extensions["x-changes"] == "nothing"
 			if most, ok := op.Extensions["x-max-body"].(float64); ok {
 				o.maxBody = int64(most)
 			}

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -94,7 +95,13 @@ func (a *API) GetCosts(c echo.Context, p GetCostsParams) error {
 	if err != nil {
 		return err
 	}
+	if p.Id != nil { // they may cost little
+		limit = len(m.Lines)
+	}
 	report := cost.Summarize(by, m.Lines, limit)
+	if p.Id != nil {
+		report.Rows = slices.DeleteFunc(report.Rows, func(r cost.Row) bool { return !slices.Contains(*p.Id, r.ID) })
+	}
 	if wantsCSV(c) {
 		return writeCSV(c, "costs-"+month.Format("2006-01"), costRows(month, m, report))
 	}

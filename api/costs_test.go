@@ -59,6 +59,12 @@ func TestCostsAndLedger(t *testing.T) {
 	require.Equal(t, []string{cents(2), cents(2), "EUR"}, []string{costs.Shared, costs.Untracked, *costs.Currency})
 	require.Len(t, costs.Rows, 1)
 	require.True(t, costs.Complete)
+	for id, n := range map[string]int{costs.Rows[0].Id: 1, "t-none": 0, "t-none," + costs.Rows[0].Id: 1} {
+		_, answer = get("/v1/costs?by=kind&limit=1&id="+id, "application/json")
+		one := as[api.Costs](t, []byte(answer))
+		require.Len(t, one.Rows, n, answer)
+		require.Equal(t, costs.Total, one.Total, "sums are those of the month")
+	}
 	resp, answer = get("/v1/costs?by=tenant", "text/csv")
 	require.True(t, strings.HasPrefix(resp.Header.Get("Content-Type"), "text/csv"))
 	require.Equal(t, "month,kind,id,name,org_id,cost,of_which_idle,basis,currency\r\n"+month+",shared,shared,shared by all,,"+cents(2)+",0.00,none,EUR\r\n"+month+",untracked,untracked,owned by no row,,"+cents(2)+",0.00,none,EUR\r\n", answer)

@@ -293,7 +293,7 @@ func (b *bundle) do(method, path, token, contentType, body string) (*http.Respon
 	if resp.StatusCode == http.StatusAccepted {
 		b.shown(as[struct{ Operation api.Operation }](b.t, answer).Operation)
 	}
-	if resp.StatusCode < 300 && method != http.MethodGet && route.Operation.Extensions["x-audit"] != "none" {
+	if resp.StatusCode < 300 && method != http.MethodGet && route.Operation.Extensions["x-changes"] != "nothing" {
 		var n int
 		require.NoError(b.t, b.pool.QueryRow(context.Background(), `SELECT count(*) FROM audit_entries WHERE request_id = $1 AND actor = $2 AND operation = $3`,
 			resp.Header.Get("X-Request-Id"), token, route.Operation.OperationID).Scan(&n))

@@ -70,9 +70,11 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// permitted carries out what a caller's role allows.
+// permitted carries out what a caller's role allows: a viewer may ask whatever changes nothing.
 func (a *API) permitted(c echo.Context, p Principal, next echo.HandlerFunc) error {
-	if m := c.Request().Method; m != http.MethodGet && m != http.MethodOptions && !p.Operator {
+	op := a.contract.operation(c)
+	asks := op != nil && op.changesNothing
+	if m := c.Request().Method; m != http.MethodGet && m != http.MethodOptions && !asks && !p.Operator {
 		return prego.Errorf(prego.CodeForbidden, "this requires the role operator")
 	}
 	return next(c)

@@ -8057,6 +8057,9 @@ type GetCostsParams struct {
 	// Month A calendar month, in UTC; the current one when left out
 	Month *string `form:"month,omitempty" json:"month,omitempty"`
 
+	// Id Only the rows of these things; the sums stay those of the month
+	Id *[]string `form:"id,omitempty" json:"id,omitempty"`
+
 	// Limit Rows that stand for something; what the others cost is then a row of kind `rest`
 	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 }
@@ -11688,6 +11691,13 @@ func (w *ServerInterfaceWrapper) GetCosts(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "month", ctx.QueryParams(), &params.Month, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter month: %s", err))
+	}
+
+	// ------------- Optional query parameter "id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "id", ctx.QueryParams(), &params.Id, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
 	}
 
 	// ------------- Optional query parameter "limit" -------------

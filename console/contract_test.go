@@ -81,7 +81,13 @@ func TestPagesAreOfTheContract(t *testing.T) {
 		for _, p := range th.Parts {
 			if p.Field == "" {
 				if p.List != "" && !slices.ContainsFunc(listings, func(l listing) bool { return l.Page == p.List }) {
-					assertTrue(t, reading("/v1/"+p.List) != nil, "%s shows %s, which is not in the contract", th.Page, p.List)
+					path, query, _ := strings.Cut(p.List, "?")
+					op := reading("/v1/" + path)
+					assertTrue(t, op != nil, "%s shows %s, which is not in the contract", th.Page, p.List)
+					for _, name := range strings.FieldsFunc(query, func(r rune) bool { return r == '&' }) {
+						name, _, _ = strings.Cut(name, "=")
+						assertTrue(t, op != nil && op.parameter(name) != nil, "%s asks %s with %s, which is not in the contract", th.Page, p.List, name)
+					}
 				}
 				continue
 			}

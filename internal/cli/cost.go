@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -53,18 +54,23 @@ func (l ledgerList) command(c *CLI) *cobra.Command {
 func costCommand(c *CLI) *cobra.Command {
 	by, format := "org", "table"
 	month, limit := "", 0
+	var ids []string
 	cmd := &cobra.Command{
 		Use: "cost", Short: "Show what a month costs, and whose it is",
 		Example: "prego cost --by tenant --month 2026-11\nprego cost --by server -o csv",
 	}
 	cmd.Flags().Var(&choice{to: &by, of: []string{"tenant", "org", "server", "pool", "fleet", "region", "kind"}}, "by", "what a row stands for: tenant, org, server, pool, fleet, region or kind")
 	cmd.Flags().StringVar(&month, "month", "", "month in UTC, as 2026-11; the current one when left out")
+	cmd.Flags().StringSliceVar(&ids, "id", nil, "only the rows of these things; the sums stay those of the month")
 	cmd.Flags().IntVar(&limit, "limit", 1000, "show at most this many rows; the others are added up")
 	cmd.Flags().VarP(&choice{to: &format, of: []string{"table", "json", "yaml", "csv"}}, "output", "o", "form of output: table, json, yaml or csv")
 	return c.run(cmd, "", func(in *call) (func() error, error) {
 		q := url.Values{"by": {by}, "limit": {strconv.Itoa(limit)}}
 		if month != "" {
 			q.Set("month", month)
+		}
+		if len(ids) > 0 {
+			q.Set("id", strings.Join(ids, ","))
 		}
 		if format == "csv" {
 			return nil, in.client.stream(in.Context(), in.client.HTTP, http.MethodGet, "/v1/costs", q, http.Header{"Accept": {"text/csv"}}, nil, func(body io.Reader) error {

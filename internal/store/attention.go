@@ -107,7 +107,7 @@ FROM tenants WHERE state IN ('trial', 'provisioning') AND waiting_since IS NULL 
 SELECT 'tenant', w.tenant_id, t.slug, '', t.org_id, t.status_reason, t.status_message, t.waiting_since, 'region', t.region
 FROM (` + tenantTurns + `) w JOIN tenants t ON t.tenant_id = w.tenant_id` + attTo
 
-	attUnschedulable = `'group', group_id, name, '', org_id, status_reason, status_message, COALESCE(waiting_since, updated_at), 'region', region
+	attUnschedulable = `'group', group_id, name, '', org_id, status_reason, status_message, status_since, 'region', region
 FROM process_groups WHERE status = 'unschedulable' AND deleted_at IS NULL AND `
 	sqlAttGroupUnschedulable = `WITH ` + attFrom + `SELECT ` + attUnschedulable + `NOT starts_with(status_reason, 'org_quota_exceeded:')` + attTo
 	sqlAttGroupOverQuota     = `WITH ` + attFrom + `SELECT ` + attUnschedulable + `starts_with(status_reason, 'org_quota_exceeded:')` + attTo

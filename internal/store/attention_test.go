@@ -84,7 +84,7 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 	},
 	attention.TenantsWaiting:     {{`UPDATE tenants SET state = 'provisioning', waiting_since = now(), status_reason = 'awaiting_capacity' WHERE tenant_id = 't-2'`, "t-2 awaiting_capacity"}},
 	attention.GroupUnschedulable: {{`UPDATE process_groups SET status = 'unschedulable', status_reason = 'no_capacity_memory'`, "grp-a no_capacity_memory"}},
-	attention.GroupOverQuota:     {{`UPDATE process_groups SET status = 'unschedulable', status_reason = 'org_quota_exceeded:max_apps'`, "grp-a org_quota_exceeded:max_apps"}},
+	attention.GroupOverQuota:     {{`UPDATE process_groups SET status = 'unschedulable', status_reason = 'org_quota_exceeded:max_apps', waiting_since = now() + interval '30 seconds'`, "grp-a org_quota_exceeded:max_apps"}},
 	attention.RolloutFailed:      {{`UPDATE process_groups SET deploy_status = 'failed', deploy_reason = 'instance_failed'`, "grp-a instance_failed"}},
 	attention.WarmPoolLow:        {{`INSERT INTO warm_pools (region, plan, target, updated_by) VALUES ('eu', 'trial', 1, 'test')`, "eu/trial below_target"}},
 	attention.SitePoolLow: {{`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state, created_at)
@@ -150,6 +150,31 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 	attention.EdgeBehind:        {{`UPDATE edges SET refused_version = 4, refused_reason = 'no'`, "app-1 document_refused"}},
 	attention.DNSRecordFailing:  {{`UPDATE dns_records SET state = 'intended', tries = 3, error = 'no'`, "shop.example.com/A record_failing"}},
 	attention.ProviderUntracked: {{`UPDATE orphan_sightings SET sightings = 2`, "hetzner/server/7 untracked"}},
+}
+
+// TestAGroupIsUnschedulableSinceItFirstWas although its quota is asked for again and again, and
+// although what it is short of changes.
+func TestAGroupIsUnschedulableSinceItFirstWas(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	conn, err := s.pool.Acquire(ctx)
+	require.NoError(t, err)
+	defer conn.Release()
+	for sql := range strings.SplitSeq(`SET session_replication_role = replica;`+wellInstallation+`;SET session_replication_role = DEFAULT`, ";") {
+		_, err := conn.Exec(ctx, sql)
+		require.NoError(t, err, sql)
+	}
+	since := func(set string) (at time.Time) {
+		t.Helper()
+		require.NoError(t, conn.QueryRow(ctx, `UPDATE process_groups SET `+set+` RETURNING status_since`).Scan(&at))
+		return at
+	}
+	running := since(`status = 'running', updated_at = now()`)
+	first := since(`status = 'unschedulable', status_reason = 'org_quota_exceeded:max_apps', waiting_since = now() + interval '30 seconds'`)
+	require.True(t, first.After(running))
+	require.Equal(t, first, since(`status = 'unschedulable', status_reason = 'no_capacity_memory', waiting_since = now() + interval '60 seconds'`))
+	require.True(t, since(`status = 'pending'`).After(first))
 }
 
 // TestRowsSayWhatNeedsAttention makes each state of rows, and finds exactly that; and nothing
