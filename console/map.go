@@ -3,6 +3,7 @@ package console
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -25,6 +26,8 @@ type mapFleet struct {
 	Tiles             []tile
 	Width, Height     int
 	Expand            string
+	More              int    // servers that have no tile
+	All               string // the list of its servers
 }
 
 // tile is a server, or many of them that are alike.
@@ -36,6 +39,9 @@ type tile struct {
 
 // mapWidth is how wide the tiles of a fleet are together, in the units of an SVG.
 const mapWidth = 760
+
+// mapTiles is how many servers of a fleet have tiles of their own: more would make the page too large.
+const mapTiles = 200
 
 // fleetMap shows all servers: sized by memory, filled by use, coloured by state.
 func (c *Console) fleetMap(ec echo.Context) error {
@@ -81,7 +87,13 @@ func tiles(f object, region string) mapFleet {
 		x, row = x+t.Side+6, math.Max(row, t.Side)
 		m.Tiles = append(m.Tiles, t)
 	}
-	for _, s := range f.objects("servers") {
+	servers := f.objects("servers")
+	all := url.Values{"region": {region}, "role": {m.Role}}
+	if id != "" {
+		all.Set("fleet_id", id)
+	}
+	m.All, m.More = "/console/servers?"+all.Encode(), max(0, len(servers)-mapTiles)
+	for _, s := range servers[:len(servers)-m.More] {
 		status := s.text("status")
 		t := tile{Side: side(s.number("memory_mb")), Filled: s.number("memory_pct") / 100, Tone: tones[status], Href: pageOf("server", s.text("server_id")), Cordoned: s.at("cordoned") == true}
 		if s.text("agent_status") == "disconnected" || s.text("alarm") != "" {
@@ -104,7 +116,7 @@ func tiles(f object, region string) mapFleet {
 		if g.text("alarm") != "" {
 			t.Tone = "bad"
 		}
-		q := url.Values{"region": {region}, "role": {m.Role}}
+		q := maps.Clone(all)
 		switch state := g.text("state"); state {
 		case "silent":
 			q.Set("agent_status", "disconnected")
@@ -112,9 +124,6 @@ func tiles(f object, region string) mapFleet {
 			q.Set("status", "active")
 		default:
 			q.Set("status", state)
-		}
-		if id != "" {
-			q.Set("fleet_id", id)
 		}
 		t.Href = "/console/servers?" + q.Encode()
 		t.Title = fmt.Sprintf("%s servers that are %s, memory about %s, %s tenants", g.text("servers"), g.text("state"), percent(g.at("memory_pct") != nil, fill), orZero(g.text("tenants")))

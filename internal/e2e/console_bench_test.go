@@ -3,6 +3,7 @@ package e2e
 import (
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,16 +21,6 @@ func BenchmarkConsole(b *testing.B) {
 	c.kill("agentgw")
 	pgtest.FillLarge(b, c.url, 1000)
 	v := c.visitor(c.operator)
-	median := func(load func()) float64 {
-		var took []float64
-		for range 11 {
-			began := time.Now()
-			load()
-			took = append(took, float64(time.Since(began).Microseconds())/1000)
-		}
-		slices.Sort(took)
-		return took[len(took)/2]
-	}
 	for b.Loop() {
 		for _, p := range []struct{ name, page, api string }{
 			{"now", "", "/v1/attention"},
@@ -50,19 +41,57 @@ func BenchmarkConsole(b *testing.B) {
 			{"audit", "/audit", "/v1/audit"},
 			{"search", "/search?q=slug-77", "/v1/search?q=slug-77"},
 		} {
-			size := 0
-			page := median(func() {
+			page, size := median(func() int {
 				status, body := v.get(b, "/console"+p.page)
 				require.Equal(b, http.StatusOK, status, "%s: %s", p.name, body)
-				size = len(body)
+				return len(body)
 			})
-			bare := median(func() {
+			bare, _ := median(func() int {
 				status, body := c.request(http.MethodGet, p.api, nil)
 				require.Equal(b, http.StatusOK, status, "%s: %s", p.name, body)
+				return len(body)
 			})
 			require.Less(b, size, 100<<10, "%s", p.name)
 			b.Logf("%-10s %6.1f ms, the API's answer %6.1f ms, %5.1f KB", p.name, page, bare, float64(size)/1024)
 			benchjson.Record(b, "console_"+p.name+"_ms", page, "ms", bare)
 		}
 	}
+}
+
+// BenchmarkFleetMap loads the map of 10,000 servers: in groups, and with each server of a fleet.
+func BenchmarkFleetMap(b *testing.B) {
+	c := &console{cell: newCell(b, options{vars: map[string]string{"PREGO_LOG_LEVEL": "warn", "PREGO_API_RATE_PER_SECOND": "100000", "PREGO_API_RATE_BURST": "100000"}})}
+	c.kill("worker")
+	c.kill("agentgw")
+	pgtest.FillLarge(b, c.url, 10000)
+	v := c.visitor(c.operator)
+	for b.Loop() {
+		for _, query := range []string{"", "?expand=eu/nodes-1"} {
+			page, size := median(func() int {
+				status, body := v.get(b, "/console/map"+query)
+				require.Equal(b, http.StatusOK, status, "%s", body)
+				return len(body)
+			})
+			bare, _ := median(func() int {
+				status, body := c.request(http.MethodGet, "/v1/fleet-map"+query, nil)
+				require.Equal(b, http.StatusOK, status, "%s", body)
+				return len(body)
+			})
+			require.Less(b, size, 100<<10, "%s", query)
+			b.Logf("map%-20s %6.1f ms, the API's answer %6.1f ms, %5.1f KB", query, page, bare, float64(size)/1024)
+			benchjson.Record(b, "console_map_10000"+strings.ReplaceAll(query, "?expand=eu/nodes-1", "_each")+"_ms", page, "ms", bare)
+		}
+	}
+}
+
+// median is how long the median of 11 loads takes, in ms, and how much the last one loaded.
+func median(load func() int) (ms float64, size int) {
+	var took []float64
+	for range 11 {
+		began := time.Now()
+		size = load()
+		took = append(took, float64(time.Since(began).Microseconds())/1000)
+	}
+	slices.Sort(took)
+	return took[len(took)/2], size
 }
