@@ -63,6 +63,8 @@ type NameStore interface {
 	LiveRecords(ctx context.Context, zone string) ([]server.DNSRecord, error)
 	RecordDrifted(ctx context.Context, r server.DNSRecord, there []string) error
 	RecordOrphaned(ctx context.Context, r server.RecordSet) error
+	// ZoneCompared keeps what a comparison found, for who asks what needs attention.
+	ZoneCompared(ctx context.Context, zone string, owned, orphans int, tripped bool) error
 	RecordsNaming(ctx context.Context, addresses []string) ([]server.DNSRecord, error)
 	AddressDeparts(ctx context.Context, addresses []string) (time.Duration, error)
 	EdgeOf(ctx context.Context, id prego.ServerID) (tenant.Edge, error)
@@ -415,7 +417,11 @@ func (a *Names) CompareRecords(ctx context.Context) (RecordsCompared, error) {
 			return c, err
 		}
 	}
-	if c.BreakerHit = tenant.TooManyOrphans(len(orphans), len(there)); c.BreakerHit {
+	c.BreakerHit = tenant.TooManyOrphans(len(orphans), len(there))
+	if err := a.Store.ZoneCompared(ctx, a.Zone, c.Owned, c.Orphans, c.BreakerHit); err != nil {
+		return c, err
+	}
+	if c.BreakerHit {
 		a.Log.Error("records of ours that nobody wants are left alone: too many of all have no row in this database", zap.Int("orphans", len(orphans)), zap.Int("owned", len(there)))
 		return c, nil
 	}

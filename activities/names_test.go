@@ -276,6 +276,28 @@ func TestZoneIsComparedWithTheRows(t *testing.T) {
 	c, err = w.CompareRecords(t.Context())
 	require.NoError(t, err)
 	require.True(t, c.BreakerHit, "another database, or a restored one")
+	var owned, orphans int
+	var since *time.Time
+	compared := func() {
+		require.NoError(t, w.pool.QueryRow(t.Context(), `SELECT owned, orphans, breaker_since FROM dns_comparisons WHERE zone = $1`, zoneName).Scan(&owned, &orphans, &since))
+	}
+	compared()
+	require.Equal(t, []int{25, 20}, []int{owned, orphans})
+	require.NotNil(t, since)
+	first := *since
+	_, err = w.CompareRecords(t.Context())
+	require.NoError(t, err)
+	compared()
+	require.Equal(t, first, *since, "since it was first found")
+	for i := range 20 {
+		r, _, err := w.client.Zone.DeleteRRSet(t.Context(), &hcloud.ZoneRRSet{Zone: zone, Name: fmt.Sprintf("o%d.sites", i), Type: "A"})
+		require.NoError(t, err)
+		require.NoError(t, w.client.Action.WaitFor(t.Context(), r.Action))
+	}
+	_, err = w.CompareRecords(t.Context())
+	require.NoError(t, err)
+	compared()
+	require.Nil(t, since, "the breaker is closed")
 	require.Zero(t, w.keep().Applied)
 }
 

@@ -65,6 +65,8 @@ type StoredBackupStore interface {
 	BackupFailed(ctx context.Context, id prego.BackupID, reason prego.Reason, message string) error
 	BackupMessage(ctx context.Context, id prego.BackupID, message string) error
 	BackupVerified(ctx context.Context, id prego.BackupID, message string) error
+	// BackupsMissing says which backups, of all that are stored, the storage does not have.
+	BackupsMissing(ctx context.Context, missing []prego.BackupID) error
 	BackupGone(ctx context.Context, id prego.BackupID, object string) error
 	DeleteBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) (tenant.Backup, error)
 	BackupPolicy(ctx context.Context, tenantID prego.TenantID) (tenant.BackupPolicy, error)

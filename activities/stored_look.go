@@ -175,10 +175,10 @@ func (a *StoredBackups) CompareStorage(ctx context.Context, now time.Time) (out 
 		_, manifest := there[r.Manifest]
 		if size, ok := there[r.Object]; r.State == tenant.BackupStored && (!ok || size != r.Bytes || !manifest) {
 			out.Missing = append(out.Missing, r.BackupID)
-			if err := a.Store.BackupVerified(ctx, r.BackupID, "the storage does not have it any more"); err != nil {
-				return out, err
-			}
 		}
+	}
+	if err := a.Store.BackupsMissing(ctx, out.Missing); err != nil {
+		return out, err
 	}
 	for key := range there {
 		if !known[key] {

@@ -59,9 +59,16 @@ func TestTheBucketIsCompared(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, b.VerifyMessage, backup)
 	}
+	missing := func() (ids []string) {
+		require.NoError(t, p.pool.QueryRow(ctx, `SELECT COALESCE(array_agg(backup_id ORDER BY backup_id), '{}') FROM backups WHERE missing_at IS NOT NULL`).Scan(&ids))
+		return ids
+	}
+	require.Equal(t, []string{"bak-2", "bak-3"}, missing())
+	require.NoError(t, bucket.Put(ctx, gone, make([]byte, 10)))
 	c, err = a.CompareStorage(ctx, time.Now().Add(25*time.Hour))
 	require.NoError(t, err)
 	require.Equal(t, 1, c.Aborted)
+	require.Equal(t, []string{"bak-3"}, missing(), "what is there again is not missing")
 	left, err := bucket.Uploads(ctx, "e/")
 	require.NoError(t, err)
 	require.Empty(t, left)

@@ -12,6 +12,7 @@ type Kind string
 // The kinds.
 const (
 	ReconcileBreaker    Kind = "reconcile_breaker"
+	DNSBreaker          Kind = "dns_breaker"
 	SweepFrozen         Kind = "sweep_frozen"
 	LookLate            Kind = "look_late"
 	LookFailing         Kind = "look_failing"
@@ -41,6 +42,7 @@ const (
 	AgentReleaseStopped Kind = "agent_release_stopped"
 	ImageFailed         Kind = "image_failed"
 	BackupLate          Kind = "backup_late"
+	BackupMissing       Kind = "backup_missing"
 	BackupFailed        Kind = "backup_failed"
 	BackupLimit         Kind = "backup_limit"
 	RestoreFailed       Kind = "restore_failed"
@@ -138,6 +140,12 @@ var ordered = []struct {
 		todo:    "Find out whether this database is the right one and complete before anything else: it may be empty or restored. `prego restore check` says what would be deleted.",
 		docs:    "docs/operations.md#background-work",
 		actions: about("installation", reconcile),
+	}},
+	{DNSBreaker, spec{
+		severity: Critical, says: "no DNS record of {id} is deleted: too many have no row here", plural: "zones have too many records without a row",
+		todo:    "Find out whether this database is the right one and complete before anything else: it may be empty or restored. Records that nobody wants stay until then.",
+		docs:    "docs/operations.md#background-work",
+		actions: about("zone", showReady), all: []Action{showReady},
 	}},
 	{SweepFrozen, spec{
 		severity: Critical, says: "so many agents are silent at once that none is marked",
@@ -378,6 +386,16 @@ var ordered = []struct {
 		docs:    "docs/images.md",
 		actions: about("image", get("Show the image", "/v1/images/{id}", "prego image show {id}")),
 		all:     []Action{get("List the images", "/v1/images", "prego image list")},
+	}},
+	{BackupMissing, spec{
+		severity: Critical, says: "the storage does not have its backup {owner} any more", plural: "backups are not in the storage any more",
+		todo: "Make a new backup now, then find out who deleted objects from the bucket: prego did not.",
+		docs: "docs/backups.md",
+		actions: map[string][]Action{
+			"tenant": {post("Back it up now", "/v1/tenants/{id}/backups", "prego backup create {id}"), get("List its backups", "/v1/tenants/{id}/backups", "prego backup list {id}")},
+			"volume": {post("Back it up now", "/v1/volumes/{id}/backups", "prego volume backup create {id}"), get("List its backups", "/v1/volumes/{id}/backups", "prego volume backup list {id}")},
+		},
+		all: []Action{get("List the tenants", "/v1/tenants", "prego tenant list")},
 	}},
 	{BackupFailed, spec{
 		severity: Warning, says: "its last backup failed", plural: "last backups failed",

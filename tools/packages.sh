@@ -78,5 +78,6 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
 	exit 1
 fi
 export DEBIAN_FRONTEND=noninteractive
-apt-get -qq update
-apt-get -qq -y --no-install-recommends install "${missing[@]}" >/dev/null
+apt-get -qq -o DPkg::Lock::Timeout=600 update
+# Another make, or the system itself, may be installing something.
+apt-get -qq -y -o DPkg::Lock::Timeout=600 --no-install-recommends install "${missing[@]}" >/dev/null

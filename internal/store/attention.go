@@ -47,6 +47,10 @@ SELECT 'installation' AS subject, 'prego' AS id, 'agents' AS name, '' AS owner, 
     (SELECT min(agent_last_heartbeat_at) FROM silent) AS since, 'installation' AS "by", 'prego' AS by_id, 1 AS count
 WHERE ` + isFrozen
 
+	sqlAttDNSBreaker = `WITH ` + attFrom + `
+SELECT 'zone', zone, zone, '', '', 'breaker_hit', orphans || ' of its ' || owned || ' records of ours have no row here, and none is deleted', breaker_since, 'installation', 'prego'
+FROM dns_comparisons WHERE breaker_since IS NOT NULL` + attTo
+
 	sqlAttLookLate = `WITH ` + attFrom + `
 SELECT 'look', look, look, '', '', 'look_late', '', COALESCE(looked_at, began_at), 'installation', 'prego'
 FROM looks WHERE COALESCE(looked_at, began_at) < now() - make_interval(secs => 60 + 3 * GREATEST(every_seconds, pause_seconds))` + attTo
@@ -165,6 +169,12 @@ WHERE status = 'failed' AND reason <> 'build_cancelled'` + attTo
 SELECT 'tenant', t.tenant_id, t.slug, '', t.org_id, 'backup_late', '', b.due_at, 'region', t.region` + lateBackups + `
 UNION ALL SELECT 'volume', v.volume_id, v.name, '', v.org_id, 'backup_late', '', b.due_at, 'region', v.region FROM volumes v JOIN (
     SELECT b.volume_id, b.due_at` + lateVolumeBackups + `) b ON b.volume_id = v.volume_id WHERE v.deleted_at IS NULL` + attTo
+
+	sqlAttBackupMissing = `WITH ` + attFrom + `
+SELECT 'tenant', t.tenant_id, t.slug, b.backup_id, t.org_id, 'backup_missing', '', b.missing_at, 'region', t.region
+FROM backups b JOIN tenants t ON t.tenant_id = b.tenant_id WHERE b.missing_at IS NOT NULL AND b.state = 'stored'
+UNION ALL SELECT 'volume', v.volume_id, v.name, b.backup_id, v.org_id, 'backup_missing', '', b.missing_at, 'region', v.region
+FROM backups b JOIN volumes v ON v.volume_id = b.volume_id WHERE b.missing_at IS NOT NULL AND b.state = 'stored'` + attTo
 
 	sqlAttBackupFailed = `WITH ` + attFrom + `
 SELECT 'tenant', t.tenant_id, t.slug, b.backup_id, t.org_id, COALESCE(NULLIF(b.reason, ''), 'backup_failed'), b.message, b.finished_at, 'region', t.region
@@ -303,6 +313,7 @@ func (s *Store) attentionIn(ctx context.Context, tx pgx.Tx, l attention.Limits) 
 		sql  string
 	}{
 		{attention.ReconcileBreaker, sqlAttBreaker},
+		{attention.DNSBreaker, sqlAttDNSBreaker},
 		{attention.LookLate, sqlAttLookLate},
 		{attention.LookFailing, sqlAttLookFailing},
 		{attention.ProviderBlocked, sqlAttProviderBlocked},
@@ -329,6 +340,7 @@ func (s *Store) attentionIn(ctx context.Context, tx pgx.Tx, l attention.Limits) 
 		{attention.ReleaseStopped, sqlAttReleaseStopped},
 		{attention.AgentReleaseStopped, sqlAttAgentReleaseStopped},
 		{attention.ImageFailed, sqlAttImageFailed},
+		{attention.BackupMissing, sqlAttBackupMissing},
 		{attention.BackupFailed, sqlAttBackupFailed},
 		{attention.RestoreFailed, sqlAttRestoreFailed},
 		{attention.DrillFailed, sqlAttDrillFailed},

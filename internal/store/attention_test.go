@@ -48,6 +48,7 @@ INSERT INTO looks (look, holder, leased_until, began_at, every_seconds, looked_a
 INSERT INTO provider_budgets (project, capacity, refill_per_s, tokens) VALUES ('main', 1, 1, 1);
 INSERT INTO provider_catalogs (provider, document, refreshed_at) VALUES ('hetzner', '{}', now());
 INSERT INTO reconcile_runs (started_at, finished_at, findings) VALUES (now() - interval '2 hours', now(), '{"breaker_hit": false}');
+INSERT INTO dns_comparisons (zone, compared_at, owned, orphans) VALUES ('example.com', now(), 12, 1);
 INSERT INTO orphan_sightings (provider, kind, provider_id, name) VALUES ('hetzner', 'server', '7', 'app-77');
 INSERT INTO org_quotas (org_id, dimension, limit_value, reason, updated_by) VALUES ('acme', 'max_apps', 100, 'x', 'test');
 DELETE FROM org_counters;
@@ -59,6 +60,7 @@ const drainOf = `INSERT INTO server_drains (server_id, number, kind, requested_b
 // finding that they make.
 var ailments = map[attention.Kind][]struct{ sql, is string }{
 	attention.ReconcileBreaker: {{`INSERT INTO reconcile_runs (started_at, finished_at, findings) VALUES (now(), now(), '{"breaker_hit": true, "orphans": 9, "owned": 20}')`, "prego breaker_hit"}},
+	attention.DNSBreaker:       {{`UPDATE dns_comparisons SET breaker_since = now(), orphans = 9`, "example.com breaker_hit"}},
 	attention.SweepFrozen:      {{`UPDATE servers SET agent_last_heartbeat_at = now() - interval '2 minutes' WHERE server_id IN ('app-1', 'app-2', 'app-3')`, "prego mass_silence"}},
 	attention.LookLate:         {{`UPDATE looks SET looked_at = now() - interval '106 seconds'`, "fleet look_late"}},
 	attention.LookFailing:      {{`UPDATE looks SET error = 'oh no'`, "fleet look_failing"}},
@@ -107,6 +109,10 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 	attention.RestoreFailed: {
 		{`INSERT INTO restore_jobs (job_id, org_id, tenant_id, snapshot_id, status, created_by, finished_at) VALUES ('r', 'acme', 't-2', 'snp', 'failed', 'test', now())`, "t-2 restore_failed"},
 		{`INSERT INTO volume_restores (restore_id, org_id, volume_id, backup_id, created_by, status, reason, finished_at) VALUES ('r', 'acme', 'vol-a', 'b', 'test', 'failed', 'damaged', now())`, "vol-a damaged"},
+	},
+	attention.BackupMissing: {
+		{`UPDATE backups SET missing_at = now()`, "t-1 backup_missing"},
+		{`UPDATE backups SET missing_at = now(), volume_id = 'vol-a', tenant_id = NULL; UPDATE backup_turns SET due_at = NULL`, "vol-a backup_missing"},
 	},
 	attention.DrillFailed: {
 		{`UPDATE backup_turns SET drill_failed = true`, "t-1 drill_failed"},

@@ -204,6 +204,17 @@ func (s *Store) BackupVerified(ctx context.Context, id prego.BackupID, message s
 	return s.exec(ctx, "backup "+string(id), sqlBackupVerified, id, prego.Redact(message))
 }
 
+// One that is there again has to be verified before it is trusted: its message stays.
+const sqlBackupsMissing = `
+UPDATE backups SET missing_at = CASE WHEN backup_id = ANY ($1) THEN COALESCE(missing_at, now()) END,
+    verify_message = CASE WHEN backup_id = ANY ($1) THEN 'the storage does not have it any more' ELSE verify_message END
+WHERE state = 'stored' AND (missing_at IS NOT NULL OR backup_id = ANY ($1))`
+
+// BackupsMissing records which stored backups the storage does not have; it has all others.
+func (s *Store) BackupsMissing(ctx context.Context, missing []prego.BackupID) error {
+	return s.exec(ctx, "missing backups", sqlBackupsMissing, missing)
+}
+
 const (
 	sqlHoldBackup    = `UPDATE backups SET held_at = now(), held_by = $3, hold_reason = $4 WHERE backup_id = $1 AND COALESCE(tenant_id, volume_id) = $2 AND state IN ('queued', 'making', 'uploading', 'stored')`
 	sqlReleaseBackup = `UPDATE backups SET held_at = NULL, held_by = '', hold_reason = '' WHERE backup_id = $1 AND COALESCE(tenant_id, volume_id) = $2`

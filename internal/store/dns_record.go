@@ -276,6 +276,16 @@ func (s *Store) RecordOrphaned(ctx context.Context, r server.RecordSet) error {
 	return s.exec(ctx, "record "+r.Key(), sqlRecordOrphaned, r.Zone, r.Name, r.Type, max(r.TTL, server.MinRecordTTL), r.Values, owner)
 }
 
+const sqlZoneCompared = `
+INSERT INTO dns_comparisons AS z (zone, compared_at, owned, orphans, breaker_since) VALUES ($1, now(), $2, $3, CASE WHEN $4 THEN now() END)
+ON CONFLICT (zone) DO UPDATE SET compared_at = now(), owned = $2, orphans = $3, breaker_since = CASE WHEN $4 THEN COALESCE(z.breaker_since, now()) END`
+
+// ZoneCompared records what a comparison of a zone with the rows found, and whether it was so much
+// that nothing is deleted.
+func (s *Store) ZoneCompared(ctx context.Context, zone string, owned, orphans int, tripped bool) error {
+	return s.exec(ctx, "comparison of "+zone, sqlZoneCompared, zone, owned, orphans, tripped)
+}
+
 const (
 	sqlRecordsNaming  = `SELECT ` + recordColumns + ` FROM dns_records r WHERE r.sent && $1::text[] AND r.type IN ('A', 'AAAA')`
 	sqlAddressDeparts = `SELECT COALESCE(EXTRACT(EPOCH FROM max(until) - now()), 0)::float8 FROM dns_departures WHERE address = ANY ($1::text[])`
