@@ -46,7 +46,7 @@ func (serverSamples) command(c *CLI) *cobra.Command {
 			return nil, err
 		}
 		if len(out.Samples) == 0 {
-			fmt.Fprintln(in.w, "no samples: the agent was silent")
+			fmt.Fprintln(in.w, "no samples in this time")
 			return nil, nil
 		}
 		return nil, rows(in.printer, Table[trend]{Columns: "figure, last, least, most, course", Spare: "least, most"}, trends(out.Samples, until.Add(-back), until))

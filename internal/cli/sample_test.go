@@ -53,7 +53,7 @@ func TestSamplesOfSomeHours(t *testing.T) {
 	answer := always(map[string]any{"GET /v1/servers/app-7/samples?since=2026-01-03T09%3A04%3A05Z": `{"every_seconds":300,"samples":[]}`})
 	r := run(t, around{say: answer}, "server", "samples", "app-7", "--since", "6h")
 	require.Zero(t, r.code, r.errs)
-	require.Equal(t, "no samples: the agent was silent\n", r.out)
+	require.Equal(t, "no samples in this time\n", r.out)
 	for _, since := range []string{"25h", "0s", "-1h", "yesterday"} {
 		r := run(t, around{}, "server", "samples", "app-7", "--since", since)
 		require.Equal(t, 1, r.code, since)
