@@ -33,8 +33,8 @@ var figures = []struct {
 	{"memory_pct", "Memory", " %", 100},
 	{"disk_pct", "Disk", " %", 100},
 	{"worker_slots_pct", "Background workers", " %", 100},
-	{"db_disk_pct", "Disk of the database", " %", 100},
-	{"redis_memory_pct", "Memory of Redis", " %", 100},
+	{"db_disk_pct", "Database disk", " %", 100},
+	{"redis_memory_pct", "Redis memory", " %", 100},
 }
 
 // chartHeight is that of an SVG, in its units.
@@ -146,4 +146,6 @@ func silence(times []time.Time, now time.Time, every time.Duration) (sum time.Du
 }
 
 // minutes is a span of whole minutes.
-func minutes(d time.Duration) string { return strings.TrimSuffix(span(d), " 0 s") }
+func minutes(d time.Duration) string {
+	return strings.TrimSuffix(strings.TrimSuffix(span(d), " 0 s"), " 0 min")
+}

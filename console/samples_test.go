@@ -55,7 +55,7 @@ func TestADayOfLittle(t *testing.T) {
 	require.Nil(t, dayFrom(t))
 	require.Nil(t, dayFrom(t, sampleAt(289, `, "load1": 1`)), "of before")
 	require.Nil(t, dayOf(object{}, noon))
-	for spans, silent := range map[int]string{0: "", 1: "", 2: "5 min", 3: "10 min", 13: "1 h 0 min", 288: "23 h 55 min"} {
+	for spans, silent := range map[int]string{0: "", 1: "", 2: "5 min", 3: "10 min", 13: "1 h", 288: "23 h 55 min"} {
 		d := dayFrom(t, sampleAt(spans, `, "load1": 0.25`))
 		require.Equal(t, silent, d.Silent, "%d spans ago", spans)
 		require.Equal(t, fmt.Sprintf("M%d 45h1", 288-spans), d.Charts[0].Path, "a load below 1 does not look high")
