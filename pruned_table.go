@@ -11,6 +11,7 @@ const (
 	PrunedInstances  PrunedTable = "instances" // those that are stopped
 	PrunedCommands   PrunedTable = "agent_command_audit"
 	PrunedDecisions  PrunedTable = "decision_inputs" // not the decisions themselves
+	PrunedSamples    PrunedTable = "server_samples"
 	PrunedKeys       PrunedTable = "request_keys"
 	PrunedTenantKeys PrunedTable = "idempotency_keys"
 	PrunedOrgKeys    PrunedTable = "org_idempotency_keys"

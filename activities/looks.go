@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // Looks are what a worker repeats by itself, without a run: a statement that finds out
@@ -82,6 +83,23 @@ func LookAtGroups(a *Groups) func(context.Context) (prego.LookResult, error) {
 	return func(ctx context.Context) (prego.LookResult, error) {
 		r, err := a.SweepGroups(ctx)
 		return prego.LookResult{Found: r.Woken+r.Died+r.Removed > 0, Pause: prego.FleetPause(r.Servers)}, err
+	}
+}
+
+// SampleStore keeps what hosts reported.
+type SampleStore interface {
+	TakeSamples(ctx context.Context, every time.Duration) (int, error)
+}
+
+// Samples keeps what agents reported of their hosts, a sample of each in every span of server.SampleEvery.
+type Samples struct{ Store SampleStore }
+
+// LookAtSamples takes those that the current span does not have yet. One statement does; looking several
+// times in a span also finds agents that were silent at first.
+func LookAtSamples(a *Samples) func(context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (prego.LookResult, error) {
+		n, err := a.Store.TakeSamples(ctx, server.SampleEvery)
+		return prego.LookResult{Found: n > 0}, err
 	}
 }
 

@@ -32,3 +32,22 @@ func TestALookStartsARunOnlyWhenThereIsSomethingToDo(t *testing.T) {
 	_, err = activities.LookAtFleet(s.Tenants)(t.Context())
 	require.NoError(t, err)
 }
+
+// TestALookTakesSamples of what hosts have just reported, however many workers look.
+func TestALookTakesSamples(t *testing.T) {
+	t.Parallel()
+	p, _, _ := living(t, nil)
+	look := activities.LookAtSamples(&activities.Samples{Store: p.store})
+	p.exec(`UPDATE servers SET agent_last_heartbeat_at = NULL`)
+	r, err := look(t.Context())
+	require.NoError(t, err)
+	require.False(t, r.Found, "nobody reported")
+	require.Zero(t, p.number(`SELECT count(*) FROM server_samples`))
+	for range 3 { // of which two at least are in one span
+		p.exec(`UPDATE servers SET agent_last_heartbeat_at = now(), load1 = 0.5`)
+		_, err := look(t.Context())
+		require.NoError(t, err)
+	}
+	require.Positive(t, p.number(`SELECT count(*) FROM server_samples WHERE load1 = 0.5 AND at > now() - interval '11 minutes'`))
+	require.LessOrEqual(t, p.number(`SELECT count(*) FROM server_samples`), 2*p.number(`SELECT count(*) FROM servers`))
+}

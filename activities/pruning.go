@@ -24,8 +24,9 @@ type Pruning struct {
 	Rows  *prometheus.CounterVec              // by table
 }
 
-// pruneBatches bounds a look: what is left is for the next one.
-const pruneBatches = 20
+// pruneBatches bounds a look: what is left is for the next one. Samples of 100,000 servers are 20,000 a
+// minute, and more after a pause.
+const pruneBatches = 50
 
 // NewPrunedRows counts rows that were deleted by age.
 func NewPrunedRows(reg prometheus.Registerer) *prometheus.CounterVec {

@@ -6567,6 +6567,38 @@ type ServerPeers struct {
 	Servers []PeersBehind `json:"servers"`
 }
 
+// ServerSample What a host reported in some minutes. Figures are absent if they are unknown
+type ServerSample struct {
+	// At When these minutes began
+	At     time.Time `json:"at"`
+	CpuPct *float64  `json:"cpu_pct,omitempty"`
+
+	// DbDiskPct Use of the disk that holds MariaDB's data
+	DbDiskPct *float64 `json:"db_disk_pct,omitempty"`
+
+	// DiskPct Use of the root file system
+	DiskPct *float64 `json:"disk_pct,omitempty"`
+
+	// Load1 Run-queue length averaged over a minute
+	Load1     *float64 `json:"load1,omitempty"`
+	MemoryPct *float64 `json:"memory_pct,omitempty"`
+
+	// RedisMemoryPct Use of Redis's memory limit
+	RedisMemoryPct *float64 `json:"redis_memory_pct,omitempty"`
+
+	// WorkerSlotsPct Busy background workers
+	WorkerSlotsPct *float64 `json:"worker_slots_pct,omitempty"`
+}
+
+// ServerSampleList defines model for ServerSampleList.
+type ServerSampleList struct {
+	// EverySeconds How much time one sample stands for
+	EverySeconds int `json:"every_seconds"`
+
+	// Samples Samples, the oldest first
+	Samples []ServerSample `json:"samples"`
+}
+
 // ServerSpec Overrides of the configured server type, location and image, and further settings
 type ServerSpec struct {
 	// Image Operating system image
@@ -9180,6 +9212,12 @@ type RetryServerParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListServerSamplesParams defines parameters for ListServerSamples.
+type ListServerSamplesParams struct {
+	// Since Only from this time on; a day ago if absent or before that
+	Since *time.Time `form:"since,omitempty" json:"since,omitempty"`
+}
+
 // UncordonServerParams defines parameters for UncordonServer.
 type UncordonServerParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
@@ -10329,6 +10367,9 @@ type ServerInterface interface {
 	// RetryServer Retry the provisioning of a failed server
 	// (POST /v1/servers/{server_id}/retry)
 	RetryServer(ctx echo.Context, serverId ServerID, params RetryServerParams) error
+	// ListServerSamples List what a server's host reported over the last day
+	// (GET /v1/servers/{server_id}/samples)
+	ListServerSamples(ctx echo.Context, serverId ServerID, params ListServerSamplesParams) error
 	// UncordonServer Open a cordoned server again
 	// (POST /v1/servers/{server_id}/uncordon)
 	UncordonServer(ctx echo.Context, serverId ServerID, params UncordonServerParams) error
@@ -16077,6 +16118,31 @@ func (w *ServerInterfaceWrapper) RetryServer(ctx echo.Context) error {
 	return err
 }
 
+// ListServerSamples converts echo context to params.
+func (w *ServerInterfaceWrapper) ListServerSamples(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListServerSamplesParams
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", ctx.QueryParams(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter since: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListServerSamples(ctx, serverId, params)
+	return err
+}
+
 // UncordonServer converts echo context to params.
 func (w *ServerInterfaceWrapper) UncordonServer(ctx echo.Context) error {
 	var err error
@@ -18366,6 +18432,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/v1/servers/:server_id", wrapper.DeleteServer, options.OperationMiddlewares["deleteServer"]...)
 	router.GET(options.BaseURL+"/v1/servers/:server_id", wrapper.GetServer, options.OperationMiddlewares["getServer"]...)
 	router.PATCH(options.BaseURL+"/v1/servers/:server_id", wrapper.PatchServer, options.OperationMiddlewares["patchServer"]...)
+	router.GET(options.BaseURL+"/v1/servers/:server_id/samples", wrapper.ListServerSamples, options.OperationMiddlewares["listServerSamples"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/retry", wrapper.RetryServer, options.OperationMiddlewares["retryServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/cordon", wrapper.CordonServer, options.OperationMiddlewares["cordonServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/lost", wrapper.LoseServer, options.OperationMiddlewares["loseServer"]...)

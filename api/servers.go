@@ -184,6 +184,26 @@ func (a *API) GetServer(c echo.Context, id ServerID) error {
 	return c.JSON(http.StatusOK, out)
 }
 
+// ListServerSamples shows what a server's host reported over the last day.
+func (a *API) ListServerSamples(c echo.Context, id ServerID, p ListServerSamplesParams) error {
+	ctx := c.Request().Context()
+	if _, err := a.d.Hosts.ProvisionState(ctx, id); err != nil {
+		return err
+	}
+	samples, err := a.d.Store.ServerSamples(ctx, id, deref(p.Since))
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, ServerSampleList{EverySeconds: int(server.SampleEvery.Seconds()), Samples: views(samples, sampleView)})
+}
+
+func sampleView(s server.Sample) ServerSample {
+	return ServerSample{
+		At: s.At.UTC(), Load1: s.Load1, MemoryPct: s.MemoryPct, DiskPct: s.DiskPct,
+		CpuPct: s.CPUPct, WorkerSlotsPct: s.WorkerSlotsPct, DbDiskPct: s.DBDiskPct, RedisMemoryPct: s.RedisMemoryPct,
+	}
+}
+
 // ServerStats shows how long servers took to become active.
 func (a *API) ServerStats(c echo.Context, p ServerStatsParams) error {
 	days := 30

@@ -226,6 +226,14 @@ func (c *Console) beside(ec echo.Context, p part, params map[string]string, s *s
 	if err != nil {
 		return nil, err
 	}
+	if p.Style == "samples" {
+		d := dayOf(o, c.d.Now())
+		if d == nil {
+			return nil, nil
+		}
+		s.Body = d
+		return s, nil
+	}
 	if p.Style == "quotas" {
 		s.Body = bars(o.objects("quotas"), params["org_id"], c.d.Now())
 		return s, nil

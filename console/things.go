@@ -20,7 +20,7 @@ type part struct {
 	Title   string
 	Field   string
 	Columns string // of a list of objects; without them a field is shown as facts
-	Style   string // timeline, boot, quotas, decision, funnel, difference, later for a page that takes its time, or "" for a table
+	Style   string // timeline, boot, quotas, samples, decision, funnel, difference, later for a page that takes its time, or "" for a table
 	List    string // the page of a listing, of which the newest are shown
 }
 
@@ -31,6 +31,7 @@ var things = []thing{
 		Parts: []part{
 			{Title: "How it booted", Field: "timeline", Style: "boot"},
 			{Title: "Agent and host", Field: "agent"},
+			{Title: "Last day", List: "servers/{server_id}/samples", Style: "samples"},
 			{Title: "Security updates", Field: "patches"},
 			{Title: "Being emptied", List: "servers/{server_id}/drain"},
 			{Title: "Containers", List: "servers/{server_id}/containers", Style: "later"},

@@ -343,6 +343,7 @@ func buildWorker(ctx context.Context, p *process, runs *workflows.Client, served
 		worker.Look{Name: "drills", Every: 6 * p.cfg.Backups.SweepEvery, Do: activities.LookAtDrills(drilled)},
 		worker.Look{Name: "lost tenants", Every: p.cfg.Backups.SweepEvery, Do: activities.LookAtLost(tenants)},
 		worker.Look{Name: "age", Every: p.cfg.Keep.Every, Do: activities.LookAtAge(&activities.Pruning{Store: p.db, Keep: p.cfg.Keep.Of(), Batch: p.cfg.Keep.Batch, Rows: activities.NewPrunedRows(p.reg)})},
+		worker.Look{Name: "samples", Every: server.SampleEvery / 5, Do: activities.LookAtSamples(&activities.Samples{Store: p.db})},
 		worker.Look{Name: "costs", Every: p.cfg.Costs.Every, Do: activities.LookAtCosts(&activities.Costs{Store: p.db, StoragePrice: p.cfg.Costs.BackupGBMonth, StorageCurrency: p.cfg.Costs.BackupCurrency, Now: time.Now})},
 		worker.Look{Name: "audit", Every: p.cfg.Keep.SealAudit, Do: activities.LookAtAudit(&activities.Audit{Store: p.db, Log: p.log.Named("audit")})},
 		worker.Look{Name: "backup storage", Every: p.cfg.Backups.CheckEvery, Do: activities.LookAtBackupStorage(backups)},

@@ -52,6 +52,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"server drain-status app-7", "", "GET /v1/servers/app-7/drain", ""},
 		{"server drain-cancel app-7", "", "DELETE /v1/servers/app-7/drain", ""},
 		{"server uncordon app-7", "", "POST /v1/servers/app-7/uncordon", ""},
+		{"server samples app-7", "", "GET /v1/servers/app-7/samples", ""},
 		{"server peers", "", "GET /v1/server-peers", ""},
 		{"server stats --days 7", "", "GET /v1/server-stats?days=7", ""},
 		{"container repair app-7", "", "POST /v1/servers/app-7/containers/repair", ""},

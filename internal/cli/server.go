@@ -230,6 +230,7 @@ func serverCommand(c *CLI) *cobra.Command {
 				},
 			},
 		},
+		serverSamples{},
 		List[api.PeersBehind]{
 			Use: "peers", Short: "List servers whose host's firewall is not as it should be", Path: "/v1/server-peers", Items: "servers", Whole: true,
 			Table: Table[api.PeersBehind]{

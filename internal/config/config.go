@@ -89,6 +89,7 @@ type Keep struct {
 	Keys         time.Duration `env:"PREGO_KEEP_KEYS" envDefault:"168h"`           // idempotency keys and the answers to their requests; at least 24h
 	CreationKeys time.Duration `env:"PREGO_KEEP_CREATION_KEYS" envDefault:"2160h"` // idempotency keys of requests that created tenants, apps and envs; at least 24h
 	Decisions    time.Duration `env:"PREGO_KEEP_DECISIONS" envDefault:"2160h"`     // inputs of placement decisions, for replays; at least 1h
+	Samples      time.Duration `env:"PREGO_KEEP_SAMPLES" envDefault:"25h"`         // what hosts reported, every five minutes; at least 1h, and the last day is shown
 	Audit        time.Duration `env:"PREGO_KEEP_AUDIT" envDefault:"0"`             // entries of the audit; at least 720h
 	SealAudit    time.Duration `env:"PREGO_AUDIT_SEAL_EVERY" envDefault:"10s"`     // how often new entries of the audit are sealed
 	Every        time.Duration `env:"PREGO_PRUNE_EVERY" envDefault:"1m"`           // how often what is older is looked for
@@ -100,8 +101,8 @@ func (k Keep) Of() map[prego.PrunedTable]time.Duration {
 	return map[prego.PrunedTable]time.Duration{
 		prego.PrunedEvents: k.Events, prego.PrunedFeed: k.Feed, prego.PrunedCommands: k.Commands, prego.PrunedSessions: k.Sessions, prego.PrunedInstances: k.Instances,
 		prego.PrunedKeys: k.Keys, prego.PrunedTenantKeys: k.CreationKeys, prego.PrunedOrgKeys: k.CreationKeys,
-		prego.PrunedDecisions: k.Decisions,
-		prego.PrunedAudit:     k.Audit,
+		prego.PrunedDecisions: k.Decisions, prego.PrunedSamples: k.Samples,
+		prego.PrunedAudit: k.Audit,
 	}
 }
 
@@ -109,8 +110,8 @@ func (k Keep) check(bad func(name, why string)) {
 	for name, v := range map[string]struct{ is, least time.Duration }{
 		"PREGO_KEEP_EVENTS": {k.Events, time.Hour}, "PREGO_KEEP_FEED": {k.Feed, time.Hour}, "PREGO_KEEP_COMMANDS": {k.Commands, time.Hour}, "PREGO_KEEP_SESSIONS": {k.Sessions, 2 * time.Hour},
 		"PREGO_KEEP_INSTANCES": {k.Instances, time.Hour}, "PREGO_KEEP_KEYS": {k.Keys, 24 * time.Hour}, "PREGO_KEEP_CREATION_KEYS": {k.CreationKeys, 24 * time.Hour},
-		"PREGO_KEEP_DECISIONS": {k.Decisions, time.Hour},
-		"PREGO_KEEP_AUDIT":     {k.Audit, 720 * time.Hour},
+		"PREGO_KEEP_DECISIONS": {k.Decisions, time.Hour}, "PREGO_KEEP_SAMPLES": {k.Samples, time.Hour},
+		"PREGO_KEEP_AUDIT": {k.Audit, 720 * time.Hour},
 	} {
 		if v.is != 0 && v.is < v.least {
 			bad(name, fmt.Sprintf("must be at least %s, or 0 for forever", v.least))

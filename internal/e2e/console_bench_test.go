@@ -19,7 +19,9 @@ func BenchmarkConsole(b *testing.B) {
 	c := &console{cell: newCell(b, options{vars: map[string]string{"PREGO_LOG_LEVEL": "warn", "PREGO_API_RATE_PER_SECOND": "100000", "PREGO_API_RATE_BURST": "100000"}})}
 	c.kill("worker") // it would begin to mend what the rows say
 	c.kill("agentgw")
-	pgtest.FillLarge(b, c.url, 1000)
+	pgtest.FillLarge(b, c.url, 1000, `
+INSERT INTO server_samples (at, server_id, load1, memory_pct, disk_pct, cpu_pct)
+SELECT date_bin('5 minutes', now(), 'epoch') - make_interval(mins => 5 * i), server_id, i % 7 / 2.0, 40 + i % 9, 12, i % 50 FROM generate_series(0, 288) i, servers`)
 	v := c.visitor(c.operator)
 	for b.Loop() {
 		for _, p := range []struct{ name, page, api string }{

@@ -83,6 +83,11 @@ func newConsole(t *testing.T) *console {
 	require.NoError(t, err)
 	_, err = c.pool.Exec(t.Context(), `INSERT INTO server_events (server_id, step, attempt, status, reason, message, actor) VALUES ($1, 'boot_stage', 1, 'active', '', $2, 'system')`, c.app, smuggled)
 	require.NoError(t, err)
+	// A day of its host, with a silence of two hours.
+	_, err = c.pool.Exec(t.Context(), `
+INSERT INTO server_samples (at, server_id, load1, memory_pct, disk_pct, cpu_pct)
+SELECT date_bin('5 minutes', now(), 'epoch') - make_interval(mins => 5 * i), $1, i % 7 / 2.0, 40 + i % 9, 12, i % 50 FROM generate_series(1, 280) i WHERE i NOT BETWEEN 100 AND 123 ON CONFLICT DO NOTHING`, c.app)
+	require.NoError(t, err)
 	return c
 }
 
@@ -177,6 +182,18 @@ func TestConsole(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, text, smuggled, "it is shown as it is")
 		require.Empty(t, tab.Problems())
+	})
+
+	t.Run("the last day of a host", func(t *testing.T) {
+		_, err := tab.Open("/console/servers/" + c.app)
+		require.NoError(t, err)
+		text, err := tab.Text("main")
+		require.NoError(t, err)
+		require.Contains(t, text, "The agent was silent for 2 h in all.")
+		require.Regexp(t, `Memory (now|\d+ min ago) \d+ %, lowest \d+ %, highest 48 %`, text)
+		lines, err := browser.Ask[float64](tab, `[...document.querySelectorAll(".charts svg[role=img][aria-label] .line")].filter(p => p.getAttribute("d").split("M").length === 3 && p.getTotalLength() > 200).length`)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, int(lines), 4, "a line for each figure, with a gap")
 	})
 
 	t.Run("keys", func(t *testing.T) {

@@ -53,6 +53,8 @@ const (
     SELECT audit_id FROM agent_command_audit WHERE requested_at` + longAgo + `ORDER BY requested_at` + someRows
 	sqlPruneDecisions = `WITH gone AS (DELETE FROM decision_inputs WHERE (journal, first) IN (
     SELECT journal, first FROM decision_inputs WHERE created_at` + longAgo + `ORDER BY created_at` + someRows
+	sqlPruneSamples = `WITH gone AS (DELETE FROM server_samples WHERE (at, server_id) IN (
+    SELECT at, server_id FROM server_samples WHERE at` + longAgo + `ORDER BY at` + someRows
 	sqlPruneKeys = `WITH gone AS (DELETE FROM request_keys WHERE (subject, key) IN (
     SELECT subject, key FROM request_keys WHERE created_at` + longAgo + `AND leased_until < now() ORDER BY created_at` + someRows
 	sqlPruneTenantKeys = `WITH gone AS (DELETE FROM idempotency_keys WHERE (subject, key) IN (
@@ -67,8 +69,8 @@ func (s *Store) Prune(ctx context.Context, table prego.PrunedTable, keep time.Du
 	sql := map[prego.PrunedTable]string{
 		prego.PrunedEvents: sqlPruneEvents, prego.PrunedFeed: sqlPruneFeed, prego.PrunedSessions: sqlPruneSessions, prego.PrunedInstances: sqlPruneInstances, prego.PrunedCommands: sqlPruneCommands,
 		prego.PrunedKeys: sqlPruneKeys, prego.PrunedTenantKeys: sqlPruneTenantKeys, prego.PrunedOrgKeys: sqlPruneOrgKeys,
-		prego.PrunedDecisions: sqlPruneDecisions,
-		prego.PrunedAudit:     sqlPruneAudit,
+		prego.PrunedDecisions: sqlPruneDecisions, prego.PrunedSamples: sqlPruneSamples,
+		prego.PrunedAudit: sqlPruneAudit,
 	}[table]
 	n, err := value[int](ctx, s.pool, sql, keep.Seconds(), limit)
 	return n, failed("prune "+string(table), err)

@@ -23,6 +23,7 @@ func prunedTables() map[prego.PrunedTable]string {
 		prego.PrunedInstances:  `UPDATE instances SET stopped_at = now() - make_interval(days => %d) WHERE number %% 2 = 1`,
 		prego.PrunedCommands:   `UPDATE agent_command_audit SET requested_at = now() - make_interval(days => %d) WHERE audit_id LIKE '%%2'`,
 		prego.PrunedDecisions:  `UPDATE decision_inputs SET created_at = now() - make_interval(days => %d) WHERE first %% 2 = 0`,
+		prego.PrunedSamples:    `UPDATE server_samples SET at = at - make_interval(days => %d) WHERE server_id LIKE '%%2'`,
 		prego.PrunedKeys:       `UPDATE request_keys SET created_at = now() - make_interval(days => %d) WHERE key LIKE '%%2'`,
 		prego.PrunedTenantKeys: `UPDATE idempotency_keys SET created_at = now() - make_interval(days => %d) WHERE key LIKE '%%2'`,
 		prego.PrunedOrgKeys:    `UPDATE org_idempotency_keys SET created_at = now() - make_interval(days => %d) WHERE key LIKE '%%2'`,
@@ -41,6 +42,7 @@ func aged(t *testing.T) *Store {
 		`INSERT INTO idempotency_keys (subject, key, request_hash, tenant_id) SELECT 'a', 'k-' || i, '', 't-' || i FROM generate_series(1, 50) i`,
 		`INSERT INTO org_idempotency_keys (subject, key, request_hash, resource_id) SELECT 'a', 'k-' || i, '', 'a-1' FROM generate_series(1, 50) i`,
 		`INSERT INTO decision_inputs (journal, first, events, body) SELECT 'j', i, 1, '' FROM generate_series(0, 50) i`,
+		`INSERT INTO server_samples (at, server_id, load1) SELECT now(), 's-' || i, 1 FROM generate_series(1, 50) i`,
 		`INSERT INTO events (kind, id, step) SELECT 'server', 's-' || i, 'x' FROM generate_series(1, 99) i`,
 		`UPDATE instances SET state = 'stopped', stopped_at = now() WHERE number % 3 = 0`)
 	pool, err := Open(t.Context(), url, 8, nil)
@@ -65,8 +67,8 @@ func TestWhatIsOldIsPruned(t *testing.T) {
 	conditions := map[prego.PrunedTable]string{
 		prego.PrunedEvents: `at < now() - interval '9 days'`, prego.PrunedFeed: `at < now() - interval '9 days'`, prego.PrunedSessions: `opened_at < now() - interval '9 days' AND closed_at IS NOT NULL`,
 		prego.PrunedInstances: `stopped_at < now() - interval '9 days' AND state = 'stopped'`, prego.PrunedCommands: `requested_at < now() - interval '9 days'`,
-		prego.PrunedDecisions: `created_at < now() - interval '9 days'`,
-		prego.PrunedKeys:      `created_at < now() - interval '9 days' AND leased_until < now()`, prego.PrunedTenantKeys: `created_at < now() - interval '9 days'`, prego.PrunedOrgKeys: `created_at < now() - interval '9 days'`,
+		prego.PrunedDecisions: `created_at < now() - interval '9 days'`, prego.PrunedSamples: `at < now() - interval '9 days'`,
+		prego.PrunedKeys: `created_at < now() - interval '9 days' AND leased_until < now()`, prego.PrunedTenantKeys: `created_at < now() - interval '9 days'`, prego.PrunedOrgKeys: `created_at < now() - interval '9 days'`,
 	}
 	for table, due := range conditions {
 		before, old := rowsOf(t, s, table), count(t, s, string(table)+" WHERE "+due)

@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
+)
+
+// serverSamples is the verb that shows how a host's figures went.
+type serverSamples struct{}
+
+func (serverSamples) command(c *CLI) *cobra.Command {
+	var back time.Duration
+	cmd := &cobra.Command{
+		Use: "samples SERVER", Short: "Show how the load, memory and disks of a server's host went over the last day",
+		Long: "Show how the load, memory and disks of a server's host went over the last day: a line for each figure. With -o json\n" +
+			"or -o yaml, print each sample.",
+		Example: "  prego server samples app-7 --since 6h\n  prego server samples app-7 -o json",
+	}
+	cmd.Flags().DurationVar(&back, "since", server.SampledFor, "how far back, at most 24h")
+	return c.run(cmd, "", func(in *call) (func() error, error) {
+		if back <= 0 || back > server.SampledFor {
+			return nil, usagef("--since must be above 0 and at most %s", server.SampledFor)
+		}
+		until := in.Now()
+		q := url.Values{}
+		if in.given("since") {
+			q.Set("since", until.Add(-back).UTC().Format(time.RFC3339))
+		}
+		if err := in.client.Do(in.Context(), http.MethodGet, in.path("/v1/servers/{server}/samples"), q, nil, &in.answer); err != nil {
+			return nil, err
+		}
+		in.keep(in.answer)
+		var out api.ServerSampleList
+		if err := json.Unmarshal(in.answer, &out); err != nil || !in.forPeople() {
+			return nil, err
+		}
+		if len(out.Samples) == 0 {
+			fmt.Fprintln(in.w, "no samples in this time")
+			return nil, nil
+		}
+		return nil, rows(in.printer, Table[trend]{Columns: "figure, last, least, most, course", Spare: "least, most"}, trends(out.Samples, until.Add(-back), until))
+	})
+}
+
+// trend is how a figure went.
+type trend struct {
+	Figure string `json:"figure"`
+	Last   string `json:"last"`
+	Least  string `json:"least"`
+	Most   string `json:"most"`
+	Course string `json:"course"`
+}
+
+// courseWidth is how many characters show how a figure went.
+const courseWidth = 48
+
+// trends are those of all figures that are known.
+func trends(samples []api.ServerSample, from, until time.Time) []trend {
+	var out []trend
+	for _, f := range []struct {
+		name, unit string
+		top        float64 // the whole height; 0 for the largest
+		of         func(api.ServerSample) *float64
+	}{
+		{"load", "", 0, func(s api.ServerSample) *float64 { return s.Load1 }},
+		{"CPU", " %", 100, func(s api.ServerSample) *float64 { return s.CpuPct }},
+		{"memory", " %", 100, func(s api.ServerSample) *float64 { return s.MemoryPct }},
+		{"disk", " %", 100, func(s api.ServerSample) *float64 { return s.DiskPct }},
+		{"workers", " %", 100, func(s api.ServerSample) *float64 { return s.WorkerSlotsPct }},
+		{"database disk", " %", 100, func(s api.ServerSample) *float64 { return s.DbDiskPct }},
+		{"Redis memory", " %", 100, func(s api.ServerSample) *float64 { return s.RedisMemoryPct }},
+	} {
+		var known []float64
+		cells := make([]float64, courseWidth) // the highest of each
+		for i := range cells {
+			cells[i] = math.NaN()
+		}
+		for _, s := range samples {
+			v := f.of(s)
+			if v == nil {
+				continue
+			}
+			known = append(known, *v)
+			i := int(float64(courseWidth) * float64(s.At.Sub(from)) / float64(until.Sub(from)))
+			i = max(0, min(courseWidth-1, i))
+			if math.IsNaN(cells[i]) || *v > cells[i] {
+				cells[i] = *v
+			}
+		}
+		if len(known) == 0 {
+			continue
+		}
+		least, most := slices.Min(known), slices.Max(known)
+		top := f.top
+		if top == 0 {
+			top = max(1, most)
+		}
+		out = append(out, trend{Figure: f.name, Last: number(known[len(known)-1]) + f.unit, Least: number(least) + f.unit, Most: number(most) + f.unit, Course: course(cells, top)})
+	}
+	return out
+}
+
+// course draws figures as bars; a dot is where there are none.
+func course(cells []float64, top float64) string {
+	bars := []rune("▁▂▃▄▅▆▇█")
+	var b strings.Builder
+	for _, v := range cells {
+		if math.IsNaN(v) {
+			b.WriteRune('·')
+			continue
+		}
+		b.WriteRune(bars[max(0, min(len(bars)-1, int(v/top*float64(len(bars)))))])
+	}
+	return b.String()
+}
