@@ -338,9 +338,12 @@ func (c *Console) act(ec echo.Context) error {
 func (c *Console) done(ec echo.Context, a *asking, status int, o object) error {
 	now := c.d.Now()
 	p := &page{Title: a.Label, Template: "done", Crumbs: []crumb{{Text: "back", Href: a.Back}}, Commands: a.Lines}
-	verdict := "Done"
+	verdict, bad := "Done", false
 	if status == http.StatusAccepted {
 		verdict = "Accepted"
+	}
+	if code := o.text("exit_code"); code != "" && code != "0" {
+		verdict, bad = "The command ended with the exit code "+code, true
 	}
 	follow := ""
 	if id := o.text("operation.id"); id != "" {
@@ -355,7 +358,7 @@ func (c *Console) done(ec echo.Context, a *asking, status int, o object) error {
 			}
 		}
 	}
-	p.Body = map[string]any{"Verdict": verdict, "Follow": follow, "Made": made, "Back": a.Back, "Facts": facts(o, slices.Sorted(maps.Keys(o)), map[string]bool{}, now)}
+	p.Body = map[string]any{"Verdict": verdict, "Bad": bad, "Follow": follow, "Made": made, "Back": a.Back, "Facts": facts(o, slices.Sorted(maps.Keys(o)), map[string]bool{}, now)}
 	return c.show(ec, http.StatusOK, p)
 }
 
