@@ -9,12 +9,14 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/console"
 	"github.com/prego/prego/server"
@@ -121,4 +123,92 @@ func TestConsoleRunsACommand(t *testing.T) {
 	var ended int
 	require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT count(*) FROM agent_command_audit WHERE exit_code = 3 AND finished_at IS NOT NULL`).Scan(&ended))
 	require.Equal(t, 1, ended)
+}
+
+// TestConsoleFormsOfOtherSites: a page of another site can't make a browser log in as somebody else, whatever it
+// makes the browser say about where it is from.
+func TestConsoleFormsOfOtherSites(t *testing.T) {
+	t.Parallel()
+	b := setupConsole(t, nil)
+	for name, header := range map[string][]string{
+		"by its origin":        {"Origin", "https://evil.example"},
+		"in a frame without":   {"Origin", "null"},
+		"by what browsers say": {"Sec-Fetch-Site", "cross-site"},
+		"on another subdomain": {"Sec-Fetch-Site", "same-site", "Origin", "https://other.example.com"},
+	} {
+		p := b.browser().post("/console/login", url.Values{"token": {"operator"}}, header...)
+		require.Equal(t, http.StatusForbidden, p.status, name)
+		require.Empty(t, p.header.Values("Set-Cookie"), name)
+	}
+	p := b.browser().post("/console/login", url.Values{"token": {"operator"}}, "Origin", b.srv.URL, "Sec-Fetch-Site", "same-origin")
+	require.Equal(t, http.StatusSeeOther, p.status)
+	v := b.login("operator")
+	p = v.send(http.MethodPost, "/console/logout?csrf="+url.QueryEscape(v.csrf), strings.NewReader(""), "Content-Type", "application/x-www-form-urlencoded")
+	require.Equal(t, http.StatusForbidden, p.status, "the mark is of a form, not of an address")
+}
+
+// TestConsoleLogin: what is wrong is said, counted and forgotten; what is right leads where somebody wanted to go.
+func TestConsoleLogin(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	counted := map[string]int{}
+	b := setupConsole(t, func(b *consoleBundle) {
+		b.deps.Allow = func(key string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if counted[key]++; strings.HasPrefix(key, "address ") && counted[key] > 2 {
+				return prego.Errorf(prego.CodeRateLimited, "too many")
+			}
+			return nil
+		}
+	})
+	v := b.browser()
+	p := v.get("/console/servers?region=eu")
+	require.Equal(t, "/console/login?next=%2Fconsole%2Fservers%3Fregion%3Deu", p.header.Get("Location"))
+	p = v.post("/console/login", url.Values{"token": {"wrong"}, "next": {"/console/servers?region=eu"}})
+	require.Equal(t, http.StatusUnauthorized, p.status)
+	require.Contains(t, p.body, `name="next" value="/console/servers?region=eu"`, "after a typing error, too")
+	p = v.get("/console/servers", "Cookie", "prego_console=made-up")
+	require.Equal(t, http.StatusSeeOther, p.status)
+	require.Equal(t, http.StatusTooManyRequests, v.get("/console/servers", "Cookie", "prego_console=made-up").status, "cookies that are made up are counted")
+	require.Equal(t, http.StatusTooManyRequests, v.post("/console/login", url.Values{"token": {"wrong"}}).status)
+	p = v.post("/console/login", url.Values{"token": {"operator"}, "next": {"/console/servers?region=eu"}})
+	require.Equal(t, http.StatusSeeOther, p.status, "others at the same address are not kept out")
+	require.Equal(t, "/console/servers?region=eu", p.header.Get("Location"))
+
+	// Whoever logs in again leaves no session behind.
+	first := p.header.Get("Set-Cookie")
+	p = v.post("/console/login", url.Values{"token": {"viewer"}, "next": {"//evil.example"}})
+	require.Equal(t, "/console", p.header.Get("Location"))
+	first, _, _ = strings.Cut(first, ";")
+	mu.Lock()
+	clear(counted)
+	mu.Unlock()
+	require.Equal(t, http.StatusSeeOther, b.browser().get("/console/servers", "Cookie", first).status)
+	require.Equal(t, http.StatusOK, v.get("/console/servers").status)
+}
+
+// TestConsoleFormsAreSmall: nobody fills memory or disk with a form, least of all a stranger.
+func TestConsoleFormsAreSmall(t *testing.T) {
+	t.Parallel()
+	b := setupConsole(t, nil)
+	p := b.browser().post("/console/login", url.Values{"token": {strings.Repeat("a", 1<<20)}})
+	require.Equal(t, http.StatusRequestEntityTooLarge, p.status)
+	v := b.login("operator")
+	require.Equal(t, http.StatusRequestEntityTooLarge, v.post("/console/theme", url.Values{"theme": {strings.Repeat("a", 17<<20)}}).status)
+	body := "--x\r\nContent-Disposition: form-data; name=\"token\"\r\n\r\noperator\r\n--x--\r\n"
+	require.Equal(t, http.StatusUnauthorized, b.browser().send(http.MethodPost, "/console/login", strings.NewReader(body), "Content-Type", `multipart/form-data; boundary=x`).status, "files are not taken")
+}
+
+// TestConsoleLinksToForms: a link fills in a form, but not what makes sending it safe.
+func TestConsoleLinksToForms(t *testing.T) {
+	t.Parallel()
+	b := setupConsole(t, nil)
+	v := b.login("operator")
+	resp, body := b.do(http.MethodPut, "/v1/orgs/acme", "operator", js, `{"tier":"paid"}`)
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", body)
+	p := v.get("/console/do/putOrg?org_id=acme&key=known&etag=%22stolen%22")
+	require.Equal(t, http.StatusOK, p.status)
+	require.NotContains(t, p.body, `name="key" value="known"`)
+	require.Regexp(t, `name="etag" value="&#34;[^&]+&#34;"`, p.body)
 }

@@ -124,7 +124,11 @@ type asking struct {
 
 // form shows the form of an operation.
 func (c *Console) form(ec echo.Context) error {
-	a, err := c.asking(ec, ec.QueryParams())
+	given := ec.QueryParams()
+	for _, own := range []string{"key", "etag"} { // of forms that are sent; a link has none
+		given.Del(own)
+	}
+	a, err := c.asking(ec, given)
 	if err != nil {
 		return err
 	}
@@ -133,9 +137,6 @@ func (c *Console) form(ec echo.Context) error {
 
 // begin shows a form with what another page puts into it.
 func (c *Console) begin(ec echo.Context) error {
-	if err := ec.Request().ParseForm(); err != nil {
-		return prego.Errorf(prego.CodeInvalidField, "the form can't be read")
-	}
 	a, err := c.asking(ec, ec.Request().PostForm)
 	if err != nil {
 		return err
@@ -260,9 +261,6 @@ func (a *asking) query() url.Values {
 
 // act sends a form to the API.
 func (c *Console) act(ec echo.Context) error {
-	if err := ec.Request().ParseForm(); err != nil {
-		return prego.Errorf(prego.CodeInvalidField, "the form can't be read")
-	}
 	form := ec.Request().PostForm
 	a, err := c.asking(ec, form)
 	if err != nil {
@@ -364,9 +362,6 @@ func (c *Console) done(ec echo.Context, a *asking, status int, o object) error {
 
 // lines shows how to do by other means what a form asks for.
 func (c *Console) lines(ec echo.Context) error {
-	if err := ec.Request().ParseForm(); err != nil {
-		return prego.Errorf(prego.CodeInvalidField, "the form can't be read")
-	}
 	a, err := c.asking(ec, ec.Request().PostForm)
 	if err != nil {
 		return err

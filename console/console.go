@@ -163,6 +163,8 @@ func (c *Console) failed(err error, ec echo.Context) {
 			status = http.StatusForbidden
 		case prego.CodeRateLimited:
 			status = http.StatusTooManyRequests
+		case prego.CodeBodyTooLarge:
+			status = http.StatusRequestEntityTooLarge
 		}
 	case errors.As(err, &http4xx):
 		status, code, text = http4xx.Code, string(prego.CodeNotFound), "There is no such page."
@@ -220,14 +222,15 @@ func (c *Console) show(ec echo.Context, status int, p *page) error {
 
 // theme keeps whether somebody wants the pages light or dark.
 func (c *Console) theme(ec echo.Context) error {
-	next := ec.FormValue("theme")
+	form := ec.Request().PostForm
+	next := form.Get("theme")
 	//nolint:gosec // Secure wherever the browser came over TLS
 	k := &http.Cookie{Name: themeCookie, Value: next, Path: "/console", HttpOnly: true, SameSite: http.SameSiteStrictMode, MaxAge: 365 * 24 * 3600, Secure: encrypted(ec.Request())}
 	if next != "dark" && next != "light" {
 		k.MaxAge = -1
 	}
 	ec.SetCookie(k)
-	return ec.Redirect(http.StatusSeeOther, localPath(ec.FormValue("back")))
+	return ec.Redirect(http.StatusSeeOther, localPath(form.Get("back")))
 }
 
 // localPath is a path of the console that somebody gave, or its first page.
