@@ -55,19 +55,16 @@ type Deps struct {
 type Console struct {
 	d       Deps
 	echo    *echo.Echo
-	streams chan struct{} // has an entry for each browser that waits for changes
+	streams streams
+	again   time.Duration // how often a stream asks whether its session has ended
 }
-
-// maxStreams is how many browsers of one process wait for changes at once. The others see
-// what has changed when they load a page again.
-const maxStreams = 200
 
 // policy lets pages run and show only what this program serves, and nothing inline.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // New makes a console.
 func New(d Deps) *Console {
-	c := &Console{d: d, streams: make(chan struct{}, maxStreams)}
+	c := &Console{d: d, streams: streams{of: map[string]int{}}, again: alive}
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = c.failed
@@ -80,15 +77,15 @@ func New(d Deps) *Console {
 	in := e.Group("/console", c.session)
 	in.POST("/logout", c.logout)
 	in.POST("/theme", c.theme)
-	in.GET("", c.now)
-	in.GET("/", c.now)
+	in.GET("", c.live(c.now))
+	in.GET("/", c.live(c.now))
 	in.GET("/events", c.events)
 	in.GET("/search", c.search)
-	in.GET("/map", c.fleetMap)
+	in.GET("/map", c.live(c.fleetMap))
 	in.GET("/map/packing", c.packing)
 	in.GET("/what-if", c.whatIf)
 	in.GET("/decisions/:decision_id/replay", c.replay)
-	in.GET("/costs", c.costs)
+	in.GET("/costs", c.live(c.costs))
 	in.GET("/servers/:server_id/containers", c.containers)
 	in.GET("/ledger.csv", c.csv("/v1/ledger"))
 	in.GET("/costs.csv", c.csv("/v1/costs"))
@@ -104,10 +101,10 @@ func New(d Deps) *Console {
 		in.GET("/"+echoPath(page)+"/stream", c.follow(of.path))
 	}
 	for _, l := range listings {
-		in.GET("/"+echoPath(l.Page), c.list(l))
+		in.GET("/"+echoPath(l.Page), c.live(c.list(l)))
 	}
 	for _, t := range things {
-		in.GET("/"+echoPath(t.Page), c.thing(t))
+		in.GET("/"+echoPath(t.Page), c.live(c.thing(t)))
 	}
 	c.echo = e
 	return c
@@ -196,6 +193,7 @@ type page struct {
 	Nav   []navGroup
 	Theme string
 	Self  string // its own path and query
+	Since string // the place in the feed of events that it was read after
 	Now   time.Time
 	body  template.HTML
 }
@@ -209,6 +207,7 @@ type command struct{ Name, Line string }
 // show renders a page.
 func (c *Console) show(ec echo.Context, status int, p *page) error {
 	p.Who, _ = ec.Get(visitorKey).(*visitor)
+	p.Since, _ = ec.Get(sinceKey).(string)
 	p.Nav, p.Self, p.Now = navigation(p.Section), ec.Request().URL.RequestURI(), c.d.Now()
 	if k, err := ec.Cookie(themeCookie); err == nil && (k.Value == "dark" || k.Value == "light") {
 		p.Theme = k.Value
