@@ -2,6 +2,8 @@ package api_test
 
 import (
 	"context"
+	"encoding/csv"
+	"html"
 	"io"
 	"net/http"
 	"net/http/cookiejar"
@@ -211,4 +213,66 @@ func TestConsoleLinksToForms(t *testing.T) {
 	require.Equal(t, http.StatusOK, p.status)
 	require.NotContains(t, p.body, `name="key" value="known"`)
 	require.Regexp(t, `name="etag" value="&#34;[^&]+&#34;"`, p.body)
+}
+
+// TestConsoleOffersWhatIsAllowed: viewers are offered nothing that the API refuses them, and links keep leading where
+// they should from a page with a query.
+func TestConsoleOffersWhatIsAllowed(t *testing.T) {
+	t.Parallel()
+	b := setupConsole(t, nil)
+	b.sql(`INSERT INTO orgs (org_id, tier, created_by) VALUES ('acme', 'free', 'x')`)
+	b.sql(`INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, policy, request_hash, state, created_by)
+VALUES ('t-1', 't-1', 'acme', 'eu', 'starter', 1, 1, 'shared', '', 'provisioning', 'x')`)
+	var id string
+	require.NoError(t, b.pool.QueryRow(t.Context(), `INSERT INTO allocation_snapshots (tenant_id, outcome, code, algorithm, decision_log, policy_json)
+VALUES ('t-1', 'awaiting_capacity', 'insufficient_resources', 'best_fit', '{"selection_reason": "because"}', '{}') RETURNING snapshot_id::text`).Scan(&id))
+	operator, viewer := b.login("operator"), b.login("viewer")
+	require.Contains(t, operator.get("/console/decisions/"+id+"?from=mail").body, `href="/console/decisions/`+id+`/replay"`)
+	p := viewer.get("/console/decisions/" + id)
+	require.Equal(t, http.StatusOK, p.status)
+	require.NotContains(t, p.body, "Replay it")
+	require.NotContains(t, p.body, "/console/what-if")
+	for _, path := range []string{"/console/what-if", "/console/decisions/" + id + "/replay", "/console/do/putOrg"} {
+		require.Equal(t, http.StatusForbidden, viewer.get(path).status, path)
+	}
+}
+
+// TestConsoleShowsWhatIsSo: a form that would change nothing says so, and a filter for several values is shown as it is.
+func TestConsoleShowsWhatIsSo(t *testing.T) {
+	t.Parallel()
+	b := setupConsole(t, nil)
+	resp, body := b.do(http.MethodPut, "/v1/orgs/acme", "operator", js, `{"tier":"paid"}`)
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", body)
+	v := b.login("operator")
+	p := v.post("/console/do/putOrg", url.Values{"org_id": {"acme"}, "f.tier": {"paid"}, "key": {"k"}, "compare": {"1"}})
+	require.Equal(t, http.StatusOK, p.status, p.body)
+	require.Contains(t, p.body, "What it would change")
+	require.Contains(t, p.body, "Nothing changes.")
+	p = v.get("/console/servers?status=active,failed")
+	require.Contains(t, p.body, "<option selected>active,failed</option>")
+}
+
+// TestConsoleExportsAll: the CSV has all pages of a list, whichever is looked at.
+func TestConsoleExportsAll(t *testing.T) {
+	t.Parallel()
+	b := setupConsole(t, nil)
+	b.sql(`INSERT INTO resources (provider, kind, name, attempt, state, provider_id, created_at, details)
+SELECT 'hetzner', 'server', 'app-' || n, 1, 'created', n::text, now() - make_interval(hours => n), '{"type": "cx43", "location": "fsn1"}' FROM generate_series(1, 320) AS n`)
+	v := b.login("viewer")
+	second := regexp.MustCompile(`href="(/console/ledger\?[^"]*)" rel="next"`).FindStringSubmatch(v.get("/console/ledger?kind=server").body)
+	require.NotNil(t, second)
+	export := regexp.MustCompile(`href="(/console/ledger\.csv\?[^"]*)"`).FindStringSubmatch(v.get(html.UnescapeString(second[1])).body)
+	require.NotNil(t, export)
+	p := v.get(html.UnescapeString(export[1]))
+	require.Equal(t, http.StatusOK, p.status)
+	require.Equal(t, "no-store", p.header.Get("Cache-Control"))
+	require.Equal(t, `attachment; filename="ledger.csv"`, p.header.Get("Content-Disposition"))
+	rows, err := csv.NewReader(strings.NewReader(p.body)).ReadAll()
+	require.NoError(t, err)
+	require.Len(t, rows, 1+320)
+	names := map[string]bool{}
+	for _, r := range rows[1:] {
+		names[r[3]] = true
+	}
+	require.Len(t, names, 320)
 }

@@ -116,10 +116,12 @@ type asking struct {
 	Back    string
 	Refused *Refusal
 	Plan    string // what a dry run said
-	Changes []changedField
-	Now     object // what it replaces
-	CSRF    string
-	Lines   []command
+	// Compared is whether Changes are what it would change.
+	Compared bool
+	Changes  []changedField
+	Now      object // what it replaces
+	CSRF     string
+	Lines    []command
 }
 
 // form shows the form of an operation.
@@ -155,9 +157,6 @@ func (c *Console) asking(ec echo.Context, form url.Values) (*asking, error) {
 		return nil, echo.ErrNotFound
 	}
 	v := ec.Get(visitorKey).(*visitor)
-	if !v.Operator {
-		return nil, prego.Errorf(prego.CodeForbidden, "this requires the role operator")
-	}
 	a := &asking{Op: op, Label: op.Summary, Key: form.Get("key"), Etag: form.Get("etag"), Typed: form.Get("typed"), Dry: op.dry(), CSRF: v.CSRF(), Back: localPath(form.Get("back"))}
 	for p := range strings.SplitSeq(op.Description, "\n\n") {
 		a.About = append(a.About, strings.ReplaceAll(p, "\n", " "))
@@ -289,7 +288,7 @@ func (c *Console) act(ec echo.Context) error {
 		return refuse(refusal(http.StatusUnprocessableEntity, coded))
 	}
 	if form.Get("compare") != "" && a.Now != nil {
-		a.Changes = compared(a.Now, body, a.Fields, c.d.Now)
+		a.Compared, a.Changes = true, compared(a.Now, body, a.Fields, c.d.Now)
 		return c.showForm(ec, http.StatusOK, a)
 	}
 	header := http.Header{}

@@ -83,16 +83,16 @@ func New(d Deps) *Console {
 	in.GET("/search", c.search)
 	in.GET("/map", c.live(c.fleetMap))
 	in.GET("/map/packing", c.packing)
-	in.GET("/what-if", c.whatIf)
-	in.GET("/decisions/:decision_id/replay", c.replay)
+	in.GET("/what-if", operators(c.whatIf))
+	in.GET("/decisions/:decision_id/replay", operators(c.replay))
 	in.GET("/costs", c.live(c.costs))
 	in.GET("/servers/:server_id/containers", c.containers)
 	in.GET("/ledger.csv", c.csv("/v1/ledger"))
 	in.GET("/costs.csv", c.csv("/v1/costs"))
-	in.GET("/do/:operation", c.form)
-	in.POST("/do/:operation", c.act)
-	in.POST("/do/:operation/begin", c.begin)
-	in.POST("/do/:operation/lines", c.lines)
+	in.GET("/do/:operation", operators(c.form))
+	in.POST("/do/:operation", operators(c.act))
+	in.POST("/do/:operation/begin", operators(c.begin))
+	in.POST("/do/:operation/lines", operators(c.lines))
 	for page, of := range map[string]struct{ path, cli string }{
 		"servers/{server_id}/logs/{name}": {"/v1/servers/{server_id}/containers/{name}/logs", "container logs {server_id} {name} --follow"},
 		"instances/{instance_id}/logs":    {"/v1/instances/{instance_id}/logs", "instance logs {instance_id} --follow"},
@@ -193,6 +193,7 @@ type page struct {
 	Nav   []navGroup
 	Theme string
 	Self  string // its own path and query
+	Path  string // its own path
 	Since string // the place in the feed of events that it was read after
 	Now   time.Time
 	body  template.HTML
@@ -208,7 +209,7 @@ type command struct{ Name, Line string }
 func (c *Console) show(ec echo.Context, status int, p *page) error {
 	p.Who, _ = ec.Get(visitorKey).(*visitor)
 	p.Since, _ = ec.Get(sinceKey).(string)
-	p.Nav, p.Self, p.Now = navigation(p.Section), ec.Request().URL.RequestURI(), c.d.Now()
+	p.Nav, p.Self, p.Path, p.Now = navigation(p.Section), ec.Request().URL.RequestURI(), ec.Request().URL.EscapedPath(), c.d.Now()
 	if k, err := ec.Cookie(themeCookie); err == nil && (k.Value == "dark" || k.Value == "light") {
 		p.Theme = k.Value
 	}

@@ -199,11 +199,28 @@ func TestConsole(t *testing.T) {
 		require.NoError(t, tab.Wait(`document.querySelector("main").innerText.includes("Uncordon")`))
 		_, err = browser.Ask[bool](tab, `window.same = true`)
 		require.NoError(t, err)
-		// The stream is open when the server has answered; what happens before is in the page.
-		require.NoError(t, tab.Wait(`performance.getEntriesByType("resource").some(e => e.name.includes("/console/events")) || document.querySelector("[sse-connect]")["htmx-internal-data"]?.sseEventSource?.readyState === 1`))
 		status, body := c.request(http.MethodPost, "/v1/servers/"+c.app+"/uncordon", nil)
 		require.Equal(t, http.StatusOK, status, "%s", body)
 		require.NoError(t, tab.Wait(`window.same === true && [...document.querySelectorAll(".do a")].some(a => a.innerText === "Cordon")`))
+	})
+
+	t.Run("what is typed stays", func(t *testing.T) {
+		_, err := tab.Open("/console/servers")
+		require.NoError(t, err)
+		require.NoError(t, tab.Fill(`.filters input[name="server_id"]`, "half a na"))
+		_, err = browser.Ask[bool](tab, `window.held = 0, window.swaps = 0, document.addEventListener("htmx:beforeRequest", (e) => { if (e.defaultPrevented) window.held++ }), document.addEventListener("htmx:afterSwap", () => window.swaps++), true`)
+		require.NoError(t, err)
+		status, body := c.request(http.MethodPost, "/v1/servers/"+c.app+"/cordon", map[string]any{"reason": "seen later"})
+		require.Equal(t, http.StatusOK, status, "%s", body)
+		require.NoError(t, tab.Wait(`window.held > 0`))
+		typed, err := browser.Ask[string](tab, `document.querySelector('.filters input[name="server_id"]').value`)
+		require.NoError(t, err)
+		require.Equal(t, "half a na", typed)
+		_, err = browser.Ask[bool](tab, `(() => { const i = document.querySelector('.filters input[name="server_id"]'); i.focus(); i.value = ""; i.blur(); return true })()`)
+		require.NoError(t, err)
+		require.NoError(t, tab.Wait(`window.swaps > 0`))
+		status, body = c.request(http.MethodPost, "/v1/servers/"+c.app+"/uncordon", nil)
+		require.Equal(t, http.StatusOK, status, "%s", body)
 	})
 
 	t.Run("an operator acts", func(t *testing.T) {
