@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,7 +34,7 @@ type consoleBundle struct {
 
 func setupConsole(t *testing.T, change func(*consoleBundle)) *consoleBundle {
 	t.Helper()
-	b := &consoleBundle{bundle: setup(t, func(d *api.Deps) { d.RatePerSecond, d.RateBurst = 1000, 1000 })}
+	b := &consoleBundle{bundle: setup(t, func(d *api.Deps) { d.Logins = d.Store.(api.LoginStore) })}
 	b.deps = console.Deps{API: b.api.Handler(), Allow: b.api.Allow, Auth: auth{}, Sessions: b.store, Feed: b.api.Subscribe, Now: time.Now, Log: zap.NewNop()}
 	if change != nil {
 		change(b)
@@ -275,4 +276,40 @@ SELECT 'hetzner', 'server', 'app-' || n, 1, 'created', n::text, now() - make_int
 		names[r[3]] = true
 	}
 	require.Len(t, names, 320)
+}
+
+// keyed is an authenticator whose tokens a key has signed.
+type keyed struct{ auth }
+
+func (k keyed) Authenticate(ctx context.Context, raw string) (api.Principal, error) {
+	p, err := k.auth.Authenticate(ctx, raw)
+	p.Key = "key-1"
+	return p, err
+}
+
+// TestConsoleSessionsEndWithTheirKey: a key that leaked is removed, and with it what somebody began with it: sessions, and
+// links that were not used yet, also those that a session made.
+func TestConsoleSessionsEndWithTheirKey(t *testing.T) {
+	t.Parallel()
+	var gone atomic.Bool
+	b := setupConsole(t, func(b *consoleBundle) {
+		b.deps.Auth = keyed{}
+		b.deps.KnowsKey = func(key string) bool { return key == "key-1" && !gone.Load() }
+	})
+	v := b.login("operator")
+	links := make([]string, 2)
+	for i := range links {
+		code := regexp.MustCompile(`/console/login\?code=([A-Za-z0-9_.-]+)`).FindStringSubmatch(v.post("/console/do/createConsoleLogin", url.Values{}).body)
+		require.NotNil(t, code)
+		links[i] = code[1]
+	}
+	other := b.browser()
+	require.Contains(t, other.get("/console/login?code="+links[0]).body, "This link logs you in once.")
+	require.Equal(t, http.StatusSeeOther, other.post("/console/login", url.Values{"code": {links[0]}}).status)
+	require.Equal(t, http.StatusUnauthorized, b.browser().post("/console/login", url.Values{"code": {links[0]}}).status, "once")
+	require.Equal(t, http.StatusOK, other.get("/console/servers").status)
+	gone.Store(true)
+	require.Equal(t, http.StatusSeeOther, v.get("/console/servers").status)
+	require.Equal(t, http.StatusSeeOther, other.get("/console/servers").status)
+	require.Equal(t, http.StatusUnauthorized, b.browser().post("/console/login", url.Values{"code": {links[1]}}).status)
 }

@@ -45,6 +45,7 @@ type Deps struct {
 	API      http.Handler // the API's
 	Allow    func(key string) error
 	Auth     api.Authenticator
+	KnowsKey func(key string) bool // whether tokens that a key signed are accepted; nil for always
 	Sessions SessionStore
 	Feed     Feed
 	Now      func() time.Time

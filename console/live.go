@@ -11,7 +11,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/api"
 )
 
 const (
@@ -77,7 +76,7 @@ func (c *Console) stream(ec echo.Context) (ctx context.Context, done func(), err
 			case <-ctx.Done():
 				return
 			case <-t.C:
-				if _, err := c.d.Sessions.ConsoleSession(ctx, api.SecretHash(v.secret)); prego.CodeOf(err) == prego.CodeUnauthenticated {
+				if _, err := c.sessionOf(ctx, v.secret); prego.CodeOf(err) == prego.CodeUnauthenticated {
 					cancel()
 				}
 			}

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -45,7 +46,7 @@ func (v *visitor) CSRF() string {
 }
 
 func (v *visitor) principal() api.Principal {
-	return api.Principal{Subject: v.Subject, Operator: v.Operator, Expires: v.ExpiresAt}
+	return api.Principal{Subject: v.Subject, Operator: v.Operator, Expires: v.ExpiresAt, Key: api.KeyOfSecret(v.secret)}
 }
 
 // encrypted reports whether a browser reached us over TLS, perhaps through a proxy.
@@ -61,7 +62,7 @@ func (c *Console) session(next echo.HandlerFunc) echo.HandlerFunc {
 		if err != nil || k.Value == "" {
 			return c.toLogin(ec)
 		}
-		s, err := c.d.Sessions.ConsoleSession(r.Context(), api.SecretHash(k.Value))
+		s, err := c.sessionOf(r.Context(), k.Value)
 		if prego.CodeOf(err) == prego.CodeUnauthenticated {
 			if err := c.stranger(r); err != nil {
 				return err
@@ -86,6 +87,22 @@ func (c *Console) session(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		return next(ec)
 	}
+}
+
+// sessionOf is the session of a cookie, or CodeUnauthenticated if it has ended: in time, by hand, or because the key is
+// gone that signed its token.
+func (c *Console) sessionOf(ctx context.Context, secret string) (prego.ConsoleSession, error) {
+	if err := c.knows(secret); err != nil {
+		return prego.ConsoleSession{}, err
+	}
+	return c.d.Sessions.ConsoleSession(ctx, api.SecretHash(secret))
+}
+
+func (c *Console) knows(secret string) error {
+	if c.d.KnowsKey != nil && !c.d.KnowsKey(api.KeyOfSecret(secret)) {
+		return prego.Errorf(prego.CodeUnauthenticated, "the key is not accepted any more that signed the token: get another token")
+	}
+	return nil
 }
 
 // sites tells what a page of another site sent.
@@ -138,7 +155,7 @@ func (c *Console) toLogin(ec echo.Context) error {
 // in: who only previews it does not use it up.
 func (c *Console) loginPage(ec echo.Context) error {
 	code := ec.QueryParam("code")
-	if len(code) > 100 {
+	if len(code) > 300 {
 		code = ""
 	}
 	return c.showLogin(ec, http.StatusOK, code, ec.QueryParam("next"), "")
@@ -155,7 +172,7 @@ func (c *Console) login(ec echo.Context) error {
 		return err
 	}
 	next := r.PostForm.Get("next")
-	s, err := c.whose(r)
+	s, key, err := c.whose(r)
 	if code := prego.CodeOf(err); code == prego.CodeUnauthenticated || code == prego.CodeTokenExpired || code == prego.CodeForbidden {
 		c.d.Log.Info("login refused", zap.String("code", string(code)), zap.String("from", api.Network(r)))
 		if err := c.stranger(r); err != nil {
@@ -172,7 +189,7 @@ func (c *Console) login(ec echo.Context) error {
 		}
 	}
 	s.Address = api.Address(r)
-	secret, hash := api.NewSecret()
+	secret, hash := api.NewSecret(key)
 	if err := c.d.Sessions.CreateConsoleSession(r.Context(), hash, s); err != nil {
 		return err
 	}
@@ -193,19 +210,19 @@ func (c *Console) note(r *http.Request, s prego.ConsoleSession, operation string
 	return c.d.Sessions.NoteRequest(ctx, "console_session", s.Subject, "")
 }
 
-// whose session a login form begins.
-func (c *Console) whose(r *http.Request) (prego.ConsoleSession, error) {
+// whose session a login form begins, and the key that signed their token.
+func (c *Console) whose(r *http.Request) (s prego.ConsoleSession, key string, err error) {
 	if code := r.PostForm.Get("code"); code != "" {
-		return c.d.Sessions.UseConsoleLogin(r.Context(), api.SecretHash(code))
+		if err = c.knows(code); err == nil {
+			s, err = c.d.Sessions.UseConsoleLogin(r.Context(), api.SecretHash(code))
+		}
+		return s, api.KeyOfSecret(code), err
 	}
 	p, err := c.d.Auth.Authenticate(r.Context(), strings.TrimSpace(r.PostForm.Get("token")))
-	if err != nil {
-		return prego.ConsoleSession{}, err
+	if err == nil && !api.Nameable(p.Subject) {
+		err = prego.Errorf(prego.CodeUnauthenticated, "the token's subject must be 1 to 255 printable characters")
 	}
-	if !api.Nameable(p.Subject) {
-		return prego.ConsoleSession{}, prego.Errorf(prego.CodeUnauthenticated, "the token's subject must be 1 to 255 printable characters")
-	}
-	return api.SessionOf(p, c.d.Now()), nil
+	return api.SessionOf(p, c.d.Now()), p.Key, err
 }
 
 // logout ends the session.
