@@ -313,3 +313,25 @@ func TestConsoleSessionsEndWithTheirKey(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, other.get("/console/servers").status)
 	require.Equal(t, http.StatusUnauthorized, b.browser().post("/console/login", url.Values{"code": {links[1]}}).status)
 }
+
+// TestConsoleIsReachedFromElsewhere: a browser that follows a link of another site, such as a chat, does not send the cookie.
+// It is asked to come once more by itself before somebody who is logged in has to log in.
+func TestConsoleIsReachedFromElsewhere(t *testing.T) {
+	t.Parallel()
+	b := setupConsole(t, nil)
+	const path = "/console/servers?region=eu&status=active"
+	p := b.browser().get(path, "Sec-Fetch-Site", "cross-site")
+	require.Equal(t, http.StatusOK, p.status)
+	require.Contains(t, p.body, `<meta http-equiv="refresh" content="0; url=`+html.EscapeString(path)+`">`)
+	require.Contains(t, p.body, `href="`+html.EscapeString(path)+`"`)
+	for _, stream := range []string{"/console/events", "/console/servers/app-1/logs/backend/stream"} {
+		require.Equal(t, http.StatusUnauthorized, b.browser().get(stream, "Accept", "text/event-stream", "Sec-Fetch-Site", "same-origin").status, stream)
+	}
+	for name, header := range map[string][]string{
+		"the second time":     {"Sec-Fetch-Site", "same-origin"},
+		"typed":               {"Sec-Fetch-Site", "none"},
+		"with another cookie": {"Sec-Fetch-Site", "cross-site", "Cookie", "prego_console=ended"},
+	} {
+		require.Equal(t, http.StatusSeeOther, b.browser().get(path, header...).status, name)
+	}
+}

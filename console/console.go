@@ -189,6 +189,7 @@ type page struct {
 	Commands []command // how the same is asked for elsewhere
 	Kinds    []string  // of changes with which it is out of date
 	IDs      []string  // of what; all if empty
+	Refresh  string    // when and where browsers go on by themselves
 	// The rest is set by show.
 	Who   *visitor
 	Nav   []navGroup

@@ -148,6 +148,11 @@ func (c *Console) toLogin(ec echo.Context) error {
 		ec.Response().Header().Set("Hx-Redirect", "/console/login")
 		return prego.Errorf(prego.CodeUnauthenticated, "log in first: the session has ended")
 	}
+	if _, err := ec.Cookie(sessionCookie); err != nil && r.Header.Get("Sec-Fetch-Site") == "cross-site" {
+		// Browsers send the cookie with what our own pages ask for, not with links of other sites.
+		self := localPath(r.URL.RequestURI())
+		return c.show(ec, http.StatusOK, &page{Title: "One moment", Template: "again", Body: self, Refresh: "0; url=" + self})
+	}
 	return ec.Redirect(http.StatusSeeOther, "/console/login?"+url.Values{"next": {localPath(r.URL.RequestURI())}}.Encode())
 }
 

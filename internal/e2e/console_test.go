@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/cookiejar"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -223,11 +224,26 @@ func TestConsole(t *testing.T) {
 		require.Equal(t, http.StatusOK, status, "%s", body)
 	})
 
+	t.Run("links of other sites", func(t *testing.T) {
+		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html")
+			_, _ = fmt.Fprintf(w, `<!doctype html><link rel="icon" href="data:,"><a id="link" href="http://%s/console/servers?region=eu">a server</a>`, c.addr("api"))
+		}))
+		defer other.Close()
+		_, err := browser.Ask[bool](tab, fmt.Sprintf(`location.assign(%q), true`, strings.Replace(other.URL, "127.0.0.1", "localhost", 1)))
+		require.NoError(t, err)
+		require.NoError(t, tab.Wait(`document.querySelector("#link") !== null`))
+		require.NoError(t, tab.Click("#link"))
+		require.NoError(t, tab.Wait(`location.pathname === "/console/servers" && document.querySelector("header.top") !== null`))
+	})
+
 	t.Run("an operator acts", func(t *testing.T) {
+		_, err := tab.Open("/console/servers/" + c.app)
+		require.NoError(t, err)
 		require.NoError(t, tab.Click(`.do a[href*="cordonServer"]`))
 		require.NoError(t, tab.Wait(`document.querySelector("#f-reason") !== null`))
 		require.NoError(t, tab.Fill("#f-reason", "disk is slow"))
-		_, err := browser.Ask[bool](tab, `document.querySelector("#f-reason").dispatchEvent(new Event("input", {bubbles: true}))`)
+		_, err = browser.Ask[bool](tab, `document.querySelector("#f-reason").dispatchEvent(new Event("input", {bubbles: true}))`)
 		require.NoError(t, err)
 		require.NoError(t, tab.Wait(`document.querySelector("#commands").innerText.includes("disk is slow")`))
 		require.NoError(t, tab.Click("form.ask button.main"))
@@ -362,16 +378,19 @@ func (c *console) forgeries(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, status)
 	status, _ = stranger.get(t, "/console/servers")
 	require.Equal(t, http.StatusSeeOther, status)
-	status, _ = stranger.get(t, "/console/events")
-	require.Equal(t, http.StatusUnauthorized, status)
-	// A cookie that is no session, and one that ended.
-	r, err := http.NewRequest(http.MethodGet, alice.base+"/console/servers", nil)
-	require.NoError(t, err)
-	r.AddCookie(&http.Cookie{Name: "prego_console", Value: "made-up"})
-	resp, err := stranger.Do(r)
-	require.NoError(t, err)
-	_ = resp.Body.Close()
-	require.Equal(t, http.StatusSeeOther, resp.StatusCode)
+	// A cookie that is no session, and one that ended; a stream is not led to the login.
+	for path, want := range map[string]int{"/console/servers": http.StatusSeeOther, "/console/events": http.StatusUnauthorized} {
+		r, err := http.NewRequest(http.MethodGet, alice.base+path, nil)
+		require.NoError(t, err)
+		if want == http.StatusUnauthorized {
+			r.Header.Set("Accept", "text/event-stream")
+		}
+		r.AddCookie(&http.Cookie{Name: "prego_console", Value: "made-up"})
+		resp, err := stranger.Do(r)
+		require.NoError(t, err)
+		_ = resp.Body.Close()
+		require.Equal(t, want, resp.StatusCode, path)
+	}
 	status, _ = again.post(t, "/console/logout", url.Values{"csrf": {again.csrf}}, nil)
 	require.Equal(t, http.StatusSeeOther, status)
 	status, _ = again.get(t, "/console/servers")
