@@ -43,7 +43,7 @@ dev: postgres bench-packages temporal edge-programs build ## Run everything here
 # Packages with goroutines that share state: their tests run with the race detector, which
 # costs several times the CPU and a second build of everything. tools/checks_test.go finds one
 # that is missing here; contributing/testing.md has the reasons. The slow come first.
-RACE := ./agent/site ./internal/store ./agent ./internal/dockerhost ./agent/edge ./internal/sim ./api ./agentgw ./activities ./worker \
+RACE := ./agent/site ./internal/store ./agent ./internal/dockerhost ./agent/edge ./internal/sim ./api ./console ./agentgw ./activities ./worker \
 	./internal/agentclient ./internal/child ./internal/devstack ./internal/hetzner ./internal/pki ./internal/relay ./internal/token ./internal/world/frontend
 # internal/production and tools have targets of their own (test-production, lint).
 UNIT = $(shell go list ./... | grep -v -e /internal/e2e$$ -e /internal/production$$ -e /prego/tools$$)

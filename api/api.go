@@ -76,6 +76,7 @@ type Principal struct {
 	Subject  string
 	Operator bool      // may change things; others may only read
 	Expires  time.Time // when its token does; zero if that is not known
+	Key      string    // the id of the key that signed its token, "" if that is not ours
 }
 
 // Authenticator checks bearer tokens; its errors are coded.

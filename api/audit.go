@@ -33,7 +33,7 @@ func (a *API) audited(next echo.HandlerFunc) echo.HandlerFunc {
 			return next(c)
 		}
 		p := caller(c)
-		source := prego.AuditSource{Actor: p.Subject, Role: p.role(), From: address(r), RequestID: requestID(c), Operation: op.OperationID}
+		source := prego.AuditSource{Actor: p.Subject, Role: p.role(), From: Address(r), RequestID: requestID(c), Operation: op.OperationID}
 		c.SetRequest(r.WithContext(prego.WithAuditSource(r.Context(), source)))
 		if base, ok := c.Get(callerKey).(context.Context); ok {
 			c.Set(callerKey, prego.WithAuditSource(base, source))

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -25,12 +26,22 @@ const (
 	ConsoleSessionLife = 8 * time.Hour
 )
 
-// NewSecret returns a secret for a browser, and its hash for the database.
-func NewSecret() (secret string, hash []byte) {
+// NewSecret returns a secret for a browser, and its hash for the database. The secret names the key that signed
+// the token that it comes from: whoever removes that key ends the sessions, too.
+func NewSecret(key string) (secret string, hash []byte) {
 	b := make([]byte, 32)
 	_, _ = rand.Read(b) // it never fails
 	secret = base64.RawURLEncoding.EncodeToString(b)
+	if key != "" {
+		secret += "." + key
+	}
 	return secret, SecretHash(secret)
+}
+
+// KeyOfSecret is the key that NewSecret was given.
+func KeyOfSecret(secret string) string {
+	_, key, _ := strings.Cut(secret, ".")
+	return key
 }
 
 // SecretHash is the hash of a secret of a browser.
@@ -53,7 +64,7 @@ func (a *API) CreateConsoleLogin(c echo.Context, _ CreateConsoleLoginParams) err
 	if a.d.Logins == nil {
 		return prego.Errorf(prego.CodeNotFound, "this API serves no console")
 	}
-	code, hash := NewSecret()
+	code, hash := NewSecret(caller(c).Key)
 	until, err := a.d.Logins.CreateConsoleLogin(c.Request().Context(), hash, SessionOf(caller(c), time.Now()), loginWithin)
 	if err != nil {
 		return err

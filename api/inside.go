@@ -5,6 +5,9 @@ import (
 	"net/http"
 
 	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
 )
 
 // insideKey marks the context of a request that was made inside this process.
@@ -20,6 +23,16 @@ func As(ctx context.Context, p Principal) context.Context {
 func (a *API) Allow(key string) error {
 	_, _, err := a.limiter.allow(key)
 	return err
+}
+
+// Refusal is what the API answers to a request with an error: its code and text, the status, and after how many
+// seconds to ask again, 0 if that is no use. What callers can't act on is logged.
+func (a *API) Refusal(err error, c echo.Context) (coded *prego.Error, status, again int) {
+	coded = a.coded(err, c)
+	if status = statusOf(coded); status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+		again = retryAfter(err)
+	}
+	return coded, status, again
 }
 
 // Contract is openapi.yaml, read. Nobody may change it.

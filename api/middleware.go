@@ -46,7 +46,7 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		if open[c.Path()] {
 			// They have a rate limit of their own, so that a caller who guesses tokens
 			// does not block the probes that share its address.
-			if err := a.limit(c, "open "+remote(r)); err != nil && c.Path() != "/healthz" {
+			if err := a.limit(c, "open "+Network(r)); err != nil && c.Path() != "/healthz" {
 				return err
 			}
 			return next(c)
@@ -57,7 +57,7 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		p, err := a.principal(r)
 		if err != nil {
-			if limited := a.limit(c, "address "+remote(r)); limited != nil {
+			if limited := a.limit(c, "address "+Network(r)); limited != nil {
 				return limited
 			}
 			return err
@@ -183,7 +183,7 @@ func (a *API) observe(next echo.HandlerFunc) echo.HandlerFunc {
 		a.seconds.WithLabelValues(route, method(asked), strconv.Itoa(status)).Observe(time.Since(began).Seconds())
 		if !open[route] {
 			a.d.Log.Info("request", zap.String("request_id", id), zap.String("method", method(asked)), zap.String("route", route),
-				zap.Int("status", status), zap.String("subject", caller(c).Subject), zap.String("from", remote(c.Request())), zap.Duration("took", time.Since(began)))
+				zap.Int("status", status), zap.String("subject", caller(c).Subject), zap.String("from", Network(c.Request())), zap.Duration("took", time.Since(began)))
 		}
 		return nil
 	}

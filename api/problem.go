@@ -72,19 +72,18 @@ func (a *API) refuse(err error, c echo.Context) {
 	if c.Response().Committed {
 		return
 	}
-	coded := a.coded(err, c)
-	status := statusOf(coded)
+	coded, status, again := a.Refusal(err, c)
 	h := c.Response().Header()
 	h.Set(echo.HeaderContentType, "application/problem+json")
-	switch status {
-	case http.StatusUnauthorized: // RFC 6750 §3
+	if again > 0 {
+		h.Set(echo.HeaderRetryAfter, strconv.Itoa(again))
+	}
+	if status == http.StatusUnauthorized { // RFC 6750 §3
 		challenge := `Bearer realm="prego"`
 		if c.Request().Header.Get(echo.HeaderAuthorization) != "" {
 			challenge += `, error="invalid_token"`
 		}
 		h.Set(echo.HeaderWWWAuthenticate, challenge)
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		h.Set(echo.HeaderRetryAfter, strconv.Itoa(retryAfter(err)))
 	}
 	p := a.problem(coded, c)
 	if wrong := (*fieldErrors)(nil); errors.As(err, &wrong) {

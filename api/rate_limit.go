@@ -76,9 +76,9 @@ func (l *callerLimiter) allow(key string) (left int, reset time.Duration, err er
 	}
 }
 
-// remote is the network of a request: an IPv4 address, or the /64 of an IPv6 address,
-// since a caller has all of it.
-func remote(r *http.Request) string {
+// Network is that of a request: an IPv4 address, or the /64 of an IPv6 address, since a
+// caller has all of it.
+func Network(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr
@@ -95,8 +95,8 @@ func remote(r *http.Request) string {
 	return addr.String()
 }
 
-// address is where a request came from.
-func address(r *http.Request) string {
+// Address is where a request came from.
+func Address(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr

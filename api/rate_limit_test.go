@@ -39,6 +39,6 @@ func TestCallersByNetwork(t *testing.T) {
 		"@":                           "@",
 		"not-an-address.invalid:1234": "not-an-address.invalid",
 	} {
-		require.Equal(t, want, remote(&http.Request{RemoteAddr: address}), address)
+		require.Equal(t, want, Network(&http.Request{RemoteAddr: address}), address)
 	}
 }

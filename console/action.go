@@ -116,15 +116,21 @@ type asking struct {
 	Back    string
 	Refused *Refusal
 	Plan    string // what a dry run said
-	Changes []changedField
-	Now     object // what it replaces
-	CSRF    string
-	Lines   []command
+	// Compared is whether Changes are what it would change.
+	Compared bool
+	Changes  []changedField
+	Now      object // what it replaces
+	CSRF     string
+	Lines    []command
 }
 
 // form shows the form of an operation.
 func (c *Console) form(ec echo.Context) error {
-	a, err := c.asking(ec, ec.QueryParams())
+	given := ec.QueryParams()
+	for _, own := range []string{"key", "etag"} { // of forms that are sent; a link has none
+		given.Del(own)
+	}
+	a, err := c.asking(ec, given)
 	if err != nil {
 		return err
 	}
@@ -133,9 +139,6 @@ func (c *Console) form(ec echo.Context) error {
 
 // begin shows a form with what another page puts into it.
 func (c *Console) begin(ec echo.Context) error {
-	if err := ec.Request().ParseForm(); err != nil {
-		return prego.Errorf(prego.CodeInvalidField, "the form can't be read")
-	}
 	a, err := c.asking(ec, ec.Request().PostForm)
 	if err != nil {
 		return err
@@ -154,9 +157,6 @@ func (c *Console) asking(ec echo.Context, form url.Values) (*asking, error) {
 		return nil, echo.ErrNotFound
 	}
 	v := ec.Get(visitorKey).(*visitor)
-	if !v.Operator {
-		return nil, prego.Errorf(prego.CodeForbidden, "this requires the role operator")
-	}
 	a := &asking{Op: op, Label: op.Summary, Key: form.Get("key"), Etag: form.Get("etag"), Typed: form.Get("typed"), Dry: op.dry(), CSRF: v.CSRF(), Back: localPath(form.Get("back"))}
 	for p := range strings.SplitSeq(op.Description, "\n\n") {
 		a.About = append(a.About, strings.ReplaceAll(p, "\n", " "))
@@ -260,9 +260,6 @@ func (a *asking) query() url.Values {
 
 // act sends a form to the API.
 func (c *Console) act(ec echo.Context) error {
-	if err := ec.Request().ParseForm(); err != nil {
-		return prego.Errorf(prego.CodeInvalidField, "the form can't be read")
-	}
 	form := ec.Request().PostForm
 	a, err := c.asking(ec, form)
 	if err != nil {
@@ -291,7 +288,7 @@ func (c *Console) act(ec echo.Context) error {
 		return refuse(refusal(http.StatusUnprocessableEntity, coded))
 	}
 	if form.Get("compare") != "" && a.Now != nil {
-		a.Changes = compared(a.Now, body, a.Fields, c.d.Now)
+		a.Compared, a.Changes = true, compared(a.Now, body, a.Fields, c.d.Now)
 		return c.showForm(ec, http.StatusOK, a)
 	}
 	header := http.Header{}
@@ -338,9 +335,12 @@ func (c *Console) act(ec echo.Context) error {
 func (c *Console) done(ec echo.Context, a *asking, status int, o object) error {
 	now := c.d.Now()
 	p := &page{Title: a.Label, Template: "done", Crumbs: []crumb{{Text: "back", Href: a.Back}}, Commands: a.Lines}
-	verdict := "Done"
+	verdict, bad := "Done", false
 	if status == http.StatusAccepted {
 		verdict = "Accepted"
+	}
+	if code := o.text("exit_code"); code != "" && code != "0" {
+		verdict, bad = "The command ended with the exit code "+code, true
 	}
 	follow := ""
 	if id := o.text("operation.id"); id != "" {
@@ -355,15 +355,12 @@ func (c *Console) done(ec echo.Context, a *asking, status int, o object) error {
 			}
 		}
 	}
-	p.Body = map[string]any{"Verdict": verdict, "Follow": follow, "Made": made, "Back": a.Back, "Facts": facts(o, slices.Sorted(maps.Keys(o)), map[string]bool{}, now)}
+	p.Body = map[string]any{"Verdict": verdict, "Bad": bad, "Follow": follow, "Made": made, "Back": a.Back, "Facts": facts(o, slices.Sorted(maps.Keys(o)), map[string]bool{}, now)}
 	return c.show(ec, http.StatusOK, p)
 }
 
 // lines shows how to do by other means what a form asks for.
 func (c *Console) lines(ec echo.Context) error {
-	if err := ec.Request().ParseForm(); err != nil {
-		return prego.Errorf(prego.CodeInvalidField, "the form can't be read")
-	}
 	a, err := c.asking(ec, ec.Request().PostForm)
 	if err != nil {
 		return err

@@ -30,20 +30,37 @@ func (r *Refusal) Error() string {
 	return text
 }
 
-// answer is what the API answered.
+// answer is what the API answered. Of a stream of events only the last one is kept: how it ended.
 type answer struct {
 	status int
 	header http.Header
 	body   bytes.Buffer
+	page   http.ResponseWriter // that the answer is for
 }
 
-func (a *answer) Header() http.Header         { return a.header }
-func (a *answer) WriteHeader(status int)      { a.status = status }
-func (a *answer) Write(b []byte) (int, error) { return a.body.Write(b) }
+func (a *answer) Header() http.Header    { return a.header }
+func (a *answer) WriteHeader(status int) { a.status = status }
+
+func (a *answer) Write(b []byte) (int, error) {
+	if a.streamed() && bytes.HasPrefix(b, []byte("event: ")) {
+		a.body.Reset()
+	}
+	return a.body.Write(b)
+}
+
+// FlushError does nothing: the page is written when the answer is whole.
+func (a *answer) FlushError() error { return nil }
+
+// Unwrap is for the deadlines that the API moves while a long request lasts: they are the page's.
+func (a *answer) Unwrap() http.ResponseWriter { return a.page }
+
+func (a *answer) streamed() bool {
+	return strings.HasPrefix(a.header.Get(echo.HeaderContentType), "text/event-stream")
+}
 
 // object decodes an answer.
 func (a *answer) object() (object, error) {
-	if strings.HasPrefix(a.header.Get(echo.HeaderContentType), "text/event-stream") {
+	if a.streamed() {
 		return lastEvent(a.body.String())
 	}
 	return decoded(a.body.Bytes())
@@ -114,7 +131,7 @@ func (c *Console) ask(ec echo.Context, method, path string, query url.Values, bo
 		r.Header.Set(echo.HeaderContentType, echo.MIMEApplicationJSON)
 	}
 	maps.Copy(r.Header, header)
-	out := &answer{status: http.StatusOK, header: http.Header{}}
+	out := &answer{status: http.StatusOK, header: http.Header{}, page: ec.Response().Writer}
 	c.d.API.ServeHTTP(out, r)
 	if out.status/100 == 2 {
 		return out, nil

@@ -12,6 +12,7 @@ import (
 	"html/template"
 	"io/fs"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -44,7 +45,9 @@ type Feed func(ctx context.Context, q prego.EventQuery) (*api.EventSubscription,
 type Deps struct {
 	API      http.Handler // the API's
 	Allow    func(key string) error
+	Refusal  func(error, echo.Context) (coded *prego.Error, status, again int) // the API's
 	Auth     api.Authenticator
+	KnowsKey func(key string) bool // whether tokens that a key signed are accepted; nil for always
 	Sessions SessionStore
 	Feed     Feed
 	Now      func() time.Time
@@ -55,19 +58,16 @@ type Deps struct {
 type Console struct {
 	d       Deps
 	echo    *echo.Echo
-	streams chan struct{} // has an entry for each browser that waits for changes
+	streams streams
+	again   time.Duration // how often a stream asks whether its session has ended
 }
-
-// maxStreams is how many browsers of one process wait for changes at once. The others see
-// what has changed when they load a page again.
-const maxStreams = 200
 
 // policy lets pages run and show only what this program serves, and nothing inline.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // New makes a console.
 func New(d Deps) *Console {
-	c := &Console{d: d, streams: make(chan struct{}, maxStreams)}
+	c := &Console{d: d, streams: streams{of: map[string]int{}}, again: alive}
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = c.failed
@@ -80,22 +80,22 @@ func New(d Deps) *Console {
 	in := e.Group("/console", c.session)
 	in.POST("/logout", c.logout)
 	in.POST("/theme", c.theme)
-	in.GET("", c.now)
-	in.GET("/", c.now)
+	in.GET("", c.live(c.now))
+	in.GET("/", c.live(c.now))
 	in.GET("/events", c.events)
 	in.GET("/search", c.search)
-	in.GET("/map", c.fleetMap)
+	in.GET("/map", c.live(c.fleetMap))
 	in.GET("/map/packing", c.packing)
 	in.GET("/what-if", c.whatIf)
 	in.GET("/decisions/:decision_id/replay", c.replay)
-	in.GET("/costs", c.costs)
+	in.GET("/costs", c.live(c.costs))
 	in.GET("/servers/:server_id/containers", c.containers)
 	in.GET("/ledger.csv", c.csv("/v1/ledger"))
 	in.GET("/costs.csv", c.csv("/v1/costs"))
-	in.GET("/do/:operation", c.form)
-	in.POST("/do/:operation", c.act)
-	in.POST("/do/:operation/begin", c.begin)
-	in.POST("/do/:operation/lines", c.lines)
+	in.GET("/do/:operation", operators(c.form))
+	in.POST("/do/:operation", operators(c.act))
+	in.POST("/do/:operation/begin", operators(c.begin))
+	in.POST("/do/:operation/lines", operators(c.lines))
 	for page, of := range map[string]struct{ path, cli string }{
 		"servers/{server_id}/logs/{name}": {"/v1/servers/{server_id}/containers/{name}/logs", "container logs {server_id} {name} --follow"},
 		"instances/{instance_id}/logs":    {"/v1/instances/{instance_id}/logs", "instance logs {instance_id} --follow"},
@@ -104,10 +104,10 @@ func New(d Deps) *Console {
 		in.GET("/"+echoPath(page)+"/stream", c.follow(of.path))
 	}
 	for _, l := range listings {
-		in.GET("/"+echoPath(l.Page), c.list(l))
+		in.GET("/"+echoPath(l.Page), c.live(c.list(l)))
 	}
 	for _, t := range things {
-		in.GET("/"+echoPath(t.Page), c.thing(t))
+		in.GET("/"+echoPath(t.Page), c.live(c.thing(t)))
 	}
 	c.echo = e
 	return c
@@ -147,31 +147,24 @@ func (c *Console) failed(err error, ec echo.Context) {
 	if ec.Response().Committed {
 		return
 	}
-	status, code, text := http.StatusInternalServerError, string(prego.CodeInternal), "Something failed here. The log of the API has more."
+	var status int
+	var code, text string
 	var refused *Refusal
-	var coded *prego.Error
 	var http4xx *echo.HTTPError
 	switch {
 	case errors.As(err, &refused):
 		status, code, text = refused.Status, refused.Code, refused.Error()
-	case errors.As(err, &coded):
-		status, code, text = http.StatusBadRequest, string(coded.Code), coded.Message
-		switch coded.Code {
-		case prego.CodeUnauthenticated, prego.CodeTokenExpired:
-			status = http.StatusUnauthorized
-		case prego.CodeForbidden:
-			status = http.StatusForbidden
-		case prego.CodeRateLimited:
-			status = http.StatusTooManyRequests
-		}
 	case errors.As(err, &http4xx):
 		status, code, text = http4xx.Code, string(prego.CodeNotFound), "There is no such page."
 		if http4xx.Code != http.StatusNotFound {
 			code, text = string(prego.CodeMethodNotAllowed), http.StatusText(http4xx.Code)
 		}
-	}
-	if status >= http.StatusInternalServerError {
-		c.d.Log.Error("console", zap.String("path", ec.Request().URL.Path), zap.String("error", prego.Redact(err.Error())))
+	default:
+		coded, of, again := c.d.Refusal(err, ec)
+		status, code, text = of, string(coded.Code), coded.Message
+		if again > 0 {
+			ec.Response().Header().Set(echo.HeaderRetryAfter, strconv.Itoa(again))
+		}
 	}
 	p := &page{Title: fmt.Sprintf("%d %s", status, http.StatusText(status)), Template: "failure", Body: map[string]any{"Code": code, "Text": text}}
 	if e := c.show(ec, status, p); e != nil {
@@ -189,11 +182,14 @@ type page struct {
 	Commands []command // how the same is asked for elsewhere
 	Kinds    []string  // of changes with which it is out of date
 	IDs      []string  // of what; all if empty
+	Refresh  string    // when and where browsers go on by themselves
 	// The rest is set by show.
 	Who   *visitor
 	Nav   []navGroup
 	Theme string
 	Self  string // its own path and query
+	Path  string // its own path
+	Since string // the place in the feed of events that it was read after
 	Now   time.Time
 	body  template.HTML
 }
@@ -207,7 +203,8 @@ type command struct{ Name, Line string }
 // show renders a page.
 func (c *Console) show(ec echo.Context, status int, p *page) error {
 	p.Who, _ = ec.Get(visitorKey).(*visitor)
-	p.Nav, p.Self, p.Now = navigation(p.Section), ec.Request().URL.RequestURI(), c.d.Now()
+	p.Since, _ = ec.Get(sinceKey).(string)
+	p.Nav, p.Self, p.Path, p.Now = navigation(p.Section), ec.Request().URL.RequestURI(), ec.Request().URL.EscapedPath(), c.d.Now()
 	if k, err := ec.Cookie(themeCookie); err == nil && (k.Value == "dark" || k.Value == "light") {
 		p.Theme = k.Value
 	}
@@ -220,14 +217,15 @@ func (c *Console) show(ec echo.Context, status int, p *page) error {
 
 // theme keeps whether somebody wants the pages light or dark.
 func (c *Console) theme(ec echo.Context) error {
-	next := ec.FormValue("theme")
+	form := ec.Request().PostForm
+	next := form.Get("theme")
 	//nolint:gosec // Secure wherever the browser came over TLS
 	k := &http.Cookie{Name: themeCookie, Value: next, Path: "/console", HttpOnly: true, SameSite: http.SameSiteStrictMode, MaxAge: 365 * 24 * 3600, Secure: encrypted(ec.Request())}
 	if next != "dark" && next != "light" {
 		k.MaxAge = -1
 	}
 	ec.SetCookie(k)
-	return ec.Redirect(http.StatusSeeOther, localPath(ec.FormValue("back")))
+	return ec.Redirect(http.StatusSeeOther, localPath(form.Get("back")))
 }
 
 // localPath is a path of the console that somebody gave, or its first page.

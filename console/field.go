@@ -91,7 +91,7 @@ func (o *operation) dry() bool { return o.body != nil && o.body.Properties["dry_
 // fieldOf is the prefix of the names of a body's inputs, which tells them from the form's own.
 const fieldOf = "f."
 
-// body is what a form asks for. Inputs that were left empty are left out.
+// content is the body that a form asks for. Inputs that were left empty are left out.
 func (o *operation) content(form url.Values) (object, error) {
 	out := object{}
 	for _, f := range o.fields() {

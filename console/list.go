@@ -1,10 +1,12 @@
 package console
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -159,7 +161,11 @@ func (c *Console) table(ec echo.Context, l listing, params map[string]string, gi
 			continue
 		}
 		s := p.Schema.Value
-		t.Filters = append(t.Filters, filter{Name: p.Name, About: p.Description, Value: asked.Get(p.Name), Values: values(s), Flag: s.Type.Is("boolean")})
+		f := filter{Name: p.Name, About: p.Description, Value: asked.Get(p.Name), Values: values(s), Flag: s.Type.Is("boolean")}
+		if len(f.Values) > 0 && f.Value != "" && !slices.Contains(f.Values, f.Value) { // several of them
+			f.Values = append(f.Values, f.Value)
+		}
+		t.Filters = append(t.Filters, f)
 		if asked.Get(p.Name) != "" {
 			t.Clear, t.Empty = self, "Nothing matches these filters."
 		}
@@ -171,7 +177,8 @@ func (c *Console) table(ec echo.Context, l listing, params map[string]string, gi
 		t.First = to(func(url.Values) {})
 	}
 	if l.CSV {
-		t.CSV = "/console/" + l.Page + ".csv?" + asked.Encode()
+		t.CSV = to(func(url.Values) {})
+		t.CSV = self + ".csv" + strings.TrimPrefix(t.CSV, self)
 	}
 	t.Sort = asked.Get("sort")
 	return t, c.commandsOf(ec, readLine(l.CLI, l.flags(), asked, params), path, asked), nil
@@ -348,7 +355,7 @@ func last(page string, params map[string]string) string {
 	return params[m[len(m)-1][1]]
 }
 
-// csv answers with a list as the API's CSV.
+// csv answers with a list as the API's CSV, all pages of it.
 func (c *Console) csv(path string) echo.HandlerFunc {
 	return func(ec echo.Context) error {
 		query := url.Values{}
@@ -359,11 +366,33 @@ func (c *Console) csv(path string) echo.HandlerFunc {
 				}
 			}
 		}
-		got, err := c.ask(ec, http.MethodGet, path, query, nil, http.Header{echo.HeaderAccept: {"text/csv"}})
-		if err != nil {
-			return err
+		if op := reading(path); op != nil && op.parameter("limit") != nil {
+			query.Set("limit", "200")
 		}
-		ec.Response().Header().Set(echo.HeaderContentDisposition, `attachment; filename="`+path[strings.LastIndexByte(path, '/')+1:]+`.csv"`)
-		return ec.Blob(http.StatusOK, got.header.Get(echo.HeaderContentType), got.body.Bytes())
+		var all bytes.Buffer
+		for {
+			got, err := c.ask(ec, http.MethodGet, path, query, nil, http.Header{echo.HeaderAccept: {"text/csv"}})
+			if err != nil {
+				return err
+			}
+			rows := got.body.Bytes()
+			if all.Len() > 0 { // the names of the columns are there
+				_, rows, _ = bytes.Cut(rows, []byte("\n"))
+			}
+			all.Write(rows)
+			next := nextPage.FindStringSubmatch(got.header.Get("Link"))
+			if next == nil {
+				ec.Response().Header().Set(echo.HeaderContentDisposition, got.header.Get(echo.HeaderContentDisposition))
+				return ec.Blob(http.StatusOK, got.header.Get(echo.HeaderContentType), all.Bytes())
+			}
+			u, err := url.Parse(next[1])
+			if err != nil {
+				return fmt.Errorf("console: the API's next page: %w", err)
+			}
+			query = u.Query()
+		}
 	}
 }
+
+// nextPage is the URL of the next page in a Link (RFC 8288).
+var nextPage = regexp.MustCompile(`<([^>]*)>; rel="next"`)

@@ -1,9 +1,11 @@
 package console
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -14,27 +16,106 @@ import (
 const (
 	// together is how long changes are gathered before a page is told of them.
 	together = 300 * time.Millisecond
+	// pace is how long a page stays as it is: a busy fleet changes all the time, and each page counts
+	// towards the rate of who looks at it.
+	pace = time.Second
 	// alive is how often a browser that is told of nothing is told that we are there.
 	alive = 15 * time.Second
 	// streamLife is how long a stream lasts. Browsers begin another one by themselves.
 	streamLife = 10 * time.Minute
+
+	// maxStreams is how many streams one process has at once, and maxStreamsOfOne how many of them somebody has.
+	// Pages without one are as they were when they were loaded.
+	maxStreams, maxStreamsOfOne = 200, 40
+
+	sinceKey = "console.since"
 )
+
+// streams counts those that are open, by who reads them.
+type streams struct {
+	mu  sync.Mutex
+	all int
+	of  map[string]int
+}
+
+func (s *streams) begin(subject string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all >= maxStreams || s.of[subject] >= maxStreamsOfOne {
+		return false
+	}
+	s.all++
+	s.of[subject]++
+	return true
+}
+
+func (s *streams) end(subject string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all--
+	if s.of[subject]--; s.of[subject] == 0 {
+		delete(s.of, subject)
+	}
+}
+
+// stream admits a stream to a browser. Its context ends with the session: in time, or soon after somebody
+// logged out, at whichever process. done must be called at its end.
+func (c *Console) stream(ec echo.Context) (ctx context.Context, done func(), err error) {
+	v := ec.Get(visitorKey).(*visitor)
+	if !c.streams.begin(v.Subject) {
+		return nil, nil, prego.Errorf(prego.CodeBusy, "too many pages wait for changes; close some")
+	}
+	ctx, cancel := context.WithDeadline(ec.Request().Context(), v.ExpiresAt)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		t := time.NewTicker(c.again)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+				if _, err := c.sessionOf(ctx, v.secret); prego.CodeOf(err) == prego.CodeUnauthenticated {
+					cancel()
+				}
+			}
+		}
+	}()
+	return ctx, func() { cancel(); <-watched; c.streams.end(v.Subject) }, nil
+}
+
+// live notes where the feed of events ends before a page reads anything, so that nothing is missed until
+// its stream is open.
+func (c *Console) live(page echo.HandlerFunc) echo.HandlerFunc {
+	return func(ec echo.Context) error {
+		if o, err := c.get(ec, "/v1/events", nil); err == nil { // otherwise it is told of what comes then
+			ec.Set(sinceKey, o.text("next_cursor"))
+		}
+		return page(ec)
+	}
+}
 
 // events tells a browser that what it shows is out of date. It says no more than that: the page
 // is loaded again by its own URL, with the rights of who looks at it.
 func (c *Console) events(ec echo.Context) error {
-	w, r := ec.Response(), ec.Request()
-	select {
-	case c.streams <- struct{}{}:
-		defer func() { <-c.streams }()
-	default:
-		return ec.NoContent(http.StatusServiceUnavailable)
-	}
-	changes, err := c.d.Feed(r.Context(), prego.EventQuery{EventFilter: prego.EventFilter{Kinds: names(ec.QueryParam("kinds")), IDs: names(ec.QueryParam("ids"))}})
+	w := ec.Response()
+	ctx, done, err := c.stream(ec)
 	if err != nil {
 		return err
 	}
+	defer done()
+	of := prego.EventFilter{Kinds: names(ec.QueryParam("kinds")), IDs: names(ec.QueryParam("ids"))}
+	changes, err := c.d.Feed(ctx, prego.EventQuery{EventFilter: of})
+	if err != nil {
+		return err
+	}
+	var tell <-chan time.Time
+	if since := ec.QueryParam("since"); since != "" && c.changed(ec, since, of) {
+		tell = time.After(0)
+	}
 	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no")
 	control := http.NewResponseController(w.Writer)
 	send := func(text string) error {
 		_ = control.SetWriteDeadline(c.d.Now().Add(2 * alive)) // recorders have none
@@ -50,24 +131,24 @@ func (c *Console) events(ec echo.Context) error {
 	keep, end := time.NewTicker(alive), time.NewTimer(streamLife)
 	defer keep.Stop()
 	defer end.Stop()
-	var tell <-chan time.Time
+	told := time.Time{}
 	for {
 		select {
-		case <-r.Context().Done():
+		case <-ctx.Done():
 			return nil
 		case <-end.C:
 			return nil
 		case <-keep.C:
 			err = send(": alive\n\n")
 		case <-tell:
-			tell, err = nil, send("event: change\ndata: 1\n\n")
+			tell, told, err = nil, time.Now(), send("event: change\ndata: 1\n\n")
 		case _, ok := <-changes.C:
 			if !ok { // some were lost, or the process ends
 				_ = send("event: change\ndata: 1\n\n")
 				return nil
 			}
 			if tell == nil {
-				tell = time.After(together)
+				tell = time.After(max(together, pace-time.Since(told)))
 			}
 		}
 		if err != nil {
@@ -76,13 +157,32 @@ func (c *Console) events(ec echo.Context) error {
 	}
 }
 
+// changed reports whether something happened after a place in the feed. Browsers that come back after a
+// while name the place of the page, too.
+func (c *Console) changed(ec echo.Context, since string, of prego.EventFilter) bool {
+	q := url.Values{"since": {since}, "limit": {"1"}}
+	for name, filter := range map[string][]string{"kind": of.Kinds, "id": of.IDs} {
+		if len(filter) > 0 {
+			q.Set(name, strings.Join(filter, ","))
+		}
+	}
+	o, err := c.get(ec, "/v1/events", q)
+	return err != nil || len(o.objects("events")) > 0 || o.at("more") == true // if in doubt
+}
+
 // Stream is the URL at which a page is told of changes, "" for none.
 func (p *page) Stream() string {
+	q := url.Values{}
 	switch {
 	case len(p.IDs) > 0:
-		return "/console/events?" + url.Values{"ids": {strings.Join(p.IDs, ",")}}.Encode()
+		q.Set("ids", strings.Join(p.IDs, ","))
 	case len(p.Kinds) > 0:
-		return "/console/events?" + url.Values{"kinds": {strings.Join(p.Kinds, ",")}}.Encode()
+		q.Set("kinds", strings.Join(p.Kinds, ","))
+	default:
+		return ""
 	}
-	return ""
+	if p.Since != "" {
+		q.Set("since", p.Since)
+	}
+	return "/console/events?" + q.Encode()
 }

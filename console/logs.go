@@ -5,14 +5,15 @@ import (
 	"html"
 	"net/http"
 	"net/url"
+	"regexp"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego/api"
 )
 
-// logs shows the newest lines of a container's log, and new ones as they come. api is the path
-// of the API.
+// logs shows the newest lines of a container's log, and new ones as they come. path is the API's.
 func (c *Console) logs(path, cli string) echo.HandlerFunc {
 	return func(ec echo.Context) error {
 		params := paramsOf(ec)
@@ -32,7 +33,7 @@ func (c *Console) logs(path, cli string) echo.HandlerFunc {
 	}
 }
 
-// lines are how many lines of a log are shown at first.
+// logTail is how many lines of a log are shown at first.
 const logTail = "200"
 
 // follow streams a log to a browser.
@@ -40,16 +41,35 @@ func (c *Console) follow(path string) echo.HandlerFunc {
 	return func(ec echo.Context) error {
 		in := ec.Request()
 		v := ec.Get(visitorKey).(*visitor)
-		r, err := http.NewRequestWithContext(api.As(in.Context(), v.principal()), http.MethodGet, fill(path, from(paramsOf(ec)))+"?follow=true&tail="+logTail, http.NoBody)
+		ctx, done, err := c.stream(ec)
+		if err != nil {
+			return err
+		}
+		defer done()
+		r, err := http.NewRequestWithContext(api.As(ctx, v.principal()), http.MethodGet, fill(path, from(paramsOf(ec)))+"?follow=true&tail="+logTail, http.NoBody)
 		if err != nil {
 			return err
 		}
 		r.RemoteAddr, r.Host, r.RequestURI = in.RemoteAddr, in.Host, r.URL.RequestURI()
 		w := &lineEvents{ResponseWriter: ec.Response().Writer, header: http.Header{}}
 		ec.Response().Committed = true // it writes by itself
-		c.d.API.ServeHTTP(w, r)
-		return w.end()
+		cut := aborted(c.d.API, w, r)
+		w.end(cut)
+		return nil
 	}
+}
+
+// aborted serves a request, and reports whether it was cut off.
+func aborted(h http.Handler, w http.ResponseWriter, r *http.Request) (cut bool) {
+	defer func() {
+		if p := recover(); p == http.ErrAbortHandler { //nolint:errorlint // compared as net/http does
+			cut = true
+		} else if p != nil {
+			panic(p)
+		}
+	}()
+	h.ServeHTTP(w, r)
+	return false
 }
 
 // lineEvents is the writer of a log that makes an event of each line.
@@ -98,20 +118,27 @@ func (w *lineEvents) Write(b []byte) (int, error) {
 	}
 }
 
-// tell sends an event. Its text is shown as it is, whatever a program wrote.
+// escapes are sequences with which a program colours a terminal or moves its cursor.
+var escapes = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)?|[@-Z\\\\^_])")
+
+// tell sends an event. Its text is shown as it is, whatever a program wrote. A carriage return, with which
+// programs write over a line, would end the line of the stream, too: what follows could be an event of its own.
 func (w *lineEvents) tell(event, class, line string) error {
 	if class != "" {
 		class = ` class="` + class + `"`
 	}
-	_, err := w.ResponseWriter.Write([]byte("event: " + event + "\ndata: <div" + class + ">" + html.EscapeString(line) + "</div>\n\n"))
+	text := html.EscapeString(escapes.ReplaceAllString(strings.TrimRight(line, "\r"), ""))
+	text = strings.NewReplacer("\r", "&#10;", "\n", "&#10;").Replace(text)
+	_, err := w.ResponseWriter.Write([]byte("event: " + event + "\ndata: <div" + class + ">" + text + "</div>\n\n"))
 	return err
 }
 
 // FlushError flushes what was written.
 func (w *lineEvents) FlushError() error { return http.NewResponseController(w.ResponseWriter).Flush() }
 
-// end tells the browser that there is no more to come, so that it does not begin anew.
-func (w *lineEvents) end() error {
+// end tells the browser that there is no more to come, so that it does not begin anew, and whether that is
+// because the log was cut off.
+func (w *lineEvents) end(cut bool) {
 	w.WriteHeader(http.StatusOK)
 	if w.refused {
 		text := "The log can't be read now."
@@ -122,7 +149,9 @@ func (w *lineEvents) end() error {
 	} else if len(w.rest) > 0 {
 		_ = w.tell("line", "", string(w.rest))
 	}
+	if cut {
+		_ = w.tell("line", "refused", "The log was cut off. Load the page again to read on.")
+	}
 	_ = w.tell("end", "", "")
 	_ = w.FlushError() // the browser may be gone
-	return nil
 }

@@ -1,16 +1,18 @@
 package console
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
-	"net"
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
@@ -20,6 +22,13 @@ const (
 	sessionCookie = "prego_console"
 	themeCookie   = "prego_theme"
 	visitorKey    = "console.visitor"
+)
+
+const (
+	// maxLogin is more than the longest token, in bytes.
+	maxLogin = 64 << 10
+	// maxForm is more than the largest form, in bytes: that of a packing plan, which the API takes up to 8 MiB of.
+	maxForm = 16 << 20
 )
 
 // visitor is who is logged in.
@@ -37,7 +46,7 @@ func (v *visitor) CSRF() string {
 }
 
 func (v *visitor) principal() api.Principal {
-	return api.Principal{Subject: v.Subject, Operator: v.Operator, Expires: v.ExpiresAt}
+	return api.Principal{Subject: v.Subject, Operator: v.Operator, Expires: v.ExpiresAt, Key: api.KeyOfSecret(v.secret)}
 }
 
 // encrypted reports whether a browser reached us over TLS, perhaps through a proxy.
@@ -53,8 +62,11 @@ func (c *Console) session(next echo.HandlerFunc) echo.HandlerFunc {
 		if err != nil || k.Value == "" {
 			return c.toLogin(ec)
 		}
-		s, err := c.d.Sessions.ConsoleSession(r.Context(), api.SecretHash(k.Value))
+		s, err := c.sessionOf(r.Context(), k.Value)
 		if prego.CodeOf(err) == prego.CodeUnauthenticated {
+			if err := c.stranger(r); err != nil {
+				return err
+			}
 			return c.toLogin(ec)
 		}
 		if err != nil {
@@ -65,75 +77,124 @@ func (c *Console) session(next echo.HandlerFunc) echo.HandlerFunc {
 		if err := c.d.Allow("subject " + s.Subject); err != nil {
 			return err
 		}
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			if err := sameSite(r, v); err != nil {
+		if r.Method == http.MethodPost {
+			if err := readForm(ec, maxForm); err != nil {
 				return err
+			}
+			if !hmac.Equal([]byte(r.PostForm.Get("csrf")), []byte(v.CSRF())) {
+				return prego.Errorf(prego.CodeForbidden, "the form is not of this session: load the page again")
 			}
 		}
 		return next(ec)
 	}
 }
 
-// sameSite refuses what a page of another site sent.
-func sameSite(r *http.Request, v *visitor) error {
-	if o := r.Header.Get("Origin"); o != "" && o != "null" {
-		if u, err := url.Parse(o); err != nil || u.Host != r.Host {
-			return prego.Errorf(prego.CodeForbidden, "the form was sent from another site")
-		}
+// sessionOf is the session of a cookie, or CodeUnauthenticated if it has ended: in time, by hand, or because the key is
+// gone that signed its token.
+func (c *Console) sessionOf(ctx context.Context, secret string) (prego.ConsoleSession, error) {
+	if err := c.knows(secret); err != nil {
+		return prego.ConsoleSession{}, err
 	}
-	given := r.FormValue("csrf")
-	if given == "" {
-		given = r.Header.Get("X-CSRF-Token")
-	}
-	if !hmac.Equal([]byte(given), []byte(v.CSRF())) {
-		return prego.Errorf(prego.CodeForbidden, "the form is not of this session: load the page again")
+	return c.d.Sessions.ConsoleSession(ctx, api.SecretHash(secret))
+}
+
+func (c *Console) knows(secret string) error {
+	if c.d.KnowsKey != nil && !c.d.KnowsKey(api.KeyOfSecret(secret)) {
+		return prego.Errorf(prego.CodeUnauthenticated, "the key is not accepted any more that signed the token: get another token")
 	}
 	return nil
+}
+
+// sites tells what a page of another site sent.
+var sites = http.NewCrossOriginProtection()
+
+// readForm reads a form of at most so many bytes into the request's PostForm, unless another site sent it.
+func readForm(ec echo.Context, most int64) error {
+	r := ec.Request()
+	if sites.Check(r) != nil {
+		return prego.Errorf(prego.CodeForbidden, "the form was sent from another site")
+	}
+	r.Body = http.MaxBytesReader(ec.Response(), r.Body, most)
+	err := r.ParseForm()
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return prego.Errorf(prego.CodeBodyTooLarge, "the form is larger than %d bytes", most)
+	case err != nil:
+		return prego.Errorf(prego.CodeInvalidField, "the form can't be read")
+	}
+	return nil
+}
+
+// stranger counts a request of somebody who can't say who it is against the rate of their network,
+// as the API does.
+func (c *Console) stranger(r *http.Request) error { return c.d.Allow("address " + api.Network(r)) }
+
+// operators lets in who may change things.
+func operators(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(ec echo.Context) error {
+		if !ec.Get(visitorKey).(*visitor).Operator {
+			return prego.Errorf(prego.CodeForbidden, "this requires the role operator")
+		}
+		return next(ec)
+	}
 }
 
 // toLogin asks who it is. What is fetched by a script is refused, so that it does not get a
 // login page in place of a part of its own.
 func (c *Console) toLogin(ec echo.Context) error {
 	r := ec.Request()
-	if r.Header.Get("Hx-Request") != "" || r.Method != http.MethodGet || strings.HasPrefix(r.URL.Path, "/console/events") {
+	if r.Header.Get("Hx-Request") != "" || r.Method != http.MethodGet || r.Header.Get(echo.HeaderAccept) == "text/event-stream" {
 		ec.Response().Header().Set("Hx-Redirect", "/console/login")
 		return prego.Errorf(prego.CodeUnauthenticated, "log in first: the session has ended")
+	}
+	if _, err := ec.Cookie(sessionCookie); err != nil && r.Header.Get("Sec-Fetch-Site") == "cross-site" {
+		// Browsers send the cookie with what our own pages ask for, not with links of other sites.
+		self := localPath(r.URL.RequestURI())
+		return c.show(ec, http.StatusOK, &page{Title: "One moment", Template: "again", Body: self, Refresh: "0; url=" + self})
 	}
 	return ec.Redirect(http.StatusSeeOther, "/console/login?"+url.Values{"next": {localPath(r.URL.RequestURI())}}.Encode())
 }
 
 // loginPage asks for a token, or offers to use the code of a link. A link alone does not log
 // in: who only previews it does not use it up.
-func (c *Console) loginPage(ec echo.Context) error { return c.showLogin(ec, http.StatusOK, "") }
-
-func (c *Console) showLogin(ec echo.Context, status int, wrong string) error {
+func (c *Console) loginPage(ec echo.Context) error {
 	code := ec.QueryParam("code")
-	if len(code) > 100 || wrong != "" {
+	if len(code) > 300 {
 		code = ""
 	}
-	return c.show(ec, status, &page{Title: "Log in", Template: "login", Body: map[string]any{"Code": code, "Next": localPath(ec.QueryParam("next")), "Wrong": wrong}})
+	return c.showLogin(ec, http.StatusOK, code, ec.QueryParam("next"), "")
+}
+
+func (c *Console) showLogin(ec echo.Context, status int, code, next, wrong string) error {
+	return c.show(ec, status, &page{Title: "Log in", Template: "login", Body: map[string]any{"Code": code, "Next": localPath(next), "Wrong": wrong}})
 }
 
 // login begins a session with a token, or with the code of a link.
 func (c *Console) login(ec echo.Context) error {
 	r := ec.Request()
-	if err := c.d.Allow("address " + address(r)); err != nil {
+	if err := readForm(ec, maxLogin); err != nil {
 		return err
 	}
-	if o := r.Header.Get("Origin"); o != "" && o != "null" {
-		if u, err := url.Parse(o); err != nil || u.Host != r.Host {
-			return prego.Errorf(prego.CodeForbidden, "the form was sent from another site")
-		}
-	}
-	s, err := c.whose(r)
+	next := r.PostForm.Get("next")
+	s, key, err := c.whose(r)
 	if code := prego.CodeOf(err); code == prego.CodeUnauthenticated || code == prego.CodeTokenExpired || code == prego.CodeForbidden {
-		return c.showLogin(ec, http.StatusUnauthorized, prego.Redact(messageOf(err)))
+		c.d.Log.Info("login refused", zap.String("code", string(code)), zap.String("from", api.Network(r)))
+		if err := c.stranger(r); err != nil {
+			return err
+		}
+		return c.showLogin(ec, http.StatusUnauthorized, "", next, prego.Redact(messageOf(err)))
 	}
 	if err != nil {
 		return err
 	}
-	s.Address = address(r)
-	secret, hash := api.NewSecret()
+	if k, err := ec.Cookie(sessionCookie); err == nil { // nobody can use the one that is replaced
+		if err := c.d.Sessions.EndConsoleSession(r.Context(), api.SecretHash(k.Value)); err != nil {
+			return err
+		}
+	}
+	s.Address = api.Address(r)
+	secret, hash := api.NewSecret(key)
 	if err := c.d.Sessions.CreateConsoleSession(r.Context(), hash, s); err != nil {
 		return err
 	}
@@ -141,7 +202,7 @@ func (c *Console) login(ec echo.Context) error {
 		return err
 	}
 	ec.SetCookie(&http.Cookie{Name: sessionCookie, Value: secret, Path: "/console", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: encrypted(r), Expires: s.ExpiresAt}) //nolint:gosec // Secure wherever the browser came over TLS
-	return ec.Redirect(http.StatusSeeOther, localPath(r.FormValue("next")))
+	return ec.Redirect(http.StatusSeeOther, localPath(next))
 }
 
 // note tells the audit who logged in or out, and from where.
@@ -150,23 +211,23 @@ func (c *Console) note(r *http.Request, s prego.ConsoleSession, operation string
 	if s.Operator {
 		role = "operator"
 	}
-	ctx := prego.WithAuditSource(r.Context(), prego.AuditSource{Actor: s.Subject, Role: role, From: address(r), RequestID: uuid.NewString(), Operation: operation})
+	ctx := prego.WithAuditSource(r.Context(), prego.AuditSource{Actor: s.Subject, Role: role, From: api.Address(r), RequestID: uuid.NewString(), Operation: operation})
 	return c.d.Sessions.NoteRequest(ctx, "console_session", s.Subject, "")
 }
 
-// whose session a login form begins.
-func (c *Console) whose(r *http.Request) (prego.ConsoleSession, error) {
-	if code := r.FormValue("code"); code != "" {
-		return c.d.Sessions.UseConsoleLogin(r.Context(), api.SecretHash(code))
+// whose session a login form begins, and the key that signed their token.
+func (c *Console) whose(r *http.Request) (s prego.ConsoleSession, key string, err error) {
+	if code := r.PostForm.Get("code"); code != "" {
+		if err = c.knows(code); err == nil {
+			s, err = c.d.Sessions.UseConsoleLogin(r.Context(), api.SecretHash(code))
+		}
+		return s, api.KeyOfSecret(code), err
 	}
-	p, err := c.d.Auth.Authenticate(r.Context(), strings.TrimSpace(r.FormValue("token")))
-	if err != nil {
-		return prego.ConsoleSession{}, err
+	p, err := c.d.Auth.Authenticate(r.Context(), strings.TrimSpace(r.PostForm.Get("token")))
+	if err == nil && !api.Nameable(p.Subject) {
+		err = prego.Errorf(prego.CodeUnauthenticated, "the token's subject must be 1 to 255 printable characters")
 	}
-	if !api.Nameable(p.Subject) {
-		return prego.ConsoleSession{}, prego.Errorf(prego.CodeUnauthenticated, "the token's subject must be 1 to 255 printable characters")
-	}
-	return api.SessionOf(p, c.d.Now()), nil
+	return api.SessionOf(p, c.d.Now()), p.Key, err
 }
 
 // logout ends the session.
@@ -180,13 +241,4 @@ func (c *Console) logout(ec echo.Context) error {
 	}
 	ec.SetCookie(&http.Cookie{Name: sessionCookie, Path: "/console", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: encrypted(ec.Request())}) //nolint:gosec // Secure wherever the browser came over TLS
 	return ec.Redirect(http.StatusSeeOther, "/console/login")
-}
-
-// address is that of who sent a request.
-func address(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	return host
 }

@@ -85,7 +85,7 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 		// What is shown nowhere else: nothing that the API tells is kept back.
 		var rest []string
 		for _, k := range slices.Sorted(maps.Keys(o)) {
-			if !used[k] && !slices.ContainsFunc(slices.Collect(maps.Keys(used)), func(u string) bool { return strings.HasPrefix(u, k+".") }) && k != id {
+			if !used[k] && !slices.ContainsFunc(slices.Collect(maps.Keys(used)), func(u string) bool { return strings.HasPrefix(u, k+".") }) {
 				rest = append(rest, k)
 			}
 		}

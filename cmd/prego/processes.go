@@ -66,7 +66,7 @@ func runAPI(ctx context.Context) error {
 		return err
 	}
 	a.Mount("/console", console.New(console.Deps{
-		API: a.Handler(), Allow: a.Allow, Auth: apiAuth{tokens}, Sessions: p.db, Feed: a.Subscribe, Now: time.Now, Log: p.log.Named("console"),
+		API: a.Handler(), Allow: a.Allow, Refusal: a.Refusal, Auth: apiAuth{tokens}, KnowsKey: tokens.Knows, Sessions: p.db, Feed: a.Subscribe, Now: time.Now, Log: p.log.Named("console"),
 	}).Handler())
 	l, err := listen(ctx, p.cfg.API.Listen, "PREGO_API_LISTEN")
 	if err != nil {

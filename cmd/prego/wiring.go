@@ -221,7 +221,7 @@ type apiAuth struct{ tokens *token.API }
 
 func (a apiAuth) Authenticate(ctx context.Context, raw string) (api.Principal, error) {
 	p, err := a.tokens.Authenticate(ctx, raw)
-	return api.Principal{Subject: p.Subject, Operator: p.Role == token.RoleOperator, Expires: p.Expires}, err
+	return api.Principal{Subject: p.Subject, Operator: p.Role == token.RoleOperator, Expires: p.Expires, Key: p.Key}, err
 }
 
 // importer issues the bootstrap credentials of an existing server.

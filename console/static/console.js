@@ -47,16 +47,55 @@
   const menu = document.querySelector(".menu");
   if (menu && matchMedia("(max-width: 800px)").matches) menu.open = false;
 
-  // What is open stays open when the page is brought up to date.
-  let open = new Set();
+  // What is open stays open when the page is brought up to date, and a link keeps the focus.
+  let open = new Set(), focused = null;
   const name = (d) => d.closest("li, section, article")?.textContent.slice(0, 80);
   document.addEventListener("htmx:beforeSwap", (e) => {
-    if (e.detail.target?.id === "live") open = new Set([...document.querySelectorAll("#live details[open]")].map(name));
+    if (e.detail.target?.id !== "live") return;
+    open = new Set([...document.querySelectorAll("#live details[open]")].map(name));
+    focused = document.activeElement?.closest("#live a[href]")?.getAttribute("href");
   });
   document.addEventListener("htmx:afterSwap", () => {
     for (const d of document.querySelectorAll("#live details")) if (open.has(name(d))) d.open = true;
+    if (focused) document.querySelector('#live a[href="' + CSS.escape(focused) + '"]')?.focus({ preventScroll: true });
     open = new Set();
+    focused = null;
+    document.body.classList.remove("is-late");
+  });
+
+  // The page waits while somebody fills in a filter, and comes again if it was refused.
+  let behind = false;
+  const chosen = (s) => Math.max(0, [...s.options].findIndex((o) => o.defaultSelected));
+  const filling = (i) => i === document.activeElement || (i.options ? i.selectedIndex !== chosen(i) : i.value !== i.defaultValue);
+  const busy = () => [...document.querySelectorAll("#live .filters input, #live .filters select")].some(filling);
+  const again = () => {
+    if (!behind || busy()) return;
+    behind = false;
+    htmx.trigger("#live", "sse:change");
+  };
+  document.addEventListener("htmx:beforeRequest", (e) => {
+    if (e.detail.elt.id !== "live" || !busy()) return;
+    e.preventDefault();
+    behind = true;
+  });
+  document.addEventListener("focusout", () => setTimeout(again));
+  for (const failed of ["htmx:responseError", "htmx:sendError"]) {
+    document.addEventListener(failed, (e) => {
+      if (e.detail.elt.id !== "live") return;
+      document.body.classList.add("is-late");
+      behind = true;
+      setTimeout(again, 5000);
+    });
+  }
+
+  // A log begins with its newest lines each time it is opened, and keeps the last of them.
+  const most = 5000;
+  document.addEventListener("htmx:sseMessage", (e) => {
+    if (e.target.classList.contains("log")) while (e.target.childElementCount > most) e.target.firstElementChild.remove();
   });
   document.addEventListener("htmx:sseError", () => document.body.classList.add("is-stale"));
-  document.addEventListener("htmx:sseOpen", () => document.body.classList.remove("is-stale"));
+  document.addEventListener("htmx:sseOpen", (e) => {
+    document.body.classList.remove("is-stale");
+    for (const log of e.target.querySelectorAll(".log")) log.replaceChildren();
+  });
 })();

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/cookiejar"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -219,18 +220,50 @@ func TestConsole(t *testing.T) {
 		require.NoError(t, tab.Wait(`document.querySelector("main").innerText.includes("Uncordon")`))
 		_, err = browser.Ask[bool](tab, `window.same = true`)
 		require.NoError(t, err)
-		// The stream is open when the server has answered; what happens before is in the page.
-		require.NoError(t, tab.Wait(`performance.getEntriesByType("resource").some(e => e.name.includes("/console/events")) || document.querySelector("[sse-connect]")["htmx-internal-data"]?.sseEventSource?.readyState === 1`))
 		status, body := c.request(http.MethodPost, "/v1/servers/"+c.app+"/uncordon", nil)
 		require.Equal(t, http.StatusOK, status, "%s", body)
 		require.NoError(t, tab.Wait(`window.same === true && [...document.querySelectorAll(".do a")].some(a => a.innerText === "Cordon")`))
 	})
 
+	t.Run("what is typed stays", func(t *testing.T) {
+		_, err := tab.Open("/console/servers")
+		require.NoError(t, err)
+		require.NoError(t, tab.Fill(`.filters input[name="server_id"]`, "half a na"))
+		_, err = browser.Ask[bool](tab, `window.held = 0, window.swaps = 0, document.addEventListener("htmx:beforeRequest", (e) => { if (e.defaultPrevented) window.held++ }), document.addEventListener("htmx:afterSwap", () => window.swaps++), true`)
+		require.NoError(t, err)
+		status, body := c.request(http.MethodPost, "/v1/servers/"+c.app+"/cordon", map[string]any{"reason": "seen later"})
+		require.Equal(t, http.StatusOK, status, "%s", body)
+		require.NoError(t, tab.Wait(`window.held > 0`))
+		typed, err := browser.Ask[string](tab, `document.querySelector('.filters input[name="server_id"]').value`)
+		require.NoError(t, err)
+		require.Equal(t, "half a na", typed)
+		_, err = browser.Ask[bool](tab, `(() => { const i = document.querySelector('.filters input[name="server_id"]'); i.focus(); i.value = ""; i.blur(); return true })()`)
+		require.NoError(t, err)
+		require.NoError(t, tab.Wait(`window.swaps > 0`))
+		status, body = c.request(http.MethodPost, "/v1/servers/"+c.app+"/uncordon", nil)
+		require.Equal(t, http.StatusOK, status, "%s", body)
+	})
+
+	t.Run("links of other sites", func(t *testing.T) {
+		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html")
+			_, _ = fmt.Fprintf(w, `<!doctype html><link rel="icon" href="data:,"><a id="link" href="http://%s/console/servers?region=eu">a server</a>`, c.addr("api"))
+		}))
+		defer other.Close()
+		_, err := browser.Ask[bool](tab, fmt.Sprintf(`location.assign(%q), true`, strings.Replace(other.URL, "127.0.0.1", "localhost", 1)))
+		require.NoError(t, err)
+		require.NoError(t, tab.Wait(`document.querySelector("#link") !== null`))
+		require.NoError(t, tab.Click("#link"))
+		require.NoError(t, tab.Wait(`location.pathname === "/console/servers" && document.querySelector("header.top") !== null`))
+	})
+
 	t.Run("an operator acts", func(t *testing.T) {
+		_, err := tab.Open("/console/servers/" + c.app)
+		require.NoError(t, err)
 		require.NoError(t, tab.Click(`.do a[href*="cordonServer"]`))
 		require.NoError(t, tab.Wait(`document.querySelector("#f-reason") !== null`))
 		require.NoError(t, tab.Fill("#f-reason", "disk is slow"))
-		_, err := browser.Ask[bool](tab, `document.querySelector("#f-reason").dispatchEvent(new Event("input", {bubbles: true}))`)
+		_, err = browser.Ask[bool](tab, `document.querySelector("#f-reason").dispatchEvent(new Event("input", {bubbles: true}))`)
 		require.NoError(t, err)
 		require.NoError(t, tab.Wait(`document.querySelector("#commands").innerText.includes("disk is slow")`))
 		require.NoError(t, tab.Click("form.ask button.main"))
@@ -365,16 +398,19 @@ func (c *console) forgeries(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, status)
 	status, _ = stranger.get(t, "/console/servers")
 	require.Equal(t, http.StatusSeeOther, status)
-	status, _ = stranger.get(t, "/console/events")
-	require.Equal(t, http.StatusUnauthorized, status)
-	// A cookie that is no session, and one that ended.
-	r, err := http.NewRequest(http.MethodGet, alice.base+"/console/servers", nil)
-	require.NoError(t, err)
-	r.AddCookie(&http.Cookie{Name: "prego_console", Value: "made-up"})
-	resp, err := stranger.Do(r)
-	require.NoError(t, err)
-	_ = resp.Body.Close()
-	require.Equal(t, http.StatusSeeOther, resp.StatusCode)
+	// A cookie that is no session, and one that ended; a stream is not led to the login.
+	for path, want := range map[string]int{"/console/servers": http.StatusSeeOther, "/console/events": http.StatusUnauthorized} {
+		r, err := http.NewRequest(http.MethodGet, alice.base+path, nil)
+		require.NoError(t, err)
+		if want == http.StatusUnauthorized {
+			r.Header.Set("Accept", "text/event-stream")
+		}
+		r.AddCookie(&http.Cookie{Name: "prego_console", Value: "made-up"})
+		resp, err := stranger.Do(r)
+		require.NoError(t, err)
+		_ = resp.Body.Close()
+		require.Equal(t, want, resp.StatusCode, path)
+	}
 	status, _ = again.post(t, "/console/logout", url.Values{"csrf": {again.csrf}}, nil)
 	require.Equal(t, http.StatusSeeOther, status)
 	status, _ = again.get(t, "/console/servers")

@@ -128,6 +128,7 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"lost tenants":               func() error { return none(s.LostTenants(ctx, prego.Plans(), 16)) },
 		"count of lost tenants":      func() error { return none(s.CountLost(ctx)) },
 		"objects of backups":         func() error { return none(s.BackupObjects(ctx)) },
+		"missing backups":            func() error { return s.BackupsMissing(ctx, nil) },
 		"tenants without a turn":     func() error { return none(s.TenantsWithoutTurn(ctx, 200)) },
 		"what is old": func() error {
 			for table := range prunedTables() {

@@ -23,6 +23,7 @@ type Principal struct {
 	Subject string
 	Role    Role
 	Expires time.Time // the token's
+	Key     string    // the id of our own key that signed the token, "" for another issuer's
 }
 
 // API issues and verifies callers' tokens. It accepts tokens of its own keys and, if
@@ -66,11 +67,16 @@ func (a *API) Issue(subject string, role Role, ttl time.Duration) (string, error
 // tried; each issuer's are pinned.
 func (a *API) Authenticate(ctx context.Context, raw string) (Principal, error) {
 	claims := jwt.MapClaims{}
+	kid := ""
+	own := func(t *jwt.Token) (any, error) {
+		kid, _ = t.Header["kid"].(string)
+		return a.keys.key(t)
+	}
 	if a.remote != nil && a.remote.issued(raw) {
 		if err := a.remote.parse(ctx, raw, claims, a.audience); err != nil {
 			return Principal{}, err
 		}
-	} else if err := parse(raw, claims, a.keys.key, a.issuer, a.audience, leeway); err != nil {
+	} else if err := parse(raw, claims, own, a.issuer, a.audience, leeway); err != nil {
 		return Principal{}, err
 	}
 	sub, _ := claims.GetSubject()
@@ -78,11 +84,17 @@ func (a *API) Authenticate(ctx context.Context, raw string) (Principal, error) {
 	if role == "" {
 		return Principal{}, prego.Errorf(prego.CodeForbidden, "the token's claim %q holds neither operator nor viewer", a.rolesClaim)
 	}
-	p := Principal{Subject: sub, Role: role}
+	p := Principal{Subject: sub, Role: role, Key: kid}
 	if exp, err := claims.GetExpirationTime(); err == nil && exp != nil {
 		p.Expires = exp.Time
 	}
 	return p, nil
+}
+
+// Knows reports whether tokens that a key signed are accepted; another issuer's keys, which have no id here, are its own affair.
+func (a *API) Knows(key string) bool {
+	_, ok := a.keys.keys[key]
+	return ok || key == ""
 }
 
 // roleOf reads a claim with one role or a list; the highest counts.

@@ -150,7 +150,7 @@ func TestOnlyWholeTokensAreIssuedToCallers(t *testing.T) {
 		require.NoError(t, err, name)
 		require.WithinDuration(t, time.Now().Add(tc.ttl), p.Expires, 10*time.Second, name)
 		p.Expires = time.Time{}
-		require.Equal(t, Principal{Subject: tc.subject, Role: tc.role}, p, name)
+		require.Equal(t, Principal{Subject: tc.subject, Role: tc.role, Key: f.rings[UseAPI].sign}, p, name)
 	}
 }
 
@@ -174,8 +174,11 @@ func TestOwnTokensAreGoodBesideAnIssuers(t *testing.T) {
 	p, err := a.Authenticate(t.Context(), raw)
 	require.NoError(t, err)
 	p.Expires = time.Time{}
-	require.Equal(t, Principal{Subject: "alice", Role: RoleOperator}, p)
+	require.Equal(t, Principal{Subject: "alice", Role: RoleOperator, Key: f.rings[UseAPI].sign}, p)
 	require.Zero(t, issuer.fetches.Load())
+	require.True(t, a.Knows(p.Key))
+	require.True(t, a.Knows(""), "of another issuer")
+	require.False(t, NewAPI(APIConfig{Keys: f.rings[UseExec]}).Knows(p.Key), "a key that is gone")
 }
 
 func TestAShortMasterKeySealsNothing(t *testing.T) {

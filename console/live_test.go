@@ -1,0 +1,181 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/api"
+)
+
+// sessions has one, of whoever comes, until it has ended.
+type sessions struct {
+	SessionStore
+	mu    sync.Mutex
+	until time.Time
+	ended bool
+}
+
+func (s *sessions) ConsoleSession(context.Context, []byte) (prego.ConsoleSession, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return prego.ConsoleSession{}, prego.Errorf(prego.CodeUnauthenticated, "the session has ended")
+	}
+	return prego.ConsoleSession{Subject: "ada", Operator: true, ExpiresAt: s.until}, nil
+}
+
+func (s *sessions) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+}
+
+// liveBundle is a console whose API and feed are the test's.
+type liveBundle struct {
+	*Console
+	sessions *sessions
+	feed     chan prego.Event
+}
+
+func setupLive(serve http.HandlerFunc) *liveBundle {
+	b := &liveBundle{sessions: &sessions{until: time.Now().Add(api.ConsoleSessionLife)}, feed: make(chan prego.Event)}
+	b.Console = New(Deps{
+		API: serve, Allow: func(string) error { return nil }, Sessions: b.sessions, Now: time.Now, Log: zap.NewNop(),
+		Feed: func(context.Context, prego.EventQuery) (*api.EventSubscription, error) {
+			return &api.EventSubscription{C: b.feed}, nil
+		},
+	})
+	return b
+}
+
+// open asks for a path in a goroutine of its own, and returns the answer and what is closed at its end.
+func (b *liveBundle) open(ctx context.Context, path string) (*httptest.ResponseRecorder, <-chan struct{}) {
+	w, done := httptest.NewRecorder(), make(chan struct{})
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, path, http.NoBody)
+	r.AddCookie(&http.Cookie{Name: sessionCookie, Value: "secret"})
+	go func() {
+		defer close(done)
+		b.Handler().ServeHTTP(w, r)
+	}()
+	return w, done
+}
+
+func nothing(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) }
+
+// TestStreamsEndWithTheSession: whoever logged out, or whose token has ended, sees no more of a log and of what
+// happens, although the stream was open before.
+func TestStreamsEndWithTheSession(t *testing.T) {
+	t.Parallel()
+	logs := func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte("line\n"))
+		<-r.Context().Done()
+	}
+	for _, path := range []string{"/console/events?kinds=server", "/console/servers/app-1/logs/backend/stream"} {
+		t.Run("logged out "+path, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := setupLive(logs)
+				w, done := b.open(t.Context(), path)
+				synctest.Wait()
+				require.Equal(t, http.StatusOK, w.Code)
+				b.sessions.end()
+				began := time.Now()
+				<-done
+				require.LessOrEqual(t, time.Since(began), alive)
+				require.Zero(t, b.streams.all)
+			})
+		})
+		t.Run("expired "+path, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := setupLive(logs)
+				b.sessions.until = time.Now().Add(time.Minute)
+				_, done := b.open(t.Context(), path)
+				<-done
+				require.Equal(t, b.sessions.until, time.Now())
+			})
+		})
+	}
+}
+
+// TestNobodyTakesAllStreams: somebody with many pages does not keep others from theirs.
+func TestNobodyTakesAllStreams(t *testing.T) {
+	t.Parallel()
+	s := streams{of: map[string]int{}}
+	for range maxStreamsOfOne {
+		require.True(t, s.begin("ada"))
+	}
+	require.False(t, s.begin("ada"))
+	require.True(t, s.begin("bob"))
+	s.end("ada")
+	require.True(t, s.begin("ada"))
+	s.end("bob")
+	require.Equal(t, map[string]int{"ada": maxStreamsOfOne}, s.of)
+}
+
+// TestAPageMissesNothing: what happens between the reading of a page and the opening of its stream, or while a
+// browser was away, is told when it comes.
+func TestAPageMissesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		answer := `{"events": [], "next_cursor": "7-1", "more": false}`
+		var asked []string
+		b := setupLive(func(w http.ResponseWriter, r *http.Request) {
+			asked = append(asked, r.URL.RequestURI())
+			_, _ = w.Write([]byte(answer))
+		})
+		page, done := b.open(t.Context(), "/console/servers")
+		<-done
+		require.Equal(t, "/v1/events", asked[0], "before anything else")
+		require.Contains(t, page.Body.String(), `sse-connect="/console/events?kinds=server&amp;since=7-1"`)
+		for answer, told := range map[string]bool{
+			`{"events": [], "more": false}`:          false,
+			`{"events": [{"kind": "server"}]}`:       true,
+			`{"events": [], "more": true}`:           true,
+			`{"code": "events_gone", "status": 410}`: true,
+		} {
+			b := setupLive(func(w http.ResponseWriter, r *http.Request) {
+				require.Equal(t, "/v1/events?id=app-1&kind=server&limit=1&since=7-1", r.URL.RequestURI())
+				if strings.Contains(answer, "410") {
+					w.WriteHeader(http.StatusGone)
+				}
+				_, _ = w.Write([]byte(answer))
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			w, done := b.open(ctx, "/console/events?kinds=server&ids=app-1&since=7-1")
+			time.Sleep(time.Millisecond)
+			cancel()
+			<-done
+			require.Equal(t, told, strings.Contains(w.Body.String(), "event: change"), answer)
+		}
+	})
+}
+
+// TestABusyFleetIsToldInPace: pages are not loaded again more than once a second.
+func TestABusyFleetIsToldInPace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setupLive(nothing)
+		ctx, cancel := context.WithCancel(t.Context())
+		w, done := b.open(ctx, "/console/events?kinds=server")
+		began := time.Now()
+		for time.Since(began) < 10*time.Second {
+			b.feed <- prego.Event{Kind: "server"}
+			time.Sleep(50 * time.Millisecond)
+		}
+		time.Sleep(pace)
+		cancel()
+		<-done
+		require.InDelta(t, 10, strings.Count(w.Body.String(), "event: change"), 1)
+	})
+}
