@@ -84,7 +84,7 @@ func polled(text string) bool {
 		"kind = 'server_peers'", "INSERT INTO server_peers ", "FROM egress", "SELECT jsonb_build_object('server_id', s.server_id, 'role'", "UPDATE server_peers p SET rule",
 		"SELECT server_id, version FROM server_peers ", "DELETE FROM server_peers ", "SELECT server_id FROM server_peers ",
 		"SELECT rebalance_id FROM rebalances WHERE state = 'running'", "FROM agent_release_servers v JOIN agent_releases r",
-		"FROM fleets WHERE patch_schedule <> ''", "SELECT b.server_id, s.region FROM backups b", "FROM tenants WHERE lost_at IS NOT NULL",
+		"FROM fleets WHERE patch_schedule <> ''", "SELECT b.server_id, s.region FROM backups b", "lost_at IS NOT NULL", "INSERT INTO server_samples ",
 		"WITH gone AS ( DELETE FROM ", "FROM seal_audit(", "FROM servers s WHERE status IN ('provisioning', 'draining') AND updated_at <", "SELECT ARRAY(SELECT allocation_id FROM ipv4_allocations",
 	} {
 		if strings.Contains(text, part) {

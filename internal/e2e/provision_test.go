@@ -267,7 +267,11 @@ func TestABootThatGoesOnIsWaitedFor(t *testing.T) {
 		t.Parallel()
 		timeouts := impatient(prego.ReasonFailedHandshake)
 		timeouts.Boot = prego.Duration(3 * time.Second)
-		c := newCell(t, options{timeouts: timeouts, sim: slow})
+		// Its handshake comes long after it has been given up, also where that is late.
+		c := newCell(t, options{timeouts: timeouts, sim: func(cfg *sim.Config) {
+			slow(cfg)
+			cfg.Profile.Stage += 500 * time.Millisecond
+		}})
 		c.create("slower", prego.RoleRedisPool, server.Spec{})
 		s := c.awaitFailed("slower", prego.ReasonFailedHandshake)
 		require.Regexp(t, `no handshake within [3-9](\.\d)?s; the last sign of the boot, \ds ago: [a-z_]+`, deref(s.StatusMessage))
