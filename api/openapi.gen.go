@@ -7566,10 +7566,10 @@ type WhatIf struct {
 	// Request A tenant to be placed
 	Request *PlacementRequest `json:"request,omitempty"`
 
-	// TenantId Assigned when the tenant is accepted
+	// TenantId As if one more like this one were to be placed; or else `request`
 	//
 	// Example: t-k3jq5x2m7abc
-	TenantId *TenantID `json:"tenant_id,omitempty"`
+	TenantId *prego.TenantID `json:"tenant_id,omitempty"`
 }
 
 // WhatIfAnswer defines model for WhatIfAnswer.

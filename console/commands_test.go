@@ -406,6 +406,7 @@ func sameDone(t *testing.T, op *operation, form url.Values, missing []string, us
 		ec.SetParamNames("operation")
 		ec.SetParamValues(op.OperationID)
 		ec.Set(visitorKey, &visitor{ConsoleSession: prego.ConsoleSession{Subject: "ada", Operator: true}})
+		require.NoError(t, readForm(ec, maxForm))
 		return ec, w
 	}
 	ec, w := visit()

@@ -22,6 +22,42 @@ type field struct {
 	Wrong       string // what the API said about it
 	Pattern     string
 	Most        uint64 // characters, 0 for no limit
+	In          holder // what it is a property of
+}
+
+// holder is an object within a body that has inputs of its own; the body itself has no name.
+type holder struct {
+	Name, About string
+	Optional    bool
+}
+
+// fieldGroup is the inputs of one object.
+type fieldGroup struct {
+	holder
+	Legend string
+	Fields []field
+	Folded bool // nothing has to be in it, and nothing is
+}
+
+// grouped puts the inputs of each object together, those of the body first and those of an object before those of
+// what is within it.
+func grouped(fields []field) []fieldGroup {
+	var out []fieldGroup
+	for _, f := range fields {
+		i := slices.IndexFunc(out, func(g fieldGroup) bool { return g.Name == f.In.Name })
+		if i < 0 {
+			i = len(out)
+			parts := strings.Split(f.In.Name, ".")
+			for n, name := range parts {
+				parts[n] = words(name)
+			}
+			out = append(out, fieldGroup{holder: f.In, Legend: strings.Join(parts, ": "), Folded: f.In.Optional})
+		}
+		out[i].Fields = append(out[i].Fields, f)
+		out[i].Folded = out[i].Folded && f.Value == "" && f.Wrong == ""
+	}
+	slices.SortStableFunc(out, func(a, b fieldGroup) int { return strings.Compare(a.Name, b.Name) })
+	return out
 }
 
 // fields are the inputs for an operation's body. Those of an object within it have its name
@@ -30,14 +66,18 @@ func (o *operation) fields() []field {
 	if o.body == nil {
 		return nil
 	}
-	return fieldsOf(o.body, "", 0)
+	return fieldsOf(o.body, holder{}, 0)
 }
 
 // deepest is how many objects within others have inputs of their own.
 const deepest = 2
 
-func fieldsOf(in *openapi3.Schema, prefix string, depth int) []field {
+func fieldsOf(in *openapi3.Schema, of holder, depth int) []field {
 	var out []field
+	prefix := ""
+	if of.Name != "" {
+		prefix = of.Name + "."
+	}
 	for _, name := range properties(in) {
 		s := in.Properties[name].Value
 		for len(s.AllOf) == 1 {
@@ -47,10 +87,10 @@ func fieldsOf(in *openapi3.Schema, prefix string, depth int) []field {
 			continue
 		}
 		if s.Type.Is(openapi3.TypeObject) && len(s.Properties) > 0 && depth < deepest && !listsObjects(s) {
-			out = append(out, fieldsOf(s, prefix+name+".", depth+1)...)
+			out = append(out, fieldsOf(s, holder{Name: prefix + name, About: s.Description, Optional: of.Optional || !slices.Contains(in.Required, name)}, depth+1)...)
 			continue
 		}
-		f := field{Name: prefix + name, About: s.Description, Kind: "text", Values: values(s), Required: prefix == "" && slices.Contains(in.Required, name)}
+		f := field{Name: prefix + name, In: of, About: s.Description, Kind: "text", Values: values(s), Required: prefix == "" && slices.Contains(in.Required, name)}
 		switch {
 		case s.Type.Is(openapi3.TypeBoolean):
 			f.Kind, f.Values = "yesno", []string{"true", "false"}
@@ -104,6 +144,12 @@ func (o *operation) content(form url.Values) (object, error) {
 			return nil, err
 		}
 		out.put(f.Name, v)
+	}
+	// An object that is required is there, although nothing is in it: then what it lacks is said, or that is nothing.
+	for _, f := range o.fields() {
+		if f.In.Name != "" && !f.In.Optional && out.at(f.In.Name) == nil {
+			out.put(f.In.Name, map[string]any{})
+		}
 	}
 	return out, nil
 }
