@@ -61,6 +61,7 @@ type World struct {
 	cloud    *sim.Sim
 	provider http.Handler
 	hosts    *hosts
+	storage  *storage
 	rng      *rand.Rand // of the play: what is asked for
 
 	lives   map[string]int
@@ -74,10 +75,16 @@ type World struct {
 	gwHTTP    http.Handler
 	commits   int
 	provided  atomic.Bool // the provider did something
+	changed   atomic.Bool // objects in the storage did
 	problems  []string
 	limited   map[string]bool     // orgs
 	ends      map[string][]string // how tenants must end, by slug
 	counters  map[string]int
+	written   map[string]contents // what was written into sites and acknowledged, by their names
+	writes    int                 // of all visitors
+	active    map[string]bool     // slugs of tenants that ever were, when it was last looked
+	states    map[string]string   // of tenants by slug, and of backups, moves, restores, drains and servers by id, then
+	sealed    map[string]contents // what archives hold, by the digest of what was sealed
 	mu        sync.Mutex
 }
 
@@ -132,7 +139,7 @@ func play(t *testing.T, system System, seed uint64, o Options, at *place) Outcom
 	time.Sleep(time.Until(Epoch))
 	w := &World{
 		Seed: seed, t: t, system: system, database: at.url, bridge: at.bridge, rng: rand.New(rand.NewPCG(seed, 3)), lives: map[string]int{}, counters: map[string]int{},
-		limited: map[string]bool{}, ends: map[string][]string{},
+		limited: map[string]bool{}, ends: map[string][]string{}, written: map[string]contents{}, active: map[string]bool{}, states: map[string]string{}, sealed: map[string]contents{},
 	}
 	w.Schedule = newScheduler(at.bridge, seed)
 	w.Schedule.keep = o.Keep
@@ -149,7 +156,7 @@ func play(t *testing.T, system System, seed uint64, o Options, at *place) Outcom
 	w.Frontend = frontend.New(frontend.Options{Namespace: Namespace, Ready: w.Schedule.ready, NewID: func() string {
 		return fmt.Sprintf("%08x-0000-4000-8000-%012x", ids.Uint32(), ids.Uint64()&0xffffffffffff)
 	}})
-	w.hosts = newHosts(w)
+	w.hosts, w.storage = newHosts(w), newStorage(w)
 	var err error
 	w.cloud, err = sim.New(sim.Config{
 		StateDir: t.TempDir(), Token: ProviderToken, Guest: w.hosts.run, RatePerHour: 360_000,
