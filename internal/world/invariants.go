@@ -46,7 +46,7 @@ var always = []invariant{
 	{"I10 an org knows of its tenants", `SELECT tenant_id FROM tenants t WHERE NOT EXISTS (SELECT FROM org_events e WHERE e.org_id = t.org_id AND e.subject = t.tenant_id AND e.type = 'tenant.create')`},
 	{"I10 a state has its event", `SELECT server_id FROM servers s WHERE status = 'active' AND NOT EXISTS (SELECT FROM server_events e WHERE e.server_id = s.server_id AND e.step = 'active')`},
 	{"I10 a tenant's state has its event", `SELECT tenant_id FROM tenants t WHERE state = 'active' AND NOT EXISTS (SELECT FROM tenant_lifecycle_events e WHERE e.tenant_id = t.tenant_id AND e.step = 'state_changed' AND e.to_state = 'active')`},
-	{"I5 a tenant is purged once its last backup is off its host", `SELECT tenant_id FROM tenants t WHERE state = 'data_purged' AND converged_state = 'data_purged' AND active_at IS NOT NULL AND lost_at IS NULL
+	{"I5 a tenant is purged once its last backup is off its host", `SELECT tenant_id FROM tenants t WHERE state = 'data_purged' AND converged_state = 'data_purged' AND active_at IS NOT NULL AND NOT EXISTS (SELECT FROM tenant_losses l WHERE l.tenant_id = t.tenant_id)
 		AND NOT EXISTS (SELECT FROM backups b WHERE b.tenant_id = t.tenant_id AND b.kind = 'final' AND b.state = 'stored')`},
 	{"I5 a tenant has one backup under way", `SELECT tenant_id FROM backups WHERE tenant_id IS NOT NULL AND state IN ('queued', 'making', 'uploading') GROUP BY tenant_id HAVING count(*) > 1`},
 	{"I5 a tenant has one move under way", `SELECT tenant_id FROM tenant_moves WHERE finished_at IS NULL GROUP BY tenant_id HAVING count(*) > 1`},
@@ -235,7 +235,7 @@ func (w *World) final(watch *pgxpool.Pool) {
 			w.violationf("I7 each command's end is in the audit: %v %v", found, err)
 		}
 	}
-	rows, err := watch.Query(ctx, `SELECT t.tenant_id, t.state, t.site, COALESCE(s.host, ''), COALESCE(a.database_name, ''), t.apps, t.slug
+	rows, err := watch.Query(ctx, `SELECT t.tenant_id, t.state, t.site, COALESCE(s.host, ''), COALESCE(a.database_name, ''), t.apps, t.slug, t.muted, EXISTS (SELECT FROM tenant_losses l WHERE l.tenant_id = t.tenant_id)
 		FROM tenants t LEFT JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
 		LEFT JOIN servers s ON s.server_id = a.app_server_id ORDER BY 1`)
 	if err != nil {
@@ -247,12 +247,17 @@ func (w *World) final(watch *pgxpool.Pool) {
 	for rows.Next() {
 		var id, state, name, addr, database, slug string
 		var apps []string
-		if err := rows.Scan(&id, &state, &name, &addr, &database, &apps, &slug); err != nil {
+		var muted, wasLost bool
+		if err := rows.Scan(&id, &state, &name, &addr, &database, &apps, &slug, &muted, &wasLost); err != nil {
 			w.violationf("final: %v", err)
 			return
 		}
 		w.Met("tenant ends " + state)
-		w.expect(slug, state)
+		if wasLost {
+			w.Met("tenant that lost its server ends " + state)
+		} else {
+			w.expect(slug, state)
+		}
 		owners[name], databases[database] = addr, true
 		s, ok := w.hosts.sitesOf(addr)[name]
 		switch {
@@ -267,9 +272,9 @@ func (w *World) final(watch *pgxpool.Pool) {
 			w.violationf("I9 tenant %s is active, and its site is held", id)
 		case !s.same(w.written[name]):
 			w.violationf("I9 what was written into the site of tenant %s is there once: %v and %v, and not %v", id, s.Rows, s.Files, w.written[name].Rows)
-		case len(s.Settings) > 0:
-			w.violationf("I9 tenant %s is active, and its site is held back: %v", id, s.Settings)
-		case !s.Scheduler:
+		case muted != (len(s.Settings) == 2):
+			w.violationf("I9 tenant %s is active, and muted %v, and its site has %v", id, muted, s.Settings)
+		case !muted && !s.Scheduler:
 			w.violationf("I9 tenant %s is active, and its scheduler is off", id)
 		case s.Offline:
 			w.violationf("I9 tenant %s is active, and its site is offline", id)

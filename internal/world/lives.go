@@ -16,8 +16,8 @@ func (t *wanted) path(of string) string { return "/v1/tenants/" + t.id + of }
 
 // lives are what its owner asks for later; each is as likely as the others.
 var lives = []func(c *caller, t *wanted){
-	terminated, terminated, cancelled, cancelled, suspended, suspended, resumed, resumed, leftAlone, leftAlone,
-	backedUp, backedUp, backedUp, scheduled, moved, moved, moved, movedNot, drained, restored, restored,
+	leftAlone, terminated, terminated, cancelled, cancelled, suspended, suspended, resumed, resumed, backedUp, backedUp, backedUp, scheduled,
+	moved, moved, moved, moved, movedNot, movedNot, movedNot, drained, drained, restored, restored, cloned, lost, lost,
 }
 
 func leftAlone(*caller, *wanted) {} // nothing
@@ -143,13 +143,7 @@ func drained(c *caller, t *wanted) {
 	if c.spare(t) == "" {
 		return
 	}
-	var is struct {
-		Allocation struct {
-			AppServerID string `json:"app_server_id"`
-		} `json:"allocation"`
-	}
-	c.askUntil(http.MethodGet, t.path(""), "", nil, &is, []int{http.StatusOK})
-	id := is.Allocation.AppServerID
+	id := c.server(t)
 	if id == "" {
 		return
 	}
@@ -176,6 +170,52 @@ func restored(c *caller, t *wanted) {
 	}
 	if c.until(j.JobID, 10*time.Minute, "succeeded", "failed") && strings.HasSuffix(t.slug, "1") {
 		terminated(c, t)
+	}
+}
+
+// cloned is one of whom there is a copy beside it from then on, which some let go.
+func cloned(c *caller, t *wanted) {
+	if c.backup(t, "first") == "" {
+		return
+	}
+	copied := &wanted{slug: t.slug + "c", region: t.region}
+	var made struct {
+		TenantID string `json:"tenant_id"`
+	}
+	c.askUntil(http.MethodPost, t.path("/clones"), "clone-"+t.slug, map[string]any{"slug": copied.slug}, &made, []int{http.StatusAccepted, http.StatusConflict})
+	if copied.id = made.TenantID; copied.id == "" {
+		return
+	}
+	c.w.visitors(copied.slug)
+	if c.until(copied.slug, 10*time.Minute, "active") && strings.HasSuffix(t.slug, "1") {
+		c.ask(http.MethodPost, copied.path("/unmute"), "unmute-"+copied.slug, nil, http.StatusOK, http.StatusAccepted, http.StatusConflict)
+	}
+}
+
+// server is where a tenant is; "" if it is nowhere.
+func (c *caller) server(t *wanted) string {
+	var is struct {
+		Allocation struct {
+			AppServerID string `json:"app_server_id"`
+		} `json:"allocation"`
+	}
+	c.askUntil(http.MethodGet, t.path(""), "", nil, &is, []int{http.StatusOK})
+	return is.Allocation.AppServerID
+}
+
+// lost is one whose server dies, with whoever is there, too, some with a backup and some in the middle of a move.
+func lost(c *caller, t *wanted) {
+	if c.backup(t, "first") == "" {
+		return
+	}
+	if strings.HasSuffix(t.slug, "2") {
+		if spare := c.spare(t); spare != "" {
+			c.move(t, "move", spare)
+			time.Sleep(30 * time.Second)
+		}
+	}
+	if id := c.server(t); id != "" {
+		c.ask(http.MethodPost, "/v1/servers/"+id+"/lost", "lost-"+t.slug, nil, http.StatusAccepted, http.StatusConflict, http.StatusNotFound)
 	}
 }
 

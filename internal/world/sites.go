@@ -198,10 +198,10 @@ func (w *World) visit(slug string) {
 	if found == nil {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	at.mu.Lock()
 	defer at.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	is := w.written[name]
 	w.writes++
 	is.Rows, is.Files = append(is.Rows, w.writes), append(is.Files, w.writes)

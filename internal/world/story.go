@@ -108,7 +108,7 @@ func (w *World) callers() {
 		org := fmt.Sprintf("org-%d", i+1)
 		there := make(chan struct{})
 		known[org] = there
-		limit := []int{0, 1, 2}[w.rng.IntN(3)]
+		limit := []int{0, 0, 1, 2}[w.rng.IntN(4)]
 		w.limited[org] = limit > 0
 		w.caller("org "+org, 0, func(c *caller) {
 			c.ask(http.MethodPut, "/v1/orgs/"+org, "", map[string]any{"tier": "enterprise"}, http.StatusOK)
