@@ -241,6 +241,7 @@ func (c *caller) until(id string, within time.Duration, states ...string) bool {
 // lookAround reads the states that callers wait for.
 func (w *World) lookAround(watch *pgxpool.Pool) {
 	found, err := w.rows(watch, `SELECT slug || ' ' || state FROM tenants UNION ALL SELECT backup_id || ' ' || state FROM backups UNION ALL SELECT move_id || ' ' || state FROM tenant_moves
+		UNION ALL SELECT slug || '/move ' || (SELECT m.state FROM tenant_moves m WHERE m.tenant_id = t.tenant_id ORDER BY m.created_at DESC LIMIT 1) FROM tenants t
 		UNION ALL SELECT job_id || ' ' || status FROM restore_jobs UNION ALL SELECT server_id || '/drain ' || status FROM server_drains UNION ALL SELECT server_id || ' ' || status FROM servers`)
 	if err != nil {
 		w.violationf("states: %v", err)
@@ -256,14 +257,20 @@ func (w *World) lookAround(watch *pgxpool.Pool) {
 	}
 }
 
-// visitors come to a tenant's site as long as the play goes on.
+// visitors come to a tenant's site as long as the play goes on, and often while it moves.
 func (w *World) visitors(slug string) {
 	w.ending.Add(1)
 	go func() {
 		defer w.ending.Done()
-		for !w.over() {
-			time.Sleep(50 * time.Second)
-			w.visit(slug)
+		for waited := time.Duration(0); !w.over(); waited += 3 * time.Second {
+			time.Sleep(3 * time.Second)
+			w.mu.Lock()
+			move := w.states[slug+"/move"]
+			w.mu.Unlock()
+			if waited >= 50*time.Second || move == "queued" || move == "copying" || move == "frozen" {
+				waited = 0
+				w.visit(slug)
+			}
 		}
 	}()
 }
