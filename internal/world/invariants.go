@@ -296,7 +296,7 @@ func (w *World) final(watch *pgxpool.Pool) {
 // that was made for it.
 func (w *World) nothingFailed(watch *pgxpool.Pool) {
 	for _, sql := range []string{
-		`SELECT slug || '/' || tenant_id || ': ' || COALESCE(status_reason, '') FROM tenants WHERE state = 'failed'`,
+		`SELECT slug || '/' || tenant_id || ': ' || COALESCE(status_reason, '') FROM tenants t WHERE state = 'failed' AND NOT EXISTS (SELECT FROM tenant_losses l WHERE l.tenant_id = t.tenant_id)`,
 		`SELECT COALESCE((SELECT slug FROM tenants WHERE server_id LIKE 'n-' || tenant_id || '-g%'), server_id) || '/' || server_id || ': ' || COALESCE(status_reason, '') FROM servers WHERE status = 'failed'`,
 	} {
 		found, err := w.rows(watch, sql)

@@ -147,7 +147,9 @@ func drained(c *caller, t *wanted) {
 	if id == "" {
 		return
 	}
-	if c.answered(http.MethodPost, "/v1/servers/"+id+"/drain", "", http.StatusAccepted, http.StatusConflict, http.StatusNotFound) >= 300 {
+	status := 999
+	c.askUntil(http.MethodPost, "/v1/servers/"+id+"/drain", "", map[string]any{"timeout_seconds": 600}, &status, []int{http.StatusAccepted, http.StatusConflict, http.StatusNotFound})
+	if status >= 300 {
 		return
 	}
 	c.until(id+"/drain", 15*time.Minute, "done", "failed", "cancelled")
