@@ -35,7 +35,7 @@ func (h *host) backups(name string, s *site, verb string, args []string, secrets
 	switch verb {
 	case "backup": // one that is there is the answer to a repeated call
 		if _, there := s.kept[args[0]]; !there {
-			put(&s.kept, args[0], kept{Of: args[0], Site: name, contents: s.contents.clone()})
+			put(&s.kept, args[0], kept{Of: args[0], Site: name, contents: s.clone()})
 		}
 		return backupReport(name, args[0]), true, nil
 	case "delete-backup":
@@ -217,10 +217,10 @@ func (h *host) restore(name string, s *site, backup string) (string, error) {
 		return "", fmt.Errorf("site %s has no backup %s", name, backup)
 	}
 	scheduler := s.Scheduler
-	s.contents = k.contents.clone()
+	s.contents = k.clone()
 	s.Scheduler, s.Restored = scheduler, k.Of
 	h.w.mu.Lock()
-	h.w.written[name] = k.contents.clone()
+	h.w.written[name] = k.clone()
 	h.w.mu.Unlock()
 	return fmt.Sprintf(`{"site": %q, "name": %q, "with_files": true}`, name, backup), nil
 }

@@ -3,6 +3,7 @@ package world
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -228,10 +229,8 @@ func (c *caller) until(id string, within time.Duration, states ...string) bool {
 		c.w.mu.Lock()
 		state := c.w.states[id]
 		c.w.mu.Unlock()
-		for _, s := range states {
-			if s == state {
-				return true
-			}
+		if slices.Contains(states, state) {
+			return true
 		}
 		if state == "failed" || c.w.over() {
 			return false

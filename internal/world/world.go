@@ -113,7 +113,7 @@ type Options struct {
 }
 
 // hung is how long a play may take in real time, on the busiest machine.
-const hung = 5 * time.Minute
+const hung = 10 * time.Minute
 
 // Epoch is when every play begins.
 var Epoch = time.Date(2027, 1, 4, 9, 0, 0, 0, time.UTC)
