@@ -15,10 +15,18 @@ type wanted struct{ id, slug, region string }
 
 func (t *wanted) path(of string) string { return "/v1/tenants/" + t.id + of }
 
-// lives are what its owner asks for later; each is as likely as the others.
-var lives = []func(c *caller, t *wanted){
-	leftAlone, terminated, terminated, cancelled, cancelled, suspended, suspended, resumed, resumed, backedUp, backedUp, backedUp, scheduled,
-	moved, moved, moved, moved, movedNot, movedNot, movedNot, drained, drained, restored, restored, cloned, lost, lost,
+// life is what the owner of a tenant asks for later.
+type life struct {
+	do func(c *caller, t *wanted)
+	// node: it is on a node of its own. Others, whose database is on an app server without a private network, cannot move.
+	node bool
+}
+
+// lives are as likely as each other.
+var lives = []life{
+	{do: leftAlone}, {do: terminated}, {do: terminated}, {do: terminated}, {do: cancelled}, {do: cancelled}, {do: suspended}, {do: suspended}, {do: resumed}, {do: resumed},
+	{do: backedUp}, {do: backedUp}, {do: backedUp}, {do: scheduled}, {do: moved, node: true}, {do: moved, node: true}, {do: moved, node: true}, {do: moved, node: true},
+	{do: movedNot, node: true}, {do: movedNot, node: true}, {do: drained, node: true}, {do: drained, node: true}, {do: restored}, {do: restored}, {do: cloned}, {do: lost}, {do: lost, node: true},
 }
 
 func leftAlone(*caller, *wanted) {} // nothing

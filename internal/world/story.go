@@ -129,6 +129,9 @@ func (w *World) callers() {
 		after := time.Duration(w.rng.IntN(120)) * time.Second
 		then := lives[w.rng.IntN(len(lives))]
 		later := time.Duration(w.rng.IntN(400)) * time.Second
+		if then.node {
+			body["policy"] = "one_tenant_one_server"
+		}
 		there := known[body["org_id"].(string)]
 		w.caller("tenant "+slug, 10*time.Second+after, func(c *caller) {
 			<-there
@@ -149,7 +152,7 @@ func (w *World) callers() {
 			w.Met("tenant accepted")
 			w.visitors(slug)
 			time.Sleep(later)
-			then(c, &wanted{id: made.TenantID, slug: slug, region: body["region"].(string)})
+			then.do(c, &wanted{id: made.TenantID, slug: slug, region: body["region"].(string)})
 		})
 	}
 	for i := range w.rng.IntN(3) {
