@@ -38,7 +38,7 @@ func newBackups(p *process, runs *workflows.Client, tenants *activities.Tenants,
 	if s.Endpoint == "" {
 		return out, nil
 	}
-	storage, err := newStorage(s)
+	storage, err := newStorage(s, p.storage)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"net/http"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -67,14 +68,14 @@ func newImport(p *process) (*activities.StoredBackups, error) {
 	if err != nil || p.cfg.Backups.Endpoint == "" {
 		return out, err
 	}
-	storage, err := newStorage(p.cfg.Backups)
+	storage, err := newStorage(p.cfg.Backups, nil)
 	out.Objects, out.Vault = storage, vault
 	return out, err
 }
 
 // newStorage reaches the storage of backups.
-func newStorage(s config.Backups) (*objects.Store, error) {
-	storage, err := objects.New(objects.Config{Endpoint: s.Endpoint, Bucket: s.Bucket, Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey, PathStyle: s.PathStyle})
+func newStorage(s config.Backups, over http.RoundTripper) (*objects.Store, error) {
+	storage, err := objects.New(objects.Config{Endpoint: s.Endpoint, Bucket: s.Bucket, Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey, PathStyle: s.PathStyle, Transport: over})
 	if err != nil {
 		return nil, fmt.Errorf("PREGO_BACKUP_…: %w", err)
 	}

@@ -241,6 +241,7 @@ type builtWorker struct {
 	servers  *activities.Servers
 	fleet    *activities.Reconciler
 	tenants  *activities.Tenants
+	backups  *activities.StoredBackups
 	groups   *activities.Groups
 	peers    *activities.Peers
 }
@@ -351,7 +352,7 @@ func buildWorker(ctx context.Context, p *process, runs *workflows.Client, served
 	if !slices.Contains(served, workflows.QueuePeriodic) {
 		looker.Looks = nil
 	}
-	return &builtWorker{worker: w, looker: looker, relay: relayed, ca: ca, catalogs: catalogs, servers: servers, fleet: fleet, tenants: tenants, groups: groups, peers: peers}, nil
+	return &builtWorker{worker: w, looker: looker, relay: relayed, ca: ca, catalogs: catalogs, servers: servers, fleet: fleet, tenants: tenants, backups: backups, groups: groups, peers: peers}, nil
 }
 
 // ensureSchedules retries while Temporal is away or slow: a worker that exited would

@@ -53,6 +53,8 @@ type process struct {
 	traces *telemetry.Traces
 	// provider sends requests to the provider; nil is over connections.
 	provider http.RoundTripper
+	// storage does so to object storage.
+	storage http.RoundTripper
 	// follow is how often a gateway reads what others changed; 0 is its default.
 	follow time.Duration
 

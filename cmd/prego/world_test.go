@@ -60,16 +60,18 @@ func newPlayed(t *testing.T) *played {
 		"PREGO_ENV": "world", "PREGO_KEYS_DIR": keys, "PREGO_MASTER_KEY": hex.EncodeToString(sha256.New().Sum(nil)), "DATABASE_URL": "postgres://unused",
 		"PREGO_AGENTGW_AGENT_BINARY": agent, "HCLOUD_ENDPOINT": "http://provider/v1", "HCLOUD_TOKEN": world.ProviderToken, "PREGO_SIMULATED": "true",
 		"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_NETWORK_RANGE": "none", "PREGO_DNS_RESOLVERS": "127.0.0.1:1", "TEMPORAL_NAMESPACE": world.Namespace,
-		"PREGO_CATALOG_EVERY": "24h",
+		"PREGO_CATALOG_EVERY": "24h", "PREGO_BACKUP_ENDPOINT": world.StorageEndpoint, "PREGO_BACKUP_BUCKET": world.StorageBucket, "PREGO_BACKUP_REGION": world.StorageRegion,
+		"PREGO_BACKUP_ACCESS_KEY": world.StorageAccessKey, "PREGO_BACKUP_SECRET_KEY": world.StorageSecretKey, "PREGO_BACKUP_PATH_STYLE": "true", "PREGO_DRILL_EVERY": "0",
 	}
 	// What is looked for every second or two is most of what happens; here, that is less often.
 	maps.Copy(vars, map[string]string{
-		"PREGO_PEERS_EVERY": "1m", "PREGO_REBALANCE_EVERY": "5m", "PREGO_NAMES_EVERY": "5m", "PREGO_BACKUP_SWEEP_EVERY": "2m", "PREGO_SWEEP_EVERY": "1m", "PREGO_NETWORK_EVERY": "2m", "PREGO_PATCH_EVERY": "10m",
-		"PREGO_GRACE_PERIOD": "10m", "PREGO_RETENTION": "8m", // so that tenants' lives end within a play
+		"PREGO_PEERS_EVERY": "1m", "PREGO_REBALANCE_EVERY": "5m", "PREGO_NAMES_EVERY": "5m", "PREGO_BACKUP_SWEEP_EVERY": "1m", "PREGO_SWEEP_EVERY": "1m", "PREGO_NETWORK_EVERY": "2m", "PREGO_PATCH_EVERY": "10m",
+		"PREGO_GRACE_PERIOD": "10m", "PREGO_RETENTION": "8m", "PREGO_MOVE_GRACE": "3m", // so that tenants' lives and moves end within a play
 		"PREGO_GROUP_SWEEP_EVERY": "5m", "PREGO_TENANT_SWEEP_EVERY": "1m", "PREGO_STORAGE_SWEEP_EVERY": "10m", "PREGO_CERTIFICATE_SWEEP_EVERY": "1h",
 	})
 	cfg, err := config.From(vars)
 	require.NoError(t, err)
+	cfg.Backups.PartBytes = world.StoragePart
 	p := &played{cfg: cfg, log: zap.NewNop()}
 	return p
 }
@@ -93,7 +95,7 @@ func (p *played) process(l *world.Life) (*process, *workflows.Client, error) {
 		return nil, nil, err
 	}
 	out := &process{
-		cfg: p.cfg, log: p.log.Named(l.Name), pool: l.Pool, db: store.NewWithTiers(l.Pool, tiers, p.cfg.Quotas.DefaultTier), reg: prometheus.NewRegistry(), provider: l.Provider(), follow: 15 * time.Second,
+		cfg: p.cfg, log: p.log.Named(l.Name), pool: l.Pool, db: store.NewWithTiers(l.Pool, tiers, p.cfg.Quotas.DefaultTier), reg: prometheus.NewRegistry(), provider: l.Provider(), storage: l.Storage(), follow: 15 * time.Second,
 	}
 	t := p.cfg.Temporal
 	// A worker goes on with the task of a step that waits for a row at four fifths of its time. Both then happen at one moment, in
@@ -137,7 +139,7 @@ func (p *played) Worker(l *world.Life) (func(), error) {
 		return nil, err
 	}
 	agents := l.Agents()
-	b.servers.Containers, b.peers.Agents = agents, agents
+	b.servers.Containers, b.peers.Agents, b.backups.Hosts = agents, agents, agents
 	b.tenants.Bench = &activities.Commander{Agents: agents, Audit: proc.db}
 	if err := runs.EnsureSchedules(ctx, workflows.ScheduleSettings{ReconcileEvery: p.cfg.Worker.ReconcileEvery, CatalogEvery: p.cfg.Worker.CatalogEvery, NetEvery: p.cfg.Worker.NetEvery}); err != nil {
 		return nil, err

@@ -542,7 +542,7 @@ SELECT ARRAY(SELECT allocation_id FROM ipv4_allocations WHERE deleted_at IS NULL
           UNION ALL SELECT DISTINCT volume_id FROM volume_attachments WHERE server_id IS NOT NULL AND deleted_at < now() - make_interval(secs => $1)) AS volumes,
     ARRAY(SELECT snapshot_id FROM snapshots WHERE status IN ('queued', 'running') AND created_at < now() - make_interval(secs => $1)) AS snapshots,
     ARRAY(SELECT snapshot_id FROM snapshots WHERE status = 'deleted' AND erased_at IS NULL) AS erasures,
-    ARRAY(SELECT job_id FROM restore_jobs WHERE status IN ('queued', 'running') AND created_at < now() - make_interval(secs => $1)) AS restores`
+    ARRAY(SELECT job_id FROM restore_jobs WHERE status IN ('queued', 'running') AND NOT elsewhere AND created_at < now() - make_interval(secs => $1)) AS restores` // elsewhere the tenant's provisioning restores
 
 // OrgWork are the rows that should have a run.
 func (s *Store) OrgWork(ctx context.Context, quiet time.Duration) (org.Work, error) {

@@ -46,6 +46,9 @@ var kinds = map[string]float64{
 	"signal_twice":     0.1,    // a signal comes twice
 	"signal_late":      0.1,    // or half a minute late
 	"host_full":        0.05,   // a host's disk is full
+	"s3_refused":       0.03,   // object storage's connection is refused, to the control plane or to a host
+	"s3_500":           0.03,   // or it fails
+	"s3_lost":          0.03,   // or it did what was asked, and the answer is lost
 	"partition":        0.004,  // a host and the control plane don't reach each other for three minutes
 }
 

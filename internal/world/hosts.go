@@ -41,6 +41,7 @@ type hosts struct {
 
 // host is one.
 type host struct {
+	w     *World
 	guest sim.Guest
 	cfg   wire.HostConfig
 	boots int
@@ -59,17 +60,6 @@ type host struct {
 	apart      time.Time      // until when it and the control plane don't reach each other
 }
 
-// site is one of a bench.
-type site struct {
-	Database  string
-	Tenant    string
-	Apps      []string
-	Scheduler bool
-	Cache     bool
-	Offline   bool
-	Backups   int
-}
-
 func newHosts(w *World) *hosts { return &hosts{w: w, by: map[string]*host{}} }
 
 // run is the life of a host from power on to off.
@@ -77,7 +67,7 @@ func (hs *hosts) run(ctx context.Context, g sim.Guest) {
 	hs.mu.Lock()
 	h := hs.by[g.Addr]
 	if h == nil || h.guest.ID != g.ID {
-		h = &host{guest: g, sites: map[string]*site{}, databases: map[string]bool{}, caches: map[string]bool{}, results: map[string]wire.ExecResult{}, ran: map[string]int{}}
+		h = &host{w: hs.w, guest: g, sites: map[string]*site{}, databases: map[string]bool{}, caches: map[string]bool{}, results: map[string]wire.ExecResult{}, ran: map[string]int{}}
 		hs.by[g.Addr] = h
 	}
 	h.guest = g
@@ -379,8 +369,9 @@ func (a *Agents) Exec(ctx context.Context, serverID prego.ServerID, addr string,
 	if !known || in.AuditID == "" {
 		var out string
 		var err error
-		if fills(in.Args) && a.l.w.Faults.hit("host_full", what) {
-			err = errors.New("OSError: [Errno 28] No space left on device")
+		if full, ok := fills(in.Args); ok && a.l.w.Faults.hit("host_full", what) {
+			err = errors.New(full)
+			h.filled(in.Args)
 		} else {
 			out, err = h.execute(in)
 		}
@@ -406,9 +397,16 @@ func (a *Agents) Exec(ctx context.Context, serverID prego.ServerID, addr string,
 	return result, nil
 }
 
-// fills reports whether a command writes much.
-func fills(args []string) bool {
-	return slices.ContainsFunc(args, func(a string) bool { return slices.Contains([]string{"new-site", "install-app", "backup"}, a) })
+// fills reports whether a command writes much, and how it says that the disk is full.
+func fills(args []string) (string, bool) {
+	if slices.ContainsFunc(args, func(a string) bool { return slices.Contains([]string{"new-site", "install-app", "backup"}, a) }) {
+		return "OSError: [Errno 28] No space left on device", true
+	}
+	// What puts back what was before the restore is left alone: that it fails, too, is for a person to mend.
+	if len(args) > 3 && args[0] == "--site" && slices.Contains([]string{"seal-backup", "open-backup", "restore", "pack-site", "unpack-site", "pack-data", "load-data"}, args[2]) && !strings.HasSuffix(args[3], "-before") {
+		return "site: " + wire.FailedDiskFull + ": no space left on device", true // agent/site/sealed.go, noRoom
+	}
+	return "", false
 }
 
 // took is how long a command takes.
@@ -416,8 +414,12 @@ func took(args []string) time.Duration {
 	switch {
 	case slices.Contains(args, "new-site"):
 		return 40 * time.Second
-	case slices.Contains(args, "install-app"):
+	case slices.Contains(args, "install-app"), slices.Contains(args, "restore"):
 		return 20 * time.Second
+	case slices.Contains(args, "backup"), slices.Contains(args, "seal-backup"):
+		return 5 * time.Second
+	case slices.Contains(args, "pack-site"), slices.Contains(args, "pack-data"), slices.Contains(args, "load-data"):
+		return 2 * time.Second
 	}
 	return 300 * time.Millisecond
 }
@@ -427,7 +429,7 @@ func (h *host) execute(in wire.ExecRequest) (string, error) {
 	args := in.Args
 	switch in.Kind {
 	case wire.KindBench:
-		return h.bench(in.TenantID, args)
+		return h.bench(in.TenantID, args, in.Secrets)
 	case wire.KindMariaDB:
 		switch args[0] {
 		case "grant-database":
@@ -448,92 +450,6 @@ func (h *host) execute(in wire.ExecRequest) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("world: unknown command %s %v", in.Kind, args)
-}
-
-func (h *host) bench(tenantID string, args []string) (string, error) {
-	of := func(name string) (*site, error) {
-		s := h.sites[name]
-		switch {
-		case s == nil:
-			return nil, fmt.Errorf("site: site_missing: %s", name)
-		case tenantID != "" && s.Tenant != "" && s.Tenant != tenantID:
-			return nil, fmt.Errorf("site: site_not_owned: %s is of %s", name, s.Tenant)
-		}
-		return s, nil
-	}
-	if args[0] == "--site" {
-		name, verb := args[1], args[2]
-		s, err := of(name)
-		if err != nil {
-			if verb == "drop-site" || verb == "erase" {
-				return "", nil
-			}
-			return "", err
-		}
-		switch verb {
-		case "configure":
-			var c map[string]any
-			if err := json.Unmarshal([]byte(args[3]), &c); err != nil {
-				return "", err
-			}
-			if t, ok := c["prego_tenant_id"].(string); ok {
-				s.Tenant = t
-			}
-		case "install-app":
-			if !slices.Contains(s.Apps, args[3]) {
-				s.Apps = append(s.Apps, args[3])
-			}
-		case "enable-scheduler":
-			s.Scheduler = true
-		case "disable-scheduler":
-			s.Scheduler = false
-		case "connect-cache":
-			s.Cache = true
-		case "set-maintenance-mode":
-			s.Offline = args[3] == "on"
-		case "backup":
-			s.Backups++
-			return fmt.Sprintf(`{"name": %q, "files": [{"path": "%s/private/backups/%s-database.sql.gz", "bytes": 1000}]}`, args[3], name, args[3]), nil
-		case "add-user", "clear-cache", "maintenance", "set-config":
-		case "site-size", "size":
-			return `{"database_bytes": 1000000, "files_bytes": 1000, "backups_bytes": 0, "users": 1}`, nil
-		default:
-			return "", fmt.Errorf("world: unknown verb %v", args)
-		}
-		return "", nil
-	}
-	switch args[0] {
-	case "new-site":
-		if s := h.sites[args[1]]; s != nil && s.Tenant != "" && s.Tenant != tenantID {
-			return "", fmt.Errorf("site: site_not_owned: %s is of %s", args[1], s.Tenant)
-		}
-		if h.sites[args[1]] == nil {
-			h.sites[args[1]] = &site{Database: args[3], Tenant: tenantID}
-		}
-		return "", nil
-	case "promote-site":
-		s := h.sites[args[1]]
-		if s == nil {
-			if done := h.sites[args[2]]; done != nil && done.Tenant == tenantID {
-				return "", nil // it was promoted before
-			}
-			return "", fmt.Errorf("site: site_missing: %s", args[1])
-		}
-		if h.sites[args[2]] != nil {
-			return "", fmt.Errorf("site: site_exists: %s", args[2])
-		}
-		delete(h.sites, args[1])
-		s.Tenant = tenantID
-		h.sites[args[2]] = s
-		return "", nil
-	case "drop-site", "erase-site":
-		if s := h.sites[args[1]]; s != nil && tenantID != "" && s.Tenant != "" && s.Tenant != tenantID {
-			return "", fmt.Errorf("site: site_not_owned: %s is of %s", args[1], s.Tenant)
-		}
-		delete(h.sites, args[1])
-		return "", nil
-	}
-	return "", fmt.Errorf("world: unknown verb %v", args)
 }
 
 // StartContainers starts a role's containers.

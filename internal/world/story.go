@@ -79,6 +79,7 @@ func (w *World) story() error {
 			return false
 		}
 		next = time.Now().Add(30 * time.Second)
+		w.lookAround(watch)
 		if n := w.asking.Load(); n > 0 {
 			open = fmt.Sprintf("%d callers", n)
 			return false
@@ -107,7 +108,7 @@ func (w *World) callers() {
 		org := fmt.Sprintf("org-%d", i+1)
 		there := make(chan struct{})
 		known[org] = there
-		limit := []int{0, 1, 2}[w.rng.IntN(3)]
+		limit := []int{0, 0, 1, 2}[w.rng.IntN(4)]
 		w.limited[org] = limit > 0
 		w.caller("org "+org, 0, func(c *caller) {
 			c.ask(http.MethodPut, "/v1/orgs/"+org, "", map[string]any{"tier": "enterprise"}, http.StatusOK)
@@ -126,8 +127,11 @@ func (w *World) callers() {
 		}
 		body["policy"] = []string{"one_tenant_one_server", "shared"}[w.rng.IntN(2)]
 		after := time.Duration(w.rng.IntN(120)) * time.Second
-		then := w.rng.IntN(6)
+		then := lives[w.rng.IntN(len(lives))]
 		later := time.Duration(w.rng.IntN(400)) * time.Second
+		if then.node {
+			body["policy"] = "one_tenant_one_server"
+		}
 		there := known[body["org_id"].(string)]
 		w.caller("tenant "+slug, 10*time.Second+after, func(c *caller) {
 			<-there
@@ -146,25 +150,9 @@ func (w *World) callers() {
 				return
 			}
 			w.Met("tenant accepted")
+			w.visitors(slug)
 			time.Sleep(later)
-			switch then {
-			case 0, 4:
-				if c.answered(http.MethodPost, "/v1/tenants/"+made.TenantID+"/terminate", "end-"+slug, http.StatusAccepted, http.StatusConflict, http.StatusOK) < 300 {
-					w.expected(slug, "data_purged", "failed")
-				}
-			case 1:
-				c.ask(http.MethodPost, "/v1/tenants/"+made.TenantID+"/suspend", "suspend-"+slug, nil, http.StatusAccepted, http.StatusConflict, http.StatusOK)
-				time.Sleep(2 * time.Minute)
-				c.ask(http.MethodPost, "/v1/tenants/"+made.TenantID+"/resume", "resume-"+slug, nil, http.StatusAccepted, http.StatusConflict, http.StatusOK)
-			case 2:
-				if c.answered(http.MethodPost, "/v1/tenants/"+made.TenantID+"/cancel", "cancel-"+slug, http.StatusAccepted, http.StatusConflict, http.StatusOK) < 300 {
-					w.expected(slug, "data_purged", "failed")
-				}
-			case 3:
-				if c.answered(http.MethodPost, "/v1/tenants/"+made.TenantID+"/suspend", "suspend-"+slug, http.StatusAccepted, http.StatusConflict, http.StatusOK) < 300 {
-					w.expected(slug, "suspended")
-				}
-			}
+			then.do(c, &wanted{id: made.TenantID, slug: slug, region: body["region"].(string)})
 		})
 	}
 	for i := range w.rng.IntN(3) {

@@ -20,14 +20,20 @@ import (
 // wroteCode is the SQLSTATE of those notices; their text is the numbers of invariants.
 const wroteCode = "WORLD"
 
-// watched are the invariants that are asked after each commit, by their numbers. The last one is that of the bills.
-func watched() []invariant { return append(slices.Clone(always), bills) }
+// watched are the invariants that are asked after each commit, by their numbers. What the last ones answer is
+// compared with what is outside of the database.
+func watched() []invariant { return append(slices.Clone(always), bills, promises) }
 
-// billed begins what the invariant of the bills answers, which is no violation.
-const billed = "billed "
+// What the invariants of the bills and of the promised backups answer begins with these words, and is no violation.
+const (
+	billed   = "billed "
+	promised = "promised "
+)
 
-// watchBills is the number of the invariant of the bills.
+// watchBills is the number of the invariant of the bills, watchPromises that of the promised backups.
 func watchBills() int { return len(always) }
+
+func watchPromises() int { return len(always) + 1 }
 
 // sqlAsks are the invariants as views, and a function that asks some of them, all of one moment. It is a function
 // because it plans each only once per session.
@@ -36,9 +42,14 @@ func sqlAsks() string {
 	out.WriteString("CREATE SCHEMA world_asks;\n")
 	for i, inv := range watched() {
 		fmt.Fprintf(&out, "CREATE VIEW world_asks.i%d (found) AS %s;\n", i, inv.sql)
-		if i == watchBills() {
-			fmt.Fprintf(&asks, "IF %d = ANY (which) THEN RETURN QUERY SELECT '%s' || i.found FROM world_asks.i%d i; END IF;\n", i, billed, i)
-		} else {
+		switch i {
+		case watchBills(), watchPromises():
+			as := billed
+			if i == watchPromises() {
+				as = promised
+			}
+			fmt.Fprintf(&asks, "IF %d = ANY (which) THEN RETURN QUERY SELECT '%s' || i.found FROM world_asks.i%d i; END IF;\n", i, as, i)
+		default:
 			fmt.Fprintf(&asks, "IF %d = ANY (which) THEN SELECT string_agg(i.found::text, ', ' ORDER BY i.found::text) INTO f FROM world_asks.i%d i; IF f IS NOT NULL THEN RETURN NEXT %s || f; END IF; END IF;\n",
 				i, i, quoted(inv.name+": "))
 		}
@@ -214,10 +225,14 @@ func (w *World) ask(watch *pgxpool.Pool, which []int) {
 	if err != nil {
 		w.violationf("invariants: %v", err)
 	}
-	var live []string
+	var live, stored []string
 	for _, f := range found {
 		if name, ok := strings.CutPrefix(f, billed); ok {
 			live = append(live, name)
+			continue
+		}
+		if backup, ok := strings.CutPrefix(f, promised); ok {
+			stored = append(stored, backup)
 			continue
 		}
 		w.violationf("%s", f)
@@ -225,14 +240,20 @@ func (w *World) ask(watch *pgxpool.Pool, which []int) {
 	if err == nil && slices.Contains(which, watchBills()) {
 		w.checkBills(live)
 	}
+	if err == nil && slices.Contains(which, watchPromises()) {
+		w.checkPromises(stored)
+	}
 }
 
 // broken are the numbers of the invariants that may have been broken since the last call: by a commit, or by
-// what the provider did.
+// what the provider or the object storage did.
 func (w *World) broken() []int {
 	which := w.bridge.written()
 	if w.provided.Swap(false) && !slices.Contains(which, watchBills()) {
 		which = append(which, watchBills())
+	}
+	if w.changed.Swap(false) && !slices.Contains(which, watchPromises()) {
+		which = append(which, watchPromises())
 	}
 	return which
 }

@@ -61,6 +61,7 @@ type World struct {
 	cloud    *sim.Sim
 	provider http.Handler
 	hosts    *hosts
+	storage  *storage
 	rng      *rand.Rand // of the play: what is asked for
 
 	lives   map[string]int
@@ -74,10 +75,17 @@ type World struct {
 	gwHTTP    http.Handler
 	commits   int
 	provided  atomic.Bool // the provider did something
+	changed   atomic.Bool // objects in the storage did
 	problems  []string
 	limited   map[string]bool     // orgs
 	ends      map[string][]string // how tenants must end, by slug
 	counters  map[string]int
+	written   map[string]contents // what was written into sites and acknowledged, by their names
+	writes    int                 // of all visitors
+	makes     map[string]int      // how often the provider made something of a name
+	active    map[string]bool     // slugs of tenants that ever were, when it was last looked
+	states    map[string]string   // of tenants by slug, and of backups, moves, restores, drains and servers by id, then
+	sealed    map[string]contents // what archives hold, by the digest of what was sealed
 	mu        sync.Mutex
 }
 
@@ -105,7 +113,7 @@ type Options struct {
 }
 
 // hung is how long a play may take in real time, on the busiest machine.
-const hung = 2 * time.Minute
+const hung = 10 * time.Minute
 
 // Epoch is when every play begins.
 var Epoch = time.Date(2027, 1, 4, 9, 0, 0, 0, time.UTC)
@@ -132,7 +140,7 @@ func play(t *testing.T, system System, seed uint64, o Options, at *place) Outcom
 	time.Sleep(time.Until(Epoch))
 	w := &World{
 		Seed: seed, t: t, system: system, database: at.url, bridge: at.bridge, rng: rand.New(rand.NewPCG(seed, 3)), lives: map[string]int{}, counters: map[string]int{},
-		limited: map[string]bool{}, ends: map[string][]string{},
+		limited: map[string]bool{}, ends: map[string][]string{}, written: map[string]contents{}, active: map[string]bool{}, states: map[string]string{}, makes: map[string]int{}, sealed: map[string]contents{},
 	}
 	w.Schedule = newScheduler(at.bridge, seed)
 	w.Schedule.keep = o.Keep
@@ -149,7 +157,7 @@ func play(t *testing.T, system System, seed uint64, o Options, at *place) Outcom
 	w.Frontend = frontend.New(frontend.Options{Namespace: Namespace, Ready: w.Schedule.ready, NewID: func() string {
 		return fmt.Sprintf("%08x-0000-4000-8000-%012x", ids.Uint32(), ids.Uint64()&0xffffffffffff)
 	}})
-	w.hosts = newHosts(w)
+	w.hosts, w.storage = newHosts(w), newStorage(w)
 	var err error
 	w.cloud, err = sim.New(sim.Config{
 		StateDir: t.TempDir(), Token: ProviderToken, Guest: w.hosts.run, RatePerHour: 360_000,
@@ -377,10 +385,16 @@ func (p provider) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	case r.Method != http.MethodGet && f.hit("provider_late", where):
 		w.ending.Add(1)
+		already := w.created(r, body, 0)
 		go func() {
 			defer w.ending.Done()
 			time.Sleep(time.Minute)
 			w.Schedule.yield(nil, "late "+where, "provider "+what)
+			if w.created(r, body, 0) > already {
+				// What was asked for again has been made since, and may be gone by now: a provider that then makes it twice
+				// leaves an orphan, which the reconciler deletes when it is old enough.
+				return
+			}
 			_ = send().Body.Close()
 			w.provided.Store(true)
 		}()
@@ -389,6 +403,9 @@ func (p provider) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp := send()
 	if r.Method != http.MethodGet {
 		w.provided.Store(true)
+	}
+	if resp.StatusCode == http.StatusCreated {
+		w.created(r, body, 1)
 	}
 	if resp.StatusCode >= http.StatusBadRequest {
 		steady(w.Seed, uint64(w.Schedule.Steps)) //nolint:gosec // not negative
@@ -400,6 +417,18 @@ func (p provider) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	return resp, nil
+}
+
+// created counts how often something of a name was made, with those that are added.
+func (w *World) created(r *http.Request, body []byte, more int) int {
+	var named struct{ Name string }
+	if r.Method != http.MethodPost || json.Unmarshal(body, &named) != nil || named.Name == "" {
+		return 0
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.makes[r.URL.Path+" "+named.Name] += more
+	return w.makes[r.URL.Path+" "+named.Name]
 }
 
 // open connects to the play's database from within the bubble, without faults and turns.
