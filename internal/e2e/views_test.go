@@ -111,7 +111,9 @@ func TestViewsOfTemporal(t *testing.T) {
 	c.settledTenant(id, tenant.Active)
 	c.awaitStatus("waits", server.Active)
 	require.Eventually(t, func() bool { return len(c.runsOf(queries["waits for capacity"])) == 0 }, patience, 100*time.Millisecond)
-	require.Eventually(t, func() bool { return slices.Equal(c.runsOf("outcome = 'active' AND tenant_id = '"+id+"'"), []string{waiting}) }, patience, 100*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return slices.Equal(c.runsOf("outcome = 'active' AND tenant_id = '"+id+"'"), []string{waiting})
+	}, patience, 100*time.Millisecond)
 }
 
 // TestSearchAttributesAreDocumented: each is a row of the table, and Temporal on Postgres

@@ -24,9 +24,33 @@ type life struct {
 
 // lives are as likely as each other.
 var lives = []life{
-	{do: leftAlone}, {do: terminated}, {do: terminated}, {do: terminated}, {do: cancelled}, {do: cancelled}, {do: suspended}, {do: suspended}, {do: resumed}, {do: resumed},
-	{do: backedUp}, {do: backedUp}, {do: backedUp}, {do: scheduled}, {do: moved, node: true}, {do: moved, node: true}, {do: moved, node: true}, {do: moved, node: true},
-	{do: movedNot, node: true}, {do: movedNot, node: true}, {do: drained, node: true}, {do: drained, node: true}, {do: restored}, {do: restored}, {do: cloned}, {do: lost}, {do: lost, node: true},
+	{do: leftAlone},
+	{do: terminated},
+	{do: terminated},
+	{do: terminated},
+	{do: cancelled},
+	{do: cancelled},
+	{do: suspended},
+	{do: suspended},
+	{do: resumed},
+	{do: resumed},
+	{do: backedUp},
+	{do: backedUp},
+	{do: backedUp},
+	{do: scheduled},
+	{do: moved, node: true},
+	{do: moved, node: true},
+	{do: moved, node: true},
+	{do: moved, node: true},
+	{do: movedNot, node: true},
+	{do: movedNot, node: true},
+	{do: drained, node: true},
+	{do: drained, node: true},
+	{do: restored},
+	{do: restored},
+	{do: cloned},
+	{do: lost},
+	{do: lost, node: true},
 }
 
 func leftAlone(*caller, *wanted) {} // nothing
