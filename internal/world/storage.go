@@ -12,7 +12,6 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -110,15 +109,8 @@ func (c caller3) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := c.step(ctx, what); err != nil {
 		return nil, err
 	}
-	var body []byte
-	if r.Body != nil {
-		var err error
-		if body, err = io.ReadAll(r.Body); err != nil {
-			return nil, err
-		}
-		_ = r.Body.Close()
-	}
-	if err := ctx.Err(); err != nil {
+	body, err := sent(r)
+	if err != nil {
 		return nil, err
 	}
 	f, where := c.s.w.Faults, c.who(ctx)+" "+what

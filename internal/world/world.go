@@ -6,6 +6,7 @@ package world
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -335,21 +336,24 @@ func (l *Life) Provider() http.RoundTripper { return provider{l} }
 
 type provider struct{ l *Life }
 
+// sent is the body of a request that somebody still waits for.
+func sent(r *http.Request) ([]byte, error) {
+	if r.Body == nil {
+		return nil, r.Context().Err()
+	}
+	body, err := io.ReadAll(r.Body)
+	_ = r.Body.Close()
+	return body, cmp.Or(err, r.Context().Err())
+}
+
 func (p provider) RoundTrip(r *http.Request) (*http.Response, error) {
 	w, ctx := p.l.w, r.Context()
 	what := r.Method + " " + r.URL.Path
 	if err := p.l.step(ctx, "provider "+what); err != nil {
 		return nil, err
 	}
-	var body []byte
-	if r.Body != nil {
-		var err error
-		if body, err = io.ReadAll(r.Body); err != nil {
-			return nil, err
-		}
-		_ = r.Body.Close()
-	}
-	if err := ctx.Err(); err != nil {
+	body, err := sent(r)
+	if err != nil {
 		return nil, err
 	}
 	where := p.l.actor(ctx) + " " + what
