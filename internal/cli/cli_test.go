@@ -347,7 +347,7 @@ func TestAWatchSurvivesAnOutage(t *testing.T) {
 	require.Equal(t, ExitOutcome, r.code)
 	require.Contains(t, r.errs, "server app-7 is failed")
 
-	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	endless := on()
 	endless["GET /v1/servers/app-7"] = []func(http.ResponseWriter){server("provisioning", 1)}
