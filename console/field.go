@@ -133,8 +133,8 @@ const fieldOf = "f."
 
 // content is the body that a form asks for. Inputs that were left empty are left out.
 func (o *operation) content(form url.Values) (object, error) {
-	out := object{}
-	for _, f := range o.fields() {
+	out, fields := object{}, o.fields()
+	for _, f := range fields {
 		given := strings.TrimSpace(form.Get(fieldOf + f.Name))
 		if given == "" {
 			continue
@@ -146,7 +146,7 @@ func (o *operation) content(form url.Values) (object, error) {
 		out.put(f.Name, v)
 	}
 	// An object that is required is there, although nothing is in it: then what it lacks is said, or that is nothing.
-	for _, f := range o.fields() {
+	for _, f := range fields {
 		if f.In.Name != "" && !f.In.Optional && out.at(f.In.Name) == nil {
 			out.put(f.In.Name, map[string]any{})
 		}
