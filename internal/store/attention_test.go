@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
@@ -158,6 +158,17 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 	attention.ProviderUntracked: {{`UPDATE orphan_sightings SET sightings = 2`, "hetzner/server/7 untracked"}},
 }
 
+// runEach runs statements one after the other.
+func runEach(t *testing.T, db interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}, statements string) {
+	t.Helper()
+	for sql := range strings.SplitSeq(statements, ";") {
+		_, err := db.Exec(t.Context(), sql)
+		require.NoError(t, err, sql)
+	}
+}
+
 // TestAGroupIsUnschedulableSinceItFirstWas although its quota is asked for again and again, and
 // although what it is short of changes.
 func TestAGroupIsUnschedulableSinceItFirstWas(t *testing.T) {
@@ -167,10 +178,7 @@ func TestAGroupIsUnschedulableSinceItFirstWas(t *testing.T) {
 	conn, err := s.pool.Acquire(ctx)
 	require.NoError(t, err)
 	defer conn.Release()
-	for sql := range strings.SplitSeq(`SET session_replication_role = replica;`+wellInstallation+`;SET session_replication_role = DEFAULT`, ";") {
-		_, err := conn.Exec(ctx, sql)
-		require.NoError(t, err, sql)
-	}
+	runEach(t, conn, `SET session_replication_role = replica;`+wellInstallation+`;SET session_replication_role = DEFAULT`)
 	since := func(set string) (at time.Time) {
 		t.Helper()
 		require.NoError(t, conn.QueryRow(ctx, `UPDATE process_groups SET `+set+` RETURNING status_since`).Scan(&at))
@@ -192,24 +200,17 @@ func TestRowsSayWhatNeedsAttention(t *testing.T) {
 	conn, err := s.pool.Acquire(ctx)
 	require.NoError(t, err)
 	defer conn.Release()
-	run := func(tx pgx.Tx, sql string) {
-		t.Helper()
-		for one := range strings.SplitSeq(sql, ";") {
-			_, err := tx.Exec(ctx, one)
-			require.NoError(t, err, one)
-		}
-	}
 	all, err := conn.Begin(ctx)
 	require.NoError(t, err)
 	defer func() { _ = all.Rollback(ctx) }()
-	run(all, `SET LOCAL session_replication_role = replica;`+wellInstallation)
+	runEach(t, all, `SET LOCAL session_replication_role = replica;`+wellInstallation)
 	with := func(sql string, limits attention.Limits) (found []attention.Finding) {
 		t.Helper()
 		tx, err := all.Begin(ctx)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, tx.Rollback(ctx)) }()
 		if sql != "" {
-			run(tx, sql)
+			runEach(t, tx, sql)
 		}
 		found, at, err := s.attentionIn(ctx, tx, limits)
 		require.NoError(t, err, sql)
