@@ -161,7 +161,8 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 // runEach runs statements one after the other.
 func runEach(t *testing.T, db interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}, statements string) {
+}, statements string,
+) {
 	t.Helper()
 	for sql := range strings.SplitSeq(statements, ";") {
 		_, err := db.Exec(t.Context(), sql)
