@@ -80,11 +80,11 @@ alerts: ## Check the alert rules, and try each of them (PROMTOOL=path for one of
 	$(PROMTOOL) check rules deploy/alerts.yaml
 	$(PROMTOOL) test rules deploy/alerts_test.yaml deploy/alerts_day_test.yaml
 
-test-production: build bench-packages temporal $(if $(QUICK),,$(TOOLS)/temporal-server-$(TEMPORAL_SERVER)) ## Run what docker-compose.yml declares and kill each part of it, then the end-to-end tests on its Temporal (RUN=pattern for some; QUICK=1 leaves both that Temporal's building and these out)
+test-production: build bench-packages temporal $(GOTESTSUM) $(if $(QUICK),,$(TOOLS)/temporal-server-$(TEMPORAL_SERVER)) ## Run what docker-compose.yml declares and kill each part of it, then the end-to-end tests on its Temporal (RUN=pattern for some; QUICK=1 leaves both that Temporal's building and these out)
 	@tools/packages.sh compose postgres-server nc nsenter setpriv sysctl nft ip ca-certificates
 	@server=$(TOOLS)/temporal-server-$(TEMPORAL_SERVER); [ -d "$$server" ] || server=; \
 	[ -n "$$server" ] || echo "Temporal $(TEMPORAL_SERVER) is not built here: its dev server stands in for it"; \
-	TEMPORAL_SERVER=$$server go test -count=1 -timeout 10m ./internal/production
+	TEMPORAL_SERVER=$$server PACKAGES=./internal/production tools/test.sh -count=1 -timeout 10m
 ifndef QUICK
 	TEMPORAL_SERVER=$(TOOLS)/temporal-server-$(TEMPORAL_SERVER) tools/test-production.sh $(if $(RUN),-run '$(RUN)')
 endif
