@@ -93,6 +93,33 @@
   document.addEventListener("htmx:sseMessage", (e) => {
     if (e.target.classList.contains("log")) while (e.target.childElementCount > most) e.target.firstElementChild.remove();
   });
+
+  // A tab that nobody sees gives up its stream: over HTTP/1.1 a browser has six connections to one address, so
+  // six open tabs would leave none for the seventh. It is brought up to date when it is seen again.
+  const patience = 5000;
+  const streams = new Set();
+  let hides = 0;
+  htmx.createEventSource = (url) => {
+    const s = new EventSource(url, { withCredentials: true });
+    streams.add(s);
+    return s;
+  };
+  document.addEventListener("htmx:sseClose", (e) => streams.delete(e.detail.source));
+  const rest = () => {
+    clearTimeout(hides);
+    if (document.hidden) {
+      hides = setTimeout(() => { for (const s of streams) s.close(); }, patience);
+      return;
+    }
+    for (const s of streams) {
+      if (s.readyState !== EventSource.CLOSED) continue;
+      streams.delete(s);
+      s.onerror(new Event("error")); // the extension opens another one
+    }
+  };
+  document.addEventListener("visibilitychange", rest);
+  rest();
+
   document.addEventListener("htmx:sseError", () => document.body.classList.add("is-stale"));
   document.addEventListener("htmx:sseOpen", (e) => {
     document.body.classList.remove("is-stale");

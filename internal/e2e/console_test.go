@@ -225,6 +225,28 @@ func TestConsole(t *testing.T) {
 		require.NoError(t, tab.Wait(`window.same === true && [...document.querySelectorAll(".do a")].some(a => a.innerText === "Cordon")`))
 	})
 
+	t.Run("a tab that nobody sees has no stream", func(t *testing.T) {
+		hide := func(hidden bool) {
+			t.Helper()
+			_, err := browser.Ask[bool](tab, fmt.Sprintf(`Object.defineProperty(document, "hidden", {value: %t, configurable: true}), document.dispatchEvent(new Event("visibilitychange"))`, hidden))
+			require.NoError(t, err)
+		}
+		_, err := tab.Open("/console/servers/" + c.app)
+		require.NoError(t, err)
+		require.NoError(t, tab.Wait(`[...document.querySelectorAll(".do a")].some(a => a.innerText === "Cordon")`))
+		_, err = browser.Ask[bool](tab, `window.same = true, window.gaveUp = 0, (close => { EventSource.prototype.close = function () { window.gaveUp++; close.call(this) } })(EventSource.prototype.close), true`)
+		require.NoError(t, err)
+		hide(true)
+		require.NoError(t, tab.Wait(`window.gaveUp === 1`))
+		status, body := c.request(http.MethodPost, "/v1/servers/"+c.app+"/cordon", map[string]any{"reason": "while nobody looks"})
+		require.Equal(t, http.StatusOK, status, "%s", body)
+		hide(false)
+		require.NoError(t, tab.Wait(`window.same === true && document.querySelector("main").innerText.includes("while nobody looks")`), "it is told what it missed")
+		status, body = c.request(http.MethodPost, "/v1/servers/"+c.app+"/uncordon", nil)
+		require.Equal(t, http.StatusOK, status, "%s", body)
+		require.NoError(t, tab.Wait(`window.same === true && [...document.querySelectorAll(".do a")].some(a => a.innerText === "Cordon")`), "and what comes then")
+	})
+
 	t.Run("what is typed stays", func(t *testing.T) {
 		_, err := tab.Open("/console/servers")
 		require.NoError(t, err)
