@@ -48,6 +48,9 @@ func (a *Tenants) BuildTenant(ctx context.Context, ref tenant.Ref) error {
 	if t, err = asPlaced(t, ref); err != nil {
 		return err
 	}
+	if t.AppServerStatus == server.Terminated { // declared lost meanwhile: it has no site to lose yet, and takes another place
+		return permanentErrorIn(StepSite, ErrTypeCommand, fmt.Sprintf("server %s is gone", t.Allocation.AppServerID))
+	}
 	a.hook("site/start")
 	if t.RestoreFrom != "" || t.LostAt != nil {
 		return a.buildFromBackup(ctx, ref, t)

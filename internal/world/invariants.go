@@ -32,7 +32,9 @@ var always = []invariant{
 	{"I4 what is terminated has no token", `SELECT t.server_id FROM server_bootstrap_tokens t JOIN servers s USING (server_id) WHERE s.status = 'terminated' AND t.superseded_at IS NULL`},
 	{"I4 what is terminated has no identity", `SELECT server_id FROM servers WHERE status = 'terminated' AND agent_first_seen_at IS NOT NULL AND identity_revoked_at IS NULL`},
 	{"I5 a tenant has one place", `SELECT tenant_id FROM tenant_allocations WHERE released_at IS NULL GROUP BY tenant_id HAVING count(*) > 1`},
-	{"I5 nobody's place is on a server that is gone", `SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id WHERE a.released_at IS NULL AND s.status = 'terminated'`},
+	// Whoever is being provisioned has no site to lose, and gives up the place when its run next looks.
+	{"I5 nobody's place is on a server that is gone", `SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id JOIN tenants t ON t.tenant_id = a.tenant_id
+		WHERE a.released_at IS NULL AND s.status = 'terminated' AND t.state NOT IN ('trial', 'provisioning')`},
 	{"I5 a server that is a tenant's alone has nobody else", `SELECT s.server_id FROM servers s JOIN tenant_allocations a ON a.app_server_id = s.server_id AND a.released_at IS NULL WHERE s.dedicated_for_tenant_id <> a.tenant_id`},
 	{"I5 a dedicated place is on the tenant's server", `SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id WHERE a.released_at IS NULL AND a.dedicated AND s.dedicated_for_tenant_id IS DISTINCT FROM a.tenant_id`},
 	{"I5 an active tenant has a place", `SELECT tenant_id FROM tenants t WHERE state = 'active' AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.tenant_id = t.tenant_id AND released_at IS NULL)`},
