@@ -55,7 +55,7 @@ func BackupTenant(ctx workflow.Context, in BackupInput) (BackupResult, error) {
 	last, _ := workflow.NewDisconnectedContext(ctx)
 	out := BackupResult{State: tenant.BackupStored}
 	if err != nil {
-		out = BackupResult{State: tenant.BackupFailed, Reason: cmp.Or(prego.Reason(errType(err)), reasonBackupFailed), Message: errorMessage(err)}
+		out = BackupResult{State: tenant.BackupFailed, Reason: reasonOf(err, reasonBackupFailed), Message: errorMessage(err)}
 		end := activities.StoredBackupEnd{BackupID: in.BackupID, Kind: plan.Kind, Reason: out.Reason, Message: out.Message}
 		if err := workflow.ExecuteActivity(write(last, "record why it failed"), steps.FailBackup, end).Get(last, nil); err != nil {
 			return out, err

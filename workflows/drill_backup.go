@@ -45,7 +45,7 @@ func DrillBackup(ctx workflow.Context, in DrillInput) error {
 		end := tenant.DrillEnd{DrillID: in.DrillID, State: tenant.DrillPassed}
 		var found activities.DrillFound
 		if err := workflow.ExecuteActivity(long(call(ctx, "restore the backup and look at it", plan.For)), steps.RunDrill, in.DrillID).Get(ctx, &found); err != nil {
-			end.State, end.Reason, end.Message = tenant.DrillFailed, cmp.Or(prego.Reason(errType(err)), reasonDrillFailed), errorMessage(err)
+			end.State, end.Reason, end.Message = tenant.DrillFailed, reasonOf(err, reasonDrillFailed), errorMessage(err)
 		}
 		end.Tables, end.Rows, end.Files, end.Bytes = found.Tables, found.Rows, found.Files, found.Bytes
 		if err := workflow.ExecuteActivity(write(last, "record what was found"), steps.FinishDrill, end).Get(last, nil); err != nil {

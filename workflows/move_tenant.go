@@ -1,7 +1,6 @@
 package workflows
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +51,7 @@ func MoveTenant(ctx workflow.Context, in MoveInput) (tenant.MoveResult, error) {
 			}
 		}
 		if err != nil && plan.State.Undoable() {
-			end.State, end.Reason, end.Message = tenant.MoveFailed, cmp.Or(prego.Reason(errType(err)), tenant.ReasonMoveFailed), errorMessage(err)
+			end.State, end.Reason, end.Message = tenant.MoveFailed, reasonOf(err, tenant.ReasonMoveFailed), errorMessage(err)
 			if temporal.IsCanceledError(err) || plan.Cancelled {
 				end.State, end.Reason, end.Message = tenant.MoveCancelled, "", "cancelled; the tenant is where it was"
 			}

@@ -4,6 +4,7 @@ package workflows
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -130,6 +131,15 @@ func errType(err error) string {
 		return app.Type()
 	}
 	return ""
+}
+
+// reasonOf is why a step failed: the code that the activity gave its error, or otherwise one for all that it has no
+// code for. Such an error has the name of its Go type instead, as joinError, which is nobody's reason.
+func reasonOf(err error, otherwise prego.Reason) prego.Reason {
+	if t := errType(err); t != "" && !strings.ContainsFunc(t, func(r rune) bool { return (r < 'a' || r > 'z') && r != '_' }) {
+		return prego.Reason(t)
+	}
+	return otherwise
 }
 
 // errorMessage is an activity's error without Temporal's wrapping.

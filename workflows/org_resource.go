@@ -121,7 +121,7 @@ func lastBackup(ctx workflow.Context, id prego.VolumeID) error {
 		return ctx.Err()
 	}
 	var steps *activities.StoredBackups
-	why := activities.VolumeNotBackedUp{VolumeID: id, Reason: cmp.Or(prego.Reason(errType(err)), reasonBackupFailed), Message: errorMessage(err)}
+	why := activities.VolumeNotBackedUp{VolumeID: id, Reason: reasonOf(err, reasonBackupFailed), Message: errorMessage(err)}
 	var wait time.Duration
 	if err := workflow.ExecuteActivity(write(ctx, "record why it is still there"), steps.SayNotBackedUp, why).Get(ctx, &wait); err != nil {
 		return err

@@ -1,7 +1,6 @@
 package workflows
 
 import (
-	"cmp"
 	"fmt"
 
 	"go.temporal.io/sdk/workflow"
@@ -40,7 +39,7 @@ func RestoreVolume(ctx workflow.Context, in VolumeRestoreInput) error {
 	status := workload.RestoreSucceeded
 	if err := workflow.ExecuteActivity(long(call(ctx, "fetch the backup, check it and put it in place", plan.UploadFor+plan.Step)), steps.RestoreVolumeFiles, in.RestoreID).Get(ctx, nil); err != nil {
 		status = workload.RestoreFailed
-		end.Reason, end.Message = cmp.Or(prego.Reason(errType(err)), reasonRestoreFailed), errorMessage(err)+". The volume is as it was"
+		end.Reason, end.Message = reasonOf(err, reasonRestoreFailed), errorMessage(err)+". The volume is as it was"
 	}
 	if err := workflow.ExecuteActivity(call(ctx, "take the volume from the server", cleanFor), steps.AfterVolumeRestore, in.RestoreID).Get(ctx, nil); err != nil {
 		workflow.GetLogger(ctx).Warn("the volume is taken from the server later", "error", err)

@@ -59,6 +59,8 @@ var always = []invariant{
 	{"I10 a move's end has its event", `SELECT move_id FROM tenant_moves m WHERE finished_at IS NOT NULL AND NOT EXISTS (SELECT FROM tenant_lifecycle_events e WHERE e.tenant_id = m.tenant_id
 		AND e.step = CASE m.state WHEN 'done' THEN 'move_cleared' ELSE 'move_' || m.state END AND e.message LIKE m.move_id || '%')`},
 	{"I10 a backup is stored with its event", `SELECT backup_id FROM backups b WHERE state = 'stored' AND NOT EXISTS (SELECT FROM tenant_lifecycle_events e WHERE e.tenant_id = b.tenant_id AND e.step = 'backed_up' AND e.message LIKE '%' || b.backup_id || '%')`},
+	{"I10 a reason is a code", `SELECT kind || ' ' || id || ': ' || reason FROM (SELECT 'tenant' AS kind, tenant_id AS id, status_reason AS reason FROM tenants UNION ALL SELECT 'server', server_id, status_reason FROM servers
+		UNION ALL SELECT 'move', move_id, reason FROM tenant_moves UNION ALL SELECT 'backup', backup_id, reason FROM backups UNION ALL SELECT 'drain', server_id, reason FROM server_drains) r WHERE reason !~ '^[a-z0-9_:]*$'`},
 	{"I1 a backup that is stored is in the ledger", `SELECT backup_id FROM backups b WHERE state = 'stored' AND NOT EXISTS (SELECT FROM resources r WHERE r.provider = 's3' AND r.kind = 'backup' AND r.name = b.object_key AND r.state = 'created')`},
 	{"I3 usage is exact", `SELECT o.org_id || ' ' || d.dimension || ' ' || d.used || ' counted ' || d.counted FROM orgs o
 		CROSS JOIN (SELECT array_agg(dimension) AS counted FROM (SELECT dimension FROM org_counters UNION SELECT dimension FROM org_quotas UNION SELECT 'max_instances') x) x -- a column, so that the function is a part of the plan
