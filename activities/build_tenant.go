@@ -48,8 +48,8 @@ func (a *Tenants) BuildTenant(ctx context.Context, ref tenant.Ref) error {
 	if t, err = asPlaced(t, ref); err != nil {
 		return err
 	}
-	if t.AppServerStatus == server.Terminated { // declared lost meanwhile: it has no site to lose yet, and takes another place
-		return permanentErrorIn(StepSite, ErrTypeCommand, fmt.Sprintf("server %s is gone", t.Allocation.AppServerID))
+	if gone := t.LostServer(); gone != "" { // the tenant has no site yet that could be lost, and takes another place
+		return permanentErrorIn(StepSite, ErrTypeCommand, fmt.Sprintf("server %s is gone", gone))
 	}
 	a.hook("site/start")
 	if t.RestoreFrom != "" || t.LostAt != nil {

@@ -129,31 +129,40 @@ func TestAFailedBuildSaysWhere(t *testing.T) {
 // sent to a server that is gone.
 func TestATenantWhoseServerIsLostTakesAnotherPlace(t *testing.T) {
 	t.Parallel()
-	p, s, ref := toBuild(t, false)
-	_, err := p.store.LoseServer(t.Context(), "app-0", "its disk died", "alice")
-	require.NoError(t, err)
-	require.NoError(t, p.store.Terminate(t.Context(), "app-0"))
-	_, err = s.env.ExecuteActivity(s.BuildTenant, ref)
-	var ended *temporal.ApplicationError
-	require.ErrorAs(t, err, &ended)
-	require.True(t, ended.NonRetryable())
-	require.Equal(t, activities.ErrTypeCommand, ended.Type())
-	require.Contains(t, ended.Message(), "server app-0 is gone")
-	var step activities.BuildStep
-	require.NoError(t, ended.Details(&step))
-	require.Equal(t, activities.StepSite, step, "of which the run tries another one")
-	require.Empty(t, s.hosts.ran)
+	for role, lost := range map[prego.Role]prego.ServerID{prego.RoleApp: "app-0", prego.RoleDBShard: "db-0", prego.RoleRedisPool: "redis-0"} {
+		t.Run(string(role), func(t *testing.T) {
+			t.Parallel()
+			p, s, ref := toBuild(t, false)
+			p.exec(`UPDATE tenant_allocations SET on_shard = true, on_pool = true`)
+			_, err := p.store.LoseServer(t.Context(), lost, "its disk died", "alice")
+			require.NoError(t, err)
+			require.NoError(t, p.store.Terminate(t.Context(), lost))
+			_, err = s.env.ExecuteActivity(s.BuildTenant, ref)
+			var ended *temporal.ApplicationError
+			require.ErrorAs(t, err, &ended)
+			require.True(t, ended.NonRetryable())
+			require.Equal(t, activities.ErrTypeCommand, ended.Type())
+			require.Contains(t, ended.Message(), string("server "+lost+" is gone"))
+			var step activities.BuildStep
+			require.NoError(t, ended.Details(&step))
+			require.Equal(t, activities.StepSite, step, "of which the run tries another one")
+			require.Empty(t, s.hosts.ran)
 
-	_, err = s.env.ExecuteActivity(s.DropSite, activities.DropInput{TenantID: ref.TenantID})
-	require.NoError(t, err, "nothing is to be erased there")
-	require.NoError(t, p.store.ReleaseAllocation(t.Context(), ref.TenantID, "failed_site", "", tenant.SiteDropped, false))
-	p.server("app-1", prego.RoleApp, "")
-	value, err := s.env.ExecuteActivity(s.PlaceTenant, ref)
-	require.NoError(t, err)
-	var again activities.PlaceResult
-	require.NoError(t, value.Get(&again))
-	require.True(t, again.Placed)
-	_, err = s.env.ExecuteActivity(s.BuildTenant, ref)
-	require.NoError(t, err)
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM tenants JOIN tenant_allocations USING (tenant_id) WHERE state = 'active' AND app_server_id = 'app-1' AND released_at IS NULL`))
+			_, err = s.env.ExecuteActivity(s.DropSite, activities.DropInput{TenantID: ref.TenantID})
+			require.NoError(t, err)
+			for _, ran := range s.hosts.ran {
+				require.NotEqual(t, string(lost), ran[0])
+			}
+			require.NoError(t, p.store.ReleaseAllocation(t.Context(), ref.TenantID, "failed_site", "", tenant.SiteDropped, false))
+			p.server("another-1", role, "")
+			value, err := s.env.ExecuteActivity(s.PlaceTenant, ref)
+			require.NoError(t, err)
+			var again activities.PlaceResult
+			require.NoError(t, value.Get(&again))
+			require.True(t, again.Placed)
+			_, err = s.env.ExecuteActivity(s.BuildTenant, ref)
+			require.NoError(t, err)
+			require.Equal(t, 1, p.number(`SELECT count(*) FROM tenants JOIN tenant_allocations USING (tenant_id) WHERE state = 'active' AND released_at IS NULL`))
+		})
+	}
 }

@@ -103,6 +103,20 @@ type Run struct {
 // Effective is the constraint of the tenant's next placement.
 func (t Run) Effective() prego.Constraint { return prego.EffectiveConstraint(t.Constraint, t.Pools) }
 
+// LostServer is a server of the tenant's place that is gone, "" for none.
+func (t Run) LostServer() prego.ServerID {
+	switch al := t.Allocation; {
+	case al == nil:
+	case t.AppServerStatus == server.Terminated:
+		return al.AppServerID
+	case al.OnShard && t.Shard.Status == server.Terminated:
+		return t.Shard.ServerID
+	case al.OnPool && t.Pool.Status == server.Terminated:
+		return t.Pool.ServerID
+	}
+	return ""
+}
+
 // Ref names a generation of a tenant.
 type Ref struct {
 	TenantID   prego.TenantID `json:"tenant_id"`
