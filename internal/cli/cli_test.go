@@ -212,6 +212,9 @@ func TestEveryFormOfOutput(t *testing.T) {
 		"org show a -q":                                 "a\n",
 		"org show a b -q":                               "a\nb\n",
 		"org list --columns part-of,org --sort part-of": "PART OF  ORG\n-        b\n-        a\n",
+		"org list -o csv":                               "org_id,tier,parent_org_id,created_by,created_at\r\nb,free,,,2026-01-02T03:04:05Z\r\na,paid,,,2026-01-02T03:04:06Z\r\n",
+		"org list -o csv --columns tier --no-header":    "free\r\npaid\r\n",
+		"org list -o csv -q":                            "b\na\n",
 	} {
 		r := run(t, around{say: on}, strings.Fields(args)...)
 		require.Zero(t, r.code, r.errs)
@@ -231,7 +234,8 @@ func TestEveryFormOfOutput(t *testing.T) {
 	for args, want := range map[string]string{
 		"org list --columns teir":  `there is no column "teir"; did you mean tier?; there are org, tier, part-of, created-by, created`,
 		"org list --sort creatd":   "did you mean created?",
-		"org list -o xml":          "must be table, json or yaml",
+		"org list -o xml":          "must be table, json, yaml or csv",
+		"org show a -o csv":        "must be table, json or yaml",
 		"org list --limit 0":       "--limit must be at least 1",
 		"org list --tier pad":      "must be free, paid or enterprise; did you mean paid?",
 		"org list --columnz tier":  "unknown flag: --columnz; did you mean --columns?",

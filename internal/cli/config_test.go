@@ -120,7 +120,8 @@ func TestCompletion(t *testing.T) {
 		"server list --state ":              "provisioning\nactive\ndraining\nterminated\nfailed\n",
 		"pool warm set eu ":                 "trial\nstarter\nbusiness\nenterprise\n",
 		"tenant create x --org ":            "acme\n",
-		"tenant list -o ":                   "table\njson\nyaml\n",
+		"tenant show -o ":                   "table\njson\nyaml\n",
+		"tenant list -o ":                   "table\njson\nyaml\ncsv\n",
 		"server exec-nothing-like-it show ": "",
 	} {
 		words := strings.Fields(args)

@@ -52,7 +52,7 @@ func (l ledgerList) command(c *CLI) *cobra.Command {
 }
 
 func costCommand(c *CLI) *cobra.Command {
-	by, format := "org", "table"
+	by := "org"
 	month, limit := "", 0
 	var ids []string
 	cmd := &cobra.Command{
@@ -63,7 +63,7 @@ func costCommand(c *CLI) *cobra.Command {
 	cmd.Flags().StringVar(&month, "month", "", "month in UTC, as 2026-11; the current one when left out")
 	cmd.Flags().StringSliceVar(&ids, "id", nil, "only the rows of these things; the sums stay those of the month")
 	cmd.Flags().IntVar(&limit, "limit", 1000, "show at most this many rows; the others are added up")
-	cmd.Flags().VarP(&choice{to: &format, of: []string{"table", "json", "yaml", "csv"}}, "output", "o", "form of output: table, json, yaml or csv")
+	offerCSV(cmd)
 	return c.run(cmd, "", func(in *call) (func() error, error) {
 		q := url.Values{"by": {by}, "limit": {strconv.Itoa(limit)}}
 		if month != "" {
@@ -72,7 +72,7 @@ func costCommand(c *CLI) *cobra.Command {
 		if len(ids) > 0 {
 			q.Set("id", strings.Join(ids, ","))
 		}
-		if format == "csv" {
+		if in.format == csvFormat {
 			return nil, in.client.stream(in.Context(), in.client.HTTP, http.MethodGet, "/v1/costs", q, http.Header{"Accept": {"text/csv"}}, nil, func(body io.Reader) error {
 				_, err := io.Copy(in.w, body)
 				return err

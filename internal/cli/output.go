@@ -20,7 +20,7 @@ type printer struct {
 	*CLI
 	cmd      *cobra.Command
 	w        io.Writer
-	format   string // table, json or yaml
+	format   string // table, json or yaml, and csv for lists
 	quiet    bool
 	many     bool // JSON and YAML are lists, even of one thing
 	answered []json.RawMessage
@@ -71,7 +71,7 @@ func (p *printer) flush(id string) error {
 			fmt.Fprintln(p.w, idOf(raw, id))
 		}
 		return nil
-	case p.format == "table" || len(p.answered) == 0 && !p.many:
+	case p.format == "table" || p.format == csvFormat || len(p.answered) == 0 && !p.many:
 		return nil
 	}
 	var v any = p.answered

@@ -23,10 +23,11 @@ func (serverSamples) command(c *CLI) *cobra.Command {
 	var back time.Duration
 	cmd := &cobra.Command{
 		Use: "samples SERVER", Short: "Show how the load, memory and disks of a server's host went over the last day",
-		Long: "Show how the load, memory and disks of a server's host went over the last day: a line for each figure. With -o json\n" +
-			"or -o yaml, print each sample.",
-		Example: "  prego server samples app-7 --since 6h\n  prego server samples app-7 -o json",
+		Long: "Show how the load, memory and disks of a server's host went over the last day: a line for each figure. With -o json,\n" +
+			"yaml or csv, print each sample.",
+		Example: "  prego server samples app-7 --since 6h\n  prego server samples app-7 -o csv",
 	}
+	offerCSV(cmd)
 	cmd.Flags().DurationVar(&back, "since", server.SampledFor, "how far back, at most 24h")
 	return c.run(cmd, "", func(in *call) (func() error, error) {
 		if back <= 0 || back > server.SampledFor {
@@ -42,8 +43,14 @@ func (serverSamples) command(c *CLI) *cobra.Command {
 		}
 		in.keep(in.answer)
 		var out api.ServerSampleList
-		if err := json.Unmarshal(in.answer, &out); err != nil || !in.forPeople() {
+		if err := json.Unmarshal(in.answer, &out); err != nil {
 			return nil, err
+		}
+		if in.format == csvFormat {
+			return nil, csvRows(in.printer, Table[api.ServerSample]{Columns: "at, load1, cpu_pct, memory_pct, disk_pct, db_disk_pct, redis_memory_pct, worker_slots_pct"}, out.Samples)
+		}
+		if !in.forPeople() {
+			return nil, nil
 		}
 		if len(out.Samples) == 0 {
 			fmt.Fprintln(in.w, "no samples in this time")

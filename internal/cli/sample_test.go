@@ -60,3 +60,23 @@ func TestSamplesOfSomeHours(t *testing.T) {
 		require.Contains(t, r.errs, "since", since)
 	}
 }
+
+func TestSamplesAsCSV(t *testing.T) {
+	t.Parallel()
+	answer := always(map[string]any{"GET /v1/servers/app-7/samples": `{"every_seconds":300,"samples":[{"at":"2026-01-02T03:00:00Z","load1":0.5,"disk_pct":23},{"at":"2026-01-02T03:05:00Z","load1":1}]}`})
+	r := run(t, around{say: answer}, "server", "samples", "app-7", "-o", "csv")
+	require.Zero(t, r.code, r.errs)
+	require.Equal(t, "at,load1,cpu_pct,memory_pct,disk_pct,db_disk_pct,redis_memory_pct,worker_slots_pct\r\n2026-01-02T03:00:00Z,0.5,,,23,,,\r\n2026-01-02T03:05:00Z,1,,,,,,\r\n", r.out)
+}
+
+// TestPlainValues: as the API writes them, and no formula for a spreadsheet.
+func TestPlainValues(t *testing.T) {
+	t.Parallel()
+	n, none := int64(-5), (*string)(nil)
+	for want, v := range map[string]any{
+		"-5": &n, "": none, "'=1+1": "=1+1", "2026-01-02T03:04:05Z": time.Date(2026, 1, 2, 4, 4, 5, 0, time.FixedZone("", 3600)), `["a","b"]`: []string{"a", "b"},
+		`{"a":"1"}`: map[string]string{"a": "1"}, "a\nb": "a\nb", "1073741824": int64(1 << 30), "true": true, `{"x":1}`: json.RawMessage(`{"x": 1}`),
+	} {
+		require.Equal(t, want, plain(v))
+	}
+}

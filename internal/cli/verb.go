@@ -207,6 +207,7 @@ func (l List[T]) command(c *CLI) *cobra.Command {
 	}
 	f.StringVar(&sort, "sort", "", "sort by a column, -column for descending")
 	columns := l.Table.flags(f)
+	offerCSV(cmd)
 	return c.run(cmd, l.Table.ID, func(in *call) (func() error, error) {
 		if !l.Whole && limit < 1 {
 			return nil, usagef("--limit must be at least 1")
@@ -250,7 +251,10 @@ func (l List[T]) command(c *CLI) *cobra.Command {
 			arrange(by, strings.HasPrefix(sort, "-"), things, raw)
 		}
 		in.many, in.answered = true, raw
-		if !in.forPeople() {
+		switch {
+		case in.format == csvFormat && !in.quiet:
+			return nil, csvRows(in.printer, l.Table, things)
+		case !in.forPeople():
 			return nil, nil
 		}
 		return nil, rows(in.printer, l.Table, things)
