@@ -352,8 +352,7 @@ func TestTheDeclaredStack(t *testing.T) {
 		after, err := d.host.Inspect(t.Context(), "websocket")
 		require.NoError(t, err)
 		require.NotEqual(t, before.StartedAt, after.StartedAt, "who read the configuration reads it again")
-		status, _ := d.page("two.example.com")
-		require.Equal(t, http.StatusOK, status)
+		d.eventually("the site is served again", func() bool { status, _ := d.page("two.example.com"); return status == http.StatusOK })
 	})
 	t.Run("nothing to run it in", func(t *testing.T) {
 		d := d.in(t)
