@@ -158,6 +158,8 @@ func newCell(t testing.TB, o options) *cell {
 		// What processes measure of their host is this machine, which the tests themselves load.
 		"PLACEMENT_CPU_PCT_MAX": "0", "PLACEMENT_DB_DISK_PCT_MAX": "0", "PLACEMENT_WORKER_SLOTS_PCT_MAX": "0", "PLACEMENT_REDIS_MEMORY_PCT_MAX": "0",
 		"PREGO_RECONCILE_EVERY": "1h", "PREGO_SWEEP_EVERY": "1h", "PREGO_NETWORK_EVERY": "1h", "PREGO_LOG_LEVEL": "debug",
+		// Tests ask until something is so, several at once.
+		"PREGO_API_RATE_PER_SECOND": "1000", "PREGO_API_RATE_BURST": "1000",
 	}
 	if n := c.sim.Network(); n.Gateway != "" {
 		// Machines reach the gateway on their bridge, and are called from there.

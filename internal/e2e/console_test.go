@@ -191,7 +191,7 @@ func TestConsole(t *testing.T) {
 		text, err := tab.Text("main")
 		require.NoError(t, err)
 		require.Contains(t, text, "The agent was silent for 2 h in all.")
-		require.Regexp(t, `Memory (now|\d+ min ago) \d+ %, lowest \d+ %, highest 48 %`, text)
+		require.Regexp(t, `Memory (now|\d+ min ago) \d+ %, lowest \d+ %, highest \d+ %`, text) // this machine's, too, whose memory may be fuller
 		lines, err := browser.Ask[float64](tab, `[...document.querySelectorAll(".charts svg[role=img][aria-label] .line")].filter(p => p.getAttribute("d").split("M").length === 3 && p.getTotalLength() > 200).length`)
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, int(lines), 4, "a line for each figure, with a gap")

@@ -76,7 +76,6 @@ func TestACrashOfARealProcessIsKnownAtOnce(t *testing.T) {
 	}
 	vars := rareSweeps()
 	vars["PREGO_STACK_FILE"] = writeStack(t, stack)
-	vars["PREGO_API_RATE_PER_SECOND"], vars["PREGO_API_RATE_BURST"] = "1000", "1000" // it asks again and again
 	c := newCell(t, options{vars: vars, sim: func(cfg *sim.Config) { cfg.RealDocker, cfg.StandIn = true, filepath.Join(bins, "prego") }})
 	mark := c.id("crashes")
 	run := map[string]any{"image": sim.StandIn, "command": []string{sim.StandInProgram, "stand-in", mark}, "memory_limit_bytes": 64 * mb, "cpu_request": 0.25}

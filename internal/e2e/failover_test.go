@@ -184,7 +184,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 			dbs := newDatabasePair(t)
 			crash := filepath.Join(t.TempDir(), "crash")
 			vars := sharedVars()
-			maps.Copy(vars, map[string]string{"PREGO_TEST_CRASH": crash, "PREGO_API_RATE_PER_SECOND": "1000", "PREGO_API_RATE_BURST": "1000"})
+			maps.Copy(vars, map[string]string{"PREGO_TEST_CRASH": crash})
 			c := newCell(t, options{url: dbs.url, vars: vars})
 			c.org("acme", "")
 			c.sharedFleet(1)

@@ -39,7 +39,7 @@ func besideNeverHealthy(t testing.TB, noisy, samples int) (quietTenant, loudTena
 	vars := sharedVars()
 	maps.Copy(vars, rareSweeps())
 	maps.Copy(vars, map[string]string{
-		"PREGO_WORKER_CONCURRENCY": "16", "PREGO_WORKER_LONG_CONCURRENCY": "8", "PREGO_API_RATE_PER_SECOND": "1000", "PREGO_API_RATE_BURST": "1000",
+		"PREGO_WORKER_CONCURRENCY": "16", "PREGO_WORKER_LONG_CONCURRENCY": "8",
 	})
 	c := newCell(t, options{vars: vars})
 	c.org("acme", "")

@@ -257,10 +257,15 @@ func TestImagesAreReconciled(t *testing.T) {
 	c.awaitRunEnd(server.ImageBuildWorkflowID(g.ImageId))
 	made := c.cloud(http.MethodPost, "/servers", map[string]any{"name": "theirs", "server_type": "cx23", "image": "debian-12", "location": "fsn1", "user_data": "", "start_after_create": true})
 	id := made["server"].(map[string]any)["id"].(float64)
+	is := func(status string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			return c.cloud(http.MethodGet, "/servers/"+number(id), nil)["server"].(map[string]any)["status"] == status
+		}, patience, 50*time.Millisecond)
+	}
+	is("running") // its start would come after
 	c.provider(http.MethodPost, "/servers/"+number(id)+"/actions/poweroff", nil)
-	require.Eventually(t, func() bool {
-		return c.cloud(http.MethodGet, "/servers/"+number(id), nil)["server"].(map[string]any)["status"] == "off"
-	}, patience, 50*time.Millisecond)
+	is("off")
 	labels := map[string]string{server.LabelManagedBy: server.ManagedByPrego, server.LabelEnvironment: c.env, server.LabelImageID: "img-nobodys"}
 	c.provider(http.MethodPost, "/servers/"+number(id)+"/actions/create_image", map[string]any{"type": "snapshot", "description": "stray", "labels": labels})
 	labels[server.LabelImageID] = string(g.ImageId)
