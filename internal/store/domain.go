@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -68,8 +67,11 @@ func (s *Store) ClaimDomain(ctx context.Context, d org.Domain, by string) (out o
 			return err
 		}
 		if d.TenantID != "" {
-			if named, err := value[bool](ctx, tx, sqlRouteNamed, d.OrgID, d.Name); err != nil || named {
-				return errors.Join(err, taken(named, "is served by a route of the org"))
+			switch named, err := value[bool](ctx, tx, sqlRouteNamed, d.OrgID, d.Name); {
+			case err != nil:
+				return err
+			case named:
+				return taken("is served by a route of the org")
 			}
 		}
 		out, err = s.claimDomain(ctx, tx, d, by)
@@ -78,10 +80,7 @@ func (s *Store) ClaimDomain(ctx context.Context, d org.Domain, by string) (out o
 	return out, err
 }
 
-func taken(is bool, message string) error {
-	if !is {
-		return nil
-	}
+func taken(message string) error {
 	return &prego.Error{Code: prego.CodeHostnameTaken, Field: "hostname", Message: message}
 }
 
@@ -95,7 +94,7 @@ func (s *Store) claimDomain(ctx context.Context, tx pgx.Tx, d org.Domain, by str
 	case err != nil:
 		return d, err
 	case there != nil && there.TenantID != d.TenantID:
-		return d, taken(true, "is a name of the org already: "+string(there.DomainID))
+		return d, taken("is a name of the org already: "+string(there.DomainID))
 	case there != nil:
 		return *there, nil
 	}
@@ -164,8 +163,11 @@ func (s *Store) DeleteDomain(ctx context.Context, id prego.DomainID, by string) 
 		if err := lockOrg(ctx, tx, d.OrgID); err != nil {
 			return err
 		}
-		if used, err := value[bool](ctx, tx, sqlDomainInUse, id); err != nil || used {
-			return errors.Join(err, prego.Errorf(prego.CodeDomainInUse, "routes of the org have this name: delete them first"))
+		switch used, err := value[bool](ctx, tx, sqlDomainInUse, id); {
+		case err != nil:
+			return err
+		case used:
+			return prego.Errorf(prego.CodeDomainInUse, "routes of the org have this name: delete them first")
 		}
 		if d, err = one[org.Domain](ctx, tx, sqlDeleteDomain, id); err != nil {
 			return ifNoRows(err, noSuchDomain(id))

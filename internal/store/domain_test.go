@@ -228,3 +228,18 @@ func TestClaimsHaveAnEnd(t *testing.T) {
 	_, err = c.CheckDomain(t.Context(), "dom-nope")
 	require.Equal(t, prego.CodeDomainNotFound, prego.CodeOf(err))
 }
+
+// TestAQuestionThatFailedIsNoRefusal: the caller is told to try again, and not that something is in the way.
+func TestAQuestionThatFailedIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	c := newClaims(t, "o1")
+	d := c.claim("o1", "www.example.org")
+	c.exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by) VALUES ('vol-a', 'o1', 'eu', 'fsn1', 'a', 10000000000, 'hetzner', 'v-a', 'ready', 'a')`)
+	c.exec(`ALTER TABLE routes RENAME COLUMN hostname TO away`)
+	c.exec(`ALTER TABLE volumes RENAME COLUMN lent_for TO away`)
+	_, volume := c.DeleteVolume(c.Context(), "vol-a", "", "a")
+	for _, err := range []error{c.DeleteDomain(c.Context(), d.DomainID, "a"), volume} {
+		require.Error(t, err)
+		require.Equal(t, prego.CodeInternal, prego.CodeOf(err), "%v", err)
+	}
+}

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -162,8 +161,11 @@ func (s *Store) DeleteVolume(ctx context.Context, id prego.VolumeID, without, by
 		if out = v; v.Status == workload.ResourceReleasing {
 			return nil
 		}
-		if lent, err := value[string](ctx, tx, sqlLentFor, id); err != nil || lent != "" {
-			return errors.Join(err, prego.Errorf(prego.CodeVolumeInUse, "volume %s is being worked on by %s; try again", id, lent))
+		switch lent, err := value[string](ctx, tx, sqlLentFor, id); {
+		case err != nil:
+			return err
+		case lent != "":
+			return prego.Errorf(prego.CodeVolumeInUse, "volume %s is being worked on by %s; try again", id, lent)
 		}
 		group, err := value[string](ctx, tx, sqlVolumeAttached, id)
 		if err != nil {
