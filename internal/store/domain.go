@@ -94,7 +94,7 @@ func (s *Store) claimDomain(ctx context.Context, tx pgx.Tx, d org.Domain, by str
 	case err != nil:
 		return d, err
 	case there != nil && there.TenantID != d.TenantID:
-		return d, taken("is a name of the org already: "+string(there.DomainID))
+		return d, taken("is a name of the org already: " + string(there.DomainID))
 	case there != nil:
 		return *there, nil
 	}
