@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -394,7 +395,13 @@ func (a *Tenants) sweepPools(ctx context.Context, r *SweepResult) error {
 	if err != nil {
 		return err
 	}
-	for _, id := range low {
+	left, err := a.Store.LeftSites(ctx, a.Settings.FailureMemory)
+	if err != nil {
+		return err
+	}
+	need := slices.Concat(low, left)
+	slices.Sort(need)
+	for _, id := range slices.Compact(need) {
 		if err := a.Runs.EnsureRefill(ctx, prego.ServerID(id)); err != nil {
 			return err
 		}

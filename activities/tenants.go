@@ -53,6 +53,7 @@ type TenantStore interface {
 	SiteBuilt(ctx context.Context, poolSiteID string) (seconds float64, err error)
 	SiteFailed(ctx context.Context, poolSiteID, reason string) error
 	LowPools(ctx context.Context, failureMemory time.Duration) ([]string, error)
+	LeftSites(ctx context.Context, failureMemory time.Duration) ([]string, error)
 	MayRefill(ctx context.Context, serverID prego.ServerID) (bool, error)
 	WarmPool(ctx context.Context, region prego.Region, plan prego.Plan, image string) (tenant.WarmState, error)
 	WarmPoolKeys(ctx context.Context) ([]tenant.WarmPool, error)

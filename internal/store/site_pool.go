@@ -244,6 +244,18 @@ func (s *Store) SitesToDrop(ctx context.Context, serverID prego.ServerID) ([]ten
 	return collect[tenant.PoolSite](ctx, s, fmt.Sprintf("failed sites of %s", serverID), sqlSitesToDrop, serverID)
 }
 
+// Only where the host can be reached: elsewhere it would fail again.
+const sqlLeftSites = `
+SELECT DISTINCT p.app_server_id FROM site_pool p JOIN servers s ON s.server_id = p.app_server_id
+WHERE p.state = 'failed' AND p.dropped_at IS NULL AND p.updated_at < now() - make_interval(secs => $1) AND s.status = 'active' AND s.agent_status = 'connected'
+ORDER BY p.app_server_id LIMIT 100`
+
+// LeftSites lists the servers with a site that failed longer than failureMemory ago and could not be
+// dropped then, whether or not their pool needs another one.
+func (s *Store) LeftSites(ctx context.Context, failureMemory time.Duration) ([]string, error) {
+	return collectValues[string](ctx, s, "failed sites that are left", sqlLeftSites, failureMemory.Seconds())
+}
+
 const sqlSiteDropped = `UPDATE site_pool SET dropped_at = now() WHERE pool_site_id = $1 AND state = 'failed' RETURNING 1::float8`
 
 // SiteDropped records that nothing is left of a failed site.

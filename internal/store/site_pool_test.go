@@ -55,6 +55,33 @@ func TestSitesThatNobodyCanTakeCountForNothing(t *testing.T) {
 	}
 }
 
+// TestAFailedSiteIsNotForgotten: the run that could not drop it is over, and the pool may need no other.
+func TestAFailedSiteIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	sharedServer(t, s, "app-1", prego.RoleApp)
+	sharedServer(t, s, "db-1", prego.RoleDBShard)
+	sites, err := s.PlanRefill(ctx, "app-1", "sites.test", time.Hour, time.Hour)
+	require.NoError(t, err)
+	exec(t, s, `UPDATE site_pool SET state = 'available', reserved_until = NULL WHERE pool_site_id <> $1`, sites[0].PoolSiteID)
+	require.NoError(t, s.SiteFailed(ctx, sites[0].PoolSiteID, "the host was away"))
+	exec(t, s, `UPDATE servers SET cordoned_at = now() WHERE server_id = 'app-1'`)
+	left := func() []string {
+		ids, err := s.LeftSites(ctx, time.Hour)
+		require.NoError(t, err)
+		return ids
+	}
+	require.Empty(t, left(), "it is tried again a while later")
+	exec(t, s, `UPDATE site_pool SET updated_at = now() - interval '2 hours' WHERE pool_site_id = $1`, sites[0].PoolSiteID)
+	require.Equal(t, []string{"app-1"}, left(), "its pool needs no other site, and gets none")
+	exec(t, s, `UPDATE servers SET agent_status = 'disconnected' WHERE server_id = 'app-1'`)
+	require.Empty(t, left())
+	exec(t, s, `UPDATE servers SET agent_status = 'connected' WHERE server_id = 'app-1'`)
+	require.NoError(t, s.SiteDropped(ctx, sites[0].PoolSiteID))
+	require.Empty(t, left())
+}
+
 // TestTwoRefillsAtOnceMakeOnePool repeats a step whose first attempt is still under
 // way.
 func TestTwoRefillsAtOnceMakeOnePool(t *testing.T) {

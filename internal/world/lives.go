@@ -199,7 +199,8 @@ func restored(c *caller, t *wanted) {
 	var j struct {
 		JobID string `json:"job_id"`
 	}
-	c.askUntil(http.MethodPost, t.path("/restores"), "restore-"+t.slug, map[string]any{"backup_id": backup}, &j, []int{http.StatusAccepted, http.StatusConflict})
+	// Retention may have deleted it meanwhile.
+	c.askUntil(http.MethodPost, t.path("/restores"), "restore-"+t.slug, map[string]any{"backup_id": backup}, &j, []int{http.StatusAccepted, http.StatusConflict, http.StatusUnprocessableEntity})
 	if j.JobID == "" {
 		return
 	}
