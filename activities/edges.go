@@ -1,6 +1,7 @@
 package activities
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -24,7 +25,10 @@ type Edges struct {
 	// Settle is how long requests that an edge had begun to forward may take before what
 	// served them is stopped.
 	Settle time.Duration
-	Log    *zap.Logger
+	// Poll is how often the acknowledgements are read, which come in about half a second; 0 is
+	// 50 ms.
+	Poll time.Duration
+	Log  *zap.Logger
 }
 
 // AwaitEdgesInput names servers, of whose networks the edges are waited for.
@@ -40,7 +44,6 @@ type AwaitEdgesResult struct {
 	Behind []string `json:"behind,omitempty"`
 }
 
-// edgesPoll is how often the acknowledgements are read: they come in about half a second.
 const edgesPoll = 50 * time.Millisecond
 
 // AwaitEdges waits until the edges of servers' networks serve what was committed before the
@@ -62,7 +65,7 @@ func (e *Edges) AwaitEdges(ctx context.Context, in AwaitEdgesInput) (AwaitEdgesR
 		select {
 		case <-ctx.Done():
 			return out, ctx.Err()
-		case <-time.After(edgesPoll):
+		case <-time.After(cmp.Or(e.Poll, edgesPoll)):
 		}
 	}
 }

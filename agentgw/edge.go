@@ -2,10 +2,12 @@ package agentgw
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -49,6 +51,7 @@ type edges struct {
 	store    EdgeStore
 	settings edge.Settings
 	log      *zap.Logger
+	every    time.Duration // between two looks at the feed
 
 	mu       sync.Mutex
 	networks map[string]*edgeNetwork
@@ -70,8 +73,8 @@ type edgeNetwork struct {
 	changed chan struct{} // closed with the next document
 }
 
-func newEdges(store EdgeStore, s edge.Settings, log *zap.Logger) *edges {
-	return &edges{store: store, settings: s, log: log, networks: map[string]*edgeNetwork{}, due: make(chan struct{}, 1), done: make(chan struct{})}
+func newEdges(store EdgeStore, s edge.Settings, every time.Duration, log *zap.Logger) *edges {
+	return &edges{store: store, settings: s, log: log, every: cmp.Or(every, followEdges), networks: map[string]*edgeNetwork{}, due: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
 // stop lets requests that wait for a document return.
@@ -120,7 +123,7 @@ func (e *edges) wait(ctx context.Context, network string, version int64, patienc
 func (e *edges) run(ctx context.Context) {
 	defer e.stop()
 	var f edgeFollower
-	t := time.NewTicker(followEdges)
+	t := time.NewTicker(e.every)
 	defer t.Stop()
 	for {
 		e.mu.Lock()
@@ -196,8 +199,8 @@ func (e *edges) follow(ctx context.Context, f *edgeFollower) error {
 	if !changed && !barrier && !fresh {
 		return nil
 	}
-	for name, n := range networks {
-		ok, err := e.build(ctx, f, name, n, c.Snapshot, certificates, barrier)
+	for _, name := range slices.Sorted(maps.Keys(networks)) {
+		ok, err := e.build(ctx, f, name, networks[name], c.Snapshot, certificates, barrier)
 		f.behind = f.behind || !ok
 		if err != nil {
 			f.behind = true

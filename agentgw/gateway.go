@@ -99,8 +99,8 @@ type Settings struct {
 	ClockTolerance time.Duration
 	Now            func() time.Time // default time.Now
 	Edge           edge.Settings
-	// Follow is how often what others changed is read: revoked servers, peers and releases of
-	// the agent; 0 for a second or two.
+	// Follow is how often what others changed is read: revoked servers, peers, releases of
+	// the agent and what edges serve; 0 for a second or two, of what edges serve for a tenth.
 	Follow time.Duration
 }
 
@@ -169,7 +169,7 @@ func New(d Deps) *Gateway {
 	g.beats = newBatcher(d.Settings.Flush, d.Settings.FlushRows, g.flush)
 	g.reports = &reporter{store: d.Store.ReportInstances, wake: g.wakeGroups, count: g.reported, due: make(chan struct{}, 1)}
 	g.metrics = newMetrics(d.Metrics, g.beats.pending)
-	g.edges, g.usage, g.openKey = newEdges(d.Store, d.Settings.Edge, d.Log.Named("edges")), newEdgeUsage(d.Settings.Now), d.OpenKey
+	g.edges, g.usage, g.openKey = newEdges(d.Store, d.Settings.Edge, d.Settings.Follow, d.Log.Named("edges")), newEdgeUsage(d.Settings.Now), d.OpenKey
 	if d.Metrics != nil {
 		d.Metrics.MustRegister(g.usage)
 	}

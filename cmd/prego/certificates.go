@@ -22,7 +22,7 @@ func newCertificates(p *process, runs *workflows.Client, edges *activities.Edges
 			Account: s.Account, Contact: s.Contact, SiteDomains: []string{p.cfg.Tenants.SiteDomain}, Limits: s.Limits(),
 			ServeWithin: s.ServeWithin, IssueWithin: s.IssueWithin, Poll: s.Poll, AskEvery: s.AskEvery,
 		},
-		Probe: acme.NewProbe(acme.ProbeConfig{Port: s.HTTPPort, Resolver: s.Resolver, AnyAddress: p.cfg.Hetzner.Simulated}),
+		Probe: acme.NewProbe(acme.ProbeConfig{Port: s.HTTPPort, Resolver: s.Resolver, AnyAddress: p.cfg.Hetzner.Simulated, Transport: p.outside}),
 	}
 	var err error
 	if out.Sealing, err = token.OpenSealing(p.cfg.KeysDir, token.SealCertificates); err != nil {
@@ -36,7 +36,7 @@ func newCertificates(p *process, runs *workflows.Client, edges *activities.Edges
 		return nil, err
 	}
 	if out.Authority, err = acme.New(acme.Config{
-		Directory: s.Directory, UserAgent: "prego/" + version, EABKeyID: s.EABKeyID, EABKey: s.EABKey, Roots: roots,
+		Directory: s.Directory, UserAgent: "prego/" + version, EABKeyID: s.EABKeyID, EABKey: s.EABKey, Roots: roots, Transport: p.outside,
 	}); err != nil {
 		return nil, fmt.Errorf("certificate authority (PREGO_ACME_…): %w", err)
 	}

@@ -14,7 +14,7 @@ import (
 // deleted while the zone names its addresses.
 func newNames(p *process, servers *activities.Servers, runs *workflows.Client) (*activities.Names, error) {
 	n := p.cfg.Names
-	resolver, err := dns.New(dns.Config{Resolvers: n.Resolvers, Authoritative: n.Authoritative, Local: p.cfg.Hetzner.Simulated})
+	resolver, err := dns.New(dns.Config{Resolvers: n.Resolvers, Authoritative: n.Authoritative, Local: p.cfg.Hetzner.Simulated, Exchange: p.resolve})
 	if err != nil {
 		return nil, err
 	}

@@ -244,6 +244,7 @@ type builtWorker struct {
 	backups  *activities.StoredBackups
 	groups   *activities.Groups
 	peers    *activities.Peers
+	edges    *activities.Edges
 }
 
 // buildWorker wires a worker.
@@ -352,7 +353,7 @@ func buildWorker(ctx context.Context, p *process, runs *workflows.Client, served
 	if !slices.Contains(served, workflows.QueuePeriodic) {
 		looker.Looks = nil
 	}
-	return &builtWorker{worker: w, looker: looker, relay: relayed, ca: ca, catalogs: catalogs, servers: servers, fleet: fleet, tenants: tenants, backups: backups, groups: groups, peers: peers}, nil
+	return &builtWorker{worker: w, looker: looker, relay: relayed, ca: ca, catalogs: catalogs, servers: servers, fleet: fleet, tenants: tenants, backups: backups, groups: groups, peers: peers, edges: edges}, nil
 }
 
 // ensureSchedules retries while Temporal is away or slow: a worker that exited would

@@ -31,6 +31,7 @@ import (
 	"github.com/prego/prego/internal/agentclient"
 	"github.com/prego/prego/internal/cloudinit"
 	"github.com/prego/prego/internal/config"
+	"github.com/prego/prego/internal/dns"
 	"github.com/prego/prego/internal/edge"
 	"github.com/prego/prego/internal/hetzner"
 	"github.com/prego/prego/internal/pki"
@@ -55,6 +56,10 @@ type process struct {
 	provider http.RoundTripper
 	// storage does so to object storage.
 	storage http.RoundTripper
+	// outside does so to a certificate authority, and to names that it is going to look at.
+	outside http.RoundTripper
+	// resolve asks a name server; nil is over connections.
+	resolve dns.Exchange
 	// follow is how often a gateway reads what others changed; 0 is its default.
 	follow time.Duration
 

@@ -30,6 +30,8 @@ type ProbeConfig struct {
 	Resolver string // address and port of a name server; "" for the system's
 	// AnyAddress lets names lead to addresses that are not public; only for simulations.
 	AnyAddress bool
+	// Transport sends requests; nil for one that looks names up and dials.
+	Transport http.RoundTripper
 }
 
 // Probe asks for answers to challenges over HTTP as an authority does (RFC 8555 §8.3). What
@@ -67,6 +69,9 @@ func NewProbe(cfg ProbeConfig) *Probe {
 			}
 			return nil
 		},
+	}
+	if cfg.Transport != nil {
+		p.client.Transport = cfg.Transport
 	}
 	return p
 }

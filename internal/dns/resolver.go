@@ -25,7 +25,12 @@ type Config struct {
 	Local   bool
 	Port    string        // of name servers; "53" when empty
 	Timeout time.Duration // of one question; 3 s when 0
+	// Exchange is how a server is asked; nil is over UDP, and over TCP what is too large for that.
+	Exchange Exchange
 }
+
+// Exchange asks a server, host:port, a question.
+type Exchange func(ctx context.Context, server string, q *dns.Msg) (*dns.Msg, error)
 
 // Resolver asks the DNS. It is safe for concurrent use.
 type Resolver struct{ cfg Config }
@@ -53,7 +58,23 @@ func New(cfg Config) (*Resolver, error) {
 			cfg.Resolvers = append(cfg.Resolvers, net.JoinHostPort(s, own.Port))
 		}
 	}
+	if cfg.Exchange == nil {
+		cfg.Exchange = overNetwork(cfg.Timeout)
+	}
 	return &Resolver{cfg: cfg}, nil
+}
+
+// overNetwork asks over UDP, and over TCP if the answer is too large for that.
+func overNetwork(timeout time.Duration) Exchange {
+	return func(ctx context.Context, server string, q *dns.Msg) (*dns.Msg, error) {
+		client := dns.Client{Timeout: timeout, UDPSize: udpSize}
+		m, _, err := client.ExchangeContext(ctx, q, server)
+		if err == nil && m.Truncated {
+			client.Net = "tcp"
+			m, _, err = client.ExchangeContext(ctx, q, server)
+		}
+		return m, err
+	}
 }
 
 // Bounds of one question: aliases that are followed, name servers that are asked, bytes of
@@ -190,18 +211,13 @@ func (r *Resolver) askResolvers(ctx context.Context, name string, typ uint16) (*
 	return nil, err
 }
 
-// exchange asks one server, over TCP if the answer is too large for UDP. That a name does
-// not exist is an answer; that a server can't tell is an error.
+// exchange asks one server. That a name does not exist is an answer; that a server can't
+// tell is an error.
 func (r *Resolver) exchange(ctx context.Context, server, name string, typ uint16, recursive bool) (*dns.Msg, error) {
 	q := new(dns.Msg).SetQuestion(name, typ)
 	q.RecursionDesired = recursive
 	q.SetEdns0(udpSize, false)
-	client := dns.Client{Timeout: r.cfg.Timeout, UDPSize: udpSize}
-	m, _, err := client.ExchangeContext(ctx, q, server)
-	if err == nil && m.Truncated {
-		client.Net = "tcp"
-		m, _, err = client.ExchangeContext(ctx, q, server)
-	}
+	m, err := r.cfg.Exchange(ctx, server, q)
 	what := dns.TypeToString[typ] + " of " + strings.TrimSuffix(name, ".")
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)

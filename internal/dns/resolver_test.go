@@ -1,6 +1,7 @@
 package dns_test
 
 import (
+	"context"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -147,4 +148,21 @@ func TestAliasesOfTextsAreFollowed(t *testing.T) {
 	require.Equal(t, []string{"here"}, texts)
 	_, err = r.TXT(t.Context(), "l1.example.com")
 	require.ErrorContains(t, err, "too many aliases")
+}
+
+// TestHowServersAreAskedCanBeGiven: for whoever has no connections.
+func TestHowServersAreAskedCanBeGiven(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	r, err := dns.New(dns.Config{Resolvers: []string{"192.0.2.1:53"}, Exchange: func(_ context.Context, server string, q *mdns.Msg) (*mdns.Msg, error) {
+		asked = append(asked, server)
+		m := new(mdns.Msg).SetReply(q)
+		m.Answer = []mdns.RR{&mdns.TXT{Hdr: mdns.RR_Header{Name: q.Question[0].Name, Rrtype: mdns.TypeTXT, Class: mdns.ClassINET}, Txt: []string{"a"}}}
+		return m, nil
+	}})
+	require.NoError(t, err)
+	texts, err := r.TXT(t.Context(), "www.example.com")
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, texts)
+	require.Equal(t, []string{"192.0.2.1:53"}, asked)
 }

@@ -25,14 +25,14 @@ type Guest struct {
 }
 
 // Within serves the cloud without listening, for a program that has everything in one
-// process: hosts are functions, and nothing is saved. Close it with CloseWithin.
+// process: hosts are functions, questions about names are asked with Answer, and nothing is saved. Close it with CloseWithin.
 func (s *Sim) Within(ctx context.Context) (http.Handler, error) {
 	if s.cfg.Guest == nil {
 		return nil, errors.New("sim: without sockets, hosts must be functions: Guest is required")
 	}
 	s.base = [2]byte{64, 0}
 	s.ctx, s.stop = context.WithCancel(ctx)
-	return s.routes(), nil
+	return s.routes(), s.haveZones()
 }
 
 // CloseWithin ends everything that runs in a cloud that does not listen.

@@ -119,6 +119,13 @@ func (s *Sim) zoneReply(question []byte) []byte {
 	return b
 }
 
+// Answer is what the zones' name servers, and a resolver, say to a question.
+func (s *Sim) Answer(q *dns.Msg) *dns.Msg {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.zoneAnswer(q)
+}
+
 // maxChain bounds a chain of aliases.
 const maxChain = 8
 

@@ -338,3 +338,24 @@ func (s *Sim) recordFault(z *zone, key string) *Fault {
 	}
 	return nil
 }
+
+// RecordSets are the record sets of a zone that have a label, as the API has them: name and type, and the values,
+// sorted by name.
+func (s *Sim) RecordSets(zone, label string) []schema.ZoneRRSet {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	z := s.zoneNamed(zone)
+	if z == nil {
+		return nil
+	}
+	var out []schema.ZoneRRSet
+	for _, set := range z.RRSets {
+		if _, ok := set.Labels[label]; ok {
+			is := *set
+			is.Records = slices.Clone(set.Records)
+			out = append(out, is)
+		}
+	}
+	slices.SortFunc(out, func(a, b schema.ZoneRRSet) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
