@@ -59,15 +59,18 @@ func newPlayed(t *testing.T) *played {
 	vars := map[string]string{
 		"PREGO_ENV": "world", "PREGO_KEYS_DIR": keys, "PREGO_MASTER_KEY": hex.EncodeToString(sha256.New().Sum(nil)), "DATABASE_URL": "postgres://unused",
 		"PREGO_AGENTGW_AGENT_BINARY": agent, "HCLOUD_ENDPOINT": "http://provider/v1", "HCLOUD_TOKEN": world.ProviderToken, "PREGO_SIMULATED": "true",
-		"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_NETWORK_RANGE": "none", "PREGO_DNS_RESOLVERS": "127.0.0.1:1", "TEMPORAL_NAMESPACE": world.Namespace,
+		"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_NETWORK_RANGE": "10.64.0.0/10", "PREGO_DNS_RESOLVERS": world.Resolver, "TEMPORAL_NAMESPACE": world.Namespace,
 		"PREGO_CATALOG_EVERY": "24h", "PREGO_BACKUP_ENDPOINT": world.StorageEndpoint, "PREGO_BACKUP_BUCKET": world.StorageBucket, "PREGO_BACKUP_REGION": world.StorageRegion,
 		"PREGO_BACKUP_ACCESS_KEY": world.StorageAccessKey, "PREGO_BACKUP_SECRET_KEY": world.StorageSecretKey, "PREGO_BACKUP_PATH_STYLE": "true", "PREGO_DRILL_EVERY": "0",
 	}
 	// What is looked for every second or two is most of what happens; here, that is less often.
 	maps.Copy(vars, map[string]string{
-		"PREGO_PEERS_EVERY": "1m", "PREGO_REBALANCE_EVERY": "5m", "PREGO_NAMES_EVERY": "5m", "PREGO_BACKUP_SWEEP_EVERY": "1m", "PREGO_SWEEP_EVERY": "1m", "PREGO_NETWORK_EVERY": "2m", "PREGO_PATCH_EVERY": "10m",
+		"PREGO_PEERS_EVERY": "1m", "PREGO_REBALANCE_EVERY": "5m", "PREGO_NAMES_EVERY": "1m", "PREGO_BACKUP_SWEEP_EVERY": "1m", "PREGO_SWEEP_EVERY": "1m", "PREGO_NETWORK_EVERY": "2m", "PREGO_PATCH_EVERY": "10m",
 		"PREGO_GRACE_PERIOD": "10m", "PREGO_RETENTION": "8m", "PREGO_MOVE_GRACE": "3m", // so that tenants' lives and moves end within a play
-		"PREGO_GROUP_SWEEP_EVERY": "5m", "PREGO_TENANT_SWEEP_EVERY": "1m", "PREGO_STORAGE_SWEEP_EVERY": "10m", "PREGO_CERTIFICATE_SWEEP_EVERY": "1h",
+		"PREGO_GROUP_SWEEP_EVERY": "5m", "PREGO_TENANT_SWEEP_EVERY": "1m", "PREGO_STORAGE_SWEEP_EVERY": "10m", "PREGO_CERTIFICATE_SWEEP_EVERY": "1m",
+		"PREGO_DNS_ZONE": world.Zone, "PREGO_SITE_DOMAIN": world.SiteDomain, "PREGO_DNS_COMPARE_EVERY": "5m", "PREGO_DOMAIN_RETRY": "30s", "PREGO_DOMAIN_RETRY_MAX": "2m", "PREGO_DOMAIN_RECHECK": "3m", "PREGO_DOMAIN_GRACE": "4m",
+		"PREGO_ACME_DIRECTORY": world.AuthorityDirectory, "PREGO_ACME_SERVE_WITHIN": "3m", "PREGO_ACME_ISSUE_WITHIN": "3m", "PREGO_ACME_POLL": "5s", "PREGO_EDGE_WAIT": "40s",
+		"PREGO_ACME_LIMIT_ORDERS": "2/8m", "PREGO_ACME_LIMIT_FAILURES": "5/1h", // those of the authority
 	})
 	cfg, err := config.From(vars)
 	require.NoError(t, err)
@@ -94,8 +97,12 @@ func (p *played) process(l *world.Life) (*process, *workflows.Client, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	cfg := p.cfg
+	if !l.Named() {
+		cfg.Names.Zone, cfg.ACME.Directory = "", ""
+	}
 	out := &process{
-		cfg: p.cfg, log: p.log.Named(l.Name), pool: l.Pool, db: store.NewWithTiers(l.Pool, tiers, p.cfg.Quotas.DefaultTier), reg: prometheus.NewRegistry(), provider: l.Provider(), storage: l.Storage(), follow: 15 * time.Second,
+		cfg: cfg, log: p.log.Named(l.Name), pool: l.Pool, db: store.NewWithTiers(l.Pool, tiers, p.cfg.Quotas.DefaultTier), reg: prometheus.NewRegistry(), provider: l.Provider(), storage: l.Storage(), outside: l.Outside(), resolve: l.Resolve, follow: 15 * time.Second,
 	}
 	t := p.cfg.Temporal
 	// A worker goes on with the task of a step that waits for a row at four fifths of its time. Both then happen at one moment, in
@@ -140,6 +147,7 @@ func (p *played) Worker(l *world.Life) (func(), error) {
 	}
 	agents := l.Agents()
 	b.servers.Containers, b.peers.Agents, b.backups.Hosts = agents, agents, agents
+	b.edges.Poll = 5 * time.Second
 	b.tenants.Bench = &activities.Commander{Agents: agents, Audit: proc.db}
 	if err := runs.EnsureSchedules(ctx, workflows.ScheduleSettings{ReconcileEvery: p.cfg.Worker.ReconcileEvery, CatalogEvery: p.cfg.Worker.CatalogEvery, NetEvery: p.cfg.Worker.NetEvery}); err != nil {
 		return nil, err

@@ -49,7 +49,17 @@ var kinds = map[string]float64{
 	"s3_refused":       0.03,   // object storage's connection is refused, to the control plane or to a host
 	"s3_500":           0.03,   // or it fails
 	"s3_lost":          0.03,   // or it did what was asked, and the answer is lost
-	"partition":        0.004,  // a host and the control plane don't reach each other for three minutes
+	"dns_refused":      0.05,   // the provider's zones can't be reached
+	"dns_500":          0.05,   // or it fails
+	"dns_lost":         0.06,   // or it did what was asked, and the answer is lost
+	"resolver_refused": 0.03,   // a name server does not answer, or can't tell
+	"resolver_fails":   0.03,
+	"resolver_stale":   0.1,   // a resolver says what was so some minutes ago
+	"acme_refused":     0.03,  // the certificate authority's connection is refused
+	"acme_500":         0.03,  // or it fails
+	"acme_lost":        0.03,  // or it did what was asked, and the answer is lost
+	"acme_nonce":       0.03,  // or it does not know a nonce any more
+	"partition":        0.004, // a host and the control plane don't reach each other for three minutes
 }
 
 // Kinds are the kinds of faults, sorted.
@@ -119,6 +129,12 @@ func (f *Faults) stop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stopped = true
+}
+
+func (f *Faults) isStopped() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.stopped
 }
 
 // Log are those that happened.

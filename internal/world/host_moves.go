@@ -53,7 +53,7 @@ func (h *host) expects(tenantID string, args []string) (string, error) {
 }
 
 // moves are the verbs of a move (agent/site/move.go, data.go, data_load.go, data_here.go), with the database on
-// the host itself: the world has no private networks, and so no shards that others reach.
+// the host itself: only tenants on nodes move here.
 func (h *host) moves(name string, s *site, verb string, args []string, secrets map[string]string) (out string, known bool, err error) {
 	unfinished := fmt.Errorf("site %s is not finished", name)
 	finished := !s.Arriving || s.settled

@@ -57,6 +57,7 @@ type host struct {
 	caches     map[string]bool
 	results    map[string]wire.ExecResult
 	ran        map[string]int // how often each audit id really ran
+	edge       *edgeServer    // of an edge
 	apart      time.Time      // until when it and the control plane don't reach each other
 }
 
@@ -249,6 +250,11 @@ func (hs *hosts) beat(ctx context.Context, h *host) {
 	if h.guest.Silent {
 		<-ctx.Done()
 		return
+	}
+	if h.cfg.Role == string(prego.RoleEdge) {
+		serving := make(chan struct{})
+		go func() { defer close(serving); hs.serveEdge(ctx, h) }()
+		defer func() { <-serving }()
 	}
 	for {
 		if time.Until(h.identity.TokenExpires) < 20*time.Minute {

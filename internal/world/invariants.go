@@ -19,7 +19,7 @@ import (
 // always are statements that must find nothing, after whatever commit: those that read what a commit wrote are asked after it
 // (watch.go), and all of them every [checkEvery] commits. What may be otherwise between two commits belongs to
 // [open], which is asked until it finds nothing, or to [atLast].
-var always = []invariant{
+var always = append(alwaysOfNames, []invariant{
 	{"I1 two live rows of one provider resource", `SELECT kind || ' ' || provider_id FROM resources WHERE state <> 'released' AND provider_id IS NOT NULL GROUP BY provider, kind, provider_id HAVING count(*) > 1`},
 	{"I1 a live resource of a server that is terminated", `SELECT r.kind || ' ' || r.name FROM resources r JOIN servers s USING (server_id) WHERE s.status = 'terminated' AND r.state = 'created' AND r.kind IN ('server', 'primary_ip')`},
 	{"I2 a site has one tenant", `SELECT site FROM tenants WHERE site <> '' AND state NOT IN ('terminated', 'data_purged', 'failed') GROUP BY site HAVING count(*) > 1`},
@@ -65,7 +65,7 @@ var always = []invariant{
 	{"I3 usage is exact", `SELECT o.org_id || ' ' || d.dimension || ' ' || d.used || ' counted ' || d.counted FROM orgs o
 		CROSS JOIN (SELECT array_agg(dimension) AS counted FROM (SELECT dimension FROM org_counters UNION SELECT dimension FROM org_quotas UNION SELECT 'max_instances') x) x -- a column, so that the function is a part of the plan
 		CROSS JOIN LATERAL org_usage_drift(o.org_id, x.counted) d`},
-}
+}...)
 
 type invariant struct{ name, sql string }
 
@@ -84,7 +84,7 @@ func together(all []invariant) string {
 	return strings.Join(out, " UNION ALL ")
 }
 
-var openSQL = together(open)
+var openSQL = together(slices.Concat(open, openOfNames))
 
 // check asks whether everything is as it must always be.
 func (w *World) check(watch *pgxpool.Pool) {
@@ -165,7 +165,12 @@ func (w *World) unsettled(watch *pgxpool.Pool) string {
 	if err != nil {
 		return err.Error()
 	}
-	return strings.Join(slices.Concat(out, w.billed(watch), w.unknown(watch)), "; ")
+	out = slices.Concat(out, w.billed(watch), w.unknown(watch))
+	if len(out) == 0 {
+		out = w.unserved(watch)
+		w.lasting(strings.Join(out, "; "))
+	}
+	return strings.Join(out, "; ")
 }
 
 // unknown are objects in the bucket that no row has. Uploads that were begun and whose answer was lost are aborted
@@ -294,6 +299,7 @@ func (w *World) final(watch *pgxpool.Pool) {
 	}
 	w.lastBackups(watch)
 	w.leftOnHosts(watch, owners, databases)
+	w.finalOfNames(watch)
 	w.events(watch, time.Now())
 }
 

@@ -18,7 +18,7 @@ func (t *wanted) path(of string) string { return "/v1/tenants/" + t.id + of }
 // life is what the owner of a tenant asks for later.
 type life struct {
 	do func(c *caller, t *wanted)
-	// node: it is on a node of its own. Others, whose database is on an app server without a private network, cannot move.
+	// node: it is on a node of its own. Others, whose database is on a shard, are not moved here.
 	node bool
 }
 
@@ -276,7 +276,7 @@ func (c *caller) until(id string, within time.Duration, states ...string) bool {
 func (w *World) lookAround(watch *pgxpool.Pool) {
 	found, err := w.rows(watch, `SELECT slug || ' ' || state FROM tenants UNION ALL SELECT backup_id || ' ' || state FROM backups UNION ALL SELECT move_id || ' ' || state FROM tenant_moves
 		UNION ALL SELECT slug || '/move ' || (SELECT m.state FROM tenant_moves m WHERE m.tenant_id = t.tenant_id ORDER BY m.created_at DESC LIMIT 1) FROM tenants t
-		UNION ALL SELECT job_id || ' ' || status FROM restore_jobs UNION ALL SELECT server_id || '/drain ' || status FROM server_drains UNION ALL SELECT server_id || ' ' || status FROM servers`)
+		UNION ALL SELECT job_id || ' ' || status FROM restore_jobs UNION ALL SELECT server_id || '/drain ' || status FROM server_drains UNION ALL SELECT server_id || ' ' || status FROM servers UNION ALL SELECT domain_id || ' ' || status FROM domains`)
 	if err != nil {
 		w.violationf("states: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -119,6 +120,8 @@ func (w *World) callers() {
 		})
 	}
 	tenants := 1 + w.rng.IntN(4)
+	own := rand.New(rand.NewPCG(w.Seed, 8)) // of names: what is asked for besides does not depend on them
+	var regions []string
 	for i := range tenants {
 		slug := fmt.Sprintf("t%d", i+1)
 		body := map[string]any{"slug": slug, "org_id": fmt.Sprintf("org-%d", 1+w.rng.IntN(orgs)), "region": []string{"eu", "us"}[w.rng.IntN(2)], "plan": []string{"starter", "business", "enterprise"}[w.rng.IntN(3)]}
@@ -133,6 +136,11 @@ func (w *World) callers() {
 			body["policy"] = "one_tenant_one_server"
 		}
 		there := known[body["org_id"].(string)]
+		region := body["region"].(string)
+		if !slices.Contains(regions, region) {
+			regions = append(regions, region)
+		}
+		named := w.named(own)
 		w.caller("tenant "+slug, 10*time.Second+after, func(c *caller) {
 			<-there
 			var made struct {
@@ -151,9 +159,14 @@ func (w *World) callers() {
 			}
 			w.Met("tenant accepted")
 			w.visitors(slug)
+			t := &wanted{id: made.TenantID, slug: slug, region: region}
+			named(t)
 			time.Sleep(later)
-			then.do(c, &wanted{id: made.TenantID, slug: slug, region: body["region"].(string)})
+			then.do(c, t)
 		})
+	}
+	if w.names.on {
+		w.edges(regions, own)
 	}
 	for i := range w.rng.IntN(3) {
 		id := fmt.Sprintf("srv-%d", i+1)

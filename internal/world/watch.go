@@ -22,18 +22,23 @@ const wroteCode = "WORLD"
 
 // watched are the invariants that are asked after each commit, by their numbers. What the last ones answer is
 // compared with what is outside of the database.
-func watched() []invariant { return append(slices.Clone(always), bills, promises) }
+func watched() []invariant { return append(slices.Clone(always), bills, promises, records) }
 
-// What the invariants of the bills and of the promised backups answer begins with these words, and is no violation.
+// What the invariants of the bills, of the promised backups and of the zone's records answer begins with these words, and is no
+// violation.
 const (
 	billed   = "billed "
 	promised = "promised "
+	recorded = "recorded "
 )
 
-// watchBills is the number of the invariant of the bills, watchPromises that of the promised backups.
+// watchBills is the number of the invariant of the bills, watchPromises that of the promised backups, watchRecords that of
+// the zone's records.
 func watchBills() int { return len(always) }
 
 func watchPromises() int { return len(always) + 1 }
+
+func watchRecords() int { return len(always) + 2 }
 
 // sqlAsks are the invariants as views, and a function that asks some of them, all of one moment. It is a function
 // because it plans each only once per session.
@@ -43,11 +48,8 @@ func sqlAsks() string {
 	for i, inv := range watched() {
 		fmt.Fprintf(&out, "CREATE VIEW world_asks.i%d (found) AS %s;\n", i, inv.sql)
 		switch i {
-		case watchBills(), watchPromises():
-			as := billed
-			if i == watchPromises() {
-				as = promised
-			}
+		case watchBills(), watchPromises(), watchRecords():
+			as := []string{billed, promised, recorded}[i-watchBills()]
 			fmt.Fprintf(&asks, "IF %d = ANY (which) THEN RETURN QUERY SELECT '%s' || i.found FROM world_asks.i%d i; END IF;\n", i, as, i)
 		default:
 			fmt.Fprintf(&asks, "IF %d = ANY (which) THEN SELECT string_agg(i.found::text, ', ' ORDER BY i.found::text) INTO f FROM world_asks.i%d i; IF f IS NOT NULL THEN RETURN NEXT %s || f; END IF; END IF;\n",
@@ -225,7 +227,7 @@ func (w *World) ask(watch *pgxpool.Pool, which []int) {
 	if err != nil {
 		w.violationf("invariants: %v", err)
 	}
-	var live, stored []string
+	var live, stored, named []string
 	for _, f := range found {
 		if name, ok := strings.CutPrefix(f, billed); ok {
 			live = append(live, name)
@@ -233,6 +235,10 @@ func (w *World) ask(watch *pgxpool.Pool, which []int) {
 		}
 		if backup, ok := strings.CutPrefix(f, promised); ok {
 			stored = append(stored, backup)
+			continue
+		}
+		if name, ok := strings.CutPrefix(f, recorded); ok {
+			named = append(named, name)
 			continue
 		}
 		w.violationf("%s", f)
@@ -243,10 +249,13 @@ func (w *World) ask(watch *pgxpool.Pool, which []int) {
 	if err == nil && slices.Contains(which, watchPromises()) {
 		w.checkPromises(stored)
 	}
+	if err == nil && w.names != nil && w.names.on && slices.Contains(which, watchRecords()) {
+		w.checkRecords(named)
+	}
 }
 
 // broken are the numbers of the invariants that may have been broken since the last call: by a commit, or by
-// what the provider or the object storage did.
+// what the provider, the object storage or the zone did.
 func (w *World) broken() []int {
 	which := w.bridge.written()
 	if w.provided.Swap(false) && !slices.Contains(which, watchBills()) {
@@ -254,6 +263,9 @@ func (w *World) broken() []int {
 	}
 	if w.changed.Swap(false) && !slices.Contains(which, watchPromises()) {
 		which = append(which, watchPromises())
+	}
+	if w.zoned.Swap(false) && !slices.Contains(which, watchRecords()) {
+		which = append(which, watchRecords())
 	}
 	return which
 }

@@ -63,7 +63,10 @@ type World struct {
 	provider http.Handler
 	hosts    *hosts
 	storage  *storage
-	rng      *rand.Rand // of the play: what is asked for
+	names    *names
+	// authority issues certificates.
+	authority *authority
+	rng       *rand.Rand // of the play: what is asked for
 
 	lives   map[string]int
 	ending  sync.WaitGroup
@@ -87,6 +90,9 @@ type World struct {
 	active    map[string]bool     // slugs of tenants that ever were, when it was last looked
 	states    map[string]string   // of tenants by slug, and of backups, moves, restores, drains and servers by id, then
 	sealed    map[string]contents // what archives hold, by the digest of what was sealed
+	zoned     atomic.Bool         // our records changed
+	lacks     string              // what is not served yet
+	lackSince time.Time
 	mu        sync.Mutex
 }
 
@@ -158,10 +164,10 @@ func play(t *testing.T, system System, seed uint64, o Options, at *place) Outcom
 	w.Frontend = frontend.New(frontend.Options{Namespace: Namespace, Ready: w.Schedule.ready, NewID: func() string {
 		return fmt.Sprintf("%08x-0000-4000-8000-%012x", ids.Uint32(), ids.Uint64()&0xffffffffffff)
 	}})
-	w.hosts, w.storage = newHosts(w), newStorage(w)
+	w.hosts, w.storage, w.names, w.authority = newHosts(w), newStorage(w), newNames(w), newAuthority(w)
 	var err error
 	w.cloud, err = sim.New(sim.Config{
-		StateDir: t.TempDir(), Token: ProviderToken, Guest: w.hosts.run, RatePerHour: 360_000,
+		StateDir: t.TempDir(), Token: ProviderToken, Guest: w.hosts.run, RatePerHour: 360_000, Zones: []string{Zone, customerZone},
 		Profile: sim.Profile{Action: 6 * time.Second},
 	})
 	if err != nil {
@@ -375,11 +381,15 @@ func (p provider) RoundTrip(r *http.Request) (*http.Response, error) {
 		resp.Request = r
 		return resp
 	}
-	f := w.Faults
+	f, kind := w.Faults, "provider"
+	if strings.HasPrefix(r.URL.Path, "/v1/zones") {
+		kind = "dns"
+		defer w.zoned.Store(true)
+	}
 	switch {
-	case f.hit("provider_refused", where):
+	case f.hit(kind+"_refused", where):
 		return nil, errors.New("connection refused")
-	case f.hit("provider_500", where):
+	case f.hit(kind+"_500", where):
 		return answer(http.StatusInternalServerError, "service_error")
 	case f.hit("provider_429", where):
 		return answer(http.StatusTooManyRequests, "rate_limit_exceeded")
@@ -387,7 +397,7 @@ func (p provider) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err := pause(ctx, 45*time.Second); err != nil {
 			return nil, err
 		}
-	case r.Method != http.MethodGet && f.hit("provider_late", where):
+	case kind == "provider" && r.Method != http.MethodGet && f.hit("provider_late", where):
 		w.ending.Add(1)
 		already := w.created(r, body, 0)
 		go func() {
@@ -414,7 +424,7 @@ func (p provider) RoundTrip(r *http.Request) (*http.Response, error) {
 	if resp.StatusCode >= http.StatusBadRequest {
 		steady(w.Seed, uint64(w.Schedule.Steps)) //nolint:gosec // not negative
 	}
-	if f.hit("provider_lost", where) {
+	if f.hit(kind+"_lost", where) {
 		return nil, errLost
 	}
 	if err := p.l.step(ctx, "provider answers "+what); err != nil {
