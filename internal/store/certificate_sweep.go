@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,7 +24,7 @@ DELETE FROM certificate_names_due WHERE name IN (SELECT name FROM certificate_na
 
 // What becomes of a name: an org's verified domain that leads here has a certificate, if a
 // tenant uses it, or a route of the org on a port with TLS, which is every one but 80. While
-// the domain is lost, its certificate is not renewed; without a domain, there is none.
+// the domain is lost, its certificate is not renewed, and an order that is under way ends; without a domain, there is none.
 const sqlCertificateNames = `
 SELECT n.name, d.org_id, d.tenant_id, COALESCE(d.status, '') AS status,
     COALESCE(d.points AND (d.tenant_id IS NOT NULL OR EXISTS (SELECT FROM routes r WHERE r.hostname = n.name AND r.org_id = d.org_id AND r.listen_port <> 80 AND r.deleted_at IS NULL)), false) AS serves
@@ -67,7 +68,7 @@ func (s *Store) SyncCertificateNames(ctx context.Context, most int) (n int, err 
 			}
 		}
 		b.Queue(sqlLoseCertificates, lost)
-		b.Queue(sqlEndOrdersOf, retired)
+		b.Queue(sqlEndOrdersOf, slices.Concat(lost, retired)) // no run would take up what is not due
 		b.Queue(sqlRetireCertificates, retired)
 		return tx.SendBatch(ctx, b).Close()
 	})
@@ -75,7 +76,7 @@ func (s *Store) SyncCertificateNames(ctx context.Context, most int) (n int, err 
 }
 
 const sqlEndOrdersOf = `
-UPDATE acme_orders SET state = 'failed', reason = 'certificate_gone', message = 'nobody needs the certificate any more', ended_at = now(), sealed_key = NULL
+UPDATE acme_orders SET state = 'failed', reason = 'certificate_gone', message = 'its name was lost, or given up', ended_at = now(), sealed_key = NULL
 WHERE certificate_id = ANY ($1) AND ended_at IS NULL`
 
 // The ids of the keys under which something is sealed, each found by one step in the index.
