@@ -136,8 +136,8 @@ lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFL
 generate: ## Generate what is generated
 	go generate ./...
 
-chaos: packages ## Play SEEDS=20 seeds of the seeded world and look for planted bugs (BUGS=none for none, BUGS=5 for five by chance); SEED=n plays one with its timeline (docs/reliability.md)
-	@SEEDS=$(SEEDS) SEED=$(SEED) FIRST=$(FIRST) BUGS="$(BUGS)" BUG_SEEDS=$(BUG_SEEDS) tools/chaos.sh
+chaos: packages ## Play SEEDS=20 seeds of the seeded world (NAMES=1 with edges, names and certificates) and look for planted bugs (BUGS=none for none, BUGS=5 for five by chance); SEED=n plays one with its timeline (docs/reliability.md)
+	@SEEDS=$(SEEDS) SEED=$(SEED) FIRST=$(FIRST) BUGS="$(BUGS)" BUG_SEEDS=$(BUG_SEEDS) NAMES=$(NAMES) tools/chaos.sh
 
 mutate: ## Change PKG's code in every small way (PKG=./placement/region) and say what its tests don't notice
 	go run ./tools/mutate $(MUTATE) $(PKG)

@@ -5,6 +5,7 @@
 #   SEED=n       one seed with its timeline; nothing else happens
 #   BUGS=names   which of internal/world/testdata/bugs to plant; all by default, "none" for none, a number for so many by chance
 #   BUG_SEEDS=n  within how many seeds each must be found, 40 by default
+#   NAMES=1      with private networks, edges, names and certificates
 #   JOBS=n       plays at once, 2 by default
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,6 +14,7 @@ seeds=${SEEDS:-20} first=${FIRST:-$(date +%s)} jobs=${JOBS:-2} bug_seeds=${BUG_S
 dir=$(mktemp -d)
 cluster=
 trap '[ -z "$cluster" ] || { exec 3>&-; wait "$cluster"; }; rm -rf "$dir"' EXIT
+export CHAOS_NAMES=${NAMES:-}
 export GOGC=${GOGC:-400} # memory is cheap here
 
 build() { CGO_ENABLED=0 go test -trimpath -vet=off "$@" -c ./cmd/prego; }
@@ -73,7 +75,9 @@ if [ -n "$names" ]; then
 	tools/planted.sh "$dir/tree" >"$dir/overlay.json"
 	build -overlay "$dir/overlay.json" -o "$dir/planted.test"
 	hunt() {
-		CHAOS_BUG=$1 CHAOS_SEEDS=$bug_seeds CHAOS_FIRST=1 CHAOS_STOP=1 CHAOS_SHRINK=0 play "$dir/planted.test" >"$dir/$1.log" 2>&1 3>&- || true
+		local names=
+		! grep -q '^Plays: names$' "internal/world/testdata/bugs/$1.patch" || names=1
+		CHAOS_NAMES=$names CHAOS_BUG=$1 CHAOS_SEEDS=$bug_seeds CHAOS_FIRST=1 CHAOS_STOP=1 CHAOS_SHRINK=0 play "$dir/planted.test" >"$dir/$1.log" 2>&1 3>&- || true
 		found=$(grep -m 1 '^VIOLATION' "$dir/$1.log" || true)
 		if [ -n "$found" ]; then
 			echo "caught $1: ${found#VIOLATION }" | cut -c 1-220

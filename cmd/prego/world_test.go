@@ -42,8 +42,8 @@ import (
 
 // played is the system as it is wired here, in the seeded world.
 type played struct {
-	cfg config.Config
-	log *zap.Logger
+	cfg, named config.Config // named is that of plays with names
+	log        *zap.Logger
 }
 
 func newPlayed(t *testing.T) *played {
@@ -59,24 +59,29 @@ func newPlayed(t *testing.T) *played {
 	vars := map[string]string{
 		"PREGO_ENV": "world", "PREGO_KEYS_DIR": keys, "PREGO_MASTER_KEY": hex.EncodeToString(sha256.New().Sum(nil)), "DATABASE_URL": "postgres://unused",
 		"PREGO_AGENTGW_AGENT_BINARY": agent, "HCLOUD_ENDPOINT": "http://provider/v1", "HCLOUD_TOKEN": world.ProviderToken, "PREGO_SIMULATED": "true",
-		"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_NETWORK_RANGE": "10.64.0.0/10", "PREGO_DNS_RESOLVERS": world.Resolver, "TEMPORAL_NAMESPACE": world.Namespace,
+		"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_NETWORK_RANGE": "none", "PREGO_DNS_RESOLVERS": "127.0.0.1:1", "TEMPORAL_NAMESPACE": world.Namespace,
 		"PREGO_CATALOG_EVERY": "24h", "PREGO_BACKUP_ENDPOINT": world.StorageEndpoint, "PREGO_BACKUP_BUCKET": world.StorageBucket, "PREGO_BACKUP_REGION": world.StorageRegion,
 		"PREGO_BACKUP_ACCESS_KEY": world.StorageAccessKey, "PREGO_BACKUP_SECRET_KEY": world.StorageSecretKey, "PREGO_BACKUP_PATH_STYLE": "true", "PREGO_DRILL_EVERY": "0",
 	}
 	// What is looked for every second or two is most of what happens; here, that is less often.
 	maps.Copy(vars, map[string]string{
-		"PREGO_PEERS_EVERY": "1m", "PREGO_REBALANCE_EVERY": "5m", "PREGO_NAMES_EVERY": "1m", "PREGO_BACKUP_SWEEP_EVERY": "1m", "PREGO_SWEEP_EVERY": "1m", "PREGO_NETWORK_EVERY": "2m", "PREGO_PATCH_EVERY": "10m",
+		"PREGO_PEERS_EVERY": "1m", "PREGO_REBALANCE_EVERY": "5m", "PREGO_NAMES_EVERY": "5m", "PREGO_BACKUP_SWEEP_EVERY": "1m", "PREGO_SWEEP_EVERY": "1m", "PREGO_NETWORK_EVERY": "2m", "PREGO_PATCH_EVERY": "10m",
 		"PREGO_GRACE_PERIOD": "10m", "PREGO_RETENTION": "8m", "PREGO_MOVE_GRACE": "3m", // so that tenants' lives and moves end within a play
-		"PREGO_GROUP_SWEEP_EVERY": "5m", "PREGO_TENANT_SWEEP_EVERY": "1m", "PREGO_STORAGE_SWEEP_EVERY": "10m", "PREGO_CERTIFICATE_SWEEP_EVERY": "1m",
-		"PREGO_DNS_ZONE": world.Zone, "PREGO_SITE_DOMAIN": world.SiteDomain, "PREGO_DNS_COMPARE_EVERY": "5m", "PREGO_DOMAIN_RETRY": "30s", "PREGO_DOMAIN_RETRY_MAX": "2m", "PREGO_DOMAIN_RECHECK": "3m", "PREGO_DOMAIN_GRACE": "4m",
-		"PREGO_ACME_DIRECTORY": world.AuthorityDirectory, "PREGO_ACME_SERVE_WITHIN": "3m", "PREGO_ACME_ISSUE_WITHIN": "3m", "PREGO_ACME_POLL": "5s", "PREGO_EDGE_WAIT": "40s",
-		"PREGO_ACME_LIMIT_ORDERS": "2/8m", "PREGO_ACME_LIMIT_FAILURES": "5/1h", // those of the authority
+		"PREGO_GROUP_SWEEP_EVERY": "5m", "PREGO_TENANT_SWEEP_EVERY": "1m", "PREGO_STORAGE_SWEEP_EVERY": "10m", "PREGO_CERTIFICATE_SWEEP_EVERY": "1h",
 	})
 	cfg, err := config.From(vars)
 	require.NoError(t, err)
 	cfg.Backups.PartBytes = world.StoragePart
-	p := &played{cfg: cfg, log: zap.NewNop()}
-	return p
+	maps.Copy(vars, map[string]string{
+		"PREGO_NETWORK_RANGE": "10.64.0.0/10", "PREGO_DNS_RESOLVERS": world.Resolver, "PREGO_NAMES_EVERY": "1m", "PREGO_CERTIFICATE_SWEEP_EVERY": "1m",
+		"PREGO_DNS_ZONE": world.Zone, "PREGO_SITE_DOMAIN": world.SiteDomain, "PREGO_DNS_COMPARE_EVERY": "5m", "PREGO_DOMAIN_RETRY": "30s", "PREGO_DOMAIN_RETRY_MAX": "2m", "PREGO_DOMAIN_RECHECK": "3m", "PREGO_DOMAIN_GRACE": "4m",
+		"PREGO_ACME_DIRECTORY": world.AuthorityDirectory, "PREGO_ACME_SERVE_WITHIN": "3m", "PREGO_ACME_ISSUE_WITHIN": "3m", "PREGO_ACME_POLL": "5s", "PREGO_EDGE_WAIT": "40s",
+		"PREGO_ACME_LIMIT_ORDERS": "2/8m", "PREGO_ACME_LIMIT_FAILURES": "5/1h", // those of the authority
+	})
+	named, err := config.From(vars)
+	require.NoError(t, err)
+	named.Backups.PartBytes = world.StoragePart
+	return &played{cfg: cfg, named: named, log: zap.NewNop()}
 }
 
 // Operator is issued by the clock of the play.
@@ -98,8 +103,8 @@ func (p *played) process(l *world.Life) (*process, *workflows.Client, error) {
 		return nil, nil, err
 	}
 	cfg := p.cfg
-	if !l.Named() {
-		cfg.Names.Zone, cfg.ACME.Directory = "", ""
+	if l.Named() {
+		cfg = p.named
 	}
 	out := &process{
 		cfg: cfg, log: p.log.Named(l.Name), pool: l.Pool, db: store.NewWithTiers(l.Pool, tiers, p.cfg.Quotas.DefaultTier), reg: prometheus.NewRegistry(), provider: l.Provider(), storage: l.Storage(), outside: l.Outside(), resolve: l.Resolve, follow: 15 * time.Second,
@@ -188,17 +193,17 @@ func TestWorld(t *testing.T) {
 		t.Helper()
 		out := world.Play(t, system, seed, o)
 		t.Log(summary(out))
-		require.Empty(t, out.Violations, "make chaos SEED=%d", seed)
+		require.Empty(t, out.Violations, "make chaos SEED=%d%s", seed, map[bool]string{true: " NAMES=1"}[o.Named])
 		replayed(t, out)
 		return out
 	}
 	t.Run("twice", func(t *testing.T) {
-		for seed, o := range map[uint64]world.Options{21: {Calm: true, Keep: true}, 31: {Keep: true}} {
+		for seed, o := range map[uint64]world.Options{21: {Calm: true, Keep: true}, 31: {Keep: true}, 4: {Calm: true, Keep: true, Named: true}} {
 			same(t, play(t, seed, o), play(t, seed, o))
 		}
 	})
-	for _, seed := range []uint64{21} {
-		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { play(t, seed, world.Options{}) })
+	for seed, o := range map[uint64]world.Options{22: {}, 5: {Named: true}} {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { play(t, seed, o) })
 	}
 }
 
@@ -238,11 +243,12 @@ func replayed(t *testing.T, out world.Outcome) {
 
 // TestChaos plays CHAOS_SEEDS seeds from CHAOS_FIRST, or CHAOS_SEED with its timeline. It is
 // for make chaos: without either there is nothing to play. With CHAOS_TWICE it plays each seed twice and
-// compares the timelines, with CHAOS_CALM without faults.
+// compares the timelines, with CHAOS_CALM without faults. With CHAOS_NAMES plays have names.
 func TestChaos(t *testing.T) {
+	named := os.Getenv("CHAOS_NAMES") != ""
 	if seed := os.Getenv("CHAOS_SEED"); seed != "" {
 		system := newPlayed(t)
-		out := world.Play(t, system, number(t, "CHAOS_SEED", 0), world.Options{Keep: true})
+		out := world.Play(t, system, number(t, "CHAOS_SEED", 0), world.Options{Keep: true, Named: named})
 		for _, line := range out.Timeline {
 			fmt.Println(line)
 		}
@@ -256,7 +262,7 @@ func TestChaos(t *testing.T) {
 	}
 	system := newPlayed(t)
 	if os.Getenv("CHAOS_TWICE") != "" {
-		o := world.Options{Keep: true, Calm: os.Getenv("CHAOS_CALM") != ""}
+		o := world.Options{Keep: true, Calm: os.Getenv("CHAOS_CALM") != "", Named: named}
 		for i := range n {
 			t.Run(fmt.Sprint(first+i*step), func(t *testing.T) {
 				a := world.Play(t, system, first+i*step, o)
@@ -270,7 +276,7 @@ func TestChaos(t *testing.T) {
 	for i := range n {
 		seed := first + i*step
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			out := world.Play(t, system, seed, world.Options{})
+			out := world.Play(t, system, seed, world.Options{Named: named})
 			for _, what := range out.Met() {
 				met[what]++
 			}
@@ -285,7 +291,7 @@ func TestChaos(t *testing.T) {
 			fmt.Printf("VIOLATION by seed %d: %s\n", seed, out.Violations[0])
 			if most > 0 {
 				short := world.Shrink(out.Faults, most, func(only map[string]bool) bool {
-					return len(world.Play(t, system, seed, world.Options{Only: only}).Violations) > 0
+					return len(world.Play(t, system, seed, world.Options{Only: only, Named: named}).Violations) > 0
 				})
 				fmt.Printf("  with %d of its %d faults:\n", len(short), len(out.Faults))
 				for _, f := range short {
@@ -334,7 +340,7 @@ func TestChaosMet(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, missing := range world.NotMet(met, int(number(t, "CHAOS_SEEDS", 0))) {
+	for _, missing := range world.NotMet(met, int(number(t, "CHAOS_SEEDS", 0)), os.Getenv("CHAOS_NAMES") != "") {
 		fmt.Println("not met:", missing)
 	}
 }

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -166,7 +168,18 @@ RETURNING ` + recordColumns
 // TakeRecords takes record sets that are due, those of addresses first. Nobody else has
 // them for as long as the lease.
 func (s *Store) TakeRecords(ctx context.Context, zone string, limit int, lease time.Duration) ([]server.DNSRecord, error) {
-	return collect[server.DNSRecord](ctx, s, "records to apply", sqlTakeRecords, zone, lease.Seconds(), limit)
+	out, err := collect[server.DNSRecord](ctx, s, "records to apply", sqlTakeRecords, zone, lease.Seconds(), limit)
+	// An UPDATE returns rows as it comes by them.
+	last := func(r server.DNSRecord) int {
+		if r.Owner == server.RecordOfSite || r.Owner == server.RecordOfSites {
+			return 1
+		}
+		return 0
+	}
+	slices.SortFunc(out, func(a, b server.DNSRecord) int {
+		return cmp.Or(cmp.Compare(last(a), last(b)), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Type, b.Type))
+	})
+	return out, err
 }
 
 // TakeRecord takes one record set, if it is to be applied and nobody has it.

@@ -55,7 +55,7 @@ func TestTheAuthorityLooksItself(t *testing.T) {
 		w.provider, err = w.cloud.Within(context.Background())
 		require.NoError(t, err)
 		defer w.cloud.CloseWithin()
-		w.names, w.authority, w.hosts = newNames(w), newAuthority(w), newHosts(w)
+		w.names, w.authority, w.hosts = newNames(w, true), newAuthority(w), newHosts(w)
 		over := &overAuthority{a: w.authority}
 		client := func() *acme.Authority {
 			c, err := acme.New(acme.Config{Directory: AuthorityDirectory, Transport: over})

@@ -323,6 +323,9 @@ func (hs *hosts) ask(ctx context.Context, h *host, method, path, token string, b
 	}
 	rec := httptest.NewRecorder()
 	handler.ServeHTTP(rec, req)
+	if strings.HasPrefix(path, wire.PathEdge+"?") { // edges wait together for what is new, and the seed says who goes on first
+		hs.w.Schedule.yield(nil, actor, "has an answer")
+	}
 	switch {
 	case l.dead.Load():
 		return 0, nil, errDead

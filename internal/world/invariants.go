@@ -352,7 +352,9 @@ func (w *World) leftOnHosts(watch *pgxpool.Pool, owners map[string]string, datab
 	for _, id := range audited {
 		known[id] = true
 	}
-	pooled, err := w.rows(watch, `SELECT unnest(ARRAY[site_name, database_name]) FROM site_pool`)
+	// A pool site has no tenant; what a lost place left elsewhere is erased when its tenant is restored, or ends.
+	pooled, err := w.rows(watch, `SELECT unnest(ARRAY[site_name, database_name]) FROM site_pool
+		UNION ALL SELECT unnest(ARRAY[a.site_name, a.database_name]) FROM tenant_losses l JOIN tenant_allocations a USING (allocation_id) WHERE l.cleared_at IS NULL`)
 	if err != nil {
 		w.violationf("final: %v", err)
 		return

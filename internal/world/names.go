@@ -48,9 +48,9 @@ type cached struct {
 	at time.Time
 }
 
-func newNames(w *World) *names {
+func newNames(w *World, on bool) *names {
 	return &names{
-		w: w, on: rand.New(rand.NewPCG(w.Seed, 6)).IntN(5) < 3, rng: rand.New(rand.NewPCG(w.Seed, 7)), cache: map[string]cached{}, claims: map[string]string{},
+		w: w, on: on, rng: rand.New(rand.NewPCG(w.Seed, 7)), cache: map[string]cached{}, claims: map[string]string{},
 	}
 }
 

@@ -117,6 +117,8 @@ type Options struct {
 	Keep bool            // the timeline
 	Only map[string]bool // faults that may happen, as Fault names them; nil for all
 	Calm bool            // no faults
+	// Named gives the play private networks, edges, a zone, tenants' own names and a certificate authority.
+	Named bool
 }
 
 // hung is how long a play may take in real time, on the busiest machine.
@@ -164,7 +166,7 @@ func play(t *testing.T, system System, seed uint64, o Options, at *place) Outcom
 	w.Frontend = frontend.New(frontend.Options{Namespace: Namespace, Ready: w.Schedule.ready, NewID: func() string {
 		return fmt.Sprintf("%08x-0000-4000-8000-%012x", ids.Uint32(), ids.Uint64()&0xffffffffffff)
 	}})
-	w.hosts, w.storage, w.names, w.authority = newHosts(w), newStorage(w), newNames(w), newAuthority(w)
+	w.hosts, w.storage, w.names, w.authority = newHosts(w), newStorage(w), newNames(w, o.Named), newAuthority(w)
 	var err error
 	w.cloud, err = sim.New(sim.Config{
 		StateDir: t.TempDir(), Token: ProviderToken, Guest: w.hosts.run, RatePerHour: 360_000, Zones: []string{Zone, customerZone},

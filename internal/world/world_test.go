@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -152,16 +153,17 @@ func TestShrink(t *testing.T) {
 // what is rare.
 func TestARunMustHaveMetEnough(t *testing.T) {
 	met := map[string]int{}
-	for _, s := range sometimes {
+	for _, s := range slices.Concat(sometimes, sometimesNamed) {
 		require.True(t, 0 < s.percent && s.percent < 100, s.what)
 		met[s.what] = s.percent
 	}
-	require.Empty(t, NotMet(met, 100))
+	require.Empty(t, NotMet(met, 100, true))
 	met["worker died"] = 1
-	require.Len(t, NotMet(met, 100), 1)
-	require.Contains(t, NotMet(met, 100)[0], "worker died: in 1 of 100 seeds, at least ")
-	require.Empty(t, NotMet(nil, 1))
-	require.Len(t, NotMet(nil, 2000), len(sometimes), "a long run must have met everything")
+	require.Len(t, NotMet(met, 100, true), 1)
+	require.Contains(t, NotMet(met, 100, true)[0], "worker died: in 1 of 100 seeds, at least ")
+	require.Empty(t, NotMet(nil, 1, true))
+	require.Len(t, NotMet(nil, 2000, true), len(sometimes)+len(sometimesNamed), "a long run must have met everything")
+	require.Len(t, NotMet(nil, 2000, false), len(sometimes), "one without names met no names")
 }
 
 // TestHowOftenSomethingMustBeMet: fewer than the bound is too rare, and one more would not be,
