@@ -204,7 +204,7 @@ func (a *authority) signedBy(w http.ResponseWriter, r *http.Request, body []byte
 		refuseACME(w, http.StatusBadRequest, typ, detail)
 		return nil, nil, 0
 	}
-	jws, err := jose.ParseSigned(string(body), []jose.SignatureAlgorithm{jose.ES256})
+	jws, err := jose.ParseSignedJSON(string(body), []jose.SignatureAlgorithm{jose.ES256})
 	if err != nil || len(jws.Signatures) != 1 {
 		return bad("malformed", fmt.Sprintf("the JWS: %v", err))
 	}
@@ -216,12 +216,11 @@ func (a *authority) signedBy(w http.ResponseWriter, r *http.Request, body []byte
 		return bad("badNonce", "the nonce is not known")
 	}
 	delete(a.nonces, head.Nonce)
-	switch {
-	case r.URL.Path == "/new-account":
+	if r.URL.Path == "/new-account" {
 		if key = head.JSONWebKey; key == nil || head.KeyID != "" {
 			return bad("malformed", "a new account is signed with its key")
 		}
-	default:
+	} else {
 		n, err := strconv.Atoi(strings.TrimPrefix(head.KeyID, authorityURL+"/account/"))
 		if err != nil || n < 1 || n > len(a.account) {
 			return bad("accountDoesNotExist", "there is no account "+head.KeyID)

@@ -365,14 +365,14 @@ func (p provider) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	where := p.l.actor(ctx) + " " + what
-	answer := func(status int, code string) (*http.Response, error) {
+	answer := func(status int, code string) *http.Response {
 		rec := httptest.NewRecorder()
 		rec.Header().Set("Content-Type", "application/json")
 		rec.WriteHeader(status)
 		_ = json.NewEncoder(rec).Encode(map[string]any{"error": map[string]any{"code": code, "message": "world"}})
 		resp := rec.Result()
 		resp.Request = r
-		return resp, nil
+		return resp
 	}
 	send := func() *http.Response {
 		again := httptest.NewRequestWithContext(context.WithoutCancel(ctx), r.Method, r.URL.RequestURI(), bytes.NewReader(body))
@@ -392,9 +392,9 @@ func (p provider) RoundTrip(r *http.Request) (*http.Response, error) {
 	case f.hit(kind+"_refused", where):
 		return nil, errors.New("connection refused")
 	case f.hit(kind+"_500", where):
-		return answer(http.StatusInternalServerError, "service_error")
+		return answer(http.StatusInternalServerError, "service_error"), nil
 	case f.hit("provider_429", where):
-		return answer(http.StatusTooManyRequests, "rate_limit_exceeded")
+		return answer(http.StatusTooManyRequests, "rate_limit_exceeded"), nil
 	case f.hit("provider_slow", where):
 		if err := pause(ctx, 45*time.Second); err != nil {
 			return nil, err
