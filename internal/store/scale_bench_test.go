@@ -100,6 +100,7 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"patch windows of fleets": func() error { return none(s.FleetWindows(ctx)) },
 		"tenants' work":           func() error { _, _, err := s.FindTenantWork(ctx, 10*time.Minute, 10*time.Minute); return err },
 		"low pools":               func() error { return none(s.LowPools(ctx, time.Hour)) },
+		"failed sites left":       func() error { return none(s.LeftSites(ctx, time.Hour)) },
 		"pools beyond SLO":        func() error { return none(s.PoolsBeyondSLO(ctx)) },
 		"settle demand":           func() error { return s.SettleDemand(ctx, time.Hour) },
 		"open fleets":             func() error { return none(s.OpenFleets(ctx, time.Minute)) },
