@@ -247,6 +247,7 @@ func (w *World) final(watch *pgxpool.Pool) {
 			w.violationf("I7 each command's end is in the audit: %v %v", found, err)
 		}
 	}
+	w.lostWrites(watch)
 	rows, err := watch.Query(ctx, `SELECT t.tenant_id, t.state, t.site, COALESCE(s.host, ''), COALESCE(a.database_name, ''), t.apps, t.slug, t.muted, EXISTS (SELECT FROM tenant_losses l WHERE l.tenant_id = t.tenant_id)
 		FROM tenants t LEFT JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
 		LEFT JOIN servers s ON s.server_id = a.app_server_id ORDER BY 1`)

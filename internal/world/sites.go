@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -204,7 +206,29 @@ func (w *World) visit(slug string) {
 	defer w.mu.Unlock()
 	is := w.written[name]
 	w.writes++
+	w.wroteAt[w.writes] = at.guest.Name
 	is.Rows, is.Files = append(is.Rows, w.writes), append(is.Files, w.writes)
 	w.written[name] = is
 	found.Rows, found.Files = append(found.Rows, w.writes), append(found.Files, w.writes)
+}
+
+// lostWrites forgets what was written at servers that were lost soon after a tenant had moved there, so that it went
+// back to where it was: those writes are lost with the server (docs/moves.md, when a server is lost on the way).
+func (w *World) lostWrites(watch *pgxpool.Pool) {
+	found, err := w.rows(watch, `SELECT t.slug || '.|' || m.to_server_id FROM tenant_moves m JOIN tenants t USING (tenant_id) WHERE m.returned_at IS NOT NULL`)
+	if err != nil {
+		w.violationf("final: %v", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range found {
+		prefix, gone, _ := strings.Cut(f, "|")
+		lost := func(n int) bool { return strings.HasSuffix(w.wroteAt[n], "-"+gone) }
+		for name, c := range w.written {
+			if strings.HasPrefix(name, prefix) {
+				c.Rows, c.Files = slices.DeleteFunc(slices.Clone(c.Rows), lost), slices.DeleteFunc(slices.Clone(c.Files), lost)
+				w.written[name] = c
+			}
+		}
+	}
 }

@@ -86,6 +86,7 @@ type World struct {
 	counters  map[string]int
 	written   map[string]contents // what was written into sites and acknowledged, by their names
 	writes    int                 // of all visitors
+	wroteAt   map[int]string      // the name of the host that took each
 	makes     map[string]int      // how often the provider made something of a name
 	active    map[string]bool     // slugs of tenants that ever were, when it was last looked
 	states    map[string]string   // of tenants by slug, and of backups, moves, restores, drains and servers by id, then
@@ -149,7 +150,7 @@ func play(t *testing.T, system System, seed uint64, o Options, at *place) Outcom
 	time.Sleep(time.Until(Epoch))
 	w := &World{
 		Seed: seed, t: t, system: system, database: at.url, bridge: at.bridge, rng: rand.New(rand.NewPCG(seed, 3)), lives: map[string]int{}, counters: map[string]int{},
-		limited: map[string]bool{}, ends: map[string][]string{}, written: map[string]contents{}, active: map[string]bool{}, states: map[string]string{}, makes: map[string]int{}, sealed: map[string]contents{},
+		limited: map[string]bool{}, ends: map[string][]string{}, written: map[string]contents{}, active: map[string]bool{}, states: map[string]string{}, makes: map[string]int{}, sealed: map[string]contents{}, wroteAt: map[int]string{},
 	}
 	w.Schedule = newScheduler(at.bridge, seed)
 	w.Schedule.keep = o.Keep
