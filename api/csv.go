@@ -32,7 +32,7 @@ func writeCSV(c echo.Context, name string, rows [][]string) error {
 	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, cell := range row {
-			cells[i] = csvCell(cell)
+			cells[i] = CSVCell(cell)
 		}
 		if err := w.Write(cells); err != nil {
 			return err
@@ -43,8 +43,8 @@ func writeCSV(c echo.Context, name string, rows [][]string) error {
 	return c.Blob(http.StatusOK, csvType+"; charset=utf-8; header=present", []byte(b.String()))
 }
 
-// csvCell keeps a spreadsheet from taking a text for a formula.
-func csvCell(s string) string {
+// CSVCell keeps a spreadsheet from taking a text for a formula.
+func CSVCell(s string) string {
 	if s != "" && strings.ContainsRune("=+-@\t\r", rune(s[0])) {
 		return "'" + s
 	}

@@ -5,10 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/prego/prego/api"
 )
 
 // csvFormat is a form of output that lists have besides those of all verbs.
@@ -52,7 +53,7 @@ func csvRows[T any](p *printer, t Table[T], things []T) error {
 	return w.Error()
 }
 
-// plain formats a value for programs. A spreadsheet takes no text for a formula.
+// plain formats a value for programs.
 func plain(v any) string {
 	r := reflect.ValueOf(v)
 	if r.Kind() == reflect.Pointer {
@@ -76,10 +77,7 @@ func plain(v any) string {
 	}
 	switch r.Kind() {
 	case reflect.String:
-		if s := r.String(); s != "" && strings.ContainsRune("=+-@\t\r", rune(s[0])) {
-			return "'" + s
-		}
-		return r.String()
+		return api.CSVCell(r.String())
 	case reflect.Slice, reflect.Array, reflect.Map, reflect.Struct:
 		if r.Kind() != reflect.Struct && r.Len() == 0 {
 			return ""
