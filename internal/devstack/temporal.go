@@ -27,7 +27,7 @@ type TemporalConfig struct {
 	Port     int    // 0 for any free one
 	UIPort   int    // 0 for no UI
 	LogFile  string
-	Memory   bool     // in memory only, for tests
+	NoSync   bool     // leave it to the system when data reaches the disk, for tests
 	Keywords []string // search attributes to register
 }
 
@@ -57,11 +57,19 @@ func StartTemporal(ctx context.Context, cfg TemporalConfig) (*Temporal, error) {
 		}
 		cfg.Port = port
 	}
+	sync := "1"
+	if cfg.NoSync {
+		sync = "0"
+	}
 	args := []string{
 		"server", "start-dev", "--ip", "127.0.0.1", "--port", strconv.Itoa(cfg.Port), "--log-level", "warn",
 		// By default the dev server polls its queues 20 times a second; with these
 		// settings a workflow of six activities takes 90 ms instead of 650.
-		"--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=1",
+		"--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=" + sync,
+		// Never in memory: such a database is gone when the driver gives up its one connection, as it does
+		// when a request ends within a transaction, and the server goes on without its namespaces
+		// (temporalio/temporal#8017, #10427).
+		"--db-filename", filepath.Join(cfg.Dir, "temporal.db"),
 		"--dynamic-config-value", "history.transferProcessorMaxPollRPS=5000",
 		"--dynamic-config-value", "history.timerProcessorMaxPollRPS=5000",
 		"--dynamic-config-value", "history.visibilityProcessorMaxPollRPS=5000",
@@ -77,9 +85,6 @@ func StartTemporal(ctx context.Context, cfg TemporalConfig) (*Temporal, error) {
 		args = append(args, "--ui-port", strconv.Itoa(cfg.UIPort))
 	} else {
 		args = append(args, "--headless")
-	}
-	if !cfg.Memory {
-		args = append(args, "--db-filename", filepath.Join(cfg.Dir, "temporal.db"))
 	}
 	p, err := Start(Spec{Name: "temporal", Path: cfg.Binary, Args: args, Dir: cfg.Dir, LogFile: cfg.LogFile})
 	if err != nil {

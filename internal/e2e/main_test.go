@@ -31,9 +31,8 @@ var (
 	temporalClient client.Client
 	scratch        string
 	buildTags      = "-trimpath"
-	// What a soak looks at: programs with symbols, and Temporal's database as a file.
-	strip            = "-s -w "
-	temporalInMemory = true
+	// A soak looks at programs with symbols.
+	strip = "-s -w "
 )
 
 // temporalServer is where the runs of all cells are kept.
@@ -97,6 +96,6 @@ func startTemporal() (temporalServer, error) {
 		return nil, err
 	}
 	return devstack.StartTemporal(context.Background(), devstack.TemporalConfig{
-		Binary: binary, Dir: scratch, Memory: temporalInMemory, LogFile: filepath.Join(scratch, "temporal.log"), Keywords: workflows.SearchAttributes(),
+		Binary: binary, Dir: scratch, NoSync: true, LogFile: filepath.Join(scratch, "temporal.log"), Keywords: workflows.SearchAttributes(),
 	})
 }

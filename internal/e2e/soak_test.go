@@ -32,8 +32,7 @@ var (
 )
 
 func init() { //nolint:gochecknoinits // main_test.go builds and starts before any test
-	temporalInMemory = false // its database is a file, whose size can be seen
-	strip = ""               // the agent's symbols say where it counts its goroutines
+	strip = "" // the agent's symbols say where it counts its goroutines
 }
 
 // soakVars are the settings of an installation in which everything that repeats does so in

@@ -205,7 +205,7 @@ func TestStoryOnTheRealService(t *testing.T) {
 		need.Missing(t, err.Error())
 	}
 	dir := t.TempDir()
-	real, err := devstack.StartTemporal(t.Context(), devstack.TemporalConfig{Binary: binary, Dir: dir, Memory: true, LogFile: filepath.Join(dir, "temporal.log")})
+	real, err := devstack.StartTemporal(t.Context(), devstack.TemporalConfig{Binary: binary, Dir: dir, NoSync: true, LogFile: filepath.Join(dir, "temporal.log")})
 	require.NoError(t, err)
 	t.Cleanup(func() { real.Stop(5 * time.Second) })
 	c, err := client.Dial(client.Options{HostPort: real.Address(), Logger: quiet})

@@ -567,7 +567,7 @@ func TestScriptsEndAsOnTheRealService(t *testing.T) {
 	replay(t, s, script, patient)
 
 	dir := t.TempDir()
-	server, err := devstack.StartTemporal(t.Context(), devstack.TemporalConfig{Binary: binary, Dir: dir, Memory: true, LogFile: filepath.Join(dir, "temporal.log")})
+	server, err := devstack.StartTemporal(t.Context(), devstack.TemporalConfig{Binary: binary, Dir: dir, NoSync: true, LogFile: filepath.Join(dir, "temporal.log")})
 	require.NoError(t, err)
 	t.Cleanup(func() { server.Stop(5 * time.Second) })
 	c, err := client.Dial(client.Options{HostPort: server.Address(), Logger: quiet})
