@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -184,6 +185,9 @@ func (e *Executor) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.URL.Path == pathSpool {
 		if p := e.spool(w, r); p != nil {
+			// Who still writes when the connection is closed reads no answer, and does not learn that the disk is full.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(pieceTime))
+			_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, wire.MaxPiece))
 			p.write(w)
 		}
 		return

@@ -143,6 +143,14 @@ func TestASealedBackupTravels(t *testing.T) {
 	}, 10*time.Second, 500*time.Millisecond)
 	got, _ = transferring(t, g, a, wire.TransferRequest{Site: testSite, Backup: "in-1", Download: []wire.Piece{{Number: 1, Bytes: 10, URL: url + "0"}}})
 	require.Equal(t, wire.FailedRefused, got.Failed.Code)
+	id, err = o.Begin(ctx, "k2")
+	require.NoError(t, err)
+	url, err = o.PresignPart(ctx, "k2", id, 1, time.Minute)
+	require.NoError(t, err)
+	for range 5 {
+		got, _ = transferring(t, g, a, wire.TransferRequest{Site: testSite, Backup: "in-1", Upload: []wire.Piece{{Number: 1, Bytes: int64(len(content)), URL: url + "0"}}})
+		require.Equal(t, wire.FailedRefused, got.Failed.Code, got.Failed.Message)
+	}
 }
 
 // TestAPieceIsTriedAgain: a connection that is cut, an error of the storage's, and a body that
@@ -174,6 +182,22 @@ func TestAPieceIsTriedAgain(t *testing.T) {
 	require.Nil(t, got.Failed)
 	require.Equal(t, "e", got.Done[0].ETag)
 	require.EqualValues(t, 4, calls.Load())
+}
+
+// TestWhyAPieceIsNotWritten: who can't take a piece says why, however much of it is still on its way.
+func TestWhyAPieceIsNotWritten(t *testing.T) {
+	t.Parallel()
+	g, a := serving(t)
+	siteDir(t, a.host)
+	content := make([]byte, 16<<20)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
+	}))
+	t.Cleanup(srv.Close)
+	for range 5 {
+		got, _ := transferring(t, g, a, wire.TransferRequest{Site: testSite, Backup: "in-1", Download: []wire.Piece{{Number: 2, Offset: 5, Bytes: int64(len(content)) - 5, URL: srv.URL}}})
+		require.Equal(t, wire.FailedNoBackup, got.Failed.Code, got.Failed.Message)
+	}
 }
 
 // TestATransferIsBackedByItsToken: what isn't a transfer of this host, or leads elsewhere, is
