@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -205,7 +206,8 @@ func TestPlacesAreLinks(t *testing.T) {
 	apply := func(places, before map[string]string) {
 		t.Helper()
 		require.NoError(t, e.placed(places, before))
-		e.dropPlaces(before, places)
+		e.dropPlaces(before, places, time.Now())
+		e.dropPlaces(places, places, time.Now().Add(keepPlaces))
 		says(places)
 	}
 	const one, two = "10.0.0.1:8000", "[fd00::2]:8000"
@@ -221,6 +223,13 @@ func TestPlacesAreLinks(t *testing.T) {
 	require.NoError(t, os.WriteFile(path(sitesDir, "a"+placeDraft), nil, 0o600), "somebody died here")
 	apply(second, first)
 	third := map[string]string{"a": two, "d": two}
+	now := time.Now()
+	e.dropPlaces(second, third, now)
+	e.dropPlaces(third, third, now.Add(keepPlaces-1))
+	says(second) // somebody may still be on the way to b
+	e.dropPlaces(third, second, now.Add(keepPlaces))
+	e.dropPlaces(second, second, now.Add(2*keepPlaces))
+	says(second) // it came back
 	apply(third, second)
 	require.NoFileExists(t, path(addressesDir, one))
 
@@ -228,6 +237,7 @@ func TestPlacesAreLinks(t *testing.T) {
 	require.NoError(t, os.Remove(path(sitesDir, "d")))
 	require.NoError(t, os.WriteFile(path(sitesDir, "d"), []byte(one), 0o600), "a file of its own, as of earlier agents")
 	require.NoError(t, os.WriteFile(path(addressesDir, two), nil, 0o600))
-	require.NoError(t, e.placed(third, nil))
+	require.NoError(t, os.WriteFile(path(sitesDir, "e"), nil, 0o600), "a site that was gone when the agent died")
+	require.NoError(t, errors.Join(e.placed(third, nil), e.dropStrangers(third)))
 	says(third)
 }

@@ -34,6 +34,7 @@ type Edge struct {
 	certs    map[string]wire.EdgeCertificate
 	applied  bool // the servers run the document: false after a start
 	running  running
+	gone     map[string]time.Time // sites that no document has any more, whose files are still there, and since when
 	// forwarded says that HAProxy has read its file; idle is what is in it for nothing.
 	forwarded bool
 	idle      string
@@ -60,7 +61,7 @@ func Open(dir string, settings Settings) (*Edge, error) {
 	settings.namesDir, settings.placesDir = filepath.Join(dir, filepath.Dir(haproxyFile)), filepath.Join(dir, sitesDir)
 	e := &Edge{
 		dir: dir, settings: settings, caddy: newCaddy(filepath.Join(settings.RunDir, adminSocket)),
-		haproxy: haproxy{socket: filepath.Join(settings.RunDir, masterSocket)}, certs: map[string]wire.EdgeCertificate{},
+		haproxy: haproxy{socket: filepath.Join(settings.RunDir, masterSocket)}, certs: map[string]wire.EdgeCertificate{}, gone: map[string]time.Time{},
 	}
 	for _, d := range []string{dir, filepath.Join(dir, filepath.Dir(caddyFile)), filepath.Join(dir, filepath.Dir(haproxyFile)), filepath.Join(dir, sitesDir), filepath.Join(dir, addressesDir)} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
@@ -74,7 +75,8 @@ func Open(dir string, settings Settings) (*Edge, error) {
 	for _, c := range list {
 		e.certs[c.ID] = c
 	}
-	if err := e.placed(placesOf(e.document), nil); err != nil {
+	places := placesOf(e.document)
+	if err := errors.Join(e.placed(places, nil), e.dropStrangers(places)); err != nil {
 		return nil, fmt.Errorf("edge: %w", err)
 	}
 	config, err := Caddy(e.document, e.certs, settings)
@@ -179,7 +181,7 @@ func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.Ed
 	if err := errors.Join(e.write(caddyFile, next.caddy), e.write(certificatesFile, keys), e.write(documentFile, document)); err != nil {
 		return err
 	}
-	e.dropPlaces(before, places)
+	e.dropPlaces(before, places, time.Now())
 	// WebSockets of sites that have moved: they are opened again, and lead to the new place. Those
 	// that can't be cut end with their worker.
 	if moved := movedSockets(e.document, d); len(moved) > 0 {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prego/prego/agent/wire"
 )
@@ -172,19 +173,48 @@ func link(shared string, info os.FileInfo, file string) error {
 // placeDraft ends the name of a file that is about to take another one's place: no site's name does.
 const placeDraft = "~"
 
-// dropPlaces forgets sites that are gone, and addresses at which there is none any more.
-func (e *Edge) dropPlaces(before, places map[string]string) {
+// keepPlaces is how long the file of a site that is gone stays: a request that Caddy took under the configuration
+// before may be about to read it, and would be answered with 502.
+const keepPlaces = 10 * time.Second
+
+// dropPlaces forgets sites that were gone for a while, and addresses at which there is none any more.
+func (e *Edge) dropPlaces(before, places map[string]string, now time.Time) {
 	used := map[string]bool{}
 	for _, address := range places {
 		used[address] = true
 	}
 	for site, address := range before {
 		if _, there := places[site]; !there {
-			_ = os.Remove(filepath.Join(e.dir, sitesDir, site))
+			e.gone[site] = now
 		}
 		if !used[address] {
 			used[address] = true
 			_ = os.Remove(e.addressFile(address))
 		}
 	}
+	for site, since := range e.gone {
+		_, there := places[site]
+		if !there && now.Sub(since) < keepPlaces {
+			continue
+		}
+		delete(e.gone, site)
+		if !there {
+			_ = os.Remove(filepath.Join(e.dir, sitesDir, site))
+		}
+	}
+}
+
+// dropStrangers deletes the files of sites that are in no document, as the life before may have left them.
+func (e *Edge) dropStrangers(places map[string]string) error {
+	dir := filepath.Join(e.dir, sitesDir)
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if _, known := places[f.Name()]; !known {
+			_ = os.Remove(filepath.Join(dir, f.Name()))
+		}
+	}
+	return nil
 }
