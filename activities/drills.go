@@ -111,7 +111,7 @@ func (a *Drills) place(ctx context.Context, id string) (d tenant.DrillRun, srv s
 		return d, srv, nil, fromStore(err)
 	}
 	if srv.Status != server.Active {
-		return d, srv, nil, permanentError(ErrTypeSuperseded, fmt.Sprintf("server %s is %s", srv.ServerID, srv.Status), nil)
+		return d, srv, nil, permanentError(ErrTypeGone, fmt.Sprintf("server %s is %s", srv.ServerID, srv.Status), nil)
 	}
 	if d.Site.SiteName != "" {
 		shard, err = a.Backups.Tenants.shardOf(ctx, d.Site)
@@ -178,14 +178,19 @@ func answeredNo(err error) bool {
 	return errors.As(err, &app) && app.NonRetryable()
 }
 
-// FinishDrill records how a drill ended.
+// FinishDrill records how a drill ended. One whose server went says nothing of the backup, and is due again at once.
 func (a *Drills) FinishDrill(ctx context.Context, in tenant.DrillEnd) error {
 	outcome := string(in.State)
 	if in.State == tenant.DrillFailed {
 		outcome = string(in.Reason)
 	}
 	a.Metrics.Ended.WithLabelValues(outcome).Inc()
-	return a.Store.FinishDrill(ctx, in, max(0, a.Settings.Every-a.Settings.Retry))
+	sooner := max(0, a.Settings.Every-a.Settings.Retry)
+	in.Undecided = in.Reason == ErrTypeGone
+	if in.Undecided {
+		sooner = a.Settings.Every
+	}
+	return a.Store.FinishDrill(ctx, in, sooner)
 }
 
 // ClearDrill erases what a drill left on its server.
@@ -193,7 +198,7 @@ func (a *Drills) ClearDrill(ctx context.Context, id string) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	d, srv, shard, err := a.place(ctx, id)
-	if isBecause(err, prego.Reason(ErrTypeSuperseded)) && srv.Status == server.Terminated {
+	if isBecause(err, prego.Reason(ErrTypeGone)) && srv.Status == server.Terminated {
 		return a.Store.DrillCleared(ctx, id) // a database on a shard is dropped with those of pools
 	}
 	if err != nil || d.Cleared {

@@ -48,14 +48,15 @@ type DrillRun struct {
 
 // DrillEnd is how a drill ended.
 type DrillEnd struct {
-	DrillID string
-	State   DrillState
-	Reason  prego.Reason
-	Message string
-	Tables  int64
-	Rows    int64
-	Files   int64
-	Bytes   int64
+	DrillID   string
+	State     DrillState
+	Reason    prego.Reason
+	Message   string
+	Tables    int64
+	Rows      int64
+	Files     int64
+	Bytes     int64
+	Undecided bool // it failed, and that says nothing of the backup
 }
 
 // DrillLeft is a drill whose run may be lost.

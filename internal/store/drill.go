@@ -146,14 +146,14 @@ const sqlFinishDrill = `
 WITH ended AS (
     UPDATE drills SET state = $2, reason = $3, message = $4, tables = $5, rows = $6, files = $7, bytes = $9, finished_at = now() WHERE drill_id = $1 AND state = 'running' RETURNING tenant_id, volume_id
 ), of_volume AS (
-    UPDATE volume_backup_turns u SET drill_failed = $2 = 'failed', drilled_at = CASE $2 WHEN 'failed' THEN now() - make_interval(secs => $8) ELSE now() END FROM ended e WHERE u.volume_id = e.volume_id
+    UPDATE volume_backup_turns u SET drill_failed = CASE WHEN $10 THEN u.drill_failed ELSE $2 = 'failed' END, drilled_at = CASE $2 WHEN 'failed' THEN now() - make_interval(secs => $8) ELSE now() END FROM ended e WHERE u.volume_id = e.volume_id
 )
-UPDATE backup_turns u SET drill_failed = $2 = 'failed', drilled_at = CASE $2 WHEN 'failed' THEN now() - make_interval(secs => $8) ELSE now() END FROM ended e WHERE u.tenant_id = e.tenant_id`
+UPDATE backup_turns u SET drill_failed = CASE WHEN $10 THEN u.drill_failed ELSE $2 = 'failed' END, drilled_at = CASE $2 WHEN 'failed' THEN now() - make_interval(secs => $8) ELSE now() END FROM ended e WHERE u.tenant_id = e.tenant_id`
 
 // FinishDrill records how a drill ended. What failed is tried again before what passed: as if
-// its turn had come so long ago.
+// its turn had come so long ago. One that decides nothing leaves what the last one said.
 func (s *Store) FinishDrill(ctx context.Context, e tenant.DrillEnd, sooner time.Duration) error {
-	return s.exec(ctx, "drill "+e.DrillID, sqlFinishDrill, e.DrillID, e.State, e.Reason, prego.Redact(e.Message), e.Tables, e.Rows, e.Files, sooner.Seconds(), e.Bytes)
+	return s.exec(ctx, "drill "+e.DrillID, sqlFinishDrill, e.DrillID, e.State, e.Reason, prego.Redact(e.Message), e.Tables, e.Rows, e.Files, sooner.Seconds(), e.Bytes, e.Undecided)
 }
 
 const sqlDrillCleared = `

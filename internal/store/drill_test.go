@@ -90,6 +90,18 @@ func TestDrillsHavePlaces(t *testing.T) {
 	again, err := begin("t-1", "")
 	require.NoError(t, err)
 	require.Equal(t, prego.ServerID("n-9"), again.ServerID, "tagged for it")
+
+	// What a drill on a server that went leaves: the answer of the one before, and a turn that has come.
+	for _, before := range []bool{false, true} {
+		exec(t, s, `UPDATE backup_turns SET drill_failed = $1 WHERE tenant_id = 't-1'`, before)
+		exec(t, s, `UPDATE drills SET state = 'running', finished_at = NULL WHERE drill_id = $1`, again.DrillID)
+		require.NoError(t, s.FinishDrill(ctx, tenant.DrillEnd{DrillID: again.DrillID, State: tenant.DrillFailed, Reason: "server_gone", Undecided: true}, time.Hour))
+		require.Equal(t, before, count(t, s, "backup_turns WHERE drill_failed AND tenant_id = 't-1'") == 1)
+		require.Contains(t, due(5), prego.TenantID("t-1"))
+	}
+	_, late, err = s.CountDrills(ctx, 90*time.Minute)
+	require.NoError(t, err)
+	require.Zero(t, late, "which is no delay")
 }
 
 // TestDrillsOfVolumesHavePlaces: on the own disk of a server of the region that has room for it, one at
