@@ -210,7 +210,7 @@ func (h *host) openBackup(site string, s *site, name, sum, plainSum string, secr
 }
 
 // restore is agent/site/backup.go's: the scheduler is afterwards as it was before. From now on what the backup
-// holds is what the tenant has.
+// holds is what the tenant has, unless it is restored for a look.
 func (h *host) restore(name string, s *site, backup string) (string, error) {
 	k, there := s.kept[backup]
 	if !there {
@@ -219,9 +219,11 @@ func (h *host) restore(name string, s *site, backup string) (string, error) {
 	scheduler := s.Scheduler
 	s.contents = k.clone()
 	s.Scheduler, s.Restored = scheduler, k.Of
-	h.w.mu.Lock()
-	h.w.written[name] = k.clone()
-	h.w.mu.Unlock()
+	if !strings.HasPrefix(name, "drill-") {
+		h.w.mu.Lock()
+		h.w.written[name] = k.clone()
+		h.w.mu.Unlock()
+	}
 	return fmt.Sprintf(`{"site": %q, "name": %q, "with_files": true}`, name, backup), nil
 }
 

@@ -151,6 +151,7 @@ var open = []invariant{
 	{"backups", `SELECT backup_id || ' ' || state FROM backups WHERE state IN ('queued', 'making', 'uploading', 'deleting')`},
 	{"moves", `SELECT move_id || ' ' || state FROM tenant_moves WHERE finished_at IS NULL`},
 	{"drains", `SELECT server_id || ' ' || status FROM server_drains WHERE finished_at IS NULL`},
+	{"drills", `SELECT drill_id || ' ' || state || ' on ' || server_id FROM drills WHERE cleared_at IS NULL`},
 	{"restores", `SELECT job_id || ' ' || status FROM restore_jobs WHERE status IN ('queued', 'running')`},
 	{"servers", `SELECT server_id || ' ' || status FROM servers WHERE status IN ('provisioning', 'draining')`},
 	{"tenants", `SELECT tenant_id || ' ' || state || '/' || converged_state FROM tenants WHERE state IN ('provisioning', 'grace_period', 'terminated') OR (converged_state <> state AND state IN ('active', 'suspended', 'terminated', 'grace_period', 'data_purged'))`},
@@ -299,6 +300,7 @@ func (w *World) final(watch *pgxpool.Pool) {
 		w.nothingFailed(watch)
 	}
 	w.lastBackups(watch)
+	w.drills(watch)
 	w.leftOnHosts(watch, owners, databases)
 	w.finalOfNames(watch)
 	w.events(watch, time.Now())
@@ -309,6 +311,8 @@ func (w *World) final(watch *pgxpool.Pool) {
 func (w *World) nothingFailed(watch *pgxpool.Pool) {
 	for _, sql := range []string{
 		`SELECT slug || '/' || tenant_id || ': ' || COALESCE(status_reason, '') FROM tenants t WHERE state = 'failed' AND NOT EXISTS (SELECT FROM tenant_losses l WHERE l.tenant_id = t.tenant_id)`,
+		// That of a server that was terminated meanwhile says nothing of the backup.
+		`SELECT drill_id || '/' || drill_id || ' of ' || backup_id || ': ' || reason || ' ' || message FROM drills WHERE state = 'failed' AND reason <> 'server_gone'`,
 		`SELECT COALESCE((SELECT slug FROM tenants WHERE server_id LIKE 'n-' || tenant_id || '-g%'), server_id) || '/' || server_id || ': ' || COALESCE(status_reason, '') FROM servers WHERE status = 'failed'`,
 	} {
 		found, err := w.rows(watch, sql)
@@ -338,6 +342,27 @@ func (w *World) lastBackups(watch *pgxpool.Pool) {
 		if got, want := w.sealed[row[2]], w.written[row[1]]; !got.same(want) {
 			w.violationf("I5 the last backup %s has what was written: %v and %v, and not %v", row[0], got.Rows, got.Files, want.Rows)
 		}
+	}
+}
+
+// drills that passed have found what was in their backup, and none failed because of it: nothing in the bucket is broken.
+func (w *World) drills(watch *pgxpool.Pool) {
+	found, err := w.rows(watch, `SELECT concat_ws('|', d.drill_id, b.plain_sha256, d.rows, d.files) FROM drills d JOIN backups b USING (backup_id) WHERE d.state = 'passed'`)
+	if err != nil {
+		w.violationf("final: %v", err)
+	}
+	for _, f := range found {
+		row := strings.Split(f, "|")
+		if is := w.sealed[row[1]]; row[2] != strconv.Itoa(len(is.Rows)) || row[3] != strconv.Itoa(len(is.Files)) {
+			w.violationf("I5 the drill %s has found %s rows and %s files, and not %v and %v", row[0], row[2], row[3], is.Rows, is.Files)
+		}
+	}
+	blamed, err := w.rows(watch, `SELECT drill_id || ': ' || reason || ' ' || message FROM drills WHERE reason IN ('digest_mismatch', 'backup_unreadable', 'backup_missing', 'sealed', 'restore_incomplete')`)
+	if err != nil {
+		w.violationf("final: %v", err)
+	}
+	for _, f := range blamed {
+		w.violationf("I5 a drill blames a backup that is as it was sealed: %s", f)
 	}
 }
 
@@ -409,7 +434,7 @@ func (w *World) events(watch *pgxpool.Pool, _ time.Time) {
 	for _, q := range []string{
 		`SELECT 'server ' || step FROM server_events`, `SELECT 'tenant ' || step FROM tenant_lifecycle_events`, `SELECT 'server ends ' || status FROM servers`,
 		`SELECT 'placement ' || outcome FROM allocation_snapshots`, `SELECT 'backup ' || kind || ' ends ' || state FROM backups`,
-		`SELECT 'move ends ' || state || ' ' || reason FROM tenant_moves`, `SELECT 'restore ends ' || status FROM restore_jobs`, `SELECT 'drain ends ' || status FROM server_drains`,
+		`SELECT 'move ends ' || state || ' ' || reason FROM tenant_moves`, `SELECT 'restore ends ' || status FROM restore_jobs`, `SELECT 'drill ends ' || state || ' ' || reason FROM drills`, `SELECT 'drain ends ' || status FROM server_drains`,
 	} {
 		found, err := w.rows(watch, q)
 		if err != nil {

@@ -38,6 +38,8 @@ var lives = []life{
 	{do: backedUp},
 	{do: backedUp},
 	{do: scheduled},
+	{do: drilled},
+	{do: drilled},
 	{do: moved, node: true},
 	{do: moved, node: true},
 	{do: moved, node: true},
@@ -118,6 +120,21 @@ func scheduled(c *caller, t *wanted) {
 	policy := map[string]any{"schedule": fmt.Sprintf("%d %d * * *", at.Minute(), at.Hour()), "spread_seconds": 0, "keep_daily": 1, "keep_weekly": 0, "keep_monthly": 0}
 	c.ask(http.MethodPut, "/v1/backup-policies/"+t.id, "", policy, http.StatusOK)
 	time.Sleep(11 * time.Minute)
+}
+
+// drilled is one whose backup is restored for a look, by hand beside the schedule.
+func drilled(c *caller, t *wanted) {
+	backup := c.backup(t, "first")
+	if backup == "" {
+		return
+	}
+	var d struct {
+		DrillID string `json:"drill_id"`
+	}
+	c.askUntil(http.MethodPost, t.path("/drills"), "drill-"+t.slug, map[string]any{"backup_id": backup}, &d, []int{http.StatusCreated, http.StatusConflict, http.StatusNotFound})
+	if d.DrillID != "" && c.until(d.DrillID, 10*time.Minute, "running") && strings.HasSuffix(t.slug, "1") {
+		terminated(c, t)
+	}
 }
 
 // spare makes a node that others can move to, and waits until it is there; "" if it does not come.
@@ -276,7 +293,7 @@ func (c *caller) until(id string, within time.Duration, states ...string) bool {
 func (w *World) lookAround(watch *pgxpool.Pool) {
 	found, err := w.rows(watch, `SELECT slug || ' ' || state FROM tenants UNION ALL SELECT backup_id || ' ' || state FROM backups UNION ALL SELECT move_id || ' ' || state FROM tenant_moves
 		UNION ALL SELECT slug || '/move ' || (SELECT m.state FROM tenant_moves m WHERE m.tenant_id = t.tenant_id ORDER BY m.created_at DESC LIMIT 1) FROM tenants t
-		UNION ALL SELECT job_id || ' ' || status FROM restore_jobs UNION ALL SELECT server_id || '/drain ' || status FROM server_drains UNION ALL SELECT server_id || ' ' || status FROM servers UNION ALL SELECT domain_id || ' ' || status FROM domains`)
+		UNION ALL SELECT job_id || ' ' || status FROM restore_jobs UNION ALL SELECT drill_id || ' ' || state FROM drills UNION ALL SELECT server_id || '/drain ' || status FROM server_drains UNION ALL SELECT server_id || ' ' || status FROM servers UNION ALL SELECT domain_id || ' ' || status FROM domains`)
 	if err != nil {
 		w.violationf("states: %v", err)
 	}

@@ -118,7 +118,7 @@ func (h *host) bench(tenantID string, args []string, secrets map[string]string) 
 			if s.Settings[args[3]] = args[4]; args[4] == "None" {
 				delete(s.Settings, args[3])
 			}
-		case "add-user", "migrate":
+		case "add-user", "migrate", "answers":
 		default:
 			return "", fmt.Errorf("world: unknown verb %v", args)
 		}
