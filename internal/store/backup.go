@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -263,11 +264,17 @@ func (s *Store) changeBackupOf(ctx context.Context, read func() (tenant.Backup, 
 	if err != nil {
 		return v, err
 	}
-	id := v.BackupID
-	note := func(tx pgx.Tx) error {
-		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: event, Subject: string(id), Actor: by}, details)
-	}
-	if err := s.changeThen(ctx, event, none, note, sql, args...); err != nil {
+	if err := s.inTx(ctx, event, func(tx pgx.Tx) error {
+		// A restore and a drill begin while they hold the org. Their backup's row is all that an UPDATE would wait
+		// for, and having waited it does not look again whether there is one.
+		if err := lockOrg(ctx, tx, v.OrgID); err != nil {
+			return err
+		}
+		if ok, err := changed(ctx, tx, sql, args...); err != nil || !ok {
+			return cmp.Or(err, none)
+		}
+		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: event, Subject: string(v.BackupID), Actor: by}, details)
+	}); err != nil {
 		return v, err
 	}
 	return read()

@@ -89,6 +89,28 @@ func TestAGroupIsNotDeletedUnderARoute(t *testing.T) {
 	require.Equal(t, prego.CodeGroupInUse, prego.CodeOf(err), "%v", err)
 }
 
+// TestABackupIsNotDeletedUnderADrill: nor under a restore. Who deletes it saw none, and looks again after having waited.
+func TestABackupIsNotDeletedUnderADrill(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 2), context.Background()
+	storedBackup(t, s, "bak-1", "t-0", time.Hour)
+	exec(t, s, `UPDATE servers SET agent_status = 'connected'; INSERT INTO backup_turns (tenant_id, policy_at, next_at) VALUES ('t-0', now(), now())`)
+	for what, begins := range map[string]string{
+		"drill":   `INSERT INTO drills (drill_id, org_id, tenant_id, backup_id, server_id, created_by) SELECT 'drl-1', org_id, tenant_id, 'bak-1', 'n-0', 'test' FROM tenants WHERE tenant_id = 't-0'`,
+		"restore": `INSERT INTO restore_jobs (job_id, org_id, tenant_id, backup_id, status, created_by) SELECT 'rst-1', org_id, tenant_id, 'bak-1', 'queued', 'test' FROM tenants WHERE tenant_id = 't-0'`,
+	} {
+		err := s.holding(t, `WITH o AS (SELECT org_id FROM orgs WHERE org_id = (SELECT org_id FROM tenants WHERE tenant_id = 't-0') FOR NO KEY UPDATE) SELECT FROM backups b JOIN o USING (org_id) WHERE b.backup_id = 'bak-1' FOR SHARE OF b`, func() error {
+			_, err := s.DeleteBackup(ctx, "t-0", "bak-1", "test")
+			return err
+		}, func(tx pgx.Tx) {
+			_, err := tx.Exec(ctx, begins)
+			require.NoError(t, err)
+		})
+		require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err), "%s: %v", what, err)
+		exec(t, s, `DELETE FROM drills; DELETE FROM restore_jobs`)
+	}
+}
+
 // TestAnAllocationLooksAtTheVolumesAgain: a volume that was attached after the place was
 // decided on keeps the instance from a server that can't have it.
 func TestAnAllocationLooksAtTheVolumesAgain(t *testing.T) {
