@@ -90,6 +90,16 @@ func New(c client.Client, o Options, servers *activities.Servers, fleet *activit
 	return all, nil
 }
 
+// Replayer replays histories of prego's workflows, for tests. It does not take a machine that
+// does nothing for a second for a workflow that hangs.
+func Replayer() (worker.WorkflowReplayer, error) {
+	r, err := worker.NewWorkflowReplayerWithOptions(worker.WorkflowReplayerOptions{DisableDeadlockDetection: true})
+	if err == nil {
+		Register(r)
+	}
+	return r, err
+}
+
 // Register registers only the workflows, as replay tests need them.
 func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.ProvisionServer)

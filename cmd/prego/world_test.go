@@ -228,8 +228,8 @@ func summary(o world.Outcome) string {
 // replayed replays the histories of a play.
 func replayed(t *testing.T, out world.Outcome) {
 	t.Helper()
-	r := sdkworker.NewWorkflowReplayer()
-	worker.Register(r)
+	r, err := worker.Replayer()
+	require.NoError(t, err)
 	for _, h := range out.Histories {
 		if !slices.ContainsFunc(h.Events.Events, func(e *historypb.HistoryEvent) bool {
 			return e.EventType == enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED

@@ -15,7 +15,6 @@ import (
 	historypb "go.temporal.io/api/history/v1"
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/api/workflowservice/v1"
-	"go.temporal.io/sdk/worker"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
@@ -321,8 +320,8 @@ func keepActionHistory(t *testing.T, c *cell, name, fleet string, seq int) {
 		run = historyOf(t, server.FleetWorkflowID(c.env, prego.FleetID(fleet)), r.Executions[seq-1].Execution.RunId)
 		return true
 	}, patience, 100*time.Millisecond, "the run of action %d", seq)
-	r := worker.NewWorkflowReplayer()
-	pregoworker.Register(r)
+	r, err := pregoworker.Replayer()
+	require.NoError(t, err)
 	require.NoError(t, r.ReplayWorkflowHistory(nil, run))
 	writeHistory(t, name, run)
 }

@@ -19,7 +19,6 @@ import (
 	enumspb "go.temporal.io/api/enums/v1"
 	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/sdk/client"
-	"go.temporal.io/sdk/worker"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
@@ -148,8 +147,8 @@ func TestRecordedHistoriesReplay(t *testing.T) {
 	for _, f := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(f), ".json"), func(t *testing.T) {
 			t.Parallel()
-			r := worker.NewWorkflowReplayer()
-			pregoworker.Register(r)
+			r, err := pregoworker.Replayer()
+			require.NoError(t, err)
 			require.NoError(t, r.ReplayWorkflowHistoryFromJSONFile(nil, f))
 		})
 	}

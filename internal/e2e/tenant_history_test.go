@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/api/workflowservice/v1"
-	"go.temporal.io/sdk/worker"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
@@ -94,8 +93,8 @@ func keepHistory(t *testing.T, c *cell, name, workflowID string) {
 	t.Helper()
 	c.awaitRunEnd(workflowID)
 	h := history(t, workflowID)
-	r := worker.NewWorkflowReplayer()
-	pregoworker.Register(r)
+	r, err := pregoworker.Replayer()
+	require.NoError(t, err)
 	require.NoError(t, r.ReplayWorkflowHistory(nil, h))
 	writeHistory(t, name, h)
 }
