@@ -78,7 +78,7 @@ if [ -n "$names" ]; then
 		local names=
 		! grep -q '^Plays: names$' "internal/world/testdata/bugs/$1.patch" || names=1
 		CHAOS_NAMES=$names CHAOS_BUG=$1 CHAOS_SEEDS=$bug_seeds CHAOS_FIRST=1 CHAOS_STOP=1 CHAOS_SHRINK=0 play "$dir/planted.test" >"$dir/$1.log" 2>&1 3>&- || true
-		found=$(grep -m 1 '^VIOLATION' "$dir/$1.log" || true)
+		found=$(grep -m 1 '^VIOLATION' "$dir/$1.log" | grep -v 'failed to connect' || true) # without Postgres nothing is caught
 		if [ -n "$found" ]; then
 			echo "caught $1: ${found#VIOLATION }" | cut -c 1-220
 		else

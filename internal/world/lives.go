@@ -122,11 +122,16 @@ func scheduled(c *caller, t *wanted) {
 	time.Sleep(11 * time.Minute)
 }
 
-// drilled is one whose backup is restored for a look, by hand beside the schedule.
+// drilled is one whose backup is restored for a look, by hand beside the schedule, and which somebody else may delete at that moment.
 func drilled(c *caller, t *wanted) {
 	backup := c.backup(t, "first")
 	if backup == "" {
 		return
+	}
+	if !strings.HasSuffix(t.slug, "1") {
+		c.w.caller("tidy "+t.slug, 0, func(c *caller) {
+			c.ask(http.MethodDelete, t.path("/backups/"+backup), "", nil, http.StatusNoContent, http.StatusConflict)
+		})
 	}
 	var d struct {
 		DrillID string `json:"drill_id"`
