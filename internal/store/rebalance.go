@@ -255,6 +255,9 @@ func (s *Store) RemoveFreed(ctx context.Context, id prego.ServerID, by string) (
 				return err
 			}
 		}
+		if err := holdUsed(ctx, tx, id); err != nil {
+			return err
+		}
 		removed, err := find[server.Server](ctx, tx, sqlRemoveFreed, id)
 		if err != nil {
 			return err

@@ -239,12 +239,26 @@ UPDATE servers SET status = 'draining', status_reason = 'decommission_requested'
     decommission_requested_at = now(), updated_at = now()
 WHERE server_id = $1 AND status NOT IN ('draining', 'terminated')`
 
-// A tenant that is being reserved holds the server's row, so that of a reservation
-// and a decommissioning one sees the other.
+// Of a placement and a decommissioning one sees the other: see holdUsed.
 const ifUnused = ` AND tenant_count = 0
   AND NOT EXISTS (SELECT FROM db_shards d WHERE d.server_id = $1 AND d.current_tenant_count > 0)
   AND NOT EXISTS (SELECT FROM redis_pools r WHERE r.server_id = $1 AND r.current_tenants > 0)
   AND NOT EXISTS (SELECT FROM instances i WHERE i.server_id = $1 AND i.state <> 'stopped')`
+
+const (
+	sqlHoldShardsOf = `SELECT FROM db_shards WHERE server_id = $1 FOR NO KEY UPDATE`
+	sqlHoldPoolsOf  = `SELECT FROM redis_pools WHERE server_id = $1 FOR NO KEY UPDATE`
+)
+
+// holdUsed holds what whoever places a tenant or an instance on a server holds: its row, that of its shard, that of
+// its pool. An UPDATE would wait for them, too, but having waited it does not look again what came meanwhile.
+func holdUsed(ctx context.Context, tx pgx.Tx, id prego.ServerID) error {
+	b := &pgx.Batch{}
+	for _, sql := range []string{sqlHoldServer, sqlHoldShardsOf, sqlHoldPoolsOf} {
+		b.Queue(sql, id)
+	}
+	return tx.SendBatch(ctx, b).Close()
+}
 
 const (
 	sqlDecommission       = drainServer + ` RETURNING ` + serverColumns
@@ -290,6 +304,9 @@ func (s *Store) drain(ctx context.Context, id prego.ServerID, update, message st
 // is in.
 func (s *Store) transition(ctx context.Context, id prego.ServerID, event server.Event, refusal, update string, more ...string) (srv server.Server, err error) {
 	err = s.inTx(ctx, string("change server "+id), func(tx pgx.Tx) error {
+		if err := holdUsed(ctx, tx, id); err != nil {
+			return err
+		}
 		if srv, err = one[server.Server](ctx, tx, update, id); err != nil {
 			return err
 		}
