@@ -238,10 +238,16 @@ func (s *Store) MoveRun(ctx context.Context, id prego.MoveID) (tenant.MoveRun, e
 	return m, err
 }
 
-// The target's row is held while it is checked again; who is refused here decides again.
 const sqlHoldMove = `SELECT state, cancel_requested_at IS NOT NULL AS cancelled, moves_server, moves_shard, moves_pool FROM tenant_moves WHERE move_id = $1 FOR NO KEY UPDATE`
 
-// What is in no private network reaches nothing but itself.
+// Held by a statement of its own, the servers of shard and pool, too: who places an instance or begins a release on
+// one of them holds it, and was before and is seen, or sees the move.
+const sqlHoldMoveServers = `
+SELECT FROM servers WHERE server_id IN (SELECT from_server_id FROM tenant_moves WHERE move_id = $1 UNION SELECT $2
+    UNION SELECT server_id FROM db_shards WHERE shard_id = $3 UNION SELECT server_id FROM redis_pools WHERE pool_id = $4) ORDER BY server_id FOR NO KEY UPDATE`
+
+// The target is checked again; who is refused here decides again. What is in no private network reaches nothing but
+// itself.
 const sqlReserveMove = `
 UPDATE servers s SET tenant_count = s.tenant_count + 1, updated_at = now(),
     dedicated_for_tenant_id = CASE WHEN $3 THEN t.tenant_id ELSE s.dedicated_for_tenant_id END
@@ -313,6 +319,9 @@ func (s *Store) ReserveMove(ctx context.Context, id prego.MoveID, p tenant.MoveP
 			return nil
 		case at.Cancelled:
 			return server.ErrSuperseded
+		}
+		if _, err := tx.Exec(ctx, sqlHoldMoveServers, id, p.ServerID, p.ShardID, p.PoolID); err != nil {
+			return err
 		}
 		// In the order in which a reservation takes them.
 		for _, part := range []struct {

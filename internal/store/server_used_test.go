@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
 )
 
 // does runs statements in a transaction, for holding.
@@ -46,4 +47,46 @@ func TestAServerIsNotRemovedUnderAPlacement(t *testing.T) {
 			exec(t, s, `UPDATE servers SET status = 'active' WHERE server_id = 'node-1'`)
 		}
 	}
+}
+
+// TestAMoveLooksAgainAtItsServers: an instance that came to the server, the shard's or the pool's that the tenant is to
+// have alone, and a release that began where the tenant is, keep it from its place.
+func TestAMoveLooksAgainAtItsServers(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b := moveSetup(t)
+	b.server("db-2", prego.RoleDBShard, "10.64.0.6")
+	b.server("redis-2", prego.RoleRedisPool, "10.64.0.7")
+	for _, sql := range []string{
+		`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app', 'o', 'a', 'test')`,
+		`INSERT INTO envs (env_id, org_id, app_id, name, region, created_by) VALUES ('env', 'o', 'app', 'e', 'eu', 'test')`,
+		`INSERT INTO process_groups (group_id, org_id, env_id, name, region, replicas, spec, memory_limit_bytes, cpu_request, created_by) VALUES ('grp', 'o', 'env', 'g', 'eu', 1, '{}', 1, 1, 'test')`,
+		`INSERT INTO stack_releases (name, image, rings, created_by) VALUES ('r1', 'i:1', '[]', 'test')`,
+	} {
+		b.exec(sql)
+	}
+	_, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann", To: "any", Shard: "any", Pool: "any"})
+	require.NoError(t, err)
+	p := somewhere
+	p.ShardID, p.PoolID, p.DBDiskMax, p.RedisMax = "db-2", "redis-2", 90, 90
+	p.Dedicates, p.Alone, p.OwnPool = true, true, true
+	for at, comes := range map[string]string{
+		"app-2": "", "db-2": "", "redis-2": "",
+		"app-1": `INSERT INTO stack_release_servers (release, server_id, ring, status, phase) VALUES ('r1', 'app-1', 0, 'updating', 'waiting')`,
+	} {
+		if comes == "" {
+			comes = `INSERT INTO instances (instance_id, org_id, group_id, number, release, spec, server_id, state, memory_limit_bytes, cpu_request) VALUES ('ins-1', 'o', 'grp', 1, 1, '{}', '` + at + `', 'booting', 1, 1)`
+		}
+		ok := true
+		require.NoError(t, b.s.holding(t, `SELECT FROM servers WHERE server_id = '`+at+`' FOR NO KEY UPDATE`, func() (err error) {
+			ok, err = b.s.ReserveMove(ctx, "mov-1", p)
+			return err
+		}, does(t, comes)), at)
+		require.False(t, ok, at)
+		b.exec(`DELETE FROM instances`)
+		b.exec(`DELETE FROM stack_release_servers`)
+	}
+	ok, err := b.s.ReserveMove(ctx, "mov-1", p)
+	require.NoError(t, err)
+	require.True(t, ok)
 }
