@@ -51,6 +51,10 @@ func cordonIn(ctx context.Context, tx pgx.Tx, id prego.ServerID, by, why string)
 // else closed it. So is one that is being emptied: what leaves it would come back.
 func (s *Store) UncordonServer(ctx context.Context, id prego.ServerID, by string) (srv server.Server, err error) {
 	err = s.inTx(ctx, "uncordon "+string(id), func(tx pgx.Tx) error {
+		// Who begins to empty it holds it, too, and is seen.
+		if _, err := tx.Exec(ctx, sqlHoldServer, id); err != nil {
+			return err
+		}
 		drain, err := find[server.Drain](ctx, tx, sqlOpenDrain, id)
 		if err != nil {
 			return err

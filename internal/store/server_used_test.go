@@ -90,3 +90,21 @@ func TestAMoveLooksAgainAtItsServers(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, ok)
 }
+
+// TestAServerIsNotOpenedUnderADrain: what leaves it would come back. Who opens it waits for whoever empties it.
+func TestAServerIsNotOpenedUnderADrain(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := groupBundle(t)
+	_, err := s.CordonServer(ctx, "node-1", "ann", "before")
+	require.NoError(t, err)
+	err = s.holding(t, `SELECT FROM servers WHERE server_id = 'node-1' FOR NO KEY UPDATE`, func() error {
+		_, err := s.UncordonServer(ctx, "node-1", "ann")
+		return err
+	}, does(t, `UPDATE servers SET cordoned_by = 'bob', cordon_reason = 'drain' WHERE server_id = 'node-1'`,
+		`INSERT INTO server_drains (server_id, number, kind, status, requested_by, was_open, total, left_now) VALUES ('node-1', 1, 'drain', 'waiting', 'bob', false, 0, 0)`))
+	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err), "%v", err)
+	srv, err := s.GetServer(ctx, "node-1")
+	require.NoError(t, err)
+	require.NotNil(t, srv.CordonedAt)
+}
