@@ -402,6 +402,10 @@ func (s *Store) FreezeMove(ctx context.Context, id prego.MoveID) (waits string, 
 	return waits, err
 }
 
+// Held before the move, as by whoever loses a tenant. Who has accepted something for where the site is holds the
+// tenant, too, and its row is there or names the new server.
+const sqlHoldMoved = `SELECT FROM tenants WHERE tenant_id = (SELECT tenant_id FROM tenant_moves WHERE move_id = $1) FOR NO KEY UPDATE`
+
 const (
 	sqlSwitchMove = `
 UPDATE tenant_moves SET state = 'switched', switched_at = now(), updated_at = now(), delta_bytes = $2
@@ -427,6 +431,9 @@ UPDATE snapshots n SET server_id = m.to_server_id FROM tenant_moves m WHERE m.mo
 // has no place any more.
 func (s *Store) SwitchMove(ctx context.Context, id prego.MoveID, delta int64) error {
 	return s.inTx(ctx, "switch move "+string(id), func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlHoldMoved, id); err != nil {
+			return err
+		}
 		ok, err := changed(ctx, tx, sqlSwitchMove, id, delta)
 		if err == nil && !ok {
 			return doneBefore(ctx, tx, server.ErrSuperseded, sqlHasSwitched, id)

@@ -15,8 +15,18 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// Whose site or database is on a server. The tenants' rows are held before anything of their
-// places, as by whoever places them.
+// Who has anything on a server, or is moving from it or to it. The tenants' rows are held before anything of their
+// places, as by whoever places them, and by a statement of its own: a move that switches right now is seen then.
+const sqlHoldTenantsToLose = `
+SELECT FROM tenants WHERE tenant_id IN (
+    SELECT a.tenant_id FROM tenant_allocations a
+    WHERE a.released_at IS NULL AND (a.app_server_id = $1 OR a.db_shard_id IN (SELECT shard_id FROM db_shards WHERE server_id = $1))
+    UNION SELECT m.tenant_id FROM tenant_moves m
+    WHERE m.finished_at IS NULL AND ($1 IN (m.from_server_id, m.to_server_id) OR EXISTS (SELECT FROM db_shards d WHERE d.server_id = $1 AND d.shard_id IN (m.from_shard_id, m.to_shard_id))
+        OR EXISTS (SELECT FROM redis_pools r WHERE r.server_id = $1 AND r.pool_id IN (m.from_pool_id, m.to_pool_id))))
+ORDER BY tenant_id FOR NO KEY UPDATE`
+
+// Whose site or database is on a server.
 const sqlTenantsToLose = `
 SELECT t.tenant_id, t.org_id, t.state, t.deadline_at AS deadline, a.allocation_id,
     (SELECT LEAST(COALESCE(s.agent_last_heartbeat_at, now()), now()) FROM servers s WHERE s.server_id = $1) AS lost_at,
@@ -52,6 +62,9 @@ type lostTenant struct {
 // loseTenants fails the tenants whose site or database was on a server that is gone, frees
 // their places and tells their orgs. One that was terminated only loses its place.
 func (s *Store) loseTenants(ctx context.Context, tx pgx.Tx, serverID prego.ServerID, actor prego.Actor) error {
+	if _, err := tx.Exec(ctx, sqlHoldTenantsToLose, serverID); err != nil {
+		return err
+	}
 	if err := s.returnMoves(ctx, tx, serverID, actor); err != nil {
 		return err
 	}

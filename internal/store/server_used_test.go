@@ -108,3 +108,56 @@ func TestAServerIsNotOpenedUnderADrain(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, srv.CordonedAt)
 }
+
+// TestAMoveThatSwitches while its old or its new server is lost is seen: the tenant lives where it is, or again where it was. What is
+// accepted for its site meanwhile names the server that the site is on.
+func TestAMoveThatSwitches(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	const holds = `SELECT FROM tenants WHERE tenant_id = 't-1' FOR NO KEY UPDATE`
+	moving := func(t *testing.T) *peersBundle {
+		b := moveSetup(t)
+		b.exec(`UPDATE db_shards SET current_tenant_count = 1`)
+		b.exec(`UPDATE redis_pools SET current_tenants = 1`)
+		_, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann", To: "app-2"})
+		require.NoError(t, err)
+		ok, err := b.s.ReserveMove(ctx, "mov-1", somewhere)
+		require.NoError(t, err)
+		require.True(t, ok)
+		_, err = b.s.FreezeMove(ctx, "mov-1")
+		require.NoError(t, err)
+		return b
+	}
+	switches := does(t, `UPDATE tenant_moves SET state = 'switched', switched_at = now()`, `UPDATE tenant_allocations SET app_server_id = 'app-2'`)
+	for _, lost := range []prego.ServerID{"app-1", "app-2"} {
+		t.Run("lost "+string(lost), func(t *testing.T) {
+			t.Parallel()
+			b := moving(t)
+			require.NoError(t, b.s.holding(t, holds, func() error {
+				_, err := b.s.LoseServer(ctx, lost, "its disk died", "ann")
+				return err
+			}, switches))
+			run, err := b.s.TenantRun(ctx, "t-1")
+			require.NoError(t, err)
+			require.Equal(t, tenant.Active, run.State, run.StatusMessage)
+			require.NotNil(t, run.Allocation)
+			require.NotEqual(t, lost, run.Allocation.AppServerID)
+		})
+	}
+	t.Run("a snapshot that is accepted after it", func(t *testing.T) {
+		t.Parallel()
+		b := moving(t)
+		require.NoError(t, b.s.holding(t, holds, func() error {
+			_, err := b.s.CreateSnapshot(ctx, "t-1", "snp-1", "ann")
+			return err
+		}, switches))
+		require.Equal(t, 1, count(t, b.s, `snapshots WHERE server_id = 'app-2'`))
+	})
+	t.Run("a snapshot that is accepted before it", func(t *testing.T) {
+		t.Parallel()
+		b := moving(t)
+		require.NoError(t, b.s.holding(t, `SELECT FROM tenants WHERE tenant_id = 't-1' FOR SHARE`, func() error { return b.s.SwitchMove(ctx, "mov-1", 0) },
+			does(t, `INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by, name) VALUES ('snp-1', 'o', 't-1', 'app-1', 't-1.example.com', 'queued', 'ann', 'snp-1')`)))
+		require.Equal(t, 1, count(t, b.s, `snapshots WHERE server_id = 'app-2'`))
+	})
+}

@@ -18,8 +18,10 @@ const snapshotColumns = `s.snapshot_id, s.org_id, s.tenant_id, s.server_id, s.si
 
 const sqlTenantOrg = `SELECT org_id FROM tenants WHERE tenant_id = $1`
 
-// The tenant is held, so that its state stays while its backup or restore is
-// accepted.
+// The tenant is held, so that its state and its place stay while its backup or restore is
+// accepted. Held before it is read: a move that switches right now holds it, too.
+const sqlShareTenant = `SELECT FROM tenants WHERE tenant_id = $1 FOR SHARE`
+
 const sqlHoldTenantSite = `
 SELECT t.state, t.site, COALESCE((SELECT app_server_id FROM tenant_allocations a WHERE a.tenant_id = t.tenant_id AND a.released_at IS NULL), ''),
     (SELECT count(*) FROM snapshots s WHERE s.tenant_id = t.tenant_id AND s.status IN ('queued', 'running'))
@@ -40,6 +42,9 @@ func (s *Store) inTenant(ctx context.Context, what string, tenantID prego.Tenant
 		var t tenantSite
 		var err error
 		if t.org, err = lockOwner(ctx, tx, noSuchTenant(string(tenantID)), sqlTenantOrg, tenantID); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlShareTenant, tenantID); err != nil {
 			return err
 		}
 		if err := tx.QueryRow(ctx, sqlHoldTenantSite, tenantID).Scan(&t.state, &t.site, &t.server, &t.underWay); err != nil {
