@@ -333,7 +333,8 @@ func (a *Tenants) sweepTenants(ctx context.Context) (r SweepResult, err error) {
 		}
 	}
 	for _, id := range leftovers {
-		if try.ok(a.ReleaseTenant(ctx, ReleaseInput{TenantID: prego.TenantID(id), Reason: "reservation_expired", Fate: tenant.SiteLeft})) {
+		released, err := a.releaseLeftover(ctx, prego.TenantID(id))
+		if try.ok(err) && released {
 			r.Released++
 		}
 	}

@@ -46,6 +46,7 @@ type TenantStore interface {
 
 	Waiting(ctx context.Context, region prego.Region) ([]tenant.WaitingTenant, error)
 	ServeRegion(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error)
+	ReleaseLeftover(ctx context.Context, tenantID prego.TenantID, reason string, fate tenant.SiteFate, destroyServer bool) (released bool, err error)
 	FindTenantWork(ctx context.Context, quiet, reserveFor time.Duration) (tenant.Work, []string, error)
 
 	PlanRefill(ctx context.Context, serverID prego.ServerID, domain string, buildFor, failureMemory time.Duration) ([]tenant.PoolSite, error)
@@ -664,8 +665,24 @@ func (a *Tenants) ReleaseTenant(ctx context.Context, in ReleaseInput) error {
 		return err
 	}
 	a.hook("release/done")
-	for _, id := range own {
-		if err := a.retire(ctx, prego.ServerID(id), string("tenant/"+in.TenantID)); err != nil {
+	return a.retireAll(ctx, in.TenantID, own)
+}
+
+// releaseLeftover is ReleaseTenant for a tenant that no run sees to; released is false if it was retried meanwhile.
+func (a *Tenants) releaseLeftover(ctx context.Context, id prego.TenantID) (released bool, err error) {
+	own, err := a.Store.OwnServers(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	if released, err = a.Store.ReleaseLeftover(ctx, id, "reservation_expired", tenant.SiteLeft, len(own) > 0); err != nil || !released {
+		return false, err
+	}
+	return true, a.retireAll(ctx, id, own)
+}
+
+func (a *Tenants) retireAll(ctx context.Context, of prego.TenantID, servers []string) error {
+	for _, id := range servers {
+		if err := a.retire(ctx, prego.ServerID(id), string("tenant/"+of)); err != nil {
 			return err
 		}
 	}

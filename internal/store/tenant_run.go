@@ -291,6 +291,20 @@ func (s *Store) ReleaseAllocation(ctx context.Context, tenantID prego.TenantID, 
 	})
 }
 
+const sqlHoldEnded = `SELECT state IN ('failed', 'data_purged') FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDATE`
+
+// ReleaseLeftover is ReleaseAllocation for what no run sees to. released is false for a tenant that provisions again: it was retried
+// since it was found, and its run goes on with the place that it has.
+func (s *Store) ReleaseLeftover(ctx context.Context, tenantID prego.TenantID, reason string, fate tenant.SiteFate, destroyServer bool) (released bool, err error) {
+	err = s.inTx(ctx, fmt.Sprintf("release what tenant %s left", tenantID), func(tx pgx.Tx) error {
+		if released, err = value[bool](ctx, tx, sqlHoldEnded, tenantID); err != nil || !released {
+			return err
+		}
+		return freePlace(ctx, tx, tenantID, reason, "", fate, destroyServer)
+	})
+	return released && err == nil, err
+}
+
 func freePlace(ctx context.Context, tx pgx.Tx, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error {
 	var app, shard, pool, site string
 	if err := tx.QueryRow(ctx, sqlReleaseAllocation, tenantID, reason).Scan(&app, &shard, &pool, &site); err != nil {

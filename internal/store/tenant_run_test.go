@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/tenant"
 )
 
@@ -48,4 +49,25 @@ func TestNobodysTimeIsCutShort(t *testing.T) {
 	exec(t, s, `UPDATE tenants SET deadline_at = now() - interval '1 second'`)
 	expire(true)
 	require.Equal(t, 1, count(t, s, `tenants WHERE state = 'terminated' AND deadline_at > now() + interval '59 minutes'`))
+}
+
+// TestARetriedTenantKeepsItsPlace: whoever found it as a leftover looks again before the place is freed.
+func TestARetriedTenantKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 2), t.Context()
+	counted(t, s)
+	exec(t, s, `UPDATE tenants SET state = 'failed', site = '', updated_at = now() - interval '1 hour'`)
+	_, leftovers, err := s.FindTenantWork(ctx, time.Minute, time.Minute)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"t-0", "t-1"}, leftovers)
+	for id, retried := range map[prego.TenantID]string{"t-0": `UPDATE tenants SET state = 'provisioning', generation = generation + 1 WHERE tenant_id = 't-0'`, "t-1": `SELECT`} {
+		released := false
+		require.NoError(t, s.holding(t, `SELECT FROM tenants WHERE tenant_id = '`+string(id)+`' FOR NO KEY UPDATE`, func() (err error) {
+			released, err = s.ReleaseLeftover(ctx, id, "reservation_expired", tenant.SiteLeft, false)
+			return err
+		}, does(t, retried)))
+		require.Equal(t, id == "t-1", released)
+	}
+	require.Equal(t, 1, count(t, s, `tenant_allocations WHERE released_at IS NULL`))
+	require.Equal(t, 1, count(t, s, `tenant_allocations WHERE tenant_id = 't-0' AND released_at IS NULL`))
 }
