@@ -378,7 +378,7 @@ SELECT CASE WHEN t.state <> t.converged_state THEN 'its state is being changed'
     WHEN EXISTS (SELECT FROM snapshots j WHERE j.tenant_id = t.tenant_id AND j.status = 'running') THEN 'a snapshot of it is being made'
     WHEN EXISTS (SELECT FROM stack_release_servers u WHERE u.server_id IN (m.from_server_id, m.to_server_id) AND (u.status = 'broken' OR u.status = 'updating' AND u.phase <> 'waiting')) THEN 'a release is being installed there'
     WHEN EXISTS (SELECT FROM backups b WHERE b.tenant_id = t.tenant_id AND b.state = 'making') THEN 'a backup of it is being made' ELSE '' END
-FROM tenant_moves m JOIN tenants t ON t.tenant_id = m.tenant_id WHERE m.move_id = $1 FOR NO KEY UPDATE OF t`
+FROM tenant_moves m JOIN tenants t ON t.tenant_id = m.tenant_id WHERE m.move_id = $1`
 
 const sqlFreezeMove = `
 UPDATE tenant_moves m SET state = 'frozen', frozen_at = COALESCE(frozen_at, clock_timestamp()), updated_at = now() FROM tenants t, tenant_allocations a
@@ -390,6 +390,10 @@ WHERE m.move_id = $1 AND m.state IN ('copying', 'frozen') AND m.cancel_requested
 // "" for nothing. server.ErrSuperseded: the tenant has no site there, or the move was cancelled.
 func (s *Store) FreezeMove(ctx context.Context, id prego.MoveID) (waits string, err error) {
 	err = s.inTx(ctx, "freeze for move "+string(id), func(tx pgx.Tx) error {
+		// Held first: what began while this waited is seen, and what begins after sees that the site is held.
+		if _, err := tx.Exec(ctx, sqlHoldMoved, id); err != nil {
+			return err
+		}
 		if waits, err = value[string](ctx, tx, sqlMoveWaitsFor, id); err != nil || waits != "" {
 			return ifNoRows(err, noSuchMove(id))
 		}

@@ -161,3 +161,35 @@ func TestAMoveThatSwitches(t *testing.T) {
 		require.Equal(t, 1, count(t, b.s, `snapshots WHERE server_id = 'app-2'`))
 	})
 }
+
+// TestARestoreAndAFreezeExclude each other: whoever comes second sees the first, and waits for it.
+func TestARestoreAndAFreezeExclude(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b := moveSetup(t)
+	_, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann", To: "app-2"})
+	require.NoError(t, err)
+	ok, err := b.s.ReserveMove(ctx, "mov-1", somewhere)
+	require.NoError(t, err)
+	require.True(t, ok)
+	b.exec(`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by, name) VALUES ('snp-1', 'o', 't-1', 'app-1', 't-1.example.com', 'queued', 'ann', 'snp-1')`)
+	b.exec(`INSERT INTO restore_jobs (job_id, org_id, tenant_id, snapshot_id, status, created_by) VALUES ('rst-1', 'o', 't-1', 'snp-1', 'queued', 'ann')`)
+	for _, begins := range []string{`UPDATE restore_jobs SET status = 'running'`, `UPDATE snapshots SET status = 'running'`} {
+		waits := ""
+		require.NoError(t, b.s.holding(t, `SELECT FROM tenants WHERE tenant_id = 't-1' FOR SHARE`, func() (err error) {
+			waits, err = b.s.FreezeMove(ctx, "mov-1")
+			return err
+		}, does(t, begins)))
+		require.NotEmpty(t, waits, begins)
+		b.exec(`UPDATE restore_jobs SET status = 'queued'`)
+		b.exec(`UPDATE snapshots SET status = 'queued'`)
+	}
+	for what, begins := range map[string]func() error{
+		"restore":  func() error { return b.s.RestoreBegun(ctx, "rst-1") },
+		"snapshot": func() error { return b.s.SnapshotBegun(ctx, "snp-1") },
+	} {
+		require.NoError(t, b.s.holding(t, `SELECT FROM tenants WHERE tenant_id = 't-1' FOR NO KEY UPDATE`, begins, does(t)), what)
+	}
+	require.Equal(t, 1, count(t, b.s, `restore_jobs WHERE status = 'running'`))
+	require.Equal(t, 1, count(t, b.s, `snapshots WHERE status = 'running'`))
+}

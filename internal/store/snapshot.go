@@ -161,9 +161,26 @@ const (
 	sqlSnapshotFinished = `UPDATE snapshots SET status = $2, files = $3, message = $4, finished_at = now() WHERE snapshot_id = $1 AND status IN ('queued', 'running')`
 )
 
+const (
+	sqlShareSnapshots = `SELECT FROM tenants WHERE tenant_id = (SELECT tenant_id FROM snapshots WHERE snapshot_id = $1) FOR SHARE`
+	sqlShareRestores  = `SELECT FROM tenants WHERE tenant_id = (SELECT tenant_id FROM restore_jobs WHERE job_id = $1) FOR SHARE`
+)
+
+// begun records that work on a site has begun, with its tenant held: a move that holds the site from now on waits for
+// that work, or was before, and is seen by it.
+func (s *Store) begun(ctx context.Context, what, share, sql, id string) error {
+	return s.inTx(ctx, what+" "+id, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, share, id); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, sql, id)
+		return err
+	})
+}
+
 // SnapshotBegun records that a snapshot is being made.
 func (s *Store) SnapshotBegun(ctx context.Context, id prego.SnapshotID) error {
-	return s.exec(ctx, string("snapshot "+id), sqlSnapshotBegun, id)
+	return s.begun(ctx, "snapshot", sqlShareSnapshots, sqlSnapshotBegun, string(id))
 }
 
 const sqlSiteSnapshotTaken = `UPDATE snapshots SET bytes = $2 WHERE snapshot_id = $1`
@@ -309,7 +326,7 @@ const (
 
 // RestoreBegun records that a restore is under way.
 func (s *Store) RestoreBegun(ctx context.Context, id string) error {
-	return s.exec(ctx, "restore "+id, sqlRestoreBegun, id)
+	return s.begun(ctx, "restore", sqlShareRestores, sqlRestoreBegun, id)
 }
 
 // RestoreFinished records how a restore ended; repeated, it changes nothing.
