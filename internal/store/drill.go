@@ -74,6 +74,9 @@ WHERE t.tenant_id = $1 AND s.status = 'active' AND s.cordoned_at IS NULL AND s.a
   AND NOT EXISTS (SELECT FROM drills o WHERE o.server_id = s.server_id AND o.cleared_at IS NULL)
 ORDER BY 'drill' = ANY (s.tags) DESC, s.server_id IS NOT DISTINCT FROM a.app_server_id, COALESCE(s.memory_pct, 0), s.server_id LIMIT 1`
 
+// One finds a place at a time, so that the next one sees which host it took.
+const sqlOneDrillPlace = `SELECT pg_advisory_xact_lock(hashtextextended('prego/drill-places', 0))`
+
 const sqlDrillSite = `
 INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state, reason) VALUES ('dr-' || $1, $2, $3, 'drill-' || $1 || '.' || $4, 'pool_drill_' || $1, 'draining', 'a drill')`
 
@@ -95,6 +98,9 @@ func (s *Store) BeginDrill(ctx context.Context, tenantID prego.TenantID, backupI
 		backup, err := value[prego.BackupID](ctx, tx, sqlDrillBackup, tenantID, backupID)
 		if err != nil {
 			return ifNoRows(err, prego.Errorf(prego.CodeBackupNotFound, "there is no such backup of tenant %s in object storage", tenantID))
+		}
+		if _, err := tx.Exec(ctx, sqlOneDrillPlace); err != nil {
+			return err
 		}
 		place, err := one[struct {
 			ServerID prego.ServerID

@@ -221,3 +221,27 @@ func TestDrillsOfVolumesHavePlaces(t *testing.T) {
 	_, err = begin("vol-0", "")
 	require.Equal(t, prego.CodeVolumeNotFound, prego.CodeOf(err))
 }
+
+// TestOneDrillOnAHost: of two that look for a place at once, one sees the other.
+func TestOneDrillOnAHost(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 2), context.Background()
+	storedBackup(t, s, "bak-0", "t-0", time.Hour)
+	storedBackup(t, s, "bak-1", "t-1", time.Hour)
+	exec(t, s, `UPDATE servers SET agent_status = 'connected' WHERE server_id = 'n-0'`)
+	exec(t, s, `INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, made_bytes, grown_bytes, provider, provider_name, provider_id, status, created_by)
+		VALUES ('vol-0', 'acme', 'eu', 'fsn1', 'v', 10000000000, 10000000000, 10000000000, 'hetzner', 'v', '1', 'ready', 'test')`)
+	exec(t, s, `INSERT INTO backups (backup_id, org_id, volume_id, server_id, site, kind, state, created_by, taken_at, sealed_identity, bytes, sha256, plain_sha256, manifest_sha256)
+		VALUES ('bak-v', 'acme', 'vol-0', 'n-0', '', 'manual', 'stored', 'test', now(), 'x', 1, 'a', 'b', 'c')`)
+	for what, begins := range map[string]func() error{
+		"tenant": func() error { _, err := s.BeginDrill(ctx, "t-0", "", "pool.example.com", "test"); return err },
+		"volume": func() error { _, err := s.BeginVolumeDrill(ctx, "vol-0", "", "test"); return err },
+	} {
+		err := s.holding(t, sqlOneDrillPlace, begins,
+			does(t, `INSERT INTO drills (drill_id, org_id, tenant_id, backup_id, server_id, created_by) VALUES ('drl-1', 'acme', 't-1', 'bak-1', 'n-0', 'test')`))
+		require.Equal(t, prego.CodeInsufficientResources, prego.CodeOf(err), "%s: %v", what, err)
+		exec(t, s, `DELETE FROM drills`)
+		require.NoError(t, begins(), what)
+		exec(t, s, `DELETE FROM drills`)
+	}
+}

@@ -46,6 +46,9 @@ func (s *Store) BeginVolumeDrill(ctx context.Context, volumeID prego.VolumeID, b
 		if err != nil {
 			return ifNoRows(err, prego.Errorf(prego.CodeBackupNotFound, "there is no such backup of volume %s in object storage", volumeID))
 		}
+		if _, err := tx.Exec(ctx, sqlOneDrillPlace); err != nil {
+			return err
+		}
 		at, err := value[prego.ServerID](ctx, tx, sqlVolumeDrillPlace, volumeID, backup.Needed)
 		if err != nil {
 			return ifNoRows(err, prego.Errorf(prego.CodeInsufficientResources, "no server in %s can take a drill of volume %s now: it needs %s of its own disk, and no other drill", v.Region, volumeID, gigabytes(backup.Needed)))
