@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
@@ -237,4 +238,22 @@ func TestAFailureCountsOnce(t *testing.T) {
 	require.False(t, recorded)
 	_, err = b.RenewCertificate(t.Context(), "crt-x")
 	require.Equal(t, prego.CodeCertificateNotFound, prego.CodeOf(err))
+}
+
+// TestANameIsNotForgotten: one that is noted already and changes again is looked at after the change, not right before.
+func TestANameIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b := certificatesIn(t)
+	b.domain("shop.example.org", "o1", "verified", false) // it is noted
+	owner := prego.OrgID("o1")
+	want := tenant.HostCertificate("shop.example.org", &owner, nil)
+	b.do(sqlWantCertificate, tenant.CertificateID(want.Names), want.Names, want.Challenge, want.OrgID, want.TenantID, "test")
+	require.NoError(t, b.inTx(ctx, "test", func(tx pgx.Tx) error {
+		does(t, `UPDATE domains SET status = 'lost'`)(tx)
+		b.sync() // sees it as it was before
+		return nil
+	}))
+	b.sync()
+	require.Equal(t, 1, count(t, b.Store, `certificates WHERE NOT renews`))
 }
