@@ -497,6 +497,8 @@ func (s *Store) FinishMove(ctx context.Context, id prego.MoveID, state tenant.Mo
 			TenantID prego.TenantID
 		}](ctx, tx, sqlFinishMove, id, state, reason, prego.Redact(message))
 		if err == nil && left != nil {
+			// Held first: who gives the tenant its place there again holds it, too, and is seen.
+			_, err = tx.Exec(ctx, sqlHoldServer, left.ServerID)
 			for _, part := range [][2]string{{string(left.ServerID), sqlLeaveMoveServer}, {string(left.ShardID), sqlReleaseShard}, {string(left.PoolID), sqlReleasePool}} {
 				if err == nil && part[0] != "" {
 					_, err = tx.Exec(ctx, part[1], part[0], left.TenantID)

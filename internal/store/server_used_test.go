@@ -193,3 +193,27 @@ func TestARestoreAndAFreezeExclude(t *testing.T) {
 	require.Equal(t, 1, count(t, b.s, `restore_jobs WHERE status = 'running'`))
 	require.Equal(t, 1, count(t, b.s, `snapshots WHERE status = 'running'`))
 }
+
+// TestAServerStaysItsTenants: a tenant that is restored to where it moved away from has it for itself again, also
+// while the move ends.
+func TestAServerStaysItsTenants(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b := moveSetup(t)
+	b.exec(`UPDATE servers SET dedicated_for_tenant_id = 't-1' WHERE server_id = 'app-1'`)
+	_, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann", To: "app-2"})
+	require.NoError(t, err)
+	ok, err := b.s.ReserveMove(ctx, "mov-1", somewhere)
+	require.NoError(t, err)
+	require.True(t, ok)
+	_, err = b.s.FreezeMove(ctx, "mov-1")
+	require.NoError(t, err)
+	require.NoError(t, b.s.SwitchMove(ctx, "mov-1", 0))
+	b.exec(`UPDATE tenant_allocations SET released_at = now()`)
+	require.NoError(t, b.s.holding(t, `SELECT FROM servers WHERE server_id = 'app-1' FOR NO KEY UPDATE`, func() error {
+		_, err := b.s.FinishMove(ctx, "mov-1", tenant.MoveDone, "", "")
+		return err
+	}, does(t, `UPDATE servers SET tenant_count = tenant_count + 1 WHERE server_id = 'app-1'`,
+		`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm) VALUES ('t-1', 'app-1', 'db', 'redis', 't-1', 't-1', 'hetzner', 'best_fit')`)))
+	require.Equal(t, 1, count(t, b.s, `servers WHERE server_id = 'app-1' AND dedicated_for_tenant_id = 't-1'`))
+}
