@@ -263,20 +263,28 @@ func (s *Store) LendVolume(ctx context.Context, id prego.VolumeID, want prego.Se
 
 const (
 	sqlHoldServerSlots = `SELECT FROM servers WHERE server_id = $1 FOR NO KEY UPDATE`
-	sqlOthersVolumes   = `SELECT count(DISTINCT volume_id) FROM volumes_on($1) WHERE volume_id <> $2`
+	sqlOthersVolumes   = `SELECT count(DISTINCT volume_id) AS n, kept_for_tenants($1) AS kept FROM volumes_on($1) WHERE volume_id <> $2`
 )
 
 // hasVolumeSlot makes sure that a server can have one more volume. Its row is held, as by who places an
-// instance there, so that of two who want the last slot one sees the other.
+// instance there, so that of two who want the last slot one sees the other, and so does who makes it a tenant's alone.
 func hasVolumeSlot(ctx context.Context, tx pgx.Tx, at prego.ServerID, id prego.VolumeID) error {
 	if _, err := tx.Exec(ctx, sqlHoldServerSlots, at); err != nil {
 		return err
 	}
-	n, err := value[int](ctx, tx, sqlOthersVolumes, at, id)
-	if err == nil && n >= server.MaxServerVolumes {
-		err = prego.Errorf(prego.CodeInsufficientResources, "server %s has %d volumes, and the provider attaches no more than %d", at, n, server.MaxServerVolumes)
+	has, err := one[struct {
+		N    int
+		Kept bool
+	}](ctx, tx, sqlOthersVolumes, at, id)
+	switch {
+	case err != nil:
+		return err
+	case has.Kept:
+		return prego.Errorf(prego.CodeInsufficientResources, "server %s is a tenant's alone by now", at)
+	case has.N >= server.MaxServerVolumes:
+		return prego.Errorf(prego.CodeInsufficientResources, "server %s has %d volumes, and the provider attaches no more than %d", at, has.N, server.MaxServerVolumes)
 	}
-	return err
+	return nil
 }
 
 const sqlVolumeLentFor = `SELECT COALESCE((SELECT lent_to FROM volumes WHERE volume_id = $1 AND lent_for = $2), '')`

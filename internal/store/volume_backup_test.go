@@ -539,3 +539,17 @@ func TestAVolumesRowSaysWhenItChanged(t *testing.T) {
 	exec(t, s, `INSERT INTO resources (provider, kind, name, state) VALUES ('hetzner', 'volume', 'vol-0', 'intended') ON CONFLICT DO NOTHING`)
 	changes("that it is made", true, func() error { return s.VolumeMade(ctx, fresh, "777") })
 }
+
+// TestAVolumeIsNotLentToATenantsServer: one that became a tenant's alone while the volume waited for it gets none.
+func TestAVolumeIsNotLentToATenantsServer(t *testing.T) {
+	t.Parallel()
+	s, ctx := volumesOf(t), context.Background()
+	lend := func() error {
+		_, _, err := s.LendVolume(ctx, "vol-1", "n-1", "bak-1")
+		return err
+	}
+	err := s.holding(t, `SELECT FROM servers WHERE server_id = 'n-1' FOR NO KEY UPDATE`, lend, does(t, `UPDATE servers SET dedicated_for_tenant_id = 't-0' WHERE server_id = 'n-1'`))
+	require.Equal(t, prego.CodeInsufficientResources, prego.CodeOf(err), "%v", err)
+	exec(t, s, `UPDATE servers SET dedicated_for_tenant_id = NULL`)
+	require.NoError(t, lend())
+}
