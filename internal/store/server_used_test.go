@@ -200,10 +200,16 @@ func TestAServerStaysItsTenants(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	b := moveSetup(t)
+	b.server("db-2", prego.RoleDBShard, "10.64.0.6")
+	b.server("redis-2", prego.RoleRedisPool, "10.64.0.7")
 	b.exec(`UPDATE servers SET dedicated_for_tenant_id = 't-1' WHERE server_id = 'app-1'`)
-	_, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann", To: "app-2"})
+	b.exec(`UPDATE db_shards SET dedicated_for_tenant_id = 't-1', current_tenant_count = 1 WHERE shard_id = 'db'`)
+	b.exec(`UPDATE redis_pools SET dedicated_for_tenant_id = 't-1', current_tenants = 1 WHERE pool_id = 'redis'`)
+	_, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann", To: "any", Shard: "any", Pool: "any"})
 	require.NoError(t, err)
-	ok, err := b.s.ReserveMove(ctx, "mov-1", somewhere)
+	p := somewhere
+	p.ShardID, p.PoolID, p.DBDiskMax, p.RedisMax = "db-2", "redis-2", 90, 90
+	ok, err := b.s.ReserveMove(ctx, "mov-1", p)
 	require.NoError(t, err)
 	require.True(t, ok)
 	_, err = b.s.FreezeMove(ctx, "mov-1")
@@ -216,4 +222,6 @@ func TestAServerStaysItsTenants(t *testing.T) {
 	}, does(t, `UPDATE servers SET tenant_count = tenant_count + 1 WHERE server_id = 'app-1'`,
 		`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm) VALUES ('t-1', 'app-1', 'db', 'redis', 't-1', 't-1', 'hetzner', 'best_fit')`)))
 	require.Equal(t, 1, count(t, b.s, `servers WHERE server_id = 'app-1' AND dedicated_for_tenant_id = 't-1'`))
+	require.Equal(t, 1, count(t, b.s, `db_shards WHERE shard_id = 'db' AND dedicated_for_tenant_id = 't-1'`))
+	require.Equal(t, 1, count(t, b.s, `redis_pools WHERE pool_id = 'redis' AND dedicated_for_tenant_id = 't-1'`))
 }

@@ -262,13 +262,16 @@ UPDATE servers SET tenant_count = tenant_count - 1, updated_at = now(),
     dedicated_for_tenant_id = CASE WHEN dedicated_for_tenant_id = $2 AND NOT $3 THEN NULL ELSE dedicated_for_tenant_id END
 WHERE server_id = $1`
 
+// A tenant that has its place there again, after it was lost where it had moved to, keeps the shard to itself, and the pool.
 const sqlReleaseShard = `
 UPDATE db_shards SET current_tenant_count = current_tenant_count - 1,
-    dedicated_for_tenant_id = NULLIF(dedicated_for_tenant_id, $2) WHERE shard_id = $1`
+    dedicated_for_tenant_id = CASE WHEN EXISTS (SELECT FROM tenant_allocations WHERE db_shard_id = $1 AND tenant_id = $2 AND released_at IS NULL)
+        THEN dedicated_for_tenant_id ELSE NULLIF(dedicated_for_tenant_id, $2) END WHERE shard_id = $1`
 
 const sqlReleasePool = `
 UPDATE redis_pools SET current_tenants = current_tenants - 1,
-    dedicated_for_tenant_id = NULLIF(dedicated_for_tenant_id, $2) WHERE pool_id = $1`
+    dedicated_for_tenant_id = CASE WHEN EXISTS (SELECT FROM tenant_allocations WHERE redis_pool_id = $1 AND tenant_id = $2 AND released_at IS NULL)
+        THEN dedicated_for_tenant_id ELSE NULLIF(dedicated_for_tenant_id, $2) END WHERE pool_id = $1`
 
 const sqlDeleteSite = `DELETE FROM site_pool WHERE pool_site_id = $1`
 
