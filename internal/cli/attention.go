@@ -110,7 +110,7 @@ func (in *call) status(out api.AttentionList, wide bool) error {
 	default:
 		in.todo(out)
 	}
-	fmt.Fprintf(in.w, "\n%d critical, %d warnings, %d for information\n", out.Counts.Critical, out.Counts.Warning, out.Counts.Info)
+	fmt.Fprintf(in.w, "\ncritical %d, warning %d, info %d\n", out.Counts.Critical, out.Counts.Warning, out.Counts.Info)
 	return nil
 }
 

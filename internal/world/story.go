@@ -221,6 +221,7 @@ func (c *caller) askUntil(method, path, key string, body, into any, fine []int) 
 		status, answer := c.send(method, path, key, body)
 		switch {
 		case status == 0 || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests:
+		case status == http.StatusConflict && bytes.Contains(answer, []byte(`"request_under_way"`)): // of a process that died before it answered
 		case status >= 500:
 			c.w.violationf("%s: %s %s answered %d: %s", c.name, method, path, status, answer)
 			return false
