@@ -4,13 +4,13 @@
 #   SEEDS=n      how many seeds, 20 by default, from FIRST (by default the time)
 #   SEED=n       one seed with its timeline; nothing else happens
 #   BUGS=names   which of internal/world/testdata/bugs to plant; all by default, "none" for none, a number for so many by chance
-#   BUG_SEEDS=n  within how many seeds each must be found, 40 by default
+#   BUG_SEEDS=n  within how many seeds each must be found, 200 by default
 #   NAMES=1      with private networks, edges, names and certificates
 #   JOBS=n       plays at once, 2 by default
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$(pwd)
-seeds=${SEEDS:-20} first=${FIRST:-$(date +%s)} jobs=${JOBS:-2} bug_seeds=${BUG_SEEDS:-40}
+seeds=${SEEDS:-20} first=${FIRST:-$(date +%s)} jobs=${JOBS:-2} bug_seeds=${BUG_SEEDS:-200}
 dir=$(mktemp -d)
 cluster=
 trap '[ -z "$cluster" ] || { exec 3>&-; wait "$cluster"; }; rm -rf "$dir"' EXIT
