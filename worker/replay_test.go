@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/interceptor"
 	sdklog "go.temporal.io/sdk/log"
-	sdkworker "go.temporal.io/sdk/worker"
 
 	"github.com/prego/prego/internal/telemetry"
 	"github.com/prego/prego/worker"
@@ -28,9 +27,8 @@ func TestHistoriesReplayWithTraces(t *testing.T) {
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(files), 80)
 	for _, f := range files {
-		r, err := sdkworker.NewWorkflowReplayerWithOptions(sdkworker.WorkflowReplayerOptions{Interceptors: []interceptor.WorkerInterceptor{both}})
+		r, err := worker.Replayer(both)
 		require.NoError(t, err)
-		worker.Register(r)
 		require.NoError(t, r.ReplayWorkflowHistoryFromJSONFile(sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)), f), f)
 	}
 }

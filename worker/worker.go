@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/worker"
 
 	"github.com/prego/prego/activities"
@@ -92,8 +93,8 @@ func New(c client.Client, o Options, servers *activities.Servers, fleet *activit
 
 // Replayer replays histories of prego's workflows, for tests. It does not take a machine that
 // does nothing for a second for a workflow that hangs.
-func Replayer() (worker.WorkflowReplayer, error) {
-	r, err := worker.NewWorkflowReplayerWithOptions(worker.WorkflowReplayerOptions{DisableDeadlockDetection: true})
+func Replayer(through ...interceptor.WorkerInterceptor) (worker.WorkflowReplayer, error) {
+	r, err := worker.NewWorkflowReplayerWithOptions(worker.WorkflowReplayerOptions{Interceptors: through, DisableDeadlockDetection: true})
 	if err == nil {
 		Register(r)
 	}

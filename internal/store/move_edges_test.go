@@ -39,15 +39,7 @@ func TestAMoveToAnotherNetworkIsToldToEdges(t *testing.T) {
 		require.NoError(t, err)
 		return sites
 	}
-	_, err = b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann", To: "any", Shard: "any", Pool: "any"})
-	require.NoError(t, err)
-	p := somewhere
-	p.ShardID, p.PoolID, p.DBDiskMax, p.RedisMax = "db-2", "redis-2", 90, 90
-	ok, err := b.s.ReserveMove(ctx, "mov-1", p)
-	require.NoError(t, err)
-	require.True(t, ok)
-	_, err = b.s.FreezeMove(ctx, "mov-1")
-	require.NoError(t, err)
+	b.freezes("mov-1", tenant.MoveAsked{To: "any", Shard: "any", Pool: "any"}, everywhere())
 	require.Empty(t, told())
 	require.NoError(t, b.s.SwitchMove(ctx, "mov-1", 0))
 	run, err := b.s.MoveRun(ctx, "mov-1")
@@ -67,14 +59,9 @@ func TestAMoveToAnotherNetworkIsToldToEdges(t *testing.T) {
 	require.Equal(t, []tenant.SiteAt{{Site: "t-1.example.com", NetworkID: "other"}}, away())
 
 	// And home again: the record of its own goes when the edges at home know it.
-	_, err = b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-2", TenantID: "t-1", By: "ann", To: "any", Shard: "any", Pool: "any"})
-	require.NoError(t, err)
+	p := everywhere()
 	p.ServerID, p.ShardID, p.PoolID = "app-1", "db", "redis"
-	ok, err = b.s.ReserveMove(ctx, "mov-2", p)
-	require.NoError(t, err)
-	require.True(t, ok)
-	_, err = b.s.FreezeMove(ctx, "mov-2")
-	require.NoError(t, err)
+	b.freezes("mov-2", tenant.MoveAsked{To: "any", Shard: "any", Pool: "any"}, p)
 	require.NoError(t, b.s.SwitchMove(ctx, "mov-2", 0))
 	require.Len(t, away(), 1)
 	require.NoError(t, b.s.MoveOpened(ctx, "mov-2"))
@@ -121,8 +108,7 @@ func TestNobodyMovesWhereVisitorsReachNothing(t *testing.T) {
 	b.exec(`UPDATE servers SET status = 'active' WHERE server_id = 'edge-2'`)
 	_, err = b.s.RequestMove(ctx, all)
 	require.NoError(t, err)
-	p := somewhere
-	p.ShardID, p.PoolID, p.DBDiskMax, p.RedisMax = "db-2", "redis-2", 90, 90
+	p := everywhere()
 	b.exec(`UPDATE servers SET status = 'draining' WHERE server_id = 'edge-2'`)
 	ok, err := b.s.ReserveMove(ctx, "mov-1", p)
 	require.NoError(t, err)

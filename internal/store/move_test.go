@@ -29,6 +29,27 @@ func moveSetup(t testing.TB) *peersBundle {
 
 var somewhere = tenant.MovePlace{ServerID: "app-2", MaxTenants: 10, MemoryMax: 90, Decision: []byte("{}"), Policy: []byte("{}"), Algorithm: "best_fit"}
 
+// everywhere is the place of one that moves to another server, shard and pool.
+func everywhere() tenant.MovePlace {
+	p := somewhere
+	p.ShardID, p.PoolID, p.DBDiskMax, p.RedisMax = "db-2", "redis-2", 90, 90
+	return p
+}
+
+// freezes has t-1 move to a place until its site is held.
+func (b *peersBundle) freezes(id prego.MoveID, asked tenant.MoveAsked, to tenant.MovePlace) {
+	b.t.Helper()
+	ctx := context.Background()
+	asked.ID, asked.TenantID, asked.By = id, "t-1", "ann"
+	_, err := b.s.RequestMove(ctx, asked)
+	require.NoError(b.t, err)
+	ok, err := b.s.ReserveMove(ctx, id, to)
+	require.NoError(b.t, err)
+	require.True(b.t, ok)
+	_, err = b.s.FreezeMove(ctx, id)
+	require.NoError(b.t, err)
+}
+
 func (b *peersBundle) counts() (out []int) {
 	b.t.Helper()
 	for _, id := range []string{"app-1", "app-2"} {
@@ -403,8 +424,7 @@ func TestAMoveToAnotherRegion(t *testing.T) {
 	m, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann", Region: "us"})
 	require.NoError(t, err)
 	require.Equal(t, []any{true, true, true, prego.Region("eu"), prego.Region("us")}, []any{m.MovesServer, m.MovesShard, m.MovesPool, m.FromRegion, m.ToRegion})
-	p := somewhere
-	p.ShardID, p.PoolID, p.DBDiskMax, p.RedisMax = "db-2", "redis-2", 90, 90
+	p := everywhere()
 	ok, err := b.s.ReserveMove(ctx, "mov-1", p)
 	require.NoError(t, err)
 	require.True(t, ok)

@@ -102,10 +102,7 @@ func TestABackupIsNotDeletedUnderADrill(t *testing.T) {
 		err := s.holding(t, `WITH o AS (SELECT org_id FROM orgs WHERE org_id = (SELECT org_id FROM tenants WHERE tenant_id = 't-0') FOR NO KEY UPDATE) SELECT FROM backups b JOIN o USING (org_id) WHERE b.backup_id = 'bak-1' FOR SHARE OF b`, func() error {
 			_, err := s.DeleteBackup(ctx, "t-0", "bak-1", "test")
 			return err
-		}, func(tx pgx.Tx) {
-			_, err := tx.Exec(ctx, begins)
-			require.NoError(t, err)
-		})
+		}, does(t, begins))
 		require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err), "%s: %v", what, err)
 		exec(t, s, `DELETE FROM drills; DELETE FROM restore_jobs`)
 	}

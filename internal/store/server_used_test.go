@@ -67,8 +67,7 @@ func TestAMoveLooksAgainAtItsServers(t *testing.T) {
 	}
 	_, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann", To: "any", Shard: "any", Pool: "any"})
 	require.NoError(t, err)
-	p := somewhere
-	p.ShardID, p.PoolID, p.DBDiskMax, p.RedisMax = "db-2", "redis-2", 90, 90
+	p := everywhere()
 	p.Dedicates, p.Alone, p.OwnPool = true, true, true
 	for at, comes := range map[string]string{
 		"app-2": "", "db-2": "", "redis-2": "",
@@ -119,13 +118,7 @@ func TestAMoveThatSwitches(t *testing.T) {
 		b := moveSetup(t)
 		b.exec(`UPDATE db_shards SET current_tenant_count = 1`)
 		b.exec(`UPDATE redis_pools SET current_tenants = 1`)
-		_, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann", To: "app-2"})
-		require.NoError(t, err)
-		ok, err := b.s.ReserveMove(ctx, "mov-1", somewhere)
-		require.NoError(t, err)
-		require.True(t, ok)
-		_, err = b.s.FreezeMove(ctx, "mov-1")
-		require.NoError(t, err)
+		b.freezes("mov-1", tenant.MoveAsked{To: "app-2"}, somewhere)
 		return b
 	}
 	switches := does(t, `UPDATE tenant_moves SET state = 'switched', switched_at = now()`, `UPDATE tenant_allocations SET app_server_id = 'app-2'`)
@@ -205,15 +198,7 @@ func TestAServerStaysItsTenants(t *testing.T) {
 	b.exec(`UPDATE servers SET dedicated_for_tenant_id = 't-1' WHERE server_id = 'app-1'`)
 	b.exec(`UPDATE db_shards SET dedicated_for_tenant_id = 't-1', current_tenant_count = 1 WHERE shard_id = 'db'`)
 	b.exec(`UPDATE redis_pools SET dedicated_for_tenant_id = 't-1', current_tenants = 1 WHERE pool_id = 'redis'`)
-	_, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann", To: "any", Shard: "any", Pool: "any"})
-	require.NoError(t, err)
-	p := somewhere
-	p.ShardID, p.PoolID, p.DBDiskMax, p.RedisMax = "db-2", "redis-2", 90, 90
-	ok, err := b.s.ReserveMove(ctx, "mov-1", p)
-	require.NoError(t, err)
-	require.True(t, ok)
-	_, err = b.s.FreezeMove(ctx, "mov-1")
-	require.NoError(t, err)
+	b.freezes("mov-1", tenant.MoveAsked{To: "any", Shard: "any", Pool: "any"}, everywhere())
 	require.NoError(t, b.s.SwitchMove(ctx, "mov-1", 0))
 	b.exec(`UPDATE tenant_allocations SET released_at = now()`)
 	require.NoError(t, b.s.holding(t, `SELECT FROM servers WHERE server_id = 'app-1' FOR NO KEY UPDATE`, func() error {
