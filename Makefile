@@ -55,7 +55,7 @@ export TESTFLAGS := -trimpath -vet=off
 test: packages temporal pebble versitygw axe $(GOTESTSUM) $(if $(filter 0,$(shell id -u)),images) ## Run every test, the end-to-end ones included, with the race detector where goroutines share state
 	PACKAGES="$(RACE)" tools/test.sh -race -timeout 15m -p 4
 	CGO_ENABLED=0 PACKAGES="$(PLAIN)" tools/test.sh -timeout 15m -p 4
-	CGO_ENABLED=0 PACKAGES=./internal/e2e tools/test.sh -timeout 30m -parallel 8
+	CGO_ENABLED=0 PACKAGES=./internal/e2e tools/test.sh -timeout 30m -parallel 4
 
 test-race-all: packages temporal pebble versitygw $(GOTESTSUM) ## Run every unit test with the race detector (many minutes)
 	PACKAGES="$(UNIT)" tools/test.sh -race -timeout 60m

@@ -110,7 +110,7 @@ func TestAgentsAreUpdated(t *testing.T) {
 	run := func(version string, names ...string) {
 		t.Helper()
 		for _, name := range names {
-			require.Eventually(t, func() bool {
+			eventually(t, func() bool {
 				var v, status string
 				c.query(&v, `SELECT agent_version FROM servers WHERE server_id = $1 AND agent_last_heartbeat_at > now() - interval '5 seconds'`, c.id(name))
 				c.query(&status, `SELECT agent_status FROM servers WHERE server_id = $1`, c.id(name))
@@ -147,7 +147,7 @@ func TestAgentsAreUpdated(t *testing.T) {
 	// The processes that run commands, and those that update, follow.
 	for _, name := range names {
 		root := c.rootOf(c.id(name))
-		require.Eventually(t, func() bool {
+		eventually(t, func() bool {
 			for _, h := range c.sim.Hosts() {
 				if h.Root == root && h.ExecPID > 0 {
 					exe, err := os.Stat(fmt.Sprintf("/proc/%d/exe", h.ExecPID))

@@ -58,7 +58,7 @@ func (c *cell) backup(of string) api.Backup {
 
 func (c *cell) backupState(of string, b api.Backup, want ...tenant.BackupState) api.Backup {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		c.send(http.MethodGet, of+"/backups/"+b.BackupId, nil, http.StatusOK, &b)
 		return b.State == tenant.BackupFailed || slices.Contains(want, b.State)
 	}, patience, 20*time.Millisecond, "%s is to be %v", b.BackupId, want)
@@ -70,7 +70,7 @@ func (c *cell) restoreOf(of string, what map[string]any, want api.JobStatus) api
 	c.t.Helper()
 	var j api.RestoreJob
 	c.post(of+"/restores", what, http.StatusAccepted, &j)
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		c.send(http.MethodGet, of+"/restores/"+j.JobId, nil, http.StatusOK, &j)
 		return j.Status == "succeeded" || j.Status == "failed"
 	}, patience, 50*time.Millisecond)
@@ -149,7 +149,7 @@ func TestABackupLeavesItsHost(t *testing.T) {
 
 	// The host keeps nothing of it.
 	snapshots := filepath.Join(c.rootOf(app), wire.BenchDir, "sites", site, wire.SnapshotsDir)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		left, err := os.ReadDir(snapshots)
 		return err == nil && len(left) == 0
 	}, patience, 50*time.Millisecond)
@@ -166,7 +166,7 @@ func TestABackupLeavesItsHost(t *testing.T) {
 	back, err := os.ReadFile(filepath.Join(c.rootOf(app), wire.BenchDir, "sites", site, "private/files/noise"))
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(kept, back))
-	require.Eventually(t, func() bool { return c.getTenant(id).LastRestorable.Verified }, patience, 50*time.Millisecond)
+	eventually(t, func() bool { return c.getTenant(id).LastRestorable.Verified }, patience, 50*time.Millisecond)
 	keepHistory(t, c, "restore-of-backup", j.WorkflowId)
 
 	// There is no room for a dump, nor for what is to be restored: both end at once, with nothing left of
@@ -175,7 +175,7 @@ func TestABackupLeavesItsHost(t *testing.T) {
 	c.exec(`UPDATE backups SET taken_at = taken_at - interval '1 hour'`) // one an hour may be asked for
 	room := smallDisk(t, snapshots, 1<<20)
 	full := c.backup(of)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		c.send(http.MethodGet, of+"/backups/"+full.BackupId, nil, http.StatusOK, &full)
 		return full.State == tenant.BackupFailed
 	}, patience, 20*time.Millisecond)
@@ -201,7 +201,7 @@ func TestABackupLeavesItsHost(t *testing.T) {
 	c.restoreOf(of, map[string]any{"backup_id": late.BackupId}, "succeeded")
 	require.Equal(t, 2, expired())
 	holds("third")
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return c.metric("agentgw", `prego_agentgw_backup_reports_total{status="succeeded"}`) == 2
 	}, patience, 50*time.Millisecond, "the agent reports each")
 	c.send(http.MethodDelete, of+"/backups/"+late.BackupId, nil, http.StatusNoContent, nil)
@@ -250,11 +250,11 @@ func TestTheLastBackupIsElsewhere(t *testing.T) {
 	c.noise(app, "beta.sites.test", "noise", 6<<20)
 
 	// Whoever dies at whatever step.
-	require.Eventually(t, func() bool { return c.number(`SELECT count(*) FROM backup_turns WHERE next_at > now()`) == 1 }, patience, 50*time.Millisecond)
+	eventually(t, func() bool { return c.number(`SELECT count(*) FROM backup_turns WHERE next_at > now()`) == 1 }, patience, 50*time.Millisecond)
 	c.exec(`UPDATE backup_turns SET next_at = now()`)
 	for _, point := range []string{"stored-backup/sealed", "stored-backup/uploaded", "stored-backup/completed", "stored-backup/manifest"} {
 		require.NoError(t, os.WriteFile(crash, []byte(point), 0o600))
-		require.Eventually(t, func() bool {
+		eventually(t, func() bool {
 			_, err := os.Stat(crash + ".hit")
 			return err == nil
 		}, patience, 50*time.Millisecond, point)
@@ -262,7 +262,7 @@ func TestTheLastBackupIsElsewhere(t *testing.T) {
 		c.kill("worker")
 		c.start("worker")
 	}
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM backups WHERE state = 'stored' AND kind = 'scheduled'`) == 1
 	}, patience, 50*time.Millisecond)
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM backups`))
@@ -272,14 +272,14 @@ func TestTheLastBackupIsElsewhere(t *testing.T) {
 	c.ask(id, "cancel")
 	c.settledTenant(id, tenant.GracePeriod)
 	c.exec(`UPDATE tenants SET deadline_at = now()`)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM backups WHERE kind = 'final' AND state IN ('uploading', 'failed')`) > 0
 	}, patience, 50*time.Millisecond)
 	require.DirExists(t, filepath.Join(c.rootOf(app), wire.BenchDir, "sites/beta.sites.test"))
 	s.Boot()
 	c.settledTenant(id, tenant.Terminated)
 	c.exec(`UPDATE tenants SET deadline_at = now()`)
-	require.Eventually(t, func() bool { return c.getTenant(id).ConvergedState == string(tenant.DataPurged) }, 2*patience, 100*time.Millisecond)
+	eventually(t, func() bool { return c.getTenant(id).ConvergedState == string(tenant.DataPurged) }, 2*patience, 100*time.Millisecond)
 	require.NoDirExists(t, filepath.Join(c.rootOf(app), wire.BenchDir, "sites/beta.sites.test"))
 	var page api.BackupPage
 	c.send(http.MethodGet, of+"/backups", nil, http.StatusOK, &page)
@@ -292,7 +292,7 @@ func TestTheLastBackupIsElsewhere(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, final)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM backups WHERE kind <> 'final' AND state <> 'deleted'`) == 0
 	}, patience, 50*time.Millisecond, "the others go with the tenant")
 	objects := 0

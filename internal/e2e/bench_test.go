@@ -164,7 +164,7 @@ func BenchmarkProvisioning(b *testing.B) {
 func BenchmarkAgentMemory(b *testing.B) {
 	c := newCell(b, options{})
 	c.create("fat", prego.RoleRedisPool, server.Spec{})
-	require.Eventually(b, func() bool { return c.get("fat").Status == "active" }, patience, 20*time.Millisecond)
+	eventually(b, func() bool { return c.get("fat").Status == "active" }, patience, 20*time.Millisecond)
 	for b.Loop() {
 		info := c.sim.Hosts()[0]
 		b.ReportMetric(rss(b, info.AgentPID), "MiB")

@@ -29,7 +29,7 @@ func (c *cell) catalog() api.Catalog {
 func (c *cell) awaitCatalog(ok func(api.Catalog) bool) api.Catalog {
 	c.t.Helper()
 	var out api.Catalog
-	require.Eventually(c.t, func() bool { out = c.catalog(); return ok(out) }, patience, 50*time.Millisecond)
+	eventually(c.t, func() bool { out = c.catalog(); return ok(out) }, patience, 50*time.Millisecond)
 	return out
 }
 

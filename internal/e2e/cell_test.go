@@ -352,23 +352,10 @@ func (c *cell) get(id string) api.Server {
 	return s
 }
 
-const patience = 90 * time.Second
-
 // await polls a server until ok says so.
 func (c *cell) await(id, what string, ok func(api.Server) bool) api.Server {
 	c.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		s := c.get(id)
-		if ok(s) {
-			return s
-		}
-		if time.Now().After(deadline) {
-			b, _ := json.MarshalIndent(s, "", " ")
-			c.t.Fatalf("server %s never was %s:\n%s", id, what, b)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	return await(c.t, fmt.Sprintf("server %s never was %s", id, what), func() api.Server { return c.get(id) }, ok)
 }
 
 func (c *cell) awaitStatus(id string, status server.Status) api.Server {
@@ -461,7 +448,7 @@ func (c *cell) query(into any, sql string, args ...any) {
 func (c *cell) settled() {
 	c.t.Helper()
 	// What is no longer billed is written down as released a moment later.
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		return c.number(`SELECT count(*) FROM resources WHERE state IN ('intended', 'releasing')`) == 0
 	}, patience, 20*time.Millisecond, "resources of unknown outcome")
 	var owned int
@@ -493,12 +480,12 @@ func (c *cell) reconcile() {
 	c.query(&before, `SELECT count(*) FROM reconcile_runs WHERE finished_at IS NOT NULL`)
 	status, body := c.request(http.MethodPost, "/internal/reconcile", nil)
 	require.Equal(c.t, http.StatusAccepted, status, "%s", body)
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		c.query(&after, `SELECT count(*) FROM reconcile_runs WHERE finished_at IS NOT NULL`)
 		return after > before
 	}, patience, 30*time.Millisecond)
 	// The run ends a moment after its row: a second one would be met by the first.
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		d, err := temporalClient.DescribeWorkflowExecution(context.Background(), server.ReconcileWorkflowID(c.env), "")
 		return err == nil && d.GetWorkflowExecutionInfo().GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
 	}, patience, 30*time.Millisecond)

@@ -92,7 +92,7 @@ func conformContainers(t *testing.T, m *machine) {
 func (m *machine) containersRun() {
 	m.t.Helper()
 	h := m.engineOf(m.server)
-	require.Eventually(m.t, func() bool {
+	eventually(m.t, func() bool {
 		list, err := h.List(m.t.Context())
 		if err != nil || len(list) != 2 {
 			return false
@@ -126,7 +126,7 @@ func conformKill(t *testing.T, m *machine, what string) {
 	before := pid()
 	require.NotZero(t, before)
 	m.act("kill-" + what)
-	require.Eventually(t, func() bool { now := pid(); return now != 0 && now != before }, patience, 50*time.Millisecond)
+	eventually(t, func() bool { now := pid(); return now != 0 && now != before }, patience, 50*time.Millisecond)
 	m.awaitHeartbeat()
 	require.Equal(t, api.ServerStatus("active"), m.get(m.server).Status)
 }
@@ -134,7 +134,7 @@ func conformKill(t *testing.T, m *machine, what string) {
 // off waits until the provider says that the server is off.
 func (m *machine) off() {
 	m.t.Helper()
-	require.Eventually(m.t, func() bool { return m.providerStatus() == "off" }, patience, 50*time.Millisecond)
+	eventually(m.t, func() bool { return m.providerStatus() == "off" }, patience, 50*time.Millisecond)
 }
 
 // comesBack checks that the server is as it was after its power was gone.
@@ -145,7 +145,7 @@ func (m *machine) comesBack(gone func()) {
 	require.NoError(m.t, err)
 	pid := m.host().AgentPID
 	gone()
-	require.Eventually(m.t, func() bool {
+	eventually(m.t, func() bool {
 		for _, h := range m.sim.Hosts() {
 			if h.ID == m.providerID() && h.AgentPID != 0 && h.AgentPID != pid {
 				return true
@@ -179,7 +179,7 @@ func conformRebuild(t *testing.T, m *machine) {
 	identity := filepath.Join(root, "var/lib/prego-agent/identity.json")
 	require.FileExists(t, identity)
 	m.provider(http.MethodPost, fmt.Sprintf("/servers/%d/actions/rebuild", m.providerID()), map[string]any{"image": "debian-12"})
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		_, err := os.Stat(identity)
 		_, booted := os.Stat(filepath.Join(root, wire.HostConfigPath))
 		return os.IsNotExist(err) && booted == nil && m.providerStatus() == "running"
@@ -195,7 +195,7 @@ func (m *machine) gone() {
 	status, body := m.request(http.MethodDelete, "/v1/servers/"+m.id(m.server), nil)
 	require.Equal(m.t, http.StatusAccepted, status, "%s", body)
 	m.waits(server.Terminated)
-	require.Eventually(m.t, func() bool { _, err := os.Stat(filepath.Dir(h.Root)); return os.IsNotExist(err) }, patience, 50*time.Millisecond)
+	eventually(m.t, func() bool { _, err := os.Stat(filepath.Dir(h.Root)); return os.IsNotExist(err) }, patience, 50*time.Millisecond)
 	nothingLeft(m.t, h)
 	for _, e := range m.sim.Ledger(true) {
 		require.NotEqual(m.t, h.ID, e.ID)

@@ -87,7 +87,7 @@ func newConsole(t *testing.T) *console {
 	// A day of its host, with a silence of two hours.
 	_, err = c.pool.Exec(t.Context(), `
 INSERT INTO server_samples (at, server_id, load1, memory_pct, disk_pct, cpu_pct)
-SELECT date_bin('5 minutes', now(), 'epoch') - make_interval(mins => 5 * i), $1, i % 7 / 2.0, 40 + i % 9, 12, i % 50 FROM generate_series(1, 280) i WHERE i NOT BETWEEN 100 AND 123 ON CONFLICT DO NOTHING`, c.app)
+SELECT date_bin('5 minutes', now(), 'epoch') - make_interval(mins => 5 * i), $1, i % 7 / 2.0, 40 + i % 9, 12, i % 50 FROM generate_series(0, 280) i WHERE i NOT BETWEEN 100 AND 123 ON CONFLICT DO NOTHING`, c.app)
 	require.NoError(t, err)
 	return c
 }

@@ -26,7 +26,7 @@ func (c *cell) crashes(spec map[string]any, times int, end func(i api.Instance))
 	c.t.Helper()
 	env := c.workloads("acme", "paid")
 	c.nodes("n", 1, 4096*mb)
-	require.Eventually(c.t, func() bool { return c.number(`SELECT count(*) FROM container_reports`) == 1 }, patience, 10*time.Millisecond)
+	eventually(c.t, func() bool { return c.number(`SELECT count(*) FROM container_reports`) == 1 }, patience, 10*time.Millisecond)
 	g := c.group(env, "web", 1, spec)
 	for range times {
 		c.settledGroup(g.GroupId)
@@ -34,7 +34,7 @@ func (c *cell) crashes(spec map[string]any, times int, end func(i api.Instance))
 		require.True(c.t, i.Healthy)
 		end(i)
 		began := time.Now()
-		require.Eventually(c.t, func() bool {
+		eventually(c.t, func() bool {
 			var got api.Instance
 			c.send("GET", "/v1/instances/"+i.InstanceId, nil, 200, &got)
 			return got.State != "running" && !got.Healthy

@@ -2,7 +2,7 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"slices"
@@ -23,20 +23,12 @@ func (c *cell) drain(serverID, verb string) (d api.Drain) {
 	return d
 }
 
-func (c *cell) awaitDrain(serverID, what string, ok func(api.Drain) bool) (d api.Drain) {
+func (c *cell) awaitDrain(serverID, what string, ok func(api.Drain) bool) api.Drain {
 	c.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
+	return await(c.t, fmt.Sprintf("the drain of %s never was %s", serverID, what), func() (d api.Drain) {
 		c.send(http.MethodGet, "/v1/servers/"+serverID+"/drain", nil, http.StatusOK, &d)
-		if ok(d) {
-			return d
-		}
-		if time.Now().After(deadline) {
-			b, _ := json.MarshalIndent(d, "", " ")
-			c.t.Fatalf("the drain of %s never was %s:\n%s", serverID, what, b)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return d
+	}, ok)
 }
 
 func (c *cell) drained(serverID string) api.Drain {
@@ -184,7 +176,7 @@ func TestADrainTakesAVolumeAlong(t *testing.T) {
 	env := c.workloads("acme", "paid")
 	var v api.Volume
 	c.post("/v1/volumes", map[string]any{"org_id": "acme", "name": "data", "region": "eu", "size_bytes": 10_000_000_000}, http.StatusAccepted, &v)
-	require.Eventually(t, func() bool { return len(c.billed("volume")) == 1 }, patience, 50*time.Millisecond)
+	eventually(t, func() bool { return len(c.billed("volume")) == 1 }, patience, 50*time.Millisecond)
 	var location string
 	c.query(&location, `SELECT location FROM volumes WHERE volume_id = $1`, v.VolumeId)
 	fleet := c.id("n") // where the volume can follow

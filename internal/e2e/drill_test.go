@@ -20,16 +20,16 @@ import (
 func (c *cell) drilled(id string, want tenant.DrillState) api.Drill {
 	c.t.Helper()
 	var d api.Drill
-	require.Eventually(c.t, func() bool { return c.number(`SELECT count(*) FROM drills WHERE cleared_at IS NULL`) == 0 }, patience, 50*time.Millisecond)
+	eventually(c.t, func() bool { return c.number(`SELECT count(*) FROM drills WHERE cleared_at IS NULL`) == 0 }, patience, 50*time.Millisecond)
 	c.post("/v1/tenants/"+id+"/drills", nil, http.StatusCreated, &d)
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		var all api.DrillPage
 		c.send(http.MethodGet, "/v1/tenants/"+id+"/drills", nil, http.StatusOK, &all)
 		d = all.Drills[0]
 		return d.State.Ended()
 	}, patience, 50*time.Millisecond)
 	require.Equal(c.t, want, d.State, "%s %s", deref(d.Reason), deref(d.Message))
-	require.Eventually(c.t, func() bool { return c.number(`SELECT count(*) FROM drills WHERE cleared_at IS NULL`) == 0 }, patience, 50*time.Millisecond)
+	eventually(c.t, func() bool { return c.number(`SELECT count(*) FROM drills WHERE cleared_at IS NULL`) == 0 }, patience, 50*time.Millisecond)
 	return d
 }
 
@@ -61,7 +61,7 @@ func TestABackupIsVerifiedByADrill(t *testing.T) {
 			c.post("/v1/tenants/"+id+"/drills", nil, http.StatusCreated, nil)
 		})
 		verified()
-		require.Eventually(t, func() bool {
+		eventually(t, func() bool {
 			return c.number(`SELECT count(*) FROM drills WHERE state = 'passed' AND cleared_at IS NOT NULL`) == i+1
 		}, 2*patience, 50*time.Millisecond)
 	}

@@ -199,14 +199,14 @@ func TestAStandbyTakesOver(t *testing.T) {
 				w.all.Wait()
 			})
 			id := c.tenant("alpha", prego.PlanStarter, func(m map[string]any) { m["apps"] = []string{"erpnext"} })
-			require.Eventually(t, func() bool { return exists(crash + ".hit") }, patience, 5*time.Millisecond, "the tenant is in the midst of its way")
-			require.Eventually(t, func() bool { return w.acknowledgedSoFar() > 20 }, patience, 20*time.Millisecond)
+			eventually(t, func() bool { return exists(crash + ".hit") }, patience, 5*time.Millisecond, "the tenant is in the midst of its way")
+			eventually(t, func() bool { return w.acknowledgedSoFar() > 20 }, patience, 20*time.Millisecond)
 
 			lost := time.Now()
 			lose(t, dbs)
 			require.NoError(t, os.Remove(crash+".hit")) // the worker goes on, and has no database
 			for _, p := range []string{"api", "agentgw-ops", "worker-ops"} {
-				require.Eventually(t, func() bool {
+				eventually(t, func() bool {
 					resp, err := http.Get("http://" + c.addr(p) + "/readyz")
 					if err != nil {
 						return false
@@ -221,7 +221,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 			w.mu.Lock()
 			w.since = promoted
 			w.mu.Unlock()
-			require.Eventually(t, func() bool {
+			eventually(t, func() bool {
 				w.mu.Lock()
 				defer w.mu.Unlock()
 				return !w.firstAfter.IsZero()
@@ -233,7 +233,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 			for _, p := range []string{"api", "agentgw-ops", "worker-ops"} {
 				require.NoError(t, c.procs[map[string]string{"api": "api", "agentgw-ops": "agentgw", "worker-ops": "worker"}[p]].AwaitHTTP(t.Context(), "http://"+c.addr(p)+"/readyz", patience))
 			}
-			require.Eventually(t, func() bool {
+			eventually(t, func() bool {
 				status, _ := c.request(http.MethodGet, "/v1/tenants/"+id, nil)
 				return status == http.StatusOK
 			}, patience, 20*time.Millisecond)

@@ -56,7 +56,7 @@ func besideNeverHealthy(t testing.TB, noisy, samples int) (quietTenant, loudTena
 	// More than such a machine has: the containers exist in name only.
 	_, err := c.pool.Exec(t.Context(), `UPDATE fleets SET workload_memory_bytes = 16::bigint << 30 WHERE workload_memory_bytes > 0`)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return c.number(`SELECT count(*) FROM container_reports`) >= nodes }, patience, 10*time.Millisecond)
+	eventually(t, func() bool { return c.number(`SELECT count(*) FROM container_reports`) >= nodes }, patience, 10*time.Millisecond)
 
 	small := func(image string) map[string]any {
 		return map[string]any{
@@ -96,11 +96,11 @@ func besideNeverHealthy(t testing.TB, noisy, samples int) (quietTenant, loudTena
 	for i := range groups {
 		c.group(theirs, fmt.Sprintf("slow%d", i), noisy/groups, small("slow:1"))
 	}
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM instances WHERE org_id = 'noisy' AND started_at IS NOT NULL`) == noisy
 	}, 5*time.Minute, 50*time.Millisecond)
 	t.Logf("%d instances started after %s", noisy, time.Since(began))
-	require.Eventually(t, func() bool { return c.number(`SELECT count(*) FROM org_work`) == 0 }, patience, 20*time.Millisecond, "something is still under way")
+	eventually(t, func() bool { return c.number(`SELECT count(*) FROM org_work`) == 0 }, patience, 20*time.Millisecond, "something is still under way")
 	loudTenant, loudInstance = best(tenant), best(instance)
 	require.Equal(t, noisy, c.number(`SELECT count(*) FROM instances WHERE org_id = 'noisy' AND state = 'booting' AND message <> ''`), "all of them still wait, and say for what")
 	return quietTenant, loudTenant, quietInstance, loudInstance

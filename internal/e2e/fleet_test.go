@@ -59,7 +59,7 @@ func (c *cell) action(fleet string, seq int) (a api.FleetAction) {
 
 func (c *cell) awaitAction(fleet string, seq int, status string) (a api.FleetAction) {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		a = c.action(fleet, seq)
 		return a.FinishedAt != nil
 	}, patience, 100*time.Millisecond, "action %d of %s never ended: %+v", seq, fleet, &a)
@@ -187,7 +187,7 @@ func TestFleetKeepsServersThatHaveTenants(t *testing.T) {
 	c.post("/v1/policies", map[string]any{"policy_id": "patient", "type": "deletion", "spec": map[string]any{"criteria": "OLDEST_FIRST", "grace_period": 2}}, http.StatusCreated, nil)
 	c.send(http.MethodPut, "/v1/fleets/tenants-app/policies/patient", map[string]any{}, http.StatusOK, nil)
 	shrink := c.act("tenants-app", "CLUSTER_RESIZE", map[string]any{"adjustment_type": "EXACT_CAPACITY", "number": 0})
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND cordoned_at IS NOT NULL`, home) == 1
 	}, patience, 10*time.Millisecond)
 	a := c.awaitAction("tenants-app", shrink.Seq, "failed")
@@ -198,7 +198,7 @@ func TestFleetKeepsServersThatHaveTenants(t *testing.T) {
 	// With an hour of grace the queue would stand still; cancelling does not wait for it.
 	c.send(http.MethodPut, "/v1/policies/patient", map[string]any{"spec": map[string]any{"grace_period": 3600}}, http.StatusOK, nil)
 	shrink = c.act("tenants-app", "CLUSTER_RESIZE", map[string]any{"adjustment_type": "EXACT_CAPACITY", "number": 0})
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND cordoned_at IS NOT NULL`, home) == 1
 	}, patience, 10*time.Millisecond)
 	c.post(fmt.Sprintf("/v1/fleets/tenants-app/actions/%d/cancel", shrink.Seq), nil, http.StatusAccepted, nil)
@@ -271,7 +271,7 @@ func TestActionIsCancelled(t *testing.T) {
 	c.fleet("slow", prego.RoleRedisPool, nil, map[string]any{"region": "eu"})
 	a := c.act("slow", "CLUSTER_SCALE_OUT", map[string]any{"count": 5})
 	queued := c.act("slow", "CLUSTER_SCALE_OUT", map[string]any{})
-	require.Eventually(t, func() bool { return len(c.billed("server")) > 0 }, patience, 20*time.Millisecond)
+	eventually(t, func() bool { return len(c.billed("server")) > 0 }, patience, 20*time.Millisecond)
 	c.post(fmt.Sprintf("/v1/fleets/slow/actions/%d/cancel", queued.Seq), nil, http.StatusAccepted, nil)
 	c.post(fmt.Sprintf("/v1/fleets/slow/actions/%d/cancel", a.Seq), nil, http.StatusAccepted, nil)
 	c.awaitAction("slow", a.Seq, "cancelled")
@@ -307,7 +307,7 @@ func keepActionHistory(t *testing.T, c *cell, name, fleet string, seq int) {
 	t.Helper()
 	ctx := context.Background()
 	var run *historypb.History
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		r, err := temporalClient.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{
 			Query: "TaskQueue = '" + c.vars["TEMPORAL_TASK_QUEUE"] + "' AND WorkflowId = '" + server.FleetWorkflowID(c.env, prego.FleetID(fleet)) + "' AND ExecutionStatus = 'ContinuedAsNew'",
 		})

@@ -64,7 +64,7 @@ func (c *cell) nodes(fleet string, n int, memory int64) {
 	c.fleet(fleet, prego.RoleApp, nil, map[string]any{"region": "eu", "spec": map[string]any{"server_type": "cx53"}, "workload_memory_bytes": memory, "workload_cpus": 8})
 	c.awaitAction(fleet, c.act(fleet, "CLUSTER_SCALE_OUT", map[string]any{"count": n}).Seq, "succeeded")
 	// An agent that heartbeats is connected.
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		return c.number(`SELECT count(*) FROM servers WHERE fleet_id = $1 AND status = 'active' AND agent_status = 'connected'`, fleet) == n
 	}, patience, 50*time.Millisecond)
 }
@@ -100,19 +100,9 @@ func (c *cell) deploy(id string, spec map[string]any) {
 	c.post("/v1/groups/"+id+"/deploys", map[string]any{"spec": spec}, http.StatusAccepted, nil)
 }
 
-func (c *cell) awaitGroup(id, what string, ok func(api.ProcessGroup) bool) (g api.ProcessGroup) {
+func (c *cell) awaitGroup(id, what string, ok func(api.ProcessGroup) bool) api.ProcessGroup {
 	c.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		if g = c.getGroup(id); ok(g) {
-			return g
-		}
-		if time.Now().After(deadline) {
-			b, _ := json.MarshalIndent(g, "", " ")
-			c.t.Fatalf("group %s never was %s:\n%s", id, what, b)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	return await(c.t, fmt.Sprintf("group %s never was %s", id, what), func() api.ProcessGroup { return c.getGroup(id) }, ok)
 }
 
 // settledGroup waits until a group has what it should.
@@ -283,7 +273,7 @@ func TestScaleUpWithinQuotaAllocates(t *testing.T) {
 	keepHistory(t, c, "group-scaled", workload.GroupWorkflowID(prego.GroupID(g.GroupId)))
 	c.send(http.MethodDelete, "/v1/groups/"+g.GroupId, nil, http.StatusNoContent, nil)
 	c.send(http.MethodGet, "/v1/groups/"+g.GroupId, nil, http.StatusNotFound, nil)
-	require.Eventually(t, func() bool { return c.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`) == 0 }, patience, 50*time.Millisecond)
+	eventually(t, func() bool { return c.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`) == 0 }, patience, 50*time.Millisecond)
 	require.Empty(t, c.hosted())
 	keepHistory(t, c, "sweep-groups", c.runOf("SweepGroups"))
 }
@@ -351,9 +341,9 @@ func TestAStartUnderWayIsGivenUp(t *testing.T) {
 		func(id string) { c.send(http.MethodDelete, "/v1/groups/"+id, nil, http.StatusNoContent, nil) },
 	} {
 		g := c.group(env, fmt.Sprintf("slow%d", c.number(`SELECT count(*) FROM process_groups`)), 2, slow)
-		require.Eventually(t, func() bool { return len(c.hosted()) == 2 }, patience, 50*time.Millisecond)
+		eventually(t, func() bool { return len(c.hosted()) == 2 }, patience, 50*time.Millisecond)
 		end(g.GroupId)
-		require.Eventually(t, func() bool {
+		eventually(t, func() bool {
 			return c.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`) == 0 && len(c.hosted()) == 0
 		}, 30*time.Second, 50*time.Millisecond)
 		c.awaitRunEnd(workload.GroupWorkflowID(prego.GroupID(g.GroupId)))
@@ -431,7 +421,7 @@ func TestRacingScalersNeverExceedTheQuota(t *testing.T) {
 	lowered := max(3, c.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`))
 	c.limit("acme", "max_instances", float64(min(lowered, desired-1)))
 	c.start("worker")
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM process_groups WHERE status = 'unschedulable' AND status_reason = 'org_quota_exceeded:max_instances'`) > 0
 	}, patience, 50*time.Millisecond, "the loser says so")
 	time.Sleep(3 * time.Second) // a retry
@@ -624,12 +614,12 @@ func TestOrgsAreServedInTurn(t *testing.T) {
 	c.nodes("n", 1, 4*96*mb) // four places
 	c.settledGroup(b.GroupId)
 	g := c.unschedulable(a.GroupId, "no_capacity_memory")
-	require.Eventually(t, func() bool { return c.getGroup(a.GroupId).Instances["running"] == 2 }, patience, 50*time.Millisecond)
+	eventually(t, func() bool { return c.getGroup(a.GroupId).Instances["running"] == 2 }, patience, 50*time.Millisecond)
 	require.Equal(t, 20, g.Replicas)
 	// Nobody is moved for somebody else.
 	require.Equal(t, 2, c.number(`SELECT count(*) FROM instances WHERE org_id = 'small' AND state = 'running'`))
 	c.scale(b.GroupId, 0, http.StatusAccepted)
-	require.Eventually(t, func() bool { return c.getGroup(a.GroupId).Instances["running"] == 4 }, patience, 50*time.Millisecond, "what is free is given on")
+	eventually(t, func() bool { return c.getGroup(a.GroupId).Instances["running"] == 4 }, patience, 50*time.Millisecond, "what is free is given on")
 }
 
 // TestAServerFailsAndItsInstancesAreReplaced moves them elsewhere. When the server
@@ -651,7 +641,7 @@ func TestAServerFailsAndItsInstancesAreReplaced(t *testing.T) {
 	})
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM instances WHERE state = 'stopped' AND message = 'its server failed or is gone'`))
 	require.NoError(t, c.sim.HostAction(host.ID, "resume-agent"))
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND status = 'active'`, lost) == 1
 	}, patience, 50*time.Millisecond)
 	c.rowsAndHostsAgree()
@@ -717,7 +707,7 @@ func TestAVolumeIsWhereItsInstanceIs(t *testing.T) {
 	c.nodes("n", 2, 4096*mb)
 	var v api.Volume
 	c.post("/v1/volumes", map[string]any{"org_id": "acme", "name": "data", "region": "eu", "size_bytes": 10_000_000_000}, http.StatusAccepted, &v)
-	require.Eventually(t, func() bool { return len(c.billed("volume")) == 1 }, patience, 50*time.Millisecond)
+	eventually(t, func() bool { return len(c.billed("volume")) == 1 }, patience, 50*time.Millisecond)
 	plain := spec("db:1", 64)
 	g := c.group(env, "db", 1, plain)
 	c.settledGroup(g.GroupId)
@@ -746,7 +736,7 @@ func TestAVolumeIsWhereItsInstanceIs(t *testing.T) {
 	c.send(http.MethodPost, b.of+"/restores", map[string]any{"backup_id": first.BackupId}, http.StatusConflict, &p)
 	require.Equal(t, "volume_in_use", p.Code)
 	c.post("/v1/groups/"+g.GroupId+"/scale", map[string]any{"replicas": 0}, http.StatusAccepted, nil)
-	require.Eventually(t, func() bool { return c.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`) == 0 }, patience, 50*time.Millisecond)
+	eventually(t, func() bool { return c.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`) == 0 }, patience, 50*time.Millisecond)
 	c.exec(`UPDATE backups SET verified_at = NULL`)
 	points := []string{"volume-lend/intended", "volume-lend/attached", "stored-restore/downloaded", "stored-restore/opened", "volume-lend/detached"}
 	for _, point := range deep.Some(t, 2, points) {
@@ -765,7 +755,7 @@ func TestAVolumeIsWhereItsInstanceIs(t *testing.T) {
 	b.flip(t, deref(first.Object))
 	var copied api.Volume
 	c.post(b.of+"/clones", map[string]any{"name": "copy", "backup_id": first.BackupId}, http.StatusAccepted, &copied)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM volume_restores WHERE volume_id = $1 AND status = 'succeeded'`, copied.VolumeId) == 1
 	}, patience, 50*time.Millisecond)
 	require.Equal(t, "first", b.read(t, copied.VolumeId))
@@ -774,29 +764,29 @@ func TestAVolumeIsWhereItsInstanceIs(t *testing.T) {
 	// It is not destroyed while the storage has no last backup of it.
 	c.send(http.MethodDelete, b.of+"/attachments/"+at.AttachmentId, nil, http.StatusNoContent, nil)
 	store.Kill()
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		status, _ := c.request(http.MethodDelete, b.of, nil)
 		return status == http.StatusAccepted
 	}, patience, 100*time.Millisecond)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM backups WHERE kind = 'final' AND state IN ('uploading', 'failed')`) > 0
 	}, patience, 20*time.Millisecond)
 	require.NotEmpty(t, c.billed("volume"))
 	store.Boot()
-	require.Eventually(t, func() bool { return len(c.billed("volume")) == 0 }, patience, 50*time.Millisecond)
+	eventually(t, func() bool { return len(c.billed("volume")) == 0 }, patience, 50*time.Millisecond)
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM backups WHERE volume_id = $1 AND kind = 'final' AND state = 'stored' AND expires_at > now() + interval '1 day'`, v.VolumeId))
-	require.Eventually(t, func() bool { // the others are deleted, and that is proven
+	eventually(t, func() bool { // the others are deleted, and that is proven
 		return c.number(`SELECT count(*) FROM backups WHERE volume_id = $1 AND state <> 'deleted'`, v.VolumeId) == 1
 	}, patience, 50*time.Millisecond)
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM resources WHERE kind = 'backup' AND state <> 'released'`))
 	// What was deleted comes back from it.
 	c.post(b.of+"/clones", map[string]any{"name": "back"}, http.StatusAccepted, &copied)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM volume_restores WHERE volume_id = $1 AND status = 'succeeded'`, copied.VolumeId) == 1
 	}, patience, 50*time.Millisecond)
 	require.Equal(t, "second", b.read(t, copied.VolumeId))
 	c.send(http.MethodDelete, "/v1/volumes/"+copied.VolumeId+"?no_final_backup_reason=a+copy", nil, http.StatusAccepted, nil)
-	require.Eventually(t, func() bool { return len(c.billed("volume")) == 0 }, patience, 50*time.Millisecond)
+	eventually(t, func() bool { return len(c.billed("volume")) == 0 }, patience, 50*time.Millisecond)
 	require.Zero(t, c.number(`SELECT count(*) FROM volumes WHERE lent_to IS NOT NULL`))
 	c.rowsAndHostsAgree()
 	c.settled()

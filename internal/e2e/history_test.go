@@ -51,7 +51,7 @@ func historyOf(t testing.TB, workflowID, runID string) *historypb.History {
 
 func (c *cell) awaitRunEnd(workflowID string) {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		d, err := temporalClient.DescribeWorkflowExecution(context.Background(), workflowID, "")
 		return err == nil && d.GetWorkflowExecutionInfo().GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
 	}, patience, 50*time.Millisecond)
@@ -197,7 +197,7 @@ func TestRecordHistories(t *testing.T) {
 
 	c.sim.SetStock("*", "*", false)
 	c.create("waiting", prego.RoleRedisPool, server.Spec{})
-	require.Eventually(t, func() bool { return deref(c.get("waiting").StatusReason) == "awaiting_capacity" }, patience, 50*time.Millisecond)
+	eventually(t, func() bool { return deref(c.get("waiting").StatusReason) == "awaiting_capacity" }, patience, 50*time.Millisecond)
 	c.sim.SetStock("*", "*", true)
 	c.awaitStatus("waiting", server.Active)
 	keepHistory(t, c, "provision-awaited-capacity-v1", server.ProvisionWorkflowID(prego.ServerID(c.id("waiting"))))
@@ -211,7 +211,7 @@ func TestRecordHistories(t *testing.T) {
 	keepHistory(t, c, "reconcile", server.ReconcileWorkflowID(c.env))
 	require.NoError(t, temporalClient.ScheduleClient().GetHandle(context.Background(), server.SweepWorkflowID(c.env)).Trigger(context.Background(), client.ScheduleTriggerOptions{}))
 	var sweep string
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		d, err := temporalClient.ScheduleClient().GetHandle(context.Background(), server.SweepWorkflowID(c.env)).Describe(context.Background())
 		if err != nil || len(d.Info.RecentActions) == 0 {
 			return false

@@ -55,7 +55,7 @@ func (c *cell) machine(name string, role prego.Role, spec server.Spec) *machine 
 func (m *machine) host() sim.HostInfo {
 	m.t.Helper()
 	var out sim.HostInfo
-	require.Eventually(m.t, func() bool {
+	eventually(m.t, func() bool {
 		for _, h := range m.sim.Hosts() {
 			if h.Name == server.Name(m.env, prego.ServerID(m.id(m.server))) {
 				out = h
@@ -130,7 +130,7 @@ func (m *machine) console() string {
 func (m *machine) providerID() int64 {
 	m.t.Helper()
 	var id int64
-	require.Eventually(m.t, func() bool {
+	eventually(m.t, func() bool {
 		for _, e := range m.sim.Ledger(false) {
 			if e.Kind == "server" && e.Name == server.Name(m.env, prego.ServerID(m.id(m.server))) && e.ID > id {
 				id = e.ID
@@ -195,7 +195,7 @@ func nothingLeft(t testing.TB, h sim.HostInfo) {
 	require.NotContains(t, string(mounts), dir)
 	loops, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { // the kernel keeps a device while anybody looks at it
+	eventually(t, func() bool { // the kernel keeps a device while anybody looks at it
 		return !slices.ContainsFunc(loops, func(l string) bool {
 			b, _ := os.ReadFile(l)
 			return strings.Contains(string(b), dir)

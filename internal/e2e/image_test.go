@@ -45,7 +45,7 @@ func (c *cell) image(id prego.ImageID) api.GoldenImage {
 func (c *cell) awaitImage(id prego.ImageID, want server.ImageStatus, reason prego.Reason) api.GoldenImage {
 	c.t.Helper()
 	var g api.GoldenImage
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		g = c.image(id)
 		return server.ImageStatus(g.Status).Rests() && (want != server.ImageDeleted || g.Status == "deleted")
 	}, patience, 50*time.Millisecond, "image %s", id)
@@ -160,13 +160,13 @@ func TestImageBuildThatFailsLeavesNothing(t *testing.T) {
 		"the boot fails":    {fault: sim.Fault{Kind: "boot_without_agent", Server: "*-verify"}, vars: map[string]string{"PREGO_PROVISION_RETRIES": "0"}, reason: prego.ReasonVerificationFailed, boots: impatient(prego.ReasonFailedHandshake)},
 		"containers fail":   {fault: sim.Fault{Kind: "container_start_fail", Server: "*-verify"}, vars: map[string]string{"PREGO_PROVISION_RETRIES": "0", "PREGO_CONTAINER_TIMEOUT": "3s"}, reason: prego.ReasonVerificationFailed},
 		"the builder is lost": {fault: sim.Fault{Kind: "image_build_fails"}, reason: prego.ReasonBuilderLost, during: func(c *cell) {
-			require.Eventually(c.t, func() bool { return len(c.sim.Hosts()) == 1 }, patience, 50*time.Millisecond)
+			eventually(c.t, func() bool { return len(c.sim.Hosts()) == 1 }, patience, 50*time.Millisecond)
 			host := c.sim.Hosts()[0]
 			require.True(c.t, strings.HasSuffix(host.Name, "-builder"))
 			c.provider(http.MethodDelete, "/servers/"+number(c.billed("server")[0].ID), nil)
 		}},
 		"cancelled": {fault: sim.Fault{Kind: "image_build_fails"}, reason: prego.ReasonBuildCancelled, during: func(c *cell) {
-			require.Eventually(c.t, func() bool { return len(c.sim.Hosts()) == 1 }, patience, 50*time.Millisecond)
+			eventually(c.t, func() bool { return len(c.sim.Hosts()) == 1 }, patience, 50*time.Millisecond)
 			var id string
 			c.query(&id, `SELECT image_id FROM golden_images`)
 			status, body := c.request(http.MethodDelete, "/v1/images/"+id, nil)
@@ -259,7 +259,7 @@ func TestImagesAreReconciled(t *testing.T) {
 	id := made["server"].(map[string]any)["id"].(float64)
 	is := func(status string) {
 		t.Helper()
-		require.Eventually(t, func() bool {
+		eventually(t, func() bool {
 			return c.cloud(http.MethodGet, "/servers/"+number(id), nil)["server"].(map[string]any)["status"] == status
 		}, patience, 50*time.Millisecond)
 	}

@@ -128,7 +128,7 @@ func (m *mortals) play(kills []kill, begin func()) {
 			m.start("worker")
 			continue
 		}
-		require.Eventually(m.t, func() bool { return exists(m.crash + ".hit") }, 2*patience, 5*time.Millisecond, "%s is reached", k.at)
+		eventually(m.t, func() bool { return exists(m.crash + ".hit") }, 2*patience, 5*time.Millisecond, "%s is reached", k.at)
 		next()
 		m.killed(k.who, func() {
 			require.NoError(m.t, os.Remove(m.crash+".hit"))
@@ -163,7 +163,7 @@ func (m *mortals) killed(who string, meanwhile func()) {
 		m.pg.Kill()
 		meanwhile()
 		m.bootPostgres(m.t)
-		require.Eventually(m.t, func() bool {
+		eventually(m.t, func() bool {
 			status, _ := m.request(http.MethodGet, "/v1/servers?limit=1", nil)
 			return status == http.StatusOK && m.pool.Ping(context.Background()) == nil
 		}, patience, 20*time.Millisecond)
@@ -245,7 +245,7 @@ func TestARestoreSurvivesWhoeverDies(t *testing.T) {
 		m.playAny(round[at:], func() {
 			m.post(of+"/restores", map[string]any{"backup_id": b.BackupId}, http.StatusAccepted, &j)
 		})
-		require.Eventually(t, func() bool {
+		eventually(t, func() bool {
 			m.send(http.MethodGet, of+"/restores/"+j.JobId, nil, http.StatusOK, &j)
 			return j.Status == "succeeded" || j.Status == "failed"
 		}, 2*patience, 50*time.Millisecond)
@@ -257,7 +257,7 @@ func TestARestoreSurvivesWhoeverDies(t *testing.T) {
 		back, err := os.ReadFile(filepath.Join(m.rootOf(app), wire.BenchDir, "sites", site, "private/files/noise"))
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(kept, back))
-		require.Eventually(t, func() bool {
+		eventually(t, func() bool {
 			left, err := os.ReadDir(filepath.Join(m.rootOf(app), wire.BenchDir, "sites", site, wire.SnapshotsDir))
 			return err == nil && len(left) == 0
 		}, patience, 50*time.Millisecond, "nothing is left on the host")

@@ -26,7 +26,7 @@ printf '[Service]\nExecStart=\nExecStart=/var/lib/prego/updater update --root / 
 systemctl daemon-reload && systemctl restart prego-agent-update.service`)
 	runs := func(version string) {
 		t.Helper()
-		require.Eventually(t, func() bool {
+		eventually(t, func() bool {
 			return c.text(`SELECT agent_version FROM servers WHERE server_id = $1 AND agent_last_heartbeat_at > now() - interval '5 seconds'`, c.id("agent")) == version
 		}, 2*time.Minute, 100*time.Millisecond, "%s: %s", version, later(func() string {
 			out, _ := m.try("journalctl --no-pager --quiet --lines 40 -u prego-agent-update -u prego-agent")

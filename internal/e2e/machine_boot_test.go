@@ -34,7 +34,7 @@ func (m *machine) awaitStage(pattern string) {
 	m.t.Helper()
 	re := regexp.MustCompile(pattern)
 	var s api.Server
-	require.Eventually(m.t, func() bool {
+	eventually(m.t, func() bool {
 		s = m.get(m.server)
 		require.NotEqual(m.t, api.ServerStatus("failed"), s.Status, "%s: %s %q", deref(s.StatusReason), deref(s.StatusMessage), stages(s))
 		return slices.ContainsFunc(stages(s), re.MatchString)
@@ -45,7 +45,7 @@ func (m *machine) awaitStage(pattern string) {
 func (m *machine) hasFailed(reason prego.Reason, cause string) {
 	m.t.Helper()
 	var s api.Server
-	require.Eventually(m.t, func() bool {
+	eventually(m.t, func() bool {
 		s = m.get(m.server)
 		return s.Status == "failed" || s.Status == "active"
 	}, 4*time.Minute, 100*time.Millisecond)

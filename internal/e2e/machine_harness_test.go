@@ -110,5 +110,5 @@ func (m *machine) try(script string) (string, error) {
 // awaitRun repeats a command until it succeeds, for example while the machine boots.
 func (m *machine) awaitRun(script string) {
 	m.t.Helper()
-	require.Eventually(m.t, func() bool { _, err := m.try(script); return err == nil }, 2*time.Minute, 100*time.Millisecond, "%s", script)
+	eventually(m.t, func() bool { _, err := m.try(script); return err == nil }, 2*time.Minute, 100*time.Millisecond, "%s", script)
 }

@@ -30,7 +30,7 @@ func TestMachineGoldenImage(t *testing.T) {
 			require.Equal(t, http.StatusAccepted, status, "%s", body)
 			var g api.GoldenImage
 			require.NoError(t, json.Unmarshal(body, &g))
-			require.Eventually(t, func() bool { return server.ImageStatus(c.image(g.ImageId).Status).Rests() }, 8*time.Minute, 500*time.Millisecond)
+			eventually(t, func() bool { return server.ImageStatus(c.image(g.ImageId).Status).Rests() }, 8*time.Minute, 500*time.Millisecond)
 			g = c.awaitImage(g.ImageId, server.ImageReady, "")
 			t.Logf("built and verified in %s", time.Since(began).Round(time.Second))
 			require.Empty(t, c.billed("server"))

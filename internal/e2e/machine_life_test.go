@@ -27,7 +27,7 @@ func TestMachineLives(t *testing.T) {
 	m.portsHold()
 	until := func(what string, ok func(api.Server) bool) {
 		t.Helper()
-		require.Eventually(t, func() bool { return ok(m.get(m.server)) }, time.Minute, 100*time.Millisecond, what)
+		eventually(t, func() bool { return ok(m.get(m.server)) }, time.Minute, 100*time.Millisecond, what)
 	}
 	beats := func(what string) {
 		t.Helper()
@@ -86,7 +86,7 @@ cat /dev/zero >>/filler 2>/dev/null || true; df / >&2`)
 	go func() { _, err := m.try("exec sleep 61"); ended <- err }()
 	m.awaitRun("pgrep -f '^sleep 61'")
 	m.run("pkill -STOP -f '^sleep 61'; sleep 0.5; pkill -KILL -f '^sleep 61'")
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		select {
 		case err := <-ended:
 			require.ErrorContains(t, err, "exit status 137")

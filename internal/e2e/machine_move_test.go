@@ -139,7 +139,7 @@ func (s *openSite) moves() {
 	require.Equal(t, was, file(s.app))
 	s.app2.nothingOf(site)
 	// It has no tenant any more, so shard and pool are closed to it.
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return !strings.Contains(s.pool.run("nft list table inet prego"), s.private(s.app2))
 	}, time.Minute, 200*time.Millisecond)
 	reach(t, "after the way back", []path{

@@ -211,7 +211,7 @@ func (m *privateMachine) run(script string) string {
 
 func (m *privateMachine) awaitRun(script string) {
 	m.Helper()
-	require.Eventually(m, func() bool { _, err := m.try(script); return err == nil }, 2*time.Minute, 200*time.Millisecond, "%s: %s", m.name, script)
+	eventually(m, func() bool { _, err := m.try(script); return err == nil }, 2*time.Minute, 200*time.Millisecond, "%s: %s", m.name, script)
 }
 
 // has waits until the machine has an address of the network 10.0.0.0/16, as the provider's have it.
@@ -259,7 +259,7 @@ func (m *privateMachine) reboot() {
 	before := lives()
 	_, _, err := m.client.Server.Reboot(m.Context(), m.server())
 	require.NoError(m, err)
-	require.Eventually(m, func() bool { return lives() > before }, 2*time.Minute, 100*time.Millisecond, "%s does not start again", m.name)
+	eventually(m, func() bool { return lives() > before }, 2*time.Minute, 100*time.Millisecond, "%s does not start again", m.name)
 	m.awaitRun("systemctl is-system-running --wait | grep -E 'running|degraded'")
 }
 

@@ -97,12 +97,12 @@ func (m *machine) isPatched(packed string) {
 	s := m.get(m.server)
 	require.Nil(t, s.CordonedAt)
 	// It tells by itself that packages have changed, and that it needs no reboot any more.
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		s = m.get(m.server)
 		return s.Patches != nil && s.Patches.State == server.PatchCurrent
 	}, time.Minute, 200*time.Millisecond)
 	m.run("dpkg --install /srv/repos/installed/prego-canary_1.0_all.deb")
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		s = m.get(m.server)
 		return s.Patches.State == server.PatchPending
 	}, time.Minute, 200*time.Millisecond)

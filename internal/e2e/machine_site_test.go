@@ -169,7 +169,7 @@ func (s *openSite) alone() {
 		m.run("touch /run/before")
 		m.power("reboot")
 	}
-	require.Eventually(t, func() bool { _, err := s.edge.try("! test -e /run/before"); return err == nil }, 2*time.Minute, 200*time.Millisecond, "the edge starts again")
+	eventually(t, func() bool { _, err := s.edge.try("! test -e /run/before"); return err == nil }, 2*time.Minute, 200*time.Millisecond, "the edge starts again")
 	took := shows(t, s.visitor, deref(s.own.SiteUrl), deref(s.own.Site), 2*time.Minute)
 	t.Logf("without a control plane: %s answers again %s after the edge's kernel has", deref(s.own.SiteUrl), took)
 	rules := s.edge.run("nft list chain inet prego input")
@@ -208,7 +208,7 @@ id=$(curl --silent --unix-socket /run/docker.sock http://docker/containers/json 
 curl --silent --show-error --fail-with-body --unix-socket /run/docker.sock -X POST "http://docker/containers/$id/restart?t=3"
 ip address add %s/32 dev enp7s0`, private, private))
 	m.awaitRun(listening)
-	require.Eventually(s.t, func() bool {
+	eventually(s.t, func() bool {
 		conn, err := m.dial(s.t.Context(), "tcp", fmt.Sprintf("%s:%d", private, server.PortRedis))
 		if err == nil {
 			_ = conn.Close()

@@ -53,12 +53,12 @@ func TestMachineOfAKilledSimulatorIsRemoved(t *testing.T) {
 		return json.NewDecoder(resp.Body).Decode(into)
 	}
 	var hosts struct{ Hosts []sim.HostInfo }
-	require.Eventually(t, func() bool { return call(http.MethodGet, "/_sim/hosts", nil, &hosts) == nil }, patience, 50*time.Millisecond, "%s", &logs)
+	eventually(t, func() bool { return call(http.MethodGet, "/_sim/hosts", nil, &hosts) == nil }, patience, 50*time.Millisecond, "%s", &logs)
 	var volume struct{ Volume struct{ ID int64 } }
 	require.NoError(t, call(http.MethodPost, "/v1/volumes", map[string]any{"name": "v", "size": 10, "location": "fsn1", "format": "ext4"}, &volume))
 	var made map[string]any
 	require.NoError(t, call(http.MethodPost, "/v1/servers", map[string]any{"name": "left", "server_type": "cx23", "image": "debian-13", "location": "fsn1", "volumes": []int64{volume.Volume.ID}}, &made))
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		if call(http.MethodGet, "/_sim/hosts", nil, &hosts) != nil || len(hosts.Hosts) != 1 {
 			return false
 		}

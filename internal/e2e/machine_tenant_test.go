@@ -117,7 +117,7 @@ func TestMachineServesATenant(t *testing.T) {
 	of := "/v1/tenants/" + id
 	var saved api.Snapshot
 	c.post(of+"/snapshots", nil, http.StatusAccepted, &saved)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		c.send(http.MethodGet, of+"/snapshots/"+saved.SnapshotId, nil, http.StatusOK, &saved)
 		require.NotEqual(t, api.JobStatus("failed"), saved.Status, deref(saved.Message))
 		return saved.Status == "succeeded"
@@ -126,7 +126,7 @@ func TestMachineServesATenant(t *testing.T) {
 	require.Contains(t, page(), "rows: 2")
 	var j api.RestoreJob
 	c.post(of+"/restores", map[string]any{"snapshot_id": saved.SnapshotId}, http.StatusAccepted, &j)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		c.send(http.MethodGet, of+"/restores/"+j.JobId, nil, http.StatusOK, &j)
 		require.NotEqual(t, api.JobStatus("failed"), j.Status, deref(j.Message))
 		return j.Status == "succeeded"
@@ -137,7 +137,7 @@ func TestMachineServesATenant(t *testing.T) {
 	// waiting (prego-docker-stop.service).
 	app.run("touch /run/before")
 	app.power("reboot")
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		_, err := app.try("! test -e /run/before && curl --silent --fail --header 'Host: " + site + "' http://127.0.0.1:8080/ | grep 'rows: 1'")
 		return err == nil
 	}, 3*time.Minute, time.Second, "the page comes back")

@@ -64,7 +64,7 @@ func (s *openSite) workloads() {
 	for _, g := range []string{mine.GroupId, theirs.GroupId} {
 		s.scale(g, 0, http.StatusAccepted)
 	}
-	require.Eventually(t, func() bool { return s.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`) == 0 }, time.Minute, 200*time.Millisecond)
+	eventually(t, func() bool { return s.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`) == 0 }, time.Minute, 200*time.Millisecond)
 	s.send(http.MethodDelete, "/v1/volumes/"+v.VolumeId+"/attachments/"+at.AttachmentId, nil, http.StatusNoContent, nil)
 	s.send(http.MethodDelete, "/v1/envs/"+env+"/routes/"+route.RouteId, nil, http.StatusNoContent, nil)
 	s.send(http.MethodDelete, "/v1/envs/"+env+"/ipv4", nil, http.StatusAccepted, nil)
@@ -148,7 +148,7 @@ func (s *openSite) keeps(i instance, volume, group string) {
 	s.node.run("systemctl stop writes; cd " + wire.VolumeDir(id) + " && rm -r many link && echo changed >file && chmod 777 odd")
 	require.NotEqual(t, before, s.node.tree(wire.VolumeDir(id)))
 	s.scale(group, 0, http.StatusAccepted)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		_, err := s.node.try("! grep HC_Volume /proc/mounts && ! test -e " + wire.VolumeDevice(id))
 		return err == nil
 	}, time.Minute, 200*time.Millisecond, "it leaves with the last instance")
@@ -213,7 +213,7 @@ func (s *openSite) backedUp(volume string) (b api.VolumeBackup) {
 	t.Helper()
 	of := "/v1/volumes/" + volume + "/backups"
 	s.post(of, nil, http.StatusAccepted, &b)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		s.send(http.MethodGet, of+"/"+b.BackupId, nil, http.StatusOK, &b)
 		return b.State == tenant.BackupStored || b.State == tenant.BackupFailed
 	}, patience, 100*time.Millisecond)
@@ -230,7 +230,7 @@ func (s *openSite) restored(volume string, b api.VolumeBackup) {
 	of := "/v1/volumes/" + volume + "/restores"
 	var r api.VolumeRestore
 	s.post(of, map[string]any{"backup_id": b.BackupId}, http.StatusAccepted, &r)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		s.send(http.MethodGet, of+"/"+r.RestoreId, nil, http.StatusOK, &r)
 		return r.Status == workload.RestoreSucceeded || r.Status == workload.RestoreFailed
 	}, patience, 100*time.Millisecond)

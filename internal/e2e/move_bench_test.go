@@ -62,7 +62,7 @@ func BenchmarkMoveOf1GB(b *testing.B) {
 			file(fmt.Sprintf("later-%d", i), 1<<20)
 			time.Sleep(20 * time.Millisecond)
 		}
-		require.Eventually(b, func() bool {
+		eventually(b, func() bool {
 			c.send(http.MethodGet, of+"/moves/"+m.MoveId, nil, http.StatusOK, &m)
 			return m.State.Ended()
 		}, 10*time.Minute, 100*time.Millisecond)
@@ -216,7 +216,7 @@ func BenchmarkMoveOfA1GBDatabase(b *testing.B) {
 		w.more(5)
 		var m api.Move
 		c.post(of+"/moves", map[string]any{"to_shard_id": to}, http.StatusAccepted, &m)
-		require.Eventually(b, func() bool {
+		eventually(b, func() bool {
 			c.send(http.MethodGet, of+"/moves/"+m.MoveId, nil, http.StatusOK, &m)
 			return m.State.Ended()
 		}, 15*time.Minute, 100*time.Millisecond)

@@ -125,12 +125,12 @@ func TestATenantMovesEverywhere(t *testing.T) {
 	before := len(w.failed)
 	w.mu.Unlock()
 	m = move(map[string]any{"region": "us"})
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		p.send(http.MethodGet, of+"/moves/"+m.MoveId, nil, http.StatusOK, &m)
 		return m.OpenedAt != nil
 	}, 3*patience, 20*time.Millisecond)
 	asked := long.count()
-	require.Eventually(t, func() bool { return long.count() > asked+20 }, patience, 20*time.Millisecond)
+	eventually(t, func() bool { return long.count() > asked+20 }, patience, 20*time.Millisecond)
 	require.Empty(t, long.stop(), "of %d, and the edges said: %s", long.count(), p.edgesErrors())
 	m = p.moved(of, m, tenant.MoveDone)
 	w.more(2)
@@ -140,7 +140,7 @@ func TestATenantMovesEverywhere(t *testing.T) {
 	keepHistory(t, p.cell, "tenant-moved-to-another-network", m.WorkflowId)
 	where("app-us", "db-us", "redis-us")
 	require.Equal(t, "us", string(p.getTenant(id).Region))
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		status, _, err := visit(p.stuck(edge), base)
 		return err != nil || status == http.StatusNotFound // no site of theirs needs that certificate any more
 	}, patience, 100*time.Millisecond, "its edges know it no longer")

@@ -119,7 +119,7 @@ func (w *writers) number() int {
 func (w *writers) more(n int) {
 	w.t.Helper()
 	want := w.number() + n
-	require.Eventually(w.t, func() bool { return w.number() >= want }, patience, 20*time.Millisecond, "refused: %s", later(func() string {
+	eventually(w.t, func() bool { return w.number() >= want }, patience, 20*time.Millisecond, "refused: %s", later(func() string {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return fmt.Sprint(w.refused, w.failed[max(0, len(w.failed)-2):])
@@ -129,7 +129,7 @@ func (w *writers) more(n int) {
 // moved waits until a move has ended.
 func (c *cell) moved(of string, m api.Move, want tenant.MoveState) api.Move {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		c.send(http.MethodGet, of+"/moves/"+m.MoveId, nil, http.StatusOK, &m)
 		return m.State.Ended()
 	}, 3*patience, 50*time.Millisecond, "move %s is to be %s", m.MoveId, want)
@@ -314,7 +314,7 @@ func TestATenantMoves(t *testing.T) {
 
 	// The storage is away for a while, and everybody else goes on.
 	m = move()
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		p.send(http.MethodGet, of+"/moves/"+m.MoveId, nil, http.StatusOK, &m)
 		return m.State != tenant.MoveQueued
 	}, patience, 10*time.Millisecond)

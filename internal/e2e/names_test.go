@@ -46,7 +46,7 @@ func TestNamesOfSitesAndCustomers(t *testing.T) {
 		_, err := c.pool.Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}
-	require.Eventually(t, func() bool { return len(c.resolves("acme.sites.prego.internal")) == 1 }, patience, 50*time.Millisecond)
+	eventually(t, func() bool { return len(c.resolves("acme.sites.prego.internal")) == 1 }, patience, 50*time.Millisecond)
 	require.Equal(t, []string{"192.0.2.1"}, c.resolves("acme.sites.prego.internal"))
 	keepHistory(t, c, "keep-names", c.runOf("KeepNames"))
 
@@ -56,7 +56,7 @@ func TestNamesOfSitesAndCustomers(t *testing.T) {
 	require.Equal(t, org.DomainPending, d.Status)
 	until := func(want org.DomainStatus) {
 		t.Helper()
-		require.Eventually(t, func() bool {
+		eventually(t, func() bool {
 			c.send(http.MethodGet, "/v1/domains/"+d.DomainId, nil, http.StatusOK, &d)
 			return d.CheckedAt != nil && d.Status == want
 		}, patience, 50*time.Millisecond)

@@ -73,7 +73,7 @@ func TestServersAreInANetwork(t *testing.T) {
 	lost := c.networks()[first]
 	c.provider(http.MethodDelete, "/networks/"+lost, nil)
 	c.reconcile()
-	require.Eventually(t, func() bool { return c.privateAddress("one") != "" && c.privateAddress("two") != "" }, 20*time.Second, 100*time.Millisecond)
+	eventually(t, func() bool { return c.privateAddress("one") != "" && c.privateAddress("two") != "" }, 20*time.Second, 100*time.Millisecond)
 	require.NotEqual(t, c.privateAddress("one"), c.privateAddress("two"))
 	require.Len(t, c.networks(), 2)
 	require.NotEqual(t, lost, c.networks()[first])

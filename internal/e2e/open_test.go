@@ -108,7 +108,7 @@ func visit(client *http.Client, url string) (status int, body string, err error)
 func (p *public) opens(client *http.Client, url, page string) {
 	p.t.Helper()
 	var last string
-	require.Eventually(p.t, func() bool {
+	eventually(p.t, func() bool {
 		status, body, err := visit(client, url)
 		last = fmt.Sprintf("%d %v %.2000s", status, err, body)
 		return status == http.StatusOK && strings.Contains(body, page)
@@ -366,7 +366,7 @@ func TestASiteOpens(t *testing.T) {
 	require.NoError(t, p.sim.HostAction(host, "kill-agent"))
 	p.shows(visitor, url, page, "with its agent killed")
 	require.NoError(t, syscall.Kill(caddy, syscall.SIGKILL))
-	require.Eventually(t, func() bool { pid := p.programOf(p.id("edge"), "caddy"); return pid != 0 && pid != caddy }, patience, 20*time.Millisecond)
+	eventually(t, func() bool { pid := p.programOf(p.id("edge"), "caddy"); return pid != 0 && pid != caddy }, patience, 20*time.Millisecond)
 	p.opens(visitor, url, page)
 	p.opens(visitor, own, page)
 	forwards := p.processesOf(p.id("edge"), "haproxy")
@@ -386,11 +386,11 @@ func TestASiteOpens(t *testing.T) {
 	p.opens(visitor, deref(beta.SiteUrl), "<h1>beta.sites."+ourZone+"</h1>")
 	p.shows(visitor, own, page, "while its TXT record is there")
 	p.record("TXT", d.Records[0].Name, "")
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		p.send(http.MethodGet, "/v1/domains/"+d.DomainId, nil, http.StatusOK, &d)
 		return d.Status == org.DomainLost
 	}, patience, 50*time.Millisecond, "%+v", &d)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		_, _, err := visit(visitor, own)
 		return err != nil && strings.Contains(err.Error(), "tls: ")
 	}, patience, 50*time.Millisecond, "it has no certificate here any more")
@@ -466,7 +466,7 @@ func (p *public) deployUnderLoad() {
 		}
 		return false
 	}
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return !slices.ContainsFunc(now, func(instance string) bool { return !answers(instance) })
 	}, patience, 50*time.Millisecond, "each new instance answers")
 	stop()

@@ -53,7 +53,7 @@ func (c *cell) volume(org, name string, gb int64) string {
 func (c *cell) awaitVolume(id string, status api.ResourceStatus) api.Volume {
 	c.t.Helper()
 	var v api.Volume
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		c.send(http.MethodGet, "/v1/volumes/"+id, nil, http.StatusOK, &v)
 		return v.Status == status
 	}, patience, 50*time.Millisecond, "volume %s is %s", id, status)
@@ -63,7 +63,7 @@ func (c *cell) awaitVolume(id string, status api.ResourceStatus) api.Volume {
 func (c *cell) awaitIPv4(env, what string, ok func(api.IPv4) bool) api.IPv4 {
 	c.t.Helper()
 	var v api.IPv4
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		v = api.IPv4{}
 		c.send(http.MethodGet, "/v1/envs/"+env+"/ipv4", nil, http.StatusOK, &v)
 		return ok(v)
@@ -75,7 +75,7 @@ func ready(v api.IPv4) bool { return v.Status == "ready" }
 
 func (c *cell) awaitGone(path string) {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		status, _ := c.request(http.MethodGet, path, nil)
 		return status == http.StatusNotFound
 	}, patience, 50*time.Millisecond, "%s is gone", path)
@@ -192,7 +192,7 @@ func TestWhatOrgsOwnIsMadeOnce(t *testing.T) {
 		if i < 3 {
 			survives()
 		}
-		require.Eventually(t, func() bool {
+		eventually(t, func() bool {
 			var v struct {
 				Status string `json:"status"`
 			}
@@ -277,7 +277,7 @@ func TestASnapshotIsRestored(t *testing.T) {
 		t.Helper()
 		var j api.RestoreJob
 		c.post(of+"/restores", map[string]any{"snapshot_id": s.SnapshotId}, http.StatusAccepted, &j)
-		require.Eventually(t, func() bool {
+		eventually(t, func() bool {
 			c.send(http.MethodGet, of+"/restores/"+j.JobId, nil, http.StatusOK, &j)
 			return j.Status == "succeeded" || j.Status == "failed"
 		}, patience, 50*time.Millisecond)

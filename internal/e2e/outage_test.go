@@ -67,7 +67,7 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 				taken = c.snapshot("/v1/tenants/" + alpha)
 			}
 			c.create("tough", prego.RoleApp, server.Spec{})
-			require.Eventually(t, func() bool { return count(c.get("tough"), server.StepServerCreated) > 0 }, patience, 10*time.Millisecond)
+			eventually(t, func() bool { return count(c.get("tough"), server.StepServerCreated) > 0 }, patience, 10*time.Millisecond)
 			switch victim {
 			case "postgres":
 				pg.Kill()
@@ -93,7 +93,7 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 				require.NoError(t, err)
 				t.Cleanup(func() { again.Stop(10 * time.Second) })
 				began := time.Now()
-				require.Eventually(t, func() bool {
+				eventually(t, func() bool {
 					return count(c.get("late"), server.StepServerCreated) > 0 && len(c.billed("volume")) > 0 &&
 						c.number(`SELECT count(*) FROM ipv4_allocations WHERE status = 'pending'`) == 0 && c.number(`SELECT count(*) FROM snapshots WHERE status = 'queued'`) == 0 &&
 						c.number(`SELECT count(*) FROM restore_jobs WHERE status = 'queued'`) == 0
@@ -101,7 +101,7 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 				t.Logf("what was accepted while Temporal was away began %.1f s after it was back", time.Since(began).Seconds())
 				c.awaitVolume(v.VolumeId, "ready")
 				c.awaitStatus("late", server.Active)
-				require.Eventually(t, func() bool {
+				eventually(t, func() bool {
 					return c.number(`SELECT count(*) FROM restore_jobs WHERE status = 'succeeded'`) == 1 && c.number(`SELECT count(*) FROM snapshots WHERE status = 'succeeded'`) == 2
 				}, patience, 50*time.Millisecond)
 				c.send(http.MethodDelete, "/v1/envs/"+env+"/ipv4", nil, http.StatusAccepted, nil)
@@ -109,7 +109,7 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 				c.awaitGone("/v1/volumes/" + v.VolumeId)
 				servers++
 			}
-			require.Eventually(t, func() bool {
+			eventually(t, func() bool {
 				status, _ := c.request("GET", "/v1/servers/"+c.id("tough"), nil)
 				return status == 200
 			}, patience, 50*time.Millisecond)

@@ -30,7 +30,7 @@ func TestPlacementPools(t *testing.T) {
 
 	// What the hosts were tagged with comes back from them.
 	var server api.Server
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		c.send(http.MethodGet, "/v1/servers/"+sky, nil, http.StatusOK, &server)
 		return server.Agent.Tags != nil
 	}, patience, 50*time.Millisecond)

@@ -302,7 +302,7 @@ func TestExpiredTokenIsRefusedAndReplaced(t *testing.T) {
 	require.NoError(t, err)
 	c.await("late", "refused", said(server.StepHandshakeRefused, 1, "an expired bootstrap token was presented"))
 	agentLog := filepath.Join(filepath.Dir(c.sim.Hosts()[0].Root), "agent.log")
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		b, err := os.ReadFile(agentLog)
 		return err == nil && strings.Contains(string(b), "the gateway answered 410 bootstrap_token_expired")
 	}, patience, 20*time.Millisecond, "the agent was told so, and that it is for good")

@@ -148,7 +148,7 @@ func TestServersAreFreed(t *testing.T) {
 		}
 	}
 	for _, f := range plan.Frees {
-		require.Eventually(t, func() bool {
+		eventually(t, func() bool {
 			return c.text(`SELECT status FROM servers WHERE server_id = $1`, f.ServerId) == string(server.Terminated)
 		}, patience, 50*time.Millisecond)
 	}
@@ -209,7 +209,7 @@ func (c *cell) rebalance(plan api.PackingPlan, flags ...string) (r api.Rebalance
 // rebalanced waits for the end of a rebalance.
 func (c *cell) rebalanced(r api.Rebalance, want server.RebalanceState, within time.Duration) api.Rebalance {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		c.send(http.MethodGet, "/v1/rebalances/"+r.RebalanceId, nil, http.StatusOK, &r)
 		return server.RebalanceState(r.State).Ended()
 	}, max(within, patience), 100*time.Millisecond, "%+v", &r)
@@ -236,7 +236,7 @@ func (c *cell) stopsForASilentServer(plan api.PackingPlan) {
 	require.Equal(c.t, 1, r.Moving, "what has begun goes on")
 	require.Zero(c.t, c.number(`SELECT count(*) FROM servers WHERE role = 'app' AND cordoned_at IS NOT NULL AND tenant_count > 0`))
 	require.NoError(c.t, syscall.Kill(pid, syscall.SIGCONT))
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		return c.number(`SELECT count(*) FROM tenant_moves WHERE finished_at IS NULL`)+c.number(`SELECT count(*) FROM servers WHERE status = 'active' AND agent_status <> 'connected'`) == 0
 	}, 2*patience, 50*time.Millisecond)
 	c.t.Logf("stopped: %s", deref(r.Message))

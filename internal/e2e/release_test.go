@@ -83,7 +83,7 @@ func (w *typist) more(n int) {
 		return len(w.order)
 	}
 	want := count() + n
-	require.Eventually(w.t, func() bool { return count() >= want }, patience, 10*time.Millisecond)
+	eventually(w.t, func() bool { return count() >= want }, patience, 10*time.Millisecond)
 }
 
 // rewound stops writing to a site that was restored, and checks its rows: those that were taken

@@ -25,7 +25,7 @@ func TestAServerIsResizedAndPatched(t *testing.T) {
 	fleet := c.id("n")
 	c.fleet(fleet, prego.RoleApp, nil, map[string]any{"region": "eu", "spec": map[string]any{"server_type": "cx43"}})
 	c.awaitAction(fleet, c.act(fleet, "CLUSTER_SCALE_OUT", map[string]any{"count": 1}).Seq, "succeeded")
-	require.Eventually(t, func() bool { return c.number(`SELECT count(*) FROM servers WHERE agent_status = 'connected'`) == 1 }, patience, 50*time.Millisecond)
+	eventually(t, func() bool { return c.number(`SELECT count(*) FROM servers WHERE agent_status = 'connected'`) == 1 }, patience, 50*time.Millisecond)
 	var id, before, after string
 	c.query(&id, `SELECT server_id FROM servers WHERE status = 'active'`)
 	resize := func(serverType string) {
@@ -39,7 +39,7 @@ func TestAServerIsResizedAndPatched(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("drain/resized"), 0o600))
 	began := time.Now()
 	resize("cx53")
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		_, err := os.Stat(file + ".hit")
 		return err == nil
 	}, patience, 50*time.Millisecond)
@@ -65,7 +65,7 @@ func TestAServerIsResizedAndPatched(t *testing.T) {
 
 	// Its agent tells by itself what it lacks.
 	var srv api.Server
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		c.send(http.MethodGet, "/v1/servers/"+id, nil, http.StatusOK, &srv)
 		return srv.Patches != nil && srv.Patches.State == server.PatchPending
 	}, patience, 100*time.Millisecond)
@@ -100,7 +100,7 @@ func TestAServerIsResizedAndPatched(t *testing.T) {
 	c.query(&before, `SELECT agent_boot_id FROM servers WHERE server_id = $1`, id)
 	was := before
 	c.post("/v1/servers/"+id+"/patch", nil, http.StatusAccepted, nil)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		_, err := os.Stat(file + ".hit")
 		return err == nil
 	}, patience, 50*time.Millisecond)
@@ -123,7 +123,7 @@ func TestAServerIsResizedAndPatched(t *testing.T) {
 	// Its fleet's own window does the same by itself, and is remembered.
 	c.exec(`UPDATE server_drains SET created_at = created_at - interval '1 hour'`)
 	apt.lacks("openssl")
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		c.send(http.MethodGet, "/v1/servers/"+id, nil, http.StatusOK, &srv)
 		return srv.Patches.State == server.PatchPending
 	}, patience, 100*time.Millisecond)
@@ -132,7 +132,7 @@ func TestAServerIsResizedAndPatched(t *testing.T) {
 	c.send(http.MethodPatch, "/v1/fleets/"+fleet, map[string]any{"patch_window": map[string]any{"schedule": "* * * * *", "seconds": 600}}, http.StatusOK, &f)
 	require.Equal(t, &server.FleetPatchWindow{Schedule: "* * * * *", Seconds: 600}, f.PatchWindow)
 	var waves api.PatchWavePage
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		c.send(http.MethodGet, "/v1/patch-waves?requested_by=patch%20window", nil, http.StatusOK, &waves)
 		return len(waves.PatchWaves) > 0 && waves.PatchWaves[0].FinishedAt != nil
 	}, patience, 100*time.Millisecond)

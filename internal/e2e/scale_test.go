@@ -116,7 +116,7 @@ func scaleCell(t *testing.T, n, arrivals int) (*cell, *agentClients) {
 		c.post("/v1/site-pools/"+c.id(id)+"/refill", nil, http.StatusAccepted, nil)
 	}
 	for _, id := range apps {
-		require.Eventually(t, func() bool {
+		eventually(t, func() bool {
 			return c.number(`SELECT count(*) FROM site_pool WHERE app_server_id = $1 AND state = 'available'`, c.id(id)) >= poolSites
 		}, 10*time.Minute, time.Second)
 	}

@@ -169,7 +169,7 @@ func TestAServerIsDeclaredLost(t *testing.T) {
 		asked := w.mark()
 		m.post("/v1/servers/"+app+"/lost", map[string]string{"reason": "hangs"}, http.StatusAccepted, nil)
 		m.failedTenant(id, prego.ReasonServerLost)
-		require.Eventually(t, func() bool {
+		eventually(t, func() bool {
 			return m.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND status = 'terminated'`, app) == 1
 		}, patience, 50*time.Millisecond)
 		var job api.RestoreJob

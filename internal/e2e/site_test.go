@@ -184,6 +184,9 @@ func (w *web) ask(site, path, session string, fields ...string) (status int, bod
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)
 	require.NoError(w.c.t, err)
+	if resp.StatusCode == http.StatusInternalServerError {
+		w.c.t.Logf("%s %s%s: %s", method, site, path, b)
+	}
 	cookie, _, _ = strings.Cut(resp.Header.Get("Set-Cookie"), ";")
 	return resp.StatusCode, string(b), cookie
 }
@@ -241,7 +244,7 @@ func (c *cell) snapshot(of string) api.Snapshot {
 	c.t.Helper()
 	var s api.Snapshot
 	c.post(of+"/snapshots", nil, http.StatusAccepted, &s)
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		c.send(http.MethodGet, of+"/snapshots/"+s.SnapshotId, nil, http.StatusOK, &s)
 		return s.Status == "succeeded" || s.Status == "failed"
 	}, patience, 50*time.Millisecond)
@@ -316,7 +319,7 @@ func TestASiteFromItsFirstPageToNothing(t *testing.T) {
 	require.Equal(t, "3", w.rows(site))
 	var j api.RestoreJob
 	c.post(of+"/restores", map[string]any{"snapshot_id": s.SnapshotId}, http.StatusAccepted, &j)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		c.send(http.MethodGet, of+"/restores/"+j.JobId, nil, http.StatusOK, &j)
 		return j.Status == "succeeded" || j.Status == "failed"
 	}, patience, 50*time.Millisecond)
@@ -325,7 +328,7 @@ func TestASiteFromItsFirstPageToNothing(t *testing.T) {
 	require.True(t, c.scheduler(app, database))
 	require.Empty(t, named(t, sites, j.JobId), "what was kept before the restore is gone")
 	c.send(http.MethodDelete, of+"/snapshots/"+s.SnapshotId, nil, http.StatusNoContent, nil)
-	require.Eventually(t, func() bool { return len(named(t, sites, s.SnapshotId)) == 0 }, patience, 50*time.Millisecond, "a deleted snapshot's files go")
+	eventually(t, func() bool { return len(named(t, sites, s.SnapshotId)) == 0 }, patience, 50*time.Millisecond, "a deleted snapshot's files go")
 
 	// Above its storage quota it can be read, until there is more.
 	status, session = w.login(site, shown.User, shown.Password)
@@ -334,7 +337,7 @@ func TestASiteFromItsFirstPageToNothing(t *testing.T) {
 	readOnly := func(want bool) {
 		t.Helper()
 		c.awaitTenant(id, "read-only", func(tn api.Tenant) bool { return tn.Storage != nil && tn.Storage.ReadOnly == want })
-		require.Eventually(t, func() bool { return c.maintenance(app, site) == map[bool]string{true: "on", false: "off"}[want] }, patience, 50*time.Millisecond)
+		eventually(t, func() bool { return c.maintenance(app, site) == map[bool]string{true: "on", false: "off"}[want] }, patience, 50*time.Millisecond)
 	}
 	readOnly(true)
 	require.Equal(t, "2", w.rows(site), "it can be read")
@@ -346,7 +349,7 @@ func TestASiteFromItsFirstPageToNothing(t *testing.T) {
 	enter("there is room again", http.StatusOK)
 	out, _, _ = c.cli(c.viewer, "tenant", "show", id)
 	require.Regexp(t, `storage +0\.\d\d of 5\.00 GB`, out)
-	require.Eventually(t, func() bool { return c.siteConfig(app, site, "prego_storage_quota_gb") == "5" }, patience, 50*time.Millisecond)
+	eventually(t, func() bool { return c.siteConfig(app, site, "prego_storage_quota_gb") == "5" }, patience, 50*time.Millisecond)
 
 	// No secret that was shown, or given, is kept.
 	c.nowhere(prego.TenantID(id), map[string]string{"Administrator's password": shown.Password, "Bob's password": deref(bob.Password), "mail password": "swordfish-4711"})
@@ -411,7 +414,7 @@ func (c *cell) lastBackup(tn api.Tenant, app, holds string) {
 // everyRun are the runs of this cell, the last ones when there are very many.
 func (c *cell) everyRun() (out []*commonpb.WorkflowExecution) {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool { // visibility comes a moment later
+	eventually(c.t, func() bool { // visibility comes a moment later
 		r, err := temporalClient.ListWorkflow(context.Background(), &workflowservice.ListWorkflowExecutionsRequest{
 			PageSize: 1000, Query: "TaskQueue = '" + c.vars["TEMPORAL_TASK_QUEUE"] + "'",
 		})

@@ -151,7 +151,7 @@ func (l *load) age(ctx context.Context) error {
 func (l *load) finish() {
 	l.t.Helper()
 	var open []string
-	require.Eventually(l.t, func() bool {
+	eventually(l.t, func() bool {
 		rows, err := l.pool.Query(context.Background(), `SELECT 'tenant ' || tenant_id || ' ' || state || ' ' || converged_state FROM tenants WHERE state <> converged_state
 			UNION ALL SELECT 'server ' || server_id || ' ' || status FROM servers WHERE status NOT IN ('active', 'terminated', 'failed')
 			UNION ALL SELECT 'resource ' || kind || ' ' || name || ' ' || state FROM resources WHERE state IN ('intended', 'releasing') AND kind <> 'primary_ip'`)

@@ -19,7 +19,7 @@ import (
 func (c *cell) runOf(workflowType string) string {
 	c.t.Helper()
 	var id string
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		r, err := temporalClient.ListWorkflow(context.Background(), &workflowservice.ListWorkflowExecutionsRequest{
 			Query: "TaskQueue = '" + c.vars["TEMPORAL_TASK_QUEUE"] + "' AND WorkflowType = '" + workflowType + "' AND ExecutionStatus = 'Completed'",
 		})

@@ -156,14 +156,14 @@ func TestRefillGivesUp(t *testing.T) {
 	c.inject(sim.Fault{Kind: "bench", Verb: "new-site", Action: "fail", Message: "no space left on device"})
 	c.sharedFleet(0)
 	app := c.id("app")
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM site_pool WHERE app_server_id = $1 AND state = 'failed' AND reason LIKE '%no space left%'`, app) >= 2
 	}, patience, 50*time.Millisecond)
 	failed := c.number(`SELECT count(*) FROM site_pool`)
 	time.Sleep(4 * time.Second) // some sweeps long
 	require.Equal(t, failed, c.number(`SELECT count(*) FROM site_pool`), "not tried again and again")
 	require.LessOrEqual(t, failed, 4)
-	require.Eventually(t, func() bool { return c.number(`SELECT count(*) FROM site_pool WHERE dropped_at IS NULL`) == 0 }, patience, 50*time.Millisecond)
+	eventually(t, func() bool { return c.number(`SELECT count(*) FROM site_pool WHERE dropped_at IS NULL`) == 0 }, patience, 50*time.Millisecond)
 	require.Empty(t, c.hostSites(prego.ServerID(app)))
 }
 
@@ -177,7 +177,7 @@ func TestTheFleetGrowsAheadOfNeed(t *testing.T) {
 	for _, slug := range []string{"alpha", "beta"} {
 		c.settledTenant(c.tenant(slug, prego.PlanStarter, nil), tenant.Active)
 	}
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM scaling_events WHERE role = 'app' AND trigger = 'threshold' AND made = 1`) == 1
 	}, patience, 50*time.Millisecond)
 	require.Zero(t, c.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'awaiting_capacity'`))
@@ -304,7 +304,7 @@ func TestCancelAtEveryStep(t *testing.T) {
 				}
 				return false
 			}, 4*time.Second, 200*time.Millisecond)
-			require.Eventually(t, func() bool {
+			eventually(t, func() bool {
 				return c.number(`SELECT count(*) FROM servers WHERE dedicated_for_tenant_id = $1 AND status <> 'terminated'`, id) == 0
 			}, patience, 50*time.Millisecond, "its own server is gone")
 		})
@@ -360,7 +360,7 @@ func TestWorkerDiesBetweenAnyTwoSteps(t *testing.T) {
 						m["apps"] = apps
 					}
 				})
-				require.Eventually(t, func() bool { return os.Remove(crash+".hit") == nil }, patience, 20*time.Millisecond, "%s is reached", point)
+				eventually(t, func() bool { return os.Remove(crash+".hit") == nil }, patience, 20*time.Millisecond, "%s is reached", point)
 				c.kill("worker")
 				c.start("worker")
 				tn := c.settledTenant(id, tenant.Active)

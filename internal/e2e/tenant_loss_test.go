@@ -31,7 +31,7 @@ func (c *cell) failedTenant(id string, reason prego.Reason) api.Tenant {
 // ownServersGone waits until the servers that were made for a tenant are no more.
 func (c *cell) ownServersGone(id string) {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		return c.number(`SELECT count(*) FROM servers WHERE server_id LIKE 'n-' || $1 || '-%' AND status <> 'terminated'`, id) == 0
 	}, patience, 50*time.Millisecond)
 }

@@ -79,18 +79,7 @@ func (c *cell) getTenant(id string) api.Tenant {
 // awaitTenant polls a tenant until ok says so.
 func (c *cell) awaitTenant(id, what string, ok func(api.Tenant) bool) api.Tenant {
 	c.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		t := c.getTenant(id)
-		if ok(t) {
-			return t
-		}
-		if time.Now().After(deadline) {
-			b, _ := json.MarshalIndent(t, "", " ")
-			c.t.Fatalf("tenant %s never was %s:\n%s", id, what, b)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	return await(c.t, fmt.Sprintf("tenant %s never was %s", id, what), func() api.Tenant { return c.getTenant(id) }, ok)
 }
 
 // settledTenant waits until a tenant is in a state whose effects are in place.
@@ -168,7 +157,7 @@ func (c *cell) sharedFleet(sites int) (app string) {
 
 func (c *cell) awaitSites(server string, n int) {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() bool {
 		return c.number(`SELECT count(*) FROM site_pool WHERE app_server_id = $1 AND state = 'available'`, server) >= n
 	}, patience, 50*time.Millisecond, "%d sites on %s", n, server)
 }
@@ -288,13 +277,13 @@ func TestOneTenantOneServer(t *testing.T) {
 		c.send(http.MethodGet, "/v1/warm-pools", nil, http.StatusOK, &pools)
 		return len(pools.WarmPools) == 1 && pools.WarmPools[0].Claimable == 1
 	}
-	require.Eventually(t, claimable, patience, 100*time.Millisecond)
+	eventually(t, claimable, patience, 100*time.Millisecond)
 	second := c.tenant("second", prego.PlanStarter, nil)
 	tn = c.settledTenant(second, tenant.Active)
 	require.Contains(t, tn.Allocation.AppServerId, "warm-starter-eu-")
 	require.NotEmpty(t, deref(tn.Allocation.PoolSiteId))
 	require.NotContains(t, tenantSteps(tn), "server_requested")
-	require.Eventually(t, claimable, patience, 100*time.Millisecond, "another one is made behind it")
+	eventually(t, claimable, patience, 100*time.Millisecond, "another one is made behind it")
 	require.Equal(t, 3, c.number(`SELECT count(*) FROM servers WHERE role = 'node' AND status = 'active'`))
 
 	// A purged tenant's server goes with it.
@@ -306,7 +295,7 @@ func TestOneTenantOneServer(t *testing.T) {
 	require.NoError(t, err)
 	tn = c.settledTenant(first, tenant.DataPurged)
 	require.Contains(t, tenantSteps(tn), "final_backup")
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND status = 'terminated'`, "n-"+first+"-g1") == 1
 	}, patience, 50*time.Millisecond)
 	c.counted()

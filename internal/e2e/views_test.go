@@ -102,7 +102,7 @@ func TestViewsOfTemporal(t *testing.T) {
 		require.Contains(t, queries, view)
 		query := fill.Replace(queries[view])
 		var got []string
-		require.Eventually(t, func() bool { got = c.runsOf(query); return ok(got) }, patience, 100*time.Millisecond, "%s: %s", view, query)
+		eventually(t, func() bool { got = c.runsOf(query); return ok(got) }, patience, 100*time.Millisecond, "%s: %s", view, query)
 		t.Logf("%s: %v", view, got)
 	}
 
@@ -110,8 +110,8 @@ func TestViewsOfTemporal(t *testing.T) {
 	c.sim.SetStock("*", "*", true)
 	c.settledTenant(id, tenant.Active)
 	c.awaitStatus("waits", server.Active)
-	require.Eventually(t, func() bool { return len(c.runsOf(queries["waits for capacity"])) == 0 }, patience, 100*time.Millisecond)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool { return len(c.runsOf(queries["waits for capacity"])) == 0 }, patience, 100*time.Millisecond)
+	eventually(t, func() bool {
 		return slices.Equal(c.runsOf("outcome = 'active' AND tenant_id = '"+id+"'"), []string{waiting})
 	}, patience, 100*time.Millisecond)
 }

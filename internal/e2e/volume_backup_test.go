@@ -53,7 +53,7 @@ func (b *volumeBackups) read(t *testing.T, volume string) string {
 func (b *volumeBackups) backup(t *testing.T) (out api.VolumeBackup) {
 	t.Helper()
 	b.c.post(b.of+"/backups", nil, http.StatusAccepted, &out)
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		b.c.send(http.MethodGet, b.of+"/backups/"+out.BackupId, nil, http.StatusOK, &out)
 		return out.State == tenant.BackupStored || out.State == tenant.BackupFailed
 	}, patience, 20*time.Millisecond)
@@ -76,7 +76,7 @@ func (b *volumeBackups) restore(t *testing.T, backup string, want workload.Resto
 	if point != "" {
 		b.c.killedAt(b.crash, point)
 	}
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		b.c.send(http.MethodGet, b.of+"/restores/"+r.RestoreId, nil, http.StatusOK, &r)
 		return r.Status == workload.RestoreSucceeded || r.Status == workload.RestoreFailed
 	}, patience, 50*time.Millisecond)
@@ -129,7 +129,7 @@ func (b *volumeBackups) drilledInVain(t *testing.T) {
 // drilled waits until the newest drill is over and thrown away: nothing of it is on any host.
 func (b *volumeBackups) drilled(t *testing.T, want tenant.DrillState) (d api.VolumeDrill) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		var all api.VolumeDrillPage
 		b.c.send(http.MethodGet, b.of+"/drills", nil, http.StatusOK, &all)
 		if len(all.Drills) > 0 {

@@ -1,0 +1,47 @@
+package e2e
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const patience = 90 * time.Second
+
+// asked asks until the answer is yes, for a while, and reports whether it was. The pauses grow from
+// the first to three times as much: whoever asks takes time from those who are to answer.
+func asked(ok func() bool, wait, first time.Duration) bool {
+	deadline := time.Now().Add(wait)
+	for pause := first; ; pause = min(pause+pause/8, 3*first) {
+		late := time.Now().After(deadline)
+		if ok() {
+			return true
+		}
+		if late {
+			return false
+		}
+		time.Sleep(pause)
+	}
+}
+
+// eventually fails a test unless ok says so in time. It waits before it asks: what was requested a moment ago
+// may not have begun. The condition runs on the test's own goroutine, so it may fail the test.
+func eventually(t testing.TB, ok func() bool, wait, first time.Duration, msgAndArgs ...any) {
+	t.Helper()
+	time.Sleep(first)
+	if !asked(ok, wait, first) {
+		require.Fail(t, "Condition never satisfied", msgAndArgs...)
+	}
+}
+
+// await looks at something until ok says so of it, and returns it.
+func await[T any](t testing.TB, what string, look func() T, ok func(T) bool) (got T) {
+	t.Helper()
+	if !asked(func() bool { got = look(); return ok(got) }, patience, 50*time.Millisecond) {
+		b, _ := json.MarshalIndent(got, "", " ")
+		t.Fatalf("%s:\n%s", what, b)
+	}
+	return got
+}
