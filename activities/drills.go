@@ -222,7 +222,7 @@ func (a *Drills) ClearDrill(ctx context.Context, id string) error {
 		return err
 	}
 	erase := fmt.Sprintf("%s-erase-%d", id, activity.GetInfo(ctx).Attempt)
-	if err := t.forPool(ctx, srv, erase, t.Settings.SiteTimeout, "erase-site", d.Site.SiteName, "--db-name", d.Site.DatabaseName); err != nil {
+	if _, err := t.forPool(ctx, srv, erase, t.Settings.SiteTimeout, "erase-site", d.Site.SiteName, "--db-name", d.Site.DatabaseName); err != nil {
 		return err
 	}
 	if err := t.erasePoolDatabase(ctx, d.Site, shard); err != nil {

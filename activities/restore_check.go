@@ -252,12 +252,12 @@ func predictSites(h tenant.HostSites, there []string) []Difference {
 		case !r.Finished || slices.Contains(there, r.Site):
 		case r.TenantID == "":
 			out = append(out, Difference{
-				Where: "host", What: "site " + r.Site, Is: fmt.Sprintf("the database says that it is free, and server %s does not have it", h.ServerID), Then: "a tenant that is given it is placed again, on another one",
+				Where: "host", What: "site " + r.Site, Is: fmt.Sprintf("the database says that it is free, and server %s does not have it", h.ServerID), Then: "a tenant that is given it is placed again, on another one; its database stays with the site that was promoted from it",
 			})
 		default:
 			out = append(out, Difference{
 				Where: "host", What: "site " + r.Site, Is: fmt.Sprintf("the database says that tenant %s is %s, and server %s does not have its site", r.TenantID, r.State, h.ServerID),
-				Then: "is not noticed: if the tenant was deleted since, cancel it again",
+				Then: "is not noticed: if the tenant was deleted since, cancel it again; if it was moved since, restore it from a backup",
 			})
 		}
 	}

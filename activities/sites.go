@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -88,9 +90,8 @@ func (a *Tenants) inTurn(ctx context.Context, cs ...server.BenchCommand) (done i
 }
 
 // forPool runs a command for a pool site, which belongs to no tenant.
-func (a *Tenants) forPool(ctx context.Context, srv server.Server, auditID string, timeout time.Duration, args ...string) error {
-	_, err := a.bench(ctx, server.BenchCommand{ServerID: srv.ServerID, Addr: srv.Host, AuditID: auditID, Timeout: timeout, Args: args})
-	return err
+func (a *Tenants) forPool(ctx context.Context, srv server.Server, auditID string, timeout time.Duration, args ...string) (string, error) {
+	return a.bench(ctx, server.BenchCommand{ServerID: srv.ServerID, Addr: srv.Host, AuditID: auditID, Timeout: timeout, Args: args})
 }
 
 // placed reads a tenant whose server accepts commands, with its allocation.
@@ -606,11 +607,20 @@ func (a *Tenants) DropFailedSites(ctx context.Context, serverID prego.ServerID) 
 			return err
 		}
 		id := fmt.Sprintf("%s-drop-%d", site.PoolSiteID, activity.GetInfo(ctx).Attempt)
-		if err := a.forPool(ctx, srv, id, a.Settings.SiteTimeout, "erase-site", site.SiteName, "--db-name", site.DatabaseName); err != nil {
+		erased, err := a.forPool(ctx, srv, id, a.Settings.SiteTimeout, "erase-site", site.SiteName, "--db-name", site.DatabaseName)
+		if err != nil {
 			return err
 		}
-		if err := a.erasePoolDatabase(ctx, site, shard); err != nil {
-			return err
+		var out wire.ErasedSite
+		if err := json.Unmarshal([]byte(erased), &out); err != nil {
+			return fmt.Errorf("what server %s says of the site %s that it erased: %w", serverID, site.SiteName, err)
+		}
+		// A database from before the site was promoted takes its row for that of a pool site. The host
+		// knows better, and the database stays with the site that has it.
+		if out.KeptFor == "" {
+			if err := a.erasePoolDatabase(ctx, site, shard); err != nil {
+				return err
+			}
 		}
 		if err := a.Store.SiteDropped(ctx, site.PoolSiteID); err != nil {
 			return err

@@ -172,6 +172,32 @@ func TestAPoolSitesDatabase(t *testing.T) {
 	require.Empty(t, sweep())
 }
 
+// TestAFailedPoolSitesDatabase: it is dropped with what the host has of the site, unless a site that was promoted
+// from it has it: the row is then of a control plane's database that is older than the promotion.
+func TestAFailedPoolSitesDatabase(t *testing.T) {
+	t.Parallel()
+	for says, erased := range map[string]bool{
+		`{"site":"pool-1.sites.test","directory":true}`:                                true,
+		`{"site":"pool-1.sites.test","directory":false,"kept_for":"gamma.sites.test"}`: false,
+	} {
+		t.Run(fmt.Sprintf("erased %v", erased), func(t *testing.T) {
+			t.Parallel()
+			p := newPlacing(t, 1)
+			p.server("app-0", prego.RoleApp, "")
+			p.server("db-0", prego.RoleDBShard, "")
+			p.inNetwork()
+			s := p.steps(p.placer(nil))
+			s.hosts.says = map[string]string{"erase-site": says}
+			p.exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state) VALUES ('ps-1', 'app-0', 'db-0', 'pool-1.sites.test', 'pool_1', 'failed')`)
+			_, err := s.env.ExecuteActivity(s.DropFailedSites, prego.ServerID("app-0"))
+			require.NoError(t, err)
+			require.Contains(t, s.hosts.ran, []string{"app-0", "erase-site", "pool-1.sites.test", "--db-name", "pool_1"})
+			require.Equal(t, erased, slices.ContainsFunc(s.hosts.ran, func(c []string) bool { return c[1] == "erase-database" }), "%v", s.hosts.ran)
+			require.Equal(t, 1, p.number(`SELECT count(*) FROM site_pool WHERE dropped_at IS NOT NULL`), "nothing of the pool site is left")
+		})
+	}
+}
+
 // TestWhatIsOnNoNetworkStays: the data of a tenant stays on an app server that reaches no
 // shard, and that of one placed before stays where it is.
 func TestWhatIsOnNoNetworkStays(t *testing.T) {

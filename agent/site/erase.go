@@ -12,21 +12,6 @@ import (
 
 const ownerFile = wire.SiteOwnerFile
 
-// erased is what eraseSite removed.
-type erased struct {
-	Site      string `json:"site"`
-	Directory bool   `json:"directory"`
-	Backups   int    `json:"backups"`  // files, of the directory's
-	Archives  int    `json:"archives"` // directories that bench drop-site left
-	Database  bool   `json:"database"`
-	Users     int    `json:"users"`
-	Keys      int    `json:"redis_keys"`
-	// KeptFor is the site that now has the database: this one was promoted to it.
-	KeptFor string `json:"kept_for,omitempty"`
-	// Unreached: this host has no database server, so none was checked.
-	Unreached bool `json:"database_unreached,omitempty"`
-}
-
 // eraseSite erases everything of a site. The database and its users are first, so that
 // an interrupted call leaves the directory, and with it the site's owner, to the next.
 // "bench drop-site" is not usable: it backs up the site, fails if the directory or the
@@ -35,7 +20,7 @@ func (b *bench) eraseSite(site, name string) error {
 	if err := b.lock(alone, site); err != nil {
 		return err
 	}
-	out := erased{Site: site}
+	out := wire.ErasedSite{Site: site}
 	there, err := b.readState(site)
 	if err := b.mayErase(site, name, there, err); err != nil {
 		return err
@@ -101,7 +86,7 @@ func (b *bench) mayErase(site, name string, there *state, failed error) error {
 }
 
 // eraseData erases the database, its users and the site's keys in Redis.
-func (b *bench) eraseData(out *erased, site string, names []string) error {
+func (b *bench) eraseData(out *wire.ErasedSite, site string, names []string) error {
 	if out.KeptFor != "" {
 		return nil
 	}

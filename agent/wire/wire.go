@@ -424,3 +424,18 @@ type StageTwo struct {
 	Path   string `json:"path"`
 	SHA256 string `json:"sha256"` // hex, of the archive
 }
+
+// ErasedSite is what erase-site removed.
+type ErasedSite struct {
+	Site      string `json:"site"`
+	Directory bool   `json:"directory"`
+	Backups   int    `json:"backups"`  // files, of the directory's
+	Archives  int    `json:"archives"` // directories that bench drop-site left
+	Database  bool   `json:"database"`
+	Users     int    `json:"users"`
+	Keys      int    `json:"redis_keys"`
+	// KeptFor is the site that now has the database: this one was promoted to it.
+	KeptFor string `json:"kept_for,omitempty"`
+	// Unreached: this host has no database server, so none was checked.
+	Unreached bool `json:"database_unreached,omitempty"`
+}

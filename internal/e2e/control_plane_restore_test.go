@@ -258,6 +258,10 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 	again := c.tenant("gamma", prego.PlanStarter, nil)
 	failed := c.failedTenant(again, prego.ReasonFailedSite)
 	require.Contains(t, deref(failed.StatusMessage), "site_not_owned")
+	// The rows of pool sites that were promoted since are cleared away, and their databases stay.
+	eventually(t, func() bool {
+		return c.number(`SELECT count(*) FROM site_pool WHERE state = 'failed' AND dropped_at IS NOT NULL`) > 0 && c.number(`SELECT count(*) FROM site_pool WHERE state = 'failed' AND dropped_at IS NULL`) == 0
+	}, patience, 100*time.Millisecond)
 	require.Equal(t, http.StatusOK, answers("gamma"))
 	require.Equal(t, http.StatusOK, answers("alpha"))
 	c.settledTenant(c.tenant("delta", prego.PlanStarter, nil), tenant.Active)

@@ -150,16 +150,23 @@ func (h *host) bench(tenantID string, args []string, secrets map[string]string) 
 		return "", nil
 	case "erase-site":
 		s := h.sites[args[1]]
+		erased := wire.ErasedSite{Site: args[1], Directory: s != nil}
+		for name, other := range h.sites {
+			if name != args[1] && other.Database == args[3] {
+				erased.KeptFor = name
+			}
+		}
+		answer, err := json.Marshal(erased)
 		switch {
 		case s == nil:
-			return "", nil
+			return string(answer), err
 		case tenantID != "" && s.Tenant != "" && s.Tenant != tenantID:
 			return "", fmt.Errorf("site: site_not_owned: %s is of %s", args[1], s.Tenant)
 		case s.Database != args[3]: // agent/site/erase.go, mayErase
 			return "", fmt.Errorf("site %s has database %q, not %s", args[1], s.Database, args[3])
 		}
 		delete(h.sites, args[1])
-		return "", nil
+		return string(answer), err
 	case "expect-site", "leave-site":
 		return h.expects(tenantID, args)
 	}
