@@ -147,10 +147,9 @@ func TestASealedBackupTravels(t *testing.T) {
 	require.NoError(t, err)
 	url, err = o.PresignPart(ctx, "k2", id, 1, time.Minute)
 	require.NoError(t, err)
-	for range 5 {
-		got, _ = transferring(t, g, a, wire.TransferRequest{Site: testSite, Backup: "in-1", Upload: []wire.Piece{{Number: 1, Bytes: int64(len(content)), URL: url + "0"}}})
-		require.Equal(t, wire.FailedRefused, got.Failed.Code, got.Failed.Message)
-	}
+	// A small one: a storage that refuses while much is still on its way may reset the connection, and its answer is lost.
+	got, _ = transferring(t, g, a, wire.TransferRequest{Site: testSite, Backup: "in-1", Upload: []wire.Piece{{Number: 1, Bytes: 1000, URL: url + "0"}}})
+	require.Equal(t, wire.FailedRefused, got.Failed.Code, got.Failed.Message)
 }
 
 // TestAPieceIsTriedAgain: a connection that is cut, an error of the storage's, and a body that
