@@ -615,8 +615,8 @@ func (a *Tenants) DropFailedSites(ctx context.Context, serverID prego.ServerID) 
 		if err := json.Unmarshal([]byte(erased), &out); err != nil {
 			return fmt.Errorf("what server %s says of the site %s that it erased: %w", serverID, site.SiteName, err)
 		}
-		// A database from before the site was promoted takes its row for that of a pool site. The host
-		// knows better, and the database stays with the site that has it.
+		// After a restore to before the site was promoted, our row still calls it a pool site. The host
+		// says which site has the database now, and that site keeps it.
 		if out.KeptFor == "" {
 			if err := a.erasePoolDatabase(ctx, site, shard); err != nil {
 				return err

@@ -134,15 +134,21 @@ func TestATenantsDataIsOnItsShardAndInItsPool(t *testing.T) {
 	}
 }
 
-// TestAPoolSitesDatabase: it is made before the site, and dropped when the site's server is
-// gone.
-func TestAPoolSitesDatabase(t *testing.T) {
-	t.Parallel()
+// withShard is an app server and a shard that reach each other.
+func withShard(t *testing.T) (*placing, *steps) {
+	t.Helper()
 	p := newPlacing(t, 1)
 	p.server("app-0", prego.RoleApp, "")
 	p.server("db-0", prego.RoleDBShard, "")
 	p.inNetwork()
-	s := p.steps(p.placer(nil))
+	return p, p.steps(p.placer(nil))
+}
+
+// TestAPoolSitesDatabase: it is made before the site, and dropped when the site's server is
+// gone.
+func TestAPoolSitesDatabase(t *testing.T) {
+	t.Parallel()
+	p, s := withShard(t)
 	p.exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state, reserved_until)
 		VALUES ('ps-1', 'app-0', 'db-0', 'pool-1.sites.test', 'pool_1', 'reserved', now() + interval '1 hour')`)
 	require.Equal(t, 1, p.number(`SELECT count(*) FROM site_pool WHERE on_shard`))
@@ -182,11 +188,7 @@ func TestAFailedPoolSitesDatabase(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("erased %v", erased), func(t *testing.T) {
 			t.Parallel()
-			p := newPlacing(t, 1)
-			p.server("app-0", prego.RoleApp, "")
-			p.server("db-0", prego.RoleDBShard, "")
-			p.inNetwork()
-			s := p.steps(p.placer(nil))
+			p, s := withShard(t)
 			s.hosts.says = map[string]string{"erase-site": says}
 			p.exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state) VALUES ('ps-1', 'app-0', 'db-0', 'pool-1.sites.test', 'pool_1', 'failed')`)
 			_, err := s.env.ExecuteActivity(s.DropFailedSites, prego.ServerID("app-0"))
