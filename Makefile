@@ -43,11 +43,11 @@ dev: postgres bench-packages temporal edge-programs build ## Run everything here
 # Packages with goroutines that share state: their tests run with the race detector, which
 # costs several times the CPU and a second build of everything. tools/checks_test.go finds one
 # that is missing here; contributing/testing.md has the reasons. The slow come first.
-RACE := ./agent/site ./internal/store ./agent ./internal/dockerhost ./agent/edge ./internal/sim ./api ./console ./agentgw ./activities ./worker \
-	./internal/agentclient ./internal/child ./internal/devstack ./internal/hetzner ./internal/pki ./internal/relay ./internal/token ./internal/world/frontend
-# internal/production and tools have targets of their own (test-production, lint).
-UNIT = $(shell go list ./... | grep -v -e /internal/e2e$$ -e /internal/production$$ -e /prego/tools$$)
-PLAIN = ./internal/docsrun $(filter-out ./internal/docsrun $(RACE),$(patsubst github.com/prego/prego%,.%,$(UNIT)))
+RACE := ./agent/site ./store ./agent ./internal/dockerhost ./agent/edge ./lab/sim ./api ./console ./agentgw ./activities ./worker \
+	./internal/agentclient ./lab/child ./lab/devstack ./internal/hetzner ./internal/pki ./internal/relay ./internal/token ./lab/world/frontend
+# lab/production and tools have targets of their own (test-production, lint).
+UNIT = $(shell go list ./... | grep -v -e /lab/e2e$$ -e /lab/production$$ -e /prego/tools$$)
+PLAIN = ./lab/docsrun $(filter-out ./lab/docsrun $(RACE),$(patsubst github.com/prego/prego%,.%,$(UNIT)))
 # make lint vets; without the directory's name in them, builds of another checkout are used
 # again, and without cgo also those of make build.
 export TESTFLAGS := -trimpath -vet=off
@@ -55,7 +55,7 @@ export TESTFLAGS := -trimpath -vet=off
 test: packages temporal pebble versitygw axe $(GOTESTSUM) $(if $(filter 0,$(shell id -u)),images) ## Run every test, the end-to-end ones included, with the race detector where goroutines share state
 	PACKAGES="$(RACE)" tools/test.sh -race -timeout 15m -p 4
 	CGO_ENABLED=0 PACKAGES="$(PLAIN)" tools/test.sh -timeout 15m -p 4
-	CGO_ENABLED=0 PACKAGES=./internal/e2e tools/test.sh -timeout 30m -parallel 4
+	CGO_ENABLED=0 PACKAGES=./lab/e2e tools/test.sh -timeout 30m -parallel 4
 
 test-race-all: packages temporal pebble versitygw $(GOTESTSUM) ## Run every unit test with the race detector (many minutes)
 	PACKAGES="$(UNIT)" tools/test.sh -race -timeout 60m
@@ -64,7 +64,7 @@ test-race-all: packages temporal pebble versitygw $(GOTESTSUM) ## Run every unit
 DEEP ?= 20
 test-deep: packages ## Try each property on DEEP=20 times as many cases, and repeat races as often (many minutes)
 	PREGO_TEST_DEEP=$(DEEP) go test -count 1 -timeout 120m $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/pgregory.net\/rapid/ {print $$1}') -rapid.checks=$$((100 * $(DEEP)))
-	PREGO_TEST_DEEP=$(DEEP) go test -count 1 -timeout 60m ./internal/e2e ./agent/site ./internal/world/frontend -run "TestScriptsEndAsOnTheRealService|TestErase|TestATenantMoves|TestATenantsDataMoves|TestRecordReleaseHistories|TestRecordDrainHistories|TestARestoreSurvivesWhoeverDies|TestABackupIsVerifiedByADrill|TestAServerIsDeclaredLost|TestAServerIsLostDuringAMove|TestWorkerKilled|TestWorkerDiesBetweenAnyTwoSteps|TestCancelAtEveryStep|TestFleetPlansAroundARegion|TestServersAreFreed"
+	PREGO_TEST_DEEP=$(DEEP) go test -count 1 -timeout 60m ./lab/e2e ./agent/site ./lab/world/frontend -run "TestScriptsEndAsOnTheRealService|TestErase|TestATenantMoves|TestATenantsDataMoves|TestRecordReleaseHistories|TestRecordDrainHistories|TestARestoreSurvivesWhoeverDies|TestABackupIsVerifiedByADrill|TestAServerIsDeclaredLost|TestAServerIsLostDuringAMove|TestWorkerKilled|TestWorkerDiesBetweenAnyTwoSteps|TestCancelAtEveryStep|TestFleetPlansAroundARegion|TestServersAreFreed"
 
 image: build ## Build the image that docker-compose.yml runs, and try it
 	@tools/packages.sh docker dockerd postgres-server setpriv ca-certificates
@@ -84,7 +84,7 @@ test-production: build bench-packages temporal $(GOTESTSUM) $(if $(QUICK),,$(TOO
 	@tools/packages.sh compose postgres-server nc nsenter setpriv sysctl nft ip ca-certificates
 	@server=$(TOOLS)/temporal-server-$(TEMPORAL_SERVER); [ -d "$$server" ] || server=; \
 	[ -n "$$server" ] || echo "Temporal $(TEMPORAL_SERVER) is not built here: its dev server stands in for it"; \
-	TEMPORAL_SERVER=$$server PACKAGES=./internal/production tools/test.sh -count=1 -timeout 10m
+	TEMPORAL_SERVER=$$server PACKAGES=./lab/production tools/test.sh -count=1 -timeout 10m
 ifndef QUICK
 	TEMPORAL_SERVER=$(TOOLS)/temporal-server-$(TEMPORAL_SERVER) tools/test-production.sh $(if $(RUN),-run '$(RUN)')
 endif
@@ -107,24 +107,24 @@ images: caddy ## Build the images that stand in for Frappe's, MariaDB's, Redis's
 
 bench: packages temporal ## Run the benchmarks, each beside its bare limit, and write bench.json (ROUNDS=5 for their noise)
 	rm -f bench.json
-	PREGO_TEST_SCRATCH=/var/tmp PREGO_BENCH_JSON=$(CURDIR)/bench.json go test -run '^$$' -bench . -benchtime 1x -count $(or $(ROUNDS),1) -timeout 60m ./internal/e2e ./internal/store ./placement ./placement/pack ./placement/region ./agentgw ./agent/edge
+	PREGO_TEST_SCRATCH=/var/tmp PREGO_BENCH_JSON=$(CURDIR)/bench.json go test -run '^$$' -bench . -benchtime 1x -count $(or $(ROUNDS),1) -timeout 60m ./lab/e2e ./store ./placement ./placement/pack ./placement/region ./agentgw ./agent/edge
 
 scale: packages temporal ## Load a large installation, print what it costs and write it to docs/performance/scale.md (ARGS="-servers 10000")
 	mkdir -p docs/performance
-	PREGO_TEST_SCRATCH=/var/tmp go test -tags scale -run '^TestScale$$' -count 1 -v -timeout 60m ./internal/e2e -report $(CURDIR)/docs/performance/scale.md $(ARGS)
+	PREGO_TEST_SCRATCH=/var/tmp go test -tags scale -run '^TestScale$$' -count 1 -v -timeout 60m ./lab/e2e -report $(CURDIR)/docs/performance/scale.md $(ARGS)
 
 soak: packages temporal pebble versitygw ## Load a small installation for DURATION=30m (as root) and fail if memory, connections, rows or disk grow (docs/soak.md)
-	PREGO_TEST_SCRATCH=/var/tmp go test -tags soak -run '^TestSoak$$' -count 1 -v -timeout 24h ./internal/e2e -for $(or $(DURATION),30m) $(ARGS)
+	PREGO_TEST_SCRATCH=/var/tmp go test -tags soak -run '^TestSoak$$' -count 1 -v -timeout 24h ./lab/e2e -for $(or $(DURATION),30m) $(ARGS)
 
 bench-compare: ## Compare bench.json with the last recorded run
 	go run ./tools/bench-compare
 
 lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Check style, imports, determinism, forbidden patterns, generated code and alerts
 	go vet ./...
-	go vet -tags frappe ./internal/frappetest
-	go vet -tags machines ./internal/e2e
-	go vet -tags scale ./internal/e2e
-	go vet -tags soak ./internal/e2e
+	go vet -tags frappe ./lab/frappetest
+	go vet -tags machines ./lab/e2e
+	go vet -tags scale ./lab/e2e
+	go vet -tags soak ./lab/e2e
 	$(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) run --allow-parallel-runners ./...
 	$(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) -config tools/workflowcheck.yaml ./workflows/...
 	tools/forbidden.sh

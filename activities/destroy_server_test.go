@@ -16,8 +16,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
-	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
 
 // cloud is a provider's account: what is there, what was deleted from it, and what it

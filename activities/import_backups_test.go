@@ -11,8 +11,8 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/objects"
-	"github.com/prego/prego/internal/s3test"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/lab/s3test"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
 )

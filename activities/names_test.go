@@ -18,11 +18,11 @@ import (
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/dns"
 	"github.com/prego/prego/internal/hetzner"
-	"github.com/prego/prego/internal/pgtest"
-	"github.com/prego/prego/internal/sim"
-	"github.com/prego/prego/internal/store"
+	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
 
 // freely is a request budget without an end, which counts.

@@ -12,9 +12,9 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
-	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/objects"
-	"github.com/prego/prego/internal/s3test"
+	"github.com/prego/prego/lab/s3test"
 	"github.com/prego/prego/tenant"
 )
 

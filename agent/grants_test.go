@@ -25,7 +25,7 @@ import (
 
 	"github.com/prego/prego/agent/resp"
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/internal/need"
+	"github.com/prego/prego/lab/need"
 )
 
 // testCA issues certificates, each for one use.

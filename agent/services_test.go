@@ -21,7 +21,7 @@ import (
 
 	"github.com/prego/prego/agent/resp"
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/internal/need"
+	"github.com/prego/prego/lab/need"
 )
 
 // denied demands that MariaDB refused a statement: for its syntax, or because the user may

@@ -25,7 +25,7 @@ import (
 
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/objects"
-	"github.com/prego/prego/internal/s3test"
+	"github.com/prego/prego/lab/s3test"
 )
 
 const testSite = "a.example.com"

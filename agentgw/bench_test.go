@@ -17,8 +17,8 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/agentgw"
-	"github.com/prego/prego/internal/benchjson"
 	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/lab/benchjson"
 )
 
 // BenchmarkHeartbeats prints heartbeats per second through the gateway, beside a

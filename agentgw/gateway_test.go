@@ -37,11 +37,11 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/agentgw"
-	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/internal/pki"
-	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }

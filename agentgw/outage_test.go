@@ -25,7 +25,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/agentgw"
 	"github.com/prego/prego/internal/pki"
-	"github.com/prego/prego/internal/store"
+	"github.com/prego/prego/store"
 )
 
 // enrolled is an agent with an identity.

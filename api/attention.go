@@ -7,7 +7,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/prego/prego/attention"
+	"github.com/prego/prego/ops/attention"
 )
 
 // AttentionStore reads what needs attention.

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/attention"
+	"github.com/prego/prego/ops/attention"
 )
 
 func TestAttentionIsFilteredAndCounted(t *testing.T) {

@@ -25,13 +25,13 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/attention"
-	"github.com/prego/prego/internal/pgtest"
-	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/placement/pack"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 

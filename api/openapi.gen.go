@@ -13,7 +13,7 @@ import (
 	"github.com/oapi-codegen/runtime"
 	openapi_types "github.com/oapi-codegen/runtime/types"
 	"github.com/prego/prego"
-	"github.com/prego/prego/attention"
+	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/server"

@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/internal/store"
+	"github.com/prego/prego/store"
 )
 
 // on makes an API use a store for everything.

@@ -16,8 +16,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
 
 func TestBadInputIsRefusedAndNothingIsWritten(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/internal/deep"
+	"github.com/prego/prego/lab/deep"
 	"github.com/prego/prego/server"
 )
 

@@ -19,7 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/internal/cli"
+	"github.com/prego/prego/cli"
 )
 
 // request is one that an API was sent.

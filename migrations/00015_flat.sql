@@ -10,7 +10,7 @@ CREATE INDEX tenants_failed ON tenants (tenant_id) WHERE state = 'failed';
 -- are looked at for IS TRUE, and not for <>.
 CREATE STATISTICS tenants_moving ON (converged_state <> state) FROM tenants;
 
--- Lists are read from ranges of these: internal/store/list.go, spread. One that is unique
+-- Lists are read from ranges of these: store/list.go, spread. One that is unique
 -- in the order of the list follows the columns of the filters.
 CREATE INDEX tenants_listing_live ON tenants (created_at DESC, tenant_id DESC) WHERE state NOT IN ('terminated', 'data_purged');
 DROP INDEX tenants_listing;

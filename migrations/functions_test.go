@@ -14,7 +14,7 @@ import (
 	"github.com/pressly/goose/v3"
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/migrations"
 	"github.com/prego/prego/workload"
 )

@@ -3,7 +3,7 @@
 #
 #   SEEDS=n      how many seeds, 20 by default, from FIRST (by default the time)
 #   SEED=n       one seed with its timeline; nothing else happens
-#   BUGS=names   which of internal/world/testdata/bugs to plant; all by default, "none" for none, a number for so many by chance
+#   BUGS=names   which of lab/world/testdata/bugs to plant; all by default, "none" for none, a number for so many by chance
 #   BUG_SEEDS=n  within how many seeds each must be found, 200 by default
 #   NAMES=1      with private networks, edges, names and certificates
 #   JOBS=n       plays at once, 2 by default
@@ -58,13 +58,13 @@ if [ "$seeds" -gt 0 ]; then
 		echo "a play did not end" >&2
 		exit 1
 	fi
-	# A run must have met what it is for; how often is in internal/world/sometimes.go.
+	# A run must have met what it is for; how often is in lab/world/sometimes.go.
 	CHAOS_MET="$dir/met" CHAOS_SEEDS=$seeds "$dir/world.test" -test.run '^TestChaosMet$' -test.v 3>&- | grep '^not met' || true
 	missed=$(CHAOS_MET="$dir/met" CHAOS_SEEDS=$seeds "$dir/world.test" -test.run '^TestChaosMet$' -test.v 3>&- | grep -c '^not met' || true)
 fi
 
 # All bugs are planted in one program, each asleep until CHAOS_BUG names it.
-names=$(cd internal/world/testdata/bugs && ls -- *.patch | sed 's/\.patch$//')
+names=$(cd lab/world/testdata/bugs && ls -- *.patch | sed 's/\.patch$//')
 case "${BUGS:-}" in
 none) names= ;;
 [0-9]*) names=$(shuf -n "$BUGS" <<<"$names") ;;
@@ -76,7 +76,7 @@ if [ -n "$names" ]; then
 	build -overlay "$dir/overlay.json" -o "$dir/planted.test"
 	hunt() {
 		local names=
-		! grep -q '^Plays: names$' "internal/world/testdata/bugs/$1.patch" || names=1
+		! grep -q '^Plays: names$' "lab/world/testdata/bugs/$1.patch" || names=1
 		CHAOS_NAMES=$names CHAOS_BUG=$1 CHAOS_SEEDS=$bug_seeds CHAOS_FIRST=1 CHAOS_STOP=1 CHAOS_SHRINK=0 play "$dir/planted.test" >"$dir/$1.log" 2>&1 3>&- || true
 		found=$(grep -m 1 '^VIOLATION' "$dir/$1.log" | grep -v 'failed to connect' || true) # without Postgres nothing is caught
 		if [ -n "$found" ]; then

@@ -364,15 +364,15 @@ var shares = regexp.MustCompile(`(?m)^\s*go (func\(|\w+(\.\w+)*\()|\.Go\(func|\b
 
 // withoutRace are packages that share state and are tested without the race detector.
 var withoutRace = map[string]string{
-	"internal/s3test":    "starts a program for tests; its lock guards only that",
-	"internal/netns":     "it has no tests, and runs in those of agent, internal/dockerhost and internal/sim",
-	"internal/acmetest":  "starts programs for tests; its goroutines only serve",
-	"cmd/prego":          "its tests read files, and play seeds with one actor at a time; what it wires runs in internal/e2e",
+	"lab/s3test":         "starts a program for tests; its lock guards only that",
+	"lab/netns":          "it has no tests, and runs in those of agent, internal/dockerhost and lab/sim",
+	"lab/acmetest":       "starts programs for tests; its goroutines only serve",
+	"cmd/prego":          "its tests read files, and play seeds with one actor at a time; what it wires runs in lab/e2e",
 	"cmd/prego-agent":    "it has no tests; agent runs its program",
-	"internal/sim/judge": "its test is one client after the other, whose program takes most of the time",
-	"internal/world":     "one actor goes on at a time, and most of its tests are cmd/prego's",
-	"internal/pgtest":    "it has no tests, and runs in those of internal/store",
-	"internal/browser":   "it has no tests, and runs in those of internal/e2e",
+	"lab/sim/judge":      "its test is one client after the other, whose program takes most of the time",
+	"lab/world":          "one actor goes on at a time, and most of its tests are cmd/prego's",
+	"lab/pgtest":         "it has no tests, and runs in those of store",
+	"lab/browser":        "it has no tests, and runs in those of lab/e2e",
 	"internal/telemetry": "it has no tests",
 	"tools/mutate":       "it is a tool, whose only lock guards its output",
 }

@@ -23,7 +23,7 @@ packages="mariadb-server mariadb-client redis-server redis-tools haproxy nginx-l
 hash_of() { find "$@" -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-16; }
 base=base-$(printf '%s' "$packages" | cat - <(sed -n '/^build_base/,/^}/p' "$0") | sha256sum | cut -c1-16)
 # Of the stack, the images' names are all that counts.
-hash=$({ hash_of tools/images.sh tools/images internal/sim/bench; grep -o '"image": "[^"]*"' internal/config/stack.json | sort -u; sha256sum <"$caddy"; } | sha256sum | cut -c1-16)
+hash=$({ hash_of tools/images.sh tools/images lab/sim/bench; grep -o '"image": "[^"]*"' internal/config/stack.json | sort -u; sha256sum <"$caddy"; } | sha256sum | cut -c1-16)
 out=$dir/$hash
 
 exec 9>"$dir/lock"
@@ -79,7 +79,7 @@ fi
 rm -rf "$out"
 mkdir -p "$out"
 python3 tools/images/pack.py --base "$dir/$base.tar" --out "$out" --bench-image "$bench_image" --stack internal/config/stack.json \
-	--files tools/images --bench internal/sim/bench --caddy "$caddy"
+	--files tools/images --bench lab/sim/bench --caddy "$caddy"
 : >"$out/complete"
 ln -sfn "$hash" "$dir/current"
 # Earlier recipes' are of no use any more.

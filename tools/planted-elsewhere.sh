@@ -6,10 +6,10 @@ cd "$(dirname "$0")/.."
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 tools/planted.sh "$dir/tree" >"$dir/overlay.json"
-[ $# -gt 0 ] || set -- $(cd internal/world/testdata/bugs && ls -- *.patch | sed 's/[.]patch$//')
+[ $# -gt 0 ] || set -- $(cd lab/world/testdata/bugs && ls -- *.patch | sed 's/[.]patch$//')
 caught=0 unknown=0 missed=0
 for bug; do
-	read -r package test < <(sed -n 's/^Elsewhere: //p' "internal/world/testdata/bugs/$bug.patch")
+	read -r package test < <(sed -n 's/^Elsewhere: //p' "lab/world/testdata/bugs/$bug.patch")
 	if [ "$package" = none ]; then
 		unknown=$((unknown + 1))
 		continue

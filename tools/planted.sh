@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$(pwd) tree=$1
 mkdir -p "$tree"
-bugs=(internal/world/testdata/bugs/*.patch internal/world/testdata/unproven/*.patch)
+bugs=(lab/world/testdata/bugs/*.patch lab/world/testdata/unproven/*.patch)
 entries=()
 for file in $(sed -n 's,^+++ b/,,p' "${bugs[@]}" | sort -u); do
 	cp --parents "$file" "$tree"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the suite of internal/frappetest against an image that has Frappe 15, on the Docker
+# Runs the suite of lab/frappetest against an image that has Frappe 15, on the Docker
 # engine that answers or one of its own. Without an image it takes the stand-in's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,4 +22,4 @@ else
 		docker image inspect "$wanted" >/dev/null 2>&1 || docker pull --quiet "$wanted"
 	done
 fi
-PREGO_TEST_FRAPPE_IMAGE=$image PREGO_TEST_AGENT=$PWD/bin/prego-agent go test -tags frappe -count=1 -v -timeout 60m -run "${RUN:-.}" ./internal/frappetest
+PREGO_TEST_FRAPPE_IMAGE=$image PREGO_TEST_AGENT=$PWD/bin/prego-agent go test -tags frappe -count=1 -v -timeout 60m -run "${RUN:-.}" ./lab/frappetest

@@ -9,7 +9,7 @@ export PREGO_TEST_SCRATCH=/var/tmp # machines' disks are no small files
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0
-PACKAGES=./internal/e2e FORMAT=standard-verbose tools/test.sh -tags machines -timeout 30m -parallel 3 -run '^TestMachine' "$@" >"$log" 2>&1 || status=$?
+PACKAGES=./lab/e2e FORMAT=standard-verbose tools/test.sh -tags machines -timeout 30m -parallel 3 -run '^TestMachine' "$@" >"$log" 2>&1 || status=$?
 # What failed is shown whole; of what passed, the names and times.
 if [ "$status" = 0 ]; then
 	grep -E '^ *--- |^FLAKY|^[^ ]*: [0-9]+ runs' "$log" || true

@@ -69,6 +69,6 @@ for times in once twice; do
 	step "temporal $(temporal-server --version | awk '{print $NF}') serves; its namespace is set up ($times)"
 done
 
-env -u TEMPORAL_ADDRESS PREGO_TEST_TEMPORAL_ADDRESS="$TEMPORAL_ADDRESS" go test -count=1 -timeout 30m -parallel 4 "$@" ./internal/e2e
+env -u TEMPORAL_ADDRESS PREGO_TEST_TEMPORAL_ADDRESS="$TEMPORAL_ADDRESS" go test -count=1 -timeout 30m -parallel 4 "$@" ./lab/e2e
 kill -0 "$temporal_pid" || { echo "temporal ended meanwhile" >&2; exit 1; }
 step "the end-to-end tests pass on it"

@@ -12,8 +12,8 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/internal/pgtest"
-	"github.com/prego/prego/internal/store"
+	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/worker"
 )
 

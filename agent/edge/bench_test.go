@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/internal/benchjson"
+	"github.com/prego/prego/lab/benchjson"
 )
 
 // BenchmarkEdge prints the requests per second of an edge with 10,000 hosts, beside a Caddy

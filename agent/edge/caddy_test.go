@@ -22,8 +22,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/internal/child"
-	"github.com/prego/prego/internal/need"
+	"github.com/prego/prego/lab/child"
+	"github.com/prego/prego/lab/need"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")

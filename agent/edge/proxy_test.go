@@ -37,8 +37,8 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/internal/child"
-	"github.com/prego/prego/internal/need"
+	"github.com/prego/prego/lab/child"
+	"github.com/prego/prego/lab/need"
 )
 
 func serving(name, tenant string, upstreams ...string) wire.EdgeHost {

@@ -22,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/internal/need"
+	"github.com/prego/prego/lab/need"
 )
 
 // killedAt is the status of a verb that a test ended at a step.
@@ -157,7 +157,7 @@ func newBench(t testing.TB) *testBench {
 	b.write("sites/common_site_config.json", map[string]any{"db_host": "127.0.0.1", "db_port": port, "redis_cache": "redis://127.0.0.1:1", "redis_queue": "redis://127.0.0.1:1"})
 	program := filepath.Join(root, wire.BenchBinary)
 	require.NoError(t, os.MkdirAll(filepath.Dir(program), 0o755))
-	code, err := filepath.Abs("../../internal/sim/bench")
+	code, err := filepath.Abs("../../lab/sim/bench")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(program, fmt.Appendf(nil, "#!%s\nimport sys\nsys.dont_write_bytecode = True\nsys.path.insert(0, %q)\nfrom frappe import bench\nbench.main(sys.argv)\n", python, code), 0o755))
 	b.db, err = databaseOf{Host: "127.0.0.1", Port: port}.open("root", rootPassword, "")

@@ -23,7 +23,7 @@ import (
 
 	"github.com/prego/prego/agent/resp"
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/internal/need"
+	"github.com/prego/prego/lab/need"
 )
 
 // issuer is a CA of a test.

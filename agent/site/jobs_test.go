@@ -16,8 +16,8 @@ import (
 
 	"github.com/prego/prego/agent/resp"
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/internal/child"
-	"github.com/prego/prego/internal/need"
+	"github.com/prego/prego/lab/child"
+	"github.com/prego/prego/lab/need"
 )
 
 // queues gives a bench a Redis for its jobs.
@@ -58,7 +58,7 @@ func (b *testBench) queue(kind string) string {
 // frappe runs code in the stand-in, and returns what it printed.
 func (b *testBench) frappe(code string) string {
 	b.t.Helper()
-	lib, err := filepath.Abs("../../internal/sim/bench")
+	lib, err := filepath.Abs("../../lab/sim/bench")
 	require.NoError(b.t, err)
 	cmd := exec.CommandContext(b.t.Context(), need.Program(b.t, "/usr/bin/python3"), "-c", "import sys\nsys.dont_write_bytecode = True\nsys.path.insert(0, "+fmt.Sprintf("%q", lib)+")\n"+code)
 	cmd.Dir = b.path("sites")

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/internal/deep"
+	"github.com/prego/prego/lab/deep"
 )
 
 // whole asks the site's database as the site itself would.

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/attention"
+	"github.com/prego/prego/ops/attention"
 )
 
 var placeholder = regexp.MustCompile(`\{[a-z_]+\}`)

@@ -8,7 +8,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/attention"
+	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/workflows"
 )

@@ -16,8 +16,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/internal/cli"
-	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/cli"
+	"github.com/prego/prego/lab/sim"
 )
 
 // demo types commands as a person would, and shows their output. In its command lines,

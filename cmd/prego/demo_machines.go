@@ -7,8 +7,8 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/prego/prego/internal/cli"
-	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/cli"
+	"github.com/prego/prego/lab/sim"
 )
 
 // machines provisions one server of each role, on both Debians, and shows from their

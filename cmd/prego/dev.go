@@ -21,13 +21,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/internal/cli"
+	"github.com/prego/prego/cli"
 	"github.com/prego/prego/internal/config"
-	"github.com/prego/prego/internal/devstack"
 	"github.com/prego/prego/internal/keyset"
 	"github.com/prego/prego/internal/pki"
-	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/lab/devstack"
+	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/migrations"
 	"github.com/prego/prego/workflows"
 )

@@ -7,7 +7,7 @@ import (
 )
 
 // TestAChildHasOnlyItsSecrets; that real children do is looked at while the demo runs
-// (internal/docsrun).
+// (lab/docsrun).
 func TestAChildHasOnlyItsSecrets(t *testing.T) {
 	t.Parallel()
 	env := []string{"PATH=/bin", "DATABASE_URL=postgres://", "PREGO_MASTER_KEY=00", "HCLOUD_TOKEN_FILE=/run/token", "PREGO_BACKUP_ENDPOINT=http://s3", "PREGO_BACKUP_SECRET_KEY=k"}

@@ -23,8 +23,8 @@ import (
 	"time"
 
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/internal/cli"
-	"github.com/prego/prego/internal/devstack"
+	"github.com/prego/prego/cli"
+	"github.com/prego/prego/lab/devstack"
 )
 
 // devSites is what it takes to open sites on this machine: the programs that edges run, and

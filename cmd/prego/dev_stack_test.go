@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego/internal/devstack"
+	"github.com/prego/prego/lab/devstack"
 )
 
 // TestDevStartsAgainWhatDies, and what it writes is for nobody else to read.

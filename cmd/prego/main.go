@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/prego/prego/internal/cli"
+	"github.com/prego/prego/cli"
 )
 
 // version is set by the linker.

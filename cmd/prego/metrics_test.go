@@ -19,11 +19,11 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/config"
-	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/internal/pki"
-	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/telemetry"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/workflows"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/internal/cli"
+	"github.com/prego/prego/cli"
 	"github.com/prego/prego/placement/pack"
 )
 

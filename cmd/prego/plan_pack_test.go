@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/internal/cli"
+	"github.com/prego/prego/cli"
 )
 
 func planPack(stdin string, args ...string) (string, error) {

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/internal/cli"
+	"github.com/prego/prego/cli"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placement/region"
 )

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/internal/cli"
+	"github.com/prego/prego/cli"
 	"github.com/prego/prego/placement/region"
 )
 

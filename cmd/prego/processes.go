@@ -21,12 +21,12 @@ import (
 	"github.com/prego/prego/internal/keyset"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/relay"
-	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/telemetry"
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/migrations"
 	"github.com/prego/prego/placement/pack"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/worker"
 	"github.com/prego/prego/workflows"
 )

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/lab/pgtest"
 )
 
 // asPrego makes the tests' program the one that it tests.

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/internal/telemetry"
+	"github.com/prego/prego/lab/sim"
 )
 
 func newSimCommand() *cobra.Command {

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/internal/cli"
+	"github.com/prego/prego/cli"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placement/sim"
 	"github.com/prego/prego/tenant"

@@ -16,9 +16,9 @@ import (
 	"github.com/prego/prego/internal/dockerhost"
 	"github.com/prego/prego/internal/hetzner"
 	"github.com/prego/prego/internal/pki"
-	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
 
 // containers runs the declared stack on hosts.

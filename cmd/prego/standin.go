@@ -13,7 +13,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/config"
-	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/config"
-	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/store"
 )
 
 func newTokenCommand() *cobra.Command {

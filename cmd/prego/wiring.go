@@ -35,10 +35,10 @@ import (
 	"github.com/prego/prego/internal/edge"
 	"github.com/prego/prego/internal/hetzner"
 	"github.com/prego/prego/internal/pki"
-	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/telemetry"
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workflows"
 )

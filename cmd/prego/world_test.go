@@ -31,11 +31,11 @@ import (
 
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/config"
-	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/internal/pki"
-	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/token"
-	"github.com/prego/prego/internal/world"
+	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/lab/world"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/worker"
 	"github.com/prego/prego/workflows"
 )

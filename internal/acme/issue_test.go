@@ -30,10 +30,10 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/acme"
-	"github.com/prego/prego/internal/acmetest"
-	"github.com/prego/prego/internal/pgtest"
-	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/lab/acmetest"
+	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workflows"
 )

@@ -31,7 +31,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/internal/need"
+	"github.com/prego/prego/lab/need"
 )
 
 // gateway is a real TLS server, called by the program that the boot scripts use.

@@ -27,7 +27,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/dockerhost"
-	"github.com/prego/prego/internal/need"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/server"
 )
 

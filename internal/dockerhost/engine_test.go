@@ -34,10 +34,10 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/internal/child"
 	"github.com/prego/prego/internal/dockerhost"
-	"github.com/prego/prego/internal/need"
 	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/lab/child"
+	"github.com/prego/prego/lab/need"
 )
 
 const serverID = "app-1"

@@ -14,8 +14,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/internal/need"
-	"github.com/prego/prego/internal/netns"
+	"github.com/prego/prego/lab/need"
+	"github.com/prego/prego/lab/netns"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/workload"
 )

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
 )
 

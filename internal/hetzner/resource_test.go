@@ -15,7 +15,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/hetzner"
-	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
 )
 

@@ -12,12 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/internal/hetzner"
-	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
 )
 
 // zoned is an adapter of a simulated project with a zone, as strict as the provider's
-// specification (internal/sim's tests hold it against that).
+// specification (lab/sim's tests hold it against that).
 type zoned struct {
 	*testing.T
 	*hetzner.Provider

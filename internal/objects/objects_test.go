@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/internal/objects"
-	"github.com/prego/prego/internal/s3test"
+	"github.com/prego/prego/lab/s3test"
 )
 
 func open(t *testing.T, s *s3test.Server, change ...func(*objects.Config)) *objects.Store {

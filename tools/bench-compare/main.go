@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/perf/benchmath"
 
-	"github.com/prego/prego/internal/benchjson"
+	"github.com/prego/prego/lab/benchjson"
 )
 
 func main() {

@@ -170,7 +170,7 @@ def configurations(bench_image, stack):
             "StopSignal": "SIGUSR1",
         },
     }
-    # The suite of internal/frappetest names the latter two.
+    # The suite of lab/frappetest names the latter two.
     out = {bench_image: "frappe", "mariadb:11.8": "mariadb", "redis:7-alpine": "redis"}
     for image in sorted(set(re.findall(r'"image": "([^"$]+)"', stack))):
         kind = image.split(":")[0].split("/")[-1]

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/prego/prego/internal/browser"
+	"github.com/prego/prego/lab/browser"
 )
 
 func main() {

@@ -1,0 +1,48 @@
+//go:build soak
+
+package e2e
+
+import "github.com/prego/prego/lab/soak"
+
+// What grows by design, and by how much per unit of work. Everything else is to be flat.
+
+// ofLogs are the processes' logs, which somebody else rotates.
+var ofLogs = map[string]soak.Limit{
+	"api":     {Slope: 64 << 10, Per: "tenant", Least: 1 << 20},
+	"worker":  {Slope: 8 << 10, Per: "tenant", Least: 1 << 20},
+	"agentgw": {Slope: 8 << 10, Per: "tenant", Least: 1 << 20},
+}
+
+// ofDatabase is what the tables below take, with their indexes.
+var ofDatabase = soak.Limit{Slope: 100 << 10, Per: "tenant", Least: 4 << 20}
+
+// ofTemporal are the histories of runs that have ended, which it keeps for as long as its
+// namespace says: for a day here.
+var ofTemporal = soak.Limit{Slope: 512 << 10, Per: "tenant", Least: 4 << 20}
+
+// ofResults are the results that a host keeps to recognize a command that is repeated, at
+// most as many as agent/results.go says.
+var ofResults = soak.Limit{Slope: 16, Per: "tenant", Least: 20}
+
+// kept are the tables whose rows stay forever (docs/operations.md, what is kept).
+var kept = map[string]soak.Limit{
+	"tenants": per("tenant", 1.3), "tenant_allocations": per("tenant", 1.3), "allocation_snapshots": per("tenant", 1.3), "tenant_lifecycle_events": per("tenant", 25),
+	// Pruned by age, later than a soak ends.
+	"decision_inputs": per("tenant", 4),
+	// Of tenants that a look for turns met, also when they are purged.
+	"backup_turns": per("tenant", 1.3),
+	// The last backup of each tenant, and those that are asked for, a quarter as many; resources are these, and what servers had.
+	"backups": per("tenant", 1.6), "resources": per("tenant", 2.2),
+	"servers": per("server", 1.3), "redis_pools": per("server", 1.3), "server_events": per("server", 25), "server_bootstrap_tokens": per("server", 1.3),
+	"tenant_moves": per("move", 1.3), "rollouts": per("deploy", 1.3),
+	"reconcile_runs": {Slope: 80, Least: 10}, // one a minute
+}
+
+func per(work string, n float64) soak.Limit { return soak.Limit{Slope: n, Per: work, Least: 3} }
+
+func ofRows(table string) soak.Limit {
+	if l, ok := kept[table]; ok {
+		return l
+	}
+	return soak.Limit{Slope: 30, Least: 10}
+}

@@ -1,0 +1,31 @@
+package pgtest
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/prego/prego/lab/devstack"
+)
+
+// TestManyMakeTheTemplateAtOnce has several begin on one new cluster, as test binaries that share one do.
+func TestManyMakeTheTemplateAtOnce(t *testing.T) {
+	t.Parallel()
+	dir, err := devstack.Scratch("prego-pgtest-race-")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	pg, err := devstack.StartPostgres(t.Context(), devstack.PostgresConfig{Dir: filepath.Join(dir, "pg"), Volatile: true})
+	require.NoError(t, err)
+	t.Cleanup(pg.Kill)
+	var all errgroup.Group
+	for range 6 {
+		all.Go(func() error { return ensureTemplate(t.Context(), pg.URL("postgres"), "template_of_all") })
+	}
+	require.NoError(t, all.Wait())
+	var names string
+	require.NoError(t, pg.Value(t.Context(), &names, "SELECT string_agg(datname, ' ') FROM pg_database WHERE datname LIKE 'template_of_all%'"))
+	require.Equal(t, "template_of_all", names, "it is complete, and nothing is left of the making")
+}

@@ -1,0 +1,112 @@
+package attention_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/ops/attention"
+)
+
+var at = time.Date(2026, 11, 24, 9, 0, 0, 0, time.UTC)
+
+func TestTheMostUrgentComesFirst(t *testing.T) {
+	t.Parallel()
+	items := attention.List([]attention.Finding{
+		{Kind: attention.OrgNearQuota, Subject: "org", ID: "acme", Reason: "max_apps", Since: at},
+		{Kind: attention.TenantFailed, Subject: "tenant", ID: "t-2", Reason: "failed_site", Since: at.Add(time.Minute)},
+		{Kind: attention.TenantFailed, Subject: "tenant", ID: "t-3", Reason: "failed_site", Since: at},
+		{Kind: attention.TenantFailed, Subject: "tenant", ID: "t-1", Reason: "failed_site", Since: at},
+		{Kind: attention.ServerFailed, Subject: "server", ID: "app-1", Reason: "failed_boot", Since: at},
+		{Kind: attention.ServerFailed, Subject: "server", ID: "app-2", Reason: "heartbeat_lost", Since: at},
+		{Kind: attention.ReconcileBreaker, Subject: "installation", ID: "prego", Reason: "breaker_hit", Since: at.Add(time.Hour)},
+		{Kind: "no_such_kind", ID: "x"},
+	})
+	var ids []string
+	for _, i := range items {
+		ids = append(ids, string(i.Severity)+" "+i.ID)
+	}
+	require.Equal(t, []string{
+		"critical reconcile_breaker/prego", "critical server_failed/app-2", "warning server_failed/app-1",
+		"warning tenant_failed/t-1", "warning tenant_failed/t-3", "warning tenant_failed/t-2", "info org_near_quota/acme/max_apps",
+	}, ids)
+	require.Equal(t, map[attention.Severity]int{attention.Critical: 2, attention.Warning: 4, attention.Info: 1}, attention.Counts(items))
+	require.Len(t, attention.Only(items, nil, nil, 3), 3)
+	require.Len(t, attention.Only(items, []attention.Severity{attention.Critical, attention.Info}, nil, 100), 3)
+	require.Len(t, attention.Only(items, []attention.Severity{attention.Critical}, []attention.Kind{attention.ServerFailed}, 100), 1)
+}
+
+func TestAnItemSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	i := attention.List([]attention.Finding{{Kind: attention.ServerFailed, Subject: "server", ID: "app-1", Reason: "heartbeat_lost", Message: "  a\n\tb " + strings.Repeat("é", 300), Since: at, Count: 1}})[0]
+	require.Equal(t, "app-1", i.Subject.Name)
+	require.Contains(t, i.Todo, "prego server lost app-1")
+	require.True(t, strings.HasPrefix(i.Message, "a b éé") && strings.HasSuffix(i.Message, "é…"), i.Message)
+	require.Less(t, len(i.Message), 410)
+	require.Equal(t, attention.Action{Label: "Provision it again", Method: "POST", Path: "/v1/servers/app-1/retry", CLI: "prego server retry app-1"}, i.Actions[1])
+
+	i = attention.List([]attention.Finding{{Kind: attention.TenantFailed, Subject: "tenant", ID: "t-1", Name: "shop", OrgID: "acme", Reason: "failed_site", Message: "boom", Since: at, By: "region", ByID: "eu", Count: 7}})[0]
+	require.Equal(t, "tenant_failed/eu/failed_site", i.ID)
+	require.Equal(t, attention.Subject{Kind: "region", ID: "eu", Name: "eu"}, i.Subject)
+	require.Equal(t, "7 tenants failed; the oldest is shop: boom", i.Message)
+	require.Empty(t, i.OrgID, "it is of several orgs")
+	require.Equal(t, "prego tenant list --region eu --state failed", i.Actions[0].CLI)
+
+	i = attention.List([]attention.Finding{{Kind: attention.TenantFailed, Subject: "tenant", ID: "t-1", By: "region", ByID: "eu", Since: at, Count: attention.Many}})[0]
+	require.Equal(t, "tenant_failed/t-1", i.ID, "few are told one by one")
+	require.Equal(t, 1, i.Count)
+	require.Equal(t, "it failed", i.Message, "no reason is known")
+
+	i = attention.List([]attention.Finding{{Kind: attention.OperationStuck, Subject: "fleet", ID: "a/b c", Reason: "running", Since: at}})[0]
+	require.Equal(t, "/v1/fleets/a%2Fb%20c/actions", i.Actions[0].Path)
+}
+
+// TestEveryKindIsWhole: each kind says what is the matter, what to do, and where the
+// documentation says more; and that is there.
+func TestEveryKindIsWhole(t *testing.T) {
+	t.Parallel()
+	about := attention.Subjects()
+	for _, kind := range attention.Kinds() {
+		require.Regexp(t, `^[a-z]+(_[a-z]+)*$`, string(kind))
+		require.NotEmpty(t, about[kind], kind)
+		for _, subject := range about[kind] {
+			for _, count := range []int{1, attention.Many + 1} {
+				if count > 1 && slices.Contains([]attention.Kind{attention.ReconcileBreaker, attention.SweepFrozen}, kind) {
+					continue // there is one
+				}
+				i := attention.List([]attention.Finding{{Kind: kind, Subject: subject, ID: "x-1", Name: "x", OrgID: "acme", Reason: "why", Since: at, By: "region", ByID: "eu", Count: count}})[0]
+				require.NotEmpty(t, i.Actions, "%s of a %s, %d of it", kind, subject, count)
+				require.NotContains(t, i.Message+i.Todo, "{", kind)
+				require.Regexp(t, `^[A-Z].*\.$`, i.Todo, kind)
+				require.NotContains(t, i.Message, "  ", kind)
+				requireHeading(t, i.Docs)
+			}
+		}
+	}
+}
+
+var punctuation = regexp.MustCompile(`[^a-z0-9 _-]`)
+
+// requireHeading requires that a file of the documentation, and its heading, are there.
+func requireHeading(t *testing.T, docs string) {
+	t.Helper()
+	file, anchor, _ := strings.Cut(docs, "#")
+	text, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(file)))
+	require.NoError(t, err, docs)
+	if anchor == "" {
+		return
+	}
+	for line := range strings.Lines(string(text)) {
+		if heading, ok := strings.CutPrefix(strings.TrimLeft(strings.TrimSpace(line), "#"), " "); ok && strings.HasPrefix(line, "#") &&
+			strings.ReplaceAll(punctuation.ReplaceAllString(strings.ToLower(heading), ""), " ", "-") == anchor {
+			return
+		}
+	}
+	t.Errorf("%s has no heading for %s", file, docs)
+}

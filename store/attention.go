@@ -1,0 +1,380 @@
+package store
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego/ops/attention"
+	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/tenant"
+)
+
+// What needs attention is read by one statement for each kind. A statement names what it is
+// about (subject, id, name, owner, org), why and since when, and what it is summed by: of those
+// with the same reason there, more than attention.Many are one row, the oldest, with their count.
+const (
+	attFrom = `f (subject, id, name, owner, org_id, reason, message, since, "by", by_id) AS (`
+	attTo   = `)
+SELECT subject, id, name, owner, org_id, reason, message, since, "by", by_id, count FROM (
+    SELECT f.*, (count(*) OVER w)::int AS count, row_number() OVER (w ORDER BY since, id) AS nth FROM f WINDOW w AS (PARTITION BY "by", by_id, reason)) x
+WHERE count <= 5 OR nth = 1 ORDER BY since, id LIMIT 500`
+	// What failed once, and has no state that says so, is told for a week.
+	attRecent = ` > now() - interval '7 days'`
+	// No step of what is made or deleted takes so long, and nothing that copies data takes so
+	// long as the second.
+	attStuck     = ` < now() - interval '1 hour'`
+	attStuckLong = ` < now() - interval '6 hours'`
+)
+
+const (
+	sqlAttBreaker = `WITH ` + attFrom + `
+SELECT 'installation', 'prego', 'reconciliation', '', '', 'breaker_hit',
+    'nothing is deleted at the provider: ' || COALESCE(r.findings ->> 'orphans', 'many') || ' of its ' || COALESCE(r.findings ->> 'owned', '') || ' resources of ours have no row here',
+    (SELECT min(b.started_at) FROM reconcile_runs b WHERE b.run_id > COALESCE(
+        (SELECT g.run_id FROM reconcile_runs g WHERE g.findings ->> 'breaker_hit' = 'false' ORDER BY g.run_id DESC LIMIT 1), 0)),
+    'installation', 'prego'
+FROM (SELECT * FROM reconcile_runs WHERE finished_at IS NOT NULL ORDER BY run_id DESC LIMIT 1) r WHERE r.findings ->> 'breaker_hit' = 'true'` + attTo
+
+	sqlAttFrozen = `
+WITH fleet AS (` + fleetHeard + `
+), silent AS (` + silentServers + `
+)
+SELECT 'installation' AS subject, 'prego' AS id, 'agents' AS name, '' AS owner, '' AS org_id, 'mass_silence' AS reason,
+    (SELECT count(*) FROM silent) || ' of ' || (SELECT n FROM fleet) || ' agents are silent at once, and none is marked' AS message,
+    (SELECT min(agent_last_heartbeat_at) FROM silent) AS since, 'installation' AS "by", 'prego' AS by_id, 1 AS count
+WHERE ` + isFrozen
+
+	sqlAttDNSBreaker = `WITH ` + attFrom + `
+SELECT 'zone', zone, zone, '', '', 'breaker_hit', orphans || ' of its ' || owned || ' records of ours have no row here, and none is deleted', breaker_since, 'installation', 'prego'
+FROM dns_comparisons WHERE breaker_since IS NOT NULL` + attTo
+
+	sqlAttLookLate = `WITH ` + attFrom + `
+SELECT 'look', look, look, '', '', 'look_late', '', COALESCE(looked_at, began_at), 'installation', 'prego'
+FROM looks WHERE COALESCE(looked_at, began_at) < now() - make_interval(secs => 60 + 3 * GREATEST(every_seconds, pause_seconds))` + attTo
+
+	sqlAttLookFailing = `WITH ` + attFrom + `
+SELECT 'look', look, look, '', '', 'look_failing', error, COALESCE(looked_at, began_at), 'installation', 'prego' FROM looks WHERE error <> ''` + attTo
+
+	sqlAttProviderBlocked = `WITH ` + attFrom + `
+SELECT 'provider', project, project, '', '', 'rate_limited', 'it told us to slow down until ' || to_char(blocked_until AT TIME ZONE 'UTC', 'HH24:MI:SS') || ' UTC', LEAST(refilled_at, now()), 'installation', 'prego'
+FROM provider_budgets WHERE blocked_until > now()
+UNION ALL SELECT 'provider', bucket, bucket, '', '', 'rate_limited', 'the certificate authority allows no more until ' || to_char(blocked_until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI') || ' UTC', LEAST(refilled_at, now()), 'installation', 'prego'
+FROM acme_budgets WHERE blocked_until > now()` + attTo
+
+	sqlAttCatalogStale = `WITH ` + attFrom + `
+SELECT 'provider', provider, provider, '', '', 'catalog_stale', failure, COALESCE(refreshed_at, attempted_at), 'installation', 'prego'
+FROM provider_catalogs WHERE COALESCE(refreshed_at, attempted_at) < now() - make_interval(secs => $1)` + attTo
+
+	sqlAttServerFailed = `WITH ` + attFrom + `
+SELECT 'server', server_id, server_id, '', '', status_reason, status_message, updated_at, 'region', region FROM servers WHERE status = 'failed'` + attTo
+
+	sqlAttServerStuck = `WITH ` + attFrom + `
+SELECT 'server', server_id, server_id, '', '', 'provisioning', 'it has been provisioning without progress for more than an hour', updated_at, 'region', region
+FROM servers WHERE status = 'provisioning' AND status_reason <> 'awaiting_capacity' AND updated_at` + attStuck + `
+UNION ALL SELECT 'server', server_id, server_id, '', '', 'decommission_requested', 'it was to be deleted more than an hour ago, and is not gone', decommission_requested_at, 'region', region
+FROM servers WHERE status = 'draining' AND decommission_requested_at` + attStuck + attTo
+
+	sqlAttServerAwaitingStock = `WITH ` + attFrom + `
+SELECT 'server', server_id, server_id, '', '', status_reason, status_message, created_at, 'region', region
+FROM servers WHERE status = 'provisioning' AND status_reason = 'awaiting_capacity'` + attTo
+
+	// A server that failed for it is told as such.
+	sqlAttAgentSilent = `WITH ` + attFrom + `
+SELECT 'server', server_id, server_id, '', '', 'agent_' || agent_status, '', COALESCE(agent_last_heartbeat_at, updated_at), 'region', region
+FROM servers WHERE status IN ('active', 'draining') AND agent_status IN ('degraded', 'disconnected')` + attTo
+
+	sqlAttClockSkewed = `WITH ` + attFrom + `
+SELECT 'server', server_id, server_id, '', '', 'clock_skew', 'its clock is ' || round(abs(clock_ahead_seconds)::numeric, 1) || CASE WHEN clock_ahead_seconds < 0 THEN ' s behind' ELSE ' s ahead' END,
+    COALESCE(agent_last_heartbeat_at, updated_at), 'region', region
+FROM servers WHERE status IN ('active', 'failed', 'draining') AND clock_skewed AND agent_status = 'connected'` + attTo
+
+	sqlAttDockerStopped = `WITH ` + attFrom + `
+SELECT 'server', server_id, server_id, '', '', 'docker_stopped', '', COALESCE(agent_last_heartbeat_at, updated_at), 'region', region
+FROM servers WHERE status IN ('active', 'failed', 'draining') AND docker_state = 'stopped' AND agent_status = 'connected'` + attTo
+
+	sqlAttTenantLost = `WITH ` + attFrom + `
+SELECT 'tenant', t.tenant_id, t.slug, '', t.org_id, COALESCE(NULLIF(t.status_reason, ''), 'server_lost'), t.status_message, t.lost_at, 'region', t.region FROM tenants t WHERE ` + isLost + attTo
+
+	sqlAttTenantFailed = `WITH ` + attFrom + `
+SELECT 'tenant', tenant_id, slug, '', org_id, status_reason, status_message, updated_at, 'region', region FROM tenants WHERE state = 'failed' AND lost_at IS NULL` + attTo
+
+	sqlAttTenantStuck = `WITH ` + attFrom + `
+SELECT 'tenant', tenant_id, slug, '', org_id, 'not_' || state, '', updated_at, 'region', region
+FROM tenants WHERE (converged_state <> state) IS TRUE AND state NOT IN ('trial', 'provisioning', 'failed') AND updated_at` + attStuck + `
+UNION ALL SELECT 'tenant', tenant_id, slug, '', org_id, 'provisioning', 'it has been provisioning without progress for more than an hour', updated_at, 'region', region
+FROM tenants WHERE state IN ('trial', 'provisioning') AND waiting_since IS NULL AND status_reason <> 'building_server' AND updated_at` + attStuck + attTo
+
+	sqlAttTenantsWaiting = `WITH ` + attFrom + `
+SELECT 'tenant', w.tenant_id, t.slug, '', t.org_id, t.status_reason, t.status_message, t.waiting_since, 'region', t.region
+FROM (` + tenantTurns + `) w JOIN tenants t ON t.tenant_id = w.tenant_id` + attTo
+
+	attUnschedulable = `'group', group_id, name, '', org_id, status_reason, status_message, status_since, 'region', region
+FROM process_groups WHERE status = 'unschedulable' AND deleted_at IS NULL AND `
+	sqlAttGroupUnschedulable = `WITH ` + attFrom + `SELECT ` + attUnschedulable + `NOT starts_with(status_reason, 'org_quota_exceeded:')` + attTo
+	sqlAttGroupOverQuota     = `WITH ` + attFrom + `SELECT ` + attUnschedulable + `starts_with(status_reason, 'org_quota_exceeded:')` + attTo
+
+	sqlAttRolloutFailed = `WITH ` + attFrom + `
+SELECT 'group', group_id, name, '', org_id, COALESCE(NULLIF(deploy_reason, ''), 'rollout_failed'), deploy_message, updated_at, 'region', region
+FROM process_groups WHERE deploy_status = 'failed' AND deleted_at IS NULL` + attTo
+
+	sqlAttWarmPoolLow = `WITH ` + attFrom + `
+SELECT 'warm_pool', region || '/' || plan, region || '/' || plan, '', '', 'below_target', claimable || ' of ' || target || ' servers are ready, and ' || building || ' on their way', updated_at, 'region', region
+FROM (` + sqlListWarmPools + `) w WHERE claimable + building < target` + attTo
+
+	sqlAttSitePoolLow = `WITH ` + attFrom + `
+SELECT 'server', s.server_id, s.server_id, '', '', x.reason, '', x.since, 'region', s.region
+FROM (SELECT p.app_server_id, CASE WHEN bool_or(p.state = 'failed') THEN 'site_failed' ELSE 'site_late' END AS reason, min(p.created_at) AS since` + beyondSLO + ` GROUP BY 1) x
+JOIN servers s ON s.server_id = x.app_server_id AND s.status <> 'terminated'` + attTo
+
+	sqlAttFleetActionFailed = `WITH ` + attFrom + `
+SELECT 'fleet', f.fleet_id, f.fleet_id, a.seq::text, '', COALESCE(NULLIF(a.reason, ''), 'action_failed'), a.action || ': ' || a.message, a.finished_at, 'installation', 'prego'
+FROM fleets f CROSS JOIN LATERAL (SELECT * FROM fleet_actions a WHERE a.fleet_id = f.fleet_id ORDER BY a.seq DESC LIMIT 1) a
+WHERE a.status = 'failed' AND a.finished_at` + attRecent + attTo
+
+	sqlAttDrainFailed = `WITH ` + attFrom + `
+SELECT 'server', s.server_id, s.server_id, '', '', COALESCE(NULLIF(d.reason, ''), 'drain_failed'), d.kind || ': ' || d.message, d.finished_at, 'region', s.region
+FROM server_drains d JOIN servers s ON s.server_id = d.server_id
+WHERE d.status = 'failed' AND s.status <> 'terminated' AND (s.cordoned_at IS NOT NULL OR d.finished_at > now() - interval '1 day')
+  AND NOT EXISTS (SELECT FROM server_drains n WHERE n.server_id = d.server_id AND n.number > d.number)` + attTo
+
+	sqlAttDrainStuck = `WITH ` + attFrom + `
+SELECT 'server', s.server_id, s.server_id, '', '', COALESCE(NULLIF(d.reason, ''), 'drain_late'), d.kind || ': ' || d.message, d.created_at, 'region', s.region
+FROM server_drains d JOIN servers s ON s.server_id = d.server_id WHERE d.finished_at IS NULL AND ` + drainIsStuck + attTo
+
+	sqlAttMoveFailed = `WITH ` + attFrom + `
+SELECT 'tenant', t.tenant_id, t.slug, m.move_id, t.org_id, COALESCE(NULLIF(m.reason, ''), 'move_failed'), m.message, m.finished_at, 'region', t.region
+FROM tenant_moves m JOIN tenants t ON t.tenant_id = m.tenant_id
+WHERE m.state = 'failed' AND m.finished_at` + attRecent + ` AND has_site(t.state)
+  AND NOT EXISTS (SELECT FROM tenant_moves n WHERE n.tenant_id = m.tenant_id AND n.created_at > m.created_at)` + attTo
+
+	sqlAttRebalanceStopped = `WITH ` + attFrom + `
+SELECT 'rebalance', rebalance_id, rebalance_id, '', '', COALESCE(NULLIF(reason, ''), 'stopped'), message, finished_at, 'installation', 'prego'
+FROM (SELECT * FROM rebalances ORDER BY created_at DESC, rebalance_id DESC LIMIT 1) r WHERE state = 'stopped' AND finished_at` + attRecent + attTo
+
+	sqlAttReleaseStopped = `WITH ` + attFrom + `
+SELECT 'release', name, name, '', '', COALESCE(NULLIF(reason, ''), 'stopped'), message, updated_at, 'installation', 'prego' FROM stack_releases WHERE status = 'stopped'` + attTo
+
+	sqlAttAgentReleaseStopped = `WITH ` + attFrom + `
+SELECT 'agent_release', version, version, '', '', COALESCE(NULLIF(reason, ''), 'stopped'), message, updated_at, 'installation', 'prego' FROM agent_releases WHERE status = 'stopped'` + attTo
+
+	sqlAttImageFailed = `WITH ` + attFrom + `
+SELECT 'image', image_id, image_id, '', '', COALESCE(NULLIF(reason, ''), 'failed'), message, updated_at, 'installation', 'prego'
+FROM (SELECT DISTINCT ON (provider, base_image, architecture) * FROM golden_images ORDER BY provider, base_image, architecture, created_at DESC, image_id DESC) i
+WHERE status = 'failed' AND reason <> 'build_cancelled'` + attTo
+
+	sqlAttBackupLate = `WITH ` + attFrom + `
+SELECT 'tenant', t.tenant_id, t.slug, '', t.org_id, 'backup_late', '', b.due_at, 'region', t.region` + lateBackups + `
+UNION ALL SELECT 'volume', v.volume_id, v.name, '', v.org_id, 'backup_late', '', b.due_at, 'region', v.region FROM volumes v JOIN (
+    SELECT b.volume_id, b.due_at` + lateVolumeBackups + `) b ON b.volume_id = v.volume_id WHERE v.deleted_at IS NULL` + attTo
+
+	sqlAttBackupMissing = `WITH ` + attFrom + `
+SELECT 'tenant', t.tenant_id, t.slug, b.backup_id, t.org_id, 'backup_missing', '', b.missing_at, 'region', t.region
+FROM backups b JOIN tenants t ON t.tenant_id = b.tenant_id WHERE b.missing_at IS NOT NULL AND b.state = 'stored'
+UNION ALL SELECT 'volume', v.volume_id, v.name, b.backup_id, v.org_id, 'backup_missing', '', b.missing_at, 'region', v.region
+FROM backups b JOIN volumes v ON v.volume_id = b.volume_id WHERE b.missing_at IS NOT NULL AND b.state = 'stored'` + attTo
+
+	sqlAttBackupFailed = `WITH ` + attFrom + `
+SELECT 'tenant', t.tenant_id, t.slug, b.backup_id, t.org_id, COALESCE(NULLIF(b.reason, ''), 'backup_failed'), b.message, b.finished_at, 'region', t.region
+FROM backups b JOIN tenants t ON t.tenant_id = b.tenant_id
+WHERE b.state = 'failed' AND b.finished_at` + attRecent + ` AND t.state IN ('active', 'suspended')
+  AND NOT EXISTS (SELECT FROM backups n WHERE n.tenant_id = b.tenant_id AND n.created_at > b.created_at AND n.state IN ('stored', 'failed', 'deleting', 'deleted'))
+UNION ALL SELECT 'volume', v.volume_id, v.name, b.backup_id, v.org_id, COALESCE(NULLIF(b.reason, ''), 'backup_failed'), b.message, b.finished_at, 'region', v.region
+FROM backups b JOIN volumes v ON v.volume_id = b.volume_id
+WHERE b.state = 'failed' AND b.finished_at` + attRecent + ` AND v.status = 'ready' AND v.deleted_at IS NULL
+  AND NOT EXISTS (SELECT FROM backups n WHERE n.volume_id = b.volume_id AND n.created_at > b.created_at AND n.state IN ('stored', 'failed', 'deleting', 'deleted'))` + attTo
+
+	sqlAttBackupLimit = `
+WITH used AS MATERIALIZED (` + backupsOfOrgs + `), ` + attFrom + `
+SELECT 'org', u.org_id, u.org_id, '', u.org_id, 'backup_limit', '', COALESCE((SELECT max(e.at) FROM org_events e WHERE e.org_id = u.org_id AND e.type = 'backup.limit_reached'), now()), 'installation', 'prego'
+FROM ` + withLimits + ` WHERE ` + areOver + attTo
+
+	sqlAttRestoreFailed = `WITH ` + attFrom + `
+SELECT 'tenant', t.tenant_id, t.slug, r.job_id, t.org_id, 'restore_failed', r.message, r.finished_at, 'region', t.region
+FROM restore_jobs r JOIN tenants t ON t.tenant_id = r.tenant_id
+WHERE r.status = 'failed' AND r.finished_at` + attRecent + ` AND t.state <> 'data_purged' AND NOT EXISTS (SELECT FROM restore_jobs n WHERE n.tenant_id = r.tenant_id AND n.created_at > r.created_at)
+UNION ALL SELECT 'volume', v.volume_id, v.name, r.restore_id, v.org_id, COALESCE(NULLIF(r.reason, ''), 'restore_failed'), r.message, r.finished_at, 'region', v.region
+FROM volume_restores r JOIN volumes v ON v.volume_id = r.volume_id
+WHERE r.status = 'failed' AND r.finished_at` + attRecent + ` AND v.deleted_at IS NULL AND NOT EXISTS (SELECT FROM volume_restores n WHERE n.volume_id = r.volume_id AND n.created_at > r.created_at)` + attTo
+
+	sqlAttDrillFailed = `WITH ` + attFrom + `
+SELECT 'tenant', x.id, x.name, '', x.org_id, COALESCE(NULLIF(d.reason, ''), 'drill_failed'), COALESCE(d.message, ''), COALESCE(d.finished_at, now()), 'region', x.region
+FROM (SELECT t.tenant_id AS id, t.slug AS name, t.org_id, t.region` + drillsFailed + `) x
+LEFT JOIN LATERAL (SELECT * FROM drills d WHERE d.tenant_id = x.id AND d.state = 'failed' ORDER BY d.created_at DESC LIMIT 1) d ON true
+UNION ALL SELECT 'volume', x.id, x.name, '', x.org_id, COALESCE(NULLIF(d.reason, ''), 'drill_failed'), COALESCE(d.message, ''), COALESCE(d.finished_at, now()), 'region', x.region
+FROM (SELECT v.volume_id AS id, v.name, v.org_id, v.region` + volumeDrillsFailed + `) x
+LEFT JOIN LATERAL (SELECT * FROM drills d WHERE d.volume_id = x.id AND d.state = 'failed' ORDER BY d.created_at DESC LIMIT 1) d ON true` + attTo
+
+	sqlAttBackupUnverified = `WITH ` + attFrom + `
+SELECT 'tenant', t.tenant_id, t.slug, '', t.org_id, 'drill_late', '', COALESCE(u.drilled_at, t.active_at), 'region', t.region` + drillsOverdue + `
+UNION ALL SELECT 'volume', v.volume_id, v.name, '', v.org_id, 'drill_late', '', COALESCE(u.drilled_at, v.created_at), 'region', v.region` + volumeDrillsOverdue + attTo
+
+	// One that ends is not told as failing, too.
+	sqlAttCertificateEnding = `WITH ` + attFrom + `
+SELECT 'certificate', certificate_id, names[1], '', COALESCE(org_id, ''), COALESCE(NULLIF(reason, ''), 'not_renewed'),
+    'it ends on ' || to_char(not_after AT TIME ZONE 'UTC', 'YYYY-MM-DD') || CASE message WHEN '' THEN '' ELSE ': ' || message END, not_after - interval '14 days', 'installation', 'prego'
+FROM certificates WHERE status = 'active' AND renews AND not_after < now() + interval '14 days'` + attTo
+
+	sqlAttCertificateFailing = `WITH ` + attFrom + `
+SELECT 'certificate', certificate_id, names[1], '', COALESCE(org_id, ''), COALESCE(NULLIF(reason, ''), 'failed'), message, updated_at, 'installation', 'prego'
+FROM certificates WHERE status = 'failed'
+UNION ALL SELECT 'certificate', certificate_id, names[1], '', COALESCE(org_id, ''), COALESCE(NULLIF(reason, ''), 'failing'), message, updated_at, 'installation', 'prego'
+FROM certificates WHERE status = 'active' AND failures > 0 AND NOT (renews AND not_after < now() + interval '14 days')` + attTo
+
+	sqlAttDomainFailing = `WITH ` + attFrom + `
+SELECT 'domain', domain_id, name, COALESCE(tenant_id, ''), org_id, COALESCE(NULLIF(reason, ''), status), message, COALESCE(missing_since, updated_at), 'installation', 'prego'
+FROM domains WHERE deleted_at IS NULL AND (status = 'lost' OR status = 'verified' AND missing_since IS NOT NULL)` + attTo
+
+	sqlAttVolumeFailed = `WITH ` + attFrom + `
+SELECT 'volume', volume_id, name, '', org_id, COALESCE(NULLIF(reason, ''), 'failed'), message, updated_at, 'region', region FROM volumes WHERE status = 'failed' AND deleted_at IS NULL` + attTo
+
+	sqlAttAddressFailed = `WITH ` + attFrom + `
+SELECT 'env', a.env_id, e.name, a.allocation_id, a.org_id, COALESCE(NULLIF(a.reason, ''), 'failed'), a.message, a.updated_at, 'region', e.region
+FROM ipv4_allocations a JOIN envs e ON e.env_id = a.env_id WHERE a.status = 'failed' AND a.deleted_at IS NULL` + attTo
+
+	attSites = `'tenant', t.tenant_id, t.slug, '', t.org_id, 'storage_' || u.level, u.message, COALESCE(u.over_since, u.measured_at, now()), 'region', t.region
+FROM site_usage u JOIN tenants t ON t.tenant_id = u.tenant_id WHERE u.level <> 'ok' AND t.state IN ('active', 'suspended') AND u.level = `
+	sqlAttSiteReadOnly  = `WITH ` + attFrom + `SELECT ` + attSites + `'read_only'` + attTo
+	sqlAttSiteOverQuota = `WITH ` + attFrom + `SELECT ` + attSites + `'over'` + attTo
+
+	// The part of a limit that an org uses, above $4 and up to $5. Nobody writes down since when.
+	sqlAttOrgQuota = `
+WITH used AS MATERIALIZED (` + usedByOrgs + `
+), ` + limitsOfTiers + `, ` + attFrom + `
+SELECT 'org', u.org_id, u.org_id, '', u.org_id, u.dimension, 'it uses ' || u.usage || ' of ' || l.limit_value || ' (' || u.dimension || ')', now(), 'installation', 'prego'
+FROM used u JOIN orgs o ON o.org_id = u.org_id LEFT JOIN org_quotas q ON q.org_id = u.org_id AND q.dimension = u.dimension
+LEFT JOIN tiers t ON t.tier = o.tier AND t.dimension = u.dimension CROSS JOIN LATERAL (SELECT COALESCE(q.limit_value, t.limit_value, 0) AS limit_value) l
+WHERE $2 > 0 AND u.usage > 0 AND u.usage > $4::float8 * l.limit_value AND u.usage <= $5::float8 * l.limit_value` + attTo
+
+	sqlAttPatchesMissing = `WITH ` + attFrom + `
+SELECT 'server', s.server_id, s.server_id, '', '', s.patch_state, '', s.patches_since, 'region', s.region FROM servers s WHERE s.status IN ('active', 'failed') AND ` + lackPatches + attTo
+
+	sqlAttOperationStuck = `WITH ` + attFrom + `
+SELECT 'backup', backup_id, backup_id, COALESCE(tenant_id, volume_id, ''), org_id, state, message, created_at, 'operation', 'backup' FROM backups WHERE state IN ('queued', 'making', 'uploading') AND created_at` + attStuckLong + `
+UNION ALL SELECT 'snapshot', snapshot_id, snapshot_id, tenant_id, org_id, status, message, created_at, 'operation', 'snapshot' FROM snapshots WHERE status IN ('queued', 'running') AND created_at` + attStuckLong + `
+UNION ALL SELECT 'restore', job_id, job_id, tenant_id, org_id, status, message, created_at, 'operation', 'restore' FROM restore_jobs WHERE status IN ('queued', 'running') AND created_at` + attStuckLong + `
+UNION ALL SELECT 'volume_restore', restore_id, restore_id, volume_id, org_id, status, message, created_at, 'operation', 'volume_restore' FROM volume_restores WHERE finished_at IS NULL AND created_at` + attStuckLong + `
+UNION ALL SELECT 'move', move_id, move_id, tenant_id, org_id, state, message, created_at, 'operation', 'move' FROM tenant_moves WHERE finished_at IS NULL AND created_at` + attStuckLong + `
+UNION ALL SELECT 'drill', drill_id, drill_id, COALESCE(tenant_id, volume_id, ''), org_id, state, message, created_at, 'operation', 'drill' FROM drills WHERE cleared_at IS NULL AND created_at` + attStuckLong + `
+UNION ALL SELECT 'fleet', a.fleet_id, a.fleet_id || '/' || a.seq, '', '', a.status, a.message, a.created_at, 'operation', 'fleet' FROM fleet_actions a WHERE a.status IN ('queued', 'running') AND a.created_at` + attStuckLong + `
+    AND NOT EXISTS (SELECT FROM fleet_actions o WHERE o.fleet_id = a.fleet_id AND o.status IN ('queued', 'running') AND o.seq < a.seq)
+UNION ALL SELECT 'volume', volume_id, name, '', org_id, status, message, updated_at, 'operation', 'volume' FROM volumes WHERE status IN ('pending', 'releasing') AND deleted_at IS NULL AND updated_at` + attStuck + `
+UNION ALL SELECT 'address', allocation_id, allocation_id, env_id, org_id, status, message, updated_at, 'operation', 'address' FROM ipv4_allocations WHERE status IN ('pending', 'releasing') AND deleted_at IS NULL AND updated_at` + attStuck + `
+UNION ALL SELECT 'image', image_id, image_id, '', '', status, message, updated_at, 'operation', 'image' FROM golden_images WHERE status IN ('building', 'verifying', 'deleting') AND updated_at` + attStuck + `
+UNION ALL SELECT 'certificate', certificate_id, names[1], '', COALESCE(org_id, ''), status, message, due_at, 'operation', 'certificate' FROM certificates WHERE status = 'pending' AND due_at` + attStuck + attTo
+
+	sqlAttQuotaDrifted = `WITH ` + attFrom + `
+SELECT 'org', org_id, org_id, '', org_id, 'usage_drifted', '', found_at, 'installation', 'prego' FROM org_usage_drifts` + attTo
+
+	sqlAttPeersBehind = `WITH ` + attFrom + `
+SELECT 'server', s.server_id, s.server_id, '', '', CASE p.refused WHEN '' THEN 'not_applied' ELSE 'refused' END, p.refused, COALESCE(p.changed_at, now()), 'region', s.region
+FROM ` + peersBehind + ` AND s.status IN ('active', 'draining') AND s.agent_status = 'connected' AND (p.refused <> '' OR p.changed_at < now() - interval '5 minutes')` + attTo
+
+	sqlAttEdgeBehind = `WITH ` + attFrom + `
+SELECT 'server', s.server_id, s.server_id, '', '', 'document_refused', e.refused_reason, COALESCE(e.applied_at, e.asked_at, now()), 'region', s.region
+FROM edges e JOIN servers s ON s.server_id = e.server_id WHERE e.refused_version > e.version AND s.status IN ('active', 'draining')` + attTo
+
+	sqlAttDNSRecordFailing = `WITH ` + attFrom + `
+SELECT 'dns_record', name || '.' || zone || '/' || type, name || '.' || zone, '', '', 'record_failing', error, COALESCE(changed_at, now()), 'installation', 'prego'
+FROM dns_records WHERE state IN ('intended', 'releasing') AND tries >= 3 AND error <> ''` + attTo
+
+	sqlAttProviderUntracked = `WITH ` + attFrom + `
+SELECT 'provider_resource', provider || '/' || kind || '/' || provider_id, COALESCE(NULLIF(name, ''), provider_id), '', '', 'untracked', kind || ' ' || provider_id || ' was seen ' || sightings || ' times', first_seen_at, 'provider', provider
+FROM orphan_sightings WHERE destroyed_at IS NULL AND sightings >= 2` + attTo
+)
+
+// Attention is what rows say needs an operator at the moment, with when that is: at most
+// attention.Most findings of each kind. Everything is read by one batch, in one snapshot.
+func (s *Store) Attention(ctx context.Context, l attention.Limits) (found []attention.Finding, at time.Time, err error) {
+	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		found, at, err = s.attentionIn(ctx, tx, l)
+		return err
+	})
+	return found, at, failed("what needs attention", err)
+}
+
+func (s *Store) attentionIn(ctx context.Context, tx pgx.Tx, l attention.Limits) (found []attention.Finding, at time.Time, err error) {
+	b := &pgx.Batch{}
+	b.Queue(`SELECT now()`).QueryRow(func(row pgx.Row) error { return row.Scan(&at) })
+	read := func(kind attention.Kind, sql string, args ...any) {
+		b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+			these, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[attention.Finding])
+			for _, f := range these {
+				f.Kind = kind
+				found = append(found, f)
+			}
+			return err
+		})
+	}
+	for _, q := range []struct {
+		kind attention.Kind
+		sql  string
+	}{
+		{attention.ReconcileBreaker, sqlAttBreaker},
+		{attention.DNSBreaker, sqlAttDNSBreaker},
+		{attention.LookLate, sqlAttLookLate},
+		{attention.LookFailing, sqlAttLookFailing},
+		{attention.ProviderBlocked, sqlAttProviderBlocked},
+		{attention.ServerFailed, sqlAttServerFailed},
+		{attention.ServerStuck, sqlAttServerStuck},
+		{attention.ServerAwaitingStock, sqlAttServerAwaitingStock},
+		{attention.AgentSilent, sqlAttAgentSilent},
+		{attention.ClockSkewed, sqlAttClockSkewed},
+		{attention.DockerStopped, sqlAttDockerStopped},
+		{attention.TenantLost, sqlAttTenantLost},
+		{attention.TenantFailed, sqlAttTenantFailed},
+		{attention.TenantStuck, sqlAttTenantStuck},
+		{attention.TenantsWaiting, sqlAttTenantsWaiting},
+		{attention.GroupUnschedulable, sqlAttGroupUnschedulable},
+		{attention.GroupOverQuota, sqlAttGroupOverQuota},
+		{attention.RolloutFailed, sqlAttRolloutFailed},
+		{attention.WarmPoolLow, sqlAttWarmPoolLow},
+		{attention.SitePoolLow, sqlAttSitePoolLow},
+		{attention.FleetActionFailed, sqlAttFleetActionFailed},
+		{attention.DrainFailed, sqlAttDrainFailed},
+		{attention.DrainStuck, sqlAttDrainStuck},
+		{attention.MoveFailed, sqlAttMoveFailed},
+		{attention.RebalanceStopped, sqlAttRebalanceStopped},
+		{attention.ReleaseStopped, sqlAttReleaseStopped},
+		{attention.AgentReleaseStopped, sqlAttAgentReleaseStopped},
+		{attention.ImageFailed, sqlAttImageFailed},
+		{attention.BackupMissing, sqlAttBackupMissing},
+		{attention.BackupFailed, sqlAttBackupFailed},
+		{attention.RestoreFailed, sqlAttRestoreFailed},
+		{attention.DrillFailed, sqlAttDrillFailed},
+		{attention.CertificateEnding, sqlAttCertificateEnding},
+		{attention.CertificateFailing, sqlAttCertificateFailing},
+		{attention.DomainFailing, sqlAttDomainFailing},
+		{attention.VolumeFailed, sqlAttVolumeFailed},
+		{attention.AddressFailed, sqlAttAddressFailed},
+		{attention.SiteReadOnly, sqlAttSiteReadOnly},
+		{attention.SiteOverQuota, sqlAttSiteOverQuota},
+		{attention.OperationStuck, sqlAttOperationStuck},
+		{attention.QuotaDrifted, sqlAttQuotaDrifted},
+		{attention.PeersBehind, sqlAttPeersBehind},
+		{attention.EdgeBehind, sqlAttEdgeBehind},
+		{attention.DNSRecordFailing, sqlAttDNSRecordFailing},
+		{attention.ProviderUntracked, sqlAttProviderUntracked},
+	} {
+		read(q.kind, q.sql)
+	}
+	read(attention.PatchesMissing, sqlAttPatchesMissing, PatchesLate)
+	read(attention.BackupLimit, sqlAttBackupLimit, tenant.BackupSpaceFactor, storageDimension, s.tierLimits)
+	read(attention.OrgAtQuota, sqlAttOrgQuota, s.tierLimits, 1, quota.Dimensions(), attention.AtQuota, math.Inf(1))
+	read(attention.OrgNearQuota, sqlAttOrgQuota, s.tierLimits, 1, quota.Dimensions(), attention.NearQuota, attention.AtQuota)
+	if l.DegradedAfter > 0 {
+		read(attention.SweepFrozen, sqlAttFrozen, l.DegradedAfter.Seconds(), l.FailedAfter.Seconds(), l.FreezePct, l.FreezeMin)
+	}
+	if l.CatalogStale > 0 {
+		read(attention.CatalogStale, sqlAttCatalogStale, l.CatalogStale.Seconds())
+	}
+	if l.BackupLate > 0 {
+		read(attention.BackupLate, sqlAttBackupLate, l.BackupLate.Seconds())
+	}
+	if l.DrillOverdue > 0 {
+		read(attention.BackupUnverified, sqlAttBackupUnverified, l.DrillOverdue.Seconds())
+	}
+	return found, at, tx.SendBatch(ctx, b).Close()
+}

@@ -1,0 +1,260 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/lab/deep"
+	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/server"
+)
+
+func hash(s string) []byte { h := sha256.Sum256([]byte(s)); return h[:] }
+
+// bootingServer is a server at attempt 1 with a token "raw-<id>".
+func bootingServer(t testing.TB, s *Store, id prego.ServerID, ttl time.Duration) {
+	t.Helper()
+	ctx := context.Background()
+	insertServer(t, s, string(id), "provisioning")
+	_, err := s.pool.Exec(ctx, `UPDATE servers SET attempt = 1, host = '192.0.2.1' WHERE server_id = $1`, id)
+	require.NoError(t, err)
+	_, err = s.IssueToken(ctx, server.TokenIssue{TokenID: string("tok-" + id), ServerID: id, Attempt: 1, Hash: hash(string("raw-" + id)), Purpose: server.PurposeAgentBootstrap, TTL: ttl})
+	require.NoError(t, err)
+}
+
+func consume(s *Store, id, key, source string) (server.TokenConsumed, error) {
+	return s.ConsumeToken(context.Background(), server.TokenClaim{TokenHash: hash("raw-" + id), Key: hash(key), ServerID: prego.ServerID(id), Source: source, AgentVersion: "v1"})
+}
+
+func exec(t testing.TB, s *Store, sql string, args ...any) {
+	t.Helper()
+	_, err := s.pool.Exec(context.Background(), sql, args...)
+	require.NoError(t, err)
+}
+
+func TestConsumeTokenOutcomes(t *testing.T) {
+	t.Parallel()
+	s := New(pgtest.Pool(t))
+	for name, tc := range map[string]struct {
+		ttl     time.Duration
+		arrange func(t *testing.T, id prego.ServerID)
+		key     string
+		source  string
+		server  string
+		code    prego.Code // "" for success
+	}{
+		"fresh":        {},
+		"right source": {source: "192.0.2.1"},
+		"wrong source": {source: "192.0.2.9", code: prego.CodeSourceMismatch},
+		"source inside the subnet": {source: "2001:db8::5", arrange: func(t *testing.T, id prego.ServerID) {
+			exec(t, s, `UPDATE servers SET ipv6 = '2001:db8::/64' WHERE server_id = $1`, id)
+		}},
+		"source not known yet": {source: "192.0.2.1", code: prego.CodeNotReady, arrange: func(t *testing.T, id prego.ServerID) {
+			exec(t, s, `UPDATE servers SET host = '' WHERE server_id = $1`, id)
+		}},
+		"expired": {ttl: -time.Second, code: prego.CodeBootstrapExpired},
+		"unknown": {server: "someone-else", code: prego.CodeTokenUnknown},
+		"revoked": {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id prego.ServerID) { require.NoError(t, s.BeginRelease(context.Background(), id, 1)) }},
+		"older attempt": {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id prego.ServerID) {
+			exec(t, s, `UPDATE servers SET attempt = 2 WHERE server_id = $1`, id)
+		}},
+		"server failed": {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id prego.ServerID) {
+			exec(t, s, `UPDATE servers SET status = 'failed' WHERE server_id = $1`, id)
+		}},
+		"same key again": {arrange: func(t *testing.T, id prego.ServerID) {
+			_, err := consume(s, string(id), "key-a", "")
+			require.NoError(t, err)
+		}},
+		"same key much later": {code: prego.CodeTokenConsumed, arrange: func(t *testing.T, id prego.ServerID) {
+			_, err := consume(s, string(id), "key-a", "")
+			require.NoError(t, err)
+			exec(t, s, `UPDATE server_bootstrap_tokens SET consumed_at = now() - interval '61 s' WHERE server_id = $1`, id)
+		}},
+		"second key": {key: "key-b", code: prego.CodeTokenConsumed, arrange: func(t *testing.T, id prego.ServerID) {
+			_, err := consume(s, string(id), "key-a", "")
+			require.NoError(t, err)
+		}},
+		"second key from elsewhere": {key: "key-b", source: "192.0.2.9", code: prego.CodeSourceMismatch, arrange: func(t *testing.T, id prego.ServerID) {
+			_, err := consume(s, string(id), "key-a", "")
+			require.NoError(t, err)
+		}},
+		"expired, but the same key": {arrange: func(t *testing.T, id prego.ServerID) {
+			_, err := consume(s, string(id), "key-a", "")
+			require.NoError(t, err)
+			exec(t, s, `UPDATE server_bootstrap_tokens SET expires_at = now() WHERE server_id = $1`, id)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			id := "s-" + fmt.Sprintf("%x", hash(name))[:12]
+			if tc.ttl == 0 {
+				tc.ttl = time.Minute
+			}
+			if tc.key == "" {
+				tc.key = "key-a"
+			}
+			bootingServer(t, s, prego.ServerID(id), tc.ttl)
+			if tc.arrange != nil {
+				tc.arrange(t, prego.ServerID(id))
+			}
+			claimed := id
+			if tc.server != "" {
+				claimed = tc.server
+			}
+			got, err := s.ConsumeToken(context.Background(), server.TokenClaim{TokenHash: hash("raw-" + id), Key: hash(tc.key), ServerID: prego.ServerID(claimed), Source: tc.source})
+			if tc.code == "" {
+				require.NoError(t, err)
+				require.Equal(t, id, string(got.ServerID))
+				require.Equal(t, 1, count(t, s, fmt.Sprintf(`servers WHERE server_id = '%s' AND agent_key_sha256 = decode('%x', 'hex')`, id, hash(tc.key))), "the key is bound")
+				return
+			}
+			require.Equal(t, tc.code, prego.CodeOf(err), "%v", err)
+			// A refusal burns nothing: the right key from the right place still gets in,
+			// where the state lets anybody in at all.
+			if tc.code == prego.CodeSourceMismatch && tc.key == "key-a" {
+				_, err := consume(s, id, "key-a", "192.0.2.1")
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
+func TestSecondKeyEndsTheBootstrapOnlyWhileProvisioning(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := New(pgtest.Pool(t))
+	bootingServer(t, s, "app-1", time.Minute)
+	_, err := consume(s, "app-1", "key-a", "")
+	require.NoError(t, err)
+	var second *server.SecondKeyError
+	_, err = consume(s, "app-1", "key-b", "")
+	require.ErrorAs(t, err, &second)
+	require.Equal(t, 1, second.Attempt)
+	st, err := s.ProvisionState(ctx, "app-1")
+	require.NoError(t, err)
+	require.True(t, st.BootstrapRefused)
+
+	bootingServer(t, s, "app-2", time.Minute)
+	_, err = consume(s, "app-2", "key-a", "")
+	require.NoError(t, err)
+	exec(t, s, `UPDATE servers SET status = 'active' WHERE server_id = 'app-2'`)
+	_, err = consume(s, "app-2", "key-b", "")
+	require.Equal(t, prego.CodeTokenConsumed, prego.CodeOf(err))
+	require.False(t, errors.As(err, new(*server.SecondKeyError)), "an active server can't be ended by whoever reads its user_data")
+
+	var rows int
+	require.NoError(t, s.pool.QueryRow(ctx, `SELECT count(*) FROM agent_command_audit WHERE command_kind = 'bootstrap' AND server_id = 'app-1'`).Scan(&rows))
+	require.Equal(t, 3, rows, "issue, consume and refusal are audited")
+}
+
+// consumeNaively is the mutant that the race test must catch: it reads, decides,
+// and then writes.
+func consumeNaively(ctx context.Context, s *Store, tokenHash, key []byte) bool {
+	var consumed bool
+	if err := s.pool.QueryRow(ctx, `SELECT consumed_at IS NOT NULL FROM server_bootstrap_tokens WHERE token_hash = $1`, tokenHash).Scan(&consumed); err != nil || consumed {
+		return false
+	}
+	_, err := s.pool.Exec(ctx, `UPDATE server_bootstrap_tokens SET consumed_at = now(), consumed_key = $2 WHERE token_hash = $1`, tokenHash, key)
+	return err == nil
+}
+
+// race lets 16 keys go for each of n tokens at once, and counts the tokens that
+// more than one got.
+func race(n int, claim func(token, racer int) bool) (doubly int) {
+	const racers = 16
+	for token := range n {
+		var won atomic.Int32
+		var wg sync.WaitGroup
+		gate := make(chan struct{})
+		for racer := range racers {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				<-gate
+				if claim(token, racer) {
+					won.Add(1)
+				}
+			}()
+		}
+		close(gate)
+		wg.Wait()
+		if won.Load() != 1 {
+			doubly++
+		}
+	}
+	return doubly
+}
+
+func TestTokenIsConsumedOnceByOneOf16Racers(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := New(pgtest.Pool(t))
+	tokens := deep.Times(100)
+	exec(t, s, `
+INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, attempt)
+SELECT 's-' || n, '\x00', 'app', 'eu', 'hetzner', '{}', 'provisioning', 'server-provision/s-' || n, 'test', 1 FROM generate_series(0, $1::int - 1) n`, tokens)
+	exec(t, s, `
+INSERT INTO server_bootstrap_tokens (token_id, server_id, attempt, token_hash, purpose, expires_at)
+SELECT 'tok-' || n, 's-' || n, 1, sha256(convert_to('raw-s-' || n, 'UTF8')), 'agent_bootstrap', now() + interval '15 min' FROM generate_series(0, $1::int - 1) n`, tokens)
+
+	doubly := race(tokens, func(token, racer int) bool {
+		_, err := consume(s, fmt.Sprintf("s-%d", token), fmt.Sprintf("key-%d", racer), "")
+		return err == nil
+	})
+	require.Zero(t, doubly, "tokens not consumed exactly once")
+
+	exec(t, s, `UPDATE server_bootstrap_tokens SET consumed_at = NULL, consumed_key = NULL WHERE attempt = 1`)
+	caught := race(20, func(token, racer int) bool {
+		return consumeNaively(ctx, s, hash(fmt.Sprintf("raw-s-%d", token)), hash(fmt.Sprint(racer)))
+	})
+	require.Positive(t, caught, "the race does not catch the mutant that reads before it writes")
+}
+
+// TestConsumeLosesToARowThatMovesOn holds the server's row while a handshake is
+// between its two updates: the host of a given-up attempt must not be bound to
+// the next one.
+func TestConsumeLosesToARowThatMovesOn(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, move := range map[string]string{
+		"a later attempt": `UPDATE servers SET attempt = 2 WHERE server_id = 'app-1'`,
+		"a failure":       `UPDATE servers SET status = 'failed' WHERE server_id = 'app-1'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := New(pgtest.Pool(t))
+			bootingServer(t, s, "app-1", time.Minute)
+			tx, err := s.pool.Begin(ctx)
+			require.NoError(t, err)
+			defer func() { _ = tx.Rollback(ctx) }()
+			_, err = tx.Exec(ctx, move)
+			require.NoError(t, err)
+			refused := make(chan error, 1)
+			go func() {
+				_, err := consume(s, "app-1", "key-a", "")
+				refused <- err
+			}()
+			require.Eventually(t, func() bool {
+				var waiting bool
+				err := s.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waiting)
+				return err == nil && waiting
+			}, 10*time.Second, 5*time.Millisecond, "the handshake never waited for the row: the race was not hit")
+			require.NoError(t, tx.Commit(ctx))
+			require.Equal(t, prego.CodeTokenSuperseded, prego.CodeOf(<-refused))
+			var untouched bool
+			require.NoError(t, s.pool.QueryRow(ctx, `
+SELECT agent_key_sha256 IS NULL AND agent_first_seen_at IS NULL AND (SELECT consumed_at IS NULL FROM server_bootstrap_tokens WHERE server_id = 'app-1')
+FROM servers WHERE server_id = 'app-1'`).Scan(&untouched))
+			require.True(t, untouched)
+		})
+	}
+}

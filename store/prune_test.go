@@ -1,0 +1,197 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/lab/pgtest"
+)
+
+// prunedTables are all of them, with how a row becomes so many days old. It is a row that may be
+// pruned; others are made by FillLarge.
+func prunedTables() map[prego.PrunedTable]string {
+	return map[prego.PrunedTable]string{
+		prego.PrunedEvents:     `UPDATE org_events SET at = now() - make_interval(days => %d) WHERE event_id %% 2 = 0`,
+		prego.PrunedFeed:       `UPDATE events SET at = now() - make_interval(days => %d) WHERE seq %% 100 <= 60`,
+		prego.PrunedSessions:   `UPDATE org_sessions SET opened_at = now() - make_interval(days => %d) WHERE session_id LIKE '%%2'`,
+		prego.PrunedInstances:  `UPDATE instances SET stopped_at = now() - make_interval(days => %d) WHERE number %% 2 = 1`,
+		prego.PrunedCommands:   `UPDATE agent_command_audit SET requested_at = now() - make_interval(days => %d) WHERE audit_id LIKE '%%2'`,
+		prego.PrunedDecisions:  `UPDATE decision_inputs SET created_at = now() - make_interval(days => %d) WHERE first %% 2 = 0`,
+		prego.PrunedSamples:    `UPDATE server_samples SET at = at - make_interval(days => %d) WHERE server_id LIKE '%%2'`,
+		prego.PrunedKeys:       `UPDATE request_keys SET created_at = now() - make_interval(days => %d) WHERE key LIKE '%%2'`,
+		prego.PrunedTenantKeys: `UPDATE idempotency_keys SET created_at = now() - make_interval(days => %d) WHERE key LIKE '%%2'`,
+		prego.PrunedOrgKeys:    `UPDATE org_idempotency_keys SET created_at = now() - make_interval(days => %d) WHERE key LIKE '%%2'`,
+	}
+}
+
+// aged is a store with rows in all tables that are pruned, of which some are ten days old.
+func aged(t *testing.T) *Store {
+	t.Helper()
+	url := pgtest.URL(t)
+	pgtest.FillLarge(t, url, 40,
+		`INSERT INTO org_sessions (session_id, org_id, kind, subject, actor, lease_until, closed_at) SELECT 's-' || i, 'o-0', 'exec', '', '', now(), now() FROM generate_series(1, 50) i`,
+		`INSERT INTO org_sessions (session_id, org_id, kind, subject, actor, lease_until) VALUES ('open-2', 'o-0', 'logs', '', '', now() + interval '1 minute')`,
+		`INSERT INTO request_keys (subject, key, request_hash, leased_until, status) SELECT 'a', 'k-' || i, '', now() - interval '1 minute', 200 FROM generate_series(1, 50) i`,
+		`INSERT INTO request_keys (subject, key, request_hash, leased_until) VALUES ('a', 'under-way-2', '', now() + interval '1 minute')`,
+		`INSERT INTO idempotency_keys (subject, key, request_hash, tenant_id) SELECT 'a', 'k-' || i, '', 't-' || i FROM generate_series(1, 50) i`,
+		`INSERT INTO org_idempotency_keys (subject, key, request_hash, resource_id) SELECT 'a', 'k-' || i, '', 'a-1' FROM generate_series(1, 50) i`,
+		`INSERT INTO decision_inputs (journal, first, events, body) SELECT 'j', i, 1, '' FROM generate_series(0, 50) i`,
+		`INSERT INTO server_samples (at, server_id, load1) SELECT now(), 's-' || i, 1 FROM generate_series(1, 50) i`,
+		`INSERT INTO events (kind, id, step) SELECT 'server', 's-' || i, 'x' FROM generate_series(1, 99) i`,
+		`UPDATE instances SET state = 'stopped', stopped_at = now() WHERE number % 3 = 0`)
+	pool, err := Open(t.Context(), url, 8, nil)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	s := New(pool)
+	for _, sql := range prunedTables() {
+		exec(t, s, fmt.Sprintf(sql, 10))
+	}
+	return s
+}
+
+func rowsOf(t *testing.T, s *Store, table prego.PrunedTable) (n int) {
+	t.Helper()
+	return count(t, s, string(table))
+}
+
+func TestWhatIsOldIsPruned(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := aged(t)
+	conditions := map[prego.PrunedTable]string{
+		prego.PrunedEvents: `at < now() - interval '9 days'`, prego.PrunedFeed: `at < now() - interval '9 days'`, prego.PrunedSessions: `opened_at < now() - interval '9 days' AND closed_at IS NOT NULL`,
+		prego.PrunedInstances: `stopped_at < now() - interval '9 days' AND state = 'stopped'`, prego.PrunedCommands: `requested_at < now() - interval '9 days'`,
+		prego.PrunedDecisions: `created_at < now() - interval '9 days'`, prego.PrunedSamples: `at < now() - interval '9 days'`,
+		prego.PrunedKeys: `created_at < now() - interval '9 days' AND leased_until < now()`, prego.PrunedTenantKeys: `created_at < now() - interval '9 days'`, prego.PrunedOrgKeys: `created_at < now() - interval '9 days'`,
+	}
+	for table, due := range conditions {
+		before, old := rowsOf(t, s, table), count(t, s, string(table)+" WHERE "+due)
+		require.Positive(t, old, table)
+		require.Less(t, old, before, table)
+		n, err := s.Prune(ctx, table, 11*24*time.Hour, 1000)
+		require.NoError(t, err)
+		require.Zero(t, n, "%s: none is that old", table)
+		gone := 0
+		for {
+			n, err := s.Prune(ctx, table, 9*24*time.Hour, 7)
+			require.NoError(t, err)
+			require.LessOrEqual(t, n, 7, table)
+			if gone += n; n == 0 {
+				break
+			}
+		}
+		if table == prego.PrunedEvents { // the oldest by their number are looked at, of which every other one is old
+			n, err := s.Prune(ctx, table, 9*24*time.Hour, before)
+			require.NoError(t, err)
+			gone += n
+		}
+		require.Equal(t, old, gone, table)
+		require.Equal(t, before-old, rowsOf(t, s, table), table)
+	}
+	require.Equal(t, 1, count(t, s, `org_sessions WHERE session_id = 'open-2'`), "one that is open is kept")
+	require.Equal(t, 1, count(t, s, `request_keys WHERE key = 'under-way-2'`), "so is the key of a request that runs")
+	require.Zero(t, count(t, s, `org_usage_changes`), "what is pruned counted no more")
+}
+
+// TestPruningStopsNoWriter lets writers insert into and update the tables, and one
+// transaction hold rows that are due, while everything is pruned.
+func TestPruningStopsNoWriter(t *testing.T) {
+	t.Parallel()
+	s := aged(t)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	held, err := s.pool.Begin(ctx)
+	require.NoError(t, err)
+	defer func() { _ = held.Rollback(context.Background()) }()
+	for _, sql := range []string{
+		`UPDATE org_sessions SET actor = 'x' WHERE session_id = 's-2'`, `UPDATE request_keys SET status = 201 WHERE key = 'k-2'`,
+		`SELECT FROM agent_command_audit WHERE audit_id = 'c-2' FOR UPDATE`, `SELECT FROM instances WHERE number = 3 FOR UPDATE`,
+	} {
+		_, err := held.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+	var wg sync.WaitGroup
+	var wrote [3]int
+	for i, sql := range []string{
+		`INSERT INTO org_events (org_id, type, subject, actor) VALUES ('o-0', 'x', $1, 'w')`,
+		`INSERT INTO request_keys (subject, key, request_hash, leased_until) VALUES ('w', $1, '', now())`,
+		`INSERT INTO agent_command_audit (audit_id, server_id, command_kind, args_redacted, actor) VALUES ('w-' || $1, 's-2', 'bench', '', 'system')`,
+	} {
+		wg.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				short, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+				_, err := s.pool.Exec(short, sql, fmt.Sprint(n))
+				cancel()
+				if err != nil {
+					t.Errorf("a writer was stopped: %v", err)
+					return
+				}
+				wrote[i]++
+			}
+		})
+	}
+	gone := map[prego.PrunedTable]int{}
+	for range 20 {
+		for table := range prunedTables() {
+			n, err := s.Prune(ctx, table, 9*24*time.Hour, 40)
+			require.NoError(t, err)
+			gone[table] += n
+		}
+	}
+	stop()
+	wg.Wait()
+	for table := range prunedTables() {
+		require.Positive(t, gone[table], table)
+	}
+	for i := range wrote {
+		require.Positive(t, wrote[i])
+	}
+	require.Equal(t, wrote[0], count(t, s, `org_events WHERE actor = 'w'`), "nothing new is pruned")
+	require.Equal(t, 1, count(t, s, `org_sessions WHERE session_id = 's-2'`), "what somebody changes is left for the next time")
+	require.Equal(t, 1, count(t, s, `request_keys WHERE key = 'k-2'`))
+	require.NoError(t, held.Rollback(context.Background()))
+	n, err := s.Prune(t.Context(), prego.PrunedSessions, 9*24*time.Hour, 40)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+}
+
+// TestACursorBehindWhichEventsArePrunedIsRefused follows an org's events, oldest first.
+func TestACursorBehindWhichEventsArePrunedIsRefused(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := aged(t)
+	exec(t, s, `UPDATE org_events SET at = now() - interval '10 days' WHERE event_id <= 100`)
+	follow := func(cursor, sort string) (first int64, next string, err error) {
+		page, next, err := s.ListOrgEvents(ctx, prego.ListQuery{Filters: map[string][]string{"org_id": {"o-0"}}, Sort: sort, Cursor: cursor, Limit: 2})
+		if err != nil {
+			return 0, "", err
+		}
+		return page[0].EventID, next, nil
+	}
+	_, early, err := follow("", "at")
+	require.NoError(t, err)
+	_, back, err := follow("", "-at")
+	require.NoError(t, err)
+	_, _, err = follow(early, "at")
+	require.NoError(t, err)
+
+	_, err = s.Prune(ctx, prego.PrunedEvents, 9*24*time.Hour, 100)
+	require.NoError(t, err)
+	_, _, err = follow(early, "at")
+	require.Equal(t, prego.CodeEventsGone, prego.CodeOf(err))
+	_, _, err = follow(back, "-at")
+	require.NoError(t, err, "who reads backwards misses nothing in between")
+
+	// What the refusal says to do.
+	first, next, err := follow("", "at")
+	require.NoError(t, err)
+	require.Greater(t, first, int64(100))
+	_, _, err = follow(next, "at")
+	require.NoError(t, err)
+}

@@ -1,0 +1,129 @@
+package store
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/server"
+)
+
+func TestRegistries(t *testing.T) {
+	t.Parallel()
+	s, ctx := New(pgtest.Pool(t)), context.Background()
+	_, err := s.GetRegistry(ctx, "r.example.com")
+	require.Equal(t, prego.CodeRegistryNotFound, prego.CodeOf(err))
+	sealed := func(user, secret, key string) server.SealedRegistry {
+		return server.SealedRegistry{Registry: server.Registry{Host: "r.example.com", Username: user, KeyID: key}, Sealed: []byte(secret)}
+	}
+	r, err := s.PutRegistry(ctx, sealed("ann", "x1", "k1"), "op")
+	require.NoError(t, err)
+	require.Equal(t, "ann", r.Username)
+	r, err = s.PutRegistry(ctx, sealed("bob", "x2", "k1"), "op2")
+	require.NoError(t, err)
+	require.Equal(t, []string{"bob", "op", "op2"}, []string{r.Username, r.CreatedBy, r.UpdatedBy})
+
+	was, err := s.SealedRegistry(ctx, "r.example.com")
+	require.NoError(t, err)
+	require.Equal(t, "x2", string(was.Sealed))
+	require.NoError(t, s.ResealRegistry(ctx, sealed("bob", "x1", "k1"), sealed("bob", "late", "k2")))
+	now, err := s.SealedRegistry(ctx, "r.example.com")
+	require.NoError(t, err)
+	require.Equal(t, was, now, "a password that was changed meanwhile is not undone")
+	require.NoError(t, s.ResealRegistry(ctx, was, sealed("bob", "x3", "k2")))
+	now, err = s.SealedRegistry(ctx, "r.example.com")
+	require.NoError(t, err)
+	require.Equal(t, []string{"x3", "k2"}, []string{string(now.Sealed), now.KeyID})
+
+	all, err := s.ListRegistries(ctx)
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	require.NoError(t, s.DeleteRegistry(ctx, "r.example.com"))
+	require.Equal(t, prego.CodeRegistryNotFound, prego.CodeOf(s.DeleteRegistry(ctx, "r.example.com")))
+}
+
+// TestOneDigestHolds: of many that resolve a tag at once all use one digest.
+func TestOneDigestHolds(t *testing.T) {
+	t.Parallel()
+	s, ctx := New(pgtest.Pool(t)), context.Background()
+	_, ok, err := s.ImageDigest(ctx, "frappe/erpnext:v15")
+	require.NoError(t, err)
+	require.False(t, ok)
+	got := make([]string, 16)
+	var wg sync.WaitGroup
+	for i := range got {
+		wg.Go(func() {
+			d, err := s.PutImageDigest(ctx, "frappe/erpnext:v15", "sha256:"+strings.Repeat(string("0123456789abcdef"[i]), 64))
+			if err == nil {
+				got[i] = d
+			}
+		})
+	}
+	wg.Wait()
+	kept, ok, err := s.ImageDigest(ctx, "frappe/erpnext:v15")
+	require.NoError(t, err)
+	require.True(t, ok)
+	for _, d := range got {
+		require.Equal(t, kept, d)
+	}
+	_, err = s.PutImageDigest(ctx, "frappe/erpnext:v15", "latest")
+	require.Equal(t, prego.CodeInvalidField, prego.CodeOf(err))
+	require.NoError(t, s.DeleteImageDigest(ctx, "frappe/erpnext:v15"))
+	require.Equal(t, prego.CodeImageNotFound, prego.CodeOf(s.DeleteImageDigest(ctx, "frappe/erpnext:v15")))
+}
+
+// TestSealedRegistries: passwords are in no row, follow a rotation of the master key,
+// and open for nothing but their registry.
+func TestSealedRegistries(t *testing.T) {
+	t.Parallel()
+	pool, ctx := pgtest.Pool(t), context.Background()
+	first, second := strings.Repeat("1a", 32), strings.Repeat("2b", 32)
+	type registries struct {
+		Registries
+		logins RegistryLogins
+	}
+	with := func(key string, earlier ...string) registries {
+		box, err := token.NewBox(key, earlier...)
+		require.NoError(t, err)
+		return registries{NewRegistries(New(pool), box), RegistryLogins{New(pool), box}}
+	}
+	auth := func(r registries, image string) (string, string, bool, error) {
+		return r.logins.RegistryAuth(ctx, image)
+	}
+	old := with(first)
+	for host, secret := range map[string]string{"r.example.com": "swordfish-1", "docker.io": "swordfish-2"} {
+		_, err := old.PutRegistry(ctx, host, "robot", secret, "op")
+		require.NoError(t, err)
+	}
+	var row string
+	require.NoError(t, pool.QueryRow(ctx, `SELECT string_agg(r::text || encode(sealed, 'escape'), '') FROM registries r`).Scan(&row))
+	require.NotContains(t, row, "swordfish")
+	user, password, ok, err := auth(old, "r.example.com/team/bench:v15")
+	require.NoError(t, err)
+	require.Equal(t, []any{"robot", "swordfish-1", true}, []any{user, password, ok})
+	_, password, _, err = auth(old, "frappe/erpnext:v15")
+	require.NoError(t, err)
+	require.Equal(t, "swordfish-2", password)
+	_, _, ok, err = auth(old, "ghcr.io/a/b")
+	require.NoError(t, err)
+	require.False(t, ok)
+
+	_, _, _, err = auth(with(second), "frappe/erpnext")
+	require.Equal(t, prego.CodeSealed, prego.CodeOf(err), "an unknown master key is said, and no pull goes without credentials")
+	require.Equal(t, prego.CodeSealed, prego.CodeOf(with(second).RotateRegistries(ctx)))
+	require.NoError(t, with(second, first).RotateRegistries(ctx))
+	_, password, _, err = auth(with(second), "r.example.com/team/bench:v15")
+	require.NoError(t, err)
+	require.Equal(t, "swordfish-1", password)
+
+	_, err = pool.Exec(ctx, `UPDATE registries SET sealed = (SELECT sealed FROM registries WHERE host = 'docker.io') WHERE host = 'r.example.com'`)
+	require.NoError(t, err)
+	_, _, _, err = auth(with(second), "r.example.com/team/bench:v15")
+	require.Equal(t, prego.CodeSealed, prego.CodeOf(err), "a password does not open for another registry")
+}
