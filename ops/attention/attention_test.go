@@ -97,7 +97,7 @@ var punctuation = regexp.MustCompile(`[^a-z0-9 _-]`)
 func requireHeading(t *testing.T, docs string) {
 	t.Helper()
 	file, anchor, _ := strings.Cut(docs, "#")
-	text, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(file)))
+	text, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(file)))
 	require.NoError(t, err, docs)
 	if anchor == "" {
 		return
