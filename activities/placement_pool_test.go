@@ -11,33 +11,9 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/placement"
-	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
-
-// tagged adds an active app server with tags.
-func (p *placing) tagged(id prego.ServerID, tags ...string) {
-	p.t.Helper()
-	_, err := p.store.RequestFleetServer(context.Background(), server.Wanted{ServerID: id, Role: prego.RoleApp, Region: "eu", Provider: "hetzner", Spec: server.Spec{Tags: tags}}, "test")
-	require.NoError(p.t, err)
-	p.exec(`UPDATE servers SET status = 'active', agent_status = 'connected', memory_pct = 20, active_at = now() WHERE server_id = $1`, id)
-}
-
-// orgPool makes a pool and associates an org with it.
-func (p *placing) orgPool(org, name string, c prego.Constraint) {
-	p.t.Helper()
-	_, _, err := p.store.CreatePlacementPool(context.Background(), name, c, "test")
-	require.NoError(p.t, err)
-	require.NoError(p.t, p.store.AssociatePool(context.Background(), prego.OrgID(org), name, "test"))
-}
-
-func (p *placing) run(id prego.TenantID) tenant.Run {
-	p.t.Helper()
-	t, err := p.store.TenantRun(context.Background(), id)
-	require.NoError(p.t, err)
-	return t
-}
 
 // blueAndPlain is a fleet of one blue app server and a plain one with more room.
 func blueAndPlain(t *testing.T) *placing {

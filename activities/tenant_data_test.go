@@ -33,12 +33,6 @@ func (h *hosts) AwaitPeers(_ context.Context, in activities.AwaitPeersInput) (ac
 	return activities.AwaitPeersResult{}, nil
 }
 
-func (p *placing) text(sql string) (out string) {
-	p.t.Helper()
-	require.NoError(p.t, p.pool.QueryRow(context.Background(), sql).Scan(&out), sql)
-	return out
-}
-
 // inNetwork gives the servers of p addresses in a private network.
 func (p *placing) inNetwork() {
 	p.exec(`INSERT INTO networks (network_id, infra_provider, zone, ordinal, ip_range) VALUES ('n-1', 'hetzner', 'eu-central', 1, '10.64.0.0/24')`)

@@ -13,6 +13,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placement/scale"
+	"github.com/prego/prego/placer"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -147,7 +148,7 @@ type OpenNetwork func(ctx context.Context, region prego.Region, provider prego.I
 // growth.
 type Tenants struct {
 	Store  TenantStore
-	Placer *Placer
+	Placer *placer.Placer
 	// Networks may be nil: servers are in no networks.
 	Networks OpenNetwork
 	Bench    Bench

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/placer"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
@@ -106,7 +107,7 @@ type steps struct {
 	hosts *hosts
 }
 
-func (p *placing) steps(placer *activities.Placer) *steps {
+func (p *placing) steps(placer *placer.Placer) *steps {
 	s := &steps{runs: &noRuns{}, hosts: &hosts{}}
 	s.Tenants = &activities.Tenants{
 		Passwords: passwords{}, Peers: s.hosts,

@@ -22,12 +22,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/activities"
 	"github.com/prego/prego/lab/benchjson"
 	"github.com/prego/prego/lab/devstack"
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/migrations"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/placer"
 	"github.com/prego/prego/tenant"
 )
 
@@ -304,14 +304,14 @@ func BenchmarkContended(b *testing.B) {
 	s := New(d.open("ours", 32))
 	policy := placement.DefaultPolicy()
 	policy.Mode, policy.MaxTenantsPerNode = tenant.ModeShared, 1_000_000
-	metrics := activities.NewPlacementMetrics(prometheus.NewRegistry())
-	placers := make([]*activities.Placer, 4)
+	metrics := placer.NewMetrics(prometheus.NewRegistry())
+	placers := make([]*placer.Placer, 4)
 	for i := range placers {
-		placers[i] = &activities.Placer{Store: s, Policy: policy, SiteDomain: "sites.bench", ReserveFor: time.Minute, Metrics: metrics}
+		placers[i] = &placer.Placer{Store: s, Policy: policy, SiteDomain: "sites.bench", ReserveFor: time.Minute, Metrics: metrics}
 	}
 	var next atomic.Int64
 	// rate lets callers place tenants for a while and returns how many per second were.
-	rate := func(placers []*activities.Placer, callers int) float64 {
+	rate := func(placers []*placer.Placer, callers int) float64 {
 		var wg sync.WaitGroup
 		placed, errs := make([]int, callers), make([]error, callers)
 		began := time.Now()

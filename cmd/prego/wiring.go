@@ -37,6 +37,7 @@ import (
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/telemetry"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/placer"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
@@ -355,18 +356,18 @@ func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*
 }
 
 // newPlacer creates the placer, for worker and API.
-func newPlacer(p *process, runs *workflows.Client) (*activities.Placer, error) {
+func newPlacer(p *process, runs *workflows.Client) (*placer.Placer, error) {
 	policy, err := p.cfg.Placement.Policy()
 	if err != nil {
 		return nil, err
 	}
-	var adviserOf activities.Adviser
+	var adviserOf placer.Adviser
 	if a := p.cfg.Placement; a.AdviserURL != "" {
 		adviserOf = adviser.HTTP{URL: a.AdviserURL, Token: a.AdviserToken, Client: &http.Client{}}
 	}
-	return &activities.Placer{
+	return &placer.Placer{
 		Adviser: adviserOf, AdviceWithin: p.cfg.Placement.AdviserWithin,
-		Store: p.db, Policy: policy, SiteDomain: p.cfg.Tenants.SiteDomain, ReserveFor: p.cfg.Tenants.ReserveFor, Metrics: activities.NewPlacementMetrics(p.reg), Version: version,
+		Store: p.db, Policy: policy, SiteDomain: p.cfg.Tenants.SiteDomain, ReserveFor: p.cfg.Tenants.ReserveFor, Metrics: placer.NewMetrics(p.reg), Version: version,
 		Wake: func(ctx context.Context, tenantID prego.TenantID) {
 			if err := runs.WakeTenant(ctx, tenantID); err != nil {
 				p.log.Warn("tenant not woken; its run looks by itself", zap.String("tenant_id", string(tenantID)), zap.Error(err))

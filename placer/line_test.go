@@ -1,4 +1,4 @@
-package activities_test
+package placer_test
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/activities"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/placer"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
@@ -59,7 +59,7 @@ func (g *gate) ReserveAll(ctx context.Context, rs []tenant.Reservation) ([]tenan
 type crowd struct {
 	*placing
 	gate   *gate
-	placer *activities.Placer
+	placer *placer.Placer
 	wg     sync.WaitGroup
 	mu     sync.Mutex
 	got    map[prego.TenantID]placement.Decision
@@ -68,14 +68,14 @@ type crowd struct {
 
 func newCrowd(t *testing.T, change func(*placement.Policy)) *crowd {
 	c := &crowd{placing: newPlacing(t, 16), got: map[prego.TenantID]placement.Decision{}, errs: map[prego.TenantID]error{}}
-	c.gate = &gate{Store: c.store, first: make(chan struct{}), open: make(chan struct{})}
+	c.gate = &gate{Store: c.Store, first: make(chan struct{}), open: make(chan struct{})}
 	c.placer = c.placing.placer(change)
 	c.placer.Store = c.gate
 	for i := range 2 {
-		c.server(prego.ServerID(fmt.Sprintf("app-%d", i)), prego.RoleApp, "")
+		c.Server(prego.ServerID(fmt.Sprintf("app-%d", i)), prego.RoleApp, "")
 	}
-	c.server("db-0", prego.RoleDBShard, "")
-	c.server("redis-0", prego.RoleRedisPool, "")
+	c.Server("db-0", prego.RoleDBShard, "")
+	c.Server("redis-0", prego.RoleRedisPool, "")
 	return c
 }
 
@@ -88,12 +88,12 @@ func (c *crowd) comes(ctx context.Context, tn tenant.Tenant) {
 		defer c.mu.Unlock()
 		c.got[tn.TenantID], c.errs[tn.TenantID] = d, err
 	})
-	require.Eventually(c.t, func() bool { return c.placer.Waiting(tn.Region) > before }, 20*time.Second, time.Millisecond)
+	require.Eventually(c.T, func() bool { return c.placer.Waiting(tn.Region) > before }, 20*time.Second, time.Millisecond)
 }
 
 // starts places the first tenant, as far as the gate.
 func (c *crowd) starts() {
-	tn := c.tenant("starter", nil)
+	tn := c.Tenant("starter", nil)
 	c.wg.Go(func() { _, _ = c.placer.Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test") })
 	<-c.gate.first
 }
@@ -104,7 +104,7 @@ func (c *crowd) letGo() {
 }
 
 func (c *crowd) of(org prego.OrgID) tenant.Tenant {
-	return c.tenant("starter", func(r *tenant.CreateRequest) { r.OrgID = org })
+	return c.Tenant("starter", func(r *tenant.CreateRequest) { r.OrgID = org })
 }
 
 // TestTheyArePlacedTogether: as an engine that knows no database places them one by one, in
@@ -113,20 +113,20 @@ func TestTheyArePlacedTogether(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	c := newCrowd(t, func(p *placement.Policy) { p.MaxTenantsPerNode = 8 })
-	c.sites("app-0", "db-0", 2)
-	c.sites("app-1", "db-0", 3)
-	c.server("node-0", prego.RoleNode, "")
+	c.Sites("app-0", "db-0", 2)
+	c.Sites("app-1", "db-0", 3)
+	c.Server("node-0", prego.RoleNode, "")
 	c.starts()
 	var came []placement.Request
 	for i := range 20 {
 		tn := c.of([]prego.OrgID{"o1", "o1", "o1", "o2"}[i%4])
 		if i == 6 {
-			tn = c.tenant("enterprise", nil)
+			tn = c.Tenant("enterprise", nil)
 		}
-		came = append(came, activities.RequestOf(tenant.Run{Tenant: tn}))
+		came = append(came, placer.RequestOf(tenant.Run{Tenant: tn}))
 		c.comes(ctx, tn)
 	}
-	changes, err := c.store.PlacementChanges(ctx, "", nil)
+	changes, err := c.Store.PlacementChanges(ctx, "", nil)
 	require.NoError(t, err)
 	twin := placement.SnapshotOf(c.placer.Policy, changes)
 	first := placement.Request{TenantID: "t1", OrgID: "o1", Region: "eu", Plan: "starter", Mode: tenant.ModeShared}
@@ -146,14 +146,14 @@ func TestTheyArePlacedTogether(t *testing.T) {
 		if want.PlacesTenant() {
 			require.Equal(t, id, c.gate.batches[0][placed])
 			placed++
-			require.Equal(t, 1, c.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1 AND app_server_id = $2 AND db_shard_id = $3 AND redis_pool_id = $4 AND COALESCE(pool_site_id, '') = $5`,
+			require.Equal(t, 1, c.Number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1 AND app_server_id = $2 AND db_shard_id = $3 AND redis_pool_id = $4 AND COALESCE(pool_site_id, '') = $5`,
 				id, want.AppServerID, want.DBShardID, want.RedisPoolID, want.PoolSiteID), "%s", id)
 		} else {
-			require.Equal(t, 1, c.number(`SELECT count(*) FROM allocation_snapshots WHERE tenant_id = $1 AND allocation_id IS NULL`, id), "recorded")
+			require.Equal(t, 1, c.Number(`SELECT count(*) FROM allocation_snapshots WHERE tenant_id = $1 AND allocation_id IS NULL`, id), "recorded")
 		}
 	}
 	require.Equal(t, 16, placed, "seven more on each server, one of them next to the first, and the enterprise tenant's own")
-	c.recount()
+	c.Recount()
 	again, err := c.placer.Look(ctx, tenant.Run{Tenant: c.of("o2")})
 	require.NoError(t, err)
 	require.Equal(t, placement.AwaitingCapacity, again.Outcome, "the snapshot counts them all")
@@ -169,16 +169,16 @@ func TestOneThatLosesTakesNobodyAlong(t *testing.T) {
 	for _, tn := range []tenant.Tenant{held, gone, placed, fine, twice, twice} {
 		c.comes(ctx, tn)
 	}
-	c.exec(`UPDATE tenants SET cancel_requested_at = now() WHERE tenant_id = $1`, gone.TenantID)
+	c.Exec(`UPDATE tenants SET cancel_requested_at = now() WHERE tenant_id = $1`, gone.TenantID)
 	d, err := c.placing.placer(nil).Place(ctx, tenant.Run{Tenant: placed}, nil, "another process")
 	require.NoError(t, err)
 	require.True(t, d.PlacesTenant())
-	tx, err := c.pool.Begin(ctx)
+	tx, err := c.Pool.Begin(ctx)
 	require.NoError(t, err)
 	_, err = tx.Exec(ctx, `SELECT FROM tenants WHERE tenant_id = $1 FOR UPDATE`, held.TenantID)
 	require.NoError(t, err)
 	go func() {
-		for c.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, fine.TenantID) == 0 {
+		for c.Number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, fine.TenantID) == 0 {
 			time.Sleep(time.Millisecond)
 		}
 		_ = tx.Rollback(ctx) // the others didn't wait for it
@@ -189,10 +189,10 @@ func TestOneThatLosesTakesNobodyAlong(t *testing.T) {
 	for _, tn := range []tenant.Tenant{held, placed, fine, twice} {
 		require.NoError(t, c.errs[tn.TenantID])
 		require.True(t, c.got[tn.TenantID].PlacesTenant())
-		require.Equal(t, 1, c.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, tn.TenantID))
+		require.Equal(t, 1, c.Number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, tn.TenantID))
 	}
-	require.Zero(t, c.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, gone.TenantID))
-	c.recount()
+	require.Zero(t, c.Number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, gone.TenantID))
+	c.Recount()
 }
 
 // TestWhoeverGoesLeavesTheLine: it is not placed, and nobody waits for it.
@@ -209,8 +209,8 @@ func TestWhoeverGoesLeavesTheLine(t *testing.T) {
 	c.letGo()
 	require.ErrorIs(t, c.errs[goes.TenantID], context.Canceled)
 	require.True(t, c.got[stays.TenantID].PlacesTenant())
-	require.Equal(t, 2, c.number(`SELECT count(*) FROM tenant_allocations`))
-	c.recount()
+	require.Equal(t, 2, c.Number(`SELECT count(*) FROM tenant_allocations`))
+	c.Recount()
 }
 
 // TestABatchThatFailsIsTriedOneByOne, whatever it failed of.
@@ -227,8 +227,8 @@ func TestABatchThatFailsIsTriedOneByOne(t *testing.T) {
 	for id, err := range c.errs {
 		require.NoError(t, err, "%s", id)
 	}
-	require.Equal(t, 6, c.number(`SELECT count(*) FROM tenant_allocations`))
-	c.recount()
+	require.Equal(t, 6, c.Number(`SELECT count(*) FROM tenant_allocations`))
+	c.Recount()
 }
 
 // TestNobodyWaitsAlone: one after the other, each is reserved in a statement of its own.
@@ -250,8 +250,8 @@ func TestNobodyWaitsAlone(t *testing.T) {
 func TestBatchesOfProcessesContend(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, nil)
-	c.exec(`UPDATE db_shards SET tenant_capacity = 50`)
-	placers := []*activities.Placer{c.placing.placer(nil), c.placing.placer(nil)}
+	c.Exec(`UPDATE db_shards SET tenant_capacity = 50`)
+	placers := []*placer.Placer{c.placing.placer(nil), c.placing.placer(nil)}
 	const tenants = 60
 	outcomes, errs := make([]placement.Outcome, tenants), make([]error, tenants)
 	for _, p := range placers {
@@ -278,6 +278,6 @@ func TestBatchesOfProcessesContend(t *testing.T) {
 		}
 	}
 	require.Equal(t, tenants-50, waits)
-	require.Equal(t, 50, c.number(`SELECT count(*) FROM tenant_allocations`))
-	c.recount()
+	require.Equal(t, 50, c.Number(`SELECT count(*) FROM tenant_allocations`))
+	c.Recount()
 }

@@ -1,4 +1,6 @@
-package activities
+// Package placer decides on the live fleet: it keeps a snapshot, places tenants in batches, reserves what was
+// decided, and journals the inputs of decisions so that each can be replayed.
+package placer
 
 import (
 	"context"
@@ -16,8 +18,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// PlacementStore is the part of Postgres that placement needs.
-type PlacementStore interface {
+// Store is the part of Postgres that placement needs.
+type Store interface {
 	PlacementChanges(ctx context.Context, since string, ids []string) (placement.Change, error)
 	Reserve(ctx context.Context, r tenant.Reservation) (tenant.ReserveResult, error)
 	ReserveAll(ctx context.Context, rs []tenant.Reservation) ([]tenant.ReserveResult, error)
@@ -34,7 +36,7 @@ type PlacementStore interface {
 // which it decides again with what it learnt, but never writes a wrong row. Tenants of a
 // region that ask while another is being placed are placed together.
 type Placer struct {
-	Store  PlacementStore
+	Store  Store
 	Policy placement.Policy
 	// SiteDomain is the suffix of tenants' host names.
 	SiteDomain string
@@ -48,7 +50,7 @@ type Placer struct {
 	Wake func(ctx context.Context, tenantID prego.TenantID)
 	// Draw draws from [0, n) how long who lost a race waits; nil is by chance.
 	Draw    func(n int) int
-	Metrics *PlacementMetrics
+	Metrics *Metrics
 	// NewJournalID makes the id of a journal; default random ones.
 	NewJournalID func() string
 	// Version of the program, stored with the inputs of decisions.
@@ -66,8 +68,8 @@ type Placer struct {
 	lines lines
 }
 
-// PlacementMetrics count placements.
-type PlacementMetrics struct {
+// Metrics count placements.
+type Metrics struct {
 	Decisions *prometheus.CounterVec // by outcome
 	Lost      *prometheus.CounterVec // lost races, by kind of row
 	Advice    *prometheus.CounterVec // of advisers, by outcome
@@ -76,9 +78,9 @@ type PlacementMetrics struct {
 	Inputs    *prometheus.CounterVec // stored inputs of decisions, by outcome
 }
 
-// NewPlacementMetrics registers them.
-func NewPlacementMetrics(reg prometheus.Registerer) *PlacementMetrics {
-	m := &PlacementMetrics{
+// NewMetrics registers them.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
 		Decisions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_placement_decisions_total", Help: "Placement decisions, by outcome."}, []string{"outcome"}),
 		Lost:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_placement_lost_races_total", Help: "Reservations that another one was ahead of, by kind of row."}, []string{"row"}),
 		Advice:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_placement_advice_total", Help: "What became of asking the adviser: taken, ignored, failed or late."}, []string{"outcome"}),
@@ -199,8 +201,10 @@ func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Ov
 			// in a moment. The more races were lost, the longer the wait, so that the
 			// losers' reads do not slow down the winners.
 			r.Busy, learnt = nil, []string{""}
-			if err := sleep(ctx, time.Duration(2+p.draw(10<<min(race, 5)))*time.Millisecond); err != nil {
-				return d, err
+			select {
+			case <-time.After(time.Duration(2+p.draw(10<<min(race, 5))) * time.Millisecond):
+			case <-ctx.Done():
+				return d, ctx.Err()
 			}
 			continue
 		}

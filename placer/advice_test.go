@@ -1,4 +1,4 @@
-package activities_test
+package placer_test
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/activities"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/placer"
 	"github.com/prego/prego/tenant"
 )
 
@@ -26,15 +26,15 @@ func (a adviser) Advise(ctx context.Context, ask placement.AdviceRequest) (place
 func TestAnAdviserProposes(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 8)
-	p.server("app-0", prego.RoleApp, "")
-	p.server("app-1", prego.RoleApp, "")
-	p.server("db-0", prego.RoleDBShard, "")
-	p.server("redis-0", prego.RoleRedisPool, "")
-	p.exec(`UPDATE servers SET memory_pct = 60 WHERE server_id = 'app-1'`)
+	p.Server("app-0", prego.RoleApp, "")
+	p.Server("app-1", prego.RoleApp, "")
+	p.Server("db-0", prego.RoleDBShard, "")
+	p.Server("redis-0", prego.RoleRedisPool, "")
+	p.Exec(`UPDATE servers SET memory_pct = 60 WHERE server_id = 'app-1'`)
 	release := make(chan struct{})
 	t.Cleanup(func() { close(release) })
 	for name, tc := range map[string]struct {
-		adviser activities.Adviser
+		adviser placer.Adviser
 		server  string
 		counted string
 	}{
@@ -57,12 +57,12 @@ func TestAnAdviserProposes(t *testing.T) {
 		})},
 	} {
 		t.Run(name, func(t *testing.T) { // one after the other: they share the fleet
-			placer := p.placer(nil)
+			pl := p.placer(nil)
 			reg := prometheus.NewRegistry()
-			placer.Metrics = activities.NewPlacementMetrics(reg)
-			placer.Adviser, placer.AdviceWithin = tc.adviser, 300*time.Millisecond
-			tn := p.tenant(prego.PlanStarter, nil)
-			d, err := placer.Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test")
+			pl.Metrics = placer.NewMetrics(reg)
+			pl.Adviser, pl.AdviceWithin = tc.adviser, 300*time.Millisecond
+			tn := p.Tenant(prego.PlanStarter, nil)
+			d, err := pl.Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test")
 			require.NoError(t, err)
 			require.Equal(t, tc.server, string(d.AppServerID))
 			want := "best_fit"
@@ -70,7 +70,7 @@ func TestAnAdviserProposes(t *testing.T) {
 				want = "ai_recommended"
 			}
 			var algorithm, audited string
-			require.NoError(t, p.pool.QueryRow(context.Background(), `SELECT a.algorithm, s.algorithm FROM tenant_allocations a JOIN allocation_snapshots s USING (allocation_id) WHERE a.tenant_id = $1`, tn.TenantID).Scan(&algorithm, &audited))
+			require.NoError(t, p.Pool.QueryRow(context.Background(), `SELECT a.algorithm, s.algorithm FROM tenant_allocations a JOIN allocation_snapshots s USING (allocation_id) WHERE a.tenant_id = $1`, tn.TenantID).Scan(&algorithm, &audited))
 			require.Equal(t, []string{want, want}, []string{algorithm, audited})
 			counted := map[string]float64{}
 			families, err := reg.Gather()
@@ -87,20 +87,20 @@ func TestAnAdviserProposes(t *testing.T) {
 				asked[tc.counted] = 1
 			}
 			require.Equal(t, asked, counted)
-			require.NoError(t, p.store.ReleaseAllocation(context.Background(), tn.TenantID, "left", "", tenant.SiteUntouched, false))
+			require.NoError(t, p.Store.ReleaseAllocation(context.Background(), tn.TenantID, "left", "", tenant.SiteUntouched, false))
 		})
 	}
 	// Who asks an operator's word, and where there is nothing to choose, asks nobody else.
-	placer := p.placer(nil)
-	placer.Adviser = adviser(func(context.Context, placement.AdviceRequest) (placement.Advice, error) {
+	pl := p.placer(nil)
+	pl.Adviser = adviser(func(context.Context, placement.AdviceRequest) (placement.Advice, error) {
 		t.Error("asked")
 		return placement.Advice{}, nil
 	})
-	placer.AdviceWithin = time.Second
-	d, err := placer.Place(context.Background(), tenant.Run{Tenant: p.tenant(prego.PlanBusiness, nil)}, nil, "test")
+	pl.AdviceWithin = time.Second
+	d, err := pl.Place(context.Background(), tenant.Run{Tenant: p.Tenant(prego.PlanBusiness, nil)}, nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, placement.AwaitingCapacity, d.Outcome)
-	d, err = placer.Place(context.Background(), tenant.Run{Tenant: p.tenant(prego.PlanStarter, nil)}, &placement.Override{AppServerID: "app-0", Reason: "x"}, "test")
+	d, err = pl.Place(context.Background(), tenant.Run{Tenant: p.Tenant(prego.PlanStarter, nil)}, &placement.Override{AppServerID: "app-0", Reason: "x"}, "test")
 	require.NoError(t, err)
 	require.Equal(t, placement.Manual, d.Algorithm)
 }
@@ -110,17 +110,17 @@ func TestAnAdviserProposes(t *testing.T) {
 func TestAnAdviserLosesToWhatChanged(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 8)
-	p.server("app-0", prego.RoleApp, "")
-	p.server("app-1", prego.RoleApp, "")
-	p.server("db-0", prego.RoleDBShard, "")
-	p.server("redis-0", prego.RoleRedisPool, "")
-	placer := p.placer(nil)
-	placer.AdviceWithin = time.Minute
-	placer.Adviser = adviser(func(context.Context, placement.AdviceRequest) (placement.Advice, error) {
-		p.exec(`UPDATE servers SET dedicated_for_tenant_id = 'somebody' WHERE server_id = 'app-1'`)
+	p.Server("app-0", prego.RoleApp, "")
+	p.Server("app-1", prego.RoleApp, "")
+	p.Server("db-0", prego.RoleDBShard, "")
+	p.Server("redis-0", prego.RoleRedisPool, "")
+	pl := p.placer(nil)
+	pl.AdviceWithin = time.Minute
+	pl.Adviser = adviser(func(context.Context, placement.AdviceRequest) (placement.Advice, error) {
+		p.Exec(`UPDATE servers SET dedicated_for_tenant_id = 'somebody' WHERE server_id = 'app-1'`)
 		return placement.Advice{AppServerID: "app-1"}, nil
 	})
-	d, err := placer.Place(context.Background(), tenant.Run{Tenant: p.tenant(prego.PlanStarter, nil)}, nil, "test")
+	d, err := pl.Place(context.Background(), tenant.Run{Tenant: p.Tenant(prego.PlanStarter, nil)}, nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, "app-0", string(d.AppServerID))
 	require.Equal(t, placement.BestFit, d.Algorithm)

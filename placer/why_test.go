@@ -1,4 +1,4 @@
-package activities_test
+package placer_test
 
 import (
 	"context"
@@ -10,28 +10,28 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/activities"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/placer"
 	"github.com/prego/prego/tenant"
 )
 
 // whyFleet is a small fleet with sites.
 func whyFleet(t testing.TB) *placing {
 	p := newPlacing(t, 16)
-	p.server("db", prego.RoleDBShard, "")
-	p.server("redis", prego.RoleRedisPool, "")
+	p.Server("db", prego.RoleDBShard, "")
+	p.Server("redis", prego.RoleRedisPool, "")
 	for i := range 3 {
 		id := fmt.Sprintf("app-%d", i)
-		p.server(prego.ServerID(id), prego.RoleApp, "")
-		p.sites(id, "db", 5)
+		p.Server(prego.ServerID(id), prego.RoleApp, "")
+		p.Sites(id, "db", 5)
 	}
 	return p
 }
 
 func (p *placing) decisions(id prego.TenantID) []tenant.DecisionRecord {
-	p.t.Helper()
-	all, err := p.store.ListDecisions(context.Background(), id)
-	require.NoError(p.t, err)
+	p.T.Helper()
+	all, err := p.Store.ListDecisions(context.Background(), id)
+	require.NoError(p.T, err)
 	return all
 }
 
@@ -45,7 +45,7 @@ func TestEveryDecisionCanBeReplayed(t *testing.T) {
 	a.Version, b.Version = "v1", "v1"
 	var tenants []tenant.Tenant
 	for i := range 18 { // three more than there are sites
-		tenants = append(tenants, p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) {
+		tenants = append(tenants, p.Tenant(prego.PlanStarter, func(r *tenant.CreateRequest) {
 			if i%3 == 0 {
 				r.OrgID = "child"
 			}
@@ -53,19 +53,19 @@ func TestEveryDecisionCanBeReplayed(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	for i, tn := range tenants {
-		placer := []*activities.Placer{a, b}[i%2]
+		pl := []*placer.Placer{a, b}[i%2]
 		if i < 6 {
-			_, err := placer.Place(ctx, tenant.Run{Tenant: tn}, nil, "test")
+			_, err := pl.Place(ctx, tenant.Run{Tenant: tn}, nil, "test")
 			require.NoError(t, err)
 			continue
 		}
 		wg.Go(func() {
-			_, err := placer.Place(ctx, tenant.Run{Tenant: tn}, nil, "test")
+			_, err := pl.Place(ctx, tenant.Run{Tenant: tn}, nil, "test")
 			require.NoError(t, err)
 		})
 	}
 	wg.Wait()
-	none := p.tenant(prego.PlanBusiness, nil)
+	none := p.Tenant(prego.PlanBusiness, nil)
 	d, err := a.Place(ctx, tenant.Run{Tenant: none}, nil, "test")
 	require.NoError(t, err)
 	require.False(t, d.PlacesTenant())
@@ -81,7 +81,7 @@ func TestEveryDecisionCanBeReplayed(t *testing.T) {
 		require.True(t, r.Same)
 		require.Equal(t, tn.TenantID, k.Decision.Request.TenantID)
 		if all[0].AllocationID != nil {
-			require.Equal(t, 1, p.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1 AND app_server_id = $2 AND db_shard_id = $3 AND redis_pool_id = $4`,
+			require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1 AND app_server_id = $2 AND db_shard_id = $3 AND redis_pool_id = $4`,
 				tn.TenantID, r.Then.AppServerID, r.Then.DBShardID, r.Then.RedisPoolID))
 		}
 		_, funnel, err := judge.Explain(ctx, all[0])
@@ -100,14 +100,14 @@ func TestEveryDecisionCanBeReplayed(t *testing.T) {
 	}, r.Differences)
 
 	// What is missing is said, and never guessed.
-	p.exec(`DELETE FROM decision_inputs WHERE first = 0`)
+	p.Exec(`DELETE FROM decision_inputs WHERE first = 0`)
 	_, _, err = judge.Explain(ctx, p.decisions(tenants[0].TenantID)[0])
 	require.Equal(t, prego.CodeInputNotKept, prego.CodeOf(err))
 }
 
 // lossy is a store that does not keep inputs while it is broken.
 type lossy struct {
-	activities.PlacementStore
+	placer.Store
 	broken bool
 }
 
@@ -115,7 +115,7 @@ func (l *lossy) KeepInputs(ctx context.Context, rows []tenant.KeptInput) error {
 	if l.broken {
 		return errors.New("no")
 	}
-	return l.PlacementStore.KeepInputs(ctx, rows)
+	return l.Store.KeepInputs(ctx, rows)
 }
 
 // TestPlacementGoesOnWithoutItsInput: a tenant is placed if its input can't be stored, and later
@@ -124,19 +124,19 @@ func TestPlacementGoesOnWithoutItsInput(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	p := whyFleet(t)
-	placer := p.placer(nil)
-	store := &lossy{PlacementStore: p.store, broken: true}
-	placer.Store = store
-	first, second := p.tenant(prego.PlanStarter, nil), p.tenant(prego.PlanStarter, nil)
-	d, err := placer.Place(ctx, tenant.Run{Tenant: first}, nil, "test")
+	pl := p.placer(nil)
+	store := &lossy{Store: p.Store, broken: true}
+	pl.Store = store
+	first, second := p.Tenant(prego.PlanStarter, nil), p.Tenant(prego.PlanStarter, nil)
+	d, err := pl.Place(ctx, tenant.Run{Tenant: first}, nil, "test")
 	require.NoError(t, err)
 	require.True(t, d.PlacesTenant())
-	_, _, err = placer.Replay(ctx, p.decisions(first.TenantID)[0])
+	_, _, err = pl.Replay(ctx, p.decisions(first.TenantID)[0])
 	require.Equal(t, prego.CodeInputNotKept, prego.CodeOf(err))
 	store.broken = false
-	_, err = placer.Place(ctx, tenant.Run{Tenant: second}, nil, "test")
+	_, err = pl.Place(ctx, tenant.Run{Tenant: second}, nil, "test")
 	require.NoError(t, err)
-	_, r, err := placer.Replay(ctx, p.decisions(second.TenantID)[0])
+	_, r, err := pl.Replay(ctx, p.decisions(second.TenantID)[0])
 	require.NoError(t, err)
 	require.True(t, r.Same)
 }
@@ -146,21 +146,21 @@ func TestWhatIfOfATenant(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	p := whyFleet(t)
-	placer := p.placer(nil)
-	tn := p.tenant(prego.PlanStarter, nil)
-	answers, err := placer.WhatIf(ctx, tn.TenantID, placement.Request{}, placement.WhatIf{Cordon: []string{"app-0"}})
+	pl := p.placer(nil)
+	tn := p.Tenant(prego.PlanStarter, nil)
+	answers, err := pl.WhatIf(ctx, tn.TenantID, placement.Request{}, placement.WhatIf{Cordon: []string{"app-0"}})
 	require.NoError(t, err)
 	require.Equal(t, "app-0", string(answers[0].Line.AppServerID))
 	require.Equal(t, "app-1", string(answers[1].Line.AppServerID))
 	require.Equal(t, "cordoned", answers[1].Funnel.Parts[0].Filters[0].Filter)
 	plan := prego.PlanBusiness
-	answers, err = placer.WhatIf(ctx, "", placement.Request{TenantID: "x", OrgID: "o1", Region: "eu", Plan: prego.PlanStarter},
+	answers, err = pl.WhatIf(ctx, "", placement.Request{TenantID: "x", OrgID: "o1", Region: "eu", Plan: prego.PlanStarter},
 		placement.WhatIf{Plan: &plan, Add: &placement.AddedServer{Role: prego.RoleDBShard, Capacity: 5}})
 	require.NoError(t, err)
 	require.Equal(t, []any{placement.Placed, placement.OnDemandSite, prego.ShardID(placement.AddedID)}, []any{answers[0].Line.Outcome, answers[1].Line.Outcome, answers[1].Line.DBShardID})
-	_, err = placer.WhatIf(ctx, "nobody", placement.Request{}, placement.WhatIf{})
+	_, err = pl.WhatIf(ctx, "nobody", placement.Request{}, placement.WhatIf{})
 	require.Equal(t, prego.CodeTenantNotFound, prego.CodeOf(err))
-	require.Zero(t, p.number(`SELECT count(*) FROM allocation_snapshots`)+p.number(`SELECT count(*) FROM decision_inputs`))
+	require.Zero(t, p.Number(`SELECT count(*) FROM allocation_snapshots`)+p.Number(`SELECT count(*) FROM decision_inputs`))
 }
 
 // BenchmarkKeep says what the input of a decision costs among 1,000 servers: bytes in the database, of all
@@ -168,25 +168,25 @@ func TestWhatIfOfATenant(t *testing.T) {
 func BenchmarkKeep(b *testing.B) {
 	ctx := context.Background()
 	p := whyFleet(b)
-	p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, memory_pct, workflow_id, created_by)
+	p.Exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, memory_pct, workflow_id, created_by)
 		SELECT 's-' || i, '', 'app', 'eu', 'hetzner', '{}', 'active', 'connected', 20 + i % 60, 'w', 'b' FROM generate_series(1, 1000) i`)
-	p.exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state, available_at)
+	p.Exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state, available_at)
 		SELECT 'p-' || i || '-' || k, 's-' || i, 'db', 'p-' || i || '-' || k, 'x', 'available', now() FROM generate_series(1, 1000) i, generate_series(1, 3) k`)
-	p.exec(`UPDATE db_shards SET tenant_capacity = 100000`)
-	p.exec(`UPDATE redis_pools SET tenant_capacity = 100000`)
-	p.exec(`UPDATE servers SET memory_pct = 99 WHERE server_id LIKE 'app-%'`)
-	placer := p.placer(nil)
+	p.Exec(`UPDATE db_shards SET tenant_capacity = 100000`)
+	p.Exec(`UPDATE redis_pools SET tenant_capacity = 100000`)
+	p.Exec(`UPDATE servers SET memory_pct = 99 WHERE server_id LIKE 'app-%'`)
+	pl := p.placer(nil)
 	n := 0
 	for b.Loop() {
 		b.StopTimer()
-		tn := p.tenant(prego.PlanStarter, nil)
+		tn := p.Tenant(prego.PlanStarter, nil)
 		b.StartTimer()
-		_, err := placer.Place(ctx, tenant.Run{Tenant: tn}, nil, "bench")
+		_, err := pl.Place(ctx, tenant.Run{Tenant: tn}, nil, "bench")
 		require.NoError(b, err)
 		n++
 	}
-	bytes := p.number(`SELECT sum(length(body)) FROM decision_inputs`)
+	bytes := p.Number(`SELECT sum(length(body)) FROM decision_inputs`)
 	b.ReportMetric(float64(bytes)/float64(n), "B/decision")
-	b.ReportMetric(float64(p.number(`SELECT max(length(body)) FROM decision_inputs WHERE first = 0`)), "B/state")
-	b.ReportMetric(float64(p.number(`SELECT count(*) FROM decision_inputs WHERE first = 0`)), "journals")
+	b.ReportMetric(float64(p.Number(`SELECT max(length(body)) FROM decision_inputs WHERE first = 0`)), "B/state")
+	b.ReportMetric(float64(p.Number(`SELECT count(*) FROM decision_inputs WHERE first = 0`)), "journals")
 }

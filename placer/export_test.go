@@ -1,4 +1,4 @@
-package activities
+package placer
 
 import "github.com/prego/prego"
 
