@@ -2,7 +2,6 @@ package migrations_test
 
 import (
 	"context"
-	"database/sql"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,12 +10,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/pressly/goose/v3"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/migrations"
-	"github.com/prego/prego/workload"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -118,8 +115,8 @@ func TestMigratingReplacesFunctions(t *testing.T) {
 	require.Empty(t, lacks)
 }
 
-// TestASchemaFromBeforeThereWereFiles has the functions that its migrations made.
-func TestASchemaFromBeforeThereWereFiles(t *testing.T) {
+// TestProcessesThatMigrateTogether build an empty database once.
+func TestProcessesThatMigrateTogether(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	db, url := database(t)
@@ -129,14 +126,6 @@ func TestASchemaFromBeforeThereWereFiles(t *testing.T) {
 	lacks, err := migrations.Check(ctx, url)
 	require.NoError(t, err)
 	require.Contains(t, lacks, "the schema is at 0")
-
-	conn, err := sql.Open("pgx", url)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	p, err := goose.NewProvider(goose.DialectPostgres, conn, os.DirFS("."))
-	require.NoError(t, err)
-	_, err = p.UpTo(ctx, 11)
-	require.NoError(t, err)
 
 	var wg sync.WaitGroup
 	errs := make([]error, 3)
@@ -148,42 +137,6 @@ func TestASchemaFromBeforeThereWereFiles(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, want, functions(t, db))
-}
-
-// TestHealthChecksFromBeforeTheyHadAKind keep what they said.
-func TestHealthChecksFromBeforeTheyHadAKind(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	db, url := database(t)
-	_, err := db.Exec(ctx, `DROP SCHEMA public CASCADE; CREATE SCHEMA public`)
-	require.NoError(t, err)
-	conn, err := sql.Open("pgx", url)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	p, err := goose.NewProvider(goose.DialectPostgres, conn, os.DirFS("."))
-	require.NoError(t, err)
-	_, err = p.UpTo(ctx, 17)
-	require.NoError(t, err)
-	_, err = db.Exec(ctx, `
-		INSERT INTO orgs (org_id, created_by) VALUES ('acme', 'test');
-		INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-1', 'acme', 'a', 'test');
-		INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-1', 'app-1', 'acme', 'e', 'eu', 'test');
-		INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, stable_spec, memory_limit_bytes, cpu_request, replicas, created_by)
-		SELECT 'grp-' || row_number() OVER (), 'env-1', 'acme', 'eu', 'g' || row_number() OVER (), s, s, 1, 0, 1, 'test' FROM unnest(ARRAY[
-			'{"image": "a"}', '{"image": "a", "health": {"command": ["/c"]}}',
-			'{"image": "a", "health": {"command": ["/c"], "interval_seconds": 0, "retries": 7, "grace_seconds": 9}}']::jsonb[]) s`)
-	require.NoError(t, err)
-	require.NoError(t, migrations.Up(ctx, url))
-	rows, err := db.Query(ctx, `SELECT spec -> 'health' FROM process_groups WHERE spec = stable_spec ORDER BY group_id`)
-	require.NoError(t, err)
-	got, err := pgx.CollectRows(rows, pgx.RowTo[*workload.HealthCheck])
-	require.NoError(t, err)
-	command := []string{"/c"}
-	require.Equal(t, []*workload.HealthCheck{
-		nil,
-		{Kind: workload.HealthCommand, Command: command, IntervalSeconds: 5, TimeoutSeconds: 5, Retries: 3},
-		{Kind: workload.HealthCommand, Command: command, IntervalSeconds: 5, TimeoutSeconds: 5, Retries: 7, StartPeriodSeconds: 9},
-	}, got)
 }
 
 // TestFunctionsAreReplacedWhileTheyRun: neither prepared statements nor triggers nor

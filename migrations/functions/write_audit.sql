@@ -14,3 +14,4 @@ BEGIN
     VALUES (COALESCE(who ->> 'actor', ''), COALESCE(who ->> 'role', ''), COALESCE(who ->> 'from', ''), COALESCE(who ->> 'request_id', ''), COALESCE(who ->> 'operation', ''),
         kind, COALESCE(id, ''), org_id, verb, was, became);
 END $$;
+REVOKE EXECUTE ON FUNCTION write_audit FROM PUBLIC;
