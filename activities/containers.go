@@ -27,27 +27,6 @@ type Containers interface {
 	RepairContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error)
 }
 
-// StartContainers starts the role's containers over the Docker Remote API and
-// waits until they are healthy (direct-provisioning §2, step 8).
-func (a *Servers) StartContainers(ctx context.Context, in ServerRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
-	st, err := a.current(ctx, in)
-	if err != nil {
-		return err
-	}
-	if st.PrivateAddress, err = a.attached(ctx, st); err != nil {
-		return err
-	}
-	a.hook("containers/start")
-	if err := a.Containers.StartContainers(ctx, in.ServerID, st.Host, st.Role); err != nil {
-		return fromContainers(err)
-	}
-	a.hook("containers/started")
-	return a.Store.AddEvent(ctx, server.Event{ServerID: in.ServerID, Step: server.StepContainersStarted, Attempt: in.Attempt},
-		fmt.Sprintf("%s/g%d", server.StepContainersStarted, in.Generation))
-}
-
 // fromContainers makes permanent errors non-retryable.
 func fromContainers(err error) error {
 	var ce *server.ContainerError

@@ -26,15 +26,14 @@ type CreateServerInput struct {
 	Generation int              `json:"generation"`
 	Attempt    int              `json:"attempt"`
 	Candidate  server.Candidate `json:"candidate"`
-	Foundation Foundation       `json:"foundation"`
-	// Machine is the candidate's; nil in runs of the version before.
-	Machine *Machine `json:"machine,omitempty"`
-	// FullGroups are placement groups that the provider refused (MakeServer).
+	Machine    Machine          `json:"machine"` // the candidate's
+	// FullGroups are placement groups that the provider refused.
 	FullGroups []string `json:"full_groups,omitempty"`
 }
 
-// MakeServer finds the firewall and a placement group, and creates the server with them
-// (CreateServer). When the provider refuses the group, the error's detail is its name.
+// MakeServer finds the firewall and a placement group, issues the attempt's token, renders the user_data and creates
+// the server, in one activity, so that the raw token never leaves this call (direct-provisioning §4). It finds and
+// adopts what an earlier run of itself created. When the provider refuses the group, the error's detail is its name.
 func (a *Servers) MakeServer(ctx context.Context, in CreateServerInput) (server.Handle, error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -46,43 +45,23 @@ func (a *Servers) MakeServer(ctx context.Context, in CreateServerInput) (server.
 	if err != nil {
 		return server.Handle{}, err
 	}
-	if in.Foundation, err = a.foundation(ctx, infra, st, in.FullGroups); err != nil {
+	f, err := a.prepareFoundation(ctx, infra, st, in.FullGroups)
+	if err != nil {
 		return server.Handle{}, err
 	}
-	handle, err := a.create(ctx, infra, st, in)
+	handle, err := a.create(ctx, infra, st, in, f)
 	var refused *temporal.ApplicationError
 	if errors.As(err, &refused) && refused.Type() == ErrTypeGroup {
-		err = temporal.NewNonRetryableApplicationError(refused.Message(), ErrTypeGroup, nil, in.Foundation.GroupName)
+		err = temporal.NewNonRetryableApplicationError(refused.Message(), ErrTypeGroup, nil, f.GroupName)
 	}
 	return handle, err
 }
 
-// CreateServer issues the attempt's token, renders the user_data and creates the server
-// in one activity, so that the raw token never leaves this call (direct-provisioning
-// §4). It finds and adopts what an earlier run of itself created.
-func (a *Servers) CreateServer(ctx context.Context, in CreateServerInput) (server.Handle, error) {
-	stop := keepAlive(ctx)
-	defer stop()
-	st, err := a.Store.ProvisionState(ctx, in.ServerID)
-	if err != nil {
-		return server.Handle{}, fromStore(err)
-	}
-	infra, err := a.infra(st.Provider)
-	if err != nil {
-		return server.Handle{}, err
-	}
-	return a.create(ctx, infra, st, in)
-}
-
-func (a *Servers) create(ctx context.Context, infra Infra, st server.ProvisionState, in CreateServerInput) (server.Handle, error) {
+func (a *Servers) create(ctx context.Context, infra Infra, st server.ProvisionState, in CreateServerInput, f foundation) (server.Handle, error) {
 	a.hook("create/start")
-	zone := server.ProviderCatalog{}.ZoneOf(in.Candidate.Location)
-	if in.Machine != nil && in.Machine.Zone != "" {
-		zone = in.Machine.Zone
-	}
 	var refused []prego.NetworkID
 	for fallback, networks := 0, 1; ; fallback++ {
-		network, err := a.network(ctx, infra, st.ServerID, zone, refused)
+		network, err := a.network(ctx, infra, st.ServerID, in.Machine.Zone, refused)
 		if err != nil {
 			return server.Handle{}, err
 		}
@@ -90,7 +69,7 @@ func (a *Servers) create(ctx context.Context, infra Infra, st server.ProvisionSt
 		if err != nil {
 			return server.Handle{}, err
 		}
-		handle, err := a.createFrom(ctx, infra, st, in, image, network)
+		handle, err := a.createFrom(ctx, infra, st, in, f, image, network)
 		if err == nil {
 			return handle, nil
 		}
@@ -116,7 +95,7 @@ func (a *Servers) create(ctx context.Context, infra Infra, st server.ProvisionSt
 
 // createFrom creates the server of an attempt from an image. The provider's errors are
 // returned unchanged.
-func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.ProvisionState, in CreateServerInput, image string, network server.Network) (_ server.Handle, err error) {
+func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.ProvisionState, in CreateServerInput, f foundation, image string, network server.Network) (_ server.Handle, err error) {
 	id := a.Tokens.NewTokenID()
 	issued, err := a.Store.BeginCreate(ctx, server.AttemptStart{
 		ServerID: in.ServerID, Generation: in.Generation, Attempt: in.Attempt,
@@ -132,7 +111,7 @@ func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.Provisi
 	params := server.CreateParams{
 		Environment: a.Settings.Environment, ServerID: in.ServerID, Role: st.Role, Region: st.Region,
 		Attempt: in.Attempt, SpecHash: specHash(st, in.Candidate, image), Candidate: in.Candidate, Image: image,
-		FirewallID: in.Foundation.FirewallID, PublicFirewall: in.Foundation.PublicFirewallID, PlacementGroup: in.Foundation.PlacementGroupID, NetworkID: network.ProviderNetworkID,
+		FirewallID: f.FirewallID, PublicFirewall: f.PublicFirewallID, PlacementGroup: f.PlacementGroupID, NetworkID: network.ProviderNetworkID,
 	}
 	if params.UserData, err = a.userData(ctx, st, issued); err != nil {
 		return server.Handle{}, err

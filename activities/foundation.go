@@ -15,39 +15,16 @@ const (
 	placementGroups    = 12
 )
 
-// FoundationInput asks for the shared resources that a server of some role needs.
-type FoundationInput struct {
-	ServerID prego.ServerID `json:"server_id"`
-	// FullGroups are placement groups that the provider refused.
-	FullGroups []string `json:"full_groups,omitempty"`
+// foundation holds the shared resources of a server.
+type foundation struct {
+	FirewallID       string
+	PublicFirewallID string // of an edge
+	PlacementGroupID string // "" if every placement group is full: the server is then created without one
+	GroupName        string
 }
 
-// Foundation holds the shared resources of a server. GroupID is "" if every placement
-// group is full: the server is then created without one.
-type Foundation struct {
-	FirewallID       string `json:"firewall_id"`
-	PublicFirewallID string `json:"public_firewall_id,omitempty"` // of an edge
-	PlacementGroupID string `json:"group_id,omitempty"`
-	GroupName        string `json:"group_name,omitempty"`
-}
-
-// PrepareFoundation makes sure that the environment's firewall exists and finds a
-// spread placement group with a free place.
-func (a *Servers) PrepareFoundation(ctx context.Context, in FoundationInput) (Foundation, error) {
-	stop := keepAlive(ctx)
-	defer stop()
-	st, err := a.Store.ProvisionState(ctx, in.ServerID)
-	if err != nil {
-		return Foundation{}, fromStore(err)
-	}
-	infra, err := a.infra(st.Provider)
-	if err != nil {
-		return Foundation{}, err
-	}
-	return a.foundation(ctx, infra, st, in.FullGroups)
-}
-
-func (a *Servers) foundation(ctx context.Context, infra Infra, st server.ProvisionState, full []string) (f Foundation, err error) {
+// prepareFoundation makes sure that the environment's firewall exists and finds a placement group with room.
+func (a *Servers) prepareFoundation(ctx context.Context, infra Infra, st server.ProvisionState, full []string) (f foundation, err error) {
 	f.FirewallID, err = a.shared(ctx, infra, server.ResourceFirewall, FirewallName(a.Settings.Environment), func(name string) (string, error) {
 		return a.ensureFirewall(ctx, infra, name)
 	})

@@ -24,13 +24,6 @@ func (a *Servers) imageFor(ctx context.Context, st server.ProvisionState, in Cre
 	if st.Attempt == in.Attempt && st.Image != "" {
 		return st.Image, nil
 	}
-	if in.Machine == nil { // a run of the version before
-		offer, err := a.Store.ProviderCatalog(ctx, st.Provider)
-		if err != nil {
-			return "", err
-		}
-		in.Machine = machineOf(offer, in.Candidate)
-	}
 	golden, ok, err := a.Store.CurrentGoldenImage(ctx, st.Provider, stock, in.Machine.Architecture)
 	if err != nil || !ok || (in.Machine.DiskGB > 0 && golden.DiskGB > float64(in.Machine.DiskGB)) {
 		return stock, err
@@ -42,15 +35,15 @@ func (a *Servers) imageFor(ctx context.Context, st server.ProvisionState, in Cre
 type Machine struct {
 	Architecture string `json:"architecture"`      // x86 or arm
 	DiskGB       int    `json:"disk_gb,omitempty"` // 0: not known
-	Zone         string `json:"zone,omitempty"`    // network zone of the location; "" in runs of the version before
+	Zone         string `json:"zone,omitempty"`    // network zone of the location
 }
 
 // machineOf is what the catalog says of a candidate.
-func machineOf(offer server.CatalogState, c server.Candidate) *Machine {
+func machineOf(offer server.CatalogState, c server.Candidate) Machine {
 	if typ, ok := offer.Type(c.ServerType); ok {
-		return &Machine{Architecture: typ.Architecture, DiskGB: typ.DiskGB, Zone: offer.ZoneOf(c.Location)}
+		return Machine{Architecture: typ.Architecture, DiskGB: typ.DiskGB, Zone: offer.ZoneOf(c.Location)}
 	}
-	return &Machine{Architecture: "x86", Zone: offer.ZoneOf(c.Location)}
+	return Machine{Architecture: "x86", Zone: offer.ZoneOf(c.Location)}
 }
 
 // withoutImage marks a golden image as missing after the provider said it does not have

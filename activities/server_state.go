@@ -77,7 +77,7 @@ func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Provision
 			return ProvisionPlan{}, err
 		}
 		for _, c := range p.Candidates {
-			p.Machines = append(p.Machines, *machineOf(offer, c))
+			p.Machines = append(p.Machines, machineOf(offer, c))
 		}
 	}
 	for _, c := range p.Candidates {
@@ -243,19 +243,6 @@ func (a *Servers) AdoptImported(ctx context.Context, in ServerRef) error {
 		return fromInfra(err)
 	}
 	return fromStore(a.Store.RecordImported(ctx, in.ServerID, in.Generation, in.Attempt, st.Provider, h))
-}
-
-// ActivateServer makes the server active, with one UPDATE. Runs of the version before
-// end with it.
-func (a *Servers) ActivateServer(ctx context.Context, in ServerRef) error {
-	st, err := a.Store.ProvisionState(ctx, in.ServerID)
-	if err != nil {
-		return fromStore(err)
-	}
-	if _, err := a.attached(ctx, st); err != nil {
-		return err
-	}
-	return a.activate(ctx, in, st.Role)
 }
 
 // FinishInput says what is left to do for a server whose agent is there.

@@ -118,19 +118,6 @@ func auditID(t tenant.Run, what string) string {
 	return fmt.Sprintf("%s-a%d-%s", t.TenantID, t.Allocation.AllocationID, what)
 }
 
-// MakeSite promotes the reserved pool site to the tenant's, or creates the site on
-// demand, and configures it. Runs of the version before call it.
-func (a *Tenants) MakeSite(ctx context.Context, ref tenant.Ref) (site string, err error) {
-	stop := keepAlive(ctx)
-	defer stop()
-	t, err := a.placed(ctx, ref)
-	if err != nil {
-		return "", err
-	}
-	a.hook("site/start")
-	return a.makeSite(ctx, ref, t)
-}
-
 func (a *Tenants) makeSite(ctx context.Context, ref tenant.Ref, t tenant.Run) (site string, err error) {
 	site = tenant.SiteName(t.Slug, a.Settings.SiteDomain)
 	if err := a.ensureDatabase(ctx, t); err != nil {
@@ -189,17 +176,6 @@ func (a *Tenants) obtainSite(ctx context.Context, t tenant.Run, site string) err
 	return err
 }
 
-// InstallApps installs the requested apps. Runs of the version before call it.
-func (a *Tenants) InstallApps(ctx context.Context, ref tenant.Ref) error {
-	stop := keepAlive(ctx)
-	defer stop()
-	t, err := a.placed(ctx, ref)
-	if err != nil {
-		return err
-	}
-	return a.installApps(ctx, ref, t)
-}
-
 func (a *Tenants) installApps(ctx context.Context, ref tenant.Ref, t tenant.Run) error {
 	for _, app := range t.Apps {
 		if _, err := a.forTenant(ctx, t, "app-"+app, a.Settings.AppTimeout, "--site", t.Site, "install-app", app); err != nil {
@@ -209,28 +185,6 @@ func (a *Tenants) installApps(ctx context.Context, ref tenant.Ref, t tenant.Run)
 	}
 	return fromTenantStore(a.Store.AddTenantEvent(ctx, tenant.Event{TenantID: t.TenantID, Step: tenant.StepAppsInstalled, Message: fmt.Sprint(t.Apps)},
 		fmt.Sprintf("%s/g%d", tenant.StepAppsInstalled, ref.Generation)))
-}
-
-// OpenSite enables a site's scheduler, which is off in pool sites, and creates its
-// first user. The user has no password: they request one by mail, or an operator sets
-// one. Runs of the version before call it.
-func (a *Tenants) OpenSite(ctx context.Context, ref tenant.Ref) error {
-	stop := keepAlive(ctx)
-	defer stop()
-	t, err := a.placed(ctx, ref)
-	if err != nil {
-		return err
-	}
-	if _, err := a.inTurn(ctx, a.opening(t)...); err != nil {
-		return err
-	}
-	a.hook("site/opened")
-	for _, e := range opened(t) {
-		if err := a.Store.AddTenantEvent(ctx, e, fmt.Sprintf("first_user/a%d", t.Allocation.AllocationID)); err != nil {
-			return fromTenantStore(err)
-		}
-	}
-	return nil
 }
 
 // opening are the commands that open a site.

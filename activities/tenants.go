@@ -573,16 +573,6 @@ func permanentIfCoded(err error) error {
 	return err
 }
 
-// ActivateTenant makes the tenant active, with one UPDATE. Runs of the version before end
-// with it.
-func (a *Tenants) ActivateTenant(ctx context.Context, ref tenant.Ref) error {
-	t, err := a.Store.TenantRun(ctx, ref.TenantID)
-	if err != nil {
-		return fromTenantStore(err)
-	}
-	return a.activate(ctx, ref, t.Plan)
-}
-
 func (a *Tenants) activate(ctx context.Context, ref tenant.Ref, plan prego.Plan, done ...tenant.Event) error {
 	a.hook("tenant_activate/start")
 	seconds, err := a.Store.ActivateTenant(ctx, ref, a.Settings.Periods.For(tenant.Active, plan), done...)

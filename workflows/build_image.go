@@ -148,7 +148,7 @@ func (b *buildImage) verify(ctx workflow.Context) error {
 		WorkflowID: server.ProvisionWorkflowID(prego.ServerID(b.plan.Verifier)), WorkflowExecutionTimeout: verifyPatience, WaitForCancellation: true,
 		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_REQUEST_CANCEL, StaticSummary: string("Boot a server from image " + b.ref.ImageID),
 	})
-	err := workflow.ExecuteChildWorkflow(child, ProvisionServer, ProvisionServerInput{ServerID: prego.ServerID(b.plan.Verifier), Generation: 1, Format: serverFormat}).Get(child, nil)
+	err := workflow.ExecuteChildWorkflow(child, ProvisionServer, ProvisionServerInput{ServerID: prego.ServerID(b.plan.Verifier), Generation: 1}).Get(child, nil)
 	// The row decides: another run may have brought up the server before.
 	for began := workflow.Now(ctx); ; {
 		if ctx.Err() != nil {

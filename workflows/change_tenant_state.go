@@ -68,7 +68,6 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 	}
 	// Purging erases everything, so a final backup is only useful before that, during
 	// the retention window.
-	early := workflow.GetVersion(ctx, "backup-at-termination", workflow.DefaultVersion, 1) > workflow.DefaultVersion
 	switch plan.State {
 	case tenant.Suspended, tenant.Terminated:
 		if !plan.HasSite {
@@ -81,7 +80,7 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 			err := makeBackup(ctx, tenantID, tenant.BackupFinal)
 			return err
 		}
-		if early && plan.State == tenant.Terminated {
+		if plan.State == tenant.Terminated {
 			return host("back the site up for the last time", steps.FinalBackup, tenantID)
 		}
 	case tenant.Active:
@@ -92,11 +91,6 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 		if plan.HasSite && plan.BackupsLeave {
 			// It is stored since the termination, unless storage came later.
 			if err := makeBackup(ctx, tenantID, tenant.BackupFinal); err != nil {
-				return err
-			}
-		}
-		if plan.HasSite && !early {
-			if err := host("back the site up for the last time", steps.FinalBackup, tenantID); err != nil {
 				return err
 			}
 		}

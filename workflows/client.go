@@ -40,14 +40,14 @@ func (c *Client) StartProvision(ctx context.Context, s server.Server) error {
 	return c.startOrFollow(ctx, start{
 		id: server.ProvisionWorkflowID(s.ServerID), summary: fmt.Sprintf("Provision %s (%s in %s)", s.ServerID, s.Role, s.Region),
 		attributes: serverAttributes(s.ServerID, s.Region, s.Role),
-	}, s.Generation, ProvisionServer, ProvisionServerInput{ServerID: s.ServerID, Generation: s.Generation, Format: serverFormat})
+	}, s.Generation, ProvisionServer, ProvisionServerInput{ServerID: s.ServerID, Generation: s.Generation})
 }
 
 // EnsureProvision does the same for a row that may have lost its run; started reports
 // whether it had.
 func (c *Client) EnsureProvision(ctx context.Context, serverID prego.ServerID, generation int) (bool, error) {
 	return c.start(ctx, server.ProvisionWorkflowID(serverID), string("Provision "+serverID), ProvisionServer,
-		ProvisionServerInput{ServerID: serverID, Generation: generation, Format: serverFormat})
+		ProvisionServerInput{ServerID: serverID, Generation: generation})
 }
 
 // StartDecommission starts the run that decommissions a draining server.

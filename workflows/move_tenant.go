@@ -130,12 +130,6 @@ func clearMoved(ctx workflow.Context, steps *activities.Moves, id prego.MoveID, 
 	if err := workflow.ExecuteActivity(call(ctx, "bring late files after", effectPatience), steps.SweepLate, id).Get(ctx, nil); err != nil {
 		return false, err
 	}
-	if workflow.GetVersion(ctx, "a move that ends early", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
-		if err := workflow.NewTimerWithOptions(ctx, plan.Grace, workflow.TimerOptions{Summary: "keep the old copy for a while"}).Get(ctx, nil); err != nil {
-			return false, err
-		}
-		return false, workflow.ExecuteActivity(call(ctx, "clear the server before", effectPatience), steps.ClearMove, id).Get(ctx, nil)
-	}
 	if returned, err := restMoved(ctx, steps, id); err != nil || returned {
 		return returned, err
 	}

@@ -20,13 +20,12 @@ const callTotal = 14 * time.Minute
 // create tries the candidates until one is created, and waits for capacity if none can
 // be: stock comes back, and quotas are raised.
 func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, error) {
-	var foundation activities.FoundationInput
-	foundation.ServerID = p.in.ServerID
+	var fullGroups []string // placement groups that the provider refused
 	began := workflow.Now(ctx)
 	for {
 		var refusal string
 		for i := 0; i < len(p.plan.Candidates); {
-			err := p.createFrom(ctx, i, &foundation)
+			err := p.createFrom(ctx, i, &fullGroups)
 			switch errType(err) {
 			case "":
 				if err == nil {
@@ -34,7 +33,7 @@ func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, err
 				}
 				return server.BootTimeouts{}, p.createFailed(err)
 			case activities.ErrTypeGroup: // the same candidate again, in another group
-				if len(foundation.FullGroups) > 2 {
+				if len(fullGroups) > 2 {
 					refusal = errorMessage(err)
 					i++
 				}
@@ -54,22 +53,19 @@ func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, err
 		if err := p.awaitCapacity(ctx, refusal); err != nil {
 			return server.BootTimeouts{}, err
 		}
-		foundation.FullGroups = nil
+		fullGroups = nil
 	}
 }
 
 // createFrom tries one candidate. Each call is a separate attempt with its own token.
-func (p *provisionServer) createFrom(ctx workflow.Context, candidate int, f *activities.FoundationInput) error {
+func (p *provisionServer) createFrom(ctx workflow.Context, candidate int, fullGroups *[]string) error {
 	c := p.plan.Candidates[candidate]
-	if p.in.Format == 0 {
-		return p.createFromV0(ctx, c, f)
-	}
 	p.attempt++
 	p.details(ctx, fmt.Sprintf("creating %s (attempt %d)", c, p.attempt))
 	err := workflow.ExecuteActivity(call(ctx, fmt.Sprintf("create %s (attempt %d)", c, p.attempt), callTotal), p.steps.MakeServer,
 		activities.CreateServerInput{
 			ServerID: p.in.ServerID, Generation: p.in.Generation, Attempt: p.attempt, Candidate: c,
-			Machine: &p.plan.Machines[candidate], FullGroups: f.FullGroups,
+			Machine: p.plan.Machines[candidate], FullGroups: *fullGroups,
 		}).Get(ctx, &p.handle)
 	var refused *temporal.ApplicationError
 	if errors.As(err, &refused) && refused.Type() == activities.ErrTypeGroup {
@@ -77,7 +73,7 @@ func (p *provisionServer) createFrom(ctx workflow.Context, candidate int, f *act
 		if err := refused.Details(&group); err != nil {
 			return err
 		}
-		f.FullGroups = append(f.FullGroups, group)
+		*fullGroups = append(*fullGroups, group)
 	}
 	return err
 }

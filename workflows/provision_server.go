@@ -16,13 +16,7 @@ import (
 type ProvisionServerInput struct {
 	ServerID   prego.ServerID `json:"server_id"`
 	Generation int            `json:"generation"` // 1, one more per retry
-	// Format says which commands the run makes: 0 is the path of versions before this
-	// field, which provision_server_v0.go keeps for runs under way; else it is serverFormat.
-	Format int `json:"format,omitempty"`
 }
-
-// serverFormat is the Format of runs that are started now.
-const serverFormat = 1
 
 // ProvisionServerResult is the result of a provisioning.
 type ProvisionServerResult struct {
@@ -39,7 +33,7 @@ func ProvisionServer(ctx workflow.Context, in ProvisionServerInput) (ProvisionSe
 	p := &provisionServer{in: in, signals: workflow.GetSignalChannel(ctx, SignalAgent)}
 	err := p.end(ctx, p.run(ctx))
 	if next := nextGeneration(ctx, in.Generation); next > in.Generation {
-		err = workflow.NewContinueAsNewError(ctx, ProvisionServer, ProvisionServerInput{ServerID: in.ServerID, Generation: next, Format: in.Format})
+		err = workflow.NewContinueAsNewError(ctx, ProvisionServer, ProvisionServerInput{ServerID: in.ServerID, Generation: next})
 	}
 	return ProvisionServerResult{ServerID: in.ServerID, Attempt: p.attempt}, err
 }
@@ -109,9 +103,6 @@ func (p *provisionServer) run(ctx workflow.Context) error {
 // searchable sets the search attributes of a run whose starter did not know them: one that
 // was lost, or whose server another run wanted.
 func (p *provisionServer) searchable(ctx workflow.Context) error {
-	if p.in.Format == 0 {
-		return p.searchableV0(ctx)
-	}
 	if _, known := workflow.GetTypedSearchAttributes(ctx).GetKeyword(AttrServerID); known {
 		return nil
 	}
@@ -131,17 +122,11 @@ func (p *provisionServer) boot(ctx workflow.Context) error {
 	if err != nil {
 		return err
 	}
-	if p.in.Format == 0 {
-		return p.awaitAgentV0(ctx, timeouts)
-	}
 	return p.awaitAgent(ctx, timeouts)
 }
 
 // finish is what follows the first heartbeat.
 func (p *provisionServer) finish(ctx workflow.Context) error {
-	if p.in.Format == 0 {
-		return p.finishV0(ctx)
-	}
 	in := activities.FinishInput{Server: serverRef(p.in, p.attempt), Within: p.plan.ContainerTimeout}
 	summary := "make the server active"
 	if in.Containers = !p.plan.Import && p.plan.Role.StartsContainers(); in.Containers {
@@ -176,7 +161,7 @@ func (p *provisionServer) takeOver(ctx workflow.Context) error {
 	if err := p.await(ctx, life.D(), 0, handshakeWait()); err != nil {
 		return keep(err)
 	}
-	if p.in.Format == 0 || !p.seen.FirstHeartbeat {
+	if !p.seen.FirstHeartbeat {
 		if err := p.await(ctx, 90*time.Second, 0, heartbeatWait()); err != nil {
 			return keep(err)
 		}
@@ -241,7 +226,7 @@ func (p *provisionServer) end(ctx workflow.Context, err error) error {
 // succeeded leaves no outcome behind that is not true any more. A run that completes needs
 // none: its status says it.
 func (p *provisionServer) succeeded(ctx workflow.Context) {
-	if p.in.Format == 0 || hasOutcome(ctx) {
+	if hasOutcome(ctx) {
 		setOutcome(ctx, "active")
 	}
 }

@@ -23,13 +23,7 @@ const SignalWake = "wake"
 type ProvisionTenantInput struct {
 	TenantID   prego.TenantID `json:"tenant_id"`
 	Generation int            `json:"generation"` // 1, one more per retry
-	// Format says which commands the run makes: 0 is the path of versions before this
-	// field, which provision_tenant_v0.go keeps for runs under way; else it is tenantFormat.
-	Format int `json:"format,omitempty"`
 }
-
-// tenantFormat is the Format of runs that are started now.
-const tenantFormat = 1
 
 // ProvisionTenant gives a tenant a place, a site and its apps (placement-policy §2). If
 // there is no place it waits: for a dedicated server, for a scale-out, or for a pool
@@ -39,7 +33,7 @@ func ProvisionTenant(ctx workflow.Context, in ProvisionTenantInput) error {
 	p := &provisionTenant{in: in, wake: workflow.GetSignalChannel(ctx, SignalWake)}
 	err := p.end(ctx, p.run(ctx))
 	if next := nextGeneration(ctx, in.Generation); next > in.Generation {
-		return workflow.NewContinueAsNewError(ctx, ProvisionTenant, ProvisionTenantInput{TenantID: in.TenantID, Generation: next, Format: in.Format})
+		return workflow.NewContinueAsNewError(ctx, ProvisionTenant, ProvisionTenantInput{TenantID: in.TenantID, Generation: next})
 	}
 	return err
 }
@@ -64,9 +58,6 @@ func (p *provisionTenant) ref() tenant.Ref {
 const maxSites = 2
 
 func (p *provisionTenant) run(ctx workflow.Context) error {
-	if p.in.Format == 0 {
-		return p.runV0(ctx)
-	}
 	begun, err := p.begin(ctx)
 	if err != nil {
 		return err
@@ -197,7 +188,7 @@ func (p *provisionTenant) place(ctx workflow.Context, first *activities.PlaceRes
 			continue
 		}
 		p.details(ctx, string(res.Outcome)+": "+res.Message)
-		if p.in.Format > 0 && !p.waits && workflow.GetVersion(ctx, "a tenant that waits can be searched for", workflow.DefaultVersion, 1) == 1 {
+		if !p.waits {
 			p.waits = true
 			setOutcome(ctx, string(prego.ReasonAwaitingCapacity))
 		}
@@ -218,10 +209,6 @@ func (p *provisionTenant) tryPlace(ctx workflow.Context, done *activities.PlaceR
 	}
 	// From here on there may be a reservation whose answer was lost.
 	p.placed = true
-	if p.in.Format == 0 {
-		err = workflow.ExecuteActivity(write(ctx, "decide and reserve"), p.steps.PlaceTenant, p.ref()).Get(ctx, &res)
-		return res, err
-	}
 	if err = workflow.ExecuteLocalActivity(unstoppable(ctx, "decide and reserve"), p.steps.PlaceTenant, p.ref()).Get(ctx, &res); err == nil {
 		err = ctx.Err()
 	}
@@ -280,10 +267,8 @@ func (p *provisionTenant) buildServer(ctx workflow.Context) error {
 		return err
 	}
 	child := provisionChild(ctx, srv)
-	if p.in.Format > 0 {
-		if ended, err := p.awaitChild(ctx, child); err != nil || !ended {
-			return err
-		}
+	if ended, err := p.awaitChild(ctx, child); err != nil || !ended {
+		return err
 	}
 	err = child.Get(ctx, nil)
 	if alreadyStarted(err) {
@@ -404,7 +389,7 @@ func (p *provisionTenant) release(ctx workflow.Context, why *stepError) error {
 func (p *provisionTenant) end(ctx workflow.Context, err error) error {
 	if err == nil {
 		p.details(ctx, "active")
-		if p.in.Format == 0 || hasOutcome(ctx) { // a run that completes needs none: its status says it
+		if hasOutcome(ctx) { // a run that completes needs none: its status says it
 			setOutcome(ctx, "active")
 		}
 		return nil

@@ -31,7 +31,7 @@ func provisionChild(ctx workflow.Context, srv activities.ServerRef) workflow.Chi
 		WorkflowID: server.ProvisionWorkflowID(srv.ServerID), WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, WaitForCancellation: true, StaticSummary: string("Provision " + srv.ServerID),
 	})
-	return workflow.ExecuteChildWorkflow(ctx, ProvisionServer, ProvisionServerInput{ServerID: srv.ServerID, Generation: srv.Generation, Format: serverFormat})
+	return workflow.ExecuteChildWorkflow(ctx, ProvisionServer, ProvisionServerInput{ServerID: srv.ServerID, Generation: srv.Generation})
 }
 
 // decommissionChild decommissions a draining server as a child of the run.

@@ -158,10 +158,8 @@ func restoreSite(ctx workflow.Context, steps *activities.Backups, jobID string, 
 	if err := online(); err != nil {
 		return "the site holds the snapshot, and could not be brought back from maintenance: " + errorMessage(err)
 	}
-	if workflow.GetVersion(ctx, "forget-kept", workflow.DefaultVersion, 1) > workflow.DefaultVersion {
-		if err := host("delete what was kept", nil, steps.ForgetKept, jobID); err != nil {
-			workflow.GetLogger(ctx).Warn("the backup from before the restore stays until the site goes", "error", err)
-		}
+	if err := host("delete what was kept", nil, steps.ForgetKept, jobID); err != nil {
+		workflow.GetLogger(ctx).Warn("the backup from before the restore stays until the site goes", "error", err)
 	}
 	return ""
 }

@@ -33,12 +33,12 @@ func (c *Client) StartTenantProvision(ctx context.Context, t tenant.Tenant) erro
 	return c.startOrFollow(ctx, start{
 		id: tenant.ProvisionWorkflowID(t.TenantID), summary: fmt.Sprintf("Tenant %s (%s, %s in %s)", t.TenantID, t.Slug, t.Plan, t.Region),
 		priority: tenantPriority(t.Plan, t.OrgID), attributes: tenantAttributes(t.TenantID, t.OrgID, t.Region),
-	}, t.Generation, ProvisionTenant, ProvisionTenantInput{TenantID: t.TenantID, Generation: t.Generation, Format: tenantFormat})
+	}, t.Generation, ProvisionTenant, ProvisionTenantInput{TenantID: t.TenantID, Generation: t.Generation})
 }
 
 // EnsureTenantProvision does the same for a row that may have lost its run.
 func (c *Client) EnsureTenantProvision(ctx context.Context, tenantID prego.TenantID, generation int) (bool, error) {
-	return c.start(ctx, tenant.ProvisionWorkflowID(tenantID), string("Tenant "+tenantID), ProvisionTenant, ProvisionTenantInput{TenantID: tenantID, Generation: generation, Format: tenantFormat})
+	return c.start(ctx, tenant.ProvisionWorkflowID(tenantID), string("Tenant "+tenantID), ProvisionTenant, ProvisionTenantInput{TenantID: tenantID, Generation: generation})
 }
 
 // CancelTenantProvision asks a tenant's run to undo its steps. A lost run needs no

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -24,16 +23,7 @@ import (
 // done, not be done after. The steps are made up, the engine is real.
 func TestACancelWaitsForTheReservationThatIsUnderWay(t *testing.T) {
 	t.Parallel()
-	for _, format := range []int{0, 1} {
-		t.Run(fmt.Sprintf("format %d", format), func(t *testing.T) {
-			t.Parallel()
-			cancelWhileReserving(t, format)
-		})
-	}
-}
-
-func cancelWhileReserving(t *testing.T, format int) {
-	queue := fmt.Sprintf("e2e-cancel-%d", format)
+	const queue = "e2e-cancel"
 	w := worker.New(temporalClient, queue, worker.Options{MaxHeartbeatThrottleInterval: 50 * time.Millisecond})
 	var mu sync.Mutex
 	var did []string
@@ -47,7 +37,6 @@ func cancelWhileReserving(t *testing.T, format int) {
 		note("placed")
 		return activities.PlaceResult{Placed: true, Outcome: placement.Placed}, nil
 	}
-	step("PlanTenant", func(context.Context, tenant.Ref) (activities.TenantPlan, error) { return plan, nil })
 	step("BeginTenant", func(context.Context, tenant.Ref) (activities.TenantBegun, error) {
 		placed, err := place()
 		return activities.TenantBegun{Plan: plan, Place: placed}, err
@@ -74,7 +63,7 @@ func cancelWhileReserving(t *testing.T, format int) {
 	t.Cleanup(w.Stop)
 	ctx := context.Background()
 	run, err := temporalClient.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: "tenant-provision/" + queue, TaskQueue: queue},
-		workflows.ProvisionTenant, workflows.ProvisionTenantInput{TenantID: "t-1", Generation: 1, Format: format})
+		workflows.ProvisionTenant, workflows.ProvisionTenantInput{TenantID: "t-1", Generation: 1})
 	require.NoError(t, err)
 	<-begun
 	require.NoError(t, temporalClient.CancelWorkflow(ctx, run.GetID(), ""))
@@ -84,9 +73,5 @@ func cancelWhileReserving(t *testing.T, format int) {
 	require.ErrorAs(t, run.Get(ctx, nil), &cancelled)
 	mu.Lock()
 	defer mu.Unlock()
-	want := []string{"placed", "released", "cancelled"}
-	if format > 0 {
-		want = []string{"placed", "not built", "dropped", "released", "cancelled"}
-	}
-	require.Equal(t, want, did)
+	require.Equal(t, []string{"placed", "not built", "dropped", "released", "cancelled"}, did)
 }

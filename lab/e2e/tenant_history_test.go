@@ -41,7 +41,7 @@ func TestRecordTenantHistories(t *testing.T) {
 	// From nothing: it waits while app server, shard and pool are made.
 	waited := c.tenant("waited", prego.PlanStarter, nil)
 	c.settledTenant(waited, tenant.Active)
-	keepHistory(t, c, "tenant-waited-v1", tenant.ProvisionWorkflowID(prego.TenantID(waited)))
+	keepHistory(t, c, "tenant-waited", tenant.ProvisionWorkflowID(prego.TenantID(waited)))
 	keepHistory(t, c, "scale-out", c.runOf("ScaleOut"))
 	app := c.getTenant(waited).Allocation.AppServerId
 	c.awaitSites(app, 2)
@@ -49,11 +49,11 @@ func TestRecordTenantHistories(t *testing.T) {
 
 	promoted := c.tenant("promoted", prego.PlanStarter, func(m map[string]any) { m["apps"] = []string{"erpnext"} })
 	c.settledTenant(promoted, tenant.Active)
-	keepHistory(t, c, "tenant-opened-v1", tenant.ProvisionWorkflowID(prego.TenantID(promoted)))
+	keepHistory(t, c, "tenant-opened", tenant.ProvisionWorkflowID(prego.TenantID(promoted)))
 	c.awaitSites(app, 2)
 	plain := c.tenant("plain", prego.PlanStarter, nil)
 	c.settledTenant(plain, tenant.Active)
-	keepHistory(t, c, "tenant-promoted-v1", tenant.ProvisionWorkflowID(prego.TenantID(plain)))
+	keepHistory(t, c, "tenant-promoted", tenant.ProvisionWorkflowID(prego.TenantID(plain)))
 	c.ask(promoted, "suspend")
 	c.settledTenant(promoted, tenant.Suspended)
 	keepHistory(t, c, "tenant-suspended", tenant.ChangeWorkflowID(prego.TenantID(promoted)))
@@ -70,11 +70,11 @@ func TestRecordTenantHistories(t *testing.T) {
 	c.inject(sim.Fault{Kind: "bench", Verb: "clear-cache", Action: "fail", Message: "no", Times: 2})
 	failed := c.tenant("failed", prego.PlanStarter, nil)
 	c.awaitTenant(failed, "failed", func(tn api.Tenant) bool { return tn.State == "failed" })
-	keepHistory(t, c, "tenant-failed-v1", tenant.ProvisionWorkflowID(prego.TenantID(failed)))
+	keepHistory(t, c, "tenant-failed", tenant.ProvisionWorkflowID(prego.TenantID(failed)))
 
 	own := c.tenant("own", prego.PlanBusiness, func(m map[string]any) { m["policy"] = "one_tenant_one_server" })
 	c.settledTenant(own, tenant.Active)
-	keepHistory(t, c, "tenant-own-server-v1", tenant.ProvisionWorkflowID(prego.TenantID(own)))
+	keepHistory(t, c, "tenant-own-server", tenant.ProvisionWorkflowID(prego.TenantID(own)))
 
 	c.send("PUT", "/v1/warm-pools/eu/starter", map[string]int{"target": 1}, 202, nil)
 	keepHistory(t, c, "warm-pool", tenant.WarmPoolWorkflowID(c.env, "eu", "starter"))
@@ -83,7 +83,7 @@ func TestRecordTenantHistories(t *testing.T) {
 	c.awaitTenant(picky, "waiting", func(tn api.Tenant) bool { return deref(tn.StatusReason) == "cell_mismatch" })
 	c.ask(picky, "cancel")
 	c.awaitTenant(picky, "failed", func(tn api.Tenant) bool { return tn.State == "failed" })
-	keepHistory(t, c, "tenant-cancelled-v1", tenant.ProvisionWorkflowID(prego.TenantID(picky)))
+	keepHistory(t, c, "tenant-cancelled", tenant.ProvisionWorkflowID(prego.TenantID(picky)))
 	keepHistory(t, c, "sweep-tenants", c.runOf("SweepTenants"))
 	keepHistory(t, c, "measure-sites", c.runOf("MeasureSites"))
 }
