@@ -6979,7 +6979,7 @@ type StackRelease struct {
 	// Operation What an accepted request has started; part of every 202 answer
 	Operation *Operation `json:"operation,omitempty"`
 
-	// Reason Why it stopped
+	// Reason Why it stopped: the reason of the server that did not take it, or ring_unproven if all servers of a ring were lost or deleted before one had it
 	Reason *string       `json:"reason,omitempty"`
 	Rings  []ReleaseRing `json:"rings"`
 	RunUrl *string       `json:"run_url,omitempty"`

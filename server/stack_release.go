@@ -23,7 +23,7 @@ const (
 	ReleaseCreated   ReleaseStatus = "created"
 	ReleaseRolling   ReleaseStatus = "rolling"
 	ReleasePaused    ReleaseStatus = "paused"  // by an operator
-	ReleaseStopped   ReleaseStatus = "stopped" // a server did not take it; the reason says why
+	ReleaseStopped   ReleaseStatus = "stopped" // a server did not take it, or a ring proved nothing; the reason says why
 	ReleaseDone      ReleaseStatus = "done"
 	ReleaseCancelled ReleaseStatus = "cancelled"
 )
@@ -60,6 +60,8 @@ const (
 	ReasonSiteNotAnswering  prego.Reason = "site_not_answering"
 	ReasonUpdateInterrupted prego.Reason = "update_interrupted"
 	ReasonRollbackFailed    prego.Reason = "rollback_failed"
+	// ReasonRingUnproven stops a release between rings: all servers of a ring were lost or deleted before one had it.
+	ReasonRingUnproven prego.Reason = "ring_unproven"
 )
 
 // ReleaseRing is a part of the fleet that gets a release before the next one does: the

@@ -176,18 +176,21 @@ RETURNING COALESCE(tenant_id, ''), COALESCE(volume_id, ''), org_id`
 // BackupFailed records why a backup was not made; repeated, it changes nothing. What it left
 // in the storage is seen to by whoever deletes it.
 func (s *Store) BackupFailed(ctx context.Context, id prego.BackupID, reason prego.Reason, message string) error {
-	return s.inTx(ctx, "backup "+string(id), func(tx pgx.Tx) error {
-		var tenantID prego.TenantID
-		var volumeID prego.VolumeID
-		var orgID prego.OrgID
-		if err := tx.QueryRow(ctx, sqlBackupFailed, id, reason, prego.Redact(message)).Scan(&tenantID, &volumeID, &orgID); err != nil {
-			return ifNoRows(err, nil)
-		}
-		if volumeID != "" {
-			return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "backup.failed", Subject: string(id), Actor: string(prego.ActorWorkflow), Reason: string(reason)}, map[string]any{"volume_id": volumeID, "message": message})
-		}
-		return tenantEvent(ctx, tx, tenant.Event{TenantID: tenantID, Step: tenant.StepBackupFailed, Reason: string(reason), Message: message}, "backup/"+string(id))
-	})
+	return s.inTx(ctx, "backup "+string(id), func(tx pgx.Tx) error { return backupFailed(ctx, tx, id, reason, message) })
+}
+
+func backupFailed(ctx context.Context, tx pgx.Tx, id prego.BackupID, reason prego.Reason, message string) error {
+	var tenantID prego.TenantID
+	var volumeID prego.VolumeID
+	var orgID prego.OrgID
+	if err := tx.QueryRow(ctx, sqlBackupFailed, id, reason, prego.Redact(message)).Scan(&tenantID, &volumeID, &orgID); err != nil {
+		return ifNoRows(err, nil)
+	}
+	if volumeID != "" {
+		event := org.Event{OrgID: orgID, Type: "backup.failed", Subject: string(id), Actor: string(prego.ActorWorkflow), Reason: string(reason)}
+		return orgEvent(ctx, tx, event, map[string]any{"volume_id": volumeID, "message": message})
+	}
+	return tenantEvent(ctx, tx, tenant.Event{TenantID: tenantID, Step: tenant.StepBackupFailed, Reason: string(reason), Message: message}, "backup/"+string(id))
 }
 
 const sqlBackupMessage = `UPDATE backups SET message = $2 WHERE backup_id = $1 AND state IN ('making', 'uploading', 'deleting') AND message <> $2`

@@ -22,7 +22,7 @@ SELECT text FROM (
 ) w ORDER BY n, text LIMIT 1`
 
 const sqlBenchRun = `
-SELECT v.release, v.server_id, v.status, v.reason, v.message, v.from_image, v.undoing, v.try, r.image, r.apps, s.role, s.region, COALESCE(s.host, '') AS host, s.status <> 'active' AS gone
+SELECT v.release, v.server_id, v.status, v.reason, v.message, v.from_image, v.undoing, v.try, r.image, r.apps, s.role, s.region, COALESCE(s.host, '') AS host, ` + serverGone + ` AS gone
 FROM stack_release_servers v JOIN stack_releases r ON r.name = v.release JOIN servers s ON s.server_id = v.server_id WHERE v.release = $1 AND v.server_id = $2`
 
 const sqlHoldBench = `SELECT FROM stack_release_servers WHERE release = $1 AND server_id = $2 FOR NO KEY UPDATE`

@@ -64,9 +64,11 @@ const (
 	sqlSitesAway   = `
 SELECT ` + sqlSiteAnswers + ` AS site, s.network_id FROM networks n JOIN servers s ON s.network_id = n.network_id
 JOIN tenant_allocations a ON a.app_server_id = s.server_id AND a.released_at IS NULL JOIN tenants t ON t.tenant_id = a.tenant_id
-WHERE n.network_id <> $1 AND NOT EXISTS (SELECT FROM tenant_moves m WHERE m.tenant_id = a.tenant_id AND m.finished_at IS NULL AND m.state = 'switched' AND m.opened_at IS NULL)
+WHERE n.network_id <> $1 AND NOT EXISTS (SELECT FROM tenant_moves m WHERE m.tenant_id = a.tenant_id AND m.allocation_id = a.allocation_id AND m.finished_at IS NULL
+    AND m.state = 'switched' AND m.opened_at IS NULL)
 UNION ALL
 SELECT m.site, f.network_id FROM tenant_moves m JOIN servers f ON f.server_id = m.from_server_id
+JOIN tenant_allocations a ON a.allocation_id = m.allocation_id AND a.released_at IS NULL
 WHERE m.finished_at IS NULL AND m.state = 'switched' AND m.opened_at IS NULL AND f.network_id <> $1
 UNION ALL
 SELECT ` + sqlSiteAnswers + `, s.network_id FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL JOIN servers s ON s.server_id = a.app_server_id

@@ -34,16 +34,20 @@ SELECT server_id, region, COALESCE(network_id, region) AS network,
     CASE WHEN role = 'edge' AND status = 'active' THEN host ELSE '' END AS public
 FROM servers WHERE status <> 'terminated'`
 
+// offlineForRelease is whether a release has the site of tenant t offline where it is.
+const offlineForRelease = `EXISTS (SELECT FROM stack_release_sites u
+    WHERE u.tenant_id = t.tenant_id AND u.offline_at IS NOT NULL AND u.opened_at IS NULL AND has_place_on(u.tenant_id, u.server_id))`
+
 const sqlEdgeSites = `
 SELECT t.tenant_id, a.app_server_id AS server_id, t.site AS name,
     ARRAY(SELECT d.name FROM domains d WHERE d.tenant_id = t.tenant_id AND d.status = 'verified' AND d.deleted_at IS NULL ORDER BY d.name) AS names,
     t.state = 'suspended' OR EXISTS (SELECT FROM restore_jobs j WHERE j.tenant_id = t.tenant_id AND j.status = 'running')
-        OR EXISTS (SELECT FROM stack_release_sites u WHERE u.tenant_id = t.tenant_id AND u.offline_at IS NOT NULL AND u.opened_at IS NULL) AS maintenance,
+        OR ` + offlineForRelease + ` AS maintenance,
     COALESCE(l.network, '') AS left_network, COALESCE(l.address, '') AS left_address, l.opened_at IS NOT NULL AS open
 FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
 LEFT JOIN LATERAL (SELECT COALESCE(f.network_id, f.region) AS network, COALESCE(host(f.private_address), '') AS address, m.opened_at
     FROM tenant_moves m JOIN servers f ON f.server_id = m.from_server_id JOIN servers g ON g.server_id = m.to_server_id
-    WHERE m.tenant_id = t.tenant_id AND m.finished_at IS NULL AND m.state = 'switched' AND COALESCE(f.network_id, f.region) <> COALESCE(g.network_id, g.region)) l ON true
+    WHERE m.tenant_id = t.tenant_id AND m.allocation_id = a.allocation_id AND m.finished_at IS NULL AND m.state = 'switched' AND COALESCE(f.network_id, f.region) <> COALESCE(g.network_id, g.region)) l ON true
 WHERE has_site(t.state) AND t.site <> ''`
 
 // A name is served only for the org that showed that it owns it.

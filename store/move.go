@@ -375,9 +375,9 @@ func (s *Store) MoveCopied(ctx context.Context, id prego.MoveID, bytes int64, ar
 const sqlMoveWaitsFor = `
 SELECT CASE WHEN t.state <> t.converged_state THEN 'its state is being changed'
     WHEN EXISTS (SELECT FROM restore_jobs j WHERE j.tenant_id = t.tenant_id AND j.status = 'running') THEN 'it is being restored'
-    WHEN EXISTS (SELECT FROM snapshots j WHERE j.tenant_id = t.tenant_id AND j.status = 'running') THEN 'a snapshot of it is being made'
+    WHEN EXISTS (SELECT FROM snapshots j WHERE j.tenant_id = t.tenant_id AND j.status = 'running' AND has_place_on(j.tenant_id, j.server_id)) THEN 'a snapshot of it is being made'
     WHEN EXISTS (SELECT FROM stack_release_servers u WHERE u.server_id IN (m.from_server_id, m.to_server_id) AND (u.status = 'broken' OR u.status = 'updating' AND u.phase <> 'waiting')) THEN 'a release is being installed there'
-    WHEN EXISTS (SELECT FROM backups b WHERE b.tenant_id = t.tenant_id AND b.state = 'making') THEN 'a backup of it is being made' ELSE '' END
+    WHEN EXISTS (SELECT FROM backups b WHERE b.tenant_id = t.tenant_id AND b.state = 'making' AND has_place_on(b.tenant_id, b.server_id)) THEN 'a backup of it is being made' ELSE '' END
 FROM tenant_moves m JOIN tenants t ON t.tenant_id = m.tenant_id WHERE m.move_id = $1`
 
 const sqlFreezeMove = `

@@ -251,3 +251,28 @@ func TestATenantTakesWhatItCountsAs(t *testing.T) {
 		}
 	}
 }
+
+// What rows of a server state about a tenant while they are under way, by tables.
+var heldByServer = regexp.MustCompile(`FROM (stack_release_sites|backups|snapshots) (\w+)\s+WHERE \w+\.tenant_id = \w+\.tenant_id AND `)
+
+// TestServersHoldOnlyTenantsThatAreThere: every statement that asks by tenant what is under way on a server asks whether
+// the tenant's place is there, so that a server that is lost has no hold over it.
+func TestServersHoldOnlyTenantsThatAreThere(t *testing.T) {
+	t.Parallel()
+	underWay := regexp.MustCompile(`offline_at|'(queued|running|making|uploading)'`)
+	found := 0
+	for name, sql := range constants(t) {
+		for _, at := range heldByServer.FindAllStringSubmatchIndex(sql, -1) {
+			end, depth := at[1], 1 // of the subquery
+			for ; end < len(sql) && depth > 0; end++ {
+				depth += map[byte]int{'(': 1, ')': -1}[sql[end]]
+			}
+			alias := sql[at[4]:at[5]]
+			if part := sql[at[0]:end]; underWay.MatchString(part) {
+				require.Contains(t, part, "has_place_on("+alias+".tenant_id, "+alias+".server_id)", name)
+				found++
+			}
+		}
+	}
+	require.GreaterOrEqual(t, found, 5)
+}

@@ -90,6 +90,9 @@ func (s *Store) loseTenant(ctx context.Context, tx pgx.Tx, t lostTenant, serverI
 	if err := freePlace(ctx, tx, t.TenantID, string(prego.ReasonServerLost), "", tenant.SiteDropped, false); err != nil {
 		return err
 	}
+	if err := endJobsOn(ctx, tx, t.TenantID, serverID); err != nil {
+		return err
+	}
 	if !t.State.HasSite() {
 		return nil
 	}
@@ -112,6 +115,29 @@ func (s *Store) loseTenant(ctx context.Context, tx pgx.Tx, t lostTenant, serverI
 		return err
 	}
 	return orgEvent(ctx, tx, org.Event{OrgID: t.OrgID, Type: "tenant.server_lost", Subject: string(t.TenantID), Actor: string(actor), Reason: string(prego.ReasonServerLost)}, details)
+}
+
+const (
+	sqlBackupsOn      = `SELECT backup_id FROM backups WHERE tenant_id = $1 AND server_id = $2 AND state IN ('queued', 'making', 'uploading') ORDER BY 1 FOR UPDATE`
+	sqlEndSnapshotsOn = `
+UPDATE snapshots SET status = 'failed', message = $3, finished_at = now() WHERE tenant_id = $1 AND server_id = $2 AND status IN ('queued', 'running')`
+)
+
+// endJobsOn ends the backups and snapshots of a tenant that are being made on a server that is gone: what they read, and
+// what a backup would still upload, was there. Otherwise the tenant would get no other backup until their runs give up.
+func endJobsOn(ctx context.Context, tx pgx.Tx, id prego.TenantID, serverID prego.ServerID) error {
+	why := fmt.Sprintf("server %s is gone", serverID)
+	backups, err := values[prego.BackupID](ctx, tx, sqlBackupsOn, id, serverID)
+	if err != nil {
+		return err
+	}
+	for _, b := range backups {
+		if err := backupFailed(ctx, tx, b, tenant.ReasonBackupSuperseded, why); err != nil {
+			return err
+		}
+	}
+	_, err = tx.Exec(ctx, sqlEndSnapshotsOn, id, serverID, why)
+	return err
 }
 
 const sqlLoseServer = `

@@ -24,7 +24,7 @@ const sqlShareTenant = `SELECT FROM tenants WHERE tenant_id = $1 FOR SHARE`
 
 const sqlHoldTenantSite = `
 SELECT t.state, t.site, COALESCE((SELECT app_server_id FROM tenant_allocations a WHERE a.tenant_id = t.tenant_id AND a.released_at IS NULL), ''),
-    (SELECT count(*) FROM snapshots s WHERE s.tenant_id = t.tenant_id AND s.status IN ('queued', 'running'))
+    (SELECT count(*) FROM snapshots s WHERE s.tenant_id = t.tenant_id AND s.status IN ('queued', 'running') AND has_place_on(s.tenant_id, s.server_id))
 FROM tenants t WHERE t.tenant_id = $1 FOR SHARE OF t`
 
 // tenantSite is where a tenant's site is.

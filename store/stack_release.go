@@ -65,7 +65,7 @@ func (s *Store) ListStackReleases(ctx context.Context, q prego.ListQuery) (page 
 
 const benchColumns = `v.release, v.server_id, v.ring, v.status, v.phase, v.reason, v.message, v.from_image, v.started_at, v.finished_at,
     (SELECT count(*)::int FROM stack_release_sites t WHERE t.release = v.release AND t.server_id = v.server_id AND t.tenant_id <> '') AS site_count,
-    COALESCE((SELECT max(EXTRACT(EPOCH FROM COALESCE(t.opened_at, now()) - t.offline_at))::float8 FROM stack_release_sites t WHERE t.release = v.release AND t.server_id = v.server_id), 0) AS offline`
+    COALESCE((SELECT max(EXTRACT(EPOCH FROM COALESCE(t.opened_at, v.finished_at, now()) - t.offline_at))::float8 FROM stack_release_sites t WHERE t.release = v.release AND t.server_id = v.server_id), 0) AS offline`
 
 const sqlReleaseServers = `SELECT ` + benchColumns + ` FROM stack_release_servers v WHERE v.release = $1 ORDER BY v.ring, v.server_id`
 
@@ -134,18 +134,43 @@ WHERE release = $1 AND status IN ('rolled_back', 'broken')`
 	sqlReleaseSkips  = `UPDATE stack_release_servers SET status = 'skipped', message = 'the release was cancelled', finished_at = now(), updated_at = now() WHERE release = $1 AND status = 'pending'`
 )
 
+const (
+	// Rings of which every server was lost or deleted before it had the release.
+	lostRings = `empty AS (SELECT ring, count(*) AS servers FROM stack_release_servers WHERE release = $1
+    GROUP BY ring HAVING bool_and(status = 'skipped'))`
+
+	sqlFillRing = `
+WITH ` + lostRings + `, first AS (SELECT ring, servers FROM empty ORDER BY ring LIMIT 1)
+UPDATE stack_release_servers v SET ring = f.ring, updated_at = now() FROM first f
+WHERE v.release = $1 AND v.server_id IN (SELECT n.server_id FROM stack_release_servers n JOIN first ON n.ring > first.ring
+    WHERE n.release = $1 AND n.status = 'pending' ORDER BY n.ring, n.server_id LIMIT (SELECT servers FROM first))`
+	sqlCloseRings = `
+WITH ` + lostRings + `
+UPDATE stack_release_servers v SET ring = p.ring, updated_at = now()
+FROM (SELECT max(ring) AS ring FROM stack_release_servers WHERE release = $1 AND status = 'done') p
+WHERE v.release = $1 AND v.ring IN (SELECT ring FROM empty) AND p.ring IS NOT NULL`
+)
+
 // PauseStackRelease lets no more servers begin; those that are being updated end.
 func (s *Store) PauseStackRelease(ctx context.Context, name server.ReleaseName, by string) (server.StackRelease, error) {
 	return s.turnRelease(ctx, name, server.ReleasePaused, "paused by "+by, func(r server.StackRelease) bool { return r.Status == server.ReleaseRolling }, nil)
 }
 
 // ResumeStackRelease goes on with a release that was paused, or that stopped: servers that
-// went back are updated again, and those whose way back failed try it again.
+// went back are updated again, and those whose way back failed try it again. In a ring that lost all
+// its servers, servers of the rings after it take their places; without any, it counts as part of the
+// last ring that has the release.
 func (s *Store) ResumeStackRelease(ctx context.Context, name server.ReleaseName, by string) (server.StackRelease, error) {
 	return s.turnRelease(ctx, name, server.ReleaseRolling, "resumed by "+by, func(r server.StackRelease) bool {
 		return r.Status == server.ReleasePaused || r.Status == server.ReleaseStopped
 	}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, sqlReleaseRetries, name)
+		if _, err := tx.Exec(ctx, sqlReleaseRetries, name); err != nil {
+			return err
+		}
+		if filled, err := changed(ctx, tx, sqlFillRing, name); err != nil || filled {
+			return err
+		}
+		_, err := tx.Exec(ctx, sqlCloseRings, name)
 		return err
 	})
 }
@@ -154,6 +179,9 @@ func (s *Store) ResumeStackRelease(ctx context.Context, name server.ReleaseName,
 // updated end, no more begin. While a server's way back has failed, that comes first.
 func (s *Store) CancelStackRelease(ctx context.Context, name server.ReleaseName, by string) (server.StackRelease, error) {
 	return s.turnRelease(ctx, name, server.ReleaseCancelled, "cancelled by "+by, func(r server.StackRelease) bool { return r.Status != server.ReleaseDone }, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlReleaseGone, name); err != nil {
+			return err
+		}
 		broken, err := value[string](ctx, tx, sqlReleaseBroken, name)
 		if err == nil {
 			return prego.Errorf(prego.CodeInvalidTransition, "server %s is not as it was: resume the release, which tries its way back again", broken)
@@ -189,13 +217,23 @@ func (s *Store) turnRelease(ctx context.Context, name server.ReleaseName, to ser
 	return out, err
 }
 
+// serverLost holds for a server s that answers no more, serverGone also for one that is being deleted or was.
+const (
+	serverLost = `s.status_reason IN ('server_missing', 'server_lost')`
+	serverGone = `(s.status IN ('draining', 'terminated') OR ` + serverLost + `)`
+)
+
 const (
 	sqlReleaseLate = `
 INSERT INTO stack_release_servers (release, server_id, ring) SELECT $1, s.server_id, $2 FROM servers s
 WHERE s.role IN ('app', 'node') AND s.status = 'active' AND s.purpose <> 'import_existing' AND s.bench_image <> $3 ON CONFLICT DO NOTHING`
+	// A server that is gone is waited for no more, however far it was. One that is only silent may come back with its
+	// sites in maintenance: it stays broken.
 	sqlReleaseGone = `
-UPDATE stack_release_servers v SET status = 'skipped', message = 'the server is ' || s.status, finished_at = now(), updated_at = now()
-FROM servers s WHERE s.server_id = v.server_id AND v.release = $1 AND s.status <> 'active' AND v.status IN ('pending', 'broken')`
+UPDATE stack_release_servers v SET status = 'skipped', phase = '', message = 'the server is ' || CASE WHEN ` + serverLost + ` THEN 'lost' ELSE s.status END,
+    finished_at = now(), updated_at = now()
+FROM servers s WHERE s.server_id = v.server_id AND v.release = $1
+  AND (v.status = 'pending' AND s.status <> 'active' OR v.status IN ('updating', 'broken') AND ` + serverGone + `)`
 	sqlReleaseState = `
 SELECT v.server_id, v.ring, v.status, v.reason, v.message, v.finished_at,
     s.agent_status = 'connected' AND NOT s.closing AND NOT EXISTS (SELECT FROM server_drains d WHERE d.server_id = v.server_id AND d.finished_at IS NULL) AS ready,
@@ -303,6 +341,9 @@ func (p *releaseStep) roll(ctx context.Context) error {
 		case server.BenchSkipped:
 		}
 	}
+	if message := p.unproven(); message != "" {
+		return p.turn(ctx, server.ReleaseStopped, server.ReasonRingUnproven, message)
+	}
 	if left == 0 {
 		if err := p.turn(ctx, server.ReleaseDone, "", fmt.Sprintf("%d servers", len(p.servers))); err != nil {
 			return err
@@ -328,6 +369,28 @@ func (p *releaseStep) roll(ctx context.Context) error {
 	p.release.Message = message
 	_, err = p.tx.Exec(ctx, sqlReleaseLooked, p.release.Name, message)
 	return err
+}
+
+// unproven is why nothing may follow on a ring that has ended: no server of it got the release, so that the ring proved
+// nothing. "" if there is none such.
+func (p *releaseStep) unproven() string {
+	for begin := 0; begin < len(p.servers); { // by rings
+		ring := p.servers[begin].Ring
+		end := begin
+		for end < len(p.servers) && p.servers[end].Ring == ring {
+			end++
+		}
+		of := p.servers[begin:end]
+		begin = end
+		if slices.ContainsFunc(of, func(v releaseServer) bool { return v.Status == server.BenchPending || v.Status == server.BenchUpdating }) {
+			return "" // no ring after it has begun
+		}
+		if !slices.ContainsFunc(of, func(v releaseServer) bool { return v.Status == server.BenchDone }) {
+			return fmt.Sprintf("ring %s ended without a server that has the release (%s: %s): resume it to try it on servers of the rings after it, or cancel it",
+				p.release.Rings[ring].Name, of[0].ServerID, of[0].Message)
+		}
+	}
+	return ""
 }
 
 const sqlNow = `SELECT now()`

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 const (
@@ -204,4 +205,142 @@ func TestSitesAreClosedForARelease(t *testing.T) {
 	require.Contains(t, told.TenantIDs, prego.TenantID("t-3"), "edges are told")
 	require.NoError(t, s.OpenBenchSites(ctx, "r1", "n-0"))
 	closed(false)
+}
+
+// TestLostServerReleasesItsTenants loses a server in the middle of a release that has its sites offline: its tenants are
+// served again once they are restored elsewhere, their sites can be changed and backed up, and the release does not wait
+// for the server.
+func TestLostServerReleasesItsTenants(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 9), context.Background()
+	counted(t, s)
+	exec(t, s, `UPDATE servers SET agent_status = 'connected'`)
+	exec(t, s, `UPDATE tenants SET converged_state = 'active'`)
+	_, err := s.CreateStackRelease(ctx, server.CreateReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "early", Percent: 5}, {Name: "rest"}}}, "ann")
+	require.NoError(t, err)
+	_, err = s.StartStackRelease(ctx, "r1", "ann")
+	require.NoError(t, err)
+	exec(t, s, `UPDATE stack_release_servers SET ring = CASE server_id WHEN 'n-0' THEN 0 ELSE 1 END`)
+	step := func() server.ReleaseStep {
+		t.Helper()
+		st, err := s.StepRelease(ctx, "r1", releaseLimits)
+		require.NoError(t, err)
+		return st
+	}
+	require.Equal(t, []prego.ServerID{"n-0"}, step().Updating)
+	_, err = s.BeginBenchUpdate(ctx, "r1", "n-0")
+	require.NoError(t, err)
+	storedBackup(t, s, "bak-stored", "t-0", time.Hour)
+	_, err = s.RequestBackup(ctx, asked(0, tenant.BackupManual))
+	require.NoError(t, err)
+	exec(t, s, `UPDATE backups SET state = 'making', started_at = now() WHERE backup_id = 'bak-0'`)
+	_, err = s.CreateSnapshot(ctx, "t-0", "snp-0", "ann")
+	require.NoError(t, err)
+	exec(t, s, `UPDATE snapshots SET status = 'running'`)
+	require.NoError(t, s.CloseBenchSites(ctx, "r1", "n-0"))
+	held := func() (maintenance, updating bool) {
+		t.Helper()
+		all, err := s.EdgeChanges(ctx, "")
+		require.NoError(t, err)
+		for _, site := range all.Sites {
+			maintenance = maintenance || site.TenantID == "t-0" && site.Maintenance
+		}
+		run, err := s.TenantRun(ctx, "t-0")
+		require.NoError(t, err)
+		return maintenance, run.Updating
+	}
+	maintenance, updating := held()
+	require.True(t, maintenance && updating, "while its place is there")
+
+	_, err = s.LoseServer(ctx, "n-0", "its disk died", "ann")
+	require.NoError(t, err)
+	restored, _, err := s.RestoreElsewhere(ctx, "t-0", "", "rst-0", "ann")
+	require.NoError(t, err)
+	exec(t, s, `INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
+		VALUES ('t-0', 'n-1', 'n-1', 'n-1', 't-0', 't-0', 'hetzner', 'best_fit')`)
+	_, err = s.ActivateTenant(ctx, tenant.Ref{TenantID: "t-0", Generation: restored.Generation}, 0, tenant.Event{TenantID: "t-0", Step: tenant.StepRestored, Message: "t-0.example.com"})
+	require.NoError(t, err)
+	exec(t, s, `UPDATE tenants SET site = 't-0.example.com', converged_state = 'active' WHERE tenant_id = 't-0'`)
+	maintenance, updating = held()
+	require.False(t, maintenance, "edges serve it")
+	require.False(t, updating, "its site can be changed")
+	failed, err := s.GetBackup(ctx, "t-0", "bak-0")
+	require.NoError(t, err)
+	require.Equal(t, []string{"failed", "server n-0 is gone"}, []string{string(failed.State), failed.Message})
+	snapshot, err := s.GetSnapshot(ctx, "t-0", "snp-0")
+	require.NoError(t, err)
+	require.Equal(t, tenant.JobFailed, snapshot.Status)
+	again := asked(0, tenant.BackupManual)
+	again.ID = "bak-again"
+	_, err = s.RequestBackup(ctx, again)
+	require.NoError(t, err, "the backup on the lost server is not in the way")
+
+	// The release neither waits for the server nor takes its ring for done.
+	st := step()
+	require.Equal(t, server.ReleaseStopped, st.Status, "the only server of the ring proved nothing")
+	require.Empty(t, st.Updating)
+	r, err := s.GetStackRelease(ctx, "r1")
+	require.NoError(t, err)
+	require.Equal(t, server.ReasonRingUnproven, r.Reason)
+	require.Contains(t, r.Message, "ring early ended without a server that has the release (n-0: the server is lost)")
+	servers, err := s.ReleaseServers(ctx, "r1")
+	require.NoError(t, err)
+	require.Equal(t, server.BenchSkipped, servers[0].Status)
+
+	// Another server takes its place in the ring before the next ring begins.
+	_, err = s.ResumeStackRelease(ctx, "r1", "ann")
+	require.NoError(t, err)
+	require.Equal(t, []prego.ServerID{"n-1"}, step().Updating)
+	require.NoError(t, s.EndBench(ctx, "r1", "n-1", server.BenchDone, "", ""))
+	require.Equal(t, []prego.ServerID{"n-2"}, step().Updating)
+	// The last ring loses its only server: resumed, the release ends with what the ring before has shown.
+	_, err = s.LoseServer(ctx, "n-2", "its disk died, too", "ann")
+	require.NoError(t, err)
+	require.Equal(t, server.ReleaseStopped, step().Status)
+	_, err = s.ResumeStackRelease(ctx, "r1", "ann")
+	require.NoError(t, err)
+	require.Equal(t, server.ReleaseDone, step().Status)
+}
+
+// TestReleaseOfLostServersIsNotDone: with no server left that has it, a release does not become what new servers run. One
+// whose way back failed and that is lost keeps no release from being cancelled; one that is only silent does.
+func TestReleaseOfLostServersIsNotDone(t *testing.T) {
+	t.Parallel()
+	s, ctx := releaseSetup(t, 1), context.Background()
+	_, err := s.CreateStackRelease(ctx, server.CreateReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "rest"}}}, "ann")
+	require.NoError(t, err)
+	_, err = s.StartStackRelease(ctx, "r1", "ann")
+	require.NoError(t, err)
+	step := func() server.ReleaseStatus {
+		t.Helper()
+		st, err := s.StepRelease(ctx, "r1", releaseLimits)
+		require.NoError(t, err)
+		return st.Status
+	}
+	require.Equal(t, server.ReleaseRolling, step())
+	require.NoError(t, s.EndBench(ctx, "r1", "app-0", server.BenchBroken, server.ReasonRollbackFailed, "no answer"))
+	exec(t, s, `UPDATE servers SET status = 'failed', status_reason = 'heartbeat_lost' WHERE server_id = 'app-0'`)
+	require.Equal(t, server.ReleaseStopped, step())
+	_, err = s.CancelStackRelease(ctx, "r1", "ann")
+	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err), "it may come back with its sites in maintenance")
+	_, err = s.ResumeStackRelease(ctx, "r1", "ann")
+	require.NoError(t, err)
+	run, err := s.BeginBenchUpdate(ctx, "r1", "app-0")
+	require.NoError(t, err)
+	require.True(t, run.Undoing && !run.Gone, "its way back is tried again")
+
+	_, err = s.LoseServer(ctx, "app-0", "its disk died", "ann")
+	require.NoError(t, err)
+	for range 2 {
+		require.Equal(t, server.ReleaseStopped, step())
+		_, err = s.ResumeStackRelease(ctx, "r1", "ann")
+		require.NoError(t, err)
+	}
+	r, err := s.GetStackRelease(ctx, "r1")
+	require.NoError(t, err)
+	require.False(t, r.Current)
+	exec(t, s, `UPDATE stack_release_servers SET status = 'broken'`)
+	r, err = s.CancelStackRelease(ctx, "r1", "ann")
+	require.NoError(t, err, "nothing is left to bring back")
+	require.Equal(t, server.ReleaseCancelled, r.Status)
 }

@@ -26,9 +26,9 @@ SELECT t.*, now() AS now,
        COALESCE(a.on_pool AND EXISTS (SELECT FROM tenant_allocations k JOIN tenants kt ON kt.tenant_id = k.tenant_id AND kt.state = 'active'
            WHERE k.app_server_id = a.app_server_id AND k.redis_pool_id = a.redis_pool_id AND k.on_pool AND k.released_at IS NULL AND k.allocation_id <> a.allocation_id), false) AS pool_known,
        COALESCE(s.host, '') AS app_server_host, COALESCE(s.status, '') AS app_server_status, COALESCE(u.level, 'ok') AS storage_level, COALESCE(u.read_only, false) AS read_only,
-       EXISTS (SELECT FROM stack_release_sites ru WHERE ru.tenant_id = t.tenant_id AND ru.offline_at IS NOT NULL AND ru.opened_at IS NULL) AS updating,
+       ` + offlineForRelease + ` AS updating,
        COALESCE(o.server_id, '') AS own_server_id, COALESCE(o.status, '') AS own_server_status, COALESCE(o.status_reason, '') AS own_server_reason,
-       EXISTS (SELECT FROM tenant_moves m WHERE m.tenant_id = t.tenant_id AND (m.state = 'frozen' OR m.state = 'switched' AND m.opened_at IS NULL)) AS held,
+       EXISTS (SELECT FROM tenant_moves m WHERE m.tenant_id = t.tenant_id AND m.allocation_id = a.allocation_id AND (m.state = 'frozen' OR m.state = 'switched' AND m.opened_at IS NULL)) AS held,
        EXISTS (SELECT FROM tenant_moves m WHERE m.tenant_id = t.tenant_id AND m.finished_at IS NULL) AS moving,
        EXISTS (SELECT FROM tenants q WHERE q.region = t.region AND q.waiting_since IS NOT NULL AND q.tenant_id <> t.tenant_id AND q.policy = t.policy AND q.status_reason <> 'cell_mismatch') AS queued,
        COALESCE((SELECT jsonb_agg(jsonb_build_object('name', p.name, 'require', p.require_tags, 'disallow', p.disallow_tags) ORDER BY p.pool_id) FROM placement_pools_of(t.org_id) p), '[]') AS pools
