@@ -69,6 +69,9 @@ const (
 	// ReasonAwaitingCapacity is the reason of a provisioning server that waits
 	// for stock or account quota.
 	ReasonAwaitingCapacity Reason = "awaiting_capacity"
+	// ReasonAwaitingProvider is the reason of a provisioning server whose create calls failed at the
+	// provider (a 5xx, a timeout, a rate limit); they are repeated after a pause.
+	ReasonAwaitingProvider Reason = "awaiting_provider"
 	// ReasonDecommission is the reason of a draining or terminated server.
 	ReasonDecommission Reason = "decommission_requested"
 )

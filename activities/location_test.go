@@ -3,6 +3,7 @@ package activities_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -21,11 +22,12 @@ func TestServersOfAFleetSpreadOverLocations(t *testing.T) {
 		p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, fleet_id, location, generation)
 			VALUES ($1, '', 'app', 'eu', 'hetzner', '{}', $2, 'w', 'test', NULLIF($3, ''), $4, 1)`, id, status, fleet, location)
 	}
-	a := &activities.Servers{Store: p.store, Catalog: server.DefaultCatalog()}
+	a := &activities.Servers{Store: p.store, Catalog: server.DefaultCatalog(), Settings: activities.Settings{CreateBackoff: 2 * time.Second}}
 	first := func(id string) string {
 		plan, err := a.PlanProvisioning(t.Context(), activities.ServerRef{ServerID: prego.ServerID("web-" + id), Generation: 1})
 		require.NoError(t, err)
 		require.ElementsMatch(t, server.DefaultCatalog().Candidates("app", "eu", server.Spec{}), plan.Candidates)
+		require.Equal(t, []time.Duration{30 * time.Second, 2 * time.Minute}, plan.ProviderPauses)
 		return plan.Candidates[0].String()
 	}
 	for i := range 4 {

@@ -36,6 +36,8 @@ type ProvisionPlan struct {
 	CapacityPoll     time.Duration `json:"capacity_poll"`
 	ContainerTimeout time.Duration `json:"container_timeout"`
 	TokenTTL         time.Duration `json:"token_ttl"`
+	// ProviderPauses follow the tries of an attempt whose calls failed at the provider.
+	ProviderPauses []time.Duration `json:"provider_pauses,omitempty"`
 }
 
 // ServerRef names a generation of a server.
@@ -43,6 +45,11 @@ type ServerRef struct {
 	ServerID   prego.ServerID `json:"server_id"`
 	Generation int            `json:"generation"`
 	Attempt    int            `json:"attempt,omitempty"`
+}
+
+// providerPauses are 30 s and 2 min at the default backoff: an outage of the provider that lasts minutes costs no server.
+func providerPauses(backoff time.Duration) []time.Duration {
+	return []time.Duration{15 * backoff, 60 * backoff}
 }
 
 // PlanProvisioning reads the row and the catalog.
@@ -56,7 +63,7 @@ func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Provision
 		Candidates: a.Catalog.Candidates(st.Role, st.Region, st.Spec), BaseAttempt: st.Attempt, MaxRetries: a.Settings.MaxRetries,
 		Import:       st.Purpose == server.PurposeImportExisting,
 		CapacityWait: a.Settings.CapacityWait, CapacityPoll: a.Settings.CapacityPoll,
-		ContainerTimeout: a.Settings.ContainerTimeout, TokenTTL: a.Settings.BootstrapTokenTTL,
+		ContainerTimeout: a.Settings.ContainerTimeout, TokenTTL: a.Settings.BootstrapTokenTTL, ProviderPauses: providerPauses(a.Settings.CreateBackoff),
 	}
 	if st.Spread {
 		p.CapacityWait = min(p.CapacityWait, a.Settings.FleetWait)
@@ -360,6 +367,11 @@ func (a *Servers) NoteAttemptFailed(ctx context.Context, in NoteInput) error {
 	return a.Store.AddEvent(ctx, server.Event{
 		ServerID: in.Server.ServerID, Step: server.StepAttemptFailed, Attempt: in.Server.Attempt, Reason: in.Reason, Message: in.Message,
 	}, fmt.Sprintf("%s/%d", server.StepAttemptFailed, in.Server.Attempt))
+}
+
+// AwaitProvider records why and until when the server waits for the provider.
+func (a *Servers) AwaitProvider(ctx context.Context, in NoteInput) error {
+	return fromStore(a.Store.AwaitProvider(ctx, in.Server.ServerID, in.Server.Generation, in.Server.Attempt, in.Message))
 }
 
 // AwaitCapacity records that the server waits for stock or quota.

@@ -27,6 +27,7 @@ type Store interface {
 	Activate(ctx context.Context, serverID prego.ServerID, generation, attempt int, before ...server.Step) (server.Activation, error)
 	Fail(ctx context.Context, serverID prego.ServerID, generation, attempt int, reason prego.Reason, message string) error
 	AwaitCapacity(ctx context.Context, serverID prego.ServerID, generation, attempt int, message string) error
+	AwaitProvider(ctx context.Context, serverID prego.ServerID, generation, attempt int, message string) error
 	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
 
 	PutBootArtifact(ctx context.Context, content []byte) (sha256Hex string, err error)

@@ -287,15 +287,6 @@ func fromTenantStore(err error) error {
 	return fromStore(err)
 }
 
-// PlanTenant reads the tenant's row.
-func (a *Tenants) PlanTenant(ctx context.Context, ref tenant.Ref) (TenantPlan, error) {
-	t, err := a.current(ctx, ref)
-	if err != nil {
-		return TenantPlan{}, err
-	}
-	return a.plan(t), nil
-}
-
 func (a *Tenants) plan(t tenant.Run) TenantPlan {
 	s := a.Settings
 	restoreFor := time.Duration(0)

@@ -151,14 +151,14 @@ func TestAResumedRunSeesToTheServerOfTheLostOne(t *testing.T) {
 	s := p.steps(p.placer(nil))
 	tn := p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Policy = tenant.ModeOneTenantOneServer })
 	ref := tenant.Ref{TenantID: tn.TenantID, Generation: 1}
-	plan, err := s.PlanTenant(t.Context(), ref)
+	begun, err := s.BeginTenant(t.Context(), ref)
 	require.NoError(t, err)
-	require.False(t, plan.Resumed)
+	require.False(t, begun.Plan.Resumed)
 	_, err = s.RequestOwnServer(t.Context(), activities.OwnServerInput{Tenant: ref, Try: 1})
 	require.NoError(t, err)
-	plan, err = s.PlanTenant(t.Context(), ref)
+	begun, err = s.BeginTenant(t.Context(), ref)
 	require.NoError(t, err)
-	require.True(t, plan.Resumed)
+	require.True(t, begun.Plan.Resumed)
 }
 
 // TestAServerThatIsNotNeededIsTakenDownByWhoeverComesNext: an operator placed the

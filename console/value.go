@@ -108,7 +108,7 @@ var tones = func() map[string]string {
 	out := map[string]string{}
 	for tone, states := range map[string]string{
 		"good": "active running connected done ready succeeded verified available healthy issued attached ok placed enabled open synced finished completed passed current info",
-		"busy": "provisioning pending starting moving copying awaiting_capacity draining requested waiting making building planned unscheduled installing restoring reserved warning migrating paused trial rolling_out under_way stopping scheduled uploading draining_out decommissioning in_progress queued",
+		"busy": "provisioning pending starting moving copying awaiting_capacity awaiting_provider draining requested waiting making building planned unscheduled installing restoring reserved warning migrating paused trial rolling_out under_way stopping scheduled uploading draining_out decommissioning in_progress queued",
 		"bad":  "failed silent unhealthy crashed critical expired lost blocked error untracked missing damaged unschedulable down rejected deleting_failed rolled_back disconnected",
 		"idle": "terminated stopped deleted suspended cancelled skipped never ended gone released unknown none expired_soft",
 	} {

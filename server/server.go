@@ -266,6 +266,7 @@ const (
 	StepServerAdopted      Step = "server_adopted"
 	StepCreateRefused      Step = "create_refused"
 	StepAwaitingCapacity   Step = "awaiting_capacity"
+	StepAwaitingProvider   Step = "awaiting_provider"
 	StepNetworkAttached    Step = "network_attached"
 	StepNetworkRefused     Step = "network_refused"         // the provider does not let it into its network
 	StepAddressDiffers     Step = "private_address_differs" // the agent says another one than the provider

@@ -45,3 +45,21 @@ func TestActivationStats(t *testing.T) {
 		{Role: "node", Location: "fsn1", Image: "debian-13", Servers: 2, P50: 125, P95: 129.5, P99: 129.9, Max: 130, InTime: 1},
 	}, got)
 }
+
+// TestServerThatAwaitsTheProvider: its row has the last cause, its timeline each pause once, and one that is deleted
+// meanwhile waits no longer.
+func TestServerThatAwaitsTheProvider(t *testing.T) {
+	t.Parallel()
+	s, ctx := New(pgtest.Pool(t)), context.Background()
+	exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, generation)
+		VALUES ('app-1', '', 'app', 'eu', 'hetzner', '{}', 'provisioning', 'w', 'test', 1)`)
+	for _, message := range []string{"unavailable; tried again at 12:00:30", "unavailable; tried again at 12:02:30", "unavailable; tried again at 12:02:30"} {
+		require.NoError(t, s.AwaitProvider(ctx, "app-1", 1, 1, message))
+	}
+	srv, err := s.GetServer(ctx, "app-1")
+	require.NoError(t, err)
+	require.Equal(t, []string{"awaiting_provider", "unavailable; tried again at 12:02:30"}, []string{string(srv.StatusReason), srv.StatusMessage})
+	require.Equal(t, 2, count(t, s, "server_events WHERE step = 'awaiting_provider' AND reason = 'awaiting_provider'"))
+	exec(t, s, `UPDATE servers SET status = 'draining'`)
+	require.ErrorIs(t, s.AwaitProvider(ctx, "app-1", 1, 1, "unavailable"), server.ErrSuperseded)
+}

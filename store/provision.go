@@ -257,15 +257,23 @@ func (s *Store) Fail(ctx context.Context, serverID prego.ServerID, generation, a
 	return s.step(ctx, e, fmt.Sprintf("%s/g%d", e.Step, generation), nil, sqlFail, serverID, generation, reason, message)
 }
 
-const sqlAwaitCapacity = `
-UPDATE servers SET status_reason = 'awaiting_capacity', status_message = $3, updated_at = now()
+const sqlAwait = `
+UPDATE servers SET status_reason = $3, status_message = $4, updated_at = now()
 WHERE server_id = $1 AND generation = $2 AND status = 'provisioning'`
 
 // AwaitCapacity notes that no candidate has stock or quota right now. The event
 // is written once per generation.
 func (s *Store) AwaitCapacity(ctx context.Context, serverID prego.ServerID, generation, attempt int, message string) error {
 	e := server.Event{ServerID: serverID, Step: server.StepAwaitingCapacity, Attempt: attempt, Reason: prego.ReasonAwaitingCapacity, Message: message}
-	return s.step(ctx, e, fmt.Sprintf("%s/g%d", e.Step, generation), server.ErrSuperseded, sqlAwaitCapacity, serverID, generation, message)
+	return s.step(ctx, e, fmt.Sprintf("%s/g%d", e.Step, generation), server.ErrSuperseded, sqlAwait, serverID, generation, e.Reason, message)
+}
+
+// AwaitProvider notes that the provider did not answer as it should, and when it is called again: each pause is on the
+// timeline.
+func (s *Store) AwaitProvider(ctx context.Context, serverID prego.ServerID, generation, attempt int, message string) error {
+	message = prego.Redact(message)
+	e := server.Event{ServerID: serverID, Step: server.StepAwaitingProvider, Attempt: attempt, Reason: prego.ReasonAwaitingProvider, Message: message}
+	return s.step(ctx, e, fmt.Sprintf("%s/%d/%s", e.Step, attempt, message), server.ErrSuperseded, sqlAwait, serverID, generation, e.Reason, message)
 }
 
 const sqlImportHost = `

@@ -26,6 +26,13 @@ func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, err
 		var refusal string
 		for i := 0; i < len(p.plan.Candidates); {
 			err := p.createFrom(ctx, i, &fullGroups)
+			if errType(err) == activities.ErrTypeProvider {
+				if err := p.awaitProvider(ctx, err); err != nil {
+					return server.BootTimeouts{}, err
+				}
+				continue // the same attempt again
+			}
+			p.tries = 0
 			switch errType(err) {
 			case "":
 				if err == nil {
@@ -57,12 +64,17 @@ func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, err
 	}
 }
 
-// createFrom tries one candidate. Each call is a separate attempt with its own token.
+// createFrom tries one candidate. Each call is a separate attempt with its own token, unless the provider failed the
+// previous one: then it is the same attempt, which finds and adopts a server that landed after its answer was lost.
 func (p *provisionServer) createFrom(ctx workflow.Context, candidate int, fullGroups *[]string) error {
 	c := p.plan.Candidates[candidate]
-	p.attempt++
+	if p.tries == 0 {
+		p.attempt++
+		p.attemptAt = workflow.Now(ctx)
+	}
 	p.details(ctx, fmt.Sprintf("creating %s (attempt %d)", c, p.attempt))
-	err := workflow.ExecuteActivity(call(ctx, fmt.Sprintf("create %s (attempt %d)", c, p.attempt), callTotal), p.steps.MakeServer,
+	within := callTotal - workflow.Now(ctx).Sub(p.attemptAt) // the token's life goes on
+	err := workflow.ExecuteActivity(call(ctx, fmt.Sprintf("create %s (attempt %d)", c, p.attempt), within), p.steps.MakeServer,
 		activities.CreateServerInput{
 			ServerID: p.in.ServerID, Generation: p.in.Generation, Attempt: p.attempt, Candidate: c,
 			Machine: p.plan.Machines[candidate], FullGroups: *fullGroups,
@@ -87,6 +99,33 @@ func (p *provisionServer) createFailed(err error) error {
 	default:
 		return &stepError{reason: prego.ReasonFailedCreate, text: errorMessage(err), retry: true}
 	}
+}
+
+// awaitProvider waits before the provider is called again for an attempt. It gives up after a try for each pause and one
+// more (direct-provisioning §3), or when what is left of the attempt's token might not last for the boot.
+func (p *provisionServer) awaitProvider(ctx workflow.Context, failure error) error {
+	p.tries++
+	if p.tries > len(p.plan.ProviderPauses) || workflow.Now(ctx).Sub(p.attemptAt) > p.plan.TokenTTL/3 {
+		p.tries = 0
+		return &stepError{reason: prego.ReasonFailedCreate, text: errorMessage(failure)}
+	}
+	return p.pauseForProvider(ctx, p.plan.ProviderPauses[p.tries-1], errorMessage(failure))
+}
+
+// pauseForProvider waits, within the time that a server may wait for capacity.
+func (p *provisionServer) pauseForProvider(ctx workflow.Context, pause time.Duration, text string) error {
+	next := workflow.Now(ctx).Add(pause)
+	if next.Sub(p.began) > p.plan.CapacityWait {
+		return &stepError{reason: prego.ReasonFailedCreate, text: "the provider failed for " + p.plan.CapacityWait.String() + ": " + text}
+	}
+	text = fmt.Sprintf("%s; tried again at %s", text, next.UTC().Format(time.RFC3339))
+	p.details(ctx, "awaiting the provider: "+text)
+	setOutcome(ctx, string(prego.ReasonAwaitingProvider))
+	if err := workflow.ExecuteActivity(write(ctx, "note that the server awaits the provider"), p.steps.AwaitProvider,
+		activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: prego.ReasonAwaitingProvider, Message: text}).Get(ctx, nil); err != nil {
+		return err
+	}
+	return workflow.NewTimerWithOptions(ctx, pause, workflow.TimerOptions{Summary: "awaiting the provider"}).Get(ctx, nil)
 }
 
 func (p *provisionServer) awaitCapacity(ctx workflow.Context, refusal string) error {

@@ -41,10 +41,14 @@ func ProvisionServer(ctx workflow.Context, in ProvisionServerInput) (ProvisionSe
 type provisionServer struct {
 	in      ProvisionServerInput
 	plan    activities.ProvisionPlan
+	began   time.Time
 	attempt int // of the current create
-	handle  server.Handle
-	seen    activities.Progress // by the last look
-	signals workflow.ReceiveChannel
+	// tries are how often the provider failed the current attempt, which began at attemptAt.
+	tries     int
+	attemptAt time.Time
+	handle    server.Handle
+	seen      activities.Progress // by the last look
+	signals   workflow.ReceiveChannel
 
 	steps *activities.Servers // nil: names the activities
 }
@@ -66,7 +70,7 @@ func (p *provisionServer) run(ctx workflow.Context) error {
 		}
 		return &stepError{reason: prego.ReasonFailedCreate, text: errorMessage(err)}
 	}
-	p.attempt = p.plan.BaseAttempt
+	p.attempt, p.began = p.plan.BaseAttempt, workflow.Now(ctx)
 	if err := p.searchable(ctx); err != nil {
 		return fmt.Errorf("search attributes: %w", err)
 	}

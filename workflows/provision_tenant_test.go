@@ -28,14 +28,13 @@ func script(place func() (activities.PlaceResult, error)) *scripted {
 	var suite testsuite.WorkflowTestSuite
 	s := &scripted{env: suite.NewTestWorkflowEnvironment()}
 	step := func(name string, f any) { s.env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
-	step("PlanTenant", func(context.Context, tenant.Ref) (activities.TenantPlan, error) {
-		return activities.TenantPlan{Region: "eu", CapacityWait: time.Hour, CapacityPoll: time.Minute, StepTimeout: time.Minute}, nil
+	step("BeginTenant", func(context.Context, tenant.Ref) (activities.TenantBegun, error) {
+		s.did = append(s.did, "placed")
+		placed, err := place()
+		plan := activities.TenantPlan{Region: "eu", CapacityWait: time.Hour, CapacityPoll: time.Minute, StepTimeout: time.Minute}
+		return activities.TenantBegun{Plan: plan, Place: placed}, err
 	})
 	step("LookAtTenant", func(context.Context, tenant.Ref) (activities.TenantLook, error) { return s.look, nil })
-	step("PlaceTenant", func(context.Context, tenant.Ref) (activities.PlaceResult, error) {
-		s.did = append(s.did, "placed")
-		return place()
-	})
 	step("ReleaseTenant", func(context.Context, activities.ReleaseInput) error { s.did = append(s.did, "released"); return nil })
 	step("FailTenant", func(_ context.Context, in activities.FailTenantInput) error { s.end = in; return nil })
 	step("ServeQueue", func(context.Context, prego.Region) (int, error) { return 0, nil })

@@ -447,12 +447,12 @@ type Worker struct {
 	DockerPort        int           `env:"PREGO_DOCKER_PORT" envDefault:"2376"`
 	BootstrapTokenTTL time.Duration `env:"PREGO_BOOTSTRAP_TOKEN_TTL" envDefault:"15m"` // at most 15m
 	MaxRetries        int           `env:"PREGO_PROVISION_RETRIES" envDefault:"2"`     // new servers after the first one failed
-	CapacityWait      time.Duration `env:"PREGO_CAPACITY_WAIT" envDefault:"1h"`        // how long a server waits for stock or quota
+	CapacityWait      time.Duration `env:"PREGO_CAPACITY_WAIT" envDefault:"1h"`        // how long a server waits for stock, quota or a provider that fails
 	FleetWait         time.Duration `env:"PREGO_FLEET_CAPACITY_WAIT" envDefault:"10m"` // the same for a fleet's server, before another region is tried
 	FleetParallel     int           `env:"PREGO_FLEET_PARALLEL" envDefault:"10"`       // servers of one fleet action at once
 	FleetPoll         time.Duration `env:"PREGO_FLEET_POLL" envDefault:"5s"`           // how often a draining server is checked
 	CapacityPoll      time.Duration `env:"PREGO_CAPACITY_POLL" envDefault:"30s"`
-	CreateBackoff     time.Duration `env:"PREGO_CREATE_BACKOFF" envDefault:"2s"`  // delay before the second of three create calls; doubles
+	CreateBackoff     time.Duration `env:"PREGO_CREATE_BACKOFF" envDefault:"2s"`  // delay before the second of three create calls; doubles. Failed tries are followed by pauses of 15 and 60 times it
 	AmbiguousGrace    time.Duration `env:"PREGO_AMBIGUOUS_GRACE" envDefault:"3m"` // how long a create of unknown outcome may still complete
 	ContainerTimeout  time.Duration `env:"PREGO_CONTAINER_TIMEOUT" envDefault:"5m"`
 	ContainerImage    string        `env:"PREGO_CONTAINER_IMAGE" envDefault:"frappe/erpnext:v15"` // ${bench_image} in the stack

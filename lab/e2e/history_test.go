@@ -183,6 +183,11 @@ func TestRecordHistories(t *testing.T) {
 	c.awaitStatus("waiting", server.Active)
 	keepHistory(t, c, "provision-awaited-capacity", server.ProvisionWorkflowID(prego.ServerID(c.id("waiting"))))
 
+	c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1/servers", Action: "respond", Status: 503, Code: "unavailable", Times: 9})
+	c.create("outage", prego.RoleRedisPool, server.Spec{})
+	require.Equal(t, 2, c.awaitStatus("outage", server.Active).Attempt)
+	keepHistory(t, c, "provision-awaited-provider", server.ProvisionWorkflowID(prego.ServerID(c.id("outage"))))
+
 	c.create("cancelled", prego.RoleRedisPool, server.Spec{})
 	require.NoError(t, temporalClient.CancelWorkflow(context.Background(), server.ProvisionWorkflowID(prego.ServerID(c.id("cancelled"))), ""))
 	c.await("cancelled", "failed or active", func(s api.Server) bool { return s.Status == "failed" || s.Status == "active" })

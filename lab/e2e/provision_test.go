@@ -121,13 +121,14 @@ func TestCreateAnswersOfUnknownOutcomeEndWithOneServer(t *testing.T) {
 
 func TestCreateThatKeepsFailingEndsAsFailedCreate(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{})
+	c := newCell(t, options{vars: map[string]string{"PREGO_CREATE_BACKOFF": "10ms"}}) // the pauses follow it
 	c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1/servers", Action: "respond", Status: 500, Code: "server_error"})
 	c.create("never", prego.RoleRedisPool, server.Spec{})
 	s := c.awaitFailed("never", prego.ReasonFailedCreate)
-	require.Equal(t, 3, s.Attempt, "two retries")
+	require.Equal(t, 1, s.Attempt, "the tries share a name and a token")
 	require.Empty(t, c.sim.Ledger(false))
-	require.Equal(t, 9, c.sim.Faults()[0].Hits, "three calls per attempt")
+	require.Equal(t, 9, c.sim.Faults()[0].Hits, "three tries of three calls")
+	require.Equal(t, 2, count(s, server.StepAwaitingProvider), "each pause is on the timeline")
 }
 
 func TestBootFailuresAreDestroyedAndRetriedTwice(t *testing.T) {
