@@ -39,6 +39,7 @@ type Store interface {
 	// one.
 	Version(ctx context.Context, what prego.Replaceable, key ...any) (string, error)
 	ServerEvents(ctx context.Context, id prego.ServerID) ([]server.Event, error)
+	ServerUse(ctx context.Context, id prego.ServerID) (server.Use, error)
 	// ServerSamples are those since a time, but at most of server.SampledFor, the oldest first.
 	ServerSamples(ctx context.Context, id prego.ServerID, since time.Time) ([]server.Sample, error)
 	PeersBehind(ctx context.Context, limit int) ([]server.PeersState, error)

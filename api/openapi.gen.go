@@ -6497,7 +6497,10 @@ type Server struct {
 	FleetId *string `json:"fleet_id,omitempty"`
 
 	// Generation 1, plus 1 for each retry
-	Generation           int        `json:"generation"`
+	Generation int `json:"generation"`
+
+	// Holds What is on the server and would be lost with its machine; absent if that is nothing
+	Holds                *ServerUse `json:"holds,omitempty"`
 	ImportedFromPulumiAt *time.Time `json:"imported_from_pulumi_at,omitempty"`
 	InfraProvider        string     `json:"infra_provider"`
 
@@ -6681,6 +6684,18 @@ type ServerSummary struct {
 	// Example: awaiting_capacity
 	StatusReason *string  `json:"status_reason,omitempty"`
 	Tags         []string `json:"tags"`
+}
+
+// ServerUse What is on the server and would be lost with its machine; absent if that is nothing
+type ServerUse struct {
+	// Instances Instances of process groups that are not stopped
+	Instances int `json:"instances"`
+
+	// Tenants Tenants whose site, database or cache is on it, or that move from or to it
+	Tenants int `json:"tenants"`
+
+	// Volumes Volumes that are attached to it, or lent to it for a backup or a restore
+	Volumes int `json:"volumes"`
 }
 
 // SetBackupLimit defines model for SetBackupLimit.

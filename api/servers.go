@@ -179,8 +179,15 @@ func (a *API) GetServer(c echo.Context, id ServerID) error {
 	if err != nil {
 		return err
 	}
+	use, err := a.d.Store.ServerUse(ctx, id)
+	if err != nil {
+		return err
+	}
 	out := a.view(server, events)
 	out.Cost = a.costView(ctx, server)
+	if use.Any() {
+		out.Holds = &ServerUse{Tenants: use.Tenants, Instances: use.Instances, Volumes: use.Volumes}
+	}
 	return c.JSON(http.StatusOK, out)
 }
 

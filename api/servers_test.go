@@ -194,6 +194,18 @@ func TestRetryAndDeleteAreAllowedWhenTheyAre(t *testing.T) {
 		require.Contains(t, body, "only a failed server can be retried; this one is "+string(status))
 	}
 	b.set("app-1", server.Failed)
+	tenants := func(n int) {
+		_, err := b.pool.Exec(context.Background(), `UPDATE servers SET tenant_count = $1 WHERE server_id = 'app-1'`, n)
+		require.NoError(t, err)
+	}
+	tenants(6)
+	status, refusal := retry()
+	require.Equal(t, 409, status)
+	require.Contains(t, refusal, `"server_has_tenants"`)
+	require.Contains(t, refusal, "server app-1 has 6 tenants, and a retry would replace its machine")
+	require.Equal(t, &api.ServerUse{Tenants: 6}, b.show("app-1").Holds)
+	tenants(0)
+	require.Nil(t, b.show("app-1").Holds)
 	require.Equal(t, map[string]int{"202": 1, "409 invalid_transition": 15},
 		b.atOnce(16, func(int) (string, string, string) { return "POST", "/v1/servers/app-1/retry", "" }))
 	s := b.show("app-1")

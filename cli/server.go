@@ -19,12 +19,17 @@ import (
 var serverTable = Table[api.Server]{
 	ID:      "server_id",
 	Columns: "server_id, role, region, status, agent, host",
-	More: "infra_provider: provider, provider.provider_server_id: provider id, provider.server_type: type, provider.location: location, provider.ipv4: address, provider.network: network, provider.private_address: private address, cost, fleet_id, tags, cordoned, patches, reboot, " +
+	More: "infra_provider: provider, provider.provider_server_id: provider id, provider.server_type: type, provider.location: location, provider.ipv4: address, provider.network: network, provider.private_address: private address, holds, cost, fleet_id, tags, cordoned, patches, reboot, " +
 		"workflow_id, run_url: run, created_at",
 	Computed: map[string]func(api.Server) any{
-		"status":  func(s api.Server) any { return string(s.Status) + reasons(s.StatusReason, s.StatusMessage) },
-		"agent":   func(s api.Server) any { return string(s.Agent.Status) + " " + deref(s.Agent.Version) },
-		"host":    func(s api.Server) any { return hostOf(s) },
+		"status": func(s api.Server) any { return string(s.Status) + reasons(s.StatusReason, s.StatusMessage) },
+		"agent":  func(s api.Server) any { return string(s.Agent.Status) + " " + deref(s.Agent.Version) },
+		"host":   func(s api.Server) any { return hostOf(s) },
+		"holds": func(s api.Server) any {
+			return textOf(s.Holds, func(u api.ServerUse) string {
+				return server.Use{Tenants: u.Tenants, Instances: u.Instances, Volumes: u.Volumes}.String()
+			})
+		},
 		"cost":    func(s api.Server) any { return textOf(s.Cost, costOf) },
 		"tags":    func(s api.Server) any { return tagsOf(s) },
 		"patches": func(s api.Server) any { return textOf(s.Patches, patchesOf) },
@@ -195,7 +200,11 @@ func serverCommand(c *CLI) *cobra.Command {
 		},
 		watchServer(""),
 		Action[api.Accepted]{
-			Use: "retry SERVER…", Short: "Provision failed servers again", Path: "/v1/servers/{server}/retry", Table: Table[api.Accepted]{ID: "server_id"},
+			Use: "retry SERVER…", Short: "Provision failed servers again, each on a new, empty machine",
+			Long: "Provision failed servers again, each on a new, empty machine. Refused while tenants, instances or volumes are on the server: such a server\n" +
+				"is active again when its agent is heard of, and one that cannot be brought back is given up with `prego server lost`.\n" +
+				"An imported server keeps its machine and what is on it.",
+			Path: "/v1/servers/{server}/retry", Table: Table[api.Accepted]{ID: "server_id"},
 			Say: accepted, Watch: watchServer(server.Active),
 		},
 		serverCordon(),

@@ -51,7 +51,7 @@ var labels = map[string]string{
 // missing always can, or say why not.
 var when = map[string]func(o object) bool{
 	"cordonServer": func(o object) bool { return o.at("cordoned_by") == nil }, "uncordonServer": func(o object) bool { return o.at("cordoned_by") != nil },
-	"retryServer": func(o object) bool { return o.text("status") == "failed" }, "deleteServer": func(o object) bool { return o.text("status") != "terminated" },
+	"retryServer": func(o object) bool { return o.text("status") == "failed" && o.at("holds") == nil }, "deleteServer": func(o object) bool { return o.text("status") != "terminated" },
 	"resumeTenant": func(o object) bool { return o.text("state") == "suspended" }, "suspendTenant": func(o object) bool { return o.text("state") == "active" },
 	"reactivateTenant": func(o object) bool { return o.text("state") == "grace_period" || o.text("state") == "cancelled" }, "retryTenant": func(o object) bool { return o.text("state") == "failed" },
 	"unmuteTenant": func(o object) bool { return o.at("muted") == true }, "overridePlacement": func(o object) bool { return o.at("allocation") == nil },

@@ -2,12 +2,16 @@ package console
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/labstack/echo/v4"
 	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
 )
 
 // answerOf is the schema of an operation's answer.
@@ -166,6 +170,21 @@ func assertTrue(t *testing.T, ok bool, format string, args ...any) bool {
 		t.Errorf(format, args...)
 	}
 	return ok
+}
+
+// TestARetryIsOfferedWhereItIsAccepted: not while anything is on the failed server.
+func TestARetryIsOfferedWhereItIsAccepted(t *testing.T) {
+	t.Parallel()
+	ec := echo.New().NewContext(httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRecorder())
+	ec.Set(visitorKey, &visitor{ConsoleSession: prego.ConsoleSession{Operator: true}})
+	offers := func(o object) bool {
+		buttons := (&Console{}).buttons(ec, "retryServer, cordonServer", map[string]string{"server_id": "app-1"}, o)
+		require.NotEmpty(t, buttons)
+		return slices.ContainsFunc(buttons, func(b button) bool { return strings.HasPrefix(b.Href, "/console/do/retryServer") })
+	}
+	require.True(t, offers(object{"status": "failed"}))
+	require.False(t, offers(object{"status": "active"}))
+	require.False(t, offers(object{"status": "failed", "holds": map[string]any{"tenants": 6.0, "instances": 0.0, "volumes": 0.0}}))
 }
 
 func TestValues(t *testing.T) {

@@ -27,7 +27,7 @@ type part struct {
 var things = []thing{
 	{
 		Page: "servers/{server_id}", Kind: "server", Noun: "Server", Section: "servers", API: "/v1/servers/{server_id}", CLI: "server show {server_id}",
-		States: "status, agent.status", Facts: "role, region, status_reason, status_message, fleet_id, provider.server_type, provider.location, provider.ipv4, provider.private_address, provider.network, provider.provider_server_id, provider.image, tags, cordoned_at, cordoned_by, cordon_reason, cost, run_url, created_by, created_at, active_at, terminated_at",
+		States: "status, agent.status", Facts: "role, region, status_reason, status_message, holds.tenants, holds.instances, holds.volumes, fleet_id, provider.server_type, provider.location, provider.ipv4, provider.private_address, provider.network, provider.provider_server_id, provider.image, tags, cordoned_at, cordoned_by, cordon_reason, cost, run_url, created_by, created_at, active_at, terminated_at",
 		Parts: []part{
 			{Title: "How it booted", Field: "timeline", Style: "boot"},
 			{Title: "Agent and host", Field: "agent"},

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -236,6 +237,36 @@ type Server struct {
 	UpdatedAt               time.Time
 	ActiveAt                *time.Time
 	TerminatedAt            *time.Time
+}
+
+// Use is what is on a server and would be lost or torn off with its machine.
+type Use struct{ Tenants, Instances, Volumes int }
+
+// Any reports whether there is anything.
+func (u Use) Any() bool { return u != Use{} }
+
+// String is such as "2 tenants and 1 volume".
+func (u Use) String() string {
+	var parts []string
+	for _, p := range []struct {
+		n    int
+		noun string
+	}{{u.Tenants, "tenant"}, {u.Instances, "instance"}, {u.Volumes, "volume"}} {
+		switch {
+		case p.n == 1:
+			parts = append(parts, "1 "+p.noun)
+		case p.n > 1:
+			parts = append(parts, fmt.Sprintf("%d %ss", p.n, p.noun))
+		}
+	}
+	switch n := len(parts); n {
+	case 0:
+		return "nothing"
+	case 1:
+		return parts[0]
+	default:
+		return strings.Join(parts[:n-1], ", ") + " and " + parts[n-1]
+	}
 }
 
 // Event is one line of a server's timeline.

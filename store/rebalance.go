@@ -233,7 +233,7 @@ const fleetSpares = `(s.fleet_id IS NULL OR (SELECT f.min_size FROM fleets f WHE
 const (
 	sqlRemoveFreed = `
 UPDATE servers s SET status = 'draining', status_reason = 'decommission_requested', status_message = '', decommission_requested_at = now(), updated_at = now()
-WHERE s.server_id = $1 AND s.status = 'active'` + ifUnused + ` AND ` + fleetSpares + ` RETURNING ` + serverColumns
+WHERE s.server_id = $1 AND s.status = 'active' AND ` + emptied + ` AND ` + fleetSpares + ` RETURNING ` + serverColumns
 	sqlFleetOfServer = `SELECT COALESCE(fleet_id, '') FROM servers WHERE server_id = $1`
 
 	// Servers that were to be deleted and stay, and why.

@@ -214,9 +214,11 @@ func (s *Store) ListServers(ctx context.Context, q prego.ListQuery) (page []serv
 	return servers.page(ctx, s, q)
 }
 
+// A retry creates another machine in place of the one that there is. Only the retry of an import keeps it: it takes the
+// same machine over again, and is the way back for one whose agent has lost its identity.
 const sqlRetry = `
 UPDATE servers SET status = 'provisioning', status_reason = '', status_message = '', generation = generation + 1, updated_at = now()
-WHERE server_id = $1 AND status = 'failed' RETURNING ` + serverColumns
+WHERE server_id = $1 AND status = 'failed' AND (purpose = 'import_existing_server' OR ` + unused + `) RETURNING ` + serverColumns
 
 // An import whose agent never came has one token, and its time is over: the next
 // attempt gets one of its own and forgets what became of the earlier one.
@@ -224,14 +226,40 @@ const sqlRetryImport = `
 UPDATE servers SET attempt = attempt + 1, agent_status = 'unknown', agent_key_sha256 = NULL, agent_first_seen_at = NULL,
     agent_first_heartbeat_at = NULL, agent_last_heartbeat_at = NULL, identity_revoked_at = NULL
 WHERE server_id = $1 AND purpose = 'import_existing_server'
-  AND NOT (agent_first_heartbeat_at IS NOT NULL AND agent_status = 'connected' AND identity_revoked_at IS NULL)
-RETURNING ` + serverColumns
+  AND NOT (agent_first_heartbeat_at IS NOT NULL AND agent_status = 'connected' AND identity_revoked_at IS NULL)`
 
-// RequestRetry puts a failed server back into provisioning, as a new generation.
+// The sites of pools that were on the machine, or had their database there, are gone with it. They keep the time of
+// their last change: a failure of now would delay the pool's next site.
+const sqlRetrySites = `
+UPDATE site_pool p SET state = 'failed', reserved_until = NULL, reason = 'its server is provisioned again',
+    dropped_at = CASE WHEN p.app_server_id = $1 AND (NOT p.on_shard OR d.server_id = $1) THEN now() END
+FROM db_shards d, servers s
+WHERE d.shard_id = p.db_shard_id AND s.server_id = $1 AND s.purpose <> 'import_existing_server' AND p.dropped_at IS NULL
+  AND (p.state = 'available' OR p.state = 'reserved' AND p.tenant_id IS NULL)
+  AND (p.app_server_id = $1 OR p.on_shard AND d.server_id = $1)`
+
+// RequestRetry puts a failed server back into provisioning, as a new generation. While anything is on it that the
+// machine's end would take along, that is CodeServerHasTenants.
 func (s *Store) RequestRetry(ctx context.Context, id prego.ServerID, by string) (server.Server, error) {
-	return s.transition(ctx, id, server.Event{
+	srv, err := s.transition(ctx, id, server.Event{
 		ServerID: id, Step: server.StepRetryRequested, Message: "by " + by, Actor: prego.ActorOperator,
-	}, "only a failed server can be retried; this one is %s", sqlRetry, sqlRetryImport)
+	}, sqlRetry, sqlRetryImport, sqlRetrySites)
+	if !isNoRows(err) {
+		return srv, err
+	}
+	if srv, err = s.GetServer(ctx, id); err != nil {
+		return srv, err
+	}
+	if srv.Status != server.Failed {
+		return server.Server{}, prego.Errorf(prego.CodeInvalidTransition, "only a failed server can be retried; this one is %s", srv.Status)
+	}
+	use, err := s.ServerUse(ctx, id)
+	if err != nil {
+		return server.Server{}, err
+	}
+	return server.Server{}, prego.Errorf(prego.CodeServerHasTenants, "server %s has %s, and a retry would replace its machine by an empty one. "+
+		"Show the server to see why it failed, and reboot its host at the provider: it is active again with its next heartbeat. "+
+		"If the host cannot be brought back, declare the server lost: its tenants are restored elsewhere", id, use)
 }
 
 const drainServer = `
@@ -239,11 +267,20 @@ UPDATE servers SET status = 'draining', status_reason = 'decommission_requested'
     decommission_requested_at = now(), updated_at = now()
 WHERE server_id = $1 AND status NOT IN ('draining', 'terminated')`
 
-// Of a placement and a decommissioning one sees the other: see holdUsed.
-const ifUnused = ` AND tenant_count = 0
-  AND NOT EXISTS (SELECT FROM db_shards d WHERE d.server_id = $1 AND d.current_tenant_count > 0)
-  AND NOT EXISTS (SELECT FROM redis_pools r WHERE r.server_id = $1 AND r.current_tenants > 0)
-  AND NOT EXISTS (SELECT FROM instances i WHERE i.server_id = $1 AND i.state <> 'stopped')`
+// What keeps a server: see migrations/functions/server_use.sql. Both are conditions of statements about the server $1
+// that run once holdUsed has its rows, so that of a placement and such a statement one sees the other.
+const (
+	unused = `NOT EXISTS (SELECT FROM server_use($1) u WHERE u.tenants + u.instances + u.volumes > 0)`
+	// An emptied server's last volume is detached after its last instance has stopped; fleets do not wait for that.
+	emptied = `NOT EXISTS (SELECT FROM server_use($1) u WHERE u.tenants + u.instances > 0)`
+)
+
+const sqlServerUse = `SELECT tenants, instances, volumes FROM server_use($1)`
+
+// ServerUse counts what is on a server and would be lost or torn off with its machine.
+func (s *Store) ServerUse(ctx context.Context, id prego.ServerID) (server.Use, error) {
+	return get[server.Use](ctx, s.pool, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id), sqlServerUse, id)
+}
 
 const (
 	sqlHoldShardsOf = `SELECT FROM db_shards WHERE server_id = $1 FOR NO KEY UPDATE`
@@ -262,47 +299,51 @@ func holdUsed(ctx context.Context, tx pgx.Tx, id prego.ServerID) error {
 
 const (
 	sqlDecommission       = drainServer + ` RETURNING ` + serverColumns
-	sqlDecommissionUnused = drainServer + ifUnused + ` RETURNING ` + serverColumns
-	sqlDrainMember        = drainServer + ifUnused + ` AND dedicated_for_tenant_id IS NULL RETURNING ` + serverColumns
+	sqlDecommissionUnused = drainServer + ` AND ` + unused + ` RETURNING ` + serverColumns
+	sqlDrainMember        = drainServer + ` AND ` + emptied + ` AND dedicated_for_tenant_id IS NULL RETURNING ` + serverColumns
 )
 
 // RequestDecommission marks a server as draining, whatever it is doing; but while
 // tenants live on it, on its shard or its pool, or instances of process groups run on
-// it, only with force, which loses them (CodeServerHasTenants). A server that is draining
-// or terminated already is returned as it is.
+// it, or volumes are attached to it, only with force, which loses them (CodeServerHasTenants).
+// A server that is draining or terminated already is returned as it is.
 func (s *Store) RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error) {
 	update, message := sqlDecommissionUnused, "by "+by
 	if force {
 		update, message = sqlDecommission, "forced by "+by
 	}
 	return s.drain(ctx, id, update, message, prego.ActorOperator,
-		"tenants live on server %s, its DB shard or its Redis pool, or instances run on it: drain it, or purge the tenants first, or force it and lose them")
+		"server %s has %s: drain it, or purge the tenants first, or force it and lose them")
 }
 
 // DrainMember begins to take a server down that no tenant lives on, and none is to, and
 // that runs no instance, else CodeServerHasTenants. One that is going or gone is returned as it is.
 func (s *Store) DrainMember(ctx context.Context, id prego.ServerID, by string) (server.Server, error) {
-	return s.drain(ctx, id, sqlDrainMember, "by "+by, prego.ActorWorkflow, "tenants live on server %s, or one is to, or it runs instances of process groups")
+	return s.drain(ctx, id, sqlDrainMember, "by "+by, prego.ActorWorkflow,
+		"server %s is in use, or dedicated to a tenant: it has %s")
 }
 
 func (s *Store) drain(ctx context.Context, id prego.ServerID, update, message string, actor prego.Actor, used string) (server.Server, error) {
 	srv, err := s.transition(ctx, id, server.Event{
 		ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: message, Actor: actor,
-	}, "%s", update)
-	if prego.CodeOf(err) != prego.CodeInvalidTransition {
+	}, update)
+	if !isNoRows(err) {
 		return srv, err
 	}
 	srv, err = s.GetServer(ctx, id)
-	if err == nil && srv.Status != server.Draining && srv.Status != server.Terminated {
-		return server.Server{}, prego.Errorf(prego.CodeServerHasTenants, used, id)
+	if err != nil || srv.Status == server.Draining || srv.Status == server.Terminated {
+		return srv, err
 	}
-	return srv, err
+	use, err := s.ServerUse(ctx, id)
+	if err != nil {
+		return server.Server{}, err
+	}
+	return server.Server{}, prego.Errorf(prego.CodeServerHasTenants, used, id, use)
 }
 
 // transition runs a conditional UPDATE, those that may follow from it, and writes
-// its event; when the UPDATE met nothing the refusal says what state the server
-// is in.
-func (s *Store) transition(ctx context.Context, id prego.ServerID, event server.Event, refusal, update string, more ...string) (srv server.Server, err error) {
+// its event. When the UPDATE met nothing, the error is pgx.ErrNoRows.
+func (s *Store) transition(ctx context.Context, id prego.ServerID, event server.Event, update string, more ...string) (srv server.Server, err error) {
 	err = s.inTx(ctx, string("change server "+id), func(tx pgx.Tx) error {
 		if err := holdUsed(ctx, tx, id); err != nil {
 			return err
@@ -311,20 +352,16 @@ func (s *Store) transition(ctx context.Context, id prego.ServerID, event server.
 			return err
 		}
 		for _, sql := range more {
-			if found, err := find[server.Server](ctx, tx, sql, id); err != nil {
+			if _, err := tx.Exec(ctx, sql, id); err != nil {
 				return err
-			} else if found != nil {
-				srv = *found
+			}
+		}
+		if len(more) > 0 {
+			if srv, err = serverIn(ctx, tx, id); err != nil {
+				return err
 			}
 		}
 		return addEvent(ctx, tx, event, "")
 	})
-	if isNoRows(err) {
-		now, err := s.GetServer(ctx, id)
-		if err != nil {
-			return now, err
-		}
-		return server.Server{}, prego.Errorf(prego.CodeInvalidTransition, refusal, now.Status)
-	}
 	return srv, err
 }

@@ -40,11 +40,15 @@ func TestAServerIsNotRemovedUnderAPlacement(t *testing.T) {
 			"decommission": func() error { _, err := s.RequestDecommission(ctx, "node-1", "test", false); return err },
 			"drain":        func() error { _, err := s.DrainMember(ctx, "node-1", "test"); return err },
 			"freed":        func() error { _, err := s.RemoveFreed(ctx, "node-1", "test"); return err },
+			"retry":        func() error { _, err := s.RequestRetry(ctx, "node-1", "test"); return err },
 		} {
+			if what == "retry" { // its agent fell silent while the place was taken
+				exec(t, s, `UPDATE servers SET status = 'failed', status_reason = 'heartbeat_lost' WHERE server_id = 'node-1'`)
+			}
 			err := s.holding(t, by.holds, removes, does(t, by.places))
 			require.Equal(t, prego.CodeServerHasTenants, prego.CodeOf(err), "%s, %s: %v", what, by.places, err)
 			exec(t, s, by.leaves)
-			exec(t, s, `UPDATE servers SET status = 'active' WHERE server_id = 'node-1'`)
+			exec(t, s, `UPDATE servers SET status = 'active', status_reason = '' WHERE server_id = 'node-1'`)
 		}
 	}
 }
