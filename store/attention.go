@@ -17,10 +17,17 @@ import (
 // with the same reason there, more than attention.Many are one row, the oldest, with their count.
 const (
 	attFrom = `f (subject, id, name, owner, org_id, reason, message, since, "by", by_id) AS (`
-	attTo   = `)
-SELECT subject, id, name, owner, org_id, reason, message, since, "by", by_id, count FROM (
+	attEnd  = `)
+SELECT subject, id, name, owner, org_id, reason, message, since, "by", by_id, count`
+	attSummed = ` FROM (
     SELECT f.*, (count(*) OVER w)::int AS count, row_number() OVER (w ORDER BY since, id) AS nth FROM f WINDOW w AS (PARTITION BY "by", by_id, reason)) x
 WHERE count <= 5 OR nth = 1 ORDER BY since, id LIMIT 500`
+	attTo = attEnd + attSummed
+	// Of servers, with whether no data is on them. A machine that prego did not create may have data that has no row, and
+	// so may one whose agent was heard of and is silent: what a failed or unfinished deletion left is for the provider.
+	attToServer = attEnd + `, EXISTS (SELECT FROM servers s, server_use(s.server_id) u WHERE s.server_id = x.id AND u.tenants + u.instances + u.volumes = 0
+    AND s.purpose <> 'import_existing_server'
+    AND (s.status = 'draining' OR s.provider_server_id IS NULL OR s.agent_first_heartbeat_at IS NULL OR s.agent_status = 'connected')) AS empty` + attSummed
 	// What failed once, and has no state that says so, is told for a week.
 	attRecent = ` > now() - interval '7 days'`
 	// No step of what is made or deleted takes so long, and nothing that copies data takes so
@@ -69,22 +76,22 @@ SELECT 'provider', provider, provider, '', '', 'catalog_stale', failure, COALESC
 FROM provider_catalogs WHERE COALESCE(refreshed_at, attempted_at) < now() - make_interval(secs => $1)` + attTo
 
 	sqlAttServerFailed = `WITH ` + attFrom + `
-SELECT 'server', server_id, server_id, '', '', status_reason, status_message, updated_at, 'region', region FROM servers WHERE status = 'failed'` + attTo
+SELECT 'server', server_id, server_id, '', '', status_reason, status_message, updated_at, 'region', region FROM servers WHERE status = 'failed'` + attToServer
 
 	sqlAttServerStuck = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'provisioning', 'it has been provisioning without progress for more than an hour', updated_at, 'region', region
 FROM servers WHERE status = 'provisioning' AND status_reason <> 'awaiting_capacity' AND updated_at` + attStuck + `
 UNION ALL SELECT 'server', server_id, server_id, '', '', 'decommission_requested', 'it was to be deleted more than an hour ago, and is not gone', decommission_requested_at, 'region', region
-FROM servers WHERE status = 'draining' AND decommission_requested_at` + attStuck + attTo
+FROM servers WHERE status = 'draining' AND decommission_requested_at` + attStuck + attToServer
 
 	sqlAttServerAwaitingStock = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', status_reason, status_message, created_at, 'region', region
 FROM servers WHERE status = 'provisioning' AND status_reason = 'awaiting_capacity'` + attTo
 
-	// A server that failed for it is told as such.
+	// A server that failed for it is told as such, and one that is being deleted needs no agent.
 	sqlAttAgentSilent = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'agent_' || agent_status, '', COALESCE(agent_last_heartbeat_at, updated_at), 'region', region
-FROM servers WHERE status IN ('active', 'draining') AND agent_status IN ('degraded', 'disconnected')` + attTo
+FROM servers WHERE status = 'active' AND agent_status IN ('degraded', 'disconnected')` + attTo
 
 	sqlAttClockSkewed = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'clock_skew', 'its clock is ' || round(abs(clock_ahead_seconds)::numeric, 1) || CASE WHEN clock_ahead_seconds < 0 THEN ' s behind' ELSE ' s ahead' END,

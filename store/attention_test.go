@@ -254,6 +254,49 @@ func TestRowsSayWhatNeedsAttention(t *testing.T) {
 	}
 }
 
+// TestOnlyAnEmptyServerIsProposedForDestruction: rows tell whether data may be on a server that failed, or does not get on.
+func TestOnlyAnEmptyServerIsProposedForDestruction(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := groupBundle(t)
+	destroying := func(sql string) (cli []string) {
+		t.Helper()
+		tx, err := s.pool.Begin(ctx)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, tx.Rollback(ctx)) }()
+		runEach(t, tx, sql)
+		found, _, err := s.attentionIn(ctx, tx, attentionLimits)
+		require.NoError(t, err)
+		items := attention.List(found)
+		require.NotEmpty(t, items, sql)
+		for _, a := range items[0].Actions {
+			if a.Destroys {
+				cli = append(cli, a.CLI)
+			}
+		}
+		return cli
+	}
+	const (
+		unmade   = `UPDATE servers SET status = 'failed', status_reason = 'failed_boot'`
+		kept     = `UPDATE servers SET status = 'failed', status_reason = 'failed_container', provider_server_id = '1', agent_first_heartbeat_at = now()`
+		lost     = `UPDATE servers SET status = 'failed', status_reason = 'heartbeat_lost', provider_server_id = '1', agent_first_heartbeat_at = now(), agent_status = 'disconnected'`
+		stuck    = `UPDATE servers SET status = 'provisioning', updated_at = now() - interval '2 hours'`
+		deleting = `UPDATE servers SET status = 'draining', decommission_requested_at = now() - interval '2 hours', provider_server_id = '1', agent_first_heartbeat_at = now(), agent_status = 'disconnected'`
+	)
+	both, one := []string{"prego server retry node-1", "prego server delete node-1"}, []string{"prego server delete node-1"}
+	require.Equal(t, both, destroying(unmade))
+	require.Equal(t, both, destroying(kept), "for debugging; no tenant was ever placed on it")
+	require.Equal(t, one, destroying(stuck))
+	require.Equal(t, one, destroying(deleting))
+	require.Empty(t, destroying(lost), "although no row of a tenant is on it")
+	require.Empty(t, destroying(`UPDATE servers SET status = 'failed', status_reason = 'failed_container', provider_server_id = '1', agent_first_heartbeat_at = now(), agent_status = 'disconnected'`))
+	for _, used := range []string{`, tenant_count = 1`, `, purpose = 'import_existing_server'`} {
+		for _, state := range []string{unmade, kept, lost, stuck, deleting} {
+			require.Empty(t, destroying(state+used), state+used)
+		}
+	}
+}
+
 func TestTheWholeListIsOfOneMoment(t *testing.T) {
 	t.Parallel()
 	s := tenantStore(t)

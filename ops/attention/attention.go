@@ -66,6 +66,7 @@ type Finding struct {
 	// there are of it with this kind and reason. More than Many are told by the oldest.
 	By, ByID string
 	Count    int
+	Empty    bool // no data is lost with it: only then is an action proposed that destroys it
 }
 
 // Subject is what an item is about.
@@ -76,6 +77,7 @@ type Action struct {
 	Label, Method, Path string
 	Body                map[string]any
 	CLI                 string
+	Destroys            bool // what it is about, with the data that it may have
 }
 
 // Item is something that needs attention.
@@ -140,6 +142,9 @@ func (s spec) item(f Finding) Item {
 		i.Severity = Critical
 	}
 	i.Todo = fill(cmp.Or(s.todos[f.Reason], s.todo), f, false)
+	if len(s.kept) > 0 && !f.Empty {
+		i.Todo = fill(cmp.Or(s.kept[f.Reason], s.kept[""]), f, false)
+	}
 	actions := s.actions[f.Subject]
 	i.ID = string(f.Kind) + "/" + f.ID
 	if s.byReason {
@@ -156,6 +161,9 @@ func (s spec) item(f Finding) Item {
 		}
 	}
 	for _, a := range actions {
+		if a.Destroys && !f.Empty {
+			continue
+		}
 		a.Path, a.CLI = fill(a.Path, f, true), fill(a.CLI, f, false)
 		i.Actions = append(i.Actions, a)
 	}

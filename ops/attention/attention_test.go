@@ -49,7 +49,12 @@ func TestAnItemSaysWhatToDo(t *testing.T) {
 	require.Contains(t, i.Todo, "prego server lost app-1")
 	require.True(t, strings.HasPrefix(i.Message, "a b éé") && strings.HasSuffix(i.Message, "é…"), i.Message)
 	require.Less(t, len(i.Message), 410)
-	require.Equal(t, attention.Action{Label: "Provision it again", Method: "POST", Path: "/v1/servers/app-1/retry", CLI: "prego server retry app-1"}, i.Actions[1])
+	i = attention.List([]attention.Finding{{
+		Kind: attention.ServerFailed, Subject: "server", ID: "app-1", Reason: "failed_boot", Since: at, Count: 1, Empty: true,
+	}})[0]
+	require.Equal(t, attention.Action{
+		Label: "Provision it again", Method: "POST", Path: "/v1/servers/app-1/retry", CLI: "prego server retry app-1", Destroys: true,
+	}, i.Actions[1])
 
 	i = attention.List([]attention.Finding{{Kind: attention.TenantFailed, Subject: "tenant", ID: "t-1", Name: "shop", OrgID: "acme", Reason: "failed_site", Message: "boom", Since: at, By: "region", ByID: "eu", Count: 7}})[0]
 	require.Equal(t, "tenant_failed/eu/failed_site", i.ID)
@@ -89,6 +94,70 @@ func TestEveryKindIsWhole(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestNothingWithDataIsProposedForDestruction: rows may say that data is on what a finding is about. Then no action is
+// proposed that provisions it again, deletes it or gives it up, and the advice does not ask for one either.
+func TestNothingWithDataIsProposedForDestruction(t *testing.T) {
+	t.Parallel()
+	verbs := regexp.MustCompile(`^prego server (retry|delete|lost|replace) `)
+	reasons := []string{"heartbeat_lost", "agent_degraded", "agent_disconnected", "server_missing", "failed_bootstrap",
+		"failed_container", "decommission_requested", "provisioning", "why"}
+	offered := map[attention.Kind]bool{}
+	for kind, subjects := range attention.Subjects() {
+		for _, subject := range subjects {
+			for _, reason := range reasons {
+				for _, count := range []int{1, attention.Many + 1} {
+					f := attention.Finding{
+						Kind: kind, Subject: subject, ID: "x-1", Owner: "y", OrgID: "acme", Reason: reason, Since: at,
+						By: "region", ByID: "eu", Count: count,
+					}
+					for _, a := range attention.List([]attention.Finding{f})[0].Actions {
+						require.False(t, a.Destroys || verbs.MatchString(a.CLI), "%s, %s: %s", kind, reason, a.CLI)
+					}
+					require.NotRegexp(t, `provision it again|delete it`, strings.ToLower(serverTodo(f)), "%s, %s", kind, reason)
+					f.Empty = true
+					for _, a := range attention.List([]attention.Finding{f})[0].Actions {
+						offered[kind] = offered[kind] || verbs.MatchString(a.CLI)
+					}
+				}
+			}
+		}
+	}
+	require.Equal(t, map[attention.Kind]bool{attention.ServerFailed: true, attention.ServerStuck: true}, only(offered),
+		"what is empty")
+
+	for kind, wants := range map[attention.Kind][]string{
+		attention.AgentSilent:  {"prego server show app-1", "prego server reboot app-1 --keep-tenants"},
+		attention.ServerFailed: {"prego server show app-1"},
+	} {
+		i := attention.List([]attention.Finding{{
+			Kind: kind, Subject: "server", ID: "app-1", Reason: "heartbeat_lost", Since: at, Count: 1,
+		}})[0]
+		var got []string
+		for _, a := range i.Actions {
+			got = append(got, a.CLI)
+		}
+		require.Equal(t, wants, got)
+	}
+}
+
+// serverTodo is the advice about a server, "" for another finding.
+func serverTodo(f attention.Finding) string {
+	if f.Subject != "server" {
+		return ""
+	}
+	return attention.List([]attention.Finding{f})[0].Todo
+}
+
+func only(set map[attention.Kind]bool) map[attention.Kind]bool {
+	out := map[attention.Kind]bool{}
+	for k, ok := range set {
+		if ok {
+			out[k] = true
+		}
+	}
+	return out
 }
 
 var punctuation = regexp.MustCompile(`[^a-z0-9 _-]`)

@@ -75,6 +75,7 @@ type spec struct {
 	plural   string            // of a sum, such as "tenants failed"
 	todo     string            // what to do
 	todos    map[string]string // what to do for some reasons
+	kept     map[string]string // in place of both if data may be lost with it: for some reasons, and "" for the others
 	docs     string
 	actions  map[string][]Action // by what it is about, every subject that it may have
 	all      []Action            // of a sum; nil if it is never one
@@ -98,6 +99,12 @@ func with(a Action, body map[string]any) Action {
 	return a
 }
 
+// destroys is an action that takes the data on its subject along: it is proposed only where rows tell that there is none.
+func destroys(a Action) Action {
+	a.Destroys = true
+	return a
+}
+
 func showOperation(id string) Action {
 	return get("Show the operation", "/v1/operations/"+strings.ReplaceAll(id, "/", "%2F"), "prego operation show "+id)
 }
@@ -108,9 +115,11 @@ func about(subject string, actions ...Action) map[string][]Action {
 }
 
 var (
-	showServer       = get("Show the server", "/v1/servers/{id}", "prego server show {id}")
-	retryServer      = post("Provision it again", "/v1/servers/{id}/retry", "prego server retry {id}")
-	deleteServer     = drop("Delete it", "/v1/servers/{id}", "prego server delete {id}")
+	showServer   = get("Show the server", "/v1/servers/{id}", "prego server show {id}")
+	retryServer  = destroys(post("Provision it again", "/v1/servers/{id}/retry", "prego server retry {id}"))
+	deleteServer = destroys(drop("Delete it", "/v1/servers/{id}", "prego server delete {id}"))
+	rebootServer = with(post("Reboot its host", "/v1/servers/{id}/reboot", "prego server reboot {id} --keep-tenants"),
+		map[string]any{"keep_tenants": true})
 	showTenant       = get("Show the tenant", "/v1/tenants/{id}", "prego tenant show {id}")
 	showGroup        = get("Show the group", "/v1/groups/{id}", "prego group show {id}")
 	showVolume       = get("Show the volume", "/v1/volumes/{id}", "prego volume show {id}")
@@ -214,11 +223,17 @@ var ordered = []struct {
 		severity: Warning, critical: []string{"heartbeat_lost", "server_missing", "failed_bootstrap"}, says: "it failed: {reason}", plural: "servers failed",
 		todo: "Read the reason and its message on the server's timeline, mend the cause, and provision it again or delete it.",
 		todos: map[string]string{
-			"heartbeat_lost":   "Find out whether its host runs; it is active again with its next heartbeat. If it is gone for good, give it up with `prego server lost {id}`: its tenants are restored elsewhere.",
 			"server_missing":   "Find out who deleted it at the provider, and provision it again, give it up or delete it.",
 			"failed_bootstrap": "A second key used its one-time token, so its user_data leaked: investigate, then delete it.",
 			"failed_capacity":  "Raise the provider's limit or add machine types to the catalog, and provision it again.",
 			"clock_skew":       "Set the host's clock right; if all new hosts fail so, it is the control plane's clock.",
+		},
+		kept: map[string]string{
+			"": "Read the reason and its message on the server's timeline, and fix the cause. " +
+				"Data may be on its machine, so neither a retry nor a deletion is proposed.",
+			"heartbeat_lost": "Find out whether its host runs: its sites may still be served while only the agent is silent. " +
+				"Reset the host at the provider; the server is active again with its next heartbeat. " +
+				"If the host cannot be brought back, give it up with `prego server lost {id}`: its tenants are restored elsewhere.",
 		},
 		docs:    "docs/operations.md#the-life-of-a-server",
 		actions: about("server", showServer, retryServer, deleteServer),
@@ -280,9 +295,11 @@ var ordered = []struct {
 	}},
 	{AgentSilent, spec{
 		severity: Warning, critical: []string{"agent_disconnected"}, says: "its agent is silent", plural: "agents are silent",
-		todo:    "Look whether its host runs and reaches the gateway: an active server whose agent is silent for long is failed.",
-		docs:    "docs/operations.md#background-work",
-		actions: about("server", showServer),
+		todo: "Find out whether its host runs and reaches the gateway: its sites may still be served. " +
+			"A reboot restarts an agent that hangs, and its tenants are down meanwhile. " +
+			"An active server whose agent is silent for long is failed; its data stays.",
+		docs:    "docs/operations.md#a-silent-server",
+		actions: about("server", showServer, rebootServer),
 		all:     []Action{get("List them", "/v1/servers?region={by}&agent_status=degraded,disconnected", "prego server list --region {by} --agent degraded,disconnected")},
 	}},
 	{ClockSkewed, spec{
