@@ -3,6 +3,8 @@ package prego
 import (
 	"regexp"
 	"strings"
+
+	"golang.org/x/net/idna"
 )
 
 // hostnamePattern accepts lower-case ASCII names of at least two labels;
@@ -23,7 +25,21 @@ func NormalizeHostname(name string) (string, error) {
 	case len(name) > maxHostname || !hostnamePattern.MatchString(name):
 		return "", Invalid("hostname", "must be a DNS name of at least two labels in ASCII; write an internationalised one in its xn-- form")
 	}
-	return name, nil
+	return name, CheckIDNA("hostname", name)
+}
+
+// CheckIDNA refuses lower-case names with a label that IDNA gives no meaning: xn-- before text that is no Punycode, or
+// decodes to a form that nobody may register, and other labels with hyphens in the third and fourth place, which are reserved
+// (RFC 5891 §4.2.3.1). No browser asks for such a name, no authority certifies it, and an edge's server refuses some.
+func CheckIDNA(field, name string) error {
+	ascii, err := idna.Lookup.ToASCII(name)
+	switch {
+	case err != nil:
+		return Invalid(field, "is no name that browsers or certificate authorities take: "+err.Error())
+	case ascii != name:
+		return Invalid(field, "is no name that browsers or certificate authorities take: it is another spelling of "+ascii)
+	}
+	return nil
 }
 
 // Within reports whether a name is a domain or below it. Both are lower-case and without a

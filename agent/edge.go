@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -107,7 +108,7 @@ func (f *edgeFollower) step(ctx context.Context) error {
 		}
 	}
 	s := f.agent.current.Load()
-	if f.ack != f.told {
+	if !reflect.DeepEqual(f.ack, f.told) {
 		if err := s.gw.postJSON(ctx, wire.PathEdgeApplied, s.id.Token, f.ack, nil); err != nil {
 			return err
 		}
@@ -149,7 +150,7 @@ func (f *edgeFollower) serve(ctx context.Context, d wire.EdgeDocument, fetched [
 		return err
 	default:
 		f.counter.Follow(d)
-		f.ack = wire.EdgeApplied{Version: d.Version}
+		f.ack = wire.EdgeApplied{Version: d.Version, LeftOut: f.edge.LeftOut()}
 	}
 	f.seen = d.Version
 	return nil

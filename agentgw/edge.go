@@ -340,13 +340,27 @@ func (g *Gateway) edgeApplied(c echo.Context) error {
 	if in.Version < 0 || in.Refused < 0 || len(in.Reason) > wire.MaxEdgeReason {
 		return prego.Invalid("version", "must not be negative, and the reason at most 1024 bytes")
 	}
+	if len(in.LeftOut) > wire.MaxEdgeLeftOut {
+		return prego.Invalid("left_out", "must be at most 500")
+	}
+	for i := range in.LeftOut {
+		p := &in.LeftOut[i]
+		if !slices.Contains(wire.EdgeParts(), p.Kind) || max(len(p.Name), len(p.Tenant), len(p.Route)) > wire.MaxEdgePartName || len(p.Reason) > wire.MaxEdgePartReason {
+			return prego.Invalid("left_out", "must be parts of a document, with names of at most 300 and reasons of at most 512 bytes")
+		}
+		p.Name, p.Tenant, p.Route, p.Reason = printable(p.Name), printable(p.Tenant), printable(p.Route), printable(p.Reason)
+	}
 	who := callerOf(c)
 	if in.Refused != 0 {
 		g.metrics.edgeRefusals.Inc()
 		g.log.Error("an edge's servers refuse its document", zap.String("server_id", string(who.serverID)), zap.Int64("version", in.Refused), zap.String("reason", printable(in.Reason)))
 	}
+	for _, p := range in.LeftOut {
+		g.log.Warn("an edge's servers refuse a part of its document, which is left out", zap.String("server_id", string(who.serverID)),
+			zap.String("kind", string(p.Kind)), zap.String("name", p.Name), zap.String("tenant_id", p.Tenant), zap.String("route_id", p.Route), zap.String("reason", p.Reason))
+	}
 	if err := g.store.EdgeApplied(c.Request().Context(), edge.Applied{
-		ServerID: who.serverID, Version: in.Version, RefusedVersion: in.Refused, RefusedReason: printable(in.Reason),
+		ServerID: who.serverID, Version: in.Version, RefusedVersion: in.Refused, RefusedReason: printable(in.Reason), LeftOut: in.LeftOut,
 	}); err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/attention"
 )
 
 // edgeHost is an enrolled edge.
@@ -147,6 +148,51 @@ func TestEdgesFollowTheirDocument(t *testing.T) {
 	r, err = edges.AwaitEdges(context.Background(), activities.AwaitEdgesInput{ServerIDs: []prego.ServerID{"node-one"}})
 	require.NoError(t, err)
 	require.False(t, r.Edges)
+}
+
+// TestEdgeReportsWhatItLeavesOut: a name that an edge's servers refuse needs attention, with whose it is and why. The document
+// counts as served: nothing else waits for it.
+func TestEdgeReportsWhatItLeavesOut(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.site("one", "10.0.0.1")
+	e := b.edge("edge-1")
+	_, d := e.poll(0)
+	found := func() (out []attention.Item) {
+		t.Helper()
+		all, _, err := b.store.Attention(context.Background(), attention.Limits{})
+		require.NoError(t, err)
+		for _, i := range attention.List(all) {
+			if i.Kind == attention.EdgeRejectedName {
+				out = append(out, i)
+			}
+		}
+		return out
+	}
+	report := func(out ...wire.EdgeLeftOut) int {
+		return e.send(wire.PathEdgeApplied, wire.EdgeApplied{Version: d.Version, LeftOut: out})
+	}
+	bad := wire.EdgeLeftOut{Kind: wire.EdgeHostPart, Name: "one.example.com", Tenant: "one", Reason: "idna: invalid\x00 label"}
+	require.Equal(t, 204, report(bad))
+	first := found()
+	require.Len(t, first, 1)
+	require.Equal(t, attention.Warning, first[0].Severity)
+	require.Equal(t, "one", first[0].Subject.ID)
+	require.Equal(t, "host one.example.com is not served for tenant one of org acme: idna: invalid label", first[0].Message)
+	r, err := (&activities.Edges{Store: b.store, Within: 10 * time.Second, Log: zap.NewNop()}).AwaitEdges(context.Background(), activities.AwaitEdgesInput{ServerIDs: []prego.ServerID{"node-one"}})
+	require.NoError(t, err)
+	require.True(t, r.Edges)
+	require.Empty(t, r.Behind)
+	require.Equal(t, 204, report(bad))
+	require.Equal(t, first, found())
+
+	unknown, long := bad, bad
+	unknown.Kind, long.Reason = "site", strings.Repeat("x", wire.MaxEdgePartReason+1)
+	require.Equal(t, 422, report(unknown))
+	require.Equal(t, 422, report(long))
+	require.Equal(t, 422, report(make([]wire.EdgeLeftOut, wire.MaxEdgeLeftOut+1)...))
+	require.Equal(t, 204, report())
+	require.Empty(t, found())
 }
 
 func TestEdgesHaveAScopeOfTheirOwn(t *testing.T) {

@@ -194,7 +194,7 @@ func New(d Deps) *Gateway {
 	e.POST(wire.PathRotateToken, g.rotate, limitBody(maxBody), g.authenticated(""))
 	e.GET(wire.PathEdge, g.edgeDocument, g.authenticated(wire.ScopeEdge))
 	e.POST(wire.PathEdgeCertificates, g.edgeCertificates, limitBody(maxBody), g.authenticated(wire.ScopeEdge))
-	e.POST(wire.PathEdgeApplied, g.edgeApplied, limitBody(maxBody), g.authenticated(wire.ScopeEdge))
+	e.POST(wire.PathEdgeApplied, g.edgeApplied, limitBody(maxReport), g.authenticated(wire.ScopeEdge))
 	e.POST(wire.PathEdgeUsage, g.edgeUsage, limitBody(maxReport), g.authenticated(wire.ScopeEdge))
 	g.echo = e
 	return g

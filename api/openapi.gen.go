@@ -3316,7 +3316,7 @@ type CloneTenant struct {
 	// Plan What a tenant pays for
 	Plan *Plan `json:"plan,omitempty"`
 
-	// Slug A lower-case DNS label; the first part of the site's host name
+	// Slug A lower-case DNS label that IDNA takes; the first part of the site's host name
 	//
 	// Example: acme-test
 	Slug string `json:"slug"`
@@ -3805,7 +3805,7 @@ type CreateRoute struct {
 	// GroupId Process group that serves the route
 	GroupId string `json:"group_id"`
 
-	// Hostname Required for http and https, not allowed for tcp; ASCII, case-insensitive, no wildcards
+	// Hostname Required for http and https, not allowed for tcp; ASCII, case-insensitive, no wildcards; a name by IDNA (RFC 5891)
 	//
 	// Example: www.example.com
 	Hostname *string `json:"hostname,omitempty"`
@@ -3903,7 +3903,7 @@ type CreateTenant struct {
 	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// Slug A lower-case DNS label; the first part of the site's host name
+	// Slug A lower-case DNS label that IDNA takes; the first part of the site's host name
 	//
 	// Example: acme-kr
 	Slug string `json:"slug"`

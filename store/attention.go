@@ -280,8 +280,28 @@ SELECT 'server', s.server_id, s.server_id, '', '', CASE p.refused WHEN '' THEN '
 FROM ` + peersBehind + ` AND s.status IN ('active', 'draining') AND s.agent_status = 'connected' AND (p.refused <> '' OR p.changed_at < now() - interval '5 minutes')` + attTo
 
 	sqlAttEdgeBehind = `WITH ` + attFrom + `
-SELECT 'server', s.server_id, s.server_id, '', '', 'document_refused', e.refused_reason, COALESCE(e.applied_at, e.asked_at, now()), 'region', s.region
+SELECT 'server', s.server_id, s.server_id, '', '', 'document_refused', e.refused_reason, COALESCE(e.refused_since, e.applied_at, e.asked_at, now()), 'region', s.region
 FROM edges e JOIN servers s ON s.server_id = e.server_id WHERE e.refused_version > e.version AND s.status IN ('active', 'draining')` + attTo
+
+	// One finding for each name, whichever edges leave it out and for how many purposes.
+	sqlAttEdgeRejectedName = `WITH x AS (
+    SELECT o.name, max(o.kind) AS kind, max(o.tenant_id) AS tenant_id, max(o.route_id) AS route_id, min(o.since) AS since, min(o.reason) AS reason,
+        min(s.server_id) AS server_id, min(s.region) AS region
+    FROM edge_left_out o JOIN servers s ON s.server_id = o.server_id WHERE s.status IN ('active', 'draining') GROUP BY o.name), ` + attFrom + `
+SELECT CASE WHEN d.domain_id IS NOT NULL THEN 'domain' WHEN t.tenant_id IS NOT NULL THEN 'tenant' WHEN r.group_id IS NOT NULL THEN 'group'
+        WHEN c.certificate_id IS NOT NULL THEN 'certificate' ELSE 'server' END,
+    COALESCE(d.domain_id, t.tenant_id, r.group_id, c.certificate_id, x.server_id), COALESCE(d.name, t.slug, g.name, c.names[1], x.server_id), COALESCE(d.tenant_id, ''),
+    COALESCE(d.org_id, t.org_id, r.org_id, c.org_id, ''), x.kind || '_refused',
+    x.kind || ' ' || x.name || ' is not served' || COALESCE(' for tenant ' || n.slug, '') || COALESCE(' of org ' || COALESCE(d.org_id, t.org_id, r.org_id, c.org_id), '') || ': ' || x.reason,
+    x.since, 'region', x.region
+FROM x
+LEFT JOIN domains d ON d.name = x.name AND d.deleted_at IS NULL AND x.kind IN ('host', 'challenge')
+LEFT JOIN tenants t ON t.tenant_id = x.tenant_id
+LEFT JOIN tenants n ON n.tenant_id = COALESCE(NULLIF(x.tenant_id, ''), d.tenant_id)
+LEFT JOIN routes r ON r.route_id = x.route_id
+LEFT JOIN process_groups g ON g.group_id = r.group_id
+LEFT JOIN LATERAL (SELECT c.certificate_id, c.names, c.org_id FROM certificates c
+    WHERE c.certificate_id = x.name OR x.kind = 'challenge' AND x.name = ANY (c.names) ORDER BY c.certificate_id LIMIT 1) c ON x.kind IN ('certificate', 'challenge')` + attTo
 
 	sqlAttDNSRecordFailing = `WITH ` + attFrom + `
 SELECT 'dns_record', name || '.' || zone || '/' || type, name || '.' || zone, '', '', 'record_failing', error, COALESCE(changed_at, now()), 'installation', 'prego'
@@ -362,6 +382,7 @@ func (s *Store) attentionIn(ctx context.Context, tx pgx.Tx, l attention.Limits) 
 		{attention.QuotaDrifted, sqlAttQuotaDrifted},
 		{attention.PeersBehind, sqlAttPeersBehind},
 		{attention.EdgeBehind, sqlAttEdgeBehind},
+		{attention.EdgeRejectedName, sqlAttEdgeRejectedName},
 		{attention.DNSRecordFailing, sqlAttDNSRecordFailing},
 		{attention.ProviderUntracked, sqlAttProviderUntracked},
 	} {

@@ -151,9 +151,18 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 		{`INSERT INTO golden_images (image_id, provider, region, base_image, architecture, created_by, status, updated_at) VALUES ('img', 'hetzner', 'eu', 'debian-13', 'x86', 'test', 'building', now() - interval '2 hours')`, "img building"},
 		{`UPDATE certificates SET status = 'pending', due_at = now() - interval '2 hours'`, "crt-a pending"},
 	},
-	attention.QuotaDrifted:      {{`INSERT INTO org_usage_drifts (org_id, drift) VALUES ('acme', '{}')`, "acme usage_drifted"}},
-	attention.PeersBehind:       {{`UPDATE server_peers SET version = 2, changed_at = now() - interval '6 minutes'`, "app-1 not_applied"}, {`UPDATE server_peers SET version = 2, refused = 'bad rule'`, "app-1 refused"}},
-	attention.EdgeBehind:        {{`UPDATE edges SET refused_version = 4, refused_reason = 'no'`, "app-1 document_refused"}},
+	attention.QuotaDrifted: {{`INSERT INTO org_usage_drifts (org_id, drift) VALUES ('acme', '{}')`, "acme usage_drifted"}},
+	attention.PeersBehind:  {{`UPDATE server_peers SET version = 2, changed_at = now() - interval '6 minutes'`, "app-1 not_applied"}, {`UPDATE server_peers SET version = 2, refused = 'bad rule'`, "app-1 refused"}},
+	attention.EdgeBehind:   {{`UPDATE edges SET refused_version = 4, refused_reason = 'no'`, "app-1 document_refused"}},
+	attention.EdgeRejectedName: {
+		{`INSERT INTO edge_left_out (server_id, kind, name, tenant_id, reason) VALUES ('app-1', 'host', 'x.eu.example.com', 't-2', 'no')`, "t-2 host_refused"},
+		{`INSERT INTO edge_left_out (server_id, kind, name, tenant_id, reason) VALUES ('app-1', 'host', 'shop.example.com', 't-1', 'no'), ('app-1', 'challenge', 'shop.example.com', '', 'no')`, "dom-a host_refused"},
+		{`INSERT INTO edge_left_out (server_id, kind, name, reason) VALUES ('app-1', 'certificate', 'crt-a', 'no')`, "crt-a certificate_refused"},
+		{`UPDATE domains SET deleted_at = now(); INSERT INTO edge_left_out (server_id, kind, name, reason) VALUES ('app-1', 'challenge', 'shop.example.com', 'no')`, "crt-a challenge_refused"},
+		{`INSERT INTO routes (route_id, org_id, env_id, group_id, hostname, listener_scope, listen_port, protocol, target_port, created_by) VALUES ('rte-a', 'acme', 'env-a', 'grp-a', '', 'shared_v6', 9443, 'tcp', 80, 'test');
+			INSERT INTO edge_left_out (server_id, kind, name, route_id, reason) VALUES ('app-1', 'tcp', ':9443', 'rte-a', 'no')`, "grp-a tcp_refused"},
+		{`INSERT INTO edge_left_out (server_id, kind, name, reason) VALUES ('app-1', 'passing', 'x', 'no')`, "app-1 passing_refused"},
+	},
 	attention.DNSRecordFailing:  {{`UPDATE dns_records SET state = 'intended', tries = 3, error = 'no'`, "shop.example.com/A record_failing"}},
 	attention.ProviderUntracked: {{`UPDATE orphan_sightings SET sightings = 2`, "hetzner/server/7 untracked"}},
 }

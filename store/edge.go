@@ -149,12 +149,25 @@ func (s *Store) EdgeAsks(ctx context.Context, serverID prego.ServerID) (network 
 	return network, failed("edge asks", ifNoRows(err, prego.Errorf(prego.CodeScopeMissing, "server %s is no edge", serverID)))
 }
 
+// What is left out since an earlier report stays as old as it is.
 const sqlEdgeApplied = `
-UPDATE edges SET version = $2, refused_version = $3, refused_reason = $4, applied_at = now(), asked_at = now() WHERE server_id = $1`
+WITH e AS (UPDATE edges SET version = $2, refused_version = $3::bigint, refused_reason = $4, applied_at = now(), asked_at = now(),
+        refused_since = CASE WHEN $3::bigint <> 0 THEN COALESCE(refused_since, now()) END
+    WHERE server_id = $1 RETURNING server_id),
+l AS (SELECT DISTINCT ON (kind, name, tenant_id, route_id) * FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[]) u (kind, name, tenant_id, route_id, reason)),
+gone AS (DELETE FROM edge_left_out o USING e WHERE o.server_id = e.server_id
+    AND NOT EXISTS (SELECT FROM l WHERE (l.kind, l.name, l.tenant_id, l.route_id) = (o.kind, o.name, o.tenant_id, o.route_id)))
+INSERT INTO edge_left_out (server_id, kind, name, tenant_id, route_id, reason) SELECT e.server_id, l.kind, l.name, l.tenant_id, l.route_id, l.reason FROM e, l
+ON CONFLICT (server_id, kind, name, tenant_id, route_id) DO UPDATE SET reason = excluded.reason`
 
-// EdgeApplied records what an edge serves.
+// EdgeApplied records what an edge serves, and what it leaves out.
 func (s *Store) EdgeApplied(ctx context.Context, a edge.Applied) error {
-	return s.exec(ctx, "edge applied", sqlEdgeApplied, a.ServerID, a.Version, a.RefusedVersion, a.RefusedReason)
+	var kinds, names, tenants, routes, reasons []string
+	for _, p := range a.LeftOut {
+		kinds, names, reasons = append(kinds, string(p.Kind)), append(names, p.Name), append(reasons, p.Reason)
+		tenants, routes = append(tenants, p.Tenant), append(routes, p.Route)
+	}
+	return s.exec(ctx, "edge applied", sqlEdgeApplied, a.ServerID, a.Version, a.RefusedVersion, a.RefusedReason, kinds, names, tenants, routes, reasons)
 }
 
 // Edges that have not asked for so long are away: nobody waits for them. A poll lasts 25

@@ -14,10 +14,7 @@ func (r CloneRequest) Validate() error {
 	if r.Plan != "" && !r.Plan.Valid() {
 		return prego.Invalid("plan", "must be one of trial, starter, business, enterprise")
 	}
-	if !prego.IsLabel(r.Slug, MaxSlugLen) {
-		return prego.Invalid("slug", "must be a DNS label: lower-case letters, digits and inner hyphens")
-	}
-	return nil
+	return validateSlug(r.Slug)
 }
 
 // Like is the request for a tenant like another one. Its first user is in the backup.

@@ -177,6 +177,18 @@ type CreateRequest struct {
 	AdminName  string `json:"admin_name,omitempty"` // the email when empty
 }
 
+func validateSlug(slug string) error {
+	switch {
+	case slug == "":
+		return prego.Invalid("slug", "is required")
+	case len(slug) > MaxSlugLen:
+		return prego.Invalid("slug", "must be at most "+strconv.Itoa(MaxSlugLen)+" characters")
+	case !prego.IsLabel(slug, MaxSlugLen):
+		return prego.Invalid("slug", "must be a DNS label: lower-case letters, digits and inner hyphens")
+	}
+	return prego.CheckIDNA("slug", slug)
+}
+
 // PlacementMode is a placement policy.
 type PlacementMode string
 
@@ -192,13 +204,8 @@ func (m PlacementMode) Valid() bool { return m == ModeShared || m == ModeOneTena
 // Validate checks the request's own fields, normalizes its tags and fills in the plan's
 // defaults. The org, the country and the slug are checked by the store.
 func (r *CreateRequest) Validate() error {
-	switch {
-	case r.Slug == "":
-		return prego.Invalid("slug", "is required")
-	case len(r.Slug) > MaxSlugLen:
-		return prego.Invalid("slug", "must be at most "+strconv.Itoa(MaxSlugLen)+" characters")
-	case !prego.IsLabel(r.Slug, MaxSlugLen):
-		return prego.Invalid("slug", "must be a DNS label: lower-case letters, digits and inner hyphens")
+	if err := validateSlug(r.Slug); err != nil {
+		return err
 	}
 	if err := prego.ValidateOrgID("org_id", r.OrgID); err != nil {
 		return err

@@ -74,13 +74,17 @@ func Caddy(d wire.EdgeDocument, certs map[string]wire.EdgeCertificate, s Setting
 	at := func(address string, port int) *site {
 		l := listener{address: address, port: port}
 		if listeners[l] == nil {
-			listeners[l] = &site{listener: l, tls: port != s.HTTPPort, passing: d.Passing, trusts: trusts}
+			listeners[l] = &site{listener: l, tls: port != s.HTTPPort, passing: d.Passing, trusts: trusts, names: map[string]bool{}}
 		}
 		return listeners[l]
 	}
 	at("", s.HTTPPort).challenges = d.Challenges
 	at("", s.HTTPSPort)
-	for _, h := range d.Hosts {
+	// Caddy refuses a name that is in one list twice. The first host that has it answers: the one for that port, and not
+	// one whose visitors are only led from there to HTTPS, or are served there while it has no certificate.
+	hosts := slices.Clone(d.Hosts)
+	slices.SortStableFunc(hosts, func(a, b wire.EdgeHost) int { return cmp.Compare(min(b.Port, 1), min(a.Port, 1)) })
+	for _, h := range hosts {
 		if h.Address != "" && (s.Own == nil || !s.Own(h.Address)) {
 			continue
 		}
@@ -97,16 +101,15 @@ func Caddy(d wire.EdgeDocument, certs map[string]wire.EdgeCertificate, s Setting
 		switch {
 		case port != 0:
 			if l := at(h.Address, port); !l.tls || names.has(h.Name) {
-				l.hosts = append(l.hosts, h)
+				l.add(h)
 			}
 		case h.TLS && names.has(h.Name):
-			plain := at(h.Address, s.HTTPPort)
-			plain.redirected = append(plain.redirected, h.Name)
-			l := at(h.Address, s.HTTPSPort)
-			l.hosts = append(l.hosts, h)
+			if plain := at(h.Address, s.HTTPPort); !plain.names[h.Name] {
+				plain.redirected = append(plain.redirected, h.Name)
+			}
+			at(h.Address, s.HTTPSPort).add(h)
 		default:
-			l := at(h.Address, s.HTTPPort)
-			l.hosts = append(l.hosts, h)
+			at(h.Address, s.HTTPPort).add(h)
 		}
 	}
 	servers := obj{}
@@ -173,10 +176,18 @@ type site struct {
 	listener
 	tls        bool
 	hosts      []wire.EdgeHost
+	names      map[string]bool // of hosts
 	redirected []string
 	challenges []wire.EdgeChallenge
 	passing    []string // edges whose word on who asks is believed
 	trusts     func(name string) (certificate string, roots []string)
+}
+
+func (v *site) add(h wire.EdgeHost) {
+	if !v.names[h.Name] {
+		v.names[h.Name] = true
+		v.hosts = append(v.hosts, h)
+	}
 }
 
 func (v *site) server(s Settings) (obj, error) {

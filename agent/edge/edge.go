@@ -29,8 +29,11 @@ type Edge struct {
 	settings Settings
 	caddy    *caddy
 	haproxy  haproxy
+	tryPort  func(address string, port int) error
 
-	document wire.EdgeDocument
+	document wire.EdgeDocument // as the control plane has it
+	leftOut  []refusal         // what of it the servers refuse, sorted
+	served   wire.EdgeDocument // the rest, which they run
 	certs    map[string]wire.EdgeCertificate
 	applied  bool // the servers run the document: false after a start
 	running  running
@@ -55,6 +58,12 @@ func forward(d wire.EdgeDocument, s Settings) (f forwarding, err error) {
 	return f, err
 }
 
+// saved is the content of documentFile.
+type saved struct {
+	wire.EdgeDocument
+	LeftOut []refusal `json:"left_out,omitempty"`
+}
+
 // Open reads what was served last from dir, and writes files with which the servers can
 // start if there are none. The servers' sockets are in settings.RunDir.
 func Open(dir string, settings Settings) (*Edge, error) {
@@ -62,6 +71,7 @@ func Open(dir string, settings Settings) (*Edge, error) {
 	e := &Edge{
 		dir: dir, settings: settings, caddy: newCaddy(filepath.Join(settings.RunDir, adminSocket)),
 		haproxy: haproxy{socket: filepath.Join(settings.RunDir, masterSocket)}, certs: map[string]wire.EdgeCertificate{}, gone: map[string]time.Time{},
+		tryPort: settings.tryPort,
 	}
 	for _, d := range []string{dir, filepath.Join(dir, filepath.Dir(caddyFile)), filepath.Join(dir, filepath.Dir(haproxyFile)), filepath.Join(dir, sitesDir), filepath.Join(dir, addressesDir)} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
@@ -69,21 +79,27 @@ func Open(dir string, settings Settings) (*Edge, error) {
 		}
 	}
 	var list []wire.EdgeCertificate
-	if err := errors.Join(e.read(documentFile, &e.document), e.read(certificatesFile, &list)); err != nil {
+	var last saved
+	if err := errors.Join(e.read(documentFile, &last), e.read(certificatesFile, &list)); err != nil {
 		return nil, fmt.Errorf("edge: %w", err)
 	}
 	for _, c := range list {
 		e.certs[c.ID] = c
 	}
-	places := placesOf(e.document)
+	out := map[part]refusal{}
+	for _, r := range last.LeftOut {
+		out[r.part] = r
+	}
+	e.document, e.leftOut, e.served = last.EdgeDocument, last.LeftOut, without(last.EdgeDocument, out, e.certs)
+	places := placesOf(e.served)
 	if err := errors.Join(e.placed(places, nil), e.dropStrangers(places)); err != nil {
 		return nil, fmt.Errorf("edge: %w", err)
 	}
-	config, err := Caddy(e.document, e.certs, settings)
+	config, err := Caddy(e.served, e.certs, settings)
 	if err != nil {
 		return nil, fmt.Errorf("edge: %w", err)
 	}
-	tcp, err := forward(e.document, settings)
+	tcp, err := forward(e.served, settings)
 	if err != nil {
 		return nil, fmt.Errorf("edge: %w", err)
 	}
@@ -105,7 +121,7 @@ func Open(dir string, settings Settings) (*Edge, error) {
 	return e, nil
 }
 
-// Document is what is served, or was served last.
+// Document is what is served but for LeftOut, or was served last.
 func (e *Edge) Document() wire.EdgeDocument { return e.document }
 
 // Applied reports whether the servers have confirmed the document since the start.
@@ -124,10 +140,38 @@ func (e *Edge) Missing(d wire.EdgeDocument) (ids []string) {
 	return ids
 }
 
-// Apply makes the servers serve a document. A *RefusedError says that one of them can't: all
-// go on with the one before, which stays on disk.
+// Apply makes the servers serve a document, except those parts of it that they refuse (LeftOut). A *RefusedError
+// means that they refuse it for another reason: both keep serving the previous document, which stays on disk.
 func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.EdgeCertificate) error {
 	began := time.Now()
+	out := malformed(d)
+	e.busy(d, out)
+	for _, r := range e.remembered(d, began) {
+		out[r.part] = r
+	}
+	usable := make([]wire.EdgeCertificate, 0, len(fetched))
+	for _, c := range fetched {
+		if err := checkPair(c); err != nil {
+			out[certificatePart(c.EdgeCertificateRef)] = refusal{part: certificatePart(c.EdgeCertificateRef), Reason: err.Error(), Tried: began}
+			continue
+		}
+		usable = append(usable, c)
+	}
+	err := e.apply(ctx, without(d, out, e.certs), d, sorted(out), usable)
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		if err = e.search(ctx, d, out, usable); err == nil {
+			err = e.apply(ctx, without(d, out, e.certs), d, sorted(out), usable)
+		}
+	}
+	if err == nil {
+		e.took = time.Since(began)
+	}
+	return err
+}
+
+// apply makes the servers serve what is left of a document, all of it.
+func (e *Edge) apply(ctx context.Context, d, whole wire.EdgeDocument, leftOut []refusal, fetched []wire.EdgeCertificate) error {
 	certs := make(map[string]wire.EdgeCertificate, len(d.Certificates))
 	for _, ref := range d.Certificates {
 		if c, ok := e.certs[ref.ID]; ok && c.SHA256 == ref.SHA256 {
@@ -149,14 +193,14 @@ func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.Ed
 	if err := e.forward(ctx, next.haproxy); err != nil {
 		return err
 	}
-	before, places := placesOf(e.document), placesOf(d)
+	before, places := placesOf(e.served), placesOf(d)
 	if err := e.placed(places, before); err != nil {
 		return err
 	}
 	if !e.applied || !bytes.Equal(next.caddy, e.running.caddy) {
 		if err := e.caddy.load(ctx, next.caddy); err != nil {
 			// Both serve the same document, or its version would say nothing.
-			back, backErr := forward(e.document, e.settings)
+			back, backErr := forward(e.served, e.settings)
 			if backErr == nil {
 				backErr = errors.Join(e.placed(before, places), e.forward(ctx, back))
 			}
@@ -169,7 +213,7 @@ func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.Ed
 			list = append(list, c)
 		}
 	}
-	document, err := json.Marshal(d)
+	document, err := json.Marshal(saved{whole, leftOut})
 	if err != nil {
 		return err
 	}
@@ -184,10 +228,10 @@ func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.Ed
 	e.dropPlaces(before, places, time.Now())
 	// WebSockets of sites that have moved: they are opened again, and lead to the new place. Those
 	// that can't be cut end with their worker.
-	if moved := movedSockets(e.document, d); len(moved) > 0 {
+	if moved := movedSockets(e.served, d); len(moved) > 0 {
 		_ = e.haproxy.cut(ctx, moved)
 	}
-	e.document, e.certs, e.applied, e.running, e.took = d, certs, true, next, time.Since(began)
+	e.document, e.leftOut, e.served, e.certs, e.applied, e.running = whole, leftOut, d, certs, true, next
 	return nil
 }
 

@@ -593,8 +593,8 @@ func (p *proxy) haproxy(file string) {
 	}, 20*time.Second, 20*time.Millisecond, "haproxy does not run")
 }
 
-// TestAnEdgeServesWhatItServedLast: a document that is refused changes nothing, and after a
-// restart without the control plane the last good one is served, by Caddy alone.
+// TestAnEdgeServesWhatItServedLast: a certificate that is refused changes nothing for others, and after a
+// restart without the control plane the last document is served, by Caddy alone.
 func TestAnEdgeServesWhatItServedLast(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t)
@@ -611,10 +611,9 @@ func TestAnEdgeServesWhatItServedLast(t *testing.T) {
 	bad.Version = 8
 	broken.ID, broken.Key = "crt-1", "no key"
 	bad.Certificates = append(slices.Clone(refs), wire.EdgeCertificateRef{ID: "crt-1", Names: []string{"x.example.com"}, SHA256: broken.SHA256})
-	var refused *RefusedError
-	require.ErrorAs(t, e.Apply(context.Background(), bad, []wire.EdgeCertificate{broken}), &refused)
-	require.NotEmpty(t, refused.Reason)
-	require.Equal(t, int64(7), e.Document().Version)
+	require.NoError(t, e.Apply(context.Background(), bad, []wire.EdgeCertificate{broken}))
+	require.Len(t, e.LeftOut(), 1)
+	require.Equal(t, int64(8), e.Document().Version)
 	status, _, _ = e.get("https://acme.example.com/")
 	require.Equal(t, 200, status)
 
@@ -633,7 +632,8 @@ func TestAnEdgeServesWhatItServedLast(t *testing.T) {
 	require.Contains(t, body, "acme ")
 	again, err := Open(e.Edge.dir, e.proxy.settings)
 	require.NoError(t, err)
-	require.Equal(t, d.Version, again.Document().Version)
+	require.Equal(t, bad.Version, again.Document().Version)
+	require.Equal(t, e.LeftOut(), again.LeftOut())
 	require.False(t, again.Applied())
 	require.NoError(t, again.Apply(context.Background(), again.Document(), nil), "its keys are there, too")
 	require.True(t, again.Applied())

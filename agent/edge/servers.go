@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -88,7 +89,7 @@ func (h haproxy) reload(ctx context.Context) error {
 			if fresh(answer) {
 				return nil
 			}
-			if strings.Contains(answer, "# old workers") || time.Now().After(end) {
+			if reloadFailed.MatchString(answer) || strings.Contains(answer, "# old workers") || time.Now().After(end) {
 				return &RefusedError{Reason: "haproxy: it did not take the new configuration; its log says why"}
 			}
 		} else if time.Now().After(end) {
@@ -145,6 +146,9 @@ func (h haproxy) cut(ctx context.Context, which map[session]bool) error {
 
 // reloadTimeout is how long a master of a version before 2.7 may take to reload.
 const reloadTimeout = 5 * time.Second
+
+// reloadFailed is the master's line in "show proc" when its last reloads failed.
+var reloadFailed = regexp.MustCompile(`(?m)^\d+\s+master\s+\d+ \[failed: [1-9]`)
 
 // fresh reports whether the master has a worker that began with the last reload:
 // "<pid> worker <reloads since> <uptime> <version>".

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -74,22 +73,16 @@ func HAProxy(d wire.EdgeDocument, s Settings) (config, names string, err error) 
 	return b.String(), names, nil
 }
 
-// word is what can be written to HAProxy's files as it is.
-var word = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
-
 // words refuses a document with names that would be more than a name in a configuration.
 func words(d wire.EdgeDocument) error {
 	for _, h := range d.Hosts {
-		if h.Route != "" && !word.MatchString(h.Route) {
-			return fmt.Errorf("route %q is no id", h.Route)
-		}
-		if h.Site != "" && !word.MatchString(h.Site) {
-			return fmt.Errorf("site %q is no host name", h.Site)
+		if err := checkHost(h); err != nil {
+			return err
 		}
 	}
 	for _, t := range d.TCP {
-		if !word.MatchString(t.Route) {
-			return fmt.Errorf("route %q is no id", t.Route)
+		if err := checkTCP(t); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -156,6 +156,9 @@ type EdgeAddress struct {
 type EdgeApplied struct {
 	// Version is that of the document that is served now.
 	Version int64 `json:"version"`
+	// LeftOut are the parts of that document that the edge's servers refuse. Everything else is served. An edge
+	// that leaves out more than MaxEdgeLeftOut reports the first.
+	LeftOut []EdgeLeftOut `json:"left_out,omitempty"`
 	// Refused is the version of a later document that can't be served, with the reason;
 	// Version stays the one before it.
 	Refused int64  `json:"refused,omitempty"`
@@ -164,6 +167,41 @@ type EdgeApplied struct {
 
 // MaxEdgeReason bounds EdgeApplied.Reason.
 const MaxEdgeReason = 1024
+
+// EdgePart is a kind of part of a document.
+type EdgePart string
+
+// The parts of a document that can be left out.
+const (
+	EdgeHostPart        EdgePart = "host"
+	EdgeChallengePart   EdgePart = "challenge"
+	EdgeCertificatePart EdgePart = "certificate"
+	EdgeTCPPart         EdgePart = "tcp"
+	EdgePassingPart     EdgePart = "passing"
+)
+
+// EdgeParts lists the kinds of parts.
+func EdgeParts() []EdgePart {
+	return []EdgePart{EdgeHostPart, EdgeChallengePart, EdgeCertificatePart, EdgeTCPPart, EdgePassingPart}
+}
+
+// EdgeLeftOut is a part of a document that an edge's servers refuse.
+type EdgeLeftOut struct {
+	Kind EdgePart `json:"kind"`
+	// Name is the name of a host or challenge, the id of a certificate, the address and port that are
+	// forwarded, or an address of Passing; at most MaxEdgePartName bytes.
+	Name   string `json:"name"`
+	Tenant string `json:"tenant,omitempty"`
+	Route  string `json:"route,omitempty"`
+	Reason string `json:"reason"` // at most MaxEdgePartReason bytes
+}
+
+// Bounds of EdgeApplied.LeftOut.
+const (
+	MaxEdgeLeftOut    = 500
+	MaxEdgePartName   = 300
+	MaxEdgePartReason = 512
+)
 
 // Directories of an edge, relative to the host's root directory. They belong to the
 // process that faces the network, and the stack mounts them into the container of the

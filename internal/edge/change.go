@@ -2,6 +2,7 @@ package edge
 
 import (
 	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
 )
 
 // Change is what changed of what edges serve, as of one moment.
@@ -40,4 +41,5 @@ type Applied struct {
 	Version        int64
 	RefusedVersion int64
 	RefusedReason  string
+	LeftOut        []wire.EdgeLeftOut // of what it serves; its servers refuse them
 }

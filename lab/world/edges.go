@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -49,14 +50,14 @@ func (hs *hosts) stepEdge(ctx context.Context, h *host, e *edgeServer) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	if !e.applied && e.ack.Refused == 0 {
+	if !e.applied {
 		hs.applied(h, e, e.document, nil)
 	}
 	post := func(path string, in, out any) bool {
 		status, body, err := hs.ask(ctx, h, http.MethodPost, path, h.token(), in)
 		return err == nil && status/100 == 2 && (out == nil || json.Unmarshal(body, out) == nil)
 	}
-	if e.ack != e.told {
+	if !reflect.DeepEqual(e.ack, e.told) {
 		if !post(wire.PathEdgeApplied, e.ack, nil) {
 			return false
 		}
@@ -91,10 +92,9 @@ func (hs *hosts) stepEdge(ctx context.Context, h *host, e *edgeServer) bool {
 	return true
 }
 
-// applied has a document served (agent/edge.Edge.Apply). One with a key that is another's certificate is refused, as
-// Caddy does.
+// applied has a document served (agent/edge.Edge.Apply). A certificate with another one's key is left out.
 func (hs *hosts) applied(h *host, e *edgeServer, d wire.EdgeDocument, fetched []wire.EdgeCertificate) {
-	certs := map[string]wire.EdgeCertificate{}
+	certs, leftOut := map[string]wire.EdgeCertificate{}, []wire.EdgeLeftOut(nil)
 	for _, ref := range d.Certificates {
 		if c, ok := e.certs[ref.ID]; ok && c.SHA256 == ref.SHA256 {
 			certs[ref.ID] = c
@@ -103,15 +103,15 @@ func (hs *hosts) applied(h *host, e *edgeServer, d wire.EdgeDocument, fetched []
 	for _, c := range fetched {
 		if _, err := tls.X509KeyPair([]byte(c.Chain), []byte(c.Key)); err != nil {
 			hs.w.violationf("I9 edge %s gets a certificate that its key is for: %v: %v", h.guest.Name, c.Names, err)
-			e.seen, e.ack = d.Version, wire.EdgeApplied{Version: e.document.Version, Refused: d.Version, Reason: "key"}
-			return
+			leftOut = append(leftOut, wire.EdgeLeftOut{Kind: wire.EdgeCertificatePart, Name: c.ID, Reason: "key"})
+			continue
 		}
 		certs[c.ID] = c
 	}
 	h.mu.Lock()
 	e.document, e.certs, e.applied = d, certs, true
 	h.mu.Unlock()
-	e.seen, e.ack = d.Version, wire.EdgeApplied{Version: d.Version}
+	e.seen, e.ack = d.Version, wire.EdgeApplied{Version: d.Version, LeftOut: leftOut}
 	if len(d.Hosts) > 0 {
 		hs.w.Met("an edge served a site")
 	}

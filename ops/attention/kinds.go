@@ -62,6 +62,7 @@ const (
 	QuotaDrifted        Kind = "quota_drifted"
 	PeersBehind         Kind = "peers_behind"
 	EdgeBehind          Kind = "edge_behind"
+	EdgeRejectedName    Kind = "edge_rejected_name"
 	DNSRecordFailing    Kind = "dns_record_failing"
 	ProviderUntracked   Kind = "provider_untracked"
 )
@@ -132,6 +133,7 @@ var (
 	showQuota        = get("Show its quota", "/v1/orgs/{id}/quotas", "prego quota show {id}")
 	showCatalog      = get("Show the catalog", "/v1/catalog", "prego catalog")
 	showReady        = get("Show what is ready", "/readyz", "prego health")
+	showDomain       = get("Show the name", "/v1/domains/{id}", "prego domain show {id}")
 	showCertificate  = get("Show the certificate", "/v1/certificates/{id}", "prego certificate show {id}")
 	renewCertificate = post("Renew it now", "/v1/certificates/{id}/renew", "prego certificate renew {id}")
 	listCertificates = get("List them", "/v1/certificates?status=active,failed", "prego certificate list --state active,failed")
@@ -462,7 +464,7 @@ var ordered = []struct {
 		severity: Warning, says: "its TXT record is gone", plural: "names lost their TXT record",
 		todo:    "Tell its org which record to make; check it when it is there.",
 		docs:    "docs/resources.md#names",
-		actions: about("domain", get("Show the name", "/v1/domains/{id}", "prego domain show {id}"), post("Look again now", "/v1/domains/{id}/check", "prego domain check {id}")),
+		actions: about("domain", showDomain, post("Look again now", "/v1/domains/{id}/check", "prego domain check {id}")),
 		all:     []Action{get("List them", "/v1/domains?status=lost", "prego domain list --state lost")},
 	}},
 	{VolumeFailed, spec{
@@ -530,10 +532,23 @@ var ordered = []struct {
 		actions: about("server", listPeers, showServer), all: []Action{listPeers},
 	}},
 	{EdgeBehind, spec{
-		severity: Warning, says: "it refused what it should serve", plural: "edges refused what they should serve",
-		todo:    "Read why: it goes on with what it served before, so new names and sites are not reached over it.",
-		docs:    "docs/edges.md",
+		severity: Critical, says: "it refused what it should serve", plural: "edges refused what they should serve",
+		todo:    "Fix the cause, which the message and the log of the agent name. Until then no new site or name of its network opens over it; what it served before is served.",
+		docs:    "docs/edges.md#names-that-an-edge-refuses",
 		actions: about("server", showServer), all: []Action{get("List the edges", "/v1/servers?role=edge", "prego server list --role edge")},
+	}},
+	{EdgeRejectedName, spec{
+		severity: Warning, says: "edges refuse it and serve everything else", plural: "names or ports are refused by edges",
+		todo: "Give it another name or port, or delete it: the reason does not go away by itself. All other sites are served.",
+		docs: "docs/edges.md#names-that-an-edge-refuses",
+		actions: map[string][]Action{
+			"tenant":      {showTenant},
+			"domain":      {showDomain, drop("Delete the name", "/v1/domains/{id}", "prego domain delete {id}")},
+			"group":       {showGroup},
+			"certificate": {showCertificate, renewCertificate},
+			"server":      {showServer},
+		},
+		all: []Action{get("List the edges", "/v1/servers?role=edge", "prego server list --role edge")},
 	}},
 	{DNSRecordFailing, spec{
 		severity: Warning, says: "it could not be written", plural: "DNS records could not be written",
