@@ -229,6 +229,7 @@ type class struct {
 
 func (v *site) routes(s Settings) (routes []obj, named obj) {
 	named = obj{}
+	routes = append(routes, lowered)
 	if len(v.challenges) > 0 && !v.tls {
 		routes = append(routes, challenges(v.challenges))
 	}
@@ -377,6 +378,20 @@ func namesOf(hosts []wire.EdgeHost) []string {
 	}
 	return out
 }
+
+// lowered writes the host of a request as names are written here. The host matcher ignores case and takes no final dot,
+// and maps compare byte by byte (caddyhttp.MatchHost, map.Handler).
+var lowered = func() obj {
+	var letters []obj
+	for c := 'a'; c <= 'z'; c++ {
+		letters = append(letters, obj{"search": strings.ToUpper(string(c)), "replace": string(c)})
+	}
+	letters = append(letters, obj{"search_regexp": `\.(:[0-9]+)?$`, "replace": "$1"})
+	return obj{
+		"match":  []obj{{"header_regexp": obj{"Host": obj{"pattern": `[A-Z]|\.(:[0-9]+)?$`}}}},
+		"handle": []obj{{"handler": "headers", "request": obj{"replace": obj{"Host": letters}}}},
+	}
+}()
 
 func onHosts(names []string, handle ...obj) obj {
 	return obj{"match": []obj{{"host": names}}, "handle": handle, "terminal": true}

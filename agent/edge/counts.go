@@ -119,7 +119,7 @@ func (c *Counter) count(line []byte) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	host = strings.ToLower(host)
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
 	if c.passed[host] {
 		return
 	}

@@ -428,6 +428,43 @@ func overOneConnection(conn net.Conn, protocol string) func(host string) (int, s
 	}
 }
 
+// TestHostsAreFoundInAnySpelling: a site and a route answer to their names in capitals and with a final dot as they do in lower case.
+func TestHostsAreFoundInAnySpelling(t *testing.T) {
+	t.Parallel()
+	p := newEdge(t)
+	pool, refs, certs := certified(t, "acme.example.com")
+	route := wire.EdgeHost{Name: "shop.example.org", Route: "rte-1", Port: 80, State: wire.EdgeServing, Upstreams: []wire.EdgeUpstream{{Address: upstream(t, "shop")}}}
+	d := wire.EdgeDocument{
+		Version: 1, Hosts: []wire.EdgeHost{serving("acme.example.com", "t-1", upstream(t, "acme")), route, serving("plain.example.com", "t-2", upstream(t, "plain"))},
+		Certificates: refs, Challenges: []wire.EdgeChallenge{{Host: "new.example.net", Token: "t1", KeyAuthorization: "t1.thumb"}},
+	}
+	require.NoError(t, p.Apply(context.Background(), d, []wire.EdgeCertificate{certs["crt-0"]}))
+	p.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: pool, ServerName: "acme.example.com"}
+	for _, tc := range []struct{ scheme, host, want string }{
+		{"http", "Plain.Example.COM", "plain host=plain.example.com "}, {"http", "PLAIN.example.com:80", "plain host=plain.example.com:80 "},
+		{"http", "plain.example.com.", "plain host=plain.example.com "}, {"http", "Plain.example.com.:80", "plain host=plain.example.com:80 "},
+		{"http", "Shop.Example.ORG", "shop host=shop.example.org "}, {"https", "ACME.example.com", "acme host=acme.example.com "},
+		{"http", "plain.example.com", "plain host=plain.example.com "},
+	} {
+		req, err := http.NewRequest(http.MethodGet, tc.scheme+"://acme.example.com/", http.NoBody)
+		require.NoError(t, err)
+		req.Host = tc.host
+		began := time.Now()
+		resp, err := p.client.Do(req)
+		require.NoError(t, err)
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		_ = resp.Body.Close()
+		require.Equal(t, 200, resp.StatusCode, "%s: %s", tc.host, body)
+		require.Contains(t, string(body), tc.want)
+		t.Log(tc.host, time.Since(began))
+	}
+	_, _, header := p.get("http://ACME.example.com/a")
+	require.Equal(t, "https://acme.example.com/a", header.Get("Location"))
+	_, answer, _ := p.get("http://NEW.example.net/.well-known/acme-challenge/t1")
+	require.Equal(t, "t1.thumb", answer)
+}
+
 // TestRequestsAreSentOnce: what may have reached an upstream is not sent to another.
 func TestRequestsAreSentOnce(t *testing.T) {
 	t.Parallel()
