@@ -16,7 +16,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/attention"
+	"github.com/prego/prego/ops/attention"
 )
 
 // edgeHost is an enrolled edge.

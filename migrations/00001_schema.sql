@@ -1809,7 +1809,8 @@ CREATE TABLE edges (
     refused_version bigint NOT NULL DEFAULT 0, -- a later document that its servers refused
     refused_reason  text NOT NULL DEFAULT '',
     applied_at      timestamptz,
-    asked_at        timestamptz NOT NULL DEFAULT now() -- when it asked for a document last
+    asked_at        timestamptz NOT NULL DEFAULT now(), -- when it asked for a document last
+    refused_since   timestamptz -- since when it refuses whole documents, however many there have been since
 );
 CREATE INDEX edges_by_network ON edges (network);
 
@@ -1821,6 +1822,19 @@ CREATE TABLE edge_documents (
     digest     bytea NOT NULL,
     seen       pg_snapshot NOT NULL,
     changed_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- What edges leave out of their document because their servers refuse it: a name, a certificate, a port. Everything
+-- else of the document is served.
+CREATE TABLE edge_left_out (
+    server_id text NOT NULL REFERENCES edges (server_id) ON DELETE CASCADE,
+    kind      text NOT NULL CHECK (kind IN ('host', 'challenge', 'certificate', 'tcp', 'passing')),
+    name      text NOT NULL, -- of a host; the id of a certificate; an address and port
+    tenant_id text NOT NULL DEFAULT '',
+    route_id  text NOT NULL DEFAULT '',
+    reason    text NOT NULL,
+    since     timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (server_id, kind, name, tenant_id, route_id)
 );
 
 -- The names that orgs want served. Any number of orgs may have the same one pending; the first to show its TXT
