@@ -49,6 +49,10 @@ type operation struct {
 // (x-max-body).
 const maxBody = 64 << 10
 
+// mostErrors is how many invalid fields an answer lists. Thousands of invalid fields have one
+// cause, and reporting a field costs much more than reading it.
+const mostErrors = 20
+
 var pathParameter = regexp.MustCompile(`\{([^}]+)\}`)
 
 // embedded is the contract of this build. Reading it costs 100 ms of CPU, and it is never
@@ -98,7 +102,7 @@ func (k *contract) operation(c echo.Context) *operation {
 // bodyKey is where a checked body is stored in the context.
 const bodyKey = "api.body"
 
-// check rejects requests that violate the contract, with all their errors, before any
+// check rejects requests that violate the contract, with their first errors, before any
 // handler sees them.
 func (a *API) check(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
@@ -112,6 +116,9 @@ func (a *API) check(next echo.HandlerFunc) echo.HandlerFunc {
 			if err != nil && len(wrong) == 0 {
 				return err
 			}
+			if err := c.Request().Context().Err(); err != nil {
+				return err // the caller has gone, and a large body takes long to check
+			}
 			wrong = append(wrong, op.checkBody(body)...)
 			c.Set(bodyKey, body)
 		}
@@ -120,13 +127,13 @@ func (a *API) check(next echo.HandlerFunc) echo.HandlerFunc {
 			wrong = append(wrong, &prego.Error{Code: prego.CodeUnknownField, Field: "body", Message: "is not part of this request"})
 		}
 		if len(wrong) > 0 {
-			return &fieldErrors{all: wrong}
+			return &fieldErrors{all: wrong[:min(len(wrong), mostErrors)]}
 		}
 		return next(c)
 	}
 }
 
-// fieldErrors are all errors in a request's fields; as a *prego.Error it is the first.
+// fieldErrors are the errors in a request's fields; as a *prego.Error it is the first.
 type fieldErrors struct{ all []*prego.Error }
 
 func (e *fieldErrors) Error() string { return e.all[0].Error() }
@@ -139,7 +146,10 @@ func (o *operation) checkParameters(c echo.Context) (wrong []*prego.Error) {
 	if err != nil {
 		return []*prego.Error{prego.Invalid("query", "is not valid")}
 	}
-	for name := range query {
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if len(wrong) == mostErrors {
+			break
+		}
 		if !slices.ContainsFunc(o.parameters, func(p *openapi3.Parameter) bool { return p.In == openapi3.ParameterInQuery && p.Name == name }) {
 			wrong = append(wrong, &prego.Error{Code: prego.CodeUnknownField, Field: shown(name), Message: "is not a parameter of this request"})
 		}
@@ -216,15 +226,24 @@ func (o *operation) readBody(c echo.Context) ([]byte, error) {
 	return body, checkJSON(body)
 }
 
-// checkBody checks a body against its schema.
+// checkBody checks a body against its schema. A body above the usual size is checked up to
+// its first error only, since the validator collects all errors before it returns.
 func (o *operation) checkBody(body []byte) (wrong []*prego.Error) {
 	var v any
 	if body == nil || json.Unmarshal(body, &v) != nil {
 		return nil
 	}
-	for _, e := range schemaErrors(o.body.VisitJSON(v, openapi3.MultiErrors(), openapi3.VisitAsRequest())) {
-		// One error per field is enough.
-		if found := fieldError(e); !slices.ContainsFunc(wrong, func(w *prego.Error) bool { return w.Field == found.Field }) {
+	options := []openapi3.SchemaValidationOption{openapi3.VisitAsRequest()}
+	if len(body) <= maxBody {
+		options = append(options, openapi3.MultiErrors())
+	}
+	seen := map[string]bool{} // one error per field is enough
+	for _, e := range schemaErrors(o.body.VisitJSON(v, options...)) {
+		if len(wrong) == mostErrors {
+			break
+		}
+		if found := fieldError(e); !seen[found.Field] {
+			seen[found.Field] = true
 			wrong = append(wrong, found)
 		}
 	}

@@ -5792,7 +5792,7 @@ type Problem struct {
 	// Example: max_instances
 	Dimension *string `json:"dimension,omitempty"`
 
-	// Errors All invalid fields; the first is repeated in code, field and detail
+	// Errors The invalid fields, at most 20, and only one for a body above 64 KiB; the first is repeated in code, field and detail
 	Errors *[]FieldProblem `json:"errors,omitempty"`
 
 	// Field Path of the first invalid input, with dots

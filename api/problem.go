@@ -107,12 +107,18 @@ func statusOf(coded *prego.Error) int {
 	return http.StatusInternalServerError
 }
 
+// How long the parts of an answer may be that repeat what a request holds, in runes.
+const (
+	mostInMessage = 2000
+	mostInField   = 400
+)
+
 // problem is an error as a problem document.
 func (a *API) problem(coded *prego.Error, c echo.Context) Problem {
 	status := statusOf(coded)
 	out := Problem{
 		Type: "about:blank", Title: http.StatusText(status), Status: status, Code: string(coded.Code),
-		Detail: optional(coded.Message), Field: optional(coded.Field), RequestId: optional(requestID(c)),
+		Detail: optional(clipped(coded.Message, mostInMessage)), Field: optional(clipped(coded.Field, mostInField)), RequestId: optional(requestID(c)),
 	}
 	if coded.Field != "" {
 		out.Errors = fieldProblems([]*prego.Error{coded})
@@ -123,7 +129,7 @@ func (a *API) problem(coded *prego.Error, c echo.Context) Problem {
 func fieldProblems(wrong []*prego.Error) *[]FieldProblem {
 	out := make([]FieldProblem, len(wrong))
 	for i, e := range wrong {
-		out[i] = FieldProblem{Field: e.Field, Code: string(e.Code), Message: e.Message}
+		out[i] = FieldProblem{Field: clipped(e.Field, mostInField), Code: string(e.Code), Message: clipped(e.Message, mostInMessage)}
 	}
 	return &out
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -49,7 +50,7 @@ func DecodeStrict(body []byte, v any) error {
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
-	if err := conforms(dec, reflect.TypeOf(v).Elem(), ""); err != nil {
+	if err := conforms(dec, reflect.TypeOf(v).Elem()); err != nil {
 		return err
 	}
 	if err := json.Unmarshal(body, v); err != nil {
@@ -58,9 +59,27 @@ func DecodeStrict(body []byte, v any) error {
 	return nil
 }
 
+// under moves an error in a value to the field that holds the value. Paths are built on the way back from an
+// error: to build one for each value of a valid body would cost more than reading it.
+func under(field string, err error) error {
+	var e *prego.Error
+	if !errors.As(err, &e) || e.Code == prego.CodeInvalidJSON {
+		return err
+	}
+	switch {
+	case e.Field == "":
+		e.Field = field
+	case e.Field[0] == '[':
+		e.Field = field + e.Field
+	default:
+		e.Field = field + "." + e.Field
+	}
+	return err
+}
+
 // conforms reads one value from dec and checks it against its Go type, which bounds the
 // depth.
-func conforms(dec *json.Decoder, want reflect.Type, path string) error {
+func conforms(dec *json.Decoder, want reflect.Type) error {
 	t, err := dec.Token()
 	if err != nil {
 		return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
@@ -73,25 +92,25 @@ func conforms(dec *json.Decoder, want reflect.Type, path string) error {
 	}
 	if want == anyObject {
 		if t != json.Delim('{') {
-			return prego.Invalid(path, "must be an object, not "+tokenKind(t))
+			return prego.Invalid("", "must be an object, not "+tokenKind(t))
 		}
-		return wellFormed(dec, path, 0)
+		return wellFormed(dec, 0)
 	}
 	if _, nested := t.(json.Delim); !nested && t != nil && reflect.PointerTo(want).Implements(readsItself) {
-		return readByItself(t, want, path)
+		return readByItself(t, want)
 	}
 	switch v := t.(type) {
 	case json.Delim:
 		if v == '{' && want.Kind() == reflect.Struct {
-			return conformsToStruct(dec, want, path)
+			return conformsToStruct(dec, want)
 		}
 		if v == '{' && want.Kind() == reflect.Map {
-			return conformsToMap(dec, want.Elem(), path)
+			return conformsToMap(dec, want.Elem())
 		}
 		if v == '[' && want.Kind() == reflect.Slice {
 			for i := 0; dec.More(); i++ {
-				if err := conforms(dec, want.Elem(), fmt.Sprintf("%s[%d]", path, i)); err != nil {
-					return err
+				if err := conforms(dec, want.Elem()); err != nil {
+					return under(index(i), err)
 				}
 			}
 			_, err := dec.Token() // the closing bracket
@@ -121,25 +140,20 @@ func conforms(dec *json.Decoder, want reflect.Type, path string) error {
 				return nil
 			}
 		}
-		if want.Kind() == reflect.Int64 {
-			if _, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
-				return nil
-			}
-		}
 	}
-	return prego.Invalid(path, fmt.Sprintf("must be %s, not %s", kindOf(want), tokenKind(t)))
+	return prego.Invalid("", fmt.Sprintf("must be %s, not %s", kindOf(want), tokenKind(t)))
 }
 
 // readsItself is a type that knows which numbers and texts it accepts.
 var readsItself = reflect.TypeFor[json.Unmarshaler]()
 
-func readByItself(t json.Token, want reflect.Type, path string) error {
+func readByItself(t json.Token, want reflect.Type) error {
 	b, err := json.Marshal(t)
 	if err == nil {
 		err = json.Unmarshal(b, reflect.New(want).Interface())
 	}
 	if err != nil {
-		return prego.Invalid(path, "cannot be read: "+err.Error())
+		return prego.Invalid("", "cannot be read: "+err.Error())
 	}
 	return nil
 }
@@ -149,9 +163,9 @@ var anyObject = reflect.TypeFor[json.RawMessage]()
 
 // wellFormed reads the rest of an object, and rejects duplicate fields and null at any
 // depth.
-func wellFormed(dec *json.Decoder, path string, depth int) error {
+func wellFormed(dec *json.Decoder, depth int) error {
 	if depth > 16 {
-		return prego.Invalid(path, "is nested too deep")
+		return prego.Invalid("", "is nested too deep")
 	}
 	seen := map[string]bool{}
 	for dec.More() {
@@ -160,35 +174,34 @@ func wellFormed(dec *json.Decoder, path string, depth int) error {
 		if err != nil {
 			return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
 		}
-		at := joinPath(path, shown(name))
 		if seen[name] {
-			return &prego.Error{Code: prego.CodeDuplicateField, Field: at, Message: "is given twice"}
+			return givenTwice(name)
 		}
 		seen[name] = true
-		if err := wellFormedValue(dec, at, depth); err != nil {
-			return err
+		if err := wellFormedValue(dec, depth); err != nil {
+			return under(shown(name), err)
 		}
 	}
 	_, err := dec.Token() // the closing brace
 	return err
 }
 
-func wellFormedValue(dec *json.Decoder, path string, depth int) error {
+func wellFormedValue(dec *json.Decoder, depth int) error {
 	t, err := dec.Token()
 	switch {
 	case err != nil:
 		return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
 	case t == nil:
-		return prego.Invalid(path, "must not be null")
+		return prego.Invalid("", "must not be null")
 	case t == json.Delim('{'):
-		return wellFormed(dec, path, depth+1)
+		return wellFormed(dec, depth+1)
 	case t == json.Delim('['):
 		if depth > 16 {
-			return prego.Invalid(path, "is nested too deep")
+			return prego.Invalid("", "is nested too deep")
 		}
 		for i := 0; dec.More(); i++ {
-			if err := wellFormedValue(dec, fmt.Sprintf("%s[%d]", path, i), depth+1); err != nil {
-				return err
+			if err := wellFormedValue(dec, depth+1); err != nil {
+				return under(index(i), err)
 			}
 		}
 		_, err := dec.Token() // the closing bracket
@@ -197,7 +210,7 @@ func wellFormedValue(dec *json.Decoder, path string, depth int) error {
 	return nil
 }
 
-func conformsToStruct(dec *json.Decoder, want reflect.Type, path string) error {
+func conformsToStruct(dec *json.Decoder, want reflect.Type) error {
 	fields := make(map[string]reflect.Type, want.NumField())
 	for f := range want.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -211,23 +224,22 @@ func conformsToStruct(dec *json.Decoder, want reflect.Type, path string) error {
 		}
 		name, _ := key.(string) // keys of valid JSON are strings
 		field, known := fields[name]
-		at := joinPath(path, shown(name))
 		switch {
 		case !known:
-			return &prego.Error{Code: prego.CodeUnknownField, Field: at, Message: "is not a field of this request" + suggestion(fields, name)}
+			return &prego.Error{Code: prego.CodeUnknownField, Field: shown(name), Message: "is not a field of this request" + suggestion(fields, name)}
 		case seen[name]:
-			return &prego.Error{Code: prego.CodeDuplicateField, Field: at, Message: "is given twice"}
+			return givenTwice(name)
 		}
 		seen[name] = true
-		if err := conforms(dec, field, at); err != nil {
-			return err
+		if err := conforms(dec, field); err != nil {
+			return under(shown(name), err)
 		}
 	}
 	_, err := dec.Token() // the closing brace
 	return err
 }
 
-func conformsToMap(dec *json.Decoder, want reflect.Type, path string) error {
+func conformsToMap(dec *json.Decoder, want reflect.Type) error {
 	seen := make(map[string]bool)
 	for dec.More() {
 		key, err := dec.Token()
@@ -235,18 +247,23 @@ func conformsToMap(dec *json.Decoder, want reflect.Type, path string) error {
 			return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
 		}
 		name, _ := key.(string)
-		at := joinPath(path, shown(name))
 		if seen[name] {
-			return &prego.Error{Code: prego.CodeDuplicateField, Field: at, Message: "is given twice"}
+			return givenTwice(name)
 		}
 		seen[name] = true
-		if err := conforms(dec, want, at); err != nil {
-			return err
+		if err := conforms(dec, want); err != nil {
+			return under(shown(name), err)
 		}
 	}
 	_, err := dec.Token() // the closing brace
 	return err
 }
+
+func givenTwice(name string) error {
+	return &prego.Error{Code: prego.CodeDuplicateField, Field: shown(name), Message: "is given twice"}
+}
+
+func index(i int) string { return "[" + strconv.Itoa(i) + "]" }
 
 // suggestion names the field that only differs in case.
 func suggestion(fields map[string]reflect.Type, name string) string {
@@ -258,14 +275,22 @@ func suggestion(fields map[string]reflect.Type, name string) string {
 	return ""
 }
 
-// shown is a name from a request, short and free of secrets, for an answer or a log.
+// shown is a name from a request, short and free of secrets, for an answer or a log. It is
+// cut before secrets are looked for, which takes time by the length; they are found by how
+// they begin.
 func shown(name string) string {
 	const most = 64
-	name = prego.Redact(name)
-	if utf8.RuneCountInString(name) > most {
-		return string([]rune(name)[:most]) + "…"
+	return clipped(prego.Redact(clipped(name, 16*most)), most)
+}
+
+// clipped is the beginning of a text, most runes at most.
+func clipped(text string, most int) string {
+	for i := range text {
+		if most--; most < 0 {
+			return text[:i] + "…"
+		}
 	}
-	return name
+	return text
 }
 
 func kindOf(t reflect.Type) string {
