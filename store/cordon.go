@@ -31,6 +31,10 @@ func (s *Store) CordonServer(ctx context.Context, id prego.ServerID, by, why str
 }
 
 func cordonIn(ctx context.Context, tx pgx.Tx, id prego.ServerID, by, why string) (server.Server, error) {
+	// Held first: an uncordon that is under way is seen by both statements.
+	if _, err := tx.Exec(ctx, sqlHoldServer, id); err != nil {
+		return server.Server{}, err
+	}
 	closed, err := find[server.Server](ctx, tx, sqlCordonServer, id, by, why)
 	if err != nil {
 		return server.Server{}, err

@@ -47,7 +47,11 @@ const sqlGetImage = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE ima
 
 // GetGoldenImage reads one, or CodeGoldenImageNotFound.
 func (s *Store) GetGoldenImage(ctx context.Context, id prego.ImageID) (server.GoldenImage, error) {
-	return get[server.GoldenImage](ctx, s.pool, prego.Errorf(prego.CodeGoldenImageNotFound, "no image %s", id), sqlGetImage, id)
+	return imageIn(ctx, s.pool, id)
+}
+
+func imageIn(ctx context.Context, q querier, id prego.ImageID) (server.GoldenImage, error) {
+	return get[server.GoldenImage](ctx, q, prego.Errorf(prego.CodeGoldenImageNotFound, "no image %s", id), sqlGetImage, id)
 }
 
 var images = listing[server.GoldenImage]{
@@ -214,6 +218,8 @@ func (s *Store) RotateImages(ctx context.Context, imageID prego.ImageID, keep in
 	return collectValues[string](ctx, s, "rotate images", sqlRotateImages, imageID, keep)
 }
 
+const sqlHoldImage = `SELECT FROM golden_images WHERE image_id = $1 FOR NO KEY UPDATE`
+
 const sqlDeleteImage = `
 UPDATE golden_images g SET status = 'deleting', message = 'deleted by ' || $2, updated_at = now()
 WHERE image_id = $1 AND status IN ('ready', 'failed') AND NOT current AND NOT ` + imageInUse + ` RETURNING status`
@@ -221,11 +227,20 @@ WHERE image_id = $1 AND status IN ('ready', 'failed') AND NOT current AND NOT ` 
 // RequestImageDelete accepts that an image is deleted. One that is being built is
 // returned as it is: its run is to be cancelled. The current one, and one that a server
 // is being made from, are refused.
-func (s *Store) RequestImageDelete(ctx context.Context, imageID prego.ImageID, by string) (server.GoldenImage, error) {
-	if _, err := s.pool.Exec(ctx, sqlDeleteImage, imageID, by); err != nil {
-		return server.GoldenImage{}, fmt.Errorf("delete image %s: %w", imageID, err)
-	}
-	g, err := s.GetGoldenImage(ctx, imageID)
+func (s *Store) RequestImageDelete(ctx context.Context, imageID prego.ImageID, by string) (g server.GoldenImage, err error) {
+	err = s.inTx(ctx, fmt.Sprintf("delete image %s", imageID), func(tx pgx.Tx) error {
+		// Held first: a build that ends meanwhile is seen by both statements.
+		for _, st := range []struct {
+			sql  string
+			args []any
+		}{{sqlHoldImage, []any{imageID}}, {sqlDeleteImage, []any{imageID, by}}} {
+			if _, err := tx.Exec(ctx, st.sql, st.args...); err != nil {
+				return err
+			}
+		}
+		g, err = imageIn(ctx, tx, imageID)
+		return err
+	})
 	switch {
 	case err != nil:
 		return g, err

@@ -185,16 +185,23 @@ WHERE move_id = $1 AND tenant_id = $2 AND state IN ('queued', 'copying', 'frozen
 
 // CancelMove asks that a move is undone. One that has switched is CodeInvalidTransition: the
 // way back is another move.
-func (s *Store) CancelMove(ctx context.Context, tenantID prego.TenantID, id prego.MoveID) (tenant.Move, error) {
-	m, err := find[tenant.Move](ctx, s.pool, sqlCancelMove, id, tenantID)
-	if err != nil || m != nil {
-		return deref(m), failed("cancel move "+string(id), err)
-	}
-	was, err := s.GetMove(ctx, tenantID, id)
-	if err != nil || was.State == tenant.MoveCancelled {
-		return was, err
-	}
-	return was, prego.Errorf(prego.CodeInvalidTransition, "move %s is %s: the way back is another move", id, was.State)
+func (s *Store) CancelMove(ctx context.Context, tenantID prego.TenantID, id prego.MoveID) (m tenant.Move, err error) {
+	err = s.inTx(ctx, "cancel move "+string(id), func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlHoldMove, id); err != nil {
+			return err
+		}
+		asked, err := find[tenant.Move](ctx, tx, sqlCancelMove, id, tenantID)
+		if err != nil || asked != nil {
+			m = deref(asked)
+			return err
+		}
+		m, err = get[tenant.Move](ctx, tx, noSuchMove(id), sqlTenantMove, id, tenantID)
+		if err != nil || m.State == tenant.MoveCancelled {
+			return err
+		}
+		return prego.Errorf(prego.CodeInvalidTransition, "move %s is %s: the way back is another move", id, m.State)
+	})
+	return m, err
 }
 
 // A server that is lost answers no more: what a move would do there is done, as on one that is
@@ -238,6 +245,8 @@ func (s *Store) MoveRun(ctx context.Context, id prego.MoveID) (tenant.MoveRun, e
 	return m, err
 }
 
+// Held before a move is changed in some of its states only: an UPDATE that changes nothing waits for no other
+// transaction, and what is read after it to explain that could be a state that it did not see.
 const sqlHoldMove = `SELECT state, cancel_requested_at IS NOT NULL AS cancelled, moves_server, moves_shard, moves_pool FROM tenant_moves WHERE move_id = $1 FOR NO KEY UPDATE`
 
 // Held by a statement of its own, the servers of shard and pool, too: who places an instance or begins a release on
@@ -490,6 +499,9 @@ WHERE server_id = $1`
 // can't end like that. CodeMoveNotFound if there is none.
 func (s *Store) FinishMove(ctx context.Context, id prego.MoveID, state tenant.MoveState, reason prego.Reason, message string) (out tenant.Move, err error) {
 	err = s.inTx(ctx, "finish move "+string(id), func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlHoldMove, id); err != nil {
+			return err
+		}
 		left, err := find[struct {
 			ServerID prego.ServerID
 			ShardID  prego.ShardID

@@ -348,9 +348,18 @@ func (s *Store) transition(ctx context.Context, id prego.ServerID, event server.
 		if err := holdUsed(ctx, tx, id); err != nil {
 			return err
 		}
-		if srv, err = one[server.Server](ctx, tx, update, id); err != nil {
+		found, err := find[server.Server](ctx, tx, update, id)
+		if err != nil {
 			return err
 		}
+		if found == nil {
+			now, err := serverIn(ctx, tx, id)
+			if err == nil {
+				err = prego.Errorf(prego.CodeInvalidTransition, refusal, now.Status)
+			}
+			return err
+		}
+		srv = *found
 		for _, sql := range more {
 			if _, err := tx.Exec(ctx, sql, id); err != nil {
 				return err

@@ -151,20 +151,26 @@ func (s *Store) LoseServer(ctx context.Context, id prego.ServerID, reason, by st
 		if err := s.loseTenants(ctx, tx, id, prego.ActorOperator); err != nil {
 			return err
 		}
-		if srv, err = one[server.Server](ctx, tx, sqlLoseServer, id, prego.Redact(reason)); err != nil {
+		// Held before it is changed: a server that becomes active meanwhile is seen by both statements.
+		if _, err := tx.Exec(ctx, sqlHoldServer, id); err != nil {
 			return err
 		}
+		lost, err := find[server.Server](ctx, tx, sqlLoseServer, id, prego.Redact(reason))
+		if err != nil {
+			return err
+		}
+		if lost == nil {
+			srv, err = serverIn(ctx, tx, id)
+			if err == nil && srv.Status == server.Provisioning {
+				err = prego.Errorf(prego.CodeInvalidTransition, "server %s is being provisioned: delete it", id)
+			}
+			return err
+		}
+		srv = *lost
 		return addEvent(ctx, tx, server.Event{
 			ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonServerLost, Message: "declared lost by " + by, Actor: prego.ActorOperator,
 		}, "")
 	})
-	if isNoRows(err) {
-		now, err := s.GetServer(ctx, id)
-		if err == nil && now.Status == server.Provisioning {
-			err = prego.Errorf(prego.CodeInvalidTransition, "server %s is being provisioned: delete it", id)
-		}
-		return now, err
-	}
 	return srv, err
 }
 
