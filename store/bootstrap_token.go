@@ -148,6 +148,9 @@ func whyNotConsumed(ctx context.Context, tx pgx.Tx, p server.TokenClaim) (out se
 		}
 		return out, prego.Errorf(prego.CodeBootstrapExpired, "the bootstrap token has expired"),
 			addEvent(ctx, tx, event, fmt.Sprintf("%s/%d/expired", server.StepHandshakeRefused, t.Attempt))
+	case booting:
+		// Its address was recorded after the UPDATE had looked. A host that gets another answer gives up.
+		return out, prego.Errorf(prego.CodeNotReady, "the server has just been recorded; try again"), nil
 	}
 	return out, prego.Errorf(prego.CodeTokenSuperseded, "the server is %s: its bootstrap is over", t.Status), nil
 }

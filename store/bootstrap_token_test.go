@@ -258,3 +258,20 @@ FROM servers WHERE server_id = 'app-1'`).Scan(&untouched))
 		})
 	}
 }
+
+// TestAHostThatIsFasterThanItsRecordTriesAgain: the address of a server is recorded while its first handshake is refused
+// for the lack of it. A host gives up its token when it is told that its bootstrap is over.
+func TestAHostThatIsFasterThanItsRecordTriesAgain(t *testing.T) {
+	t.Parallel()
+	s := New(pgtest.Pool(t))
+	bootingServer(t, s, "app-1", time.Minute)
+	exec(t, s, `UPDATE servers SET host = ''`)
+	refused, committed := played(t, s, `UPDATE servers SET host = '192.0.2.1'`, func(_ context.Context, s *Store) error {
+		_, err := consume(s, "app-1", "key-a", "192.0.2.1")
+		return err
+	})
+	require.NoError(t, committed)
+	require.Equal(t, prego.CodeNotReady, prego.CodeOf(refused))
+	_, err := consume(s, "app-1", "key-a", "192.0.2.1")
+	require.NoError(t, err)
+}

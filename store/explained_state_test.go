@@ -15,13 +15,14 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// updated calls a function after each UPDATE of a pool's connections.
+// updated calls a function after each UPDATE of a pool's connections, and after the function that has one.
 type updated func()
 
 type updateKey struct{}
 
 func (updated) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
-	return context.WithValue(ctx, updateKey{}, strings.HasPrefix(strings.TrimSpace(q.SQL), "UPDATE"))
+	return context.WithValue(ctx, updateKey{}, strings.HasPrefix(strings.TrimSpace(q.SQL), "UPDATE") ||
+		strings.Contains(q.SQL, "consume_bootstrap_token("))
 }
 
 func (u updated) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
