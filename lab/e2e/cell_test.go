@@ -226,6 +226,14 @@ func (c *cell) showLogs() {
 		}
 		c.t.Logf("--- %s\n%s", name, strings.Join(lines, "\n"))
 	}
+	// A host that ended its boot reports to no process of the control plane.
+	for _, h := range c.sim.Hosts() {
+		if h.Phase != "running" {
+			console, _ := c.sim.Console(h.ID)
+			agent, _ := os.ReadFile(filepath.Join(filepath.Dir(h.Root), "agent.log"))
+			c.t.Logf("--- host %s is %s\n%s\n%s", h.Name, h.Phase, console, agent[max(0, len(agent)-4096):])
+		}
+	}
 }
 
 // showRuns says what the runs of this cell that are open wait for.
