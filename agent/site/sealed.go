@@ -330,6 +330,34 @@ func (b *bench) unseal(from io.Reader, key age.Identity, dir, name, plainSum str
 	if err == nil && !seen[partDatabase] {
 		return unreadable(errors.New("it holds no database"))
 	}
+	if err != nil {
+		return err
+	}
+	return b.wholeDump(dir + "/" + name + "-" + partDatabase)
+}
+
+// wholeDump refuses a dump that ends early, before a restore drops anything for it. One that the site encrypts itself
+// is for Frappe to read.
+func (b *bench) wholeDump(name string) error {
+	f, err := b.sites.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	var magic [2]byte
+	if n, err := f.ReadAt(magic[:], 0); n < len(magic) || magic != [2]byte{0x1f, 0x8b} {
+		return ignoreEOF(err)
+	}
+	if _, err := dumpedRows(f); err != nil {
+		return &coded{wire.FailedUnreadable, err}
+	}
+	return nil
+}
+
+func ignoreEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
 	return err
 }
 

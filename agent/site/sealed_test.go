@@ -3,6 +3,7 @@ package site
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -176,6 +177,8 @@ func TestWhatIsNoBackupIsNotOpened(t *testing.T) {
 		"another archive's digest":         {content: content, plain: sum(nil), want: wire.FailedDigest},
 		"another's file":                   {content: archived(t, key, "x-site_config.json", "{}"), want: wire.FailedUnreadable},
 		"a way out":                        {content: archived(t, key, "../../x-database.sql.gz", "{}"), want: wire.FailedUnreadable},
+		"a database that ends early":       {content: archived(t, key, "x-database.sql.gz", gzipped(t, "CREATE TABLE `a` (`b` int);\nINSERT INTO `a` VALUES (1),(2")), want: wire.FailedUnreadable},
+		"a database that is cut":           {content: archived(t, key, "x-database.sql.gz", gzipped(t, "CREATE TABLE `a` (`b` int);\n")[:20]), want: wire.FailedUnreadable},
 		"no database":                      {content: archived(t, key, "x-files.tar", "{}"), want: wire.FailedUnreadable},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -209,6 +212,16 @@ func TestWhatIsNoBackupIsNotOpened(t *testing.T) {
 	require.Contains(t, b.verb(-1, nil, "--site", site, "read-sealed", "bak-1", "0", strconv.Itoa(len(content)+1)).stderr, "site: backup_missing: ")
 	require.Equal(t, 2, b.verb(-1, nil, "--site", site, "seal-backup", "bak-1", "age1x").status)
 	require.Equal(t, 2, b.verb(-1, nil, "--site", site, "read-sealed", "bak-1", "-1", "1").status)
+}
+
+func gzipped(t testing.TB, text string) string {
+	t.Helper()
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	_, err := z.Write([]byte(text))
+	require.NoError(t, err)
+	require.NoError(t, z.Close())
+	return out.String()
 }
 
 // archived is a sealed archive of one file.
