@@ -5080,7 +5080,7 @@ type InstancePort struct {
 // JobStatus defines model for JobStatus.
 type JobStatus = tenant.JobStatus
 
-// LastRestorable The newest backup in object storage
+// LastRestorable The newest backup in object storage that is neither missing nor unreadable
 type LastRestorable struct {
 	// At When it was taken: what was written later would be lost
 	At       time.Time `json:"at"`
@@ -7060,7 +7060,7 @@ type Tenant struct {
 	// Generation 1, plus 1 for each retry
 	Generation int `json:"generation"`
 
-	// LastRestorable The newest backup in object storage
+	// LastRestorable The newest backup in object storage that is neither missing nor unreadable
 	LastRestorable *LastRestorable `json:"last_restorable,omitempty"`
 
 	// Loss The last time that the tenant's site was lost with its server
@@ -7336,7 +7336,7 @@ type Volume struct {
 	CreatedAt  time.Time         `json:"created_at"`
 	CreatedBy  string            `json:"created_by"`
 
-	// LastRestorable The newest backup in object storage
+	// LastRestorable The newest backup in object storage that is neither missing nor unreadable
 	LastRestorable *LastRestorable `json:"last_restorable,omitempty"`
 
 	// Location A group that attaches the volume must run in this location

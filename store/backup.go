@@ -85,8 +85,14 @@ func (s *Store) ListBackups(ctx context.Context, q prego.ListQuery) (page []tena
 	return backups.page(ctx, s, q)
 }
 
+// usableBackup holds for the backups b among which a restore may choose.
+const usableBackup = `backup_is_usable(b.state, b.missing_at, b.verify_message)`
+
+// newestTaken is when the newest usable backup of a tenant t was taken.
+const newestTaken = `(SELECT max(b.taken_at) FROM backups b WHERE b.tenant_id = t.tenant_id AND ` + usableBackup + `)`
+
 const sqlRestorable = `
-SELECT b.backup_id, b.taken_at, CASE WHEN b.verify_message = '' THEN b.verified_at END AS verified_at FROM backups b WHERE b.tenant_id = $1 AND b.state = 'stored' ORDER BY b.taken_at DESC LIMIT 1`
+SELECT b.backup_id, b.taken_at, b.verified_at FROM backups b WHERE b.tenant_id = $1 AND ` + usableBackup + ` ORDER BY b.taken_at DESC LIMIT 1`
 
 // Restorable is a tenant's newest backup that can be restored; nil if there is none.
 func (s *Store) Restorable(ctx context.Context, tenantID prego.TenantID) (*tenant.Restorable, error) {
@@ -208,10 +214,20 @@ func (s *Store) BackupVerified(ctx context.Context, id prego.BackupID, message s
 	return s.exec(ctx, "backup "+string(id), sqlBackupVerified, id, prego.Redact(message))
 }
 
+const missingMessage = `'the storage does not have it any more'`
+
+const sqlBackupMissing = `
+UPDATE backups SET missing_at = COALESCE(missing_at, now()), verify_message = ` + missingMessage + ` WHERE backup_id = $1 AND state = 'stored'`
+
+// BackupMissing records that the storage does not have a backup.
+func (s *Store) BackupMissing(ctx context.Context, id prego.BackupID) error {
+	return s.exec(ctx, "backup "+string(id), sqlBackupMissing, id)
+}
+
 // One that is there again has to be verified before it is trusted: its message stays.
 const sqlBackupsMissing = `
 UPDATE backups SET missing_at = CASE WHEN backup_id = ANY ($1) THEN COALESCE(missing_at, now()) END,
-    verify_message = CASE WHEN backup_id = ANY ($1) THEN 'the storage does not have it any more' ELSE verify_message END
+    verify_message = CASE WHEN backup_id = ANY ($1) THEN ` + missingMessage + ` ELSE verify_message END
 WHERE state = 'stored' AND (missing_at IS NOT NULL OR backup_id = ANY ($1))`
 
 // BackupsMissing records which stored backups the storage does not have; it has all others.
@@ -306,8 +322,10 @@ func (s *Store) BackupGone(ctx context.Context, id prego.BackupID, object string
 }
 
 const sqlRetained = `
-SELECT b.backup_id, b.kind, b.taken_at, b.verified_at IS NOT NULL AND b.verify_message = '' AS verified, b.held_at IS NOT NULL OR ` + allHeld + ` AS held, b.expires_at
-FROM backups b WHERE b.tenant_id = $1 AND b.state = 'stored'`
+SELECT ` + retainedColumns + ` FROM backups b WHERE b.tenant_id = $1 AND b.state = 'stored'`
+
+const retainedColumns = `b.backup_id, b.kind, b.taken_at, NOT ` + usableBackup + ` AS unusable, ` + usableBackup + ` AND b.verified_at IS NOT NULL AS verified,
+    b.held_at IS NOT NULL OR ` + allHeld + ` AS held, b.expires_at`
 
 // Retained are a tenant's backups that retention looks at.
 func (s *Store) Retained(ctx context.Context, tenantID prego.TenantID) ([]tenant.Retained, error) {
@@ -324,10 +342,13 @@ func (s *Store) ExpireBackups(ctx context.Context, tenantID prego.TenantID, fina
 	return s.exec(ctx, "expire backups", sqlExpireBackups, tenantID, final.Seconds())
 }
 
-const sqlFinalBackup = `
-SELECT ` + backupColumns + ` FROM backups b WHERE b.tenant_id = $1 AND b.kind = 'final' AND b.state <> 'failed' ORDER BY b.created_at DESC LIMIT 1`
+// What is deleted relies on its last backup: one that the storage has lost is none.
+const standsForData = `b.kind = 'final' AND b.state <> 'failed' AND (b.state <> 'stored' OR ` + usableBackup + `)`
 
-// FinalBackup is a tenant's last backup, unless it failed; nil if there is none.
+const sqlFinalBackup = `
+SELECT ` + backupColumns + ` FROM backups b WHERE b.tenant_id = $1 AND ` + standsForData + ` ORDER BY b.created_at DESC LIMIT 1`
+
+// FinalBackup is a tenant's last backup, unless it failed, is missing or unreadable; nil if there is none.
 func (s *Store) FinalBackup(ctx context.Context, tenantID prego.TenantID) (*tenant.Backup, error) {
 	return find[tenant.Backup](ctx, s.pool, sqlFinalBackup, tenantID)
 }

@@ -23,7 +23,7 @@ func (s *Store) CloneTenant(ctx context.Context, of prego.TenantID, r tenant.Clo
 		if err != nil {
 			return err
 		}
-		backup, err := s.toRestore(ctx, tx, src, r.BackupID)
+		backup, err := s.toRestore(ctx, tx, src, r.BackupID, r.BackupID != "")
 		if err != nil {
 			return err
 		}
@@ -35,7 +35,7 @@ func (s *Store) CloneTenant(ctx context.Context, of prego.TenantID, r tenant.Clo
 		if t, err = one[tenant.Tenant](ctx, tx, sqlCloneFrom, id, backup); err != nil {
 			return err
 		}
-		if _, err := one[tenant.RestoreJob](ctx, tx, sqlInsertElsewhere, jobID, t.OrgID, id, backup, by); err != nil {
+		if _, err := one[tenant.RestoreJob](ctx, tx, sqlInsertElsewhere, jobID, t.OrgID, id, backup, by, r.BackupID != ""); err != nil {
 			return err
 		}
 		return tenantEvent(ctx, tx, tenant.Event{TenantID: id, Step: tenant.StepCloned, Actor: by, Message: fmt.Sprintf("of tenant %s, backup %s", of, backup)}, string(tenant.StepCloned))

@@ -14,17 +14,21 @@ import (
 
 const drillColumns = `d.drill_id, d.org_id, COALESCE(d.tenant_id, '') AS tenant_id, COALESCE(d.volume_id, '') AS volume_id, d.backup_id, d.server_id, d.state, d.reason, d.message, d.tables, d.rows, d.files, d.bytes, d.created_by, d.created_at, d.finished_at`
 
+// drillable holds for the backups b that a drill may try: also those that were found bad, for a drill is what finds
+// them good again. One that the storage has lost can't be tried.
+const drillable = `b.state = 'stored' AND b.missing_at IS NULL`
+
 // Those whose newest backup was never restored, and whose last drill was long ago. A volume on no
 // server is among them: its last backup is all that changes, if the storage loses it.
 const (
 	sqlDueDrills = `
 (SELECT u.tenant_id, '' AS volume_id, u.drilled_at FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id
 WHERE (u.drilled_at IS NULL OR u.drilled_at < now() - make_interval(secs => $1)) AND t.state IN ('active', 'suspended')
-  AND EXISTS (SELECT FROM backups b WHERE b.tenant_id = u.tenant_id AND b.state = 'stored') ORDER BY u.drilled_at NULLS FIRST, u.tenant_id LIMIT $2)
+  AND EXISTS (SELECT FROM backups b WHERE b.tenant_id = u.tenant_id AND ` + drillable + `) ORDER BY u.drilled_at NULLS FIRST, u.tenant_id LIMIT $2)
 UNION ALL
 (SELECT '', u.volume_id, u.drilled_at FROM volume_backup_turns u JOIN volumes v ON v.volume_id = u.volume_id
 WHERE (u.drilled_at IS NULL OR u.drilled_at < now() - make_interval(secs => $1)) AND v.status = 'ready' AND v.deleted_at IS NULL
-  AND EXISTS (SELECT FROM backups b WHERE b.volume_id = u.volume_id AND b.state = 'stored') ORDER BY u.drilled_at NULLS FIRST, u.volume_id LIMIT $2)
+  AND EXISTS (SELECT FROM backups b WHERE b.volume_id = u.volume_id AND ` + drillable + `) ORDER BY u.drilled_at NULLS FIRST, u.volume_id LIMIT $2)
 ORDER BY drilled_at NULLS FIRST, tenant_id, volume_id LIMIT $2`
 
 	sqlDrillsUnderWay = `SELECT count(*) FROM drills WHERE cleared_at IS NULL`
@@ -52,7 +56,7 @@ func (s *Store) DrillsUnderWay(ctx context.Context) (int, error) {
 }
 
 const sqlDrillBackup = `
-SELECT b.backup_id FROM backups b WHERE b.tenant_id = $1 AND b.state = 'stored' AND ($2 = '' OR b.backup_id = $2) ORDER BY b.taken_at DESC LIMIT 1 FOR SHARE`
+SELECT b.backup_id FROM backups b WHERE b.tenant_id = $1 AND ` + drillable + ` AND ($2 = '' OR b.backup_id = $2) ORDER BY b.taken_at DESC LIMIT 1 FOR SHARE`
 
 // Where a backup is restored for a look: where the tenant could be, on a server that is tagged
 // for it if there is one, rather not beside the tenant, and on the one that has most memory.
@@ -185,7 +189,7 @@ const (
     WHERE (u.drilled_at IS NULL OR u.drilled_at < now() - make_interval(secs => $1)) AND COALESCE(u.drilled_at, t.active_at) < now() - make_interval(secs => $1) AND t.state IN ('active', 'suspended')`
 	volumeDrillsOverdue = ` FROM volume_backup_turns u JOIN volumes v ON v.volume_id = u.volume_id
     WHERE COALESCE(u.drilled_at, v.created_at) < now() - make_interval(secs => $1) AND v.status = 'ready' AND v.deleted_at IS NULL
-      AND EXISTS (SELECT FROM backups b WHERE b.volume_id = u.volume_id AND b.state = 'stored')`
+      AND EXISTS (SELECT FROM backups b WHERE b.volume_id = u.volume_id AND ` + drillable + `)`
 	sqlDrillsFailed  = `SELECT (SELECT count(*)` + drillsFailed + `) + (SELECT count(*)` + volumeDrillsFailed + `)`
 	sqlDrillsOverdue = `SELECT (SELECT count(*)` + drillsOverdue + `) + (SELECT count(*)` + volumeDrillsOverdue + `)`
 )

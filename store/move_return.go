@@ -20,7 +20,7 @@ import (
 const sqlReturnable = `
 SELECT m.move_id, m.tenant_id, t.org_id, t.state, t.deadline_at AS deadline, m.allocation_id, m.moves_shard, m.frozen_at, m.from_server_id, m.site,
     (SELECT LEAST(COALESCE(s.agent_last_heartbeat_at, now()), now()) FROM servers s WHERE s.server_id = $1) AS lost_at,
-    (SELECT max(b.taken_at) FROM backups b WHERE b.tenant_id = t.tenant_id AND b.state = 'stored') AS taken_at
+    ` + newestTaken + ` AS taken_at
 FROM tenant_moves m JOIN tenants t ON t.tenant_id = m.tenant_id JOIN tenant_allocations a ON a.allocation_id = m.allocation_id AND a.released_at IS NULL
 JOIN servers f ON f.server_id = m.from_server_id JOIN db_shards d ON d.shard_id = m.from_shard_id JOIN servers dh ON dh.server_id = d.server_id
 LEFT JOIN redis_pools r ON r.pool_id = m.from_pool_id LEFT JOIN servers rh ON rh.server_id = r.server_id

@@ -35,6 +35,7 @@ func TestAMoveWhoseNewPlaceIsLost(t *testing.T) {
 		"the pool of three parts":     {all, "redis-2", ``, false, true, 0},
 		"a backup is older":           {all, "db-2", backupFrom("2 hours"), true, false, 30},
 		"a backup is newer":           {all, "db-2", backupFrom("5 minutes"), false, false, 0},
+		"a newer backup is missing":   {all, "db-2", backupFrom("5 minutes") + `; UPDATE backups SET missing_at = now()`, true, false, 30},
 		"the old shard is lost":       {all, "db-2", `UPDATE servers SET status = 'failed', status_reason = 'server_missing' WHERE server_id = 'db'`, false, false, 0},
 		"the old place is cleared":    {all, "db-2", `UPDATE tenant_moves SET clearing_at = now()`, false, false, 0},
 		"the old place is lost":       {all, "app-1", ``, false, true, 0},

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -30,7 +31,7 @@ ORDER BY tenant_id FOR NO KEY UPDATE`
 const sqlTenantsToLose = `
 SELECT t.tenant_id, t.org_id, t.state, t.deadline_at AS deadline, a.allocation_id,
     (SELECT LEAST(COALESCE(s.agent_last_heartbeat_at, now()), now()) FROM servers s WHERE s.server_id = $1) AS lost_at,
-    (SELECT max(b.taken_at) FROM backups b WHERE b.tenant_id = t.tenant_id AND b.state = 'stored') AS taken_at
+    ` + newestTaken + ` AS taken_at
 FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL LEFT JOIN db_shards d ON d.shard_id = a.db_shard_id
 WHERE (has_site(t.state) OR t.state = 'terminated') AND (a.app_server_id = $1 OR (a.on_shard AND d.server_id = $1))
 ORDER BY t.tenant_id FOR NO KEY UPDATE OF t`
@@ -175,7 +176,12 @@ func (s *Store) LoseServer(ctx context.Context, id prego.ServerID, reason, by st
 }
 
 const sqlNewestBackup = `
-SELECT backup_id FROM backups WHERE tenant_id = $1 AND state = 'stored' ORDER BY taken_at DESC LIMIT 1`
+SELECT b.backup_id, b.taken_at FROM backups b WHERE b.tenant_id = $1 AND ` + usableBackup + ` ORDER BY b.taken_at DESC LIMIT 1`
+
+// The newest usable backup of whom backup $1 is of that is no newer than it: itself, as long as it is usable.
+const sqlUsableUpTo = `
+SELECT b.backup_id, b.taken_at FROM backups was JOIN backups b ON b.tenant_id = was.tenant_id AND b.taken_at <= was.taken_at
+WHERE was.backup_id = $1 AND ` + usableBackup + ` ORDER BY b.taken_at DESC, b.backup_id LIMIT 1`
 
 const sqlTenantToRestore = `SELECT ` + tenantColumns + ` FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDATE`
 
@@ -185,7 +191,7 @@ UPDATE tenants SET state = 'provisioning', status_reason = '', status_message = 
 WHERE tenant_id = $1 RETURNING ` + tenantColumns
 
 const sqlInsertElsewhere = `
-INSERT INTO restore_jobs AS j (job_id, org_id, tenant_id, backup_id, status, created_by, elsewhere) VALUES ($1, $2, $3, $4, 'queued', $5, true) RETURNING ` + restoreColumns
+INSERT INTO restore_jobs AS j (job_id, org_id, tenant_id, backup_id, status, created_by, elsewhere, named) VALUES ($1, $2, $3, $4, 'queued', $5, true, $6) RETURNING ` + restoreColumns
 
 // RestoreElsewhere has a failed tenant whose site was lost, or whose restore failed, provisioned
 // again from a backup: the newest if none is named. Quotas refuse nothing: what was lost was
@@ -205,16 +211,20 @@ func (s *Store) RestoreElsewhere(ctx context.Context, id prego.TenantID, backupI
 		case was.State != tenant.Failed || (was.LostAt == nil && was.RestoreFrom == ""):
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s, and its site was not lost", id, was.State)
 		}
-		if backupID == "" && was.LostAt == nil {
-			backupID = was.RestoreFrom // a copy of another tenant's
+		named := backupID != ""
+		if !named && was.LostAt == nil { // a copy of another tenant's
+			backupID = was.RestoreFrom
+			if named, err = value[bool](ctx, tx, sqlBackupWasNamed, id); err != nil {
+				return err
+			}
 		}
-		if backupID, err = s.toRestore(ctx, tx, was, backupID); err != nil {
+		if backupID, err = s.toRestore(ctx, tx, was, backupID, named); err != nil {
 			return err
 		}
 		if t, err = one[tenant.Tenant](ctx, tx, sqlRestoreTenant, id, backupID); err != nil {
 			return err
 		}
-		if job, err = one[tenant.RestoreJob](ctx, tx, sqlInsertElsewhere, jobID, t.OrgID, id, backupID, by); err != nil {
+		if job, err = one[tenant.RestoreJob](ctx, tx, sqlInsertElsewhere, jobID, t.OrgID, id, backupID, by, named); err != nil {
 			return err
 		}
 		if err := noteTenant(ctx, tx, tenant.Event{
@@ -227,40 +237,97 @@ func (s *Store) RestoreElsewhere(ctx context.Context, id prego.TenantID, backupI
 	return t, job, err
 }
 
-// toRestore is the backup that a tenant is restored from elsewhere: its own, or the one of
-// another tenant that its site was to be a copy of.
-func (s *Store) toRestore(ctx context.Context, tx pgx.Tx, t tenant.Tenant, id prego.BackupID) (prego.BackupID, error) {
-	if id == "" {
-		newest, err := find[struct{ BackupID prego.BackupID }](ctx, tx, sqlNewestBackup, t.TenantID)
-		if err != nil {
-			return "", err
-		}
-		if newest == nil {
-			return "", prego.Errorf(prego.CodeBackupNotFound, "there is no backup of tenant %s in object storage", t.TenantID)
-		}
-		id = newest.BackupID
-	}
-	if id == t.RestoreFrom { // whose it is was checked when it was named first
-		return id, s.isStored(ctx, tx, id)
-	}
-	return id, restorable(ctx, tx, t.TenantID, tenant.RestoreOf{BackupID: id}, tenantSite{})
+const sqlBackupWasNamed = `SELECT COALESCE((SELECT named FROM restore_jobs WHERE tenant_id = $1 AND elsewhere ORDER BY created_at DESC LIMIT 1), false)`
+
+// chosenBackup is a backup that a restore has chosen.
+type chosenBackup struct {
+	BackupID prego.BackupID
+	TakenAt  time.Time
 }
 
-const sqlBackupStateOf = `SELECT state FROM backups WHERE backup_id = $1 FOR SHARE`
-
-func (s *Store) isStored(ctx context.Context, tx pgx.Tx, id prego.BackupID) error {
-	state, err := value[tenant.BackupState](ctx, tx, sqlBackupStateOf, id)
-	if err == nil && state != tenant.BackupStored {
-		err = &prego.Error{Code: prego.CodeBackupNotReady, Field: "backup_id", Message: fmt.Sprintf("is of a backup that is %s", state)}
+// toRestore is the backup that a tenant is restored from elsewhere: its own, or the one of
+// another tenant that its site was to be a copy of. One that the caller named is not exchanged
+// for another.
+func (s *Store) toRestore(ctx context.Context, tx pgx.Tx, t tenant.Tenant, id prego.BackupID, named bool) (prego.BackupID, error) {
+	switch {
+	case named && id == t.RestoreFrom: // whose it is was checked when it was named first
+		b, err := one[backupStands](ctx, tx, sqlBackupStateOf, id)
+		return id, cmp.Or(err, b.refusal())
+	case named:
+		return id, restorable(ctx, tx, t.TenantID, tenant.RestoreOf{BackupID: id}, tenantSite{})
 	}
-	return err
+	sql, of := sqlNewestBackup, string(t.TenantID)
+	if id != "" {
+		sql, of = sqlUsableUpTo, string(id)
+	}
+	chosen, err := find[chosenBackup](ctx, tx, sql, of)
+	if err != nil {
+		return "", err
+	}
+	if chosen == nil {
+		return "", prego.Errorf(prego.CodeBackupNotFound, "there is no backup of tenant %s in object storage that can be read; name one to try it all the same", t.TenantID)
+	}
+	return chosen.BackupID, nil
+}
+
+const sqlBackupStateOf = `SELECT state, missing_at FROM backups WHERE backup_id = $1 FOR SHARE`
+
+// backupStands is whether the storage has a backup, as far as is known.
+type backupStands struct {
+	State     tenant.BackupState
+	MissingAt *time.Time
+}
+
+// refusal is why a backup can't be restored although a caller named it, or nil. One that was found
+// unreadable can be tried again.
+func (b backupStands) refusal() error {
+	message := fmt.Sprintf("is of a backup that is %s", b.State)
+	if b.State == tenant.BackupStored {
+		if b.MissingAt == nil {
+			return nil
+		}
+		message = fmt.Sprintf("is of a backup that has been missing in the storage since %s", b.MissingAt.UTC().Format(time.RFC3339))
+	}
+	return &prego.Error{Code: prego.CodeBackupNotReady, Field: "backup_id", Message: message}
+}
+
+const (
+	sqlRestoreFromOlder = `
+UPDATE tenants SET restore_from = $4, updated_at = now() WHERE tenant_id = $1 AND generation = $2 AND state = 'provisioning' AND restore_from = $3`
+	sqlOlderOfJob = `
+UPDATE restore_jobs SET backup_id = $2, message = $3 WHERE tenant_id = $1 AND elsewhere AND NOT named AND status IN ('queued', 'running')`
+)
+
+// RestoreFromOlder has a tenant restored from the next older backup than one that turned out to be unusable, which is
+// recorded before. It returns "" if none is left, or the caller has named that one.
+func (s *Store) RestoreFromOlder(ctx context.Context, ref tenant.Ref, bad prego.BackupID, reason prego.Reason, why string) (older prego.BackupID, err error) {
+	err = s.inTx(ctx, string("older backup of tenant "+ref.TenantID), func(tx pgx.Tx) error {
+		older = ""
+		if _, err := lockOwner(ctx, tx, noSuchTenant(string(ref.TenantID)), sqlTenantOrg, ref.TenantID); err != nil {
+			return err
+		}
+		next, err := find[chosenBackup](ctx, tx, sqlUsableUpTo, bad)
+		if err != nil || next == nil || next.BackupID == bad {
+			return err
+		}
+		message := fmt.Sprintf("backup %s can't be restored (%s): it is restored from backup %s of %s", bad, why, next.BackupID, next.TakenAt.UTC().Format(time.RFC3339))
+		if ok, err := changed(ctx, tx, sqlOlderOfJob, ref.TenantID, next.BackupID, prego.Redact(message)); err != nil || !ok {
+			return err
+		}
+		if ok, err := changed(ctx, tx, sqlRestoreFromOlder, ref.TenantID, ref.Generation, bad, next.BackupID); err != nil || !ok {
+			return cmp.Or(err, server.ErrSuperseded)
+		}
+		older = next.BackupID
+		return tenantEvent(ctx, tx, tenant.Event{TenantID: ref.TenantID, Step: tenant.StepBackupSkipped, Reason: string(reason), Message: message}, fmt.Sprintf("%s/g%d/%s", tenant.StepBackupSkipped, ref.Generation, bad))
+	})
+	return older, err
 }
 
 // Those whose restore failed are for operators.
 const sqlLostTenants = `
 SELECT t.tenant_id FROM tenants t
 WHERE t.lost_at IS NOT NULL AND t.state = 'failed' AND t.status_reason = 'server_lost' AND t.plan = ANY($1)
-  AND EXISTS (SELECT FROM backups b WHERE b.tenant_id = t.tenant_id AND b.state = 'stored')
+  AND EXISTS (SELECT FROM backups b WHERE b.tenant_id = t.tenant_id AND ` + usableBackup + `)
 ORDER BY t.lost_at, t.tenant_id LIMIT GREATEST(0, $2 - (SELECT count(*) FROM tenants r WHERE r.restore_from IS NOT NULL AND r.state = 'provisioning'))`
 
 // LostTenants lists tenants of some plans that are to be restored elsewhere and can be, at most

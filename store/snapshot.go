@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -258,19 +259,16 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID prego.TenantID, of t
 }
 
 // A backup that is being deleted is not restored: both hold the tenant's org.
-const sqlBackupState = `SELECT state FROM backups WHERE backup_id = $1 AND tenant_id = $2 AND state <> 'deleted' FOR SHARE`
+const sqlBackupState = `SELECT state, missing_at FROM backups WHERE backup_id = $1 AND tenant_id = $2 AND state <> 'deleted' FOR SHARE`
 
 // restorable refuses what a tenant's site can't be restored from.
 func restorable(ctx context.Context, tx pgx.Tx, tenantID prego.TenantID, of tenant.RestoreOf, t tenantSite) error {
 	if of.BackupID != "" {
-		state, err := value[tenant.BackupState](ctx, tx, sqlBackupState, of.BackupID, tenantID)
-		switch {
-		case isNoRows(err):
+		b, err := one[backupStands](ctx, tx, sqlBackupState, of.BackupID, tenantID)
+		if isNoRows(err) {
 			return &prego.Error{Code: prego.CodeBackupUnknown, Field: "backup_id", Message: "is not a backup of this tenant"}
-		case err == nil && state != tenant.BackupStored:
-			return &prego.Error{Code: prego.CodeBackupNotReady, Field: "backup_id", Message: fmt.Sprintf("is of a backup that is %s", state)}
 		}
-		return err
+		return cmp.Or(err, b.refusal())
 	}
 	snap, err := one[tenant.Snapshot](ctx, tx, sqlGetSnapshot, of.SnapshotID)
 	switch {

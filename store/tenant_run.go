@@ -161,6 +161,12 @@ func (s *Store) SiteReady(ctx context.Context, ref tenant.Ref, site string, step
 		server.ErrSuperseded, sqlSiteReady, ref.TenantID, ref.Generation, site)
 }
 
+// SiteRestored records where a tenant's site stands, restored and compared with its backup. Until it has the tenant's
+// name it is under another one, and what the tenant has lost is where it was.
+func (s *Store) SiteRestored(ctx context.Context, ref tenant.Ref, site string, e tenant.Event) error {
+	return s.tenantStep(ctx, e, fmt.Sprintf("%s/g%d", e.Step, ref.Generation), server.ErrSuperseded, sqlSiteReady, ref.TenantID, ref.Generation, site)
+}
+
 // From its activation on a site is measured.
 // The site is the tenant's name for one that was not recorded before.
 const sqlActivateTenant = `
@@ -183,7 +189,7 @@ WITH was AS (
 ), back AS (
     UPDATE tenant_losses l SET restored_at = now(), backup_id = was.backup_id, taken_at = was.taken_at FROM was, active WHERE l.loss_id = was.loss_id
 ), job AS (
-    UPDATE restore_jobs j SET status = 'succeeded', message = '', finished_at = now() FROM active a WHERE j.tenant_id = a.tenant_id AND j.elsewhere AND j.status IN ('queued', 'running')
+    UPDATE restore_jobs j SET status = 'succeeded', finished_at = now() FROM active a WHERE j.tenant_id = a.tenant_id AND j.elsewhere AND j.status IN ('queued', 'running')
 ), noted AS (
     INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, message, dedup_key)
     SELECT tenant_id, 'provisioning', CASE e.state WHEN 'active' THEN active.state ELSE e.state END, e.step, 'workflow', e.message, e.key

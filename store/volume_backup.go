@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -95,7 +94,7 @@ func (s *Store) DeleteVolumeBackup(ctx context.Context, volumeID prego.VolumeID,
 }
 
 const sqlVolumeRestorable = `
-SELECT b.backup_id, b.taken_at, CASE WHEN b.verify_message = '' THEN b.verified_at END AS verified_at FROM backups b WHERE b.volume_id = $1 AND b.state = 'stored' ORDER BY b.taken_at DESC LIMIT 1`
+SELECT b.backup_id, b.taken_at, b.verified_at FROM backups b WHERE b.volume_id = $1 AND ` + usableBackup + ` ORDER BY b.taken_at DESC LIMIT 1`
 
 // VolumeRestorable is a volume's newest backup that can be restored; nil if there is none.
 func (s *Store) VolumeRestorable(ctx context.Context, volumeID prego.VolumeID) (*tenant.Restorable, error) {
@@ -103,8 +102,7 @@ func (s *Store) VolumeRestorable(ctx context.Context, volumeID prego.VolumeID) (
 }
 
 const sqlVolumeRetained = `
-SELECT b.backup_id, b.kind, b.taken_at, b.verified_at IS NOT NULL AND b.verify_message = '' AS verified, b.held_at IS NOT NULL OR ` + allHeld + ` AS held, b.expires_at
-FROM backups b WHERE b.volume_id = $1 AND b.state = 'stored'`
+SELECT ` + retainedColumns + ` FROM backups b WHERE b.volume_id = $1 AND b.state = 'stored'`
 
 // VolumeRetained are a volume's backups that retention looks at.
 func (s *Store) VolumeRetained(ctx context.Context, volumeID prego.VolumeID) ([]tenant.Retained, error) {
@@ -112,20 +110,21 @@ func (s *Store) VolumeRetained(ctx context.Context, volumeID prego.VolumeID) ([]
 }
 
 const sqlExpireVolumeBackups = `
-UPDATE backups b SET expires_at = CASE WHEN b.backup_id = (SELECT n.backup_id FROM backups n WHERE n.volume_id = $1 AND n.state = 'stored' ORDER BY n.taken_at DESC LIMIT 1)
+UPDATE backups b SET expires_at = CASE WHEN b.backup_id = (SELECT n.backup_id FROM backups n WHERE n.volume_id = $1 AND n.state = 'stored'
+        ORDER BY backup_is_usable(n.state, n.missing_at, n.verify_message) DESC, n.taken_at DESC LIMIT 1)
     THEN COALESCE(b.expires_at, now() + make_interval(secs => $2)) ELSE now() END
 WHERE b.volume_id = $1 AND b.state IN ('stored', 'failed')`
 
-// ExpireVolumeBackups ends retention for a volume that is being destroyed: its newest backup stays
+// ExpireVolumeBackups ends retention for a volume that is being destroyed: its newest usable backup stays
 // for a while, the others go.
 func (s *Store) ExpireVolumeBackups(ctx context.Context, volumeID prego.VolumeID, final time.Duration) error {
 	return s.exec(ctx, "expire backups", sqlExpireVolumeBackups, volumeID, final.Seconds())
 }
 
 const sqlFinalVolumeBackup = `
-SELECT ` + backupColumns + ` FROM backups b WHERE b.volume_id = $1 AND b.kind = 'final' AND b.state <> 'failed' ORDER BY b.created_at DESC LIMIT 1`
+SELECT ` + backupColumns + ` FROM backups b WHERE b.volume_id = $1 AND ` + standsForData + ` ORDER BY b.created_at DESC LIMIT 1`
 
-// FinalVolumeBackup is a volume's last backup, unless it failed; nil if there is none.
+// FinalVolumeBackup is a volume's last backup, unless it failed, is missing or unreadable; nil if there is none.
 func (s *Store) FinalVolumeBackup(ctx context.Context, volumeID prego.VolumeID) (*tenant.Backup, error) {
 	return find[tenant.Backup](ctx, s.pool, sqlFinalVolumeBackup, volumeID)
 }
@@ -304,23 +303,21 @@ func (s *Store) ReturnVolume(ctx context.Context, id prego.VolumeID, work string
 
 const volumeRestoreColumns = `r.restore_id, r.org_id, r.volume_id, r.backup_id, r.status, r.reason, r.message, r.created_by, r.created_at, r.finished_at`
 
-const sqlCreateVolumeRestore = `INSERT INTO volume_restores AS r (restore_id, org_id, volume_id, backup_id, created_by) VALUES ($1, $2, $3, $4, $5) RETURNING ` + volumeRestoreColumns
+const sqlCreateVolumeRestore = `INSERT INTO volume_restores AS r (restore_id, org_id, volume_id, backup_id, created_by, named) VALUES ($1, $2, $3, $4, $5, $6) RETURNING ` + volumeRestoreColumns
 
-const sqlVolumeBackupState = `SELECT state FROM backups WHERE backup_id = $1 AND volume_id = $2 AND state <> 'deleted' FOR SHARE`
+const sqlVolumeBackupState = `SELECT state, missing_at FROM backups WHERE backup_id = $1 AND volume_id = $2 AND state <> 'deleted' FOR SHARE`
 
-const sqlNewestVolumeBackup = `SELECT backup_id FROM backups WHERE volume_id = $1 AND state = 'stored' ORDER BY taken_at DESC LIMIT 1`
+const sqlNewestVolumeBackup = `SELECT b.backup_id FROM backups b WHERE b.volume_id = $1 AND ` + usableBackup + ` ORDER BY b.taken_at DESC LIMIT 1`
 
-func insertVolumeRestore(ctx context.Context, tx pgx.Tx, r workload.VolumeRestore, of prego.VolumeID) (workload.VolumeRestore, error) {
-	state, err := value[tenant.BackupState](ctx, tx, sqlVolumeBackupState, r.BackupID, of)
-	switch {
-	case isNoRows(err):
+func insertVolumeRestore(ctx context.Context, tx pgx.Tx, r workload.VolumeRestore, of prego.VolumeID, named bool) (workload.VolumeRestore, error) {
+	b, err := one[backupStands](ctx, tx, sqlVolumeBackupState, r.BackupID, of)
+	if isNoRows(err) {
 		return r, &prego.Error{Code: prego.CodeBackupUnknown, Field: "backup_id", Message: "is not a backup of this volume"}
-	case err != nil:
-		return r, err
-	case state != tenant.BackupStored:
-		return r, &prego.Error{Code: prego.CodeBackupNotReady, Field: "backup_id", Message: fmt.Sprintf("is of a backup that is %s", state)}
 	}
-	out, err := one[workload.VolumeRestore](ctx, tx, sqlCreateVolumeRestore, r.RestoreID, r.OrgID, r.VolumeID, r.BackupID, r.CreatedBy)
+	if err = cmp.Or(err, b.refusal()); err != nil {
+		return r, err
+	}
+	out, err := one[workload.VolumeRestore](ctx, tx, sqlCreateVolumeRestore, r.RestoreID, r.OrgID, r.VolumeID, r.BackupID, r.CreatedBy, named)
 	if err != nil {
 		if isViolation(err, "volume_restores_under_way") {
 			return out, prego.Errorf(prego.CodeRestoreUnderWay, "volume %s is being restored already", r.VolumeID)
@@ -357,7 +354,7 @@ func (s *Store) CreateVolumeRestore(ctx context.Context, r workload.VolumeRestor
 			return prego.Errorf(prego.CodeBackupUnderWay, "a backup of volume %s is under way", r.VolumeID)
 		}
 		r.OrgID = v.OrgID
-		out, err = insertVolumeRestore(ctx, tx, r, r.VolumeID)
+		out, err = insertVolumeRestore(ctx, tx, r, r.VolumeID, true)
 		return err
 	})
 	return out, err
@@ -382,7 +379,8 @@ func (s *Store) CloneVolume(ctx context.Context, of prego.VolumeID, v workload.V
 		if err := v.Validate(); err != nil {
 			return err
 		}
-		if r.BackupID == "" {
+		named := r.BackupID != ""
+		if !named {
 			newest, err := value[prego.BackupID](ctx, tx, sqlNewestVolumeBackup, of)
 			if err != nil {
 				return ifNoRows(err, prego.Errorf(prego.CodeBackupNotFound, "volume %s has no backup", of))
@@ -403,7 +401,7 @@ func (s *Store) CloneVolume(ctx context.Context, of prego.VolumeID, v workload.V
 			return err
 		}
 		r.OrgID, r.VolumeID = v.OrgID, v.VolumeID
-		job, err = insertVolumeRestore(ctx, tx, r, of)
+		job, err = insertVolumeRestore(ctx, tx, r, of, named)
 		return err
 	})
 	return out, job, err
@@ -464,15 +462,35 @@ func (s *Store) ListVolumeRestores(ctx context.Context, q prego.ListQuery) (page
 }
 
 const (
-	sqlVolumeRestoreBegun    = `UPDATE volume_restores SET status = 'running' WHERE restore_id = $1 AND status = 'queued'`
+	sqlVolumeRestoreBegun     = `UPDATE volume_restores SET status = 'running' WHERE restore_id = $1 AND status = 'queued'`
+	sqlVolumeRestoreFromOlder = `
+UPDATE volume_restores r SET backup_id = n.backup_id, message = 'backup ' || r.backup_id || ' can''t be restored (' || $3 || '): it is restored from backup ' || n.backup_id
+FROM (SELECT b.backup_id FROM backups was JOIN backups b ON b.volume_id = was.volume_id AND b.taken_at <= was.taken_at
+    WHERE was.backup_id = $2 AND b.backup_id <> $2 AND ` + usableBackup + ` ORDER BY b.taken_at DESC, b.backup_id LIMIT 1) n
+WHERE r.restore_id = $1 AND r.backup_id = $2 AND r.finished_at IS NULL AND NOT r.named`
 	sqlVolumeRestoreFinished = `
-UPDATE volume_restores SET status = CASE WHEN $2 = '' THEN 'succeeded' ELSE 'failed' END, reason = $2, message = $3, finished_at = now() WHERE restore_id = $1 AND finished_at IS NULL`
+UPDATE volume_restores r SET status = CASE WHEN $2 = '' THEN 'succeeded' ELSE 'failed' END, reason = $2, message = CASE WHEN $2 = '' THEN r.message ELSE $3 END, finished_at = now() WHERE restore_id = $1 AND finished_at IS NULL`
 )
 
 // VolumeRestoreBegun records that a restore has started.
 func (s *Store) VolumeRestoreBegun(ctx context.Context, id string) error {
 	return s.exec(ctx, "restore "+id, sqlVolumeRestoreBegun, id)
 }
+
+// VolumeRestoreFromOlder has a restore go on with the next older backup than one that turned out to be unusable, which is
+// recorded before. ok is false if none is left, or the caller has named that one.
+func (s *Store) VolumeRestoreFromOlder(ctx context.Context, id string, bad prego.BackupID, why string) (ok bool, err error) {
+	err = s.inTx(ctx, "restore "+id, func(tx pgx.Tx) error {
+		if _, err := lockOwner(ctx, tx, noSuchBackup(bad), sqlOrgOfBackup, bad); err != nil {
+			return err
+		}
+		ok, err = changed(ctx, tx, sqlVolumeRestoreFromOlder, id, bad, prego.Redact(why))
+		return err
+	})
+	return ok, err
+}
+
+const sqlOrgOfBackup = `SELECT org_id FROM backups WHERE backup_id = $1`
 
 // VolumeRestoreFinished records how a restore ended: with a reason if it failed.
 func (s *Store) VolumeRestoreFinished(ctx context.Context, id string, reason prego.Reason, message string) error {

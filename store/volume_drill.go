@@ -13,7 +13,7 @@ import (
 )
 
 const sqlDrillVolumeBackup = `
-SELECT b.backup_id, b.bytes + b.plain_bytes AS needed FROM backups b WHERE b.volume_id = $1 AND b.state = 'stored' AND ($2 = '' OR b.backup_id = $2) ORDER BY b.taken_at DESC LIMIT 1 FOR SHARE`
+SELECT b.backup_id, b.bytes + b.plain_bytes AS needed FROM backups b WHERE b.volume_id = $1 AND ` + drillable + ` AND ($2 = '' OR b.backup_id = $2) ORDER BY b.taken_at DESC LIMIT 1 FOR SHARE`
 
 // Where a volume's backup is restored for a look: on the own disk of a server of its region, which
 // keeps a tenth free; how large the disk is the provider's catalog knows, and if it doesn't, the host

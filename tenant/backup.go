@@ -325,6 +325,7 @@ type Retained struct {
 	BackupID  prego.BackupID
 	Kind      BackupKind
 	TakenAt   time.Time
+	Unusable  bool // missing, or found unreadable
 	Verified  bool
 	Held      bool
 	ExpiresAt *time.Time // of its own; nil: the rule decides
@@ -333,7 +334,8 @@ type Retained struct {
 // Surplus is what may be deleted of a tenant's stored backups, the oldest first. Days, weeks
 // (from Monday) and months are UTC's. Whatever the rule says, these stay: what is held, the
 // newest backup, and the newest one that is verified. Backups with an end of their own stay
-// until then, and are no reason to delete others.
+// until then, and are no reason to delete others. Neither are unusable ones: what would stay
+// without them stays.
 //
 // Deleting early loses nothing: what a later call would keep, every earlier one keeps, too.
 func Surplus(all []Retained, r Retention, now time.Time) []prego.BackupID {
@@ -345,6 +347,24 @@ func Surplus(all []Retained, r Retention, now time.Time) []prego.BackupID {
 		return strings.Compare(string(b.BackupID), string(a.BackupID))
 	})
 	keep := make(map[prego.BackupID]bool)
+	for _, of := range [][]Retained{byAge, usable(byAge)} {
+		keepBy(keep, of, r, now)
+	}
+	var out []prego.BackupID
+	for _, b := range slices.Backward(byAge) {
+		if !keep[b.BackupID] {
+			out = append(out, b.BackupID)
+		}
+	}
+	return out
+}
+
+func usable(all []Retained) []Retained {
+	return slices.DeleteFunc(slices.Clone(all), func(b Retained) bool { return b.Unusable })
+}
+
+// keepBy adds what a rule keeps of backups, the newest first.
+func keepBy(keep map[prego.BackupID]bool, byAge []Retained, r Retention, now time.Time) {
 	firstOf := func(n int, period func(time.Time) string) {
 		seen := make(map[string]bool)
 		for _, b := range byAge {
@@ -366,11 +386,4 @@ func Surplus(all []Retained, r Retention, now time.Time) []prego.BackupID {
 		}
 		verified = verified || b.Verified
 	}
-	var out []prego.BackupID
-	for _, b := range slices.Backward(byAge) {
-		if !keep[b.BackupID] {
-			out = append(out, b.BackupID)
-		}
-	}
-	return out
 }

@@ -200,3 +200,23 @@ func TestPartsFit(t *testing.T) {
 		require.Less(t, part*int64(n-1), max(1, total))
 	})
 }
+
+// TestUnusableBackupsPushOutNone: what the rule keeps without them, it keeps with them.
+func TestUnusableBackupsPushOutNone(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		rule := tenant.Retention{Daily: rapid.IntRange(0, 5).Draw(t, "daily"), Weekly: rapid.IntRange(0, 5).Draw(t, "weekly"), Monthly: rapid.IntRange(0, 4).Draw(t, "monthly")}
+		var all, good []tenant.Retained
+		at := newYear
+		for i := range rapid.IntRange(1, 40).Draw(t, "backups") {
+			at = at.Add(time.Duration(rapid.IntRange(1, 4*24).Draw(t, "hours")) * time.Hour)
+			b := tenant.Retained{BackupID: prego.BackupID(fmt.Sprintf("bak-%03d", i)), TakenAt: at, Unusable: rapid.Bool().Draw(t, "unusable")}
+			all = append(all, b)
+			if !b.Unusable {
+				good = append(good, b)
+			}
+		}
+		left := without(all, tenant.Surplus(all, rule, at))
+		require.Subset(t, left, without(good, tenant.Surplus(good, rule, at)))
+	})
+}

@@ -291,6 +291,17 @@ func DatabaseName(slug string) string {
 // SiteName is the host name of a tenant's site.
 func SiteName(slug, domain string) string { return slug + "." + domain }
 
+// NewSite names the site and the database that are made for a tenant on demand. What a lost place left may be on the
+// same servers under the tenant's own names, and stays there until the tenant is restored beside it: the names are the
+// restore's alone then. No slug gives either of them.
+func (t Tenant) NewSite(domain string) (site, database string) {
+	if t.LostAt == nil {
+		return SiteName(t.Slug, domain), DatabaseName(t.Slug)
+	}
+	id := strings.ToLower(string(t.TenantID))
+	return fmt.Sprintf("restore-g%d.%s.%s", t.Generation, id, domain), fmt.Sprintf("pool_restore_%s_g%d", strings.ReplaceAll(id, "-", "_"), t.Generation)
+}
+
 // Tenant is one row of tenants, shared by all packages.
 type Tenant struct {
 	TenantID       prego.TenantID
@@ -394,6 +405,7 @@ const (
 	StepOverridden       Step = "placement_override"
 	StepRunRestarted     Step = "workflow_restarted"
 	StepRestored         Step = "restored"
+	StepBackupSkipped    Step = "backup_skipped" // by a restore, which uses an older one
 	StepCloned           Step = "cloned"
 	StepUnmuted          Step = "unmuted"
 	StepMoveRequested    Step = "move_requested"
