@@ -149,7 +149,7 @@ func (a *Moves) pieces(ctx context.Context, m moving, t tenant.Run, verb, name s
 			}
 			next++
 		}
-		out, err := a.Backups.transfer(ctx, atOf(t), verb+"-"+name+"-"+thisCall(ctx), in)
+		out, err := a.Backups.transfer(ctx, atOf(t), verb, name+"-"+thisCall(ctx), in)
 		if err != nil {
 			return err
 		}

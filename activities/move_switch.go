@@ -133,6 +133,9 @@ func (a *Moves) ClearMove(ctx context.Context, id prego.MoveID) error {
 	if err != nil || m.State != tenant.MoveSwitched {
 		return err
 	}
+	if err := m.awaitReplacement(); err != nil {
+		return err
+	}
 	a.Tenants.hook("move/clear")
 	if ok, err := a.Store.ClearingMove(ctx, id); err != nil || !ok {
 		return err
@@ -239,6 +242,9 @@ func (a *Moves) UndoMove(ctx context.Context, id prego.MoveID) error {
 	defer stop()
 	m, err := a.read(ctx, id)
 	if err != nil || !m.State.Undoable() || m.State == tenant.MoveQueued {
+		return err
+	}
+	if err := m.awaitReplacement(); err != nil {
 		return err
 	}
 	a.Tenants.hook("move/undo")

@@ -109,6 +109,18 @@ func (a *Moves) PlanMove(ctx context.Context, id prego.MoveID) (MovePlan, error)
 type moving struct {
 	tenant.MoveRun
 	from, to tenant.Run
+	// unreplaced: the tenant's place is lost, and no restored site stands in for it yet. What the move has on other
+	// servers may be the newest copy of its data.
+	unreplaced bool
+}
+
+// awaitReplacement lets a lost tenant be restored before what its move has left is erased.
+func (m moving) awaitReplacement() error {
+	if !m.unreplaced {
+		return nil
+	}
+	return temporal.NewApplicationErrorWithOptions(fmt.Sprintf("tenant %s is lost: what it has on %s and %s stays until it is restored", m.TenantID, m.FromServerID, m.ToServerID), ErrTypeMoving,
+		temporal.ApplicationErrorOptions{NextRetryDelay: movingRetry})
 }
 
 func (a *Moves) read(ctx context.Context, id prego.MoveID) (m moving, err error) {
@@ -119,6 +131,7 @@ func (a *Moves) read(ctx context.Context, id prego.MoveID) (m moving, err error)
 	if err != nil {
 		return m, fromTenantStore(err)
 	}
+	m.unreplaced = t.LostAt != nil && t.Site == "" && (t.State == tenant.Failed || t.State == tenant.Provisioning)
 	at := func(id prego.ServerID, host, address, status string) tenant.Run {
 		out := t
 		al := tenant.Allocation{AllocationID: m.AllocationID, TenantID: m.TenantID, DatabaseName: m.DatabaseName}

@@ -17,7 +17,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// SiteRestorer brings what a tenant is to be restored from into its site, which was made anew.
+// SiteRestorer brings what a tenant is restored from into its new site, and compares the two.
 type SiteRestorer interface {
 	RestoreInto(ctx context.Context, t tenant.Run) (RestoredSite, error)
 }
@@ -36,8 +36,12 @@ type LossSettings struct {
 }
 
 // buildFromBackup makes a tenant's site at its place and restores it from a backup: of a tenant
-// whose server was lost, or of one that is a copy of another. It is a BuildTenant of its own:
-// what is in the backup needs neither apps nor a first user.
+// whose server was lost, or of one that is a copy of another. What is in the backup needs neither
+// apps nor a first user.
+//
+// The site of a lost tenant is restored under another name, with a database of another name, beside what the lost
+// place may have left on the same servers. Only when it stands, and was compared with the backup, is that erased, and
+// the site gets its name. A repeated step knows by the site's name in the row how far it was.
 func (a *Tenants) buildFromBackup(ctx context.Context, ref tenant.Ref, t tenant.Run) error {
 	if t.RestoreFrom == "" {
 		return permanentErrorIn(StepRestore, ErrTypePermanent, "the tenant's site was lost, and an empty one is not made in its place")
@@ -45,27 +49,19 @@ func (a *Tenants) buildFromBackup(ctx context.Context, ref tenant.Ref, t tenant.
 	if a.Restorer == nil {
 		return permanentErrorIn(StepRestore, string(tenant.ReasonNoStorage), "no object storage is configured (PREGO_BACKUP_ENDPOINT)")
 	}
-	if t.Moving {
-		// One of its two servers was lost. What the move left on the other one is cleared away by
-		// the move, and must not be mistaken for what is made here, which may be there.
-		return temporal.NewApplicationErrorWithOptions(fmt.Sprintf("a move of tenant %s is still to end", t.TenantID), ErrTypeMoving, temporal.ApplicationErrorOptions{NextRetryDelay: movingRetry})
-	}
 	limit := a.Settings.StepTimeout
-	if err := a.part(ctx, StepSite, limit, func(ctx context.Context) (err error) {
-		if err := a.clearLosses(ctx, t); err != nil {
+	if t.Site == "" {
+		if err := a.part(ctx, StepSite, limit, func(ctx context.Context) error { return a.makeToRestore(ctx, t) }); err != nil {
 			return err
 		}
-		t.Site, err = a.makeSite(ctx, ref, t)
-		return err
-	}); err != nil {
-		return err
+		if err := a.part(ctx, StepRestore, limit+a.Settings.Losses.For, func(ctx context.Context) error { return a.restoreInto(ctx, ref, t) }); err != nil {
+			return err
+		}
 	}
-	var back RestoredSite
-	limit += a.Settings.Losses.For
-	if err := a.part(ctx, StepRestore, limit, func(ctx context.Context) (err error) {
-		back, err = a.Restorer.RestoreInto(ctx, t)
-		return err
-	}); err != nil {
+	a.hook("site/restored")
+	t.Site = tenant.SiteName(t.Slug, a.Settings.SiteDomain)
+	limit += a.Settings.Losses.For + a.Settings.StepTimeout
+	if err := a.part(ctx, StepSite, limit, func(ctx context.Context) error { return a.replaceLost(ctx, ref, t) }); err != nil {
 		return err
 	}
 	limit += a.Settings.StepTimeout
@@ -79,7 +75,7 @@ func (a *Tenants) buildFromBackup(ctx context.Context, ref tenant.Ref, t tenant.
 		return err
 	}
 	a.hook("site/opened")
-	if err := a.activate(ctx, ref, t.Plan, restored(t, back)); err != nil {
+	if err := a.activate(ctx, ref, t.Plan); err != nil {
 		return err
 	}
 	// One that was suspended is so again, and its site does not know yet.
@@ -88,7 +84,71 @@ func (a *Tenants) buildFromBackup(ctx context.Context, ref tenant.Ref, t tenant.
 	return nil
 }
 
-// movingRetry is how often a restore asks whether the tenant's move has ended.
+// makeToRestore makes the site that a backup is restored into. One of a pool is there.
+func (a *Tenants) makeToRestore(ctx context.Context, t tenant.Run) error {
+	if t.Allocation.PoolSiteID == "" {
+		if err := a.ensureDatabase(ctx, t); err != nil {
+			return err
+		}
+		if _, err := a.bench(ctx, a.createSite(t)); err != nil {
+			return err
+		}
+	}
+	a.hook("site/made")
+	return nil
+}
+
+// restoreInto restores the tenant's backup into the site that was reserved. A backup that turns out to be missing or
+// unreadable gives way to the next older one, unless the caller named it.
+func (a *Tenants) restoreInto(ctx context.Context, ref tenant.Ref, t tenant.Run) error {
+	t.Site = t.Allocation.SiteName
+	for {
+		back, err := a.Restorer.RestoreInto(ctx, t)
+		if err == nil {
+			return fromTenantStore(a.Store.SiteRestored(ctx, ref, t.Site, restored(t, back)))
+		}
+		reason := unusableFor(err)
+		if reason == "" {
+			return err
+		}
+		var why *temporal.ApplicationError
+		errors.As(err, &why)
+		older, failed := a.Store.RestoreFromOlder(ctx, ref, t.RestoreFrom, reason, why.Message())
+		if failed != nil {
+			return fromTenantStore(failed)
+		}
+		if older == "" {
+			return because(true, reason, fmt.Sprintf("backup %s: %s. No other one is used: it was named, or none that is older can be read", t.RestoreFrom, why.Message()))
+		}
+		t.RestoreFrom = older
+	}
+}
+
+// replaceLost erases what stands in the way of a restored site, and makes the site the tenant's.
+func (a *Tenants) replaceLost(ctx context.Context, ref tenant.Ref, t tenant.Run) error {
+	if t.Moving {
+		// One of its two servers was lost. The move clears away what it left on the other one, now that it is replaced.
+		now, err := a.Store.TenantRun(ctx, t.TenantID)
+		if err != nil {
+			return fromTenantStore(err)
+		}
+		if now.Moving {
+			return temporal.NewApplicationErrorWithOptions(fmt.Sprintf("a move of tenant %s is still to end", t.TenantID), ErrTypeMoving, temporal.ApplicationErrorOptions{NextRetryDelay: movingRetry})
+		}
+	}
+	if err := a.clearLosses(ctx, t); err != nil {
+		return err
+	}
+	a.hook("losses/cleared")
+	if t.Allocation.SiteName != t.Site {
+		if _, err := a.bench(ctx, a.promoteSite(t, t.Site)); err != nil {
+			return err
+		}
+	}
+	return a.finishSite(ctx, ref, t, t.Site)
+}
+
+// movingRetry is how often a restore and the tenant's move ask whether the other has come so far.
 const movingRetry = time.Second
 
 // restored is what the timeline says of it.
@@ -108,8 +168,9 @@ func (a *Tenants) onSiteInTurn(t tenant.Run, what string, commands [][]string) (
 	return cs
 }
 
-// clearLosses erases what the places that a tenant has lost left on servers that live on. What
-// is at the new place must be gone first; the rest is tried again by the next sweep if it fails.
+// clearLosses erases what the places that a tenant has lost left on servers that live on, once nothing needs it any
+// more: the tenant is restored, or its data is purged. What is on servers of the new place must be gone before that has
+// the tenant's names; the rest is tried again by the next sweep if it fails.
 func (a *Tenants) clearLosses(ctx context.Context, t tenant.Run) error {
 	left, err := a.Store.LeftOfLosses(ctx, t.TenantID)
 	if err != nil {
@@ -179,18 +240,27 @@ func (a *StoredBackups) RestoreInto(ctx context.Context, t tenant.Run) (out Rest
 		return out, err
 	}
 	out.Backup = b.Backup
-	at, name := atOf(t), fmt.Sprintf("in-a%d", t.Allocation.AllocationID)
-	if err := a.fetch(ctx, b, at, name); err != nil {
-		return out, err
+	at, name := atOf(t), fmt.Sprintf("in-a%d-%s", t.Allocation.AllocationID, b.BackupID)
+	forget := func() error {
+		_, err := a.Tenants.bench(ctx, at.command(fmt.Sprintf("%s-forget-%d", name, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.CommandTimeout, "delete-backup", name))
+		return err
 	}
-	if out.Checked, err = a.restoreAt(ctx, b, at, name); err != nil {
+	if err = a.fetch(ctx, b, at, name); err == nil {
+		out.Checked, err = a.restoreAt(ctx, b, at, name)
+	}
+	if err != nil {
+		if unusableFor(err) != "" { // the next one needs the room
+			if left := forget(); left != nil {
+				a.Log.Warn("what was fetched of a backup that can't be restored stays with the site", zap.String("backup_id", string(b.BackupID)), zap.Error(left))
+			}
+		}
 		return out, err
 	}
 	// The code here may be newer than the one that the backup is of.
 	if _, err := a.Tenants.bench(ctx, at.command(name+"-migrate", a.Tenants.Settings.SiteTimeout, "migrate")); err != nil {
 		return out, err
 	}
-	if _, err := a.Tenants.bench(ctx, at.command(fmt.Sprintf("%s-forget-%d", name, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.CommandTimeout, "delete-backup", name)); err != nil {
+	if err := forget(); err != nil {
 		return out, err
 	}
 	return out, a.Store.BackupVerified(ctx, b.BackupID, "")

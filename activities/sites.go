@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -127,17 +128,22 @@ func (a *Tenants) makeSite(ctx context.Context, ref tenant.Ref, t tenant.Run) (s
 		return "", err
 	}
 	a.hook("site/made")
+	return site, a.finishSite(ctx, ref, t, site)
+}
+
+// finishSite makes a site that has its name the tenant's, with a cache.
+func (a *Tenants) finishSite(ctx context.Context, ref tenant.Ref, t tenant.Run, site string) error {
 	if _, err := a.bench(ctx, a.configure(t, site)); err != nil {
-		return "", err
+		return err
 	}
 	if err := a.awaitPool(ctx, t); err != nil {
-		return "", err
+		return err
 	}
 	if _, err := a.inTurn(ctx, a.cacheCommands(t, site, "")...); err != nil {
-		return "", err
+		return err
 	}
 	a.hook("site/configured")
-	return site, fromTenantStore(a.Store.SiteReady(ctx, ref, site, siteStep(t)))
+	return fromTenantStore(a.Store.SiteReady(ctx, ref, site, siteStep(t)))
 }
 
 // siteStep is how the tenant comes by its site.
@@ -158,15 +164,25 @@ func (a *Tenants) configure(t tenant.Run, site string) server.BenchCommand {
 
 // obtain promotes the pool site, or creates one.
 func (a *Tenants) obtain(t tenant.Run, site string) server.BenchCommand {
-	al := t.Allocation
-	if al.PoolSiteID != "" {
-		return command(t, "promote", a.Settings.CommandTimeout, "promote-site", al.SiteName, site)
+	if t.Allocation.PoolSiteID != "" {
+		return a.promoteSite(t, site)
 	}
+	return a.createSite(t)
+}
+
+// promoteSite gives a site the tenant's name.
+func (a *Tenants) promoteSite(t tenant.Run, site string) server.BenchCommand {
+	return command(t, "promote", a.Settings.CommandTimeout, "promote-site", t.Allocation.SiteName, site)
+}
+
+// createSite makes a site on demand, under the name that was reserved for it.
+func (a *Tenants) createSite(t tenant.Run) server.BenchCommand {
+	al := t.Allocation
 	var shard *tenant.DataHost
 	if al.OnShard {
 		shard = &t.Shard
 	}
-	return a.newSite(command(t, "new-site", 0), shard, site, al.DatabaseName, al.PasswordVersion)
+	return a.newSite(command(t, "new-site", 0), shard, al.SiteName, al.DatabaseName, al.PasswordVersion)
 }
 
 // obtainSite promotes the pool site, or creates one. When repeated, it joins the
@@ -220,6 +236,9 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 		return fromTenantStore(err)
 	}
 	if t.Allocation == nil {
+		if t.State == tenant.Provisioning {
+			return nil // what it has lost stays until a restore has replaced it
+		}
 		return a.clearLosses(ctx, t)
 	}
 	if t.AppServerStatus == server.Terminated {
@@ -239,10 +258,18 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 	}
 	site := tenant.SiteName(t.Slug, a.Settings.SiteDomain)
 	names := []string{site}
-	if t.Allocation.PoolSiteID != "" { // the old name first, so that a late rename can't find it
+	if t.Allocation.SiteName != site { // the old name first, so that a late rename can't find it
 		names = []string{t.Allocation.SiteName, site}
 	}
-	if t.Site == "" {
+	left, err := a.Store.LeftOfLosses(ctx, t.TenantID)
+	if err != nil {
+		return err
+	}
+	restoring := t.State == tenant.Provisioning && t.RestoreFrom != ""
+	if restoring && t.Site == "" || slices.ContainsFunc(left, func(l tenant.LeftPlace) bool { return l.App.ServerID == t.Allocation.AppServerID }) {
+		names = names[:1] // what has the tenant's name there is what it has lost, and not replaced yet
+	}
+	if t.Site == "" && !(restoring && t.Allocation.PoolSiteID != "") {
 		// The command that creates the site may still be running, and would bring back
 		// what was dropped before it ended.
 		var final *temporal.ApplicationError

@@ -65,6 +65,7 @@ type StoredBackupStore interface {
 	BackupFailed(ctx context.Context, id prego.BackupID, reason prego.Reason, message string) error
 	BackupMessage(ctx context.Context, id prego.BackupID, message string) error
 	BackupVerified(ctx context.Context, id prego.BackupID, message string) error
+	BackupMissing(ctx context.Context, id prego.BackupID) error
 	// BackupsMissing says which backups, of all that are stored, the storage does not have.
 	BackupsMissing(ctx context.Context, missing []prego.BackupID) error
 	BackupGone(ctx context.Context, id prego.BackupID, object string) error
@@ -415,7 +416,7 @@ func (a *StoredBackups) uploadParts(ctx context.Context, b tenant.BackupRun, at 
 	if last && b.TakenAt != nil && b.Site != "" {
 		in.Ends = &wire.BackupReport{Site: b.Site, Status: "succeeded", Bytes: b.Bytes, SHA256: b.SHA256, StartedAt: *b.TakenAt, FinishedAt: *b.TakenAt, Message: string(b.BackupID)}
 	}
-	out, err := a.transfer(ctx, at, "upload", in)
+	out, err := a.transfer(ctx, at, "upload", string(b.BackupID), in)
 	if err != nil {
 		return err
 	}
@@ -435,8 +436,8 @@ func (a *StoredBackups) transferFailed(ctx context.Context, id prego.BackupID, f
 	return because(f.Code == wire.FailedNoBackup || f.Code == wire.FailedUnreadable, prego.Reason(f.Code), message)
 }
 
-// transfer asks the host of a site, with a row in the audit of commands.
-func (a *StoredBackups) transfer(ctx context.Context, at siteAt, verb string, in wire.TransferRequest) (out wire.TransferResponse, err error) {
+// transfer asks the host of a site, with a row in the audit of commands; what tells apart what one step transfers.
+func (a *StoredBackups) transfer(ctx context.Context, at siteAt, verb, what string, in wire.TransferRequest) (out wire.TransferResponse, err error) {
 	info := activity.GetInfo(ctx)
 	pieces := slices.Concat(in.Upload, in.Download)
 	of := []string{"--site", in.Site}
@@ -444,7 +445,7 @@ func (a *StoredBackups) transfer(ctx context.Context, at siteAt, verb string, in
 		of = []string{"--volume", in.Volume}
 	}
 	cmd := server.Command{
-		AuditID: fmt.Sprintf("%s-%s-%s-%d-%d", info.WorkflowExecution.ID, info.WorkflowExecution.RunID, verb, pieces[0].Number, info.Attempt), ServerID: at.ServerID,
+		AuditID: fmt.Sprintf("%s-%s-%s-%s-%d-%d", info.WorkflowExecution.ID, info.WorkflowExecution.RunID, verb, what, pieces[0].Number, info.Attempt), ServerID: at.ServerID,
 		WorkflowID: info.WorkflowExecution.ID, Kind: string(wire.KindTransfer), Actor: prego.ActorWorkflow,
 		Args: []string{verb, of[0], of[1], in.Backup, fmt.Sprintf("%d-%d", pieces[0].Number, pieces[len(pieces)-1].Number)},
 	}

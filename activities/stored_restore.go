@@ -117,11 +117,14 @@ func (a *StoredBackups) identityOf(ctx context.Context, b tenant.BackupRun) ([]b
 	if _, there, err := a.Objects.Head(ctx, b.Object); err != nil {
 		return nil, ofStorage(err)
 	} else if !there {
-		return nil, a.notGood(ctx, b.BackupID, because(true, prego.Reason(wire.FailedNoBackup), fmt.Sprintf("object %s is not in the storage", b.Object)))
+		if err := a.Store.BackupMissing(ctx, b.BackupID); err != nil {
+			return nil, err
+		}
+		return nil, because(true, prego.Reason(wire.FailedNoBackup), fmt.Sprintf("object %s is not in the storage", b.Object))
 	}
 	identity, err := a.Vault.Open(tenant.BackupKeyFor(b.BackupID), b.KeyID, b.Sealed)
 	if err != nil {
-		return nil, because(true, tenant.ReasonSealedElsewhere, fmt.Sprintf("backup %s was sealed under key %s, which is not among PREGO_KEYS_DIR/backup", b.BackupID, b.KeyID))
+		return nil, a.notGood(ctx, b.BackupID, because(true, tenant.ReasonSealedElsewhere, fmt.Sprintf("backup %s was sealed under key %s, which is not among PREGO_KEYS_DIR/backup", b.BackupID, b.KeyID)))
 	}
 	return identity, nil
 }
@@ -184,9 +187,26 @@ func (a *StoredBackups) downloadAll(ctx context.Context, b tenant.BackupRun, at 
 	return nil
 }
 
+// unusable are the reasons that say that a backup can't be restored anywhere: it is missing, or can't be read.
+var unusable = []prego.Reason{tenant.ReasonUnreadable, tenant.ReasonDigest, prego.Reason(wire.FailedNoBackup), tenant.ReasonSealedElsewhere}
+
+// unusableFor is for which of them a restore has ended, "" for none. That something of a backup is not in the restored
+// site is none: it may be the host's fault, and then each backup would be spoilt in turn.
+func unusableFor(err error) prego.Reason {
+	if !answeredNo(err) {
+		return ""
+	}
+	for _, r := range unusable {
+		if isBecause(err, r) {
+			return r
+		}
+	}
+	return ""
+}
+
 // notGood keeps on the row that a backup can't be restored, if that is why.
 func (a *StoredBackups) notGood(ctx context.Context, id prego.BackupID, err error) error {
-	for _, r := range []prego.Reason{tenant.ReasonUnreadable, tenant.ReasonDigest, prego.Reason(wire.FailedNoBackup), tenant.ReasonIncomplete} {
+	for _, r := range append([]prego.Reason{tenant.ReasonIncomplete}, unusable...) {
 		if isBecause(err, r) {
 			if kept := a.Store.BackupVerified(ctx, id, err.Error()); kept != nil {
 				return kept // the step is repeated
@@ -207,7 +227,7 @@ func (a *StoredBackups) downloadParts(ctx context.Context, b tenant.BackupRun, a
 		offset, bytes := partOf(b, next)
 		in.Download = append(in.Download, wire.Piece{Number: next, Offset: offset, Bytes: bytes, URL: url})
 	}
-	out, err := a.transfer(ctx, at, "download", in)
+	out, err := a.transfer(ctx, at, "download", string(b.BackupID), in)
 	if err != nil {
 		return from, err
 	}

@@ -27,6 +27,8 @@ type TenantStore interface {
 	AddTenantEvent(ctx context.Context, e tenant.Event, dedupKey string) error
 	AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string, roles []prego.Role, network prego.NetworkID, queued bool) error
 	SiteReady(ctx context.Context, ref tenant.Ref, site string, step tenant.Step) error
+	SiteRestored(ctx context.Context, ref tenant.Ref, site string, e tenant.Event) error
+	RestoreFromOlder(ctx context.Context, ref tenant.Ref, bad prego.BackupID, reason prego.Reason, why string) (prego.BackupID, error)
 	ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.Duration, done ...tenant.Event) (seconds float64, err error)
 	FailTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string) error
 	ReleaseAllocation(ctx context.Context, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error

@@ -1,6 +1,7 @@
 package activities
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,6 +40,7 @@ type VolumeBackupStore interface {
 	VolumeRestoreRun(ctx context.Context, id string) (workload.VolumeRestore, error)
 	VolumeRestoreBegun(ctx context.Context, id string) error
 	VolumeRestoreFinished(ctx context.Context, id string, reason prego.Reason, message string) error
+	VolumeRestoreFromOlder(ctx context.Context, id string, bad prego.BackupID, why string) (ok bool, err error)
 	VolumeRestoresLeft(ctx context.Context, quiet time.Duration, most int) ([]string, error)
 	LastBackupFailed(ctx context.Context, id prego.VolumeID, reason prego.Reason, message string) (time.Duration, error)
 }
@@ -366,11 +368,25 @@ func (a *StoredBackups) BeginVolumeRestore(ctx context.Context, id string) error
 // RestoreVolumeFiles brings a backup to a volume: the volume to a server, the backup to that
 // server, and what is in it into the place of what is on the volume, once all of it was read again
 // and is as in the backup. Until then the volume stays as it is.
+// A backup that turns out to be missing or unreadable gives way to the next older one, unless the
+// caller named it.
 func (a *StoredBackups) RestoreVolumeFiles(ctx context.Context, id string) error {
-	r, err := a.Store.VolumeRestoreRun(ctx, id)
-	if err != nil {
-		return permanentIfCoded(err)
+	for {
+		r, err := a.Store.VolumeRestoreRun(ctx, id)
+		if err != nil {
+			return permanentIfCoded(err)
+		}
+		err = a.restoreVolumeFrom(ctx, id, r)
+		if unusableFor(err) == "" {
+			return err
+		}
+		if older, failed := a.Store.VolumeRestoreFromOlder(ctx, id, r.BackupID, err.Error()); failed != nil || !older {
+			return cmp.Or(failed, err)
+		}
 	}
+}
+
+func (a *StoredBackups) restoreVolumeFrom(ctx context.Context, id string, r workload.VolumeRestore) error {
 	b, _, err := a.run(ctx, r.BackupID)
 	if err != nil {
 		return err
@@ -400,7 +416,7 @@ func (a *StoredBackups) RestoreVolumeFiles(ctx context.Context, id string) error
 	at := siteAt{ServerID: srv.ServerID, Addr: srv.Host, Volume: v.ProviderID, ID: string(v.VolumeID)}
 	a.Tenants.hook("stored-restore/start")
 	return a.fetchWith(ctx, b, at, id, func(what string) error {
-		_, err := a.volumeVerb(ctx, srv, id+"-"+what, map[string]string{wire.SecretBackupIdentity: string(identity)}, "open-volume", v.ProviderID, id, b.SHA256, b.PlainSHA256)
+		_, err := a.volumeVerb(ctx, srv, fmt.Sprintf("%s-%s-%s", id, b.BackupID, what), map[string]string{wire.SecretBackupIdentity: string(identity)}, "open-volume", v.ProviderID, id, b.SHA256, b.PlainSHA256)
 		return err
 	})
 }
@@ -427,16 +443,19 @@ func (a *StoredBackups) AfterVolumeRestore(ctx context.Context, id string) error
 
 // VolumeRestoreEnd is how a restore ended.
 type VolumeRestoreEnd struct {
-	RestoreID string         `json:"restore_id"`
-	BackupID  prego.BackupID `json:"backup_id"`
-	Reason    prego.Reason   `json:"reason,omitempty"` // "" if it succeeded
-	Message   string         `json:"message,omitempty"`
+	RestoreID string       `json:"restore_id"`
+	Reason    prego.Reason `json:"reason,omitempty"` // "" if it succeeded
+	Message   string       `json:"message,omitempty"`
 }
 
 // FinishVolumeRestore records it; a backup that was restored is verified.
 func (a *StoredBackups) FinishVolumeRestore(ctx context.Context, in VolumeRestoreEnd) error {
 	if in.Reason == "" {
-		if err := a.Store.BackupVerified(ctx, in.BackupID, ""); err != nil {
+		r, err := a.Store.VolumeRestoreRun(ctx, in.RestoreID)
+		if err != nil {
+			return permanentIfCoded(err)
+		}
+		if err := a.Store.BackupVerified(ctx, r.BackupID, ""); err != nil {
 			return err
 		}
 	}

@@ -278,9 +278,10 @@ func (p *Placer) forget() {
 // reservation is what a decision asks of the store.
 func (p *Placer) reservation(t tenant.Tenant, r placement.Request, d placement.Decision, actor string) (tenant.Reservation, error) {
 	decision, policy, err := p.logs(d)
+	site, database := t.NewSite(p.SiteDomain)
 	return tenant.Reservation{
 		TenantID: t.TenantID, Generation: t.Generation, AppServerID: d.AppServerID, DBShardID: d.DBShardID, RedisPoolID: d.RedisPoolID, PoolSiteID: d.PoolSiteID,
-		SiteName: tenant.SiteName(t.Slug, p.SiteDomain), DatabaseName: tenant.DatabaseName(t.Slug), Mode: d.Mode, Algorithm: string(d.Algorithm),
+		SiteName: site, DatabaseName: database, Mode: d.Mode, Algorithm: string(d.Algorithm),
 		AuditAs: placement.AuditName(d.Mode, d.Algorithm), Dedicates: d.Dedicates, Override: r.Override != nil,
 		AnyTags:      r.Override != nil && r.Override.IgnoreConstraint,
 		MemoryPctMax: p.Policy.MemoryPctMax, MaxTenants: p.Policy.MaxTenantsPerNode, MeasuredLimits: p.Policy.MeasuredLimits, ReserveFor: p.ReserveFor,

@@ -35,7 +35,7 @@ func RestoreVolume(ctx workflow.Context, in VolumeRestoreInput) error {
 	if err := workflow.ExecuteActivity(write(ctx, "record that it has begun"), steps.BeginVolumeRestore, in.RestoreID).Get(ctx, nil); err != nil {
 		return err
 	}
-	end := activities.VolumeRestoreEnd{RestoreID: in.RestoreID, BackupID: plan.BackupID}
+	end := activities.VolumeRestoreEnd{RestoreID: in.RestoreID}
 	status := workload.RestoreSucceeded
 	if err := workflow.ExecuteActivity(long(call(ctx, "fetch the backup, check it and put it in place", plan.UploadFor+plan.Step)), steps.RestoreVolumeFiles, in.RestoreID).Get(ctx, nil); err != nil {
 		status = workload.RestoreFailed

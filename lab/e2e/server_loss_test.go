@@ -98,7 +98,7 @@ func TestTenantsOfALostServerComeBack(t *testing.T) {
 	beta := c.backAgain(ids["beta"], tenant.Suspended)
 	for slug, tn := range map[string]api.Tenant{"alpha": back, "beta": beta} {
 		require.Equal(t, c.id("app2"), tn.Allocation.AppServerId)
-		require.Equal(t, []any{ids[slug], slug + ".sites.test", "tenant_" + slug + "_db"}, []any{tn.TenantId, deref(tn.Site), tn.Allocation.DatabaseName})
+		require.Equal(t, []any{ids[slug], slug + ".sites.test"}, []any{tn.TenantId, deref(tn.Site)})
 		require.NotNil(t, tn.Loss.RestoredAt)
 		require.Contains(t, tenantSteps(tn), "restored")
 		require.FileExists(t, filepath.Join(c.rootOf(c.id("app2")), wire.BenchDir, "sites", slug+".sites.test", "private/files/noise"))
@@ -108,8 +108,8 @@ func TestTenantsOfALostServerComeBack(t *testing.T) {
 	require.GreaterOrEqual(t, *beta.Loss.LostMinutes, 90)
 	require.Equal(t, alpha.BackupId, deref(back.Loss.BackupId))
 	require.True(t, back.LastRestorable.Verified)
-	require.Equal(t, []string{"before the backup of alpha", "after it"}, c.todos(c.id("app2"), "tenant_alpha_db"), "the newest backup")
-	require.Equal(t, []string{"before the backup of beta"}, c.todos(c.id("app2"), "tenant_beta_db"))
+	require.Equal(t, []string{"before the backup of alpha", "after it"}, c.todos(c.id("app2"), back.Allocation.DatabaseName), "the newest backup")
+	require.Equal(t, []string{"before the backup of beta"}, c.todos(c.id("app2"), beta.Allocation.DatabaseName))
 	require.Equal(t, "opens passwords", c.siteConfig(c.id("app2"), "alpha.sites.test", "encryption_key"))
 	require.Empty(t, c.siteConfig(c.id("app2"), "alpha.sites.test", "mute_emails"))
 	require.Equal(t, "off", c.maintenance(c.id("app2"), "alpha.sites.test"))
@@ -145,8 +145,8 @@ func TestTenantsOfALostServerComeBack(t *testing.T) {
 func TestAServerIsDeclaredLost(t *testing.T) {
 	t.Parallel()
 	all := rounds(t, 3, []string{
-		"site/start", "site/made", "site/configured", "stored-restore/start", "stored-restore/downloaded", "stored-restore/opened", "stored-restore/adopted", "stored-restore/restored",
-		"site/opened", "tenant_activate/start", "tenant_activate/done",
+		"site/start", "site/made", "stored-restore/start", "stored-restore/downloaded", "stored-restore/opened", "stored-restore/adopted", "stored-restore/restored",
+		"site/restored", "losses/cleared", "site/configured", "site/opened", "tenant_activate/start", "tenant_activate/done",
 	}, everybody)
 	m, vars, url := newMortals(t, all)
 	m.s3 = s3test.Start(t)

@@ -1,0 +1,284 @@
+package activities_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/temporal"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/internal/objects"
+	"github.com/prego/prego/internal/s3test"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+// takesAll is a host that downloads whatever it is given.
+type takesAll struct{}
+
+func (takesAll) Transfer(context.Context, prego.ServerID, string, wire.TransferRequest) (wire.TransferResponse, error) {
+	return wire.TransferResponse{}, nil
+}
+
+// choosy are hosts that refuse some commands with the words that their agents have for it.
+type choosy struct {
+	*hosts
+	refuses map[string]string // by verb, or by verb and a word of its arguments
+}
+
+func (h *choosy) Bench(ctx context.Context, c server.BenchCommand) (string, error) {
+	out, err := h.hosts.Bench(ctx, c)
+	for what, says := range h.refuses {
+		words := strings.Fields(what)
+		if verb(c.Args) == words[0] && strings.Contains(strings.Join(c.Args, " "), words[len(words)-1]) {
+			return "", &server.CommandError{Kind: "bench", ExitCode: 1, Stderr: says, Permanent: true, Code: server.CommandFailed}
+		}
+	}
+	return out, err
+}
+
+func (h *choosy) BenchAll(ctx context.Context, cs []server.BenchCommand) (done int, err error) {
+	for _, c := range cs {
+		if _, err := h.Bench(ctx, c); err != nil {
+			return done, err
+		}
+		done++
+	}
+	return done, nil
+}
+
+// losing is a tenant whose server is lost, with backups bak-3, the newest, to bak-1, and a place among what is left.
+type losing struct {
+	*placing
+	*steps
+	choosy *choosy
+	bucket *objects.Store
+	ref    tenant.Ref
+	site   string // the tenant's
+	old    string // its database that is, or was, on db-0
+}
+
+func newLosing(t *testing.T, lost prego.ServerID, named prego.BackupID) *losing {
+	t.Helper()
+	p, s, ref := networked(t, false)
+	l := &losing{placing: p, steps: s, choosy: &choosy{hosts: s.hosts, refuses: map[string]string{}}, site: p.text(`SELECT slug FROM tenants`) + ".sites.test"}
+	s3 := s3test.Start(t)
+	var err error
+	l.bucket, err = objects.New(objects.Config{Endpoint: s3.Endpoint, Bucket: s3.Bucket, Region: s3.Region, AccessKey: s3.AccessKey, SecretKey: s3.SecretKey, PathStyle: true})
+	require.NoError(t, err)
+	s.hosts.says = map[string]string{"check-restored": `{"tables":7,"rows":70,"files":3}`}
+	s.Settings.Losses.For = time.Minute
+	s.Bench = l.choosy
+	s.Restorer = &activities.StoredBackups{
+		Store: p.store, Objects: l.bucket, Vault: openVault{}, Hosts: takesAll{}, Audit: p.store, Tenants: s.Tenants,
+		Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(), Settings: activities.StoredBackupSettings{URLTTL: time.Minute},
+	}
+	_, err = s.env.ExecuteActivity(s.BuildTenant, ref)
+	require.NoError(t, err)
+	l.old = p.text(`SELECT database_name FROM tenant_allocations`)
+	for i := 1; i <= 3; i++ {
+		id := fmt.Sprintf("bak-%d", i)
+		require.NoError(t, l.bucket.Put(t.Context(), id, []byte("0123456789")))
+		p.exec(`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, state, created_by, taken_at, sealed_identity, object_key, manifest_key, bytes, part_bytes, parts, sha256, plain_sha256, manifest_sha256)
+			SELECT $1, org_id, tenant_id, 'app-0', site, 'manual', 'stored', 'test', now() - make_interval(hours => 4 - $2), 'x', $1, 'm', 10, 10, 1, 'x', 'x', 'x' FROM tenants`, id, i)
+	}
+	role := map[prego.ServerID]prego.Role{"app-0": prego.RoleApp, "db-0": prego.RoleDBShard}[lost]
+	_, err = p.store.LoseServer(t.Context(), lost, "its disk died", "ann")
+	require.NoError(t, err)
+	require.NoError(t, p.store.Terminate(t.Context(), lost))
+	p.server("another-1", role, "")
+	p.exec(`UPDATE servers SET network_id = 'n-1', private_address = '10.64.0.99' WHERE server_id = 'another-1'`)
+	back, _, err := p.store.RestoreElsewhere(t.Context(), ref.TenantID, named, "rst-1", "ann")
+	require.NoError(t, err)
+	l.ref = tenant.Ref{TenantID: ref.TenantID, Generation: back.Generation}
+	value, err := s.env.ExecuteActivity(s.PlaceTenant, l.ref)
+	require.NoError(t, err)
+	var placed activities.PlaceResult
+	require.NoError(t, value.Get(&placed))
+	require.True(t, placed.Placed)
+	s.hosts.ran = nil
+	return l
+}
+
+// build runs the step that restores the tenant, and drops what there is if it fails, as the run does.
+func (l *losing) build() error {
+	l.t.Helper()
+	_, err := l.env.ExecuteActivity(l.BuildTenant, l.ref)
+	if err != nil {
+		_, dropped := l.env.ExecuteActivity(l.DropSite, activities.DropInput{TenantID: l.ref.TenantID})
+		require.NoError(l.t, dropped)
+	}
+	return err
+}
+
+// at is when a command was first asked for, with all of these words; -1 for never.
+func (l *losing) at(words ...string) int {
+	return slices.IndexFunc(l.hosts.ran, func(c []string) bool {
+		return !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(c, w) })
+	})
+}
+
+// nothingErased: neither the database nor the site that the tenant had.
+func (l *losing) nothingErased() {
+	l.t.Helper()
+	require.Equal(l.t, -1, l.at("erase-database", l.old), "%v", l.hosts.ran)
+	require.Equal(l.t, -1, l.at("erase-site", l.site), "%v", l.hosts.ran)
+	require.Equal(l.t, -1, l.at("new-site", l.site), "%v", l.hosts.ran)
+	require.Equal(l.t, -1, l.at("grant-database", l.old), "%v", l.hosts.ran)
+	require.Zero(l.t, l.number(`SELECT count(*) FROM tenant_losses WHERE cleared_at IS NOT NULL`))
+}
+
+// survivors are the servers that may be lost, with what the other one still has.
+var survivors = map[string]prego.ServerID{"the database is alive": "app-0", "the site's files are alive": "db-0"}
+
+// TestLossIsErasedAfterItsReplacementStands: the backup is fetched, opened, restored and compared beside what the lost
+// place left; then that goes, and the site gets its name.
+func TestLossIsErasedAfterItsReplacementStands(t *testing.T) {
+	t.Parallel()
+	for name, lost := range survivors {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLosing(t, lost, "")
+			require.NoError(t, l.build())
+			database := l.text(`SELECT database_name FROM tenant_allocations WHERE released_at IS NULL`)
+			require.NotEqual(t, l.old, database)
+			temporary := l.text(`SELECT site_name FROM tenant_allocations WHERE released_at IS NULL`)
+			order := []int{l.at("new-site", temporary, database), l.at("open-backup", temporary), l.at("restore", temporary), l.at("check-restored", temporary)}
+			if lost == "app-0" {
+				order = append(order, l.at("db-0", "erase-database", l.old))
+			} else {
+				order = append(order, l.at("app-0", "erase-site", l.site, l.old))
+			}
+			order = append(order, l.at("promote-site", temporary, l.site), l.at("connect-cache", l.site))
+			require.True(t, slices.IsSorted(order) && order[0] >= 0, "%v of %v", order, l.hosts.ran)
+			require.Equal(t, 1, l.number(`SELECT count(*) FROM tenants WHERE state = 'active' AND site = $1`, l.site))
+			require.Equal(t, 1, l.number(`SELECT count(*) FROM tenant_losses WHERE cleared_at IS NOT NULL AND backup_id = 'bak-3'`))
+			require.Equal(t, 1, l.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'restored' AND message LIKE 'backup bak-3 of % min before the server was lost is lost'`))
+		})
+	}
+}
+
+// TestRestoreSkipsBackupsThatAreGoneOrUnreadable: a missing one, then one whose bytes are others. Each is marked, and
+// the next older one is restored.
+func TestRestoreSkipsBackupsThatAreGoneOrUnreadable(t *testing.T) {
+	t.Parallel()
+	for name, lost := range survivors {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLosing(t, lost, "")
+			require.NoError(t, l.bucket.Delete(t.Context(), "bak-3"))
+			l.choosy.refuses["open-backup bak-2"] = "site: digest_mismatch: another digest"
+			require.NoError(t, l.build())
+			require.Equal(t, 1, l.number(`SELECT count(*) FROM backups WHERE backup_id = 'bak-3' AND missing_at IS NOT NULL AND verify_message <> ''`))
+			require.Equal(t, 1, l.number(`SELECT count(*) FROM backups WHERE backup_id = 'bak-2' AND verify_message LIKE '%digest_mismatch%'`))
+			require.Equal(t, 1, l.number(`SELECT count(*) FROM backups WHERE backup_id = 'bak-1' AND verify_message = '' AND verified_at IS NOT NULL`))
+			require.Equal(t, 2, l.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'backup_skipped'`))
+			require.Equal(t, 1, l.number(`SELECT count(*) FROM restore_jobs WHERE backup_id = 'bak-1' AND status = 'succeeded' AND message LIKE 'backup bak-2 can''t be restored%'`))
+			require.Equal(t, 1, l.number(`SELECT count(*) FROM tenant_losses WHERE backup_id = 'bak-1'`))
+			require.Negative(t, l.at("restore", "in-a2-bak-2"), "it was never restored")
+		})
+	}
+}
+
+// TestFailedRestoreErasesNothing: whatever goes wrong before the restored site stands, and whoever clears up after it.
+func TestFailedRestoreErasesNothing(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		named  prego.BackupID
+		gone   []string
+		refuse map[string]string
+		says   string
+		marked int
+	}{
+		"all backups are gone":           {"", []string{"bak-1", "bak-2", "bak-3"}, nil, "is not in the storage", 3},
+		"none can be read":               {"", nil, map[string]string{"open-backup bak": "site: backup_unreadable: no"}, "backup_unreadable", 3},
+		"the one that was named is gone": {"bak-3", []string{"bak-3"}, nil, "it was named", 1},
+		"the restore fails":              {"", nil, map[string]string{"restore": "Frappe can't"}, "Frappe can't", 0},
+		"something is not in it":         {"", nil, map[string]string{"check-restored": "site: restore_incomplete: 1 of 7 tables"}, "restore_incomplete", 1},
+		"the site can't be made":         {"", nil, map[string]string{"new-site": "no"}, "no", 0},
+	} {
+		for survivor, lost := range survivors {
+			t.Run(name+"/"+survivor, func(t *testing.T) {
+				t.Parallel()
+				l := newLosing(t, lost, c.named)
+				for _, object := range c.gone {
+					require.NoError(t, l.bucket.Delete(t.Context(), object))
+				}
+				l.choosy.refuses = c.refuse
+				err := l.build()
+				var ended *temporal.ApplicationError
+				require.ErrorAs(t, err, &ended)
+				require.True(t, ended.NonRetryable())
+				require.Contains(t, ended.Message(), c.says)
+				l.nothingErased()
+				require.Equal(t, c.marked, l.number(`SELECT count(*) FROM backups WHERE verify_message <> ''`))
+				require.NotEqual(t, -1, l.at("erase-site", l.text(`SELECT site_name FROM tenant_allocations WHERE released_at IS NULL`)), "what was made is dropped")
+				// The place is freed; a repeated step has nothing to drop, and leaves what was lost.
+				require.NoError(t, l.store.ReleaseAllocation(t.Context(), l.ref.TenantID, "failed_restore", "", tenant.SiteDropped, false))
+				_, err = l.env.ExecuteActivity(l.DropSite, activities.DropInput{TenantID: l.ref.TenantID})
+				require.NoError(t, err)
+				l.nothingErased()
+			})
+		}
+	}
+}
+
+// TestRestoredSiteIsNotRestoredTwice: a step that died after the site was restored goes on with its name.
+func TestRestoredSiteIsNotRestoredTwice(t *testing.T) {
+	t.Parallel()
+	l := newLosing(t, "db-0", "")
+	l.choosy.refuses["promote-site"] = "no"
+	_, err := l.env.ExecuteActivity(l.BuildTenant, l.ref)
+	require.Error(t, err)
+	require.Equal(t, 1, l.number(`SELECT count(*) FROM tenants t JOIN tenant_allocations a USING (tenant_id) WHERE a.released_at IS NULL AND t.site = a.site_name`))
+	l.choosy.refuses, l.hosts.ran = nil, nil
+	require.NoError(t, l.build())
+	require.Equal(t, []int{-1, -1, -1}, []int{l.at("new-site"), l.at("restore"), l.at("erase-site")})
+	require.Equal(t, 1, l.number(`SELECT count(*) FROM tenants WHERE state = 'active' AND site = $1`, l.site))
+}
+
+// TestMoveLeavesALostTenantItsCopies: what a move has on other servers goes when the tenant is restored, not before.
+func TestMoveLeavesALostTenantItsCopies(t *testing.T) {
+	t.Parallel()
+	for name, state := range map[string]tenant.MoveState{"cleared": tenant.MoveSwitched, "undone": tenant.MoveFrozen} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLosing(t, "app-0", "")
+			l.server("app-9", prego.RoleApp, "")
+			l.exec(`INSERT INTO tenant_moves (move_id, org_id, tenant_id, allocation_id, requested_by, site, database_name, from_server_id, to_server_id, moves_server, state, from_shard_id, from_pool_id, frozen_at)
+				SELECT 'mov-1', o.org_id, o.tenant_id, a.allocation_id, 'ann', $1, $2, 'app-9', 'app-0', true, $3, a.db_shard_id, a.redis_pool_id, now() FROM tenants o JOIN tenant_allocations a USING (tenant_id) WHERE a.released_at IS NOT NULL`, l.site, l.old, state)
+			m := &activities.Moves{Store: l.store, Tenants: l.Tenants, Backups: &activities.StoredBackups{Store: l.store, Tenants: l.Tenants}, Log: zap.NewNop()}
+			l.env.RegisterActivity(m)
+			step := m.ClearMove
+			if state == tenant.MoveFrozen {
+				step = m.UndoMove
+			}
+			_, err := l.env.ExecuteActivity(step, prego.MoveID("mov-1"))
+			var waits *temporal.ApplicationError
+			require.ErrorAs(t, err, &waits)
+			require.Equal(t, activities.ErrTypeMoving, waits.Type())
+			require.False(t, waits.NonRetryable())
+			require.Empty(t, l.hosts.ran)
+
+			// The restore waits for the move in its turn, once the site stands.
+			_, err = l.env.ExecuteActivity(l.BuildTenant, l.ref)
+			require.ErrorAs(t, err, &waits)
+			require.Equal(t, activities.ErrTypeMoving, waits.Type())
+			require.NotEqual(t, -1, l.at("check-restored"))
+			l.nothingErased()
+			_, err = l.env.ExecuteActivity(step, prego.MoveID("mov-1"))
+			require.NoError(t, err)
+			l.exec(`UPDATE tenant_moves SET state = 'done', finished_at = now()`)
+			require.NoError(t, l.build())
+		})
+	}
+}
