@@ -1418,6 +1418,9 @@ CREATE TABLE restore_jobs (
     backup_id   text REFERENCES backups(backup_id),
     -- A restore at another place is carried out by the run that provisions the tenant.
     elsewhere   boolean NOT NULL DEFAULT false,
+    -- A caller named the backup. One that was chosen gives way to the next older backup if it turns out to be missing
+    -- or unreadable.
+    named       boolean NOT NULL DEFAULT false,
     CONSTRAINT restore_jobs_of_one CHECK ((snapshot_id IS NULL) <> (backup_id IS NULL))
 );
 CREATE INDEX restore_jobs_by_org ON restore_jobs (org_id) WHERE status IN ('queued', 'running');
@@ -1750,6 +1753,7 @@ CREATE TABLE volume_restores (
     created_by  text NOT NULL,
     created_at  timestamptz NOT NULL DEFAULT now(),
     finished_at timestamptz,
+    named       boolean NOT NULL DEFAULT false, -- as of restore_jobs
     CHECK ((status IN ('queued', 'running')) = (finished_at IS NULL))
 );
 CREATE UNIQUE INDEX volume_restores_under_way ON volume_restores (volume_id) WHERE finished_at IS NULL;
