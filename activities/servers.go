@@ -2,7 +2,7 @@
 // may run twice, or die after its effect: everything it does is either a conditional
 // write or finds what it already did.
 //
-// The interfaces here are what the steps need; cmd/prego injects the adapters.
+// The interfaces here are what the steps need; app injects the adapters.
 package activities
 
 import (

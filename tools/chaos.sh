@@ -17,8 +17,8 @@ trap '[ -z "$cluster" ] || { exec 3>&-; wait "$cluster"; }; rm -rf "$dir"' EXIT
 export CHAOS_NAMES=${NAMES:-}
 export GOGC=${GOGC:-400} # memory is cheap here
 
-build() { CGO_ENABLED=0 go test -trimpath -vet=off "$@" -c ./cmd/prego; }
-play() (cd cmd/prego && GOMAXPROCS=1 exec "$@" -test.run '^TestChaos$' -test.timeout 0)
+build() { CGO_ENABLED=0 go test -trimpath -vet=off "$@" -c ./app; }
+play() (cd app && GOMAXPROCS=1 exec "$@" -test.run '^TestChaos$' -test.timeout 0)
 
 build -o "$dir/world.test"
 if [ -n "${SEED:-}" ]; then

@@ -278,8 +278,10 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 
 func packageOf(place string) string {
 	switch name := filepath.Base(place); name {
-	case ".", "prego-agent":
-		return map[string]string{".": "prego", "prego-agent": "main"}[name]
+	case ".":
+		return "prego"
+	case "prego", "prego-agent":
+		return "main"
 	default:
 		return name
 	}
@@ -367,10 +369,11 @@ var withoutRace = map[string]string{
 	"lab/s3test":         "starts a program for tests; its lock guards only that",
 	"lab/netns":          "it has no tests, and runs in those of agent, internal/dockerhost and lab/sim",
 	"lab/acmetest":       "starts programs for tests; its goroutines only serve",
-	"cmd/prego":          "its tests read files, and play seeds with one actor at a time; what it wires runs in lab/e2e",
+	"app":                "its tests read files, and play seeds with one actor at a time; what it wires runs in lab/e2e",
+	"cmd/prego":          "its tests start programs; only what dev runs shares state",
 	"cmd/prego-agent":    "it has no tests; agent runs its program",
 	"lab/sim/judge":      "its test is one client after the other, whose program takes most of the time",
-	"lab/world":          "one actor goes on at a time, and most of its tests are cmd/prego's",
+	"lab/world":          "one actor goes on at a time, and most of its tests are app's",
 	"lab/pgtest":         "it has no tests, and runs in those of store",
 	"lab/browser":        "it has no tests, and runs in those of lab/e2e",
 	"internal/telemetry": "it has no tests",

@@ -3,15 +3,11 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"net/http"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"github.com/prego/prego/activities"
-	"github.com/prego/prego/internal/config"
-	"github.com/prego/prego/internal/objects"
-	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/app"
 	"github.com/prego/prego/tenant"
 )
 
@@ -23,16 +19,7 @@ func newImportBackupsCommand() *cobra.Command {
 			"of backups and of tenants of which nothing else is known. Run it with a worker's settings and keys. Without --apply nothing is written.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := newProcess(cmd.Context(), "import-backups")
-			if err != nil {
-				return err
-			}
-			defer p.pool.Close()
-			backups, err := newImport(p)
-			if err != nil {
-				return err
-			}
-			found, err := backups.ImportBackups(cmd.Context(), p.db, apply)
+			found, err := app.ImportBackups(cmd.Context(), version, apply)
 			if err != nil {
 				return err
 			}
@@ -59,25 +46,4 @@ func newImportBackupsCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&apply, "apply", false, "write the rows")
 	return cmd
-}
-
-// newImport has what reads the bucket and believes its manifests.
-func newImport(p *process) (*activities.StoredBackups, error) {
-	out := &activities.StoredBackups{Settings: activities.StoredBackupSettings{Environment: p.cfg.Environment}, Log: p.log}
-	vault, err := token.OpenSealing(p.cfg.KeysDir, token.SealBackups)
-	if err != nil || p.cfg.Backups.Endpoint == "" {
-		return out, err
-	}
-	storage, err := newStorage(p.cfg.Backups, nil)
-	out.Objects, out.Vault = storage, vault
-	return out, err
-}
-
-// newStorage reaches the storage of backups.
-func newStorage(s config.Backups, over http.RoundTripper) (*objects.Store, error) {
-	storage, err := objects.New(objects.Config{Endpoint: s.Endpoint, Bucket: s.Bucket, Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey, PathStyle: s.PathStyle, Transport: over})
-	if err != nil {
-		return nil, fmt.Errorf("PREGO_BACKUP_…: %w", err)
-	}
-	return storage, nil
 }

@@ -1,6 +1,5 @@
-// Command prego is the whole control plane: the API, the agent gateway, the worker, the
-// operators' verbs, and a development stack. It is the only place that wires the
-// packages together.
+// Command prego is the whole control plane: the API, the agent gateway, the worker, and the
+// operators' verbs. Package app wires what it starts.
 package main
 
 import (

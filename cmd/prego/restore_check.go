@@ -1,18 +1,12 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"github.com/prego/prego"
-	"github.com/prego/prego/activities"
-	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/internal/pki"
-	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/app"
 )
 
 func newRestoreCheckCommand() *cobra.Command {
@@ -23,31 +17,7 @@ func newRestoreCheckCommand() *cobra.Command {
 			"from what hosts run, and what the reconciliation will do about each. Run it with a worker's settings and keys. Nothing is changed. It ends with status 1 if something that exists would be destroyed.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx := cmd.Context()
-			p, err := newProcess(ctx, "restore-check")
-			if err != nil {
-				return err
-			}
-			defer p.close()
-			runs, err := p.runs()
-			if err != nil {
-				return err
-			}
-			defer runs.Temporal.Close()
-			servers, fleet, err := buildActivities(ctx, p, runs)
-			if err != nil {
-				return err
-			}
-			if fleet.Images, err = newImages(p, servers, runs); err != nil {
-				return err
-			}
-			var ask *activities.HostChecks
-			if hosts {
-				if ask, err = newHostChecks(p, servers); err != nil {
-					return err
-				}
-			}
-			found, err := activities.CheckRestore(ctx, fleet, runs, ask)
+			found, err := app.CheckRestore(cmd.Context(), version, hosts)
 			if err != nil {
 				return err
 			}
@@ -76,32 +46,4 @@ func newRestoreCheckCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&hosts, "hosts", true, "ask the hosts of active servers, too")
 	return cmd
-}
-
-// newHostChecks asks hosts without a record of it: nothing is written.
-func newHostChecks(p *process, servers *activities.Servers) (*activities.HostChecks, error) {
-	ca, err := pki.Open(p.cfg.KeysDir, p.cfg.Environment)
-	if err != nil {
-		return nil, err
-	}
-	agents, err := newAgents(p, ca)
-	if err != nil {
-		return nil, err
-	}
-	return &activities.HostChecks{
-		Containers: activities.CompareContainers(servers),
-		Rows: func(ctx context.Context) ([]tenant.HostSites, error) {
-			return p.db.HostSites(ctx, p.cfg.Tenants.SiteDomain)
-		},
-		Sites: func(ctx context.Context, id prego.ServerID, addr string) (sites []string, err error) {
-			out, err := agents.Exec(ctx, id, addr, wire.ExecRequest{WorkflowID: "restore-check", Kind: wire.KindBench, Args: []string{"list-sites"}, TimeoutSeconds: 10})
-			if err != nil {
-				return nil, err
-			}
-			if out.ExitCode != 0 {
-				return nil, fmt.Errorf("bench list-sites: exit status %d: %s", out.ExitCode, out.StderrTruncated)
-			}
-			return sites, json.Unmarshal([]byte(out.StdoutTruncated), &sites)
-		},
-	}, nil
 }

@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/prego/prego/lab/pgtest"
 )
 
 // asPrego makes the tests' program the one that it tests.
@@ -21,7 +19,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asPrego) != "" {
 		os.Exit(run())
 	}
-	pgtest.Main(m)
+	os.Exit(m.Run())
 }
 
 // TestSecretsFollowARotation runs deploy/secrets.sh as docs/operations.md says: once to

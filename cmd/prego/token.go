@@ -1,18 +1,15 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"os"
-	"os/user"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/app"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/token"
-	"github.com/prego/prego/store"
 )
 
 func newTokenCommand() *cobra.Command {
@@ -26,7 +23,7 @@ func newTokenCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			tokens, err := newAPITokens(cfg)
+			tokens, err := app.APITokens(cfg)
 			if err != nil {
 				return err
 			}
@@ -34,7 +31,7 @@ func newTokenCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := noteToken(cmd.Context(), cfg, subject); err != nil {
+			if err := app.NoteToken(cmd.Context(), cfg, subject); err != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), "the token is not in the audit:", prego.Redact(err.Error()))
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), raw)
@@ -47,25 +44,4 @@ func newTokenCommand() *cobra.Command {
 	_ = create.MarkFlagRequired("subject")
 	cmd.AddCommand(create)
 	return cmd
-}
-
-// noteToken writes an entry to the audit, where there is a database: who has the keys can make
-// tokens without one.
-func noteToken(ctx context.Context, cfg config.Config, subject string) error {
-	if cfg.DatabaseURL == "" {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	pool, err := store.Open(ctx, cfg.DatabaseURL, 1, nil)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	by := prego.AuditSource{Actor: "unknown", Role: "host", Operation: "prego token create"}
-	if u, err := user.Current(); err == nil {
-		by.Actor = u.Username
-	}
-	by.From, _ = os.Hostname()
-	return store.New(pool).NoteRequest(prego.WithAuditSource(ctx, by), "token", subject, "")
 }

@@ -32,7 +32,7 @@ const (
 
 	// certificateLife is so short that some are renewed within a play, at two thirds of it.
 	certificateLife = 24 * time.Minute
-	// What the authority allows, as newPlayed (cmd/prego/world_test.go) says to the control plane. Three times as much is taken
+	// What the authority allows, as newPlayed (app/world_test.go) says to the control plane. Three times as much is taken
 	// here: orders may come some time after they are accounted for, and together.
 	authorityOrders, authorityOrdersPer     = 2, 8 * time.Minute
 	authorityFailures, authorityFailuresPer = 5, time.Hour

@@ -222,7 +222,7 @@ func (w *World) billed(watch *pgxpool.Pool) []string {
 var atLast = []invariant{
 	{"I5 who failed or is gone has no place", `SELECT t.tenant_id || ' ' || t.state FROM tenants t JOIN tenant_allocations a USING (tenant_id) WHERE a.released_at IS NULL AND t.state IN ('failed', 'data_purged')`},
 	{"I5 no server is kept for somebody who is gone", `SELECT s.server_id FROM servers s JOIN tenants t ON t.tenant_id = s.dedicated_for_tenant_id WHERE s.status = 'active' AND t.state IN ('failed', 'data_purged')`},
-	// The periods are those of newPlayed (cmd/prego/world_test.go). They are counted from the beginning of the transaction, and
+	// The periods are those of newPlayed (app/world_test.go). They are counted from the beginning of the transaction, and
 	// events have the time of their statement, which may have waited in between.
 	{"I10 data is kept for the grace period and the retention", `SELECT e.tenant_id || ' ' || e.to_state FROM tenant_lifecycle_events e WHERE e.actor = 'system' AND e.from_state <> e.to_state AND (e.from_state, e.to_state) IN (('grace_period', 'terminated'), ('terminated', 'data_purged'))
 		AND e.at < (SELECT max(b.at) FROM tenant_lifecycle_events b WHERE b.tenant_id = e.tenant_id AND b.to_state = e.from_state AND b.from_state <> b.to_state AND b.event_id < e.event_id)

@@ -37,7 +37,7 @@ const Namespace = "world"
 // ProviderToken is the one that the simulated provider accepts.
 const ProviderToken = "world-token"
 
-// System wires the processes, as cmd/prego does.
+// System wires the processes, as app does.
 type System interface {
 	API(l *Life) (http.Handler, error)
 	// Gateway returns its handler, and what runs beside it until the context ends.

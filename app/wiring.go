@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"context"
@@ -15,12 +15,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
-	"go.temporal.io/sdk/client"
 	"go.uber.org/zap"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
@@ -31,11 +26,9 @@ import (
 	"github.com/prego/prego/internal/agentclient"
 	"github.com/prego/prego/internal/cloudinit"
 	"github.com/prego/prego/internal/config"
-	"github.com/prego/prego/internal/dns"
 	"github.com/prego/prego/internal/edge"
 	"github.com/prego/prego/internal/hetzner"
 	"github.com/prego/prego/internal/pki"
-	"github.com/prego/prego/internal/telemetry"
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/placer"
 	"github.com/prego/prego/server"
@@ -43,106 +36,6 @@ import (
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workflows"
 )
-
-// process is what every process of the control plane has in common.
-type process struct {
-	cfg  config.Config
-	log  *zap.Logger
-	pool *pgxpool.Pool
-	db   *store.Store
-	reg  *prometheus.Registry
-	// traces are nil unless they are configured.
-	traces *telemetry.Traces
-	// provider sends requests to the provider; nil is over connections.
-	provider http.RoundTripper
-	// storage does so to object storage.
-	storage http.RoundTripper
-	// outside does so to a certificate authority, and to names that it is going to look at.
-	outside http.RoundTripper
-	// resolve asks a name server; nil is over connections.
-	resolve dns.Exchange
-	// follow is how often a gateway reads what others changed; 0 is its default.
-	follow time.Duration
-
-	agent struct {
-		sync.Once
-		digest string
-		err    error
-	}
-}
-
-func newProcess(ctx context.Context, name string) (*process, error) {
-	cfg, err := config.FromEnvironment()
-	if err != nil {
-		return nil, err
-	}
-	log, err := telemetry.Logger(cfg.LogLevel, cfg.LogFormat)
-	if err != nil {
-		return nil, err
-	}
-	if cfg.DatabaseURL == "" {
-		return nil, fmt.Errorf("DATABASE_URL is required")
-	}
-	tiers, err := cfg.Quotas.Tiers()
-	if err != nil {
-		return nil, err
-	}
-	traces, err := telemetry.NewTraces(ctx, telemetry.TraceConfig{Endpoint: cfg.Traces.Endpoint, Ratio: cfg.Traces.Ratio, Process: name, Environment: cfg.Environment, Version: version})
-	if err != nil {
-		return nil, err
-	}
-	pool, err := store.Open(ctx, cfg.DatabaseURL, cfg.MaxDBConns, traces.Statements())
-	if err != nil {
-		traces.Close()
-		return nil, err
-	}
-	return &process{cfg: cfg, traces: traces, log: log.Named(name), pool: pool, db: store.NewWithTiers(pool, tiers, cfg.Quotas.DefaultTier), reg: telemetry.Registry()}, nil
-}
-
-func (p *process) close() {
-	p.pool.Close()
-	p.traces.Close()
-	_ = p.log.Sync()
-}
-
-// runs connects to Temporal on first use, so that a process starts, and reports that it
-// is not ready, while Temporal is away.
-func (p *process) runs() (*workflows.Client, error) {
-	t := p.cfg.Temporal
-	// Connections are tried again soon: by default gRPC waits for up to two minutes, with Temporal back long before.
-	again := backoff.DefaultConfig
-	again.MaxDelay = 2 * time.Second
-	interceptors, err := p.traces.Interceptors()
-	if err != nil {
-		return nil, err
-	}
-	c, err := client.NewLazyClient(client.Options{
-		Interceptors: interceptors,
-		HostPort:     t.Address, Namespace: t.Namespace, Logger: temporalLog{p.log.Named("temporal").Sugar()},
-		ConnectionOptions: client.ConnectionOptions{DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: 2 * time.Second})}},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("temporal at %s: %w", t.Address, err)
-	}
-	return &workflows.Client{Temporal: c, TaskQueue: t.TaskQueue, Namespace: t.Namespace, Environment: p.cfg.Environment, UIURL: t.UIURL}, nil
-}
-
-type temporalLog struct{ s *zap.SugaredLogger }
-
-func (l temporalLog) Debug(msg string, kv ...any) { l.s.Debugw(msg, kv...) }
-func (l temporalLog) Info(msg string, kv ...any)  { l.s.Infow(msg, kv...) }
-func (l temporalLog) Warn(msg string, kv ...any)  { l.s.Warnw(msg, kv...) }
-func (l temporalLog) Error(msg string, kv ...any) { l.s.Errorw(msg, kv...) }
-
-// ready reports whether the database takes writes and Temporal answers.
-func (p *process) ready(runs *workflows.Client) func(context.Context) error {
-	return func(ctx context.Context) error {
-		if err := p.db.Writable(ctx); err != nil {
-			return fmt.Errorf("database: %w", err)
-		}
-		return runs.Ready(ctx)
-	}
-}
 
 // agentBinary reads the agent binary for hosts.
 func agentBinary(cfg config.Config) ([]byte, string, error) {
@@ -156,7 +49,7 @@ func agentBinary(cfg config.Config) ([]byte, string, error) {
 
 // agentDigest is the SHA-256 of the agent binary for hosts, read once: a process starts
 // with one agent, whoever asks.
-func (p *process) agentDigest() (string, error) {
+func (p *Process) agentDigest() (string, error) {
 	p.agent.Do(func() { _, p.agent.digest, p.agent.err = agentBinary(p.cfg) })
 	return p.agent.digest, p.agent.err
 }
@@ -255,7 +148,7 @@ func (i importer) IssueImport(ctx context.Context, s server.Server) (string, err
 	return boot.UserData, err
 }
 
-func newImporter(p *process, ca *pki.Authority) (importer, error) {
+func newImporter(p *Process, ca *pki.Authority) (importer, error) {
 	deriver, err := token.NewDeriver(p.cfg.Worker.MasterKey)
 	if err != nil {
 		return importer{}, err
@@ -270,8 +163,8 @@ func newImporter(p *process, ca *pki.Authority) (importer, error) {
 	return importer{db: p.db, tokens: deriver, boot: bootRenderer{cfg: p.cfg, ca: ca, agentSHA256: digest}, ttl: p.cfg.Worker.BootstrapTokenTTL}, nil
 }
 
-// newAPITokens reads the API's keys.
-func newAPITokens(cfg config.Config) (*token.API, error) {
+// APITokens reads the API's keys.
+func APITokens(cfg config.Config) (*token.API, error) {
 	keys, err := token.OpenKeyring(cfg.KeysDir, token.UseAPI)
 	if err != nil {
 		return nil, err
@@ -284,7 +177,7 @@ func newAPITokens(cfg config.Config) (*token.API, error) {
 }
 
 // buildActivities creates the steps with their adapters.
-func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*activities.Servers, *activities.Reconciler, error) {
+func buildActivities(ctx context.Context, p *Process, runs *workflows.Client) (*activities.Servers, *activities.Reconciler, error) {
 	w := p.cfg.Worker
 	catalog, err := w.Catalog()
 	if err != nil {
@@ -356,7 +249,7 @@ func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*
 }
 
 // newPlacer creates the placer, for worker and API.
-func newPlacer(p *process, runs *workflows.Client) (*placer.Placer, error) {
+func newPlacer(p *Process, runs *workflows.Client) (*placer.Placer, error) {
 	policy, err := p.cfg.Placement.Policy()
 	if err != nil {
 		return nil, err
@@ -367,7 +260,7 @@ func newPlacer(p *process, runs *workflows.Client) (*placer.Placer, error) {
 	}
 	return &placer.Placer{
 		Adviser: adviserOf, AdviceWithin: p.cfg.Placement.AdviserWithin,
-		Store: p.db, Policy: policy, SiteDomain: p.cfg.Tenants.SiteDomain, ReserveFor: p.cfg.Tenants.ReserveFor, Metrics: placer.NewMetrics(p.reg), Version: version,
+		Store: p.db, Policy: policy, SiteDomain: p.cfg.Tenants.SiteDomain, ReserveFor: p.cfg.Tenants.ReserveFor, Metrics: placer.NewMetrics(p.reg), Version: p.version,
 		Wake: func(ctx context.Context, tenantID prego.TenantID) {
 			if err := runs.WakeTenant(ctx, tenantID); err != nil {
 				p.log.Warn("tenant not woken; its run looks by itself", zap.String("tenant_id", string(tenantID)), zap.Error(err))
@@ -377,7 +270,7 @@ func newPlacer(p *process, runs *workflows.Client) (*placer.Placer, error) {
 }
 
 // agentPorts finds the port of a server's agent by the server's role, which never changes.
-func agentPorts(p *process) func(ctx context.Context, serverID prego.ServerID) int {
+func agentPorts(p *Process) func(ctx context.Context, serverID prego.ServerID) int {
 	configured := p.cfg.Worker.AgentPort
 	if server.AgentPort(prego.RoleEdge, configured) == configured {
 		return nil
@@ -398,7 +291,7 @@ func agentPorts(p *process) func(ctx context.Context, serverID prego.ServerID) i
 }
 
 // newAgents reaches the agents on hosts.
-func newAgents(p *process, ca *pki.Authority) (*agentclient.Client, error) {
+func newAgents(p *Process, ca *pki.Authority) (*agentclient.Client, error) {
 	cfg := p.cfg
 	if err := ca.Need([]pki.Purpose{pki.ExecClient}, []pki.Purpose{pki.AgentServer}); err != nil {
 		return nil, err
@@ -415,7 +308,7 @@ func newAgents(p *process, ca *pki.Authority) (*agentclient.Client, error) {
 }
 
 // newPeers creates what keeps who may reach which server.
-func newPeers(p *process, servers *activities.Servers, ca *pki.Authority) (*activities.Peers, error) {
+func newPeers(p *Process, servers *activities.Servers, ca *pki.Authority) (*activities.Peers, error) {
 	agents, err := newAgents(p, ca)
 	if err != nil {
 		return nil, err
@@ -428,7 +321,7 @@ func newPeers(p *process, servers *activities.Servers, ca *pki.Authority) (*acti
 }
 
 // buildTenants creates the steps of tenants.
-func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, error) {
+func buildTenants(p *Process, runs *workflows.Client) (*activities.Tenants, error) {
 	placer, err := newPlacer(p, runs)
 	if err != nil {
 		return nil, err
@@ -470,7 +363,7 @@ func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, erro
 }
 
 // buildGroups creates the steps of process groups.
-func buildGroups(p *process, runs *workflows.Client, engine activities.InstanceEngine) *activities.Groups {
+func buildGroups(p *Process, runs *workflows.Client, engine activities.InstanceEngine) *activities.Groups {
 	w := p.cfg.Workloads
 	return &activities.Groups{
 		Store: p.db, Engine: engine, Runs: runs, Metrics: activities.NewGroupMetrics(p.reg), Log: p.log.Named("groups"), Hook: crashHook(),
@@ -480,7 +373,7 @@ func buildGroups(p *process, runs *workflows.Client, engine activities.InstanceE
 }
 
 // buildDrains creates the steps that empty servers.
-func buildDrains(p *process, runs *workflows.Client, servers *activities.Servers) *activities.Drains {
+func buildDrains(p *Process, runs *workflows.Client, servers *activities.Servers) *activities.Drains {
 	w := p.cfg.Workloads
 	d := &activities.Drains{
 		Store: p.db, Runs: runs, Limits: server.DrainLimits{Servers: w.DrainServers, Instances: w.DrainInstances, Tenants: p.cfg.Moves.Tenants}, Quiet: w.Quiet,
@@ -499,7 +392,7 @@ func buildDrains(p *process, runs *workflows.Client, servers *activities.Servers
 }
 
 // newMoves creates the steps that move tenants.
-func newMoves(p *process, runs *workflows.Client, tenants *activities.Tenants, backups *activities.StoredBackups) *activities.Moves {
+func newMoves(p *Process, runs *workflows.Client, tenants *activities.Tenants, backups *activities.StoredBackups) *activities.Moves {
 	m := p.cfg.Moves
 	return &activities.Moves{
 		Store: p.db, Tenants: tenants, Backups: backups, Runs: runs, Metrics: activities.NewMoveMetrics(p.reg), Log: p.log.Named("moves"),
@@ -523,7 +416,7 @@ func mountVolumes(org *activities.OrgResources) activities.VolumeAttacher {
 // PREGO_TEST_CRASH contains the point, and is removed as the process dies. With "hold:" before the
 // point the process waits there instead, until FILE.hit is removed: others can be killed then.
 func crashHook() func(string) {
-	file := os.Getenv("PREGO_TEST_CRASH")
+	file := os.Getenv("PREGO_TEST_CRASH") //nolint:forbidigo // a setting of tests
 	if file == "" {
 		return nil
 	}
@@ -558,7 +451,7 @@ func crashHook() func(string) {
 }
 
 // certificateKeys opens the private keys of certificates for edges.
-func certificateKeys(p *process) (func(tenant.ServedCertificate) ([]byte, error), error) {
+func certificateKeys(p *Process) (func(tenant.ServedCertificate) ([]byte, error), error) {
 	sealing, err := token.OpenSealing(p.cfg.KeysDir, token.SealCertificates)
 	if err != nil {
 		return nil, err
@@ -569,11 +462,12 @@ func certificateKeys(p *process) (func(tenant.ServedCertificate) ([]byte, error)
 }
 
 // newEdges creates the steps that wait for edges.
-func newEdges(p *process) *activities.Edges {
+func newEdges(p *Process) *activities.Edges {
 	return &activities.Edges{Store: p.db, Within: p.cfg.Edge.Within, Settle: p.cfg.Edge.Settle, Log: p.log.Named("edges")}
 }
 
-func newGateway(p *process, runs *workflows.Client) (*agentgw.Gateway, *tls.Config, error) {
+// Gateway wires an agent gateway, with the TLS that it serves.
+func (p *Process) Gateway(runs *workflows.Client) (*agentgw.Gateway, *tls.Config, error) {
 	ca, err := pki.Open(p.cfg.KeysDir, p.cfg.Environment)
 	if err != nil {
 		return nil, nil, err
@@ -621,13 +515,4 @@ func newGateway(p *process, runs *workflows.Client) (*agentgw.Gateway, *tls.Conf
 		Log: p.log, Metrics: p.reg, OpenKey: openKey, Unavailable: store.Unavailable,
 	})
 	return gw, ca.GatewayTLS(g.ServerName), nil
-}
-
-func listen(ctx context.Context, addr, variable string) (net.Listener, error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("%s=%s: %w", variable, addr, err)
-	}
-	return l, nil
 }

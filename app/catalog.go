@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"context"
@@ -17,12 +17,12 @@ import (
 const staleReadings = 3
 
 // newCatalogDeps is what the API checks requests for machines against.
-func newCatalogDeps(p *process, runs *workflows.Client, configured server.Catalog, stack server.Stack) api.CatalogDeps {
+func newCatalogDeps(p *Process, runs *workflows.Client, configured server.Catalog, stack server.Stack) api.CatalogDeps {
 	return api.CatalogDeps{Store: p.db, Runs: runs, Configured: configured, Stack: stack, StaleAfter: staleReadings * p.cfg.Worker.CatalogEvery}
 }
 
 // newCatalogs creates the step that reads the providers' catalogs.
-func newCatalogs(p *process, servers *activities.Servers) *activities.Catalogs {
+func newCatalogs(p *Process, servers *activities.Servers) *activities.Catalogs {
 	sellers := make(map[prego.InfraProviderID]activities.CatalogInfra)
 	for id, i := range servers.Infra {
 		if c, ok := i.(activities.CatalogInfra); ok {
@@ -33,14 +33,14 @@ func newCatalogs(p *process, servers *activities.Servers) *activities.Catalogs {
 }
 
 // watchCatalog starts a reading of the catalog.
-func watchCatalog(ctx context.Context, p *process, runs *workflows.Client) {
+func watchCatalog(ctx context.Context, p *Process, runs *workflows.Client) {
 	if _, err := runs.StartCatalogRefresh(ctx); err != nil {
 		p.log.Warn("the provider's catalog is read by schedule only", zap.Error(err))
 	}
 }
 
 // attentionLimits are the settings by which workers act and count.
-func (p *process) attentionLimits() attention.Limits {
+func (p *Process) attentionLimits() attention.Limits {
 	w, b := p.cfg.Worker, p.cfg.Backups
 	return attention.Limits{
 		DegradedAfter: w.DegradedAfter, FailedAfter: w.FailedAfter, FreezePct: w.FreezePct, FreezeMin: w.FreezeMinServers,

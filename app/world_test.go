@@ -1,6 +1,6 @@
 //go:debug randseednop=0
 
-package main
+package app
 
 import (
 	"context"
@@ -35,12 +35,11 @@ import (
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/lab/world"
-	"github.com/prego/prego/store"
 	"github.com/prego/prego/worker"
 	"github.com/prego/prego/workflows"
 )
 
-// played is the system as it is wired here, in the seeded world.
+// played is the system as this package wires it, in the seeded world.
 type played struct {
 	cfg, named config.Config // named is that of plays with names
 	log        *zap.Logger
@@ -97,22 +96,26 @@ func (p *played) Operator() string {
 	return raw
 }
 
-func (p *played) process(l *world.Life) (*process, *workflows.Client, error) {
-	tiers, err := p.cfg.Quotas.Tiers()
-	if err != nil {
-		return nil, nil, err
-	}
+func (p *played) process(l *world.Life) (*Process, *workflows.Client, error) {
 	cfg := p.cfg
 	if l.Named() {
 		cfg = p.named
 	}
-	out := &process{
-		cfg: cfg, log: p.log.Named(l.Name), pool: l.Pool, db: store.NewWithTiers(l.Pool, tiers, p.cfg.Quotas.DefaultTier), reg: prometheus.NewRegistry(), provider: l.Provider(), storage: l.Storage(), outside: l.Outside(), resolve: l.Resolve, follow: 15 * time.Second,
+	out, err := New(l.Context, Options{
+		Config: cfg, Name: l.Name, Log: p.log, Pool: l.Pool, Temporal: l.Temporal, Metrics: prometheus.NewRegistry(),
+		Provider: l.Provider(), Storage: l.Storage(), Outside: l.Outside(), Resolve: l.Resolve, Follow: 15 * time.Second,
+	})
+	if err != nil {
+		return nil, nil, err
 	}
-	t := p.cfg.Temporal
+	runs, err := out.Runs()
+	if err != nil {
+		return nil, nil, err
+	}
 	// A worker goes on with the task of a step that waits for a row at four fifths of its time. Both then happen at one moment, in
 	// an order that no seed decides; with twice the time nothing waits that long.
-	return out, &workflows.Client{Temporal: l.Temporal, TaskQueue: t.TaskQueue, Namespace: t.Namespace, Environment: p.cfg.Environment, TaskTimeout: 10 * time.Second}, nil
+	runs.TaskTimeout = 10 * time.Second
+	return out, runs, nil
 }
 
 func (p *played) API(l *world.Life) (http.Handler, error) {
@@ -120,7 +123,7 @@ func (p *played) API(l *world.Life) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := buildAPI(proc, runs)
+	a, err := proc.API(runs)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +135,7 @@ func (p *played) Gateway(l *world.Life) (http.Handler, func(context.Context), er
 	if err != nil {
 		return nil, nil, err
 	}
-	gw, _, err := newGateway(proc, runs)
+	gw, _, err := proc.Gateway(runs)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -146,31 +149,31 @@ func (p *played) Worker(l *world.Life) (func(), error) {
 	}
 	proc.db.LimitWork(p.cfg.Worker.OrgWork)
 	ctx := l.Context
-	b, err := buildWorker(ctx, proc, runs, workflows.Queues())
+	b, err := proc.Worker(ctx, runs, workflows.Queues())
 	if err != nil {
 		return nil, err
 	}
 	agents := l.Agents()
-	b.servers.Containers, b.peers.Agents, b.backups.Hosts = agents, agents, agents
-	b.edges.Poll = 5 * time.Second
-	b.tenants.Bench = &activities.Commander{Agents: agents, Audit: proc.db}
+	b.Servers.Containers, b.Peers.Agents, b.Backups.Hosts = agents, agents, agents
+	b.Edges.Poll = 5 * time.Second
+	b.Tenants.Bench = &activities.Commander{Agents: agents, Audit: proc.db}
 	if err := runs.EnsureSchedules(ctx, workflows.ScheduleSettings{ReconcileEvery: p.cfg.Worker.ReconcileEvery, CatalogEvery: p.cfg.Worker.CatalogEvery, NetEvery: p.cfg.Worker.NetEvery}); err != nil {
 		return nil, err
 	}
-	if err := b.worker.Start(); err != nil {
+	if err := b.Worker.Start(); err != nil {
 		return nil, err
 	}
-	b.looker.Spread = func(d time.Duration) time.Duration { return d / 2 }
-	b.looker.Holder = l.Name
-	b.tenants.Placer.Draw = func(n int) int { return n / 2 }
+	b.Looker.Spread = func(d time.Duration) time.Duration { return d / 2 }
+	b.Looker.Holder = l.Name
+	b.Tenants.Placer.Draw = func(n int) int { return n / 2 }
 	journals := 0
-	b.tenants.Placer.NewJournalID = func() string { // by the bubble's time: those of the lives before are in the database
+	b.Tenants.Placer.NewJournalID = func() string { // by the bubble's time: those of the lives before are in the database
 		journals++
 		return fmt.Sprintf("%s-%d-%d", l.Name, time.Now().UnixNano(), journals)
 	}
 	looking := make(chan struct{})
-	go func() { defer close(looking); _ = b.looker.Run(ctx) }()
-	return func() { b.worker.Stop(); <-looking }, nil
+	go func() { defer close(looking); _ = b.Looker.Run(ctx) }()
+	return func() { b.Worker.Stop(); <-looking }, nil
 }
 
 func number(t *testing.T, name string, otherwise uint64) uint64 {

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"bytes"
@@ -46,7 +46,7 @@ type alertCase struct {
 	} `yaml:"alert_rule_test"`
 }
 
-const deployed = "../../deploy/"
+const deployed = "../deploy/"
 
 var (
 	inTemplate = regexp.MustCompile(`\$labels\.([a-z_]+)`)
@@ -93,7 +93,7 @@ func TestAlertsWatchWhatThereIs(t *testing.T) {
 		}
 		page, anchor, ok := strings.Cut(r.Annotations["runbook"], "#")
 		require.True(t, ok, r.Alert)
-		text, err := os.ReadFile(filepath.Join("../..", filepath.FromSlash(page)))
+		text, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(page)))
 		require.NoError(t, err, r.Alert)
 		require.Contains(t, anchors(string(text)), anchor, "%s: %s has no such section", r.Alert, page)
 	}

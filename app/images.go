@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"crypto/sha256"
@@ -14,7 +14,7 @@ import (
 )
 
 // newImages creates the steps of golden images.
-func newImages(p *process, servers *activities.Servers, runs *workflows.Client) (*activities.Images, error) {
+func newImages(p *Process, servers *activities.Servers, runs *workflows.Client) (*activities.Images, error) {
 	agent, err := p.agentDigest()
 	if err != nil {
 		return nil, err

@@ -1,11 +1,10 @@
-package main
+package app
 
 import (
 	"context"
 	"crypto/x509"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/acme"
@@ -14,10 +13,10 @@ import (
 )
 
 // newCertificates creates the steps of certificates. Without an authority, none is asked for.
-func newCertificates(p *process, runs *workflows.Client, edges *activities.Edges) (*activities.Certificates, error) {
+func newCertificates(p *Process, runs *workflows.Client, edges *activities.Edges) (*activities.Certificates, error) {
 	s := p.cfg.ACME
 	out := &activities.Certificates{
-		Store: p.db, Runs: runs, Metrics: activities.NewCertificateMetrics(p.reg), Log: p.log.Named("certificates"), Now: time.Now, Hook: crashHook(),
+		Store: p.db, Runs: runs, Metrics: activities.NewCertificateMetrics(p.reg), Log: p.log.Named("certificates"), Now: p.now, Hook: crashHook(),
 		Settings: activities.CertificateSettings{
 			Account: s.Account, Contact: s.Contact, SiteDomains: []string{p.cfg.Tenants.SiteDomain}, Limits: s.Limits(),
 			ServeWithin: s.ServeWithin, IssueWithin: s.IssueWithin, Poll: s.Poll, AskEvery: s.AskEvery,
@@ -36,7 +35,7 @@ func newCertificates(p *process, runs *workflows.Client, edges *activities.Edges
 		return nil, err
 	}
 	if out.Authority, err = acme.New(acme.Config{
-		Directory: s.Directory, UserAgent: "prego/" + version, EABKeyID: s.EABKeyID, EABKey: s.EABKey, Roots: roots, Transport: p.outside,
+		Directory: s.Directory, UserAgent: "prego/" + p.version, EABKeyID: s.EABKeyID, EABKey: s.EABKey, Roots: roots, Transport: p.outside,
 	}); err != nil {
 		return nil, fmt.Errorf("certificate authority (PREGO_ACME_…): %w", err)
 	}

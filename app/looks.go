@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"crypto/rand"
@@ -9,7 +9,7 @@ import (
 )
 
 // newLooker has what a worker looks for by itself; the sweeps' schedules are the net below.
-func newLooker(p *process, servers *activities.Servers, fleet *activities.Reconciler, tenants *activities.Tenants, groups *activities.Groups, peers *activities.Peers, certificates *activities.Certificates, drains *activities.Drains, rebalances *activities.Rebalances) *worker.Looker {
+func newLooker(p *Process, servers *activities.Servers, fleet *activities.Reconciler, tenants *activities.Tenants, groups *activities.Groups, peers *activities.Peers, certificates *activities.Certificates, drains *activities.Drains, rebalances *activities.Rebalances) *worker.Looker {
 	host, _ := os.Hostname()
 	return &worker.Looker{
 		Store: p.db, Holder: host + "/" + rand.Text(), Log: p.log.Named("looks"), Lease: worker.LookLease,

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 
 // newNames creates the steps that keep the zone's records and orgs' names. No server is
 // deleted while the zone names its addresses.
-func newNames(p *process, servers *activities.Servers, runs *workflows.Client) (*activities.Names, error) {
+func newNames(p *Process, servers *activities.Servers, runs *workflows.Client) (*activities.Names, error) {
 	n := p.cfg.Names
 	resolver, err := dns.New(dns.Config{Resolvers: n.Resolvers, Authoritative: n.Authoritative, Local: p.cfg.Hetzner.Simulated, Exchange: p.resolve})
 	if err != nil {
@@ -31,7 +31,7 @@ func newNames(p *process, servers *activities.Servers, runs *workflows.Client) (
 }
 
 // lookAtNames are what a worker looks for of names.
-func lookAtNames(p *process, names *activities.Names) []worker.Look {
+func lookAtNames(p *Process, names *activities.Names) []worker.Look {
 	out := []worker.Look{{Name: "names", Every: p.cfg.Names.Every, Do: activities.LookAtNames(names)}}
 	if names.Zone != "" {
 		out = append(out, worker.Look{Name: "dns records", Every: p.cfg.Names.CompareEvery, Do: activities.LookAtRecords(names)})

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"cmp"
@@ -38,7 +38,7 @@ type digests interface {
 	PutImageDigest(ctx context.Context, image, digest string) (holds string, err error)
 }
 
-func newContainers(p *process, ca *pki.Authority) (*containers, error) {
+func newContainers(p *Process, ca *pki.Authority) (*containers, error) {
 	w := p.cfg.Worker
 	if err := ca.Need([]pki.Purpose{pki.DockerClient}, []pki.Purpose{pki.DockerServer}); err != nil {
 		return nil, err

@@ -1,15 +1,11 @@
-package main
+package app
 
 import (
 	"context"
 	"fmt"
-	"os"
-	"runtime/debug"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
@@ -18,11 +14,9 @@ import (
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/console"
 	"github.com/prego/prego/internal/config"
-	"github.com/prego/prego/internal/keyset"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/relay"
 	"github.com/prego/prego/internal/telemetry"
-	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/migrations"
 	"github.com/prego/prego/placement/pack"
 	"github.com/prego/prego/server"
@@ -31,43 +25,24 @@ import (
 	"github.com/prego/prego/workflows"
 )
 
-func newAPICommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "api", Short: "Serve callers and operators", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runAPI(cmd.Context()) },
-	}
-}
-
 // startAgain is the time between two tries to start what was accepted while Temporal was away.
 const startAgain = 2 * time.Second
 
-func runAPI(ctx context.Context) error {
-	p, err := newProcess(ctx, "api")
-	if err != nil {
-		return err
-	}
-	defer p.close()
-	runs, err := p.runs()
-	if err != nil {
-		return err
-	}
-	defer runs.Temporal.Close()
+// RunAPI serves callers and operators.
+func RunAPI(ctx context.Context, version string) error {
+	return run(ctx, "api", version, serveAPI)
+}
+
+func serveAPI(ctx context.Context, p *Process, runs *workflows.Client) error {
 	later := &api.Later{Every: startAgain, Failed: func(id string, err error) {
 		p.log.Warn("Temporal does not take what was accepted; it is tried again", zap.String("what", id), zap.String("error", prego.Redact(err.Error())))
 	}}
 	runs.NotTaken = later.Keep
 	go later.Run(ctx)
-	a, err := buildAPI(p, runs)
+	a, err := p.API(runs)
 	if err != nil {
 		return err
 	}
-	tokens, err := newAPITokens(p.cfg)
-	if err != nil {
-		return err
-	}
-	a.Mount("/console", console.New(console.Deps{
-		API: a.Handler(), Allow: a.Allow, Refusal: a.Refusal, Auth: apiAuth{tokens}, KnowsKey: tokens.Knows, Sessions: p.db, Feed: a.Subscribe, Now: time.Now, Log: p.log.Named("console"),
-	}).Handler())
 	l, err := listen(ctx, p.cfg.API.Listen, "PREGO_API_LISTEN")
 	if err != nil {
 		return err
@@ -76,9 +51,9 @@ func runAPI(ctx context.Context) error {
 	return a.Serve(ctx, l, p.cfg.API.DrainTimeout)
 }
 
-// buildAPI wires an API.
-func buildAPI(p *process, runs *workflows.Client) (*api.API, error) {
-	tokens, err := newAPITokens(p.cfg)
+// API wires an API, with the console.
+func (p *Process) API(runs *workflows.Client) (*api.API, error) {
+	tokens, err := APITokens(p.cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +73,7 @@ func buildAPI(p *process, runs *workflows.Client) (*api.API, error) {
 	if err != nil {
 		return nil, err
 	}
-	return api.New(api.Deps{
+	a := api.New(api.Deps{
 		Logins: p.db,
 		Trace:  p.traces.Answer,
 		Images: p.db, ImageRuns: runs, Certificates: p.db, CertificateRuns: runs,
@@ -115,7 +90,11 @@ func buildAPI(p *process, runs *workflows.Client) (*api.API, error) {
 			{Name: "migrations", Run: func(ctx context.Context) error { return migrated(ctx, p.cfg.DatabaseURL) }},
 			{Name: "temporal", Run: runs.Ready},
 		},
-	}), nil
+	})
+	a.Mount("/console", console.New(console.Deps{
+		API: a.Handler(), Allow: a.Allow, Refusal: a.Refusal, Auth: apiAuth{tokens}, KnowsKey: tokens.Knows, Sessions: p.db, Feed: a.Subscribe, Now: p.now, Log: p.log.Named("console"),
+	}).Handler())
+	return a, nil
 }
 
 func migrated(ctx context.Context, url string) error {
@@ -126,32 +105,13 @@ func migrated(ctx context.Context, url string) error {
 	return err
 }
 
-func newGatewayCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "agentgw", Short: "Serve agents", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runGateway(cmd.Context()) },
-	}
+// RunGateway serves agents.
+func RunGateway(ctx context.Context, version string) error {
+	return run(ctx, "agentgw", version, serveAgents)
 }
 
-// gatewayGC replaces Go's 100: most of the gateway's heap is the TLS state of idle
-// connections, so a garbage as large as that would be many requests'.
-const gatewayGC = 50
-
-func runGateway(ctx context.Context) error {
-	if _, set := os.LookupEnv("GOGC"); !set {
-		debug.SetGCPercent(gatewayGC)
-	}
-	p, err := newProcess(ctx, "agentgw")
-	if err != nil {
-		return err
-	}
-	defer p.close()
-	runs, err := p.runs()
-	if err != nil {
-		return err
-	}
-	defer runs.Temporal.Close()
-	gw, tlsConfig, err := newGateway(p, runs)
+func serveAgents(ctx context.Context, p *Process, runs *workflows.Client) error {
+	gw, tlsConfig, err := p.Gateway(runs)
 	if err != nil {
 		return err
 	}
@@ -166,22 +126,13 @@ func runGateway(ctx context.Context) error {
 	return g.Wait()
 }
 
-func newWorkerCommand() *cobra.Command {
-	var queues []string
-	cmd := &cobra.Command{
-		Use: "worker", Short: "Run workflows and their steps", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runWorker(cmd.Context(), queues) },
-	}
-	cmd.Flags().StringSliceVar(&queues, "queues", nil, "task queues to serve: main, long, periodic (default PREGO_WORKER_QUEUES, or all)")
-	return cmd
+// RunWorker runs the workflows and steps of task queues; without any, of those that the configuration
+// names.
+func RunWorker(ctx context.Context, version string, queues []string) error {
+	return run(ctx, "worker", version, func(ctx context.Context, p *Process, runs *workflows.Client) error { return work(ctx, p, runs, queues) })
 }
 
-func runWorker(ctx context.Context, queues []string) error {
-	p, err := newProcess(ctx, "worker")
-	if err != nil {
-		return err
-	}
-	defer p.close()
+func work(ctx context.Context, p *Process, runs *workflows.Client, queues []string) error {
 	if len(queues) == 0 {
 		queues = p.cfg.Worker.Queues
 	}
@@ -189,12 +140,7 @@ func runWorker(ctx context.Context, queues []string) error {
 	if err != nil {
 		return err
 	}
-	runs, err := p.runs()
-	if err != nil {
-		return err
-	}
-	defer runs.Temporal.Close()
-	b, err := buildWorker(ctx, p, runs, served)
+	b, err := p.Worker(ctx, runs, served)
 	if err != nil {
 		return err
 	}
@@ -209,46 +155,45 @@ func runWorker(ctx context.Context, queues []string) error {
 		return err
 	}
 	watchCatalog(ctx, p, runs)
-	exportRows(p, b.catalogs)
+	p.exportRows(b.catalogs)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, p.ready(runs)) })
 	g.Go(func() error { return b.relay.Serve(ctx, l, b.ca.RelayTLS(), p.cfg.Worker.StopTimeout) })
 	g.Go(func() error {
-		if err := b.worker.Start(); err != nil {
+		if err := b.Worker.Start(); err != nil {
 			return fmt.Errorf("worker: %w", err)
 		}
 		p.log.Info("working on task queue "+p.cfg.Temporal.TaskQueue, zap.Any("queues", served))
-		_ = b.looker.Run(ctx)
-		b.worker.Stop()
+		_ = b.Looker.Run(ctx)
+		b.Worker.Stop()
 		return nil
 	})
 	return g.Wait()
 }
 
 // exportRows exports what a scrape of a worker reads from the database.
-func exportRows(p *process, catalogs *activities.Catalogs) {
-	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, time.Now), worker.NewLookAge(p.db, p.log, time.Now), worker.NewCertificates(p.db, p.log, time.Now),
-		worker.NewCordoned(p.db, p.log, time.Now), worker.NewAgentVersions(p.db, p.log, time.Now), worker.NewCatalogAge(p.db, prego.ProviderHetzner, catalogs.Catalog, p.log, time.Now), worker.NewCosts(p.db, p.log, time.Now))
+func (p *Process) exportRows(catalogs *activities.Catalogs) {
+	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, p.now), worker.NewLookAge(p.db, p.log, p.now), worker.NewCertificates(p.db, p.log, p.now),
+		worker.NewCordoned(p.db, p.log, p.now), worker.NewAgentVersions(p.db, p.log, p.now), worker.NewCatalogAge(p.db, prego.ProviderHetzner, catalogs.Catalog, p.log, p.now), worker.NewCosts(p.db, p.log, p.now))
 }
 
-// builtWorker is a worker that has not started, with what it is made of.
-type builtWorker struct {
-	worker   worker.Worker
-	looker   *worker.Looker
+// Worker is a worker that has not started, with those of its parts that tests replace.
+type Worker struct {
+	Worker  worker.Worker
+	Looker  *worker.Looker
+	Servers *activities.Servers
+	Tenants *activities.Tenants
+	Backups *activities.StoredBackups
+	Peers   *activities.Peers
+	Edges   *activities.Edges
+
 	relay    *relay.Server
 	ca       *pki.Authority
 	catalogs *activities.Catalogs
-	servers  *activities.Servers
-	fleet    *activities.Reconciler
-	tenants  *activities.Tenants
-	backups  *activities.StoredBackups
-	groups   *activities.Groups
-	peers    *activities.Peers
-	edges    *activities.Edges
 }
 
-// buildWorker wires a worker.
-func buildWorker(ctx context.Context, p *process, runs *workflows.Client, served []workflows.Queue) (*builtWorker, error) {
+// Worker wires a worker.
+func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []workflows.Queue) (*Worker, error) {
 	if p.cfg.Worker.OrgWork < 1 {
 		return nil, fmt.Errorf("PREGO_ORG_WORK_LIMIT must be at least 1")
 	}
@@ -297,8 +242,8 @@ func buildWorker(ctx context.Context, p *process, runs *workflows.Client, served
 	if err != nil {
 		return nil, err
 	}
-	if version != "dev" {
-		worker.Identify(version)
+	if p.version != dev {
+		worker.Identify(p.version)
 	}
 	names, err := newNames(p, servers, runs)
 	if err != nil {
@@ -346,19 +291,19 @@ func buildWorker(ctx context.Context, p *process, runs *workflows.Client, served
 		worker.Look{Name: "lost tenants", Every: p.cfg.Backups.SweepEvery, Do: activities.LookAtLost(tenants)},
 		worker.Look{Name: "age", Every: p.cfg.Keep.Every, Do: activities.LookAtAge(&activities.Pruning{Store: p.db, Keep: p.cfg.Keep.Of(), Batch: p.cfg.Keep.Batch, Rows: activities.NewPrunedRows(p.reg)})},
 		worker.Look{Name: "samples", Every: server.SampleEvery / 5, Do: activities.LookAtSamples(&activities.Samples{Store: p.db})},
-		worker.Look{Name: "costs", Every: p.cfg.Costs.Every, Do: activities.LookAtCosts(&activities.Costs{Store: p.db, StoragePrice: p.cfg.Costs.BackupGBMonth, StorageCurrency: p.cfg.Costs.BackupCurrency, Now: time.Now})},
+		worker.Look{Name: "costs", Every: p.cfg.Costs.Every, Do: activities.LookAtCosts(&activities.Costs{Store: p.db, StoragePrice: p.cfg.Costs.BackupGBMonth, StorageCurrency: p.cfg.Costs.BackupCurrency, Now: p.now})},
 		worker.Look{Name: "audit", Every: p.cfg.Keep.SealAudit, Do: activities.LookAtAudit(&activities.Audit{Store: p.db, Log: p.log.Named("audit")})},
 		worker.Look{Name: "backup storage", Every: p.cfg.Backups.CheckEvery, Do: activities.LookAtBackupStorage(backups)},
 	)
 	if !slices.Contains(served, workflows.QueuePeriodic) {
 		looker.Looks = nil
 	}
-	return &builtWorker{worker: w, looker: looker, relay: relayed, ca: ca, catalogs: catalogs, servers: servers, fleet: fleet, tenants: tenants, backups: backups, groups: groups, peers: peers, edges: edges}, nil
+	return &Worker{Worker: w, Looker: looker, Servers: servers, Tenants: tenants, Backups: backups, Peers: peers, Edges: edges, relay: relayed, ca: ca, catalogs: catalogs}, nil
 }
 
 // ensureSchedules retries while Temporal is away or slow: a worker that exited would
 // only be restarted, and ask as much of it.
-func ensureSchedules(ctx context.Context, p *process, runs *workflows.Client, s workflows.ScheduleSettings) error {
+func ensureSchedules(ctx context.Context, p *Process, runs *workflows.Client, s workflows.ScheduleSettings) error {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		err := runs.EnsureSchedules(ctx, s)
 		if err == nil {
@@ -373,88 +318,14 @@ func ensureSchedules(ctx context.Context, p *process, runs *workflows.Client, s 
 	}
 }
 
-func newMigrateCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "migrate", Short: "Bring the database to the newest schema", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.FromEnvironment()
-			if err != nil {
-				return err
-			}
-			if cfg.DatabaseURL == "" {
-				return fmt.Errorf("DATABASE_URL is required")
-			}
-			return migrations.Up(cmd.Context(), cfg.DatabaseURL)
-		},
+// Migrate brings the database of the environment to the newest schema.
+func Migrate(ctx context.Context) error {
+	cfg, err := config.FromEnvironment()
+	if err != nil {
+		return err
 	}
-}
-
-func newKeysCommand() *cobra.Command {
-	keys := &cobra.Command{Use: "keys", Short: "Create and rotate the keys and certificate authorities in PREGO_KEYS_DIR"}
-	keys.AddCommand(&cobra.Command{
-		Use: "init", Short: "Create missing keys and certificate authorities", Args: cobra.NoArgs,
-		RunE: func(_ *cobra.Command, _ []string) error {
-			cfg, err := config.FromEnvironment()
-			if err != nil {
-				return err
-			}
-			if err := pki.Init(cfg.KeysDir, cfg.Environment); err != nil {
-				return err
-			}
-			return token.InitKeys(cfg.KeysDir)
-		},
-	})
-	keys.AddCommand(newSignAgentCommand())
-	keys.AddCommand(&cobra.Command{
-		Use: "seal", Short: "Make another key that seals keys of certificates from now on", Args: cobra.NoArgs,
-		RunE: func(_ *cobra.Command, _ []string) error {
-			cfg, err := config.FromEnvironment()
-			if err != nil {
-				return err
-			}
-			return token.AddSealing(cfg.KeysDir, token.SealCertificates)
-		},
-	})
-	rotate := func(use, short string, f func(cfg config.Config, p pki.Purpose) error) *cobra.Command {
-		return &cobra.Command{
-			Use: use + " PURPOSE", Short: short, Args: cobra.ExactArgs(1),
-			RunE: func(_ *cobra.Command, args []string) error {
-				cfg, err := config.FromEnvironment()
-				if err != nil {
-					return err
-				}
-				for _, p := range pki.Purposes() {
-					if string(p) == args[0] {
-						return f(cfg, p)
-					}
-				}
-				return fmt.Errorf("unknown purpose %q; there are %v", args[0], pki.Purposes())
-			},
-		}
+	if cfg.DatabaseURL == "" {
+		return fmt.Errorf("DATABASE_URL is required")
 	}
-	keys.AddCommand(
-		newKeysShareCommand(),
-		rotate("add", "First step of a rotation: trust a new CA", func(c config.Config, p pki.Purpose) error { return pki.Add(c.KeysDir, c.Environment, p) }),
-		rotate("activate", "Second step: let the new CA issue", func(c config.Config, p pki.Purpose) error { return pki.Activate(c.KeysDir, p) }),
-		rotate("retire", "Last step: trust only the CA that issues", func(c config.Config, p pki.Purpose) error { return pki.Retire(c.KeysDir, p) }),
-	)
-	return keys
-}
-
-func newKeysShareCommand() *cobra.Command {
-	var group int
-	cmd := &cobra.Command{
-		Use: "share PROCESS DIR", Short: "Write the keys that a process needs to DIR, and remove all others",
-		Long: "Make DIR hold the keys that a process needs, out of those in PREGO_KEYS_DIR, and no others.\n\nThe processes are " + strings.Join(keyset.Processes(), ", ") + ".",
-		Args: cobra.ExactArgs(2),
-		RunE: func(_ *cobra.Command, args []string) error {
-			cfg, err := config.FromEnvironment()
-			if err != nil {
-				return err
-			}
-			return keyset.Share(cfg.KeysDir, args[0], args[1], group)
-		},
-	}
-	cmd.Flags().IntVar(&group, "group", -1, "number of the group that the files are for")
-	return cmd
+	return migrations.Up(ctx, cfg.DatabaseURL)
 }

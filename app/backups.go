@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 
 // newBackups creates the steps of backups in object storage. Without storage there are none:
 // last backups then stay on their hosts.
-func newBackups(p *process, runs *workflows.Client, tenants *activities.Tenants, ca *pki.Authority) (*activities.StoredBackups, error) {
+func newBackups(p *Process, runs *workflows.Client, tenants *activities.Tenants, ca *pki.Authority) (*activities.StoredBackups, error) {
 	s := p.cfg.Backups
 	out := &activities.StoredBackups{
 		Store: p.db, Tenants: tenants, Audit: p.db, Runs: runs, Metrics: activities.NewBackupMetrics(p.reg), Log: p.log.Named("backups"),
@@ -56,7 +56,7 @@ func newBackups(p *process, runs *workflows.Client, tenants *activities.Tenants,
 }
 
 // newDrills creates the steps that restore backups to see whether they can be.
-func newDrills(p *process, runs *workflows.Client, backups *activities.StoredBackups) *activities.Drills {
+func newDrills(p *Process, runs *workflows.Client, backups *activities.StoredBackups) *activities.Drills {
 	s := p.cfg.Backups
 	return &activities.Drills{
 		Store: p.db, Backups: backups, Runs: runs, Metrics: activities.NewDrillMetrics(p.reg),

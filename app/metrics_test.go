@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"context"
@@ -20,10 +20,8 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/pki"
-	"github.com/prego/prego/internal/telemetry"
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/lab/pgtest"
-	"github.com/prego/prego/store"
 	"github.com/prego/prego/workflows"
 )
 
@@ -63,19 +61,20 @@ func export(t *testing.T) map[string][]string {
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	out := map[string][]string{}
-	for _, build := range []func(*process, *workflows.Client) error{
-		func(p *process, runs *workflows.Client) error { _, err := buildAPI(p, runs); return err },
-		func(p *process, runs *workflows.Client) error { _, _, err := newGateway(p, runs); return err },
-		func(p *process, runs *workflows.Client) error {
-			b, err := buildWorker(t.Context(), p, runs, workflows.Queues())
+	for _, build := range []func(*Process, *workflows.Client) error{
+		func(p *Process, runs *workflows.Client) error { _, err := p.API(runs); return err },
+		func(p *Process, runs *workflows.Client) error { _, _, err := p.Gateway(runs); return err },
+		func(p *Process, runs *workflows.Client) error {
+			b, err := p.Worker(t.Context(), runs, workflows.Queues())
 			if err == nil {
-				exportRows(p, b.catalogs)
+				p.exportRows(b.catalogs)
 			}
 			return err
 		},
 	} {
-		p := &process{cfg: cfg, log: zap.NewNop(), pool: pool, db: store.New(pool), reg: telemetry.Registry()}
-		runs, err := p.runs()
+		p, err := New(t.Context(), Options{Config: cfg, Log: zap.NewNop(), Pool: pool})
+		require.NoError(t, err)
+		runs, err := p.Runs()
 		require.NoError(t, err)
 		t.Cleanup(runs.Temporal.Close)
 		require.NoError(t, build(p, runs))

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ import (
 )
 
 // newRelayClient lets the API do what takes keys that only a worker has.
-func newRelayClient(p *process) (*relay.Client, error) {
+func newRelayClient(p *Process) (*relay.Client, error) {
 	ca, err := pki.Open(p.cfg.KeysDir, p.cfg.Environment)
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ type keyholder struct {
 }
 
 // newRelay serves the API's requests that need keys.
-func newRelay(p *process, ca *pki.Authority, engines *containers) (*relay.Server, error) {
+func newRelay(p *Process, ca *pki.Authority, engines *containers) (*relay.Server, error) {
 	agents, err := newAgents(p, ca)
 	if err != nil {
 		return nil, err

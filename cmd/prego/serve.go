@@ -1,0 +1,50 @@
+package main
+
+import (
+	"os"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/prego/prego/app"
+)
+
+func newAPICommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "api", Short: "Serve callers and operators", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return app.RunAPI(cmd.Context(), version) },
+	}
+}
+
+// gatewayGC replaces Go's 100: most of the gateway's heap is the TLS state of idle
+// connections, so a garbage as large as that would be many requests'.
+const gatewayGC = 50
+
+func newGatewayCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "agentgw", Short: "Serve agents", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, set := os.LookupEnv("GOGC"); !set {
+				debug.SetGCPercent(gatewayGC)
+			}
+			return app.RunGateway(cmd.Context(), version)
+		},
+	}
+}
+
+func newWorkerCommand() *cobra.Command {
+	var queues []string
+	cmd := &cobra.Command{
+		Use: "worker", Short: "Run workflows and their steps", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return app.RunWorker(cmd.Context(), version, queues) },
+	}
+	cmd.Flags().StringSliceVar(&queues, "queues", nil, "task queues to serve: main, long, periodic (default PREGO_WORKER_QUEUES, or all)")
+	return cmd
+}
+
+func newMigrateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "migrate", Short: "Bring the database to the newest schema", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return app.Migrate(cmd.Context()) },
+	}
+}
