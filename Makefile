@@ -27,18 +27,19 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## Build bin/prego and bin/prego-agent, both static
+build: ## Build bin/prego, bin/prego-agent and bin/prego-lab, all static
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/prego ./cmd/prego
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS) -X main.releaseKeys=$(AGENT_RELEASE_KEYS)' -o bin/prego-agent ./cmd/prego-agent
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/prego-lab ./cmd/prego-lab
 
 demo: demo-parts build ## Run everything here, provision one server of each role, a tenant of each plan and a fleet (ARGS="--exit" to end by itself, MACHINES=1 for servers alone, on real Debians)
-	bin/prego dev --demo $(if $(MACHINES),--hosts machine) $(ARGS)
+	bin/prego-lab dev --demo $(if $(MACHINES),--hosts machine) $(ARGS)
 
 .PHONY: demo-parts axe screenshots
 demo-parts: postgres bench-packages temporal $(if $(MACHINES),machines,edge-programs versitygw)
 
 dev: postgres bench-packages temporal edge-programs build ## Run everything here and wait
-	bin/prego dev $(ARGS)
+	bin/prego-lab dev $(ARGS)
 
 # Packages with goroutines that share state: their tests run with the race detector, which
 # costs several times the CPU and a second build of everything. tools/checks_test.go finds one

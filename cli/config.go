@@ -18,7 +18,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// defaultAPI is where prego dev serves the API.
+// defaultAPI is where prego-lab dev serves the API.
 const defaultAPI = "http://127.0.0.1:8080"
 
 // environment documents the variables, for help.

@@ -300,7 +300,7 @@ func TestEveryNounAsItIsShown(t *testing.T) {
 func TestThereIsOneWayToMakeAVerb(t *testing.T) {
 	t.Parallel()
 	before := strings.Fields("asked gone listed walk text printed oneOf showOne deleteOne follow followTenant followAction told made anything long printJSON newAPIClient lister answered")
-	for _, dir := range []string{".", "../cmd/prego"} {
+	for _, dir := range []string{".", "../cmd/prego", "../cmd/prego-lab"} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		require.NoError(t, err)
 		require.NotEmpty(t, files)

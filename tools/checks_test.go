@@ -370,7 +370,7 @@ var withoutRace = map[string]string{
 	"lab/netns":          "it has no tests, and runs in those of agent, internal/dockerhost and lab/sim",
 	"lab/acmetest":       "starts programs for tests; its goroutines only serve",
 	"app":                "its tests read files, and play seeds with one actor at a time; what it wires runs in lab/e2e",
-	"cmd/prego":          "its tests start programs; only what dev runs shares state",
+	"cmd/prego-lab":      "what it shares are the programs that dev starts; lab/docsrun runs it",
 	"cmd/prego-agent":    "it has no tests; agent runs its program",
 	"lab/sim/judge":      "its test is one client after the other, whose program takes most of the time",
 	"lab/world":          "one actor goes on at a time, and most of its tests are app's",

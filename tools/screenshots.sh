@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=$(mktemp -d)
-bin/prego dev --demo --data-dir "$dir" --api-port 18080 --gateway-port 18444 --temporal-port 17233 --ui-port 18233 --postgres-port 15433 --sim-port 18085 --acme-port 14100 --storage-port 19070 --dns-port 18553 >"$dir.log" 2>&1 &
+bin/prego-lab dev --demo --data-dir "$dir" --api-port 18080 --gateway-port 18444 --temporal-port 17233 --ui-port 18233 --postgres-port 15433 --sim-port 18085 --acme-port 14100 --storage-port 19070 --dns-port 18553 >"$dir.log" 2>&1 &
 dev=$!
 trap 'kill $dev 2>/dev/null; wait $dev 2>/dev/null; rm -rf "$dir" "$dir.log"' EXIT
 for ((i = 0; ; i++)); do

@@ -31,7 +31,7 @@ func newRoot() *cobra.Command {
 	}
 	root.AddCommand(
 		newAPICommand(), newGatewayCommand(), newWorkerCommand(), newMigrateCommand(), newKeysCommand(), newTokenCommand(),
-		newPlanCommand(), newSimulateCommand(), newSimCommand(), newDevCommand(), newStandInCommand(), newHealthCommand(), newImportBackupsCommand(),
+		newPlanCommand(), newSimulateCommand(), newHealthCommand(), newImportBackupsCommand(),
 	)
 	cli.New(os.Getenv).AddTo(root)
 	if restore, _, err := root.Find([]string{"restore"}); err == nil {

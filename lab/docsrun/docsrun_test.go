@@ -131,7 +131,7 @@ func TestTheDemoRunsAsShown(t *testing.T) {
 // demo runs the demo, and looks at the environment of each process while it does: program,
 // its first argument, and the names of the secrets that have a value.
 const demo = `ip link set lo up && mount -t tmpfs tmpfs /dev/shm || exit
-bin/prego dev --demo --exit >demo.log 2>&1 &
+bin/prego-lab dev --demo --exit >demo.log 2>&1 &
 pid=$!
 until grep -q 'worker is ready' demo.log; do
 	kill -0 $pid 2>/dev/null || break
@@ -174,13 +174,13 @@ func (s stage) session(t *testing.T) *session {
 	return shell
 }
 
-// start is what a reader does first: prego dev in one terminal, and in another the two
+// start is what a reader does first: prego-lab dev in one terminal, and in another the two
 // variables that it prints. An answer of curl that is an error ends it as one.
 const start = `set -o pipefail
 curl() { command curl --fail-with-body "$@"; }
 ip link set lo up || return
 mount -t tmpfs tmpfs /dev/shm || return
-bin/prego dev >dev.log 2>&1 &
+bin/prego-lab dev >dev.log 2>&1 &
 until grep -q 'Ctrl-C stops everything' dev.log; do
 	kill -0 $! 2>/dev/null || { cat dev.log; return 1; }
 	sleep 0.1

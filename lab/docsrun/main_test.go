@@ -37,7 +37,7 @@ func run(m *testing.M) int {
 // build makes the programs as `make build` does, once, and returns where they are.
 var build = sync.OnceValues(func() (bins string, err error) {
 	bins = filepath.Join(scratch, "bin")
-	for _, name := range []string{"prego", "prego-agent"} {
+	for _, name := range []string{"prego", "prego-agent", "prego-lab"} {
 		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(bins, name), "./cmd/"+name)
 		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {

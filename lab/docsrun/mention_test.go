@@ -14,8 +14,8 @@ import (
 
 var (
 	// mention is a command in a sentence; notRunHere is one in a fence that is not run.
-	mention    = regexp.MustCompile("`(?:bin/)?(prego|make|go (?:test|run|build|vet)) ([^`]+)`")
-	notRunHere = regexp.MustCompile(`(?:^|\s|/)(prego|make|go (?:test|run|build|vet)) ([^#|;&()]+)`)
+	mention    = regexp.MustCompile("`(?:bin/)?(prego(?:-lab)?|make|go (?:test|run|build|vet)) ([^`]+)`")
+	notRunHere = regexp.MustCompile(`(?:^|\s|/)(prego(?:-lab)?|make|go (?:test|run|build|vet)) ([^#|;&()]+)`)
 	fences     = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
 	word       = regexp.MustCompile(`^[a-z][a-z-]*$`)
 	flagName   = regexp.MustCompile(`^--[a-z-]+`)
@@ -23,8 +23,8 @@ var (
 )
 
 // unknown says what of a command's verbs, flags, targets and folders is not there, ""
-// when all is. The help of prego's verbs is that of the longest known beginning.
-func unknown(program, args, makefile string, help func(verbs ...string) string) string {
+// when all is. The help of a program's verbs is that of the longest known beginning.
+func unknown(program, args, makefile string, help func(program string, verbs ...string) string) string {
 	fields := strings.Fields(args)
 	if program == "make" {
 		for _, m := range target.FindAllStringSubmatch(makefile, -1) {
@@ -34,7 +34,7 @@ func unknown(program, args, makefile string, help func(verbs ...string) string) 
 		}
 		return "make " + fields[0]
 	}
-	if program != "prego" { // go
+	if strings.HasPrefix(program, "go ") {
 		for _, f := range fields {
 			if _, err := os.Stat(filepath.Join("../..", strings.TrimSuffix(f, "/..."))); strings.HasPrefix(f, "./") && err != nil {
 				return f
@@ -49,16 +49,16 @@ func unknown(program, args, makefile string, help func(verbs ...string) string) 
 		}
 		verbs = append(verbs, f)
 	}
-	text := help(verbs...)
-	if strings.Contains(text, "Available Commands:") && !strings.Contains(text, "prego "+strings.Join(verbs, " ")+" [") {
-		return "prego " + strings.Join(verbs, " ")
+	text := help(program, verbs...)
+	if strings.Contains(text, "Available Commands:") && !strings.Contains(text, program+" "+strings.Join(verbs, " ")+" [") {
+		return program + " " + strings.Join(verbs, " ")
 	}
 	for _, f := range fields {
 		if f == "--" { // what follows is the host's
 			break
 		}
 		if name := flagName.FindString(f); name != "" && !regexp.MustCompile(`(?m)^ .*\s`+name+`\b`).MatchString(text) {
-			return "prego " + strings.Join(verbs, " ") + " " + name
+			return program + " " + strings.Join(verbs, " ") + " " + name
 		}
 	}
 	return ""
@@ -72,8 +72,8 @@ func TestMentionedCommandsExist(t *testing.T) {
 	require.NoError(t, err)
 	makefile, err := os.ReadFile("../../Makefile")
 	require.NoError(t, err)
-	help := func(verbs ...string) string {
-		out, err := exec.CommandContext(t.Context(), filepath.Join(bins, "prego"), append(verbs, "--help")...).CombinedOutput()
+	help := func(program string, verbs ...string) string {
+		out, err := exec.CommandContext(t.Context(), filepath.Join(bins, program), append(verbs, "--help")...).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		return string(out)
 	}
@@ -110,8 +110,10 @@ func TestMentionedCommandsExist(t *testing.T) {
 // TestUnknownCommandsAreFound: the check above can fail.
 func TestUnknownCommandsAreFound(t *testing.T) {
 	t.Parallel()
-	help := func(verbs ...string) string {
+	help := func(program string, verbs ...string) string {
 		switch {
+		case program == "prego-lab":
+			return "Usage:\n  prego-lab [command]\n\nAvailable Commands:\n  sim\n"
 		case len(verbs) > 1 && verbs[1] == "show":
 			return "Show servers\n\nUsage:\n  prego server show SERVER… [flags]\n\nFlags:\n  -o, --output string   form\n      --watch   follow it\n"
 		case len(verbs) > 0 && verbs[0] == "server":
@@ -125,6 +127,7 @@ func TestUnknownCommandsAreFound(t *testing.T) {
 	} {
 		require.Equal(t, want, unknown("prego", args, "", help), args)
 	}
+	require.Equal(t, "prego-lab server list", unknown("prego-lab", "server list", "", help), "it is the other program's")
 	require.Empty(t, unknown("go test", "./lab/docsrun -run Mentioned", "", help))
 	require.Empty(t, unknown("go test", "-count=1 ./placement/...", "", help))
 	require.Equal(t, "./internal/nowhere", unknown("go test", "./internal/nowhere -update", "", help))

@@ -119,7 +119,7 @@ func TestAServerWithARealEngine(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "stack.json")
 	require.NoError(t, os.WriteFile(file, b, 0o600))
 	c := newCell(t, options{vars: map[string]string{"PREGO_STACK_FILE": file}, sim: func(cfg *sim.Config) {
-		cfg.RealDocker, cfg.StandIn = true, filepath.Join(bins, "prego")
+		cfg.RealDocker, cfg.StandIn = true, filepath.Join(bins, "prego-lab")
 	}})
 	c.create("real", prego.RoleApp, server.Spec{})
 	c.create("loops", prego.RoleDBShard, server.Spec{})

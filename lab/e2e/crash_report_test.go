@@ -76,7 +76,7 @@ func TestACrashOfARealProcessIsKnownAtOnce(t *testing.T) {
 	}
 	vars := rareSweeps()
 	vars["PREGO_STACK_FILE"] = writeStack(t, stack)
-	c := newCell(t, options{vars: vars, sim: func(cfg *sim.Config) { cfg.RealDocker, cfg.StandIn = true, filepath.Join(bins, "prego") }})
+	c := newCell(t, options{vars: vars, sim: func(cfg *sim.Config) { cfg.RealDocker, cfg.StandIn = true, filepath.Join(bins, "prego-lab") }})
 	mark := c.id("crashes")
 	run := map[string]any{"image": sim.StandIn, "command": []string{sim.StandInProgram, "stand-in", mark}, "memory_limit_bytes": 64 * mb, "cpu_request": 0.25}
 	worst := c.crashes(run, 1, func(api.Instance) {

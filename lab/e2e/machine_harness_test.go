@@ -70,7 +70,7 @@ func machineCell(t *testing.T, o options) *cell {
 	}
 	change := o.sim
 	o.sim = func(cfg *sim.Config) {
-		cfg.Machines, cfg.StandIn, cfg.Images = machineRoots(), filepath.Join(bins, "prego"), machineImages()
+		cfg.Machines, cfg.StandIn, cfg.Images = machineRoots(), filepath.Join(bins, "prego-lab"), machineImages()
 		if change != nil {
 			change(cfg)
 		}

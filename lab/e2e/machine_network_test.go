@@ -30,7 +30,7 @@ func TestMachinePrivateNetwork(t *testing.T) {
 	takeTurn(t, 1)
 	require.Zero(t, os.Getuid(), "machines need root")
 	state := t.TempDir()
-	cloud, err := sim.New(sim.Config{Listen: "127.0.0.1:0", StateDir: state, Token: "secret", RatePerHour: 1_000_000, Machines: machineRoots(), StandIn: filepath.Join(bins, "prego"), Log: zaptest.NewLogger(t)})
+	cloud, err := sim.New(sim.Config{Listen: "127.0.0.1:0", StateDir: state, Token: "secret", RatePerHour: 1_000_000, Machines: machineRoots(), StandIn: filepath.Join(bins, "prego-lab"), Log: zaptest.NewLogger(t)})
 	require.NoError(t, err)
 	require.NoError(t, cloud.Start())
 	routes := routesHere(t)

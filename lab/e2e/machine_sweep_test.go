@@ -26,7 +26,7 @@ func TestMachineOfAKilledSimulatorIsRemoved(t *testing.T) {
 	dir := t.TempDir()
 	port := freePort(t)
 	addr := fmt.Sprintf("http://127.0.0.1:%d", port)
-	cmd := exec.Command(filepath.Join(bins, "prego"), "sim", "--hosts", "machine", "--machines", machineRoots(), "--state-dir", dir, "--listen", addr[len("http://"):], "--fast")
+	cmd := exec.Command(filepath.Join(bins, "prego-lab"), "sim", "--hosts", "machine", "--machines", machineRoots(), "--state-dir", dir, "--listen", addr[len("http://"):], "--fast")
 	var logs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &logs, &logs
 	require.NoError(t, cmd.Start())

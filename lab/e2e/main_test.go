@@ -25,7 +25,7 @@ import (
 // What all tests of this package share.
 var (
 	repo     string // root of the repository
-	bins     string // prego and prego-agent
+	bins     string // prego, prego-agent and prego-lab
 	temporal temporalServer
 	// temporalClient looks at runs as an operator does.
 	temporalClient client.Client
@@ -73,7 +73,7 @@ func setup() error {
 	}
 	repo = strings.TrimSpace(string(out))
 	bins = filepath.Join(scratch, "bin")
-	for _, cmd := range []string{"prego", "prego-agent"} {
+	for _, cmd := range []string{"prego", "prego-agent", "prego-lab"} {
 		build := exec.Command("go", "build", buildTags, "-trimpath", "-ldflags", strip+"-X main.version=e2e -X main.releaseKeys="+agentReleaseKeys(), "-o", filepath.Join(bins, cmd), "./cmd/"+cmd)
 		build.Dir, build.Env = repo, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {

@@ -94,7 +94,7 @@ func (g *registry) add(repository, tag string, layer io.Reader, config ImageConf
 	}
 	document, err := json.Marshal(map[string]any{
 		"architecture": "amd64", "os": "linux", "config": config, "rootfs": map[string]any{"type": "layers", "diff_ids": []string{rootfs.Digest}},
-		"history": []any{map[string]any{"created_by": "prego sim"}},
+		"history": []any{map[string]any{"created_by": "prego-lab sim"}},
 	})
 	if err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 	"github.com/prego/prego/internal/config"
 )
 
-// secretsOf are the secrets that the processes of prego dev use, as in production. Every other
+// secretsOf are the secrets that the processes of prego-lab dev use, as in production. Every other
 // child uses none of them.
 var secretsOf = map[string][]string{
 	"api":     {"DATABASE_URL"},

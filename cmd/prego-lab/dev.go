@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -32,7 +33,7 @@ import (
 	"github.com/prego/prego/workflows"
 )
 
-// devFlags are the flags of `prego dev`.
+// devFlags are the flags of `prego-lab dev`.
 type devFlags struct {
 	demo, exit, reset, docker                              bool
 	dir, agent, cloud, hosts, machines                     string
@@ -63,7 +64,7 @@ func newDevCommand() *cobra.Command {
 	fl.BoolVar(&f.exit, "exit", false, "end after the demo, with its outcome as exit status")
 	fl.BoolVar(&f.reset, "reset", false, "delete the data of earlier runs first")
 	fl.StringVar(&f.dir, "data-dir", ".prego", "where data and logs are kept")
-	fl.StringVar(&f.agent, "agent", "", "agent binary for hosts; empty takes prego-agent beside this program")
+	fl.StringVar(&f.agent, "agent", "", "agent binary for hosts; empty takes prego-agent beside prego")
 	fl.StringVar(&f.cloud, "cloud", "sim", "sim, or real for the Hetzner project of HCLOUD_TOKEN")
 	fl.BoolVar(&f.docker, "docker", false, "give every simulated host a real dockerd (as root; docs/containers.md)")
 	fl.StringVar(&f.hosts, "hosts", "process", "what simulated servers are: process, or machine for real Debians (as root; docs/simulator.md)")
@@ -80,6 +81,14 @@ func newDevCommand() *cobra.Command {
 	return cmd
 }
 
+// newDemoCommand is dev --demo by another name.
+func newDemoCommand() *cobra.Command {
+	cmd := newDevCommand()
+	cmd.Use, cmd.Short = "demo", "Run everything on this machine, and provision something of each kind"
+	_ = cmd.Flags().Set("demo", "true")
+	return cmd
+}
+
 // devZone is the zone of the simulated cloud that PREGO_SITE_DOMAIN's default is in.
 const devZone = "prego.internal"
 
@@ -87,7 +96,8 @@ const devZone = "prego.internal"
 type stack struct {
 	f     devFlags
 	dir   string
-	self  string
+	self  string // this program
+	prego string // the one that it runs
 	env   []string
 	out   io.Writer
 	sites devSites
@@ -155,7 +165,7 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 		fmt.Fprintf(out, "DNS          %s (simulated: %s)\nSites        https://SLUG.sites.%s, with the roots in %s\n", s.sites.dns, devZone, devZone, s.sites.roots)
 	}
 	fmt.Fprintf(out, "Logs         %s\nToken        %s (role operator, 8 hours)\n\n  export PREGO_TOKEN_FILE=%s PREGO_API_URL=%s\n  %s server list\n",
-		filepath.Join(s.dir, "log"), tokenFile, tokenFile, apiURL, s.self)
+		filepath.Join(s.dir, "log"), tokenFile, tokenFile, apiURL, s.prego)
 	if f.demo && f.exit {
 		return err
 	}
@@ -177,7 +187,7 @@ func (s *stack) console(ctx context.Context, out io.Writer, client *cli.Client) 
 	if err := client.Do(ctx, http.MethodPost, "/v1/console-logins", nil, nil, &l); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "Console      %s%s (logs in once, within 5 minutes; another link: %s console)\n", client.Base, l.Path, s.self)
+	fmt.Fprintf(out, "Console      %s%s (logs in once, within 5 minutes; another link: %s console)\n", client.Base, l.Path, s.prego)
 	return nil
 }
 
@@ -203,6 +213,9 @@ func (s *stack) prepare() error {
 		return err
 	}
 	if s.self, err = os.Executable(); err != nil {
+		return err
+	}
+	if s.prego, err = findPrego(filepath.Dir(s.self)); err != nil {
 		return err
 	}
 	s.findSites()
@@ -405,7 +418,7 @@ func (s *stack) environment(databaseURL string) error {
 	}
 	agent := s.f.agent
 	if agent == "" {
-		agent = filepath.Join(filepath.Dir(s.self), "prego-agent")
+		agent = filepath.Join(filepath.Dir(s.prego), "prego-agent")
 	}
 	set := map[string]string{
 		"PREGO_ENV": "demo", "PREGO_KEYS_DIR": keys, "PREGO_MASTER_KEY": master, "DATABASE_URL": databaseURL,
@@ -475,15 +488,26 @@ func (s *stack) meetMachines(ctx context.Context) error {
 	})
 }
 
+// findPrego finds the program whose processes are run: the one beside this program, which was built with
+// it, or else the one on PATH.
+func findPrego(dir string) (string, error) {
+	for _, name := range []string{filepath.Join(dir, "prego"), "prego"} {
+		if p, err := exec.LookPath(name); err == nil {
+			return filepath.Abs(p)
+		}
+	}
+	return "", fmt.Errorf("there is no prego in %s, where this program is, and none on PATH: make build", dir)
+}
+
 // child starts one of our own processes and waits until it is ready.
 func (s *stack) child(ctx context.Context, name, ready string, args ...string) error {
-	env := childEnvironment(name, s.env)
+	program, env := s.self, childEnvironment(name, s.env)
 	if slices.Contains(keyset.Processes(), name) { // each gets its own, as in production
 		own := filepath.Join(s.dir, "keys-"+name)
 		if err := keyset.Share(filepath.Join(s.dir, "keys"), name, own, -1); err != nil {
 			return err
 		}
-		env = append(env[:len(env):len(env)], "PREGO_KEYS_DIR="+own)
+		program, env = s.prego, append(env[:len(env):len(env)], "PREGO_KEYS_DIR="+own)
 	}
 	switch name {
 	case "agentgw":
@@ -491,7 +515,7 @@ func (s *stack) child(ctx context.Context, name, ready string, args ...string) e
 	case "worker":
 		env = append(env[:len(env):len(env)], "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10001))
 	}
-	p, err := devstack.Start(devstack.Spec{Name: name, Path: s.self, Args: append([]string{name}, args...), Env: env, LogFile: s.log(name)})
+	p, err := devstack.Start(devstack.Spec{Name: name, Path: program, Args: append([]string{name}, args...), Env: env, LogFile: s.log(name)})
 	if err != nil {
 		return err
 	}
