@@ -241,25 +241,16 @@ WHERE d.shard_id = p.db_shard_id AND s.server_id = $1 AND s.purpose <> 'import_e
 // RequestRetry puts a failed server back into provisioning, as a new generation. While anything is on it that the
 // machine's end would take along, that is CodeServerHasTenants.
 func (s *Store) RequestRetry(ctx context.Context, id prego.ServerID, by string) (server.Server, error) {
-	srv, err := s.transition(ctx, id, server.Event{
+	return s.transition(ctx, id, server.Event{
 		ServerID: id, Step: server.StepRetryRequested, Message: "by " + by, Actor: prego.ActorOperator,
+	}, func(now server.Server, use server.Use) error {
+		if now.Status != server.Failed {
+			return prego.Errorf(prego.CodeInvalidTransition, "only a failed server can be retried; this one is %s", now.Status)
+		}
+		return prego.Errorf(prego.CodeServerHasTenants, "server %s has %s, and a retry would replace its machine by an empty one. "+
+			"Show the server to see why it failed, and reboot its host at the provider: it is active again with its next heartbeat. "+
+			"If the host cannot be brought back, declare the server lost: its tenants are restored elsewhere", id, use)
 	}, sqlRetry, sqlRetryImport, sqlRetrySites)
-	if !isNoRows(err) {
-		return srv, err
-	}
-	if srv, err = s.GetServer(ctx, id); err != nil {
-		return srv, err
-	}
-	if srv.Status != server.Failed {
-		return server.Server{}, prego.Errorf(prego.CodeInvalidTransition, "only a failed server can be retried; this one is %s", srv.Status)
-	}
-	use, err := s.ServerUse(ctx, id)
-	if err != nil {
-		return server.Server{}, err
-	}
-	return server.Server{}, prego.Errorf(prego.CodeServerHasTenants, "server %s has %s, and a retry would replace its machine by an empty one. "+
-		"Show the server to see why it failed, and reboot its host at the provider: it is active again with its next heartbeat. "+
-		"If the host cannot be brought back, declare the server lost: its tenants are restored elsewhere", id, use)
 }
 
 const drainServer = `
@@ -324,26 +315,22 @@ func (s *Store) DrainMember(ctx context.Context, id prego.ServerID, by string) (
 }
 
 func (s *Store) drain(ctx context.Context, id prego.ServerID, update, message string, actor prego.Actor, used string) (server.Server, error) {
-	srv, err := s.transition(ctx, id, server.Event{
+	return s.transition(ctx, id, server.Event{
 		ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: message, Actor: actor,
+	}, func(now server.Server, use server.Use) error {
+		if now.Status == server.Draining || now.Status == server.Terminated {
+			return nil
+		}
+		return prego.Errorf(prego.CodeServerHasTenants, used, id, use)
 	}, update)
-	if !isNoRows(err) {
-		return srv, err
-	}
-	srv, err = s.GetServer(ctx, id)
-	if err != nil || srv.Status == server.Draining || srv.Status == server.Terminated {
-		return srv, err
-	}
-	use, err := s.ServerUse(ctx, id)
-	if err != nil {
-		return server.Server{}, err
-	}
-	return server.Server{}, prego.Errorf(prego.CodeServerHasTenants, used, id, use)
 }
 
-// transition runs a conditional UPDATE, those that may follow from it, and writes
-// its event. When the UPDATE met nothing, the error is pgx.ErrNoRows.
-func (s *Store) transition(ctx context.Context, id prego.ServerID, event server.Event, update string, more ...string) (srv server.Server, err error) {
+// transition runs a conditional UPDATE, those that may follow from it, and writes its event. When the UPDATE met
+// nothing, refuse explains why from the row and what is on the server, as the same transaction sees them; nil returns
+// the server as it is.
+func (s *Store) transition(ctx context.Context, id prego.ServerID, event server.Event, refuse func(server.Server, server.Use) error,
+	update string, more ...string,
+) (srv server.Server, err error) {
 	err = s.inTx(ctx, string("change server "+id), func(tx pgx.Tx) error {
 		if err := holdUsed(ctx, tx, id); err != nil {
 			return err
@@ -353,11 +340,18 @@ func (s *Store) transition(ctx context.Context, id prego.ServerID, event server.
 			return err
 		}
 		if found == nil {
-			now, err := serverIn(ctx, tx, id)
-			if err == nil {
-				err = prego.Errorf(prego.CodeInvalidTransition, refusal, now.Status)
+			if srv, err = serverIn(ctx, tx, id); err != nil {
+				return err
 			}
-			return err
+			use, err := one[server.Use](ctx, tx, sqlServerUse, id)
+			if err != nil {
+				return err
+			}
+			if err := refuse(srv, use); err != nil {
+				srv = server.Server{}
+				return err
+			}
+			return nil
 		}
 		srv = *found
 		for _, sql := range more {
