@@ -22,7 +22,7 @@ BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 export GOTESTSUM := $(TOOLS)/gotestsum-$(GOTESTSUM_VERSION)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: help build demo dev test test-race-all test-deep lint bench bench-compare scale soak generate golden chaos fuzz mutate tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
+.PHONY: help build demo dev test test-race-all test-deep lint bench bench-compare scale soak generate golden chaos fuzz mutate frozen tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -142,6 +142,10 @@ chaos: packages ## Play SEEDS=20 seeds of the seeded world (NAMES=1 with edges, 
 
 mutate: ## Change PKG's code in every small way (PKG=./placement/region) and say what its tests don't notice
 	go run ./tools/mutate $(MUTATE) $(PKG)
+
+frozen: postgres ## Plant the mutants of tools/frozen/mutants.txt, one at a time, and say which their tests don't catch (ID="d01 'q.*'" for some; hours for all)
+	@tools/packages.sh patch
+	go run ./tools/frozen $(FROZEN) $(ID)
 
 fuzz: postgres bench-packages temporal build ## Try every parser that meets a stranger on made-up inputs, FUZZTIME=30s each, and the API over its contract (SEED=1)
 	@tools/packages.sh python3-venv curl

@@ -378,6 +378,7 @@ var withoutRace = map[string]string{
 	"lab/browser":        "it has no tests, and runs in those of lab/e2e",
 	"internal/telemetry": "it has no tests",
 	"tools/mutate":       "it is a tool, whose only lock guards its output",
+	"tools/frozen":       "it is a tool, whose locks guard what it builds and its output",
 }
 
 // TestWhatSharesStateRunsWithTheRaceDetector: the Makefile's list is complete.
