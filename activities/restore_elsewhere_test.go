@@ -17,7 +17,7 @@ import (
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/objects"
-	"github.com/prego/prego/internal/s3test"
+	"github.com/prego/prego/lab/s3test"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )

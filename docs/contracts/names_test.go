@@ -29,7 +29,7 @@ import (
 	"github.com/prego/prego/agentgw"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/config"
-	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/lab/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }

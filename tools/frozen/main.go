@@ -48,7 +48,7 @@ type mutant struct {
 //	- what there is, a part of a line or several; how far they are indented does not matter
 //	+ what there is instead
 //
-// or, with `bug: NAME` for all of file, - and +, one of internal/world/testdata/bugs.
+// or, with `bug: NAME` for all of file, - and +, one of lab/world/testdata/bugs.
 func parse(text string) (out []mutant, err error) {
 	ids := map[string]bool{}
 	for block := range strings.SplitSeq(strings.TrimSpace(text), "\n\n") {

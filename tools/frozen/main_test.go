@@ -38,7 +38,7 @@ func TestMutantsCanBePlanted(t *testing.T) {
 	tests := map[string][]string{}
 	for _, m := range all {
 		if m.bug != "" {
-			require.FileExists(t, filepath.Join(root, "internal/world/testdata/bugs", m.bug+".patch"))
+			require.FileExists(t, filepath.Join(root, "lab/world/testdata/bugs", m.bug+".patch"))
 		} else {
 			mutated, err := m.plant(root)
 			require.NoError(t, err, m.id)
