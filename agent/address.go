@@ -10,7 +10,7 @@ import (
 
 // address gives the host a floating address, which the provider routes to it, or takes it
 // away. Both can be repeated.
-func (h *Host) address(ctx context.Context, verb, address string) error {
+func (h *Machine) address(ctx context.Context, verb, address string) error {
 	ip, err := netip.ParseAddr(address)
 	if err != nil || !ip.Is4() || ip.IsMulticast() || ip.IsUnspecified() || (ip.IsLoopback() && h.Root == "/") {
 		return fmt.Errorf("%s is no address that a server may have", address)

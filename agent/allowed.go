@@ -8,6 +8,16 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
+// Sealed backups lie beside their sites, where the process that faces the network can't look.
+// It gets at them through the process that runs commands, piece by piece, and at nothing else:
+// a piece is read or written by a verb of a table of its own, which no command can name.
+const (
+	kindSpool wire.CommandKind = "spool"
+
+	verbReadSealed  = "read-sealed"
+	verbWriteSealed = "write-sealed"
+)
+
 // allowed lists every command line that the control plane may request, by kind; all
 // others are refused. A word in capitals stands for its pattern below, every other word
 // for itself.

@@ -12,38 +12,6 @@ import (
 	"time"
 )
 
-// benchRequest is what the executor asks of the process that holds the engine's socket:
-// to run a command line, or to return or set the owner of a site.
-type benchRequest struct {
-	Args           []string `json:"args,omitempty"`
-	WorkingDir     string   `json:"working_dir,omitempty"`
-	TimeoutSeconds int      `json:"timeout_seconds,omitempty"`
-	// Secrets are the request's; the host's own are added where the command runs.
-	Secrets map[string]string `json:"secrets,omitempty"`
-
-	// Spool is set for pieces of sealed backups, see spool.go; then Args may be one of their
-	// command lines and no other.
-	Spool bool `json:"spool,omitempty"`
-
-	OwnerOf string `json:"owner_of,omitempty"`
-	GiveTo  string `json:"give_to,omitempty"`
-}
-
-// benchFrame is a part of the answer. Exit, Refused and Lost end it.
-type benchFrame struct {
-	Stdout []byte `json:"stdout,omitempty"`
-	Stderr []byte `json:"stderr,omitempty"`
-	// Exit is the supervisor's status.
-	Exit *int `json:"exit,omitempty"`
-	// Refused is why nothing ran.
-	Refused string `json:"refused,omitempty"`
-	// Lost is set if it ran and its outcome is unknown.
-	Lost string `json:"lost,omitempty"`
-}
-
-// askTime is how long a command may take to end after it was told to.
-const askTime = killTime + 5*time.Second
-
 var errLost = errors.New("how it ended is not known")
 
 // askBench requests a command in the container. Closing this side's half of the
@@ -51,7 +19,7 @@ var errLost = errors.New("how it ended is not known")
 //
 // input, if it is not nil, is what the command reads after its secrets; if it ends with an
 // error, so does the command.
-func (h *Host) askBench(ctx context.Context, socket string, in benchRequest, input io.Reader, stdout, stderr io.Writer) (status int, err error) {
+func (h *workplace) askBench(ctx context.Context, socket string, in benchRequest, input io.Reader, stdout, stderr io.Writer) (status int, err error) {
 	conn, err := dialSocket(ctx, h.path(socket))
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errUnavailable, err)
@@ -98,7 +66,7 @@ func (h *Host) askBench(ctx context.Context, socket string, in benchRequest, inp
 
 // askOwner reads the owner of a site in the container, after setting it to giveTo if
 // that is not empty.
-func (h *Host) askOwner(ctx context.Context, socket, site, giveTo string) (string, error) {
+func (h *workplace) askOwner(ctx context.Context, socket, site, giveTo string) (string, error) {
 	var stdout, stderr tail
 	status, err := h.askBench(ctx, socket, benchRequest{OwnerOf: site, GiveTo: giveTo}, nil, &stdout, &stderr)
 	switch {

@@ -119,7 +119,7 @@ func (b *BenchHelper) answer(ctx context.Context, conn net.Conn) {
 // checked here as well: this process does not trust the ones before it.
 func (b *BenchHelper) argv(in benchRequest) (argv []string, dir, line, refused string) {
 	input := "--input"
-	supervise := func(limit time.Duration, command ...string) []string {
+	under := func(limit time.Duration, command ...string) []string {
 		return append([]string{wire.ContainerAgent, SuperviseVerb, input, "--for", limit.String(), "--silence", silence.String(), "--", wire.ContainerAgent}, command...)
 	}
 	if in.OwnerOf != "" {
@@ -130,13 +130,13 @@ func (b *BenchHelper) argv(in benchRequest) (argv []string, dir, line, refused s
 		if in.GiveTo != "" {
 			command = append(command, in.GiveTo)
 		}
-		return supervise(ownerTime, command...), wire.BenchDir, "\n", ""
+		return under(ownerTime, command...), wire.BenchDir, "\n", ""
 	}
 	kind := wire.KindBench
 	if in.Spool {
 		kind = kindSpool
 	}
-	k, bad := b.host.check(wire.ExecRequest{Kind: kind, Args: in.Args, WorkingDir: in.WorkingDir, TimeoutSeconds: in.TimeoutSeconds, Secrets: in.Secrets})
+	k, bad := check(wire.ExecRequest{Kind: kind, Args: in.Args, WorkingDir: in.WorkingDir, TimeoutSeconds: in.TimeoutSeconds, Secrets: in.Secrets})
 	if bad != nil || in.GiveTo != "" {
 		return nil, "", "", "bench may not be called like this"
 	}
@@ -148,7 +148,7 @@ func (b *BenchHelper) argv(in benchRequest) (argv []string, dir, line, refused s
 		return nil, "", "", "its secrets can't be passed on"
 	}
 	// The caller's own limit comes first; this one is for when all callers are gone.
-	return supervise(k.timeout()+killTime, append([]string{site.Verb}, in.Args...)...), k.in.WorkingDir, line, ""
+	return under(k.timeout()+killTime, append([]string{site.Verb}, in.Args...)...), k.in.WorkingDir, line, ""
 }
 
 // rootPassword is the password of MariaDB's root, "" if the host has none. It is not
@@ -160,9 +160,6 @@ func (b *BenchHelper) rootPassword() string {
 	}
 	return strings.TrimSpace(string(text))
 }
-
-// SiteOwnerVerb makes the agent's program print a site's owner, see Host.SiteOwner.
-const SiteOwnerVerb = "site-owner"
 
 // A supervisor that gets no pulse for so long kills its command: its engine may be
 // gone, and the next one would not know about it.

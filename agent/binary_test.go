@@ -1,110 +1,21 @@
 package agent
 
 import (
-	"bytes"
 	"debug/elf"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego/agent/site"
 	"github.com/prego/prego/agent/wire"
 )
-
-// binary is the real agent, built once as it is released.
-var binary = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "prego-agent")
-	if err != nil {
-		return "", err
-	}
-	name := filepath.Join(dir, "prego-agent")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=v-built", "-o", name, "../cmd/prego-agent")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", &os.PathError{Op: "build: " + string(out), Path: name, Err: err}
-	}
-	return name, nil
-})
-
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == SuperviseVerb { // the agents of these tests start their own program
-		os.Exit(Supervise(os.Args[2:]))
-	}
-	if len(os.Args) > 1 && os.Args[1] == FreezeVerb {
-		os.Exit(Freeze(os.Args[2:]))
-	}
-	if len(os.Args) > 1 && os.Args[1] == sealerVerb {
-		sealAndStop(os.Args[2:])
-	}
-	if len(os.Args) > 1 && os.Args[1] == site.Verb {
-		os.Exit(site.Main(os.Args[2:]))
-	}
-	if len(os.Args) == 4 && os.Args[1] == "unruly" {
-		unruly(os.Args[2], os.Args[3])
-	}
-	name, err := binary()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	ownProgram = name
-	status := m.Run()
-	_ = os.RemoveAll(filepath.Dir(name))
-	os.Exit(status)
-}
-
-// process is a running agent.
-type process struct {
-	*exec.Cmd
-	log output
-}
-
-// output is what a process wrote so far.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
-func start(t *testing.T, args ...string) *process {
-	t.Helper()
-	name, err := binary()
-	require.NoError(t, err)
-	p := &process{Cmd: exec.CommandContext(t.Context(), name, args...)}
-	p.Stdout, p.Stderr = &p.log, &p.log
-	p.Env = []string{"PATH=/usr/bin:/bin"}
-	require.NoError(t, p.Start())
-	t.Cleanup(func() { _ = p.Process.Kill(); _ = p.Wait() })
-	return p
-}
-
-func (p *process) status(t *testing.T) int {
-	t.Helper()
-	_ = p.Wait()
-	return p.ProcessState.ExitCode()
-}
 
 func TestTheBinaryIsStaticAndSmall(t *testing.T) {
 	t.Parallel()
@@ -127,7 +38,7 @@ func TestTheBinaryIsStaticAndSmall(t *testing.T) {
 
 func TestTheBinarySharesOnlyTheMessages(t *testing.T) {
 	t.Parallel()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "../cmd/prego-agent").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "github.com/prego/prego/cmd/prego-agent").Output()
 	require.NoError(t, err)
 	var ours []string
 	for p := range strings.FieldsSeq(string(out)) {
@@ -159,21 +70,6 @@ func TestTheBinaryRunsSmallAndEndsOnSIGTERM(t *testing.T) {
 	require.Less(t, time.Since(began), 5*time.Second)
 	require.NotContains(t, p.log.String(), "raw-bootstrap-token")
 	require.NotContains(t, p.log.String(), "jwt-")
-}
-
-func residentKiB(t *testing.T, pid int) int {
-	t.Helper()
-	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
-	require.NoError(t, err)
-	for line := range strings.Lines(string(b)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			n, err := strconv.Atoi(strings.Fields(rest)[0])
-			require.NoError(t, err)
-			return n
-		}
-	}
-	require.Fail(t, "the kernel tells no VmRSS")
-	return 0
 }
 
 // TestTheBinaryIsKilledBetweenAnswerAndIdentity lets the gateway answer a process

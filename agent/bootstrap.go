@@ -24,11 +24,11 @@ var ErrRefused = errors.New("the bootstrap token was refused for good")
 //
 // The token is deleted once the identity is durable, or the refusal definite. After a
 // crash in between, the same key presents the token again.
-func (h *Host) Bootstrap(ctx context.Context, addr, version string, log *slog.Logger) error {
+func Bootstrap(ctx context.Context, h *Host, addr, version string, log *slog.Logger) error {
 	if id, err := h.LoadIdentity(); err != nil {
 		return err
 	} else if id != nil {
-		return h.unlinkToken()
+		return unlinkToken(h)
 	}
 	raw, err := os.ReadFile(h.path(wire.BootstrapTokenPath))
 	if err != nil {
@@ -70,17 +70,17 @@ func (h *Host) Bootstrap(ctx context.Context, addr, version string, log *slog.Lo
 		request.HostTime = time.Now()
 		err := gw.postJSON(ctx, wire.PathHandshake, "", request, &id)
 		if err == nil {
-			err = h.keep(&id, k, addr)
+			err = keep(h, &id, k, addr)
 		}
 		if err == nil {
 			log.Info("bootstrapped", "server_id", id.ServerID, "certificates_until", id.Certificates.NotAfter)
-			return h.unlinkToken()
+			return unlinkToken(h)
 		}
 		var refusal *Refusal
 		var after time.Duration
 		if errors.As(err, &refusal) {
 			if isDefinite(refusal.Status) {
-				return errors.Join(fmt.Errorf("%w: %w", ErrRefused, err), h.unlinkToken())
+				return errors.Join(fmt.Errorf("%w: %w", ErrRefused, err), unlinkToken(h))
 			}
 			after = refusal.RetryAfter
 		}
@@ -93,13 +93,13 @@ func (h *Host) Bootstrap(ctx context.Context, addr, version string, log *slog.Lo
 }
 
 // keep stores an identity durably, if it is usable.
-func (h *Host) keep(id *wire.Identity, k keys, addr string) error {
-	s, err := h.open(id, k, addr)
+func keep(h *Host, id *wire.Identity, k keys, addr string) error {
+	s, err := open(h, id, k, addr)
 	if err != nil {
 		return fmt.Errorf("the gateway's answer can't be used: %w", err)
 	}
 	s.gw.close()
-	if err := h.pinPeersKeys(id.Bundles.PeersKeys); err != nil {
+	if err := pinPeersKeys(h, id.Bundles.PeersKeys); err != nil {
 		return err
 	}
 	return h.saveIdentity(id, k)
@@ -112,7 +112,7 @@ func isDefinite(status int) bool {
 	return status == http.StatusUnauthorized || status == http.StatusConflict || status == http.StatusGone
 }
 
-func (h *Host) unlinkToken() error {
+func unlinkToken(h *Host) error {
 	if err := os.Remove(h.path(wire.BootstrapTokenPath)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("unlink the bootstrap token: %w", err)
 	}

@@ -9,18 +9,15 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
 	"github.com/prego/prego/agent/wire"
 )
@@ -46,7 +43,7 @@ func TestBootstrapLeavesAnIdentityAndNoToken(t *testing.T) {
 	g := newTestGateway(t)
 	h := g.host(t)
 	var log bytes.Buffer
-	require.NoError(t, h.Bootstrap(t.Context(), "127.0.0.9", "v-test", slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+	require.NoError(t, Bootstrap(t.Context(), h, "127.0.0.9", "v-test", slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
 
 	require.False(t, exists(t, h, wire.BootstrapTokenPath))
 	id, err := h.LoadIdentity()
@@ -78,7 +75,7 @@ func TestBootstrapLeavesAnIdentityAndNoToken(t *testing.T) {
 	require.NotContains(t, log.String(), "raw-bootstrap-token")
 	require.NotContains(t, log.String(), "jwt-")
 
-	require.NoError(t, h.Bootstrap(t.Context(), "", "v-test", quiet()), "once more changes nothing")
+	require.NoError(t, Bootstrap(t.Context(), h, "", "v-test", quiet()), "once more changes nothing")
 	require.Len(t, g.seen().handshakes, 1)
 }
 
@@ -95,7 +92,7 @@ func TestBootstrapAfterALostAnswerComesWithTheSameKey(t *testing.T) {
 	})
 	h := g.host(t)
 	hurry(h)
-	require.NoError(t, h.Bootstrap(t.Context(), "", "v", quiet()))
+	require.NoError(t, Bootstrap(t.Context(), h, "", "v", quiet()))
 	require.Equal(t, 2, g.hit(wire.PathHandshake))
 	require.Len(t, g.seen().keys, 3, "two answers were lost")
 	require.Equal(t, g.seen().keys[0], g.seen().keys[1])
@@ -115,13 +112,13 @@ func TestBootstrapAfterAnInterruptionComesWithTheSameKey(t *testing.T) {
 		cancel()
 		return true
 	})
-	require.ErrorIs(t, h.Bootstrap(ctx, "", "v", quiet()), context.Canceled)
+	require.ErrorIs(t, Bootstrap(ctx, h, "", "v", quiet()), context.Canceled)
 	eventually(t, "the fault was hit", func() bool { return g.hit(wire.PathHandshake) == 1 })
 	require.True(t, exists(t, h, wire.BootstrapTokenPath))
 
 	again, err := OpenHost(h.Root)
 	require.NoError(t, err)
-	require.NoError(t, again.Bootstrap(t.Context(), "", "v", quiet()))
+	require.NoError(t, Bootstrap(t.Context(), again, "", "v", quiet()))
 	require.Len(t, g.seen().keys, 2)
 	require.Equal(t, g.seen().keys[0], g.seen().keys[1])
 }
@@ -147,7 +144,7 @@ func TestBootstrapTellsRefusalsFromTroubles(t *testing.T) {
 				refuse(w, status, "some_code")
 				return true
 			})
-			err := h.Bootstrap(t.Context(), "", "v", quiet())
+			err := Bootstrap(t.Context(), h, "", "v", quiet())
 			require.False(t, exists(t, h, wire.BootstrapTokenPath))
 			if definite {
 				require.ErrorIs(t, err, ErrRefused)
@@ -208,10 +205,14 @@ func TestBootstrapKeepsNoAnswerThatItCantUse(t *testing.T) {
 				writeJSON(w, id)
 				return true
 			})
-			require.NoError(t, h.Bootstrap(t.Context(), "", "v", quiet()))
+			require.NoError(t, Bootstrap(t.Context(), h, "", "v", quiet()))
 			require.Equal(t, 1, g.hit(wire.PathHandshake))
-			_, err := New(h, "", "v", quiet())
+			id, err := h.LoadIdentity()
 			require.NoError(t, err)
+			k, err := h.loadKeys()
+			require.NoError(t, err)
+			_, err = open(h, id, k, "")
+			require.NoError(t, err, "what is kept can be used")
 		})
 	}
 }
@@ -230,29 +231,11 @@ func TestBootstrapWaitsAsLongAsItIsTold(t *testing.T) {
 		refuse(w, http.StatusServiceUnavailable, "not_ready")
 		return true
 	})
-	require.NoError(t, h.Bootstrap(t.Context(), "", "v", quiet()))
+	require.NoError(t, Bootstrap(t.Context(), h, "", "v", quiet()))
 	require.Equal(t, 3, g.hit(wire.PathHandshake))
 	require.GreaterOrEqual(t, (*taken)[0], 7*time.Second)
 	require.Equal(t, 300*time.Second, (*taken)[1], "nobody can make it wait for a day")
 	require.LessOrEqual(t, (*taken)[2], 10*time.Second)
-}
-
-func TestBackoffIsFullJitter(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		b := backoff{base: time.Duration(rapid.Int64Range(1, 1e10).Draw(t, "base")), cap: time.Duration(rapid.Int64Range(1, 1e12).Draw(t, "cap"))}
-		atLeast := time.Duration(rapid.Int64Range(0, 1e12).Draw(t, "atLeast"))
-		for n := range rapid.IntRange(1, 100).Draw(t, "n") {
-			bound := b.cap
-			if n < 30 {
-				bound = min(b.cap, b.base<<n)
-			}
-			d := b.next(atLeast)
-			if d < atLeast || d > max(atLeast, bound) {
-				t.Fatalf("pause %d is %s, not in [%s, %s]", n, d, atLeast, max(atLeast, bound))
-			}
-		}
-	})
 }
 
 func TestBootstrapTellsTheTokenToNobodyElse(t *testing.T) {
@@ -273,7 +256,7 @@ func TestBootstrapTellsTheTokenToNobodyElse(t *testing.T) {
 		g := newTestGateway(t)
 		h := g.host(t)
 		require.NoError(t, os.WriteFile(h.path(wire.GatewayCAPath), []byte(newAuthority(t, "gateway").pem), 0o600))
-		require.ErrorIs(t, h.Bootstrap(stop(h), "", "v", quiet()), context.Canceled)
+		require.ErrorIs(t, Bootstrap(stop(h), h, "", "v", quiet()), context.Canceled)
 		require.Empty(t, g.seen().calls)
 	})
 	t.Run("a gateway of another name", func(t *testing.T) {
@@ -281,7 +264,7 @@ func TestBootstrapTellsTheTokenToNobodyElse(t *testing.T) {
 		g := newTestGateway(t)
 		h := g.host(t)
 		h.Config.GatewayServerName = "elsewhere.prego.internal"
-		require.ErrorIs(t, h.Bootstrap(stop(h), "", "v", quiet()), context.Canceled)
+		require.ErrorIs(t, Bootstrap(stop(h), h, "", "v", quiet()), context.Canceled)
 		require.Empty(t, g.seen().calls)
 	})
 	t.Run("a gateway without TLS 1.3", func(t *testing.T) {
@@ -295,7 +278,7 @@ func TestBootstrapTellsTheTokenToNobodyElse(t *testing.T) {
 		t.Cleanup(old.Close)
 		h := g.host(t)
 		h.Config.GatewayURL = old.URL
-		require.ErrorIs(t, h.Bootstrap(stop(h), "", "v", quiet()), context.Canceled)
+		require.ErrorIs(t, Bootstrap(stop(h), h, "", "v", quiet()), context.Canceled)
 		require.Empty(t, g.seen().calls)
 	})
 	t.Run("where a redirect points to", func(t *testing.T) {
@@ -309,92 +292,8 @@ func TestBootstrapTellsTheTokenToNobodyElse(t *testing.T) {
 			return true
 		})
 		h := g.host(t)
-		require.ErrorIs(t, h.Bootstrap(stop(h), "", "v", quiet()), context.Canceled)
+		require.ErrorIs(t, Bootstrap(stop(h), h, "", "v", quiet()), context.Canceled)
 		require.Equal(t, 3, g.hit(wire.PathHandshake))
 		require.Zero(t, reached.Load())
 	})
-}
-
-func TestOpenHostRefusesWhatNoAgentCouldWorkWith(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		spoil func(c *wire.HostConfig)
-		want  string
-	}{
-		"no server":      {func(c *wire.HostConfig) { c.ServerID = "" }, "server_id"},
-		"no environment": {func(c *wire.HostConfig) { c.Environment = "" }, "environment"},
-		"no name":        {func(c *wire.HostConfig) { c.GatewayServerName = "" }, "gateway_server_name"},
-		"plain HTTP":     {func(c *wire.HostConfig) { c.GatewayURL = "http://gw.example.com" }, "https"},
-		"no URL":         {func(c *wire.HostConfig) { c.GatewayURL = "" }, "https"},
-		"no port":        {func(c *wire.HostConfig) { c.AgentPort = 0 }, "agent_port"},
-		"port too high":  {func(c *wire.HostConfig) { c.AgentPort = 65536 }, "agent_port"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := newTestGateway(t)
-			h := g.host(t)
-			cfg := h.Config
-			tc.spoil(&cfg)
-			b, err := json.Marshal(cfg)
-			require.NoError(t, err)
-			require.NoError(t, os.WriteFile(h.path(wire.HostConfigPath), b, 0o600))
-			_, err = OpenHost(h.Root)
-			require.ErrorContains(t, err, tc.want)
-		})
-	}
-	t.Run("not JSON", func(t *testing.T) {
-		t.Parallel()
-		h := newTestGateway(t).host(t)
-		require.NoError(t, os.WriteFile(h.path(wire.HostConfigPath), []byte("{"), 0o600))
-		_, err := OpenHost(h.Root)
-		require.ErrorContains(t, err, wire.HostConfigPath)
-	})
-}
-
-func TestHostsDoNotShareIdentities(t *testing.T) {
-	t.Parallel()
-	a := newTestGateway(t).enrolled(t)
-	copied := *a.host
-	copied.Config.ServerID = "app-2"
-	_, err := New(&copied, "", "v", quiet())
-	require.ErrorContains(t, err, `this host is "app-2"`)
-	require.ErrorContains(t, copied.Bootstrap(t.Context(), "", "v", quiet()), `this host is "app-2"`)
-}
-
-func TestBrokenFilesAreNamed(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct{ file, content, want string }{
-		"identity": {wire.IdentityDir + "/identity.json", "{", "identity"},
-		"key":      {wire.IdentityDir + "/client.key", "", "client.key is not PEM"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			a := newTestGateway(t).enrolled(t)
-			require.NoError(t, os.WriteFile(a.host.path(tc.file), []byte(tc.content), 0o600))
-			_, err := New(a.host, "", "v", quiet())
-			require.ErrorContains(t, err, tc.want)
-		})
-	}
-	h := newTestGateway(t).host(t)
-	_, err := New(h, "", "v", quiet())
-	require.ErrorIs(t, err, ErrNoIdentity)
-	require.NoError(t, os.Remove(h.path(wire.BootstrapTokenPath)))
-	require.ErrorContains(t, h.Bootstrap(t.Context(), "", "v", quiet()), "bootstrap token")
-}
-
-func TestWriteFileLeavesTheOldOrTheNewAndNoLitter(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	name := filepath.Join(dir, "f")
-	require.NoError(t, writeFile(name, []byte("one"), 0o600))
-	require.NoError(t, writeFile(name, []byte("two"), 0o600))
-	require.ErrorIs(t, writeFile(filepath.Join(dir, "none", "f"), []byte("x"), 0o600), fs.ErrNotExist)
-	require.NoError(t, os.Mkdir(filepath.Join(dir, "d"), 0o700))
-	require.ErrorIs(t, writeFile(filepath.Join(dir, "d"), []byte("x"), 0o600), fs.ErrExist, "a directory is not replaced")
-	b, err := os.ReadFile(name)
-	require.NoError(t, err)
-	require.Equal(t, "two", string(b))
-	left, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Len(t, left, 2)
 }

@@ -6,22 +6,8 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/prego/prego/agent/wire"
-)
-
-// How many commands a host runs at once. bench uses one database server and one redis,
-// so more would only slow each other down.
-const (
-	maxRunning = 4
-	maxQueued  = 64
-)
-
-// Limits of a command's duration.
-const (
-	defaultTimeout = time.Minute
-	maxTimeout     = 15 * time.Minute
 )
 
 var (
@@ -31,7 +17,7 @@ var (
 
 // commands runs the control plane's commands: a few at a time, and each audit id once.
 type commands struct {
-	host    *Host
+	host    *workplace
 	ctx     context.Context // of running commands
 	cancel  context.CancelCauseFunc
 	slots   chan struct{}
@@ -42,14 +28,9 @@ type commands struct {
 	running map[string]*call // by audit id, including waiting ones
 }
 
-// call is one command. result and failed may be read once ended is closed.
+// call is one command that runs. result and failed may be read once ended is closed.
 type call struct {
-	in     wire.ExecRequest
-	digest string
-	verb   string
-	sites  []string // that its arguments name
-	gives  string   // the tenant to make the owner of its site; "" for none
-	dir    string
+	*command
 	// progress is nil for an earlier result.
 	progress *progress
 	ended    chan struct{}
@@ -57,7 +38,7 @@ type call struct {
 	failed   *problem
 }
 
-func newCommands(h *Host) (*commands, error) {
+func newCommands(h *workplace) (*commands, error) {
 	r, err := openResults(h.path(wire.ExecResultsDir))
 	if err != nil {
 		return nil, err
@@ -77,10 +58,11 @@ func (c *commands) stop() {
 
 // submit checks a command and starts it, or returns the one with the same audit id.
 func (c *commands) submit(in wire.ExecRequest, log *slog.Logger) (*call, *problem) {
-	next, refused := c.host.check(in)
+	asked, refused := check(in)
 	if refused != nil {
 		return nil, refused
 	}
+	next := &call{command: asked, ended: make(chan struct{}), progress: newProgress()}
 	in, next.digest = next.in, c.results.withSecrets(next.digest, in.Secrets)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,21 +89,17 @@ func (c *commands) submit(in wire.ExecRequest, log *slog.Logger) (*call, *proble
 	return next, nil
 }
 
-func stopping() *problem {
-	return &problem{status: http.StatusServiceUnavailable, code: "agent_stopping", detail: "the agent is ending; ask again", retryAfter: 5}
-}
-
 // perform runs a command by its kind.
 func (c *commands) perform(k *call) (wire.ExecResult, *problem) {
 	if k.in.Kind != wire.KindBench {
 		return c.serve(k)
 	}
-	if refused := c.host.owned(c.ctx, k); refused != nil {
+	if refused := c.host.owned(c.ctx, k.command); refused != nil {
 		return wire.ExecResult{}, refused
 	}
 	out, failed := c.execute(k)
 	if failed == nil && out.ExitCode == 0 {
-		failed = c.host.recordOwner(c.ctx, k)
+		failed = c.host.recordOwner(c.ctx, k.command)
 	}
 	return out, failed
 }

@@ -39,23 +39,22 @@ type reported struct {
 	stop context.CancelFunc // ends its checks
 }
 
-// WatchEngine makes the agent read dockerd's events itself, at an address that it may
-// use. By default it listens to the process that does, see Watcher.
-func (a *Agent) WatchEngine(engine string) error {
-	w, err := NewWatcher(a.host, "", engine, a.log)
-	if err != nil {
-		return err
-	}
-	a.containers.source = w.stream
-	return nil
+// WatchEngine makes the agent take from source what containers are. By default it listens to
+// the process that holds the engine's socket.
+func (a *Agent) WatchEngine(source func(ctx context.Context, emit func(watchFrame) error) error) {
+	a.containers.source = source
 }
 
 func newContainers(h *Host) *containers {
-	return &containers{source: h.watch, check: checkHealth, of: make(map[string]*reported), due: make(chan struct{}, 1)}
+	return &containers{source: watcherOf(h), check: checkHealth, of: make(map[string]*reported), due: make(chan struct{}, 1)}
 }
 
-// watch reads what the Watcher tells.
-func (h *Host) watch(ctx context.Context, emit func(watchFrame) error) error {
+// watcherOf reads what the process tells that watches the engine.
+func watcherOf(h *Host) func(ctx context.Context, emit func(watchFrame) error) error {
+	return func(ctx context.Context, emit func(watchFrame) error) error { return readWatcher(ctx, h, emit) }
+}
+
+func readWatcher(ctx context.Context, h *Host, emit func(watchFrame) error) error {
 	conn, err := dialSocket(ctx, h.path(wire.WatchSocket))
 	if err != nil {
 		return err

@@ -144,7 +144,7 @@ func listening(t *testing.T) (*testEngine, *reportLog) {
 	g := newTestGateway(t)
 	log := &reportLog{last: map[string]wire.Container{}}
 	g.fault(wire.PathContainers, log.serve)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	e := newTestEngine(t)
 	w, err := NewWatcher(a.host, "", "unix://"+e.addr, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)

@@ -27,22 +27,10 @@ import (
 // addresses, as root. It accepts requests from one user, and only the verbs of the tables
 // for volumes and addresses, which it checks again.
 type Devices struct {
-	host *Host
+	host *Machine
 	uid  uint32     // the only allowed caller
 	one  sync.Mutex // held by the verb that runs
 	log  *slog.Logger
-}
-
-// deviceRequest is what the executor asks for, deviceAnswer what it gets.
-type deviceRequest struct {
-	Kind    wire.CommandKind  `json:"kind"`
-	Args    []string          `json:"args"`
-	Secrets map[string]string `json:"secrets,omitempty"`
-}
-
-type deviceAnswer struct {
-	Stdout string `json:"stdout,omitempty"`
-	Failed string `json:"failed,omitempty"`
 }
 
 // NewDevices accepts requests from the named user only; "" is its own.
@@ -51,7 +39,7 @@ func NewDevices(h *Host, caller string, log *slog.Logger) (*Devices, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the caller: %w", err)
 	}
-	return &Devices{host: h, uid: uid, log: log}, nil
+	return &Devices{host: &Machine{Host: h}, uid: uid, log: log}, nil
 }
 
 // Run restores what the host had before it was rebooted, tells the service manager, and
@@ -89,7 +77,7 @@ func (d *Devices) answer(ctx context.Context, conn net.Conn) {
 	} else if in.Kind == kindSpool {
 		rest := bufio.NewReader(io.MultiReader(dec.Buffered(), conn))
 		_, _ = rest.ReadByte() // the end of the request's line
-		d.piece(conn, rest, in.Args)
+		d.piece(ctx, conn, rest, in.Args)
 		return
 	} else {
 		var text strings.Builder
@@ -114,7 +102,7 @@ func (d *Devices) run(ctx context.Context, conn net.Conn, in deviceRequest, out 
 			_, _ = io.Copy(io.Discard, conn)
 			cancel()
 		}()
-		return d.host.device(ctx, in.Kind, in.Args, in.Secrets, out)
+		return d.host.Device(ctx, in.Kind, in.Args, in.Secrets, out)
 	}
 	if len(in.Args) > 1 && in.Args[0] == "unmount" {
 		if err := inUse.end(ctx, d.host.path(wire.VolumeMount(in.Args[1]))); err != nil {
@@ -123,7 +111,7 @@ func (d *Devices) run(ctx context.Context, conn net.Conn, in deviceRequest, out 
 	}
 	d.one.Lock()
 	defer d.one.Unlock()
-	return d.host.device(ctx, in.Kind, in.Args, in.Secrets, out)
+	return d.host.Device(ctx, in.Kind, in.Args, in.Secrets, out)
 }
 
 func long(args []string) bool {
@@ -132,11 +120,11 @@ func long(args []string) bool {
 
 // piece reads or writes a piece of a volume's sealed backup: after an answer without a failure
 // comes what was read.
-func (d *Devices) piece(conn net.Conn, rest io.Reader, args []string) {
+func (d *Devices) piece(ctx context.Context, conn net.Conn, rest io.Reader, args []string) {
 	_ = conn.SetDeadline(time.Now().Add(pieceTime))
 	var content bytes.Buffer
 	var out deviceAnswer
-	if err := d.host.volumePiece(args, rest, &content); err != nil {
+	if err := d.host.Piece(ctx, args, rest, &content); err != nil {
 		out.Failed = err.Error()
 	}
 	if json.NewEncoder(conn).Encode(out) == nil && out.Failed == "" {
@@ -144,8 +132,8 @@ func (d *Devices) piece(conn net.Conn, rest io.Reader, args []string) {
 	}
 }
 
-// volumePiece runs one of the verbs of kindSpool for volumes.
-func (h *Host) volumePiece(args []string, from io.Reader, to io.Writer) error {
+// Piece reads or writes a piece of a volume's sealed backup: one of the verbs of kindSpool.
+func (h *Machine) Piece(_ context.Context, args []string, from io.Reader, to io.Writer) error {
 	verb, _ := permitted(kindSpool, args)
 	if verb == "" || args[0] != "--volume" {
 		return errors.New("only pieces of volumes are seen to here")
@@ -164,80 +152,8 @@ func (h *Host) volumePiece(args []string, from io.Reader, to io.Writer) error {
 	return h.readSealedVolume(args[1], args[3], offset, length, to)
 }
 
-// askPiece has the process that may read or write a piece of a volume's sealed backup.
-func (h *Host) askPiece(ctx context.Context, args []string, from io.Reader, to io.Writer) error {
-	if h.Root != "/" {
-		return h.volumePiece(args, from, to)
-	}
-	return askPieceAt(ctx, h.path(wire.DevicesSocket), args, from, to)
-}
-
-func askPieceAt(ctx context.Context, socket string, args []string, from io.Reader, to io.Writer) error {
-	conn, err := dialSocket(ctx, socket)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errUnavailable, err)
-	}
-	defer func() { _ = conn.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
-	if err := json.NewEncoder(conn).Encode(deviceRequest{Kind: kindSpool, Args: args}); err != nil {
-		return fmt.Errorf("%w: %w", errUnavailable, err)
-	}
-	if from != nil {
-		if _, err := io.Copy(conn, from); err != nil {
-			return fmt.Errorf("%w: %w", errUnavailable, err)
-		}
-	}
-	var answer deviceAnswer
-	dec := json.NewDecoder(conn)
-	if err := dec.Decode(&answer); err != nil {
-		return fmt.Errorf("%w: %w", errUnavailable, err)
-	}
-	if answer.Failed != "" {
-		return errors.New(answer.Failed)
-	}
-	rest := bufio.NewReader(io.MultiReader(dec.Buffered(), conn))
-	_, _ = rest.ReadByte() // the end of the answer's line
-	_, err = io.Copy(to, rest)
-	return err
-}
-
-// askDevices has a verb run by the process that may. A host that is a directory (--root)
-// has no such process, and does by itself what it can.
-func (h *Host) askDevices(ctx context.Context, k *call, out io.Writer) error {
-	if h.Root != "/" {
-		return h.device(ctx, k.in.Kind, k.in.Args, k.in.Secrets, out)
-	}
-	return askDevicesAt(ctx, h.path(wire.DevicesSocket), k, out)
-}
-
-func askDevicesAt(ctx context.Context, socket string, k *call, out io.Writer) error {
-	return askRoot(ctx, socket, deviceRequest{Kind: k.in.Kind, Args: k.in.Args, Secrets: k.in.Secrets}, out)
-}
-
-// askRoot has a request answered by a process that is root's.
-func askRoot(ctx context.Context, socket string, in deviceRequest, out io.Writer) error {
-	conn, err := dialSocket(ctx, socket)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errUnavailable, err)
-	}
-	defer func() { _ = conn.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
-	var answer deviceAnswer
-	if err := json.NewEncoder(conn).Encode(in); err != nil {
-		return fmt.Errorf("%w: %w", errUnavailable, err)
-	}
-	if err := json.NewDecoder(conn).Decode(&answer); err != nil {
-		return fmt.Errorf("%w: %w", errUnavailable, err) // every verb can be repeated
-	}
-	if answer.Failed != "" {
-		return errors.New(answer.Failed)
-	}
-	_, _ = io.WriteString(out, answer.Stdout)
-	return nil
-}
-
-// device runs a verb.
-func (h *Host) device(ctx context.Context, kind wire.CommandKind, args []string, secrets map[string]string, out io.Writer) error {
+// Device runs a verb on a volume or a floating address.
+func (h *Machine) Device(ctx context.Context, kind wire.CommandKind, args []string, secrets map[string]string, out io.Writer) error {
 	if kind != wire.KindVolume && kind != wire.KindAddress {
 		return errors.New("only volumes and addresses are seen to here")
 	}
@@ -291,7 +207,7 @@ const (
 
 // remember notes that the host has something, before it has, and forget that it has it no
 // longer, before it is gone.
-func (h *Host) remember(name string) error {
+func (h *Machine) remember(name string) error {
 	dir := h.path(wire.DevicesDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -299,7 +215,7 @@ func (h *Host) remember(name string) error {
 	return writeFile(filepath.Join(dir, name), nil, 0o600)
 }
 
-func (h *Host) forget(name string) error {
+func (h *Machine) forget(name string) error {
 	if err := os.Remove(filepath.Join(h.path(wire.DevicesDir), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -307,7 +223,7 @@ func (h *Host) forget(name string) error {
 }
 
 // remembered are the ids of a kind.
-func (h *Host) remembered(kind string) []string {
+func (h *Machine) remembered(kind string) []string {
 	entries, err := os.ReadDir(h.path(wire.DevicesDir))
 	if err != nil {
 		return nil // nothing yet

@@ -3,10 +3,8 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"net/url"
 	"reflect"
@@ -177,33 +175,3 @@ func (a *Agent) reportUsage(ctx context.Context, counter *edge.Counter, log *slo
 		}
 	}
 }
-
-// poll gets JSON that may take as long as wire.EdgeWait to come. changed is false when
-// there is nothing new.
-func (g *gateway) poll(ctx context.Context, path, token string, out any) (changed bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, wire.EdgeWait+20*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.base+path, http.NoBody)
-	if err != nil {
-		return false, err
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	patient := *g.client
-	patient.Timeout = 0 // the context's counts
-	resp, err := patient.Do(req)
-	if err != nil {
-		g.close()
-		return false, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode == http.StatusNotModified {
-		return false, nil
-	}
-	if err := answerOf(resp, maxDocument, out); err != nil {
-		return false, fmt.Errorf("document: %w", err)
-	}
-	return true, nil
-}
-
-// maxDocument bounds a document, in bytes: 10,000 hosts take 2 MB.
-const maxDocument = 64 << 20

@@ -2,10 +2,8 @@ package agent
 
 import (
 	"context"
-	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -105,14 +103,14 @@ func (a *Agent) exec(ctx context.Context, w http.ResponseWriter, r *http.Request
 		defer tellTraced(log, r, string(wire.KindTransfer), "", began)
 		return a.transfer(ctx, w, r, claims, body, log)
 	}
-	in, refused := a.host.parse(body)
+	in, refused := parse(a.host.Config.ServerID, body)
 	if refused != nil {
 		return refused
 	}
 	if refused := a.spend(claims, body, string(in.Kind), log); refused != nil {
 		return refused
 	}
-	if _, refused := a.host.check(in); refused != nil {
+	if _, refused := check(in); refused != nil {
 		return refused
 	}
 	defer tellTraced(log, r, string(in.Kind), in.AuditID, began)
@@ -170,23 +168,4 @@ func (a *Agent) authorize(r *http.Request) (execClaims, *problem) {
 		return c, bad
 	}
 	return c, nil
-}
-
-func parseExecKeys(in map[string]string) (map[string]any, error) {
-	out := make(map[string]any, len(in))
-	for kid, text := range in {
-		block, _ := pem.Decode([]byte(text))
-		if block == nil {
-			return nil, fmt.Errorf("exec key %s is not PEM", kid)
-		}
-		key, err := x509.ParsePKIXPublicKey(block.Bytes)
-		if err != nil {
-			return nil, fmt.Errorf("exec key %s: %w", kid, err)
-		}
-		if _, ok := key.(ed25519.PublicKey); !ok {
-			return nil, fmt.Errorf("exec key %s is not Ed25519", kid)
-		}
-		out[kid] = key
-	}
-	return out, nil
 }

@@ -9,12 +9,12 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"io/fs"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -24,36 +24,10 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/agent/wire"
 )
-
-const (
-	planeURI = "prego://" + testEnvironment + "/control-plane"
-	execBody = `{"workflowId":"w","serverId":"app-1","kind":"bench","args":["version"]}`
-)
-
-func controlPlane(t testing.TB, ca *authority) *tls.Certificate {
-	t.Helper()
-	cert := ca.pair(t, leaf{uri: planeURI, usage: x509.ExtKeyUsageClientAuth})
-	return &cert
-}
-
-// caller calls the agent's port as the control plane does: it verifies the agent
-// by the server's id. cert nil is none.
-func (g *testGateway) caller(t testing.TB, cert *tls.Certificate) *http.Client {
-	t.Helper()
-	cfg := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: g.pool(g.server), ServerName: testServer}
-	if cert != nil {
-		// Whatever the server says that it accepts.
-		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
-	}
-	tr := &http.Transport{TLSClientConfig: cfg}
-	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Timeout: 10 * time.Second, Transport: tr}
-}
 
 func (a *Agent) url(path string) string {
 	return "https://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(a.host.Config.AgentPort)) + path
@@ -108,47 +82,10 @@ func (a *Agent) call(t testing.TB, c *http.Client, token, body string) (int, str
 	return resp.StatusCode, resp.problem.Code
 }
 
-// token is a good one for execBody, less what change does to it.
-func (g *testGateway) token(t testing.TB, change func(c jwt.MapClaims)) string {
-	t.Helper()
-	return g.signed(t, jwt.SigningMethodEdDSA, "k1", g.exec, change)
-}
-
-// tokenFor is a good one for another body.
-func (g *testGateway) tokenFor(t testing.TB, body string) string {
-	t.Helper()
-	return g.token(t, func(c jwt.MapClaims) {
-		c["body"] = digest([]byte(body))
-		var in wire.ExecRequest
-		if json.Unmarshal([]byte(body), &in) == nil && in.Kind.Valid() {
-			c["scope"] = "exec." + string(in.Kind)
-		}
-	})
-}
-
-func (g *testGateway) signed(t testing.TB, method jwt.SigningMethod, kid any, key any, change func(c jwt.MapClaims)) string {
-	t.Helper()
-	now := time.Now()
-	c := jwt.MapClaims{
-		"iss": "prego", "sub": "control-plane", "aud": testServer, "jti": uuid.NewString(), "scope": "exec.bench", "body": digest([]byte(execBody)),
-		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(5 * time.Minute).Unix(),
-	}
-	if change != nil {
-		change(c)
-	}
-	tok := jwt.NewWithClaims(method, c)
-	if kid != nil {
-		tok.Header["kid"] = kid
-	}
-	raw, err := tok.SignedString(key)
-	require.NoError(t, err)
-	return raw
-}
-
 func serving(t testing.TB) (*testGateway, *Agent) {
 	t.Helper()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	executing(t, a.host)
 	run(t, func(ctx context.Context) error { return a.serve(ctx, quiet()) })
 	return g, a
@@ -158,7 +95,7 @@ func serving(t testing.TB) (*testGateway, *Agent) {
 // ends or stop is called.
 func executing(t testing.TB, h *Host) (e *Executor, stop func()) {
 	t.Helper()
-	e, err := NewExecutor(h, "", quiet())
+	e, err := NewExecutor(h, "", nil, quiet())
 	require.NoError(t, err)
 	l, err := h.Listen(wire.ExecSocket)
 	require.NoError(t, err)
@@ -287,27 +224,6 @@ func TestExecTakesOnlyTokensForThisCommand(t *testing.T) {
 			require.Equal(t, "scope_missing", code)
 		})
 	}
-}
-
-// TestExecKeysAreEd25519, each of them, or none is taken.
-func TestExecKeysAreEd25519(t *testing.T) {
-	t.Parallel()
-	g := newTestGateway(t)
-	good := g.bundles.ExecKeys["k1"]
-	der, err := x509.MarshalPKIXPublicKey(g.execCA.key.Public())
-	require.NoError(t, err)
-	for key, says := range map[string]string{
-		"":  "exec key k2 is not PEM",
-		"k": "exec key k2 is not PEM",
-		string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: []byte("x")})): "exec key k2: ",
-		string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})):         "exec key k2 is not Ed25519",
-	} {
-		_, err := parseExecKeys(map[string]string{"k1": good, "k2": key})
-		require.ErrorContains(t, err, says)
-	}
-	keys, err := parseExecKeys(map[string]string{"k1": good, "k2": good})
-	require.NoError(t, err)
-	require.Len(t, keys, 2)
 }
 
 func TestExecTakesATokenOnce(t *testing.T) {
@@ -469,7 +385,7 @@ func TestThereIsNothingButTheExecEndpoint(t *testing.T) {
 func TestACommandUnderWayIsAnsweredBeforeTheEnd(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- a.serve(ctx, quiet()) }()
@@ -510,4 +426,25 @@ func TestACommandUnderWayIsAnsweredBeforeTheEnd(t *testing.T) {
 	_ = resp.Body.Close()
 	require.Equal(t, http.StatusUnprocessableEntity, resp.StatusCode)
 	require.NoError(t, <-done)
+}
+
+// TestRefusalsOfTheExecutorAreRelayed with all that a caller needs of them.
+func TestRefusalsOfTheExecutorAreRelayed(t *testing.T) {
+	t.Parallel()
+	g := newTestGateway(t)
+	a := enrolled(t, g)
+	l, err := a.host.Listen(wire.ExecSocket)
+	require.NoError(t, err)
+	executor := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "5")
+		refuse(w, http.StatusTooManyRequests, "busy")
+	}))
+	executor.Listener = l
+	executor.Start()
+	t.Cleanup(executor.Close)
+	run(t, func(ctx context.Context) error { return a.serve(ctx, quiet()) })
+	body := strings.Replace(execBody, "version", "list-sites", 1)
+	out, err := a.try(g.caller(t, controlPlane(t, g.execCA)), g.tokenFor(t, body), body)
+	require.NoError(t, err)
+	require.Equal(t, []any{http.StatusTooManyRequests, "busy", "5"}, []any{out.StatusCode, out.problem.Code, out.Header.Get("Retry-After")})
 }

@@ -1,17 +1,13 @@
 package agent
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -28,22 +24,6 @@ const maxOutput = 8 << 10
 // timeout(1).
 const exitTimeout = 124
 
-// timeouts are the default timeouts of verbs that create, copy or change a whole site,
-// which takes Frappe minutes.
-var timeouts = map[string]time.Duration{
-	"new-site": maxTimeout, "install-app": maxTimeout, "migrate": maxTimeout, "backup": maxTimeout, "restore": maxTimeout,
-	"seal-volume": maxTimeout, "open-volume": maxTimeout, "try-volume": maxTimeout,
-	"seal-backup": maxTimeout, "open-backup": maxTimeout, "check-restored": maxTimeout, "pack-site": maxTimeout, "unpack-site": maxTimeout, "leave-site": 5 * time.Minute, "erase-site": 5 * time.Minute, "promote-site": 2 * time.Minute, "usage": 2 * time.Minute,
-	"check": 5 * time.Minute, "apply": maxTimeout,
-}
-
-func (k *call) timeout() time.Duration {
-	if k.in.TimeoutSeconds == 0 {
-		return cmp.Or(timeouts[k.verb], defaultTimeout)
-	}
-	return time.Duration(k.in.TimeoutSeconds) * time.Second
-}
-
 // errNotStarted says that bench could not be started; nothing ran.
 var errNotStarted = errors.New("bench can't be started")
 
@@ -57,7 +37,7 @@ func (c *commands) execute(k *call) (wire.ExecResult, *problem) {
 	var stdout, stderr tail
 	outLines, errLines := &lineWriter{to: k.progress, stream: "stdout"}, &lineWriter{to: k.progress, stream: "stderr"}
 	began := time.Now()
-	code, err := c.host.bench(ctx, k, nil, io.MultiWriter(&stdout, outLines), io.MultiWriter(&stderr, errLines))
+	code, err := c.host.bench(ctx, k.command, nil, io.MultiWriter(&stdout, outLines), io.MultiWriter(&stderr, errLines))
 	outLines.end()
 	errLines.end()
 	if text, ok := strings.CutPrefix(stderr.String(), notStarted); ok && err == nil && code == exitNotStarted {
@@ -89,7 +69,7 @@ func (c *commands) execute(k *call) (wire.ExecResult, *problem) {
 func bySignal(code int) bool { return code > exitSignal && code <= exitSignal+64 }
 
 // bench runs bench, here or in its container. If ctx killed it, the status says so.
-func (h *Host) bench(ctx context.Context, k *call, input io.Reader, stdout, stderr io.Writer) (status int, err error) {
+func (h *workplace) bench(ctx context.Context, k *command, input io.Reader, stdout, stderr io.Writer) (status int, err error) {
 	s, err := h.services()
 	if err != nil {
 		return 0, err
@@ -102,28 +82,12 @@ func (h *Host) bench(ctx context.Context, k *call, input io.Reader, stdout, stde
 	}, input, stdout, stderr)
 }
 
-// secretsLine is the input of a verb: the request's secrets, and the database root's
-// password if the verb needs it.
-func secretsLine(verb string, given map[string]string, root wire.Service) (string, error) {
-	all := make(map[string]string, len(given)+2)
-	maps.Copy(all, given)
-	if slices.Contains([]string{"new-site", "restore", "erase-site", "make-data", "freeze-data", "thaw-data"}, verb) && root.Password != "" {
-		all[site.SecretRootUser], all[site.SecretRootPassword] = root.User, root.Password
-	}
-	line, err := json.Marshal(all)
-	return string(line) + "\n", err
-}
-
-// ownProgram is what this process runs, also when an update has put another file in its place.
-// Tests put the agent as it is released here: they are larger, and slow to start.
-var ownProgram = "/proc/self/exe"
-
 // benchHere runs a verb as a process of this host. Its supervisor's standard input is a
 // pipe that only this process holds: when it dies, in whatever way, the supervisor
 // kills everything.
 //
 // If no database root is configured, bench itself gets the request's arguments.
-func (h *Host) benchHere(ctx context.Context, k *call, database wire.Service, input io.Reader, stdout, stderr io.Writer) (status int, err error) {
+func (h *workplace) benchHere(ctx context.Context, k *command, database wire.Service, input io.Reader, stdout, stderr io.Writer) (status int, err error) {
 	root, err := filepath.Abs(h.Root)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errNotStarted, err)
@@ -138,7 +102,7 @@ func (h *Host) benchHere(ctx context.Context, k *call, database wire.Service, in
 		return 0, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
 	cmd := exec.Command(ownProgram, append(argv, k.in.Args...)...) //nolint:noctx // the arguments were checked against the table; the pipe ends it
-	cmd.Dir = k.dir
+	cmd.Dir = h.path(k.in.WorkingDir)
 	cmd.Env = []string{"GOMAXPROCS=1", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + filepath.Join(root, wire.BenchHome), "LANG=C.UTF-8"}
 	cmd.Stdout, cmd.Stderr = stdout, &afterPreamble{to: stderr}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a signal to this process's group must not stop the supervisor

@@ -9,12 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"os/user"
-	"path/filepath"
-	"strconv"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/prego/prego/agent/wire"
@@ -27,7 +21,7 @@ const keepAlive = 15 * time.Second
 // and decides by itself what may run: the process that faces the network has no other
 // access to commands, or to what they work on.
 type Executor struct {
-	host *Host
+	host *workplace
 	cmds *commands
 	uid  uint32 // the only allowed caller
 	log  *slog.Logger
@@ -35,54 +29,22 @@ type Executor struct {
 	pieces chan struct{}
 }
 
-// NewExecutor accepts requests from the named user only; "" is its own.
-func NewExecutor(h *Host, agentUser string, log *slog.Logger) (*Executor, error) {
+// NewExecutor accepts requests from the named user only; "" is its own. asRoot does what takes
+// root; nil asks the host's processes that may.
+func NewExecutor(h *Host, agentUser string, asRoot AsRoot, log *slog.Logger) (*Executor, error) {
 	uid, err := uidOf(agentUser)
 	if err != nil {
 		return nil, fmt.Errorf("the agent's user: %w", err)
 	}
-	cmds, err := newCommands(h)
+	if asRoot == nil {
+		asRoot = rootProcesses{h}
+	}
+	work := &workplace{Host: h, asRoot: asRoot}
+	cmds, err := newCommands(work)
 	if err != nil {
 		return nil, err
 	}
-	return &Executor{host: h, cmds: cmds, uid: uid, log: log, pieces: make(chan struct{}, maxPieces)}, nil
-}
-
-// uidOf is a user's id; "" is this process's user.
-func uidOf(name string) (uint32, error) {
-	if name == "" {
-		return uint32(os.Getuid()), nil //nolint:gosec // a user id
-	}
-	u, err := user.Lookup(name)
-	if err != nil {
-		return 0, err
-	}
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	return uint32(uid), err
-}
-
-// Listen opens one of the host's sockets if no service manager did.
-func (h *Host) Listen(socket string) (net.Listener, error) {
-	name := h.path(socket)
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
-	}
-	_ = os.Remove(name) // left by a dead process
-	addr, done, err := socketAddr(name)
-	if err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
-	}
-	defer done()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: addr, Net: "unix"})
-	if err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
-	}
-	l.SetUnlinkOnClose(false)
-	if err := os.Chmod(name, 0o600); err != nil {
-		_ = l.Close()
-		return nil, fmt.Errorf("socket: %w", err)
-	}
-	return l, nil
+	return &Executor{host: work, cmds: cmds, uid: uid, log: log, pieces: make(chan struct{}, maxPieces)}, nil
 }
 
 // Run serves until ctx ends, and then kills what runs.
@@ -108,70 +70,6 @@ func (e *Executor) Run(ctx context.Context, l net.Listener) error {
 	}
 	e.cmds.stop()
 	return fmt.Errorf("socket: %w", err)
-}
-
-// peerListener accepts one user only. The kernel reports who is at the other end.
-type peerListener struct {
-	net.Listener
-	uid uint32
-	log *slog.Logger
-}
-
-func (l *peerListener) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		uid, err := peerUID(conn)
-		if err == nil && uid == l.uid {
-			return conn, nil
-		}
-		l.log.Warn("a stranger was turned away", "uid", uid)
-		_ = conn.Close()
-	}
-}
-
-// handle lets f have each connection, which is closed after it, until ctx ends, and then
-// waits for those that are under way.
-func (l *peerListener) handle(ctx context.Context, f func(net.Conn)) error {
-	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	var work sync.WaitGroup
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			work.Wait()
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("socket: %w", err)
-		}
-		work.Go(func() {
-			defer func() { _ = conn.Close() }()
-			f(conn)
-		})
-	}
-}
-
-func peerUID(conn net.Conn) (uint32, error) {
-	c, ok := conn.(*net.UnixConn)
-	if !ok {
-		return 0, errors.New("not a socket of the host")
-	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var cred *syscall.Ucred
-	if cerr := raw.Control(func(fd uintptr) {
-		cred, err = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
-	}); cerr != nil {
-		return 0, cerr
-	}
-	if err != nil {
-		return 0, err
-	}
-	return cred.Uid, nil
 }
 
 func (e *Executor) handle(w http.ResponseWriter, r *http.Request) {
@@ -206,7 +104,7 @@ func (e *Executor) exec(w http.ResponseWriter, r *http.Request) *problem {
 	if refused != nil {
 		return refused
 	}
-	in, refused := e.host.parse(body)
+	in, refused := parse(e.host.Config.ServerID, body)
 	if refused != nil {
 		return refused
 	}

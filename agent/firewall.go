@@ -16,7 +16,7 @@ import (
 //
 // The ports of this host's agent and of Docker are open to the control plane whatever the
 // document says of ports: it may have been made for others.
-func (h *Host) ruleset(doc wire.PeersDocument) (string, error) {
+func ruleset(h *Host, doc wire.PeersDocument) (string, error) {
 	own := []int{h.Config.AgentPort}
 	if h.Config.DockerPort != 0 {
 		own = append(own, h.Config.DockerPort)

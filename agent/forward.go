@@ -14,11 +14,10 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// writeTime is how long a reader may take to read what is written to it.
-const writeTime = 30 * time.Second
-
 // maxForwarded is how many requests may wait for commands at once.
 const maxForwarded = 256
+
+var errEnding = errors.New("the agent is ending")
 
 // executorClient calls the process that runs commands.
 func executorClient(h *Host) *http.Client {
@@ -45,9 +44,9 @@ func (a *Agent) forward(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	defer func() { _ = control.SetWriteDeadline(time.Now().Add(writeTime)) }()
 	asking, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { cancel(errStopping) })()
+	defer context.AfterFunc(ctx, func() { cancel(errEnding) })()
 	lost := func(err error) *problem {
-		if errors.Is(context.Cause(asking), errStopping) {
+		if errors.Is(context.Cause(asking), errEnding) {
 			return stopping()
 		}
 		log.Warn("the process that runs commands did not answer", "error", err.Error())

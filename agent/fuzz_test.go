@@ -19,14 +19,13 @@ var ruleForm = regexp.MustCompile(`^\t\t((ip6? daddr [0-9a-f.:]+ )?ip6? saddr \{
 // what was in force still is; its ruleset has no line that is not of a form that we know. One that
 // another signed, or is of another server, is never put in force.
 func FuzzPeersDocument(f *testing.F) {
-	g := newTestGateway(f)
-	host := g.host(f)
+	h := newTestGateway(f).host(f)
 	key, stranger := newPeersKey(f, "k1"), newPeersKey(f, "k1")
 	good := wire.PeersDocument{
-		Environment: host.Config.Environment, ServerID: host.Config.ServerID, Version: 5, Address: "10.0.0.2", Control: wire.PeersControl{CIDRs: []string{"203.0.113.7/32"}, Ports: []int{443}},
+		Environment: h.Config.Environment, ServerID: h.Config.ServerID, Version: 5, Address: "10.0.0.2", Control: wire.PeersControl{CIDRs: []string{"203.0.113.7/32"}, Ports: []int{443}},
 		Access: []wire.PeersAccess{{Ports: []int{3306}, From: []string{"10.0.0.3"}}, {Ports: []int{80}, From: []string{wire.PeersEveryone}}},
 	}
-	empty := NewPeersKeeper(host, false, quiet())
+	empty := NewPeersKeeper(h, false, quiet())
 	rules, err := empty.rules(wire.PeersDocument{Environment: good.Environment, ServerID: good.ServerID, Version: 1, Control: good.Control})
 	require.NoError(f, err)
 	fixed := map[string]bool{}
@@ -35,7 +34,7 @@ func FuzzPeersDocument(f *testing.F) {
 	}
 	for _, change := range []func(*wire.PeersDocument){
 		func(*wire.PeersDocument) {}, func(d *wire.PeersDocument) { d.Control.CIDRs = nil }, func(d *wire.PeersDocument) { d.ServerID = "other" },
-		func(d *wire.PeersDocument) { d.Version = -1 }, func(d *wire.PeersDocument) { d.Access[1].Ports = []int{host.Config.AgentPort} },
+		func(d *wire.PeersDocument) { d.Version = -1 }, func(d *wire.PeersDocument) { d.Access[1].Ports = []int{h.Config.AgentPort} },
 		func(d *wire.PeersDocument) {
 			d.Address, d.Access[0].From = "fe80::1%x accept\n\t\taccept", []string{"fe80::2"}
 		},
@@ -55,7 +54,7 @@ func FuzzPeersDocument(f *testing.F) {
 			return
 		}
 		doc.Keys = nil
-		k := NewPeersKeeper(host, false, quiet())
+		k := NewPeersKeeper(h, false, quiet())
 		by := key
 		if !ours {
 			by = stranger
@@ -68,7 +67,7 @@ func FuzzPeersDocument(f *testing.F) {
 		}
 		require.NoError(t, err)
 		require.True(t, ours, "another signed it")
-		require.Equal(t, []any{host.Config.Environment, host.Config.ServerID}, []any{doc.Environment, doc.ServerID})
+		require.Equal(t, []any{h.Config.Environment, h.Config.ServerID}, []any{doc.Environment, doc.ServerID})
 		require.GreaterOrEqual(t, doc.Version, int64(3))
 		for line := range strings.Lines(rules) {
 			if !fixed[line] {

@@ -70,6 +70,7 @@ func newGateway(h *Host, bundle string, cert func() (*tls.Certificate, error), a
 	}, nil
 }
 
+// close closes the connections that nothing uses.
 func (g *gateway) close() { g.client.CloseIdleConnections() }
 
 // post sends JSON, or raw bytes of the given type, and decodes JSON into out if it is
@@ -127,6 +128,7 @@ func answerOf(resp *http.Response, limit int64, out any) error {
 	return nil
 }
 
+// postJSON sends JSON and decodes JSON into out if it is not nil.
 func (g *gateway) postJSON(ctx context.Context, path, token string, in, out any) error {
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -141,6 +143,7 @@ type backoff struct {
 	n         int
 }
 
+// next is the time to wait before the next try.
 func (b *backoff) next(atLeast time.Duration) time.Duration {
 	bound := b.base << min(b.n, 20)
 	if bound > b.cap || bound <= 0 {
@@ -150,15 +153,59 @@ func (b *backoff) next(atLeast time.Duration) time.Duration {
 	return max(atLeast, time.Duration(rand.Int64N(int64(bound)+1)))
 }
 
+// reset begins again with short times.
 func (b *backoff) reset() { b.n = 0 }
 
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+// downloadTime bounds the download of a program.
+const downloadTime = 5 * time.Minute
+
+// download asks for a file, which the caller closes.
+func (g *gateway) download(ctx context.Context, path, token string) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.base+path, nil)
+	if err != nil {
+		return nil, err
 	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	slow := *g.client
+	slow.Timeout = downloadTime
+	resp, err := slow.Do(req)
+	if err != nil {
+		g.close()
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		defer func() { _ = resp.Body.Close() }()
+		return nil, answerOf(resp, 1<<20, nil)
+	}
+	return resp.Body, nil
 }
+
+// poll gets JSON that may take as long as wire.EdgeWait to come. changed is false when
+// there is nothing new.
+func (g *gateway) poll(ctx context.Context, path, token string, out any) (changed bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, wire.EdgeWait+20*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.base+path, http.NoBody)
+	if err != nil {
+		return false, err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	patient := *g.client
+	patient.Timeout = 0 // the context's counts
+	resp, err := patient.Do(req)
+	if err != nil {
+		g.close()
+		return false, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode == http.StatusNotModified {
+		return false, nil
+	}
+	if err := answerOf(resp, maxDocument, out); err != nil {
+		return false, fmt.Errorf("document: %w", err)
+	}
+	return true, nil
+}
+
+// maxDocument bounds a document, in bytes: 10,000 hosts take 2 MB.
+const maxDocument = 64 << 20

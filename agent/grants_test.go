@@ -95,7 +95,7 @@ func askWith(t testing.TB, c *commands, kind wire.CommandKind, secrets map[strin
 
 func newTestCommands(t testing.TB, h *Host) *commands {
 	t.Helper()
-	c, err := newCommands(h)
+	c, err := newCommands(&workplace{Host: h})
 	require.NoError(t, err)
 	t.Cleanup(c.stop)
 	return c
@@ -465,7 +465,7 @@ func TestATenantsCache(t *testing.T) {
 
 	require.Zero(t, askWith(t, c, wire.KindRedisCLI, of("pw-a2"), "create-user", "pool_a", "5").ExitCode)
 	stop()
-	require.NoError(t, h.Prepare(""), "as at the next boot")
+	require.NoError(t, Prepare(h, ""), "as at the next boot")
 	require.NoError(t, os.Chmod(h.path(wire.MountsDir), 0o755))
 	require.NoError(t, os.Chmod(h.path(wire.SocketsDir), 0o755))
 	start()

@@ -58,33 +58,12 @@ func (k ticks) next(t *testing.T) time.Duration {
 	}
 }
 
-func run(t testing.TB, loop func(context.Context) error) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- loop(ctx) }()
-	var once sync.Once
-	stop = func() {
-		once.Do(func() {
-			cancel()
-			select {
-			case err := <-done:
-				require.NoError(t, err)
-			case <-time.After(15 * time.Second):
-				require.Fail(t, "the loop does not end")
-			}
-		})
-	}
-	t.Cleanup(stop)
-	return stop
-}
-
 func (a *Agent) beating(ctx context.Context) error { return a.heartbeats(ctx, a.Logger()) }
 
 func TestHeartbeatsComeAtOnceAndThenOncePerInterval(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	k := stopTime(a.host)
 	run(t, a.beating)
 	var pauses []time.Duration
@@ -116,7 +95,7 @@ func TestHeartbeatsComeAtOnceAndThenOncePerInterval(t *testing.T) {
 func TestHeartbeatsDoNotPileUpBehindASlowGateway(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	k := stopTime(a.host)
 	release := make(chan struct{})
 	g.fault(wire.PathHeartbeat, func(n int, _ http.ResponseWriter, _ *http.Request, _ func(http.ResponseWriter)) bool {
@@ -143,7 +122,7 @@ func TestHeartbeatsDoNotPileUpBehindASlowGateway(t *testing.T) {
 func TestAfterAFailureTheNextHeartbeatComesSooner(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	k := stopTime(a.host)
 	var mended atomic.Bool
 	g.fault(wire.PathHeartbeat, func(n int, w http.ResponseWriter, _ *http.Request, _ func(http.ResponseWriter)) bool {
@@ -177,7 +156,7 @@ func TestAfterAFailureTheNextHeartbeatComesSooner(t *testing.T) {
 func TestARevokedAgentAsksSeldom(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	k := stopTime(a.host)
 	g.fault(wire.PathHeartbeat, func(n int, w http.ResponseWriter, _ *http.Request, _ func(http.ResponseWriter)) bool {
 		if n > 2 {
@@ -198,7 +177,7 @@ func TestARevokedAgentAsksSeldom(t *testing.T) {
 func TestTheGatewaySetsTheInterval(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	for seconds, want := range map[int]float64{5: 5, 60: 60, 0: 30, -7: 30, 100_000: 300, math.MaxInt64: 300} {
 		g.change(func() { g.seconds = seconds })
 		d, err := a.beat(t.Context(), quiet())
@@ -215,7 +194,7 @@ func TestAConnectionThatDiedSilentlyIsReplaced(t *testing.T) {
 	g := newTestGateway(t)
 	wireBetween := newCable(t, strings.TrimPrefix(g.srv.URL, "https://"))
 	g.srv.URL = "https://" + wireBetween.addr
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	a.current.Load().gw.client.Timeout = 3 * time.Second
 	_, err := a.beat(t.Context(), quiet())
 	require.NoError(t, err)
@@ -301,7 +280,7 @@ func (c *cable) cut() {
 func TestRunEndsCleanly(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	stop := run(t, a.Run)
 	eventually(t, "a heartbeat", func() bool { return len(g.seen().beats) == 1 })
 	stop()
@@ -310,7 +289,7 @@ func TestRunEndsCleanly(t *testing.T) {
 func TestRunFailsWhereItCantListen(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(a.host.Config.AgentPort)))
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()

@@ -3,9 +3,6 @@ package agent
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,7 +20,7 @@ import (
 func TestATokenIsNotTakenByTheNextAgentEither(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- a.serve(ctx, quiet()) }()
@@ -162,39 +159,6 @@ func ask(t testing.TB, c *http.Client, path string, in wire.ExecRequest) (int, w
 	return resp.StatusCode, p
 }
 
-// TestOnlyTheAgentsUserIsLetIn connects as one user to a process that expects
-// another; the kernel says who it is, whatever the socket's mode.
-func TestOnlyTheAgentsUserIsLetIn(t *testing.T) {
-	t.Parallel()
-	h := &Host{Root: t.TempDir(), Config: wire.HostConfig{ServerID: testServer}}
-	e, err := NewExecutor(h, "nobody", quiet())
-	require.NoError(t, err)
-	require.NotEqual(t, uint32(os.Getuid()), e.uid)
-	l, err := h.Listen(wire.ExecSocket)
-	require.NoError(t, err)
-	st, err := os.Stat(h.path(wire.ExecSocket))
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
-	run(t, func(ctx context.Context) error { return e.Run(ctx, l) })
-	// The connection is closed and nothing is answered. A client of net/http gives
-	// that several names, as it learns of it before, while or after it writes.
-	stranger, err := dialSocket(t.Context(), h.path(wire.ExecSocket))
-	require.NoError(t, err)
-	defer func() { _ = stranger.Close() }()
-	require.NoError(t, stranger.SetDeadline(time.Now().Add(time.Minute)))
-	_, _ = fmt.Fprintf(stranger, "POST %s HTTP/1.1\r\nHost: exec\r\nContent-Length: %d\r\n\r\n%s", wire.PathExec, len(execBody), execBody)
-	answer, err := io.ReadAll(stranger)
-	require.Empty(t, answer)
-	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
-
-	_, err = NewExecutor(h, "no-such-user", quiet())
-	require.ErrorContains(t, err, "unknown user no-such-user")
-	conn, other := net.Pipe()
-	defer func() { _, _ = conn.Close(), other.Close() }()
-	_, err = peerUID(conn)
-	require.ErrorContains(t, err, "not a socket of the host", "who can't be named is a stranger")
-}
-
 func TestASocketsNameMayBeLong(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), strings.Repeat("long/", 30))
@@ -327,47 +291,4 @@ esac`)
 	require.Equal(t, "tenantId", bad.problem.Field)
 	bad = call(wire.ExecRequest{TenantID: "t-1", Kind: wire.KindRedisCLI, Args: []string{"ping"}})
 	require.Equal(t, "tenantId", bad.problem.Field)
-}
-
-// FuzzPolicy lets nothing through that a shell, an option parser, a statement or a
-// path could read more into.
-func FuzzPolicy(f *testing.F) {
-	for _, lines := range allowed {
-		for _, line := range lines {
-			f.Add("bench", strings.Join(strings.Fields(line), "\x1f"))
-		}
-	}
-	for _, s := range []string{"--site\x1fa.b\x1fset-config\x1fk\x1f--parse", "drop-database\x1fpool_a`", "memory-usage\x1f-x", "new-site\x1fa.b\n\x1f--db-name\x1fx"} {
-		f.Add("mariadb", s)
-	}
-	f.Fuzz(func(t *testing.T, kind, joined string) {
-		args := strings.Split(joined, "\x1f")
-		for _, k := range []wire.CommandKind{wire.CommandKind(kind), wire.KindBench, wire.KindMariaDB, wire.KindRedisCLI} {
-			verb, sites := permitted(k, args)
-			if verb == "" {
-				continue
-			}
-			require.True(t, k.Valid())
-			options := 0
-			for i, a := range args {
-				require.NotContains(t, a, "\x00")
-				require.NotContains(t, a, "\n")
-				require.LessOrEqual(t, len(a), 4096)
-				if strings.HasPrefix(a, "-") {
-					options++
-					require.Contains(t, []string{"--site", "--db-name", "--force", "--no-backup", "--with-files", "--with-public-files", "--with-private-files"}, a)
-					require.Equal(t, wire.KindBench, k)
-				}
-				if k == wire.KindMariaDB && i > 0 {
-					require.NotRegexp(t, "[^A-Za-z0-9_]", a)
-				}
-			}
-			require.LessOrEqual(t, options, 3)
-			for _, s := range sites {
-				require.NotContains(t, s, "/")
-				require.NotContains(t, s, "..")
-				require.True(t, filepath.IsLocal(s))
-			}
-		}
-	})
 }

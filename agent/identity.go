@@ -5,8 +5,6 @@
 package agent
 
 import (
-	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -18,60 +16,11 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"net/url"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/prego/prego/agent/wire"
 )
-
-// Host is the directory tree that the agent uses: "/" on a real host.
-type Host struct {
-	Root   string
-	Config wire.HostConfig
-
-	pause func(ctx context.Context, d time.Duration) error // so that tests can advance the time
-	// alone says that no other process of the host does what takes root.
-	alone bool
-
-	// For tests: how much of the disk backups of volumes leave free, and what is called while a
-	// file system is frozen.
-	keepFree     int64
-	duringFreeze func()
-}
-
-// OpenHost reads the configuration written by cloud-init. It rejects one that no agent
-// could work with.
-func OpenHost(root string) (*Host, error) {
-	h := &Host{Root: root, pause: sleep}
-	b, err := os.ReadFile(h.path(wire.HostConfigPath))
-	if err != nil {
-		return nil, fmt.Errorf("host configuration: %w", err)
-	}
-	if err := json.Unmarshal(b, &h.Config); err != nil {
-		return nil, fmt.Errorf("host configuration %s: %w", wire.HostConfigPath, err)
-	}
-	if err := h.checkConfig(); err != nil {
-		return nil, fmt.Errorf("host configuration %s: %w", wire.HostConfigPath, err)
-	}
-	return h, nil
-}
-
-func (h *Host) checkConfig() error {
-	c := h.Config
-	switch u, err := url.Parse(c.GatewayURL); {
-	case c.ServerID == "" || c.Environment == "" || c.GatewayServerName == "":
-		return errors.New("server_id, environment and gateway_server_name are required")
-	case err != nil || u.Scheme != "https" || u.Host == "":
-		return errors.New("gateway_url must be an https URL: tokens travel to it")
-	case c.AgentPort < 1 || c.AgentPort > 65535:
-		return errors.New("agent_port must be 1 to 65535")
-	}
-	return nil
-}
-
-func (h *Host) path(p string) string { return filepath.Join(h.Root, p) }
 
 func (h *Host) identityPath() string { return h.path(wire.IdentityDir + "/identity.json") }
 
@@ -137,6 +86,7 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
+// csrs are the requests for the certificates of a host.
 func (k keys) csrs(c wire.HostConfig) (wire.CSRs, error) {
 	var out wire.CSRs
 	requests := []struct {
@@ -230,11 +180,6 @@ func (h *Host) saveIdentity(id *wire.Identity, k keys) error {
 	if err := h.saveService(id, k); err != nil {
 		return err
 	}
-	if h.alone {
-		if err := h.copyServiceTLS(); err != nil {
-			return err
-		}
-	}
 	b, err := json.Marshal(id)
 	if err != nil {
 		return fmt.Errorf("identity: %w", err)
@@ -242,27 +187,28 @@ func (h *Host) saveIdentity(id *wire.Identity, k keys) error {
 	return writeFile(h.identityPath(), b, 0o600)
 }
 
-// writeFile replaces a file atomically and durably; unchanged content is left alone.
-func writeFile(name string, content []byte, mode os.FileMode) error {
-	if old, err := os.ReadFile(name); err == nil && bytes.Equal(old, content) {
+// saveService stores the certificate for services with its key and the CAs of the other
+// side. The key never changes, so the files match each other, whichever a reader sees
+// renewed; the certificate comes last, since whoever installs them waits for it.
+func (h *Host) saveService(id *wire.Identity, k keys) error {
+	if id.Certificates.Service == "" {
 		return nil
 	}
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
+	trusted := id.Bundles.ServiceServer
+	if servesOthers(h.Config.Role) {
+		trusted = id.Bundles.ServiceClient
+	}
+	key, err := encodeKey(k.service)
 	if err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
+		return err
 	}
-	_, werr := f.Write(content)
-	err = errors.Join(werr, f.Chmod(mode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), name)
+	if err := os.MkdirAll(h.path(wire.ServiceTLSDir), 0o700); err != nil {
+		return fmt.Errorf("certificate for services: %w", err)
 	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-		return fmt.Errorf("write %s: %w", name, err)
+	for name, content := range map[string][]byte{"ca.pem": []byte(trusted), "key.pem": key} {
+		if err := writeFile(h.path(wire.ServiceTLSDir+"/"+name), content, 0o600); err != nil {
+			return err
+		}
 	}
-	if dir, err := os.Open(filepath.Dir(name)); err == nil {
-		_ = dir.Sync()
-		_ = dir.Close()
-	}
-	return nil
+	return writeFile(h.path(wire.ServiceTLSDir+"/cert.pem"), []byte(id.Certificates.Service), 0o600)
 }

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
-	"net"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -29,23 +27,8 @@ var statements = map[string]string{
 	"drop-database":   "DROP DATABASE IF EXISTS `NAME`",
 }
 
-// openMariaDB makes connections that accept one statement at a time and never send a
-// file, whatever the server asks for.
-func (h *Host) openMariaDB(s wire.Service) (*sql.DB, error) {
-	cfg := mysql.NewConfig()
-	cfg.User, cfg.Passwd, cfg.Net, cfg.Addr = s.User, s.Password, "unix", s.Socket
-	cfg.AllowAllFiles, cfg.MultiStatements, cfg.InterpolateParams = false, false, false
-	cfg.Logger = log.New(io.Discard, "", 0)
-	cfg.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) { return dialSocket(ctx, h.path(s.Socket)) }
-	connector, err := mysql.NewConnector(cfg)
-	if err != nil {
-		return nil, errors.New("its configuration is not good")
-	}
-	return sql.OpenDB(connector), nil
-}
-
 // mariadb queries the local server.
-func (h *Host) mariadb(ctx context.Context, s wire.Service, k *call, out io.Writer) error {
+func (h *workplace) mariadb(ctx context.Context, s wire.Service, k *command, out io.Writer) error {
 	db, err := h.openMariaDB(s)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
@@ -104,13 +87,4 @@ func printTable(ctx context.Context, db *sql.DB, out io.Writer, query string, ar
 		fmt.Fprintln(out, strings.Join(values, "\t"))
 	}
 	return rows.Err()
-}
-
-func dialSocket(ctx context.Context, name string) (net.Conn, error) {
-	addr, done, err := socketAddr(name)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	return (&net.Dialer{}).DialContext(ctx, "unix", addr)
 }

@@ -53,14 +53,14 @@ func (a *average) add(v float64, now time.Time) float64 {
 // on.
 func (m *meter) measure(ctx context.Context, out *wire.HeartbeatRequest) {
 	now := m.now()
-	if busy, ok := m.host.cpuTime(); ok {
+	if busy, ok := cpuTime(m.host); ok {
 		if span := now.Sub(m.at); !m.at.IsZero() && span > 0 && busy >= m.busy {
 			out.CPUPct = percent(m.cpu.add(float64(busy-m.busy)/float64(span)/float64(runtime.NumCPU()), now))
 		}
 		m.busy, m.at = busy, now
 	}
 	if slices.Contains(roleServices[m.host.Config.Role], "mariadb") {
-		out.DBDiskPct = m.host.diskPct(dockerRoot)
+		out.DBDiskPct = diskPct(m.host, dockerRoot)
 	}
 	s, err := m.services(ctx)
 	if err != nil {
@@ -83,7 +83,7 @@ func percent(share float64) *float64 {
 // dockerRoot is where Docker keeps the volumes with the databases.
 const dockerRoot = "/var/lib/docker"
 
-func (h *Host) diskPct(dir string) *float64 {
+func diskPct(h *Host, dir string) *float64 {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(h.path(dir), &fs); err != nil || fs.Blocks == 0 {
 		return nil
@@ -93,7 +93,7 @@ func (h *Host) diskPct(dir string) *float64 {
 
 // cpuTime is how long the host's CPUs have worked since some moment. The control group
 // counts this host alone, even if it is a container among others.
-func (h *Host) cpuTime() (time.Duration, bool) {
+func cpuTime(h *Host) (time.Duration, bool) {
 	if b, err := os.ReadFile(h.path("/sys/fs/cgroup/cpu.stat")); err == nil {
 		for line := range strings.Lines(string(b)) {
 			if v, ok := strings.CutPrefix(line, "usage_usec "); ok {
@@ -108,20 +108,6 @@ func (h *Host) cpuTime() (time.Duration, bool) {
 	}
 	return 0, false
 }
-
-// pathMeasures is served only to the agent, on the host's socket.
-const pathMeasures = "/measures"
-
-// serviceMeasures are what the host's services report; 0 is unknown.
-type serviceMeasures struct {
-	WorkerSlots int   `json:"worker_slots"` // background workers
-	WorkersBusy int   `json:"workers_busy"`
-	RedisUsed   int64 `json:"redis_used"`  // bytes
-	RedisLimit  int64 `json:"redis_limit"` // limit, in bytes
-}
-
-// measureTime bounds how long a heartbeat waits for the services.
-const measureTime = 2 * time.Second
 
 // services asks the executor, which has access to the services.
 func (m *meter) services(ctx context.Context) (s serviceMeasures, err error) {
@@ -140,61 +126,4 @@ func (m *meter) services(ctx context.Context) (s serviceMeasures, err error) {
 		return s, errors.New(resp.Status)
 	}
 	return s, json.NewDecoder(http.MaxBytesReader(nil, resp.Body, 4<<10)).Decode(&s)
-}
-
-// maxWorkers bounds how many background workers are queried.
-const maxWorkers = 256
-
-// measures queries the host's services; what does not answer is left out.
-func (h *Host) measures(ctx context.Context) (m serviceMeasures) {
-	ctx, cancel := context.WithTimeout(ctx, measureTime)
-	defer cancel()
-	services, err := h.services()
-	if err != nil {
-		return m
-	}
-	ask := func(args ...string) (string, error) {
-		var out strings.Builder
-		err := h.redis(ctx, services.Redis, &call{in: wire.ExecRequest{Args: args}, verb: args[0]}, &out)
-		return out.String(), err
-	}
-	info, err := ask("info", "memory")
-	if err != nil {
-		return m
-	}
-	for line := range strings.Lines(info) {
-		name, v, _ := strings.Cut(strings.TrimSpace(line), ":")
-		n, _ := strconv.ParseInt(v, 10, 64)
-		switch name {
-		case "used_memory":
-			m.RedisUsed = n
-		case "maxmemory":
-			m.RedisLimit = n
-		}
-	}
-	// Frappe's workers are RQ's, which store their state in the queue's Redis.
-	workers, err := ask("smembers", "rq:workers")
-	if err != nil {
-		return m
-	}
-	for key := range strings.Lines(workers) {
-		state, err := ask("hget", strings.TrimSpace(key), "state")
-		if err != nil || m.WorkerSlots == maxWorkers {
-			break
-		}
-		switch strings.TrimSpace(state) {
-		case "busy":
-			m.WorkersBusy++
-			m.WorkerSlots++
-		case "idle", "started":
-			m.WorkerSlots++
-		}
-	}
-	return m
-}
-
-// serveMeasures answers the agent.
-func (e *Executor) serveMeasures(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(e.host.measures(r.Context()))
 }

@@ -1,15 +1,13 @@
 package agent
 
 import (
-	"bufio"
-	"context"
+	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -97,64 +95,33 @@ func TestTheDatabasesDisk(t *testing.T) {
 	}
 }
 
-// redisSays sends lines to a real server as its administrator.
-func redisSays(t testing.TB, h *Host, lines ...string) {
-	t.Helper()
-	password, err := os.ReadFile(h.path(wire.SecretsDir + "/redis-app"))
-	require.NoError(t, err)
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", h.path(wire.RedisSocket))
-	require.NoError(t, err)
-	defer func() { _ = conn.Close() }()
-	in := bufio.NewReader(conn)
-	for _, l := range append([]string{"AUTH default " + strings.TrimSpace(string(password))}, lines...) {
-		_, err := fmt.Fprintf(conn, "%s\r\n", l)
-		require.NoError(t, err)
-		answer, err := in.ReadString('\n')
-		require.NoError(t, err)
-		require.NotEqual(t, byte('-'), answer[0], "%s: %s", l, answer)
-	}
-}
-
-// TestMeasuresOfRealServices asks a real Redis with RQ's workers in it, through the
-// process that may.
-func TestMeasuresOfRealServices(t *testing.T) {
+// TestServicesAreMeasured through the process that may ask them.
+func TestServicesAreMeasured(t *testing.T) {
 	t.Parallel()
-	h := realRedis(t)
-	e, err := NewExecutor(h, "", quiet())
-	require.NoError(t, err)
+	h := &Host{Root: t.TempDir()}
+	said := serviceMeasures{}
 	l, err := h.Listen(wire.ExecSocket)
 	require.NoError(t, err)
-	run(t, func(ctx context.Context) error { return e.Run(ctx, l) })
+	executor := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == pathMeasures {
+			_ = json.NewEncoder(w).Encode(said)
+		}
+	}))
+	executor.Listener = l
+	executor.Start()
+	t.Cleanup(executor.Close)
 	now := time.Unix(1_000_000, 0)
 	m := &meter{host: h, executor: executorClient(h), now: func() time.Time { return now }}
 	measure := func() (out wire.HeartbeatRequest) {
 		m.measure(t.Context(), &out)
 		return out
 	}
+	require.Equal(t, wire.HeartbeatRequest{}, measure(), "no limit, and no workers")
+	said = serviceMeasures{WorkerSlots: 3, WorkersBusy: 1, RedisUsed: 1 << 20, RedisLimit: 4 << 20}
 	out := measure()
-	require.Nil(t, out.RedisMemoryPct, "it has no limit")
-	require.Nil(t, out.WorkerSlotsPct, "and no workers")
-
-	redisSays(t, h, "CONFIG SET maxmemory 4mb", "SETRANGE a 1048575 x",
-		"SADD rq:workers rq:worker:a rq:worker:b rq:worker:c rq:worker:gone", "HSET rq:worker:a state busy", "HSET rq:worker:b state idle", "HSET rq:worker:c state started")
-	out = measure()
-	require.InDelta(t, 100.0/3, *out.WorkerSlotsPct, 0.1, "one that left no state is gone")
-	require.Greater(t, *out.RedisMemoryPct, 25.0)
-	require.Less(t, *out.RedisMemoryPct, 100.0)
-	redisSays(t, h, "HSET rq:worker:b state busy", "HSET rq:worker:c state busy")
+	require.InDelta(t, 100.0/3, *out.WorkerSlotsPct, 0.1)
+	require.InDelta(t, 25, *out.RedisMemoryPct, 0.1)
+	said.WorkersBusy = 3
 	now = now.Add(30 * time.Second)
 	require.InDelta(t, 33.3+66.7*0.0952, *measure().WorkerSlotsPct, 0.2)
-
-	// Who asks reads no other key.
-	redisSays(t, h, "HSET tenant state secret-value", "SADD sites secret-value")
-	s, err := h.services()
-	require.NoError(t, err)
-	for _, args := range [][]string{{"hget", "tenant", "state"}, {"smembers", "sites"}, {"hget", "rq:workers", "state"}, {"hgetall", "rq:worker:a"}} {
-		var said strings.Builder
-		err := h.redis(t.Context(), s.Redis, &call{in: wire.ExecRequest{Args: args}, verb: args[0]}, &said)
-		require.ErrorContains(t, err, "NOPERM", "%v: %s", args, said.String())
-	}
-	// Nor does a caller of the host get there with a command.
-	_, refused := commandsOf(t, h)(wire.KindRedisCLI, "hget", "rq:worker:a", "state")
-	require.Equal(t, http.StatusUnprocessableEntity, refused.status)
 }

@@ -8,20 +8,19 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/prego/prego/agent/wire"
 )
 
 // sites opens the directory of the sites. Access through it can't leave it, whatever
 // links a site's code left there.
-func (h *Host) sites() (*os.Root, error) {
+func (h *workplace) sites() (*os.Root, error) {
 	return os.OpenRoot(h.path(wire.BenchDir + "/sites"))
 }
 
 // owned refuses a tenant's command that names another tenant's site. A site without an
 // owner may be taken into use, and one that does not exist has no owner.
-func (h *Host) owned(ctx context.Context, k *call) *problem {
+func (h *workplace) owned(ctx context.Context, k *command) *problem {
 	if k.in.TenantID == "" {
 		return nil
 	}
@@ -47,11 +46,8 @@ func ownerUnknown(err error) *problem {
 	return &problem{status: http.StatusInternalServerError, code: "site_owner_unknown", detail: "the owner of the site can't be read or kept: " + err.Error()}
 }
 
-// ownerTime is how long reading a site's owner in a container may take.
-const ownerTime = 30 * time.Second
-
 // siteOwner is the tenant that a site belongs to, read where the site is.
-func (h *Host) siteOwner(ctx context.Context, site string) (string, error) {
+func (h *workplace) siteOwner(ctx context.Context, site string) (string, error) {
 	s, err := h.services()
 	if err != nil {
 		return "", err
@@ -64,12 +60,13 @@ func (h *Host) siteOwner(ctx context.Context, site string) (string, error) {
 	return h.askOwner(ctx, s.Bench.Socket, site, "")
 }
 
-// SiteOwner returns the tenant that a site of this host, or of this container, belongs
+// SiteOwner returns the tenant that a site of the host, or of the container, at root belongs
 // to. If tenant is not "", it first becomes the owner.
-func (h *Host) SiteOwner(site, tenant string) (string, error) {
+func SiteOwner(root, site, tenant string) (string, error) {
 	if !words()["SITE"].MatchString(site) || (tenant != "" && !tenantPattern.MatchString(tenant)) {
 		return "", errors.New("there must be a site's name, and at most a tenant's id")
 	}
+	h := &workplace{Host: &Host{Root: root}}
 	if tenant != "" {
 		if err := h.giveSite(site, tenant); err != nil {
 			return "", err
@@ -79,7 +76,7 @@ func (h *Host) SiteOwner(site, tenant string) (string, error) {
 }
 
 // owner is the tenant that a site belongs to, "" for none.
-func (h *Host) owner(site string) (string, error) {
+func (h *workplace) owner(site string) (string, error) {
 	root, err := h.sites()
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -105,7 +102,7 @@ func (h *Host) owner(site string) (string, error) {
 }
 
 // recordOwner stores the owner that the site's configuration now names.
-func (h *Host) recordOwner(ctx context.Context, k *call) *problem {
+func (h *workplace) recordOwner(ctx context.Context, k *command) *problem {
 	if k.gives == "" {
 		return nil
 	}
@@ -125,7 +122,7 @@ func (h *Host) recordOwner(ctx context.Context, k *call) *problem {
 	return nil
 }
 
-func (h *Host) giveSite(site, tenant string) error {
+func (h *workplace) giveSite(site, tenant string) error {
 	root, err := h.sites()
 	if err != nil {
 		return err

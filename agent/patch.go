@@ -25,12 +25,14 @@ import (
 // from one user, and three verbs without arguments: what is installed is apt's decision alone,
 // from what Debian has signed. A socket starts it, and it ends when nobody has asked for a while.
 type Patcher struct {
-	host *Host
+	host *Machine
 	log  *slog.Logger
 }
 
 // NewPatcher installs security updates on a host.
-func NewPatcher(h *Host, log *slog.Logger) *Patcher { return &Patcher{host: h, log: log} }
+func NewPatcher(h *Host, log *slog.Logger) *Patcher {
+	return &Patcher{host: &Machine{Host: h}, log: log}
+}
 
 const (
 	// patchIdle is after how long without a request the process ends.
@@ -70,7 +72,7 @@ func (p *Patcher) answer(ctx context.Context, conn net.Conn) {
 		out.Failed = "this is no request"
 	} else {
 		var text strings.Builder
-		err := p.host.patch(ctx, in.Args, &text)
+		err := p.host.Patch(ctx, in.Args, &text)
 		p.log.Info("done", "kind", in.Kind, "args", in.Args, "error", fmt.Sprint(err))
 		if out.Stdout = text.String(); err != nil {
 			out.Failed = err.Error()
@@ -80,9 +82,9 @@ func (p *Patcher) answer(ctx context.Context, conn net.Conn) {
 	_ = json.NewEncoder(conn).Encode(out)
 }
 
-// patch runs a verb: report says how the host stands, check fetches the lists of packages
+// Patch runs a verb on security updates: report says how the host stands, check fetches the lists of packages
 // first, apply installs what is pending, too.
-func (h *Host) patch(ctx context.Context, args []string, out io.Writer) error {
+func (h *Machine) Patch(ctx context.Context, args []string, out io.Writer) error {
 	verb, _ := permitted(wire.KindPatch, args)
 	if verb == "" {
 		return fmt.Errorf("%s may not be called like this", wire.KindPatch)
@@ -120,17 +122,15 @@ const aptConfig = "// Written by prego-agent: hosts are rebooted by the control 
 
 // Files of this process, relative to the host's root directory.
 const (
-	aptPinsFile    = "/run/prego-agent-patch.pins"
-	aptConfigFile  = "/etc/apt/apt.conf.d/90prego"
-	aptBinary      = "/usr/bin/apt-get"
-	dpkgBinary     = "/usr/bin/dpkg"
-	dpkgStatus     = "/var/lib/dpkg/status"
-	aptListsStamp  = "/var/lib/prego/patch-checked"
-	rebootRequired = "/run/reboot-required"
+	aptPinsFile   = "/run/prego-agent-patch.pins"
+	aptConfigFile = "/etc/apt/apt.conf.d/90prego"
+	aptBinary     = "/usr/bin/apt-get"
+	dpkgBinary    = "/usr/bin/dpkg"
+	aptListsStamp = "/var/lib/prego/patch-checked"
 )
 
 // aptGet is a command of apt's with what all of them have. The arguments are fixed.
-func (h *Host) aptGet(ctx context.Context, args ...string) (string, error) {
+func (h *Machine) aptGet(ctx context.Context, args ...string) (string, error) {
 	return h.packages(ctx, aptBinary, append([]string{
 		"--quiet", "--option=DPkg::Lock::Timeout=" + strconv.Itoa(int(aptPatience.Seconds())), "--option=APT::Update::Error-Mode=any",
 		"--option=Acquire::Retries=2", "--option=Acquire::http::Timeout=30", "--option=Acquire::https::Timeout=30",
@@ -140,7 +140,7 @@ func (h *Host) aptGet(ctx context.Context, args ...string) (string, error) {
 }
 
 // packages runs a program of the package manager and returns what it prints.
-func (h *Host) packages(ctx context.Context, program string, args ...string) (string, error) {
+func (h *Machine) packages(ctx context.Context, program string, args ...string) (string, error) {
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(ctx, h.path(program), args...)
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1", "PREGO_ROOT=" + h.Root}
@@ -161,7 +161,7 @@ func lastLines(text string, n int) string {
 }
 
 // ready says whether this host has a package manager, and writes what it is told by.
-func (h *Host) readyForApt() error {
+func (h *Machine) readyForApt() error {
 	if _, err := os.Stat(h.path(aptBinary)); err != nil {
 		return fmt.Errorf("%w: this host has no apt", errUnavailable)
 	}
@@ -181,7 +181,7 @@ func (h *Host) readyForApt() error {
 
 // fetchLists fetches the lists of packages. Another apt may be doing so: its lock on the lists
 // can't be waited for.
-func (h *Host) fetchLists(ctx context.Context) (err error) {
+func (h *Machine) fetchLists(ctx context.Context) (err error) {
 	for end := time.Now().Add(aptPatience); ; {
 		if _, err = h.aptGet(ctx, "update"); err == nil || !strings.Contains(err.Error(), "lock") || time.Now().After(end) {
 			break
@@ -200,7 +200,7 @@ func (h *Host) fetchLists(ctx context.Context) (err error) {
 }
 
 // patchReport says how the host stands. That the lists can't be fetched is part of it.
-func (h *Host) patchReport(ctx context.Context, fetch bool) (r wire.PatchReport, err error) {
+func (h *Machine) patchReport(ctx context.Context, fetch bool) (r wire.PatchReport, err error) {
 	if err := h.readyForApt(); err != nil {
 		return r, err
 	}
@@ -228,7 +228,7 @@ var upgrade = []string{"--with-new-pkgs", "--no-remove", "--no-install-recommend
 // simulated is a line of what apt would do: Inst NAME [FROM] (TO ORIGIN [ARCH]).
 var simulated = regexp.MustCompile(`(?m)^Inst (\S+) (?:\[(\S+)\] )?\((\S+) `)
 
-func (h *Host) pendingPatches(ctx context.Context) ([]wire.PackageUpdate, error) {
+func (h *Machine) pendingPatches(ctx context.Context) ([]wire.PackageUpdate, error) {
 	out, err := h.aptGet(ctx, append([]string{"--simulate"}, upgrade...)...)
 	if err != nil {
 		return nil, err
@@ -242,7 +242,7 @@ func (h *Host) pendingPatches(ctx context.Context) ([]wire.PackageUpdate, error)
 }
 
 // applyPatches installs what is pending. It can be repeated, also after a power cut.
-func (h *Host) applyPatches(ctx context.Context) (result wire.PatchResult, err error) {
+func (h *Machine) applyPatches(ctx context.Context) (result wire.PatchResult, err error) {
 	if err := h.readyForApt(); err != nil {
 		return result, err
 	}
@@ -273,7 +273,7 @@ func (h *Host) applyPatches(ctx context.Context) (result wire.PatchResult, err e
 
 // needsReboot says since when the host needs a reboot, and for what: a package asked for one, a
 // kernel is newer than this boot, or processes run libraries that were replaced.
-func (h *Host) needsReboot() (since time.Time, why string) {
+func (h *Machine) needsReboot() (since time.Time, why string) {
 	if info, err := os.Stat(h.path(rebootRequired)); err == nil {
 		why = "a package asks for it"
 		if b, err := os.ReadFile(h.path(rebootRequired + ".pkgs")); err == nil {
@@ -305,7 +305,7 @@ func (h *Host) needsReboot() (since time.Time, why string) {
 
 // bootedAt is when the host's first process was started, which of a machine among others is later
 // than the kernel was.
-func (h *Host) bootedAt() (at time.Time, ok bool) {
+func (h *Machine) bootedAt() (at time.Time, ok bool) {
 	const ticks = 100 // of a second, as Linux tells times to programs
 	process, err := os.ReadFile(h.path("/proc/1/stat"))
 	if err != nil {
@@ -363,13 +363,4 @@ func staleLibraries() []string {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// askPatcher has a verb run by the process that may. A host that is a directory (--root) does by
-// itself what it can.
-func (h *Host) askPatcher(ctx context.Context, args []string, out io.Writer) error {
-	if h.Root != "/" {
-		return h.patch(ctx, args, out)
-	}
-	return askRoot(ctx, h.path(wire.PatchSocket), deviceRequest{Kind: wire.KindPatch, Args: args}, out)
 }

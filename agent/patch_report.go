@@ -10,14 +10,10 @@ import (
 	"net/http"
 	"os"
 	"reflect"
-	"strings"
 	"time"
 
 	"github.com/prego/prego/agent/wire"
 )
-
-// pathPatches is served only to the agent, on the host's socket.
-const pathPatches = "/patches"
 
 // When an agent tells which security updates its host lacks.
 const (
@@ -35,7 +31,7 @@ const (
 // packageState changes whenever a package does, or asks for a reboot.
 type packageState struct{ status, reboot time.Time }
 
-func (h *Host) packageState() (s packageState) {
+func packagesOf(h *Host) (s packageState) {
 	if info, err := os.Stat(h.path(dpkgStatus)); err == nil {
 		s.status = info.ModTime()
 	}
@@ -53,7 +49,7 @@ func (a *Agent) followPatches(ctx context.Context, log *slog.Logger) error {
 	var sent time.Time
 	fetch := time.Now().Add(time.Duration(rand.Int64N(int64(patchFirst))))
 	for a.host.pause(ctx, patchLook) == nil {
-		now := a.host.packageState()
+		now := packagesOf(a.host)
 		settled := now == seen // packages that are being installed change all the time
 		seen = now
 		due := time.Now().After(fetch)
@@ -105,19 +101,4 @@ func (a *Agent) askPatches(ctx context.Context, fetch bool) (r wire.PatchReport,
 		return r, err
 	}
 	return r, json.Unmarshal(body, &r)
-}
-
-func (e *Executor) servePatches(w http.ResponseWriter, r *http.Request) {
-	verb := "report"
-	if r.URL.Query().Get("fetch") == "true" {
-		verb = "check"
-	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	var out strings.Builder
-	if err := e.host.askPatcher(r.Context(), []string{verb}, &out); err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = io.WriteString(w, out.String())
 }

@@ -25,9 +25,9 @@ var aptStandIn string
 const pendingLines = "Inst openssl [3.0.15-1~deb12u1] (3.0.16-1~deb12u1 Debian-Security:12/stable-security [amd64]) []\n" +
 	"Inst linux-image-6.1.0-30-amd64 (6.1.124-1 Debian-Security:12/stable-security [amd64])\n"
 
-func patchHost(t *testing.T) *Host {
+func patchHost(t *testing.T) *Machine {
 	t.Helper()
-	h := &Host{Root: t.TempDir(), Config: wire.HostConfig{ServerID: testServer, Role: "app"}}
+	h := Here(&Host{Root: t.TempDir(), Config: wire.HostConfig{ServerID: testServer, Role: "app"}})
 	for name, text := range map[string]string{aptBinary: aptStandIn, dpkgBinary: "#!/bin/sh\nexit 0\n", dpkgStatus: "", "/pending": pendingLines} {
 		require.NoError(t, os.MkdirAll(filepath.Dir(h.path(name)), 0o755))
 		require.NoError(t, os.WriteFile(h.path(name), []byte(text), 0o755))
@@ -35,14 +35,14 @@ func patchHost(t *testing.T) *Host {
 	return h
 }
 
-func touch(t *testing.T, h *Host, name string) {
+func touch(t *testing.T, h *Machine, name string) {
 	require.NoError(t, os.WriteFile(h.path(name), nil, 0o600))
 }
 
-func verb[T any](t *testing.T, h *Host, name string) (out T, err error) {
+func verb[T any](t *testing.T, h *Machine, name string) (out T, err error) {
 	t.Helper()
 	var text strings.Builder
-	if err = h.patch(t.Context(), []string{name}, &text); err == nil {
+	if err = h.Patch(t.Context(), []string{name}, &text); err == nil {
 		require.NoError(t, json.Unmarshal([]byte(text.String()), &out))
 	}
 	return out, err
@@ -110,7 +110,7 @@ func TestPatchesThatFail(t *testing.T) {
 	require.NoError(t, err, "it can be repeated")
 
 	for _, args := range [][]string{{}, {"apply", "--force"}, {"install"}, {"apply", "openssl"}, {"dist-upgrade"}} {
-		require.ErrorContains(t, h.patch(t.Context(), args, &strings.Builder{}), "may not be called like this", "%v", args)
+		require.ErrorContains(t, h.Patch(t.Context(), args, &strings.Builder{}), "may not be called like this", "%v", args)
 	}
 	require.NoError(t, os.Remove(h.path(aptBinary)))
 	_, err = verb[wire.PatchReport](t, h, "report")
@@ -127,7 +127,7 @@ func TestThePatcherEndsWhatItBegan(t *testing.T) {
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- NewPatcher(h, slog.New(slog.DiscardHandler)).Run("")(ctx, l) }()
+	go func() { ended <- NewPatcher(h.Host, slog.New(slog.DiscardHandler)).Run("")(ctx, l) }()
 	conn, err := net.Dial("unix", l.Addr().String())
 	require.NoError(t, err)
 	require.NoError(t, json.NewEncoder(conn).Encode(deviceRequest{Kind: wire.KindPatch, Args: []string{"apply"}}))

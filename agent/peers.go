@@ -24,7 +24,7 @@ import (
 type peersSync struct {
 	host *Host
 	// keeper is in this process on hosts without a firewall of their own.
-	keeper  *PeersKeeper
+	keeper  func(context.Context, peersRequest) peersAnswer
 	wake    chan struct{}
 	mu      sync.Mutex // one at a time
 	inForce atomic.Pointer[peersAnswer]
@@ -36,18 +36,19 @@ func newPeersSync(h *Host) *peersSync {
 	return s
 }
 
-// WithoutFirewall is for a simulated host: peers documents are kept in this process and filter
-// nothing, and certificates for databases and caches are installed by it, too.
-func (a *Agent) WithoutFirewall() error {
-	a.peers.keeper, a.host.alone = NewPeersKeeper(a.host, false, a.log), true
-	return a.host.copyServiceTLS()
+// WithoutFirewall is for a simulated host, which has no process for what takes root: keeper
+// keeps its peers documents in this one, and install gives its containers the certificate for
+// databases and caches, now and whenever there is another one.
+func (a *Agent) WithoutFirewall(keeper func(context.Context, peersRequest) peersAnswer, install func() error) error {
+	a.peers.keeper, a.install = keeper, install
+	return install()
 }
 
 // ask hands a request to the process that puts documents in force.
 func (s *peersSync) ask(ctx context.Context, in peersRequest) (peersAnswer, error) {
 	var out peersAnswer
 	if s.keeper != nil {
-		out = s.keeper.apply(ctx, in)
+		out = s.keeper(ctx, in)
 	} else {
 		ctx, cancel := context.WithTimeout(ctx, nftTime+10*time.Second)
 		defer cancel()
@@ -154,16 +155,16 @@ func (a *Agent) peersNow(ctx context.Context, w http.ResponseWriter, r *http.Req
 	if err != nil || version < 1 {
 		return invalid("args", "must be the version to have, at least 1")
 	}
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	caller, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
-		host = ""
+		caller = ""
 	}
 	asking, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { cancel(errStopping) })()
+	defer context.AfterFunc(ctx, func() { cancel(errEnding) })()
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Now().Add(nftTime + writeTime))
-	applied, err := a.fetchPeers(asking, host, log)
+	applied, err := a.fetchPeers(asking, caller, log)
 	if err == nil && applied < version {
 		err = fmt.Errorf("the gateway has version %d", applied)
 	}

@@ -44,22 +44,6 @@ func NewPeersKeeper(h *Host, firewall bool, log *slog.Logger) *PeersKeeper {
 	return k
 }
 
-// peersRequest hands a document over; without one it asks what is in force.
-type peersRequest struct {
-	Signed *wire.SignedPeers `json:"signed,omitempty"`
-	// Caller is where the control plane just called from, "" if it did not: a document that
-	// does not let that address in is refused.
-	Caller string `json:"caller,omitempty"`
-}
-
-// peersAnswer is what is in force after a request.
-type peersAnswer struct {
-	Applied int64    `json:"applied"`
-	Address string   `json:"address,omitempty"`
-	Keys    []string `json:"keys,omitempty"`    // ids of those that may sign the next document
-	Refused string   `json:"refused,omitempty"` // why the document of this request is not in force
-}
-
 // peersState is what is on disk: the last good document as it was signed, and the keys that
 // may sign the next one, in one file.
 type peersState struct {
@@ -84,15 +68,15 @@ func (k *PeersKeeper) Run(caller string) func(context.Context, net.Listener) err
 			dec.DisallowUnknownFields()
 			answer := peersAnswer{Refused: "this is no request"}
 			if dec.Decode(&in) == nil {
-				answer = k.apply(ctx, in)
+				answer = k.Apply(ctx, in)
 			}
 			_ = json.NewEncoder(conn).Encode(answer)
 		})
 	}
 }
 
-// apply puts a document in force, if it is good, and tells what is.
-func (k *PeersKeeper) apply(ctx context.Context, in peersRequest) peersAnswer {
+// Apply puts a document in force, if it is good, and tells what is.
+func (k *PeersKeeper) Apply(ctx context.Context, in peersRequest) peersAnswer {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	state, doc, err := k.load()
@@ -167,7 +151,7 @@ func (k *PeersKeeper) rules(doc wire.PeersDocument) (string, error) {
 	if doc.Version < 1 {
 		return "", errors.New("it has no version")
 	}
-	return k.host.ruleset(doc)
+	return ruleset(k.host, doc)
 }
 
 // letsIn reports whether an address is in one of the networks.
@@ -229,9 +213,6 @@ func (k *PeersKeeper) Restore(ctx context.Context) error {
 	}
 	return k.replace(ctx, rules)
 }
-
-// nftTime bounds a run of nft.
-const nftTime = 20 * time.Second
 
 func (k *PeersKeeper) check(ctx context.Context, rules string) error {
 	if k.nft == nil {

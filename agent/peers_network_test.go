@@ -3,11 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -33,32 +29,6 @@ import (
 	"github.com/prego/prego/lab/netns"
 	peer "github.com/prego/prego/server"
 )
-
-// peersKey signs documents.
-type peersKey struct {
-	id      string
-	private ed25519.PrivateKey
-	public  string
-}
-
-func newPeersKey(t testing.TB, id string) peersKey {
-	t.Helper()
-	public, private, err := ed25519.GenerateKey(rand.Reader)
-	require.NoError(t, err)
-	der, err := x509.MarshalPKIXPublicKey(public)
-	require.NoError(t, err)
-	return peersKey{id: id, private: private, public: string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))}
-}
-
-func (k peersKey) sign(t testing.TB, doc wire.PeersDocument) *wire.SignedPeers {
-	t.Helper()
-	if doc.Keys == nil {
-		doc.Keys = map[string]string{k.id: k.public}
-	}
-	s, err := wire.SignPeers(doc, map[string]ed25519.PrivateKey{k.id: k.private})
-	require.NoError(t, err)
-	return &s
-}
 
 // testNetwork is network namespaces, each with an address in a private and one in a public
 // network, and firewalls of their own.
@@ -313,7 +283,7 @@ func (c *cluster) document(name string, in peer.PeersInput) wire.PeersDocument {
 
 func (c *cluster) put(name string, doc wire.PeersDocument) peersAnswer {
 	c.t.Helper()
-	return c.keepers[name].apply(context.Background(), peersRequest{Signed: c.key.sign(c.t, doc)})
+	return c.keepers[name].Apply(context.Background(), peersRequest{Signed: c.key.sign(c.t, doc)})
 }
 
 func (c *cluster) shard(users ...peer.PeerHost) wire.PeersDocument {
@@ -409,11 +379,11 @@ func TestPeersNetwork(t *testing.T) {
 		"trusting nobody":   c.key.sign(t, func() wire.PeersDocument { d := good; d.Keys = map[string]string{}; return d }()),
 		"no longer its own": c.key.sign(t, func() wire.PeersDocument { d := good; d.Keys = map[string]string{"k2": other.public}; return d }()),
 	} {
-		answer := c.keepers["shard"].apply(context.Background(), peersRequest{Signed: signed})
+		answer := c.keepers["shard"].Apply(context.Background(), peersRequest{Signed: signed})
 		require.NotEmpty(t, answer.Refused, name)
 		require.Equal(t, c.version-1, answer.Applied, name)
 	}
-	answer := c.keepers["shard"].apply(context.Background(), peersRequest{Signed: c.key.sign(t, good), Caller: "198.51.100.1"})
+	answer := c.keepers["shard"].Apply(context.Background(), peersRequest{Signed: c.key.sign(t, good), Caller: "198.51.100.1"})
 	require.Contains(t, answer.Refused, "would shut out the control plane, which calls from 198.51.100.1")
 	nft := c.keepers["shard"].nft
 	for _, fails := range []string{"--check", ""} { // as when the kernel lacks something, or is out of memory
@@ -527,14 +497,14 @@ func resent(conn net.Conn) (n int64) {
 func TestRulesetOfNobody(t *testing.T) {
 	t.Parallel()
 	h := &Host{Config: wire.HostConfig{AgentPort: 443, DockerPort: 2376}}
-	got, err := h.ruleset(wire.PeersDocument{Control: wire.PeersControl{CIDRs: []string{"203.0.113.7/32", "2001:db8::/64"}, Ports: []int{443, 2376}}})
+	got, err := ruleset(h, wire.PeersDocument{Control: wire.PeersControl{CIDRs: []string{"203.0.113.7/32", "2001:db8::/64"}, Ports: []int{443, 2376}}})
 	require.NoError(t, err)
 	for line := range strings.Lines(cloudinit.Firewall([]string{"203.0.113.7/32", "2001:db8::/64"}, []int{443, 2376})) {
 		if strings.Contains(line, "saddr") || strings.Contains(line, "daddr") {
 			require.Contains(t, got, strings.TrimSpace(line))
 		}
 	}
-	_, err = h.ruleset(wire.PeersDocument{Control: wire.PeersControl{CIDRs: []string{"203.0.113.7/32"}, Ports: []int{70000}}})
+	_, err = ruleset(h, wire.PeersDocument{Control: wire.PeersControl{CIDRs: []string{"203.0.113.7/32"}, Ports: []int{70000}}})
 	require.Error(t, err)
 	require.True(t, netip.MustParseAddr(shardAt).IsPrivate())
 }

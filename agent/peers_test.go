@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -93,7 +92,7 @@ func keeping(t testing.TB, h *Host) *PeersKeeper {
 func TestPeersAreFetchedAndAcknowledged(t *testing.T) {
 	t.Parallel()
 	g := newPeersGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g.testGateway)
 	_, err := a.fetchPeers(t.Context(), "", quiet())
 	require.Error(t, err)
 	require.Contains(t, g.last().Refused, "did not answer", "the control plane is told that nobody applies documents")
@@ -128,13 +127,13 @@ func TestPeersAreFetchedAndAcknowledged(t *testing.T) {
 
 	require.NoError(t, k.Restore(t.Context()))
 	again := NewPeersKeeper(a.host, false, quiet())
-	require.Equal(t, peersAnswer{Applied: 6, Keys: []string{"k2"}}, again.apply(t.Context(), peersRequest{}))
+	require.Equal(t, peersAnswer{Applied: 6, Keys: []string{"k2"}}, again.Apply(t.Context(), peersRequest{}))
 }
 
 func TestHeartbeatsTellOfPeers(t *testing.T) {
 	t.Parallel()
 	g := newPeersGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g.testGateway)
 	keeping(t, a.host)
 	g.fault(wire.PathHeartbeat, func(_ int, w http.ResponseWriter, _ *http.Request, _ func(http.ResponseWriter)) bool {
 		g.mu.Lock()
@@ -160,7 +159,7 @@ func TestHeartbeatsTellOfPeers(t *testing.T) {
 func TestPeersNow(t *testing.T) {
 	t.Parallel()
 	g := newPeersGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g.testGateway)
 	keeping(t, a.host)
 	run(t, func(ctx context.Context) error { return a.serve(ctx, quiet()) })
 	client := g.caller(t, controlPlane(t, g.execCA))
@@ -214,49 +213,10 @@ func TestPeersNow(t *testing.T) {
 func TestPeersKeysArePinnedAtEnrolment(t *testing.T) {
 	t.Parallel()
 	g := newPeersGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g.testGateway)
 	b, err := os.ReadFile(a.host.path(wire.PeersKeysPath))
 	require.NoError(t, err)
 	var pinned map[string]string
 	require.NoError(t, json.Unmarshal(b, &pinned))
 	require.Equal(t, g.bundles.PeersKeys, pinned)
-}
-
-func TestServiceTLSIsInstalled(t *testing.T) {
-	t.Parallel()
-	g := newTestGateway(t)
-	h := g.host(t)
-	require.NoError(t, h.InstallServiceTLS(t.Context()), "there is none yet")
-	k, err := h.loadKeys()
-	require.NoError(t, err)
-	csrs, err := k.csrs(h.Config)
-	require.NoError(t, err)
-	require.NotEmpty(t, csrs.Service, "an app server has one as a client")
-	id := &wire.Identity{Bundles: wire.Bundles{ServiceServer: "servers", ServiceClient: "clients"}, Certificates: wire.Certificates{Service: "first"}}
-	require.NoError(t, h.saveService(id, k))
-	require.NoError(t, h.InstallServiceTLS(t.Context()))
-	read := func(name string) string {
-		b, err := os.ReadFile(filepath.Join(h.path(wire.BenchMount), wire.TLSDir, name))
-		require.NoError(t, err)
-		return string(b)
-	}
-	require.Equal(t, "servers", read("ca.pem"), "a client trusts servers")
-	require.Equal(t, "first", read("cert.pem"))
-	key := read("key.pem")
-	require.Contains(t, key, "PRIVATE KEY")
-	id.Certificates.Service = "second"
-	require.NoError(t, h.saveService(id, k))
-	require.NoError(t, h.InstallServiceTLS(t.Context()))
-	require.Equal(t, "second", read("cert.pem"))
-	require.Equal(t, key, read("key.pem"), "the key stays")
-
-	h.Config.Role = "node"
-	none, err := k.csrs(h.Config)
-	require.NoError(t, err)
-	require.Empty(t, none.Service)
-	h.Config.Role = "redis-pool"
-	require.NoError(t, h.saveService(id, k))
-	b, err := os.ReadFile(h.path(wire.ServiceTLSDir + "/ca.pem"))
-	require.NoError(t, err)
-	require.Equal(t, "clients", string(b), "a server trusts clients")
 }

@@ -1,11 +1,8 @@
 package agent
 
 import (
-	"crypto/rand"
-	"crypto/sha1" //nolint:gosec // how MariaDB stores a password that is random and long
-	"crypto/sha256"
+	"crypto/rand" //nolint:gosec // how MariaDB stores a password that is random and long
 	"embed"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,24 +18,6 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// roleServices says what runs on the hosts of a role, as in the declared stack.
-var roleServices = map[string][]string{
-	"app":        {"mariadb", "redis", "bench"},
-	"node":       {"mariadb", "redis", "bench"},
-	"db-shard":   {"mariadb"},
-	"redis-pool": {"redis"},
-	"edge":       {},
-}
-
-// Roles whose hosts serve tenants of others.
-const (
-	roleShard = "db-shard"
-	rolePool  = "redis-pool"
-)
-
-// mariadbRoot is the secret with the password of MariaDB's root.
-const mariadbRoot = "mariadb-root"
-
 // secretPattern is the form of a secret: it never needs quoting.
 var secretPattern = regexp.MustCompile(`^[A-Z2-7]{26,64}$`)
 
@@ -47,7 +26,7 @@ var secretPattern = regexp.MustCompile(`^[A-Z2-7]{26,64}$`)
 // never leave the host; everything else is derived from them and rewritten if it
 // differs. It may run at any time, and runs at each boot, when the directories of
 // sockets are gone.
-func (h *Host) Prepare(group string) error {
+func Prepare(h *Host, group string) error {
 	has, ok := roleServices[h.Config.Role]
 	if !ok {
 		return fmt.Errorf("prepare: there is no role %q", h.Config.Role)
@@ -323,12 +302,6 @@ func initSQL(role, root, exec string) string {
 	return b.String()
 }
 
-func nativePassword(password string) string {
-	once := sha1.Sum([]byte(password)) //nolint:gosec // see the import
-	twice := sha1.Sum(once[:])         //nolint:gosec // see the import
-	return "*" + strings.ToUpper(hex.EncodeToString(twice[:]))
-}
-
 // usersACL are Redis's users: bench's, which may do everything, and the executor's. A
 // password is always required, since every user of the host reaches a container's port.
 // The executor may only read which of RQ's workers are busy.
@@ -346,13 +319,8 @@ func poolACL(app, exec string) string {
 		" ~* resetchannels -@all +ping +info +dbsize +memory|usage +slowlog|get +client|list +acl|setuser +acl|deluser +acl|save +select +scan +unlink\n"
 }
 
-func redisPassword(password string) string {
-	sum := sha256.Sum256([]byte(password))
-	return "#" + hex.EncodeToString(sum[:])
-}
-
 // hostSecret reads one of the host's secrets.
-func (h *Host) hostSecret(name string) (string, error) {
+func hostSecret(h *Host, name string) (string, error) {
 	b, err := os.ReadFile(h.path(wire.SecretsDir + "/" + name))
 	if err != nil {
 		return "", err

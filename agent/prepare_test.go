@@ -55,7 +55,7 @@ func TestPrepareMakesWhatARoleNeeds(t *testing.T) {
 	}
 	for role, lacks := range map[string]string{"app": "nothing", "node": "nothing", "db-shard": "redis", "redis-pool": "mysqld mariadb"} {
 		h := roleHost(t, role)
-		require.NoError(t, h.Prepare(""))
+		require.NoError(t, Prepare(h, ""))
 		made := listing(t, h)
 		for name, mode := range modes {
 			missing := strings.Contains(name, "prego-agent") && name != wire.ServicesPath && name != filepath.Dir(wire.ServicesPath) && lacks != "nothing"
@@ -74,29 +74,29 @@ func TestPrepareMakesWhatARoleNeeds(t *testing.T) {
 		require.Equal(t, lacks != "redis", s.Redis.Socket == wire.RedisSocket)
 		require.Equal(t, !strings.Contains(lacks, "mariadb"), s.MariaDB.Socket == wire.MariaDBSocket)
 
-		require.NoError(t, h.Prepare(""))
+		require.NoError(t, Prepare(h, ""))
 		require.Equal(t, made, listing(t, h), "again changes nothing")
 
 		other := roleHost(t, role)
-		require.NoError(t, other.Prepare(""))
+		require.NoError(t, Prepare(other, ""))
 		for name := range made {
 			if info, err := os.Stat(h.path(name)); err == nil && info.Mode().IsRegular() && filepath.Base(name) != "prego-agent" {
 				require.NotEqual(t, made[name], listing(t, other)[name], "%s: another host has others", name)
 			}
 		}
 	}
-	require.ErrorContains(t, roleHost(t, "").Prepare(""), "no role")
-	require.ErrorContains(t, roleHost(t, "app").Prepare("no-such-group"), "no-such-group")
+	require.ErrorContains(t, Prepare(roleHost(t, ""), ""), "no role")
+	require.ErrorContains(t, Prepare(roleHost(t, "app"), "no-such-group"), "no-such-group")
 }
 
 // TestPrepareWritesUnits where a service manager looks, and what is added to Docker's.
 func TestPrepareWritesUnits(t *testing.T) {
 	t.Parallel()
 	h := roleHost(t, "redis-pool")
-	require.NoError(t, h.Prepare(""))
+	require.NoError(t, Prepare(h, ""))
 	require.NoDirExists(t, h.path(unitsDir), "without a service manager")
 	require.NoError(t, os.MkdirAll(h.path(unitsDir), 0o755))
-	require.NoError(t, h.Prepare(""))
+	require.NoError(t, Prepare(h, ""))
 	for _, name := range []string{"prego-agent-peers.service", "docker.service.d/private-address.conf"} {
 		b, err := os.ReadFile(h.path(unitsDir + "/" + name))
 		require.NoError(t, err)
@@ -112,7 +112,7 @@ func TestPrepareKeepsSecretsInTheirPlaces(t *testing.T) {
 	earlier := h.path(wire.BenchMount + "/mariadb-root-password") // where it was once
 	require.NoError(t, os.MkdirAll(filepath.Dir(earlier), 0o755))
 	require.NoError(t, os.WriteFile(earlier, []byte("x"), 0o600))
-	require.NoError(t, h.Prepare(""))
+	require.NoError(t, Prepare(h, ""))
 	require.NoFileExists(t, earlier)
 	made := listing(t, h)
 	for name, places := range map[string][]string{
@@ -135,7 +135,7 @@ func TestPrepareKeepsSecretsInTheirPlaces(t *testing.T) {
 func TestPrepareMendsWhatItCan(t *testing.T) {
 	t.Parallel()
 	h := roleHost(t, "app")
-	require.NoError(t, h.Prepare(""))
+	require.NoError(t, Prepare(h, ""))
 	read := func(name string) string {
 		b, err := os.ReadFile(h.path(name))
 		require.NoError(t, err)
@@ -145,97 +145,44 @@ func TestPrepareMendsWhatItCan(t *testing.T) {
 	for _, name := range files {
 		want := read(name)
 		require.NoError(t, os.Remove(h.path(name)))
-		require.NoError(t, h.Prepare(""))
+		require.NoError(t, Prepare(h, ""))
 		require.Equal(t, want, read(name), "what is missing is made again, the same")
 		require.NoError(t, os.WriteFile(h.path(name), []byte("rubbish"), 0o666))
 		require.NoError(t, os.Chmod(h.path(name), 0o666))
-		require.NoError(t, h.Prepare(""))
+		require.NoError(t, Prepare(h, ""))
 		require.Equal(t, want, read(name), "and what is rubbish")
 		info, err := os.Stat(h.path(name))
 		require.NoError(t, err)
 		require.Zero(t, info.Mode().Perm()&0o022, "%s: nobody else may write it", name)
 		require.NoError(t, os.Chmod(h.path(name), 0o666))
-		require.NoError(t, h.Prepare(""))
+		require.NoError(t, Prepare(h, ""))
 		info, err = os.Stat(h.path(name))
 		require.NoError(t, err)
 		require.Zero(t, info.Mode().Perm()&0o022, "%s: nor when only that was wrong", name)
 	}
 	require.NoError(t, os.RemoveAll(h.path(wire.SocketsDir)), "as at a boot")
-	require.NoError(t, h.Prepare(""))
+	require.NoError(t, Prepare(h, ""))
 	require.DirExists(t, h.path(filepath.Dir(wire.RedisSocket)))
 
 	for _, rubbish := range []string{"", "short", "two\nlines", strings.Repeat("A", 30) + "'", "\x00"} {
 		name := wire.SecretsDir + "/mariadb-exec"
 		require.NoError(t, os.WriteFile(h.path(name), []byte(rubbish), 0o600))
-		err := h.Prepare("")
+		err := Prepare(h, "")
 		require.ErrorContains(t, err, name)
 		require.ErrorContains(t, err, "remove it")
 		require.Equal(t, rubbish, read(name), "a secret is never replaced")
 	}
 	before := read(wire.ServicesPath)
 	require.NoError(t, os.Remove(h.path(wire.SecretsDir+"/mariadb-exec")))
-	require.NoError(t, h.Prepare(""))
+	require.NoError(t, Prepare(h, ""))
 	require.NotEqual(t, before, read(wire.ServicesPath), "another was made, and everything follows it")
 
 	require.NoError(t, os.RemoveAll(h.path(wire.RedisMount)))
 	require.NoError(t, os.Symlink(h.Root, h.path(wire.RedisMount)))
-	require.ErrorContains(t, h.Prepare(""), "is no directory")
+	require.ErrorContains(t, Prepare(h, ""), "is no directory")
 	require.NoError(t, os.Remove(h.path(wire.RedisMount)))
 	require.NoError(t, os.WriteFile(h.path(wire.RedisMount), nil, 0o600))
-	require.ErrorContains(t, h.Prepare(""), "is no directory")
-}
-
-// TestMariaDBTakesWhatPrepareMade starts servers as MariaDB's image does: the data is
-// made with the options of the server, a first start sets root's password, and every
-// later one, also on old data, brings the users to what the host's secrets say.
-func TestMariaDBTakesWhatPrepareMade(t *testing.T) {
-	t.Parallel()
-	h, s := preparedHost(t, "app")
-	installMariaDB(t, h, "--init-file="+h.path(wire.MariaDBMount+"/init.sql"))
-	admin, stop := startMariaDB(t, h, "root", "")
-	for _, q := range []string{"SET PASSWORD FOR root@localhost = PASSWORD('of earlier')", "CREATE USER root@'%' IDENTIFIED BY 'of earlier'", "CREATE DATABASE kept"} {
-		_, err := admin.Exec(q)
-		require.NoError(t, err, q)
-	}
-	user, err := h.openMariaDB(s.MariaDB)
-	require.NoError(t, err)
-	defer func() { _ = user.Close() }()
-	require.NoError(t, user.Ping(), "the user is there from the first start")
-	_, err = admin.Exec("GRANT ALL ON *.* TO `prego-exec`@localhost")
-	require.NoError(t, err)
-	stop()
-
-	for _, secret := range []string{"mariadb-exec", "mariadb-root"} { // as on another host with this one's volume
-		require.NoError(t, os.Remove(h.path(wire.SecretsDir+"/"+secret)))
-	}
-	require.NoError(t, h.Prepare(""))
-	for _, dir := range []string{wire.MountsDir, wire.SocketsDir} {
-		require.NoError(t, os.Chmod(h.path(dir), 0o755))
-	}
-	root, err := os.ReadFile(h.path(wire.MariaDBMount + "/root-password"))
-	require.NoError(t, err)
-	_, stop = startMariaDB(t, h, "root", string(root))
-	defer stop()
-	require.ErrorContains(t, func() error {
-		old, err := h.openMariaDB(s.MariaDB)
-		require.NoError(t, err)
-		defer func() { _ = old.Close() }()
-		return old.Ping()
-	}(), "Error 1045", "the password of earlier is gone")
-	s, err = h.services()
-	require.NoError(t, err)
-	now, err := h.openMariaDB(s.MariaDB)
-	require.NoError(t, err)
-	defer func() { _ = now.Close() }()
-	require.NoError(t, now.Ping())
-	_, err = now.Exec("DROP DATABASE kept")
-	require.ErrorContains(t, err, "Error 1044", "what it was given besides is gone")
-	admin, err = h.openMariaDB(wire.Service{User: "root", Password: string(root), Socket: wire.MariaDBSocket})
-	require.NoError(t, err)
-	defer func() { _ = admin.Close() }()
-	var hashes int
-	require.NoError(t, admin.QueryRow("SELECT COUNT(DISTINCT authentication_string) FROM mysql.user WHERE User = 'root' AND Host IN ('localhost', '%')").Scan(&hashes))
-	require.Equal(t, 1, hashes, "root has the new password from wherever it comes")
+	require.ErrorContains(t, Prepare(h, ""), "is no directory")
 }
 
 // TestPrepareIsTheProgramsToo runs it as the unit does.

@@ -5,17 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/prego/prego/agent/resp"
 	"github.com/prego/prego/agent/wire"
 )
 
 // redis queries the local server.
-func (h *Host) redis(ctx context.Context, s wire.Service, k *call, out io.Writer) error {
+func (h *workplace) redis(ctx context.Context, s wire.Service, k *command, out io.Writer) error {
 	r, done, err := h.openRedis(ctx, s)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, redisError(err))
@@ -46,43 +44,6 @@ func (h *Host) redis(ctx context.Context, s wire.Service, k *call, out io.Writer
 
 // userVerbs are the verbs of pools that are more than one command, see redisUser.
 var userVerbs = []string{"create-user", "erase-user"}
-
-// openRedis connects as the configured user. The connection ends with ctx.
-func (h *Host) openRedis(ctx context.Context, s wire.Service) (r *resp.Conn, done func(), err error) {
-	conn, err := h.dialRedis(ctx, s)
-	if err != nil {
-		return nil, nil, err
-	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	r, done = resp.New(conn), func() { stop(); _ = conn.Close() }
-	if s.User == "" && s.Password == "" {
-		return r, done, nil
-	}
-	if s.User == "" {
-		s.User = wire.DefaultServiceUser
-	}
-	if _, err := r.Do("AUTH", s.User, s.Password); err != nil {
-		done()
-		return nil, nil, err
-	}
-	return r, done, nil
-}
-
-// redisError is a server's error, on one line.
-func redisError(err error) error {
-	var refused resp.Error
-	if errors.As(err, &refused) {
-		return resp.Error(printable(string(refused)))
-	}
-	return err
-}
-
-func (h *Host) dialRedis(ctx context.Context, s wire.Service) (net.Conn, error) {
-	if s.Addr != "" {
-		return (&net.Dialer{}).DialContext(ctx, "tcp", s.Addr)
-	}
-	return dialSocket(ctx, h.path(s.Socket))
-}
 
 // redisCommand is the Redis command of a verb.
 func redisCommand(args []string) []string {
@@ -134,14 +95,4 @@ func printReply(out io.Writer, reply any) {
 	default:
 		fmt.Fprintln(out, v)
 	}
-}
-
-// printable replaces characters that could move a terminal's cursor, or end a line.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return '\uFFFD'
-		}
-		return r
-	}, s)
 }

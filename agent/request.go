@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"path/filepath"
 	"regexp"
@@ -23,6 +25,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
+// maxExecBody bounds a request, in bytes.
 const maxExecBody = 64 << 10
 
 // maxAuditID bounds the length of a caller's audit id.
@@ -40,10 +43,12 @@ type problem struct {
 	retryAfter int // in seconds; 0 is not sent
 }
 
+// document is what a caller is sent.
 func (p *problem) document() wire.Problem {
 	return wire.Problem{Type: "about:blank", Title: http.StatusText(p.status), Status: p.status, Code: p.code, Detail: p.detail, Field: p.field}
 }
 
+// write answers with the refusal.
 func (p *problem) write(w http.ResponseWriter) {
 	if p.retryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(p.retryAfter))
@@ -68,6 +73,7 @@ func notAnEndpoint(w http.ResponseWriter, r *http.Request) *problem {
 	return nil
 }
 
+// readBody reads a request, up to maxExecBody.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxExecBody))
 	var tooLarge *http.MaxBytesError
@@ -80,8 +86,8 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
 	return body, nil
 }
 
-// parse reads the single request of a body: for this server, and of a known kind.
-func (h *Host) parse(body []byte) (wire.ExecRequest, *problem) {
+// parse reads the single request of a body: for the server with this id, and of a known kind.
+func parse(serverID string, body []byte) (wire.ExecRequest, *problem) {
 	var in wire.ExecRequest
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
@@ -98,20 +104,30 @@ func (h *Host) parse(body []byte) (wire.ExecRequest, *problem) {
 		return in, &problem{status: http.StatusBadRequest, code: "invalid_json", detail: "the body is not one exec request"}
 	case !in.Kind.Valid():
 		return in, &problem{status: http.StatusBadRequest, code: "kind_unknown", field: "kind", detail: "this agent knows no such kind of command"}
-	case in.ServerID != h.Config.ServerID:
+	case in.ServerID != serverID:
 		return in, invalid("serverId", "this is another server")
 	}
 	return in, nil
 }
 
+// invalid refuses a field of a request.
 func invalid(field, detail string) *problem {
 	return &problem{status: http.StatusUnprocessableEntity, code: "invalid_field", field: field, detail: detail}
 }
 
-// check refuses what is not allowed, and fills in defaults. Both processes call it: the
-// executor does not trust the one that faces the network.
-func (h *Host) check(in wire.ExecRequest) (*call, *problem) {
-	next := &call{ended: make(chan struct{}), progress: newProgress()}
+// command is a request that check has let through.
+type command struct {
+	in     wire.ExecRequest
+	digest string
+	verb   string
+	sites  []string // that its arguments name
+	gives  string   // the tenant to make the owner of its site; "" for none
+}
+
+// check refuses what is not allowed, and fills in defaults. Every process calls it: none
+// trusts the one before it.
+func check(in wire.ExecRequest) (*command, *problem) {
+	next := &command{}
 	if next.verb, next.sites = permitted(in.Kind, in.Args); next.verb == "" {
 		return nil, &problem{status: http.StatusUnprocessableEntity, code: "command_not_allowed", field: "args", detail: string(in.Kind) + " may not be called like this"}
 	}
@@ -158,7 +174,6 @@ func (h *Host) check(in wire.ExecRequest) (*call, *problem) {
 		if in.WorkingDir != wire.BenchDir && !strings.HasPrefix(in.WorkingDir, wire.BenchDir+"/") {
 			return nil, invalid("workingDir", "must be inside "+wire.BenchDir)
 		}
-		next.dir = h.path(in.WorkingDir)
 	}
 	// The digest leaves out what may differ when the same command is requested again.
 	b, err := json.Marshal([]any{in.Kind, in.Args, in.WorkingDir, in.TenantID})
@@ -224,7 +239,55 @@ func checkSecrets(in wire.ExecRequest, verb string) *problem {
 	return nil
 }
 
+// digest is a SHA-256 in hex.
 func digest(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
+}
+
+// How many commands a host runs at once. bench uses one database server and one redis,
+// so more would only slow each other down.
+const (
+	maxRunning = 4
+	maxQueued  = 64
+)
+
+// Limits of a command's duration.
+const (
+	defaultTimeout = time.Minute
+	maxTimeout     = 15 * time.Minute
+)
+
+// stopping refuses what comes while the process ends.
+func stopping() *problem {
+	return &problem{status: http.StatusServiceUnavailable, code: "agent_stopping", detail: "the agent is ending; ask again", retryAfter: 5}
+}
+
+// timeouts are the default timeouts of verbs that create, copy or change a whole site,
+// which takes Frappe minutes.
+var timeouts = map[string]time.Duration{
+	"new-site": maxTimeout, "install-app": maxTimeout, "migrate": maxTimeout, "backup": maxTimeout, "restore": maxTimeout,
+	"seal-volume": maxTimeout, "open-volume": maxTimeout, "try-volume": maxTimeout,
+	"seal-backup": maxTimeout, "open-backup": maxTimeout, "check-restored": maxTimeout, "pack-site": maxTimeout, "unpack-site": maxTimeout, "leave-site": 5 * time.Minute, "erase-site": 5 * time.Minute, "promote-site": 2 * time.Minute, "usage": 2 * time.Minute,
+	"check": 5 * time.Minute, "apply": maxTimeout,
+}
+
+// timeout is how long a command may take.
+func (k *command) timeout() time.Duration {
+	if k.in.TimeoutSeconds == 0 {
+		return cmp.Or(timeouts[k.verb], defaultTimeout)
+	}
+	return time.Duration(k.in.TimeoutSeconds) * time.Second
+}
+
+// secretsLine is the input of a verb: the request's secrets, and the database root's
+// password if the verb needs it.
+func secretsLine(verb string, given map[string]string, root wire.Service) (string, error) {
+	all := make(map[string]string, len(given)+2)
+	maps.Copy(all, given)
+	if slices.Contains([]string{"new-site", "restore", "erase-site", "make-data", "freeze-data", "thaw-data"}, verb) && root.Password != "" {
+		all[site.SecretRootUser], all[site.SecretRootPassword] = root.User, root.Password
+	}
+	line, err := json.Marshal(all)
+	return string(line) + "\n", err
 }

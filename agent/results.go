@@ -81,7 +81,7 @@ func openResults(dir string) (*results, error) {
 	for _, k := range found {
 		ended := make(chan struct{})
 		close(ended)
-		c := &call{in: wire.ExecRequest{AuditID: k.Result.AuditID}, digest: k.Digest, ended: ended, result: k.Result}
+		c := &call{command: &command{in: wire.ExecRequest{AuditID: k.Result.AuditID}, digest: k.Digest}, ended: ended, result: k.Result}
 		if k.Begun {
 			c.failed = outcomeUnknown()
 		}
@@ -134,7 +134,7 @@ func (r *results) forget(c *call) { _ = os.Remove(filepath.Join(r.dir, resultFil
 func (r *results) lose(c *call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.remember(&call{in: wire.ExecRequest{AuditID: c.in.AuditID}, digest: c.digest, ended: c.ended, failed: outcomeUnknown()})
+	r.remember(&call{command: &command{in: wire.ExecRequest{AuditID: c.in.AuditID}, digest: c.digest}, ended: c.ended, failed: outcomeUnknown()})
 }
 
 // resultFile is the name of an audit id's file, whatever characters the id has.
@@ -158,7 +158,7 @@ func (r *results) keep(c *call) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// Without the command's output and arguments: a thousand results are kept.
-	r.remember(&call{in: wire.ExecRequest{AuditID: c.in.AuditID}, digest: c.digest, ended: c.ended, result: c.result})
+	r.remember(&call{command: &command{in: wire.ExecRequest{AuditID: c.in.AuditID}, digest: c.digest}, ended: c.ended, result: c.result})
 	return err
 }
 

@@ -18,35 +18,6 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-func TestWhatIsDue(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	at := func(m int) time.Time { return now.Add(time.Duration(m) * time.Minute) }
-	for name, tc := range map[string]struct {
-		tokenFrom, tokenTo, certFrom, certTo, earliest time.Time
-		token, certificates                            bool
-	}{
-		"fresh":                    {at(0), at(60), at(0), at(60), at(60), false, false},
-		"short of half":            {at(-29), at(31), at(-29), at(31), at(31), false, false},
-		"token past half":          {at(-31), at(29), at(0), at(60), at(60), true, false},
-		"certificates past half":   {at(0), at(60), at(-31), at(29), at(29), false, true},
-		"another ends earlier":     {at(0), at(60), at(-20), at(600), at(19), false, true},
-		"expired while it was off": {at(0), at(-60), at(0), at(600), at(600), true, false},
-		"no earliest":              {at(0), at(60), at(-29), at(31), time.Time{}, false, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			ca := newAuthority(t, "ca")
-			der := ca.sign(t, ca.key.Public(), leaf{notBefore: tc.certFrom, notAfter: tc.certTo})
-			client, err := loadCertificate(certPEM(der), ca.key)
-			require.NoError(t, err)
-			s := &session{client: client, since: tc.tokenFrom, id: &wire.Identity{TokenExpires: tc.tokenTo, Certificates: wire.Certificates{NotAfter: tc.earliest}}}
-			require.Equal(t, tc.token, s.tokenDue(now))
-			require.Equal(t, tc.certificates, s.certificatesDue(now))
-		})
-	}
-}
-
 // aged makes an agent's token look as old as d.
 func aged(a *Agent, d time.Duration) {
 	s := *a.current.Load()
@@ -57,7 +28,7 @@ func aged(a *Agent, d time.Duration) {
 func TestTheTokenIsRenewedAtHalfOfItsLife(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	before := a.current.Load()
 	require.NoError(t, a.renewIfDue(t.Context(), "", quiet()))
 	require.Empty(t, g.seen().rotations, "not before")
@@ -82,7 +53,7 @@ func TestCertificatesAreRenewedAtHalfOfTheirLife(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
 	g.certAge = 40 * time.Minute
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	g.change(func() { g.certAge = 0 })
 	k := stopTime(a.host)
 	run(t, a.beating)
@@ -116,8 +87,8 @@ func TestARenewalThatFailsChangesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := newTestGateway(t)
-			a := g.enrolled(t)
-			disk, err := os.ReadFile(a.host.identityPath())
+			a := enrolled(t, g)
+			disk, err := os.ReadFile(a.host.path(wire.IdentityDir + "/identity.json"))
 			require.NoError(t, err)
 			g.fault(wire.PathRotateToken, func(n int, w http.ResponseWriter, _ *http.Request, serve func(http.ResponseWriter)) bool {
 				if n > 1 {
@@ -136,7 +107,7 @@ func TestARenewalThatFailsChangesNothing(t *testing.T) {
 			}[name])
 			require.Equal(t, 1, g.hit(wire.PathRotateToken))
 			require.Same(t, before, a.current.Load())
-			now, err := os.ReadFile(a.host.identityPath())
+			now, err := os.ReadFile(a.host.path(wire.IdentityDir + "/identity.json"))
 			require.NoError(t, err)
 			require.Equal(t, disk, now)
 			_, err = a.beat(t.Context(), quiet())
@@ -150,9 +121,9 @@ func TestARenewalThatFailsChangesNothing(t *testing.T) {
 func TestARenewalThatCantBeWrittenIsUsedAllTheSame(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
-	require.NoError(t, os.Remove(a.host.identityPath()))
-	require.NoError(t, os.Mkdir(a.host.identityPath(), 0o700)) // nothing can be renamed onto it
+	a := enrolled(t, g)
+	require.NoError(t, os.Remove(a.host.path(wire.IdentityDir+"/identity.json")))
+	require.NoError(t, os.Mkdir(a.host.path(wire.IdentityDir+"/identity.json"), 0o700)) // nothing can be renamed onto it
 	require.NoError(t, a.renewIfDue(t.Context(), "v2", quiet()))
 	require.Equal(t, "jwt-2", a.current.Load().id.Token)
 }
@@ -162,7 +133,7 @@ func TestARenewalThatCantBeWrittenIsUsedAllTheSame(t *testing.T) {
 func TestCARotationDropsNoRequest(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	run(t, func(ctx context.Context) error { return a.serve(ctx, quiet()) })
 	oldPlane, newCA, newExec := controlPlane(t, g.execCA), newAuthority(t, "gateway"), newAuthority(t, "exec-client")
 	newPlane := controlPlane(t, newExec)
@@ -233,7 +204,7 @@ func newAuthorityBeside(g *testGateway, next *authority) *authority {
 func TestTheExecEndpointShowsTheNewestCertificate(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	run(t, func(ctx context.Context) error { return a.serve(ctx, quiet()) })
 	shown := func(c *http.Client) string {
 		resp, err := a.try(c, g.token(t, nil), execBody)
@@ -248,13 +219,4 @@ func TestTheExecEndpointShowsTheNewestCertificate(t *testing.T) {
 	require.NotEqual(t, first, second)
 	require.Equal(t, a.current.Load().server.Leaf.SerialNumber.String(), second)
 	require.Equal(t, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, a.current.Load().server.Leaf.ExtKeyUsage)
-}
-
-func TestChainsAreShownWhole(t *testing.T) {
-	t.Parallel()
-	ca := newAuthority(t, "ca")
-	leafDER := ca.sign(t, ca.key.Public(), leaf{})
-	got, err := loadCertificate(certPEM(leafDER)+ca.pem, ca.key)
-	require.NoError(t, err)
-	require.Equal(t, [][]byte{leafDER, ca.cert.Raw}, got.Certificate)
 }

@@ -2,11 +2,15 @@ package agent
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,7 +41,9 @@ type Agent struct {
 	// containers are those of instances on this host.
 	containers *containers
 	peers      *peersSync
-	updates    *updates
+	// install gives the host's containers their certificate, where no other process does.
+	install func() error
+	updates *updates
 	// storage calls object storage; transfers limits how many requests do at once.
 	storage   *http.Client
 	transfers chan struct{}
@@ -60,7 +66,7 @@ func New(h *Host, addr, version string, log *slog.Logger) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := h.open(id, k, addr)
+	s, err := open(h, id, k, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -229,11 +235,15 @@ func (a *Agent) renew(ctx context.Context, certificatesDue bool, log *slog.Logge
 	if request.CSRs == nil {
 		id.Certificates = s.id.Certificates
 	}
-	next, err := a.host.open(&id, a.keys, a.addr)
+	next, err := open(a.host, &id, a.keys, a.addr)
 	if err != nil {
 		return fmt.Errorf("the gateway's answer can't be used: %w", err)
 	}
-	if err := a.host.saveIdentity(&id, a.keys); err != nil {
+	err = a.host.saveIdentity(&id, a.keys)
+	if err == nil && a.install != nil {
+		err = a.install()
+	}
+	if err != nil {
 		// The one in memory is sufficient; the one on disk stays valid until it
 		// expires.
 		log.Error("the renewed identity is not on disk", "error", err.Error())
@@ -242,4 +252,15 @@ func (a *Agent) renew(ctx context.Context, certificatesDue bool, log *slog.Logge
 	s.gw.close()
 	log.Info("identity renewed", "certificates", request.CSRs != nil, "token_until", id.TokenExpires, "bundles", id.Bundles.Version)
 	return nil
+}
+
+// servesAt reports whether the certificate for services is for an address.
+func servesAt(id *wire.Identity, address string) bool {
+	block, _ := pem.Decode([]byte(id.Certificates.Service))
+	if block == nil {
+		return false
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	ip := net.ParseIP(address)
+	return err == nil && ip != nil && slices.ContainsFunc(cert.IPAddresses, ip.Equal)
 }

@@ -43,21 +43,6 @@ func (s sensors) read(ctx context.Context) reading {
 	return r
 }
 
-// bootFile says which boot this is; the kernel makes it.
-const bootFile = "/proc/sys/kernel/random/boot_id"
-
-// bootID differs after each boot of a host. A host that is a directory may have its own.
-func bootID(root string) string {
-	b, err := os.ReadFile(filepath.Join(root, bootFile))
-	if err != nil {
-		b, err = os.ReadFile(bootFile)
-	}
-	if err != nil {
-		return ""
-	}
-	return string(bytes.TrimSpace(b))
-}
-
 func memoryPct() float64 {
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

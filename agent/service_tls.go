@@ -2,49 +2,17 @@ package agent
 
 import (
 	"context"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/prego/prego/agent/wire"
 )
 
-// serviceMount is the directory of a role's containers that gets the certificate for
-// databases and caches, "" if the role has no use for one. A node keeps both to itself.
-func serviceMount(role string) string {
-	switch role {
-	case roleShard:
-		return wire.MariaDBMount
-	case rolePool:
-		return wire.RedisMount
-	case "app":
-		return wire.BenchMount
-	}
-	return ""
-}
-
-// servesOthers reports whether hosts of a role have databases or caches of others' tenants.
-func servesOthers(role string) bool { return role == roleShard || role == rolePool }
-
-// servesAt reports whether the certificate for services is for an address.
-func servesAt(id *wire.Identity, address string) bool {
-	block, _ := pem.Decode([]byte(id.Certificates.Service))
-	if block == nil {
-		return false
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	ip := net.ParseIP(address)
-	return err == nil && ip != nil && slices.ContainsFunc(cert.IPAddresses, ip.Equal)
-}
-
 // pinPeersKeys keeps the keys that may sign peers documents, where only root writes.
-func (h *Host) pinPeersKeys(keys map[string]string) error {
+func pinPeersKeys(h *Host, keys map[string]string) error {
 	if len(keys) == 0 { // of a gateway that knows no peers
 		return nil
 	}
@@ -55,49 +23,24 @@ func (h *Host) pinPeersKeys(keys map[string]string) error {
 	return writeFile(h.path(wire.PeersKeysPath), b, 0o644)
 }
 
-// saveService stores the certificate for services with its key and the CAs of the other
-// side. The key never changes, so the files match each other, whichever a reader sees
-// renewed; the certificate comes last, since whoever installs them waits for it.
-func (h *Host) saveService(id *wire.Identity, k keys) error {
-	if id.Certificates.Service == "" {
-		return nil
-	}
-	trusted := id.Bundles.ServiceServer
-	if servesOthers(h.Config.Role) {
-		trusted = id.Bundles.ServiceClient
-	}
-	key, err := encodeKey(k.service)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(h.path(wire.ServiceTLSDir), 0o700); err != nil {
-		return fmt.Errorf("certificate for services: %w", err)
-	}
-	for name, content := range map[string][]byte{"ca.pem": []byte(trusted), "key.pem": key} {
-		if err := writeFile(h.path(wire.ServiceTLSDir+"/"+name), content, 0o600); err != nil {
-			return err
-		}
-	}
-	return writeFile(h.path(wire.ServiceTLSDir+"/cert.pem"), []byte(id.Certificates.Service), 0o600)
-}
-
 // InstallServiceTLS gives the host's containers the certificate for services, and has the
 // running ones load it. It is done again whenever the agent has another one; what has not
 // started yet reads the files by itself.
-func (h *Host) InstallServiceTLS(ctx context.Context) error {
-	if err := h.copyServiceTLS(); err != nil {
+func InstallServiceTLS(ctx context.Context, h *Host) error {
+	if err := CopyServiceTLS(h); err != nil {
 		return err
 	}
 	switch h.Config.Role {
 	case roleShard:
-		return h.reloadMariaDB(ctx)
+		return reloadMariaDB(ctx, h)
 	case rolePool:
-		return h.reloadRedisTLS(ctx)
+		return reloadRedisTLS(ctx, h)
 	}
 	return nil // clients read the files when they connect
 }
 
-func (h *Host) copyServiceTLS() error {
+// CopyServiceTLS gives the host's containers the certificate for services.
+func CopyServiceTLS(h *Host) error {
 	mount := serviceMount(h.Config.Role)
 	from := h.path(wire.ServiceTLSDir)
 	if mount == "" {
@@ -125,11 +68,11 @@ func (h *Host) copyServiceTLS() error {
 }
 
 // reloadMariaDB makes the running server take its certificate anew; connections stay.
-func (h *Host) reloadMariaDB(ctx context.Context) error {
-	if !h.listens(wire.MariaDBSocket) {
+func reloadMariaDB(ctx context.Context, h *Host) error {
+	if !listens(h, wire.MariaDBSocket) {
 		return nil
 	}
-	password, err := h.hostSecret(mariadbRoot)
+	password, err := hostSecret(h, mariadbRoot)
 	if err != nil {
 		return err
 	}
@@ -145,11 +88,11 @@ func (h *Host) reloadMariaDB(ctx context.Context) error {
 }
 
 // reloadRedisTLS does the same for Redis.
-func (h *Host) reloadRedisTLS(ctx context.Context) error {
-	if !h.listens(wire.RedisSocket) {
+func reloadRedisTLS(ctx context.Context, h *Host) error {
+	if !listens(h, wire.RedisSocket) {
 		return nil
 	}
-	password, err := h.hostSecret("redis-app")
+	password, err := hostSecret(h, "redis-app")
 	if err != nil {
 		return err
 	}
@@ -164,7 +107,7 @@ func (h *Host) reloadRedisTLS(ctx context.Context) error {
 	return nil
 }
 
-func (h *Host) listens(socket string) bool {
+func listens(h *Host, socket string) bool {
 	_, err := os.Stat(h.path(socket))
 	return err == nil
 }

@@ -91,7 +91,7 @@ func preparedHost(t testing.TB, role string) (*Host, wire.Services) {
 	t.Helper()
 	h := serviceHost(t, wire.Services{})
 	h.Config.Role = role
-	require.NoError(t, h.Prepare(""))
+	require.NoError(t, Prepare(h, ""))
 	// A container is given these directories by root. Here the server is nobody, and
 	// comes in by itself.
 	for _, dir := range []string{wire.MountsDir, wire.SocketsDir} {
@@ -147,7 +147,7 @@ func realMariaDB(t testing.TB) (*Host, *sql.DB) {
 
 func commandsOf(t testing.TB, h *Host) func(kind wire.CommandKind, args ...string) (wire.ExecResult, *problem) {
 	t.Helper()
-	c, err := newCommands(h)
+	c, err := newCommands(&workplace{Host: h})
 	require.NoError(t, err)
 	t.Cleanup(c.stop)
 	return func(kind wire.CommandKind, args ...string) (wire.ExecResult, *problem) {
@@ -247,7 +247,7 @@ func TestRealMariaDB(t *testing.T) {
 		try := func(verb, name string) error {
 			s, err := h.services()
 			require.NoError(t, err)
-			return h.mariadb(t.Context(), s.MariaDB, &call{verb: verb, in: wire.ExecRequest{Args: []string{verb, name}}}, &out)
+			return (&workplace{Host: h}).mariadb(t.Context(), s.MariaDB, &command{verb: verb, in: wire.ExecRequest{Args: []string{verb, name}}}, &out)
 		}
 		for _, name := range []string{"x`; SELECT 1 INTO OUTFILE '" + file + "'; -- ", "_secret", "mysql", "x` /*! ; */ -- "} {
 			denied(t, try("create-database", name), name)
@@ -460,7 +460,7 @@ func TestASilentServiceIsGivenUp(t *testing.T) {
 		t.Cleanup(func() { _ = l.Close() })
 		listeners[name] = l
 	}
-	c, err := newCommands(h)
+	c, err := newCommands(&workplace{Host: h})
 	require.NoError(t, err)
 	for kind, verb := range map[wire.CommandKind]string{wire.KindRedisCLI: "ping", wire.KindMariaDB: "databases"} {
 		k, refused := c.submit(wire.ExecRequest{ServerID: testServer, Kind: kind, Args: []string{verb}, TimeoutSeconds: 1}, quiet())
@@ -502,4 +502,57 @@ func FuzzRedisReply(f *testing.F) {
 			require.NotContains(t, out.String(), "\x1b")
 		}
 	})
+}
+
+// TestMariaDBTakesWhatPrepareMade starts servers as MariaDB's image does: the data is
+// made with the options of the server, a first start sets root's password, and every
+// later one, also on old data, brings the users to what the host's secrets say.
+func TestMariaDBTakesWhatPrepareMade(t *testing.T) {
+	t.Parallel()
+	h, s := preparedHost(t, "app")
+	installMariaDB(t, h, "--init-file="+h.path(wire.MariaDBMount+"/init.sql"))
+	admin, stop := startMariaDB(t, h, "root", "")
+	for _, q := range []string{"SET PASSWORD FOR root@localhost = PASSWORD('of earlier')", "CREATE USER root@'%' IDENTIFIED BY 'of earlier'", "CREATE DATABASE kept"} {
+		_, err := admin.Exec(q)
+		require.NoError(t, err, q)
+	}
+	user, err := h.openMariaDB(s.MariaDB)
+	require.NoError(t, err)
+	defer func() { _ = user.Close() }()
+	require.NoError(t, user.Ping(), "the user is there from the first start")
+	_, err = admin.Exec("GRANT ALL ON *.* TO `prego-exec`@localhost")
+	require.NoError(t, err)
+	stop()
+
+	for _, secret := range []string{"mariadb-exec", "mariadb-root"} { // as on another host with this one's volume
+		require.NoError(t, os.Remove(h.path(wire.SecretsDir+"/"+secret)))
+	}
+	require.NoError(t, Prepare(h, ""))
+	for _, dir := range []string{wire.MountsDir, wire.SocketsDir} {
+		require.NoError(t, os.Chmod(h.path(dir), 0o755))
+	}
+	root, err := os.ReadFile(h.path(wire.MariaDBMount + "/root-password"))
+	require.NoError(t, err)
+	_, stop = startMariaDB(t, h, "root", string(root))
+	defer stop()
+	require.ErrorContains(t, func() error {
+		old, err := h.openMariaDB(s.MariaDB)
+		require.NoError(t, err)
+		defer func() { _ = old.Close() }()
+		return old.Ping()
+	}(), "Error 1045", "the password of earlier is gone")
+	s, err = h.services()
+	require.NoError(t, err)
+	now, err := h.openMariaDB(s.MariaDB)
+	require.NoError(t, err)
+	defer func() { _ = now.Close() }()
+	require.NoError(t, now.Ping())
+	_, err = now.Exec("DROP DATABASE kept")
+	require.ErrorContains(t, err, "Error 1044", "what it was given besides is gone")
+	admin, err = h.openMariaDB(wire.Service{User: "root", Password: string(root), Socket: wire.MariaDBSocket})
+	require.NoError(t, err)
+	defer func() { _ = admin.Close() }()
+	var hashes int
+	require.NoError(t, admin.QueryRow("SELECT COUNT(DISTINCT authentication_string) FROM mysql.user WHERE User = 'root' AND Host IN ('localhost', '%')").Scan(&hashes))
+	require.Equal(t, 1, hashes, "root has the new password from wherever it comes")
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"crypto/ecdsa"
+	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -28,7 +29,7 @@ type session struct {
 // open makes an identity usable, or says what is wrong with it. Every identity is
 // checked here before it is stored: an unusable one must neither replace a usable one,
 // nor cost the host its token.
-func (h *Host) open(id *wire.Identity, k keys, addr string) (*session, error) {
+func open(h *Host, id *wire.Identity, k keys, addr string) (*session, error) {
 	if err := h.mine(id); err != nil {
 		return nil, err
 	}
@@ -93,7 +94,7 @@ func loadCertificate(chain string, key *ecdsa.PrivateKey) (*tls.Certificate, err
 	return out, nil
 }
 
-// certificatesDue and tokenDue report whether half of a life is over.
+// certificatesDue reports whether half of the certificates' life is over.
 func (s *session) certificatesDue(now time.Time) bool {
 	from, to := s.client.Leaf.NotBefore, s.client.Leaf.NotAfter
 	if !s.id.Certificates.NotAfter.IsZero() && s.id.Certificates.NotAfter.Before(to) {
@@ -102,6 +103,26 @@ func (s *session) certificatesDue(now time.Time) bool {
 	return now.After(from.Add(to.Sub(from) / 2))
 }
 
+// tokenDue reports whether half of the token's life is over.
 func (s *session) tokenDue(now time.Time) bool {
 	return now.After(s.since.Add(s.id.TokenExpires.Sub(s.since) / 2))
+}
+
+func parseExecKeys(in map[string]string) (map[string]any, error) {
+	out := make(map[string]any, len(in))
+	for kid, text := range in {
+		block, _ := pem.Decode([]byte(text))
+		if block == nil {
+			return nil, fmt.Errorf("exec key %s is not PEM", kid)
+		}
+		key, err := x509.ParsePKIXPublicKey(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("exec key %s: %w", kid, err)
+		}
+		if _, ok := key.(ed25519.PublicKey); !ok {
+			return nil, fmt.Errorf("exec key %s is not Ed25519", kid)
+		}
+		out[kid] = key
+	}
+	return out, nil
 }

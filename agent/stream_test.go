@@ -14,10 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
 	"github.com/prego/prego/agent/wire"
 )
@@ -30,7 +28,7 @@ type streamed struct {
 }
 
 // openStream asks for a stream; its status must be 200.
-func (g *testGateway) openStream(t testing.TB, a *Agent, c *http.Client, in wire.ExecRequest) *http.Response {
+func openStream(t testing.TB, g *testGateway, a *Agent, c *http.Client, in wire.ExecRequest) *http.Response {
 	t.Helper()
 	in.ServerID = testServer
 	b, err := json.Marshal(in)
@@ -87,7 +85,7 @@ func streaming(t *testing.T, script string) (*testGateway, *Agent, *http.Client)
 func TestAStreamShowsLinesAsTheyCome(t *testing.T) {
 	t.Parallel()
 	g, a, c := streaming(t, `echo one; printf 'a\r\nb\r50%%\r'; while [ ! -e go ]; do sleep 0.05; done; echo oops >&2; printf 'no end \377'; exit 3`)
-	resp := g.openStream(t, a, c, wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: "x"})
+	resp := openStream(t, g, a, c, wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: "x"})
 	events := wire.NewEventReader(resp.Body)
 	for _, want := range []string{"one", "a", "b", "50%"} {
 		name, data, err := events.Next()
@@ -113,7 +111,7 @@ func TestAStreamShowsLinesAsTheyCome(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF, "nothing comes after the result")
 
 	var again streamed
-	again.read(t, g.openStream(t, a, c, wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: "x"}).Body)
+	again.read(t, openStream(t, g, a, c, wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: "x"}).Body)
 	require.Equal(t, 3, again.result.ExitCode)
 	require.Empty(t, again.lines, "the result has the end of them")
 }
@@ -122,11 +120,11 @@ func TestTheCommandGoesOnWithoutItsReader(t *testing.T) {
 	t.Parallel()
 	g, a, c := streaming(t, `echo ran >> ran; echo one; while [ ! -e go ]; do sleep 0.05; done; echo two`)
 	in := wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: "x"}
-	resp := g.openStream(t, a, c, in)
+	resp := openStream(t, g, a, c, in)
 	_, _, err := wire.NewEventReader(resp.Body).Next()
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())
-	joined := g.openStream(t, a, c, in)
+	joined := openStream(t, g, a, c, in)
 	require.NoError(t, os.WriteFile(a.inBench("go"), nil, 0o600))
 	var s streamed
 	s.read(t, joined.Body)
@@ -140,7 +138,7 @@ func TestASlowReaderHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	g, a, c := streaming(t, `head -c 10485760 /dev/zero | tr '\0' 'x' | fold -w 1000; echo; echo done; echo ended > ended`)
 	in := wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: "x"}
-	slow := g.openStream(t, a, c, in)
+	slow := openStream(t, g, a, c, in)
 	eventually(t, "the command ends", func() bool { return lines(t, a.inBench("ended")) == 1 })
 	var s streamed
 	s.read(t, slow.Body)
@@ -157,13 +155,13 @@ func TestASlowReaderHoldsUpNothing(t *testing.T) {
 func TestAStreamSaysWhyThereIsNoResult(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	_, stop := executing(t, a.host)
 	run(t, func(ctx context.Context) error { return a.serve(ctx, quiet()) })
 	putBench(t, a.host.Root, `echo one; sleep 300`)
 	c := g.caller(t, controlPlane(t, g.execCA))
 	_, _ = a.call(t, c, g.token(t, nil), execBody)
-	resp := g.openStream(t, a, c, wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}})
+	resp := openStream(t, g, a, c, wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}})
 	body := bufio.NewReader(resp.Body)
 	_, err := body.Peek(10)
 	require.NoError(t, err)
@@ -176,7 +174,7 @@ func TestAStreamSaysWhyThereIsNoResult(t *testing.T) {
 	root := a.host.Root
 	p := start(t, "exec", "--root", root)
 	eventually(t, "it listens", func() bool { return strings.Contains(p.log.String(), "running commands") })
-	resp = g.openStream(t, a, c, wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}})
+	resp = openStream(t, g, a, c, wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}})
 	body = bufio.NewReader(resp.Body)
 	_, err = body.Peek(10)
 	require.NoError(t, err)
@@ -204,7 +202,7 @@ func TestTwoHundredStreamsAreSmall(t *testing.T) {
 	eventually(t, "it listens", func() bool { return strings.Contains(back.log.String(), "running commands") })
 	var all []*http.Response
 	for range 200 {
-		resp := g.openStream(t, a, c, wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: "x"})
+		resp := openStream(t, g, a, c, wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: "x"})
 		_, err := resp.Body.Read(make([]byte, 10))
 		require.NoError(t, err)
 		all = append(all, resp)
@@ -218,48 +216,4 @@ func TestTwoHundredStreamsAreSmall(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, string(b), "event: result\n")
 	}
-}
-
-func TestLinesAreCutAndCounted(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		written := rapid.SliceOf(rapid.OneOf(rapid.SliceOfN(rapid.SampledFrom([]byte("ab\r\n\x00\xff€")), 0, 20), rapid.Just(bytes.Repeat([]byte("x"), 3000)))).Draw(t, "writes")
-		p := newProgress()
-		w := &lineWriter{to: p, stream: "stdout"}
-		for _, b := range written {
-			n, err := w.Write(b)
-			require.NoError(t, err)
-			require.Equal(t, len(b), n)
-		}
-		w.end()
-		whole := string(bytes.Join(written, nil))
-		whole = strings.ReplaceAll(strings.ReplaceAll(whole, "\r\n", "\n"), "\r", "\n")
-		got, next, _ := p.from(0)
-		missed := 0
-		var text []string
-		for _, l := range got {
-			require.LessOrEqual(t, len(l.Line), 3*maxLine)
-			require.True(t, utf8.ValidString(l.Line))
-			missed += l.Missed
-			text = append(text, l.Line)
-		}
-		require.Equal(t, next, missed+len(got))
-		require.LessOrEqual(t, p.size, maxProgress)
-		if missed == 0 {
-			longest := 0
-			for line := range strings.SplitSeq(whole, "\n") {
-				longest = max(longest, len(line))
-			}
-			if longest < maxLine && utf8.ValidString(whole) {
-				require.Equal(t, strings.Join(text, "\n"), strings.TrimSuffix(whole, "\n"))
-			}
-		}
-		rest, _, wake := p.from(next)
-		require.Empty(t, rest)
-		select {
-		case <-wake:
-			require.Fail(t, "there is nothing more")
-		default:
-		}
-	})
 }

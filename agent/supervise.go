@@ -346,3 +346,6 @@ func (a *afterPreamble) Write(p []byte) (int, error) {
 	}
 	return len(p), nil
 }
+
+// askTime is how long a command may take to end after it was told to.
+const askTime = killTime + 5*time.Second

@@ -6,73 +6,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/prego/prego/agent/wire"
 )
-
-// unruly makes the tests' own program a process that is hard to end. Each kind leaves
-// its mark in its arguments, by which marked finds it.
-func unruly(kind, mark string) {
-	self := func(kind string, attr *syscall.SysProcAttr) {
-		cmd := exec.Command("/proc/self/exe", "unruly", kind, mark)
-		cmd.SysProcAttr = attr
-		if err := cmd.Start(); err != nil {
-			fmt.Println(err)
-		}
-	}
-	switch kind {
-	case "deaf": // ignores what can be ignored
-		ignoreAll()
-	case "session": // leaves its group and its session
-		self("deaf", &syscall.SysProcAttr{Setsid: true})
-	case "orphan": // forks twice, so that nobody knows its parent any more
-		self("leaver", &syscall.SysProcAttr{Setsid: true})
-	case "leaver":
-		self("deaf", &syscall.SysProcAttr{Setsid: true})
-		os.Exit(0)
-	case "storm": // forks, and so do its children, up to a bound
-		ignoreAll()
-		for range 6 {
-			self("gust", &syscall.SysProcAttr{Setsid: true})
-		}
-	case "gust":
-		ignoreAll()
-		for range 6 {
-			self("leaver", &syscall.SysProcAttr{Setsid: true})
-		}
-	case "ends": // by itself, and leaves others behind
-		self("orphan", &syscall.SysProcAttr{Setsid: true})
-		self("session", nil)
-		time.Sleep(300 * time.Millisecond)
-		fmt.Println("done")
-		os.Exit(7)
-	}
-	fmt.Println("up")
-	time.Sleep(time.Hour)
-}
-
-// marked are the living processes that have the mark.
-func marked(mark string) (pids []int) {
-	found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, f := range found {
-		b, err := os.ReadFile(f)
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-		if _, alive := parentOf(pid); err == nil && alive && bytes.HasSuffix(b, []byte("\x00"+mark+"\x00")) && bytes.Contains(b, []byte("\x00unruly\x00")) &&
-			!bytes.Contains(b, []byte("\x00"+SuperviseVerb+"\x00")) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
 
 // supervisor starts one around an unruly program.
 func supervisor(t *testing.T, kind string, flags ...string) (cmd *exec.Cmd, close func(), mark string, log *output) {
@@ -228,20 +169,4 @@ func TestASupervisorSaysWhetherItBegan(t *testing.T) {
 	_, _ = a.Write([]byte("OCI runtime exec failed"))
 	require.False(t, a.begun)
 	require.Equal(t, "prego-agOCI runtime exec failed", to.String())
-}
-
-// TestNoSessionOutlivesItsCommand: setsid does not lead out of a command.
-func TestNoSessionOutlivesItsCommand(t *testing.T) {
-	t.Parallel()
-	me, err := os.Executable()
-	require.NoError(t, err)
-	mark := fmt.Sprintf("bench-%d", time.Now().UnixNano())
-	_, call := withBench(t, fmt.Sprintf("%s unruly orphan %s & %s unruly session %s & sleep 1; echo done", me, mark, me, mark))
-	out := call(wire.ExecRequest{})
-	require.Equal(t, "done\n", strings.ReplaceAll(out.result.StdoutTruncated, "up\n", ""))
-	require.Empty(t, marked(mark))
-}
-
-func ignoreAll() {
-	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGPIPE)
 }

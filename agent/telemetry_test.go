@@ -21,7 +21,7 @@ import (
 func TestMetricsAndLogsAreSentEveryMinute(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	k := stopTime(a.host)
 	log := a.Logger()
 	run(t, func(ctx context.Context) error { return a.push(ctx, log) })
@@ -64,7 +64,7 @@ func TestLogsWaitForTheGatewayToComeBack(t *testing.T) {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			t.Parallel()
 			g := newTestGateway(t)
-			a := g.enrolled(t)
+			a := enrolled(t, g)
 			g.fault(wire.PathLogs, func(n int, w http.ResponseWriter, _ *http.Request, _ func(http.ResponseWriter)) bool {
 				if n > 1 {
 					return false
@@ -93,7 +93,7 @@ func TestLogsWaitForTheGatewayToComeBack(t *testing.T) {
 func TestLogLinesAreBounded(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
-	a := g.enrolled(t)
+	a := enrolled(t, g)
 	log := a.Logger()
 	for n := range maxShipped + 20 {
 		log.Info("line", "n", n)

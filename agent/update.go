@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -122,28 +121,4 @@ func (a *Agent) update(ctx context.Context, log *slog.Logger) error {
 	}
 	a.updates.known.Store(tried.Serial)
 	return fmt.Errorf("release %s was refused: %s", release.Version, tried.Reason)
-}
-
-// downloadTime bounds the download of a program.
-const downloadTime = 5 * time.Minute
-
-// download asks for a file, which the caller closes.
-func (g *gateway) download(ctx context.Context, path, token string) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.base+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	slow := *g.client
-	slow.Timeout = downloadTime
-	resp, err := slow.Do(req)
-	if err != nil {
-		g.close()
-		return nil, err
-	}
-	if resp.StatusCode != http.StatusOK {
-		defer func() { _ = resp.Body.Close() }()
-		return nil, answerOf(resp, 1<<20, nil)
-	}
-	return resp.Body, nil
 }

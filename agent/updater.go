@@ -74,23 +74,6 @@ func NewUpdater(h *Host, keys []string, trial time.Duration, log *slog.Logger) (
 	return u, nil
 }
 
-// updateRequest asks for the state; with a release it has it tried, and its program follows.
-type updateRequest struct {
-	Offer *wire.SignedAgentUpdate `json:"offer,omitempty"`
-	// Heard is the version of the agent that asks, once the gateway has taken its heartbeats.
-	Heard string `json:"heard,omitempty"`
-}
-
-// updateAnswer is the state after a request.
-type updateAnswer struct {
-	wire.UpdateReport
-	// Swapped is set if the program was replaced: whoever asks is to start again.
-	Swapped bool `json:"swapped,omitempty"`
-}
-
-// swapTime bounds a request: a program is read, checked and started once.
-const swapTime = 2 * time.Minute
-
 // Run serves until ctx ends. Only the named user may ask; "" is its own.
 func (u *Updater) Run(caller string) func(context.Context, net.Listener) error {
 	return func(ctx context.Context, l net.Listener) error {

@@ -29,7 +29,7 @@ const unmountPatience = 5 * time.Second
 
 // volume runs a verb on an attached volume. remount is mount at a boot, which makes no file
 // system. The report of unmount is nil.
-func (h *Host) volume(ctx context.Context, verb, id string) (*wire.VolumeReport, error) {
+func (h *Machine) volume(ctx context.Context, verb, id string) (*wire.VolumeReport, error) {
 	v := attached{host: h, id: id, at: h.path(wire.VolumeMount(id))}
 	if verb == "unmount" {
 		return nil, v.unmount(ctx)
@@ -52,7 +52,7 @@ func (h *Host) volume(ctx context.Context, verb, id string) (*wire.VolumeReport,
 
 // attached is a volume that is attached to this host.
 type attached struct {
-	host   *Host
+	host   *Machine
 	id     string
 	at     string // the mount point
 	device string // what the link by id leads to

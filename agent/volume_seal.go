@@ -97,14 +97,14 @@ func (s *sealings) end(ctx context.Context, id string) error {
 	}
 }
 
-func (h *Host) sealedDir() string { return filepath.Join(h.path(wire.DevicesDir), "sealed") }
+func (h *Machine) sealedDir() string { return filepath.Join(h.path(wire.DevicesDir), "sealed") }
 
-func (h *Host) sealedFile(id, name string) string {
+func (h *Machine) sealedFile(id, name string) string {
 	return filepath.Join(h.sealedDir(), id+"."+name+".age")
 }
 
 // dropSealed deletes what is there of a volume's backup.
-func (h *Host) dropSealed(id, name string) error {
+func (h *Machine) dropSealed(id, name string) error {
 	all, err := filepath.Glob(filepath.Join(h.sealedDir(), id+"."+name+".age*"))
 	for _, f := range all {
 		err = errors.Join(err, os.Remove(f))
@@ -114,7 +114,7 @@ func (h *Host) dropSealed(id, name string) error {
 
 // dropBefore deletes what is there of a volume's backups before another one comes: of drills if it
 // is for one, and of all but drills if it is not.
-func (h *Host) dropBefore(id, name string) error {
+func (h *Machine) dropBefore(id, name string) error {
 	all, err := filepath.Glob(filepath.Join(h.sealedDir(), id+".*.age*"))
 	for _, f := range all {
 		if forDrill(strings.TrimPrefix(filepath.Base(f), id+".")) == forDrill(name) {
@@ -128,7 +128,7 @@ func (h *Host) dropBefore(id, name string) error {
 func forDrill(name string) bool { return strings.HasPrefix(name, wire.DrillPrefix) }
 
 // sweepSealed deletes what nobody came for.
-func (h *Host) sweepSealed(now time.Time) {
+func (h *Machine) sweepSealed(now time.Time) {
 	all, _ := filepath.Glob(filepath.Join(h.sealedDir(), "*.age*"))
 	for _, f := range all {
 		if info, err := os.Stat(f); err == nil && now.Sub(info.ModTime()) > sealedFor {
@@ -139,7 +139,7 @@ func (h *Host) sweepSealed(now time.Time) {
 
 // thawAll thaws every volume that the host has: a process that froze one may have been killed with
 // the one that thaws it.
-func (h *Host) thawAll() error {
+func (h *Machine) thawAll() error {
 	var all error
 	for _, id := range h.remembered(rememberedVolume) {
 		v := attached{host: h, id: id, at: h.path(wire.VolumeMount(id))}
@@ -186,7 +186,7 @@ func room(st *unix.Statfs_t, least int64) (free, keep int64) {
 }
 
 // spare is how many bytes of the host's own disk stay free at least.
-func (h *Host) spare() int64 { return cmp.Or(h.keepFree, leastRoom) }
+func (h *Machine) spare() int64 { return cmp.Or(h.keepFree, leastRoom) }
 
 // ofDisk gives a full disk its code.
 func ofDisk(err error) error {
@@ -391,7 +391,7 @@ func (v *attached) extract(ctx context.Context, from io.Reader, key age.Identity
 }
 
 // readSealedVolume writes a piece of a sealed backup as it is.
-func (h *Host) readSealedVolume(id, name string, offset, length int64, to io.Writer) error {
+func (h *Machine) readSealedVolume(id, name string, offset, length int64, to io.Writer) error {
 	f, err := os.Open(h.sealedFile(id, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return seal.Failed(wire.FailedNoBackup, "there is no sealed backup %s", name)
@@ -408,7 +408,7 @@ func (h *Host) readSealedVolume(id, name string, offset, length int64, to io.Wri
 }
 
 // writeSealedVolume takes a piece of a sealed backup. The pieces before it must be there.
-func (h *Host) writeSealedVolume(id, name string, offset, length int64, from io.Reader) error {
+func (h *Machine) writeSealedVolume(id, name string, offset, length int64, from io.Reader) error {
 	if err := os.MkdirAll(h.sealedDir(), 0o700); err != nil {
 		return ofDisk(err)
 	}

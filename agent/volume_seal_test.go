@@ -42,7 +42,7 @@ func (l *loopHost) sealed(name string) (wire.SealedVolume, *age.X25519Identity, 
 }
 
 func (l *loopHost) device1(out io.Writer, secrets map[string]string, args ...string) error {
-	return l.Host.device(context.Background(), wire.KindVolume, args, secrets, out)
+	return l.Device(context.Background(), wire.KindVolume, args, secrets, out)
 }
 
 // opened restores a sealed backup onto the volume.
@@ -382,7 +382,7 @@ func TestABackupLeavesTheHostItsRoom(t *testing.T) {
 	left, err := filepath.Glob(l.sealedDir() + "/*")
 	require.NoError(t, err)
 	require.Empty(t, left)
-	require.ErrorContains(t, l.volumePiece([]string{"--volume", loopVolume, verbWriteSealed, "bak-1", "0", "5"}, strings.NewReader("hello"), io.Discard), wire.FailedDiskFull)
+	require.ErrorContains(t, l.Piece(context.Background(), []string{"--volume", loopVolume, verbWriteSealed, "bak-1", "0", "5"}, strings.NewReader("hello"), io.Discard), wire.FailedDiskFull)
 	l.keepFree = 0
 	made, key, err := l.sealed("bak-1")
 	require.NoError(t, err)
@@ -395,16 +395,16 @@ func TestABackupLeavesTheHostItsRoom(t *testing.T) {
 // sealerVerb makes this program an agent that seals a volume and stops while it is frozen.
 const sealerVerb = "seal-and-stop"
 
-func sealAndStop(args []string) {
-	h := &Host{Root: args[0], Config: wire.HostConfig{ServerID: testServer, Role: "app"}}
+func sealAndStop(args []string) int {
+	h := Here(&Host{Root: args[0], Config: wire.HostConfig{ServerID: testServer, Role: "app"}})
 	h.duringFreeze = func() {
 		fmt.Println("frozen")
 		select {}
 	}
 	key, _ := age.GenerateX25519Identity()
-	err := h.device(context.Background(), wire.KindVolume, []string{"seal-volume", loopVolume, "bak-1", key.Recipient().String()}, nil, io.Discard)
+	err := h.Device(context.Background(), wire.KindVolume, []string{"seal-volume", loopVolume, "bak-1", key.Recipient().String()}, nil, io.Discard)
 	fmt.Println(err)
-	os.Exit(1)
+	return 1
 }
 
 // TestADeadAgentLeavesNothingFrozen: whoever is killed while a volume is frozen, it can be written
@@ -522,6 +522,7 @@ func TestDevicesSealForTheExecutor(t *testing.T) {
 	before := snapshot(t, l.dir())
 	d, err := NewDevices(l.Host, "", slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
+	d.host = l.Machine
 	ctx, stop := context.WithCancel(t.Context())
 	listener, err := l.Listen(wire.DevicesSocket)
 	require.NoError(t, err)
@@ -530,7 +531,7 @@ func TestDevicesSealForTheExecutor(t *testing.T) {
 	socket := l.path(wire.DevicesSocket)
 	ask := func(ctx context.Context, secrets map[string]string, args ...string) (string, error) {
 		var out bytes.Buffer
-		err := askDevicesAt(ctx, socket, &call{in: wire.ExecRequest{Kind: wire.KindVolume, Args: args, Secrets: secrets}}, &out)
+		err := AskRoot(ctx, socket, deviceRequest{Kind: wire.KindVolume, Args: args, Secrets: secrets}, &out)
 		return out.String(), err
 	}
 	key, err := age.GenerateX25519Identity()
@@ -540,7 +541,7 @@ func TestDevicesSealForTheExecutor(t *testing.T) {
 	var made wire.SealedVolume
 	require.NoError(t, json.Unmarshal([]byte(text), &made))
 	piece := func(verb, name string, from io.Reader, to io.Writer, offset, length int64) error {
-		return askPieceAt(ctx, socket, []string{"--volume", loopVolume, verb, name, fmt.Sprint(offset), fmt.Sprint(length)}, from, to)
+		return AskPiece(ctx, socket, []string{"--volume", loopVolume, verb, name, fmt.Sprint(offset), fmt.Sprint(length)}, from, to)
 	}
 	var first, second bytes.Buffer
 	half := made.Bytes / 2
@@ -627,15 +628,16 @@ func TestABackupIsTriedAsideAndThrownAway(t *testing.T) {
 	require.NoError(t, err)
 
 	const drill = wire.DrillPrefix + "1"
-	at := &Host{Root: t.TempDir(), Config: wire.HostConfig{ServerID: testServer, Role: "app"}, keepFree: 1}
-	bring := func(h *Host, content []byte) {
+	at := Here(&Host{Root: t.TempDir(), Config: wire.HostConfig{ServerID: testServer, Role: "app"}})
+	at.keepFree = 1
+	bring := func(h *Machine, content []byte) {
 		t.Helper()
-		require.NoError(t, h.volumePiece([]string{"--volume", loopVolume, verbWriteSealed, drill, "0", fmt.Sprint(len(content))}, bytes.NewReader(content), io.Discard))
+		require.NoError(t, h.Piece(context.Background(), []string{"--volume", loopVolume, verbWriteSealed, drill, "0", fmt.Sprint(len(content))}, bytes.NewReader(content), io.Discard))
 	}
-	try := func(h *Host, key *age.X25519Identity, name, sum, plainSum string, size int64) (out wire.OpenedVolume, err error) {
+	try := func(h *Machine, key *age.X25519Identity, name, sum, plainSum string, size int64) (out wire.OpenedVolume, err error) {
 		t.Helper()
 		var text bytes.Buffer
-		err = h.device(context.Background(), wire.KindVolume, []string{"try-volume", loopVolume, name, wire.Ungrouped(sum), wire.Ungrouped(plainSum), fmt.Sprint(size), fmt.Sprint(made.Entries)},
+		err = h.Device(context.Background(), wire.KindVolume, []string{"try-volume", loopVolume, name, wire.Ungrouped(sum), wire.Ungrouped(plainSum), fmt.Sprint(size), fmt.Sprint(made.Entries)},
 			map[string]string{wire.SecretBackupIdentity: key.String()}, &text)
 		if err == nil {
 			require.NoError(t, json.Unmarshal(text.Bytes(), &out))
@@ -669,13 +671,13 @@ func TestABackupIsTriedAsideAndThrownAway(t *testing.T) {
 	// Want of room is not the backup's fault: before it begins, and when others fill the disk meanwhile.
 	_, err = try(at, key, drill, made.SHA256, made.PlainSHA256, 1<<58)
 	require.ErrorContains(t, err, "volume: "+wire.FailedDiskFull+": the host's own disk has ")
-	full := &watched{f: nil, host: &Host{keepFree: 1 << 60}, dir: at.Root}
+	full := &watched{f: nil, host: &Machine{Host: at.Host, keepFree: 1 << 60}, dir: at.Root}
 	_, err = full.Read(make([]byte, 10))
 	require.ErrorContains(t, err, wire.FailedDiskFull)
 	require.Equal(t, err, full.full)
 
 	// Beside a backup of the same volume on the same host: neither takes the other's file.
-	bring(l.Host, sealed)
+	bring(l.Machine, sealed)
 	require.FileExists(t, l.sealedFile(loopVolume, "bak-1"))
 	_, _, err = l.sealed("bak-2")
 	require.NoError(t, err)

@@ -21,7 +21,7 @@ import (
 // loopHost is a host below a directory, with a volume on a loop device: everything but the
 // way a device gets to a server is real.
 type loopHost struct {
-	*Host
+	*Machine
 	t      *testing.T
 	file   string
 	device string
@@ -32,7 +32,7 @@ const loopVolume = "77"
 func newLoopHost(t *testing.T, size int64) *loopHost {
 	t.Helper()
 	need.Root(t, "only root mounts")
-	l := &loopHost{Host: &Host{Root: t.TempDir(), Config: wire.HostConfig{ServerID: testServer, Role: "app"}}, t: t, file: filepath.Join(t.TempDir(), "volume.img")}
+	l := &loopHost{Machine: Here(&Host{Root: t.TempDir(), Config: wire.HostConfig{ServerID: testServer, Role: "app"}}), t: t, file: filepath.Join(t.TempDir(), "volume.img")}
 	require.NoError(t, os.WriteFile(l.file, nil, 0o600))
 	require.NoError(t, os.Truncate(l.file, size))
 	l.device = strings.TrimSpace(l.run("losetup", "--find", "--show", l.file))
@@ -268,12 +268,12 @@ func TestVolumesAreThereAgainAfterAReboot(t *testing.T) {
 
 func TestVolumeVerbsAreClosed(t *testing.T) {
 	t.Parallel()
-	h := &Host{Root: t.TempDir(), Config: wire.HostConfig{ServerID: testServer, Role: "app"}}
+	h := Here(&Host{Root: t.TempDir(), Config: wire.HostConfig{ServerID: testServer, Role: "app"}})
 	for _, args := range [][]string{{"mount", "../etc"}, {"mount", "0"}, {"mount"}, {"remount", "7"}, {"mount", "7", "8"}, {"format", "7"}} {
-		require.ErrorContains(t, h.device(t.Context(), wire.KindVolume, args, nil, nil), "may not be called like this", "%v", args)
+		require.ErrorContains(t, h.Device(t.Context(), wire.KindVolume, args, nil, nil), "may not be called like this", "%v", args)
 	}
-	require.ErrorContains(t, h.device(t.Context(), wire.KindBench, []string{"list-sites"}, nil, nil), "only volumes and addresses")
+	require.ErrorContains(t, h.Device(t.Context(), wire.KindBench, []string{"list-sites"}, nil, nil), "only volumes and addresses")
 	for _, a := range []string{"127.0.0.300", "0.0.0.0", "224.0.0.1"} {
-		require.Error(t, h.device(t.Context(), wire.KindAddress, []string{"add", a}, nil, nil), a)
+		require.Error(t, h.Device(t.Context(), wire.KindAddress, []string{"add", a}, nil, nil), a)
 	}
 }

@@ -20,13 +20,13 @@ import (
 // the host's own disk that nobody but root can enter, and that is deleted before the verb answers.
 
 // allTried is the directory of all of them.
-func (h *Host) allTried() string { return filepath.Join(h.path(wire.DevicesDir), "tried") }
+func (h *Machine) allTried() string { return filepath.Join(h.path(wire.DevicesDir), "tried") }
 
 // triedDir is where a backup is restored for a look.
-func (h *Host) triedDir(id, name string) string { return filepath.Join(h.allTried(), id+"."+name) }
+func (h *Machine) triedDir(id, name string) string { return filepath.Join(h.allTried(), id+"."+name) }
 
 // sweepTried deletes what an agent that was killed left of drills. None is under way.
-func (h *Host) sweepTried() error { return os.RemoveAll(h.allTried()) }
+func (h *Machine) sweepTried() error { return os.RemoveAll(h.allTried()) }
 
 // trySealed restores a sealed backup, compares it with the list in it, and deletes it again; the
 // sealed file stays until it is dropped. args are its name, its digests and that of its content, and how
@@ -70,7 +70,7 @@ func (v *attached) trySealed(ctx context.Context, args []string, identity string
 
 // fits makes sure that the host's own disk has room for so many bytes and files, besides what it
 // keeps free: what runs here is not to stop for a drill.
-func (h *Host) fits(dir string, bytes, files int64) error {
+func (h *Machine) fits(dir string, bytes, files int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (h *Host) fits(dir string, bytes, files int64) error {
 // watched reads a sealed file as long as the disk has the room that it keeps: others write to it, too.
 type watched struct {
 	f    *os.File
-	host *Host
+	host *Machine
 	dir  string
 	left int   // until the disk is asked again
 	full error // it has no more room

@@ -33,24 +33,6 @@ type Watcher struct {
 	log    *slog.Logger
 }
 
-// watchFrame is what a Watcher tells: what containers are now, each as a whole.
-type watchFrame struct {
-	Full       bool               `json:"full,omitempty"` // there are no others; what was told before is forgotten
-	Containers []watchedContainer `json:"containers,omitempty"`
-}
-
-// watchedContainer is the state of one container. Its environment, which may hold
-// secrets, is not passed on.
-type watchedContainer struct {
-	Instance  string    `json:"instance"`
-	Running   bool      `json:"running,omitempty"`
-	StartedAt time.Time `json:"started_at,omitzero"`
-	Health    string    `json:"health,omitempty"` // of the engine's own check, "" if it has none
-	Check     string    `json:"check,omitempty"`  // a wire.HealthCheck, "" for none
-	Address   string    `json:"address,omitempty"`
-	Detail    string    `json:"detail,omitempty"`
-}
-
 // NewWatcher lets the named user listen; "" is its own. engine is dockerd's address.
 func NewWatcher(h *Host, caller, engine string, log *slog.Logger) (*Watcher, error) {
 	uid, err := uidOf(caller)
@@ -90,7 +72,7 @@ func (w *Watcher) serve(ctx context.Context, conn net.Conn) {
 		cancel()
 	}()
 	enc := json.NewEncoder(conn)
-	err := w.stream(ctx, func(f watchFrame) error {
+	err := w.Stream(ctx, func(f watchFrame) error {
 		_ = conn.SetWriteDeadline(time.Now().Add(writeTime))
 		return enc.Encode(f)
 	})
@@ -99,9 +81,9 @@ func (w *Watcher) serve(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// stream tells the state of all containers, and then of each that changes, until ctx
+// Stream tells the state of all containers, and then of each that changes, until ctx
 // ends or the engine does.
-func (w *Watcher) stream(ctx context.Context, emit func(watchFrame) error) error {
+func (w *Watcher) Stream(ctx context.Context, emit func(watchFrame) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	labels := func() client.Filters {
@@ -236,6 +218,3 @@ func (w *Watcher) lastLines(ctx context.Context, id string) string {
 	}
 	return "its last lines: " + text
 }
-
-// clip bounds a text to n bytes.
-func clip(s string, n int) string { return strings.ToValidUTF8(s[:min(len(s), n)], "") }

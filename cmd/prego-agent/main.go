@@ -149,9 +149,9 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 	}
 	switch verb {
 	case "bootstrap":
-		return host.Bootstrap(ctx, o.addr, version, log)
+		return agent.Bootstrap(ctx, host, o.addr, version, log)
 	case "prepare":
-		return host.Prepare(o.group)
+		return agent.Prepare(host, o.group)
 	case "peers":
 		return listen(ctx, host, service{wire.PeersSocket, agent.NewPeersKeeper(host, true, log).Run(o.caller)})
 	case "update", "undo":
@@ -169,9 +169,13 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 	case "firewall":
 		return agent.NewPeersKeeper(host, true, log).Restore(ctx)
 	case "certs":
-		return host.InstallServiceTLS(ctx)
+		return agent.InstallServiceTLS(ctx, host)
 	case "exec":
-		e, err := agent.NewExecutor(host, o.caller, log)
+		var asRoot agent.AsRoot
+		if host.Root != "/" {
+			asRoot = agent.Here(host)
+		}
+		e, err := agent.NewExecutor(host, o.caller, asRoot, log)
 		if err != nil {
 			return err
 		}
@@ -198,12 +202,14 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 		return err
 	}
 	if o.docker != "" {
-		if err := a.WatchEngine(o.docker); err != nil {
+		w, err := agent.NewWatcher(host, "", o.docker, log)
+		if err != nil {
 			return err
 		}
+		a.WatchEngine(w.Stream)
 	}
 	if o.noFirewall {
-		if err := a.WithoutFirewall(); err != nil {
+		if err := a.WithoutFirewall(agent.NewPeersKeeper(host, false, log).Apply, func() error { return agent.CopyServiceTLS(host) }); err != nil {
 			return err
 		}
 	}
@@ -219,7 +225,7 @@ func siteOwner(args []string) int {
 		fmt.Fprintln(os.Stderr, "usage: prego-agent site-owner SITE [TENANT]")
 		return 2
 	}
-	owner, err := (&agent.Host{Root: "/"}).SiteOwner(args[0], strings.Join(args[1:], ""))
+	owner, err := agent.SiteOwner("/", args[0], strings.Join(args[1:], ""))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

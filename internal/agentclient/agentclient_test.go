@@ -125,7 +125,7 @@ func (p *plane) host(t *testing.T, serverID prego.ServerID, script string) (port
 	require.NoError(t, err)
 	a, err := agent.New(h, "127.0.0.1", "test", slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	e, err := agent.NewExecutor(h, "", slog.New(slog.DiscardHandler))
+	e, err := agent.NewExecutor(h, "", nil, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	l, err = h.Listen(wire.ExecSocket)
 	require.NoError(t, err)

@@ -75,7 +75,7 @@ func runAgent(ctx context.Context, verb, root, addr string) error {
 	}
 	switch verb {
 	case "bootstrap":
-		return h.Bootstrap(ctx, addr, "bench", log)
+		return agent.Bootstrap(ctx, h, addr, "bench", log)
 	case "run":
 		a, err := agent.New(h, addr, "bench", log)
 		if err != nil {

@@ -1,0 +1,7 @@
+package agent
+
+import "testing"
+
+func TestMain(m *testing.M) {
+	runTests(m, map[string]func([]string) int{FreezeVerb: Freeze, sealerVerb: sealAndStop})
+}
