@@ -44,8 +44,8 @@ dev: postgres bench-packages temporal edge-programs build ## Run everything here
 # Packages with goroutines that share state: their tests run with the race detector, which
 # costs several times the CPU and a second build of everything. tools/checks_test.go finds one
 # that is missing here; contributing/testing.md has the reasons. The slow come first.
-RACE := ./agent/site ./placer ./store ./agent ./internal/dockerhost ./agent/edge ./lab/sim ./api ./console ./agentgw ./activities ./worker \
-	./internal/agentclient ./lab/child ./lab/devstack ./internal/hetzner ./internal/pki ./internal/relay ./internal/token ./lab/world/frontend
+RACE := ./agent/site ./placer ./store ./agent/online ./agent/rooted ./agent/exec ./internal/dockerhost ./agent/edge ./lab/sim ./api ./console ./agentgw ./activities ./worker \
+	./internal/agentclient ./agent/host ./agent/supervise ./lab/child ./lab/devstack ./internal/hetzner ./internal/pki ./internal/relay ./internal/token ./lab/world/frontend
 # lab/production and tools have targets of their own (test-production, lint).
 UNIT = $(shell go list ./... | grep -v -e /lab/e2e$$ -e /lab/production$$ -e /prego/tools$$)
 PLAIN = ./lab/docsrun $(filter-out ./lab/docsrun $(RACE),$(patsubst github.com/prego/prego%,.%,$(UNIT)))

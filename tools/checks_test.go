@@ -367,11 +367,12 @@ var shares = regexp.MustCompile(`(?m)^\s*go (func\(|\w+(\.\w+)*\()|\.Go\(func|\b
 // withoutRace are packages that share state and are tested without the race detector.
 var withoutRace = map[string]string{
 	"lab/s3test":         "starts a program for tests; its lock guards only that",
-	"lab/netns":          "it has no tests, and runs in those of agent, internal/dockerhost and lab/sim",
+	"lab/netns":          "it has no tests, and runs in those of agent/rooted, internal/dockerhost and lab/sim",
+	"lab/agenttest":      "it has no tests, and runs in those of agent/online",
 	"lab/acmetest":       "starts programs for tests; its goroutines only serve",
 	"app":                "its tests read files, and play seeds with one actor at a time; what it wires runs in lab/e2e",
 	"cmd/prego-lab":      "what it shares are the programs that dev starts; lab/docsrun runs it",
-	"cmd/prego-agent":    "it has no tests; agent runs its program",
+	"cmd/prego-agent":    "it has no tests; those of agent/online run its program",
 	"lab/sim/judge":      "its test is one client after the other, whose program takes most of the time",
 	"lab/world":          "one actor goes on at a time, and most of its tests are app's",
 	"lab/pgtest":         "it has no tests, and runs in those of store",

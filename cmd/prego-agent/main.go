@@ -46,8 +46,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/prego/prego/agent"
+	"github.com/prego/prego/agent/exec"
+	"github.com/prego/prego/agent/host"
+	"github.com/prego/prego/agent/online"
+	"github.com/prego/prego/agent/rooted"
 	"github.com/prego/prego/agent/site"
+	"github.com/prego/prego/agent/supervise"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -70,11 +74,11 @@ func run(args []string) int {
 		return 0
 	}
 	switch args[0] {
-	case agent.SuperviseVerb:
-		return agent.Supervise(args[1:])
-	case agent.FreezeVerb:
-		return agent.Freeze(args[1:])
-	case agent.SiteOwnerVerb:
+	case supervise.Verb:
+		return supervise.Main(args[1:])
+	case rooted.FreezeVerb:
+		return rooted.Freeze(args[1:])
+	case host.SiteOwnerVerb:
 		return siteOwner(args[1:])
 	case site.Verb:
 		return site.Main(args[1:])
@@ -117,10 +121,10 @@ func run(args []string) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, agent.ErrRefused):
+	case errors.Is(err, rooted.ErrRefused):
 		log.Error("bootstrap refused", "error", err.Error())
 		return 3
-	case errors.Is(err, agent.ErrNoIdentity):
+	case errors.Is(err, online.ErrNoIdentity):
 		log.Error("no identity", "error", err.Error())
 		return 4
 	case ctx.Err() != nil:
@@ -143,19 +147,19 @@ type options struct {
 }
 
 func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
-	host, err := agent.OpenHost(o.root)
+	h, err := host.OpenHost(o.root)
 	if err != nil {
 		return err
 	}
 	switch verb {
 	case "bootstrap":
-		return agent.Bootstrap(ctx, host, o.addr, version, log)
+		return rooted.Bootstrap(ctx, h, o.addr, version, log)
 	case "prepare":
-		return agent.Prepare(host, o.group)
+		return rooted.Prepare(h, o.group)
 	case "peers":
-		return listen(ctx, host, service{wire.PeersSocket, agent.NewPeersKeeper(host, true, log).Run(o.caller)})
+		return listen(ctx, h, service{wire.PeersSocket, rooted.NewPeersKeeper(h, true, log).Run(o.caller)})
 	case "update", "undo":
-		u, err := agent.NewUpdater(host, strings.FieldsFunc(releaseKeys, func(r rune) bool { return r == ',' }), o.trial, log)
+		u, err := rooted.NewUpdater(h, strings.FieldsFunc(releaseKeys, func(r rune) bool { return r == ',' }), o.trial, log)
 		if err != nil {
 			return err
 		}
@@ -163,57 +167,57 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 			u.Undo()
 			return nil
 		}
-		return listen(ctx, host, service{wire.UpdateSocket, u.Run(o.caller)})
+		return listen(ctx, h, service{wire.UpdateSocket, u.Run(o.caller)})
 	case "patch":
-		return listen(ctx, host, service{wire.PatchSocket, agent.NewPatcher(host, log).Run(o.caller)})
+		return listen(ctx, h, service{wire.PatchSocket, rooted.NewPatcher(h, log).Run(o.caller)})
 	case "firewall":
-		return agent.NewPeersKeeper(host, true, log).Restore(ctx)
+		return rooted.NewPeersKeeper(h, true, log).Restore(ctx)
 	case "certs":
-		return agent.InstallServiceTLS(ctx, host)
+		return rooted.InstallServiceTLS(ctx, h)
 	case "exec":
-		var asRoot agent.AsRoot
-		if host.Root != "/" {
-			asRoot = agent.Here(host)
+		var asRoot exec.AsRoot // the host's processes that may
+		if h.Root != "/" {     // a directory has none
+			asRoot = rooted.Here(h)
 		}
-		e, err := agent.NewExecutor(host, o.caller, asRoot, log)
+		e, err := exec.New(h, o.caller, asRoot, log)
 		if err != nil {
 			return err
 		}
-		return listen(ctx, host, service{wire.ExecSocket, e.Run})
+		return listen(ctx, h, service{wire.ExecSocket, e.Run})
 	case "devices":
-		d, err := agent.NewDevices(host, o.caller, log)
+		d, err := rooted.NewDevices(h, o.caller, log)
 		if err != nil {
 			return err
 		}
-		return listen(ctx, host, service{wire.DevicesSocket, d.Run})
+		return listen(ctx, h, service{wire.DevicesSocket, d.Run})
 	case "bench":
-		b, err := agent.NewBenchHelper(host, o.caller, cmp.Or(o.docker, dockerSocket), o.lock, os.Getenv("CREDENTIALS_DIRECTORY"), log)
+		b, err := rooted.NewBenchHelper(h, o.caller, cmp.Or(o.docker, dockerSocket), o.lock, os.Getenv("CREDENTIALS_DIRECTORY"), log)
 		if err != nil {
 			return err
 		}
-		w, err := agent.NewWatcher(host, o.watcher, cmp.Or(o.docker, dockerSocket), log)
+		w, err := rooted.NewWatcher(h, o.watcher, cmp.Or(o.docker, dockerSocket), log)
 		if err != nil {
 			return err
 		}
-		return listen(ctx, host, service{wire.BenchSocket, b.Run}, service{wire.WatchSocket, w.Run})
+		return listen(ctx, h, service{wire.BenchSocket, b.Run}, service{wire.WatchSocket, w.Run})
 	}
-	a, err := agent.New(host, o.addr, version, log)
+	a, err := online.New(h, o.addr, version, log)
 	if err != nil {
 		return err
 	}
 	if o.docker != "" {
-		w, err := agent.NewWatcher(host, "", o.docker, log)
+		w, err := rooted.NewWatcher(h, "", o.docker, log)
 		if err != nil {
 			return err
 		}
 		a.WatchEngine(w.Stream)
 	}
 	if o.noFirewall {
-		if err := a.WithoutFirewall(agent.NewPeersKeeper(host, false, log).Apply, func() error { return agent.CopyServiceTLS(host) }); err != nil {
+		if err := a.WithoutFirewall(rooted.NewPeersKeeper(h, false, log).Apply, func() error { return rooted.CopyServiceTLS(h) }); err != nil {
 			return err
 		}
 	}
-	if err := a.Run(ctx); !errors.Is(err, agent.ErrUpdated) {
+	if err := a.Run(ctx); !errors.Is(err, online.ErrUpdated) {
 		return err
 	}
 	return nil // whoever started it starts it again
@@ -225,7 +229,7 @@ func siteOwner(args []string) int {
 		fmt.Fprintln(os.Stderr, "usage: prego-agent site-owner SITE [TENANT]")
 		return 2
 	}
-	owner, err := agent.SiteOwner("/", args[0], strings.Join(args[1:], ""))
+	owner, err := exec.SiteOwner("/", args[0], strings.Join(args[1:], ""))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -243,7 +247,7 @@ type service struct {
 // listen serves until ctx ends or one of the services fails. If a service manager has
 // opened the sockets, so that it alone decides who may connect, the environment says so.
 // It may have opened fewer, those of a version before: only these are served then.
-func listen(ctx context.Context, host *agent.Host, services ...service) error {
+func listen(ctx context.Context, h *host.Host, services ...service) error {
 	opened, err := inherited()
 	if err != nil {
 		return err
@@ -257,7 +261,7 @@ func listen(ctx context.Context, host *agent.Host, services ...service) error {
 			continue
 		}
 		if l == nil {
-			if l, err = host.Listen(s.socket); err != nil {
+			if l, err = h.Listen(s.socket); err != nil {
 				ended <- err
 				running++
 				break

@@ -27,7 +27,10 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
-	"github.com/prego/prego/agent"
+	"github.com/prego/prego/agent/exec"
+	"github.com/prego/prego/agent/host"
+	"github.com/prego/prego/agent/online"
+	"github.com/prego/prego/agent/supervise"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/agentclient"
 	"github.com/prego/prego/internal/pki"
@@ -36,8 +39,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == agent.SuperviseVerb { // the agents of these tests start their own program
-		os.Exit(agent.Supervise(os.Args[2:]))
+	if len(os.Args) > 1 && os.Args[1] == supervise.Verb { // the agents of these tests start their own program
+		os.Exit(supervise.Main(os.Args[2:]))
 	}
 	os.Exit(m.Run())
 }
@@ -121,11 +124,11 @@ func (p *plane) host(t *testing.T, serverID prego.ServerID, script string) (port
 	require.NoError(t, os.MkdirAll(filepath.Join(root, wire.BenchDir), 0o755))
 	require.NoError(t, os.WriteFile(at(wire.BenchBinary), []byte("#!/bin/sh\n"+script), 0o755))
 
-	h, err := agent.OpenHost(root)
+	h, err := host.OpenHost(root)
 	require.NoError(t, err)
-	a, err := agent.New(h, "127.0.0.1", "test", slog.New(slog.DiscardHandler))
+	a, err := online.New(h, "127.0.0.1", "test", slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	e, err := agent.NewExecutor(h, "", nil, slog.New(slog.DiscardHandler))
+	e, err := exec.New(h, "", nil, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	l, err = h.Listen(wire.ExecSocket)
 	require.NoError(t, err)

@@ -260,7 +260,7 @@ func TestUnitsAreValidAndConfined(t *testing.T) {
 		units = append(units, name)
 	}
 	require.Len(t, units, 12)
-	const agents = "../../agent/units" // written by "prego-agent prepare"
+	const agents = "../../agent/rooted/units" // written by "prego-agent prepare"
 	entries, err := os.ReadDir(agents)
 	require.NoError(t, err)
 	for _, e := range entries {

@@ -20,7 +20,9 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/agent"
+	"github.com/prego/prego/agent/host"
+	"github.com/prego/prego/agent/online"
+	"github.com/prego/prego/agent/rooted"
 	"github.com/prego/prego/lab/benchjson"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
@@ -69,15 +71,15 @@ func bareWorkflow(ctx workflow.Context) error {
 // take another machine's time.
 func runAgent(ctx context.Context, verb, root, addr string) error {
 	log := slog.New(slog.DiscardHandler)
-	h, err := agent.OpenHost(root)
+	h, err := host.OpenHost(root)
 	if err != nil {
 		return err
 	}
 	switch verb {
 	case "bootstrap":
-		return agent.Bootstrap(ctx, h, addr, "bench", log)
+		return rooted.Bootstrap(ctx, h, addr, "bench", log)
 	case "run":
-		a, err := agent.New(h, addr, "bench", log)
+		a, err := online.New(h, addr, "bench", log)
 		if err != nil {
 			return err
 		}

@@ -151,11 +151,11 @@ type standIn struct {
 	root string
 }
 
-// standInForApt gives a host an apt that has one update (agent/testdata/apt-get).
+// standInForApt gives a host an apt that has one update (agent/rooted/testdata/apt-get).
 func (c *cell) standInForApt(serverID string) standIn {
 	c.t.Helper()
 	a := standIn{c.t, c.rootOf(serverID)}
-	text, err := os.ReadFile(filepath.Join(repo, "agent", "testdata", "apt-get"))
+	text, err := os.ReadFile(filepath.Join(repo, "agent", "rooted", "testdata", "apt-get"))
 	require.NoError(c.t, err)
 	for name, text := range map[string]string{
 		"usr/bin/apt-get": string(text), "usr/bin/dpkg": "#!/bin/sh\nexit 0\n",

@@ -21,7 +21,7 @@ var ofDatabase = soak.Limit{Slope: 100 << 10, Per: "tenant", Least: 4 << 20}
 var ofTemporal = soak.Limit{Slope: 512 << 10, Per: "tenant", Least: 4 << 20}
 
 // ofResults are the results that a host keeps to recognize a command that is repeated, at
-// most as many as agent/results.go says.
+// most as many as agent/exec/results.go says.
 var ofResults = soak.Limit{Slope: 16, Per: "tenant", Least: 20}
 
 // kept are the tables whose rows stay forever (docs/operations.md, what is kept).

@@ -227,7 +227,7 @@ func (h *host) restore(name string, s *site, backup string) (string, error) {
 	return fmt.Sprintf(`{"site": %q, "name": %q, "with_files": true}`, name, backup), nil
 }
 
-// Transfer has a host move pieces between its disk and object storage (agent/transfer.go): with the URLs that it
+// Transfer has a host move pieces between its disk and object storage (agent/online/transfer.go): with the URLs that it
 // is given, one after the other, until one fails or the caller goes.
 func (a *Agents) Transfer(ctx context.Context, serverID prego.ServerID, addr string, in wire.TransferRequest) (out wire.TransferResponse, err error) {
 	what := fmt.Sprintf("transfer %d up %d down of %s on %s", len(in.Upload), len(in.Download), in.Backup, serverID)
@@ -275,7 +275,7 @@ func (a *Agents) Transfer(ctx context.Context, serverID prego.ServerID, addr str
 	return out, nil
 }
 
-// repeated is agent/transfer.go's again.
+// repeated is agent/online/transfer.go's again.
 func repeated(ctx context.Context, number int, try func() *wire.TransferFailed) *wire.TransferFailed {
 	wait := 200 * time.Millisecond
 	for n := 1; ; n++ {
@@ -389,7 +389,7 @@ func (h *host) download(ctx context.Context, client *http.Client, in wire.Transf
 	return out, failed
 }
 
-// refused3 is agent/transfer.go's storageRefusal.
+// refused3 is agent/online/transfer.go's storageRefusal.
 func refused3(resp *http.Response) *wire.TransferFailed {
 	var why struct{ Code, Message string }
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 16<<10))

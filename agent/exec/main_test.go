@@ -1,0 +1,9 @@
+package exec
+
+import (
+	"testing"
+
+	"github.com/prego/prego/lab/agenttest"
+)
+
+func TestMain(m *testing.M) { agenttest.Run(m, nil) }

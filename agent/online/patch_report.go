@@ -1,0 +1,105 @@
+package online
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"reflect"
+	"time"
+
+	"github.com/prego/prego/agent/host"
+	"github.com/prego/prego/agent/wire"
+)
+
+// When an agent tells which security updates its host lacks.
+const (
+	// patchLook is how often it looks whether packages changed, which costs two calls of stat.
+	patchLook = 5 * time.Second
+	// patchEvery is how often the lists of packages are fetched, and the report is sent although
+	// nothing changed.
+	patchEvery = 24 * time.Hour
+	// patchFirst bounds the wait for the first time, so that a fleet does not ask its mirrors at once.
+	patchFirst = time.Hour
+	// patchWithin bounds one report.
+	patchWithin = 10 * time.Minute
+)
+
+// packageState changes whenever a package does, or asks for a reboot.
+type packageState struct{ status, reboot time.Time }
+
+func packagesOf(h *host.Host) (s packageState) {
+	if info, err := os.Stat(h.Path(host.DpkgStatus)); err == nil {
+		s.status = info.ModTime()
+	}
+	if info, err := os.Stat(h.Path(host.RebootRequired)); err == nil {
+		s.reboot = info.ModTime()
+	}
+	return s
+}
+
+// followPatches tells the gateway which security updates the host lacks: when that changed, and
+// once a day. A host without packages has nothing to tell.
+func (a *Agent) followPatches(ctx context.Context, log *slog.Logger) error {
+	var seen, told packageState
+	var last wire.PatchReport
+	var sent time.Time
+	fetch := time.Now().Add(time.Duration(rand.Int64N(int64(patchFirst))))
+	for a.host.Pause(ctx, patchLook) == nil {
+		now := packagesOf(a.host)
+		settled := now == seen // packages that are being installed change all the time
+		seen = now
+		due := time.Now().After(fetch)
+		if now.status.IsZero() || !settled || (now == told && !due) {
+			continue
+		}
+		r, err := a.askPatches(ctx, due)
+		if due {
+			fetch = time.Now().Add(patchEvery)
+		}
+		told = now
+		if err != nil {
+			log.Warn("security updates are not known", "error", err.Error())
+			continue
+		}
+		if reflect.DeepEqual(r, last) && time.Since(sent) < patchEvery {
+			continue
+		}
+		s := a.current.Load()
+		if err := s.Gateway.PostJSON(ctx, wire.PathPatches, s.ID.Token, r, nil); err != nil {
+			log.Warn("security updates are not told", "error", err.Error())
+			told = packageState{} // next time
+			continue
+		}
+		last, sent = r, time.Now()
+	}
+	return nil
+}
+
+// askPatches asks the executor, whose caller is the only one that the process which may know is
+// asked by.
+func (a *Agent) askPatches(ctx context.Context, fetch bool) (r wire.PatchReport, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patchWithin)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://exec%s?fetch=%t", host.PathPatches, fetch), nil)
+	if err != nil {
+		return r, err
+	}
+	resp, err := a.executor.Do(req)
+	if err != nil {
+		return r, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, host.Clip(host.Printable(string(body)), wire.MaxPatchText))
+	}
+	if err != nil {
+		return r, err
+	}
+	return r, json.Unmarshal(body, &r)
+}

@@ -1,0 +1,157 @@
+package policy
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+func verbOf(kind wire.CommandKind, args []string) string {
+	verb, _ := Permitted(kind, args)
+	return verb
+}
+
+func TestBenchIsAllowedByTheTable(t *testing.T) {
+	t.Parallel()
+	site := "a-1.example.com"
+	for _, tc := range []struct {
+		verb string
+		args []string
+	}{
+		{"new-site", []string{"new-site", site, "--db-name", "pool_a1"}},
+		{"set-config", []string{"--site", site, "set-config", "host_name", "https://ü.example.com/ $(id)"}},
+		{"set-config", []string{"--site", site, "set-config", "empty", ""}},
+		{"install-app", []string{"--site", site, "install-app", "erpnext"}},
+		{"list-apps", []string{"--site", site, "list-apps"}},
+		{"set-maintenance-mode", []string{"--site", site, "set-maintenance-mode", "on"}},
+		{"set-maintenance-mode", []string{"--site", site, "set-maintenance-mode", "off"}},
+		{"", []string{"--site", site, "backup"}},
+		{"", []string{"--site", site, "backup", "--with-files"}},
+		{"", []string{"--site", site, "rename-site", "b.example.com"}},
+		{"", []string{"drop-site", site, "--force", "--no-backup"}},
+		{"", []string{"new-site", site, "--db-name", "mysql"}},
+		{"", []string{"--site", site, "restore", "b.example.com/private/backups/20260102_030405-b-database.sql.gz"}},
+		{"", []string{"--site", site, "restore", "/" + site + "/private/backups/20260102_030405-a-database.sql.gz"}},
+		{"", []string{"--site", site, "restore", site + "/private/backups/../../20260102_030405-a-database.sql.gz"}},
+		{"", []string{"--site", site, "restore", site + "/private/backups/20260102_030405-a-files.tar"}},
+		{"", []string{"--site", site, "restore", "https://example.com/20260102_030405-a-database.sql.gz"}},
+		{"", []string{"--site", site, "restore", site + "/private/backups/20260102_030405-a-database.sql.gz", "--force"}},
+		{"", []string{"--site", site, "restore", site + "/private/backups/20260102_030405-a-database.sql.gz", "--admin-password", "x"}},
+		{"list-sites", []string{"list-sites"}},
+		{"promote-site", []string{"promote-site", site, "b.example.com"}},
+		{"configure", []string{"--site", site, "configure", `{"host_name":"https://a.example.com"}`}},
+		{"set-admin-password", []string{"--site", site, "set-admin-password"}},
+		{"add-user", []string{"--site", site, "add-user", "kim.p+x@example.co.kr", "Kim Park-Ö"}},
+		{"enable-scheduler", []string{"--site", site, "enable-scheduler"}},
+		{"disable-scheduler", []string{"--site", site, "disable-scheduler"}},
+		{"migrate", []string{"--site", site, "migrate"}},
+		{"backup", []string{"--site", site, "backup", "snap-1"}},
+		{"backup", []string{"--site", site, "backup", "snap-1", "--with-files"}},
+		{"restore", []string{"--site", site, "restore", "snap-1"}},
+		{"restore", []string{"--site", site, "restore", "snap-1", "--with-files"}},
+		{"delete-backup", []string{"--site", site, "delete-backup", "snap-1"}},
+		{"usage", []string{"--site", site, "usage"}},
+		{"erase-site", []string{"erase-site", site, "--db-name", "pool_1"}},
+		{"erase-site", []string{"erase-site", site, "--db-name", "tenant_a_db"}},
+		{"", []string{"erase-site", site, "--db-name", "mysql"}},
+		{"", []string{"erase-site", site, "--db-name", "_a1"}},
+		{"", []string{"erase-site", site}},
+		{"", []string{"promote-site", site, "../x"}},
+		{"", []string{"promote-site", site, "--force"}},
+		{"", []string{"--site", site, "configure", `["host_name"]`}},
+		{"", []string{"--site", site, "set-admin-password", "a password"}},
+		{"", []string{"--site", site, "add-user", "--password", "x"}},
+		{"", []string{"--site", site, "add-user", "a@example.com", "-x"}},
+		{"", []string{"--site", site, "add-user", "a@example.com", "<b>"}},
+		{"", []string{"--site", site, "add-user", "a@example", "A"}},
+		{"", []string{"--site", site, "backup", "../x"}},
+		{"", []string{"--site", site, "backup", "Snap"}},
+		{"", []string{"--site", site, "backup", strings.Repeat("a", 81)}},
+		{"", []string{"--site", site, "restore", "snap-1", "--force"}},
+		{"", []string{"--site", site, "migrate", "--skip-failing"}},
+		{"", nil},
+		{"", []string{""}},
+		{"", []string{"version"}},
+		{"", []string{"console"}},
+		{"", []string{"--site", site, "console"}},
+		{"", []string{"--site", site, "execute", "frappe.db.sql"}},
+		{"", []string{"--site", "all", "backup"}},
+		{"", []string{"list-sites", "--help"}},
+		{"", []string{"List-Sites"}},
+		{"", []string{"SITE"}},
+		{"", []string{"new-site", site}},
+		{"", []string{"new-site", site, "--db-name"}},
+		{"", []string{"new-site", site, "--db-name", "a;b"}},
+		{"", []string{"new-site", site, "--db-name", "pool_" + strings.Repeat("a", 64)}},
+		{"", []string{"new-site", site, "--db-name", "pool_a", "--force"}},
+		{"", []string{"new-site", "localhost", "--db-name", "pool_a"}},
+		{"", []string{"new-site", "../../etc", "--db-name", "pool_a"}},
+		{"", []string{"new-site", "A.example.com", "--db-name", "pool_a"}},
+		{"", []string{"new-site", "-a.example.com", "--db-name", "pool_a"}},
+		{"", []string{"new-site", "a.example.com\n", "--db-name", "pool_a"}},
+		{"", []string{"new-site", "a..com", "--db-name", "pool_a"}},
+		{"", []string{"new-site", strings.Repeat("a.", 130) + "com", "--db-name", "pool_a"}},
+		{"", []string{"--site", site, "rename-site", "--force"}},
+		{"", []string{"--site", site, "set-config", "-g", "value"}},
+		{"", []string{"--site", site, "set-config", "key", "--parse"}},
+		{"", []string{"--site", site, "set-config", "a key", "value"}},
+		{"", []string{"--site", site, "set-config", "key", "two\nlines"}},
+		{"", []string{"--site", site, "set-config", "key", "\x00"}},
+		{"set-config", []string{"--site", site, "set-config", "key", strings.Repeat("x", 4096)}},
+		{"", []string{"--site", site, "set-config", "key", strings.Repeat("x", 4097)}},
+		{"", []string{"--site", site, "install-app", "https://example.com/app"}},
+		{"", []string{"--site", site, "install-app", "Erpnext"}},
+		{"", []string{"--site", site, "set-maintenance-mode", "maybe"}},
+		{"", []string{"drop-site", site, "--no-backup", "--force"}},
+		{"", []string{"drop-site", site}},
+	} {
+		require.Equal(t, tc.verb, verbOf(wire.KindBench, tc.args), "%q", tc.args)
+	}
+}
+
+// FuzzPolicy lets nothing through that a shell, an option parser, a statement or a
+// path could read more into.
+func FuzzPolicy(f *testing.F) {
+	for _, lines := range allowed {
+		for _, line := range lines {
+			f.Add("bench", strings.Join(strings.Fields(line), "\x1f"))
+		}
+	}
+	for _, s := range []string{"--site\x1fa.b\x1fset-config\x1fk\x1f--parse", "drop-database\x1fpool_a`", "memory-usage\x1f-x", "new-site\x1fa.b\n\x1f--db-name\x1fx"} {
+		f.Add("mariadb", s)
+	}
+	f.Fuzz(func(t *testing.T, kind, joined string) {
+		args := strings.Split(joined, "\x1f")
+		for _, k := range []wire.CommandKind{wire.CommandKind(kind), wire.KindBench, wire.KindMariaDB, wire.KindRedisCLI} {
+			verb, sites := Permitted(k, args)
+			if verb == "" {
+				continue
+			}
+			require.True(t, k.Valid())
+			options := 0
+			for i, a := range args {
+				require.NotContains(t, a, "\x00")
+				require.NotContains(t, a, "\n")
+				require.LessOrEqual(t, len(a), 4096)
+				if strings.HasPrefix(a, "-") {
+					options++
+					require.Contains(t, []string{"--site", "--db-name", "--force", "--no-backup", "--with-files", "--with-public-files", "--with-private-files"}, a)
+					require.Equal(t, wire.KindBench, k)
+				}
+				if k == wire.KindMariaDB && i > 0 {
+					require.NotRegexp(t, "[^A-Za-z0-9_]", a)
+				}
+			}
+			require.LessOrEqual(t, options, 3)
+			for _, s := range sites {
+				require.NotContains(t, s, "/")
+				require.NotContains(t, s, "..")
+				require.True(t, filepath.IsLocal(s))
+			}
+		}
+	})
+}

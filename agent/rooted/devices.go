@@ -1,0 +1,278 @@
+package rooted
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prego/prego/agent/host"
+	"github.com/prego/prego/agent/policy"
+	"github.com/prego/prego/agent/seal"
+	"github.com/prego/prego/agent/wire"
+)
+
+// Devices is the process that mounts the provider's volumes and sets the host's floating
+// addresses, as root. It accepts requests from one user, and only the verbs of the tables
+// for volumes and addresses, which it checks again.
+type Devices struct {
+	host *Machine
+	uid  uint32     // the only allowed caller
+	one  sync.Mutex // held by the verb that runs
+	log  *slog.Logger
+}
+
+// NewDevices accepts requests from the named user only; "" is its own.
+func NewDevices(h *host.Host, caller string, log *slog.Logger) (*Devices, error) {
+	uid, err := host.UIDOf(caller)
+	if err != nil {
+		return nil, fmt.Errorf("the caller: %w", err)
+	}
+	return &Devices{host: &Machine{Host: h}, uid: uid, log: log}, nil
+}
+
+// Run restores what the host had before it was rebooted, tells the service manager, and
+// serves until ctx ends. The engine starts after that (prego-agent-devices.service).
+func (d *Devices) Run(ctx context.Context, l net.Listener) error {
+	if err := d.host.thawAll(); err != nil {
+		d.log.Error("not thawed", "error", err.Error())
+	}
+	d.host.sweepSealed(time.Now())
+	if err := d.host.sweepTried(); err != nil {
+		d.log.Error("not deleted", "error", err.Error())
+	}
+	d.restore(ctx)
+	if d.host.Root == "/" {
+		if err := isolate(ctx); err != nil {
+			return fmt.Errorf("isolation of containers: %w", err)
+		}
+	}
+	if err := notifyReady(); err != nil {
+		d.log.Warn("the service manager is not told", "error", err.Error())
+	}
+	d.log.Info("mounting volumes and setting addresses", "for_uid", d.uid)
+	peers := &host.PeerListener{Listener: l, UID: d.uid, Log: d.log}
+	return peers.Handle(ctx, func(conn net.Conn) { d.answer(ctx, conn) })
+}
+
+func (d *Devices) answer(ctx context.Context, conn net.Conn) {
+	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	var in host.DeviceRequest
+	var out host.DeviceAnswer
+	dec := json.NewDecoder(io.LimitReader(conn, policy.MaxBody))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&in); err != nil {
+		out.Failed = "this is no request"
+	} else if in.Kind == policy.KindSpool {
+		rest := bufio.NewReader(io.MultiReader(dec.Buffered(), conn))
+		_, _ = rest.ReadByte() // the end of the request's line
+		d.piece(ctx, conn, rest, in.Args)
+		return
+	} else {
+		var text strings.Builder
+		err := d.run(ctx, conn, in, &text)
+		d.log.Info("done", "kind", in.Kind, "args", in.Args, "error", fmt.Sprint(err))
+		if out.Stdout = text.String(); err != nil {
+			out.Failed = err.Error()
+		}
+	}
+	_ = conn.SetWriteDeadline(time.Now().Add(host.WriteTime))
+	_ = json.NewEncoder(conn).Encode(out)
+}
+
+// run runs a verb: those that take long each for its volume, the others one at a time. A long one
+// ends with its caller, and makes way for whoever unmounts its volume.
+func (d *Devices) run(ctx context.Context, conn net.Conn, in host.DeviceRequest, out io.Writer) error {
+	if long(in.Args) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		_ = conn.SetReadDeadline(time.Time{})
+		go func() {
+			_, _ = io.Copy(io.Discard, conn)
+			cancel()
+		}()
+		return d.host.Device(ctx, in.Kind, in.Args, in.Secrets, out)
+	}
+	if len(in.Args) > 1 && in.Args[0] == "unmount" {
+		if err := inUse.end(ctx, d.host.Path(wire.VolumeMount(in.Args[1]))); err != nil {
+			return err
+		}
+	}
+	d.one.Lock()
+	defer d.one.Unlock()
+	return d.host.Device(ctx, in.Kind, in.Args, in.Secrets, out)
+}
+
+func long(args []string) bool {
+	return len(args) > 0 && (args[0] == "seal-volume" || args[0] == "open-volume" || args[0] == "try-volume")
+}
+
+// piece reads or writes a piece of a volume's sealed backup: after an answer without a failure
+// comes what was read.
+func (d *Devices) piece(ctx context.Context, conn net.Conn, rest io.Reader, args []string) {
+	_ = conn.SetDeadline(time.Now().Add(host.PieceTime))
+	var content bytes.Buffer
+	var out host.DeviceAnswer
+	if err := d.host.Piece(ctx, args, rest, &content); err != nil {
+		out.Failed = err.Error()
+	}
+	if json.NewEncoder(conn).Encode(out) == nil && out.Failed == "" {
+		_, _ = content.WriteTo(conn)
+	}
+}
+
+// Piece reads or writes a piece of a volume's sealed backup: one of the verbs of policy.KindSpool.
+func (h *Machine) Piece(_ context.Context, args []string, from io.Reader, to io.Writer) error {
+	verb, _ := policy.Permitted(policy.KindSpool, args)
+	if verb == "" || args[0] != "--volume" {
+		return errors.New("only pieces of volumes are seen to here")
+	}
+	offset, err1 := strconv.ParseInt(args[4], 10, 64)
+	length, err2 := strconv.ParseInt(args[5], 10, 64)
+	if err := errors.Join(err1, err2); err != nil || length > wire.MaxPiece {
+		return errors.Join(err, fmt.Errorf("a piece has at most %d bytes", wire.MaxPiece))
+	}
+	if verb == policy.VerbWriteSealed {
+		content := io.LimitReader(from, length)
+		err := h.writeSealedVolume(args[1], args[3], offset, length, content)
+		_, _ = io.Copy(io.Discard, content) // the caller listens only after it has said all
+		return err
+	}
+	return h.readSealedVolume(args[1], args[3], offset, length, to)
+}
+
+// Device runs a verb on a volume or a floating address.
+func (h *Machine) Device(ctx context.Context, kind wire.CommandKind, args []string, secrets map[string]string, out io.Writer) error {
+	if kind != wire.KindVolume && kind != wire.KindAddress {
+		return errors.New("only volumes and addresses are seen to here")
+	}
+	verb, _ := policy.Permitted(kind, args)
+	if verb == "" {
+		return fmt.Errorf("%s may not be called like this", kind)
+	}
+	if kind == wire.KindAddress {
+		return h.address(ctx, verb, args[1])
+	}
+	v := attached{host: h, id: args[1], at: h.Path(wire.VolumeMount(args[1]))}
+	switch verb {
+	case "seal-volume":
+		return ofVerb(inUse.with(ctx, v.at, func(ctx context.Context) error { return v.seal(ctx, args[2], args[3], out) }))
+	case "open-volume":
+		return ofVerb(inUse.with(ctx, v.at, func(ctx context.Context) error {
+			return v.openSealed(ctx, args[2], args[3], args[4], secrets[wire.SecretBackupIdentity], out)
+		}))
+	case "try-volume":
+		// It needs no volume, and keeps nobody from one.
+		return ofVerb(inUse.with(ctx, h.triedDir(v.id, args[2]), func(ctx context.Context) error {
+			return v.trySealed(ctx, args[2:], secrets[wire.SecretBackupIdentity], out)
+		}))
+	case "drop-sealed":
+		return h.dropSealed(v.id, args[2])
+	}
+	report, err := h.volume(ctx, verb, args[1])
+	if err != nil || report == nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(report)
+}
+
+// ofVerb marks the failure of a verb on a backup, like those of sites.
+func ofVerb(err error) error {
+	var f *seal.Failure
+	if errors.As(err, &f) {
+		return fmt.Errorf("volume: %w", f)
+	}
+	if err != nil {
+		err = fmt.Errorf("volume: %w", err)
+	}
+	return err
+}
+
+// What is remembered is named by its kind and id.
+const (
+	rememberedVolume  = "volume-"
+	rememberedAddress = "address-"
+)
+
+// remember notes that the host has something, before it has, and forget that it has it no
+// longer, before it is gone.
+func (h *Machine) remember(name string) error {
+	dir := h.Path(wire.DevicesDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return host.WriteFile(filepath.Join(dir, name), nil, 0o600)
+}
+
+func (h *Machine) forget(name string) error {
+	if err := os.Remove(filepath.Join(h.Path(wire.DevicesDir), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// remembered are the ids of a kind.
+func (h *Machine) remembered(kind string) []string {
+	entries, err := os.ReadDir(h.Path(wire.DevicesDir))
+	if err != nil {
+		return nil // nothing yet
+	}
+	var ids []string
+	for _, e := range entries {
+		if id, ok := strings.CutPrefix(e.Name(), kind); ok {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// restore brings back what a host had before a reboot. A volume that can't be mounted is
+// reported: no container starts on it, and the control plane mounts it before the next
+// one does.
+func (d *Devices) restore(ctx context.Context) {
+	for _, id := range d.host.remembered(rememberedAddress) {
+		if verb, _ := policy.Permitted(wire.KindAddress, []string{"add", id}); verb == "" {
+			continue
+		}
+		if err := d.host.address(ctx, "add", id); err != nil {
+			d.log.Error("address not restored", "address", id, "error", err.Error())
+		}
+	}
+	for _, id := range d.host.remembered(rememberedVolume) {
+		if verb, _ := policy.Permitted(wire.KindVolume, []string{"mount", id}); verb == "" {
+			continue
+		}
+		if _, err := d.host.volume(ctx, "remount", id); err != nil {
+			d.log.Error("volume not mounted again", "volume", id, "error", err.Error())
+		}
+	}
+}
+
+// notifyReady tells the service manager that a service of the type notify is ready.
+func notifyReady() error {
+	socket := os.Getenv("NOTIFY_SOCKET") //nolint:forbidigo // the service manager's protocol
+	if socket == "" {
+		return nil
+	}
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = conn.Write([]byte("READY=1"))
+	return err
+}

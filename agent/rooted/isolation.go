@@ -1,0 +1,54 @@
+package rooted
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+
+	"github.com/prego/prego/agent/host"
+	"github.com/prego/prego/agent/wire"
+)
+
+// isolation is what containers of orgs' process groups may not reach, in a table of its own:
+// a drop in any table is final, whatever Docker and the host's firewall accept.
+//
+// They are on bridges by environment, whose names begin with wire.EnvBridge. They may open
+// connections to public addresses, and ask for names anywhere. They reach no container of
+// any bridge, also not at a port that it has published on this host, because that is
+// rewritten to its address before; nothing of the host itself; no private network, where a
+// connection would come from the host's own address and be let in as that; and no metadata.
+const isolation = `table inet prego_instances
+delete table inet prego_instances
+table inet prego_instances {
+	chain forward {
+		type filter hook forward priority filter - 20; policy accept;
+		iifname != "` + wire.EnvBridge + `*" accept
+		ct state established,related accept
+		oifname { "br-*", "docker0" } drop
+		ip daddr 169.254.0.0/16 drop
+		meta l4proto { tcp, udp } th dport 53 accept
+		ip daddr { 10.0.0.0/8, 100.64.0.0/10, 172.16.0.0/12, 192.168.0.0/16, 198.18.0.0/15 } drop
+		ip6 daddr { fc00::/7, fe80::/10 } drop
+	}
+	chain input {
+		type filter hook input priority filter - 20; policy accept;
+		iifname != "` + wire.EnvBridge + `*" accept
+		ct state established,related accept
+		drop
+	}
+}
+`
+
+// isolate loads the rules.
+func isolate(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, "/usr/sbin/nft", "--file", "-")
+	cmd.Stdin = strings.NewReader(isolation)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return fmt.Errorf("nft: %w: %s", err, host.Printable(strings.TrimSpace(string(out))))
+	}
+	return err
+}

@@ -1,0 +1,244 @@
+package rooted
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prego/prego/agent/host"
+	"github.com/prego/prego/agent/wire"
+)
+
+// PeersKeeper is the process that puts peers documents in force. It may change the host's
+// firewall, and so could open it to everyone: it has no way to the network, takes requests
+// from one user, and trusts nothing that they bring but a document that a key signed which
+// it knows from the host's enrolment, or from a document that such a key signed.
+type PeersKeeper struct {
+	host *host.Host
+	// nft runs nft with a ruleset; nil on a host without a firewall of its own.
+	nft func(ctx context.Context, ruleset string, args ...string) error
+	log *slog.Logger
+
+	mu sync.Mutex
+}
+
+// NewPeersKeeper keeps the peers of a host. One without firewall checks and keeps documents,
+// and filters nothing: simulated hosts that share one network have none.
+func NewPeersKeeper(h *host.Host, firewall bool, log *slog.Logger) *PeersKeeper {
+	k := &PeersKeeper{host: h, log: log}
+	if firewall {
+		k.nft = runNFT
+	}
+	return k
+}
+
+// peersState is what is on disk: the last good document as it was signed, and the keys that
+// may sign the next one, in one file.
+type peersState struct {
+	Signed wire.SignedPeers  `json:"signed"`
+	Keys   map[string]string `json:"keys"`
+}
+
+const peersFile = wire.PeersDir + "/state.json"
+
+// Run serves until ctx ends. Only the named user may ask; "" is its own.
+func (k *PeersKeeper) Run(caller string) func(context.Context, net.Listener) error {
+	return func(ctx context.Context, l net.Listener) error {
+		uid, err := host.UIDOf(caller)
+		if err != nil {
+			return fmt.Errorf("the caller: %w", err)
+		}
+		peers := &host.PeerListener{Listener: l, UID: uid, Log: k.log}
+		return peers.Handle(ctx, func(conn net.Conn) {
+			_ = conn.SetDeadline(time.Now().Add(host.NFTTime + 5*time.Second))
+			var in host.PeersRequest
+			dec := json.NewDecoder(io.LimitReader(conn, 2*wire.MaxPeersDocument))
+			dec.DisallowUnknownFields()
+			answer := host.PeersAnswer{Refused: "this is no request"}
+			if dec.Decode(&in) == nil {
+				answer = k.Apply(ctx, in)
+			}
+			_ = json.NewEncoder(conn).Encode(answer)
+		})
+	}
+}
+
+// Apply puts a document in force, if it is good, and tells what is.
+func (k *PeersKeeper) Apply(ctx context.Context, in host.PeersRequest) host.PeersAnswer {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	state, doc, err := k.load()
+	if err != nil {
+		// What is in force stays. A good document replaces what is on disk.
+		k.log.Error("what is in force is not known", "error", err.Error())
+	}
+	answer := host.PeersAnswer{Applied: doc.Version, Address: doc.Address}
+	if in.Signed != nil {
+		next, refused := k.accept(ctx, state.Keys, doc.Version, in)
+		switch {
+		case refused != nil:
+			k.log.Warn("a peers document was refused", "error", refused.Error())
+			answer.Refused = host.Clip(refused.Error(), wire.MaxPeersRefused)
+		default:
+			answer.Applied, answer.Address, state.Keys = next.Version, next.Address, next.Keys
+			k.log.Info("peers", "version", next.Version)
+		}
+	}
+	answer.Keys = slices.Sorted(maps.Keys(state.Keys))
+	return answer
+}
+
+// accept puts a document in force and keeps it.
+func (k *PeersKeeper) accept(ctx context.Context, trusted map[string]string, version int64, in host.PeersRequest) (wire.PeersDocument, error) {
+	doc, err := in.Signed.Open(trusted)
+	if err != nil {
+		return doc, err
+	}
+	if doc.Version < version {
+		return doc, fmt.Errorf("version %d is older than %d, which is in force", doc.Version, version)
+	}
+	if len(doc.Keys) == 0 {
+		return doc, errors.New("it names no key that may sign the next one")
+	}
+	for id, text := range doc.Keys {
+		if _, err := wire.ParsePeersKey(text); err != nil {
+			return doc, fmt.Errorf("key %s: %w", id, err)
+		}
+	}
+	if _, err := in.Signed.Open(doc.Keys); err != nil {
+		return doc, errors.New("no key that it names signed it: it could not be checked at the next boot")
+	}
+	rules, err := k.rules(doc)
+	if err != nil {
+		return doc, err
+	}
+	if in.Caller != "" && !letsIn(doc.Control.CIDRs, in.Caller) {
+		return doc, fmt.Errorf("it would shut out the control plane, which calls from %s", in.Caller)
+	}
+	if err := k.check(ctx, rules); err != nil {
+		return doc, err
+	}
+	if err := k.replace(ctx, rules); err != nil {
+		return doc, err
+	}
+	b, err := json.Marshal(peersState{Signed: *in.Signed, Keys: doc.Keys})
+	if err != nil {
+		return doc, err
+	}
+	if err := os.MkdirAll(k.host.Path(wire.PeersDir), 0o700); err != nil {
+		return doc, err
+	}
+	return doc, host.WriteFile(k.host.Path(peersFile), b, 0o600)
+}
+
+// rules is the ruleset of a document of this host.
+func (k *PeersKeeper) rules(doc wire.PeersDocument) (string, error) {
+	if doc.Environment != k.host.Config.Environment || doc.ServerID != k.host.Config.ServerID {
+		return "", fmt.Errorf("it is of server %q in environment %q", doc.ServerID, doc.Environment)
+	}
+	if doc.Version < 1 {
+		return "", errors.New("it has no version")
+	}
+	return ruleset(k.host, doc)
+}
+
+// letsIn reports whether an address is in one of the networks.
+func letsIn(cidrs []string, address string) bool {
+	a, err := netip.ParseAddr(address)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(cidrs, func(text string) bool {
+		p, err := netip.ParsePrefix(text)
+		return err == nil && p.Contains(a.Unmap())
+	})
+}
+
+// load reads what is on disk. Without anything, the keys are those of the enrolment.
+func (k *PeersKeeper) load() (peersState, wire.PeersDocument, error) {
+	var state peersState
+	enrolled := func(err error) (peersState, wire.PeersDocument, error) {
+		state = peersState{}
+		if b, kerr := os.ReadFile(k.host.Path(wire.PeersKeysPath)); kerr == nil {
+			err = errors.Join(err, json.Unmarshal(b, &state.Keys))
+		}
+		return state, wire.PeersDocument{}, err
+	}
+	b, err := os.ReadFile(k.host.Path(peersFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return enrolled(nil)
+	}
+	if err != nil {
+		return enrolled(err)
+	}
+	if err := json.Unmarshal(b, &state); err != nil {
+		return enrolled(err)
+	}
+	// The keys in it are those that it names itself, and the file is root's.
+	doc, err := state.Signed.Open(state.Keys)
+	if err == nil {
+		_, err = k.rules(doc)
+	}
+	if err != nil {
+		return enrolled(err)
+	}
+	return state, doc, nil
+}
+
+// Restore puts the last good document in force again, as a host does before its network is
+// up. Without one, or if it can't, the ruleset of the first boot stays: it lets in the
+// control plane, and nobody else.
+func (k *PeersKeeper) Restore(ctx context.Context) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, doc, err := k.load()
+	if err != nil || doc.Version == 0 {
+		return err
+	}
+	rules, err := k.rules(doc)
+	if err != nil {
+		return err
+	}
+	return k.replace(ctx, rules)
+}
+
+func (k *PeersKeeper) check(ctx context.Context, rules string) error {
+	if k.nft == nil {
+		return nil
+	}
+	return k.nft(ctx, rules, "--check")
+}
+
+// replace replaces the ruleset in one transaction of the kernel.
+func (k *PeersKeeper) replace(ctx context.Context, rules string) error {
+	if k.nft == nil {
+		return nil
+	}
+	return k.nft(ctx, rules)
+}
+
+func runNFT(ctx context.Context, ruleset string, args ...string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), host.NFTTime) // never stopped in the middle
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/usr/sbin/nft", append(args, "--file", "-")...)
+	cmd.Stdin = strings.NewReader(ruleset)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("nft: %w: %s", err, host.Printable(strings.TrimSpace(host.Clip(errs.String(), 300))))
+	}
+	return nil
+}

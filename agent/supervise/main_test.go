@@ -1,0 +1,9 @@
+package supervise
+
+import (
+	"testing"
+
+	"github.com/prego/prego/lab/agenttest"
+)
+
+func TestMain(m *testing.M) { agenttest.Run(m, nil) }
