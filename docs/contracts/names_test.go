@@ -484,7 +484,7 @@ var limits = map[string]string{
 	"MaxExecTTL":       "5 * time.Minute", // of a command's token, where it is issued
 	"maxExecTTL":       "5 * time.Minute", // and where it is taken
 	"defaultTimeout":   "time.Minute",     // of a command
-	"maxOutput":        "8 << 10",         // of each of a command's streams
+	"MaxOutput":        "8 << 10",         // of each of a command's streams
 	"MaxAuditedOutput": "8 << 10",
 	"repeatWindow":     "60 * time.Second", // in which the key that consumed a token may repeat the handshake
 	"MaxTagLen":        "63",               // less than 64
