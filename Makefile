@@ -6,6 +6,8 @@ export GOTOOLCHAIN ?= local
 # golangci-lint caches findings with the paths of the checkout they were made in, so
 # that one cache shared by two checkouts reports files that no exclusion matches.
 export GOLANGCI_LINT_CACHE := $(CURDIR)/.prego/cache/golangci-lint
+# What depends on versions and recipes alone is built once for all checkouts: programs, images, roots of machines.
+export PREGO_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/prego
 
 TEMPORAL_VERSION      := v1.5.1
 TEMPORAL_SERVER       := v1.32.1
@@ -46,26 +48,24 @@ dev: postgres bench-packages temporal edge-programs build ## Run everything here
 # that is missing here; contributing/testing.md has the reasons. The slow come first.
 RACE := ./agent/site ./placer ./store ./agent/online ./agent/rooted ./agent/exec ./internal/dockerhost ./agent/edge ./lab/sim ./api ./console ./agentgw ./activities ./worker \
 	./internal/agentclient ./agent/host ./agent/supervise ./lab/child ./lab/devstack ./internal/hetzner ./internal/pki ./internal/relay ./internal/token ./lab/world/frontend
-# lab/production and tools have targets of their own (test-production, lint).
-UNIT = $(shell go list ./... | grep -v -e /lab/e2e$$ -e /lab/production$$ -e /prego/tools$$)
-PLAIN = ./lab/docsrun $(filter-out ./lab/docsrun $(RACE),$(patsubst github.com/prego/prego%,.%,$(UNIT)))
+# The others are in tools/deep.txt.
+UNIT = $(shell go list ./... | grep -v -e /lab/e2e$$ -e /lab/production$$ -e /lab/docsrun$$ -e /lab/sim/judge$$ -e /prego/tools$$)
+PLAIN = $(filter-out $(RACE),$(patsubst github.com/prego/prego%,.%,$(UNIT)))
 # make lint vets; without the directory's name in them, builds of another checkout are used
 # again, and without cgo also those of make build.
 export TESTFLAGS := -trimpath -vet=off
 
-test: packages temporal pebble versitygw axe $(GOTESTSUM) $(if $(filter 0,$(shell id -u)),images) ## Run every test, the end-to-end ones included, with the race detector where goroutines share state
-	PACKAGES="$(RACE)" tools/test.sh -race -timeout 15m -p 4
-	CGO_ENABLED=0 PACKAGES="$(PLAIN)" tools/test.sh -timeout 15m -p 4
-	CGO_ENABLED=0 PACKAGES=./lab/e2e tools/test.sh -timeout 30m -parallel 4
+test: packages temporal pebble versitygw axe $(GOTESTSUM) $(if $(filter 0,$(shell id -u)),images machines) ## Run what a push must pass: unit and end-to-end tests, a real Debian, the seeded world, and this commit's share of test-deep
+	tools/deep.sh check
+	RACE="$(RACE)" PLAIN="$(PLAIN)" tools/push.sh
 
 test-race-all: packages temporal pebble versitygw $(GOTESTSUM) ## Run every unit test with the race detector (many minutes)
 	PACKAGES="$(UNIT)" tools/test.sh -race -timeout 60m
 
 # How many times as much as make test does.
 DEEP ?= 20
-test-deep: packages ## Try each property on DEEP=20 times as many cases, and repeat races as often (many minutes)
-	PREGO_TEST_DEEP=$(DEEP) go test -count 1 -timeout 120m $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/pgregory.net\/rapid/ {print $$1}') -rapid.checks=$$((100 * $(DEEP)))
-	PREGO_TEST_DEEP=$(DEEP) go test -count 1 -timeout 60m ./lab/e2e ./agent/site ./lab/world/frontend -run "TestScriptsEndAsOnTheRealService|TestErase|TestATenantMoves|TestATenantsDataMoves|TestRecordReleaseHistories|TestRecordDrainHistories|TestARestoreSurvivesWhoeverDies|TestABackupIsVerifiedByADrill|TestAServerIsDeclaredLost|TestAServerIsLostDuringAMove|TestWorkerKilled|TestWorkerDiesBetweenAnyTwoSteps|TestCancelAtEveryStep|TestFleetPlansAroundARegion|TestServersAreFreed"
+test-deep: packages temporal pebble versitygw axe $(GOTESTSUM) images machines ## Run all of tools/deep.txt, and each property on DEEP=20 times as many cases (hours)
+	PREGO_TEST_DEEP=$(DEEP) tools/deep.sh all
 
 image: build ## Build the image that docker-compose.yml runs, and try it
 	@tools/packages.sh docker dockerd postgres-server setpriv ca-certificates
@@ -120,19 +120,12 @@ soak: packages temporal pebble versitygw ## Load a small installation for DURATI
 bench-compare: ## Compare bench.json with the last recorded run
 	go run ./tools/bench-compare
 
-lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Check style, imports, determinism, forbidden patterns, generated code and alerts
-	go vet ./...
-	go vet -tags frappe ./lab/frappetest
-	go vet -tags machines ./lab/e2e
-	go vet -tags scale ./lab/e2e
-	go vet -tags soak ./lab/e2e
+lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Check style, imports, determinism, forbidden patterns, generated code, alerts and docker-compose.yml
 	$(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) run --allow-parallel-runners ./...
 	$(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) -config tools/workflowcheck.yaml ./workflows/...
 	tools/forbidden.sh
 	tools/generated.sh
-	$(MAKE) alerts
-	@tools/packages.sh compose
-	go test -count=1 ./tools # each check of this file finds what it is for
+	$(MAKE) alerts compose-config
 
 generate: ## Generate what is generated
 	go generate ./...
@@ -162,8 +155,12 @@ postgres: # the server's binaries, unless a database is given
 bench-packages: # what sites of simulated hosts run on
 	@tools/packages.sh $(BENCH_PACKAGES)
 
-temporal: # Temporal's CLI: one on PATH, or built once into .prego/bin
-	@command -v temporal >/dev/null || { echo "building Temporal's CLI $(TEMPORAL_VERSION) (once, some minutes)"; GOBIN=$(TOOLS) go install github.com/temporalio/cli/cmd/temporal@$(TEMPORAL_VERSION); }
+temporal: $(TOOLS)/temporal-$(TEMPORAL_VERSION) # Temporal's CLI
+
+$(TOOLS)/temporal-$(TEMPORAL_VERSION):
+	@echo "Temporal's CLI $(TEMPORAL_VERSION) (built once, some minutes)"
+	tools/install.sh $@ github.com/temporalio/cli/cmd/temporal@$(TEMPORAL_VERSION)
+	ln -sfn $(@F) $(TOOLS)/temporal
 
 edge-programs: caddy pebble # what edges of simulated hosts run, and what issues their certificates
 	@tools/packages.sh haproxy
@@ -171,9 +168,9 @@ edge-programs: caddy pebble # what edges of simulated hosts run, and what issues
 caddy: $(TOOLS)/caddy-$(CADDY_VERSION)
 
 $(TOOLS)/caddy-$(CADDY_VERSION):
-	@echo "building Caddy $(CADDY_VERSION) (once, some minutes)"
-	CGO_ENABLED=0 GOBIN=$(TOOLS) go install -trimpath -ldflags '-s -w' github.com/caddyserver/caddy/v2/cmd/caddy@$(CADDY_VERSION)
-	ln -f $(TOOLS)/caddy $@
+	@echo "Caddy $(CADDY_VERSION) (built once, some minutes)"
+	CGO_ENABLED=0 INSTALLFLAGS=-trimpath INSTALL_LDFLAGS='-s -w' tools/install.sh $@ github.com/caddyserver/caddy/v2/cmd/caddy@$(CADDY_VERSION)
+	ln -sfn $(@F) $(TOOLS)/caddy
 
 packages: caddy # what the tests use of Debian, and what an edge runs
 	@tools/packages.sh postgres chromium cloud-init hcloud nft ip curl systemd-analyze dockerd jq unshare haproxy patch
@@ -191,35 +188,30 @@ screenshots: demo-parts build ## Make pictures of the console's pages, with what
 pebble: $(TOOLS)/pebble-$(PEBBLE_VERSION) # Let's Encrypt's ACME server for tests, and its DNS, built once into .prego/bin
 
 $(TOOLS)/pebble-$(PEBBLE_VERSION):
-	GOBIN=$@.new go install github.com/letsencrypt/pebble/v2/cmd/pebble@$(PEBBLE_VERSION) github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@$(PEBBLE_VERSION)
-	mv $@.new $@
+	tools/install.sh $@ github.com/letsencrypt/pebble/v2/cmd/pebble@$(PEBBLE_VERSION) github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@$(PEBBLE_VERSION)
 
 versitygw: $(TOOLS)/versitygw-$(VERSITYGW_VERSION) # an S3 server for tests, built once into .prego/bin
 
 $(TOOLS)/versitygw-$(VERSITYGW_VERSION):
-	GOBIN=$@.new go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)
-	mv $@.new $@
+	tools/install.sh $@ github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)
+	ln -sfn $(@F) $(TOOLS)/versitygw
 
 tools: temporal pebble versitygw caddy $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) $(GOTESTSUM) ## Install the tools that the other verbs use
 
 $(TOOLS)/temporal-server-$(TEMPORAL_SERVER):
-	@echo "building Temporal's server $(TEMPORAL_SERVER) (once, some minutes)"
-	CGO_ENABLED=0 GOBIN=$@.new go install -trimpath -ldflags '-s -w' go.temporal.io/server/cmd/server@$(TEMPORAL_SERVER) go.temporal.io/server/cmd/tools/sql@$(TEMPORAL_SERVER)
-	mv $@.new/server $@.new/temporal-server
-	mv $@.new/sql $@.new/temporal-sql-tool
-	mv $@.new $@
+	@echo "Temporal's server $(TEMPORAL_SERVER) (built once, some minutes)"
+	CGO_ENABLED=0 INSTALLFLAGS=-trimpath INSTALL_LDFLAGS='-s -w' tools/install.sh $@ go.temporal.io/server/cmd/server@$(TEMPORAL_SERVER) go.temporal.io/server/cmd/tools/sql@$(TEMPORAL_SERVER)
+	ln -sfn server $@/temporal-server
+	ln -sfn sql $@/temporal-sql-tool
 
 $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION):
-	GOBIN=$(TOOLS) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
-	mv $(TOOLS)/golangci-lint $@
+	tools/install.sh $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 
 $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION):
-	GOBIN=$(TOOLS) go install go.temporal.io/sdk/contrib/tools/workflowcheck@$(WORKFLOWCHECK_VERSION)
-	mv $(TOOLS)/workflowcheck $@
+	tools/install.sh $@ go.temporal.io/sdk/contrib/tools/workflowcheck@$(WORKFLOWCHECK_VERSION)
 
 $(GOTESTSUM):
-	GOBIN=$(TOOLS) go install gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
-	mv $(TOOLS)/gotestsum $@
+	tools/install.sh $@ gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
 
 clean: ## Delete what was built and all data of dev and demo
 	rm -rf bin .prego

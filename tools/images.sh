@@ -3,17 +3,19 @@
 # where no registry can be reached (docs/frappe.md), from Debian's packages and Caddy's
 # program, which make caddy builds, as root:
 #
-#   DIR/HASH/images.tar   for docker load
-#   DIR/HASH/registry/    what Debian's docker-registry serves, see registry.yml there
+#   HASH/images.tar   for docker load
+#   HASH/registry/    what Debian's docker-registry serves, see registry.yml there
 #
-# HASH is that of the recipe; DIR/current leads there. All but those of an edge share their
-# layers: Debian's packages, and what is laid over them as the originals have it. They have
+# HASH is that of the recipe. They are built below PREGO_CACHE, for all checkouts, and DIR/current leads there.
+# All but those of an edge share their layers: Debian's packages, and what is laid over them as the originals have it. They have
 # the names that the declared stack has.
 set -euo pipefail
 umask 022
 cd "$(dirname "$0")/.."
-mkdir -p "${1:?a directory to build in}"
-dir=$(readlink -f "$1")
+mkdir -p "${1:?a directory that is to lead to them}"
+current=$(readlink -f "$1")/current
+dir=${PREGO_CACHE:?}/images
+mkdir -p "$dir"
 bench_image=frappe/erpnext:v15
 caddy=${CADDY:-.prego/bin/caddy}
 [ -x "$caddy" ] || { echo "$caddy is missing: make caddy builds it" >&2; exit 1; }
@@ -29,7 +31,8 @@ out=$dir/$hash
 exec 9>"$dir/lock"
 flock 9 # another checkout, or a test, may be building the same
 if [ -e "$out/complete" ]; then
-	ln -sfn "$hash" "$dir/current"
+	touch "$out" "$dir/$base.tar"
+	ln -sfn "$out" "$current"
 	exit 0
 fi
 [ "$(id -u)" = 0 ] || { echo "the images can only be built as root" >&2; exit 1; }
@@ -81,6 +84,6 @@ mkdir -p "$out"
 python3 tools/images/pack.py --base "$dir/$base.tar" --out "$out" --bench-image "$bench_image" --stack internal/config/stack.json \
 	--files tools/images --bench lab/sim/bench --caddy "$caddy"
 : >"$out/complete"
-ln -sfn "$hash" "$dir/current"
-# Earlier recipes' are of no use any more.
-find "$dir" -mindepth 1 -maxdepth 1 \( -name 'base-*' ! -name "$base.tar" -o -type d ! -name "$hash" \) -mmin +60 -exec rm -rf {} +
+ln -sfn "$out" "$current"
+# Those of other recipes go when no checkout has used them for a week.
+find "$dir" -mindepth 1 -maxdepth 1 \( -name 'base-*' ! -name "$base.tar" -o -type d ! -name "$hash" \) -mtime +7 -exec rm -rf {} +

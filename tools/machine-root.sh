@@ -2,24 +2,27 @@
 # Builds what simulated machines boot from (docs/simulator.md), once, from Debian's
 # packages, as root:
 #
-#   DIR/HASH/debian-12, debian-13                  roots like the provider's images
-#   DIR/HASH/debian-12-minimal, debian-13-minimal  with nothing but what boots
-#   DIR/HASH/mirror/bookworm, trixie               what hosts install at their first boot
+#   HASH/debian-12, debian-13                  roots like the provider's images
+#   HASH/debian-12-minimal, debian-13-minimal  with nothing but what boots
+#   HASH/mirror/bookworm, trixie               what hosts install at their first boot
 #
-# HASH is that of this recipe; DIR/current points there. Where packages come from is
+# HASH is that of this recipe. They are built below PREGO_CACHE, for all checkouts, and DIR/current leads there. Where packages come from is
 # what this machine's apt knows.
 set -euo pipefail
 umask 022
 self=$(readlink -f "$0")
-mkdir -p "${1:?a directory to build in}"
-dir=$(readlink -f "$1")
+mkdir -p "${1:?a directory that is to lead to them}"
+current=$(readlink -f "$1")/current
+dir=${PREGO_CACHE:?}/machines
+mkdir -p "$dir"
 hash=$(sha256sum "$self" | cut -c1-16)
 out=$dir/$hash
 
 exec 9>"$dir/lock"
 flock 9 # another checkout, or a test, may be building the same
 if [ -e "$out/complete" ]; then
-	ln -sfn "$hash" "$dir/current"
+	touch "$out"
+	ln -sfn "$out" "$current"
 	exit 0
 fi
 [ "$(id -u)" = 0 ] || { echo "machine roots can only be built as root" >&2; exit 1; }
@@ -133,9 +136,8 @@ wait $one || failed=1
 wait $two || failed=1
 [ $failed = 0 ] || { tail -n 15 "$out"/*.log >&2; exit 1; }
 date -u +%FT%TZ >"$out/complete"
-ln -sfn "$hash" "$dir/current"
-# Roots of older recipes, unless machines run from them.
-for old in "$dir"/*/complete; do
-	old=$(dirname "$old")
-	[ "$old" = "$dir/current" ] || [ "$old" = "$out" ] || grep -q "$old" /proc/mounts || rm -rf "$old"
+ln -sfn "$out" "$current"
+# Roots of other recipes go when no checkout has used them for a week, unless machines run from them.
+for old in $(find "$dir" -mindepth 1 -maxdepth 1 -type d -mtime +7); do
+	[ "$old" = "$out" ] || grep -q "$old" /proc/mounts || rm -rf "$old"
 done

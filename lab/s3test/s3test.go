@@ -24,7 +24,7 @@ import (
 const Version = "v1.8.0"
 
 // Program is its name below .prego/bin.
-const Program = "versitygw-" + Version + "/versitygw"
+const Program = "versitygw-" + Version
 
 // Server is an S3 server with one bucket.
 type Server struct {

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Which of the deep tests (tools/deep.txt) run now. A push runs one share of twenty: the share is the number of
+# the commit modulo 20, so that twenty commits run them all, and PREGO_SHARE=n chooses another.
+#
+#   deep.sh skip      a pattern of the end-to-end tests that this push leaves out
+#   deep.sh machines  a pattern of the scenarios on real Debians that it runs
+#   deep.sh commands  its other commands, one a line
+#   deep.sh check     fails if the list names a test that does not exist
+#
+#   deep.sh all       runs everything (make test-deep)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+shares=20
+share=${PREGO_SHARE:-$(($(git rev-list --count HEAD 2>/dev/null || echo 0) % shares))}
+
+# rows prints the rest of the lines of a kind that are in the share (mine) or are not (others).
+rows() { # kind, mine or others
+	awk -v kind="$1" -v which="$2" -v share="$share" -v shares=$shares '
+		/^#/ || NF == 0 { next }
+		{ line = n++; mine = share == "all" || line % shares == share }
+		$1 == kind && (which == "mine") == mine { sub(/^[^ ]+ +/, ""); print }' tools/deep.txt
+}
+
+pattern() { # of names on standard input; one that nothing has if there are none
+	paste -sd'|' - | sed -e 's/^$/-/' -e 's/^/^(/' -e 's/$/)$/'
+}
+
+case "${1:-}" in
+skip) rows e2e others | pattern ;;
+machines) rows machines mine | pattern ;;
+commands) rows run mine ;;
+all)
+	share=all status=0
+	# Properties on PREGO_TEST_DEEP times as many cases.
+	go test ${TESTFLAGS:-} -count 1 -timeout 120m $(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/pgregory.net\/rapid/ {print $1}') \
+		-rapid.checks=$((100 * ${PREGO_TEST_DEEP:-1})) || status=1
+	CGO_ENABLED=0 PACKAGES=./lab/e2e tools/test.sh -count 1 -timeout 240m -parallel 4 -run "$(rows e2e mine | pattern)" || status=1
+	tools/test-machines.sh || status=1
+	SEEDS=1000 tools/chaos.sh || status=1
+	while read -r command; do bash -c "$command" </dev/null || status=1; done < <(rows run mine)
+	exit $status
+	;;
+check)
+	for name in $(awk '$1 == "e2e" || $1 == "machines" { print $2 }' tools/deep.txt); do
+		git grep -q "^func $name(t \*testing.T)" -- lab/e2e || { echo "tools/deep.txt: there is no $name in lab/e2e" >&2; exit 1; }
+	done
+	;;
+*)
+	sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | head -n -1 >&2
+	exit 2
+	;;
+esac

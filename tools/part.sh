@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# part.sh NAME COMMAND…: runs a part of a push. How long it took, and whether it failed, is a line of the
+# file $PREGO_PARTS, from which .ci/run prints its table.
+set -uo pipefail
+name=$1
+shift
+began=$EPOCHREALTIME
+"$@"
+status=$?
+awk -v name="$name" -v a="$began" -v b="$EPOCHREALTIME" -v status="$status" \
+	'BEGIN { printf "%s\t%.0f\t%s\n", name, b - a, status ? "failed" : "passed" }' >>"${PREGO_PARTS:-/dev/null}"
+exit "$status"
