@@ -3,11 +3,11 @@ SHELL := /bin/bash
 TOOLS := $(CURDIR)/.prego/bin
 export PATH := $(TOOLS):$(PATH)
 export GOTOOLCHAIN ?= local
-# golangci-lint caches findings with the paths of the checkout they were made in, so
-# that one cache shared by two checkouts reports files that no exclusion matches.
-export GOLANGCI_LINT_CACHE := $(CURDIR)/.prego/cache/golangci-lint
 # What depends on versions and recipes alone is built once for all checkouts: programs, images, roots of machines.
 export PREGO_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/prego
+# golangci-lint caches findings with the paths of the checkout they were made in, so
+# that one cache shared by two checkouts reports files that no exclusion matches.
+export GOLANGCI_LINT_CACHE := $(PREGO_CACHE)/golangci-lint/$(shell pwd | sha256sum | cut -c1-12)
 
 TEMPORAL_VERSION      := v1.5.1
 TEMPORAL_SERVER       := v1.32.1
@@ -43,11 +43,11 @@ demo-parts: postgres bench-packages temporal $(if $(MACHINES),machines,edge-prog
 dev: postgres bench-packages temporal edge-programs build ## Run everything here and wait
 	bin/prego-lab dev $(ARGS)
 
-# Packages with goroutines that share state: their tests run with the race detector, which
-# costs several times the CPU and a second build of everything. tools/checks_test.go finds one
-# that is missing here; contributing/testing.md has the reasons. The slow come first.
-RACE := ./agent/site ./placer ./store ./agent/online ./agent/rooted ./agent/exec ./internal/dockerhost ./agent/edge ./lab/sim ./api ./console ./agentgw ./activities ./worker \
-	./internal/agentclient ./agent/host ./agent/supervise ./lab/child ./lab/devstack ./internal/hetzner ./internal/pki ./internal/relay ./internal/token ./lab/world/frontend
+# Packages with goroutines that share state: their tests run with the race detector, which costs several times the
+# CPU and a second build of everything. Those whose tests take long have lines in tools/deep.txt instead;
+# tools/checks_test.go finds a package that is missing in both, contributing/testing.md has the reasons.
+RACE := ./activities ./agent/online ./agent/rooted ./agent/exec ./agent/host ./agent/supervise ./agentgw ./api ./placer ./worker \
+	./internal/agentclient ./internal/dockerhost ./internal/hetzner ./internal/pki ./internal/relay ./internal/token ./lab/child ./lab/devstack ./lab/sim
 # The others are in tools/deep.txt.
 UNIT = $(shell go list ./... | grep -v -e /lab/e2e$$ -e /lab/production$$ -e /lab/docsrun$$ -e /lab/sim/judge$$ -e /prego/tools$$)
 PLAIN = $(filter-out $(RACE),$(patsubst github.com/prego/prego%,.%,$(UNIT)))

@@ -382,12 +382,15 @@ var withoutRace = map[string]string{
 	"tools/frozen":       "it is a tool, whose locks guard what it builds and its output",
 }
 
-// TestWhatSharesStateRunsWithTheRaceDetector: the Makefile's list is complete.
+// TestWhatSharesStateRunsWithTheRaceDetector in each push (Makefile) or in its turn (deep.txt).
 func TestWhatSharesStateRunsWithTheRaceDetector(t *testing.T) {
 	t.Parallel()
 	list := regexp.MustCompile(`(?m)^RACE := ((?:.*\\\n)*.*)$`).FindStringSubmatch(read(t, "../Makefile"))
 	require.NotNil(t, list)
 	race := strings.Fields(strings.ReplaceAll(list[1], "\\\n", " "))
+	for _, line := range regexp.MustCompile(`(?m)^run PACKAGES='?([^']*?)'? tools/test.sh -race`).FindAllStringSubmatch(read(t, "deep.txt"), -1) {
+		race = append(race, strings.Fields(line[1])...)
+	}
 	out, err := run(t, "..", "go", "list", "-f", `{{$d := .ImportPath}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}`, "./...")
 	require.NoError(t, err, out)
 	found := map[string]bool{}
@@ -398,7 +401,7 @@ func TestWhatSharesStateRunsWithTheRaceDetector(t *testing.T) {
 		}
 	}
 	for dir := range found {
-		require.NotEqual(t, withoutRace[dir] != "", slices.Contains(race, "./"+dir), "%s: either RACE in the Makefile names it, or withoutRace says why not", dir)
+		require.NotEqual(t, withoutRace[dir] != "", slices.Contains(race, "./"+dir), "%s: either RACE in the Makefile or a line of deep.txt names it, or withoutRace has the reason", dir)
 	}
 	for _, dir := range race {
 		require.True(t, found[strings.TrimPrefix(dir, "./")], "%s shares nothing that a race could be about", dir)
