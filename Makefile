@@ -213,5 +213,9 @@ $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION):
 $(GOTESTSUM):
 	tools/install.sh $@ gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
 
+.PHONY: house
+house: ## Count what the project is made of: lines, rooms, settings, terms, habits of English
+	go run ./tools/house $(ARGS)
+
 clean: ## Delete what was built and all data of dev and demo
 	rm -rf bin .prego

@@ -1,0 +1,216 @@
+// Command house prints what the project is made of: lines by kind, rooms, settings, words and habits. Each figure is
+// counted in the tracked files, so that a change shows what it adds.
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"go/types"
+	"os"
+	"os/exec"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/tools/go/packages"
+)
+
+//go:embed habits.txt
+var habitsText string
+
+const module = "github.com/prego/prego/"
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "house:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	out, err := exec.Command("git", "ls-files").Output()
+	if err != nil {
+		return fmt.Errorf("list the tracked files: %w", err)
+	}
+	c := census{lines: map[string]int{}, rooms: map[string]bool{}, hits: map[string]int{}}
+	if c.habits, err = parseHabits(habitsText); err != nil {
+		return err
+	}
+	for name := range strings.FieldsSeq(string(out)) {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		c.count(name, string(b))
+	}
+	lonely, err := lonelyInterfaces()
+	if err != nil {
+		return err
+	}
+	for _, kind := range []string{"product", "lab", "tests", "generated", "SQL"} {
+		fmt.Printf("%8d  lines: %s\n", c.lines[kind], kind)
+	}
+	fmt.Printf("%8d  rooms (directories with Go code of the product)\n", len(c.rooms))
+	fmt.Printf("%8d  settings\n", c.settings)
+	fmt.Printf("%8d  glossary terms\n", c.terms)
+	fmt.Printf("%8d  lines over 120 columns (product and lab)\n", c.long)
+	fmt.Printf("%8d  interfaces of the product with one implementation, inside\n", len(lonely))
+	total := 0
+	for _, h := range c.habits {
+		total += c.hits[h.name]
+	}
+	fmt.Printf("%8d  habits of English\n", total)
+	for _, h := range c.habits {
+		fmt.Printf("%8d    %s (%s)\n", c.hits[h.name], h.name, h.instead)
+	}
+	if len(os.Args) > 1 && os.Args[1] == "-v" {
+		fmt.Println(strings.Join(lonely, "\n"))
+	}
+	return nil
+}
+
+// census are the counts.
+type census struct {
+	lines                 map[string]int // by kind
+	rooms                 map[string]bool
+	settings, terms, long int
+	habits                []habit
+	hits                  map[string]int // by habit
+}
+
+type habit struct {
+	name, instead string
+	pattern       *regexp.Regexp
+}
+
+func parseHabits(text string) ([]habit, error) {
+	var all []habit
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		f := strings.Split(strings.TrimSpace(line), "\t")
+		if len(f) != 3 {
+			return nil, fmt.Errorf("habits.txt: %q has not three parts", line)
+		}
+		re, err := regexp.Compile(f[1])
+		if err != nil {
+			return nil, fmt.Errorf("habits.txt: %w", err)
+		}
+		all = append(all, habit{name: f[0], pattern: re, instead: f[2]})
+	}
+	return all, nil
+}
+
+// kindOf is whose lines a file has; "" for those that are not counted.
+func kindOf(name string) string {
+	switch {
+	case strings.Contains(name, "testdata/"):
+		return ""
+	case strings.HasSuffix(name, ".gen.go"):
+		return "generated"
+	case strings.HasSuffix(name, "_test.go"):
+		return "tests"
+	case strings.HasSuffix(name, ".go"):
+		for _, dir := range []string{"lab/", "tools/", "cmd/prego-lab/"} {
+			if strings.HasPrefix(name, dir) {
+				return "lab"
+			}
+		}
+		return "product"
+	case strings.HasPrefix(name, "migrations/") && strings.HasSuffix(name, ".sql"):
+		return "SQL"
+	}
+	return ""
+}
+
+var (
+	setting = regexp.MustCompile(`\benv:"[A-Z]`)
+	term    = regexp.MustCompile(`(?m)^\| [A-Z][^|]* \|`) // a row of a table
+	// What people read in Go: comments, texts, names of tests.
+	read = regexp.MustCompile("//.*|\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`|func Test\\w+")
+)
+
+func (c *census) count(name, text string) {
+	kind := kindOf(name)
+	if kind != "" {
+		c.lines[kind] += strings.Count(text, "\n")
+	}
+	if kind == "product" {
+		c.rooms[path.Dir(name)] = true
+		if strings.HasPrefix(name, "internal/config/") {
+			c.settings += len(setting.FindAllString(text, -1))
+		}
+	}
+	if name == "docs/glossary.md" {
+		c.terms = len(term.FindAllString(text, -1))
+	}
+	if kind == "product" || kind == "lab" {
+		for line := range strings.Lines(text) {
+			if len([]rune(strings.ReplaceAll(strings.TrimRight(line, "\n"), "\t", "    "))) > 120 {
+				c.long++
+			}
+		}
+	}
+	prose := strings.HasSuffix(name, ".md") || strings.HasSuffix(name, ".html") || name == "api/openapi.yaml"
+	if kind == "generated" || kind == "SQL" || kind == "" && !prose {
+		return
+	}
+	for line := range strings.Lines(text) {
+		if kind != "" {
+			line = strings.Join(read.FindAllString(line, -1), " ")
+		}
+		for _, h := range c.habits {
+			c.hits[h.name] += len(h.pattern.FindAllString(line, -1))
+		}
+	}
+}
+
+// lonelyInterfaces are the product's interfaces that one type of the product implements, and that type is no adapter of
+// the outside (internal/, agent/): nobody will ever put another in its place.
+func lonelyInterfaces() ([]string, error) {
+	pkgs, err := packages.Load(&packages.Config{Mode: packages.NeedName | packages.NeedTypes | packages.NeedImports | packages.NeedDeps | packages.NeedSyntax | packages.NeedTypesInfo}, "./...")
+	if err != nil {
+		return nil, err
+	}
+	var concrete []types.Type
+	declared := map[string]*types.Interface{}
+	for _, p := range pkgs {
+		room := strings.TrimPrefix(p.PkgPath, module)
+		if kindOf(room+"/x.go") != "product" {
+			continue
+		}
+		scope := p.Types.Scope()
+		for _, name := range scope.Names() {
+			t, ok := scope.Lookup(name).(*types.TypeName)
+			if !ok || t.IsAlias() {
+				continue
+			}
+			if named, ok := t.Type().(*types.Named); ok && named.TypeParams().Len() > 0 {
+				continue
+			}
+			if i, ok := t.Type().Underlying().(*types.Interface); ok {
+				if i.NumMethods() > 0 && !strings.HasPrefix(room, "api/openapi") {
+					declared[room+"."+name] = i
+				}
+				continue
+			}
+			concrete = append(concrete, t.Type())
+		}
+	}
+	var lonely []string
+	for name, i := range declared {
+		var by []string
+		for _, t := range concrete {
+			if types.Implements(t, i) || types.Implements(types.NewPointer(t), i) {
+				by = append(by, strings.TrimPrefix(t.String(), module))
+			}
+		}
+		if len(by) == 1 && !strings.HasPrefix(by[0], "internal/") && !strings.HasPrefix(by[0], "agent/") {
+			lonely = append(lonely, name+" by "+by[0])
+		}
+	}
+	slices.Sort(lonely)
+	return lonely, nil
+}
