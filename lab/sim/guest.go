@@ -9,7 +9,7 @@ import (
 	"sync"
 	"syscall"
 
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 )
 
 // Guest is what a host finds that is a function of the program (Config.Guest).

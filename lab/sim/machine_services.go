@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 )
 
 // What machines find on their network: the provider's metadata, a mirror of packages, and
