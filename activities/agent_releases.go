@@ -3,7 +3,7 @@ package activities
 import (
 	"context"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 )
 
@@ -20,9 +20,9 @@ type AgentReleases struct {
 }
 
 // LookAtAgentReleases goes on with the release of the agent that is being rolled out.
-func LookAtAgentReleases(a *AgentReleases) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
+func LookAtAgentReleases(a *AgentReleases) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
 		changed, err := a.Store.StepAgentRelease(ctx, a.Limits)
-		return prego.LookResult{Found: changed}, err
+		return ops.LookResult{Found: changed}, err
 	}
 }

@@ -5,12 +5,12 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 // AuditStore seals entries of the audit.
 type AuditStore interface {
-	SealAudit(ctx context.Context, most int) (sealed int, head prego.AuditHead, err error)
+	SealAudit(ctx context.Context, most int) (sealed int, head ops.AuditHead, err error)
 }
 
 // Audit adds entries to the audit's chain.
@@ -24,9 +24,9 @@ const sealAtOnce = 1000
 
 // LookAtAudit seals what was written since. Statements do. The head goes to the log, which is a
 // place outside the database: verification compares with it.
-func LookAtAudit(a *Audit) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
-		var r prego.LookResult
+func LookAtAudit(a *Audit) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
+		var r ops.LookResult
 		for {
 			n, head, err := a.Store.SealAudit(ctx, sealAtOnce)
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/tenant"
 )
 
@@ -46,7 +47,7 @@ type CertificateSweep struct {
 }
 
 // LookAtCertificates starts the sweep of certificates if it would find something.
-func LookAtCertificates(a *Certificates) func(context.Context) (prego.LookResult, error) {
+func LookAtCertificates(a *Certificates) func(context.Context) (ops.LookResult, error) {
 	return startIf(func(ctx context.Context) (bool, error) {
 		if a.Authority == nil {
 			return false, nil

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/cost"
+	"github.com/prego/prego/ops"
 )
 
 // CostCounter counts what is billed.
@@ -23,13 +23,13 @@ type Costs struct {
 }
 
 // LookAtCosts counts what was billed since the last time.
-func LookAtCosts(a *Costs) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
+func LookAtCosts(a *Costs) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
 		var extra []cost.Price
 		if p, ok := cost.StoragePrice(a.StoragePrice, a.StorageCurrency); ok {
 			extra = append(extra, p)
 		}
 		_, err := a.Store.CountCosts(ctx, a.Now(), extra)
-		return prego.LookResult{}, err
+		return ops.LookResult{}, err
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -243,22 +244,22 @@ func (a *Drains) DeleteDrained(ctx context.Context, serverID prego.ServerID) err
 }
 
 // LookAtDrains starts the runs of drains that have lost theirs. It is not an activity.
-func LookAtDrains(a *Drains) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
+func LookAtDrains(a *Drains) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
 		ids, err := a.Store.QuietDrains(ctx, a.Quiet)
 		return startLost(ctx, ids, err, a.Runs.EnsureDrain)
 	}
 }
 
 // startLost starts the runs of things that may have lost theirs.
-func startLost[T any](ctx context.Context, quiet []T, err error, ensure func(context.Context, T) (bool, error)) (prego.LookResult, error) {
+func startLost[T any](ctx context.Context, quiet []T, err error, ensure func(context.Context, T) (bool, error)) (ops.LookResult, error) {
 	found := false
 	for _, id := range quiet {
 		started, startErr := ensure(ctx, id)
 		if startErr != nil {
-			return prego.LookResult{Found: found}, startErr
+			return ops.LookResult{Found: found}, startErr
 		}
 		found = found || started
 	}
-	return prego.LookResult{Found: found}, err
+	return ops.LookResult{Found: found}, err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -233,33 +234,33 @@ func (a *Drills) ClearDrill(ctx context.Context, id string) error {
 }
 
 // LookAtDrills begins drills that are due, and starts runs that were lost.
-func LookAtDrills(a *Drills) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
+func LookAtDrills(a *Drills) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
 		if a.Backups.Objects == nil {
-			return prego.LookResult{}, nil
+			return ops.LookResult{}, nil
 		}
 		left, err := a.Store.DrillsLeft(ctx, a.Settings.Quiet)
 		if err != nil {
-			return prego.LookResult{}, err
+			return ops.LookResult{}, err
 		}
 		for _, d := range left {
 			if _, err := a.Runs.EnsureDrill(ctx, d.DrillID); err != nil {
-				return prego.LookResult{}, err
+				return ops.LookResult{}, err
 			}
 		}
 		if a.Settings.Every == 0 {
-			return prego.LookResult{}, nil
+			return ops.LookResult{}, nil
 		}
 		n, err := a.begin(ctx)
 		if err != nil {
-			return prego.LookResult{Found: n > 0}, err
+			return ops.LookResult{Found: n > 0}, err
 		}
 		failed, late, err := a.Store.CountDrills(ctx, a.Settings.Overdue())
 		if err == nil {
 			a.Metrics.Failed.Set(float64(failed))
 			a.Metrics.Late.Set(float64(late))
 		}
-		return prego.LookResult{Found: n > 0}, err
+		return ops.LookResult{Found: n > 0}, err
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -290,8 +291,8 @@ func (a *Moves) FinishMove(ctx context.Context, in MoveEnd) (tenant.MoveResult, 
 }
 
 // LookAtMoves starts the runs of moves that have lost theirs. It is not an activity.
-func LookAtMoves(a *Moves) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
+func LookAtMoves(a *Moves) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
 		quiet, err := a.Store.QuietMoves(ctx, a.Settings.Quiet)
 		found := false
 		for _, m := range quiet {
@@ -300,10 +301,10 @@ func LookAtMoves(a *Moves) func(context.Context) (prego.LookResult, error) {
 				startErr = a.Runs.WakeRuns(ctx, []string{tenant.MoveWorkflowID(m.MoveID)})
 			}
 			if startErr != nil {
-				return prego.LookResult{Found: found}, startErr
+				return ops.LookResult{Found: found}, startErr
 			}
 			found = found || started
 		}
-		return prego.LookResult{Found: found}, err
+		return ops.LookResult{Found: found}, err
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -443,14 +444,14 @@ type RecordsCompared struct {
 }
 
 // LookAtNames starts the run that keeps names if it would find something to do.
-func LookAtNames(a *Names) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
-		var r prego.LookResult
+func LookAtNames(a *Names) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
+		var r ops.LookResult
 		due, err := a.Store.DomainsDue(ctx)
 		if err == nil && a.Zone != "" {
 			var records, changed int
 			records, changed, err = a.plan(ctx)
-			r.Pause = prego.FleetPause(records)
+			r.Pause = ops.FleetPause(records)
 			if due = due || changed > 0; err == nil && !due {
 				due, err = a.Store.RecordsDue(ctx, a.Zone)
 			}
@@ -463,10 +464,10 @@ func LookAtNames(a *Names) func(context.Context) (prego.LookResult, error) {
 }
 
 // LookAtRecords compares the zone with the rows.
-func LookAtRecords(a *Names) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
+func LookAtRecords(a *Names) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
 		c, err := a.CompareRecords(ctx)
 		a.Metrics.compared(c)
-		return prego.LookResult{Found: c.Drifted+c.Orphans > 0}, err
+		return ops.LookResult{Found: c.Drifted+c.Orphans > 0}, err
 	}
 }

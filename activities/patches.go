@@ -14,6 +14,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 )
 
@@ -125,15 +126,15 @@ const patchWindow = "patch window"
 
 // LookAtPatches asks for the patches of servers that lack something, while their windows are open: one
 // at a time of each fleet. It is not an activity.
-func LookAtPatches(a *Drains) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
+func LookAtPatches(a *Drains) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
 		fleets, err := a.Store.FleetWindows(ctx)
 		if err != nil {
-			return prego.LookResult{}, err
+			return ops.LookResult{}, err
 		}
 		open := server.PatchWindowsOpen(time.Now(), a.Window, fleets)
 		if open.None() {
-			return prego.LookResult{}, nil
+			return ops.LookResult{}, nil
 		}
 		next, err := a.Store.ServersToPatch(ctx, open)
 		for _, s := range next {
@@ -143,13 +144,13 @@ func LookAtPatches(a *Drains) func(context.Context) (prego.LookResult, error) {
 			case prego.CodeOf(err) != "":
 				a.Log.Warn("a server is not patched in this window", zap.String("server_id", string(s.ServerID)), zap.Error(err))
 			case err != nil:
-				return prego.LookResult{Found: true}, err
+				return ops.LookResult{Found: true}, err
 			default:
 				if _, err := a.Runs.EnsureDrain(ctx, s.ServerID); err != nil {
-					return prego.LookResult{Found: true}, err
+					return ops.LookResult{Found: true}, err
 				}
 			}
 		}
-		return prego.LookResult{Found: len(next) > 0}, err
+		return ops.LookResult{Found: len(next) > 0}, err
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 )
 
@@ -98,9 +99,9 @@ func fromCommand(err error) error {
 const peersAtOnce = 200
 
 // LookAtPeers makes the rules anew that may have changed.
-func LookAtPeers(a *Peers) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
-		var r prego.LookResult
+func LookAtPeers(a *Peers) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
+		var r ops.LookResult
 		for {
 			n, err := a.Store.MakeDuePeers(ctx, peersAtOnce, a.Ports)
 			r.Found = r.Found || n > 0
@@ -113,15 +114,15 @@ func LookAtPeers(a *Peers) func(context.Context) (prego.LookResult, error) {
 
 // LookAtEgress lets the addresses in that this control plane calls from, at hosts and at the
 // providers' firewalls, and those out that it does no longer.
-func LookAtEgress(a *Peers) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
+func LookAtEgress(a *Peers) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
 		e, changed, err := a.Store.SetEgress(ctx, a.Egress, a.Grace)
 		if err != nil || !changed {
-			return prego.LookResult{}, err
+			return ops.LookResult{}, err
 		}
 		a.Log.Info("hosts let in other addresses", zap.Strings("cidrs", e.CIDRs), zap.Strings("leaving", e.Leaving), zap.Int64("epoch", e.Epoch))
 		// Reconciliation does it again if this fails.
-		return prego.LookResult{Found: true}, a.Firewalls(ctx)
+		return ops.LookResult{Found: true}, a.Firewalls(ctx)
 	}
 }
 
@@ -148,29 +149,29 @@ func Firewalls(a *Servers) func(context.Context) error {
 
 // LookAtPublicPorts keeps the providers' firewalls of edges at the ports that routes listen
 // on. Reconciliation restores what others change of them.
-func LookAtPublicPorts(a *Servers) func(context.Context) (prego.LookResult, error) {
+func LookAtPublicPorts(a *Servers) func(context.Context) (ops.LookResult, error) {
 	var open []int
 	known := false
-	return func(ctx context.Context) (prego.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
 		ports, err := a.Store.PublicPorts(ctx)
 		if err != nil || known && slices.Equal(ports, open) {
-			return prego.LookResult{}, err
+			return ops.LookResult{}, err
 		}
 		name := PublicFirewallName(a.Settings.Environment)
 		for _, infra := range a.Infra {
 			r, ok, err := a.Store.FindResource(ctx, infra.ID(), server.ResourceFirewall, name)
 			if err != nil {
-				return prego.LookResult{}, err
+				return ops.LookResult{}, err
 			}
 			if !ok || r.ProviderID == "" {
 				continue // it is made with the first edge
 			}
 			if _, err := ensurePublicFirewall(ctx, a.Store, infra, a.Settings.Environment, name); err != nil {
-				return prego.LookResult{}, err
+				return ops.LookResult{}, err
 			}
 		}
 		open, known = ports, true
-		return prego.LookResult{Found: true}, nil
+		return ops.LookResult{Found: true}, nil
 	}
 }
 

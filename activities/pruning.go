@@ -8,20 +8,20 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 // PruneStore deletes old rows.
 type PruneStore interface {
-	Prune(ctx context.Context, table prego.PrunedTable, keep time.Duration, limit int) (int, error)
+	Prune(ctx context.Context, table ops.PrunedTable, keep time.Duration, limit int) (int, error)
 }
 
 // Pruning deletes rows that were kept for as long as the settings say.
 type Pruning struct {
 	Store PruneStore
-	Keep  map[prego.PrunedTable]time.Duration // of 0: forever
-	Batch int                                 // rows in one transaction
-	Rows  *prometheus.CounterVec              // by table
+	Keep  map[ops.PrunedTable]time.Duration // of 0: forever
+	Batch int                               // rows in one transaction
+	Rows  *prometheus.CounterVec            // by table
 }
 
 // pruneBatches bounds a look: what is left is for the next one. Samples of 100,000 servers are 20,000 a
@@ -36,9 +36,9 @@ func NewPrunedRows(reg prometheus.Registerer) *prometheus.CounterVec {
 }
 
 // LookAtAge deletes what is old enough. Statements do.
-func LookAtAge(a *Pruning) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
-		var r prego.LookResult
+func LookAtAge(a *Pruning) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
+		var r ops.LookResult
 		for _, table := range slices.Sorted(maps.Keys(a.Keep)) { // in one order, so that plays repeat
 			keep := a.Keep[table]
 			if keep == 0 {

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -43,15 +44,15 @@ func (a *Rebalances) hook(point string) {
 // LookAtRebalances begins the next moves of plans. Each move is a row before it is asked for,
 // so that a worker that dies leaves nothing that the next look does not take up. It is not an
 // activity.
-func LookAtRebalances(a *Rebalances) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
+func LookAtRebalances(a *Rebalances) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
 		open, err := a.Store.OpenRebalances(ctx)
 		for _, id := range open {
 			if stepErr := a.step(ctx, id); stepErr != nil {
 				err = errors.Join(err, stepErr)
 			}
 		}
-		return prego.LookResult{Found: len(open) > 0}, err
+		return ops.LookResult{Found: len(open) > 0}, err
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -110,8 +111,8 @@ func (a *StackReleases) StepRelease(ctx context.Context, name server.ReleaseName
 }
 
 // LookAtReleases starts the runs of releases that have lost theirs. It is not an activity.
-func LookAtReleases(a *StackReleases) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
+func LookAtReleases(a *StackReleases) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
 		names, err := a.Store.QuietReleases(ctx, a.Quiet)
 		return startLost(ctx, names, err, a.Runs.EnsureRelease)
 	}

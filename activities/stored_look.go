@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/tenant"
 )
 
@@ -16,11 +17,11 @@ const lookMost = 200
 
 // LookAtBackups queues the backups whose turn has come, begins as many as hosts and regions
 // may have at once, and sees to those that nobody sees to.
-func LookAtBackups(a *StoredBackups) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
+func LookAtBackups(a *StoredBackups) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
 		if a.Objects == nil {
 			n, err := a.admit(ctx) // they fail, and say why
-			return prego.LookResult{Found: n > 0}, err
+			return ops.LookResult{Found: n > 0}, err
 		}
 		found := 0
 		var all error
@@ -29,20 +30,20 @@ func LookAtBackups(a *StoredBackups) func(context.Context) (prego.LookResult, er
 			found += n
 			all = errors.Join(all, err)
 		}
-		return prego.LookResult{Found: found > 0}, all
+		return ops.LookResult{Found: found > 0}, all
 	}
 }
 
 // LookAtBackupTurns plans the turns of tenants that are new or whose policy has changed, and
 // counts whose backup is late. It reads every tenant, so it is rarer than the other.
-func LookAtBackupTurns(a *StoredBackups) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
+func LookAtBackupTurns(a *StoredBackups) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
 		if a.Objects == nil {
-			return prego.LookResult{}, nil
+			return ops.LookResult{}, nil
 		}
 		n, err := a.planTurns(ctx)
 		if err != nil {
-			return prego.LookResult{}, err
+			return ops.LookResult{}, err
 		}
 		late, err := a.Store.LateBackups(ctx, a.Settings.LateAfter, 10*lookMost)
 		lateVolumes, volumesErr := a.Store.LateVolumeBackups(ctx, a.Settings.LateAfter, 10*lookMost)
@@ -54,7 +55,7 @@ func LookAtBackupTurns(a *StoredBackups) func(context.Context) (prego.LookResult
 			a.Metrics.Over.Set(float64(over))
 			a.Metrics.Kept.Set(float64(bytes))
 		}
-		return prego.LookResult{Found: n > 0}, errors.Join(err, spaceErr)
+		return ops.LookResult{Found: n > 0}, errors.Join(err, spaceErr)
 	}
 }
 
@@ -201,20 +202,20 @@ func (a *StoredBackups) CompareStorage(ctx context.Context, now time.Time) (out 
 }
 
 // LookAtBackupStorage compares the storage with the rows.
-func LookAtBackupStorage(a *StoredBackups) func(context.Context) (prego.LookResult, error) {
-	return func(ctx context.Context) (prego.LookResult, error) {
+func LookAtBackupStorage(a *StoredBackups) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
 		if a.Objects == nil {
-			return prego.LookResult{}, nil
+			return ops.LookResult{}, nil
 		}
 		c, err := a.CompareStorage(ctx, time.Now())
 		if err != nil {
-			return prego.LookResult{}, err
+			return ops.LookResult{}, err
 		}
 		a.Metrics.Objects.WithLabelValues("unknown").Set(float64(len(c.Unknown)))
 		a.Metrics.Objects.WithLabelValues("missing").Set(float64(len(c.Missing)))
 		if len(c.Unknown)+len(c.Missing) > 0 {
 			a.Log.Warn("the bucket of backups and the rows do not match", zap.Strings("unknown", c.Unknown[:min(10, len(c.Unknown))]), zap.Strings("missing", prego.Strings(c.Missing[:min(10, len(c.Missing))])))
 		}
-		return prego.LookResult{Found: c.Aborted > 0}, nil
+		return ops.LookResult{Found: c.Aborted > 0}, nil
 	}
 }

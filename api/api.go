@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -33,7 +34,7 @@ type Store interface {
 	CreateServer(ctx context.Context, r server.CreateRequest, by string) (server.Server, bool, error)
 	ImportServer(ctx context.Context, r server.ImportRequest, by string) (server.Server, bool, error)
 	GetServer(ctx context.Context, id prego.ServerID) (server.Server, error)
-	Operation(ctx context.Context, id string) (prego.Operation, error)
+	Operation(ctx context.Context, id string) (ops.Operation, error)
 	// Version returns the version of what a PUT replaces, "" if there is nothing.
 	// Writes take the versions that they may replace: none means any, "*" any existing
 	// one.

@@ -11,14 +11,15 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 // AuditStore reads the audit, and notes requests in it.
 type AuditStore interface {
-	ListAudit(ctx context.Context, q prego.ListQuery) (page []prego.AuditEntry, next string, err error)
-	GetAuditEntry(ctx context.Context, id int64) (prego.AuditEntry, error)
-	AuditHead(ctx context.Context) (prego.AuditHead, error)
-	VerifyAudit(ctx context.Context, c prego.AuditCheck) (prego.AuditVerification, error)
+	ListAudit(ctx context.Context, q prego.ListQuery) (page []ops.AuditEntry, next string, err error)
+	GetAuditEntry(ctx context.Context, id int64) (ops.AuditEntry, error)
+	AuditHead(ctx context.Context) (ops.AuditHead, error)
+	VerifyAudit(ctx context.Context, c ops.AuditCheck) (ops.AuditVerification, error)
 	// NoteRequest writes an entry for the context's request, unless it has one.
 	NoteRequest(ctx context.Context, kind, id string, org prego.OrgID) error
 }
@@ -33,10 +34,10 @@ func (a *API) audited(next echo.HandlerFunc) echo.HandlerFunc {
 			return next(c)
 		}
 		p := caller(c)
-		source := prego.AuditSource{Actor: p.Subject, Role: p.role(), From: Address(r), RequestID: requestID(c), Operation: op.OperationID}
-		c.SetRequest(r.WithContext(prego.WithAuditSource(r.Context(), source)))
+		source := ops.AuditSource{Actor: p.Subject, Role: p.role(), From: Address(r), RequestID: requestID(c), Operation: op.OperationID}
+		c.SetRequest(r.WithContext(ops.WithAuditSource(r.Context(), source)))
 		if base, ok := c.Get(callerKey).(context.Context); ok {
-			c.Set(callerKey, prego.WithAuditSource(base, source))
+			c.Set(callerKey, ops.WithAuditSource(base, source))
 		}
 		c.Response().Before(func() {
 			if c.Response().Status < http.StatusBadRequest {
@@ -49,13 +50,13 @@ func (a *API) audited(next echo.HandlerFunc) echo.HandlerFunc {
 
 // noteRequest writes an entry for a request that has none. If the database cannot be used at the
 // moment, that is done when it can: what was asked for is done already.
-func (a *API) noteRequest(c echo.Context, source prego.AuditSource) {
+func (a *API) noteRequest(c echo.Context, source ops.AuditSource) {
 	kind, id, org := "request", "", prego.OrgID(c.Param("org_id"))
 	if names := c.ParamNames(); len(names) > 0 {
 		kind, id = strings.TrimSuffix(names[len(names)-1], "_id"), c.Param(names[len(names)-1])
 	}
 	note := func(ctx context.Context) error {
-		return a.d.Store.NoteRequest(prego.WithAuditSource(ctx, source), kind, id, org)
+		return a.d.Store.NoteRequest(ops.WithAuditSource(ctx, source), kind, id, org)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), recordWithin)
 	defer cancel()
@@ -82,7 +83,7 @@ func (a *API) ListAudit(c echo.Context, _ ListAuditParams) error {
 // GetAuditEntry shows an entry, with what its hash was computed from.
 func (a *API) GetAuditEntry(c echo.Context, id int64) error {
 	e, err := a.d.Store.GetAuditEntry(c.Request().Context(), id)
-	return answer(c, http.StatusOK, e, err, func(e prego.AuditEntry) AuditEntry {
+	return answer(c, http.StatusOK, e, err, func(e ops.AuditEntry) AuditEntry {
 		v := auditView(e)
 		v.Encoding = new(e.Encoding())
 		if e.PrevHash != nil {
@@ -103,12 +104,12 @@ const verifyAtOnce = 10_000
 
 // VerifyAudit verifies part of the chain.
 func (a *API) VerifyAudit(c echo.Context, p VerifyAuditParams) error {
-	check := prego.AuditCheck{From: deref(p.From), Limit: verifyAtOnce}
+	check := ops.AuditCheck{From: deref(p.From), Limit: verifyAtOnce}
 	if p.Limit != nil {
 		check.Limit = *p.Limit
 	}
 	if p.Head != nil {
-		head, err := prego.ParseAuditHead(*p.Head)
+		head, err := ops.ParseAuditHead(*p.Head)
 		if err != nil {
 			return err
 		}
@@ -118,11 +119,11 @@ func (a *API) VerifyAudit(c echo.Context, p VerifyAuditParams) error {
 	return answer(c, http.StatusOK, v, err, verificationView)
 }
 
-func verificationView(v prego.AuditVerification) AuditVerification {
+func verificationView(v ops.AuditVerification) AuditVerification {
 	out := AuditVerification{
 		Ok: len(v.Problems) == 0, Entries: v.Entries, Sealed: v.Sealed, Unsealed: v.Unsealed, FirstSeq: v.FirstSeq, CheckedFrom: v.CheckedFrom, CheckedThrough: v.CheckedThrough,
 		Head: auditHeadView(v.Head),
-		Problems: views(v.Problems, func(p prego.AuditProblem) AuditProblem {
+		Problems: views(v.Problems, func(p ops.AuditProblem) AuditProblem {
 			return AuditProblem{Seq: nonZero(p.Seq), EntryId: nonZero(p.EntryID), Problem: p.Problem, Message: p.Message}
 		}),
 	}
@@ -130,9 +131,9 @@ func verificationView(v prego.AuditVerification) AuditVerification {
 	return out
 }
 
-func auditHeadView(h prego.AuditHead) AuditHead { return AuditHead{Seq: h.Seq, Hash: h.Hash.String()} }
+func auditHeadView(h ops.AuditHead) AuditHead { return AuditHead{Seq: h.Seq, Hash: h.Hash.String()} }
 
-func auditView(e prego.AuditEntry) AuditEntry {
+func auditView(e ops.AuditEntry) AuditEntry {
 	out := AuditEntry{
 		EntryId: e.EntryID, Seq: e.Seq, At: e.At.UTC(), Actor: e.Actor, Role: e.Role, From: optional(e.Address), RequestId: optional(e.RequestID), Operation: optional(e.Operation),
 		Kind: e.Kind, Id: e.ID, OrgId: optional(string(e.OrgID)), Verb: e.Verb, Old: columns(e.Old), New: columns(e.New),

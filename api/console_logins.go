@@ -12,11 +12,12 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 // LoginStore keeps one-time codes for the console.
 type LoginStore interface {
-	CreateConsoleLogin(ctx context.Context, hash []byte, s prego.ConsoleSession, within time.Duration) (expires time.Time, err error)
+	CreateConsoleLogin(ctx context.Context, hash []byte, s ops.ConsoleSession, within time.Duration) (expires time.Time, err error)
 }
 
 const (
@@ -51,12 +52,12 @@ func SecretHash(secret string) []byte {
 }
 
 // SessionOf is the session of the console that a caller can have: it ends with its token.
-func SessionOf(p Principal, now time.Time) prego.ConsoleSession {
+func SessionOf(p Principal, now time.Time) ops.ConsoleSession {
 	ends := now.Add(ConsoleSessionLife)
 	if !p.Expires.IsZero() && p.Expires.Before(ends) {
 		ends = p.Expires
 	}
-	return prego.ConsoleSession{Subject: p.Subject, Operator: p.Operator, ExpiresAt: ends}
+	return ops.ConsoleSession{Subject: p.Subject, Operator: p.Operator, ExpiresAt: ends}
 }
 
 // CreateConsoleLogin makes a link that logs its caller in to the console, once.

@@ -24,6 +24,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/console"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 )
 
@@ -242,8 +243,8 @@ VALUES ('t-1', 'awaiting_capacity', 'insufficient_resources', 'best_fit', '{"sel
 // noSessions is a database that does not answer.
 type noSessions struct{ console.SessionStore }
 
-func (noSessions) ConsoleSession(context.Context, []byte) (prego.ConsoleSession, error) {
-	return prego.ConsoleSession{}, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+func (noSessions) ConsoleSession(context.Context, []byte) (ops.ConsoleSession, error) {
+	return ops.ConsoleSession{}, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 }
 
 // TestConsoleSaysWhenToComeBack: while the database is away, pages are refused as the API refuses requests.

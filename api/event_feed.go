@@ -15,13 +15,14 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 // EventStore reads the feed of events.
 type EventStore interface {
 	// Events is a page of the feed. A cursor that is behind what was pruned is refused with
 	// CodeEventsGone.
-	Events(ctx context.Context, q prego.EventQuery) (prego.EventPage, error)
+	Events(ctx context.Context, q ops.EventQuery) (ops.EventPage, error)
 }
 
 const (
@@ -50,21 +51,21 @@ type eventFeed struct {
 	mu      sync.Mutex
 	subs    map[*EventSubscription]bool
 	running bool
-	at      prego.EventPlace // up to which all subscribers have been given everything
+	at      ops.EventPlace // up to which all subscribers have been given everything
 }
 
 // EventSubscription is what a subscriber of the feed of events gets.
 type EventSubscription struct {
 	// C has the events, in the order of the feed. It is closed when the subscription has ended: Err says why.
-	C <-chan prego.Event
+	C <-chan ops.Event
 
-	out    chan prego.Event
-	filter prego.EventFilter
-	queue  chan prego.Event // what came after the place at which it was added
+	out    chan ops.Event
+	filter ops.EventFilter
+	queue  chan ops.Event // what came after the place at which it was added
 	mu     sync.Mutex
 	err    error
-	at     prego.EventPlace // up to which there is nothing more for it
-	cause  error            // why it was dropped, once queue is closed
+	at     ops.EventPlace // up to which there is nothing more for it
+	cause  error          // why it was dropped, once queue is closed
 }
 
 // Err says why a subscription ended whose channel is closed: the context's error, ErrSlowReader, or CodeEventsGone.
@@ -78,13 +79,13 @@ func (s *EventSubscription) Err() error {
 // be that of the event before the last one that was taken.
 func (s *EventSubscription) Cursor() string { return s.place().String() }
 
-func (s *EventSubscription) place() prego.EventPlace {
+func (s *EventSubscription) place() ops.EventPlace {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.at
 }
 
-func (s *EventSubscription) passed(p prego.EventPlace) {
+func (s *EventSubscription) passed(p ops.EventPlace) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.at.Compare(p) < 0 {
@@ -94,25 +95,25 @@ func (s *EventSubscription) passed(p prego.EventPlace) {
 
 // Subscribe follows the feed of events from a cursor, from so many of the newest, or from its end,
 // until ctx ends. All subscribers of a process cost one query per quarter of a second.
-func (a *API) Subscribe(ctx context.Context, q prego.EventQuery) (*EventSubscription, error) {
+func (a *API) Subscribe(ctx context.Context, q ops.EventQuery) (*EventSubscription, error) {
 	return a.feed.subscribe(ctx, q)
 }
 
-func (f *eventFeed) subscribe(ctx context.Context, q prego.EventQuery) (*EventSubscription, error) {
+func (f *eventFeed) subscribe(ctx context.Context, q ops.EventQuery) (*EventSubscription, error) {
 	q.Limit = feedPage
 	first, err := f.store.Events(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	next, err := prego.ParseEventCursor(first.Next)
+	next, err := ops.ParseEventCursor(first.Next)
 	if err != nil {
 		return nil, err
 	}
-	out := make(chan prego.Event)
-	s := &EventSubscription{C: out, out: out, filter: q.EventFilter, queue: make(chan prego.Event, f.buffer)}
+	out := make(chan ops.Event)
+	s := &EventSubscription{C: out, out: out, filter: q.EventFilter, queue: make(chan ops.Event, f.buffer)}
 	switch {
 	case q.Since != "":
-		s.at, _ = prego.ParseEventCursor(q.Since)
+		s.at, _ = ops.ParseEventCursor(q.Since)
 	case len(first.Events) == 0:
 		s.at = next
 	}
@@ -130,7 +131,7 @@ func (f *eventFeed) subscribe(ctx context.Context, q prego.EventQuery) (*EventSu
 
 // join adds a subscriber, who is given what comes after the place that is returned. Whoever is first
 // begins to read, from where it has read itself.
-func (f *eventFeed) join(s *EventSubscription, next prego.EventPlace) prego.EventPlace {
+func (f *eventFeed) join(s *EventSubscription, next ops.EventPlace) ops.EventPlace {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.subs[s] = true
@@ -168,7 +169,7 @@ func (f *eventFeed) follow() {
 		since := f.at.String()
 		f.mu.Unlock()
 		ctx, cancel := context.WithTimeout(f.ending, patience)
-		page, err := f.store.Events(ctx, prego.EventQuery{Since: since, Limit: feedPage})
+		page, err := f.store.Events(ctx, ops.EventQuery{Since: since, Limit: feedPage})
 		cancel()
 		crowded := false
 		if err == nil {
@@ -196,8 +197,8 @@ func (f *eventFeed) follow() {
 
 // tell gives a page to all subscribers, and reports whether one of them falls behind, who is given a little time. Whoever
 // has too many waiting all the same is dropped.
-func (f *eventFeed) tell(page prego.EventPage) (crowded bool, err error) {
-	at, err := prego.ParseEventCursor(page.Next)
+func (f *eventFeed) tell(page ops.EventPage) (crowded bool, err error) {
+	at, err := ops.ParseEventCursor(page.Next)
 	if err != nil {
 		return false, err
 	}
@@ -218,7 +219,7 @@ func (f *eventFeed) tell(page prego.EventPage) (crowded bool, err error) {
 			break
 		}
 		if f.subs[s] && len(page.Events) > 0 && len(s.queue) == 0 && !s.filter.Empty() {
-			s.queue <- prego.Event{Cursor: page.Next} // only here something is added
+			s.queue <- ops.Event{Cursor: page.Next} // only here something is added
 		}
 		crowded = crowded || len(s.queue) > f.buffer/2
 	}
@@ -234,9 +235,9 @@ func (f *eventFeed) dropAll(cause error) {
 }
 
 // run gives a subscriber what there was before it joined, and then what comes.
-func (f *eventFeed) run(ctx context.Context, s *EventSubscription, q prego.EventQuery, page prego.EventPage, joined prego.EventPlace) error {
-	give := func(e prego.Event) error {
-		place, err := prego.ParseEventCursor(e.Cursor)
+func (f *eventFeed) run(ctx context.Context, s *EventSubscription, q ops.EventQuery, page ops.EventPage, joined ops.EventPlace) error {
+	give := func(e ops.Event) error {
+		place, err := ops.ParseEventCursor(e.Cursor)
 		if err != nil {
 			return err
 		}
@@ -252,7 +253,7 @@ func (f *eventFeed) run(ctx context.Context, s *EventSubscription, q prego.Event
 	}
 	// Another process may have given it more than this one has read yet, and this one may have read on
 	// before it joined: then what it missed is read now.
-	read, err := prego.ParseEventCursor(page.Next)
+	read, err := ops.ParseEventCursor(page.Next)
 	for since := false; ; since = true {
 		for _, e := range page.Events {
 			if err := give(e); err != nil {
@@ -270,7 +271,7 @@ func (f *eventFeed) run(ctx context.Context, s *EventSubscription, q prego.Event
 		if page, err = f.store.Events(ctx, q); err != nil {
 			return err
 		}
-		read, err = prego.ParseEventCursor(page.Next)
+		read, err = ops.ParseEventCursor(page.Next)
 	}
 	for {
 		select {
@@ -278,7 +279,7 @@ func (f *eventFeed) run(ctx context.Context, s *EventSubscription, q prego.Event
 			if !ok {
 				return s.cause
 			}
-			place, err := prego.ParseEventCursor(e.Cursor)
+			place, err := ops.ParseEventCursor(e.Cursor)
 			switch {
 			case err != nil:
 				return err
@@ -300,7 +301,7 @@ func (f *eventFeed) run(ctx context.Context, s *EventSubscription, q prego.Event
 
 // ListEvents shows a page of the feed of events, or streams it.
 func (a *API) ListEvents(c echo.Context, p ListEventsParams) error {
-	q := prego.EventQuery{Limit: defaultLimit, Since: deref(p.Since), Tail: deref(p.Tail), EventFilter: prego.EventFilter{Kinds: deref(p.Kind), IDs: deref(p.Id), Orgs: prego.Strings(deref(p.OrgId))}}
+	q := ops.EventQuery{Limit: defaultLimit, Since: deref(p.Since), Tail: deref(p.Tail), EventFilter: ops.EventFilter{Kinds: deref(p.Kind), IDs: deref(p.Id), Orgs: prego.Strings(deref(p.OrgId))}}
 	if p.Limit != nil {
 		q.Limit = *p.Limit
 	}
@@ -330,7 +331,7 @@ func wantsStream(r *http.Request) bool {
 	return false
 }
 
-func feedEventView(e prego.Event) FeedEvent {
+func feedEventView(e ops.Event) FeedEvent {
 	out := FeedEvent{
 		Cursor: e.Cursor, At: e.At.UTC(), Kind: e.Kind, Id: e.ID, OrgId: optional(string(e.OrgID)), Step: e.Step, Status: optional(e.Status), Reason: optional(e.Reason),
 		Message: optional(e.Message), Actor: optional(e.Actor),
@@ -343,7 +344,7 @@ func feedEventView(e prego.Event) FeedEvent {
 
 // streamEvents sends the feed as server-sent events until the caller leaves, the process ends, or the time of a
 // stream is over.
-func (a *API) streamEvents(c echo.Context, q prego.EventQuery) error {
+func (a *API) streamEvents(c echo.Context, q ops.EventQuery) error {
 	ctx, done, err := a.stream(c, false)
 	if err != nil {
 		return err
@@ -387,7 +388,7 @@ func (a *API) streamEvents(c echo.Context, q prego.EventQuery) error {
 			}
 			data, err := json.Marshal(feedEventView(e))
 			if err == nil {
-				at, err = prego.ParseEventCursor(e.Cursor)
+				at, err = ops.ParseEventCursor(e.Cursor)
 			}
 			if err == nil {
 				err = send("id: %s\nevent: %s\ndata: %s\n\n", e.Cursor, e.Kind, data)
@@ -401,7 +402,7 @@ func (a *API) streamEvents(c echo.Context, q prego.EventQuery) error {
 				at = p
 			}
 			line = ": keep-alive\n\n"
-			if at != (prego.EventPlace{}) {
+			if at != (ops.EventPlace{}) {
 				line = fmt.Sprintf(": keep-alive\nid: %s\n\n", at)
 			}
 			if err := send("%s", line); err != nil {

@@ -19,12 +19,13 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/ops"
 )
 
 // memoryFeed is a feed of events in memory, which counts how often it is read.
 type memoryFeed struct {
 	mu     sync.Mutex
-	events []prego.Event
+	events []ops.Event
 	reads  atomic.Int64
 	fail   error
 }
@@ -34,18 +35,18 @@ func (f *memoryFeed) add(kinds ...string) {
 	defer f.mu.Unlock()
 	for _, kind := range kinds {
 		n := len(f.events) + 1
-		f.events = append(f.events, prego.Event{Cursor: prego.EventPlace{Xid: uint64(100 + n/3), Seq: int64(n)}.String(), At: time.Unix(int64(n), 0), Kind: kind, ID: fmt.Sprintf("%s-%d", kind, n), Step: "x"})
+		f.events = append(f.events, ops.Event{Cursor: ops.EventPlace{Xid: uint64(100 + n/3), Seq: int64(n)}.String(), At: time.Unix(int64(n), 0), Kind: kind, ID: fmt.Sprintf("%s-%d", kind, n), Step: "x"})
 	}
 }
 
-func (f *memoryFeed) Events(_ context.Context, q prego.EventQuery) (out prego.EventPage, err error) {
+func (f *memoryFeed) Events(_ context.Context, q ops.EventQuery) (out ops.EventPage, err error) {
 	f.reads.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fail != nil {
 		return out, f.fail
 	}
-	out.Next = prego.EventPlace{}.String()
+	out.Next = ops.EventPlace{}.String()
 	if n := len(f.events); n > 0 {
 		out.Next = f.events[n-1].Cursor
 	}
@@ -58,13 +59,13 @@ func (f *memoryFeed) Events(_ context.Context, q prego.EventQuery) (out prego.Ev
 		out.Events = out.Events[len(out.Events)-min(q.Tail, len(out.Events)):]
 		return out, nil
 	}
-	since, err := prego.ParseEventCursor(q.Since)
+	since, err := ops.ParseEventCursor(q.Since)
 	if err != nil {
 		return out, err
 	}
 	out.Next = q.Since
 	for _, e := range f.events {
-		place, _ := prego.ParseEventCursor(e.Cursor)
+		place, _ := ops.ParseEventCursor(e.Cursor)
 		if place.Compare(since) <= 0 {
 			continue
 		}
@@ -109,7 +110,7 @@ func TestSubscribersShareTheReading(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var subs []*api.EventSubscription
 	for i := range 100 {
-		q := prego.EventQuery{Tail: i % 2 * 2} // half of them begin with what there was
+		q := ops.EventQuery{Tail: i % 2 * 2} // half of them begin with what there was
 		if i%5 == 4 {
 			q.Kinds = []string{"new"}
 		}
@@ -157,16 +158,16 @@ func TestASubscriberResumesAnywhere(t *testing.T) {
 		f.add("a")
 	}
 	a := feedOf(t, f)
-	first, err := a.Subscribe(t.Context(), prego.EventQuery{})
+	first, err := a.Subscribe(t.Context(), ops.EventQuery{})
 	require.NoError(t, err)
 	f.add("b")
 	require.Equal(t, []string{"b-451"}, take(t, first, 1))
 	for _, since := range []int{0, 1, 199, 200, 201, 449, 450} {
-		cursor := prego.EventPlace{}.String()
+		cursor := ops.EventPlace{}.String()
 		if since > 0 {
 			cursor = f.events[since-1].Cursor
 		}
-		s, err := a.Subscribe(t.Context(), prego.EventQuery{Since: cursor})
+		s, err := a.Subscribe(t.Context(), ops.EventQuery{Since: cursor})
 		require.NoError(t, err)
 		var want []string
 		for _, e := range f.events[since:] {
@@ -177,10 +178,10 @@ func TestASubscriberResumesAnywhere(t *testing.T) {
 
 	// Another process has given it more than this one has read.
 	b := feedOf(t, f)
-	slow, err := b.Subscribe(t.Context(), prego.EventQuery{})
+	slow, err := b.Subscribe(t.Context(), ops.EventQuery{})
 	require.NoError(t, err)
 	f.add("c")
-	ahead, err := b.Subscribe(t.Context(), prego.EventQuery{Since: f.events[451].Cursor})
+	ahead, err := b.Subscribe(t.Context(), ops.EventQuery{Since: f.events[451].Cursor})
 	require.NoError(t, err)
 	f.add("d")
 	require.Equal(t, []string{"c-452", "d-453"}, take(t, slow, 2))
@@ -193,9 +194,9 @@ func TestASlowSubscriberIsToldToResume(t *testing.T) {
 	t.Parallel()
 	f := &memoryFeed{}
 	a := feedOf(t, f)
-	slow, err := a.Subscribe(t.Context(), prego.EventQuery{})
+	slow, err := a.Subscribe(t.Context(), ops.EventQuery{})
 	require.NoError(t, err)
-	quick, err := a.Subscribe(t.Context(), prego.EventQuery{})
+	quick, err := a.Subscribe(t.Context(), ops.EventQuery{})
 	require.NoError(t, err)
 	n := api.FeedBuffer + 10
 	for range n {
@@ -210,7 +211,7 @@ func TestASlowSubscriberIsToldToResume(t *testing.T) {
 	}
 	require.Equal(t, prego.CodeBusy, prego.CodeOf(slow.Err()))
 	require.Less(t, got, n)
-	resumed, err := a.Subscribe(t.Context(), prego.EventQuery{Since: last})
+	resumed, err := a.Subscribe(t.Context(), ops.EventQuery{Since: last})
 	require.NoError(t, err)
 	take(t, resumed, n-got)
 	require.Eventually(t, func() bool { return resumed.Cursor() == f.events[n-1].Cursor }, 30*time.Second, time.Millisecond, "nothing was lost")
@@ -221,7 +222,7 @@ func TestTheFeedOutlivesTheDatabase(t *testing.T) {
 	t.Parallel()
 	f := &memoryFeed{}
 	a := feedOf(t, f)
-	s, err := a.Subscribe(t.Context(), prego.EventQuery{})
+	s, err := a.Subscribe(t.Context(), ops.EventQuery{})
 	require.NoError(t, err)
 	set := func(err error) {
 		f.mu.Lock()
@@ -238,10 +239,10 @@ func TestTheFeedOutlivesTheDatabase(t *testing.T) {
 	_, ok := <-s.C
 	require.False(t, ok)
 	require.Equal(t, prego.CodeEventsGone, prego.CodeOf(s.Err()))
-	_, err = a.Subscribe(t.Context(), prego.EventQuery{})
+	_, err = a.Subscribe(t.Context(), ops.EventQuery{})
 	require.Equal(t, prego.CodeEventsGone, prego.CodeOf(err))
 	set(nil)
-	s, err = a.Subscribe(t.Context(), prego.EventQuery{Tail: 1})
+	s, err = a.Subscribe(t.Context(), ops.EventQuery{Tail: 1})
 	require.NoError(t, err)
 	require.Equal(t, []string{"a-1"}, take(t, s, 1))
 }

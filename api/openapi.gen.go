@@ -13,6 +13,7 @@ import (
 	"github.com/oapi-codegen/runtime"
 	openapi_types "github.com/oapi-codegen/runtime/types"
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/placement"
@@ -2876,16 +2877,16 @@ type AuditPage struct {
 
 // AuditProblem defines model for AuditProblem.
 type AuditProblem struct {
-	EntryId *int64            `json:"entry_id,omitempty"`
-	Message string            `json:"message"`
-	Problem prego.AuditDamage `json:"problem"`
+	EntryId *int64          `json:"entry_id,omitempty"`
+	Message string          `json:"message"`
+	Problem ops.AuditDamage `json:"problem"`
 
 	// Seq Where in the chain
 	Seq *int64 `json:"seq,omitempty"`
 }
 
 // AuditVerb `request` is a request that changed no row that is audited
-type AuditVerb = prego.AuditVerb
+type AuditVerb = ops.AuditVerb
 
 // AuditVerification defines model for AuditVerification.
 type AuditVerification struct {

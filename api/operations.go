@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 // startPatience is the time limit for starting a run. It does not end with the request:
@@ -41,7 +42,7 @@ func (a *API) GetOperation(c echo.Context, id string) error {
 	return show(c, a.d.Store.Operation, id, operationView)
 }
 
-func operationView(o prego.Operation) Operation {
+func operationView(o ops.Operation) Operation {
 	out := Operation{Id: o.ID, Kind: o.Kind, Status: OperationStatus(o.Status), Reason: optional(o.Reason), Message: optional(o.Message), Href: "/v1/operations/" + url.PathEscape(o.ID)}
 	out.Target.Kind, out.Target.Id = o.TargetKind, o.TargetID
 	return out
@@ -53,7 +54,7 @@ func (a *API) operation(c echo.Context, id string) *Operation {
 	o, err := a.d.Store.Operation(c.Request().Context(), id)
 	if err != nil {
 		kind, target, _ := strings.Cut(id, "/")
-		o = prego.Operation{ID: id, Kind: kind, Status: prego.OperationRunning, TargetKind: kind, TargetID: target}
+		o = ops.Operation{ID: id, Kind: kind, Status: ops.OperationRunning, TargetKind: kind, TargetID: target}
 		a.d.Log.Warn("an operation is not shown", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
 	}
 	return new(operationView(o))

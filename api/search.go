@@ -9,17 +9,18 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 // SearchStore finds things.
 type SearchStore interface {
 	// Search returns the best matches, and whether there are more.
-	Search(ctx context.Context, q prego.SearchQuery) (found []prego.Found, more bool, err error)
+	Search(ctx context.Context, q ops.SearchQuery) (found []ops.Found, more bool, err error)
 }
 
 // Search finds things by ids, names and addresses.
 func (a *API) Search(c echo.Context, p SearchParams) error {
-	q := prego.SearchQuery{Text: strings.TrimSpace(p.Q), Kinds: deref(p.Kind), Limit: 50}
+	q := ops.SearchQuery{Text: strings.TrimSpace(p.Q), Kinds: deref(p.Kind), Limit: 50}
 	if p.Limit != nil {
 		q.Limit = *p.Limit
 	}
@@ -33,7 +34,7 @@ func (a *API) Search(c echo.Context, p SearchParams) error {
 	return c.JSON(http.StatusOK, SearchResults{Results: views(found, foundView), Truncated: more})
 }
 
-func foundView(f prego.Found) SearchResult {
+func foundView(f ops.Found) SearchResult {
 	return SearchResult{
 		Kind: f.Kind, Id: f.ID, Name: f.Name, Field: f.Field, Value: f.Value, Status: f.Status, Gone: f.Gone, OrgId: optional(string(f.OrgID)), Href: ObjectPath(f.Kind, f.ID, f.Within),
 	}

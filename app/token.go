@@ -6,8 +6,8 @@ import (
 	"os/user"
 	"time"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/internal/config"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/store"
 )
 
@@ -24,10 +24,10 @@ func NoteToken(ctx context.Context, cfg config.Config, subject string) error {
 		return err
 	}
 	defer pool.Close()
-	by := prego.AuditSource{Actor: "unknown", Role: "host", Operation: "prego token create"}
+	by := ops.AuditSource{Actor: "unknown", Role: "host", Operation: "prego token create"}
 	if u, err := user.Current(); err == nil {
 		by.Actor = u.Username
 	}
 	by.From, _ = os.Hostname()
-	return store.New(pool).NoteRequest(prego.WithAuditSource(ctx, by), "token", subject, "")
+	return store.New(pool).NoteRequest(ops.WithAuditSource(ctx, by), "token", subject, "")
 }

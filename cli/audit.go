@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/ops"
 )
 
 var auditTable = Table[api.AuditEntry]{
@@ -28,7 +28,7 @@ var auditTable = Table[api.AuditEntry]{
 
 // auditChange is what changed in short: columns with what they were and are.
 func auditChange(e api.AuditEntry) string {
-	if e.Verb != prego.AuditUpdate && e.Old != nil == (e.New != nil) || e.Old == nil || e.New == nil {
+	if e.Verb != ops.AuditUpdate && e.Old != nil == (e.New != nil) || e.Old == nil || e.New == nil {
 		return ""
 	}
 	var parts []string

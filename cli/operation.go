@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/ops"
 )
 
 var operationTable = Table[api.Operation]{
@@ -25,7 +25,7 @@ func operationCommand(c *CLI) *cobra.Command {
 			Path: "/v1/operations/{operation}", Again: "prego operation show {operation} --watch",
 			Lines:   func(api.Operation) []line { return nil }, // it has no history
 			Doing:   func(o api.Operation) string { return o.Id + " is " + string(o.Status) + reasons(o.Reason, o.Message) },
-			Rests:   func(o api.Operation) bool { return prego.OperationStatus(o.Status) != prego.OperationRunning },
+			Rests:   func(o api.Operation) bool { return ops.OperationStatus(o.Status) != ops.OperationRunning },
 			Outcome: func(_ *call, o api.Operation) error { return operationFailure(o) },
 			Done:    func(_ *call, o api.Operation) string { return fmt.Sprintf("operation %s %s", o.Id, o.Status) },
 		},
@@ -34,7 +34,7 @@ func operationCommand(c *CLI) *cobra.Command {
 
 // operationFailure is nil for an operation that succeeded.
 func operationFailure(o api.Operation) error {
-	if prego.OperationStatus(o.Status) == prego.OperationSucceeded {
+	if ops.OperationStatus(o.Status) == ops.OperationSucceeded {
 		return nil
 	}
 	return errors.New("operation " + o.Id + " " + string(o.Status) + reasons(o.Reason, o.Message))

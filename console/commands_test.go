@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/cli"
+	"github.com/prego/prego/ops"
 )
 
 // request is one that an API was sent.
@@ -405,7 +405,7 @@ func sameDone(t *testing.T, op *operation, form url.Values, missing []string, us
 		ec := c.echo.NewContext(r, w)
 		ec.SetParamNames("operation")
 		ec.SetParamValues(op.OperationID)
-		ec.Set(visitorKey, &visitor{ConsoleSession: prego.ConsoleSession{Subject: "ada", Operator: true}})
+		ec.Set(visitorKey, &visitor{ConsoleSession: ops.ConsoleSession{Subject: "ada", Operator: true}})
 		require.NoError(t, readForm(ec, maxForm))
 		return ec, w
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/ops"
 )
 
 //go:embed static
@@ -28,18 +29,18 @@ var static embed.FS
 
 // SessionStore keeps who is logged in.
 type SessionStore interface {
-	CreateConsoleSession(ctx context.Context, hash []byte, s prego.ConsoleSession) error
+	CreateConsoleSession(ctx context.Context, hash []byte, s ops.ConsoleSession) error
 	// ConsoleSession returns CodeUnauthenticated for a session that has ended.
-	ConsoleSession(ctx context.Context, hash []byte) (prego.ConsoleSession, error)
+	ConsoleSession(ctx context.Context, hash []byte) (ops.ConsoleSession, error)
 	EndConsoleSession(ctx context.Context, hash []byte) error
 	// UseConsoleLogin returns whose session a code begins, once.
-	UseConsoleLogin(ctx context.Context, hash []byte) (prego.ConsoleSession, error)
+	UseConsoleLogin(ctx context.Context, hash []byte) (ops.ConsoleSession, error)
 	// NoteRequest adds an entry to the audit for the source in ctx.
 	NoteRequest(ctx context.Context, kind, id string, org prego.OrgID) error
 }
 
 // Feed follows what happens, as the API's own does.
-type Feed func(ctx context.Context, q prego.EventQuery) (*api.EventSubscription, error)
+type Feed func(ctx context.Context, q ops.EventQuery) (*api.EventSubscription, error)
 
 // Deps are the dependencies of a console.
 type Deps struct {

@@ -11,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 const (
@@ -105,8 +106,8 @@ func (c *Console) events(ec echo.Context) error {
 		return err
 	}
 	defer done()
-	of := prego.EventFilter{Kinds: names(ec.QueryParam("kinds")), IDs: names(ec.QueryParam("ids"))}
-	changes, err := c.d.Feed(ctx, prego.EventQuery{EventFilter: of})
+	of := ops.EventFilter{Kinds: names(ec.QueryParam("kinds")), IDs: names(ec.QueryParam("ids"))}
+	changes, err := c.d.Feed(ctx, ops.EventQuery{EventFilter: of})
 	if err != nil {
 		return err
 	}
@@ -159,7 +160,7 @@ func (c *Console) events(ec echo.Context) error {
 
 // changed reports whether something happened after a place in the feed. Browsers that come back after a
 // while name the place of the page, too.
-func (c *Console) changed(ec echo.Context, since string, of prego.EventFilter) bool {
+func (c *Console) changed(ec echo.Context, since string, of ops.EventFilter) bool {
 	q := url.Values{"since": {since}, "limit": {"1"}}
 	for name, filter := range map[string][]string{"kind": of.Kinds, "id": of.IDs} {
 		if len(filter) > 0 {

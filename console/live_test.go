@@ -15,6 +15,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/ops"
 )
 
 // sessions has one, of whoever comes, until it has ended.
@@ -25,13 +26,13 @@ type sessions struct {
 	ended bool
 }
 
-func (s *sessions) ConsoleSession(context.Context, []byte) (prego.ConsoleSession, error) {
+func (s *sessions) ConsoleSession(context.Context, []byte) (ops.ConsoleSession, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return prego.ConsoleSession{}, prego.Errorf(prego.CodeUnauthenticated, "the session has ended")
+		return ops.ConsoleSession{}, prego.Errorf(prego.CodeUnauthenticated, "the session has ended")
 	}
-	return prego.ConsoleSession{Subject: "ada", Operator: true, ExpiresAt: s.until}, nil
+	return ops.ConsoleSession{Subject: "ada", Operator: true, ExpiresAt: s.until}, nil
 }
 
 func (s *sessions) end() {
@@ -44,14 +45,14 @@ func (s *sessions) end() {
 type liveBundle struct {
 	*Console
 	sessions *sessions
-	feed     chan prego.Event
+	feed     chan ops.Event
 }
 
 func setupLive(serve http.HandlerFunc) *liveBundle {
-	b := &liveBundle{sessions: &sessions{until: time.Now().Add(api.ConsoleSessionLife)}, feed: make(chan prego.Event)}
+	b := &liveBundle{sessions: &sessions{until: time.Now().Add(api.ConsoleSessionLife)}, feed: make(chan ops.Event)}
 	b.Console = New(Deps{
 		API: serve, Allow: func(string) error { return nil }, Sessions: b.sessions, Now: time.Now, Log: zap.NewNop(),
-		Feed: func(context.Context, prego.EventQuery) (*api.EventSubscription, error) {
+		Feed: func(context.Context, ops.EventQuery) (*api.EventSubscription, error) {
 			return &api.EventSubscription{C: b.feed}, nil
 		},
 	})
@@ -170,7 +171,7 @@ func TestABusyFleetIsToldInPace(t *testing.T) {
 		w, done := b.open(ctx, "/console/events?kinds=server")
 		began := time.Now()
 		for time.Since(began) < 10*time.Second {
-			b.feed <- prego.Event{Kind: "server"}
+			b.feed <- ops.Event{Kind: "server"}
 			time.Sleep(50 * time.Millisecond)
 		}
 		time.Sleep(pace)

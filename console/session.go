@@ -16,6 +16,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/ops"
 )
 
 const (
@@ -33,7 +34,7 @@ const (
 
 // visitor is who is logged in.
 type visitor struct {
-	prego.ConsoleSession
+	ops.ConsoleSession
 	secret string
 }
 
@@ -91,9 +92,9 @@ func (c *Console) session(next echo.HandlerFunc) echo.HandlerFunc {
 
 // sessionOf is the session of a cookie, or CodeUnauthenticated if it has ended: in time, by hand, or because the key is
 // gone that signed its token.
-func (c *Console) sessionOf(ctx context.Context, secret string) (prego.ConsoleSession, error) {
+func (c *Console) sessionOf(ctx context.Context, secret string) (ops.ConsoleSession, error) {
 	if err := c.knows(secret); err != nil {
-		return prego.ConsoleSession{}, err
+		return ops.ConsoleSession{}, err
 	}
 	return c.d.Sessions.ConsoleSession(ctx, api.SecretHash(secret))
 }
@@ -206,17 +207,17 @@ func (c *Console) login(ec echo.Context) error {
 }
 
 // note tells the audit who logged in or out, and from where.
-func (c *Console) note(r *http.Request, s prego.ConsoleSession, operation string) error {
+func (c *Console) note(r *http.Request, s ops.ConsoleSession, operation string) error {
 	role := "viewer"
 	if s.Operator {
 		role = "operator"
 	}
-	ctx := prego.WithAuditSource(r.Context(), prego.AuditSource{Actor: s.Subject, Role: role, From: api.Address(r), RequestID: uuid.NewString(), Operation: operation})
+	ctx := ops.WithAuditSource(r.Context(), ops.AuditSource{Actor: s.Subject, Role: role, From: api.Address(r), RequestID: uuid.NewString(), Operation: operation})
 	return c.d.Sessions.NoteRequest(ctx, "console_session", s.Subject, "")
 }
 
 // whose session a login form begins, and the key that signed their token.
-func (c *Console) whose(r *http.Request) (s prego.ConsoleSession, key string, err error) {
+func (c *Console) whose(r *http.Request) (s ops.ConsoleSession, key string, err error) {
 	if code := r.PostForm.Get("code"); code != "" {
 		if err = c.knows(code); err == nil {
 			s, err = c.d.Sessions.UseConsoleLogin(r.Context(), api.SecretHash(code))

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 const selectAudit = `
@@ -19,11 +20,11 @@ FROM audit_entries e LEFT JOIN audit_chain c ON c.entry_id = e.entry_id`
 const sqlGetAudit = selectAudit + ` WHERE e.entry_id = $1`
 
 // GetAuditEntry reads an entry of the audit, or CodeAuditEntryNotFound.
-func (s *Store) GetAuditEntry(ctx context.Context, id int64) (prego.AuditEntry, error) {
-	return get[prego.AuditEntry](ctx, s.pool, prego.Errorf(prego.CodeAuditEntryNotFound, "there is no audit entry %d", id), sqlGetAudit, id)
+func (s *Store) GetAuditEntry(ctx context.Context, id int64) (ops.AuditEntry, error) {
+	return get[ops.AuditEntry](ctx, s.pool, prego.Errorf(prego.CodeAuditEntryNotFound, "there is no audit entry %d", id), sqlGetAudit, id)
 }
 
-var auditEntries = listing[prego.AuditEntry]{
+var auditEntries = listing[ops.AuditEntry]{
 	what: "audit", from: selectAudit,
 	filters: map[string]string{
 		"actor": "e.actor", "kind": "e.kind", "id": "e.id", "org_id": "e.org_id", "operation": "e.operation", "verb": "e.verb", "request_id": "e.request_id",
@@ -35,7 +36,7 @@ var auditEntries = listing[prego.AuditEntry]{
 }
 
 // ListAudit is a page of the audit.
-func (s *Store) ListAudit(ctx context.Context, q prego.ListQuery) (page []prego.AuditEntry, next string, err error) {
+func (s *Store) ListAudit(ctx context.Context, q prego.ListQuery) (page []ops.AuditEntry, next string, err error) {
 	return auditEntries.page(ctx, s, q)
 }
 
@@ -51,7 +52,7 @@ func (s *Store) NoteRequest(ctx context.Context, kind, id string, org prego.OrgI
 const sqlSealAudit = `SELECT sealed, seq, hash FROM seal_audit($1)`
 
 // SealAudit adds at most so many entries to the chain, and returns how many, and its end.
-func (s *Store) SealAudit(ctx context.Context, most int) (sealed int, head prego.AuditHead, err error) {
+func (s *Store) SealAudit(ctx context.Context, most int) (sealed int, head ops.AuditHead, err error) {
 	var hash []byte
 	err = s.pool.QueryRow(ctx, sqlSealAudit, most).Scan(&sealed, &head.Seq, &hash)
 	copy(head.Hash[:], hash)
@@ -63,12 +64,12 @@ const sqlPruneAudit = `SELECT prune_audit($1, $2)`
 const sqlAuditHead = `SELECT seq, hash FROM audit_end()`
 
 // AuditHead is the end of the chain.
-func (s *Store) AuditHead(ctx context.Context) (prego.AuditHead, error) {
+func (s *Store) AuditHead(ctx context.Context) (ops.AuditHead, error) {
 	head, err := auditHead(ctx, s.pool)
 	return head, failed("audit head", err)
 }
 
-func auditHead(ctx context.Context, q querier) (head prego.AuditHead, err error) {
+func auditHead(ctx context.Context, q querier) (head ops.AuditHead, err error) {
 	var hash []byte
 	err = q.QueryRow(ctx, sqlAuditHead).Scan(&head.Seq, &hash)
 	copy(head.Hash[:], hash)
@@ -116,19 +117,19 @@ type auditLink struct {
 	Kind        string
 	ID          string
 	OrgID       prego.OrgID
-	Verb        prego.AuditVerb
+	Verb        ops.AuditVerb
 	Old, New    *string
 }
 
-func (l auditLink) entry() prego.AuditEntry {
-	return prego.AuditEntry{
+func (l auditLink) entry() ops.AuditEntry {
+	return ops.AuditEntry{
 		EntryID: l.EntryID, At: l.At, Actor: l.Actor, Role: l.Role, Address: l.Address, RequestID: l.RequestID, Operation: l.Operation, Kind: l.Kind, ID: l.ID,
 		OrgID: l.OrgID, Verb: l.Verb, Old: l.Old, New: l.New,
 	}
 }
 
 // VerifyAudit computes part of the chain anew, and compares. All of it is read as of one moment.
-func (s *Store) VerifyAudit(ctx context.Context, c prego.AuditCheck) (prego.AuditVerification, error) {
+func (s *Store) VerifyAudit(ctx context.Context, c ops.AuditCheck) (ops.AuditVerification, error) {
 	v := auditVerifier{check: c}
 	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		return v.run(ctx, tx)
@@ -138,13 +139,13 @@ func (s *Store) VerifyAudit(ctx context.Context, c prego.AuditCheck) (prego.Audi
 
 // auditVerifier goes along the chain.
 type auditVerifier struct {
-	check prego.AuditCheck
-	found prego.AuditVerification
+	check ops.AuditCheck
+	found ops.AuditVerification
 }
 
-func (v *auditVerifier) notef(seq, entry int64, what prego.AuditDamage, format string, args ...any) {
+func (v *auditVerifier) notef(seq, entry int64, what ops.AuditDamage, format string, args ...any) {
 	if len(v.found.Problems) < maxAuditProblems {
-		v.found.Problems = append(v.found.Problems, prego.AuditProblem{Seq: seq, EntryID: entry, Problem: what, Message: fmt.Sprintf(format, args...)})
+		v.found.Problems = append(v.found.Problems, ops.AuditProblem{Seq: seq, EntryID: entry, Problem: what, Message: fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -180,13 +181,13 @@ func (v *auditVerifier) run(ctx context.Context, q querier) (err error) {
 }
 
 // begin returns what the first link goes on from.
-func (v *auditVerifier) begin(ctx context.Context, q querier) (at prego.AuditHead, err error) {
+func (v *auditVerifier) begin(ctx context.Context, q querier) (at ops.AuditHead, err error) {
 	f := &v.found
 	if v.check.From > f.FirstSeq && f.FirstSeq > 0 {
 		at.Seq = v.check.From - 1
 		hash, err := value[[]byte](ctx, q, sqlAuditLink, at.Seq)
 		if isNoRows(err) {
-			v.notef(at.Seq, 0, prego.AuditLinkMissing, "number %d of the chain is missing", at.Seq)
+			v.notef(at.Seq, 0, ops.AuditLinkMissing, "number %d of the chain is missing", at.Seq)
 			return at, nil
 		}
 		copy(at.Hash[:], hash)
@@ -196,41 +197,41 @@ func (v *auditVerifier) begin(ctx context.Context, q querier) (at prego.AuditHea
 	var hash []byte
 	switch err := q.QueryRow(ctx, sqlAuditCheckpoint).Scan(&at.Seq, &hash, &signed); {
 	case isNoRows(err):
-		at = prego.AuditHead{}
+		at = ops.AuditHead{}
 	case err != nil:
 		return at, err
 	case !signed:
-		v.notef(at.Seq, 0, prego.AuditCheckpointUnsigned, "the audit is pruned through number %d, and no entry says so", at.Seq)
+		v.notef(at.Seq, 0, ops.AuditCheckpointUnsigned, "the audit is pruned through number %d, and no entry says so", at.Seq)
 	}
 	copy(at.Hash[:], hash)
 	f.CheckedFrom = at.Seq + 1
 	if f.FirstSeq > at.Seq+1 {
-		v.notef(f.FirstSeq, 0, prego.AuditBeginningMissing, "the chain begins with number %d instead of %d", f.FirstSeq, at.Seq+1)
+		v.notef(f.FirstSeq, 0, ops.AuditBeginningMissing, "the chain begins with number %d instead of %d", f.FirstSeq, at.Seq+1)
 		f.CheckedFrom, at.Seq = f.FirstSeq, f.FirstSeq-1
 	}
 	return at, nil
 }
 
 // link checks a link behind the one before, and moves on to it.
-func (v *auditVerifier) link(at *prego.AuditHead, l auditLink) {
+func (v *auditVerifier) link(at *ops.AuditHead, l auditLink) {
 	e := l.entry()
 	whole := l.Number == at.Seq+1
 	if !whole {
-		v.notef(at.Seq+1, 0, prego.AuditLinkMissing, "numbers %d to %d of the chain are missing", at.Seq+1, l.Number-1)
+		v.notef(at.Seq+1, 0, ops.AuditLinkMissing, "numbers %d to %d of the chain are missing", at.Seq+1, l.Number-1)
 	}
-	var before, sum prego.AuditHash
+	var before, sum ops.AuditHash
 	copy(before[:], l.Before)
 	copy(sum[:], l.Sum)
-	if whole && before != at.Hash && (at.Hash != prego.AuditHash{} || l.Number == 1) {
-		v.notef(l.Number, l.Link, prego.AuditLinkBroken, "does not go on from number %d", at.Seq)
+	if whole && before != at.Hash && (at.Hash != ops.AuditHash{} || l.Number == 1) {
+		v.notef(l.Number, l.Link, ops.AuditLinkBroken, "does not go on from number %d", at.Seq)
 	}
 	switch {
 	case l.Gone:
-		v.notef(l.Number, l.Link, prego.AuditRemoved, "the entry is gone")
+		v.notef(l.Number, l.Link, ops.AuditRemoved, "the entry is gone")
 	case e.Sealed(before) != sum:
-		v.notef(l.Number, l.Link, prego.AuditChanged, "the entry is not what was sealed: its hash is %s", e.Sealed(before))
+		v.notef(l.Number, l.Link, ops.AuditChanged, "the entry is not what was sealed: its hash is %s", e.Sealed(before))
 	}
-	*at = prego.AuditHead{Seq: l.Number, Hash: sum}
+	*at = ops.AuditHead{Seq: l.Number, Hash: sum}
 }
 
 // compare finds what was noted elsewhere.
@@ -240,7 +241,7 @@ func (v *auditVerifier) compare(ctx context.Context, q querier) error {
 		return nil
 	}
 	if f.Head.Seq < want.Seq {
-		v.notef(f.Head.Seq, 0, prego.AuditEndMissing, "the chain ends with number %d; there was a number %d", f.Head.Seq, want.Seq)
+		v.notef(f.Head.Seq, 0, ops.AuditEndMissing, "the chain ends with number %d; there was a number %d", f.Head.Seq, want.Seq)
 		return nil
 	}
 	hash, err := value[[]byte](ctx, q, sqlAuditNoted, want.Seq)
@@ -250,9 +251,9 @@ func (v *auditVerifier) compare(ctx context.Context, q querier) error {
 	switch {
 	case hash == nil && f.FirstSeq > want.Seq: // pruned since
 	case hash == nil:
-		v.notef(want.Seq, 0, prego.AuditLinkMissing, "number %d of the chain is missing", want.Seq)
+		v.notef(want.Seq, 0, ops.AuditLinkMissing, "number %d of the chain is missing", want.Seq)
 	case !bytes.Equal(hash, want.Hash[:]):
-		v.notef(want.Seq, 0, prego.AuditHeadDiffers, "the chain has the hash %s where it had %s: it was written anew", hex.EncodeToString(hash), want.Hash)
+		v.notef(want.Seq, 0, ops.AuditHeadDiffers, "the chain has the hash %s where it had %s: it was written anew", hex.EncodeToString(hash), want.Hash)
 	}
 	return nil
 }
@@ -265,7 +266,7 @@ func (v *auditVerifier) unsealed(ctx context.Context, q querier) error {
 		return err
 	}
 	for _, id := range ids {
-		v.notef(0, id, prego.AuditUnsealed, "waits for being sealed for more than %s", unsealedFor)
+		v.notef(0, id, ops.AuditUnsealed, "waits for being sealed for more than %s", unsealedFor)
 	}
 	return nil
 }

@@ -19,12 +19,13 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/lab/deep"
 	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/tenant"
 )
 
 // ada is a context in which somebody asks.
 func ada(ctx context.Context, request string) context.Context {
-	return prego.WithAuditSource(ctx, prego.AuditSource{Actor: "ada", Role: "operator", From: "10.0.0.7", RequestID: request, Operation: "putOrg"})
+	return ops.WithAuditSource(ctx, ops.AuditSource{Actor: "ada", Role: "operator", From: "10.0.0.7", RequestID: request, Operation: "putOrg"})
 }
 
 // audited has n sealed entries.
@@ -41,7 +42,7 @@ func audited(t *testing.T, n int) *Store {
 	return s
 }
 
-func verify(t *testing.T, s *Store, c prego.AuditCheck) prego.AuditVerification {
+func verify(t *testing.T, s *Store, c ops.AuditCheck) ops.AuditVerification {
 	t.Helper()
 	if c.Limit == 0 {
 		c.Limit = 1000
@@ -58,65 +59,65 @@ func TestVerifyFindsDamage(t *testing.T) {
 	const rehash = `UPDATE audit_chain SET hash = sha256(prev_hash || convert_to(audit_encoding((SELECT e FROM audit_entries e WHERE e.entry_id = audit_chain.entry_id)), 'UTF8')) WHERE seq = `
 	for name, c := range map[string]struct {
 		damage []string
-		want   []prego.AuditDamage
+		want   []ops.AuditDamage
 		at     int64 // in the chain
 		head   bool  // is needed
 	}{
 		"nothing":             {},
-		"a changed value":     {damage: []string{`UPDATE audit_entries SET new = new || '{"tier": "paid"}' WHERE id = 'org-4'`}, want: []prego.AuditDamage{prego.AuditChanged}, at: 5},
-		"a changed actor":     {damage: []string{`UPDATE audit_entries SET actor = 'eve' WHERE id = 'org-0'`}, want: []prego.AuditDamage{prego.AuditChanged}, at: 1},
-		"a changed time":      {damage: []string{`UPDATE audit_entries SET at = at + interval '1 microsecond' WHERE id = 'org-9'`}, want: []prego.AuditDamage{prego.AuditChanged}, at: 10},
-		"changed, and hashed": {damage: []string{`UPDATE audit_entries SET actor = 'eve' WHERE id = 'org-4'`, rehash + `5`}, want: []prego.AuditDamage{prego.AuditLinkBroken}, at: 6},
-		"a removed entry":     {damage: []string{`DELETE FROM audit_entries WHERE id = 'org-4'`}, want: []prego.AuditDamage{prego.AuditRemoved}, at: 5},
+		"a changed value":     {damage: []string{`UPDATE audit_entries SET new = new || '{"tier": "paid"}' WHERE id = 'org-4'`}, want: []ops.AuditDamage{ops.AuditChanged}, at: 5},
+		"a changed actor":     {damage: []string{`UPDATE audit_entries SET actor = 'eve' WHERE id = 'org-0'`}, want: []ops.AuditDamage{ops.AuditChanged}, at: 1},
+		"a changed time":      {damage: []string{`UPDATE audit_entries SET at = at + interval '1 microsecond' WHERE id = 'org-9'`}, want: []ops.AuditDamage{ops.AuditChanged}, at: 10},
+		"changed, and hashed": {damage: []string{`UPDATE audit_entries SET actor = 'eve' WHERE id = 'org-4'`, rehash + `5`}, want: []ops.AuditDamage{ops.AuditLinkBroken}, at: 6},
+		"a removed entry":     {damage: []string{`DELETE FROM audit_entries WHERE id = 'org-4'`}, want: []ops.AuditDamage{ops.AuditRemoved}, at: 5},
 		"removed with its link": {
-			damage: []string{`DELETE FROM audit_entries WHERE id = 'org-4'`, `DELETE FROM audit_chain WHERE seq = 5`}, want: []prego.AuditDamage{prego.AuditLinkMissing}, at: 5,
+			damage: []string{`DELETE FROM audit_entries WHERE id = 'org-4'`, `DELETE FROM audit_chain WHERE seq = 5`}, want: []ops.AuditDamage{ops.AuditLinkMissing}, at: 5,
 		},
 		"removed and closed up": {
 			damage: []string{`DELETE FROM audit_entries WHERE id = 'org-4'`, `DELETE FROM audit_chain WHERE seq = 5`, `UPDATE audit_chain SET seq = -seq WHERE seq > 5`, `UPDATE audit_chain SET seq = -seq - 1 WHERE seq < 0`},
-			want:   []prego.AuditDamage{prego.AuditLinkBroken}, at: 5,
+			want:   []ops.AuditDamage{ops.AuditLinkBroken}, at: 5,
 		},
 		"a removed beginning": {
-			damage: []string{`DELETE FROM audit_entries WHERE id IN ('org-0', 'org-1')`, `DELETE FROM audit_chain WHERE seq < 3`}, want: []prego.AuditDamage{prego.AuditBeginningMissing}, at: 3,
+			damage: []string{`DELETE FROM audit_entries WHERE id IN ('org-0', 'org-1')`, `DELETE FROM audit_chain WHERE seq < 3`}, want: []ops.AuditDamage{ops.AuditBeginningMissing}, at: 3,
 		},
 		"a removed beginning with a checkpoint": {
 			damage: []string{
 				`INSERT INTO audit_checkpoints (seq, hash, entries) SELECT seq, hash, 2 FROM audit_chain WHERE seq = 2`,
 				`DELETE FROM audit_entries WHERE id IN ('org-0', 'org-1')`, `DELETE FROM audit_chain WHERE seq < 3`,
 			},
-			want: []prego.AuditDamage{prego.AuditCheckpointUnsigned}, at: 2,
+			want: []ops.AuditDamage{ops.AuditCheckpointUnsigned}, at: 2,
 		},
 		"a removed end": {
-			damage: []string{`DELETE FROM audit_entries WHERE id IN ('org-8', 'org-9')`, `DELETE FROM audit_chain WHERE seq > 8`}, want: []prego.AuditDamage{prego.AuditEndMissing}, at: 8, head: true,
+			damage: []string{`DELETE FROM audit_entries WHERE id IN ('org-8', 'org-9')`, `DELETE FROM audit_chain WHERE seq > 8`}, want: []ops.AuditDamage{ops.AuditEndMissing}, at: 8, head: true,
 		},
 		"written anew": {
 			damage: []string{
 				`UPDATE audit_entries SET actor = 'eve' WHERE id = 'org-4'`, `DELETE FROM audit_chain`, `INSERT INTO audit_unsealed SELECT entry_id FROM audit_entries`, `SELECT seal_audit(1000)`,
 			},
-			want: []prego.AuditDamage{prego.AuditHeadDiffers}, at: 10, head: true,
+			want: []ops.AuditDamage{ops.AuditHeadDiffers}, at: 10, head: true,
 		},
-		"all removed": {damage: []string{`TRUNCATE audit_entries`, `TRUNCATE audit_chain`}, want: []prego.AuditDamage{prego.AuditEndMissing}, head: true},
+		"all removed": {damage: []string{`TRUNCATE audit_entries`, `TRUNCATE audit_chain`}, want: []ops.AuditDamage{ops.AuditEndMissing}, head: true},
 		"an inserted link": {
 			damage: []string{
 				`UPDATE audit_chain SET seq = -seq WHERE seq > 5`, `UPDATE audit_chain SET seq = 1 - seq WHERE seq < 0`,
 				`INSERT INTO audit_entries (actor, role, kind, id, verb) VALUES ('ada', 'operator', 'fleet', 'web', 'delete')`,
 				`INSERT INTO audit_chain SELECT 6, e.entry_id, c.hash, sha256(c.hash || convert_to(audit_encoding(e), 'UTF8')) FROM audit_entries e, audit_chain c WHERE e.id = 'web' AND c.seq = 5`,
 			},
-			want: []prego.AuditDamage{prego.AuditLinkBroken}, at: 7,
+			want: []ops.AuditDamage{ops.AuditLinkBroken}, at: 7,
 		},
 		"reordered": {
 			damage: []string{`UPDATE audit_chain SET seq = -1 WHERE seq = 5`, `UPDATE audit_chain SET seq = 5 WHERE seq = 6`, `UPDATE audit_chain SET seq = 6 WHERE seq = -1`},
-			want:   []prego.AuditDamage{prego.AuditLinkBroken, prego.AuditLinkBroken, prego.AuditLinkBroken}, at: 5,
+			want:   []ops.AuditDamage{ops.AuditLinkBroken, ops.AuditLinkBroken, ops.AuditLinkBroken}, at: 5,
 		},
 		"exchanged": {
 			damage: []string{
 				`UPDATE audit_chain SET entry_id = -1 WHERE seq = 5`, `UPDATE audit_chain SET entry_id = (SELECT entry_id FROM audit_entries WHERE id = 'org-4') WHERE seq = 6`,
 				`UPDATE audit_chain SET entry_id = (SELECT entry_id FROM audit_entries WHERE id = 'org-5') WHERE seq = 5`,
 			},
-			want: []prego.AuditDamage{prego.AuditChanged, prego.AuditChanged}, at: 5,
+			want: []ops.AuditDamage{ops.AuditChanged, ops.AuditChanged}, at: 5,
 		},
 		"never sealed": {
 			damage: []string{`INSERT INTO audit_entries (at, actor, role, kind, id, verb) VALUES (now() - interval '6 minutes', 'ada', 'operator', 'fleet', 'web', 'delete')`},
-			want:   []prego.AuditDamage{prego.AuditUnsealed},
+			want:   []ops.AuditDamage{ops.AuditUnsealed},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -133,25 +134,25 @@ func TestVerifyFindsDamage(t *testing.T) {
 				require.NoError(t, err, sql)
 			}
 			require.NoError(t, tx.Commit(t.Context()))
-			v := verify(t, s, prego.AuditCheck{Head: &head})
-			var got []prego.AuditDamage
+			v := verify(t, s, ops.AuditCheck{Head: &head})
+			var got []ops.AuditDamage
 			for _, p := range v.Problems {
 				got = append(got, p.Problem)
 				require.NotEmpty(t, p.Message)
 			}
 			if name == "removed and closed up" { // and the end is not where it was
-				require.Equal(t, prego.AuditEndMissing, got[len(got)-1])
+				require.Equal(t, ops.AuditEndMissing, got[len(got)-1])
 				got = got[:len(got)-1]
 			}
 			if name == "an inserted link" || name == "removed with its link" {
-				got = slices.DeleteFunc(got, func(d prego.AuditDamage) bool { return d == prego.AuditHeadDiffers })
+				got = slices.DeleteFunc(got, func(d ops.AuditDamage) bool { return d == ops.AuditHeadDiffers })
 			}
 			require.Equal(t, c.want, got, "%+v", v.Problems)
 			if len(c.want) > 0 {
 				require.Equal(t, c.at, v.Problems[0].Seq, "%+v", v.Problems)
 			}
 			if c.head {
-				require.Empty(t, verify(t, s, prego.AuditCheck{}).Problems, "only the head that was kept tells")
+				require.Empty(t, verify(t, s, ops.AuditCheck{}).Problems, "only the head that was kept tells")
 			}
 		})
 	}
@@ -217,8 +218,8 @@ func TestTheAuditIsOnlyAppendedTo(t *testing.T) {
 	require.Equal(t, 1, count(t, s, `audit_entries WHERE actor = '`+role+`' AND role = 'database' AND id = 'new'`), "the role, and not the owner of the function")
 	_, _, err = app.SealAudit(ctx, 100)
 	require.NoError(t, err)
-	require.Empty(t, verify(t, app, prego.AuditCheck{}).Problems)
-	_, err = app.Prune(ctx, prego.PrunedAudit, time.Hour, 100)
+	require.Empty(t, verify(t, app, ops.AuditCheck{}).Problems)
+	_, err = app.Prune(ctx, ops.PrunedAudit, time.Hour, 100)
 	require.NoError(t, err)
 	require.Equal(t, 3, count(t, s, `audit_entries WHERE id LIKE 'org-%' AND verb = 'create'`), "whoever asks, thirty days are kept")
 }
@@ -239,26 +240,26 @@ func TestPruningLeavesACheckpoint(t *testing.T) {
 	noted, err := s.AuditHead(ctx)
 	require.NoError(t, err)
 	old(10, 3)
-	n, err := s.Prune(ctx, prego.PrunedAudit, 50*24*time.Hour, 5)
+	n, err := s.Prune(ctx, ops.PrunedAudit, 50*24*time.Hour, 5)
 	require.NoError(t, err)
 	require.Equal(t, 5, n)
-	n, err = s.Prune(ctx, prego.PrunedAudit, 50*24*time.Hour, 5)
+	n, err = s.Prune(ctx, ops.PrunedAudit, 50*24*time.Hour, 5)
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
-	n, err = s.Prune(ctx, prego.PrunedAudit, 50*24*time.Hour, 5)
+	n, err = s.Prune(ctx, ops.PrunedAudit, 50*24*time.Hour, 5)
 	require.NoError(t, err)
 	require.Zero(t, n)
 	_, head, err := s.SealAudit(ctx, 1000)
 	require.NoError(t, err)
 	require.EqualValues(t, 12, head.Seq, "two checkpoints have entries")
-	v := verify(t, s, prego.AuditCheck{Head: &noted})
+	v := verify(t, s, ops.AuditCheck{Head: &noted})
 	require.Empty(t, v.Problems, "what was noted is the checkpoint")
 	require.Equal(t, []int64{8, 8, 12}, []int64{v.FirstSeq, v.CheckedFrom, v.CheckedThrough})
-	require.Empty(t, verify(t, s, prego.AuditCheck{From: 10, Head: &head}).Problems)
+	require.Empty(t, verify(t, s, ops.AuditCheck{From: 10, Head: &head}).Problems)
 
 	// What is damaged is not pruned.
 	exec(t, s, `BEGIN; SET LOCAL session_replication_role = 'replica'; DELETE FROM audit_entries WHERE entry_id = (SELECT entry_id FROM audit_chain WHERE seq = 9); UPDATE audit_entries SET at = at - interval '100 days'; COMMIT`)
-	n, err = s.Prune(ctx, prego.PrunedAudit, 50*24*time.Hour, 100)
+	n, err = s.Prune(ctx, ops.PrunedAudit, 50*24*time.Hour, 100)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 }
@@ -276,7 +277,7 @@ func TestGoAndSQLHashTheSame(t *testing.T) {
 		out := `{"a": ` + fmt.Sprint(rapid.Float64Range(-1e6, 1e6).Draw(t, "n")) + `, "z": "` + rapid.StringMatching(`[a-zé,: ]{0,6}`).Draw(t, "v") + `"}`
 		return &out
 	})
-	seen := map[string]prego.AuditEntry{}
+	seen := map[string]ops.AuditEntry{}
 	deep.Check(t, 40, func(t *rapid.T) {
 		var id int64
 		at := time.UnixMicro(rapid.Int64Range(0, 4e15).Draw(t, "at"))
@@ -290,7 +291,7 @@ func TestGoAndSQLHashTheSame(t *testing.T) {
 		var inSQL string
 		require.NoError(t, s.pool.QueryRow(ctx, `SELECT audit_encoding(e) FROM audit_entries e WHERE entry_id = $1`, id).Scan(&inSQL))
 		require.Equal(t, inSQL, e.Encoding())
-		var before prego.AuditHash
+		var before ops.AuditHash
 		copy(before[:], e.PrevHash)
 		sum := e.Sealed(before)
 		require.Equal(t, e.Hash, sum[:])
@@ -306,7 +307,7 @@ func TestGoAndSQLHashTheSame(t *testing.T) {
 		moved.Kind, moved.ID = e.Kind+e.ID, ""
 		require.Equal(t, moved.Kind == e.Kind, moved.Encoding() == e.Encoding())
 	})
-	require.Empty(t, verify(t, s, prego.AuditCheck{}).Problems)
+	require.Empty(t, verify(t, s, ops.AuditCheck{}).Problems)
 }
 
 // TestEntriesAreSealedOnceInOrder whoever seals, and an entry whose transaction commits late is
@@ -339,7 +340,7 @@ func TestEntriesAreSealedOnceInOrder(t *testing.T) {
 	_, head, err := s.SealAudit(ctx, 1000)
 	require.NoError(t, err)
 	require.EqualValues(t, 81, head.Seq)
-	v := verify(t, s, prego.AuditCheck{})
+	v := verify(t, s, ops.AuditCheck{})
 	require.Empty(t, v.Problems)
 	require.Zero(t, v.Unsealed)
 	last, _, err := s.ListAudit(ctx, prego.ListQuery{Limit: 1, Filters: map[string][]string{"id": {"late"}}})

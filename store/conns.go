@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 // conns is a pool that tells Postgres who asks, where the context says so: every statement then
@@ -22,7 +22,7 @@ const sqlSetRequest = `SELECT set_config('prego.request', $1, true)`
 
 // requestSetting is the setting's value, "" if nobody asks. It is base64: it may stand between quotes.
 func requestSetting(ctx context.Context) string {
-	s, ok := prego.AuditSourceOf(ctx)
+	s, ok := ops.AuditSourceOf(ctx)
 	if !ok {
 		return ""
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 const (
@@ -22,13 +23,13 @@ SELECT subject, operator, '' AS address, session_expires_at AS expires_at FROM u
 )
 
 // CreateConsoleSession logs somebody in. The hash is that of the secret in the cookie.
-func (s *Store) CreateConsoleSession(ctx context.Context, hash []byte, c prego.ConsoleSession) error {
+func (s *Store) CreateConsoleSession(ctx context.Context, hash []byte, c ops.ConsoleSession) error {
 	return s.exec(ctx, "console session", sqlCreateConsoleSession, hash, c.Subject, c.Operator, c.Address, c.ExpiresAt)
 }
 
 // ConsoleSession reads a session that has not ended, or CodeUnauthenticated.
-func (s *Store) ConsoleSession(ctx context.Context, hash []byte) (prego.ConsoleSession, error) {
-	return get[prego.ConsoleSession](ctx, s.pool, prego.Errorf(prego.CodeUnauthenticated, "the session has ended"), sqlConsoleSession, hash)
+func (s *Store) ConsoleSession(ctx context.Context, hash []byte) (ops.ConsoleSession, error) {
+	return get[ops.ConsoleSession](ctx, s.pool, prego.Errorf(prego.CodeUnauthenticated, "the session has ended"), sqlConsoleSession, hash)
 }
 
 // EndConsoleSession logs somebody out.
@@ -38,12 +39,12 @@ func (s *Store) EndConsoleSession(ctx context.Context, hash []byte) error {
 
 // CreateConsoleLogin writes a code with which one session of a caller can begin, and returns
 // when the code ends. The session ends when c does.
-func (s *Store) CreateConsoleLogin(ctx context.Context, hash []byte, c prego.ConsoleSession, within time.Duration) (time.Time, error) {
+func (s *Store) CreateConsoleLogin(ctx context.Context, hash []byte, c ops.ConsoleSession, within time.Duration) (time.Time, error) {
 	at, err := value[time.Time](ctx, s.pool, sqlCreateConsoleLogin, hash, c.Subject, c.Operator, c.ExpiresAt, within.Seconds())
 	return at, failed("console login", err)
 }
 
 // UseConsoleLogin returns whose session a code begins, once; or CodeUnauthenticated.
-func (s *Store) UseConsoleLogin(ctx context.Context, hash []byte) (prego.ConsoleSession, error) {
-	return get[prego.ConsoleSession](ctx, s.pool, prego.Errorf(prego.CodeUnauthenticated, "the link was used before, or is older than its few minutes: ask for another one with prego console"), sqlUseConsoleLogin, hash)
+func (s *Store) UseConsoleLogin(ctx context.Context, hash []byte) (ops.ConsoleSession, error) {
+	return get[ops.ConsoleSession](ctx, s.pool, prego.Errorf(prego.CodeUnauthenticated, "the link was used before, or is older than its few minutes: ask for another one with prego console"), sqlUseConsoleLogin, hash)
 }

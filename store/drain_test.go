@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/workload"
 )
@@ -142,7 +143,7 @@ func TestADrainMovesInstancesOneByOne(t *testing.T) {
 	require.Equal(t, "drained", steps[len(steps)-1])
 	op, err := b.Operation(context.Background(), server.DrainWorkflowID("node-1"))
 	require.NoError(t, err)
-	require.Equal(t, prego.OperationSucceeded, op.Status)
+	require.Equal(t, ops.OperationSucceeded, op.Status)
 }
 
 func TestDrainsAreBounded(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 // maxEventsSearched bounds how many events are looked at for a page of a filtered feed.
@@ -73,21 +74,21 @@ type eventRow struct {
 	Actor string
 }
 
-func (r eventRow) place() prego.EventPlace {
-	p, _ := prego.ParseEventCursor(r.Xid + "-0") // as Postgres writes it
+func (r eventRow) place() ops.EventPlace {
+	p, _ := ops.ParseEventCursor(r.Xid + "-0") // as Postgres writes it
 	p.Seq = r.Seq
 	return p
 }
 
-func (r eventRow) event() prego.Event {
-	return prego.Event{
+func (r eventRow) event() ops.Event {
+	return ops.Event{
 		Cursor: r.place().String(), At: r.At, Kind: r.Kind, ID: r.ID, OrgID: r.OrgID, About: r.About, Step: r.Step, Status: r.Status, Reason: r.Reason, Message: r.Message, Actor: r.Actor,
 	}
 }
 
 // Events is a page of the feed of events. Nothing is missed and nothing comes twice, in whatever order
 // transactions commit. A cursor behind which some may be missing is refused with CodeEventsGone.
-func (s *Store) Events(ctx context.Context, q prego.EventQuery) (out prego.EventPage, err error) {
+func (s *Store) Events(ctx context.Context, q ops.EventQuery) (out ops.EventPage, err error) {
 	kinds, ids, orgs := given(q.Kinds), given(q.IDs), given(q.Orgs)
 	if q.Since == "" {
 		window := q.Tail
@@ -101,7 +102,7 @@ func (s *Store) Events(ctx context.Context, q prego.EventQuery) (out prego.Event
 		out.Next = end.place().String()
 		return out, err
 	}
-	since, err := prego.ParseEventCursor(q.Since)
+	since, err := ops.ParseEventCursor(q.Since)
 	if err != nil {
 		return out, err
 	}

@@ -14,13 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 )
 
 const sqlTestEvent = `INSERT INTO events (kind, id, step) VALUES ('server', $1, 'x')`
 
 // readOn reads the feed from a cursor to its end, and returns the ids and where it ended.
-func readOn(t *testing.T, s *Store, q prego.EventQuery) (ids []string, next string) {
+func readOn(t *testing.T, s *Store, q ops.EventQuery) (ids []string, next string) {
 	t.Helper()
 	if q.Limit == 0 {
 		q.Limit = 3
@@ -41,7 +42,7 @@ func readOn(t *testing.T, s *Store, q prego.EventQuery) (ids []string, next stri
 
 // eventually reads on until as many events are there: transactions of other tests, in other databases
 // of the same Postgres, hold the feed up.
-func eventually(t *testing.T, s *Store, q prego.EventQuery, n int) (ids []string, next string) {
+func eventually(t *testing.T, s *Store, q ops.EventQuery, n int) (ids []string, next string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		var more []string
@@ -56,10 +57,10 @@ func eventually(t *testing.T, s *Store, q prego.EventQuery, n int) (ids []string
 func startOfTest(t *testing.T, s *Store) string {
 	t.Helper()
 	exec(t, s, `INSERT INTO events (kind, id, step) VALUES ('test', 'start', 'x')`)
-	var page prego.EventPage
+	var page ops.EventPage
 	require.Eventually(t, func() (there bool) {
 		var err error
-		page, err = s.Events(t.Context(), prego.EventQuery{Tail: 1})
+		page, err = s.Events(t.Context(), ops.EventQuery{Tail: 1})
 		require.NoError(t, err)
 		return len(page.Events) == 1 && page.Events[0].ID == "start"
 	}, 30*time.Second, 5*time.Millisecond)
@@ -68,7 +69,7 @@ func startOfTest(t *testing.T, s *Store) string {
 
 func endOfFeed(t *testing.T, s *Store) string {
 	t.Helper()
-	page, err := s.Events(t.Context(), prego.EventQuery{Limit: 1})
+	page, err := s.Events(t.Context(), ops.EventQuery{Limit: 1})
 	require.NoError(t, err)
 	require.Empty(t, page.Events)
 	return page.Next
@@ -91,18 +92,18 @@ func TestNoCommitIsMissed(t *testing.T) {
 	}
 	older, newer := begin("older"), begin("newer")
 	require.NoError(t, newer.Commit(ctx))
-	ids, _ := readOn(t, s, prego.EventQuery{Since: start})
+	ids, _ := readOn(t, s, ops.EventQuery{Since: start})
 	require.Empty(t, ids, "one that is older may come yet")
 	require.NoError(t, older.Commit(ctx))
-	ids, next := eventually(t, s, prego.EventQuery{Since: start}, 2)
+	ids, next := eventually(t, s, ops.EventQuery{Since: start}, 2)
 	require.Equal(t, []string{"older", "newer"}, ids)
-	ids, _ = readOn(t, s, prego.EventQuery{Since: next})
+	ids, _ = readOn(t, s, ops.EventQuery{Since: next})
 	require.Empty(t, ids, "nothing comes twice")
 
 	undone := begin("undone")
 	require.NoError(t, begin("kept").Commit(ctx))
 	require.NoError(t, undone.Rollback(ctx))
-	ids, _ = eventually(t, s, prego.EventQuery{Since: next}, 1)
+	ids, _ = eventually(t, s, ops.EventQuery{Since: next}, 1)
 	require.Equal(t, []string{"kept"}, ids)
 }
 
@@ -145,7 +146,7 @@ func TestReadersOfTheFeedReadEachEventOnce(t *testing.T) {
 	read := make([][]string, 3)
 	for r := range read {
 		wg.Go(func() {
-			q := prego.EventQuery{Since: start, Limit: 1 + r*20}
+			q := ops.EventQuery{Since: start, Limit: 1 + r*20}
 			for len(read[r]) < want && t.Context().Err() == nil {
 				page, err := s.Events(ctx, q)
 				if err != nil {
@@ -181,23 +182,23 @@ func TestTheFeedIsFiltered(t *testing.T) {
 	start := startOfTest(t, s)
 	exec(t, s, `INSERT INTO events (kind, id, org_id, about, step)
 		SELECT CASE WHEN i % 2 = 0 THEN 'server' ELSE 'move' END, 'x-' || i, CASE WHEN i % 5 = 0 THEN 'acme' END, ARRAY['about-' || i % 3], 'x' FROM generate_series(1, 60) i`)
-	_, end := eventually(t, s, prego.EventQuery{Since: start}, 60)
+	_, end := eventually(t, s, ops.EventQuery{Since: start}, 60)
 	for name, tc := range map[string]struct {
-		f    prego.EventFilter
+		f    ops.EventFilter
 		want int
 	}{
-		"all": {prego.EventFilter{}, 60}, "kind": {prego.EventFilter{Kinds: []string{"move"}}, 30}, "two kinds": {prego.EventFilter{Kinds: []string{"move", "server"}}, 60},
-		"org": {prego.EventFilter{Orgs: []string{"acme"}}, 12}, "id": {prego.EventFilter{IDs: []string{"x-7"}}, 1}, "about": {prego.EventFilter{IDs: []string{"about-1", "x-3"}}, 21},
-		"together": {prego.EventFilter{Kinds: []string{"server"}, Orgs: []string{"acme"}}, 6}, "none": {prego.EventFilter{Kinds: []string{"nothing"}}, 0},
+		"all": {ops.EventFilter{}, 60}, "kind": {ops.EventFilter{Kinds: []string{"move"}}, 30}, "two kinds": {ops.EventFilter{Kinds: []string{"move", "server"}}, 60},
+		"org": {ops.EventFilter{Orgs: []string{"acme"}}, 12}, "id": {ops.EventFilter{IDs: []string{"x-7"}}, 1}, "about": {ops.EventFilter{IDs: []string{"about-1", "x-3"}}, 21},
+		"together": {ops.EventFilter{Kinds: []string{"server"}, Orgs: []string{"acme"}}, 6}, "none": {ops.EventFilter{Kinds: []string{"nothing"}}, 0},
 	} {
-		ids, next := readOn(t, s, prego.EventQuery{Since: start, EventFilter: tc.f})
+		ids, next := readOn(t, s, ops.EventQuery{Since: start, EventFilter: tc.f})
 		require.Len(t, ids, tc.want, name)
 		require.Equal(t, end, next, "%s: it goes on behind what was looked at", name)
-		page, err := s.Events(t.Context(), prego.EventQuery{Since: start, Limit: 200})
+		page, err := s.Events(t.Context(), ops.EventQuery{Since: start, Limit: 200})
 		require.NoError(t, err)
-		matched := slices.DeleteFunc(page.Events, func(e prego.Event) bool { return !tc.f.Matches(e) })
+		matched := slices.DeleteFunc(page.Events, func(e ops.Event) bool { return !tc.f.Matches(e) })
 		require.Len(t, matched, tc.want, "%s: Go agrees with SQL", name)
-		tail, err := s.Events(t.Context(), prego.EventQuery{Tail: 4, Limit: 50, EventFilter: tc.f})
+		tail, err := s.Events(t.Context(), ops.EventQuery{Tail: 4, Limit: 50, EventFilter: tc.f})
 		require.NoError(t, err)
 		require.Len(t, tail.Events, min(4, tc.want), name)
 		require.Equal(t, end, tail.Next)
@@ -215,7 +216,7 @@ func TestACursorIsOfThisFeed(t *testing.T) {
 	s := tenantStore(t)
 	for _, bad := range []string{"", "x", "1", "1-", "-1", "1-x", "18446744073709551616-1", "1-9223372036854775808", "1--1"} {
 		if bad != "" {
-			_, err := s.Events(ctx, prego.EventQuery{Since: bad, Limit: 1})
+			_, err := s.Events(ctx, ops.EventQuery{Since: bad, Limit: 1})
 			code(t, err, prego.CodeInvalidField)
 		}
 	}
@@ -224,34 +225,34 @@ func TestACursorIsOfThisFeed(t *testing.T) {
 		exec(t, s, fmt.Sprintf(`INSERT INTO events (kind, id, step, at) VALUES ('server', 's-%d', 'x', now() - make_interval(days => %d))`, i, 10-i))
 	}
 	var places []string
-	eventually(t, s, prego.EventQuery{Since: start}, 6)
-	page, err := s.Events(ctx, prego.EventQuery{Since: start, Limit: 50})
+	eventually(t, s, ops.EventQuery{Since: start}, 6)
+	page, err := s.Events(ctx, ops.EventQuery{Since: start, Limit: 50})
 	require.NoError(t, err)
 	for _, e := range page.Events {
 		places = append(places, e.Cursor)
 	}
 	gone := func(cursor string) {
 		t.Helper()
-		_, err := s.Events(ctx, prego.EventQuery{Since: cursor, Limit: 50})
+		_, err := s.Events(ctx, ops.EventQuery{Since: cursor, Limit: 50})
 		code(t, err, prego.CodeEventsGone)
 		require.ErrorContains(t, err, "since")
 	}
-	last, err := prego.ParseEventCursor(places[5])
+	last, err := ops.ParseEventCursor(places[5])
 	require.NoError(t, err)
-	gone(prego.EventPlace{Xid: last.Xid, Seq: last.Seq + 1}.String())       // never was: a primary was lost with it
-	gone(prego.EventPlace{Xid: last.Xid + 1_000_000, Seq: 1}.String())      // of another database
-	gone(prego.EventPlace{Xid: 1<<64 - 1, Seq: last.Seq}.String())          // the greatest that there is
-	n, err := s.Prune(ctx, prego.PrunedFeed, 8*24*time.Hour+time.Hour, 100) // the first two
+	gone(ops.EventPlace{Xid: last.Xid, Seq: last.Seq + 1}.String())       // never was: a primary was lost with it
+	gone(ops.EventPlace{Xid: last.Xid + 1_000_000, Seq: 1}.String())      // of another database
+	gone(ops.EventPlace{Xid: 1<<64 - 1, Seq: last.Seq}.String())          // the greatest that there is
+	n, err := s.Prune(ctx, ops.PrunedFeed, 8*24*time.Hour+time.Hour, 100) // the first two
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
 	gone(start)
 	gone(places[0])
-	ids, _ := readOn(t, s, prego.EventQuery{Since: places[1]})
+	ids, _ := readOn(t, s, ops.EventQuery{Since: places[1]})
 	require.Equal(t, []string{"s-2", "s-3", "s-4", "s-5"}, ids, "who has read what was pruned has missed nothing")
-	_, err = s.Prune(ctx, prego.PrunedFeed, time.Hour, 100)
+	_, err = s.Prune(ctx, ops.PrunedFeed, time.Hour, 100)
 	require.NoError(t, err)
 	require.Equal(t, places[5], endOfFeed(t, s), "an empty feed goes on where it ended")
-	ids, _ = readOn(t, s, prego.EventQuery{Since: places[5]})
+	ids, _ = readOn(t, s, ops.EventQuery{Since: places[5]})
 	require.Empty(t, ids)
 	gone(places[4])
 
@@ -261,12 +262,12 @@ func TestACursorIsOfThisFeed(t *testing.T) {
 	gone("9000000000000-" + fmt.Sprint(last.Seq+1))
 	from := endOfFeed(t, s)
 	exec(t, s, `INSERT INTO events (kind, id, step) VALUES ('server', 'own', 'x')`)
-	ids, next := eventually(t, s, prego.EventQuery{Since: from}, 1)
+	ids, next := eventually(t, s, ops.EventQuery{Since: from}, 1)
 	require.Equal(t, []string{"own"}, ids)
-	_, err = s.Prune(ctx, prego.PrunedFeed, time.Hour, 100)
+	_, err = s.Prune(ctx, ops.PrunedFeed, time.Hour, 100)
 	require.NoError(t, err)
 	require.Zero(t, count(t, s, `events WHERE id = 'foreign'`), "what would be told when its number comes is deleted")
-	ids, _ = readOn(t, s, prego.EventQuery{Since: next})
+	ids, _ = readOn(t, s, ops.EventQuery{Since: next})
 	require.Empty(t, ids)
 }
 
@@ -367,7 +368,7 @@ func TestWhatHappensIsTold(t *testing.T) {
 	exec(t, s, toldRows)
 	told := map[string]string{}
 	require.Eventually(t, func() bool {
-		page, err := s.Events(ctx, prego.EventQuery{Since: start, Limit: 200})
+		page, err := s.Events(ctx, ops.EventQuery{Since: start, Limit: 200})
 		require.NoError(t, err)
 		for _, e := range page.Events {
 			said := strings.TrimSpace(fmt.Sprintf("%s %s %s %s %s %s", e.Step, e.Status, e.OrgID, strings.Join(e.About, ","), e.Reason, e.Actor))

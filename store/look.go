@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 // A look begins when the time since the last one is over, unless somebody is at it.
@@ -41,7 +42,7 @@ WHERE look = $1 AND holder = $2`
 
 // EndLook records what a look came to: whether it found something to do, why it failed, and
 // the least time until the next one begins after this one began.
-func (s *Store) EndLook(ctx context.Context, look, holder string, r prego.LookResult, why error) error {
+func (s *Store) EndLook(ctx context.Context, look, holder string, r ops.LookResult, why error) error {
 	message := ""
 	if why != nil {
 		message = prego.Redact(why.Error())
@@ -52,8 +53,8 @@ func (s *Store) EndLook(ctx context.Context, look, holder string, r prego.LookRe
 const sqlLooks = `SELECT look, holder, looked_at, found_at, GREATEST(every_seconds, pause_seconds) AS every_seconds, took_seconds, error FROM looks ORDER BY look`
 
 // Looks are all looks, with when they last happened.
-func (s *Store) Looks(ctx context.Context) ([]prego.Look, error) {
-	return collect[prego.Look](ctx, s, "looks", sqlLooks)
+func (s *Store) Looks(ctx context.Context) ([]ops.Look, error) {
+	return collect[ops.Look](ctx, s, "looks", sqlLooks)
 }
 
 const sqlTenantsNeedSweep = `

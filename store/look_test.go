@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/ops"
 )
 
 func TestALookIsTakenByOneAndTakenOverWhenItsLeaseEnds(t *testing.T) {
@@ -41,12 +41,12 @@ func TestALookIsTakenByOneAndTakenOverWhenItsLeaseEnds(t *testing.T) {
 	require.False(t, held, "and woke up")
 	began, _ = take("b", 0)
 	require.True(t, began)
-	require.NoError(t, s.EndLook(ctx, "tenants", "a", prego.LookResult{Found: true}, nil), "its end counts no more")
+	require.NoError(t, s.EndLook(ctx, "tenants", "a", ops.LookResult{Found: true}, nil), "its end counts no more")
 	looks, err := s.Looks(ctx)
 	require.NoError(t, err)
 	require.Nil(t, looks[0].LookedAt)
 
-	require.NoError(t, s.EndLook(ctx, "tenants", "b", prego.LookResult{Found: true, Pause: 30 * time.Second}, nil))
+	require.NoError(t, s.EndLook(ctx, "tenants", "b", ops.LookResult{Found: true, Pause: 30 * time.Second}, nil))
 	looks, err = s.Looks(ctx)
 	require.NoError(t, err)
 	require.Len(t, looks, 1)
@@ -63,7 +63,7 @@ func TestALookIsTakenByOneAndTakenOverWhenItsLeaseEnds(t *testing.T) {
 	exec(t, s, `UPDATE looks SET pause_seconds = 0`)
 	began, _ = take("a", 0)
 	require.True(t, began)
-	require.NoError(t, s.EndLook(ctx, "tenants", "a", prego.LookResult{}, errors.New("no")))
+	require.NoError(t, s.EndLook(ctx, "tenants", "a", ops.LookResult{}, errors.New("no")))
 	after, err := s.Looks(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "no", after[0].Error)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 // operationKind is how operations of one kind are looked up.
@@ -122,12 +123,12 @@ var operationKinds = map[string]operationKind{
 
 // Operation reads how an operation stands from the rows of its target, or
 // CodeOperationNotFound.
-func (s *Store) Operation(ctx context.Context, id string) (prego.Operation, error) {
+func (s *Store) Operation(ctx context.Context, id string) (ops.Operation, error) {
 	none := prego.Errorf(prego.CodeOperationNotFound, "there is no operation %q", id)
 	kind, rest, _ := strings.Cut(id, "/")
 	k, ok := operationKinds[kind]
 	if !ok || rest == "" {
-		return prego.Operation{}, none
+		return ops.Operation{}, none
 	}
 	args := []any{rest}
 	target := rest
@@ -135,16 +136,16 @@ func (s *Store) Operation(ctx context.Context, id string) (prego.Operation, erro
 		name, at, _ := strings.Cut(rest, "@")
 		ms, err := strconv.ParseInt(at, 10, 64)
 		if err != nil || ms < 0 || ms > time.Now().UnixMilli() {
-			return prego.Operation{}, none
+			return ops.Operation{}, none
 		}
 		args, target = []any{name, time.UnixMilli(ms)}, name
 	} else if _, id, ok := strings.Cut(rest, "/"); ok { // after the environment
 		target = id
 	}
-	op := prego.Operation{ID: id, Kind: kind, TargetKind: k.target, TargetID: target}
+	op := ops.Operation{ID: id, Kind: kind, TargetKind: k.target, TargetID: target}
 	err := s.pool.QueryRow(ctx, k.sql, args...).Scan(&op.Status, &op.Reason, &op.Message)
 	if isNoRows(err) {
-		return prego.Operation{}, none
+		return ops.Operation{}, none
 	}
 	return op, failed("operation "+id, err)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 // What grows with use and not with what there is, is deleted when it has been kept for as long
@@ -65,12 +66,12 @@ const (
 
 // Prune deletes at most so many rows of a table that were kept for long enough, and returns how
 // many; it may be called until it returns less than limit.
-func (s *Store) Prune(ctx context.Context, table prego.PrunedTable, keep time.Duration, limit int) (int, error) {
-	sql := map[prego.PrunedTable]string{
-		prego.PrunedEvents: sqlPruneEvents, prego.PrunedFeed: sqlPruneFeed, prego.PrunedSessions: sqlPruneSessions, prego.PrunedInstances: sqlPruneInstances, prego.PrunedCommands: sqlPruneCommands,
-		prego.PrunedKeys: sqlPruneKeys, prego.PrunedTenantKeys: sqlPruneTenantKeys, prego.PrunedOrgKeys: sqlPruneOrgKeys,
-		prego.PrunedDecisions: sqlPruneDecisions, prego.PrunedSamples: sqlPruneSamples,
-		prego.PrunedAudit: sqlPruneAudit,
+func (s *Store) Prune(ctx context.Context, table ops.PrunedTable, keep time.Duration, limit int) (int, error) {
+	sql := map[ops.PrunedTable]string{
+		ops.PrunedEvents: sqlPruneEvents, ops.PrunedFeed: sqlPruneFeed, ops.PrunedSessions: sqlPruneSessions, ops.PrunedInstances: sqlPruneInstances, ops.PrunedCommands: sqlPruneCommands,
+		ops.PrunedKeys: sqlPruneKeys, ops.PrunedTenantKeys: sqlPruneTenantKeys, ops.PrunedOrgKeys: sqlPruneOrgKeys,
+		ops.PrunedDecisions: sqlPruneDecisions, ops.PrunedSamples: sqlPruneSamples,
+		ops.PrunedAudit: sqlPruneAudit,
 	}[table]
 	n, err := value[int](ctx, s.pool, sql, keep.Seconds(), limit)
 	return n, failed("prune "+string(table), err)

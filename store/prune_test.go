@@ -11,22 +11,23 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/ops"
 )
 
 // prunedTables are all of them, with how a row becomes so many days old. It is a row that may be
 // pruned; others are made by FillLarge.
-func prunedTables() map[prego.PrunedTable]string {
-	return map[prego.PrunedTable]string{
-		prego.PrunedEvents:     `UPDATE org_events SET at = now() - make_interval(days => %d) WHERE event_id %% 2 = 0`,
-		prego.PrunedFeed:       `UPDATE events SET at = now() - make_interval(days => %d) WHERE seq %% 100 <= 60`,
-		prego.PrunedSessions:   `UPDATE org_sessions SET opened_at = now() - make_interval(days => %d) WHERE session_id LIKE '%%2'`,
-		prego.PrunedInstances:  `UPDATE instances SET stopped_at = now() - make_interval(days => %d) WHERE number %% 2 = 1`,
-		prego.PrunedCommands:   `UPDATE agent_command_audit SET requested_at = now() - make_interval(days => %d) WHERE audit_id LIKE '%%2'`,
-		prego.PrunedDecisions:  `UPDATE decision_inputs SET created_at = now() - make_interval(days => %d) WHERE first %% 2 = 0`,
-		prego.PrunedSamples:    `UPDATE server_samples SET at = at - make_interval(days => %d) WHERE server_id LIKE '%%2'`,
-		prego.PrunedKeys:       `UPDATE request_keys SET created_at = now() - make_interval(days => %d) WHERE key LIKE '%%2'`,
-		prego.PrunedTenantKeys: `UPDATE idempotency_keys SET created_at = now() - make_interval(days => %d) WHERE key LIKE '%%2'`,
-		prego.PrunedOrgKeys:    `UPDATE org_idempotency_keys SET created_at = now() - make_interval(days => %d) WHERE key LIKE '%%2'`,
+func prunedTables() map[ops.PrunedTable]string {
+	return map[ops.PrunedTable]string{
+		ops.PrunedEvents:     `UPDATE org_events SET at = now() - make_interval(days => %d) WHERE event_id %% 2 = 0`,
+		ops.PrunedFeed:       `UPDATE events SET at = now() - make_interval(days => %d) WHERE seq %% 100 <= 60`,
+		ops.PrunedSessions:   `UPDATE org_sessions SET opened_at = now() - make_interval(days => %d) WHERE session_id LIKE '%%2'`,
+		ops.PrunedInstances:  `UPDATE instances SET stopped_at = now() - make_interval(days => %d) WHERE number %% 2 = 1`,
+		ops.PrunedCommands:   `UPDATE agent_command_audit SET requested_at = now() - make_interval(days => %d) WHERE audit_id LIKE '%%2'`,
+		ops.PrunedDecisions:  `UPDATE decision_inputs SET created_at = now() - make_interval(days => %d) WHERE first %% 2 = 0`,
+		ops.PrunedSamples:    `UPDATE server_samples SET at = at - make_interval(days => %d) WHERE server_id LIKE '%%2'`,
+		ops.PrunedKeys:       `UPDATE request_keys SET created_at = now() - make_interval(days => %d) WHERE key LIKE '%%2'`,
+		ops.PrunedTenantKeys: `UPDATE idempotency_keys SET created_at = now() - make_interval(days => %d) WHERE key LIKE '%%2'`,
+		ops.PrunedOrgKeys:    `UPDATE org_idempotency_keys SET created_at = now() - make_interval(days => %d) WHERE key LIKE '%%2'`,
 	}
 }
 
@@ -55,7 +56,7 @@ func aged(t *testing.T) *Store {
 	return s
 }
 
-func rowsOf(t *testing.T, s *Store, table prego.PrunedTable) (n int) {
+func rowsOf(t *testing.T, s *Store, table ops.PrunedTable) (n int) {
 	t.Helper()
 	return count(t, s, string(table))
 }
@@ -64,11 +65,11 @@ func TestWhatIsOldIsPruned(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	s := aged(t)
-	conditions := map[prego.PrunedTable]string{
-		prego.PrunedEvents: `at < now() - interval '9 days'`, prego.PrunedFeed: `at < now() - interval '9 days'`, prego.PrunedSessions: `opened_at < now() - interval '9 days' AND closed_at IS NOT NULL`,
-		prego.PrunedInstances: `stopped_at < now() - interval '9 days' AND state = 'stopped'`, prego.PrunedCommands: `requested_at < now() - interval '9 days'`,
-		prego.PrunedDecisions: `created_at < now() - interval '9 days'`, prego.PrunedSamples: `at < now() - interval '9 days'`,
-		prego.PrunedKeys: `created_at < now() - interval '9 days' AND leased_until < now()`, prego.PrunedTenantKeys: `created_at < now() - interval '9 days'`, prego.PrunedOrgKeys: `created_at < now() - interval '9 days'`,
+	conditions := map[ops.PrunedTable]string{
+		ops.PrunedEvents: `at < now() - interval '9 days'`, ops.PrunedFeed: `at < now() - interval '9 days'`, ops.PrunedSessions: `opened_at < now() - interval '9 days' AND closed_at IS NOT NULL`,
+		ops.PrunedInstances: `stopped_at < now() - interval '9 days' AND state = 'stopped'`, ops.PrunedCommands: `requested_at < now() - interval '9 days'`,
+		ops.PrunedDecisions: `created_at < now() - interval '9 days'`, ops.PrunedSamples: `at < now() - interval '9 days'`,
+		ops.PrunedKeys: `created_at < now() - interval '9 days' AND leased_until < now()`, ops.PrunedTenantKeys: `created_at < now() - interval '9 days'`, ops.PrunedOrgKeys: `created_at < now() - interval '9 days'`,
 	}
 	for table, due := range conditions {
 		before, old := rowsOf(t, s, table), count(t, s, string(table)+" WHERE "+due)
@@ -86,7 +87,7 @@ func TestWhatIsOldIsPruned(t *testing.T) {
 				break
 			}
 		}
-		if table == prego.PrunedEvents { // the oldest by their number are looked at, of which every other one is old
+		if table == ops.PrunedEvents { // the oldest by their number are looked at, of which every other one is old
 			n, err := s.Prune(ctx, table, 9*24*time.Hour, before)
 			require.NoError(t, err)
 			gone += n
@@ -136,7 +137,7 @@ func TestPruningStopsNoWriter(t *testing.T) {
 			}
 		})
 	}
-	gone := map[prego.PrunedTable]int{}
+	gone := map[ops.PrunedTable]int{}
 	for range 20 {
 		for table := range prunedTables() {
 			n, err := s.Prune(ctx, table, 9*24*time.Hour, 40)
@@ -156,7 +157,7 @@ func TestPruningStopsNoWriter(t *testing.T) {
 	require.Equal(t, 1, count(t, s, `org_sessions WHERE session_id = 's-2'`), "what somebody changes is left for the next time")
 	require.Equal(t, 1, count(t, s, `request_keys WHERE key = 'k-2'`))
 	require.NoError(t, held.Rollback(context.Background()))
-	n, err := s.Prune(t.Context(), prego.PrunedSessions, 9*24*time.Hour, 40)
+	n, err := s.Prune(t.Context(), ops.PrunedSessions, 9*24*time.Hour, 40)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 }
@@ -181,7 +182,7 @@ func TestACursorBehindWhichEventsArePrunedIsRefused(t *testing.T) {
 	_, _, err = follow(early, "at")
 	require.NoError(t, err)
 
-	_, err = s.Prune(ctx, prego.PrunedEvents, 9*24*time.Hour, 100)
+	_, err = s.Prune(ctx, ops.PrunedEvents, 9*24*time.Hour, 100)
 	require.NoError(t, err)
 	_, _, err = follow(early, "at")
 	require.Equal(t, prego.CodeEventsGone, prego.CodeOf(err))

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/workload"
 )
 
@@ -105,7 +106,7 @@ func (r *rolling) deploy(image string, change *workload.RolloutChange) workload.
 }
 
 // operation is what those see who wait for it.
-func (r *rolling) operation(status prego.OperationStatus, reason string) {
+func (r *rolling) operation(status ops.OperationStatus, reason string) {
 	r.Helper()
 	op, err := r.s.Operation(r.Context(), workload.GroupWorkflowID(r.id))
 	require.NoError(r, err)
@@ -147,7 +148,7 @@ func TestARolloutThatFailsGoesBack(t *testing.T) {
 	r.settle()
 	require.Equal(t, []string{"1 rollback succeeded system", "2 deploy rolled_back ann instance_failed", "1 create succeeded test"}, r.history())
 	require.Equal(t, workload.DeployRolledBack, r.group().DeployStatus)
-	r.operation(prego.OperationFailed, workload.ReasonInstanceFailed)
+	r.operation(ops.OperationFailed, workload.ReasonInstanceFailed)
 	require.Equal(t, 2, r.group().Instances[workload.InstanceRunning])
 	var old int
 	require.NoError(t, r.s.pool.QueryRow(t.Context(), `SELECT max(number) FROM instances WHERE state = 'running'`).Scan(&old))
@@ -187,9 +188,9 @@ func TestARolloutThatFailsIsLeftWhenItShouldBe(t *testing.T) {
 		require.Equal(t, []any{2, workload.DeployFailed, workload.ReasonProgressDeadline}, []any{g.Release, g.DeployStatus, g.DeployReason})
 	}
 	require.Equal(t, []string{"2 deploy failed ann progress_deadline_exceeded", "1 create succeeded test"}, r.history())
-	r.operation(prego.OperationFailed, workload.ReasonProgressDeadline)
+	r.operation(ops.OperationFailed, workload.ReasonProgressDeadline)
 	r.settle()
-	r.operation(prego.OperationSucceeded, "")
+	r.operation(ops.OperationSucceeded, "")
 	g = r.group()
 	require.Equal(t, []any{2, workload.DeploySucceeded, "", ""}, []any{g.StableRelease, g.DeployStatus, g.DeployReason, g.DeployMessage})
 	require.Equal(t, "2 deploy succeeded ann", r.history()[0])

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 // searchedNewest bounds among how many of the newest objects of a kind a part of a word is looked for.
@@ -158,7 +159,7 @@ var searchable = []searched{
 	{kind: "registry", table: "registries", id: "o.host", newest: "o.created_at", fields: []searchField{{name: "hostname", column: "o.host"}}},
 }
 
-// columns are those of prego.Found but for what matched.
+// columns are those of ops.Found but for what matched.
 func (k searched) columns() string {
 	or := func(text, otherwise string) string {
 		if text == "" {
@@ -218,7 +219,7 @@ func searchStatements() (all []string) {
 
 // Search finds objects by ids, names and addresses, also those that are gone, and reports whether there
 // are more. What a beginning finds is found with indexes, however many objects there are.
-func (s *Store) Search(ctx context.Context, q prego.SearchQuery) (found []prego.Found, more bool, err error) {
+func (s *Store) Search(ctx context.Context, q ops.SearchQuery) (found []ops.Found, more bool, err error) {
 	text := strings.ToLower(q.Text)
 	found, err = s.searchBy(ctx, q, text, searched.beginnings)
 	if err != nil {
@@ -228,7 +229,7 @@ func (s *Store) Search(ctx context.Context, q prego.SearchQuery) (found []prego.
 		op, err := s.Operation(ctx, text)
 		switch {
 		case err == nil:
-			found = append(found, prego.Found{Kind: "operation", ID: op.ID, Name: op.ID, Field: "workflow_id", Value: op.ID, Status: string(op.Status), Gone: op.Status != prego.OperationRunning})
+			found = append(found, ops.Found{Kind: "operation", ID: op.ID, Name: op.ID, Field: "workflow_id", Value: op.ID, Status: string(op.Status), Gone: op.Status != ops.OperationRunning})
 		case prego.CodeOf(err) != prego.CodeOperationNotFound:
 			return nil, false, err
 		}
@@ -250,7 +251,7 @@ func (s *Store) Search(ctx context.Context, q prego.SearchQuery) (found []prego.
 }
 
 // searchBy runs one statement per kind, all in one round trip.
-func (s *Store) searchBy(ctx context.Context, q prego.SearchQuery, text string, statement func(searched) string) (found []prego.Found, err error) {
+func (s *Store) searchBy(ctx context.Context, q ops.SearchQuery, text string, statement func(searched) string) (found []ops.Found, err error) {
 	b := &pgx.Batch{}
 	for _, k := range searchable {
 		if len(q.Kinds) > 0 && !slices.Contains(q.Kinds, k.kind) {
@@ -267,14 +268,14 @@ func (s *Store) searchBy(ctx context.Context, q prego.SearchQuery, text string, 
 }
 
 // ranked sorts by how well things match, what there is before what is gone, and has each thing once.
-func ranked(found []prego.Found) []prego.Found {
-	slices.SortStableFunc(found, func(a, b prego.Found) int {
+func ranked(found []ops.Found) []ops.Found {
+	slices.SortStableFunc(found, func(a, b ops.Found) int {
 		gone := map[bool]int{true: 1}
 		return cmp.Or(a.Rank-b.Rank, gone[a.Gone]-gone[b.Gone])
 	})
 	type key struct{ kind, id string }
 	seen := map[key]bool{}
-	return slices.DeleteFunc(found, func(f prego.Found) bool {
+	return slices.DeleteFunc(found, func(f ops.Found) bool {
 		k := key{f.Kind, f.ID}
 		again := seen[k]
 		// The ledger's row of what was found by itself says nothing new.

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/ops"
 )
 
 func TestEverySearchFitsTheSchema(t *testing.T) {
@@ -25,7 +25,7 @@ func TestEverySearchFitsTheSchema(t *testing.T) {
 }
 
 // lookFor returns what is found as "kind id field rank", with "gone" at the end of what is.
-func lookFor(t *testing.T, s *Store, q prego.SearchQuery) (out []string) {
+func lookFor(t *testing.T, s *Store, q ops.SearchQuery) (out []string) {
 	t.Helper()
 	if q.Limit == 0 {
 		q.Limit = 50
@@ -115,7 +115,7 @@ func TestEverythingIsFound(t *testing.T) {
 		{"server-provision/app-1", "operation", "server-provision/app-1", "workflow_id"},
 	} {
 		has := func(q string, rank int) bool {
-			for _, found := range lookFor(t, s, prego.SearchQuery{Text: q, Kinds: []string{x.kind}}) {
+			for _, found := range lookFor(t, s, ops.SearchQuery{Text: q, Kinds: []string{x.kind}}) {
 				if strings.HasPrefix(found+" ", fmt.Sprintf("%s %s %s %d ", x.kind, x.id, x.field, rank)) {
 					return true
 				}
@@ -134,10 +134,10 @@ func TestEverythingIsFound(t *testing.T) {
 			require.True(t, has(x.value[1:], 2), "%v, a part", x)
 		}
 	}
-	require.Equal(t, []string{"server app-2 id 0 gone"}, lookFor(t, s, prego.SearchQuery{Text: "app-2"}))
-	require.Equal(t, []string{"route rte-1 id 0 gone"}, lookFor(t, s, prego.SearchQuery{Text: "rte-1"}))
-	require.Equal(t, []string{"server app-1 id 0", "app app-1 id 0", "resource 1 name 2 gone"}[:2], lookFor(t, s, prego.SearchQuery{Text: "app-1"}), "the ledger's row says nothing new")
-	found, more, err := s.Search(t.Context(), prego.SearchQuery{Text: "shop", Limit: 2})
+	require.Equal(t, []string{"server app-2 id 0 gone"}, lookFor(t, s, ops.SearchQuery{Text: "app-2"}))
+	require.Equal(t, []string{"route rte-1 id 0 gone"}, lookFor(t, s, ops.SearchQuery{Text: "rte-1"}))
+	require.Equal(t, []string{"server app-1 id 0", "app app-1 id 0", "resource 1 name 2 gone"}[:2], lookFor(t, s, ops.SearchQuery{Text: "app-1"}), "the ledger's row says nothing new")
+	found, more, err := s.Search(t.Context(), ops.SearchQuery{Text: "shop", Limit: 2})
 	require.NoError(t, err)
 	require.True(t, more)
 	require.Equal(t, "app", found[0].Kind, "what is equal comes first")
@@ -153,10 +153,10 @@ func TestNothingInASearchIsSpecial(t *testing.T) {
 		"a_b": {"org a_b id 0"}, "a_": {"org a_b id 1"}, "a%c": {"org a%c id 0"}, "%c": nil, "__": nil, "%%%": nil, "a*": nil, ".*": nil, "'; DROP TABLE orgs; --": nil, `\`: nil, `a\_b`: nil,
 		"<b>": {"org <b>org id 1"}, "b>o": {"org <b>org id 2"}, "É-": {"org é-org id 1"}, "😀😀😀": nil, "a\U0010FFFF": nil, strings.Repeat("x", 200): nil, "/": nil, "tenant-provision/": nil, "reconcile/x@99999999999999999999": nil,
 	} {
-		require.Equal(t, want, lookFor(t, s, prego.SearchQuery{Text: q, Kinds: []string{"org", "operation"}}), q)
-		lookFor(t, s, prego.SearchQuery{Text: q})
+		require.Equal(t, want, lookFor(t, s, ops.SearchQuery{Text: q, Kinds: []string{"org", "operation"}}), q)
+		lookFor(t, s, ops.SearchQuery{Text: q})
 	}
-	require.Empty(t, lookFor(t, s, prego.SearchQuery{Text: "acme", Kinds: []string{"nothing"}}))
+	require.Empty(t, lookFor(t, s, ops.SearchQuery{Text: "acme", Kinds: []string{"nothing"}}))
 }
 
 // TestBeginningsAreFoundWithIndexes of all kinds that can be many: the plan reads no table.

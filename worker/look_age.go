@@ -8,11 +8,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 // LookSource returns all looks.
 type LookSource interface {
-	Looks(ctx context.Context) ([]prego.Look, error)
+	Looks(ctx context.Context) ([]ops.Look, error)
 }
 
 // looksEvery bounds how often the source is read, however many scrape.
@@ -21,7 +22,7 @@ const looksEvery = 5 * time.Second
 // LookAge exports when each look last happened. Every worker exports the same values, since
 // it reads the rows.
 type LookAge struct {
-	looks lastRead[[]prego.Look]
+	looks lastRead[[]ops.Look]
 
 	looked, found, every, took, failing *prometheus.Desc
 }
@@ -30,7 +31,7 @@ type LookAge struct {
 func NewLookAge(source LookSource, log *zap.Logger, now func() time.Time) *LookAge {
 	of := prego.Metrics()[prego.MetricLookedAt]
 	return &LookAge{
-		looks:   lastRead[[]prego.Look]{every: looksEvery, read: source.Looks, failing: "when was looked is not read", log: log, now: now},
+		looks:   lastRead[[]ops.Look]{every: looksEvery, read: source.Looks, failing: "when was looked is not read", log: log, now: now},
 		looked:  prometheus.NewDesc(prego.MetricLookedAt, "When a worker last looked whether there is something to do; 0 for never.", of, nil),
 		found:   prometheus.NewDesc("prego_look_found_timestamp_seconds", "When a look last found something to do; 0 for never.", of, nil),
 		every:   prometheus.NewDesc(prego.MetricLookInterval, "How long from the beginning of one look to that of the next.", of, nil),

@@ -10,20 +10,21 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 // LookStore agrees among workers who looks.
 type LookStore interface {
 	BeginLook(ctx context.Context, look, holder string, every, lease time.Duration) (began bool, wait time.Duration, err error)
 	ExtendLook(ctx context.Context, look, holder string, lease time.Duration) (bool, error)
-	EndLook(ctx context.Context, look, holder string, r prego.LookResult, why error) error
+	EndLook(ctx context.Context, look, holder string, r ops.LookResult, why error) error
 }
 
 // A Look is something that is repeated by one worker of all.
 type Look struct {
 	Name  string
 	Every time.Duration // from the beginning of one to that of the next
-	Do    func(ctx context.Context) (prego.LookResult, error)
+	Do    func(ctx context.Context) (ops.LookResult, error)
 }
 
 // Looker repeats looks. Any number of workers have the same looks; each time, one of them
@@ -113,7 +114,7 @@ func (l *Looker) look(ctx context.Context, look Look, log *zap.Logger) {
 }
 
 // do turns a panic into an error: the worker has other work.
-func do(ctx context.Context, look Look) (r prego.LookResult, err error) {
+func do(ctx context.Context, look Look) (r ops.LookResult, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)

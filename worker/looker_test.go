@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/store"
 	"github.com/prego/prego/worker"
 )
@@ -41,7 +41,7 @@ func (d *dying) ExtendLook(ctx context.Context, look, holder string, lease time.
 	return d.Store.ExtendLook(ctx, look, holder, lease)
 }
 
-func (d *dying) EndLook(ctx context.Context, look, holder string, r prego.LookResult, why error) error {
+func (d *dying) EndLook(ctx context.Context, look, holder string, r ops.LookResult, why error) error {
 	if d.dead.Load() {
 		return errDead
 	}
@@ -57,16 +57,16 @@ func TestWhenTheWorkerThatLooksDiesAnotherOneLooks(t *testing.T) {
 	const lease = time.Second
 	looking, looked := make(chan struct{}), make(chan time.Time, 100)
 	first := &worker.Looker{Store: killed, Holder: "first", Lease: lease, Log: zaptest.NewLogger(t), Looks: []worker.Look{
-		{Name: "tenants", Every: time.Millisecond, Do: func(ctx context.Context) (prego.LookResult, error) {
+		{Name: "tenants", Every: time.Millisecond, Do: func(ctx context.Context) (ops.LookResult, error) {
 			close(looking)
 			<-ctx.Done()
-			return prego.LookResult{}, ctx.Err()
+			return ops.LookResult{}, ctx.Err()
 		}},
 	}}
 	second := &worker.Looker{Store: db, Holder: "second", Lease: lease, Log: zaptest.NewLogger(t), Looks: []worker.Look{
-		{Name: "tenants", Every: time.Millisecond, Do: func(context.Context) (prego.LookResult, error) {
+		{Name: "tenants", Every: time.Millisecond, Do: func(context.Context) (ops.LookResult, error) {
 			looked <- time.Now()
-			return prego.LookResult{Found: true, Pause: time.Hour}, nil
+			return ops.LookResult{Found: true, Pause: time.Hour}, nil
 		}},
 	}}
 	done := make(chan error, 2)
@@ -114,7 +114,7 @@ func TestALookThatPanicsFails(t *testing.T) {
 	db := store.New(pgtest.Pool(t))
 	n := 0
 	l := &worker.Looker{Store: db, Holder: "a", Lease: time.Minute, Log: zaptest.NewLogger(t), Looks: []worker.Look{
-		{Name: "tenants", Every: time.Millisecond, Do: func(context.Context) (prego.LookResult, error) {
+		{Name: "tenants", Every: time.Millisecond, Do: func(context.Context) (ops.LookResult, error) {
 			if n++; n == 2 {
 				cancel()
 			}

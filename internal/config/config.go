@@ -19,6 +19,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/cost"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/placement"
@@ -97,12 +98,12 @@ type Keep struct {
 }
 
 // Of returns how long rows of each table are kept.
-func (k Keep) Of() map[prego.PrunedTable]time.Duration {
-	return map[prego.PrunedTable]time.Duration{
-		prego.PrunedEvents: k.Events, prego.PrunedFeed: k.Feed, prego.PrunedCommands: k.Commands, prego.PrunedSessions: k.Sessions, prego.PrunedInstances: k.Instances,
-		prego.PrunedKeys: k.Keys, prego.PrunedTenantKeys: k.CreationKeys, prego.PrunedOrgKeys: k.CreationKeys,
-		prego.PrunedDecisions: k.Decisions, prego.PrunedSamples: k.Samples,
-		prego.PrunedAudit: k.Audit,
+func (k Keep) Of() map[ops.PrunedTable]time.Duration {
+	return map[ops.PrunedTable]time.Duration{
+		ops.PrunedEvents: k.Events, ops.PrunedFeed: k.Feed, ops.PrunedCommands: k.Commands, ops.PrunedSessions: k.Sessions, ops.PrunedInstances: k.Instances,
+		ops.PrunedKeys: k.Keys, ops.PrunedTenantKeys: k.CreationKeys, ops.PrunedOrgKeys: k.CreationKeys,
+		ops.PrunedDecisions: k.Decisions, ops.PrunedSamples: k.Samples,
+		ops.PrunedAudit: k.Audit,
 	}
 }
 

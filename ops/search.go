@@ -1,4 +1,6 @@
-package prego
+package ops
+
+import "github.com/prego/prego"
 
 // SearchQuery is what is looked for.
 type SearchQuery struct {
@@ -16,7 +18,7 @@ type Found struct {
 	Value  string // of that field
 	Status string // "" for what has none
 	Gone   bool   // it has ended
-	OrgID  OrgID
+	OrgID  prego.OrgID
 	Within string // the id of what it is shown within, if it is not shown by itself
 	Rank   int    // 0 for an exact match, 1 for a beginning, 2 for a part
 }

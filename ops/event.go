@@ -1,4 +1,5 @@
-package prego
+// Package ops is about all areas: events, operations, the audit, searches, and what workers look for. It is pure.
+package ops
 
 import (
 	"cmp"
@@ -6,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/prego/prego"
 )
 
 // Event is something that happened to an object.
@@ -14,10 +17,10 @@ type Event struct {
 	At      time.Time
 	Kind    string // of the object
 	ID      string
-	OrgID   OrgID    // that owns it, "" if none does
-	About   []string // ids of other objects that it concerns
-	Step    string   // what happened
-	Status  string   // of the object, after it
+	OrgID   prego.OrgID // that owns it, "" if none does
+	About   []string    // ids of other objects that it concerns
+	Step    string      // what happened
+	Status  string      // of the object, after it
 	Reason  string
 	Message string
 	Actor   string
@@ -78,7 +81,7 @@ func ParseEventCursor(s string) (p EventPlace, err error) {
 		p.Seq, err = strconv.ParseInt(seq, 10, 64)
 	}
 	if !ok || err != nil || p.Seq < 0 {
-		return EventPlace{}, Invalid("since", "must be a cursor of the feed of events")
+		return EventPlace{}, prego.Invalid("since", "must be a cursor of the feed of events")
 	}
 	return p, nil
 }

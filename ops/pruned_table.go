@@ -1,4 +1,4 @@
-package prego
+package ops
 
 // PrunedTable is a table whose rows are deleted when they are old enough.
 type PrunedTable string

@@ -1,4 +1,4 @@
-package prego
+package ops
 
 import "time"
 

@@ -1,4 +1,4 @@
-package prego
+package ops
 
 // OperationStatus is the status of an operation.
 type OperationStatus string

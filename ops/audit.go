@@ -1,4 +1,4 @@
-package prego
+package ops
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/prego/prego"
 )
 
 // AuditVerb is what was done to a thing.
@@ -58,7 +60,7 @@ type AuditEntry struct {
 	Operation string
 	Kind      string
 	ID        string
-	OrgID     OrgID
+	OrgID     prego.OrgID
 	Verb      AuditVerb
 	Old, New  *string // JSON objects, as Postgres prints them
 	Seq       *int64  // in the chain; nil until it is sealed
@@ -107,7 +109,7 @@ func ParseAuditHead(s string) (h AuditHead, err error) {
 	h.Seq, err = strconv.ParseInt(seq, 10, 64)
 	b, bad := hex.DecodeString(sum)
 	if err != nil || h.Seq < 0 || bad != nil || len(b) != len(h.Hash) {
-		return AuditHead{}, Invalid("head", "must be a number in the chain, a colon and the hash in 64 hexadecimal digits")
+		return AuditHead{}, prego.Invalid("head", "must be a number in the chain, a colon and the hash in 64 hexadecimal digits")
 	}
 	copy(h.Hash[:], b)
 	return h, nil
