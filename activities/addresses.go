@@ -6,7 +6,6 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/workload"
 )
@@ -87,18 +86,4 @@ func (a *OrgResources) leaveEdge(ctx context.Context, serverID prego.ServerID, v
 		return nil
 	}
 	return err
-}
-
-// LookAtAddresses starts the runs of addresses that are not where they should be: new ones,
-// and those whose edge drains, has failed or is gone.
-func LookAtAddresses(a *OrgResources) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		ids, err := a.Store.AddressesAstray(ctx)
-		for _, id := range ids {
-			if _, err := a.Runs.EnsureAddress(ctx, id); err != nil {
-				return ops.LookResult{Found: true}, err
-			}
-		}
-		return ops.LookResult{Found: len(ids) > 0}, err
-	}
 }

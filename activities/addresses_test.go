@@ -11,6 +11,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/worker"
 	"github.com/prego/prego/workload"
 )
 
@@ -90,7 +91,7 @@ func TestAnAddressFollowsTheEdges(t *testing.T) {
 	edge("edge-1", "11", "nbg1")
 	edge("edge-2", "12", "fsn1")
 	require.False(t, settled())
-	_, err := activities.LookAtAddresses(a)(ctx)
+	_, err := worker.LookAtAddresses(a)(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []string{"ip4-a"}, started.addresses)
 

@@ -9,7 +9,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/ops"
 	"github.com/prego/prego/tenant"
 )
 
@@ -46,19 +45,9 @@ type CertificateSweep struct {
 	Asked   int `json:"asked"`   // certificates whose authority was asked when to renew them
 }
 
-// LookAtCertificates starts the sweep of certificates if it would find something.
-func LookAtCertificates(a *Certificates) func(context.Context) (ops.LookResult, error) {
-	return startIf(func(ctx context.Context) (bool, error) {
-		if a.Authority == nil {
-			return false, nil
-		}
-		wanted, err := a.Store.WantCertificates(ctx, a.siteCertificates(), "prego")
-		if err != nil {
-			return false, err
-		}
-		found, err := a.Store.CertificatesNeedSweep(ctx, a.Now(), a.Sealing.Known())
-		return found || wanted > 0, err
-	}, a.Runs.StartCertificateSweep)
+// WantSiteCertificates makes the rows of wildcard certificates for sites' own names.
+func (a *Certificates) WantSiteCertificates(ctx context.Context) (changed int, err error) {
+	return a.Store.WantCertificates(ctx, a.siteCertificates(), "prego")
 }
 
 func (a *Certificates) siteCertificates() []tenant.CertificateWant {

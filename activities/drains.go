@@ -8,7 +8,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -241,25 +240,4 @@ func (a *Drains) DeleteDrained(ctx context.Context, serverID prego.ServerID) err
 		_, err = a.Runs.EnsureDecommission(ctx, serverID)
 	}
 	return err
-}
-
-// LookAtDrains starts the runs of drains that have lost theirs. It is not an activity.
-func LookAtDrains(a *Drains) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		ids, err := a.Store.QuietDrains(ctx, a.Quiet)
-		return startLost(ctx, ids, err, a.Runs.EnsureDrain)
-	}
-}
-
-// startLost starts the runs of things that may have lost theirs.
-func startLost[T any](ctx context.Context, quiet []T, err error, ensure func(context.Context, T) (bool, error)) (ops.LookResult, error) {
-	found := false
-	for _, id := range quiet {
-		started, startErr := ensure(ctx, id)
-		if startErr != nil {
-			return ops.LookResult{Found: found}, startErr
-		}
-		found = found || started
-	}
-	return ops.LookResult{Found: found}, err
 }

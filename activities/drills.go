@@ -12,7 +12,6 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -233,40 +232,9 @@ func (a *Drills) ClearDrill(ctx context.Context, id string) error {
 	return a.Store.DrillCleared(ctx, id)
 }
 
-// LookAtDrills begins drills that are due, and starts runs that were lost.
-func LookAtDrills(a *Drills) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		if a.Backups.Objects == nil {
-			return ops.LookResult{}, nil
-		}
-		left, err := a.Store.DrillsLeft(ctx, a.Settings.Quiet)
-		if err != nil {
-			return ops.LookResult{}, err
-		}
-		for _, d := range left {
-			if _, err := a.Runs.EnsureDrill(ctx, d.DrillID); err != nil {
-				return ops.LookResult{}, err
-			}
-		}
-		if a.Settings.Every == 0 {
-			return ops.LookResult{}, nil
-		}
-		n, err := a.begin(ctx)
-		if err != nil {
-			return ops.LookResult{Found: n > 0}, err
-		}
-		failed, late, err := a.Store.CountDrills(ctx, a.Settings.Overdue())
-		if err == nil {
-			a.Metrics.Failed.Set(float64(failed))
-			a.Metrics.Late.Set(float64(late))
-		}
-		return ops.LookResult{Found: n > 0}, err
-	}
-}
-
-// begin begins drills that are due, up to as many as may be under way. Who finds no place stays due,
+// BeginDrills begins drills that are due, up to as many as may be under way. Who finds no place stays due,
 // and is passed over: others may find one.
-func (a *Drills) begin(ctx context.Context) (n int, err error) {
+func (a *Drills) BeginDrills(ctx context.Context) (n int, err error) {
 	there, err := a.Store.DrillsUnderWay(ctx)
 	if err != nil || there >= a.Settings.AtOnce {
 		return 0, err

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego/activities"
+	"github.com/prego/prego/worker"
 )
 
 // TestALookStartsARunOnlyWhenThereIsSomethingToDo: an idle system starts none.
@@ -22,14 +22,14 @@ func TestALookStartsARunOnlyWhenThereIsSomethingToDo(t *testing.T) {
 			p.exec(`UPDATE tenants SET waiting_since = now()`)
 			p.exec(`UPDATE site_usage SET tried_at = 'epoch'`)
 		}
-		r, err := activities.LookAtTenants(s.Tenants)(t.Context())
+		r, err := worker.LookAtTenants(s.Tenants)(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, found, r.Found)
-		r, err = activities.LookAtStorage(s.Tenants)(t.Context())
+		r, err = worker.LookAtStorage(s.Tenants)(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, found, r.Found)
 	}
-	_, err = activities.LookAtFleet(s.Tenants)(t.Context())
+	_, err = worker.LookAtFleet(s.Tenants)(t.Context())
 	require.NoError(t, err)
 }
 
@@ -37,7 +37,7 @@ func TestALookStartsARunOnlyWhenThereIsSomethingToDo(t *testing.T) {
 func TestALookTakesSamples(t *testing.T) {
 	t.Parallel()
 	p, _, _ := living(t, nil)
-	look := activities.LookAtSamples(&activities.Samples{Store: p.store})
+	look := worker.LookAtSamples(&worker.Samples{Store: p.store})
 	p.exec(`UPDATE servers SET agent_last_heartbeat_at = NULL`)
 	r, err := look(t.Context())
 	require.NoError(t, err)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -288,23 +287,4 @@ func (a *Moves) FinishMove(ctx context.Context, in MoveEnd) (tenant.MoveResult, 
 	}
 	a.Metrics.Ended.WithLabelValues(cmp.Or(string(m.Reason), string(m.State))).Inc()
 	return out, nil
-}
-
-// LookAtMoves starts the runs of moves that have lost theirs. It is not an activity.
-func LookAtMoves(a *Moves) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		quiet, err := a.Store.QuietMoves(ctx, a.Settings.Quiet)
-		found := false
-		for _, m := range quiet {
-			started, startErr := a.Runs.EnsureMove(ctx, m.MoveID)
-			if startErr == nil && !started && m.Lost { // its run waits for the old place's time to be over
-				startErr = a.Runs.WakeRuns(ctx, []string{tenant.MoveWorkflowID(m.MoveID)})
-			}
-			if startErr != nil {
-				return ops.LookResult{Found: found}, startErr
-			}
-			found = found || started
-		}
-		return ops.LookResult{Found: found}, err
-	}
 }

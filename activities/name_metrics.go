@@ -34,7 +34,8 @@ func (m *NameMetrics) failed(owner server.RecordOwner) {
 	}
 }
 
-func (m *NameMetrics) compared(c RecordsCompared) {
+// Compared shows what a comparison found.
+func (m *NameMetrics) Compared(c RecordsCompared) {
 	if m != nil {
 		m.Drifted.Set(float64(c.Drifted))
 		m.Orphans.Set(float64(c.Orphans))

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/ops"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -130,7 +129,8 @@ func (a *Names) KeepNames(ctx context.Context) (NamesResult, error) {
 	var r NamesResult
 	var err error
 	if a.Zone != "" {
-		if _, r.Wanted, err = a.plan(ctx); err != nil {
+		planned, err := a.PlanRecords(ctx)
+		if r.Wanted = planned.Changed; err != nil {
 			return r, err
 		}
 		if err = a.applyDue(ctx, &r); err != nil {
@@ -144,23 +144,27 @@ func (a *Names) KeepNames(ctx context.Context) (NamesResult, error) {
 	return r, err
 }
 
-// plan writes down what the zone shall have: so many record sets, of which so many are new,
-// say something else or go.
-func (a *Names) plan(ctx context.Context) (records, changed int, err error) {
+// RecordsPlanned counts record sets that the zone shall have, and those that are new, say
+// something else or go.
+type RecordsPlanned struct{ Records, Changed int }
+
+// PlanRecords writes down what the zone shall have.
+func (a *Names) PlanRecords(ctx context.Context) (out RecordsPlanned, err error) {
 	facts, err := a.Store.RecordFacts(ctx, a.Zone, a.SiteDomain)
 	if err != nil {
-		return 0, 0, err
+		return out, err
 	}
 	home := facts.NextHome()
 	var away []tenant.SiteAt
 	if home != "" {
 		if away, err = a.Store.SitesAway(ctx, home, a.SiteDomain); err != nil {
-			return 0, 0, err
+			return out, err
 		}
 	}
 	wanted := tenant.PlanRecords(facts, home, away)
-	changed, err = a.Store.WantRecords(ctx, a.Zone, wanted)
-	return len(wanted), changed, err
+	out.Records = len(wanted)
+	out.Changed, err = a.Store.WantRecords(ctx, a.Zone, wanted)
+	return out, err
 }
 
 func (a *Names) applyDue(ctx context.Context, r *NamesResult) error {
@@ -312,7 +316,7 @@ func (a *Names) leave(ctx context.Context, addresses []string) error {
 		return err
 	}
 	if len(named) > 0 {
-		if _, _, err := a.plan(ctx); err != nil {
+		if _, err := a.PlanRecords(ctx); err != nil {
 			return err
 		}
 		for _, r := range named {
@@ -441,33 +445,4 @@ type RecordsCompared struct {
 	Drifted    int  `json:"drifted"`
 	Orphans    int  `json:"orphans"`
 	BreakerHit bool `json:"breaker_hit"`
-}
-
-// LookAtNames starts the run that keeps names if it would find something to do.
-func LookAtNames(a *Names) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		var r ops.LookResult
-		due, err := a.Store.DomainsDue(ctx)
-		if err == nil && a.Zone != "" {
-			var records, changed int
-			records, changed, err = a.plan(ctx)
-			r.Pause = ops.FleetPause(records)
-			if due = due || changed > 0; err == nil && !due {
-				due, err = a.Store.RecordsDue(ctx, a.Zone)
-			}
-		}
-		if r.Found = due; err == nil && due {
-			err = a.Runs.StartKeepNames(ctx)
-		}
-		return r, err
-	}
-}
-
-// LookAtRecords compares the zone with the rows.
-func LookAtRecords(a *Names) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		c, err := a.CompareRecords(ctx)
-		a.Metrics.compared(c)
-		return ops.LookResult{Found: c.Drifted+c.Orphans > 0}, err
-	}
 }

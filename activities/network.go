@@ -192,9 +192,9 @@ func (a *Servers) AttachNetwork(ctx context.Context, serverID prego.ServerID) (s
 // attachAtOnce bounds how many servers one look attaches.
 const attachAtOnce = 20
 
-// attachAll attaches servers that should be in a network and are not. A server that can't be
+// AttachUnattached attaches servers that should be in a network and are not. A server that can't be
 // attached keeps no other from it, and is tried again the next time.
-func (a *Servers) attachAll(ctx context.Context) (found bool, err error) {
+func (a *Servers) AttachUnattached(ctx context.Context) (found bool, err error) {
 	if a.Settings.NetworkRange == "" {
 		return false, nil
 	}

@@ -10,11 +10,9 @@ import (
 	"time"
 
 	"go.temporal.io/sdk/activity"
-	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 )
 
@@ -119,38 +117,4 @@ func (a *Drains) patch(ctx context.Context, id prego.ServerID, verb string, with
 		return "its host told something else than what it did: " + err.Error(), nil //nolint:nilerr // it is the server's failure, and ends its patch
 	}
 	return "", nil
-}
-
-// patchWindow is who patches that nobody asked for are asked by.
-const patchWindow = "patch window"
-
-// LookAtPatches asks for the patches of servers that lack something, while their windows are open: one
-// at a time of each fleet. It is not an activity.
-func LookAtPatches(a *Drains) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		fleets, err := a.Store.FleetWindows(ctx)
-		if err != nil {
-			return ops.LookResult{}, err
-		}
-		open := server.PatchWindowsOpen(time.Now(), a.Window, fleets)
-		if open.None() {
-			return ops.LookResult{}, nil
-		}
-		next, err := a.Store.ServersToPatch(ctx, open)
-		for _, s := range next {
-			// A shard with tenants' data is not emptied: an operator says when its tenants may be down.
-			_, err := a.Store.RequestDrain(ctx, s.ServerID, server.DrainPatch, server.DrainRequest{Wave: s.Wave()}, patchWindow)
-			switch {
-			case prego.CodeOf(err) != "":
-				a.Log.Warn("a server is not patched in this window", zap.String("server_id", string(s.ServerID)), zap.Error(err))
-			case err != nil:
-				return ops.LookResult{Found: true}, err
-			default:
-				if _, err := a.Runs.EnsureDrain(ctx, s.ServerID); err != nil {
-					return ops.LookResult{Found: true}, err
-				}
-			}
-		}
-		return ops.LookResult{Found: len(next) > 0}, err
-	}
 }

@@ -3,14 +3,12 @@ package activities
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 )
 
@@ -95,37 +93,6 @@ func fromCommand(err error) error {
 	return temporal.NewApplicationError(ce.Error(), ErrTypeCommand)
 }
 
-// peersAtOnce bounds the rules that are made in one transaction.
-const peersAtOnce = 200
-
-// LookAtPeers makes the rules anew that may have changed.
-func LookAtPeers(a *Peers) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		var r ops.LookResult
-		for {
-			n, err := a.Store.MakeDuePeers(ctx, peersAtOnce, a.Ports)
-			r.Found = r.Found || n > 0
-			if err != nil || n < peersAtOnce {
-				return r, err
-			}
-		}
-	}
-}
-
-// LookAtEgress lets the addresses in that this control plane calls from, at hosts and at the
-// providers' firewalls, and those out that it does no longer.
-func LookAtEgress(a *Peers) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		e, changed, err := a.Store.SetEgress(ctx, a.Egress, a.Grace)
-		if err != nil || !changed {
-			return ops.LookResult{}, err
-		}
-		a.Log.Info("hosts let in other addresses", zap.Strings("cidrs", e.CIDRs), zap.Strings("leaving", e.Leaving), zap.Int64("epoch", e.Epoch))
-		// Reconciliation does it again if this fails.
-		return ops.LookResult{Found: true}, a.Firewalls(ctx)
-	}
-}
-
 // Firewalls brings the firewalls that there are to where the control plane calls from; one
 // that is not made yet is made with its first server.
 func Firewalls(a *Servers) func(context.Context) error {
@@ -147,32 +114,22 @@ func Firewalls(a *Servers) func(context.Context) error {
 	}
 }
 
-// LookAtPublicPorts keeps the providers' firewalls of edges at the ports that routes listen
-// on. Reconciliation restores what others change of them.
-func LookAtPublicPorts(a *Servers) func(context.Context) (ops.LookResult, error) {
-	var open []int
-	known := false
-	return func(ctx context.Context) (ops.LookResult, error) {
-		ports, err := a.Store.PublicPorts(ctx)
-		if err != nil || known && slices.Equal(ports, open) {
-			return ops.LookResult{}, err
+// OpenPublicPorts brings the providers' firewalls of edges that there are to the ports that routes listen on.
+func (a *Servers) OpenPublicPorts(ctx context.Context) error {
+	name := PublicFirewallName(a.Settings.Environment)
+	for _, infra := range a.Infra {
+		r, ok, err := a.Store.FindResource(ctx, infra.ID(), server.ResourceFirewall, name)
+		if err != nil {
+			return err
 		}
-		name := PublicFirewallName(a.Settings.Environment)
-		for _, infra := range a.Infra {
-			r, ok, err := a.Store.FindResource(ctx, infra.ID(), server.ResourceFirewall, name)
-			if err != nil {
-				return ops.LookResult{}, err
-			}
-			if !ok || r.ProviderID == "" {
-				continue // it is made with the first edge
-			}
-			if _, err := ensurePublicFirewall(ctx, a.Store, infra, a.Settings.Environment, name); err != nil {
-				return ops.LookResult{}, err
-			}
+		if !ok || r.ProviderID == "" {
+			continue // it is made with the first edge
 		}
-		open, known = ports, true
-		return ops.LookResult{Found: true}, nil
+		if _, err := ensurePublicFirewall(ctx, a.Store, infra, a.Settings.Environment, name); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // allEgress are the addresses that a firewall is to let in: those of this process's settings,

@@ -182,6 +182,22 @@ func (a *Reconciler) snapshot(ctx context.Context, infra Infra) (Comparison, err
 	return s, nil
 }
 
+// StartLostRuns starts the runs of servers and of what orgs own that were accepted and have had none for a while.
+func (a *Reconciler) StartLostRuns(ctx context.Context, quiet time.Duration) (started int, err error) {
+	idle, err := a.Store.ServersWithoutRun(ctx, quiet)
+	if err != nil {
+		return 0, err
+	}
+	var r ReconcileResult
+	if err := a.restart(ctx, idle, &r); err != nil {
+		return r.Restarted, err
+	}
+	if a.Org != nil {
+		started, err = a.Org.startLost(ctx, quiet)
+	}
+	return r.Restarted + started, err
+}
+
 func (a *Reconciler) restart(ctx context.Context, idle []server.ReconcileRow, result *ReconcileResult) error {
 	for _, r := range idle {
 		ensure := func() (bool, error) { return a.Runs.EnsureProvision(ctx, r.ServerID, r.Generation) }

@@ -14,6 +14,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/worker"
 )
 
 // serverRuns is a workflow engine: which runs it was asked for, and those that are
@@ -176,7 +177,7 @@ func TestWhatWasNeverBegunIsStartedSoon(t *testing.T) {
 	r.fleet.Org = &activities.OrgResources{Store: r.store, Runs: volumes}
 	look := func(found bool) {
 		t.Helper()
-		result, err := activities.LookAtRuns(r.fleet)(t.Context())
+		result, err := worker.LookAtRuns(r.fleet)(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, found, result.Found)
 	}
@@ -198,7 +199,7 @@ func TestWhatWasNeverBegunIsStartedSoon(t *testing.T) {
 	look(true)
 	require.Equal(t, []string{"vol-lost"}, volumes.asked)
 	volumes.err = errors.New("the engine is away")
-	_, err := activities.LookAtRuns(r.fleet)(t.Context())
+	_, err := worker.LookAtRuns(r.fleet)(t.Context())
 	require.ErrorContains(t, err, "the engine is away")
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -290,27 +289,8 @@ func (a *StoredBackups) restoreAt(ctx context.Context, b tenant.BackupRun, at si
 	return out, nil
 }
 
-// LookAtLost has tenants restored whose server was lost, as many at once as may be, and counts
-// those that are without a site. What they left on other servers is erased.
-func LookAtLost(a *Tenants) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		lost, err := a.Store.CountLost(ctx)
-		if err != nil {
-			return ops.LookResult{}, err
-		}
-		a.Metrics.Lost.Set(float64(lost))
-		if lost == 0 || a.Restorer == nil || len(a.Settings.Losses.Plans) == 0 {
-			return ops.LookResult{}, nil
-		}
-		ids, err := a.Store.LostTenants(ctx, a.Settings.Losses.Plans, a.Settings.Losses.AtOnce)
-		for _, id := range ids {
-			err = errors.Join(err, a.restoreLost(ctx, id))
-		}
-		return ops.LookResult{Found: len(ids) > 0}, err
-	}
-}
-
-func (a *Tenants) restoreLost(ctx context.Context, id prego.TenantID) error {
+// RestoreLost has a tenant restored whose server was lost.
+func (a *Tenants) RestoreLost(ctx context.Context, id prego.TenantID) error {
 	t, _, err := a.Store.RestoreElsewhere(ctx, id, "", "", "policy")
 	if prego.CodeOf(err) == prego.CodeInvalidTransition { // somebody was faster
 		return nil

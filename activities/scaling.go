@@ -348,7 +348,12 @@ func (a *Tenants) sweepTenants(ctx context.Context) (r SweepResult, err error) {
 	return r, errors.Join(try...)
 }
 
-// sweepFleet starts what pools and fleets are short of. It only reads, and starts runs.
+// SweepFleet starts what pools and fleets are short of. It only reads, and starts runs.
+func (a *Tenants) SweepFleet(ctx context.Context) (r SweepResult, err error) {
+	err = a.sweepFleet(ctx, &r)
+	return r, err
+}
+
 func (a *Tenants) sweepFleet(ctx context.Context, r *SweepResult) error {
 	var try attempts
 	try.ok(a.sweepPools(ctx, r))

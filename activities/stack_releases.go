@@ -17,7 +17,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -108,14 +107,6 @@ func (a *StackReleases) StepRelease(ctx context.Context, name server.ReleaseName
 		}
 	}
 	return ReleaseProgress{Status: st.Status, Message: st.Message, Busy: len(st.Updating) > 0, Began: st.Began}, nil
-}
-
-// LookAtReleases starts the runs of releases that have lost theirs. It is not an activity.
-func LookAtReleases(a *StackReleases) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		names, err := a.Store.QuietReleases(ctx, a.Quiet)
-		return startLost(ctx, names, err, a.Runs.EnsureRelease)
-	}
 }
 
 // BenchRef names the update of a server's bench by a release.

@@ -8,59 +8,28 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/ops"
 	"github.com/prego/prego/tenant"
 )
 
 // lookMost bounds what one look at backups does of each kind.
 const lookMost = 200
 
-// LookAtBackups queues the backups whose turn has come, begins as many as hosts and regions
+// BeginBackups queues the backups whose turn has come, begins as many as hosts and regions
 // may have at once, and sees to those that nobody sees to.
-func LookAtBackups(a *StoredBackups) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		if a.Objects == nil {
-			n, err := a.admit(ctx) // they fail, and say why
-			return ops.LookResult{Found: n > 0}, err
-		}
-		found := 0
-		var all error
-		for _, f := range []func(context.Context) (int, error){a.takeTurns, a.admit, a.seeToLeft, a.seeToVolumes} {
-			n, err := f(ctx)
-			found += n
-			all = errors.Join(all, err)
-		}
-		return ops.LookResult{Found: found > 0}, all
+func (a *StoredBackups) BeginBackups(ctx context.Context) (n int, err error) {
+	if a.Objects == nil {
+		return a.admit(ctx) // they fail, and say why
 	}
+	for _, f := range []func(context.Context) (int, error){a.takeTurns, a.admit, a.seeToLeft, a.seeToVolumes} {
+		found, foundErr := f(ctx)
+		n += found
+		err = errors.Join(err, foundErr)
+	}
+	return n, err
 }
 
-// LookAtBackupTurns plans the turns of tenants that are new or whose policy has changed, and
-// counts whose backup is late. It reads every tenant, so it is rarer than the other.
-func LookAtBackupTurns(a *StoredBackups) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		if a.Objects == nil {
-			return ops.LookResult{}, nil
-		}
-		n, err := a.planTurns(ctx)
-		if err != nil {
-			return ops.LookResult{}, err
-		}
-		late, err := a.Store.LateBackups(ctx, a.Settings.LateAfter, 10*lookMost)
-		lateVolumes, volumesErr := a.Store.LateVolumeBackups(ctx, a.Settings.LateAfter, 10*lookMost)
-		if err = errors.Join(err, volumesErr); err == nil {
-			a.Metrics.Late.Set(float64(len(late) + len(lateVolumes)))
-		}
-		over, bytes, spaceErr := a.Store.BackupSpaces(ctx)
-		if spaceErr == nil {
-			a.Metrics.Over.Set(float64(over))
-			a.Metrics.Kept.Set(float64(bytes))
-		}
-		return ops.LookResult{Found: n > 0}, errors.Join(err, spaceErr)
-	}
-}
-
-// planTurns gives turns to tenants that are new, or whose policy has changed.
-func (a *StoredBackups) planTurns(ctx context.Context) (int, error) {
+// PlanBackupTurns gives turns to tenants that are new, or whose policy has changed.
+func (a *StoredBackups) PlanBackupTurns(ctx context.Context) (int, error) {
 	turns, err := a.Store.TenantsWithoutTurn(ctx, lookMost)
 	if err == nil && len(turns) > 0 {
 		err = a.Store.PutBackupTurns(ctx, turns)
@@ -199,23 +168,4 @@ func (a *StoredBackups) CompareStorage(ctx context.Context, now time.Time) (out 
 		}
 	}
 	return out, nil
-}
-
-// LookAtBackupStorage compares the storage with the rows.
-func LookAtBackupStorage(a *StoredBackups) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		if a.Objects == nil {
-			return ops.LookResult{}, nil
-		}
-		c, err := a.CompareStorage(ctx, time.Now())
-		if err != nil {
-			return ops.LookResult{}, err
-		}
-		a.Metrics.Objects.WithLabelValues("unknown").Set(float64(len(c.Unknown)))
-		a.Metrics.Objects.WithLabelValues("missing").Set(float64(len(c.Missing)))
-		if len(c.Unknown)+len(c.Missing) > 0 {
-			a.Log.Warn("the bucket of backups and the rows do not match", zap.Strings("unknown", c.Unknown[:min(10, len(c.Unknown))]), zap.Strings("missing", prego.Strings(c.Missing[:min(10, len(c.Missing))])))
-		}
-		return ops.LookResult{Found: c.Aborted > 0}, nil
-	}
 }

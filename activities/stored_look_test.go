@@ -15,6 +15,7 @@ import (
 	"github.com/prego/prego/internal/objects"
 	"github.com/prego/prego/lab/s3test"
 	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/worker"
 )
 
 // TestTheBucketIsCompared: what has no row is told and left alone, what is missing is told on
@@ -75,6 +76,6 @@ func TestTheBucketIsCompared(t *testing.T) {
 	_, there, err := bucket.Head(ctx, "e/tenants/t-lost/bak-9/site.age")
 	require.NoError(t, err)
 	require.True(t, there)
-	_, err = activities.LookAtBackupStorage(a)(context.Background())
+	_, err = worker.LookAtBackupStorage(a)(context.Background())
 	require.NoError(t, err)
 }

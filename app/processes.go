@@ -279,21 +279,21 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 	if err != nil {
 		return nil, err
 	}
-	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, drains, &activities.Rebalances{Store: p.db, Runs: runs, Log: p.log.Named("rebalances"), Hook: crashHook()})
+	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, drains, &worker.Rebalances{Store: p.db, Runs: runs, Log: p.log.Named("rebalances"), Hook: crashHook()})
 	looker.Looks = append(looker.Looks, lookAtNames(p, names)...)
 	looker.Looks = append(looker.Looks,
-		worker.Look{Name: "agent releases", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtAgentReleases(&activities.AgentReleases{Store: p.db, Limits: server.AgentReleaseLimits{Servers: p.cfg.Releases.Agents, Within: p.cfg.Releases.AgentWithin}})},
-		worker.Look{Name: "releases", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtReleases(releases)},
-		worker.Look{Name: "moves", Every: p.cfg.Workloads.SweepEvery, Do: activities.LookAtMoves(moves)},
-		worker.Look{Name: "backups", Every: p.cfg.Backups.SweepEvery, Do: activities.LookAtBackups(backups)},
-		worker.Look{Name: "backup turns", Every: 6 * p.cfg.Backups.SweepEvery, Do: activities.LookAtBackupTurns(backups)},
-		worker.Look{Name: "drills", Every: 6 * p.cfg.Backups.SweepEvery, Do: activities.LookAtDrills(drilled)},
-		worker.Look{Name: "lost tenants", Every: p.cfg.Backups.SweepEvery, Do: activities.LookAtLost(tenants)},
-		worker.Look{Name: "age", Every: p.cfg.Keep.Every, Do: activities.LookAtAge(&activities.Pruning{Store: p.db, Keep: p.cfg.Keep.Of(), Batch: p.cfg.Keep.Batch, Rows: activities.NewPrunedRows(p.reg)})},
-		worker.Look{Name: "samples", Every: server.SampleEvery / 5, Do: activities.LookAtSamples(&activities.Samples{Store: p.db})},
-		worker.Look{Name: "costs", Every: p.cfg.Costs.Every, Do: activities.LookAtCosts(&activities.Costs{Store: p.db, StoragePrice: p.cfg.Costs.BackupGBMonth, StorageCurrency: p.cfg.Costs.BackupCurrency, Now: p.now})},
-		worker.Look{Name: "audit", Every: p.cfg.Keep.SealAudit, Do: activities.LookAtAudit(&activities.Audit{Store: p.db, Log: p.log.Named("audit")})},
-		worker.Look{Name: "backup storage", Every: p.cfg.Backups.CheckEvery, Do: activities.LookAtBackupStorage(backups)},
+		worker.Look{Name: "agent releases", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtAgentReleases(&worker.AgentReleases{Store: p.db, Limits: server.AgentReleaseLimits{Servers: p.cfg.Releases.Agents, Within: p.cfg.Releases.AgentWithin}})},
+		worker.Look{Name: "releases", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtReleases(releases)},
+		worker.Look{Name: "moves", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtMoves(moves)},
+		worker.Look{Name: "backups", Every: p.cfg.Backups.SweepEvery, Do: worker.LookAtBackups(backups)},
+		worker.Look{Name: "backup turns", Every: 6 * p.cfg.Backups.SweepEvery, Do: worker.LookAtBackupTurns(backups)},
+		worker.Look{Name: "drills", Every: 6 * p.cfg.Backups.SweepEvery, Do: worker.LookAtDrills(drilled)},
+		worker.Look{Name: "lost tenants", Every: p.cfg.Backups.SweepEvery, Do: worker.LookAtLost(tenants)},
+		worker.Look{Name: "age", Every: p.cfg.Keep.Every, Do: worker.LookAtAge(&worker.Pruning{Store: p.db, Keep: p.cfg.Keep.Of(), Batch: p.cfg.Keep.Batch, Rows: worker.NewPrunedRows(p.reg)})},
+		worker.Look{Name: "samples", Every: server.SampleEvery / 5, Do: worker.LookAtSamples(&worker.Samples{Store: p.db})},
+		worker.Look{Name: "costs", Every: p.cfg.Costs.Every, Do: worker.LookAtCosts(&worker.CostCounting{Store: p.db, StoragePrice: p.cfg.Costs.BackupGBMonth, StorageCurrency: p.cfg.Costs.BackupCurrency, Now: p.now})},
+		worker.Look{Name: "audit", Every: p.cfg.Keep.SealAudit, Do: worker.LookAtAudit(&worker.Audit{Store: p.db, Log: p.log.Named("audit")})},
+		worker.Look{Name: "backup storage", Every: p.cfg.Backups.CheckEvery, Do: worker.LookAtBackupStorage(backups)},
 	)
 	if !slices.Contains(served, workflows.QueuePeriodic) {
 		looker.Looks = nil

@@ -48,11 +48,13 @@ var ofOneThing = map[string]string{
 	"VolumeRestoresLeft":      "the restores under way, of which there are as many as orgs ask for",
 	"PutBackupTurns":          "some tenants' turns, by their ids",
 	"TakeBackupTurn":          "a tenant's turn, by its id",
+	"SealAudit":               "the audit's entries that are new, a page in a transaction",
 	"RequestMove":             "a tenant's move, by its id",
 	"RequestDrain":            "a server, by its id",
 	"RemoveFreed":             "a server that a plan has emptied, by its id",
 	"StepRebalance":           "a plan that is carried out, by its id",
 	"RebalanceMoveRefused":    "a move of a plan, by its id",
+	"BenchRun":                "a release on a server, by their ids",
 	"BeginDrill":              "a tenant's drill, by its id",
 	"BeginVolumeDrill":        "a volume's drill, by its id",
 	"RestoreElsewhere":        "a tenant, by its id",
@@ -112,8 +114,10 @@ func functions(t *testing.T, pattern string) map[string][]*ast.FuncDecl {
 func TestLooksAskWhatIsMeasured(t *testing.T) {
 	t.Parallel()
 	steps := functions(t, "../activities/[a-z]*[a-su-z].go") // no tests
-	for name, fs := range functions(t, "../placer/[a-z]*[a-su-z].go") {
-		steps[name] = append(steps[name], fs...)
+	for _, of := range []string{"../placer/[a-z]*[a-su-z].go", "../worker/look[_s]*[a-su-z].go"} {
+		for name, fs := range functions(t, of) {
+			steps[name] = append(steps[name], fs...)
+		}
 	}
 	asked, seen := map[string]bool{}, map[string]bool{}
 	var follow func(name string)

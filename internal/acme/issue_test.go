@@ -24,7 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/testsuite"
-	"go.temporal.io/sdk/worker"
+	sdk "go.temporal.io/sdk/worker"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
@@ -35,6 +35,7 @@ import (
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/worker"
 	"github.com/prego/prego/workflows"
 )
 
@@ -165,7 +166,7 @@ func (b *testBundle) issue(id prego.CertificateID, prepare ...func(*testsuite.Te
 	env.SetStartTime(b.clock())
 	env.RegisterActivity(b.Certificates)
 	steps := &stepsUnderWay{}
-	env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{steps}})
+	env.SetWorkerOptions(sdk.Options{Interceptors: []interceptor.WorkerInterceptor{steps}})
 	for _, f := range prepare {
 		f(env)
 	}
@@ -562,7 +563,7 @@ func TestRenewal(t *testing.T) {
 	require.NoError(t, b.issue(id))
 	first := b.serve("www.example.org").SerialNumber
 
-	look := activities.LookAtCertificates(b.Certificates)
+	look := worker.LookAtCertificates(b.Certificates)
 	b.exec(`DELETE FROM certificates WHERE challenge = 'dns-01'`)
 	b.DNS = nil // no wildcard
 	r, err := look(t.Context())
@@ -673,7 +674,7 @@ func TestKeysAtRest(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(files[0]))
 	b.reseal()
-	found, err := activities.LookAtCertificates(b.Certificates)(t.Context())
+	found, err := worker.LookAtCertificates(b.Certificates)(t.Context())
 	require.NoError(t, err)
 	require.True(t, found.Found)
 	b.runs = nil
@@ -686,7 +687,7 @@ func TestKeysAtRest(t *testing.T) {
 	require.Greater(t, b.certificate(id).Version, old.Version)
 	b.serve("www.example.org")
 	b.serve("open.example.org")
-	found, err = activities.LookAtCertificates(b.Certificates)(t.Context())
+	found, err = worker.LookAtCertificates(b.Certificates)(t.Context())
 	require.NoError(t, err)
 	require.False(t, found.Found)
 

@@ -1,4 +1,4 @@
-package activities
+package worker
 
 import (
 	"context"
@@ -13,8 +13,8 @@ type CostCounter interface {
 	CountCosts(ctx context.Context, at time.Time, extra []cost.Price) (counted int, err error)
 }
 
-// Costs counts what is billed, hour by hour.
-type Costs struct {
+// CostCounting counts what is billed, hour by hour.
+type CostCounting struct {
 	Store CostCounter
 	// StoragePrice is the price of backups in object storage, per GB and month, "" if nobody said
 	// it; StorageCurrency is its currency.
@@ -23,7 +23,7 @@ type Costs struct {
 }
 
 // LookAtCosts counts what was billed since the last time.
-func LookAtCosts(a *Costs) func(context.Context) (ops.LookResult, error) {
+func LookAtCosts(a *CostCounting) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		var extra []cost.Price
 		if p, ok := cost.StoragePrice(a.StoragePrice, a.StorageCurrency); ok {

@@ -1,4 +1,4 @@
-package activities
+package worker
 
 import (
 	"context"
@@ -42,8 +42,7 @@ func (a *Rebalances) hook(point string) {
 }
 
 // LookAtRebalances begins the next moves of plans. Each move is a row before it is asked for,
-// so that a worker that dies leaves nothing that the next look does not take up. It is not an
-// activity.
+// so that a worker that dies leaves nothing that the next look does not take up.
 func LookAtRebalances(a *Rebalances) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		open, err := a.Store.OpenRebalances(ctx)

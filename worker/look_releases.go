@@ -1,0 +1,16 @@
+package worker
+
+import (
+	"context"
+
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/ops"
+)
+
+// LookAtReleases starts the runs of releases that have lost theirs.
+func LookAtReleases(a *activities.StackReleases) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
+		names, err := a.Store.QuietReleases(ctx, a.Quiet)
+		return startLost(ctx, names, err, a.Runs.EnsureRelease)
+	}
+}

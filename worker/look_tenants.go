@@ -1,0 +1,71 @@
+package worker
+
+import (
+	"context"
+	"errors"
+
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/ops"
+	"github.com/prego/prego/tenant"
+)
+
+// LookAtTenants starts the sweep of tenants if it would find something.
+func LookAtTenants(a *activities.Tenants) func(context.Context) (ops.LookResult, error) {
+	return startIf(func(ctx context.Context) (bool, error) { return a.Store.TenantsNeedSweep(ctx, a.Settings.OrphanQuiet) }, a.Runs.StartTenantSweep)
+}
+
+// LookAtFleet starts what pools and fleets are short of.
+func LookAtFleet(a *activities.Tenants) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
+		size, err := a.Store.FleetSize(ctx)
+		if err != nil {
+			return ops.LookResult{}, err
+		}
+		r, err := a.SweepFleet(ctx)
+		return ops.LookResult{Found: r.Refills+r.Fleets > 0, Pause: ops.FleetPause(size)}, err
+	}
+}
+
+// LookAtStorage starts the measurement of sites if it is some site's turn.
+func LookAtStorage(a *activities.Tenants) func(context.Context) (ops.LookResult, error) {
+	return startIf(func(ctx context.Context) (bool, error) { return a.Store.StorageDue(ctx, a.Settings.StorageEvery) }, a.Runs.StartMeasureSites)
+}
+
+// LookAtMoves starts the runs of moves that have lost theirs.
+func LookAtMoves(a *activities.Moves) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
+		quiet, err := a.Store.QuietMoves(ctx, a.Settings.Quiet)
+		found := false
+		for _, m := range quiet {
+			started, startErr := a.Runs.EnsureMove(ctx, m.MoveID)
+			if startErr == nil && !started && m.Lost { // its run waits for the old place's time to be over
+				startErr = a.Runs.WakeRuns(ctx, []string{tenant.MoveWorkflowID(m.MoveID)})
+			}
+			if startErr != nil {
+				return ops.LookResult{Found: found}, startErr
+			}
+			found = found || started
+		}
+		return ops.LookResult{Found: found}, err
+	}
+}
+
+// LookAtLost has tenants restored whose server was lost, as many at once as may be, and counts
+// those that are without a site. What they left on other servers is erased.
+func LookAtLost(a *activities.Tenants) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
+		lost, err := a.Store.CountLost(ctx)
+		if err != nil {
+			return ops.LookResult{}, err
+		}
+		a.Metrics.Lost.Set(float64(lost))
+		if lost == 0 || a.Restorer == nil || len(a.Settings.Losses.Plans) == 0 {
+			return ops.LookResult{}, nil
+		}
+		ids, err := a.Store.LostTenants(ctx, a.Settings.Losses.Plans, a.Settings.Losses.AtOnce)
+		for _, id := range ids {
+			err = errors.Join(err, a.RestoreLost(ctx, id))
+		}
+		return ops.LookResult{Found: len(ids) > 0}, err
+	}
+}

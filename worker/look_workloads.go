@@ -1,0 +1,31 @@
+package worker
+
+import (
+	"context"
+
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/ops"
+)
+
+// LookAtGroups wakes the runs of process groups that have something to do, and compares
+// the containers of some servers with their instances.
+func LookAtGroups(a *activities.Groups) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
+		r, err := a.SweepGroups(ctx)
+		return ops.LookResult{Found: r.Woken+r.Died+r.Removed > 0, Pause: ops.FleetPause(r.Servers)}, err
+	}
+}
+
+// LookAtAddresses starts the runs of addresses that are not where they should be: new ones,
+// and those whose edge drains, has failed or is gone.
+func LookAtAddresses(a *activities.OrgResources) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
+		ids, err := a.Store.AddressesAstray(ctx)
+		for _, id := range ids {
+			if _, err := a.Runs.EnsureAddress(ctx, id); err != nil {
+				return ops.LookResult{Found: true}, err
+			}
+		}
+		return ops.LookResult{Found: len(ids) > 0}, err
+	}
+}

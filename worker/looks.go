@@ -1,0 +1,34 @@
+package worker
+
+import (
+	"context"
+
+	"github.com/prego/prego/ops"
+)
+
+// Looks are what a worker repeats by itself, without a run: a statement that finds out
+// whether there is something to do. What is to be done is a run of its own.
+
+// startIf starts a run if there is something to do.
+func startIf(needed func(context.Context) (bool, error), start func(context.Context) error) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) {
+		found, err := needed(ctx)
+		if err == nil && found {
+			err = start(ctx)
+		}
+		return ops.LookResult{Found: found}, err
+	}
+}
+
+// startLost starts the runs of things that may have lost theirs.
+func startLost[T any](ctx context.Context, quiet []T, err error, ensure func(context.Context, T) (bool, error)) (ops.LookResult, error) {
+	found := false
+	for _, id := range quiet {
+		started, startErr := ensure(ctx, id)
+		if startErr != nil {
+			return ops.LookResult{Found: found}, startErr
+		}
+		found = found || started
+	}
+	return ops.LookResult{Found: found}, err
+}
