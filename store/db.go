@@ -183,3 +183,11 @@ func (s *Store) exclusively(ctx context.Context, key string, f func(context.Cont
 	})
 	return done, err
 }
+
+// filled is a list for a column that takes no NULL.
+func filled[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}

@@ -2,8 +2,15 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
 )
@@ -64,4 +71,95 @@ func (s *Store) EndRequest(ctx context.Context, subject, key string, refused boo
 		sql = sqlRefuseRequest
 	}
 	return s.exec(ctx, "end of request key", sql, subject, key)
+}
+
+// Keys of requests that created a tenant have a table of their own: the same key may be
+// used once for a tenant and once for something else.
+const (
+	sqlKeepTenantKey = `
+INSERT INTO idempotency_keys (subject, key, request_hash, tenant_id) VALUES ($1, $2, $3, $4) ON CONFLICT (subject, key) DO NOTHING`
+	sqlTenantKey = `SELECT request_hash, tenant_id FROM idempotency_keys WHERE subject = $1 AND key = $2`
+)
+
+// errKeyKept rolls back a transaction whose key another request has stored first.
+var errKeyKept = errors.New("the idempotency key is kept by another request")
+
+const sqlKeepOrgKey = `
+INSERT INTO org_idempotency_keys (subject, key, request_hash, resource_id) VALUES ($1, $2, $3, $4) ON CONFLICT (subject, key) DO NOTHING`
+
+const sqlOrgKey = `SELECT request_hash, resource_id FROM org_idempotency_keys WHERE subject = $1 AND key = $2`
+
+// keyed is a request and its idempotency key, if it has one.
+type keyed struct {
+	by, key string
+	kind    string // of what it creates
+	hash    []byte
+}
+
+// keyedRequest is a request to create something of a kind, told from others by its fields.
+func keyedRequest(by, key, kind string, fields ...string) keyed {
+	h := sha256.Sum256([]byte(kind + "\x00" + strings.Join(fields, "\x00")))
+	return keyed{by: by, key: key, kind: kind, hash: h[:]}
+}
+
+// createdBefore is the id of what an earlier request with this key created, "" when there
+// was none, CodeIdempotencyConflict when that request was another one.
+func (k keyed) createdBefore(ctx context.Context, q querier) (id string, err error) {
+	if k.key == "" {
+		return "", nil
+	}
+	sql := sqlOrgKey
+	if k.kind == "tenant" {
+		sql = sqlTenantKey
+	}
+	var hash []byte
+	err = q.QueryRow(ctx, sql, k.by, k.key).Scan(&hash, &id)
+	switch {
+	case isNoRows(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("idempotency key: %w", err)
+	case !bytes.Equal(hash, k.hash):
+		return "", &prego.Error{Code: prego.CodeIdempotencyConflict, Field: "Idempotency-Key", Message: "was sent with another request"}
+	}
+	return id, nil
+}
+
+// keep stores the key with the id of what the request created. On errKeyKept another
+// request was first, and the transaction must be rolled back.
+func (k keyed) keep(ctx context.Context, tx pgx.Tx, id string) error {
+	if k.key == "" {
+		return nil
+	}
+	sql := sqlKeepOrgKey
+	if k.kind == "tenant" {
+		sql = sqlKeepTenantKey
+	}
+	return change(ctx, tx, errKeyKept, sql, k.by, k.key, k.hash, id)
+}
+
+// once runs create, which returns the id of what it created, in a transaction, unless an
+// earlier request with this key did so already; then it reads what was created. A rejection
+// may only mean that the same request has been committed in the meantime, so the key is
+// looked up again.
+func once[T any](ctx context.Context, s *Store, k keyed, read func(context.Context, string) (T, error), create func(tx pgx.Tx) (id string, err error)) (v T, created bool, err error) {
+	id, err := k.createdBefore(ctx, s.pool)
+	if err == nil && id == "" {
+		err = s.inTx(ctx, "create "+k.kind, func(tx pgx.Tx) error {
+			if id, err = create(tx); err != nil {
+				return err
+			}
+			return k.keep(ctx, tx, id)
+		})
+		created = err == nil
+	}
+	if err != nil {
+		before, e := k.createdBefore(ctx, s.pool)
+		if e != nil || before == "" {
+			return v, false, cmp.Or(e, err)
+		}
+		id = before
+	}
+	v, err = read(ctx, id)
+	return v, created, err
 }

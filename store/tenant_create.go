@@ -151,11 +151,3 @@ func noteTenant(ctx context.Context, q querier, e tenant.Event) error {
 	}
 	return nil
 }
-
-// filled is a list for a column that takes no NULL.
-func filled[T any](list []T) []T {
-	if list == nil {
-		return []T{}
-	}
-	return list
-}
