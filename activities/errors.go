@@ -3,6 +3,8 @@ package activities
 import (
 	"context"
 	"errors"
+	"fmt"
+	"regexp"
 	"time"
 
 	"go.temporal.io/sdk/activity"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // Types of errors that workflows decide on. They are recorded in histories and must
@@ -34,6 +37,18 @@ const (
 	ErrTypeGone = "server_gone"
 	// ErrTypeContainer: the containers will not start.
 	ErrTypeContainer = "container_failed"
+)
+
+// Types of errors of tenants' steps, in addition to those of servers'.
+const (
+	// ErrTypePlacement: no placement can ever satisfy the request.
+	ErrTypePlacement = "placement_impossible"
+	// ErrTypeCommand: a command on a host failed for good.
+	ErrTypeCommand = "command_failed"
+	// ErrTypeSiteUpdating: a release has the site offline.
+	ErrTypeSiteUpdating = "site_updating"
+	// ErrTypeFleetFull: no fleet has room for the server that is needed.
+	ErrTypeFleetFull = "fleet_full"
 )
 
 func permanentError(errType, message string, cause error) error {
@@ -78,6 +93,64 @@ func fromInfra(err error) error {
 		return temporal.NewApplicationErrorWithOptions(ie.Error(), ErrTypeProvider, temporal.ApplicationErrorOptions{NextRetryDelay: ie.RetryAfter})
 	}
 	return err
+}
+
+func fromTenantStore(err error) error {
+	if prego.CodeOf(err) == prego.CodeTenantNotFound {
+		return permanentError(ErrTypePermanent, err.Error(), nil)
+	}
+	return fromStore(err)
+}
+
+// permanentIfCoded makes the store's refusals non-retryable.
+func permanentIfCoded(err error) error {
+	if prego.CodeOf(err) != prego.CodeInternal {
+		return permanentError(ErrTypePermanent, err.Error(), nil)
+	}
+	return err
+}
+
+// because is an error whose type is the reason that the backup's row then gives.
+func because(permanent bool, reason prego.Reason, message string) error {
+	return temporal.NewApplicationErrorWithOptions(message, string(reason), temporal.ApplicationErrorOptions{NonRetryable: permanent})
+}
+
+// verbFailed matches the code that a verb of the host's ends with.
+var verbFailed = regexp.MustCompile(`(?:site|volume): (disk_full|backup_missing|backup_unreadable|digest_mismatch|restore_incomplete|site_missing|too_many_files|freeze_too_long|volume_missing|interrupted|data_unsupported|data_differs): [^\n]*`)
+
+// verbReason gives a command's failure the reason that the host named.
+func verbReason(err error) error {
+	var app *temporal.ApplicationError
+	if m := verbFailed.FindStringSubmatch(fmt.Sprint(err)); m != nil && errors.As(err, &app) {
+		return because(app.NonRetryable(), prego.Reason(m[1]), m[0])
+	}
+	return err
+}
+
+// ofStorage gives an error of the storage its reason.
+func ofStorage(err error) error {
+	switch tenant.StorageClassOf(err) {
+	case "":
+		return err
+	case tenant.StorageRefused, tenant.StorageGone:
+		return because(false, tenant.ReasonStorageRefused, err.Error())
+	case tenant.StorageExpired:
+		return because(false, tenant.ReasonURLExpired, err.Error())
+	case tenant.StorageThrottled, tenant.StorageUnreachable:
+	}
+	return because(false, tenant.ReasonStorageAway, err.Error())
+}
+
+// fromCommand makes a host's refusals that it would repeat non-retryable.
+func fromCommand(err error) error {
+	var ce *server.CommandError
+	if !errors.As(err, &ce) {
+		return err
+	}
+	if ce.Permanent {
+		return permanentError(ErrTypeCommand, ce.Error(), nil)
+	}
+	return temporal.NewApplicationError(ce.Error(), ErrTypeCommand)
 }
 
 // keepAlive heartbeats during a long call, so that the death of this process is noticed

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"go.temporal.io/sdk/temporal"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
@@ -79,18 +78,6 @@ func (a *Peers) AwaitPeers(ctx context.Context, in AwaitPeersInput) (AwaitPeersR
 		}
 	}
 	return out, nil
-}
-
-// fromCommand makes a host's refusals that it would repeat non-retryable.
-func fromCommand(err error) error {
-	var ce *server.CommandError
-	if !errors.As(err, &ce) {
-		return err
-	}
-	if ce.Permanent {
-		return permanentError(ErrTypeCommand, ce.Error(), nil)
-	}
-	return temporal.NewApplicationError(ce.Error(), ErrTypeCommand)
 }
 
 // Firewalls brings the firewalls that there are to where the control plane calls from; one

@@ -172,11 +172,6 @@ func (a *StoredBackups) PlanStoredBackup(ctx context.Context, id prego.BackupID)
 	return StoredBackupPlan{OrgID: b.OrgID, TenantID: b.TenantID, VolumeID: b.VolumeID, Kind: b.Kind, Done: !b.State.UnderWay(), Step: a.Tenants.Settings.StepTimeout, UploadFor: a.Settings.UploadFor}, nil
 }
 
-// because is an error whose type is the reason that the backup's row then gives.
-func because(permanent bool, reason prego.Reason, message string) error {
-	return temporal.NewApplicationErrorWithOptions(message, string(reason), temporal.ApplicationErrorOptions{NonRetryable: permanent})
-}
-
 func (a *StoredBackups) run(ctx context.Context, id prego.BackupID) (b tenant.BackupRun, t tenant.Run, err error) {
 	if a.Objects == nil {
 		return b, t, because(true, tenant.ReasonNoStorage, "no object storage is configured (PREGO_BACKUP_ENDPOINT)")
@@ -272,32 +267,6 @@ func isBecause(err error, reason prego.Reason) bool {
 }
 
 var sha256Hex = regexp.MustCompile(`^[0-9a-f]{64}$`)
-
-// verbFailed matches the code that a verb of the host's ends with.
-var verbFailed = regexp.MustCompile(`(?:site|volume): (disk_full|backup_missing|backup_unreadable|digest_mismatch|restore_incomplete|site_missing|too_many_files|freeze_too_long|volume_missing|interrupted|data_unsupported|data_differs): [^\n]*`)
-
-// verbReason gives a command's failure the reason that the host named.
-func verbReason(err error) error {
-	var app *temporal.ApplicationError
-	if m := verbFailed.FindStringSubmatch(fmt.Sprint(err)); m != nil && errors.As(err, &app) {
-		return because(app.NonRetryable(), prego.Reason(m[1]), m[0])
-	}
-	return err
-}
-
-// ofStorage gives an error of the storage its reason.
-func ofStorage(err error) error {
-	switch tenant.StorageClassOf(err) {
-	case "":
-		return err
-	case tenant.StorageRefused, tenant.StorageGone:
-		return because(false, tenant.ReasonStorageRefused, err.Error())
-	case tenant.StorageExpired:
-		return because(false, tenant.ReasonURLExpired, err.Error())
-	case tenant.StorageThrottled, tenant.StorageUnreachable:
-	}
-	return because(false, tenant.ReasonStorageAway, err.Error())
-}
 
 // batchBytes bounds what one request to a host uploads or downloads, so that a call does not
 // take too long to be cut and asked again.

@@ -235,18 +235,6 @@ func (a *Tenants) hook(point string) {
 	}
 }
 
-// Types of errors of tenants' steps, in addition to those of servers'.
-const (
-	// ErrTypePlacement: no placement can ever satisfy the request.
-	ErrTypePlacement = "placement_impossible"
-	// ErrTypeCommand: a command on a host failed for good.
-	ErrTypeCommand = "command_failed"
-	// ErrTypeSiteUpdating: a release has the site offline.
-	ErrTypeSiteUpdating = "site_updating"
-	// ErrTypeFleetFull: no fleet has room for the server that is needed.
-	ErrTypeFleetFull = "fleet_full"
-)
-
 // TenantPlan is what a tenant's run needs to know before its first step.
 type TenantPlan struct {
 	Region       prego.Region         `json:"region"`
@@ -280,13 +268,6 @@ func inProvisioning(t tenant.Run, ref tenant.Ref) error {
 		return permanentError(ErrTypeSuperseded, fmt.Sprintf("tenant %s is %s in generation %d", ref.TenantID, t.State, t.Generation), nil)
 	}
 	return nil
-}
-
-func fromTenantStore(err error) error {
-	if prego.CodeOf(err) == prego.CodeTenantNotFound {
-		return permanentError(ErrTypePermanent, err.Error(), nil)
-	}
-	return fromStore(err)
 }
 
 func (a *Tenants) plan(t tenant.Run) TenantPlan {
@@ -556,14 +537,6 @@ func (a *Tenants) RequestOwnServer(ctx context.Context, in OwnServerInput) (Serv
 	}
 	a.hook("own_server/requested")
 	return ServerRef{ServerID: srv.ServerID, Generation: srv.Generation}, nil
-}
-
-// permanentIfCoded makes the store's refusals non-retryable.
-func permanentIfCoded(err error) error {
-	if prego.CodeOf(err) != prego.CodeInternal {
-		return permanentError(ErrTypePermanent, err.Error(), nil)
-	}
-	return err
 }
 
 func (a *Tenants) activate(ctx context.Context, ref tenant.Ref, plan prego.Plan, done ...tenant.Event) error {
