@@ -246,7 +246,7 @@ func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionP
 		start, cancel := startContext(c)
 		defer cancel()
 		if err := a.d.FleetRuns.EnsureScaleFleet(start, id); err != nil {
-			a.leftToTheSweep(c, a.d.FleetRuns.FleetRunID(id), err)
+			a.notStarted(c, a.d.FleetRuns.FleetRunID(id), err)
 		}
 	}
 	return c.JSON(http.StatusAccepted, FleetActionAccepted{

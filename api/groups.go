@@ -45,7 +45,7 @@ func (a *API) wake(c echo.Context, groupID prego.GroupID, orgID prego.OrgID) {
 	ctx, cancel := startContext(c)
 	defer cancel()
 	if err := a.d.GroupRuns.WakeGroup(ctx, groupID, orgID); err != nil {
-		a.leftToTheSweep(c, string(groupID), err)
+		a.notStarted(c, string(groupID), err)
 	}
 }
 

@@ -25,6 +25,13 @@ func startContext(c echo.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(c.Request().Context()), startPatience)
 }
 
+// notStarted logs that the run of an accepted request could not be started or signalled. The request
+// stays accepted: a look, a sweep or the reconciliation starts its run.
+func (a *API) notStarted(c echo.Context, workflowID string, err error) {
+	a.d.Log.Warn("run not started; the worker will start it", zap.String("request_id", requestID(c)),
+		zap.String("workflow_id", workflowID), zap.String("error", prego.Redact(err.Error())))
+}
+
 // Reconcile starts a reconciliation now.
 func (a *API) Reconcile(c echo.Context, _ ReconcileParams) error {
 	ctx, cancel := startContext(c)

@@ -105,7 +105,7 @@ func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath, 
 	run, err := a.d.TenantRuns.StartWarmPool(ctx, region, plan)
 	if err != nil {
 		run = ""
-		a.leftToTheSweep(c, "warm-pool", err)
+		a.notStarted(c, "warm-pool", err)
 	}
 	out := WarmPoolAccepted{Region: region, Plan: plan, Target: in.Target, WorkflowId: optional(run)}
 	out.Operation = a.operation(c, tenant.WarmPoolWorkflowID(a.d.Resources.Environment, region, plan))

@@ -113,7 +113,7 @@ func (a *API) startRun(c echo.Context, start func(ctx context.Context, org, id s
 	ctx, cancel := startContext(c)
 	defer cancel()
 	if err := start(ctx, string(org), id); err != nil {
-		a.leftToTheSweep(c, workflowID, err)
+		a.notStarted(c, workflowID, err)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
-	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
@@ -52,11 +51,6 @@ func (a *API) startProvision(c echo.Context, s server.Server) {
 	if err := a.d.Orchestrator.StartProvision(ctx, s); err != nil {
 		a.notStarted(c, s.WorkflowID, err)
 	}
-}
-
-func (a *API) notStarted(c echo.Context, workflowID string, err error) {
-	a.d.Log.Warn("run not started; the reconciler will start it", zap.String("request_id", requestID(c)),
-		zap.String("workflow_id", workflowID), zap.String("error", prego.Redact(err.Error())))
 }
 
 func (a *API) accepted(c echo.Context, s server.Server, workflowID string) Accepted {

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/labstack/echo/v4"
-	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/tenant"
@@ -36,13 +35,8 @@ func (a *API) startProvisioning(c echo.Context, t tenant.Tenant) {
 	ctx, cancel := startContext(c)
 	defer cancel()
 	if err := a.d.TenantRuns.StartTenantProvision(ctx, t); err != nil {
-		a.leftToTheSweep(c, tenant.ProvisionWorkflowID(t.TenantID), err)
+		a.notStarted(c, tenant.ProvisionWorkflowID(t.TenantID), err)
 	}
-}
-
-func (a *API) leftToTheSweep(c echo.Context, workflowID string, err error) {
-	a.d.Log.Warn("run not started; the sweep will start it", zap.String("request_id", requestID(c)),
-		zap.String("workflow_id", workflowID), zap.String("error", prego.Redact(err.Error())))
 }
 
 func (a *API) tenantAccepted(c echo.Context, t tenant.Tenant, workflowID string) TenantAccepted {
@@ -193,14 +187,14 @@ func (a *API) changeTenant(c echo.Context, id prego.TenantID, action tenant.Acti
 		ctx, cancel := startContext(c)
 		defer cancel()
 		if err := a.d.TenantRuns.CancelTenantProvision(ctx, id); err != nil {
-			a.leftToTheSweep(c, run, err)
+			a.notStarted(c, run, err)
 		}
 	default:
 		run = tenant.ChangeWorkflowID(id)
 		ctx, cancel := startContext(c)
 		defer cancel()
 		if err := a.d.TenantRuns.StartTenantChange(ctx, id); err != nil {
-			a.leftToTheSweep(c, run, err)
+			a.notStarted(c, run, err)
 		}
 	}
 	return c.JSON(http.StatusAccepted, a.tenantAccepted(c, t, run))
