@@ -174,8 +174,8 @@ func TestAHostThatDoesNotAnswerKeepsNobodyWaiting(t *testing.T) {
 }
 
 // backups are the steps of snapshots and restores.
-func (s *steps) backups(p *placing) *activities.Backups {
-	b := &activities.Backups{Store: p.store, Tenants: s.Tenants}
+func (s *steps) snapshots(p *placing) *activities.Snapshots {
+	b := &activities.Snapshots{Store: p.store, Tenants: s.Tenants}
 	s.env.RegisterActivity(b)
 	return b
 }
@@ -185,7 +185,7 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	t.Parallel()
 	p, s, ref := living(t, func(r *tenant.CreateRequest) { r.Slug = "acme-kr-2" })
 	s.do(t, s.MakeSite, ref)
-	b := s.backups(p)
+	b := s.snapshots(p)
 	p.exec(`UPDATE tenants SET state = 'active', converged_state = 'active'`)
 	s.hosts.asked()
 	snap, err := p.store.CreateSnapshot(t.Context(), "t1", "snp-1", "op")
@@ -201,7 +201,7 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	require.NoError(t, v.Get(&files))
 	require.Equal(t, []string{"acme-kr-2.sites.test/private/snapshots/snp-1-database.sql.gz"}, files)
 	require.Equal(t, []string{"app-0", "--site", "acme-kr-2.sites.test", "backup", "snp-1", "--with-files"}, s.hosts.ran[0])
-	s.do(t, b.FinishSnapshot, activities.BackupEnd{ID: "snp-1", Status: tenant.JobSucceeded, Files: files})
+	s.do(t, b.FinishSnapshot, activities.SnapshotEnd{ID: "snp-1", Status: tenant.JobSucceeded, Files: files})
 	snap, err = p.store.GetSnapshot(t.Context(), "t1", "snp-1")
 	require.NoError(t, err)
 	require.EqualValues(t, 7, *snap.Bytes)
@@ -222,7 +222,7 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	require.Equal(t, []string{"restore", "rst-1-before", "--with-files"}, ran[3][3:])
 	require.Equal(t, []string{"delete-backup", "rst-1-before"}, ran[len(ran)-1][3:])
 	require.Equal(t, []string{"set-maintenance-mode on", "backup", "restore", "restore", "set-maintenance-mode off", "enable-scheduler", "delete-backup"}, s.hosts.asked())
-	s.do(t, b.FinishRestore, activities.BackupEnd{ID: j.JobID, Status: tenant.JobSucceeded})
+	s.do(t, b.FinishRestore, activities.SnapshotEnd{ID: j.JobID, Status: tenant.JobSucceeded})
 
 	// What is of another name is no backup of ours.
 	_, err = p.store.CreateSnapshot(t.Context(), "t1", "snp-2", "op")

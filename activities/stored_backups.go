@@ -55,7 +55,7 @@ type Transfers interface {
 
 // StoredBackupStore is the part of Postgres that holds backups in object storage.
 type StoredBackupStore interface {
-	BackupStore
+	SnapshotStore
 	RequestBackup(ctx context.Context, a tenant.BackupAsked) (tenant.Backup, error)
 	BackupRun(ctx context.Context, id prego.BackupID) (tenant.BackupRun, error)
 	BackupKey(ctx context.Context, id prego.BackupID, recipient string, sealed tenant.SealedIdentity) error

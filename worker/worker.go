@@ -66,7 +66,7 @@ func Identify(version string) { worker.SetBinaryChecksum(version) }
 
 // New creates a worker with every workflow and activity registered, those of more, too; the
 // caller runs it.
-func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Reconciler, tenants *activities.Tenants, actions *activities.FleetActions, org *activities.OrgResources, backups *activities.Backups, groups *activities.Groups, catalogs *activities.Catalogs, images *activities.Images, more ...any) (Worker, error) {
+func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Reconciler, tenants *activities.Tenants, actions *activities.FleetActions, org *activities.OrgResources, snapshots *activities.Snapshots, groups *activities.Groups, catalogs *activities.Catalogs, images *activities.Images, more ...any) (Worker, error) {
 	if o.TaskQueue == "" || len(o.Queues) == 0 || slices.ContainsFunc(o.Queues, func(q workflows.Queue) bool { return o.Slots.of(q) < 1 }) {
 		return nil, fmt.Errorf("worker needs a task queue and at least 1 slot in each of its queues")
 	}
@@ -83,7 +83,7 @@ func New(c client.Client, o Options, servers *activities.Servers, fleet *activit
 		if q == workflows.QueueMain {
 			Register(w)
 		}
-		for _, a := range append([]any{servers, fleet, tenants, actions, org, backups, groups, catalogs, images}, more...) {
+		for _, a := range append([]any{servers, fleet, tenants, actions, org, snapshots, groups, catalogs, images}, more...) {
 			w.RegisterActivity(a)
 		}
 		all = append(all, w)

@@ -153,9 +153,9 @@ func TestACancelledRunStops(t *testing.T) {
 }
 
 // restoring is a restore whose steps fail as a test wants.
-func restoring(fails map[string]bool) (env *testsuite.TestWorkflowEnvironment, did *[]string, end *activities.BackupEnd) {
+func restoring(fails map[string]bool) (env *testsuite.TestWorkflowEnvironment, did *[]string, end *activities.SnapshotEnd) {
 	var suite testsuite.WorkflowTestSuite
-	env, did, end = suite.NewTestWorkflowEnvironment(), &[]string{}, &activities.BackupEnd{}
+	env, did, end = suite.NewTestWorkflowEnvironment(), &[]string{}, &activities.SnapshotEnd{}
 	note := func(what string) error {
 		*did = append(*did, what)
 		if fails[what] {
@@ -166,8 +166,8 @@ func restoring(fails map[string]bool) (env *testsuite.TestWorkflowEnvironment, d
 	step := func(name string, f any) {
 		env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name})
 	}
-	step("PlanRestore", func(context.Context, string) (activities.BackupPlan, error) {
-		return activities.BackupPlan{OrgID: "acme", TenantID: "t-1", Files: []string{"new"}, Step: time.Minute}, nil
+	step("PlanRestore", func(context.Context, string) (activities.SnapshotPlan, error) {
+		return activities.SnapshotPlan{OrgID: "acme", TenantID: "t-1", Files: []string{"new"}, Step: time.Minute}, nil
 	})
 	step("BeginRestore", func(context.Context, string) error {
 		if fails["cancel"] {
@@ -180,7 +180,7 @@ func restoring(fails map[string]bool) (env *testsuite.TestWorkflowEnvironment, d
 	})
 	step("BackupBeforeRestore", func(context.Context, string) ([]string, error) { return []string{"old"}, note("keep") })
 	step("RestoreSite", func(_ context.Context, in activities.RestoreInput) error { return note(fmt.Sprint(in.What, in.Files)) })
-	step("FinishRestore", func(_ context.Context, in activities.BackupEnd) error { *end = in; return nil })
+	step("FinishRestore", func(_ context.Context, in activities.SnapshotEnd) error { *end = in; return nil })
 	return env, did, end
 }
 
@@ -228,20 +228,20 @@ func TestASnapshotThatFailsSaysWhy(t *testing.T) {
 	t.Parallel()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestWorkflowEnvironment()
-	var end activities.BackupEnd
+	var end activities.SnapshotEnd
 	step := func(name string, f any) {
 		env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name})
 	}
-	step("PlanSnapshot", func(context.Context, prego.SnapshotID) (activities.BackupPlan, error) {
-		return activities.BackupPlan{OrgID: "acme", TenantID: "t-1", Step: time.Minute}, nil
+	step("PlanSnapshot", func(context.Context, prego.SnapshotID) (activities.SnapshotPlan, error) {
+		return activities.SnapshotPlan{OrgID: "acme", TenantID: "t-1", Step: time.Minute}, nil
 	})
 	step("TakeSnapshot", func(context.Context, prego.SnapshotID) ([]string, error) {
 		return []string{"half"}, temporal.NewNonRetryableApplicationError("the disk is full", activities.ErrTypeCommand, nil)
 	})
-	step("FinishSnapshot", func(_ context.Context, in activities.BackupEnd) error { end = in; return nil })
+	step("FinishSnapshot", func(_ context.Context, in activities.SnapshotEnd) error { end = in; return nil })
 	env.ExecuteWorkflow(SnapshotTenant, SnapshotInput{SnapshotID: "snp-1"})
 	require.NoError(t, env.GetWorkflowError())
-	require.Equal(t, activities.BackupEnd{ID: "snp-1", Status: tenant.JobFailed, Message: "the disk is full"}, end)
+	require.Equal(t, activities.SnapshotEnd{ID: "snp-1", Status: tenant.JobFailed, Message: "the disk is full"}, end)
 }
 
 // TestALastBackupWaitsAsLongAsItIsTold: as long as the row says, and as before if a step of an earlier

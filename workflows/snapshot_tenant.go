@@ -18,8 +18,8 @@ type SnapshotInput struct {
 
 // SnapshotTenant backs up a tenant's site on its host.
 func SnapshotTenant(ctx workflow.Context, in SnapshotInput) error {
-	var steps *activities.Backups
-	var plan activities.BackupPlan
+	var steps *activities.Snapshots
+	var plan activities.SnapshotPlan
 	if err := awaitTurn(ctx, steps.PlanSnapshot, in.SnapshotID, &plan); err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func SnapshotTenant(ctx workflow.Context, in SnapshotInput) error {
 		return fmt.Errorf("search attributes: %w", err)
 	}
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: backing up the site of %s", in.SnapshotID, plan.TenantID))
-	end := activities.BackupEnd{ID: string(in.SnapshotID), Status: tenant.JobSucceeded}
+	end := activities.SnapshotEnd{ID: string(in.SnapshotID), Status: tenant.JobSucceeded}
 	if err := workflow.ExecuteActivity(long(call(ctx, "back the site up", plan.Step)), steps.TakeSnapshot, in.SnapshotID).Get(ctx, &end.Files); err != nil {
 		end.Status, end.Files, end.Message = tenant.JobFailed, nil, errorMessage(err)
 	}
@@ -42,7 +42,7 @@ func SnapshotTenant(ctx workflow.Context, in SnapshotInput) error {
 
 // awaitTurn reads a job's row until it may begin. A run that is cancelled meanwhile goes on
 // to record that.
-func awaitTurn(ctx workflow.Context, read, id any, plan *activities.BackupPlan) error {
+func awaitTurn(ctx workflow.Context, read, id any, plan *activities.SnapshotPlan) error {
 	signals := workflow.GetSignalChannel(ctx, SignalDemand)
 	for {
 		plan.Wait = 0
@@ -68,8 +68,8 @@ type RestoreJobInput struct {
 // restore that has begun is completed even if the run is cancelled: half a restore is
 // worse than either.
 func RestoreTenant(ctx workflow.Context, in RestoreJobInput) error {
-	var steps *activities.Backups
-	var plan activities.BackupPlan
+	var steps *activities.Snapshots
+	var plan activities.SnapshotPlan
 	if err := awaitTurn(ctx, steps.PlanRestore, in.JobID, &plan); err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func RestoreTenant(ctx workflow.Context, in RestoreJobInput) error {
 	if err := workflow.ExecuteActivity(write(ctx, "record that it has begun"), steps.BeginRestore, in.JobID).Get(ctx, nil); err != nil {
 		return err
 	}
-	end := activities.BackupEnd{ID: in.JobID, Status: tenant.JobSucceeded}
+	end := activities.SnapshotEnd{ID: in.JobID, Status: tenant.JobSucceeded}
 	said := fetchBackup(ctx, plan)
 	if said == "" {
 		said = restoreSite(ctx, steps, in.JobID, plan)
@@ -100,7 +100,7 @@ func RestoreTenant(ctx workflow.Context, in RestoreJobInput) error {
 }
 
 // fetchBackup brings a backup from object storage to the site's host, while the site serves.
-func fetchBackup(ctx workflow.Context, plan activities.BackupPlan) string {
+func fetchBackup(ctx workflow.Context, plan activities.SnapshotPlan) string {
 	if plan.BackupID == "" {
 		return ""
 	}
@@ -113,7 +113,7 @@ func fetchBackup(ctx workflow.Context, plan activities.BackupPlan) string {
 }
 
 // afterFetched deletes what was fetched, and records that the backup was good.
-func afterFetched(ctx workflow.Context, steps *activities.Backups, jobID string, plan activities.BackupPlan, good bool) {
+func afterFetched(ctx workflow.Context, steps *activities.Snapshots, jobID string, plan activities.SnapshotPlan, good bool) {
 	var stored *activities.StoredBackups
 	if err := workflow.ExecuteActivity(call(ctx, "delete what was fetched", cleanFor), steps.ForgetFetched, jobID).Get(ctx, nil); err != nil {
 		workflow.GetLogger(ctx).Warn("what was fetched stays until the site goes", "error", err)
@@ -127,7 +127,7 @@ func afterFetched(ctx workflow.Context, steps *activities.Backups, jobID string,
 
 // restoreSite restores the site, and returns what went wrong and what state the site is
 // in then.
-func restoreSite(ctx workflow.Context, steps *activities.Backups, jobID string, plan activities.BackupPlan) string {
+func restoreSite(ctx workflow.Context, steps *activities.Snapshots, jobID string, plan activities.SnapshotPlan) string {
 	host := func(what string, out, step, arg any) error {
 		return workflow.ExecuteActivity(long(call(ctx, what, plan.Step)), step, arg).Get(ctx, out)
 	}
@@ -166,6 +166,6 @@ func restoreSite(ctx workflow.Context, steps *activities.Backups, jobID string, 
 
 // EraseSnapshot deletes the files of a deleted snapshot.
 func EraseSnapshot(ctx workflow.Context, in SnapshotInput) error {
-	var steps *activities.Backups
+	var steps *activities.Snapshots
 	return workflow.ExecuteActivity(long(call(ctx, "delete the snapshot's files", effectPatience)), steps.EraseSnapshot, in.SnapshotID).Get(ctx, nil)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// BackupStore is the part of Postgres that holds snapshots and restores.
-type BackupStore interface {
+// SnapshotStore is the part of Postgres that holds snapshots and restores.
+type SnapshotStore interface {
 	SnapshotRun(ctx context.Context, id prego.SnapshotID) (tenant.Snapshot, error)
 	SnapshotBegun(ctx context.Context, id prego.SnapshotID) error
 	SiteSnapshotTaken(ctx context.Context, id prego.SnapshotID, b tenant.HostBackup) error
@@ -29,17 +29,17 @@ type BackupStore interface {
 	EndWork(ctx context.Context, id string) (wake []string, err error)
 }
 
-// Backups are the steps of snapshots and restores of tenants' sites.
-type Backups struct {
-	Store   BackupStore
+// Snapshots are the steps of snapshots and restores of tenants' sites.
+type Snapshots struct {
+	Store   SnapshotStore
 	Tenants *Tenants
 	Runs    WorkRuns
 	// FetchFor is how long a backup may take to come from object storage.
 	FetchFor time.Duration
 }
 
-// BackupPlan is the state of a snapshot or a restore.
-type BackupPlan struct {
+// SnapshotPlan is the state of a snapshot or a restore.
+type SnapshotPlan struct {
 	OrgID    prego.OrgID    `json:"org_id"`
 	TenantID prego.TenantID `json:"tenant_id"`
 	Done     bool           `json:"done,omitempty"`
@@ -58,7 +58,7 @@ type BackupPlan struct {
 const turnNet = time.Minute
 
 // await asks for the turn of a job that is to run.
-func (a *Backups) await(ctx context.Context, p *BackupPlan, kind org.WorkKind, id string) error {
+func (a *Snapshots) await(ctx context.Context, p *SnapshotPlan, kind org.WorkKind, id string) error {
 	if p.Done {
 		return nil
 	}
@@ -75,13 +75,13 @@ func (a *Backups) await(ctx context.Context, p *BackupPlan, kind org.WorkKind, i
 }
 
 // end gives a job's turn to the next.
-func (a *Backups) end(ctx context.Context, id string) error {
+func (a *Snapshots) end(ctx context.Context, id string) error {
 	wake, err := a.Store.EndWork(ctx, id)
 	a.wake(ctx, wake)
 	return err
 }
 
-func (a *Backups) wake(ctx context.Context, runs []string) {
+func (a *Snapshots) wake(ctx context.Context, runs []string) {
 	if len(runs) == 0 {
 		return
 	}
@@ -93,17 +93,17 @@ func (a *Backups) wake(ctx context.Context, runs []string) {
 func underWay(s tenant.JobStatus) bool { return s == tenant.JobQueued || s == tenant.JobRunning }
 
 // PlanSnapshot reads the snapshot's row.
-func (a *Backups) PlanSnapshot(ctx context.Context, id prego.SnapshotID) (BackupPlan, error) {
+func (a *Snapshots) PlanSnapshot(ctx context.Context, id prego.SnapshotID) (SnapshotPlan, error) {
 	s, err := a.Store.SnapshotRun(ctx, id)
 	if err != nil {
-		return BackupPlan{}, permanentIfCoded(err)
+		return SnapshotPlan{}, permanentIfCoded(err)
 	}
-	p := BackupPlan{OrgID: s.OrgID, TenantID: s.TenantID, Done: !underWay(s.Status), Step: a.Tenants.Settings.StepTimeout}
+	p := SnapshotPlan{OrgID: s.OrgID, TenantID: s.TenantID, Done: !underWay(s.Status), Step: a.Tenants.Settings.StepTimeout}
 	return p, a.await(ctx, &p, org.WorkSnapshot, string(id))
 }
 
 // onHost reads a tenant whose site is still on the server that holds the snapshot.
-func (a *Backups) onHost(ctx context.Context, s tenant.Snapshot) (tenant.Run, error) {
+func (a *Snapshots) onHost(ctx context.Context, s tenant.Snapshot) (tenant.Run, error) {
 	t, err := a.Tenants.Store.TenantRun(ctx, s.TenantID)
 	if err != nil {
 		return t, fromTenantStore(err)
@@ -115,7 +115,7 @@ func (a *Backups) onHost(ctx context.Context, s tenant.Snapshot) (tenant.Run, er
 }
 
 // TakeSnapshot backs up a tenant's site on its host, under the snapshot's own name.
-func (a *Backups) TakeSnapshot(ctx context.Context, id prego.SnapshotID) (files []string, err error) {
+func (a *Snapshots) TakeSnapshot(ctx context.Context, id prego.SnapshotID) (files []string, err error) {
 	stop := keepAlive(ctx)
 	defer stop()
 	s, err := a.Store.SnapshotRun(ctx, id)
@@ -140,7 +140,7 @@ func (a *Backups) TakeSnapshot(ctx context.Context, id prego.SnapshotID) (files 
 
 // EraseSnapshot deletes the files of a deleted snapshot. If the site has moved, they
 // are gone already.
-func (a *Backups) EraseSnapshot(ctx context.Context, id prego.SnapshotID) error {
+func (a *Snapshots) EraseSnapshot(ctx context.Context, id prego.SnapshotID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	s, err := a.Store.SnapshotRun(ctx, id)
@@ -164,13 +164,13 @@ func (a *Backups) EraseSnapshot(ctx context.Context, id prego.SnapshotID) error 
 }
 
 // forget deletes a backup of a site from its host.
-func (a *Backups) forget(ctx context.Context, t tenant.Run, what, name string) error {
+func (a *Snapshots) forget(ctx context.Context, t tenant.Run, what, name string) error {
 	_, err := a.Tenants.forTenant(ctx, t, fmt.Sprintf("%s-%d", what, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.CommandTimeout, "--site", t.Site, "delete-backup", name)
 	return err
 }
 
-// BackupEnd is the outcome of a snapshot or a restore.
-type BackupEnd struct {
+// SnapshotEnd is the outcome of a snapshot or a restore.
+type SnapshotEnd struct {
 	ID      string           `json:"id"`
 	Status  tenant.JobStatus `json:"status"`
 	Files   []string         `json:"files,omitempty"`
@@ -178,13 +178,13 @@ type BackupEnd struct {
 }
 
 // FinishSnapshot records the outcome of a snapshot.
-func (a *Backups) FinishSnapshot(ctx context.Context, in BackupEnd) error {
+func (a *Snapshots) FinishSnapshot(ctx context.Context, in SnapshotEnd) error {
 	return errors.Join(a.Store.SnapshotFinished(ctx, in.ID, in.Status, in.Files, in.Message), a.end(ctx, in.ID))
 }
 
 // restored reads the tenant of a restore whose site is on the server that holds the
 // snapshot.
-func (a *Backups) restored(ctx context.Context, id string) (tenant.Run, error) {
+func (a *Snapshots) restored(ctx context.Context, id string) (tenant.Run, error) {
 	j, err := a.Store.RestoreRun(ctx, id)
 	if err != nil {
 		return tenant.Run{}, permanentIfCoded(err)
@@ -204,26 +204,26 @@ func (a *Backups) restored(ctx context.Context, id string) (tenant.Run, error) {
 }
 
 // PlanRestore reads the rows of a restore and of its snapshot.
-func (a *Backups) PlanRestore(ctx context.Context, id string) (BackupPlan, error) {
+func (a *Snapshots) PlanRestore(ctx context.Context, id string) (SnapshotPlan, error) {
 	j, err := a.Store.RestoreRun(ctx, id)
 	if err != nil {
-		return BackupPlan{}, permanentIfCoded(err)
+		return SnapshotPlan{}, permanentIfCoded(err)
 	}
-	p := BackupPlan{OrgID: j.OrgID, TenantID: j.TenantID, Done: !underWay(j.Status), Step: a.Tenants.Settings.StepTimeout}
+	p := SnapshotPlan{OrgID: j.OrgID, TenantID: j.TenantID, Done: !underWay(j.Status), Step: a.Tenants.Settings.StepTimeout}
 	if j.BackupID != "" {
 		p.BackupID, p.Name, p.UploadFor = j.BackupID, fetchedAs(id), a.FetchFor
 		return p, a.await(ctx, &p, org.WorkRestore, id)
 	}
 	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
 	if err != nil {
-		return BackupPlan{}, permanentIfCoded(err)
+		return SnapshotPlan{}, permanentIfCoded(err)
 	}
 	p.Files = s.Files
 	return p, a.await(ctx, &p, org.WorkRestore, id)
 }
 
 // BeginRestore records that a restore has started.
-func (a *Backups) BeginRestore(ctx context.Context, id string) error {
+func (a *Snapshots) BeginRestore(ctx context.Context, id string) error {
 	return a.Store.RestoreBegun(ctx, id)
 }
 
@@ -236,7 +236,7 @@ type RestoreMaintenance struct {
 
 // MaintainForRestore takes the site offline or brings it back. The site of a tenant
 // that was suspended or ended meanwhile stays offline.
-func (a *Backups) MaintainForRestore(ctx context.Context, in RestoreMaintenance) error {
+func (a *Snapshots) MaintainForRestore(ctx context.Context, in RestoreMaintenance) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	t, err := a.restored(ctx, in.JobID)
@@ -260,7 +260,7 @@ func (a *Backups) MaintainForRestore(ctx context.Context, in RestoreMaintenance)
 
 // BackupBeforeRestore backs up a site before its restore, so that the restore can be
 // undone.
-func (a *Backups) BackupBeforeRestore(ctx context.Context, id string) ([]string, error) {
+func (a *Snapshots) BackupBeforeRestore(ctx context.Context, id string) ([]string, error) {
 	stop := keepAlive(ctx)
 	defer stop()
 	t, err := a.restored(ctx, id)
@@ -279,7 +279,7 @@ func keptAs(jobID string) string { return jobID + "-before" }
 func fetchedAs(jobID string) string { return jobID + "-in" }
 
 // ForgetKept deletes that backup after a successful restore.
-func (a *Backups) ForgetKept(ctx context.Context, jobID string) error {
+func (a *Snapshots) ForgetKept(ctx context.Context, jobID string) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	t, err := a.restored(ctx, jobID)
@@ -290,7 +290,7 @@ func (a *Backups) ForgetKept(ctx context.Context, jobID string) error {
 }
 
 // ForgetFetched deletes what a restore fetched from object storage, however it ended.
-func (a *Backups) ForgetFetched(ctx context.Context, jobID string) error {
+func (a *Snapshots) ForgetFetched(ctx context.Context, jobID string) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	t, err := a.restored(ctx, jobID)
@@ -301,7 +301,7 @@ func (a *Backups) ForgetFetched(ctx context.Context, jobID string) error {
 }
 
 // snapshotOf names the backup that is restored.
-func (a *Backups) snapshotOf(ctx context.Context, jobID string) (string, error) {
+func (a *Snapshots) snapshotOf(ctx context.Context, jobID string) (string, error) {
 	j, err := a.Store.RestoreRun(ctx, jobID)
 	if err != nil {
 		return "", permanentIfCoded(err)
@@ -333,7 +333,7 @@ type RestoreInput struct {
 }
 
 // RestoreSite restores a site from a backup.
-func (a *Backups) RestoreSite(ctx context.Context, in RestoreInput) error {
+func (a *Snapshots) RestoreSite(ctx context.Context, in RestoreInput) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	t, err := a.restored(ctx, in.JobID)
@@ -353,6 +353,6 @@ func (a *Backups) RestoreSite(ctx context.Context, in RestoreInput) error {
 }
 
 // FinishRestore records the outcome of a restore.
-func (a *Backups) FinishRestore(ctx context.Context, in BackupEnd) error {
+func (a *Snapshots) FinishRestore(ctx context.Context, in SnapshotEnd) error {
 	return a.Store.RestoreFinished(ctx, in.ID, in.Status, in.Message)
 }
