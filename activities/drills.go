@@ -44,7 +44,7 @@ func (s DrillSettings) Overdue() time.Duration { return s.Every * 3 / 2 }
 // Drills are the steps that restore backups to see whether they can be.
 type Drills struct {
 	Store   DrillStore
-	Backups *StoredBackups
+	Backups *Backups
 	Runs    interface {
 		EnsureDrill(ctx context.Context, id string) (bool, error)
 	}

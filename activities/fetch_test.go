@@ -91,9 +91,9 @@ func newFetches(t *testing.T) *fetches {
 // fails downloads the backup, which goes wrong, to a host, with what an earlier attempt had told.
 func (f *fetches) fails(host activities.Transfers, details any) error {
 	f.t.Helper()
-	a := &activities.StoredBackups{
+	a := &activities.Backups{
 		Store: f.store, Objects: f.bucket, Vault: openVault{}, Hosts: host, Audit: f.store, Tenants: &activities.Tenants{Store: f.store, Bench: emptyHost{}},
-		Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(), Settings: activities.StoredBackupSettings{URLTTL: time.Minute},
+		Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(), Settings: activities.BackupSettings{URLTTL: time.Minute},
 	}
 	env := (&testsuite.WorkflowTestSuite{}).NewTestActivityEnvironment()
 	env.RegisterActivity(a.FetchBackup)

@@ -111,7 +111,7 @@ func FuzzManifest(f *testing.F) {
 		at = min(max(at, 0), len(text))
 		cut = min(max(cut, 0), len(text)-at)
 		changed := append(append(append([]byte{}, text[:at]...), put...), text[at+cut:]...)
-		a := &StoredBackups{Objects: bucket{manifest: changed}, Vault: ours, Settings: StoredBackupSettings{Environment: "test"}}
+		a := &Backups{Objects: bucket{manifest: changed}, Vault: ours, Settings: BackupSettings{Environment: "test"}}
 		got, _, _, err := a.readManifest(t.Context(), "key", "t-1", "", "bak-1")
 		if err != nil {
 			return

@@ -33,7 +33,7 @@ type ImportedBackup struct {
 // or restored to an earlier time: of backups, and of tenants and volumes of which nothing else is left. Only
 // what a manifest says whose code and whose identity our key opens is believed. Without apply it
 // says what it would do. What is there stays as it is.
-func (a *StoredBackups) ImportBackups(ctx context.Context, to BackupImportStore, apply bool) ([]ImportedBackup, error) {
+func (a *Backups) ImportBackups(ctx context.Context, to BackupImportStore, apply bool) ([]ImportedBackup, error) {
 	if a.Objects == nil {
 		return nil, because(true, tenant.ReasonNoStorage, "no object storage is configured (PREGO_BACKUP_ENDPOINT)")
 	}
@@ -97,7 +97,7 @@ func (a *StoredBackups) ImportBackups(ctx context.Context, to BackupImportStore,
 const listPage = 1000
 
 // readManifest reads a manifest and believes it only if everything about it is right.
-func (a *StoredBackups) readManifest(ctx context.Context, key string, tenantID prego.TenantID, volumeID prego.VolumeID, id prego.BackupID) (m tenant.Manifest, sum, etag string, err error) {
+func (a *Backups) readManifest(ctx context.Context, key string, tenantID prego.TenantID, volumeID prego.VolumeID, id prego.BackupID) (m tenant.Manifest, sum, etag string, err error) {
 	text, err := a.Objects.Get(ctx, key, maxManifest)
 	if err != nil {
 		return m, "", "", ofStorage(err)

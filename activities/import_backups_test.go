@@ -34,7 +34,7 @@ func TestBackupsAreImported(t *testing.T) {
 	}
 	ours, other := vault(), vault()
 	p := newPlacing(t, 4)
-	a := &activities.StoredBackups{Objects: storage, Vault: ours, Settings: activities.StoredBackupSettings{Environment: "test"}}
+	a := &activities.Backups{Objects: storage, Vault: ours, Settings: activities.BackupSettings{Environment: "test"}}
 	day := time.Date(2026, 11, 1, 3, 0, 0, 123456000, time.UTC)
 	put := func(v *token.Sealing, tenantID prego.TenantID, id prego.BackupID, days int, change func(m *tenant.Manifest)) {
 		t.Helper()

@@ -54,7 +54,7 @@ type MoveSettings struct {
 type Moves struct {
 	Store    MoveStore
 	Tenants  *Tenants
-	Backups  *StoredBackups // whose storage and hosts are used
+	Backups  *Backups // whose storage and hosts are used
 	Runs     MoveRuns
 	Edges    *Edges
 	Settings MoveSettings

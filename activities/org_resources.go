@@ -69,7 +69,7 @@ type OrgRuns interface {
 	EnsureSnapshotErase(ctx context.Context, id prego.SnapshotID) (started bool, err error)
 }
 
-// LastBackups are what volumes leave. *StoredBackups is one.
+// LastBackups are what volumes leave. *Backups is one.
 type LastBackups interface {
 	WantsFinalOf(ctx context.Context, id prego.VolumeID) (bool, error)
 	LetGoOf(ctx context.Context, id prego.VolumeID) error

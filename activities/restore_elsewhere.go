@@ -234,7 +234,7 @@ const ErrNotRestored = "not_restored"
 
 // RestoreInto fetches the backup that a tenant is restored from to the host of its new site,
 // restores it there, held back, and compares the site with it.
-func (a *StoredBackups) RestoreInto(ctx context.Context, t tenant.Run) (out RestoredSite, err error) {
+func (a *Backups) RestoreInto(ctx context.Context, t tenant.Run) (out RestoredSite, err error) {
 	b, _, err := a.run(ctx, t.RestoreFrom)
 	if err != nil {
 		return out, err
@@ -268,7 +268,7 @@ func (a *StoredBackups) RestoreInto(ctx context.Context, t tenant.Run) (out Rest
 
 // restoreAt restores a backup that a host has opened into a site, and compares the two. The site
 // is held back before anything of the backup is in it.
-func (a *StoredBackups) restoreAt(ctx context.Context, b tenant.BackupRun, at siteAt, name string) (out wire.CheckedSite, err error) {
+func (a *Backups) restoreAt(ctx context.Context, b tenant.BackupRun, at siteAt, name string) (out wire.CheckedSite, err error) {
 	for i, args := range append(tenant.Mute(), []string{"adopt-config", name}) {
 		if _, err := a.Tenants.bench(ctx, at.command(fmt.Sprintf("%s-mute-%d", name, i), a.Tenants.Settings.CommandTimeout, args...)); err != nil {
 			return out, err

@@ -78,9 +78,9 @@ func newLosing(t *testing.T, lost prego.ServerID, named prego.BackupID) *losing 
 	s.hosts.says = map[string]string{"check-restored": `{"tables":7,"rows":70,"files":3}`}
 	s.Settings.Losses.For = time.Minute
 	s.Bench = l.choosy
-	s.Restorer = &activities.StoredBackups{
+	s.Restorer = &activities.Backups{
 		Store: p.store, Objects: l.bucket, Vault: openVault{}, Hosts: takesAll{}, Audit: p.store, Tenants: s.Tenants,
-		Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(), Settings: activities.StoredBackupSettings{URLTTL: time.Minute},
+		Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(), Settings: activities.BackupSettings{URLTTL: time.Minute},
 	}
 	_, err = s.env.ExecuteActivity(s.BuildTenant, ref)
 	require.NoError(t, err)
@@ -256,7 +256,7 @@ func TestMoveLeavesALostTenantItsCopies(t *testing.T) {
 			l.server("app-9", prego.RoleApp, "")
 			l.exec(`INSERT INTO tenant_moves (move_id, org_id, tenant_id, allocation_id, requested_by, site, database_name, from_server_id, to_server_id, moves_server, state, from_shard_id, from_pool_id, frozen_at)
 				SELECT 'mov-1', o.org_id, o.tenant_id, a.allocation_id, 'ann', $1, $2, 'app-9', 'app-0', true, $3, a.db_shard_id, a.redis_pool_id, now() FROM tenants o JOIN tenant_allocations a USING (tenant_id) WHERE a.released_at IS NOT NULL`, l.site, l.old, state)
-			m := &activities.Moves{Store: l.store, Tenants: l.Tenants, Backups: &activities.StoredBackups{Store: l.store, Tenants: l.Tenants}, Log: zap.NewNop()}
+			m := &activities.Moves{Store: l.store, Tenants: l.Tenants, Backups: &activities.Backups{Store: l.store, Tenants: l.Tenants}, Log: zap.NewNop()}
 			l.env.RegisterActivity(m)
 			step := m.ClearMove
 			if state == tenant.MoveFrozen {

@@ -47,7 +47,7 @@ type VolumeBackupStore interface {
 
 // lend brings a volume to a server for a backup or a restore, unless its group has it on one. The
 // server is the one that is wanted, if any.
-func (a *StoredBackups) lend(ctx context.Context, v workload.Volume, want prego.ServerID, work string) (srv server.Server, lent bool, err error) {
+func (a *Backups) lend(ctx context.Context, v workload.Volume, want prego.ServerID, work string) (srv server.Server, lent bool, err error) {
 	at, lent, err := a.Store.LendVolume(ctx, v.VolumeID, want, work)
 	switch prego.CodeOf(err) {
 	case prego.CodeInsufficientResources:
@@ -78,7 +78,7 @@ func (a *StoredBackups) lend(ctx context.Context, v workload.Volume, want prego.
 }
 
 // giveBack takes a volume from the server that had it for a backup or a restore.
-func (a *StoredBackups) giveBack(ctx context.Context, id prego.VolumeID, work string) error {
+func (a *Backups) giveBack(ctx context.Context, id prego.VolumeID, work string) error {
 	at, err := a.Store.VolumeLent(ctx, id, work)
 	if err != nil || at == "" {
 		return err
@@ -98,7 +98,7 @@ func (a *StoredBackups) giveBack(ctx context.Context, id prego.VolumeID, work st
 const codeNotAllowed = "command_not_allowed"
 
 // volumeVerb runs a verb on a volume that takes long. What it says that went wrong is its type.
-func (a *StoredBackups) volumeVerb(ctx context.Context, srv server.Server, what string, secrets map[string]string, args ...string) (string, error) {
+func (a *Backups) volumeVerb(ctx context.Context, srv server.Server, what string, secrets map[string]string, args ...string) (string, error) {
 	info := activity.GetInfo(ctx)
 	out, err := a.Volumes.Hosts.Bench(ctx, server.BenchCommand{
 		Kind: string(wire.KindVolume), ServerID: srv.ServerID, Addr: srv.Host, AuditID: fmt.Sprintf("%s-%s-%d", what, info.WorkflowExecution.RunID, info.Attempt), WorkflowID: info.WorkflowExecution.ID,
@@ -121,14 +121,14 @@ func (a *StoredBackups) volumeVerb(ctx context.Context, srv server.Server, what 
 }
 
 // placeOf is where a backup is made: a tenant's site, or a volume on a server.
-func (a *StoredBackups) placeOf(ctx context.Context, b tenant.BackupRun, t tenant.Run) (siteAt, error) {
+func (a *Backups) placeOf(ctx context.Context, b tenant.BackupRun, t tenant.Run) (siteAt, error) {
 	if b.VolumeID == "" {
 		return atOf(t), nil
 	}
 	return a.placeOfVolume(ctx, b.VolumeID, b.ServerID)
 }
 
-func (a *StoredBackups) placeOfVolume(ctx context.Context, id prego.VolumeID, at prego.ServerID) (siteAt, error) {
+func (a *Backups) placeOfVolume(ctx context.Context, id prego.VolumeID, at prego.ServerID) (siteAt, error) {
 	v, err := a.Volumes.Store.VolumeEver(ctx, id)
 	if err != nil {
 		return siteAt{}, permanentIfCoded(err)
@@ -141,7 +141,7 @@ func (a *StoredBackups) placeOfVolume(ctx context.Context, id prego.VolumeID, at
 }
 
 // makeVolumeBackup has the host seal the volume's files as they are at one moment.
-func (a *StoredBackups) makeVolumeBackup(ctx context.Context, b tenant.BackupRun) error {
+func (a *Backups) makeVolumeBackup(ctx context.Context, b tenant.BackupRun) error {
 	v, err := a.Volumes.Store.VolumeEver(ctx, b.VolumeID)
 	if err != nil {
 		return permanentIfCoded(err)
@@ -167,7 +167,7 @@ func (a *StoredBackups) makeVolumeBackup(ctx context.Context, b tenant.BackupRun
 }
 
 // clearVolumesHost deletes what the host has of a volume's backup, and takes the volume from it.
-func (a *StoredBackups) clearVolumesHost(ctx context.Context, b tenant.BackupRun) error {
+func (a *Backups) clearVolumesHost(ctx context.Context, b tenant.BackupRun) error {
 	if err := a.giveBack(ctx, b.VolumeID, string(b.BackupID)); err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (a *StoredBackups) clearVolumesHost(ctx context.Context, b tenant.BackupRun
 	return a.dropSealed(ctx, at, string(b.BackupID))
 }
 
-func (a *StoredBackups) dropSealed(ctx context.Context, at siteAt, name string) error {
+func (a *Backups) dropSealed(ctx context.Context, at siteAt, name string) error {
 	srv, err := a.Volumes.Store.GetServer(ctx, at.ServerID)
 	if err != nil || srv.Status == server.Terminated {
 		return fromStore(err)
@@ -188,7 +188,7 @@ func (a *StoredBackups) dropSealed(ctx context.Context, at siteAt, name string) 
 }
 
 // RetainVolumeBackups deletes what retention does not keep of a volume's backups.
-func (a *StoredBackups) RetainVolumeBackups(ctx context.Context, id prego.VolumeID) (deleted int, err error) {
+func (a *Backups) RetainVolumeBackups(ctx context.Context, id prego.VolumeID) (deleted int, err error) {
 	p, err := a.Store.VolumeBackupPolicy(ctx, id)
 	if err != nil {
 		return 0, permanentIfCoded(err)
@@ -207,7 +207,7 @@ func (a *StoredBackups) RetainVolumeBackups(ctx context.Context, id prego.Volume
 }
 
 // giveUpAny begins the deletion of a backup of a tenant or of a volume.
-func (a *StoredBackups) giveUpAny(ctx context.Context, b tenant.BackupLeft) error {
+func (a *Backups) giveUpAny(ctx context.Context, b tenant.BackupLeft) error {
 	if b.VolumeID == "" {
 		return a.giveUp(ctx, b.TenantID, b.BackupID, "retention")
 	}
@@ -225,7 +225,7 @@ func (a *StoredBackups) giveUpAny(ctx context.Context, b tenant.BackupLeft) erro
 const givingBack = 20 * time.Second
 
 // seeToVolumes starts restores whose run was lost, and takes volumes back that nobody works on.
-func (a *StoredBackups) seeToVolumes(ctx context.Context) (n int, err error) {
+func (a *Backups) seeToVolumes(ctx context.Context) (n int, err error) {
 	left, err := a.Store.VolumeRestoresLeft(ctx, a.Settings.Quiet, lookMost)
 	if err != nil {
 		return 0, err
@@ -253,7 +253,7 @@ func (a *StoredBackups) seeToVolumes(ctx context.Context) (n int, err error) {
 }
 
 // WantsFinalOf tells whether a volume's last backup is still to be made.
-func (a *StoredBackups) WantsFinalOf(ctx context.Context, id prego.VolumeID) (bool, error) {
+func (a *Backups) WantsFinalOf(ctx context.Context, id prego.VolumeID) (bool, error) {
 	if a.Objects == nil {
 		return false, nil
 	}
@@ -266,13 +266,13 @@ func (a *StoredBackups) WantsFinalOf(ctx context.Context, id prego.VolumeID) (bo
 }
 
 // LetGoOf ends retention for a volume that is about to be destroyed.
-func (a *StoredBackups) LetGoOf(ctx context.Context, id prego.VolumeID) error {
+func (a *Backups) LetGoOf(ctx context.Context, id prego.VolumeID) error {
 	return a.Store.ExpireVolumeBackups(ctx, id, a.Settings.FinalFor)
 }
 
 // WantVolumeBackup accepts the last backup of a volume that is to be deleted. There is one, unless
 // it failed.
-func (a *StoredBackups) WantVolumeBackup(ctx context.Context, id prego.VolumeID) (BackupGranted, error) {
+func (a *Backups) WantVolumeBackup(ctx context.Context, id prego.VolumeID) (BackupGranted, error) {
 	b, err := a.Store.FinalVolumeBackup(ctx, id)
 	if err != nil {
 		return BackupGranted{}, err
@@ -299,13 +299,13 @@ type VolumeNotBackedUp struct {
 }
 
 // SayNotBackedUp records it, and says when to try again: the oftener it failed, the later.
-func (a *StoredBackups) SayNotBackedUp(ctx context.Context, in VolumeNotBackedUp) (time.Duration, error) {
+func (a *Backups) SayNotBackedUp(ctx context.Context, in VolumeNotBackedUp) (time.Duration, error) {
 	return a.Store.LastBackupFailed(ctx, in.VolumeID, in.Reason, in.Message)
 }
 
 // tryVolume restores a volume's backup into a directory of a server's own disk, where all of it is
 // read again and compared with the list in it, and the directory deleted.
-func (a *StoredBackups) tryVolume(ctx context.Context, d tenant.DrillRun, srv server.Server) (files, bytes int64, err error) {
+func (a *Backups) tryVolume(ctx context.Context, d tenant.DrillRun, srv server.Server) (files, bytes int64, err error) {
 	b, _, err := a.run(ctx, d.BackupID)
 	if err != nil {
 		return 0, 0, err
@@ -350,7 +350,7 @@ type VolumeRestorePlan struct {
 }
 
 // PlanVolumeRestore reads the restore's row.
-func (a *StoredBackups) PlanVolumeRestore(ctx context.Context, id string) (VolumeRestorePlan, error) {
+func (a *Backups) PlanVolumeRestore(ctx context.Context, id string) (VolumeRestorePlan, error) {
 	r, err := a.Store.VolumeRestoreRun(ctx, id)
 	if err != nil {
 		return VolumeRestorePlan{}, permanentIfCoded(err)
@@ -361,7 +361,7 @@ func (a *StoredBackups) PlanVolumeRestore(ctx context.Context, id string) (Volum
 }
 
 // BeginVolumeRestore records that it has started.
-func (a *StoredBackups) BeginVolumeRestore(ctx context.Context, id string) error {
+func (a *Backups) BeginVolumeRestore(ctx context.Context, id string) error {
 	return a.Store.VolumeRestoreBegun(ctx, id)
 }
 
@@ -370,7 +370,7 @@ func (a *StoredBackups) BeginVolumeRestore(ctx context.Context, id string) error
 // and is as in the backup. Until then the volume stays as it is.
 // A backup that turns out to be missing or unreadable gives way to the next older one, unless the
 // caller named it.
-func (a *StoredBackups) RestoreVolumeFiles(ctx context.Context, id string) error {
+func (a *Backups) RestoreVolumeFiles(ctx context.Context, id string) error {
 	for {
 		r, err := a.Store.VolumeRestoreRun(ctx, id)
 		if err != nil {
@@ -386,7 +386,7 @@ func (a *StoredBackups) RestoreVolumeFiles(ctx context.Context, id string) error
 	}
 }
 
-func (a *StoredBackups) restoreVolumeFrom(ctx context.Context, id string, r workload.VolumeRestore) error {
+func (a *Backups) restoreVolumeFrom(ctx context.Context, id string, r workload.VolumeRestore) error {
 	b, _, err := a.run(ctx, r.BackupID)
 	if err != nil {
 		return err
@@ -422,7 +422,7 @@ func (a *StoredBackups) restoreVolumeFrom(ctx context.Context, id string, r work
 }
 
 // AfterVolumeRestore deletes what the host has of the backup, and takes the volume from it.
-func (a *StoredBackups) AfterVolumeRestore(ctx context.Context, id string) error {
+func (a *Backups) AfterVolumeRestore(ctx context.Context, id string) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	r, err := a.Store.VolumeRestoreRun(ctx, id)
@@ -449,7 +449,7 @@ type VolumeRestoreEnd struct {
 }
 
 // FinishVolumeRestore records it; a backup that was restored is verified.
-func (a *StoredBackups) FinishVolumeRestore(ctx context.Context, in VolumeRestoreEnd) error {
+func (a *Backups) FinishVolumeRestore(ctx context.Context, in VolumeRestoreEnd) error {
 	if in.Reason == "" {
 		r, err := a.Store.VolumeRestoreRun(ctx, in.RestoreID)
 		if err != nil {

@@ -18,11 +18,11 @@ import (
 
 // newBackups creates the steps of backups in object storage. Without storage there are none:
 // last backups then stay on their hosts.
-func newBackups(p *Process, runs *workflows.Client, tenants *activities.Tenants, ca *pki.Authority) (*activities.StoredBackups, error) {
+func newBackups(p *Process, runs *workflows.Client, tenants *activities.Tenants, ca *pki.Authority) (*activities.Backups, error) {
 	s := p.cfg.Backups
-	out := &activities.StoredBackups{
+	out := &activities.Backups{
 		Store: p.db, Tenants: tenants, Audit: p.db, Runs: runs, Metrics: activities.NewBackupMetrics(p.reg), Log: p.log.Named("backups"),
-		Settings: activities.StoredBackupSettings{
+		Settings: activities.BackupSettings{
 			Environment: p.cfg.Environment, PartBytes: s.PartBytes, MaxParts: objects.MaxParts, URLTTL: s.URLTTL, UploadFor: s.UploadFor,
 			PerHost: s.PerHost, PerRegion: s.PerRegion, LateAfter: s.LateAfter, FinalFor: s.FinalFor, Quiet: time.Minute,
 		},
@@ -56,7 +56,7 @@ func newBackups(p *Process, runs *workflows.Client, tenants *activities.Tenants,
 }
 
 // newDrills creates the steps that restore backups to see whether they can be.
-func newDrills(p *Process, runs *workflows.Client, backups *activities.StoredBackups) *activities.Drills {
+func newDrills(p *Process, runs *workflows.Client, backups *activities.Backups) *activities.Drills {
 	s := p.cfg.Backups
 	return &activities.Drills{
 		Store: p.db, Backups: backups, Runs: runs, Metrics: activities.NewDrillMetrics(p.reg),

@@ -26,8 +26,8 @@ func ImportBackups(ctx context.Context, version string, apply bool) ([]activitie
 }
 
 // newImport has what reads the bucket and believes its manifests.
-func newImport(p *Process) (*activities.StoredBackups, error) {
-	out := &activities.StoredBackups{Settings: activities.StoredBackupSettings{Environment: p.cfg.Environment}, Log: p.log}
+func newImport(p *Process) (*activities.Backups, error) {
+	out := &activities.Backups{Settings: activities.BackupSettings{Environment: p.cfg.Environment}, Log: p.log}
 	vault, err := token.OpenSealing(p.cfg.KeysDir, token.SealBackups)
 	if err != nil || p.cfg.Backups.Endpoint == "" {
 		return out, err

@@ -183,7 +183,7 @@ type Worker struct {
 	Looker  *worker.Looker
 	Servers *activities.Servers
 	Tenants *activities.Tenants
-	Backups *activities.StoredBackups
+	Backups *activities.Backups
 	Peers   *activities.Peers
 	Edges   *activities.Edges
 

@@ -392,7 +392,7 @@ func buildDrains(p *Process, runs *workflows.Client, servers *activities.Servers
 }
 
 // newMoves creates the steps that move tenants.
-func newMoves(p *Process, runs *workflows.Client, tenants *activities.Tenants, backups *activities.StoredBackups) *activities.Moves {
+func newMoves(p *Process, runs *workflows.Client, tenants *activities.Tenants, backups *activities.Backups) *activities.Moves {
 	m := p.cfg.Moves
 	return &activities.Moves{
 		Store: p.db, Tenants: tenants, Backups: backups, Runs: runs, Metrics: activities.NewMoveMetrics(p.reg), Log: p.log.Named("moves"),

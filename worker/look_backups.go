@@ -14,7 +14,7 @@ import (
 
 // LookAtBackups queues the backups whose turn has come, begins as many as hosts and regions
 // may have at once, and sees to those that nobody sees to.
-func LookAtBackups(a *activities.StoredBackups) func(context.Context) (ops.LookResult, error) {
+func LookAtBackups(a *activities.Backups) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		n, err := a.BeginBackups(ctx)
 		return ops.LookResult{Found: n > 0}, err
@@ -26,7 +26,7 @@ const mostLate = 2000
 
 // LookAtBackupTurns plans the turns of tenants that are new or whose policy has changed, and
 // counts whose backup is late. It reads every tenant, so it is rarer than the other.
-func LookAtBackupTurns(a *activities.StoredBackups) func(context.Context) (ops.LookResult, error) {
+func LookAtBackupTurns(a *activities.Backups) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		if a.Objects == nil {
 			return ops.LookResult{}, nil
@@ -50,7 +50,7 @@ func LookAtBackupTurns(a *activities.StoredBackups) func(context.Context) (ops.L
 }
 
 // LookAtBackupStorage compares the storage with the rows.
-func LookAtBackupStorage(a *activities.StoredBackups) func(context.Context) (ops.LookResult, error) {
+func LookAtBackupStorage(a *activities.Backups) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		if a.Objects == nil {
 			return ops.LookResult{}, nil

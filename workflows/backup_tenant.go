@@ -34,8 +34,8 @@ const reasonBackupFailed prego.Reason = "backup_failed"
 // compresses and encrypts the site or the volume's files, uploads it in parts, and the manifest seals it. What a failed one left in the storage
 // is deleted.
 func BackupTenant(ctx workflow.Context, in BackupInput) (BackupResult, error) {
-	var steps *activities.StoredBackups
-	var plan activities.StoredBackupPlan
+	var steps *activities.Backups
+	var plan activities.BackupPlan
 	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanStoredBackup, in.BackupID).Get(ctx, &plan); err != nil {
 		return BackupResult{}, err
 	}
@@ -56,7 +56,7 @@ func BackupTenant(ctx workflow.Context, in BackupInput) (BackupResult, error) {
 	out := BackupResult{State: tenant.BackupStored}
 	if err != nil {
 		out = BackupResult{State: tenant.BackupFailed, Reason: reasonOf(err, reasonBackupFailed), Message: errorMessage(err)}
-		end := activities.StoredBackupEnd{BackupID: in.BackupID, Kind: plan.Kind, Reason: out.Reason, Message: out.Message}
+		end := activities.BackupEnd{BackupID: in.BackupID, Kind: plan.Kind, Reason: out.Reason, Message: out.Message}
 		if err := workflow.ExecuteActivity(write(last, "record why it failed"), steps.FailBackup, end).Get(last, nil); err != nil {
 			return out, err
 		}
@@ -83,7 +83,7 @@ func BackupTenant(ctx workflow.Context, in BackupInput) (BackupResult, error) {
 // site, the storage's is deleted with the row.
 const cleanFor = 10 * time.Minute
 
-func storeBackup(ctx workflow.Context, steps *activities.StoredBackups, id prego.BackupID, plan activities.StoredBackupPlan) error {
+func storeBackup(ctx workflow.Context, steps *activities.Backups, id prego.BackupID, plan activities.BackupPlan) error {
 	if err := workflow.ExecuteActivity(long(call(ctx, "dump and encrypt the site on its host", plan.Step)), steps.MakeBackup, id).Get(ctx, nil); err != nil {
 		return err
 	}
@@ -96,14 +96,14 @@ func storeBackup(ctx workflow.Context, steps *activities.StoredBackups, id prego
 // DeleteBackup deletes a backup's objects until the storage says that they are gone. While the
 // storage is away it goes on trying.
 func DeleteBackup(ctx workflow.Context, in BackupInput) error {
-	var steps *activities.StoredBackups
+	var steps *activities.Backups
 	return workflow.ExecuteActivity(call(ctx, "delete the backup's objects", effectPatience), steps.EraseBackup, in.BackupID).Get(ctx, nil)
 }
 
 // makeBackup makes a backup of a tenant as part of another run, and returns once it is stored.
 // A tenant without a site has none.
 func makeBackup(ctx workflow.Context, tenantID prego.TenantID, kind tenant.BackupKind) error {
-	var steps *activities.StoredBackups
+	var steps *activities.Backups
 	var id prego.BackupID
 	if kind != tenant.BackupFinal {
 		// Of this run's, so that a repeated step asks for the same one.
@@ -123,7 +123,7 @@ func makeBackup(ctx workflow.Context, tenantID prego.TenantID, kind tenant.Backu
 
 // makeLastBackup makes the last backup of a volume that is to be destroyed.
 func makeLastBackup(ctx workflow.Context, id prego.VolumeID) error {
-	var steps *activities.StoredBackups
+	var steps *activities.Backups
 	var granted activities.BackupGranted
 	if err := workflow.ExecuteActivity(call(ctx, "ask for its last backup", effectPatience), steps.WantVolumeBackup, id).Get(ctx, &granted); err != nil {
 		return err

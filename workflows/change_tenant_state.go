@@ -98,7 +98,7 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 			return err
 		}
 		if plan.BackupsLeave {
-			var stored *activities.StoredBackups
+			var stored *activities.Backups
 			if err := workflow.ExecuteActivity(write(ctx, "let its backups go, the last one after a while"), stored.ExpireBackups, tenantID).Get(ctx, nil); err != nil {
 				return err
 			}

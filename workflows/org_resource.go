@@ -120,7 +120,7 @@ func lastBackup(ctx workflow.Context, id prego.VolumeID) error {
 	if err == nil || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	var steps *activities.StoredBackups
+	var steps *activities.Backups
 	why := activities.VolumeNotBackedUp{VolumeID: id, Reason: reasonOf(err, reasonBackupFailed), Message: errorMessage(err)}
 	var wait time.Duration
 	if err := workflow.ExecuteActivity(write(ctx, "record why it is still there"), steps.SayNotBackedUp, why).Get(ctx, &wait); err != nil {

@@ -21,7 +21,7 @@ const reasonRestoreFailed prego.Reason = "restore_failed"
 // RestoreVolume restores a volume from a backup. Nobody else has the volume meanwhile; if the
 // restore fails it is as it was.
 func RestoreVolume(ctx workflow.Context, in VolumeRestoreInput) error {
-	var steps *activities.StoredBackups
+	var steps *activities.Backups
 	var plan activities.VolumeRestorePlan
 	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanVolumeRestore, in.RestoreID).Get(ctx, &plan); err != nil || plan.Done {
 		return err

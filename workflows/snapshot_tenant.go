@@ -104,7 +104,7 @@ func fetchBackup(ctx workflow.Context, plan activities.SnapshotPlan) string {
 	if plan.BackupID == "" {
 		return ""
 	}
-	var stored *activities.StoredBackups
+	var stored *activities.Backups
 	in := activities.FetchInput{BackupID: plan.BackupID, TenantID: plan.TenantID, Name: plan.Name}
 	if err := workflow.ExecuteActivity(long(call(ctx, "fetch the backup and check it", plan.UploadFor)), stored.FetchBackup, in).Get(ctx, nil); err != nil {
 		return fmt.Sprintf("the backup could not be fetched: %s. The site is as it was", errorMessage(err))
@@ -114,7 +114,7 @@ func fetchBackup(ctx workflow.Context, plan activities.SnapshotPlan) string {
 
 // afterFetched deletes what was fetched, and records that the backup was good.
 func afterFetched(ctx workflow.Context, steps *activities.Snapshots, jobID string, plan activities.SnapshotPlan, good bool) {
-	var stored *activities.StoredBackups
+	var stored *activities.Backups
 	if err := workflow.ExecuteActivity(call(ctx, "delete what was fetched", cleanFor), steps.ForgetFetched, jobID).Get(ctx, nil); err != nil {
 		workflow.GetLogger(ctx).Warn("what was fetched stays until the site goes", "error", err)
 	}

@@ -53,8 +53,8 @@ type Transfers interface {
 	Transfer(ctx context.Context, serverID prego.ServerID, addr string, in wire.TransferRequest) (wire.TransferResponse, error)
 }
 
-// StoredBackupStore is the part of Postgres that holds backups in object storage.
-type StoredBackupStore interface {
+// BackupStore is the part of Postgres that holds backups in object storage.
+type BackupStore interface {
 	SnapshotStore
 	RequestBackup(ctx context.Context, a tenant.BackupAsked) (tenant.Backup, error)
 	BackupRun(ctx context.Context, id prego.BackupID) (tenant.BackupRun, error)
@@ -86,15 +86,15 @@ type StoredBackupStore interface {
 	BackupObjects(ctx context.Context) ([]tenant.BackupObject, error)
 }
 
-// StoredBackupRuns reaches the workflow engine.
-type StoredBackupRuns interface {
+// BackupRuns reaches the workflow engine.
+type BackupRuns interface {
 	EnsureBackup(ctx context.Context, id prego.BackupID) (started bool, err error)
 	EnsureBackupDelete(ctx context.Context, id prego.BackupID) (started bool, err error)
 	EnsureVolumeRestore(ctx context.Context, id string) (started bool, err error)
 }
 
-// StoredBackupSettings are the numbers of backups.
-type StoredBackupSettings struct {
+// BackupSettings are the numbers of backups.
+type BackupSettings struct {
 	Environment string
 	PartBytes   int64         // of an upload, at least; more for large sites
 	MaxParts    int           // that the storage takes
@@ -107,16 +107,16 @@ type StoredBackupSettings struct {
 	Quiet       time.Duration // a backup that was begun so long ago may have lost its run
 }
 
-// StoredBackups are the steps of backups in object storage.
-type StoredBackups struct {
-	Store    StoredBackupStore
+// Backups are the steps of backups in object storage.
+type Backups struct {
+	Store    BackupStore
 	Tenants  *Tenants
 	Objects  ObjectStorage // nil: there is none, and backups stay on their hosts
 	Vault    BackupVault
 	Hosts    Transfers
 	Audit    CommandStore
-	Runs     StoredBackupRuns
-	Settings StoredBackupSettings
+	Runs     BackupRuns
+	Settings BackupSettings
 	Metrics  *BackupMetrics
 	Log      *zap.Logger
 	NewID    func() prego.BackupID
@@ -152,8 +152,8 @@ func NewBackupMetrics(reg prometheus.Registerer) *BackupMetrics {
 	return m
 }
 
-// StoredBackupPlan is the state of a backup.
-type StoredBackupPlan struct {
+// BackupPlan is the state of a backup.
+type BackupPlan struct {
 	OrgID     prego.OrgID       `json:"org_id"`
 	TenantID  prego.TenantID    `json:"tenant_id"`
 	VolumeID  prego.VolumeID    `json:"volume_id,omitempty"` // "" for one of a tenant
@@ -164,15 +164,15 @@ type StoredBackupPlan struct {
 }
 
 // PlanStoredBackup reads the backup's row.
-func (a *StoredBackups) PlanStoredBackup(ctx context.Context, id prego.BackupID) (StoredBackupPlan, error) {
+func (a *Backups) PlanStoredBackup(ctx context.Context, id prego.BackupID) (BackupPlan, error) {
 	b, err := a.Store.BackupRun(ctx, id)
 	if err != nil {
-		return StoredBackupPlan{}, permanentIfCoded(err)
+		return BackupPlan{}, permanentIfCoded(err)
 	}
-	return StoredBackupPlan{OrgID: b.OrgID, TenantID: b.TenantID, VolumeID: b.VolumeID, Kind: b.Kind, Done: !b.State.UnderWay(), Step: a.Tenants.Settings.StepTimeout, UploadFor: a.Settings.UploadFor}, nil
+	return BackupPlan{OrgID: b.OrgID, TenantID: b.TenantID, VolumeID: b.VolumeID, Kind: b.Kind, Done: !b.State.UnderWay(), Step: a.Tenants.Settings.StepTimeout, UploadFor: a.Settings.UploadFor}, nil
 }
 
-func (a *StoredBackups) run(ctx context.Context, id prego.BackupID) (b tenant.BackupRun, t tenant.Run, err error) {
+func (a *Backups) run(ctx context.Context, id prego.BackupID) (b tenant.BackupRun, t tenant.Run, err error) {
 	if a.Objects == nil {
 		return b, t, because(true, tenant.ReasonNoStorage, "no object storage is configured (PREGO_BACKUP_ENDPOINT)")
 	}
@@ -189,7 +189,7 @@ func (a *StoredBackups) run(ctx context.Context, id prego.BackupID) (b tenant.Ba
 }
 
 // runOnHost is run for a backup whose site is still where it is made.
-func (a *StoredBackups) runOnHost(ctx context.Context, id prego.BackupID) (tenant.BackupRun, tenant.Run, error) {
+func (a *Backups) runOnHost(ctx context.Context, id prego.BackupID) (tenant.BackupRun, tenant.Run, error) {
 	b, t, err := a.run(ctx, id)
 	if err == nil && b.VolumeID == "" && (t.Allocation == nil || t.Allocation.AppServerID != b.ServerID || t.Site != b.Site) {
 		err = because(true, tenant.ReasonBackupSuperseded, fmt.Sprintf("site %s is on server %s no longer", b.Site, b.ServerID))
@@ -199,7 +199,7 @@ func (a *StoredBackups) runOnHost(ctx context.Context, id prego.BackupID) (tenan
 
 // MakeBackup has the host dump, compress and encrypt the site, to an identity that is made
 // here and of which the host gets the public half.
-func (a *StoredBackups) MakeBackup(ctx context.Context, id prego.BackupID) error {
+func (a *Backups) MakeBackup(ctx context.Context, id prego.BackupID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	b, t, err := a.runOnHost(ctx, id)
@@ -229,7 +229,7 @@ func (a *StoredBackups) MakeBackup(ctx context.Context, id prego.BackupID) error
 }
 
 // sealed records what a host says that it sealed, of so many bytes.
-func (a *StoredBackups) sealed(ctx context.Context, b tenant.BackupRun, report string, of int64, object, manifest string) error {
+func (a *Backups) sealed(ctx context.Context, b tenant.BackupRun, report string, of int64, object, manifest string) error {
 	var sealed tenant.SealedBackup
 	err := json.Unmarshal([]byte(report), &sealed)
 	sealed.SHA256, sealed.PlainSHA256 = wire.Ungrouped(sealed.SHA256), wire.Ungrouped(sealed.PlainSHA256)
@@ -246,7 +246,7 @@ func (a *StoredBackups) sealed(ctx context.Context, b tenant.BackupRun, report s
 }
 
 // newIdentity makes and keeps a backup's identity; the private half is in the row only sealed.
-func (a *StoredBackups) newIdentity(ctx context.Context, id prego.BackupID) (tenant.BackupRun, error) {
+func (a *Backups) newIdentity(ctx context.Context, id prego.BackupID) (tenant.BackupRun, error) {
 	key, err := age.GenerateX25519Identity()
 	if err != nil {
 		return tenant.BackupRun{}, err
@@ -277,7 +277,7 @@ const batchPieces = 24
 
 // UploadBackup uploads the parts that the storage lacks. The storage knows which it has, so
 // this goes on where it was, whoever died.
-func (a *StoredBackups) UploadBackup(ctx context.Context, id prego.BackupID) error {
+func (a *Backups) UploadBackup(ctx context.Context, id prego.BackupID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	b, t, err := a.runOnHost(ctx, id)
@@ -309,7 +309,7 @@ func (a *StoredBackups) UploadBackup(ctx context.Context, id prego.BackupID) err
 
 // missingParts are the parts that the upload lacks. An upload that the storage does not know
 // any more is begun anew, unless it was completed.
-func (a *StoredBackups) missingParts(ctx context.Context, b *tenant.BackupRun) (missing []int, err error) {
+func (a *Backups) missingParts(ctx context.Context, b *tenant.BackupRun) (missing []int, err error) {
 	var have []tenant.ObjectPart
 	if b.UploadID != "" {
 		have, err = a.Objects.Parts(ctx, b.Object, b.UploadID)
@@ -338,7 +338,7 @@ func (a *StoredBackups) missingParts(ctx context.Context, b *tenant.BackupRun) (
 	return missing, nil
 }
 
-func (a *StoredBackups) beginUpload(ctx context.Context, b *tenant.BackupRun) error {
+func (a *Backups) beginUpload(ctx context.Context, b *tenant.BackupRun) error {
 	upload, err := a.Objects.Begin(ctx, b.Object)
 	if err != nil {
 		return ofStorage(err)
@@ -358,7 +358,7 @@ func (a *StoredBackups) beginUpload(ctx context.Context, b *tenant.BackupRun) er
 }
 
 // isThere reports whether the whole object is in the storage.
-func (a *StoredBackups) isThere(ctx context.Context, b tenant.Backup) (bool, error) {
+func (a *Backups) isThere(ctx context.Context, b tenant.Backup) (bool, error) {
 	o, ok, err := a.Objects.Head(ctx, b.Object)
 	if err != nil {
 		return false, ofStorage(err)
@@ -372,7 +372,7 @@ func partOf(b tenant.BackupRun, number int) (offset, bytes int64) {
 	return offset, min(b.PartBytes, b.Bytes-offset)
 }
 
-func (a *StoredBackups) uploadParts(ctx context.Context, b tenant.BackupRun, at siteAt, numbers []int, last bool) error {
+func (a *Backups) uploadParts(ctx context.Context, b tenant.BackupRun, at siteAt, numbers []int, last bool) error {
 	in := wire.TransferRequest{Site: at.Site, Volume: at.Volume, Backup: string(b.BackupID)}
 	for _, n := range numbers {
 		url, err := a.Objects.PresignPart(ctx, b.Object, b.UploadID, n, a.Settings.URLTTL)
@@ -397,7 +397,7 @@ func (a *StoredBackups) uploadParts(ctx context.Context, b tenant.BackupRun, at 
 
 // transferFailed says on the row why a transfer does not get on, and gives it its type. A
 // missing backup is permanent: nothing brings it back.
-func (a *StoredBackups) transferFailed(ctx context.Context, id prego.BackupID, f *wire.TransferFailed) error {
+func (a *Backups) transferFailed(ctx context.Context, id prego.BackupID, f *wire.TransferFailed) error {
 	message := fmt.Sprintf("part %d: %s: %s", f.Number, f.Code, f.Message)
 	if err := a.Store.BackupMessage(ctx, id, message); err != nil {
 		return err
@@ -406,7 +406,7 @@ func (a *StoredBackups) transferFailed(ctx context.Context, id prego.BackupID, f
 }
 
 // transfer asks the host of a site, with a row in the audit of commands; what tells apart what one step transfers.
-func (a *StoredBackups) transfer(ctx context.Context, at siteAt, verb, what string, in wire.TransferRequest) (out wire.TransferResponse, err error) {
+func (a *Backups) transfer(ctx context.Context, at siteAt, verb, what string, in wire.TransferRequest) (out wire.TransferResponse, err error) {
 	info := activity.GetInfo(ctx)
 	pieces := slices.Concat(in.Upload, in.Download)
 	of := []string{"--site", in.Site}
@@ -451,7 +451,7 @@ const maxManifest = 16 << 20
 
 // SealManifest completes the upload, writes the manifest, reads it back, and records that the
 // backup is stored.
-func (a *StoredBackups) SealManifest(ctx context.Context, id prego.BackupID) error {
+func (a *Backups) SealManifest(ctx context.Context, id prego.BackupID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	b, t, err := a.run(ctx, id)
@@ -493,7 +493,7 @@ func (a *StoredBackups) SealManifest(ctx context.Context, id prego.BackupID) err
 
 // complete makes an object of the parts. A repeated call finds it there; its parts are then
 // not known any more.
-func (a *StoredBackups) complete(ctx context.Context, b tenant.BackupRun) ([]tenant.ObjectPart, error) {
+func (a *Backups) complete(ctx context.Context, b tenant.BackupRun) ([]tenant.ObjectPart, error) {
 	parts, err := a.Objects.Parts(ctx, b.Object, b.UploadID)
 	if err == nil {
 		var sum int64
@@ -516,7 +516,7 @@ func (a *StoredBackups) complete(ctx context.Context, b tenant.BackupRun) ([]ten
 }
 
 // manifest is a backup's description, with a code that who can write to the bucket can't make.
-func (a *StoredBackups) manifest(ctx context.Context, b tenant.BackupRun, t tenant.Run, parts []tenant.ObjectPart) ([]byte, error) {
+func (a *Backups) manifest(ctx context.Context, b tenant.BackupRun, t tenant.Run, parts []tenant.ObjectPart) ([]byte, error) {
 	m := tenant.Manifest{
 		Format: 1, Environment: a.Settings.Environment, BackupID: b.BackupID, OrgID: b.OrgID, TenantID: b.TenantID, Slug: t.Slug, Plan: t.Plan, Region: t.Region,
 		ServerID: b.ServerID, Site: b.Site, Apps: t.Apps, Kind: b.Kind, TakenAt: *b.TakenAt, Object: b.Object, Bytes: b.Bytes, SHA256: b.SHA256,
@@ -540,8 +540,8 @@ func (a *StoredBackups) manifest(ctx context.Context, b tenant.BackupRun, t tena
 	return json.Marshal(m)
 }
 
-// StoredBackupEnd is why a backup was not made.
-type StoredBackupEnd struct {
+// BackupEnd is why a backup was not made.
+type BackupEnd struct {
 	BackupID prego.BackupID    `json:"backup_id"`
 	Kind     tenant.BackupKind `json:"kind"`
 	Reason   prego.Reason      `json:"reason"`
@@ -549,14 +549,14 @@ type StoredBackupEnd struct {
 }
 
 // FailBackup records it.
-func (a *StoredBackups) FailBackup(ctx context.Context, in StoredBackupEnd) error {
+func (a *Backups) FailBackup(ctx context.Context, in BackupEnd) error {
 	a.Metrics.Ended.WithLabelValues(string(in.Kind), string(in.Reason)).Inc()
 	return a.Store.BackupFailed(ctx, in.BackupID, in.Reason, in.Message)
 }
 
 // ClearHost deletes what the host has of a backup. A site that has moved took it along, or
 // left it to be erased with the rest.
-func (a *StoredBackups) ClearHost(ctx context.Context, id prego.BackupID) error {
+func (a *Backups) ClearHost(ctx context.Context, id prego.BackupID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	b, t, err := a.runOnHost(ctx, id)
@@ -572,7 +572,7 @@ func (a *StoredBackups) ClearHost(ctx context.Context, id prego.BackupID) error 
 
 // EraseBackup deletes the objects of a backup that failed or is being deleted, and every
 // upload of them, until the storage says that none is left.
-func (a *StoredBackups) EraseBackup(ctx context.Context, id prego.BackupID) error {
+func (a *Backups) EraseBackup(ctx context.Context, id prego.BackupID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	b, _, err := a.run(ctx, id)
@@ -601,7 +601,7 @@ func (a *StoredBackups) EraseBackup(ctx context.Context, id prego.BackupID) erro
 }
 
 // RetainBackups deletes what retention does not keep of a tenant's backups.
-func (a *StoredBackups) RetainBackups(ctx context.Context, tenantID prego.TenantID) (deleted int, err error) {
+func (a *Backups) RetainBackups(ctx context.Context, tenantID prego.TenantID) (deleted int, err error) {
 	p, err := a.Store.BackupPolicy(ctx, tenantID)
 	if err != nil {
 		return 0, permanentIfCoded(err)
@@ -620,7 +620,7 @@ func (a *StoredBackups) RetainBackups(ctx context.Context, tenantID prego.Tenant
 }
 
 // giveUp begins the deletion of a backup. One that was held or is restored meanwhile stays.
-func (a *StoredBackups) giveUp(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) error {
+func (a *Backups) giveUp(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) error {
 	if _, err := a.Store.DeleteBackup(ctx, tenantID, id, by); err != nil {
 		if prego.CodeOf(err) == prego.CodeBackupNotReady {
 			return nil
@@ -648,7 +648,7 @@ type BackupGranted struct {
 
 // WantBackup accepts a backup that a run waits for. A tenant has one final backup, unless it
 // failed. While another backup of the tenant is under way this is tried again.
-func (a *StoredBackups) WantBackup(ctx context.Context, in BackupWanted) (BackupGranted, error) {
+func (a *Backups) WantBackup(ctx context.Context, in BackupWanted) (BackupGranted, error) {
 	t, err := a.Tenants.Store.TenantRun(ctx, in.TenantID)
 	if err != nil {
 		return BackupGranted{}, fromTenantStore(err)
@@ -679,6 +679,6 @@ func (a *StoredBackups) WantBackup(ctx context.Context, in BackupWanted) (Backup
 }
 
 // ExpireBackups lets a purged tenant's backups go, the last one after a while.
-func (a *StoredBackups) ExpireBackups(ctx context.Context, tenantID prego.TenantID) error {
+func (a *Backups) ExpireBackups(ctx context.Context, tenantID prego.TenantID) error {
 	return a.Store.ExpireBackups(ctx, tenantID, a.Settings.FinalFor)
 }

@@ -16,7 +16,7 @@ const lookMost = 200
 
 // BeginBackups queues the backups whose turn has come, begins as many as hosts and regions
 // may have at once, and sees to those that nobody sees to.
-func (a *StoredBackups) BeginBackups(ctx context.Context) (n int, err error) {
+func (a *Backups) BeginBackups(ctx context.Context) (n int, err error) {
 	if a.Objects == nil {
 		return a.admit(ctx) // they fail, and say why
 	}
@@ -29,7 +29,7 @@ func (a *StoredBackups) BeginBackups(ctx context.Context) (n int, err error) {
 }
 
 // PlanBackupTurns gives turns to tenants that are new, or whose policy has changed.
-func (a *StoredBackups) PlanBackupTurns(ctx context.Context) (int, error) {
+func (a *Backups) PlanBackupTurns(ctx context.Context) (int, error) {
 	turns, err := a.Store.TenantsWithoutTurn(ctx, lookMost)
 	if err == nil && len(turns) > 0 {
 		err = a.Store.PutBackupTurns(ctx, turns)
@@ -46,7 +46,7 @@ func (a *StoredBackups) PlanBackupTurns(ctx context.Context) (int, error) {
 
 // takeTurns queues the backups of tenants and volumes whose turn it is. A volume that is on no
 // server is passed over.
-func (a *StoredBackups) takeTurns(ctx context.Context) (n int, err error) {
+func (a *Backups) takeTurns(ctx context.Context) (n int, err error) {
 	for _, of := range []struct {
 		due  func(ctx context.Context, most int) ([]tenant.BackupTurn, error)
 		take func(ctx context.Context, t tenant.BackupTurn, id prego.BackupID, by string) (bool, error)
@@ -69,7 +69,7 @@ func (a *StoredBackups) takeTurns(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-func (a *StoredBackups) admit(ctx context.Context) (n int, err error) {
+func (a *Backups) admit(ctx context.Context) (n int, err error) {
 	ids, err := a.Store.AdmitBackups(ctx, a.Settings.PerHost, a.Settings.PerRegion, lookMost)
 	for _, id := range ids {
 		// One whose run is not started here is found by seeToLeft.
@@ -82,7 +82,7 @@ func (a *StoredBackups) admit(ctx context.Context) (n int, err error) {
 }
 
 // seeToLeft starts runs that were lost, and deletes what has no time left.
-func (a *StoredBackups) seeToLeft(ctx context.Context) (n int, err error) {
+func (a *Backups) seeToLeft(ctx context.Context) (n int, err error) {
 	left, err := a.Store.BackupsLeft(ctx, a.Settings.Quiet, lookMost)
 	for _, b := range left {
 		started := false
@@ -118,7 +118,7 @@ type StorageCompared struct {
 
 // CompareStorage compares what is in the bucket with the rows. Objects without a row are told
 // and not touched: after a restore of the database they may be all that is left of a tenant.
-func (a *StoredBackups) CompareStorage(ctx context.Context, now time.Time) (out StorageCompared, err error) {
+func (a *Backups) CompareStorage(ctx context.Context, now time.Time) (out StorageCompared, err error) {
 	prefix := a.Settings.Environment + "/"
 	there := make(map[string]int64)
 	for after := ""; ; {

@@ -27,7 +27,7 @@ type FetchInput struct {
 // FetchBackup downloads a backup to a host, piece by piece, and has it checked and opened
 // there. The host gets the identity of this one backup for that, and nothing of the site is
 // touched.
-func (a *StoredBackups) FetchBackup(ctx context.Context, in FetchInput) error {
+func (a *Backups) FetchBackup(ctx context.Context, in FetchInput) error {
 	b, _, err := a.run(ctx, in.BackupID)
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func (s siteAt) command(what string, timeout time.Duration, args ...string) serv
 }
 
 // identityOf opens what opens a backup that is there.
-func (a *StoredBackups) identityOf(ctx context.Context, b tenant.BackupRun) ([]byte, error) {
+func (a *Backups) identityOf(ctx context.Context, b tenant.BackupRun) ([]byte, error) {
 	if b.State != tenant.BackupStored {
 		return nil, because(true, tenant.ReasonStorageRefused, fmt.Sprintf("backup %s is %s", b.BackupID, b.State))
 	}
@@ -130,7 +130,7 @@ func (a *StoredBackups) identityOf(ctx context.Context, b tenant.BackupRun) ([]b
 }
 
 // fetch has a host download a backup for a site, and check and open it.
-func (a *StoredBackups) fetch(ctx context.Context, b tenant.BackupRun, at siteAt, name string) error {
+func (a *Backups) fetch(ctx context.Context, b tenant.BackupRun, at siteAt, name string) error {
 	identity, err := a.identityOf(ctx, b)
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ func (a *StoredBackups) fetch(ctx context.Context, b tenant.BackupRun, at siteAt
 }
 
 // fetchWith downloads a backup and has the host open it, which says what for if it does it twice.
-func (a *StoredBackups) fetchWith(ctx context.Context, b tenant.BackupRun, at siteAt, name string, opens func(what string) error) error {
+func (a *Backups) fetchWith(ctx context.Context, b tenant.BackupRun, at siteAt, name string, opens func(what string) error) error {
 	// The only one who says that this step is alive: what another one says would take the place
 	// of how far it is.
 	done := newFetch(ctx, b.BackupID, name)
@@ -171,7 +171,7 @@ func (a *StoredBackups) fetchWith(ctx context.Context, b tenant.BackupRun, at si
 
 // downloadAll downloads what the host lacks of a backup. The host says so if it has lost what an
 // earlier attempt brought: then all of it is downloaded.
-func (a *StoredBackups) downloadAll(ctx context.Context, b tenant.BackupRun, at siteAt, done *fetching) error {
+func (a *Backups) downloadAll(ctx context.Context, b tenant.BackupRun, at siteAt, done *fetching) error {
 	for done.next() <= b.Parts {
 		next, err := a.downloadParts(ctx, b, at, done.known.Load().Name, done.next())
 		if done.resumed && isBecause(err, prego.Reason(wire.FailedNoBackup)) {
@@ -205,7 +205,7 @@ func unusableFor(err error) prego.Reason {
 }
 
 // notGood keeps on the row that a backup can't be restored, if that is why.
-func (a *StoredBackups) notGood(ctx context.Context, id prego.BackupID, err error) error {
+func (a *Backups) notGood(ctx context.Context, id prego.BackupID, err error) error {
 	for _, r := range append([]prego.Reason{tenant.ReasonIncomplete}, unusable...) {
 		if isBecause(err, r) {
 			if kept := a.Store.BackupVerified(ctx, id, err.Error()); kept != nil {
@@ -217,7 +217,7 @@ func (a *StoredBackups) notGood(ctx context.Context, id prego.BackupID, err erro
 }
 
 // downloadParts downloads some parts from one on, and returns the next.
-func (a *StoredBackups) downloadParts(ctx context.Context, b tenant.BackupRun, at siteAt, name string, from int) (next int, err error) {
+func (a *Backups) downloadParts(ctx context.Context, b tenant.BackupRun, at siteAt, name string, from int) (next int, err error) {
 	url, err := a.Objects.PresignGet(ctx, b.Object, a.Settings.URLTTL)
 	if err != nil {
 		return from, ofStorage(err)
@@ -240,6 +240,6 @@ func (a *StoredBackups) downloadParts(ctx context.Context, b tenant.BackupRun, a
 }
 
 // Restored records that a backup was restored and found good.
-func (a *StoredBackups) Restored(ctx context.Context, id prego.BackupID) error {
+func (a *Backups) Restored(ctx context.Context, id prego.BackupID) error {
 	return a.Store.BackupVerified(ctx, id, "")
 }

@@ -27,9 +27,9 @@ func TestTheBucketIsCompared(t *testing.T) {
 	srv := s3test.Start(t)
 	bucket, err := objects.New(objects.Config{Endpoint: srv.Endpoint, Bucket: srv.Bucket, Region: srv.Region, AccessKey: srv.AccessKey, SecretKey: srv.SecretKey, PathStyle: true})
 	require.NoError(t, err)
-	a := &activities.StoredBackups{
+	a := &activities.Backups{
 		Store: p.store, Objects: bucket, Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),
-		Settings: activities.StoredBackupSettings{Environment: "e", PerHost: 1, PerRegion: 1},
+		Settings: activities.BackupSettings{Environment: "e", PerHost: 1, PerRegion: 1},
 	}
 	p.server("app-0", prego.RoleApp, "")
 	id := p.tenant(prego.PlanStarter, nil).TenantID
