@@ -573,8 +573,8 @@ func (a *Tenants) FailTenant(ctx context.Context, in FailTenantInput) error {
 	return nil
 }
 
-// ReleaseInput says how a tenant's place is freed.
-type ReleaseInput struct {
+// FreePlaceInput says how a tenant's place is freed.
+type FreePlaceInput struct {
 	TenantID prego.TenantID  `json:"tenant_id"`
 	Reason   string          `json:"reason"`
 	Message  string          `json:"message,omitempty"` // what happened, for the timeline
@@ -613,7 +613,7 @@ func (a *Tenants) retire(ctx context.Context, serverID prego.ServerID, by string
 
 // ReleaseTenant frees a tenant's place and removes its dedicated servers. It is safe to
 // repeat.
-func (a *Tenants) ReleaseTenant(ctx context.Context, in ReleaseInput) error {
+func (a *Tenants) ReleaseTenant(ctx context.Context, in FreePlaceInput) error {
 	own, err := a.Store.OwnServers(ctx, in.TenantID)
 	if err != nil {
 		return err

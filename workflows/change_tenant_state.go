@@ -104,7 +104,7 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 			}
 		}
 		return workflow.ExecuteActivity(write(ctx, "free its place, and its own server"), steps.ReleaseTenant,
-			activities.ReleaseInput{TenantID: tenantID, Reason: string(tenant.DataPurged), Fate: tenant.SiteDropped}).Get(ctx, nil)
+			activities.FreePlaceInput{TenantID: tenantID, Reason: string(tenant.DataPurged), Fate: tenant.SiteDropped}).Get(ctx, nil)
 	case tenant.Trial, tenant.Provisioning, tenant.GracePeriod, tenant.Failed:
 	}
 	return nil

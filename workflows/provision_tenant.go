@@ -378,7 +378,7 @@ func (p *provisionTenant) release(ctx workflow.Context, why *stepError) error {
 		}
 	}
 	if err := workflow.ExecuteActivity(write(ctx, "free the reservation"), p.steps.ReleaseTenant,
-		activities.ReleaseInput{TenantID: p.in.TenantID, Reason: string(why.reason), Message: why.text, Fate: fate}).Get(ctx, nil); err != nil {
+		activities.FreePlaceInput{TenantID: p.in.TenantID, Reason: string(why.reason), Message: why.text, Fate: fate}).Get(ctx, nil); err != nil {
 		return err
 	}
 	p.placed, p.begun = false, false

@@ -35,7 +35,7 @@ func script(place func() (activities.PlaceResult, error)) *scripted {
 		return activities.TenantBegun{Plan: plan, Place: placed}, err
 	})
 	step("LookAtTenant", func(context.Context, tenant.Ref) (activities.TenantLook, error) { return s.look, nil })
-	step("ReleaseTenant", func(context.Context, activities.ReleaseInput) error { s.did = append(s.did, "released"); return nil })
+	step("ReleaseTenant", func(context.Context, activities.FreePlaceInput) error { s.did = append(s.did, "released"); return nil })
 	step("FailTenant", func(_ context.Context, in activities.FailTenantInput) error { s.end = in; return nil })
 	step("ServeQueue", func(context.Context, prego.Region) (int, error) { return 0, nil })
 	step("DropSite", func(context.Context, activities.DropInput) error { return nil })

@@ -55,7 +55,7 @@ func TestACancelWaitsForTheReservationThatIsUnderWay(t *testing.T) {
 		return ctx.Err()
 	})
 	step("DropSite", func(context.Context, activities.DropInput) error { note("dropped"); return nil })
-	step("ReleaseTenant", func(context.Context, activities.ReleaseInput) error { note("released"); return nil })
+	step("ReleaseTenant", func(context.Context, activities.FreePlaceInput) error { note("released"); return nil })
 	step("FailTenant", func(_ context.Context, in activities.FailTenantInput) error { note(string(in.Reason)); return nil })
 	step("ServeQueue", func(context.Context, prego.Region) (int, error) { return 0, nil })
 	w.RegisterWorkflow(workflows.ProvisionTenant)
