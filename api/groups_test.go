@@ -119,7 +119,7 @@ func TestProcessGroups(t *testing.T) {
 	resp, body = b.do("GET", groups+"?limit=1", "viewer", "", "")
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 	require.Len(t, as[api.GroupPage](t, body).Groups, 1)
-	resp, body = b.do("GET", one+"/instances?stopped=true", "viewer", "", "")
+	resp, body = b.do("GET", one+"/instances?all=true", "viewer", "", "")
 	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", body)
 	resp, body = b.do("DELETE", one, "operator", "", "")
 	require.Equal(t, http.StatusNoContent, resp.StatusCode, "%s", body)

@@ -82,7 +82,7 @@ func TestGoldenImagesOverHTTP(t *testing.T) {
 		return as[api.GoldenImagePage](t, answer).Images
 	}
 	require.Empty(t, list(""))
-	require.Len(t, list("?deleted=true"), 1)
+	require.Len(t, list("?all=true"), 1)
 	resp, answer = b.do("GET", "/v1/images/img-none", "viewer", "", "")
 	require.Equal(t, http.StatusNotFound, resp.StatusCode)
 	require.Equal(t, "golden_image_not_found", as[api.Problem](t, answer).Code)

@@ -27,11 +27,8 @@ func listQuery(c echo.Context) prego.ListQuery {
 			q.Cursor = value
 		case "sort":
 			q.Sort = value
-		case "all", "deleted", "stopped": // earlier names of the last two
-			all, _ := strconv.ParseBool(value)
-			q.All = q.All || all
-		case "fleet": // earlier names
-			q.Filters["fleet_id"] = []string{value}
+		case "all":
+			q.All, _ = strconv.ParseBool(value)
 		default:
 			q.Filters[name] = strings.Split(value, ",")
 		}

@@ -7809,8 +7809,8 @@ type TraefikRoutesParams struct {
 	IfNoneMatch *string `json:"If-None-Match,omitempty"`
 }
 
-// CreateServerByOldPathParams defines parameters for CreateServerByOldPath.
-type CreateServerByOldPathParams struct {
+// CreateServerParams defines parameters for CreateServer.
+type CreateServerParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -8459,10 +8459,6 @@ type ListInstancesParams struct {
 	// ServerId Only on these servers
 	ServerId *[]ServerID `form:"server_id,omitempty" json:"server_id,omitempty"`
 
-	// Stopped The former name of all
-	// Deprecated: this property has been marked as deprecated upstream, but no `x-deprecated-reason` was set
-	Stopped *bool `form:"stopped,omitempty" json:"stopped,omitempty"`
-
 	// All Include items that have ended. Without it they are listed only if a state filter names their state
 	All *All `form:"all,omitempty" json:"all,omitempty"`
 
@@ -8552,10 +8548,6 @@ type ListImagesParams struct {
 
 	// Status Only items in these states
 	Status *[]ListImagesParamsStatus `form:"status,omitempty" json:"status,omitempty"`
-
-	// Deleted The former name of all
-	// Deprecated: this property has been marked as deprecated upstream, but no `x-deprecated-reason` was set
-	Deleted *bool `form:"deleted,omitempty" json:"deleted,omitempty"`
 
 	// All Include items that have ended. Without it they are listed only if a state filter names their state
 	All *All `form:"all,omitempty" json:"all,omitempty"`
@@ -9097,10 +9089,6 @@ type ListServersParams struct {
 	// Tag Only with all of these tags; case does not matter
 	Tag *[]Tag `form:"tag,omitempty" json:"tag,omitempty"`
 
-	// Fleet The former name of fleet_id
-	// Deprecated: this property has been marked as deprecated upstream, but no `x-deprecated-reason` was set
-	Fleet *FleetID `form:"fleet,omitempty" json:"fleet,omitempty"`
-
 	// All Include items that have ended. Without it they are listed only if a state filter names their state
 	All *All `form:"all,omitempty" json:"all,omitempty"`
 
@@ -9116,12 +9104,6 @@ type ListServersParams struct {
 
 // ListServersParamsSort defines parameters for ListServers.
 type ListServersParamsSort string
-
-// CreateServerParams defines parameters for CreateServer.
-type CreateServerParams struct {
-	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
 
 // ImportServerParams defines parameters for ImportServer.
 type ImportServerParams struct {
@@ -9666,10 +9648,8 @@ type PutWarmPoolParams struct {
 // OverridePlacementJSONRequestBody defines body for OverridePlacement for application/json ContentType.
 type OverridePlacementJSONRequestBody = PlacementOverride
 
-// CreateServerByOldPathJSONRequestBody defines body for CreateServerByOldPath for application/json ContentType.
-//
-// Deprecated: this type has been marked as deprecated upstream, but no `x-deprecated-reason` was set
-type CreateServerByOldPathJSONRequestBody = CreateServer
+// CreateServerJSONRequestBody defines body for CreateServer for application/json ContentType.
+type CreateServerJSONRequestBody = CreateServer
 
 // CreateAgentReleaseJSONRequestBody defines body for CreateAgentRelease for application/json ContentType.
 type CreateAgentReleaseJSONRequestBody = CreateAgentRelease
@@ -9760,9 +9740,6 @@ type PutRegistryJSONRequestBody = PutRegistry
 
 // CreateReleaseJSONRequestBody defines body for CreateRelease for application/json ContentType.
 type CreateReleaseJSONRequestBody = CreateRelease
-
-// CreateServerJSONRequestBody defines body for CreateServer for application/json ContentType.
-type CreateServerJSONRequestBody = CreateServer
 
 // ImportServerJSONRequestBody defines body for ImportServer for application/json ContentType.
 type ImportServerJSONRequestBody = ImportServer
@@ -9889,11 +9866,9 @@ type ServerInterface interface {
 	// TraefikRoutes Read all routes as Traefik configuration
 	// (GET /internal/routes/traefik)
 	TraefikRoutes(ctx echo.Context, params TraefikRoutesParams) error
-	// CreateServerByOldPath Create a server (former path)
+	// CreateServer Create a server
 	// (POST /internal/servers/create)
-	//
-	// Deprecated: this operation has been marked as deprecated upstream, but no `x-deprecated-reason` was set
-	CreateServerByOldPath(ctx echo.Context, params CreateServerByOldPathParams) error
+	CreateServer(ctx echo.Context, params CreateServerParams) error
 	// Metrics Read Prometheus metrics
 	// (GET /metrics)
 	Metrics(ctx echo.Context) error
@@ -10323,9 +10298,6 @@ type ServerInterface interface {
 	// ListServers List servers
 	// (GET /v1/servers)
 	ListServers(ctx echo.Context, params ListServersParams) error
-	// CreateServer Create a server
-	// (POST /v1/servers)
-	CreateServer(ctx echo.Context, params CreateServerParams) error
 	// ImportServer Import an existing server
 	// (POST /v1/servers/import)
 	ImportServer(ctx echo.Context, params ImportServerParams) error
@@ -10722,12 +10694,12 @@ func (w *ServerInterfaceWrapper) TraefikRoutes(ctx echo.Context) error {
 	return err
 }
 
-// CreateServerByOldPath converts echo context to params.
-func (w *ServerInterfaceWrapper) CreateServerByOldPath(ctx echo.Context) error {
+// CreateServer converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateServer(ctx echo.Context) error {
 	var err error
 
 	// Parameter object where we will unmarshal all parameters from the context
-	var params CreateServerByOldPathParams
+	var params CreateServerParams
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -10747,7 +10719,7 @@ func (w *ServerInterfaceWrapper) CreateServerByOldPath(ctx echo.Context) error {
 	}
 
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CreateServerByOldPath(ctx, params)
+	err = w.Handler.CreateServer(ctx, params)
 	return err
 }
 
@@ -13103,13 +13075,6 @@ func (w *ServerInterfaceWrapper) ListInstances(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
 	}
 
-	// ------------- Optional query parameter "stopped" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "stopped", ctx.QueryParams(), &params.Stopped, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
-	if err != nil {
-		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter stopped: %s", err))
-	}
-
 	// ------------- Optional query parameter "all" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
@@ -13428,13 +13393,6 @@ func (w *ServerInterfaceWrapper) ListImages(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
-	}
-
-	// ------------- Optional query parameter "deleted" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "deleted", ctx.QueryParams(), &params.Deleted, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
-	if err != nil {
-		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter deleted: %s", err))
 	}
 
 	// ------------- Optional query parameter "all" -------------
@@ -15471,13 +15429,6 @@ func (w *ServerInterfaceWrapper) ListServers(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tag: %s", err))
 	}
 
-	// ------------- Optional query parameter "fleet" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "fleet", ctx.QueryParams(), &params.Fleet, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet: %s", err))
-	}
-
 	// ------------- Optional query parameter "all" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
@@ -15508,35 +15459,6 @@ func (w *ServerInterfaceWrapper) ListServers(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ListServers(ctx, params)
-	return err
-}
-
-// CreateServer converts echo context to params.
-func (w *ServerInterfaceWrapper) CreateServer(ctx echo.Context) error {
-	var err error
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params CreateServerParams
-
-	headers := ctx.Request().Header
-	// ------------- Optional header parameter "Idempotency-Key" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
-		var IdempotencyKey IdempotencyKey
-		n := len(valueList)
-		if n != 1 {
-			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
-		}
-
-		params.IdempotencyKey = &IdempotencyKey
-	}
-
-	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CreateServer(ctx, params)
 	return err
 }
 
@@ -18416,7 +18338,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 		Handler: si,
 	}
 
-	router.POST(options.BaseURL+"/internal/servers/create", wrapper.CreateServerByOldPath, options.OperationMiddlewares["createServerByOldPath"]...)
+	router.POST(options.BaseURL+"/internal/servers/create", wrapper.CreateServer, options.OperationMiddlewares["createServer"]...)
 	router.GET(options.BaseURL+"/v1/operations/:operation_id", wrapper.GetOperation, options.OperationMiddlewares["getOperation"]...)
 	router.POST(options.BaseURL+"/internal/reconcile", wrapper.Reconcile, options.OperationMiddlewares["reconcile"]...)
 	router.GET(options.BaseURL+"/v1/ledger", wrapper.ListLedger, options.OperationMiddlewares["listLedger"]...)
@@ -18441,7 +18363,6 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/agent-releases/:version/cancel", wrapper.CancelAgentRelease, options.OperationMiddlewares["cancelAgentRelease"]...)
 	router.POST(options.BaseURL+"/internal/catalog/refresh", wrapper.RefreshCatalog, options.OperationMiddlewares["refreshCatalog"]...)
 	router.GET(options.BaseURL+"/v1/servers", wrapper.ListServers, options.OperationMiddlewares["listServers"]...)
-	router.POST(options.BaseURL+"/v1/servers", wrapper.CreateServer, options.OperationMiddlewares["createServer"]...)
 	router.GET(options.BaseURL+"/v1/server-stats", wrapper.ServerStats, options.OperationMiddlewares["serverStats"]...)
 	router.GET(options.BaseURL+"/v1/server-peers", wrapper.ServerPeers, options.OperationMiddlewares["serverPeers"]...)
 	router.POST(options.BaseURL+"/v1/servers/import", wrapper.ImportServer, options.OperationMiddlewares["importServer"]...)

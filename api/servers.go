@@ -10,11 +10,6 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// CreateServerByOldPath is CreateServer at its former path.
-func (a *API) CreateServerByOldPath(c echo.Context, p CreateServerByOldPathParams) error {
-	return a.CreateServer(c, CreateServerParams(p))
-}
-
 // CreateServer accepts a request for a server.
 func (a *API) CreateServer(c echo.Context, _ CreateServerParams) error {
 	var in server.CreateRequest

@@ -17,7 +17,7 @@ var certificateTable = Table[api.Certificate]{
 func certificateCommand(c *CLI) *cobra.Command {
 	return c.group("certificate", "Show and renew certificates for host names",
 		List[api.Certificate]{
-			Short: "List certificates, newest first", Path: "/v1/certificates", Items: "certificates", All: "retired", Filters: "status, reason, org: org_id, tenant: tenant_id",
+			Short: "List certificates, newest first", Path: "/v1/certificates", Items: "certificates", All: true, Filters: "status, reason, org: org_id, tenant: tenant_id",
 			Values: map[string][]string{"status": words(tenant.CertificateStatuses())}, Sorts: "created_at", Table: certificateTable,
 		},
 		Show[api.Certificate]{Use: "show CERTIFICATE…", Short: "Show certificates with their last orders", Path: "/v1/certificates/{certificate}", Table: certificateTable},

@@ -31,7 +31,7 @@ var ledgerTable = Table[api.LedgerResource]{
 
 func ledgerCommand(c *CLI) *cobra.Command {
 	return c.group("ledger", "Show what providers bill, whose it is, and its price", ledgerList{List[api.LedgerResource]{
-		Short: "List what is billed, newest first", Path: "/v1/ledger", Items: "resources", All: "all", Table: ledgerTable,
+		Short: "List what is billed, newest first", Path: "/v1/ledger", Items: "resources", All: true, Table: ledgerTable,
 		Filters: "kind, owner, org: org_id, state, location", Sorts: "since, name, price_month",
 	}})
 }

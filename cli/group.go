@@ -124,7 +124,7 @@ func groupCommand(c *CLI) *cobra.Command {
 		},
 		List[api.ProcessGroup]{
 			Use: "list [ENV]", Short: "List process groups, of an env or of all, newest first", Path: "/v1/groups", Items: "groups",
-			Filters: "env: env_id, app: app_id, org: org_id, region, status, name", Sorts: "created_at, name", All: "all", Table: groupTable,
+			Filters: "env: env_id, app: app_id, org: org_id, region, status, name", Sorts: "created_at, name", All: true, Table: groupTable,
 		},
 		Show[api.ProcessGroup]{Use: "show GROUP…", Short: "Show process groups, what they lack and why", Path: "/v1/groups/{group}", Table: groupTable, Watch: groupWatch},
 		groupWatch,
@@ -268,7 +268,7 @@ var instanceTable = Table[api.Instance]{
 
 func instanceCommand(c *CLI) *cobra.Command {
 	return c.group("instance", "Inspect the instances of process groups",
-		List[api.Instance]{Use: "list [GROUP]", Short: "List instances, of a process group or of all, newest first", Path: "/v1/instances", Items: "instances", All: "stopped", Filters: "state, server: server_id, org: org_id, env: env_id", Sorts: "created_at", Table: instanceTable},
+		List[api.Instance]{Use: "list [GROUP]", Short: "List instances, of a process group or of all, newest first", Path: "/v1/instances", Items: "instances", All: true, Filters: "state, server: server_id, org: org_id, env: env_id", Sorts: "created_at", Table: instanceTable},
 		Show[api.Instance]{Use: "show INSTANCE…", Short: "Show instances", Path: "/v1/instances/{instance}", Table: instanceTable},
 		logs{"logs INSTANCE", "Print an instance's log, without what looks like a secret", "/v1/instances/{instance}/logs", ""},
 	)

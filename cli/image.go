@@ -50,7 +50,7 @@ func imageCommand(c *CLI) *cobra.Command {
 			},
 			Body: func(*call) (any, error) { return in, nil },
 		},
-		List[api.GoldenImage]{Short: "List images, newest first", Path: "/v1/images", Items: "images", All: "deleted", Filters: "status, region, base: base_image", Values: map[string][]string{"status": words(server.ImageStatuses())}, Sorts: "created_at", Table: imageTable},
+		List[api.GoldenImage]{Short: "List images, newest first", Path: "/v1/images", Items: "images", All: true, Filters: "status, region, base: base_image", Values: map[string][]string{"status": words(server.ImageStatuses())}, Sorts: "created_at", Table: imageTable},
 		Show[api.GoldenImage]{Use: "show IMAGE…", Short: "Show images", Path: "/v1/images/{image}", Table: imageTable, Watch: imageWatch()},
 		imageWatch(),
 		Action[api.GoldenImage]{

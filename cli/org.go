@@ -113,7 +113,7 @@ func appCommand(c *CLI) *cobra.Command {
 			},
 			Body: func(in *call) (any, error) { return api.CreateApp{OrgId: api.OrgID(org), Name: in.typed}, nil },
 		},
-		List[api.App]{Short: "List apps, newest first", Path: "/v1/apps", Items: "apps", Filters: "org: org_id, name", Sorts: "created_at, name", All: "all", Table: appTable},
+		List[api.App]{Short: "List apps, newest first", Path: "/v1/apps", Items: "apps", Filters: "org: org_id, name", Sorts: "created_at, name", All: true, Table: appTable},
 		Show[api.App]{Use: "show APP…", Short: "Show apps", Path: "/v1/apps/{app}", Table: appTable},
 		Delete("delete APP…", "app", "/v1/apps/{app}"),
 	)
@@ -136,7 +136,7 @@ func envCommand(c *CLI) *cobra.Command {
 				return api.CreateEnv{Name: in.typed, Region: api.Region(region)}, err
 			},
 		},
-		List[api.Env]{Short: "List envs, newest first", Path: "/v1/envs", Items: "envs", Filters: "app: app_id, org: org_id, region, name", Sorts: "created_at, name", All: "all", Table: envTable},
+		List[api.Env]{Short: "List envs, newest first", Path: "/v1/envs", Items: "envs", Filters: "app: app_id, org: org_id, region, name", Sorts: "created_at, name", All: true, Table: envTable},
 		Show[api.Env]{Use: "show ENV…", Short: "Show envs", Path: "/v1/envs/{env}", Table: envTable},
 		Delete("delete ENV…", "env", "/v1/envs/{env}"),
 	)

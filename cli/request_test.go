@@ -26,7 +26,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 	const env, group, volume, tenant = "env-aaaabbbbcccc", "grp-aaaabbbbcccc", "vol-aaaabbbbcccc", "t-aaaabbbbcccc"
 	at := strings.NewReplacer("ENV", env, "GRP", group, "VOL", volume, "TEN", tenant, "SECRET", secret, "SPEC", spec)
 	for _, tc := range []struct{ args, stdin, asks, sends string }{
-		{"server create app-7 --role app --region eu --tag a --type cx43", "", "POST /v1/servers", `{"server_id":"app-7","role":"app","region":"eu","infra_provider":"hetzner","spec":{"server_type":"cx43","tags":["a"]}}`},
+		{"server create app-7 --role app --region eu --tag a --type cx43", "", "POST /internal/servers/create", `{"server_id":"app-7","role":"app","region":"eu","infra_provider":"hetzner","spec":{"server_type":"cx43","tags":["a"]}}`},
 		{"server list --region eu,us --state active,failed -l gpu --fleet web --all --limit 7", "", "GET /v1/servers?all=true&fleet_id=web&limit=7&region=eu%2Cus&status=active%2Cfailed&tag=gpu", ""},
 		{"server delete app-7 --force --yes", "", "DELETE /v1/servers/app-7?force=true", ""},
 		{"server import app-7 --role app --region eu --provider-server-id 42", "", "POST /v1/servers/import", `{"server_id":"app-7","role":"app","region":"eu","infra_provider":"hetzner","provider_server_id":"42","managed_by":"worker_direct"}`},
@@ -172,7 +172,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"group delete GRP --yes", "", "DELETE /v1/groups/GRP", ""},
 		{"group list ENV --sort -name", "", "GET /v1/groups?env_id=ENV&limit=200&sort=-name", ""},
 		{"group list --org acme --sort status", "", "GET /v1/groups?limit=200&org_id=acme", ""},
-		{"instance list GRP --stopped", "", "GET /v1/instances?all=true&group_id=GRP&limit=200", ""},
+		{"instance list GRP --all", "", "GET /v1/instances?all=true&group_id=GRP&limit=200", ""},
 		{"instance list --server app-7 --org acme", "", "GET /v1/instances?limit=200&org_id=acme&server_id=app-7", ""},
 		{"route list --host www.example.com", "", "GET /v1/routes?hostname=www.example.com&limit=200", ""},
 		{"ipv4 list ENV --all", "", "GET /v1/ipv4-addresses?all=true&env_id=ENV&limit=200", ""},

@@ -38,7 +38,7 @@ func routeCommand(c *CLI) *cobra.Command {
 				return in, err
 			},
 		},
-		List[api.Route]{Use: "list [ENV]", Short: "List routes, of an env or of all, newest first", Path: "/v1/routes", Items: "routes", Filters: "org: org_id, host: hostname, group: group_id, protocol", Sorts: "created_at, hostname", All: "all", Table: routeTable},
+		List[api.Route]{Use: "list [ENV]", Short: "List routes, of an env or of all, newest first", Path: "/v1/routes", Items: "routes", Filters: "org: org_id, host: hostname, group: group_id, protocol", Sorts: "created_at, hostname", All: true, Table: routeTable},
 		Show[api.Route]{Use: "show ENV ROUTE…", Short: "Show routes", Path: "/v1/envs/{env}/routes/{route}", Table: routeTable},
 		Delete("delete ENV ROUTE…", "route", "/v1/envs/{env}/routes/{route}"),
 	)
@@ -72,7 +72,7 @@ func domainCommand(c *CLI) *cobra.Command {
 			},
 			Say: func(_ *call, d api.Domain) string { return recordsText(d) },
 		},
-		List[api.Domain]{Short: "List names", Path: "/v1/domains", Items: "domains", Filters: "org: org_id, tenant: tenant_id, name, status", Sorts: "created_at, name", All: "all", Table: domainTable},
+		List[api.Domain]{Short: "List names", Path: "/v1/domains", Items: "domains", Filters: "org: org_id, tenant: tenant_id, name, status", Sorts: "created_at, name", All: true, Table: domainTable},
 		Show[api.Domain]{Use: "show DOMAIN…", Short: "Show names and their DNS records", Path: "/v1/domains/{domain}", Table: domainTable},
 		Action[api.Domain]{Use: "check DOMAIN…", Short: "Try again now to verify names", Path: "/v1/domains/{domain}/check", Table: domainTable},
 		Delete("delete DOMAIN…", "domain", "/v1/domains/{domain}"),
@@ -84,7 +84,7 @@ var ipv4Table = Table[api.IPv4]{ID: "allocation_id", Columns: "allocation_id, en
 func ipv4Command(c *CLI) *cobra.Command {
 	path := "/v1/envs/{env}/ipv4"
 	return c.group("ipv4", "Manage IPv4 addresses of envs",
-		List[api.IPv4]{Use: "list [ENV]", Short: "List IPv4 addresses, of an env or of all, newest first", Path: "/v1/ipv4-addresses", Items: "ipv4_addresses", Filters: "org: org_id, address, server: server_id, status", Sorts: "created_at", All: "all", Table: ipv4Table},
+		List[api.IPv4]{Use: "list [ENV]", Short: "List IPv4 addresses, of an env or of all, newest first", Path: "/v1/ipv4-addresses", Items: "ipv4_addresses", Filters: "org: org_id, address, server: server_id, status", Sorts: "created_at", All: true, Table: ipv4Table},
 		Action[api.IPv4]{Use: "enable ENV…", Short: "Give envs IPv4 addresses of their own", Path: path, Table: ipv4Table},
 		Show[api.IPv4]{Use: "show ENV…", Short: "Show the IPv4 addresses of envs", Path: path, Table: ipv4Table},
 		Action[api.IPv4]{Use: "disable ENV…", Short: "Release the IPv4 addresses of envs", Method: http.MethodDelete, Path: path, Destroys: "releases the address of env", Table: ipv4Table},
@@ -134,7 +134,7 @@ func volumeCommand(c *CLI) *cobra.Command {
 				return in, nil
 			},
 		},
-		List[api.Volume]{Short: "List volumes", Path: "/v1/volumes", Items: "volumes", Filters: "org: org_id, name, region, location, status", Sorts: "created_at, name, size_bytes", All: "all", Table: volumeTable},
+		List[api.Volume]{Short: "List volumes", Path: "/v1/volumes", Items: "volumes", Filters: "org: org_id, name, region, location, status", Sorts: "created_at, name, size_bytes", All: true, Table: volumeTable},
 		Show[api.Volume]{Use: "show VOLUME…", Short: "Show volumes", Path: "/v1/volumes/{volume}", Table: volumeTable},
 		Action[api.Volume]{
 			Use: "grow VOLUME", Short: "Resize a volume to a larger size, while it is in use, too", Method: http.MethodPatch, Path: "/v1/volumes/{volume}", Table: volumeTable, Example: "  prego volume grow data --size 40GB",
@@ -189,7 +189,7 @@ func snapshotCommand(c *CLI) *cobra.Command {
 	path := "/v1/tenants/{tenant}/snapshots"
 	return c.group("snapshot", "Manage backups of tenants' sites",
 		Action[api.Snapshot]{Use: "create TENANT…", Short: "Back up tenants' sites", Path: path, Table: snapshotTable},
-		List[api.Snapshot]{Use: "list TENANT", Short: "List the snapshots of a tenant, newest first", Path: path, Items: "snapshots", Filters: "status", Sorts: "created_at", All: "all", Table: snapshotTable},
+		List[api.Snapshot]{Use: "list TENANT", Short: "List the snapshots of a tenant, newest first", Path: path, Items: "snapshots", Filters: "status", Sorts: "created_at", All: true, Table: snapshotTable},
 		Show[api.Snapshot]{Use: "show TENANT SNAPSHOT…", Short: "Show snapshots", Path: path + "/{snapshot}", Table: snapshotTable},
 		Delete("delete TENANT SNAPSHOT…", "snapshot", path+"/{snapshot}"),
 	)
@@ -213,7 +213,7 @@ func backupVerbs[T any](of, id, path string, table Table[T]) []verb {
 	at := path + "/{" + id + "}"
 	return []verb{
 		Action[T]{Use: "create " + strings.ToUpper(of) + "…", Short: "Back up " + of + "s to object storage", Path: path, Table: table},
-		List[T]{Use: "list " + strings.ToUpper(of), Short: "List the backups of a " + of + ", newest first", Path: path, Items: "backups", Filters: "state", Sorts: "created_at", All: "all", Table: table},
+		List[T]{Use: "list " + strings.ToUpper(of), Short: "List the backups of a " + of + ", newest first", Path: path, Items: "backups", Filters: "state", Sorts: "created_at", All: true, Table: table},
 		Show[T]{Use: "show " + one + "…", Short: "Show backups of a " + of, Path: at, Table: table},
 		holdBackup("hold "+one, at+"/hold", table),
 		Action[T]{Use: "release " + one, Short: "Release a backup that is held", Method: http.MethodDelete, Path: at + "/hold", Table: table},

@@ -186,7 +186,7 @@ func serverCommand(c *CLI) *cobra.Command {
 	return c.group("server", "Manage servers",
 		serverCreate(accepted), serverImport(),
 		List[api.ServerSummary]{
-			Short: "List servers, newest first", Path: "/v1/servers", Items: "servers", All: "all",
+			Short: "List servers, newest first", Path: "/v1/servers", Items: "servers", All: true,
 			Example: "  prego server list --region eu --state active,draining\n  prego server list -l gpu --columns server,tags,age",
 			Sorts:   "created_at, server_id", Filters: "region, role, status, tag, fleet: fleet_id, provider: infra_provider, agent: agent_status, patches: patch_state", Values: map[string][]string{"status": words(server.Statuses()), "patches": words(server.PatchStates())},
 			Table: Table[api.ServerSummary]{
@@ -263,7 +263,7 @@ func serverCommand(c *CLI) *cobra.Command {
 func serverCreate(accepted func(*call, api.Accepted) string) Action[api.Accepted] {
 	var in server.CreateRequest
 	return Action[api.Accepted]{
-		Use: "create NAME", Short: "Create a server", Path: "/v1/servers", Example: "  prego server create app-7 --role app --region eu --watch",
+		Use: "create NAME", Short: "Create a server", Path: "/internal/servers/create", Example: "  prego server create app-7 --role app --region eu --watch",
 		Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
 			pick(f, &in.Role, "role", prego.RoleNode, "", sets["role"])
 			pick(f, &in.Region, "region", "", "", sets["region"])

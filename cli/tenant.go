@@ -168,7 +168,7 @@ func tenantAccepted(_ *call, a api.TenantAccepted) string {
 func tenantCommand(c *CLI) *cobra.Command {
 	cmd := c.group("tenant", "Manage tenants and their sites", tenantCreate(),
 		List[api.TenantSummary]{
-			Short: "List tenants, newest first", Path: "/v1/tenants", Items: "tenants", All: "all",
+			Short: "List tenants, newest first", Path: "/v1/tenants", Items: "tenants", All: true,
 			Example: "  prego tenant list --state active,suspended --org acme",
 			Sorts:   "created_at, slug", Filters: "region, plan, state, org: org_id, parent: parent_org_id, slug", Values: map[string][]string{"state": words(tenant.States())},
 			Table: Table[api.TenantSummary]{

@@ -185,7 +185,7 @@ type List[T any] struct {
 	Table               Table[T]
 	Filters             string              // flags, as "region, org: org_id": the parameter follows a colon if it differs
 	Values              map[string][]string // closed sets of values, by flag
-	All                 string              // an earlier name of --all, for lists that omit ended things; "all" if there is none
+	All                 bool                // offers --all, for lists that omit ended things
 	Sorts               string              // fields that the API can sort by; other columns are sorted here
 	Limit               int                 // default of --limit: 1000
 	Whole               bool                // the answer has no pages
@@ -199,11 +199,8 @@ func (l List[T]) command(c *CLI) *cobra.Command {
 	if !l.Whole {
 		f.IntVar(&limit, "limit", cmp.Or(l.Limit, 1000), "list at most this many")
 	}
-	if l.All != "" {
+	if l.All {
 		f.BoolVarP(&all, "all", "a", false, "include ended ones")
-		if l.All != "all" {
-			f.BoolVar(&all, l.All, false, "the same as --all")
-		}
 	}
 	f.StringVar(&sort, "sort", "", "sort by a column, -column for descending")
 	columns := l.Table.flags(f)

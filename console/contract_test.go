@@ -140,7 +140,7 @@ func sameForm(a, b string) bool {
 func TestWhatChangesThingsIsOffered(t *testing.T) {
 	t.Parallel()
 	elsewhere := map[string]string{
-		"createServerByOldPath": "is createServer", "createConsoleLogin": "is how one comes here", "simulatePlacements": "is what-if with whole fleets", "whatIf": "has a page", "replayDecision": "has a page",
+		"createConsoleLogin": "is how one comes here", "simulatePlacements": "is what-if with whole fleets", "whatIf": "has a page", "replayDecision": "has a page",
 		"planPacking": "has a page", "createRebalance": "is on the page of the plan", "createAgentRelease": "needs a signature, which is made where agents are built", "createRelease": "", "deleteTenantDomain": "is deleteDomain",
 	}
 	offered := map[string]bool{}

@@ -184,10 +184,9 @@ func (c *Console) table(ec echo.Context, l listing, params map[string]string, gi
 	return t, c.commandsOf(ec, readLine(l.CLI, l.flags(), asked, params), path, asked), nil
 }
 
-// hidden reports whether a parameter of a list is no filter: it belongs to pages, or is an earlier
-// name of another one.
+// hidden reports whether a parameter of a list is no filter: it belongs to pages.
 func hidden(p *openapi3.Parameter) bool {
-	return slices.Contains([]string{"sort", "cursor", "limit", "deleted", "stopped", "fleet"}, p.Name) || strings.Contains(p.Description, "arlier name")
+	return slices.Contains([]string{"sort", "cursor", "limit"}, p.Name)
 }
 
 // rowPage is the page of a row, "" if it has none.
