@@ -135,6 +135,12 @@ func image(id int64, name, description, flavor, version string) schema.Image {
 	}
 }
 
+// balancerTypes are the load balancers on the provider's price list. There are none to create.
+var balancerTypes = []struct {
+	name    string
+	monthly float64
+}{{"lb11", 5.39}, {"lb21", 16.40}, {"lb31", 32.90}}
+
 func (s *Sim) pricing() schema.Pricing {
 	p := schema.Pricing{
 		Currency: "EUR", VATRate: "19.00", Image: schema.PricingImage{PricePerGBMonth: price(0.011)},
@@ -149,8 +155,14 @@ func (s *Sim) pricing() schema.Pricing {
 		}
 		p.FloatingIPs = append(p.FloatingIPs, ft)
 	}
-	for _, t := range balancerTypes {
-		p.LoadBalancerTypes = append(p.LoadBalancerTypes, schema.PricingLoadBalancerType{ID: t.id, Name: t.name, Prices: t.schema().Prices})
+	for i, t := range balancerTypes {
+		lb := schema.PricingLoadBalancerType{ID: int64(i + 1), Name: t.name}
+		for _, l := range locations {
+			lb.Prices = append(lb.Prices, schema.PricingLoadBalancerTypePrice{
+				Location: l.Name, PriceHourly: price(t.monthly / 624), PriceMonthly: price(t.monthly), IncludedTraffic: 20 << 40, PricePerTBTraffic: price(1),
+			})
+		}
+		p.LoadBalancerTypes = append(p.LoadBalancerTypes, lb)
 	}
 	for _, t := range s.serverTypes() {
 		p.ServerTypes = append(p.ServerTypes, schema.PricingServerType{ID: t.ID, Name: t.Name, Prices: t.Prices})

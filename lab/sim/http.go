@@ -55,17 +55,13 @@ type endpoint func(r *http.Request) (status int, body any, err error)
 func (s *Sim) routes() http.Handler {
 	api := http.NewServeMux()
 	handle := func(pattern string, e endpoint) { api.Handle(pattern, s.locked(e)) }
-	servers, balancers := s.servers(), s.loadBalancers()
 	for _, k := range []interface {
 		register(handle func(pattern string, e endpoint))
 	}{
-		servers, s.volumes(), s.firewalls(), s.groups(), s.primaryIPs(), s.floatingIPs(), s.networks(), s.sshKeys(), s.imageKind(), s.certificates(),
-		balancers, s.balancerTypes(), s.isos(),
+		s.servers(), s.volumes(), s.firewalls(), s.groups(), s.primaryIPs(), s.floatingIPs(), s.networks(), s.imageKind(), s.isos(),
 	} {
 		k.register(handle)
 	}
-	handle("GET /v1/servers/{id}/metrics", metrics(servers, serverSeries))
-	handle("GET /v1/load_balancers/{id}/metrics", metrics(balancers, balancerSeries))
 	for pattern, e := range map[string]endpoint{
 		"GET /v1/actions": s.listActions, "GET /v1/actions/{id}": s.getAction,
 
@@ -98,7 +94,7 @@ func (s *Sim) routes() http.Handler {
 	return root
 }
 
-var kindActions = regexp.MustCompile(`^/v1/(?:servers|volumes|firewalls|primary_ips|floating_ips|networks|images|zones|load_balancers|certificates)/actions(/\d+)?$`)
+var kindActions = regexp.MustCompile(`^/v1/(?:servers|volumes|firewalls|primary_ips|floating_ips|networks|images|zones)/actions(/\d+)?$`)
 
 func noDatacenters(*http.Request) (int, any, error) {
 	return 0, nil, &apiError{status: 410, code: "deprecated_api_endpoint", message: "datacenters were removed; use locations"}

@@ -49,10 +49,6 @@ func TestTheLedgerFollowsPrices(t *testing.T) {
 	act(c.Server.DisableBackup(ctx, made.Server))
 	require.InDelta(t, 8.49, monthly("server"), 0.001)
 
-	lb, _, err := c.LoadBalancer.Create(ctx, hcloud.LoadBalancerCreateOpts{Name: "lb", LoadBalancerType: &hcloud.LoadBalancerType{Name: "lb11"}, Location: &hcloud.Location{Name: "fsn1"}})
-	require.NoError(t, err)
-	act(c.LoadBalancer.ChangeType(ctx, lb.LoadBalancer, hcloud.LoadBalancerChangeTypeOpts{LoadBalancerType: &hcloud.LoadBalancerType{Name: "lb31"}}))
-	require.InDelta(t, 32.90, monthly("load_balancer"), 0.001)
 	v, _, err := c.Volume.Create(ctx, hcloud.VolumeCreateOpts{Name: "v", Size: 10, Location: &hcloud.Location{Name: "fsn1"}})
 	require.NoError(t, err)
 	act(c.Volume.Resize(ctx, v.Volume, 20))

@@ -17,20 +17,13 @@ func membership(srv *server, network int64) int {
 	return slices.IndexFunc(srv.PrivateNet, func(p schema.ServerPrivateNet) bool { return p.Network == network })
 }
 
-// usedAddresses are those of a network that servers and load balancers have.
+// usedAddresses are those of a network that servers have.
 func (s *Sim) usedAddresses(network int64) map[netip.Addr]bool {
 	used := make(map[netip.Addr]bool)
 	for _, srv := range s.st.Servers {
 		if i := membership(srv, network); i >= 0 {
 			for _, a := range addressesOf(srv.PrivateNet[i]) {
 				used[netip.MustParseAddr(a)] = true
-			}
-		}
-	}
-	for _, b := range s.st.LoadBalancers {
-		for _, p := range b.PrivateNet {
-			if p.Network == network {
-				used[netip.MustParseAddr(p.IP)] = true
 			}
 		}
 	}

@@ -45,13 +45,6 @@ func (s *Sim) networkView(n *schema.Network) schema.Network {
 		}
 	}
 	slices.Sort(out.Servers)
-	out.LoadBalancers = []int64{}
-	for id, b := range s.st.LoadBalancers {
-		if inNetwork(b, n.ID) {
-			out.LoadBalancers = append(out.LoadBalancers, id)
-		}
-	}
-	slices.Sort(out.LoadBalancers)
 	return out
 }
 
@@ -127,19 +120,14 @@ func (s *Sim) createNetwork(r *http.Request) (any, error) {
 	return schema.NetworkCreateResponse{Network: *n}, nil
 }
 
-// removeNetwork deletes a network; servers and load balancers that are in it are detached,
-// as the specification has it: attached resources are detached automatically.
+// removeNetwork deletes a network; servers that are in it are detached, as the specification
+// has it: attached resources are detached automatically.
 func (s *Sim) removeNetwork(n *schema.Network) (any, error) {
 	for _, srv := range s.st.Servers {
 		if membership(srv, n.ID) >= 0 {
 			if err := s.leave(srv, n.ID); err != nil {
 				return nil, err
 			}
-		}
-	}
-	for _, b := range s.st.LoadBalancers {
-		if inNetwork(b, n.ID) {
-			b.PrivateNet = []schema.LoadBalancerPrivateNet{}
 		}
 	}
 	delete(s.st.Networks, n.ID)

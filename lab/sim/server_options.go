@@ -100,8 +100,8 @@ func (s *Sim) enableRescue(r *http.Request, srv *server) (any, error) {
 	if req.Type != "" && req.Type != "linux64" {
 		return nil, invalid("type must be linux64", "type")
 	}
-	if err := s.haveKeys(req.SSHKeys); err != nil {
-		return nil, err
+	if len(req.SSHKeys) > 0 {
+		return nil, errNoSSHKeys
 	}
 	srv.RescueEnabled = true
 	body := s.did("enable_rescue", nil, serverRef(srv.ID))

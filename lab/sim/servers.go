@@ -58,7 +58,6 @@ func (s *Sim) view(srv *server) schema.Server {
 		out.PlacementGroup = s.st.Groups[srv.PlacementGroup.ID]
 	}
 	out.PublicNet.Firewalls = s.firewallsOf(srv)
-	out.LoadBalancers = s.balancersOf(srv)
 	return out
 }
 
@@ -81,6 +80,19 @@ func (b serverBody) MarshalJSON() ([]byte, error) {
 		public["ipv6"] = nil
 	}
 	return json.Marshal(out)
+}
+
+// plain is a value as its JSON says it.
+func plain(v any) any {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		panic("sim: " + err.Error())
+	}
+	var out any
+	if err := json.Unmarshal(raw, &out); err != nil {
+		panic("sim: " + err.Error())
+	}
+	return out
 }
 
 func idOrName(v schema.IDOrName) string {
@@ -169,8 +181,8 @@ func (s *Sim) checkAttachments(o *order) error {
 			return invalid("volume is in another location", "volumes")
 		}
 	}
-	if err := s.haveKeys(o.req.SSHKeys); err != nil {
-		return err
+	if len(o.req.SSHKeys) > 0 {
+		return errNoSSHKeys
 	}
 	if err := s.checkAddresses(o); err != nil {
 		return err
@@ -179,6 +191,9 @@ func (s *Sim) checkAttachments(o *order) error {
 	o.private, err = s.placeAll(o.location, o.req.Networks)
 	return err
 }
+
+// errNoSSHKeys refuses what names an SSH key: the project has none.
+var errNoSSHKeys = invalid("SSH key not found", "ssh_keys")
 
 // checkAddresses finds the primary IPs that a new server is to have.
 func (s *Sim) checkAddresses(o *order) error {
@@ -245,11 +260,7 @@ func (s *Sim) createServer(r *http.Request) (any, error) {
 		return nil, err
 	}
 	srv, action, next := s.make(o)
-	body := map[string]any{"server": serverBody{s.view(srv)}, "action": action, "next_actions": next, "root_password": nil}
-	if len(req.SSHKeys) == 0 {
-		body["root_password"] = rootPassword(srv.ID)
-	}
-	return body, nil
+	return map[string]any{"server": serverBody{s.view(srv)}, "action": action, "next_actions": next, "root_password": rootPassword(srv.ID)}, nil
 }
 
 // make creates a server and boots it.
@@ -381,7 +392,6 @@ func (s *Sim) remove(srv *server) {
 	for _, f := range s.st.Firewalls {
 		f.AppliedTo = slices.DeleteFunc(f.AppliedTo, func(a schema.FirewallResource) bool { return a.Server != nil && a.Server.ID == srv.ID })
 	}
-	s.dropFromBalancers(srv.ID)
 	s.dropBackups(srv.ID, 0)
 	s.scrap(srv, nil)
 }

@@ -96,7 +96,6 @@ type Limits struct {
 	PlacementGroups int // 50
 	Firewalls       int // 50
 	Networks        int // 50
-	LoadBalancers   int // 50
 }
 
 // Sim is a running cloud.
@@ -156,7 +155,6 @@ func New(cfg Config) (*Sim, error) {
 	def(&cfg.Limits.PlacementGroups, 50)
 	def(&cfg.Limits.Firewalls, 50)
 	def(&cfg.Limits.Networks, 50)
-	def(&cfg.Limits.LoadBalancers, 50)
 	if cfg.DNS == "" {
 		cfg.DNS = "127.0.0.1:0"
 	}

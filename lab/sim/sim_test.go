@@ -110,7 +110,6 @@ func walk(t *testing.T, rt *judge.Judge) {
 		func() error { _, err := c.Location.All(ctx); return err },
 		func() error { _, err := c.ServerType.All(ctx); return err },
 		func() error { _, err := c.Image.All(ctx); return err },
-		func() error { _, err := c.SSHKey.All(ctx); return err },
 		func() error { _, _, err := c.Pricing.Get(ctx); return err },
 		func() error {
 			_, _, err := c.Server.Update(ctx, made.Server, hcloud.ServerUpdateOpts{Labels: labels})

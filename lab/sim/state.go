@@ -12,22 +12,19 @@ import (
 
 // state is everything that the cloud stores.
 type state struct {
-	NextID        int64                            `json:"next_id"`
-	Servers       map[int64]*server                `json:"servers"`
-	Actions       map[int64]*schema.Action         `json:"actions"`
-	Volumes       map[int64]*schema.Volume         `json:"volumes"`
-	Firewalls     map[int64]*schema.Firewall       `json:"firewalls"`
-	Groups        map[int64]*schema.PlacementGroup `json:"placement_groups"`
-	PrimaryIPs    map[int64]*schema.PrimaryIP      `json:"primary_ips"`
-	FloatingIPs   map[int64]*schema.FloatingIP     `json:"floating_ips"`
-	Snapshots     map[int64]*schema.Image          `json:"snapshots"`
-	Networks      map[int64]*schema.Network        `json:"networks"`
-	SSHKeys       map[int64]*schema.SSHKey         `json:"ssh_keys"`
-	Certificates  map[int64]*schema.Certificate    `json:"certificates"`
-	LoadBalancers map[int64]*schema.LoadBalancer   `json:"load_balancers"`
-	Zones         map[int64]*zone                  `json:"zones"`
-	Ledger        []*LedgerEntry                   `json:"ledger"`
-	StockOut      map[string]bool                  `json:"stock_out"` // "type/location"
+	NextID      int64                            `json:"next_id"`
+	Servers     map[int64]*server                `json:"servers"`
+	Actions     map[int64]*schema.Action         `json:"actions"`
+	Volumes     map[int64]*schema.Volume         `json:"volumes"`
+	Firewalls   map[int64]*schema.Firewall       `json:"firewalls"`
+	Groups      map[int64]*schema.PlacementGroup `json:"placement_groups"`
+	PrimaryIPs  map[int64]*schema.PrimaryIP      `json:"primary_ips"`
+	FloatingIPs map[int64]*schema.FloatingIP     `json:"floating_ips"`
+	Snapshots   map[int64]*schema.Image          `json:"snapshots"`
+	Networks    map[int64]*schema.Network        `json:"networks"`
+	Zones       map[int64]*zone                  `json:"zones"`
+	Ledger      []*LedgerEntry                   `json:"ledger"`
+	StockOut    map[string]bool                  `json:"stock_out"` // "type/location"
 	// Retiring are deprecations, by "type/location"; the provider announces them per location.
 	Retiring map[string]schema.DeprecationInfo `json:"retiring"`
 }
@@ -81,9 +78,6 @@ func (st *state) load(path string) error {
 	initMap(&st.FloatingIPs)
 	initMap(&st.Snapshots)
 	initMap(&st.Networks)
-	initMap(&st.SSHKeys)
-	initMap(&st.Certificates)
-	initMap(&st.LoadBalancers)
 	initMap(&st.Zones)
 	initMap(&st.StockOut)
 	initMap(&st.Retiring)

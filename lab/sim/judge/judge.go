@@ -65,7 +65,7 @@ func Specification(t *testing.T) *openapi3.T {
 
 // notOurs are paths that the simulator answers for the provider's own tools, and that
 // prego never calls.
-var notOurs = []string{"/v1/networks", "/v1/ssh_keys"}
+var notOurs = []string{"/v1/networks"}
 
 // Judge is a RoundTripper that fails its test for a request or an answer that a document
 // doesn't allow.
