@@ -54,8 +54,6 @@ type InstanceEngine interface {
 	// StartInstance starts the container. A repeated call finds the container that is
 	// already there.
 	StartInstance(ctx context.Context, serverID prego.ServerID, addr string, spec server.ContainerSpec) error
-	// RunInstance does the same and waits until it is healthy.
-	RunInstance(ctx context.Context, serverID prego.ServerID, addr string, spec server.ContainerSpec) error
 	// RemoveInstance stops and removes the container; a missing one is success.
 	RemoveInstance(ctx context.Context, serverID prego.ServerID, addr, name string) error
 	ListContainers(ctx context.Context, serverID prego.ServerID, addr string) ([]server.ContainerInfo, error)
@@ -354,10 +352,9 @@ func (a *Groups) wakeRegion(ctx context.Context, region prego.Region) {
 	}
 }
 
-// BootInstance starts an instance's container. Its server's agent then tells when it is
+// BootInstance starts an instance's container. Its server's agent then reports when it is
 // healthy, or has ended, and the next plan notices when it takes too long: nothing waits
-// here. Only where the agent tells nothing, because it is of a version before, this step
-// waits. An instance that is no longer wanted is left alone.
+// here. An instance that is no longer wanted is left alone.
 func (a *Groups) BootInstance(ctx context.Context, id string) (err error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -387,11 +384,7 @@ func (a *Groups) BootInstance(ctx context.Context, id string) (err error) {
 		}
 	}
 	a.hook("instance/boot")
-	run, done := a.Engine.StartInstance, func() (bool, error) { return a.Store.InstanceStarted(ctx, id, h.Spec.StartTimeout()) }
-	if !h.Watched {
-		run, done = a.Engine.RunInstance, func() (bool, error) { return a.Store.InstanceRunning(ctx, id) }
-	}
-	err = run(ctx, h.ServerID, h.Host, workload.OnHost(h.Spec.Container(h.InstanceID, h.GroupID, h.Ports, binds), h.EnvID, h.Private))
+	err = a.Engine.StartInstance(ctx, h.ServerID, h.Host, workload.OnHost(h.Spec.Container(h.InstanceID, h.GroupID, h.Ports, binds), h.EnvID, h.Private))
 	a.hook("instance/booted")
 	var ce *server.ContainerError
 	if errors.As(err, &ce) {
@@ -400,7 +393,7 @@ func (a *Groups) BootInstance(ctx context.Context, id string) (err error) {
 	if err != nil {
 		return err
 	}
-	ok, err := done()
+	ok, err := a.Store.InstanceStarted(ctx, id, h.Spec.StartTimeout())
 	if err != nil {
 		return fromGroups(err)
 	}

@@ -93,15 +93,6 @@ func (c *containers) StartInstance(ctx context.Context, serverID prego.ServerID,
 	return h.Run(ctx, spec)
 }
 
-func (c *containers) RunInstance(ctx context.Context, serverID prego.ServerID, addr string, spec server.ContainerSpec) error {
-	h, err := c.hosts.Host(serverID, addr)
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	return h.Up(ctx, []server.ContainerSpec{spec})
-}
-
 func (c *containers) RemoveInstance(ctx context.Context, serverID prego.ServerID, addr, name string) error {
 	h, err := c.hosts.Host(serverID, addr)
 	if err != nil {

@@ -105,9 +105,6 @@ func TestReportsOfContainers(t *testing.T) {
 	_, err := s.pool.Exec(ctx, `UPDATE servers SET agent_key_sha256 = 'k'`)
 	require.NoError(t, err)
 	group, id := s.placedInstance(t, 1)
-	h, err := s.InstanceHost(ctx, id)
-	require.NoError(t, err)
-	require.False(t, h.Watched)
 	tell := func(stream string, seq int64, full bool, seen ...workload.InstanceSight) workload.ReportOutcome {
 		return s.report(t, workload.InstanceReport{Stream: stream, Seq: seq, Full: full, Seen: seen})
 	}
@@ -122,9 +119,6 @@ func TestReportsOfContainers(t *testing.T) {
 	require.Equal(t, "booting|", s.instanceState(t, id))
 	require.Empty(t, tell("a", 1, true), "an instance that is not started yet can't be missing")
 	require.Equal(t, "booting|", s.instanceState(t, id))
-	h, err = s.InstanceHost(ctx, id)
-	require.NoError(t, err)
-	require.True(t, h.Watched)
 
 	// While it boots, a check that fails is only noted.
 	require.Empty(t, tell("a", 2, false, failing), "it is told of before its start is written")

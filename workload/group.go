@@ -468,7 +468,6 @@ type InstanceHost struct {
 	Binds        []string // its volumes, in the engine's format
 	EnvID        prego.EnvID
 	Private      string // the server's private address, "" for none
-	Watched      bool   // its server's agent tells when containers become healthy or end
 	Drained      bool   // its server is being emptied
 }
 
