@@ -26,9 +26,6 @@ type HostCommands interface {
 // system after a power cut takes the longest.
 const hostVerbTime = 5 * time.Minute
 
-// codeKindUnknown is how an agent of a version before refuses a kind.
-const codeKindUnknown = "kind_unknown"
-
 // onHost runs a verb of a kind on a server. Verbs can be repeated, so each call has an
 // audit id of its own.
 func onHost(ctx context.Context, hosts HostCommands, srv server.Server, kind wire.CommandKind, args ...string) (string, error) {
@@ -50,8 +47,6 @@ func (a *OrgResources) mountVolume(ctx context.Context, srv server.Server, v wor
 	out, err := onHost(ctx, a.Hosts, srv, wire.KindVolume, "mount", v.ProviderID)
 	var ce *server.CommandError
 	switch {
-	case errors.As(err, &ce) && ce.Code == codeKindUnknown:
-		return report, &server.ContainerError{Container: string(v.VolumeID), Message: fmt.Sprintf("the agent of server %s is of an earlier version, which mounts no volumes: rebuild the server", srv.ServerID)}
 	case errors.As(err, &ce) && ce.ExitCode > 0:
 		return report, &server.ContainerError{Container: string(v.VolumeID), Message: fmt.Sprintf("volume %s on server %s: %s", v.VolumeID, srv.ServerID, strings.TrimSpace(ce.Stderr))}
 	case err != nil:
@@ -143,7 +138,7 @@ func (a *OrgResources) unmountVolume(ctx context.Context, serverID prego.ServerI
 	_, err = onHost(asking, a.Hosts, srv, wire.KindVolume, "unmount", v.ProviderID)
 	var ce *server.CommandError
 	switch {
-	case err == nil, errors.As(err, &ce) && ce.Code == codeKindUnknown:
+	case err == nil:
 		return nil
 	case errors.As(err, &ce) && ce.ExitCode > 0:
 		return fmt.Errorf("volume %s on server %s: %s", v.VolumeID, serverID, strings.TrimSpace(ce.Stderr))

@@ -276,11 +276,4 @@ func TestALostServerLosesItsVolume(t *testing.T) {
 	cloud.pulled = true
 	require.NoError(t, a.DetachIdleVolumes(ctx, "grp-a"))
 	require.Empty(t, cloud.on)
-
-	p.exec(`UPDATE servers SET status = 'active'`)
-	hosts.fail = &server.CommandError{Kind: "volume", Code: "kind_unknown", Permanent: true}
-	_, err = a.AttachGroupVolumes(ctx, in)
-	var ce *server.ContainerError
-	require.ErrorAs(t, err, &ce)
-	require.ErrorContains(t, err, "of an earlier version, which mounts no volumes")
 }

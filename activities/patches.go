@@ -106,8 +106,6 @@ func (a *Drains) patch(ctx context.Context, id prego.ServerID, verb string, with
 		out, err = a.Hosts.Bench(ctx, c)
 	}
 	switch {
-	case errors.As(err, &ce) && ce.Code == codeKindUnknown:
-		return fmt.Sprintf("the agent of server %s is of an earlier version, which installs no security updates: release a newer one", id), nil
 	case errors.As(err, &ce) && ce.ExitCode > 0:
 		return strings.TrimSpace(server.EndOf(ce.Stderr, wire.MaxPatchText)), nil
 	case err != nil:

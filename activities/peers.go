@@ -46,38 +46,26 @@ type AwaitPeersInput struct {
 	ServerIDs []prego.ServerID `json:"server_ids"`
 }
 
-// AwaitPeersResult tells what is in force.
-type AwaitPeersResult struct {
-	// Unknown are servers whose agent knows no peers: their firewall stays as it was.
-	Unknown []prego.ServerID `json:"unknown,omitempty"`
-}
-
 // AwaitPeers returns when the rules of some servers, as they are made of the rows now, are in
 // force on their hosts. A rule that a host has said is in force costs no call.
-func (a *Peers) AwaitPeers(ctx context.Context, in AwaitPeersInput) (AwaitPeersResult, error) {
-	var out AwaitPeersResult
+func (a *Peers) AwaitPeers(ctx context.Context, in AwaitPeersInput) error {
 	versions, err := a.Store.MakePeers(ctx, in.ServerIDs, a.Ports)
 	if err != nil {
-		return out, fromStore(err)
+		return fromStore(err)
 	}
 	for _, id := range in.ServerIDs {
 		st, err := a.Store.PeersState(ctx, id)
 		if err != nil {
-			return out, fromStore(err)
+			return fromStore(err)
 		}
 		if versions[id] == 0 || st.AppliedVersion >= versions[id] || st.Host == "" {
 			continue
 		}
-		_, err = a.Agents.PeersNow(ctx, id, st.Host, versions[id])
-		var refused *server.CommandError
-		switch {
-		case errors.As(err, &refused) && refused.Code == "kind_unknown":
-			out.Unknown = append(out.Unknown, id)
-		case err != nil:
-			return out, fromCommand(err)
+		if _, err := a.Agents.PeersNow(ctx, id, st.Host, versions[id]); err != nil {
+			return fromCommand(err)
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // Firewalls brings the firewalls that there are to where the control plane calls from; one

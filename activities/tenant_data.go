@@ -29,7 +29,7 @@ type Passwords interface {
 // HostPeers waits until the firewalls of servers let in those that use them by now. It is
 // *Peers.
 type HostPeers interface {
-	AwaitPeers(ctx context.Context, in AwaitPeersInput) (AwaitPeersResult, error)
+	AwaitPeers(ctx context.Context, in AwaitPeersInput) error
 }
 
 // Uses of Passwords.
@@ -43,8 +43,7 @@ func (a *Tenants) awaitPeers(ctx context.Context, id prego.ServerID) error {
 	if a.Peers == nil {
 		return nil
 	}
-	_, err := a.Peers.AwaitPeers(ctx, AwaitPeersInput{ServerIDs: []prego.ServerID{id}})
-	return err
+	return a.Peers.AwaitPeers(ctx, AwaitPeersInput{ServerIDs: []prego.ServerID{id}})
 }
 
 // clientAddress is where a server's connections come from, as the other end sees it. Hosts

@@ -94,9 +94,6 @@ func (a *Backups) giveBack(ctx context.Context, id prego.VolumeID, work string) 
 	return a.Store.ReturnVolume(ctx, id, work)
 }
 
-// codeNotAllowed is how an agent of a version before refuses a verb.
-const codeNotAllowed = "command_not_allowed"
-
 // volumeVerb runs a verb on a volume that takes long. What it says that went wrong is its type.
 func (a *Backups) volumeVerb(ctx context.Context, srv server.Server, what string, secrets map[string]string, args ...string) (string, error) {
 	info := activity.GetInfo(ctx)
@@ -108,8 +105,6 @@ func (a *Backups) volumeVerb(ctx context.Context, srv server.Server, what string
 	switch {
 	case err == nil:
 		return out, nil
-	case errors.As(err, &ce) && (ce.Code == codeKindUnknown || ce.Code == codeNotAllowed):
-		return out, permanentError(ErrTypeCommand, fmt.Sprintf("the agent of server %s is of an earlier version, which does not know %s", srv.ServerID, args[0]), nil)
 	case errors.As(err, &ce) && ce.ExitCode > 0:
 		text := strings.TrimSpace(ce.Stderr)
 		if m := verbFailed.FindStringSubmatch(text); m != nil {

@@ -13,8 +13,7 @@ import (
 const PathPeers = "/internal/agent/peers"
 
 // KindPeers makes an agent fetch its document at once; nothing is run. The one argument is
-// the version that must at least be in force, and the answer is a PeersNowResponse. Agents
-// that know no peers refuse with kind_unknown.
+// the version that must at least be in force, and the answer is a PeersNowResponse.
 const KindPeers CommandKind = "peers"
 
 // PeersDocument says who may reach a host, and where. It is the whole of it: what it does

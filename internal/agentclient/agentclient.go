@@ -153,7 +153,7 @@ type refused struct{ wire.Problem }
 func (r *refused) Error() string { return r.Code }
 
 // PeersNow makes a host fetch its peers document at once, and returns which one is in force:
-// at least the version. A host whose agent knows no peers refuses with code kind_unknown.
+// at least the version.
 func (c *Client) PeersNow(ctx context.Context, serverID prego.ServerID, addr string, version int64) (applied int64, err error) {
 	var out wire.PeersNowResponse
 	in := wire.ExecRequest{ServerID: string(serverID), Kind: wire.KindPeers, Args: []string{strconv.FormatInt(version, 10)}}
