@@ -12,7 +12,6 @@ import (
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/worker"
-	"github.com/prego/prego/workload"
 )
 
 // addressCloud routes each address to one server.
@@ -72,9 +71,9 @@ func TestAnAddressFollowsTheEdges(t *testing.T) {
 	}
 	p.exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-a', 'o1', 'a', 'a')`)
 	p.exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-a', 'app-a', 'o1', 'a', 'eu', 'a')`)
-	p.exec(`INSERT INTO ipv4_allocations (allocation_id, org_id, env_id, provider, name, location, provider_id, address, status, created_by, kind)
-		VALUES ('ip4-a', 'o1', 'env-a', 'hetzner', 'n', 'fsn1', '7', '203.0.113.7', 'ready', 'a', 'floating_ip')`)
-	ref := activities.OrgResourceRef{Kind: server.ResourcePrimaryIP, ID: "ip4-a"}
+	p.exec(`INSERT INTO ipv4_allocations (allocation_id, org_id, env_id, provider, name, location, provider_id, address, status, created_by)
+		VALUES ('ip4-a', 'o1', 'env-a', 'hetzner', 'n', 'fsn1', '7', '203.0.113.7', 'ready', 'a')`)
+	ref := activities.OrgResourceRef{Kind: server.ResourceFloatingIP, ID: "ip4-a"}
 	settled := func() bool {
 		plan, err := a.PlanOrgResource(ctx, ref)
 		require.NoError(t, err)
@@ -142,40 +141,6 @@ func TestAnAddressFollowsTheEdges(t *testing.T) {
 	_, err = p.store.GetIPv4(ctx, "env-a")
 	require.Equal(t, prego.CodeIPv4NotFound, prego.CodeOf(err))
 	require.NoError(t, a.MoveAddress(ctx, "ip4-a"), "there is none any more")
-}
-
-// TestAPrimaryAddressStaysUntilItIsReleased: those of earlier versions are on no server, and
-// are given back as what they are.
-func TestAPrimaryAddressStaysUntilItIsReleased(t *testing.T) {
-	t.Parallel()
-	require.False(t, workload.AddressHome{}.Moves())
-	p := newPlacing(t, 4)
-	ctx := t.Context()
-	p.exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-a', 'o1', 'a', 'a')`)
-	p.exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-a', 'app-a', 'o1', 'a', 'eu', 'a')`)
-	p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, provider_server_id, location, agent_status)
-		VALUES ('edge-1', '\x00', 'edge', 'eu', 'hetzner', '{}', 'active', 'w', 'a', '1', 'fsn1', 'connected')`)
-	p.exec(`INSERT INTO ipv4_allocations (allocation_id, org_id, env_id, provider, name, location, provider_id, address, status, created_by)
-		VALUES ('ip4-a', 'o1', 'env-a', 'hetzner', 'n', 'fsn1', '7', '203.0.113.7', 'ready', 'a')`)
-	astray, err := p.store.AddressesAstray(ctx)
-	require.NoError(t, err)
-	require.Empty(t, astray)
-	released := &releases{}
-	a := &activities.OrgResources{Store: p.store, Infra: map[prego.InfraProviderID]activities.OrgInfra{prego.ProviderHetzner: released}}
-	_, err = p.store.DisableIPv4(ctx, "env-a", "a")
-	require.NoError(t, err)
-	require.NoError(t, a.ReleaseOrgResource(ctx, activities.OrgResourceRef{Kind: server.ResourcePrimaryIP, ID: "ip4-a"}))
-	require.Equal(t, []string{"primary_ip 7"}, released.did)
-}
-
-type releases struct {
-	activities.OrgInfra
-	did []string
-}
-
-func (r *releases) DeleteResource(_ context.Context, kind server.ResourceKind, id prego.ServerID) error {
-	r.did = append(r.did, string(kind)+" "+string(id))
-	return nil
 }
 
 type addressRuns struct {

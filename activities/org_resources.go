@@ -98,8 +98,7 @@ func (a *OrgResources) hook(point string) {
 	}
 }
 
-// OrgResourceRef names an address or a volume: Kind is volume, or primary_ip for an address
-// of whatever kind.
+// OrgResourceRef names a volume or an address, which is a floating_ip.
 type OrgResourceRef struct {
 	Kind server.ResourceKind `json:"kind"`
 	ID   string              `json:"id"`
@@ -117,13 +116,13 @@ type orgResource struct {
 
 func (a *OrgResources) read(ctx context.Context, ref OrgResourceRef) (r orgResource, ok bool, err error) {
 	switch ref.Kind {
-	case server.ResourcePrimaryIP:
+	case server.ResourceFloatingIP:
 		v, ok, err := a.Store.IPv4Run(ctx, ref.ID)
-		return orgResource{kind: server.ResourceKind(v.Kind), org: string(v.OrgID), name: v.Name, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, address: v}, ok, err
+		return orgResource{kind: ref.Kind, org: string(v.OrgID), name: v.Name, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, address: v}, ok, err
 	case server.ResourceVolume:
 		v, ok, err := a.Store.VolumeRun(ctx, ref.ID)
 		return orgResource{kind: ref.Kind, org: string(v.OrgID), name: v.ProviderName, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, volume: v}, ok, err
-	case server.ResourceServer, server.ResourceFirewall, server.ResourcePlacementGroup, server.ResourceFloatingIP:
+	case server.ResourceServer, server.ResourceFirewall, server.ResourcePlacementGroup, server.ResourcePrimaryIP:
 	}
 	return r, false, permanentError(ErrTypePermanent, "orgs own no "+string(ref.Kind), nil)
 }
@@ -162,7 +161,7 @@ func (a *OrgResources) PlanOrgResource(ctx context.Context, ref OrgResourceRef) 
 		return out, err
 	}
 	out.OrgID, out.Status = prego.OrgID(r.org), r.status
-	if ref.Kind == server.ResourcePrimaryIP && r.status == workload.ResourceReady {
+	if ref.Kind == server.ResourceFloatingIP && r.status == workload.ResourceReady {
 		home, err := a.Store.AddressHome(ctx, ref.ID)
 		if err != nil {
 			return out, err
@@ -208,7 +207,7 @@ func (a *OrgResources) MakeOrgResource(ctx context.Context, ref OrgResourceRef) 
 	}
 	a.hook("org_resource/intended")
 	var id, address string
-	if ref.Kind == server.ResourcePrimaryIP {
+	if ref.Kind == server.ResourceFloatingIP {
 		id, address, err = infra.EnsureFloatingIP(ctx, server.FloatingIPParams{Environment: a.Environment, OrgID: prego.OrgID(r.org), Name: r.name, Location: r.location})
 	} else {
 		id, err = infra.EnsureVolume(ctx, server.VolumeParams{Environment: a.Environment, OrgID: prego.OrgID(r.org), Name: r.name, Location: r.location, GB: r.volume.GB()})
@@ -223,7 +222,7 @@ func (a *OrgResources) MakeOrgResource(ctx context.Context, ref OrgResourceRef) 
 		return fromInfra(err)
 	}
 	a.hook("org_resource/called")
-	if ref.Kind == server.ResourcePrimaryIP {
+	if ref.Kind == server.ResourceFloatingIP {
 		err = a.Store.IPv4Made(ctx, r.address, id, address)
 	} else {
 		err = a.Store.VolumeMade(ctx, r.volume, id)
@@ -247,7 +246,7 @@ type OrgResourceWait struct {
 
 // OrgResourceWaits records why a resource is not ready.
 func (a *OrgResources) OrgResourceWaits(ctx context.Context, in OrgResourceWait) error {
-	if in.Ref.Kind == server.ResourcePrimaryIP {
+	if in.Ref.Kind == server.ResourceFloatingIP {
 		return a.Store.IPv4Waits(ctx, in.Ref.ID, in.Reason, in.Message, in.Failed)
 	}
 	return a.Store.VolumeWaits(ctx, in.Ref.ID, in.Reason, in.Message, in.Failed)
@@ -288,7 +287,7 @@ func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRe
 		}
 	}
 	a.hook("org_release/deleted")
-	if ref.Kind == server.ResourcePrimaryIP {
+	if ref.Kind == server.ResourceFloatingIP {
 		return a.Store.IPv4Gone(ctx, r.address)
 	}
 	if a.Backups != nil {

@@ -286,7 +286,7 @@ func (a *Reconciler) destroyOrphans(ctx context.Context, infra Infra, snapshot C
 // of failed or terminated servers whose outcome nobody waits for.
 func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost []server.ProviderResource, result *ReconcileResult) error {
 	for _, r := range lost {
-		if a.Org != nil && (r.Kind == server.ResourceVolume || r.Kind == server.ResourcePrimaryIP || r.Kind == server.ResourceFloatingIP) {
+		if a.Org != nil && (r.Kind == server.ResourceVolume || r.Kind == server.ResourceFloatingIP) {
 			if err := a.Org.Store.OrgResourceMissing(ctx, r); err != nil {
 				return err
 			}

@@ -1634,7 +1634,7 @@ CREATE TABLE workload_settings (
 );
 INSERT INTO workload_settings (overhead_bytes_per_instance) VALUES (33554432);
 
--- The IPv4 add-on of an environment: a primary IP at the provider.
+-- The IPv4 add-on of an environment: a floating IP at the provider.
 CREATE TABLE ipv4_allocations (
     allocation_id text PRIMARY KEY, -- ip4-…
     org_id        text NOT NULL REFERENCES orgs(org_id),
@@ -1651,7 +1651,6 @@ CREATE TABLE ipv4_allocations (
     created_at    timestamptz NOT NULL DEFAULT now(),
     updated_at    timestamptz NOT NULL DEFAULT now(), -- when the wish last changed
     deleted_at    timestamptz,
-    kind          text NOT NULL DEFAULT 'primary_ip' CHECK (kind IN ('primary_ip', 'floating_ip')),
     server_id     text REFERENCES servers(server_id), -- the edge that it is on, or on its way to
     served_at     timestamptz -- since when that edge has it; NULL: not yet, or not any more
 );
@@ -1661,8 +1660,7 @@ CREATE INDEX ipv4_allocations_moving ON ipv4_allocations (updated_at) WHERE dele
     ('pending', 'releasing'));
 CREATE INDEX ipv4_allocations_by_server ON ipv4_allocations (server_id) WHERE server_id IS NOT NULL AND deleted_at IS
     NULL;
-CREATE INDEX ipv4_allocations_floating ON ipv4_allocations (allocation_id) WHERE kind = 'floating_ip' AND status =
-    'ready' AND deleted_at IS NULL;
+CREATE INDEX ipv4_allocations_ready ON ipv4_allocations (allocation_id) WHERE status = 'ready' AND deleted_at IS NULL;
 CREATE INDEX ipv4_allocations_begin ON ipv4_allocations (allocation_id text_pattern_ops);
 CREATE INDEX ipv4_allocations_name_begins ON ipv4_allocations (name text_pattern_ops);
 CREATE INDEX ipv4_allocations_address_begins ON ipv4_allocations (address text_pattern_ops);

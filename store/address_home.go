@@ -22,10 +22,9 @@ const addressWanted = `
 
 const sqlAddressHome = `
 SELECT COALESCE(a.server_id, '') AS server_id, a.served_at IS NOT NULL AS served, COALESCE(` + addressWanted + `, '') AS wanted
-FROM ipv4_allocations a WHERE a.allocation_id = $1 AND a.deleted_at IS NULL AND a.kind = 'floating_ip'`
+FROM ipv4_allocations a WHERE a.allocation_id = $1 AND a.deleted_at IS NULL`
 
-// AddressHome reads where an address is, and where it is to be; nothing for one that does
-// not float.
+// AddressHome reads where an address is, and where it is to be; nothing for one that is gone.
 func (s *Store) AddressHome(ctx context.Context, id string) (workload.AddressHome, error) {
 	h, err := find[workload.AddressHome](ctx, s.pool, sqlAddressHome, id)
 	if err != nil || h == nil {
@@ -36,7 +35,7 @@ func (s *Store) AddressHome(ctx context.Context, id string) (workload.AddressHom
 
 const sqlAddressesAstray = `
 SELECT a.allocation_id FROM ipv4_allocations a, LATERAL (SELECT ` + addressWanted + ` AS server_id) w
-WHERE a.kind = 'floating_ip' AND a.status = 'ready' AND a.deleted_at IS NULL AND w.server_id IS NOT NULL
+WHERE a.status = 'ready' AND a.deleted_at IS NULL AND w.server_id IS NOT NULL
   AND (a.served_at IS NULL OR a.server_id IS DISTINCT FROM w.server_id) LIMIT 100`
 
 // AddressesAstray are addresses that are not served by the edge that is to have them.

@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-const ipv4Columns = `a.kind, COALESCE(a.server_id, '') AS server_id, a.served_at IS NOT NULL AS served, a.allocation_id, a.org_id, a.env_id, a.provider, a.name, a.location, COALESCE(a.provider_id, '') AS provider_id, a.address, a.status, a.reason, a.message, a.created_by, a.created_at, a.deleted_at`
+const ipv4Columns = `COALESCE(a.server_id, '') AS server_id, a.served_at IS NOT NULL AS served, a.allocation_id, a.org_id, a.env_id, a.provider, a.name, a.location, COALESCE(a.provider_id, '') AS provider_id, a.address, a.status, a.reason, a.message, a.created_by, a.created_at, a.deleted_at`
 
 const sqlEnvIPv4 = `SELECT ` + ipv4Columns + ` FROM ipv4_allocations a WHERE a.env_id = $1 AND a.deleted_at IS NULL`
 
@@ -53,8 +53,8 @@ func providerOf(ctx context.Context, tx pgx.Tx, region prego.Region) (id prego.I
 }
 
 const sqlCreateIPv4 = `
-INSERT INTO ipv4_allocations AS a (allocation_id, org_id, env_id, provider, name, location, status, created_by, kind)
-VALUES ($1, $2, $3, $4, $5, $6, 'pending', $7, 'floating_ip') RETURNING ` + ipv4Columns
+INSERT INTO ipv4_allocations AS a (allocation_id, org_id, env_id, provider, name, location, status, created_by)
+VALUES ($1, $2, $3, $4, $5, $6, 'pending', $7) RETURNING ` + ipv4Columns
 
 const sqlIPv4Status = `
 UPDATE ipv4_allocations a SET status = $2, reason = '', message = '', updated_at = now() WHERE a.allocation_id = $1 AND a.deleted_at IS NULL RETURNING ` + ipv4Columns
@@ -143,7 +143,7 @@ WHERE allocation_id = $1 AND deleted_at IS NULL`
 // IPv4Made records that the address is there, in the row and in the ledger.
 func (s *Store) IPv4Made(ctx context.Context, a workload.IPv4Allocation, providerID, address string) error {
 	return s.inTx(ctx, fmt.Sprintf("ipv4 %s is made", a.AllocationID), func(tx pgx.Tx) error {
-		if err := confirmCreated(ctx, tx, a.Provider, "", 0, server.ResourceKind(a.Kind), a.Name, providerID); err != nil {
+		if err := confirmCreated(ctx, tx, a.Provider, "", 0, server.ResourceFloatingIP, a.Name, providerID); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlIPv4Made, a.AllocationID, providerID, address); err != nil {
@@ -188,7 +188,7 @@ func (s *Store) recordGone(ctx context.Context, provider prego.InfraProviderID, 
 
 // IPv4Gone ends an address.
 func (s *Store) IPv4Gone(ctx context.Context, a workload.IPv4Allocation) error {
-	return s.recordGone(ctx, a.Provider, server.ResourceKind(a.Kind), a.Name, sqlIPv4Gone, a.AllocationID)
+	return s.recordGone(ctx, a.Provider, server.ResourceFloatingIP, a.Name, sqlIPv4Gone, a.AllocationID)
 }
 
 const sqlIntentWithdrawn = `UPDATE resources SET state = 'released', released_at = now() WHERE provider = $1 AND kind = $2 AND name = $3 AND provider_id IS NULL AND state = 'intended'`

@@ -36,7 +36,7 @@ SELECT r.resource_id::text AS ledger_id, r.provider, r.kind, COALESCE(r.provider
 FROM resources r
 LEFT JOIN servers s ON s.server_id = r.server_id
 LEFT JOIN tenants t ON t.tenant_id = s.dedicated_for_tenant_id
-LEFT JOIN ipv4_allocations a ON r.kind IN ('primary_ip', 'floating_ip') AND r.server_id IS NULL AND a.provider = r.provider AND a.name = r.name
+LEFT JOIN ipv4_allocations a ON r.kind = 'floating_ip' AND r.server_id IS NULL AND a.provider = r.provider AND a.name = r.name
 LEFT JOIN volumes v ON r.kind = 'volume' AND r.server_id IS NULL AND v.provider = r.provider AND v.provider_name = r.name
 LEFT JOIN backups b ON r.kind = 'backup' AND b.object_key = r.name
 LEFT JOIN golden_images g ON r.kind IN ('server', 'primary_ip', 'image') AND r.server_id IS NULL AND g.provider = r.provider AND position(g.image_id IN r.name) > 0`

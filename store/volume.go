@@ -513,7 +513,7 @@ func (s *Store) GroupIdle(ctx context.Context, groupID prego.GroupID) (bool, err
 }
 
 const sqlOrgNames = `
-SELECT kind, name FROM ipv4_allocations WHERE provider = $1 AND deleted_at IS NULL
+SELECT 'floating_ip' AS kind, name FROM ipv4_allocations WHERE provider = $1 AND deleted_at IS NULL
 UNION ALL SELECT 'volume', provider_name FROM volumes WHERE provider = $1 AND deleted_at IS NULL`
 
 // OrgNames are the names at a provider of all that orgs have or are about to have
@@ -530,7 +530,7 @@ const (
 // OrgResourceMissing fails an address or a volume that the provider no longer has.
 func (s *Store) OrgResourceMissing(ctx context.Context, r server.ProviderResource) error {
 	sql := sqlVolumeMissing
-	if r.Kind == server.ResourcePrimaryIP || r.Kind == server.ResourceFloatingIP {
+	if r.Kind == server.ResourceFloatingIP {
 		sql = sqlIPv4Missing
 	}
 	return s.exec(ctx, fmt.Sprintf("%s %s is missing", r.Kind, r.Name), sql, r.Provider, r.ProviderID)

@@ -27,7 +27,7 @@ const releasePatience = 24 * time.Hour
 // ReconcileAddress creates an env's IPv4 address at the provider while its row asks for
 // it, and deletes it once the row releases it.
 func ReconcileAddress(ctx workflow.Context, in OrgResourceInput) error {
-	return reconcileOrgResource(ctx, in, server.ResourcePrimaryIP, ReconcileAddress)
+	return reconcileOrgResource(ctx, in, server.ResourceFloatingIP, ReconcileAddress)
 }
 
 // ReconcileVolume does the same for an org's volume, and detaches it from servers of
@@ -148,7 +148,7 @@ func makeOrgResource(ctx workflow.Context, steps *activities.OrgResources, ref a
 	if t := errType(err); t == activities.ErrTypeQuota || t == activities.ErrTypeCandidate {
 		// The provider's quota, not the org's.
 		note.Reason = prego.ReasonNoCapacityVolume
-		if ref.Kind == server.ResourcePrimaryIP {
+		if ref.Kind == server.ResourceFloatingIP {
 			note.Reason = prego.ReasonIPAMExhausted
 		}
 		if in.WaitingSince.IsZero() {

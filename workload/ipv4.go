@@ -6,10 +6,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// IPv4Allocation is the IPv4 add-on of an env: a floating IP at the provider. Those of
-// earlier versions are primary IPs, which are on no server.
+// IPv4Allocation is the IPv4 add-on of an env: a floating IP at the provider.
 type IPv4Allocation struct {
-	Kind         string         // floating_ip or primary_ip
 	ServerID     prego.ServerID // the edge that has it, or is about to; "" for none
 	Served       bool           // that edge has it
 	AllocationID string

@@ -23,19 +23,13 @@ func (p *Provider) FindNamed(ctx context.Context, kind server.ResourceKind, name
 			return "", p.classify(err)
 		}
 		return strconv.FormatInt(v.ID, 10), checkOwner("volume", name, v.Labels, p.environment)
-	case server.ResourcePrimaryIP:
-		ip, _, err := p.read.PrimaryIP.GetByName(ctx, name)
-		if err != nil || ip == nil {
-			return "", p.classify(err)
-		}
-		return strconv.FormatInt(ip.ID, 10), checkOwner("primary IP", name, ip.Labels, p.environment)
 	case server.ResourceFloatingIP:
 		ip, _, err := p.read.FloatingIP.GetByName(ctx, name)
 		if err != nil || ip == nil {
 			return "", p.classify(err)
 		}
 		return strconv.FormatInt(ip.ID, 10), checkOwner("floating IP", name, ip.Labels, p.environment)
-	case server.ResourceServer, server.ResourceFirewall, server.ResourcePlacementGroup:
+	case server.ResourceServer, server.ResourcePrimaryIP, server.ResourceFirewall, server.ResourcePlacementGroup:
 	}
 	return "", &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: "no lookup for kind " + string(kind)}
 }
