@@ -206,7 +206,6 @@ const (
 	CodeBackupUnderWay     Code = "backup_under_way"
 	CodeBackupNotReady     Code = "backup_not_ready"
 	CodeBackupLimit        Code = "backup_limit_reached"
-	CodeSnapshotUnusable   Code = "snapshot_unusable" // from a version that did not name its files
 	CodeRestoreNotFound    Code = "restore_not_found"
 	CodeRestoreUnderWay    Code = "restore_under_way"
 	CodeMoveNotFound       Code = "move_not_found"

@@ -130,7 +130,7 @@ func (a *Snapshots) TakeSnapshot(ctx context.Context, id prego.SnapshotID) (file
 		return nil, err
 	}
 	a.Tenants.hook("snapshot/start")
-	b, err := a.Tenants.backup(ctx, t, string(id), s.Name)
+	b, err := a.Tenants.backup(ctx, t, string(id), string(id))
 	a.Tenants.hook("snapshot/done")
 	if err != nil {
 		return nil, err
@@ -154,8 +154,8 @@ func (a *Snapshots) EraseSnapshot(ctx context.Context, id prego.SnapshotID) erro
 	if err != nil {
 		return fromTenantStore(err)
 	}
-	if there := t.Allocation != nil && t.Allocation.AppServerID == s.ServerID && t.AppServerStatus != server.Terminated && t.Site == s.Site; there && s.Name != "" {
-		if err := a.forget(ctx, t, string(id+"-erase"), s.Name); err != nil {
+	if there := t.Allocation != nil && t.Allocation.AppServerID == s.ServerID && t.AppServerStatus != server.Terminated && t.Site == s.Site; there {
+		if err := a.forget(ctx, t, string(id+"-erase"), string(id)); err != nil {
 			return err
 		}
 	}
@@ -309,14 +309,7 @@ func (a *Snapshots) snapshotOf(ctx context.Context, jobID string) (string, error
 	if j.BackupID != "" {
 		return fetchedAs(jobID), nil
 	}
-	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
-	if err != nil {
-		return "", permanentIfCoded(err)
-	}
-	if s.Name == "" {
-		return "", permanentError(ErrTypePermanent, "the snapshot is of an earlier version, which let bench name its files", nil)
-	}
-	return s.Name, nil
+	return string(j.SnapshotID), nil
 }
 
 // What a restore brings the site to: the snapshot, or what it held before.

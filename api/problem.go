@@ -60,7 +60,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeIPv4Required: http.StatusConflict, prego.CodeIPv4InUse: http.StatusConflict, prego.CodeVolumeNotFound: http.StatusNotFound,
 	prego.CodeVolumeNameTaken: http.StatusConflict, prego.CodeVolumeAttached: http.StatusConflict, prego.CodeVolumeInUse: http.StatusConflict,
 	prego.CodeVolumeMismatch: http.StatusUnprocessableEntity, prego.CodeSingleWriter: http.StatusConflict, prego.CodeAttachmentNotFound: http.StatusNotFound,
-	prego.CodeSnapshotNotFound: http.StatusNotFound, prego.CodeSnapshotUnknown: http.StatusUnprocessableEntity, prego.CodeSnapshotNotReady: http.StatusConflict, prego.CodeSnapshotUnusable: http.StatusConflict, prego.CodeSiteCommandFailed: http.StatusConflict,
+	prego.CodeSnapshotNotFound: http.StatusNotFound, prego.CodeSnapshotUnknown: http.StatusUnprocessableEntity, prego.CodeSnapshotNotReady: http.StatusConflict, prego.CodeSiteCommandFailed: http.StatusConflict,
 	prego.CodeBackupNotFound: http.StatusNotFound, prego.CodeBackupUnknown: http.StatusUnprocessableEntity, prego.CodeBackupUnderWay: http.StatusConflict, prego.CodeBackupLimit: http.StatusConflict, prego.CodeBackupNotReady: http.StatusConflict,
 	prego.CodeRestoreNotFound: http.StatusNotFound, prego.CodeRestoreUnderWay: http.StatusConflict, prego.CodeMoveNotFound: http.StatusNotFound, prego.CodeMoveUnderWay: http.StatusConflict, prego.CodeNetworkWithoutEdges: http.StatusUnprocessableEntity, prego.CodeTenantUnknown: http.StatusUnprocessableEntity,
 	prego.CodeRegistryNotFound: http.StatusNotFound, prego.CodeCertificateNotFound: http.StatusNotFound, prego.CodeImageNotFound: http.StatusNotFound, prego.CodeSealed: http.StatusConflict,

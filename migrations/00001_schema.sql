@@ -1395,9 +1395,6 @@ CREATE TABLE snapshots (
     created_by  text NOT NULL,
     created_at  timestamptz NOT NULL DEFAULT now(),
     finished_at timestamptz,
-    -- A snapshot has the name that the control plane gave it: its id. Rows from before have none, and cannot be
-    -- restored: bench named their files, and deleted them after a day.
-    name        text NOT NULL DEFAULT '',
     bytes       bigint,
     erased_at   timestamptz -- when the files of a deleted one were gone
 );

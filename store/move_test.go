@@ -103,7 +103,7 @@ func TestAMoveByItsRow(t *testing.T) {
 		require.Equal(t, closed, at.ToClosed)
 	}
 
-	b.exec(`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by, name) VALUES ('snp-1', 'o', 't-1', 'app-1', 't-1.example.com', 'running', 'ann', 'snp-1')`)
+	b.exec(`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by) VALUES ('snp-1', 'o', 't-1', 'app-1', 't-1.example.com', 'running', 'ann')`)
 	waits, err := b.s.FreezeMove(ctx, "mov-1")
 	require.NoError(t, err)
 	require.Equal(t, "a snapshot of it is being made", waits)

@@ -154,7 +154,7 @@ func TestAMoveThatSwitches(t *testing.T) {
 		t.Parallel()
 		b := moving(t)
 		require.NoError(t, b.s.holding(t, `SELECT FROM tenants WHERE tenant_id = 't-1' FOR SHARE`, func() error { return b.s.SwitchMove(ctx, "mov-1", 0) },
-			does(t, `INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by, name) VALUES ('snp-1', 'o', 't-1', 'app-1', 't-1.example.com', 'queued', 'ann', 'snp-1')`)))
+			does(t, `INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by) VALUES ('snp-1', 'o', 't-1', 'app-1', 't-1.example.com', 'queued', 'ann')`)))
 		require.Equal(t, 1, count(t, b.s, `snapshots WHERE server_id = 'app-2'`))
 	})
 }
@@ -169,7 +169,7 @@ func TestARestoreAndAFreezeExclude(t *testing.T) {
 	ok, err := b.s.ReserveMove(ctx, "mov-1", somewhere)
 	require.NoError(t, err)
 	require.True(t, ok)
-	b.exec(`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by, name) VALUES ('snp-1', 'o', 't-1', 'app-1', 't-1.example.com', 'queued', 'ann', 'snp-1')`)
+	b.exec(`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by) VALUES ('snp-1', 'o', 't-1', 'app-1', 't-1.example.com', 'queued', 'ann')`)
 	b.exec(`INSERT INTO restore_jobs (job_id, org_id, tenant_id, snapshot_id, status, created_by) VALUES ('rst-1', 'o', 't-1', 'snp-1', 'queued', 'ann')`)
 	for _, begins := range []string{`UPDATE restore_jobs SET status = 'running'`, `UPDATE snapshots SET status = 'running'`} {
 		waits := ""

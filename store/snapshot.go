@@ -15,7 +15,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-const snapshotColumns = `s.snapshot_id, s.org_id, s.tenant_id, s.server_id, s.site, s.status, s.files, s.message, s.created_by, s.created_at, s.finished_at, s.name, s.bytes, s.erased_at`
+const snapshotColumns = `s.snapshot_id, s.org_id, s.tenant_id, s.server_id, s.site, s.status, s.files, s.message, s.created_by, s.created_at, s.finished_at, s.bytes, s.erased_at`
 
 const sqlTenantOrg = `SELECT org_id FROM tenants WHERE tenant_id = $1`
 
@@ -59,7 +59,7 @@ func (s *Store) inTenant(ctx context.Context, what string, tenantID prego.Tenant
 }
 
 const sqlCreateSnapshot = `
-INSERT INTO snapshots AS s (snapshot_id, org_id, tenant_id, server_id, site, status, created_by, name) VALUES ($1, $2, $3, $4, $5, 'queued', $6, $1) RETURNING ` + snapshotColumns
+INSERT INTO snapshots AS s (snapshot_id, org_id, tenant_id, server_id, site, status, created_by) VALUES ($1, $2, $3, $4, $5, 'queued', $6) RETURNING ` + snapshotColumns
 
 const sqlSnapshotLimit = `SELECT limit_value FROM org_limits($1, '{max_snapshots_per_volume}', $2)`
 
@@ -278,8 +278,6 @@ func restorable(ctx context.Context, tx pgx.Tx, tenantID prego.TenantID, of tena
 		return err
 	case snap.Status != tenant.JobSucceeded:
 		return &prego.Error{Code: prego.CodeSnapshotNotReady, Field: "snapshot_id", Message: fmt.Sprintf("is of a snapshot that is %s", snap.Status)}
-	case snap.Name == "":
-		return &prego.Error{Code: prego.CodeSnapshotUnusable, Field: "snapshot_id", Message: "is of a snapshot from an earlier version, whose files bench has deleted by itself: take another one"}
 	case snap.ServerID != prego.ServerID(t.server) || snap.Site != t.site:
 		return &prego.Error{Code: prego.CodeSnapshotNotReady, Field: "snapshot_id", Message: fmt.Sprintf("is of a snapshot on server %s, and the site is on %s now", snap.ServerID, t.server)}
 	}

@@ -18,7 +18,7 @@ const (
 	JobDeleted   JobStatus = "deleted" // snapshots
 )
 
-// Snapshot is a backup of a tenant's site on its host.
+// Snapshot is a backup of a tenant's site on its host, where its id is its name.
 type Snapshot struct {
 	SnapshotID prego.SnapshotID
 	OrgID      prego.OrgID
@@ -31,11 +31,8 @@ type Snapshot struct {
 	CreatedBy  string
 	CreatedAt  time.Time
 	FinishedAt *time.Time
-	// Name is the backup's name on its host; "" for snapshots of a version that let
-	// bench choose the file names, which cannot be restored.
-	Name     string
-	Bytes    *int64     // of all its files; nil until they exist
-	ErasedAt *time.Time // when the files of a deleted snapshot were erased
+	Bytes      *int64     // of all its files; nil until they exist
+	ErasedAt   *time.Time // when the files of a deleted snapshot were erased
 }
 
 // RestoreJob restores a tenant's site from a snapshot or from a backup.
