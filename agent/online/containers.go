@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"log/slog"
-	"net/http"
 	"sync"
 	"time"
 
@@ -252,7 +250,6 @@ func (c *containers) push(ctx context.Context, a *Agent, log *slog.Logger) {
 		s := a.current.Load()
 		var answer wire.ContainersResponse
 		err := s.Gateway.PostJSON(ctx, wire.PathContainers, s.ID.Token, in, &answer)
-		var refusal *gateway.Refusal
 		var pause time.Duration
 		switch {
 		case ctx.Err() != nil:
@@ -264,7 +261,7 @@ func (c *containers) push(ctx context.Context, a *Agent, log *slog.Logger) {
 				continue
 			}
 			pause = wait.Next(0)
-		case isRevoked(err), errors.As(err, &refusal) && refusal.Status == http.StatusNotFound: // a gateway of a version before
+		case isRevoked(err):
 			pause = revokedRetry
 		default:
 			pause = wait.Next(0)

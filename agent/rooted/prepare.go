@@ -69,7 +69,6 @@ func Prepare(h *host.Host, group string) error {
 	if slices.Contains(has, "bench") {
 		services.Bench = wire.Service{Socket: wire.BenchSocket}
 		p.dir(wire.BenchMount, 0o755, 0)
-		p.remove(wire.BenchMount + "/mariadb-root-password") // from earlier versions: programs in the container could read it
 		p.file(wire.BenchMount+"/redis-password", p.secret("redis-app"), 0o644, 0)
 		p.dir(wire.ProgramsDir, 0o755, 0)
 		p.program(wire.ProgramsDir + "/" + filepath.Base(wire.ContainerAgent))
@@ -173,16 +172,6 @@ func (p *preparation) tenantUsers() string {
 		}
 	}
 	return out.String()
-}
-
-// remove removes a file.
-func (p *preparation) remove(path string) {
-	if p.err != nil {
-		return
-	}
-	if err := os.Remove(p.host.Path(path)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		p.err = err
-	}
 }
 
 // unitFiles are units, and additions to units, that are not in user_data, which has no room for them. The boot

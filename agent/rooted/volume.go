@@ -181,7 +181,8 @@ func (v *attached) mount(ctx context.Context, mayMake bool) (*wire.VolumeReport,
 	if err := v.host.remember(rememberedVolume + v.id); err != nil {
 		return nil, err
 	}
-	if err := moveIn(v.at); err != nil {
+	// The directory of the volume that containers get.
+	if err := os.Mkdir(filepath.Join(v.at, filepath.Base(wire.VolumeDir(""))), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
 	out, err := v.grow(ctx)
@@ -194,8 +195,8 @@ func (v *attached) mount(ctx context.Context, mayMake bool) (*wire.VolumeReport,
 	return out, err
 }
 
-// emptyMountPoint makes the mount point. What an earlier version let a container write
-// there, on the host's own disk, must not disappear below the volume.
+// emptyMountPoint makes the mount point. What was written there, on the host's own disk, must
+// not disappear below the volume.
 func (v *attached) emptyMountPoint() error {
 	if err := os.MkdirAll(filepath.Dir(v.at), 0o755); err != nil {
 		return err
@@ -283,32 +284,6 @@ func program(ctx context.Context, ok []int, name string, args ...string) (string
 		return "", fmt.Errorf("%s: %w: %s", filepath.Base(name), err, host.Printable(strings.TrimSpace(stderr.String()+" "+string(out))))
 	}
 	return string(out), nil
-}
-
-// moveIn makes the directory of the volume that containers get. What earlier versions had
-// containers write beside it is moved into it. It can be repeated after a power cut: the
-// directory has its name only once all is in it.
-func moveIn(at string) error {
-	final, unfinished := filepath.Join(at, filepath.Base(wire.VolumeDir(""))), filepath.Join(at, ".prego")
-	if _, err := os.Lstat(final); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := os.Mkdir(unfinished, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	entries, err := os.ReadDir(at)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if e.Name() == "lost+found" || e.Name() == filepath.Base(unfinished) {
-			continue
-		}
-		if err := os.Rename(filepath.Join(at, e.Name()), filepath.Join(unfinished, e.Name())); err != nil {
-			return err
-		}
-	}
-	return os.Rename(unfinished, final)
 }
 
 // grow grows the mounted file system to the size of its device.

@@ -246,7 +246,7 @@ type service struct {
 
 // listen serves until ctx ends or one of the services fails. If a service manager has
 // opened the sockets, so that it alone decides who may connect, the environment says so.
-// It may have opened fewer, those of a version before: only these are served then.
+// It may have opened fewer: only these are served then.
 func listen(ctx context.Context, h *host.Host, services ...service) error {
 	opened, err := inherited()
 	if err != nil {
