@@ -1,7 +1,6 @@
 package workflows
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
@@ -109,10 +108,6 @@ func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server
 	}
 }
 
-// retryLastBackup is how long after a last backup failed it is tried again, if the step that recorded
-// that was of an earlier version and said nothing.
-const retryLastBackup = 5 * time.Minute
-
 // lastBackup makes the last backup of a volume, or says why there is none and waits: for the next
 // try, or until somebody wants the volume gone without it.
 func lastBackup(ctx workflow.Context, id prego.VolumeID) error {
@@ -126,7 +121,7 @@ func lastBackup(ctx workflow.Context, id prego.VolumeID) error {
 	if err := workflow.ExecuteActivity(write(ctx, "record why it is still there"), steps.SayNotBackedUp, why).Get(ctx, &wait); err != nil {
 		return err
 	}
-	awaitChange(ctx, cmp.Or(wait, retryLastBackup))
+	awaitChange(ctx, wait)
 	return ctx.Err()
 }
 

@@ -244,11 +244,10 @@ func TestASnapshotThatFailsSaysWhy(t *testing.T) {
 	require.Equal(t, activities.SnapshotEnd{ID: "snp-1", Status: tenant.JobFailed, Message: "the disk is full"}, end)
 }
 
-// TestALastBackupWaitsAsLongAsItIsTold: as long as the row says, and as before if a step of an earlier
-// version said nothing.
+// TestALastBackupWaitsAsLongAsItIsTold: as long as the row says.
 func TestALastBackupWaitsAsLongAsItIsTold(t *testing.T) {
 	t.Parallel()
-	for _, told := range []time.Duration{0, 5 * time.Minute, 40 * time.Minute, 6 * time.Hour} {
+	for _, told := range []time.Duration{5 * time.Minute, 40 * time.Minute, 6 * time.Hour} {
 		r := rowScript(workload.ResourceReleasing)
 		tries := 0
 		r.env.RegisterActivityWithOptions(func(context.Context, activities.OrgResourceRef) (activities.OrgResourcePlan, error) {
@@ -259,23 +258,15 @@ func TestALastBackupWaitsAsLongAsItIsTold(t *testing.T) {
 			return activities.BackupGranted{}, temporal.NewNonRetryableApplicationError("no server", string(tenant.ReasonNoHost), nil)
 		}, activity.RegisterOptions{Name: "WantVolumeBackup"})
 		var said activities.VolumeNotBackedUp
-		if told == 0 {
-			r.env.RegisterActivityWithOptions(func(_ context.Context, in activities.VolumeNotBackedUp) error {
-				said = in
-				return nil
-			}, activity.RegisterOptions{Name: "SayNotBackedUp"})
-		} else {
-			r.env.RegisterActivityWithOptions(func(_ context.Context, in activities.VolumeNotBackedUp) (time.Duration, error) {
-				said = in
-				return told, nil
-			}, activity.RegisterOptions{Name: "SayNotBackedUp"})
-		}
+		r.env.RegisterActivityWithOptions(func(_ context.Context, in activities.VolumeNotBackedUp) (time.Duration, error) {
+			said = in
+			return told, nil
+		}, activity.RegisterOptions{Name: "SayNotBackedUp"})
 		var waited []time.Duration
 		r.env.SetOnTimerScheduledListener(func(_ string, d time.Duration) { waited = append(waited, d) })
 		r.run(t)
 		require.NoError(t, r.env.GetWorkflowError())
-		want := max(told, retryLastBackup)
-		require.Equal(t, []time.Duration{want, want}, waited)
+		require.Equal(t, []time.Duration{told, told}, waited)
 		require.Equal(t, activities.VolumeNotBackedUp{VolumeID: "vol-1", Reason: tenant.ReasonNoHost, Message: "no server"}, said)
 		require.Equal(t, []string{"release"}, r.did)
 	}

@@ -117,10 +117,7 @@ func (p *provisionServer) awaitHandshake(ctx workflow.Context, t server.BootTime
 // await waits for a signal, and reads the row whenever one arrives and when the time is
 // up: a signal is a hint, and may have been lost. Each sign of life of the boot
 // restarts the limit, up to most in total: a host that reports what it waits for is not
-// silent.
-//
-// The lookup alone decides what follows, so that runs of earlier versions, which got no
-// signals about the boot, replay unchanged.
+// silent. The lookup alone decides what follows.
 func (p *provisionServer) await(ctx workflow.Context, limit, most time.Duration, w wait) error {
 	p.details(ctx, "waiting for "+w.what)
 	timerCtx, stop := workflow.WithCancel(ctx)
