@@ -111,8 +111,8 @@ func (a *Servers) zoneOf(ctx context.Context, provider prego.InfraProviderID, lo
 }
 
 // attach makes sure that a server has an address in a private network, which it returns: it
-// may have been created without one, imported, or made by an earlier version. It asks nobody
-// about a server that has its address.
+// may have been created without one, or imported. It asks nobody about a server that has its
+// address.
 func (a *Servers) attach(ctx context.Context, infra Infra, st server.ProvisionState) (string, error) {
 	if st.PrivateAddress != "" || st.ProviderServerID == "" || a.Settings.NetworkRange == "" {
 		return st.PrivateAddress, nil

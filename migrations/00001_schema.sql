@@ -1188,8 +1188,7 @@ CREATE TABLE tenant_moves (
     finished_at         timestamptz,
     updated_at          timestamptz NOT NULL DEFAULT now(),
     -- A move is from a place (app server, DB shard, Redis pool) to another; what is to change is said when it is
-    -- asked for, and what stays is the same on both sides. Rows of versions before have no shard and no pool:
-    -- theirs stay.
+    -- asked for, and what stays is the same on both sides.
     moves_server        boolean NOT NULL DEFAULT true,
     moves_shard         boolean NOT NULL DEFAULT false,
     moves_pool          boolean NOT NULL DEFAULT false,
@@ -1538,8 +1537,7 @@ CREATE TABLE process_groups (
     -- What the spec says, so that every writer of a spec writes it.
     disk_request_bytes bigint GENERATED ALWAYS AS (COALESCE(((spec ->> 'disk_request_bytes'))::bigint, (0)::bigint))
         STORED NOT NULL,
-    -- How a group's instances are replaced, and how far that is. The defaults are those of before, and what
-    -- processes of the version before leave alone.
+    -- How a group's instances are replaced, and how far that is.
     rollout_policy     jsonb NOT NULL DEFAULT
         '{"max_surge": 1, "max_failures": 2, "auto_rollback": true, "max_unavailable": 0, "progress_deadline_seconds": 600}',
     surge_limit        integer CHECK (surge_limit >= 0), -- what the org's quota leaves of max_surge; NULL: all
@@ -2188,8 +2186,8 @@ CREATE TABLE pruned (
 -- from its beginning. Whoever follows it keeps a cursor: the oldest transaction that was running when they looked.
 -- What that one and all later ones changed is read the next time, so that no commit is missed, in whatever order
 -- they come; some are met twice. It takes the place of an index on changed_xid of each table: an update of an
--- indexed column is one of all the table's indexes. The column stays for processes of the version before, and tells
--- the triggers that a statement notes its change itself.
+-- indexed column is one of all the table's indexes. The column tells the triggers that a statement notes its change
+-- itself.
 CREATE TABLE changes (
     xid  xid8 NOT NULL DEFAULT pg_current_xact_id(),
     kind text NOT NULL, -- the table

@@ -10,8 +10,8 @@ import (
 
 // What can be used together is in one private network: a region may have several, in
 // different network zones or because one is full, and no way leads from one to another.
-// Servers that are in none, because an earlier version made them, count as of one network,
-// whose id is "".
+// Servers that are in none, because they were imported or theirs is gone, count as of one
+// network, whose id is "".
 
 // Network is a private network that takes more servers.
 type Network struct {

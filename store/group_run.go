@@ -234,8 +234,6 @@ func readGroup(ctx context.Context, tx pgx.Tx, id prego.GroupID) (g groupRow, er
 	if g.Backoff = pauses.N; g.Backoff > 0 {
 		g.look(pauses.Next)
 	}
-	// Of a release without a rollout, by a process of the version before, nobody knows when
-	// it began.
 	if g.Open && g.Deploy.UnderWay() && g.Stable != g.Release && !g.Paused && g.Replicas > 0 {
 		left := g.ProgressAt.Add(g.Policy.ProgressDeadline()).Sub(g.Now)
 		if g.Overdue = left <= 0; !g.Overdue {

@@ -88,7 +88,7 @@ func (s *Store) Attached(ctx context.Context, serverID prego.ServerID, network p
 		server.StepNetworkAttached, fmt.Sprintf("%s in network %s", address, network))
 }
 
-// Few are in none: those that an earlier version made, and those whose network is gone.
+// Few are in none: those that were imported, and those whose network is gone.
 const sqlUnattached = `
 SELECT server_id FROM servers
 WHERE status IN ('active', 'failed') AND private_address IS NULL AND provider_server_id IS NOT NULL AND location <> ''

@@ -227,8 +227,7 @@ type Manifest struct {
 	TenantID    prego.TenantID `json:"tenant_id"` // "" for a volume's
 	Slug        string         `json:"slug"`
 	Plan        prego.Plan     `json:"plan"`
-	// Volume is what is known of the volume that it is of. Manifests of tenants don't have it, so
-	// that their codes are those of earlier versions.
+	// Volume is what is known of the volume that it is of. Manifests of tenants don't have it.
 	Volume      *VolumeManifest `json:"volume,omitempty"`
 	Region      prego.Region    `json:"region"`
 	ServerID    prego.ServerID  `json:"server_id"`

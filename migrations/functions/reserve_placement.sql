@@ -15,8 +15,7 @@
 -- - Shard and pool are in the app server's private network, whatever an override says: no way
 --   leads from one network to another.
 -- - The constraint is the tenant's and its pools'. An override skips it when it says so.
--- - A limit that is NULL, as from processes of the version before, and a value that is not
---   known, refuse nobody.
+-- - A limit that is NULL and a value that is not known refuse nobody.
 CREATE OR REPLACE FUNCTION reserve_placement(
     p_tenant text, p_generation integer, p_app text, p_shard text, p_pool text, p_site text, p_site_name text, p_database text,
     p_mode text, p_algorithm text, p_audit_algorithm text, p_dedicates boolean, p_override boolean,
