@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 
@@ -46,6 +47,18 @@ type Options struct {
 	Resolve dns.Exchange
 	// Follow is how often a gateway reads what others changed; 0 is its default.
 	Follow time.Duration
+	// Hook is called at named points of a worker's steps, where tests stop it. It may be nil.
+	Hook func(point string)
+}
+
+// FromEnvironment is what the environment makes of a process.
+func FromEnvironment(version string) (Options, error) {
+	cfg, err := config.FromEnvironment()
+	if err != nil {
+		return Options{}, err
+	}
+	crash := os.Getenv("PREGO_TEST_CRASH") //nolint:forbidigo // a setting of tests
+	return Options{Config: cfg, Version: version, Hook: crashHook(crash)}, nil
 }
 
 // Process is what every process of the control plane has in common.
@@ -64,6 +77,7 @@ type Process struct {
 	provider, storage, outside http.RoundTripper
 	resolve                    dns.Exchange
 	follow                     time.Duration
+	hook                       func(point string)
 
 	opened bool // the pool is this process's own
 	agent  struct {
@@ -79,9 +93,10 @@ func New(ctx context.Context, o Options) (*Process, error) {
 	p := &Process{
 		cfg: cfg, version: cmp.Or(o.Version, dev), log: o.Log, pool: o.Pool, reg: o.Metrics, now: o.Now, temporal: o.Temporal,
 		provider: o.Provider, storage: o.Storage, outside: o.Outside, resolve: o.Resolve, follow: o.Follow,
+		hook: o.Hook,
 	}
 	if p.log == nil {
-		log, err := telemetry.Logger(cfg.LogLevel, cfg.LogFormat)
+		log, err := telemetry.Logger(os.Stderr, cfg.LogLevel, cfg.LogFormat)
 		if err != nil {
 			return nil, err
 		}
@@ -115,18 +130,10 @@ func New(ctx context.Context, o Options) (*Process, error) {
 	return p, nil
 }
 
-// open makes a process of the environment.
-func open(ctx context.Context, name, version string) (*Process, error) {
-	cfg, err := config.FromEnvironment()
-	if err != nil {
-		return nil, err
-	}
-	return New(ctx, Options{Config: cfg, Name: name, Version: version})
-}
-
-// run calls f with a process of the environment, and ends it.
-func run(ctx context.Context, name, version string, f func(context.Context, *Process, *workflows.Client) error) error {
-	p, err := open(ctx, name, version)
+// run calls f with a process, and ends it.
+func run(ctx context.Context, o Options, name string, f func(context.Context, *Process, *workflows.Client) error) error {
+	o.Name = name
+	p, err := New(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -135,7 +142,9 @@ func run(ctx context.Context, name, version string, f func(context.Context, *Pro
 	if err != nil {
 		return err
 	}
-	defer runs.Temporal.Close()
+	if o.Temporal == nil {
+		defer runs.Temporal.Close()
+	}
 	return f(ctx, p, runs)
 }
 

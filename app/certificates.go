@@ -16,7 +16,7 @@ import (
 func newCertificates(p *Process, runs *workflows.Client, edges *activities.Edges) (*activities.Certificates, error) {
 	s := p.cfg.ACME
 	out := &activities.Certificates{
-		Store: p.db, Runs: runs, Metrics: activities.NewCertificateMetrics(p.reg), Log: p.log.Named("certificates"), Now: p.now, Hook: crashHook(),
+		Store: p.db, Runs: runs, Metrics: activities.NewCertificateMetrics(p.reg), Log: p.log.Named("certificates"), Now: p.now, Hook: p.hook,
 		Settings: activities.CertificateSettings{
 			Account: s.Account, Contact: s.Contact, SiteDomains: []string{p.cfg.Tenants.SiteDomain}, Limits: s.Limits(),
 			ServeWithin: s.ServeWithin, IssueWithin: s.IssueWithin, Poll: s.Poll, AskEvery: s.AskEvery,

@@ -12,8 +12,9 @@ import (
 )
 
 // ImportBackups finds what backups are in the bucket, and with apply writes the rows that the database lacks.
-func ImportBackups(ctx context.Context, version string, apply bool) ([]activities.ImportedBackup, error) {
-	p, err := open(ctx, "import-backups", version)
+func ImportBackups(ctx context.Context, o Options, apply bool) ([]activities.ImportedBackup, error) {
+	o.Name = "import-backups"
+	p, err := New(ctx, o)
 	if err != nil {
 		return nil, err
 	}

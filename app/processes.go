@@ -29,8 +29,8 @@ import (
 const startAgain = 2 * time.Second
 
 // RunAPI serves callers and operators.
-func RunAPI(ctx context.Context, version string) error {
-	return run(ctx, "api", version, serveAPI)
+func RunAPI(ctx context.Context, o Options) error {
+	return run(ctx, o, "api", serveAPI)
 }
 
 func serveAPI(ctx context.Context, p *Process, runs *workflows.Client) error {
@@ -106,8 +106,8 @@ func migrated(ctx context.Context, url string) error {
 }
 
 // RunGateway serves agents.
-func RunGateway(ctx context.Context, version string) error {
-	return run(ctx, "agentgw", version, serveAgents)
+func RunGateway(ctx context.Context, o Options) error {
+	return run(ctx, o, "agentgw", serveAgents)
 }
 
 func serveAgents(ctx context.Context, p *Process, runs *workflows.Client) error {
@@ -128,8 +128,8 @@ func serveAgents(ctx context.Context, p *Process, runs *workflows.Client) error 
 
 // RunWorker runs the workflows and steps of task queues; without any, of those that the configuration
 // names.
-func RunWorker(ctx context.Context, version string, queues []string) error {
-	return run(ctx, "worker", version, func(ctx context.Context, p *Process, runs *workflows.Client) error { return work(ctx, p, runs, queues) })
+func RunWorker(ctx context.Context, o Options, queues []string) error {
+	return run(ctx, o, "worker", func(ctx context.Context, p *Process, runs *workflows.Client) error { return work(ctx, p, runs, queues) })
 }
 
 func work(ctx context.Context, p *Process, runs *workflows.Client, queues []string) error {
@@ -265,7 +265,7 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 	releases := &activities.StackReleases{
 		Store: p.db, Tenants: tenants, Containers: engine, Runs: runs, Limits: server.ReleaseLimits{Sites: p.cfg.Releases.Sites, OrgSites: p.cfg.Releases.OrgSites},
 		Parallel: p.cfg.Releases.ServerSites, AnswerFor: p.cfg.Releases.AnswerFor, Quiet: p.cfg.Workloads.Quiet,
-		Ended: activities.NewBenchUpdates(p.reg), Log: p.log.Named("releases"), Hook: crashHook(),
+		Ended: activities.NewBenchUpdates(p.reg), Log: p.log.Named("releases"), Hook: p.hook,
 	}
 	moves := newMoves(p, runs, tenants, backups)
 	moves.Edges = edges
@@ -274,12 +274,12 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 		TaskQueue: p.cfg.Temporal.TaskQueue, Queues: served, StopTimeout: p.cfg.Worker.StopTimeout,
 		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: p.cfg.Worker.SweepConcurrency},
 	}, servers, fleet, tenants, &activities.FleetActions{
-		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: activities.ServerFree(groups), TenantsMove: backups.Objects != nil,
+		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: p.hook, Capacity: activities.ServerFree(groups), TenantsMove: backups.Objects != nil,
 	}, fleet.Org, &activities.Snapshots{Store: p.db, Tenants: tenants, Runs: runs, FetchFor: p.cfg.Backups.UploadFor}, groups, catalogs, images, edges, peers, certificates, names, drains, backups, drilled, releases, moves)
 	if err != nil {
 		return nil, err
 	}
-	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, drains, &worker.Rebalances{Store: p.db, Runs: runs, Log: p.log.Named("rebalances"), Hook: crashHook()})
+	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, drains, &worker.Rebalances{Store: p.db, Runs: runs, Log: p.log.Named("rebalances"), Hook: p.hook})
 	looker.Looks = append(looker.Looks, lookAtNames(p, names)...)
 	looker.Looks = append(looker.Looks,
 		worker.Look{Name: "agent releases", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtAgentReleases(&worker.AgentReleases{Store: p.db, Limits: server.AgentReleaseLimits{Servers: p.cfg.Releases.Agents, Within: p.cfg.Releases.AgentWithin}})},

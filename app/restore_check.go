@@ -15,8 +15,8 @@ import (
 
 // CheckRestore finds in what a restored database differs from the provider, Temporal and, with hosts, the
 // hosts of active servers.
-func CheckRestore(ctx context.Context, version string, hosts bool) (found []activities.Difference, err error) {
-	err = run(ctx, "restore-check", version, func(ctx context.Context, p *Process, runs *workflows.Client) error {
+func CheckRestore(ctx context.Context, o Options, hosts bool) (found []activities.Difference, err error) {
+	err = run(ctx, o, "restore-check", func(ctx context.Context, p *Process, runs *workflows.Client) error {
 		servers, fleet, err := buildActivities(ctx, p, runs)
 		if err != nil {
 			return err

@@ -228,7 +228,7 @@ func buildActivities(ctx context.Context, p *Process, runs *workflows.Client) (*
 	servers := &activities.Servers{
 		Store: p.db, Infra: infra, Catalog: catalog, Tokens: deriver, Boot: bootRenderer{cfg: p.cfg, ca: ca, agentSHA256: digest},
 		Containers: hosts,
-		Runs:       runs, Settings: settings, Metrics: metrics, Log: p.log, Hook: crashHook(),
+		Runs:       runs, Settings: settings, Metrics: metrics, Log: p.log, Hook: p.hook,
 		Egress: p.db.Egress,
 	}
 	fleet := &activities.Reconciler{
@@ -241,7 +241,7 @@ func buildActivities(ctx context.Context, p *Process, runs *workflows.Client) (*
 		Check:    servers.CheckContainers, DriftHosts: w.DriftHosts,
 		Org: &activities.OrgResources{
 			Store: p.db, Infra: map[prego.InfraProviderID]activities.OrgInfra{provider.ID(): provider}, Runs: runs, Environment: p.cfg.Environment,
-			CapacityWait: w.CapacityWait, CapacityPoll: w.CapacityPoll, Hook: crashHook(),
+			CapacityWait: w.CapacityWait, CapacityPoll: w.CapacityPoll, Hook: p.hook,
 		},
 		Metrics: metrics, Log: p.log.Named("fleet"),
 	}
@@ -349,8 +349,8 @@ func buildTenants(p *Process, runs *workflows.Client) (*activities.Tenants, erro
 	}
 	return &activities.Tenants{
 		Passwords: passwords,
-		Store:     p.db, FleetTags: p.db.FleetTags, Placer: placer, Runs: runs, Metrics: activities.NewTenantMetrics(p.reg), Log: p.log.Named("tenants"), Hook: crashHook(),
-		Bench: &activities.Commander{Agents: agents, Audit: p.db, Hook: crashHook()},
+		Store:     p.db, FleetTags: p.db.FleetTags, Placer: placer, Runs: runs, Metrics: activities.NewTenantMetrics(p.reg), Log: p.log.Named("tenants"), Hook: p.hook,
+		Bench: &activities.Commander{Agents: agents, Audit: p.db, Hook: p.hook},
 		Settings: activities.TenantSettings{
 			Environment: p.cfg.Environment, SiteDomain: t.SiteDomain, Image: catalog.ImageFor(server.Spec{}), Periods: t.Periods(),
 			CapacityWait: t.CapacityWait, CapacityPoll: t.CapacityPoll, SiteTimeout: t.SiteTimeout, CommandTimeout: t.CommandTimeout, AppTimeout: t.AppTimeout,
@@ -366,7 +366,7 @@ func buildTenants(p *Process, runs *workflows.Client) (*activities.Tenants, erro
 func buildGroups(p *Process, runs *workflows.Client, engine activities.InstanceEngine) *activities.Groups {
 	w := p.cfg.Workloads
 	return &activities.Groups{
-		Store: p.db, Engine: engine, Runs: runs, Metrics: activities.NewGroupMetrics(p.reg), Log: p.log.Named("groups"), Hook: crashHook(),
+		Store: p.db, Engine: engine, Runs: runs, Metrics: activities.NewGroupMetrics(p.reg), Log: p.log.Named("groups"), Hook: p.hook,
 		Fleets:   runs,
 		Settings: activities.GroupSettings{Retry: w.Retry, Quiet: w.Quiet, Hosts: w.SweepHosts},
 	}
@@ -378,7 +378,7 @@ func buildDrains(p *Process, runs *workflows.Client, servers *activities.Servers
 	d := &activities.Drains{
 		Store: p.db, Runs: runs, Limits: server.DrainLimits{Servers: w.DrainServers, Instances: w.DrainInstances, Tenants: p.cfg.Moves.Tenants}, Quiet: w.Quiet,
 		Reboot: map[prego.InfraProviderID]activities.Rebooter{}, LeaveDNS: servers.LeaveDNS, Capacity: servers.Capacity,
-		Log: p.log.Named("drains"), Hook: crashHook(),
+		Log: p.log.Named("drains"), Hook: p.hook,
 		NewMoveID: func() prego.MoveID {
 			return prego.MoveID("mov-" + strings.ReplaceAll(uuid.NewString(), "-", "")[:12])
 		},
@@ -409,44 +409,6 @@ func mountVolumes(org *activities.OrgResources) activities.VolumeAttacher {
 			binds = append(binds, m.HostPath+":"+m.MountPath)
 		}
 		return binds, err
-	}
-}
-
-// crashHook lets a test kill this worker at a named point, once: the file named by
-// PREGO_TEST_CRASH contains the point, and is removed as the process dies. With "hold:" before the
-// point the process waits there instead, until FILE.hit is removed: others can be killed then.
-func crashHook() func(string) {
-	file := os.Getenv("PREGO_TEST_CRASH") //nolint:forbidigo // a setting of tests
-	if file == "" {
-		return nil
-	}
-	// What was held before goes first: its mark has the same name.
-	released := func() {
-		for _, err := os.Stat(file + ".hit"); err == nil; _, err = os.Stat(file + ".hit") {
-			time.Sleep(5 * time.Millisecond)
-		}
-	}
-	return func(point string) {
-		b, err := os.ReadFile(file)
-		if err == nil && string(b) == "hold:"+point {
-			released()
-			if os.Rename(file, file+".hit") == nil {
-				released()
-			}
-			return
-		}
-		if err != nil || string(b) != point {
-			return
-		}
-		if os.Remove(file) == nil {
-			released()
-			_ = os.WriteFile(file+".hit", b, 0o600)
-			self, err := os.FindProcess(os.Getpid())
-			if err == nil {
-				_ = self.Kill()
-			}
-			select {}
-		}
 	}
 }
 

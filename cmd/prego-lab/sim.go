@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,7 @@ func newSimCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "sim", Short: "Run a simulated Hetzner Cloud (docs/simulator.md)", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := telemetry.Logger("info", "json")
+			log, err := telemetry.Logger(os.Stderr, "info", "json")
 			if err != nil {
 				return err
 			}

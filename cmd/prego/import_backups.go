@@ -19,7 +19,11 @@ func newImportBackupsCommand() *cobra.Command {
 			"of backups and of tenants of which nothing else is known. Run it with a worker's settings and keys. Without --apply nothing is written.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			found, err := app.ImportBackups(cmd.Context(), version, apply)
+			o, err := app.FromEnvironment(version)
+			if err != nil {
+				return err
+			}
+			found, err := app.ImportBackups(cmd.Context(), o, apply)
 			if err != nil {
 				return err
 			}

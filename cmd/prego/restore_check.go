@@ -17,7 +17,11 @@ func newRestoreCheckCommand() *cobra.Command {
 			"from what hosts run, and what the reconciliation will do about each. Run it with a worker's settings and keys. Nothing is changed. It ends with status 1 if something that exists would be destroyed.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			found, err := app.CheckRestore(cmd.Context(), version, hosts)
+			o, err := app.FromEnvironment(version)
+			if err != nil {
+				return err
+			}
+			found, err := app.CheckRestore(cmd.Context(), o, hosts)
 			if err != nil {
 				return err
 			}

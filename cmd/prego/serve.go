@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"runtime/debug"
 
@@ -9,10 +10,21 @@ import (
 	"github.com/prego/prego/app"
 )
 
+// withOptions runs f with what the environment makes of this program.
+func withOptions(f func(context.Context, app.Options) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		o, err := app.FromEnvironment(version)
+		if err != nil {
+			return err
+		}
+		return f(cmd.Context(), o)
+	}
+}
+
 func newAPICommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "api", Short: "Serve callers and operators", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return app.RunAPI(cmd.Context(), version) },
+		RunE: withOptions(app.RunAPI),
 	}
 }
 
@@ -27,7 +39,7 @@ func newGatewayCommand() *cobra.Command {
 			if _, set := os.LookupEnv("GOGC"); !set {
 				debug.SetGCPercent(gatewayGC)
 			}
-			return app.RunGateway(cmd.Context(), version)
+			return withOptions(app.RunGateway)(cmd, nil)
 		},
 	}
 }
@@ -36,7 +48,7 @@ func newWorkerCommand() *cobra.Command {
 	var queues []string
 	cmd := &cobra.Command{
 		Use: "worker", Short: "Run workflows and their steps", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return app.RunWorker(cmd.Context(), version, queues) },
+		RunE: withOptions(func(ctx context.Context, o app.Options) error { return app.RunWorker(ctx, o, queues) }),
 	}
 	cmd.Flags().StringSliceVar(&queues, "queues", nil, "task queues to serve: main, long, periodic (default PREGO_WORKER_QUEUES, or all)")
 	return cmd

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"time"
@@ -18,9 +19,9 @@ import (
 	"github.com/prego/prego"
 )
 
-// Logger returns a logger to stderr. Every line passes through the redactor as a whole,
+// Logger returns a logger. Every line passes through the redactor as a whole,
 // so that no field can be missed.
-func Logger(level, format string) (*zap.Logger, error) {
+func Logger(to io.Writer, level, format string) (*zap.Logger, error) {
 	lvl, err := zapcore.ParseLevel(level)
 	if err != nil {
 		return nil, fmt.Errorf("PREGO_LOG_LEVEL: %w", err)
@@ -37,11 +38,7 @@ func Logger(level, format string) (*zap.Logger, error) {
 	default:
 		return nil, fmt.Errorf("PREGO_LOG_FORMAT must be json or console, not %q", format)
 	}
-	out, _, err := zap.Open("stderr")
-	if err != nil {
-		return nil, fmt.Errorf("log: %w", err)
-	}
-	return zap.New(zapcore.NewCore(enc, redacting{out}, lvl)), nil
+	return zap.New(zapcore.NewCore(enc, redacting{zapcore.Lock(zapcore.AddSync(to))}, lvl)), nil
 }
 
 type redacting struct {

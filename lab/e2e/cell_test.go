@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -36,8 +37,9 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// cell is an installation of its own: database, cloud, keys and processes. Only
-// Temporal is shared, and there each has its task queue.
+// cell is an installation with its own database, cloud, keys and processes. Only
+// Temporal is shared, and there each has its task queue. Where no test needs a process, the
+// processes of the control plane are parts of this one.
 type cell struct {
 	t         testing.TB
 	env       string // PREGO_ENV
@@ -47,7 +49,9 @@ type cell struct {
 	sim       *sim.Sim
 	vars      map[string]string
 	ports     map[string]int
+	processes bool
 	procs     map[string]*devstack.Process
+	parts     map[string]*part
 	operator  string
 	viewer    string
 	masterKey string
@@ -62,6 +66,9 @@ type options struct {
 	timeouts server.BootTimeouts
 	sim      func(*sim.Config)
 	url      string // of a database of its own; "" for a clone
+	// processes runs the control plane as processes, for tests that kill one, measure one, or look at what it has.
+	// Benchmarks, and cells with PREGO_TEST_CRASH, have them anyway.
+	processes bool
 	// beforeStart changes the cloud before any process of the control plane runs.
 	beforeStart func(*sim.Sim) error
 	// late are further vars, which depend on the cloud.
@@ -88,7 +95,9 @@ func impatient(reason prego.Reason) server.BootTimeouts {
 func newCell(t testing.TB, o options) *cell {
 	t.Helper()
 	number := cells.Add(1)
-	c := &cell{t: t, env: fmt.Sprintf("t%d", number), ports: map[string]int{}, procs: map[string]*devstack.Process{}}
+	_, measured := t.(*testing.B)
+	c := &cell{t: t, env: fmt.Sprintf("t%d", number), ports: map[string]int{}, procs: map[string]*devstack.Process{}, parts: map[string]*part{}}
+	c.processes = o.processes || measured || o.vars["PREGO_TEST_CRASH"] != ""
 	c.dir = filepath.Join(scratch, strings.ReplaceAll(t.Name(), "/", "_")+"-"+c.env) // -count runs a test again
 	require.NoError(t, os.MkdirAll(c.dir, 0o755))
 	t.Cleanup(func() {
@@ -174,17 +183,13 @@ func newCell(t testing.TB, o options) *cell {
 		maps.Copy(c.vars, o.late(c.sim))
 	}
 	t.Cleanup(func() {
-		for _, p := range c.procs {
-			p.Stop(10 * time.Second)
-		}
+		c.stop(processNames...)
 		if t.Failed() {
 			c.showLogs()
 		}
 		c.dropSchedules()
 	})
-	for _, p := range []string{"worker", "api", "agentgw"} {
-		c.start(p)
-	}
+	c.start(processNames...)
 	return c
 }
 
@@ -197,6 +202,9 @@ func (c *cell) dropSchedules() {
 		_ = temporalClient.ScheduleClient().GetHandle(context.Background(), id).Delete(context.Background()) // some were never made
 	}
 }
+
+// processNames are the control plane's.
+var processNames = []string{"worker", "api", "agentgw"}
 
 // secretsOf are those of docker-compose.yml, by process. Only a worker has more than the
 // database.
@@ -218,7 +226,7 @@ func (c *cell) logFile(name string) string { return filepath.Join(c.dir, name+".
 
 func (c *cell) showLogs() {
 	c.showRuns()
-	for _, name := range []string{"worker", "api", "agentgw"} {
+	for _, name := range processNames {
 		b, _ := os.ReadFile(c.logFile(name))
 		lines := strings.Split(string(b), "\n")
 		if len(lines) > 25 {
@@ -258,8 +266,8 @@ func (c *cell) showRuns() {
 	}
 }
 
-// environmentOf is what one of the control plane's processes has: its settings, secrets and keys.
-func (c *cell) environmentOf(name string) []string {
+// settingsOf is what one of the control plane's processes has: its settings, secrets and keys.
+func (c *cell) settingsOf(name string) map[string]string {
 	c.t.Helper()
 	vars := maps.Clone(c.vars)
 	vars["PREGO_KEYS_DIR"] = filepath.Join(c.dir, "keys-"+name) // to each its own, as deploy/secrets.sh does
@@ -272,40 +280,76 @@ func (c *cell) environmentOf(name string) []string {
 	if name != "api" {
 		vars["PREGO_METRICS_LISTEN"] = c.addr(name + "-ops")
 	}
+	return vars
+}
+
+// environmentOf is the environment of one of the control plane's processes.
+func (c *cell) environmentOf(name string) []string {
+	c.t.Helper()
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + c.dir, "GOMAXPROCS=2"}
-	for k, v := range vars {
+	for k, v := range c.settingsOf(name) {
 		env = append(env, k+"="+v)
 	}
 	return env
 }
 
-// start starts one of the control plane's processes and waits until it is ready.
-func (c *cell) start(name string) {
+// start starts some of the control plane's processes and waits until they are ready.
+func (c *cell) start(names ...string) {
 	c.t.Helper()
-	c.startUntil(name, "readyz")
+	c.startUntil("readyz", names...)
 }
 
 // startUnready starts a process that something it depends on is away from.
 func (c *cell) startUnready(name string) {
 	c.t.Helper()
-	c.startUntil(name, "healthz")
+	c.startUntil("healthz", name)
 }
 
-func (c *cell) startUntil(name, probe string) {
+func (c *cell) startUntil(probe string, names ...string) {
 	c.t.Helper()
-	ready := "http://" + c.addr("api") + "/" + probe
-	if name != "api" {
-		ready = "http://" + c.addr(name+"-ops") + "/" + probe
+	for _, name := range names {
+		if !c.processes {
+			c.parts[name] = startPart(c.t, name, c.settingsOf(name), c.logFile(name))
+			continue
+		}
+		p, err := devstack.Start(devstack.Spec{Name: name, Path: filepath.Join(bins, "prego"), Args: []string{name}, Env: c.environmentOf(name), Dir: c.dir, LogFile: c.logFile(name)})
+		require.NoError(c.t, err)
+		c.procs[name] = p
 	}
-	env := c.environmentOf(name)
-	p, err := devstack.Start(devstack.Spec{Name: name, Path: filepath.Join(bins, "prego"), Args: []string{name}, Env: env, Dir: c.dir, LogFile: c.logFile(name)})
-	require.NoError(c.t, err)
-	c.procs[name] = p
-	require.NoError(c.t, p.AwaitHTTP(context.Background(), ready, 30*time.Second))
+	for _, name := range names {
+		ready := "http://" + c.addr("api") + "/" + probe
+		if name != "api" {
+			ready = "http://" + c.addr(name+"-ops") + "/" + probe
+		}
+		if !c.processes {
+			c.parts[name].awaitHTTP(c.t, ready)
+			continue
+		}
+		require.NoError(c.t, c.procs[name].AwaitHTTP(context.Background(), ready, 30*time.Second))
+	}
+}
+
+// stop stops those of some processes that run, as an operator does.
+func (c *cell) stop(names ...string) {
+	c.t.Helper()
+	var all sync.WaitGroup
+	for _, name := range names {
+		if p := c.procs[name]; p != nil {
+			all.Go(func() { p.Stop(20 * time.Second) })
+		}
+		if p := c.parts[name]; p != nil {
+			all.Go(func() { p.end(c.t, name) })
+		}
+		delete(c.procs, name)
+		delete(c.parts, name)
+	}
+	all.Wait()
 }
 
 // kill kills a process as a crash would.
 func (c *cell) kill(name string) {
+	c.t.Helper()
+	require.True(c.t, c.processes, "what is killed must be a process")
 	c.procs[name].Kill()
 	delete(c.procs, name)
 }

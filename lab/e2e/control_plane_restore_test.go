@@ -112,20 +112,13 @@ func says(t testing.TB, lines []string, what string) string {
 // stopAllOfIt stops the control plane as the restore demands.
 func (c *cell) stopAllOfIt() {
 	c.t.Helper()
-	for _, p := range []string{"worker", "api", "agentgw"} {
-		if c.procs[p] != nil {
-			c.procs[p].Stop(20 * time.Second)
-			delete(c.procs, p)
-		}
-	}
+	c.stop(processNames...)
 	c.pool.Reset()
 }
 
 func (c *cell) startAllOfIt() {
 	c.t.Helper()
-	for _, p := range []string{"worker", "api", "agentgw"} {
-		c.start(p)
-	}
+	c.start(processNames...)
 }
 
 // billedServer is the machine that the provider bills for a server, 0 for none.
@@ -151,7 +144,7 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 	vars["PREGO_ORPHAN_AGE"] = "1s"
 	boot := quick
 	boot.Handshake = prego.Duration(12 * time.Second)
-	c := newCell(t, options{url: db.pg.URL("prego"), vars: vars, timeouts: boot})
+	c := newCell(t, options{processes: true, url: db.pg.URL("prego"), vars: vars, timeouts: boot})
 	require.NoError(t, db.pg.BaseBackup(ctx, db.base))
 
 	c.org("acme", "")
@@ -187,7 +180,7 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 	c.settled()
 
 	// To a moment at which a server boots whose agent can't reach the gateway.
-	c.procs["agentgw"].Stop(20 * time.Second)
+	c.stop("agentgw")
 	c.create("booting", prego.RoleNode, server.Spec{})
 	c.await("booting", "created", func(s api.Server) bool { return deref(s.Provider.ProviderServerId) != "" })
 	moment := db.moment()
@@ -281,7 +274,7 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 	c.counted()
 
 	// Without the setting, what has no owner goes.
-	c.procs["worker"].Stop(20 * time.Second)
+	c.stop("worker")
 	delete(c.vars, "PREGO_ORPHAN_MAX_PER_RUN")
 	c.start("worker")
 	c.reconcile()

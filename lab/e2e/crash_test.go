@@ -145,7 +145,7 @@ func TestWorkerKilledWhileDestroying(t *testing.T) {
 
 func TestGatewayAndAPIKilledWhileAServerBoots(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{sim: func(cfg *sim.Config) {
+	c := newCell(t, options{processes: true, sim: func(cfg *sim.Config) {
 		cfg.Profile = sim.Profile{Action: 100 * time.Millisecond, Boot: 300 * time.Millisecond, Stage: 100 * time.Millisecond, Restart: 200 * time.Millisecond}
 	}})
 	for i, victim := range []string{"agentgw", "api"} {

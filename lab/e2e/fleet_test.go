@@ -208,10 +208,8 @@ func TestFleetKeepsServersThatHaveTenants(t *testing.T) {
 	// Where its site has object storage to go through, it moves: of two servers with tenants the older one goes.
 	c.vars = backupVars(s3test.Start(t), c.vars)
 	c.vars["PREGO_MOVE_GRACE"] = "200ms"
-	for _, name := range []string{"worker", "api"} {
-		c.kill(name)
-		c.start(name)
-	}
+	c.stop("worker", "api")
+	c.start("worker", "api")
 	c.awaitAction("tenants-app", c.act("tenants-app", "NODE_CREATE", map[string]any{"region": "eu"}).Seq, "succeeded")
 	c.post("/v1/servers/"+home+"/cordon", nil, http.StatusOK, nil)
 	beta := c.tenant("beta", prego.PlanStarter, nil)

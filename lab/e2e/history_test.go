@@ -60,7 +60,7 @@ func (c *cell) awaitRunEnd(workflowID string) {
 // logs — for every secret that there was, plain, in base64 and in hex.
 func TestNoSecretIsLeftAnywhere(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{timeouts: impatient(prego.ReasonFailedHandshake)})
+	c := newCell(t, options{processes: true, timeouts: impatient(prego.ReasonFailedHandshake)})
 	// Failures put more text into more places.
 	c.inject(sim.Fault{Kind: "boot_without_agent", Times: 1})
 	c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1/servers", Action: "respond", Status: 429, Code: "rate_limit_exceeded", Message: "limit reached for token " + c.vars["HCLOUD_TOKEN"], Times: 1})

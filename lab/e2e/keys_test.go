@@ -18,7 +18,7 @@ import (
 // alone (cell.start); without any one of them it doesn't start, and says which.
 func TestNoProcessHasAKeyThatItDoesNotNeed(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{})
+	c := newCell(t, options{processes: true})
 	tried := 0
 	for _, process := range keyset.Processes() {
 		var files []string

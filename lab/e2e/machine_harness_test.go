@@ -89,6 +89,7 @@ func machineCell(t *testing.T, o options) *cell {
 		}
 	}
 	o.vars = vars
+	o.processes = true
 	return newCell(t, o)
 }
 

@@ -1,6 +1,7 @@
-// Package e2e runs the whole control plane as its users do: real processes of the
-// real binaries, a real Postgres, a real Temporal, the simulated cloud with real
-// agents, and everything asked over HTTP.
+// Package e2e runs the whole control plane as its users do: a real Postgres, a real
+// Temporal, the simulated cloud with real agents, and everything asked over HTTP. Tests
+// in which a process dies run the real binaries; elsewhere the control plane's processes
+// are goroutines of the test, wired by package app.
 package e2e
 
 import (

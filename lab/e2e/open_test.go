@@ -63,7 +63,7 @@ func newPublicOn(t *testing.T, more map[string]string, url string) *public {
 	vars := maps.Clone(more)
 	vars["PREGO_SITE_DOMAIN"], vars["PREGO_DNS_ZONE"] = "sites."+ourZone, ourZone
 	p.cell = newCell(t, options{
-		url: url, vars: vars,
+		processes: true, url: url, vars: vars,
 		sim: func(cfg *sim.Config) {
 			cfg.Zones = []string{ourZone, customersZone}
 			cfg.Programs = map[string]string{"caddy": need.Program(t, "caddy"), "haproxy": need.Program(t, "haproxy")}

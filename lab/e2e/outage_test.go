@@ -52,7 +52,7 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 
 			vars := sharedVars()
 			vars["TEMPORAL_ADDRESS"], vars["PREGO_SWEEP_EVERY"] = tmp.Address(), "10s"
-			c := newCell(t, options{url: pg.URL("prego"), vars: vars, sim: func(cfg *sim.Config) {
+			c := newCell(t, options{processes: true, url: pg.URL("prego"), vars: vars, sim: func(cfg *sim.Config) {
 				cfg.Profile = sim.Profile{Action: 300 * time.Millisecond, Boot: 800 * time.Millisecond, Stage: 100 * time.Millisecond, Restart: 200 * time.Millisecond}
 			}})
 			servers, alpha, beta, env := 1, "", "", ""

@@ -44,7 +44,7 @@ func TestScale(t *testing.T) {
 		few := max(*scaleArrivals/5, 1)
 		c, _ := scaleCell(t, size, few)
 		r.size(c, size, arrive(c, few))
-		c.stopAll()
+		c.stop(processNames...)
 	}
 	c, clients := scaleCell(t, n, 2**scaleArrivals)
 	agents := startAgents(c, clients, min(*scaleAgents, n))
@@ -91,7 +91,7 @@ func scaleCell(t *testing.T, n, arrivals int) (*cell, *agentClients) {
 	} {
 		vars[k] = v
 	}
-	c := newCell(t, options{url: url, vars: vars, sim: func(cfg *sim.Config) {
+	c := newCell(t, options{processes: true, url: url, vars: vars, sim: func(cfg *sim.Config) {
 		cfg.Limits.Servers, cfg.RatePerHour, cfg.RunAgent = 100_000, 100_000_000, agentInside
 		cfg.Limits.PlacementGroups = 10_000
 	}})
@@ -130,13 +130,6 @@ func agentInside(name string) func(context.Context, string, string, string) erro
 		return nil
 	}
 	return runAgent
-}
-
-func (c *cell) stopAll() {
-	for name, p := range c.procs {
-		p.Stop(10 * time.Second)
-		delete(c.procs, name)
-	}
 }
 
 // durations are of things of one kind.

@@ -228,10 +228,9 @@ func TestEmptyPools(t *testing.T) {
 	for _, mode := range []string{"on_demand", "hold"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			c := newCell(t, options{vars: sharedVars(), sim: func(s *sim.Config) { s.Profile.BenchNewSite = 1500 * time.Millisecond }})
-			c.kill("worker")
-			c.vars["PLACEMENT_EMPTY_POOL"] = mode
-			c.start("worker")
+			vars := sharedVars()
+			vars["PLACEMENT_EMPTY_POOL"] = mode
+			c := newCell(t, options{vars: vars, sim: func(s *sim.Config) { s.Profile.BenchNewSite = 1500 * time.Millisecond }})
 			c.policies(0, 0)
 			c.org("acme", "")
 			app := c.sharedFleet(0)
