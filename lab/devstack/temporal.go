@@ -29,6 +29,7 @@ type TemporalConfig struct {
 	LogFile  string
 	NoSync   bool     // leave it to the system when data reaches the disk, for tests
 	Keywords []string // search attributes to register
+	Env      []string // in addition to this process's
 }
 
 // ErrNoTemporal says what to install.
@@ -86,7 +87,7 @@ func StartTemporal(ctx context.Context, cfg TemporalConfig) (*Temporal, error) {
 	} else {
 		args = append(args, "--headless")
 	}
-	p, err := Start(Spec{Name: "temporal", Path: cfg.Binary, Args: args, Dir: cfg.Dir, LogFile: cfg.LogFile})
+	p, err := Start(Spec{Name: "temporal", Path: cfg.Binary, Args: args, Env: append(os.Environ(), cfg.Env...), Dir: cfg.Dir, LogFile: cfg.LogFile})
 	if err != nil {
 		return nil, err
 	}

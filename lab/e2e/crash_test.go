@@ -33,7 +33,7 @@ func TestWorkerKilledAtEveryStep(t *testing.T) {
 		"running":  {"running/start", "running/seen"},
 		"active":   {"containers/start", "containers/started", "activate/done"},
 	}
-	for _, name := range deep.Some(t, 2, slices.Sorted(maps.Keys(cases))) {
+	for _, name := range deep.Some(t, 1, slices.Sorted(maps.Keys(cases))) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			timeouts, boot := quick, 600*time.Millisecond

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -379,67 +378,6 @@ func TestDeployWithoutRoomForTheSurgeDrainsFirst(t *testing.T) {
 	status, body := c.request(http.MethodPost, "/v1/groups/"+g.GroupId+"/deploys", map[string]any{"spec": spec("web:4", 64)})
 	require.Equal(t, http.StatusConflict, status, "%s", body)
 	require.Contains(t, string(body), "quota_exceeded")
-}
-
-// TestRacingScalersNeverExceedTheQuota is compliance test 6: many scale at once, the
-// quota is lowered underneath, and the worker is killed midway.
-func TestRacingScalersNeverExceedTheQuota(t *testing.T) {
-	t.Parallel()
-	c := newCell(t, options{vars: groupVars(nil)})
-	env := c.workloads("acme", "paid")
-	const limit = 12
-	c.limit("acme", "max_instances", limit)
-	var groups []api.ProcessGroup
-	for i := range 8 {
-		groups = append(groups, c.group(env, fmt.Sprintf("g%d", i), 0, spec("web:1", 16)))
-	}
-	c.nodes("n", 2, 4096*mb)
-	stop := c.watchUsage("acme", "max_instances", func() float64 { return limit })
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	codes := map[string]int{}
-	for i := range 32 {
-		wg.Go(func() {
-			status, body := c.request(http.MethodPost, "/v1/groups/"+groups[i%8].GroupId+"/scale", map[string]any{"replicas": i/8 + 1})
-			var p api.Problem
-			_ = json.Unmarshal(body, &p)
-			mu.Lock()
-			defer mu.Unlock()
-			codes[fmt.Sprint(status, " ", p.Code)]++
-		})
-	}
-	wg.Wait()
-	for code := range codes {
-		require.Contains(t, []string{"202 ", "409 quota_exceeded"}, code, "%v", codes)
-	}
-	require.NotZero(t, codes["409 quota_exceeded"], "%v", codes)
-	c.kill("worker")
-	desired := c.number(`SELECT sum(replicas) FROM process_groups`)
-	require.LessOrEqual(t, desired, limit, "what was promised is within the quota, too")
-	// Lowered underneath: the scheduler allocates no more than is left, and what runs
-	// stays.
-	lowered := max(3, c.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`))
-	c.limit("acme", "max_instances", float64(min(lowered, desired-1)))
-	c.start("worker")
-	eventually(t, func() bool {
-		return c.number(`SELECT count(*) FROM process_groups WHERE status = 'unschedulable' AND status_reason = 'org_quota_exceeded:max_instances'`) > 0
-	}, patience, 50*time.Millisecond, "the loser says so")
-	time.Sleep(3 * time.Second) // a retry
-	require.LessOrEqual(t, c.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`), lowered)
-	require.Zero(t, c.number(`SELECT count(*) FROM process_groups WHERE status_reason LIKE 'org_quota%' AND next_attempt_at IS NULL`))
-	// Less is used: the losers get theirs, before their time.
-	for _, g := range groups[:4] {
-		c.scale(g.GroupId, 0, http.StatusAccepted)
-	}
-	for _, g := range groups[:4] {
-		c.settledGroup(g.GroupId)
-	}
-	c.limit("acme", "max_instances", limit)
-	for _, g := range groups {
-		c.settledGroup(g.GroupId)
-	}
-	stop()
-	c.rowsAndHostsAgree()
 }
 
 // TestCapacityIsToldApartFromQuota gives each reason its own name.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -42,6 +43,10 @@ type temporalServer interface {
 	Stop(wait time.Duration)
 }
 
+// rareGC is GOGC of this process and of Temporal, which are the two that take most of the tests' CPU. Memory is
+// cheaper.
+const rareGC = 400
+
 // existing is a server that others started, and stop (tools/test-production.sh). Its
 // namespace default knows our search attributes.
 type existing string
@@ -52,6 +57,7 @@ func (existing) Stop(time.Duration) {}
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	debug.SetGCPercent(rareGC)
 	var err error
 	if scratch, err = devstack.Scratch("prego-e2e-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -98,5 +104,6 @@ func startTemporal() (temporalServer, error) {
 	}
 	return devstack.StartTemporal(context.Background(), devstack.TemporalConfig{
 		Binary: binary, Dir: scratch, NoSync: true, LogFile: filepath.Join(scratch, "temporal.log"), Keywords: workflows.SearchAttributes(),
+		Env: []string{fmt.Sprintf("GOGC=%d", rareGC)},
 	})
 }
