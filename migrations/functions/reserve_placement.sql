@@ -74,8 +74,10 @@ BEGIN
            AND (s.dedicated_for_tenant_id IS NOT NULL OR NOT EXISTS (SELECT FROM fleets f WHERE f.fleet_id = s.fleet_id AND NOT f.serves_tenants))
            -- what an empty server is busy with is its own start; what is not known refuses nobody
            AND (alone OR NOT (has_reached(s.cpu_pct, p_cpu_max) OR has_reached(s.worker_slots_pct, p_worker_slots_max)))
-           -- a warm server whose agent is silent could not be used at once
-           AND (s.warm_plan IS NULL OR s.tenant_count > 0 OR s.agent_status = 'connected')))
+           -- a warm server is for those of its plan who get a server to themselves
+           AND (s.warm_plan IS NULL OR s.dedicated_for_tenant_id IS NOT NULL OR (p_mode = 'one_tenant_one_server' AND s.warm_plan = t.plan))))
+      -- a warm server whose agent is silent could not be used at once
+      AND (s.warm_plan IS NULL OR s.tenant_count > 0 OR s.agent_status = 'connected')
       AND (p_any_tags OR tags_satisfy(s.tags, t.require_tags, t.disallow_tags))
       AND EXISTS (SELECT FROM infra_providers i WHERE i.id = s.infra_provider AND (p_override OR (i.enabled AND s.region = ANY (i.regions))))
       AND residency_allows(t.data_residency, s.region, s.infra_provider)

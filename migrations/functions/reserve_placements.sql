@@ -73,7 +73,7 @@ BEGIN
         SELECT s.pool_site_id, s.app_server_id, s.db_shard_id FROM site_pool s
         WHERE s.pool_site_id = ANY (p_site) AND s.state = 'available' FOR NO KEY UPDATE SKIP LOCKED
     ), app AS MATERIALIZED (
-        SELECT s.server_id, s.region, s.role, s.infra_provider, network_of(s.network_id, s.private_address) AS network, s.dedicated_for_tenant_id, s.accepts_trial, p_max_tenants - s.tenant_count AS room
+        SELECT s.server_id, s.region, s.role, s.infra_provider, network_of(s.network_id, s.private_address) AS network, s.dedicated_for_tenant_id, s.accepts_trial, s.warm_plan, p_max_tenants - s.tenant_count AS room
         FROM servers s
         WHERE s.server_id = ANY (p_app) AND s.status = 'active' AND s.cordoned_at IS NULL AND s.role IN ('app', 'node')
           AND COALESCE(s.memory_pct, 0) < p_memory_max AND NOT has_reached(s.cpu_pct, p_cpu_max) AND NOT has_reached(s.worker_slots_pct, p_worker_slots_max)
@@ -109,7 +109,7 @@ BEGIN
             -- tenant's constraint is to be read again.
             WHEN EXISTS (SELECT FROM servers o WHERE o.server_id = i.app AND (NOT tags_satisfy(o.tags, t.require_tags, t.disallow_tags)
                  OR EXISTS (SELECT FROM placement_pools_of(t.org_id) p WHERE NOT tags_satisfy(o.tags, p.require_tags, p.disallow_tags)))) THEN 'constraint'
-            WHEN a.server_id IS NULL OR a.region <> t.region OR a.dedicated_for_tenant_id <> i.tenant OR NOT (a.accepts_trial OR t.plan <> 'trial')
+            WHEN a.server_id IS NULL OR a.region <> t.region OR a.dedicated_for_tenant_id <> i.tenant OR NOT (a.accepts_trial OR t.plan <> 'trial') OR (a.warm_plan IS NOT NULL AND a.dedicated_for_tenant_id IS NULL)
               OR NOT residency_allows(t.data_residency, a.region, a.infra_provider) THEN 'app_server'
             WHEN d.shard_id IS NULL OR d.region <> a.region OR d.dedicated_for_tenant_id <> i.tenant OR NOT tier_lock_allows(t.plan, d.plan_tier_lock)
               OR (a.role = 'node') <> d.on_node OR d.on_node AND d.server_id <> i.app OR d.network IS DISTINCT FROM a.network THEN 'db_shard'
