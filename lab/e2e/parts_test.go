@@ -2,13 +2,11 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"os"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/app"
@@ -77,8 +75,10 @@ func (p *part) end(t testing.TB, name string) {
 	p.stop()
 	select {
 	case <-p.done:
-		assert.NoError(t, p.err, "%s ended", name)
+		if p.err != nil {
+			t.Errorf("%s ended: %v", name, p.err)
+		}
 	case <-time.After(30 * time.Second):
-		assert.Fail(t, fmt.Sprintf("%s does not stop", name))
+		t.Errorf("%s does not stop", name)
 	}
 }
