@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -142,8 +143,30 @@ func (p *public) login(client *http.Client, url, tenantID string) (cookie string
 	return cookie
 }
 
-// events opens the connection on which a site tells a browser what happens.
+// events opens the connection on which a site reports to a browser what happens. Like a browser it dials again when a
+// reload of the edge cuts the handshake: Go's server closes a connection whose request arrives after its shutdown
+// began (docs/adr/0030).
 func (p *public) events(host, site, cookie string) *websocket.Conn {
+	p.t.Helper()
+	ws, err := p.dialEvents(host, cookie)
+	for range 3 {
+		if !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+			break
+		}
+		ws, err = p.dialEvents(host, cookie)
+	}
+	require.NoError(p.t, err)
+	require.Contains(p.t, heard(p.t, ws), `0{"sid":`)
+	require.NoError(p.t, websocket.Message.Send(ws, "40/"+site+","))
+	for {
+		if said := heard(p.t, ws); said != "2" { // which asks whether we are there
+			require.Contains(p.t, said, "40/"+site+",{")
+			return ws
+		}
+	}
+}
+
+func (p *public) dialEvents(host, cookie string) (*websocket.Conn, error) {
 	p.t.Helper()
 	raw, err := p.dialer.DialContext(p.t.Context(), "tcp", host+":443")
 	require.NoError(p.t, err)
@@ -155,16 +178,7 @@ func (p *public) events(host, site, cookie string) *websocket.Conn {
 	config, err := websocket.NewConfig("wss://"+host+"/socket.io/?EIO=4&transport=websocket", "https://"+host)
 	require.NoError(p.t, err)
 	config.Header.Set("Cookie", cookie)
-	ws, err := websocket.NewClient(config, conn)
-	require.NoError(p.t, err)
-	require.Contains(p.t, heard(p.t, ws), `0{"sid":`)
-	require.NoError(p.t, websocket.Message.Send(ws, "40/"+site+","))
-	for {
-		if said := heard(p.t, ws); said != "2" { // which asks whether we are there
-			require.Contains(p.t, said, "40/"+site+",{")
-			return ws
-		}
-	}
+	return websocket.NewClient(config, conn)
 }
 
 func heard(t testing.TB, ws *websocket.Conn) (packet string) {
