@@ -107,7 +107,7 @@ const (
 	recordLease    = 3 * time.Minute // more than a try takes
 	recordTry      = 2 * time.Minute
 	recordsAtOnce  = 8
-	recordsPerRun  = 400 // at most: half of them leave budget for servers
+	recordsPerRun  = 400         // at most: half of them leave budget for servers
 	domainLease    = time.Minute // a batch's questions take less; a second look meanwhile does no harm
 	domainsAtOnce  = 16
 	domainsPerRun  = 200

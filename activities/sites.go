@@ -269,7 +269,7 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 	if restoring && t.Site == "" || slices.ContainsFunc(left, func(l tenant.LeftPlace) bool { return l.App.ServerID == t.Allocation.AppServerID }) {
 		names = names[:1] // what has the tenant's name there is what it has lost, and not replaced yet
 	}
-	if t.Site == "" && !(restoring && t.Allocation.PoolSiteID != "") {
+	if t.Site == "" && (!restoring || t.Allocation.PoolSiteID == "") {
 		// The command that creates the site may still be running, and would bring back
 		// what was dropped before it ended.
 		var final *temporal.ApplicationError

@@ -30,14 +30,23 @@ type noRuns struct {
 func (*noRuns) EnsureTenantProvision(context.Context, prego.TenantID, int) (bool, error) {
 	return true, nil
 }
-func (*noRuns) EnsureTenantChange(context.Context, prego.TenantID) (bool, error)       { return true, nil }
-func (*noRuns) WakeTenant(context.Context, prego.TenantID) error                       { return nil }
+
+func (*noRuns) EnsureTenantChange(context.Context, prego.TenantID) (bool, error) { return true, nil }
+
+func (*noRuns) WakeTenant(context.Context, prego.TenantID) error { return nil }
+
 func (*noRuns) EnsureScaleOut(context.Context, prego.Region, prego.Role, string) error { return nil }
-func (*noRuns) EnsureScaleFleet(context.Context, prego.FleetID) error                  { return nil }
-func (*noRuns) EnsureRefill(context.Context, prego.ServerID) error                     { return nil }
-func (*noRuns) StartTenantSweep(context.Context) error                                 { return nil }
-func (*noRuns) StartMeasureSites(context.Context) error                                { return nil }
-func (*noRuns) EnsureWarmPool(context.Context, prego.Region, prego.Plan) error         { return nil }
+
+func (*noRuns) EnsureScaleFleet(context.Context, prego.FleetID) error { return nil }
+
+func (*noRuns) EnsureRefill(context.Context, prego.ServerID) error { return nil }
+
+func (*noRuns) StartTenantSweep(context.Context) error { return nil }
+
+func (*noRuns) StartMeasureSites(context.Context) error { return nil }
+
+func (*noRuns) EnsureWarmPool(context.Context, prego.Region, prego.Plan) error { return nil }
+
 func (r *noRuns) EnsureDecommission(_ context.Context, id prego.ServerID) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

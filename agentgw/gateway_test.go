@@ -64,6 +64,7 @@ func (a authority) SignService(id prego.ServerID, private net.IP, csr string, tt
 }
 
 func (authority) KeySHA256(c *x509.Certificate) ([]byte, error) { return pki.KeySHA256(c.PublicKey) }
+
 func (authority) KeyOfCSR(field, csr string) ([]byte, error) {
 	parsed, err := pki.ParseCSR(field, csr)
 	if err != nil {

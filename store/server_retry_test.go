@@ -47,12 +47,18 @@ func TestARetryKeepsWhatIsOnTheServer(t *testing.T) {
 		{"2 tenants", `UPDATE servers SET tenant_count = 2`, `UPDATE servers SET tenant_count = 0`},
 		{"1 tenant", `INSERT INTO db_shards (shard_id, server_id, region, tenant_capacity, current_tenant_count) VALUES ('s', 'node-1', 'eu', 9, 1)`, `UPDATE db_shards SET current_tenant_count = 0`},
 		{"1 tenant", `INSERT INTO redis_pools (pool_id, server_id, region, tenant_capacity, current_tenants) VALUES ('r', 'node-1', 'eu', 9, 1)`, `UPDATE redis_pools SET current_tenants = 0`},
-		{"3 tenants", `UPDATE servers SET tenant_count = 2; UPDATE db_shards SET current_tenant_count = 3; UPDATE redis_pools SET current_tenants = 3`,
-			`UPDATE servers SET tenant_count = 0; UPDATE db_shards SET current_tenant_count = 0; UPDATE redis_pools SET current_tenants = 0`},
-		{"1 instance", `INSERT INTO instances (instance_id, org_id, group_id, number, release, spec, server_id, state, memory_limit_bytes, cpu_request) VALUES ('ins-1', 'acme', '` + group + `', 1, 1, '{}', 'node-1', 'failed', 1, 1)`,
-			`UPDATE instances SET state = 'stopped', stopped_at = now()`},
-		{"1 volume", `INSERT INTO volume_attachments (attachment_id, org_id, volume_id, group_id, mount_path, server_id, created_by) VALUES ('vat-1', 'acme', 'vol-1', '` + group + `', '/data', 'node-1', 'test')`,
-			`UPDATE volume_attachments SET server_id = NULL`},
+		{
+			"3 tenants", `UPDATE servers SET tenant_count = 2; UPDATE db_shards SET current_tenant_count = 3; UPDATE redis_pools SET current_tenants = 3`,
+			`UPDATE servers SET tenant_count = 0; UPDATE db_shards SET current_tenant_count = 0; UPDATE redis_pools SET current_tenants = 0`,
+		},
+		{
+			"1 instance", `INSERT INTO instances (instance_id, org_id, group_id, number, release, spec, server_id, state, memory_limit_bytes, cpu_request) VALUES ('ins-1', 'acme', '` + group + `', 1, 1, '{}', 'node-1', 'failed', 1, 1)`,
+			`UPDATE instances SET state = 'stopped', stopped_at = now()`,
+		},
+		{
+			"1 volume", `INSERT INTO volume_attachments (attachment_id, org_id, volume_id, group_id, mount_path, server_id, created_by) VALUES ('vat-1', 'acme', 'vol-1', '` + group + `', '/data', 'node-1', 'test')`,
+			`UPDATE volume_attachments SET server_id = NULL`,
+		},
 		{"1 volume", `UPDATE volumes SET lent_to = 'node-1', lent_for = 'bak-1'`, `UPDATE volumes SET lent_to = NULL, lent_for = ''`},
 		{"1 tenant and 1 volume", `UPDATE servers SET tenant_count = 1; UPDATE volumes SET lent_to = 'node-1', lent_for = 'bak-1'`, `UPDATE servers SET tenant_count = 0; UPDATE volumes SET lent_to = NULL, lent_for = ''`},
 	} {

@@ -24,7 +24,7 @@ const noName = "xn--e1afmkfd-385f3.example.com" // its label is no punycode
 
 // asked is the status of a request for a host over HTTP.
 func (e *testEdge) asked(host string) int {
-	e.proxy.tb.Helper()
+	e.tb.Helper()
 	status, _, _ := e.get("http://" + host + "/")
 	return status
 }
@@ -52,7 +52,8 @@ func TestEdgeLeavesRefusedNamesOut(t *testing.T) {
 	d := wire.EdgeDocument{
 		Version: 2, Hosts: append([]wire.EdgeHost{slug, domain, placeholder, wildcard, nowhere, route("shop."+noName, "rte-2"), route("ok.example.org", "rte 3")}, good...),
 		Challenges: []wire.EdgeChallenge{
-			{Host: noName, Token: "t0", KeyAuthorization: "t0.thumb"}, {Host: "new.example.net", Token: "t1", KeyAuthorization: "t1.thumb"},
+			{Host: noName, Token: "t0", KeyAuthorization: "t0.thumb"},
+			{Host: "new.example.net", Token: "t1", KeyAuthorization: "t1.thumb"},
 			{Host: "other.example.net", Token: "*", KeyAuthorization: "t2.thumb"},
 		},
 		TCP:     []wire.EdgeTCP{{Route: "rte-4", Address: "fe80::1%x", Port: 5432, Upstreams: []wire.EdgeUpstream{{Address: place}}}},

@@ -441,9 +441,12 @@ func TestHostsAreFoundInAnySpelling(t *testing.T) {
 	require.NoError(t, p.Apply(context.Background(), d, []wire.EdgeCertificate{certs["crt-0"]}))
 	p.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: pool, ServerName: "acme.example.com"}
 	for _, tc := range []struct{ scheme, host, want string }{
-		{"http", "Plain.Example.COM", "plain host=plain.example.com "}, {"http", "PLAIN.example.com:80", "plain host=plain.example.com:80 "},
-		{"http", "plain.example.com.", "plain host=plain.example.com "}, {"http", "Plain.example.com.:80", "plain host=plain.example.com:80 "},
-		{"http", "Shop.Example.ORG", "shop host=shop.example.org "}, {"https", "ACME.example.com", "acme host=acme.example.com "},
+		{"http", "Plain.Example.COM", "plain host=plain.example.com "},
+		{"http", "PLAIN.example.com:80", "plain host=plain.example.com:80 "},
+		{"http", "plain.example.com.", "plain host=plain.example.com "},
+		{"http", "Plain.example.com.:80", "plain host=plain.example.com:80 "},
+		{"http", "Shop.Example.ORG", "shop host=shop.example.org "},
+		{"https", "ACME.example.com", "acme host=acme.example.com "},
 		{"http", "plain.example.com", "plain host=plain.example.com "},
 	} {
 		req, err := http.NewRequest(http.MethodGet, tc.scheme+"://acme.example.com/", http.NoBody)

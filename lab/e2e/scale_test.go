@@ -6,6 +6,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -49,7 +50,7 @@ func TestScale(t *testing.T) {
 	c, clients := scaleCell(t, n, 2**scaleArrivals)
 	agents := startAgents(c, clients, min(*scaleAgents, n))
 	r.size(c, n, arrive(c, *scaleArrivals))
-	r.say("%d agents beat every %s: %s", len(agents.all), agents.every, agents.latency())
+	r.printf("%d agents beat every %s: %s", len(agents.all), agents.every, agents.latency())
 	loseRegion(c, r, agents)
 	replaceFleet(c, r)
 	agents.stop()
@@ -84,13 +85,11 @@ func scaleCell(t *testing.T, n, arrivals int) (*cell, *agentClients) {
 	pgtest.FillLarge(t, url, n, fullAndAtRest...)
 	t.Logf("%d servers and %d tenants made in %s", n, 10*n, time.Since(began).Round(time.Second))
 	vars := sharedVars()
-	for k, v := range map[string]string{
+	maps.Copy(vars, map[string]string{
 		"PREGO_LOG_LEVEL": "warn", "PREGO_API_RATE_PER_SECOND": "100000", "PREGO_API_RATE_BURST": "100000", "PLACEMENT_MAX_TENANTS_PER_NODE": "10000",
 		"PREGO_AGENTGW_HEARTBEAT": "30s", "PREGO_AGENTGW_FLUSH": "500ms", "PREGO_SWEEP_EVERY": "10s", "PREGO_DEGRADED_AFTER": "60s",
 		"PREGO_FLEET_PARALLEL": "32", "PREGO_FLEET_POLL": "500ms", "PREGO_HCLOUD_POLL": "200ms", "PREGO_HCLOUD_TIMEOUT": "30s", "PREGO_DB_MAX_CONNS": "20",
-	} {
-		vars[k] = v
-	}
+	})
 	c := newCell(t, options{processes: true, url: url, vars: vars, sim: func(cfg *sim.Config) {
 		cfg.Limits.Servers, cfg.RatePerHour, cfg.RunAgent = 100_000, 100_000_000, agentInside
 		cfg.Limits.PlacementGroups = 10_000
@@ -170,10 +169,7 @@ func arrive(c *cell, n int) arrivals {
 		a.answer = append(a.answer, time.Since(began))
 	}
 	deadline := time.Now().Add(3 * time.Minute)
-	for {
-		if c.number(`SELECT count(*) FROM tenants WHERE tenant_id = ANY($1) AND state <> 'active'`, ids) == 0 {
-			break
-		}
+	for c.number(`SELECT count(*) FROM tenants WHERE tenant_id = ANY($1) AND state <> 'active'`, ids) > 0 {
 		require.True(c.t, time.Now().Before(deadline), "not all tenants became active")
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -192,7 +188,7 @@ type report struct {
 	table [][]string
 }
 
-func (r *report) say(format string, args ...any) {
+func (r *report) printf(format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
 	fmt.Println(line)
 	r.lines = append(r.lines, line)
@@ -359,7 +355,7 @@ func loseRegion(c *cell, r *report, agents *beating) {
 	a := arrive(c, *scaleArrivals)
 	took := <-frozen
 	require.Positive(c.t, took, "the sweep never froze")
-	r.say("region lost: %d servers silent; nothing is marked, and the alert is raised, after %s (silent for 60s, a sweep every 10s); tenants that arrive elsewhere meanwhile are active after %s", lost, took.Round(time.Second), a.active)
+	r.printf("region lost: %d servers silent; nothing is marked, and the alert is raised, after %s (silent for 60s, a sweep every 10s); tenants that arrive elsewhere meanwhile are active after %s", lost, took.Round(time.Second), a.active)
 	require.Zero(c.t, c.number(`SELECT count(*) FROM servers WHERE region = 'us' AND status = 'failed' AND status_reason = 'heartbeat_lost' AND updated_at > now() - interval '10 minutes'`))
 	agents.silent.Clear()
 	_, err = c.pool.Exec(context.Background(), `UPDATE servers SET agent_last_heartbeat_at = now() + interval '2 hours' WHERE region = 'us' AND agent_key_sha256 IS NULL`)
@@ -376,7 +372,7 @@ func replaceFleet(c *cell, r *report) {
 	began := time.Now()
 	c.awaitLong("many", c.act("many", "CLUSTER_SCALE_OUT", map[string]any{"count": size}).Seq)
 	made := time.Since(began)
-	r.say("a fleet of %d servers made in %s: %.1f servers/s", size, made.Round(time.Second), float64(size)/made.Seconds())
+	r.printf("a fleet of %d servers made in %s: %.1f servers/s", size, made.Round(time.Second), float64(size)/made.Seconds())
 	require.Equal(c.t, size, c.number(`SELECT count(*) FROM servers WHERE fleet_id = 'many' AND status = 'active'`))
 	// Only servers that are not as the fleet's spec says are replaced.
 	c.send(http.MethodPatch, "/v1/fleets/many", map[string]any{"spec": map[string]any{"tags": []string{"stack:next"}}}, http.StatusOK, nil)
@@ -387,7 +383,7 @@ func replaceFleet(c *cell, r *report) {
 	billed := c.billed("server")
 	billed = slices.DeleteFunc(billed, func(e sim.LedgerEntry) bool { return !strings.Contains(e.Name, "-many-") })
 	require.Len(c.t, billed, size, "none is left over")
-	r.say("all of them replaced in %s, %d more than that at a time: %.1f servers/s", took.Round(time.Second), surge, float64(size)/took.Seconds())
+	r.printf("all of them replaced in %s, %d more than that at a time: %.1f servers/s", took.Round(time.Second), surge, float64(size)/took.Seconds())
 }
 
 // awaitLong waits for an action of many servers.

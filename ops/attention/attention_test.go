@@ -101,8 +101,10 @@ func TestEveryKindIsWhole(t *testing.T) {
 func TestNothingWithDataIsProposedForDestruction(t *testing.T) {
 	t.Parallel()
 	verbs := regexp.MustCompile(`^prego server (retry|delete|lost|replace) `)
-	reasons := []string{"heartbeat_lost", "agent_degraded", "agent_disconnected", "server_missing", "failed_bootstrap",
-		"failed_container", "decommission_requested", "provisioning", "why"}
+	reasons := []string{
+		"heartbeat_lost", "agent_degraded", "agent_disconnected", "server_missing", "failed_bootstrap",
+		"failed_container", "decommission_requested", "provisioning", "why",
+	}
 	offered := map[attention.Kind]bool{}
 	for kind, subjects := range attention.Subjects() {
 		for _, subject := range subjects {

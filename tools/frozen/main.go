@@ -182,7 +182,8 @@ func (r *runner) control(m mutant) error {
 
 // try reports whether a mutant is caught.
 func (r *runner) try(m mutant) (bool, error) {
-	overlay, name, bug := "", m.id, "none"
+	var overlay string
+	name, bug := m.id, "none"
 	if m.bug != "" {
 		var err error
 		if overlay, err = r.planted(); err != nil {
@@ -230,7 +231,7 @@ func chosen(all []mutant, patterns []string, unseen bool) (out []mutant) {
 		for _, p := range patterns {
 			is = is || regexp.MustCompile("^(?:"+p+")$").MatchString(m.id)
 		}
-		if is && !(unseen && m.seen) {
+		if is && (!unseen || !m.seen) {
 			out = append(out, m)
 		}
 	}

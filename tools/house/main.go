@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	_ "embed"
 	"fmt"
 	"go/types"
@@ -29,7 +30,7 @@ func main() {
 }
 
 func run() error {
-	out, err := exec.Command("git", "ls-files").Output()
+	out, err := exec.CommandContext(context.Background(), "git", "ls-files").Output()
 	if err != nil {
 		return fmt.Errorf("list the tracked files: %w", err)
 	}
