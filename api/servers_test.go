@@ -141,7 +141,7 @@ func TestAcceptedAlthoughTheEngineIsAway(t *testing.T) {
 	resp, _ = b.do("POST", "/internal/reconcile", "operator", "", "")
 	require.Equal(t, 503, resp.StatusCode)
 	require.Equal(t, []string{"provision app-1", "decommission app-1", "reconcile"}, b.runs.asked())
-	require.Equal(t, 2, b.logs.FilterMessage("run not started; the reconciler will start it").Len())
+	require.Equal(t, 2, b.logs.FilterMessage("run not started; the worker will start it").Len())
 }
 
 func TestACallerWhoHangsUpHasAnAcceptedServer(t *testing.T) {

@@ -150,7 +150,7 @@ func TestTenantActions(t *testing.T) {
 	status, accepted, _ := act("suspend", "")
 	require.Equal(t, 202, status, "a body is not needed, and neither is the engine")
 	require.Equal(t, api.TenantState("suspended"), accepted.State)
-	require.Equal(t, 1, b.logs.FilterMessage("run not started; the sweep will start it").Len())
+	require.Equal(t, 1, b.logs.FilterMessage("run not started; the worker will start it").Len())
 }
 
 func TestShowingWhyATenantIsThere(t *testing.T) {

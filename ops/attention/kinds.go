@@ -539,7 +539,7 @@ var ordered = []struct {
 	}},
 	{EdgeRejectedName, spec{
 		severity: Warning, says: "edges refuse it and serve everything else", plural: "names or ports are refused by edges",
-		todo: "Give it another name or port, or delete it: the reason does not go away by itself. All other sites are served.",
+		todo: "Give it another name or port, or remove it: the reason does not go away by itself. All other sites are served.",
 		docs: "docs/edges.md#names-that-an-edge-refuses",
 		actions: map[string][]Action{
 			"tenant":      {showTenant},
