@@ -34,7 +34,7 @@ func newPlacing(t testing.TB, conns int32) *placing {
 func (p *placing) exec(sql string, args ...any)       { p.t.Helper(); p.f.Exec(sql, args...) }
 func (p *placing) number(sql string, args ...any) int { p.t.Helper(); return p.f.Number(sql, args...) }
 func (p *placing) text(sql string) string             { p.t.Helper(); return p.f.Text(sql) }
-func (p *placing) sites(server, shard string, n int) { p.t.Helper(); p.f.Sites(server, shard, n) }
+func (p *placing) sites(server, shard string, n int)  { p.t.Helper(); p.f.Sites(server, shard, n) }
 
 func (p *placing) tagged(id prego.ServerID, tags ...string) { p.t.Helper(); p.f.Tagged(id, tags...) }
 func (p *placing) run(id prego.TenantID) tenant.Run         { p.t.Helper(); return p.f.Run(id) }

@@ -1093,6 +1093,16 @@ CREATE INDEX tenant_allocations_by_server ON tenant_allocations (app_server_id) 
 CREATE INDEX tenant_allocations_by_shard ON tenant_allocations (db_shard_id) WHERE released_at IS NULL;
 CREATE INDEX tenant_allocations_by_pool ON tenant_allocations (redis_pool_id) WHERE released_at IS NULL;
 
+-- What servers, shards and pools are filled up to; NULL for a measure that is not looked at (placement-policy §2.4).
+CREATE TYPE placement_limits AS (
+    max_tenants      integer,
+    memory_pct       double precision,
+    cpu_pct          double precision,
+    worker_slots_pct double precision,
+    db_disk_pct      double precision,
+    redis_memory_pct double precision
+);
+
 -- Every decision, also those that placed nobody.
 CREATE TABLE allocation_snapshots (
     snapshot_id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -2712,7 +2722,7 @@ CREATE TRIGGER instances_counted AFTER UPDATE ON instances FOR EACH ROW WHEN ((o
 CREATE TRIGGER process_groups_counted AFTER UPDATE ON process_groups FOR EACH ROW WHEN (old.replicas <> new.replicas
     OR old.memory_limit_bytes <> new.memory_limit_bytes OR old.cpu_request <> new.cpu_request OR (old.deleted_at IS NULL)
     <> (new.deleted_at IS NULL)) EXECUTE FUNCTION count_change();
--- A tenant that gets a place lives, and counts already: reserve_placement holds its row.
+-- A tenant that gets a place lives, and counts already: reserve_placements holds its row.
 CREATE TRIGGER tenant_allocations_counted AFTER UPDATE OF released_at ON tenant_allocations FOR EACH ROW WHEN
     ((old.released_at IS NULL) <> (new.released_at IS NULL)) EXECUTE FUNCTION count_change();
 CREATE TRIGGER servers_counted_in AFTER INSERT ON servers FOR EACH ROW WHEN (new.dedicated_for_tenant_id IS NOT NULL)

@@ -254,11 +254,13 @@ func (w wish) place(t require.TestingT, conn *pgx.Conn, override, anyTags bool, 
 		srv, _ := snapshot.Server(d.AppServerID)
 		d.InfraProvider, d.Dedicates = srv.InfraProvider, placement.MustBeAlone(w.plan, w.mode, false) && srv.TenantCount == 0 && !srv.RunsInstances
 		says = snapshot.CheckInvariants(request, d)
-	} else if got := snapshot.Decide(request); placement.PlaceOf(got).Outcome != d.Outcome || got.AppServerID != d.AppServerID || got.DBShardID != d.DBShardID || got.RedisPoolID != d.RedisPoolID || got.PoolSiteID != d.PoolSiteID {
+	} else if got, funnel := snapshot.Funnel(request, 9); placement.PlaceOf(got).Outcome != d.Outcome || got.AppServerID != d.AppServerID || got.DBShardID != d.DBShardID || got.RedisPoolID != d.RedisPoolID || got.PoolSiteID != d.PoolSiteID {
 		says = fmt.Errorf("%s, %v", got.SelectionReason, got.Rejected)
+		w.sees(t, tx, policy, funnel)
 		d.Dedicates = placement.MustBeAlone(w.plan, w.mode, false)
 	} else {
 		d = got
+		w.sees(t, tx, policy, funnel)
 	}
 
 	r := tenant.Reservation{
@@ -274,15 +276,9 @@ func (w wish) place(t require.TestingT, conn *pgx.Conn, override, anyTags bool, 
 		}
 		inner, err := tx.Begin(ctx)
 		require.NoError(t, err)
-		var out tenant.ReserveResult
-		if together {
-			all, err := reserveAll(ctx, inner, []tenant.Reservation{r})
-			require.NoError(t, err)
-			out = all[0]
-		} else {
-			out, err = reserve(ctx, inner, r)
-			require.NoError(t, err)
-		}
+		all, err := reserve(ctx, inner, together, r)
+		require.NoError(t, err)
+		out := all[0]
 		if lost = out.Lost; says != nil {
 			require.Equal(t, tenant.ReserveLost, out.Outcome, "together: %t; the engine says: %v", together, says)
 			require.Zero(t, w.allocations(t, inner))
@@ -295,6 +291,34 @@ func (w wish) place(t require.TestingT, conn *pgx.Conn, override, anyTags bool, 
 		require.NoError(t, inner.Rollback(ctx))
 	}
 	return says == nil, lost
+}
+
+// sees compares what each of the three rules says of its row with what the engine's filters removed. A node is removed for
+// what its shard and pool are, too.
+func (w wish) sees(t require.TestingT, tx pgx.Tx, p placement.Policy, funnel placement.Funnel) {
+	for i, takes := range []string{
+		`server_takes(s, f, p, t, $2, false, false, ROW($3, $4, $5, $6, $7, $8)) FROM servers s JOIN infra_providers p ON p.id = s.infra_provider
+			LEFT JOIN fleets f ON f.fleet_id = s.fleet_id, tenants t WHERE s.server_id = $1`,
+		`shard_takes(d, s, f, t, $2, false, ROW($3, $4, $5, $6, $7, $8)) FROM db_shards d JOIN servers s ON s.server_id = d.server_id
+			LEFT JOIN fleets f ON f.fleet_id = s.fleet_id, tenants t WHERE d.shard_id = $1`,
+		`pool_takes(r, s, f, t, $2, false, ROW($3, $4, $5, $6, $7, $8)) FROM redis_pools r JOIN servers s ON s.server_id = r.server_id
+			LEFT JOIN fleets f ON f.fleet_id = s.fleet_id, tenants t WHERE r.pool_id = $1`,
+	} {
+		part := funnel.Parts[i]
+		if part.Candidates == 0 || i == 0 && w.app == w.shard {
+			continue
+		}
+		filters := slices.DeleteFunc(slices.Clone(part.Filters), func(f placement.FunnelFilter) bool {
+			return slices.Contains([]string{"constraint_mismatch", "network_zone_mismatch", "site_pool_empty", "no_db_shard", "no_redis_pool"}, f.Filter)
+		})
+		if len(filters) == 0 && len(part.Filters) > 0 && part.Filters[0].Filter == "constraint_mismatch" {
+			continue // what comes after it was not looked at
+		}
+		have, err := value[bool](context.Background(), tx, `SELECT `+strings.Replace(takes, "$8)", "$8)::placement_limits", 1),
+			[]string{w.app, w.shard, w.pool}[i], w.mode, p.MaxTenantsPerNode, p.MemoryPctMax, p.CPUPctMax, p.WorkerSlotsPctMax, p.DBDiskPctMax, p.RedisMemoryPctMax)
+		require.NoError(t, err, takes)
+		require.Equal(t, len(filters) == 0, have, "%s: %v", part.Kind, part.Filters)
+	}
 }
 
 func (w wish) allocations(t require.TestingT, tx pgx.Tx) int {
@@ -382,4 +406,17 @@ func TestPlacesAreOneRule(t *testing.T) {
 		})
 		require.Positive(t, placed)
 	})
+}
+
+// TestPlaceRulesAreInlined: each becomes a part of the statement that asks it.
+func TestPlaceRulesAreInlined(t *testing.T) {
+	t.Parallel()
+	s := New(pgtest.Pool(t))
+	plan, err := values[string](context.Background(), s.pool, `EXPLAIN (VERBOSE, COSTS OFF)
+		SELECT server_takes(s, f, p, t, t.policy, false, false, l), shard_takes(d, s, f, t, t.policy, false, l), pool_takes(r, s, f, t, t.policy, false, l), reaches(s, s, d.on_node)
+		FROM servers s LEFT JOIN fleets f ON f.fleet_id = s.fleet_id JOIN infra_providers p ON p.id = s.infra_provider, db_shards d, redis_pools r, tenants t,
+			(SELECT ROW(1, 2, 3, 4, 5, 6)::placement_limits AS l OFFSET 0) limits`)
+	require.NoError(t, err)
+	require.NotRegexp(t, `(_takes|reaches|tier_lock_allows|must_be_alone|has_reached|network_of)\(`, strings.Join(plan, "\n"))
+	require.Regexp(t, `runs_instances\(`, strings.Join(plan, "\n"), "is asked where a tenant is to be alone, and nowhere else")
 }

@@ -9,48 +9,34 @@ import (
 
 const sqlReserve = `
 SELECT outcome, COALESCE(lost, '') AS lost, COALESCE(lost_id, '') AS lost_id, COALESCE(allocation, 0) AS allocation_id
-FROM reserve_placement($1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)`
+FROM reserve_placements($1, $2, $3, $4, $5, array_replace($6::text[], '', NULL), $7, $8, $9, $10, $11, $12, $13::text[]::jsonb[], $14::text[]::jsonb[], $15, $16,
+	ROW($17, $18, $19, $20, $21, $22)::placement_limits, $23, $24, $25, $26)`
 
 // Reserve places a tenant in one round trip: it claims the site, raises the three counts if
 // their guards hold, and writes allocation, decision and event; or it does nothing. It
-// never waits for another tenant's transaction.
+// waits for nobody who has the tenant's server, shard, pool or site.
 func (s *Store) Reserve(ctx context.Context, r tenant.Reservation) (tenant.ReserveResult, error) {
-	out, err := reserve(ctx, s.pool, r)
-	if isViolation(err, "tenant_allocations_live") { // the same tenant, twice at once
-		return tenant.ReserveResult{Outcome: tenant.ReserveAlready}, nil
+	out, err := reserve(ctx, s.pool, false, r)
+	if err != nil {
+		return tenant.ReserveResult{}, failed(string("reserve for tenant "+r.TenantID), err)
 	}
-	if isViolation(err, "servers_cordoned") { // since the decision
-		return tenant.ReserveResult{Outcome: tenant.ReserveLost, Lost: "app_server", LostID: string(r.AppServerID)}, nil
-	}
-	return out, failed(string("reserve for tenant "+r.TenantID), err)
+	return out[0], nil
 }
-
-func reserve(ctx context.Context, q querier, r tenant.Reservation) (tenant.ReserveResult, error) {
-	return one[tenant.ReserveResult](ctx, q, sqlReserve, r.TenantID, r.Generation, r.AppServerID, r.DBShardID, r.RedisPoolID, r.PoolSiteID, r.SiteName, r.DatabaseName,
-		r.Mode, r.Algorithm, r.AuditAs, r.Dedicates, r.Override, r.MemoryPctMax, r.MaxTenants, r.ReserveFor.Seconds(), r.Decision, r.Policy, r.Reason, r.Actor, r.AnyTags,
-		r.CPUPctMax, r.WorkerSlotsPctMax, r.DBDiskPctMax, r.RedisMemoryPctMax)
-}
-
-const sqlReserveAll = `
-SELECT outcome, COALESCE(lost, '') AS lost, COALESCE(lost_id, '') AS lost_id, COALESCE(allocation, 0) AS allocation_id
-FROM reserve_placements($1, $2, $3, $4, $5, array_replace($6::text[], '', NULL), $7, $8, $9, $10, $11, $12, $13::text[]::jsonb[], $14::text[]::jsonb[], $15, $16, $17, $18, $19, $20, $21, $22, $23)`
 
 // ReserveAll places tenants as Reserve does, all in one round trip and one transaction, and
-// answers each. The limits and the time that a site is reserved for are those of the first
-// reservation; none may be an override. An error means that nobody was placed, or that it
-// is not known who was.
+// answers each. It waits for other batches in the region of the first one. The limits and the time
+// that a site is reserved for are those of the first reservation; none may be an override. An error
+// means that nobody was placed, or that it is not known who was.
 func (s *Store) ReserveAll(ctx context.Context, rs []tenant.Reservation) ([]tenant.ReserveResult, error) {
 	if len(rs) == 0 {
 		return nil, nil
 	}
-	out, err := reserveAll(ctx, s.pool, rs)
-	if err == nil && len(out) != len(rs) {
-		err = fmt.Errorf("%d answers", len(out))
-	}
+	out, err := reserve(ctx, s.pool, true, rs...)
 	return out, failed(fmt.Sprintf("reserve for %d tenants", len(rs)), err)
 }
 
-func reserveAll(ctx context.Context, q querier, rs []tenant.Reservation) ([]tenant.ReserveResult, error) {
+// reserve answers each reservation. What is one for all of them is that of the first.
+func reserve(ctx context.Context, q querier, inLine bool, rs ...tenant.Reservation) ([]tenant.ReserveResult, error) {
 	var generations []int
 	var dedicates []bool
 	texts := make([][]string, 14)
@@ -64,7 +50,11 @@ func reserveAll(ctx context.Context, q querier, rs []tenant.Reservation) ([]tena
 		}
 	}
 	l := rs[0]
-	return many[tenant.ReserveResult](ctx, q, sqlReserveAll, texts[0], generations, texts[1], texts[2], texts[3], texts[4], texts[5], texts[6],
+	out, err := many[tenant.ReserveResult](ctx, q, sqlReserve, texts[0], generations, texts[1], texts[2], texts[3], texts[4], texts[5], texts[6],
 		texts[7], texts[8], texts[9], dedicates, texts[10], texts[11], texts[12], texts[13],
-		l.MemoryPctMax, l.MaxTenants, l.ReserveFor.Seconds(), l.CPUPctMax, l.WorkerSlotsPctMax, l.DBDiskPctMax, l.RedisMemoryPctMax)
+		l.MaxTenants, l.MemoryPctMax, l.CPUPctMax, l.WorkerSlotsPctMax, l.DBDiskPctMax, l.RedisMemoryPctMax, l.ReserveFor.Seconds(), inLine, l.Override, l.AnyTags)
+	if err == nil && len(out) != len(rs) {
+		err = fmt.Errorf("%d answers", len(out))
+	}
+	return out, err
 }

@@ -145,7 +145,8 @@ func drawFleet(t *rapid.T, tx pgx.Tx) []tenant.Reservation {
 	return append(apart, others...)
 }
 
-// TestReservingTogetherIsReservingOneByOne: the same outcomes, and the same rows.
+// TestReservingTogetherIsReservingOneByOne: each gets the outcome that it would get alone after those before it, and what
+// is left behind is the same. TestPlacesAreOneRule says which one that is.
 func TestReservingTogetherIsReservingOneByOne(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -173,14 +174,14 @@ func TestReservingTogetherIsReservingOneByOne(t *testing.T) {
 		}
 		alone, rows := attempt(func(tx pgx.Tx) (out []tenant.ReserveResult) {
 			for _, r := range rs {
-				one, err := reserve(ctx, tx, r)
+				one, err := reserve(ctx, tx, false, r)
 				require.NoError(t, err)
-				out = append(out, one)
+				out = append(out, one...)
 			}
 			return out
 		})
 		together, theirs := attempt(func(tx pgx.Tx) []tenant.ReserveResult {
-			out, err := reserveAll(ctx, tx, rs)
+			out, err := reserve(ctx, tx, true, rs...)
 			require.NoError(t, err)
 			return out
 		})

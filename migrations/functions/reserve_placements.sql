@@ -1,198 +1,175 @@
--- reserve_placements gives tenants their places as reserve_placement does, all in one
--- transaction and each row written once. The arrays have an element for each tenant. Each
--- gets the outcome that it would get if they came one by one: those that need a server,
--- shard or pool for themselves first, and the others after them, both in the order of the
+-- reserve_placements gives tenants their places, all in one round trip and each row written once (placement-policy §2.6,
+-- §6, §7). The arrays have an element for each tenant. Each gets the outcome that it would get if they came one by one:
+-- those that need a server, shard or pool for themselves first, and the others after them, both in the order of the
 -- arrays. One that loses takes nothing from the others.
 --
--- - It waits for those of other processes in its region, one after the other: they want the
---   same rows, and would lose all that they decided. It waits for nothing else. A tenant
---   whose row somebody holds is lost to 'tenant': alone it waits.
--- - Those that need something for themselves are placed by reserve_placement, in the same
---   transaction.
--- - There are no overrides here.
+-- All rows are held before they are judged, and judged before any is written. It never waits for a row of the fleet: one
+-- that another transaction holds is a lost race, and so is one that has changed. The answer says which row it was:
+-- 'placed', 'already' with the allocation that there is, 'lost' and the row, or 'gone' when the tenant no longer asks. A
+-- server whose tags are wrong by now is lost to 'constraint'. It must be called in a transaction of its own.
+--
+-- - p_in_line: it waits for those of other processes in its region, one after the other, because they want the same rows and
+--   would lose all that they decided; and a tenant whose row somebody holds is lost to 'tenant'. Otherwise it waits for
+--   the tenants' rows and for nothing else.
+-- - A tenant that is to be alone on its server is so on its shard and pool, too, and these are its alone from then on.
+--   With an override, which may put it beside others, what is empty is. Alone means that no instances run there either.
+-- - The constraint is the tenant's and its pools'. p_any_tags skips it.
 CREATE OR REPLACE FUNCTION reserve_placements(
     p_tenant text[], p_generation integer[], p_app text[], p_shard text[], p_pool text[], p_site text[], p_site_name text[], p_database text[],
     p_mode text[], p_algorithm text[], p_audit_algorithm text[], p_dedicates boolean[],
     p_decision jsonb[], p_policy jsonb[], p_reason text[], p_actor text[],
-    p_memory_max double precision, p_max_tenants integer, p_reserve_seconds double precision,
-    p_cpu_max double precision, p_worker_slots_max double precision, p_db_disk_max double precision, p_redis_memory_max double precision,
+    p_limits placement_limits, p_reserve_seconds double precision, p_in_line boolean, p_override boolean, p_any_tags boolean,
     OUT outcome text, OUT lost text, OUT lost_id text, OUT allocation bigint)
-RETURNS SETOF record LANGUAGE plpgsql AS $$
+RETURNS SETOF record LANGUAGE plpgsql
+-- Rows are found by their keys, however few a table has, and by plans that are kept: one for these very arrays, which the planner
+-- thinks better of each time, takes longer to make than all the rest.
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
     n integer := cardinality(p_tenant);
-    v_held text[]; -- tenants
-    v_verdict text[]; -- the outcomes, by place in the arrays; NULL where there is none yet
-    v_what text[] := array_fill(NULL::text, ARRAY[n]);
-    v_allocations bigint[] := array_fill(NULL::bigint, ARRAY[n]);
-    v_made bigint[];
-    -- Beside the tenants: where in the arrays the row of each is named first, and there how
-    -- many it can still take.
-    v_app_at integer[]; v_app_room integer[];
-    v_shard_at integer[]; v_shard_room integer[];
-    v_pool_at integer[]; v_pool_room integer[];
-    v_site_at integer[]; v_site_room integer[];
-    one record;
-    v_commits text := current_setting('synchronous_commit');
+    apart boolean; -- some tenants need something for themselves
+    hosts text[] := '{}'; -- servers of what they need
+    -- Rows that are held.
+    held_tenants text[]; held_servers text[]; held_shards text[]; held_pools text[]; held_sites text[];
+    j record;
+    -- By place in the arrays: the answers.
+    outcomes text[] := array_fill(NULL::text, ARRAY[n]); what text[] := outcomes; allocations bigint[] := array_fill(NULL::bigint, ARRAY[n]);
+    -- By where in the arrays a row is named first: how many it gets, and whose alone it becomes.
+    app_new integer[] := array_fill(0, ARRAY[n]); shard_new integer[] := app_new; pool_new integer[] := app_new; site_new integer[] := app_new;
+    app_owner text[] := outcomes; shard_owner text[] := outcomes; pool_owner text[] := outcomes;
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('prego/placements/' || t.region, 0)) FROM tenants t WHERE t.tenant_id = p_tenant[1];
-    SELECT COALESCE(array_agg(h.tenant_id), '{}') INTO v_held
-    FROM (SELECT t.tenant_id FROM tenants t WHERE t.tenant_id = ANY (p_tenant) FOR NO KEY UPDATE SKIP LOCKED) h;
+    IF p_in_line THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended('prego/placements/' || t.region, 0)) FROM tenants t WHERE t.tenant_id = p_tenant[1];
+    ELSE
+        PERFORM FROM tenants t WHERE t.tenant_id = ANY (p_tenant) FOR NO KEY UPDATE;
+    END IF;
+    SELECT COALESCE(array_agg(t.tenant_id), '{}'), COALESCE(bool_or(p_dedicates[i.ord] OR t.dedicated_redis OR must_be_alone(t.plan, p_mode[i.ord], p_override)), false)
+    INTO held_tenants, apart
+    FROM unnest(p_tenant) WITH ORDINALITY i (tenant, ord)
+    CROSS JOIN LATERAL (SELECT t.tenant_id, t.plan, t.dedicated_redis FROM tenants t WHERE t.tenant_id = i.tenant FOR NO KEY UPDATE SKIP LOCKED) t;
+    -- Whoever allocates an instance holds the server's row: one that came before is seen by the statement that judges, and
+    -- the next one sees this tenant.
+    IF apart THEN
+        hosts := ARRAY(SELECT d.server_id FROM db_shards d WHERE d.shard_id = ANY (p_shard) UNION SELECT r.server_id FROM redis_pools r WHERE r.pool_id = ANY (p_pool));
+    END IF;
+    SELECT ARRAY(SELECT s.server_id FROM servers s WHERE s.server_id = ANY (p_app || hosts) FOR NO KEY UPDATE SKIP LOCKED),
+        ARRAY(SELECT d.shard_id FROM db_shards d WHERE d.shard_id = ANY (p_shard) FOR NO KEY UPDATE SKIP LOCKED),
+        ARRAY(SELECT r.pool_id FROM redis_pools r WHERE r.pool_id = ANY (p_pool) FOR NO KEY UPDATE SKIP LOCKED),
+        ARRAY(SELECT s.pool_site_id FROM site_pool s WHERE s.pool_site_id = ANY (p_site) FOR NO KEY UPDATE SKIP LOCKED)
+    INTO held_servers, held_shards, held_pools, held_sites;
 
-    -- The tenants are held: what a statement that begins now reads of them stays so.
-    WITH item AS (
-        SELECT * FROM unnest(p_tenant, p_generation, p_mode, p_dedicates) WITH ORDINALITY AS i (tenant, generation, mode, dedicates, ord)
-    ), judged AS (
-        SELECT i.ord, CASE
-            WHEN t.tenant_id IS NULL OR t.generation <> i.generation OR t.state NOT IN ('trial', 'provisioning') OR t.cancel_requested_at IS NOT NULL THEN 'gone'
-            WHEN NOT t.tenant_id = ANY (v_held) OR i.ord <> min(i.ord) OVER (PARTITION BY i.tenant) THEN 'lost'
-            WHEN l.tenant_id IS NOT NULL THEN 'already'
-            WHEN i.dedicates OR t.dedicated_redis OR must_be_alone(t.plan, i.mode, false) THEN 'apart' END AS verdict
-        FROM item i LEFT JOIN tenants t ON t.tenant_id = i.tenant
-        LEFT JOIN tenant_allocations l ON l.tenant_id = i.tenant AND l.released_at IS NULL
-    )
-    SELECT array_agg(j.verdict ORDER BY j.ord) INTO v_verdict FROM judged j;
-
-    FOR i IN 1..n LOOP
-        CASE v_verdict[i]
-        WHEN 'lost' THEN
-            v_what[i] := 'tenant';
-        WHEN 'already' THEN
-            v_allocations[i] := (SELECT l.allocation_id FROM tenant_allocations l WHERE l.tenant_id = p_tenant[i] AND l.released_at IS NULL);
-        WHEN 'apart' THEN
-            SELECT r.* INTO one FROM reserve_placement(
-                p_tenant[i], p_generation[i], p_app[i], p_shard[i], p_pool[i], p_site[i], p_site_name[i], p_database[i],
-                p_mode[i], p_algorithm[i], p_audit_algorithm[i], p_dedicates[i], false, p_memory_max, p_max_tenants, p_reserve_seconds,
-                p_decision[i], p_policy[i], p_reason[i], p_actor[i], false, p_cpu_max, p_worker_slots_max, p_db_disk_max, p_redis_memory_max) r;
-            v_verdict[i] := one.outcome; v_what[i] := one.lost; v_allocations[i] := one.allocation;
-        ELSE
-        END CASE;
-    END LOOP;
-
-    -- Rows that another transaction has just changed are judged as it left them.
-    WITH site AS MATERIALIZED (
-        SELECT s.pool_site_id, s.app_server_id, s.db_shard_id FROM site_pool s
-        WHERE s.pool_site_id = ANY (p_site) AND s.state = 'available' FOR NO KEY UPDATE SKIP LOCKED
-    ), app AS MATERIALIZED (
-        SELECT s.server_id, s.region, s.role, s.infra_provider, network_of(s.network_id, s.private_address) AS network, s.dedicated_for_tenant_id, s.accepts_trial, s.warm_plan, p_max_tenants - s.tenant_count AS room
-        FROM servers s
-        WHERE s.server_id = ANY (p_app) AND s.status = 'active' AND s.cordoned_at IS NULL AND s.role IN ('app', 'node')
-          AND COALESCE(s.memory_pct, 0) < p_memory_max AND NOT has_reached(s.cpu_pct, p_cpu_max) AND NOT has_reached(s.worker_slots_pct, p_worker_slots_max)
-          AND (s.dedicated_for_tenant_id IS NOT NULL OR NOT EXISTS (SELECT FROM fleets f WHERE f.fleet_id = s.fleet_id AND NOT f.serves_tenants))
-          -- a warm server whose agent is silent could not be used at once
-          AND (s.warm_plan IS NULL OR s.tenant_count > 0 OR s.agent_status = 'connected')
-          AND EXISTS (SELECT FROM infra_providers i WHERE i.id = s.infra_provider AND i.enabled AND s.region = ANY (i.regions))
-        FOR NO KEY UPDATE SKIP LOCKED
-    ), shard AS MATERIALIZED (
-        SELECT d.shard_id, d.server_id, d.region, d.on_node, (SELECT network_of(h.network_id, h.private_address) FROM servers h WHERE h.server_id = d.server_id) AS network, d.plan_tier_lock, d.dedicated_for_tenant_id, d.tenant_capacity - d.current_tenant_count AS room
-        FROM db_shards d
-        WHERE d.shard_id = ANY (p_shard) AND d.status = 'active' AND EXISTS (
-            SELECT FROM servers h LEFT JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = d.server_id AND h.cordoned_at IS NULL
-              AND NOT has_reached(h.db_disk_pct, p_db_disk_max) AND (d.on_node OR d.dedicated_for_tenant_id IS NOT NULL OR f.serves_tenants IS NOT FALSE))
-        FOR NO KEY UPDATE SKIP LOCKED
-    ), redis AS MATERIALIZED (
-        SELECT r.pool_id, r.server_id, r.region, r.on_node, (SELECT network_of(h.network_id, h.private_address) FROM servers h WHERE h.server_id = r.server_id) AS network, r.dedicated_for_tenant_id, r.tenant_capacity - r.current_tenants AS room
-        FROM redis_pools r
-        WHERE r.pool_id = ANY (p_pool) AND r.status = 'active' AND EXISTS (
-            SELECT FROM servers h LEFT JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = r.server_id AND h.cordoned_at IS NULL
-              AND NOT has_reached(h.redis_memory_pct, p_redis_memory_max) AND (r.on_node OR r.dedicated_for_tenant_id IS NOT NULL OR f.serves_tenants IS NOT FALSE))
-        FOR NO KEY UPDATE SKIP LOCKED
-    ), item AS (
-        SELECT * FROM unnest(p_tenant, p_app, p_shard, p_pool, p_site, v_verdict, v_what) WITH ORDINALITY AS i (tenant, app, shard, pool, site, verdict, what, ord)
-    ), judged AS (
-        SELECT i.ord, a.room AS app_room, d.room AS shard_room, r.room AS pool_room,
-            min(i.ord) OVER (PARTITION BY i.app) AS app_at, min(i.ord) OVER (PARTITION BY i.shard) AS shard_at,
-            min(i.ord) OVER (PARTITION BY i.pool) AS pool_at, min(i.ord) OVER (PARTITION BY i.site) AS site_at,
+    -- What is held stays as a statement that begins now reads it.
+    FOR j IN
+        SELECT i.ord, i.tenant, i.site, l.allocation_id AS allocation,
             CASE
-            WHEN i.verdict IS NOT NULL THEN i.what
-            WHEN i.site IS NOT NULL AND s.pool_site_id IS NULL THEN 'site'
-            -- Tags are fixed: when they are what is wrong a pool has changed, and the
-            -- tenant's constraint is to be read again.
-            WHEN EXISTS (SELECT FROM servers o WHERE o.server_id = i.app AND (NOT tags_satisfy(o.tags, t.require_tags, t.disallow_tags)
-                 OR EXISTS (SELECT FROM placement_pools_of(t.org_id) p WHERE NOT tags_satisfy(o.tags, p.require_tags, p.disallow_tags)))) THEN 'constraint'
-            WHEN a.server_id IS NULL OR a.region <> t.region OR a.dedicated_for_tenant_id <> i.tenant OR NOT (a.accepts_trial OR t.plan <> 'trial') OR (a.warm_plan IS NOT NULL AND a.dedicated_for_tenant_id IS NULL)
-              OR NOT residency_allows(t.data_residency, a.region, a.infra_provider) THEN 'app_server'
-            WHEN d.shard_id IS NULL OR d.region <> a.region OR d.dedicated_for_tenant_id <> i.tenant OR NOT tier_lock_allows(t.plan, d.plan_tier_lock)
-              OR (a.role = 'node') <> d.on_node OR d.on_node AND d.server_id <> i.app OR d.network IS DISTINCT FROM a.network THEN 'db_shard'
-            WHEN r.pool_id IS NULL OR r.region <> a.region OR r.dedicated_for_tenant_id <> i.tenant
-              OR (a.role = 'node') <> r.on_node OR r.on_node AND r.server_id <> i.app OR r.network IS DISTINCT FROM a.network THEN 'redis_pool'
-            END AS why
-        FROM item i LEFT JOIN tenants t ON t.tenant_id = i.tenant
-        LEFT JOIN site s ON s.pool_site_id = i.site AND s.app_server_id = i.app AND s.db_shard_id = i.shard
-        LEFT JOIN app a ON a.server_id = i.app LEFT JOIN shard d ON d.shard_id = i.shard LEFT JOIN redis r ON r.pool_id = i.pool
-    )
-    SELECT array_agg(j.why ORDER BY j.ord), array_agg(j.app_at ORDER BY j.ord), array_agg(j.app_room ORDER BY j.ord), array_agg(j.shard_at ORDER BY j.ord),
-        array_agg(j.shard_room ORDER BY j.ord), array_agg(j.pool_at ORDER BY j.ord), array_agg(j.pool_room ORDER BY j.ord), array_agg(j.site_at ORDER BY j.ord)
-    INTO v_what, v_app_at, v_app_room, v_shard_at, v_shard_room, v_pool_at, v_pool_room, v_site_at FROM judged j;
-    v_site_room := array_fill(1, ARRAY[n]);
-
-    FOR i IN 1..n LOOP
-        CONTINUE WHEN v_verdict[i] IS NOT NULL;
-        v_what[i] := CASE -- in the order in which reserve_placement looks
-            WHEN v_what[i] = 'site' OR p_site[i] IS NOT NULL AND v_site_room[v_site_at[i]] < 1 THEN 'site'
-            WHEN v_what[i] IN ('constraint', 'app_server') THEN v_what[i]
-            WHEN v_app_room[v_app_at[i]] < 1 THEN 'app_server'
-            WHEN v_what[i] = 'db_shard' OR v_shard_room[v_shard_at[i]] < 1 THEN 'db_shard'
-            WHEN v_what[i] = 'redis_pool' OR v_pool_room[v_pool_at[i]] < 1 THEN 'redis_pool' END;
-        IF v_what[i] IS NOT NULL THEN
-            v_verdict[i] := 'lost';
-            CONTINUE;
+            WHEN t.tenant_id IS NULL OR t.generation <> i.generation OR t.state NOT IN ('trial', 'provisioning') OR t.cancel_requested_at IS NOT NULL THEN 'gone'
+            WHEN NOT t.tenant_id = ANY (held_tenants) OR i.ord <> array_position(p_tenant, i.tenant) THEN 'lost'
+            WHEN l.tenant_id IS NOT NULL THEN 'already' END AS outcome,
+            CASE
+            WHEN i.site IS NOT NULL AND (i.site = ANY (held_sites) AND p.state = 'available' AND p.app_server_id = i.app AND p.db_shard_id = i.shard) IS NOT TRUE THEN 'site'
+            -- Tags are fixed: when they are what is wrong a pool has changed, and the tenant's constraint is to be read again.
+            WHEN NOT p_any_tags AND (NOT tags_satisfy(a.tags, t.require_tags, t.disallow_tags)
+                OR EXISTS (SELECT FROM placement_pools_of(t.org_id) c WHERE NOT tags_satisfy(a.tags, c.require_tags, c.disallow_tags))) THEN 'constraint'
+            WHEN (i.app = ANY (held_servers) AND server_takes(a, af, ap, t, i.mode, i.dedicates, p_override, p_limits)) IS NOT TRUE THEN 'app_server'
+            WHEN (i.shard = ANY (held_shards) AND shard_takes(d, dh, df, t, i.mode, p_override, p_limits) AND reaches(a, dh, d.on_node)
+                AND (d.server_id = ANY (held_servers) OR NOT w.own_shard)) IS NOT TRUE THEN 'db_shard'
+            WHEN (i.pool = ANY (held_pools) AND pool_takes(r, rh, rf, t, i.mode, p_override, p_limits) AND reaches(a, rh, r.on_node)
+                AND (r.server_id = ANY (held_servers) OR NOT w.own_pool)) IS NOT TRUE THEN 'redis_pool' END AS lost,
+            CASE WHEN p_override THEN n ELSE p_limits.max_tenants - a.tenant_count END AS app_room,
+            CASE WHEN p_override THEN n ELSE d.tenant_capacity - d.current_tenant_count END AS shard_room,
+            CASE WHEN p_override THEN n ELSE r.tenant_capacity - r.current_tenants END AS pool_room,
+            w.own_app, w.own_shard AND NOT (w.by_chance AND runs_instances(d.server_id)) AS own_shard, w.own_pool AND NOT (w.by_chance AND runs_instances(r.server_id)) AS own_pool,
+            array_position(p_app, i.app) AS app_at, array_position(p_shard, i.shard) AS shard_at, array_position(p_pool, i.pool) AS pool_at, array_position(p_site, i.site) AS site_at
+        FROM (SELECT o.tenant, o.ord, p_generation[o.ord] AS generation, p_mode[o.ord] AS mode, p_dedicates[o.ord] AS dedicates, p_app[o.ord] AS app, p_shard[o.ord] AS shard, p_pool[o.ord] AS pool,
+            p_site[o.ord] AS site FROM unnest(p_tenant) WITH ORDINALITY AS o (tenant, ord)) i
+        LEFT JOIN tenants t ON t.tenant_id = i.tenant
+        LEFT JOIN tenant_allocations l ON l.tenant_id = i.tenant AND l.released_at IS NULL
+        LEFT JOIN site_pool p ON p.pool_site_id = i.site
+        LEFT JOIN servers a ON a.server_id = i.app LEFT JOIN fleets af ON af.fleet_id = a.fleet_id LEFT JOIN infra_providers ap ON ap.id = a.infra_provider
+        LEFT JOIN db_shards d ON d.shard_id = i.shard LEFT JOIN servers dh ON dh.server_id = d.server_id LEFT JOIN fleets df ON df.fleet_id = dh.fleet_id
+        LEFT JOIN redis_pools r ON r.pool_id = i.pool LEFT JOIN servers rh ON rh.server_id = r.server_id LEFT JOIN fleets rf ON rf.fleet_id = rh.fleet_id
+        CROSS JOIN LATERAL (SELECT must_be_alone(t.plan, i.mode, p_override) AS alone) m
+        CROSS JOIN LATERAL (SELECT m.alone OR i.dedicates AS own_app, m.alone OR i.dedicates AND d.current_tenant_count = 0 AS own_shard,
+            m.alone OR t.dedicated_redis OR i.dedicates AND r.current_tenants = 0 AS own_pool, NOT m.alone AND i.dedicates AS by_chance) w
+        ORDER BY w.own_app OR w.own_pool DESC, i.ord
+    LOOP
+        IF j.outcome = 'lost' THEN
+            j.lost := 'tenant';
+        ELSIF j.outcome IS NULL THEN -- the first that is lost, as a row or to those before
+            j.lost := CASE
+                WHEN j.lost = 'site' OR site_new[j.site_at] > 0 THEN 'site'
+                WHEN j.lost IN ('constraint', 'app_server') THEN j.lost
+                WHEN app_owner[j.app_at] IS NOT NULL OR app_new[j.app_at] >= j.app_room OR j.own_app AND app_new[j.app_at] > 0 THEN 'app_server'
+                WHEN j.lost = 'db_shard' OR shard_owner[j.shard_at] IS NOT NULL OR shard_new[j.shard_at] >= j.shard_room OR j.own_shard AND shard_new[j.shard_at] > 0 THEN 'db_shard'
+                WHEN j.lost = 'redis_pool' OR pool_owner[j.pool_at] IS NOT NULL OR pool_new[j.pool_at] >= j.pool_room OR j.own_pool AND pool_new[j.pool_at] > 0 THEN 'redis_pool' END;
+            j.outcome := 'lost';
+            IF j.lost IS NULL THEN
+                j.outcome := 'placed'; j.allocation := nextval('tenant_allocations_allocation_id_seq');
+                app_new[j.app_at] := app_new[j.app_at] + 1; shard_new[j.shard_at] := shard_new[j.shard_at] + 1; pool_new[j.pool_at] := pool_new[j.pool_at] + 1;
+                IF j.site IS NOT NULL THEN site_new[j.site_at] := 1; END IF;
+                IF j.own_app THEN app_owner[j.app_at] := j.tenant; END IF;
+                IF j.own_shard THEN shard_owner[j.shard_at] := j.tenant; END IF;
+                IF j.own_pool THEN pool_owner[j.pool_at] := j.tenant; END IF;
+            END IF;
         END IF;
-        v_verdict[i] := 'place';
-        v_site_room[v_site_at[i]] := 0;
-        v_app_room[v_app_at[i]] := v_app_room[v_app_at[i]] - 1;
-        v_shard_room[v_shard_at[i]] := v_shard_room[v_shard_at[i]] - 1;
-        v_pool_room[v_pool_at[i]] := v_pool_room[v_pool_at[i]] - 1;
+        outcomes[j.ord] := j.outcome; what[j.ord] := CASE j.outcome WHEN 'lost' THEN j.lost END;
+        allocations[j.ord] := CASE WHEN j.outcome IN ('placed', 'already') THEN j.allocation END;
     END LOOP;
 
-    -- Everything is held. Each row is written once, however many tenants it is for.
-    WITH item AS (
-        SELECT i.* FROM unnest(p_tenant, p_app, p_shard, p_pool, p_site, p_site_name, p_database, p_algorithm, p_audit_algorithm, p_decision, p_policy, p_reason, p_actor, v_verdict)
-            WITH ORDINALITY AS i (tenant, app, shard, pool, site, site_name, database, algorithm, audit_algorithm, decision, policy, reason, actor, verdict, ord)
-        WHERE i.verdict = 'place'
-    ), site AS (
-        UPDATE site_pool s SET state = 'reserved', tenant_id = i.tenant, updated_at = now(), changed_xid = pg_current_xact_id(),
-            reserved_until = now() + make_interval(secs => p_reserve_seconds)
-        FROM item i WHERE s.pool_site_id = i.site
-    ), server AS (
-        UPDATE servers s SET tenant_count = tenant_count + c.n, updated_at = now(), changed_xid = pg_current_xact_id()
-        FROM (SELECT app, count(*)::integer AS n FROM item GROUP BY app) c WHERE s.server_id = c.app
-    ), shard AS (
-        UPDATE db_shards d SET current_tenant_count = current_tenant_count + c.n, changed_xid = pg_current_xact_id()
-        FROM (SELECT shard, count(*)::integer AS n FROM item GROUP BY shard) c WHERE d.shard_id = c.shard
-    ), redis AS (
-        UPDATE redis_pools r SET current_tenants = current_tenants + c.n, changed_xid = pg_current_xact_id()
-        FROM (SELECT pool, count(*)::integer AS n FROM item GROUP BY pool) c WHERE r.pool_id = c.pool
-    ), noted AS (
-        INSERT INTO changes (kind, id)
-        SELECT DISTINCT c.kind, c.id FROM item i CROSS JOIN LATERAL (VALUES ('servers', i.app), ('db_shards', i.shard), ('redis_pools', i.pool), ('site_pool', i.site)) c (kind, id)
-        WHERE c.id IS NOT NULL
-    ), tenant AS (
-        UPDATE tenants t SET state = 'provisioning', status_reason = '', status_message = '', waiting_since = NULL, waiting_roles = '{}', updated_at = now()
-        FROM item i WHERE t.tenant_id = i.tenant
-    ), event AS (
-        INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, reason)
-        SELECT i.tenant, t.state, 'provisioning', 'placed', i.actor, i.reason FROM item i JOIN tenants t ON t.tenant_id = i.tenant ORDER BY i.ord
-    ), allocation AS (
-        INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, pool_site_id, site_name, database_name, infra_provider, algorithm, dedicated)
-        SELECT i.tenant, i.app, i.shard, i.pool, i.site, COALESCE(p.site_name, i.site_name), COALESCE(p.database_name, i.database), s.infra_provider, i.algorithm, false
-        FROM item i JOIN servers s ON s.server_id = i.app LEFT JOIN site_pool p ON p.pool_site_id = i.site ORDER BY i.ord
-        RETURNING tenant_id, allocation_id
-    ), snapshot AS (
-        INSERT INTO allocation_snapshots (tenant_id, allocation_id, outcome, algorithm, decision_log, policy_json, actor)
-        SELECT i.tenant, m.allocation_id, CASE WHEN i.site IS NULL THEN 'on_demand' ELSE 'placed' END, i.audit_algorithm, i.decision, i.policy, i.actor
-        FROM item i JOIN allocation m ON m.tenant_id = i.tenant ORDER BY i.ord
-    )
-    SELECT array_agg(m.allocation_id ORDER BY o.ord) INTO v_made
-    FROM unnest(p_tenant, v_verdict) WITH ORDINALITY AS o (tenant, verdict, ord) LEFT JOIN allocation m ON m.tenant_id = o.tenant AND o.verdict = 'place';
+    IF 'placed' = ANY (outcomes) THEN
+        -- Whose a row is from now on is none of the columns that the statement below sets for speed: that is seldom
+        -- anybody's, and whatever has to do with a column is looked at for each statement that sets it.
+        IF apart THEN
+            UPDATE servers s SET dedicated_for_tenant_id = c.owner FROM unnest(p_app, app_owner) c (id, owner) WHERE c.owner IS NOT NULL AND s.server_id = c.id;
+            UPDATE db_shards d SET dedicated_for_tenant_id = c.owner FROM unnest(p_shard, shard_owner) c (id, owner) WHERE c.owner IS NOT NULL AND d.shard_id = c.id;
+            UPDATE redis_pools r SET dedicated_for_tenant_id = c.owner FROM unnest(p_pool, pool_owner) c (id, owner) WHERE c.owner IS NOT NULL AND r.pool_id = c.id;
+        END IF;
+        -- So is that one statement writes all the rest, and notes the changes itself: make bench.
+        WITH item AS (
+            SELECT i.ord, i.tenant, p_app[i.ord] AS app, p_shard[i.ord] AS shard, p_pool[i.ord] AS pool, p_site[i.ord] AS site, allocations[i.ord] AS allocation, t.state, s.infra_provider,
+                COALESCE(p.site_name, p_site_name[i.ord]) AS site_name, COALESCE(p.database_name, p_database[i.ord]) AS database_name
+            FROM unnest(p_tenant) WITH ORDINALITY AS i (tenant, ord)
+            JOIN tenants t ON t.tenant_id = i.tenant JOIN servers s ON s.server_id = p_app[i.ord] LEFT JOIN site_pool p ON p.pool_site_id = p_site[i.ord]
+            WHERE outcomes[i.ord] = 'placed'
+        ), site AS (
+            UPDATE site_pool s SET state = 'reserved', tenant_id = i.tenant, updated_at = now(), changed_xid = pg_current_xact_id(),
+                reserved_until = now() + make_interval(secs => p_reserve_seconds)
+            FROM item i WHERE s.pool_site_id = i.site
+        ), server AS (
+            UPDATE servers s SET tenant_count = tenant_count + app_new[c.ord], updated_at = now(), changed_xid = pg_current_xact_id()
+            FROM unnest(p_app) WITH ORDINALITY c (id, ord) WHERE app_new[c.ord] > 0 AND s.server_id = c.id
+        ), shard AS (
+            UPDATE db_shards d SET current_tenant_count = current_tenant_count + shard_new[c.ord], changed_xid = pg_current_xact_id()
+            FROM unnest(p_shard) WITH ORDINALITY c (id, ord) WHERE shard_new[c.ord] > 0 AND d.shard_id = c.id
+        ), redis AS (
+            UPDATE redis_pools r SET current_tenants = current_tenants + pool_new[c.ord], changed_xid = pg_current_xact_id()
+            FROM unnest(p_pool) WITH ORDINALITY c (id, ord) WHERE pool_new[c.ord] > 0 AND r.pool_id = c.id
+        ), noted AS (
+            INSERT INTO changes (kind, id)
+            SELECT c.kind, c.id FROM unnest(p_app) WITH ORDINALITY i (app, ord)
+            CROSS JOIN LATERAL (VALUES ('servers', i.app, app_new[i.ord]), ('db_shards', p_shard[i.ord], shard_new[i.ord]), ('redis_pools', p_pool[i.ord], pool_new[i.ord]),
+                ('site_pool', p_site[i.ord], site_new[i.ord])) c (kind, id, new)
+            WHERE c.new > 0
+        ), tenant AS (
+            UPDATE tenants t SET state = 'provisioning', status_reason = '', status_message = '', waiting_since = NULL, waiting_roles = '{}', updated_at = now()
+            FROM item i WHERE t.tenant_id = i.tenant
+        ), event AS (
+            INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, reason)
+            SELECT i.tenant, i.state, 'provisioning', 'placed', p_actor[i.ord], p_reason[i.ord] FROM item i
+        ), snapshot AS (
+            INSERT INTO allocation_snapshots (tenant_id, allocation_id, outcome, algorithm, decision_log, policy_json, actor)
+            SELECT i.tenant, i.allocation, CASE WHEN i.site IS NULL THEN 'on_demand' ELSE 'placed' END, p_audit_algorithm[i.ord], p_decision[i.ord], p_policy[i.ord], p_actor[i.ord] FROM item i
+        )
+        INSERT INTO tenant_allocations (allocation_id, tenant_id, app_server_id, db_shard_id, redis_pool_id, pool_site_id, site_name, database_name, infra_provider, algorithm, dedicated)
+        OVERRIDING SYSTEM VALUE
+        SELECT i.allocation, i.tenant, i.app, i.shard, i.pool, i.site, i.site_name, i.database_name, i.infra_provider, p_algorithm[i.ord], (i.tenant = ANY (app_owner)) IS TRUE FROM item i;
+    ELSE -- a commit that wrote nothing waits for no disk while it holds locks
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
 
     FOR i IN 1..n LOOP
-        outcome := CASE v_verdict[i] WHEN 'place' THEN 'placed' ELSE v_verdict[i] END;
-        lost := v_what[i]; allocation := COALESCE(v_made[i], v_allocations[i]);
+        outcome := outcomes[i]; lost := what[i]; allocation := allocations[i];
         lost_id := CASE lost WHEN 'tenant' THEN p_tenant[i] WHEN 'site' THEN p_site[i] WHEN 'app_server' THEN p_app[i] WHEN 'constraint' THEN p_app[i]
             WHEN 'db_shard' THEN p_shard[i] WHEN 'redis_pool' THEN p_pool[i] END;
         RETURN NEXT;
     END LOOP;
-    -- As for one: a commit that wrote nothing waits for no disk while it holds locks, and one
-    -- that did waits as the session has it, whatever those that lost have set.
-    PERFORM set_config('synchronous_commit', CASE WHEN v_verdict && '{place,placed}' THEN v_commits ELSE 'off' END, true);
 END $$;
