@@ -6,7 +6,6 @@ import (
 	"sort"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
 
@@ -121,9 +120,10 @@ type search struct {
 	tally
 	zone      Zone
 	zoned     bool
-	exclusive bool // the tenant needs a dedicated server
-	alone     bool // and a dedicated shard, which an override may ignore
-	ownPool   bool // and a dedicated Redis pool
+	exclusive bool   // the tenant needs a dedicated server
+	asks      uint32 // flags of the request
+	alone     bool   // and a dedicated shard, which an override may ignore
+	ownPool   bool   // and a dedicated Redis pool
 
 	near   []near // by place
 	passed struct{ shard, pool int }
@@ -149,7 +149,16 @@ func (f *Snapshot) search(r Request) *search {
 	s.exclusive = MustBeAlone(r.Plan, s.mode, false)
 	s.alone = MustBeAlone(r.Plan, s.mode, r.Override != nil)
 	s.ownPool = s.alone || r.DedicatedRedis
+	s.ask(flagTags, !r.Constraint.Empty())
+	s.ask(flagAlone, s.exclusive)
+	s.ask(flagBusy, len(r.Busy) > 0)
 	return s
+}
+
+func (s *search) ask(flag uint32, on bool) {
+	if on {
+		s.asks |= flag
+	}
 }
 
 // Decide places a request, or says why not. It changes nothing: Apply does.
@@ -191,6 +200,7 @@ func (s *search) regionAllowed() (prego.Code, string) {
 			return prego.CodeResidencyViolation, fmt.Sprintf("data of residents of %s may not be in region %s", c, s.r.Region)
 		}
 		s.zone, s.zoned = zone, len(zone.Providers) > 0
+		s.ask(flagZone, s.zoned)
 	}
 	for id, p := range s.f.providers {
 		if p.Enabled && slices.Contains(p.Regions, s.r.Region) && (!s.zoned || slices.Contains(s.zone.Providers, id)) {
@@ -236,32 +246,6 @@ func (s *search) shardPreference(slot int32) float64 {
 	return v
 }
 
-func (s *search) shard(sh *Shard) reason {
-	switch {
-	case sh.Region != s.r.Region:
-		return rejectRegion
-	case !sh.AnyPlan && !TierLockAllows(s.r.Plan, sh.PlanTierLock):
-		return rejectTierLock
-	case sh.DedicatedFor != "" && sh.DedicatedFor != s.r.TenantID:
-		return rejectDedicated
-	case sh.NotServing && sh.DedicatedFor == "":
-		return rejectNotServing
-	case sh.Status != server.Active:
-		return rejectStatus
-	case sh.Cordoned:
-		return rejectCordoned
-	case s.alone && (sh.Tenants > 0 || sh.RunsInstances):
-		return rejectNotEmpty
-	case HasReached(sh.DiskPct, s.f.policy.DBDiskPctMax):
-		return rejectDisk
-	case sh.Tenants >= sh.Capacity:
-		return rejectShardFull
-	case s.r.Busy[string(sh.ShardID)]:
-		return rejectBusy
-	}
-	return passes
-}
-
 func (s *search) scorePools() {
 	f := s.f
 	s.saw.pools = true
@@ -288,100 +272,6 @@ func (s *search) scorePools() {
 func (s *search) poolScoreOf(p *RedisPool) float64 {
 	w := &s.f.policy.Weights
 	return w.RedisLoad*(1-float64(p.Tenants)/float64(p.Capacity)) + w.RedisMemory*freeShare(p.MemoryPct)
-}
-
-func (s *search) pool(p *RedisPool) reason {
-	switch {
-	case p.Region != s.r.Region:
-		return rejectRegion
-	case p.DedicatedFor != "" && p.DedicatedFor != s.r.TenantID:
-		return rejectDedicated
-	case p.NotServing && p.DedicatedFor == "":
-		return rejectNotServing
-	case p.Status != server.Active:
-		return rejectStatus
-	case p.Cordoned:
-		return rejectCordoned
-	case s.ownPool && (p.Tenants > 0 || p.RunsInstances):
-		return rejectNotEmpty
-	case HasReached(p.MemoryPct, s.f.policy.RedisMemoryPctMax):
-		return rejectRedisMemory
-	case p.Tenants >= p.Capacity:
-		return rejectPoolFull
-	case s.r.Busy[p.PoolID]:
-		return rejectBusy
-	}
-	return passes
-}
-
-// server filters one server, in the order of the pipeline.
-func (s *search) server(i int, h *hot) reason {
-	if !s.r.Constraint.Empty() && !s.satisfies(i) {
-		return rejectConstraint
-	}
-	if !s.near[h.place].here {
-		return rejectRegion
-	}
-	fl := h.flags
-	if fl&flagBadProvider != 0 {
-		return rejectProvider
-	}
-	if s.zoned && !slices.Contains(s.zone.Providers, s.f.servers[i].InfraProvider) {
-		return rejectResidency
-	}
-	if fl&flagDedicated != 0 && s.f.servers[i].DedicatedFor != s.r.TenantID {
-		return rejectDedicated
-	}
-	if fl&flagNotServing != 0 && fl&flagDedicated == 0 {
-		return rejectNotServing
-	}
-	if s.exclusive && fl&flagEmpty == 0 {
-		return rejectNotEmpty
-	}
-	if fl&flagNoTrials != 0 && s.r.Plan == prego.PlanTrial {
-		return rejectTrials
-	}
-	if fl&flagWarm != 0 && (s.mode != tenant.ModeOneTenantOneServer || s.f.servers[i].WarmPlan != s.r.Plan) && fl&flagDedicated == 0 {
-		return rejectWarmPlan
-	}
-	if fl&flagActive == 0 {
-		if s.f.servers[i].Status == server.Active {
-			return rejectCordoned
-		}
-		return rejectStatus
-	}
-	if fl&flagMemory != 0 {
-		return rejectMemory
-	}
-	if fl&flagCPU != 0 && !s.exclusive {
-		return rejectCPU
-	}
-	if fl&flagWorkerSlots != 0 && !s.exclusive {
-		return rejectWorkerSlots
-	}
-	if fl&flagFull != 0 {
-		return rejectCount
-	}
-	if len(s.r.Busy) > 0 && s.r.Busy[string(s.f.servers[i].ServerID)] {
-		return rejectBusy
-	}
-	if fl&flagNode != 0 {
-		srv := &s.f.servers[i]
-		if s.f.shardScore[srv.ownShard] < 0 {
-			return s.shardOf(srv)
-		}
-		if why := s.pool(&s.f.pools.items[srv.ownPool]); why != passes {
-			return why
-		}
-	}
-	return passes
-}
-
-func (s *search) shardOf(srv *member) reason {
-	if why := s.shard(&s.f.shards.items[srv.ownShard]); why != passes {
-		return why
-	}
-	return rejectShardFull
 }
 
 // satisfies checks the constraint (placement-pools): all required tags, none of the
@@ -442,7 +332,6 @@ func (s *search) choose() Decision {
 	if after > 0 {
 		turned = 1
 	}
-	plain := s.r.Constraint.Empty() && !s.zoned && !s.exclusive && len(s.r.Busy) == 0
 	for n := range f.hot {
 		i := n
 		if after > 0 {
@@ -457,8 +346,8 @@ func (s *search) choose() Decision {
 		h := &f.hot[i]
 		here := &s.near[h.place]
 		// For most servers, two numbers decide on a plain request.
-		if plain && here.here && h.flags&flagsToLookAt == flagActive {
-		} else if why := s.server(i, h); why != passes {
+		if flags := s.flags(h); flags&flagsToLookAt == 0 {
+		} else if why := s.server(i, flags); why != passes {
 			// The id is only read for the few that are listed: it is elsewhere in
 			// memory.
 			if s.counts[why]++; len(s.first[listServers+turned]) < s.most {

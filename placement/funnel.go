@@ -61,31 +61,21 @@ const (
 	filterOverride  = "override"      // an operator forced another one
 )
 
-// The filters of each kind in the order in which they apply. A node's own shard and pool are
-// looked at after the node.
-var (
-	shardFilters = []reason{
-		rejectRegion, rejectTierLock, rejectDedicated, rejectNotServing, rejectStatus, rejectCordoned, rejectNotEmpty, rejectDisk, rejectShardFull, rejectBusy,
-	}
-	poolFilters = []reason{
-		rejectRegion, rejectDedicated, rejectNotServing, rejectStatus, rejectCordoned, rejectNotEmpty, rejectRedisMemory, rejectPoolFull, rejectBusy,
-	}
-	serverFilters = []reason{
-		rejectConstraint, rejectRegion, rejectProvider, rejectResidency, rejectDedicated, rejectNotServing, rejectNotEmpty, rejectTrials, rejectWarmPlan, rejectStatus, rejectCordoned,
-		rejectMemory, rejectCPU, rejectWorkerSlots, rejectCount, rejectBusy, rejectTierLock, rejectDisk, rejectShardFull, rejectRedisMemory, rejectPoolFull, rejectNetwork, rejectNoSite,
-	}
-)
-
-// filterOrder returns the names of filters, with those that are no rejections where they apply.
-func filterOrder(reasons []reason) []string {
+// filterNames are the names of filters in their order, with those that are no rejections where they apply.
+func filterNames(reasons ...reason) []string {
 	out := []string{filterNewServer, filterOverride}
 	for _, r := range reasons {
-		if r == rejectNetwork {
-			out = append(out, filterOwnServer, filterNoPool, filterNoShard)
+		if name := reasonNames[r]; !slices.Contains(out, name) {
+			out = append(out, name)
 		}
-		out = append(out, reasonNames[r])
 	}
 	return out
+}
+
+// serverFilterNames: a node's own shard and pool are looked at after the node, and then what is near a server.
+func serverFilterNames() []string {
+	out := filterNames(slices.Concat(reasonsOf(serverFilters), reasonsOf(shardFilters), reasonsOf(poolFilters))...)
+	return append(out, filterOwnServer, filterNoPool, filterNoShard, reasonNames[rejectNetwork], reasonNames[rejectNoSite])
 }
 
 // Funnel decides as Decide does, and shows how. It lists at most so many candidates of each
@@ -208,7 +198,7 @@ func (t *tracer) shards() FunnelPart {
 		left = append(left, scored(id, c))
 	}
 	t.byPreference(left)
-	return t.part(KindDBShard, ids, removed, filterOrder(shardFilters), left, chosen)
+	return t.part(KindDBShard, ids, removed, filterNames(reasonsOf(shardFilters)...), left, chosen)
 }
 
 func (t *tracer) pools() FunnelPart {
@@ -237,7 +227,7 @@ func (t *tracer) pools() FunnelPart {
 		left = append(left, scored(id, c))
 	}
 	t.byPreference(left)
-	return t.part(KindRedisPool, ids, removed, filterOrder(poolFilters), left, chosen)
+	return t.part(KindRedisPool, ids, removed, filterNames(reasonsOf(poolFilters)...), left, chosen)
 }
 
 func (t *tracer) servers() FunnelPart {
@@ -288,7 +278,7 @@ func (t *tracer) servers() FunnelPart {
 	}
 	t.byPreference(left)
 	t.silently(ids, removed, left)
-	return t.part(KindAppServer, ids, removed, filterOrder(serverFilters), left, chosen)
+	return t.part(KindAppServer, ids, removed, serverFilterNames(), left, chosen)
 }
 
 // silently finds why servers that the decision does not count as rejected were not considered.

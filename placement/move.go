@@ -224,7 +224,7 @@ func (s *moveSearch) place(i int) (t triple, why reason) {
 		if srv.Status == server.Active && srv.Cordoned {
 			return t, rejectCordoned
 		}
-		not := s.server(i, h)
+		not := s.server(i, s.flags(h))
 		if m.To != "" {
 			not = wished(not)
 		}

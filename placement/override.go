@@ -118,7 +118,7 @@ func (s *search) overrideShard() Decision {
 	var best, bare triple
 	for i := range f.hot {
 		s.looked++
-		if why := s.server(i, &f.hot[i]); why != passes {
+		if why := s.server(i, s.flags(&f.hot[i])); why != passes {
 			s.reject(listServers, string(f.servers[i].ServerID), why)
 			continue
 		}

@@ -162,10 +162,11 @@ const (
 	manyShards int32 = -2
 )
 
+// What filters look at. A server that passes a request has none of flagsToLookAt.
 const (
-	flagActive uint16 = 1 << iota // and not cordoned
-	flagMemory                    // at or above the threshold
-	flagFull                      // a node with its maximum of tenants
+	flagClosed = 1 << iota // not active, or cordoned
+	flagMemory             // at or above the threshold
+	flagFull               // a node with its maximum of tenants
 	flagEmpty
 	flagDedicated
 	flagNode
@@ -176,11 +177,16 @@ const (
 	flagNotServing
 	flagCPU         // at or above the threshold
 	flagWorkerSlots // at or above the threshold
-)
 
-// flagsToLookAt: a server that passes a plain request has none of these but flagActive.
-const flagsToLookAt = flagActive | flagMemory | flagFull | flagDedicated | flagNode | flagNoTrials | flagWarm | flagBadProvider |
-	flagNotServing | flagCPU | flagWorkerSlots
+	// Not the server's, but the request's; a server's place adds the first.
+	flagElsewhere // in another region
+	flagTags      // has a constraint
+	flagZone      // names providers
+	flagAlone     // the tenant needs a dedicated server
+	flagBusy      // some are being reserved
+
+	flagsToLookAt = 1<<iota - 1 - flagEmpty - flagTagged
+)
 
 func regionIndex(r prego.Region) uint8 {
 	switch r {
@@ -357,7 +363,7 @@ func (f *Snapshot) heat(i int) {
 			h.flags |= flag
 		}
 	}
-	set(flagActive, s.Status == server.Active && !s.Cordoned)
+	set(flagClosed, s.Status != server.Active || s.Cordoned)
 	set(flagMemory, !(s.MemoryPct < p.MemoryPctMax))
 	set(flagFull, s.TenantCount >= p.MaxTenantsPerNode)
 	set(flagEmpty, s.TenantCount == 0 && !s.RunsInstances)

@@ -9,8 +9,8 @@ import (
 
 const sqlReserve = `
 SELECT outcome, COALESCE(lost, '') AS lost, COALESCE(lost_id, '') AS lost_id, COALESCE(allocation, 0) AS allocation_id
-FROM reserve_placements($1, $2, $3, $4, $5, array_replace($6::text[], '', NULL), $7, $8, $9, $10, $11, $12, $13::text[]::jsonb[], $14::text[]::jsonb[], $15, $16,
-	ROW($17, $18, $19, $20, $21, $22)::placement_limits, $23, $24, $25, $26)`
+FROM reserve_placements($1, $2, $3, $4, $5, array_replace($6::text[], '', NULL), $7, $8, $9, $10, $11, $12,
+	$13::text[]::jsonb[], $14::text[]::jsonb[], $15, $16, ROW($17, $18, $19, $20, $21, $22)::placement_limits, $23, $24, $25, $26)`
 
 // Reserve places a tenant in one round trip: it claims the site, raises the three counts if
 // their guards hold, and writes allocation, decision and event; or it does nothing. It
@@ -43,16 +43,18 @@ func reserve(ctx context.Context, q querier, inLine bool, rs ...tenant.Reservati
 	for _, r := range rs {
 		generations, dedicates = append(generations, r.Generation), append(dedicates, r.Dedicates)
 		for i, v := range []string{
-			string(r.TenantID), string(r.AppServerID), string(r.DBShardID), string(r.RedisPoolID), r.PoolSiteID, r.SiteName, r.DatabaseName,
-			string(r.Mode), r.Algorithm, r.AuditAs, string(r.Decision), string(r.Policy), r.Reason, r.Actor,
+			string(r.TenantID), string(r.AppServerID), string(r.DBShardID), string(r.RedisPoolID),
+			r.PoolSiteID, r.SiteName, r.DatabaseName, string(r.Mode), r.Algorithm, r.AuditAs, string(r.Decision), string(r.Policy), r.Reason, r.Actor,
 		} {
 			texts[i] = append(texts[i], v)
 		}
 	}
 	l := rs[0]
-	out, err := many[tenant.ReserveResult](ctx, q, sqlReserve, texts[0], generations, texts[1], texts[2], texts[3], texts[4], texts[5], texts[6],
+	out, err := many[tenant.ReserveResult](ctx, q, sqlReserve,
+		texts[0], generations, texts[1], texts[2], texts[3], texts[4], texts[5], texts[6],
 		texts[7], texts[8], texts[9], dedicates, texts[10], texts[11], texts[12], texts[13],
-		l.MaxTenants, l.MemoryPctMax, l.CPUPctMax, l.WorkerSlotsPctMax, l.DBDiskPctMax, l.RedisMemoryPctMax, l.ReserveFor.Seconds(), inLine, l.Override, l.AnyTags)
+		l.MaxTenants, l.MemoryPctMax, l.CPUPctMax, l.WorkerSlotsPctMax, l.DBDiskPctMax, l.RedisMemoryPctMax,
+		l.ReserveFor.Seconds(), inLine, l.Override, l.AnyTags)
 	if err == nil && len(out) != len(rs) {
 		err = fmt.Errorf("%d answers", len(out))
 	}
