@@ -147,6 +147,12 @@ func (h *host) bench(tenantID string, args []string, secrets map[string]string) 
 		delete(h.sites, args[1])
 		s.Tenant = tenantID
 		h.sites[args[2]] = s
+		if s.Restored != "" { // what the tenant had at the place that it lost is gone with it
+			h.w.mu.Lock()
+			h.w.written[args[2]] = s.clone()
+			delete(h.w.written, args[1])
+			h.w.mu.Unlock()
+		}
 		return "", nil
 	case "erase-site":
 		s := h.sites[args[1]]
