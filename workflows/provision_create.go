@@ -114,11 +114,10 @@ func (p *provisionServer) awaitProvider(ctx workflow.Context, failure error) err
 
 // pauseForProvider waits, within the time that a server may wait for capacity.
 func (p *provisionServer) pauseForProvider(ctx workflow.Context, pause time.Duration, text string) error {
-	next := workflow.Now(ctx).Add(pause)
-	if next.Sub(p.began) > p.plan.CapacityWait {
+	if workflow.Now(ctx).Add(pause).Sub(p.began) > p.plan.CapacityWait {
 		return &stepError{reason: prego.ReasonFailedCreate, text: "the provider failed for " + p.plan.CapacityWait.String() + ": " + text}
 	}
-	text = fmt.Sprintf("%s; tried again at %s", text, next.UTC().Format(time.RFC3339))
+	text = fmt.Sprintf("%s; tried again in %s", text, pause)
 	p.details(ctx, "awaiting the provider: "+text)
 	setOutcome(ctx, string(prego.ReasonAwaitingProvider))
 	if err := workflow.ExecuteActivity(write(ctx, "note that the server awaits the provider"), p.steps.AwaitProvider,
