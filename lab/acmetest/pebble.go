@@ -247,11 +247,10 @@ func (p *Pebble) ServeHTTP(answer func(name, token string) (string, bool)) {
 	p.t.Cleanup(func() { _ = s.Close() })
 }
 
-// free is an address with a port that nobody listens on.
+// free is an address with a port that no process listens on, and that no other call got.
 func free(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
+	port, err := devstack.FreePort()
 	require.NoError(t, err)
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }
