@@ -384,6 +384,7 @@ func TestAnOverrideDoesNotWaitForTheTenantsOwnServer(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: tenantVars(nil)})
 	c.org("acme", "")
+	c.policies(0, 0) // with a site on an empty server the tenant would take that server, and need no other
 	app := c.sharedFleet(0)
 	c.inject(sim.Fault{Kind: "slow_boot", DelayMS: 120_000, Times: 1})
 	id := c.tenant("alpha", prego.PlanStarter, nil)
