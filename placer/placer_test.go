@@ -157,6 +157,7 @@ func TestReserveWaitsForNobody(t *testing.T) {
 	} {
 		tx, err := p.Pool.Begin(context.Background())
 		require.NoError(t, err)
+		t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 		_, err = tx.Exec(context.Background(), sql)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -171,6 +172,23 @@ func TestReserveWaitsForNobody(t *testing.T) {
 		cancel()
 		require.NoError(t, err)
 		require.Equal(t, lost, together[0].Lost)
+		require.NoError(t, tx.Rollback(context.Background()))
+	}
+	// A tenant that is to be alone needs the servers of its shard and pool, too.
+	for host, lost := range map[string]string{"db-0": "db_shard", "redis-0": "redis_pool"} {
+		tx, err := p.Pool.Begin(context.Background())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+		_, err = tx.Exec(context.Background(), `SELECT FROM servers WHERE server_id = $1 FOR UPDATE`, host)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		out, err := p.Store.Reserve(ctx, tenant.Reservation{
+			TenantID: tn.TenantID, Generation: 1, AppServerID: "app-0", DBShardID: "db-0", RedisPoolID: "redis-0", PoolSiteID: "app-0-db-0-0",
+			Mode: tenant.ModeOneTenantOneServer, Dedicates: true, MemoryPctMax: 70, MaxTenants: 20, ReserveFor: time.Minute, Decision: []byte(`{}`), Policy: []byte(`{}`),
+		})
+		cancel()
+		require.NoError(t, err)
+		require.Equal(t, lost, out.Lost)
 		require.NoError(t, tx.Rollback(context.Background()))
 	}
 	d, err := p.placer(nil).Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test")

@@ -215,9 +215,13 @@ func (w wish) rows(t require.TestingT, tx pgx.Tx) (d placement.Data) {
 	return d
 }
 
+// placedBy is how a wish was decided on: by an override, one that skips the constraint, too, or one from before the rows changed, when
+// the server was empty.
+type placedBy struct{ override, anyTags, before bool }
+
 // place compares what the engine says of a wish with what a reservation does, alone and together with others, and what
 // both leave behind. It returns whether the tenant has the place, and what was lost.
-func (w wish) place(t require.TestingT, conn *pgx.Conn, override, anyTags bool, changes ...string) (bool, string) {
+func (w wish) place(t require.TestingT, conn *pgx.Conn, how placedBy, changes ...string) (bool, string) {
 	ctx := context.Background()
 	tx, err := conn.Begin(ctx)
 	require.NoError(t, err)
@@ -249,10 +253,11 @@ func (w wish) place(t require.TestingT, conn *pgx.Conn, override, anyTags bool, 
 		d.Outcome = placement.OnDemandSite
 	}
 	var says error // of the engine
-	if override {
-		request.Override = &placement.Override{AppServerID: d.AppServerID, DBShardID: d.DBShardID, IgnoreConstraint: anyTags}
+	if how.override {
+		request.Override = &placement.Override{AppServerID: d.AppServerID, DBShardID: d.DBShardID, IgnoreConstraint: how.anyTags}
 		srv, _ := snapshot.Server(d.AppServerID)
-		d.InfraProvider, d.Dedicates = srv.InfraProvider, placement.MustBeAlone(w.plan, w.mode, false) && srv.TenantCount == 0 && !srv.RunsInstances
+		d.InfraProvider = srv.InfraProvider
+		d.Dedicates = placement.MustBeAlone(w.plan, w.mode, false) && (how.before || srv.TenantCount == 0 && !srv.RunsInstances)
 		says = snapshot.CheckInvariants(request, d)
 	} else if got, funnel := snapshot.Funnel(request, 9); placement.PlaceOf(got).Outcome != d.Outcome || got.AppServerID != d.AppServerID || got.DBShardID != d.DBShardID || got.RedisPoolID != d.RedisPoolID || got.PoolSiteID != d.PoolSiteID {
 		says = fmt.Errorf("%s, %v", got.SelectionReason, got.Rejected)
@@ -265,13 +270,13 @@ func (w wish) place(t require.TestingT, conn *pgx.Conn, override, anyTags bool, 
 
 	r := tenant.Reservation{
 		TenantID: "t", Generation: 1, AppServerID: d.AppServerID, DBShardID: d.DBShardID, RedisPoolID: d.RedisPoolID, PoolSiteID: w.site, SiteName: "t.sites", DatabaseName: "t", Mode: w.mode,
-		Algorithm: "best_fit", AuditAs: "audited", Dedicates: d.Dedicates, Override: override, AnyTags: anyTags, MemoryPctMax: policy.MemoryPctMax, MaxTenants: policy.MaxTenantsPerNode,
+		Algorithm: "best_fit", AuditAs: "audited", Dedicates: d.Dedicates, Override: how.override, AnyTags: how.anyTags, MemoryPctMax: policy.MemoryPctMax, MaxTenants: policy.MaxTenantsPerNode,
 		MeasuredLimits: policy.MeasuredLimits, ReserveFor: time.Minute, Decision: []byte(`{"a": "decision"}`), Policy: []byte(`{"a": "policy"}`), Reason: "because", Actor: "test",
 	}
 	snapshot.Apply(request, d)
 	var lost string
 	for _, together := range []bool{false, true} {
-		if together && override {
+		if together && how.override {
 			continue // overrides are reserved alone
 		}
 		inner, err := tx.Begin(ctx)
@@ -371,11 +376,11 @@ func TestPlacesAreOneRule(t *testing.T) {
 					continue
 				}
 				t.Log(who)
-				for _, how := range [][2]bool{{false, false}, {true, false}, {true, true}} {
-					if how[1] && c.at != "constraint" {
+				for _, how := range []placedBy{{}, {override: true}, {override: true, before: true}, {override: true, anyTags: true}} {
+					if how.anyTags && c.at != "constraint" || how.before && (c.at != "app_server" || w.mode == tenant.ModeShared) {
 						continue
 					}
-					placed, lost := w.place(t, conn, how[0], how[1], c.change)
+					placed, lost := w.place(t, conn, how, c.change)
 					if placed {
 						continue
 					}
@@ -383,7 +388,7 @@ func TestPlacesAreOneRule(t *testing.T) {
 					if w.app == w.shard && (strings.Contains(c.change, "'DH'") || strings.Contains(c.change, "'RH'")) && lost == "app_server" {
 						continue // a node is the server of its shard and of its pool
 					}
-					require.Equal(t, c.at, lost, "%s, override and any tags %v", who, how)
+					require.Equal(t, c.at, lost, "%s, %+v", who, how)
 				}
 			}
 			require.Equal(t, c.at != "", refused > 0, "%d are refused", refused)
@@ -400,7 +405,8 @@ func TestPlacesAreOneRule(t *testing.T) {
 				}
 			}
 			override := rapid.Bool().Draw(t, "override")
-			if ok, _ := w.place(t, conn, override, override && rapid.Bool().Draw(t, "any tags"), changes...); ok {
+			how := placedBy{override, override && rapid.Bool().Draw(t, "any tags"), override && rapid.Bool().Draw(t, "before")}
+			if ok, _ := w.place(t, conn, how, changes...); ok {
 				placed++
 			}
 		})
