@@ -80,12 +80,12 @@ const (
 	// CodeServerUpdating rejects what would take a server away from a release that is being tried on it.
 	CodeServerUpdating Code = "server_being_updated"
 	// CodeTenantsCannotMove rejects emptying a server on which tenants live.
-	CodeTenantsCannotMove  Code = "tenants_cannot_move_yet"
-	CodeDrainNotFound      Code = "drain_not_found"
-	CodeRebalanceNotFound  Code = "rebalance_not_found"
-	CodePatchWaveNotFound  Code = "patch_wave_not_found"
-	CodeAuditEntryNotFound Code = "audit_entry_not_found"
-	CodeDecisionNotFound   Code = "decision_not_found"
+	CodeTenantsCannotMove   Code = "tenants_cannot_move_yet"
+	CodeMaintenanceNotFound Code = "maintenance_not_found"
+	CodeRebalanceNotFound   Code = "rebalance_not_found"
+	CodePatchWaveNotFound   Code = "patch_wave_not_found"
+	CodeAuditEntryNotFound  Code = "audit_entry_not_found"
+	CodeDecisionNotFound    Code = "decision_not_found"
 	// CodeInputNotKept rejects replaying a decision whose input is not stored.
 	CodeInputNotKept Code = "decision_input_not_kept"
 	// CodeCellMismatch and CodeInsufficientResources are the two placement errors

@@ -29,7 +29,7 @@ const (
 	MetricTenantsLost       = "prego_tenants_lost"                        // gauge
 	MetricBackupObjects     = "prego_backup_objects_mismatched"           // gauge: what
 	MetricBackupsOver       = "prego_backup_orgs_over_limit"              // gauge
-	MetricDrainsStuck       = "prego_server_drains_stuck"                 // gauge: kind, status
+	MetricMaintenancesStuck = "prego_server_maintenances_stuck"           // gauge: kind, status
 	MetricUnpatched         = "prego_servers_unpatched"                   // gauge: region, role
 	MetricCertificateEnds   = "prego_certificate_expires_seconds"         // gauge
 	MetricCertificateTries  = "prego_certificate_attempts_total"          // counter: outcome
@@ -70,7 +70,7 @@ func Metrics() map[string][]string {
 		MetricTenantsLost:       {},
 		MetricBackupObjects:     {"what"},
 		MetricBackupsOver:       {},
-		MetricDrainsStuck:       {"kind", "status"},
+		MetricMaintenancesStuck: {"kind", "status"},
 		MetricUnpatched:         {"region", "role"},
 		MetricCertificateEnds:   {},
 		MetricCertificateTries:  {"outcome"},

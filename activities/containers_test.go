@@ -144,7 +144,7 @@ func TestDriftGoesOnTheTimeline(t *testing.T) {
 
 	// The host would fail, so that whoever looked at it all the same would be noticed.
 	for says, st := range map[string]server.ProvisionState{
-		"the server is draining": {Status: server.Draining}, "the server was imported with containers of its own": {Status: server.Active, Purpose: server.PurposeImportExisting},
+		"the server is draining": {Status: server.Decommissioning}, "the server was imported with containers of its own": {Status: server.Active, Purpose: server.PurposeImportExisting},
 	} {
 		f.state = st
 		for _, activity := range []any{a.CheckContainers, a.RepairContainers} {

@@ -167,7 +167,7 @@ func (a *Servers) PlanDecommission(ctx context.Context, serverID prego.ServerID)
 		return DecommissionPlan{}, fromStore(err)
 	}
 	p := DecommissionPlan{Role: st.Role, Region: st.Region, Attempt: st.Attempt, Done: st.Status == server.Terminated}
-	if !p.Done && st.Status != server.Draining {
+	if !p.Done && st.Status != server.Decommissioning {
 		return p, permanentError(ErrTypeSuperseded, fmt.Sprintf("server %s is %s, not draining", serverID, st.Status), nil)
 	}
 	return p, nil

@@ -305,7 +305,7 @@ func TestOnlyADrainingServerIsDecommissioned(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
 	for status, want := range map[server.Status]string{
-		server.Draining: "", server.Terminated: "", server.Active: "superseded", server.Failed: "superseded", server.Provisioning: "superseded",
+		server.Decommissioning: "", server.Terminated: "", server.Active: "superseded", server.Failed: "superseded", server.Provisioning: "superseded",
 	} {
 		p.machine("srv-"+string(status), status, 3, "")
 		a, _ := p.servers(&cloud{}, p.store)

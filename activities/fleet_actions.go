@@ -18,11 +18,11 @@ type FleetActionStore interface {
 		replan func(server.FleetState, server.FleetAction) (server.FleetReplan, error)) error
 	GetFleetAction(ctx context.Context, fleetID prego.FleetID, seq int) (server.FleetAction, error)
 	FinishFleetAction(ctx context.Context, fleetID prego.FleetID, seq int) (server.FleetAction, error)
-	DrainMember(ctx context.Context, serverID prego.ServerID, by string) (server.Server, error)
+	DecommissionMember(ctx context.Context, serverID prego.ServerID, by string) (server.Server, error)
 	GetServer(ctx context.Context, serverID prego.ServerID) (server.Server, error)
 	CordonedFor(ctx context.Context, serverID prego.ServerID) (time.Duration, error)
 	Uncordon(ctx context.Context, serverID prego.ServerID) error
-	DrainFleetMember(ctx context.Context, serverID prego.ServerID, by string, within time.Duration, tenantsMove bool) (left time.Duration, begun bool, err error)
+	EmptyFleetMember(ctx context.Context, serverID prego.ServerID, by string, within time.Duration, tenantsMove bool) (left time.Duration, begun bool, err error)
 	WhyOccupied(ctx context.Context, serverID prego.ServerID, by string, tenantsMove bool) (string, error)
 	KeepFleetMember(ctx context.Context, serverID prego.ServerID) (ended bool, err error)
 }
@@ -30,8 +30,8 @@ type FleetActionStore interface {
 // FleetRuns starts and signals fleet workflows.
 type FleetRuns interface {
 	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
-	// WakeDrain signals the run that empties a server, and starts it if necessary.
-	WakeDrain(ctx context.Context, serverID prego.ServerID) error
+	// WakeMaintenance signals the run that empties a server, and starts it if necessary.
+	WakeMaintenance(ctx context.Context, serverID prego.ServerID) error
 }
 
 // FleetActions are the steps of fleet actions.
@@ -147,7 +147,7 @@ func (a *FleetActions) RecordFleetSteps(ctx context.Context, in FleetResults) er
 			if err != nil {
 				return err
 			}
-			if status == server.Draining {
+			if status == server.Decommissioning {
 				if _, err := a.Runs.EnsureDecommission(ctx, r.ServerID); err != nil {
 					return err
 				}
@@ -158,21 +158,21 @@ func (a *FleetActions) RecordFleetSteps(ctx context.Context, in FleetResults) er
 }
 
 func (a *FleetActions) drain(ctx context.Context, serverID prego.ServerID, by FleetRef) (server.Status, error) {
-	srv, err := a.Store.DrainMember(ctx, serverID, fmt.Sprintf("%s action %d", by.FleetID, by.Seq))
+	srv, err := a.Store.DecommissionMember(ctx, serverID, fmt.Sprintf("%s action %d", by.FleetID, by.Seq))
 	if err != nil {
 		return "", err
 	}
 	return srv.Status, nil
 }
 
-// DrainInput names a server to remove.
-type DrainInput struct {
+// RemoveServerInput names a server to remove.
+type RemoveServerInput struct {
 	Fleet    FleetRef       `json:"fleet"`
 	ServerID prego.ServerID `json:"server_id"`
 }
 
-// DrainResult reports the progress of a drain.
-type DrainResult struct {
+// RemoveServerResult reports the progress of a drain.
+type RemoveServerResult struct {
 	Occupied bool `json:"occupied,omitempty"` // tenants are on it
 	Gone     bool `json:"gone,omitempty"`
 	// Why says what keeps an occupied server.
@@ -183,21 +183,21 @@ type DrainResult struct {
 	Cancelled bool `json:"cancelled,omitempty"`
 }
 
-// DrainFleetServer sets a server without tenants to draining; its decommissioning does
+// RemoveFleetServer sets a server without tenants to draining; its decommissioning does
 // the rest.
-func (a *FleetActions) DrainFleetServer(ctx context.Context, in DrainInput) (DrainResult, error) {
+func (a *FleetActions) RemoveFleetServer(ctx context.Context, in RemoveServerInput) (RemoveServerResult, error) {
 	status, err := a.drain(ctx, in.ServerID, in.Fleet)
 	switch prego.CodeOf(err) {
 	case prego.CodeServerHasTenants:
 		return a.occupied(ctx, in)
 	case prego.CodeServerNotFound:
-		return DrainResult{Gone: true}, nil
+		return RemoveServerResult{Gone: true}, nil
 	}
 	if err != nil {
-		return DrainResult{}, err
+		return RemoveServerResult{}, err
 	}
 	a.hook("fleet/draining")
-	return DrainResult{Gone: status == server.Terminated}, nil
+	return RemoveServerResult{Gone: status == server.Terminated}, nil
 }
 
 // How long a fleet waits at least until a server has lost its instances, and its tenants if they
@@ -209,10 +209,10 @@ const (
 
 // occupied returns how much longer to wait for a server that has tenants. What can move from it
 // does so meanwhile.
-func (a *FleetActions) occupied(ctx context.Context, in DrainInput) (DrainResult, error) {
+func (a *FleetActions) occupied(ctx context.Context, in RemoveServerInput) (RemoveServerResult, error) {
 	act, err := a.Store.GetFleetAction(ctx, in.Fleet.FleetID, in.Fleet.Seq)
 	if err != nil {
-		return DrainResult{}, permanentIfCoded(err)
+		return RemoveServerResult{}, permanentIfCoded(err)
 	}
 	grace, moving := scale.GracePeriod(act), time.Duration(0)
 	by := fmt.Sprintf("%s action %d", in.Fleet.FleetID, in.Fleet.Seq)
@@ -221,13 +221,13 @@ func (a *FleetActions) occupied(ctx context.Context, in DrainInput) (DrainResult
 		if a.TenantsMove {
 			within = max(grace, tenantsLeave)
 		}
-		left, begun, err := a.Store.DrainFleetMember(ctx, in.ServerID, by, within, a.TenantsMove)
+		left, begun, err := a.Store.EmptyFleetMember(ctx, in.ServerID, by, within, a.TenantsMove)
 		if err != nil {
-			return DrainResult{}, err
+			return RemoveServerResult{}, err
 		}
 		if begun {
-			if err := a.Runs.WakeDrain(ctx, in.ServerID); err != nil {
-				return DrainResult{}, err
+			if err := a.Runs.WakeMaintenance(ctx, in.ServerID); err != nil {
+				return RemoveServerResult{}, err
 			}
 		}
 		moving = left
@@ -236,9 +236,9 @@ func (a *FleetActions) occupied(ctx context.Context, in DrainInput) (DrainResult
 	// continues the same period.
 	closed, err := a.Store.CordonedFor(ctx, in.ServerID)
 	if err != nil {
-		return DrainResult{}, err
+		return RemoveServerResult{}, err
 	}
-	out := DrainResult{Occupied: true, Cancelled: act.CancelRequested, Left: max(0, grace-closed, moving)}
+	out := RemoveServerResult{Occupied: true, Cancelled: act.CancelRequested, Left: max(0, grace-closed, moving)}
 	if out.Left == 0 {
 		out.Why, err = a.Store.WhyOccupied(ctx, in.ServerID, by, a.TenantsMove)
 	}
@@ -249,7 +249,7 @@ func (a *FleetActions) occupied(ctx context.Context, in DrainInput) (DrainResult
 func (a *FleetActions) KeepFleetServer(ctx context.Context, serverID prego.ServerID) error {
 	ended, err := a.Store.KeepFleetMember(ctx, serverID)
 	if err == nil && ended {
-		err = a.Runs.WakeDrain(ctx, serverID)
+		err = a.Runs.WakeMaintenance(ctx, serverID)
 	}
 	if err == nil {
 		err = a.Store.Uncordon(ctx, serverID)

@@ -483,7 +483,7 @@ func (a *Groups) StopInstance(ctx context.Context, id string) error {
 	}
 	a.hook("instance/stopped")
 	if h.Drained {
-		a.wakeRuns(ctx, []string{server.DrainWorkflowID(h.ServerID)})
+		a.wakeRuns(ctx, []string{server.MaintenanceWorkflowID(h.ServerID)})
 	}
 	if a.Idle != nil {
 		if err := a.Idle(ctx, h.GroupID); err != nil { // its next instance, or the volume's end, does it
@@ -508,7 +508,7 @@ func (a *Groups) remove(ctx context.Context, h workload.InstanceHost) error {
 	switch h.ServerStatus {
 	case server.Terminated:
 		return nil
-	case server.Failed, server.Draining:
+	case server.Failed, server.Decommissioning:
 		ctx, cancel := context.WithTimeout(ctx, lastContact)
 		defer cancel()
 		if err := a.Engine.RemoveInstance(ctx, h.ServerID, h.Host, string(h.InstanceID)); err != nil {

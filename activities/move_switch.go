@@ -67,11 +67,11 @@ func (a *Moves) MoveOpened(ctx context.Context, id prego.MoveID) error {
 }
 
 func (a *Moves) wake(ctx context.Context, m tenant.Move) {
-	if m.DrainOf == "" {
+	if m.MaintenanceOf == "" {
 		return
 	}
-	if err := a.Runs.WakeRuns(ctx, []string{server.DrainWorkflowID(m.DrainOf)}); err != nil {
-		a.Log.Warn("the drain is not woken; it looks by itself", zap.String("server_id", string(m.DrainOf)), zap.Error(err))
+	if err := a.Runs.WakeRuns(ctx, []string{server.MaintenanceWorkflowID(m.MaintenanceOf)}); err != nil {
+		a.Log.Warn("the maintenance is not woken; it looks by itself", zap.String("server_id", string(m.MaintenanceOf)), zap.Error(err))
 	}
 }
 

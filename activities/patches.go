@@ -25,7 +25,7 @@ type PatchStore interface {
 	PatchRefused(ctx context.Context, id prego.ServerID, message string) error
 	FleetWindows(ctx context.Context) ([]server.FleetWindow, error)
 	ServersToPatch(ctx context.Context, open server.OpenPatchWindows) ([]server.ToPatch, error)
-	RequestDrain(ctx context.Context, id prego.ServerID, kind server.DrainKind, r server.DrainRequest, by string) (server.Drain, error)
+	RequestMaintenance(ctx context.Context, id prego.ServerID, kind server.MaintenanceKind, r server.MaintenanceRequest, by string) (server.Maintenance, error)
 }
 
 const (
@@ -34,7 +34,7 @@ const (
 )
 
 // CheckPatches asks a host which security updates it lacks, before anybody moves for them.
-func (a *Drains) CheckPatches(ctx context.Context, id prego.ServerID) error {
+func (a *Maintenances) CheckPatches(ctx context.Context, id prego.ServerID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	var now server.Patches
@@ -56,7 +56,7 @@ func (a *Drains) CheckPatches(ctx context.Context, id prego.ServerID) error {
 
 // PatchServer has a host install the security updates that it lacks. Repeated, it installs what
 // is still missing: what apt has begun the host brings to its end, whoever waits for it.
-func (a *Drains) PatchServer(ctx context.Context, id prego.ServerID) error {
+func (a *Maintenances) PatchServer(ctx context.Context, id prego.ServerID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	if begins, err := a.Store.PatchBegins(ctx, id); err != nil || !begins {
@@ -80,7 +80,7 @@ func (a *Drains) PatchServer(ctx context.Context, id prego.ServerID) error {
 
 // patch runs a verb on a host. What the host answers, or can't ever answer, is refused; all else
 // is an error, and tried again.
-func (a *Drains) patch(ctx context.Context, id prego.ServerID, verb string, within time.Duration, into any) (refused string, err error) {
+func (a *Maintenances) patch(ctx context.Context, id prego.ServerID, verb string, within time.Duration, into any) (refused string, err error) {
 	srv, err := a.Store.GetServer(ctx, id)
 	if err != nil {
 		return "", fromStore(err)
@@ -89,7 +89,7 @@ func (a *Drains) patch(ctx context.Context, id prego.ServerID, verb string, with
 		return "no host takes commands here", nil
 	}
 	// A step that is repeated gets the result of the first time.
-	d, err := a.Store.LastDrain(ctx, id)
+	d, err := a.Store.LastMaintenance(ctx, id)
 	if err != nil {
 		return "", permanentIfCoded(err)
 	}

@@ -201,7 +201,7 @@ func (a *Reconciler) StartLostRuns(ctx context.Context, quiet time.Duration) (st
 func (a *Reconciler) restart(ctx context.Context, idle []server.ReconcileRow, result *ReconcileResult) error {
 	for _, r := range idle {
 		ensure := func() (bool, error) { return a.Runs.EnsureProvision(ctx, r.ServerID, r.Generation) }
-		if r.Status == server.Draining {
+		if r.Status == server.Decommissioning {
 			ensure = func() (bool, error) { return a.Runs.EnsureDecommission(ctx, r.ServerID) }
 		}
 		started, err := ensure()

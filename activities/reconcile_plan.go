@@ -69,7 +69,7 @@ func Compare(s Comparison) Findings {
 				f.Missing = append(f.Missing, r)
 			}
 		}
-		moving := r.Status == server.Provisioning || r.Status == server.Draining
+		moving := r.Status == server.Provisioning || r.Status == server.Decommissioning
 		if moving && r.Idle >= idleAfter {
 			f.Idle = append(f.Idle, r)
 		}
@@ -143,7 +143,7 @@ func inMotion(row server.ReconcileRow, o server.OwnedResource) bool {
 	case server.Provisioning:
 		attempt, err := strconv.Atoi(o.Labels[server.LabelAttempt])
 		return err == nil && attempt >= row.Attempt && row.ProviderServerID == ""
-	case server.Draining:
+	case server.Decommissioning:
 		return true
 	case server.Active, server.Failed, server.Terminated:
 	}

@@ -152,8 +152,8 @@ func TestAServerIsMissingWhenTheProviderSaysSo(t *testing.T) {
 func TestARowInMotionGetsTheRunThatItLost(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
-	r.machine("srv-busy", server.Draining, 1, "")
-	r.machine("srv-down", server.Draining, 1, "")
+	r.machine("srv-busy", server.Decommissioning, 1, "")
+	r.machine("srv-down", server.Decommissioning, 1, "")
 	r.machine("srv-up", server.Provisioning, 4, "")
 	require.Equal(t, activities.ReconcileResult{}, r.reconcile(), "they have just moved")
 	require.Empty(t, r.runs.asked)
@@ -184,7 +184,7 @@ func TestWhatWasNeverBegunIsStartedSoon(t *testing.T) {
 	r.machine("srv-new", server.Provisioning, 1, "")
 	r.machine("srv-begun", server.Provisioning, 1, "")
 	r.machine("srv-old", server.Active, 1, "gone-with-its-run")
-	r.machine("srv-down", server.Draining, 1, "")
+	r.machine("srv-down", server.Decommissioning, 1, "")
 	r.exec(`INSERT INTO resources (provider, kind, name, server_id, attempt, state) VALUES ('hetzner', 'server', 'begun', 'srv-begun', 1, 'intended')`)
 	look(false) // they have just been accepted
 	require.Empty(t, r.runs.asked)
@@ -322,7 +322,7 @@ func TestAReconciliationThatStumblesSaysSo(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
 	r.machine("srv-1", server.Active, 1, "1")
-	r.machine("srv-lost", server.Draining, 1, "")
+	r.machine("srv-lost", server.Decommissioning, 1, "")
 	r.machine("srv-gone", server.Active, 1, "2")
 	r.machine("srv-end", server.Terminated, 1, "")
 	r.cloud.has(server.ResourceServer, "1", "srv-1", "srv-1", 1)

@@ -113,7 +113,7 @@ func predict(s Comparison, open []string, rules OrphanRules) []Difference {
 				d.Then = "goes on from its row; if the machine has used its token since, it is destroyed with all that is on it, and another is made. Back up what is on it first"
 				d.Destroys = true
 			}
-		case server.Draining:
+		case server.Decommissioning:
 			run = server.DecommissionWorkflowID(r.ServerID)
 			d.Is, d.Then = "was being deleted", "is deleted"
 			d.Destroys = len(machines[string(r.ServerID)]) > 0
@@ -160,7 +160,7 @@ func predictOrphans(s Comparison, orphans []server.OwnedResource, rules OrphanRu
 func predictRuns(rows map[string]server.ReconcileRow, open []string) []Difference {
 	var out []Difference
 	for _, id := range open {
-		for prefix, status := range map[string]server.Status{server.ProvisionWorkflowID(""): server.Provisioning, server.DecommissionWorkflowID(""): server.Draining} {
+		for prefix, status := range map[string]server.Status{server.ProvisionWorkflowID(""): server.Provisioning, server.DecommissionWorkflowID(""): server.Decommissioning} {
 			name, ok := strings.CutPrefix(id, prefix)
 			if !ok {
 				continue

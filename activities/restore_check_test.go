@@ -28,7 +28,7 @@ func TestWhatHappensAfterARestore(t *testing.T) {
 			{ServerID: "deleted-since", Status: server.Active, ProviderServerID: "2"},
 			{ServerID: "finished-since", Status: server.Provisioning, Attempt: 1},
 			{ServerID: "begun", Status: server.Provisioning, Attempt: 1},
-			{ServerID: "leaving", Status: server.Draining, ProviderServerID: "5"},
+			{ServerID: "leaving", Status: server.Decommissioning, ProviderServerID: "5"},
 		},
 		Resources: []server.ProviderResource{{Kind: server.ResourceFirewall, Name: "fw", ProviderID: "9"}},
 		Owned: []server.OwnedResource{

@@ -51,10 +51,10 @@ type Store interface {
 	RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error)
 	CordonServer(ctx context.Context, id prego.ServerID, by, why string) (server.Server, error)
 	LoseServer(ctx context.Context, id prego.ServerID, reason, by string) (server.Server, error)
-	RequestDrain(ctx context.Context, id prego.ServerID, kind server.DrainKind, r server.DrainRequest, by string) (server.Drain, error)
-	LastDrain(ctx context.Context, id prego.ServerID) (server.Drain, error)
-	DrainedInstances(ctx context.Context, id prego.ServerID) ([]server.DrainedInstance, error)
-	CancelDrain(ctx context.Context, id prego.ServerID) (server.Drain, error)
+	RequestMaintenance(ctx context.Context, id prego.ServerID, kind server.MaintenanceKind, r server.MaintenanceRequest, by string) (server.Maintenance, error)
+	LastMaintenance(ctx context.Context, id prego.ServerID) (server.Maintenance, error)
+	RemainingInstances(ctx context.Context, id prego.ServerID) ([]server.RemainingInstance, error)
+	CancelMaintenance(ctx context.Context, id prego.ServerID) (server.Maintenance, error)
 	UncordonServer(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
 	PatchWaveStore
 	AuditStore
@@ -68,7 +68,7 @@ type Store interface {
 type Orchestrator interface {
 	StartProvision(ctx context.Context, s server.Server) error
 	StartDecommission(ctx context.Context, serverID prego.ServerID) error
-	WakeDrain(ctx context.Context, serverID prego.ServerID) error
+	WakeMaintenance(ctx context.Context, serverID prego.ServerID) error
 	StartReconcile(ctx context.Context) (workflowID string, err error)
 	RunURL(workflowID string) string
 }

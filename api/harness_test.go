@@ -74,7 +74,7 @@ func (r *runs) WakeRelease(ctx context.Context, name server.ReleaseName) error {
 	return r.note(ctx, server.ReleaseWorkflowID(name))
 }
 
-func (r *runs) WakeDrain(ctx context.Context, id prego.ServerID) error {
+func (r *runs) WakeMaintenance(ctx context.Context, id prego.ServerID) error {
 	return r.note(ctx, string("drain "+id))
 }
 

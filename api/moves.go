@@ -12,7 +12,7 @@ import (
 func moveView(m tenant.Move) Move {
 	out := Move{
 		MoveId: string(m.MoveID), OrgId: string(m.OrgID), TenantId: string(m.TenantID), State: m.State, Reason: optional(string(m.Reason)), Message: optional(m.Message), Why: optional(m.Why),
-		DrainOf: optional(string(m.DrainOf)), Site: m.Site, FromServerId: string(m.FromServerID), ToServerId: optional(string(m.ToServerID)), CopiedBytes: m.CopiedBytes, DeltaBytes: m.DeltaBytes,
+		MaintenanceOf: optional(string(m.MaintenanceOf)), Site: m.Site, FromServerId: string(m.FromServerID), ToServerId: optional(string(m.ToServerID)), CopiedBytes: m.CopiedBytes, DeltaBytes: m.DeltaBytes,
 		DowntimeMs: m.DowntimeMS, CancelRequestedAt: utc(m.CancelRequestedAt), StartedAt: utc(m.StartedAt), FrozenAt: utc(m.FrozenAt), SwitchedAt: utc(m.SwitchedAt), OpenedAt: utc(m.OpenedAt),
 		FinishedAt: utc(m.FinishedAt), WorkflowId: tenant.MoveWorkflowID(m.MoveID), RequestedBy: m.RequestedBy, CreatedAt: m.CreatedAt.UTC(),
 	}

@@ -460,66 +460,6 @@ func (e DomainRecordType) Valid() bool {
 	}
 }
 
-// Defines values for DrainKind.
-const (
-	DrainKindDrain   DrainKind = "drain"
-	DrainKindPatch   DrainKind = "patch"
-	DrainKindReboot  DrainKind = "reboot"
-	DrainKindReplace DrainKind = "replace"
-	DrainKindResize  DrainKind = "resize"
-)
-
-// Valid indicates whether the value is a known member of the DrainKind enum.
-func (e DrainKind) Valid() bool {
-	switch e {
-	case DrainKindDrain:
-		return true
-	case DrainKindPatch:
-		return true
-	case DrainKindReboot:
-		return true
-	case DrainKindReplace:
-		return true
-	case DrainKindResize:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for DrainStatus.
-const (
-	DrainStatusCancelled DrainStatus = "cancelled"
-	DrainStatusDone      DrainStatus = "done"
-	DrainStatusFailed    DrainStatus = "failed"
-	DrainStatusFinishing DrainStatus = "finishing"
-	DrainStatusMaking    DrainStatus = "making"
-	DrainStatusMoving    DrainStatus = "moving"
-	DrainStatusWaiting   DrainStatus = "waiting"
-)
-
-// Valid indicates whether the value is a known member of the DrainStatus enum.
-func (e DrainStatus) Valid() bool {
-	switch e {
-	case DrainStatusCancelled:
-		return true
-	case DrainStatusDone:
-		return true
-	case DrainStatusFailed:
-		return true
-	case DrainStatusFinishing:
-		return true
-	case DrainStatusMaking:
-		return true
-	case DrainStatusMoving:
-		return true
-	case DrainStatusWaiting:
-		return true
-	default:
-		return false
-	}
-}
-
 // Defines values for EventActor.
 const (
 	EventActorOperator EventActor = "operator"
@@ -856,6 +796,66 @@ func (e LedgerState) Valid() bool {
 	case LedgerStateReleasing:
 		return true
 	case LedgerStateUntracked:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for MaintenanceKind.
+const (
+	MaintenanceKindDrain   MaintenanceKind = "drain"
+	MaintenanceKindPatch   MaintenanceKind = "patch"
+	MaintenanceKindReboot  MaintenanceKind = "reboot"
+	MaintenanceKindReplace MaintenanceKind = "replace"
+	MaintenanceKindResize  MaintenanceKind = "resize"
+)
+
+// Valid indicates whether the value is a known member of the MaintenanceKind enum.
+func (e MaintenanceKind) Valid() bool {
+	switch e {
+	case MaintenanceKindDrain:
+		return true
+	case MaintenanceKindPatch:
+		return true
+	case MaintenanceKindReboot:
+		return true
+	case MaintenanceKindReplace:
+		return true
+	case MaintenanceKindResize:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for MaintenanceStatus.
+const (
+	MaintenanceStatusCancelled MaintenanceStatus = "cancelled"
+	MaintenanceStatusDone      MaintenanceStatus = "done"
+	MaintenanceStatusFailed    MaintenanceStatus = "failed"
+	MaintenanceStatusFinishing MaintenanceStatus = "finishing"
+	MaintenanceStatusMaking    MaintenanceStatus = "making"
+	MaintenanceStatusMoving    MaintenanceStatus = "moving"
+	MaintenanceStatusWaiting   MaintenanceStatus = "waiting"
+)
+
+// Valid indicates whether the value is a known member of the MaintenanceStatus enum.
+func (e MaintenanceStatus) Valid() bool {
+	switch e {
+	case MaintenanceStatusCancelled:
+		return true
+	case MaintenanceStatusDone:
+		return true
+	case MaintenanceStatusFailed:
+		return true
+	case MaintenanceStatusFinishing:
+		return true
+	case MaintenanceStatusMaking:
+		return true
+	case MaintenanceStatusMoving:
+		return true
+	case MaintenanceStatusWaiting:
 		return true
 	default:
 		return false
@@ -4137,106 +4137,6 @@ type DomainRecordType string
 // DomainStatus State of the claim; a name is served, and counts, while it is verified
 type DomainStatus = org.DomainStatus
 
-// Drain defines model for Drain.
-type Drain struct {
-	CancelRequestedAt *time.Time `json:"cancel_requested_at,omitempty"`
-	CreatedAt         time.Time  `json:"created_at"`
-
-	// DeadlineAt When moving fails; absent if it may take as long as it takes
-	DeadlineAt  *time.Time        `json:"deadline_at,omitempty"`
-	FinishedAt  *time.Time        `json:"finished_at,omitempty"`
-	Instances   []DrainedInstance `json:"instances"`
-	KeepTenants bool              `json:"keep_tenants"`
-	Kind        DrainKind         `json:"kind"`
-
-	// Left Of them, those that are still there
-	Left    int     `json:"left"`
-	Message *string `json:"message,omitempty"`
-
-	// Number Of the server's, from 1
-	Number int `json:"number"`
-
-	// Operation What an accepted request has started; part of every 202 answer
-	Operation Operation `json:"operation"`
-
-	// Patched Of a patch: what was installed
-	Patched *PatchedServer `json:"patched,omitempty"`
-
-	// Reason Why it waits or failed; stable
-	//
-	// Example: fleet_budget
-	Reason *string `json:"reason,omitempty"`
-
-	// ReplacementId The server that takes its place
-	ReplacementId *string `json:"replacement_id,omitempty"`
-	RequestedBy   string  `json:"requested_by"`
-
-	// RunUrl The workflow in Temporal's UI, if one is configured
-	RunUrl   *string `json:"run_url,omitempty"`
-	ServerId string  `json:"server_id"`
-
-	// ServerType Of a resize: what the server is to be
-	ServerType *string `json:"server_type,omitempty"`
-
-	// StartedAt When moving began
-	StartedAt *time.Time `json:"started_at,omitempty"`
-
-	// Status making: its replacement is being made. waiting: for other servers of its fleet. finishing: it is empty, and is rebooted or deleted
-	Status DrainStatus `json:"status"`
-
-	// TenantsLeft Of them, those that are still there
-	TenantsLeft int `json:"tenants_left"`
-
-	// TenantsTotal Tenants to be moved
-	TenantsTotal int `json:"tenants_total"`
-
-	// Total Instances to be moved
-	Total int `json:"total"`
-
-	// Wave Of a patch: the wave that it is part of
-	Wave *string `json:"wave,omitempty"`
-
-	// Why As the caller gave it
-	Why        *string `json:"why,omitempty"`
-	WorkflowId string  `json:"workflow_id"`
-}
-
-// DrainKind defines model for Drain.Kind.
-type DrainKind string
-
-// DrainStatus making: its replacement is being made. waiting: for other servers of its fleet. finishing: it is empty, and is rebooted or deleted
-type DrainStatus string
-
-// DrainServer defines model for DrainServer.
-type DrainServer struct {
-	// KeepTenants Whether tenants stay and only instances are moved; not of a replacement
-	KeepTenants *bool `json:"keep_tenants,omitempty"`
-
-	// Reason Reason for the timeline
-	Reason *string `json:"reason,omitempty"`
-
-	// TimeoutSeconds How long instances may take to be moved; 0 for as long as it takes
-	TimeoutSeconds *int `json:"timeout_seconds,omitempty"`
-}
-
-// DrainedInstance defines model for DrainedInstance.
-type DrainedInstance struct {
-	GroupId    string `json:"group_id"`
-	InstanceId string `json:"instance_id"`
-
-	// Leaving Whether its group replaces it by now; else it waits for its org's limit
-	Leaving bool    `json:"leaving"`
-	Message *string `json:"message,omitempty"`
-	OrgId   string  `json:"org_id"`
-
-	// Reason Why there is no place for its replacement; stable
-	Reason *string `json:"reason,omitempty"`
-	State  string  `json:"state"`
-
-	// StopsFirst Whether it stops before its replacement starts: it has a volume, or its org has no quota for one more
-	StopsFirst bool `json:"stops_first"`
-}
-
 // Drill defines model for Drill.
 type Drill struct {
 	BackupId   string     `json:"backup_id"`
@@ -4410,7 +4310,7 @@ type FeedEvent struct {
 	// Example: node-eu-1
 	Id string `json:"id"`
 
-	// Kind Of the object: server, tenant, org, app, env, group, instance, rollout, route, ipv4, volume, attachment, domain, certificate, snapshot, backup, restore, drill, move, fleet, scaling, drain, rebalance, patch_wave, release, agent_release or another one to come
+	// Kind Of the object: server, tenant, org, app, env, group, instance, rollout, route, ipv4, volume, attachment, domain, certificate, snapshot, backup, restore, drill, move, fleet, scaling, maintenance, rebalance, patch_wave, release, agent_release or another one to come
 	//
 	// Example: server
 	Kind    string  `json:"kind"`
@@ -5164,6 +5064,88 @@ type LedgerResource struct {
 // LedgerState intended: about to be created. releasing: about to be deleted. untracked: no row owns it
 type LedgerState string
 
+// Maintenance defines model for Maintenance.
+type Maintenance struct {
+	CancelRequestedAt *time.Time `json:"cancel_requested_at,omitempty"`
+	CreatedAt         time.Time  `json:"created_at"`
+
+	// DeadlineAt When moving fails; absent if it may take as long as it takes
+	DeadlineAt  *time.Time          `json:"deadline_at,omitempty"`
+	FinishedAt  *time.Time          `json:"finished_at,omitempty"`
+	Instances   []RemainingInstance `json:"instances"`
+	KeepTenants bool                `json:"keep_tenants"`
+	Kind        MaintenanceKind     `json:"kind"`
+
+	// Left Of them, those that are still there
+	Left    int     `json:"left"`
+	Message *string `json:"message,omitempty"`
+
+	// Number Of the server's, from 1
+	Number int `json:"number"`
+
+	// Operation What an accepted request has started; part of every 202 answer
+	Operation Operation `json:"operation"`
+
+	// Patched Of a patch: what was installed
+	Patched *PatchedServer `json:"patched,omitempty"`
+
+	// Reason Why it waits or failed; stable
+	//
+	// Example: fleet_budget
+	Reason *string `json:"reason,omitempty"`
+
+	// ReplacementId The server that takes its place
+	ReplacementId *string `json:"replacement_id,omitempty"`
+	RequestedBy   string  `json:"requested_by"`
+
+	// RunUrl The workflow in Temporal's UI, if one is configured
+	RunUrl   *string `json:"run_url,omitempty"`
+	ServerId string  `json:"server_id"`
+
+	// ServerType Of a resize: what the server is to be
+	ServerType *string `json:"server_type,omitempty"`
+
+	// StartedAt When moving began
+	StartedAt *time.Time `json:"started_at,omitempty"`
+
+	// Status making: its replacement is being made. waiting: for other servers of its fleet. finishing: it is empty, and is rebooted or deleted
+	Status MaintenanceStatus `json:"status"`
+
+	// TenantsLeft Of them, those that are still there
+	TenantsLeft int `json:"tenants_left"`
+
+	// TenantsTotal Tenants to be moved
+	TenantsTotal int `json:"tenants_total"`
+
+	// Total Instances to be moved
+	Total int `json:"total"`
+
+	// Wave Of a patch: the wave that it is part of
+	Wave *string `json:"wave,omitempty"`
+
+	// Why As the caller gave it
+	Why        *string `json:"why,omitempty"`
+	WorkflowId string  `json:"workflow_id"`
+}
+
+// MaintenanceKind defines model for Maintenance.Kind.
+type MaintenanceKind string
+
+// MaintenanceStatus making: its replacement is being made. waiting: for other servers of its fleet. finishing: it is empty, and is rebooted or deleted
+type MaintenanceStatus string
+
+// MaintenanceRequest defines model for MaintenanceRequest.
+type MaintenanceRequest struct {
+	// KeepTenants Whether tenants stay and only instances are moved; not of a replacement
+	KeepTenants *bool `json:"keep_tenants,omitempty"`
+
+	// Reason Reason for the timeline
+	Reason *string `json:"reason,omitempty"`
+
+	// TimeoutSeconds How long instances may take to be moved; 0 for as long as it takes
+	TimeoutSeconds *int `json:"timeout_seconds,omitempty"`
+}
+
 // Move defines model for Move.
 type Move struct {
 	CancelRequestedAt *time.Time `json:"cancel_requested_at,omitempty"`
@@ -5176,10 +5158,7 @@ type Move struct {
 	DeltaBytes int64 `json:"delta_bytes"`
 
 	// DowntimeMs For how long nothing could be written; the site could be read all the time
-	DowntimeMs *int64 `json:"downtime_ms,omitempty"`
-
-	// DrainOf The server that is being emptied
-	DrainOf    *string    `json:"drain_of,omitempty"`
+	DowntimeMs *int64     `json:"downtime_ms,omitempty"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 
 	// FromPoolId Redis pool; absent if the cache does not move
@@ -5194,8 +5173,11 @@ type Move struct {
 
 	// FrozenAt From then on the site was read-only
 	FrozenAt *time.Time `json:"frozen_at,omitempty"`
-	Message  *string    `json:"message,omitempty"`
-	MoveId   string     `json:"move_id"`
+
+	// MaintenanceOf The server that is being emptied
+	MaintenanceOf *string `json:"maintenance_of,omitempty"`
+	Message       *string `json:"message,omitempty"`
+	MoveId        string  `json:"move_id"`
 
 	// OpenedAt From then on it can be written to again
 	OpenedAt *time.Time `json:"opened_at,omitempty"`
@@ -5528,8 +5510,8 @@ type PatchWaveServer struct {
 	ServerId string  `json:"server_id"`
 
 	// StartedAt When its turn came
-	StartedAt *time.Time  `json:"started_at,omitempty"`
-	Status    DrainStatus `json:"status"`
+	StartedAt *time.Time        `json:"started_at,omitempty"`
+	Status    MaintenanceStatus `json:"status"`
 }
 
 // PatchWaveStep defines model for PatchWaveStep.
@@ -6225,6 +6207,24 @@ type ReleaseServer struct {
 
 	// Status rolled_back: as it was before; broken: the way back failed, and its sites may be in maintenance
 	Status string `json:"status"`
+}
+
+// RemainingInstance defines model for RemainingInstance.
+type RemainingInstance struct {
+	GroupId    string `json:"group_id"`
+	InstanceId string `json:"instance_id"`
+
+	// Leaving Whether its group replaces it by now; else it waits for its org's limit
+	Leaving bool    `json:"leaving"`
+	Message *string `json:"message,omitempty"`
+	OrgId   string  `json:"org_id"`
+
+	// Reason Why there is no place for its replacement; stable
+	Reason *string `json:"reason,omitempty"`
+	State  string  `json:"state"`
+
+	// StopsFirst Whether it stops before its replacement starts: it has a volume, or its org has no quota for one more
+	StopsFirst bool `json:"stops_first"`
 }
 
 // ReplayDifference defines model for ReplayDifference.
@@ -9751,7 +9751,7 @@ type PatchServerJSONRequestBody = PatchServer
 type CordonServerJSONRequestBody = CordonServer
 
 // DrainServerJSONRequestBody defines body for DrainServer for application/json ContentType.
-type DrainServerJSONRequestBody = DrainServer
+type DrainServerJSONRequestBody = MaintenanceRequest
 
 // ExecOnServerJSONRequestBody defines body for ExecOnServer for application/json ContentType.
 type ExecOnServerJSONRequestBody = Exec
@@ -9763,10 +9763,10 @@ type LoseServerJSONRequestBody = CordonServer
 type InstallPatchesJSONRequestBody = InstallPatches
 
 // RebootServerJSONRequestBody defines body for RebootServer for application/json ContentType.
-type RebootServerJSONRequestBody = DrainServer
+type RebootServerJSONRequestBody = MaintenanceRequest
 
 // ReplaceServerJSONRequestBody defines body for ReplaceServer for application/json ContentType.
-type ReplaceServerJSONRequestBody = DrainServer
+type ReplaceServerJSONRequestBody = MaintenanceRequest
 
 // ResizeServerJSONRequestBody defines body for ResizeServer for application/json ContentType.
 type ResizeServerJSONRequestBody = ResizeServer
@@ -10325,12 +10325,6 @@ type ServerInterface interface {
 	// CordonServer Close a server to newcomers
 	// (POST /v1/servers/{server_id}/cordon)
 	CordonServer(ctx echo.Context, serverId ServerID, params CordonServerParams) error
-	// CancelDrain Cancel what empties a server
-	// (DELETE /v1/servers/{server_id}/drain)
-	CancelDrain(ctx echo.Context, serverId ServerID) error
-	// GetDrain Show what empties a server
-	// (GET /v1/servers/{server_id}/drain)
-	GetDrain(ctx echo.Context, serverId ServerID) error
 	// DrainServer Empty a server
 	// (POST /v1/servers/{server_id}/drain)
 	DrainServer(ctx echo.Context, serverId ServerID, params DrainServerParams) error
@@ -10340,6 +10334,12 @@ type ServerInterface interface {
 	// LoseServer Declare a server lost
 	// (POST /v1/servers/{server_id}/lost)
 	LoseServer(ctx echo.Context, serverId ServerID, params LoseServerParams) error
+	// CancelMaintenance Cancel a server's maintenance
+	// (DELETE /v1/servers/{server_id}/maintenance)
+	CancelMaintenance(ctx echo.Context, serverId ServerID) error
+	// GetMaintenance Show a server's maintenance
+	// (GET /v1/servers/{server_id}/maintenance)
+	GetMaintenance(ctx echo.Context, serverId ServerID) error
 	// InstallPatches Install security updates on a server
 	// (POST /v1/servers/{server_id}/patch)
 	InstallPatches(ctx echo.Context, serverId ServerID, params InstallPatchesParams) error
@@ -15736,38 +15736,6 @@ func (w *ServerInterfaceWrapper) CordonServer(ctx echo.Context) error {
 	return err
 }
 
-// CancelDrain converts echo context to params.
-func (w *ServerInterfaceWrapper) CancelDrain(ctx echo.Context) error {
-	var err error
-	// ------------- Path parameter "server_id" -------------
-	var serverId ServerID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
-	if err != nil {
-		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
-	}
-
-	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CancelDrain(ctx, serverId)
-	return err
-}
-
-// GetDrain converts echo context to params.
-func (w *ServerInterfaceWrapper) GetDrain(ctx echo.Context) error {
-	var err error
-	// ------------- Path parameter "server_id" -------------
-	var serverId ServerID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
-	if err != nil {
-		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
-	}
-
-	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.GetDrain(ctx, serverId)
-	return err
-}
-
 // DrainServer converts echo context to params.
 func (w *ServerInterfaceWrapper) DrainServer(ctx echo.Context) error {
 	var err error
@@ -15873,6 +15841,38 @@ func (w *ServerInterfaceWrapper) LoseServer(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.LoseServer(ctx, serverId, params)
+	return err
+}
+
+// CancelMaintenance converts echo context to params.
+func (w *ServerInterfaceWrapper) CancelMaintenance(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CancelMaintenance(ctx, serverId)
+	return err
+}
+
+// GetMaintenance converts echo context to params.
+func (w *ServerInterfaceWrapper) GetMaintenance(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetMaintenance(ctx, serverId)
 	return err
 }
 
@@ -18374,9 +18374,9 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/servers/:server_id/cordon", wrapper.CordonServer, options.OperationMiddlewares["cordonServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/lost", wrapper.LoseServer, options.OperationMiddlewares["loseServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/uncordon", wrapper.UncordonServer, options.OperationMiddlewares["uncordonServer"]...)
-	router.DELETE(options.BaseURL+"/v1/servers/:server_id/drain", wrapper.CancelDrain, options.OperationMiddlewares["cancelDrain"]...)
-	router.GET(options.BaseURL+"/v1/servers/:server_id/drain", wrapper.GetDrain, options.OperationMiddlewares["getDrain"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/drain", wrapper.DrainServer, options.OperationMiddlewares["drainServer"]...)
+	router.DELETE(options.BaseURL+"/v1/servers/:server_id/maintenance", wrapper.CancelMaintenance, options.OperationMiddlewares["cancelMaintenance"]...)
+	router.GET(options.BaseURL+"/v1/servers/:server_id/maintenance", wrapper.GetMaintenance, options.OperationMiddlewares["getMaintenance"]...)
 	router.POST(options.BaseURL+"/v1/packing-plans", wrapper.PlanPacking, options.OperationMiddlewares["planPacking"]...)
 	router.GET(options.BaseURL+"/v1/rebalances", wrapper.ListRebalances, options.OperationMiddlewares["listRebalances"]...)
 	router.POST(options.BaseURL+"/v1/rebalances", wrapper.CreateRebalance, options.OperationMiddlewares["createRebalance"]...)

@@ -41,7 +41,7 @@ func (a *API) GetPatchWave(c echo.Context, id prego.PatchWaveID) error {
 	out := patchWaveView(w)
 	out.Members = new(views(servers, func(s server.PatchWaveServer) PatchWaveServer {
 		v := PatchWaveServer{
-			ServerId: string(s.ServerID), FleetId: optional(string(s.FleetID)), Status: DrainStatus(s.Status), Reason: optional(s.Reason), Message: optional(s.Message),
+			ServerId: string(s.ServerID), FleetId: optional(string(s.FleetID)), Status: MaintenanceStatus(s.Status), Reason: optional(s.Reason), Message: optional(s.Message),
 			CreatedAt: s.CreatedAt.UTC(), StartedAt: utc(s.StartedAt), FinishedAt: utc(s.FinishedAt),
 		}
 		if p := s.Patched; p != nil {

@@ -30,7 +30,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeServerIDConflict: http.StatusConflict, prego.CodeServerTerminated: http.StatusConflict, prego.CodeInvalidTransition: http.StatusConflict,
 	prego.CodeProviderServerUsed: http.StatusConflict, prego.CodeServerHasTenants: http.StatusConflict,
 	prego.CodeStackReleaseNotFound: http.StatusNotFound, prego.CodeStackReleaseExists: http.StatusConflict,
-	prego.CodeTenantsCannotMove: http.StatusConflict, prego.CodeServerUpdating: http.StatusConflict, prego.CodeDrainNotFound: http.StatusNotFound, prego.CodeRebalanceNotFound: http.StatusNotFound, prego.CodePatchWaveNotFound: http.StatusNotFound, prego.CodeAuditEntryNotFound: http.StatusNotFound,
+	prego.CodeTenantsCannotMove: http.StatusConflict, prego.CodeServerUpdating: http.StatusConflict, prego.CodeMaintenanceNotFound: http.StatusNotFound, prego.CodeRebalanceNotFound: http.StatusNotFound, prego.CodePatchWaveNotFound: http.StatusNotFound, prego.CodeAuditEntryNotFound: http.StatusNotFound,
 	prego.CodeDecisionNotFound: http.StatusNotFound, prego.CodeInputNotKept: http.StatusConflict,
 	prego.CodeProviderUnknown: http.StatusUnprocessableEntity, prego.CodeProviderDisabled: http.StatusUnprocessableEntity, prego.CodeRegionNotServed: http.StatusUnprocessableEntity,
 	prego.CodeServerTypeUnknown: http.StatusUnprocessableEntity, prego.CodeServerTypeRetired: http.StatusUnprocessableEntity, prego.CodeServerTypeNotSold: http.StatusUnprocessableEntity,

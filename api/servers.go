@@ -105,7 +105,7 @@ func (a *API) DeleteServer(c echo.Context, id ServerID, p DeleteServerParams) er
 
 // decommission starts the run that destroys a server.
 func (a *API) decommission(c echo.Context, srv server.Server) error {
-	if srv.Status == server.Draining {
+	if srv.Status == server.Decommissioning {
 		ctx, cancel := startContext(c)
 		defer cancel()
 		if err := a.d.Orchestrator.StartDecommission(ctx, srv.ServerID); err != nil {

@@ -106,7 +106,7 @@ func TestCreateIsIdempotent(t *testing.T) {
 	require.NoError(t, err)
 	same("after its provider was disabled")
 	require.Equal(t, []string{"provision app-1", "provision app-1", "provision app-1"}, b.runs.asked())
-	for _, status := range []server.Status{server.Active, server.Failed, server.Draining} {
+	for _, status := range []server.Status{server.Active, server.Failed, server.Decommissioning} {
 		b.set("app-1", status)
 		same("while " + string(status))
 	}
@@ -186,7 +186,7 @@ func TestRetryAndDeleteAreAllowedWhenTheyAre(t *testing.T) {
 		resp, body := b.do("POST", "/v1/servers/app-1/retry", "operator", "", "")
 		return resp.StatusCode, string(body)
 	}
-	for _, status := range []server.Status{server.Provisioning, server.Active, server.Draining, server.Terminated} {
+	for _, status := range []server.Status{server.Provisioning, server.Active, server.Decommissioning, server.Terminated} {
 		b.set("app-1", status)
 		code, body := retry()
 		require.Equal(t, 409, code)
@@ -378,7 +378,7 @@ func TestAnOperatorCordonsAServer(t *testing.T) {
 	require.Equal(t, 200, resp.StatusCode, "%s", body)
 	require.NotContains(t, string(body), "cordon")
 	require.Nil(t, b.show("app-1").CordonedAt)
-	b.set("app-1", server.Draining)
+	b.set("app-1", server.Decommissioning)
 	resp, body = b.do("POST", "/v1/servers/app-1/cordon", "operator", "", "")
 	require.Equal(t, 409, resp.StatusCode)
 	require.Contains(t, string(body), "invalid_transition")
@@ -388,21 +388,21 @@ func TestAServerIsEmptiedOnRequest(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	b.do("POST", create, "operator", js, valid)
-	drain := func(method, path, body string) (int, string, api.Drain) {
+	drain := func(method, path, body string) (int, string, api.Maintenance) {
 		contentType := ""
 		if body != "" {
 			contentType = js
 		}
 		resp, out := b.do(method, "/v1/servers/app-1/"+path, "operator", contentType, body)
-		var d api.Drain
+		var d api.Maintenance
 		if resp.StatusCode < 300 {
 			require.NoError(t, json.Unmarshal(out, &d))
 		}
 		return resp.StatusCode, string(out), d
 	}
-	status, body, _ := drain("GET", "drain", "")
+	status, body, _ := drain("GET", "maintenance", "")
 	require.Equal(t, 404, status)
-	require.Contains(t, body, "drain_not_found")
+	require.Contains(t, body, "maintenance_not_found")
 	status, body, _ = drain("POST", "drain", "")
 	require.Equal(t, 409, status, "it is not active yet")
 	require.Contains(t, body, "invalid_transition")
@@ -413,7 +413,7 @@ func TestAServerIsEmptiedOnRequest(t *testing.T) {
 
 	status, body, d := drain("POST", "drain", `{"reason":"disk errors","timeout_seconds":60}`)
 	require.Equal(t, 202, status, body)
-	require.Equal(t, []any{api.DrainKind("drain"), api.DrainStatus("waiting"), "disk errors", "operator", "server-drain/app-1"}, []any{d.Kind, d.Status, *d.Why, d.RequestedBy, d.Operation.Id})
+	require.Equal(t, []any{api.MaintenanceKind("drain"), api.MaintenanceStatus("waiting"), "disk errors", "operator", "server-maintenance/app-1"}, []any{d.Kind, d.Status, *d.Why, d.RequestedBy, d.Operation.Id})
 	require.NotNil(t, d.DeadlineAt)
 	require.NotNil(t, b.show("app-1").CordonedAt)
 	require.Contains(t, b.runs.started, "drain app-1")
@@ -421,9 +421,9 @@ func TestAServerIsEmptiedOnRequest(t *testing.T) {
 	require.Equal(t, d.Number, again.Number)
 	status, _, _ = drain("POST", "reboot", "")
 	require.Equal(t, 409, status)
-	status, body, d = drain("DELETE", "drain", "")
+	status, body, d = drain("DELETE", "maintenance", "")
 	require.Equal(t, 202, status, body)
 	require.NotNil(t, d.CancelRequestedAt)
-	_, _, d = drain("GET", "drain", "")
+	_, _, d = drain("GET", "maintenance", "")
 	require.NotNil(t, d.CancelRequestedAt)
 }

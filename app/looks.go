@@ -9,7 +9,7 @@ import (
 )
 
 // newLooker has what a worker looks for by itself; the sweeps' schedules are the net below.
-func newLooker(p *Process, servers *activities.Servers, fleet *activities.Reconciler, tenants *activities.Tenants, groups *activities.Groups, peers *activities.Peers, certificates *activities.Certificates, drains *activities.Drains, rebalances *worker.Rebalances) *worker.Looker {
+func newLooker(p *Process, servers *activities.Servers, fleet *activities.Reconciler, tenants *activities.Tenants, groups *activities.Groups, peers *activities.Peers, certificates *activities.Certificates, maintenances *activities.Maintenances, rebalances *worker.Rebalances) *worker.Looker {
 	host, _ := os.Hostname()
 	return &worker.Looker{
 		Store: p.db, Holder: host + "/" + rand.Text(), Log: p.log.Named("looks"), Lease: worker.LookLease,
@@ -21,8 +21,8 @@ func newLooker(p *Process, servers *activities.Servers, fleet *activities.Reconc
 			{Name: "tenants", Every: p.cfg.Tenants.SweepEvery, Do: worker.LookAtTenants(tenants)},
 			{Name: "fleet", Every: p.cfg.Tenants.SweepEvery, Do: worker.LookAtFleet(tenants)},
 			{Name: "groups", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtGroups(groups)},
-			{Name: "drains", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtDrains(drains)},
-			{Name: "patches", Every: p.cfg.Workloads.PatchEvery, Do: worker.LookAtPatches(drains)},
+			{Name: "maintenances", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtMaintenances(maintenances)},
+			{Name: "patches", Every: p.cfg.Workloads.PatchEvery, Do: worker.LookAtPatches(maintenances)},
 			{Name: "rebalances", Every: p.cfg.Workloads.RebalanceEvery, Do: worker.LookAtRebalances(rebalances)},
 			{Name: "addresses", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtAddresses(fleet.Org)},
 			{Name: "storage", Every: p.cfg.Tenants.StorageSweep, Do: worker.LookAtStorage(tenants)},

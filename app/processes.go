@@ -252,9 +252,9 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 	if names.Zone != "" {
 		certificates.DNS = names
 	}
-	drains := buildDrains(p, runs, servers)
-	drains.Hosts = tenants.Bench
-	if drains.Window, err = server.NewPatchWindow(p.cfg.Workloads.PatchCron, p.cfg.Workloads.PatchFor); err != nil {
+	maintenances := buildMaintenances(p, runs, servers)
+	maintenances.Hosts = tenants.Bench
+	if maintenances.Window, err = server.NewPatchWindow(p.cfg.Workloads.PatchCron, p.cfg.Workloads.PatchFor); err != nil {
 		return nil, err
 	}
 	backups, err := newBackups(p, runs, tenants, ca)
@@ -275,11 +275,11 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: p.cfg.Worker.SweepConcurrency},
 	}, servers, fleet, tenants, &activities.FleetActions{
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: p.hook, Capacity: activities.ServerFree(groups), TenantsMove: backups.Objects != nil,
-	}, fleet.Org, &activities.Snapshots{Store: p.db, Tenants: tenants, Runs: runs, FetchFor: p.cfg.Backups.UploadFor}, groups, catalogs, images, edges, peers, certificates, names, drains, backups, drilled, releases, moves)
+	}, fleet.Org, &activities.Snapshots{Store: p.db, Tenants: tenants, Runs: runs, FetchFor: p.cfg.Backups.UploadFor}, groups, catalogs, images, edges, peers, certificates, names, maintenances, backups, drilled, releases, moves)
 	if err != nil {
 		return nil, err
 	}
-	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, drains, &worker.Rebalances{Store: p.db, Runs: runs, Log: p.log.Named("rebalances"), Hook: p.hook})
+	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, maintenances, &worker.Rebalances{Store: p.db, Runs: runs, Log: p.log.Named("rebalances"), Hook: p.hook})
 	looker.Looks = append(looker.Looks, lookAtNames(p, names)...)
 	looker.Looks = append(looker.Looks,
 		worker.Look{Name: "agent releases", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtAgentReleases(&worker.AgentReleases{Store: p.db, Limits: server.AgentReleaseLimits{Servers: p.cfg.Releases.Agents, Within: p.cfg.Releases.AgentWithin}})},

@@ -372,13 +372,13 @@ func buildGroups(p *Process, runs *workflows.Client, engine activities.InstanceE
 	}
 }
 
-// buildDrains creates the steps that empty servers.
-func buildDrains(p *Process, runs *workflows.Client, servers *activities.Servers) *activities.Drains {
+// buildMaintenances creates the steps that empty servers.
+func buildMaintenances(p *Process, runs *workflows.Client, servers *activities.Servers) *activities.Maintenances {
 	w := p.cfg.Workloads
-	d := &activities.Drains{
-		Store: p.db, Runs: runs, Limits: server.DrainLimits{Servers: w.DrainServers, Instances: w.DrainInstances, Tenants: p.cfg.Moves.Tenants}, Quiet: w.Quiet,
+	d := &activities.Maintenances{
+		Store: p.db, Runs: runs, Limits: server.MaintenanceLimits{Servers: w.DrainServers, Instances: w.DrainInstances, Tenants: p.cfg.Moves.Tenants}, Quiet: w.Quiet,
 		Reboot: map[prego.InfraProviderID]activities.Rebooter{}, LeaveDNS: servers.LeaveDNS, Capacity: servers.Capacity,
-		Log: p.log.Named("drains"), Hook: p.hook,
+		Log: p.log.Named("maintenances"), Hook: p.hook,
 		NewMoveID: func() prego.MoveID {
 			return prego.MoveID("mov-" + strings.ReplaceAll(uuid.NewString(), "-", "")[:12])
 		},

@@ -16,7 +16,7 @@ import (
 
 var moveTable = Table[api.Move]{
 	ID: "move_id", Columns: "move_id: move, created_at: at, from, to, state, downtime, reason, message", Spare: "downtime, at",
-	More: "tenant_id, why, drain_of, requested_by: by, copied_bytes: copied, delta_bytes: delta, frozen_at, switched_at, opened_at, finished_at",
+	More: "tenant_id, why, maintenance_of, requested_by: by, copied_bytes: copied, delta_bytes: delta, frozen_at, switched_at, opened_at, finished_at",
 	Computed: map[string]func(api.Move) any{
 		"from": func(m api.Move) any { return movedBetween(&m.FromServerId, m.FromShardId, m.FromPoolId) },
 		"to":   func(m api.Move) any { return movedBetween(m.ToServerId, m.ToShardId, m.ToPoolId) },

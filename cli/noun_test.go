@@ -175,7 +175,7 @@ var shown = map[string]struct {
 }{
 	"server list":                            {"/v1/servers", example[api.ServerPage](200)},
 	"server show app-eu-7":                   {"/v1/servers/app-eu-7", example[api.Server](200)},
-	"server drain-status app-eu-7":           {"/v1/servers/app-eu-7/drain", example[api.Drain](200)},
+	"server maintenance-status app-eu-7":     {"/v1/servers/app-eu-7/maintenance", example[api.Maintenance](200)},
 	"server samples app-eu-7":                {"/v1/servers/app-eu-7/samples", []func(http.ResponseWriter){say(200, daySamples())}},
 	"server peers":                           {"/v1/server-peers", example[api.ServerPeers](200)},
 	"server stats":                           {"/v1/server-stats", example[api.ServerStats](200)},

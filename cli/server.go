@@ -74,7 +74,7 @@ func serverRests(s api.Server) bool {
 	switch s.Status {
 	case server.Active, server.Failed, server.Terminated:
 		return true
-	case server.Provisioning, server.Draining:
+	case server.Provisioning, server.Decommissioning:
 	}
 	return false
 }
@@ -215,7 +215,7 @@ func serverCommand(c *CLI) *cobra.Command {
 			},
 		},
 		serverLost(accepted),
-		serverDrain(server.DrainOnly), serverDrain(server.DrainReboot), serverDrain(server.DrainPatch), serverDrain(server.DrainReplace), serverDrain(server.DrainResize), serverDrainCancel(), showDrain,
+		serverMaintenance(server.MaintenanceDrain), serverMaintenance(server.MaintenanceReboot), serverMaintenance(server.MaintenancePatch), serverMaintenance(server.MaintenanceReplace), serverMaintenance(server.MaintenanceResize), serverMaintenanceCancel(), showMaintenance,
 		serverDelete(accepted),
 		List[api.Command]{
 			Use: "commands SERVER", Short: "List the commands run on a server's host, newest first", Path: "/v1/servers/{server}/commands", Items: "commands", Limit: 50, Sorts: "requested_at",

@@ -31,7 +31,7 @@ var dangerous = map[string]bool{
 
 // labels are short names of operations for buttons; the others have their summary.
 var labels = map[string]string{
-	"cordonServer": "Cordon", "uncordonServer": "Uncordon", "drainServer": "Drain", "cancelDrain": "Cancel the drain", "rebootServer": "Reboot", "installPatches": "Install updates", "resizeServer": "Resize",
+	"cordonServer": "Cordon", "uncordonServer": "Uncordon", "drainServer": "Drain", "cancelMaintenance": "Cancel maintenance", "rebootServer": "Reboot", "installPatches": "Install updates", "resizeServer": "Resize",
 	"replaceServer": "Replace", "patchServer": "Change tags", "retryServer": "Retry", "repairContainers": "Repair containers", "execOnServer": "Run a command", "loseServer": "Declare lost", "deleteServer": "Delete",
 	"createServer": "New server", "importServer": "Import a server", "createTenant": "New tenant", "createBackup": "Back up", "createMove": "Move", "createRestore": "Restore", "createDrill": "Drill", "suspendTenant": "Suspend",
 	"resumeTenant": "Resume", "cancelTenant": "Cancel", "reactivateTenant": "Reactivate", "retryTenant": "Retry", "cloneTenant": "Copy", "unmuteTenant": "Unmute", "createTenantDomain": "Add a domain", "setAdminPassword": "Reset password",

@@ -60,7 +60,7 @@ var cliLines = map[string]cliLine{
 	"cordonServer":      plainly("server cordon {server_id}"),
 	"uncordonServer":    plainly("server uncordon {server_id}"),
 	"drainServer":       plainly("server drain {server_id}"),
-	"cancelDrain":       plainly("server drain-cancel {server_id}"),
+	"cancelMaintenance": plainly("server maintenance-cancel {server_id}"),
 	"rebootServer":      plainly("server reboot {server_id}"),
 	"installPatches":    plainly("server patch {server_id}"),
 	"resizeServer":      flags("server resize {server_id}", map[string]string{"server_type": "--type"}),

@@ -33,13 +33,13 @@ var things = []thing{
 			{Title: "Agent and host", Field: "agent"},
 			{Title: "Last day", List: "servers/{server_id}/samples", Style: "samples"},
 			{Title: "Security updates", Field: "patches"},
-			{Title: "Being emptied", List: "servers/{server_id}/drain"},
+			{Title: "Maintenance", List: "servers/{server_id}/maintenance"},
 			{Title: "Containers", List: "servers/{server_id}/containers", Style: "later"},
 			{Title: "Commands", List: "servers/{server_id}/commands"},
 			{Title: "Cost this month", List: "costs?by=server&id={server_id}", Style: "later"},
 			{Title: "Timeline", Field: "timeline", Style: "timeline"},
 		},
-		Do: "cordonServer, uncordonServer, drainServer, cancelDrain, rebootServer, installPatches, resizeServer, replaceServer, patchServer, retryServer, repairContainers, execOnServer, loseServer, deleteServer",
+		Do: "cordonServer, uncordonServer, drainServer, cancelMaintenance, rebootServer, installPatches, resizeServer, replaceServer, patchServer, retryServer, repairContainers, execOnServer, loseServer, deleteServer",
 	},
 	{
 		Page: "tenants/{tenant_id}", Kind: "tenant", Noun: "Tenant", Name: "slug", Section: "tenants", API: "/v1/tenants/{tenant_id}", CLI: "tenant show {tenant_id}",
@@ -63,7 +63,7 @@ var things = []thing{
 	},
 	{
 		Page: "tenants/{tenant_id}/moves/{move_id}", Kind: "move", Noun: "Move", Section: "tenants", API: "/v1/tenants/{tenant_id}/moves/{move_id}", CLI: "tenant move-show {tenant_id} {move_id}", States: "state",
-		Facts: "tenant_id, org_id, reason, message, why, drain_of, from_server_id, to_server_id, from_shard_id, to_shard_id, from_pool_id, to_pool_id, copied_bytes, delta_bytes, downtime_ms, requested_by, created_at, started_at, frozen_at, switched_at, opened_at, finished_at", Do: "cancelMove",
+		Facts: "tenant_id, org_id, reason, message, why, maintenance_of, from_server_id, to_server_id, from_shard_id, to_shard_id, from_pool_id, to_pool_id, copied_bytes, delta_bytes, downtime_ms, requested_by, created_at, started_at, frozen_at, switched_at, opened_at, finished_at", Do: "cancelMove",
 	},
 	{
 		Page: "tenants/{tenant_id}/backups/{backup_id}", Kind: "backup", Noun: "Backup", Section: "tenants", API: "/v1/tenants/{tenant_id}/backups/{backup_id}", CLI: "backup show {tenant_id} {backup_id}", States: "state",

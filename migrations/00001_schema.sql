@@ -665,7 +665,7 @@ CREATE TABLE reconcile_runs (
 -- ------------------------------------------------------------------------------
 
 -- Servers that are patched together: those that one command named, or those of a fleet in one window. What came of
--- each is in its drain; a wave's row is what these have in common.
+-- each is in its maintenance; a wave's row is what these have in common.
 CREATE TABLE patch_waves (
     wave_id      text PRIMARY KEY,
     requested_by text NOT NULL,
@@ -674,9 +674,9 @@ CREATE TABLE patch_waves (
 );
 CREATE INDEX patch_waves_newest ON patch_waves (created_at DESC, wave_id);
 
--- What empties a server: a drain, and a reboot or a replacement that begins with one. The row is what the run
+-- Maintenance of servers, which empties them first. The row is what the run
 -- follows, and what it can be started again from.
-CREATE TABLE server_drains (
+CREATE TABLE server_maintenances (
     server_id           text NOT NULL REFERENCES servers(server_id),
     number              integer NOT NULL, -- of the server's, from 1
     kind                text NOT NULL CHECK (kind IN ('drain', 'reboot', 'replace', 'resize', 'patch')),
@@ -684,7 +684,7 @@ CREATE TABLE server_drains (
     -- rebooted or deleted.
     status              text NOT NULL CHECK (status IN ('making', 'waiting', 'moving', 'finishing', 'done', 'failed',
         'cancelled')),
-    reason              text NOT NULL DEFAULT '', -- of a drain that waits or failed
+    reason              text NOT NULL DEFAULT '', -- when it waits or failed
     message             text NOT NULL DEFAULT '',
     why                 text NOT NULL DEFAULT '', -- as the caller gave it
     requested_by        text NOT NULL,
@@ -703,7 +703,7 @@ CREATE TABLE server_drains (
     started_at          timestamptz, -- moving began
     finished_at         timestamptz,
     updated_at          timestamptz NOT NULL DEFAULT now(),
-    -- Tenants that a drain moves away: how many there were, as far as they were seen, and how many are still there.
+    -- Tenants that maintenance moves away: how many there were, as far as they were seen, and how many are still there.
     tenants_total       integer NOT NULL DEFAULT 0,
     tenants_left        integer NOT NULL DEFAULT 0,
     server_type         text NOT NULL DEFAULT '', -- of a resize: what it is to be
@@ -717,8 +717,8 @@ CREATE TABLE server_drains (
     CHECK ((finished_at IS NULL) = (status IN ('making', 'waiting', 'moving', 'finishing'))),
     PRIMARY KEY (server_id, number)
 );
-CREATE UNIQUE INDEX server_drains_open ON server_drains (server_id) WHERE finished_at IS NULL;
-CREATE INDEX server_drains_wave ON server_drains (wave_id) WHERE wave_id IS NOT NULL;
+CREATE UNIQUE INDEX server_maintenances_open ON server_maintenances (server_id) WHERE finished_at IS NULL;
+CREATE INDEX server_maintenances_wave ON server_maintenances (wave_id) WHERE wave_id IS NOT NULL;
 
 -- Releases of the agent's program, which hosts fetch and try in rings. The document is signed by whoever built it,
 -- with a key that the control plane has not.
@@ -1181,7 +1181,7 @@ CREATE TABLE tenant_moves (
     message             text NOT NULL DEFAULT '',
     why                 text NOT NULL DEFAULT '', -- as the caller gave it
     wanted              text NOT NULL DEFAULT '', -- the server that was asked for
-    drain_of            text REFERENCES servers(server_id), -- which is being emptied
+    maintenance_of            text REFERENCES servers(server_id), -- which is being emptied
     requested_by        text NOT NULL,
     site                text NOT NULL,
     database_name       text NOT NULL,
@@ -1615,7 +1615,7 @@ CREATE TABLE instances (
     -- when it may become healthy. Nothing waits for it meanwhile.
     started_at         timestamptz,
     healthy_by         timestamptz,
-    -- An instance that its server's drain has given up to its group: it is replaced elsewhere, and then stops. No
+    -- An instance that its server's maintenance has given up to its group: it is replaced elsewhere, and then stops. No
     -- table is rewritten.
     leaving            boolean NOT NULL DEFAULT false
 );
@@ -2654,7 +2654,7 @@ BEGIN
         ('residency_zones',     $a$'residency_zone', 'country', '', '', ''$a$, always),
         ('infra_providers',     $a$'infra_provider', 'id', '', '', ''$a$, always),
         ('servers',             $a$'server', 'server_id', '', '', 'request_hash agent_key_sha256 updated_at changed_xid'$a$, requests),
-        ('server_drains',       $a$'drain', 'server_id number', '', '', 'updated_at'$a$, requests),
+        ('server_maintenances', $a$'maintenance', 'server_id number', '', '', 'updated_at'$a$, requests),
         ('patch_waves',         $a$'patch_wave', 'wave_id', '', '', ''$a$, requests),
         ('agent_command_audit', $a$'command', 'audit_id', '', '', 'stdout_truncated stderr_truncated started_at finished_at duration_ms'$a$, requests),
         ('golden_images',       $a$'image', 'image_id', '', '', 'recipe_hash agent_sha256 stack_sha256 updated_at'$a$, requests),

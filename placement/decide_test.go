@@ -86,7 +86,7 @@ func TestDecide(t *testing.T) {
 			outcome: placement.AwaitingCapacity, code: prego.CodeInsufficientResources, missing: []prego.Role{prego.RoleApp},
 		},
 		"those with 19 do":               {data: func(d *placement.Data) { d.Servers[0].TenantCount, d.Servers[1].TenantCount = 20, 19 }, outcome: placement.Placed, server: "app-2"},
-		"a draining server takes nobody": {data: func(d *placement.Data) { d.Servers[1].Status = server.Draining }, outcome: placement.Placed, server: "app-1"},
+		"a draining server takes nobody": {data: func(d *placement.Data) { d.Servers[1].Status = server.Decommissioning }, outcome: placement.Placed, server: "app-1"},
 		"an empty pool is passed over":   {data: func(d *placement.Data) { d.Sites = d.Sites[:1] }, outcome: placement.Placed, server: "app-1"},
 		"all pools empty, on demand":     {data: func(d *placement.Data) { d.Sites = nil }, outcome: placement.OnDemandSite, server: "app-2"},
 		"all pools empty, hold": {

@@ -61,8 +61,8 @@ func TestEveryInvariantIsChecked(t *testing.T) {
 		"no such server":               {code: prego.CodeServerUnknown, says: "app-9", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.AppServerID = "app-9" }}},
 		"no such shard":                {code: prego.CodeShardUnknown, says: "db-9", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.DBShardID = "db-9" }}},
 		"no such pool":                 {says: "redis-9", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.RedisPoolID = "redis-9" }}},
-		"server draining":              {says: "app server app-1 is draining", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Servers[0].Status = server.Draining }}},
-		"shard draining":               {says: "DB shard db-1 is draining", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Shards[0].Status = server.Draining }}},
+		"server draining":              {says: "app server app-1 is draining", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Servers[0].Status = server.Decommissioning }}},
+		"shard draining":               {says: "DB shard db-1 is draining", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Shards[0].Status = server.Decommissioning }}},
 		"pool failed":                  {says: "Redis pool redis-1 is failed", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Pools[0].Status = server.Failed }}},
 		"shard elsewhere":              {says: "eu, sg and eu", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Shards[0].Region = "sg" }}},
 		"pool elsewhere":               {says: "eu, eu and us", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Pools[0].Region = "us" }}},
@@ -156,7 +156,7 @@ func TestInvariantsAreCheckedAfterScoring(t *testing.T) {
 	d.Servers = d.Servers[:1]
 	f := NewSnapshot(p, d)
 	require.Equal(t, Placed, f.Decide(r).Outcome)
-	f.servers[0].Status = server.Draining // hot still says that it is active
+	f.servers[0].Status = server.Decommissioning // hot still says that it is active
 	got := f.Decide(r)
 	require.Equal(t, Refused, got.Outcome)
 	require.Equal(t, prego.CodeInvariantViolation, got.Code)

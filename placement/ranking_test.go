@@ -126,7 +126,7 @@ func TestResidencyIsHeldByEachServer(t *testing.T) {
 	require.Equal(t, "app-1", string(got.AppServerID))
 	require.Equal(t, prego.InfraProviderID("aws"), got.InfraProvider)
 	require.Equal(t, map[string]int{"data_residency": 1}, got.RejectedCounts)
-	d.Servers[0].Status = server.Draining
+	d.Servers[0].Status = server.Decommissioning
 	got = ask("FR")
 	require.Equal(t, placement.AwaitingCapacity, got.Outcome)
 	require.Equal(t, []prego.Role{prego.RoleApp}, got.MissingRoles)

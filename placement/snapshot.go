@@ -266,7 +266,7 @@ func (f *Snapshot) SetServer(s Server) {
 	}
 	f.disown(f.servers[i].DedicatedFor, s.ServerID)
 	// One on its way out, or closed, belongs to no tenant: the tenant may have a new one.
-	if s.DedicatedFor != "" && s.Status != server.Draining && s.Status != server.Terminated && !s.Cordoned {
+	if s.DedicatedFor != "" && s.Status != server.Decommissioning && s.Status != server.Terminated && !s.Cordoned {
 		f.own[string(s.DedicatedFor)] = string(s.ServerID)
 	}
 	f.servers[i].Server = s

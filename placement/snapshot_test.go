@@ -24,13 +24,13 @@ func TestAnOldServerOfATenantHidesNotItsNewOne(t *testing.T) {
 			f.Update(placement.Change{Providers: pr, Servers: []placement.Server{ownNode("n-t-g1", server.Terminated)}})
 		},
 		"the old one drains": func(f *placement.Snapshot, pr []placement.Provider) {
-			f.Update(placement.Change{Providers: pr, Servers: []placement.Server{ownNode("n-t-g1", server.Draining)}})
+			f.Update(placement.Change{Providers: pr, Servers: []placement.Server{ownNode("n-t-g1", server.Decommissioning)}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := fleet()
-			d.Servers = []placement.Server{ownNode("n-t-g1", server.Draining), ownNode("n-t-g2", server.Active)}
+			d.Servers = []placement.Server{ownNode("n-t-g1", server.Decommissioning), ownNode("n-t-g2", server.Active)}
 			f := placement.NewSnapshot(p, d)
 			require.Equal(t, "n-t-g2", string(f.Decide(request(nil)).AppServerID))
 			follow(f, d.Providers)

@@ -76,7 +76,7 @@ func enrich(t *rapid.T, d *placement.Data) {
 			s.DedicatedFor = "somebody"
 		}
 		if rarely("draining") {
-			s.Status = server.Draining
+			s.Status = server.Decommissioning
 		}
 	}
 	for i := range d.Pools {
@@ -87,7 +87,7 @@ func enrich(t *rapid.T, d *placement.Data) {
 			p.DedicatedFor = "somebody"
 		}
 		if rarely("draining") {
-			p.Status = server.Draining
+			p.Status = server.Decommissioning
 		}
 	}
 }

@@ -26,7 +26,7 @@ type PatchWave struct {
 type PatchWaveServer struct {
 	ServerID   prego.ServerID
 	FleetID    prego.FleetID // "" for none
-	Status     DrainStatus
+	Status     MaintenanceStatus
 	Reason     string
 	Message    string
 	Patched    *Patched

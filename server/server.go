@@ -26,16 +26,16 @@ type Status string
 // The statuses of a server. A failed server carries a Reason; draining means that its
 // decommissioning was accepted.
 const (
-	Provisioning Status = "provisioning"
-	Active       Status = "active"
-	Draining     Status = "draining"
-	Terminated   Status = "terminated"
-	Failed       Status = "failed"
+	Provisioning    Status = "provisioning"
+	Active          Status = "active"
+	Decommissioning Status = "draining"
+	Terminated      Status = "terminated"
+	Failed          Status = "failed"
 )
 
 // Statuses lists every status in the order of a server's life.
 func Statuses() []Status {
-	return []Status{Provisioning, Active, Draining, Terminated, Failed}
+	return []Status{Provisioning, Active, Decommissioning, Terminated, Failed}
 }
 
 // Valid reports whether s is one of Statuses.
@@ -46,12 +46,12 @@ func (s Status) Valid() bool { return slices.Contains(Statuses(), s) }
 func (s Status) CanBecome(next Status) bool {
 	switch s {
 	case Provisioning:
-		return next == Active || next == Failed || next == Draining
+		return next == Active || next == Failed || next == Decommissioning
 	case Active:
-		return next == Failed || next == Draining
+		return next == Failed || next == Decommissioning
 	case Failed:
-		return next == Provisioning || next == Active || next == Draining
-	case Draining:
+		return next == Provisioning || next == Active || next == Decommissioning
+	case Decommissioning:
 		return next == Terminated
 	case Terminated:
 		return false
@@ -287,67 +287,67 @@ type Step string
 
 // Steps of a server's timeline, in the order of the main path.
 const (
-	StepRequested          Step = "requested"
-	StepLocationSpread     Step = "location_spread"    // where its fleet has fewer servers
-	StepCandidatesSkipped  Step = "candidates_skipped" // machine types that the provider does not sell
-	StepImageGone          Step = "image_gone"         // a golden image that the provider does not have
-	StepTokenIssued        Step = "token_issued"
-	StepCreateIntended     Step = "create_intended"
-	StepServerCreated      Step = "server_created"
-	StepServerAdopted      Step = "server_adopted"
-	StepCreateRefused      Step = "create_refused"
-	StepAwaitingCapacity   Step = "awaiting_capacity"
-	StepAwaitingProvider   Step = "awaiting_provider"
-	StepNetworkAttached    Step = "network_attached"
-	StepNetworkRefused     Step = "network_refused"         // the provider does not let it into its network
-	StepAddressDiffers     Step = "private_address_differs" // the agent says another one than the provider
-	StepAddressAgrees      Step = "private_address_agrees"
-	StepServerRunning      Step = "server_running"
-	StepBootStage          Step = "boot_stage"
-	StepHandshake          Step = "handshake"
-	StepHandshakeRefused   Step = "handshake_refused"
-	StepFirstHeartbeat     Step = "first_heartbeat"
-	StepContainersStarted  Step = "containers_started"
-	StepContainerDrift     Step = "container_drift"
-	StepContainersRepaired Step = "containers_repaired"
-	StepActive             Step = "active"
-	StepAttemptFailed      Step = "attempt_failed"
-	StepAttemptDestroyed   Step = "attempt_destroyed"
-	StepFailed             Step = "failed"
-	StepAgentDegraded      Step = "agent_degraded"
-	StepAgentDisconnected  Step = "agent_disconnected"
-	StepAgentConnected     Step = "agent_connected"
-	StepIdentityRotated    Step = "identity_rotated"
-	StepAgentTagsDiffer    Step = "agent_tags_differ"
-	StepAgentTagsAgree     Step = "agent_tags_agree"
-	StepClockSkewed        Step = "clock_skewed"
-	StepClockAgrees        Step = "clock_agrees"
-	StepDockerStopped      Step = "docker_stopped"
-	StepDockerRunning      Step = "docker_running"
-	StepRetryRequested     Step = "retry_requested"
-	StepImportRequested    Step = "import_requested"
-	StepCordoned           Step = "cordoned"
-	StepUncordoned         Step = "uncordoned"
-	StepDrainRequested     Step = "drain_requested"
-	StepBenchUpdate        Step = "bench_update"
-	StepBenchUpdated       Step = "bench_updated"
-	StepAgentUpdated       Step = "agent_updated"
-	StepDrainStarted       Step = "drain_started"
-	StepDrainProgress      Step = "drain_progress"
-	StepDrainWaits         Step = "drain_waits" // an instance finds no place
-	StepDrained            Step = "drained"
-	StepDrainFailed        Step = "drain_failed"
-	StepDrainCancelled     Step = "drain_cancelled"
-	StepRebooted           Step = "rebooted"
-	StepResized            Step = "resized"
-	StepPatched            Step = "patched"
-	StepDecommissionAsked  Step = "decommission_requested"
-	StepServerDeleted      Step = "server_deleted"
-	StepTerminated         Step = "terminated"
-	StepReconciled         Step = "reconciled"
-	StepWorkflowRestarted  Step = "workflow_restarted"
-	StepCleanupIncomplete  Step = "cleanup_incomplete"
-	StepInfrastructureDone Step = "infrastructure_ready"
+	StepRequested            Step = "requested"
+	StepLocationSpread       Step = "location_spread"    // where its fleet has fewer servers
+	StepCandidatesSkipped    Step = "candidates_skipped" // machine types that the provider does not sell
+	StepImageGone            Step = "image_gone"         // a golden image that the provider does not have
+	StepTokenIssued          Step = "token_issued"
+	StepCreateIntended       Step = "create_intended"
+	StepServerCreated        Step = "server_created"
+	StepServerAdopted        Step = "server_adopted"
+	StepCreateRefused        Step = "create_refused"
+	StepAwaitingCapacity     Step = "awaiting_capacity"
+	StepAwaitingProvider     Step = "awaiting_provider"
+	StepNetworkAttached      Step = "network_attached"
+	StepNetworkRefused       Step = "network_refused"         // the provider does not let it into its network
+	StepAddressDiffers       Step = "private_address_differs" // the agent says another one than the provider
+	StepAddressAgrees        Step = "private_address_agrees"
+	StepServerRunning        Step = "server_running"
+	StepBootStage            Step = "boot_stage"
+	StepHandshake            Step = "handshake"
+	StepHandshakeRefused     Step = "handshake_refused"
+	StepFirstHeartbeat       Step = "first_heartbeat"
+	StepContainersStarted    Step = "containers_started"
+	StepContainerDrift       Step = "container_drift"
+	StepContainersRepaired   Step = "containers_repaired"
+	StepActive               Step = "active"
+	StepAttemptFailed        Step = "attempt_failed"
+	StepAttemptDestroyed     Step = "attempt_destroyed"
+	StepFailed               Step = "failed"
+	StepAgentDegraded        Step = "agent_degraded"
+	StepAgentDisconnected    Step = "agent_disconnected"
+	StepAgentConnected       Step = "agent_connected"
+	StepIdentityRotated      Step = "identity_rotated"
+	StepAgentTagsDiffer      Step = "agent_tags_differ"
+	StepAgentTagsAgree       Step = "agent_tags_agree"
+	StepClockSkewed          Step = "clock_skewed"
+	StepClockAgrees          Step = "clock_agrees"
+	StepDockerStopped        Step = "docker_stopped"
+	StepDockerRunning        Step = "docker_running"
+	StepRetryRequested       Step = "retry_requested"
+	StepImportRequested      Step = "import_requested"
+	StepCordoned             Step = "cordoned"
+	StepUncordoned           Step = "uncordoned"
+	StepMaintenanceRequested Step = "maintenance_requested"
+	StepBenchUpdate          Step = "bench_update"
+	StepBenchUpdated         Step = "bench_updated"
+	StepAgentUpdated         Step = "agent_updated"
+	StepMaintenanceStarted   Step = "maintenance_started"
+	StepMaintenanceProgress  Step = "maintenance_progress"
+	StepMaintenanceWaits     Step = "maintenance_waits" // an instance finds no place
+	StepDrained              Step = "drained"
+	StepMaintenanceFailed    Step = "maintenance_failed"
+	StepMaintenanceCancelled Step = "maintenance_cancelled"
+	StepRebooted             Step = "rebooted"
+	StepResized              Step = "resized"
+	StepPatched              Step = "patched"
+	StepDecommissionAsked    Step = "decommission_requested"
+	StepServerDeleted        Step = "server_deleted"
+	StepTerminated           Step = "terminated"
+	StepReconciled           Step = "reconciled"
+	StepWorkflowRestarted    Step = "workflow_restarted"
+	StepCleanupIncomplete    Step = "cleanup_incomplete"
+	StepInfrastructureDone   Step = "infrastructure_ready"
 )
 
 // ImportRequest is the body of POST /v1/servers/import.

@@ -159,7 +159,7 @@ FROM agent_release_servers v JOIN servers s ON s.server_id = v.server_id WHERE v
 	// A server that is being emptied, or rebooted, has its turn afterwards.
 	sqlOfferAgent = `
 UPDATE agent_release_servers v SET status = 'offered', offered_at = now() WHERE version = $1 AND server_id = ANY ($2) AND status = 'pending'
-  AND NOT EXISTS (SELECT FROM server_drains d WHERE d.server_id = v.server_id AND d.finished_at IS NULL)`
+  AND NOT EXISTS (SELECT FROM server_maintenances d WHERE d.server_id = v.server_id AND d.finished_at IS NULL)`
 	sqlAgentReleaseMessage = `UPDATE agent_releases SET message = $2, updated_at = now() WHERE version = $1 AND message <> $2`
 	sqlHaltAgentRelease    = `UPDATE agent_release_servers SET status = 'pending', offered_at = NULL WHERE version = $1 AND status = 'offered'`
 )
@@ -201,7 +201,7 @@ func (s *Store) StepAgentRelease(ctx context.Context, limits server.AgentRelease
 			}
 		}
 		if len(p.offer) > 0 {
-			// A drain locks the server, too, so one of the two sees the other.
+			// A maintenance locks the server, too, so one of the two sees the other.
 			if _, err := values[string](ctx, tx, sqlHoldOffered, prego.Strings(p.offer)); err != nil {
 				return err
 			}

@@ -141,15 +141,15 @@ SELECT 'fleet', f.fleet_id, f.fleet_id, a.seq::text, '', COALESCE(NULLIF(a.reaso
 FROM fleets f CROSS JOIN LATERAL (SELECT * FROM fleet_actions a WHERE a.fleet_id = f.fleet_id ORDER BY a.seq DESC LIMIT 1) a
 WHERE a.status = 'failed' AND a.finished_at` + attRecent + attTo
 
-	sqlAttDrainFailed = `WITH ` + attFrom + `
-SELECT 'server', s.server_id, s.server_id, '', '', COALESCE(NULLIF(d.reason, ''), 'drain_failed'), d.kind || ': ' || d.message, d.finished_at, 'region', s.region
-FROM server_drains d JOIN servers s ON s.server_id = d.server_id
+	sqlAttMaintenanceFailed = `WITH ` + attFrom + `
+SELECT 'server', s.server_id, s.server_id, '', '', COALESCE(NULLIF(d.reason, ''), 'maintenance_failed'), d.kind || ': ' || d.message, d.finished_at, 'region', s.region
+FROM server_maintenances d JOIN servers s ON s.server_id = d.server_id
 WHERE d.status = 'failed' AND s.status <> 'terminated' AND (s.cordoned_at IS NOT NULL OR d.finished_at > now() - interval '1 day')
-  AND NOT EXISTS (SELECT FROM server_drains n WHERE n.server_id = d.server_id AND n.number > d.number)` + attTo
+  AND NOT EXISTS (SELECT FROM server_maintenances n WHERE n.server_id = d.server_id AND n.number > d.number)` + attTo
 
-	sqlAttDrainStuck = `WITH ` + attFrom + `
-SELECT 'server', s.server_id, s.server_id, '', '', COALESCE(NULLIF(d.reason, ''), 'drain_late'), d.kind || ': ' || d.message, d.created_at, 'region', s.region
-FROM server_drains d JOIN servers s ON s.server_id = d.server_id WHERE d.finished_at IS NULL AND ` + drainIsStuck + attTo
+	sqlAttMaintenanceStuck = `WITH ` + attFrom + `
+SELECT 'server', s.server_id, s.server_id, '', '', COALESCE(NULLIF(d.reason, ''), 'maintenance_late'), d.kind || ': ' || d.message, d.created_at, 'region', s.region
+FROM server_maintenances d JOIN servers s ON s.server_id = d.server_id WHERE d.finished_at IS NULL AND ` + maintenanceIsStuck + attTo
 
 	sqlAttMoveFailed = `WITH ` + attFrom + `
 SELECT 'tenant', t.tenant_id, t.slug, m.move_id, t.org_id, COALESCE(NULLIF(m.reason, ''), 'move_failed'), m.message, m.finished_at, 'region', t.region
@@ -360,8 +360,8 @@ func (s *Store) attentionIn(ctx context.Context, tx pgx.Tx, l attention.Limits) 
 		{attention.WarmPoolLow, sqlAttWarmPoolLow},
 		{attention.SitePoolLow, sqlAttSitePoolLow},
 		{attention.FleetActionFailed, sqlAttFleetActionFailed},
-		{attention.DrainFailed, sqlAttDrainFailed},
-		{attention.DrainStuck, sqlAttDrainStuck},
+		{attention.MaintenanceFailed, sqlAttMaintenanceFailed},
+		{attention.MaintenanceStuck, sqlAttMaintenanceStuck},
 		{attention.MoveFailed, sqlAttMoveFailed},
 		{attention.RebalanceStopped, sqlAttRebalanceStopped},
 		{attention.ReleaseStopped, sqlAttReleaseStopped},

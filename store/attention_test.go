@@ -54,7 +54,7 @@ INSERT INTO org_quotas (org_id, dimension, limit_value, reason, updated_by) VALU
 DELETE FROM org_counters;
 INSERT INTO org_counters (org_id, dimension, used) VALUES ('acme', 'max_apps', 10)`
 
-const drainOf = `INSERT INTO server_drains (server_id, number, kind, requested_by, was_open, `
+const maintenanceOf = `INSERT INTO server_maintenances (server_id, number, kind, requested_by, was_open, `
 
 // ailments are what rows say of each kind: statements, and the id and the reason of the one
 // finding that they make.
@@ -93,8 +93,8 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 		VALUES ('p', 'app-2', 'd', 's', 'd', 'failed', now() - interval '1 day')`, "app-2 site_failed"}},
 	attention.FleetActionFailed: {{`INSERT INTO fleet_actions (fleet_id, seq, action, inputs, status, reason, cause, driven_by, requested_by, finished_at)
 		VALUES ('web', 1, 'CLUSTER_RESIZE', '{}', 'failed', 'step_failed', 'x', 'fleet', 'test', now())`, "web step_failed"}},
-	attention.DrainFailed:         {{drainOf + `status, reason, finished_at) VALUES ('app-2', 1, 'drain', 'test', true, 'failed', 'drain_timeout', now())`, "app-2 drain_timeout"}},
-	attention.DrainStuck:          {{drainOf + `status, reason) VALUES ('app-2', 1, 'drain', 'test', true, 'moving', 'no_capacity_memory')`, "app-2 no_capacity_memory"}},
+	attention.MaintenanceFailed:   {{maintenanceOf + `status, reason, finished_at) VALUES ('app-2', 1, 'drain', 'test', true, 'failed', 'maintenance_timeout', now())`, "app-2 maintenance_timeout"}},
+	attention.MaintenanceStuck:    {{maintenanceOf + `status, reason) VALUES ('app-2', 1, 'drain', 'test', true, 'moving', 'no_capacity_memory')`, "app-2 no_capacity_memory"}},
 	attention.MoveFailed:          {{`INSERT INTO tenant_moves (move_id, org_id, tenant_id, allocation_id, requested_by, site, database_name, from_server_id, state, reason, finished_at) VALUES ('m', 'acme', 't-2', 1, 'test', 's', 'd', 'app-1', 'failed', 'copy_failed', now())`, "t-2 copy_failed"}},
 	attention.RebalanceStopped:    {{`INSERT INTO rebalances (rebalance_id, requested_by, at_once, max_failures, remove_servers, monthly, frees, closed, state, reason, finished_at) VALUES ('reb', 'test', 1, 1, false, 1, '{}', '{}', 'stopped', 'too_many_failures', now())`, "reb too_many_failures"}},
 	attention.ReleaseStopped:      {{`INSERT INTO stack_releases (name, image, rings, created_by, status, reason) VALUES ('15.80', 'i', '[]', 'test', 'stopped', 'broken')`, "15.80 broken"}},

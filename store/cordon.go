@@ -41,7 +41,7 @@ func cordonIn(ctx context.Context, tx pgx.Tx, id prego.ServerID, by, why string)
 	}
 	if closed == nil {
 		srv, err := serverIn(ctx, tx, id)
-		if err == nil && (srv.Status == server.Draining || srv.Status == server.Terminated) {
+		if err == nil && (srv.Status == server.Decommissioning || srv.Status == server.Terminated) {
 			err = prego.Errorf(prego.CodeInvalidTransition, "server %s is %s, and takes nobody anyway", id, srv.Status)
 		}
 		return srv, err
@@ -59,12 +59,12 @@ func (s *Store) UncordonServer(ctx context.Context, id prego.ServerID, by string
 		if _, err := tx.Exec(ctx, sqlHoldServer, id); err != nil {
 			return err
 		}
-		drain, err := find[server.Drain](ctx, tx, sqlOpenDrain, id)
+		m, err := find[server.Maintenance](ctx, tx, sqlOpenMaintenance, id)
 		if err != nil {
 			return err
 		}
-		if drain != nil {
-			return prego.Errorf(prego.CodeInvalidTransition, "a %s of server %s is %s: cancel it, which also opens the server", drain.Kind, id, drain.Status)
+		if m != nil {
+			return prego.Errorf(prego.CodeInvalidTransition, "a %s of server %s is %s: cancel it, which also opens the server", m.Kind, id, m.Status)
 		}
 		srv, err = uncordonIn(ctx, tx, id, by)
 		return err
@@ -80,9 +80,9 @@ func uncordonIn(ctx context.Context, tx pgx.Tx, id prego.ServerID, by string) (s
 	if opened == nil {
 		srv, err := serverIn(ctx, tx, id)
 		switch {
-		case err != nil || srv.CordonedAt == nil && srv.Status != server.Draining && srv.Status != server.Terminated:
+		case err != nil || srv.CordonedAt == nil && srv.Status != server.Decommissioning && srv.Status != server.Terminated:
 			return srv, err
-		case srv.Status == server.Draining || srv.Status == server.Terminated:
+		case srv.Status == server.Decommissioning || srv.Status == server.Terminated:
 			return srv, prego.Errorf(prego.CodeInvalidTransition, "server %s is %s", id, srv.Status)
 		}
 		return srv, prego.Errorf(prego.CodeInvalidTransition, "the control plane itself keeps server %s closed: its fleet is about to remove it, or an image is verified there", id)

@@ -15,7 +15,7 @@ WITH types AS MATERIALIZED (
 ), busy AS MATERIALIZED (
     SELECT server_id, count(*)::int AS n FROM instances WHERE state <> 'stopped' GROUP BY 1
 ), emptied AS MATERIALIZED (
-    SELECT DISTINCT server_id FROM server_drains WHERE finished_at IS NULL
+    SELECT DISTINCT server_id FROM server_maintenances WHERE finished_at IS NULL
 ), one AS MATERIALIZED (
     SELECT s.server_id, s.region, COALESCE(s.fleet_id, '') AS fleet_id, s.role, s.status, s.agent_status, s.cordoned_at IS NOT NULL AS cordoned, s.server_type, s.location,
         s.status = 'draining' OR e.server_id IS NOT NULL AS draining, s.warm_plan IS NOT NULL AND s.tenant_count = 0 AS warm,

@@ -488,7 +488,7 @@ SELECT ` + instanceColumns + `, s.region, s.host, s.role, s.status AS server_sta
     (SELECT g.env_id FROM process_groups g WHERE g.group_id = i.group_id) AS env_id,
     ARRAY(SELECT volume_host_path(v.provider_id) || ':' || a.mount_path FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id
         WHERE a.group_id = i.group_id AND a.deleted_at IS NULL AND v.provider_id IS NOT NULL ORDER BY a.mount_path) AS binds,
-    EXISTS (SELECT FROM server_drains d WHERE d.server_id = i.server_id AND d.finished_at IS NULL) AS drained
+    EXISTS (SELECT FROM server_maintenances d WHERE d.server_id = i.server_id AND d.finished_at IS NULL) AS drained
 FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.instance_id = $1`
 
 // InstanceHost reads an instance with its server, or CodeInstanceNotFound.

@@ -85,10 +85,10 @@ func TestHeartbeats(t *testing.T) {
 			status: "failed", agent: server.AgentConnected, arrange: `status_reason = 'failed_container'`,
 			counts: true, want: agentRow{server.Failed, "failed_container", server.AgentConnected, true},
 		},
-		"draining":      {status: "draining", agent: server.AgentDegraded, counts: true, want: agentRow{server.Draining, "", server.AgentConnected, true}, events: []string{"agent_connected"}},
+		"draining":      {status: "draining", agent: server.AgentDegraded, counts: true, want: agentRow{server.Decommissioning, "", server.AgentConnected, true}, events: []string{"agent_connected"}},
 		"another key":   {status: "active", agent: server.AgentDegraded, key: "key-x", want: agentRow{server.Active, "", server.AgentDegraded, false}},
 		"not bound yet": {status: "provisioning", agent: server.AgentUnknown, arrange: `agent_key_sha256 = NULL`, want: agentRow{server.Provisioning, "", server.AgentUnknown, false}},
-		"revoked":       {status: "draining", agent: server.AgentDisconnected, arrange: `identity_revoked_at = now()`, want: agentRow{server.Draining, "", server.AgentDisconnected, false}},
+		"revoked":       {status: "draining", agent: server.AgentDisconnected, arrange: `identity_revoked_at = now()`, want: agentRow{server.Decommissioning, "", server.AgentDisconnected, false}},
 		"terminated":    {status: "terminated", agent: server.AgentDisconnected, want: agentRow{server.Terminated, "", server.AgentDisconnected, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestSweepMarksSilence(t *testing.T) {
 		"lost":         {"active", server.AgentDegraded, 6 * time.Minute, agentRow{server.Failed, "heartbeat_lost", server.AgentDisconnected, false}, []string{"agent_disconnected"}},
 		"lost-unseen":  {"active", server.AgentConnected, 6 * time.Minute, agentRow{server.Failed, "heartbeat_lost", server.AgentDisconnected, false}, []string{"agent_disconnected"}},
 		"failed":       {"failed", server.AgentConnected, 6 * time.Minute, agentRow{server.Failed, "failed_container", server.AgentDisconnected, false}, []string{"agent_disconnected"}},
-		"draining":     {"draining", server.AgentConnected, 6 * time.Minute, agentRow{server.Draining, "", server.AgentConnected, false}, nil},
+		"draining":     {"draining", server.AgentConnected, 6 * time.Minute, agentRow{server.Decommissioning, "", server.AgentConnected, false}, nil},
 		"provisioning": {"provisioning", server.AgentConnected, 6 * time.Minute, agentRow{server.Provisioning, "", server.AgentConnected, false}, nil},
 		"terminated":   {"terminated", server.AgentDisconnected, 6 * time.Minute, agentRow{server.Terminated, "", server.AgentDisconnected, false}, nil},
 	}

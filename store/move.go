@@ -15,7 +15,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-const moveColumns = `m.move_id, m.org_id, m.tenant_id, m.state, m.reason, m.message, m.why, m.wanted, m.wanted_shard, m.wanted_pool, m.moves_server, m.moves_shard, m.moves_pool, COALESCE(m.drain_of, '') AS drain_of, m.requested_by, m.site,
+const moveColumns = `m.move_id, m.org_id, m.tenant_id, m.state, m.reason, m.message, m.why, m.wanted, m.wanted_shard, m.wanted_pool, m.moves_server, m.moves_shard, m.moves_pool, COALESCE(m.maintenance_of, '') AS maintenance_of, m.requested_by, m.site,
     m.from_server_id, COALESCE(m.to_server_id, '') AS to_server_id, COALESCE(m.from_shard_id, '') AS from_shard_id, COALESCE(m.to_shard_id, '') AS to_shard_id,
     COALESCE(m.from_pool_id, '') AS from_pool_id, COALESCE(m.to_pool_id, '') AS to_pool_id, m.from_region, m.to_region, m.copied_bytes, m.delta_bytes, (EXTRACT(EPOCH FROM m.opened_at - m.frozen_at) * 1000)::bigint AS downtime_ms,
     m.cancel_requested_at, m.created_at, m.started_at, m.frozen_at, m.switched_at, m.opened_at, m.finished_at`
@@ -23,7 +23,7 @@ const moveColumns = `m.move_id, m.org_id, m.tenant_id, m.state, m.reason, m.mess
 const sqlOpenMove = `SELECT ` + moveColumns + ` FROM tenant_moves m WHERE m.tenant_id = $1 AND m.finished_at IS NULL`
 
 const sqlRequestMove = `
-INSERT INTO tenant_moves AS m (move_id, org_id, tenant_id, allocation_id, why, wanted, drain_of, requested_by, site, database_name, from_server_id,
+INSERT INTO tenant_moves AS m (move_id, org_id, tenant_id, allocation_id, why, wanted, maintenance_of, requested_by, site, database_name, from_server_id,
     moves_server, moves_shard, moves_pool, wanted_shard, wanted_pool, from_region, to_region, from_shard_id, from_pool_id)
 SELECT $1, t.org_id, t.tenant_id, a.allocation_id, $3, $4, NULLIF($5, ''), $6, t.site, a.database_name, a.app_server_id,
     $7, $8, $9, $10, $11, t.region, $12, a.db_shard_id, a.redis_pool_id
@@ -37,8 +37,8 @@ const edgesLost = `COALESCE(w.network_id, w.region) <> COALESCE(s.network_id, s.
 const sqlMovable = `
 SELECT a.on_shard, s.role, t.region, a.app_server_id, a.db_shard_id, a.redis_pool_id,
     COALESCE((SELECT role FROM servers w WHERE w.server_id = $2), '') AS to_role,
-    a.app_server_id = $3 AS drains_server, EXISTS (SELECT FROM db_shards d WHERE d.shard_id = a.db_shard_id AND d.server_id = $3) AS drains_shard,
-    EXISTS (SELECT FROM redis_pools r WHERE r.pool_id = a.redis_pool_id AND r.server_id = $3) AS drains_pool,
+    a.app_server_id = $3 AS leaves_server, EXISTS (SELECT FROM db_shards d WHERE d.shard_id = a.db_shard_id AND d.server_id = $3) AS leaves_shard,
+    EXISTS (SELECT FROM redis_pools r WHERE r.pool_id = a.redis_pool_id AND r.server_id = $3) AS leaves_pool,
     EXISTS (SELECT FROM servers w WHERE w.server_id = $2 AND ` + edgesLost + `) AS unserved_server,
     $4 NOT IN ('', t.region) AND EXISTS (SELECT FROM servers e WHERE e.role = 'edge' AND e.status <> 'terminated' AND COALESCE(e.network_id, e.region) = COALESCE(s.network_id, s.region))
         AND NOT EXISTS (SELECT FROM servers e WHERE e.role = 'edge' AND e.status = 'active' AND e.region = $4) AS unserved_region
@@ -52,7 +52,7 @@ type movable struct {
 	AppServerID                           prego.ServerID
 	DBShardID                             prego.ShardID
 	RedisPoolID                           prego.RedisPoolID
-	DrainsServer, DrainsShard, DrainsPool bool
+	LeavesServer, LeavesShard, LeavesPool bool
 	UnservedServer, UnservedRegion        bool // visitors reach it where it is, and could not there
 }
 
@@ -62,8 +62,8 @@ func (at movable) parts(a tenant.MoveAsked) (app, shard, pool bool) {
 	if at.Role != prego.RoleApp || at.ToRole == prego.RoleNode || a.Region != "" {
 		return true, true, true
 	}
-	if a.DrainOf != "" {
-		return at.DrainsServer, at.DrainsShard, at.DrainsPool
+	if a.MaintenanceOf != "" {
+		return at.LeavesServer, at.LeavesShard, at.LeavesPool
 	}
 	return a.To != "" || a.Shard == "" && a.Pool == "", a.Shard != "", a.Pool != ""
 }
@@ -102,7 +102,7 @@ func requestMove(ctx context.Context, tx pgx.Tx, a tenant.MoveAsked, t tenantSit
 	if !t.state.HasSite() && open == nil {
 		return out, prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only one with a site in use is moved", a.TenantID, t.state)
 	}
-	at, err := one[movable](ctx, tx, sqlMovable, a.TenantID, named(a.To), a.DrainOf, a.Region)
+	at, err := one[movable](ctx, tx, sqlMovable, a.TenantID, named(a.To), a.MaintenanceOf, a.Region)
 	if err != nil {
 		return out, err
 	}
@@ -134,9 +134,9 @@ func requestMove(ctx context.Context, tx pgx.Tx, a tenant.MoveAsked, t tenantSit
 	case !at.OnShard && at.Role == prego.RoleApp:
 		return out, prego.Errorf(prego.CodeTenantsCannotMove, "the database of tenant %s is on its app server %s, which is in no private network: restore it elsewhere from a backup", a.TenantID, t.server)
 	case !app && !shard && !pool:
-		return out, prego.Errorf(prego.CodeInvalidTransition, "tenant %s has nothing on server %s", a.TenantID, a.DrainOf)
+		return out, prego.Errorf(prego.CodeInvalidTransition, "tenant %s has nothing on server %s", a.TenantID, a.MaintenanceOf)
 	}
-	if out, err = one[tenant.Move](ctx, tx, sqlRequestMove, a.ID, a.TenantID, a.Why, to, a.DrainOf, a.By, app, shard, pool, toShard, toPool, a.Region); err != nil {
+	if out, err = one[tenant.Move](ctx, tx, sqlRequestMove, a.ID, a.TenantID, a.Why, to, a.MaintenanceOf, a.By, app, shard, pool, toShard, toPool, a.Region); err != nil {
 		return out, err
 	}
 	if err := tenantEvent(ctx, tx, tenant.Event{TenantID: a.TenantID, Step: tenant.StepMoveRequested, Actor: a.By, Message: fmt.Sprintf("%s: from %s", a.ID, t.server)}, "move/"+string(a.ID)); err != nil {

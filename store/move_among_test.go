@@ -11,7 +11,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// TestAMoveAmongOthers: while a tenant moves, another move of it is refused, a drain waits for the one that is under
+// TestAMoveAmongOthers: while a tenant moves, another move of it is refused, a maintenance waits for the one that is under
 // way, and a release and the move let each other end.
 func TestAMoveAmongOthers(t *testing.T) {
 	t.Parallel()
@@ -36,11 +36,11 @@ func TestAMoveAmongOthers(t *testing.T) {
 	}
 
 	// The server before is emptied: by the move that there is.
-	_, err = b.s.RequestDrain(ctx, "app-1", server.DrainOnly, server.DrainRequest{}, "ann")
+	_, err = b.s.RequestMaintenance(ctx, "app-1", server.MaintenanceDrain, server.MaintenanceRequest{}, "ann")
 	require.NoError(t, err)
-	step := func() server.DrainStep {
+	step := func() server.MaintenanceStep {
 		t.Helper()
-		st, err := b.s.StepDrain(ctx, "app-1", server.DrainLimits{Servers: 1, Instances: 1, Tenants: 2})
+		st, err := b.s.StepMaintenance(ctx, "app-1", server.MaintenanceLimits{Servers: 1, Instances: 1, Tenants: 2})
 		require.NoError(t, err)
 		return st
 	}
@@ -81,7 +81,7 @@ func TestAMoveAmongOthers(t *testing.T) {
 
 	// A release that has begun is what the next move waits for.
 	b.exec(`UPDATE stack_release_servers SET status = 'done'`)
-	b.exec(`DELETE FROM server_drains`)
+	b.exec(`DELETE FROM server_maintenances`)
 	b.exec(`UPDATE servers SET cordoned_at = NULL`)
 	_, err = b.s.RequestMove(ctx, again)
 	require.NoError(t, err)

@@ -179,9 +179,9 @@ func TestAMoveThatIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestADrainNamesTenants: as many as may move at once; one whose move failed rests, and a drain that is
+// TestMaintenanceNamesTenants: as many as may move at once; one whose move failed rests, and a maintenance that is
 // cancelled undoes those under way.
-func TestADrainNamesTenants(t *testing.T) {
+func TestMaintenanceNamesTenants(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	b := moveSetup(t)
@@ -189,18 +189,18 @@ func TestADrainNamesTenants(t *testing.T) {
 		b.place(id, "app-1")
 	}
 	b.exec(`UPDATE tenants SET site = tenant_id || '.example.com', converged_state = 'active'`)
-	d, err := b.s.RequestDrain(ctx, "app-1", server.DrainOnly, server.DrainRequest{}, "ann")
+	d, err := b.s.RequestMaintenance(ctx, "app-1", server.MaintenanceDrain, server.MaintenanceRequest{}, "ann")
 	require.NoError(t, err)
 	require.Equal(t, 3, d.TenantsTotal)
-	step := func() server.DrainStep {
+	step := func() server.MaintenanceStep {
 		t.Helper()
-		st, err := b.s.StepDrain(ctx, "app-1", server.DrainLimits{Servers: 1, Instances: 1, Tenants: 2})
+		st, err := b.s.StepMaintenance(ctx, "app-1", server.MaintenanceLimits{Servers: 1, Instances: 1, Tenants: 2})
 		require.NoError(t, err)
 		return st
 	}
 	require.Equal(t, []prego.TenantID{"t-1", "t-2"}, step().Tenants)
 	for _, id := range []prego.TenantID{"t-1", "t-2"} {
-		_, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: prego.MoveID("mov-" + id), TenantID: id, By: "workflow", DrainOf: "app-1"})
+		_, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: prego.MoveID("mov-" + id), TenantID: id, By: "workflow", MaintenanceOf: "app-1"})
 		require.NoError(t, err)
 	}
 	require.Empty(t, step().Tenants, "the budget is used")
@@ -209,15 +209,15 @@ func TestADrainNamesTenants(t *testing.T) {
 	st := step()
 	require.Equal(t, []prego.TenantID{"t-3"}, st.Tenants, "what failed rests")
 	require.Equal(t, "0 of 3 tenants and 0 of 0 instances moved; tenant t-1 was not moved: no other app server", st.Message)
-	last, err := b.s.LastDrain(ctx, "app-1")
+	last, err := b.s.LastMaintenance(ctx, "app-1")
 	require.NoError(t, err)
 	require.Equal(t, "insufficient_resources", last.Reason)
 	b.exec(`UPDATE tenant_moves SET finished_at = now() - interval '1 minute' WHERE move_id = 'mov-t-1'`)
 	require.Equal(t, []prego.TenantID{"t-1"}, step().Tenants, "and is tried again")
-	_, err = b.s.CancelDrain(ctx, "app-1")
+	_, err = b.s.CancelMaintenance(ctx, "app-1")
 	require.NoError(t, err)
 	st = step()
-	require.Equal(t, []any{server.DrainCancelled, []prego.MoveID{"mov-t-2"}}, []any{st.Status, st.Cancelled})
+	require.Equal(t, []any{server.MaintenanceCancelled, []prego.MoveID{"mov-t-2"}}, []any{st.Status, st.Cancelled})
 	quiet, err := b.s.QuietMoves(ctx, -time.Second)
 	require.NoError(t, err)
 	require.Equal(t, []tenant.QuietMove{{MoveID: "mov-t-2"}}, quiet)
@@ -392,18 +392,18 @@ func TestADrainMovesWhatIsThere(t *testing.T) {
 		t.Run(string(id), func(t *testing.T) {
 			t.Parallel()
 			b := dataMoveSetup(t)
-			d, err := b.s.RequestDrain(ctx, id, server.DrainOnly, server.DrainRequest{}, "ann")
+			d, err := b.s.RequestMaintenance(ctx, id, server.MaintenanceDrain, server.MaintenanceRequest{}, "ann")
 			require.NoError(t, err)
 			require.Equal(t, 1, d.TenantsTotal)
-			st, err := b.s.StepDrain(ctx, id, server.DrainLimits{Servers: 1, Instances: 1, Tenants: 2})
+			st, err := b.s.StepMaintenance(ctx, id, server.MaintenanceLimits{Servers: 1, Instances: 1, Tenants: 2})
 			require.NoError(t, err)
 			require.Equal(t, []prego.TenantID{"t-1"}, st.Tenants)
-			m, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "workflow", DrainOf: id})
+			m, err := b.s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "workflow", MaintenanceOf: id})
 			require.NoError(t, err)
 			require.Equal(t, want, [3]bool{m.MovesServer, m.MovesShard, m.MovesPool})
 			_, err = b.s.FinishMove(ctx, "mov-1", tenant.MoveFailed, "insufficient_resources", "nowhere")
 			require.NoError(t, err)
-			st, err = b.s.StepDrain(ctx, id, server.DrainLimits{Servers: 1, Instances: 1, Tenants: 2})
+			st, err = b.s.StepMaintenance(ctx, id, server.MaintenanceLimits{Servers: 1, Instances: 1, Tenants: 2})
 			require.NoError(t, err)
 			require.Empty(t, st.Tenants, "what failed rests")
 			require.Contains(t, st.Message, "nowhere")

@@ -28,9 +28,9 @@ SELECT CASE status WHEN 'provisioning' THEN 'running' WHEN 'failed' THEN 'failed
 	sqlServerDecommissioning = `
 SELECT CASE status WHEN 'terminated' THEN 'succeeded' ELSE 'running' END, status_reason, status_message
 FROM servers WHERE server_id = $1 AND decommission_requested_at IS NOT NULL`
-	sqlDraining = `
+	sqlMaintenanceOperation = `
 SELECT CASE WHEN finished_at IS NULL THEN 'running' WHEN status = 'done' THEN 'succeeded' ELSE 'failed' END, CASE WHEN status = 'cancelled' AND reason = '' THEN 'cancelled' ELSE reason END, message
-FROM server_drains WHERE server_id = $1 ORDER BY number DESC LIMIT 1`
+FROM server_maintenances WHERE server_id = $1 ORDER BY number DESC LIMIT 1`
 	sqlRollingOut = `
 SELECT CASE WHEN status IN ('created', 'rolling', 'paused') THEN 'running' WHEN status = 'done' THEN 'succeeded' ELSE 'failed' END,
     CASE WHEN status = 'cancelled' THEN 'cancelled' ELSE reason END, message FROM stack_releases WHERE name = $1`
@@ -97,7 +97,7 @@ UNION ALL SELECT 'running', '', '' WHERE $1 <> '' AND NOT EXISTS (SELECT FROM pr
 var operationKinds = map[string]operationKind{
 	"server-provision":    {target: "server", sql: sqlServerProvisioning},
 	"server-decommission": {target: "server", sql: sqlServerDecommissioning},
-	"server-drain":        {target: "server", sql: sqlDraining},
+	"server-maintenance":  {target: "server", sql: sqlMaintenanceOperation},
 	"release":             {target: "release", sql: sqlRollingOut},
 	"tenant-provision":    {target: "tenant", sql: sqlTenantProvisioning},
 	"tenant-change":       {target: "tenant", sql: sqlTenantChanging},

@@ -233,7 +233,7 @@ func TestAFleetKeepsAServerWithInstances(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, st.Members, 1)
 	require.Equal(t, 1, st.Members[0].Tenants)
-	_, err = s.DrainMember(ctx, "node-1", "test")
+	_, err = s.DecommissionMember(ctx, "node-1", "test")
 	require.Equal(t, prego.CodeServerHasTenants, prego.CodeOf(err), "%v", err)
 	_, err = s.RequestDecommission(ctx, "node-1", "test", false)
 	require.Equal(t, prego.CodeServerHasTenants, prego.CodeOf(err), "%v", err)
@@ -243,6 +243,6 @@ func TestAFleetKeepsAServerWithInstances(t *testing.T) {
 		_, err = s.turn(ctx, prego.GroupID(group))
 		require.NoError(t, err)
 	}
-	_, err = s.DrainMember(ctx, "node-1", "test")
+	_, err = s.DecommissionMember(ctx, "node-1", "test")
 	require.NoError(t, err)
 }

@@ -56,9 +56,9 @@ WITH fleet_windows AS (
     FROM servers s LEFT JOIN fleets f ON f.fleet_id = s.fleet_id LEFT JOIN fleet_windows w ON w.fleet_id = s.fleet_id
     WHERE s.status = 'active' AND s.patch_state IN ('pending', 'reboot') AND s.cordoned_at IS NULL AND s.agent_status = 'connected'), busy AS (
     SELECT COALESCE(o.fleet_id, o.role || '/' || o.region) AS unit, CASE WHEN d.finished_at IS NULL THEN 'infinity' ELSE d.created_at END AS at
-    FROM server_drains d JOIN servers o ON o.server_id = d.server_id AND o.status = 'active'
+    FROM server_maintenances d JOIN servers o ON o.server_id = d.server_id AND o.status = 'active'
     WHERE d.finished_at IS NULL OR d.kind = 'patch' AND d.status = 'failed' AND d.created_at >= $4 AND d.reason IN ('patch_failed', 'reboot_timeout')), tried AS (
-    SELECT server_id, created_at AS at FROM server_drains WHERE kind = 'patch' AND created_at >= $4
+    SELECT server_id, created_at AS at FROM server_maintenances WHERE kind = 'patch' AND created_at >= $4
     UNION ALL SELECT server_id, 'infinity' FROM stack_release_servers WHERE status IN ('updating', 'broken')
     UNION ALL SELECT server_id, 'infinity' FROM agent_release_servers WHERE status = 'offered')
 SELECT DISTINCT ON (l.unit) l.server_id, l.name AS unit, l.since FROM lacking l
@@ -82,34 +82,34 @@ func (s *Store) ServersToPatch(ctx context.Context, open server.OpenPatchWindows
 	return collect[server.ToPatch](ctx, s, "servers to patch", sqlToPatch, open.Since, ids, since, first)
 }
 
-// A server of the same fleet whose last drain is a patch that failed after it began.
+// A server of the same fleet whose last maintenance is a patch that failed after it began.
 const sqlPatchBroke = `
 SELECT s.server_id, d.message FROM servers s
-CROSS JOIN LATERAL (SELECT kind, status, reason, message FROM server_drains WHERE server_id = s.server_id ORDER BY number DESC LIMIT 1) d
+CROSS JOIN LATERAL (SELECT kind, status, reason, message FROM server_maintenances WHERE server_id = s.server_id ORDER BY number DESC LIMIT 1) d
 WHERE s.server_id <> $1 AND s.status = 'active' AND s.cordoned_at IS NOT NULL AND COALESCE(s.fleet_id, '') = $2 AND ($2 <> '' OR s.role = $3 AND s.region = $4)
   AND d.kind = 'patch' AND d.status = 'failed' AND d.reason IN ('patch_failed', 'reboot_timeout') ORDER BY 1 LIMIT 1`
 
 // beginPatch closes a server whose turn it is, if anything is to be done on it. Otherwise it waits,
 // or the patch has ended.
-func (d *drainStep) beginPatch(ctx context.Context) (begins bool, err error) {
+func (d *maintenanceStep) beginPatch(ctx context.Context) (begins bool, err error) {
 	// What broke one server is not done to the next.
 	broken, err := find[struct{ ServerID, Message string }](ctx, d.tx, sqlPatchBroke, d.ServerID, d.FleetID, d.Role, d.Region)
 	if err != nil {
 		return false, err
 	}
 	if broken != nil {
-		d.reason, d.text = server.DrainPatchElsewhere, fmt.Sprintf("the patch of server %s of its fleet failed, and that is still cordoned: %s", broken.ServerID, broken.Message)
+		d.reason, d.text = server.MaintenancePatchElsewhere, fmt.Sprintf("the patch of server %s of its fleet failed, and that is still cordoned: %s", broken.ServerID, broken.Message)
 		return false, d.progress(ctx)
 	}
 	// Nobody moves for a host that lacks nothing, or that can't tell.
 	switch {
 	case d.Refused != "":
-		return false, d.end(ctx, server.DrainFailed, server.DrainPatchRefused, d.Refused)
+		return false, d.end(ctx, server.MaintenanceFailed, server.MaintenancePatchRefused, d.Refused)
 	case d.CheckedAt == nil:
 		d.out.Act, d.text = server.ActCheck, "its host looks which security updates are missing"
 		return false, d.progress(ctx)
 	case d.ToPatch == "":
-		return false, d.end(ctx, server.DrainDone, "", "nothing to install, and no reboot is needed")
+		return false, d.end(ctx, server.MaintenanceDone, "", "nothing to install, and no reboot is needed")
 	}
 	if _, err := cordonIn(ctx, d.tx, d.ServerID, d.RequestedBy, cmp.Or(d.Why, string(d.Kind))); err != nil {
 		return false, err
@@ -119,7 +119,7 @@ func (d *drainStep) beginPatch(ctx context.Context) (begins bool, err error) {
 		return false, err
 	}
 	if len(stays) > 0 && !d.KeepTenants {
-		return false, d.end(ctx, server.DrainFailed, server.DrainPatchRefused, fmt.Sprintf("%d tenants that cannot be moved came meanwhile", len(stays)))
+		return false, d.end(ctx, server.MaintenanceFailed, server.MaintenancePatchRefused, fmt.Sprintf("%d tenants that cannot be moved came meanwhile", len(stays)))
 	}
 	return true, nil
 }
@@ -128,27 +128,27 @@ func (d *drainStep) beginPatch(ctx context.Context) (begins bool, err error) {
 const patchWithin = 45 * time.Minute
 
 // patch follows a host that installs security updates, and then its reboot if it needs one.
-func (d *drainStep) patch(ctx context.Context) error {
+func (d *maintenanceStep) patch(ctx context.Context) error {
 	d.text = d.ToPatch + " are being installed"
 	switch {
 	case d.Refused != "":
-		return d.end(ctx, server.DrainFailed, server.DrainPatchFailed, d.Refused)
+		return d.end(ctx, server.MaintenanceFailed, server.MaintenancePatchFailed, d.Refused)
 	case d.PatchedAt == nil && d.PatchingAt != nil && d.Now.After(d.PatchingAt.Add(patchWithin)):
-		return d.end(ctx, server.DrainFailed, server.DrainPatchFailed, "its host did not tell of an end within "+patchWithin.String())
+		return d.end(ctx, server.MaintenanceFailed, server.MaintenancePatchFailed, "its host did not tell of an end within "+patchWithin.String())
 	case d.PatchedAt == nil:
 		d.out.Act = server.ActPatch
 		return d.progress(ctx)
 	case !d.needsReboot():
-		return d.end(ctx, server.DrainDone, "", d.installedText()+"; no reboot was needed")
+		return d.end(ctx, server.MaintenanceDone, "", d.installedText()+"; no reboot was needed")
 	}
 	return d.restart(ctx)
 }
 
-func (d *drainStep) needsReboot() bool {
+func (d *maintenanceStep) needsReboot() bool {
 	return d.Patched != nil && !d.Patched.Now.RebootSince.IsZero()
 }
 
-func (d *drainStep) installedText() string {
+func (d *maintenanceStep) installedText() string {
 	if d.Patched == nil || d.Patched.Installed == 0 {
 		return "nothing was to be installed"
 	}
@@ -161,9 +161,9 @@ func (d *drainStep) installedText() string {
 }
 
 const (
-	sqlPatchChecked  = `UPDATE server_drains SET checked_at = now(), to_patch = $2, refused = $3, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND checked_at IS NULL`
-	sqlPatchBegins   = `UPDATE server_drains SET patching_at = COALESCE(patching_at, now()), updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND status = 'finishing' AND patched_at IS NULL AND refused = ''`
-	sqlServerPatched = `UPDATE server_drains SET patched_at = COALESCE(patched_at, now()), patched = COALESCE(patched, $2), updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND status = 'finishing' AND patched_at IS NULL`
+	sqlPatchChecked  = `UPDATE server_maintenances SET checked_at = now(), to_patch = $2, refused = $3, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND checked_at IS NULL`
+	sqlPatchBegins   = `UPDATE server_maintenances SET patching_at = COALESCE(patching_at, now()), updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND status = 'finishing' AND patched_at IS NULL AND refused = ''`
+	sqlServerPatched = `UPDATE server_maintenances SET patched_at = COALESCE(patched_at, now()), patched = COALESCE(patched, $2), updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND status = 'finishing' AND patched_at IS NULL`
 )
 
 // PatchChecked records what a host has told that is to be done, "" for nothing, or why it could not.
@@ -183,7 +183,7 @@ func (s *Store) ServerPatched(ctx context.Context, id prego.ServerID, done serve
 	return s.exec(ctx, "patch "+string(id), sqlServerPatched, id, done)
 }
 
-const sqlPatchRefused = `UPDATE server_drains SET refused = $2, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND status = 'finishing' AND patched_at IS NULL`
+const sqlPatchRefused = `UPDATE server_maintenances SET refused = $2, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND status = 'finishing' AND patched_at IS NULL`
 
 // PatchRefused records why a host has not installed security updates.
 func (s *Store) PatchRefused(ctx context.Context, id prego.ServerID, message string) error {

@@ -31,11 +31,11 @@ func patchesOf(pending int, reboot bool) server.Patches {
 func TestAServerIsPatched(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	b, _ := drainSetup(t)
+	b, _ := maintenanceSetup(t)
 	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'one', docker_state = 'running'`)
 	begin := func() {
 		t.Helper()
-		require.Equal(t, server.DrainWaiting, b.request("node-1", server.DrainPatch, nil).Status)
+		require.Equal(t, server.MaintenanceWaiting, b.request("node-1", server.MaintenancePatch, nil).Status)
 		require.Equal(t, server.ActCheck, b.step("node-1").Act)
 		require.Equal(t, server.ActCheck, b.step("node-1").Act, "repeated until it is told")
 	}
@@ -45,23 +45,23 @@ func TestAServerIsPatched(t *testing.T) {
 		require.NoError(t, err)
 		return srv.CordonReason, srv.CordonedAt != nil
 	}
-	end := func(status server.DrainStatus, reason, message string) {
+	end := func(status server.MaintenanceStatus, reason, message string) {
 		t.Helper()
 		require.Equal(t, status, b.step("node-1").Status)
-		d, err := b.LastDrain(ctx, "node-1")
+		d, err := b.LastMaintenance(ctx, "node-1")
 		require.NoError(t, err)
 		require.Equal(t, reason, d.Reason)
 		require.Contains(t, d.Message, message)
 	}
 	begin()
 	require.NoError(t, b.PatchChecked(ctx, "node-1", "", "E: no mirror"))
-	end(server.DrainFailed, server.DrainPatchRefused, "no mirror")
+	end(server.MaintenanceFailed, server.MaintenancePatchRefused, "no mirror")
 	_, is := closed()
 	require.False(t, is, "nothing was begun")
 
 	begin()
 	require.NoError(t, b.PatchChecked(ctx, "node-1", "", ""))
-	end(server.DrainDone, "", "nothing to install")
+	end(server.MaintenanceDone, "", "nothing to install")
 
 	begin()
 	require.NoError(t, b.PatchChecked(ctx, "node-1", patchesOf(2, false).ToDo(), ""))
@@ -69,11 +69,11 @@ func TestAServerIsPatched(t *testing.T) {
 	ok, err := b.PatchBegins(ctx, "node-1")
 	require.NoError(t, err)
 	require.True(t, ok)
-	_, err = b.CancelDrain(ctx, "node-1")
+	_, err = b.CancelMaintenance(ctx, "node-1")
 	code(t, err, prego.CodeInvalidTransition)
 	require.NoError(t, b.ServerPatched(ctx, "node-1", server.Patched{Installed: 2, Packages: patchesOf(2, false).Packages, Now: patchesOf(0, false)}))
 	require.NoError(t, b.PatchRefused(ctx, "node-1", "late"))
-	end(server.DrainDone, "", "2 packages installed, libp0 2 among them; no reboot was needed")
+	end(server.MaintenanceDone, "", "2 packages installed, libp0 2 among them; no reboot was needed")
 	_, is = closed()
 	require.False(t, is)
 	ok, err = b.PatchBegins(ctx, "node-1")
@@ -88,17 +88,17 @@ func TestAServerIsPatched(t *testing.T) {
 	require.NoError(t, b.ServerPatched(ctx, "node-1", server.Patched{Now: patchesOf(0, true)}))
 	require.NoError(t, b.ServerPatched(ctx, "node-1", server.Patched{Installed: 9}), "the first result stays")
 	require.Equal(t, server.ActReboot, b.step("node-1").Act)
-	require.NoError(t, b.DrainActed(ctx, "node-1"))
+	require.NoError(t, b.MaintenanceActed(ctx, "node-1"))
 	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'two', docker_state = 'stopped'`)
 	require.Empty(t, b.step("node-1").Act)
 	exec(t, b.Store, `UPDATE servers SET docker_state = 'running'`)
-	end(server.DrainDone, "", "nothing was to be installed; rebooted (kernel 6.1), and away for")
+	end(server.MaintenanceDone, "", "nothing was to be installed; rebooted (kernel 6.1), and away for")
 
 	begin()
 	require.NoError(t, b.PatchChecked(ctx, "node-1", patchesOf(1, false).ToDo(), ""))
 	require.Equal(t, server.ActPatch, b.step("node-1").Act)
 	require.NoError(t, b.PatchRefused(ctx, "node-1", "dpkg returned an error code"))
-	end(server.DrainFailed, server.DrainPatchFailed, "error code")
+	end(server.MaintenanceFailed, server.MaintenancePatchFailed, "error code")
 	reason, is := closed()
 	require.True(t, is)
 	require.Equal(t, "patch_failed: dpkg returned an error code", reason)
@@ -110,8 +110,8 @@ func TestAServerIsPatched(t *testing.T) {
 	b.step("node-1")
 	_, err = b.PatchBegins(ctx, "node-1")
 	require.NoError(t, err)
-	exec(t, b.Store, `UPDATE server_drains SET patching_at = now() - interval '46 minutes' WHERE finished_at IS NULL`)
-	end(server.DrainFailed, server.DrainPatchFailed, "did not tell of an end within 45m0s")
+	exec(t, b.Store, `UPDATE server_maintenances SET patching_at = now() - interval '46 minutes' WHERE finished_at IS NULL`)
+	end(server.MaintenanceFailed, server.MaintenancePatchFailed, "did not tell of an end within 45m0s")
 	require.Contains(t, b.steps("node-1"), string(server.StepPatched))
 }
 
@@ -120,7 +120,7 @@ func TestAServerIsPatched(t *testing.T) {
 func TestPatchesComeOneByOne(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	b, _ := drainSetup(t)
+	b, _ := maintenanceSetup(t)
 	b.another("node-3")
 	exec(t, b.Store, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, location) SELECT 'alone-' || n, '', 'app', 'eu', 'hetzner', '{}', 'active', 'connected', 'w', 'test', 'fsn1' FROM generate_series(1, 2) n`)
 	opened := time.Now().Add(-time.Minute)
@@ -135,7 +135,7 @@ func TestPatchesComeOneByOne(t *testing.T) {
 	exec(t, b.Store, `UPDATE servers SET patches_since = now() - interval '1 day' WHERE server_id = 'node-2'; UPDATE servers SET agent_status = 'connected'`)
 	next("alone-2", "node-2")
 	for _, id := range []prego.ServerID{"node-2", "node-1", "node-3"} {
-		b.request(id, server.DrainPatch, nil)
+		b.request(id, server.MaintenancePatch, nil)
 	}
 	next("alone-2")
 	require.Zero(t, count(t, b.Store, `servers WHERE cordoned_at IS NOT NULL`), "their tenants need places")
@@ -144,33 +144,33 @@ func TestPatchesComeOneByOne(t *testing.T) {
 	require.Equal(t, 1, count(t, b.Store, `servers WHERE cordoned_at IS NOT NULL`))
 	require.Contains(t, b.step("node-1").Message, "1 other servers of its fleet")
 	require.NoError(t, b.PatchRefused(ctx, "node-2", "dpkg broke"))
-	require.Equal(t, server.DrainFailed, b.step("node-2").Status)
+	require.Equal(t, server.MaintenanceFailed, b.step("node-2").Status)
 	for _, id := range []prego.ServerID{"node-1", "node-3"} {
 		st := b.step(id)
-		require.Equal(t, server.DrainWaiting, st.Status)
+		require.Equal(t, server.MaintenanceWaiting, st.Status)
 		require.Empty(t, st.Act)
 		require.Contains(t, st.Message, "the patch of server node-2 of its fleet failed, and that is still cordoned: dpkg broke")
 	}
 	require.Equal(t, 1, count(t, b.Store, `servers WHERE cordoned_at IS NOT NULL`))
-	_, err := b.CancelDrain(ctx, "node-3")
+	_, err := b.CancelMaintenance(ctx, "node-3")
 	require.NoError(t, err)
 	b.step("node-3")
-	_, err = b.CancelDrain(ctx, "node-1")
+	_, err = b.CancelMaintenance(ctx, "node-1")
 	require.NoError(t, err)
 	b.step("node-1")
-	exec(t, b.Store, `UPDATE server_drains SET created_at = now() - interval '1 hour' WHERE server_id <> 'node-2'`)
+	exec(t, b.Store, `UPDATE server_maintenances SET created_at = now() - interval '1 hour' WHERE server_id <> 'node-2'`)
 	next("alone-2")
 	_, err = b.UncordonServer(ctx, "node-2", "alice")
 	require.NoError(t, err)
-	require.Equal(t, server.DrainWaiting, b.request("node-1", server.DrainPatch, nil).Status)
+	require.Equal(t, server.MaintenanceWaiting, b.request("node-1", server.MaintenancePatch, nil).Status)
 	require.Equal(t, server.ActCheck, b.step("node-1").Act, "somebody has seen to it")
 	opened = time.Now().Add(time.Minute)
-	exec(t, b.Store, `UPDATE server_drains SET status = 'done', finished_at = now() WHERE finished_at IS NULL`)
+	exec(t, b.Store, `UPDATE server_maintenances SET status = 'done', finished_at = now() WHERE finished_at IS NULL`)
 	next("alone-2", "node-2")
 }
 
 // nextPatches checks which servers are patched next in some windows.
-func (b drainBundle) nextPatches(open server.OpenPatchWindows, want ...prego.ServerID) (waves []prego.PatchWaveID) {
+func (b maintenanceBundle) nextPatches(open server.OpenPatchWindows, want ...prego.ServerID) (waves []prego.PatchWaveID) {
 	b.t.Helper()
 	next, err := b.ServersToPatch(context.Background(), open)
 	require.NoError(b.t, err)
@@ -187,7 +187,7 @@ func (b drainBundle) nextPatches(open server.OpenPatchWindows, want ...prego.Ser
 func TestAFleetHasAWindow(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	b, _ := drainSetup(t)
+	b, _ := maintenanceSetup(t)
 	exec(t, b.Store, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, location) VALUES ('alone', '', 'app', 'eu', 'hetzner', '{}', 'active', 'connected', 'w', 'test', 'fsn1')`)
 	for _, id := range []prego.ServerID{"node-1", "node-2", "alone"} {
 		require.NoError(t, b.TellPatches(ctx, id, patchesOf(1, false)))
@@ -219,11 +219,11 @@ func TestAFleetHasAWindow(t *testing.T) {
 	require.Equal(t, []prego.PatchWaveID{"no-fleet-app-eu-20261124-0100", "nodes-20261124-0230"}, b.nextPatches(both, "alone", "node-1"))
 
 	// What the environment's window saw before its own opened does not count.
-	exec(t, b.Store, `INSERT INTO server_drains (server_id, number, kind, status, reason, requested_by, was_open, total, left_now, created_at, finished_at) SELECT id, 1, 'patch', 'failed', 'patch_failed', 'w', true, 0, 0, $1, $1 FROM unnest(ARRAY['alone', 'node-1']) id`, environment.Add(time.Hour))
+	exec(t, b.Store, `INSERT INTO server_maintenances (server_id, number, kind, status, reason, requested_by, was_open, total, left_now, created_at, finished_at) SELECT id, 1, 'patch', 'failed', 'patch_failed', 'w', true, 0, 0, $1, $1 FROM unnest(ARRAY['alone', 'node-1']) id`, environment.Add(time.Hour))
 	b.nextPatches(both, "node-1")
-	exec(t, b.Store, `UPDATE server_drains SET created_at = $1`, own.Add(time.Minute))
+	exec(t, b.Store, `UPDATE server_maintenances SET created_at = $1`, own.Add(time.Minute))
 	b.nextPatches(both)
-	exec(t, b.Store, `UPDATE server_drains SET status = 'done', reason = ''`)
+	exec(t, b.Store, `UPDATE server_maintenances SET status = 'done', reason = ''`)
 	b.nextPatches(both, "node-2")
 
 	set(server.PatchNever, 0)
@@ -238,11 +238,11 @@ func TestAFleetHasAWindow(t *testing.T) {
 func TestAWaveIsKept(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	b, _ := drainSetup(t)
+	b, _ := maintenanceSetup(t)
 	_, err := b.GetPatchWave(ctx, "openssl")
 	code(t, err, prego.CodePatchWaveNotFound)
 	for _, id := range []prego.ServerID{"node-1", "node-2"} {
-		d, err := b.RequestDrain(ctx, id, server.DrainPatch, server.DrainRequest{Reason: "CVE-1", Wave: "openssl"}, "alice")
+		d, err := b.RequestMaintenance(ctx, id, server.MaintenancePatch, server.MaintenanceRequest{Reason: "CVE-1", Wave: "openssl"}, "alice")
 		require.NoError(t, err)
 		require.Equal(t, prego.PatchWaveID("openssl"), d.Wave)
 	}
@@ -263,20 +263,20 @@ func TestAWaveIsKept(t *testing.T) {
 	require.NoError(t, b.PatchChecked(ctx, "node-1", "2 security updates", ""))
 	require.Equal(t, server.ActPatch, b.step("node-1").Act)
 	require.NoError(t, b.ServerPatched(ctx, "node-1", server.Patched{Installed: 2, Packages: []server.PackageUpdate{{Name: "openssl", To: "3"}}}))
-	require.Equal(t, server.DrainDone, b.step("node-1").Status)
+	require.Equal(t, server.MaintenanceDone, b.step("node-1").Status)
 	require.Nil(t, wave().FinishedAt, "one waits")
 	b.step("node-2")
 	require.NoError(t, b.PatchChecked(ctx, "node-2", "", "the mirror is down"))
-	require.Equal(t, server.DrainFailed, b.step("node-2").Status)
+	require.Equal(t, server.MaintenanceFailed, b.step("node-2").Status)
 
 	w = wave()
 	require.Equal(t, []int{2, 1, 1, 0, 2}, []int{w.Servers, w.Done, w.Failed, w.Cancelled, w.Installed})
 	members, err := b.PatchWaveServers(ctx, "openssl")
 	require.NoError(t, err)
 	require.Len(t, members, 2)
-	require.Equal(t, []any{prego.ServerID("node-1"), server.DrainDone, 2}, []any{members[0].ServerID, members[0].Status, members[0].Patched.Installed})
+	require.Equal(t, []any{prego.ServerID("node-1"), server.MaintenanceDone, 2}, []any{members[0].ServerID, members[0].Status, members[0].Patched.Installed})
 	require.NotNil(t, members[0].StartedAt)
-	require.Equal(t, []any{prego.ServerID("node-2"), server.DrainFailed, server.DrainPatchRefused, "the mirror is down"}, []any{members[1].ServerID, members[1].Status, members[1].Reason, members[1].Message})
+	require.Equal(t, []any{prego.ServerID("node-2"), server.MaintenanceFailed, server.MaintenancePatchRefused, "the mirror is down"}, []any{members[1].ServerID, members[1].Status, members[1].Reason, members[1].Message})
 	require.Equal(t, members[1].FinishedAt, w.FinishedAt, "the last of them")
 	// What happens there afterwards is not of the wave.
 	_, err = b.CordonServer(ctx, "node-1", "bob", "later")
@@ -288,9 +288,9 @@ func TestAWaveIsKept(t *testing.T) {
 		told = append(told, string(s.ServerID)+" "+string(s.Step))
 	}
 	require.Equal(t, []string{
-		"node-1 drain_requested", "node-2 drain_requested", "node-1 cordoned", "node-1 drain_started", "node-1 drained", "node-1 patched", "node-1 uncordoned", "node-2 drain_failed",
+		"node-1 maintenance_requested", "node-2 maintenance_requested", "node-1 cordoned", "node-1 maintenance_started", "node-1 drained", "node-1 patched", "node-1 uncordoned", "node-2 maintenance_failed",
 	}, told)
-	_, err = b.RequestDrain(ctx, "node-2", server.DrainPatch, server.DrainRequest{}, "alice")
+	_, err = b.RequestMaintenance(ctx, "node-2", server.MaintenancePatch, server.MaintenanceRequest{}, "alice")
 	require.NoError(t, err)
 	require.Equal(t, 2, wave().Servers, "a patch of its own")
 }
@@ -328,8 +328,8 @@ func TestWhatServersLack(t *testing.T) {
 	require.Equal(t, patchesOf(0, false).State(), srv.PatchState)
 }
 
-// TestADrainAndAReleaseExclude each other: whoever comes second is refused, or waits.
-func TestADrainAndAReleaseExclude(t *testing.T) {
+// TestMaintenanceAndAReleaseExclude each other: whoever comes second is refused, or waits.
+func TestMaintenanceAndAReleaseExclude(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for range deep.Times(6) {
@@ -350,7 +350,7 @@ func TestADrainAndAReleaseExclude(t *testing.T) {
 		start := make(chan struct{})
 		for _, f := range []func() error{
 			func() error {
-				_, refused = s.RequestDrain(ctx, "app-0", server.DrainPatch, server.DrainRequest{}, "ann")
+				_, refused = s.RequestMaintenance(ctx, "app-0", server.MaintenancePatch, server.MaintenanceRequest{}, "ann")
 				return nil
 			},
 			func() error {
@@ -371,18 +371,18 @@ func TestADrainAndAReleaseExclude(t *testing.T) {
 		}
 		close(start)
 		race.Wait()
-		drains := count(t, s, `server_drains WHERE finished_at IS NULL`)
+		maintenances := count(t, s, `server_maintenances WHERE finished_at IS NULL`)
 		updates := count(t, s, `stack_release_servers WHERE status = 'updating'`) + count(t, s, `agent_release_servers WHERE status = 'offered'`)
 		if refused != nil {
 			code(t, refused, prego.CodeServerUpdating)
 		}
-		require.Equal(t, refused == nil, drains == 1)
-		require.True(t, drains == 0 || updates == 0, "%d drains beside %d updates", drains, updates)
-		require.Positive(t, drains+updates)
-		if drains == 0 {
+		require.Equal(t, refused == nil, maintenances == 1)
+		require.True(t, maintenances == 0 || updates == 0, "%d maintenances beside %d updates", maintenances, updates)
+		require.Positive(t, maintenances+updates)
+		if maintenances == 0 {
 			continue
 		}
-		for range 2 { // and it waits for as long as the drain takes
+		for range 2 { // and it waits for as long as the maintenance takes
 			_, err = s.StepAgentRelease(ctx, server.AgentReleaseLimits{Servers: 1, Within: time.Minute})
 			require.NoError(t, err)
 			st, err := s.StepRelease(ctx, "r1", server.ReleaseLimits{Sites: 9, OrgSites: 9})
@@ -390,7 +390,7 @@ func TestADrainAndAReleaseExclude(t *testing.T) {
 			require.Contains(t, st.Message, "not ready: app-0")
 		}
 		require.Zero(t, count(t, s, `agent_release_servers WHERE status = 'offered'`))
-		exec(t, s, `UPDATE server_drains SET status = 'done', finished_at = now()`)
+		exec(t, s, `UPDATE server_maintenances SET status = 'done', finished_at = now()`)
 		_, err = s.StepAgentRelease(ctx, server.AgentReleaseLimits{Servers: 1, Within: time.Minute})
 		require.NoError(t, err)
 		require.Equal(t, 1, count(t, s, `agent_release_servers WHERE status = 'offered'`), "its turn comes")

@@ -10,7 +10,7 @@ import (
 const sqlMakeWave = `INSERT INTO patch_waves (wave_id, requested_by, why) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`
 
 // Its last events are told by the clock, and are its wave's.
-const sqlWaveDrainEnded = `UPDATE server_drains SET finished_at = clock_timestamp() WHERE server_id = $1 AND number = $2`
+const sqlWaveMaintenanceEnded = `UPDATE server_maintenances SET finished_at = clock_timestamp() WHERE server_id = $1 AND number = $2`
 
 const selectWaves = `
 SELECT w.wave_id, w.requested_by, w.why, w.created_at, d.fleets, d.servers, d.done, d.failed, d.cancelled, d.installed, d.finished_at
@@ -19,7 +19,7 @@ FROM patch_waves w CROSS JOIN LATERAL (
         (count(*) FILTER (WHERE x.status = 'cancelled'))::int AS cancelled, COALESCE(sum((x.patched ->> 'installed')::int), 0)::int AS installed,
         CASE WHEN count(*) = count(x.finished_at) THEN max(x.finished_at) END AS finished_at,
         COALESCE(array_agg(DISTINCT s.fleet_id) FILTER (WHERE s.fleet_id IS NOT NULL), '{}') AS fleets
-    FROM server_drains x JOIN servers s ON s.server_id = x.server_id WHERE x.wave_id = w.wave_id) d`
+    FROM server_maintenances x JOIN servers s ON s.server_id = x.server_id WHERE x.wave_id = w.wave_id) d`
 
 const sqlGetWave = selectWaves + ` WHERE w.wave_id = $1`
 
@@ -42,7 +42,7 @@ func (s *Store) ListPatchWaves(ctx context.Context, q prego.ListQuery) (page []s
 
 const sqlWaveServers = `
 SELECT d.server_id, COALESCE(s.fleet_id, '') AS fleet_id, d.status, d.reason, d.message, d.patched, d.created_at, d.started_at, d.finished_at
-FROM server_drains d JOIN servers s ON s.server_id = d.server_id WHERE d.wave_id = $1 ORDER BY d.started_at NULLS LAST, d.created_at, d.server_id LIMIT 1000`
+FROM server_maintenances d JOIN servers s ON s.server_id = d.server_id WHERE d.wave_id = $1 ORDER BY d.started_at NULLS LAST, d.created_at, d.server_id LIMIT 1000`
 
 // PatchWaveServers are the servers of a wave as they had their turns, at most 1,000.
 func (s *Store) PatchWaveServers(ctx context.Context, id prego.PatchWaveID) ([]server.PatchWaveServer, error) {
@@ -52,8 +52,8 @@ func (s *Store) PatchWaveServers(ctx context.Context, id prego.PatchWaveID) ([]s
 // What happened on its servers from when their patches were asked for until they ended.
 const sqlWaveSteps = `
 SELECT e.at, e.server_id, e.step, e.reason, e.message
-FROM server_drains d JOIN server_events e ON e.server_id = d.server_id AND e.at >= d.created_at AND e.at <= COALESCE(d.finished_at, now())
-WHERE d.wave_id = $1 AND e.step IN ('drain_requested', 'drain_started', 'drain_waits', 'drained', 'drain_failed', 'drain_cancelled', 'patched', 'cordoned', 'uncordoned')
+FROM server_maintenances d JOIN server_events e ON e.server_id = d.server_id AND e.at >= d.created_at AND e.at <= COALESCE(d.finished_at, now())
+WHERE d.wave_id = $1 AND e.step IN ('maintenance_requested', 'maintenance_started', 'maintenance_waits', 'drained', 'maintenance_failed', 'maintenance_cancelled', 'patched', 'cordoned', 'uncordoned')
 ORDER BY e.at DESC, e.event_id DESC LIMIT 500`
 
 // PatchWaveSteps is the timeline of a wave, the newest first, at most 500 lines.

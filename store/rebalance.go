@@ -21,7 +21,7 @@ SELECT s.server_id, s.region, COALESCE(s.network_id, '') AS network_id, s.infra_
     s.agent_status = 'connected' AND s.cordoned_at IS NULL AND s.dedicated_for_tenant_id IS NULL AND COALESCE(f.serves_tenants, true) AS takes,
     s.cordoned_at IS NULL AND s.dedicated_for_tenant_id IS NULL
         AND NOT EXISTS (SELECT FROM instances i WHERE i.server_id = s.server_id AND i.state <> 'stopped')
-        AND NOT EXISTS (SELECT FROM server_drains d WHERE d.server_id = s.server_id AND d.finished_at IS NULL) AS leaves
+        AND NOT EXISTS (SELECT FROM server_maintenances d WHERE d.server_id = s.server_id AND d.finished_at IS NULL) AS leaves
 FROM servers s LEFT JOIN fleets f ON f.fleet_id = s.fleet_id
 WHERE s.role = 'app' AND s.status = 'active' AND ($1 = '' OR s.region = $1) ORDER BY s.server_id`
 
@@ -266,7 +266,7 @@ func (s *Store) RemoveFreed(ctx context.Context, id prego.ServerID, by string) (
 			srv = *removed
 			return addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: "by " + by, Actor: prego.ActorOperator}, "")
 		}
-		if srv, err = serverIn(ctx, tx, id); err == nil && srv.Status != server.Draining && srv.Status != server.Terminated {
+		if srv, err = serverIn(ctx, tx, id); err == nil && srv.Status != server.Decommissioning && srv.Status != server.Terminated {
 			err = prego.Errorf(prego.CodeServerHasTenants, "server %s is used, or its fleet has no more members than it is to have", id)
 		}
 		return err

@@ -178,7 +178,7 @@ func TestFreedMembersOfFleetsAreRemoved(t *testing.T) {
 	}
 	again, err := s.RemoveFreed(ctx, prego.ServerID(frees[0]), "test")
 	require.NoError(t, err, "repeated, it is the same success")
-	require.Equal(t, server.Draining, again.Status)
+	require.Equal(t, server.Decommissioning, again.Status)
 }
 
 func TestARebalanceStops(t *testing.T) {

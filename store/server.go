@@ -253,7 +253,7 @@ func (s *Store) RequestRetry(ctx context.Context, id prego.ServerID, by string) 
 	}, sqlRetry, sqlRetryImport, sqlRetrySites)
 }
 
-const drainServer = `
+const decommissionServer = `
 UPDATE servers SET status = 'draining', status_reason = 'decommission_requested', status_message = '',
     decommission_requested_at = now(), updated_at = now()
 WHERE server_id = $1 AND status NOT IN ('draining', 'terminated')`
@@ -289,9 +289,9 @@ func holdUsed(ctx context.Context, tx pgx.Tx, id prego.ServerID) error {
 }
 
 const (
-	sqlDecommission       = drainServer + ` RETURNING ` + serverColumns
-	sqlDecommissionUnused = drainServer + ` AND ` + unused + ` RETURNING ` + serverColumns
-	sqlDrainMember        = drainServer + ` AND ` + emptied + ` AND dedicated_for_tenant_id IS NULL RETURNING ` + serverColumns
+	sqlDecommission       = decommissionServer + ` RETURNING ` + serverColumns
+	sqlDecommissionUnused = decommissionServer + ` AND ` + unused + ` RETURNING ` + serverColumns
+	sqlDecommissionMember = decommissionServer + ` AND ` + emptied + ` AND dedicated_for_tenant_id IS NULL RETURNING ` + serverColumns
 )
 
 // RequestDecommission marks a server as draining, whatever it is doing; but while
@@ -303,22 +303,22 @@ func (s *Store) RequestDecommission(ctx context.Context, id prego.ServerID, by s
 	if force {
 		update, message = sqlDecommission, "forced by "+by
 	}
-	return s.drain(ctx, id, update, message, prego.ActorOperator,
+	return s.decommission(ctx, id, update, message, prego.ActorOperator,
 		"server %s has %s: drain it, or purge the tenants first, or force it and lose them")
 }
 
-// DrainMember begins to take a server down that no tenant lives on, and none is to, and
+// DecommissionMember begins to take a server down that no tenant lives on, and none is to, and
 // that runs no instance, else CodeServerHasTenants. One that is going or gone is returned as it is.
-func (s *Store) DrainMember(ctx context.Context, id prego.ServerID, by string) (server.Server, error) {
-	return s.drain(ctx, id, sqlDrainMember, "by "+by, prego.ActorWorkflow,
+func (s *Store) DecommissionMember(ctx context.Context, id prego.ServerID, by string) (server.Server, error) {
+	return s.decommission(ctx, id, sqlDecommissionMember, "by "+by, prego.ActorWorkflow,
 		"server %s is in use, or dedicated to a tenant: it has %s")
 }
 
-func (s *Store) drain(ctx context.Context, id prego.ServerID, update, message string, actor prego.Actor, used string) (server.Server, error) {
+func (s *Store) decommission(ctx context.Context, id prego.ServerID, update, message string, actor prego.Actor, used string) (server.Server, error) {
 	return s.transition(ctx, id, server.Event{
 		ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: message, Actor: actor,
 	}, func(now server.Server, use server.Use) error {
-		if now.Status == server.Draining || now.Status == server.Terminated {
+		if now.Status == server.Decommissioning || now.Status == server.Terminated {
 			return nil
 		}
 		return prego.Errorf(prego.CodeServerHasTenants, used, id, use)

@@ -432,16 +432,16 @@ func TestStepsBearRepetition(t *testing.T) {
 	require.Equal(t, goes, batch(t, s, "pool", in.Seq, 10))
 	require.Equal(t, 2, count(t, s, `servers WHERE cordoned_at IS NOT NULL`))
 	for range 2 {
-		srv, err := s.DrainMember(ctx, goes[0].ServerID, "test")
+		srv, err := s.DecommissionMember(ctx, goes[0].ServerID, "test")
 		require.NoError(t, err)
-		require.Equal(t, server.Draining, srv.Status)
+		require.Equal(t, server.Decommissioning, srv.Status)
 		require.NoError(t, s.Uncordon(ctx, goes[1].ServerID))
 	}
 	require.Equal(t, 1, count(t, s, `servers WHERE cordoned_at IS NOT NULL`))
 	closed, err := s.CordonedFor(ctx, goes[1].ServerID)
 	require.NoError(t, err)
 	require.Zero(t, closed)
-	_, err = s.DrainMember(ctx, "nope", "test")
+	_, err = s.DecommissionMember(ctx, "nope", "test")
 	code(t, err, prego.CodeServerNotFound)
 }
 
@@ -487,7 +487,7 @@ func TestCancellingLeavesNothingClosed(t *testing.T) {
 	begin(t, s, "pool")
 	steps := batch(t, s, "pool", in.Seq, 10)
 	require.Len(t, steps, 3)
-	_, err = s.DrainMember(ctx, steps[0].ServerID, "test")
+	_, err = s.DecommissionMember(ctx, steps[0].ServerID, "test")
 	require.NoError(t, err)
 	for range 2 {
 		got, err = s.CancelFleetAction(ctx, "pool", in.Seq, "me")
@@ -672,7 +672,7 @@ func TestACordonedServerTakesNobody(t *testing.T) {
 	out, err = reserve()
 	require.NoError(t, err)
 	require.Equal(t, tenant.ReservePlaced, out.Outcome)
-	_, err = s.DrainMember(ctx, id, "test")
+	_, err = s.DecommissionMember(ctx, id, "test")
 	code(t, err, prego.CodeServerHasTenants)
 	require.Equal(t, 1, count(t, s, `servers WHERE status = 'active' AND tenant_count = 1`))
 }

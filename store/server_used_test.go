@@ -38,7 +38,7 @@ func TestAServerIsNotRemovedUnderAPlacement(t *testing.T) {
 	} {
 		for what, removes := range map[string]func() error{
 			"decommission": func() error { _, err := s.RequestDecommission(ctx, "node-1", "test", false); return err },
-			"drain":        func() error { _, err := s.DrainMember(ctx, "node-1", "test"); return err },
+			"drain":        func() error { _, err := s.DecommissionMember(ctx, "node-1", "test"); return err },
 			"freed":        func() error { _, err := s.RemoveFreed(ctx, "node-1", "test"); return err },
 			"retry":        func() error { _, err := s.RequestRetry(ctx, "node-1", "test"); return err },
 		} {
@@ -94,8 +94,8 @@ func TestAMoveLooksAgainAtItsServers(t *testing.T) {
 	require.True(t, ok)
 }
 
-// TestAServerIsNotOpenedUnderADrain: what leaves it would come back. Who opens it waits for whoever empties it.
-func TestAServerIsNotOpenedUnderADrain(t *testing.T) {
+// TestAServerIsNotOpenedDuringMaintenance: what leaves it would come back. Who opens it waits for whoever empties it.
+func TestAServerIsNotOpenedDuringMaintenance(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := groupBundle(t)
@@ -105,7 +105,7 @@ func TestAServerIsNotOpenedUnderADrain(t *testing.T) {
 		_, err := s.UncordonServer(ctx, "node-1", "ann")
 		return err
 	}, does(t, `UPDATE servers SET cordoned_by = 'bob', cordon_reason = 'drain' WHERE server_id = 'node-1'`,
-		`INSERT INTO server_drains (server_id, number, kind, status, requested_by, was_open, total, left_now) VALUES ('node-1', 1, 'drain', 'waiting', 'bob', false, 0, 0)`))
+		`INSERT INTO server_maintenances (server_id, number, kind, status, requested_by, was_open, total, left_now) VALUES ('node-1', 1, 'drain', 'waiting', 'bob', false, 0, 0)`))
 	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err), "%v", err)
 	srv, err := s.GetServer(ctx, "node-1")
 	require.NoError(t, err)

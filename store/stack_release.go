@@ -236,7 +236,7 @@ FROM servers s WHERE s.server_id = v.server_id AND v.release = $1
   AND (v.status = 'pending' AND s.status <> 'active' OR v.status IN ('updating', 'broken') AND ` + serverGone + `)`
 	sqlReleaseState = `
 SELECT v.server_id, v.ring, v.status, v.reason, v.message, v.finished_at,
-    s.agent_status = 'connected' AND NOT s.closing AND NOT EXISTS (SELECT FROM server_drains d WHERE d.server_id = v.server_id AND d.finished_at IS NULL) AS ready,
+    s.agent_status = 'connected' AND NOT s.closing AND NOT EXISTS (SELECT FROM server_maintenances d WHERE d.server_id = v.server_id AND d.finished_at IS NULL) AS ready,
     ARRAY(SELECT t.org_id FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id WHERE a.app_server_id = v.server_id AND a.released_at IS NULL AND has_site(t.state)) AS orgs
 FROM stack_release_servers v JOIN servers s ON s.server_id = v.server_id WHERE v.release = $1 ORDER BY v.ring, v.server_id`
 	sqlBeginBench = `
@@ -438,15 +438,15 @@ func (p *releaseStep) begin(ctx context.Context, ring int) (waits []string, err 
 		if under > 0 && !p.fits(v, sites, ofOrg) {
 			continue
 		}
-		// A drain locks the server, too, so one of the two sees the other.
-		if _, err := value[server.Status](ctx, p.tx, sqlHoldDrained, v.ServerID); err != nil {
+		// A maintenance locks the server, too, so one of the two sees the other.
+		if _, err := value[server.Status](ctx, p.tx, sqlHoldServerStatus, v.ServerID); err != nil {
 			return nil, err
 		}
-		drain, err := find[server.Drain](ctx, p.tx, sqlOpenDrain, v.ServerID)
+		m, err := find[server.Maintenance](ctx, p.tx, sqlOpenMaintenance, v.ServerID)
 		if err != nil {
 			return nil, err
 		}
-		if drain != nil {
+		if m != nil {
 			waits = append(waits, string(v.ServerID))
 			continue
 		}

@@ -44,7 +44,7 @@ type Move struct {
 	WantedPool  prego.RedisPoolID
 	// What moves. What does not is the same on both sides.
 	MovesServer, MovesShard, MovesPool bool
-	DrainOf                            prego.ServerID // the server that is being emptied; "" if nobody does
+	MaintenanceOf                      prego.ServerID // the server that is being emptied; "" if nobody does
 	RequestedBy                        string
 
 	Site         string
@@ -97,15 +97,15 @@ const AnyTarget = "any"
 // MoveAsked is a move that somebody asks for. Without any target the tenant moves to another app
 // server.
 type MoveAsked struct {
-	ID       prego.MoveID
-	TenantID prego.TenantID
-	To       prego.ServerID    // of the app server; "" for any, or for none if another part is named
-	Shard    prego.ShardID     // AnyTarget for any; "" for none
-	Pool     prego.RedisPoolID // the same
-	Region   prego.Region      // all of it moves there; "" for the one where it is
-	Why      string
-	By       string
-	DrainOf  prego.ServerID
+	ID            prego.MoveID
+	TenantID      prego.TenantID
+	To            prego.ServerID    // of the app server; "" for any, or for none if another part is named
+	Shard         prego.ShardID     // AnyTarget for any; "" for none
+	Pool          prego.RedisPoolID // the same
+	Region        prego.Region      // all of it moves there; "" for the one where it is
+	Why           string
+	By            string
+	MaintenanceOf prego.ServerID
 }
 
 // QuietMove is a move that may have lost its run, or, Lost, whose run waits while the new place is

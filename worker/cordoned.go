@@ -15,7 +15,7 @@ import (
 // how they stand to security updates.
 type CordonSource interface {
 	CordonedServers(ctx context.Context) ([]server.Count, error)
-	OpenDrains(ctx context.Context) ([]server.DrainCount, error)
+	OpenMaintenances(ctx context.Context) ([]server.MaintenanceCount, error)
 	PatchCounts(ctx context.Context) ([]server.PatchCount, error)
 }
 
@@ -26,9 +26,9 @@ const cordonedEvery = 30 * time.Second
 // that nobody gets. It also exports what empties servers, and which lack security updates. Every worker exports the same values, since it reads the
 // rows.
 type Cordoned struct {
-	counts lastRead[[]server.Count]
-	drains lastRead[[]server.DrainCount]
-	patch  lastRead[[]server.PatchCount]
+	counts       lastRead[[]server.Count]
+	maintenances lastRead[[]server.MaintenanceCount]
+	patch        lastRead[[]server.PatchCount]
 
 	number, under, stuck, patches, unpatched *prometheus.Desc
 }
@@ -36,14 +36,14 @@ type Cordoned struct {
 // NewCordoned creates the collector.
 func NewCordoned(source CordonSource, log *zap.Logger, now func() time.Time) *Cordoned {
 	return &Cordoned{
-		counts:    lastRead[[]server.Count]{every: cordonedEvery, read: source.CordonedServers, failing: "cordoned servers are not counted", log: log, now: now},
-		drains:    lastRead[[]server.DrainCount]{every: cordonedEvery, read: source.OpenDrains, failing: "drains are not counted", log: log, now: now},
-		patch:     lastRead[[]server.PatchCount]{every: cordonedEvery, read: source.PatchCounts, failing: "security updates are not counted", log: log, now: now},
-		number:    prometheus.NewDesc("prego_servers_cordoned", "Servers that take no new tenants and instances, by region and role.", []string{"region", "role"}, nil),
-		under:     prometheus.NewDesc("prego_server_drains", "Drains, reboots and replacements of servers that are under way, by kind and status.", []string{"kind", "status"}, nil),
-		stuck:     prometheus.NewDesc(prego.MetricDrainsStuck, "Drains, reboots and replacements of servers that something but their turn keeps, or that were asked for more than 6 hours ago, by kind and status.", []string{"kind", "status"}, nil),
-		patches:   prometheus.NewDesc("prego_servers_patches", "Servers by how they stand to security updates: current, pending, reboot (needed), unknown.", []string{"region", "role", "state"}, nil),
-		unpatched: prometheus.NewDesc(prego.MetricUnpatched, "Servers that have lacked security updates, or a reboot, for more than 14 days.", []string{"region", "role"}, nil),
+		counts:       lastRead[[]server.Count]{every: cordonedEvery, read: source.CordonedServers, failing: "cordoned servers are not counted", log: log, now: now},
+		maintenances: lastRead[[]server.MaintenanceCount]{every: cordonedEvery, read: source.OpenMaintenances, failing: "maintenances are not counted", log: log, now: now},
+		patch:        lastRead[[]server.PatchCount]{every: cordonedEvery, read: source.PatchCounts, failing: "security updates are not counted", log: log, now: now},
+		number:       prometheus.NewDesc("prego_servers_cordoned", "Servers that take no new tenants and instances, by region and role.", []string{"region", "role"}, nil),
+		under:        prometheus.NewDesc("prego_server_maintenances", "Maintenances, reboots and replacements of servers that are under way, by kind and status.", []string{"kind", "status"}, nil),
+		stuck:        prometheus.NewDesc(prego.MetricMaintenancesStuck, "Maintenances, reboots and replacements of servers that something but their turn keeps, or that were asked for more than 6 hours ago, by kind and status.", []string{"kind", "status"}, nil),
+		patches:      prometheus.NewDesc("prego_servers_patches", "Servers by how they stand to security updates: current, pending, reboot (needed), unknown.", []string{"region", "role", "state"}, nil),
+		unpatched:    prometheus.NewDesc(prego.MetricUnpatched, "Servers that have lacked security updates, or a reboot, for more than 14 days.", []string{"region", "role"}, nil),
 	}
 }
 
@@ -63,8 +63,8 @@ func (c *Cordoned) Collect(ch chan<- prometheus.Metric) {
 	for _, n := range counts {
 		ch <- prometheus.MustNewConstMetric(c.number, prometheus.GaugeValue, float64(n.N), string(n.Region), string(n.Role))
 	}
-	drains, _ := c.drains.get()
-	for _, n := range drains {
+	maintenances, _ := c.maintenances.get()
+	for _, n := range maintenances {
 		ch <- prometheus.MustNewConstMetric(c.under, prometheus.GaugeValue, float64(n.N), string(n.Kind), string(n.Status))
 		ch <- prometheus.MustNewConstMetric(c.stuck, prometheus.GaugeValue, float64(n.Stuck), string(n.Kind), string(n.Status))
 	}

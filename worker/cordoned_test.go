@@ -19,15 +19,15 @@ func (closedServers) CordonedServers(context.Context) ([]server.Count, error) {
 	return []server.Count{{Region: "eu", Role: "app", N: 2}}, nil
 }
 
-func (closedServers) OpenDrains(context.Context) ([]server.DrainCount, error) {
-	return []server.DrainCount{{Kind: server.DrainReboot, Status: server.DrainMoving, N: 1, Stuck: 1}}, nil
+func (closedServers) OpenMaintenances(context.Context) ([]server.MaintenanceCount, error) {
+	return []server.MaintenanceCount{{Kind: server.MaintenanceReboot, Status: server.MaintenanceMoving, N: 1, Stuck: 1}}, nil
 }
 
 func (closedServers) PatchCounts(context.Context) ([]server.PatchCount, error) {
 	return []server.PatchCount{{Region: "eu", Role: "app", State: server.PatchPending, N: 3, Late: 1}, {Region: "eu", Role: "app", State: server.PatchReboot, N: 1, Late: 1}}, nil
 }
 
-func TestCordonedServersAndDrainsAreCounted(t *testing.T) {
+func TestCordonedServersAndMaintenancesAreCounted(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(worker.NewCordoned(closedServers{}, zap.NewNop(), time.Now))
@@ -44,7 +44,7 @@ func TestCordonedServersAndDrainsAreCounted(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string]float64{
-		"prego_servers_cordoned eu app": 2, "prego_server_drains reboot moving": 1, "prego_server_drains_stuck reboot moving": 1,
+		"prego_servers_cordoned eu app": 2, "prego_server_maintenances reboot moving": 1, "prego_server_maintenances_stuck reboot moving": 1,
 		"prego_servers_patches eu app pending": 3, "prego_servers_patches eu app reboot": 1, "prego_servers_unpatched eu app": 2,
 	}, got)
 }

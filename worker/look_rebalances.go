@@ -73,7 +73,7 @@ func (a *Rebalances) step(ctx context.Context, id prego.RebalanceID) error {
 			a.Log.Info("a server that was freed is not removed", zap.String("server_id", string(s)), zap.String("error", prego.Redact(err.Error())))
 			continue
 		}
-		if srv.Status == server.Draining {
+		if srv.Status == server.Decommissioning {
 			if _, err := a.Runs.EnsureDecommission(ctx, s); err != nil {
 				a.Log.Warn("a server that was freed is removed later", zap.String("server_id", string(s)), zap.Error(err))
 			}

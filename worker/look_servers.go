@@ -44,11 +44,11 @@ func LookAtNetworks(a *activities.Servers) func(context.Context) (ops.LookResult
 	}
 }
 
-// LookAtDrains starts the runs of drains that have lost theirs.
-func LookAtDrains(a *activities.Drains) func(context.Context) (ops.LookResult, error) {
+// LookAtMaintenances starts the runs of maintenances that have lost theirs.
+func LookAtMaintenances(a *activities.Maintenances) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
-		ids, err := a.Store.QuietDrains(ctx, a.Quiet)
-		return startLost(ctx, ids, err, a.Runs.EnsureDrain)
+		ids, err := a.Store.QuietMaintenances(ctx, a.Quiet)
+		return startLost(ctx, ids, err, a.Runs.EnsureMaintenance)
 	}
 }
 
@@ -57,7 +57,7 @@ const patchWindow = "patch window"
 
 // LookAtPatches asks for the patches of servers that lack something, while their windows are open: one
 // at a time of each fleet.
-func LookAtPatches(a *activities.Drains) func(context.Context) (ops.LookResult, error) {
+func LookAtPatches(a *activities.Maintenances) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		fleets, err := a.Store.FleetWindows(ctx)
 		if err != nil {
@@ -70,14 +70,14 @@ func LookAtPatches(a *activities.Drains) func(context.Context) (ops.LookResult, 
 		next, err := a.Store.ServersToPatch(ctx, open)
 		for _, s := range next {
 			// A shard with tenants' data is not emptied: an operator says when its tenants may be down.
-			_, err := a.Store.RequestDrain(ctx, s.ServerID, server.DrainPatch, server.DrainRequest{Wave: s.Wave()}, patchWindow)
+			_, err := a.Store.RequestMaintenance(ctx, s.ServerID, server.MaintenancePatch, server.MaintenanceRequest{Wave: s.Wave()}, patchWindow)
 			switch {
 			case prego.CodeOf(err) != "":
 				a.Log.Warn("a server is not patched in this window", zap.String("server_id", string(s.ServerID)), zap.Error(err))
 			case err != nil:
 				return ops.LookResult{Found: true}, err
 			default:
-				if _, err := a.Runs.EnsureDrain(ctx, s.ServerID); err != nil {
+				if _, err := a.Runs.EnsureMaintenance(ctx, s.ServerID); err != nil {
 					return ops.LookResult{Found: true}, err
 				}
 			}

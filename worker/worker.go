@@ -105,7 +105,7 @@ func Replayer(through ...interceptor.WorkerInterceptor) (worker.WorkflowReplayer
 func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.ProvisionServer)
 	r.RegisterWorkflow(workflows.DecommissionServer)
-	r.RegisterWorkflow(workflows.DrainServer)
+	r.RegisterWorkflow(workflows.MaintainServer)
 	r.RegisterWorkflow(workflows.RolloutRelease)
 	r.RegisterWorkflow(workflows.UpdateBench)
 	r.RegisterWorkflow(workflows.Reconcile)

@@ -264,17 +264,17 @@ func (c *Client) EnsureSchedules(ctx context.Context, s ScheduleSettings) error 
 	return nil
 }
 
-// EnsureDrain starts the run that empties a server, unless it is running, and reports
+// EnsureMaintenance starts the run that empties a server, unless it is running, and reports
 // whether it did.
-func (c *Client) EnsureDrain(ctx context.Context, serverID prego.ServerID) (bool, error) {
-	return c.start(ctx, server.DrainWorkflowID(serverID), string("Empty "+serverID), DrainServer, DrainServerInput{ServerID: serverID})
+func (c *Client) EnsureMaintenance(ctx context.Context, serverID prego.ServerID) (bool, error) {
+	return c.start(ctx, server.MaintenanceWorkflowID(serverID), string("Empty "+serverID), MaintainServer, MaintainServerInput{ServerID: serverID})
 }
 
-// WakeDrain signals the run that empties a server that its row has changed, and starts it if
+// WakeMaintenance signals the run that empties a server that its row has changed, and starts it if
 // it is not running.
-func (c *Client) WakeDrain(ctx context.Context, serverID prego.ServerID) error {
-	id := server.DrainWorkflowID(serverID)
-	return c.signalWithStart(ctx, id, "changed", client.StartWorkflowOptions{StaticSummary: string("Empty " + serverID)}, DrainServer, DrainServerInput{ServerID: serverID})
+func (c *Client) WakeMaintenance(ctx context.Context, serverID prego.ServerID) error {
+	id := server.MaintenanceWorkflowID(serverID)
+	return c.signalWithStart(ctx, id, "changed", client.StartWorkflowOptions{StaticSummary: string("Empty " + serverID)}, MaintainServer, MaintainServerInput{ServerID: serverID})
 }
 
 // signalWithStart signals a run that there is something to do, starting it if necessary.

@@ -151,8 +151,8 @@ const mostPatient = time.Minute
 func (s *scaleFleet) takeDownOne(ctx workflow.Context, id prego.ServerID) (server.FleetStepResult, error) {
 	r := server.FleetStepResult{ServerID: id, Op: server.StepOpDelete, State: server.FleetStepDone}
 	for pause := s.action.Poll; ; {
-		var d activities.DrainResult
-		if err := workflow.ExecuteActivity(write(ctx, string("drain "+id)), s.steps.DrainFleetServer, activities.DrainInput{Fleet: s.ref(), ServerID: id}).Get(ctx, &d); err != nil {
+		var d activities.RemoveServerResult
+		if err := workflow.ExecuteActivity(write(ctx, string("drain "+id)), s.steps.RemoveFleetServer, activities.RemoveServerInput{Fleet: s.ref(), ServerID: id}).Get(ctx, &d); err != nil {
 			return r, err
 		}
 		wait := pause
@@ -200,7 +200,7 @@ func (s *scaleFleet) awaitServer(ctx workflow.Context, id prego.ServerID) (serve
 		case server.Active:
 			return r, nil
 		case server.Provisioning:
-		case server.Failed, server.Draining, server.Terminated:
+		case server.Failed, server.Decommissioning, server.Terminated:
 			r.State, r.Message = server.FleetStepFailed, fmt.Sprintf("%s: %s", look.Reason, look.Message)
 			return r, nil
 		}

@@ -75,10 +75,10 @@ func (m *machine) isPatched(packed string) {
 	m.offer(packed)
 	m.run(`cp /srv/repos/security/InRelease /srv/signed && sed -i s/Debian-Security/Debian-Securitx/ /srv/repos/security/InRelease`)
 	version := func(of string) string { return m.run(`dpkg-query --show --showformat '${Version}' ` + of) }
-	patch := func() (d api.Drain) {
+	patch := func() (d api.Maintenance) {
 		t.Helper()
 		m.post("/v1/servers/"+id+"/patch", nil, http.StatusAccepted, nil)
-		return m.awaitDrain(id, "ended", func(d api.Drain) bool { return server.DrainStatus(d.Status).Ended() })
+		return m.awaitMaintenance(id, "ended", func(d api.Maintenance) bool { return server.MaintenanceStatus(d.Status).Ended() })
 	}
 	d := patch()
 	require.Equal(t, "patch_check_failed", deref(d.Reason), "what nobody signed is not believed: %s", deref(d.Message))
@@ -87,7 +87,7 @@ func (m *machine) isPatched(packed string) {
 
 	began := time.Now()
 	d = patch()
-	require.Equal(t, api.DrainStatus("done"), d.Status, "%s: %s", deref(d.Reason), deref(d.Message))
+	require.Equal(t, api.MaintenanceStatus("done"), d.Status, "%s: %s", deref(d.Reason), deref(d.Message))
 	require.Equal(t, []api.PackageUpdate{{Name: "prego-canary", From: new("1.0"), To: "1.1"}}, d.Patched.Packages, "a security update, and nothing else")
 	require.Contains(t, deref(d.Message), "prego-canary 1.1 installed; rebooted (prego-canary), and away for")
 	t.Logf("%s; %s in all", deref(d.Message), time.Since(began).Round(time.Second))

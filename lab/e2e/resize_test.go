@@ -36,7 +36,7 @@ func TestAServerIsResizedAndPatched(t *testing.T) {
 	open := func() int {
 		return c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND cordoned_at IS NULL AND status = 'active' AND server_type = 'cx53'`, id)
 	}
-	require.NoError(t, os.WriteFile(file, []byte("drain/resized"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("maintenance/resized"), 0o600))
 	began := time.Now()
 	resize("cx53")
 	eventually(t, func() bool {
@@ -53,10 +53,10 @@ func TestAServerIsResizedAndPatched(t *testing.T) {
 	require.NotEqual(t, before, after)
 	require.Equal(t, 1, open())
 	apt := c.standInForApt(id)
-	keepHistory(t, c, "drain-resize", server.DrainWorkflowID(prego.ServerID(id)))
+	keepHistory(t, c, "maintenance-resize", server.MaintenanceWorkflowID(prego.ServerID(id)))
 
 	resize("cx23")
-	refused := c.awaitDrain(id, "refused", func(d api.Drain) bool { return d.Status == "failed" })
+	refused := c.awaitMaintenance(id, "refused", func(d api.Maintenance) bool { return d.Status == "failed" })
 	require.Equal(t, "resize_refused", deref(refused.Reason))
 	require.Contains(t, deref(refused.Message), "disks don't shrink")
 	c.query(&after, `SELECT agent_boot_id FROM servers WHERE server_id = $1`, id)
@@ -75,11 +75,11 @@ func TestAServerIsResizedAndPatched(t *testing.T) {
 	c.send(http.MethodGet, "/v1/servers?patch_state=current,unknown,reboot", nil, http.StatusOK, &page)
 	require.Empty(t, page.Servers)
 
-	patch := func(status, reason string) api.Drain {
+	patch := func(status, reason string) api.Maintenance {
 		t.Helper()
 		c.query(&before, `SELECT agent_boot_id FROM servers WHERE server_id = $1`, id)
 		c.post("/v1/servers/"+id+"/patch", nil, http.StatusAccepted, nil)
-		d := c.awaitDrain(id, status, func(d api.Drain) bool { return server.DrainStatus(d.Status).Ended() })
+		d := c.awaitMaintenance(id, status, func(d api.Maintenance) bool { return server.MaintenanceStatus(d.Status).Ended() })
 		require.Equal(t, []string{status, reason}, []string{string(d.Status), deref(d.Reason)}, deref(d.Message))
 		c.query(&after, `SELECT agent_boot_id FROM servers WHERE server_id = $1`, id)
 		return d
@@ -115,13 +115,13 @@ func TestAServerIsResizedAndPatched(t *testing.T) {
 	require.NotEqual(t, was, after)
 	require.Equal(t, 1, open())
 	require.Equal(t, 1, strings.Count(apt.read("installed"), "openssl"))
-	keepHistory(t, c, "drain-patch", server.DrainWorkflowID(prego.ServerID(id)))
+	keepHistory(t, c, "maintenance-patch", server.MaintenanceWorkflowID(prego.ServerID(id)))
 	apt.unset("kernel")
 	require.Equal(t, "nothing to install, and no reboot is needed", deref(patch("done", "").Message))
 	require.Equal(t, before, after, "nobody is rebooted for nothing")
 
 	// Its fleet's own window does the same by itself, and is remembered.
-	c.exec(`UPDATE server_drains SET created_at = created_at - interval '1 hour'`)
+	c.exec(`UPDATE server_maintenances SET created_at = created_at - interval '1 hour'`)
 	apt.lacks("openssl")
 	eventually(t, func() bool {
 		c.send(http.MethodGet, "/v1/servers/"+id, nil, http.StatusOK, &srv)

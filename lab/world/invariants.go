@@ -54,13 +54,13 @@ var always = append(alwaysOfNames, []invariant{
 	{"I5 a tenant has one move under way", `SELECT tenant_id FROM tenant_moves WHERE finished_at IS NULL GROUP BY tenant_id HAVING count(*) > 1`},
 	{"I5 a tenant is where its move says", `SELECT m.move_id FROM tenant_moves m JOIN tenant_allocations a ON a.allocation_id = m.allocation_id AND a.released_at IS NULL
 		WHERE m.finished_at IS NULL AND a.app_server_id <> CASE m.state WHEN 'switched' THEN m.to_server_id ELSE m.from_server_id END`},
-	{"I5 a server that was emptied is empty", `SELECT d.server_id FROM server_drains d JOIN servers s USING (server_id) JOIN tenant_allocations a ON a.app_server_id = d.server_id AND a.released_at IS NULL
+	{"I5 a server that was emptied is empty", `SELECT d.server_id FROM server_maintenances d JOIN servers s USING (server_id) JOIN tenant_allocations a ON a.app_server_id = d.server_id AND a.released_at IS NULL
 		WHERE d.status = 'done' AND d.kind = 'drain' AND NOT d.keep_tenants AND s.cordoned_at IS NOT NULL AND NOT EXISTS (SELECT FROM tenant_moves m WHERE m.tenant_id = a.tenant_id AND m.returned_at IS NOT NULL)`},
 	{"I10 a move's end has its event", `SELECT move_id FROM tenant_moves m WHERE finished_at IS NOT NULL AND NOT EXISTS (SELECT FROM tenant_lifecycle_events e WHERE e.tenant_id = m.tenant_id
 		AND e.step = CASE m.state WHEN 'done' THEN 'move_cleared' ELSE 'move_' || m.state END AND e.message LIKE m.move_id || '%')`},
 	{"I10 a backup is stored with its event", `SELECT backup_id FROM backups b WHERE state = 'stored' AND NOT EXISTS (SELECT FROM tenant_lifecycle_events e WHERE e.tenant_id = b.tenant_id AND e.step = 'backed_up' AND e.message LIKE '%' || b.backup_id || '%')`},
 	{"I10 a reason is a code", `SELECT kind || ' ' || id || ': ' || reason FROM (SELECT 'tenant' AS kind, tenant_id AS id, status_reason AS reason FROM tenants UNION ALL SELECT 'server', server_id, status_reason FROM servers
-		UNION ALL SELECT 'move', move_id, reason FROM tenant_moves UNION ALL SELECT 'backup', backup_id, reason FROM backups UNION ALL SELECT 'drain', server_id, reason FROM server_drains) r WHERE reason !~ '^[a-z0-9_:]*$'`},
+		UNION ALL SELECT 'move', move_id, reason FROM tenant_moves UNION ALL SELECT 'backup', backup_id, reason FROM backups UNION ALL SELECT 'maintenance', server_id, reason FROM server_maintenances) r WHERE reason !~ '^[a-z0-9_:]*$'`},
 	{"I1 a backup that is stored is in the ledger", `SELECT backup_id FROM backups b WHERE state = 'stored' AND NOT EXISTS (SELECT FROM resources r WHERE r.provider = 's3' AND r.kind = 'backup' AND r.name = b.object_key AND r.state = 'created')`},
 	{"I3 usage is exact", `SELECT o.org_id || ' ' || d.dimension || ' ' || d.used || ' counted ' || d.counted FROM orgs o
 		CROSS JOIN (SELECT array_agg(dimension) AS counted FROM (SELECT dimension FROM org_counters UNION SELECT dimension FROM org_quotas UNION SELECT 'max_instances') x) x -- a column, so that the function is a part of the plan
@@ -150,7 +150,7 @@ func (w *World) checkPromises(stored []string) {
 var open = []invariant{
 	{"backups", `SELECT backup_id || ' ' || state FROM backups WHERE state IN ('queued', 'making', 'uploading', 'deleting')`},
 	{"moves", `SELECT move_id || ' ' || state FROM tenant_moves WHERE finished_at IS NULL`},
-	{"drains", `SELECT server_id || ' ' || status FROM server_drains WHERE finished_at IS NULL`},
+	{"maintenances", `SELECT server_id || ' ' || status FROM server_maintenances WHERE finished_at IS NULL`},
 	{"drills", `SELECT drill_id || ' ' || state || ' on ' || server_id FROM drills WHERE cleared_at IS NULL`},
 	{"restores", `SELECT job_id || ' ' || status FROM restore_jobs WHERE status IN ('queued', 'running')`},
 	{"servers", `SELECT server_id || ' ' || status FROM servers WHERE status IN ('provisioning', 'draining')`},
@@ -434,7 +434,7 @@ func (w *World) events(watch *pgxpool.Pool, _ time.Time) {
 	for _, q := range []string{
 		`SELECT 'server ' || step FROM server_events`, `SELECT 'tenant ' || step FROM tenant_lifecycle_events`, `SELECT 'server ends ' || status FROM servers`,
 		`SELECT 'placement ' || outcome FROM allocation_snapshots`, `SELECT 'backup ' || kind || ' ends ' || state FROM backups`,
-		`SELECT 'move ends ' || state || ' ' || reason FROM tenant_moves`, `SELECT 'restore ends ' || status FROM restore_jobs`, `SELECT 'drill ends ' || state || ' ' || reason FROM drills`, `SELECT 'drain ends ' || status FROM server_drains`,
+		`SELECT 'move ends ' || state || ' ' || reason FROM tenant_moves`, `SELECT 'restore ends ' || status FROM restore_jobs`, `SELECT 'drill ends ' || state || ' ' || reason FROM drills`, `SELECT 'maintenance ends ' || status FROM server_maintenances`,
 	} {
 		found, err := w.rows(watch, q)
 		if err != nil {

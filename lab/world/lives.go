@@ -207,7 +207,7 @@ func drained(c *caller, t *wanted) {
 	if status >= 300 {
 		return
 	}
-	c.until(id+"/drain", 15*time.Minute, "done", "failed", "cancelled")
+	c.until(id+"/maintenance", 15*time.Minute, "done", "failed", "cancelled")
 	c.ask(http.MethodPost, "/v1/servers/"+id+"/uncordon", "", nil, http.StatusOK, http.StatusConflict)
 }
 
@@ -298,7 +298,7 @@ func (c *caller) until(id string, within time.Duration, states ...string) bool {
 func (w *World) lookAround(watch *pgxpool.Pool) {
 	found, err := w.rows(watch, `SELECT slug || ' ' || state FROM tenants UNION ALL SELECT backup_id || ' ' || state FROM backups UNION ALL SELECT move_id || ' ' || state FROM tenant_moves
 		UNION ALL SELECT slug || '/move ' || (SELECT m.state FROM tenant_moves m WHERE m.tenant_id = t.tenant_id ORDER BY m.created_at DESC LIMIT 1) FROM tenants t
-		UNION ALL SELECT job_id || ' ' || status FROM restore_jobs UNION ALL SELECT drill_id || ' ' || state FROM drills UNION ALL SELECT server_id || '/drain ' || status FROM server_drains UNION ALL SELECT server_id || ' ' || status FROM servers UNION ALL SELECT domain_id || ' ' || status FROM domains`)
+		UNION ALL SELECT job_id || ' ' || status FROM restore_jobs UNION ALL SELECT drill_id || ' ' || state FROM drills UNION ALL SELECT server_id || '/maintenance ' || status FROM server_maintenances UNION ALL SELECT server_id || ' ' || status FROM servers UNION ALL SELECT domain_id || ' ' || status FROM domains`)
 	if err != nil {
 		w.violationf("states: %v", err)
 	}

@@ -89,7 +89,7 @@ type World struct {
 	wroteAt   map[int]string      // the name of the host that took each
 	makes     map[string]int      // how often the provider made something of a name
 	active    map[string]bool     // slugs of tenants that ever were, when it was last looked
-	states    map[string]string   // of tenants by slug, and of backups, moves, restores, drains and servers by id, then
+	states    map[string]string   // of tenants by slug, and of backups, moves, restores, maintenances and servers by id, then
 	sealed    map[string]contents // what archives hold, by the digest of what was sealed
 	zoned     atomic.Bool         // our records changed
 	lacks     string              // what is not served yet

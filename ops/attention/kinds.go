@@ -34,8 +34,8 @@ const (
 	WarmPoolLow         Kind = "warm_pool_low"
 	SitePoolLow         Kind = "site_pool_low"
 	FleetActionFailed   Kind = "fleet_action_failed"
-	DrainFailed         Kind = "drain_failed"
-	DrainStuck          Kind = "drain_stuck"
+	MaintenanceFailed   Kind = "maintenance_failed"
+	MaintenanceStuck    Kind = "maintenance_stuck"
 	MoveFailed          Kind = "move_failed"
 	RebalanceStopped    Kind = "rebalance_stopped"
 	ReleaseStopped      Kind = "release_stopped"
@@ -126,7 +126,7 @@ var (
 	showVolume       = get("Show the volume", "/v1/volumes/{id}", "prego volume show {id}")
 	showFleets       = get("Show the fleets", "/v1/fleets", "prego fleet list")
 	showQueue        = get("Show the queue", "/v1/queue", "prego queue list")
-	showDrain        = get("Show how far it is", "/v1/servers/{id}/drain", "prego server drain-status {id}")
+	showMaintenance  = get("Show how far it is", "/v1/servers/{id}/maintenance", "prego server maintenance-status {id}")
 	listServers      = get("List the servers", "/v1/servers?region={by}", "prego server list --region {by}")
 	listPeers        = get("List them", "/v1/server-peers", "prego server peers")
 	listOrgs         = get("List the orgs", "/v1/orgs", "prego org list")
@@ -363,18 +363,18 @@ var ordered = []struct {
 		actions: about("fleet", get("Show the fleet", "/v1/fleets/{id}", "prego fleet show {id}"), get("List its actions", "/v1/fleets/{id}/actions", "prego fleet actions {id}")),
 		all:     []Action{showFleets},
 	}},
-	{DrainFailed, spec{
-		severity: Warning, says: "emptying it failed", plural: "drains failed",
+	{MaintenanceFailed, spec{
+		severity: Warning, says: "emptying it failed", plural: "maintenances failed",
 		todo:    "Read what did not move. Ask again, or open the server if it is cordoned and should not be.",
 		docs:    "docs/operations.md#emptying-rebooting-and-replacing-a-server",
-		actions: about("server", showDrain, post("Open it", "/v1/servers/{id}/uncordon", "prego server uncordon {id}")),
+		actions: about("server", showMaintenance, post("Open it", "/v1/servers/{id}/uncordon", "prego server uncordon {id}")),
 		all:     []Action{listServers},
 	}},
-	{DrainStuck, spec{
+	{MaintenanceStuck, spec{
 		severity: Warning, says: "it is being emptied and does not get on", plural: "servers are being emptied and do not get on",
 		todo:    "See what is still there and why it has no other place: add room, or cancel.",
-		docs:    "docs/operations.md#drains-in-numbers",
-		actions: about("server", showDrain, drop("Cancel it", "/v1/servers/{id}/drain", "prego server drain-cancel {id}")),
+		docs:    "docs/operations.md#maintenances-in-numbers",
+		actions: about("server", showMaintenance, drop("Cancel it", "/v1/servers/{id}/maintenance", "prego server maintenance-cancel {id}")),
 		all:     []Action{listServers},
 	}},
 	{MoveFailed, spec{

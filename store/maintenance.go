@@ -14,12 +14,12 @@ import (
 	"github.com/prego/prego/server"
 )
 
-const drainColumns = `d.server_id, d.number, d.kind, d.status, d.reason, d.message, d.why, d.requested_by, d.keep_tenants, d.server_type, d.was_open, d.total, d.left_now AS "left", d.tenants_total, d.tenants_left, d.patched, COALESCE(d.wave_id, '') AS wave,
+const maintenanceColumns = `d.server_id, d.number, d.kind, d.status, d.reason, d.message, d.why, d.requested_by, d.keep_tenants, d.server_type, d.was_open, d.total, d.left_now AS "left", d.tenants_total, d.tenants_left, d.patched, COALESCE(d.wave_id, '') AS wave,
     d.deadline_at, COALESCE(d.replacement_id, '') AS replacement_id, d.cancel_requested_at, d.created_at, d.started_at, d.finished_at`
 
-const sqlHoldDrained = `SELECT status FROM servers WHERE server_id = $1 FOR NO KEY UPDATE`
+const sqlHoldServerStatus = `SELECT status FROM servers WHERE server_id = $1 FOR NO KEY UPDATE`
 
-const sqlOpenDrain = `SELECT ` + drainColumns + ` FROM server_drains d WHERE server_id = $1 AND finished_at IS NULL`
+const sqlOpenMaintenance = `SELECT ` + maintenanceColumns + ` FROM server_maintenances d WHERE server_id = $1 AND finished_at IS NULL`
 
 // notUpdating holds for a server on which no release is being tried, once its row is locked: a
 // release locks it, too, before it begins there.
@@ -35,27 +35,27 @@ const sqlTenantsStay = `
 SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id
 WHERE a.released_at IS NULL AND s.role = 'app' AND NOT a.on_shard AND (a.app_server_id = $1 OR a.db_shard_id = $1) ORDER BY 1`
 
-const sqlRequestDrain = `
-INSERT INTO server_drains AS d (server_id, number, kind, status, why, requested_by, keep_tenants, was_open, deadline_at, server_type, wave_id, total, left_now, tenants_total, tenants_left)
-SELECT $1, COALESCE((SELECT max(number) FROM server_drains WHERE server_id = $1), 0) + 1, $2, CASE $2 WHEN 'replace' THEN 'making' ELSE 'waiting' END, $3, $4, $5, $6,
+const sqlRequestMaintenance = `
+INSERT INTO server_maintenances AS d (server_id, number, kind, status, why, requested_by, keep_tenants, was_open, deadline_at, server_type, wave_id, total, left_now, tenants_total, tenants_left)
+SELECT $1, COALESCE((SELECT max(number) FROM server_maintenances WHERE server_id = $1), 0) + 1, $2, CASE $2 WHEN 'replace' THEN 'making' ELSE 'waiting' END, $3, $4, $5, $6,
     CASE WHEN $7 > 0 THEN now() + make_interval(secs => $7) END, $8, NULLIF($9, ''), n, n, moves, moves
 FROM (SELECT count(*)::int AS n FROM instances WHERE server_id = $1 AND state <> 'stopped') i
-CROSS JOIN (SELECT count(*)::int AS moves FROM tenant_allocations WHERE (app_server_id = $1 OR db_shard_id = $1 OR redis_pool_id = $1) AND released_at IS NULL AND NOT $5) a RETURNING ` + drainColumns
+CROSS JOIN (SELECT count(*)::int AS moves FROM tenant_allocations WHERE (app_server_id = $1 OR db_shard_id = $1 OR redis_pool_id = $1) AND released_at IS NULL AND NOT $5) a RETURNING ` + maintenanceColumns
 
 // namedTenants is how many tenants a refusal names.
 const namedTenants = 20
 
-// RequestDrain accepts that a server is emptied, for whatever comes then, and closes it to
-// newcomers. The same request again is met by the drain that is under way; another one is
+// RequestMaintenance accepts that a server is emptied, for whatever comes then, and closes it to
+// newcomers. The same request again is met by the maintenance that is under way; another one is
 // CodeInvalidTransition, and so is a server that is not active. A server with tenants that
 // cannot be moved is CodeTenantsCannotMove, unless they are to stay.
-func (s *Store) RequestDrain(ctx context.Context, id prego.ServerID, kind server.DrainKind, r server.DrainRequest, by string) (d server.Drain, err error) {
+func (s *Store) RequestMaintenance(ctx context.Context, id prego.ServerID, kind server.MaintenanceKind, r server.MaintenanceRequest, by string) (d server.Maintenance, err error) {
 	err = s.inTx(ctx, fmt.Sprintf("%s %s", kind, id), func(tx pgx.Tx) error {
-		status, err := value[server.Status](ctx, tx, sqlHoldDrained, id)
+		status, err := value[server.Status](ctx, tx, sqlHoldServerStatus, id)
 		if err != nil {
 			return ifNoRows(err, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id))
 		}
-		open, err := find[server.Drain](ctx, tx, sqlOpenDrain, id)
+		open, err := find[server.Maintenance](ctx, tx, sqlOpenMaintenance, id)
 		switch {
 		case err != nil:
 			return err
@@ -76,12 +76,12 @@ func (s *Store) RequestDrain(ctx context.Context, id prego.ServerID, kind server
 		if err != nil {
 			return err
 		}
-		if kind == server.DrainResize && before.ServerType == r.ServerType {
+		if kind == server.MaintenanceResize && before.ServerType == r.ServerType {
 			return prego.Errorf(prego.CodeInvalidTransition, "server %s is a %s already", id, r.ServerType)
 		}
 		// Closed first: whoever got a place before is seen then. A patch closes it when its turn comes: a
 		// whole fleet may be waiting, and its tenants need places.
-		if kind != server.DrainPatch {
+		if kind != server.MaintenancePatch {
 			if _, err := cordonIn(ctx, tx, id, by, cmp.Or(r.Reason, string(kind))); err != nil {
 				return err
 			}
@@ -98,71 +98,71 @@ func (s *Store) RequestDrain(ctx context.Context, id prego.ServerID, kind server
 				return err
 			}
 		}
-		if d, err = one[server.Drain](ctx, tx, sqlRequestDrain, id, kind, r.Reason, by, r.KeepTenants, before.CordonedBy == "", r.TimeoutSeconds, r.ServerType, r.Wave); err != nil {
+		if d, err = one[server.Maintenance](ctx, tx, sqlRequestMaintenance, id, kind, r.Reason, by, r.KeepTenants, before.CordonedBy == "", r.TimeoutSeconds, r.ServerType, r.Wave); err != nil {
 			return err
 		}
 		text := fmt.Sprintf("%s, %d instances, %d tenants", byWhom(by, r.Reason), d.Total, d.TenantsTotal)
-		return addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepDrainRequested, Message: string(kind) + " " + text, Actor: prego.ActorOperator}, "")
+		return addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepMaintenanceRequested, Message: string(kind) + " " + text, Actor: prego.ActorOperator}, "")
 	})
 	return d, err
 }
 
-func tenantsStay(id prego.ServerID, kind server.DrainKind, tenants []string) error {
+func tenantsStay(id prego.ServerID, kind server.MaintenanceKind, tenants []string) error {
 	named := tenants
 	more := ""
 	if len(named) > namedTenants {
 		named, more = named[:namedTenants], fmt.Sprintf(" and %d more", len(tenants)-namedTenants)
 	}
 	hint := "cordon it and wait until they are gone, or set keep_tenants, which leaves tenants where they are"
-	if kind == server.DrainReplace {
+	if kind == server.MaintenanceReplace {
 		hint = "cordon it and wait until they are gone"
 	}
 	return prego.Errorf(prego.CodeTenantsCannotMove, "%d tenants have their databases on server %s, which is in no private network, and cannot be moved: %s%s; %s", len(tenants), id, strings.Join(named, ", "), more, hint)
 }
 
-const sqlLastDrain = `SELECT ` + drainColumns + ` FROM server_drains d WHERE server_id = $1 ORDER BY number DESC LIMIT 1`
+const sqlLastMaintenance = `SELECT ` + maintenanceColumns + ` FROM server_maintenances d WHERE server_id = $1 ORDER BY number DESC LIMIT 1`
 
-// LastDrain is the newest drain of a server, or CodeDrainNotFound.
-func (s *Store) LastDrain(ctx context.Context, id prego.ServerID) (server.Drain, error) {
-	d, err := find[server.Drain](ctx, s.pool, sqlLastDrain, id)
+// LastMaintenance is the newest maintenance of a server, or CodeMaintenanceNotFound.
+func (s *Store) LastMaintenance(ctx context.Context, id prego.ServerID) (server.Maintenance, error) {
+	d, err := find[server.Maintenance](ctx, s.pool, sqlLastMaintenance, id)
 	switch {
 	case err != nil:
-		return server.Drain{}, failed("drain of "+string(id), err)
+		return server.Maintenance{}, failed("maintenance of "+string(id), err)
 	case d == nil:
 		if _, err := s.GetServer(ctx, id); err != nil {
-			return server.Drain{}, err
+			return server.Maintenance{}, err
 		}
-		return server.Drain{}, prego.Errorf(prego.CodeDrainNotFound, "server %s was never drained", id)
+		return server.Maintenance{}, prego.Errorf(prego.CodeMaintenanceNotFound, "server %s never had maintenance", id)
 	}
 	return *d, nil
 }
 
 // What has no place to go says why; its group knows.
-const sqlDrainedInstances = `
+const sqlRemainingInstances = `
 SELECT i.instance_id, i.group_id, i.org_id, i.state, i.leaving,
     g.no_surge OR EXISTS (SELECT FROM volume_attachments a WHERE a.group_id = g.group_id AND a.deleted_at IS NULL) AS stops_first,
     CASE WHEN i.leaving AND g.wanted > 0 THEN g.status_reason ELSE '' END AS reason, CASE WHEN i.leaving AND g.wanted > 0 THEN g.status_message ELSE '' END AS message
 FROM instances i JOIN process_groups g ON g.group_id = i.group_id WHERE i.server_id = $1 AND i.state <> 'stopped' ORDER BY i.instance_id LIMIT 200`
 
-// DrainedInstances are the instances that are still on a server, at most 200.
-func (s *Store) DrainedInstances(ctx context.Context, id prego.ServerID) ([]server.DrainedInstance, error) {
-	return collect[server.DrainedInstance](ctx, s, "instances to be moved from "+string(id), sqlDrainedInstances, id)
+// RemainingInstances are the instances that are still on a server, at most 200.
+func (s *Store) RemainingInstances(ctx context.Context, id prego.ServerID) ([]server.RemainingInstance, error) {
+	return collect[server.RemainingInstance](ctx, s, "instances to be moved from "+string(id), sqlRemainingInstances, id)
 }
 
-const sqlCancelDrain = `
-UPDATE server_drains d SET cancel_requested_at = COALESCE(cancel_requested_at, now()), updated_at = now()
-WHERE server_id = $1 AND finished_at IS NULL AND status <> 'finishing' RETURNING ` + drainColumns
+const sqlCancelMaintenance = `
+UPDATE server_maintenances d SET cancel_requested_at = COALESCE(cancel_requested_at, now()), updated_at = now()
+WHERE server_id = $1 AND finished_at IS NULL AND status <> 'finishing' RETURNING ` + maintenanceColumns
 
-// CancelDrain asks that what is under way on a server ends: what has moved stays where it is, the
-// rest stays on the server, and that is opened again if the drain closed it. One that is
+// CancelMaintenance asks that what is under way on a server ends: what has moved stays where it is, the
+// rest stays on the server, and that is opened again if the maintenance closed it. One that is
 // being rebooted or deleted by now, or that has ended otherwise, is CodeInvalidTransition.
-func (s *Store) CancelDrain(ctx context.Context, id prego.ServerID) (server.Drain, error) {
-	d, err := find[server.Drain](ctx, s.pool, sqlCancelDrain, id)
+func (s *Store) CancelMaintenance(ctx context.Context, id prego.ServerID) (server.Maintenance, error) {
+	d, err := find[server.Maintenance](ctx, s.pool, sqlCancelMaintenance, id)
 	if err != nil || d != nil {
-		return deref(d), failed("cancel the drain of "+string(id), err)
+		return deref(d), failed("cancel the maintenance of "+string(id), err)
 	}
-	last, err := s.LastDrain(ctx, id)
-	if err != nil || last.Status == server.DrainCancelled {
+	last, err := s.LastMaintenance(ctx, id)
+	if err != nil || last.Status == server.MaintenanceCancelled {
 		return last, err
 	}
 	return last, prego.Errorf(prego.CodeInvalidTransition, "the %s of server %s is %s", last.Kind, id, last.Status)
@@ -175,22 +175,22 @@ func deref[T any](v *T) (out T) {
 	return out
 }
 
-const sqlQuietDrains = `SELECT server_id FROM server_drains WHERE finished_at IS NULL AND updated_at < now() - make_interval(secs => $1) ORDER BY server_id LIMIT 200`
+const sqlQuietMaintenances = `SELECT server_id FROM server_maintenances WHERE finished_at IS NULL AND updated_at < now() - make_interval(secs => $1) ORDER BY server_id LIMIT 200`
 
-// QuietDrains are the servers whose drains may have lost their runs.
-func (s *Store) QuietDrains(ctx context.Context, quiet time.Duration) ([]prego.ServerID, error) {
-	return collectValues[prego.ServerID](ctx, s, "drains", sqlQuietDrains, quiet.Seconds())
+// QuietMaintenances are the servers whose maintenances may have lost their runs.
+func (s *Store) QuietMaintenances(ctx context.Context, quiet time.Duration) ([]prego.ServerID, error) {
+	return collectValues[prego.ServerID](ctx, s, "maintenances", sqlQuietMaintenances, quiet.Seconds())
 }
 
-// A drain that waits for others waits for its turn; what has another reason, or takes longer
+// A maintenance that waits for others waits for its turn; what has another reason, or takes longer
 // than anything should, needs somebody.
 const (
-	drainIsStuck  = `(d.reason NOT IN ('', 'fleet_budget', 'org_budget') OR d.created_at < now() - interval '6 hours')`
-	sqlOpenDrains = `
-SELECT kind, status, count(*)::int AS n, (count(*) FILTER (WHERE ` + drainIsStuck + `))::int AS stuck FROM server_drains d WHERE finished_at IS NULL GROUP BY 1, 2`
+	maintenanceIsStuck  = `(d.reason NOT IN ('', 'fleet_budget', 'org_budget') OR d.created_at < now() - interval '6 hours')`
+	sqlOpenMaintenances = `
+SELECT kind, status, count(*)::int AS n, (count(*) FILTER (WHERE ` + maintenanceIsStuck + `))::int AS stuck FROM server_maintenances d WHERE finished_at IS NULL GROUP BY 1, 2`
 )
 
-// OpenDrains counts the drains that are under way.
-func (s *Store) OpenDrains(ctx context.Context) ([]server.DrainCount, error) {
-	return collect[server.DrainCount](ctx, s, "open drains", sqlOpenDrains)
+// OpenMaintenances counts the maintenances that are under way.
+func (s *Store) OpenMaintenances(ctx context.Context) ([]server.MaintenanceCount, error) {
+	return collect[server.MaintenanceCount](ctx, s, "open maintenances", sqlOpenMaintenances)
 }

@@ -13,17 +13,17 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-var drainLimits = server.DrainLimits{Servers: 1, Instances: 10}
+var maintenanceLimits = server.MaintenanceLimits{Servers: 1, Instances: 10}
 
-type drainBundle struct {
+type maintenanceBundle struct {
 	*Store
 	t *testing.T
 }
 
-// drainSetup is two servers of a fleet, the first with instances of groups.
-func drainSetup(t *testing.T, replicas ...int) (b drainBundle, groups []string) {
+// maintenanceSetup is two servers of a fleet, the first with instances of groups.
+func maintenanceSetup(t *testing.T, replicas ...int) (b maintenanceBundle, groups []string) {
 	t.Helper()
-	b = drainBundle{groupBundle(t), t}
+	b = maintenanceBundle{groupBundle(t), t}
 	for n, replicas := range replicas {
 		id, err := b.testGroup(t, n+1, []string{"acme", "other"}[n%2], replicas, specOf(16))
 		require.NoError(t, err)
@@ -36,13 +36,13 @@ func drainSetup(t *testing.T, replicas ...int) (b drainBundle, groups []string) 
 	return b, groups
 }
 
-func (b drainBundle) another(id string) {
+func (b maintenanceBundle) another(id string) {
 	exec(b.t, b.Store, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, fleet_id, location)
 		VALUES ($1, '', 'app', 'eu', 'hetzner', '{}', 'active', 'connected', 'w', 'test', 'nodes', 'fsn1')`, id)
 }
 
 // round carries out one plan of each group; what is new comes to a server, "" for none.
-func (b drainBundle) round(to prego.ServerID, groups []string) {
+func (b maintenanceBundle) round(to prego.ServerID, groups []string) {
 	b.t.Helper()
 	ctx := context.Background()
 	for _, id := range groups {
@@ -66,33 +66,33 @@ func (b drainBundle) round(to prego.ServerID, groups []string) {
 	}
 }
 
-func (b drainBundle) request(id prego.ServerID, kind server.DrainKind, change func(*server.DrainRequest)) server.Drain {
+func (b maintenanceBundle) request(id prego.ServerID, kind server.MaintenanceKind, change func(*server.MaintenanceRequest)) server.Maintenance {
 	b.t.Helper()
-	r := server.DrainRequest{Reason: "patches"}
+	r := server.MaintenanceRequest{Reason: "patches"}
 	if change != nil {
 		change(&r)
 	}
-	d, err := b.RequestDrain(context.Background(), id, kind, r, "alice")
+	d, err := b.RequestMaintenance(context.Background(), id, kind, r, "alice")
 	require.NoError(b.t, err)
 	return d
 }
 
-func (b drainBundle) step(id prego.ServerID) server.DrainStep {
+func (b maintenanceBundle) step(id prego.ServerID) server.MaintenanceStep {
 	b.t.Helper()
-	st, err := b.StepDrain(context.Background(), id, drainLimits)
+	st, err := b.StepMaintenance(context.Background(), id, maintenanceLimits)
 	require.NoError(b.t, err)
 	return st
 }
 
-func (b drainBundle) on(id prego.ServerID) int {
+func (b maintenanceBundle) on(id prego.ServerID) int {
 	return count(b.t, b.Store, `instances WHERE state <> 'stopped' AND server_id = '`+string(id)+`'`)
 }
 
-func (b drainBundle) healthy() int {
+func (b maintenanceBundle) healthy() int {
 	return count(b.t, b.Store, `instances WHERE state = 'running'`)
 }
 
-func (b drainBundle) steps(id prego.ServerID) (out []string) {
+func (b maintenanceBundle) steps(id prego.ServerID) (out []string) {
 	events, err := b.ServerEvents(context.Background(), id)
 	require.NoError(b.t, err)
 	for _, e := range events {
@@ -103,22 +103,22 @@ func (b drainBundle) steps(id prego.ServerID) (out []string) {
 
 func TestADrainMovesInstancesOneByOne(t *testing.T) {
 	t.Parallel()
-	b, groups := drainSetup(t, 2, 1)
+	b, groups := maintenanceSetup(t, 2, 1)
 	require.Equal(t, 3, b.on("node-1"))
-	d := b.request("node-1", server.DrainOnly, nil)
-	require.Equal(t, []any{1, server.DrainWaiting, 3, true}, []any{d.Number, d.Status, d.Total, d.WasOpen})
-	require.Equal(t, d, b.request("node-1", server.DrainOnly, nil), "the same request again is the same drain")
-	_, err := b.RequestDrain(context.Background(), "node-1", server.DrainReboot, server.DrainRequest{}, "alice")
+	d := b.request("node-1", server.MaintenanceDrain, nil)
+	require.Equal(t, []any{1, server.MaintenanceWaiting, 3, true}, []any{d.Number, d.Status, d.Total, d.WasOpen})
+	require.Equal(t, d, b.request("node-1", server.MaintenanceDrain, nil), "the same request again is the same maintenance")
+	_, err := b.RequestMaintenance(context.Background(), "node-1", server.MaintenanceReboot, server.MaintenanceRequest{}, "alice")
 	code(t, err, prego.CodeInvalidTransition)
 
 	_, err = b.UncordonServer(context.Background(), "node-1", "alice")
 	code(t, err, prego.CodeInvalidTransition)
 
 	st := b.step("node-1")
-	require.Equal(t, server.DrainMoving, st.Status)
+	require.Equal(t, server.MaintenanceMoving, st.Status)
 	require.Len(t, st.Groups, 2)
 	require.Empty(t, b.step("node-1").Groups, "who died before has nothing else to do")
-	list, err := b.DrainedInstances(context.Background(), "node-1")
+	list, err := b.RemainingInstances(context.Background(), "node-1")
 	require.NoError(t, err)
 	require.Len(t, list, 3)
 	require.True(t, list[0].Leaving && !list[0].StopsFirst)
@@ -129,62 +129,62 @@ func TestADrainMovesInstancesOneByOne(t *testing.T) {
 			break
 		}
 	}
-	require.Equal(t, server.DrainDone, st.Status)
+	require.Equal(t, server.MaintenanceDone, st.Status)
 	require.Equal(t, []int{0, 3}, []int{b.on("node-1"), b.on("node-2")})
-	last, err := b.LastDrain(context.Background(), "node-1")
+	last, err := b.LastMaintenance(context.Background(), "node-1")
 	require.NoError(t, err)
 	require.Equal(t, []any{3, 0, "3 of 3 instances moved"}, []any{last.Total, last.Left, last.Message})
 	srv, err := b.GetServer(context.Background(), "node-1")
 	require.NoError(t, err)
 	require.Equal(t, "alice", srv.CordonedBy, "it stays closed")
-	require.Equal(t, server.DrainDone, b.step("node-1").Status)
+	require.Equal(t, server.MaintenanceDone, b.step("node-1").Status)
 	steps := b.steps("node-1")
-	require.Equal(t, []string{"cordoned", "drain_requested", "drain_started"}, steps[:3])
+	require.Equal(t, []string{"cordoned", "maintenance_requested", "maintenance_started"}, steps[:3])
 	require.Equal(t, "drained", steps[len(steps)-1])
-	op, err := b.Operation(context.Background(), server.DrainWorkflowID("node-1"))
+	op, err := b.Operation(context.Background(), server.MaintenanceWorkflowID("node-1"))
 	require.NoError(t, err)
 	require.Equal(t, ops.OperationSucceeded, op.Status)
 }
 
-func TestDrainsAreBounded(t *testing.T) {
+func TestMaintenancesAreBounded(t *testing.T) {
 	t.Parallel()
-	b, groups := drainSetup(t, 4, 2)
+	b, groups := maintenanceSetup(t, 4, 2)
 	b.another("node-3")
 	require.NoError(t, b.exec(context.Background(), "move", `UPDATE instances SET server_id = 'node-2' WHERE number = 1`))
-	b.request("node-1", server.DrainOnly, nil)
-	b.request("node-2", server.DrainOnly, nil)
-	limits := server.DrainLimits{Servers: 1, Instances: 2}
-	step := func(id prego.ServerID) server.DrainStep {
-		st, err := b.StepDrain(context.Background(), id, limits)
+	b.request("node-1", server.MaintenanceDrain, nil)
+	b.request("node-2", server.MaintenanceDrain, nil)
+	limits := server.MaintenanceLimits{Servers: 1, Instances: 2}
+	step := func(id prego.ServerID) server.MaintenanceStep {
+		st, err := b.StepMaintenance(context.Background(), id, limits)
 		require.NoError(t, err)
 		return st
 	}
-	n, err := b.OpenDrains(context.Background())
+	n, err := b.OpenMaintenances(context.Background())
 	require.NoError(t, err)
-	require.Equal(t, []server.DrainCount{{Kind: server.DrainOnly, Status: server.DrainWaiting, N: 2}}, n)
-	exec(t, b.Store, `UPDATE server_drains SET reason = CASE server_id WHEN 'node-1' THEN 'no_capacity_memory' ELSE 'fleet_budget' END`)
-	n, err = b.OpenDrains(context.Background())
+	require.Equal(t, []server.MaintenanceCount{{Kind: server.MaintenanceDrain, Status: server.MaintenanceWaiting, N: 2}}, n)
+	exec(t, b.Store, `UPDATE server_maintenances SET reason = CASE server_id WHEN 'node-1' THEN 'no_capacity_memory' ELSE 'fleet_budget' END`)
+	n, err = b.OpenMaintenances(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, 1, n[0].Stuck, "who waits for a turn is not stuck")
-	exec(t, b.Store, `UPDATE server_drains SET reason = '', created_at = CASE server_id WHEN 'node-2' THEN now() - interval '7 hours' ELSE created_at END`)
-	n, err = b.OpenDrains(context.Background())
+	exec(t, b.Store, `UPDATE server_maintenances SET reason = '', created_at = CASE server_id WHEN 'node-2' THEN now() - interval '7 hours' ELSE created_at END`)
+	n, err = b.OpenMaintenances(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, 1, n[0].Stuck)
-	exec(t, b.Store, `UPDATE server_drains SET created_at = now() WHERE server_id = 'node-2'`)
+	exec(t, b.Store, `UPDATE server_maintenances SET created_at = now() WHERE server_id = 'node-2'`)
 	leaving := func(org string) int {
 		return count(t, b.Store, `instances WHERE leaving AND state IN ('running', 'booting') AND org_id = '`+org+`'`)
 	}
-	require.Equal(t, server.DrainMoving, step("node-1").Status)
+	require.Equal(t, server.MaintenanceMoving, step("node-1").Status)
 	require.Equal(t, []int{2, 1}, []int{leaving("acme"), leaving("other")})
-	d, err := b.LastDrain(context.Background(), "node-1")
+	d, err := b.LastMaintenance(context.Background(), "node-1")
 	require.NoError(t, err)
-	require.Equal(t, server.DrainOrgBudget, d.Reason)
+	require.Equal(t, server.MaintenanceOrgBudget, d.Reason)
 	st := step("node-2")
-	require.Equal(t, server.DrainWaiting, st.Status)
+	require.Equal(t, server.MaintenanceWaiting, st.Status)
 	require.Contains(t, st.Message, "1 other servers of its fleet")
 	limits.Servers = 2
-	require.Equal(t, server.DrainMoving, step("node-2").Status)
-	require.Equal(t, []int{2, 2}, []int{leaving("acme"), leaving("other")}, "of all drains")
+	require.Equal(t, server.MaintenanceMoving, step("node-2").Status)
+	require.Equal(t, []int{2, 2}, []int{leaving("acme"), leaving("other")}, "of all maintenances")
 	for range 60 {
 		b.round("node-3", groups)
 		require.LessOrEqual(t, leaving("acme"), 2)
@@ -200,61 +200,61 @@ func TestDrainsAreBounded(t *testing.T) {
 func TestATenantsServerIsNotEmptied(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	b, _ := drainSetup(t, 1)
-	_, err := b.RequestDrain(ctx, "nope", server.DrainOnly, server.DrainRequest{}, "alice")
+	b, _ := maintenanceSetup(t, 1)
+	_, err := b.RequestMaintenance(ctx, "nope", server.MaintenanceDrain, server.MaintenanceRequest{}, "alice")
 	code(t, err, prego.CodeServerNotFound)
-	_, err = b.LastDrain(ctx, "node-1")
-	code(t, err, prego.CodeDrainNotFound)
+	_, err = b.LastMaintenance(ctx, "node-1")
+	code(t, err, prego.CodeMaintenanceNotFound)
 	exec(t, b.Store, `SET session_replication_role = replica;
 		INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm, dedicated)
 		VALUES ('t-2', 'other', 'shard', 'node-1', 's', 'd', 'hetzner', 'best_fit', false), ('t-1', 'node-1', 'other', 'other', 's1', 'd1', 'hetzner', 'best_fit', false), ('t-3', 'other', 'other', 'other', 's2', 'd2', 'hetzner', 'best_fit', false);
 		INSERT INTO db_shards (shard_id, server_id, region, on_node, tenant_capacity) VALUES ('shard', 'node-1', 'eu', false, 9)`)
-	for _, kind := range []server.DrainKind{server.DrainOnly, server.DrainReboot, server.DrainReplace} {
-		_, err = b.RequestDrain(ctx, "node-1", kind, server.DrainRequest{}, "alice")
+	for _, kind := range []server.MaintenanceKind{server.MaintenanceDrain, server.MaintenanceReboot, server.MaintenanceReplace} {
+		_, err = b.RequestMaintenance(ctx, "node-1", kind, server.MaintenanceRequest{}, "alice")
 		code(t, err, prego.CodeTenantsCannotMove)
 		require.ErrorContains(t, err, "1 tenants have their databases on server node-1, which is in no private network, and cannot be moved: t-1; ")
 	}
 	srv, err := b.GetServer(ctx, "node-1")
 	require.NoError(t, err)
 	require.Nil(t, srv.CordonedAt, "a refusal changes nothing")
-	d := b.request("node-1", server.DrainOnly, func(r *server.DrainRequest) { r.KeepTenants = true })
+	d := b.request("node-1", server.MaintenanceDrain, func(r *server.MaintenanceRequest) { r.KeepTenants = true })
 	require.True(t, d.KeepTenants)
 	exec(t, b.Store, `UPDATE servers SET status = 'failed' WHERE server_id = 'node-2'`)
-	_, err = b.RequestDrain(ctx, "node-2", server.DrainOnly, server.DrainRequest{}, "alice")
+	_, err = b.RequestMaintenance(ctx, "node-2", server.MaintenanceDrain, server.MaintenanceRequest{}, "alice")
 	code(t, err, prego.CodeInvalidTransition)
 }
 
-// TestACancelledDrainLeavesNothingHalfMoved: what has moved stays, the rest as well, and no
+// TestCancelledMaintenanceLeavesNothingHalfMoved: what has moved stays, the rest as well, and no
 // group has more instances than it wants.
-func TestACancelledDrainLeavesNothingHalfMoved(t *testing.T) {
+func TestCancelledMaintenanceLeavesNothingHalfMoved(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		closed bool
-		end    func(b drainBundle)
-		status server.DrainStatus
+		end    func(b maintenanceBundle)
+		status server.MaintenanceStatus
 		reason string
 		opened bool
 	}{
-		"cancelled": {false, func(b drainBundle) {
+		"cancelled": {false, func(b maintenanceBundle) {
 			for range 2 {
-				_, err := b.CancelDrain(context.Background(), "node-1")
+				_, err := b.CancelMaintenance(context.Background(), "node-1")
 				require.NoError(b.t, err)
 			}
-		}, server.DrainCancelled, "", true},
-		"cancelled, closed before": {true, func(b drainBundle) {
-			_, err := b.CancelDrain(context.Background(), "node-1")
+		}, server.MaintenanceCancelled, "", true},
+		"cancelled, closed before": {true, func(b maintenanceBundle) {
+			_, err := b.CancelMaintenance(context.Background(), "node-1")
 			require.NoError(b.t, err)
-		}, server.DrainCancelled, "", false},
-		"no time left": {false, func(b drainBundle) { exec(b.t, b.Store, `UPDATE server_drains SET deadline_at = now()`) }, server.DrainFailed, server.DrainTimeout, false},
+		}, server.MaintenanceCancelled, "", false},
+		"no time left": {false, func(b maintenanceBundle) { exec(b.t, b.Store, `UPDATE server_maintenances SET deadline_at = now()`) }, server.MaintenanceFailed, server.MaintenanceTimeout, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, groups := drainSetup(t, 4)
+			b, groups := maintenanceSetup(t, 4)
 			if tc.closed {
 				_, err := b.CordonServer(context.Background(), "node-1", "bob", "noise")
 				require.NoError(t, err)
 			}
-			b.request("node-1", server.DrainOnly, func(r *server.DrainRequest) { r.TimeoutSeconds = 3600 })
+			b.request("node-1", server.MaintenanceDrain, func(r *server.MaintenanceRequest) { r.TimeoutSeconds = 3600 })
 			for range 3 { // the first is moved, the next is being moved
 				b.step("node-1")
 				b.round("node-2", groups)
@@ -273,14 +273,14 @@ func TestACancelledDrainLeavesNothingHalfMoved(t *testing.T) {
 			require.Equal(t, 4, b.healthy())
 			require.Equal(t, 4, b.on("node-1")+b.on("node-2"))
 			require.NotZero(t, b.on("node-1"), "the rest stays")
-			d, err := b.LastDrain(context.Background(), "node-1")
+			d, err := b.LastMaintenance(context.Background(), "node-1")
 			require.NoError(t, err)
 			require.Equal(t, tc.reason, d.Reason)
 			srv, err := b.GetServer(context.Background(), "node-1")
 			require.NoError(t, err)
 			require.Equal(t, !tc.opened, srv.CordonedAt != nil)
-			_, err = b.CancelDrain(context.Background(), "node-1")
-			if tc.status == server.DrainCancelled {
+			_, err = b.CancelMaintenance(context.Background(), "node-1")
+			if tc.status == server.MaintenanceCancelled {
 				require.NoError(t, err)
 			} else {
 				code(t, err, prego.CodeInvalidTransition)
@@ -289,10 +289,10 @@ func TestACancelledDrainLeavesNothingHalfMoved(t *testing.T) {
 	}
 }
 
-func TestADrainSaysWhatFindsNoPlace(t *testing.T) {
+func TestMaintenanceSaysWhatFindsNoPlace(t *testing.T) {
 	t.Parallel()
-	b, groups := drainSetup(t, 1)
-	b.request("node-1", server.DrainOnly, nil)
+	b, groups := maintenanceSetup(t, 1)
+	b.request("node-1", server.MaintenanceDrain, nil)
 	b.step("node-1")
 	b.round("", groups)
 	require.NoError(t, b.NoPlace(context.Background(), prego.GroupID(groups[0]), "cell_mismatch", "no server fits: of 2 servers constraint 2", nil, time.Now(), time.Minute))
@@ -300,16 +300,16 @@ func TestADrainSaysWhatFindsNoPlace(t *testing.T) {
 		st := b.step("node-1")
 		require.Contains(t, st.Message, "no place for an instance of "+groups[0]+": no server fits")
 	}
-	d, err := b.LastDrain(context.Background(), "node-1")
+	d, err := b.LastMaintenance(context.Background(), "node-1")
 	require.NoError(t, err)
 	require.Equal(t, "cell_mismatch", d.Reason)
-	list, err := b.DrainedInstances(context.Background(), "node-1")
+	list, err := b.RemainingInstances(context.Background(), "node-1")
 	require.NoError(t, err)
 	require.Equal(t, "cell_mismatch", list[0].Reason)
 	require.Equal(t, 1, b.healthy())
 	waits := 0
 	for _, s := range b.steps("node-1") {
-		if s == "drain_waits" {
+		if s == "maintenance_waits" {
 			waits++
 		}
 	}
@@ -319,10 +319,10 @@ func TestADrainSaysWhatFindsNoPlace(t *testing.T) {
 func TestARebootEndsWithTheNextBoot(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	b, groups := drainSetup(t, 1)
+	b, groups := maintenanceSetup(t, 1)
 	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'first'`)
-	b.request("node-1", server.DrainReboot, nil)
-	var st server.DrainStep
+	b.request("node-1", server.MaintenanceReboot, nil)
+	var st server.MaintenanceStep
 	for range 10 {
 		if st = b.step("node-1"); st.Act != "" {
 			break
@@ -332,46 +332,46 @@ func TestARebootEndsWithTheNextBoot(t *testing.T) {
 	require.Zero(t, b.on("node-1"), "it is empty first")
 	require.Equal(t, server.ActReboot, st.Act)
 	require.Equal(t, server.ActReboot, b.step("node-1").Act, "until the provider was asked")
-	require.NoError(t, b.DrainActed(ctx, "node-1"))
+	require.NoError(t, b.MaintenanceActed(ctx, "node-1"))
 	require.Empty(t, b.step("node-1").Act)
-	_, err := b.CancelDrain(ctx, "node-1")
+	_, err := b.CancelMaintenance(ctx, "node-1")
 	code(t, err, prego.CodeInvalidTransition)
-	exec(t, b.Store, `UPDATE server_drains SET acted_at = now() - interval '3 minutes'`)
+	exec(t, b.Store, `UPDATE server_maintenances SET acted_at = now() - interval '3 minutes'`)
 	require.Equal(t, server.ActReset, b.step("node-1").Act, "it does not listen")
 	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'second', agent_status = 'disconnected' WHERE server_id = 'node-1'`)
-	require.Equal(t, server.DrainFinishing, b.step("node-1").Status)
+	require.Equal(t, server.MaintenanceFinishing, b.step("node-1").Status)
 	exec(t, b.Store, `UPDATE servers SET agent_status = 'connected' WHERE server_id = 'node-1'`)
 	st = b.step("node-1")
-	require.Equal(t, server.DrainDone, st.Status)
+	require.Equal(t, server.MaintenanceDone, st.Status)
 	require.True(t, st.Opened)
 	require.Equal(t, "rebooted", b.steps("node-1")[len(b.steps("node-1"))-2])
 
-	b.request("node-1", server.DrainReboot, nil)
+	b.request("node-1", server.MaintenanceReboot, nil)
 	b.step("node-1")
-	exec(t, b.Store, `UPDATE server_drains SET acted_at = now() - interval '16 minutes', started_at = now() - interval '1 hour' WHERE number = 2`)
-	require.Equal(t, server.DrainFailed, b.step("node-1").Status)
-	d, err := b.LastDrain(ctx, "node-1")
+	exec(t, b.Store, `UPDATE server_maintenances SET acted_at = now() - interval '16 minutes', started_at = now() - interval '1 hour' WHERE number = 2`)
+	require.Equal(t, server.MaintenanceFailed, b.step("node-1").Status)
+	d, err := b.LastMaintenance(ctx, "node-1")
 	require.NoError(t, err)
-	require.Equal(t, []any{2, server.DrainRebootTimeout}, []any{d.Number, d.Reason})
+	require.Equal(t, []any{2, server.MaintenanceRebootTimeout}, []any{d.Number, d.Reason})
 }
 
 // TestAResizeEndsWithItsTypeAndBoot: both of them; and what is refused is open again.
 func TestAResizeEndsWithItsTypeAndBoot(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	b, _ := drainSetup(t, 0)
+	b, _ := maintenanceSetup(t, 0)
 	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'first', server_type = 'cx33', spec = '{"server_type": "cx33"}'`)
 	ask := func(serverType string) error {
-		_, err := b.RequestDrain(ctx, "node-1", server.DrainResize, server.DrainRequest{ServerType: serverType}, "alice")
+		_, err := b.RequestMaintenance(ctx, "node-1", server.MaintenanceResize, server.MaintenanceRequest{ServerType: serverType}, "alice")
 		return err
 	}
 	code(t, ask("cx33"), prego.CodeInvalidTransition)
 	require.NoError(t, ask("cx43"))
 	require.NoError(t, ask("cx43"), "the same again")
 	code(t, ask("cx53"), prego.CodeInvalidTransition)
-	act := func() server.DrainAct {
+	act := func() server.MaintenanceAct {
 		t.Helper()
-		var st server.DrainStep
+		var st server.MaintenanceStep
 		for range 5 {
 			if st = b.step("node-1"); st.Act != "" {
 				break
@@ -380,18 +380,18 @@ func TestAResizeEndsWithItsTypeAndBoot(t *testing.T) {
 		return st.Act
 	}
 	require.Equal(t, server.ActResize, act())
-	require.NoError(t, b.DrainActed(ctx, "node-1"))
+	require.NoError(t, b.MaintenanceActed(ctx, "node-1"))
 	require.Empty(t, act())
-	exec(t, b.Store, `UPDATE server_drains SET acted_at = now() - interval '3 minutes'`)
+	exec(t, b.Store, `UPDATE server_maintenances SET acted_at = now() - interval '3 minutes'`)
 	require.Equal(t, server.ActResize, act(), "whoever did it is lost")
-	require.NoError(t, b.DrainActed(ctx, "node-1"))
+	require.NoError(t, b.MaintenanceActed(ctx, "node-1"))
 	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'second' WHERE server_id = 'node-1'`)
-	require.Equal(t, server.DrainFinishing, b.step("node-1").Status, "it booted, and is what it was")
+	require.Equal(t, server.MaintenanceFinishing, b.step("node-1").Status, "it booted, and is what it was")
 	for range 2 {
 		require.NoError(t, b.ServerResized(ctx, "node-1", "cx43"))
 	}
 	st := b.step("node-1")
-	require.Equal(t, server.DrainDone, st.Status)
+	require.Equal(t, server.MaintenanceDone, st.Status)
 	require.True(t, st.Opened)
 	require.Contains(t, st.Message, "away for 3m")
 	srv, err := b.GetServer(ctx, "node-1")
@@ -400,22 +400,22 @@ func TestAResizeEndsWithItsTypeAndBoot(t *testing.T) {
 
 	require.NoError(t, ask("cx23"))
 	require.Equal(t, server.ActResize, act())
-	require.NoError(t, b.DrainActed(ctx, "node-1"))
+	require.NoError(t, b.MaintenanceActed(ctx, "node-1"))
 	require.NoError(t, b.ResizeRefused(ctx, "node-1", "disks don't shrink"))
 	st = b.step("node-1")
-	require.Equal(t, server.DrainFailed, st.Status)
+	require.Equal(t, server.MaintenanceFailed, st.Status)
 	require.True(t, st.Opened)
-	d, err := b.LastDrain(ctx, "node-1")
+	d, err := b.LastMaintenance(ctx, "node-1")
 	require.NoError(t, err)
-	require.Equal(t, []string{server.DrainResizeRefused, "disks don't shrink"}, []string{d.Reason, d.Message})
+	require.Equal(t, []string{server.MaintenanceResizeRefused, "disks don't shrink"}, []string{d.Reason, d.Message})
 }
 
 func TestAReplacementIsMadeBeforeAndTheOldOneDeletedAfter(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	b, groups := drainSetup(t, 1)
+	b, groups := maintenanceSetup(t, 1)
 	exec(t, b.Store, `ALTER TABLE servers DISABLE TRIGGER USER; UPDATE servers SET tags = '{gpu}', server_type = 'cx43', location = 'fsn1', status = 'active', fleet_profile = 3 WHERE server_id = 'node-1'; ALTER TABLE servers ENABLE TRIGGER USER`)
-	b.request("node-1", server.DrainReplace, nil)
+	b.request("node-1", server.MaintenanceReplace, nil)
 	require.Equal(t, server.ActMake, b.step("node-1").Act)
 	for range 2 {
 		made, err := b.MakeReplacement(ctx, "node-1")
@@ -424,7 +424,7 @@ func TestAReplacementIsMadeBeforeAndTheOldOneDeletedAfter(t *testing.T) {
 	}
 	require.Equal(t, 1, count(t, b.Store, `servers WHERE server_id = 'node-1-r1' AND fleet_id = 'nodes' AND fleet_profile = 3 AND tags = '{gpu}'`))
 	st := b.step("node-1")
-	require.Equal(t, []any{server.DrainMaking, server.DrainAct("")}, []any{st.Status, st.Act})
+	require.Equal(t, []any{server.MaintenanceMaking, server.MaintenanceAct("")}, []any{st.Status, st.Act})
 	exec(t, b.Store, `UPDATE servers SET status = 'active', agent_status = 'connected' WHERE server_id = 'node-1-r1'`)
 	for range 10 {
 		if st = b.step("node-1"); st.Act != "" {
@@ -438,44 +438,44 @@ func TestAReplacementIsMadeBeforeAndTheOldOneDeletedAfter(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, server.ActDelete, b.step("node-1").Act)
 	exec(t, b.Store, `UPDATE servers SET status = 'terminated' WHERE server_id = 'node-1'`)
-	require.Equal(t, server.DrainDone, b.step("node-1").Status)
+	require.Equal(t, server.MaintenanceDone, b.step("node-1").Status)
 
 	// One that cannot be made leaves the old one as it is.
-	b.request("node-2", server.DrainReplace, nil)
+	b.request("node-2", server.MaintenanceReplace, nil)
 	_, err = b.MakeReplacement(ctx, "node-2")
 	require.NoError(t, err)
 	exec(t, b.Store, `UPDATE servers SET status = 'failed', status_message = 'no' WHERE server_id = 'node-2-r1'`)
 	st = b.step("node-2")
-	require.Equal(t, server.DrainFailed, st.Status)
+	require.Equal(t, server.MaintenanceFailed, st.Status)
 	require.Equal(t, "node-2-r1 is failed: no", st.Message)
 	made, err := b.MakeReplacement(ctx, "node-2")
 	require.NoError(t, err)
 	require.Nil(t, made, "nobody waits for it any more")
 }
 
-func TestADrainEndsWithItsServer(t *testing.T) {
+func TestMaintenanceEndsWithItsServer(t *testing.T) {
 	t.Parallel()
-	b, _ := drainSetup(t, 1)
-	b.request("node-1", server.DrainOnly, nil)
+	b, _ := maintenanceSetup(t, 1)
+	b.request("node-1", server.MaintenanceDrain, nil)
 	b.step("node-1")
 	_, err := b.RequestDecommission(context.Background(), "node-1", "bob", true)
 	require.NoError(t, err)
-	require.Equal(t, server.DrainCancelled, b.step("node-1").Status)
-	d, err := b.LastDrain(context.Background(), "node-1")
+	require.Equal(t, server.MaintenanceCancelled, b.step("node-1").Status)
+	d, err := b.LastMaintenance(context.Background(), "node-1")
 	require.NoError(t, err)
-	require.Equal(t, server.DrainServerGone, d.Reason)
+	require.Equal(t, server.MaintenanceServerGone, d.Reason)
 }
 
-func TestADrainWithoutItsRunIsFound(t *testing.T) {
+func TestMaintenanceWithoutItsRunIsFound(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	b, _ := drainSetup(t, 1)
-	b.request("node-1", server.DrainOnly, nil)
-	ids, err := b.QuietDrains(ctx, time.Minute)
+	b, _ := maintenanceSetup(t, 1)
+	b.request("node-1", server.MaintenanceDrain, nil)
+	ids, err := b.QuietMaintenances(ctx, time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, ids, "its run is about to begin")
-	exec(t, b.Store, `UPDATE server_drains SET updated_at = now() - interval '2 minutes'`)
-	ids, err = b.QuietDrains(ctx, time.Minute)
+	exec(t, b.Store, `UPDATE server_maintenances SET updated_at = now() - interval '2 minutes'`)
+	ids, err = b.QuietMaintenances(ctx, time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, []prego.ServerID{"node-1"}, ids)
 }
@@ -483,17 +483,17 @@ func TestADrainWithoutItsRunIsFound(t *testing.T) {
 // TestAnEdgeThatIsEmptiedLeavesTheDNS before anything else may happen to it.
 func TestAnEdgeThatIsEmptiedLeavesTheDNS(t *testing.T) {
 	t.Parallel()
-	b, _ := drainSetup(t)
+	b, _ := maintenanceSetup(t)
 	exec(t, b.Store, `UPDATE servers SET role = 'edge', host = '203.0.113.7'`)
 	facts, err := b.RecordFacts(context.Background(), "prego.test", "sites.prego.test")
 	require.NoError(t, err)
 	require.False(t, facts.Edges[0].Silent)
-	b.request("node-1", server.DrainReboot, nil)
+	b.request("node-1", server.MaintenanceReboot, nil)
 	facts, err = b.RecordFacts(context.Background(), "prego.test", "sites.prego.test")
 	require.NoError(t, err)
 	require.True(t, facts.Edges[0].Silent && !facts.Edges[1].Silent, "%+v", facts.Edges)
 	require.Equal(t, server.ActLeaveDNS, b.step("node-1").Act)
-	require.NoError(t, b.DrainLeftDNS(context.Background(), "node-1"))
+	require.NoError(t, b.MaintenanceLeftDNS(context.Background(), "node-1"))
 	require.Equal(t, server.ActReboot, b.step("node-1").Act)
 }
 
@@ -501,10 +501,10 @@ func TestAnEdgeThatIsEmptiedLeavesTheDNS(t *testing.T) {
 func TestAFleetEmptiesWhatItRemoves(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	b, groups := drainSetup(t, 2)
+	b, groups := maintenanceSetup(t, 2)
 	storage := false
 	begun := func() bool {
-		left, begun, err := b.DrainFleetMember(ctx, "node-1", "nodes action 1", time.Minute, storage)
+		left, begun, err := b.EmptyFleetMember(ctx, "node-1", "nodes action 1", time.Minute, storage)
 		require.NoError(t, err)
 		if begun {
 			require.Greater(t, left, 50*time.Second)
@@ -535,15 +535,15 @@ func TestAFleetEmptiesWhatItRemoves(t *testing.T) {
 	require.False(t, begun(), "a release is being tried there")
 	exec(t, b.Store, `UPDATE stack_release_servers SET status = 'done'`)
 	require.True(t, begun(), "it moves")
-	d, err := b.LastDrain(ctx, "node-1")
+	d, err := b.LastMaintenance(ctx, "node-1")
 	require.NoError(t, err)
 	require.Equal(t, []any{1, false}, []any{d.TenantsLeft, d.KeepTenants})
-	exec(t, b.Store, `DELETE FROM server_drains; SET session_replication_role = replica; DELETE FROM tenant_allocations`)
+	exec(t, b.Store, `DELETE FROM server_maintenances; SET session_replication_role = replica; DELETE FROM tenant_allocations`)
 	storage = false
 	exec(t, b.Store, `UPDATE servers SET tenant_count = 0 WHERE server_id = 'node-1'`)
 	require.True(t, begun())
 	require.False(t, begun(), "it is under way")
-	_, err = b.DrainMember(ctx, "node-1", "nodes action 1")
+	_, err = b.DecommissionMember(ctx, "node-1", "nodes action 1")
 	code(t, err, prego.CodeServerHasTenants)
 
 	// The fleet keeps it after all.
@@ -552,14 +552,14 @@ func TestAFleetEmptiesWhatItRemoves(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, ended)
 	st := b.step("node-1")
-	require.Equal(t, server.DrainCancelled, st.Status)
+	require.Equal(t, server.MaintenanceCancelled, st.Status)
 	require.False(t, st.Opened, "that is the fleet's to do")
 	require.True(t, begun())
-	exec(t, b.Store, `UPDATE server_drains SET deadline_at = now() WHERE finished_at IS NULL`)
-	require.Equal(t, server.DrainFailed, b.step("node-1").Status)
+	exec(t, b.Store, `UPDATE server_maintenances SET deadline_at = now() WHERE finished_at IS NULL`)
+	require.Equal(t, server.MaintenanceFailed, b.step("node-1").Status)
 	require.False(t, begun(), "it had its time")
-	why("it was not emptied: drain_timeout: ")
-	exec(t, b.Store, `UPDATE server_drains SET status = 'cancelled' WHERE status = 'failed'`)
+	why("it was not emptied: maintenance_timeout: ")
+	exec(t, b.Store, `UPDATE server_maintenances SET status = 'cancelled' WHERE status = 'failed'`)
 	require.True(t, begun())
 	for range 20 {
 		b.step("node-1")
@@ -568,9 +568,9 @@ func TestAFleetEmptiesWhatItRemoves(t *testing.T) {
 			break
 		}
 	}
-	srv, err := b.DrainMember(ctx, "node-1", "nodes action 1")
+	srv, err := b.DecommissionMember(ctx, "node-1", "nodes action 1")
 	require.NoError(t, err)
-	require.Equal(t, server.Draining, srv.Status)
-	require.Equal(t, server.DrainDone, b.step("node-1").Status)
+	require.Equal(t, server.Decommissioning, srv.Status)
+	require.Equal(t, server.MaintenanceDone, b.step("node-1").Status)
 	require.Equal(t, 2, b.on("node-2"))
 }

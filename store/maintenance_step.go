@@ -17,7 +17,7 @@ import (
 
 // Whoever has anything on a server (a shard and a pool have their server's id), or is not cleared
 // away from it yet.
-const sqlDrainedTenants = `
+const sqlRemainingTenants = `
 SELECT a.tenant_id, t.org_id, m.move_id IS NOT NULL AS moving, has_site(t.state) AS fit, t.state,
     COALESCE(f.reason, '') AS reason, COALESCE(f.message, '') AS message, COALESCE(f.finished_at > now() - make_interval(secs => $2), false) AS rests
 FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
@@ -28,29 +28,29 @@ UNION ALL SELECT tenant_id, org_id, true, true, '', '', '', false FROM tenant_mo
 WHERE state = 'switched' AND (moves_server AND from_server_id = $1 OR moves_shard AND from_shard_id = $1 OR moves_pool AND from_pool_id = $1)
 ORDER BY 1`
 
-// moveRest is how long a tenant whose move failed is left alone by a drain, in seconds.
+// moveRest is how long a tenant whose move failed is left alone by a maintenance, in seconds.
 const moveRest = 30
 
 const sqlLetTenantsStay = `
 UPDATE tenant_moves SET cancel_requested_at = COALESCE(cancel_requested_at, now()), updated_at = now()
-WHERE drain_of = $1 AND state IN ('queued', 'copying', 'frozen') RETURNING move_id`
+WHERE maintenance_of = $1 AND state IN ('queued', 'copying', 'frozen') RETURNING move_id`
 
-// One at a time: the limits hold over all drains.
-const sqlOneDrain = `SELECT pg_advisory_xact_lock(hashtextextended('prego/drains', 0))`
+// One at a time: the limits hold over all maintenances.
+const sqlOneMaintenance = `SELECT pg_advisory_xact_lock(hashtextextended('prego/maintenances', 0))`
 
-const sqlDrainNow = `
-SELECT ` + drainColumns + `, s.role, s.region, s.status AS server_status, s.agent_status = 'connected' AS connected, s.agent_boot_id, COALESCE(d.boot_id, '') AS boot_id, d.left_dns, d.by_fleet, d.refused, s.server_type AS has_type, d.checked_at, d.to_patch, d.patching_at, d.patched_at, s.docker_state,
+const sqlMaintenanceNow = `
+SELECT ` + maintenanceColumns + `, s.role, s.region, s.status AS server_status, s.agent_status = 'connected' AS connected, s.agent_boot_id, COALESCE(d.boot_id, '') AS boot_id, d.left_dns, d.by_fleet, d.refused, s.server_type AS has_type, d.checked_at, d.to_patch, d.patching_at, d.patched_at, s.docker_state,
     COALESCE(s.fleet_id, '') AS fleet_id, COALESCE(r.status, '') AS made, COALESCE(r.status_message, '') AS made_message, clock_timestamp() AS now, d.acted_at
-FROM server_drains d JOIN servers s ON s.server_id = d.server_id LEFT JOIN servers r ON r.server_id = d.replacement_id
+FROM server_maintenances d JOIN servers s ON s.server_id = d.server_id LEFT JOIN servers r ON r.server_id = d.replacement_id
 WHERE d.server_id = $1 AND d.finished_at IS NULL FOR NO KEY UPDATE OF d`
 
-// Drains of the same fleet; servers in none are a fleet by region and role.
-const sqlFleetDrains = `
-SELECT count(*)::int FROM server_drains d JOIN servers s ON s.server_id = d.server_id
+// Maintenances of the same fleet; servers in none are a fleet by region and role.
+const sqlFleetMaintenances = `
+SELECT count(*)::int FROM server_maintenances d JOIN servers s ON s.server_id = d.server_id
 WHERE d.finished_at IS NULL AND d.status IN ('moving', 'finishing') AND d.server_id <> $1
   AND COALESCE(s.fleet_id, '') = $2 AND ($2 <> '' OR s.role = $3 AND s.region = $4)`
 
-const sqlDrainInstancesOf = `
+const sqlMaintenanceInstances = `
 SELECT instance_id AS id, number, group_id, org_id, leaving, state IN ('draining', 'failed') AS going FROM instances WHERE server_id = $1 AND state <> 'stopped' ORDER BY number`
 
 const sqlLeavingElsewhere = `
@@ -69,24 +69,24 @@ const sqlLetStay = `
 WITH stays AS (UPDATE instances SET leaving = false WHERE server_id = $1 AND leaving AND state IN ('booting', 'running') RETURNING group_id)
 UPDATE process_groups g SET converged = false, updated_at = now() WHERE group_id IN (SELECT group_id FROM stays) RETURNING group_id, org_id`
 
-const sqlDrainProgress = `
-UPDATE server_drains SET status = $3, reason = $4, message = $5, total = GREATEST(total, $6), left_now = $6, updated_at = now(),
+const sqlMaintenanceProgress = `
+UPDATE server_maintenances SET status = $3, reason = $4, message = $5, total = GREATEST(total, $6), left_now = $6, updated_at = now(),
     started_at = CASE WHEN $3 IN ('moving', 'finishing') THEN COALESCE(started_at, now()) END, boot_id = COALESCE(boot_id, $7),
     tenants_total = GREATEST(tenants_total, $8), tenants_left = $8 WHERE server_id = $1 AND number = $2`
 
-const sqlEndDrain = `
-UPDATE server_drains SET status = $3, reason = $4, message = $5, left_now = $6, tenants_left = $7, finished_at = now(), updated_at = now() WHERE server_id = $1 AND number = $2 AND finished_at IS NULL`
+const sqlEndMaintenance = `
+UPDATE server_maintenances SET status = $3, reason = $4, message = $5, left_now = $6, tenants_left = $7, finished_at = now(), updated_at = now() WHERE server_id = $1 AND number = $2 AND finished_at IS NULL`
 
-const sqlOtherDrains = `SELECT 'server-drain/' || server_id FROM server_drains WHERE finished_at IS NULL AND server_id <> $1 ORDER BY server_id`
+const sqlOtherMaintenances = `SELECT 'server-maintenance/' || server_id FROM server_maintenances WHERE finished_at IS NULL AND server_id <> $1 ORDER BY server_id`
 
 const sqlWhyNotMoved = `
 SELECT g.status_reason AS reason, g.group_id || ': ' || g.status_message AS message FROM process_groups g
 WHERE g.status = 'unschedulable' AND g.wanted > 0 AND EXISTS (SELECT FROM instances i WHERE i.group_id = g.group_id AND i.server_id = $1 AND i.leaving AND i.state <> 'stopped')
 ORDER BY g.group_id LIMIT 1`
 
-// drainRow is a drain with what its next step depends on.
-type drainRow struct {
-	server.Drain
+// maintenanceRow is a maintenance with what its next step depends on.
+type maintenanceRow struct {
+	server.Maintenance
 	Role         prego.Role
 	Region       prego.Region
 	ServerStatus server.Status
@@ -109,52 +109,52 @@ type drainRow struct {
 	ActedAt      *time.Time
 }
 
-// drainStep is a step under way.
-type drainStep struct {
-	drainRow
+// maintenanceStep is a step under way.
+type maintenanceStep struct {
+	maintenanceRow
 	tx     pgx.Tx
-	out    server.DrainStep
-	status server.DrainStatus
+	out    server.MaintenanceStep
+	status server.MaintenanceStatus
 	reason string
 	text   string
 	left   int
 	stay   int // tenants that are still there
 }
 
-// StepDrain decides what comes next for a server that is being emptied, and applies what only
+// StepMaintenance decides what comes next for a server that is being emptied, and applies what only
 // concerns rows. Repeating it returns what is left to do. If nothing is under way it returns
-// the drain that ended last.
-func (s *Store) StepDrain(ctx context.Context, id prego.ServerID, limits server.DrainLimits) (out server.DrainStep, err error) {
-	err = s.inTx(ctx, "drain "+string(id), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlOneDrain); err != nil {
+// the maintenance that ended last.
+func (s *Store) StepMaintenance(ctx context.Context, id prego.ServerID, limits server.MaintenanceLimits) (out server.MaintenanceStep, err error) {
+	err = s.inTx(ctx, "maintenance of "+string(id), func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlOneMaintenance); err != nil {
 			return err
 		}
-		d, err := find[drainRow](ctx, tx, sqlDrainNow, id)
+		d, err := find[maintenanceRow](ctx, tx, sqlMaintenanceNow, id)
 		if err != nil {
 			return err
 		}
 		if d == nil {
-			last, err := find[server.Drain](ctx, tx, sqlLastDrain, id)
+			last, err := find[server.Maintenance](ctx, tx, sqlLastMaintenance, id)
 			if err == nil && last == nil {
-				err = prego.Errorf(prego.CodeDrainNotFound, "server %s was never drained", id)
+				err = prego.Errorf(prego.CodeMaintenanceNotFound, "server %s never had maintenance", id)
 			}
 			if err == nil {
-				out = server.DrainStep{Status: last.Status, Kind: last.Kind, Message: last.Message}
+				out = server.MaintenanceStep{Status: last.Status, Kind: last.Kind, Message: last.Message}
 			}
 			return err
 		}
-		st := &drainStep{drainRow: *d, tx: tx, status: d.Status, left: d.Left, stay: d.TenantsLeft, out: server.DrainStep{Kind: d.Kind, Role: d.Role, Region: d.Region}}
+		st := &maintenanceStep{maintenanceRow: *d, tx: tx, status: d.Status, left: d.Left, stay: d.TenantsLeft, out: server.MaintenanceStep{Kind: d.Kind, Role: d.Role, Region: d.Region}}
 		if err := st.take(ctx, limits); err != nil {
 			return err
 		}
 		if st.status.Ended() && st.Wave != "" {
-			if _, err := tx.Exec(ctx, sqlWaveDrainEnded, id, st.Number); err != nil {
+			if _, err := tx.Exec(ctx, sqlWaveMaintenanceEnded, id, st.Number); err != nil {
 				return err
 			}
 		}
 		st.out.Status, st.out.Message = st.status, st.text
 		if st.status.Ended() || st.left < d.Left || st.stay < d.TenantsLeft {
-			if st.out.Runs, err = values[string](ctx, tx, sqlOtherDrains, id); err != nil {
+			if st.out.Runs, err = values[string](ctx, tx, sqlOtherMaintenances, id); err != nil {
 				return err
 			}
 		}
@@ -164,29 +164,29 @@ func (s *Store) StepDrain(ctx context.Context, id prego.ServerID, limits server.
 	return out, err
 }
 
-func (d *drainStep) take(ctx context.Context, limits server.DrainLimits) error {
-	switch gone := d.ServerStatus == server.Draining || d.ServerStatus == server.Terminated; {
-	case d.Status == server.DrainFinishing && d.Kind == server.DrainReplace:
+func (d *maintenanceStep) take(ctx context.Context, limits server.MaintenanceLimits) error {
+	switch gone := d.ServerStatus == server.Decommissioning || d.ServerStatus == server.Terminated; {
+	case d.Status == server.MaintenanceFinishing && d.Kind == server.MaintenanceReplace:
 		if d.ServerStatus == server.Terminated {
-			return d.end(ctx, server.DrainDone, "", "replaced by "+string(d.ReplacementID))
+			return d.end(ctx, server.MaintenanceDone, "", "replaced by "+string(d.ReplacementID))
 		}
 		d.out.Act = server.ActDelete
 		return d.progress(ctx)
 	case gone && d.ByFleet:
-		return d.end(ctx, server.DrainDone, "", d.movedText())
+		return d.end(ctx, server.MaintenanceDone, "", d.movedText())
 	case gone:
-		return d.end(ctx, server.DrainCancelled, server.DrainServerGone, "the server is "+string(d.ServerStatus))
-	case d.Status == server.DrainFinishing:
+		return d.end(ctx, server.MaintenanceCancelled, server.MaintenanceServerGone, "the server is "+string(d.ServerStatus))
+	case d.Status == server.MaintenanceFinishing:
 		return d.reboot(ctx)
 	case d.CancelRequestedAt != nil:
-		return d.end(ctx, server.DrainCancelled, "", d.movedText())
+		return d.end(ctx, server.MaintenanceCancelled, "", d.movedText())
 	case d.DeadlineAt != nil && !d.Now.Before(*d.DeadlineAt):
-		return d.end(ctx, server.DrainFailed, server.DrainTimeout, d.movedText()+"; "+cmp.Or(d.Message, "the time for it is over"))
+		return d.end(ctx, server.MaintenanceFailed, server.MaintenanceTimeout, d.movedText()+"; "+cmp.Or(d.Message, "the time for it is over"))
 	}
-	if d.status == server.DrainMaking {
+	if d.status == server.MaintenanceMaking {
 		switch d.Made {
 		case server.Active:
-			d.status = server.DrainWaiting
+			d.status = server.MaintenanceWaiting
 		case "":
 			d.out.Act = server.ActMake
 			d.text = "its replacement is being made"
@@ -194,26 +194,26 @@ func (d *drainStep) take(ctx context.Context, limits server.DrainLimits) error {
 		case server.Provisioning:
 			d.text = "its replacement " + string(d.ReplacementID) + " is being made"
 			return d.progress(ctx)
-		case server.Failed, server.Draining, server.Terminated:
-			return d.end(ctx, server.DrainFailed, server.DrainReplacementFailed, fmt.Sprintf("%s is %s: %s", d.ReplacementID, d.Made, d.MadeMessage))
+		case server.Failed, server.Decommissioning, server.Terminated:
+			return d.end(ctx, server.MaintenanceFailed, server.MaintenanceReplacementFailed, fmt.Sprintf("%s is %s: %s", d.ReplacementID, d.Made, d.MadeMessage))
 		}
 	}
-	if d.status == server.DrainWaiting {
-		others, err := value[int](ctx, d.tx, sqlFleetDrains, d.ServerID, d.FleetID, d.Role, d.Region)
+	if d.status == server.MaintenanceWaiting {
+		others, err := value[int](ctx, d.tx, sqlFleetMaintenances, d.ServerID, d.FleetID, d.Role, d.Region)
 		if err != nil {
 			return err
 		}
 		if others >= limits.Servers {
-			d.reason, d.text = server.DrainFleetBudget, fmt.Sprintf("%d other servers of its fleet are being emptied, and %d may be at once", others, limits.Servers)
+			d.reason, d.text = server.MaintenanceFleetBudget, fmt.Sprintf("%d other servers of its fleet are being emptied, and %d may be at once", others, limits.Servers)
 			return d.progress(ctx)
 		}
-		if d.Kind == server.DrainPatch {
+		if d.Kind == server.MaintenancePatch {
 			if begins, err := d.beginPatch(ctx); err != nil || !begins {
 				return err
 			}
 		}
-		d.status = server.DrainMoving
-		if err := d.event(ctx, server.StepDrainStarted, "", fmt.Sprintf("%d instances and %d tenants to move", d.Total, d.TenantsTotal)); err != nil {
+		d.status = server.MaintenanceMoving
+		if err := d.event(ctx, server.StepMaintenanceStarted, "", fmt.Sprintf("%d instances and %d tenants to move", d.Total, d.TenantsTotal)); err != nil {
 			return err
 		}
 	}
@@ -221,13 +221,13 @@ func (d *drainStep) take(ctx context.Context, limits server.DrainLimits) error {
 }
 
 // move lets the next instances leave, and notices when none is there any more.
-func (d *drainStep) move(ctx context.Context, limits server.DrainLimits) error {
+func (d *maintenanceStep) move(ctx context.Context, limits server.MaintenanceLimits) error {
 	stuck, err := d.moveTenants(ctx, limits.Tenants)
 	if err != nil {
 		return err
 	}
 	limit := limits.Instances
-	list, err := many[instance.DrainInstance](ctx, d.tx, sqlDrainInstancesOf, d.ServerID)
+	list, err := many[instance.DrainInstance](ctx, d.tx, sqlMaintenanceInstances, d.ServerID)
 	if err != nil {
 		return err
 	}
@@ -254,7 +254,7 @@ func (d *drainStep) move(ctx context.Context, limits server.DrainLimits) error {
 		if _, err := d.tx.Exec(ctx, sqlLetLeave, leave); err != nil {
 			return err
 		}
-		if d.out.Groups, err = many[server.DrainedGroup](ctx, d.tx, sqlGroupsOfLeaving, leave); err != nil {
+		if d.out.Groups, err = many[server.MaintenanceGroup](ctx, d.tx, sqlGroupsOfLeaving, leave); err != nil {
 			return err
 		}
 	}
@@ -268,15 +268,15 @@ func (d *drainStep) move(ctx context.Context, limits server.DrainLimits) error {
 		return err
 	}
 	if d.left < d.Left || d.stay < d.TenantsLeft {
-		if err := d.event(ctx, server.StepDrainProgress, "", d.movedText()); err != nil {
+		if err := d.event(ctx, server.StepMaintenanceProgress, "", d.movedText()); err != nil {
 			return err
 		}
 	}
 	return d.progress(ctx)
 }
 
-// explain says what a drain waits for.
-func (d *drainStep) explain(ctx context.Context, wait, limit int, tenant *drainedTenant) error {
+// explain says what a maintenance waits for.
+func (d *maintenanceStep) explain(ctx context.Context, wait, limit int, tenant *remainingTenant) error {
 	type why struct{ Reason, Message string }
 	stuck, err := find[why](ctx, d.tx, sqlWhyNotMoved, d.ServerID)
 	if err != nil {
@@ -289,17 +289,17 @@ func (d *drainStep) explain(ctx context.Context, wait, limit int, tenant *draine
 	case tenant != nil && tenant.Fit:
 		d.reason, d.text = tenant.Reason, fmt.Sprintf("%s; tenant %s was not moved: %s", d.text, tenant.TenantID, tenant.Message)
 	case tenant != nil:
-		d.reason, d.text = server.DrainTenantUnfit, fmt.Sprintf("%s; tenant %s is %s, and only a site in use is moved", d.text, tenant.TenantID, tenant.State)
+		d.reason, d.text = server.MaintenanceTenantUnfit, fmt.Sprintf("%s; tenant %s is %s, and only a site in use is moved", d.text, tenant.TenantID, tenant.State)
 	case wait > 0:
-		d.reason, d.text = server.DrainOrgBudget, fmt.Sprintf("%s; %d wait: %d of an org are moved at once", d.text, wait, limit)
+		d.reason, d.text = server.MaintenanceOrgBudget, fmt.Sprintf("%s; %d wait: %d of an org are moved at once", d.text, wait, limit)
 	}
 	if d.reason != d.Reason && (stuck != nil || tenant != nil) {
-		return d.event(ctx, server.StepDrainWaits, prego.Reason(d.reason), d.text)
+		return d.event(ctx, server.StepMaintenanceWaits, prego.Reason(d.reason), d.text)
 	}
 	return nil
 }
 
-func (d *drainStep) movedText() string {
+func (d *maintenanceStep) movedText() string {
 	total, tenants := max(d.Total, d.left), max(d.TenantsTotal, d.stay)
 	text := fmt.Sprintf("%d of %d instances moved", total-d.left, total)
 	if tenants > 0 {
@@ -308,8 +308,8 @@ func (d *drainStep) movedText() string {
 	return text
 }
 
-// drainedTenant is a tenant of a server that is being emptied.
-type drainedTenant struct {
+// remainingTenant is a tenant of a server that is being emptied.
+type remainingTenant struct {
 	TenantID prego.TenantID
 	OrgID    prego.OrgID
 	Moving   bool // or being cleared away
@@ -322,11 +322,11 @@ type drainedTenant struct {
 
 // moveTenants names the tenants whose moves are to begin, limit at once, and returns one that can't
 // be moved now.
-func (d *drainStep) moveTenants(ctx context.Context, limit int) (stuck *drainedTenant, err error) {
+func (d *maintenanceStep) moveTenants(ctx context.Context, limit int) (stuck *remainingTenant, err error) {
 	if d.stay = 0; d.KeepTenants {
 		return nil, nil //nolint:nilnil // nobody is to move
 	}
-	all, err := many[drainedTenant](ctx, d.tx, sqlDrainedTenants, d.ServerID, moveRest)
+	all, err := many[remainingTenant](ctx, d.tx, sqlRemainingTenants, d.ServerID, moveRest)
 	if err != nil {
 		return nil, err
 	}
@@ -350,19 +350,19 @@ func (d *drainStep) moveTenants(ctx context.Context, limit int) (stuck *drainedT
 }
 
 // empty goes on with a server that has no instance any more.
-func (d *drainStep) empty(ctx context.Context) error {
+func (d *maintenanceStep) empty(ctx context.Context) error {
 	if d.Role == prego.RoleEdge && !d.LeftDNS {
 		d.out.Act, d.text = server.ActLeaveDNS, "its addresses leave the DNS"
 		return d.progress(ctx)
 	}
-	if d.Kind == server.DrainOnly {
-		return d.end(ctx, server.DrainDone, "", d.movedText())
+	if d.Kind == server.MaintenanceDrain {
+		return d.end(ctx, server.MaintenanceDone, "", d.movedText())
 	}
 	if err := d.event(ctx, server.StepDrained, "", d.movedText()); err != nil {
 		return err
 	}
-	d.status = server.DrainFinishing
-	if d.Kind == server.DrainReplace {
+	d.status = server.MaintenanceFinishing
+	if d.Kind == server.MaintenanceReplace {
 		d.out.Act, d.text = server.ActDelete, "it is being deleted"
 		return d.progress(ctx)
 	}
@@ -370,51 +370,51 @@ func (d *drainStep) empty(ctx context.Context) error {
 	return d.reboot(ctx)
 }
 
-func (d *drainStep) progress(ctx context.Context) error {
+func (d *maintenanceStep) progress(ctx context.Context) error {
 	boot := any(nil)
-	if (d.Kind == server.DrainReboot || d.Kind == server.DrainResize || d.Kind == server.DrainPatch) && d.status == server.DrainFinishing {
+	if (d.Kind == server.MaintenanceReboot || d.Kind == server.MaintenanceResize || d.Kind == server.MaintenancePatch) && d.status == server.MaintenanceFinishing {
 		boot = d.BootID
 	}
-	_, err := d.tx.Exec(ctx, sqlDrainProgress, d.ServerID, d.Number, d.status, d.reason, d.text, d.left, boot, d.stay)
+	_, err := d.tx.Exec(ctx, sqlMaintenanceProgress, d.ServerID, d.Number, d.status, d.reason, d.text, d.left, boot, d.stay)
 	return err
 }
 
-// end closes a drain. What has not left stays, and is nobody's to replace; a server that
-// is rebooted, or was not emptied after all because somebody changed their mind, is opened if the drain
+// end closes a maintenance. What has not left stays, and is nobody's to replace; a server that
+// is rebooted, or was not emptied after all because somebody changed their mind, is opened if the maintenance
 // closed it.
-func (d *drainStep) end(ctx context.Context, status server.DrainStatus, reason, text string) (err error) {
+func (d *maintenanceStep) end(ctx context.Context, status server.MaintenanceStatus, reason, text string) (err error) {
 	d.status, d.reason, d.text = status, reason, text
-	if status != server.DrainDone {
-		if d.out.Groups, err = many[server.DrainedGroup](ctx, d.tx, sqlLetStay, d.ServerID); err != nil {
+	if status != server.MaintenanceDone {
+		if d.out.Groups, err = many[server.MaintenanceGroup](ctx, d.tx, sqlLetStay, d.ServerID); err != nil {
 			return err
 		}
 		if d.out.Cancelled, err = values[prego.MoveID](ctx, d.tx, sqlLetTenantsStay, d.ServerID); err != nil {
 			return err
 		}
 	}
-	if _, err := d.tx.Exec(ctx, sqlEndDrain, d.ServerID, d.Number, status, reason, text, d.left, d.stay); err != nil {
+	if _, err := d.tx.Exec(ctx, sqlEndMaintenance, d.ServerID, d.Number, status, reason, text, d.left, d.stay); err != nil {
 		return err
 	}
-	step := map[server.DrainStatus]server.Step{server.DrainDone: server.StepDrained, server.DrainFailed: server.StepDrainFailed, server.DrainCancelled: server.StepDrainCancelled}[status]
-	if d.Kind == server.DrainReboot && status == server.DrainDone {
+	step := map[server.MaintenanceStatus]server.Step{server.MaintenanceDone: server.StepDrained, server.MaintenanceFailed: server.StepMaintenanceFailed, server.MaintenanceCancelled: server.StepMaintenanceCancelled}[status]
+	if d.Kind == server.MaintenanceReboot && status == server.MaintenanceDone {
 		step = server.StepRebooted
 	}
-	if d.Kind == server.DrainResize && status == server.DrainDone {
+	if d.Kind == server.MaintenanceResize && status == server.MaintenanceDone {
 		step = server.StepResized
 	}
-	if d.Kind == server.DrainPatch && status == server.DrainDone {
+	if d.Kind == server.MaintenancePatch && status == server.MaintenanceDone {
 		step = server.StepPatched
 	}
 	if err := d.event(ctx, step, prego.Reason(reason), text); err != nil {
 		return err
 	}
-	if reason == server.DrainPatchFailed && d.WasOpen {
+	if reason == server.MaintenancePatchFailed && d.WasOpen {
 		// Whoever sees that it is closed sees why.
 		if _, err := cordonIn(ctx, d.tx, d.ServerID, d.RequestedBy, strings.ToValidUTF8(reason+": "+text[:min(len(text), 400)], "")); err != nil {
 			return err
 		}
 	}
-	opens := status == server.DrainCancelled && reason == "" || status == server.DrainDone && (d.Kind == server.DrainReboot || d.Kind == server.DrainResize || d.Kind == server.DrainPatch) || reason == server.DrainResizeRefused || reason == server.DrainPatchRefused
+	opens := status == server.MaintenanceCancelled && reason == "" || status == server.MaintenanceDone && (d.Kind == server.MaintenanceReboot || d.Kind == server.MaintenanceResize || d.Kind == server.MaintenancePatch) || reason == server.MaintenanceResizeRefused || reason == server.MaintenancePatchRefused
 	if !opens || !d.WasOpen {
 		return nil
 	}
@@ -423,6 +423,6 @@ func (d *drainStep) end(ctx context.Context, status server.DrainStatus, reason, 
 	return err
 }
 
-func (d *drainStep) event(ctx context.Context, step server.Step, reason prego.Reason, text string) error {
+func (d *maintenanceStep) event(ctx context.Context, step server.Step, reason prego.Reason, text string) error {
 	return addEvent(ctx, d.tx, server.Event{ServerID: d.ServerID, Step: step, Reason: reason, Message: text, Actor: prego.ActorWorkflow}, "")
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// DrainStore is the part of Postgres that drains use.
-type DrainStore interface {
-	StepDrain(ctx context.Context, id prego.ServerID, limits server.DrainLimits) (server.DrainStep, error)
-	QuietDrains(ctx context.Context, quiet time.Duration) ([]prego.ServerID, error)
-	DrainLeftDNS(ctx context.Context, id prego.ServerID) error
-	DrainActed(ctx context.Context, id prego.ServerID) error
-	LastDrain(ctx context.Context, id prego.ServerID) (server.Drain, error)
+// MaintenanceStore is the part of Postgres that maintenance uses.
+type MaintenanceStore interface {
+	StepMaintenance(ctx context.Context, id prego.ServerID, limits server.MaintenanceLimits) (server.MaintenanceStep, error)
+	QuietMaintenances(ctx context.Context, quiet time.Duration) ([]prego.ServerID, error)
+	MaintenanceLeftDNS(ctx context.Context, id prego.ServerID) error
+	MaintenanceActed(ctx context.Context, id prego.ServerID) error
+	LastMaintenance(ctx context.Context, id prego.ServerID) (server.Maintenance, error)
 	ServerResized(ctx context.Context, id prego.ServerID, serverType string) error
 	ResizeRefused(ctx context.Context, id prego.ServerID, message string) error
 	PatchStore
@@ -28,12 +28,12 @@ type DrainStore interface {
 	RequestMove(ctx context.Context, a tenant.MoveAsked) (tenant.Move, error)
 }
 
-// DrainRuns starts and signals runs.
-type DrainRuns interface {
+// MaintenanceRuns starts and signals runs.
+type MaintenanceRuns interface {
 	GroupRuns
 	EnsureMove(ctx context.Context, id prego.MoveID) (started bool, err error)
 	CancelMove(ctx context.Context, id prego.MoveID) error
-	EnsureDrain(ctx context.Context, serverID prego.ServerID) (started bool, err error)
+	EnsureMaintenance(ctx context.Context, serverID prego.ServerID) (started bool, err error)
 	EnsureProvision(ctx context.Context, serverID prego.ServerID, generation int) (started bool, err error)
 	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
 }
@@ -48,12 +48,12 @@ type Rebooter interface {
 	ResizeServer(ctx context.Context, providerServerID prego.ServerID, serverType string) error
 }
 
-// Drains are the steps that empty servers.
-type Drains struct {
-	Store  DrainStore
-	Runs   DrainRuns
-	Limits server.DrainLimits
-	// Quiet is how long a drain's row may be unchanged before its run is looked for.
+// Maintenances are the steps that empty servers and work on them.
+type Maintenances struct {
+	Store  MaintenanceStore
+	Runs   MaintenanceRuns
+	Limits server.MaintenanceLimits
+	// Quiet is how long a maintenance's row may be unchanged before its run is looked for.
 	Quiet time.Duration
 	Log   *zap.Logger
 	// Reboot restarts hosts, by provider.
@@ -71,33 +71,33 @@ type Drains struct {
 	NewMoveID func() prego.MoveID
 }
 
-func (a *Drains) hook(point string) {
+func (a *Maintenances) hook(point string) {
 	if a.Hook != nil {
 		a.Hook(point)
 	}
 }
 
-// DrainProgress says what a drain's run does next.
-type DrainProgress struct {
-	Status  server.DrainStatus `json:"status"`
-	Kind    server.DrainKind   `json:"kind"`
-	Role    prego.Role         `json:"role,omitempty"`
-	Region  prego.Region       `json:"region,omitempty"`
-	Message string             `json:"message,omitempty"`
-	Act     server.DrainAct    `json:"act,omitempty"`
+// MaintenanceProgress says what a maintenance's run does next.
+type MaintenanceProgress struct {
+	Status  server.MaintenanceStatus `json:"status"`
+	Kind    server.MaintenanceKind   `json:"kind"`
+	Role    prego.Role               `json:"role,omitempty"`
+	Region  prego.Region             `json:"region,omitempty"`
+	Message string                   `json:"message,omitempty"`
+	Act     server.MaintenanceAct    `json:"act,omitempty"`
 	// Changed is set if something was begun: the next look is soon.
 	Changed bool `json:"changed,omitempty"`
 }
 
-// StepDrain decides what comes next for a server that is being emptied, and wakes the groups
+// StepMaintenance decides what comes next for a server that is being emptied, and wakes the groups
 // whose instances are to leave.
-func (a *Drains) StepDrain(ctx context.Context, serverID prego.ServerID) (DrainProgress, error) {
-	a.hook("drain/step")
-	st, err := a.Store.StepDrain(ctx, serverID, a.Limits)
+func (a *Maintenances) StepMaintenance(ctx context.Context, serverID prego.ServerID) (MaintenanceProgress, error) {
+	a.hook("maintenance/step")
+	st, err := a.Store.StepMaintenance(ctx, serverID, a.Limits)
 	if err != nil {
-		return DrainProgress{}, permanentIfCoded(err)
+		return MaintenanceProgress{}, permanentIfCoded(err)
 	}
-	a.hook("drain/stepped")
+	a.hook("maintenance/stepped")
 	for _, g := range st.Groups {
 		if err := a.Runs.WakeGroup(ctx, g.GroupID, g.OrgID); err != nil {
 			a.Log.Warn("process group not woken; the sweep does it", zap.String("group_id", string(g.GroupID)), zap.Error(err))
@@ -106,22 +106,22 @@ func (a *Drains) StepDrain(ctx context.Context, serverID prego.ServerID) (DrainP
 	a.moveTenants(ctx, serverID, st)
 	if len(st.Runs) > 0 {
 		if err := a.Runs.WakeRuns(ctx, st.Runs); err != nil {
-			a.Log.Warn("other drains are not woken; they look by themselves", zap.Error(err))
+			a.Log.Warn("other maintenances are not woken; they look by themselves", zap.Error(err))
 		}
 	}
 	if st.Opened && a.Capacity != nil {
 		a.Capacity(ctx, serverID)
 	}
-	return DrainProgress{Status: st.Status, Kind: st.Kind, Role: st.Role, Region: st.Region, Message: st.Message, Act: st.Act, Changed: len(st.Groups)+len(st.Tenants) > 0}, nil
+	return MaintenanceProgress{Status: st.Status, Kind: st.Kind, Role: st.Role, Region: st.Region, Message: st.Message, Act: st.Act, Changed: len(st.Groups)+len(st.Tenants) > 0}, nil
 }
 
-// moveTenants begins the moves of tenants, and undoes those of a drain that ended. What does not
+// moveTenants begins the moves of tenants, and undoes those of a maintenance that ended. What does not
 // work out the next look repeats.
-func (a *Drains) moveTenants(ctx context.Context, serverID prego.ServerID, st server.DrainStep) {
+func (a *Maintenances) moveTenants(ctx context.Context, serverID prego.ServerID, st server.MaintenanceStep) {
 	for _, id := range st.Tenants {
-		m, err := a.Store.RequestMove(ctx, tenant.MoveAsked{ID: a.NewMoveID(), TenantID: id, Why: string(st.Kind) + " of " + string(serverID), By: string(prego.ActorWorkflow), DrainOf: serverID})
+		m, err := a.Store.RequestMove(ctx, tenant.MoveAsked{ID: a.NewMoveID(), TenantID: id, Why: string(st.Kind) + " of " + string(serverID), By: string(prego.ActorWorkflow), MaintenanceOf: serverID})
 		if err == nil {
-			a.hook("drain/move")
+			a.hook("maintenance/move")
 			_, err = a.Runs.EnsureMove(ctx, m.MoveID)
 		}
 		if err != nil {
@@ -136,12 +136,12 @@ func (a *Drains) moveTenants(ctx context.Context, serverID prego.ServerID, st se
 }
 
 // MakeReplacement asks for the server that takes a server's place, and starts its run.
-func (a *Drains) MakeReplacement(ctx context.Context, serverID prego.ServerID) error {
+func (a *Maintenances) MakeReplacement(ctx context.Context, serverID prego.ServerID) error {
 	srv, err := a.Store.MakeReplacement(ctx, serverID)
 	if err != nil {
 		return permanentIfCoded(err)
 	}
-	a.hook("drain/replacement")
+	a.hook("maintenance/replacement")
 	if srv == nil || srv.Status != server.Provisioning {
 		return nil
 	}
@@ -149,9 +149,9 @@ func (a *Drains) MakeReplacement(ctx context.Context, serverID prego.ServerID) e
 	return err
 }
 
-// LeaveDrainDNS takes the addresses of an edge that is being emptied out of all records, and
+// LeaveMaintenanceDNS takes the addresses of an edge that is being emptied out of all records, and
 // waits until no resolver has them.
-func (a *Drains) LeaveDrainDNS(ctx context.Context, serverID prego.ServerID) error {
+func (a *Maintenances) LeaveMaintenanceDNS(ctx context.Context, serverID prego.ServerID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	if a.LeaveDNS != nil {
@@ -159,37 +159,37 @@ func (a *Drains) LeaveDrainDNS(ctx context.Context, serverID prego.ServerID) err
 			return err
 		}
 	}
-	return a.Store.DrainLeftDNS(ctx, serverID)
+	return a.Store.MaintenanceLeftDNS(ctx, serverID)
 }
 
 // ResizeServer gives a host its new type. How long it is away is counted from here.
-func (a *Drains) ResizeServer(ctx context.Context, id prego.ServerID) error {
+func (a *Maintenances) ResizeServer(ctx context.Context, id prego.ServerID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	srv, err := a.Store.GetServer(ctx, id)
 	if err != nil {
 		return fromStore(err)
 	}
-	d, err := a.Store.LastDrain(ctx, id)
+	d, err := a.Store.LastMaintenance(ctx, id)
 	if err != nil {
 		return permanentIfCoded(err)
 	}
-	if d.Kind != server.DrainResize || d.Status != server.DrainFinishing {
+	if d.Kind != server.MaintenanceResize || d.Status != server.MaintenanceFinishing {
 		return nil // it has ended meanwhile
 	}
 	infra, ok := a.Reboot[srv.InfraProvider]
 	if !ok {
 		return a.Store.ResizeRefused(ctx, id, "provider "+string(srv.InfraProvider)+" resizes no servers")
 	}
-	if err := a.Store.DrainActed(ctx, id); err != nil {
+	if err := a.Store.MaintenanceActed(ctx, id); err != nil {
 		return err
 	}
-	a.hook("drain/resize")
+	a.hook("maintenance/resize")
 	err = infra.ResizeServer(ctx, prego.ServerID(srv.ProviderServerID), d.ServerType)
 	var refused *server.InfraError
 	switch {
 	case err == nil:
-		a.hook("drain/resized")
+		a.hook("maintenance/resized")
 		return a.Store.ServerResized(ctx, id, d.ServerType)
 	case errors.As(err, &refused) && (refused.Class == server.InfraPermanent || refused.Class == server.InfraNext || refused.Class == server.InfraQuota):
 		return a.Store.ResizeRefused(ctx, id, refused.Error())
@@ -206,7 +206,7 @@ type RebootInput struct {
 // RebootServer asks the provider to restart a host. Whether it did is seen by its agent's next
 // boot id. A step that dies between the row and the call is repeated as a reset when the host
 // does not come back; one that dies after the call is not.
-func (a *Drains) RebootServer(ctx context.Context, in RebootInput) error {
+func (a *Maintenances) RebootServer(ctx context.Context, in RebootInput) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	srv, err := a.Store.GetServer(ctx, in.ServerID)
@@ -217,26 +217,26 @@ func (a *Drains) RebootServer(ctx context.Context, in RebootInput) error {
 	if !ok {
 		return permanentError(ErrTypePermanent, "provider "+string(srv.InfraProvider)+" restarts no servers", nil)
 	}
-	if err := a.Store.DrainActed(ctx, in.ServerID); err != nil {
+	if err := a.Store.MaintenanceActed(ctx, in.ServerID); err != nil {
 		return err
 	}
-	a.hook("drain/reboot")
+	a.hook("maintenance/reboot")
 	if err := infra.RebootServer(ctx, prego.ServerID(srv.ProviderServerID), in.Hard); err != nil {
 		return fromInfra(err)
 	}
-	a.hook("drain/rebooted")
+	a.hook("maintenance/rebooted")
 	return nil
 }
 
-// DeleteDrained decommissions a server that was replaced. One that is used again by now is
+// DeleteReplaced decommissions a server that was replaced. One that is used again by now is
 // not: the step fails, and is repeated.
-func (a *Drains) DeleteDrained(ctx context.Context, serverID prego.ServerID) error {
+func (a *Maintenances) DeleteReplaced(ctx context.Context, serverID prego.ServerID) error {
 	srv, err := a.Store.RequestDecommission(ctx, serverID, "its replacement", false)
 	if err != nil {
 		return fromStore(err)
 	}
-	a.hook("drain/deleting")
-	if srv.Status == server.Draining {
+	a.hook("maintenance/deleting")
+	if srv.Status == server.Decommissioning {
 		_, err = a.Runs.EnsureDecommission(ctx, serverID)
 	}
 	return err

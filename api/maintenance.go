@@ -10,93 +10,93 @@ import (
 
 // DrainServer empties a server.
 func (a *API) DrainServer(c echo.Context, id ServerID, _ DrainServerParams) error {
-	return a.requestDrain(c, id, server.DrainOnly)
+	return a.requestMaintenance(c, id, server.MaintenanceDrain)
 }
 
 // RebootServer empties a server and restarts its host.
 func (a *API) RebootServer(c echo.Context, id ServerID, _ RebootServerParams) error {
-	return a.requestDrain(c, id, server.DrainReboot)
+	return a.requestMaintenance(c, id, server.MaintenanceReboot)
 }
 
 // ResizeServer empties a server and gives it another type of the provider's.
 func (a *API) ResizeServer(c echo.Context, id ServerID, _ ResizeServerParams) error {
-	return a.requestDrain(c, id, server.DrainResize)
+	return a.requestMaintenance(c, id, server.MaintenanceResize)
 }
 
 // InstallPatches empties a server, installs security updates and restarts its host if they need that.
 func (a *API) InstallPatches(c echo.Context, id ServerID, _ InstallPatchesParams) error {
-	return a.requestDrain(c, id, server.DrainPatch)
+	return a.requestMaintenance(c, id, server.MaintenancePatch)
 }
 
 // ReplaceServer makes another server, empties this one and deletes it.
 func (a *API) ReplaceServer(c echo.Context, id ServerID, _ ReplaceServerParams) error {
-	return a.requestDrain(c, id, server.DrainReplace)
+	return a.requestMaintenance(c, id, server.MaintenanceReplace)
 }
 
-func (a *API) requestDrain(c echo.Context, id ServerID, kind server.DrainKind) error {
-	var in server.DrainRequest
+func (a *API) requestMaintenance(c echo.Context, id ServerID, kind server.MaintenanceKind) error {
+	var in server.MaintenanceRequest
 	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if err := in.Validate(kind); err != nil {
 		return err
 	}
-	d, err := a.d.Store.RequestDrain(c.Request().Context(), id, kind, in, caller(c).Subject)
+	d, err := a.d.Store.RequestMaintenance(c.Request().Context(), id, kind, in, caller(c).Subject)
 	if err != nil {
 		return err
 	}
-	return a.drainAccepted(c, d)
+	return a.maintenanceAccepted(c, d)
 }
 
-// drainAccepted wakes the run of a drain. If that fails, the request stays accepted: a look
+// maintenanceAccepted wakes the run of a maintenance. If that fails, the request stays accepted: a look
 // starts the run later.
-func (a *API) drainAccepted(c echo.Context, d server.Drain) error {
+func (a *API) maintenanceAccepted(c echo.Context, d server.Maintenance) error {
 	if !d.Status.Ended() {
 		ctx, cancel := startContext(c)
 		defer cancel()
-		if err := a.d.Orchestrator.WakeDrain(ctx, d.ServerID); err != nil {
-			a.notStarted(c, server.DrainWorkflowID(d.ServerID), err)
+		if err := a.d.Orchestrator.WakeMaintenance(ctx, d.ServerID); err != nil {
+			a.notStarted(c, server.MaintenanceWorkflowID(d.ServerID), err)
 		}
 	}
-	return a.showDrain(c, d, http.StatusAccepted)
+	return a.showMaintenance(c, d, http.StatusAccepted)
 }
 
-// CancelDrain ends what empties a server.
-func (a *API) CancelDrain(c echo.Context, id ServerID) error {
-	d, err := a.d.Store.CancelDrain(c.Request().Context(), id)
+// CancelMaintenance ends what empties a server.
+func (a *API) CancelMaintenance(c echo.Context, id ServerID) error {
+	d, err := a.d.Store.CancelMaintenance(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
-	return a.drainAccepted(c, d)
+	return a.maintenanceAccepted(c, d)
 }
 
-// GetDrain shows what empties a server, or did last.
-func (a *API) GetDrain(c echo.Context, id ServerID) error {
-	d, err := a.d.Store.LastDrain(c.Request().Context(), id)
+// GetMaintenance shows what empties a server, or did last.
+func (a *API) GetMaintenance(c echo.Context, id ServerID) error {
+	d, err := a.d.Store.LastMaintenance(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
-	return a.showDrain(c, d, http.StatusOK)
+	return a.showMaintenance(c, d, http.StatusOK)
 }
 
-func (a *API) showDrain(c echo.Context, d server.Drain, status int) error {
-	run := server.DrainWorkflowID(d.ServerID)
-	out := Drain{
-		ServerId: string(d.ServerID), Number: d.Number, Kind: DrainKind(d.Kind), Status: DrainStatus(d.Status), Reason: optional(d.Reason), Message: optional(d.Message), Why: optional(d.Why),
+func (a *API) showMaintenance(c echo.Context, d server.Maintenance, status int) error {
+	run := server.MaintenanceWorkflowID(d.ServerID)
+	out := Maintenance{
+		ServerId: string(d.ServerID), Number: d.Number, Kind: MaintenanceKind(d.Kind), Status: MaintenanceStatus(d.Status), Reason: optional(d.Reason), Message: optional(d.Message), Why: optional(d.Why),
 		RequestedBy: d.RequestedBy, KeepTenants: d.KeepTenants, ServerType: optional(d.ServerType), Wave: optional(string(d.Wave)), Total: d.Total, Left: d.Left, TenantsTotal: d.TenantsTotal, TenantsLeft: d.TenantsLeft, DeadlineAt: utc(d.DeadlineAt), ReplacementId: optional(string(d.ReplacementID)),
-		CancelRequestedAt: utc(d.CancelRequestedAt), CreatedAt: d.CreatedAt.UTC(), StartedAt: utc(d.StartedAt), FinishedAt: utc(d.FinishedAt), Instances: []DrainedInstance{},
+		CancelRequestedAt: utc(d.CancelRequestedAt), CreatedAt: d.CreatedAt.UTC(), StartedAt: utc(d.StartedAt), FinishedAt: utc(d.FinishedAt), Instances: []RemainingInstance{},
 		WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)), Operation: *a.operation(c, run),
 	}
 	if p := d.Patched; p != nil {
 		out.Patched = &PatchedServer{Installed: p.Installed, Packages: packageUpdates(p.Packages)}
 	}
 	if !d.Status.Ended() {
-		left, err := a.d.Store.DrainedInstances(c.Request().Context(), d.ServerID)
+		left, err := a.d.Store.RemainingInstances(c.Request().Context(), d.ServerID)
 		if err != nil {
 			return err
 		}
 		for _, i := range left {
-			out.Instances = append(out.Instances, DrainedInstance{
+			out.Instances = append(out.Instances, RemainingInstance{
 				InstanceId: string(i.InstanceID), GroupId: string(i.GroupID), OrgId: string(i.OrgID), State: i.State, Leaving: i.Leaving, StopsFirst: i.StopsFirst,
 				Reason: optional(i.Reason), Message: optional(i.Message),
 			})

@@ -11,39 +11,39 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// DrainServerInput names a server that is being emptied; its drain's row says what for.
-type DrainServerInput struct {
+// MaintainServerInput names a server that is being emptied; its maintenance's row says what for.
+type MaintainServerInput struct {
 	ServerID prego.ServerID `json:"server_id"`
 }
 
 const (
-	// drainLook is the first wait between two looks at a drain. Instances that stop and
+	// maintenanceLook is the first wait between two looks at a maintenance. Instances that stop and
 	// requests of operators wake it; it doubles while nothing happens, since a place may be
 	// missing for long.
-	drainLook = 2 * time.Second
-	// drainPatience bounds the longest wait.
-	drainPatience = 30 * time.Second
+	maintenanceLook = 2 * time.Second
+	// maintenancePatience bounds the longest wait.
+	maintenancePatience = 30 * time.Second
 	// dnsPatience bounds how long an edge's addresses may be in the DNS: the sets' time to live, and retries.
 	dnsPatience = 24 * time.Hour
 	// deletePatience bounds the retries of a request that is only refused while somebody uses the server.
 	deletePatience = 10 * time.Minute
 	// patchPatience bounds the retries of what a host installs, or tells; the next look goes on.
-	patchPatience  = 30 * time.Minute
-	maxDrainRounds = 200
+	patchPatience        = 30 * time.Minute
+	maxMaintenanceRounds = 200
 )
 
-// DrainServer empties a server, and then reboots or deletes it if it was asked to. It lets
+// MaintainServer empties a server, and then reboots or deletes it if it was asked to. It lets
 // instances leave, whose groups replace them (ReconcileGroup), and begins the moves of tenants
 // (MoveTenant), until none is left. Each look reads the rows, so that a run can be lost at any
 // step.
-func DrainServer(ctx workflow.Context, in DrainServerInput) error {
+func MaintainServer(ctx workflow.Context, in MaintainServerInput) error {
 	signals := workflow.GetSignalChannel(ctx, SignalDemand)
-	var steps *activities.Drains
-	pause := drainLook
+	var steps *activities.Maintenances
+	pause := maintenanceLook
 	for round := 1; ; round++ {
 		drainSignals(signals)
-		var p activities.DrainProgress
-		if err := workflow.ExecuteActivity(write(ctx, "decide what comes next"), steps.StepDrain, in.ServerID).Get(ctx, &p); err != nil {
+		var p activities.MaintenanceProgress
+		if err := workflow.ExecuteActivity(write(ctx, "decide what comes next"), steps.StepMaintenance, in.ServerID).Get(ctx, &p); err != nil {
 			return err
 		}
 		if round == 1 && !p.Status.Ended() {
@@ -58,34 +58,34 @@ func DrainServer(ctx workflow.Context, in DrainServerInput) error {
 			return nil
 		}
 		if p.Act != "" {
-			if err := drainAct(ctx, in.ServerID, p.Act); err != nil {
-				workflow.GetLogger(ctx).Warn("a step of a drain failed; the next look repeats it", "act", p.Act, "error", err)
+			if err := maintenanceAct(ctx, in.ServerID, p.Act); err != nil {
+				workflow.GetLogger(ctx).Warn("a step of a maintenance failed; the next look repeats it", "act", p.Act, "error", err)
 			}
 		}
-		if round >= maxDrainRounds || workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+		if round >= maxMaintenanceRounds || workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
 			drainSignals(signals)
-			return workflow.NewContinueAsNewError(ctx, DrainServer, in)
+			return workflow.NewContinueAsNewError(ctx, MaintainServer, in)
 		}
 		if p.Changed {
-			pause = drainLook
+			pause = maintenanceLook
 		}
 		if !p.Status.Ended() {
-			if err := awaitSignal(ctx, signals, pause, "look at the drain again"); err != nil {
+			if err := awaitSignal(ctx, signals, pause, "look at the maintenance again"); err != nil {
 				return err
 			}
 		}
-		pause = min(2*pause, drainPatience)
+		pause = min(2*pause, maintenancePatience)
 	}
 }
 
-// drainAct does what changes more than rows.
-func drainAct(ctx workflow.Context, id prego.ServerID, act server.DrainAct) error {
-	var steps *activities.Drains
+// maintenanceAct does what changes more than rows.
+func maintenanceAct(ctx workflow.Context, id prego.ServerID, act server.MaintenanceAct) error {
+	var steps *activities.Maintenances
 	switch act {
 	case server.ActMake:
 		return workflow.ExecuteActivity(call(ctx, string("make a replacement of "+id), deletePatience), steps.MakeReplacement, id).Get(ctx, nil)
 	case server.ActLeaveDNS:
-		return workflow.ExecuteActivity(call(ctx, string("take "+id+" out of the DNS"), dnsPatience), steps.LeaveDrainDNS, id).Get(ctx, nil)
+		return workflow.ExecuteActivity(call(ctx, string("take "+id+" out of the DNS"), dnsPatience), steps.LeaveMaintenanceDNS, id).Get(ctx, nil)
 	case server.ActReboot, server.ActReset:
 		in := activities.RebootInput{ServerID: id, Hard: act == server.ActReset}
 		return workflow.ExecuteActivity(call(ctx, string(act)+" "+string(id), deletePatience), steps.RebootServer, in).Get(ctx, nil)
@@ -96,7 +96,7 @@ func drainAct(ctx workflow.Context, id prego.ServerID, act server.DrainAct) erro
 	case server.ActPatch:
 		return workflow.ExecuteActivity(long(call(ctx, string("install security updates on "+id), patchPatience)), steps.PatchServer, id).Get(ctx, nil)
 	case server.ActDelete:
-		return workflow.ExecuteActivity(call(ctx, string("delete "+id), deletePatience), steps.DeleteDrained, id).Get(ctx, nil)
+		return workflow.ExecuteActivity(call(ctx, string("delete "+id), deletePatience), steps.DeleteReplaced, id).Get(ctx, nil)
 	}
 	return nil
 }

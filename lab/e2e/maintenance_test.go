@@ -16,25 +16,25 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// drain asks for a drain, a reboot or a replacement.
-func (c *cell) drain(serverID, verb string) (d api.Drain) {
+// drain asks for maintenance.
+func (c *cell) drain(serverID, verb string) (d api.Maintenance) {
 	c.t.Helper()
 	c.post("/v1/servers/"+serverID+"/"+verb, map[string]any{"reason": "a test"}, http.StatusAccepted, &d)
 	return d
 }
 
-func (c *cell) awaitDrain(serverID, what string, ok func(api.Drain) bool) api.Drain {
+func (c *cell) awaitMaintenance(serverID, what string, ok func(api.Maintenance) bool) api.Maintenance {
 	c.t.Helper()
-	return await(c.t, fmt.Sprintf("the drain of %s never was %s", serverID, what), func() (d api.Drain) {
-		c.send(http.MethodGet, "/v1/servers/"+serverID+"/drain", nil, http.StatusOK, &d)
+	return await(c.t, fmt.Sprintf("the maintenance of %s never was %s", serverID, what), func() (d api.Maintenance) {
+		c.send(http.MethodGet, "/v1/servers/"+serverID+"/maintenance", nil, http.StatusOK, &d)
 		return d
 	}, ok)
 }
 
-func (c *cell) drained(serverID string) api.Drain {
+func (c *cell) drained(serverID string) api.Maintenance {
 	c.t.Helper()
-	return c.awaitDrain(serverID, "done", func(d api.Drain) bool {
-		require.NotContains(c.t, []api.DrainStatus{"failed", "cancelled"}, d.Status, "%s", deref(d.Message))
+	return c.awaitMaintenance(serverID, "done", func(d api.Maintenance) bool {
+		require.NotContains(c.t, []api.MaintenanceStatus{"failed", "cancelled"}, d.Status, "%s", deref(d.Message))
 		return d.Status == "done"
 	})
 }
@@ -61,15 +61,15 @@ func (c *cell) killedAt(file, point string) {
 // hostsAndRows are those who can die while instances move.
 var hostsAndRows = []string{"worker", "agent", "agentgw", "postgres"}
 
-// TestRecordDrainHistories empties servers with instances of two groups, whose health is observed all
+// TestRecordMaintenanceHistories empties servers with instances of two groups, whose health is observed all
 // the time, while everybody is killed in the middle: no group is ever below its budget. What
 // runs is recorded with -record.
-func TestRecordDrainHistories(t *testing.T) {
+func TestRecordMaintenanceHistories(t *testing.T) {
 	t.Parallel()
-	all := rounds(t, 3, []string{"drain/step", "drain/stepped", "instance/boot", "instance/booted", "instance/running", "instance/stop", "instance/removed", "instance/stopped"},
+	all := rounds(t, 3, []string{"maintenance/step", "maintenance/stepped", "instance/boot", "instance/booted", "instance/running", "instance/stop", "instance/removed", "instance/stopped"},
 		hostsAndRows)
-	reboots := rounds(t, 1, []string{"drain/reboot", "drain/rebooted"}, hostsAndRows)
-	replaced := rounds(t, 1, []string{"drain/replacement", "drain/deleting"}, hostsAndRows)[:1]
+	reboots := rounds(t, 1, []string{"maintenance/reboot", "maintenance/rebooted"}, hostsAndRows)
+	replaced := rounds(t, 1, []string{"maintenance/replacement", "maintenance/deleting"}, hostsAndRows)[:1]
 	m, vars, own := newMortals(t, slices.Concat(all, reboots, replaced))
 	c := newCell(t, options{url: own, vars: groupVars(vars)})
 	m.cell = c
@@ -83,7 +83,7 @@ func TestRecordDrainHistories(t *testing.T) {
 	c.settledGroup(jobs.GroupId)
 	webSeen, jobsSeen := m.watchInstances(web.GroupId), m.watchInstances(jobs.GroupId)
 
-	// A drain during which everybody is killed.
+	// A maintenance during which everybody is killed.
 	for _, round := range all {
 		first := c.busiest()
 		m.play(round, func() { c.drain(first, "drain") })
@@ -110,7 +110,7 @@ func TestRecordDrainHistories(t *testing.T) {
 		require.NotEqual(t, before, after)
 		require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND cordoned_at IS NULL AND status = 'active'`, second))
 	}
-	keepHistory(t, c, "drain-reboot", server.DrainWorkflowID(prego.ServerID(second)))
+	keepHistory(t, c, "maintenance-reboot", server.MaintenanceWorkflowID(prego.ServerID(second)))
 	c.settledGroup(web.GroupId)
 
 	// A replacement is of the same fleet, and the old server is gone.
@@ -119,7 +119,7 @@ func TestRecordDrainHistories(t *testing.T) {
 	d := c.drained(third)
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND status = 'terminated'`, third))
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers n JOIN servers o ON o.fleet_id = n.fleet_id AND o.role = n.role WHERE n.server_id = $1 AND n.status = 'active' AND o.server_id = $2`, deref(d.ReplacementId), third))
-	keepHistory(t, c, "drain-replace", server.DrainWorkflowID(prego.ServerID(third)))
+	keepHistory(t, c, "maintenance-replace", server.MaintenanceWorkflowID(prego.ServerID(third)))
 	c.settledGroup(web.GroupId)
 	c.settledGroup(jobs.GroupId)
 	_, fewest := webSeen()
@@ -129,17 +129,17 @@ func TestRecordDrainHistories(t *testing.T) {
 	require.LessOrEqual(t, most, 3, "one more at once")
 	c.rowsAndHostsAgree()
 
-	// Where there is no room, a drain says so and waits; cancelled, it leaves all as it was.
+	// Where there is no room, a maintenance says so and waits; cancelled, it leaves all as it was.
 	_, err := c.pool.Exec(context.Background(), `UPDATE fleets SET workload_memory_bytes = 1`)
 	require.NoError(t, err)
 	fourth := c.busiest()
 	ids := append(c.instanceIDs(web.GroupId), c.instanceIDs(jobs.GroupId)...)
 	c.drain(fourth, "drain")
-	d = c.awaitDrain(fourth, "short of room", func(d api.Drain) bool { return deref(d.Reason) == "no_capacity_memory" })
+	d = c.awaitMaintenance(fourth, "short of room", func(d api.Maintenance) bool { return deref(d.Reason) == "no_capacity_memory" })
 	require.Contains(t, deref(d.Message), "no place for an instance")
-	c.send(http.MethodDelete, "/v1/servers/"+fourth+"/drain", nil, http.StatusAccepted, nil)
-	c.awaitDrain(fourth, "cancelled", func(d api.Drain) bool { return d.Status == "cancelled" })
-	keepHistory(t, c, "drain-cancelled", server.DrainWorkflowID(prego.ServerID(fourth)))
+	c.send(http.MethodDelete, "/v1/servers/"+fourth+"/maintenance", nil, http.StatusAccepted, nil)
+	c.awaitMaintenance(fourth, "cancelled", func(d api.Maintenance) bool { return d.Status == "cancelled" })
+	keepHistory(t, c, "maintenance-cancelled", server.MaintenanceWorkflowID(prego.ServerID(fourth)))
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND cordoned_at IS NULL`, fourth))
 	c.settledGroup(web.GroupId)
 	c.settledGroup(jobs.GroupId)
@@ -150,7 +150,7 @@ func TestRecordDrainHistories(t *testing.T) {
 	require.NoError(t, err)
 	c.drain(fourth, "drain")
 	c.drained(fourth)
-	keepHistory(t, c, "drain", server.DrainWorkflowID(prego.ServerID(fourth)))
+	keepHistory(t, c, "drain", server.MaintenanceWorkflowID(prego.ServerID(fourth)))
 	c.rowsAndHostsAgree()
 
 	// A fleet empties what it removes: the oldest, which runs instances by now.
@@ -165,7 +165,7 @@ func TestRecordDrainHistories(t *testing.T) {
 	c.settledGroup(jobs.GroupId)
 	_, fewest = webSeen()
 	require.GreaterOrEqual(t, fewest, 6, "web was never below its budget")
-	require.Equal(t, 1, c.number(`SELECT count(*) FROM server_drains WHERE by_fleet AND status = 'done' AND total > 0`))
+	require.Equal(t, 1, c.number(`SELECT count(*) FROM server_maintenances WHERE by_fleet AND status = 'done' AND total > 0`))
 	c.rowsAndHostsAgree()
 }
 

@@ -22,17 +22,17 @@ const (
 
 // resize follows a host that gets another type until its agent tells of another boot. What the
 // provider refuses leaves it as it was.
-func (d *drainStep) resize(ctx context.Context) error {
+func (d *maintenanceStep) resize(ctx context.Context) error {
 	d.text = "it is switched off and becomes a " + d.ServerType + ": a few minutes"
 	switch {
 	case d.HasType == d.ServerType && d.AgentBootID != d.BootID && d.Connected && d.ActedAt != nil:
-		return d.end(ctx, server.DrainDone, "", fmt.Sprintf("it is a %s now, and was away for %s", d.ServerType, d.Now.Sub(*d.ActedAt).Round(time.Second)))
+		return d.end(ctx, server.MaintenanceDone, "", fmt.Sprintf("it is a %s now, and was away for %s", d.ServerType, d.Now.Sub(*d.ActedAt).Round(time.Second)))
 	case d.Refused != "":
-		return d.end(ctx, server.DrainFailed, server.DrainResizeRefused, d.Refused)
+		return d.end(ctx, server.MaintenanceFailed, server.MaintenanceResizeRefused, d.Refused)
 	case d.ActedAt == nil:
 		d.out.Act = server.ActResize
 	case d.Now.After(d.ActedAt.Add(rebootWithin)):
-		return d.end(ctx, server.DrainFailed, server.DrainRebootTimeout, "its agent was not heard of within "+rebootWithin.String())
+		return d.end(ctx, server.MaintenanceFailed, server.MaintenanceRebootTimeout, "its agent was not heard of within "+rebootWithin.String())
 	case d.HasType != d.ServerType && d.Now.After(d.ActedAt.Add(softReboot)):
 		d.out.Act = server.ActResize // its step was lost; it goes on where that was
 	}
@@ -40,46 +40,46 @@ func (d *drainStep) resize(ctx context.Context) error {
 }
 
 // reboot follows a host until its agent tells of another boot than the one before.
-func (d *drainStep) reboot(ctx context.Context) error {
+func (d *maintenanceStep) reboot(ctx context.Context) error {
 	switch d.Kind {
-	case server.DrainResize:
+	case server.MaintenanceResize:
 		return d.resize(ctx)
-	case server.DrainPatch:
+	case server.MaintenancePatch:
 		return d.patch(ctx)
-	case server.DrainOnly, server.DrainReboot, server.DrainReplace:
+	case server.MaintenanceDrain, server.MaintenanceReboot, server.MaintenanceReplace:
 	}
 	return d.restart(ctx)
 }
 
-func (d *drainStep) restart(ctx context.Context) error {
+func (d *maintenanceStep) restart(ctx context.Context) error {
 	d.text = "it is being rebooted"
 	switch {
-	case d.Kind == server.DrainPatch && d.AgentBootID != d.BootID && d.Connected && d.DockerState != "stopped" && d.ActedAt != nil:
-		return d.end(ctx, server.DrainDone, "", fmt.Sprintf("%s; rebooted (%s), and away for %s", d.installedText(), d.Patched.Now.RebootFor, d.Now.Sub(*d.ActedAt).Round(time.Second)))
-	case d.Kind != server.DrainPatch && d.AgentBootID != d.BootID && d.Connected:
-		return d.end(ctx, server.DrainDone, "", "rebooted")
+	case d.Kind == server.MaintenancePatch && d.AgentBootID != d.BootID && d.Connected && d.DockerState != "stopped" && d.ActedAt != nil:
+		return d.end(ctx, server.MaintenanceDone, "", fmt.Sprintf("%s; rebooted (%s), and away for %s", d.installedText(), d.Patched.Now.RebootFor, d.Now.Sub(*d.ActedAt).Round(time.Second)))
+	case d.Kind != server.MaintenancePatch && d.AgentBootID != d.BootID && d.Connected:
+		return d.end(ctx, server.MaintenanceDone, "", "rebooted")
 	case d.ActedAt == nil:
 		d.out.Act = server.ActReboot
 	case d.StartedAt != nil && d.Now.After(d.ActedAt.Add(rebootWithin)):
-		return d.end(ctx, server.DrainFailed, server.DrainRebootTimeout, "its agent was not heard of within "+rebootWithin.String())
+		return d.end(ctx, server.MaintenanceFailed, server.MaintenanceRebootTimeout, "its agent was not heard of within "+rebootWithin.String())
 	case d.AgentBootID == d.BootID && d.Now.After(d.ActedAt.Add(softReboot)):
 		d.out.Act, d.text = server.ActReset, "its host does not follow the button, and is reset"
 	}
 	return d.progress(ctx)
 }
 
-const sqlDrainLeftDNS = `UPDATE server_drains SET left_dns = true, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL`
+const sqlMaintenanceLeftDNS = `UPDATE server_maintenances SET left_dns = true, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL`
 
-// DrainLeftDNS says that no resolver has the addresses of an edge any more.
-func (s *Store) DrainLeftDNS(ctx context.Context, id prego.ServerID) error {
-	return s.exec(ctx, "edge "+string(id), sqlDrainLeftDNS, id)
+// MaintenanceLeftDNS says that no resolver has the addresses of an edge any more.
+func (s *Store) MaintenanceLeftDNS(ctx context.Context, id prego.ServerID) error {
+	return s.exec(ctx, "edge "+string(id), sqlMaintenanceLeftDNS, id)
 }
 
-const sqlDrainActed = `UPDATE server_drains SET acted_at = CASE kind WHEN 'resize' THEN COALESCE(acted_at, now()) ELSE now() END, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND status = 'finishing'`
+const sqlMaintenanceActed = `UPDATE server_maintenances SET acted_at = CASE kind WHEN 'resize' THEN COALESCE(acted_at, now()) ELSE now() END, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND status = 'finishing'`
 
-// DrainActed says that the provider is asked to reboot a server now.
-func (s *Store) DrainActed(ctx context.Context, id prego.ServerID) error {
-	return s.exec(ctx, "reboot "+string(id), sqlDrainActed, id)
+// MaintenanceActed says that the provider is asked to reboot a server now.
+func (s *Store) MaintenanceActed(ctx context.Context, id prego.ServerID) error {
+	return s.exec(ctx, "reboot "+string(id), sqlMaintenanceActed, id)
 }
 
 // A spec that names a type names the one that it has: a server that is made anew is like it.
@@ -92,7 +92,7 @@ func (s *Store) ServerResized(ctx context.Context, id prego.ServerID, serverType
 	return s.exec(ctx, "resize "+string(id), sqlResized, id, serverType)
 }
 
-const sqlResizeRefused = `UPDATE server_drains SET refused = $2, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'resize' AND status = 'finishing'`
+const sqlResizeRefused = `UPDATE server_maintenances SET refused = $2, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'resize' AND status = 'finishing'`
 
 // ResizeRefused records why the provider does not give a server its new type.
 func (s *Store) ResizeRefused(ctx context.Context, id prego.ServerID, message string) error {
@@ -102,9 +102,9 @@ func (s *Store) ResizeRefused(ctx context.Context, id prego.ServerID, message st
 const sqlReplaced = `
 SELECT s.role, s.region, s.infra_provider, s.spec, s.tags, COALESCE(s.network_id, '') AS network_id, COALESCE(s.fleet_id, '') AS fleet_id, s.fleet_profile, COALESCE(s.plan_tier_lock, '') AS plan_tier_lock,
     s.server_type, s.location, d.number, d.requested_by
-FROM server_drains d JOIN servers s ON s.server_id = d.server_id WHERE d.server_id = $1 AND d.finished_at IS NULL AND d.kind = 'replace' AND d.status = 'making' FOR NO KEY UPDATE OF d`
+FROM server_maintenances d JOIN servers s ON s.server_id = d.server_id WHERE d.server_id = $1 AND d.finished_at IS NULL AND d.kind = 'replace' AND d.status = 'making' FOR NO KEY UPDATE OF d`
 
-const sqlHasReplacement = `UPDATE server_drains SET replacement_id = $2, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL`
+const sqlHasReplacement = `UPDATE server_maintenances SET replacement_id = $2, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL`
 
 // MakeReplacement asks for the server that takes a server's place: of its role, fleet, tags,
 // location and network. Repeated, it meets its row; nil if nobody waits for one any more.
