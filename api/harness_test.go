@@ -219,7 +219,7 @@ func contract(t *testing.T) *openapi3.T {
 func (b *bundle) rows() (n int) {
 	require.NoError(b.t, b.pool.QueryRow(context.Background(), `
 SELECT (SELECT count(*) FROM servers) + (SELECT count(*) FROM server_events) + (SELECT count(*) FROM tenants)
-    + (SELECT count(*) FROM tenant_lifecycle_events) + (SELECT count(*) FROM idempotency_keys) + (SELECT count(*) FROM orgs)
+    + (SELECT count(*) FROM tenant_lifecycle_events) + (SELECT count(*) FROM request_keys WHERE created_id IS NOT NULL) + (SELECT count(*) FROM orgs)
     + (SELECT count(*) FROM warm_pools) + (SELECT count(*) FROM site_pool_policies WHERE target > 3)`).Scan(&n))
 	return n
 }

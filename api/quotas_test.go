@@ -317,7 +317,7 @@ func TestBadInputOfQuotasIsRefusedAndNothingIsWritten(t *testing.T) {
 	app := as[api.App](t, b.ok(201, "POST", "/v1/apps", `{"org_id":"acme","name":"taken"}`))
 	count := func() (n int) {
 		require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM org_events) + (SELECT count(*) FROM org_quotas) + (SELECT count(*) FROM apps)
-			+ (SELECT count(*) FROM envs) + (SELECT count(*) FROM org_idempotency_keys)`).Scan(&n))
+			+ (SELECT count(*) FROM envs) + (SELECT count(*) FROM request_keys WHERE created_id IS NOT NULL)`).Scan(&n))
 		return n
 	}
 	before := count()

@@ -2235,41 +2235,22 @@ CREATE TABLE looks (
 -- Requests, the console, and costs
 -- ------------------------------------------------------------------------------
 
--- Requests that were sent with an Idempotency-Key, and what they were answered. One without status is under way
--- until its lease ends: then its process died, and the same request may run again. One with a status and no body is
--- never answered twice.
+-- Requests that were sent with an Idempotency-Key, and what came of them. What created a tenant, an app or an env is
+-- committed with it and leads to it. Others are under way without a status until their lease ends: then the process
+-- died, and the same request may run again. One with a status and no body is never answered twice.
 CREATE TABLE request_keys (
     subject      text NOT NULL,
     key          text NOT NULL,
     request_hash bytea NOT NULL,
-    leased_until timestamptz NOT NULL,
+    created_id   text, -- of what it created
+    leased_until timestamptz NOT NULL DEFAULT now(),
     status       integer,
     body         bytea, -- holds no secret
     created_at   timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (subject, key)
 );
-CREATE INDEX request_keys_age ON request_keys (created_at);
-
-CREATE TABLE idempotency_keys (
-    subject      text NOT NULL,
-    key          text NOT NULL,
-    request_hash bytea NOT NULL,
-    tenant_id    text NOT NULL REFERENCES tenants(tenant_id),
-    created_at   timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (subject, key)
-);
-CREATE INDEX idempotency_keys_age ON idempotency_keys (created_at);
-
--- The keys of requests that made something of an org other than a tenant.
-CREATE TABLE org_idempotency_keys (
-    subject      text NOT NULL,
-    key          text NOT NULL,
-    request_hash bytea NOT NULL,
-    resource_id  text NOT NULL,
-    created_at   timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (subject, key)
-);
-CREATE INDEX org_idempotency_keys_age ON org_idempotency_keys (created_at);
+CREATE INDEX request_keys_age ON request_keys (created_at) WHERE created_id IS NULL;
+CREATE INDEX request_keys_creations_age ON request_keys (created_at) WHERE created_id IS NOT NULL;
 
 -- Who is logged in to the console, and one-time codes with which somebody can. Only hashes of what browsers hold
 -- are here.

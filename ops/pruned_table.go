@@ -5,15 +5,14 @@ type PrunedTable string
 
 // The tables that are pruned.
 const (
-	PrunedEvents     PrunedTable = "org_events"
-	PrunedFeed       PrunedTable = "events" // the feed of events
-	PrunedSessions   PrunedTable = "org_sessions"
-	PrunedInstances  PrunedTable = "instances" // those that are stopped
-	PrunedCommands   PrunedTable = "agent_command_audit"
-	PrunedDecisions  PrunedTable = "decision_inputs" // not the decisions themselves
-	PrunedSamples    PrunedTable = "server_samples"
-	PrunedKeys       PrunedTable = "request_keys"
-	PrunedTenantKeys PrunedTable = "idempotency_keys"
-	PrunedOrgKeys    PrunedTable = "org_idempotency_keys"
-	PrunedAudit      PrunedTable = "audit_entries" // that are sealed, behind a checkpoint
+	PrunedEvents       PrunedTable = "org_events"
+	PrunedFeed         PrunedTable = "events" // the feed of events
+	PrunedSessions     PrunedTable = "org_sessions"
+	PrunedInstances    PrunedTable = "instances" // those that are stopped
+	PrunedCommands     PrunedTable = "agent_command_audit"
+	PrunedDecisions    PrunedTable = "decision_inputs" // not the decisions themselves
+	PrunedSamples      PrunedTable = "server_samples"
+	PrunedKeys         PrunedTable = "request_keys"
+	PrunedCreationKeys PrunedTable = "request_keys_of_creations" // in the same table
+	PrunedAudit        PrunedTable = "audit_entries"             // that are sealed, behind a checkpoint
 )

@@ -57,11 +57,9 @@ const (
 	sqlPruneSamples = `WITH gone AS (DELETE FROM server_samples WHERE (at, server_id) IN (
     SELECT at, server_id FROM server_samples WHERE at` + longAgo + `ORDER BY at` + someRows
 	sqlPruneKeys = `WITH gone AS (DELETE FROM request_keys WHERE (subject, key) IN (
-    SELECT subject, key FROM request_keys WHERE created_at` + longAgo + `AND leased_until < now() ORDER BY created_at` + someRows
-	sqlPruneTenantKeys = `WITH gone AS (DELETE FROM idempotency_keys WHERE (subject, key) IN (
-    SELECT subject, key FROM idempotency_keys WHERE created_at` + longAgo + `ORDER BY created_at` + someRows
-	sqlPruneOrgKeys = `WITH gone AS (DELETE FROM org_idempotency_keys WHERE (subject, key) IN (
-    SELECT subject, key FROM org_idempotency_keys WHERE created_at` + longAgo + `ORDER BY created_at` + someRows
+    SELECT subject, key FROM request_keys WHERE created_id IS NULL AND created_at` + longAgo + `AND leased_until < now() ORDER BY created_at` + someRows
+	sqlPruneCreationKeys = `WITH gone AS (DELETE FROM request_keys WHERE (subject, key) IN (
+    SELECT subject, key FROM request_keys WHERE created_id IS NOT NULL AND created_at` + longAgo + `ORDER BY created_at` + someRows
 )
 
 // Prune deletes at most so many rows of a table that were kept for long enough, and returns how
@@ -69,7 +67,7 @@ const (
 func (s *Store) Prune(ctx context.Context, table ops.PrunedTable, keep time.Duration, limit int) (int, error) {
 	sql := map[ops.PrunedTable]string{
 		ops.PrunedEvents: sqlPruneEvents, ops.PrunedFeed: sqlPruneFeed, ops.PrunedSessions: sqlPruneSessions, ops.PrunedInstances: sqlPruneInstances, ops.PrunedCommands: sqlPruneCommands,
-		ops.PrunedKeys: sqlPruneKeys, ops.PrunedTenantKeys: sqlPruneTenantKeys, ops.PrunedOrgKeys: sqlPruneOrgKeys,
+		ops.PrunedKeys: sqlPruneKeys, ops.PrunedCreationKeys: sqlPruneCreationKeys,
 		ops.PrunedDecisions: sqlPruneDecisions, ops.PrunedSamples: sqlPruneSamples,
 		ops.PrunedAudit: sqlPruneAudit,
 	}[table]

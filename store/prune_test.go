@@ -18,16 +18,15 @@ import (
 // pruned; others are made by FillLarge.
 func prunedTables() map[ops.PrunedTable]string {
 	return map[ops.PrunedTable]string{
-		ops.PrunedEvents:     `UPDATE org_events SET at = now() - make_interval(days => %d) WHERE event_id %% 2 = 0`,
-		ops.PrunedFeed:       `UPDATE events SET at = now() - make_interval(days => %d) WHERE seq %% 100 <= 60`,
-		ops.PrunedSessions:   `UPDATE org_sessions SET opened_at = now() - make_interval(days => %d) WHERE session_id LIKE '%%2'`,
-		ops.PrunedInstances:  `UPDATE instances SET stopped_at = now() - make_interval(days => %d) WHERE number %% 2 = 1`,
-		ops.PrunedCommands:   `UPDATE agent_command_audit SET requested_at = now() - make_interval(days => %d) WHERE audit_id LIKE '%%2'`,
-		ops.PrunedDecisions:  `UPDATE decision_inputs SET created_at = now() - make_interval(days => %d) WHERE first %% 2 = 0`,
-		ops.PrunedSamples:    `UPDATE server_samples SET at = at - make_interval(days => %d) WHERE server_id LIKE '%%2'`,
-		ops.PrunedKeys:       `UPDATE request_keys SET created_at = now() - make_interval(days => %d) WHERE key LIKE '%%2'`,
-		ops.PrunedTenantKeys: `UPDATE idempotency_keys SET created_at = now() - make_interval(days => %d) WHERE key LIKE '%%2'`,
-		ops.PrunedOrgKeys:    `UPDATE org_idempotency_keys SET created_at = now() - make_interval(days => %d) WHERE key LIKE '%%2'`,
+		ops.PrunedEvents:       `UPDATE org_events SET at = now() - make_interval(days => %d) WHERE event_id %% 2 = 0`,
+		ops.PrunedFeed:         `UPDATE events SET at = now() - make_interval(days => %d) WHERE seq %% 100 <= 60`,
+		ops.PrunedSessions:     `UPDATE org_sessions SET opened_at = now() - make_interval(days => %d) WHERE session_id LIKE '%%2'`,
+		ops.PrunedInstances:    `UPDATE instances SET stopped_at = now() - make_interval(days => %d) WHERE number %% 2 = 1`,
+		ops.PrunedCommands:     `UPDATE agent_command_audit SET requested_at = now() - make_interval(days => %d) WHERE audit_id LIKE '%%2'`,
+		ops.PrunedDecisions:    `UPDATE decision_inputs SET created_at = now() - make_interval(days => %d) WHERE first %% 2 = 0`,
+		ops.PrunedSamples:      `UPDATE server_samples SET at = at - make_interval(days => %d) WHERE server_id LIKE '%%2'`,
+		ops.PrunedKeys:         `UPDATE request_keys SET created_at = now() - make_interval(days => %d) WHERE created_id IS NULL AND key LIKE '%%2'`,
+		ops.PrunedCreationKeys: `UPDATE request_keys SET created_at = now() - make_interval(days => %d) WHERE created_id IS NOT NULL AND key LIKE '%%2'`,
 	}
 }
 
@@ -40,8 +39,7 @@ func aged(t *testing.T) *Store {
 		`INSERT INTO org_sessions (session_id, org_id, kind, subject, actor, lease_until) VALUES ('open-2', 'o-0', 'logs', '', '', now() + interval '1 minute')`,
 		`INSERT INTO request_keys (subject, key, request_hash, leased_until, status) SELECT 'a', 'k-' || i, '', now() - interval '1 minute', 200 FROM generate_series(1, 50) i`,
 		`INSERT INTO request_keys (subject, key, request_hash, leased_until) VALUES ('a', 'under-way-2', '', now() + interval '1 minute')`,
-		`INSERT INTO idempotency_keys (subject, key, request_hash, tenant_id) SELECT 'a', 'k-' || i, '', 't-' || i FROM generate_series(1, 50) i`,
-		`INSERT INTO org_idempotency_keys (subject, key, request_hash, resource_id) SELECT 'a', 'k-' || i, '', 'a-1' FROM generate_series(1, 50) i`,
+		`INSERT INTO request_keys (subject, key, request_hash, created_id) SELECT 'a', 'made-' || i, '', 'a-1' FROM generate_series(1, 50) i`,
 		`INSERT INTO decision_inputs (journal, first, events, body) SELECT 'j', i, 1, '' FROM generate_series(0, 50) i`,
 		`INSERT INTO server_samples (at, server_id, load1) SELECT now(), 's-' || i, 1 FROM generate_series(1, 50) i`,
 		`INSERT INTO events (kind, id, step) SELECT 'server', 's-' || i, 'x' FROM generate_series(1, 99) i`,
@@ -56,9 +54,20 @@ func aged(t *testing.T) *Store {
 	return s
 }
 
+// from are the rows of a table that is pruned, on a condition.
+func from(table ops.PrunedTable, condition string) string {
+	switch table {
+	case ops.PrunedKeys:
+		condition = "created_id IS NULL AND " + condition
+	case ops.PrunedCreationKeys:
+		table, condition = "request_keys", "created_id IS NOT NULL AND "+condition
+	}
+	return string(table) + " WHERE " + condition
+}
+
 func rowsOf(t *testing.T, s *Store, table ops.PrunedTable) (n int) {
 	t.Helper()
-	return count(t, s, string(table))
+	return count(t, s, from(table, "true"))
 }
 
 func TestWhatIsOldIsPruned(t *testing.T) {
@@ -69,10 +78,10 @@ func TestWhatIsOldIsPruned(t *testing.T) {
 		ops.PrunedEvents: `at < now() - interval '9 days'`, ops.PrunedFeed: `at < now() - interval '9 days'`, ops.PrunedSessions: `opened_at < now() - interval '9 days' AND closed_at IS NOT NULL`,
 		ops.PrunedInstances: `stopped_at < now() - interval '9 days' AND state = 'stopped'`, ops.PrunedCommands: `requested_at < now() - interval '9 days'`,
 		ops.PrunedDecisions: `created_at < now() - interval '9 days'`, ops.PrunedSamples: `at < now() - interval '9 days'`,
-		ops.PrunedKeys: `created_at < now() - interval '9 days' AND leased_until < now()`, ops.PrunedTenantKeys: `created_at < now() - interval '9 days'`, ops.PrunedOrgKeys: `created_at < now() - interval '9 days'`,
+		ops.PrunedKeys: `created_at < now() - interval '9 days' AND leased_until < now()`, ops.PrunedCreationKeys: `created_at < now() - interval '9 days'`,
 	}
 	for table, due := range conditions {
-		before, old := rowsOf(t, s, table), count(t, s, string(table)+" WHERE "+due)
+		before, old := rowsOf(t, s, table), count(t, s, from(table, due))
 		require.Positive(t, old, table)
 		require.Less(t, old, before, table)
 		n, err := s.Prune(ctx, table, 11*24*time.Hour, 1000)

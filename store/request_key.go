@@ -73,21 +73,14 @@ func (s *Store) EndRequest(ctx context.Context, subject, key string, refused boo
 	return s.exec(ctx, "end of request key", sql, subject, key)
 }
 
-// Keys of requests that created a tenant have a table of their own: the same key may be
-// used once for a tenant and once for something else.
 const (
-	sqlKeepTenantKey = `
-INSERT INTO idempotency_keys (subject, key, request_hash, tenant_id) VALUES ($1, $2, $3, $4) ON CONFLICT (subject, key) DO NOTHING`
-	sqlTenantKey = `SELECT request_hash, tenant_id FROM idempotency_keys WHERE subject = $1 AND key = $2`
+	sqlKeepKey = `
+INSERT INTO request_keys (subject, key, request_hash, created_id) VALUES ($1, $2, $3, $4) ON CONFLICT (subject, key) DO NOTHING`
+	sqlCreatedByKey = `SELECT request_hash, COALESCE(created_id, '') FROM request_keys WHERE subject = $1 AND key = $2`
 )
 
 // errKeyKept rolls back a transaction whose key another request has stored first.
 var errKeyKept = errors.New("the idempotency key is kept by another request")
-
-const sqlKeepOrgKey = `
-INSERT INTO org_idempotency_keys (subject, key, request_hash, resource_id) VALUES ($1, $2, $3, $4) ON CONFLICT (subject, key) DO NOTHING`
-
-const sqlOrgKey = `SELECT request_hash, resource_id FROM org_idempotency_keys WHERE subject = $1 AND key = $2`
 
 // keyed is a request and its idempotency key, if it has one.
 type keyed struct {
@@ -108,12 +101,8 @@ func (k keyed) createdBefore(ctx context.Context, q querier) (id string, err err
 	if k.key == "" {
 		return "", nil
 	}
-	sql := sqlOrgKey
-	if k.kind == "tenant" {
-		sql = sqlTenantKey
-	}
 	var hash []byte
-	err = q.QueryRow(ctx, sql, k.by, k.key).Scan(&hash, &id)
+	err = q.QueryRow(ctx, sqlCreatedByKey, k.by, k.key).Scan(&hash, &id)
 	switch {
 	case isNoRows(err):
 		return "", nil
@@ -131,11 +120,7 @@ func (k keyed) keep(ctx context.Context, tx pgx.Tx, id string) error {
 	if k.key == "" {
 		return nil
 	}
-	sql := sqlKeepOrgKey
-	if k.kind == "tenant" {
-		sql = sqlKeepTenantKey
-	}
-	return change(ctx, tx, errKeyKept, sql, k.by, k.key, k.hash, id)
+	return change(ctx, tx, errKeyKept, sqlKeepKey, k.by, k.key, k.hash, id)
 }
 
 // once runs create, which returns the id of what it created, in a transaction, unless an

@@ -82,26 +82,29 @@ func (c Costs) check(bad func(name, why string)) {
 
 // Keep says for how long rows are kept that grow in number with use; 0 is forever.
 type Keep struct {
-	Events       time.Duration `env:"PREGO_KEEP_EVENTS" envDefault:"9600h"`        // of orgs
-	Feed         time.Duration `env:"PREGO_KEEP_FEED" envDefault:"720h"`           // the feed of events
-	Commands     time.Duration `env:"PREGO_KEEP_COMMANDS" envDefault:"9600h"`      // records of commands on hosts
-	Sessions     time.Duration `env:"PREGO_KEEP_SESSIONS" envDefault:"720h"`       // exec sessions and log streams that are over; at least 2h, since quotas count the last hour's
-	Instances    time.Duration `env:"PREGO_KEEP_INSTANCES" envDefault:"720h"`      // that are stopped; at least 1h
-	Keys         time.Duration `env:"PREGO_KEEP_KEYS" envDefault:"168h"`           // idempotency keys and the answers to their requests; at least 24h
-	CreationKeys time.Duration `env:"PREGO_KEEP_CREATION_KEYS" envDefault:"2160h"` // idempotency keys of requests that created tenants, apps and envs; at least 24h
-	Decisions    time.Duration `env:"PREGO_KEEP_DECISIONS" envDefault:"2160h"`     // inputs of placement decisions, for replays; at least 1h
-	Samples      time.Duration `env:"PREGO_KEEP_SAMPLES" envDefault:"25h"`         // what hosts reported, every five minutes; at least 1h, and the last day is shown
-	Audit        time.Duration `env:"PREGO_KEEP_AUDIT" envDefault:"0"`             // entries of the audit; at least 720h
-	SealAudit    time.Duration `env:"PREGO_AUDIT_SEAL_EVERY" envDefault:"10s"`     // how often new entries of the audit are sealed
-	Every        time.Duration `env:"PREGO_PRUNE_EVERY" envDefault:"1m"`           // how often what is older is looked for
-	Batch        int           `env:"PREGO_PRUNE_BATCH" envDefault:"1000"`         // rows deleted in one transaction
+	Events    time.Duration `env:"PREGO_KEEP_EVENTS" envDefault:"9600h"`    // of orgs
+	Feed      time.Duration `env:"PREGO_KEEP_FEED" envDefault:"720h"`       // the feed of events
+	Commands  time.Duration `env:"PREGO_KEEP_COMMANDS" envDefault:"9600h"`  // records of commands on hosts
+	Sessions  time.Duration `env:"PREGO_KEEP_SESSIONS" envDefault:"720h"`   // exec sessions and log streams that are over; at least 2h, since quotas count the last hour's
+	Instances time.Duration `env:"PREGO_KEEP_INSTANCES" envDefault:"720h"`  // that are stopped; at least 1h
+	Keys      time.Duration `env:"PREGO_KEEP_KEYS" envDefault:"168h"`       // idempotency keys and the answers to their requests; at least 24h
+	Decisions time.Duration `env:"PREGO_KEEP_DECISIONS" envDefault:"2160h"` // inputs of placement decisions, for replays; at least 1h
+	Samples   time.Duration `env:"PREGO_KEEP_SAMPLES" envDefault:"25h"`     // what hosts reported, every five minutes; at least 1h, and the last day is shown
+	Audit     time.Duration `env:"PREGO_KEEP_AUDIT" envDefault:"0"`         // entries of the audit; at least 720h
+	SealAudit time.Duration `env:"PREGO_AUDIT_SEAL_EVERY" envDefault:"10s"` // how often new entries of the audit are sealed
+	Every     time.Duration `env:"PREGO_PRUNE_EVERY" envDefault:"1m"`       // how often what is older is looked for
+	Batch     int           `env:"PREGO_PRUNE_BATCH" envDefault:"1000"`     // rows deleted in one transaction
 }
+
+// keepCreationKeys outlasts every client that repeats a request until it is answered: repeated later, what
+// created a tenant, an app or an env is refused because of its name.
+const keepCreationKeys = 90 * 24 * time.Hour
 
 // Of returns how long rows of each table are kept.
 func (k Keep) Of() map[ops.PrunedTable]time.Duration {
 	return map[ops.PrunedTable]time.Duration{
 		ops.PrunedEvents: k.Events, ops.PrunedFeed: k.Feed, ops.PrunedCommands: k.Commands, ops.PrunedSessions: k.Sessions, ops.PrunedInstances: k.Instances,
-		ops.PrunedKeys: k.Keys, ops.PrunedTenantKeys: k.CreationKeys, ops.PrunedOrgKeys: k.CreationKeys,
+		ops.PrunedKeys: k.Keys, ops.PrunedCreationKeys: keepCreationKeys,
 		ops.PrunedDecisions: k.Decisions, ops.PrunedSamples: k.Samples,
 		ops.PrunedAudit: k.Audit,
 	}
@@ -110,7 +113,7 @@ func (k Keep) Of() map[ops.PrunedTable]time.Duration {
 func (k Keep) check(bad func(name, why string)) {
 	for name, v := range map[string]struct{ is, least time.Duration }{
 		"PREGO_KEEP_EVENTS": {k.Events, time.Hour}, "PREGO_KEEP_FEED": {k.Feed, time.Hour}, "PREGO_KEEP_COMMANDS": {k.Commands, time.Hour}, "PREGO_KEEP_SESSIONS": {k.Sessions, 2 * time.Hour},
-		"PREGO_KEEP_INSTANCES": {k.Instances, time.Hour}, "PREGO_KEEP_KEYS": {k.Keys, 24 * time.Hour}, "PREGO_KEEP_CREATION_KEYS": {k.CreationKeys, 24 * time.Hour},
+		"PREGO_KEEP_INSTANCES": {k.Instances, time.Hour}, "PREGO_KEEP_KEYS": {k.Keys, 24 * time.Hour},
 		"PREGO_KEEP_DECISIONS": {k.Decisions, time.Hour}, "PREGO_KEEP_SAMPLES": {k.Samples, time.Hour},
 		"PREGO_KEEP_AUDIT": {k.Audit, 720 * time.Hour},
 	} {

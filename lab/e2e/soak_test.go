@@ -44,7 +44,7 @@ func soakVars(s *s3test.Server) map[string]string {
 		"PREGO_CAPACITY_POLL": "1s", "PREGO_HCLOUD_POLL": "200ms", "PREGO_FLEET_POLL": "1s",
 		"PREGO_RETENTION": "20s", "PREGO_BACKUP_FINAL_FOR": "1m", "PREGO_BACKUP_SWEEP_EVERY": "2s", "PREGO_STORAGE_EVERY": "2m", "PREGO_STORAGE_SWEEP_EVERY": "10s",
 		"PREGO_EDGE_SETTLE": "500ms", "PREGO_MOVE_GRACE": "5s", "PREGO_MOVE_PASS_ON": "10s", "PREGO_SITE_TIMEOUT": "60s", "PREGO_SITE_STEP_TIMEOUT": "2m",
-		"PREGO_KEEP_EVENTS": "1h", "PREGO_KEEP_FEED": "1h", "PREGO_KEEP_COMMANDS": "1h", "PREGO_KEEP_SESSIONS": "2h", "PREGO_KEEP_INSTANCES": "1h", "PREGO_KEEP_SAMPLES": "1h", "PREGO_KEEP_KEYS": "24h", "PREGO_KEEP_CREATION_KEYS": "24h",
+		"PREGO_KEEP_EVENTS": "1h", "PREGO_KEEP_FEED": "1h", "PREGO_KEEP_COMMANDS": "1h", "PREGO_KEEP_SESSIONS": "2h", "PREGO_KEEP_INSTANCES": "1h", "PREGO_KEEP_SAMPLES": "1h", "PREGO_KEEP_KEYS": "24h",
 		"PREGO_PRUNE_EVERY": "10s",
 	}))
 	maps.Copy(vars, map[string]string{"PREGO_BACKUP_SWEEP_EVERY": "2s", "PREGO_TENANT_SWEEP_EVERY": "5s"})
@@ -131,9 +131,8 @@ var ages = []string{
 	`UPDATE org_sessions SET opened_at = opened_at - interval '3 hours' WHERE opened_at < now() - $1::interval AND opened_at > now() - interval '2 hours' AND closed_at IS NOT NULL`,
 	`UPDATE instances SET stopped_at = stopped_at - interval '2 hours' WHERE stopped_at < now() - $1::interval AND stopped_at > now() - interval '1 hour' AND state = 'stopped'`,
 	`UPDATE server_samples SET at = at - interval '2 hours' WHERE at < now() - $1::interval AND at > now() - interval '1 hour'`,
-	`UPDATE request_keys SET created_at = created_at - interval '25 hours' WHERE created_at < now() - $1::interval AND created_at > now() - interval '24 hours'`,
-	`UPDATE idempotency_keys SET created_at = created_at - interval '25 hours' WHERE created_at < now() - $1::interval AND created_at > now() - interval '24 hours'`,
-	`UPDATE org_idempotency_keys SET created_at = created_at - interval '25 hours' WHERE created_at < now() - $1::interval AND created_at > now() - interval '24 hours'`,
+	`UPDATE request_keys SET created_at = created_at - interval '25 hours' WHERE created_at < now() - $1::interval AND created_at > now() - interval '24 hours' AND created_id IS NULL`,
+	`UPDATE request_keys SET created_at = created_at - interval '91 days' WHERE created_at < now() - $1::interval AND created_at > now() - interval '90 days' AND created_id IS NOT NULL`,
 	// The feed of changes has no setting: what is older than a mark is deleted, which is set anew after ten minutes.
 	`UPDATE changes_pruned SET marked_at = marked_at - interval '10 minutes' WHERE marked_at < now() - LEAST($1::interval, interval '2 minutes') AND marked_at > now() - interval '10 minutes'`,
 }
