@@ -34,7 +34,7 @@ var errNotStarted = errors.New("bench can't be started")
 // it returns, everything that the command started is killed: nothing outlives its
 // command.
 func (c *commands) execute(k *call) (wire.ExecResult, *policy.Problem) {
-	timeout := k.Timeout()
+	timeout := k.Limit()
 	ctx, cancel := context.WithTimeoutCause(c.ctx, timeout, errTimeout)
 	defer cancel()
 	var stdout, stderr tail
@@ -100,7 +100,7 @@ func (h *workplace) benchHere(ctx context.Context, k *policy.Command, database w
 	if !here {
 		argv = []string{supervise.Verb, "--", filepath.Join(root, wire.BenchBinary)}
 	}
-	line, err := policy.SecretsLine(k.Verb, k.In.Secrets, database)
+	line, err := k.SecretsLine(k.In.Secrets, database)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errNotStarted, err)
 	}

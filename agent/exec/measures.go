@@ -25,7 +25,8 @@ func (h *workplace) measures(ctx context.Context) (m host.Measures) {
 	}
 	ask := func(args ...string) (string, error) {
 		var out strings.Builder
-		err := h.redis(ctx, services.Redis, &policy.Command{In: wire.ExecRequest{Args: args}, Verb: args[0]}, &out)
+		k := &policy.Command{In: wire.ExecRequest{Args: args}, Permit: &policy.Permit{Verb: args[0]}}
+		err := h.redis(ctx, services.Redis, k, &out)
 		return out.String(), err
 	}
 	info, err := ask("info", "memory")

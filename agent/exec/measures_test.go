@@ -69,7 +69,7 @@ func TestMeasuresOfRealServices(t *testing.T) {
 	require.NoError(t, err)
 	for _, args := range [][]string{{"hget", "tenant", "state"}, {"smembers", "sites"}, {"hget", "rq:workers", "state"}, {"hgetall", "rq:worker:a"}} {
 		var said strings.Builder
-		err := (&workplace{Host: h}).redis(t.Context(), s.Redis, &policy.Command{In: wire.ExecRequest{Args: args}, Verb: args[0]}, &said)
+		err := (&workplace{Host: h}).redis(t.Context(), s.Redis, &policy.Command{In: wire.ExecRequest{Args: args}, Permit: &policy.Permit{Verb: args[0]}}, &said)
 		require.ErrorContains(t, err, "NOPERM", "%v: %s", args, said.String())
 	}
 	// Nor does a caller of the host get there with a command.

@@ -65,7 +65,7 @@ func (h *workplace) siteOwner(ctx context.Context, site string) (string, error) 
 // SiteOwner returns the tenant that a site of the host, or of the container, at root belongs
 // to. If tenant is not "", it first becomes the owner.
 func SiteOwner(root, site, tenant string) (string, error) {
-	if !policy.Words()["SITE"].MatchString(site) || (tenant != "" && !policy.TenantPattern.MatchString(tenant)) {
+	if !policy.Is("SITE", site) || (tenant != "" && !policy.TenantPattern.MatchString(tenant)) {
 		return "", errors.New("there must be a site's name, and at most a tenant's id")
 	}
 	h := &workplace{Host: &host.Host{Root: root}}

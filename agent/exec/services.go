@@ -15,7 +15,7 @@ import (
 
 // serve runs a command of a kind that is spoken over its protocol.
 func (c *commands) serve(k *call) (wire.ExecResult, *policy.Problem) {
-	ctx, cancel := context.WithTimeoutCause(c.ctx, k.Timeout(), errTimeout)
+	ctx, cancel := context.WithTimeoutCause(c.ctx, k.Limit(), errTimeout)
 	defer cancel()
 	var stdout, stderr tail
 	outLines, errLines := &lineWriter{to: k.progress, stream: "stdout"}, &lineWriter{to: k.progress, stream: "stderr"}
@@ -43,7 +43,7 @@ func (c *commands) serve(k *call) (wire.ExecResult, *policy.Problem) {
 		return result, policy.Stopping()
 	case errors.Is(cause, errTimeout):
 		result.ExitCode = ExitTimeout
-		fmt.Fprintf(errs, "prego-agent: given up after %s\n", k.Timeout())
+		fmt.Fprintf(errs, "prego-agent: given up after %s\n", k.Limit())
 	case errors.Is(err, host.ErrUnavailable):
 		return result, &policy.Problem{Status: http.StatusServiceUnavailable, Code: "service_unavailable", Detail: string(k.In.Kind) + ": " + err.Error(), RetryAfter: 5}
 	default:

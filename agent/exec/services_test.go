@@ -251,7 +251,7 @@ func TestRealMariaDB(t *testing.T) {
 		try := func(verb, name string) error {
 			s, err := h.Services()
 			require.NoError(t, err)
-			return (&workplace{Host: h}).mariadb(t.Context(), s.MariaDB, &policy.Command{Verb: verb, In: wire.ExecRequest{Args: []string{verb, name}}}, &out)
+			return (&workplace{Host: h}).mariadb(t.Context(), s.MariaDB, &policy.Command{Permit: &policy.Permit{Verb: verb}, In: wire.ExecRequest{Args: []string{verb, name}}}, &out)
 		}
 		for _, name := range []string{"x`; SELECT 1 INTO OUTFILE '" + file + "'; -- ", "_secret", "mysql", "x` /*! ; */ -- "} {
 			denied(t, try("create-database", name), name)
@@ -559,4 +559,15 @@ func TestMariaDBTakesWhatPrepareMade(t *testing.T) {
 	var hashes int
 	require.NoError(t, admin.QueryRow("SELECT COUNT(DISTINCT authentication_string) FROM mysql.user WHERE User = 'root' AND Host IN ('localhost', '%')").Scan(&hashes))
 	require.Equal(t, 1, hashes, "root has the new password from wherever it comes")
+}
+
+// TestEveryVerbOfMariaDBIsHere and no other.
+func TestEveryVerbOfMariaDBIsHere(t *testing.T) {
+	t.Parallel()
+	known := map[string]bool{}
+	for _, r := range policy.Rules[wire.KindMariaDB] {
+		require.NotEqual(t, statements[r.Name()] != "", grantVerbs[r.Name()] != nil, r.Line)
+		known[r.Name()] = true
+	}
+	require.Len(t, known, len(statements)+len(grantVerbs))
 }

@@ -120,11 +120,11 @@ func (a *Agent) checkTransfer(in wire.TransferRequest) *policy.Problem {
 		return policy.Invalid("serverId", "this is another server")
 	case (in.Site == "") == (in.Volume == ""):
 		return policy.Invalid("site", "a backup is of a site or of a volume")
-	case in.Volume != "" && !policy.Words()["VOLUME"].MatchString(in.Volume):
+	case in.Volume != "" && !policy.Is("VOLUME", in.Volume):
 		return policy.Invalid("volume", "must be a volume's id")
-	case in.Volume == "" && (len(in.Site) > policy.WordLengths["SITE"] || !policy.Words()["SITE"].MatchString(in.Site)):
+	case in.Volume == "" && !policy.Is("SITE", in.Site):
 		return policy.Invalid("site", "must be a site's name")
-	case !policy.Words()["BACKUP"].MatchString(in.Backup):
+	case !policy.Is("BACKUP", in.Backup):
 		return policy.Invalid("backup", "must be a backup's name")
 	case (up == 0) == (down == 0) || up+down > wire.MaxPieces:
 		return policy.Invalid("upload", fmt.Sprintf("there must be 1 to %d pieces to upload or to download", wire.MaxPieces))

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/prego/prego/agent/wire"
 )
@@ -20,116 +21,126 @@ const (
 	VerbWriteSealed = "write-sealed"
 )
 
-// allowed lists every command line that the control plane may request, by kind; all
-// others are refused. A word in capitals stands for its pattern below, every other word
-// for itself.
-//
-// For mariadb and redis-cli no client program is run: their verbs are spoken over the
-// protocol (agent/exec/services.go), so there is no shell or client to escape to.
-var allowed = map[wire.CommandKind][]string{
+// Rule is a command line that the control plane may request. A word in capitals stands for its pattern below, every
+// other word for itself.
+type Rule struct {
+	Line    string
+	Timeout time.Duration // unless the request has one; 0 is defaultTimeout
+	Needs   string        // the secret that must come with it
+	Takes   string        // a secret that may
+	Root    bool          // the host adds the password of its database's root
+}
+
+// Rules are all command lines, by kind; all others are refused. The kind says which process runs them: the executor
+// has those on sites and pieces of their backups run as the user of bench, with code that a site's process checks
+// once more (agent/site); it speaks those of mariadb and redis-cli over the protocol, so that there is no shell or
+// client to escape to (agent/exec); and it asks processes that are root's for the others (agent/rooted).
+var Rules = map[wire.CommandKind][]Rule{
 	wire.KindBench: {
-		"new-site SITE --db-name OURDB",
-		"new-site SITE --db-name OURDB --db-host ADDRESS",
-		"promote-site SITE SITE",
-		"--site SITE configure SETTINGS",
-		"--site SITE connect-database ADDRESS",
-		"--site SITE connect-cache ADDRESS CACHEDB",
-		"--site SITE set-config KEY VALUE",
-		"--site SITE set-admin-password",
-		"--site SITE add-user EMAIL PERSON",
-		"--site SITE enable-scheduler",
-		"--site SITE disable-scheduler",
-		"--site SITE install-app APP",
-		"--site SITE list-apps",
-		"--site SITE migrate",
-		"--site SITE versions",
-		"--site SITE answers",
-		"--site SITE set-maintenance-mode ONOFF",
-		"--site SITE backup BACKUP",
-		"--site SITE backup BACKUP --with-files",
-		"--site SITE restore BACKUP",
-		"--site SITE restore BACKUP --with-files",
-		"--site SITE delete-backup BACKUP",
-		"--site SITE seal-backup BACKUP RECIPIENT",
-		"--site SITE open-backup BACKUP SHA256 SHA256",
-		"--site SITE adopt-config BACKUP",
-		"--site SITE check-restored BACKUP",
-		"--site SITE usage",
-		"expect-site SITE --db-name OURDB",
-		"leave-site SITE --db-name OURDB",
-		"--site SITE pack-site BACKUP RECIPIENT",
-		"--site SITE pack-site BACKUP RECIPIENT BACKUP",
-		"--site SITE unpack-site BACKUP SHA256 SHA256 UNPACK",
-		"--site SITE expect-data",
-		"--site SITE forget-data",
-		"--site SITE pack-data BACKUP RECIPIENT",
-		"--site SITE pack-data BACKUP RECIPIENT BACKUP",
-		"--site SITE pack-data BACKUP RECIPIENT BACKUP last",
-		"--site SITE load-data BACKUP SHA256 SHA256 ADDRESS",
-		"--site SITE load-data BACKUP SHA256 SHA256 here",
-		"--site SITE make-data",
-		"--site SITE freeze-data",
-		"--site SITE thaw-data",
-		"--site SITE drop-packed BACKUP",
-		"--site SITE drop-packed BACKUP all",
-		"--site SITE settle-site ADDRESS",
-		"--site SITE settle-site here",
-		"--site SITE hold-site",
-		"--site SITE free-site",
-		"erase-site SITE --db-name OURDB",
-		"list-sites",
+		{Line: "new-site SITE --db-name OURDB", Timeout: maxTimeout, Root: true},
+		{Line: "new-site SITE --db-name OURDB --db-host ADDRESS", Timeout: maxTimeout, Needs: wire.SecretDatabasePassword, Root: true},
+		{Line: "promote-site SITE SITE", Timeout: 2 * time.Minute},
+		{Line: "--site SITE configure SETTINGS", Takes: wire.SecretMailPassword},
+		{Line: "--site SITE connect-database ADDRESS", Needs: wire.SecretDatabasePassword},
+		{Line: "--site SITE connect-cache ADDRESS CACHEDB", Needs: wire.SecretCachePassword},
+		{Line: "--site SITE set-config KEY VALUE"},
+		{Line: "--site SITE set-admin-password", Needs: wire.SecretAdminPassword},
+		{Line: "--site SITE add-user EMAIL PERSON", Takes: wire.SecretUserPassword},
+		{Line: "--site SITE enable-scheduler"},
+		{Line: "--site SITE disable-scheduler"},
+		{Line: "--site SITE install-app APP", Timeout: maxTimeout},
+		{Line: "--site SITE list-apps"},
+		{Line: "--site SITE migrate", Timeout: maxTimeout},
+		{Line: "--site SITE versions"},
+		{Line: "--site SITE answers"},
+		{Line: "--site SITE set-maintenance-mode ONOFF"},
+		{Line: "--site SITE backup BACKUP", Timeout: maxTimeout},
+		{Line: "--site SITE backup BACKUP --with-files", Timeout: maxTimeout},
+		{Line: "--site SITE restore BACKUP", Timeout: maxTimeout, Root: true},
+		{Line: "--site SITE restore BACKUP --with-files", Timeout: maxTimeout, Root: true},
+		{Line: "--site SITE delete-backup BACKUP"},
+		{Line: "--site SITE seal-backup BACKUP RECIPIENT", Timeout: maxTimeout},
+		{Line: "--site SITE open-backup BACKUP SHA256 SHA256", Timeout: maxTimeout, Needs: wire.SecretBackupIdentity},
+		{Line: "--site SITE adopt-config BACKUP"},
+		{Line: "--site SITE check-restored BACKUP", Timeout: maxTimeout},
+		{Line: "--site SITE usage", Timeout: 2 * time.Minute},
+		{Line: "expect-site SITE --db-name OURDB"},
+		{Line: "leave-site SITE --db-name OURDB", Timeout: 5 * time.Minute},
+		{Line: "--site SITE pack-site BACKUP RECIPIENT", Timeout: maxTimeout},
+		{Line: "--site SITE pack-site BACKUP RECIPIENT BACKUP", Timeout: maxTimeout},
+		{Line: "--site SITE unpack-site BACKUP SHA256 SHA256 UNPACK", Timeout: maxTimeout, Needs: wire.SecretBackupIdentity},
+		{Line: "--site SITE expect-data"},
+		{Line: "--site SITE forget-data"},
+		{Line: "--site SITE pack-data BACKUP RECIPIENT"},
+		{Line: "--site SITE pack-data BACKUP RECIPIENT BACKUP"},
+		{Line: "--site SITE pack-data BACKUP RECIPIENT BACKUP last"},
+		{Line: "--site SITE load-data BACKUP SHA256 SHA256 ADDRESS", Needs: wire.SecretBackupIdentity, Takes: wire.SecretDatabasePassword},
+		{Line: "--site SITE load-data BACKUP SHA256 SHA256 here", Needs: wire.SecretBackupIdentity, Takes: wire.SecretDatabasePassword},
+		{Line: "--site SITE make-data", Needs: wire.SecretDatabasePassword, Root: true},
+		{Line: "--site SITE freeze-data", Root: true},
+		{Line: "--site SITE thaw-data", Root: true},
+		{Line: "--site SITE drop-packed BACKUP"},
+		{Line: "--site SITE drop-packed BACKUP all"},
+		{Line: "--site SITE settle-site ADDRESS", Needs: wire.SecretDatabasePassword},
+		{Line: "--site SITE settle-site here", Needs: wire.SecretDatabasePassword},
+		{Line: "--site SITE hold-site"},
+		{Line: "--site SITE free-site"},
+		{Line: "erase-site SITE --db-name OURDB", Timeout: 5 * time.Minute, Root: true},
+		{Line: "list-sites"},
 	},
 	KindSpool: {
-		"--site SITE read-sealed BACKUP BYTES BYTES",
-		"--site SITE write-sealed BACKUP BYTES BYTES",
-		"--volume VOLUME read-sealed BACKUP BYTES BYTES",
-		"--volume VOLUME write-sealed BACKUP BYTES BYTES",
+		{Line: "--site SITE read-sealed BACKUP BYTES BYTES"},
+		{Line: "--site SITE write-sealed BACKUP BYTES BYTES"},
+		{Line: "--volume VOLUME read-sealed BACKUP BYTES BYTES"},
+		{Line: "--volume VOLUME write-sealed BACKUP BYTES BYTES"},
 	},
 	wire.KindMariaDB: {
-		"databases",
-		"processlist",
-		"table-sizes DBNAME",
-		"create-database OURDB",
-		"drop-database OURDB",
-		"grant-database OURDB ADDRESS SERVER",
-		"admit-database OURDB ADDRESS SERVER",
-		"freeze-database OURDB",
-		"erase-database OURDB",
+		{Line: "databases"},
+		{Line: "processlist"},
+		{Line: "table-sizes DBNAME"},
+		{Line: "create-database OURDB"},
+		{Line: "drop-database OURDB"},
+		{Line: "grant-database OURDB ADDRESS SERVER", Needs: wire.SecretDatabasePassword, Takes: wire.SecretEarlierPassword},
+		{Line: "admit-database OURDB ADDRESS SERVER", Needs: wire.SecretDatabasePassword},
+		{Line: "freeze-database OURDB"},
+		{Line: "erase-database OURDB"},
 	},
 	wire.KindRedisCLI: {
-		"ping",
-		"info SECTION",
-		"dbsize",
-		"memory-usage REDISKEY",
-		"slowlog COUNT",
-		"client-list",
-		"create-user OURDB CACHEDB",
-		"erase-user OURDB CACHEDB",
+		{Line: "ping"},
+		{Line: "info SECTION"},
+		{Line: "dbsize"},
+		{Line: "memory-usage REDISKEY"},
+		{Line: "slowlog COUNT"},
+		{Line: "client-list"},
+		{Line: "create-user OURDB CACHEDB", Needs: wire.SecretCachePassword},
+		{Line: "erase-user OURDB CACHEDB"},
 	},
 	wire.KindVolume: {
-		"mount VOLUME",
-		"unmount VOLUME",
-		"grow VOLUME",
-		"seal-volume VOLUME BACKUP RECIPIENT",
-		"open-volume VOLUME BACKUP SHA256 SHA256",
-		"try-volume VOLUME BACKUP SHA256 SHA256 BYTES BYTES",
-		"drop-sealed VOLUME BACKUP",
+		{Line: "mount VOLUME"},
+		{Line: "unmount VOLUME"},
+		{Line: "grow VOLUME"},
+		{Line: "seal-volume VOLUME BACKUP RECIPIENT", Timeout: maxTimeout},
+		{Line: "open-volume VOLUME BACKUP SHA256 SHA256", Timeout: maxTimeout, Needs: wire.SecretBackupIdentity},
+		{Line: "try-volume VOLUME BACKUP SHA256 SHA256 BYTES BYTES", Timeout: maxTimeout, Needs: wire.SecretBackupIdentity},
+		{Line: "drop-sealed VOLUME BACKUP"},
 	},
 	wire.KindAddress: {
-		"add IPV4",
-		"remove IPV4",
+		{Line: "add ADDRESS"},
+		{Line: "remove ADDRESS"},
 	},
 	wire.KindPatch: {
-		"report",
-		"check",
-		"apply",
+		{Line: "report"},
+		{Line: "check", Timeout: 5 * time.Minute},
+		{Line: "apply", Timeout: maxTimeout},
 	},
 }
 
-// Words are the patterns. None matches a word that starts with "-", which would be read
+const octet = `(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])`
+
+// words are the patterns. None matches a word that starts with "-", which would be read
 // as an option.
 // They are compiled by the first command that asks: most processes of this program never do.
-var Words = sync.OnceValue(func() map[string]*regexp.Regexp {
+var words = sync.OnceValue(func() map[string]*regexp.Regexp {
 	return map[string]*regexp.Regexp{
 		"SITE":      regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`),
 		"APP":       regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`),
@@ -146,56 +157,71 @@ var Words = sync.OnceValue(func() map[string]*regexp.Regexp {
 		"ONOFF":     regexp.MustCompile(`^(on|off)$`),
 		"DBNAME":    regexp.MustCompile(`^[A-Za-z0-9_]{1,64}$`),
 		"OURDB":     regexp.MustCompile(`^(pool_[a-z0-9_]{1,58}|tenant_[a-z0-9_]{1,54}_db)$`), // generated by the control plane
-		"ADDRESS":   regexp.MustCompile(`^(\d{1,3}\.){3}\d{1,3}$`),
+		"ADDRESS":   regexp.MustCompile(`^(` + octet + `\.){3}` + octet + `$`),
 		"SERVER":    regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`),
 		"CACHEDB":   regexp.MustCompile(`^([1-9]|[1-9][0-9]{1,2}|[1-3][0-9]{3}|40[0-8][0-9]|409[0-5])$`), // a database of a pool; none is 0
 		"SECTION":   regexp.MustCompile(`^(server|clients|memory|persistence|stats|replication|cpu|commandstats|errorstats|keyspace)$`),
 		"REDISKEY":  regexp.MustCompile(`^[^\pC-]\PC*$`),
 		"VOLUME":    regexp.MustCompile(`^[1-9][0-9]{0,18}$`), // the provider's id
-		"IPV4":      regexp.MustCompile(`^([0-9]{1,3}\.){3}[0-9]{1,3}$`),
 		"COUNT":     regexp.MustCompile(`^([1-9]|[1-9][0-9]|1[01][0-9]|12[0-8])$`),
 	}
 })
 
-// WordLengths bounds words whose patterns don't; 253 is the longest host name.
-var WordLengths = map[string]int{"SITE": 253, "VALUE": 4096, "REDISKEY": 1024, "SETTINGS": 8192, "EMAIL": 140, "PERSON": 140}
+// wordLengths bounds words whose patterns don't; 253 is the longest host name.
+var wordLengths = map[string]int{"SITE": 253, "VALUE": 4096, "REDISKEY": 1024, "SETTINGS": 8192, "EMAIL": 140, "PERSON": 140}
 
-// Permitted parses a command line and returns its verb, "" if it isn't allowed, and the
-// sites that it names.
-func Permitted(kind wire.CommandKind, args []string) (verb string, sites []string) {
-	for _, line := range allowed[kind] {
-		form := strings.Fields(line)
-		if !matchesForm(form, args) {
-			continue
-		}
-		for i, word := range form {
-			if word == "SITE" {
-				sites = append(sites, args[i])
-			}
-		}
-		if form[0] == "--site" || form[0] == "--volume" {
-			return form[2], sites
-		}
-		return form[0], sites
-	}
-	return "", nil
+// Is reports whether a text is such a word.
+func Is(word, text string) bool {
+	limit := wordLengths[word]
+	return words()[word].MatchString(text) && (limit == 0 || len(text) <= limit)
 }
 
-func matchesForm(form, args []string) bool {
+// Permit is a command line that is allowed, and what it names.
+type Permit struct {
+	*Rule
+	Verb   string
+	Words  []string // what stands in it, without the verb and the names of options that have a value
+	Sites  []string
+	Volume string // "" unless the line begins with it
+}
+
+// Permitted parses a command line; nil if it isn't allowed.
+func Permitted(kind wire.CommandKind, args []string) *Permit {
+	for i := range Rules[kind] {
+		if p := Rules[kind][i].permits(args); p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+// Name is the verb of a line: its first word, or the one after the site or the volume.
+func (r *Rule) Name() string {
+	form := strings.Fields(r.Line)
+	if strings.HasPrefix(form[0], "--") {
+		return form[2]
+	}
+	return form[0]
+}
+
+func (r *Rule) permits(args []string) *Permit {
+	form := strings.Fields(r.Line)
 	if len(form) != len(args) {
-		return false
+		return nil
 	}
+	p := &Permit{Rule: r, Verb: r.Name()}
 	for i, word := range form {
-		pattern, ok := Words()[word]
-		if !ok {
-			if args[i] != word {
-				return false
-			}
+		switch _, pattern := words()[word]; {
+		case pattern && !Is(word, args[i]), !pattern && args[i] != word:
+			return nil
+		case word == p.Verb, !pattern && strings.HasPrefix(word, "--") && i < len(form)-1: // its value follows
 			continue
+		case word == "SITE":
+			p.Sites = append(p.Sites, args[i])
+		case word == "VOLUME" && form[0] == "--volume":
+			p.Volume = args[i]
 		}
-		if limit := WordLengths[word]; !pattern.MatchString(args[i]) || (limit > 0 && len(args[i]) > limit) {
-			return false
-		}
+		p.Words = append(p.Words, args[i])
 	}
-	return true
+	return p
 }

@@ -1,9 +1,11 @@
 package policy
 
 import (
+	"cmp"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -11,8 +13,10 @@ import (
 )
 
 func verbOf(kind wire.CommandKind, args []string) string {
-	verb, _ := Permitted(kind, args)
-	return verb
+	if p := Permitted(kind, args); p != nil {
+		return p.Verb
+	}
+	return ""
 }
 
 func TestBenchIsAllowedByTheTable(t *testing.T) {
@@ -113,12 +117,66 @@ func TestBenchIsAllowedByTheTable(t *testing.T) {
 	}
 }
 
+// TestRulesAreWhole goes over the table: an example of each line is its verb's, named by its words, and takes its
+// secrets only, and no longer than any command may.
+func TestRulesAreWhole(t *testing.T) {
+	t.Parallel()
+	examples := map[string]string{
+		"SITE": "a-1.example.com", "APP": "erpnext", "SETTINGS": `{"host_name":"https://a.example.com"}`, "EMAIL": "kim@example.com", "PERSON": "Kim",
+		"BACKUP": "snap-1", "RECIPIENT": "age1" + strings.Repeat("q", 58), "SHA256": strings.Repeat("0", 64), "BYTES": "0", "KEY": "k", "VALUE": "v",
+		"UNPACK": "all", "ONOFF": "on", "DBNAME": "mysql", "OURDB": "pool_a", "ADDRESS": "10.0.0.1", "SERVER": "s-1", "CACHEDB": "7", "SECTION": "memory",
+		"REDISKEY": "k", "VOLUME": "42", "COUNT": "10",
+	}
+	const secret = "s3cret"
+	for kind, rules := range Rules {
+		require.True(t, kind.Valid() || kind == KindSpool)
+		for i, r := range rules {
+			var args, named []string
+			for _, word := range strings.Fields(r.Line) {
+				example, there := examples[word]
+				if there {
+					named = append(named, example)
+				} else {
+					require.Equal(t, strings.ToLower(word), word, "no pattern: %s", r.Line)
+				}
+				args = append(args, cmp.Or(example, word))
+			}
+			p := Permitted(kind, args)
+			require.NotNil(t, p, r.Line)
+			require.Same(t, &rules[i], p.Rule, "another line takes the same: %s", r.Line)
+			require.Equal(t, named, p.Words[:len(named)], r.Line)
+			require.NotRegexp(t, "^--(site|volume|db)", strings.Join(p.Words, " "))
+
+			in := wire.ExecRequest{Kind: kind, Args: args, Secrets: map[string]string{}}
+			for _, name := range []string{r.Needs, r.Takes} {
+				if name != "" {
+					in.Secrets[name] = secret
+				}
+			}
+			k, refused := Check(in)
+			require.Nil(t, refused, r.Line)
+			require.LessOrEqual(t, k.Limit(), 15*time.Minute, r.Line)
+			require.GreaterOrEqual(t, k.Limit(), time.Minute, r.Line)
+			in.Secrets["another"] = secret
+			_, refused = Check(in)
+			require.NotNil(t, refused, r.Line)
+			if r.Needs != "" {
+				_, refused = Check(wire.ExecRequest{Kind: kind, Args: args})
+				require.NotNil(t, refused, r.Line)
+			}
+			line, err := k.SecretsLine(nil, wire.Service{User: "root", Password: "r00t"})
+			require.NoError(t, err)
+			require.Equal(t, r.Root, strings.Contains(line, "r00t"), r.Line)
+		}
+	}
+}
+
 // FuzzPolicy lets nothing through that a shell, an option parser, a statement or a
 // path could read more into.
 func FuzzPolicy(f *testing.F) {
-	for _, lines := range allowed {
-		for _, line := range lines {
-			f.Add("bench", strings.Join(strings.Fields(line), "\x1f"))
+	for _, rules := range Rules {
+		for _, r := range rules {
+			f.Add("bench", strings.Join(strings.Fields(r.Line), "\x1f"))
 		}
 	}
 	for _, s := range []string{"--site\x1fa.b\x1fset-config\x1fk\x1f--parse", "drop-database\x1fpool_a`", "memory-usage\x1f-x", "new-site\x1fa.b\n\x1f--db-name\x1fx"} {
@@ -127,8 +185,8 @@ func FuzzPolicy(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind, joined string) {
 		args := strings.Split(joined, "\x1f")
 		for _, k := range []wire.CommandKind{wire.CommandKind(kind), wire.KindBench, wire.KindMariaDB, wire.KindRedisCLI} {
-			verb, sites := Permitted(k, args)
-			if verb == "" {
+			p := Permitted(k, args)
+			if p == nil {
 				continue
 			}
 			require.True(t, k.Valid())
@@ -147,7 +205,7 @@ func FuzzPolicy(f *testing.F) {
 				}
 			}
 			require.LessOrEqual(t, options, 3)
-			for _, s := range sites {
+			for _, s := range p.Sites {
 				require.NotContains(t, s, "/")
 				require.NotContains(t, s, "..")
 				require.True(t, filepath.IsLocal(s))

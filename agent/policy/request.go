@@ -14,14 +14,12 @@ import (
 	"net/http"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/prego/prego/agent/site"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -117,18 +115,17 @@ func Invalid(field, detail string) *Problem {
 
 // Command is a request that check has let through.
 type Command struct {
+	*Permit
 	In     wire.ExecRequest
 	Digest string
-	Verb   string
-	Sites  []string // that its arguments name
-	Gives  string   // the tenant to make the owner of its site; "" for none
+	Gives  string // the tenant to make the owner of its site; "" for none
 }
 
 // Check refuses what is not allowed, and fills in defaults. Every process calls it: none
 // trusts the one before it.
 func Check(in wire.ExecRequest) (*Command, *Problem) {
-	next := &Command{}
-	if next.Verb, next.Sites = Permitted(in.Kind, in.Args); next.Verb == "" {
+	next := &Command{Permit: Permitted(in.Kind, in.Args)}
+	if next.Permit == nil {
 		return nil, &Problem{Status: http.StatusUnprocessableEntity, Code: "command_not_allowed", Field: "args", Detail: string(in.Kind) + " may not be called like this"}
 	}
 	switch {
@@ -140,18 +137,18 @@ func Check(in wire.ExecRequest) (*Command, *Problem) {
 		return nil, Invalid("tenantId", "must be a tenant's id")
 	case next.Verb == "set-config" && in.Args[3] == wire.SiteOwnerFile && !TenantPattern.MatchString(in.Args[4]):
 		return nil, Invalid("args", wire.SiteOwnerFile+" must be a tenant's id")
-	case next.Verb == "set-config" && site.Reserved(in.Args[3]):
+	case next.Verb == "set-config" && Reserved(in.Args[3]):
 		return nil, Invalid("args", in.Args[3]+" is the host's own")
 	case in.Kind != wire.KindBench && in.TenantID != "":
 		return nil, Invalid("tenantId", "is for bench only: nothing else knows whose data it touches")
 	case in.Kind != wire.KindBench && in.Kind != KindSpool && in.WorkingDir != "":
 		return nil, Invalid("workingDir", "is for bench only")
 	}
-	if refused := checkSecrets(in, next.Verb); refused != nil {
+	if refused := next.checkSecrets(in.Secrets); refused != nil {
 		return nil, refused
 	}
 	if next.Verb == "configure" {
-		settings, err := site.ParseSettings(in.Args[3])
+		settings, err := ParseSettings(in.Args[3])
 		if err != nil {
 			return nil, Invalid("args", err.Error())
 		}
@@ -188,33 +185,6 @@ func Check(in wire.ExecRequest) (*Command, *Problem) {
 	return next, nil
 }
 
-// secretsOf names the secrets that a verb takes.
-var secretsOf = map[string][]string{
-	"set-admin-password": {wire.SecretAdminPassword}, "add-user": {wire.SecretUserPassword}, "configure": {wire.SecretMailPassword},
-	"open-backup": {wire.SecretBackupIdentity}, "open-volume": {wire.SecretBackupIdentity}, "try-volume": {wire.SecretBackupIdentity},
-	"unpack-site": {wire.SecretBackupIdentity}, "settle-site": {wire.SecretDatabasePassword}, "admit-database": {wire.SecretDatabasePassword},
-	"make-data":        {wire.SecretDatabasePassword},
-	"load-data":        {wire.SecretBackupIdentity, wire.SecretDatabasePassword},
-	"connect-database": {wire.SecretDatabasePassword}, "connect-cache": {wire.SecretCachePassword},
-	"grant-database": {wire.SecretDatabasePassword, wire.SecretEarlierPassword}, "create-user": {wire.SecretCachePassword},
-}
-
-// withoutSecret are the verbs that can do without theirs.
-var withoutSecret = []string{"add-user", "configure"}
-
-// takes are the secrets that a command takes; the first is required unless its verb can do
-// without.
-func takes(in wire.ExecRequest, verb string) []string {
-	if verb == "new-site" && len(in.Args) == newSiteElsewhere {
-		return []string{wire.SecretDatabasePassword}
-	}
-	return secretsOf[verb]
-}
-
-// newSiteElsewhere is the length of the command that makes a site whose database is on
-// another server.
-const newSiteElsewhere = 6
-
 // isSecret tells whether a value has the form of a secret: it is passed on a line of its own.
 func isSecret(value string) bool {
 	n := utf8.RuneCountInString(value)
@@ -223,18 +193,17 @@ func isSecret(value string) bool {
 
 // checkSecrets refuses secrets that a command doesn't take. The error never contains a
 // secret.
-func checkSecrets(in wire.ExecRequest, verb string) *Problem {
-	known := takes(in, verb)
-	for name, value := range in.Secrets {
+func (r *Rule) checkSecrets(given map[string]string) *Problem {
+	for name, value := range given {
 		switch {
-		case !slices.Contains(known, name):
+		case name == "" || name != r.Needs && name != r.Takes:
 			return Invalid("secrets", "the command takes no such secret")
 		case !isSecret(value):
 			return Invalid("secrets", name+" must be 1 to 256 printable characters, with no space around them")
 		}
 	}
-	if len(known) > 0 && !slices.Contains(withoutSecret, verb) && in.Secrets[known[0]] == "" {
-		return Invalid("secrets", known[0]+" is missing")
+	if r.Needs != "" && given[r.Needs] == "" {
+		return Invalid("secrets", r.Needs+" is missing")
 	}
 	return nil
 }
@@ -263,30 +232,27 @@ func Stopping() *Problem {
 	return &Problem{Status: http.StatusServiceUnavailable, Code: "agent_stopping", Detail: "the agent is ending; ask again", RetryAfter: 5}
 }
 
-// timeouts are the default timeouts of verbs that create, copy or change a whole site,
-// which takes Frappe minutes.
-var timeouts = map[string]time.Duration{
-	"new-site": maxTimeout, "install-app": maxTimeout, "migrate": maxTimeout, "backup": maxTimeout, "restore": maxTimeout,
-	"seal-volume": maxTimeout, "open-volume": maxTimeout, "try-volume": maxTimeout,
-	"seal-backup": maxTimeout, "open-backup": maxTimeout, "check-restored": maxTimeout, "pack-site": maxTimeout, "unpack-site": maxTimeout, "leave-site": 5 * time.Minute, "erase-site": 5 * time.Minute, "promote-site": 2 * time.Minute, "usage": 2 * time.Minute,
-	"check": 5 * time.Minute, "apply": maxTimeout,
-}
-
-// Timeout is how long a command may take.
-func (k *Command) Timeout() time.Duration {
+// Limit is how long a command may take.
+func (k *Command) Limit() time.Duration {
 	if k.In.TimeoutSeconds == 0 {
-		return cmp.Or(timeouts[k.Verb], defaultTimeout)
+		return cmp.Or(k.Timeout, defaultTimeout)
 	}
 	return time.Duration(k.In.TimeoutSeconds) * time.Second
 }
 
+// Names of secrets that the host itself adds to a request's.
+const (
+	SecretRootUser     = "mariadb_root_user" // "root" when it is missing
+	SecretRootPassword = "mariadb_root_password"
+)
+
 // SecretsLine is the input of a verb: the request's secrets, and the database root's
 // password if the verb needs it.
-func SecretsLine(verb string, given map[string]string, root wire.Service) (string, error) {
+func (r *Rule) SecretsLine(given map[string]string, root wire.Service) (string, error) {
 	all := make(map[string]string, len(given)+2)
 	maps.Copy(all, given)
-	if slices.Contains([]string{"new-site", "restore", "erase-site", "make-data", "freeze-data", "thaw-data"}, verb) && root.Password != "" {
-		all[site.SecretRootUser], all[site.SecretRootPassword] = root.User, root.Password
+	if r.Root && root.Password != "" {
+		all[SecretRootUser], all[SecretRootPassword] = root.User, root.Password
 	}
 	line, err := json.Marshal(all)
 	return string(line) + "\n", err

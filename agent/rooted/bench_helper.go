@@ -126,7 +126,7 @@ func (b *BenchHelper) argv(in host.BenchRequest) (argv []string, dir, line, refu
 		return append([]string{wire.ContainerAgent, supervise.Verb, input, "--for", limit.String(), "--silence", silence.String(), "--", wire.ContainerAgent}, command...)
 	}
 	if in.OwnerOf != "" {
-		if in.Args != nil || len(in.OwnerOf) > policy.WordLengths["SITE"] || !policy.Words()["SITE"].MatchString(in.OwnerOf) || (in.GiveTo != "" && !policy.TenantPattern.MatchString(in.GiveTo)) {
+		if in.Args != nil || !policy.Is("SITE", in.OwnerOf) || (in.GiveTo != "" && !policy.TenantPattern.MatchString(in.GiveTo)) {
 			return nil, "", "", "this is no site, or no tenant"
 		}
 		command := []string{host.SiteOwnerVerb, in.OwnerOf}
@@ -146,12 +146,12 @@ func (b *BenchHelper) argv(in host.BenchRequest) (argv []string, dir, line, refu
 	if k.Verb == policy.VerbWriteSealed {
 		input = supervise.FeedFlag
 	}
-	line, err := policy.SecretsLine(k.Verb, in.Secrets, wire.Service{User: "root", Password: b.rootPassword()})
+	line, err := k.SecretsLine(in.Secrets, wire.Service{User: "root", Password: b.rootPassword()})
 	if err != nil {
 		return nil, "", "", "its secrets can't be passed on"
 	}
 	// The caller's own limit comes first; this one is for when all callers are gone.
-	return under(k.Timeout()+supervise.KillTime, append([]string{site.Verb}, in.Args...)...), k.In.WorkingDir, line, ""
+	return under(k.Limit()+supervise.KillTime, append([]string{site.Verb}, in.Args...)...), k.In.WorkingDir, line, ""
 }
 
 // rootPassword is the password of MariaDB's root, "" if the host has none. It is not

@@ -96,7 +96,7 @@ func (d *Devices) answer(ctx context.Context, conn net.Conn) {
 // run runs a verb: those that take long each for its volume, the others one at a time. A long one
 // ends with its caller, and makes way for whoever unmounts its volume.
 func (d *Devices) run(ctx context.Context, conn net.Conn, in host.DeviceRequest, out io.Writer) error {
-	if long(in.Args) {
+	if p := policy.Permitted(in.Kind, in.Args); p != nil && p.Timeout > 0 {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		_ = conn.SetReadDeadline(time.Time{})
@@ -116,10 +116,6 @@ func (d *Devices) run(ctx context.Context, conn net.Conn, in host.DeviceRequest,
 	return d.host.Device(ctx, in.Kind, in.Args, in.Secrets, out)
 }
 
-func long(args []string) bool {
-	return len(args) > 0 && (args[0] == "seal-volume" || args[0] == "open-volume" || args[0] == "try-volume")
-}
-
 // piece reads or writes a piece of a volume's sealed backup: after an answer without a failure
 // comes what was read.
 func (d *Devices) piece(ctx context.Context, conn net.Conn, rest io.Reader, args []string) {
@@ -136,8 +132,8 @@ func (d *Devices) piece(ctx context.Context, conn net.Conn, rest io.Reader, args
 
 // Piece reads or writes a piece of a volume's sealed backup: one of the verbs of policy.KindSpool.
 func (h *Machine) Piece(_ context.Context, args []string, from io.Reader, to io.Writer) error {
-	verb, _ := policy.Permitted(policy.KindSpool, args)
-	if verb == "" || args[0] != "--volume" {
+	p := policy.Permitted(policy.KindSpool, args)
+	if p == nil || p.Volume == "" {
 		return errors.New("only pieces of volumes are seen to here")
 	}
 	offset, err1 := strconv.ParseInt(args[4], 10, 64)
@@ -145,7 +141,7 @@ func (h *Machine) Piece(_ context.Context, args []string, from io.Reader, to io.
 	if err := errors.Join(err1, err2); err != nil || length > wire.MaxPiece {
 		return errors.Join(err, fmt.Errorf("a piece has at most %d bytes", wire.MaxPiece))
 	}
-	if verb == policy.VerbWriteSealed {
+	if p.Verb == policy.VerbWriteSealed {
 		content := io.LimitReader(from, length)
 		err := h.writeSealedVolume(args[1], args[3], offset, length, content)
 		_, _ = io.Copy(io.Discard, content) // the caller listens only after it has said all
@@ -159,15 +155,15 @@ func (h *Machine) Device(ctx context.Context, kind wire.CommandKind, args []stri
 	if kind != wire.KindVolume && kind != wire.KindAddress {
 		return errors.New("only volumes and addresses are seen to here")
 	}
-	verb, _ := policy.Permitted(kind, args)
-	if verb == "" {
+	p := policy.Permitted(kind, args)
+	if p == nil {
 		return fmt.Errorf("%s may not be called like this", kind)
 	}
 	if kind == wire.KindAddress {
-		return h.address(ctx, verb, args[1])
+		return h.address(ctx, p.Verb, args[1])
 	}
 	v := attached{host: h, id: args[1], at: h.Path(wire.VolumeMount(args[1]))}
-	switch verb {
+	switch p.Verb {
 	case "seal-volume":
 		return ofVerb(inUse.with(ctx, v.at, func(ctx context.Context) error { return v.seal(ctx, args[2], args[3], out) }))
 	case "open-volume":
@@ -182,7 +178,7 @@ func (h *Machine) Device(ctx context.Context, kind wire.CommandKind, args []stri
 	case "drop-sealed":
 		return h.dropSealed(v.id, args[2])
 	}
-	report, err := h.volume(ctx, verb, args[1])
+	report, err := h.volume(ctx, p.Verb, args[1])
 	if err != nil || report == nil {
 		return err
 	}
@@ -245,7 +241,7 @@ func (h *Machine) remembered(kind string) []string {
 // one does.
 func (d *Devices) restore(ctx context.Context) {
 	for _, id := range d.host.remembered(rememberedAddress) {
-		if verb, _ := policy.Permitted(wire.KindAddress, []string{"add", id}); verb == "" {
+		if !policy.Is("ADDRESS", id) {
 			continue
 		}
 		if err := d.host.address(ctx, "add", id); err != nil {
@@ -253,7 +249,7 @@ func (d *Devices) restore(ctx context.Context) {
 		}
 	}
 	for _, id := range d.host.remembered(rememberedVolume) {
-		if verb, _ := policy.Permitted(wire.KindVolume, []string{"mount", id}); verb == "" {
+		if !policy.Is("VOLUME", id) {
 			continue
 		}
 		if _, err := d.host.volume(ctx, "remount", id); err != nil {

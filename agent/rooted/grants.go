@@ -88,7 +88,5 @@ func grantsSQL(user string) []string {
 // isTenantsUser tells whether a line of users.acl is of a tenant's user.
 func isTenantsUser(line string) bool {
 	words := strings.Fields(line)
-	return len(words) > 2 && words[0] == "user" && wordIs("OURDB", words[1])
+	return len(words) > 2 && words[0] == "user" && policy.Is("OURDB", words[1])
 }
-
-func wordIs(word, text string) bool { return policy.Words()[word].MatchString(text) }

@@ -87,18 +87,18 @@ func (p *Patcher) answer(ctx context.Context, conn net.Conn) {
 // Patch runs a verb on security updates: report says how the host stands, check fetches the lists of packages
 // first, apply installs what is pending, too.
 func (h *Machine) Patch(ctx context.Context, args []string, out io.Writer) error {
-	verb, _ := policy.Permitted(wire.KindPatch, args)
-	if verb == "" {
+	p := policy.Permitted(wire.KindPatch, args)
+	if p == nil {
 		return fmt.Errorf("%s may not be called like this", wire.KindPatch)
 	}
-	if verb == "apply" {
+	if p.Verb == "apply" {
 		result, err := h.applyPatches(ctx)
 		if err != nil {
 			return err
 		}
 		return json.NewEncoder(out).Encode(result)
 	}
-	report, err := h.patchReport(ctx, verb == "check")
+	report, err := h.patchReport(ctx, p.Verb == "check")
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/prego/prego/agent/policy"
 )
 
 // notAdopted are keys of site_config.json besides those of the host that a site keeps when it
@@ -21,7 +23,7 @@ func adopted(key string) bool {
 	case strings.HasPrefix(key, "prego_"), slices.Contains(notAdopted, key):
 		return false
 	}
-	return !Reserved(key)
+	return !policy.Reserved(key)
 }
 
 // adoptConfig takes over the settings that a backup has of its site. Frappe's restore leaves
@@ -41,7 +43,7 @@ func (b *bench) adoptConfig(site, name string) error {
 	if err != nil {
 		return err
 	}
-	settings, keys := Settings{}, []string{}
+	settings, keys := policy.Settings{}, []string{}
 	for key, value := range config {
 		if adopted(key) && string(value) != "null" {
 			settings[key], keys = value, append(keys, key)

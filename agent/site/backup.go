@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"strings"
 
+	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -188,7 +189,7 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 	if err != nil {
 		return err
 	}
-	if !database.MatchString(at.Name) {
+	if !policy.Is("OURDB", at.Name) {
 		return fmt.Errorf("%q is no database of a site's", at.Name)
 	}
 	b.err.hide(at.Password)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/lab/need"
 )
@@ -206,7 +207,7 @@ type running struct {
 
 func (b *testBench) start(steps int, secrets map[string]string, args ...string) *running {
 	b.t.Helper()
-	all := map[string]string{SecretRootUser: "root", SecretRootPassword: rootPassword}
+	all := map[string]string{policy.SecretRootUser: "root", policy.SecretRootPassword: rootPassword}
 	maps.Copy(all, secrets)
 	line, err := json.Marshal(all)
 	require.NoError(b.t, err)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -52,7 +53,7 @@ func (b *bench) writeConfig(name string, config map[string]json.RawMessage) erro
 
 // change sets keys of a site's configuration. Frappe writes the file in place under its
 // own lock (frappe/installer.py, update_site_config), which is held here, too.
-func (b *bench) change(site string, settings Settings) error {
+func (b *bench) change(site string, settings policy.Settings) error {
 	if err := b.sites.MkdirAll(site+"/locks", 0o755); err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func (b *bench) change(site string, settings Settings) error {
 }
 
 func (b *bench) configure(site, text string) error {
-	settings, err := ParseSettings(text)
+	settings, err := policy.ParseSettings(text)
 	if err != nil {
 		return err
 	}
@@ -113,7 +114,7 @@ func quoteJSON(text string) json.RawMessage {
 // setConfig sets one key, with values parsed as "bench set-config" parses them
 // (frappe/installer.py, _update_config_file).
 func (b *bench) setConfig(site, key, value string) error {
-	if Reserved(key) {
+	if policy.Reserved(key) {
 		return fmt.Errorf("%s is the host's own", key)
 	}
 	if err := b.using(site); err != nil {
@@ -126,7 +127,7 @@ func (b *bench) setConfig(site, key, value string) error {
 	case "None":
 		v = json.RawMessage("null")
 	}
-	return b.change(site, Settings{key: v})
+	return b.change(site, policy.Settings{key: v})
 }
 
 // setMaintenance does what "bench set-maintenance-mode" does
@@ -140,7 +141,7 @@ func (b *bench) setMaintenance(site string, on bool) error {
 	if on {
 		v = json.RawMessage("1")
 	}
-	return b.change(site, Settings{"maintenance_mode": v})
+	return b.change(site, policy.Settings{"maintenance_mode": v})
 }
 
 // databaseOf are the database settings in a site's configuration.

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -103,7 +104,7 @@ func (b *bench) appsOfBench() ([]string, error) {
 	}
 	apps := []string{"frappe"}
 	for _, e := range entries {
-		if e.IsDir() && appName.MatchString(e.Name()) && e.Name() != "frappe" {
+		if e.IsDir() && policy.Is("APP", e.Name()) && e.Name() != "frappe" {
 			apps = append(apps, e.Name())
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/prego/prego/agent/policy"
 )
 
 // On a node the database server is this host's own, and its root is known here: what a shard's
@@ -28,7 +30,7 @@ func (b *bench) ownDatabase(site string) (string, *sql.DB, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	if s == nil || !database.MatchString(s.DBName) {
+	if s == nil || !policy.Is("OURDB", s.DBName) {
 		return "", nil, fmt.Errorf("site %s has no database of its own here", site)
 	}
 	db, err := b.asRoot()

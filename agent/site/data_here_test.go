@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -23,7 +24,7 @@ func TestADatabaseMovesToANode(t *testing.T) {
 	const site, first, second = "a.example.com", "the-password-on-the-shard", "the-password-on-the-node"
 	name := b.database("a")
 	o.grant(t, name, first)
-	b.goodWith(map[string]string{SecretRootUser: "", SecretRootPassword: "", wire.SecretDatabasePassword: first}, "new-site", site, "--db-name", name, "--db-host", o.address)
+	b.goodWith(map[string]string{policy.SecretRootUser: "", policy.SecretRootPassword: "", wire.SecretDatabasePassword: first}, "new-site", site, "--db-name", name, "--db-host", o.address)
 	at := "`" + name + "`"
 	_, err := o.root.Exec("USE " + at)
 	require.NoError(t, err)

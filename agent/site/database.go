@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/prego/prego/agent/policy"
 )
 
 // One attempt to connect to the database server may take dialTime. A starting server is
@@ -67,7 +69,7 @@ func (at databaseOf) open(user, password, name string) (*sql.DB, error) {
 
 // root is the database server's root.
 func (b *bench) root() (user, password string, err error) {
-	user, password = b.secrets[SecretRootUser], b.secrets[SecretRootPassword]
+	user, password = b.secrets[policy.SecretRootUser], b.secrets[policy.SecretRootPassword]
 	if password == "" {
 		return "", "", errNoRoot
 	}
@@ -158,7 +160,7 @@ func dropUser(db *sql.DB, name, host string) error {
 
 // dropDatabase drops a database of ours and its users, and reports what existed.
 func dropDatabase(db *sql.DB, name string) (there bool, users int, err error) {
-	if !database.MatchString(name) {
+	if !policy.Is("OURDB", name) {
 		return false, 0, fmt.Errorf("%q is no database of a site's", name)
 	}
 	n, err := queryValue[int](db, "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?", name)

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -78,9 +79,9 @@ func tlsConfig(ca, cert, key, host string) (*tls.Config, error) {
 // databaseSettings are the keys of site_config.json for a database on another server. An
 // empty db_socket overrides the bench's, which Frappe would use first
 // (frappe/database/mariadb/database.py, get_connection_settings).
-func (b *bench) databaseSettings(name, password, address string) Settings {
+func (b *bench) databaseSettings(name, password, address string) policy.Settings {
 	ca, cert, key := b.tlsFiles()
-	return Settings{
+	return policy.Settings{
 		"db_type": quoteJSON("mariadb"), "db_name": quoteJSON(name), "db_password": quoteJSON(password), "db_socket": quoteJSON(""),
 		"db_host": quoteJSON(address), "db_port": json.RawMessage(strconv.Itoa(databasePort)),
 		"db_ssl_ca": quoteJSON(ca), "db_ssl_cert": quoteJSON(cert), "db_ssl_key": quoteJSON(key),
@@ -154,7 +155,7 @@ func newSiteAnswer(site, name string, made bool) map[string]any {
 
 // emptyDatabase drops a database and makes it again, with the rights of its own user.
 func emptyDatabase(db *sql.DB, name string) error {
-	if !database.MatchString(name) {
+	if !policy.Is("OURDB", name) {
 		return fmt.Errorf("%q is no database of a site's", name)
 	}
 	if err := endSessions(db, name); err != nil {
@@ -212,7 +213,7 @@ func (b *bench) connectCache(site, address, number string) error {
 	if err != nil {
 		return err
 	}
-	if !database.MatchString(at.Name) {
+	if !policy.Is("OURDB", at.Name) {
 		return fmt.Errorf("%q is no database of a site's", at.Name)
 	}
 	ca, cert, key := b.tlsFiles()
@@ -232,7 +233,7 @@ func (b *bench) connectCache(site, address, number string) error {
 	if err != nil {
 		return fmt.Errorf("the cache: %w", err)
 	}
-	if err := b.change(site, Settings{"redis_cache": quoteJSON(cache.String())}); err != nil {
+	if err := b.change(site, policy.Settings{"redis_cache": quoteJSON(cache.String())}); err != nil {
 		return err
 	}
 	if own, err := b.connection(""); err == nil && own.Cache != "" {

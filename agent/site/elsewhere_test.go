@@ -21,6 +21,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/resp"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/lab/need"
@@ -149,10 +150,10 @@ func TestASiteWhoseDatabaseIsElsewhere(t *testing.T) {
 	require.NoError(t, addresses{cache: "127.0.0.1:1", queue: "127.0.0.1:1", socketio: 9000}.configure(b.root, "", nil))
 	const site, password = "a.example.com", "the-password-of-the-database"
 	name := b.database("a")
-	secrets := map[string]string{SecretRootUser: "", SecretRootPassword: "", wire.SecretDatabasePassword: password, wire.SecretCachePassword: password}
+	secrets := map[string]string{policy.SecretRootUser: "", policy.SecretRootPassword: "", wire.SecretDatabasePassword: password, wire.SecretCachePassword: password}
 	good := func(args ...string) string {
 		t.Helper()
-		given := map[string]string{SecretRootUser: "", SecretRootPassword: ""}
+		given := map[string]string{policy.SecretRootUser: "", policy.SecretRootPassword: ""}
 		if len(args) == 6 || args[2] == "connect-database" || args[2] == "connect-cache" {
 			given = secrets
 		}
@@ -210,7 +211,7 @@ func TestASiteWhoseDatabaseIsElsewhere(t *testing.T) {
 	// Its password is replaced: first where its database is, then here.
 	const next = "the-next-password"
 	o.grant(t, name, next)
-	require.Contains(t, b.verb(-1, map[string]string{SecretRootPassword: ""}, "--site", "b.example.com", "usage").stderr, "Access denied")
+	require.Contains(t, b.verb(-1, map[string]string{policy.SecretRootPassword: ""}, "--site", "b.example.com", "usage").stderr, "Access denied")
 	wrong := b.verb(-1, map[string]string{wire.SecretDatabasePassword: "not-this-one"}, "--site", "b.example.com", "connect-database", o.address)
 	require.Equal(t, 1, wrong.status)
 	require.NotContains(t, wrong.stderr, "not-this-one")

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -36,7 +37,7 @@ func (b *bench) eraseSite(site, name string) error {
 		out.KeptFor = other
 	}
 	databases := []string{name}
-	if there != nil && !there.Made && there.DBName != name && database.MatchString(there.DBName) {
+	if there != nil && !there.Made && there.DBName != name && policy.Is("OURDB", there.DBName) {
 		databases = append(databases, there.DBName) // of a call that was killed while it made the site
 	}
 	if err := b.eraseData(&out, site, databases); err != nil {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+
+	"github.com/prego/prego/agent/policy"
 )
 
 // newSite creates a site with Frappe's tables and an Administrator's password that
@@ -184,7 +186,7 @@ func (b *bench) promoteSite(from, to string) error {
 		}
 		step()
 	}
-	if err := b.change(to, Settings{"host_name": quoteJSON("https://" + to)}); err != nil {
+	if err := b.change(to, policy.Settings{"host_name": quoteJSON("https://" + to)}); err != nil {
 		return err
 	}
 	// It clears the cache of the website, too (frappe/commands/utils.py).

@@ -12,6 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/lab/deep"
 )
@@ -127,9 +128,9 @@ func TestAHalfMadeSiteUnderAnotherDatabase(t *testing.T) {
 func TestNewSiteNeedsItsDatabaseServer(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	d := b.verb(-1, map[string]string{SecretRootPassword: ""}, "new-site", "a.example.com", "--db-name", b.database("a"))
+	d := b.verb(-1, map[string]string{policy.SecretRootPassword: ""}, "new-site", "a.example.com", "--db-name", b.database("a"))
 	require.Contains(t, d.stderr, errNoRoot.Error())
-	d = b.verb(-1, map[string]string{SecretRootPassword: "wrong-password"}, "new-site", "a.example.com", "--db-name", b.database("a"))
+	d = b.verb(-1, map[string]string{policy.SecretRootPassword: "wrong-password"}, "new-site", "a.example.com", "--db-name", b.database("a"))
 	require.Equal(t, 1, d.status)
 	require.Contains(t, d.stderr, "Access denied")
 	require.NotContains(t, d.stderr, "wrong-password")
@@ -242,7 +243,7 @@ func TestErase(t *testing.T) {
 	b.write("sites/common_site_config.json", map[string]any{"db_host": "127.0.0.1", "db_port": 1})
 	require.Contains(t, b.bad("erase-site", "other.example.com", "--db-name", other), "the database server")
 	require.DirExists(t, b.path("sites/other.example.com"), "it is for the next call")
-	d := b.verb(-1, map[string]string{SecretRootPassword: ""}, "erase-site", "other.example.com", "--db-name", other)
+	d := b.verb(-1, map[string]string{policy.SecretRootPassword: ""}, "erase-site", "other.example.com", "--db-name", other)
 	require.Zero(t, d.status, d.stderr)
 	require.Contains(t, d.stdout, `"database_unreached":true`)
 	require.NoDirExists(t, b.path("sites/other.example.com"))

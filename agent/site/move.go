@@ -16,6 +16,7 @@ import (
 
 	"filippo.io/age"
 
+	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -523,7 +524,7 @@ func (b *bench) settleSite(site, address string) error {
 		delete(config, key) // of where it was
 	}
 	if address == hereAddress {
-		maps.Copy(config, Settings{"db_type": quoteJSON("mariadb"), "db_name": quoteJSON(s.DBName), "db_password": quoteJSON(password)})
+		maps.Copy(config, policy.Settings{"db_type": quoteJSON("mariadb"), "db_name": quoteJSON(s.DBName), "db_password": quoteJSON(password)})
 	} else {
 		maps.Copy(config, b.databaseSettings(s.DBName, password, address))
 	}
@@ -539,7 +540,7 @@ func (b *bench) settleSite(site, address string) error {
 	return b.printResult(map[string]any{"site": site, "db_host": address})
 }
 
-// Settings of a site that is held: it goes on answering what only reads (frappe/app.py,
+// policy.Settings of a site that is held: it goes on answering what only reads (frappe/app.py,
 // setup_read_only_mode), and its jobs rest.
 const (
 	maintenanceKey = "maintenance_mode"
@@ -580,7 +581,7 @@ func (b *bench) holdSite(site string) error {
 		}
 		step()
 	}
-	settings := Settings{maintenanceKey: json.RawMessage("1")}
+	settings := policy.Settings{maintenanceKey: json.RawMessage("1")}
 	if was := string(s.Held[maintenanceKey]); was == "null" || was == "0" || was == "false" {
 		settings[readsKey] = json.RawMessage("1")
 	}

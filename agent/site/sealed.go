@@ -8,13 +8,13 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"filippo.io/age"
 
+	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/seal"
 	"github.com/prego/prego/agent/wire"
 )
@@ -365,15 +365,9 @@ func ignoreEOF(err error) error {
 func partOf(file string) string {
 	// The private files' name ends with the public ones'.
 	for _, part := range []string{partDatabase, partPrivate, partFiles, partConfig} {
-		if prefix, ok := strings.CutSuffix(file, "-"+part); ok && backupName.MatchString(prefix) {
+		if prefix, ok := strings.CutSuffix(file, "-"+part); ok && policy.Is("BACKUP", prefix) {
 			return part
 		}
 	}
 	return ""
-}
-
-// number reads a count of bytes.
-func number(text string) (int64, bool) {
-	n, err := strconv.ParseInt(text, 10, 64)
-	return n, err == nil && n >= 0
 }

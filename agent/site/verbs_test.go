@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -190,6 +191,19 @@ func TestNoOtherVerbs(t *testing.T) {
 	require.Equal(t, "[]\n", out.String())
 	require.Equal(t, 2, Run(root, []string{"list-sites"}, strings.NewReader("{\"a\":\"secret-text\"\n"), &out, &errs))
 	require.NotContains(t, errs.String(), "secret-text")
+}
+
+// TestEveryVerbOfTheTableIsHere and no other.
+func TestEveryVerbOfTheTableIsHere(t *testing.T) {
+	t.Parallel()
+	known := map[string]bool{}
+	for _, kind := range []wire.CommandKind{wire.KindBench, policy.KindSpool} {
+		for _, r := range policy.Rules[kind] {
+			require.NotNil(t, verbs[r.Name()], r.Line)
+			known[r.Name()] = true
+		}
+	}
+	require.Len(t, verbs, len(known))
 }
 
 func TestSecretsAreMaskedInWhatBenchPrints(t *testing.T) {

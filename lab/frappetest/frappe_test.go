@@ -23,6 +23,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/site"
 	"github.com/prego/prego/agent/wire"
 )
@@ -130,7 +131,7 @@ func (s *stack) remove() {
 // verb runs a verb as the host's helper does: in the container, the secrets on the
 // first line of its input.
 func (s *stack) verb(args string, secrets map[string]string) (string, error) {
-	all := map[string]string{site.SecretRootPassword: rootPassword}
+	all := map[string]string{policy.SecretRootPassword: rootPassword}
 	maps.Copy(all, secrets)
 	line, err := json.Marshal(all)
 	require.NoError(s.t, err)

@@ -1,8 +1,4 @@
-// Package site holds the verbs that work on Frappe's sites. They run where the sites
-// are: in the container that holds bench, or on the host itself. Each runs Frappe's own
-// command line, or works on a site's files, and is safe to repeat after any
-// interruption.
-package site
+package policy
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package site_test
+package policy_test
 
 import (
 	"strings"
@@ -6,12 +6,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego/agent/site"
+	"github.com/prego/prego/agent/policy"
 )
 
 func TestSettingsAreOfAClosedSet(t *testing.T) {
 	t.Parallel()
-	s, err := site.ParseSettings(`{"host_name":"https://a.example.com","mail_port":587,"use_tls":true,"mail_server":null,"mail_password":null,"prego_tenant_id":"t-1"}`)
+	s, err := policy.ParseSettings(`{"host_name":"https://a.example.com","mail_port":587,"use_tls":true,"mail_server":null,"mail_password":null,"prego_tenant_id":"t-1"}`)
 	require.NoError(t, err)
 	require.Len(t, s, 6)
 	require.Equal(t, "t-1", s.Text("prego_tenant_id"))
@@ -33,7 +33,7 @@ func TestSettingsAreOfAClosedSet(t *testing.T) {
 		`{"host_name":"` + strings.Repeat("x", 5000) + `"}`: "host_name is too long",
 		"{\"host_name\":\"\xff\"}":                          "host_name is too long",
 	} {
-		_, err := site.ParseSettings(text)
+		_, err := policy.ParseSettings(text)
 		require.ErrorContains(t, err, want, text)
 		require.NotContains(t, err.Error(), "as a setting")
 	}
@@ -42,9 +42,9 @@ func TestSettingsAreOfAClosedSet(t *testing.T) {
 func TestKeysOfTheHostAreReserved(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"db_name", "db_host", "db_password", "redis_cache", "root_password", "admin_password", "encryption_key", "extra_config", "backup_path"} {
-		require.True(t, site.Reserved(key), key)
+		require.True(t, policy.Reserved(key), key)
 	}
 	for _, key := range []string{"host_name", "prego_plan", "mail_server", "dbx"} {
-		require.False(t, site.Reserved(key), key)
+		require.False(t, policy.Reserved(key), key)
 	}
 }
