@@ -276,17 +276,9 @@ func schemaErrors(err error) (out []*openapi3.SchemaError) {
 	return out
 }
 
-// fieldError converts a validator error: its path is dotted, with list indexes in
-// brackets.
+// fieldError converts a validator error.
 func fieldError(e *openapi3.SchemaError) *prego.Error {
-	at := ""
-	for _, key := range e.JSONPointer() {
-		if _, err := strconv.Atoi(key); err == nil {
-			at += "[" + key + "]"
-		} else {
-			at = joinPath(at, shown(key))
-		}
-	}
+	at := fieldPath(slices.Values(e.JSONPointer()))
 	out := prego.Invalid(at, describe(e))
 	s := e.Schema
 	switch path := e.JSONPointer(); e.SchemaField {

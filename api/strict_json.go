@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"math"
+	"iter"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
@@ -48,227 +51,73 @@ func DecodeStrict(body []byte, v any) error {
 	if err := checkJSON(body); err != nil {
 		return err
 	}
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.UseNumber()
-	if err := conforms(dec, reflect.TypeOf(v).Elem()); err != nil {
-		return err
-	}
-	if err := json.Unmarshal(body, v); err != nil {
+	err := jsonv2.Unmarshal(body, v, strict)
+	var syntax *jsontext.SyntacticError
+	var wrong *jsonv2.SemanticError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &syntax) && errors.Is(err, jsontext.ErrDuplicateName):
+		return &prego.Error{Code: prego.CodeDuplicateField, Field: member(syntax.JSONPointer), Message: "is given twice"}
+	case !errors.As(err, &wrong):
 		return prego.Errorf(prego.CodeInvalidJSON, "the body cannot be read as this request")
+	case errors.Is(err, jsonv2.ErrUnknownName):
+		message := "is not a field of this request" + suggestion(wrong.GoType, wrong.JSONPointer.LastToken())
+		return &prego.Error{Code: prego.CodeUnknownField, Field: member(wrong.JSONPointer), Message: message}
+	case wrong.Err != nil && !errors.Is(err, strconv.ErrRange) && !errors.Is(err, strconv.ErrSyntax):
+		return prego.Invalid(fieldPath(wrong.JSONPointer.Tokens()), "cannot be read: "+wrong.Err.Error())
+	case wrong.JSONKind == 'n':
+		return prego.Invalid(fieldPath(wrong.JSONPointer.Tokens()), "must not be null")
 	}
-	return nil
+	return prego.Invalid(fieldPath(wrong.JSONPointer.Tokens()), "must be "+kindOf(wrong.GoType)+", not "+foundKind(wrong))
 }
 
-// under moves an error in a value to the field that holds the value. Paths are built on the way back from an
-// error: to build one for each value of a valid body would cost more than reading it.
-func under(field string, err error) error {
-	var e *prego.Error
-	if !errors.As(err, &e) || e.Code == prego.CodeInvalidJSON {
-		return err
-	}
-	switch {
-	case e.Field == "":
-		e.Field = field
-	case e.Field[0] == '[':
-		e.Field = field + e.Field
-	default:
-		e.Field = field + "." + e.Field
-	}
-	return err
-}
+// maxDepth is how deep the values of an object may nest whose fields are checked elsewhere.
+const maxDepth = 16
 
-// conforms reads one value from dec and checks it against its Go type, which bounds the
-// depth.
-func conforms(dec *json.Decoder, want reflect.Type) error {
-	t, err := dec.Token()
-	if err != nil {
-		return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
-	}
-	if want.Kind() == reflect.Pointer {
-		if t == nil {
-			return nil // a field that may be null
-		}
-		want = want.Elem()
-	}
-	if want == anyObject {
-		if t != json.Delim('{') {
-			return prego.Invalid("", "must be an object, not "+tokenKind(t))
-		}
-		return wellFormed(dec, 0)
-	}
-	if _, nested := t.(json.Delim); !nested && t != nil && reflect.PointerTo(want).Implements(readsItself) {
-		return readByItself(t, want)
-	}
-	switch v := t.(type) {
-	case json.Delim:
-		if v == '{' && want.Kind() == reflect.Struct {
-			return conformsToStruct(dec, want)
-		}
-		if v == '{' && want.Kind() == reflect.Map {
-			return conformsToMap(dec, want.Elem())
-		}
-		if v == '[' && want.Kind() == reflect.Slice {
-			for i := 0; dec.More(); i++ {
-				if err := conforms(dec, want.Elem()); err != nil {
-					return under(index(i), err)
-				}
-			}
-			_, err := dec.Token() // the closing bracket
-			return err
-		}
-	case string:
-		if want.Kind() == reflect.String {
-			return nil
-		}
-	case bool:
-		if want.Kind() == reflect.Bool {
-			return nil
-		}
-	case json.Number:
-		if want.Kind() == reflect.Float64 {
-			if f, err := v.Float64(); err == nil && !math.IsInf(f, 0) {
-				return nil
-			}
-		}
-		if want.Kind() == reflect.Int64 {
-			if _, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
-				return nil
-			}
-		}
-		if want.Kind() == reflect.Int {
-			if _, err := strconv.Atoi(v.String()); err == nil {
-				return nil
-			}
-		}
-	}
-	return prego.Invalid("", fmt.Sprintf("must be %s, not %s", kindOf(want), tokenKind(t)))
-}
-
-// readsItself is a type that knows which numbers and texts it accepts.
-var readsItself = reflect.TypeFor[json.Unmarshaler]()
-
-func readByItself(t json.Token, want reflect.Type) error {
-	b, err := json.Marshal(t)
-	if err == nil {
-		err = json.Unmarshal(b, reflect.New(want).Interface())
-	}
-	if err != nil {
-		return prego.Invalid("", "cannot be read: "+err.Error())
-	}
-	return nil
-}
-
-// anyObject is an object whose fields are checked elsewhere.
-var anyObject = reflect.TypeFor[json.RawMessage]()
-
-// wellFormed reads the rest of an object, and rejects duplicate fields and null at any
-// depth.
-func wellFormed(dec *json.Decoder, depth int) error {
-	if depth > 16 {
-		return prego.Invalid("", "is nested too deep")
-	}
-	seen := map[string]bool{}
-	for dec.More() {
-		t, err := dec.Token()
-		name, _ := t.(string)
-		if err != nil {
-			return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
-		}
-		if seen[name] {
-			return givenTwice(name)
-		}
-		seen[name] = true
-		if err := wellFormedValue(dec, depth); err != nil {
-			return under(shown(name), err)
-		}
-	}
-	_, err := dec.Token() // the closing brace
-	return err
-}
-
-func wellFormedValue(dec *json.Decoder, depth int) error {
-	t, err := dec.Token()
-	switch {
-	case err != nil:
-		return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
-	case t == nil:
-		return prego.Invalid("", "must not be null")
-	case t == json.Delim('{'):
-		return wellFormed(dec, depth+1)
-	case t == json.Delim('['):
-		if depth > 16 {
-			return prego.Invalid("", "is nested too deep")
-		}
-		for i := 0; dec.More(); i++ {
-			if err := wellFormedValue(dec, depth+1); err != nil {
-				return under(index(i), err)
-			}
-		}
-		_, err := dec.Token() // the closing bracket
-		return err
-	}
-	return nil
-}
-
-func conformsToStruct(dec *json.Decoder, want reflect.Type) error {
-	fields := make(map[string]reflect.Type, want.NumField())
-	for f := range want.Fields() {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		fields[name] = f.Type
-	}
-	seen := make(map[string]bool, len(fields))
-	for dec.More() {
-		key, err := dec.Token()
-		if err != nil {
-			return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
-		}
-		name, _ := key.(string) // keys of valid JSON are strings
-		field, known := fields[name]
+var (
+	// noNull leaves null to pointers; other types would read it as nothing.
+	noNull = jsonv2.UnmarshalFromFunc(func(dec *jsontext.Decoder, v any) error {
+		t := reflect.TypeOf(v).Elem()
 		switch {
-		case !known:
-			return &prego.Error{Code: prego.CodeUnknownField, Field: shown(name), Message: "is not a field of this request" + suggestion(fields, name)}
-		case seen[name]:
-			return givenTwice(name)
+		case dec.PeekKind() == 'n' && t.Kind() != reflect.Pointer:
+			return &jsonv2.SemanticError{JSONKind: 'n', GoType: t}
+		case dec.StackDepth() > maxDepth:
+			return errors.New("it is nested too deep")
 		}
-		seen[name] = true
-		if err := conforms(dec, field); err != nil {
-			return under(shown(name), err)
+		return jsonv2.SkipFunc
+	})
+	// anyObject is an object whose fields are checked elsewhere.
+	anyObject = jsonv2.UnmarshalFunc(func(raw []byte, v *json.RawMessage) error {
+		*v = slices.Clone(raw)
+		return jsonv2.Unmarshal(raw, new(map[string]any), exact)
+	})
+	// Half a surrogate becomes a replacement character, as encoding/json reads it.
+	exact  = jsonv2.JoinOptions(jsonv2.RejectUnknownMembers(true), jsontext.AllowInvalidUTF8(true), jsonv2.WithUnmarshalers(noNull))
+	strict = jsonv2.JoinOptions(exact, jsonv2.WithUnmarshalers(jsonv2.JoinUnmarshalers(noNull, anyObject)))
+)
+
+// member is the path of an object's member, whose name may be anything.
+func member(p jsontext.Pointer) string {
+	return joinPath(fieldPath(p.Parent().Tokens()), shown(p.LastToken()))
+}
+
+// fieldPath is a path as problems show it: dotted, with list indexes in brackets.
+func fieldPath(tokens iter.Seq[string]) (path string) {
+	for token := range tokens {
+		if _, err := strconv.Atoi(token); err == nil {
+			path += "[" + token + "]"
+		} else {
+			path = joinPath(path, shown(token))
 		}
 	}
-	_, err := dec.Token() // the closing brace
-	return err
+	return path
 }
-
-func conformsToMap(dec *json.Decoder, want reflect.Type) error {
-	seen := make(map[string]bool)
-	for dec.More() {
-		key, err := dec.Token()
-		if err != nil {
-			return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
-		}
-		name, _ := key.(string)
-		if seen[name] {
-			return givenTwice(name)
-		}
-		seen[name] = true
-		if err := conforms(dec, want); err != nil {
-			return under(shown(name), err)
-		}
-	}
-	_, err := dec.Token() // the closing brace
-	return err
-}
-
-func givenTwice(name string) error {
-	return &prego.Error{Code: prego.CodeDuplicateField, Field: shown(name), Message: "is given twice"}
-}
-
-func index(i int) string { return "[" + strconv.Itoa(i) + "]" }
 
 // suggestion names the field that only differs in case.
-func suggestion(fields map[string]reflect.Type, name string) string {
-	for known := range fields {
-		if strings.EqualFold(known, name) {
+func suggestion(of reflect.Type, name string) string {
+	for f := range of.Fields() {
+		if known, _, _ := strings.Cut(f.Tag.Get("json"), ","); strings.EqualFold(known, name) {
 			return "; did you mean " + known + "?"
 		}
 	}
@@ -294,6 +143,9 @@ func clipped(text string, most int) string {
 }
 
 func kindOf(t reflect.Type) string {
+	if t == reflect.TypeFor[time.Time]() {
+		return "a time"
+	}
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
 		return "an object"
@@ -312,21 +164,21 @@ func kindOf(t reflect.Type) string {
 	}
 }
 
-func tokenKind(t json.Token) string {
-	switch v := t.(type) {
-	case json.Delim:
-		if v == '{' {
-			return "an object"
-		}
+func foundKind(e *jsonv2.SemanticError) string {
+	switch e.JSONKind {
+	case '{':
+		return "an object"
+	case '[':
 		return "a list"
-	case json.Number:
-		return "the number " + shown(v.String())
-	case string:
+	case '"':
 		return "a string"
-	case bool:
+	case 't', 'f':
 		return "a boolean"
 	}
-	return "null"
+	if e.JSONValue == nil {
+		return "a number"
+	}
+	return "the number " + shown(e.JSONValue.String())
 }
 
 func joinPath(path, name string) string {
