@@ -201,7 +201,7 @@ func TestFleetsRefuse(t *testing.T) {
 		"region twice":                  {"POST", policies, "operator", spread(`[{"name":"eu"},{"name":"eu"}]`), 422, "invalid_field", "spec.regions[1].name"},
 		"weight negative":               {"POST", policies, "operator", spread(`[{"name":"eu","weight":-1}]`), 422, "invalid_field", "spec.regions[0].weight"},
 		"weights all 0":                 {"POST", policies, "operator", spread(`[{"name":"eu","weight":0},{"name":"us","weight":0}]`), 422, "invalid_field", "spec.regions"},
-		"weight not whole":              {"POST", policies, "operator", spread(`[{"name":"eu","weight":0.5}]`), 422, "invalid_field", "spec.regions.weight"},
+		"weight not whole":              {"POST", policies, "operator", spread(`[{"name":"eu","weight":0.5}]`), 422, "invalid_field", "spec.regions[0].weight"},
 		"cap below -1":                  {"POST", policies, "operator", spread(`[{"name":"eu","cap":-2}]`), 422, "invalid_field", "spec.regions[0].cap"},
 		"action unknown fleet":          {"POST", fleets + "/nope/actions", "operator", act("CLUSTER_SCALE_OUT", `{}`), 404, "fleet_not_found", ""},
 		"dry run of unknown fleet":      {"POST", fleets + "/nope/actions?dry_run=true", "operator", act("CLUSTER_SCALE_OUT", `{}`), 404, "fleet_not_found", ""},

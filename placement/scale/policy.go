@@ -4,14 +4,18 @@
 package scale
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/region"
@@ -243,66 +247,32 @@ func (in Inputs) resize() region.Resize {
 
 // decode reads a whole document, and names the invalid field.
 func decode(raw json.RawMessage, into any, at string) error {
-	if !bytes.HasPrefix(bytes.TrimSpace(raw), []byte("{")) {
+	err := jsonv2.Unmarshal(raw, into, jsonv2.RejectUnknownMembers(true), jsontext.AllowInvalidUTF8(true))
+	var wrong *jsonv2.SemanticError
+	switch {
+	case err == nil && jsontext.Value(raw).Kind() == '{':
+		return nil
+	case !errors.As(err, &wrong) || wrong.JSONPointer == "":
 		return prego.Invalid(at, "must be an object")
 	}
-	if name := unknownField(raw); name != "" { // a decoder would match the field
-		return &prego.Error{Code: prego.CodeUnknownField, Field: at + "." + name, Message: "is not known: names are in lower case"}
-	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	err := d.Decode(into)
-	if err == nil {
-		if _, err := d.Token(); !errors.Is(err, io.EOF) {
-			return prego.Invalid(at, "must be one object")
+	for token := range wrong.JSONPointer.Tokens() {
+		if _, err := strconv.Atoi(token); err == nil {
+			at += "[" + token + "]"
+		} else {
+			at += "." + token
 		}
-		return nil
 	}
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) {
-		return prego.Invalid(strings.TrimSuffix(at+"."+wrong.Field, "."), "must be "+describe(wrong.Type.String())+", not "+wrong.Value)
+	if errors.Is(err, jsonv2.ErrUnknownName) {
+		return &prego.Error{Code: prego.CodeUnknownField, Field: at, Message: "is not known: names are in lower case"}
 	}
-	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return &prego.Error{Code: prego.CodeUnknownField, Field: at + "." + strings.Trim(name, `"`), Message: "is not known"}
-	}
-	return prego.Invalid(at, "must be an object")
+	return prego.Invalid(at, "must be "+describe(wrong.GoType)+", not "+cmp.Or(wrong.JSONValue.String(), wrong.JSONKind.String()))
 }
 
-// unknownField is a field name in a document that is not in lower case, "" for none.
-func unknownField(raw json.RawMessage) string {
-	var v any
-	if json.Unmarshal(raw, &v) != nil {
-		return ""
-	}
-	var walk func(v any) string
-	walk = func(v any) string {
-		switch v := v.(type) {
-		case []any:
-			for _, e := range v {
-				if name := walk(e); name != "" {
-					return name
-				}
-			}
-		case map[string]any:
-			for _, name := range sortedKeys(v) {
-				if strings.ContainsFunc(name, func(c rune) bool { return (c < 'a' || c > 'z') && c != '_' }) {
-					return name
-				}
-				if name := walk(v[name]); name != "" {
-					return name
-				}
-			}
-		}
-		return ""
-	}
-	return walk(v)
-}
-
-func describe(goType string) string {
-	switch strings.TrimPrefix(goType, "*") {
-	case "int64":
+func describe(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Int64:
 		return "a whole number"
-	case "bool":
+	case reflect.Bool:
 		return "true or false"
 	}
 	return "of another type"
