@@ -64,26 +64,26 @@ func TestAnAddressFollowsTheEdges(t *testing.T) {
 	cloud := &addressCloud{at: map[string]string{}}
 	hosts := &addressHosts{has: map[string]bool{}, silent: map[prego.ServerID]bool{}}
 	started := addressRuns{}
-	a := &activities.OrgResources{Store: p.store, Infra: map[prego.InfraProviderID]activities.OrgInfra{prego.ProviderHetzner: cloud}, Hosts: hosts, Runs: &started}
+	a := &activities.OrgResources{Store: p.Store, Infra: map[prego.InfraProviderID]activities.OrgInfra{prego.ProviderHetzner: cloud}, Hosts: hosts, Runs: &started}
 	edge := func(id, provider, location string) {
-		p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, provider_server_id, location, agent_status)
+		p.Exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, provider_server_id, location, agent_status)
 			VALUES ($1, '\x00', 'edge', 'eu', 'hetzner', '{}', 'active', 'w', 'a', $2, $3, 'connected')`, id, provider, location)
 	}
-	p.exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-a', 'o1', 'a', 'a')`)
-	p.exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-a', 'app-a', 'o1', 'a', 'eu', 'a')`)
-	p.exec(`INSERT INTO ipv4_allocations (allocation_id, org_id, env_id, provider, name, location, provider_id, address, status, created_by)
+	p.Exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-a', 'o1', 'a', 'a')`)
+	p.Exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-a', 'app-a', 'o1', 'a', 'eu', 'a')`)
+	p.Exec(`INSERT INTO ipv4_allocations (allocation_id, org_id, env_id, provider, name, location, provider_id, address, status, created_by)
 		VALUES ('ip4-a', 'o1', 'env-a', 'hetzner', 'n', 'fsn1', '7', '203.0.113.7', 'ready', 'a')`)
 	ref := activities.OrgResourceRef{Kind: server.ResourceFloatingIP, ID: "ip4-a"}
 	settled := func() bool {
 		plan, err := a.PlanOrgResource(ctx, ref)
 		require.NoError(t, err)
-		astray, err := p.store.AddressesAstray(ctx)
+		astray, err := p.Store.AddressesAstray(ctx)
 		require.NoError(t, err)
 		require.Equal(t, plan.Settled(), len(astray) == 0, "the look and the plan agree")
 		return plan.Settled()
 	}
 	served := func() (where string) {
-		require.NoError(t, p.pool.QueryRow(ctx, `SELECT COALESCE(string_agg(env_id || ' ' || address || ' ' || server_id, ','), '') FROM edge_addresses()`).Scan(&where))
+		require.NoError(t, p.Pool.QueryRow(ctx, `SELECT COALESCE(string_agg(env_id || ' ' || address || ' ' || server_id, ','), '') FROM edge_addresses()`).Scan(&where))
 		return where
 	}
 	require.True(t, settled(), "without an edge there is nothing to do")
@@ -105,40 +105,40 @@ func TestAnAddressFollowsTheEdges(t *testing.T) {
 	require.Equal(t, "env-a 203.0.113.7 edge-2", served(), "the edge at its location")
 	require.Equal(t, []any{map[string]string{"7": "12"}, map[string]bool{"edge-2 203.0.113.7": true}}, []any{cloud.at, hosts.has})
 
-	p.exec(`UPDATE servers SET agent_status = 'degraded' WHERE server_id = 'edge-2'`)
+	p.Exec(`UPDATE servers SET agent_status = 'degraded' WHERE server_id = 'edge-2'`)
 	require.True(t, settled(), "an edge that is late with its heartbeats serves")
-	p.exec(`UPDATE servers SET status = 'draining', agent_status = 'connected' WHERE server_id = 'edge-2'`)
+	p.Exec(`UPDATE servers SET status = 'draining', agent_status = 'connected' WHERE server_id = 'edge-2'`)
 	require.False(t, settled())
 	require.NoError(t, a.MoveAddress(ctx, "ip4-a"))
 	require.Equal(t, "env-a 203.0.113.7 edge-1", served())
 	require.Equal(t, []any{map[string]string{"7": "11"}, map[string]bool{"edge-1 203.0.113.7": true}}, []any{cloud.at, hosts.has})
 
-	p.exec(`UPDATE servers SET status = 'active' WHERE server_id = 'edge-2'`)
+	p.Exec(`UPDATE servers SET status = 'active' WHERE server_id = 'edge-2'`)
 	require.True(t, settled(), "it does not go back by itself")
 	hosts.silent["edge-1"] = true
-	p.exec(`UPDATE servers SET agent_status = 'disconnected' WHERE server_id = 'edge-1'`)
+	p.Exec(`UPDATE servers SET agent_status = 'disconnected' WHERE server_id = 'edge-1'`)
 	require.NoError(t, a.MoveAddress(ctx, "ip4-a"))
 	require.Equal(t, "env-a 203.0.113.7 edge-2", served(), "the dead one need not give it up")
-	v, err := p.store.GetIPv4(ctx, "env-a")
+	v, err := p.Store.GetIPv4(ctx, "env-a")
 	require.NoError(t, err)
 	require.Equal(t, []any{prego.ServerID("edge-2"), true}, []any{v.ServerID, v.Served})
 	var events, notes int
-	require.NoError(t, p.pool.QueryRow(ctx, `SELECT (SELECT count(*) FROM org_events WHERE type = 'ipv4.assign'), (SELECT count(*) FROM changes WHERE kind = 'edge_addresses')`).Scan(&events, &notes))
+	require.NoError(t, p.Pool.QueryRow(ctx, `SELECT (SELECT count(*) FROM org_events WHERE type = 'ipv4.assign'), (SELECT count(*) FROM changes WHERE kind = 'edge_addresses')`).Scan(&events, &notes))
 	require.Equal(t, 3, events)
 	require.GreaterOrEqual(t, notes, 6, "edges hear of each step")
 
 	// All edges are gone: it stays where it was.
-	p.exec(`UPDATE servers SET status = 'failed' WHERE role = 'edge'`)
+	p.Exec(`UPDATE servers SET status = 'failed' WHERE role = 'edge'`)
 	require.True(t, settled())
-	p.exec(`UPDATE servers SET status = 'active', agent_status = 'connected' WHERE role = 'edge'`)
+	p.Exec(`UPDATE servers SET status = 'active', agent_status = 'connected' WHERE role = 'edge'`)
 
-	_, err = p.store.DisableIPv4(ctx, "env-a", "a")
+	_, err = p.Store.DisableIPv4(ctx, "env-a", "a")
 	require.NoError(t, err)
 	require.Empty(t, served(), "released addresses are served no longer")
 	require.NoError(t, a.ReleaseOrgResource(ctx, ref))
 	require.Empty(t, cloud.at)
 	require.NotContains(t, strings.Join(keysOf(hosts.has), ","), "edge-2")
-	_, err = p.store.GetIPv4(ctx, "env-a")
+	_, err = p.Store.GetIPv4(ctx, "env-a")
 	require.Equal(t, prego.CodeIPv4NotFound, prego.CodeOf(err))
 	require.NoError(t, a.MoveAddress(ctx, "ip4-a"), "there is none any more")
 }

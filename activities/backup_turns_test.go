@@ -28,14 +28,14 @@ func TestTheBucketIsCompared(t *testing.T) {
 	bucket, err := objects.New(objects.Config{Endpoint: srv.Endpoint, Bucket: srv.Bucket, Region: srv.Region, AccessKey: srv.AccessKey, SecretKey: srv.SecretKey, PathStyle: true})
 	require.NoError(t, err)
 	a := &activities.Backups{
-		Store: p.store, Objects: bucket, Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),
+		Store: p.Store, Objects: bucket, Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),
 		Settings: activities.BackupSettings{Environment: "e", PerHost: 1, PerRegion: 1},
 	}
-	p.server("app-0", prego.RoleApp, "")
-	id := p.tenant(prego.PlanStarter, nil).TenantID
+	p.Server("app-0", prego.RoleApp, "")
+	id := p.Tenant(prego.PlanStarter, nil).TenantID
 	stored := func(backup prego.BackupID, size int) (object string) {
 		object, manifest := tenant.BackupKeys("e", id, backup)
-		p.exec(`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, state, created_by, taken_at, sealed_identity, object_key, manifest_key, bytes, sha256, plain_sha256, manifest_sha256)
+		p.Exec(`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, state, created_by, taken_at, sealed_identity, object_key, manifest_key, bytes, sha256, plain_sha256, manifest_sha256)
 			SELECT $1, org_id, tenant_id, (SELECT min(server_id) FROM servers), 'x', 'manual', 'stored', 'test', now(), 'x', $2, $3, $4, 'x', 'x', 'x' FROM tenants WHERE tenant_id = $5`, backup, object, manifest, size, id)
 		require.NoError(t, bucket.Put(ctx, object, make([]byte, size)))
 		require.NoError(t, bucket.Put(ctx, manifest, []byte("{}")))
@@ -56,12 +56,12 @@ func TestTheBucketIsCompared(t *testing.T) {
 	require.ElementsMatch(t, prego.IDs[prego.BackupID]([]string{"bak-2", "bak-3"}), c.Missing)
 	require.Zero(t, c.Aborted, "somebody may be at it")
 	for backup, want := range map[prego.BackupID]string{"bak-1": "", "bak-2": "the storage does not have it any more", "bak-3": "the storage does not have it any more"} {
-		b, err := p.store.GetBackup(ctx, id, backup)
+		b, err := p.Store.GetBackup(ctx, id, backup)
 		require.NoError(t, err)
 		require.Equal(t, want, b.VerifyMessage, backup)
 	}
 	missing := func() (ids []string) {
-		require.NoError(t, p.pool.QueryRow(ctx, `SELECT COALESCE(array_agg(backup_id ORDER BY backup_id), '{}') FROM backups WHERE missing_at IS NOT NULL`).Scan(&ids))
+		require.NoError(t, p.Pool.QueryRow(ctx, `SELECT COALESCE(array_agg(backup_id ORDER BY backup_id), '{}') FROM backups WHERE missing_at IS NOT NULL`).Scan(&ids))
 		return ids
 	}
 	require.Equal(t, []string{"bak-2", "bak-3"}, missing())

@@ -16,16 +16,16 @@ import (
 func toBuild(t *testing.T, pooled bool, apps ...string) (*placing, *steps, tenant.Ref) {
 	t.Helper()
 	p := newPlacing(t, 1)
-	p.server("app-0", prego.RoleApp, "")
-	p.server("db-0", prego.RoleDBShard, "")
-	p.server("redis-0", prego.RoleRedisPool, "")
+	p.Server("app-0", prego.RoleApp, "")
+	p.Server("db-0", prego.RoleDBShard, "")
+	p.Server("redis-0", prego.RoleRedisPool, "")
 	if pooled {
-		p.exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state) VALUES ('ps-1', 'app-0', 'db-0', 'pool-1.sites.test', 'pool_1', 'available')`)
+		p.Exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state) VALUES ('ps-1', 'app-0', 'db-0', 'pool-1.sites.test', 'pool_1', 'available')`)
 	}
-	s := p.steps(p.placer(nil))
+	s := p.steps(p.Placer(nil))
 	s.Settings.StepTimeout, s.Settings.AppTimeout = time.Minute, time.Minute
-	tn := p.tenant(prego.PlanStarter, nil)
-	p.exec(`UPDATE tenants SET admin_email = 'ann@example.com', admin_name = 'Ann', apps = $1`, append([]string{}, apps...))
+	tn := p.Tenant(prego.PlanStarter, nil)
+	p.Exec(`UPDATE tenants SET admin_email = 'ann@example.com', admin_name = 'Ann', apps = $1`, append([]string{}, apps...))
 	ref := tenant.Ref{TenantID: tn.TenantID, Generation: 1}
 	value, err := s.env.ExecuteActivity(s.BeginTenant, ref)
 	require.NoError(t, err)
@@ -65,12 +65,12 @@ func TestATenantIsBuiltOnce(t *testing.T) {
 			}
 			require.Equal(t, c.verbs, verbs)
 			check := func() {
-				require.Equal(t, 1, p.number(`SELECT count(*) FROM tenants WHERE state = 'active' AND site <> '' AND converged_state = 'active'`))
+				require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenants WHERE state = 'active' AND site <> '' AND converged_state = 'active'`))
 				for _, step := range c.steps {
-					require.Equal(t, 1, p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = $1 AND (step <> 'state_changed' OR to_state = 'active')`, step), step)
+					require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = $1 AND (step <> 'state_changed' OR to_state = 'active')`, step), step)
 				}
 				if c.pooled {
-					require.Equal(t, 1, p.number(`SELECT count(*) FROM site_pool JOIN tenants USING (tenant_id) WHERE site_pool.state = 'assigned' AND site_name = site`))
+					require.Equal(t, 1, p.Number(`SELECT count(*) FROM site_pool JOIN tenants USING (tenant_id) WHERE site_pool.state = 'assigned' AND site_name = site`))
 				}
 			}
 			check()
@@ -80,13 +80,13 @@ func TestATenantIsBuiltOnce(t *testing.T) {
 			require.Empty(t, s.hosts.ran)
 			check()
 			// All was done on the host, and nothing was recorded.
-			p.exec(`UPDATE tenants SET state = 'provisioning', site = ''`)
-			p.exec(`UPDATE site_pool SET state = 'reserved', reserved_until = now() + interval '1 hour' WHERE tenant_id IS NOT NULL`)
+			p.Exec(`UPDATE tenants SET state = 'provisioning', site = ''`)
+			p.Exec(`UPDATE site_pool SET state = 'reserved', reserved_until = now() + interval '1 hour' WHERE tenant_id IS NOT NULL`)
 			_, err = s.env.ExecuteActivity(s.BuildTenant, ref)
 			require.NoError(t, err)
 			check()
 			// The row has moved on.
-			p.exec(`UPDATE tenants SET generation = 2`)
+			p.Exec(`UPDATE tenants SET generation = 2`)
 			_, err = s.env.ExecuteActivity(s.BuildTenant, ref)
 			var ended *temporal.ApplicationError
 			require.ErrorAs(t, err, &ended)
@@ -120,7 +120,7 @@ func TestAFailedBuildSaysWhere(t *testing.T) {
 			var step activities.BuildStep
 			require.NoError(t, ended.Details(&step))
 			require.Equal(t, c.want, step)
-			require.Zero(t, p.number(`SELECT count(*) FROM tenants WHERE state = 'active'`))
+			require.Zero(t, p.Number(`SELECT count(*) FROM tenants WHERE state = 'active'`))
 		})
 	}
 }
@@ -133,10 +133,10 @@ func TestATenantWhoseServerIsLostTakesAnotherPlace(t *testing.T) {
 		t.Run(string(role), func(t *testing.T) {
 			t.Parallel()
 			p, s, ref := toBuild(t, false)
-			p.exec(`UPDATE tenant_allocations SET on_shard = true, on_pool = true`)
-			_, err := p.store.LoseServer(t.Context(), lost, "its disk died", "alice")
+			p.Exec(`UPDATE tenant_allocations SET on_shard = true, on_pool = true`)
+			_, err := p.Store.LoseServer(t.Context(), lost, "its disk died", "alice")
 			require.NoError(t, err)
-			require.NoError(t, p.store.Terminate(t.Context(), lost))
+			require.NoError(t, p.Store.Terminate(t.Context(), lost))
 			_, err = s.env.ExecuteActivity(s.BuildTenant, ref)
 			var ended *temporal.ApplicationError
 			require.ErrorAs(t, err, &ended)
@@ -153,8 +153,8 @@ func TestATenantWhoseServerIsLostTakesAnotherPlace(t *testing.T) {
 			for _, ran := range s.hosts.ran {
 				require.NotEqual(t, string(lost), ran[0])
 			}
-			require.NoError(t, p.store.ReleaseAllocation(t.Context(), ref.TenantID, "failed_site", "", tenant.SiteDropped, false))
-			p.server("another-1", role, "")
+			require.NoError(t, p.Store.ReleaseAllocation(t.Context(), ref.TenantID, "failed_site", "", tenant.SiteDropped, false))
+			p.Server("another-1", role, "")
 			value, err := s.env.ExecuteActivity(s.PlaceTenant, ref)
 			require.NoError(t, err)
 			var again activities.PlaceResult
@@ -162,7 +162,7 @@ func TestATenantWhoseServerIsLostTakesAnotherPlace(t *testing.T) {
 			require.True(t, again.Placed)
 			_, err = s.env.ExecuteActivity(s.BuildTenant, ref)
 			require.NoError(t, err)
-			require.Equal(t, 1, p.number(`SELECT count(*) FROM tenants JOIN tenant_allocations USING (tenant_id) WHERE state = 'active' AND released_at IS NULL`))
+			require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenants JOIN tenant_allocations USING (tenant_id) WHERE state = 'active' AND released_at IS NULL`))
 		})
 	}
 }

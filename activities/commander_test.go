@@ -25,9 +25,9 @@ func (f agentsFunc) Exec(_ context.Context, _ prego.ServerID, _ string, in wire.
 func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
-	p.server("app-0", prego.RoleApp, "")
+	p.Server("app-0", prego.RoleApp, "")
 	rows := func() []server.AuditedCommand {
-		list, _, err := p.store.ListCommands(t.Context(), prego.ListQuery{Limit: 50}.Of("server_id", "app-0"))
+		list, _, err := p.Store.ListCommands(t.Context(), prego.ListQuery{Limit: 50}.Of("server_id", "app-0"))
 		require.NoError(t, err)
 		return list
 	}
@@ -42,7 +42,7 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 	}
 	var asked wire.ExecRequest
 	run := func(id string, answer func() (wire.ExecResult, error), args ...string) (string, error) {
-		c := &activities.Commander{Audit: p.store, Agents: agentsFunc(func(in wire.ExecRequest) (wire.ExecResult, error) {
+		c := &activities.Commander{Audit: p.Store, Agents: agentsFunc(func(in wire.ExecRequest) (wire.ExecResult, error) {
 			asked = in
 			before := row(id)
 			require.NotNil(t, before.StartedAt, "the row is there before the command runs")
@@ -118,8 +118,8 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, row("long").Stdout, "ter2")
 
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM agent_command_audit WHERE audit_id = 'away'`))
-	require.Zero(t, p.number(`SELECT count(*) FROM agent_command_audit a WHERE a::text LIKE '%' || $1 || '%'`, secret))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM agent_command_audit WHERE audit_id = 'away'`))
+	require.Zero(t, p.Number(`SELECT count(*) FROM agent_command_audit a WHERE a::text LIKE '%' || $1 || '%'`, secret))
 }
 
 // deafAudit can't be written to.
@@ -185,12 +185,12 @@ func TestHostsAreToldWholeSeconds(t *testing.T) {
 func TestCommandsInTurn(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 1)
-	p.server("app-0", prego.RoleApp, "")
+	p.Server("app-0", prego.RoleApp, "")
 	var ran []string
 	fails := "b"
-	c := &activities.Commander{Audit: p.store, Agents: agentsFunc(func(in wire.ExecRequest) (wire.ExecResult, error) {
+	c := &activities.Commander{Audit: p.Store, Agents: agentsFunc(func(in wire.ExecRequest) (wire.ExecResult, error) {
 		if len(ran) == 0 {
-			require.Equal(t, 3, p.number(`SELECT count(*) FROM agent_command_audit WHERE started_at IS NULL`), "asked for, and not begun")
+			require.Equal(t, 3, p.Number(`SELECT count(*) FROM agent_command_audit WHERE started_at IS NULL`), "asked for, and not begun")
 		}
 		ran = append(ran, in.AuditID)
 		if in.AuditID == fails {
@@ -207,13 +207,13 @@ func TestCommandsInTurn(t *testing.T) {
 	require.ErrorAs(t, err, &ce)
 	require.Equal(t, 1, done)
 	require.Equal(t, []string{"a", "b"}, ran)
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM agent_command_audit WHERE audit_id = 'a' AND exit_code = 0 AND stdout_truncated = 'did a' AND finished_at >= started_at AND started_at >= requested_at - interval '1 second'`))
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM agent_command_audit WHERE audit_id = 'b' AND exit_code = 1 AND stderr_truncated = 'no'`))
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM agent_command_audit WHERE audit_id = 'c' AND exit_code IS NULL AND started_at IS NULL AND stderr_truncated LIKE 'not run%'`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM agent_command_audit WHERE audit_id = 'a' AND exit_code = 0 AND stdout_truncated = 'did a' AND finished_at >= started_at AND started_at >= requested_at - interval '1 second'`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM agent_command_audit WHERE audit_id = 'b' AND exit_code = 1 AND stderr_truncated = 'no'`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM agent_command_audit WHERE audit_id = 'c' AND exit_code IS NULL AND started_at IS NULL AND stderr_truncated LIKE 'not run%'`))
 
 	fails, ran = "", []string{"again"}
 	done, err = c.BenchAll(t.Context(), commands)
 	require.NoError(t, err)
 	require.Equal(t, 3, done)
-	require.Equal(t, 3, p.number(`SELECT count(*) FROM agent_command_audit WHERE exit_code = 0 AND started_at IS NOT NULL`))
+	require.Equal(t, 3, p.Number(`SELECT count(*) FROM agent_command_audit WHERE exit_code = 0 AND started_at IS NOT NULL`))
 }

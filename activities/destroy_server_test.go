@@ -96,28 +96,28 @@ func (p *placing) servers(c *cloud, s activities.Store) (*activities.Servers, *t
 
 // machine adds the row of a server.
 func (p *placing) machine(id string, status server.Status, attempt int, providerID string) {
-	p.t.Helper()
-	p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, attempt, provider_server_id, host)
+	p.T.Helper()
+	p.Exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, attempt, provider_server_id, host)
 		VALUES ($1, '\x00', 'app', 'eu', 'hetzner', '{}', $2, 'w', 'a', $3, NULLIF($4, ''), '192.0.2.1')`, id, status, attempt, providerID)
 }
 
 // line adds a line of the ledger; one without provider id is of unknown outcome.
 func (p *placing) line(kind server.ResourceKind, name, providerID string, serverID prego.ServerID, attempt int) {
-	p.t.Helper()
+	p.T.Helper()
 	var err error
 	if providerID == "" {
-		err = p.store.Intend(context.Background(), prego.ProviderHetzner, serverID, attempt, server.ResourceIntent{Kind: kind, Name: name})
+		err = p.Store.Intend(context.Background(), prego.ProviderHetzner, serverID, attempt, server.ResourceIntent{Kind: kind, Name: name})
 	} else {
-		err = p.store.ConfirmCreated(context.Background(), prego.ProviderHetzner, serverID, attempt, kind, name, providerID)
+		err = p.Store.ConfirmCreated(context.Background(), prego.ProviderHetzner, serverID, attempt, kind, name, providerID)
 	}
-	require.NoError(p.t, err)
+	require.NoError(p.T, err)
 }
 
 // open are the names of a server's lines that are not closed.
 func (p *placing) open(serverID prego.ServerID) (names []string) {
-	p.t.Helper()
-	lines, err := p.store.LiveResources(context.Background(), serverID)
-	require.NoError(p.t, err)
+	p.T.Helper()
+	lines, err := p.Store.LiveResources(context.Background(), serverID)
+	require.NoError(p.T, err)
 	for _, l := range lines {
 		names = append(names, l.Name)
 	}
@@ -143,7 +143,7 @@ func TestDestroyingTakesDownAttemptsUpToOne(t *testing.T) {
 	c.has(server.ResourceServer, "30", "srv-1-taken-over", "srv-1", 3)
 	c.has(server.ResourceServer, "31", "srv-1-3", "srv-1", 3)
 	c.has(server.ResourceServer, "90", "srv-2", "srv-2", 1)
-	a, env := p.servers(c, p.store)
+	a, env := p.servers(c, p.Store)
 	in := activities.DestroyInput{ServerID: "srv-1", Attempt: 2, Reason: prego.ReasonDecommission}
 	for i, want := range [][]string{{"primary_ip/22", "server/10", "server/20", "server/21", "volume/23"}, nil, nil} {
 		if i == 2 {
@@ -156,8 +156,8 @@ func TestDestroyingTakesDownAttemptsUpToOne(t *testing.T) {
 		require.Zero(t, r.Unresolved)
 		require.Equal(t, want, c.deleted())
 		require.Equal(t, []string{"volume-3", "srv-1-3"}, p.open("srv-1"))
-		require.Equal(t, 1, p.number(`SELECT count(*) FROM servers WHERE provider_server_id IS NULL AND host = ''`))
-		require.Equal(t, 1, p.number(`SELECT count(*) FROM server_events WHERE step = 'attempt_destroyed' AND attempt = 2`))
+		require.Equal(t, 1, p.Number(`SELECT count(*) FROM servers WHERE provider_server_id IS NULL AND host = ''`))
+		require.Equal(t, 1, p.Number(`SELECT count(*) FROM server_events WHERE step = 'attempt_destroyed' AND attempt = 2`))
 	}
 }
 
@@ -169,13 +169,13 @@ func TestACreateOfUnknownOutcomeIsWaitedFor(t *testing.T) {
 	p := newPlacing(t, 4)
 	p.machine("srv-1", server.Provisioning, 1, "")
 	lines := func() {
-		p.exec(`DELETE FROM resources`)
+		p.Exec(`DELETE FROM resources`)
 		p.line(server.ResourceServer, "s", "", "srv-1", 1)
 		p.line(server.ResourcePrimaryIP, "ip", "", "srv-1", 1)
 		p.line(server.ResourceVolume, "v", "", "srv-1", 1)
 	}
 	c := &cloud{}
-	a, env := p.servers(c, p.store)
+	a, env := p.servers(c, p.Store)
 	destroy := func() int {
 		t.Helper()
 		v, err := env.ExecuteActivity(a.DestroyServer, activities.DestroyInput{ServerID: "srv-1", Attempt: 1})
@@ -193,7 +193,7 @@ func TestACreateOfUnknownOutcomeIsWaitedFor(t *testing.T) {
 	require.Equal(t, []string{"v"}, p.open("srv-1"))
 
 	lines()
-	p.exec(`UPDATE resources SET intended_at = now() - interval '61 minutes'`)
+	p.Exec(`UPDATE resources SET intended_at = now() - interval '61 minutes'`)
 	c.has(server.ResourceVolume, "2", "v", "", 0)
 	c.has(server.ResourceVolume, "3", "w", "", 0)
 	c.has(server.ResourceFirewall, "4", "v", "", 0)
@@ -249,7 +249,7 @@ func TestADestructionThatStumblesIsNotOver(t *testing.T) {
 	p.line(server.ResourceServer, "s", "1", "srv-1", 1)
 	p.line(server.ResourceVolume, "v", "2", "srv-1", 1)
 	p.line(server.ResourceVolume, "w", "", "srv-1", 1)
-	p.exec(`UPDATE resources SET intended_at = now() - interval '61 minutes'`)
+	p.Exec(`UPDATE resources SET intended_at = now() - interval '61 minutes'`)
 	no := &server.InfraError{Class: server.InfraPermanent, Code: "protected", Message: "no"}
 	for _, tc := range []struct {
 		at   string
@@ -270,19 +270,19 @@ func TestADestructionThatStumblesIsNotOver(t *testing.T) {
 		c.has(server.ResourceServer, "1", "s", "srv-1", 1)
 		c.has(server.ResourceVolume, "2", "v", "srv-1", 1)
 		c.has(server.ResourceVolume, "3", "w", "", 0)
-		a, env := p.servers(c, stumbling{p.store, at})
-		p.exec(`UPDATE resources SET state = 'releasing'`)
+		a, env := p.servers(c, stumbling{p.Store, at})
+		p.Exec(`UPDATE resources SET state = 'releasing'`)
 		_, err := env.ExecuteActivity(a.DestroyServer, activities.DestroyInput{ServerID: "srv-1", Attempt: 1})
 		require.Error(t, err, at)
 		var app *temporal.ApplicationError
 		require.ErrorAs(t, err, &app, at)
 		require.Equal(t, at == "FindServers", app.NonRetryable(), "%s: only a deletion that is refused is asked for again", at)
-		require.Zero(t, p.number(`SELECT count(*) FROM server_events WHERE step = 'attempt_destroyed'`), at)
+		require.Zero(t, p.Number(`SELECT count(*) FROM server_events WHERE step = 'attempt_destroyed'`), at)
 		require.Equal(t, tc.left, p.open("srv-1"), at)
 	}
 	c := &cloud{fails: map[string]error{"server/1": &server.InfraError{Class: server.InfraThrottled, RetryAfter: 7 * time.Second}}}
 	c.has(server.ResourceServer, "1", "s", "srv-1", 1)
-	a, env := p.servers(c, p.store)
+	a, env := p.servers(c, p.Store)
 	_, err := env.ExecuteActivity(a.DestroyServer, activities.DestroyInput{ServerID: "srv-1", Attempt: 1})
 	var app *temporal.ApplicationError
 	require.ErrorAs(t, err, &app)
@@ -308,7 +308,7 @@ func TestOnlyADrainingServerIsDecommissioned(t *testing.T) {
 		server.Decommissioning: "", server.Terminated: "", server.Active: "superseded", server.Failed: "superseded", server.Provisioning: "superseded",
 	} {
 		p.machine("srv-"+string(status), status, 3, "")
-		a, _ := p.servers(&cloud{}, p.store)
+		a, _ := p.servers(&cloud{}, p.Store)
 		plan, err := a.PlanDecommission(t.Context(), prego.ServerID("srv-"+string(status)))
 		require.Equal(t, activities.DecommissionPlan{Role: prego.RoleApp, Region: "eu", Attempt: 3, Done: status == server.Terminated}, plan)
 		if want == "" {
@@ -319,7 +319,7 @@ func TestOnlyADrainingServerIsDecommissioned(t *testing.T) {
 		require.ErrorAs(t, err, &app, status)
 		require.Equal(t, want, app.Type())
 	}
-	a, _ := p.servers(&cloud{}, p.store)
+	a, _ := p.servers(&cloud{}, p.Store)
 	_, err := a.PlanDecommission(t.Context(), "nobody")
 	var app *temporal.ApplicationError
 	require.ErrorAs(t, err, &app)
@@ -327,16 +327,16 @@ func TestOnlyADrainingServerIsDecommissioned(t *testing.T) {
 
 	p.line(server.ResourceVolume, "v", "1", "srv-draining", 3)
 	require.Error(t, a.TerminateServer(t.Context(), "srv-draining"), "it owns a volume")
-	p.exec(`UPDATE resources SET state = 'released'`)
-	broken, _ := p.servers(&cloud{}, stumbling{p.store, "AddEvent"})
+	p.Exec(`UPDATE resources SET state = 'released'`)
+	broken, _ := p.servers(&cloud{}, stumbling{p.Store, "AddEvent"})
 	require.ErrorIs(t, broken.TerminateServer(t.Context(), "srv-draining"), errStore)
-	require.Zero(t, p.number(`SELECT count(*) FROM servers WHERE server_id = 'srv-draining' AND status = 'terminated'`))
+	require.Zero(t, p.Number(`SELECT count(*) FROM servers WHERE server_id = 'srv-draining' AND status = 'terminated'`))
 	for range 2 {
 		require.NoError(t, a.TerminateServer(t.Context(), "srv-draining"))
-		require.Equal(t, 1, p.number(`SELECT count(*) FROM servers WHERE server_id = 'srv-draining' AND status = 'terminated'`))
-		require.Equal(t, 1, p.number(`SELECT count(*) FROM server_events WHERE step = 'server_deleted'`))
+		require.Equal(t, 1, p.Number(`SELECT count(*) FROM servers WHERE server_id = 'srv-draining' AND status = 'terminated'`))
+		require.Equal(t, 1, p.Number(`SELECT count(*) FROM server_events WHERE step = 'server_deleted'`))
 	}
 	require.NoError(t, a.NoteCleanupIncomplete(t.Context(), activities.NoteInput{Server: activities.ServerRef{ServerID: "srv-failed", Attempt: 3}, Message: "m"}))
 	require.InDelta(t, 1, counted(t, a.Metrics.Cleanup), 0)
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM server_events WHERE step = 'cleanup_incomplete' AND attempt = 3`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM server_events WHERE step = 'cleanup_incomplete' AND attempt = 3`))
 }

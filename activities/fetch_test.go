@@ -78,12 +78,12 @@ func newFetches(t *testing.T) *fetches {
 	f.bucket, err = objects.New(objects.Config{Endpoint: srv.Endpoint, Bucket: srv.Bucket, Region: srv.Region, AccessKey: srv.AccessKey, SecretKey: srv.SecretKey, PathStyle: true})
 	require.NoError(t, err)
 	require.NoError(t, f.bucket.Put(t.Context(), "o", make([]byte, 600)))
-	f.server("node-0", prego.RoleNode, "")
-	f.of = f.tenant(prego.PlanStarter, nil).TenantID
-	f.exec(`UPDATE tenants SET state = 'active', site = 'x.test' WHERE tenant_id = $1`, f.of)
-	f.exec(`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
+	f.Server("node-0", prego.RoleNode, "")
+	f.of = f.Tenant(prego.PlanStarter, nil).TenantID
+	f.Exec(`UPDATE tenants SET state = 'active', site = 'x.test' WHERE tenant_id = $1`, f.of)
+	f.Exec(`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
 		SELECT $1, 'node-0', (SELECT min(shard_id) FROM db_shards), (SELECT min(pool_id) FROM redis_pools), 'x.test', 'x', 'hetzner', 'best_fit'`, f.of)
-	f.exec(`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, state, created_by, taken_at, sealed_identity, object_key, manifest_key, bytes, part_bytes, parts, sha256, plain_sha256, manifest_sha256)
+	f.Exec(`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, state, created_by, taken_at, sealed_identity, object_key, manifest_key, bytes, part_bytes, parts, sha256, plain_sha256, manifest_sha256)
 		SELECT 'bak-1', org_id, tenant_id, 'node-0', 'x.test', 'manual', 'stored', 'test', now(), 'x', 'o', 'm', 600, 10, $2, 'x', 'x', 'x' FROM tenants WHERE tenant_id = $1`, f.of, fetchedParts)
 	return f
 }
@@ -92,7 +92,7 @@ func newFetches(t *testing.T) *fetches {
 func (f *fetches) fails(host activities.Transfers, details any) error {
 	f.t.Helper()
 	a := &activities.Backups{
-		Store: f.store, Objects: f.bucket, Vault: openVault{}, Hosts: host, Audit: f.store, Tenants: &activities.Tenants{Store: f.store, Bench: emptyHost{}},
+		Store: f.Store, Objects: f.bucket, Vault: openVault{}, Hosts: host, Audit: f.Store, Tenants: &activities.Tenants{Store: f.Store, Bench: emptyHost{}},
 		Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(), Settings: activities.BackupSettings{URLTTL: time.Minute},
 	}
 	env := (&testsuite.WorkflowTestSuite{}).NewTestActivityEnvironment()
@@ -108,7 +108,7 @@ func (f *fetches) fails(host activities.Transfers, details any) error {
 // said is what is known of the backup: why it is not good, and whether it was found good.
 func (f *fetches) said() (why string, verified bool) {
 	f.t.Helper()
-	require.NoError(f.t, f.pool.QueryRow(f.t.Context(), `SELECT verify_message, verified_at IS NOT NULL FROM backups`).Scan(&why, &verified))
+	require.NoError(f.t, f.Pool.QueryRow(f.t.Context(), `SELECT verify_message, verified_at IS NOT NULL FROM backups`).Scan(&why, &verified))
 	return why, verified
 }
 
@@ -148,7 +148,7 @@ func TestADownloadGoesOn(t *testing.T) {
 func TestWhyADownloadFails(t *testing.T) {
 	t.Parallel()
 	f := newFetches(t)
-	f.exec(`UPDATE backups SET verified_at = now()`)
+	f.Exec(`UPDATE backups SET verified_at = now()`)
 	for _, c := range []struct {
 		code            string
 		last, ofBackups bool

@@ -30,28 +30,28 @@ func (*woken) WakeRuns(context.Context, []string) error { return nil }
 func TestWhatFitsNowhereHidesNobody(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
-	p.exec(`INSERT INTO fleets (fleet_id, request_hash, role, infra_provider, min_size, max_size, spec, created_by, workload_memory_bytes, workload_cpus)
+	p.Exec(`INSERT INTO fleets (fleet_id, request_hash, role, infra_provider, min_size, max_size, spec, created_by, workload_memory_bytes, workload_cpus)
 		VALUES ('nodes', '', 'app', 'hetzner', 0, -1, '{}', 'test', 1 << 30, 8)`)
-	p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, fleet_id, location)
+	p.Exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, fleet_id, location)
 		VALUES ('node-1', '', 'app', 'eu', 'hetzner', '{}', 'active', 'connected', 'w', 'test', 'nodes', 'fsn1')`)
 	const huge = 1200
-	p.exec(`INSERT INTO orgs (org_id, tier, created_by) SELECT 'w' || n, 'paid', 'test' FROM generate_series(1, $1) n`, huge+1)
-	p.exec(`INSERT INTO apps (app_id, org_id, name, created_by) SELECT 'app-' || org_id, org_id, 'a', 'test' FROM orgs WHERE org_id LIKE 'w%'`)
-	p.exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) SELECT 'env-' || org_id, app_id, org_id, 'e', 'eu', 'test' FROM apps`)
-	p.exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by, wanted, waiting_since)
+	p.Exec(`INSERT INTO orgs (org_id, tier, created_by) SELECT 'w' || n, 'paid', 'test' FROM generate_series(1, $1) n`, huge+1)
+	p.Exec(`INSERT INTO apps (app_id, org_id, name, created_by) SELECT 'app-' || org_id, org_id, 'a', 'test' FROM orgs WHERE org_id LIKE 'w%'`)
+	p.Exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) SELECT 'env-' || org_id, app_id, org_id, 'e', 'eu', 'test' FROM apps`)
+	p.Exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by, wanted, waiting_since)
 		SELECT 'grp-' || lpad(n::text, 12, '0'), 'env-w' || n, 'w' || n, 'eu', 'g', '{"image": "web:1"}',
 			CASE WHEN n > $1 THEN 64 << 20 ELSE 2048::bigint << 20 END, 0.1, 1, 'test', 1, now() - make_interval(secs => $1 + 1 - n)
 		FROM generate_series(1, $1 + 1) n`, huge)
 	var runs woken
 	a := &activities.Groups{
-		Store: p.store, Runs: &runs, Settings: activities.GroupSettings{Retry: time.Minute}, Metrics: activities.NewGroupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),
+		Store: p.Store, Runs: &runs, Settings: activities.GroupSettings{Retry: time.Minute}, Metrics: activities.NewGroupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),
 	}
 	served, err := a.ServeInstances(t.Context(), "eu")
 	require.NoError(t, err)
 	last := prego.GroupID("grp-000000001201")
 	require.Equal(t, map[string]int{string(last): 1}, served.Allocated)
 	require.Equal(t, woken{last}, runs)
-	require.Equal(t, huge, p.number(`SELECT count(*) FROM process_groups WHERE status = 'unschedulable' AND status_reason = $1`, workload.ReasonNoCapacityMemory))
+	require.Equal(t, huge, p.Number(`SELECT count(*) FROM process_groups WHERE status = 'unschedulable' AND status_reason = $1`, workload.ReasonNoCapacityMemory))
 }
 
 // told records the fleets whose run is told of an action.
@@ -67,14 +67,14 @@ func (w *told) EnsureScaleFleet(_ context.Context, id prego.FleetID) error {
 func TestInstancesMakeFleetsGrow(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
-	p.exec(`INSERT INTO fleets (fleet_id, request_hash, role, infra_provider, region, min_size, max_size, spec, created_by, workload_memory_bytes, workload_cpus, serves_workloads)
+	p.Exec(`INSERT INTO fleets (fleet_id, request_hash, role, infra_provider, region, min_size, max_size, spec, created_by, workload_memory_bytes, workload_cpus, serves_workloads)
 		VALUES ('nodes', '', 'app', 'hetzner', NULL, 0, 5, '{"tags": ["work"]}', 'test', 1 << 30, 8, true), ('elsewhere', '', 'app', 'hetzner', 'us', 0, 5, '{}', 'test', 8::bigint << 30, 8, true)`)
-	p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, fleet_id, location, tags)
+	p.Exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, fleet_id, location, tags)
 		VALUES ('node-1', '', 'app', 'eu', 'hetzner', '{}', 'active', 'connected', 'w', 'test', 'nodes', 'fsn1', '{work}')`)
-	p.exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-1', 'o1', 'a', 'test')`)
-	p.exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-1', 'app-1', 'o1', 'e', 'eu', 'test')`)
+	p.Exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-1', 'o1', 'a', 'test')`)
+	p.Exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-1', 'app-1', 'o1', 'e', 'eu', 'test')`)
 	group := func(id string, megabytes, wanted int, require string) {
-		p.exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by, wanted, waiting_since, require_tags)
+		p.Exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by, wanted, waiting_since, require_tags)
 			VALUES ($1, 'env-1', 'o1', 'eu', $1, '{"image": "web:1"}', $2::bigint << 20, 0.1, $3, 'test', $3, now(), $4::text[])`, id, megabytes, wanted, require)
 	}
 	group("grp-000000000001", 600, 6, "{work}") // one fits a server
@@ -83,20 +83,20 @@ func TestInstancesMakeFleetsGrow(t *testing.T) {
 	var runs woken
 	var fleets told
 	a := &activities.Groups{
-		Store: p.store, Runs: &runs, Fleets: &fleets, Settings: activities.GroupSettings{Retry: time.Minute}, Metrics: activities.NewGroupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),
+		Store: p.Store, Runs: &runs, Fleets: &fleets, Settings: activities.GroupSettings{Retry: time.Minute}, Metrics: activities.NewGroupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),
 	}
 	serve := func() {
-		p.exec(`UPDATE process_groups SET retry_at = now()`) // who fits nowhere would wait
+		p.Exec(`UPDATE process_groups SET retry_at = now()`) // who fits nowhere would wait
 		_, err := a.ServeInstances(t.Context(), "eu")
 		require.NoError(t, err)
 	}
 	says := func(id string) (reason, message string) {
-		require.NoError(t, p.pool.QueryRow(t.Context(), `SELECT status_reason, status_message FROM process_groups WHERE group_id = $1`, id).Scan(&reason, &message))
+		require.NoError(t, p.Pool.QueryRow(t.Context(), `SELECT status_reason, status_message FROM process_groups WHERE group_id = $1`, id).Scan(&reason, &message))
 		return reason, message
 	}
 	serve()
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM instances`))
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM fleet_actions WHERE fleet_id = 'nodes' AND action = 'CLUSTER_SCALE_OUT' AND inputs = '{"count": 4, "regions": ["eu"]}' AND cause = 'instances' AND status = 'queued'`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM instances`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM fleet_actions WHERE fleet_id = 'nodes' AND action = 'CLUSTER_SCALE_OUT' AND inputs = '{"count": 4, "regions": ["eu"]}' AND cause = 'instances' AND status = 'queued'`))
 	require.Equal(t, told{"nodes"}, fleets)
 	reason, message := says("grp-000000000001")
 	require.Equal(t, workload.ReasonNoCapacityMemory, reason)
@@ -108,27 +108,27 @@ func TestInstancesMakeFleetsGrow(t *testing.T) {
 	require.Equal(t, string(prego.ReasonCellMismatch), reason)
 
 	serve()
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM fleet_actions`), "one growth for all, however often they ask")
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM fleet_actions`), "one growth for all, however often they ask")
 
 	// The action is planned and its servers come to life: those that still wait ask again.
-	action, err := p.store.BeginFleetAction(t.Context(), "nodes", scale.Plan)
+	action, err := p.Store.BeginFleetAction(t.Context(), "nodes", scale.Plan)
 	require.NoError(t, err)
 	require.Len(t, action.Steps, 4)
-	p.exec(`UPDATE fleet_actions SET status = 'succeeded', finished_at = now()`)
-	p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, fleet_id, location, tags)
+	p.Exec(`UPDATE fleet_actions SET status = 'succeeded', finished_at = now()`)
+	p.Exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, fleet_id, location, tags)
 		SELECT 'new-' || n, '', 'app', 'eu', 'hetzner', '{}', 'active', 'connected', 'w', 'test', 'nodes', 'fsn1', '{work}' FROM generate_series(1, 4) n`)
 	serve()
-	require.Equal(t, 5, p.number(`SELECT count(*) FROM instances`))
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM fleet_actions`), "the fleet is at its maximum")
+	require.Equal(t, 5, p.Number(`SELECT count(*) FROM instances`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM fleet_actions`), "the fleet is at its maximum")
 	_, message = says("grp-000000000001")
 	require.Contains(t, message, "fleet nodes is at its maximum size")
 
 	// A growth that failed is not asked for at once again.
-	p.exec(`UPDATE fleets SET max_size = 6`)
-	p.exec(`UPDATE fleet_actions SET status = 'failed'`)
+	p.Exec(`UPDATE fleets SET max_size = 6`)
+	p.Exec(`UPDATE fleet_actions SET status = 'failed'`)
 	serve()
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM fleet_actions`))
-	p.exec(`UPDATE fleet_actions SET finished_at = now() - interval '6 minutes'`)
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM fleet_actions`))
+	p.Exec(`UPDATE fleet_actions SET finished_at = now() - interval '6 minutes'`)
 	serve()
-	require.Equal(t, 2, p.number(`SELECT count(*) FROM fleet_actions`))
+	require.Equal(t, 2, p.Number(`SELECT count(*) FROM fleet_actions`))
 }

@@ -91,7 +91,7 @@ func TestBackupsAreImported(t *testing.T) {
 
 	run := func(apply bool) map[prego.BackupID]tenant.ImportOutcome {
 		t.Helper()
-		found, err := a.ImportBackups(ctx, p.store, apply)
+		found, err := a.ImportBackups(ctx, p.Store, apply)
 		require.NoError(t, err)
 		out := map[prego.BackupID]tenant.ImportOutcome{}
 		for _, b := range found {
@@ -103,38 +103,38 @@ func TestBackupsAreImported(t *testing.T) {
 	refused := tenant.ImportRefused
 	told := run(false)
 	require.Equal(t, tenant.ImportTenant, told["bak-2"])
-	require.Zero(t, p.number(`SELECT (SELECT count(*) FROM backups) + (SELECT count(*) FROM tenants)`), "nothing is written")
+	require.Zero(t, p.Number(`SELECT (SELECT count(*) FROM backups) + (SELECT count(*) FROM tenants)`), "nothing is written")
 
 	require.Equal(t, map[prego.BackupID]tenant.ImportOutcome{
 		"bak-1": tenant.ImportBackup, "bak-2": tenant.ImportTenant, "bak-3": refused, "bak-4": refused, "bak-5": refused, "bak-6": refused, "bak-7": refused,
 		"bak-8": tenant.ImportBackup, "bak-9": tenant.ImportVolume, "bak-10": refused,
 	}, run(true))
 	require.Equal(t, tenant.ImportKnown, run(true)["bak-1"])
-	require.Equal(t, 2, p.number(`SELECT count(*) FROM backups WHERE tenant_id IS NOT NULL`))
-	require.Equal(t, 4, p.number(`SELECT count(*) FROM resources WHERE kind = 'backup' AND state = 'created'`))
+	require.Equal(t, 2, p.Number(`SELECT count(*) FROM backups WHERE tenant_id IS NOT NULL`))
+	require.Equal(t, 4, p.Number(`SELECT count(*) FROM resources WHERE kind = 'backup' AND state = 'created'`))
 	// A volume is there to be copied.
-	copied, job, err := p.store.CloneVolume(ctx, "vol-1", workload.Volume{VolumeID: "vol-3", Name: "data"}, workload.VolumeRestore{RestoreID: "vrs-1", CreatedBy: "test"}, "test")
+	copied, job, err := p.Store.CloneVolume(ctx, "vol-1", workload.Volume{VolumeID: "vol-3", Name: "data"}, workload.VolumeRestore{RestoreID: "vrs-1", CreatedBy: "test"}, "test")
 	require.NoError(t, err)
 	require.Equal(t, []any{int64(10e9), "fsn1", prego.BackupID("bak-9")}, []any{copied.SizeBytes, copied.Location, job.BackupID})
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM tenants`))
-	got, err := p.store.TenantRun(ctx, "t-1")
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenants`))
+	got, err := p.Store.TenantRun(ctx, "t-1")
 	require.NoError(t, err)
 	require.Equal(t, []any{tenant.Failed, prego.PlanBusiness, []string{"erpnext"}}, []any{got.State, got.Plan, got.Apps}, "as it was last")
-	lost, err := p.store.LostTenants(ctx, prego.Plans(), 5)
+	lost, err := p.Store.LostTenants(ctx, prego.Plans(), 5)
 	require.NoError(t, err)
 	require.Empty(t, lost, "nobody restores it without being asked: its site may still be somewhere")
 
 	// What its run needs is there: the identity opens, and the restore is accepted.
-	b, err := p.store.BackupRun(ctx, "bak-2")
+	b, err := p.Store.BackupRun(ctx, "bak-2")
 	require.NoError(t, err)
 	secret, err := ours.Open(tenant.BackupKeyFor("bak-2"), b.KeyID, b.Sealed)
 	require.NoError(t, err)
 	require.Equal(t, "AGE-SECRET-KEY-1", string(secret))
 	require.Equal(t, 1, b.Parts)
-	back, restore, err := p.store.RestoreElsewhere(ctx, "t-1", "", "", "test")
+	back, restore, err := p.Store.RestoreElsewhere(ctx, "t-1", "", "", "test")
 	require.NoError(t, err)
 	require.Equal(t, []any{tenant.Provisioning, prego.BackupID("bak-2"), prego.BackupID("bak-2")}, []any{back.State, back.RestoreFrom, restore.BackupID})
-	p.exec(`UPDATE restore_jobs SET status = 'failed'`)
-	p.exec(`UPDATE backups SET state = 'deleting' WHERE backup_id = 'bak-1'`)
+	p.Exec(`UPDATE restore_jobs SET status = 'failed'`)
+	p.Exec(`UPDATE backups SET state = 'deleting' WHERE backup_id = 'bak-1'`)
 	require.Equal(t, tenant.ImportDeleting, run(true)["bak-1"], "what was deleted does not come back")
 }

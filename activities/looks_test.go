@@ -13,14 +13,14 @@ func TestALookStartsARunOnlyWhenThereIsSomethingToDo(t *testing.T) {
 	t.Parallel()
 	p, s, ref := living(t, nil)
 	s.do(t, s.MakeSite, ref)
-	_, err := p.store.ActivateTenant(t.Context(), ref, 0)
+	_, err := p.Store.ActivateTenant(t.Context(), ref, 0)
 	require.NoError(t, err)
-	p.exec(`UPDATE site_usage SET tried_at = now()`)
+	p.Exec(`UPDATE site_usage SET tried_at = now()`)
 	s.Settings.StorageEvery = 1 << 40
 	for _, found := range []bool{false, true} {
 		if found {
-			p.exec(`UPDATE tenants SET waiting_since = now()`)
-			p.exec(`UPDATE site_usage SET tried_at = 'epoch'`)
+			p.Exec(`UPDATE tenants SET waiting_since = now()`)
+			p.Exec(`UPDATE site_usage SET tried_at = 'epoch'`)
 		}
 		r, err := worker.LookAtTenants(s.Tenants)(t.Context())
 		require.NoError(t, err)
@@ -37,17 +37,17 @@ func TestALookStartsARunOnlyWhenThereIsSomethingToDo(t *testing.T) {
 func TestALookTakesSamples(t *testing.T) {
 	t.Parallel()
 	p, _, _ := living(t, nil)
-	look := worker.LookAtSamples(&worker.Samples{Store: p.store})
-	p.exec(`UPDATE servers SET agent_last_heartbeat_at = NULL`)
+	look := worker.LookAtSamples(&worker.Samples{Store: p.Store})
+	p.Exec(`UPDATE servers SET agent_last_heartbeat_at = NULL`)
 	r, err := look(t.Context())
 	require.NoError(t, err)
 	require.False(t, r.Found, "nobody reported")
-	require.Zero(t, p.number(`SELECT count(*) FROM server_samples`))
+	require.Zero(t, p.Number(`SELECT count(*) FROM server_samples`))
 	for range 3 { // of which two at least are in one span
-		p.exec(`UPDATE servers SET agent_last_heartbeat_at = now(), load1 = 0.5`)
+		p.Exec(`UPDATE servers SET agent_last_heartbeat_at = now(), load1 = 0.5`)
 		_, err := look(t.Context())
 		require.NoError(t, err)
 	}
-	require.Positive(t, p.number(`SELECT count(*) FROM server_samples WHERE load1 = 0.5 AND at > now() - interval '11 minutes'`))
-	require.LessOrEqual(t, p.number(`SELECT count(*) FROM server_samples`), 2*p.number(`SELECT count(*) FROM servers`))
+	require.Positive(t, p.Number(`SELECT count(*) FROM server_samples WHERE load1 = 0.5 AND at > now() - interval '11 minutes'`))
+	require.LessOrEqual(t, p.Number(`SELECT count(*) FROM server_samples`), 2*p.Number(`SELECT count(*) FROM servers`))
 }

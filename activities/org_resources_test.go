@@ -87,21 +87,21 @@ func TestVolumesFollowTheirGroup(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
 	cloud := &orgCloud{on: map[string]string{}}
-	a := &activities.OrgResources{Store: p.store, Infra: map[prego.InfraProviderID]activities.OrgInfra{prego.ProviderHetzner: cloud}}
+	a := &activities.OrgResources{Store: p.Store, Infra: map[prego.InfraProviderID]activities.OrgInfra{prego.ProviderHetzner: cloud}}
 	hosts := &volumeHosts{cloud: cloud, mounted: map[string]bool{}}
 	a.Hosts = hosts
 	cloud.hosts = hosts
 	for i, id := range []string{"srv-1", "srv-2"} {
-		p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, provider_server_id)
+		p.Exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, provider_server_id)
 			VALUES ($1, '\x00', 'app', 'eu', 'hetzner', '{}', 'active', 'w', 'a', $2)`, id, []string{"1", "2"}[i])
 	}
-	p.exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-a', 'o1', 'a', 'a')`)
-	p.exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-a', 'app-a', 'o1', 'a', 'eu', 'a')`)
-	p.exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by) VALUES ('grp-a', 'env-a', 'o1', 'eu', 'a', '{}', 1, 0, 1, 'a')`)
-	p.exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, provider_id, status, created_by)
+	p.Exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-a', 'o1', 'a', 'a')`)
+	p.Exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-a', 'app-a', 'o1', 'a', 'eu', 'a')`)
+	p.Exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by) VALUES ('grp-a', 'env-a', 'o1', 'eu', 'a', '{}', 1, 0, 1, 'a')`)
+	p.Exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, provider_id, status, created_by)
 		VALUES ('vol-a', 'o1', 'eu', 'fsn1', 'a', 10000000000, 'hetzner', 'n', '77', 'pending', 'a')`)
 	ctx := context.Background()
-	at, err := p.store.AttachVolume(ctx, workload.VolumeAttachment{AttachmentID: "vat-a", VolumeID: "vol-a", GroupID: "grp-a", MountPath: "/data"}, "a")
+	at, err := p.Store.AttachVolume(ctx, workload.VolumeAttachment{AttachmentID: "vat-a", VolumeID: "vol-a", GroupID: "grp-a", MountPath: "/data"}, "a")
 	require.NoError(t, err)
 
 	var suite testsuite.WorkflowTestSuite
@@ -116,14 +116,14 @@ func TestVolumesFollowTheirGroup(t *testing.T) {
 		return out, err
 	}
 	recorded := func() (server string) {
-		require.NoError(t, p.pool.QueryRow(ctx, `SELECT COALESCE(server_id, '') FROM volume_attachments WHERE attachment_id = $1`, at.AttachmentID).Scan(&server))
+		require.NoError(t, p.Pool.QueryRow(ctx, `SELECT COALESCE(server_id, '') FROM volume_attachments WHERE attachment_id = $1`, at.AttachmentID).Scan(&server))
 		return server
 	}
 	_, err = attach("srv-1")
 	require.ErrorContains(t, err, "not ready")
 	_, err = attach("srv-9")
 	require.ErrorContains(t, err, `there is no server "srv-9"`)
-	p.exec(`UPDATE volumes SET status = 'ready'`)
+	p.Exec(`UPDATE volumes SET status = 'ready'`)
 	cloud.fail = &server.InfraError{Class: server.InfraAmbiguous, Code: "timeout", Message: "no answer"}
 	_, err = attach("srv-1")
 	require.ErrorContains(t, err, "provider (ambiguous, timeout): no answer")
@@ -153,8 +153,8 @@ func TestVolumesFollowTheirGroup(t *testing.T) {
 	// Taken from the group while it is on a server: the volume's own run takes it off.
 	_, err = attach("srv-1")
 	require.NoError(t, err)
-	require.NoError(t, p.store.DetachVolume(ctx, "vol-a", "vat-a", "a"))
-	work, err := p.store.OrgWork(ctx, -time.Second)
+	require.NoError(t, p.Store.DetachVolume(ctx, "vol-a", "vat-a", "a"))
+	work, err := p.Store.OrgWork(ctx, -time.Second)
 	require.NoError(t, err)
 	require.Contains(t, work.Volumes, "vol-a")
 	v, err := env.ExecuteActivity(a.PlanOrgResource, activities.OrgResourceRef{Kind: server.ResourceVolume, ID: "vol-a"})
@@ -168,7 +168,7 @@ func TestVolumesFollowTheirGroup(t *testing.T) {
 	}
 	require.Empty(t, cloud.on)
 	require.Empty(t, recorded())
-	work, err = p.store.OrgWork(ctx, -time.Second)
+	work, err = p.Store.OrgWork(ctx, -time.Second)
 	require.NoError(t, err)
 	require.Empty(t, work.Volumes)
 }
@@ -188,32 +188,32 @@ func TestAVolumeGrows(t *testing.T) {
 	ctx := t.Context()
 	cloud := &orgCloud{on: map[string]string{}}
 	hosts := &volumeHosts{cloud: cloud, mounted: map[string]bool{}}
-	a := &activities.OrgResources{Store: p.store, Infra: map[prego.InfraProviderID]activities.OrgInfra{prego.ProviderHetzner: cloud}, Hosts: hosts}
-	p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, provider_server_id)
+	a := &activities.OrgResources{Store: p.Store, Infra: map[prego.InfraProviderID]activities.OrgInfra{prego.ProviderHetzner: cloud}, Hosts: hosts}
+	p.Exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, provider_server_id)
 		VALUES ('srv-1', '\x00', 'app', 'eu', 'hetzner', '{}', 'active', 'w', 'a', '1')`)
-	p.exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-a', 'o1', 'a', 'a')`)
-	p.exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-a', 'app-a', 'o1', 'a', 'eu', 'a')`)
-	p.exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by) VALUES ('grp-a', 'env-a', 'o1', 'eu', 'a', '{}', 1, 0, 1, 'a')`)
-	p.exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, provider_id, status, created_by, made_bytes, grown_bytes)
+	p.Exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-a', 'o1', 'a', 'a')`)
+	p.Exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-a', 'app-a', 'o1', 'a', 'eu', 'a')`)
+	p.Exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by) VALUES ('grp-a', 'env-a', 'o1', 'eu', 'a', '{}', 1, 0, 1, 'a')`)
+	p.Exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, provider_id, status, created_by, made_bytes, grown_bytes)
 		VALUES ('vol-a', 'o1', 'eu', 'fsn1', 'a', 10000000000, 'hetzner', 'n', '77', 'ready', 'a', 10000000000, 10000000000)`)
 	ref := activities.OrgResourceRef{Kind: server.ResourceVolume, ID: "vol-a"}
 	grows := func() bool {
 		plan, err := a.PlanOrgResource(ctx, ref)
 		require.NoError(t, err)
-		work, err := p.store.OrgWork(ctx, -time.Second)
+		work, err := p.Store.OrgWork(ctx, -time.Second)
 		require.NoError(t, err)
 		require.Equal(t, plan.Grow, len(work.Volumes) > 0, "the sweep and the plan agree")
 		return plan.Grow
 	}
 	require.False(t, grows())
-	_, err := p.store.GrowVolume(ctx, "vol-a", 9_999_999_999, "a")
+	_, err := p.Store.GrowVolume(ctx, "vol-a", 9_999_999_999, "a")
 	require.ErrorContains(t, err, "must not be less")
-	_, err = p.store.GrowVolume(ctx, "vol-a", 11_000_000_000_000, "a")
+	_, err = p.Store.GrowVolume(ctx, "vol-a", 11_000_000_000_000, "a")
 	require.ErrorContains(t, err, "above 10 TB")
-	_, err = p.store.GrowVolume(ctx, "vol-a", 10_000_000_000, "a")
+	_, err = p.Store.GrowVolume(ctx, "vol-a", 10_000_000_000, "a")
 	require.NoError(t, err)
 	require.False(t, grows(), "it is so large already")
-	v, err := p.store.GrowVolume(ctx, "vol-a", 20_500_000_000, "a")
+	v, err := p.Store.GrowVolume(ctx, "vol-a", 20_500_000_000, "a")
 	require.NoError(t, err)
 	require.EqualValues(t, 20_500_000_000, v.SizeBytes)
 	require.True(t, grows())
@@ -225,14 +225,14 @@ func TestAVolumeGrows(t *testing.T) {
 	require.False(t, grows(), "it is on no server")
 	require.Empty(t, hosts.did)
 
-	_, err = p.store.AttachVolume(ctx, workload.VolumeAttachment{AttachmentID: "vat-a", VolumeID: "vol-a", GroupID: "grp-a", MountPath: "/data"}, "a")
+	_, err = p.Store.AttachVolume(ctx, workload.VolumeAttachment{AttachmentID: "vat-a", VolumeID: "vol-a", GroupID: "grp-a", MountPath: "/data"}, "a")
 	require.NoError(t, err)
 	hosts.bytes = 20_300_000_000
 	_, err = a.AttachGroupVolumes(ctx, activities.GroupVolumesInput{GroupID: "grp-a", ServerID: "srv-1"})
 	require.NoError(t, err)
 	require.False(t, grows(), "mounting has grown the file system")
 
-	_, err = p.store.GrowVolume(ctx, "vol-a", 40_000_000_000, "a")
+	_, err = p.Store.GrowVolume(ctx, "vol-a", 40_000_000_000, "a")
 	require.NoError(t, err)
 	require.ErrorContains(t, a.GrowVolume(ctx, "vol-a"), "does not follow yet")
 	require.True(t, grows())
@@ -250,16 +250,16 @@ func TestALostServerLosesItsVolume(t *testing.T) {
 	cloud := &orgCloud{on: map[string]string{}}
 	hosts := &volumeHosts{cloud: cloud, mounted: map[string]bool{}}
 	cloud.hosts = hosts
-	a := &activities.OrgResources{Store: p.store, Infra: map[prego.InfraProviderID]activities.OrgInfra{prego.ProviderHetzner: cloud}, Hosts: hosts}
-	p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, provider_server_id)
+	a := &activities.OrgResources{Store: p.Store, Infra: map[prego.InfraProviderID]activities.OrgInfra{prego.ProviderHetzner: cloud}, Hosts: hosts}
+	p.Exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, provider_server_id)
 		VALUES ('srv-1', '\x00', 'app', 'eu', 'hetzner', '{}', 'active', 'w', 'a', '1')`)
-	p.exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-a', 'o1', 'a', 'a')`)
-	p.exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-a', 'app-a', 'o1', 'a', 'eu', 'a')`)
-	p.exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by) VALUES ('grp-a', 'env-a', 'o1', 'eu', 'a', '{}', 1, 0, 1, 'a')`)
-	p.exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, provider_id, status, created_by)
+	p.Exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-a', 'o1', 'a', 'a')`)
+	p.Exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-a', 'app-a', 'o1', 'a', 'eu', 'a')`)
+	p.Exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by) VALUES ('grp-a', 'env-a', 'o1', 'eu', 'a', '{}', 1, 0, 1, 'a')`)
+	p.Exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, provider_id, status, created_by)
 		VALUES ('vol-a', 'o1', 'eu', 'fsn1', 'a', 10000000000, 'hetzner', 'n', '77', 'ready', 'a')`)
 	ctx := t.Context()
-	_, err := p.store.AttachVolume(ctx, workload.VolumeAttachment{AttachmentID: "vat-a", VolumeID: "vol-a", GroupID: "grp-a", MountPath: "/data"}, "a")
+	_, err := p.Store.AttachVolume(ctx, workload.VolumeAttachment{AttachmentID: "vat-a", VolumeID: "vol-a", GroupID: "grp-a", MountPath: "/data"}, "a")
 	require.NoError(t, err)
 	in := activities.GroupVolumesInput{GroupID: "grp-a", ServerID: "srv-1"}
 	_, err = a.AttachGroupVolumes(ctx, in)
@@ -267,12 +267,12 @@ func TestALostServerLosesItsVolume(t *testing.T) {
 
 	require.NoError(t, a.DetachIdleVolumes(ctx, "grp-a"))
 	require.Equal(t, "1", cloud.on["77"], "it is to run one instance")
-	p.exec(`UPDATE process_groups SET replicas = 0`)
+	p.Exec(`UPDATE process_groups SET replicas = 0`)
 
 	hosts.fail = &server.CommandError{Kind: "volume", Code: server.CommandUnreachable, Message: "no answer"}
 	require.ErrorContains(t, a.DetachIdleVolumes(ctx, "grp-a"), "no answer")
 	require.Equal(t, "1", cloud.on["77"])
-	p.exec(`UPDATE servers SET status = 'failed'`)
+	p.Exec(`UPDATE servers SET status = 'failed'`)
 	cloud.pulled = true
 	require.NoError(t, a.DetachIdleVolumes(ctx, "grp-a"))
 	require.Empty(t, cloud.on)

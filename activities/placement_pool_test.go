@@ -18,11 +18,11 @@ import (
 // blueAndPlain is a fleet of one blue app server and a plain one with more room.
 func blueAndPlain(t *testing.T) *placing {
 	p := newPlacing(t, 4)
-	p.tagged("app-blue", "blue")
-	p.server("app-plain", prego.RoleApp, "")
-	p.exec(`UPDATE servers SET memory_pct = 60 WHERE server_id = 'app-blue'`)
-	p.server("db-0", prego.RoleDBShard, "")
-	p.server("redis-0", prego.RoleRedisPool, "")
+	p.Tagged("app-blue", "blue")
+	p.Server("app-plain", prego.RoleApp, "")
+	p.Exec(`UPDATE servers SET memory_pct = 60 WHERE server_id = 'app-blue'`)
+	p.Server("db-0", prego.RoleDBShard, "")
+	p.Server("redis-0", prego.RoleRedisPool, "")
 	return p
 }
 
@@ -31,22 +31,22 @@ func blueAndPlain(t *testing.T) *placing {
 func TestPoolsDecideWhereAnOrgLives(t *testing.T) {
 	t.Parallel()
 	p := blueAndPlain(t)
-	p.orgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
-	placer := p.placer(nil)
-	mine, others := p.tenant(prego.PlanStarter, nil), p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.OrgID = "o2" })
-	d, err := placer.Place(t.Context(), p.run(mine.TenantID), nil, "test")
+	p.OrgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
+	placer := p.Placer(nil)
+	mine, others := p.Tenant(prego.PlanStarter, nil), p.Tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.OrgID = "o2" })
+	d, err := placer.Place(t.Context(), p.Run(mine.TenantID), nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, "app-blue", string(d.AppServerID))
-	last, err := p.store.LastDecision(t.Context(), mine.TenantID)
+	last, err := p.Store.LastDecision(t.Context(), mine.TenantID)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"require":["blue"],"disallow":[],"placement_pools":["blue"],"servers_looked_at":2,"servers_satisfying":1,"unsatisfied":{"lacks blue":1}}`,
 		jsonPath(t, last.Decision, "constraint"), "the decision explains itself")
-	d, err = placer.Place(t.Context(), p.run(others.TenantID), nil, "test")
+	d, err = placer.Place(t.Context(), p.Run(others.TenantID), nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, "app-plain", string(d.AppServerID))
 
-	both := p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Constraint.Disallow = []string{"blue"} })
-	d, err = placer.Place(t.Context(), p.run(both.TenantID), nil, "test")
+	both := p.Tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Constraint.Disallow = []string{"blue"} })
+	d, err = placer.Place(t.Context(), p.Run(both.TenantID), nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, prego.CodeCellMismatch, d.Code, "the union contradicts itself")
 
@@ -60,26 +60,26 @@ func TestPoolsDecideWhereAnOrgLives(t *testing.T) {
 func TestAChangeOfAPoolIsForLaterPlacements(t *testing.T) {
 	t.Parallel()
 	p := blueAndPlain(t)
-	placer := p.placer(nil)
-	first, second := p.tenant(prego.PlanStarter, nil), p.tenant(prego.PlanStarter, nil)
-	d, err := placer.Place(t.Context(), p.run(first.TenantID), nil, "test")
+	placer := p.Placer(nil)
+	first, second := p.Tenant(prego.PlanStarter, nil), p.Tenant(prego.PlanStarter, nil)
+	d, err := placer.Place(t.Context(), p.Run(first.TenantID), nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, "app-plain", string(d.AppServerID))
-	read := p.run(second.TenantID)
-	p.orgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
+	read := p.Run(second.TenantID)
+	p.OrgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
 	d, err = placer.Place(t.Context(), read, nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, "app-blue", string(d.AppServerID))
-	require.Equal(t, "app-plain", string(p.run(first.TenantID).Allocation.AppServerID), "who has a place keeps it")
-	p.recount()
+	require.Equal(t, "app-plain", string(p.Run(first.TenantID).Allocation.AppServerID), "who has a place keeps it")
+	p.Recount()
 }
 
 func TestOverridesGoAgainstAPoolOnlyWhenTheySaySo(t *testing.T) {
 	t.Parallel()
 	p := blueAndPlain(t)
-	p.orgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
-	placer := p.placer(nil)
-	tn := p.tenant(prego.PlanStarter, nil)
+	p.OrgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
+	placer := p.Placer(nil)
+	tn := p.Tenant(prego.PlanStarter, nil)
 	o := tenant.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-plain", Reason: "r"}
 	_, err := placer.Override(t.Context(), o, "alice")
 	require.Equal(t, prego.CodeCellMismatch, prego.CodeOf(err))
@@ -87,13 +87,13 @@ func TestOverridesGoAgainstAPoolOnlyWhenTheySaySo(t *testing.T) {
 	d, err := placer.Override(t.Context(), o, "alice")
 	require.NoError(t, err)
 	require.Equal(t, "app-plain", string(d.AppServerID))
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM placement_overrides WHERE accepted AND ignore_constraint`))
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM allocation_snapshots WHERE (decision_log #>> '{constraint,ignored}')::boolean`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM placement_overrides WHERE accepted AND ignore_constraint`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM allocation_snapshots WHERE (decision_log #>> '{constraint,ignored}')::boolean`))
 }
 
 // growing are steps that may ask for servers.
 func (p *placing) growing() *steps {
-	s := p.steps(p.placer(nil))
+	s := p.steps(p.Placer(nil))
 	s.Settings.ScaleOutMaxRun, s.Settings.ScaleOutMaxRole = 10, 50
 	return s
 }
@@ -103,38 +103,38 @@ func (p *placing) growing() *steps {
 func TestScaleOutMakesServersThatTheWaitingCanUse(t *testing.T) {
 	t.Parallel()
 	p := blueAndPlain(t)
-	p.orgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
-	p.exec(`UPDATE servers SET tenant_count = 20 WHERE role = 'app'`)
+	p.OrgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
+	p.Exec(`UPDATE servers SET tenant_count = 20 WHERE role = 'app'`)
 	s := p.growing()
 	var ids []string
 	for range 3 {
-		tn := p.tenant(prego.PlanStarter, nil)
+		tn := p.Tenant(prego.PlanStarter, nil)
 		ids = append(ids, string(tn.TenantID))
 		out, err := s.PlaceTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1})
 		require.NoError(t, err)
 		require.Equal(t, placement.AwaitingCapacity, out.Outcome)
 	}
-	require.Equal(t, 3, p.number(`SELECT count(*) FROM tenants WHERE status_reason = 'awaiting_capacity' AND status_message LIKE '%1 of 2 servers satisfy it%'`))
+	require.Equal(t, 3, p.Number(`SELECT count(*) FROM tenants WHERE status_reason = 'awaiting_capacity' AND status_message LIKE '%1 of 2 servers satisfy it%'`))
 	in := activities.ScaleOutInput{Region: "eu", Role: prego.RoleApp, Trigger: "scale_out_required", WorkflowID: "w", Key: "k1"}
 	plan, err := s.PlanScaleOut(t.Context(), in)
 	require.NoError(t, err)
 	require.Len(t, plan.Servers, 1)
 	require.Equal(t, 3, plan.Waiting)
-	require.NoError(t, p.store.DissociatePool(t.Context(), "o1", "blue"))
+	require.NoError(t, p.Store.DissociatePool(t.Context(), "o1", "blue"))
 	again, err := s.PlanScaleOut(t.Context(), in)
 	require.NoError(t, err)
 	require.Equal(t, plan, again, "whatever the pools have become")
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND tags = '{blue}'`, plan.Servers[0].ServerID))
-	require.NoError(t, p.store.AssociatePool(t.Context(), "o1", "blue", "test"))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM servers WHERE server_id = $1 AND tags = '{blue}'`, plan.Servers[0].ServerID))
+	require.NoError(t, p.Store.AssociatePool(t.Context(), "o1", "blue", "test"))
 	in.Key = "k2"
 	none, err := s.PlanScaleOut(t.Context(), in)
 	require.NoError(t, err)
 	require.Empty(t, none.Servers, "one is on its way")
-	p.exec(`UPDATE servers SET status = 'active', agent_status = 'connected', memory_pct = 20 WHERE server_id = $1`, plan.Servers[0].ServerID)
+	p.Exec(`UPDATE servers SET status = 'active', agent_status = 'connected', memory_pct = 20 WHERE server_id = $1`, plan.Servers[0].ServerID)
 	placed, err := s.ServeQueue(t.Context(), "eu")
 	require.NoError(t, err)
 	require.Equal(t, 3, placed)
-	require.Equal(t, plan.Servers[0].ServerID, p.run(prego.TenantID(ids[0])).Allocation.AppServerID)
+	require.Equal(t, plan.Servers[0].ServerID, p.Run(prego.TenantID(ids[0])).Allocation.AppServerID)
 }
 
 // TestWithoutAServerThatSatisfiesNoneIsMade, unless a fleet's would be one.
@@ -143,11 +143,11 @@ func TestWithoutAServerThatSatisfiesNoneIsMade(t *testing.T) {
 	p := blueAndPlain(t)
 	s := p.growing()
 	ask := func(c prego.Constraint) tenant.Run {
-		tn := p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Constraint = c })
+		tn := p.Tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Constraint = c })
 		out, err := s.PlaceTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1})
 		require.NoError(t, err)
 		require.Equal(t, placement.AwaitingCapacity, out.Outcome)
-		return p.run(tn.TenantID)
+		return p.Run(tn.TenantID)
 	}
 	key := 0
 	made := func() []activities.ServerRef {
@@ -169,7 +169,7 @@ func TestWithoutAServerThatSatisfiesNoneIsMade(t *testing.T) {
 	require.Equal(t, prego.ReasonCellMismatch, tn.StatusReason)
 	servers := made()
 	require.Len(t, servers, 1)
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND tags = '{green,new}'`, servers[0].ServerID), "as the fleet makes them")
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM servers WHERE server_id = $1 AND tags = '{green,new}'`, servers[0].ServerID), "as the fleet makes them")
 	ask(prego.Constraint{Require: []string{"blue"}, Disallow: []string{"blue"}})
 	require.Empty(t, made(), "no fleet's would")
 }
@@ -196,7 +196,7 @@ func TestNothingIsAskedForInTheDark(t *testing.T) {
 	}
 	away := errors.New("away")
 	plan := func(demand []tenant.Demand, err error) (activities.ScaleOutPlan, error) {
-		s.Store = counting{p.store, demand, err}
+		s.Store = counting{p.Store, demand, err}
 		return s.PlanScaleOut(t.Context(), activities.ScaleOutInput{Region: "eu", Role: prego.RoleApp, Trigger: "scale_out_required", WorkflowID: "w", Key: "k"})
 	}
 	_, err := plan(nil, away)
@@ -206,7 +206,7 @@ func TestNothingIsAskedForInTheDark(t *testing.T) {
 	s.FleetTags = func(context.Context, prego.Region, prego.Role) ([][]string, error) { return nil, away }
 	_, err = plan([]tenant.Demand{waits(prego.Constraint{})}, nil)
 	require.ErrorIs(t, err, away)
-	require.Zero(t, p.number(`SELECT count(*) FROM servers`))
+	require.Zero(t, p.Number(`SELECT count(*) FROM servers`))
 
 	s.FleetTags = nil
 	out, err := plan([]tenant.Demand{
@@ -215,7 +215,7 @@ func TestNothingIsAskedForInTheDark(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, out.Waiting)
 	require.Len(t, out.Servers, 1)
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM servers WHERE tags = '{green}'`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM servers WHERE tags = '{green}'`))
 }
 
 // TestATenantsOwnServerHasTheTagsThatItsPoolsRequire, and asking again, after they
@@ -223,16 +223,16 @@ func TestNothingIsAskedForInTheDark(t *testing.T) {
 func TestATenantsOwnServerHasTheTagsThatItsPoolsRequire(t *testing.T) {
 	t.Parallel()
 	p := blueAndPlain(t)
-	p.orgPool("o1", "green", prego.Constraint{Require: []string{"green"}})
+	p.OrgPool("o1", "green", prego.Constraint{Require: []string{"green"}})
 	s := p.growing()
-	tn := p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) {
+	tn := p.Tenant(prego.PlanStarter, func(r *tenant.CreateRequest) {
 		r.Policy, r.Constraint.Require = tenant.ModeOneTenantOneServer, []string{"own"}
 	})
 	in := activities.OwnServerInput{Tenant: tenant.Ref{TenantID: tn.TenantID, Generation: 1}, Try: 1}
 	first, err := s.RequestOwnServer(t.Context(), in)
 	require.NoError(t, err)
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND tags = '{green,own}'`, first.ServerID))
-	require.NoError(t, p.store.DissociatePool(t.Context(), "o1", "green"))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM servers WHERE server_id = $1 AND tags = '{green,own}'`, first.ServerID))
+	require.NoError(t, p.Store.DissociatePool(t.Context(), "o1", "green"))
 	again, err := s.RequestOwnServer(t.Context(), in)
 	require.NoError(t, err)
 	require.Equal(t, first, again)

@@ -58,7 +58,7 @@ func newReconciling(t *testing.T) *reconciling {
 	t.Helper()
 	r := &reconciling{placing: newPlacing(t, 4), cloud: &cloud{fails: map[string]error{}}, runs: &serverRuns{busy: map[string]bool{}}}
 	r.fleet = &activities.Reconciler{
-		Store: r.store, Infra: map[prego.InfraProviderID]activities.Infra{prego.ProviderHetzner: r.cloud}, Runs: r.runs, Grace: time.Hour,
+		Store: r.Store, Infra: map[prego.InfraProviderID]activities.Infra{prego.ProviderHetzner: r.cloud}, Runs: r.runs, Grace: time.Hour,
 		Rules: activities.OrphanRules{MinAge: time.Hour, MaxPerRun: 5, BreakerPct: 10, BreakerMin: 2}, Metrics: activities.NewMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),
 	}
 	var suite testsuite.WorkflowTestSuite
@@ -68,12 +68,12 @@ func newReconciling(t *testing.T) *reconciling {
 }
 
 func (r *reconciling) reconcile() activities.ReconcileResult {
-	r.t.Helper()
+	r.T.Helper()
 	v, err := r.env.ExecuteActivity(r.fleet.Reconcile)
-	require.NoError(r.t, err)
+	require.NoError(r.T, err)
 	var out activities.ReconcileResult
-	require.NoError(r.t, v.Get(&out))
-	require.Equal(r.t, 1, r.number(`SELECT count(*) FROM reconcile_runs WHERE run_id = $1 AND finished_at IS NOT NULL AND findings ->> 'orphans' = $2::int::text`, out.RunID, out.Orphans))
+	require.NoError(r.T, v.Get(&out))
+	require.Equal(r.T, 1, r.Number(`SELECT count(*) FROM reconcile_runs WHERE run_id = $1 AND finished_at IS NOT NULL AND findings ->> 'orphans' = $2::int::text`, out.RunID, out.Orphans))
 	out.RunID = 0
 	return out
 }
@@ -92,17 +92,17 @@ func TestAnOrphanIsDestroyedWhenItIsSeenAgain(t *testing.T) {
 	require.Empty(t, r.cloud.deleted())
 	r.line(server.ResourceVolume, "v", "9", "srv-1", 1)
 	require.Equal(t, activities.ReconcileResult{Owned: 3, Orphans: 1}, r.reconcile(), "the provider refused")
-	r.exec(`DELETE FROM resources`)
+	r.Exec(`DELETE FROM resources`)
 	require.Equal(t, activities.ReconcileResult{Owned: 3, Orphans: 2}, r.reconcile())
 	require.Empty(t, r.cloud.deleted())
 	require.Equal(t, activities.ReconcileResult{Owned: 3, Orphans: 2, Destroyed: 1}, r.reconcile(), "one that is refused holds up no other")
 	require.Equal(t, []string{"volume/9"}, r.cloud.deleted())
-	require.Zero(t, r.number(`SELECT count(*) FROM server_events WHERE step = 'reconciled'`))
+	require.Zero(t, r.Number(`SELECT count(*) FROM server_events WHERE step = 'reconciled'`))
 	delete(r.cloud.fails, "server/8")
 	require.Equal(t, activities.ReconcileResult{Owned: 2, Orphans: 1, Destroyed: 1}, r.reconcile())
 	require.Equal(t, []string{"server/8"}, r.cloud.deleted())
-	require.Equal(t, 1, r.number(`SELECT count(*) FROM server_events WHERE step = 'reconciled' AND server_id = 'srv-1'`))
-	require.Equal(t, 2, r.number(`SELECT count(*) FROM orphan_sightings WHERE destroyed_at IS NOT NULL`))
+	require.Equal(t, 1, r.Number(`SELECT count(*) FROM server_events WHERE step = 'reconciled' AND server_id = 'srv-1'`))
+	require.Equal(t, 2, r.Number(`SELECT count(*) FROM orphan_sightings WHERE destroyed_at IS NOT NULL`))
 	require.InDelta(t, 1, counted(t, r.fleet.Metrics.Orphans.WithLabelValues("server")), 0)
 	require.Equal(t, activities.ReconcileResult{Owned: 1}, r.reconcile())
 }
@@ -135,14 +135,14 @@ func TestAServerIsMissingWhenTheProviderSaysSo(t *testing.T) {
 	r.cloud.fails["GetServer/2"] = &server.InfraError{Class: server.InfraRetry, Code: "unavailable"}
 	r.cloud.fails["GetServer/3"] = context.DeadlineExceeded
 	require.Equal(t, activities.ReconcileResult{}, r.reconcile())
-	require.Equal(t, 3, r.number(`SELECT count(*) FROM servers WHERE status = 'active'`))
+	require.Equal(t, 3, r.Number(`SELECT count(*) FROM servers WHERE status = 'active'`))
 	r.cloud.fails["GetServer/2"] = &server.InfraError{Class: server.InfraNotFound, Code: "not_found"}
-	r.fleet.Store = stumbling{r.store, "a row that has moved on"}
+	r.fleet.Store = stumbling{r.Store, "a row that has moved on"}
 	require.Equal(t, activities.ReconcileResult{}, r.reconcile())
-	r.fleet.Store = r.store
+	r.fleet.Store = r.Store
 	require.Equal(t, activities.ReconcileResult{Missing: 1}, r.reconcile())
-	require.Equal(t, 1, r.number(`SELECT count(*) FROM servers WHERE server_id = 'srv-2' AND status = 'failed' AND status_reason = 'server_missing'`))
-	require.Equal(t, 2, r.number(`SELECT count(*) FROM servers WHERE status = 'active'`))
+	require.Equal(t, 1, r.Number(`SELECT count(*) FROM servers WHERE server_id = 'srv-2' AND status = 'failed' AND status_reason = 'server_missing'`))
+	require.Equal(t, 2, r.Number(`SELECT count(*) FROM servers WHERE status = 'active'`))
 	require.Empty(t, r.open("srv-2"))
 	require.Equal(t, activities.ReconcileResult{}, r.reconcile())
 }
@@ -157,12 +157,12 @@ func TestARowInMotionGetsTheRunThatItLost(t *testing.T) {
 	r.machine("srv-up", server.Provisioning, 4, "")
 	require.Equal(t, activities.ReconcileResult{}, r.reconcile(), "they have just moved")
 	require.Empty(t, r.runs.asked)
-	r.exec(`UPDATE servers SET updated_at = now() - interval '31 seconds'`)
+	r.Exec(`UPDATE servers SET updated_at = now() - interval '31 seconds'`)
 	r.runs.busy["srv-busy"] = true
 	require.Equal(t, activities.ReconcileResult{Restarted: 2}, r.reconcile())
 	require.Equal(t, []string{"decommission srv-busy", "decommission srv-down", "provision srv-up"}, r.runs.asked)
-	require.Equal(t, 2, r.number(`SELECT count(*) FROM server_events WHERE step = 'workflow_restarted' AND (server_id, attempt) IN (('srv-down', 1), ('srv-up', 4))`))
-	require.Zero(t, r.number(`SELECT count(*) FROM server_events WHERE server_id = 'srv-busy'`))
+	require.Equal(t, 2, r.Number(`SELECT count(*) FROM server_events WHERE step = 'workflow_restarted' AND (server_id, attempt) IN (('srv-down', 1), ('srv-up', 4))`))
+	require.Zero(t, r.Number(`SELECT count(*) FROM server_events WHERE server_id = 'srv-busy'`))
 	r.runs.err = errors.New("the engine is away")
 	_, err := r.env.ExecuteActivity(r.fleet.Reconcile)
 	require.ErrorContains(t, err, "the engine is away")
@@ -174,7 +174,7 @@ func TestWhatWasNeverBegunIsStartedSoon(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
 	volumes := &volumeRuns{}
-	r.fleet.Org = &activities.OrgResources{Store: r.store, Runs: volumes}
+	r.fleet.Org = &activities.OrgResources{Store: r.Store, Runs: volumes}
 	look := func(found bool) {
 		t.Helper()
 		result, err := worker.LookAtRuns(r.fleet)(t.Context())
@@ -185,16 +185,16 @@ func TestWhatWasNeverBegunIsStartedSoon(t *testing.T) {
 	r.machine("srv-begun", server.Provisioning, 1, "")
 	r.machine("srv-old", server.Active, 1, "gone-with-its-run")
 	r.machine("srv-down", server.Decommissioning, 1, "")
-	r.exec(`INSERT INTO resources (provider, kind, name, server_id, attempt, state) VALUES ('hetzner', 'server', 'begun', 'srv-begun', 1, 'intended')`)
+	r.Exec(`INSERT INTO resources (provider, kind, name, server_id, attempt, state) VALUES ('hetzner', 'server', 'begun', 'srv-begun', 1, 'intended')`)
 	look(false) // they have just been accepted
 	require.Empty(t, r.runs.asked)
-	r.exec(`UPDATE servers SET updated_at = now() - interval '6 seconds'`)
+	r.Exec(`UPDATE servers SET updated_at = now() - interval '6 seconds'`)
 	look(true)
 	require.Equal(t, []string{"decommission srv-down", "provision srv-new"}, r.runs.asked)
-	require.Equal(t, 2, r.number(`SELECT count(*) FROM server_events WHERE step = 'workflow_restarted'`))
+	require.Equal(t, 2, r.Number(`SELECT count(*) FROM server_events WHERE step = 'workflow_restarted'`))
 	r.runs.busy["srv-new"], r.runs.busy["srv-down"] = true, true
 	look(false) // they have runs by now
-	r.exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by, updated_at)
+	r.Exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by, updated_at)
 		VALUES ('vol-lost', 'o1', 'eu', 'fsn1', 'lost', 10000000000, 'hetzner', 'name', 'pending', 'a', now() - interval '6 seconds')`)
 	look(true)
 	require.Equal(t, []string{"vol-lost"}, volumes.asked)
@@ -235,12 +235,12 @@ func TestTheLedgerIsSettled(t *testing.T) {
 	r.line(server.ResourcePlacementGroup, "pg-absent", "", "", 0) // nobody asked again after its answer was lost
 	r.line(server.ResourcePlacementGroup, "pg-there", "", "", 0)
 	r.cloud.has(server.ResourcePlacementGroup, "43", "pg-there", "", 0)
-	r.exec(`UPDATE resources SET state = 'releasing' WHERE name IN ('half', 'done', 'stuck')`)
+	r.Exec(`UPDATE resources SET state = 'releasing' WHERE name IN ('half', 'done', 'stuck')`)
 	r.cloud.has(server.ResourceFirewall, "41", "fw", "", 0)
 	locked := &server.InfraError{Class: server.InfraRetry, Code: "locked"}
 	r.cloud.fails["primary_ip/33"], r.cloud.fails["volume/21"] = locked, locked
 	names := func() (left []string) {
-		all, err := r.store.AllLiveResources(t.Context(), prego.ProviderHetzner)
+		all, err := r.Store.AllLiveResources(t.Context(), prego.ProviderHetzner)
 		require.NoError(t, err)
 		for _, l := range all {
 			left = append(left, l.Name)
@@ -252,7 +252,7 @@ func TestTheLedgerIsSettled(t *testing.T) {
 	require.NotContains(t, names(), "pg")
 	require.Equal(t, 1, r.cloud.firewalls, "its rules are put back")
 	require.Empty(t, r.cloud.deleted())
-	r.exec(`UPDATE resources SET intended_at = now() - interval '61 minutes'`)
+	r.Exec(`UPDATE resources SET intended_at = now() - interval '61 minutes'`)
 	r.fleet.Rules.MaxPerRun = 0 // no orphan's is this
 	out = r.reconcile()
 	require.Equal(t, []string{"primary_ip/31"}, r.cloud.deleted())
@@ -331,11 +331,11 @@ func TestAReconciliationThatStumblesSaysSo(t *testing.T) {
 	for _, at := range []string{
 		"BeginReconcile", "FleetRows", "AllLiveResources", "ListOwned", "AddEvent", "MarkMissing", "SightOrphan", "ForgetSightings", "OrphanDestroyed", "Released", "EndReconcile",
 	} {
-		r.exec(`DELETE FROM orphan_sightings`)
-		r.exec(`INSERT INTO orphan_sightings (provider, kind, provider_id, name, sightings) VALUES ('hetzner', 'volume', '9', 'v', 5)`)
-		r.exec(`UPDATE servers SET updated_at = now() - interval '1 hour'`)
+		r.Exec(`DELETE FROM orphan_sightings`)
+		r.Exec(`INSERT INTO orphan_sightings (provider, kind, provider_id, name, sightings) VALUES ('hetzner', 'volume', '9', 'v', 5)`)
+		r.Exec(`UPDATE servers SET updated_at = now() - interval '1 hour'`)
 		r.line(server.ResourcePlacementGroup, "pg", "42", "", 0)
-		r.fleet.Store = stumbling{r.store, at}
+		r.fleet.Store = stumbling{r.Store, at}
 		r.cloud.fails["ListOwned"] = nil
 		if at == "ListOwned" {
 			r.cloud.fails[at] = errStore
@@ -370,10 +370,10 @@ func TestWhatAnOrgOwnsIsNoOrphan(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
 	runs := &volumeRuns{}
-	r.fleet.Org = &activities.OrgResources{Store: r.store, Runs: runs}
+	r.fleet.Org = &activities.OrgResources{Store: r.Store, Runs: runs}
 	r.machine("srv-1", server.Active, 1, "")
 	volume := func(id, providerID, status string) {
-		r.exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, provider_id, status, created_by)
+		r.Exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, provider_id, status, created_by)
 			VALUES ($1, 'o1', 'eu', 'fsn1', $1, 10000000000, 'hetzner', 'name-' || $1, NULLIF($2, ''), $3, 'a')`, id, providerID, status)
 	}
 	volume("vol-new", "", "pending")
@@ -388,12 +388,12 @@ func TestWhatAnOrgOwnsIsNoOrphan(t *testing.T) {
 	volume("vol-gone", "7", "ready")
 	r.line(server.ResourceVolume, "name-vol-gone", "7", "", 0)
 	volume("vol-lost", "", "pending")
-	r.exec(`ALTER TABLE volumes DISABLE TRIGGER volumes_note_change`)
-	r.exec(`UPDATE volumes SET updated_at = now() - interval '31 seconds' WHERE status = 'pending'`)
-	r.exec(`ALTER TABLE volumes ENABLE TRIGGER volumes_note_change`)
+	r.Exec(`ALTER TABLE volumes DISABLE TRIGGER volumes_note_change`)
+	r.Exec(`UPDATE volumes SET updated_at = now() - interval '31 seconds' WHERE status = 'pending'`)
+	r.Exec(`ALTER TABLE volumes ENABLE TRIGGER volumes_note_change`)
 	require.Equal(t, activities.ReconcileResult{Owned: 1, Settled: 1, Restarted: 1}, r.reconcile(), "the other has its run")
 	require.ElementsMatch(t, []string{"vol-new", "vol-lost"}, runs.asked)
-	require.Equal(t, 1, r.number(`SELECT count(*) FROM volumes WHERE volume_id = 'vol-gone' AND status = 'failed' AND reason = 'missing_at_provider'`))
+	require.Equal(t, 1, r.Number(`SELECT count(*) FROM volumes WHERE volume_id = 'vol-gone' AND status = 'failed' AND reason = 'missing_at_provider'`))
 	runs.err = errors.New("the engine is away")
 	_, err := r.env.ExecuteActivity(r.fleet.Reconcile)
 	require.ErrorContains(t, err, "the engine is away")
@@ -417,11 +417,11 @@ func TestContainersOfActiveServersAreLookedAt(t *testing.T) {
 func TestReconcilingComparesQuotaCounters(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
-	r.exec(`INSERT INTO orgs (org_id, created_by) VALUES ('drifted', 'test')`)
-	r.exec(`INSERT INTO org_counters (org_id, dimension, used) VALUES ('drifted', 'max_apps', 7)`)
+	r.Exec(`INSERT INTO orgs (org_id, created_by) VALUES ('drifted', 'test')`)
+	r.Exec(`INSERT INTO org_counters (org_id, dimension, used) VALUES ('drifted', 'max_apps', 7)`)
 	r.reconcile()
 	require.InDelta(t, 1, counted(t, r.fleet.Metrics.Usage), 0)
-	require.Equal(t, 0, r.number(`SELECT count(*) FROM org_counters WHERE org_id = 'drifted'`))
+	require.Equal(t, 0, r.Number(`SELECT count(*) FROM org_counters WHERE org_id = 'drifted'`))
 	r.reconcile()
 	require.InDelta(t, 0, counted(t, r.fleet.Metrics.Usage), 0)
 }
@@ -431,11 +431,11 @@ func TestReconcilingPrunesTheFeed(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
 	r.machine("srv-1", server.Active, 1, "")
-	require.Positive(t, r.number(`SELECT count(*) FROM changes`))
+	require.Positive(t, r.Number(`SELECT count(*) FROM changes`))
 	require.Eventually(t, func() bool { // an older transaction of another test keeps what came after it
-		r.exec(`UPDATE changes_pruned SET marked_at = now() - interval '11 minutes'`)
+		r.Exec(`UPDATE changes_pruned SET marked_at = now() - interval '11 minutes'`)
 		r.reconcile()
-		return r.number(`SELECT count(*) FROM changes`) == 0
+		return r.Number(`SELECT count(*) FROM changes`) == 0
 	}, 20*time.Second, 50*time.Millisecond)
 }
 

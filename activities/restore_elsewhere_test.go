@@ -70,7 +70,7 @@ type losing struct {
 func newLosing(t *testing.T, lost prego.ServerID, named prego.BackupID) *losing {
 	t.Helper()
 	p, s, ref := networked(t, false)
-	l := &losing{placing: p, steps: s, choosy: &choosy{hosts: s.hosts, refuses: map[string]string{}}, site: p.text(`SELECT slug FROM tenants`) + ".sites.test"}
+	l := &losing{placing: p, steps: s, choosy: &choosy{hosts: s.hosts, refuses: map[string]string{}}, site: p.Text(`SELECT slug FROM tenants`) + ".sites.test"}
 	s3 := s3test.Start(t)
 	var err error
 	l.bucket, err = objects.New(objects.Config{Endpoint: s3.Endpoint, Bucket: s3.Bucket, Region: s3.Region, AccessKey: s3.AccessKey, SecretKey: s3.SecretKey, PathStyle: true})
@@ -79,25 +79,25 @@ func newLosing(t *testing.T, lost prego.ServerID, named prego.BackupID) *losing 
 	s.Settings.Losses.For = time.Minute
 	s.Bench = l.choosy
 	s.Restorer = &activities.Backups{
-		Store: p.store, Objects: l.bucket, Vault: openVault{}, Hosts: takesAll{}, Audit: p.store, Tenants: s.Tenants,
+		Store: p.Store, Objects: l.bucket, Vault: openVault{}, Hosts: takesAll{}, Audit: p.Store, Tenants: s.Tenants,
 		Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(), Settings: activities.BackupSettings{URLTTL: time.Minute},
 	}
 	_, err = s.env.ExecuteActivity(s.BuildTenant, ref)
 	require.NoError(t, err)
-	l.old = p.text(`SELECT database_name FROM tenant_allocations`)
+	l.old = p.Text(`SELECT database_name FROM tenant_allocations`)
 	for i := 1; i <= 3; i++ {
 		id := fmt.Sprintf("bak-%d", i)
 		require.NoError(t, l.bucket.Put(t.Context(), id, []byte("0123456789")))
-		p.exec(`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, state, created_by, taken_at, sealed_identity, object_key, manifest_key, bytes, part_bytes, parts, sha256, plain_sha256, manifest_sha256)
+		p.Exec(`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, state, created_by, taken_at, sealed_identity, object_key, manifest_key, bytes, part_bytes, parts, sha256, plain_sha256, manifest_sha256)
 			SELECT $1, org_id, tenant_id, 'app-0', site, 'manual', 'stored', 'test', now() - make_interval(hours => 4 - $2), 'x', $1, 'm', 10, 10, 1, 'x', 'x', 'x' FROM tenants`, id, i)
 	}
 	role := map[prego.ServerID]prego.Role{"app-0": prego.RoleApp, "db-0": prego.RoleDBShard}[lost]
-	_, err = p.store.LoseServer(t.Context(), lost, "its disk died", "ann")
+	_, err = p.Store.LoseServer(t.Context(), lost, "its disk died", "ann")
 	require.NoError(t, err)
-	require.NoError(t, p.store.Terminate(t.Context(), lost))
-	p.server("another-1", role, "")
-	p.exec(`UPDATE servers SET network_id = 'n-1', private_address = '10.64.0.99' WHERE server_id = 'another-1'`)
-	back, _, err := p.store.RestoreElsewhere(t.Context(), ref.TenantID, named, "rst-1", "ann")
+	require.NoError(t, p.Store.Terminate(t.Context(), lost))
+	p.Server("another-1", role, "")
+	p.Exec(`UPDATE servers SET network_id = 'n-1', private_address = '10.64.0.99' WHERE server_id = 'another-1'`)
+	back, _, err := p.Store.RestoreElsewhere(t.Context(), ref.TenantID, named, "rst-1", "ann")
 	require.NoError(t, err)
 	l.ref = tenant.Ref{TenantID: ref.TenantID, Generation: back.Generation}
 	value, err := s.env.ExecuteActivity(s.PlaceTenant, l.ref)
@@ -111,11 +111,11 @@ func newLosing(t *testing.T, lost prego.ServerID, named prego.BackupID) *losing 
 
 // build runs the step that restores the tenant, and drops what there is if it fails, as the run does.
 func (l *losing) build() error {
-	l.t.Helper()
+	l.T.Helper()
 	_, err := l.env.ExecuteActivity(l.BuildTenant, l.ref)
 	if err != nil {
 		_, dropped := l.env.ExecuteActivity(l.DropSite, activities.DropInput{TenantID: l.ref.TenantID})
-		require.NoError(l.t, dropped)
+		require.NoError(l.T, dropped)
 	}
 	return err
 }
@@ -129,12 +129,12 @@ func (l *losing) at(words ...string) int {
 
 // nothingErased: neither the database nor the site that the tenant had.
 func (l *losing) nothingErased() {
-	l.t.Helper()
-	require.Equal(l.t, -1, l.at("erase-database", l.old), "%v", l.hosts.ran)
-	require.Equal(l.t, -1, l.at("erase-site", l.site), "%v", l.hosts.ran)
-	require.Equal(l.t, -1, l.at("new-site", l.site), "%v", l.hosts.ran)
-	require.Equal(l.t, -1, l.at("grant-database", l.old), "%v", l.hosts.ran)
-	require.Zero(l.t, l.number(`SELECT count(*) FROM tenant_losses WHERE cleared_at IS NOT NULL`))
+	l.T.Helper()
+	require.Equal(l.T, -1, l.at("erase-database", l.old), "%v", l.hosts.ran)
+	require.Equal(l.T, -1, l.at("erase-site", l.site), "%v", l.hosts.ran)
+	require.Equal(l.T, -1, l.at("new-site", l.site), "%v", l.hosts.ran)
+	require.Equal(l.T, -1, l.at("grant-database", l.old), "%v", l.hosts.ran)
+	require.Zero(l.T, l.Number(`SELECT count(*) FROM tenant_losses WHERE cleared_at IS NOT NULL`))
 }
 
 // survivors are the servers that may be lost, with what the other one still has.
@@ -149,9 +149,9 @@ func TestLossIsErasedAfterItsReplacementStands(t *testing.T) {
 			t.Parallel()
 			l := newLosing(t, lost, "")
 			require.NoError(t, l.build())
-			database := l.text(`SELECT database_name FROM tenant_allocations WHERE released_at IS NULL`)
+			database := l.Text(`SELECT database_name FROM tenant_allocations WHERE released_at IS NULL`)
 			require.NotEqual(t, l.old, database)
-			temporary := l.text(`SELECT site_name FROM tenant_allocations WHERE released_at IS NULL`)
+			temporary := l.Text(`SELECT site_name FROM tenant_allocations WHERE released_at IS NULL`)
 			order := []int{l.at("new-site", temporary, database), l.at("open-backup", temporary), l.at("restore", temporary), l.at("check-restored", temporary)}
 			if lost == "app-0" {
 				order = append(order, l.at("db-0", "erase-database", l.old))
@@ -160,9 +160,9 @@ func TestLossIsErasedAfterItsReplacementStands(t *testing.T) {
 			}
 			order = append(order, l.at("promote-site", temporary, l.site), l.at("connect-cache", l.site))
 			require.True(t, slices.IsSorted(order) && order[0] >= 0, "%v of %v", order, l.hosts.ran)
-			require.Equal(t, 1, l.number(`SELECT count(*) FROM tenants WHERE state = 'active' AND site = $1`, l.site))
-			require.Equal(t, 1, l.number(`SELECT count(*) FROM tenant_losses WHERE cleared_at IS NOT NULL AND backup_id = 'bak-3'`))
-			require.Equal(t, 1, l.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'restored' AND message LIKE 'backup bak-3 of % min before the server was lost is lost'`))
+			require.Equal(t, 1, l.Number(`SELECT count(*) FROM tenants WHERE state = 'active' AND site = $1`, l.site))
+			require.Equal(t, 1, l.Number(`SELECT count(*) FROM tenant_losses WHERE cleared_at IS NOT NULL AND backup_id = 'bak-3'`))
+			require.Equal(t, 1, l.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'restored' AND message LIKE 'backup bak-3 of % min before the server was lost is lost'`))
 		})
 	}
 }
@@ -178,12 +178,12 @@ func TestRestoreSkipsBackupsThatAreGoneOrUnreadable(t *testing.T) {
 			require.NoError(t, l.bucket.Delete(t.Context(), "bak-3"))
 			l.choosy.refuses["open-backup bak-2"] = "site: digest_mismatch: another digest"
 			require.NoError(t, l.build())
-			require.Equal(t, 1, l.number(`SELECT count(*) FROM backups WHERE backup_id = 'bak-3' AND missing_at IS NOT NULL AND verify_message <> ''`))
-			require.Equal(t, 1, l.number(`SELECT count(*) FROM backups WHERE backup_id = 'bak-2' AND verify_message LIKE '%digest_mismatch%'`))
-			require.Equal(t, 1, l.number(`SELECT count(*) FROM backups WHERE backup_id = 'bak-1' AND verify_message = '' AND verified_at IS NOT NULL`))
-			require.Equal(t, 2, l.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'backup_skipped'`))
-			require.Equal(t, 1, l.number(`SELECT count(*) FROM restore_jobs WHERE backup_id = 'bak-1' AND status = 'succeeded' AND message LIKE 'backup bak-2 can''t be restored%'`))
-			require.Equal(t, 1, l.number(`SELECT count(*) FROM tenant_losses WHERE backup_id = 'bak-1'`))
+			require.Equal(t, 1, l.Number(`SELECT count(*) FROM backups WHERE backup_id = 'bak-3' AND missing_at IS NOT NULL AND verify_message <> ''`))
+			require.Equal(t, 1, l.Number(`SELECT count(*) FROM backups WHERE backup_id = 'bak-2' AND verify_message LIKE '%digest_mismatch%'`))
+			require.Equal(t, 1, l.Number(`SELECT count(*) FROM backups WHERE backup_id = 'bak-1' AND verify_message = '' AND verified_at IS NOT NULL`))
+			require.Equal(t, 2, l.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'backup_skipped'`))
+			require.Equal(t, 1, l.Number(`SELECT count(*) FROM restore_jobs WHERE backup_id = 'bak-1' AND status = 'succeeded' AND message LIKE 'backup bak-2 can''t be restored%'`))
+			require.Equal(t, 1, l.Number(`SELECT count(*) FROM tenant_losses WHERE backup_id = 'bak-1'`))
 			require.Negative(t, l.at("restore", "in-a2-bak-2"), "it was never restored")
 		})
 	}
@@ -220,10 +220,10 @@ func TestFailedRestoreErasesNothing(t *testing.T) {
 				require.True(t, ended.NonRetryable())
 				require.Contains(t, ended.Message(), c.says)
 				l.nothingErased()
-				require.Equal(t, c.marked, l.number(`SELECT count(*) FROM backups WHERE verify_message <> ''`))
-				require.NotEqual(t, -1, l.at("erase-site", l.text(`SELECT site_name FROM tenant_allocations WHERE released_at IS NULL`)), "what was made is dropped")
+				require.Equal(t, c.marked, l.Number(`SELECT count(*) FROM backups WHERE verify_message <> ''`))
+				require.NotEqual(t, -1, l.at("erase-site", l.Text(`SELECT site_name FROM tenant_allocations WHERE released_at IS NULL`)), "what was made is dropped")
 				// The place is freed; a repeated step has nothing to drop, and leaves what was lost.
-				require.NoError(t, l.store.ReleaseAllocation(t.Context(), l.ref.TenantID, "failed_restore", "", tenant.SiteDropped, false))
+				require.NoError(t, l.placing.Store.ReleaseAllocation(t.Context(), l.ref.TenantID, "failed_restore", "", tenant.SiteDropped, false))
 				_, err = l.env.ExecuteActivity(l.DropSite, activities.DropInput{TenantID: l.ref.TenantID})
 				require.NoError(t, err)
 				l.nothingErased()
@@ -239,11 +239,11 @@ func TestRestoredSiteIsNotRestoredTwice(t *testing.T) {
 	l.choosy.refuses["promote-site"] = "no"
 	_, err := l.env.ExecuteActivity(l.BuildTenant, l.ref)
 	require.Error(t, err)
-	require.Equal(t, 1, l.number(`SELECT count(*) FROM tenants t JOIN tenant_allocations a USING (tenant_id) WHERE a.released_at IS NULL AND t.site = a.site_name`))
+	require.Equal(t, 1, l.Number(`SELECT count(*) FROM tenants t JOIN tenant_allocations a USING (tenant_id) WHERE a.released_at IS NULL AND t.site = a.site_name`))
 	l.choosy.refuses, l.hosts.ran = nil, nil
 	require.NoError(t, l.build())
 	require.Equal(t, []int{-1, -1, -1}, []int{l.at("new-site"), l.at("restore"), l.at("erase-site")})
-	require.Equal(t, 1, l.number(`SELECT count(*) FROM tenants WHERE state = 'active' AND site = $1`, l.site))
+	require.Equal(t, 1, l.Number(`SELECT count(*) FROM tenants WHERE state = 'active' AND site = $1`, l.site))
 }
 
 // TestMoveLeavesALostTenantItsCopies: what a move has on other servers goes when the tenant is restored, not before.
@@ -253,10 +253,10 @@ func TestMoveLeavesALostTenantItsCopies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := newLosing(t, "app-0", "")
-			l.server("app-9", prego.RoleApp, "")
-			l.exec(`INSERT INTO tenant_moves (move_id, org_id, tenant_id, allocation_id, requested_by, site, database_name, from_server_id, to_server_id, moves_server, state, from_shard_id, from_pool_id, frozen_at)
+			l.Server("app-9", prego.RoleApp, "")
+			l.Exec(`INSERT INTO tenant_moves (move_id, org_id, tenant_id, allocation_id, requested_by, site, database_name, from_server_id, to_server_id, moves_server, state, from_shard_id, from_pool_id, frozen_at)
 				SELECT 'mov-1', o.org_id, o.tenant_id, a.allocation_id, 'ann', $1, $2, 'app-9', 'app-0', true, $3, a.db_shard_id, a.redis_pool_id, now() FROM tenants o JOIN tenant_allocations a USING (tenant_id) WHERE a.released_at IS NOT NULL`, l.site, l.old, state)
-			m := &activities.Moves{Store: l.store, Tenants: l.Tenants, Backups: &activities.Backups{Store: l.store, Tenants: l.Tenants}, Log: zap.NewNop()}
+			m := &activities.Moves{Store: l.placing.Store, Tenants: l.Tenants, Backups: &activities.Backups{Store: l.placing.Store, Tenants: l.Tenants}, Log: zap.NewNop()}
 			l.env.RegisterActivity(m)
 			step := m.ClearMove
 			if state == tenant.MoveFrozen {
@@ -277,7 +277,7 @@ func TestMoveLeavesALostTenantItsCopies(t *testing.T) {
 			l.nothingErased()
 			_, err = l.env.ExecuteActivity(step, prego.MoveID("mov-1"))
 			require.NoError(t, err)
-			l.exec(`UPDATE tenant_moves SET state = 'done', finished_at = now()`)
+			l.Exec(`UPDATE tenant_moves SET state = 'done', finished_at = now()`)
 			require.NoError(t, l.build())
 		})
 	}

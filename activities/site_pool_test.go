@@ -39,40 +39,40 @@ func TestAnEnterpriseSitePoolFills(t *testing.T) {
 			t.Parallel()
 			ctx := context.Background()
 			p := newPlacing(t, 4)
-			p.server("app-1", prego.RoleApp, "")
-			p.server("db-1", prego.RoleDBShard, "")
-			p.server("db-2", prego.RoleDBShard, "")
-			p.server("redis-1", prego.RoleRedisPool, "")
-			p.exec(`UPDATE site_pool_policies SET low_watermark = 2, target = 4 WHERE plan = 'enterprise'`)
-			p.exec(`UPDATE site_pool_policies SET low_watermark = 0, target = 0 WHERE plan = 'business'`)
-			p.exec(`UPDATE site_pool_policies SET low_watermark = $1, target = $1 WHERE plan IN ('trial', 'starter')`, tt.shared)
+			p.Server("app-1", prego.RoleApp, "")
+			p.Server("db-1", prego.RoleDBShard, "")
+			p.Server("db-2", prego.RoleDBShard, "")
+			p.Server("redis-1", prego.RoleRedisPool, "")
+			p.Exec(`UPDATE site_pool_policies SET low_watermark = 2, target = 4 WHERE plan = 'enterprise'`)
+			p.Exec(`UPDATE site_pool_policies SET low_watermark = 0, target = 0 WHERE plan = 'business'`)
+			p.Exec(`UPDATE site_pool_policies SET low_watermark = $1, target = $1 WHERE plan IN ('trial', 'starter')`, tt.shared)
 			if tt.setup != "" {
-				p.exec(tt.setup)
+				p.Exec(tt.setup)
 			}
 
-			steps := activities.Tenants{Store: p.store, Settings: activities.TenantSettings{
+			steps := activities.Tenants{Store: p.Store, Settings: activities.TenantSettings{
 				SiteDomain: "sites.test", ReserveFor: time.Minute, SiteTimeout: time.Minute, FailureMemory: time.Hour,
 			}}
-			low, err := p.store.LowPools(ctx, time.Hour)
+			low, err := p.Store.LowPools(ctx, time.Hour)
 			require.NoError(t, err)
 			require.Equal(t, tt.low, len(low) > 0, "%v", low)
 			plan, err := steps.PlanRefill(ctx, activities.RefillInput{ServerID: "app-1"})
 			require.NoError(t, err)
 			require.Len(t, plan.Sites, tt.refill)
 			for _, site := range plan.Sites {
-				_, err := p.store.SiteBuilt(ctx, site.PoolSiteID)
+				_, err := p.Store.SiteBuilt(ctx, site.PoolSiteID)
 				require.NoError(t, err)
 			}
 			again, err := steps.PlanRefill(ctx, activities.RefillInput{ServerID: "app-1"})
 			require.NoError(t, err)
 			require.Empty(t, again.Sites)
-			low, err = p.store.LowPools(ctx, time.Hour)
+			low, err = p.Store.LowPools(ctx, time.Hour)
 			require.NoError(t, err)
 			require.Empty(t, low, "what is filled is not low")
 
-			tenant, err := p.store.TenantRun(ctx, p.tenant(prego.PlanEnterprise, nil).TenantID)
+			tenant, err := p.Store.TenantRun(ctx, p.Tenant(prego.PlanEnterprise, nil).TenantID)
 			require.NoError(t, err)
-			d, err := p.placer(nil).Place(ctx, tenant, nil, prego.ActorPlacementEngine)
+			d, err := p.Placer(nil).Place(ctx, tenant, nil, prego.ActorPlacementEngine)
 			require.NoError(t, err)
 			if tt.shard == "" {
 				require.NotEqual(t, placement.Placed, d.Outcome)
@@ -105,8 +105,8 @@ VALUES ('ins-a', 'grp-a', 'o1', 'db-1', 1, 1, 1, 1, '{}', 'running')`
 
 // recountEnterprise says that one tenant is placed, alone on all that it has.
 func (p *placing) recountEnterprise() {
-	p.t.Helper()
-	require.Equal(p.t, 1, p.number(`SELECT count(*) FROM tenant_allocations a
+	p.T.Helper()
+	require.Equal(p.T, 1, p.Number(`SELECT count(*) FROM tenant_allocations a
 		JOIN site_pool s ON s.pool_site_id = a.pool_site_id AND s.tenant_id = a.tenant_id
 		JOIN servers v ON v.server_id = a.app_server_id AND v.dedicated_for_tenant_id = a.tenant_id
 		JOIN db_shards d ON d.shard_id = a.db_shard_id AND d.dedicated_for_tenant_id = a.tenant_id`))

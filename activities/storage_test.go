@@ -16,16 +16,16 @@ import (
 func living(t *testing.T, change func(*tenant.CreateRequest)) (*placing, *steps, tenant.Ref) {
 	t.Helper()
 	p := newPlacing(t, 4)
-	p.server("app-0", prego.RoleApp, "")
-	p.server("db-0", prego.RoleDBShard, "")
-	p.server("redis-0", prego.RoleRedisPool, "")
-	p.sites("app-0", "db-0", 1)
-	p.exec(`UPDATE servers SET host = '192.0.2.1'`)
-	placer := p.placer(nil)
+	p.Server("app-0", prego.RoleApp, "")
+	p.Server("db-0", prego.RoleDBShard, "")
+	p.Server("redis-0", prego.RoleRedisPool, "")
+	p.Sites("app-0", "db-0", 1)
+	p.Exec(`UPDATE servers SET host = '192.0.2.1'`)
+	placer := p.Placer(nil)
 	s := p.steps(placer)
 	s.Settings.Storage = tenant.StorageRules{WarnPct: 90, HardPct: 120, Grace: time.Hour}
 	s.Settings.StorageEvery, s.Settings.StorageBatch, s.Settings.StorageHosts = 0, 10, 2
-	tn := p.tenant(prego.PlanStarter, change)
+	tn := p.Tenant(prego.PlanStarter, change)
 	d, err := placer.Place(t.Context(), tenant.Run{Tenant: tn}, nil, "test")
 	require.NoError(t, err)
 	require.True(t, d.PlacesTenant())
@@ -50,7 +50,7 @@ func TestASiteIsPromotedConfiguredAndOpened(t *testing.T) {
 	s.do(t, s.OpenSite, ref)
 	require.Equal(t, []string{"app-0", "--site", "s1.sites.test", "add-user", "ann@example.com", "Ann"}, s.hosts.ran[0])
 	require.Equal(t, []string{"add-user", "enable-scheduler"}, s.hosts.asked())
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'user_added' AND message = 'ann@example.com'`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'user_added' AND message = 'ann@example.com'`))
 }
 
 // TestPurgingErasesUnderBothNames, also when one of them is not there any more, and
@@ -59,18 +59,18 @@ func TestPurgingErasesUnderBothNames(t *testing.T) {
 	t.Parallel()
 	p, s, ref := living(t, nil)
 	s.do(t, s.MakeSite, ref)
-	p.exec(`UPDATE tenants SET state = 'data_purged'`)
-	p.exec(`INSERT INTO site_usage (tenant_id, quota_gb) VALUES ('t1', 10)`)
-	p.exec(`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by) VALUES ('snp-1', 'o1', 't1', 'app-0', 's1.sites.test', 'succeeded', 'a')`)
+	p.Exec(`UPDATE tenants SET state = 'data_purged'`)
+	p.Exec(`INSERT INTO site_usage (tenant_id, quota_gb) VALUES ('t1', 10)`)
+	p.Exec(`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by) VALUES ('snp-1', 'o1', 't1', 'app-0', 's1.sites.test', 'succeeded', 'a')`)
 	s.hosts.asked()
 	s.hosts.says = map[string]string{"erase-site": `{"database":true}`}
 	s.do(t, s.DropSite, activities.DropInput{TenantID: "t1"})
 	require.Equal(t, [][]string{
 		{"app-0", "erase-site", "app-0-db-0-0.pool", "--db-name", "app-0-db-0-0"}, {"app-0", "erase-site", "s1.sites.test", "--db-name", "app-0-db-0-0"},
 	}, s.hosts.ran)
-	require.Zero(t, p.number(`SELECT count(*) FROM site_usage`))
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM snapshots WHERE status = 'deleted' AND erased_at IS NOT NULL`))
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'site_dropped' AND message LIKE '%"database":true%'`))
+	require.Zero(t, p.Number(`SELECT count(*) FROM site_usage`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM snapshots WHERE status = 'deleted' AND erased_at IS NOT NULL`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'site_dropped' AND message LIKE '%"database":true%'`))
 }
 
 // TestSuspendingAndResuming stops what a site does by itself, too.
@@ -79,10 +79,10 @@ func TestSuspendingAndResuming(t *testing.T) {
 	p, s, ref := living(t, nil)
 	s.do(t, s.MakeSite, ref)
 	s.hosts.asked()
-	p.exec(`UPDATE tenants SET state = 'suspended'`)
+	p.Exec(`UPDATE tenants SET state = 'suspended'`)
 	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: tenant.Suspended})
 	require.Equal(t, []string{"set-maintenance-mode on", "disable-scheduler"}, s.hosts.asked())
-	p.exec(`UPDATE tenants SET state = 'active'`)
+	p.Exec(`UPDATE tenants SET state = 'active'`)
 	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: tenant.Active, Off: true})
 	require.Equal(t, []string{"set-maintenance-mode off", "enable-scheduler"}, s.hosts.asked())
 	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: tenant.Suspended})
@@ -95,7 +95,7 @@ func TestASiteAboveItsQuotaIsReadOnly(t *testing.T) {
 	t.Parallel()
 	p, s, ref := living(t, nil)
 	s.do(t, s.MakeSite, ref)
-	_, err := p.store.ActivateTenant(t.Context(), ref, 0)
+	_, err := p.Store.ActivateTenant(t.Context(), ref, 0)
 	require.NoError(t, err)
 	s.hosts.asked()
 	measure := func(gb float64) []string {
@@ -107,7 +107,7 @@ func TestASiteAboveItsQuotaIsReadOnly(t *testing.T) {
 	level := func() string {
 		t.Helper()
 		var l string
-		require.NoError(t, p.pool.QueryRow(t.Context(), `SELECT level || CASE WHEN read_only THEN '!' ELSE '' END FROM site_usage`).Scan(&l))
+		require.NoError(t, p.Pool.QueryRow(t.Context(), `SELECT level || CASE WHEN read_only THEN '!' ELSE '' END FROM site_usage`).Scan(&l))
 		return l
 	}
 	readOnly := []string{"usage", `configure {"allow_reads_during_maintenance":1}`, "set-maintenance-mode on"}
@@ -117,17 +117,17 @@ func TestASiteAboveItsQuotaIsReadOnly(t *testing.T) {
 	require.Equal(t, "warned", level())
 	require.Equal(t, []string{"usage"}, measure(11))
 	require.Equal(t, "over", level(), "there is time to make room")
-	p.exec(`UPDATE site_usage SET over_since = now() - interval '61 minutes'`)
+	p.Exec(`UPDATE site_usage SET over_since = now() - interval '61 minutes'`)
 	require.Equal(t, readOnly, measure(11))
 	require.Equal(t, "read_only!", level())
 	require.Equal(t, []string{"usage"}, measure(11), "told once")
 
 	// Suspended, it is read by nobody; resumed, it is what it was.
-	p.exec(`UPDATE tenants SET state = 'suspended', converged_state = 'suspended'`)
+	p.Exec(`UPDATE tenants SET state = 'suspended', converged_state = 'suspended'`)
 	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: tenant.Suspended})
 	require.Equal(t, []string{`configure {"allow_reads_during_maintenance":null}`, "set-maintenance-mode on", "disable-scheduler"}, s.hosts.asked())
 	require.Equal(t, []string{"usage"}, measure(11))
-	p.exec(`UPDATE tenants SET state = 'active', converged_state = 'active'`)
+	p.Exec(`UPDATE tenants SET state = 'active', converged_state = 'active'`)
 	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: tenant.Active, Off: true})
 	require.Equal(t, readOnly[1:], s.hosts.asked())
 
@@ -141,11 +141,11 @@ func TestASiteAboveItsQuotaIsReadOnly(t *testing.T) {
 
 	// An operator raises the quota.
 	require.Equal(t, readOnly, measure(12), "by so much at once")
-	_, err = p.store.SetStorageQuota(t.Context(), "t1", 20, "op")
+	_, err = p.Store.SetStorageQuota(t.Context(), "t1", 20, "op")
 	require.NoError(t, err)
 	require.Equal(t, append([]string{"usage", `configure {"prego_storage_quota_gb":20}`}, writable[1:]...), measure(12))
 	require.Equal(t, []string{"usage"}, measure(12))
-	require.Equal(t, 7, p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'storage'`), "each change is on the timeline, once")
+	require.Equal(t, 7, p.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'storage'`), "each change is on the timeline, once")
 }
 
 // TestAHostThatDoesNotAnswerKeepsNobodyWaiting: the site's next turn comes, and what
@@ -154,7 +154,7 @@ func TestAHostThatDoesNotAnswerKeepsNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	p, s, ref := living(t, nil)
 	s.do(t, s.MakeSite, ref)
-	_, err := p.store.ActivateTenant(t.Context(), ref, 0)
+	_, err := p.Store.ActivateTenant(t.Context(), ref, 0)
 	require.NoError(t, err)
 	s.hosts.fails = "usage"
 	v, err := s.env.ExecuteActivity(s.MeasureSites)
@@ -162,20 +162,20 @@ func TestAHostThatDoesNotAnswerKeepsNobodyWaiting(t *testing.T) {
 	var r activities.StorageResult
 	require.NoError(t, v.Get(&r))
 	require.Equal(t, activities.StorageResult{Failed: 1}, r)
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM site_usage WHERE message LIKE '%no%' AND measured_at IS NULL`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM site_usage WHERE message LIKE '%no%' AND measured_at IS NULL`))
 	s.hosts.fails, s.hosts.says = "", map[string]string{"usage": "not JSON"}
 	s.do(t, s.MeasureSites)
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM site_usage WHERE message LIKE '%no JSON%'`))
-	p.exec(`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by) VALUES ('snp-1', 'o1', 't1', 'app-0', 's1.sites.test', 'succeeded', 'a')`)
-	p.exec(`INSERT INTO restore_jobs (job_id, org_id, tenant_id, snapshot_id, status, created_by) VALUES ('rst-1', 'o1', 't1', 'snp-1', 'running', 'a')`)
-	turns, err := p.store.TakeStorageTurns(t.Context(), 0, 10)
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM site_usage WHERE message LIKE '%no JSON%'`))
+	p.Exec(`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by) VALUES ('snp-1', 'o1', 't1', 'app-0', 's1.sites.test', 'succeeded', 'a')`)
+	p.Exec(`INSERT INTO restore_jobs (job_id, org_id, tenant_id, snapshot_id, status, created_by) VALUES ('rst-1', 'o1', 't1', 'snp-1', 'running', 'a')`)
+	turns, err := p.Store.TakeStorageTurns(t.Context(), 0, 10)
 	require.NoError(t, err)
 	require.Empty(t, turns, "a restore goes through maintenance by itself")
 }
 
 // backups are the steps of snapshots and restores.
 func (s *steps) snapshots(p *placing) *activities.Snapshots {
-	b := &activities.Snapshots{Store: p.store, Tenants: s.Tenants}
+	b := &activities.Snapshots{Store: p.Store, Tenants: s.Tenants}
 	s.env.RegisterActivity(b)
 	return b
 }
@@ -186,9 +186,9 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	p, s, ref := living(t, func(r *tenant.CreateRequest) { r.Slug = "acme-kr-2" })
 	s.do(t, s.MakeSite, ref)
 	b := s.snapshots(p)
-	p.exec(`UPDATE tenants SET state = 'active', converged_state = 'active'`)
+	p.Exec(`UPDATE tenants SET state = 'active', converged_state = 'active'`)
 	s.hosts.asked()
-	_, err := p.store.CreateSnapshot(t.Context(), "t1", "snp-1", "op")
+	_, err := p.Store.CreateSnapshot(t.Context(), "t1", "snp-1", "op")
 	require.NoError(t, err)
 	report := func(name string) string {
 		return fmt.Sprintf(`{"name":%q,"files":[{"path":"acme-kr-2.sites.test/private/snapshots/%s-database.sql.gz","bytes":7}]}`, name, name)
@@ -201,11 +201,11 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	require.Equal(t, []string{"acme-kr-2.sites.test/private/snapshots/snp-1-database.sql.gz"}, files)
 	require.Equal(t, []string{"app-0", "--site", "acme-kr-2.sites.test", "backup", "snp-1", "--with-files"}, s.hosts.ran[0])
 	s.do(t, b.FinishSnapshot, activities.SnapshotEnd{ID: "snp-1", Status: tenant.JobSucceeded, Files: files})
-	snap, err := p.store.GetSnapshot(t.Context(), "t1", "snp-1")
+	snap, err := p.Store.GetSnapshot(t.Context(), "t1", "snp-1")
 	require.NoError(t, err)
 	require.EqualValues(t, 7, *snap.Bytes)
 
-	j, err := p.store.CreateRestore(t.Context(), "t1", tenant.RestoreOf{SnapshotID: "snp-1"}, "rst-1", "op")
+	j, err := p.Store.CreateRestore(t.Context(), "t1", tenant.RestoreOf{SnapshotID: "snp-1"}, "rst-1", "op")
 	require.NoError(t, err)
 	s.hosts.asked()
 	s.hosts.says["backup"] = report("rst-1-before")
@@ -224,14 +224,14 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	s.do(t, b.FinishRestore, activities.SnapshotEnd{ID: j.JobID, Status: tenant.JobSucceeded})
 
 	// What is of another name is no backup of ours.
-	_, err = p.store.CreateSnapshot(t.Context(), "t1", "snp-2", "op")
+	_, err = p.Store.CreateSnapshot(t.Context(), "t1", "snp-2", "op")
 	require.NoError(t, err)
 	_, err = s.env.ExecuteActivity(b.TakeSnapshot, prego.SnapshotID("snp-2"))
 	require.ErrorContains(t, err, `instead of "snp-2"`)
 
-	_, err = p.store.DeleteSnapshot(t.Context(), "t1", "snp-1", "op")
+	_, err = p.Store.DeleteSnapshot(t.Context(), "t1", "snp-1", "op")
 	require.NoError(t, err)
-	work, err := p.store.OrgWork(t.Context(), time.Hour)
+	work, err := p.Store.OrgWork(t.Context(), time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, []string{"snp-1"}, work.Erasures)
 	s.hosts.asked()
@@ -247,10 +247,10 @@ func TestTheLastBackupSaysWhereItIs(t *testing.T) {
 	t.Parallel()
 	p, s, ref := living(t, nil)
 	s.do(t, s.MakeSite, ref)
-	p.exec(`UPDATE tenants SET state = 'terminated'`)
+	p.Exec(`UPDATE tenants SET state = 'terminated'`)
 	s.hosts.says = map[string]string{"backup": `{"name":"final-t1","files":[{"path":"s1.sites.test/private/snapshots/final-t1-database.sql.gz","bytes":1234}]}`}
 	s.do(t, s.FinalBackup, prego.TenantID("t1"))
 	s.do(t, s.FinalBackup, prego.TenantID("t1"))
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'final_backup'
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'final_backup'
 		AND message = 'on app-0: s1.sites.test/private/snapshots/final-t1-database.sql.gz (1234 bytes)'`))
 }

@@ -35,28 +35,28 @@ func (h *hosts) AwaitPeers(_ context.Context, in activities.AwaitPeersInput) err
 
 // inNetwork gives the servers of p addresses in a private network.
 func (p *placing) inNetwork() {
-	p.exec(`INSERT INTO networks (network_id, infra_provider, zone, ordinal, ip_range) VALUES ('n-1', 'hetzner', 'eu-central', 1, '10.64.0.0/24')`)
-	p.exec(`UPDATE servers SET network_id = 'n-1', private_address = ('10.64.0.' || 10 + (SELECT count(*) FROM servers o WHERE o.server_id < servers.server_id))::inet`)
+	p.Exec(`INSERT INTO networks (network_id, infra_provider, zone, ordinal, ip_range) VALUES ('n-1', 'hetzner', 'eu-central', 1, '10.64.0.0/24')`)
+	p.Exec(`UPDATE servers SET network_id = 'n-1', private_address = ('10.64.0.' || 10 + (SELECT count(*) FROM servers o WHERE o.server_id < servers.server_id))::inet`)
 }
 
 // networked is toBuild with servers that reach each other.
 func networked(t *testing.T, pooled bool) (*placing, *steps, tenant.Ref) {
 	t.Helper()
 	p := newPlacing(t, 1)
-	p.server("app-0", prego.RoleApp, "")
-	p.server("db-0", prego.RoleDBShard, "")
-	p.server("redis-0", prego.RoleRedisPool, "")
+	p.Server("app-0", prego.RoleApp, "")
+	p.Server("db-0", prego.RoleDBShard, "")
+	p.Server("redis-0", prego.RoleRedisPool, "")
 	p.inNetwork() // app 10.64.0.10, shard .11, pool .12
 	if pooled {
-		p.exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state) VALUES ('ps-1', 'app-0', 'db-0', 'pool-1.sites.test', 'pool_1', 'available')`)
+		p.Exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state) VALUES ('ps-1', 'app-0', 'db-0', 'pool-1.sites.test', 'pool_1', 'available')`)
 	}
-	s := p.steps(p.placer(nil))
+	s := p.steps(p.Placer(nil))
 	s.Settings.StepTimeout, s.Settings.AppTimeout = time.Minute, time.Minute
-	tn := p.tenant(prego.PlanStarter, nil)
+	tn := p.Tenant(prego.PlanStarter, nil)
 	ref := tenant.Ref{TenantID: tn.TenantID, Generation: 1}
 	_, err := s.env.ExecuteActivity(s.BeginTenant, ref)
 	require.NoError(t, err)
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM tenant_allocations WHERE on_shard AND on_pool`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenant_allocations WHERE on_shard AND on_pool`))
 	return p, s, ref
 }
 
@@ -68,9 +68,9 @@ func TestATenantsDataIsOnItsShardAndInItsPool(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p, s, ref := networked(t, pooled)
-			database := p.text(`SELECT database_name FROM tenant_allocations`)
-			number := fmt.Sprint(tenant.CacheDB(int64(p.number(`SELECT allocation_id FROM tenant_allocations`))))
-			site := p.text(`SELECT slug FROM tenants`) + ".sites.test"
+			database := p.Text(`SELECT database_name FROM tenant_allocations`)
+			number := fmt.Sprint(tenant.CacheDB(int64(p.Number(`SELECT allocation_id FROM tenant_allocations`))))
+			site := p.Text(`SELECT slug FROM tenants`) + ".sites.test"
 			_, err := s.env.ExecuteActivity(s.BuildTenant, ref)
 			require.NoError(t, err)
 			want := [][]string{
@@ -113,14 +113,14 @@ func TestATenantsDataIsOnItsShardAndInItsPool(t *testing.T) {
 			require.Equal(t, wantSecrets, secrets)
 
 			s.hosts.ran = nil
-			p.exec(`UPDATE tenants SET state = 'data_purged'`)
+			p.Exec(`UPDATE tenants SET state = 'data_purged'`)
 			_, err = s.env.ExecuteActivity(s.DropSite, activities.DropInput{TenantID: ref.TenantID})
 			require.NoError(t, err)
 			require.Equal(t, [][]string{{"redis-0", "erase-user", database, number}, {"db-0", "erase-database", database}}, s.hosts.ran[len(s.hosts.ran)-2:])
 
 			// The app server is gone, the others are not.
 			s.hosts.ran = nil
-			p.exec(`UPDATE servers SET status = 'terminated' WHERE server_id IN ('app-0', 'redis-0')`)
+			p.Exec(`UPDATE servers SET status = 'terminated' WHERE server_id IN ('app-0', 'redis-0')`)
 			_, err = s.env.ExecuteActivity(s.DropSite, activities.DropInput{TenantID: ref.TenantID})
 			require.NoError(t, err)
 			require.Equal(t, [][]string{{"db-0", "erase-database", database}}, s.hosts.ran)
@@ -132,10 +132,10 @@ func TestATenantsDataIsOnItsShardAndInItsPool(t *testing.T) {
 func withShard(t *testing.T) (*placing, *steps) {
 	t.Helper()
 	p := newPlacing(t, 1)
-	p.server("app-0", prego.RoleApp, "")
-	p.server("db-0", prego.RoleDBShard, "")
+	p.Server("app-0", prego.RoleApp, "")
+	p.Server("db-0", prego.RoleDBShard, "")
 	p.inNetwork()
-	return p, p.steps(p.placer(nil))
+	return p, p.steps(p.Placer(nil))
 }
 
 // TestAPoolSitesDatabase: it is made before the site, and dropped when the site's server is
@@ -143,9 +143,9 @@ func withShard(t *testing.T) (*placing, *steps) {
 func TestAPoolSitesDatabase(t *testing.T) {
 	t.Parallel()
 	p, s := withShard(t)
-	p.exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state, reserved_until)
+	p.Exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state, reserved_until)
 		VALUES ('ps-1', 'app-0', 'db-0', 'pool-1.sites.test', 'pool_1', 'reserved', now() + interval '1 hour')`)
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM site_pool WHERE on_shard`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM site_pool WHERE on_shard`))
 	_, err := s.env.ExecuteActivity(s.BuildSite, tenant.PoolSite{PoolSiteID: "ps-1", AppServerID: "app-0", DBShardID: "db-0", SiteName: "pool-1.sites.test", DatabaseName: "pool_1", OnShard: true})
 	require.NoError(t, err)
 	require.Equal(t, [][]string{
@@ -159,13 +159,13 @@ func TestAPoolSitesDatabase(t *testing.T) {
 		return s.hosts.ran
 	}
 	needed := func() bool {
-		need, err := p.store.TenantsNeedSweep(t.Context(), time.Hour)
+		need, err := p.Store.TenantsNeedSweep(t.Context(), time.Hour)
 		require.NoError(t, err)
 		return need
 	}
 	require.Empty(t, sweep())
 	require.False(t, needed())
-	p.exec(`UPDATE servers SET status = 'terminated' WHERE server_id = 'app-0'`)
+	p.Exec(`UPDATE servers SET status = 'terminated' WHERE server_id = 'app-0'`)
 	require.True(t, needed())
 	require.Equal(t, [][]string{{"db-0", "erase-database", "pool_1"}}, sweep())
 	require.False(t, needed())
@@ -184,12 +184,12 @@ func TestAFailedPoolSitesDatabase(t *testing.T) {
 			t.Parallel()
 			p, s := withShard(t)
 			s.hosts.says = map[string]string{"erase-site": says}
-			p.exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state) VALUES ('ps-1', 'app-0', 'db-0', 'pool-1.sites.test', 'pool_1', 'failed')`)
+			p.Exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state) VALUES ('ps-1', 'app-0', 'db-0', 'pool-1.sites.test', 'pool_1', 'failed')`)
 			_, err := s.env.ExecuteActivity(s.DropFailedSites, prego.ServerID("app-0"))
 			require.NoError(t, err)
 			require.Contains(t, s.hosts.ran, []string{"app-0", "erase-site", "pool-1.sites.test", "--db-name", "pool_1"})
 			require.Equal(t, erased, slices.ContainsFunc(s.hosts.ran, func(c []string) bool { return c[1] == "erase-database" }), "%v", s.hosts.ran)
-			require.Equal(t, 1, p.number(`SELECT count(*) FROM site_pool WHERE dropped_at IS NOT NULL`), "nothing of the pool site is left")
+			require.Equal(t, 1, p.Number(`SELECT count(*) FROM site_pool WHERE dropped_at IS NOT NULL`), "nothing of the pool site is left")
 		})
 	}
 }

@@ -120,7 +120,7 @@ func (p *placing) steps(placer *placer.Placer) *steps {
 	s := &steps{runs: &noRuns{}, hosts: &hosts{}}
 	s.Tenants = &activities.Tenants{
 		Passwords: passwords{}, Peers: s.hosts,
-		Store: p.store, Placer: placer, Bench: s.hosts, Runs: s.runs, Log: zap.NewNop(), Metrics: activities.NewTenantMetrics(prometheus.NewRegistry()),
+		Store: p.Store, Placer: placer, Bench: s.hosts, Runs: s.runs, Log: zap.NewNop(), Metrics: activities.NewTenantMetrics(prometheus.NewRegistry()),
 		Settings: activities.TenantSettings{SiteDomain: "sites.test", CommandTimeout: time.Second, SiteTimeout: time.Second},
 	}
 	var suite testsuite.WorkflowTestSuite
@@ -134,17 +134,17 @@ func (p *placing) steps(placer *placer.Placer) *steps {
 func TestADatabaseOutlivesTheTenantsServer(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
-	p.server("app-0", prego.RoleApp, "")
-	p.server("db-0", prego.RoleDBShard, "")
-	p.server("redis-0", prego.RoleRedisPool, "")
-	placer := p.placer(nil)
+	p.Server("app-0", prego.RoleApp, "")
+	p.Server("db-0", prego.RoleDBShard, "")
+	p.Server("redis-0", prego.RoleRedisPool, "")
+	placer := p.Placer(nil)
 	s := p.steps(placer)
-	tn := p.tenant(prego.PlanEnterprise, nil)
+	tn := p.Tenant(prego.PlanEnterprise, nil)
 	d, err := placer.Place(t.Context(), tenant.Run{Tenant: tn}, nil, "test")
 	require.NoError(t, err)
 	require.True(t, d.PlacesTenant())
-	p.exec(`UPDATE tenants SET site = 's1.sites.test', state = 'data_purged'`)
-	own, err := p.store.OwnServers(t.Context(), tn.TenantID)
+	p.Exec(`UPDATE tenants SET site = 's1.sites.test', state = 'data_purged'`)
+	own, err := p.Store.OwnServers(t.Context(), tn.TenantID)
 	require.NoError(t, err)
 	require.Equal(t, []string{"app-0"}, own)
 	_, err = s.env.ExecuteActivity(s.DropSite, activities.DropInput{TenantID: tn.TenantID})
@@ -157,8 +157,8 @@ func TestADatabaseOutlivesTheTenantsServer(t *testing.T) {
 func TestAResumedRunSeesToTheServerOfTheLostOne(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
-	s := p.steps(p.placer(nil))
-	tn := p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Policy = tenant.ModeOneTenantOneServer })
+	s := p.steps(p.Placer(nil))
+	tn := p.Tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Policy = tenant.ModeOneTenantOneServer })
 	ref := tenant.Ref{TenantID: tn.TenantID, Generation: 1}
 	begun, err := s.BeginTenant(t.Context(), ref)
 	require.NoError(t, err)
@@ -175,12 +175,12 @@ func TestAResumedRunSeesToTheServerOfTheLostOne(t *testing.T) {
 func TestAServerThatIsNotNeededIsTakenDownByWhoeverComesNext(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
-	p.server("app-0", prego.RoleApp, "")
-	p.server("db-0", prego.RoleDBShard, "")
-	p.server("redis-0", prego.RoleRedisPool, "")
-	placer := p.placer(nil)
+	p.Server("app-0", prego.RoleApp, "")
+	p.Server("db-0", prego.RoleDBShard, "")
+	p.Server("redis-0", prego.RoleRedisPool, "")
+	placer := p.Placer(nil)
 	s := p.steps(placer)
-	tn := p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Policy = tenant.ModeOneTenantOneServer })
+	tn := p.Tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Policy = tenant.ModeOneTenantOneServer })
 	ref := tenant.Ref{TenantID: tn.TenantID, Generation: 1}
 	_, err := s.RequestOwnServer(t.Context(), activities.OwnServerInput{Tenant: ref, Try: 1})
 	require.NoError(t, err)
@@ -210,22 +210,22 @@ func (r refusing) Reserve(ctx context.Context, v tenant.Reservation) (tenant.Res
 func TestOneTenantHoldsUpNoQueue(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 6)
-	p.server("app-0", prego.RoleApp, "")
-	p.server("db-0", prego.RoleDBShard, "")
-	p.server("redis-0", prego.RoleRedisPool, "")
+	p.Server("app-0", prego.RoleApp, "")
+	p.Server("db-0", prego.RoleDBShard, "")
+	p.Server("redis-0", prego.RoleRedisPool, "")
 	var ids []string
 	for range 3 {
-		tn := p.tenant(prego.PlanStarter, nil)
-		require.NoError(t, p.store.AwaitTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1}, prego.ReasonAwaitingCapacity, "", nil, "", true))
+		tn := p.Tenant(prego.PlanStarter, nil)
+		require.NoError(t, p.Store.AwaitTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1}, prego.ReasonAwaitingCapacity, "", nil, "", true))
 		ids = append(ids, string(tn.TenantID))
 	}
-	placer := p.placer(nil)
-	placer.Store = refusing{p.store, ids[0]}
+	placer := p.Placer(nil)
+	placer.Store = refusing{p.Store, ids[0]}
 	s := p.steps(placer)
 	_, err := s.env.ExecuteActivity(s.ServeQueue, prego.Region("eu"))
 	require.ErrorContains(t, err, "serve prego/waiting/eu: this one cannot be reserved for", "and it is told of")
-	require.Equal(t, 2, p.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = ANY ($1)`, ids[1:]))
-	require.Equal(t, 2, p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'placed' AND actor = 'placement_engine' AND to_state = 'provisioning' AND reason LIKE 'best_fit: app-0 %'`))
+	require.Equal(t, 2, p.Number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = ANY ($1)`, ids[1:]))
+	require.Equal(t, 2, p.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'placed' AND actor = 'placement_engine' AND to_state = 'provisioning' AND reason LIKE 'best_fit: app-0 %'`))
 }
 
 // late is a store whose reader has not heard yet that the tenant was placed.
@@ -241,19 +241,19 @@ func (l late) TenantRun(context.Context, prego.TenantID) (tenant.Run, error) { r
 func TestAnOverrideThatComesTooLateIsRefused(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
-	p.server("app-0", prego.RoleApp, "")
-	p.server("app-1", prego.RoleApp, "")
-	p.server("db-0", prego.RoleDBShard, "")
-	p.server("redis-0", prego.RoleRedisPool, "")
-	tn := p.tenant(prego.PlanStarter, nil)
-	before, err := p.store.TenantRun(t.Context(), tn.TenantID)
+	p.Server("app-0", prego.RoleApp, "")
+	p.Server("app-1", prego.RoleApp, "")
+	p.Server("db-0", prego.RoleDBShard, "")
+	p.Server("redis-0", prego.RoleRedisPool, "")
+	tn := p.Tenant(prego.PlanStarter, nil)
+	before, err := p.Store.TenantRun(t.Context(), tn.TenantID)
 	require.NoError(t, err)
-	d, err := p.placer(nil).Place(t.Context(), tenant.Run{Tenant: tn}, nil, "engine")
+	d, err := p.Placer(nil).Place(t.Context(), tenant.Run{Tenant: tn}, nil, "engine")
 	require.NoError(t, err)
 	require.Equal(t, "app-0", string(d.AppServerID))
-	placer := p.placer(nil)
-	placer.Store = late{p.store, before}
+	placer := p.Placer(nil)
+	placer.Store = late{p.Store, before}
 	_, err = placer.Override(t.Context(), tenant.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-1", Reason: "r"}, "alice")
 	require.Equal(t, prego.CodeTenantPlaced, prego.CodeOf(err), "%v", err)
-	require.Equal(t, 1, p.number(`SELECT count(*) FROM placement_overrides WHERE NOT accepted`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM placement_overrides WHERE NOT accepted`))
 }

@@ -57,7 +57,7 @@ func TestAnAdviserProposes(t *testing.T) {
 		})},
 	} {
 		t.Run(name, func(t *testing.T) { // one after the other: they share the fleet
-			pl := p.placer(nil)
+			pl := p.Placer(nil)
 			reg := prometheus.NewRegistry()
 			pl.Metrics = placer.NewMetrics(reg)
 			pl.Adviser, pl.AdviceWithin = tc.adviser, 300*time.Millisecond
@@ -91,7 +91,7 @@ func TestAnAdviserProposes(t *testing.T) {
 		})
 	}
 	// Who asks an operator's word, and where there is nothing to choose, asks nobody else.
-	pl := p.placer(nil)
+	pl := p.Placer(nil)
 	pl.Adviser = adviser(func(context.Context, placement.AdviceRequest) (placement.Advice, error) {
 		t.Error("asked")
 		return placement.Advice{}, nil
@@ -114,7 +114,7 @@ func TestAnAdviserLosesToWhatChanged(t *testing.T) {
 	p.Server("app-1", prego.RoleApp, "")
 	p.Server("db-0", prego.RoleDBShard, "")
 	p.Server("redis-0", prego.RoleRedisPool, "")
-	pl := p.placer(nil)
+	pl := p.Placer(nil)
 	pl.AdviceWithin = time.Minute
 	pl.Adviser = adviser(func(context.Context, placement.AdviceRequest) (placement.Advice, error) {
 		p.Exec(`UPDATE servers SET dedicated_for_tenant_id = 'somebody' WHERE server_id = 'app-1'`)

@@ -69,7 +69,7 @@ type crowd struct {
 func newCrowd(t *testing.T, change func(*placement.Policy)) *crowd {
 	c := &crowd{placing: newPlacing(t, 16), got: map[prego.TenantID]placement.Decision{}, errs: map[prego.TenantID]error{}}
 	c.gate = &gate{Store: c.Store, first: make(chan struct{}), open: make(chan struct{})}
-	c.placer = c.placing.placer(change)
+	c.placer = c.Placer(change)
 	c.placer.Store = c.gate
 	for i := range 2 {
 		c.Server(prego.ServerID(fmt.Sprintf("app-%d", i)), prego.RoleApp, "")
@@ -170,7 +170,7 @@ func TestOneThatLosesTakesNobodyAlong(t *testing.T) {
 		c.comes(ctx, tn)
 	}
 	c.Exec(`UPDATE tenants SET cancel_requested_at = now() WHERE tenant_id = $1`, gone.TenantID)
-	d, err := c.placing.placer(nil).Place(ctx, tenant.Run{Tenant: placed}, nil, "another process")
+	d, err := c.placing.Placer(nil).Place(ctx, tenant.Run{Tenant: placed}, nil, "another process")
 	require.NoError(t, err)
 	require.True(t, d.PlacesTenant())
 	tx, err := c.Pool.Begin(ctx)
@@ -251,7 +251,7 @@ func TestBatchesOfProcessesContend(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, nil)
 	c.Exec(`UPDATE db_shards SET tenant_capacity = 50`)
-	placers := []*placer.Placer{c.placing.placer(nil), c.placing.placer(nil)}
+	placers := []*placer.Placer{c.placing.Placer(nil), c.placing.Placer(nil)}
 	const tenants = 60
 	outcomes, errs := make([]placement.Outcome, tenants), make([]error, tenants)
 	for _, p := range placers {

@@ -9,14 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/lab/pgtest"
 	fleet "github.com/prego/prego/lab/placing"
 	"github.com/prego/prego/placement"
-	"github.com/prego/prego/placer"
 	"github.com/prego/prego/tenant"
 )
 
@@ -27,17 +25,6 @@ type placing struct{ *fleet.Fleet }
 
 // newPlacing returns a placing with a database of its own.
 func newPlacing(t testing.TB, conns int32) *placing { return &placing{fleet.New(t, conns)} }
-
-func (p *placing) placer(change func(*placement.Policy)) *placer.Placer {
-	policy := placement.DefaultPolicy()
-	policy.Mode = tenant.ModeShared
-	if change != nil {
-		change(&policy)
-	}
-	return &placer.Placer{
-		Store: p.Store, Policy: policy, SiteDomain: "sites.test", ReserveFor: time.Minute, Metrics: placer.NewMetrics(prometheus.NewRegistry()),
-	}
-}
 
 // TestPlacersRace lets 64 placers, in as many processes' worth of snapshots, place
 // tenants of every plan on too small a fleet at once: P8 and the invariants of
@@ -78,7 +65,7 @@ func TestPlacersRace(t *testing.T) {
 	defer cancel()
 	for w := range placers {
 		wg.Add(1)
-		pl := p.placer(func(x *placement.Policy) { x.MaxTenantsPerNode = 15 })
+		pl := p.Placer(func(x *placement.Policy) { x.MaxTenantsPerNode = 15 })
 		go func() {
 			defer wg.Done()
 			for i := w; i < len(tenants); i += placers {
@@ -191,10 +178,10 @@ func TestReserveWaitsForNobody(t *testing.T) {
 		require.Equal(t, lost, out.Lost)
 		require.NoError(t, tx.Rollback(context.Background()))
 	}
-	d, err := p.placer(nil).Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test")
+	d, err := p.Placer(nil).Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, placement.Placed, d.Outcome)
-	again, err := p.placer(nil).Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test")
+	again, err := p.Placer(nil).Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test")
 	require.NoError(t, err, "a repeated step")
 	require.True(t, again.PlacesTenant() || again.Outcome == placement.AwaitingCapacity)
 	require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenant_allocations`))
@@ -205,7 +192,7 @@ func TestReserveWaitsForNobody(t *testing.T) {
 func TestTheSnapshotFollows(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
-	pl := p.placer(nil)
+	pl := p.Placer(nil)
 	place := func(plan prego.Plan) placement.Decision {
 		d, err := pl.Place(context.Background(), tenant.Run{Tenant: p.Tenant(plan, nil)}, nil, "test")
 		require.NoError(t, err)
@@ -266,7 +253,7 @@ func TestOverrides(t *testing.T) {
 	}
 	p.Server("redis-0", prego.RoleRedisPool, "")
 	p.Exec(`UPDATE servers SET memory_pct = 95, tenant_count = 0 WHERE server_id = 'app-0'`)
-	pl := p.placer(nil)
+	pl := p.Placer(nil)
 	woken := prego.TenantID("")
 	pl.Wake = func(_ context.Context, id prego.TenantID) { woken = id }
 	tn := p.Tenant("starter", nil)

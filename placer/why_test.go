@@ -41,7 +41,7 @@ func TestEveryDecisionCanBeReplayed(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	p := whyFleet(t)
-	a, b := p.placer(nil), p.placer(nil)
+	a, b := p.Placer(nil), p.Placer(nil)
 	a.Version, b.Version = "v1", "v1"
 	var tenants []tenant.Tenant
 	for i := range 18 { // three more than there are sites
@@ -70,7 +70,7 @@ func TestEveryDecisionCanBeReplayed(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, d.PlacesTenant())
 
-	judge := p.placer(nil)
+	judge := p.Placer(nil)
 	judge.Version = "v1"
 	for _, tn := range append(tenants, none) {
 		all := p.decisions(tn.TenantID)
@@ -90,7 +90,7 @@ func TestEveryDecisionCanBeReplayed(t *testing.T) {
 	}
 
 	// Another policy today, and the line of it that matters.
-	strict := p.placer(func(p *placement.Policy) { p.MemoryPctMax, p.MaxRejected = 10, 3 })
+	strict := p.Placer(func(p *placement.Policy) { p.MemoryPctMax, p.MaxRejected = 10, 3 })
 	_, r, err := strict.Replay(ctx, p.decisions(tenants[0].TenantID)[0])
 	require.NoError(t, err)
 	require.False(t, r.Same)
@@ -124,7 +124,7 @@ func TestPlacementGoesOnWithoutItsInput(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	p := whyFleet(t)
-	pl := p.placer(nil)
+	pl := p.Placer(nil)
 	store := &lossy{Store: p.Store, broken: true}
 	pl.Store = store
 	first, second := p.Tenant(prego.PlanStarter, nil), p.Tenant(prego.PlanStarter, nil)
@@ -146,7 +146,7 @@ func TestWhatIfOfATenant(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	p := whyFleet(t)
-	pl := p.placer(nil)
+	pl := p.Placer(nil)
 	tn := p.Tenant(prego.PlanStarter, nil)
 	answers, err := pl.WhatIf(ctx, tn.TenantID, placement.Request{}, placement.WhatIf{Cordon: []string{"app-0"}})
 	require.NoError(t, err)
@@ -175,7 +175,7 @@ func BenchmarkKeep(b *testing.B) {
 	p.Exec(`UPDATE db_shards SET tenant_capacity = 100000`)
 	p.Exec(`UPDATE redis_pools SET tenant_capacity = 100000`)
 	p.Exec(`UPDATE servers SET memory_pct = 99 WHERE server_id LIKE 'app-%'`)
-	pl := p.placer(nil)
+	pl := p.Placer(nil)
 	n := 0
 	for b.Loop() {
 		b.StopTimer()

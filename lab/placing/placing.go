@@ -5,12 +5,16 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/placement"
+	"github.com/prego/prego/placer"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
@@ -38,6 +42,18 @@ func New(t testing.TB, conns int32) *Fleet {
 		require.NoError(t, err)
 	}
 	return p
+}
+
+// Placer returns one that places tenants on the fleet; change adapts its policy.
+func (p *Fleet) Placer(change func(*placement.Policy)) *placer.Placer {
+	policy := placement.DefaultPolicy()
+	policy.Mode = tenant.ModeShared
+	if change != nil {
+		change(&policy)
+	}
+	return &placer.Placer{
+		Store: p.Store, Policy: policy, SiteDomain: "sites.test", ReserveFor: time.Minute, Metrics: placer.NewMetrics(prometheus.NewRegistry()),
+	}
 }
 
 // Exec runs a statement.
