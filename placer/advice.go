@@ -7,9 +7,8 @@ import (
 	"github.com/prego/prego/placement"
 )
 
-// Adviser proposes a place for a tenant (placement-policy §1.2, ai_recommended). The
-// engine and the reservation check every proposal against all rules. An adviser that
-// does not answer, or proposes a place that is not allowed, changes nothing.
+// Adviser proposes a place for a tenant (placement-policy §1.2, ai_recommended). The engine and the reservation check
+// every proposal against all rules. A late answer or a forbidden proposal changes nothing.
 type Adviser interface {
 	Advise(ctx context.Context, ask placement.AdviceRequest) (placement.Advice, error)
 }
@@ -17,8 +16,8 @@ type Adviser interface {
 // maxCandidates is how many places are offered to an adviser.
 const maxCandidates = 20
 
-// advise asks the adviser, if there is one and there is something to choose from. It
-// fails only if the snapshot can't be read.
+// advise asks the adviser, if there is one and there is something to choose from. It fails only if the snapshot can't
+// be read.
 func (p *Placer) advise(ctx context.Context, r placement.Request) (*placement.Advice, error) {
 	if p.Adviser == nil || r.Override != nil {
 		return nil, nil
@@ -33,7 +32,7 @@ func (p *Placer) advise(ctx context.Context, r placement.Request) (*placement.Ad
 		advice placement.Advice
 		err    error
 	}
-	answers := make(chan answer, 1) // a late answer blocks nobody
+	answers := make(chan answer, 1) // a late answer blocks no goroutine
 	go func() {
 		var a answer
 		defer func() {

@@ -21,8 +21,8 @@ func (a adviser) Advise(ctx context.Context, ask placement.AdviceRequest) (place
 	return a(ctx, ask)
 }
 
-// TestAnAdviserProposes: what it proposes is taken where it may be, and recorded as
-// such; whatever else it does costs at most its time.
+// TestAnAdviserProposes: an allowed proposal is taken and recorded as a proposal. Any other behaviour of the adviser
+// costs at most its time.
 func TestAnAdviserProposes(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 8)
@@ -90,7 +90,7 @@ func TestAnAdviserProposes(t *testing.T) {
 			require.NoError(t, p.Store.ReleaseAllocation(context.Background(), tn.TenantID, "left", "", tenant.SiteUntouched, false))
 		})
 	}
-	// Who asks an operator's word, and where there is nothing to choose, asks nobody else.
+	// An operator's override and a single candidate need no adviser.
 	pl := p.Placer(nil)
 	pl.Adviser = adviser(func(context.Context, placement.AdviceRequest) (placement.Advice, error) {
 		t.Error("asked")
@@ -117,7 +117,7 @@ func TestAnAdviserLosesToWhatChanged(t *testing.T) {
 	pl := p.Placer(nil)
 	pl.AdviceWithin = time.Minute
 	pl.Adviser = adviser(func(context.Context, placement.AdviceRequest) (placement.Advice, error) {
-		p.Exec(`UPDATE servers SET dedicated_for_tenant_id = 'somebody' WHERE server_id = 'app-1'`)
+		p.Exec(`UPDATE servers SET dedicated_for_tenant_id = 'another' WHERE server_id = 'app-1'`)
 		return placement.Advice{AppServerID: "app-1"}, nil
 	})
 	d, err := pl.Place(context.Background(), tenant.Run{Tenant: p.Tenant(prego.PlanStarter, nil)}, nil, "test")

@@ -12,28 +12,28 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// journal records what happens to the placer's snapshot, so that every decision can be replayed from
-// what is stored: the snapshot at its beginning, and all changes and decisions since. It is written
-// before a decision is carried out, together with what came before. It belongs to the placer's lock.
+// journal records what happens to the placer's snapshot, so that every decision can be replayed from storage: the
+// initial snapshot, then all changes and decisions. Each event is stored before its decision is carried out. The
+// placer's lock guards it.
 type journal struct {
 	id      string
 	began   time.Time
-	state   *placement.KeptState // nil when it was taken to be written
+	state   *placement.KeptState // nil once taken for writing
 	pending []any
 	owed    bool  // a decision is pending
 	next    int64 // number of the next event
-	room    int64 // bytes of events before another journal begins
-	most    int64 // events, too
+	room    int64 // bytes of events left before the next journal starts
+	most    int64 // number of events before the next journal starts
 }
 
 const (
 	// journalFor is how long a journal is continued: reading a decision reads its journal up to it.
 	journalFor = time.Hour
-	// journalEvents is the least number of events for which a journal is continued. In a large fleet it is
-	// continued for longer, as the snapshot at its beginning is large.
+	// journalEvents is the least number of events before the next journal starts. A large fleet allows more, because
+	// its initial snapshot is large.
 	journalEvents = 512
 	journalBytes  = 1 << 20
-	// unkeptMost bounds what is held of journals that ended: decisions that nobody recorded.
+	// unkeptMost limits the unwritten rows of ended journals. They belong to decisions without a record.
 	unkeptMost = 8
 )
 
@@ -50,7 +50,7 @@ func newJournal(id string, f *placement.Snapshot, version string) *journal {
 	return &journal{id: id, began: time.Now(), state: &state, next: 1, room: journalBytes + 128*n, most: max(journalEvents, n/4)}
 }
 
-// over reports whether another journal is to begin.
+// over reports whether a new journal must start.
 func (j *journal) over() bool {
 	return j.room < 0 || j.next > j.most || time.Since(j.began) > journalFor
 }
@@ -67,7 +67,7 @@ func (j *journal) add(e placement.KeptEvent) error {
 	return nil
 }
 
-// take takes what is not written yet.
+// take takes the unwritten rows.
 func (j *journal) take() (out []tenant.KeptInput) {
 	if j.state != nil {
 		out = append(out, tenant.KeptInput{Journal: j.id, Events: []any{j.state}})
@@ -93,18 +93,17 @@ func (p *Placer) changed(c placement.Change) {
 	}
 }
 
-// endJournal lets the next decision begin another journal. What is not written yet is written with it,
-// since decisions may be among it. The lock must be held.
+// endJournal lets the next decision start a new journal. Unwritten rows are kept for the next write, because
+// decisions may be among them. The lock must be held.
 func (p *Placer) endJournal() {
 	if p.journal != nil && p.journal.owed {
 		p.unkept = append(p.unkept, p.journal.take()...)
-		p.unkept = p.unkept[max(0, len(p.unkept)-unkeptMost):] // what is recorded was written at once
+		p.unkept = p.unkept[max(0, len(p.unkept)-unkeptMost):] // recorded decisions were written immediately
 	}
 	p.journal = nil
 }
 
-// decide decides on requests in their order, counts them in the snapshot and records them. The lock must be
-// held.
+// decide decides on requests in order, counts them in the snapshot and records them. The lock must be held.
 func (p *Placer) decide(requests []placement.Request) []placement.Decision {
 	if p.journal == nil || p.journal.over() {
 		p.endJournal()
@@ -119,8 +118,9 @@ func (p *Placer) decide(requests []placement.Request) []placement.Decision {
 		d := p.fleet.Decide(r)
 		if p.journal != nil {
 			d.Input = fmt.Sprintf("%s/%d", p.journal.id, p.journal.next)
-			if p.journal.add(placement.KeptEvent{Decided: &placement.KeptDecision{Request: r, Place: placement.PlaceOf(d)}}) != nil {
-				p.journal, d.Input = nil, "" // what follows has no input
+			kept := placement.KeptDecision{Request: r, Place: placement.PlaceOf(d)}
+			if p.journal.add(placement.KeptEvent{Decided: &kept}) != nil {
+				p.journal, d.Input = nil, "" // the following decisions have no input
 			}
 		}
 		p.fleet.Apply(r, d)
@@ -129,8 +129,7 @@ func (p *Placer) decide(requests []placement.Request) []placement.Decision {
 	return all
 }
 
-// keep writes what the journal has that is not written yet. A decision does not fail for want of its
-// input, which is then not kept.
+// keep writes the unwritten rows of the journal. A decision does not fail if its input can't be stored.
 func (p *Placer) keep(ctx context.Context) {
 	p.mu.Lock()
 	rows := p.unkept

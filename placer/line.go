@@ -15,14 +15,12 @@ import (
 const (
 	// batchMost is how many tenants are placed together at most.
 	batchMost = 128
-	// gatherFor is the longest time that tenants who wait already wait for more to come.
+	// gatherFor is the longest time that waiting tenants wait for more to come.
 	gatherFor = 5 * time.Millisecond
-	// batchWithin is the longest time that a batch may take. It does not end with any
-	// of its callers.
+	// batchWithin is the longest time that a batch may take. It does not end with any of its callers.
 	batchWithin = 15 * time.Second
-	// racesTogether is how often a tenant that loses its race is placed along with others.
-	// Another process's batches let it win within a few. What it loses alone for another
-	// reason, such as a row that is held for long, it waits for alone.
+	// racesTogether is how often a tenant that loses its race is placed along with others. Against batches of another
+	// process a few tries suffice. A row that is held for long must be waited for alone.
 	racesTogether = 4
 )
 
@@ -54,12 +52,12 @@ type line struct {
 	busy    bool // a tenant or a batch is being placed
 	waiting []*asking
 	enough  int           // as many as the last batch had
-	full    chan struct{} // closed when as many wait; nil unless somebody gathers
+	full    chan struct{} // closed when enough tenants wait; nil unless gather waits
 	took    time.Duration // the last batch
 }
 
-// try decides on a tenant once, and reserves the decision if it is a place. It is placed
-// together with those that ask at the same time; alone, and at once, if nobody does.
+// try decides on a tenant once, and reserves the place if there is one. Tenants that ask at the same time are placed
+// together; a single tenant is placed immediately.
 func (p *Placer) try(ctx context.Context, a *asking) (placement.Decision, tenant.ReserveResult, error) {
 	if a.request.Override != nil || a.request.Advice != nil || a.race >= racesTogether {
 		return p.alone(ctx, a)
@@ -80,8 +78,7 @@ func (p *Placer) try(ctx context.Context, a *asking) (placement.Decision, tenant
 		}
 		return got.d, got.res, nil
 	case <-ctx.Done():
-		// If it is being placed already that is like an answer that was lost: whoever
-		// asks again is told the place.
+		// If it is already being placed, repeating the request returns the place, as after a lost answer.
 		p.lines.leave(l, a)
 		return placement.Decision{}, tenant.ReserveResult{}, ctx.Err()
 	}
@@ -107,8 +104,8 @@ func (p *Placer) alone(ctx context.Context, a *asking) (d placement.Decision, re
 	return d, res, err
 }
 
-// enter puts a tenant in the line of its region. The caller of the first one advances the
-// line; if that has lost no race it does not wait, but is to be placed by its caller before.
+// enter puts a tenant in the line of its region. The first caller advances the line. Unless it has lost a race, it
+// places its own tenant beforehand, without waiting in the line.
 func (ls *lines) enter(a *asking) (l *line, first bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -144,8 +141,8 @@ func (ls *lines) leave(l *line, a *asking) {
 	}
 }
 
-// advance lets whoever waits be placed. The batch outlives the caller that was placed
-// before it, and takes its values along.
+// advance starts a batch for the waiting tenants. The batch outlives the caller that was placed before it, and keeps
+// the caller's context values.
 func (p *Placer) advance(ctx context.Context, l *line) {
 	p.lines.mu.Lock()
 	defer p.lines.mu.Unlock()
@@ -156,7 +153,7 @@ func (p *Placer) advance(ctx context.Context, l *line) {
 	go p.serveLine(context.WithoutCancel(ctx), l)
 }
 
-// serveLine places those who wait, batch by batch, until nobody does.
+// serveLine places the waiting tenants batch by batch until the line is empty.
 func (p *Placer) serveLine(ctx context.Context, l *line) {
 	for {
 		p.lines.gather(l)
@@ -172,8 +169,8 @@ func (p *Placer) serveLine(ctx context.Context, l *line) {
 	}
 }
 
-// gather waits until as many wait as were placed together last, because those often come
-// back, but no longer than that took. It doesn't keep a tenant that is the only one.
+// gather waits until as many tenants wait as the last batch had, because those often come back, but no longer than
+// that batch took. It does not delay a single tenant.
 func (ls *lines) gather(l *line) {
 	runtime.Gosched()
 	ls.mu.Lock()
@@ -196,8 +193,8 @@ func (ls *lines) gather(l *line) {
 	}
 }
 
-// take takes the next batch out of the line, in the order in which it is decided: the orgs
-// take turns. A tenant that waits twice is in it once. If nobody waits the line is free.
+// take takes the next batch out of the line in the order of decisions: the orgs take turns. A tenant that waits twice
+// is in it once. An empty line becomes free.
 func (ls *lines) take(l *line, policy placement.Policy) (batch []*asking) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -229,8 +226,7 @@ func (ls *lines) take(l *line, policy placement.Policy) (batch []*asking) {
 	return batch
 }
 
-// placeTogether decides on a batch and reserves what it decided, and answers everyone in
-// it.
+// placeTogether decides on a batch, reserves the places and answers every caller in it.
 func (p *Placer) placeTogether(ctx context.Context, batch []*asking) {
 	ctx, cancel := context.WithTimeout(ctx, batchWithin)
 	defer cancel()
@@ -253,7 +249,7 @@ func (p *Placer) placeTogether(ctx context.Context, batch []*asking) {
 	if all, err := p.decideAll(ctx, requests, learnt); err != nil {
 		giveUp(answers)
 	} else if err := p.reserveAll(ctx, batch, all, answers); err != nil {
-		// Each tries alone and hears of its own error, or of the place that it has.
+		// Each tries alone and gets its own error, or the place that it has.
 		p.forget()
 		giveUp(answers)
 	}
@@ -265,7 +261,7 @@ func giveUp(answers []answer) {
 	}
 }
 
-// reserveAll reserves the decisions that place somebody, in one transaction.
+// reserveAll reserves all places that were decided, in one transaction.
 func (p *Placer) reserveAll(ctx context.Context, batch []*asking, all []placement.Decision, answers []answer) error {
 	var rs []tenant.Reservation
 	var of []int

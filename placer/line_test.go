@@ -152,7 +152,8 @@ func TestTheyArePlacedTogether(t *testing.T) {
 			require.Equal(t, 1, c.Number(`SELECT count(*) FROM allocation_snapshots WHERE tenant_id = $1 AND allocation_id IS NULL`, id), "recorded")
 		}
 	}
-	require.Equal(t, 16, placed, "seven more on each server, one of them next to the first, and the enterprise tenant's own")
+	require.Equal(t, 16, placed,
+		"seven more on each server, one of them next to the first, and the enterprise tenant's dedicated server")
 	c.Recount()
 	again, err := c.placer.Look(ctx, tenant.Run{Tenant: c.of("o2")})
 	require.NoError(t, err)
@@ -195,8 +196,9 @@ func TestOneThatLosesTakesNobodyAlong(t *testing.T) {
 	c.Recount()
 }
 
-// TestWhoeverGoesLeavesTheLine: it is not placed, and nobody waits for it.
-func TestWhoeverGoesLeavesTheLine(t *testing.T) {
+// TestLeavingCallerIsNotPlaced: the tenant of a caller that gave up leaves the line, and no other tenant waits for
+// it.
+func TestLeavingCallerIsNotPlaced(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, nil)
 	c.starts()
@@ -213,7 +215,7 @@ func TestWhoeverGoesLeavesTheLine(t *testing.T) {
 	c.Recount()
 }
 
-// TestABatchThatFailsIsTriedOneByOne, whatever it failed of.
+// TestABatchThatFailsIsTriedOneByOne holds for every kind of failure.
 func TestABatchThatFailsIsTriedOneByOne(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, nil)
@@ -231,8 +233,8 @@ func TestABatchThatFailsIsTriedOneByOne(t *testing.T) {
 	c.Recount()
 }
 
-// TestNobodyWaitsAlone: one after the other, each is reserved in a statement of its own.
-func TestNobodyWaitsAlone(t *testing.T) {
+// TestSingleTenantsAreReservedWithoutBatch: tenants that come one after the other need one statement each.
+func TestSingleTenantsAreReservedWithoutBatch(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, nil)
 	c.gate.open = nil

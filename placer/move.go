@@ -9,8 +9,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// PlaceMove decides where a tenant moves to. Nothing is reserved. An error with a placement's code
-// says why there is no place.
+// PlaceMove decides where a tenant moves to. Nothing is reserved. An error with a placement's code explains why there
+// is no place.
 func (p *Placer) PlaceMove(ctx context.Context, t tenant.Run, m tenant.Move) (tenant.MovePlace, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

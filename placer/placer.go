@@ -31,10 +31,9 @@ type Store interface {
 	RecordOverride(ctx context.Context, o tenant.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error
 }
 
-// Placer decides on a snapshot of the fleet and reserves the decision. The snapshot
-// follows the rows through a change feed. A stale snapshot can cost a lost race, after
-// which it decides again with what it learnt, but never writes a wrong row. Tenants of a
-// region that ask while another is being placed are placed together.
+// Placer decides on a snapshot of the fleet and reserves the decision. The snapshot follows the rows through a change
+// feed. A stale snapshot can cost a lost race, after which it decides again on fresh rows, but never writes a wrong
+// row. Tenants of a region that ask while another is being placed are placed together.
 type Placer struct {
 	Store  Store
 	Policy placement.Policy
@@ -48,7 +47,7 @@ type Placer struct {
 	AdviceWithin time.Duration
 	// Wake signals a tenant's run that it was placed; may be nil.
 	Wake func(ctx context.Context, tenantID prego.TenantID)
-	// Draw draws from [0, n) how long who lost a race waits; nil is by chance.
+	// Draw returns how long the loser of a race waits, from [0, n); nil draws at random.
 	Draw    func(n int) int
 	Metrics *Metrics
 	// NewJournalID makes the id of a journal; default random ones.
@@ -116,8 +115,8 @@ func RequestOf(t tenant.Run) placement.Request {
 	}
 }
 
-// refresh brings the snapshot up to date; ids names rows to read even if the feed does
-// not list them. The lock must be held.
+// refresh brings the snapshot up to date; ids names rows to read even if the feed does not list them. The lock must
+// be held.
 func (p *Placer) refresh(ctx context.Context, ids []string) error {
 	c, err := p.Store.PlacementChanges(ctx, p.since, ids)
 	if err != nil {
@@ -134,10 +133,11 @@ func (p *Placer) refresh(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// decideAll decides on requests in their order, each seeing those before it, on the
-// snapshot, which it rereads if it is old or has no place for one of them. The snapshot
-// counts the tenants at once, so that the next decision sees them.
-func (p *Placer) decideAll(ctx context.Context, requests []placement.Request, learnt []string) ([]placement.Decision, error) {
+// decideAll decides on requests in order, each on top of the previous ones. It rereads the snapshot if it is old or has
+// no place for one of them. The snapshot counts the tenants immediately, so that the next decision sees them.
+func (p *Placer) decideAll(
+	ctx context.Context, requests []placement.Request, learnt []string,
+) ([]placement.Decision, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	learnt = slices.Concat(learnt, p.reread)
@@ -150,7 +150,7 @@ func (p *Placer) decideAll(ctx context.Context, requests []placement.Request, le
 	}
 	all := p.decide(requests)
 	if !fresh && slices.ContainsFunc(all, func(d placement.Decision) bool { return !d.PlacesTenant() }) {
-		// The places given so far are read as they are in the database, and given anew.
+		// Reread the rows of the places that were just given, and decide again.
 		var given []string
 		for _, d := range all {
 			given = append(given, rowsOf(d)...)
@@ -180,9 +180,11 @@ func (p *Placer) draw(n int) int {
 	return rand.IntN(n)
 }
 
-// Place finds a place for a tenant and reserves it. Decisions that place nobody are
-// recorded and returned. errGone means that the tenant no longer wants a place.
-func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Override, actor string) (d placement.Decision, err error) {
+// Place finds a place for a tenant and reserves it. Decisions without a place are recorded and returned.
+// server.ErrSuperseded means that the tenant no longer wants a place.
+func (p *Placer) Place(
+	ctx context.Context, t tenant.Run, override *placement.Override, actor string,
+) (d placement.Decision, err error) {
 	began := time.Now()
 	r := RequestOf(t)
 	r.Override = override
@@ -197,9 +199,8 @@ func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Ov
 			return d, err
 		}
 		if !d.PlacesTenant() && len(r.Busy) > 0 {
-			// Only places that others are reserving right now are left; that is settled
-			// in a moment. The more races were lost, the longer the wait, so that the
-			// losers' reads do not slow down the winners.
+			// Only places that others are reserving right now are left, which is settled in a moment. The more races
+			// were lost, the longer the wait, so that the losers' reads do not slow down the winners.
 			r.Busy, learnt = nil, []string{""}
 			select {
 			case <-time.After(time.Duration(2+p.draw(10<<min(race, 5))) * time.Millisecond):
@@ -223,7 +224,7 @@ func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Ov
 			return d, nil
 		case tenant.ReserveAlready:
 			p.doubt(d)
-			if override != nil { // another caller, who asked for something else
+			if override != nil { // a concurrent caller requested something else
 				return d, prego.Errorf(prego.CodeTenantPlaced, "tenant %s was placed meanwhile", t.TenantID)
 			}
 			return d, nil
@@ -248,7 +249,7 @@ func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Ov
 				continue
 			}
 		}
-		if res.Lost == "tenant" { // its row is held: alone it waits for it
+		if res.Lost == "tenant" { // another transaction holds its row: wait for it alone
 			race = max(race, racesTogether-1)
 		}
 		if r.Busy == nil {
@@ -267,7 +268,7 @@ func (p *Placer) doubt(d placement.Decision) {
 	p.reread = append(p.reread, rowsOf(d)...)
 }
 
-// forget makes the next decision reread everything: nobody knows what a reservation did.
+// forget makes the next decision reread everything, because the outcome of the reservation is unknown.
 func (p *Placer) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -328,42 +329,40 @@ func (p *Placer) Look(ctx context.Context, t tenant.Run) (placement.Decision, er
 	return p.fleet.Decide(RequestOf(t)), nil
 }
 
-// Simulate decides on requests over live data, each after the one before it. Nothing is
-// written.
+// Simulate decides on requests over live data, each on top of the previous ones. Nothing is written.
 func (p *Placer) Simulate(ctx context.Context, requests []placement.Request) ([]placement.Decision, error) {
 	c, err := p.Store.PlacementChanges(ctx, "", nil)
 	if err != nil {
 		return nil, err
 	}
-	pools, err := p.Store.PoolsOf(ctx, prego.IDs[prego.OrgID](orgsOf(requests)))
+	orgs := make([]prego.OrgID, len(requests))
+	for i, r := range requests {
+		orgs[i] = r.OrgID
+	}
+	slices.Sort(orgs)
+	pools, err := p.Store.PoolsOf(ctx, slices.Compact(orgs))
 	if err != nil {
 		return nil, err
 	}
 	fleet := placement.SnapshotOf(p.Policy, c)
 	out := make([]placement.Decision, len(requests))
 	for i, r := range requests {
-		r.Constraint = prego.EffectiveConstraint(r.Constraint, pools[string(r.OrgID)])
-		for _, pool := range pools[string(r.OrgID)] {
-			r.Pools = append(r.Pools, pool.Name)
-		}
-		out[i] = fleet.Decide(r)
+		out[i] = fleet.Decide(withPools(r, pools[string(r.OrgID)]))
 		fleet.Apply(r, out[i])
 	}
 	return out, nil
 }
 
-// orgsOf are the orgs of requests, each once. An unknown org has the default pool.
-func orgsOf(requests []placement.Request) []string {
-	var orgs []string
-	for _, r := range requests {
-		orgs = append(orgs, string(r.OrgID))
+// withPools returns the request with the names and the constraints of its org's pools.
+func withPools(r placement.Request, pools []prego.AppliedPool) placement.Request {
+	for _, pool := range pools {
+		r.Pools = append(r.Pools, pool.Name)
 	}
-	slices.Sort(orgs)
-	return slices.Compact(orgs)
+	r.Constraint = prego.EffectiveConstraint(r.Constraint, pools)
+	return r
 }
 
-// Override places a tenant where an operator says (placement-policy §8). It is recorded
-// even if it is refused.
+// Override places a tenant where an operator decides (placement-policy §8). It is recorded even if it is refused.
 func (p *Placer) Override(ctx context.Context, o tenant.PlacementOverride, by string) (placement.Decision, error) {
 	t, err := p.Store.TenantRun(ctx, o.TenantID)
 	if err != nil {
@@ -386,7 +385,8 @@ func (p *Placer) Override(ctx context.Context, o tenant.PlacementOverride, by st
 func (p *Placer) override(ctx context.Context, t tenant.Run, o tenant.PlacementOverride, by string) (placement.Decision, error) {
 	switch {
 	case t.Allocation != nil:
-		return placement.Decision{}, prego.Errorf(prego.CodeTenantPlaced, "tenant %s is placed on %s already", t.TenantID, t.Allocation.AppServerID)
+		return placement.Decision{}, prego.Errorf(prego.CodeTenantPlaced,
+			"tenant %s is already placed on %s", t.TenantID, t.Allocation.AppServerID)
 	case t.State != tenant.Trial && t.State != tenant.Provisioning:
 		return placement.Decision{}, prego.Errorf(prego.CodeInvalidTransition, "cannot place the tenant: it is %s", t.State)
 	}
@@ -395,7 +395,7 @@ func (p *Placer) override(ctx context.Context, t tenant.Run, o tenant.PlacementO
 	}, by)
 	switch {
 	case errors.Is(err, server.ErrSuperseded):
-		return d, prego.Errorf(prego.CodeInvalidTransition, "tenant %s has changed meanwhile", t.TenantID)
+		return d, prego.Errorf(prego.CodeInvalidTransition, "tenant %s has changed in the meantime", t.TenantID)
 	case err != nil:
 		return d, err
 	case d.PlacesTenant():

@@ -23,12 +23,11 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // placing is a fleet with a placer.
 type placing struct{ *fleet.Fleet }
 
-// newPlacing returns a placing with a database of its own.
+// newPlacing returns a placing with a separate database.
 func newPlacing(t testing.TB, conns int32) *placing { return &placing{fleet.New(t, conns)} }
 
-// TestPlacersRace lets 64 placers, in as many processes' worth of snapshots, place
-// tenants of every plan on too small a fleet at once: P8 and the invariants of
-// placement-policy §6 hold in the rows, whatever each believed.
+// TestPlacersRace lets 64 placers, each with a separate snapshot, concurrently place tenants of every plan on too
+// small a fleet: P8 and the invariants of placement-policy §6 hold in the rows, whatever the snapshots showed.
 func TestPlacersRace(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 40)
@@ -111,7 +110,7 @@ func TestNaiveTwinsAreCaught(t *testing.T) {
 		var site string
 		err := p.Pool.QueryRow(ctx, `SELECT pool_site_id FROM site_pool WHERE state = 'available' LIMIT 1`).Scan(&site)
 		read.Done()
-		read.Wait() // everybody has read before anybody writes
+		read.Wait() // all have read before the first writes
 		if err != nil {
 			return err
 		}
@@ -161,7 +160,7 @@ func TestReserveWaitsForNobody(t *testing.T) {
 		require.Equal(t, lost, together[0].Lost)
 		require.NoError(t, tx.Rollback(context.Background()))
 	}
-	// A tenant that is to be alone needs the servers of its shard and pool, too.
+	// A dedicated tenant also needs the servers of its shard and pool.
 	for host, lost := range map[string]string{"db-0": "db_shard", "redis-0": "redis_pool"} {
 		tx, err := p.Pool.Begin(context.Background())
 		require.NoError(t, err)
@@ -241,7 +240,7 @@ func TestWaitingTenantsAreServedInTurn(t *testing.T) {
 	require.Equal(t, map[prego.Plan]int{"enterprise": 1, "starter": 4, "trial": 1}, o.Waiting)
 	require.True(t, p.Run(prego.TenantID(a1)).Queued, "others wait")
 	p.Exec(`UPDATE tenants SET status_reason = 'cell_mismatch' WHERE tenant_id <> $1`, a1)
-	require.False(t, p.Run(prego.TenantID(a1)).Queued, "those for whom there is no server hold up nobody")
+	require.False(t, p.Run(prego.TenantID(a1)).Queued, "tenants without a possible server do not block the queue")
 }
 
 func TestOverrides(t *testing.T) {

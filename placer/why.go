@@ -9,10 +9,10 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// FunnelMost is how many candidates a funnel lists of each filter, and of those that remain.
+// FunnelMost limits the candidates that a funnel lists for each filter, and the remaining ones.
 const FunnelMost = 50
 
-// Explain reads what a decision was made on, and how it was made with the policy of then.
+// Explain returns a decision's input, and how it was made with the policy of that time.
 func (p *Placer) Explain(ctx context.Context, d tenant.DecisionRecord) (placement.Kept, placement.Funnel, error) {
 	k, _, err := p.kept(ctx, d)
 	if err != nil {
@@ -48,9 +48,12 @@ func (p *Placer) kept(ctx context.Context, d tenant.DecisionRecord) (k placement
 	return k, recorded, err
 }
 
-// WhatIf decides on a request over live data as it is, and with what is otherwise. For a tenant the
-// request is its own. Nothing is written.
-func (p *Placer) WhatIf(ctx context.Context, id prego.TenantID, r placement.Request, w placement.WhatIf) (out [2]placement.Answer, err error) {
+// WhatIf decides on a request over live data, first as it is and then with the changes of w. For an existing tenant it
+// uses the tenant's own request. Nothing is written.
+func (p *Placer) WhatIf(
+	ctx context.Context, id prego.TenantID, r placement.Request, w placement.WhatIf,
+) (out [2]placement.Answer, err error) {
+	var pools []prego.AppliedPool
 	if id != "" {
 		t, err := p.Store.TenantRun(ctx, id)
 		if err != nil {
@@ -58,24 +61,18 @@ func (p *Placer) WhatIf(ctx context.Context, id prego.TenantID, r placement.Requ
 		}
 		r = RequestOf(t)
 		r.TenantID = placement.AnotherTenant // the tenant itself may have a place
-		if w.Constraint != nil {
-			c := prego.EffectiveConstraint(*w.Constraint, t.Pools)
-			w.Constraint = &c
-		}
+		pools = t.Pools
 	} else {
-		pools, err := p.Store.PoolsOf(ctx, []prego.OrgID{r.OrgID})
+		of, err := p.Store.PoolsOf(ctx, []prego.OrgID{r.OrgID})
 		if err != nil {
 			return out, err
 		}
-		of := pools[string(r.OrgID)]
-		for _, pool := range of {
-			r.Pools = append(r.Pools, pool.Name)
-		}
-		if w.Constraint != nil {
-			c := prego.EffectiveConstraint(*w.Constraint, of)
-			w.Constraint = &c
-		}
-		r.Constraint = prego.EffectiveConstraint(r.Constraint, of)
+		pools = of[string(r.OrgID)]
+		r = withPools(r, pools)
+	}
+	if w.Constraint != nil {
+		c := prego.EffectiveConstraint(*w.Constraint, pools)
+		w.Constraint = &c
 	}
 	c, err := p.Store.PlacementChanges(ctx, "", nil)
 	if err != nil {

@@ -35,8 +35,8 @@ func (p *placing) decisions(id prego.TenantID) []tenant.DecisionRecord {
 	return all
 }
 
-// TestEveryDecisionCanBeReplayed: those that were made one by one and together, lost races among them,
-// and those that placed nobody, by processes that know nothing of each other.
+// TestEveryDecisionCanBeReplayed covers single and batched decisions, with lost races and without a place, made by
+// independent processes.
 func TestEveryDecisionCanBeReplayed(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -99,7 +99,7 @@ func TestEveryDecisionCanBeReplayed(t *testing.T) {
 		{What: "policy", Field: "memory_pct_max", Then: "70", Now: "10", Decisive: true}, {What: "policy", Field: "max_rejected", Then: "20", Now: "3"},
 	}, r.Differences)
 
-	// What is missing is said, and never guessed.
+	// Missing input is reported, never guessed.
 	p.Exec(`DELETE FROM decision_inputs WHERE first = 0`)
 	_, _, err = judge.Explain(ctx, p.decisions(tenants[0].TenantID)[0])
 	require.Equal(t, prego.CodeInputNotKept, prego.CodeOf(err))
@@ -158,13 +158,13 @@ func TestWhatIfOfATenant(t *testing.T) {
 		placement.WhatIf{Plan: &plan, Add: &placement.AddedServer{Role: prego.RoleDBShard, Capacity: 5}})
 	require.NoError(t, err)
 	require.Equal(t, []any{placement.Placed, placement.OnDemandSite, prego.ShardID(placement.AddedID)}, []any{answers[0].Line.Outcome, answers[1].Line.Outcome, answers[1].Line.DBShardID})
-	_, err = pl.WhatIf(ctx, "nobody", placement.Request{}, placement.WhatIf{})
+	_, err = pl.WhatIf(ctx, "unknown", placement.Request{}, placement.WhatIf{})
 	require.Equal(t, prego.CodeTenantNotFound, prego.CodeOf(err))
 	require.Zero(t, p.Number(`SELECT count(*) FROM allocation_snapshots`)+p.Number(`SELECT count(*) FROM decision_inputs`))
 }
 
-// BenchmarkKeep says what the input of a decision costs among 1,000 servers: bytes in the database, of all
-// journals with their states, and time.
+// BenchmarkKeep measures what the input of a decision costs among 1,000 servers: time, and bytes in the database for
+// all journals with their states.
 func BenchmarkKeep(b *testing.B) {
 	ctx := context.Background()
 	p := whyFleet(b)
