@@ -7,25 +7,25 @@ import (
 	"github.com/prego/prego"
 )
 
-// awaited are the servers whose runs wait for a heartbeat: a run is signalled once, when
-// what it waits for is there, and not by each heartbeat while its containers start.
+// awaited are the servers whose runs wait for a heartbeat. A run is signalled once its condition holds, and not by
+// each heartbeat while its containers start.
 type awaited struct {
 	mu       sync.Mutex
 	expected map[prego.ServerID]bool // handshake done here, first heartbeat still to come
 	told     map[prego.ServerID]told
 }
 
-// told is a signal that was sent to a run.
+// told is a signal sent to a run.
 type told struct {
 	attempt int
 	at      time.Time
 }
 
 const (
-	// tellAgain is after how long a heartbeat of a server that is still provisioning signals
-	// its run once more: the signal before may have come to an end with its run.
+	// tellAgain is after how long a heartbeat of a server that is still provisioning signals its run once more: the
+	// run that received the previous signal may have ended.
 	tellAgain = time.Minute
-	// maxAwaited bounds the servers that are remembered. Forgetting costs a signal.
+	// maxAwaited bounds the remembered servers. Forgetting one costs a signal.
 	maxAwaited = 10_000
 )
 
@@ -33,7 +33,7 @@ func newAwaited() awaited {
 	return awaited{expected: map[prego.ServerID]bool{}, told: map[prego.ServerID]told{}}
 }
 
-// expect notes a handshake. The run of a new one is to be told anew.
+// expect notes a handshake: the next heartbeat signals the server's run again.
 func (a *awaited) expect(id prego.ServerID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,8 +53,7 @@ func (a *awaited) arrived(id prego.ServerID) bool {
 	return first
 }
 
-// tell reports whether the run of a provisioning server is to be signalled, and notes that
-// it is.
+// tell reports whether to signal the run of a provisioning server, and notes the signal.
 func (a *awaited) tell(id prego.ServerID, attempt int, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -10,12 +10,11 @@ import (
 	"github.com/prego/prego"
 )
 
-// TestARunIsToldOnce: one signal per attempt, again after a minute, after a new handshake,
-// and after one that could not be sent.
+// TestARunIsToldOnce: one signal per attempt, again after a minute, after a new handshake, and after a failed signal.
 func TestARunIsToldOnce(t *testing.T) {
 	t.Parallel()
 	a, now := newAwaited(), time.Now()
-	require.False(t, a.arrived("s"), "nobody waits for it")
+	require.False(t, a.arrived("s"), "no run waits for it")
 	a.expect("s")
 	require.True(t, a.arrived("s"))
 	require.False(t, a.arrived("s"), "it was the first one")
@@ -31,8 +30,8 @@ func TestARunIsToldOnce(t *testing.T) {
 	require.True(t, a.tell("s", 2, now.Add(tellAgain)), "an import that is taken over again keeps its attempt")
 }
 
-// TestWhatIsAwaitedIsBounded: hosts that never become active leave nothing behind for good.
-func TestWhatIsAwaitedIsBounded(t *testing.T) {
+// TestAwaitedServersAreBounded: hosts that never become active leave nothing behind permanently.
+func TestAwaitedServersAreBounded(t *testing.T) {
 	t.Parallel()
 	a := newAwaited()
 	for i := range 2*maxAwaited + 1 {

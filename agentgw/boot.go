@@ -2,6 +2,7 @@ package agentgw
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -10,20 +11,22 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
 )
 
 // bootIdentity checks the bootstrap token of a host that has no identity yet, without
 // consuming it.
-func (g *Gateway) bootIdentity(c echo.Context) (BootIdentity, error) {
+func (g *Gateway) bootIdentity(c echo.Context) (server.BootIdentity, error) {
 	raw, ok := bearerToken(c)
 	if !ok || len(raw) > 128 {
-		return BootIdentity{}, prego.Errorf(prego.CodeTokenUnknown, "a bootstrap token is required as bearer token")
+		return server.BootIdentity{}, prego.Errorf(prego.CodeTokenUnknown,
+			"a bootstrap token is required as bearer token")
 	}
 	return g.store.BootIdentity(c.Request().Context(), g.tokens.HashBootstrap(raw))
 }
 
-// bootStage records a milestone of a booting host, so that a boot that fails before the
-// agent runs can be seen. A reported failure ends the run's wait.
+// bootStage records a milestone of a booting host, so that a boot that fails before the agent runs is visible. A
+// reported failure ends the run's wait.
 func (g *Gateway) bootStage(c echo.Context) error {
 	return g.guarded(c, func() error {
 		who, err := g.bootIdentity(c)
@@ -34,12 +37,8 @@ func (g *Gateway) bootStage(c echo.Context) error {
 		if err := decode(c, &in); err != nil {
 			return err
 		}
-		known := false
-		for _, s := range wire.BootStages() {
-			known = known || s == in.Stage
-		}
 		switch {
-		case !known:
+		case !slices.Contains(wire.BootStages(), in.Stage):
 			return prego.Invalid("stage", "is not a boot stage")
 		case prego.ServerID(in.ServerID) != who.ServerID:
 			return prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token belongs to another server")
@@ -56,7 +55,8 @@ func (g *Gateway) bootStage(c echo.Context) error {
 			return err
 		}
 		if in.Stage == wire.StageFailed {
-			g.log.Warn("boot failed", zap.String("server_id", string(who.ServerID)), zap.Int("attempt", who.Attempt), zap.String("cause", prego.Redact(detail)))
+			g.log.Warn("boot failed", zap.String("server_id", string(who.ServerID)), zap.Int("attempt", who.Attempt),
+				zap.String("cause", prego.Redact(detail)))
 			g.signal(c.Request().Context(), handshakeSlotTimeout, "boot_failed", who.ServerID, who.Attempt, g.runs.BootFailed)
 		}
 		return c.NoContent(http.StatusNoContent)

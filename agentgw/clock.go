@@ -9,9 +9,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// ahead is how many seconds a host's clock is ahead of this one, negative if it is
-// behind and nil if unknown; the request's latency is included. skewed means that it is
-// more than tokens and certificates tolerate.
+// ahead returns how many seconds a host's clock is ahead of this one: negative if it is behind, nil if unknown; the
+// request's latency is included. skewed means that tokens and certificates do not tolerate the difference.
 func (g *Gateway) ahead(hostTime time.Time) (seconds *float64, skewed bool) {
 	if hostTime.IsZero() {
 		return nil, false
@@ -20,7 +19,7 @@ func (g *Gateway) ahead(hostTime time.Time) (seconds *float64, skewed bool) {
 	return &s, s > g.settings.ClockTolerance.Seconds() || -s > g.settings.ClockTolerance.Seconds()
 }
 
-// clockSkew is the message for a clock that is so many seconds ahead.
+// clockSkew is the message for a clock that is ahead by some seconds.
 func clockSkew(ahead float64) string {
 	d := time.Duration(ahead * float64(time.Second)).Round(time.Second)
 	if d < 0 {
@@ -29,9 +28,8 @@ func clockSkew(ahead float64) string {
 	return fmt.Sprintf("the host's clock is %s ahead of the control plane's", d)
 }
 
-// refuseClock rejects a handshake of a host whose clock is wrong, and records it. The
-// token stays valid, since the host may still set its clock. A host without a valid
-// token gets that error instead.
+// refuseClock rejects a handshake of a host whose clock is wrong, and records it. The token stays valid, since the
+// host may still set its clock. A host without a valid token gets that error instead.
 func (g *Gateway) refuseClock(ctx context.Context, tokenHash []byte, serverID prego.ServerID, ahead float64) error {
 	who, err := g.store.BootIdentity(ctx, tokenHash)
 	if prego.CodeOf(err) == prego.CodeTokenUnknown || (err == nil && who.ServerID != serverID) {

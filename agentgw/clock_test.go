@@ -73,9 +73,8 @@ func TestClocksThatDiffer(t *testing.T) {
 			shake(now)
 			events, err := b.store.ServerEvents(ctx, "clock")
 			require.NoError(t, err)
-			// The server's first event, and one for each minute in which it was refused: the
-			// three requests are in two at most.
-			require.LessOrEqual(t, len(events), 3, "a host that goes on asking does not fill the timeline")
+			// The server's first event, and one for each minute of refusals: the three requests span at most two.
+			require.LessOrEqual(t, len(events), 3, "a host that keeps asking does not fill the timeline")
 			status, code = shake(now.Add(-tc.ahead))
 			require.Equal(t, 200, status, "%s: once its clock is right the same token is good", code)
 		})
@@ -86,26 +85,26 @@ func TestHeartbeatsTellOfTheirHost(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	b := setup(t, nil)
-	b.server("told")
+	b.server("events")
 	key := newKey(t)
-	_, _, id := b.handshake("told", key, nil)
+	_, _, id := b.handshake("events", key, nil)
 	c := b.client(certificate(t, id.Certificates.AgentClient, key))
 	beat := func(docker string, ahead time.Duration) server.Server {
 		t.Helper()
-		before, err := b.store.GetServer(ctx, "told")
+		before, err := b.store.GetServer(ctx, "events")
 		require.NoError(t, err)
 		body := fmt.Sprintf(`{"boot_id":"b1","agent_version":"v1","docker_state":%q,"host_time":%q}`, docker, time.Now().Add(ahead).Format(time.RFC3339Nano))
 		status, _, _ := b.post(c, wire.PathHeartbeat, id.Token, "application/json", []byte(body))
 		require.Equal(t, 200, status)
 		var after server.Server
 		require.Eventually(t, func() bool {
-			after, err = b.store.GetServer(ctx, "told")
+			after, err = b.store.GetServer(ctx, "events")
 			return err == nil && after.AgentLastHeartbeatAt != nil && (before.AgentLastHeartbeatAt == nil || after.AgentLastHeartbeatAt.After(*before.AgentLastHeartbeatAt))
 		}, 5*time.Second, time.Millisecond)
 		return after
 	}
-	told := func() []string {
-		events, err := b.store.ServerEvents(ctx, "told")
+	recorded := func() []string {
+		events, err := b.store.ServerEvents(ctx, "events")
 		require.NoError(t, err)
 		var out []string
 		for _, e := range events {
@@ -119,26 +118,29 @@ func TestHeartbeatsTellOfTheirHost(t *testing.T) {
 	s := beat("running", 0)
 	require.False(t, s.ClockSkewed)
 	require.InDelta(t, 0, *s.ClockAheadSeconds, 2)
-	require.Empty(t, told())
+	require.Empty(t, recorded())
 	s = beat("running", -time.Hour)
 	require.False(t, s.ClockSkewed, "that one may have been long on its way")
 	s = beat("stopped", -time.Hour)
 	require.True(t, s.ClockSkewed)
 	require.InDelta(t, -3600, *s.ClockAheadSeconds, 2)
-	require.Equal(t, []string{"clock_skewed clock_skew: the host's clock is 3600 s behind the control plane's", "docker_stopped : dockerd is stopped"}, told())
+	require.Equal(t, []string{
+		"clock_skewed clock_skew: the host's clock is 3600 s behind the control plane's",
+		"docker_stopped : dockerd is stopped",
+	}, recorded())
 	require.Equal(t, "stopped", s.DockerState)
 	beat("stopped", -time.Hour)
-	require.Len(t, told(), 2, "what stays wrong is told once")
+	require.Len(t, recorded(), 2, "a lasting problem is recorded once")
 	s = beat("running", 0)
 	require.False(t, s.ClockSkewed)
-	require.Len(t, told(), 4)
-	require.Contains(t, told()[2], "clock_agrees : the host's clock is 0 s ")
-	require.Equal(t, "docker_running : dockerd is running", told()[3])
+	require.Len(t, recorded(), 4)
+	require.Contains(t, recorded()[2], "clock_agrees : the host's clock is 0 s ")
+	require.Equal(t, "docker_running : dockerd is running", recorded()[3])
 	status, _, _ := b.post(c, wire.PathHeartbeat, id.Token, "application/json", []byte(`{"boot_id":"b1"}`))
-	require.Equal(t, 200, status, "an agent of earlier says nothing of its clock")
+	require.Equal(t, 200, status, "an earlier agent does not report its clock")
 	require.Eventually(t, func() bool {
-		s, err := b.store.GetServer(ctx, "told")
+		s, err := b.store.GetServer(ctx, "events")
 		return err == nil && s.ClockAheadSeconds == nil && !s.ClockSkewed
 	}, 5*time.Second, time.Millisecond)
-	require.Len(t, told(), 4)
+	require.Len(t, recorded(), 4)
 }

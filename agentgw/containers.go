@@ -15,8 +15,8 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// containers accepts a report of instances' containers. It is answered once it is
-// written: the agent sends the next one then, and the same one again if it is not.
+// containers accepts a report of instances' containers. It answers once the report is written: then the agent sends
+// the next one, otherwise it repeats the report.
 func (g *Gateway) containers(c echo.Context) error {
 	var in wire.ContainersRequest
 	if err := decode(c, &in); err != nil {
@@ -45,7 +45,9 @@ func instanceReport(in wire.ContainersRequest) (r workload.InstanceReport, err e
 	if len(in.Containers) > wire.MaxContainers {
 		return r, prego.Invalid("containers", "must be at most 4096")
 	}
-	r = workload.InstanceReport{Stream: in.Stream, Seq: in.Seq, Full: in.Full, Seen: make([]workload.InstanceSight, 0, len(in.Containers))}
+	r = workload.InstanceReport{
+		Stream: in.Stream, Seq: in.Seq, Full: in.Full, Seen: make([]workload.InstanceSight, 0, len(in.Containers)),
+	}
 	there := make(map[string]bool, len(in.Containers))
 	for _, c := range in.Containers {
 		if err := workload.ValidateInstanceID(c.Instance); err != nil {
@@ -62,13 +64,14 @@ func instanceReport(in wire.ContainersRequest) (r workload.InstanceReport, err e
 			return r, prego.Invalid("health", "must be starting, healthy or unhealthy")
 		}
 		r.Seen = append(r.Seen, workload.InstanceSight{
-			InstanceID: prego.InstanceID(c.Instance), Ended: c.Ended, Health: workload.InstanceHealth(c.Health), Detail: printable(c.Detail),
+			InstanceID: prego.InstanceID(c.Instance), Ended: c.Ended,
+			Health: workload.InstanceHealth(c.Health), Detail: printable(c.Detail),
 		})
 	}
 	return r, nil
 }
 
-// printable is a host's text as Postgres takes it.
+// printable is a host's text without what Postgres rejects.
 func printable(s string) string {
 	s = strings.ToValidUTF8(s[:min(len(s), wire.MaxContainerDetail)], "?")
 	return strings.Map(func(r rune) rune {
@@ -92,8 +95,8 @@ type reporter struct {
 
 type waitingReport struct {
 	workload.InstanceReport
-	done chan reportAnswer // takes one
-	ctx  context.Context   //nolint:containedctx // of the request that waits: when that is gone, nothing is written
+	done chan reportAnswer // buffered
+	ctx  context.Context   //nolint:containedctx // of the waiting request: a report without one is not written
 }
 
 type reportAnswer struct {
@@ -105,7 +108,7 @@ const (
 	// maxReports bounds one write, and maxSeen the containers in it.
 	maxReports = 100
 	maxSeen    = 5000
-	// maxWaitingReports bounds what gathers while the database is away.
+	// maxWaitingReports bounds the waiting reports while the database is unavailable.
 	maxWaitingReports = 20_000
 )
 
@@ -200,12 +203,13 @@ func (g *Gateway) reported(o workload.ReportOutcome, reports int, err error) {
 	g.metrics.instances.WithLabelValues("healthy").Add(float64(o.Ran))
 }
 
-// wakeGroups tells the runs of groups that an instance became healthy or failed. A lost
-// signal heals: the run reads its rows at its deadlines.
+// wakeGroups signals the runs of groups whose instances became healthy or failed. A lost signal heals: the run reads
+// its rows at its deadlines.
 func (g *Gateway) wakeGroups(ctx context.Context, groups []workload.GroupRef) {
 	deadline := time.Now().Add(batchSlotTimeout)
 	for _, ref := range groups {
-		g.send(ctx, time.Until(deadline), "containers", zap.String("group_id", string(ref.GroupID)), func(ctx context.Context) error {
+		group := zap.String("group_id", string(ref.GroupID))
+		g.send(ctx, time.Until(deadline), "containers", group, func(ctx context.Context) error {
 			return g.runs.WakeGroup(ctx, ref.GroupID, ref.OrgID)
 		})
 	}

@@ -62,7 +62,8 @@ func TestContainersReports(t *testing.T) {
 	status, _, out = report(1, true, wire.Container{Instance: "ins-0123456789ab-1", Health: wire.HealthHealthy}, wire.Container{Instance: "ins-0123456789ab-2", Ended: true})
 	require.Equal(t, http.StatusOK, status)
 	require.False(t, out.Resync)
-	require.Equal(t, []string{"running ", "booting "}, []string{state("1"), state("2")}, "an agent tells of its own server only")
+	require.Equal(t, []string{"running ", "booting "}, []string{state("1"), state("2")},
+		"an agent reports only its own server")
 	require.Eventually(t, func() bool { return slices.Contains(g.signals.all(), "group grp-0123456789ab") }, 5*time.Second, time.Millisecond)
 	status, _, _ = report(2, false, wire.Container{Instance: "ins-0123456789ab-1", Ended: true, Detail: "it ended\x00 with status 1"})
 	require.Equal(t, http.StatusOK, status)

@@ -24,7 +24,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// EdgeStore is the part of Postgres that edges' documents are made from.
+// EdgeStore is the part of Postgres that the documents of edges need.
 type EdgeStore interface {
 	EdgeChanges(ctx context.Context, since string) (edge.Change, error)
 	PublishEdges(ctx context.Context, network string, digest []byte, snapshot string) (version int64, ok bool, err error)
@@ -37,27 +37,27 @@ type EdgeStore interface {
 const (
 	// followEdges is how often the feed of changes is read while an edge waits.
 	followEdges = 100 * time.Millisecond
-	// edgesIdle is how long after the last request it is followed.
+	// edgesIdle is how long after the last request the feed is followed.
 	edgesIdle = 2 * time.Minute
-	// rereadEdges is how often everything is read, in case that the feed missed something:
-	// a certificate ends without a change.
+	// rereadEdges is how often everything is read, because the feed does not report everything: a certificate expires
+	// without a change.
 	rereadEdges = 5 * time.Minute
 	edgeTimeout = 30 * time.Second
 )
 
-// edges makes the documents of the networks whose edges ask this process. It follows the
-// feed of changes while one does.
+// edges builds the documents of the networks whose edges request one from this process. It follows the feed of
+// changes while there are such edges.
 type edges struct {
 	store    EdgeStore
 	settings edge.Settings
 	log      *zap.Logger
-	every    time.Duration // between two looks at the feed
+	every    time.Duration // between two reads of the feed
 
 	mu       sync.Mutex
 	networks map[string]*edgeNetwork
 	asked    time.Time
 	due      chan struct{}
-	done     chan struct{} // closed when this process ends: nobody waits any longer
+	done     chan struct{} // closed when this process ends, which ends all waiting
 	doneOnce sync.Once
 }
 
@@ -74,13 +74,16 @@ type edgeNetwork struct {
 }
 
 func newEdges(store EdgeStore, s edge.Settings, every time.Duration, log *zap.Logger) *edges {
-	return &edges{store: store, settings: s, log: log, every: cmp.Or(every, followEdges), networks: map[string]*edgeNetwork{}, due: make(chan struct{}, 1), done: make(chan struct{})}
+	return &edges{
+		store: store, settings: s, log: log, every: cmp.Or(every, followEdges),
+		networks: map[string]*edgeNetwork{}, due: make(chan struct{}, 1), done: make(chan struct{}),
+	}
 }
 
 // stop lets requests that wait for a document return.
 func (e *edges) stop() { e.doneOnce.Do(func() { close(e.done) }) }
 
-// current is a network's document, which may not be there yet; it is made from now on.
+// current returns a network's document, which is empty until it has been built.
 func (e *edges) current(network string) *edgeNetwork {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -97,8 +100,7 @@ func (e *edges) current(network string) *edgeNetwork {
 	return n
 }
 
-// wait returns a network's document once it has another version than the one that an edge
-// has, or what there is when the time is over.
+// wait returns a network's document once it differs from the edge's version, or the current one when patience ends.
 func (e *edges) wait(ctx context.Context, network string, version int64, patience time.Duration) *edgeNetwork {
 	t := time.NewTimer(patience)
 	defer t.Stop()
@@ -119,7 +121,7 @@ func (e *edges) wait(ctx context.Context, network string, version int64, patienc
 	}
 }
 
-// run makes documents until ctx ends.
+// run builds documents until ctx ends.
 func (e *edges) run(ctx context.Context) {
 	defer e.stop()
 	var f edgeFollower
@@ -129,7 +131,7 @@ func (e *edges) run(ctx context.Context) {
 		e.mu.Lock()
 		idle := time.Since(e.asked) > edgesIdle
 		if idle {
-			f = edgeFollower{} // nobody needs it: give the memory back
+			f = edgeFollower{} // unused: release the memory
 			clear(e.networks)
 		}
 		e.mu.Unlock()
@@ -155,14 +157,14 @@ func (e *edges) run(ctx context.Context) {
 type edgeFollower struct {
 	model        *edge.Model
 	since        string
-	read         time.Time // everything
+	read         time.Time // of the last complete read
 	certificates int64
 	barriers     []string
-	behind       bool // a network's document is to be made again
+	behind       bool // a network's document must be built again
 	challenges   []wire.EdgeChallenge
 }
 
-// follow reads what changed and makes the documents anew that are affected.
+// follow reads the changes and rebuilds the documents that they affect.
 func (e *edges) follow(ctx context.Context, f *edgeFollower) error {
 	ctx, cancel := context.WithTimeout(ctx, edgeTimeout)
 	defer cancel()
@@ -185,7 +187,7 @@ func (e *edges) follow(ctx context.Context, f *edgeFollower) error {
 			f.challenges = append(f.challenges, wire.EdgeChallenge{Host: ch.Name, Token: ch.Token, KeyAuthorization: ch.Answer})
 		}
 	}
-	// While an old transaction runs, its successors are met again and again.
+	// While an old transaction runs, the same successors appear in each read.
 	barrier := slices.ContainsFunc(c.Barriers, func(id string) bool { return !slices.Contains(f.barriers, id) })
 	e.mu.Lock()
 	networks, fresh := make(map[string]*edgeNetwork, len(e.networks)), false
@@ -213,11 +215,16 @@ func (e *edges) follow(ctx context.Context, f *edgeFollower) error {
 	return nil
 }
 
-// build makes a network's document and publishes it if it is another one, or if somebody
-// waits until it has been looked at. ok is false if it is out of date.
-func (e *edges) build(ctx context.Context, f *edgeFollower, network string, before *edgeNetwork, snapshot string, certificates, publish bool) (ok bool, err error) {
+// build makes a network's document. It publishes a changed document, or with publish any, for processes that wait until
+// the edges have seen the current state. ok is false if the document is out of date.
+func (e *edges) build(
+	ctx context.Context, f *edgeFollower, network string, before *edgeNetwork, snapshot string,
+	certificates, publish bool,
+) (ok bool, err error) {
 	d := f.model.Document(network)
-	n := &edgeNetwork{names: edge.Names(d), certs: before.certs, owners: map[edgeOwner]bool{}, changed: make(chan struct{})}
+	n := &edgeNetwork{
+		names: edge.Names(d), certs: before.certs, owners: map[edgeOwner]bool{}, changed: make(chan struct{}),
+	}
 	if certificates || before.version == 0 || !slices.Equal(n.names, before.names) {
 		list, err := e.store.ServedCertificates(ctx, n.names)
 		if err != nil {
@@ -298,8 +305,7 @@ func (g *Gateway) edgeDocument(c echo.Context) error {
 	return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, n.plain)
 }
 
-// edgeCertificates answers with the certificates and keys that an edge of their names asks
-// for.
+// edgeCertificates answers with the requested certificates and keys, as far as the edge's network serves them.
 func (g *Gateway) edgeCertificates(c echo.Context) error {
 	var in wire.EdgeCertificatesRequest
 	if err := decode(c, &in); err != nil {
@@ -325,7 +331,8 @@ func (g *Gateway) edgeCertificates(c echo.Context) error {
 			continue
 		}
 		out.Certificates = append(out.Certificates, wire.EdgeCertificate{
-			EdgeCertificateRef: wire.EdgeCertificateRef{ID: id, Names: cert.Names, SHA256: cert.Digest}, Chain: cert.Chain, Key: string(key),
+			EdgeCertificateRef: wire.EdgeCertificateRef{ID: id, Names: cert.Names, SHA256: cert.Digest},
+			Chain:              cert.Chain, Key: string(key),
 		})
 	}
 	return c.JSON(http.StatusOK, out)
@@ -345,22 +352,29 @@ func (g *Gateway) edgeApplied(c echo.Context) error {
 	}
 	for i := range in.LeftOut {
 		p := &in.LeftOut[i]
-		if !slices.Contains(wire.EdgeParts(), p.Kind) || max(len(p.Name), len(p.Tenant), len(p.Route)) > wire.MaxEdgePartName || len(p.Reason) > wire.MaxEdgePartReason {
-			return prego.Invalid("left_out", "must be parts of a document, with names of at most 300 and reasons of at most 512 bytes")
+		names := max(len(p.Name), len(p.Tenant), len(p.Route))
+		if !slices.Contains(wire.EdgeParts(), p.Kind) || names > wire.MaxEdgePartName ||
+			len(p.Reason) > wire.MaxEdgePartReason {
+			return prego.Invalid("left_out",
+				"must be parts of a document, with names of at most 300 and reasons of at most 512 bytes")
 		}
-		p.Name, p.Tenant, p.Route, p.Reason = printable(p.Name), printable(p.Tenant), printable(p.Route), printable(p.Reason)
+		p.Name, p.Tenant = printable(p.Name), printable(p.Tenant)
+		p.Route, p.Reason = printable(p.Route), printable(p.Reason)
 	}
 	who := callerOf(c)
 	if in.Refused != 0 {
 		g.metrics.edgeRefusals.Inc()
-		g.log.Error("an edge's servers refuse its document", zap.String("server_id", string(who.serverID)), zap.Int64("version", in.Refused), zap.String("reason", printable(in.Reason)))
+		g.log.Error("an edge's servers rejected its document", zap.String("server_id", string(who.serverID)),
+			zap.Int64("version", in.Refused), zap.String("reason", printable(in.Reason)))
 	}
 	for _, p := range in.LeftOut {
-		g.log.Warn("an edge's servers refuse a part of its document, which is left out", zap.String("server_id", string(who.serverID)),
-			zap.String("kind", string(p.Kind)), zap.String("name", p.Name), zap.String("tenant_id", p.Tenant), zap.String("route_id", p.Route), zap.String("reason", p.Reason))
+		g.log.Warn("an edge serves its document without a part that its servers reject",
+			zap.String("server_id", string(who.serverID)), zap.String("kind", string(p.Kind)),
+			zap.String("name", p.Name), zap.String("tenant_id", p.Tenant), zap.String("route_id", p.Route), zap.String("reason", p.Reason))
 	}
 	if err := g.store.EdgeApplied(c.Request().Context(), edge.Applied{
-		ServerID: who.serverID, Version: in.Version, RefusedVersion: in.Refused, RefusedReason: printable(in.Reason), LeftOut: in.LeftOut,
+		ServerID: who.serverID, Version: in.Version, RefusedVersion: in.Refused,
+		RefusedReason: printable(in.Reason), LeftOut: in.LeftOut,
 	}); err != nil {
 		return err
 	}

@@ -116,7 +116,7 @@ func TestEdgesFollowTheirDocument(t *testing.T) {
 	require.Equal(t, wire.EdgeMaintenance, second.Hosts[0].State)
 	require.Greater(t, second.Version, first.Version)
 
-	// What waits for edges waits until they have said that they serve it.
+	// Waiting for edges ends when they have reported that they serve the change.
 	edges := &activities.Edges{Store: b.store, Within: 10 * time.Second, Log: zap.NewNop()}
 	waited := make(chan activities.AwaitEdgesResult, 1)
 	go func() {
@@ -128,7 +128,7 @@ func TestEdgesFollowTheirDocument(t *testing.T) {
 	}()
 	select {
 	case r := <-waited:
-		t.Fatalf("nobody waited: %v", r)
+		t.Fatalf("the wait ended early: %v", r)
 	case <-time.After(500 * time.Millisecond):
 	}
 	require.Equal(t, 204, e.send(wire.PathEdgeApplied, wire.EdgeApplied{Version: second.Version}))
@@ -139,7 +139,7 @@ func TestEdgesFollowTheirDocument(t *testing.T) {
 		t.Fatal("the acknowledgement was not seen")
 	}
 
-	// Where there is no edge, nobody waits; nor for one that refuses, or one that is away.
+	// There is no wait without an edge, nor for an edge that refuses or is away.
 	b.exec(`UPDATE edges SET version = 0, refused_version = $1`, second.Version)
 	r, err := edges.AwaitEdges(context.Background(), activities.AwaitEdgesInput{ServerIDs: []prego.ServerID{"node-one"}})
 	require.NoError(t, err)
@@ -212,7 +212,7 @@ func TestEdgesHaveAScopeOfTheirOwn(t *testing.T) {
 	require.Equal(t, 403, status)
 }
 
-// TestNetworksAreApart: an edge sees the sites of its own network only.
+// TestNetworksAreApart: an edge sees only the sites of its network.
 func TestNetworksAreApart(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
@@ -240,7 +240,7 @@ func TestUsageIsCountedForOwnersOnly(t *testing.T) {
 	require.Len(t, d.Hosts, 1)
 	counts := wire.EdgeCounts{Tenant: "one", Statuses: [5]int64{0, 7, 0, 0, 1}, BytesIn: 10, BytesOut: 20, Seconds: 1.5, Durations: [6]int64{7, 0, 1}}
 	stranger := counts
-	stranger.Tenant = "somebody-else"
+	stranger.Tenant = "another"
 	require.Equal(t, 204, e.send(wire.PathEdgeUsage, wire.EdgeUsage{Counts: []wire.EdgeCounts{counts, stranger}}))
 	require.Equal(t, map[string]float64{"|2xx|": 7, "|5xx|": 1, "|2xx|one": 7, "|5xx|one": 1}, b.counters("prego_edge_requests_total"))
 	counts.Statuses[0] = -1

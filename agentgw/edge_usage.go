@@ -14,22 +14,20 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// edgeOwner is whose requests are counted; neither a tenant nor a route: names that nobody
-// has.
+// edgeOwner is the tenant or route whose requests are counted; empty for unknown names.
 type edgeOwner struct{ tenant, route string }
 
 const (
-	// maxEdgeOwners bounds the series, 14 for each. What is beyond is counted together.
+	// maxEdgeOwners bounds the series, 14 for each owner. Further owners are counted together.
 	maxEdgeOwners = 20_000
-	// forgetEdgeOwner is how long without requests the series of an owner end.
+	// forgetEdgeOwner is the time without requests after which the series of an owner end.
 	forgetEdgeOwner = time.Hour
 )
 
-// otherEdgeOwners is the owner of what is beyond maxEdgeOwners.
+// otherEdgeOwners counts the requests of the owners beyond maxEdgeOwners.
 var otherEdgeOwners = edgeOwner{tenant: "other", route: "other"}
 
-// edgeUsage adds up what edges report. The edge is no label: who it was that served a
-// request says nothing about its tenant.
+// edgeUsage adds up what edges report. The edge is no label, because it does not characterise the tenant.
 type edgeUsage struct {
 	mu     sync.Mutex
 	owners map[edgeOwner]*edgeTotal
@@ -63,15 +61,18 @@ func (u *edgeUsage) add(o edgeOwner, c wire.EdgeCounts) {
 	for i, n := range c.Durations {
 		t.Durations[i] += n
 	}
-	t.BytesIn, t.BytesOut, t.Seconds, t.at = t.BytesIn+c.BytesIn, t.BytesOut+c.BytesOut, t.Seconds+c.Seconds, u.now()
+	t.BytesIn, t.BytesOut = t.BytesIn+c.BytesIn, t.BytesOut+c.BytesOut
+	t.Seconds, t.at = t.Seconds+c.Seconds, u.now()
 }
 
 var (
 	edgeLabels   = []string{"tenant_id", "route_id"}
-	edgeRequests = prometheus.NewDesc("prego_edge_requests_total", "Requests that edges answered, by class of status.", append(edgeLabels, "status"), nil)
+	edgeRequests = prometheus.NewDesc("prego_edge_requests_total",
+		"Requests that edges answered, by class of status.", append(edgeLabels, "status"), nil)
 	edgeBytesIn  = prometheus.NewDesc("prego_edge_request_bytes_total", "Bytes of requests' bodies.", edgeLabels, nil)
 	edgeBytesOut = prometheus.NewDesc("prego_edge_response_bytes_total", "Bytes of answers' bodies.", edgeLabels, nil)
-	edgeDuration = prometheus.NewDesc("prego_edge_request_duration_seconds", "Seconds from a request to the end of its answer.", edgeLabels, nil)
+	edgeDuration = prometheus.NewDesc("prego_edge_request_duration_seconds",
+		"Seconds from a request to the end of its answer.", edgeLabels, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -93,7 +94,9 @@ func (u *edgeUsage) Collect(ch chan<- prometheus.Metric) {
 		total := uint64(0)
 		for i, n := range t.Statuses {
 			if n > 0 {
-				ch <- prometheus.MustNewConstMetric(edgeRequests, prometheus.CounterValue, float64(n), o.tenant, o.route, string(rune('1'+i))+"xx")
+				class := string(rune('1'+i)) + "xx"
+				ch <- prometheus.MustNewConstMetric(edgeRequests, prometheus.CounterValue, float64(n),
+					o.tenant, o.route, class)
 			}
 			total += uint64(n) //nolint:gosec // checked when it was reported
 		}
@@ -108,7 +111,7 @@ func (u *edgeUsage) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// edgeUsage takes an edge's counts. It can report for whom it serves, and nobody else.
+// edgeUsage takes an edge's counts. An edge can report only the tenants and routes that it serves.
 func (g *Gateway) edgeUsage(c echo.Context) error {
 	var in wire.EdgeUsage
 	if err := decode(c, &in); err != nil {
@@ -119,7 +122,8 @@ func (g *Gateway) edgeUsage(c echo.Context) error {
 	}
 	negative := func(n int64) bool { return n < 0 }
 	for _, v := range in.Counts {
-		if slices.ContainsFunc(v.Statuses[:], negative) || slices.ContainsFunc(v.Durations[:], negative) || v.BytesIn < 0 || v.BytesOut < 0 || !(v.Seconds >= 0) {
+		if slices.ContainsFunc(v.Statuses[:], negative) || slices.ContainsFunc(v.Durations[:], negative) ||
+			v.BytesIn < 0 || v.BytesOut < 0 || !(v.Seconds >= 0) {
 			return prego.Invalid("counts", "must not be negative")
 		}
 	}
@@ -130,7 +134,7 @@ func (g *Gateway) edgeUsage(c echo.Context) error {
 	n := g.edges.current(network)
 	for _, v := range in.Counts {
 		o := edgeOwner{tenant: strings.ToValidUTF8(v.Tenant, ""), route: strings.ToValidUTF8(v.Route, "")}
-		// Before this process has the document, and after a name has gone, nobody is known by it.
+		// Unknown owner: this process does not have the document yet, or the name was removed.
 		if !n.owners[o] {
 			o = edgeOwner{}
 		}

@@ -29,13 +29,13 @@ import (
 
 // Store is the part of Postgres that the gateway uses.
 type Store interface {
-	ConsumeToken(ctx context.Context, p Claim) (Consumed, error)
-	BootIdentity(ctx context.Context, tokenHash []byte) (BootIdentity, error)
-	AddBootStage(ctx context.Context, b BootIdentity, stage, detail string) error
+	ConsumeToken(ctx context.Context, p server.TokenClaim) (server.TokenConsumed, error)
+	BootIdentity(ctx context.Context, tokenHash []byte) (server.BootIdentity, error)
+	AddBootStage(ctx context.Context, b server.BootIdentity, stage, detail string) error
 	BootArtifact(ctx context.Context, sha256Hex string) ([]byte, error)
-	FlushHeartbeats(ctx context.Context, batch []Heartbeat) ([]HeartbeatOutcome, error)
+	FlushHeartbeats(ctx context.Context, batch []server.Heartbeat) ([]server.HeartbeatOutcome, error)
 	RevokedServers(ctx context.Context, within time.Duration) ([]string, error)
-	CheckAgent(ctx context.Context, serverID prego.ServerID, key []byte) (AgentBinding, error)
+	CheckAgent(ctx context.Context, serverID prego.ServerID, key []byte) (server.AgentBinding, error)
 	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
 	ReportInstances(ctx context.Context, batch []workload.InstanceReport) (workload.ReportOutcome, error)
 	EdgeStore
@@ -52,8 +52,7 @@ type PeersSigner interface {
 	Keys() map[string]string // the public halves, PEM by key id
 }
 
-// Signaler signals provisioning runs about their agents, and process groups' runs about
-// their instances.
+// Signaler signals provisioning runs about their agents, and process groups' runs about their instances.
 type Signaler interface {
 	AgentHeartbeat(ctx context.Context, serverID prego.ServerID, attempt int) error
 	BootstrapRefused(ctx context.Context, serverID prego.ServerID, attempt int) error
@@ -65,8 +64,7 @@ type Signaler interface {
 type Authority interface {
 	VerifyAgent(cert *x509.Certificate) (serverID prego.ServerID, err error)
 	SignCSRs(serverID prego.ServerID, ips []net.IP, csrs wire.CSRs, ttl time.Duration) (wire.Certificates, error)
-	// SignService signs for a database or cache at the private address, or, if that is nil,
-	// for their client.
+	// SignService signs for a database or cache at the private address; nil signs for their client.
 	SignService(serverID prego.ServerID, private net.IP, csr string, ttl time.Duration) (certificate string, notAfter time.Time, err error)
 	KeyOfCSR(field, csr string) (sha256 []byte, err error)
 	Bundles() (wire.Bundles, error)
@@ -75,7 +73,9 @@ type Authority interface {
 
 // Tokens issues and checks agents' JWTs, and hashes bootstrap tokens.
 type Tokens interface {
-	Issue(serverID prego.ServerID, role prego.Role, cert *x509.Certificate, ttl time.Duration) (raw string, expires time.Time, err error)
+	Issue(
+		serverID prego.ServerID, role prego.Role, cert *x509.Certificate, ttl time.Duration,
+	) (raw string, expires time.Time, err error)
 	Verify(raw string, cert *x509.Certificate, scope string) (serverID prego.ServerID, err error)
 	HashBootstrap(raw string) []byte
 }
@@ -92,20 +92,18 @@ type Settings struct {
 	OTLPEndpoint string // where metrics are forwarded; "" counts and drops them
 	AgentBinary  []byte // served to booting hosts
 	AgentSHA256  string // its SHA-256, in hex
-	// AgentReleases is a directory with other programs that hosts may fetch, named by their
-	// SHA-256; "" for none.
+	// AgentReleases is a directory with other programs that hosts may fetch, named by their SHA-256; "" for none.
 	AgentReleases string
 	// ClockTolerance is how far a host's clock may differ from this one.
 	ClockTolerance time.Duration
 	Now            func() time.Time // default time.Now
 	Edge           edge.Settings
-	// Follow is how often what others changed is read: revoked servers, peers, releases of
-	// the agent and what edges serve; 0 for a second or two, of what edges serve for a tenth.
+	// Follow is how often changes by other processes are read: revoked servers, peers, releases of the agent and
+	// edges' documents. 0 means every second or two, for edges every tenth of a second.
 	Follow time.Duration
 }
 
-// Gateway serves agents. Run must be running for heartbeats to reach the
-// database.
+// Gateway serves agents. Run must be running for heartbeats to reach the database.
 type Gateway struct {
 	store    Store
 	runs     Signaler
@@ -142,8 +140,8 @@ type Deps struct {
 	Settings Settings
 	Log      *zap.Logger
 	Metrics  prometheus.Registerer
-	// Unavailable reports whether an error says that the database cannot be used right now, as
-	// in a failover; nil for never.
+	// Unavailable reports whether an error means that the database cannot be used right now, as in a failover; nil
+	// for never.
 	Unavailable func(error) bool
 	// OpenKey opens a certificate's sealed private key, PEM; nil if there are none.
 	OpenKey func(tenant.ServedCertificate) ([]byte, error)
@@ -169,7 +167,8 @@ func New(d Deps) *Gateway {
 	g.beats = newBatcher(d.Settings.Flush, d.Settings.FlushRows, g.flush)
 	g.reports = &reporter{store: d.Store.ReportInstances, wake: g.wakeGroups, count: g.reported, due: make(chan struct{}, 1)}
 	g.metrics = newMetrics(d.Metrics, g.beats.pending)
-	g.edges, g.usage, g.openKey = newEdges(d.Store, d.Settings.Edge, d.Settings.Follow, d.Log.Named("edges")), newEdgeUsage(d.Settings.Now), d.OpenKey
+	g.edges = newEdges(d.Store, d.Settings.Edge, d.Settings.Follow, d.Log.Named("edges"))
+	g.usage, g.openKey = newEdgeUsage(d.Settings.Now), d.OpenKey
 	if d.Metrics != nil {
 		d.Metrics.MustRegister(g.usage)
 	}
@@ -203,8 +202,8 @@ func New(d Deps) *Gateway {
 // Handler serves agents. It must be behind TLS that requests client certificates.
 func (g *Gateway) Handler() http.Handler { return g.echo }
 
-// Serve serves on a listener until ctx ends, then drains: running requests are answered
-// and batched heartbeats written.
+// Serve serves on a listener until ctx ends, then drains: running requests are answered and batched heartbeats
+// written.
 func (g *Gateway) Serve(ctx context.Context, l net.Listener, tlsConfig *tls.Config, drain time.Duration) error {
 	flushing, stopFlushing := context.WithCancel(context.Background())
 	defer stopFlushing()
@@ -216,7 +215,8 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener, tlsConfig *tls.Conf
 		WriteTimeout: 120 * time.Second, IdleTimeout: idle, MaxHeaderBytes: 32 << 10,
 		ErrorLog: zap.NewStdLog(g.log.Named("http")), ConnState: followState,
 	}
-	agents := newIdleListener(l, tlsConfig, idleTimeouts{handshake: 10 * time.Second, linger: time.Second, idle: idle}, g.log.Named("tls"))
+	timeouts := idleTimeouts{handshake: 10 * time.Second, linger: time.Second, idle: idle}
+	agents := newIdleListener(l, tlsConfig, timeouts, g.log.Named("tls"))
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(agents) }()
 	select {
@@ -236,8 +236,8 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener, tlsConfig *tls.Conf
 	return err
 }
 
-// Run writes heartbeats and reports and follows revocations until ctx ends; heartbeats batched by
-// then are still written, and running signals sent.
+// Run writes heartbeats and reports and follows revocations until ctx ends. It then writes the batched heartbeats and
+// waits for the signals being sent.
 func (g *Gateway) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { g.followRevocations(ctx) })
@@ -269,8 +269,8 @@ const callerKey = "agentgw.caller"
 
 func callerOf(c echo.Context) caller { return c.Get(callerKey).(caller) }
 
-// authenticated admits agents that have one of our certificates, a token bound to it
-// whose subject is the certificate's server, and the scope.
+// authenticated admits agents with a certificate of ours, a token bound to it whose subject is the certificate's
+// server, and the scope.
 func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
@@ -291,15 +291,16 @@ func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc {
 				return err
 			}
 			if subject != id {
-				return prego.Errorf(prego.CodeCertificateSubject, "the token and the certificate belong to different servers")
+				return prego.Errorf(prego.CodeCertificateSubject,
+					"the token and the certificate belong to different servers")
 			}
 			key, err := g.ca.KeySHA256(cert)
 			if err != nil {
 				return err
 			}
 			if g.revoked.has(id) {
-				// The set can be older than the server's newest attempt, whose agent
-				// must not be rejected for what its predecessor was.
+				// The set can be older than the server's newest attempt, whose agent must not be rejected for its
+				// predecessor's revocation.
 				if _, err := g.store.CheckAgent(c.Request().Context(), id, key); err != nil {
 					return err
 				}
@@ -317,14 +318,17 @@ func bearerToken(c echo.Context) (string, bool) {
 
 // statuses maps codes to HTTP.
 var statuses = map[prego.Code]int{
-	prego.CodeInvalidField: http.StatusUnprocessableEntity, prego.CodeInvalidJSON: http.StatusBadRequest, prego.CodeUnknownField: http.StatusBadRequest,
-	prego.CodeBodyTooLarge: http.StatusRequestEntityTooLarge, prego.CodeUnsupportedMedia: http.StatusUnsupportedMediaType,
-	prego.CodeUnauthenticated: http.StatusUnauthorized, prego.CodeTokenExpired: http.StatusUnauthorized,
-	prego.CodeTokenUnknown: http.StatusUnauthorized, prego.CodeTokenSuperseded: http.StatusUnauthorized, prego.CodeCertificateInvalid: http.StatusUnauthorized,
-	prego.CodeForbidden: http.StatusForbidden, prego.CodeSourceMismatch: http.StatusForbidden, prego.CodeCertificateSubject: http.StatusForbidden,
-	prego.CodeScopeMissing: http.StatusForbidden, prego.CodeIdentityRevoked: http.StatusForbidden,
-	prego.CodeNotFound: http.StatusNotFound, prego.CodeMethodNotAllowed: http.StatusMethodNotAllowed,
-	// None of the codes that make an agent give up: the clock may still be set.
+	prego.CodeInvalidField: http.StatusUnprocessableEntity, prego.CodeInvalidJSON: http.StatusBadRequest,
+	prego.CodeUnknownField: http.StatusBadRequest, prego.CodeBodyTooLarge: http.StatusRequestEntityTooLarge,
+	prego.CodeUnsupportedMedia: http.StatusUnsupportedMediaType,
+	prego.CodeUnauthenticated:  http.StatusUnauthorized, prego.CodeTokenExpired: http.StatusUnauthorized,
+	prego.CodeTokenUnknown: http.StatusUnauthorized, prego.CodeTokenSuperseded: http.StatusUnauthorized,
+	prego.CodeCertificateInvalid: http.StatusUnauthorized,
+	prego.CodeForbidden:          http.StatusForbidden, prego.CodeSourceMismatch: http.StatusForbidden,
+	prego.CodeCertificateSubject: http.StatusForbidden, prego.CodeScopeMissing: http.StatusForbidden,
+	prego.CodeIdentityRevoked: http.StatusForbidden,
+	prego.CodeNotFound:        http.StatusNotFound, prego.CodeMethodNotAllowed: http.StatusMethodNotAllowed,
+	// Not a status that makes an agent give up: the clock may still be set.
 	prego.CodeClockSkew:     http.StatusPreconditionFailed,
 	prego.CodeTokenConsumed: http.StatusConflict, prego.CodeBootstrapExpired: http.StatusGone,
 	prego.CodeRateLimited: http.StatusTooManyRequests, prego.CodeNotReady: http.StatusServiceUnavailable,
@@ -363,7 +367,8 @@ func (g *Gateway) refuse(err error, c echo.Context) {
 	g.metrics.refusals.WithLabelValues(c.Path(), string(coded.Code)).Inc()
 	c.Response().Header().Set(echo.HeaderContentType, "application/problem+json")
 	if e := c.JSON(status, wire.Problem{
-		Type: "about:blank", Title: http.StatusText(status), Status: status, Code: string(coded.Code), Detail: coded.Message, Field: coded.Field,
+		Type: "about:blank", Title: http.StatusText(status), Status: status,
+		Code: string(coded.Code), Detail: coded.Message, Field: coded.Field,
 	}); e != nil {
 		g.log.Debug("answer not delivered", zap.Error(e))
 	}

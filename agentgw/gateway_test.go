@@ -262,7 +262,7 @@ func certificate(t testing.TB, text string, key *ecdsa.PrivateKey) *tls.Certific
 	return &tls.Certificate{Certificate: [][]byte{block.Bytes}, PrivateKey: key}
 }
 
-// metricsOf is one point that says of itself that it is of a server.
+// metricsOf is one point that claims to come from a server.
 func metricsOf(t testing.TB, serverID prego.ServerID) []byte {
 	t.Helper()
 	text := func(k, v string) *commonpb.KeyValue {
@@ -420,7 +420,7 @@ func TestTelemetryAndRotation(t *testing.T) {
 	key := newKey(t)
 	_, _, id := b.handshake("one", key, nil)
 	c := b.client(certificate(t, id.Certificates.AgentClient, key))
-	otlp := metricsOf(t, "two") // says that it is of another server
+	otlp := metricsOf(t, "two") // claims another server
 	for name, tc := range map[string]struct {
 		path, contentType string
 		body              string
@@ -469,13 +469,14 @@ func TestTelemetryAndRotation(t *testing.T) {
 	require.Equal(t, []map[string]any{
 		{"server_id": "one", "unit": "prego-agent.service", "level": "warn", "message": "password=[redacted]"},
 		{"server_id": "one", "unit": "", "level": "", "message": "b"},
-	}, lines, "none of those that were refused, and nothing in clear")
+	}, lines, "no refused line, and no secret in clear text")
 	require.Len(t, forwarded.Load().GetResourceMetrics(), 1)
 	attributes := forwarded.Load().GetResourceMetrics()[0].GetResource().GetAttributes()
 	require.Len(t, attributes, 2)
 	for _, a := range attributes {
 		want := map[string]string{"service.name": "prego-agent", "host.id": "one"}[a.GetKey()]
-		require.Equal(t, want, a.GetValue().GetStringValue(), "metrics are of the server that sent them, whatever they say")
+		require.Equal(t, want, a.GetValue().GetStringValue(),
+			"metrics belong to the server that sent them, regardless of their claim")
 	}
 	for code, want := range map[int]int{500: 503, 429: 503, 400: 200} {
 		answer.Store(int64(code))
@@ -484,7 +485,7 @@ func TestTelemetryAndRotation(t *testing.T) {
 	}
 	backend.Close()
 	status, _, _ := b.post(c, wire.PathMetrics, id.Token, "application/x-protobuf", otlp)
-	require.Equal(t, 503, status, "the agent learns that nobody took them")
+	require.Equal(t, 503, status, "the agent learns that the metrics were not accepted")
 
 	status, _, renewal := b.post(c, wire.PathRotateToken, id.Token, "application/json", []byte(`{}`))
 	require.Equal(t, 200, status)
@@ -552,7 +553,8 @@ func TestBootEndpointsTakeTheTokenAndKeepIt(t *testing.T) {
 	require.Eventually(t, func() bool { return slices.Equal([]string{"boot failed boots"}, b.signals.all()) }, time.Second, time.Millisecond)
 	state, err := b.store.ProvisionState(context.Background(), "boots")
 	require.NoError(t, err)
-	require.Equal(t, "packages: --password [redacted]", state.BootFailure, "it is in the row before the run is told")
+	require.Equal(t, "packages: --password [redacted]", state.BootFailure,
+		"it is in the row before the run is signalled")
 	require.Equal(t, "failed: packages: --password [redacted]", state.BootSign)
 	require.NotNil(t, state.BootSignAt)
 	require.Equal(t, 200, get(wire.PathAgentBinary+"?sha256=d1"))
@@ -570,11 +572,10 @@ func TestBootEndpointsTakeTheTokenAndKeepIt(t *testing.T) {
 		status, _ := stage("guess", `{}`)
 		limited = limited || status == 429
 	}
-	require.True(t, limited, "whoever guesses is slowed down")
+	require.True(t, limited, "guessing is slowed down")
 }
 
-// TestHostilePathsMakeNoMetrics asks for what nobody could list: each label has a
-// closed set of values.
+// TestHostilePathsMakeNoMetrics requests unforeseen paths: each label has a closed set of values.
 func TestHostilePathsMakeNoMetrics(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -18,9 +18,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// handshake exchanges a bootstrap token for an identity. The connection's certificate
-// is self-signed: presenting it proves that the host holds the key, and the token is
-// bound to that key.
+// handshake exchanges a bootstrap token for an identity. The connection's certificate is self-signed: presenting it
+// proves that the host holds the key, and the token is bound to that key.
 func (g *Gateway) handshake(c echo.Context) error {
 	return g.guarded(c, func() error {
 		var in wire.HandshakeRequest
@@ -51,7 +50,10 @@ func (g *Gateway) handshake(c echo.Context) error {
 		if err := g.checkCSRs(in.CSRs, key); err != nil {
 			return err
 		}
-		claim := Claim{TokenHash: g.tokens.HashBootstrap(in.Token), Key: key, ServerID: prego.ServerID(in.ServerID), AgentVersion: in.AgentVersion, BootID: in.BootID, Tags: tags}
+		claim := server.TokenClaim{
+			TokenHash: g.tokens.HashBootstrap(in.Token), Key: key, ServerID: prego.ServerID(in.ServerID),
+			AgentVersion: in.AgentVersion, BootID: in.BootID, Tags: tags,
+		}
 		if g.settings.CheckSource {
 			claim.Source = sourceAddress(c)
 		}
@@ -64,7 +66,8 @@ func (g *Gateway) handshake(c echo.Context) error {
 		consumed, err := g.store.ConsumeToken(ctx, claim)
 		var second *server.SecondKeyError
 		if errors.As(err, &second) {
-			g.log.Error("a bootstrap token was presented by a second key", zap.String("server_id", string(second.ServerID)), zap.String("source", sourceAddress(c)))
+			g.log.Error("a bootstrap token was presented by a second key",
+				zap.String("server_id", string(second.ServerID)), zap.String("source", sourceAddress(c)))
 			g.signal(ctx, handshakeSlotTimeout, "bootstrap_refused", second.ServerID, second.Attempt, g.runs.BootstrapRefused)
 		}
 		if err != nil {
@@ -85,15 +88,15 @@ func (g *Gateway) handshake(c echo.Context) error {
 	})
 }
 
-// checkCSRs checks the requests before anything is consumed for them: the client's must
-// have the key that the connection proved, to which the server is or will be bound.
+// checkCSRs checks the requests before anything is consumed for them. The client's request must use the key that the
+// connection proved: the server is bound to that key.
 func (g *Gateway) checkCSRs(csrs wire.CSRs, key []byte) error {
 	requested, err := g.ca.KeyOfCSR("csrs.agent_client", csrs.AgentClient)
 	if err != nil {
 		return err
 	}
 	if !bytes.Equal(key, requested) {
-		return prego.Invalid("csrs.agent_client", "must be of the key that the connection proved")
+		return prego.Invalid("csrs.agent_client", "must use the key that the connection proved")
 	}
 	if _, err := g.ca.KeyOfCSR("csrs.agent_server", csrs.AgentServer); err != nil {
 		return err
@@ -105,16 +108,21 @@ func (g *Gateway) checkCSRs(csrs wire.CSRs, key []byte) error {
 	return err
 }
 
-// identity issues an agent's credentials. Without certificate requests only the JWT is
-// new, bound to cert.
-func (g *Gateway) identity(serverID prego.ServerID, b server.AgentBinding, csrs *wire.CSRs, cert *x509.Certificate) (wire.Identity, error) {
-	out := wire.Identity{ServerID: string(serverID), Environment: g.settings.Environment, HeartbeatSeconds: int(g.settings.Heartbeat.Seconds())}
+// identity issues an agent's credentials. Without certificate requests only the JWT is new, bound to cert.
+func (g *Gateway) identity(
+	serverID prego.ServerID, b server.AgentBinding, csrs *wire.CSRs, cert *x509.Certificate,
+) (wire.Identity, error) {
+	out := wire.Identity{
+		ServerID: string(serverID), Environment: g.settings.Environment,
+		HeartbeatSeconds: int(g.settings.Heartbeat.Seconds()),
+	}
 	var err error
 	if out.Bundles, err = g.ca.Bundles(); err != nil {
 		return out, err
 	}
 	if csrs != nil {
-		if out.Certificates, err = g.ca.SignCSRs(serverID, hostAddresses(b.Host, b.IPv6), *csrs, g.settings.CertTTL); err != nil {
+		out.Certificates, err = g.ca.SignCSRs(serverID, hostAddresses(b.Host, b.IPv6), *csrs, g.settings.CertTTL)
+		if err != nil {
 			return out, err
 		}
 		if err = g.service(serverID, b, csrs.Service, &out.Certificates); err != nil {
@@ -132,8 +140,8 @@ func (g *Gateway) identity(serverID prego.ServerID, b server.AgentBinding, csrs 
 	return out, err
 }
 
-// service issues the certificate that a host's role has a use for: on shards and pools a
-// server's, which takes a private address; with a bench a client's.
+// service issues the certificate that a host's role needs: a server certificate with a private address on shards and
+// pools, a client certificate on benches.
 func (g *Gateway) service(serverID prego.ServerID, b server.AgentBinding, csr string, into *wire.Certificates) error {
 	private := net.ParseIP(b.PrivateAddress)
 	switch {
@@ -141,7 +149,7 @@ func (g *Gateway) service(serverID prego.ServerID, b server.AgentBinding, csr st
 		return nil
 	case b.Role == prego.RoleDBShard || b.Role == prego.RoleRedisPool:
 		if private == nil {
-			return nil // asked for again when there is one
+			return nil // requested again once there is an address
 		}
 	case b.Role == prego.RoleApp:
 		private = nil
@@ -170,8 +178,8 @@ func hostAddresses(host, ipv6 string) []net.IP {
 	return out
 }
 
-// rotate renews an agent's JWT and, on request, its certificates. The server stays
-// bound to the same key, so a lost answer costs only another request.
+// rotate renews an agent's JWT and, on request, its certificates. The server stays bound to the same key, so a lost
+// answer costs only another request.
 func (g *Gateway) rotate(c echo.Context) error {
 	var in wire.RotateRequest
 	if err := decode(c, &in); err != nil {
@@ -195,7 +203,8 @@ func (g *Gateway) rotate(c echo.Context) error {
 	if in.CSRs != nil {
 		// At most hourly, so that an agent that keeps renewing can't fill the timeline.
 		hour := fmt.Sprintf("%s/%s", server.StepIdentityRotated, time.Now().UTC().Format("2006-01-02T15"))
-		if err := g.store.AddEvent(ctx, server.Event{ServerID: who.serverID, Step: server.StepIdentityRotated, Actor: prego.ActorSystem}, hour); err != nil {
+		rotated := server.Event{ServerID: who.serverID, Step: server.StepIdentityRotated, Actor: prego.ActorSystem}
+		if err := g.store.AddEvent(ctx, rotated, hour); err != nil {
 			return err
 		}
 	}

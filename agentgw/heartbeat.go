@@ -20,8 +20,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// heartbeat accepts a heartbeat. It is answered at once and written with the next
-// batch; one lost with this process is made up for 30 s later.
+// heartbeat accepts a heartbeat. It is answered immediately and written with the next batch. If this process dies
+// before that, the next heartbeat replaces it after 30 s.
 func (g *Gateway) heartbeat(c echo.Context) error {
 	var in wire.HeartbeatRequest
 	if err := decode(c, &in); err != nil {
@@ -46,15 +46,15 @@ func (g *Gateway) heartbeat(c echo.Context) error {
 	if in.DockerState == wire.DockerStopped {
 		g.metrics.ailing.WithLabelValues("docker").Inc()
 	}
-	if !g.beats.add(Heartbeat{
+	if !g.beats.add(server.Heartbeat{
 		ServerID: who.serverID, Key: who.key, BootID: in.BootID, AgentVersion: in.AgentVersion,
 		Load1: in.Load1, MemoryPct: in.MemoryPct, DiskPct: in.DiskPct, DockerState: in.DockerState, Tags: tags,
-		CPUPct: in.CPUPct, WorkerSlotsPct: in.WorkerSlotsPct, DBDiskPct: in.DBDiskPct, RedisMemoryPct: in.RedisMemoryPct,
-		ClockAhead: ahead, ClockSkewed: skewed, PrivateAddresses: private,
+		CPUPct: in.CPUPct, WorkerSlotsPct: in.WorkerSlotsPct, DBDiskPct: in.DBDiskPct,
+		RedisMemoryPct: in.RedisMemoryPct, ClockAhead: ahead, ClockSkewed: skewed, PrivateAddresses: private,
 	}) {
 		return prego.Errorf(prego.CodeNotReady, "heartbeats can't be written right now")
 	}
-	if g.awaited.arrived(who.serverID) { // a run waits for it
+	if g.awaited.arrived(who.serverID) { // a run waits for this heartbeat
 		g.beats.flushNow()
 	}
 	bundles, err := g.ca.Bundles()
@@ -62,7 +62,8 @@ func (g *Gateway) heartbeat(c echo.Context) error {
 		return err
 	}
 	return c.JSON(http.StatusOK, wire.HeartbeatResponse{
-		BundleVersion: bundles.Version, HeartbeatSeconds: int(g.settings.Heartbeat.Seconds()), PeersVersion: g.peers.of(who.serverID), UpdateSerial: g.offers.of(who.serverID),
+		BundleVersion: bundles.Version, HeartbeatSeconds: int(g.settings.Heartbeat.Seconds()),
+		PeersVersion: g.peers.of(who.serverID), UpdateSerial: g.offers.of(who.serverID),
 	})
 }
 
@@ -78,7 +79,12 @@ func checkHeartbeat(in wire.HeartbeatRequest) error {
 	for _, f := range []struct {
 		field string
 		v     *float64
-	}{{"cpu_pct", in.CPUPct}, {"worker_slots_pct", in.WorkerSlotsPct}, {"db_disk_pct", in.DBDiskPct}, {"redis_memory_pct", in.RedisMemoryPct}} {
+	}{
+		{"cpu_pct", in.CPUPct},
+		{"worker_slots_pct", in.WorkerSlotsPct},
+		{"db_disk_pct", in.DBDiskPct},
+		{"redis_memory_pct", in.RedisMemoryPct},
+	} {
 		if f.v != nil && !(*f.v >= 0 && *f.v <= 100) { // NaN is in no range
 			return prego.Invalid(f.field, "is out of range")
 		}
@@ -115,8 +121,7 @@ func reportedTags(said []string) ([]string, error) {
 	return tags, err
 }
 
-// checkWord rejects text that Postgres does not accept, such as a NUL: it would fail
-// the whole batch.
+// checkWord rejects text that Postgres does not accept, such as a NUL: it would fail the whole batch.
 func checkWord(field, v string) error {
 	if len(v) > 64 || strings.ContainsFunc(v, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return prego.Invalid(field, "must be at most 64 printable ASCII characters without spaces")
@@ -128,14 +133,14 @@ func checkWord(field, v string) error {
 type batcher struct {
 	every time.Duration
 	rows  int
-	flush func(ctx context.Context, batch []Heartbeat)
+	flush func(ctx context.Context, batch []server.Heartbeat)
 
 	mu   sync.Mutex
-	buf  []Heartbeat
+	buf  []server.Heartbeat
 	full chan struct{} // write now
 }
 
-func newBatcher(every time.Duration, rows int, flush func(context.Context, []Heartbeat)) *batcher {
+func newBatcher(every time.Duration, rows int, flush func(context.Context, []server.Heartbeat)) *batcher {
 	return &batcher{every: every, rows: rows, flush: flush, full: make(chan struct{}, 1)}
 }
 
@@ -145,10 +150,10 @@ func (b *batcher) pending() int {
 	return len(b.buf)
 }
 
-// maxPending bounds the batch while the database is away.
+// maxPending bounds the batch while the database is unavailable.
 const maxPending = 200_000
 
-func (b *batcher) add(h Heartbeat) bool {
+func (b *batcher) add(h server.Heartbeat) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.buf) >= maxPending {
@@ -161,7 +166,7 @@ func (b *batcher) add(h Heartbeat) bool {
 	return true
 }
 
-// flushNow does not wait for the batch to be full or its time to be over.
+// flushNow writes the batch before it is full and before its time is over.
 func (b *batcher) flushNow() {
 	select {
 	case b.full <- struct{}{}:
@@ -169,11 +174,11 @@ func (b *batcher) flushNow() {
 	}
 }
 
-func (b *batcher) drain() []Heartbeat {
+func (b *batcher) drain() []server.Heartbeat {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := b.buf
-	b.buf = make([]Heartbeat, 0, min(cap(out), b.rows))
+	b.buf = make([]server.Heartbeat, 0, min(cap(out), b.rows))
 	return out
 }
 
@@ -192,8 +197,8 @@ func (b *batcher) run(ctx context.Context) {
 	}
 }
 
-// flushTimeout bounds one write. A batch being written when ctx ends is still written,
-// because its heartbeats were answered.
+// flushTimeout bounds one write. A batch being written when ctx ends is still written, because its heartbeats were
+// answered.
 const flushTimeout = 10 * time.Second
 
 func (b *batcher) write(ctx context.Context) {
@@ -206,7 +211,7 @@ func (b *batcher) write(ctx context.Context) {
 	b.flush(ctx, batch)
 }
 
-// tellHeartbeat signals a run once. When that fails, the next heartbeat tries again.
+// tellHeartbeat signals a run once. If that fails, the next heartbeat tries again.
 func (g *Gateway) tellHeartbeat(ctx context.Context, serverID prego.ServerID, attempt int) error {
 	err := g.runs.AgentHeartbeat(ctx, serverID, attempt)
 	if err != nil {
@@ -216,7 +221,7 @@ func (g *Gateway) tellHeartbeat(ctx context.Context, serverID prego.ServerID, at
 }
 
 // flush writes a batch and signals the runs of servers that are still provisioning.
-func (g *Gateway) flush(ctx context.Context, batch []Heartbeat) {
+func (g *Gateway) flush(ctx context.Context, batch []server.Heartbeat) {
 	began := time.Now()
 	outcomes, err := g.store.FlushHeartbeats(ctx, batch)
 	if err != nil {
@@ -230,10 +235,9 @@ func (g *Gateway) flush(ctx context.Context, batch []Heartbeat) {
 	for _, o := range outcomes {
 		if o.Status != server.Provisioning {
 			g.awaited.forget(o.ServerID)
-		} else if g.awaited.tell(o.ServerID, o.Attempt, g.settings.Now()) {
-			if !g.signal(ctx, time.Until(deadline), "heartbeat", o.ServerID, o.Attempt, g.tellHeartbeat) {
-				g.awaited.forget(o.ServerID)
-			}
+		} else if g.awaited.tell(o.ServerID, o.Attempt, g.settings.Now()) &&
+			!g.signal(ctx, time.Until(deadline), "heartbeat", o.ServerID, o.Attempt, g.tellHeartbeat) {
+			g.awaited.forget(o.ServerID)
 		}
 	}
 }

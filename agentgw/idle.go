@@ -16,13 +16,11 @@ import (
 	"go.uber.org/zap"
 )
 
-// An agent keeps its connection and uses it for some milliseconds in half a minute.
-// net/http holds two buffers and a goroutine with a grown stack for each connection all
-// the while, which is most of the gateway's memory. idleListener takes a connection away
-// from net/http once nothing was heard on it for a second, keeps only its TLS state and a
-// small goroutine that waits for the socket, and accepts it once more when something
-// arrives. To net/http that is a connection that ended and a new one; to the agent
-// nothing happened.
+// An agent keeps its connection and uses it for some milliseconds in half a minute. net/http holds two buffers and a
+// goroutine with a grown stack for each connection all the while, which is most of the gateway's memory. idleListener
+// takes a connection away from net/http once it was silent for a second, keeps only its TLS state and a small
+// goroutine that waits for the socket, and accepts it again when something arrives. net/http sees a connection that
+// ended and a new one; the agent notices nothing.
 type idleListener struct {
 	net.Listener
 
@@ -41,8 +39,8 @@ type idleListener struct {
 
 type idleTimeouts struct {
 	handshake time.Duration
-	linger    time.Duration // how long net/http keeps an idle connection
-	idle      time.Duration // how long it is kept at all
+	linger    time.Duration // until net/http loses an idle connection
+	idle      time.Duration // until an idle connection is closed
 }
 
 // newIdleListener starts to accept connections of l.
@@ -62,8 +60,7 @@ func newIdleListener(l net.Listener, config *tls.Config, t idleTimeouts, log *za
 	return il
 }
 
-// Accept returns connections whose handshake is done: new ones, and ones that were idle
-// until something arrived.
+// Accept returns connections after their handshake, and idle connections with new data.
 func (l *idleListener) Accept() (net.Conn, error) {
 	select {
 	case s := <-l.sessions:
@@ -89,7 +86,7 @@ func (l *idleListener) accept() {
 		case err == nil:
 			pause = 5 * time.Millisecond
 			l.running.Go(func() { l.handshake(raw) })
-		case errors.As(err, &temporary) && temporary.Temporary(): // out of file descriptors, say
+		case errors.As(err, &temporary) && temporary.Temporary(): // for instance, out of file descriptors
 			l.log.Warn("connection not accepted", zap.Error(err))
 			select {
 			case <-time.After(pause):
@@ -154,8 +151,7 @@ func (l *idleListener) keep(c *idleConn) {
 	})
 }
 
-// awaitReadable returns once a read of the socket would not block. It takes nothing from
-// it, and needs little stack.
+// awaitReadable returns once a read of the socket would not block. It consumes nothing and needs little stack.
 func awaitReadable(c syscall.Conn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -181,11 +177,10 @@ func followState(c net.Conn, state http.ConnState) {
 type idleConn struct {
 	*tls.Conn
 
-	buffer int // how much net/http reads at once when it has nothing left over
+	buffer int // how much net/http reads in one call when nothing is left over
 }
 
-// session is a connection while net/http has it, from when something arrived until it
-// was idle for a while.
+// session is a connection while net/http has it: from when something arrives until it has been idle for a while.
 type session struct {
 	*idleConn
 
@@ -193,17 +188,17 @@ type session struct {
 	idling atomic.Bool
 
 	mu     sync.Mutex
-	kept   bool // leaves net/http, but stays open
+	kept   bool // it leaves net/http, but stays open
 	closed bool
 }
 
-// Read reads like a connection. Where nothing arrives while it is idle, it tells net/http
-// that the connection ended, and keeps it.
+// Read reads like a connection. If nothing arrives while it is idle, it reports the end of the connection to
+// net/http, and keeps it.
 func (s *session) Read(p []byte) (int, error) {
 	if s.buffer == 0 {
 		s.buffer = len(p)
 	}
-	// A buffer that is partly filled has the beginning of the next request.
+	// A partly filled buffer holds the beginning of the next request.
 	if !s.idling.Load() || len(p) != s.buffer || len(p) == 1 {
 		return s.Conn.Read(p)
 	}
@@ -228,7 +223,7 @@ func (s *session) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// Close closes the connection, unless it is to be kept.
+// Close closes the connection, unless the listener keeps it.
 func (s *session) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

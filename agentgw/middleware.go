@@ -15,6 +15,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
@@ -32,34 +33,50 @@ type metrics struct {
 	logs     prometheus.Counter
 	backups  *prometheus.CounterVec
 	ailing   *prometheus.CounterVec
-	// reports are those of containers, instances what they changed.
+	// reports are reports about containers, instances the changes that they caused.
 	reports   *prometheus.CounterVec
 	instances *prometheus.CounterVec
-	// edgeRefusals are documents that edges' servers did not take.
+	// edgeRefusals are documents that edges' servers rejected.
 	edgeRefusals prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer, pending func() int) *metrics {
-	m := &metrics{
-		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prego_agentgw_request_seconds", Help: "Seconds per request, by route and status.", Buckets: []float64{.001, .005, .02, .1, .5, 2, 10}}, []string{"route", "status"}),
-		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_refusals_total", Help: "Requests refused, by route and code."}, []string{"route", "code"}),
-		flushed:  prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_agentgw_heartbeats_total", Help: "Heartbeats written."}),
-		flushes:  prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prego_agentgw_flush_seconds", Help: "Seconds per write of a batch of heartbeats.", Buckets: []float64{.002, .01, .05, .2, 1, 5}}, []string{"outcome"}),
-		signals:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_signals_total", Help: "Signals to provisioning runs, by kind and outcome."}, []string{"kind", "outcome"}),
-		points:   prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_agentgw_metric_points_total", Help: "Metric data points taken from agents."}),
-		forwards: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_otlp_forwards_total", Help: "Metrics requests forwarded, by outcome."}, []string{"outcome"}),
-		logs:     prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_agentgw_log_lines_total", Help: "Log lines taken from agents."}),
-		backups:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_backup_reports_total", Help: "Backup reports, by status."}, []string{"status"}),
+	f := promauto.With(reg)
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
-	m.reports = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_container_reports_total", Help: "Reports of instances' containers, by outcome."}, []string{"outcome"})
-	m.instances = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_instances_total", Help: "Instances that agents reported healthy or failed, by state."}, []string{"state"})
-	m.ailing = prometheus.NewCounterVec(prometheus.CounterOpts{Name: prego.MetricAilingHosts, Help: "Heartbeats and handshakes that told of something wrong with their host: its clock, or docker."}, prego.Metrics()[prego.MetricAilingHosts])
-	m.edgeRefusals = prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_edge_documents_refused_total", Help: "Documents that an edge's servers refused; it goes on with the one before."})
-	if reg != nil {
-		reg.MustRegister(m.edgeRefusals, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "prego_agentgw_heartbeats_pending", Help: "Heartbeats gathered and not yet written."},
-			func() float64 { return float64(pending()) }), m.requests, m.refusals, m.flushed, m.flushes, m.signals, m.points, m.forwards, m.logs, m.backups, m.ailing, m.reports, m.instances)
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
-	return m
+	seconds := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return f.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	}
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "prego_agentgw_heartbeats_pending", Help: "Heartbeats that are not yet written.",
+	}, func() float64 { return float64(pending()) })
+	return &metrics{
+		requests: seconds("prego_agentgw_request_seconds", "Seconds per request, by route and status.",
+			[]float64{.001, .005, .02, .1, .5, 2, 10}, "route", "status"),
+		refusals: counters("prego_agentgw_refusals_total", "Requests refused, by route and code.", "route", "code"),
+		flushed:  counter("prego_agentgw_heartbeats_total", "Heartbeats written."),
+		flushes: seconds("prego_agentgw_flush_seconds", "Seconds per write of a batch of heartbeats.",
+			[]float64{.002, .01, .05, .2, 1, 5}, "outcome"),
+		signals:  counters("prego_agentgw_signals_total", "Signals to provisioning runs, by kind and outcome.",
+			"kind", "outcome"),
+		points:   counter("prego_agentgw_metric_points_total", "Metric data points taken from agents."),
+		forwards: counters("prego_agentgw_otlp_forwards_total", "Metrics requests forwarded, by outcome.", "outcome"),
+		logs:     counter("prego_agentgw_log_lines_total", "Log lines taken from agents."),
+		backups:  counters("prego_agentgw_backup_reports_total", "Backup reports, by status.", "status"),
+		reports:  counters("prego_agentgw_container_reports_total", "Reports of instances' containers, by outcome.",
+			"outcome"),
+		instances: counters("prego_agentgw_instances_total",
+			"Instances that agents reported healthy or failed, by state.", "state"),
+		ailing: counters(prego.MetricAilingHosts,
+			"Heartbeats and handshakes that reported a problem of their host: its clock, or Docker.",
+			prego.Metrics()[prego.MetricAilingHosts]...),
+		edgeRefusals: counter("prego_edge_documents_refused_total",
+			"Documents that an edge's servers rejected; the edge keeps serving the previous one."),
+	}
 }
 
 func (g *Gateway) observe(next echo.HandlerFunc) echo.HandlerFunc {
@@ -109,7 +126,7 @@ func decode(c echo.Context, into any) error {
 	case errors.As(err, &tooLarge):
 		return err
 	case err != nil:
-		return prego.Errorf(prego.CodeInvalidJSON, "the body is not the JSON that is expected here: %v", err)
+		return prego.Errorf(prego.CodeInvalidJSON, "the body is not the expected JSON: %v", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return prego.Errorf(prego.CodeInvalidJSON, "the body holds more than one JSON document")
@@ -126,8 +143,8 @@ func sourceAddress(c echo.Context) string {
 	return from.Addr().Unmap().WithZone("").String()
 }
 
-// sourceLimiter limits failures per source address. Successful requests are free, so
-// that a data centre behind one address does not block itself.
+// sourceLimiter limits failures per source address. Successful requests are free, so that a data centre behind one
+// address does not block itself.
 type sourceLimiter struct {
 	mu      sync.Mutex
 	every   rate.Limit
@@ -170,14 +187,14 @@ func (g *Gateway) guarded(c echo.Context, f func() error) error {
 	}
 	err := f()
 	switch prego.CodeOf(err) {
-	case prego.CodeTokenUnknown, prego.CodeTokenConsumed, prego.CodeTokenSuperseded, prego.CodeSourceMismatch, prego.CodeCertificateInvalid, prego.CodeInvalidJSON:
+	case prego.CodeTokenUnknown, prego.CodeTokenConsumed, prego.CodeTokenSuperseded,
+		prego.CodeSourceMismatch, prego.CodeCertificateInvalid, prego.CodeInvalidJSON:
 		g.limiter.failed(from)
 	}
 	return err
 }
 
-// revokedSet holds the servers whose tokens and certificates still look valid but are
-// revoked.
+// revokedSet holds the servers that are revoked although their tokens and certificates still look valid.
 type revokedSet struct {
 	mu  sync.RWMutex
 	ids map[string]bool // nil until first read
@@ -192,22 +209,29 @@ func (r *revokedSet) has(id prego.ServerID) bool {
 
 // followRevocations reads the revoked servers every two seconds.
 func (g *Gateway) followRevocations(ctx context.Context) {
-	t := time.NewTicker(cmp.Or(g.settings.Follow, 2*time.Second))
-	defer t.Stop()
-	for {
+	g.follow(ctx, 2*time.Second, "revocations", func() error {
 		ids, err := g.store.RevokedServers(ctx, g.settings.CertTTL+time.Hour)
 		if err != nil {
-			if ctx.Err() == nil {
-				g.log.Warn("revocations not read", zap.Error(err))
-			}
-		} else {
-			set := make(map[string]bool, len(ids))
-			for _, id := range ids {
-				set[id] = true
-			}
-			g.revoked.mu.Lock()
-			g.revoked.ids = set
-			g.revoked.mu.Unlock()
+			return err
+		}
+		set := make(map[string]bool, len(ids))
+		for _, id := range ids {
+			set[id] = true
+		}
+		g.revoked.mu.Lock()
+		defer g.revoked.mu.Unlock()
+		g.revoked.ids = set
+		return nil
+	})
+}
+
+// follow reads what other processes changed, again and again until ctx ends.
+func (g *Gateway) follow(ctx context.Context, every time.Duration, what string, read func() error) {
+	t := time.NewTicker(cmp.Or(g.settings.Follow, every))
+	defer t.Stop()
+	for {
+		if err := read(); err != nil && ctx.Err() == nil {
+			g.log.Warn(what+" not read", zap.Error(err))
 		}
 		select {
 		case <-t.C:

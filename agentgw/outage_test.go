@@ -58,15 +58,15 @@ func (b *bundle) heard() int {
 	return n
 }
 
-// TestAnEngineThatHangsHoldsUpNoAgent lets every signal hang: handshakes and
-// heartbeats go on, and are written.
+// TestAnEngineThatHangsHoldsUpNoAgent lets every signal hang: handshakes and heartbeats still succeed, and are
+// written.
 func TestAnEngineThatHangsHoldsUpNoAgent(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	b.signals.hang = make(chan struct{})
 	answer := sync.OnceFunc(func() { close(b.signals.hang) })
 	t.Cleanup(answer)
-	const agents = 80 // more than signals can hang at once
+	const agents = 80 // more than the signals that can hang in parallel
 	fleet := make([]*enrolled, agents)
 	for i := range fleet {
 		fleet[i] = b.enroll(prego.ServerID(fmt.Sprintf("a%d", i)))
@@ -78,7 +78,7 @@ func TestAnEngineThatHangsHoldsUpNoAgent(t *testing.T) {
 	require.Eventually(t, func() bool { return b.heard() == agents }, 10*time.Second, 20*time.Millisecond)
 	require.EqualValues(t, 64, b.signals.hung.Load(), "as many hang as there is room for")
 
-	// The engine is back: the next heartbeat heals what was left out.
+	// The engine is back: the next heartbeat replaces the skipped signals.
 	answer()
 	require.Eventually(t, func() bool {
 		_, _ = fleet[agents-1].beat()
@@ -98,7 +98,8 @@ func TestDrainWritesWhatWasAnswered(t *testing.T) {
 	}
 	fleet := make([]*enrolled, agents)
 	beat(func(i int) *enrolled { fleet[i] = b.enroll(prego.ServerID(fmt.Sprintf("a%d", i))); return fleet[i] })
-	require.Eventually(t, func() bool { return b.heard() == agents }, 10*time.Second, 10*time.Millisecond, "for the first one of each a run waits")
+	require.Eventually(t, func() bool { return b.heard() == agents }, 10*time.Second, 10*time.Millisecond,
+		"a run waits for each agent's first heartbeat")
 	_, err := b.pool.Exec(t.Context(), `UPDATE servers SET agent_last_heartbeat_at = NULL`)
 	require.NoError(t, err)
 	beat(func(i int) *enrolled { return fleet[i] })
@@ -108,7 +109,7 @@ func TestDrainWritesWhatWasAnswered(t *testing.T) {
 	told := slices.DeleteFunc(b.signals.all(), func(s string) bool { return s != "heartbeat a7" })
 	require.Len(t, told, 1, "its run was signalled once, and not by each heartbeat")
 	_, err = net.DialTimeout("tcp", b.url[len("https://"):], time.Second)
-	require.ErrorIs(t, err, syscall.ECONNREFUSED, "nobody listens any more")
+	require.ErrorIs(t, err, syscall.ECONNREFUSED, "the listener is closed")
 }
 
 func TestADatabaseThatIsAwayCostsHeartbeatsAndNothingElse(t *testing.T) {
@@ -117,7 +118,7 @@ func TestADatabaseThatIsAwayCostsHeartbeatsAndNothingElse(t *testing.T) {
 	e := b.enroll("one")
 	_, _ = e.beat()
 	require.Eventually(t, func() bool { return b.heard() == 1 }, 10*time.Second, 10*time.Millisecond)
-	b.pool.Close() // for good
+	b.pool.Close() // permanently
 	require.Eventually(t, func() bool {
 		status, p := e.beat()
 		require.Equal(t, 200, status, "a heartbeat does not wait for its write: %v", p)
@@ -126,7 +127,7 @@ func TestADatabaseThatIsAwayCostsHeartbeatsAndNothingElse(t *testing.T) {
 	status, p, _ := b.handshake("two", newKey(t), nil)
 	require.Equal(t, 500, status)
 	require.Equal(t, "internal", p.Code)
-	require.NotContains(t, p.Detail, "pool", "callers are told nothing of our insides")
+	require.NotContains(t, p.Detail, "pool", "callers learn no internals")
 }
 
 // TestADatabaseThatFailsOverIsAskedForLater hands over to a gateway whose database takes no writes.
@@ -252,8 +253,7 @@ func (e *enrolled) version() string {
 	return e.identity.Bundles.Version
 }
 
-// TestRotationDropsNoRequest rotates the CAs by which agents and gateway know each
-// other while agents send all the time.
+// TestRotationDropsNoRequest rotates the CAs by which agents and gateway know each other while agents keep sending.
 func TestRotationDropsNoRequest(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
@@ -304,7 +304,7 @@ func TestRotationDropsNoRequest(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	require.Greater(t, sent.Load(), int64(100))
-	// What came from the retired CA is worth nothing now.
+	// The retired CA's credentials are worthless now.
 	old := &enrolled{b: b, identity: first, client: clientFor(t, fleet[0].identity.Bundles.Gateway, certificate(t, first.Certificates.AgentClient, fleet[0].key))}
 	status, p := old.beat()
 	require.Equal(t, 401, status)

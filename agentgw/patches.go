@@ -10,17 +10,19 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// patches records which security updates a host lacks.
+// patches records the security updates that a host lacks.
 func (g *Gateway) patches(c echo.Context) error {
 	var in wire.PatchReport
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if in.Pending < 0 || len(in.Packages) > min(in.Pending, wire.MaxPatchPackages) || len(in.RebootFor) > wire.MaxPatchText || len(in.Failed) > wire.MaxPatchText {
-		return prego.Invalid("packages", "must be the first 40 of those that are pending; texts have at most 512 bytes")
+	if in.Pending < 0 || len(in.Packages) > min(in.Pending, wire.MaxPatchPackages) ||
+		len(in.RebootFor) > wire.MaxPatchText || len(in.Failed) > wire.MaxPatchText {
+		return prego.Invalid("packages", "must be the first 40 pending packages; texts have at most 512 bytes")
 	}
 	p := server.Patches{
-		Pending: in.Pending, RebootSince: in.RebootSince.UTC(), RebootFor: printable(in.RebootFor), CheckedAt: in.CheckedAt.UTC(), Failed: prego.Redact(printable(in.Failed)),
+		Pending: in.Pending, RebootSince: in.RebootSince.UTC(), RebootFor: printable(in.RebootFor),
+		CheckedAt: in.CheckedAt.UTC(), Failed: prego.Redact(printable(in.Failed)),
 	}
 	for _, u := range in.Packages {
 		for _, word := range []string{u.Name, u.From, u.To} {

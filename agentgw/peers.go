@@ -1,7 +1,6 @@
 package agentgw
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -11,15 +10,13 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
-	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/server"
 )
 
-// peersDocument notes what is in force at a host, and answers with what should be, unless it
-// is that.
+// peersDocument notes which document a host applies, and answers with the wanted one if it differs.
 func (g *Gateway) peersDocument(c echo.Context) error {
 	var in wire.PeersRequest
 	if err := decode(c, &in); err != nil {
@@ -36,7 +33,8 @@ func (g *Gateway) peersDocument(c echo.Context) error {
 	}
 	out := wire.PeersResponse{Version: wanted.Version}
 	known := slices.Sorted(slices.Values(in.Keys))
-	if wanted.Version > 0 && (wanted.Version != in.Applied || !slices.Equal(known, slices.Sorted(maps.Keys(g.signer.Keys())))) {
+	sameKeys := slices.Equal(known, slices.Sorted(maps.Keys(g.signer.Keys())))
+	if wanted.Version > 0 && (wanted.Version != in.Applied || !sameKeys) {
 		signed, err := g.signer.Sign(peersDocumentOf(g.settings.Environment, who.serverID, wanted))
 		if err != nil {
 			return err
@@ -61,21 +59,20 @@ func peersDocumentOf(environment string, id prego.ServerID, w server.PeersWanted
 	return doc
 }
 
-// peersVersions are the versions of all servers' documents, so that a heartbeat can be told
-// its own without a statement.
+// peersVersions are the versions of all servers' documents, so that a heartbeat is answered without a statement.
 type peersVersions struct {
 	mu   sync.RWMutex
 	byID map[prego.ServerID]int64
 }
 
-// of is the version of a server's document, 0 if it is not known.
+// of returns the version of a server's document, 0 if unknown.
 func (p *peersVersions) of(id prego.ServerID) int64 {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.byID[id]
 }
 
-// note takes a version that was just read.
+// note remembers a version that was just read.
 func (p *peersVersions) note(id prego.ServerID, version int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +81,7 @@ func (p *peersVersions) note(id prego.ServerID, version int64) {
 	}
 }
 
-// take takes what changed; full replaces all.
+// take applies changes; full replaces all.
 func (p *peersVersions) take(v server.PeersVersions) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,22 +95,14 @@ func (p *peersVersions) take(v server.PeersVersions) {
 
 // followPeers reads once a second which documents have changed.
 func (g *Gateway) followPeers(ctx context.Context) {
-	t := time.NewTicker(cmp.Or(g.settings.Follow, time.Second))
-	defer t.Stop()
 	since := ""
-	for {
+	g.follow(ctx, time.Second, "changes of peers", func() error {
 		v, err := g.store.PeersVersions(ctx, since)
-		switch {
-		case err == nil:
-			g.peers.take(v)
-			since = v.Since
-		case ctx.Err() == nil:
-			g.log.Warn("changes of peers not read", zap.Error(err))
+		if err != nil {
+			return err
 		}
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+		g.peers.take(v)
+		since = v.Since
+		return nil
+	})
 }

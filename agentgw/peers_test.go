@@ -43,7 +43,7 @@ func TestPeersDocument(t *testing.T) {
 		require.NoError(t, json.Unmarshal(answer, &out))
 		return out
 	}
-	require.Equal(t, wire.PeersResponse{}, ask(wire.PeersRequest{}), "nobody has made one")
+	require.Equal(t, wire.PeersResponse{}, ask(wire.PeersRequest{}), "there is no document yet")
 	require.Zero(t, heartbeat().PeersVersion)
 
 	_, _, err := b.store.SetEgress(ctx, []string{"203.0.113.7/32"}, time.Hour)
@@ -121,7 +121,7 @@ func TestServiceCertificates(t *testing.T) {
 	node, _ := enroll("node", prego.RoleNode, "10.64.0.3")
 	require.Nil(t, node, "a node keeps everything to itself")
 
-	// A CA of services can name only what is private.
+	// A CA of services can sign only private addresses.
 	b.server("public")
 	b.exec(`UPDATE servers SET role = 'db-shard', network_id = 'n-1', private_address = '192.0.2.1' WHERE server_id = 'public'`)
 	public, _ := enroll("public-2", prego.RoleDBShard, "192.0.2.1")

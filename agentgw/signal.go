@@ -17,10 +17,10 @@ type signals struct {
 }
 
 const (
-	maxSignals    = 64 // at once
+	maxSignals    = 64 // in parallel
 	signalTimeout = 5 * time.Second
-	// How long to wait for a free slot: for the signal of a refused handshake or a failed
-	// boot, and for those of a whole batch of heartbeats together.
+	// How long to wait for a free slot: for the signal of a refused handshake or a failed boot, and for all signals
+	// of a batch of heartbeats together.
 	handshakeSlotTimeout = 50 * time.Millisecond
 	batchSlotTimeout     = time.Second
 )
@@ -45,16 +45,22 @@ func (s *signals) enter(ctx context.Context, within time.Duration) bool {
 	return false
 }
 
-// signal sends a hint to a run if a slot becomes free in time, which it reports, and does
-// not wait until it is sent: neither agents nor heartbeats depend on the workflow engine.
-// Failed and skipped signals heal with the server's next heartbeat, lost ones within a
-// minute (tellAgain); and the run reads the row at its deadlines.
-func (g *Gateway) signal(ctx context.Context, within time.Duration, kind string, serverID prego.ServerID, attempt int, send func(ctx context.Context, serverID prego.ServerID, attempt int) error) bool {
-	return g.send(ctx, within, kind, zap.String("server_id", string(serverID)), func(ctx context.Context) error { return send(ctx, serverID, attempt) })
+// signal sends a hint to a run if a slot becomes free in time, which it reports, and does not wait until it is sent:
+// neither agents nor heartbeats depend on the workflow engine. Failed and skipped signals heal with the server's next
+// heartbeat, lost ones within a minute (tellAgain); and the run reads the row at its deadlines.
+func (g *Gateway) signal(
+	ctx context.Context, within time.Duration, kind string, serverID prego.ServerID, attempt int,
+	send func(ctx context.Context, serverID prego.ServerID, attempt int) error,
+) bool {
+	return g.send(ctx, within, kind, zap.String("server_id", string(serverID)), func(ctx context.Context) error {
+		return send(ctx, serverID, attempt)
+	})
 }
 
-// send does so for whatever run, which what names in the log.
-func (g *Gateway) send(ctx context.Context, within time.Duration, kind string, what zap.Field, send func(ctx context.Context) error) bool {
+// send sends a hint like signal, to any run; what names the run in the log.
+func (g *Gateway) send(
+	ctx context.Context, within time.Duration, kind string, what zap.Field, send func(ctx context.Context) error,
+) bool {
 	count := func(outcome string) { g.metrics.signals.WithLabelValues(kind, outcome).Inc() }
 	if !g.signals.enter(ctx, within) {
 		count("left_out")

@@ -8,8 +8,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// TestTagsOfAHandshake: what the host says is kept and compared with what was asked
-// for; what can't be a tag is refused.
+// TestTagsOfAHandshake: the reported tags are kept and compared with the requested ones; invalid tags are refused.
 func TestTagsOfAHandshake(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -65,33 +65,37 @@ func (g *Gateway) takeMetrics(c echo.Context) error {
 // hostID is the resource attribute that names the host of the metrics.
 const hostID = "host.id"
 
-// attribute assigns metrics to the server of the client certificate, whatever they
-// claim.
+// attribute assigns metrics to the server of the client certificate, regardless of their claim.
 func attribute(req *colmetrics.ExportMetricsServiceRequest, serverID prego.ServerID) {
-	id := &commonpb.KeyValue{Key: hostID, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: string(serverID)}}}
+	name := &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: string(serverID)}}
+	id := &commonpb.KeyValue{Key: hostID, Value: name}
 	for _, r := range req.GetResourceMetrics() {
 		if r.Resource == nil {
 			r.Resource = &resourcepb.Resource{}
 		}
-		r.Resource.Attributes = slices.DeleteFunc(r.Resource.Attributes, func(a *commonpb.KeyValue) bool { return a.GetKey() == hostID })
-		r.Resource.Attributes = append(r.Resource.Attributes, id)
+		others := slices.DeleteFunc(r.Resource.Attributes, func(a *commonpb.KeyValue) bool {
+			return a.GetKey() == hostID
+		})
+		r.Resource.Attributes = append(others, id)
 	}
 }
 
-// Outcomes of forwarding metrics. Rejected ones are not sent again: the backend would
-// reject them again.
+// Outcomes of forwarding metrics. Rejected metrics are not sent again, because the backend would reject them again.
 const (
 	forwardTaken    = "forwarded"
 	forwardRejected = "rejected"
 	forwardFailed   = "failed"
 )
 
-func (g *Gateway) forwardMetrics(ctx context.Context, metrics *colmetrics.ExportMetricsServiceRequest) (outcome string, err error) {
+func (g *Gateway) forwardMetrics(
+	ctx context.Context, metrics *colmetrics.ExportMetricsServiceRequest,
+) (outcome string, err error) {
 	body, err := proto.Marshal(metrics)
 	if err != nil {
 		return forwardRejected, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(g.settings.OTLPEndpoint, "/")+"/v1/metrics", bytes.NewReader(body))
+	url := strings.TrimSuffix(g.settings.OTLPEndpoint, "/") + "/v1/metrics"
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return forwardFailed, err
 	}
@@ -102,13 +106,16 @@ func (g *Gateway) forwardMetrics(ctx context.Context, metrics *colmetrics.Export
 	}
 	defer func() { _ = resp.Body.Close() }()
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection is reused
+	err = fmt.Errorf("the metrics backend answered %d", resp.StatusCode)
 	switch {
 	case resp.StatusCode/100 == 2:
 		return forwardTaken, nil
-	case resp.StatusCode/100 == 4 && resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusRequestTimeout:
-		return forwardRejected, fmt.Errorf("the metrics backend answered %d", resp.StatusCode)
+	case resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode == http.StatusRequestTimeout:
+		return forwardFailed, err
+	case resp.StatusCode/100 == 4:
+		return forwardRejected, err
 	}
-	return forwardFailed, fmt.Errorf("the metrics backend answered %d", resp.StatusCode)
+	return forwardFailed, err
 }
 
 func countPoints(req *colmetrics.ExportMetricsServiceRequest) int {
@@ -149,7 +156,7 @@ func (g *Gateway) takeLogs(c echo.Context) error {
 			return prego.Errorf(prego.CodeInvalidJSON, "line %d is not a log line", len(lines)+1)
 		}
 		if lines = append(lines, l); len(lines) > maxLogLines {
-			return prego.Errorf(prego.CodeBodyTooLarge, "at most %d lines at once", maxLogLines)
+			return prego.Errorf(prego.CodeBodyTooLarge, "at most %d lines per request", maxLogLines)
 		}
 	}
 	var tooLarge *http.MaxBytesError
@@ -185,6 +192,7 @@ func (g *Gateway) backupReport(c echo.Context) error {
 		return prego.Invalid("bytes", "must not be negative")
 	}
 	g.metrics.backups.WithLabelValues(in.Status).Inc()
-	g.log.Info("backup report", zap.String("server_id", string(callerOf(c).serverID)), zap.String("site", prego.Redact(in.Site)), zap.String("status", in.Status), zap.Int64("bytes", in.Bytes))
+	g.log.Info("backup report", zap.String("server_id", string(callerOf(c).serverID)),
+		zap.String("site", prego.Redact(in.Site)), zap.String("status", in.Status), zap.Int64("bytes", in.Bytes))
 	return c.NoContent(http.StatusNoContent)
 }

@@ -1,7 +1,6 @@
 package agentgw
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"os"
@@ -13,15 +12,14 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
-	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/server"
 )
 
-// agentOffers are the servers that are to try a release of the agent now, so that a heartbeat
-// can be told without a statement.
+// agentOffers are the releases of the agent that servers should try now, so that a heartbeat is answered without a
+// statement.
 type agentOffers struct {
 	mu   sync.RWMutex
 	byID map[prego.ServerID]int64
@@ -47,26 +45,17 @@ func (o *agentOffers) take(offers []server.AgentOffer) {
 const offersEvery = 2 * time.Second
 
 func (g *Gateway) followOffers(ctx context.Context) {
-	t := time.NewTicker(cmp.Or(g.settings.Follow, offersEvery))
-	defer t.Stop()
-	for {
+	g.follow(ctx, offersEvery, "releases of the agent", func() error {
 		offers, err := g.store.AgentOffers(ctx)
-		switch {
-		case err == nil:
+		if err == nil {
 			g.offers.take(offers)
-		case ctx.Err() == nil:
-			g.log.Warn("releases of the agent not read", zap.Error(err))
 		}
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+		return err
+	})
 }
 
-// agentUpdate notes what became of the release of the agent that a host tried last, and answers
-// with the one that it is to try, as it was signed.
+// agentUpdate notes the outcome of the last release of the agent that a host tried, and answers with the next signed
+// one.
 func (g *Gateway) agentUpdate(c echo.Context) error {
 	var in wire.UpdateReport
 	if err := decode(c, &in); err != nil {
@@ -74,7 +63,8 @@ func (g *Gateway) agentUpdate(c echo.Context) error {
 	}
 	statuses := []wire.UpdateStatus{"", wire.UpdateTrying, wire.UpdateGood, wire.UpdateBack, wire.UpdateRefused}
 	if in.Serial < 0 || len(in.Reason) > wire.MaxUpdateReason || !slices.Contains(statuses, in.Status) {
-		return prego.Invalid("status", "must be one of trying, good, back, refused; the serial must not be negative, the reason is limited")
+		return prego.Invalid("status",
+			"must be one of trying, good, back, refused; the serial must not be negative, the reason is limited")
 	}
 	reason := strings.ToValidUTF8(strings.ReplaceAll(in.Reason, "\x00", ""), "")
 	report := server.AgentReport{Serial: in.Serial, Status: string(in.Status), Reason: prego.Redact(reason)}
@@ -91,8 +81,8 @@ func (g *Gateway) agentUpdate(c echo.Context) error {
 
 var agentDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// updateBinary serves a release of the agent: the one that booting hosts get, or a file of the
-// directory of releases, which is named by its digest. Hosts check it themselves.
+// updateBinary serves a release of the agent: the program for booting hosts, or a file of the directory of releases,
+// which is named by its digest. Hosts check the digest themselves.
 func (g *Gateway) updateBinary(c echo.Context) error {
 	want := c.QueryParam("sha256")
 	switch {
