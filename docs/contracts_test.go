@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var update = flag.Bool("update", false, "rewrite links in docs/contracts to what has moved, where it is found in one place")
+var update = flag.Bool("update", false, "rewrite links in docs/contracts to moved files, if there is a single candidate")
 
 // tree is every file of the repository that people write, by its path.
 func tree(t *testing.T) map[string]string {
@@ -70,8 +70,8 @@ var (
 	testName = regexp.MustCompile(`^Test\w+$`)
 )
 
-// TestContractsNameWhatThereIs: each rule links the file that holds it and the test that
-// fails without it. Whatever has moved is said at once; -update follows it.
+// TestContractsNameWhatThereIs checks that each rule links its file and the test that fails without it. Moved files and
+// tests are reported together; -update follows them.
 func TestContractsNameWhatThereIs(t *testing.T) {
 	t.Parallel()
 	files := tree(t)
@@ -112,7 +112,7 @@ func TestContractsNameWhatThereIs(t *testing.T) {
 		}
 	}
 	slices.Sort(moved)
-	require.Empty(t, moved, "go test ./docs -update follows what is found in one place:\n%s", strings.Join(moved, "\n"))
+	require.Empty(t, moved, "go test ./docs -update follows links with a single candidate:\n%s", strings.Join(moved, "\n"))
 }
 
 var (
@@ -121,8 +121,8 @@ var (
 	item     = regexp.MustCompile(`(?m)^- \*\*([0-9.]+)\*\*:? `)
 )
 
-// TestEveryRuleHasItsPlaceAndItsTest, or is listed as one that has none; the list is
-// counted, and holds no rule that has a test.
+// TestEveryRuleHasItsPlaceAndItsTest, or is listed as a rule without a test; the list is counted, and holds no rule
+// that has a test.
 func TestEveryRuleHasItsPlaceAndItsTest(t *testing.T) {
 	t.Parallel()
 	for name, text := range contracts(t) {
@@ -174,8 +174,8 @@ var (
 	oneOfThem = regexp.MustCompile(`§[0-9]+(?:\.[0-9]+)*|"[^"]+"|S[0-9]\b`)
 )
 
-// TestCitationsLeadSomewhere: a section that code or documents name is one of the
-// contract, by its number or by its title.
+// TestCitationsLeadSomewhere: a section that code or documents name exists in the contract, by its number or by its
+// title.
 func TestCitationsLeadSomewhere(t *testing.T) {
 	t.Parallel()
 	sections := map[string][]string{}

@@ -21,7 +21,7 @@ var (
 	inTitle  = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 )
 
-// anchors are those that GitHub gives the headings of a document.
+// anchors are the anchors that GitHub gives the headings of a document.
 func anchors(text string) []string {
 	var out []string
 	seen := map[string]int{}

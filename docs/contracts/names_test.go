@@ -63,7 +63,7 @@ var operators = words(`
 type anybody struct{}
 
 func (anybody) Authenticate(context.Context, string) (api.Principal, error) {
-	return api.Principal{Subject: "somebody", Operator: true}, nil
+	return api.Principal{Subject: "caller", Operator: true}, nil
 }
 
 func bearer(r *http.Request) { r.Header.Set("Authorization", "Bearer x") }
@@ -99,9 +99,9 @@ func TestOperatorsEndpointsAreServed(t *testing.T) {
 	for _, e := range operators {
 		method, path, _ := strings.Cut(e, ".")
 		at(t, doc, "paths", path, strings.ToLower(method))
-		// What is served refuses a parameter that it does not know; what is not served is not found.
+		// A served operation refuses an unknown parameter; a missing one is not found.
 		example := method + " " + regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "x")
-		require.Equal(t, http.StatusBadRequest, status(h, example+"?nobody-knows=1", bearer), example)
+		require.Equal(t, http.StatusBadRequest, status(h, example+"?unknown-parameter=1", bearer), example)
 		require.Equal(t, http.StatusNotFound, status(h, strings.Replace(example, " /", " /none/", 1), bearer), example)
 	}
 }
@@ -119,7 +119,7 @@ func (gatewayDeps) VerifyAgent(*x509.Certificate) (prego.ServerID, error) { retu
 
 func (d gatewayDeps) Verify(_ string, _ *x509.Certificate, scope string) (prego.ServerID, error) {
 	*d.scope = scope
-	return "", errors.New("nobody comes in")
+	return "", errors.New("no one may enter")
 }
 
 func TestAgentsEndpointsAreServedWithTheirScopes(t *testing.T) {
@@ -138,7 +138,7 @@ func TestAgentsEndpointsAreServedWithTheirScopes(t *testing.T) {
 		"POST /internal/agent/metrics":       "metrics",
 		"POST /internal/agent/logs":          "logs",
 		"POST /internal/agent/backup-report": "backup_report",
-		"POST /internal/agent/rotate-token":  "", // the current token, whatever it is for
+		"POST /internal/agent/rotate-token":  "", // the current token, for any purpose
 	} {
 		asked = "nothing"
 		require.NotContains(t, []int{http.StatusNotFound, http.StatusMethodNotAllowed}, status(h, endpoint, agent), endpoint)
@@ -167,7 +167,7 @@ func TestTheAgentsOwnEndpoints(t *testing.T) {
 	}
 }
 
-// tables are those of the contracts, with the columns that they name. There may be others.
+// tables are the tables of the contracts, with the columns that they name. There may be others.
 var tables = map[string]string{
 	// direct-provisioning:
 	"servers": `server_id role region infra_provider spec status workflow_id host managed_by agent_status agent_first_seen_at
@@ -204,7 +204,7 @@ var indexes = map[string]string{
 	"idx_bootstrap_token_server": "server_bootstrap_tokens", "idx_audit_workflow": "agent_command_audit",
 }
 
-// set is a closed set of words: those of the contract, and those that the product has besides.
+// set is a closed set of words: the contract's words, and the product's further ones.
 type set struct{ contract, more string }
 
 // columns are those whose values are a closed set.
@@ -281,7 +281,7 @@ func TestTablesHaveTheirColumns(t *testing.T) {
 	require.Equal(t, []string{"hetzner"}, query(`SELECT id FROM infra_providers WHERE enabled`))
 }
 
-// settings are those that contracts name, and those that carry a limit of theirs, with what they are by default.
+// settings are the ones in contracts, and the ones that carry their limits, with their defaults.
 var settings = map[string]string{
 	"PREGO_SHARED_PLACEMENT_LEGACY":  "",
 	"PLACEMENT_ALGORITHM":            "best_fit",
@@ -386,7 +386,7 @@ const dimensions = `max_instances max_total_memory_bytes max_total_cpu_request m
 	max_volumes max_total_volume_bytes max_volume_attachments max_snapshots_per_volume max_restore_jobs
 	max_log_streams max_exec_sessions max_exec_sessions_per_hour`
 
-// fields are those of the API's documents. There may be others.
+// fields are the fields of the API's documents. There may be others.
 var fields = map[string]string{
 	"CreateServer":      "role region infra_provider spec server_id",
 	"Accepted":          "workflow_id",
@@ -472,10 +472,10 @@ const texts = `one_tenant_one_server_v1 org.quota_set org.tier_set
 	route.create route.delete ipv4.enable ipv4.disable volume.create volume.delete attachment.create attachment.delete
 	snapshot.create restore.create`
 
-// methods are those of a provider of servers.
+// methods are the methods of a provider of servers.
 const methods = "CreateServer DestroyServer AttachVolume"
 
-// sentences are those of region-placement.
+// sentences are from region-placement.
 var sentences = []string{"No region is found usable.", "There is no feasible plan to handle all nodes."}
 
 // limits are constants by name, as they are written.
@@ -486,7 +486,7 @@ var limits = map[string]string{
 	"defaultTimeout":   "time.Minute",     // of a command
 	"MaxOutput":        "8 << 10",         // of each of a command's streams
 	"MaxAuditedOutput": "8 << 10",
-	"repeatWindow":     "60 * time.Second", // in which the key that consumed a token may repeat the handshake
+	"repeatWindow":     "60 * time.Second", // during this time the key that consumed a token may repeat the handshake
 	"MaxTagLen":        "63",               // less than 64
 	"DefaultWeight":    "100",
 	"NoCap":            "-1",
