@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the secrets that docker-compose.yml names, those that are missing, and gives
+# Creates the missing secrets of docker-compose.yml, and gives
 # each process the keys that it needs and no others. Run it again after every step of
 # a rotation (docs/operations.md) and before an upgrade: processes follow the files.
 #
@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=${PREGO_SECRETS:-deploy/secrets}
-group=65532 # whom the containers run as, or are members of
+group=65532 # of the containers' user
 prego=${PREGO:-bin/prego}
 [ -x "$prego" ] || { echo "there is no $prego: run make build, or set PREGO" >&2; exit 1; }
 umask 077
@@ -25,7 +25,7 @@ put() { # file; its content is on standard input
 }
 random() { od -An -N32 -tx1 /dev/urandom | tr -d ' \n'; }
 
-# What is there stays. Nothing is piped into what may not read it: the writer would be
+# Existing files stay. Nothing is piped into a program that may not read it: the writer would be
 # ended by the broken pipe, and this script with it.
 for file in postgres_password prego_db_password temporal_db_password master_key; do
 	[ -s "$dir/$file" ] || random | put "$file"
@@ -40,7 +40,7 @@ done
 [ ! -f .env ] || PREGO_ENV=${PREGO_ENV:-$(sed -n 's/^PREGO_ENV=//p' .env)}
 PREGO_ENV=${PREGO_ENV:-prod} PREGO_KEYS_DIR="$dir/keys" "$prego" keys init
 
-# Which these are is said in internal/keyset.
+# internal/keyset lists them.
 for process in api agentgw worker; do
 	as=()
 	[ "$(id -u)" != 0 ] || as=(--group "$group")

@@ -1,5 +1,5 @@
--- A role of its own for the API, the gateway and the workers, so that they can't change what the
--- audit holds: `prego migrate` goes on as the owner of the tables, prego, as whom this is run, in
+-- A separate role for the API, the gateway and the workers, so that they can't change the
+-- audit: `prego migrate` keeps using the owner of the tables, prego. Run this as that owner, in
 -- its database, after a migration. The role must exist:
 --   CREATE ROLE prego_app LOGIN PASSWORD '…'; GRANT CONNECT ON DATABASE prego TO prego_app;
 GRANT USAGE ON SCHEMA public TO prego_app;

@@ -11,7 +11,7 @@ export SQL_PLUGIN SQL_USER SQL_PASSWORD
 
 schema() { # database, name of the schema in the tool
 	temporal-sql-tool --db "$1" create --defaultdb postgres
-	# An older version than the one that is there is not written over it.
+	# A newer existing version is not overwritten.
 	temporal-sql-tool --db "$1" setup-schema -v 0.0
 	temporal-sql-tool --db "$1" update-schema --schema-name "postgresql/v12/$2"
 }
