@@ -296,8 +296,8 @@ func TestTheTimelineIsBounded(t *testing.T) {
 	b := setup(t, nil)
 	b.do("POST", create, "operator", js, valid)
 	_, err := b.pool.Exec(context.Background(), `
-INSERT INTO server_events (server_id, step, status, message, actor)
-SELECT 'app-1', 'agent_degraded', 'active', 'n' || n, 'system' FROM generate_series(1, 1200) n ORDER BY n`)
+INSERT INTO events (kind, id, step, status, message, actor)
+SELECT 'server', 'app-1', 'agent_degraded', 'active', 'n' || n, 'system' FROM generate_series(1, 1200) n ORDER BY n`)
 	require.NoError(t, err)
 	line := b.show("app-1").Timeline
 	require.Len(t, line, 1000)

@@ -2047,72 +2047,56 @@ CREATE TABLE certificate_names_due (
 -- What happened
 -- ------------------------------------------------------------------------------
 
--- The timeline.
-CREATE TABLE server_events (
-    event_id  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    server_id text NOT NULL REFERENCES servers(server_id),
-    at        timestamptz NOT NULL DEFAULT clock_timestamp(),
-    step      text NOT NULL,
-    attempt   integer NOT NULL DEFAULT 0,
-    status    text NOT NULL,
-    reason    text NOT NULL DEFAULT '',
-    message   text NOT NULL DEFAULT '',
-    actor     text NOT NULL CHECK (actor IN ('workflow', 'operator', 'system')),
-    dedup_key text, -- makes a repeated step write its event once; NULL where each is its own
-    UNIQUE (server_id, dedup_key)
-);
-CREATE INDEX server_events_by_server ON server_events (server_id, event_id);
-
-CREATE TABLE tenant_lifecycle_events (
-    event_id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    tenant_id  text NOT NULL,
-    at         timestamptz NOT NULL DEFAULT clock_timestamp(),
-    from_state text NOT NULL,
-    to_state   text NOT NULL,
-    step       text NOT NULL,
-    actor      text NOT NULL,
-    reason     text NOT NULL DEFAULT '',
-    message    text NOT NULL DEFAULT '',
-    dedup_key  text,
-    UNIQUE (tenant_id, dedup_key)
-);
-CREATE INDEX tenant_lifecycle_events_by_tenant ON tenant_lifecycle_events (tenant_id, event_id);
-
--- What happened to an org's resources. Payloads hold no secret.
-CREATE TABLE org_events (
-    event_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    org_id   text NOT NULL REFERENCES orgs(org_id),
-    at       timestamptz NOT NULL DEFAULT clock_timestamp(),
-    type     text NOT NULL, -- app.create, group.scale, route.delete, org.quota_set, …
-    subject  text NOT NULL, -- the id of what it happened to
-    actor    text NOT NULL,
-    reason   text NOT NULL DEFAULT '',
-    payload  jsonb NOT NULL DEFAULT '{}'
-);
-CREATE INDEX org_events_by_org ON org_events (org_id, event_id DESC);
-CREATE INDEX org_events_by_subject ON org_events (org_id, subject, event_id DESC);
-CREATE INDEX org_events_by_actor ON org_events (org_id, actor, event_id DESC);
-CREATE INDEX org_events_by_type ON org_events (org_id, type text_pattern_ops, event_id DESC);
-
--- What happens, in one order: the feed that callers follow (docs/adr/0069). The order is that of transactions, and
--- within one that of its rows. A reader is given what transactions wrote that are older than any that is still
--- running, so that nothing can come before what it was given already: not in whatever order they commit. Rows come
--- from triggers, so that no statement can forget one; and are pruned from the beginning.
+-- What happens, in one table: the timelines of servers and tenants, what callers did with the resources of orgs, and
+-- each change of state that a trigger below notes. Views show the first three under their own names.
+--
+-- It is also the feed that callers follow (docs/adr/0069), in the order of transactions, and within one in that of its
+-- rows. A reader is given what transactions wrote that are older than any that is still running, so that nothing can
+-- come before what it was given already: not in whatever order they commit.
 CREATE TABLE events (
-    xid     xid8 NOT NULL DEFAULT pg_current_xact_id(),
-    seq     bigint GENERATED ALWAYS AS IDENTITY,
-    at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    kind    text NOT NULL, -- of the object
-    id      text NOT NULL,
-    org_id  text, -- that owns it
-    about   text[] NOT NULL DEFAULT '{}', -- ids of other objects that it concerns
-    step    text NOT NULL,
-    status  text NOT NULL DEFAULT '',
-    reason  text NOT NULL DEFAULT '',
-    message text NOT NULL DEFAULT '',
-    actor   text NOT NULL DEFAULT ''
+    xid         xid8 DEFAULT pg_current_xact_id(), -- NULL keeps it out of the feed, which tells it with another event
+    seq         bigint GENERATED ALWAYS AS IDENTITY,
+    at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    kind        text NOT NULL, -- of the object
+    id          text NOT NULL,
+    org_id      text, -- that owns it
+    about       text[] NOT NULL DEFAULT '{}', -- ids of other objects that it concerns
+    step        text NOT NULL,
+    attempt     integer NOT NULL DEFAULT 0,
+    from_status text NOT NULL DEFAULT '',
+    status      text NOT NULL DEFAULT '',
+    reason      text NOT NULL DEFAULT '',
+    message     text NOT NULL DEFAULT '',
+    actor       text NOT NULL DEFAULT '',
+    dedup_key   text, -- makes a repeated step write its event once; NULL where each is its own
+    payload     jsonb -- of an event of an org; it holds no secret
 );
 CREATE INDEX events_order ON events (xid, seq);
+-- What only the feed has, which is pruned from the beginning.
+CREATE INDEX events_of_feed ON events (xid, seq) WHERE payload IS NULL AND kind NOT IN ('server', 'tenant');
+CREATE INDEX events_of_timeline ON events (kind, id, seq) WHERE payload IS NULL AND kind IN ('server', 'tenant');
+CREATE UNIQUE INDEX events_once ON events (kind, id, dedup_key) WHERE dedup_key IS NOT NULL;
+
+CREATE VIEW server_events AS
+SELECT seq AS event_id, id AS server_id, at, step, attempt, status, reason, message, actor
+FROM events WHERE payload IS NULL AND kind = 'server';
+
+CREATE VIEW tenant_lifecycle_events AS
+SELECT seq AS event_id, id AS tenant_id, at, from_status AS from_state, status AS to_state, step, actor, reason, message
+FROM events WHERE payload IS NULL AND kind = 'tenant';
+
+-- What happened to an org's resources: app.create, group.scale, route.delete, org.quota_set, …
+CREATE VIEW org_events AS
+SELECT seq AS event_id, org_id, at, kind || '.' || step AS type,
+    CASE kind WHEN 'org' THEN COALESCE(about[1], id) ELSE id END AS subject, -- the id of what it happened to
+    actor, reason, payload
+FROM events WHERE payload IS NOT NULL;
+CREATE INDEX org_events_age ON events (seq) WHERE payload IS NOT NULL;
+CREATE INDEX org_events_by_org ON events (org_id, seq DESC) WHERE payload IS NOT NULL;
+CREATE INDEX org_events_by_subject ON events (org_id, (CASE kind WHEN 'org' THEN COALESCE(about[1], id) ELSE id END), seq DESC)
+    WHERE payload IS NOT NULL;
+CREATE INDEX org_events_by_actor ON events (org_id, actor, seq DESC) WHERE payload IS NOT NULL;
+CREATE INDEX org_events_by_type ON events (org_id, (kind || '.' || step) text_pattern_ops, seq DESC) WHERE payload IS NOT NULL;
 
 -- direct-provisioning §6
 CREATE TABLE agent_command_audit (
@@ -2181,8 +2165,8 @@ CREATE TABLE audit_checkpoints (
     pruned_at timestamptz NOT NULL DEFAULT now()
 );
 
--- How far tables are pruned that only grow. through is of org_events: the newest that is gone, so that who reads on
--- from an older one can be told.
+-- How far events are pruned: the newest that is gone of orgs' events (org_events) and of the feed (events), so that
+-- who reads on from an older one can be told.
 CREATE TABLE pruned (
     what        text PRIMARY KEY, -- the table
     through     bigint NOT NULL DEFAULT 0,
@@ -2594,11 +2578,11 @@ DO $$ DECLARE t text; BEGIN
 END $$;
 -- +goose StatementEnd
 
--- Lines of timelines and new objects become events, all rows of a statement together.
+-- New objects become events, all rows of a statement together.
 -- +goose StatementBegin
 DO $$ DECLARE t text; BEGIN
     FOREACH t IN ARRAY ARRAY[
-        'server_events', 'tenant_lifecycle_events', 'org_events', 'scaling_events', 'fleet_actions', 'instances',
+        'scaling_events', 'fleet_actions', 'instances',
             'tenant_moves', 'backups', 'snapshots', 'restore_jobs', 'volume_restores', 'drills', 'certificates',
             'rebalances', 'patch_waves', 'stack_releases', 'agent_releases', 'golden_images'
     ] LOOP

@@ -136,7 +136,7 @@ func importTenant(ctx context.Context, tx pgx.Tx, m tenant.Manifest) (tenant.Imp
 	if _, err := tx.Exec(ctx, sqlImportLost, m.TenantID, m.Slug, m.OrgID, m.Region, m.Plan, m.Plan.DefaultUsers(), m.Plan.DefaultStorageGB(), filled(m.Apps)); err != nil {
 		return "", err
 	}
-	return tenant.ImportTenant, noteTenant(ctx, tx, tenant.Event{
+	return tenant.ImportTenant, tenantEvent(ctx, tx, tenant.Event{
 		TenantID: m.TenantID, ToState: tenant.Failed, Step: tenant.StepChanged, Actor: string(prego.ActorOperator), Reason: "imported", Message: fmt.Sprintf("from the manifest of backup %s", m.BackupID),
-	})
+	}, "")
 }

@@ -123,7 +123,7 @@ func placedBefore(n int) []string {
 			SELECT tenant_id, 'old', 'old', 'old', tenant_id, tenant_id, 'hetzner', 'best_fit' FROM tenants WHERE state = 'active'`,
 		`INSERT INTO allocation_snapshots (tenant_id, allocation_id, outcome, algorithm, decision_log, policy_json)
 			SELECT tenant_id, allocation_id, 'placed', 'best_fit', '{}', '{}' FROM tenant_allocations`,
-		`INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor) SELECT tenant_id, 'provisioning', 'active', 'placed', 'bench' FROM tenant_allocations`,
+		`INSERT INTO events (kind, id, org_id, from_status, status, step, actor) SELECT 'tenant', tenant_id, 'o', 'provisioning', 'active', 'placed', 'bench' FROM tenant_allocations`,
 	}
 }
 
@@ -164,8 +164,8 @@ WITH site AS (
     INSERT INTO allocation_snapshots (tenant_id, allocation_id, outcome, algorithm, decision_log, policy_json)
     SELECT tenant_id, allocation_id, 'placed', 'best_fit', :decision::jsonb, :policy::jsonb FROM allocation
 ), event AS (
-    INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, reason)
-    SELECT tenant_id, 'provisioning', 'provisioning', 'placed', 'bench', 'most filled server with a ready site' FROM allocation
+    INSERT INTO events (kind, id, org_id, from_status, status, step, actor, reason)
+    SELECT 'tenant', tenant_id, 'o', 'provisioning', 'provisioning', 'placed', 'bench', 'most filled server with a ready site' FROM allocation
 )
 UPDATE tenants SET state = 'provisioning', status_reason = '', status_message = '', waiting_since = NULL, waiting_roles = '{}', updated_at = now()
 WHERE tenant_id = 't-' || :i::bigint;

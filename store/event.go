@@ -2,21 +2,27 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // An event with a dedup key is written once, however often its step repeats.
 // The status is the row's own, read by the statement, unless one is given.
-const sqlAddEvent = `
-INSERT INTO server_events (server_id, step, attempt, status, reason, message, actor, dedup_key)
-SELECT s.server_id, $2, $3, COALESCE(NULLIF($4, ''), s.status), $5, $6, $7, NULLIF($8, '')
-FROM servers s WHERE s.server_id = $1
-ON CONFLICT (server_id, dedup_key) DO NOTHING`
+const (
+	sqlAddEvent = `
+INSERT INTO events (kind, id, step, attempt, status, reason, message, actor, dedup_key)
+SELECT 'server', s.server_id, $2, $3, COALESCE(NULLIF($4, ''), s.status), $5, $6, $7, NULLIF($8, '')
+FROM servers s WHERE s.server_id = $1 ` + onceByKey
+
+	onceByKey = `ON CONFLICT (kind, id, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING`
+)
 
 // AddEvent puts one line on a server's timeline. dedupKey "" makes each call a
 // line of its own.
@@ -41,3 +47,41 @@ func (s *Store) step(ctx context.Context, e server.Event, dedupKey string, none 
 }
 
 func attemptKey(step server.Step, attempt int) string { return fmt.Sprintf("%s/%d", step, attempt) }
+
+const sqlTenantEvent = `
+INSERT INTO events (kind, id, org_id, from_status, status, step, actor, reason, message, dedup_key)
+SELECT 'tenant', tenant_id, org_id, CASE WHEN $2 = '' AND $3 = '' THEN state ELSE $2 END, COALESCE(NULLIF($3, ''), state), $4, $5, $6, $7, NULLIF($8, '')
+FROM tenants WHERE tenant_id = $1 ` + onceByKey
+
+// AddTenantEvent puts a line on a tenant's timeline; with a dedup key it is put
+// there once, however often its step repeats.
+func (s *Store) AddTenantEvent(ctx context.Context, e tenant.Event, dedupKey string) error {
+	return tenantEvent(ctx, s.pool, e, dedupKey)
+}
+
+// tenantEvent reads the states from the tenant's row unless they are given.
+func tenantEvent(ctx context.Context, q querier, e tenant.Event, dedupKey string) error {
+	if e.Actor == "" {
+		e.Actor = string(prego.ActorWorkflow)
+	}
+	_, err := q.Exec(ctx, sqlTenantEvent, e.TenantID, string(e.FromState), string(e.ToState), e.Step, e.Actor, e.Reason, prego.Redact(e.Message), dedupKey)
+	return failed(fmt.Sprintf("add event %s of tenant %s", e.Step, e.TenantID), err)
+}
+
+// The feed leaves out what it tells with the lifecycle or the state of the object.
+const sqlOrgEvent = `
+INSERT INTO events (xid, kind, id, org_id, about, step, actor, reason, payload)
+SELECT CASE WHEN $2::text <> ALL ('{backup.create,backup.stored,backup.failed,move.create,restore.create,snapshot.create,snapshot.delete}')
+        THEN pg_current_xact_id() END,
+    split_part($2, '.', 1), CASE WHEN $2 ^@ 'org.' THEN $1 ELSE $3 END, $1, CASE WHEN $2 ^@ 'org.' AND $3 <> $1 THEN ARRAY[$3] ELSE '{}' END,
+    substr($2, strpos($2, '.') + 1), $4, $5, $6`
+
+// orgEvent writes down what happened to an org's resources. Payload becomes JSON.
+func orgEvent(ctx context.Context, tx pgx.Tx, e org.Event, payload any) error {
+	b, err := json.Marshal(payload)
+	if err != nil {
+		return fmt.Errorf("event %s: %w", e.Type, err)
+	}
+	_, err = tx.Exec(ctx, sqlOrgEvent, e.OrgID, e.Type, e.Subject, e.Actor, prego.Redact(e.Reason), []byte(prego.Redact(string(b))))
+	return failed(fmt.Sprintf("event %s of org %s", e.Type, e.OrgID), err)
+}

@@ -48,23 +48,23 @@ WITH incoming AS (
     FROM locked l WHERE s.server_id = l.server_id
     RETURNING s.server_id, s.status, s.attempt, l.was, l.first, s.tags, l.had, l.has,
               s.clock_ahead_seconds AS ahead, s.clock_skewed, l.clock_was, s.docker_state, l.docker_was, s.private_address, l.private, l.private_had
-), events AS (
-    INSERT INTO server_events (server_id, step, attempt, status, actor, dedup_key)
-    SELECT server_id, CASE WHEN first THEN 'first_heartbeat' ELSE 'agent_connected' END, attempt, status, 'system',
+), noted AS (
+    INSERT INTO events (kind, id, step, attempt, status, actor, dedup_key)
+    SELECT 'server', server_id, CASE WHEN first THEN 'first_heartbeat' ELSE 'agent_connected' END, attempt, status, 'system',
            CASE WHEN first THEN 'first_heartbeat/' || attempt END
     FROM updated WHERE first OR was IN ('degraded', 'disconnected')
-    ON CONFLICT (server_id, dedup_key) DO NOTHING
+    ` + onceByKey + `
 ), tag_events AS ( -- once an hour: an agent that says something else each time must not fill the timeline
-    INSERT INTO server_events (server_id, step, attempt, status, message, actor, dedup_key)
-    SELECT server_id, step, attempt, status, 'the agent says ' || COALESCE(NULLIF(array_to_string(has, ', '), ''), 'none')
+    INSERT INTO events (kind, id, step, attempt, status, message, actor, dedup_key)
+    SELECT 'server', server_id, step, attempt, status, 'the agent says ' || COALESCE(NULLIF(array_to_string(has, ', '), ''), 'none')
         || '; the server was asked for with ' || COALESCE(NULLIF(array_to_string(tags, ', '), ''), 'none'),
         'system', step || '/' || to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24')
     FROM (SELECT *, CASE WHEN tags @> has AND has @> tags THEN 'agent_tags_agree' ELSE 'agent_tags_differ' END AS step FROM updated) u
     WHERE CASE step WHEN 'agent_tags_differ' THEN had IS DISTINCT FROM has ELSE NOT (tags @> had AND had @> tags) END
-    ON CONFLICT (server_id, dedup_key) DO NOTHING
+    ` + onceByKey + `
 ), host_events AS ( -- what is wrong with a host, and that it is mended; once an hour, too
-    INSERT INTO server_events (server_id, step, attempt, status, reason, message, actor, dedup_key)
-    SELECT server_id, step, attempt, status, reason, message, 'system', step || '/' || to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24')
+    INSERT INTO events (kind, id, step, attempt, status, reason, message, actor, dedup_key)
+    SELECT 'server', server_id, step, attempt, status, reason, message, 'system', step || '/' || to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24')
     FROM updated u, LATERAL (
         SELECT CASE WHEN u.clock_skewed THEN 'clock_skewed' ELSE 'clock_agrees' END, CASE WHEN u.clock_skewed THEN 'clock_skew' ELSE '' END,
                'the host''s clock is ' || round(abs(u.ahead)) || ' s ' || CASE WHEN u.ahead < 0 THEN 'behind' ELSE 'ahead of' END || ' the control plane''s'
@@ -77,7 +77,7 @@ WITH incoming AS (
                'the agent says ' || host(u.private) || ', the provider ' || host(u.private_address)
         WHERE u.private <> u.private_address AND u.private IS DISTINCT FROM u.private_had OR u.private = u.private_address AND u.private_had <> u.private_address
     ) e(step, reason, message)
-    ON CONFLICT (server_id, dedup_key) DO NOTHING
+    ` + onceByKey + `
 )
 SELECT server_id, status, attempt FROM updated`
 
@@ -141,9 +141,9 @@ WITH fleet AS (` + fleetHeard + `
     FROM silent x, verdict v
     WHERE NOT v.frozen AND s.server_id = x.server_id AND (x.lost OR x.agent_status = 'connected')
     RETURNING s.server_id, s.attempt, s.status, x.lost
-), events AS (
-    INSERT INTO server_events (server_id, step, attempt, status, reason, actor)
-    SELECT server_id, CASE WHEN lost THEN 'agent_disconnected' ELSE 'agent_degraded' END, attempt, status,
+), noted AS (
+    INSERT INTO events (kind, id, step, attempt, status, reason, actor)
+    SELECT 'server', server_id, CASE WHEN lost THEN 'agent_disconnected' ELSE 'agent_degraded' END, attempt, status,
            CASE WHEN lost THEN 'heartbeat_lost' ELSE '' END, 'system'
     FROM changed
 )

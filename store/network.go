@@ -79,8 +79,8 @@ WITH attached AS (
     WHERE server_id = $1 AND network_id = $2 AND status <> 'terminated' AND private_address IS DISTINCT FROM $3
     RETURNING server_id, attempt, status
 )
-INSERT INTO server_events (server_id, step, attempt, status, message, actor)
-SELECT server_id, $4, attempt, status, $5, 'workflow' FROM attached`
+INSERT INTO events (kind, id, step, attempt, status, message, actor)
+SELECT 'server', server_id, $4, attempt, status, $5, 'workflow' FROM attached`
 
 // Attached records a server's address in its network.
 func (s *Store) Attached(ctx context.Context, serverID prego.ServerID, network prego.NetworkID, address string) error {

@@ -98,9 +98,9 @@ WITH begun AS (
     INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind, args_redacted, actor, started_at, finished_at, exit_code, duration_ms)
     SELECT $13, b.server_id, b.workflow_id, 'bootstrap', $14, 'workflow', now(), now(), 0, 0 FROM begun b, issued
 ), noted AS (
-    INSERT INTO server_events (server_id, step, attempt, status, message, actor, dedup_key)
-    SELECT server_id, e.step, $3, 'provisioning', e.message, 'workflow', e.key FROM begun, unnest($15::text[], $16::text[], $17::text[]) WITH ORDINALITY e (step, message, key, n) ORDER BY e.n
-    ON CONFLICT (server_id, dedup_key) DO NOTHING
+    INSERT INTO events (kind, id, step, attempt, status, message, actor, dedup_key)
+    SELECT 'server', server_id, e.step, $3, 'provisioning', e.message, 'workflow', e.key FROM begun, unnest($15::text[], $16::text[], $17::text[]) WITH ORDINALITY e (step, message, key, n) ORDER BY e.n
+    ` + onceByKey + `
 )
 SELECT COALESCE(i.token_id, t.token_id, '') AS token_id, COALESCE(i.issued_at, t.issued_at, now()) AS issued_at, COALESCE(i.expires_at, t.expires_at, now()) AS expires_at
 FROM begun LEFT JOIN issued i ON true LEFT JOIN server_bootstrap_tokens t ON t.server_id = $1 AND t.attempt = $3`
@@ -148,9 +148,9 @@ WITH recorded AS (
     SELECT $9, r.kind, r.name, $1, $3, 'created', r.id, now(), jsonb_build_object('type', $7::text, 'location', $8::text) FROM unnest($10::text[], $11::text[], $12::text[]) r (kind, name, id)
     ` + onRepeatedCreate + `
 ), noted AS (
-    INSERT INTO server_events (server_id, step, attempt, status, message, actor, dedup_key)
-    SELECT server_id, $13, $3, status, $14, 'workflow', $15 FROM servers WHERE server_id = $1
-    ON CONFLICT (server_id, dedup_key) DO NOTHING
+    INSERT INTO events (kind, id, step, attempt, status, message, actor, dedup_key)
+    SELECT 'server', server_id, $13, $3, status, $14, 'workflow', $15 FROM servers WHERE server_id = $1
+    ` + onceByKey + `
 )
 SELECT EXISTS (SELECT FROM recorded)`
 
@@ -201,9 +201,9 @@ WITH done AS (
     WHERE server_id = $1 AND generation = $2 AND status = 'provisioning' AND agent_first_heartbeat_at IS NOT NULL
     RETURNING server_id, EXTRACT(EPOCH FROM now() - created_at)::float8 AS seconds, location, image
 ), noted AS (
-    INSERT INTO server_events (server_id, step, attempt, status, actor, dedup_key)
-    SELECT server_id, e.step, $3, e.status, 'workflow', e.key FROM done, unnest($4::text[], $5::text[], $6::text[]) WITH ORDINALITY e (step, status, key, n) ORDER BY e.n
-    ON CONFLICT (server_id, dedup_key) DO NOTHING
+    INSERT INTO events (kind, id, step, attempt, status, actor, dedup_key)
+    SELECT 'server', server_id, e.step, $3, e.status, 'workflow', e.key FROM done, unnest($4::text[], $5::text[], $6::text[]) WITH ORDINALITY e (step, status, key, n) ORDER BY e.n
+    ` + onceByKey + `
 )
 SELECT seconds, location, image FROM done`
 

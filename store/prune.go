@@ -17,20 +17,29 @@ import (
 // index of its own, Postgres would read all of them whenever none is due.
 const sqlPruneEvents = `
 WITH gone AS (
-    DELETE FROM org_events WHERE event_id IN (
+    DELETE FROM events WHERE payload IS NOT NULL AND seq IN (
         SELECT event_id FROM (SELECT event_id, at FROM org_events ORDER BY event_id LIMIT $2) oldest WHERE at < now() - make_interval(secs => $1))
-    RETURNING event_id
+    RETURNING seq AS event_id
 ), noted AS (
     INSERT INTO pruned AS p (what, through, rows) SELECT 'org_events', max(event_id), count(*) FROM gone HAVING count(*) > 0
     ON CONFLICT (what) DO UPDATE SET through = GREATEST(p.through, EXCLUDED.through), rows = p.rows + EXCLUDED.rows, at = now()
 )
 SELECT count(*) FROM gone`
 
-// The oldest of the feed, by its order. A transaction that is not over may yet write something before
-// them; one of a cluster that the database was copied from is none of ours, and its id may be given again.
+// onlyInFeed are events that are no line of a timeline, nor of what an org is shown.
+const onlyInFeed = `payload IS NULL AND kind NOT IN ('server', 'tenant')`
+
+// The oldest that only the feed has, by its order. A transaction that is not over may yet write something before
+// them; one of a cluster that the database was copied from is none of ours, and its id may be given again: the
+// feed does not have its events.
 const sqlPruneFeed = `
-WITH foreign_rows AS (DELETE FROM events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())), gone AS (
-    DELETE FROM events e USING (SELECT xid, seq, at FROM events WHERE xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid, seq LIMIT $2) oldest
+WITH foreign_rows AS (
+    DELETE FROM events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()) AND ` + onlyInFeed + `
+), foreign_lines AS (
+    UPDATE events SET xid = NULL WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()) AND NOT (` + onlyInFeed + `)
+), gone AS (
+    DELETE FROM events e USING (
+        SELECT xid, seq, at FROM events WHERE xid < pg_snapshot_xmin(pg_current_snapshot()) AND ` + onlyInFeed + ` ORDER BY xid, seq LIMIT $2) oldest
     WHERE e.xid = oldest.xid AND e.seq = oldest.seq AND oldest.at < now() - make_interval(secs => $1)
     RETURNING e.xid, e.seq
 ), noted AS (

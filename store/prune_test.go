@@ -19,7 +19,7 @@ import (
 func prunedTables() map[ops.PrunedTable]string {
 	return map[ops.PrunedTable]string{
 		ops.PrunedEvents:       `UPDATE org_events SET at = now() - make_interval(days => %d) WHERE event_id %% 2 = 0`,
-		ops.PrunedFeed:         `UPDATE events SET at = now() - make_interval(days => %d) WHERE seq %% 100 <= 60`,
+		ops.PrunedFeed:         `UPDATE events SET at = now() - make_interval(days => %d) WHERE kind IN ('instance', 'server') AND seq %% 100 <= 60`,
 		ops.PrunedSessions:     `UPDATE org_sessions SET opened_at = now() - make_interval(days => %d) WHERE session_id LIKE '%%2'`,
 		ops.PrunedInstances:    `UPDATE instances SET stopped_at = now() - make_interval(days => %d) WHERE number %% 2 = 1`,
 		ops.PrunedCommands:     `UPDATE agent_command_audit SET requested_at = now() - make_interval(days => %d) WHERE audit_id LIKE '%%2'`,
@@ -42,7 +42,7 @@ func aged(t *testing.T) *Store {
 		`INSERT INTO request_keys (subject, key, request_hash, created_id) SELECT 'a', 'made-' || i, '', 'a-1' FROM generate_series(1, 50) i`,
 		`INSERT INTO decision_inputs (journal, first, events, body) SELECT 'j', i, 1, '' FROM generate_series(0, 50) i`,
 		`INSERT INTO server_samples (at, server_id, load1) SELECT now(), 's-' || i, 1 FROM generate_series(1, 50) i`,
-		`INSERT INTO events (kind, id, step) SELECT 'server', 's-' || i, 'x' FROM generate_series(1, 99) i`,
+		`INSERT INTO events (kind, id, step) SELECT CASE WHEN i % 10 = 0 THEN 'server' ELSE 'instance' END, 's-' || i, 'x' FROM generate_series(1, 99) i`,
 		`UPDATE instances SET state = 'stopped', stopped_at = now() WHERE number % 3 = 0`)
 	pool, err := Open(t.Context(), url, 8, nil)
 	require.NoError(t, err)
@@ -75,7 +75,7 @@ func TestWhatIsOldIsPruned(t *testing.T) {
 	ctx := t.Context()
 	s := aged(t)
 	conditions := map[ops.PrunedTable]string{
-		ops.PrunedEvents: `at < now() - interval '9 days'`, ops.PrunedFeed: `at < now() - interval '9 days'`, ops.PrunedSessions: `opened_at < now() - interval '9 days' AND closed_at IS NOT NULL`,
+		ops.PrunedEvents: `at < now() - interval '9 days'`, ops.PrunedFeed: `at < now() - interval '9 days' AND payload IS NULL AND kind <> 'server'`, ops.PrunedSessions: `opened_at < now() - interval '9 days' AND closed_at IS NOT NULL`,
 		ops.PrunedInstances: `stopped_at < now() - interval '9 days' AND state = 'stopped'`, ops.PrunedCommands: `requested_at < now() - interval '9 days'`,
 		ops.PrunedDecisions: `created_at < now() - interval '9 days'`, ops.PrunedSamples: `at < now() - interval '9 days'`,
 		ops.PrunedKeys: `created_at < now() - interval '9 days' AND leased_until < now()`, ops.PrunedCreationKeys: `created_at < now() - interval '9 days'`,
@@ -129,7 +129,7 @@ func TestPruningStopsNoWriter(t *testing.T) {
 	var wg sync.WaitGroup
 	var wrote [3]int
 	for i, sql := range []string{
-		`INSERT INTO org_events (org_id, type, subject, actor) VALUES ('o-0', 'x', $1, 'w')`,
+		`INSERT INTO events (kind, org_id, step, id, actor, payload) VALUES ('app', 'o-0', 'x', $1, 'w', '{}')`,
 		`INSERT INTO request_keys (subject, key, request_hash, leased_until) VALUES ('w', $1, '', now())`,
 		`INSERT INTO agent_command_audit (audit_id, server_id, command_kind, args_redacted, actor) VALUES ('w-' || $1, 's-2', 'bench', '', 'system')`,
 	} {

@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -37,18 +35,4 @@ func (s *Store) checkQuota(ctx context.Context, tx pgx.Tx, orgID prego.OrgID, pr
 		return err
 	}
 	return over
-}
-
-const sqlOrgEvent = `INSERT INTO org_events (org_id, type, subject, actor, reason, payload) VALUES ($1, $2, $3, $4, $5, $6)`
-
-// orgEvent writes down what happened to an org's resources. Payload becomes JSON.
-func orgEvent(ctx context.Context, tx pgx.Tx, e org.Event, payload any) error {
-	b, err := json.Marshal(payload)
-	if err != nil {
-		return fmt.Errorf("event %s: %w", e.Type, err)
-	}
-	if _, err := tx.Exec(ctx, sqlOrgEvent, e.OrgID, e.Type, e.Subject, e.Actor, prego.Redact(e.Reason), []byte(prego.Redact(string(b)))); err != nil {
-		return fmt.Errorf("event %s of org %s: %w", e.Type, e.OrgID, err)
-	}
-	return nil
 }

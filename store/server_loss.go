@@ -110,9 +110,9 @@ func (s *Store) loseTenant(ctx context.Context, tx pgx.Tx, t lostTenant, serverI
 			return err
 		}
 	}
-	if err := noteTenant(ctx, tx, tenant.Event{
+	if err := tenantEvent(ctx, tx, tenant.Event{
 		TenantID: t.TenantID, FromState: t.State, ToState: tenant.Failed, Step: tenant.StepChanged, Actor: string(actor), Reason: string(prego.ReasonServerLost), Message: message,
-	}); err != nil {
+	}, ""); err != nil {
 		return err
 	}
 	return orgEvent(ctx, tx, org.Event{OrgID: t.OrgID, Type: "tenant.server_lost", Subject: string(t.TenantID), Actor: string(actor), Reason: string(prego.ReasonServerLost)}, details)
@@ -227,9 +227,9 @@ func (s *Store) RestoreElsewhere(ctx context.Context, id prego.TenantID, backupI
 		if job, err = one[tenant.RestoreJob](ctx, tx, sqlInsertElsewhere, jobID, t.OrgID, id, backupID, by, named); err != nil {
 			return err
 		}
-		if err := noteTenant(ctx, tx, tenant.Event{
+		if err := tenantEvent(ctx, tx, tenant.Event{
 			TenantID: id, FromState: was.State, ToState: tenant.Provisioning, Step: tenant.StepChanged, Actor: by, Message: fmt.Sprintf("restore elsewhere from backup %s", backupID),
-		}); err != nil {
+		}, ""); err != nil {
 			return err
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: t.OrgID, Type: "restore.create", Subject: jobID, Actor: by}, map[string]any{"tenant_id": id, "backup_id": backupID, "elsewhere": true})

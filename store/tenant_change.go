@@ -107,9 +107,9 @@ func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant
 		if t, err = one[tenant.Tenant](ctx, tx, sql, args...); err != nil {
 			return err
 		}
-		if err := noteTenant(ctx, tx, tenant.Event{
+		if err := tenantEvent(ctx, tx, tenant.Event{
 			TenantID: was.TenantID, FromState: was.State, ToState: next, Step: tenant.StepChanged, Actor: by, Reason: reason, Message: message,
-		}); err != nil {
+		}, ""); err != nil {
 			return err
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: was.OrgID, Type: "tenant." + string(action), Subject: string(was.TenantID), Actor: by, Reason: reason},

@@ -94,10 +94,10 @@ WITH made AS (
     ON CONFLICT (slug) WHERE state <> 'data_purged' DO NOTHING
     RETURNING *
 ), noted AS (
-    INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, reason, message)
-    SELECT tenant_id, '', state, $19, created_by, '', $20 FROM made
+    INSERT INTO events (kind, id, org_id, status, step, actor, message)
+    SELECT 'tenant', tenant_id, org_id, state, $19, created_by, $20 FROM made
 ), told AS (
-    INSERT INTO org_events (org_id, type, subject, actor, payload) SELECT org_id, 'tenant.create', tenant_id, created_by, $21 FROM made
+    INSERT INTO events (xid, kind, id, org_id, step, actor, payload) SELECT NULL, 'tenant', tenant_id, org_id, 'create', created_by, $21 FROM made
 )
 SELECT ` + tenantColumns + ` FROM made`
 
@@ -139,15 +139,4 @@ func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r tenant.CreateRequ
 		filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.DedicatedRedis, filled(r.Apps), mode, hash, by, r.AdminEmail, r.AdminName,
 		tenant.StepRequested, fmt.Sprintf("%s for org %s in %s", r.Plan, r.OrgID, r.Region), []byte(prego.Redact(string(payload))))
 	return t, ifNoRows(err, &prego.Error{Code: prego.CodeSlugTaken, Field: "slug", Message: "belongs to another tenant"})
-}
-
-const sqlNoteTenant = `
-INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, reason, message) VALUES ($1, $2, $3, $4, $5, $6, $7)`
-
-// noteTenant puts one line on a tenant's timeline.
-func noteTenant(ctx context.Context, q querier, e tenant.Event) error {
-	if _, err := q.Exec(ctx, sqlNoteTenant, e.TenantID, e.FromState, e.ToState, e.Step, e.Actor, e.Reason, e.Message); err != nil {
-		return fmt.Errorf("note %s of tenant %s: %w", e.Step, e.TenantID, err)
-	}
-	return nil
 }

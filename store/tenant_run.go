@@ -78,27 +78,6 @@ func (s *Store) TenantRun(ctx context.Context, id prego.TenantID) (tenant.Run, e
 	return r.Run, err
 }
 
-const sqlTenantEvent = `
-INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, reason, message, dedup_key)
-SELECT tenant_id, COALESCE(NULLIF($2, ''), state), state, $3, $4, $5, $6, NULLIF($7, '') FROM tenants WHERE tenant_id = $1
-ON CONFLICT (tenant_id, dedup_key) DO NOTHING`
-
-// AddTenantEvent puts a line on a tenant's timeline; with a dedup key it is put
-// there once, however often its step repeats.
-func (s *Store) AddTenantEvent(ctx context.Context, e tenant.Event, dedupKey string) error {
-	return tenantEvent(ctx, s.pool, e, dedupKey)
-}
-
-func tenantEvent(ctx context.Context, q querier, e tenant.Event, dedupKey string) error {
-	if e.Actor == "" {
-		e.Actor = string(prego.ActorWorkflow)
-	}
-	if _, err := q.Exec(ctx, sqlTenantEvent, e.TenantID, e.FromState, e.Step, e.Actor, e.Reason, prego.Redact(e.Message), dedupKey); err != nil {
-		return fmt.Errorf("add event %s of tenant %s: %w", e.Step, e.TenantID, err)
-	}
-	return nil
-}
-
 // tenantStep runs an UPDATE of a tenant's row and adds an event to its timeline; if no row
 // matched it returns none.
 func (s *Store) tenantStep(ctx context.Context, e tenant.Event, dedupKey string, none error, sql string, args ...any) error {
@@ -180,7 +159,7 @@ WITH was AS (
         site = COALESCE(NULLIF($4, ''), site)
     FROM was
     WHERE tenant_id = $1 AND generation = $2 AND t.state = 'provisioning' AND cancel_requested_at IS NULL AND (lost_at IS NULL OR restore_from IS NOT NULL)
-    RETURNING tenant_id, site, storage_quota_gb, t.state, EXTRACT(EPOCH FROM now() - created_at)::float8 AS seconds
+    RETURNING tenant_id, org_id, site, storage_quota_gb, t.state, EXTRACT(EPOCH FROM now() - created_at)::float8 AS seconds
 ), measured AS ( -- the site's turn to be measured comes at once
     INSERT INTO site_usage (tenant_id, quota_gb, tried_at) SELECT tenant_id, storage_quota_gb, 'epoch' FROM active ON CONFLICT (tenant_id) DO NOTHING
 ), assigned AS (
@@ -191,10 +170,10 @@ WITH was AS (
 ), job AS (
     UPDATE restore_jobs j SET status = 'succeeded', finished_at = now() FROM active a WHERE j.tenant_id = a.tenant_id AND j.elsewhere AND j.status IN ('queued', 'running')
 ), noted AS (
-    INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, message, dedup_key)
-    SELECT tenant_id, 'provisioning', CASE e.state WHEN 'active' THEN active.state ELSE e.state END, e.step, 'workflow', e.message, e.key
+    INSERT INTO events (kind, id, org_id, from_status, status, step, actor, message, dedup_key)
+    SELECT 'tenant', tenant_id, org_id, 'provisioning', CASE e.state WHEN 'active' THEN active.state ELSE e.state END, e.step, 'workflow', e.message, e.key
     FROM active, unnest($5::text[], $6::text[], $7::text[], $8::text[]) WITH ORDINALITY e (step, state, message, key, n) ORDER BY e.n
-    ON CONFLICT (tenant_id, dedup_key) DO NOTHING
+    ` + onceByKey + `
 )
 SELECT seconds FROM active`
 
@@ -233,10 +212,6 @@ FROM (SELECT tenant_id, state FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDAT
 WHERE n.tenant_id = o.tenant_id AND n.generation = $2 AND n.state IN ('trial', 'provisioning')
 RETURNING o.state`
 
-const sqlTrialBegan = `
-INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, reason, dedup_key)
-VALUES ($1, 'trial', 'provisioning', 'state_changed', 'workflow', $3, 'began/g' || $2::int) ON CONFLICT (tenant_id, dedup_key) DO NOTHING`
-
 // FailTenant ends a tenant's provisioning; it changes nothing when the row has
 // moved on.
 func (s *Store) FailTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string) error {
@@ -249,7 +224,10 @@ func (s *Store) FailTenant(ctx context.Context, ref tenant.Ref, reason prego.Rea
 			return err
 		}
 		if from == tenant.Trial { // there is no edge from trial to failed
-			if _, err := tx.Exec(ctx, sqlTrialBegan, ref.TenantID, ref.Generation, reason); err != nil {
+			began := tenant.Event{
+				TenantID: ref.TenantID, FromState: tenant.Trial, ToState: tenant.Provisioning, Step: tenant.StepChanged, Reason: string(reason),
+			}
+			if err := tenantEvent(ctx, tx, began, fmt.Sprintf("began/g%d", ref.Generation)); err != nil {
 				return err
 			}
 		}

@@ -82,7 +82,7 @@ func newConsole(t *testing.T) *console {
 	ask(http.MethodPost, "/v1/servers/"+c.app+"/cordon", map[string]any{"reason": smuggled})
 	_, err = c.pool.Exec(t.Context(), `UPDATE tenants SET status_message = $2 WHERE tenant_id = $1`, c.tenant, smuggled)
 	require.NoError(t, err)
-	_, err = c.pool.Exec(t.Context(), `INSERT INTO server_events (server_id, step, attempt, status, reason, message, actor) VALUES ($1, 'boot_stage', 1, 'active', '', $2, 'system')`, c.app, smuggled)
+	_, err = c.pool.Exec(t.Context(), `INSERT INTO events (kind, id, step, attempt, status, message, actor) VALUES ('server', $1, 'boot_stage', 1, 'active', $2, 'system')`, c.app, smuggled)
 	require.NoError(t, err)
 	// A day of its host, with a silence of two hours.
 	_, err = c.pool.Exec(t.Context(), `

@@ -26,14 +26,16 @@ var ofResults = soak.Limit{Slope: 16, Per: "tenant", Least: 20}
 
 // kept are the tables whose rows stay forever (docs/operations.md, what is kept).
 var kept = map[string]soak.Limit{
-	"tenants": per("tenant", 1.3), "tenant_allocations": per("tenant", 1.3), "allocation_snapshots": per("tenant", 1.3), "tenant_lifecycle_events": per("tenant", 25),
+	"tenants": per("tenant", 1.3), "tenant_allocations": per("tenant", 1.3), "allocation_snapshots": per("tenant", 1.3),
+	// The timelines of tenants and servers; a server has some 25 lines, too.
+	"events": per("tenant", 50),
 	// Pruned by age, later than a soak ends.
 	"decision_inputs": per("tenant", 4),
 	// Of tenants that a look for turns met, also when they are purged.
 	"backup_turns": per("tenant", 1.3),
 	// The last backup of each tenant, and those that are asked for, a quarter as many; resources are these, and what servers had.
 	"backups": per("tenant", 1.6), "resources": per("tenant", 2.2),
-	"servers": per("server", 1.3), "redis_pools": per("server", 1.3), "server_events": per("server", 25), "server_bootstrap_tokens": per("server", 1.3),
+	"servers": per("server", 1.3), "redis_pools": per("server", 1.3), "server_bootstrap_tokens": per("server", 1.3),
 	"tenant_moves": per("move", 1.3), "rollouts": per("deploy", 1.3),
 	"reconcile_runs": {Slope: 80, Least: 10}, // one a minute
 }

@@ -85,8 +85,8 @@ func largeRows(n int) []string {
 		rows(`INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind, args_redacted, actor, requested_at)
 			SELECT 'c-' || i, 's-' || i %% %[1]d, 'w-' || i, CASE WHEN i >= 10 * %[1]d - 20 THEN 'redis-cli' ELSE 'bench' END, '[]', CASE WHEN i >= 10 * %[1]d - 20 THEN 'operator' ELSE 'workflow' END,
 				now() - make_interval(secs => i)`, 10*n, n),
-		rows(`INSERT INTO org_events (org_id, at, type, subject, actor) SELECT CASE WHEN i %% 10 = 0 THEN 'o-0' ELSE 'o-' || i %% %[2]d END, now() - make_interval(secs => %[1]d - i),
-				CASE WHEN i < 20 THEN 'volume.create' ELSE 'group.scale' END, 'g-' || i, CASE WHEN i < 20 THEN 'ann' ELSE 'operator' END`, 10*n, 10*n, orgs),
+		rows(`INSERT INTO events (org_id, at, kind, step, id, actor, payload) SELECT CASE WHEN i %% 10 = 0 THEN 'o-0' ELSE 'o-' || i %% %[2]d END, now() - make_interval(secs => %[1]d - i),
+				CASE WHEN i < 20 THEN 'volume' ELSE 'group' END, CASE WHEN i < 20 THEN 'create' ELSE 'scale' END, 'g-' || i, CASE WHEN i < 20 THEN 'ann' ELSE 'operator' END, '{}'`, 10*n, 10*n, orgs),
 		rows(`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, status, server_id, site, created_by, created_at, finished_at)
 			SELECT 'n-' || i, CASE WHEN i %% 10 = 0 THEN 'o-0' ELSE 'o-' || i %% %[2]d END, 't-' || i %% (%[1]d / 3), CASE WHEN i >= %[1]d - 20 THEN 'running' WHEN i < %[1]d / 500 THEN 'deleted' ELSE 'succeeded' END, 's-2', 't',
 				'bench', now() - make_interval(secs => i), now()`, 10*n, 10*n, orgs),

@@ -35,14 +35,14 @@ BEGIN
     WHERE t.server_id = p_server AND t.token_id <> v_token AND t.consumed_at IS NULL AND t.superseded_at IS NULL;
     INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind, args_redacted, actor, started_at, finished_at, exit_code, duration_ms)
     VALUES (p_audit, p_server, v_workflow, 'bootstrap', 'consume token_id=' || v_token || ' key=' || p_short_key, 'system', now(), now(), 0, 0);
-    INSERT INTO server_events (server_id, step, attempt, status, message, actor, dedup_key)
-    VALUES (p_server, 'handshake', attempt, status, 'agent ' || p_version, 'system', 'handshake/' || attempt)
-    ON CONFLICT (server_id, dedup_key) DO NOTHING;
+    INSERT INTO events (kind, id, step, attempt, status, message, actor, dedup_key)
+    VALUES ('server', p_server, 'handshake', attempt, status, 'agent ' || p_version, 'system', 'handshake/' || attempt)
+    ON CONFLICT (kind, id, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING;
     IF NOT (v_tags @> p_tags AND p_tags @> v_tags) THEN
-        INSERT INTO server_events (server_id, step, attempt, status, message, actor, dedup_key)
-        VALUES (p_server, 'agent_tags_differ', attempt, status, 'the agent says ' || COALESCE(NULLIF(array_to_string(p_tags, ', '), ''), 'none')
+        INSERT INTO events (kind, id, step, attempt, status, message, actor, dedup_key)
+        VALUES ('server', p_server, 'agent_tags_differ', attempt, status, 'the agent says ' || COALESCE(NULLIF(array_to_string(p_tags, ', '), ''), 'none')
             || '; the server was asked for with ' || COALESCE(NULLIF(array_to_string(v_tags, ', '), ''), 'none'), 'system', 'agent_tags_differ/' || attempt)
-        ON CONFLICT (server_id, dedup_key) DO NOTHING;
+        ON CONFLICT (kind, id, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING;
     END IF;
     RETURN NEXT;
 END

@@ -1,22 +1,8 @@
--- What a statement has made is told in the feed of events (docs/adr/0069): lines of timelines, and
--- objects whose state is told afterwards by note_event(). What the lifecycle or the state of an object tells is left out of
--- what its org's events tell.
+-- Objects that a statement has made are told in the feed of events (docs/adr/0069); their state is told afterwards by
+-- note_event().
 CREATE OR REPLACE FUNCTION note_events() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     CASE TG_TABLE_NAME
-    WHEN 'server_events' THEN
-        INSERT INTO events (at, kind, id, step, status, reason, message, actor)
-        SELECT at, 'server', server_id, step, status, reason, message, actor FROM made ORDER BY event_id;
-    WHEN 'tenant_lifecycle_events' THEN
-        INSERT INTO events (at, kind, id, org_id, step, status, reason, message, actor)
-        SELECT m.at, 'tenant', m.tenant_id, t.org_id, m.step, m.to_state, m.reason, m.message, m.actor
-        FROM made m LEFT JOIN tenants t ON t.tenant_id = m.tenant_id ORDER BY m.event_id;
-    WHEN 'org_events' THEN
-        INSERT INTO events (at, kind, id, org_id, about, step, reason, actor)
-        SELECT at, split_part(type, '.', 1), CASE WHEN type ^@ 'org.' THEN org_id ELSE subject END, org_id,
-            CASE WHEN type ^@ 'org.' AND subject <> org_id THEN ARRAY[subject] ELSE '{}' END, substr(type, strpos(type, '.') + 1), reason, actor
-        FROM made
-        WHERE type <> ALL ('{tenant.create,backup.create,backup.stored,backup.failed,move.create,restore.create,snapshot.create,snapshot.delete}') ORDER BY event_id;
     WHEN 'scaling_events' THEN
         INSERT INTO events (kind, id, about, step, status, message)
         SELECT 'scaling', event_id::text, ARRAY[region || '/' || role] || server_ids, trigger, 'open', message FROM made ORDER BY event_id;

@@ -125,7 +125,7 @@ BEGIN
         END IF;
         -- So is that one statement writes all the rest, and notes the changes itself: make bench.
         WITH item AS (
-            SELECT i.ord, i.tenant, p_app[i.ord] AS app, p_shard[i.ord] AS shard, p_pool[i.ord] AS pool, p_site[i.ord] AS site, allocations[i.ord] AS allocation, t.state, s.infra_provider,
+            SELECT i.ord, i.tenant, p_app[i.ord] AS app, p_shard[i.ord] AS shard, p_pool[i.ord] AS pool, p_site[i.ord] AS site, allocations[i.ord] AS allocation, t.state, t.org_id AS org, s.infra_provider,
                 COALESCE(p.site_name, p_site_name[i.ord]) AS site_name, COALESCE(p.database_name, p_database[i.ord]) AS database_name
             FROM unnest(p_tenant) WITH ORDINALITY AS i (tenant, ord)
             JOIN tenants t ON t.tenant_id = i.tenant JOIN servers s ON s.server_id = p_app[i.ord] LEFT JOIN site_pool p ON p.pool_site_id = p_site[i.ord]
@@ -153,8 +153,8 @@ BEGIN
             UPDATE tenants t SET state = 'provisioning', status_reason = '', status_message = '', waiting_since = NULL, waiting_roles = '{}', updated_at = now()
             FROM item i WHERE t.tenant_id = i.tenant
         ), event AS (
-            INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, reason)
-            SELECT i.tenant, i.state, 'provisioning', 'placed', p_actor[i.ord], p_reason[i.ord] FROM item i
+            INSERT INTO events (kind, id, org_id, from_status, status, step, actor, reason)
+            SELECT 'tenant', i.tenant, i.org, i.state, 'provisioning', 'placed', p_actor[i.ord], p_reason[i.ord] FROM item i
         ), snapshot AS (
             INSERT INTO allocation_snapshots (tenant_id, allocation_id, outcome, algorithm, decision_log, policy_json, actor)
             SELECT i.tenant, i.allocation, CASE WHEN i.site IS NULL THEN 'on_demand' ELSE 'placed' END, p_audit_algorithm[i.ord], p_decision[i.ord], p_policy[i.ord], p_actor[i.ord] FROM item i
