@@ -34,8 +34,8 @@ func LookAtRuns(a *activities.Reconciler) func(context.Context) (ops.LookResult,
 	}
 }
 
-// LookAtNetworks attaches servers that should be in a private network and are not: those
-// that an earlier version made, and those whose network is gone. There are few of them once
+// LookAtNetworks attaches servers that should be in a private network and are not: imported
+// servers, and servers whose network is gone. There are few of them once
 // in the life of an installation, and a call or two each, so there is no run.
 func LookAtNetworks(a *activities.Servers) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {

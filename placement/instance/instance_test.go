@@ -42,7 +42,10 @@ func TestPlaceInstance(t *testing.T) {
 			[]server{instanceServer("a", nil), instanceServer("b", func(s *server) { s.Active, s.Tags = false, []string{"gpu"} })},
 			"no_nodes_active",
 		},
-		"who satisfies is cordoned":      {nil, []server{instanceServer("a", func(s *server) { s.Cordoned = true })}, "no_nodes_active"},
+		"who satisfies is cordoned": {nil, []server{instanceServer("a", func(s *server) { s.Cordoned = true })}, "no_nodes_active"},
+		"a tenant has it to itself": {nil, []server{
+			instanceServer("a", func(s *server) { s.Kept = true }), instanceServer("b", func(s *server) { s.CPURequested = 400 }),
+		}, "b"},
 		"who satisfies stands elsewhere": {func(r *instance.Request) { r.Locations = []string{"nbg1"} }, []server{instanceServer("a", nil)}, "volume_locality_no_node"},
 		"volumes stand apart":            {func(r *instance.Request) { r.Locations = []string{"fsn1", "nbg1"} }, []server{instanceServer("a", nil)}, "volume_locality_no_node"},
 		"memory is a hard limit":         {nil, []server{instanceServer("a", func(s *server) { s.MemoryUsed = 901 })}, "no_capacity_memory"},
@@ -82,6 +85,8 @@ func TestPlaceInstance(t *testing.T) {
 	require.Equal(t, "no server fits: of 2 servers not_active 1, memory 1; 100 bytes are needed and at most 50 are free", d.SelectionReason)
 	d = instance.Place(r, []server{instanceServer("a", func(s *server) { s.Cordoned = true }), instanceServer("b", func(s *server) { s.Active = false })})
 	require.Equal(t, "no server fits: of 2 servers not_active 1, cordoned 1", d.SelectionReason)
+	d = instance.Place(r, []server{instanceServer("a", func(s *server) { s.Kept = true })})
+	require.Equal(t, "no server fits: of 1 servers kept_for_tenants 1", d.SelectionReason)
 }
 
 // TestPlaceInstanceHolds places instances one after the other on random servers.
@@ -92,6 +97,7 @@ func TestPlaceInstanceHolds(t *testing.T) {
 		for i := range rapid.IntRange(0, 6).Draw(t, "servers") {
 			servers = append(servers, instance.Server{
 				ServerID: prego.ServerID(fmt.Sprintf("s-%d", i)), Location: rapid.SampledFrom([]string{"fsn1", "nbg1"}).Draw(t, "location"), Active: rapid.Bool().Draw(t, "active"), Cordoned: rapid.IntRange(0, 3).Draw(t, "cordoned") == 0,
+				Kept:        rapid.IntRange(0, 3).Draw(t, "kept") == 0,
 				Tags:        rapid.SampledFrom([][]string{nil, {"a"}, {"a", "b"}}).Draw(t, "tags"),
 				MemoryBytes: rapid.Int64Range(0, 500).Draw(t, "memory"), DiskBytes: rapid.Int64Range(0, 100).Draw(t, "disk"), CPUs: rapid.Float64Range(0, 8).Draw(t, "cpus"), Groups: map[string]int{},
 			})
@@ -107,7 +113,7 @@ func TestPlaceInstanceHolds(t *testing.T) {
 			shuffled := rapid.Permutation(servers).Draw(t, "order")
 			require.Equal(t, d, instance.Place(r, shuffled), "the order does not matter")
 			fits := func(s instance.Server) bool {
-				return s.Active && !s.Cordoned && r.Constraint.SatisfiedBy(s.Tags) && s.MemoryBytes-s.MemoryUsed >= r.MemoryBytes && (r.DiskBytes == 0 || s.DiskBytes-s.DiskUsed >= r.DiskBytes) && (len(r.Locations) == 0 || s.Location == r.Locations[0])
+				return s.Active && !s.Cordoned && !s.Kept && r.Constraint.SatisfiedBy(s.Tags) && s.MemoryBytes-s.MemoryUsed >= r.MemoryBytes && (r.DiskBytes == 0 || s.DiskBytes-s.DiskUsed >= r.DiskBytes) && (len(r.Locations) == 0 || s.Location == r.Locations[0])
 			}
 			require.Equal(t, slices.ContainsFunc(servers, fits), d.ServerID != "", "a place is found when there is one")
 			rejected := 0
