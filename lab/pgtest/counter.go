@@ -108,6 +108,8 @@ func read(r io.Reader, first bool) ([]byte, error) {
 type session struct {
 	counter         *Counter
 	prepared, bound map[string]string
+	began           bool
+	first           string // statement of its transaction
 }
 
 func (s *session) note(kind byte, body []byte) {
@@ -124,20 +126,36 @@ func (s *session) note(kind byte, body []byte) {
 		portal := text()
 		s.bound[portal] = s.prepared[text()]
 	case 'E':
-		s.counter.add(s.bound[text()])
+		s.add(s.bound[text()])
 	case 'Q':
-		s.counter.add(text())
+		s.add(text())
 	}
 }
 
 // ping is what the pool sends on connections that were idle.
 const ping = "-- ping"
 
-func (c *Counter) add(text string) {
+// add counts a statement. What begins and ends a transaction is known by its first statement.
+func (s *session) add(text string) {
 	text = strings.Join(strings.Fields(text), " ")
-	if text == ping || text == ";" || text == "" {
+	switch {
+	case text == ping || text == ";" || text == "":
 		return
+	case text == "begin":
+		s.began = true
+		return
+	case s.began:
+		s.began, s.first = false, text
+		s.counter.add("begin; " + text)
+	case text == "commit" || text == "rollback":
+		text += "; " + s.first
+	case strings.HasPrefix(text, "BEGIN; "):
+		s.first = text[len("BEGIN; "):]
 	}
+	s.counter.add(text)
+}
+
+func (c *Counter) add(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.total++

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -103,6 +104,7 @@ func noDatacenters(*http.Request) (int, any, error) {
 func (s *Sim) locked(e endpoint) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
+		s.calls[r.Pattern]++
 		status, body, err := e(r)
 		var b []byte
 		if err == nil && body != nil {
@@ -128,6 +130,13 @@ func (s *Sim) locked(e endpoint) http.Handler {
 		w.WriteHeader(status)
 		_, _ = w.Write(b)
 	})
+}
+
+// Calls is how often each route of the API was called.
+func (s *Sim) Calls() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.calls)
 }
 
 // bucket is the project's rate limit.

@@ -117,6 +117,7 @@ type Sim struct {
 	// benchSeq orders bench faults.
 	benchSeq int
 	rate     bucket
+	calls    map[string]int // by route
 	dirty    chan struct{}
 	agents   *agentCache
 	base     [2]byte  // of process hosts' addresses
@@ -169,7 +170,7 @@ func New(cfg Config) (*Sim, error) {
 			return nil, fmt.Errorf("sim: %w", err)
 		}
 	}
-	s := &Sim{cfg: cfg, log: cfg.Log, hosts: make(map[int64]*slot), last: make(map[int64]*slot), dirty: make(chan struct{}, 1)}
+	s := &Sim{cfg: cfg, log: cfg.Log, hosts: make(map[int64]*slot), last: make(map[int64]*slot), calls: make(map[string]int), dirty: make(chan struct{}, 1)}
 	s.rate = bucket{capacity: float64(cfg.RatePerHour), tokens: float64(cfg.RatePerHour), at: time.Now()}
 	s.agents = &agentCache{dir: filepath.Join(cfg.StateDir, "agents")}
 	s.base = randomBase()
