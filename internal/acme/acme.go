@@ -1,6 +1,5 @@
-// Package acme asks an ACME certificate authority (RFC 8555, RFC 9773) for certificates, one
-// request at a time: what happens between them is a workflow's. Every error is a
-// *tenant.IssueError, and none holds a key.
+// Package acme requests certificates from an ACME certificate authority (RFC 8555, RFC 9773), one request at a time:
+// the workflow decides what happens between them. Every error is a *tenant.IssueError, and none holds a key.
 package acme
 
 import (
@@ -24,7 +23,7 @@ import (
 // LetsEncrypt is the directory of Let's Encrypt.
 const LetsEncrypt = "https://acme-v02.api.letsencrypt.org/directory"
 
-// Config says which authority is asked.
+// Config names the authority and how to reach it.
 type Config struct {
 	Directory string
 	UserAgent string
@@ -35,7 +34,7 @@ type Config struct {
 	Roots *x509.CertPool
 	// Timeout bounds one request.
 	Timeout time.Duration
-	// Transport sends requests; nil for one that trusts Roots.
+	// Transport sends requests; nil for a transport that trusts Roots.
 	Transport http.RoundTripper
 }
 
@@ -74,18 +73,21 @@ func New(cfg Config) (*Authority, error) {
 // Directory is the URL of the authority's directory.
 func (a *Authority) Directory() string { return a.cfg.Directory }
 
-// client makes a client for one call: its nonces are not shared, so that calls of several
-// workers don't spoil each other's.
+// client makes a client for one call: its nonces are not shared, so that calls of several workers don't spoil each
+// other's.
 func (a *Authority) client() *acme.Client {
-	return &acme.Client{Directory: a.cfg.Directory, HTTPClient: a.http, UserAgent: a.cfg.UserAgent, PollTimeout: finalizeWait, PollInterval: time.Second}
+	return &acme.Client{
+		Directory: a.cfg.Directory, HTTPClient: a.http, UserAgent: a.cfg.UserAgent,
+		PollTimeout: finalizeWait, PollInterval: time.Second,
+	}
 }
 
 func known(a tenant.AuthorityAccount) acme.Account {
 	return acme.Account{Location: a.Location, Orders: a.OrdersURL, PrivateKey: a.Key, Status: acme.StatusValid}
 }
 
-// Register makes an account for a key, or finds the one that the key has. The terms of
-// service are agreed to: whoever configures an authority has read them.
+// Register creates an account for a key, or finds the existing one. It agrees to the terms of service: the operator
+// who configured the authority has read them.
 func (a *Authority) Register(ctx context.Context, key crypto.Signer, contact string) (tenant.AuthorityAccount, error) {
 	ctx, seen := watched(ctx)
 	c := a.client()
@@ -106,7 +108,10 @@ func (a *Authority) Register(ctx context.Context, key crypto.Signer, contact str
 }
 
 func orderOf(o acme.Order, seen *trail) tenant.AuthorityOrder {
-	out := tenant.AuthorityOrder{Location: o.Location, FinalizeURL: o.Finalize, Authz: o.Authorizations, Certificate: o.Certificate, Expires: o.Expires, RetryAfter: seen.retryAfter}
+	out := tenant.AuthorityOrder{
+		Location: o.Location, FinalizeURL: o.Finalize, Authz: o.Authorizations,
+		Certificate: o.Certificate, Expires: o.Expires, RetryAfter: seen.retryAfter,
+	}
 	for _, id := range o.Identifiers {
 		out.Names = append(out.Names, id.Value)
 	}
@@ -128,9 +133,11 @@ func orderOf(o acme.Order, seen *trail) tenant.AuthorityOrder {
 	return out
 }
 
-// Place orders a certificate. replaces names the one that it renews, "" for none; an
-// authority that knows of another replacement already gets the order without.
-func (a *Authority) Place(ctx context.Context, account tenant.AuthorityAccount, names []string, replaces string) (tenant.AuthorityOrder, error) {
+// Place orders a certificate. replaces names the certificate that it renews, "" for none. If the authority already
+// knows another replacement, the order names none.
+func (a *Authority) Place(
+	ctx context.Context, account tenant.AuthorityAccount, names []string, replaces string,
+) (tenant.AuthorityOrder, error) {
 	ctx, seen := watched(ctx)
 	order := acme.Order{Replaces: replaces}
 	for _, name := range names {
@@ -147,8 +154,10 @@ func (a *Authority) Place(ctx context.Context, account tenant.AuthorityAccount, 
 	return orderOf(placed, seen), nil
 }
 
-// Order reads an order. One that the authority doesn't have is IssueGone.
-func (a *Authority) Order(ctx context.Context, account tenant.AuthorityAccount, location string) (tenant.AuthorityOrder, error) {
+// Order reads an order. A missing order is IssueGone.
+func (a *Authority) Order(
+	ctx context.Context, account tenant.AuthorityAccount, location string,
+) (tenant.AuthorityOrder, error) {
 	ctx, seen := watched(ctx)
 	o, err := a.client().GetOrder(ctx, known(account), acme.Order{Location: location})
 	if err != nil {
@@ -158,15 +167,20 @@ func (a *Authority) Order(ctx context.Context, account tenant.AuthorityAccount, 
 	return orderOf(o, seen), nil
 }
 
-// Authorization reads what an authority says of a name, with the challenge of a kind.
-func (a *Authority) Authorization(ctx context.Context, account tenant.AuthorityAccount, url string, kind tenant.ChallengeKind) (tenant.AuthorityAuthz, error) {
+// Authorization reads the authorization of a name, with the challenge of a kind.
+func (a *Authority) Authorization(
+	ctx context.Context, account tenant.AuthorityAccount, url string, kind tenant.ChallengeKind,
+) (tenant.AuthorityAuthz, error) {
 	ctx, seen := watched(ctx)
 	z, err := a.client().GetAuthorization(ctx, known(account), url)
 	if err != nil {
 		return tenant.AuthorityAuthz{}, gone(classed("read the authorization", err, seen), seen)
 	}
 	name := strings.TrimPrefix(z.Identifier.Value, "*.")
-	out := tenant.AuthorityAuthz{URL: url, Name: name, Wildcard: z.Wildcard || name != z.Identifier.Value, Valid: z.Status == acme.StatusValid, Pending: z.Status == acme.StatusPending}
+	out := tenant.AuthorityAuthz{
+		URL: url, Name: name, Wildcard: z.Wildcard || name != z.Identifier.Value,
+		Valid: z.Status == acme.StatusValid, Pending: z.Status == acme.StatusPending,
+	}
 	offered := make([]string, 0, len(z.Challenges))
 	for _, c := range z.Challenges {
 		if c.Error != nil {
@@ -177,7 +191,8 @@ func (a *Authority) Authorization(ctx context.Context, account tenant.AuthorityA
 		if c.Type != string(kind) {
 			continue
 		}
-		out.ChallengeURL, out.Token, out.Processing = c.URL, c.Token, c.Status == acme.StatusProcessing || c.Status == acme.StatusValid
+		out.ChallengeURL, out.Token = c.URL, c.Token
+		out.Processing = c.Status == acme.StatusProcessing || c.Status == acme.StatusValid
 		if out.Answer = c.KeyAuthorization; kind == tenant.ChallengeDNS {
 			out.Answer = c.DNS01KeyAuthorization()
 		}
@@ -185,34 +200,38 @@ func (a *Authority) Authorization(ctx context.Context, account tenant.AuthorityA
 	switch {
 	case out.Valid || (out.Pending && out.ChallengeURL != ""):
 	case out.Pending:
-		return out, &tenant.IssueError{Class: tenant.IssueRejected, Name: name, Message: fmt.Sprintf("the authority offers no %s for %s, but %s", kind, name, strings.Join(offered, ", "))}
+		return out, &tenant.IssueError{Class: tenant.IssueRejected, Name: name, Message: fmt.Sprintf(
+			"the authority offers no %s for %s, but %s", kind, name, strings.Join(offered, ", "))}
 	case out.Problem == nil:
-		out.Problem = &tenant.IssueError{Class: tenant.IssueGone, Message: "the authorization of " + name + " is " + z.Status}
+		message := "the authorization of " + name + " is " + z.Status
+		out.Problem = &tenant.IssueError{Class: tenant.IssueGone, Message: message}
 	}
 	return out, nil
 }
 
-// Accept lets the authority look at a challenge. Asking again changes nothing.
+// Accept asks the authority to validate a challenge. Repeating it changes nothing.
 func (a *Authority) Accept(ctx context.Context, account tenant.AuthorityAccount, url string) error {
 	ctx, seen := watched(ctx)
 	_, err := a.client().InitiateChallenge(ctx, known(account), acme.Challenge{URL: url})
 	if err != nil && problemType(err) == acme.ProblemTypeMalformed {
-		return nil // it was looked at already: the authorization tells what came of it
+		return nil // already validated: the authorization holds the result
 	}
 	return classed("accept the challenge", err, seen)
 }
 
-// Finalize hands in the request of a ready order. The order that it returns may still be
-// processing.
-func (a *Authority) Finalize(ctx context.Context, account tenant.AuthorityAccount, o tenant.AuthorityOrder, csr []byte) (tenant.AuthorityOrder, error) {
+// Finalize hands in the request of a ready order. The order that it returns may still be processing.
+func (a *Authority) Finalize(
+	ctx context.Context, account tenant.AuthorityAccount, o tenant.AuthorityOrder, csr []byte,
+) (tenant.AuthorityOrder, error) {
 	ctx, seen := watched(ctx)
-	done, err := a.client().FinalizeOrder(ctx, known(account), acme.Order{Location: o.Location, Finalize: o.FinalizeURL}, csr)
+	ready := acme.Order{Location: o.Location, Finalize: o.FinalizeURL}
+	done, err := a.client().FinalizeOrder(ctx, known(account), ready, csr)
 	if err != nil {
 		var problem acme.Problem
 		if !errors.As(err, &problem) && done.Status == acme.StatusProcessing {
 			return orderOf(done, seen), nil // not finished in finalizeWait
 		}
-		// The request may have been taken all the same: what the order says counts.
+		// The authority may have accepted the request nevertheless: the order's state decides.
 		if now, readErr := a.Order(ctx, account, o.Location); readErr == nil && now.State != tenant.OrderReady {
 			return now, nil
 		}
@@ -229,13 +248,14 @@ func (a *Authority) Download(ctx context.Context, account tenant.AuthorityAccoun
 		return nil, gone(classed("download the certificate", err, seen), seen)
 	}
 	if len(chains) == 0 {
-		return nil, &tenant.IssueError{Class: tenant.IssueServer, Message: "the authority answers without a certificate"}
+		return nil, &tenant.IssueError{
+			Class: tenant.IssueServer, Message: "the authority answered without a certificate",
+		}
 	}
 	return chains[0].ChainPEM, nil
 }
 
-// RenewalInfo asks when to renew a certificate; ok is false for an authority that doesn't
-// say.
+// RenewalInfo asks when to renew a certificate; ok is false if the authority does not support the question.
 func (a *Authority) RenewalInfo(ctx context.Context, chainPEM string) (r tenant.RenewalWindow, ok bool, err error) {
 	ctx, seen := watched(ctx)
 	leaf, err := leafOf(chainPEM)
@@ -249,7 +269,9 @@ func (a *Authority) RenewalInfo(ctx context.Context, chainPEM string) (r tenant.
 	if err != nil {
 		return r, false, classed("ask when to renew", err, seen)
 	}
-	r = tenant.RenewalWindow{Start: info.SuggestedWindow.Start, End: info.SuggestedWindow.End, URL: info.ExplanationURL}
+	r = tenant.RenewalWindow{
+		Start: info.SuggestedWindow.Start, End: info.SuggestedWindow.End, URL: info.ExplanationURL,
+	}
 	if info.RetryAfter != nil {
 		r.AskAgain = time.Until(*info.RetryAfter)
 	}
@@ -257,7 +279,7 @@ func (a *Authority) RenewalInfo(ctx context.Context, chainPEM string) (r tenant.
 }
 
 // Replaces is how an authority names a certificate in the order that replaces it.
-func Replaces(chainPEM string) (string, error) {
+func (*Authority) Replaces(chainPEM string) (string, error) {
 	leaf, err := leafOf(chainPEM)
 	if err != nil {
 		return "", err
@@ -271,9 +293,6 @@ func Replaces(chainPEM string) (string, error) {
 	}
 	return id, nil
 }
-
-// Replaces is the function of that name.
-func (a *Authority) Replaces(chainPEM string) (string, error) { return Replaces(chainPEM) }
 
 func leafOf(chainPEM string) (*x509.Certificate, error) {
 	block, _ := pem.Decode([]byte(chainPEM))

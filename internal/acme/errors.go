@@ -15,7 +15,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// trail is what one call met, beside what the library returns.
+// trail is what one call noticed beside the library's result.
 type trail struct {
 	status     int           // of the last answer
 	retryAfter time.Duration // of the last answer
@@ -32,11 +32,11 @@ func watched(ctx context.Context) (context.Context, *trail) {
 	return context.WithValue(ctx, trailKey{}, seen), seen
 }
 
-// careful never sends a second POST after one whose outcome is not known: the library would,
-// and an order could be placed twice. It also remembers Retry-After, which the library drops.
+// careful never sends a second POST after one with an unknown outcome: the library would, and an order could be
+// placed twice. It also remembers Retry-After, which the library drops.
 type careful struct{ http.RoundTripper }
 
-var errLost = errors.New("not sent again: it is not known what came of it the first time")
+var errLost = errors.New("not sent again: the outcome of the first request is unknown")
 
 func (c careful) RoundTrip(r *http.Request) (*http.Response, error) {
 	_, seen := watched(r.Context())
@@ -54,7 +54,7 @@ func (c careful) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// maxRetryAfter bounds what is believed of an authority.
+// maxRetryAfter limits an authority's Retry-After.
 const maxRetryAfter = 7 * 24 * time.Hour
 
 // retryAfter reads the header, which is a number of seconds or a date (RFC 9110 §10.2.3).
@@ -91,7 +91,8 @@ func classOf(p acme.Problem) tenant.IssueClass {
 		return tenant.IssueConnection
 	case acme.ProblemTypeRejectedIdentifier, acme.ProblemTypeUnsupportedIdentifier:
 		return tenant.IssueRejected
-	case acme.ProblemTypeAccountDoesNotExist, acme.ProblemTypeExternalAccountRequired, acme.ProblemTypeUserActionRequired,
+	case acme.ProblemTypeAccountDoesNotExist, acme.ProblemTypeExternalAccountRequired,
+		acme.ProblemTypeUserActionRequired,
 		acme.ProblemTypeInvalidContact, acme.ProblemTypeUnsupportedContact:
 		return tenant.IssueAccount
 	case acme.ProblemTypeServerInternal, acme.ProblemTypeOrderNotReady, acme.ProblemTypeBadNonce:
@@ -110,11 +111,10 @@ func classOf(p acme.Problem) tenant.IssueClass {
 	return tenant.IssueMalformed
 }
 
-// maxDetail bounds what is kept of an authority's words, which quote what it met.
+// maxDetail limits the length of an authority's messages, which quote what its validation received.
 const maxDetail = 500
 
-// ofProblem turns an authority's problem into an error: its words, and those of its first
-// subproblem.
+// ofProblem turns an authority's problem into an error with the details of the problem and its first subproblem.
 func ofProblem(what string, p acme.Problem) *tenant.IssueError {
 	detail := p.Detail
 	e := &tenant.IssueError{Class: classOf(p)}
@@ -129,7 +129,7 @@ func ofProblem(what string, p acme.Problem) *tenant.IssueError {
 	return e
 }
 
-// clean makes a text of others printable and short.
+// clean makes an external text printable and short.
 func clean(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -154,21 +154,24 @@ func classed(what string, err error, seen *trail) error {
 		e.RetryAfter = seen.retryAfter
 		return e
 	}
-	said := clean(err.Error())
+	text := clean(err.Error())
 	if errors.Is(err, errLost) && seen.status >= http.StatusInternalServerError {
-		said = fmt.Sprintf("the authority answered %d", seen.status)
+		text = fmt.Sprintf("the authority answered %d", seen.status)
 	}
-	e := &tenant.IssueError{Class: tenant.IssueServer, Message: what + ": " + said, RetryAfter: seen.retryAfter}
+	e := &tenant.IssueError{Class: tenant.IssueServer, Message: what + ": " + text, RetryAfter: seen.retryAfter}
 	if seen.status == http.StatusTooManyRequests {
 		e.Class = tenant.IssueRateLimited
 	}
 	return e
 }
 
-// gone turns "not found" into IssueGone: the authority has lost or deleted it.
+// gone turns "not found" into IssueGone: the authority has lost or deleted the resource.
 func gone(err error, seen *trail) error {
 	var e *tenant.IssueError
-	if errors.As(err, &e) && (seen.status == http.StatusNotFound || seen.status == http.StatusForbidden || e.Class == tenant.IssueMalformed) && e.Class != tenant.IssueAccount && e.Class != tenant.IssueRateLimited {
+	if !errors.As(err, &e) || e.Class == tenant.IssueAccount || e.Class == tenant.IssueRateLimited {
+		return err
+	}
+	if seen.status == http.StatusNotFound || seen.status == http.StatusForbidden || e.Class == tenant.IssueMalformed {
 		e.Class = tenant.IssueGone
 	}
 	return err

@@ -176,8 +176,8 @@ func (b *testBundle) issue(id prego.CertificateID, prepare ...func(*testsuite.Te
 	return env.GetWorkflowError()
 }
 
-// stepsUnderWay counts steps that have not ended. The run of a server waits for one that is cancelled; that of
-// tests does not.
+// stepsUnderWay counts steps that have not ended. A real server's run waits for a cancelled step; the run in tests
+// does not.
 type stepsUnderWay struct {
 	interceptor.WorkerInterceptorBase
 	sync.WaitGroup
@@ -311,8 +311,7 @@ func TestChaosOfTheAuthority(t *testing.T) {
 	b.serve("www0.example.org")
 }
 
-// TestKilledAtEveryStep: a worker that dies after any effect, and the one that goes on, get
-// one certificate with one order.
+// TestKilledAtEveryStep: a worker that dies after any effect, and its successor, get one certificate with one order.
 func TestKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	b := setup(t, acmetest.Options{})
@@ -367,7 +366,7 @@ func TestCancelledAtEveryStep(t *testing.T) {
 			}
 		}
 		_ = b.issue(id, func(e *testsuite.TestWorkflowEnvironment) { env = e }) // the step under way may be the last
-		require.Zero(t, b.certificate(id).Failures, "%s: nobody failed", point)
+		require.Zero(t, b.certificate(id).Failures, "%s: no step failed", point)
 		b.Hook = nil
 		require.NoError(t, b.issue(id), point)
 		require.Equal(t, tenant.CertificateActive, b.certificate(id).Status, point)
@@ -377,8 +376,8 @@ func TestCancelledAtEveryStep(t *testing.T) {
 	require.Equal(t, len(points), b.orders())
 }
 
-// TestWhatCannotBeSeenIsNotAsked: a name that leads elsewhere costs no validation of the
-// authority; one that the authority can't look up is counted, and its reason said.
+// TestWhatCannotBeSeenIsNotAsked: a name that leads elsewhere costs no validation of the authority; a name that the
+// authority can't look up is counted and its reason reported.
 func TestWhatCannotBeSeenIsNotAsked(t *testing.T) {
 	t.Parallel()
 	b := setup(t, acmetest.Options{})
@@ -438,7 +437,7 @@ func TestWhatCannotBeSeenIsNotAsked(t *testing.T) {
 	require.NoError(t, b.issue(id))
 	require.Contains(t, b.certificate(id).Message, "does not lead to this installation")
 
-	// Mended, and asked for by somebody: the order that is there is taken up.
+	// Repaired and requested again: the existing order continues.
 	b.Probe, b.Settings.ServeWithin = seen, time.Hour
 	_, err := b.db.RenewCertificate(t.Context(), id)
 	require.NoError(t, err)
@@ -532,7 +531,7 @@ func TestAFailingAuthority(t *testing.T) {
 	require.Equal(t, 1, b.orders(), "the order whose answer was lost")
 }
 
-// TestTheAuthorityForgets: killed midway, it has lost account and order; both are made anew.
+// TestTheAuthorityForgets: an authority that lost account and order midway gets both created again.
 func TestTheAuthorityForgets(t *testing.T) {
 	t.Parallel()
 	b := setup(t, acmetest.Options{})
@@ -559,8 +558,8 @@ func TestTheAuthorityForgets(t *testing.T) {
 	require.Equal(t, 1, b.orders())
 }
 
-// TestRenewal: at two thirds of its life the next one is ordered; the one before is served
-// until then, and if the renewal fails, until its end.
+// TestRenewal: the next certificate is ordered at two thirds of the life. The previous one is served until then, and
+// if the renewal fails, until its end.
 func TestRenewal(t *testing.T) {
 	t.Parallel()
 	b := setup(t, acmetest.Options{Validity: 20 * time.Hour})
@@ -643,9 +642,8 @@ func TestTheAuthorityWantsItEarlier(t *testing.T) {
 	require.Equal(t, usual, *b.certificate(id).DueAt)
 }
 
-// TestKeysAtRest: nobody who reads the database has a key; a sealing key that is taken away
-// has its certificates renewed, and so has an order that is open. An account's key follows
-// the master key, and is never silently replaced.
+// TestKeysAtRest: a reader of the database gets no key. Removing a sealing key renews its certificates, and the open
+// order. An account's key follows the master key, and is never silently replaced.
 func TestKeysAtRest(t *testing.T) {
 	t.Parallel()
 	b := setup(t, acmetest.Options{})
@@ -674,7 +672,7 @@ func TestKeysAtRest(t *testing.T) {
 	b.reseal()
 	did, err := b.SweepCertificates(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, 1, did.Started, "the open one alone: the key before is still known")
+	require.Equal(t, 1, did.Started, "only the open one: the previous key is still known")
 	files, err := token.SealingFiles(b.keys, token.SealCertificates)
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(files[0]))
@@ -696,8 +694,8 @@ func TestKeysAtRest(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, found.Found)
 
-	// The master key: with the one before, the account's key is sealed anew; without, the
-	// reason is said and nothing is replaced.
+	// The master key: with the previous key the account's key is sealed again; without it, the reason is reported and
+	// nothing is replaced.
 	key := func() (id string) {
 		require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT key_id FROM acme_accounts`).Scan(&id))
 		return id

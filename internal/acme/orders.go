@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// maxListed is how many orders are looked at to find one.
+	// maxListed is how many orders are read to find one.
 	maxListed = 200
 	// maxAnswer bounds an answer, in bytes.
 	maxAnswer = 1 << 20
@@ -26,11 +26,12 @@ const (
 	maxNonces = 10
 )
 
-// Find looks for an order for exactly these names that an earlier attempt may have placed,
-// among those that the authority lists (RFC 8555 §7.1.2.1). known are the URLs of orders
-// that are accounted for. Not all authorities list orders: Let's Encrypt doesn't, but
-// answers a repeated order with the pending one.
-func (a *Authority) Find(ctx context.Context, account tenant.AuthorityAccount, names []string, known []string) (o tenant.AuthorityOrder, ok bool, err error) {
+// Find looks in the authority's list of orders (RFC 8555 §7.1.2.1) for an order for exactly these names that an earlier
+// attempt may have placed. known are the URLs of orders that are accounted for. Not all authorities list orders: Let's
+// Encrypt doesn't, but answers a repeated order with the pending one.
+func (a *Authority) Find(
+	ctx context.Context, account tenant.AuthorityAccount, names []string, known []string,
+) (o tenant.AuthorityOrder, ok bool, err error) {
 	if account.OrdersURL == "" {
 		return o, false, nil
 	}
@@ -82,14 +83,18 @@ func (n nonces) Nonce() (string, error) {
 }
 
 // listOrders reads one page of an account's orders.
-func (a *Authority) listOrders(ctx context.Context, account tenant.AuthorityAccount, url string) (urls []string, next string, err error) {
+func (a *Authority) listOrders(
+	ctx context.Context, account tenant.AuthorityAccount, url string,
+) (urls []string, next string, err error) {
 	ctx, seen := watched(ctx)
 	directory, err := a.client().GetDirectory(ctx)
 	if err != nil {
 		return nil, "", classed("list the orders", err, seen)
 	}
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: account.Key, KeyID: account.Location}},
-		&jose.SignerOptions{NonceSource: nonces{ctx, a, directory.NewNonce}, ExtraHeaders: map[jose.HeaderKey]any{"url": url}})
+	key := jose.JSONWebKey{Key: account.Key, KeyID: account.Location}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, &jose.SignerOptions{
+		NonceSource: nonces{ctx, a, directory.NewNonce}, ExtraHeaders: map[jose.HeaderKey]any{"url": url},
+	})
 	if err != nil {
 		return nil, "", classed("list the orders", err, seen)
 	}
@@ -102,7 +107,9 @@ func (a *Authority) listOrders(ctx context.Context, account tenant.AuthorityAcco
 	}
 }
 
-func (a *Authority) listPage(ctx context.Context, signer jose.Signer, url string) (urls []string, next string, err error) {
+func (a *Authority) listPage(
+	ctx context.Context, signer jose.Signer, url string,
+) (urls []string, next string, err error) {
 	signed, err := signer.Sign(nil)
 	if err != nil {
 		return nil, "", err
@@ -111,8 +118,8 @@ func (a *Authority) listPage(ctx context.Context, signer jose.Signer, url string
 	if err != nil {
 		return nil, "", err
 	}
-	// The flattened form that ACME takes; the library's own leaves out an empty payload,
-	// which is what makes a POST a GET (RFC 8555 §6.3).
+	// ACME takes the flattened form. The library's own omits an empty payload, which is what makes a POST a GET (RFC
+	// 8555 §6.3).
 	parts := strings.SplitN(compact, ".", 3)
 	flat, err := json.Marshal(map[string]string{"protected": parts[0], "payload": parts[1], "signature": parts[2]})
 	if err != nil {

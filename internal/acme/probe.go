@@ -21,22 +21,21 @@ const (
 	// maxHops is how many redirects are followed; Let's Encrypt follows ten.
 	maxHops      = 10
 	probeTimeout = 10 * time.Second
-	maxKeyAuth   = 1024 // bytes; what is expected has under 128
+	maxKeyAuth   = 1024 // bytes; the expected answer has under 128
 )
 
-// ProbeConfig says how names are looked up and reached.
+// ProbeConfig configures how names are looked up and reached.
 type ProbeConfig struct {
-	Port     int    // where challenges are answered; 80 but in tests
+	Port     int    // where challenges are answered; 80 except in tests
 	Resolver string // address and port of a name server; "" for the system's
 	// AnyAddress lets names lead to addresses that are not public; only for simulations.
 	AnyAddress bool
-	// Transport sends requests; nil for one that looks names up and dials.
+	// Transport sends requests; nil for a transport that looks names up and dials.
 	Transport http.RoundTripper
 }
 
-// Probe asks for answers to challenges over HTTP as an authority does (RFC 8555 §8.3). What
-// a customer's name leads to is not trusted: only public addresses are called, only the
-// usual ports, and nothing of what is answered is shown.
+// Probe requests answers to challenges over HTTP as an authority does (RFC 8555 §8.3). The target of a customer's
+// name is not trusted: only public addresses and the usual ports are called, and no part of the answer is shown.
 type Probe struct {
 	cfg    ProbeConfig
 	client *http.Client
@@ -57,8 +56,10 @@ func NewProbe(cfg ProbeConfig) *Probe {
 		Timeout: probeTimeout,
 		Transport: &http.Transport{
 			DialContext: dialer.DialContext, DisableKeepAlives: true, ResponseHeaderTimeout: probeTimeout,
-			// A redirect to HTTPS is followed whatever certificate is there, as authorities do.
-			TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}, //nolint:gosec // what is fetched is public, and compared
+			// A redirect to HTTPS is followed with any certificate, as authorities do.
+			TLSClientConfig: &tls.Config{ //nolint:gosec // public data, compared
+				InsecureSkipVerify: true, MinVersion: tls.VersionTLS12,
+			},
 		},
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
 			if len(via) >= maxHops {
@@ -76,11 +77,10 @@ func NewProbe(cfg ProbeConfig) *Probe {
 	return p
 }
 
-// errAddress says that a name leads where no authority can look.
+// errAddress means that no authority can reach the name's address.
 var errAddress = errors.New("it leads to an address that is not public")
 
-// allowed checks an address when it is dialled: a name may lead to another one the next
-// time it is looked up.
+// allowed checks an address when it is dialled: a name may lead to another address the next time it is looked up.
 func (p *Probe) allowed(_, address string, _ syscall.RawConn) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -95,13 +95,14 @@ func (p *Probe) allowed(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// Answer is what is served for a token; surrounding white space is not part of it.
+// Answer returns the answer for a token, without surrounding white space.
 func (p *Probe) Answer(ctx context.Context, name, token string) (string, error) {
 	host := name
 	if p.cfg.Port != 80 {
 		host = net.JoinHostPort(name, strconv.Itoa(p.cfg.Port))
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/.well-known/acme-challenge/"+token, nil)
+	url := "http://" + host + "/.well-known/acme-challenge/" + token
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", fmt.Errorf("ask %s: %w", name, err)
 	}
@@ -112,7 +113,8 @@ func (p *Probe) Answer(ctx context.Context, name, token string) (string, error) 
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		return "", &tenant.IssueError{Class: tenant.IssueNotServed, Name: name, Message: fmt.Sprintf("http://%s/.well-known/acme-challenge/ answers %d", name, resp.StatusCode)}
+		return "", &tenant.IssueError{Class: tenant.IssueNotServed, Name: name, Message: fmt.Sprintf(
+			"http://%s/.well-known/acme-challenge/ answers %d", name, resp.StatusCode)}
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxKeyAuth))
 	if err != nil {
@@ -130,11 +132,13 @@ func notServed(name string, err error) error {
 	case errors.As(err, &dns) && dns.IsNotFound:
 		why = "has no address in the DNS"
 	}
-	return &tenant.IssueError{Class: tenant.IssueNotServed, Name: name, Message: name + " " + strings.TrimPrefix(why, "it ")}
+	return &tenant.IssueError{
+		Class: tenant.IssueNotServed, Name: name, Message: name + " " + strings.TrimPrefix(why, "it "),
+	}
 }
 
-// isPublic reports whether an authority could look at an address: it is none of this
-// network, this host or a private one.
+// isPublic reports whether an authority could reach an address: it is not of this network, this host or a private
+// range.
 func isPublic(host string) bool {
 	a, err := netip.ParseAddr(host)
 	if err != nil {
@@ -144,5 +148,5 @@ func isPublic(host string) bool {
 	return a.IsGlobalUnicast() && !a.IsPrivate() && !sharedRange.Contains(a)
 }
 
-// sharedRange is that of carriers' translation (RFC 6598), which clouds use inside, too.
+// sharedRange is the range of carrier-grade translation (RFC 6598), which clouds also use internally.
 var sharedRange = netip.MustParsePrefix("100.64.0.0/10")

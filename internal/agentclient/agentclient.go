@@ -26,11 +26,10 @@ import (
 )
 
 const (
-	// tokenTTL covers the network and clock differences: the agent checks the token
-	// when the command arrives.
+	// tokenTTL covers the network and clock differences: the agent checks the token when the command arrives.
 	tokenTTL = 2 * time.Minute
-	// queueTime is how long a command may wait on its host for others, in addition to
-	// its own time. A caller that times out asks again and joins it.
+	// queueTime is how long a command may wait on its host for others, in addition to its own time. A caller that
+	// times out asks again and joins it.
 	queueTime = 2 * time.Minute
 	// idleTime is shorter than the agent's, so that this side closes idle connections.
 	idleTime   = 45 * time.Second
@@ -38,19 +37,19 @@ const (
 	keptStderr = 1 << 10
 )
 
-// Config says how to reach agents.
+// Config configures how to reach agents.
 type Config struct {
 	TLS    func(serverID prego.ServerID) *tls.Config // the server's id is verified, not its address
 	Tokens interface {
 		Issue(serverID prego.ServerID, kind wire.CommandKind, body [sha256.Size]byte, ttl time.Duration) (string, error)
 	}
 	Port int
-	// PortOf is the port of one server's agent if it may be another; nil if none is.
+	// PortOf returns the port of one server's agent; nil if all agents use Port.
 	PortOf func(ctx context.Context, serverID prego.ServerID) int
 	// CheckAddr rejects addresses that a provider's server can't have.
 	CheckAddr func(addr string) error
-	// Trace begins the span of a command and puts it into the request; what it returns ends
-	// the span. nil is for no traces.
+	// Trace starts the span of a command and puts it into the request; the returned function ends the span. nil
+	// disables traces.
 	Trace func(r *http.Request, serverID prego.ServerID, kind string) (end func(error))
 }
 
@@ -74,8 +73,8 @@ func (c *Client) Close() {
 	}
 }
 
-// peer returns the connections to one server. They are never shared between servers,
-// whatever the addresses, since a server's id is verified at the handshake.
+// peer returns the connections to one server. They are never shared between servers, not even with the same address,
+// since a server's id is verified at the handshake.
 func (c *Client) peer(serverID prego.ServerID) *http.Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,7 +84,8 @@ func (c *Client) peer(serverID prego.ServerID) *http.Client {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 			Transport: &http.Transport{
 				TLSClientConfig: c.cfg.TLS(serverID), DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-				TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: idleTime, MaxIdleConnsPerHost: 4, ForceAttemptHTTP2: true,
+				TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: idleTime, MaxIdleConnsPerHost: 4,
+				ForceAttemptHTTP2: true,
 				// A host that vanished is noticed while a command is running.
 				HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second},
 			},
@@ -95,10 +95,11 @@ func (c *Client) peer(serverID prego.ServerID) *http.Client {
 	return p
 }
 
-// Exec runs a command of any kind on a host and returns its result, whatever its exit
-// code. Repeated with the same audit id, it returns the first result. A failure is a
-// *server.CommandError, unless ctx ended.
-func (c *Client) Exec(ctx context.Context, serverID prego.ServerID, addr string, in wire.ExecRequest) (wire.ExecResult, error) {
+// Exec runs a command of any kind on a host and returns its result, even if its exit code is not 0. Repeated with the
+// same audit id, it returns the first result. A failure is a *server.CommandError, unless ctx ended.
+func (c *Client) Exec(
+	ctx context.Context, serverID prego.ServerID, addr string, in wire.ExecRequest,
+) (wire.ExecResult, error) {
 	var out wire.ExecResult
 	err := c.call(ctx, serverID, addr, wire.PathExec, in, func(body io.Reader) error {
 		answer, err := io.ReadAll(io.LimitReader(body, wire.MaxEvent))
@@ -110,11 +111,12 @@ func (c *Client) Exec(ctx context.Context, serverID prego.ServerID, addr string,
 	return out, err
 }
 
-// Stream is Exec with the command's lines as they are printed; stream is "stdout" or
-// "stderr". A caller that joins a running command gets the lines that its host still
-// keeps; a line says so if some are missing. If the stream is cut off, the error is a
-// *server.CommandError that is not permanent, and the command may go on.
-func (c *Client) Stream(ctx context.Context, serverID prego.ServerID, addr string, in wire.ExecRequest, onLine func(stream, line string)) (wire.ExecResult, error) {
+// Stream is Exec with the command's lines as they are printed; stream is "stdout" or "stderr". A caller that joins a
+// running command gets the lines that its host still keeps; an extra line reports missing ones. If the stream is cut
+// off, the error is a *server.CommandError that is not permanent, and the command may still be running.
+func (c *Client) Stream(
+	ctx context.Context, serverID prego.ServerID, addr string, in wire.ExecRequest, onLine func(stream, line string),
+) (wire.ExecResult, error) {
 	var out wire.ExecResult
 	err := c.call(ctx, serverID, addr, wire.PathExecStream, in, func(body io.Reader) error {
 		events := wire.NewEventReader(body)
@@ -152,25 +154,30 @@ type refused struct{ wire.Problem }
 
 func (r *refused) Error() string { return r.Code }
 
-// PeersNow makes a host fetch its peers document at once, and returns which one is in force:
-// at least the version.
-func (c *Client) PeersNow(ctx context.Context, serverID prego.ServerID, addr string, version int64) (applied int64, err error) {
+// PeersNow makes a host fetch its peers document immediately, and returns the active version, which is at least the
+// given one.
+func (c *Client) PeersNow(
+	ctx context.Context, serverID prego.ServerID, addr string, version int64,
+) (applied int64, err error) {
 	var out wire.PeersNowResponse
-	in := wire.ExecRequest{ServerID: string(serverID), Kind: wire.KindPeers, Args: []string{strconv.FormatInt(version, 10)}}
-	err = c.send(ctx, serverID, addr, wire.PathExec, in, peersTime, func(body io.Reader) error {
+	args := []string{strconv.FormatInt(version, 10)}
+	in := wire.ExecRequest{ServerID: string(serverID), Kind: wire.KindPeers, Args: args}
+	err = c.send(ctx, serverID, addr, wire.PathExec, in.Kind, in, peersTime, func(body io.Reader) error {
 		return json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(&out)
 	})
 	return out.Applied, err
 }
 
-// peersTime is how long a host may take to fetch its document and put it in force.
+// peersTime is how long a host may take to fetch and apply its document.
 const peersTime = 30 * time.Second
 
-// Transfer has a host move pieces of a sealed backup between its disk and object storage. What
-// the host could not move is in the answer; an error says that it could not be asked.
-func (c *Client) Transfer(ctx context.Context, serverID prego.ServerID, addr string, in wire.TransferRequest) (out wire.TransferResponse, err error) {
+// Transfer has a host move pieces of a sealed backup between its disk and object storage. The answer lists the pieces
+// that the host could not move; an error means that the host could not be asked.
+func (c *Client) Transfer(
+	ctx context.Context, serverID prego.ServerID, addr string, in wire.TransferRequest,
+) (out wire.TransferResponse, err error) {
 	in.ServerID, in.Kind = string(serverID), wire.KindTransfer
-	err = c.sendBody(ctx, serverID, addr, wire.PathExec, in.Kind, in, transferTime, func(body io.Reader) error {
+	err = c.send(ctx, serverID, addr, wire.PathExec, in.Kind, in, transferTime, func(body io.Reader) error {
 		return json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(&out)
 	})
 	return out, err
@@ -180,23 +187,26 @@ func (c *Client) Transfer(ctx context.Context, serverID prego.ServerID, addr str
 const transferTime = 15 * time.Minute
 
 // call sends a command; read reads the body of a successful answer.
-func (c *Client) call(ctx context.Context, serverID prego.ServerID, addr, path string, in wire.ExecRequest, read func(io.Reader) error) error {
+func (c *Client) call(
+	ctx context.Context, serverID prego.ServerID, addr, path string, in wire.ExecRequest, read func(io.Reader) error,
+) error {
 	in.ServerID = string(serverID)
 	limit := time.Duration(in.TimeoutSeconds) * time.Second
 	if limit == 0 {
 		limit = time.Minute // the agent's default
 	}
-	return c.send(ctx, serverID, addr, path, in, limit+queueTime, read)
+	return c.send(ctx, serverID, addr, path, in.Kind, in, limit+queueTime, read)
 }
 
 // send sends a request with its own token; read reads the body of a successful answer.
-func (c *Client) send(ctx context.Context, serverID prego.ServerID, addr, path string, in wire.ExecRequest, within time.Duration, read func(io.Reader) error) error {
-	return c.sendBody(ctx, serverID, addr, path, in.Kind, in, within, read)
-}
-
-func (c *Client) sendBody(ctx context.Context, serverID prego.ServerID, addr, path string, kind wire.CommandKind, in any, within time.Duration, read func(io.Reader) error) (out error) {
+func (c *Client) send(
+	ctx context.Context, serverID prego.ServerID, addr, path string, kind wire.CommandKind, in any,
+	within time.Duration, read func(io.Reader) error,
+) (out error) {
 	fail := func(permanent bool, code, message string) error {
-		return &server.CommandError{Kind: string(kind), Permanent: permanent, Code: code, Message: lastOutput(prego.Redact(message))}
+		return &server.CommandError{
+			Kind: string(kind), Permanent: permanent, Code: code, Message: lastOutput(prego.Redact(message)),
+		}
 	}
 	if err := c.cfg.CheckAddr(addr); err != nil {
 		return fail(true, server.CommandNotSent, err.Error())
@@ -243,7 +253,8 @@ func (c *Client) sendBody(ctx context.Context, serverID prego.ServerID, addr, pa
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("%s on %s: %w", kind, serverID, ctx.Err())
 	case err != nil && isCertificateError(err):
-		return fail(true, server.CommandMistrusted, "the host and the control plane do not accept each other's certificates")
+		return fail(true, server.CommandMistrusted,
+			"the host and the control plane do not accept each other's certificates")
 	case err != nil:
 		return fail(false, server.CommandUnreachable, err.Error())
 	case resp.StatusCode != http.StatusOK:
@@ -267,7 +278,7 @@ func refusal(resp *http.Response, answer []byte) (code, message string) {
 	return codeOf(p, resp.StatusCode), (&refused{p}).message()
 }
 
-// code is the form of the agent's codes. What a host says instead is in no row and no metric.
+// code is the form of the agent's codes. Other codes from a host reach no row and no metric.
 var code = regexp.MustCompile(`^[a-z0-9_]{1,64}$`)
 
 func codeOf(p wire.Problem, status int) string {
@@ -284,9 +295,9 @@ func (r *refused) message() string {
 	return r.Detail
 }
 
-// isCertificateError reports whether one side rejected the other's certificate: it is
-// another host, or the host does not trust us. A host reports the latter after the
-// handshake, and the closed connection may be noticed first: then it looks unreachable.
+// isCertificateError reports whether one side rejected the other's certificate: it is another host, or the host does
+// not trust us. A host reports the latter after the handshake, and the closed connection may be noticed first: then
+// it looks unreachable.
 func isCertificateError(err error) bool {
 	var cert *tls.CertificateVerificationError
 	var op *net.OpError

@@ -236,7 +236,7 @@ esac`)
 	_, err = bench(ctx, c, "app-1", "127.0.0.1", "w", "a-9", time.Minute, "list-sites")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	out, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-9", time.Minute, "list-sites")
-	require.NoError(t, err, "who asks again joins the one that goes on")
+	require.NoError(t, err, "a repeated request joins the running command")
 	require.Equal(t, "list-sites\n", out)
 }
 
@@ -296,7 +296,7 @@ func TestRefusalsAreSorted(t *testing.T) {
 			require.Equal(t, int32(1), calls.Load(), "whether to ask again is the caller's business")
 		})
 	}
-	t.Run("nobody there", func(t *testing.T) {
+	t.Run("no host there", func(t *testing.T) {
 		t.Parallel()
 		_, err := bench(t.Context(), p.client(t, 1), "app-1", "127.0.0.1", "w", "a", time.Minute, "list-sites")
 		ce := failure(t, err)

@@ -37,8 +37,8 @@ func (noTokens) Issue(prego.ServerID, wire.CommandKind, [sha256.Size]byte, time.
 	return "token", nil
 }
 
-// FuzzAnswer: whatever a host answers, who asked gets a result or an error of a command that can
-// be kept in a row: with a code, short, and text.
+// FuzzAnswer: any answer of a host becomes a result or a command error that can be kept in a row: with a code, short,
+// and text.
 func FuzzAnswer(f *testing.F) {
 	const problem, events, object = "application/problem+json", "text/event-stream", "application/json"
 	f.Add(200, object, `{"exitCode":0,"stdoutTruncated":"[]","auditId":"a"}`)

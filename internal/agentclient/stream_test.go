@@ -80,7 +80,7 @@ func TestStreamsThatAreNone(t *testing.T) {
 		"no last event":      {"event: progress\ndata: {\"stream\":\"stdout\",\"line\":\"x\",\"missed\":2}\n\n", false, server.CommandUnreachable},
 		"not JSON":           {"event: result\ndata: <html>\n\n", false, server.CommandUnreachable},
 		"an error for now":   {"event: error\ndata: {\"status\":503,\"code\":\"agent_stopping\",\"detail\":\"x\"}\n\n", false, "agent_stopping"},
-		"an error for good":  {"event: error\ndata: {\"status\":403,\"code\":\"site_not_owned\",\"field\":\"args\"}\n\n", true, "site_not_owned"},
+		"a permanent error":  {"event: error\ndata: {\"status\":403,\"code\":\"site_not_owned\",\"field\":\"args\"}\n\n", true, "site_not_owned"},
 		"an error like none": {"event: error\ndata: 7\n\n", false, server.CommandUnreachable},
 		"unknown events":     {"event: news\ndata: 7\n\n", false, server.CommandUnreachable},
 	} {

@@ -12,8 +12,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// FuzzRender: what callers and operators chose is refused, or arrives on the host as it was,
-// and changes nothing else of what the host is told to do.
+// FuzzRender: values of callers and operators are refused, or arrive on the host unchanged without affecting anything
+// else.
 func FuzzRender(f *testing.F) {
 	f.Add("app-1", "prod", "https://gw.example.com:8443", "gw.example.com", token, ca, "203.0.113.7/32", "stack:blue", "sg", 443, 2376, true, false)
 	f.Add("app-1", "prod", "https://[2001:db8::1]:8443", "gw", token, ca+"#\x00\xff\n...\n---\n- !!binary x\n", "2001:db8::/64", "a\nb", "eu\n", 1, 65535, false, true)

@@ -14,14 +14,13 @@ import (
 	"github.com/prego/prego"
 )
 
-// ImagePackages are installed by a host's first boot if they are missing. An image
-// contains them all, so booting from it needs no mirror.
+// ImagePackages are installed by a host's first boot if they are missing. An image contains them all, so booting from
+// it needs no mirror.
 func ImagePackages() []string {
 	return []string{"apparmor", "ca-certificates", "docker.io", "nftables"}
 }
 
-// ImageInput is what an image is built from. It holds no secret, and nothing specific
-// to a host.
+// ImageInput is the input of an image's build. It holds no secret, and nothing specific to a host.
 type ImageInput struct {
 	BaseImage  string   // the provider's image, like debian-13
 	Containers []string // container images to pull
@@ -36,19 +35,19 @@ type imageDocument struct {
 	RunCmd      []string `yaml:"runcmd"`
 }
 
-// containerRef matches valid container image names; a script reads the list of them
-// line by line.
+// containerRef matches valid container image names; a script reads the list of them line by line.
 var containerRef = regexp.MustCompile(`^[a-z0-9][a-zA-Z0-9._/:@-]{0,254}$`)
 
-// RenderImage renders the user_data of an image's builder, and its digest, which
-// identifies the recipe.
+// RenderImage renders the user_data of an image's builder, and its digest, which identifies the recipe.
 func RenderImage(in ImageInput) (userData, hash string, err error) {
 	for _, c := range in.Containers {
 		if !containerRef.MatchString(c) {
 			return "", "", prego.Invalid("containers", fmt.Sprintf("%q is not the name of a container image", c))
 		}
 	}
-	recipe, err := json.MarshalIndent(map[string]any{"base_image": in.BaseImage, "packages": ImagePackages(), "containers": in.Containers}, "", "  ")
+	recipe, err := json.MarshalIndent(map[string]any{
+		"base_image": in.BaseImage, "packages": ImagePackages(), "containers": in.Containers,
+	}, "", "  ")
 	if err != nil {
 		return "", "", fmt.Errorf("recipe: %w", err)
 	}
@@ -74,7 +73,8 @@ func RenderImage(in ImageInput) (userData, hash string, err error) {
 		return "", "", fmt.Errorf("cloud-config: %w", err)
 	}
 	if b.Len() > MaxUserData {
-		return "", "", prego.Invalid("containers", fmt.Sprintf("make a user_data of %d bytes; the limit is %d", b.Len(), MaxUserData))
+		return "", "", prego.Invalid("containers",
+			fmt.Sprintf("make a user_data of %d bytes; the limit is %d", b.Len(), MaxUserData))
 	}
 	sum := sha256.Sum256(b.Bytes())
 	return b.String(), hex.EncodeToString(sum[:]), nil

@@ -32,7 +32,7 @@ func TestImageHasAllThatABootInstalls(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^\s*need ([a-z0-9. -]+)$`).FindAllStringSubmatch(string(b), -1) {
 		needed = append(needed, strings.Fields(m[1])...)
 	}
-	require.Contains(t, needed, "docker.io", "the script says what it needs in another way now")
+	require.Contains(t, needed, "docker.io", "the script declares its packages in another way now")
 	for _, p := range needed {
 		require.Contains(t, ImagePackages(), p)
 	}

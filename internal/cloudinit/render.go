@@ -1,9 +1,8 @@
-// Package cloudinit renders what a new host runs at its first boot
-// (direct-provisioning §5). It is pure: the same input gives the same bytes.
+// Package cloudinit renders what a new host runs at its first boot (direct-provisioning §5). It is pure: the same
+// input gives the same bytes.
 //
-// No input ever becomes part of a script. Scripts and units are fixed files; the
-// differences between hosts are in marshalled documents, or in values whose form was
-// checked.
+// No input ever becomes part of a script. Scripts and units are fixed files; the differences between hosts are in
+// marshalled documents, or in values whose form was checked.
 package cloudinit
 
 import (
@@ -15,9 +14,11 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
 	"regexp"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -39,24 +40,21 @@ type Input struct {
 	Host         wire.HostConfig
 	Token        string
 	GatewayCAPEM string
-	EgressCIDRs  []string // who may reach the agent and Docker
+	EgressCIDRs  []string // networks that may reach the agent and Docker
 	Volume       bool     // a data volume is attached, to be mounted at /srv/data
-	// Issued is when the token was issued, in Unix time: the host's clock can't be much
-	// earlier.
+	// Issued is when the token was issued, in Unix time: the host's clock can't be much earlier.
 	Issued int64
-	// Patience is how many seconds a step of the boot is retried; 0 means
-	// DefaultPatience.
+	// Patience is how many seconds a step of the boot is retried; 0 means DefaultPatience.
 	Patience int
 	Limit    int // of the document in bytes; 0 means MaxUserData
 }
 
-// DefaultPatience is how many seconds a step of the boot is retried: less than the time
-// limit of the whole boot (direct-provisioning §2, step 5), so that a host can still
-// report why it failed.
+// DefaultPatience is less than the time limit of the whole boot (direct-provisioning §2, step 5), so that a host can
+// still report why it failed.
 const DefaultPatience = 240
 
-// Output is a rendered boot. StageTwo is nil if UserData holds everything; otherwise it
-// is what the host fetches, and holds no secret.
+// Output is a rendered boot. StageTwo is nil if UserData holds everything; otherwise the host fetches it, and it
+// holds no secret.
 type Output struct {
 	UserData       string
 	StageTwo       []byte // gzipped tar of files below "/"
@@ -83,9 +81,8 @@ type document struct {
 
 const lib = "/usr/local/lib/prego/"
 
-// untilBooted runs early at each boot. cloud-init marks each module before it runs, so
-// after a power loss it would never do the rest: this clears the marks until the boot
-// script has finished.
+// untilBooted runs early at each boot. cloud-init marks each module before it runs, so after a power loss it would
+// never do the rest: this clears the marks until the boot script has finished.
 const untilBooted = "[ -e /var/lib/cloud/instance/prego-booted ] || rm -f /var/lib/cloud/instance/sem/config_*"
 
 // Render renders a boot. A document above the limit is split into two stages.
@@ -105,7 +102,7 @@ func Render(in Input) (Output, error) {
 	}
 	rest := in.bootFiles()
 	env := in.environment()
-	inline := append(append(append([]file{}, identity...), plain("/etc/prego-agent/boot.env", quoteEnv(env))), rest...)
+	inline := slices.Concat(identity, []file{plain("/etc/prego-agent/boot.env", quoteEnv(env))}, rest)
 	text, err := in.marshal(inline, lib+"bootstrap.sh")
 	if err != nil {
 		return Output{}, err
@@ -125,15 +122,18 @@ func Render(in Input) (Output, error) {
 		return Output{}, fmt.Errorf("second stage: %w", err)
 	}
 	env["PATH_STAGE_TWO"], env["STAGE_TWO_SHA256"] = wire.PathStageTwo, out.StageTwoSHA256
-	first := append(append([]file{}, identity...),
+	first := slices.Concat(identity, []file{
 		plain("/etc/prego-agent/boot.env", quoteEnv(env)),
-		file{Path: wire.StageTwoPath, Owner: "root:root", Permissions: "0644", Content: string(pin)},
-		embedded("gateway.py", lib+"gateway.py", "0644"), embedded("lib.sh", lib+"lib.sh", "0644"), embedded("stage-one.sh", lib+"stage-one.sh", "0755"))
+		plain(wire.StageTwoPath, string(pin)),
+		embedded("gateway.py", lib+"gateway.py", "0644"), embedded("lib.sh", lib+"lib.sh", "0644"),
+		embedded("stage-one.sh", lib+"stage-one.sh", "0755"),
+	})
 	if out.UserData, err = in.marshal(first, lib+"stage-one.sh"); err != nil {
 		return Output{}, err
 	}
 	if len(out.UserData) > in.Limit {
-		return Output{}, prego.Invalid("user_data", fmt.Sprintf("is %d bytes even in two stages; the limit is %d", len(out.UserData), in.Limit))
+		return Output{}, prego.Invalid("user_data",
+			fmt.Sprintf("is %d bytes even in two stages; the limit is %d", len(out.UserData), in.Limit))
 	}
 	return out, nil
 }
@@ -154,7 +154,8 @@ func (in Input) check() error {
 	}
 	u, err := url.Parse(h.GatewayURL)
 	switch {
-	case err != nil || u.Scheme != "https" || u.Host == "" || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.User != nil || !hostOK(u.Hostname()):
+	case err != nil, u.Scheme != "https", u.Host == "", u.Path != "" && u.Path != "/", u.RawQuery != "", u.User != nil,
+		!hostOK(u.Hostname()):
 		return prego.Invalid("gateway_url", "must be https://host[:port]")
 	case !namePattern.MatchString(h.GatewayServerName):
 		return prego.Invalid("gateway_server_name", "must be a host name")
@@ -169,7 +170,7 @@ func (in Input) check() error {
 	case in.Patience < 0:
 		return prego.Invalid("patience", "must not be negative")
 	case len(in.EgressCIDRs) == 0:
-		return prego.Invalid("egress_cidrs", "is required: nobody could reach the host")
+		return prego.Invalid("egress_cidrs", "is required: without it the host is unreachable")
 	}
 	for name, port := range map[string]int{"agent_port": h.AgentPort, "docker_port": h.DockerPort} {
 		if port < 1 || port > 65535 {
@@ -192,16 +193,16 @@ func hostOK(h string) bool {
 	return err == nil || namePattern.MatchString(h)
 }
 
-// identityFiles make the host this host. Only one of them contains the token.
+// identityFiles identify the host. Only one of them contains the token.
 func (in Input) identityFiles() ([]file, error) {
 	config, err := json.MarshalIndent(in.Host, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("host configuration: %w", err)
 	}
 	return []file{
-		{Path: wire.HostConfigPath, Owner: "root:root", Permissions: "0644", Content: string(config) + "\n"},
+		plain(wire.HostConfigPath, string(config)+"\n"),
 		{Path: wire.BootstrapTokenPath, Owner: "root:root", Permissions: "0600", Content: in.Token},
-		{Path: wire.GatewayCAPath, Owner: "root:root", Permissions: "0644", Content: in.GatewayCAPEM},
+		plain(wire.GatewayCAPath, in.GatewayCAPEM),
 	}, nil
 }
 
@@ -219,7 +220,12 @@ func (in Input) bootFiles() []file {
 		embedded("daemon-24.json", lib+"daemon.json", "0644"),
 		plain("/etc/prego-agent/firewall.nft", Firewall(in.EgressCIDRs, []int{in.Host.AgentPort, in.Host.DockerPort})),
 	}
-	for _, u := range []string{"prego-firewall.service", "prego-agent-bootstrap.service", "prego-agent.service", "prego-agent-exec.socket", "prego-agent-exec.service", "prego-agent-prepare.service", "prego-agent-bench.socket", "prego-agent-bench.service", "prego-agent-watch.socket", "prego-docker-certs.path", "prego-docker-certs.service", "prego-docker-stop.service"} {
+	for _, u := range []string{
+		"prego-firewall.service", "prego-agent-bootstrap.service", "prego-agent.service", "prego-agent-exec.socket",
+		"prego-agent-exec.service", "prego-agent-prepare.service", "prego-agent-bench.socket",
+		"prego-agent-bench.service", "prego-agent-watch.socket", "prego-docker-certs.path",
+		"prego-docker-certs.service", "prego-docker-stop.service",
+	} {
 		out = append(out, embedded(u, units+u, "0644"))
 	}
 	if in.Host.AgentPort < 1024 {
@@ -231,9 +237,8 @@ func (in Input) bootFiles() []file {
 	return out
 }
 
-// dockerTLS makes dockerd listen on the network once it has certificates. `hosts` in
-// daemon.json would conflict with the unit's own -H and keep dockerd from starting. A
-// container may take 90 s to stop (ContainerSpec.StopTimeout).
+// dockerTLS makes dockerd listen on the network once it has certificates. `hosts` in daemon.json would conflict with
+// the unit's own -H and keep dockerd from starting. A container may take 90 s to stop (ContainerSpec.StopTimeout).
 func dockerTLS(port int) string {
 	return fmt.Sprintf(`[Service]
 ExecStart=
@@ -242,12 +247,12 @@ TimeoutStopSec=2min
 `, port)
 }
 
-// Firewall is the host's own nftables ruleset, the inner layer behind the provider's
-// firewall. It is independent of Docker's iptables rules: a drop in any table is final.
+// Firewall is the host's nftables ruleset, the inner layer behind the provider's firewall. It is independent of
+// Docker's iptables rules: a drop in any table is final.
 //
-// Inbound traffic may only reach the listed ports, from the given networks. Containers
-// may open outbound connections, but nothing from outside reaches a published port, and
-// only root reaches the metadata service, which has the user_data.
+// Inbound traffic may only reach the listed ports, from the given networks. Containers may open outbound connections,
+// but nothing from outside reaches a published port, and only root reaches the metadata service, which has the
+// user_data.
 func Firewall(cidrs []string, ports []int) string {
 	var v4, v6 []string
 	for _, c := range cidrs {
@@ -268,8 +273,8 @@ func Firewall(cidrs []string, ports []int) string {
 	b.WriteString("table inet prego\ndelete table inet prego\ntable inet prego {\n")
 	b.WriteString("\tchain input {\n\t\ttype filter hook input priority filter; policy drop;\n")
 	b.WriteString("\t\tct state established,related accept\n\t\tct state invalid drop\n\t\tiifname \"lo\" accept\n")
-	// nft knows these two names by itself; it looks others up, such as ipv6-icmp, in
-	// /etc/protocols, which a minimal system lacks.
+	// nft knows these two names by itself; it looks others up, such as ipv6-icmp, in /etc/protocols, which a minimal
+	// system lacks.
 	b.WriteString("\t\tmeta l4proto { icmp, icmpv6 } accept\n")
 	if len(v4) > 0 {
 		fmt.Fprintf(&b, "\t\tip saddr { %s } tcp dport { %s } accept\n", strings.Join(v4, ", "), strings.Join(open, ", "))
@@ -278,14 +283,14 @@ func Firewall(cidrs []string, ports []int) string {
 		fmt.Fprintf(&b, "\t\tip6 saddr { %s } tcp dport { %s } accept\n", strings.Join(v6, ", "), strings.Join(open, ", "))
 	}
 	b.WriteString("\t}\n\tchain forward {\n\t\ttype filter hook forward priority filter - 10; policy accept;\n")
-	b.WriteString("\t\tip daddr 169.254.0.0/16 drop\n\t\tct state established,related accept\n\t\tct status dnat drop\n\t\tiifname { \"docker0\", \"br-*\" } accept\n\t\tdrop\n")
+	b.WriteString("\t\tip daddr 169.254.0.0/16 drop\n\t\tct state established,related accept\n")
+	b.WriteString("\t\tct status dnat drop\n\t\tiifname { \"docker0\", \"br-*\" } accept\n\t\tdrop\n")
 	b.WriteString("\t}\n\tchain output {\n\t\ttype filter hook output priority filter; policy accept;\n")
 	b.WriteString("\t\tip daddr 169.254.169.254 meta skuid != 0 drop\n\t}\n}\n")
 	return b.String()
 }
 
-// environment is the host's environment for the scripts. Every value has been checked
-// to be free of quotes.
+// environment is the host's environment for the scripts. Every value has been checked to be free of quotes.
 func (in Input) environment() map[string]string {
 	u, err := url.Parse(in.Host.GatewayURL)
 	if err != nil {
@@ -300,20 +305,17 @@ func (in Input) environment() map[string]string {
 		volume = "1"
 	}
 	return map[string]string{
-		"SERVER_ID": in.Host.ServerID, "GATEWAY_NAME": in.Host.GatewayServerName, "GATEWAY_HOST": u.Hostname(), "GATEWAY_PORT": port,
+		"SERVER_ID": in.Host.ServerID, "GATEWAY_NAME": in.Host.GatewayServerName,
+		"GATEWAY_HOST": u.Hostname(), "GATEWAY_PORT": port,
 		"ISSUED_AT": strconv.FormatInt(in.Issued, 10), "PATIENCE": strconv.Itoa(in.Patience),
-		"AGENT_SHA256": in.Host.AgentSHA256, "PATH_BOOT_STAGE": wire.PathBootStage, "PATH_AGENT_BINARY": wire.PathAgentBinary, "VOLUME": volume,
+		"AGENT_SHA256": in.Host.AgentSHA256, "PATH_BOOT_STAGE": wire.PathBootStage,
+		"PATH_AGENT_BINARY": wire.PathAgentBinary, "VOLUME": volume,
 	}
 }
 
 func quoteEnv(env map[string]string) string {
-	keys := make([]string, 0, len(env))
-	for k := range env {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
 	var b strings.Builder
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(env)) {
 		fmt.Fprintf(&b, "%s='%s'\n", k, env[k])
 	}
 	return b.String()
@@ -325,7 +327,8 @@ func (in Input) marshal(fs []file, run string) (string, error) {
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(1)
 	err := enc.Encode(document{
-		Hostname: in.Host.ServerID, SSHPwauth: false, DisableRoot: true, BootCmd: []string{untilBooted}, WriteFiles: fs, RunCmd: []string{"sh " + run},
+		Hostname: in.Host.ServerID, SSHPwauth: false, DisableRoot: true, BootCmd: []string{untilBooted},
+		WriteFiles: fs, RunCmd: []string{"sh " + run},
 	})
 	if err != nil {
 		return "", fmt.Errorf("cloud-config: %w", err)
@@ -358,7 +361,10 @@ func pack(fs []file) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("second stage: %w", err)
 		}
-		if err := w.WriteHeader(&tar.Header{Name: strings.TrimPrefix(f.Path, "/"), Mode: mode, Size: int64(len(f.Content)), Typeflag: tar.TypeReg, Format: tar.FormatUSTAR}); err != nil {
+		if err := w.WriteHeader(&tar.Header{
+			Name: strings.TrimPrefix(f.Path, "/"), Mode: mode, Size: int64(len(f.Content)),
+			Typeflag: tar.TypeReg, Format: tar.FormatUSTAR,
+		}); err != nil {
 			return nil, fmt.Errorf("second stage: %w", err)
 		}
 		if _, err := w.Write([]byte(f.Content)); err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 const (
 	token = "dG9rZW4tdG9rZW4tdG9rZW4tdG9rZW4tdG9rZW4tMTI"
@@ -143,7 +143,7 @@ func TestAnyValidInputComesThroughUnchanged(t *testing.T) {
 		require.Equal(t, in.Host.ServerID, d.Hostname)
 		var host wire.HostConfig
 		require.NoError(t, json.Unmarshal([]byte(files[wire.HostConfigPath].Content), &host))
-		require.Equal(t, in.Host.Tags, host.Tags, "whatever is in a tag stays in the tag")
+		require.Equal(t, in.Host.Tags, host.Tags, "no character of a tag leaves the tag")
 		require.Equal(t, in.Token, files[wire.BootstrapTokenPath].Content)
 		require.Equal(t, 1, strings.Count(out.UserData, in.Token))
 		require.Len(t, d.RunCmd, 1)
@@ -253,7 +253,7 @@ func TestUnitsAreValidAndConfined(t *testing.T) {
 		if filepath.Dir(path) != "/etc/systemd/system" {
 			continue
 		}
-		// The programs are not on this machine; their paths are not what is checked.
+		// The programs are missing on this machine; their paths are not checked here.
 		content := strings.NewReplacer("/usr/local/bin/prego-agent", "/bin/true", "/usr/sbin/nft", "/bin/true").Replace(f.Content)
 		name := filepath.Join(dir, filepath.Base(path))
 		require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
@@ -264,7 +264,7 @@ func TestUnitsAreValidAndConfined(t *testing.T) {
 	entries, err := os.ReadDir(agents)
 	require.NoError(t, err)
 	for _, e := range entries {
-		if e.IsDir() { // what is added to another's unit
+		if e.IsDir() { // an extension of another unit
 			continue
 		}
 		b, err := os.ReadFile(filepath.Join(agents, e.Name()))

@@ -87,7 +87,7 @@ func (g *gateway) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Date", time.Now().Add(-g.ahead).UTC().Format(http.TimeFormat))
 	if r.Header.Get("Authorization") != "Bearer "+token {
 		w.WriteHeader(http.StatusUnauthorized)
-		_ = json.NewEncoder(w).Encode(wire.Problem{Status: 401, Code: "token_unknown", Detail: "nobody knows it"})
+		_ = json.NewEncoder(w).Encode(wire.Problem{Status: 401, Code: "token_unknown", Detail: "unknown token"})
 		return
 	}
 	switch r.URL.Path {
@@ -112,7 +112,7 @@ func (g *gateway) reported() []string {
 	return slices.Clone(g.stages)
 }
 
-// set changes what it answers. The server reads it in goroutines of its own.
+// set changes the answers. The server reads them in other goroutines.
 func (g *gateway) set(change func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -153,7 +153,7 @@ func TestBootReports(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(filepath.Join(g.dir, "bootstrap.token"), []byte("another"), 0o600))
 	_, err = g.call(t, "report", "failed", "x")
-	require.ErrorContains(t, err, "the gateway answered 401 token_unknown: nobody knows it")
+	require.ErrorContains(t, err, "the gateway answered 401 token_unknown: unknown token")
 	g.srv.Close()
 	_, err = g.call(t, "report", "failed", "x")
 	require.ErrorContains(t, err, "Connection refused")
@@ -227,9 +227,8 @@ func TestBootTrustsNobodyElse(t *testing.T) {
 	require.Empty(t, append(g.reported(), other.reported()...))
 }
 
-// TestFirewallHolds loads the ruleset in a network namespace of its own and sends
-// packets at it: from an egress address and from another one, to the open ports
-// and others, to a published container port, and from a container to the
+// TestFirewallHolds loads the ruleset in a separate network namespace and sends packets at it: from an egress address
+// and from another one, to the open ports and others, to a published container port, and from a container to the
 // metadata service.
 func TestFirewallHolds(t *testing.T) {
 	t.Parallel()
@@ -297,7 +296,7 @@ func TestFirewallHolds(t *testing.T) {
 	}
 	const egress, other = "203.0.113.7", "203.0.113.66"
 	require.True(t, connects(outside, other, "203.0.113.1:22"), "without the rules everything is open")
-	require.True(t, connects(outside, other, "203.0.113.1:8000"), "and a published port, too")
+	require.True(t, connects(outside, other, "203.0.113.1:8000"), "and so is a published port")
 	require.True(t, connects(box, "172.17.0.2", "169.254.169.254:80"))
 	for range 2 { // loading it again changes nothing
 		in(host, nft, "--file", rules)

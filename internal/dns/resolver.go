@@ -1,6 +1,5 @@
-// Package dns asks the public DNS what names say, for orgs' claims to names: over the
-// configured resolvers, and where it can be had at the zones' own name servers, which no
-// cache answers for.
+// Package dns queries the public DNS for orgs' claims to names: through the configured resolvers and, if possible, at
+// the zones' own name servers, without a cache in between.
 package dns
 
 import (
@@ -15,17 +14,16 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Config says whom to ask.
+// Config configures the servers to query.
 type Config struct {
 	Resolvers []string // host:port
-	// Authoritative asks a zone's own name servers for texts; the resolvers are asked when
-	// those do not answer.
+	// Authoritative asks a zone's own name servers for texts; the resolvers are asked if those do not answer.
 	Authoritative bool
 	// Local allows name servers without public addresses, at a port other than 53.
 	Local   bool
 	Port    string        // of name servers; "53" when empty
 	Timeout time.Duration // of one question; 3 s when 0
-	// Exchange is how a server is asked; nil is over UDP, and over TCP what is too large for that.
+	// Exchange asks a server; nil uses UDP, and TCP for answers that are too large for UDP.
 	Exchange Exchange
 }
 
@@ -77,18 +75,18 @@ func overNetwork(timeout time.Duration) Exchange {
 	}
 }
 
-// Bounds of one question: aliases that are followed, name servers that are asked, bytes of
-// an answer over UDP (the size that passes everywhere, dnsflagday.net/2020).
+// Bounds of one question: aliases that are followed, name servers that are asked, bytes of an answer over UDP (the
+// size that passes everywhere, dnsflagday.net/2020).
 const (
 	maxAliases = 8
 	maxServers = 4
 	udpSize    = 1232
 )
 
-// errUnknown says that nobody could tell.
+// errUnknown means that no name server answered.
 var errUnknown = errors.New("no name server answered")
 
-// TXT are the texts of a name; none when there is no such name.
+// TXT returns the texts of a name; none if there is no such name.
 func (r *Resolver) TXT(ctx context.Context, name string) ([]string, error) {
 	name = dns.Fqdn(name)
 	for range maxAliases {
@@ -105,7 +103,7 @@ func (r *Resolver) TXT(ctx context.Context, name string) ([]string, error) {
 	return nil, fmt.Errorf("%s: too many aliases", name)
 }
 
-// textsOf are the texts that an answer has for a name, or the alias that it ends at.
+// textsOf returns the texts that an answer has for a name, or the alias that it ends at.
 func textsOf(m *dns.Msg, name string) (texts []string, alias string) {
 	at := name
 	for range m.Answer { // as many aliases as there may be
@@ -158,7 +156,7 @@ func (r *Resolver) askZone(ctx context.Context, name string, typ uint16) (*dns.M
 	return r.askResolvers(ctx, name, typ)
 }
 
-// nameServers are the addresses of those that the closest zone above a name has.
+// nameServers returns the addresses of the name servers of the closest zone above a name.
 func (r *Resolver) nameServers(ctx context.Context, name string) []string {
 	for zone := name; zone != "." && zone != ""; {
 		m, err := r.askResolvers(ctx, zone, dns.TypeNS)
@@ -189,8 +187,8 @@ func (r *Resolver) nameServers(ctx context.Context, name string) []string {
 	return nil
 }
 
-// allowed refuses name servers in this installation's own networks: a customer's zone says
-// where they are.
+// allowed refuses name servers in this installation's own networks, because the customer's zone chooses the
+// addresses.
 func (r *Resolver) allowed(address string) bool {
 	a, err := netip.ParseAddr(address)
 	if err != nil {
@@ -211,8 +209,7 @@ func (r *Resolver) askResolvers(ctx context.Context, name string, typ uint16) (*
 	return nil, err
 }
 
-// exchange asks one server. That a name does not exist is an answer; that a server can't
-// tell is an error.
+// exchange asks one server. The absence of a name is an answer; the server's inability to answer is an error.
 func (r *Resolver) exchange(ctx context.Context, server, name string, typ uint16, recursive bool) (*dns.Msg, error) {
 	q := new(dns.Msg).SetQuestion(name, typ)
 	q.RecursionDesired = recursive
@@ -223,7 +220,7 @@ func (r *Resolver) exchange(ctx context.Context, server, name string, typ uint16
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	if m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
-		return nil, fmt.Errorf("%s: the name server answers %s", what, dns.RcodeToString[m.Rcode])
+		return nil, fmt.Errorf("%s: the name server answered %s", what, dns.RcodeToString[m.Rcode])
 	}
 	return m, nil
 }

@@ -72,8 +72,7 @@ func resolver(t *testing.T, cfg dns.Config) *dns.Resolver {
 	return r
 }
 
-// TestTextsAreAskedOfTheZonesOwnServers: a resolver's cache says what was; the zone's
-// server says what is.
+// TestTextsAreAskedOfTheZonesOwnServers: a resolver's cache may be stale; the zone's server is current.
 func TestTextsAreAskedOfTheZonesOwnServers(t *testing.T) {
 	t.Parallel()
 	own := &nameServer{records: []string{`_prego-challenge.www.example.com. 60 IN TXT "new"`}}
@@ -150,7 +149,7 @@ func TestAliasesOfTextsAreFollowed(t *testing.T) {
 	require.ErrorContains(t, err, "too many aliases")
 }
 
-// TestHowServersAreAskedCanBeGiven: for whoever has no connections.
+// TestHowServersAreAskedCanBeGiven: for callers without connections.
 func TestHowServersAreAskedCanBeGiven(t *testing.T) {
 	t.Parallel()
 	var asked []string

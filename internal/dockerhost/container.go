@@ -24,8 +24,8 @@ import (
 // rounds is how often a name conflict is retried before the caller has to wait.
 const rounds = 5
 
-// Create creates a container. It adopts an existing one that was created from the same
-// spec and not changed, and replaces any other. It does not start it.
+// Create creates a container. It adopts an existing container of the same spec that was not changed, and replaces any
+// other. It does not start it.
 func (h *Host) Create(ctx context.Context, spec server.ContainerSpec) (adopted bool, err error) {
 	_, adopted, err = h.ensure(ctx, spec)
 	return adopted, classify(spec.Name, err)
@@ -71,7 +71,7 @@ func (h *Host) ensure(ctx context.Context, spec server.ContainerSpec) (id string
 			return "", false, fmt.Errorf("create: %w", err)
 		}
 	}
-	return "", false, errors.New("its name is being fought over")
+	return "", false, errors.New("other callers keep replacing it")
 }
 
 func (h *Host) ensureNetwork(ctx context.Context, name string) error {
@@ -85,9 +85,9 @@ func (h *Host) ensureNetwork(ctx context.Context, name string) error {
 	if strings.HasPrefix(name, server.EnvNetworkPrefix) {
 		return h.createEnvNetwork(ctx, name)
 	}
-	// Two of one name can be created at once; from then on, all find the first.
-	// Published ports are bound to an address of the host: "ip" in daemon.json applies
-	// to the default bridge only, and older engines have no default for others.
+	// Docker allows parallel creates of the same name; from then on, all find the first. Published ports are bound to
+	// an address of the host: "ip" in daemon.json applies to the default bridge only, and older engines have no
+	// default for others.
 	_, err = h.c.NetworkCreate(ctx, name, client.NetworkCreateOptions{
 		Driver: "bridge", Labels: map[string]string{LabelServerID: string(h.serverID)},
 		Options: map[string]string{"com.docker.network.bridge.host_binding_ipv4": "127.0.0.1"},
@@ -98,19 +98,19 @@ func (h *Host) ensureNetwork(ctx context.Context, name string) error {
 	return classifyError("network "+name, err)
 }
 
-// Networks of environments are cut from a range that nobody routes (RFC 2544): Docker's own
-// pool has room for about thirty networks, and private networks use the private ranges.
+// envRange is a range that is not routed (RFC 2544), for the networks of environments: Docker's own pool has room for
+// about thirty networks, and private networks use the private ranges.
 var envRange = netip.MustParsePrefix("198.18.0.0/15")
 
 const (
 	envBits = 26 // of one network: 61 containers
 	envSlot = 1 << (32 - envBits)
-	// envTries is how many ranges are tried that other environments may have.
+	// envTries is how many ranges are tried if other environments use them.
 	envTries = 32
 )
 
-// createEnvNetwork creates the network of an environment. Its bridge has a name by which the
-// host's rules know it; the engine itself keeps its containers from each other.
+// createEnvNetwork creates the network of an environment. The host's rules match the name of its bridge; the engine
+// itself isolates its containers from each other.
 func (h *Host) createEnvNetwork(ctx context.Context, name string) error {
 	sum := sha256.Sum256([]byte(name))
 	slots := uint32(1) << (envBits - envRange.Bits())
@@ -148,8 +148,7 @@ func classifyError(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// Run creates a container, if need be, and starts it. It does not wait until it is
-// healthy.
+// Run creates a container, if need be, and starts it. It does not wait until it is healthy.
 func (h *Host) Run(ctx context.Context, spec server.ContainerSpec) error {
 	id, _, err := h.ensure(ctx, spec)
 	if err != nil {
@@ -187,13 +186,14 @@ func (h *Host) Remove(ctx context.Context, name string) error {
 	return classify(name, h.leaveNetwork(ctx, bridge))
 }
 
-// leaveNetwork removes an environment's network after its last container. One that another
-// container has begun to use meanwhile stays: the engine refuses to remove it.
+// leaveNetwork removes an environment's network after its last container. The engine refuses to remove a network that
+// another container has started to use in the meantime.
 func (h *Host) leaveNetwork(ctx context.Context, name string) error {
 	if !strings.HasPrefix(name, server.EnvNetworkPrefix) {
 		return nil
 	}
-	left, err := h.c.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", server.LabelNetwork+"="+name)})
+	filters := client.Filters{}.Add("label", server.LabelNetwork+"="+name)
+	left, err := h.c.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filters})
 	if err != nil || len(left.Items) > 0 {
 		return classifyError("containers of network "+name, err)
 	}
@@ -217,7 +217,7 @@ func (h *Host) remove(ctx context.Context, ref string) error {
 	return nil
 }
 
-// ErrNoContainer says that a container does not exist.
+// ErrNoContainer means that a container does not exist.
 var ErrNoContainer = errors.New("there is no such container")
 
 // Inspect reads one container; ErrNoContainer if it does not exist.
@@ -233,9 +233,11 @@ func (h *Host) Inspect(ctx context.Context, name string) (server.ContainerInfo, 
 }
 
 func (h *Host) info(c container.InspectResponse) server.ContainerInfo {
-	out := server.ContainerInfo{Name: strings.TrimPrefix(strings.TrimPrefix(c.Name, "/"), h.name("")), Restarts: c.RestartCount}
+	name := strings.TrimPrefix(strings.TrimPrefix(c.Name, "/"), h.name(""))
+	out := server.ContainerInfo{Name: name, Restarts: c.RestartCount}
 	if c.Config != nil {
-		out.Image, out.SpecHash, out.Instance = c.Config.Image, c.Config.Labels[LabelSpec], c.Config.Labels[workload.LabelInstance]
+		out.Image, out.SpecHash = c.Config.Image, c.Config.Labels[LabelSpec]
+		out.Instance = c.Config.Labels[workload.LabelInstance]
 	}
 	if s := c.State; s != nil {
 		out.State, out.ExitCode, out.OOMKilled = string(s.Status), s.ExitCode, s.OOMKilled

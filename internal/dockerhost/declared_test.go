@@ -263,10 +263,11 @@ func TestTheDeclaredStack(t *testing.T) {
 		usage := []string{"--site", site, "usage"}
 		require.Equal(t, http.StatusOK, d.ask(wire.ExecRequest{Args: usage, TenantID: "t1"}).status)
 		require.Equal(t, "site_not_owned", d.ask(wire.ExecRequest{Args: usage, TenantID: "t2"}).code)
-		require.Equal(t, http.StatusOK, d.ask(wire.ExecRequest{Args: []string{"--site", "two.example.com", "usage"}, TenantID: "t2"}).status, "it is nobody's")
+		unowned := d.ask(wire.ExecRequest{Args: []string{"--site", "two.example.com", "usage"}, TenantID: "t2"})
+		require.Equal(t, http.StatusOK, unowned.status, "the site has no owner")
 	})
 
-	// A verb that waits for a lock in the database goes on for as long as the lock is held.
+	// A verb that waits for a lock in the database keeps waiting for as long as the lock is held.
 	held := d.rootOfMariaDB()
 	held.SetMaxOpenConns(1)
 	_, err = held.Exec("LOCK TABLES " + db + ".tabSingles WRITE")
@@ -319,7 +320,7 @@ func TestTheDeclaredStack(t *testing.T) {
 	})
 	_, err = held.Exec("UNLOCK TABLES")
 	require.NoError(t, err)
-	t.Run("what was killed is done again", func(t *testing.T) {
+	t.Run("a killed verb is repeated", func(t *testing.T) {
 		whole, d := d, d.in(t)
 		d.good(waits...)
 		answers := make(chan answer, 1)
@@ -336,7 +337,7 @@ func TestTheDeclaredStack(t *testing.T) {
 		require.Equal(t, http.StatusOK, status)
 		require.Contains(t, body, "two.example.com")
 	})
-	t.Run("nothing is left of what is erased", func(t *testing.T) { d.in(t).erase(site, db) })
+	t.Run("erased sites leave nothing", func(t *testing.T) { d.in(t).erase(site, db) })
 	t.Run("another configuration", func(t *testing.T) {
 		d := d.in(t)
 		for i := range specs {
@@ -427,7 +428,7 @@ func (d *declared) life(site, db string) {
 		require.NoError(t, err)
 		require.NotContains(t, string(text), strings.TrimSpace(string(secret)))
 		for _, m := range got.Container.HostConfig.Binds {
-			// Of what is mounted by path there is only the app server's own certificate.
+			// Only the app server's own certificate is mounted by path.
 			require.NotContains(t, strings.TrimSuffix(m, wire.BenchMount+"/"+wire.TLSDir+":/etc/prego/tls:ro"), "/mounts/", name)
 		}
 	}
@@ -498,7 +499,7 @@ func (d *declared) services() {
 	require.NoError(t, err)
 	line, err := bufio.NewReader(conn).ReadString('\n')
 	require.NoError(t, err)
-	require.Contains(t, line, "NOAUTH", "nobody gets in without a password")
+	require.Contains(t, line, "NOAUTH", "there is no access without a password")
 }
 
 // TestOnlyTheTableReachesTheEngine asks the process that holds the engine's socket
@@ -548,7 +549,7 @@ func TestOnlyTheTableReachesTheEngine(t *testing.T) {
 	}
 	require.Zero(t, reached.Load())
 	require.Contains(t, ask(`{"args":["list-sites"]}`), `"refused":`, "the engine is gone")
-	require.Positive(t, reached.Load(), "what is in the table reaches it")
+	require.Positive(t, reached.Load(), "verbs of the table reach it")
 
 	before := reached.Load()
 	require.NoError(t, os.Chmod(d.at(wire.BenchSocket), 0o777))

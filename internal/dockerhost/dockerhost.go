@@ -1,7 +1,6 @@
-// Package dockerhost runs containers on hosts over the Docker Remote API with mTLS
-// (direct-provisioning §1, path C). Every call may be repeated: a container has a
-// deterministic name and a label with the hash of its spec, so an existing one is
-// adopted if it matches, and replaced if it does not.
+// Package dockerhost runs containers on hosts over the Docker Remote API with mTLS (direct-provisioning §1, path C).
+// Every call may be repeated: a container has a deterministic name and a label with the hash of its spec, so an
+// existing one is adopted if it matches, and replaced if it does not.
 package dockerhost
 
 import (
@@ -20,14 +19,14 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Config says how to reach hosts.
+// Config configures how to reach hosts.
 type Config struct {
 	TLS  func(serverID prego.ServerID) *tls.Config // the server's id is verified, not its address
 	Port int
 	// CheckAddr rejects addresses that a provider's server can't have.
 	CheckAddr func(addr string) error
-	// Login finds the credentials of an image's registry; nil for none. A host gets
-	// them for the pull only, and stores them nowhere.
+	// Login finds the credentials of an image's registry; nil for none. A host gets them for the pull only, and
+	// stores them nowhere.
 	Login func(ctx context.Context, image string) (user, password string, ok bool, err error)
 }
 

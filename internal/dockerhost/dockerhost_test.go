@@ -66,7 +66,7 @@ func passing(t *testing.T, err error) {
 	require.False(t, errors.As(err, &ce), "must be repeated: %v", err)
 }
 
-// named are the containers of that name that the host lists, beside those of other tests.
+// named are the host's containers of that name, beside other tests' containers.
 func named(t *testing.T, h *dockerhost.Host, name string) []server.ContainerInfo {
 	t.Helper()
 	list, err := h.List(t.Context())
@@ -93,7 +93,7 @@ func TestEveryCallOfAContainersLife(t *testing.T) {
 	clean(t, h, s)
 	_, err := h.Inspect(ctx, "life")
 	require.ErrorIs(t, err, dockerhost.ErrNoContainer)
-	require.NoError(t, h.Stop(ctx, "life"), "what is not there is stopped")
+	require.NoError(t, h.Stop(ctx, "life"), "a missing container is stopped")
 	require.NoError(t, h.Remove(ctx, "life"))
 
 	adopted, err := h.Create(ctx, s)
@@ -128,7 +128,8 @@ func TestEveryCallOfAContainersLife(t *testing.T) {
 	require.NoError(t, h.Stop(ctx, "life"))
 	got, err = h.Inspect(ctx, "life")
 	require.NoError(t, err)
-	require.Equal(t, []any{"exited", 0}, []any{got.State, got.ExitCode}, "it ended by itself; one that is killed has 137")
+	require.Equal(t, []any{"exited", 0}, []any{got.State, got.ExitCode},
+		"it ended by itself; a killed container has status 137")
 	require.NoError(t, h.Remove(ctx, "life"))
 
 	_, err = h.Stats(ctx, "life")
@@ -141,10 +142,12 @@ func TestTheEngineIsAskedForWhatIsDeclared(t *testing.T) {
 	e := real(t)
 	h := e.host(t)
 	s := probed("declared")
-	s.Labels = map[string]string{"mine": "yes", dockerhost.LabelSpec: "forged", dockerhost.LabelServerID: "somebody-else"}
+	s.Labels = map[string]string{
+		"mine": "yes", dockerhost.LabelSpec: "forged", dockerhost.LabelServerID: "another",
+	}
 	require.NoError(t, up(t, h, s))
 	got := inspect(t, e, "declared")
-	require.Equal(t, dockerhost.Hash(s), got.Config.Labels[dockerhost.LabelSpec], "nobody else's label stands in")
+	require.Equal(t, dockerhost.Hash(s), got.Config.Labels[dockerhost.LabelSpec], "no foreign label replaces ours")
 	require.Equal(t, serverID, got.Config.Labels[dockerhost.LabelServerID])
 	require.Equal(t, "yes", got.Config.Labels["mine"])
 	require.EqualValues(t, 32<<20, got.HostConfig.Memory)
@@ -208,7 +211,7 @@ func TestACrashLoopIsAFailureWithItsLastLines(t *testing.T) { // alone on the en
 	h := real(t).host(t)
 	s := server.Stack{prego.RoleApp: {spec("crash", "crash")}}
 	s[prego.RoleApp][0].Env["WORD"] = "${secret:w}"
-	specs, err := s.For(prego.RoleApp, nil, func(string) string { return "tell-nobody-this" })
+	specs, err := s.For(prego.RoleApp, nil, func(string) string { return "never-print-this" })
 	require.NoError(t, err)
 	at := time.Now()
 	err = up(t, h, specs...)
@@ -216,7 +219,7 @@ func TestACrashLoopIsAFailureWithItsLastLines(t *testing.T) { // alone on the en
 	require.ErrorContains(t, err, "status 3")
 	require.ErrorContains(t, err, "giving up")
 	require.Contains(t, err.Error(), prego.Redacted)
-	require.NotContains(t, err.Error(), "tell-nobody-this")
+	require.NotContains(t, err.Error(), "never-print-this")
 	require.NotContains(t, err.Error(), "\x00")
 	require.LessOrEqual(t, len(err.Error()), 2<<10+200)
 	require.Less(t, time.Since(at), 20*time.Second)
@@ -285,7 +288,7 @@ func TestOneThatIgnoresItsSignalIsKilled(t *testing.T) {
 	require.Equal(t, 137, inspect(t, e, "stubborn").State.ExitCode)
 }
 
-// lines gets what is written, a line at a time.
+// lines receives the output line by line.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -357,13 +360,13 @@ func TestPulls(t *testing.T) { // alone on the engine: what others pulled is not
 	done := make(chan error, 1)
 	go func() { done <- cut.Up(t.Context(), []server.ContainerSpec{s}) }()
 	<-r.held
-	time.Sleep(200 * time.Millisecond) // let the engine tell of its progress
+	time.Sleep(200 * time.Millisecond) // let the engine report its progress
 	p.cut()
 	passing(t, <-done)
 	require.Positive(t, p.cuts)
 	release()
 	require.NoError(t, cut.Up(t.Context(), []server.ContainerSpec{s}), "and again")
-	require.NoError(t, h.Pull(t.Context(), s.Image), "what is there is pulled in no time")
+	require.NoError(t, h.Pull(t.Context(), s.Image), "an existing image needs no pull")
 }
 
 func TestTheEngineIsRestartedMidCreate(t *testing.T) {
@@ -431,8 +434,9 @@ func TestOnlyTheControlPlaneAndOnlyThatHost(t *testing.T) {
 	execs := e.ca.ExecClientTLS()(serverID).GetClientCertificate
 	permanent(t, call(e.hosts(e.port, with(&tls.Config{GetClientCertificate: execs})), serverID), refused)
 
-	_, err = dockerhost.New(dockerhost.Config{CheckAddr: func(string) error { return errors.New("nobody's address") }}).Host(serverID, "127.0.0.1")
-	permanent(t, err, "nobody's address")
+	wrong := func(string) error { return errors.New("not our address") }
+	_, err = dockerhost.New(dockerhost.Config{CheckAddr: wrong}).Host(serverID, "127.0.0.1")
+	permanent(t, err, "not our address")
 	passing(t, call(e.hosts(1, nil), serverID))
 }
 
@@ -489,7 +493,7 @@ func TestDriftIsFoundAndRepaired(t *testing.T) { // alone on the engine: what ot
 	repaired, err = h.Repair(ctx, all)
 	require.NoError(t, err)
 	require.Empty(t, repaired)
-	require.Equal(t, before, inspect(t, e, "limits").ID, "what is as declared is left alone")
+	require.Equal(t, before, inspect(t, e, "limits").ID, "a container as declared is left alone")
 
 	_, err = c.ContainerPause(ctx, full("kept"), client.ContainerPauseOptions{})
 	require.NoError(t, err)

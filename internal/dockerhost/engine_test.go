@@ -48,7 +48,7 @@ type engine struct {
 	dir     string
 	config  string // daemon.json
 	port    int
-	space   string // the network namespace that it has to itself, with networks of its own; "" for neither
+	space   string // a dedicated network namespace with dedicated networks; "" for neither
 	addr    string // where it listens; 127.0.0.1 if empty
 	ca      *pki.Authority
 	agent   tls.Certificate // the agent's client certificate
@@ -228,8 +228,8 @@ func (e *engine) stop(sig syscall.Signal) {
 	}
 }
 
-// killContainerd ends the containerd that a killed dockerd leaves behind. Its pid
-// file goes too: where nobody reaps it, the next dockerd would wait for it.
+// killContainerd ends the containerd that a killed dockerd leaves behind, and removes its pid file: where orphans are
+// not reaped, the next dockerd would wait for it.
 func (e *engine) killContainerd() {
 	file := filepath.Join(e.dir, "exec/containerd/containerd.pid")
 	b, err := os.ReadFile(file)
@@ -266,8 +266,8 @@ func (e *engine) close() {
 	_ = os.RemoveAll(e.dir)
 }
 
-// sweep ends the shims and mounts that a killed engine leaves: they are told by
-// the directory, which is this engine's alone.
+// sweep ends the shims and mounts that a killed engine leaves. The directory, which only this engine uses, identifies
+// them.
 func (e *engine) sweep() {
 	procs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, f := range procs {
@@ -284,7 +284,7 @@ func (e *engine) sweep() {
 	}
 }
 
-// local is a client over the unix socket: somebody on the host.
+// local is a client over the unix socket, like a process on the host.
 func (e *engine) local() (*client.Client, error) {
 	return client.New(client.WithHost("unix://" + filepath.Join(e.dir, "sock")))
 }
@@ -348,7 +348,7 @@ type registry struct {
 	mu   sync.Mutex
 	user string        // and password, that it asks for
 	gate chan struct{} // nil: open
-	held chan struct{} // gets a value when somebody waits for the layer
+	held chan struct{} // gets a value when a request waits for the layer
 }
 
 func (r *registry) hold() (release func()) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -17,32 +18,28 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// passing are error texts of an engine that is stopping or starting: it reports them as
-// permanent, but they pass.
+// passing are error texts of an engine that is stopping or starting: it reports them as permanent, but they pass.
 var passing = []string{
-	"context canceled", "shutting down", "connection refused", "connection reset", "transport is closing", "transport: error", "connection error",
+	"context canceled", "shutting down", "connection refused", "connection reset", "transport is closing",
+	"transport: error", "connection error",
 	"ttrpc: closed", "unexpected eof", "is already in progress", "is marked for removal", "i/o timeout", "tls handshake timeout",
 	"client connection is closing", "containerd.sock", "no such file or directory: unknown: /run/containerd",
 }
 
-// lasting are error texts in a pull's stream, which carries no codes, for which
-// retrying is pointless.
+// lasting are error texts in a pull's stream, which carries no codes. Retrying them is pointless.
 var lasting = []string{
-	"not found", "manifest unknown", "pull access denied", "unauthorized", "denied:", "no basic auth credentials", "authentication required", "incorrect username or password", "no matching manifest", "invalid reference", "unsupported media type",
+	"not found", "manifest unknown", "pull access denied", "unauthorized", "denied:", "no basic auth credentials",
+	"authentication required", "incorrect username or password", "no matching manifest", "invalid reference",
+	"unsupported media type",
 }
 
 func containsAny(err error, texts []string) bool {
 	s := strings.ToLower(err.Error())
-	for _, t := range texts {
-		if strings.Contains(s, t) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(s, t) })
 }
 
-// classify identifies permanent errors: a peer that is not the host, and errors of the
-// engine itself. An unreachable engine may come back.
+// classify identifies permanent errors: a peer that is not the host, and errors of the engine itself. An unreachable
+// engine may come back.
 func classify(what string, err error) error {
 	var done *server.ContainerError
 	if err == nil || errors.As(err, &done) {
@@ -60,17 +57,13 @@ func classify(what string, err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, io.ErrUnexpectedEOF),
 		client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err), containsAny(err, passing):
 		return retry
-	case errors.As(err, &stream):
+	case errors.As(err, &stream), errors.Is(err, errPull) && cerrdefs.IsInternal(err):
 		if containsAny(err, lasting) {
 			return permanent
 		}
-		return retry
-	case errors.Is(err, errPull) && cerrdefs.IsInternal(err):
-		if containsAny(err, lasting) {
-			return permanent
-		}
-		return retry // the engine's text for an unreachable registry
-	case cerrdefs.IsInternal(err), cerrdefs.IsInvalidArgument(err), cerrdefs.IsNotFound(err), cerrdefs.IsUnauthorized(err), cerrdefs.IsPermissionDenied(err):
+		return retry // the engine reports an unreachable registry as internal
+	case cerrdefs.IsInternal(err), cerrdefs.IsInvalidArgument(err), cerrdefs.IsNotFound(err),
+		cerrdefs.IsUnauthorized(err), cerrdefs.IsPermissionDenied(err):
 		return permanent
 	}
 	return retry

@@ -13,8 +13,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Pull fetches an image. Failures during the pull are reported only in the answer's
-// stream.
+// Pull fetches an image. Failures during the pull are reported only in the answer's stream.
 func (h *Host) Pull(ctx context.Context, image string) error {
 	return classify(image, h.pull(ctx, image))
 }
@@ -35,7 +34,7 @@ func (h *Host) pull(ctx context.Context, image string) error {
 	return nil
 }
 
-// auth is what the engine passes on to an image's registry, "" for none.
+// auth is the credential that the engine passes on to an image's registry, "" for none.
 func (h *Host) auth(ctx context.Context, image string) (string, error) {
 	if h.login == nil {
 		return "", nil
@@ -44,15 +43,17 @@ func (h *Host) auth(ctx context.Context, image string) (string, error) {
 	if err != nil || !ok {
 		return "", classifyError("registry", err)
 	}
-	b, err := json.Marshal(map[string]string{"username": user, "password": password, "serveraddress": server.RegistryOf(image)})
+	b, err := json.Marshal(map[string]string{
+		"username": user, "password": password, "serveraddress": server.RegistryOf(image),
+	})
 	if err != nil {
 		return "", err
 	}
 	return base64.URLEncoding.EncodeToString(b), nil
 }
 
-// Resolve fetches an image if the host doesn't have it, and returns its digest in the
-// registry; "" if it came from no registry.
+// Resolve fetches an image if the host doesn't have it, and returns its digest in the registry; "" if it came from no
+// registry.
 func (h *Host) Resolve(ctx context.Context, image string) (digest string, err error) {
 	got, err := h.c.ImageInspect(ctx, image)
 	if cerrdefs.IsNotFound(err) {

@@ -40,7 +40,7 @@ func TestInstancesAreNoPartOfTheStack(t *testing.T) {
 	require.EqualValues(t, 40<<20+4096, got.Container.HostConfig.Memory)
 	require.EqualValues(t, 40<<20+4096, got.Container.HostConfig.MemorySwap, "swap does not stretch it")
 	require.EqualValues(t, 512, got.Container.HostConfig.CPUShares)
-	// Other tests have containers here, too: a repair would take them for undeclared.
+	// Other tests also have containers here: a repair would treat them as undeclared.
 	drift, err := h.Check(t.Context(), []server.ContainerSpec{declared})
 	require.NoError(t, err)
 	for _, d := range drift {

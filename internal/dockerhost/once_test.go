@@ -15,8 +15,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// kindOf is how a container of the stack differs from its declaration. Other tests'
-// containers are on the engine, too.
+// kindOf is how a container of the stack differs from its declaration. The engine also runs other tests' containers.
 func kindOf(t *testing.T, h *dockerhost.Host, name string, specs ...server.ContainerSpec) server.DriftKind {
 	t.Helper()
 	drift, err := h.Check(t.Context(), specs)
@@ -51,11 +50,11 @@ func TestWhatRunsToItsEnd(t *testing.T) {
 	got, err := h.Inspect(t.Context(), job.Name)
 	require.NoError(t, err)
 	require.Equal(t, []any{"exited", 0}, []any{got.State, got.ExitCode})
-	require.Empty(t, kindOf(t, h, job.Name, specs...), "what is done is as declared")
+	require.Empty(t, kindOf(t, h, job.Name, specs...), "a finished container is as declared")
 	require.NoError(t, h.Up(t.Context(), specs))
 	require.Equal(t, first, state(), "it is not run again")
 
-	// Another declaration: it runs again, and what comes after it is started anew.
+	// With another declaration it runs again, and the containers after it are restarted.
 	job.Env = map[string]string{"WORD": "changed"}
 	specs[0] = job
 	require.Equal(t, server.DriftOutdated, kindOf(t, h, job.Name, specs...))
@@ -63,9 +62,9 @@ func TestWhatRunsToItsEnd(t *testing.T) {
 	second := state()
 	require.NotEqual(t, first[0], second[0])
 	require.NotEqual(t, first[1], second[1])
-	require.Equal(t, first[2], second[2], "others go on")
+	require.Equal(t, first[2], second[2], "others keep running")
 
-	// One that fails is not done, and nothing after it is started.
+	// A failing container is not done, and nothing after it is started.
 	job.Env = map[string]string{"END": "7"}
 	specs[0] = job
 	permanent(t, h.Up(t.Context(), specs), "it ended with status 7; its last lines: done")
@@ -75,7 +74,7 @@ func TestWhatRunsToItsEnd(t *testing.T) {
 	specs[0] = job
 	require.NoError(t, h.Up(t.Context(), specs))
 
-	// One that doesn't end is not waited for without end.
+	// The wait for a container that does not end is limited.
 	forever := spec("once-forever", "serve")
 	forever.Once, forever.StartTimeout = true, prego.Duration(1)
 	permanent(t, up(t, h, forever), "it has not ended")

@@ -1,6 +1,7 @@
 package dockerhost
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -22,11 +23,11 @@ import (
 // Labels of our containers.
 const (
 	LabelSpec     = "prego.spec"      // the hash of its spec
-	LabelServerID = "prego.server_id" // whose it is
+	LabelServerID = "prego.server_id" // its server
 	LabelOnce     = "prego.once"      // "true" on containers that run to their end
 )
 
-// Hash identifies what a container is created from.
+// Hash identifies the spec that a container is created from.
 func Hash(spec server.ContainerSpec) string {
 	b, err := json.Marshal(spec)
 	if err != nil {
@@ -36,15 +37,7 @@ func Hash(spec server.ContainerSpec) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-func or[T comparable](v, otherwise T) T {
-	var zero T
-	if v == zero {
-		return otherwise
-	}
-	return v
-}
-
-// options are what the engine is asked for.
+// options are the options of the request to the engine.
 func (h *Host) options(spec server.ContainerSpec) (client.ContainerCreateOptions, error) {
 	// Ours are written last, so that no other label replaces them.
 	labels := maps.Clone(spec.Labels)
@@ -52,7 +45,7 @@ func (h *Host) options(spec server.ContainerSpec) (client.ContainerCreateOptions
 		labels = make(map[string]string)
 	}
 	labels[LabelSpec], labels[LabelServerID] = Hash(spec), string(h.serverID)
-	restart := or(spec.Restart, server.RestartUnlessStopped)
+	restart := cmp.Or(spec.Restart, server.RestartUnlessStopped)
 	if spec.Once {
 		labels[LabelOnce], restart = "true", server.RestartNo
 	}
@@ -67,8 +60,9 @@ func (h *Host) options(spec server.ContainerSpec) (client.ContainerCreateOptions
 	}
 	if c := spec.Health; c != nil {
 		cfg.Healthcheck = &container.HealthConfig{
-			Test: append([]string{"CMD"}, c.Command...), Interval: or(c.Interval.D(), 5*time.Second), Timeout: or(c.Timeout.D(), 5*time.Second),
-			Retries: or(c.Retries, 3), StartPeriod: c.Grace.D(),
+			Test: append([]string{"CMD"}, c.Command...), Interval: cmp.Or(c.Interval.D(), 5*time.Second),
+			Timeout: cmp.Or(c.Timeout.D(), 5*time.Second),
+			Retries: cmp.Or(c.Retries, 3), StartPeriod: c.Grace.D(),
 		}
 	}
 	host := &container.HostConfig{
@@ -81,9 +75,12 @@ func (h *Host) options(spec server.ContainerSpec) (client.ContainerCreateOptions
 	}
 	for _, m := range spec.Mounts {
 		source, target, _ := strings.Cut(m, ":")
-		// Unlike a bind, it is refused if the source does not exist: a volume that is not
-		// mounted must not become a directory of the host's own disk.
-		host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeBind, Source: source, Target: target, BindOptions: &mount.BindOptions{Propagation: mount.PropagationPrivate}})
+		// Unlike a bind, it is refused if the source does not exist: a volume that is not mounted must not become a
+		// directory of the host's own disk.
+		host.Mounts = append(host.Mounts, mount.Mount{
+			Type: mount.TypeBind, Source: source, Target: target,
+			BindOptions: &mount.BindOptions{Propagation: mount.PropagationPrivate},
+		})
 	}
 	if spec.MemoryBytes > 0 {
 		host.Memory, host.MemorySwap = spec.MemoryBytes, spec.MemoryBytes
@@ -96,15 +93,9 @@ func (h *Host) options(spec server.ContainerSpec) (client.ContainerCreateOptions
 	for _, p := range spec.Ports {
 		i := strings.LastIndex(p, ":")
 		port, err := network.ParsePort(p[i+1:])
-		if err != nil {
-			return opts, &server.ContainerError{Container: spec.Name, Message: "port " + p + ": " + err.Error()}
-		}
-		ip, hostPort, err := net.SplitHostPort(p[:i])
-		if err != nil {
-			return opts, &server.ContainerError{Container: spec.Name, Message: "port " + p + ": " + err.Error()}
-		}
-		addr, err := netip.ParseAddr(ip)
-		if err != nil {
+		ip, hostPort, splitErr := net.SplitHostPort(p[:i])
+		addr, addrErr := netip.ParseAddr(ip)
+		if err := cmp.Or(err, splitErr, addrErr); err != nil {
 			return opts, &server.ContainerError{Container: spec.Name, Message: "port " + p + ": " + err.Error()}
 		}
 		if cfg.ExposedPorts == nil {
@@ -115,7 +106,9 @@ func (h *Host) options(spec server.ContainerSpec) (client.ContainerCreateOptions
 	}
 	if ownNetwork(spec.Network) {
 		// The stack's containers find each other by these names.
-		opts.NetworkingConfig = &network.NetworkingConfig{EndpointsConfig: map[string]*network.EndpointSettings{spec.Network: {Aliases: []string{spec.Name}}}}
+		opts.NetworkingConfig = &network.NetworkingConfig{
+			EndpointsConfig: map[string]*network.EndpointSettings{spec.Network: {Aliases: []string{spec.Name}}},
+		}
 	}
 	return opts, nil
 }
@@ -124,8 +117,8 @@ func nanoCPUs(spec server.ContainerSpec) int64 { return int64(spec.CPUs * 1e9) }
 
 func ownNetwork(name string) bool { return name != "" && name != "none" && name != "host" }
 
-// changes names the differences between a container and the options that it should
-// have. Values are left out: they may be secrets.
+// changes names the differences between a container and the options that it should have. Values are left out: they
+// may be secrets.
 func changes(got container.InspectResponse, want client.ContainerCreateOptions) []string {
 	var out []string
 	differs := func(what string, is bool) {
@@ -152,7 +145,8 @@ func changes(got container.InspectResponse, want client.ContainerCreateOptions) 
 	if wc.Healthcheck != nil {
 		differs("health", gc.Healthcheck == nil || !slices.Equal(gc.Healthcheck.Test, wc.Healthcheck.Test))
 	}
-	differs("volumes", !slices.Equal(sortedCopy(gh.Binds), sortedCopy(wh.Binds)) || !sameMounts(gh.Mounts, wh.Mounts) || len(gh.VolumesFrom) > 0)
+	differs("volumes", !slices.Equal(slices.Sorted(slices.Values(gh.Binds)), slices.Sorted(slices.Values(wh.Binds))) ||
+		!sameMounts(gh.Mounts, wh.Mounts) || len(gh.VolumesFrom) > 0)
 	differs("network", wh.NetworkMode != "" && gh.NetworkMode != wh.NetworkMode)
 	differs("ports", !samePorts(gh.PortBindings, wh.PortBindings) || gh.PublishAllPorts)
 	differs("memory", gh.Memory != wh.Memory)
@@ -160,14 +154,8 @@ func changes(got container.InspectResponse, want client.ContainerCreateOptions) 
 	differs("cpus", gh.NanoCPUs != wh.NanoCPUs || gh.CPUQuota != 0)
 	differs("pids", pids(gh.PidsLimit) != pids(wh.PidsLimit))
 	differs("restart", gh.RestartPolicy.Name != wh.RestartPolicy.Name)
-	differs("privileges", gh.Privileged || len(gh.CapAdd) > 0 || len(gh.Devices) > 0 || gh.PidMode.IsHost() || gh.IpcMode.IsHost() ||
-		!slices.Equal(gh.SecurityOpt, wh.SecurityOpt))
-	slices.Sort(out)
-	return out
-}
-
-func sortedCopy(s []string) []string {
-	out := slices.Clone(s)
+	differs("privileges", gh.Privileged || len(gh.CapAdd) > 0 || len(gh.Devices) > 0 || gh.PidMode.IsHost() ||
+		gh.IpcMode.IsHost() || !slices.Equal(gh.SecurityOpt, wh.SecurityOpt))
 	slices.Sort(out)
 	return out
 }
@@ -179,7 +167,7 @@ func pids(p *int64) int64 {
 	return *p
 }
 
-// sameMounts compares what is mounted where; engines fill in the options.
+// sameMounts compares sources and targets; engines fill in the options.
 func sameMounts(a, b []mount.Mount) bool {
 	return slices.EqualFunc(a, b, func(x, y mount.Mount) bool {
 		return x.Type == y.Type && x.Source == y.Source && x.Target == y.Target && x.ReadOnly == y.ReadOnly

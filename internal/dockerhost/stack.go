@@ -1,6 +1,7 @@
 package dockerhost
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,19 +21,17 @@ import (
 const (
 	// settle is how long a container without a check must run to count as started.
 	settle = 3 * time.Second
-	// startTimeout is how soon a container must be healthy, unless it sets its own
-	// limit.
+	// startTimeout is how soon a container must be healthy, unless it sets its own limit.
 	startTimeout = 90 * time.Second
 	// loops is how many restarts by the engine count as a crash loop.
 	loops = 3
 )
 
-// Up starts containers, each once its dependencies are healthy, and otherwise in
-// parallel. One that runs to its end runs once per declaration, and those after it are
-// restarted then, since they have read earlier data.
+// Up starts containers, each once its dependencies are healthy, and otherwise in parallel. A container that runs to
+// its end runs once per declaration. Then the containers after it are restarted, since they have read earlier data.
 func (h *Host) Up(ctx context.Context, specs []server.ContainerSpec) error {
 	for _, spec := range specs {
-		// Before: two parallel creates could make two containers of one name.
+		// Beforehand: two parallel creates could make two networks of one name.
 		if err := h.ensureNetwork(ctx, spec.Network); err != nil {
 			return classify(spec.Name, err)
 		}
@@ -73,8 +72,8 @@ func (h *Host) Up(ctx context.Context, specs []server.ContainerSpec) error {
 	return nil
 }
 
-// worstError is the error of containers started in parallel. A passing error comes
-// before a permanent one: an engine that stops fails them all.
+// worstError is the error of containers started in parallel. A passing error comes before a permanent one: an engine
+// that stops fails them all.
 func worstError(wave []server.ContainerSpec, errs []error) (out error) {
 	for i, err := range errs {
 		if err = classify(wave[i].Name, err); err == nil {
@@ -91,8 +90,8 @@ func worstError(wave []server.ContainerSpec, errs []error) (out error) {
 	return out
 }
 
-// waves groups containers so that each comes after those of earlier groups only. The
-// specs are already in a valid order.
+// waves groups containers so that each comes only after containers of earlier groups. The specs are already in a
+// valid order.
 func waves(specs []server.ContainerSpec) (out [][]server.ContainerSpec) {
 	in := make(map[string]int, len(specs))
 	for _, spec := range specs {
@@ -142,14 +141,14 @@ func (h *Host) up(ctx context.Context, w *watch, spec server.ContainerSpec, agai
 	return true, h.await(ctx, w, id, spec)
 }
 
-// await waits until a container is healthy, and looks at it when the engine says that
-// something happened, when it has run for long enough, and for its probe. A restarting container counts as
-// running for the engine; here it never does.
+// await waits until a container is healthy. It checks after events of the engine, after the time that the container
+// must run, and for its probe. A restarting container counts as running for the engine; here it never does.
 func (h *Host) await(ctx context.Context, w *watch, id string, spec server.ContainerSpec) error {
 	fail := func(format string, args ...any) error {
-		return &server.ContainerError{Container: spec.Name, Message: fmt.Sprintf(format, args...) + "; " + h.lastLines(ctx, spec)}
+		message := fmt.Sprintf(format, args...) + "; " + h.lastLines(ctx, spec)
+		return &server.ContainerError{Container: spec.Name, Message: message}
 	}
-	within := or(spec.StartTimeout.D(), startTimeout)
+	within := cmp.Or(spec.StartTimeout.D(), startTimeout)
 	deadline := time.Now().Add(within)
 	var started, last string
 	var since time.Time
@@ -161,7 +160,7 @@ func (h *Host) await(ctx context.Context, w *watch, id string, spec server.Conta
 		}
 		s := got.Container.State
 		if s == nil {
-			return errors.New("inspect: the host tells no state")
+			return errors.New("inspect: the host reports no state")
 		}
 		restarts := got.Container.RestartCount
 		if base < 0 {
@@ -169,7 +168,8 @@ func (h *Host) await(ctx context.Context, w *watch, id string, spec server.Conta
 		}
 		switch {
 		case restarts-base >= loops, s.Restarting && restarts >= loops:
-			return fail("it dies in a loop: started again %d times, last with status %d%s", restarts, s.ExitCode, outOfMemory(s))
+			return fail("it dies in a loop: started again %d times, last with status %d%s",
+				restarts, s.ExitCode, outOfMemory(s))
 		case spec.Once && hasFinished(s):
 			return nil
 		case s.Status == container.StateExited, s.Status == container.StateDead:
@@ -198,12 +198,12 @@ func (h *Host) await(ctx context.Context, w *watch, id string, spec server.Conta
 	}
 }
 
-// pause waits for a reason to look at a container again.
+// pause waits until a container must be checked again.
 func pause(ctx context.Context, w *watch, id string, spec server.ContainerSpec, since, deadline time.Time) error {
 	next := time.Until(deadline)
 	switch {
 	case since.IsZero():
-	case spec.Probe != nil: // no event says that it would pass now, and its own end is one
+	case spec.Probe != nil: // no event reports that it would pass now, and its own end is an event
 		return sleep(ctx, min(next, look))
 	case spec.Health == nil && !spec.Once:
 		next = min(next, settle-time.Since(since))
@@ -218,7 +218,9 @@ func outOfMemory(s *container.State) string {
 	return ""
 }
 
-func (h *Host) healthy(ctx context.Context, w *watch, id string, spec server.ContainerSpec, s *container.State, running time.Duration) (ok bool, why string, err error) {
+func (h *Host) healthy(
+	ctx context.Context, w *watch, id string, spec server.ContainerSpec, s *container.State, running time.Duration,
+) (ok bool, why string, err error) {
 	if spec.Once {
 		return false, "it has not ended", nil
 	}
@@ -240,11 +242,10 @@ func (h *Host) healthy(ctx context.Context, w *watch, id string, spec server.Con
 	return true, "", nil
 }
 
-// probe runs a declared probe in a container. It is the only use of exec on path C, and
-// accepts only the kinds of probes that a stack can name. A probe that can't be run has
-// failed: the container may not be running yet.
+// probe runs a declared probe in a container. It is the only use of exec on path C, and accepts only the kinds of
+// probes that a stack can name. A probe that can't be run has failed: the container may not be running yet.
 func (h *Host) probe(ctx context.Context, w *watch, id string, p server.ContainerProbe) (ok bool, why string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, or(p.Timeout.D(), 5*time.Second))
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(p.Timeout.D(), 5*time.Second))
 	defer cancel()
 	code, err := h.runProbe(ctx, w, id, p)
 	switch {
@@ -295,7 +296,7 @@ func (h *Host) Check(ctx context.Context, specs []server.ContainerSpec) ([]serve
 	}
 	for _, c := range there {
 		if c.Instance != "" {
-			continue // instances have rows of their own, and are handled elsewhere
+			continue // instances have separate rows, and are handled elsewhere
 		}
 		if !slices.ContainsFunc(specs, func(s server.ContainerSpec) bool { return s.Name == c.Name }) {
 			out = append(out, server.ContainerDrift{Container: c.Name, Kind: server.DriftUndeclared, Detail: c.State})
@@ -328,12 +329,13 @@ func (h *Host) check(ctx context.Context, spec server.ContainerSpec) (*server.Co
 	}
 	switch s := c.State; {
 	case s == nil:
-		return nil, errors.New("inspect: the host tells no state")
+		return nil, errors.New("inspect: the host reports no state")
 	case spec.Once && (hasFinished(s) || s.Running):
 	case spec.Once:
 		return drift(server.DriftStopped, fmt.Sprintf("not done: it ended with status %d%s", s.ExitCode, outOfMemory(s)))
 	case s.Restarting:
-		return drift(server.DriftLooping, fmt.Sprintf("started again %d times, last with status %d%s", c.RestartCount, s.ExitCode, outOfMemory(s)))
+		return drift(server.DriftLooping, fmt.Sprintf("started again %d times, last with status %d%s",
+			c.RestartCount, s.ExitCode, outOfMemory(s)))
 	case !s.Running || s.Paused:
 		return drift(server.DriftStopped, string(s.Status))
 	case s.Health != nil && s.Health.Status == container.Unhealthy:
@@ -342,8 +344,8 @@ func (h *Host) check(ctx context.Context, spec server.ContainerSpec) (*server.Co
 	return nil, nil
 }
 
-// Repair restores a host to its declaration, and returns what differed. What matches is
-// left running; volumes are never touched.
+// Repair restores a host to its declaration, and returns the differences. Matching containers keep running; volumes
+// are never touched.
 func (h *Host) Repair(ctx context.Context, specs []server.ContainerSpec) ([]server.ContainerDrift, error) {
 	found, err := h.Check(ctx, specs)
 	if err != nil || len(found) == 0 {
@@ -352,8 +354,8 @@ func (h *Host) Repair(ctx context.Context, specs []server.ContainerSpec) ([]serv
 	for _, d := range found {
 		switch d.Kind {
 		case server.DriftUndeclared, server.DriftLooping, server.DriftUnhealthy:
-			// Declared ones are recreated below: after a passing cause, a crash loop
-			// would wait up to a minute, and an unhealthy container would stay so.
+			// Declared ones are recreated below: after a passing cause, a crash loop would wait up to a minute, and
+			// an unhealthy container would stay so.
 			if err := h.Remove(ctx, d.Container); err != nil {
 				return found, err
 			}

@@ -23,7 +23,7 @@ type LogOptions struct {
 	Tail   int  // lines from the end, 0 for all
 	Follow bool // continue until the container or ctx ends
 	Since  time.Time
-	Times  bool // put the time before each line
+	Times  bool // prefix each line with its time
 }
 
 // Logs copies both streams of a container's output to w, unredacted.
@@ -66,8 +66,8 @@ func (h *Host) Stats(ctx context.Context, name string) (server.ContainerStats, e
 		return server.ContainerStats{}, classify(name, classifyError("stats", err))
 	}
 	return server.ContainerStats{
-		At: s.Read, CPU: time.Duration(s.CPUStats.CPUUsage.TotalUsage), MemoryBytes: s.MemoryStats.Usage, MemoryLimit: s.MemoryStats.Limit, //nolint:gosec // nanoseconds
-		Pids: s.PidsStats.Current,
+		At: s.Read, CPU: time.Duration(s.CPUStats.CPUUsage.TotalUsage), //nolint:gosec // nanoseconds
+		MemoryBytes: s.MemoryStats.Usage, MemoryLimit: s.MemoryStats.Limit, Pids: s.PidsStats.Current,
 	}, nil
 }
 
@@ -99,7 +99,7 @@ func (h *Host) lastLines(ctx context.Context, spec server.ContainerSpec) string 
 	return "its last lines: " + text
 }
 
-// tail keeps the last of what is written to it.
+// tail keeps the last part of its input.
 type tail struct{ bytes.Buffer }
 
 func (t *tail) Write(p []byte) (int, error) {

@@ -11,16 +11,15 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// watch wakes those who wait for containers of a host when the engine says that something
-// happened to them.
+// watch wakes the waiters of a host's containers when the engine reports events.
 type watch struct {
 	mu    sync.Mutex
 	live  bool
 	wakes map[string]chan struct{} // by the container's id
 }
 
-// look is how often a container is looked at where the engine tells nothing, and netEvery how
-// often where it does: an event can be lost while a stream begins.
+// look is how often a container is inspected without events, and netEvery how often with them: an event can be lost
+// while a stream starts.
 const (
 	look     = 200 * time.Millisecond
 	netEvery = time.Second
@@ -31,7 +30,8 @@ func (h *Host) watch(ctx context.Context) *watch {
 	w := &watch{live: true, wakes: make(map[string]chan struct{})}
 	stream := h.c.Events(ctx, client.EventsListOptions{Filters: client.Filters{}.
 		Add("label", wire.LabelServer+"="+string(h.serverID)).Add("type", string(events.ContainerEventType)).
-		Add("event", string(events.ActionStart), string(events.ActionDie), string(events.ActionHealthStatus), string(events.ActionExecDie))})
+		Add("event", string(events.ActionStart), string(events.ActionDie), string(events.ActionHealthStatus),
+			string(events.ActionExecDie))})
 	go func() {
 		for {
 			select {
@@ -64,7 +64,7 @@ func (w *watch) wake(id string) {
 	}
 }
 
-// end wakes all: from now on they look by themselves.
+// end wakes all waiters: from now on they inspect by themselves.
 func (w *watch) end() {
 	w.mu.Lock()
 	w.live = false
@@ -78,7 +78,7 @@ func (w *watch) end() {
 	}
 }
 
-// wait returns when something happened to a container, and after a time at the latest.
+// wait returns after an event of a container, or when most has passed.
 func (w *watch) wait(ctx context.Context, id string, most time.Duration) error {
 	w.mu.Lock()
 	if w.live {

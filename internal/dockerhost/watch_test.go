@@ -15,8 +15,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// TestHealthIsHeardOfNotAskedFor: a container that takes a while to become healthy is
-// looked at when the engine tells of it, and asked about often only where it tells nothing.
+// TestHealthIsHeardOfNotAskedFor: a container that takes a while to become healthy is inspected after the engine's
+// events, and often only without events.
 func TestHealthIsHeardOfNotAskedFor(t *testing.T) {
 	t.Parallel()
 	const takes = 1500 * time.Millisecond

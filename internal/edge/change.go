@@ -5,12 +5,12 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// Change is what changed of what edges serve, as of one moment.
+// Change is a change of what edges serve, as of one moment.
 type Change struct {
 	Since    string // cursor for the next
 	Snapshot string // of the database: which transactions are in it
-	Full     bool   // everything is there: what is not is gone
-	// Barriers are written by those who wait until edges serve what was committed before.
+	Full     bool   // everything is listed: missing rows are gone
+	// Barriers are written by processes that wait until edges serve what was committed earlier.
 	Barriers []string
 	// Certificates differs after any change of certificates or challenges.
 	Certificates int64

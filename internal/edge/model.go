@@ -1,5 +1,4 @@
-// Package edge makes the document of what the edges of a network serve from rows. It is
-// pure: the same rows give the same document.
+// Package edge builds the document of a network's edges from rows. It is pure: the same rows give the same document.
 package edge
 
 import (
@@ -22,7 +21,7 @@ type Server struct {
 	Region   prego.Region
 	Network  string // its private network, or its region if it has none
 	Address  string // in that network; "" while it has none
-	Public   string // of an edge that is in use, where everybody reaches it; else ""
+	Public   string // public address of an edge in use; else ""
 }
 
 // Site is a tenant's site that exists.
@@ -32,14 +31,14 @@ type Site struct {
 	Name        string   // of the site
 	Names       []string // verified domains
 	Maintenance bool
-	// Where it was, of a site that has moved to another network and is still known there: the network, and
-	// the address in it. Open says that those who come there are to be passed on.
+	// The network and address of a site that has moved to another network and whose visitors may still use the
+	// previous one. Open passes them on.
 	LeftNetwork string
 	LeftAddress string
 	Open        bool
 }
 
-// Group is a process group with routes. Instances are those that are running and healthy.
+// Group is a process group with routes. Instances are its running and healthy instances.
 type Group struct {
 	GroupID   prego.GroupID
 	EnvID     prego.EnvID
@@ -48,7 +47,7 @@ type Group struct {
 	Instances []Instance
 }
 
-// Route is one of a group's routes whose name, if it has one, is verified.
+// Route is a route of a group. Its name, if it has one, is verified.
 type Route struct {
 	RouteID    prego.RouteID          `json:"route_id"`
 	Hostname   string                 `json:"hostname"`
@@ -85,18 +84,19 @@ type Model struct {
 	groups    map[prego.GroupID]Group
 	addresses map[prego.EnvID]Address
 	onServer  map[prego.ServerID]map[prego.TenantID]bool
-	left      map[prego.TenantID]bool // sites that are known in another network, too
+	left      map[prego.TenantID]bool // sites with visitors in another network
 }
 
 // NewModel makes an empty model.
 func NewModel(s Settings) *Model {
 	return &Model{
-		settings: s, servers: map[prego.ServerID]Server{}, sites: map[prego.TenantID]Site{}, groups: map[prego.GroupID]Group{},
-		addresses: map[prego.EnvID]Address{}, onServer: map[prego.ServerID]map[prego.TenantID]bool{}, left: map[prego.TenantID]bool{},
+		settings: s, servers: map[prego.ServerID]Server{}, sites: map[prego.TenantID]Site{},
+		groups: map[prego.GroupID]Group{}, addresses: map[prego.EnvID]Address{},
+		onServer: map[prego.ServerID]map[prego.TenantID]bool{}, left: map[prego.TenantID]bool{},
 	}
 }
 
-// SetServers replaces servers; one that is only in ids is gone.
+// SetServers replaces servers; an id without a row is gone.
 func (m *Model) SetServers(ids []prego.ServerID, rows []Server) {
 	for _, id := range ids {
 		delete(m.servers, id)
@@ -106,7 +106,7 @@ func (m *Model) SetServers(ids []prego.ServerID, rows []Server) {
 	}
 }
 
-// SetSites replaces sites; a tenant that is only in ids has none any more.
+// SetSites replaces sites; a tenant without a row has none any more.
 func (m *Model) SetSites(ids []prego.TenantID, rows []Site) {
 	for _, id := range ids {
 		if s, ok := m.sites[id]; ok {
@@ -130,7 +130,7 @@ func (m *Model) SetSites(ids []prego.TenantID, rows []Site) {
 	}
 }
 
-// SetGroups replaces groups; one that is only in ids has no routes any more.
+// SetGroups replaces groups; an id without a row has no routes any more.
 func (m *Model) SetGroups(ids []prego.GroupID, rows []Group) {
 	for _, id := range ids {
 		delete(m.groups, id)
@@ -148,7 +148,7 @@ func (m *Model) SetAddresses(rows []Address) {
 	}
 }
 
-// Names are the names that are served in a network, sorted, each once.
+// Names returns the names that a document serves, sorted, each once.
 func Names(d wire.EdgeDocument) []string {
 	out := make([]string, 0, len(d.Hosts))
 	for _, h := range d.Hosts {
@@ -158,10 +158,12 @@ func Names(d wire.EdgeDocument) []string {
 	return slices.Compact(out)
 }
 
-// Document is what the edges of a network serve, but for certificates and challenges, and
-// without a version.
+// Document returns what the edges of a network serve, without certificates, challenges and version.
 func (m *Model) Document(network string) wire.EdgeDocument {
-	b := builder{model: m, network: network, regions: map[prego.Region]bool{}, hosts: map[hostKey]wire.EdgeHost{}, tcp: map[tcpKey]wire.EdgeTCP{}}
+	b := builder{
+		model: m, network: network, regions: map[prego.Region]bool{},
+		hosts: map[hostKey]wire.EdgeHost{}, tcp: map[tcpKey]wire.EdgeTCP{},
+	}
 	for _, s := range m.servers {
 		if s.Network == network {
 			b.regions[s.Region] = true
@@ -193,7 +195,10 @@ func (m *Model) Document(network string) wire.EdgeDocument {
 	for _, g := range m.groups {
 		b.group(g)
 	}
-	d := wire.EdgeDocument{Passing: slices.Sorted(maps.Keys(passing)), Hosts: slices.Collect(maps.Values(b.hosts)), TCP: slices.Collect(maps.Values(b.tcp))}
+	d := wire.EdgeDocument{
+		Passing: slices.Sorted(maps.Keys(passing)),
+		Hosts:   slices.Collect(maps.Values(b.hosts)), TCP: slices.Collect(maps.Values(b.tcp)),
+	}
 	slices.SortFunc(d.Hosts, func(a, b wire.EdgeHost) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port))
 	})
@@ -222,14 +227,14 @@ type tcpKey struct {
 type builder struct {
 	model   *Model
 	network string
-	regions map[prego.Region]bool // that have servers in the network: names of their groups may lead to its edges
+	regions map[prego.Region]bool // that have servers in the network, and whose groups' names may lead to its edges
 	hosts   map[hostKey]wire.EdgeHost
 	tcp     map[tcpKey]wire.EdgeTCP
 	via     []wire.EdgeUpstream // of the site that is being added
 }
 
-// add keeps the first of two hosts with the same name, by whose it is: which one it is does
-// not depend on the order of rows.
+// add keeps the first of two hosts with the same name, ordered by tenant and route, so that the order of rows does
+// not matter.
 func (b *builder) add(h wire.EdgeHost) {
 	k := hostKey{h.Name, h.Address, h.Port}
 	if before, ok := b.hosts[k]; ok && before.Tenant+before.Route < h.Tenant+h.Route {
@@ -240,7 +245,8 @@ func (b *builder) add(h wire.EdgeHost) {
 
 func (b *builder) site(t Site, s Server) {
 	h := wire.EdgeHost{
-		Tenant: string(t.TenantID), Site: t.Name, TLS: true, Via: b.via, State: wire.EdgeServing, MaxBody: b.model.settings.MaxBody, HSTS: b.model.settings.HSTS,
+		Tenant: string(t.TenantID), Site: t.Name, TLS: true, Via: b.via, State: wire.EdgeServing,
+		MaxBody: b.model.settings.MaxBody, HSTS: b.model.settings.HSTS,
 	}
 	if t.Maintenance {
 		h.State = wire.EdgeMaintenance
@@ -254,8 +260,8 @@ func (b *builder) site(t Site, s Server) {
 	}
 }
 
-// left adds a site that has moved to another network: it is answered for where it was until it is
-// open, and then passed on to the edges there.
+// left adds a site that has moved to another network. Until it is open, its previous address is served; then visitors
+// are passed on to the edges of the other network.
 func (b *builder) left(t Site, now Server) {
 	there := Server{Address: t.LeftAddress}
 	if t.Open {
@@ -292,7 +298,7 @@ func (b *builder) group(g Group) {
 			}
 			listen = address.Address
 		case r.Protocol == workload.RouteTCP && (r.ListenPort == portHTTP || r.ListenPort == portHTTPS):
-			continue // these are everybody's on the shared address
+			continue // reserved on the shared address
 		}
 		upstreams := b.upstreams(g, r.TargetPort)
 		if listen == "" && !b.regions[g.Region] {
@@ -303,13 +309,14 @@ func (b *builder) group(g Group) {
 			continue
 		}
 		h := wire.EdgeHost{
-			Name: r.Hostname, Route: string(r.RouteID), Address: listen, Port: r.ListenPort, TLS: r.ListenPort != portHTTP, State: wire.EdgeServing,
+			Name: r.Hostname, Route: string(r.RouteID), Address: listen, Port: r.ListenPort,
+			TLS: r.ListenPort != portHTTP, State: wire.EdgeServing,
 			Upstreams: upstreams, UpstreamTLS: r.Protocol == workload.RouteHTTPS,
 		}
 		if r.ListenPort == portHTTPS && !slices.ContainsFunc(g.Routes, func(o Route) bool {
 			return o.Hostname == r.Hostname && o.Listener == r.Listener && o.ListenPort == portHTTP
 		}) {
-			h.Port = 0 // nobody answers on port 80: it leads here
+			h.Port = 0 // port 80 is free: it redirects here
 		}
 		b.add(h)
 	}
@@ -329,8 +336,7 @@ func (b *builder) forward(t wire.EdgeTCP) {
 	b.tcp[k] = t
 }
 
-// upstreams are the addresses of a group's instances for a port of their containers, of
-// those in the network.
+// upstreams are the addresses of a group's instances in the network, for a port of their containers.
 func (b *builder) upstreams(g Group, port int) (out []wire.EdgeUpstream) {
 	for _, i := range g.Instances {
 		s, ok := b.model.servers[i.ServerID]

@@ -80,7 +80,7 @@ func TestRoutes(t *testing.T) {
 				route("r5", "d.example.com", workload.ListenerEnvV4, 80, workload.RouteHTTP),
 				route("r6", "", workload.ListenerEnvV4, 5432, workload.RouteTCP),
 				route("r7", "", workload.ListenerSharedV6, 5433, workload.RouteTCP),
-				route("r8", "", workload.ListenerSharedV6, 443, workload.RouteTCP), // everybody's
+				route("r8", "", workload.ListenerSharedV6, 443, workload.RouteTCP), // reserved on the shared address
 			},
 			Instances: []Instance{{ServerID: "app-2", Ports: ports}, {ServerID: "app-1", Ports: ports}, {ServerID: "app-3", Ports: ports}, {ServerID: "gone", Ports: ports}, {ServerID: "new", Ports: ports}},
 		}, {

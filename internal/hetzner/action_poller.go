@@ -15,9 +15,8 @@ import (
 // actionChunk is how many actions one request polls.
 const actionChunk = 25
 
-// actionPoller polls the actions of all waiters together: one request per actionChunk
-// of them and interval, however many servers are being created. One action's failure
-// does not affect the others.
+// actionPoller polls the actions of all waiters together: one request per actionChunk of them and interval, however
+// many servers are being created. One action's failure does not affect the others.
 type actionPoller struct {
 	interval time.Duration
 	list     func(ctx context.Context, ids []int64) ([]*hcloud.Action, error)
@@ -99,8 +98,7 @@ func (a *actionPoller) run() {
 	}
 }
 
-// pollChunk settles ended actions. A failed request is repeated in the next round;
-// waiters have their own deadlines.
+// pollChunk settles ended actions. A failed request is repeated in the next round; waiters have their own deadlines.
 func (a *actionPoller) pollChunk(ids []int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -122,7 +120,7 @@ func (a *actionPoller) pollChunk(ids []int64) {
 	}
 	for _, id := range ids {
 		if !seen[id] {
-			a.settle(id, &server.InfraError{Class: server.InfraNotFound, Code: "not_found", Message: "the provider does not know the action"})
+			a.settle(id, infraError(server.InfraNotFound, "not_found", "the provider does not know the action"))
 		}
 	}
 }

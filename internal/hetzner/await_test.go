@@ -133,7 +133,7 @@ func TestWaitersShareRequests(t *testing.T) {
 			_ = requireClass(t, err, server.InfraNext, "resource_unavailable")
 			continue
 		}
-		require.NoError(t, err, "one action's failure is nobody else's")
+		require.NoError(t, err, "one action's failure does not affect others")
 	}
 	_, widest := asked()
 	require.LessOrEqual(t, widest, 25, "ids in one request")
@@ -189,7 +189,7 @@ func TestPollerStartsAgain(t *testing.T) {
 		p.release()
 		require.NoError(t, <-done)
 	}
-	// Nobody waits: after what is under way no more is asked.
+	// Without waiters no request follows the running ones.
 	quiet := func() bool {
 		n := len(p.seen("GET", "/actions"))
 		time.Sleep(20 * time.Millisecond) // ten intervals
@@ -274,7 +274,7 @@ func TestActionErrors(t *testing.T) {
 	}
 }
 
-// TestActionErrorMasksAnyToken: also one that does not look like a secret.
+// TestActionErrorMasksAnyToken holds also for a token that does not look like a secret.
 func TestActionErrorMasksAnyToken(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
@@ -371,8 +371,8 @@ func TestDestroy(t *testing.T) {
 	}
 }
 
-// TestDeletingNeedsNoPolling: with the budget down to what is kept for deletions,
-// a deletion still ends. What is billed must always be deletable.
+// TestDeletingNeedsNoPolling: a deletion ends even if only the reserve for deletions is left of the budget. Billed
+// resources must always be deletable.
 func TestDeletingNeedsNoPolling(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
@@ -393,5 +393,5 @@ func TestDeletingNeedsNoPolling(t *testing.T) {
 	require.Len(t, p.list(), 1)
 	cancel()
 	require.ErrorIs(t, <-stuck, context.Canceled)
-	budget.open("poll") // lets the poller see that nobody waits
+	budget.open("poll") // lets the poller see that there are no waiters
 }

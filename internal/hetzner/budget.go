@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Lane is the urgency of a request. When the budget runs low, lower lanes wait
-// first: what is billed must always be deletable.
+// Lane is the urgency of a request. When the budget runs low, lower lanes wait first: billed resources must always be
+// deletable.
 type Lane string
 
 // The lanes, most urgent first.
@@ -23,14 +24,13 @@ const (
 	LanePoll   Lane = "poll"
 )
 
-// Limits are what the provider's rate-limit headers say.
+// Limits are the values of the provider's rate-limit headers.
 type Limits struct {
 	Limit     int
 	Remaining int
 }
 
-// Budget is the number of requests that a provider project has left, shared by every
-// worker.
+// Budget is the number of requests that a provider project has left, shared by every worker.
 type Budget interface {
 	// Acquire waits until this lane may send one request.
 	Acquire(ctx context.Context, lane string) error
@@ -47,8 +47,7 @@ func WithLane(ctx context.Context, lane Lane) context.Context {
 	return context.WithValue(ctx, laneKey{}, lane)
 }
 
-// transport takes each request from the budget and obeys the provider's rate-limit
-// headers.
+// transport takes each request from the budget and obeys the provider's rate-limit headers.
 type transport struct {
 	budget   Budget
 	next     http.RoundTripper
@@ -57,17 +56,17 @@ type transport struct {
 }
 
 func newTransport(b Budget, next http.RoundTripper, reg prometheus.Registerer) *transport {
-	t := &transport{
+	f := promauto.With(reg)
+	return &transport{
 		budget: b, next: next,
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_provider_requests_total", Help: "Requests to the provider, by lane and status class."}, []string{"lane", "status"}),
-		waited: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "prego_provider_budget_wait_seconds", Help: "Seconds that requests waited for the shared budget.", Buckets: []float64{.001, .01, .1, 1, 5, 15, 60, 300},
+		requests: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "prego_provider_requests_total", Help: "Requests to the provider, by lane and status class.",
+		}, []string{"lane", "status"}),
+		waited: f.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "prego_provider_budget_wait_seconds", Help: "Seconds that requests waited for the shared budget.",
+			Buckets: []float64{.001, .01, .1, 1, 5, 15, 60, 300},
 		}, []string{"lane"}),
 	}
-	if reg != nil {
-		reg.MustRegister(t.requests, t.waited)
-	}
-	return t
 }
 
 func laneOf(r *http.Request) Lane {
@@ -83,8 +82,8 @@ func laneOf(r *http.Request) Lane {
 	return LanePoll
 }
 
-// RoundTrip sends one request. The wait for the budget does not count against
-// the request's own timeout, which starts when it is sent.
+// RoundTrip sends one request. The wait for the budget does not count against the request's own timeout, which starts
+// when it is sent.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	lane := laneOf(r)
 	began := time.Now()
@@ -126,8 +125,8 @@ func (t *transport) obey(ctx context.Context, resp *http.Response) error {
 	return nil
 }
 
-// buffered reads a whole answer within the request's timeout, so that a connection cut
-// mid-answer is an error of the call, not of the reader.
+// buffered reads a whole answer within the request's timeout, so that a connection cut mid-answer is an error of the
+// call, not of the reader.
 type buffered struct {
 	next    http.RoundTripper
 	timeout time.Duration

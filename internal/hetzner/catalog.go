@@ -12,9 +12,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Catalog reads what the project can order and at which prices: about five requests,
-// whatever the size of the fleet. An incomplete answer is an error, so that it never
-// replaces a good catalog.
+// Catalog reads what the project can order and at which prices, in about five requests for a fleet of any size. An
+// incomplete answer is an error, so that it never replaces a good catalog.
 func (p *Provider) Catalog(ctx context.Context) (server.ProviderCatalog, error) {
 	ctx = WithLane(ctx, LanePoll)
 	list := hcloud.ListOpts{PerPage: 50}
@@ -24,7 +23,9 @@ func (p *Provider) Catalog(ctx context.Context) (server.ProviderCatalog, error) 
 		return out, p.classify(err)
 	}
 	for _, l := range locations {
-		out.Locations = append(out.Locations, server.OfferedLocation{Name: l.Name, City: l.City, Country: l.Country, NetworkZone: string(l.NetworkZone)})
+		out.Locations = append(out.Locations, server.OfferedLocation{
+			Name: l.Name, City: l.City, Country: l.Country, NetworkZone: string(l.NetworkZone),
+		})
 	}
 	types, err := p.read.ServerType.AllWithOpts(ctx, hcloud.ServerTypeListOpts{ListOpts: list})
 	if err != nil {
@@ -46,7 +47,8 @@ func (p *Provider) Catalog(ctx context.Context) (server.ProviderCatalog, error) 
 	}
 	priceList(&out, pricing)
 	if len(out.Locations) == 0 || len(out.ServerTypes) == 0 || len(out.Images) == 0 || out.Currency == "" {
-		return out, &server.InfraError{Class: server.InfraRetry, Code: "incomplete_catalog", Message: "the provider's catalog lacks locations, machine types, images or prices"}
+		return out, infraError(server.InfraRetry, "incomplete_catalog",
+			"the provider's catalog lacks locations, machine types, images or prices")
 	}
 	slices.SortFunc(out.Locations, func(a, b server.OfferedLocation) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(out.ServerTypes, func(a, b server.OfferedType) int { return strings.Compare(a.Name, b.Name) })
@@ -55,7 +57,8 @@ func (p *Provider) Catalog(ctx context.Context) (server.ProviderCatalog, error) 
 
 func offeredType(t *hcloud.ServerType) server.OfferedType {
 	out := server.OfferedType{
-		Name: t.Name, Cores: t.Cores, MemoryGB: float64(t.Memory), DiskGB: t.Disk, CPU: string(t.CPUType), Architecture: string(t.Architecture),
+		Name: t.Name, Cores: t.Cores, MemoryGB: float64(t.Memory), DiskGB: t.Disk,
+		CPU: string(t.CPUType), Architecture: string(t.Architecture),
 	}
 	for _, l := range t.Locations {
 		at := server.OfferedAt{Location: l.Location.Name, Available: l.Available}
@@ -76,8 +79,9 @@ func offeredType(t *hcloud.ServerType) server.OfferedType {
 
 func offeredImage(i *hcloud.Image) server.OfferedImage {
 	out := server.OfferedImage{
-		ID: strconv.FormatInt(i.ID, 10), Name: i.Name, Kind: string(i.Type), Architecture: string(i.Architecture), DiskGB: float64(i.DiskSize),
-		DeprecatedAt: timeOrNil(i.Deprecated), //nolint:staticcheck // the specification has no other field; the library is ahead of it
+		ID: strconv.FormatInt(i.ID, 10), Name: i.Name, Kind: string(i.Type), Architecture: string(i.Architecture),
+		DiskGB:       float64(i.DiskSize),
+		DeprecatedAt: timeOrNil(i.Deprecated), //nolint:staticcheck // the specification has no other field
 	}
 	if i.Deprecation != nil {
 		out.DeprecatedAt = timeOrNil(i.Deprecation.Announced)
@@ -90,7 +94,9 @@ func priceList(out *server.ProviderCatalog, p hcloud.Pricing) {
 	out.VolumeGBMonth, out.ImageGBMonth = priceOf(p.Volume.PerGBMonthly), priceOf(p.Image.PerGBMonth)
 	out.ServerBackupPct = p.ServerBackup.Percentage
 	out.IPv4, out.IPv6 = make(map[string]server.PeriodPrice), make(map[string]server.PeriodPrice)
-	families := map[string]map[string]server.PeriodPrice{string(hcloud.PrimaryIPTypeIPv4): out.IPv4, string(hcloud.PrimaryIPTypeIPv6): out.IPv6}
+	families := map[string]map[string]server.PeriodPrice{
+		string(hcloud.PrimaryIPTypeIPv4): out.IPv4, string(hcloud.PrimaryIPTypeIPv6): out.IPv6,
+	}
 	for _, ip := range p.PrimaryIPs {
 		for _, at := range ip.Pricings {
 			if family := families[ip.Type]; family != nil {
@@ -125,7 +131,7 @@ func priceList(out *server.ProviderCatalog, p hcloud.Pricing) {
 
 func priceOf(p hcloud.Price) server.Price { return server.Price{Net: p.Net, Gross: p.Gross} }
 
-// timeOrNil is nil for a time that was not given.
+// timeOrNil returns nil for the zero time.
 func timeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil

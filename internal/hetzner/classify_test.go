@@ -45,7 +45,7 @@ func TestErrorClasses(t *testing.T) {
 		{422, "invalid_server_type", "", server.InfraNext},
 		{422, "no_space_left_in_location", "", server.InfraNext},
 		{422, "no_subnet_available", "", server.InfraNext},
-		// As the provider says it when a type was retired, or is not sold somewhere.
+		// The provider's answer for a retired type, or a type that is not sold at a location.
 		{422, "invalid_input", "unsupported location for server type", server.InfraNext},
 		{422, "invalid_input", "Server Type 104 is deprecated", server.InfraNext},
 		{422, "invalid_input", "server type not found", server.InfraNext},
@@ -72,7 +72,7 @@ func TestErrorClasses(t *testing.T) {
 		{418, "teapot", "", server.InfraPermanent},
 		{422, "volume_already_attached", "", server.InfraPermanent},
 
-		// A server's fault of no known name tells nothing about what happened.
+		// An unknown server error leaves the outcome unknown.
 		{500, "cosmic_rays", "", server.InfraAmbiguous},
 		{503, "robot_unavailable", "", server.InfraAmbiguous},
 		{599, "unknown_error", "", server.InfraAmbiguous},
@@ -86,7 +86,7 @@ func TestErrorClasses(t *testing.T) {
 			p := newProject(t)
 			answer, want := message(tc.status, tc.code, tc.message), tc.code
 			if tc.code == "no_subnet_available" {
-				want = server.InfraNetworkFull // as where its limit of members says so
+				want = server.InfraNetworkFull // like a refusal because of its limit of members
 			}
 			if tc.code == "" {
 				answer, want = raw(tc.status, "text/html", tc.message), "no_valid_answer"
@@ -97,7 +97,7 @@ func TestErrorClasses(t *testing.T) {
 			err := hz.DeleteResource(t.Context(), server.ResourcePlacementGroup, "42")
 			require.Len(t, p.requests, 1, "what changes something is sent once")
 			if tc.class == server.InfraNotFound {
-				require.NoError(t, err, "deleting what is not there is success")
+				require.NoError(t, err, "deleting a missing resource is success")
 			} else {
 				_ = requireClass(t, err, tc.class, want)
 			}
@@ -130,7 +130,7 @@ func TestReadsSurviveABadMoment(t *testing.T) {
 
 func TestNetworkErrors(t *testing.T) {
 	t.Parallel()
-	t.Run("nobody listens", func(t *testing.T) {
+	t.Run("no listener", func(t *testing.T) {
 		t.Parallel()
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
@@ -158,7 +158,7 @@ func TestNetworkErrors(t *testing.T) {
 	})
 }
 
-// TestRedirectsAreNotFollowed: the token is for the API and for nobody else.
+// TestRedirectsAreNotFollowed: the token goes only to the API.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	var stolen atomic.Int64

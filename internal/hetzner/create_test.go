@@ -78,7 +78,7 @@ func TestCreateRefusesBadOrdersUnsent(t *testing.T) {
 	}
 }
 
-// losses are the ways in which the answer of a create gets lost.
+// losses are the ways to lose the answer of a create.
 var losses = map[string]struct {
 	answer func(http.ResponseWriter)
 	code   string // of the error when nothing is found afterwards
@@ -130,7 +130,7 @@ func TestLostAnswerOfACreateThatHappened(t *testing.T) {
 	}
 }
 
-// TestLostAnswerOfACreateThatDidNotHappen says so, and the caller's next call makes
+// TestLostAnswerOfACreateThatDidNotHappen: the error reports the unknown outcome, and the caller's next call makes
 // the one server.
 func TestLostAnswerOfACreateThatDidNotHappen(t *testing.T) {
 	t.Parallel()
@@ -248,7 +248,7 @@ func TestLookupFailsToo(t *testing.T) {
 	hz := p.provider(nil)
 	_, err := hz.CreateServer(t.Context(), order(nil))
 	ie := requireClass(t, err, server.InfraAmbiguous, "server_error")
-	require.Contains(t, ie.Message, "unauthorized", "both failures are told")
+	require.Contains(t, ie.Message, "unauthorized", "both failures are reported")
 	h, err := hz.CreateServer(t.Context(), order(nil))
 	require.NoError(t, err)
 	require.True(t, h.Adopted)
@@ -303,7 +303,7 @@ func TestNameIsTaken(t *testing.T) {
 		"by this attempt, no spec":        {labels: ours(map[string]string{server.LabelSpecHash: ""})},
 		"by a later attempt":              {labels: ours(map[string]string{server.LabelAttempt: "3"}), class: server.InfraAttempt},
 		"by attempt 10, not 1":            {labels: ours(map[string]string{server.LabelAttempt: "10"}), class: server.InfraAttempt},
-		"by nobody's":                     {labels: map[string]string{}, class: server.InfraForeign},
+		"without owner":                   {labels: map[string]string{}, class: server.InfraForeign},
 		"by another environment":          {labels: ours(map[string]string{server.LabelEnvironment: "prod"}), class: server.InfraForeign},
 		"by another manager":              {labels: ours(map[string]string{server.LabelManagedBy: "pulumi"}), class: server.InfraForeign},
 		"by another server id":            {labels: ours(map[string]string{server.LabelServerID: "app-2"}), class: server.InfraForeign},
@@ -374,7 +374,7 @@ func TestReplacingIsRefused(t *testing.T) {
 		require.Len(t, p.list(), 1)
 		require.Len(t, p.seen("POST", "/servers"), 1)
 	})
-	t.Run("somebody else deleted it meanwhile", func(t *testing.T) {
+	t.Run("deleted concurrently", func(t *testing.T) {
 		t.Parallel()
 		p := newProject(t)
 		id := p.plant("prego-test-app-1", older)
@@ -417,7 +417,7 @@ func TestManyCreatesOfOneServer(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			handles[i], errs[i] = p.provider(nil).CreateServer(t.Context(), order(nil)) // a worker of its own
+			handles[i], errs[i] = p.provider(nil).CreateServer(t.Context(), order(nil)) // a separate worker
 		}()
 	}
 	wg.Wait()
@@ -496,7 +496,7 @@ func TestAnyOrderOfFailures(t *testing.T) {
 		p.land()
 		last := order(func(o *server.CreateParams) { o.Attempt = newest + 1 })
 		h, err := hz.CreateServer(t.Context(), last)
-		if err != nil { // what landed may be of an attempt that nobody heard of
+		if err != nil { // the last create may belong to an unknown attempt
 			_ = requireClass(t, err, server.InfraAttempt, "uniqueness_error")
 			last.Attempt++
 			h, err = hz.CreateServer(t.Context(), last)

@@ -3,6 +3,7 @@ package hetzner
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -15,8 +16,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// classes is the one table that classifies the provider's error codes. Unknown codes
-// are classified by their HTTP status.
+// classes is the one table that classifies the provider's error codes. Unknown codes are classified by their HTTP
+// status.
 var classes = map[hcloud.ErrorCode]server.InfraClass{
 	// Retry the same call later.
 	hcloud.ErrorCodeConflict:       server.InfraRetry,
@@ -67,8 +68,8 @@ var unknownOutcome = map[string]bool{
 	string(hcloud.ErrorCodeServerError): true, string(hcloud.ErrorCodeServiceError): true,
 }
 
-// classify turns any error of a call into a *server.InfraError. The message is
-// redacted: some of the provider's answers quote the API token.
+// classify turns any error of a call into a *server.InfraError. The message is redacted: some of the provider's
+// answers quote the API token.
 func (p *Provider) classify(err error) error {
 	if err == nil {
 		return nil
@@ -96,7 +97,7 @@ func (p *Provider) classify(err error) error {
 		case isNetworkGone(api.Code, api.Message):
 			class, code = server.InfraNotFound, server.InfraNetworkGone
 		}
-		return &server.InfraError{Class: class, Code: code, Message: p.redact(api.Message)}
+		return infraError(class, code, "%s", p.redact(api.Message))
 	}
 	var action hcloud.ActionError
 	if errors.As(err, &action) {
@@ -104,11 +105,10 @@ func (p *Provider) classify(err error) error {
 		if !known {
 			class = server.InfraRetry
 		}
-		return &server.InfraError{Class: class, Code: action.Code, Message: p.redact(action.Message)}
+		return infraError(class, action.Code, "%s", p.redact(action.Message))
 	}
-	// What is left is the network, or an answer that is not the provider's: a
-	// gateway's error page, a cut connection, no answer in time.
-	return &server.InfraError{Class: server.InfraAmbiguous, Code: networkCode(err), Message: p.redact(err.Error())}
+	// The rest is the network, or an answer from elsewhere: a gateway's error page, a cut connection, a timeout.
+	return infraError(server.InfraAmbiguous, networkCode(err), "%s", p.redact(err.Error()))
 }
 
 func networkCode(err error) string {
@@ -144,6 +144,10 @@ func (p *Provider) redact(s string) string {
 		s = strings.ReplaceAll(s, p.token, "[redacted]")
 	}
 	return prego.Redact(s)
+}
+
+func infraError(class server.InfraClass, code, format string, args ...any) *server.InfraError {
+	return &server.InfraError{Class: class, Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
 func isNotFound(err error) bool {

@@ -36,8 +36,8 @@ func params() server.CreateParams {
 	return server.CreateParams{Environment: "t", ServerID: "app-1", Role: prego.RoleApp, Region: prego.RegionEU, Attempt: 2, SpecHash: "h", Candidate: server.Candidate{ServerType: "cx23", Location: "fsn1"}, Image: "debian-12"}
 }
 
-// TestEveryErrorHasAClass answers a create with every code of the provider's and
-// looks at what the caller is told to do; each create is one POST.
+// TestEveryErrorHasAClass answers a create with every code of the provider's and checks the class that the caller
+// gets; each create is one POST.
 func TestEveryErrorHasAClass(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -107,7 +107,7 @@ func TestWhatBearsTheNameIsJudged(t *testing.T) {
 		"an earlier attempt":     {`{` + ours + `"prego-attempt":"1","prego-spec-hash":"h"}`, "", false, 1},
 		"another spec":           {`{` + ours + `"prego-attempt":"2","prego-spec-hash":"x"}`, "", false, 1},
 		"a later attempt":        {`{` + ours + `"prego-attempt":"3","prego-spec-hash":"h"}`, server.InfraAttempt, false, 0},
-		"somebody else's":        {`{}`, server.InfraForeign, false, 0},
+		"another owner's":        {`{}`, server.InfraForeign, false, 0},
 		"of another environment": {`{"managed-by":"prego","prego-environment":"u","prego-server-id":"app-1"}`, server.InfraForeign, false, 0},
 	} {
 		var deletes atomic.Int64

@@ -11,8 +11,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// EnsureFloatingIP finds or creates a floating IPv4 address that is on no server, and
-// returns the provider's id and the address.
+// EnsureFloatingIP finds or creates a floating IPv4 address that is on no server, and returns the provider's id and
+// the address.
 func (p *Provider) EnsureFloatingIP(ctx context.Context, in server.FloatingIPParams) (id, address string, err error) {
 	labels := ownerLabels(in.Environment)
 	labels[server.LabelOrgID] = string(in.OrgID)
@@ -39,8 +39,8 @@ func (p *Provider) EnsureFloatingIP(ctx context.Context, in server.FloatingIPPar
 	return strconv.FormatInt(ip.ID, 10), ip.IP.String(), p.actions.wait(ctx, made)
 }
 
-// AssignFloatingIP has an address routed to a server, and to no other one any more. The
-// provider refuses to assign what is assigned (floating_ip_assigned).
+// AssignFloatingIP routes an address to one server only. The provider refuses to assign an assigned address
+// (floating_ip_assigned).
 func (p *Provider) AssignFloatingIP(ctx context.Context, addressID string, serverID prego.ServerID) error {
 	id, err := parseID(addressID)
 	if err != nil {
@@ -55,7 +55,7 @@ func (p *Provider) AssignFloatingIP(ctx context.Context, addressID string, serve
 	case err != nil:
 		return p.classify(err)
 	case ip == nil:
-		return &server.InfraError{Class: server.InfraNotFound, Code: "not_found", Message: "floating IP " + addressID + " is not there"}
+		return infraError(server.InfraNotFound, "not_found", "floating IP %s does not exist", addressID)
 	case ip.Server != nil && ip.Server.ID == srv:
 		return nil
 	case ip.Server != nil:
@@ -68,7 +68,7 @@ func (p *Provider) AssignFloatingIP(ctx context.Context, addressID string, serve
 		err = p.classify(err)
 		var ie *server.InfraError
 		if errors.As(err, &ie) && ie.Code == "floating_ip_assigned" {
-			ie.Class = server.InfraRetry // by another call meanwhile: the next look tells where
+			ie.Class = server.InfraRetry // a concurrent call assigned it: the next attempt reads where
 		}
 		return err
 	}
@@ -83,8 +83,7 @@ func (p *Provider) unassign(ctx context.Context, ip *hcloud.FloatingIP) error {
 	return p.classify(err)
 }
 
-// deleteFloatingIP unassigns first: an assigned address can't be deleted
-// (must_be_unassigned).
+// deleteFloatingIP unassigns first: an assigned address can't be deleted (must_be_unassigned).
 func (p *Provider) deleteFloatingIP(ctx context.Context, id int64) error {
 	ip, _, err := p.read.FloatingIP.GetByID(ctx, id)
 	if err != nil || ip == nil {

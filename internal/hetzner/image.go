@@ -2,7 +2,6 @@ package hetzner
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,8 +12,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// isImageGone recognizes a refused create because of its image. The provider has no
-// specific code for it.
+// isImageGone recognizes a refused create because of its image. The provider has no specific code for it.
 func isImageGone(code hcloud.ErrorCode, message string) bool {
 	text := strings.ToLower(message)
 	return (code == hcloud.ErrorCodeInvalidInput || code == hcloud.ErrorCodeNotFound) && strings.Contains(text, "image") &&
@@ -29,20 +27,23 @@ func imageRef(nameOrID string) *hcloud.Image {
 	return &hcloud.Image{Name: nameOrID}
 }
 
-// EnsureSnapshot takes a snapshot of a powered-off server, or finds the one that an
-// earlier call took: snapshots have no unique name, so it is found by its labels. If
-// lost answers left several, the oldest is kept. It returns once the provider can
-// create servers from it.
+// EnsureSnapshot takes a snapshot of a powered-off server, or finds the snapshot of an earlier call. Snapshots have
+// no unique name, so it is found by its labels. If lost answers left several, the oldest is kept. It returns once the
+// provider can create servers from it.
 func (p *Provider) EnsureSnapshot(ctx context.Context, in server.SnapshotParams) (server.SnapshotHandle, error) {
 	ctx = WithLane(ctx, LaneCreate)
 	labels := merge(in.Labels, ownerLabels(in.Environment))
 	labels[server.LabelImageID] = string(in.ImageID)
-	image, err := findOrCreate(p, func() (*hcloud.Image, error) { return p.oldestSnapshot(ctx, in.ImageID) }, func() (*hcloud.Image, error) {
+	find := func() (*hcloud.Image, error) { return p.oldestSnapshot(ctx, in.ImageID) }
+	image, err := findOrCreate(p, find, func() (*hcloud.Image, error) {
 		id, err := parseID(in.ProviderServerID)
 		if err != nil {
 			return nil, err
 		}
-		result, _, err := p.write.Server.CreateImage(ctx, &hcloud.Server{ID: id}, &hcloud.ServerCreateImageOpts{Type: hcloud.ImageTypeSnapshot, Description: &in.Description, Labels: labels})
+		opts := &hcloud.ServerCreateImageOpts{
+			Type: hcloud.ImageTypeSnapshot, Description: &in.Description, Labels: labels,
+		}
+		result, _, err := p.write.Server.CreateImage(ctx, &hcloud.Server{ID: id}, opts)
 		if err != nil {
 			return nil, err
 		}
@@ -56,7 +57,8 @@ func (p *Provider) EnsureSnapshot(ctx context.Context, in server.SnapshotParams)
 	}
 	for image.Status != hcloud.ImageStatusAvailable {
 		if image.Status != hcloud.ImageStatusCreating {
-			return server.SnapshotHandle{}, &server.InfraError{Class: server.InfraRetry, Code: "image_" + string(image.Status), Message: fmt.Sprintf("snapshot %d is %s", image.ID, image.Status)}
+			return server.SnapshotHandle{}, infraError(server.InfraRetry, "image_"+string(image.Status),
+				"snapshot %d is %s", image.ID, image.Status)
 		}
 		if err := sleep(ctx, p.poll); err != nil {
 			return server.SnapshotHandle{}, err
@@ -66,11 +68,15 @@ func (p *Provider) EnsureSnapshot(ctx context.Context, in server.SnapshotParams)
 			return server.SnapshotHandle{}, p.classify(err)
 		}
 		if now == nil {
-			return server.SnapshotHandle{}, &server.InfraError{Class: server.InfraRetry, Code: server.InfraImageGone, Message: fmt.Sprintf("snapshot %d went while it was made", image.ID)}
+			return server.SnapshotHandle{}, infraError(server.InfraRetry, server.InfraImageGone,
+				"snapshot %d disappeared during its creation", image.ID)
 		}
 		image = now
 	}
-	return server.SnapshotHandle{ProviderImageID: strconv.FormatInt(image.ID, 10), SizeGB: float64(image.ImageSize), DiskGB: float64(image.DiskSize)}, nil
+	return server.SnapshotHandle{
+		ProviderImageID: strconv.FormatInt(image.ID, 10),
+		SizeGB:          float64(image.ImageSize), DiskGB: float64(image.DiskSize),
+	}, nil
 }
 
 func (p *Provider) oldestSnapshot(ctx context.Context, imageID prego.ImageID) (*hcloud.Image, error) {
@@ -88,16 +94,16 @@ func (p *Provider) oldestSnapshot(ctx context.Context, imageID prego.ImageID) (*
 
 // snapshotsOf lists the snapshots of an image of ours, oldest first.
 func (p *Provider) snapshotsOf(ctx context.Context, imageID prego.ImageID) ([]*hcloud.Image, error) {
+	selector := server.OwnerSelector(p.environment) + "," + server.LabelImageID + "=" + string(imageID)
 	images, err := p.read.Image.AllWithOpts(ctx, hcloud.ImageListOpts{
-		ListOpts: hcloud.ListOpts{LabelSelector: server.OwnerSelector(p.environment) + "," + server.LabelImageID + "=" + string(imageID), PerPage: 50},
+		ListOpts: hcloud.ListOpts{LabelSelector: selector, PerPage: 50},
 		Type:     []hcloud.ImageType{hcloud.ImageTypeSnapshot},
 	})
 	slices.SortFunc(images, func(a, b *hcloud.Image) int { return int(a.ID - b.ID) })
 	return images, err
 }
 
-// DeleteSnapshots deletes every snapshot of one of our images. If there is none, that
-// is success.
+// DeleteSnapshots deletes every snapshot of one of our images; none is success.
 func (p *Provider) DeleteSnapshots(ctx context.Context, imageID prego.ImageID) error {
 	ctx = WithLane(ctx, LaneDelete)
 	images, err := p.snapshotsOf(ctx, imageID)

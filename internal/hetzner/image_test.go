@@ -99,7 +99,7 @@ func TestSnapshotOfAServerThatRunsOrFails(t *testing.T) {
 	c.inject(sim.Fault{Kind: "create_image_fails", Times: 1})
 	_, err = c.EnsureSnapshot(t.Context(), snapshotOf(h))
 	_ = requireClass(t, err, server.InfraRetry, "action_failed")
-	require.Equal(t, 1, c.snapshots(), "what was made badly is billed")
+	require.Equal(t, 1, c.snapshots(), "a failed snapshot is billed")
 	_, err = c.EnsureSnapshot(t.Context(), snapshotOf(h))
 	require.NoError(t, err, "and is not taken for the image")
 	require.NoError(t, c.DeleteSnapshots(t.Context(), "img-1"))

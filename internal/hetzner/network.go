@@ -3,10 +3,8 @@ package hetzner
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -16,24 +14,25 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// EnsureNetwork finds or creates a private network with one subnet, which is all of it, in
-// its network zone. One of ours that lacks the subnet, because somebody deleted it, gets it
-// again. It returns the provider's id and the range that it has.
+// EnsureNetwork finds or creates a private network with one subnet, which is all of it, in its network zone. If the
+// subnet was deleted, it is created again. It returns the provider's id and the network's range.
 func (p *Provider) EnsureNetwork(ctx context.Context, n server.NetworkParams) (id, ipRange string, err error) {
 	prefix, err := netip.ParsePrefix(n.IPRange)
 	if err != nil {
-		return "", "", &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: fmt.Sprintf("%q is not a range", n.IPRange)}
+		return "", "", infraError(server.InfraPermanent, "invalid_input", "%q is not a range", n.IPRange)
 	}
 	whole := &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}
 	subnet := func(r *net.IPNet) hcloud.NetworkSubnet {
-		return hcloud.NetworkSubnet{Type: hcloud.NetworkSubnetTypeCloud, IPRange: r, NetworkZone: hcloud.NetworkZone(n.Zone)}
+		zone := hcloud.NetworkZone(n.Zone)
+		return hcloud.NetworkSubnet{Type: hcloud.NetworkSubnetTypeCloud, IPRange: r, NetworkZone: zone}
 	}
 	found, err := findOrCreate(p, func() (*hcloud.Network, error) {
 		found, _, err := p.read.Network.GetByName(ctx, n.Name)
 		return found, err
 	}, func() (*hcloud.Network, error) {
 		made, _, err := p.write.Network.Create(ctx, hcloud.NetworkCreateOpts{
-			Name: n.Name, IPRange: whole, Subnets: []hcloud.NetworkSubnet{subnet(whole)}, Labels: ownerLabels(n.Environment),
+			Name: n.Name, IPRange: whole, Subnets: []hcloud.NetworkSubnet{subnet(whole)},
+			Labels: ownerLabels(n.Environment),
 		})
 		return made, err
 	})
@@ -43,10 +42,10 @@ func (p *Provider) EnsureNetwork(ctx context.Context, n server.NetworkParams) (i
 	if err := checkOwner("network", n.Name, found.Labels, n.Environment); err != nil {
 		return "", "", err
 	}
-	if i := slices.IndexFunc(found.Subnets, func(s hcloud.NetworkSubnet) bool { return string(s.NetworkZone) != n.Zone }); i >= 0 {
-		return "", "", &server.InfraError{
-			Class: server.InfraForeign, Code: "uniqueness_error",
-			Message: fmt.Sprintf("the network %s has a subnet in zone %s instead of %s", n.Name, found.Subnets[i].NetworkZone, n.Zone),
+	for _, s := range found.Subnets {
+		if string(s.NetworkZone) != n.Zone {
+			return "", "", infraError(server.InfraForeign, "uniqueness_error",
+				"the network %s has a subnet in zone %s instead of %s", n.Name, s.NetworkZone, n.Zone)
 		}
 	}
 	if len(found.Subnets) == 0 {
@@ -79,8 +78,10 @@ func (p *Provider) AttachServer(ctx context.Context, providerServerID, providerN
 	if ip := now.PrivateIn(providerNetworkID); ip != "" {
 		return ip, nil
 	}
-	action, _, err := p.write.Server.AttachToNetwork(ctx, &hcloud.Server{ID: id}, hcloud.ServerAttachToNetworkOpts{Network: &hcloud.Network{ID: network}})
-	// An earlier call may have done it although its answer was lost: the server says.
+	action, _, err := p.write.Server.AttachToNetwork(ctx, &hcloud.Server{ID: id}, hcloud.ServerAttachToNetworkOpts{
+		Network: &hcloud.Network{ID: network},
+	})
+	// An earlier call may have attached it although its answer was lost: the server's state decides.
 	if err = p.classify(err); err != nil && !mayExist(err) && !isAttached(err) {
 		return "", err
 	}
@@ -97,7 +98,8 @@ func (p *Provider) AttachServer(ctx context.Context, providerServerID, providerN
 	if err != nil && !isAttached(err) {
 		return "", ambiguous(err, nil)
 	}
-	return "", &server.InfraError{Class: server.InfraRetry, Code: "no_private_address", Message: fmt.Sprintf("server %d has no address in network %d yet", id, network)}
+	return "", infraError(server.InfraRetry, "no_private_address",
+		"server %d has no address in network %d yet", id, network)
 }
 
 func isAttached(err error) bool {
@@ -105,15 +107,14 @@ func isAttached(err error) bool {
 	return errors.As(err, &ie) && ie.Code == string(hcloud.ErrorCodeServerAlreadyAttached)
 }
 
-// deleteNetwork deletes a network without servers. The provider would detach those that
-// are in it.
+// deleteNetwork deletes a network without servers. The provider would detach the servers in it.
 func (p *Provider) deleteNetwork(ctx context.Context, id int64) error {
 	n, _, err := p.read.Network.GetByID(ctx, id)
 	if err != nil || n == nil {
 		return err
 	}
 	if len(n.Servers) > 0 {
-		return &server.InfraError{Class: server.InfraRetry, Code: "resource_in_use", Message: fmt.Sprintf("network %s has %d servers", n.Name, len(n.Servers))}
+		return infraError(server.InfraRetry, "resource_in_use", "network %s has %d servers", n.Name, len(n.Servers))
 	}
 	_, err = p.write.Network.Delete(ctx, n)
 	return err
@@ -126,13 +127,16 @@ func (p *Provider) ownedNetworks(ctx context.Context, list hcloud.ListOpts) ([]s
 	}
 	out := make([]server.OwnedResource, 0, len(networks))
 	for _, n := range networks {
-		out = append(out, server.OwnedResource{Kind: server.ResourceNetwork, ProviderID: strconv.FormatInt(n.ID, 10), Name: n.Name, Labels: n.Labels, CreatedAt: n.Created, Attached: len(n.Servers) > 0})
+		out = append(out, server.OwnedResource{
+			Kind: server.ResourceNetwork, ProviderID: strconv.FormatInt(n.ID, 10), Name: n.Name, Labels: n.Labels,
+			CreatedAt: n.Created, Attached: len(n.Servers) > 0,
+		})
 	}
 	return out, nil
 }
 
-// isNetworkFull reports whether a refusal is about a network that takes no more servers.
-// The provider has one code for all limits, and one for addresses and subnets.
+// isNetworkFull reports whether a refusal means that a network takes no more servers. The provider has one code for
+// all limits, and one for addresses and subnets.
 func isNetworkFull(code hcloud.ErrorCode, message string) bool {
 	switch code {
 	case hcloud.ErrorCodeNoSubnetAvailable:
@@ -143,7 +147,7 @@ func isNetworkFull(code hcloud.ErrorCode, message string) bool {
 	return false
 }
 
-// isNetworkGone reports whether a refusal is about a network that does not exist.
+// isNetworkGone reports whether a refusal means that a network does not exist.
 func isNetworkGone(code hcloud.ErrorCode, message string) bool {
 	return code == "network_not_found" || code == hcloud.ErrorCodeNotFound && strings.Contains(strings.ToLower(message), "network")
 }

@@ -45,7 +45,7 @@ func TestANetworkIsMadeOnce(t *testing.T) {
 	c.call("POST", "/networks/"+id+"/actions/change_ip_range", map[string]string{"ip_range": "10.64.0.0/23"})
 	_, ipRange, err = c.EnsureNetwork(t.Context(), lan)
 	require.NoError(t, err)
-	require.Equal(t, "10.64.0.0/23", ipRange, "its range is what the provider says")
+	require.Equal(t, "10.64.0.0/23", ipRange, "the provider's range counts")
 	require.Len(t, c.network(id)["subnets"], 1)
 }
 
@@ -75,7 +75,7 @@ func TestANetworkOfOthersIsLeftAlone(t *testing.T) {
 	require.Equal(t, server.InfraForeign, infraError(t, err).Class)
 	require.Empty(t, c.network(strconv.Itoa(int(foreign["id"].(float64))))["subnets"])
 
-	// One of ours in another zone is not that of this one.
+	// A network of ours in another zone does not match.
 	elsewhere := lan
 	elsewhere.Name = "prego-test-us-1"
 	elsewhere.Zone = "us-east"
@@ -154,7 +154,8 @@ func TestAServerIsAttached(t *testing.T) {
 	third, _, err := c.EnsureNetwork(t.Context(), other)
 	require.NoError(t, err)
 	_, err = c.AttachServer(t.Context(), h.ProviderServerID, third)
-	require.Equal(t, server.InfraRetry, infraError(t, err).Class, "the provider says that it is there, and shows no address yet")
+	require.Equal(t, server.InfraRetry, infraError(t, err).Class,
+		"the provider reports it as attached, without an address")
 }
 
 func TestAFullNetworkIsNoFullAccount(t *testing.T) {
@@ -181,8 +182,8 @@ func TestAFullNetworkIsNoFullAccount(t *testing.T) {
 	require.Equal(t, server.InfraQuota, infraError(t, err).Class)
 }
 
-// TestProcessHostsMayHaveNetworksOnLoopback: elsewhere nobody would reach their private
-// addresses.
+// TestProcessHostsMayHaveNetworksOnLoopback: only simulated hosts may, because elsewhere their private addresses
+// would be unreachable.
 func TestProcessHostsMayHaveNetworksOnLoopback(t *testing.T) {
 	t.Parallel()
 	loop := lan

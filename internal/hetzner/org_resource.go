@@ -3,7 +3,6 @@ package hetzner
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
@@ -12,8 +11,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// FindNamed looks up one of our volumes or addresses by its name; "" if there is
-// none.
+// FindNamed looks up one of our volumes or addresses by its name; "" if there is none.
 func (p *Provider) FindNamed(ctx context.Context, kind server.ResourceKind, name string) (id string, err error) {
 	ctx = WithLane(ctx, LaneDelete)
 	switch kind {
@@ -31,12 +29,11 @@ func (p *Provider) FindNamed(ctx context.Context, kind server.ResourceKind, name
 		return strconv.FormatInt(ip.ID, 10), checkOwner("floating IP", name, ip.Labels, p.environment)
 	case server.ResourceServer, server.ResourcePrimaryIP, server.ResourceFirewall, server.ResourcePlacementGroup:
 	}
-	return "", &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: "no lookup for kind " + string(kind)}
+	return "", infraError(server.InfraPermanent, "invalid_input", "no lookup for kind %s", kind)
 }
 
-// AttachVolume attaches a volume to a server and waits for it. A volume already on that
-// server is success; one on another server is an error: the caller has to detach it
-// once nothing writes to it any more.
+// AttachVolume attaches a volume to a server and waits for it. A volume already on that server is success; on another
+// server it is an error: the caller has to detach it once nothing writes to it any more.
 func (p *Provider) AttachVolume(ctx context.Context, volumeID prego.VolumeID, serverID prego.ServerID) error {
 	volume, err := parseID(string(volumeID))
 	if err != nil {
@@ -51,26 +48,28 @@ func (p *Provider) AttachVolume(ctx context.Context, volumeID prego.VolumeID, se
 	case err != nil:
 		return p.classify(err)
 	case v == nil:
-		return &server.InfraError{Class: server.InfraNotFound, Code: "not_found", Message: string("volume " + volumeID + " is not there")}
+		return infraError(server.InfraNotFound, "not_found", "volume %s does not exist", volumeID)
 	case v.Server != nil && v.Server.ID == srv:
 		return nil
 	case v.Server != nil:
-		return &server.InfraError{Class: server.InfraRetry, Code: "volume_already_attached", Message: fmt.Sprintf("volume %s is on server %d", volumeID, v.Server.ID)}
+		return infraError(server.InfraRetry, "volume_already_attached",
+			"volume %s is on server %d", volumeID, v.Server.ID)
 	}
-	action, _, err := p.write.Volume.AttachWithOpts(ctx, v, hcloud.VolumeAttachOpts{Server: &hcloud.Server{ID: srv}, Automount: new(false)})
+	opts := hcloud.VolumeAttachOpts{Server: &hcloud.Server{ID: srv}, Automount: new(false)}
+	action, _, err := p.write.Volume.AttachWithOpts(ctx, v, opts)
 	if err != nil {
 		err = p.classify(err)
 		var ie *server.InfraError
 		if errors.As(err, &ie) && ie.Code == string(hcloud.ErrorCodeVolumeAlreadyAttached) {
-			ie.Class = server.InfraRetry // by another call meanwhile: the next look tells where
+			ie.Class = server.InfraRetry // a concurrent call attached it: the next attempt reads where
 		}
 		return err
 	}
 	return p.actions.wait(ctx, actionIDs(action, nil))
 }
 
-// ResizeVolume makes a volume at least so many GB large, and waits for it. It may be attached
-// and in use; the provider makes no volume smaller.
+// ResizeVolume grows a volume to at least gb GB, and waits for it. It may be attached and in use; the provider
+// shrinks no volume.
 func (p *Provider) ResizeVolume(ctx context.Context, volumeID prego.VolumeID, gb int) error {
 	id, err := parseID(string(volumeID))
 	if err != nil {
@@ -81,7 +80,7 @@ func (p *Provider) ResizeVolume(ctx context.Context, volumeID prego.VolumeID, gb
 	case err != nil:
 		return p.classify(err)
 	case v == nil:
-		return &server.InfraError{Class: server.InfraNotFound, Code: "not_found", Message: string("volume " + volumeID + " is not there")}
+		return infraError(server.InfraNotFound, "not_found", "volume %s does not exist", volumeID)
 	case v.Size >= gb:
 		return nil
 	}
@@ -92,8 +91,7 @@ func (p *Provider) ResizeVolume(ctx context.Context, volumeID prego.VolumeID, gb
 	return p.actions.wait(ctx, actionIDs(action, nil))
 }
 
-// DetachVolume detaches a volume from whatever server it is on, and waits for it. A
-// deleted volume counts as detached.
+// DetachVolume detaches a volume from its server, and waits for it. A deleted volume counts as detached.
 func (p *Provider) DetachVolume(ctx context.Context, volumeID prego.VolumeID) error {
 	id, err := parseID(string(volumeID))
 	if err != nil {

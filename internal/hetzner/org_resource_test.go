@@ -39,8 +39,7 @@ func TestAnAddressIsOnOneServerAtATime(t *testing.T) {
 	require.Equal(t, server.InfraNotFound, ie.Class)
 }
 
-// TestAnAddressStaysWithoutAServer: it is made once, found by its name, kept, and
-// deleted for good.
+// TestAnAddressStaysWithoutAServer: it is created once, found by its name, kept, and deleted permanently.
 func TestAnAddressStaysWithoutAServer(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
@@ -108,5 +107,5 @@ func TestAVolumeIsOnOneServerAtATime(t *testing.T) {
 	require.NoError(t, c.DetachVolume(t.Context(), prego.VolumeID(v)))
 	require.NoError(t, c.AttachVolume(t.Context(), prego.VolumeID(v), prego.ServerID(one.ProviderServerID)))
 	require.NoError(t, c.DeleteResource(t.Context(), server.ResourceVolume, prego.ServerID(v)))
-	require.NoError(t, c.DetachVolume(t.Context(), prego.VolumeID(v)), "what is gone is on no server")
+	require.NoError(t, c.DetachVolume(t.Context(), prego.VolumeID(v)), "a deleted volume is on no server")
 }

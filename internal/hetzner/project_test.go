@@ -60,7 +60,7 @@ type fault struct {
 	method, path string // path as in http.ServeMux, less wildcards: a prefix when it ends in /
 	skip, times  int    // times 0 is once
 	before       bool   // the call takes effect first
-	late         bool   // the create takes effect when the test says so
+	late         bool   // the create takes effect when the test decides
 	answer       func(w http.ResponseWriter)
 
 	hits int
@@ -325,7 +325,7 @@ func (p *project) make(req schema.ServerCreateRequest) (*schema.Server, error) {
 	return s, nil
 }
 
-// plant puts a server there that nobody asked for.
+// plant adds an unexpected server.
 func (p *project) plant(name string, labels map[string]string) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -435,8 +435,7 @@ func drip(w http.ResponseWriter) {
 	_ = conn.Close()
 }
 
-// ledger is a budget that lets everything pass, unless it is told otherwise, and
-// remembers.
+// ledger is a budget that remembers its calls and lets everything pass by default.
 type ledger struct {
 	mu       sync.Mutex
 	acquired []string
@@ -500,8 +499,7 @@ func order(change func(*server.CreateParams)) server.CreateParams {
 	return p
 }
 
-// requireClass checks the class and code of an error, and that it tells nothing
-// that it must not.
+// requireClass checks the class and code of an error, and that it exposes no secret.
 func requireClass(t testing.TB, err error, class server.InfraClass, code string) server.InfraError {
 	t.Helper()
 	var ie *server.InfraError

@@ -1,12 +1,12 @@
-// Package hetzner creates, finds and destroys servers and their resources through the
-// Hetzner Cloud API (direct-provisioning §1, path A).
+// Package hetzner creates, finds and destroys servers and their resources through the Hetzner Cloud API
+// (direct-provisioning §1, path A).
 //
-// Creates are not idempotent there, but names are unique per project: a server's name
-// is derived from its id, so of all creates, repeated or late, at most one succeeds,
-// and its server can be found again.
+// Creates are not idempotent there, but names are unique per project: a server's name is derived from its id, so of
+// all creates, repeated or late, at most one succeeds, and its server can be found again.
 package hetzner
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/http"
@@ -23,7 +23,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Config says which project, and how to talk to it.
+// Config names the project and configures how to reach it.
 type Config struct {
 	Endpoint    string
 	Token       string
@@ -34,7 +34,7 @@ type Config struct {
 	Budget      Budget
 	Log         *zap.Logger           // may be nil
 	Metrics     prometheus.Registerer // may be nil
-	// Transport sends requests; nil is over connections of its own.
+	// Transport sends requests; nil for a separate pool of connections.
 	Transport http.RoundTripper
 }
 
@@ -42,11 +42,10 @@ type Config struct {
 type Provider struct {
 	token       string
 	environment string
-	// read retries failed requests; write never does, since the library would send six
-	// POSTs for one create.
+	// read retries failed requests; write never does, since the library would send six POSTs for one create.
 	read, write *hcloud.Client
-	// deletions are polled apart from the other actions: they must complete even when
-	// the budget has nothing left for polling.
+	// deletions are polled apart from the other actions: they must complete even when the budget has nothing left for
+	// polling.
 	actions, deletions *actionPoller
 	poll               time.Duration
 	log                *zap.Logger
@@ -88,14 +87,15 @@ func New(cfg Config) (*Provider, error) {
 	}
 	connect := func(retries int) *hcloud.Client {
 		return hcloud.NewClient(
-			hcloud.WithEndpoint(cfg.Endpoint), hcloud.WithToken(cfg.Token), hcloud.WithApplication("prego", ""), hcloud.WithHTTPClient(client),
+			hcloud.WithEndpoint(cfg.Endpoint), hcloud.WithToken(cfg.Token), hcloud.WithApplication("prego", ""),
+			hcloud.WithHTTPClient(client),
 			hcloud.WithRetryOpts(hcloud.RetryOpts{MaxRetries: retries, BackoffFunc: hcloud.ExponentialBackoffWithOpts(
 				hcloud.ExponentialBackoffOpts{Base: 200 * time.Millisecond, Multiplier: 2, Cap: 5 * time.Second, Jitter: true})}),
 		)
 	}
-	p := &Provider{token: cfg.Token, environment: cfg.Environment, read: connect(3), write: connect(0), poll: cfg.Poll, log: cfg.Log}
-	if p.poll <= 0 {
-		p.poll = time.Second
+	p := &Provider{
+		token: cfg.Token, environment: cfg.Environment, read: connect(3), write: connect(0), log: cfg.Log,
+		poll: cmp.Or(max(cfg.Poll, 0), time.Second),
 	}
 	p.actions, p.deletions = newActionPoller(p, LanePoll), newActionPoller(p, LaneDelete)
 	return p, nil
@@ -104,12 +104,11 @@ func New(cfg Config) (*Provider, error) {
 // ID is the provider's id.
 func (p *Provider) ID() prego.InfraProviderID { return prego.ProviderHetzner }
 
-// simulatedMachines is the network of the simulator's machines; its light hosts are on
-// loopback.
+// simulatedMachines is the network of the simulator's machines; its light hosts are on loopback.
 var simulatedMachines = netip.MustParsePrefix("10.99.0.0/16")
 
-// CheckHostAddr rejects addresses that a provider's server can't have, so that nobody
-// can make the control plane call into its own network.
+// CheckHostAddr rejects addresses that a provider's server can't have. Otherwise a forged address could make the
+// control plane call into its own network.
 func CheckHostAddr(addr string, simulated bool) error {
 	ip, err := netip.ParseAddr(addr)
 	if err != nil {
@@ -131,7 +130,7 @@ func CheckHostAddr(addr string, simulated bool) error {
 func parseID(id string) (int64, error) {
 	n, err := strconv.ParseInt(id, 10, 64)
 	if err != nil || n <= 0 {
-		return 0, &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: fmt.Sprintf("%q is not a provider id", id)}
+		return 0, infraError(server.InfraPermanent, "invalid_input", "%q is not a provider id", id)
 	}
 	return n, nil
 }

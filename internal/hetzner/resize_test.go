@@ -59,8 +59,8 @@ func TestWhatCantBeResizedIsOnAgain(t *testing.T) {
 	require.Equal(t, server.InfraNotFound, infraError(t, c.ResizeServer(t.Context(), "4711", "cx43")).Class)
 }
 
-// TestAResizeWhoseAnswerIsLostGoesOn: whoever repeats it looks first.
-func TestAResizeWhoseAnswerIsLostGoesOn(t *testing.T) {
+// TestResizeContinuesAfterALostAnswer: a repeated call reads the current state first.
+func TestResizeContinuesAfterALostAnswer(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	id, look := c.switchedOff("cx33")

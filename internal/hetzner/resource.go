@@ -25,11 +25,12 @@ func checkOwner(kind, name string, labels map[string]string, environment string)
 	if labels[server.LabelManagedBy] == server.ManagedByPrego && labels[server.LabelEnvironment] == environment {
 		return nil
 	}
-	return &server.InfraError{Class: server.InfraForeign, Code: "uniqueness_error", Message: fmt.Sprintf("the %s name %s is taken by one that is not ours", kind, name)}
+	return infraError(server.InfraForeign, "uniqueness_error",
+		"the %s name %s belongs to another owner's resource", kind, name)
 }
 
-// findOrCreate runs find, then create if nothing was found, then find again if the
-// create lost a race or its outcome is unknown.
+// findOrCreate runs find, then create if nothing was found, then find again if the create lost a race or its outcome
+// is unknown.
 func findOrCreate[T any](p *Provider, find func() (*T, error), create func() (*T, error)) (*T, error) {
 	v, err := find()
 	if err != nil || v != nil {
@@ -53,8 +54,7 @@ func findOrCreate[T any](p *Provider, find func() (*T, error), create func() (*T
 	return v, nil
 }
 
-// EnsureFirewall finds or creates the environment's firewall, and corrects its rules if
-// they differ.
+// EnsureFirewall finds or creates the environment's firewall, and corrects its rules if they differ.
 func (p *Provider) EnsureFirewall(ctx context.Context, f server.FirewallParams) (string, error) {
 	rules, err := firewallRules(f)
 	if err != nil {
@@ -64,7 +64,9 @@ func (p *Provider) EnsureFirewall(ctx context.Context, f server.FirewallParams) 
 		fw, _, err := p.read.Firewall.GetByName(ctx, f.Name)
 		return fw, err
 	}, func() (*hcloud.Firewall, error) {
-		r, _, err := p.write.Firewall.Create(ctx, hcloud.FirewallCreateOpts{Name: f.Name, Labels: ownerLabels(f.Environment), Rules: rules})
+		r, _, err := p.write.Firewall.Create(ctx, hcloud.FirewallCreateOpts{
+			Name: f.Name, Labels: ownerLabels(f.Environment), Rules: rules,
+		})
 		return r.Firewall, err
 	})
 	if err != nil {
@@ -90,7 +92,7 @@ func firewallRules(f server.FirewallParams) ([]hcloud.FirewallRule, error) {
 	for _, cidr := range f.CIDRs {
 		prefix, err := netip.ParsePrefix(cidr)
 		if err != nil {
-			return nil, &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: fmt.Sprintf("%q is not a CIDR", cidr)}
+			return nil, infraError(server.InfraPermanent, "invalid_input", "%q is not a CIDR", cidr)
 		}
 		prefix = prefix.Masked()
 		source := net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}
@@ -99,7 +101,8 @@ func firewallRules(f server.FirewallParams) ([]hcloud.FirewallRule, error) {
 		}
 	}
 	if len(sources) == 0 && len(f.Ports) > 0 {
-		return nil, &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: "a firewall needs the control plane's egress addresses: set PREGO_EGRESS_CIDRS"}
+		return nil, infraError(server.InfraPermanent, "invalid_input",
+			"a firewall needs the control plane's egress addresses: set PREGO_EGRESS_CIDRS")
 	}
 	var rules []hcloud.FirewallRule
 	for _, port := range f.Ports {
@@ -121,10 +124,12 @@ func firewallRules(f server.FirewallParams) ([]hcloud.FirewallRule, error) {
 const maxFirewallRules = 50
 
 // everyone is all addresses.
-var everyone = []net.IPNet{{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, {IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}}
+var everyone = []net.IPNet{
+	{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, {IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)},
+}
 
-// ranges are ports as rules name them, neighbours together. Where those are more than most,
-// the narrowest gaps between them are open, too: the hosts' own firewall has each port.
+// ranges returns ports as rules name them, neighbours together. If there are more than most, the narrowest gaps
+// between them are also open: the hosts' own firewall has each port.
 func ranges(ports []int, most int) (out []string) {
 	type span struct{ from, to int }
 	var spans []span
@@ -181,7 +186,9 @@ func (p *Provider) EnsurePlacementGroup(ctx context.Context, environment, name s
 		g, _, err := p.read.PlacementGroup.GetByName(ctx, name)
 		return g, err
 	}, func() (*hcloud.PlacementGroup, error) {
-		r, _, err := p.write.PlacementGroup.Create(ctx, hcloud.PlacementGroupCreateOpts{Name: name, Labels: labels, Type: hcloud.PlacementGroupTypeSpread})
+		r, _, err := p.write.PlacementGroup.Create(ctx, hcloud.PlacementGroupCreateOpts{
+			Name: name, Labels: labels, Type: hcloud.PlacementGroupTypeSpread,
+		})
 		return r.PlacementGroup, err
 	})
 	if err != nil {
@@ -225,8 +232,7 @@ func (p *Provider) EnsureVolume(ctx context.Context, v server.VolumeParams) (str
 	return id, p.awaitVolume(ctx, vol)
 }
 
-// awaitVolume waits until a volume can be attached: an earlier call may have returned
-// while it was being created.
+// awaitVolume waits until a volume can be attached: an earlier call may have returned while it was being created.
 func (p *Provider) awaitVolume(ctx context.Context, vol *hcloud.Volume) error {
 	id := vol.ID
 	for vol.Status == hcloud.VolumeStatusCreating {
@@ -235,7 +241,7 @@ func (p *Provider) awaitVolume(ctx context.Context, vol *hcloud.Volume) error {
 			return p.classify(err)
 		}
 		if vol == nil {
-			return &server.InfraError{Class: server.InfraRetry, Code: "not_found", Message: fmt.Sprintf("volume %d went while it was being made", id)}
+			return infraError(server.InfraRetry, "not_found", "volume %d disappeared during its creation", id)
 		}
 		if vol.Status != hcloud.VolumeStatusCreating {
 			return nil
@@ -256,56 +262,80 @@ func (p *Provider) ListOwned(ctx context.Context) ([]server.OwnedResource, error
 		return nil, p.classify(err)
 	}
 	for _, s := range servers {
-		out = append(out, server.OwnedResource{Kind: server.ResourceServer, ProviderID: strconv.FormatInt(s.ID, 10), Name: s.Name, Labels: s.Labels, CreatedAt: s.Created, Type: typeName(s.ServerType), Location: locationName(s.Location)})
+		out = append(out, server.OwnedResource{
+			Kind: server.ResourceServer, ProviderID: strconv.FormatInt(s.ID, 10), Name: s.Name, Labels: s.Labels,
+			CreatedAt: s.Created, Type: typeName(s.ServerType), Location: locationName(s.Location),
+		})
 	}
 	volumes, err := p.read.Volume.AllWithOpts(ctx, hcloud.VolumeListOpts{ListOpts: list})
 	if err != nil {
 		return nil, p.classify(err)
 	}
 	for _, v := range volumes {
-		out = append(out, server.OwnedResource{Kind: server.ResourceVolume, ProviderID: strconv.FormatInt(v.ID, 10), Name: v.Name, Labels: v.Labels, CreatedAt: v.Created, Attached: v.Server != nil, Location: locationName(v.Location), SizeGB: float64(v.Size)})
+		out = append(out, server.OwnedResource{
+			Kind: server.ResourceVolume, ProviderID: strconv.FormatInt(v.ID, 10), Name: v.Name, Labels: v.Labels,
+			CreatedAt: v.Created, Attached: v.Server != nil,
+			Location: locationName(v.Location), SizeGB: float64(v.Size),
+		})
 	}
 	ips, err := p.read.PrimaryIP.AllWithOpts(ctx, hcloud.PrimaryIPListOpts{ListOpts: list})
 	if err != nil {
 		return nil, p.classify(err)
 	}
 	for _, ip := range ips {
-		out = append(out, server.OwnedResource{Kind: server.ResourcePrimaryIP, ProviderID: strconv.FormatInt(ip.ID, 10), Name: ip.Name, Labels: ip.Labels, CreatedAt: ip.Created, Attached: ip.AssigneeID != 0, Type: string(ip.Type), Location: locationName(ip.Location)})
+		out = append(out, server.OwnedResource{
+			Kind: server.ResourcePrimaryIP, ProviderID: strconv.FormatInt(ip.ID, 10), Name: ip.Name, Labels: ip.Labels,
+			CreatedAt: ip.Created, Attached: ip.AssigneeID != 0,
+			Type: string(ip.Type), Location: locationName(ip.Location),
+		})
 	}
 	floating, err := p.read.FloatingIP.AllWithOpts(ctx, hcloud.FloatingIPListOpts{ListOpts: list})
 	if err != nil {
 		return nil, p.classify(err)
 	}
 	for _, ip := range floating {
-		out = append(out, server.OwnedResource{Kind: server.ResourceFloatingIP, ProviderID: strconv.FormatInt(ip.ID, 10), Name: ip.Name, Labels: ip.Labels, CreatedAt: ip.Created, Attached: ip.Server != nil, Type: string(ip.Type), Location: locationName(ip.HomeLocation)})
+		out = append(out, server.OwnedResource{
+			Kind: server.ResourceFloatingIP, ProviderID: strconv.FormatInt(ip.ID, 10), Name: ip.Name, Labels: ip.Labels,
+			CreatedAt: ip.Created, Attached: ip.Server != nil,
+			Type: string(ip.Type), Location: locationName(ip.HomeLocation),
+		})
 	}
 	groups, err := p.read.PlacementGroup.AllWithOpts(ctx, hcloud.PlacementGroupListOpts{ListOpts: list})
 	if err != nil {
 		return nil, p.classify(err)
 	}
 	for _, g := range groups {
-		out = append(out, server.OwnedResource{Kind: server.ResourcePlacementGroup, ProviderID: strconv.FormatInt(g.ID, 10), Name: g.Name, Labels: g.Labels, CreatedAt: g.Created, Attached: len(g.Servers) > 0})
+		out = append(out, server.OwnedResource{
+			Kind: server.ResourcePlacementGroup, ProviderID: strconv.FormatInt(g.ID, 10), Name: g.Name,
+			Labels: g.Labels, CreatedAt: g.Created, Attached: len(g.Servers) > 0,
+		})
 	}
 	firewalls, err := p.read.Firewall.AllWithOpts(ctx, hcloud.FirewallListOpts{ListOpts: list})
 	if err != nil {
 		return nil, p.classify(err)
 	}
-	images, err := p.read.Image.AllWithOpts(ctx, hcloud.ImageListOpts{ListOpts: list, Type: []hcloud.ImageType{hcloud.ImageTypeSnapshot}})
+	snapshots := hcloud.ImageListOpts{ListOpts: list, Type: []hcloud.ImageType{hcloud.ImageTypeSnapshot}}
+	images, err := p.read.Image.AllWithOpts(ctx, snapshots)
 	if err != nil {
 		return nil, p.classify(err)
 	}
 	for _, i := range images {
-		out = append(out, server.OwnedResource{Kind: server.ResourceImage, ProviderID: strconv.FormatInt(i.ID, 10), Name: i.Description, Labels: i.Labels, CreatedAt: i.Created, SizeGB: float64(i.ImageSize)})
+		out = append(out, server.OwnedResource{
+			Kind: server.ResourceImage, ProviderID: strconv.FormatInt(i.ID, 10), Name: i.Description, Labels: i.Labels,
+			CreatedAt: i.Created, SizeGB: float64(i.ImageSize),
+		})
 	}
 	for _, f := range firewalls {
-		out = append(out, server.OwnedResource{Kind: server.ResourceFirewall, ProviderID: strconv.FormatInt(f.ID, 10), Name: f.Name, Labels: f.Labels, CreatedAt: f.Created, Attached: len(f.AppliedTo) > 0})
+		out = append(out, server.OwnedResource{
+			Kind: server.ResourceFirewall, ProviderID: strconv.FormatInt(f.ID, 10), Name: f.Name, Labels: f.Labels,
+			CreatedAt: f.Created, Attached: len(f.AppliedTo) > 0,
+		})
 	}
 	networks, err := p.ownedNetworks(ctx, list)
 	return append(out, networks...), err
 }
 
-// DeleteResource deletes one resource of any kind and waits for it; a missing one is
-// success.
+// DeleteResource deletes one resource of any kind and waits for it; a missing one is success.
 func (p *Provider) DeleteResource(ctx context.Context, kind server.ResourceKind, providerID prego.ServerID) error {
 	if kind == server.ResourceServer {
 		return p.DestroyServer(ctx, providerID)
@@ -332,7 +362,7 @@ func (p *Provider) DeleteResource(ctx context.Context, kind server.ResourceKind,
 		err = p.deleteNetwork(ctx, id)
 	case server.ResourceServer:
 	default:
-		return &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: "unknown kind " + string(kind)}
+		return infraError(server.InfraPermanent, "invalid_input", "unknown kind %s", kind)
 	}
 	if err = p.classify(err); isNotFound(err) {
 		return nil
@@ -340,8 +370,7 @@ func (p *Provider) DeleteResource(ctx context.Context, kind server.ResourceKind,
 	return err
 }
 
-// deleteVolume detaches first: deleting a server leaves its volumes, and an
-// attached one can't be deleted.
+// deleteVolume detaches first: deleting a server leaves its volumes, and an attached one can't be deleted.
 func (p *Provider) deleteVolume(ctx context.Context, id int64) error {
 	v, _, err := p.read.Volume.GetByID(ctx, id)
 	if err != nil || v == nil {

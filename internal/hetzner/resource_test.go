@@ -50,7 +50,7 @@ func (c *cloud) inject(f sim.Fault) {
 	require.NoError(c.t, err)
 }
 
-// call speaks to the API as somebody else with access to the project does.
+// call calls the API like another user of the project.
 func (c *cloud) call(method, path string, body any) map[string]any {
 	c.t.Helper()
 	b, err := json.Marshal(body)
@@ -84,8 +84,8 @@ var (
 	volume   = server.VolumeParams{Environment: "test", ServerID: "app-1", Name: "prego-test-app-1-fsn1", Location: "fsn1", GB: 20}
 )
 
-// ensurers make the things that servers stand on, each with the path of its kind
-// and a body that makes one of the same name.
+// ensurers create the resources that servers need, each with the path of its kind and a body that creates one of the
+// same name.
 var ensurers = map[string]struct {
 	ensure func(c *cloud) (string, error)
 	path   string
@@ -145,7 +145,8 @@ func TestEnsureMakesOneAndFindsIt(t *testing.T) {
 			require.Equal(t, first, all[0].ProviderID)
 			require.False(t, all[0].Attached)
 			require.NoError(t, c.DeleteResource(t.Context(), all[0].Kind, prego.ServerID(first)))
-			require.NoError(t, c.DeleteResource(t.Context(), all[0].Kind, prego.ServerID(first)), "what is not there is success")
+			require.NoError(t, c.DeleteResource(t.Context(), all[0].Kind, prego.ServerID(first)),
+				"deleting a missing resource is success")
 			require.Empty(t, c.Ledger(true))
 		})
 	}
@@ -260,8 +261,7 @@ func TestFirewallRules(t *testing.T) {
 	require.JSONEq(t, "["+fmt.Sprintf(rule, 443)+","+fmt.Sprintf(rule, 2376)+"]", string(b))
 }
 
-// TestFirewallDrift: whatever somebody changed, the rules are put right, and right
-// rules are left alone.
+// TestFirewallDrift: changed rules are corrected, and right rules are left alone.
 func TestFirewallDrift(t *testing.T) {
 	t.Parallel()
 	in := func(port string, sources ...string) map[string]any {
@@ -418,7 +418,7 @@ func TestDeleteVolumeDetachesFirst(t *testing.T) {
 		require.NoError(t, c.DeleteResource(t.Context(), server.ResourceVolume, prego.ServerID(id)))
 		require.Empty(t, c.Ledger(true))
 	})
-	// The volume must be gone when the call succeeds, whatever detaching says.
+	// The volume must be gone when the call succeeds, regardless of detaching.
 	for _, tc := range []struct {
 		status int
 		code   string
@@ -504,7 +504,7 @@ func TestListOwnedListsAllPagesOfAllKinds(t *testing.T) {
 		server.ResourceServer: 1, server.ResourceVolume: 61, server.ResourcePrimaryIP: 2, server.ResourcePlacementGroup: 1, server.ResourceFirewall: 1,
 	}, count)
 
-	// What is listed can be deleted in the order of the kinds, and nothing is left.
+	// The listed resources can be deleted in the order of the kinds, and nothing is left.
 	for _, kind := range server.ResourceKinds() {
 		for _, o := range all {
 			if o.Kind == kind {
@@ -562,7 +562,7 @@ func TestLabelServer(t *testing.T) {
 		has   map[string]string
 		class server.InfraClass
 	}{
-		"nobody's":                                  {map[string]string{"team": "blue"}, ""},
+		"no owner's":                                {map[string]string{"team": "blue"}, ""},
 		"ours already":                              {mine, ""},
 		"ours under another id":                     {owned(server.LabelServerID, "app-2"), server.InfraForeign},
 		"another environment's, same id":            {owned(server.LabelEnvironment, "prod", server.LabelServerID, "app-1"), server.InfraForeign},

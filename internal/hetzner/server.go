@@ -3,7 +3,6 @@ package hetzner
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"strconv"
 	"time"
@@ -14,13 +13,12 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// CreateServer creates a server with one POST, or adopts the one that an earlier call
-// of the same attempt created. The answer's root password is discarded.
+// CreateServer creates a server with one POST, or adopts the server that an earlier call of the same attempt created.
+// The answer's root password is discarded.
 //
-// If the outcome is unknown, the name is looked up: a server of the same attempt and
-// spec is adopted; an older one of ours is deleted and the create repeated once; if
-// there is none, the error is InfraAmbiguous: the create may still complete, and its
-// name then keeps any other from succeeding.
+// If the outcome is unknown, the name is looked up: a server of the same attempt and spec is adopted; an older one of
+// ours is deleted and the create repeated once. Without such a server the error is InfraAmbiguous: the create may
+// still complete, and its name then keeps any other from succeeding.
 func (p *Provider) CreateServer(ctx context.Context, params server.CreateParams) (server.Handle, error) {
 	opts, err := createOpts(params)
 	if err != nil {
@@ -50,7 +48,8 @@ func (p *Provider) CreateServer(ctx context.Context, params server.CreateParams)
 			return h, err
 		}
 		if replaced {
-			return server.Handle{}, &server.InfraError{Class: server.InfraRetry, Code: "uniqueness_error", Message: "the name was taken again while it was being freed"}
+			return server.Handle{}, infraError(server.InfraRetry, "uniqueness_error",
+				"the name was taken again while it was being freed")
 		}
 		if err := p.DestroyServer(ctx, prego.ServerID(h.ProviderServerID)); err != nil {
 			return server.Handle{}, err
@@ -58,23 +57,21 @@ func (p *Provider) CreateServer(ctx context.Context, params server.CreateParams)
 	}
 }
 
-// adoptable decides about an existing server with our name: adopt it, replace it (no
-// error, no adoption), or leave it alone.
+// adoptable decides about an existing server with our name: adopt it, replace it (no error, no adoption), or leave it
+// alone.
 func adoptable(found *hcloud.Server, params server.CreateParams) (h server.Handle, adopt bool, err error) {
 	h = handleOf(found, nil)
 	// Without an attempt number it might be taken for an older one, and deleted.
 	ours := found.Labels[server.LabelManagedBy] == server.ManagedByPrego && h.Attempt > 0 &&
-		found.Labels[server.LabelEnvironment] == params.Environment && prego.ServerID(found.Labels[server.LabelServerID]) == params.ServerID
+		found.Labels[server.LabelEnvironment] == params.Environment &&
+		prego.ServerID(found.Labels[server.LabelServerID]) == params.ServerID
 	switch {
 	case !ours:
-		return h, false, &server.InfraError{
-			Class: server.InfraForeign, Code: "uniqueness_error",
-			Message: fmt.Sprintf("the name %s is taken by server %d, which is not ours", found.Name, found.ID),
-		}
+		return h, false, infraError(server.InfraForeign, "uniqueness_error",
+			"the name %s is taken by server %d, which is not ours", found.Name, found.ID)
 	case h.Attempt > params.Attempt:
-		return h, false, &server.InfraError{
-			Class: server.InfraAttempt, Code: "uniqueness_error", Message: fmt.Sprintf("server %d belongs to the later attempt %d", found.ID, h.Attempt),
-		}
+		return h, false, infraError(server.InfraAttempt, "uniqueness_error",
+			"server %d belongs to the later attempt %d", found.ID, h.Attempt)
 	case h.Attempt == params.Attempt && h.SpecHash == params.SpecHash:
 		h.Adopted = true
 		return h, true, nil
@@ -100,7 +97,7 @@ func ambiguous(cause, find error) error {
 	if find != nil {
 		message += "; looking it up: " + find.Error()
 	}
-	return &server.InfraError{Class: server.InfraAmbiguous, Code: code, Message: message}
+	return infraError(server.InfraAmbiguous, code, "%s", message)
 }
 
 func createOpts(p server.CreateParams) (hcloud.ServerCreateOpts, error) {
@@ -147,7 +144,7 @@ func createOpts(p server.CreateParams) (hcloud.ServerCreateOpts, error) {
 		opts.Automount = new(false)
 	}
 	if err := opts.Validate(); err != nil {
-		return opts, &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: err.Error()}
+		return opts, infraError(server.InfraPermanent, "invalid_input", "%s", err)
 	}
 	return opts, nil
 }
@@ -158,12 +155,7 @@ func handleOf(s *hcloud.Server, actions []int64) server.Handle {
 		SpecHash: s.Labels[server.LabelSpecHash], CreatedAt: s.Created, ActionIDs: actions,
 	}
 	h.Attempt, _ = strconv.Atoi(s.Labels[server.LabelAttempt])
-	if s.ServerType != nil {
-		h.ServerType = s.ServerType.Name
-	}
-	if s.Location != nil {
-		h.Location = s.Location.Name
-	}
+	h.ServerType, h.Location = typeName(s.ServerType), locationName(s.Location)
 	if !s.PublicNet.IPv4.IsUnspecified() {
 		h.IPv4 = s.PublicNet.IPv4.IP.String()
 	}
@@ -172,7 +164,9 @@ func handleOf(s *hcloud.Server, actions []int64) server.Handle {
 	}
 	for _, n := range s.PrivateNet {
 		if n.Network != nil && n.IP != nil {
-			h.Private = append(h.Private, server.PrivateAddress{ProviderNetworkID: strconv.FormatInt(n.Network.ID, 10), IP: n.IP.String()})
+			h.Private = append(h.Private, server.PrivateAddress{
+				ProviderNetworkID: strconv.FormatInt(n.Network.ID, 10), IP: n.IP.String(),
+			})
 		}
 	}
 	for _, id := range []int64{s.PublicNet.IPv4.ID, s.PublicNet.IPv6.ID} {
@@ -204,8 +198,8 @@ func (p *Provider) byName(ctx context.Context, name string) (*hcloud.Server, err
 	return servers[0], nil
 }
 
-// AwaitRunning waits until the server's actions are done and the provider reports it as
-// running. beat is called after each poll. ctx limits the wait.
+// AwaitRunning waits until the server's actions are done and the provider reports it as running. beat is called after
+// each poll. ctx limits the wait.
 func (p *Provider) AwaitRunning(ctx context.Context, h server.Handle, beat func(status string)) (server.Handle, error) {
 	if len(h.ActionIDs) > 0 {
 		beat("waiting for the provider's actions")
@@ -216,9 +210,8 @@ func (p *Provider) AwaitRunning(ctx context.Context, h server.Handle, beat func(
 	for {
 		now, err := p.GetServer(ctx, prego.ServerID(h.ProviderServerID))
 		if ended := ctx.Err(); ended != nil {
-			// The caller's time is up. In the middle of a read that looks like a
-			// provider that does not answer, between two reads it does not: both get
-			// the same error.
+			// The caller's time is up. In the middle of a read that looks like a provider that does not answer,
+			// between two reads it does not: both get the same error.
 			return h, ended
 		}
 		if err != nil {
@@ -245,7 +238,7 @@ func (p *Provider) GetServer(ctx context.Context, providerServerID prego.ServerI
 		return server.Handle{}, p.classify(err)
 	}
 	if s == nil {
-		return server.Handle{}, &server.InfraError{Class: server.InfraNotFound, Code: "not_found", Message: string("there is no server " + providerServerID)}
+		return server.Handle{}, infraError(server.InfraNotFound, "not_found", "there is no server %s", providerServerID)
 	}
 	return handleOf(s, nil), nil
 }
@@ -253,7 +246,9 @@ func (p *Provider) GetServer(ctx context.Context, providerServerID prego.ServerI
 // FindServers finds all our servers with a server id, by label.
 func (p *Provider) FindServers(ctx context.Context, serverID prego.ServerID) ([]server.Handle, error) {
 	selector := server.OwnerSelector(p.environment) + "," + server.LabelServerID + "=" + string(serverID)
-	servers, err := p.read.Server.AllWithOpts(WithLane(ctx, LaneDelete), hcloud.ServerListOpts{ListOpts: hcloud.ListOpts{LabelSelector: selector, PerPage: 50}})
+	servers, err := p.read.Server.AllWithOpts(WithLane(ctx, LaneDelete), hcloud.ServerListOpts{
+		ListOpts: hcloud.ListOpts{LabelSelector: selector, PerPage: 50},
+	})
 	if err != nil {
 		return nil, p.classify(err)
 	}
@@ -275,13 +270,13 @@ func (p *Provider) LabelServer(ctx context.Context, providerServerID string, lab
 		return p.classify(err)
 	}
 	if s == nil {
-		return &server.InfraError{Class: server.InfraNotFound, Code: "not_found", Message: "there is no server " + providerServerID}
+		return infraError(server.InfraNotFound, "not_found", "there is no server %s", providerServerID)
 	}
 	if owner := s.Labels[server.LabelServerID]; owner != "" && owner != labels[server.LabelServerID] {
-		return &server.InfraError{Class: server.InfraForeign, Code: "conflict", Message: fmt.Sprintf("server %d is managed as %s already", id, owner)}
+		return infraError(server.InfraForeign, "conflict", "server %d is already managed as %s", id, owner)
 	}
 	if env := s.Labels[server.LabelEnvironment]; env != "" && env != labels[server.LabelEnvironment] {
-		return &server.InfraError{Class: server.InfraForeign, Code: "conflict", Message: fmt.Sprintf("server %d belongs to environment %s", id, env)}
+		return infraError(server.InfraForeign, "conflict", "server %d belongs to environment %s", id, env)
 	}
 	_, _, err = p.write.Server.Update(ctx, s, hcloud.ServerUpdateOpts{Labels: merge(s.Labels, labels)})
 	return p.classify(err)
@@ -294,7 +289,8 @@ func (p *Provider) LabelPrimaryIPs(ctx context.Context, h server.Handle, labels 
 		if err != nil {
 			return err
 		}
-		if _, _, err := p.write.PrimaryIP.Update(ctx, &hcloud.PrimaryIP{ID: id}, hcloud.PrimaryIPUpdateOpts{Labels: &labels}); err != nil {
+		update := hcloud.PrimaryIPUpdateOpts{Labels: &labels}
+		if _, _, err := p.write.PrimaryIP.Update(ctx, &hcloud.PrimaryIP{ID: id}, update); err != nil {
 			return p.classify(err)
 		}
 	}
@@ -357,9 +353,9 @@ const (
 	shutdownAsk = 3 * time.Second
 )
 
-// ResizeServer gives a server another type, with the disk that it has, so that it can go back. It
-// is shut down for that and started again, also when the provider refuses the type. A disk
-// that is too large for the type is refused before. Each step looks at what is there.
+// ResizeServer gives a server another type. Its disk keeps its size, so that it can go back. The server is shut down
+// and started again, even if the provider refuses the type. A disk that is too large for the type is refused
+// beforehand. Each step reads the current state.
 func (p *Provider) ResizeServer(ctx context.Context, providerServerID prego.ServerID, serverType string) error {
 	id, err := parseID(string(providerServerID))
 	if err != nil {
@@ -368,7 +364,7 @@ func (p *Provider) ResizeServer(ctx context.Context, providerServerID prego.Serv
 	look := func() (*hcloud.Server, error) {
 		s, _, err := p.read.Server.GetByID(ctx, id)
 		if err == nil && s == nil {
-			return nil, &server.InfraError{Class: server.InfraNotFound, Message: "there is no server " + string(providerServerID)}
+			return nil, infraError(server.InfraNotFound, "", "there is no server %s", providerServerID)
 		}
 		return s, p.classify(err)
 	}
@@ -389,11 +385,14 @@ func (p *Provider) ResizeServer(ctx context.Context, providerServerID prego.Serv
 		case err != nil:
 			return p.classify(err)
 		case t == nil:
-			return &server.InfraError{Class: server.InfraPermanent, Message: "the provider has no type " + serverType}
+			return infraError(server.InfraPermanent, "", "the provider has no type %s", serverType)
 		case t.Disk < s.PrimaryDiskSize:
-			return &server.InfraError{Class: server.InfraPermanent, Message: fmt.Sprintf("a %s has a disk of %d GB, and the server's has %d: disks don't shrink", serverType, t.Disk, s.PrimaryDiskSize)}
+			return infraError(server.InfraPermanent, "",
+				"a %s has a disk of %d GB, and the server's has %d: disks don't shrink",
+				serverType, t.Disk, s.PrimaryDiskSize)
 		case t.Architecture != s.ServerType.Architecture:
-			return &server.InfraError{Class: server.InfraPermanent, Message: fmt.Sprintf("a %s has another architecture (%s)", serverType, t.Architecture)}
+			return infraError(server.InfraPermanent, "",
+				"a %s has another architecture (%s)", serverType, t.Architecture)
 		}
 		if s, err = p.switchOff(ctx, s, look, do); err != nil {
 			return err
@@ -412,7 +411,10 @@ func (p *Provider) ResizeServer(ctx context.Context, providerServerID prego.Serv
 }
 
 // switchOff shuts a server down, and cuts its power if that takes too long.
-func (p *Provider) switchOff(ctx context.Context, s *hcloud.Server, look func() (*hcloud.Server, error), do func(*hcloud.Action, *hcloud.Response, error) error) (*hcloud.Server, error) {
+func (p *Provider) switchOff(
+	ctx context.Context, s *hcloud.Server, look func() (*hcloud.Server, error),
+	do func(*hcloud.Action, *hcloud.Response, error) error,
+) (*hcloud.Server, error) {
 	if s.Status == hcloud.ServerStatusOff {
 		return s, nil
 	}
@@ -436,8 +438,8 @@ func (p *Provider) switchOff(ctx context.Context, s *hcloud.Server, look func() 
 	return look()
 }
 
-// RebootServer restarts a server: by its button, which the host may ignore, or with hard by
-// cutting its power. It waits for the provider's action, not for the host.
+// RebootServer restarts a server: by its button, which the host may ignore, or with hard by cutting its power. It
+// waits for the provider's action, not for the host.
 func (p *Provider) RebootServer(ctx context.Context, providerServerID prego.ServerID, hard bool) error {
 	id, err := parseID(string(providerServerID))
 	if err != nil {

@@ -3,7 +3,6 @@ package hetzner
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,15 +13,14 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// A record set is unique by its name and type in a zone, as a server is by its name in a
-// project, so creates that are repeated or late can't make two. Ours carry the
-// environment's labels; others are never touched. The zone itself is made and delegated by
-// people.
+// A record set is unique by its name and type in a zone, as a server is by its name in a project, so creates that are
+// repeated or late can't make two. Ours carry the environment's labels; others are never touched. The zone itself is
+// created and delegated by people.
 
 // EnsureRecordSet makes a record set, or corrects it, and waits until it is published.
 func (p *Provider) EnsureRecordSet(ctx context.Context, r server.RecordSet, known server.RecordWrite) error {
 	if err := r.Validate(); err != nil {
-		return &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: err.Error()}
+		return infraError(server.InfraPermanent, "invalid_input", "%s", err)
 	}
 	r.Normalize()
 	if known != server.RecordNew {
@@ -35,7 +33,8 @@ func (p *Provider) EnsureRecordSet(ctx context.Context, r server.RecordSet, know
 		}
 	}
 	created, _, err := p.write.Zone.CreateRRSet(ctx, zoneOf(r.Zone), hcloud.ZoneRRSetCreateOpts{
-		Name: r.Name, Type: hcloud.ZoneRRSetType(r.Type), TTL: new(r.TTL), Labels: ownerLabels(p.environment), Records: encode(r),
+		Name: r.Name, Type: hcloud.ZoneRRSetType(r.Type), TTL: new(r.TTL), Labels: ownerLabels(p.environment),
+		Records: encode(r),
 	})
 	if err == nil {
 		return p.published(ctx, created.Action)
@@ -43,10 +42,13 @@ func (p *Provider) EnsureRecordSet(ctx context.Context, r server.RecordSet, know
 	if err = p.classify(err); isNotFound(err) {
 		return noZone(r.Zone)
 	}
-	// What the provider answers to a second create is not in its specification: whatever
-	// may mean that the set is there is looked up.
+	// The specification does not define the answer to a second create: read the set if it may exist.
 	var ie *server.InfraError
-	if !mayExist(err) && (!errors.As(err, &ie) || (ie.Code != string(hcloud.ErrorCodeConflict) && ie.Code != string(hcloud.ErrorCodeInvalidInput))) {
+	code := ""
+	if errors.As(err, &ie) {
+		code = ie.Code
+	}
+	if !mayExist(err) && code != string(hcloud.ErrorCodeConflict) && code != string(hcloud.ErrorCodeInvalidInput) {
 		return err
 	}
 	set, findErr := p.recordSet(ctx, r)
@@ -58,7 +60,7 @@ func (p *Provider) EnsureRecordSet(ctx context.Context, r server.RecordSet, know
 	case set == nil:
 		return err
 	}
-	// Whether the create was published is not known: its action is not either.
+	// The action of the create is unknown, and with it whether the set was published.
 	return p.correct(ctx, set, r, true)
 }
 
@@ -95,8 +97,8 @@ func (p *Provider) published(ctx context.Context, action *hcloud.Action) error {
 	return p.actions.wait(ctx, actionIDs(action, nil))
 }
 
-// DeleteRecordSet deletes a record set of ours, and waits until the name servers no longer
-// have it; a missing one is success.
+// DeleteRecordSet deletes a record set of ours, and waits until the name servers no longer have it; a missing one is
+// success.
 func (p *Provider) DeleteRecordSet(ctx context.Context, zone, name string, typ server.RecordType) error {
 	ctx = WithLane(ctx, LaneDelete)
 	r := server.RecordSet{Zone: zone, Name: name, Type: typ}
@@ -117,20 +119,20 @@ func (p *Provider) DeleteRecordSet(ctx context.Context, zone, name string, typ s
 	return p.deletions.wait(ctx, actionIDs(deleted.Action, nil))
 }
 
-// recordSet looks one up; nil when there is none. It is an error when there is no such zone.
+// recordSet looks a record set up; nil if there is none. A missing zone is an error.
 func (p *Provider) recordSet(ctx context.Context, r server.RecordSet) (*hcloud.ZoneRRSet, error) {
 	set, _, err := p.read.Zone.GetRRSetByNameAndType(ctx, zoneOf(r.Zone), r.Name, hcloud.ZoneRRSetType(r.Type))
 	if err != nil {
 		return nil, p.classify(err)
 	}
 	if set != nil {
-		set.Zone = zoneOf(r.Zone) // by name, as it was asked for
+		set.Zone = zoneOf(r.Zone) // by name, as requested
 	}
 	return set, nil
 }
 
-// recordsPerPage is the most that the provider lists at once of record sets (its
-// specification, GET /zones/{id_or_name}/rrsets).
+// recordsPerPage is the provider's limit for a page of record sets (its specification, GET
+// /zones/{id_or_name}/rrsets).
 const recordsPerPage = 100
 
 // ListRecordSets lists ours of a zone, normalized.
@@ -152,7 +154,8 @@ func (p *Provider) ListRecordSets(ctx context.Context, zone string) ([]server.Re
 }
 
 func noZone(zone string) error {
-	return &server.InfraError{Class: server.InfraPermanent, Code: "zone_not_found", Message: fmt.Sprintf("the project has no zone %s: create it, and delegate the domain to it", zone)}
+	return infraError(server.InfraPermanent, "zone_not_found",
+		"the project has no zone %s: create it, and delegate the domain to it", zone)
 }
 
 func zoneOf(name string) *hcloud.Zone { return &hcloud.Zone{Name: name} }
@@ -187,7 +190,7 @@ func decodeSet(zone string, s *hcloud.ZoneRRSet) server.RecordSet {
 			v = zoneutil.ParseTXTRecord(v)
 		case server.RecordA, server.RecordAAAA:
 			if a, err := netip.ParseAddr(v); err == nil {
-				v = a.String() // however the provider writes it
+				v = a.String() // in canonical form
 			}
 		}
 		r.Values = append(r.Values, v)

@@ -1,10 +1,10 @@
-// Package keyset defines which keys each process of the control plane has, and hands
-// them out. Whoever takes over a process gets its keys, so each has only those that it
-// needs.
+// Package keyset defines which keys each process of the control plane has, and hands them out. An intruder in a
+// process gets its keys, so each has only the keys that it needs.
 package keyset
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,9 +29,8 @@ type Set struct {
 	Backup bool          // seals and opens the identities of backups
 }
 
-// sets are those of the processes with keys. The API calls no host and issues no token:
-// workers do so for it (docs/adr/0015). The gateway tells hosts the public halves of
-// the exec keys, but can't call them either.
+// sets are the keys of the processes. The API calls no host and issues no token: workers do so for it
+// (docs/adr/0015). The gateway passes the public halves of the exec keys on to hosts, but can't call hosts.
 var sets = map[string]Set{
 	"api": {
 		Issue: []pki.Purpose{pki.RelayClient}, Trust: []pki.Purpose{pki.RelayServer}, Verify: []token.Use{token.UseAPI},
@@ -50,12 +49,11 @@ var sets = map[string]Set{
 	},
 }
 
-// Processes are those that have keys, in order.
+// Processes returns the names of the processes with keys, in order.
 func Processes() []string { return slices.Sorted(maps.Keys(sets)) }
 
-// Share fills dir with the keys of a process, taken from the originals in from, and
-// nothing else. Files have mode 0440 and, unless group is negative, that group. A
-// running process sees each file either before or after the change.
+// Share fills dir with the keys of a process, taken from the originals in from, and nothing else. Files have mode
+// 0440 and, unless group is negative, that group. A running process sees each file either before or after the change.
 func Share(from, process, dir string, group int) error {
 	set, ok := sets[process]
 	if !ok {
@@ -79,87 +77,57 @@ func Share(from, process, dir string, group int) error {
 // files are a set's files, by their names below the process's directory.
 func (s Set) files(from string) (map[string][]byte, error) {
 	out := make(map[string][]byte)
-	read := func(file string, change func([]byte) ([]byte, error)) error {
-		name, err := filepath.Rel(from, file)
-		if err != nil {
-			return err
+	var failed error
+	read := func(change func([]byte) ([]byte, error)) func(files []string, err error) {
+		return func(files []string, err error) {
+			for _, file := range files {
+				if err == nil {
+					err = readInto(out, from, file, change)
+				}
+			}
+			failed = cmp.Or(failed, err)
 		}
-		b, err := os.ReadFile(file)
-		if err != nil {
-			return fmt.Errorf("original keys: %w", err)
-		}
-		out[name], err = change(b)
-		return err
 	}
 	whole := func(b []byte) ([]byte, error) { return b, nil }
 	for _, p := range s.Issue {
-		if err := read(pki.IssuerFile(from, p), whole); err != nil {
-			return nil, err
-		}
+		read(whole)([]string{pki.IssuerFile(from, p)}, nil)
 	}
 	for _, p := range s.Trust {
-		if err := read(pki.BundleFile(from, p), whole); err != nil {
-			return nil, err
-		}
+		read(whole)([]string{pki.BundleFile(from, p)}, nil)
 	}
 	for _, use := range s.Verify {
-		files, err := token.KeyFiles(from, use)
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range files {
-			if err := read(f, token.PublicHalf); err != nil {
-				return nil, err
-			}
-		}
+		read(token.PublicHalf)(token.KeyFiles(from, use))
 	}
 	for _, use := range s.Sign {
 		files, err := token.KeyFiles(from, use)
-		if err != nil {
-			return nil, err
-		}
-		if err := read(files[len(files)-1], whole); err != nil {
-			return nil, err
-		}
+		read(whole)(files[max(0, len(files)-1):], err)
 	}
 	for _, use := range s.Each {
-		files, err := token.KeyFiles(from, use)
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range files {
-			if err := read(f, whole); err != nil {
-				return nil, err
-			}
-		}
+		read(whole)(token.KeyFiles(from, use))
 	}
-	if s.Seal || s.Open {
-		files, err := token.SealingFiles(from, token.SealCertificates)
-		if err != nil {
-			return nil, err
-		}
-		change := token.SealingPublicHalf
-		if s.Open {
-			change = whole
-		}
-		for _, f := range files {
-			if err := read(f, change); err != nil {
-				return nil, err
-			}
-		}
+	switch {
+	case s.Open:
+		read(whole)(token.SealingFiles(from, token.SealCertificates))
+	case s.Seal:
+		read(token.SealingPublicHalf)(token.SealingFiles(from, token.SealCertificates))
 	}
 	if s.Backup {
-		files, err := token.SealingFiles(from, token.SealBackups)
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range files {
-			if err := read(f, whole); err != nil {
-				return nil, err
-			}
-		}
+		read(whole)(token.SealingFiles(from, token.SealBackups))
 	}
-	return out, nil
+	return out, failed
+}
+
+func readInto(out map[string][]byte, from, file string, change func([]byte) ([]byte, error)) error {
+	name, err := filepath.Rel(from, file)
+	if err != nil {
+		return err
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("original keys: %w", err)
+	}
+	out[name], err = change(b)
+	return err
 }
 
 func write(name string, content []byte, group int) error {

@@ -26,7 +26,7 @@ func originals(t *testing.T) string {
 
 var keyID = regexp.MustCompile(`[0-9]{8}-([0-9]{4}-)?[0-9a-f]{8}`)
 
-// inside lists what is in a directory: each file with the half of a key that it holds.
+// inside lists a directory: each file with the half of a key that it holds.
 func inside(t *testing.T, dir string) (out []string) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -86,7 +86,7 @@ func TestEachProcessIsGivenItsKeysAlone(t *testing.T) {
 		require.NoError(t, Share(from, process, dir, -1))
 		after, err := os.Stat(file)
 		require.NoError(t, err)
-		require.True(t, os.SameFile(before, after), "what is right is left alone")
+		require.True(t, os.SameFile(before, after), "correct files are left alone")
 	}
 	require.Equal(t, []string{"agentgw", "api", "worker"}, Processes())
 	require.ErrorContains(t, Share(from, "sim", t.TempDir(), -1), "there are [agentgw api worker]")
@@ -110,7 +110,7 @@ func TestSharingFollowsTheOriginals(t *testing.T) {
 	old := issuer(dir)
 	require.NoError(t, pki.Add(from, "test", pki.DockerClient))
 	require.NoError(t, Share(from, "worker", dir, -1))
-	require.Equal(t, old, issuer(dir), "a CA that does not issue yet is nobody's")
+	require.Equal(t, old, issuer(dir), "a CA that does not issue yet is not shared")
 	require.NoError(t, pki.Activate(from, pki.DockerClient))
 	require.NoError(t, Share(from, "worker", dir, -1))
 	require.NotEqual(t, old, issuer(dir))

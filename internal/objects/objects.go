@@ -1,6 +1,5 @@
-// Package objects keeps backups in storage that speaks S3. The control plane alone has
-// credentials: hosts get URLs that are signed for one part or one object, and for a short
-// time.
+// Package objects keeps backups in S3 storage. Only the control plane has credentials: hosts get URLs that are signed
+// for one part or one object, and for a short time.
 package objects
 
 import (
@@ -25,11 +24,11 @@ import (
 // Limits of S3 (Multipart upload limits in its user guide).
 const (
 	MaxParts = 10_000
-	MinPart  = 5 << 20 // bytes, of all parts but the last
+	MinPart  = 5 << 20 // bytes, of all parts except the last
 	MaxPart  = 5 << 30
 )
 
-// Config says where objects are and how to get at them.
+// Config configures the storage.
 type Config struct {
 	Endpoint  string // URL without a path
 	Bucket    string
@@ -37,7 +36,7 @@ type Config struct {
 	AccessKey string
 	SecretKey string
 	PathStyle bool // the bucket is in the path, not in the host's name
-	// Transport is another one than the default, for tests.
+	// Transport replaces the default transport in tests.
 	Transport http.RoundTripper
 }
 
@@ -54,7 +53,8 @@ const callTime = time.Minute
 // New makes no request.
 func New(c Config) (*Store, error) {
 	u, err := url.Parse(c.Endpoint)
-	if err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+	if err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") || strings.Trim(u.Path, "/") != "" ||
+		u.RawQuery != "" || u.User != nil {
 		return nil, fmt.Errorf("object storage: the endpoint %q is no URL like https://s3.example.com", c.Endpoint)
 	}
 	lookup := minio.BucketLookupDNS
@@ -62,8 +62,8 @@ func New(c Config) (*Store, error) {
 		lookup = minio.BucketLookupPath
 	}
 	core, err := minio.NewCore(u.Host, &minio.Options{
-		Creds: credentials.NewStaticV4(c.AccessKey, c.SecretKey, ""), Secure: u.Scheme == "https", Region: c.Region, BucketLookup: lookup,
-		Transport: c.Transport, MaxRetries: 1, // who calls retries, and knows for how long
+		Creds: credentials.NewStaticV4(c.AccessKey, c.SecretKey, ""), Secure: u.Scheme == "https", Region: c.Region,
+		BucketLookup: lookup, Transport: c.Transport, MaxRetries: 1, // callers retry, for as long as they can wait
 	})
 	if err != nil {
 		return nil, fmt.Errorf("object storage: %w", err)
@@ -74,50 +74,55 @@ func New(c Config) (*Store, error) {
 // Where names the storage, without secrets.
 func (s *Store) Where() string { return s.host + "/" + s.bucket }
 
-// Check reports whether the bucket is there and the credentials are good for it.
+// Check reports whether the bucket exists and the credentials are valid for it.
 func (s *Store) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	ok, err := s.core.BucketExists(ctx, s.bucket)
 	if err != nil {
-		return failed("look at the bucket", err)
+		return failed("read the bucket", err)
 	}
 	if !ok {
-		return &Error{Class: Refused, Code: "NoSuchBucket", What: "look at the bucket", Message: "there is no bucket " + s.bucket}
+		return &Error{
+			Class: Refused, Code: "NoSuchBucket", What: "read the bucket", Message: "there is no bucket " + s.bucket,
+		}
 	}
 	return nil
 }
 
 type (
-	// Object is what the storage tells of an object.
+	// Object is the storage's description of an object.
 	Object = tenant.StoredObject
-	// Part is what it tells of an upload's part.
+	// Part is the storage's description of a part of an upload.
 	Part = tenant.ObjectPart
-	// Upload is one that is under way.
+	// Upload is an unfinished upload.
 	Upload = tenant.ObjectUpload
-	// Error is why it did not do what was asked.
+	// Error is a failed request to the storage.
 	Error = tenant.StorageError
 )
 
-// Begin begins an upload in parts. The parts of one that is forgotten cost money until it is
-// aborted: Uploads finds it.
+// Begin starts an upload in parts. The parts of a forgotten upload cost money until it is aborted: Uploads finds it.
 func (s *Store) Begin(ctx context.Context, key string) (uploadID string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	id, err := s.core.NewMultipartUpload(ctx, s.bucket, key, minio.PutObjectOptions{ContentType: "application/octet-stream"})
-	return id, failed("begin an upload", err)
+	opts := minio.PutObjectOptions{ContentType: "application/octet-stream"}
+	id, err := s.core.NewMultipartUpload(ctx, s.bucket, key, opts)
+	return id, failed("start an upload", err)
 }
 
-// PresignPart signs the upload of one part. It asks nobody.
-func (s *Store) PresignPart(ctx context.Context, key, uploadID string, number int, valid time.Duration) (string, error) {
-	u, err := s.core.Presign(ctx, http.MethodPut, s.bucket, key, valid, url.Values{"uploadId": {uploadID}, "partNumber": {strconv.Itoa(number)}})
+// PresignPart signs the upload of one part. It sends no request.
+func (s *Store) PresignPart(
+	ctx context.Context, key, uploadID string, number int, valid time.Duration,
+) (string, error) {
+	query := url.Values{"uploadId": {uploadID}, "partNumber": {strconv.Itoa(number)}}
+	u, err := s.core.Presign(ctx, http.MethodPut, s.bucket, key, valid, query)
 	if err != nil {
 		return "", failed("sign the upload of a part", err)
 	}
 	return u.String(), nil
 }
 
-// PresignGet signs the download of an object. It asks nobody.
+// PresignGet signs the download of an object. It sends no request.
 func (s *Store) PresignGet(ctx context.Context, key string, valid time.Duration) (string, error) {
 	u, err := s.core.Presign(ctx, http.MethodGet, s.bucket, key, valid, nil)
 	if err != nil {
@@ -126,8 +131,7 @@ func (s *Store) PresignGet(ctx context.Context, key string, valid time.Duration)
 	return u.String(), nil
 }
 
-// Parts lists the parts of an upload that the storage has, in order; Gone if there is no such
-// upload (any more).
+// Parts lists the parts of an upload that the storage has, in order; Gone if there is no such upload.
 func (s *Store) Parts(ctx context.Context, key, uploadID string) ([]Part, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -147,9 +151,8 @@ func (s *Store) Parts(ctx context.Context, key, uploadID string) ([]Part, error)
 	}
 }
 
-// Complete makes an object of an upload's parts. Repeated after an answer that was lost, it
-// succeeds again or returns Gone, depending on the storage: Head says whether the object is
-// there.
+// Complete makes an object of an upload's parts. Repeated after a lost answer, it succeeds again or returns Gone,
+// depending on the storage: Head reports whether the object exists.
 func (s *Store) Complete(ctx context.Context, key, uploadID string, parts []Part) (etag string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*callTime) // the storage puts the parts together
 	defer cancel()
@@ -161,7 +164,7 @@ func (s *Store) Complete(ctx context.Context, key, uploadID string, parts []Part
 	return tag(got.ETag), failed("complete an upload", err)
 }
 
-// Abort gives an upload up; there is none is no error.
+// Abort gives an upload up; a missing upload is success.
 func (s *Store) Abort(ctx context.Context, key, uploadID string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -196,7 +199,8 @@ func (s *Store) Uploads(ctx context.Context, prefix string) ([]Upload, error) {
 func (s *Store) Put(ctx context.Context, key string, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	_, err := s.core.PutObject(ctx, s.bucket, key, bytes.NewReader(body), int64(len(body)), "", "", minio.PutObjectOptions{ContentType: "application/json", DisableContentSha256: false})
+	opts := minio.PutObjectOptions{ContentType: "application/json"}
+	_, err := s.core.PutObject(ctx, s.bucket, key, bytes.NewReader(body), int64(len(body)), "", "", opts)
 	return failed("write an object", err)
 }
 
@@ -214,17 +218,20 @@ func (s *Store) Get(ctx context.Context, key string, limit int64) ([]byte, error
 		return nil, failed("read an object", err)
 	}
 	if int64(len(b)) > limit {
-		return nil, &Error{Class: Refused, Code: "TooLarge", What: "read an object", Message: fmt.Sprintf("%s is larger than %d bytes", key, limit)}
+		return nil, &Error{
+			Class: Refused, Code: "TooLarge", What: "read an object",
+			Message: fmt.Sprintf("%s is larger than %d bytes", key, limit),
+		}
 	}
 	return b, nil
 }
 
-// Head says what an object is; ok is false if there is none.
+// Head describes an object; ok is false if there is none.
 func (s *Store) Head(ctx context.Context, key string) (o Object, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	info, err := s.core.StatObject(ctx, s.bucket, key, minio.StatObjectOptions{})
-	if err = failed("look at an object", err); ClassOf(err) == Gone {
+	if err = failed("read an object's description", err); ClassOf(err) == Gone {
 		return o, false, nil
 	}
 	return Object{Key: key, Bytes: info.Size, ETag: tag(info.ETag), Modified: info.LastModified}, err == nil, err
@@ -246,17 +253,19 @@ func (s *Store) List(ctx context.Context, prefix, after string, n int) ([]Object
 	return out, nil
 }
 
-// Delete deletes an object and asks whether it is gone: some storages answer that a delete
-// was done that they only accepted.
+// Delete deletes an object and checks that it is gone: some storages confirm a delete that they only accepted.
 func (s *Store) Delete(ctx context.Context, key string) error {
 	asking, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	if err := failed("delete an object", s.core.RemoveObject(asking, s.bucket, key, minio.RemoveObjectOptions{})); err != nil && ClassOf(err) != Gone {
+	err := failed("delete an object", s.core.RemoveObject(asking, s.bucket, key, minio.RemoveObjectOptions{}))
+	if err != nil && ClassOf(err) != Gone {
 		return err
 	}
 	_, there, err := s.Head(ctx, key)
 	if err == nil && there {
-		return &Error{Class: Unreachable, Code: "StillThere", What: "delete an object", Message: key + " is still there"}
+		return &Error{
+			Class: Unreachable, Code: "StillThere", What: "delete an object", Message: key + " still exists",
+		}
 	}
 	return err
 }
@@ -264,7 +273,7 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 // tag is an ETag without its quotes.
 func tag(s string) string { return strings.Trim(s, `"`) }
 
-// failed classifies an error of the client's; nil stays nil.
+// failed classifies an error of the client; nil stays nil.
 func failed(what string, err error) error {
 	if err == nil {
 		return nil
@@ -280,8 +289,7 @@ func failed(what string, err error) error {
 	return &Error{Class: Unreachable, Code: "unreachable", What: what, Message: unsigned(err), Cause: err}
 }
 
-// unsigned is an error's text without the URL that http.Client puts before it, which may hold
-// a signature.
+// unsigned is an error's text without the prefix of http.Client, whose URL may hold a signature.
 func unsigned(err error) string {
 	var u *url.Error
 	if errors.As(err, &u) {

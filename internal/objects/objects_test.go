@@ -75,7 +75,7 @@ func TestAnObjectInParts(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, there, "an upload is no object before it is completed")
 
-	// What was uploaded is found again after anyone's death, the storage's included.
+	// Uploads are found again after any process died, even the storage.
 	s.Kill()
 	_, err = o.Parts(ctx, key, id)
 	require.Equal(t, objects.Unreachable, objects.ClassOf(err))
@@ -92,7 +92,7 @@ func TestAnObjectInParts(t *testing.T) {
 	if _, err = o.Complete(ctx, key, id, parts); err != nil {
 		require.Equal(t, objects.Gone, objects.ClassOf(err), "%v", err)
 	}
-	require.NoError(t, o.Abort(ctx, key, id), "aborting what is complete does nothing")
+	require.NoError(t, o.Abort(ctx, key, id), "aborting a complete upload does nothing")
 	got, there, err := o.Head(ctx, key)
 	require.NoError(t, err)
 	require.True(t, there)
@@ -178,7 +178,7 @@ func TestWhatASignedURLIsGoodFor(t *testing.T) {
 	require.Contains(t, string(answer), "expired")
 }
 
-// TestHowStorageRefuses: what may be tried again is told from what may not.
+// TestHowStorageRefuses: retryable refusals are distinguished from permanent ones.
 func TestHowStorageRefuses(t *testing.T) {
 	t.Parallel()
 	s := s3test.Start(t)

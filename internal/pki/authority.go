@@ -27,8 +27,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// Authority issues and verifies with the CAs of one directory. It follows
-// changes of the files, so that a rotation needs no restart.
+// Authority issues and verifies with the CAs of one directory. It follows changes of the files, so that a rotation
+// needs no restart.
 type Authority struct {
 	dir, environment string
 
@@ -45,9 +45,8 @@ type ca struct {
 	key    crypto.Signer // nil if this process may only verify
 }
 
-// Open reads the CAs that exist: a process that only verifies lacks the issuer file,
-// one that only issues lacks the bundle, and most lack most purposes. Need names what
-// this one requires.
+// Open reads the CAs that exist: a process that only verifies lacks the issuer file, a process that only issues lacks
+// the bundle, and most lack most purposes. Need checks for the required purposes.
 func Open(dir, environment string) (*Authority, error) {
 	a := &Authority{dir: dir, environment: environment}
 	a.mu.Lock()
@@ -55,8 +54,7 @@ func Open(dir, environment string) (*Authority, error) {
 	return a, a.load()
 }
 
-// Need fails if a purpose is missing whose certificates this process issues, verifies
-// or passes on.
+// Need fails if a purpose is missing whose certificates this process issues, verifies or passes on.
 func (a *Authority) Need(issue, trust []Purpose) error {
 	for _, p := range issue {
 		if c, err := a.get(p); err != nil {
@@ -74,7 +72,8 @@ func (a *Authority) Need(issue, trust []Purpose) error {
 }
 
 func (a *Authority) missing(p Purpose, name string) error {
-	return fmt.Errorf("certificate authority for %s: %s is missing (prego keys init makes what is missing, prego keys share gives it to a process)", p, file(a.dir, p, name))
+	return fmt.Errorf("certificate authority for %s: %s is missing "+
+		"(prego keys init creates missing files, prego keys share gives them to a process)", p, file(a.dir, p, name))
 }
 
 // reloadEvery is how often the files are checked for changes.
@@ -94,7 +93,7 @@ func (a *Authority) get(p Purpose) (*ca, error) {
 	return c, nil
 }
 
-// trusted is a CA whose certificates can be verified.
+// trusted is a CA that verifies certificates.
 func (a *Authority) trusted(p Purpose) (*ca, error) {
 	c, err := a.get(p)
 	if err != nil || c.pool == nil {
@@ -187,22 +186,28 @@ func (a *Authority) Bundle(p Purpose) (string, error) {
 	return c.bundle, nil
 }
 
-// Bundles are those that hosts trust; execKeys are the public keys for exec tokens, and
-// peersKeys those for peers documents. The version changes when any of them does.
+// Bundles are the CAs that hosts trust; execKeys are the public keys for exec tokens, and peersKeys for peers
+// documents. The version changes with any of them.
 func (a *Authority) Bundles(execKeys, peersKeys map[string]string) (wire.Bundles, error) {
 	b := wire.Bundles{ExecKeys: execKeys, PeersKeys: peersKeys}
 	for _, e := range []struct {
 		p    Purpose
 		into *string
-	}{{Gateway, &b.Gateway}, {ExecClient, &b.ExecClient}, {DockerClient, &b.DockerClient}, {ServiceServer, &b.ServiceServer}, {ServiceClient, &b.ServiceClient}} {
+	}{
+		{Gateway, &b.Gateway},
+		{ExecClient, &b.ExecClient},
+		{DockerClient, &b.DockerClient},
+		{ServiceServer, &b.ServiceServer},
+		{ServiceClient, &b.ServiceClient},
+	} {
 		bundle, err := a.Bundle(e.p)
 		if err != nil {
 			return b, err
 		}
 		*e.into = bundle
 	}
-	// The issuer of agents' certificates is part of the version, although it is not
-	// sent: when it changes, agents have to request new ones.
+	// The issuer of agents' certificates is part of the version, although it is not sent: when it changes, agents
+	// have to request new ones.
 	h := sha256.New()
 	for _, s := range []string{b.Gateway, b.ExecClient, b.DockerClient, b.ServiceServer, b.ServiceClient} {
 		fmt.Fprintf(h, "%d %s", len(s), s)
@@ -235,8 +240,7 @@ func ControlPlaneURI(environment string) *url.URL {
 	return &url.URL{Scheme: "prego", Host: environment, Path: "/control-plane"}
 }
 
-// ServerID reads the server id from a certificate, which must be of this environment
-// and name exactly one server.
+// ServerID reads the server id from a certificate, which must be of this environment and name exactly one server.
 func (a *Authority) ServerID(cert *x509.Certificate) (string, error) {
 	if len(cert.URIs) != 1 {
 		return "", prego.Errorf(prego.CodeCertificateInvalid, "the certificate names no server")
@@ -249,9 +253,11 @@ func (a *Authority) ServerID(cert *x509.Certificate) (string, error) {
 	return id, nil
 }
 
-// SignCSRs issues an agent's three certificates. Only the keys of the requests are
-// used; their other contents are ignored. ips are the host's addresses.
-func (a *Authority) SignCSRs(serverID prego.ServerID, ips []net.IP, csrs wire.CSRs, ttl time.Duration) (wire.Certificates, error) {
+// SignCSRs issues an agent's three certificates. Only the keys of the requests are used; their other contents are
+// ignored. ips are the host's addresses.
+func (a *Authority) SignCSRs(
+	serverID prego.ServerID, ips []net.IP, csrs wire.CSRs, ttl time.Duration,
+) (wire.Certificates, error) {
 	var out wire.Certificates
 	for _, e := range []struct {
 		field   string
@@ -263,46 +269,52 @@ func (a *Authority) SignCSRs(serverID prego.ServerID, ips []net.IP, csrs wire.CS
 		{"csrs.agent_server", AgentServer, csrs.AgentServer, &out.AgentServer},
 		{"csrs.docker_server", DockerServer, csrs.DockerServer, &out.DockerServer},
 	} {
-		csr, err := ParseCSR(e.field, e.csr)
-		if err != nil {
-			return out, err
-		}
 		var addrs []net.IP
 		if e.purpose.usage() == x509.ExtKeyUsageServerAuth {
 			addrs = ips
 		}
-		cert, err := a.issue(e.purpose, csr.PublicKey, string(serverID), ServerURI(a.environment, serverID), []string{string(serverID)}, addrs, ttl)
+		certificate, notAfter, err := a.issueServer(serverID, e.purpose, e.field, e.csr, addrs, ttl)
 		if err != nil {
 			return out, err
 		}
-		*e.into = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}))
-		if out.NotAfter.IsZero() || cert.NotAfter.Before(out.NotAfter) {
-			out.NotAfter = cert.NotAfter
+		*e.into = certificate
+		if out.NotAfter.IsZero() || notAfter.Before(out.NotAfter) {
+			out.NotAfter = notAfter
 		}
 	}
 	return out, nil
 }
 
-// SignService issues a host's certificate for its databases and caches, PEM: a server's, for
-// the private address, or a client's. Both name the server.
-func (a *Authority) SignService(serverID prego.ServerID, p Purpose, private net.IP, request string, ttl time.Duration) (certificate string, notAfter time.Time, err error) {
-	csr, err := ParseCSR("csrs.service", request)
-	if err != nil {
-		return "", time.Time{}, err
-	}
+// SignService issues a host's certificate for its databases and caches, PEM: a server certificate for the private
+// address, or a client certificate. Both name the server.
+func (a *Authority) SignService(
+	serverID prego.ServerID, p Purpose, private net.IP, request string, ttl time.Duration,
+) (certificate string, notAfter time.Time, err error) {
 	var addrs []net.IP
 	if p == ServiceServer {
 		addrs = []net.IP{private}
 	}
-	cert, err := a.issue(p, csr.PublicKey, string(serverID), ServerURI(a.environment, serverID), []string{string(serverID)}, addrs, ttl)
+	return a.issueServer(serverID, p, "csrs.service", request, addrs, ttl)
+}
+
+// issueServer issues a certificate, PEM, that names a server.
+func (a *Authority) issueServer(
+	serverID prego.ServerID, p Purpose, field, request string, addrs []net.IP, ttl time.Duration,
+) (certificate string, notAfter time.Time, err error) {
+	csr, err := ParseCSR(field, request)
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	uri, dns := ServerURI(a.environment, serverID), []string{string(serverID)}
+	cert, err := a.issue(p, csr.PublicKey, string(serverID), uri, dns, addrs, ttl)
 	if err != nil {
 		return "", time.Time{}, err
 	}
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})), cert.NotAfter, nil
 }
 
-// ParseCSR reads a PEM certificate request and checks that its sender has the key, and
-// that the key is of an accepted kind.
+// ParseCSR reads a PEM certificate request and checks that its sender has the key, and that the key is of an accepted
+// kind.
 func ParseCSR(field, text string) (*x509.CertificateRequest, error) {
 	block, rest := pem.Decode([]byte(text))
 	if block == nil || block.Type != "CERTIFICATE REQUEST" || strings.TrimSpace(string(rest)) != "" {
@@ -312,19 +324,16 @@ func ParseCSR(field, text string) (*x509.CertificateRequest, error) {
 	if err != nil || csr.CheckSignature() != nil {
 		return nil, prego.Invalid(field, "must be a certificate request signed with its own key")
 	}
-	switch key := csr.PublicKey.(type) {
-	case ed25519.PublicKey:
-	case *ecdsa.PublicKey:
-		if key.Curve != elliptic.P256() {
-			return nil, prego.Invalid(field, "must be of an ECDSA P-256 or Ed25519 key")
-		}
-	default:
+	_, isEd25519 := csr.PublicKey.(ed25519.PublicKey)
+	if key, ok := csr.PublicKey.(*ecdsa.PublicKey); !isEd25519 && (!ok || key.Curve != elliptic.P256()) {
 		return nil, prego.Invalid(field, "must be of an ECDSA P-256 or Ed25519 key")
 	}
 	return csr, nil
 }
 
-func (a *Authority) issue(p Purpose, pub crypto.PublicKey, name string, uri *url.URL, dns []string, ips []net.IP, ttl time.Duration) (*x509.Certificate, error) {
+func (a *Authority) issue(
+	p Purpose, pub crypto.PublicKey, name string, uri *url.URL, dns []string, ips []net.IP, ttl time.Duration,
+) (*x509.Certificate, error) {
 	c, err := a.get(p)
 	if err != nil {
 		return nil, err
@@ -359,7 +368,7 @@ func (a *Authority) Verify(p Purpose, cert *x509.Certificate) error {
 		return err
 	}
 	if _, err := cert.Verify(x509.VerifyOptions{Roots: c.pool, KeyUsages: []x509.ExtKeyUsage{p.usage()}}); err != nil {
-		return prego.Errorf(prego.CodeCertificateInvalid, "the certificate is not one of ours for %s", p)
+		return prego.Errorf(prego.CodeCertificateInvalid, "the certificate was not issued by us for %s", p)
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
-// Package pki is the certificate authorities: one per purpose, so that a certificate of
-// one is worth nothing elsewhere. For example, the CA that dockerd trusts must not be
-// the one that issues agents' certificates: dockerd accepts every client certificate of
-// its CA, as root.
+// Package pki is the certificate authorities: one per purpose, so that a certificate of one is worth nothing
+// elsewhere. For example, the CA that dockerd trusts must not also issue agents' certificates: dockerd accepts every
+// client certificate of its CA, as root.
 package pki
 
 import (
@@ -38,15 +37,18 @@ const (
 	DockerClient Purpose = "docker-client" // clients: the control plane at dockerd; dockerd trusts it
 	RelayServer  Purpose = "relay-server"  // servers: workers' relays; the API trusts it
 	RelayClient  Purpose = "relay-client"  // clients: the API at workers' relays; workers trust it
-	// ServiceServer is for the databases and caches of shards and pools, and ServiceClient for
-	// the servers whose tenants use them. Nobody of the control plane trusts either.
+	// ServiceServer is for the databases and caches of shards and pools, and ServiceClient for the servers whose
+	// tenants use them. The control plane trusts neither.
 	ServiceServer Purpose = "service-server"
 	ServiceClient Purpose = "service-client"
 )
 
 // Purposes lists them all.
 func Purposes() []Purpose {
-	return []Purpose{Gateway, AgentClient, AgentServer, ExecClient, DockerServer, DockerClient, RelayServer, RelayClient, ServiceServer, ServiceClient}
+	return []Purpose{
+		Gateway, AgentClient, AgentServer, ExecClient, DockerServer, DockerClient, RelayServer, RelayClient,
+		ServiceServer, ServiceClient,
+	}
 }
 
 func (p Purpose) usage() x509.ExtKeyUsage {
@@ -65,8 +67,8 @@ const (
 	backdate = 5 * time.Minute
 )
 
-// Init creates a CA in dir for every purpose that has none, for the servers of one
-// environment. Existing CAs are left alone.
+// Init creates a CA in dir for every purpose that has none, for the servers of one environment. Existing CAs are left
+// alone.
 func Init(dir, environment string) error {
 	return withLock(dir, func() error {
 		for _, p := range Purposes() {
@@ -95,10 +97,9 @@ func Init(dir, environment string) error {
 	})
 }
 
-// A rotation has three steps, with time in between for every trusting party to get the
-// new bundle: Add (the new CA is trusted, the old one still issues), Activate (the new
-// one issues, both are trusted), Retire (the old one is no longer trusted). An
-// interrupted step is completed by repeating it.
+// A rotation has three steps, with time in between for every trusting party to get the new bundle: Add (the new CA is
+// trusted, the old one still issues), Activate (the new one issues, both are trusted), Retire (the old one is no
+// longer trusted). An interrupted step is completed by repeating it.
 
 // Add creates a new CA for a purpose and adds it to the trusted ones.
 func Add(dir, environment string, p Purpose) error {
@@ -171,11 +172,10 @@ func Retire(dir string, p Purpose) error {
 	})
 }
 
-// The files of a CA. Certificate and key share one, since two can't be renamed at
-// once.
+// The files of a CA. Certificate and key share one, since two files can't be renamed atomically.
 const (
 	issuerFile = "issuer.pem" // certificate and key of the issuing CA
-	nextFile   = "next.pem"   // of a CA that was added and does not issue yet
+	nextFile   = "next.pem"   // of an added CA that does not issue yet
 	bundleFile = "bundle.pem" // trusted certificates
 )
 
@@ -233,23 +233,24 @@ func writeFile(name string, content []byte, mode os.FileMode) error {
 	return nil
 }
 
-// newCA creates a certificate and its key, PEM. Besides its usage, name constraints
-// limit a CA: it can name nothing outside its environment, a client CA no addresses, and
-// that of services only private ones.
+// newCA creates a certificate and its key, PEM. Besides its usage, name constraints limit a CA: it can name nothing
+// outside its environment, a client CA no addresses, and the CA of services only private ones.
 func newCA(p Purpose, environment string) ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
-	id, err := keyID(key.Public())
+	id, err := KeySHA256(key.Public())
 	if err != nil {
 		return nil, err
 	}
 	t := &x509.Certificate{
-		SerialNumber: newSerial(), Subject: pkix.Name{CommonName: "prego " + string(p) + " " + hex.EncodeToString(id[:4])},
-		NotBefore: time.Now().Add(-backdate), NotAfter: time.Now().Add(caLife),
+		SerialNumber: newSerial(),
+		Subject:      pkix.Name{CommonName: "prego " + string(p) + " " + hex.EncodeToString(id[:4])},
+		NotBefore:    time.Now().Add(-backdate), NotAfter: time.Now().Add(caLife),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, ExtKeyUsage: []x509.ExtKeyUsage{p.usage()}, SubjectKeyId: id,
+		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{p.usage()}, SubjectKeyId: id[:20],
 		PermittedDNSDomainsCritical: true, PermittedURIDomains: []string{environment},
 	}
 	if p.usage() == x509.ExtKeyUsageClientAuth {
@@ -268,11 +269,11 @@ func newCA(p Purpose, environment string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
-	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k})...), nil
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return append(certificate, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k})...), nil
 }
 
-// privateRanges are those of RFC 1918, in which providers make networks, and loopback, where
-// the simulator does.
+// privateRanges are the ranges of providers' networks (RFC 1918), and loopback for the simulator.
 func privateRanges() []*net.IPNet {
 	return []*net.IPNet{
 		{IP: net.IPv4(10, 0, 0, 0).To4(), Mask: net.CIDRMask(8, 32)},
@@ -282,17 +283,7 @@ func privateRanges() []*net.IPNet {
 	}
 }
 
-func keyID(pub crypto.PublicKey) ([]byte, error) {
-	der, err := x509.MarshalPKIXPublicKey(pub)
-	if err != nil {
-		return nil, fmt.Errorf("public key: %w", err)
-	}
-	sum := sha256.Sum256(der)
-	return sum[:20], nil
-}
-
-// KeySHA256 is the SHA-256 of a public key's SubjectPublicKeyInfo, by which a key is
-// bound to a server.
+// KeySHA256 is the SHA-256 of a public key's SubjectPublicKeyInfo. It binds a key to a server.
 func KeySHA256(pub crypto.PublicKey) ([]byte, error) {
 	der, err := x509.MarshalPKIXPublicKey(pub)
 	if err != nil {

@@ -45,7 +45,7 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 func csr(t *testing.T, key any) string {
 	t.Helper()
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		DNSNames: []string{"somebody-else"}, URIs: []*url.URL{ServerURI("test", "somebody-else")},
+		DNSNames: []string{"another"}, URIs: []*url.URL{ServerURI("test", "another")},
 	}, key)
 	require.NoError(t, err)
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
@@ -97,7 +97,7 @@ func TestCertificatesSayWhatTheIssuerDecides(t *testing.T) {
 	require.Empty(t, client.IPAddresses)
 	require.Len(t, parse(t, certs.AgentServer).IPAddresses, 1)
 	_, err = a.VerifyAgent(parse(t, certs.AgentServer))
-	require.ErrorContains(t, err, "not one of ours for agent-client")
+	require.ErrorContains(t, err, "not issued by us for agent-client")
 
 	_, err = (&Authority{environment: "other"}).ServerID(client)
 	require.Equal(t, prego.CodeCertificateInvalid, prego.CodeOf(err), "a certificate of another environment")
@@ -218,13 +218,13 @@ func TestClientsTakeOnlyTheServerThatTheyMean(t *testing.T) {
 		require.ErrorContains(t, err, says)
 	}
 	refused(get(a.ExecClientTLS()("app-1"), serve(AgentServer, "app-2")), "the host is app-2, not app-1")
-	refused(get(a.ExecClientTLS()("app-1"), serve(DockerServer, "app-1")), "not one of ours for agent-server")
+	refused(get(a.ExecClientTLS()("app-1"), serve(DockerServer, "app-1")), "not issued by us for agent-server")
 	require.NoError(t, get(a.DockerClientTLS()("app-1"), serve(DockerServer, "app-1")))
-	refused(get(a.DockerClientTLS()("app-1"), serve(AgentServer, "app-1")), "not one of ours for docker-server")
+	refused(get(a.DockerClientTLS()("app-1"), serve(AgentServer, "app-1")), "not issued by us for docker-server")
 }
 
-// TestNameConstraints issues, with a CA's own key, what it is not for: verifiers
-// refuse it whatever the issuer signed.
+// TestNameConstraints issues certificates with a CA's own key outside its purpose: verifiers refuse them although the
+// issuer signed.
 func TestNameConstraints(t *testing.T) {
 	t.Parallel()
 	a, _ := open(t)
@@ -259,7 +259,7 @@ func TestCertificatesDoNotOutliveTheirCA(t *testing.T) {
 		require.NoError(t, a.Verify(p, cert))
 		expired, err := a.issue(p, newKey(t).Public(), "x", nil, []string{"app-1"}, nil, -time.Second)
 		require.NoError(t, err)
-		require.ErrorContains(t, a.Verify(p, expired), "not one of ours for "+string(p))
+		require.ErrorContains(t, a.Verify(p, expired), "not issued by us for "+string(p))
 	}
 }
 
@@ -298,7 +298,7 @@ func TestStepsThatWereCutOffAreFinishedByDoingThemAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(string(b), "BEGIN CERTIFICATE"))
 
-	// A file that is broken for a moment does not stop who is running.
+	// A file that is broken for a moment does not stop running processes.
 	require.NoError(t, os.WriteFile(bundle, []byte("half a f"), 0o600))
 	before, err := a.Bundle(Gateway)
 	require.NoError(t, err)

@@ -18,8 +18,7 @@ import (
 // ownTTL is the life of certificates that the control plane issues to itself.
 const ownTTL = 24 * time.Hour
 
-// renewing is one of our own certificates, renewed at half its life and when its CA
-// changes.
+// renewing is a certificate of the control plane. It is renewed at half its life and when its CA changes.
 type renewing struct {
 	a       *Authority
 	purpose Purpose
@@ -55,9 +54,8 @@ func (r *renewing) get() (*tls.Certificate, error) {
 	return r.cert, nil
 }
 
-// GatewayTLS is the agent gateway's server side. Every client must present a
-// certificate and prove its key; each route decides which ones it accepts: the
-// handshake a self-signed one, all others one of ours.
+// GatewayTLS is the agent gateway's server side. Every client must present a certificate and prove its key. Each
+// route decides which certificates it accepts: the handshake a self-signed one, all others only ours.
 func (a *Authority) GatewayTLS(serverName string) *tls.Config {
 	own := &renewing{a: a, purpose: Gateway, dns: []string{serverName}}
 	return &tls.Config{
@@ -80,8 +78,8 @@ func (a *Authority) DockerClientTLS() func(serverID prego.ServerID) *tls.Config 
 	return a.clientTLS(DockerClient, DockerServer, tls.VersionTLS12)
 }
 
-// clientTLS presents a certificate of one purpose and accepts only a peer of the other,
-// identified by the server's id rather than its address.
+// clientTLS presents a certificate of one purpose and accepts only a peer of the other, identified by the server's id
+// rather than its address.
 func (a *Authority) clientTLS(present, expect Purpose, minVersion uint16) func(serverID prego.ServerID) *tls.Config {
 	own := &renewing{a: a, purpose: present, uri: ControlPlaneURI(a.environment)}
 	return func(serverID prego.ServerID) *tls.Config {
@@ -91,8 +89,8 @@ func (a *Authority) clientTLS(present, expect Purpose, minVersion uint16) func(s
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 				return own.get()
 			},
-			// The CA may rotate while this configuration is in use, so the pool is
-			// looked up for each connection, below.
+			// The CA may rotate while this configuration is in use, so the pool is looked up for each connection,
+			// below.
 			InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies
 			VerifyConnection: func(cs tls.ConnectionState) error {
 				if len(cs.PeerCertificates) == 0 {
@@ -119,9 +117,10 @@ func (a *Authority) clientTLS(present, expect Purpose, minVersion uint16) func(s
 func (a *Authority) RelayTLS() *tls.Config {
 	own := &renewing{a: a, purpose: RelayServer, uri: ControlPlaneURI(a.environment), dns: []string{relayName}}
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert, NextProtos: []string{"http/1.1"}, SessionTicketsDisabled: true,
-		GetCertificate:   func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.get() },
-		VerifyConnection: func(cs tls.ConnectionState) error { return a.verifyOurs(RelayClient, cs) },
+		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert, NextProtos: []string{"http/1.1"},
+		SessionTicketsDisabled: true,
+		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.get() },
+		VerifyConnection:       func(cs tls.ConnectionState) error { return a.verifyOurs(RelayClient, cs) },
 	}
 }
 
@@ -136,7 +135,7 @@ func (a *Authority) RelayClientTLS() *tls.Config {
 	}
 }
 
-// relayName is the server name that the API sends, whatever the worker's address.
+// relayName is the server name that the API sends, for a worker at any address.
 const relayName = "relay.prego.internal"
 
 // verifyOurs accepts only a process of this control plane.

@@ -19,7 +19,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Client is the API's side: a Keyholder that asks any worker that answers.
+// Client is the API's side: a Keyholder that asks any available worker.
 type Client struct {
 	url   string
 	http  *http.Client
@@ -37,24 +37,26 @@ func NewClient(url string, config *tls.Config, log *zap.Logger) *Client {
 	return &Client{url: strings.TrimSuffix(url, "/"), log: log, pause: 500 * time.Millisecond, http: &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
-			TLSClientConfig: config, DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second,
-			// Each connection goes to one worker. They are closed soon, so that all
-			// workers are used.
+			TLSClientConfig: config, DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
+			TLSHandshakeTimeout: 5 * time.Second,
+			// Each connection goes to one worker. They are closed soon, so that all workers are used.
 			IdleConnTimeout: 30 * time.Second, MaxIdleConnsPerHost: 8, ResponseHeaderTimeout: silentFor,
 		},
 	}}
 }
 
-// cutOff says that no worker answered, or that an answer was cut off.
+// cutOff means that no worker answered, or that an answer was cut off.
 type cutOff struct{ err error }
 
 func (c *cutOff) Error() string { return "no worker answers: " + c.err.Error() }
 
 func (c *cutOff) Unwrap() error { return c.err }
 
-// call sends a request, and repeats it if no worker answers completely. begun reports
-// whether it can no longer be repeated; nil means it always can.
-func (c *Client) call(ctx context.Context, path string, in request, begun func() bool, each func(stream, line string) error) (message, error) {
+// call sends a request, and repeats it if no worker answers completely. begun reports whether it can no longer be
+// repeated; nil means it always can.
+func (c *Client) call(
+	ctx context.Context, path string, in request, begun func() bool, each func(stream, line string) error,
+) (message, error) {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return message{}, fmt.Errorf("relay: %w", err)
@@ -84,7 +86,9 @@ func (c *Client) call(ctx context.Context, path string, in request, begun func()
 }
 
 // once sends a request to one worker.
-func (c *Client) once(ctx context.Context, path string, body []byte, each func(stream, line string) error) (message, error) {
+func (c *Client) once(
+	ctx context.Context, path string, body []byte, each func(stream, line string) error,
+) (message, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+path, bytes.NewReader(body))
@@ -95,7 +99,10 @@ func (c *Client) once(ctx context.Context, path string, body []byte, each func(s
 	resp, err := c.http.Do(req)
 	if err != nil {
 		if isCertificateError(err) {
-			return message{}, &server.CommandError{Code: server.CommandMistrusted, Permanent: true, Message: "the worker and the API do not accept each other's certificates"}
+			return message{}, &server.CommandError{
+				Code: server.CommandMistrusted, Permanent: true,
+				Message: "the worker and the API do not accept each other's certificates",
+			}
 		}
 		return message{}, &cutOff{err}
 	}
@@ -133,9 +140,11 @@ func isCertificateError(err error) bool {
 	return errors.As(err, &cert) || (errors.As(err, &op) && op.Op == "remote error")
 }
 
-// Run runs a command on a host. If its worker is lost, another one joins it with the
-// same audit id, and lines already seen are skipped.
-func (c *Client) Run(ctx context.Context, addr string, cmd server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error) {
+// Run runs a command on a host. If its worker is lost, another one joins it with the same audit id, and lines already
+// seen are skipped.
+func (c *Client) Run(
+	ctx context.Context, addr string, cmd server.Command, timeout time.Duration, onLine func(stream, line string),
+) (server.CommandOutcome, error) {
 	seen, again := map[string]int{}, map[string]int{}
 	in := request{ServerID: cmd.ServerID, Addr: addr, Command: &cmd, Timeout: timeout}
 	end, err := c.call(ctx, pathRun, in, func() bool { clear(again); return false }, func(stream, line string) error {
@@ -147,7 +156,8 @@ func (c *Client) Run(ctx context.Context, addr string, cmd server.Command, timeo
 	})
 	var cut *cutOff
 	if errors.As(err, &cut) {
-		err = &server.CommandError{Kind: cmd.Kind, Code: server.CommandUnreachable, Message: prego.Redact(cut.Error())}
+		message := prego.Redact(cut.Error())
+		err = &server.CommandError{Kind: cmd.Kind, Code: server.CommandUnreachable, Message: message}
 	}
 	if err != nil || end.Outcome == nil {
 		return server.CommandOutcome{}, err
@@ -156,13 +166,18 @@ func (c *Client) Run(ctx context.Context, addr string, cmd server.Command, timeo
 }
 
 // ListContainers lists a host's containers.
-func (c *Client) ListContainers(ctx context.Context, serverID prego.ServerID, addr string) ([]server.ContainerInfo, error) {
+func (c *Client) ListContainers(
+	ctx context.Context, serverID prego.ServerID, addr string,
+) ([]server.ContainerInfo, error) {
 	end, err := c.call(ctx, pathList, request{ServerID: serverID, Addr: addr}, nil, ignore)
 	return end.Containers, unreachable(err)
 }
 
 // ContainerLogs reads a container's log. It is restarted only before the first line.
-func (c *Client) ContainerLogs(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error {
+func (c *Client) ContainerLogs(
+	ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, name string, tail int, follow bool,
+	line func(string) error,
+) error {
 	begun := false
 	in := request{ServerID: serverID, Addr: addr, Role: role, Name: name, Tail: tail, Follow: follow}
 	_, err := c.call(ctx, pathLogs, in, func() bool { return begun }, func(_, text string) error {
@@ -172,9 +187,10 @@ func (c *Client) ContainerLogs(ctx context.Context, serverID prego.ServerID, add
 	return unreachable(err)
 }
 
-// RepairContainers restores a host's containers to their declaration; it is safe to
-// repeat.
-func (c *Client) RepairContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error) {
+// RepairContainers restores a host's containers to their declaration; it is safe to repeat.
+func (c *Client) RepairContainers(
+	ctx context.Context, serverID prego.ServerID, addr string, role prego.Role,
+) ([]server.ContainerDrift, error) {
 	end, err := c.call(ctx, pathRepair, request{ServerID: serverID, Addr: addr, Role: role}, nil, ignore)
 	return end.Drift, unreachable(err)
 }
@@ -186,14 +202,19 @@ func (c *Client) IssueImport(ctx context.Context, s server.Server) (string, erro
 }
 
 // Seal encrypts a secret, bound to what it belongs to.
-func (c *Client) Seal(ctx context.Context, belongsTo string, secret []byte) (sealed []byte, keyID string, err error) {
+func (c *Client) Seal(
+	ctx context.Context, belongsTo string, secret []byte,
+) (sealed []byte, keyID string, err error) {
 	end, err := c.call(ctx, pathSeal, request{Box: box{BelongsTo: belongsTo, Secret: secret}}, nil, ignore)
 	return end.Box.Sealed, end.Box.KeyID, unreachable(err)
 }
 
 // Reseal re-encrypts a secret with the current master key.
-func (c *Client) Reseal(ctx context.Context, belongsTo, keyID string, sealed []byte) (sealedAnew []byte, newKeyID string, err error) {
-	end, err := c.call(ctx, pathReseal, request{Box: box{BelongsTo: belongsTo, KeyID: keyID, Sealed: sealed}}, nil, ignore)
+func (c *Client) Reseal(
+	ctx context.Context, belongsTo, keyID string, sealed []byte,
+) (resealed []byte, newKeyID string, err error) {
+	in := request{Box: box{BelongsTo: belongsTo, KeyID: keyID, Sealed: sealed}}
+	end, err := c.call(ctx, pathReseal, in, nil, ignore)
 	return end.Box.Sealed, end.Box.KeyID, unreachable(err)
 }
 

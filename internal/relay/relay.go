@@ -1,11 +1,9 @@
-// Package relay is how the API reaches hosts and everything else that takes keys: it
-// asks a worker, which has them. The worker accepts only a few kinds of requests, so
-// whoever takes over the API can ask for what hosts allow, but can't become root on
-// them (docs/adr/0015).
+// Package relay is how the API reaches hosts and everything else that needs keys: it asks a worker, which has them.
+// The worker accepts only a few kinds of requests, so an intruder in the API can request what hosts allow, but can't
+// become root on them (docs/adr/0015).
 //
-// A request is one POST with JSON over mTLS; its answer is a stream of messages, one
-// JSON document per line, the last of which is the outcome. Nothing of it is stored or
-// logged.
+// A request is one POST with JSON over mTLS; its answer is a stream of messages, one JSON document per line. The last
+// message is the outcome. Nothing of it is stored or logged.
 package relay
 
 import (
@@ -18,19 +16,25 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Keyholder is what the API asks for: the relay's Client, and the worker itself behind
-// its Server. Errors keep their types on the way: *server.CommandError,
-// *server.ContainerError and *prego.Error arrive as such.
+// Keyholder is what the API asks for: the relay's Client, and the worker itself behind its Server. Errors keep their
+// types on the way: *server.CommandError, *server.ContainerError and *prego.Error arrive as such.
 type Keyholder interface {
-	Run(ctx context.Context, addr string, c server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error)
+	Run(
+		ctx context.Context, addr string, c server.Command, timeout time.Duration, onLine func(stream, line string),
+	) (server.CommandOutcome, error)
 	ListContainers(ctx context.Context, serverID prego.ServerID, addr string) ([]server.ContainerInfo, error)
-	ContainerLogs(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error
-	RepairContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error)
+	ContainerLogs(
+		ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, name string, tail int, follow bool,
+		line func(string) error,
+	) error
+	RepairContainers(
+		ctx context.Context, serverID prego.ServerID, addr string, role prego.Role,
+	) ([]server.ContainerDrift, error)
 	// IssueImport renders the credentials for enrolling an existing server: a secret.
 	IssueImport(ctx context.Context, s server.Server) (string, error)
 	// Seal and Reseal encrypt secrets. The API can't have one decrypted.
 	Seal(ctx context.Context, belongsTo string, secret []byte) (sealed []byte, keyID string, err error)
-	Reseal(ctx context.Context, belongsTo, keyID string, sealed []byte) (sealedAnew []byte, newKeyID string, err error)
+	Reseal(ctx context.Context, belongsTo, keyID string, sealed []byte) (resealed []byte, newKeyID string, err error)
 }
 
 // Paths of the relay.
@@ -48,8 +52,8 @@ const (
 	maxRequest = 256 << 10
 	// maxMessage is longer than the longest line of a log and the longest outcome.
 	maxMessage = 1 << 20
-	// keepAlive is how often something is sent on a quiet stream; after silentFor
-	// without a message, a worker counts as gone.
+	// keepAlive is how often something is sent on a quiet stream; after silentFor without a message, a worker counts
+	// as gone.
 	keepAlive = 5 * time.Second
 	silentFor = 4 * keepAlive
 )
@@ -90,7 +94,7 @@ type message struct {
 	Failure    *failure                `json:"failure,omitempty"`
 }
 
-// failure is an error, in one of the types that callers distinguish.
+// failure is an error. It keeps the types that callers distinguish.
 type failure struct {
 	Command   *server.CommandError   `json:"command,omitempty"`
 	Container *server.ContainerError `json:"container,omitempty"`

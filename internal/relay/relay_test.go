@@ -21,7 +21,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// fakeHosts answer as a test says.
+// fakeHosts give the answers of a test.
 type fakeHosts struct {
 	run    func(ctx context.Context, addr string, c server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error)
 	list   func(serverID prego.ServerID, addr string) ([]server.ContainerInfo, error)
@@ -57,7 +57,7 @@ func (f *fakeHosts) Reseal(_ context.Context, belongsTo, keyID string, sealed []
 	if keyID != "k1" {
 		return nil, "", &prego.Error{Code: prego.CodeSealed, Message: "m"}
 	}
-	return []byte("anew " + belongsTo + " " + string(sealed)), "k2", nil
+	return []byte("again " + belongsTo + " " + string(sealed)), "k2", nil
 }
 
 // bundle is an API and the workers that its relay's URL leads to.
@@ -172,7 +172,7 @@ func TestWhatTheHostsSayArrives(t *testing.T) {
 	require.Equal(t, "sealed registry/a \xff\x00 k1", string(sealed)+" "+keyID)
 	sealed, keyID, err = b.client.Reseal(ctx, "registry/a", "k1", []byte{0xfe})
 	require.NoError(t, err)
-	require.Equal(t, "anew registry/a \xfe k2", string(sealed)+" "+keyID)
+	require.Equal(t, "again registry/a \xfe k2", string(sealed)+" "+keyID)
 	_, _, err = b.client.Reseal(ctx, "registry/a", "k0", nil)
 	require.Equal(t, prego.CodeSealed, prego.CodeOf(err))
 
@@ -185,7 +185,7 @@ func TestWhatTheHostsSayArrives(t *testing.T) {
 		hosts.repair = func(prego.ServerID, prego.Role) ([]server.ContainerDrift, error) { return drift, want }
 		repaired, err := b.client.RepairContainers(ctx, "app-1", "192.0.2.7", prego.RoleApp)
 		require.Equal(t, want, err)
-		require.Equal(t, drift, repaired, "what was done before it failed")
+		require.Equal(t, drift, repaired, "the repairs before the failure")
 	}
 	refused := &server.CommandError{Kind: "bench", Permanent: true, Code: "command_not_allowed", Message: "m"}
 	hosts.run = func(context.Context, string, server.Command, time.Duration, func(string, string)) (server.CommandOutcome, error) {
@@ -248,7 +248,7 @@ func TestOnlyTheAPIAndOnlyAWorker(t *testing.T) {
 	_, err = b.client.ListContainers(t.Context(), "app-1", "")
 	require.ErrorAs(t, err, &ce)
 	require.Equal(t, server.CommandMistrusted, ce.Code)
-	require.Equal(t, 1, asked, "somebody who calls himself a worker")
+	require.Equal(t, 1, asked, "an impostor of a worker")
 }
 
 // TestAWorkerThatIsLost: a command is joined by way of another worker, under the same
@@ -259,7 +259,7 @@ func TestAWorkerThatIsLost(t *testing.T) {
 	two := 2
 	second := &fakeHosts{run: func(_ context.Context, _ string, c server.Command, _ time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error) {
 		require.Equal(t, "operator-1", c.AuditID)
-		for _, l := range []string{"1", "2", "3"} { // what the host still keeps, and what came since
+		for _, l := range []string{"1", "2", "3"} { // the lines that the host still keeps, and the new ones
 			onLine("stdout", l)
 			onLine("stderr", "e"+l)
 		}
@@ -310,8 +310,8 @@ func TestNoWorker(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestAWorkerThatStops: what is under way may end, a log that is followed ends at once, and
-// a log that was begun is not begun again behind the caller's back.
+// TestAWorkerThatStops: running requests may end, a followed log ends immediately, and a log with output is not
+// restarted silently.
 func TestAWorkerThatStops(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -354,7 +354,7 @@ func TestAWorkerThatStops(t *testing.T) {
 	require.Equal(t, "whole", r.out.Stdout)
 }
 
-// TestALogStopsWithItsCaller: when nobody reads any more the worker stops reading the host.
+// TestALogStopsWithItsCaller: when the caller stops reading, the worker stops reading the host.
 func TestALogStopsWithItsCaller(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

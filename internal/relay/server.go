@@ -22,13 +22,14 @@ type Server struct {
 	Log  *zap.Logger
 }
 
-// Serve answers at l until ctx ends. Running commands and repairs then have drain to
-// finish; followed logs end at once, since the API can ask another worker.
+// Serve answers at l until ctx ends. Running commands and repairs then have drain to finish; followed logs end
+// immediately, since the API can ask another worker.
 func (s *Server) Serve(ctx context.Context, l net.Listener, config *tls.Config, drain time.Duration) error {
 	base, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
 	srv := &http.Server{
-		Handler: s.handler(ctx), TLSConfig: config, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+		Handler: s.handler(ctx), TLSConfig: config, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: zap.NewStdLog(s.Log), BaseContext: func(net.Listener) context.Context { return base },
 	}
 	done := make(chan struct{})
@@ -50,7 +51,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, config *tls.Config, 
 	return fmt.Errorf("relay: %w", err)
 }
 
-// handler knows all requests; ending is when the worker stops.
+// handler serves all requests; ending is done when the worker stops.
 func (s *Server) handler(ending context.Context) http.Handler {
 	mux := http.NewServeMux()
 	handle := func(path string, f func(ctx context.Context, in request, out *answer) message) {
@@ -75,7 +76,7 @@ func (s *Server) handler(ending context.Context) http.Handler {
 			return message{Failure: failureOf(prego.Invalid("command", "is missing"))}
 		}
 		outcome, err := s.Keys.Run(ctx, in.Addr, *in.Command, in.Timeout, func(stream, line string) {
-			_ = out.send(message{Stream: stream, Line: &line}) // a command goes on without its caller
+			_ = out.send(message{Stream: stream, Line: &line}) // a command continues without its caller
 		})
 		return message{Outcome: &outcome, Failure: failureOf(err)}
 	})
@@ -87,7 +88,8 @@ func (s *Server) handler(ending context.Context) http.Handler {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(ending, cancel)()
-		err := s.Keys.ContainerLogs(ctx, in.ServerID, in.Addr, in.Role, in.Name, in.Tail, in.Follow, func(line string) error { return out.send(message{Line: &line}) })
+		send := func(line string) error { return out.send(message{Line: &line}) }
+		err := s.Keys.ContainerLogs(ctx, in.ServerID, in.Addr, in.Role, in.Name, in.Tail, in.Follow, send)
 		return message{Failure: failureOf(err)}
 	})
 	handle(pathRepair, func(ctx context.Context, in request, _ *answer) message {
@@ -112,7 +114,7 @@ func (s *Server) handler(ending context.Context) http.Handler {
 	return mux
 }
 
-// answer writes messages, each at once, until a write fails.
+// answer writes messages immediately, until a write fails.
 type answer struct {
 	w       http.ResponseWriter
 	control *http.ResponseController

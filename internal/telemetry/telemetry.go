@@ -19,8 +19,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// Logger returns a logger. Every line passes through the redactor as a whole,
-// so that no field can be missed.
+// Logger returns a logger. Every line passes through the redactor as a whole, so that no field can be missed.
 func Logger(to io.Writer, level, format string) (*zap.Logger, error) {
 	lvl, err := zapcore.ParseLevel(level)
 	if err != nil {
@@ -59,8 +58,7 @@ func Registry() *prometheus.Registry {
 	return r
 }
 
-// ServeOps serves /healthz, /readyz and /metrics at addr until ctx ends; with addr ""
-// it serves nothing.
+// ServeOps serves /healthz, /readyz and /metrics at addr until ctx ends; with addr "" it serves nothing.
 func ServeOps(ctx context.Context, addr string, reg *prometheus.Registry, ready func(context.Context) error) error {
 	if addr == "" {
 		<-ctx.Done()
@@ -78,7 +76,9 @@ func ServeOps(ctx context.Context, addr string, reg *prometheus.Registry, ready 
 		w.WriteHeader(status)
 		_ = json.NewEncoder(w).Encode(v)
 	}
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, 200, map[string]string{"status": "ok"}) })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, 200, map[string]string{"status": "ok"})
+	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		c, cancel := context.WithTimeout(r.Context(), 3*time.Second)
 		defer cancel()
@@ -88,7 +88,9 @@ func ServeOps(ctx context.Context, addr string, reg *prometheus.Registry, ready 
 		}
 		answer(w, 200, map[string]any{"ready": true})
 	})
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
+	srv := &http.Server{
+		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+	}
 	go func() {
 		<-ctx.Done()
 		shut, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)

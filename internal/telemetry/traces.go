@@ -21,7 +21,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// TraceConfig says where traces go.
+// TraceConfig configures the receiver of traces and their labels.
 type TraceConfig struct {
 	Endpoint    string  // base URL of a receiver that speaks OTLP over HTTP; "" for no traces
 	Ratio       float64 // the part of traces that is kept
@@ -30,8 +30,7 @@ type TraceConfig struct {
 	Version     string
 }
 
-// Traces makes spans and sends them. A nil *Traces makes none: nothing runs, and nothing is
-// added to requests.
+// Traces makes spans and sends them. A nil *Traces makes none: nothing runs, and nothing is added to requests.
 type Traces struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
@@ -40,13 +39,14 @@ type Traces struct {
 // scope is the name of what makes the spans.
 const scope = "github.com/prego/prego"
 
-// NewTraces starts sending, or returns nil if there is nowhere to send to. A receiver that
-// does not answer costs spans, and no request.
+// NewTraces starts sending; it returns nil without a receiver. A receiver that does not answer costs spans, but no
+// request.
 func NewTraces(ctx context.Context, cfg TraceConfig) (*Traces, error) {
 	if cfg.Endpoint == "" {
 		return nil, nil //nolint:nilnil // nil is a Traces that makes none
 	}
-	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(strings.TrimSuffix(cfg.Endpoint, "/")+"/v1/traces"))
+	url := strings.TrimSuffix(cfg.Endpoint, "/") + "/v1/traces"
+	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(url))
 	if err != nil {
 		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: %w", err)
 	}
@@ -64,7 +64,7 @@ func newTraces(to sdktrace.SpanProcessor, cfg TraceConfig) *Traces {
 	return &Traces{provider: p, tracer: p.Tracer(scope)}
 }
 
-// Close sends what is not sent yet.
+// Close sends the remaining spans.
 func (t *Traces) Close() {
 	if t == nil {
 		return
@@ -82,14 +82,15 @@ func (t *Traces) Tracer() trace.Tracer {
 	return t.tracer
 }
 
-// Interceptors have Temporal's client and the workers on it make spans of runs and steps. They
-// add headers and no commands, so that runs of before go on.
+// Interceptors have Temporal's client and its workers make spans of runs and steps. They add headers and no commands,
+// so that running workflows can continue.
 func (t *Traces) Interceptors() ([]interceptor.ClientInterceptor, error) {
 	if t == nil {
 		return nil, nil
 	}
 	i, err := opentelemetry.NewTracingInterceptor(opentelemetry.TracerOptions{
-		Tracer: t.tracer, TextMapPropagator: propagation.TraceContext{}, DisableBaggage: true, DisableQueryTracing: true, AllowInvalidParentSpans: true,
+		Tracer: t.tracer, TextMapPropagator: propagation.TraceContext{}, DisableBaggage: true,
+		DisableQueryTracing: true, AllowInvalidParentSpans: true,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("traces of runs: %w", err)
@@ -97,8 +98,8 @@ func (t *Traces) Interceptors() ([]interceptor.ClientInterceptor, error) {
 	return []interceptor.ClientInterceptor{i}, nil
 }
 
-// Statements makes spans of what is asked of Postgres as a part of something that has one: a
-// statement's text, whose values are parameters, without them. It is nil for none.
+// Statements makes spans of Postgres statements that are part of a recorded span: a statement's text without its
+// values, which are parameters. It returns nil for no traces.
 func (t *Traces) Statements() pgx.QueryTracer {
 	if t == nil {
 		return nil
@@ -116,7 +117,8 @@ func (s statements) begin(ctx context.Context, name string, attrs ...attribute.K
 		return ctx // looks and other work in the background
 	}
 	ctx, _ = s.tracer.Start(ctx, name, //nolint:spancheck // end ends it
-		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(append(attrs, attribute.String("db.system.name", "postgresql"))...))
+		trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(append(attrs, attribute.String("db.system.name", "postgresql"))...))
 	return context.WithValue(ctx, statementKey{}, true)
 }
 
@@ -159,22 +161,21 @@ func (s statements) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, b pgx.TraceB
 	s.end(ctx, b.Err)
 }
 
-// Failed marks a span as that of a failure, unless there was none. The error's text may quote
-// what a host or a caller said, and is redacted.
+// Failed marks a span as failed, unless err is nil. The error's text may quote a host or a caller, and is redacted.
 func Failed(span trace.Span, err error) {
 	if err != nil {
 		span.SetStatus(codes.Error, prego.Redact(err.Error()))
 	}
 }
 
-// Call begins the span of a command to a host and gives it to the request. The function that it
-// returns ends it.
+// Call starts the span of a command to a host and gives it to the request. The returned function ends it.
 func (t *Traces) Call(r *http.Request, serverID prego.ServerID, kind string) (end func(error)) {
 	if t == nil {
 		return func(error) {}
 	}
 	ctx, span := t.tracer.Start(r.Context(), "agent "+kind, trace.WithSpanKind(trace.SpanKindClient),
-		trace.WithAttributes(attribute.String("prego.server_id", string(serverID)), attribute.String("prego.command.kind", kind)))
+		trace.WithAttributes(attribute.String("prego.server_id", string(serverID)),
+			attribute.String("prego.command.kind", kind)))
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(r.Header))
 	return func(err error) {
 		Failed(span, err)
@@ -182,16 +183,19 @@ func (t *Traces) Call(r *http.Request, serverID prego.ServerID, kind string) (en
 	}
 }
 
-// Answer begins the span of a request to the API: a part of the caller's trace if it names one.
-// The function that it returns names the route and ends it.
+// Answer starts the span of a request to the API: a part of the caller's trace if it names one. The returned function
+// names the route and ends the span.
 func (t *Traces) Answer(r *http.Request) (ctx context.Context, end func(method, route string, status int)) {
 	if t == nil {
 		return r.Context(), func(string, string, int) {}
 	}
-	ctx, span := t.tracer.Start(propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header)), "request", trace.WithSpanKind(trace.SpanKindServer)) //nolint:spancheck // the function that is returned ends it
-	return ctx, func(method, route string, status int) {                                                                                                                   //nolint:spancheck // whoever calls it ends the span
+	ctx = propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+	//nolint:spancheck // the returned function ends it
+	ctx, span := t.tracer.Start(ctx, "request", trace.WithSpanKind(trace.SpanKindServer))
+	return ctx, func(method, route string, status int) { //nolint:spancheck // see above
 		span.SetName(method + " " + route)
-		span.SetAttributes(attribute.String("http.request.method", method), attribute.String("http.route", route), attribute.Int("http.response.status_code", status))
+		span.SetAttributes(attribute.String("http.request.method", method), attribute.String("http.route", route),
+			attribute.Int("http.response.status_code", status))
 		if status >= http.StatusInternalServerError {
 			span.SetStatus(codes.Error, http.StatusText(status))
 		}

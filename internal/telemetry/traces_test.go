@@ -33,8 +33,7 @@ func TestNothingIsTracedUnlessConfigured(t *testing.T) {
 	off.Close()
 }
 
-// TestSpansAreOneTrace: a caller's, the API's, a statement's and a command's, without what is
-// secret.
+// TestSpansAreOneTrace: spans of a caller, the API, a statement and a command, without secrets.
 func TestSpansAreOneTrace(t *testing.T) {
 	t.Parallel()
 	kept := tracetest.NewInMemoryExporter()
@@ -42,7 +41,7 @@ func TestSpansAreOneTrace(t *testing.T) {
 	defer traces.Close()
 	const caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/tenants?token=no", http.NoBody)
-	r.Header.Set("Traceparent", caller) // it is traced, whatever the ratio
+	r.Header.Set("Traceparent", caller) // it is traced, regardless of the ratio
 	ctx, end := traces.Answer(r)
 	s, ok := traces.Statements().(interface {
 		pgx.QueryTracer
