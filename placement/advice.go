@@ -11,9 +11,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// Advice is a place proposed from outside the engine (placement-policy §1.2,
-// ai_recommended). It can only choose among candidates that pass every filter: one that
-// names anything else changes nothing.
+// Advice is a place proposed from outside the engine (placement-policy §1.2, ai_recommended). It can only choose
+// among candidates that pass every filter: other names change nothing.
 type Advice struct {
 	AppServerID prego.ServerID    `json:"app_server_id"`
 	DBShardID   prego.ShardID     `json:"db_shard_id"`   // "" is the engine's choice
@@ -21,7 +20,7 @@ type Advice struct {
 	Reason      string            `json:"reason"`
 }
 
-// AdviceRequest is sent to an adviser: who wants a place, and the candidates.
+// AdviceRequest is sent to an adviser: the tenant and the candidates.
 type AdviceRequest struct {
 	TenantID    prego.TenantID       `json:"tenant_id"`
 	OrgID       prego.OrgID          `json:"org_id"`
@@ -44,14 +43,13 @@ type Candidate struct {
 // AskFor builds the request to an adviser, with at most so many candidates.
 func (f *Snapshot) AskFor(r Request, most int) AdviceRequest {
 	return AdviceRequest{
-		TenantID: r.TenantID, OrgID: r.OrgID, ParentOrgID: r.ParentOrgID, Region: r.Region, Plan: r.Plan, Mode: f.search(r).mode,
-		Candidates: f.Candidates(r, most),
+		TenantID: r.TenantID, OrgID: r.OrgID, ParentOrgID: r.ParentOrgID, Region: r.Region, Plan: r.Plan,
+		Mode: f.search(r).mode, Candidates: f.Candidates(r, most),
 	}
 }
 
-// Candidates returns the places that an adviser may choose from, best first, at most so
-// many: one for each server, with the companions that the engine would choose. It
-// changes nothing.
+// Candidates returns the places that an adviser may choose from, best first, at most so many: one for each server,
+// with the companions that the engine would choose. It changes nothing.
 func (f *Snapshot) Candidates(r Request, most int) []Candidate {
 	s := f.search(r)
 	if code, _ := s.regionAllowed(); code != "" || r.Override != nil {
@@ -64,7 +62,8 @@ func (f *Snapshot) Candidates(r Request, most int) []Candidate {
 	s.passing = func(t triple, site bool) {
 		srv := &f.servers[t.server]
 		all = append(all, Candidate{
-			AppServerID: srv.ServerID, DBShardID: f.shards.items[t.shard].ShardID, RedisPoolID: prego.RedisPoolID(s.poolFor(srv)), Score: round6(t.score), Site: site,
+			AppServerID: srv.ServerID, DBShardID: f.shards.items[t.shard].ShardID,
+			RedisPoolID: prego.RedisPoolID(s.poolFor(srv)), Score: round6(t.score), Site: site,
 		})
 	}
 	s.choose()
@@ -76,9 +75,8 @@ func (f *Snapshot) Candidates(r Request, most int) []Candidate {
 	return all[:min(len(all), most)]
 }
 
-// advised is the proposed triple, if it may be chosen: its server was among those that
-// passed, in the same contest as the winner, and the proposed companions pass for that
-// server.
+// advised is the proposed triple, if it may be chosen: its server passed in the same contest as the winner, and the
+// proposed companions pass for that server.
 func (s *search) advised(o Outcome, c contest) (triple, bool) {
 	a := s.r.Advice
 	if a == nil || !c.advised.ok {
@@ -88,7 +86,8 @@ func (s *search) advised(o Outcome, c contest) (triple, bool) {
 	srv := &f.servers[t.server]
 	if pool := s.poolFor(srv); a.RedisPoolID != "" && a.RedisPoolID != prego.RedisPoolID(pool) {
 		slot, known := f.pools.byID[string(a.RedisPoolID)]
-		if !known || srv.Role == prego.RoleNode || f.pools.items[slot].HostServerID != "" || f.poolPlace[slot] != f.hot[t.server].place || s.pool(&f.pools.items[slot]) != passes {
+		if !known || srv.Role == prego.RoleNode || f.pools.items[slot].HostServerID != "" ||
+			f.poolPlace[slot] != f.hot[t.server].place || s.pool(&f.pools.items[slot]) != passes {
 			return triple{}, false
 		}
 		t.score += s.poolScoreOf(&f.pools.items[slot]) - s.nearTo(srv).poolScore
@@ -96,10 +95,12 @@ func (s *search) advised(o Outcome, c contest) (triple, bool) {
 	}
 	if chosen := f.shards.items[t.shard].ShardID; a.DBShardID != "" && a.DBShardID != chosen {
 		slot, known := f.shards.byID[string(a.DBShardID)]
-		if !known || srv.Role == prego.RoleNode || f.shards.items[slot].HostServerID != "" || f.shardPlace[slot] != f.hot[t.server].place || f.shardScore[slot] < 0 {
+		if !known || srv.Role == prego.RoleNode || f.shards.items[slot].HostServerID != "" ||
+			f.shardPlace[slot] != f.hot[t.server].place || f.shardScore[slot] < 0 {
 			return triple{}, false
 		}
-		if o == Placed && !slices.ContainsFunc(srv.groups, func(g siteGroup) bool { return g.shard == slot && s.freeSite(&g) != "" }) {
+		free := func(g siteGroup) bool { return g.shard == slot && s.freeSite(&g) != "" }
+		if o == Placed && !slices.ContainsFunc(srv.groups, free) {
 			return triple{}, false
 		}
 		t.score += f.shardScore[slot] - f.shardScore[t.shard]
@@ -108,8 +109,8 @@ func (s *search) advised(o Outcome, c contest) (triple, bool) {
 	return t, true
 }
 
-// adviserSays is an adviser's reason, as far as it can be shown.
-func adviserSays(reason string) string {
+// adviserReason is an adviser's reason, as far as it can be shown.
+func adviserReason(reason string) string {
 	reason = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
@@ -122,5 +123,5 @@ func adviserSays(reason string) string {
 	if r := []rune(reason); len(r) > 200 {
 		reason = string(r[:200]) + "…"
 	}
-	return fmt.Sprintf("; the adviser says %q", reason)
+	return fmt.Sprintf("; the adviser's reason: %q", reason)
 }

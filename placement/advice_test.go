@@ -39,7 +39,7 @@ func TestAdviceChoosesAmongWhatPasses(t *testing.T) {
 	require.Equal(t, []string{"app-1", "db-1", "redis-1", "s-1"}, []string{string(got.AppServerID), string(got.DBShardID), string(got.RedisPoolID), got.PoolSiteID})
 	require.InDelta(t, 0.4*0.6+0.2*0.9+0.2*0.6+0.1*0.6, got.Score, 1e-9)
 	require.Zero(t, got.Confidence, "another server scored more")
-	require.Equal(t, `ai_recommended: app-1 scored 0.6000, the best 0.6800; the adviser says "quiet at night [2J"; site s-1 from its pool`, got.SelectionReason)
+	require.Equal(t, `ai_recommended: app-1 scored 0.6000, the best 0.6800; the adviser's reason: "quiet at night [2J"; site s-1 from its pool`, got.SelectionReason)
 
 	got = f.Decide(request(advised(placement.Advice{AppServerID: "app-1", DBShardID: "db-2", RedisPoolID: "redis-2", Reason: strings.Repeat("very ", 100)})))
 	require.Equal(t, []string{"ai_recommended", "app-1", "db-2", "redis-2", "s-3"}, []string{string(got.Algorithm), string(got.AppServerID), string(got.DBShardID), string(got.RedisPoolID), got.PoolSiteID})
@@ -49,7 +49,7 @@ func TestAdviceChoosesAmongWhatPasses(t *testing.T) {
 	got = f.Decide(request(advised(placement.Advice{AppServerID: "app-2", DBShardID: "db-1"})))
 	require.Equal(t, []string{"ai_recommended", "app-2"}, []string{string(got.Algorithm), string(got.AppServerID)})
 	require.InDelta(t, 0.08, got.Confidence, 1e-9, "the best all the same")
-	require.NotContains(t, got.SelectionReason, "says")
+	require.NotContains(t, got.SelectionReason, "reason:")
 
 	d := advisable()
 	d.Sites = nil
@@ -70,7 +70,7 @@ func TestAdviceThatMayNotBeTakenChangesNothing(t *testing.T) {
 		"a server that isn't":              {advice: placement.Advice{AppServerID: "app-9"}},
 		"a draining server":                {advice: placement.Advice{AppServerID: "app-3"}},
 		"a full server":                    {advice: placement.Advice{AppServerID: "app-1"}, data: func(d *placement.Data) { d.Servers[0].MemoryPct = 70 }},
-		"somebody's server":                {advice: placement.Advice{AppServerID: "app-1"}, data: func(d *placement.Data) { d.Servers[0].DedicatedFor = "u" }},
+		"another tenant's server":          {advice: placement.Advice{AppServerID: "app-1"}, data: func(d *placement.Data) { d.Servers[0].DedicatedFor = "u" }},
 		"the constraint":                   {advice: placement.Advice{AppServerID: "app-1"}, data: func(d *placement.Data) { d.Servers[1].Tags = []string{"blue"} }, request: func(r *placement.Request) { r.Constraint.Require = []string{"blue"} }},
 		"no site, where others have one":   {advice: placement.Advice{AppServerID: "app-1"}, data: func(d *placement.Data) { d.Sites = d.Sites[1:2] }},
 		"a shard that isn't":               {advice: placement.Advice{AppServerID: "app-1", DBShardID: "db-9"}},
@@ -105,8 +105,8 @@ func TestAdviceThatMayNotBeTakenChangesNothing(t *testing.T) {
 	}
 }
 
-// TestAdviceBypassesNothing draws fleets, requests and advice, sound or not: what comes
-// of it satisfies every rule, and has the outcome that it has without.
+// TestAdviceBypassesNothing draws fleets, requests and advice, sound or not: the decision satisfies every rule, and
+// has the same outcome as without advice.
 func TestAdviceBypassesNothing(t *testing.T) {
 	t.Parallel()
 	taken := 0
@@ -136,7 +136,7 @@ func TestAdviceBypassesNothing(t *testing.T) {
 			} else {
 				require.Equal(t, plain, d)
 			}
-			if d.PlacesTenant() && r.Override == nil { // who is shown all can choose the engine's own
+			if d.PlacesTenant() && r.Override == nil { // an adviser that is shown all can choose the engine's own
 				require.Contains(t, candidates, placement.Candidate{
 					AppServerID: plain.AppServerID, DBShardID: plain.DBShardID, RedisPoolID: plain.RedisPoolID, Score: plain.Explanation().Score, Site: plain.Outcome == placement.Placed,
 				})
@@ -169,7 +169,7 @@ func TestCandidates(t *testing.T) {
 	}, f.AskFor(request(func(r *placement.Request) { r.ParentOrgID = "p" }), 1))
 	d.Sites = d.Sites[:1]
 	got := placement.NewSnapshot(shared(), d).Candidates(request(nil), 20)
-	require.Len(t, got, 1, "who has no site loses to who has")
+	require.Len(t, got, 1, "a server without a site loses to a server with a site")
 	d.Sites = nil
 	got = placement.NewSnapshot(shared(), d).Candidates(request(nil), 20)
 	require.Equal(t, []bool{false, false}, []bool{got[0].Site, got[1].Site})

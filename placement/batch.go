@@ -6,11 +6,10 @@ import (
 	"github.com/prego/prego"
 )
 
-// Turns is the order in which requests that came together are decided, as indices. Those
-// that need a server, shard or pool for themselves come first: what is empty is of no more
-// use to them once somebody is there. Among them, and then among the others, the orgs take
-// turns in the order in which they came, so that one with many requests leaves room for
-// one with few. Each org's requests keep their order.
+// Turns returns the order of decisions for requests that came together, as indices. Requests that need a dedicated
+// server, shard or pool come first, because they can only use empty ones. Within both groups the orgs take turns in
+// the order of their arrival, so that an org with many requests leaves room for an org with few. Each org's requests
+// keep their order.
 func (p Policy) Turns(requests []Request) []int {
 	type place struct {
 		shares bool
@@ -41,8 +40,7 @@ func (p Policy) Turns(requests []Request) []int {
 	return order
 }
 
-// DecideAll decides on requests one after the other, as Decide and Apply do, so that each
-// sees those before it.
+// DecideAll decides on requests in order, as Decide and Apply do: each decision sees the previous ones.
 func (f *Snapshot) DecideAll(requests []Request) []Decision {
 	out := make([]Decision, len(requests))
 	for i, r := range requests {

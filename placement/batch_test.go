@@ -12,8 +12,8 @@ import (
 	"github.com/prego/prego/placement"
 )
 
-// TestTogetherIsOneByOne: tenants that are decided on together get what they would get one
-// by one in the same order, and what is written then follows the rules.
+// TestTogetherIsOneByOne: a batch gets the same places as single decisions in the same order, and the rows then
+// satisfy the rules.
 func TestTogetherIsOneByOne(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -44,8 +44,7 @@ func TestTogetherIsOneByOne(t *testing.T) {
 	})
 }
 
-// TestOrgsTakeTurns: nobody is left out, and no org has two turns more than another one
-// that still waits.
+// TestOrgsTakeTurns: no request is left out, and no org has two turns more than another one that still waits.
 func TestOrgsTakeTurns(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -63,7 +62,7 @@ func TestOrgsTakeTurns(t *testing.T) {
 		for at, i := range order {
 			r := requests[i]
 			if at > 0 && alone(requests[order[at-1]]) != alone(r) {
-				require.False(t, alone(r), "those that need something for themselves come first")
+				require.False(t, alone(r), "requests for dedicated parts come first")
 				clear(last)
 			}
 			if before, ok := last[r.OrgID]; ok {

@@ -4,8 +4,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Change lists changed rows of a snapshot: all of them, or those changed since an
-// earlier answer.
+// Change lists changed rows of a snapshot: all of them, or those changed since an earlier answer.
 type Change struct {
 	Full       bool
 	Since      string // the source's cursor for the next change
@@ -28,7 +27,10 @@ type SiteChange struct {
 
 // SnapshotOf builds a snapshot from a full change.
 func SnapshotOf(p Policy, c Change) *Snapshot {
-	d := Data{Servers: c.Servers, Shards: c.Shards, Pools: c.Pools, Providers: c.Providers, Residency: c.Residency, Networks: c.Networks, Edges: c.Edges, LastServer: c.LastServer}
+	d := Data{
+		Servers: c.Servers, Shards: c.Shards, Pools: c.Pools, Providers: c.Providers, Residency: c.Residency,
+		Networks: c.Networks, Edges: c.Edges, LastServer: c.LastServer,
+	}
 	for _, s := range c.Sites {
 		if s.Available {
 			d.Sites = append(d.Sites, s.PoolSite)

@@ -20,7 +20,7 @@ func full(d placement.Data) placement.Change {
 	return c
 }
 
-// TestAFleetFollowsEveryChange: each kind of row changes what is decided.
+// TestAFleetFollowsEveryChange: each kind of row changes the decisions.
 func TestAFleetFollowsEveryChange(t *testing.T) {
 	t.Parallel()
 	at := func(f *placement.Snapshot) string {
@@ -28,7 +28,7 @@ func TestAFleetFollowsEveryChange(t *testing.T) {
 		return string(d.Outcome) + " " + string(d.AppServerID) + " " + d.PoolSiteID
 	}
 	require.Equal(t, "placed app-2 s-2", at(placement.SnapshotOf(shared(), full(fleet()))))
-	require.Equal(t, 1, placement.SnapshotOf(shared(), full(fleet())).Sites("app-1"), "one that is taken is none")
+	require.Equal(t, 1, placement.SnapshotOf(shared(), full(fleet())).Sites("app-1"), "a taken site does not count")
 	for name, tc := range map[string]struct {
 		change func(*placement.Change)
 		want   string

@@ -7,8 +7,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// ConstraintDocument is the JSON input of `prego plan constraint`: servers and a
-// constraint.
+// ConstraintDocument is the JSON input of `prego plan constraint`: servers and a constraint.
 type ConstraintDocument struct {
 	Servers    []DocTaggedServer `json:"servers"`
 	Constraint *DocConstraint    `json:"constraint"` // null means any server
@@ -21,7 +20,7 @@ type DocTaggedServer struct {
 	Fits *bool    `json:"fits"` // null means true
 }
 
-// ConstraintAnswer says who may run the work, as JSON; Error is null if someone may.
+// ConstraintAnswer lists the servers that may run the work, as JSON; Error is null if there are any.
 type ConstraintAnswer struct {
 	Eligible []string    `json:"eligible"`
 	Error    *prego.Code `json:"error"`
@@ -58,16 +57,15 @@ type TaggedServer struct {
 	Fits bool     // has room for the work
 }
 
-// Eligible lists the servers that satisfy the constraint and have room, in the
-// order given. When there is none, the code says why (placement-pools,
-// "Auctioneer"): CodeCellMismatch only when no server at all satisfies the
-// constraint, CodeInsufficientResources only when some do and none has room. It is
-// "" otherwise. The constraint is normalized.
+// Eligible lists the servers that satisfy the constraint and have room, in the given order. If there is none, the
+// code gives the reason (placement-pools, "Auctioneer"): CodeCellMismatch if no server at all satisfies the
+// constraint, CodeInsufficientResources if some do and none has room. Otherwise it is "". The constraint is
+// normalized.
 func Eligible(servers []TaggedServer, c prego.Constraint) (ids []string, code prego.Code) {
 	ids, code = []string{}, prego.CodeCellMismatch
 	for _, s := range servers {
 		switch {
-		case !Satisfies(s.Tags, c):
+		case !c.SatisfiedBy(s.Tags):
 		case s.Fits:
 			ids = append(ids, s.ID)
 		default:

@@ -9,17 +9,15 @@ import (
 	"github.com/prego/prego"
 )
 
-// ConstraintReport compares the servers of a snapshot with a constraint
-// (placement-pools, "Auctioneer"): how many of the considered app servers and nodes
-// satisfy it, and why the others do not.
+// ConstraintReport compares the servers of a snapshot with a constraint (placement-pools, "Auctioneer"): how many of
+// the considered app servers and nodes satisfy it, and why the others do not.
 type ConstraintReport struct {
 	Require        []string `json:"require"`
 	Disallow       []string `json:"disallow"`
 	PlacementPools []string `json:"placement_pools"` // whose constraints it includes
 	LookedAt       int      `json:"servers_looked_at"`
 	Satisfying     int      `json:"servers_satisfying"`
-	// Unsatisfied counts the others by the first rule that each breaks: "lacks <tag>",
-	// "has <tag>".
+	// Unsatisfied counts the others by the first rule that each breaks: "lacks <tag>", "has <tag>".
 	Unsatisfied map[string]int `json:"unsatisfied"`
 	// Ignored: an operator's override went against it.
 	Ignored bool `json:"ignored,omitempty"`
@@ -47,7 +45,8 @@ func (s *search) reportConstraint() {
 	}
 	lacks, has := make([]int, len(c.Require)), make([]int, len(c.Disallow))
 	r := &ConstraintReport{
-		Require: notNil(c.Require), Disallow: notNil(c.Disallow), PlacementPools: notNil(s.r.Pools), LookedAt: len(s.f.servers), Unsatisfied: map[string]int{},
+		Require: notNil(c.Require), Disallow: notNil(c.Disallow), PlacementPools: notNil(s.r.Pools),
+		LookedAt: len(s.f.servers), Unsatisfied: map[string]int{},
 	}
 	for i := range s.f.servers {
 		tags := s.f.servers[i].Tags

@@ -11,7 +11,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// tagged is a fleet of three app servers, of which the first two are blue.
+// tagged is a fleet of three app servers. The first two are blue.
 func tagged() placement.Data {
 	d := fleet()
 	d.Servers = append(d.Servers, placement.Server{ServerID: "app-3", Role: prego.RoleApp, Region: "eu", InfraProvider: "hetzner", Status: "active"})
@@ -73,7 +73,7 @@ func TestPlacementErrors(t *testing.T) {
 			require.Equal(t, tc.unsatisfied, d.Constraint.Unsatisfied)
 			require.Equal(t, []string{"p"}, d.Explanation().Constraint.PlacementPools)
 			if tc.code != "" {
-				require.Contains(t, d.SelectionReason, d.Constraint.String(), "whoever waits is told the counts")
+				require.Contains(t, d.SelectionReason, d.Constraint.String(), "the reason for waiting has the counts")
 			}
 		})
 	}
@@ -81,8 +81,8 @@ func TestPlacementErrors(t *testing.T) {
 	require.Nil(t, d.Constraint)
 }
 
-// TestOverridesAndConstraints: a server that the constraint does not allow is refused,
-// unless the override says that it goes against it.
+// TestOverridesAndConstraints: a server that the constraint forbids is refused, unless the override ignores the
+// constraint explicitly.
 func TestOverridesAndConstraints(t *testing.T) {
 	t.Parallel()
 	ask := func(change func(*placement.Override)) placement.Decision {
@@ -101,12 +101,12 @@ func TestOverridesAndConstraints(t *testing.T) {
 	d = ask(func(o *placement.Override) { o.IgnoreConstraint = true })
 	require.True(t, d.PlacesTenant())
 	require.Equal(t, "app-3", string(d.AppServerID))
-	require.True(t, d.Constraint.Ignored, "the decision says so")
+	require.True(t, d.Constraint.Ignored, "the decision records it")
 	require.Equal(t, []string{"blue"}, d.Constraint.Require)
 }
 
-// TestEligibility: nobody lands on a server that does not satisfy the constraint, and
-// the error tells whether any does.
+// TestEligibility: no tenant gets a server that does not satisfy the constraint, and the error distinguishes whether
+// any does.
 func TestEligibility(t *testing.T) {
 	t.Parallel()
 	tag := rapid.SampledFrom([]string{"a", "b", "c"})

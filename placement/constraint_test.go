@@ -11,7 +11,7 @@ import (
 	"github.com/prego/prego/placement"
 )
 
-// cells are nine servers with tags of all kinds (placement-pools, "Tags"), of which the named ones have room.
+// cells are nine servers with all kinds of tags (placement-pools, "Tags"); fit selects the servers with room.
 func cells(fit func(id string) bool) placement.ConstraintDocument {
 	tags := [][]string{
 		{"staging", "Skynet"},
@@ -41,20 +41,20 @@ func TestEligible(t *testing.T) {
 		eligible          string
 		code              prego.Code
 	}{
-		"empty":                    {eligible: "123456789"},
-		"require staging":          {require: []string{"staging"}, eligible: "1234"},
-		"disallow production":      {disallow: []string{"production"}, eligible: "12349"},
-		"require both":             {require: []string{"staging", "skynet"}, eligible: "12"},
-		"require and disallow":     {require: []string{"staging"}, disallow: []string{"skynet"}, eligible: "34"},
-		"contradiction":            {require: []string{"staging"}, disallow: []string{"staging"}, code: prego.CodeCellMismatch},
-		"unknown tag":              {require: []string{"alfalfa"}, code: prego.CodeCellMismatch},
-		"case does not matter":     {require: []string{"STAGING"}, disallow: []string{"SkyNet"}, eligible: "34"},
-		"stack is a tag":           {require: []string{"stack:lucid64"}, code: prego.CodeCellMismatch},
-		"some are full":            {require: []string{"staging"}, full: "13", eligible: "24"},
-		"all that match are full":  {require: []string{"staging"}, full: "1234", code: prego.CodeInsufficientResources},
-		"one that matches is full": {require: []string{"staging", "skynet"}, full: "1256", code: prego.CodeInsufficientResources},
-		"full and none matches":    {require: []string{"alfalfa"}, full: "123456789", code: prego.CodeCellMismatch},
-		"all full":                 {full: "123456789", code: prego.CodeInsufficientResources},
+		"empty":                   {eligible: "123456789"},
+		"require staging":         {require: []string{"staging"}, eligible: "1234"},
+		"disallow production":     {disallow: []string{"production"}, eligible: "12349"},
+		"require both":            {require: []string{"staging", "skynet"}, eligible: "12"},
+		"require and disallow":    {require: []string{"staging"}, disallow: []string{"skynet"}, eligible: "34"},
+		"contradiction":           {require: []string{"staging"}, disallow: []string{"staging"}, code: prego.CodeCellMismatch},
+		"unknown tag":             {require: []string{"alfalfa"}, code: prego.CodeCellMismatch},
+		"case does not matter":    {require: []string{"STAGING"}, disallow: []string{"SkyNet"}, eligible: "34"},
+		"stack is a tag":          {require: []string{"stack:lucid64"}, code: prego.CodeCellMismatch},
+		"some are full":           {require: []string{"staging"}, full: "13", eligible: "24"},
+		"all that match are full": {require: []string{"staging"}, full: "1234", code: prego.CodeInsufficientResources},
+		"the only match is full":  {require: []string{"staging", "skynet"}, full: "1256", code: prego.CodeInsufficientResources},
+		"full and none matches":   {require: []string{"alfalfa"}, full: "123456789", code: prego.CodeCellMismatch},
+		"all full":                {full: "123456789", code: prego.CodeInsufficientResources},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -9,8 +9,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// reason is why a candidate was rejected: the first filter that it failed, in the order
-// of the pipeline (placement-policy §2).
+// reason is why a candidate was rejected: the first filter that it failed, in the order of the pipeline
+// (placement-policy §2).
 type reason uint8
 
 const (
@@ -43,10 +43,12 @@ const (
 )
 
 var reasonNames = [reasons]string{
-	rejectConstraint: "constraint_mismatch", rejectRegion: "region_mismatch", rejectProvider: "infra_provider_not_allowed",
-	rejectResidency: "data_residency", rejectDedicated: "dedicated_to_another_tenant", rejectNotServing: "fleet_not_serving", rejectNotEmpty: "not_empty",
-	rejectTrials: "refuses_trials", rejectWarmPlan: "warm_for_another_plan", rejectTierLock: "plan_tier_lock", rejectStatus: "not_active",
-	rejectMemory: "memory_pct", rejectCPU: "cpu_pct", rejectWorkerSlots: "worker_slots_pct", rejectDisk: "db_disk_pct", rejectRedisMemory: "redis_memory_pct",
+	rejectConstraint: "constraint_mismatch", rejectRegion: "region_mismatch",
+	rejectProvider: "infra_provider_not_allowed", rejectResidency: "data_residency",
+	rejectDedicated: "dedicated_to_another_tenant", rejectNotServing: "fleet_not_serving", rejectNotEmpty: "not_empty",
+	rejectTrials: "refuses_trials", rejectWarmPlan: "warm_for_another_plan", rejectTierLock: "plan_tier_lock",
+	rejectStatus: "not_active", rejectMemory: "memory_pct", rejectCPU: "cpu_pct",
+	rejectWorkerSlots: "worker_slots_pct", rejectDisk: "db_disk_pct", rejectRedisMemory: "redis_memory_pct",
 	rejectCount: "tenant_count", rejectShardFull: "db_shard_full", rejectPoolFull: "redis_pool_full",
 	rejectNoSite: "site_pool_empty", rejectBusy: "busy",
 	rejectNetwork: "network_zone_mismatch", rejectNoEdges: "network_without_edges", rejectCordoned: "cordoned",
@@ -55,8 +57,7 @@ var reasonNames = [reasons]string{
 // codeNoSite is the code of placements that wait for a pool site.
 const codeNoSite prego.Code = "site_pool_empty"
 
-// tally counts rejections and keeps the first of each list; every list is in the order
-// of ids.
+// tally counts rejections and keeps the first of each list; every list is in the order of ids.
 type tally struct {
 	counts [reasons]int
 	first  [lists][]Rejection
@@ -127,7 +128,7 @@ type search struct {
 
 	near   []near // by place
 	passed struct{ shard, pool int }
-	// saw is what was looked at, for a funnel.
+	// saw notes which kinds were examined, for a funnel.
 	saw     struct{ servers, shards, pools bool }
 	bestFit bool
 	// passing is called for every triple that passes; may be nil.
@@ -161,7 +162,7 @@ func (s *search) ask(flag uint32, on bool) {
 	}
 }
 
-// Decide places a request, or says why not. It changes nothing: Apply does.
+// Decide places a request, or gives the reason why not. It changes nothing: Apply does.
 func (f *Snapshot) Decide(r Request) Decision { return f.search(r).decide() }
 
 func (s *search) decide() Decision {
@@ -210,8 +211,8 @@ func (s *search) regionAllowed() (prego.Code, string) {
 	return prego.CodeNoProvider, fmt.Sprintf("no enabled provider serves region %s", s.r.Region)
 }
 
-// scoreShards filters the shards, and scores those that pass into f.shardScore
-// (placement-policy §2.3: the tier lock comes first).
+// scoreShards filters the shards, and scores the passing ones into f.shardScore (placement-policy §2.3: the tier lock
+// comes first).
 func (s *search) scoreShards() {
 	f := s.f
 	s.saw.shards = true
@@ -223,8 +224,8 @@ func (s *search) scoreShards() {
 			s.reject(listShards, string(sh.ShardID), why)
 			continue
 		}
-		score := f.policy.Weights.DBLoad*(1-float64(sh.Tenants)/float64(sh.Capacity)) + f.policy.Weights.DBDisk*freeShare(sh.DiskPct)
-		f.shardScore[slot] = score
+		f.shardScore[slot] = f.policy.Weights.DBLoad*(1-float64(sh.Tenants)/float64(sh.Capacity)) +
+			f.policy.Weights.DBDisk*freeShare(sh.DiskPct)
 		if sh.HostServerID != "" {
 			continue
 		}
@@ -236,8 +237,7 @@ func (s *search) scoreShards() {
 	}
 }
 
-// shardPreference is a shard's score, raised if the parent org is there and that is
-// preferred (placement-policy §5).
+// shardPreference is a shard's score, raised if the parent org is there and that is preferred (placement-policy §5).
 func (s *search) shardPreference(slot int32) float64 {
 	v := s.f.shardScore[slot]
 	if s.f.policy.SameShard && s.r.ParentOrgID != "" && s.f.shards.items[slot].ParentOrgs[string(s.r.ParentOrgID)] > 0 {
@@ -274,12 +274,8 @@ func (s *search) poolScoreOf(p *RedisPool) float64 {
 	return w.RedisLoad*(1-float64(p.Tenants)/float64(p.Capacity)) + w.RedisMemory*freeShare(p.MemoryPct)
 }
 
-// satisfies checks the constraint (placement-pools): all required tags, none of the
-// disallowed ones.
+// satisfies checks the constraint (placement-pools): all required tags, none of the disallowed ones.
 func (s *search) satisfies(i int) bool { return s.r.Constraint.SatisfiedBy(s.f.servers[i].Tags) }
-
-// Satisfies reports whether tags satisfy a constraint; both are lower-case.
-func Satisfies(tags []string, c prego.Constraint) bool { return c.SatisfiedBy(tags) }
 
 // countServers counts the servers as considered, for decisions that choose none.
 func (s *search) countServers() {
@@ -310,9 +306,8 @@ func (c *contest) enter(t triple, family bool, first bool) {
 	}
 }
 
-// choose considers every server once. Scores are separable: the pool is the same for
-// all servers, and the shard only depends on the sites that a server has, so the cross
-// product is never enumerated (placement-policy §2.5, §2.6).
+// choose considers every server once. Scores are separable: the pool is the same for all servers, and the shard only
+// depends on the sites that a server has, so the cross product is never enumerated (placement-policy §2.5, §2.6).
 func (s *search) choose() Decision {
 	f := s.f
 	family := s.familyServers()
@@ -348,8 +343,7 @@ func (s *search) choose() Decision {
 		// For most servers, two numbers decide on a plain request.
 		if flags := s.flags(h); flags&flagsToLookAt == 0 {
 		} else if why := s.server(i, flags); why != passes {
-			// The id is only read for the few that are listed: it is elsewhere in
-			// memory.
+			// The id is only read for the few listed servers: it is elsewhere in memory.
 			if s.counts[why]++; len(s.first[listServers+turned]) < s.most {
 				s.list(listServers+turned, string(f.servers[i].ServerID), why)
 			}
@@ -418,7 +412,8 @@ func (s *search) choose() Decision {
 	case empty.best.ok && (hasOwn || (s.mode == tenant.ModeShared && f.policy.EmptyPool == OnDemand)):
 		return s.placed(OnDemandSite, empty)
 	case empty.best.ok && s.mode == tenant.ModeShared:
-		d := s.without(HoldForSite, codeNoSite, "servers have room, and none has a site left in its pool: the placement waits for a refill")
+		d := s.without(HoldForSite, codeNoSite,
+			"servers have room, and none has a site left in its pool: the placement waits for a refill")
 		d.AppServerID = f.servers[empty.best.server].ServerID
 		return d
 	case s.mode == tenant.ModeOneTenantOneServer && s.r.Constraint.Satisfiable(): // by the server created for it
@@ -427,14 +422,15 @@ func (s *search) choose() Decision {
 	return s.noCapacity()
 }
 
-// siteShard is the best shard on which a server still has a site, or -1.
+// siteShard is the best shard for which a server still has a site, or -1.
 func (s *search) siteShard(i int, h *hot) int32 {
 	switch h.shard0 {
 	case noSites:
 		return -1
 	case manyShards:
 	default:
-		if s.f.shardScore[h.shard0] >= 0 && s.reachable(i, h, h.shard0) && (len(s.r.Busy) == 0 || s.freeSite(&s.f.servers[i].groups[0]) != "") {
+		if s.f.shardScore[h.shard0] >= 0 && s.reachable(i, h, h.shard0) &&
+			(len(s.r.Busy) == 0 || s.freeSite(&s.f.servers[i].groups[0]) != "") {
 			return h.shard0
 		}
 		return -1
@@ -451,7 +447,7 @@ func (s *search) siteShard(i int, h *hot) int32 {
 	return best
 }
 
-// freeSite is the first site of a group that nobody is reserving, or "".
+// freeSite is the first site of a group that is not being reserved, or "".
 func (s *search) freeSite(g *siteGroup) string {
 	for _, id := range g.ids {
 		if !s.r.Busy[id] {
@@ -461,7 +457,7 @@ func (s *search) freeSite(g *siteGroup) string {
 	return ""
 }
 
-// reachable: a node's shard serves that node alone, another one its network.
+// reachable reports whether a server may use a shard: a node's shard serves only that node, any other its network.
 func (s *search) reachable(i int, h *hot, slot int32) bool {
 	host := s.f.shards.items[slot].HostServerID
 	return host == "" && s.f.shardPlace[slot] == h.place || host == s.f.servers[i].ServerID
@@ -497,12 +493,13 @@ func (s *search) roundRobinStart() int {
 	return i
 }
 
-// placed makes the decision for the contest's winner, after the affinity rule and the
-// invariants (placement-policy §5, §6).
+// placed makes the decision for the contest's winner, after the affinity rule and the invariants (placement-policy
+// §5, §6).
 func (s *search) placed(o Outcome, c contest) Decision {
 	f, win := s.f, c.best
 	byAffinity := false
-	if s.algorithm == BestFit && c.family.ok && c.family.server != win.server && win.score-c.family.score <= AffinityDelta+epsilon {
+	within := win.score-c.family.score <= AffinityDelta+epsilon
+	if s.algorithm == BestFit && c.family.ok && c.family.server != win.server && within {
 		win, byAffinity = c.family, true
 	}
 	advised, byAdvice := s.advised(o, c)
@@ -552,25 +549,27 @@ func (s *search) explain(d Decision, c contest, byAffinity bool) string {
 	how := fmt.Sprintf("%s: %s", d.Algorithm, d.AppServerID)
 	switch {
 	case d.Algorithm == AIRecommended:
-		how += fmt.Sprintf(" scored %.4f, the best %.4f", d.Score, c.best.score) + adviserSays(s.r.Advice.Reason)
+		how += fmt.Sprintf(" scored %.4f, the best %.4f", d.Score, c.best.score) + adviserReason(s.r.Advice.Reason)
 	case byAffinity:
-		how += fmt.Sprintf(" (score %.4f), where its parent org lives, within %.2f of the best (%.4f)", d.Score, AffinityDelta, c.best.score)
+		how += fmt.Sprintf(" (score %.4f), where its parent org lives, within %.2f of the best (%.4f)",
+			d.Score, AffinityDelta, c.best.score)
 	case s.algorithm == BestFit && c.others:
 		how += fmt.Sprintf(" scored %.4f, the runner-up %.4f", d.Score, c.second)
 	case s.algorithm == BestFit:
 		how += fmt.Sprintf(" scored %.4f and is the only one", d.Score)
 	}
 	if d.Outcome == OnDemandSite {
-		return how + "; its site is made on demand"
+		return how + "; its site is created on demand"
 	}
 	return how + "; site " + d.PoolSiteID + " from its pool"
 }
 
-// noCapacity distinguishes the two placement errors, and says which roles are short
-// (placement-policy §3, placement-pools "Auctioneer").
+// noCapacity distinguishes the two placement errors, and lists the missing roles (placement-policy §3,
+// placement-pools "Auctioneer").
 func (s *search) noCapacity() Decision {
 	if s.report != nil && s.report.Satisfying == 0 {
-		d := s.without(AwaitingCapacity, prego.CodeCellMismatch, "no server satisfies the constraint ("+s.report.String()+")")
+		d := s.without(AwaitingCapacity, prego.CodeCellMismatch,
+			"no server satisfies the constraint ("+s.report.String()+")")
 		d.MissingRoles = []prego.Role{prego.RoleApp}
 		d.MissingIn, _ = s.grow()
 		return d
@@ -610,6 +609,5 @@ func (s *search) without(o Outcome, code prego.Code, why string) Decision {
 }
 
 func (s *search) refuse(code prego.Code, why string) Decision {
-	d := s.without(Refused, code, why)
-	return d
+	return s.without(Refused, code, why)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// fleet is data with one of everything in eu, to be changed by a test.
+// fleet is data with one server, shard, pool and site of each kind in eu, for a test to change.
 func fleet() placement.Data {
 	return placement.Data{
 		Servers: []placement.Server{
@@ -56,7 +56,7 @@ func TestDecide(t *testing.T) {
 	}{
 		"best fit takes the one with more memory free": {outcome: placement.Placed, server: "app-2"},
 		"first fit takes the first by id":              {policy: func(p *placement.Policy) { p.Algorithm = placement.FirstFit }, outcome: placement.Placed, server: "app-1"},
-		"round robin goes on after the last": {
+		"round robin continues after the last": {
 			policy: func(p *placement.Policy) { p.Algorithm = placement.RoundRobin }, data: func(d *placement.Data) { d.LastServer = "app-1" },
 			outcome: placement.Placed, server: "app-2",
 		},
@@ -64,7 +64,7 @@ func TestDecide(t *testing.T) {
 			policy: func(p *placement.Policy) { p.Algorithm = placement.RoundRobin }, data: func(d *placement.Data) { d.LastServer = "app-2" },
 			outcome: placement.Placed, server: "app-1",
 		},
-		"new server takes the one that was made": {
+		"new server takes the created server": {
 			policy: func(p *placement.Policy) { p.Algorithm = placement.NewServer },
 			data:   func(d *placement.Data) { warm(d); d.Sites = nil; d.Servers[2].DedicatedFor = "t" }, outcome: placement.OnDemandSite, server: "node-1",
 		},
@@ -73,22 +73,22 @@ func TestDecide(t *testing.T) {
 			request: func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1"} },
 			outcome: placement.Refused, code: prego.CodeInvariantViolation,
 		},
-		"new server makes one":                          {policy: func(p *placement.Policy) { p.Algorithm = placement.NewServer }, outcome: placement.NeedsServer},
-		"equal scores go by id":                         {data: func(d *placement.Data) { d.Servers[0].MemoryPct = 20 }, outcome: placement.Placed, server: "app-1"},
-		"a server at the memory threshold takes nobody": {data: func(d *placement.Data) { d.Servers[1].MemoryPct = 70 }, outcome: placement.Placed, server: "app-1"},
+		"new server makes one":                        {policy: func(p *placement.Policy) { p.Algorithm = placement.NewServer }, outcome: placement.NeedsServer},
+		"equal scores go by id":                       {data: func(d *placement.Data) { d.Servers[0].MemoryPct = 20 }, outcome: placement.Placed, server: "app-1"},
+		"a server at the memory threshold takes none": {data: func(d *placement.Data) { d.Servers[1].MemoryPct = 70 }, outcome: placement.Placed, server: "app-1"},
 		"nor where no other is left": {
 			data:    func(d *placement.Data) { d.Servers[0].MemoryPct, d.Servers[1].MemoryPct = 70, 70 },
 			outcome: placement.AwaitingCapacity, code: prego.CodeInsufficientResources, missing: []prego.Role{prego.RoleApp},
 		},
 		"just below it is below it": {data: func(d *placement.Data) { d.Servers[0].MemoryPct, d.Servers[1].MemoryPct = 70, 69.9 }, outcome: placement.Placed, server: "app-2"},
-		"servers with 20 tenants take nobody": {
+		"servers with 20 tenants take no more": {
 			data:    func(d *placement.Data) { d.Servers[0].TenantCount, d.Servers[1].TenantCount = 20, 20 },
 			outcome: placement.AwaitingCapacity, code: prego.CodeInsufficientResources, missing: []prego.Role{prego.RoleApp},
 		},
-		"those with 19 do":               {data: func(d *placement.Data) { d.Servers[0].TenantCount, d.Servers[1].TenantCount = 20, 19 }, outcome: placement.Placed, server: "app-2"},
-		"a draining server takes nobody": {data: func(d *placement.Data) { d.Servers[1].Status = server.Decommissioning }, outcome: placement.Placed, server: "app-1"},
-		"an empty pool is passed over":   {data: func(d *placement.Data) { d.Sites = d.Sites[:1] }, outcome: placement.Placed, server: "app-1"},
-		"all pools empty, on demand":     {data: func(d *placement.Data) { d.Sites = nil }, outcome: placement.OnDemandSite, server: "app-2"},
+		"servers with 19 do":           {data: func(d *placement.Data) { d.Servers[0].TenantCount, d.Servers[1].TenantCount = 20, 19 }, outcome: placement.Placed, server: "app-2"},
+		"a draining server takes none": {data: func(d *placement.Data) { d.Servers[1].Status = server.Decommissioning }, outcome: placement.Placed, server: "app-1"},
+		"an empty pool is passed over": {data: func(d *placement.Data) { d.Sites = d.Sites[:1] }, outcome: placement.Placed, server: "app-1"},
+		"all pools empty, on demand":   {data: func(d *placement.Data) { d.Sites = nil }, outcome: placement.OnDemandSite, server: "app-2"},
 		"all pools empty, hold": {
 			policy: func(p *placement.Policy) { p.EmptyPool = placement.Hold }, data: func(d *placement.Data) { d.Sites = nil },
 			outcome: placement.HoldForSite, server: "app-2", code: "site_pool_empty",
@@ -138,7 +138,7 @@ func TestDecide(t *testing.T) {
 			data: func(d *placement.Data) { d.Servers[1].Tags = []string{"blue"} }, request: func(r *placement.Request) { r.Constraint.Disallow = []string{"blue"} },
 			outcome: placement.Placed, server: "app-1",
 		},
-		"nobody has the tag": {
+		"no server has the tag": {
 			request: func(r *placement.Request) { r.Constraint.Require = []string{"blue"} },
 			outcome: placement.AwaitingCapacity, code: prego.CodeCellMismatch, missing: []prego.Role{prego.RoleApp},
 		},
@@ -172,7 +172,7 @@ func TestDecide(t *testing.T) {
 			policy: func(p *placement.Policy) { p.Mode = tenant.ModeOneTenantOneServer }, data: warm,
 			outcome: placement.Placed, server: "node-1",
 		},
-		"a warm one of another plan is not": {
+		"a warm server of another plan is not": {
 			policy: func(p *placement.Policy) { p.Mode = tenant.ModeOneTenantOneServer },
 			data:   func(d *placement.Data) { warm(d); d.Servers[2].WarmPlan = prego.PlanBusiness }, outcome: placement.NeedsServer,
 		},

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -10,8 +11,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// Document is the JSON input of `prego plan place` and POST /v1/placements/simulate: a
-// snapshot and requests.
+// Document is the JSON input of `prego plan place` and POST /v1/placements/simulate: a snapshot and requests.
 type Document struct {
 	Policy         DocPolicy           `json:"policy"`
 	Servers        []DocServer         `json:"servers"`
@@ -23,8 +23,8 @@ type Document struct {
 	Requests       []DocRequest        `json:"requests"`
 }
 
-// DocPolicy is a policy; absent fields have the defaults, except the mode, which is
-// shared: a document has servers to place on.
+// DocPolicy is a policy; absent fields have the defaults, except the mode, which is shared: a document has servers to
+// place on.
 type DocPolicy struct {
 	Mode              string      `json:"mode"`
 	Algorithm         string      `json:"algorithm"`
@@ -226,8 +226,8 @@ func (c *checker) count(field string, v int) {
 	}
 }
 
-// Build checks the document and returns its parts. The first error is returned as a
-// CodeInvalidField error with its path.
+// Build checks the document and returns its parts. The first error is returned as a CodeInvalidField error with its
+// path.
 func (d Document) Build() (Policy, Data, []Request, error) {
 	c := &checker{}
 	p := d.Policy.build()
@@ -240,14 +240,11 @@ func (d Document) Build() (Policy, Data, []Request, error) {
 		if v.ID == "" {
 			c.fault(at+".id", "is required")
 		}
-		data.Providers = append(data.Providers, Provider{ID: prego.InfraProviderID(v.ID), Enabled: v.Enabled, Regions: c.regions(at+".regions", v.Regions)})
+		data.Providers = append(data.Providers, Provider{
+			ID: prego.InfraProviderID(v.ID), Enabled: v.Enabled, Regions: c.regions(at+".regions", v.Regions),
+		})
 	}
-	countries := make([]string, 0, len(d.Residency))
-	for country := range d.Residency {
-		countries = append(countries, country)
-	}
-	slices.Sort(countries)
-	for _, country := range countries {
+	for _, country := range slices.Sorted(maps.Keys(d.Residency)) {
 		data.Residency[country] = Zone{Regions: c.regions("residency."+country, d.Residency[country])}
 	}
 	ids := map[string]bool{}
@@ -261,9 +258,10 @@ func (d Document) Build() (Policy, Data, []Request, error) {
 		c.count(at+".tenant_capacity", v.TenantCapacity)
 		c.count(at+".current_tenants", v.CurrentTenants)
 		data.Pools = append(data.Pools, RedisPool{
-			PoolID: v.PoolID, Region: c.region(at+".region", v.Region), Tenants: v.CurrentTenants, Capacity: v.TenantCapacity,
-			DedicatedFor: stringOr(v.DedicatedForTenantID), Status: c.status(at+".status", v.Status),
-			NotServing: v.NotServing, RunsInstances: v.RunsInstances, Cordoned: v.Cordoned, MemoryPct: c.pct(at+".memory_pct", v.MemoryPct),
+			PoolID: v.PoolID, Region: c.region(at+".region", v.Region), Tenants: v.CurrentTenants,
+			Capacity: v.TenantCapacity, DedicatedFor: stringOr(v.DedicatedForTenantID),
+			Status: c.status(at+".status", v.Status), NotServing: v.NotServing, RunsInstances: v.RunsInstances,
+			Cordoned: v.Cordoned, MemoryPct: c.pct(at+".memory_pct", v.MemoryPct),
 		})
 	}
 	ids = map[string]bool{}
@@ -277,7 +275,8 @@ func (d Document) Build() (Policy, Data, []Request, error) {
 		c.id(ids, at+".pool_site_id", v.PoolSiteID)
 		switch tenant.SiteState(v.State) {
 		case tenant.SiteAvailable:
-			data.Sites = append(data.Sites, PoolSite{PoolSiteID: v.PoolSiteID, AppServerID: v.AppServerID, DBShardID: v.DBShardID})
+			site := PoolSite{PoolSiteID: v.PoolSiteID, AppServerID: v.AppServerID, DBShardID: v.DBShardID}
+			data.Sites = append(data.Sites, site)
 		case tenant.SiteReserved, tenant.SiteAssigned, tenant.SiteFailed, tenant.SiteDraining:
 		default:
 			c.fault(at+".state", "must be one of available, reserved, assigned, failed, draining")
@@ -359,7 +358,8 @@ func (c *checker) shard(at string, ids map[string]bool, v DocShard) Shard {
 	s := Shard{
 		ShardID: v.ShardID, Region: c.region(at+".region", v.Region), DedicatedFor: stringOr(v.DedicatedForTenantID),
 		Tenants: v.CurrentTenantCount, Capacity: v.TenantCapacity, Status: c.status(at+".status", v.Status),
-		NotServing: v.NotServing, RunsInstances: v.RunsInstances, Cordoned: v.Cordoned, DiskPct: c.pct(at+".disk_pct", v.DiskPct),
+		NotServing: v.NotServing, RunsInstances: v.RunsInstances, Cordoned: v.Cordoned,
+		DiskPct: c.pct(at+".disk_pct", v.DiskPct),
 	}
 	if v.PlanTierLock != nil {
 		s.PlanTierLock = c.plan(at+".plan_tier_lock", *v.PlanTierLock)
@@ -377,10 +377,12 @@ func (c *checker) server(at string, ids map[string]bool, v DocServer) Server {
 		c.fault(at+".memory_pct", "must be 0 to 100")
 	}
 	s := Server{
-		ServerID: v.ServerID, Role: prego.Role(v.Role), Region: c.region(at+".region", v.Region), InfraProvider: prego.InfraProviderID(v.InfraProvider),
-		Status: c.status(at+".status", v.Status), MemoryPct: v.MemoryPct, TenantCount: v.TenantCount,
-		DedicatedFor: stringOr(v.DedicatedForTenantID), RefusesTrials: v.AcceptsTrial != nil && !*v.AcceptsTrial,
-		NotServing: v.NotServing, RunsInstances: v.RunsInstances, Cordoned: v.Cordoned, CPUPct: c.pct(at+".cpu_pct", v.CPUPct), WorkerSlotsPct: c.pct(at+".worker_slots_pct", v.WorkerSlotsPct),
+		ServerID: v.ServerID, Role: prego.Role(v.Role), Region: c.region(at+".region", v.Region),
+		InfraProvider: prego.InfraProviderID(v.InfraProvider), Status: c.status(at+".status", v.Status),
+		MemoryPct: v.MemoryPct, TenantCount: v.TenantCount, DedicatedFor: stringOr(v.DedicatedForTenantID),
+		RefusesTrials: v.AcceptsTrial != nil && !*v.AcceptsTrial, NotServing: v.NotServing,
+		RunsInstances: v.RunsInstances, Cordoned: v.Cordoned, CPUPct: c.pct(at+".cpu_pct", v.CPUPct),
+		WorkerSlotsPct: c.pct(at+".worker_slots_pct", v.WorkerSlotsPct),
 	}
 	for _, t := range v.Tags {
 		s.Tags = append(s.Tags, strings.ToLower(t))
@@ -397,8 +399,9 @@ func (c *checker) server(at string, ids map[string]bool, v DocServer) Server {
 func (c *checker) request(at string, ids map[string]bool, v DocRequest) Request {
 	c.id(ids, at+".tenant_id", string(v.TenantID))
 	r := Request{
-		TenantID: v.TenantID, OrgID: v.OrgID, ParentOrgID: stringOr(v.ParentOrgID), Region: c.region(at+".region", v.Region),
-		Plan: c.plan(at+".plan", v.Plan), DataResidency: stringOr(v.DataResidency), DedicatedRedis: v.DedicatedRedis,
+		TenantID: v.TenantID, OrgID: v.OrgID, ParentOrgID: stringOr(v.ParentOrgID),
+		Region: c.region(at+".region", v.Region), Plan: c.plan(at+".plan", v.Plan),
+		DataResidency: stringOr(v.DataResidency), DedicatedRedis: v.DedicatedRedis,
 	}
 	if v.Constraint != nil {
 		r.Constraint = prego.Constraint{Require: v.Constraint.Require, Disallow: v.Constraint.Disallow}
@@ -410,7 +413,10 @@ func (c *checker) request(at string, ids map[string]bool, v DocRequest) Request 
 		c.fault(at+".stack", "must be a stack's name: printable ASCII without spaces, short enough for a tag")
 	}
 	if o := v.Override; o != nil && (o.ForceAppServerID != nil || o.ForceDBShardID != nil) {
-		r.Override = &Override{AppServerID: stringOr(o.ForceAppServerID), DBShardID: stringOr(o.ForceDBShardID), Reason: o.Reason, IgnoreConstraint: o.IgnoreConstraint}
+		r.Override = &Override{
+			AppServerID: stringOr(o.ForceAppServerID), DBShardID: stringOr(o.ForceDBShardID),
+			Reason: o.Reason, IgnoreConstraint: o.IgnoreConstraint,
+		}
 	}
 	return r
 }
@@ -431,7 +437,9 @@ type Line struct {
 
 // LineOf formats a decision.
 func LineOf(r Request, d Decision) Line {
-	l := Line{TenantID: r.TenantID, Outcome: d.Outcome, Code: d.Code, MissingRoles: d.MissingRoles, Decision: d.Explanation()}
+	l := Line{
+		TenantID: r.TenantID, Outcome: d.Outcome, Code: d.Code, MissingRoles: d.MissingRoles, Decision: d.Explanation(),
+	}
 	if d.PlacesTenant() {
 		l.AppServerID, l.DBShardID, l.RedisPoolID = d.AppServerID, d.DBShardID, d.RedisPoolID
 		l.PoolSiteID, l.InfraProvider = d.PoolSiteID, string(d.InfraProvider)

@@ -8,10 +8,10 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// filter is a rule that candidates have to pass, and the reason for which one that does not is rejected. Of servers it
-// is for those that have its flag, which are few, and it rejects them all if there is no more to it. The lists are in
-// the order of the pipeline (placement-policy §2): a candidate is rejected by the first that it fails, and a funnel
-// shows them in this order.
+// filter is a rule that candidates must pass, and the reason for rejecting those that fail. A filter of servers
+// applies to the few servers with its flag, and without a function rejects them all. The lists are in the order of
+// the pipeline (placement-policy §2): a candidate is rejected by the first filter that it fails, and a funnel shows
+// them in this order.
 type filter[C any] struct {
 	reason  reason
 	flag    uint32 // 0 of shards and pools
@@ -29,7 +29,7 @@ func first[C any](s *search, filters []filter[C], flags uint32, c C) reason {
 	return passes
 }
 
-// candidate is a server as a scan meets it.
+// candidate is a server during a scan.
 type candidate struct {
 	i     int
 	flags uint32
@@ -99,7 +99,7 @@ func (s *search) shard(sh *Shard) reason { return first(s, shardFilters, 0, sh) 
 
 func (s *search) pool(p *RedisPool) reason { return first(s, poolFilters, 0, p) }
 
-// flags are a server's, for a request.
+// flags are a server's flags for a request.
 func (s *search) flags(h *hot) uint32 {
 	flags := uint32(h.flags) | s.asks
 	if !s.near[h.place].here {
@@ -108,7 +108,7 @@ func (s *search) flags(h *hot) uint32 {
 	return flags
 }
 
-// server filters a server, and a node by what its own shard and pool are, too.
+// server filters a server, and a node also by its own shard and pool.
 func (s *search) server(i int, flags uint32) reason {
 	if why := first(s, serverFilters, flags, candidate{i, flags}); why != passes || flags&flagNode == 0 {
 		return why

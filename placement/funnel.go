@@ -9,8 +9,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// Funnel is how a decision was made: for app servers, DB shards and Redis pools each, what every
-// filter removed, and the scores of what was left.
+// Funnel shows how a decision was made: for app servers, DB shards and Redis pools each, what every filter removed,
+// and the scores of the rest.
 type Funnel struct {
 	Parts []FunnelPart `json:"parts"`
 }
@@ -25,11 +25,10 @@ const (
 // FunnelPart is a funnel for candidates of one kind.
 type FunnelPart struct {
 	Kind       string         `json:"kind"`
-	Candidates int            `json:"candidates"` // 0 if the decision was made without looking at them
-	Filters    []FunnelFilter `json:"filters"`    // those that removed some, in the order in which they apply
+	Candidates int            `json:"candidates"` // 0 if the decision was made without them
+	Filters    []FunnelFilter `json:"filters"`    // the filters that removed some, in the order of the pipeline
 	Remaining  int            `json:"remaining"`
-	// Scored are the first that remain, in the order in which they were preferred; the chosen
-	// one is always among them.
+	// Scored are the first remaining candidates in the order of preference; the chosen one is always among them.
 	Scored []ScoredCandidate `json:"scored"`
 	Chosen string            `json:"chosen,omitempty"`
 }
@@ -52,7 +51,7 @@ type ScoredCandidate struct {
 	Chosen      bool               `json:"chosen,omitempty"`
 }
 
-// Filters that are no rejections of their own: a decision counts what they removed nowhere.
+// Filters that are no rejections: a decision does not count what they removed.
 const (
 	filterOwnServer = "own_server"    // the tenant already has a dedicated server, and this is another one
 	filterNoPool    = "no_redis_pool" // no Redis pool can be used with it
@@ -61,7 +60,7 @@ const (
 	filterOverride  = "override"      // an operator forced another one
 )
 
-// filterNames are the names of filters in their order, with those that are no rejections where they apply.
+// filterNames are the names of filters in their order, with the filters that are no rejections at their place.
 func filterNames(reasons ...reason) []string {
 	out := []string{filterNewServer, filterOverride}
 	for _, r := range reasons {
@@ -72,14 +71,13 @@ func filterNames(reasons ...reason) []string {
 	return out
 }
 
-// serverFilterNames: a node's own shard and pool are looked at after the node, and then what is near a server.
+// serverFilterNames lists a node's own shard and pool after the node, and then the companions in a server's network.
 func serverFilterNames() []string {
 	out := filterNames(slices.Concat(reasonsOf(serverFilters), reasonsOf(shardFilters), reasonsOf(poolFilters))...)
 	return append(out, filterOwnServer, filterNoPool, filterNoShard, reasonNames[rejectNetwork], reasonNames[rejectNoSite])
 }
 
-// Funnel decides as Decide does, and shows how. It lists at most so many candidates of each
-// filter and of those that remain.
+// Funnel decides as Decide does, and shows how. It lists at most so many candidates of each filter and of the rest.
 func (f *Snapshot) Funnel(r Request, most int) (Decision, Funnel) {
 	s := f.search(r)
 	listed := s.most
@@ -104,8 +102,10 @@ type tracer struct {
 	sited  []bool   // beside them
 }
 
-// part builds a funnel's part from what was removed, by id, and what remains, in the order of preference.
-func (t *tracer) part(kind string, ids []string, removed map[string]string, order []string, remaining []ScoredCandidate, chosen string) FunnelPart {
+// part builds a funnel's part from the removed candidates, by id, and the remaining ones, in the order of preference.
+func (t *tracer) part(
+	kind string, ids []string, removed map[string]string, order []string, remaining []ScoredCandidate, chosen string,
+) FunnelPart {
 	p := FunnelPart{Kind: kind, Candidates: len(ids), Filters: []FunnelFilter{}, Remaining: len(remaining), Chosen: chosen}
 	by := map[string]*FunnelFilter{}
 	for _, id := range ids {
@@ -140,8 +140,7 @@ func (t *tracer) part(kind string, ids []string, removed map[string]string, orde
 	return p
 }
 
-// byPreference sorts candidates as the algorithm prefers them: those of best_fit by score, and those of others as they were
-// looked at.
+// byPreference sorts candidates as the algorithm prefers them: best_fit by score, all others as examined.
 func (t *tracer) byPreference(all []ScoredCandidate) {
 	if t.bestFit {
 		slices.SortStableFunc(all, func(a, b ScoredCandidate) int { return cmp.Compare(b.Score, a.Score) })
@@ -281,7 +280,7 @@ func (t *tracer) servers() FunnelPart {
 	return t.part(KindAppServer, ids, removed, serverFilterNames(), left, chosen)
 }
 
-// silently finds why servers that the decision does not count as rejected were not considered.
+// silently finds why servers were not considered that the decision does not count as rejected.
 func (t *tracer) silently(ids []string, removed map[string]string, left []ScoredCandidate) {
 	remains := make(map[string]bool, len(left))
 	for _, c := range left {
@@ -333,12 +332,14 @@ func (t *tracer) serverComponents(c map[string]float64, i int, kin bool) {
 
 func (t *tracer) shardComponents(c map[string]float64, slot int32) {
 	sh, w := &t.f.shards.items[slot], &t.f.policy.Weights
-	c["db_load"], c["db_disk"] = w.DBLoad*(1-float64(sh.Tenants)/float64(sh.Capacity)), w.DBDisk*freeShare(sh.DiskPct)
+	c["db_load"] = w.DBLoad * (1 - float64(sh.Tenants)/float64(sh.Capacity))
+	c["db_disk"] = w.DBDisk * freeShare(sh.DiskPct)
 }
 
 func (t *tracer) poolComponents(c map[string]float64, slot int32) {
 	p, w := &t.f.pools.items[slot], &t.f.policy.Weights
-	c["redis_load"], c["redis_memory"] = w.RedisLoad*(1-float64(p.Tenants)/float64(p.Capacity)), w.RedisMemory*freeShare(p.MemoryPct)
+	c["redis_load"] = w.RedisLoad * (1 - float64(p.Tenants)/float64(p.Capacity))
+	c["redis_memory"] = w.RedisMemory * freeShare(p.MemoryPct)
 }
 
 // Difference is a field that differs between a decision and its replay.

@@ -59,7 +59,7 @@ func TestFunnelIsTheDecision(t *testing.T) {
 			f.Apply(r, want)
 		}
 	})
-	for _, name := range []string{ // those that are drawn often
+	for _, name := range []string{ // the frequent filters
 		"region_mismatch", "dedicated_to_another_tenant", "not_empty", "not_active", "cpu_pct", "db_disk_pct", "redis_memory_pct", "plan_tier_lock", "site_pool_empty", "cordoned", "new_server", "busy",
 	} {
 		require.Positive(t, filters[name], "nothing drawn fails %s: %v", name, filters)
@@ -123,7 +123,7 @@ func sum(m map[string]float64) (s float64) {
 	return s
 }
 
-// fails is each filter by itself, as the rules say it.
+// fails is each filter by itself, according to the rules.
 func fails(f *placement.Snapshot, data placement.Data, p placement.Policy, r placement.Request, d placement.Decision, funnel placement.Funnel, kind, id, filter string) bool {
 	alone := lonely(r)
 	switch kind {
@@ -141,7 +141,7 @@ func fails(f *placement.Snapshot, data placement.Data, p placement.Policy, r pla
 	zone := data.Residency[r.DataResidency]
 	switch filter {
 	case "constraint_mismatch":
-		return !placement.Satisfies(s.Tags, r.Constraint)
+		return !r.Constraint.SatisfiedBy(s.Tags)
 	case "region_mismatch":
 		return s.Region != r.Region
 	case "infra_provider_not_allowed":
@@ -164,7 +164,7 @@ func fails(f *placement.Snapshot, data placement.Data, p placement.Policy, r pla
 		return s.TenantCount >= p.MaxTenantsPerNode
 	case "network_zone_mismatch":
 		return s.NetworkID != "" || len(data.Shards) > 0
-	case "site_pool_empty": // none on a shard that may be used: what is chosen has one
+	case "site_pool_empty": // no free site on a usable shard
 		return d.PoolSiteID == "" || d.AppServerID != s.ServerID
 	case "no_redis_pool": // none that remains is in its network, and belongs to no node
 		return s.Role != prego.RoleNode && !slices.ContainsFunc(funnel.Parts[2].Scored, func(c placement.ScoredCandidate) bool {
@@ -208,7 +208,7 @@ func fails(f *placement.Snapshot, data placement.Data, p placement.Policy, r pla
 	if s.Role != prego.RoleNode {
 		return false
 	}
-	// A node fails with what is its own.
+	// A node fails with its own shard and pool.
 	shard, _ := f.Shard(id)
 	pool, _ := f.Pool(id)
 	return shardFails(p, r, shard, filter) || poolFails(p, r, pool, filter)

@@ -10,9 +10,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// CheckInvariants checks placement-policy §6, independently of the filters: what must
-// hold for any placement, including an operator's override. The error names the
-// invariant.
+// CheckInvariants checks placement-policy §6, independently of the filters: what must hold for any placement,
+// including an operator's override. The error names the invariant.
 func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 	srv, ok := f.Server(d.AppServerID)
 	if !ok {
@@ -31,7 +30,7 @@ func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 	case r.Plan == prego.PlanEnterprise:
 		who = "an enterprise tenant"
 	case d.Mode == tenant.ModeOneTenantOneServer && r.Override == nil:
-		who = "a tenant with a server of its own"
+		who = "a tenant in one_tenant_one_server mode"
 	}
 	broken := func(format string, args ...any) error {
 		return prego.Errorf(prego.CodeInvariantViolation, format, args...)
@@ -50,34 +49,42 @@ func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 	case pool.Cordoned:
 		return broken("Redis pool %s takes no new tenants: its server is cordoned", pool.PoolID)
 	case srv.Region != shard.Region || srv.Region != pool.Region:
-		return broken("app server, DB shard and Redis pool are in regions %s, %s and %s", srv.Region, shard.Region, pool.Region)
+		return broken("app server, DB shard and Redis pool are in regions %s, %s and %s",
+			srv.Region, shard.Region, pool.Region)
 	case srv.Role != prego.RoleNode && (srv.NetworkID != shard.NetworkID || srv.NetworkID != pool.NetworkID):
-		return broken("app server %s is in %s, DB shard %s in %s and Redis pool %s in %s: no way leads from one network to another (network_zone_mismatch)",
-			srv.ServerID, networkName(srv.NetworkID), shard.ShardID, networkName(shard.NetworkID), pool.PoolID, networkName(pool.NetworkID))
+		return broken("app server %s is in %s, DB shard %s in %s and Redis pool %s in %s: "+
+			"the networks are not connected (network_zone_mismatch)", srv.ServerID, networkName(srv.NetworkID),
+			shard.ShardID, networkName(shard.NetworkID), pool.PoolID, networkName(pool.NetworkID))
 	case !r.Constraint.SatisfiedBy(srv.Tags) && (r.Override == nil || !r.Override.IgnoreConstraint):
-		return prego.Errorf(prego.CodeCellMismatch, "app server %s does not satisfy the constraint (%s)", srv.ServerID, r.Constraint)
+		return prego.Errorf(prego.CodeCellMismatch,
+			"app server %s does not satisfy the constraint (%s)", srv.ServerID, r.Constraint)
 	case srv.Region != r.Region:
 		return broken("app server %s is in region %s, not %s", srv.ServerID, srv.Region, r.Region)
 	case !shard.AnyPlan && !TierLockAllows(r.Plan, shard.PlanTierLock):
-		return broken("DB shard %s is locked to %s, which plan %s may not use", shard.ShardID, lockName(shard.PlanTierLock), r.Plan)
+		return broken("DB shard %s is locked to %s, which plan %s may not use",
+			shard.ShardID, lockName(shard.PlanTierLock), r.Plan)
 	case (who != "" || d.Dedicates) && srv.TenantCount > 0:
-		return broken("%s needs an empty server, and %s has %d tenants", cmp.Or(who, "who dedicates a server"), srv.ServerID, srv.TenantCount)
+		return broken("%s needs an empty server, and %s has %d tenants",
+			cmp.Or(who, "a dedicating placement"), srv.ServerID, srv.TenantCount)
 	case (who != "" || d.Dedicates) && srv.RunsInstances:
-		return broken("%s needs an empty server, and %s runs instances of process groups", cmp.Or(who, "who dedicates a server"), srv.ServerID)
+		return broken("%s needs an empty server, and %s runs instances of process groups",
+			cmp.Or(who, "a dedicating placement"), srv.ServerID)
 	case who != "" && shard.Tenants > 0:
 		return broken("%s needs an empty DB shard, and %s has %d tenants", who, shard.ShardID, shard.Tenants)
 	case who != "" && shard.RunsInstances:
-		return broken("%s needs a DB shard for itself, and the server of %s runs instances of process groups", who, shard.ShardID)
+		return broken("%s needs a dedicated DB shard, and the server of %s runs instances of process groups",
+			who, shard.ShardID)
 	case who != "" && pool.Tenants > 0:
 		return broken("%s needs an empty Redis pool, and %s has %d tenants", who, pool.PoolID, pool.Tenants)
 	case r.DedicatedRedis && pool.Tenants > 0:
 		return broken("a dedicated Redis pool must be empty, and %s has %d tenants", pool.PoolID, pool.Tenants)
 	case (who != "" || r.DedicatedRedis) && pool.RunsInstances:
-		return broken("a dedicated Redis pool needs a server for itself, and that of %s runs instances of process groups", pool.PoolID)
-	case dedicatedToOther(srv.DedicatedFor, r), dedicatedToOther(shard.DedicatedFor, r), dedicatedToOther(pool.DedicatedFor, r):
+		return broken("a dedicated Redis pool needs a dedicated server, and that of %s runs instances", pool.PoolID)
+	case dedicatedToOther(srv.DedicatedFor, r), dedicatedToOther(shard.DedicatedFor, r),
+		dedicatedToOther(pool.DedicatedFor, r):
 		return broken("%s, %s or %s is dedicated to another tenant", srv.ServerID, shard.ShardID, pool.PoolID)
 	case srv.Role == prego.RoleNode && (shard.HostServerID != srv.ServerID || pool.HostServerID != srv.ServerID):
-		return broken("node %s is a stack of its own: it uses its own DB shard and Redis pool", srv.ServerID)
+		return broken("node %s is a whole stack: it uses only its own DB shard and Redis pool", srv.ServerID)
 	case shard.HostServerID != "" && shard.HostServerID != srv.ServerID:
 		return broken("DB shard %s is part of node %s", shard.ShardID, shard.HostServerID)
 	case pool.HostServerID != "" && pool.HostServerID != srv.ServerID:

@@ -56,19 +56,19 @@ func TestEveryInvariantIsChecked(t *testing.T) {
 		"none, with its own": {apply: []change{enterprise, func(d *Data, _ *Request, _ *Decision) {
 			d.Servers[0].DedicatedFor, d.Shards[0].DedicatedFor, d.Pools[0].DedicatedFor = "t", "t", "t"
 		}}},
-		"none, one tenant":             {apply: []change{single}},
-		"none, with a pool of its own": {apply: []change{business}},
-		"no such server":               {code: prego.CodeServerUnknown, says: "app-9", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.AppServerID = "app-9" }}},
-		"no such shard":                {code: prego.CodeShardUnknown, says: "db-9", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.DBShardID = "db-9" }}},
-		"no such pool":                 {says: "redis-9", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.RedisPoolID = "redis-9" }}},
-		"server draining":              {says: "app server app-1 is draining", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Servers[0].Status = server.Decommissioning }}},
-		"shard draining":               {says: "DB shard db-1 is draining", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Shards[0].Status = server.Decommissioning }}},
-		"pool failed":                  {says: "Redis pool redis-1 is failed", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Pools[0].Status = server.Failed }}},
-		"shard elsewhere":              {says: "eu, sg and eu", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Shards[0].Region = "sg" }}},
-		"pool elsewhere":               {says: "eu, eu and us", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Pools[0].Region = "us" }}},
-		"all elsewhere":                {says: "in region eu, not sg", apply: []change{func(_ *Data, r *Request, _ *Decision) { r.Region = "sg" }}},
-		"constraint":                   {code: prego.CodeCellMismatch, apply: []change{func(_ *Data, r *Request, _ *Decision) { r.Constraint.Disallow = []string{"blue"} }}},
-		"constraint, overridden":       {code: prego.CodeCellMismatch, apply: []change{func(_ *Data, r *Request, _ *Decision) { r.Constraint.Require[0], r.Override = "red", &Override{} }}},
+		"none, one tenant":            {apply: []change{single}},
+		"none, with a dedicated pool": {apply: []change{business}},
+		"no such server":              {code: prego.CodeServerUnknown, says: "app-9", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.AppServerID = "app-9" }}},
+		"no such shard":               {code: prego.CodeShardUnknown, says: "db-9", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.DBShardID = "db-9" }}},
+		"no such pool":                {says: "redis-9", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.RedisPoolID = "redis-9" }}},
+		"server draining":             {says: "app server app-1 is draining", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Servers[0].Status = server.Decommissioning }}},
+		"shard draining":              {says: "DB shard db-1 is draining", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Shards[0].Status = server.Decommissioning }}},
+		"pool failed":                 {says: "Redis pool redis-1 is failed", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Pools[0].Status = server.Failed }}},
+		"shard elsewhere":             {says: "eu, sg and eu", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Shards[0].Region = "sg" }}},
+		"pool elsewhere":              {says: "eu, eu and us", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Pools[0].Region = "us" }}},
+		"all elsewhere":               {says: "in region eu, not sg", apply: []change{func(_ *Data, r *Request, _ *Decision) { r.Region = "sg" }}},
+		"constraint":                  {code: prego.CodeCellMismatch, apply: []change{func(_ *Data, r *Request, _ *Decision) { r.Constraint.Disallow = []string{"blue"} }}},
+		"constraint, overridden":      {code: prego.CodeCellMismatch, apply: []change{func(_ *Data, r *Request, _ *Decision) { r.Constraint.Require[0], r.Override = "red", &Override{} }}},
 		"constraint, ignored": {apply: []change{func(_ *Data, r *Request, _ *Decision) {
 			r.Constraint.Require[0], r.Override = "red", &Override{IgnoreConstraint: true}
 		}}},
@@ -82,7 +82,7 @@ func TestEveryInvariantIsChecked(t *testing.T) {
 		"enterprise, pool in use":                     {says: "enterprise tenant needs an empty Redis pool, and redis-1 has 3", apply: []change{enterprise, func(d *Data, _ *Request, _ *Decision) { d.Pools[0].Tenants = 3 }}},
 		"enterprise, overridden":                      {says: "empty server", apply: []change{enterprise, func(d *Data, r *Request, _ *Decision) { d.Servers[0].TenantCount, r.Override = 1, &Override{} }}},
 		"enterprise beside instances":                 {says: "app-1 runs instances", apply: []change{enterprise, func(d *Data, _ *Request, _ *Decision) { d.Servers[0].RunsInstances = true }}},
-		"one tenant, server in use":                   {says: "server of its own needs an empty server", apply: []change{single, func(d *Data, _ *Request, x *Decision) { d.Servers[0].TenantCount, x.Dedicates = 1, false }}},
+		"one tenant, server in use":                   {says: "one_tenant_one_server mode needs an empty server", apply: []change{single, func(d *Data, _ *Request, x *Decision) { d.Servers[0].TenantCount, x.Dedicates = 1, false }}},
 		"one tenant beside instances":                 {says: "app-1 runs instances", apply: []change{single, func(d *Data, _ *Request, x *Decision) { d.Servers[0].RunsInstances, x.Dedicates = true, false }}},
 		"one tenant, shard in use":                    {says: "empty DB shard", apply: []change{single, func(d *Data, _ *Request, _ *Decision) { d.Shards[0].Tenants = 1 }}},
 		"one tenant, instances on the shard's server": {says: "db-1 runs instances", apply: []change{single, func(d *Data, _ *Request, _ *Decision) { d.Shards[0].RunsInstances = true }}},
@@ -91,19 +91,19 @@ func TestEveryInvariantIsChecked(t *testing.T) {
 		"one tenant, overridden": {apply: []change{single, func(d *Data, r *Request, x *Decision) {
 			d.Servers[0].TenantCount, d.Shards[0].Tenants, d.Pools[0].Tenants, x.Dedicates, r.Override = 1, 1, 1, false, &Override{}
 		}}},
-		"dedicating what is in use":      {says: "who dedicates a server needs an empty server, and app-1 has 1", apply: []change{single, func(d *Data, r *Request, _ *Decision) { d.Servers[0].TenantCount, r.Override = 1, &Override{} }}},
-		"dedicating beside instances":    {says: "who dedicates a server needs an empty server, and app-1 runs", apply: []change{single, func(d *Data, r *Request, _ *Decision) { d.Servers[0].RunsInstances, r.Override = true, &Override{} }}},
-		"a pool of its own, in use":      {says: "dedicated Redis pool must be empty", apply: []change{business, func(d *Data, _ *Request, _ *Decision) { d.Pools[0].Tenants = 1 }}},
-		"a pool of its own by instances": {says: "redis-1 runs instances", apply: []change{business, func(d *Data, _ *Request, _ *Decision) { d.Pools[0].RunsInstances = true }}},
+		"dedicating what is in use":     {says: "a dedicating placement needs an empty server, and app-1 has 1", apply: []change{single, func(d *Data, r *Request, _ *Decision) { d.Servers[0].TenantCount, r.Override = 1, &Override{} }}},
+		"dedicating beside instances":   {says: "a dedicating placement needs an empty server, and app-1 runs", apply: []change{single, func(d *Data, r *Request, _ *Decision) { d.Servers[0].RunsInstances, r.Override = true, &Override{} }}},
+		"a dedicated pool, in use":      {says: "dedicated Redis pool must be empty", apply: []change{business, func(d *Data, _ *Request, _ *Decision) { d.Pools[0].Tenants = 1 }}},
+		"a dedicated pool by instances": {says: "redis-1 runs instances", apply: []change{business, func(d *Data, _ *Request, _ *Decision) { d.Pools[0].RunsInstances = true }}},
 		"instances beside who may share": {apply: []change{func(d *Data, _ *Request, _ *Decision) {
 			d.Servers[0].RunsInstances, d.Shards[0].RunsInstances, d.Pools[0].RunsInstances = true, true, true
 		}}},
-		"somebody's server":          {says: "dedicated to another", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Servers[0].DedicatedFor = "u" }}},
-		"somebody's shard":           {says: "dedicated to another", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Shards[0].DedicatedFor = "u" }}},
-		"somebody's pool":            {says: "dedicated to another", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Pools[0].DedicatedFor = "u" }}},
-		"a node with a shard":        {says: "stack of its own", apply: []change{node, func(_ *Data, _ *Request, x *Decision) { x.DBShardID, x.PoolSiteID = "db-1", "" }}},
-		"a node with a pool":         {says: "stack of its own", apply: []change{node, func(_ *Data, _ *Request, x *Decision) { x.RedisPoolID = "redis-1" }}},
-		"a node with another's":      {says: "stack of its own", apply: []change{node, func(_ *Data, _ *Request, x *Decision) { x.DBShardID, x.PoolSiteID = "node-2", "" }}},
+		"another tenant's server":    {says: "dedicated to another", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Servers[0].DedicatedFor = "u" }}},
+		"another tenant's shard":     {says: "dedicated to another", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Shards[0].DedicatedFor = "u" }}},
+		"another tenant's pool":      {says: "dedicated to another", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Pools[0].DedicatedFor = "u" }}},
+		"a node with a shard":        {says: "is a whole stack", apply: []change{node, func(_ *Data, _ *Request, x *Decision) { x.DBShardID, x.PoolSiteID = "db-1", "" }}},
+		"a node with a pool":         {says: "is a whole stack", apply: []change{node, func(_ *Data, _ *Request, x *Decision) { x.RedisPoolID = "redis-1" }}},
+		"a node with another's":      {says: "is a whole stack", apply: []change{node, func(_ *Data, _ *Request, x *Decision) { x.DBShardID, x.PoolSiteID = "node-2", "" }}},
 		"an app with a node's shard": {says: "db shard node-1 is part of node node-1", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.DBShardID, x.PoolSiteID = "node-1", "" }}},
 		"an app with a node's pool":  {says: "redis pool node-1 is part of node node-1", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.RedisPoolID = "node-1" }}},
 		"residency of nowhere":       {says: "residents of XX", apply: []change{func(_ *Data, r *Request, _ *Decision) { r.DataResidency = "XX" }}},
@@ -156,7 +156,7 @@ func TestInvariantsAreCheckedAfterScoring(t *testing.T) {
 	d.Servers = d.Servers[:1]
 	f := NewSnapshot(p, d)
 	require.Equal(t, Placed, f.Decide(r).Outcome)
-	f.servers[0].Status = server.Decommissioning // hot still says that it is active
+	f.servers[0].Status = server.Decommissioning // hot still has it as active
 	got := f.Decide(r)
 	require.Equal(t, Refused, got.Outcome)
 	require.Equal(t, prego.CodeInvariantViolation, got.Code)
@@ -165,7 +165,7 @@ func TestInvariantsAreCheckedAfterScoring(t *testing.T) {
 	require.Zero(t, f.servers[0].TenantCount)
 
 	f = NewSnapshot(p, d)
-	f.shards.items[1].DedicatedFor = "somebody"
+	f.shards.items[1].DedicatedFor = "another"
 	r.Override = &Override{AppServerID: "app-1", DBShardID: "db-2", Reason: "because"}
 	got = f.Decide(r)
 	require.Equal(t, Refused, got.Outcome)

@@ -11,9 +11,9 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// A decision can be replayed from a journal: the state of the snapshot at its beginning, and every
-// change and decision since, in their order. What happened is applied, not decided anew, so that a
-// program that decides differently meets the state that was.
+// A decision can be replayed from a journal: the initial state of the snapshot, and every change and decision since,
+// in order. Past decisions are applied, not made again, so that a program that decides differently still reaches the
+// same state.
 
 // KeptState is the state of a snapshot at the beginning of a journal.
 type KeptState struct {
@@ -48,18 +48,20 @@ type KeptPlace struct {
 	MissingRoles  []prego.Role          `json:",omitempty"`
 }
 
-// PlaceOf returns what a decision gave.
+// PlaceOf returns the place of a decision.
 func PlaceOf(d Decision) KeptPlace {
 	return KeptPlace{
-		Outcome: d.Outcome, Code: d.Code, AppServerID: d.AppServerID, DBShardID: d.DBShardID, RedisPoolID: d.RedisPoolID, PoolSiteID: d.PoolSiteID,
-		InfraProvider: d.InfraProvider, Dedicates: d.Dedicates, MissingRoles: d.MissingRoles,
+		Outcome: d.Outcome, Code: d.Code, AppServerID: d.AppServerID, DBShardID: d.DBShardID,
+		RedisPoolID: d.RedisPoolID, PoolSiteID: d.PoolSiteID, InfraProvider: d.InfraProvider,
+		Dedicates: d.Dedicates, MissingRoles: d.MissingRoles,
 	}
 }
 
 func (p KeptPlace) decision() Decision {
 	return Decision{
-		Outcome: p.Outcome, Code: p.Code, AppServerID: p.AppServerID, DBShardID: p.DBShardID, RedisPoolID: p.RedisPoolID, PoolSiteID: p.PoolSiteID,
-		InfraProvider: p.InfraProvider, Dedicates: p.Dedicates, MissingRoles: p.MissingRoles,
+		Outcome: p.Outcome, Code: p.Code, AppServerID: p.AppServerID, DBShardID: p.DBShardID,
+		RedisPoolID: p.RedisPoolID, PoolSiteID: p.PoolSiteID, InfraProvider: p.InfraProvider,
+		Dedicates: p.Dedicates, MissingRoles: p.MissingRoles,
 	}
 }
 
@@ -82,7 +84,8 @@ func (f *Snapshot) Keep(version string) KeptState {
 		d.Servers[i] = s
 		for _, g := range f.servers[i].groups {
 			for _, id := range g.ids {
-				d.Sites = append(d.Sites, PoolSite{PoolSiteID: id, AppServerID: s.ServerID, DBShardID: f.shards.items[g.shard].ShardID})
+				site := PoolSite{PoolSiteID: id, AppServerID: s.ServerID, DBShardID: f.shards.items[g.shard].ShardID}
+				d.Sites = append(d.Sites, site)
 			}
 		}
 	}
@@ -133,14 +136,14 @@ func (k KeptState) snapshot(p Policy) *Snapshot {
 	return f
 }
 
-// Kept is a decision with all that it was made on.
+// Kept is a decision with all of its input.
 type Kept struct {
 	State    KeptState
 	events   []json.RawMessage // before it
 	Decision KeptDecision
 }
 
-// ReadKept reads a journal: its state, and its events up to the decision that is meant.
+// ReadKept reads a journal: its state, and its events up to the decision in question.
 func ReadKept(state json.RawMessage, events []json.RawMessage) (Kept, error) {
 	var k Kept
 	if len(events) == 0 {
@@ -158,10 +161,10 @@ func ReadKept(state json.RawMessage, events []json.RawMessage) (Kept, error) {
 	return k, nil
 }
 
-// Snapshot is what the decision was made on, as it would have been under a policy.
+// Snapshot is the input of the decision, as it would have been under a policy.
 func (k Kept) Snapshot(p Policy) (*Snapshot, error) {
 	f := k.State.snapshot(p)
-	for i, raw := range k.events { // read anew each time: a snapshot changes what it is given
+	for i, raw := range k.events { // decoded each time: a snapshot changes its input
 		var e KeptEvent
 		if err := json.Unmarshal(raw, &e); err != nil {
 			return nil, fmt.Errorf("journal: event %d: %w", i, err)
@@ -178,16 +181,16 @@ func (k Kept) Snapshot(p Policy) (*Snapshot, error) {
 
 // Replay is a decision that was made again.
 type Replay struct {
-	Then        Line // as it was replayed with the policy of then
+	Then        Line // replayed with the policy of that time
 	Now         Line // with another policy
 	Funnel      Funnel
 	Differences []Difference
-	Same        bool   // the answer of then, both times
+	Same        bool   // both give the recorded answer
 	Version     string // of the program
 }
 
-// Replay decides again with the policy of then and with policy now. recorded is the decision's
-// stored explanation; each funnel lists at most so many.
+// Replay decides again with the policy of that time and with policy now. recorded is the decision's stored
+// explanation; each funnel lists at most so many.
 func (k Kept) Replay(now Policy, version string, recorded Explanation, most int) (Replay, error) {
 	out := Replay{Differences: []Difference{}, Version: version}
 	f, err := k.Snapshot(k.State.Policy)
@@ -197,7 +200,9 @@ func (k Kept) Replay(now Policy, version string, recorded Explanation, most int)
 	then, funnel := f.Funnel(k.Decision.Request, most)
 	out.Then, out.Funnel = LineOf(k.Decision.Request, then), funnel
 	if was := PlaceOf(then); !was.same(k.Decision.Place) || !sameExplanation(out.Then.Decision, recorded) {
-		out.Differences = append(out.Differences, Difference{What: "code", Field: "version", Then: k.State.Version, Now: version, Decisive: !was.same(k.Decision.Place)})
+		out.Differences = append(out.Differences, Difference{
+			What: "code", Field: "version", Then: k.State.Version, Now: version, Decisive: !was.same(k.Decision.Place),
+		})
 	}
 	today, err := k.under(now)
 	if err != nil {
@@ -223,8 +228,7 @@ func (k Kept) under(p Policy) (Decision, error) {
 	return f.Decide(k.Decision.Request), nil
 }
 
-// blame marks what of a policy changes the answer: a smallest set of fields that does so without the
-// others.
+// blame marks the fields of a policy that change the answer: a smallest set that does so without the others.
 func (k Kept) blame(then Decision, now Policy, changed []Difference) error {
 	marked := make([]bool, len(changed))
 	for i := range marked {
@@ -254,7 +258,8 @@ func (p KeptPlace) same(q KeptPlace) bool {
 	if !p.decision().PlacesTenant() && p.Outcome == q.Outcome {
 		return p.Code == q.Code && slices.Equal(p.MissingRoles, q.MissingRoles)
 	}
-	return p.Outcome == q.Outcome && p.AppServerID == q.AppServerID && p.DBShardID == q.DBShardID && p.RedisPoolID == q.RedisPoolID && p.PoolSiteID == q.PoolSiteID && p.Dedicates == q.Dedicates
+	return p.Outcome == q.Outcome && p.AppServerID == q.AppServerID && p.DBShardID == q.DBShardID &&
+		p.RedisPoolID == q.RedisPoolID && p.PoolSiteID == q.PoolSiteID && p.Dedicates == q.Dedicates
 }
 
 func sameExplanation(a, b Explanation) bool {
@@ -273,11 +278,12 @@ type policyField struct {
 
 func field[T any](name string, at func(p *Policy) *T) policyField {
 	return policyField{
-		name: name, get: func(p *Policy) string { return fmt.Sprint(*at(p)) }, set: func(to, from *Policy) { *at(to) = *at(from) },
+		name: name, get: func(p *Policy) string { return fmt.Sprint(*at(p)) },
+		set: func(to, from *Policy) { *at(to) = *at(from) },
 	}
 }
 
-// policyFields are all fields of a policy, by the names in which a decision's policy shows them.
+// policyFields are all fields of a policy, by their names in a decision's policy.
 var policyFields = []policyField{
 	field("mode", func(p *Policy) *tenant.PlacementMode { return &p.Mode }),
 	field("algorithm", func(p *Policy) *Algorithm { return &p.Algorithm }),
@@ -301,7 +307,7 @@ var policyFields = []policyField{
 	field("max_rejected", func(p *Policy) *int { return &p.MaxRejected }),
 }
 
-// PolicyDifferences are the fields in which two policies differ.
+// PolicyDifferences lists the differing fields of two policies.
 func PolicyDifferences(then, now Policy) []Difference {
 	var out []Difference
 	for _, f := range policyFields {

@@ -14,8 +14,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// TestWhatIsKeptIsReplayed: whatever changed and was decided since a journal began, each decision is
-// made again from what was written, to the letter.
+// TestWhatIsKeptIsReplayed: after any changes and decisions since a journal began, each decision is repeated exactly
+// from the written rows.
 func TestWhatIsKeptIsReplayed(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -81,7 +81,7 @@ func asJSON(t require.TestingT, v any) string {
 	return string(b)
 }
 
-// TestReplayNamesTheLineOfThePolicy: of several that differ, the one that changes the answer.
+// TestReplayNamesTheLineOfThePolicy: among several differences, it names the one with an effect.
 func TestReplayNamesTheLineOfThePolicy(t *testing.T) {
 	t.Parallel()
 	policy := shared()
@@ -122,7 +122,7 @@ func TestReplayNamesTheLineOfThePolicy(t *testing.T) {
 	require.ErrorContains(t, err, "no decision")
 }
 
-// TestEveryLineOfThePolicyIsCompared: a field that is added to the policy is one of the differences.
+// TestEveryLineOfThePolicyIsCompared: a new field of the policy becomes one of the differences.
 func TestEveryLineOfThePolicyIsCompared(t *testing.T) {
 	t.Parallel()
 	fields := 0
@@ -182,9 +182,9 @@ func TestWhatIf(t *testing.T) {
 			w:       placement.WhatIf{Constraint: &prego.Constraint{Require: []string{"gpu"}}, Add: &placement.AddedServer{Role: prego.RoleApp, Tags: []string{"gpu"}}},
 			outcome: placement.OnDemandSite, server: placement.AddedID,
 		},
-		"one more node":     {w: placement.WhatIf{Cordon: []string{"app-1", "app-2"}, Add: &placement.AddedServer{Role: prego.RoleNode}}, outcome: placement.OnDemandSite, server: placement.AddedID},
-		"one more shard":    {w: placement.WhatIf{Plan: &plan, Add: &placement.AddedServer{Role: prego.RoleDBShard, Capacity: 9}}, outcome: placement.OnDemandSite, server: "app-2"},
-		"a pool of its own": {w: placement.WhatIf{DedicatedRedis: &yes, Add: &placement.AddedServer{Role: prego.RoleRedisPool, Capacity: 9}}, outcome: placement.Placed, server: "app-2"},
+		"one more node":    {w: placement.WhatIf{Cordon: []string{"app-1", "app-2"}, Add: &placement.AddedServer{Role: prego.RoleNode}}, outcome: placement.OnDemandSite, server: placement.AddedID},
+		"one more shard":   {w: placement.WhatIf{Plan: &plan, Add: &placement.AddedServer{Role: prego.RoleDBShard, Capacity: 9}}, outcome: placement.OnDemandSite, server: "app-2"},
+		"a dedicated pool": {w: placement.WhatIf{DedicatedRedis: &yes, Add: &placement.AddedServer{Role: prego.RoleRedisPool, Capacity: 9}}, outcome: placement.Placed, server: "app-2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

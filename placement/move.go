@@ -9,18 +9,17 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Move asks for another place for a tenant, or for parts of another one: what does not move stays,
-// and what moves has to be in its network. A node is a place as a whole.
+// Move requests another place for a tenant or for parts of it. Moving parts must stay in the network of the others. A
+// node is a place as a whole.
 type Move struct {
 	Request
-	// Where it is.
+	// Its current place.
 	From    prego.ServerID
 	ShardID prego.ShardID
 	PoolID  prego.RedisPoolID
-	// What moves.
+	// The moving parts.
 	Server, Shard, Pool bool
-	// What an operator asks for, "" for the best. Measures, counts and warm plans don't exclude
-	// it; everything else does.
+	// An operator's target, "" for the best. Measures, counts and warm plans don't exclude it; everything else does.
 	To      prego.ServerID
 	ToShard prego.ShardID
 	ToPool  prego.RedisPoolID
@@ -30,18 +29,17 @@ type Move struct {
 type moveSearch struct {
 	*search
 	m Move
-	// Slots of what stays, or is asked for; -1 for the best.
+	// Slots of the parts that stay or have a target; -1 for the best.
 	shard, pool int32
 }
 
-// DecideMove chooses the place: of those that pass every filter the one with the highest score,
-// as for a new tenant.
+// DecideMove chooses the place with the highest score among the places that pass every filter, as for a new tenant.
 func (f *Snapshot) DecideMove(m Move) Decision {
 	busy := maps.Clone(m.Busy)
 	if busy == nil {
 		busy = map[string]bool{}
 	}
-	// A part does not move to where it is.
+	// A part does not move to its current place.
 	if m.Shard {
 		busy[string(m.ShardID)] = true
 	}
@@ -99,7 +97,7 @@ func (f *Snapshot) DecideMove(m Move) Decision {
 	return s.moved(best)
 }
 
-// where says what binds the tenant to a network.
+// where names what binds the tenant to a network.
 func (s *moveSearch) where() string {
 	if !s.m.Shard {
 		return fmt.Sprintf(" in the network of DB shard %s", s.m.ShardID)
@@ -116,9 +114,10 @@ func (s *moveSearch) nowhere(why string) Decision {
 	return out
 }
 
-// noEdgesThere is what to do where visitors of a tenant would reach nothing.
+// noEdgesThere is the remedy where a tenant would be unreachable.
 func noEdgesThere(where string) string {
-	return "visitors reach the tenant through edges, and no edge is active" + where + ": make some first, as with prego fleet create --role edge"
+	return "visitors reach the tenant through edges, and no edge is active" + where +
+		": create some first, as with prego fleet create --role edge"
 }
 
 func (s *moveSearch) not(what, id string, why reason, wanted bool) Decision {
@@ -131,7 +130,7 @@ func (s *moveSearch) not(what, id string, why reason, wanted bool) Decision {
 	return s.refuse(prego.CodeInvariantViolation, fmt.Sprintf("%s %s cannot have the tenant: %s", what, id, reasonNames[why]))
 }
 
-// fixed looks up the shard and the pool that stay or that are asked for.
+// fixed looks up the shard and the pool that stay or are targets.
 func (s *moveSearch) fixed() (Decision, bool) {
 	f, m := s.f, s.m
 	id := m.ShardID
@@ -157,7 +156,7 @@ func (s *moveSearch) fixed() (Decision, bool) {
 	if pool != "" {
 		slot, ok := f.pools.byID[string(pool)]
 		if !ok && !m.Pool {
-			return Decision{}, true // nobody looks at it
+			return Decision{}, true // it is not used
 		}
 		if !ok {
 			return s.refuse(prego.CodeServerUnknown, fmt.Sprintf("there is no Redis pool %q", pool)), false
@@ -172,10 +171,11 @@ func (s *moveSearch) fixed() (Decision, bool) {
 	return Decision{}, true
 }
 
-// wished is what remains of a rejection where an operator asks for a target.
+// wished is the rejection that remains if an operator chose the target.
 func wished(why reason) reason {
 	switch why {
-	case rejectMemory, rejectCPU, rejectWorkerSlots, rejectCount, rejectNotServing, rejectTrials, rejectWarmPlan, rejectDisk, rejectShardFull, rejectRedisMemory, rejectPoolFull:
+	case rejectMemory, rejectCPU, rejectWorkerSlots, rejectCount, rejectNotServing, rejectTrials, rejectWarmPlan,
+		rejectDisk, rejectShardFull, rejectRedisMemory, rejectPoolFull:
 		return passes
 	}
 	return why
@@ -194,7 +194,8 @@ func (s *moveSearch) place(i int) (t triple, why reason) {
 	t = triple{server: i, shard: s.shard, pool: s.pool, score: h.score, ok: true}
 	if node := srv.Role == prego.RoleNode; node {
 		// All of it or nothing.
-		if !m.Server || !m.Shard || !m.Pool || s.shard >= 0 && s.shard != srv.ownShard || s.pool >= 0 && s.pool != srv.ownPool {
+		if !m.Server || !m.Shard || !m.Pool ||
+			s.shard >= 0 && s.shard != srv.ownShard || s.pool >= 0 && s.pool != srv.ownPool {
 			return t, rejectNetwork
 		}
 		t.shard, t.pool = srv.ownShard, srv.ownPool
@@ -241,7 +242,8 @@ func (s *moveSearch) place(i int) (t triple, why reason) {
 func (s *moveSearch) moved(t triple) Decision {
 	f, m, srv := s.f, s.m, &s.f.servers[t.server]
 	d := s.decision(Placed)
-	d.AppServerID, d.InfraProvider, d.DBShardID, d.RedisPoolID, d.Dedicates = srv.ServerID, srv.InfraProvider, m.ShardID, m.PoolID, s.exclusive && m.Server
+	d.AppServerID, d.InfraProvider, d.DBShardID, d.RedisPoolID = srv.ServerID, srv.InfraProvider, m.ShardID, m.PoolID
+	d.Dedicates = s.exclusive && m.Server
 	if m.Shard {
 		d.DBShardID = f.shards.items[t.shard].ShardID
 	}
@@ -261,7 +263,7 @@ func (s *moveSearch) moved(t triple) Decision {
 	}
 	how := ": the place with the most room" + s.where()
 	if s.algorithm == Manual {
-		how = ": an operator asked for it"
+		how = ": chosen by an operator"
 	}
 	d.SelectionReason = "moves " + strings.Join(what, ", ") + how
 	return d

@@ -34,8 +34,8 @@ func TestWhereATenantMoves(t *testing.T) {
 		"as asked for, though full":     {func(d *placement.Data) { d.Servers[2].MemoryPct = 99 }, func(m *placement.Move) { m.To = "app-3" }, "app-3", ""},
 		"not as asked for: cordoned":    {func(d *placement.Data) { d.Servers[2].Cordoned = true }, func(m *placement.Move) { m.To = "app-3" }, "", prego.CodeInvariantViolation},
 		"not as asked for: where it is": {nil, func(m *placement.Move) { m.To = "app-1" }, "", prego.CodeInvariantViolation},
-		"nobody knows it":               {nil, func(m *placement.Move) { m.To = "app-9" }, "", prego.CodeServerUnknown},
-		"nobody knows its shard":        {nil, func(m *placement.Move) { m.ShardID = "db-9" }, "", prego.CodeShardUnknown},
+		"an unknown server":             {nil, func(m *placement.Move) { m.To = "app-9" }, "", prego.CodeServerUnknown},
+		"an unknown shard":              {nil, func(m *placement.Move) { m.ShardID = "db-9" }, "", prego.CodeShardUnknown},
 		"an enterprise tenant, alone":   {nil, func(m *placement.Move) { m.Plan = prego.PlanEnterprise }, "app-3", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestWhereDataMoves(t *testing.T) {
 		"not to a cordoned one":       {func(d *placement.Data) { d.Shards[1].Cordoned = true }, placement.Move{Shard: true, ToShard: "db-2"}, [3]string{}, prego.CodeInvariantViolation},
 		"not to another network":      {nil, placement.Move{Shard: true, ToShard: "db-4"}, [3]string{}, prego.CodeInsufficientResources},
 		"not where it is":             {nil, placement.Move{Shard: true, ToShard: "db-1"}, [3]string{}, prego.CodeInvariantViolation},
-		"nobody knows it":             {nil, placement.Move{Shard: true, ToShard: "db-9"}, [3]string{}, prego.CodeShardUnknown},
+		"an unknown shard":            {nil, placement.Move{Shard: true, ToShard: "db-9"}, [3]string{}, prego.CodeShardUnknown},
 		"nowhere":                     {func(d *placement.Data) { d.Shards = d.Shards[:1] }, placement.Move{Shard: true}, [3]string{}, prego.CodeInsufficientResources},
 		"the pool":                    {nil, placement.Move{Pool: true}, [3]string{"app-1", "db-1", "redis-2"}, ""},
 		"all in the network":          {nil, placement.Move{Server: true, Shard: true, Pool: true, To: "app-2"}, [3]string{"app-2", "db-3", "redis-2"}, ""},
@@ -98,7 +98,7 @@ func TestWhereDataMoves(t *testing.T) {
 		"to a node":                   {nil, placement.Move{Server: true, Shard: true, Pool: true, To: "node-1"}, [3]string{"node-1", "node-1", "node-1"}, ""},
 		"to another region":           {nil, placement.Move{Server: true, Shard: true, Pool: true, Request: request(func(r *placement.Request) { r.Region = "sg" })}, [3]string{"app-5", "db-5", "redis-5"}, ""},
 		"not out of its residency":    {nil, placement.Move{Server: true, Shard: true, Pool: true, Request: request(func(r *placement.Request) { r.Region, r.DataResidency = "sg", "DE" })}, [3]string{}, prego.CodeResidencyViolation},
-		"not where nobody reaches it": {noEdges, placement.Move{Server: true, Shard: true, Pool: true, Request: request(func(r *placement.Request) { r.Region = "sg" })}, [3]string{}, prego.CodeNetworkWithoutEdges},
+		"not where it is unreachable": {noEdges, placement.Move{Server: true, Shard: true, Pool: true, Request: request(func(r *placement.Request) { r.Region = "sg" })}, [3]string{}, prego.CodeNetworkWithoutEdges},
 		"not as asked for: no edges":  {noEdges, placement.Move{Server: true, Shard: true, Pool: true, To: "app-4"}, [3]string{}, prego.CodeNetworkWithoutEdges},
 		"beside edges that failed":    {func(d *placement.Data) { d.Edges = []placement.EdgeNetwork{{Network: "n-1"}} }, placement.Move{Server: true, Shard: true, Pool: true, To: "app-2"}, [3]string{"app-2", "db-3", "redis-2"}, ""},
 		"where edges serve it":        {func(d *placement.Data) { noEdges(d); d.Edges[1].Serves = true }, placement.Move{Server: true, Shard: true, Pool: true, To: "app-4"}, [3]string{"app-4", "db-4", "redis-4"}, ""},

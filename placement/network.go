@@ -8,10 +8,9 @@ import (
 	"github.com/prego/prego"
 )
 
-// What can be used together is in one private network: a region may have several, in
-// different network zones or because one is full, and no way leads from one to another.
-// Servers that are in none, because they were imported or theirs is gone, count as of one
-// network, whose id is "".
+// Servers, shards and pools can only be used together within one private network: a region may have several
+// unconnected networks, in different network zones or because one is full. Servers outside of any network, because
+// they were imported or theirs was deleted, count as one network with the id "".
 
 // Network is a private network that takes more servers.
 type Network struct {
@@ -19,7 +18,7 @@ type Network struct {
 	Room      int // servers
 }
 
-// place is a network in a region: what decisions choose within.
+// place is a network in a region. Decisions choose within one.
 type place struct {
 	region  uint8
 	network prego.NetworkID
@@ -40,14 +39,14 @@ func (f *Snapshot) placeOf(region prego.Region, network prego.NetworkID) uint16 
 // near is what a request finds at a place.
 type near struct {
 	here                  bool  // in the request's region
-	bestShard             int32 // the best one that any app server there may use; -1 for none
+	bestShard             int32 // the best that any app server there may use; -1 for none
 	bestPool              int32
 	shardScore, poolScore float64
-	// How many passed every filter of their own.
+	// How many passed every filter of their kind.
 	app, shard, pool int
 }
 
-// look begins a decision.
+// look starts a decision.
 func (s *search) look() {
 	s.near = s.f.near
 	region := regionIndex(s.r.Region)
@@ -70,10 +69,9 @@ func (n *near) missing() []prego.Role {
 	return out
 }
 
-// grow is where servers are to be made for a request that finds no place, and of which
-// roles: the network that lacks the fewest roles and has room for them, so that what is
-// there already is of use; the lowest id of several. Without any it is one that the control
-// plane chooses, with all roles.
+// grow chooses the network and the roles of new servers for a request without a place: the network that lacks the
+// fewest roles and has room for them, so that its existing servers become usable; among several the lowest id.
+// Without such a network the control plane chooses one, with all roles.
 func (s *search) grow() (prego.NetworkID, []prego.Role) {
 	network, best := prego.NetworkID(""), (&near{}).missing()
 	var candidates []int
@@ -84,7 +82,9 @@ func (s *search) grow() (prego.NetworkID, []prego.Role) {
 			networks = networks || s.f.places[i].network != ""
 		}
 	}
-	slices.SortFunc(candidates, func(a, b int) int { return cmp.Compare(s.f.places[a].network, s.f.places[b].network) })
+	slices.SortFunc(candidates, func(a, b int) int {
+		return cmp.Compare(s.f.places[a].network, s.f.places[b].network)
+	})
 	for _, i := range candidates {
 		id := s.f.places[i].network
 		if id == "" && networks { // new servers would not be there
@@ -106,7 +106,7 @@ func (f *Snapshot) hasRoom(id prego.NetworkID, servers int) bool {
 }
 
 func (f *Snapshot) setNetworks(networks []Network) {
-	f.room = nil // nobody says
+	f.room = nil // unknown
 	if networks == nil {
 		return
 	}
@@ -116,8 +116,7 @@ func (f *Snapshot) setNetworks(networks []Network) {
 	}
 }
 
-// EdgeNetwork is a network that has edges: the id of a private network, or the region whose servers
-// are in none.
+// EdgeNetwork is a network that has edges: the id of a private network, or the region whose servers are in none.
 type EdgeNetwork struct {
 	Network string
 	Serves  bool // an edge is active
@@ -130,7 +129,7 @@ func (f *Snapshot) setEdges(edges []EdgeNetwork) {
 	}
 }
 
-// loses reports whether visitors reach a tenant through edges where it is, and could not on another server.
+// loses reports whether visitors reach a tenant through edges now, and could not on another server.
 func (f *Snapshot) loses(from prego.ServerID, to *Server) bool {
 	i, ok := f.find(from)
 	if !ok {
@@ -141,7 +140,7 @@ func (f *Snapshot) loses(from prego.ServerID, to *Server) bool {
 	return has && at != there && !f.edges[there]
 }
 
-// edgesOf is the network whose edges serve what is on a server.
+// edgesOf is the network whose edges serve a server.
 func edgesOf(s *Server) string { return cmp.Or(string(s.NetworkID), string(s.Region)) }
 
 // networkName names a network in a sentence.

@@ -36,7 +36,7 @@ func TestAPlaceIsInOneNetwork(t *testing.T) {
 	require.Equal(t, []prego.Role{prego.RoleApp}, got.MissingRoles)
 	require.Contains(t, got.SelectionReason, "network west")
 
-	// What is wrong with a server itself is said of it first.
+	// A server's own problem is reported first.
 	d.Servers[0].MemoryPct = 99
 	got = placement.NewSnapshot(shared(), d).Decide(r)
 	require.Equal(t, 1, got.RejectedCounts["memory_pct"])
@@ -80,14 +80,14 @@ func TestGrowthIsWhereItHelps(t *testing.T) {
 		network prego.NetworkID
 		roles   []prego.Role
 	}{
-		"the network that lacks less":         {nil, "west", []prego.Role{"app"}},
-		"with room for what it lacks":         {func(d *placement.Data) { d.Networks = []placement.Network{{NetworkID: "east", Room: 2}} }, "east", []prego.Role{"db-shard", "redis-pool"}},
-		"not one with too little room":        {func(d *placement.Data) { d.Networks = []placement.Network{{NetworkID: "east", Room: 1}} }, "", []prego.Role{"app", "db-shard", "redis-pool"}},
-		"none is open":                        {func(d *placement.Data) { d.Networks = []placement.Network{} }, "", []prego.Role{"app", "db-shard", "redis-pool"}},
-		"the first of several":                {func(d *placement.Data) { d.Pools[0].Status = server.Failed }, "east", []prego.Role{"db-shard", "redis-pool"}},
-		"nothing there":                       {func(d *placement.Data) { d.Servers, d.Shards, d.Pools = nil, nil, nil }, "", []prego.Role{"app", "db-shard", "redis-pool"}},
-		"not what has no network, beside one": {func(d *placement.Data) { d.Shards[0].NetworkID, d.Pools[0].NetworkID = "", "" }, "east", []prego.Role{"db-shard", "redis-pool"}},
-		"what has no network, alone": {func(d *placement.Data) {
+		"the network that lacks less":      {nil, "west", []prego.Role{"app"}},
+		"with room for what it lacks":      {func(d *placement.Data) { d.Networks = []placement.Network{{NetworkID: "east", Room: 2}} }, "east", []prego.Role{"db-shard", "redis-pool"}},
+		"not one with too little room":     {func(d *placement.Data) { d.Networks = []placement.Network{{NetworkID: "east", Room: 1}} }, "", []prego.Role{"app", "db-shard", "redis-pool"}},
+		"none is open":                     {func(d *placement.Data) { d.Networks = []placement.Network{} }, "", []prego.Role{"app", "db-shard", "redis-pool"}},
+		"the first of several":             {func(d *placement.Data) { d.Pools[0].Status = server.Failed }, "east", []prego.Role{"db-shard", "redis-pool"}},
+		"nothing there":                    {func(d *placement.Data) { d.Servers, d.Shards, d.Pools = nil, nil, nil }, "", []prego.Role{"app", "db-shard", "redis-pool"}},
+		"not beside one without a network": {func(d *placement.Data) { d.Shards[0].NetworkID, d.Pools[0].NetworkID = "", "" }, "east", []prego.Role{"db-shard", "redis-pool"}},
+		"servers without a network only": {func(d *placement.Data) {
 			d.Servers, d.Shards[0].NetworkID, d.Pools[0].NetworkID = nil, "", ""
 		}, "", []prego.Role{"app"}},
 		"none of another region": {func(d *placement.Data) { d.Shards[0].Region, d.Pools[0].Region = "us", "us" }, "east", []prego.Role{"db-shard", "redis-pool"}},
@@ -106,9 +106,9 @@ func TestGrowthIsWhereItHelps(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForEver: whatever is where, and however full the networks are, whoever
-// finds no place has one after what it lacks was made twice.
-func TestNobodyWaitsForEver(t *testing.T) {
+// TestRequestsDoNotWaitForEver: with any placement and any full networks, a request without a place has one after its
+// missing servers were created twice.
+func TestRequestsDoNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	grown := 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -8,15 +8,14 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// override is placement-policy §8: capacity and ranking are skipped, invariants are
-// not. What is not forced is chosen as usual.
+// override is placement-policy §8: capacity and ranking are skipped, invariants are not. Unforced parts are chosen as
+// usual.
 func (s *search) override() Decision {
 	f, o := s.f, s.r.Override
 	s.algorithm = Manual
 	appID := o.AppServerID
 	if appID == "" {
-		// Only the shard is forced: take the server that an ordinary placement with
-		// that shard would take.
+		// Only the shard is forced: take the server that an ordinary placement with that shard would take.
 		return s.overrideShard()
 	}
 	i, ok := f.find(appID)
@@ -25,21 +24,26 @@ func (s *search) override() Decision {
 	}
 	srv := &f.servers[i]
 	if srv.Region != s.r.Region || srv.Status != server.Active { // before its companions are chosen
-		return s.refuse(prego.CodeInvariantViolation, fmt.Sprintf("app server %s is %s in region %s, and the tenant belongs on an active one in %s", appID, srv.Status, srv.Region, s.r.Region))
+		return s.refuse(prego.CodeInvariantViolation, fmt.Sprintf(
+			"app server %s is %s in region %s, and the tenant belongs on an active one in %s",
+			appID, srv.Status, srv.Region, s.r.Region))
 	}
 	if srv.Cordoned {
-		return s.refuse(prego.CodeInvariantViolation, fmt.Sprintf("app server %s is cordoned: it takes no new tenants", appID))
+		return s.refuse(prego.CodeInvariantViolation,
+			fmt.Sprintf("app server %s is cordoned: it takes no new tenants", appID))
 	}
 	if !s.satisfies(i) {
 		s.countServers()
-		return s.refuse(prego.CodeCellMismatch, fmt.Sprintf("app server %s does not satisfy the constraint (%s); ignore_constraint forces it", appID, s.r.Constraint))
+		return s.refuse(prego.CodeCellMismatch, fmt.Sprintf(
+			"app server %s does not satisfy the constraint (%s); ignore_constraint forces it", appID, s.r.Constraint))
 	}
 	s.scoreShards()
 	s.scorePools()
 	s.countServers()
 	here := s.nearTo(srv)
 	d := s.decision(Placed)
-	d.AppServerID, d.InfraProvider, d.Dedicates = appID, srv.InfraProvider, s.exclusive && f.hot[i].flags&flagEmpty != 0
+	d.AppServerID, d.InfraProvider = appID, srv.InfraProvider
+	d.Dedicates = s.exclusive && f.hot[i].flags&flagEmpty != 0
 	d.Confidence = 1
 	switch {
 	case o.DBShardID != "":
@@ -50,7 +54,7 @@ func (s *search) override() Decision {
 	case srv.Role == prego.RoleNode:
 		d.DBShardID = f.shards.items[srv.ownShard].ShardID
 	default:
-		// A shard on which the server has a site, or else the best one.
+		// A shard for which the server has a site, or else the best one.
 		if slot := s.siteShard(i, &f.hot[i]); slot >= 0 {
 			d.DBShardID = f.shards.items[slot].ShardID
 		} else if here.bestShard >= 0 {
@@ -72,7 +76,9 @@ func (s *search) override() Decision {
 		if d.RedisPoolID == "" {
 			out.MissingRoles = append(out.MissingRoles, prego.RoleRedisPool)
 		}
-		out.Code, out.SelectionReason = prego.CodeInsufficientResources, fmt.Sprintf("the forced server has no companion in region %s; short of: %v", s.r.Region, out.MissingRoles)
+		out.Code = prego.CodeInsufficientResources
+		out.SelectionReason = fmt.Sprintf("the forced server has no companion in region %s; short of: %v",
+			s.r.Region, out.MissingRoles)
 		return out
 	}
 	return s.finishOverride(d, srv)
@@ -91,7 +97,8 @@ func (s *search) finishOverride(d Decision, srv *member) Decision {
 	}
 	if d.PoolSiteID == "" {
 		if d.Outcome = OnDemandSite; f.policy.EmptyPool == Hold && s.mode == tenant.ModeShared {
-			h := s.without(HoldForSite, codeNoSite, "the forced server has no site left on the forced shard: the placement waits for a refill")
+			h := s.without(HoldForSite, codeNoSite,
+				"the forced server has no site left on the forced shard: the placement waits for a refill")
 			h.AppServerID = d.AppServerID
 			return h
 		}
@@ -151,7 +158,8 @@ func (s *search) overrideShard() Decision {
 	}
 	srv := &f.servers[best.server]
 	d := s.decision(Placed)
-	d.AppServerID, d.InfraProvider, d.Dedicates, d.Confidence = srv.ServerID, srv.InfraProvider, s.exclusive && f.hot[best.server].flags&flagEmpty != 0, 1
+	d.AppServerID, d.InfraProvider, d.Confidence = srv.ServerID, srv.InfraProvider, 1
+	d.Dedicates = s.exclusive && f.hot[best.server].flags&flagEmpty != 0
 	d.DBShardID, d.RedisPoolID = id, prego.RedisPoolID(f.pools.items[here.bestPool].PoolID)
 	return s.finishOverride(d, srv)
 }

@@ -1,7 +1,6 @@
-// Package placement decides which app server, DB shard, Redis pool and pool site
-// a tenant lands on (placement-policy). It is pure: a decision is a function of a
-// Snapshot and a Request, the same for the same input, with ties broken by id; the
-// transaction that reserves it checks every invariant again.
+// Package placement decides which app server, DB shard, Redis pool and pool site a tenant gets (placement-policy). It
+// is pure: a decision is a function of a Snapshot and a Request, the same for the same input, with ties broken by id;
+// the transaction that reserves it checks every invariant again.
 package placement
 
 import (
@@ -12,19 +11,17 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// Algorithm is how a candidate is chosen among those that pass all filters
-// (placement-policy §1.2, §8).
+// Algorithm is how a candidate is chosen among those passing all filters (placement-policy §1.2, §8).
 type Algorithm string
 
-// The algorithms. A policy names one of the first four. Manual is an operator's override.
+// The algorithms. A policy may name the first four. Manual is an operator's override.
 const (
 	BestFit    Algorithm = "best_fit"
 	FirstFit   Algorithm = "first_fit"
 	RoundRobin Algorithm = "round_robin"
 	NewServer  Algorithm = "new_server"
 	Manual     Algorithm = "manual"
-	// AIRecommended: an adviser's proposal was taken, among candidates that pass every
-	// filter.
+	// AIRecommended: an adviser's proposal was taken, among candidates that pass every filter.
 	AIRecommended Algorithm = "ai_recommended"
 )
 
@@ -33,8 +30,7 @@ func (a Algorithm) Valid() bool {
 	return a == BestFit || a == FirstFit || a == RoundRobin || a == NewServer
 }
 
-// EmptyPool says what to do if servers have capacity but none has a site left
-// (placement-policy §2.6).
+// EmptyPool is what to do if servers have capacity but none has a site left (placement-policy §2.6).
 type EmptyPool string
 
 // The choices: create the site while the tenant waits, or wait for a refill.
@@ -43,16 +39,14 @@ const (
 	Hold     EmptyPool = "hold"
 )
 
-// Weights of the composite score (placement-policy §2.5). Their sum is the maximum
-// score; it is 1 by default.
+// Weights of the composite score (placement-policy §2.5). Their sum is the maximum score; it is 1 by default.
 type Weights struct {
 	AppLoad   float64 `json:"app_load"`
 	AppCount  float64 `json:"app_count"`
 	DBLoad    float64 `json:"db_load"`
 	RedisLoad float64 `json:"redis_load"`
 	Affinity  float64 `json:"affinity"`
-	// The dimensions of placement-policy §4 that its formula omits weigh nothing unless
-	// an operator sets a weight.
+	// The dimensions of placement-policy §4 that its formula omits weigh nothing unless an operator sets a weight.
 	AppCPU         float64 `json:"app_cpu"`
 	AppWorkerSlots float64 `json:"app_worker_slots"`
 	DBDisk         float64 `json:"db_disk"`
@@ -83,8 +77,7 @@ type Policy struct {
 	// SameShard prefers the DB shard of the parent org, within AffinityDelta. Off by
 	// default: it concentrates the blast radius (placement-policy §5).
 	SameShard bool
-	// MaxRejected is how many rejected candidates a decision lists, by id; the counts
-	// per reason are always exact.
+	// MaxRejected is how many rejected candidates a decision lists, by id; the counts per reason are always exact.
 	MaxRejected int
 }
 
@@ -143,8 +136,7 @@ func (p Policy) Validate() error {
 	return nil
 }
 
-// AuditName is the algorithm that the audit of a decision names
-// (placement-policy, "One tenant, one server").
+// AuditName is the algorithm that the audit of a decision names (placement-policy, "One tenant, one server").
 func AuditName(mode tenant.PlacementMode, a Algorithm) string {
 	if mode == tenant.ModeOneTenantOneServer && a != Manual {
 		return "one_tenant_one_server_v1"
@@ -221,9 +213,8 @@ type Decision struct {
 	Algorithm           Algorithm
 	CandidatesEvaluated int // app servers, DB shards and Redis pools considered
 	SelectionReason     string
-	// Confidence is the margin of the winner's score over the runner-up's, the best
-	// other app server, within 0 to 1; 1 when there was no other. It is 0 when
-	// affinity or an adviser chose a server over one with a higher score.
+	// Confidence is the margin of the winner's score over the runner-up's, the best other app server, within 0 to 1;
+	// 1 when there was no other. It is 0 when affinity or an adviser chose a server over one with a higher score.
 	Confidence     float64
 	Score          float64
 	Rejected       []Rejection
@@ -248,7 +239,7 @@ type Explanation struct {
 	RejectedCounts      map[string]int `json:"rejected_counts"`
 	// Constraint is absent if every server satisfied it.
 	Constraint *ConstraintReport `json:"constraint,omitempty"`
-	// Input names what is stored of what the decision was made on.
+	// Input names the stored input of the decision.
 	Input string `json:"input,omitempty"`
 }
 
@@ -285,9 +276,8 @@ func TierLockAllows(plan prego.Plan, lock prego.Plan) bool {
 	return false
 }
 
-// MustBeAlone reports whether a tenant needs a dedicated server, shard and pool
-// (placement-policy §2.3, §6). An override may let tenants share, but never with an
-// enterprise tenant.
+// MustBeAlone reports whether a tenant needs a dedicated server, shard and pool (placement-policy §2.3, §6). An
+// override may let tenants share, but never with an enterprise tenant.
 func MustBeAlone(plan prego.Plan, mode tenant.PlacementMode, override bool) bool {
 	return plan == prego.PlanEnterprise || mode == tenant.ModeOneTenantOneServer && !override
 }

@@ -49,8 +49,7 @@ func TestAPolicyIsWithinItsBounds(t *testing.T) {
 	}
 }
 
-// TestTheAuditNamesTheAlgorithm, and that of a tenant with a server of its own is one,
-// unless a person chose.
+// TestTheAuditNamesTheAlgorithm: the algorithm, also for a tenant with a dedicated server, unless a person chose.
 func TestTheAuditNamesTheAlgorithm(t *testing.T) {
 	t.Parallel()
 	for _, a := range []placement.Algorithm{placement.BestFit, placement.FirstFit, placement.RoundRobin, placement.NewServer} {
@@ -106,7 +105,7 @@ func TestAServerThatIsATenantsNoMoreHidesNoOther(t *testing.T) {
 		d.Servers = append(d.Servers, own)
 		f := placement.NewSnapshot(shared(), d)
 		require.Equal(t, "app-own", string(f.Decide(request(nil)).AppServerID))
-		f.RemoveServer("nobody")
+		f.RemoveServer("unknown")
 		require.Equal(t, "app-own", string(f.Decide(request(nil)).AppServerID))
 		forget(f, own)
 		require.Equal(t, "app-2", string(f.Decide(request(nil)).AppServerID), name)

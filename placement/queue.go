@@ -20,7 +20,7 @@ const (
 
 // Waiter is a tenant or a process group that waits for capacity in a region.
 type Waiter struct {
-	Position     int // from 1, among those of its kind in its region
+	Position     int // from 1, among waiters of its kind in its region
 	Kind         WaiterKind
 	ID, Name     string
 	OrgID        prego.OrgID
@@ -63,14 +63,14 @@ type Usual struct {
 	P50, P95 float64 // seconds
 }
 
-// Round is the last scale-out of a role in a region, and what it said.
+// Round is the last scale-out of a role in a region, and its message.
 type Round struct {
 	Region  prego.Region
 	Role    prego.Role
 	Message string
 }
 
-// Queue is who waits, in the order in which they are served, and what is on its way.
+// Queue is the waiters in the order of service, and the capacity on its way.
 type Queue struct {
 	At      time.Time
 	Waiters []Waiter
@@ -80,7 +80,7 @@ type Queue struct {
 	Target  time.Duration // what servers should take, where none has been made
 }
 
-// ComingAt is capacity on its way and when it is expected, nil if that can't be said.
+// ComingAt is capacity on its way and when it is expected, nil if unknown.
 type ComingAt struct {
 	Coming
 	ExpectedAt *time.Time
@@ -97,9 +97,9 @@ type Expectation struct {
 // comingShown is how many things on their way are shown with a waiter.
 const comingShown = 20
 
-// Expect says for each waiter when it may have its place. A server is expected when as much time
-// has passed since its request as half of its kind took, or 95 of 100 when that is over. Those
-// that wait share what comes in their order: nobody is expected before who is served first.
+// Expect estimates for each waiter when it may have its place. A server is expected after the median time of its
+// kind, or once that has passed, after the 95th percentile. Waiters share the coming capacity in their order: none is
+// expected before an earlier one.
 func (q Queue) Expect() []Expectation {
 	ahead := map[lane]int{}
 	last := map[lane]*Expectation{} // by region and kind
@@ -169,7 +169,7 @@ func (l lane) servers() string {
 	return "server of role " + string(l.role)
 }
 
-// coming is what comes for some lanes, what is expected first first.
+// coming is the coming capacity for some lanes, earliest first.
 func (q Queue) coming(lanes []lane) []ComingAt {
 	out := []ComingAt{}
 	for _, c := range q.Coming {
@@ -221,10 +221,11 @@ func (q Queue) expected(c Coming) (at *time.Time, why string) {
 			return &when, fmt.Sprintf("%s, and %s of %d servers of role %s in %s took at most %s", what, p.name, u.Servers, u.Role, u.Region, took.Round(time.Second))
 		}
 	}
-	return nil, fmt.Sprintf("%s for longer than 95 %% of %d servers of role %s in %s took: nobody knows when it is ready", what, u.Servers, u.Role, u.Region)
+	return nil, fmt.Sprintf("%s for longer than 95 %% of %d servers of role %s in %s took: the time is unknown",
+		what, u.Servers, u.Role, u.Region)
 }
 
-// turn is when the waiter with so many before it in a lane has what comes in it.
+// turn is when the waiter with so many before it in a lane gets capacity of it.
 func (q Queue) turn(l lane, before int) (at *time.Time, why string) {
 	type server struct {
 		at   *time.Time
@@ -241,8 +242,10 @@ func (q Queue) turn(l lane, before int) (at *time.Time, why string) {
 	}
 	if len(all) == 0 {
 		why := fmt.Sprintf("no %s is being made in %s", l.servers(), l.region)
-		if i := slices.IndexFunc(q.Rounds, func(r Round) bool { return r.Region == l.region && r.Role == l.role && r.Message != "" }); i >= 0 {
-			why += ": the last scale-out said: " + q.Rounds[i].Message
+		if i := slices.IndexFunc(q.Rounds, func(r Round) bool {
+			return r.Region == l.region && r.Role == l.role && r.Message != ""
+		}); i >= 0 {
+			why += ": the last scale-out reported: " + q.Rounds[i].Message
 		}
 		return nil, why
 	}
@@ -253,5 +256,5 @@ func (q Queue) turn(l lane, before int) (at *time.Time, why string) {
 			return s.at, s.why
 		}
 	}
-	return nil, fmt.Sprintf("what is being made has room for %d, and %d are served before it", room, before)
+	return nil, fmt.Sprintf("the coming capacity has room for %d, and %d are served before it", room, before)
 }

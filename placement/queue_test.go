@@ -38,9 +38,9 @@ func TestExpectationsFollowWhatComes(t *testing.T) {
 	}
 	require.Equal(t, "server db-2 is being made, and 95 % of 40 servers of role db-shard in eu took at most 2m30s", out[0].Because)
 	require.Equal(t, "server db-1 is being made, and half of 40 servers of role db-shard in eu took at most 1m30s", out[2].Because)
-	require.Equal(t, "what is being made has room for 4, and 4 are served before it", out[4].Because)
+	require.Equal(t, "the coming capacity has room for 4, and 4 are served before it", out[4].Because)
 	require.Len(t, out[0].Coming, 2)
-	require.Equal(t, "db-2", out[0].Coming[0].ID, "what is expected first first")
+	require.Equal(t, "db-2", out[0].Coming[0].ID, "in the order of expectation")
 }
 
 func TestNobodyIsExpectedBeforeWhoIsServedFirst(t *testing.T) {
@@ -62,7 +62,7 @@ func TestNobodyIsExpectedBeforeWhoIsServedFirst(t *testing.T) {
 	us := waiters(1, prego.RoleApp)
 	us[0].Region = prego.RegionUS
 	q.Waiters = append(q.Waiters, us...)
-	require.Nil(t, q.Expect()[3].ExpectedAt, "what comes elsewhere is no help")
+	require.Nil(t, q.Expect()[3].ExpectedAt, "capacity elsewhere is no help")
 }
 
 func TestThereIsNoExpectationWhereNothingComes(t *testing.T) {
@@ -77,7 +77,7 @@ func TestThereIsNoExpectationWhereNothingComes(t *testing.T) {
 		require.Nil(t, e.ExpectedAt)
 		require.Equal(t, want, e.Because)
 	}
-	because("no server of role app is being made in eu: the last scale-out said: 3 wanted, the ceiling allows 0")
+	because("no server of role app is being made in eu: the last scale-out reported: 3 wanted, the ceiling allows 0")
 	q.Rounds = nil
 	because("no server of role app is being made in eu")
 	stock := comingServer("app-9", prego.RoleApp, time.Hour, 0)
@@ -88,7 +88,7 @@ func TestThereIsNoExpectationWhereNothingComes(t *testing.T) {
 	q.Coming = []placement.Coming{comingServer("app-9", prego.RoleApp, time.Hour, 0)}
 	because("server app-9 is being made for longer than the 2m0s that servers should take, and no other one was made in eu in 30 days")
 	q.Usual = []placement.Usual{{Region: prego.RegionEU, Role: prego.RoleApp, Servers: 3, P50: 60, P95: 90}}
-	because("server app-9 is being made for longer than 95 % of 3 servers of role app in eu took: nobody knows when it is ready")
+	because("server app-9 is being made for longer than 95 % of 3 servers of role app in eu took: the time is unknown")
 	q.Waiters[0].MissingRoles = nil
 	because("it lacks no server: it waits for its site, or for its turn")
 	q.Waiters[0].Kind = placement.WaiterGroup

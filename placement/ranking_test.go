@@ -11,8 +11,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// TestEveryWeightCounts has two servers with a shard each, and pools, that differ in one
-// thing: who is chosen, and by how much, follows that thing's weight, and nothing else.
+// TestEveryWeightCounts has two servers with a shard each, and pools, that differ in one measure: only the measure's
+// weight decides about the choice and the margin.
 func TestEveryWeightCounts(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -133,8 +133,8 @@ func TestResidencyIsHeldByEachServer(t *testing.T) {
 	require.Equal(t, []placement.Rejection{{ID: "app-1", Reason: "not_active"}, {ID: "app-2", Reason: "data_residency"}}, got.Rejected)
 }
 
-// TestMeasuresReject: at the threshold, by the name of the measure; what is not known
-// rejects nobody, a threshold of 0 neither, and who is to be alone heeds no CPU.
+// TestMeasuresReject: at the threshold, by the name of the measure. Unknown measures and thresholds of 0 reject none,
+// and dedicated tenants ignore CPU.
 func TestMeasuresReject(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -142,7 +142,7 @@ func TestMeasuresReject(t *testing.T) {
 		limit  func(*placement.Policy) *float64
 		most   float64
 		role   prego.Role
-		lonely bool // who is to be alone is rejected, too
+		lonely bool // dedicated tenants are also rejected
 	}{
 		"cpu_pct":          {func(d *placement.Data, v *float64) { d.Servers[0].CPUPct = v }, func(p *placement.Policy) *float64 { return &p.CPUPctMax }, 85, prego.RoleApp, false},
 		"worker_slots_pct": {func(d *placement.Data, v *float64) { d.Servers[0].WorkerSlotsPct = v }, func(p *placement.Policy) *float64 { return &p.WorkerSlotsPctMax }, 90, prego.RoleApp, false},
@@ -204,7 +204,7 @@ func TestWhoIsAloneSharesNothing(t *testing.T) {
 		got := f.Decide(request(func(r *placement.Request) { r.TenantID = "u" }))
 		require.Equal(t, map[string]int{"dedicated_to_another_tenant": 3}, got.RejectedCounts, "server, shard and pool")
 	})
-	t.Run("an override shares what is in use", func(t *testing.T) {
+	t.Run("an override shares used servers", func(t *testing.T) {
 		t.Parallel()
 		data := empty()
 		data.Shards[0].Tenants = 3
@@ -243,9 +243,9 @@ func TestWhoIsAloneSharesNothing(t *testing.T) {
 	}
 }
 
-// TestFleetsThatServeNobody: their servers, shards and pools are passed over, but for an
-// override and what is the tenant's own.
-func TestFleetsThatServeNobody(t *testing.T) {
+// TestNonServingFleetsAreSkipped: their servers, shards and pools are skipped, except by an override and by the tenant
+// they are dedicated to.
+func TestNonServingFleetsAreSkipped(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(*placement.Data){
 		"server": func(d *placement.Data) { d.Servers[0].NotServing = true },

@@ -23,7 +23,7 @@ type Server struct {
 	RefusesTrials bool
 	WarmPlan      prego.Plan // the warm pool that it was created for; "" for any
 	NotServing    bool       // of a fleet that does not serve tenants
-	RunsInstances bool       // has process groups, whoever owns them: it is not empty
+	RunsInstances bool       // runs process groups of any owner: it is not empty
 	Cordoned      bool       // closed to newcomers
 	// CPUPct and WorkerSlotsPct are averages over some minutes, 0–100; nil is unknown.
 	CPUPct, WorkerSlotsPct *float64
@@ -66,8 +66,7 @@ type RedisPool struct {
 	MemoryPct *float64
 }
 
-// PoolSite is an available pre-built site on a server, bound to the shard that it was
-// created on.
+// PoolSite is an available pre-built site on a server, bound to the shard that it was created on.
 type PoolSite struct {
 	PoolSiteID  string
 	AppServerID prego.ServerID
@@ -100,7 +99,7 @@ type Data struct {
 	Sites     []PoolSite // available ones
 	Providers []Provider
 	Residency map[string]Zone
-	// Networks are those that take more servers; nil means that all do.
+	// Networks are the networks with room; nil means that all have room.
 	Networks []Network
 	// Edges are the networks that have edges.
 	Edges []EdgeNetwork
@@ -108,9 +107,8 @@ type Data struct {
 	LastServer string
 }
 
-// Snapshot is the state that decisions are made on, and that is updated with them. What
-// decisions read most is kept in dense slices, ordered by id, and changed in place. It
-// is not safe for concurrent use.
+// Snapshot is the state that decisions are made on, and that is updated with them. What decisions read most is kept
+// in dense slices, ordered by id, and changed in place. It is not safe for concurrent use.
 type Snapshot struct {
 	policy    Policy
 	servers   []member // by id
@@ -125,7 +123,7 @@ type Snapshot struct {
 	places    []place
 	placeAt   map[place]uint16
 	room      map[prego.NetworkID]int // servers that a network takes; nil means any number
-	edges     map[string]bool         // networks with edges, and whether one of these serves
+	edges     map[string]bool         // networks with edges, and whether an edge there serves
 
 	// By slot: where it is.
 	shardPlace, poolPlace []uint16
@@ -247,8 +245,7 @@ func (f *Snapshot) find(id prego.ServerID) (int, bool) {
 	})
 }
 
-// SetServer adds or replaces a server; its sites stay. Servers of other roles are not
-// candidates and are ignored.
+// SetServer adds or replaces a server; its sites stay. Servers of other roles are not candidates and are ignored.
 func (f *Snapshot) SetServer(s Server) {
 	if s.Role != prego.RoleApp && s.Role != prego.RoleNode {
 		return
@@ -334,7 +331,7 @@ func (f *Snapshot) SetShard(s Shard) {
 	f.shardPlace = setAt(f.shardPlace, f.shards.byID[string(s.ShardID)], f.placeOf(s.Region, s.NetworkID))
 }
 
-// setAt sets an element of a list, which is as long as the highest one that was set.
+// setAt sets an element of a list, which grows to the highest index.
 func setAt(list []uint16, at int32, v uint16) []uint16 {
 	if int(at) == len(list) {
 		return append(list, v)
@@ -391,8 +388,8 @@ func (f *Snapshot) heat(i int) {
 	f.hot[i] = h
 }
 
-// freeShare is the free share used in a score: unknown counts as 0, so that a server
-// known to be idle comes before one that reports nothing.
+// freeShare is the free share used in a score: unknown counts as 0, so that a server that is known to be idle comes
+// before a server that reports nothing.
 func freeShare(pct *float64) float64 {
 	if pct == nil {
 		return 0
@@ -429,9 +426,8 @@ func (f *Snapshot) setProviders(providers []Provider) {
 	}
 }
 
-// nodeParts are the slots of a node's own shard and pool: the rows that name it, or
-// else ones with the node's name that are created here ("all IDs refer to the same
-// host").
+// nodeParts are the slots of a node's own shard and pool: the rows that name it, or else ones with the node's name
+// that are created here ("all IDs refer to the same host").
 func (f *Snapshot) nodeParts(s Server) (shard, pool int32) {
 	if _, ok := f.shards.byID[string(s.ServerID)]; !ok {
 		f.SetShard(Shard{ShardID: prego.ShardID(s.ServerID), Region: s.Region, NetworkID: s.NetworkID, HostServerID: s.ServerID, AnyPlan: true, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: server.Active})

@@ -41,8 +41,7 @@ func TestAnOldServerOfATenantHidesNotItsNewOne(t *testing.T) {
 	}
 }
 
-// TestTheFleetFollowsItsProviders: what a server's cloud allows is looked up when
-// the cloud changes, too.
+// TestTheFleetFollowsItsProviders: a server's cloud is also checked again when the cloud changes.
 func TestTheFleetFollowsItsProviders(t *testing.T) {
 	t.Parallel()
 	d := fleet()
@@ -86,5 +85,5 @@ func TestEveryServerOfAFamilyIsKin(t *testing.T) {
 	require.Equal(t, "app-1", string(f.Decide(kin).AppServerID))
 	d.Servers[0].ParentOrgs = nil
 	f.Update(placement.Change{Providers: d.Providers, Servers: d.Servers[:1]})
-	require.Equal(t, "app-2", string(f.Decide(kin).AppServerID), "one that they left is none")
+	require.Equal(t, "app-2", string(f.Decide(kin).AppServerID), "a server that they left does not count")
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// WhatIf is what is otherwise in a placement that is tried: the request, or the fleet. What is nil
-// stays as it is.
+// WhatIf changes a placement that is tried: the request, or the fleet. Nil fields change nothing.
 type WhatIf struct {
 	Plan             *prego.Plan
 	Region           *prego.Region
@@ -24,7 +23,7 @@ type WhatIf struct {
 type AddedServer struct {
 	Role      prego.Role
 	Region    prego.Region    // "" for the request's
-	NetworkID prego.NetworkID // "" for that in which most servers of its region are
+	NetworkID prego.NetworkID // "" for the network with most servers of its region
 	Provider  prego.InfraProviderID
 	Tags      []string // lower-case
 	Capacity  int      // of a shard or a pool, in tenants
@@ -33,8 +32,7 @@ type AddedServer struct {
 // AddedID is the id of an added server.
 const AddedID = "what-if-1"
 
-// Apply changes a request, and a snapshot for it. A server that is not known is refused with
-// CodeServerUnknown.
+// Apply changes a request, and a snapshot for it. A server that is not known is refused with CodeServerUnknown.
 func (w WhatIf) Apply(f *Snapshot, r Request) (Request, error) {
 	if w.Plan != nil {
 		r.Plan = *w.Plan
@@ -65,7 +63,7 @@ func (w WhatIf) Apply(f *Snapshot, r Request) (Request, error) {
 	return r, nil
 }
 
-// setCordoned closes or opens what is called so: an app server or node with its parts, a shard or a pool.
+// setCordoned closes or opens the app server or node (with its parts), shard or pool of that id.
 func (f *Snapshot) setCordoned(id string, on bool) (found bool) {
 	if i, ok := f.find(prego.ServerID(id)); ok {
 		s := f.servers[i].Server
@@ -103,8 +101,7 @@ func (f *Snapshot) add(a AddedServer, r Request) {
 	}
 }
 
-// usualNetwork is the network in which most servers, shards and pools of a region are; the lowest id
-// of several.
+// usualNetwork is the network with most servers, shards and pools of a region; the lowest id of several.
 func (f *Snapshot) usualNetwork(region prego.Region) prego.NetworkID {
 	n := map[prego.NetworkID]int{}
 	for i := range f.servers {

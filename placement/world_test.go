@@ -14,8 +14,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// enrich draws what genFleet leaves at its default: a second cloud, zones that name
-// clouds, dedications, instances, measures, and what is set aside.
+// enrich draws what genFleet leaves at its default: a second cloud, zones that name clouds, dedications, instances,
+// measures, and reserved servers.
 func enrich(t *rapid.T, d *placement.Data) {
 	// Small numbers are drawn far more often than others.
 	rarely := func(what string) bool { return rapid.IntRange(0, 15).Draw(t, what) == 9 }
@@ -62,7 +62,7 @@ func enrich(t *rapid.T, d *placement.Data) {
 			s.InfraProvider = "aws"
 		}
 		if rarely("dedicated") {
-			s.DedicatedFor = "somebody"
+			s.DedicatedFor = "another"
 		}
 		if rarely("warm") {
 			s.WarmPlan = rapid.SampledFrom(prego.Plans()).Draw(t, "warm for")
@@ -73,7 +73,7 @@ func enrich(t *rapid.T, d *placement.Data) {
 		s.NetworkID = network.Draw(t, "network")
 		s.NotServing, s.RunsInstances, s.DiskPct = rarely("not serving"), rarely("instances"), pct("disk")
 		if rarely("dedicated") {
-			s.DedicatedFor = "somebody"
+			s.DedicatedFor = "another"
 		}
 		if rarely("draining") {
 			s.Status = server.Decommissioning
@@ -84,7 +84,7 @@ func enrich(t *rapid.T, d *placement.Data) {
 		p.NetworkID = network.Draw(t, "network")
 		p.NotServing, p.RunsInstances, p.MemoryPct = rarely("not serving"), rarely("instances"), pct("redis memory")
 		if rarely("dedicated") {
-			p.DedicatedFor = "somebody"
+			p.DedicatedFor = "another"
 		}
 		if rarely("draining") {
 			p.Status = server.Decommissioning
@@ -99,8 +99,7 @@ type part struct {
 	most float64
 }
 
-// world is what happened to a fleet, kept apart from the engine: who lives where, and
-// what is whose alone.
+// world is the history of a fleet, separate from the engine: who lives where, and which servers are dedicated.
 type world struct {
 	data    placement.Data
 	policy  placement.Policy
@@ -128,7 +127,7 @@ func newWorld(d placement.Data, p placement.Policy) *world {
 	}
 	for _, s := range d.Servers {
 		w.servers[string(s.ServerID)], w.owner[string("a/"+s.ServerID)] = s, string(s.DedicatedFor)
-		if s.Role == prego.RoleNode { // a stack of its own
+		if s.Role == prego.RoleNode { // a whole stack
 			own := part{placement.Shard{ShardID: prego.ShardID(s.ServerID), HostServerID: s.ServerID, Region: s.Region, NetworkID: s.NetworkID, AnyPlan: true, Capacity: p.MaxTenantsPerNode, Status: server.Active}, nil, 0}
 			w.shards[string(s.ServerID)], w.pools[string(s.ServerID)] = own, own
 		}
@@ -230,7 +229,7 @@ func (w *world) outcome(r placement.Request) (placement.Outcome, prego.Code) {
 		}
 	}
 	satisfied := len(r.Constraint.Require) == 0 || slices.ContainsFunc(w.data.Servers, func(s placement.Server) bool {
-		return placement.Satisfies(s.Tags, r.Constraint)
+		return r.Constraint.SatisfiedBy(s.Tags)
 	})
 	switch {
 	case sited:
@@ -258,18 +257,18 @@ func (w *world) check(t *rapid.T, r placement.Request, d placement.Decision) {
 	require.LessOrEqual(t, d.Confidence, 1.0)
 	s, shard, pool := w.servers[string(d.AppServerID)], w.shards[string(d.DBShardID)], w.pools[string(d.RedisPoolID)]
 	require.Equal(t, s.InfraProvider, d.InfraProvider)
-	if r.Override == nil { // P2, P3, P6, P7: with all that the rules say
+	if r.Override == nil { // P2, P3, P6, P7: with all rules
 		require.True(t, w.takes(r, s), "%+v", s)
 		require.True(t, locks(r, shard.Shard) && w.joins(r, s, "d/", shard, lonely(r)), "%+v", shard)
 		require.True(t, w.joins(r, s, "r/", pool, lonely(r) || r.DedicatedRedis), "%+v", pool)
 	}
-	// What holds of an override, too.
+	// These also hold for an override.
 	require.Equal(t, []prego.Region{r.Region, r.Region, r.Region}, []prego.Region{s.Region, shard.Region, pool.Region})
 	require.Equal(t, []prego.NetworkID{s.NetworkID, s.NetworkID}, []prego.NetworkID{shard.NetworkID, pool.NetworkID})
 	require.Equal(t, []server.Status{"active", "active", "active"}, []server.Status{s.Status, shard.Status, pool.Status})
 	require.True(t, locks(r, shard.Shard))
 	require.True(t, w.allowed(r, string("a/"+s.ServerID)) && w.allowed(r, string("d/"+d.DBShardID)) && w.allowed(r, string("r/"+d.RedisPoolID)))
-	require.True(t, placement.Satisfies(s.Tags, r.Constraint) || r.Override != nil && r.Override.IgnoreConstraint)
+	require.True(t, r.Constraint.SatisfiedBy(s.Tags) || r.Override != nil && r.Override.IgnoreConstraint)
 	if r.DataResidency != "" { // P7
 		zone, known := w.data.Residency[r.DataResidency]
 		require.True(t, known && slices.Contains(zone.Regions, s.Region), "%s in %s", r.DataResidency, s.Region)
@@ -281,7 +280,7 @@ func (w *world) check(t *rapid.T, r placement.Request, d placement.Decision) {
 		string("r/" + d.RedisPoolID): len(w.tenants[string("r/"+d.RedisPoolID)]) == 0 && !pool.RunsInstances,
 	}
 	alone := r.Plan == prego.PlanEnterprise || lonely(r) && r.Override == nil
-	for id, nobody := range empty { // P4, and whoever else must be alone
+	for id, nobody := range empty { // P4, and all other dedicated tenants
 		require.True(t, nobody || !alone, "%s", id)
 		for _, other := range w.tenants[id] {
 			require.NotEqual(t, prego.PlanEnterprise, other.Plan)
@@ -305,8 +304,8 @@ func (w *world) check(t *rapid.T, r placement.Request, d placement.Decision) {
 	}
 }
 
-// TestTheDrawnWorldsAreWorthIt: enough of what is drawn is placed, and refused, that the
-// properties mean something.
+// TestTheDrawnWorldsAreWorthIt: enough of the drawn requests are placed, and refused, that the properties mean
+// something.
 func TestTheDrawnWorldsAreWorthIt(t *testing.T) {
 	t.Parallel()
 	outcomes := map[placement.Outcome]int{}

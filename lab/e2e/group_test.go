@@ -397,7 +397,7 @@ func TestCapacityIsToldApartFromQuota(t *testing.T) {
 	require.Contains(t, deref(g.StatusMessage), "constraint 1")
 	large := c.group(env, "large", 1, spec("web:1", 2000))
 	g = c.unschedulable(large.GroupId, "no_capacity_memory")
-	require.Contains(t, deref(g.StatusMessage), fmt.Sprintf("%d bytes are needed and at most %d are free", 2032*mb, (1000-96)*mb))
+	require.Contains(t, deref(g.StatusMessage), "it needs 2 GiB, and at most 904 MiB are free")
 	require.Contains(t, string(*g.Decision), `"rejected_counts":{"memory":1}`)
 
 	data := c.group(env, "data", 0, func() map[string]any { s := spec("web:1", 64); s["volumes"] = []string{"/data"}; return s }())

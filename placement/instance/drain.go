@@ -7,11 +7,11 @@ import (
 	"github.com/prego/prego"
 )
 
-// DrainState is what the next step of a server's drain is decided on.
+// DrainState is the input of the next step of a server's drain.
 type DrainState struct {
-	// Instances are those on the server that are not stopped.
+	// Instances are the instances on the server that are not stopped.
 	Instances []DrainInstance
-	// Limit is how many instances of one org drains may move at once.
+	// Limit is how many instances of one org drains may move concurrently.
 	Limit int
 	// Elsewhere counts the instances of an org that drains of other servers move now.
 	Elsewhere map[prego.OrgID]int
@@ -23,15 +23,14 @@ type DrainInstance struct {
 	Number  int64
 	GroupID prego.GroupID
 	OrgID   prego.OrgID
-	Leaving bool // given up to its group before
-	Going   bool // it drains or has failed: it stops whatever is decided here
+	Leaving bool // already given up to its group
+	Going   bool // it drains or has failed: it stops in any case
 }
 
-// PlanDrain picks the instances of a server that their groups are to replace next. What
-// happens to these is ScheduleGroup's: it starts the replacements and stops the old ones within
-// the group's max_surge and max_unavailable. Here an org's limit holds over all drains, and its
-// groups take turns, so that one that finds no place does not keep the others waiting. Calling
-// it again after the step was taken returns the next one.
+// PlanDrain picks the instances of a server that their groups must replace next. ScheduleGroup handles them: it
+// starts the replacements and stops the old ones within the group's max_surge and max_unavailable. Here an org's
+// limit holds over all drains, and its groups take turns, so that a group without a place does not keep the others
+// waiting. Calling it again after the step was taken returns the next one.
 func PlanDrain(s DrainState) (leave []string) {
 	moving := map[prego.OrgID]int{}
 	turn := map[prego.GroupID]int{} // instances of a group that leave
@@ -46,7 +45,9 @@ func PlanDrain(s DrainState) (leave []string) {
 			stay = append(stay, i)
 		}
 	}
-	slices.SortFunc(stay, func(a, b DrainInstance) int { return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(stay, func(a, b DrainInstance) int {
+		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.ID, b.ID))
+	})
 	for len(stay) > 0 {
 		next := -1
 		for n, i := range stay {

@@ -31,8 +31,8 @@ func TestPlanDrain(t *testing.T) {
 	}{
 		"nothing is there":                {instance.DrainState{Limit: 1}, nil},
 		"one at a time":                   {instance.DrainState{Limit: 1, Instances: []instance.DrainInstance{i("b", "g", "o"), i("a", "g", "o")}}, []string{"a"}},
-		"one is under way":                {instance.DrainState{Limit: 1, Instances: []instance.DrainInstance{i("a", "g", "o", leaving), i("b", "g", "o")}}, nil},
-		"one that stops is no longer":     {instance.DrainState{Limit: 1, Instances: []instance.DrainInstance{i("a", "g", "o", going), i("b", "g", "o")}}, []string{"b"}},
+		"a drain is in progress":          {instance.DrainState{Limit: 1, Instances: []instance.DrainInstance{i("a", "g", "o", leaving), i("b", "g", "o")}}, nil},
+		"a stopping instance is not":      {instance.DrainState{Limit: 1, Instances: []instance.DrainInstance{i("a", "g", "o", going), i("b", "g", "o")}}, []string{"b"}},
 		"another server's count":          {instance.DrainState{Limit: 2, Elsewhere: map[prego.OrgID]int{"o": 1}, Instances: []instance.DrainInstance{i("a", "g", "o"), i("b", "g", "o")}}, []string{"a"}},
 		"orgs don't wait for each other":  {instance.DrainState{Limit: 1, Elsewhere: map[prego.OrgID]int{"o": 1}, Instances: []instance.DrainInstance{i("a", "g", "o"), i("b", "h", "p")}}, []string{"b"}},
 		"groups take turns":               {instance.DrainState{Limit: 2, Instances: []instance.DrainInstance{i("a", "g", "o"), i("b", "g", "o"), i("c", "h", "o")}}, []string{"a", "c"}},
@@ -51,7 +51,7 @@ type drained struct {
 	group, server int
 }
 
-// drainWorld is groups of orgs on servers, some of which are being emptied.
+// drainWorld is groups of orgs on servers. Some servers are being emptied.
 type drainWorld struct {
 	*rapid.T
 	groups  []instance.GroupState
@@ -139,10 +139,9 @@ func (w *drainWorld) running(group int) (n int) {
 	return n
 }
 
-// TestDrainsKeepGroupsWithinTheirBudgets plays drains of some servers at once, in random order,
-// with everything that is under way taking its time: no group ever has fewer healthy instances
-// than its policy allows, no org more under way than its limit, and in the end the servers are
-// empty and every group has its replicas elsewhere, if there is room.
+// TestDrainsKeepGroupsWithinTheirBudgets plays concurrent drains of some servers in random order, with every step
+// taking its time: no group ever has fewer healthy instances than its policy allows, no org more moves than its
+// limit, and in the end the servers are empty and every group has its replicas elsewhere, if there is room.
 func TestDrainsKeepGroupsWithinTheirBudgets(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -8,7 +8,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// GroupState is what the scheduler knows of a process group.
+// GroupState is the scheduler's view of a process group.
 type GroupState struct {
 	Replicas int
 	Deleted  bool
@@ -18,14 +18,14 @@ type GroupState struct {
 	Deploy   workload.DeployStatus
 	Open     bool // the last rollout has not come to its end
 	Policy   workload.RolloutPolicy
-	// NoSurge: an instance stops before the next one starts, whatever the policy says.
-	// SurgeLimit bounds how many there may be in addition to the replicas; nil for none.
+	// NoSurge: an instance stops before the next one starts, regardless of the policy. SurgeLimit bounds the
+	// instances in addition to the replicas; nil for none.
 	NoSurge    bool
 	SurgeLimit *int
 	Exclusive  bool            `db:"-"` // it has a volume, which allows one writer
 	Failures   int             // of instances of the wanted release since its rollout began
 	Overdue    bool            `db:"-"` // the rollout made no progress in time
-	Backoff    int             `db:"-"` // places of crashed instances that are not to be filled yet
+	Backoff    int             `db:"-"` // places of crashed instances that must stay empty for now
 	Instances  []GroupInstance `db:"-"`
 }
 
@@ -37,32 +37,29 @@ type GroupInstance struct {
 	State   workload.InstanceState
 	Started bool // its container runs; while it boots, it is only watched
 	Lost    bool // its server has failed or is gone
-	Leaving bool // its server is draining, or being emptied
-	// Drain is how long it goes on: after it was taken out of service, or, of one that is
-	// draining, from now.
+	Leaving bool // its server is draining or being emptied
+	// Drain is the remaining time: once taken out of service, or for a draining instance from now.
 	Drain   time.Duration
 	Message string
 }
 
-// GroupSteps are the next steps of a group. The first four change rows, the others need
-// work on containers.
+// GroupSteps are the next steps of a group. The first four change rows, the others need work on containers.
 type GroupSteps struct {
 	Lose   []string       // fail, with their servers
 	Failed *FailedRollout // the rollout has failed
 	Proven bool           // every instance runs the wanted release
-	Drain  []string       // in the order in which they were picked
+	Drain  []string       // in the order of picking
 
 	Want    int           // instances to allocate
 	Surge   bool          // some of them on top of the replicas
-	Boot    []string      // to be started
+	Boot    []string      // must be started
 	Booting int           // of all instances, started or not
-	Stop    []string      // what failed, or was drained for as long as it should
+	Stop    []string      // failed instances, and those drained for long enough
 	Next    time.Duration // until the next one has drained; 0 for none
 	Settled bool          // nothing is left to do
 }
 
-// FailedRollout says why a rollout failed, and whether the group goes back to its last good
-// release.
+// FailedRollout is why a rollout failed, and whether the group goes back to its last good release.
 type FailedRollout struct {
 	Release  int
 	RollBack bool
@@ -70,12 +67,12 @@ type FailedRollout struct {
 	Message  string // of an instance that failed; may be empty
 }
 
-// ScheduleGroup decides what to do for a group. It is pure: calling it again after the
-// steps were taken returns the next ones.
+// ScheduleGroup decides the next steps of a group. It is pure: calling it again after the steps were taken returns
+// the next ones.
 //
-// Of a rollout there are at most max_surge instances more than replicas, draining ones
-// included, and old ones are drained only while at least replicas - max_unavailable run.
-// With NoSurge old ones are stopped first, and with Exclusive all are.
+// During a rollout there are at most max_surge instances more than replicas, draining ones included, and old ones are
+// drained only while at least replicas - max_unavailable run. With NoSurge old ones are stopped first, and with
+// Exclusive all are.
 func ScheduleGroup(g GroupState) GroupSteps {
 	var s GroupSteps
 	list := slices.Clone(g.Instances)
@@ -115,15 +112,16 @@ func ScheduleGroup(g GroupState) GroupSteps {
 		}
 	}
 	full := r.count(r.current, workload.InstanceRunning) == g.Replicas && r.count(r.old, occupying...) == 0
-	s.Proven = full && g.Replicas > 0 && (g.Open || g.Stable != g.Release) && !slices.ContainsFunc(r.list, func(v GroupInstance) bool {
-		return v.State == workload.InstanceRunning && v.Release != g.Release // of a group that is paused
-	})
+	s.Proven = full && g.Replicas > 0 && (g.Open || g.Stable != g.Release)
+	for _, v := range r.list { // a paused group may run other releases
+		s.Proven = s.Proven && (v.State != workload.InstanceRunning || v.Release == g.Release)
+	}
 	s.Settled = full && s.Want == 0 && s.Booting == 0 && len(s.Stop) == 0 && s.Next == 0
 	return s
 }
 
-// failed tells whether the rollout that is under way has failed. The loss of an instance's
-// server says nothing about the release.
+// failed reports whether the current rollout has failed. The loss of an instance's server is no sign of a bad
+// release.
 func (g GroupState) failed(list []GroupInstance) *FailedRollout {
 	if !g.Deploy.UnderWay() || g.Stable == g.Release || g.Deleted || g.Paused || g.Replicas == 0 {
 		return nil
@@ -145,8 +143,8 @@ func (g GroupState) failed(list []GroupInstance) *FailedRollout {
 	return f
 }
 
-// occupying are the states in which an instance counts as one of the replicas. A
-// draining one no longer does, and a failed one does until it is stopped.
+// occupying are the states of instances that count as replicas. A draining instance no longer does, and a failed one
+// does until it is stopped.
 var occupying = []workload.InstanceState{workload.InstanceBooting, workload.InstanceRunning, workload.InstanceFailed}
 
 type rollout struct {
@@ -172,7 +170,7 @@ func newRollout(g GroupState, list []GroupInstance, steps *GroupSteps) *rollout 
 	return r
 }
 
-// old reports whether an instance is to be replaced; current is the opposite.
+// old reports whether an instance must be replaced; current is the opposite.
 func (r *rollout) old(v GroupInstance) bool {
 	return v.Leaving || v.Release != r.g.Release && !r.g.Paused
 }
@@ -190,7 +188,7 @@ func (r *rollout) count(of func(GroupInstance) bool, states ...workload.Instance
 	return n
 }
 
-// take drains an instance. One that was not healthy yet serves nobody, and stops at once.
+// take drains an instance. An instance that was never healthy has no users, and stops immediately.
 func (r *rollout) take(v *GroupInstance) {
 	if v.State == workload.InstanceBooting {
 		v.Drain = 0
@@ -223,7 +221,7 @@ func (r *rollout) drain() {
 	r.pick(len(r.list), r.old, workload.InstanceBooting)
 	// Of the old ones, as many as can be missed go.
 	r.pick(r.count(r.all, workload.InstanceRunning)-(r.g.Replicas-r.unavailable), r.old, workload.InstanceRunning)
-	// Of the others, those that are too many: of a group that was scaled down.
+	// Of the others, the surplus of a group that was scaled down goes.
 	running := r.count(r.current, workload.InstanceRunning)
 	r.pick(running+r.count(r.current, workload.InstanceBooting)-r.g.Replicas, r.current, workload.InstanceBooting)
 	r.pick(running-r.g.Replicas, r.current, workload.InstanceRunning)

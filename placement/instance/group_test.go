@@ -30,7 +30,7 @@ func instances(text string) (out []instance.GroupInstance) {
 	return out
 }
 
-// stepsText is what is to be done, short.
+// stepsText is a short text of the steps.
 func stepsText(s instance.GroupSteps) string {
 	var out []string
 	add := func(what string, ids []string) {
@@ -102,9 +102,9 @@ func TestScheduleGroup(t *testing.T) {
 		"none is wanted":                          {0, nil, "1:running 1:booting", "drain 2,1; stop 1,2"},
 		"none is left":                            {0, nil, "", "settled"},
 		"what drains holds no place":              {2, nil, "1:running 1:draining", "want 1; stop 2"},
-		"one that failed is stopped first":        {2, nil, "1:running 1:failed", "stop 2"},
+		"a failed instance is stopped first":      {2, nil, "1:running 1:failed", "stop 2"},
 		"a server went":                           {2, nil, "1:running 1:running/lost", "lose 2; stop 2"},
-		"a server went with one that drains":      {1, nil, "1:running 1:draining/lost", "stop 2"},
+		"a server with a draining one went":       {1, nil, "1:running 1:draining/lost", "stop 2"},
 		"a server is leaving":                     {2, nil, "1:running 1:running/leaving", "want 1 surge"},
 		"a server may leave":                      {2, nil, "1:running 1:running/leaving 1:running", "drain 2; stop 2"},
 		"the group is deleted":                    {2, func(g *instance.GroupState) { g.Deleted = true }, "1:running", "drain 1; stop 1"},
@@ -112,41 +112,41 @@ func TestScheduleGroup(t *testing.T) {
 		"rolling awaits the new one":              {2, rolling, "1:running 1:running 2:booting", "boot 3"},
 		"rolling lets an old one go":              {2, rolling, "1:running 1:running 2:running", "drain 2; stop 2"},
 		"rolling counts what drains":              {2, rolling, "1:running 1:draining 2:running", "stop 2"},
-		"rolling goes on":                         {2, rolling, "1:running 2:running", "want 1 surge"},
+		"rolling continues":                       {2, rolling, "1:running 2:running", "want 1 surge"},
 		"rolling ends":                            {2, rolling, "2:running 2:running", "proven; settled"},
 		"rolling fills a place that is free":      {3, rolling, "1:running 1:running", "want 2 surge"},
 		"rolling with fewer replicas":             {1, rolling, "1:running 1:running 2:running", "drain 2,1; stop 1,2; proven"},
-		"old ones that boot are of no use":        {1, rolling, "1:booting", "drain 1; want 1; stop 1"},
+		"booting old instances are useless":       {1, rolling, "1:booting", "drain 1; want 1; stop 1"},
 		"some failures are none":                  {2, func(g *instance.GroupState) { rolling(g); g.Failures = 2 }, "1:running 1:running 2:failed", "stop 3"},
 		"one failure more rolls back":             {2, failing, "1:running 1:running 2:failed", "roll back: instance_failed; stop 3"},
 		"rolled back, the new ones are the old":   {2, failing, "1:running 2:running 2:failed", "roll back: instance_failed; stop 3"},
 		"rolled back, the new ones go":            {2, failing, "1:running 1:running 2:running 2:failed", "roll back: instance_failed; drain 3; stop 3,4"},
 		"the failure of a server does not":        {2, rolling, "1:running 1:running 2:booting/lost", "lose 3; stop 3"},
-		"an old one that fails does not":          {2, rolling, "1:running 1:failed", "want 1 surge; stop 2"},
+		"a failing old instance does not":         {2, rolling, "1:running 1:failed", "want 1 surge; stop 2"},
 		"the first release has nothing before it": {1, func(g *instance.GroupState) { g.Stable = 0 }, "1:failed", "stop 1"},
 		"draining first begins with one less":     {3, drainFirst, "1:running 1:running 1:running", "drain 3; stop 3"},
 		"draining first awaits its end":           {3, drainFirst, "1:running 1:running 1:draining", "stop 3"},
 		"draining first fills the place":          {3, drainFirst, "1:running 1:running", "want 1"},
 		"draining first awaits the new one":       {3, drainFirst, "1:running 1:running 2:booting", "boot 3"},
-		"draining first goes on":                  {3, drainFirst, "1:running 1:running 2:running", "drain 2; stop 2"},
+		"draining first continues":                {3, drainFirst, "1:running 1:running 2:running", "drain 2; stop 2"},
 		"draining first rolls back":               {3, func(g *instance.GroupState) { drainFirst(g); g.Failures = 3 }, "1:running 1:running 2:failed", "roll back: instance_failed; stop 3"},
 		"with a volume all stop":                  {1, exclusive, "1:running", "drain 1; stop 1"},
 		"with a volume none comes before":         {1, exclusive, "1:draining", "stop 1"},
 		"with a volume the next one comes":        {1, exclusive, "", "want 1"},
-		"with a volume one that failed is first":  {1, func(g *instance.GroupState) { exclusive(g); g.Failures = 3 }, "2:failed", "roll back: instance_failed; stop 1"},
+		"with a volume the failed one is first":   {1, func(g *instance.GroupState) { exclusive(g); g.Failures = 3 }, "2:failed", "roll back: instance_failed; stop 1"},
 		"no progress in time rolls back":          {2, by(n(1), n(0), func(g *instance.GroupState) { g.Overdue = true }), "1:running 1:running", "roll back: progress_deadline_exceeded; proven; settled"},
 		"it can be left as it is":                 {2, by(n(1), n(0), func(g *instance.GroupState) { g.Overdue, g.Policy.AutoRollback = true, false }), "1:running 1:running", "failed: progress_deadline_exceeded; want 1 surge"},
 		"nothing was ever good":                   {1, by(n(1), n(0), func(g *instance.GroupState) { g.Overdue, g.Stable = true, 0 }), "2:booting", "failed: progress_deadline_exceeded; boot 1"},
-		"who is late without replicas is not":     {0, by(n(1), n(0), func(g *instance.GroupState) { g.Overdue = true }), "", "settled"},
-		"two more at once":                        {4, by(n(2), n(0)), four, "want 2 surge"},
+		"late without replicas is no failure":     {0, by(n(1), n(0), func(g *instance.GroupState) { g.Overdue = true }), "", "settled"},
+		"two more together":                       {4, by(n(2), n(0)), four, "want 2 surge"},
 		"two more and one less":                   {4, by(n(2), n(1)), four, "drain 4; want 2 surge; stop 4"},
 		"the next wave":                           {4, by(n(2), n(0)), four + "2:running 2:running", "drain 4,3; stop 3,4"},
-		"it goes on while one boots":              {4, by(n(2), n(0)), four + "2:booting", "want 1 surge; boot 5"},
+		"it continues while one boots":            {4, by(n(2), n(0)), four + "2:booting", "want 1 surge; boot 5"},
 		"half less and none more":                 {4, by(n(0), percent(50)), four, "drain 4,3; stop 3,4"},
 		"percentages that are nothing are one":    {4, by(percent(0), percent(10)), four, "drain 4; stop 4"},
 		"a quarter of five more is two":           {5, by(percent(25), n(0)), four + "1:running", "want 2 surge"},
 		"a quarter of five less is one":           {5, by(n(1), percent(25)), four + "1:running", "drain 5; want 1; stop 5"},
-		"the quota allows one of two":             {4, by(n(2), n(0), func(g *instance.GroupState) { one := 1; g.SurgeLimit = &one }), four, "want 1 surge"},
+		"the quota allows half of two":            {4, by(n(2), n(0), func(g *instance.GroupState) { one := 1; g.SurgeLimit = &one }), four, "want 1 surge"},
 		"the quota allows none":                   {4, by(n(2), n(0), func(g *instance.GroupState) { none := 0; g.SurgeLimit = &none }), four, "drain 4; stop 4"},
 		"what drains takes its time":              {2, by(n(1), n(0), slow), "1:running 1:running 2:running", "drain 2; next in 20s"},
 		"what drains is not replaced before":      {2, by(n(1), n(0), slow), "1:running 1:draining 2:running", "next in 20s"},
@@ -156,7 +156,7 @@ func TestScheduleGroup(t *testing.T) {
 		"a crash holds up no other place":         {4, by(n(2), n(0), func(g *instance.GroupState) { g.Backoff = 1 }), four, "want 1 surge"},
 		"a crash without a rollout":               {3, func(g *instance.GroupState) { g.Backoff = 1 }, "1:running", "want 1"},
 		"paused nothing is replaced":              {2, by(n(1), n(0), func(g *instance.GroupState) { g.Paused = true }), "1:running 1:running", "settled"},
-		"paused what is missing comes":            {2, by(n(1), n(0), func(g *instance.GroupState) { g.Paused = true }), "1:running", "want 1"},
+		"paused, missing ones are made":           {2, by(n(1), n(0), func(g *instance.GroupState) { g.Paused = true }), "1:running", "want 1"},
 		"paused too many go":                      {1, by(n(1), n(0), func(g *instance.GroupState) { g.Paused = true }), "1:running 2:running", "drain 2; stop 2"},
 		"paused nothing fails":                    {1, by(n(1), n(0), func(g *instance.GroupState) { g.Paused, g.Overdue = true, true }), "1:running", "settled"},
 		"a rollback that is done":                 {1, func(g *instance.GroupState) { g.Open = true }, "1:running", "proven; settled"},
@@ -174,7 +174,7 @@ func TestScheduleGroup(t *testing.T) {
 	}
 }
 
-// world plays what comes of a group's steps.
+// world plays the effects of a group's steps.
 type world struct {
 	*rapid.T
 	g        instance.GroupState
@@ -209,8 +209,7 @@ func (w *world) set(ids []string, state workload.InstanceState) {
 	}
 }
 
-// apply does what one transaction does, and then one of the steps with containers, or
-// none of them: the process died.
+// apply applies one transaction, and then one of the steps with containers, or none: the process died.
 func (w *world) apply(s instance.GroupSteps) {
 	if f := s.Failed; f != nil {
 		w.g.Deploy = workload.DeployFailed
@@ -227,7 +226,7 @@ func (w *world) apply(s instance.GroupSteps) {
 	for range rapid.IntRange(0, s.Want).Draw(w.T, "allocated") {
 		w.add(w.g.Release, workload.InstanceBooting)
 	}
-	// One of what is under way comes to its end.
+	// One of the running steps ends.
 	var open []int
 	for i, v := range w.g.Instances {
 		if v.State != workload.InstanceRunning {

@@ -5,12 +5,10 @@ import (
 	"slices"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/placement"
 	"github.com/prego/prego/workload"
 )
 
-// Offer is a fleet that may run instances in a region: what one more server of it would
-// offer, while it is empty.
+// Offer is a fleet that may run instances in a region: the capacity of one more, empty server.
 type Offer struct {
 	FleetID     prego.FleetID
 	Tags        []string // of its future servers
@@ -20,32 +18,31 @@ type Offer struct {
 	CPUs        float64
 	Serves      bool  // it creates servers for instances that wait
 	Room        int64 // how many more servers it may have
-	// Growing: it is creating servers for instances already, or failed to a moment ago.
+	// Growing: it is already creating servers for instances, or failed to a moment ago.
 	Growing bool
 }
 
-// Growth is how many servers a fleet is to create.
+// Growth is how many servers a fleet must create.
 type Growth struct {
 	FleetID prego.FleetID
 	Servers int64
 }
 
-// Waiting says what becomes of a group that waits for capacity.
+// Waiting is the outlook of a group that waits for capacity.
 type Waiting struct {
-	Code string // a reason that replaces the one of the decision; "" keeps it
-	Text string // "" if nothing can be said
+	Code string // a reason that replaces the decision's; "" keeps it
+	Text string // "" if unknown
 }
 
-// Grow sizes the growth of fleets for all instances that found no place, in their order.
-// Coming servers and those that are created for earlier ones are filled first. Of the
-// fleets that serve instances and whose empty server an instance would fit, the first
-// with room grows. For an instance that fits no empty server of any fleet nothing grows.
-// The servers are not changed.
+// Grow sizes the growth of fleets for all instances without a place, in order. Coming servers and the servers created
+// for earlier instances are filled first. Of the fleets that serve instances and whose empty server an instance would
+// fit, the first with room grows. For an instance that fits no empty server of any fleet nothing grows. The servers
+// are not changed.
 func Grow(waiting []Request, coming []Server, offers []Offer) ([]Growth, map[prego.GroupID]Waiting) {
 	g := growth{offers: slices.Clone(offers), says: map[prego.GroupID]Waiting{}}
 	for _, s := range coming {
 		s.Active = true
-		s.Groups = nil // not to be written to
+		s.Groups = nil // must not be written to
 		g.servers = append(g.servers, s)
 	}
 	g.made = make([]int64, len(offers))
@@ -65,7 +62,7 @@ func Grow(waiting []Request, coming []Server, offers []Offer) ([]Growth, map[pre
 
 type growth struct {
 	offers  []Offer
-	servers []Server // that are to come
+	servers []Server // that are coming
 	made    []int64  // beside offers
 	says    map[prego.GroupID]Waiting
 }
@@ -91,14 +88,16 @@ func (g *growth) ask(r Request) Waiting {
 		switch {
 		case !o.Serves:
 		case o.Growing:
-			return Waiting{Text: fmt.Sprintf("fleet %s is growing, or its last growth failed less than five minutes ago", o.FleetID)}
+			return Waiting{Text: fmt.Sprintf(
+				"fleet %s is growing, or its last growth failed less than five minutes ago", o.FleetID)}
 		case o.Room <= 0:
 			full = o.FleetID
 		default:
 			o.Room--
 			g.made[i]++
 			g.servers = append(g.servers, Server{
-				ServerID: prego.ServerID(fmt.Sprintf("%s/new-%d", o.FleetID, g.made[i])), Location: o.Location, Tags: o.Tags, Active: true, MemoryBytes: o.MemoryBytes, DiskBytes: o.DiskBytes, CPUs: o.CPUs,
+				ServerID: prego.ServerID(fmt.Sprintf("%s/new-%d", o.FleetID, g.made[i])), Location: o.Location,
+				Tags: o.Tags, Active: true, MemoryBytes: o.MemoryBytes, DiskBytes: o.DiskBytes, CPUs: o.CPUs,
 			})
 			g.take(len(g.servers)-1, r)
 			return Waiting{Text: fmt.Sprintf("fleet %s creates a server", o.FleetID)}
@@ -110,12 +109,15 @@ func (g *growth) ask(r Request) Waiting {
 	case full != "":
 		return Waiting{Text: fmt.Sprintf("fleet %s is at its maximum size", full)}
 	case suits && !fits:
-		return Waiting{Code: workload.ReasonLargerThanServers, Text: "not even an empty server of a fleet in the region could hold it"}
+		return Waiting{
+			Code: workload.ReasonLargerThanServers,
+			Text: "not even an empty server of a fleet in the region could hold it",
+		}
 	}
 	return Waiting{}
 }
 
-// take counts an instance on a server that is to come.
+// take counts an instance on a coming server.
 func (g *growth) take(i int, r Request) {
 	s := &g.servers[i]
 	s.MemoryUsed += r.MemoryBytes
@@ -129,5 +131,6 @@ func (g *growth) take(i int, r Request) {
 
 // suits reports whether a future server would satisfy a request, were it large enough.
 func (o *Offer) suits(r Request) bool {
-	return placement.Satisfies(o.Tags, r.Constraint) && !slices.ContainsFunc(r.Locations, func(l string) bool { return l != o.Location })
+	elsewhere := func(l string) bool { return l != o.Location }
+	return r.Constraint.SatisfiedBy(o.Tags) && !slices.ContainsFunc(r.Locations, elsewhere)
 }

@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placement/instance"
 	"github.com/prego/prego/workload"
 )
@@ -33,18 +32,18 @@ func TestFleetsGrowForInstances(t *testing.T) {
 		grow    []instance.Growth
 		says    map[prego.GroupID]instance.Waiting
 	}{
-		"sized for all of them":        {waiting: three, offers: []instance.Offer{plain}, grow: []instance.Growth{{FleetID: "plain", Servers: 2}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet plain creates a server"}}},
-		"what comes is filled first":   {waiting: three, coming: []instance.Server{{ServerID: "c", MemoryBytes: 100}}, offers: []instance.Offer{plain}, grow: []instance.Growth{{FleetID: "plain", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet plain creates a server"}}},
-		"no more than there is room":   {waiting: three, offers: []instance.Offer{with(func(o *instance.Offer) { o.Room = 1 })}, grow: []instance.Growth{{FleetID: "plain", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet plain is at its maximum size"}}},
-		"the next fleet has room":      {waiting: three[:1], offers: []instance.Offer{with(func(o *instance.Offer) { o.Room = 0 }), with(func(o *instance.Offer) { o.FleetID = "next" })}, grow: []instance.Growth{{FleetID: "next", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet next creates a server"}}},
-		"only fleets that serve":       {waiting: three, offers: []instance.Offer{with(func(o *instance.Offer) { o.Serves = false })}, says: map[prego.GroupID]instance.Waiting{}},
-		"one that grows is waited for": {waiting: three[:1], offers: []instance.Offer{with(func(o *instance.Offer) { o.Growing = true })}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet plain is growing, or its last growth failed less than five minutes ago"}}},
-		"too large for any":            {waiting: []instance.Request{wants("a", 101)}, offers: []instance.Offer{plain}, says: map[prego.GroupID]instance.Waiting{"a": {Code: workload.ReasonLargerThanServers, Text: "not even an empty server of a fleet in the region could hold it"}}},
-		"too large for those that serve": {
+		"sized for all of them":      {waiting: three, offers: []instance.Offer{plain}, grow: []instance.Growth{{FleetID: "plain", Servers: 2}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet plain creates a server"}}},
+		"coming servers are first":   {waiting: three, coming: []instance.Server{{ServerID: "c", MemoryBytes: 100}}, offers: []instance.Offer{plain}, grow: []instance.Growth{{FleetID: "plain", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet plain creates a server"}}},
+		"no more than there is room": {waiting: three, offers: []instance.Offer{with(func(o *instance.Offer) { o.Room = 1 })}, grow: []instance.Growth{{FleetID: "plain", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet plain is at its maximum size"}}},
+		"the next fleet has room":    {waiting: three[:1], offers: []instance.Offer{with(func(o *instance.Offer) { o.Room = 0 }), with(func(o *instance.Offer) { o.FleetID = "next" })}, grow: []instance.Growth{{FleetID: "next", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet next creates a server"}}},
+		"only fleets that serve":     {waiting: three, offers: []instance.Offer{with(func(o *instance.Offer) { o.Serves = false })}, says: map[prego.GroupID]instance.Waiting{}},
+		"a growing fleet is awaited": {waiting: three[:1], offers: []instance.Offer{with(func(o *instance.Offer) { o.Growing = true })}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet plain is growing, or its last growth failed less than five minutes ago"}}},
+		"too large for any":          {waiting: []instance.Request{wants("a", 101)}, offers: []instance.Offer{plain}, says: map[prego.GroupID]instance.Waiting{"a": {Code: workload.ReasonLargerThanServers, Text: "not even an empty server of a fleet in the region could hold it"}}},
+		"too large for serving fleets": {
 			waiting: []instance.Request{wants("a", 101)}, offers: []instance.Offer{plain, {FleetID: "large", MemoryBytes: 200}}, says: map[prego.GroupID]instance.Waiting{},
 		},
 		"too large for its disk": {waiting: []instance.Request{{GroupID: "a", MemoryBytes: 1, DiskBytes: 1}}, offers: []instance.Offer{plain}, says: map[prego.GroupID]instance.Waiting{"a": {Code: workload.ReasonLargerThanServers, Text: "not even an empty server of a fleet in the region could hold it"}}},
-		"tags of nobody":         {waiting: []instance.Request{wants("a", 10, "gpu")}, offers: []instance.Offer{plain}, says: map[prego.GroupID]instance.Waiting{}},
+		"tags without a server":  {waiting: []instance.Request{wants("a", 10, "gpu")}, offers: []instance.Offer{plain}, says: map[prego.GroupID]instance.Waiting{}},
 		"tags of a fleet":        {waiting: []instance.Request{wants("a", 10, "gpu")}, offers: []instance.Offer{plain, with(func(o *instance.Offer) { o.FleetID, o.Tags = "gpus", []string{"gpu"} })}, grow: []instance.Growth{{FleetID: "gpus", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet gpus creates a server"}}},
 		"a volume's place":       {waiting: []instance.Request{{GroupID: "a", MemoryBytes: 1, Locations: []string{"fsn1"}}}, offers: []instance.Offer{plain, with(func(o *instance.Offer) { o.FleetID, o.Location = "there", "fsn1" })}, grow: []instance.Growth{{FleetID: "there", Servers: 1}}, says: map[prego.GroupID]instance.Waiting{"a": {Text: "fleet there creates a server"}}},
 	} {
@@ -57,9 +56,8 @@ func TestFleetsGrowForInstances(t *testing.T) {
 	}
 }
 
-// TestGrowthEnds: those that wait are placed when the servers stand, and who still waits
-// asks again. In the end nobody waits whom a fleet with room could take, no fleet is beyond
-// its room, and each growth places somebody.
+// TestGrowthEnds: waiting instances are placed when the servers are ready, and the rest ask again. In the end no
+// instance waits that a fleet with room could take, no fleet is beyond its room, and each growth places an instance.
 func TestGrowthEnds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -106,7 +104,7 @@ func TestGrowthEnds(t *testing.T) {
 			if len(growths) == 0 {
 				for _, r := range waiting {
 					for _, o := range offers {
-						fits := placement.Satisfies(o.Tags, r.Constraint) && r.MemoryBytes <= o.MemoryBytes
+						fits := r.Constraint.SatisfiedBy(o.Tags) && r.MemoryBytes <= o.MemoryBytes
 						require.False(t, fits && o.Serves && o.Room > 0, "fleet %s has room for %s", o.FleetID, r.GroupID)
 						require.False(t, fits && says[r.GroupID].Code != "", "%s fits", r.GroupID)
 					}
@@ -126,7 +124,7 @@ func TestGrowthEnds(t *testing.T) {
 				offers[i].Room -= g.Servers
 			}
 			place()
-			require.Less(t, len(waiting), before, "it grew for nobody")
+			require.Less(t, len(waiting), before, "it grew without placing an instance")
 		}
 	})
 }

@@ -1,15 +1,16 @@
-// Package instance places the instances of process groups on servers, and says which
-// step a rollout takes next (quotas-and-fairness). It is pure.
+// Package instance places the instances of process groups on servers, and decides the next step of a rollout
+// (quotas-and-fairness). It is pure.
 package instance
 
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/placement"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/workload"
 )
@@ -29,8 +30,8 @@ type Server struct {
 	DiskBytes    int64          // capacity offered
 	DiskUsed     int64          // requested by instances
 	Groups       map[string]int // instances of each group
-	Volumes      int            // that it has or is about to have
-	GroupVolumes map[string]int // those of each group, among them
+	Volumes      int            // attached now or soon
+	GroupVolumes map[string]int // the volumes of each group, among them
 	Kept         bool           // dedicated to a tenant, now or soon: the server, its shard or its pool
 }
 
@@ -45,7 +46,7 @@ type Request struct {
 	Volumes     int      // that it needs
 }
 
-// Decision says where an instance goes and why, as JSON.
+// Decision is where an instance goes and why, as JSON.
 type Decision struct {
 	ServerID            prego.ServerID `json:"server_id,omitempty"`
 	Code                string         `json:"code,omitempty"` // why there is no place
@@ -53,9 +54,9 @@ type Decision struct {
 	CandidatesEvaluated int            `json:"candidates_evaluated"`
 	RejectedCounts      map[string]int `json:"rejected_counts"`
 	NeededBytes         int64          `json:"needed_bytes"`
-	LargestFreeBytes    int64          `json:"largest_free_bytes"` // among those that only lacked memory, or had it
+	LargestFreeBytes    int64          `json:"largest_free_bytes"` // among servers that only lacked memory, or had it
 	NeededDiskBytes     int64          `json:"needed_disk_bytes,omitempty"`
-	LargestFreeDisk     int64          `json:"largest_free_disk_bytes,omitempty"` // among those that have the memory
+	LargestFreeDisk     int64          `json:"largest_free_disk_bytes,omitempty"` // among servers with enough memory
 	Location            string         `json:"location,omitempty"`
 	GroupAtLocation     int            `json:"group_at_location"` // instances of the group there, before this one
 	Require             []string       `json:"require,omitempty"`
@@ -63,8 +64,8 @@ type Decision struct {
 	Locations           []string       `json:"locations,omitempty"`
 }
 
-// The filters, in order. If no server passes all of them, the last filter that any
-// server reached is the reason: it is the most specific.
+// The filters, in order. If no server passes all of them, the last filter that any server reached is the reason: it
+// is the most specific.
 var filters = []struct{ rejected, code string }{
 	{"constraint", string(prego.ReasonCellMismatch)},
 	{"kept_for_tenants", workload.ReasonNoNodesActive},
@@ -76,15 +77,15 @@ var filters = []struct{ rejected, code string }{
 	{"disk", workload.ReasonNoCapacityDisk},
 }
 
-// Place decides where an instance goes. A server must satisfy the constraint, not be
-// dedicated to a tenant, be active and not cordoned, be at the location of the volumes, be able to have them
-// all attached, and have the memory and disk, which are hard limits. Of those it takes the one where the group is
-// sparsest, at the location and on the server, then the one with the fewest instances of
-// the group, then with the lowest share of CPU requested, then by id. The order of
+// Place decides where an instance goes. A server must satisfy the constraint, not be dedicated to a tenant, be active
+// and not cordoned, be at the location of the volumes, be able to have them all attached, and have the memory and
+// disk, which are hard limits. It prefers the server where the group is sparsest, at the location and on the server,
+// then the fewest instances of the group, then the lowest share of CPU requested, then the lowest id. The order of
 // servers does not matter.
 func Place(r Request, servers []Server) Decision {
 	d := Decision{
-		CandidatesEvaluated: len(servers), RejectedCounts: map[string]int{}, NeededBytes: r.MemoryBytes, NeededDiskBytes: r.DiskBytes,
+		CandidatesEvaluated: len(servers), RejectedCounts: map[string]int{},
+		NeededBytes: r.MemoryBytes, NeededDiskBytes: r.DiskBytes,
 		Require: r.Constraint.Require, Disallow: r.Constraint.Disallow, Locations: r.Locations,
 	}
 	there := map[string]int{} // instances of the group by location
@@ -115,7 +116,8 @@ func Place(r Request, servers []Server) Decision {
 	switch {
 	case best != nil:
 		d.ServerID, d.Location, d.GroupAtLocation = best.ServerID, best.Location, there[best.Location]
-		d.SelectionReason = fmt.Sprintf("%d of %d servers fit; this one runs %d of the group, its location %d, and %s", fit, len(servers), best.Groups[string(r.GroupID)], there[best.Location], pressureText(r, best))
+		d.SelectionReason = fmt.Sprintf("%d of %d servers fit; this one runs %d of the group, its location %d, and %s",
+			fit, len(servers), best.Groups[string(r.GroupID)], there[best.Location], pressureText(r, best))
 	case furthest < 0:
 		d.Code, d.SelectionReason = workload.ReasonNoNodesActive, "no server in the region offers room to instances"
 	default:
@@ -123,18 +125,20 @@ func Place(r Request, servers []Server) Decision {
 		d.SelectionReason = "no server fits: " + d.rejections()
 		switch d.Code {
 		case workload.ReasonNoCapacityMemory:
-			d.SelectionReason += fmt.Sprintf("; %d bytes are needed and at most %d are free", d.NeededBytes, d.LargestFreeBytes)
+			d.SelectionReason += fmt.Sprintf("; it needs %s, and at most %s are free",
+				size(d.NeededBytes), size(d.LargestFreeBytes))
 		case workload.ReasonNoCapacityDisk:
-			d.SelectionReason += fmt.Sprintf("; %d bytes of disk are needed and at most %d are free", d.NeededDiskBytes, d.LargestFreeDisk)
+			d.SelectionReason += fmt.Sprintf("; it needs %s of disk, and at most %s are free",
+				size(d.NeededDiskBytes), size(d.LargestFreeDisk))
 		}
 	}
 	return d
 }
 
-// instanceStage is the filter that rejects a server, len(instanceFilters) if none does.
+// instanceStage is the index of the filter that rejects a server, len(filters) if none does.
 func instanceStage(r Request, s *Server) int {
 	switch {
-	case !placement.Satisfies(s.Tags, r.Constraint):
+	case !r.Constraint.SatisfiedBy(s.Tags):
 		return 0
 	case s.Kept:
 		return 1
@@ -154,9 +158,9 @@ func instanceStage(r Request, s *Server) int {
 	return len(filters)
 }
 
-// compareInstanceServers spreads a group over locations and servers. An instance on the
-// same server weighs as much as two at the same location: a lone server at a location is
-// not to run half of a group while others stand empty elsewhere.
+// compareInstanceServers spreads a group over locations and servers. An instance on the same server weighs as much as
+// two at the same location: a lone server at a location must not run half of a group while others stand empty
+// elsewhere.
 func compareInstanceServers(r Request, there map[string]int, a, b *Server) int {
 	crowd := func(s *Server) int { return there[s.Location] + 2*s.Groups[string(r.GroupID)] }
 	return cmp.Or(
@@ -181,7 +185,18 @@ func comparePressure(r Request, a, b *Server) int {
 }
 
 func pressureText(r Request, s *Server) string {
-	return fmt.Sprintf("has %.2f of %.2f CPUs asked for with it", s.CPURequested+r.CPURequest, s.CPUs)
+	return fmt.Sprintf("has %.2f of %.2f CPUs requested with it", s.CPURequested+r.CPURequest, s.CPUs)
+}
+
+// size is a number of bytes for people.
+func size(bytes int64) string {
+	switch {
+	case bytes >= 1<<30:
+		return strconv.FormatFloat(math.Round(float64(bytes)/(1<<30)*10)/10, 'f', -1, 64) + " GiB"
+	case bytes >= 1<<20:
+		return fmt.Sprintf("%d MiB", bytes>>20)
+	}
+	return fmt.Sprintf("%d bytes", bytes)
 }
 
 // rejections are the counts in the order of the filters.

@@ -30,9 +30,9 @@ func TestPlaceInstance(t *testing.T) {
 		servers []server
 		want    string // a server, or a code
 	}{
-		"nobody offers anything": {nil, nil, "no_nodes_active"},
-		"nobody is active":       {nil, []server{instanceServer("a", func(s *server) { s.Active = false })}, "no_nodes_active"},
-		"nobody satisfies": {
+		"no server offers room": {nil, nil, "no_nodes_active"},
+		"no server is active":   {nil, []server{instanceServer("a", func(s *server) { s.Active = false })}, "no_nodes_active"},
+		"no server satisfies": {
 			func(r *instance.Request) { r.Constraint.Require = []string{"gpu"} },
 			[]server{instanceServer("a", nil), instanceServer("b", func(s *server) { s.Active = false })},
 			"cell_mismatch",
@@ -82,7 +82,7 @@ func TestPlaceInstance(t *testing.T) {
 		})
 	}
 	d := instance.Place(r, []server{instanceServer("a", func(s *server) { s.MemoryUsed = 950 }), instanceServer("b", func(s *server) { s.Active = false })})
-	require.Equal(t, "no server fits: of 2 servers not_active 1, memory 1; 100 bytes are needed and at most 50 are free", d.SelectionReason)
+	require.Equal(t, "no server fits: of 2 servers not_active 1, memory 1; it needs 100 bytes, and at most 50 bytes are free", d.SelectionReason)
 	d = instance.Place(r, []server{instanceServer("a", func(s *server) { s.Cordoned = true }), instanceServer("b", func(s *server) { s.Active = false })})
 	require.Equal(t, "no server fits: of 2 servers not_active 1, cordoned 1", d.SelectionReason)
 	d = instance.Place(r, []server{instanceServer("a", func(s *server) { s.Kept = true })})

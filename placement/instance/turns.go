@@ -13,19 +13,19 @@ import (
 type WaitingGroup struct {
 	GroupID prego.GroupID
 	OrgID   prego.OrgID
-	Size    float64 // of one instance, as a part of what its org gets in a turn
+	Size    float64 // of one instance, in parts of its org's share of a turn
 	Wanted  int     // instances
 	Tried   time.Time
 	Since   time.Time
 }
 
-// Turns returns in which order instances are placed, as indexes of their groups in
-// waiting, at most limit, and at most perGroup of each group.
+// Turns returns in which order instances are placed, as indexes of their groups in waiting, at most limit, and at
+// most perGroup of each group.
 //
-// Orgs take turns by size: next is always an instance of an org that was given the least so
-// far, so that an org with large instances gets fewer of them than one with small ones. Of
-// an org, and among orgs that were given as much, the group comes first that was tried
-// longest ago: who waits in vain goes to the back, and hides nobody.
+// Orgs take turns by size: the next instance always belongs to the org that was given the least so far, so that an
+// org with large instances gets fewer than an org with small ones. Within an org, and among orgs with the same
+// amount, the group comes first that was tried longest ago: unplaceable groups go to the back, and do not block
+// others.
 func Turns(waiting []WaitingGroup, perGroup, limit int) []int {
 	byOrg := map[prego.OrgID]*orgQueue{}
 	for i, w := range waiting {
@@ -59,15 +59,14 @@ func Turns(waiting []WaitingGroup, perGroup, limit int) []int {
 	return out
 }
 
-// smallest is the least that an instance counts: one that asks for nothing takes a turn,
-// too.
+// smallest is the least that an instance counts: even an instance without needs takes a turn.
 const smallest = 1.0 / 64
 
 func compareWaiting(a, b WaitingGroup) int {
 	return cmp.Or(a.Tried.Compare(b.Tried), a.Since.Compare(b.Since), cmp.Compare(a.GroupID, b.GroupID))
 }
 
-// orgQueue is an org's groups in their order, and what it was given.
+// orgQueue is an org's groups in their order, and how much the org was given.
 type orgQueue struct {
 	waiting []WaitingGroup
 	groups  []int
@@ -77,7 +76,7 @@ type orgQueue struct {
 
 func (q *orgQueue) head() WaitingGroup { return q.waiting[q.groups[0]] }
 
-// settle passes over groups that get no more, and reports whether one is left.
+// settle skips groups that get no more, and reports whether one is left.
 func (q *orgQueue) settle(perGroup int) bool {
 	for len(q.groups) > 0 && q.taken >= min(q.head().Wanted, perGroup) {
 		q.groups, q.taken = q.groups[1:], 0
@@ -85,7 +84,7 @@ func (q *orgQueue) settle(perGroup int) bool {
 	return len(q.groups) > 0
 }
 
-// orgQueues is a heap of orgs: the next one to be served is the first.
+// orgQueues is a heap of orgs: the first one is served next.
 type orgQueues []*orgQueue
 
 func (q orgQueues) Len() int      { return len(q) }

@@ -1,7 +1,7 @@
 package pack
 
-// spread counts the pairs of an Org and a bin that holds items of it: the fewer,
-// the more items share a bin with their kin.
+// spread counts the pairs of an Org and a bin that holds items of it: the fewer, the more items share a bin with
+// their kin.
 func (in *packInstance) spread(bins packBins) int {
 	last := make([]int, in.orgs)
 	total := 0
@@ -19,10 +19,8 @@ func (in *packInstance) spread(bins packBins) int {
 // polishRounds bounds polish; a round that moves nothing ends it earlier.
 const polishRounds = 4
 
-// polish moves items that are the only ones of their Org in their bin to a bin
-// that holds another, where there is room: the number of bins stays, the spread
-// shrinks with every move. The improvement does not look at Orgs, so this is where
-// affinity breaks its ties.
+// polish moves items without kin in their bin to a bin that has kin and room: the number of bins stays, the spread
+// shrinks with every move. The improvement ignores Orgs, so this is where affinity breaks its ties.
 func (in *packInstance) polish(bins packBins) {
 	count := make([]map[int32]int, len(bins)) // items by Org
 	where := make([][]int32, in.orgs)         // bins by Org
@@ -48,7 +46,7 @@ func (in *packInstance) polish(bins packBins) {
 			for k := 0; k < len(bins[b]); k++ {
 				i := bins[b][k]
 				org := in.org[i]
-				// A bin never loses its last item: a bin less is the improvement's.
+				// A bin never loses its last item: removing a bin is the improvement's task.
 				if org < 0 || count[b][org] != 1 || len(where[org]) < 2 || len(bins[b]) == 1 {
 					continue
 				}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sort"
 )
 
 // shrink makes sizes a little smaller than they are: by more than rounding
@@ -17,8 +18,7 @@ func packWhole(bins float64, n int) int {
 	return int(math.Ceil(bins - max(1e-6, float64(n)*bins*2e-16)))
 }
 
-// staticBound is the best of the lower bounds that need no search: those of each
-// dimension, of their sums, and of cliques.
+// staticBound is the best of the lower bounds that need no search: of each dimension, of their sums, and of cliques.
 func (in *packInstance) staticBound() int {
 	if in.n == 0 {
 		return 0
@@ -71,9 +71,8 @@ func (in *packInstance) randomBound(r *rand.Rand) int {
 	return sizeBound(y)
 }
 
-// dual is a random dual feasible function: whatever sizes sum to less than 1,
-// their values sum to at most 1 (Fekete and Schepers, New classes of lower bounds
-// for bin packing problems, 2001).
+// dual is a random dual feasible function: if sizes sum to less than 1, their values sum to at most 1 (Fekete and
+// Schepers, New classes of lower bounds for bin packing problems, 2001).
 func dual(r *rand.Rand) func(float64) float64 {
 	switch r.IntN(3) {
 	case 0:
@@ -94,9 +93,8 @@ func dual(r *rand.Rand) func(float64) float64 {
 	return func(v float64) float64 { return math.Floor((k+1)*v*shrink) / k }
 }
 
-// sizeBound is a lower bound for items of one dimension, sizes being parts of a
-// bin: Martello and Toth's L2 over all its thresholds, and the stair functions
-// ⌊(k+1)v⌋/k, which are dual feasible for sums below 1.
+// sizeBound is a lower bound for items of one dimension, sizes being parts of a bin: Martello and Toth's L2 over all
+// its thresholds, and the stair functions ⌊(k+1)v⌋/k, which are dual feasible for sums below 1.
 func sizeBound(sizes []float64) int {
 	n := len(sizes)
 	v := make([]float64, n)
@@ -109,17 +107,7 @@ func sizeBound(sizes []float64) int {
 	for i, s := range v {
 		sum[i+1] = sum[i] + s
 	}
-	below := func(t float64) int { // how many are larger than t
-		lo, hi := 0, n
-		for lo < hi {
-			if m := (lo + hi) / 2; v[m] > t {
-				lo = m + 1
-			} else {
-				hi = m
-			}
-		}
-		return lo
-	}
+	below := func(t float64) int { return sort.Search(n, func(i int) bool { return v[i] <= t }) } // how many are larger
 	best := packWhole(sum[n], n)
 	half := below(0.5)
 	whole := half // how many are larger than 1−t; it shrinks as t does
@@ -151,8 +139,8 @@ func sizeBound(sizes []float64) int {
 // cliqueWork bounds the comparisons of cliqueBound.
 const cliqueWork = 20_000_000
 
-// cliqueBound finds items of which no two share a bin: all that take more than
-// half of one dimension, and greedily whatever else fits beside none of them.
+// cliqueBound finds items that cannot share a bin pairwise: all that take more than half of one dimension, and
+// greedily any further item that fits beside none of them.
 func (in *packInstance) cliqueBound() int {
 	best, work := 0, 0
 	dominant := in.byKey(in.keys()[0])
@@ -169,7 +157,9 @@ func (in *packInstance) cliqueBound() int {
 			continue
 		}
 		// The smallest first: beside them something fits soonest.
-		slices.SortFunc(clique, func(a, b int32) int { return cmp.Or(cmp.Compare(in.at(a)[d], in.at(b)[d]), cmp.Compare(a, b)) })
+		slices.SortFunc(clique, func(a, b int32) int {
+			return cmp.Or(cmp.Compare(in.at(a)[d], in.at(b)[d]), cmp.Compare(a, b))
+		})
 		for _, i := range rest {
 			if work > cliqueWork {
 				break

@@ -9,23 +9,22 @@ import (
 	"github.com/prego/prego"
 )
 
-// Host is a server of a fleet that runs.
+// Host is a running server of a fleet.
 type Host struct {
 	// ID is unique in the fleet.
 	ID string
-	// Place is where residents can move without anything else of theirs: to hosts of the same
-	// place.
+	// Place limits moves: residents can move to hosts of the same place without other changes.
 	Place string
-	// Capacity is what residents may take together, by dimension, at least 0, in any unit that
-	// they share. All hosts of a place name the same dimensions.
+	// Capacity is the total that residents may take, by dimension, at least 0, in any unit that they share. All hosts
+	// of a place name the same dimensions.
 	Capacity map[string]float64
 	// Price is per month, without tax; 0 is unknown.
 	Price float64
-	// Takes says that residents can move here, and Leaves that it may be emptied.
+	// Takes allows residents to move here, and Leaves allows emptying the host.
 	Takes, Leaves bool
 }
 
-// Resident is what lives on a host.
+// Resident lives on a host.
 type Resident struct {
 	// ID is unique in the fleet.
 	ID string
@@ -33,9 +32,9 @@ type Resident struct {
 	Host string
 	// Demand is what it takes there, in the units of the capacity.
 	Demand map[string]float64
-	// Bytes is what a move copies.
+	// Bytes is the size of the copy when it moves.
 	Bytes int64
-	// Stays says that it can't move.
+	// Stays means that it can't move.
 	Stays bool
 }
 
@@ -45,7 +44,7 @@ type ConsolidationLimits struct {
 	Bytes int64
 }
 
-// Move is one resident's.
+// Move is the move of one resident.
 type Move struct {
 	ID, From, To string
 	Bytes        int64
@@ -61,24 +60,22 @@ type Freed struct {
 
 // Consolidation is what can be freed, and how.
 type Consolidation struct {
-	// Moves are in an order in which they can be carried out, those that free a host together.
+	// Moves are in an executable order. Moves that free the same host are adjacent.
 	Moves []Move
-	// Freed are the hosts, the one that frees most per moved byte first.
+	// Freed are the hosts, the host that frees most per moved byte first.
 	Freed []Freed
 	Bytes int64
 	Price float64 // that is freed, per month
-	// Used is how many hosts have residents now, and LowerBound how many they need at least,
-	// which is proven.
+	// Used is how many hosts have residents now, and LowerBound the proven minimum.
 	Used, LowerBound int
 }
 
 // minMoveBytes is what a move costs besides its bytes.
 const minMoveBytes = 16 << 20
 
-// Consolidate finds moves that empty hosts, those first that free the highest price per moved
-// byte (placement-policy §4). It never moves a resident twice, nor one to a host that is to
-// be emptied, so any order of the moves stays within the capacities. Hosts that have more
-// than their capacity already get nobody. Equal choices are made by ID.
+// Consolidate finds moves that empty hosts, first those that free the highest price per moved byte (placement-policy
+// §4). It never moves a resident twice, nor to a host that will be emptied, so any order of the moves stays within
+// the capacities. Overloaded hosts receive no resident. Equal choices are made by ID.
 func Consolidate(hosts []Host, residents []Resident, limits ConsolidationLimits) (Consolidation, error) {
 	f, err := newFleet(hosts, residents)
 	if err != nil {
@@ -94,14 +91,16 @@ func Consolidate(hosts []Host, residents []Resident, limits ConsolidationLimits)
 				continue
 			}
 			bytes := f.hosts[i].bytes
-			if limits.Moves > 0 && len(out.Moves)+len(moves) > limits.Moves || limits.Bytes > 0 && out.Bytes+bytes > limits.Bytes {
+			if limits.Moves > 0 && len(out.Moves)+len(moves) > limits.Moves ||
+				limits.Bytes > 0 && out.Bytes+bytes > limits.Bytes {
 				continue
 			}
 			f.carryOut(i, moves)
 			h := f.hosts[i]
 			out.Freed = append(out.Freed, Freed{ID: h.ID, Price: h.Price, Moves: len(moves), Bytes: bytes})
 			for _, m := range moves {
-				out.Moves = append(out.Moves, Move{ID: m.resident.ID, From: h.ID, To: f.hosts[m.to].ID, Bytes: m.resident.Bytes})
+				move := Move{ID: m.resident.ID, From: h.ID, To: f.hosts[m.to].ID, Bytes: m.resident.Bytes}
+				out.Moves = append(out.Moves, move)
 			}
 			out.Bytes += bytes
 			out.Price += h.Price
@@ -123,8 +122,8 @@ type fleetHost struct {
 	residents []Resident // largest share of the capacity first
 	load      map[string]float64
 	bytes     int64
-	stays     bool // somebody can't leave
-	gets      bool // somebody moves here
+	stays     bool // a resident can't leave
+	gets      bool // a resident moves here
 	freed     bool
 }
 
@@ -143,7 +142,8 @@ func newFleet(hosts []Host, residents []Resident) (*fleet, error) {
 		}
 		for d, v := range h.Capacity {
 			if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-				return nil, prego.Invalid("hosts", fmt.Sprintf("%q has a capacity of %v in %s; it must be at least 0", h.ID, v, d))
+				return nil, prego.Invalid("hosts",
+					fmt.Sprintf("%q has a capacity of %v in %s; it must be at least 0", h.ID, v, d))
 			}
 		}
 		at[h.ID] = i
@@ -163,7 +163,8 @@ func newFleet(hosts []Host, residents []Resident) (*fleet, error) {
 		h := &f.hosts[i]
 		for d, v := range r.Demand {
 			if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-				return nil, prego.Invalid("residents", fmt.Sprintf("%q takes %v of %s; it must be at least 0", r.ID, v, d))
+				return nil, prego.Invalid("residents",
+					fmt.Sprintf("%q takes %v of %s; it must be at least 0", r.ID, v, d))
 			}
 			h.load[d] += v
 		}
@@ -190,7 +191,7 @@ func (h *fleetHost) share(r Resident) (most float64) {
 	return most
 }
 
-// byWorth are the hosts that can be emptied, the one that frees most per moved byte first.
+// byWorth are the hosts that can be emptied, the host that frees most per moved byte first.
 func (f *fleet) byWorth() []int {
 	var out []int
 	for i, h := range f.hosts {
@@ -241,8 +242,7 @@ func (f *fleet) empty(from int) (moves []fleetMove, ok bool) {
 	return moves, true
 }
 
-// with is how full the host would be in its fullest dimension, and whether a resident fits
-// beside what was added.
+// with returns how full the host would be in its fullest dimension, and whether a resident fits in addition.
 func (h *fleetHost) with(r Resident, added map[string]float64) (full float64, fits bool) {
 	for d, c := range h.Capacity {
 		v := h.load[d] + added[d] + r.Demand[d]
@@ -272,8 +272,8 @@ func (f *fleet) carryOut(from int, moves []fleetMove) {
 	}
 }
 
-// bound is how many hosts have residents, and how many of the largest of each place the
-// residents there would need at least.
+// bound is how many hosts have residents, and how many of the largest of each place the residents there would need at
+// least.
 func (f *fleet) bound() (used, least int) {
 	for _, list := range f.places {
 		p := Problem{Capacity: map[string]float64{}}
@@ -285,7 +285,7 @@ func (f *fleet) bound() (used, least int) {
 			}
 			here++
 			for d, c := range h.Capacity {
-				// A host may have more than its capacity: the bound must hold for it, too.
+				// A host may exceed its capacity: the bound must also hold for it.
 				p.Capacity[d] = max(p.Capacity[d], c, h.load[d])
 			}
 			for _, r := range h.residents {

@@ -89,7 +89,7 @@ func TestConsolidationsCanBeCarriedOut(t *testing.T) {
 		order := rand.New(rand.NewPCG(1, uint64(len(got.Moves)))).Perm(len(got.Moves))
 		for _, i := range order {
 			m := got.Moves[i]
-			require.False(t, moved[m.ID], "nobody moves twice")
+			require.False(t, moved[m.ID], "no resident moves twice")
 			moved[m.ID] = true
 			r := who[m.ID]
 			require.False(t, r.Stays)
@@ -129,7 +129,7 @@ func TestConsolidationsCanBeCarriedOut(t *testing.T) {
 		slices.Reverse(residents)
 		again, err := Consolidate(hosts, residents, limits)
 		require.NoError(t, err)
-		require.Equal(t, got, again, "whatever order they come in")
+		require.Equal(t, got, again, "in any order")
 		if limits == (ConsolidationLimits{}) {
 			rest := slices.Clone(residents)
 			for i := range rest {

@@ -40,10 +40,8 @@ func packClass(class, n int, seed uint64) Problem {
 	return p
 }
 
-// packFleet generates tenants on servers of 64 GB, 16 cores and 60 slots of which
-// 30 % stay free. Sizes are Zipf-like: most tenants are small and a few are half a
-// server; what they take of the cores goes with what they take of the memory, more
-// or less.
+// packFleet generates tenants on servers of 64 GB, 16 cores and 60 slots with 30 % free. Sizes are Zipf-like: most
+// tenants are small and a few are half a server; the demand for cores follows the demand for memory, more or less.
 func packFleet(n int, seed uint64) Problem {
 	r := rand.New(rand.NewPCG(seed, 99))
 	p := Problem{Capacity: map[string]float64{"memory_mb": 65536, "cpu": 16, "slots": 60}, ReservePct: 30}

@@ -2,10 +2,11 @@ package pack
 
 import (
 	"math"
+	"slices"
 )
 
-// initial is the best of several greedy packings: fewest bins, then fewest pairs
-// of an Org and a bin, then the earlier in this list.
+// initial is the best of several greedy packings: fewest bins, then fewest pairs of an Org and a bin, then the
+// earlier in this list.
 func (in *packInstance) initial() packBins {
 	if in.n == 0 {
 		return packBins{}
@@ -24,8 +25,8 @@ func (in *packInstance) initial() packBins {
 	}
 	for _, o := range orders {
 		offer(in.firstFit(o, true))
-		// Affinity costs bins when it fills the gaps of an Org's bins with items that
-		// First Fit would have put elsewhere; where it does, it is only a tie-break.
+		// Affinity costs bins when it fills the gaps of an Org's bins with items that First Fit would have put
+		// elsewhere; then it is only a tie-break.
 		offer(in.firstFit(o, false))
 	}
 	for _, o := range orders[:2] {
@@ -35,9 +36,8 @@ func (in *packInstance) initial() packBins {
 	return best
 }
 
-// keys are the sizes by which items are taken, largest first: the dominant
-// dimension (the policy's), the scarce-weighted sum, the plain sum, and the sum of
-// squares.
+// keys are the orders of the items, largest first: the dominant dimension (the policy's), the scarce-weighted sum,
+// the plain sum, and the sum of squares.
 func (in *packInstance) keys() [][]float64 {
 	dominant, sum, squares := make([]float64, in.n), make([]float64, in.n), make([]float64, in.n)
 	for i := range in.n {
@@ -64,12 +64,7 @@ func (o *packOpen) room(b int) []int64 { return o.free[b*o.in.d : (b+1)*o.in.d] 
 func (o *packOpen) put(b int, i int32) {
 	o.bins[b] = append(o.bins[b], i)
 	take(o.room(b), o.in.at(i))
-	if org := o.in.org[i]; org >= 0 {
-		for _, known := range o.byOrg[org] {
-			if int(known) == b {
-				return
-			}
-		}
+	if org := o.in.org[i]; org >= 0 && !slices.Contains(o.byOrg[org], int32(b)) {
 		o.byOrg[org] = append(o.byOrg[org], int32(b))
 	}
 }
@@ -82,9 +77,8 @@ func (o *packOpen) open() int {
 	return len(o.bins) - 1
 }
 
-// firstFit puts each item into the first bin that has room. All bins with room are
-// equally good to it, so with affinity one that holds an item of the Org goes
-// first.
+// firstFit puts each item into the first bin that has room. All bins with room are equally good to it, so with
+// affinity a bin with an item of the Org goes first.
 func (in *packInstance) firstFit(order []int32, affinity bool) packBins {
 	o := &packOpen{in: in, byOrg: make([][]int32, in.orgs)}
 	tree := newPackTree(in)
@@ -109,9 +103,8 @@ func (in *packInstance) firstFit(order []int32, affinity bool) packBins {
 	return o.bins
 }
 
-// packTree finds the first bin with room in logarithmic time while one dimension
-// decides: each node keeps the most room below it by dimension. Bins that are not
-// open yet have all room.
+// packTree finds the first bin with room in logarithmic time while one dimension decides: each node keeps the most
+// room below it by dimension. Bins that are not open yet have all room.
 type packTree struct {
 	d, leaves int
 	most      []int64
@@ -154,8 +147,8 @@ func (t *packTree) below(at int, need []int64) int {
 	return t.below(2*at+1, need)
 }
 
-// window bounds how many bins best fit looks at, and how many items the
-// bin-centric packing: with it, a hundred thousand items still take seconds.
+// window bounds how many bins best fit examines, and how many items the bin-centric packing: with it, a hundred
+// thousand items still take seconds.
 const window = 2048
 
 // bestFit puts each item where the room left, weighted by scarcity, is least.
@@ -189,20 +182,11 @@ func (in *packInstance) bestFit(order []int32) packBins {
 }
 
 func (o *packOpen) holds(b int, org int32) bool {
-	if org < 0 {
-		return false
-	}
-	for _, i := range o.bins[b] {
-		if o.in.org[i] == org {
-			return true
-		}
-	}
-	return false
+	return org >= 0 && slices.ContainsFunc(o.bins[b], func(i int32) bool { return o.in.org[i] == org })
 }
 
-// binCentric fills one bin after the other, each time with the item whose demand
-// points most where the room is: the largest scarce-weighted dot product with it
-// (Panigrahy et al., Heuristics for Vector Bin Packing, 2011).
+// binCentric fills one bin after the other, each time with the item whose demand points most where the room is: the
+// largest scarce-weighted dot product with it (Panigrahy et al., Heuristics for Vector Bin Packing, 2011).
 func (in *packInstance) binCentric(order []int32) packBins {
 	o := &packOpen{in: in, byOrg: make([][]int32, in.orgs)}
 	rest := append([]int32(nil), order...)

@@ -6,8 +6,7 @@ import (
 	"math/rand/v2"
 )
 
-// packSearch is a packing that is being improved, from above by packing anew and
-// from below by better bounds.
+// packSearch is a packing under improvement: from above by packing again and from below by better bounds.
 type packSearch struct {
 	in    *packInstance
 	best  packBins
@@ -20,16 +19,15 @@ type packSearch struct {
 }
 
 const (
-	// packExactItems is up to how many items the optimum is simply computed.
+	// exactItems is up to how many items the optimum is simply computed.
 	exactItems = 12
-	// packRuinsPerStep makes a step worth the question whether to make another.
+	// ruinsPerStep makes a step long enough to ask whether to make another.
 	ruinsPerStep = 16
-	// packBoundTrials is after how many random bounds no better one is expected.
+	// boundTrials is after how many random bounds no better one is expected.
 	boundTrials = 400
 )
 
-// run improves until more says no or nothing is left to prove. Everything depends
-// on the number of steps alone.
+// run improves until more returns false or nothing is left to prove. Everything depends on the number of steps alone.
 func (s *packSearch) run(more func() bool) {
 	if len(s.best) == s.bound || !more() {
 		return
@@ -64,7 +62,7 @@ func (s *packSearch) run(more func() bool) {
 // raise does a step's part for the bound.
 func (s *packSearch) raise(step int) {
 	if s.lp != nil && !s.lp.done {
-		// Its steps are the longest; the packing gets its share of the time, too.
+		// Its steps are the longest; the packing also needs its share of the time.
 		if step%4 == 0 {
 			s.bound = max(s.bound, s.lp.step())
 		}
@@ -77,8 +75,7 @@ func (s *packSearch) raise(step int) {
 	}
 }
 
-// exact is a packing with the least number of bins, by dynamic programming over
-// the sets of items.
+// exact is a packing with the least number of bins, by dynamic programming over the sets of items.
 func (in *packInstance) exact() packBins {
 	all := 1<<in.n - 1
 	fits := make([]bool, all+1)

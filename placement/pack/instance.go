@@ -7,22 +7,19 @@ import (
 	"slices"
 )
 
-// units is the usable capacity of a bin in every dimension. Whole numbers make
-// loads exact: an item that is taken out and put back a million times leaves no
-// drift. 2⁴⁴ is fine enough for 1e-9 and leaves room to add half a million full
-// bins into an int64.
+// units is the usable capacity of a bin in every dimension. Whole numbers make loads exact: removing and adding an
+// item a million times leaves no drift. 2⁴⁴ is fine enough for 1e-9 and leaves room to add half a million full bins
+// into an int64.
 const units = int64(1) << 44
 
-// tolerance is the part of its capacity, one in so many, that a bin may be
-// loaded above it.
+// tolerance is the part of its capacity, one in so many, that a bin may be loaded above it.
 const tolerance = 1_000_000_000
 
 // packBins is a packing: items by bin.
 type packBins [][]int32
 
-// packInstance is a problem as dense numbers. Items are numbered in the order of
-// their ids, which makes the order of the input irrelevant and "lower number" the
-// same as "lower id".
+// packInstance is a problem as dense numbers. Items are numbered in the order of their ids, which makes the order of
+// the input irrelevant and "lower number" the same as "lower id".
 type packInstance struct {
 	items []Item
 	n, d  int
@@ -30,8 +27,8 @@ type packInstance struct {
 	limit int64   // what a bin holds: packUnits and the tolerance
 	org   []int32 // -1 for none
 	orgs  int
-	// scarce weighs the dimensions by how much of them is wanted, sum 1: the weight
-	// of an item is what it takes of what is scarce.
+	// scarce weighs the dimensions by the total demand for them, sum 1: the weight of an item is its demand for
+	// scarce dimensions.
 	scarce []float64
 	weight []float64
 }
@@ -44,10 +41,9 @@ func newPackInstance(p Problem) (*packInstance, []string) {
 	items := slices.Clone(p.Items)
 	slices.SortFunc(items, func(a, b Item) int { return cmp.Compare(a.ID, b.ID) })
 	in := &packInstance{d: len(dims)}
-	// Demands are rounded up to whole units, so a bin that fits by count of units
-	// also fits in truth, but for the tolerance; and as the tolerance is at least one
-	// unit for each item, whatever fits in truth also fits by count. The lower bound
-	// of the rounded problem therefore holds for the true one.
+	// Demands are rounded up to whole units, so a bin that fits by count of units also fits exactly, except for the
+	// tolerance. As the tolerance is at least one unit for each item, everything that fits exactly also fits by
+	// count. The lower bound of the rounded problem therefore holds for the exact one.
 	in.limit = units + max(units/tolerance, int64(len(items)))
 	unplaceable := []string{}
 	orgs := map[string]int32{}
@@ -55,8 +51,7 @@ func newPackInstance(p Problem) (*packInstance, []string) {
 	for _, it := range items {
 		fits := true
 		for d, name := range dims {
-			// Divided twice, because capacity × share may round to where a full bin
-			// no longer compares equal to 1.
+			// Divided twice, because capacity × share may round to where a full bin no longer compares equal to 1.
 			v := it.Demand[name] / p.Capacity[name] / (1 - p.ReservePct/100)
 			if v > 2 {
 				fits = false
@@ -85,9 +80,8 @@ func newPackInstance(p Problem) (*packInstance, []string) {
 	return in, unplaceable
 }
 
-// scarcity is the power to which a dimension's demand weighs: the dimension
-// that decides the number of bins should outweigh one of which a quarter less is
-// wanted, and equal ones should count alike.
+// scarcity is the power to which a dimension's demand weighs: the dimension that decides the number of bins should
+// outweigh a dimension with a quarter less demand, and equal ones should count alike.
 const scarcity = 6
 
 func (in *packInstance) weigh() {
@@ -113,8 +107,7 @@ func (in *packInstance) weigh() {
 	in.weight = in.weighted(in.scarce)
 }
 
-// weighted is each item's size as the weighted sum of its dimensions, 1 being a
-// full bin if the weights sum to 1.
+// weighted is each item's size as the weighted sum of its dimensions, 1 being a full bin if the weights sum to 1.
 func (in *packInstance) weighted(w []float64) []float64 {
 	out := make([]float64, in.n)
 	for i := range out {
@@ -139,7 +132,7 @@ func (in *packInstance) byKey(key []float64) []int32 {
 
 func sortedKeys(m map[string]float64) []string { return slices.Sorted(maps.Keys(m)) }
 
-// packFits says whether need is within free in every dimension.
+// packFits reports whether need is within free in every dimension.
 func packFits(need, free []int64) bool {
 	for d, v := range need {
 		if v > free[d] {

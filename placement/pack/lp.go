@@ -7,16 +7,13 @@ import (
 	"slices"
 )
 
-// lpRows bounds the linear program: its basis has rows² numbers, and each step
-// touches them all.
+// lpRows bounds the linear program: its basis has rows² numbers, and each step touches them all.
 const lpRows = 450
 
-// packLP solves the linear relaxation over patterns (Gilmore and Gomory, 1961) by
-// column generation: the fractional number of bins, each filled with a set of
-// items that fits, that covers all items. Any prices on items under which no
-// pattern is worth more than z prove that Σ prices / z bins are needed (Farley,
-// 1990), so every step may raise the bound, finished or not, and rounding in the
-// simplex method cannot make it wrong: only the pricing has to be right.
+// packLP solves the linear relaxation over patterns (Gilmore and Gomory, 1961) by column generation: the fractional
+// number of bins, each filled with a set of items that fits, that covers all items. Any prices on items under which
+// no pattern is worth more than z prove that Σ prices / z bins are needed (Farley, 1990), so every step may raise the
+// bound, finished or not, and rounding in the simplex method cannot make it wrong: only the pricing has to be right.
 type packLP struct {
 	in    *packInstance
 	kinds []packKind
@@ -28,7 +25,7 @@ type packLP struct {
 	knap  knapsack
 }
 
-// packKind are the items of one and the same demand.
+// packKind are the items of the same demand.
 type packKind struct {
 	need  []int64
 	count int
@@ -46,7 +43,7 @@ func newPackLP(in *packInstance) *packLP {
 		level: make([]float64, m), price: make([]float64, m),
 	}
 	for k, kind := range kinds {
-		// To begin with, every kind has bins of its own, as full as may be.
+		// Initially every kind has separate bins, as full as possible.
 		fit := kind.count
 		for _, v := range kind.need {
 			if v > 0 {
@@ -81,8 +78,8 @@ func (in *packInstance) kinds() []packKind {
 	return kinds
 }
 
-// step prices the items, finds the best pattern and takes it into the basis. It
-// answers with the number of bins that is proven so far.
+// step prices the items, finds the best pattern and takes it into the basis. It returns the number of bins that is
+// proven so far.
 func (lp *packLP) step() int {
 	clear(lp.price)
 	for r := range lp.m {
@@ -147,9 +144,8 @@ func (lp *packLP) pivot(pattern []int) {
 	}
 }
 
-// knapsack finds the pattern that is worth most at given prices: a knapsack of
-// several dimensions, by branch and bound on the kinds with the best price for
-// their size first.
+// knapsack finds the pattern that is worth most at given prices: a knapsack of several dimensions, by branch and
+// bound on the kinds with the best price for their size first.
 type knapsack struct {
 	in     *packInstance
 	kinds  []packKind
@@ -194,8 +190,8 @@ func (s *knapsack) init(in *packInstance, kinds []packKind) {
 	s.free, s.now = make([]int64, in.d), make([]int, len(kinds))
 }
 
-// solve answers with a pattern, its worth, and what no pattern's worth exceeds
-// (at least 1). The two differ if the search was cut short.
+// solve returns a pattern, its worth, and an upper bound of any pattern's worth (at least 1). The two differ if the
+// search was cut short.
 func (s *knapsack) solve(price []float64) (best []int, worth, most float64) {
 	s.price, s.best, s.worth, s.most, s.budget = price, make([]int, len(price)), 1+1e-9, 0, pricingNodes
 	// The weighting whose one-dimensional relaxation is tightest leads.
@@ -253,7 +249,7 @@ func (s *knapsack) search(at int, value float64) {
 	}
 	for ; at < len(s.order); at++ {
 		k := s.order[at]
-		// Whatever follows is worth no more for its size than this kind is.
+		// All following kinds are worth no more for their size than this one.
 		bound := value + room*s.price[k]/s.size[k]
 		if bound <= s.worth {
 			return

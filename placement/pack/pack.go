@@ -1,5 +1,5 @@
-// Package pack finds packings of items into as few servers as it can, over any number of
-// dimensions, and proves how few are possible (placement-policy §4). It is pure.
+// Package pack packs items into as few servers as it can, over any number of dimensions, and proves how few are
+// possible (placement-policy §4). It is pure.
 package pack
 
 import (
@@ -11,26 +11,23 @@ import (
 	"github.com/prego/prego"
 )
 
-// Item is something to place: a tenant, or what a tenant asks of one server.
+// Item is something to place: a tenant, or its demand on one server.
 type Item struct {
 	// ID is unique in the problem.
 	ID string
-	// Org is what the item belongs to; items of one Org like to share a bin
-	// (affinity). "" belongs to nobody.
+	// Org groups items: items of one Org prefer to share a bin (affinity). "" is no group.
 	Org string
-	// Demand is what the item takes, in the units of the capacity. A dimension that
-	// it does not name is 0.
+	// Demand is what the item takes, in the units of the capacity. A missing dimension is 0.
 	Demand map[string]float64
 }
 
 // Problem is a question: how many bins of one size do the items need.
 type Problem struct {
-	// Capacity of one bin by dimension, each above 0, in any unit that the items
-	// share.
+	// Capacity of one bin by dimension, each above 0, in any unit that the items share.
 	Capacity map[string]float64
 	Items    []Item
-	// ReservePct of each bin stays free, in percent, 0 ≤ ReservePct < 100: what is
-	// usable is capacity × (1 − ReservePct/100).
+	// ReservePct of each bin stays free, in percent, 0 ≤ ReservePct < 100: the usable part is capacity × (1 −
+	// ReservePct/100).
 	ReservePct float64
 }
 
@@ -42,32 +39,29 @@ type Bin struct {
 	Load map[string]float64
 }
 
-// Result is a packing and what is known of its quality.
+// Result is a packing with a bound on its quality.
 type Result struct {
 	Bins []Bin
 	// LowerBound is proven: no packing of the placeable items has fewer bins.
 	LowerBound int
-	// Optimal says that the packing has no more bins than that.
+	// Optimal means that the packing has no more bins than that.
 	Optimal bool
-	// Unplaceable are the ids of items that are larger than a bin's usable part in
-	// some dimension, sorted. They are in no bin and not in the bound.
+	// Unplaceable are the ids of items that are larger than a bin's usable part in some dimension, sorted. They are
+	// in no bin and not in the bound.
 	Unplaceable []string
 }
 
-// Solve puts the items into as few bins as it finds (placement-policy §4): the best
-// of several greedy packings, First-Fit Decreasing on the dominant dimension among
-// them, improved for as long as more answers true or until the number of bins is
-// proven least. more is asked between steps of some ten microseconds to a few
-// milliseconds; nil never improves. One number of steps gives one result, in
-// whatever order the items come.
+// Solve puts the items into as few bins as it finds (placement-policy §4): the best of several greedy packings,
+// First-Fit Decreasing on the dominant dimension among them, improved for as long as more returns true or until the
+// number of bins is proven least. more is called between steps of some ten microseconds to a few milliseconds; nil
+// never improves. The same number of steps gives the same result, for any order of the items.
 //
-// An item fits if the bin's load stays within its usable capacity × (1 + 1e-9), so
-// that demands whose exact sum is the capacity fit whatever their floating-point
-// sum is. (Beyond 17,592 items the tolerance is their number × 2⁻⁴⁴, still less
-// than 1e-7 for a million.)
+// An item fits if the bin's load stays within its usable capacity × (1 + 1e-9), so that demands whose exact sum is
+// the capacity fit in spite of floating-point rounding. (Beyond 17,592 items the tolerance is their number × 2⁻⁴⁴,
+// still less than 1e-7 for a million.)
 //
-// Among equally good bins the one that holds an item of the same Org is taken,
-// then the one with the lowest index; equal items are taken by ID.
+// Among equally good bins a bin with an item of the same Org is taken, then the bin with the lowest index; equal
+// items are taken by ID.
 func Solve(p Problem, more func() bool) (Result, error) {
 	if err := check(p); err != nil {
 		return Result{}, err

@@ -82,8 +82,7 @@ func TestPackSmall(t *testing.T) {
 	}
 }
 
-// Sums that are exact on paper fit, whatever they are in floating point, and what
-// is really too much does not.
+// Sums that are exact on paper fit in spite of floating point, and real overloads do not.
 func TestPackFitsExactly(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -42,7 +42,7 @@ func TestPlanCountsWhatTenantsTake(t *testing.T) {
 		p, err := Plan(f, map[prego.InfraProviderID]server.CatalogState{"hetzner": catalog}, Usable{MemoryPct: memory, DiskPct: 80}, r, now)
 		require.NoError(t, err)
 		if len(p.Moves) > 0 {
-			require.NoError(t, p.Validate(), "what is planned can be handed in")
+			require.NoError(t, p.Validate(), "the plan can be submitted")
 		}
 		return p
 	}
@@ -56,7 +56,7 @@ func TestPlanCountsWhatTenantsTake(t *testing.T) {
 	require.Empty(t, plan(70, server.PackingRequest{MaxBytes: 1e9}).Moves)
 	full, err := Plan(f, map[prego.InfraProviderID]server.CatalogState{"hetzner": catalog}, Usable{MemoryPct: 70, DiskPct: 80, Tenants: 2}, server.PackingRequest{}, now)
 	require.NoError(t, err)
-	require.Empty(t, full.Moves, "nobody is put where as many live as may")
+	require.Empty(t, full.Moves, "no tenant moves to a full server")
 	require.Equal(t, 3, full.Needed)
 	anyhow, err := Plan(f, map[prego.InfraProviderID]server.CatalogState{"hetzner": catalog}, Usable{MemoryPct: 70}, server.PackingRequest{}, now)
 	require.NoError(t, err)

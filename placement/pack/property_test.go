@@ -39,7 +39,7 @@ func drawn(t *rapid.T, most int) Problem {
 	return p
 }
 
-// packHolds checks what is true of every result, whatever its quality.
+// packHolds checks the properties of every result, of any quality.
 func packHolds(t require.TestingT, p Problem, r Result) {
 	items := map[string]Item{}
 	for _, it := range p.Items {
@@ -96,7 +96,7 @@ func TestPackProperties(t *testing.T) {
 		shuffled.Items = rapid.Permutation(p.Items).Draw(t, "shuffled")
 		other, err := Solve(shuffled, packSteps(steps))
 		require.NoError(t, err)
-		require.Equal(t, r, other, "the order of the items says nothing")
+		require.Equal(t, r, other, "the order of the items is irrelevant")
 
 		greedy, err := Solve(p, nil)
 		require.NoError(t, err)

@@ -12,9 +12,9 @@ func gap(r Result) float64 {
 	return 100 * float64(len(r.Bins)-r.LowerBound) / float64(max(1, r.LowerBound))
 }
 
-// A fleet of this size is 60 to 70 bins, of which one more than the bound is above
-// 1 % already, and where the demand leaves almost nothing of its last bin the bound
-// may not be reachable: all fleets together stay within 1 %, each within a bin.
+// A fleet of this size is 60 to 70 bins, so one bin more than the bound is above 1 % already. Where the demand leaves
+// almost nothing of the last bin, the bound may not be reachable: all fleets together stay within 1 %, each within a
+// bin.
 func TestPackFleets(t *testing.T) {
 	t.Parallel()
 	bins, bound := 0, 0

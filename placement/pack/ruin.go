@@ -6,10 +6,9 @@ import (
 	"slices"
 )
 
-// packRuin looks for a packing with a given number of bins by ruin and recreate
-// (Schrimpf et al., 2000). It keeps a part of the items packed and the others
-// aside; each iteration empties a few bins, fills them anew from what they held and
-// what is aside, and keeps the outcome if less is aside, or little more.
+// packRuin looks for a packing with a given number of bins by ruin and recreate (Schrimpf et al., 2000). It keeps a
+// part of the items packed and the others aside; each iteration empties a few bins, refills them from their items and
+// the items aside, and keeps the outcome if less is aside, or little more.
 type packRuin struct {
 	in    *packInstance
 	r     *rand.Rand
@@ -32,7 +31,7 @@ type packRuin struct {
 const (
 	ruinBins   = 4 // most bins that an iteration empties
 	fillNodes  = 300
-	packOthers = 24 // bins beside the emptied ones that are tried for what is left
+	packOthers = 24 // bins beside the emptied ones that are tried for the remaining items
 )
 
 func newPackRuin(in *packInstance, best packBins, r *rand.Rand) *packRuin {
@@ -60,8 +59,8 @@ func newPackRuin(in *packInstance, best packBins, r *rand.Rand) *packRuin {
 	return s
 }
 
-// The heat begins at packHeat, in parts of the mean item's weight, and cools to
-// nothing in so many iterations, again and again.
+// The heat starts at packHeat, in parts of the mean item's weight, and cools to nothing in so many iterations, again
+// and again.
 const (
 	packHeat  = 0.03
 	heatCycle = 20_000
@@ -99,7 +98,7 @@ func (s *packRuin) closeOne() {
 	s.bins, s.free = s.bins[:last], s.free[:last*s.in.d]
 }
 
-// iterate is one ruin and recreate. It answers true when nothing is aside.
+// iterate is one ruin and recreate. It returns true when nothing is aside.
 func (s *packRuin) iterate() bool {
 	s.empty()
 	s.reweigh()
@@ -123,7 +122,7 @@ func (s *packRuin) iterate() bool {
 	return len(s.aside) == 0
 }
 
-// empty takes everything out of a few bins, into the pool with what is aside.
+// empty moves the items of a few bins into the pool, beside the items aside.
 func (s *packRuin) empty() {
 	s.now++
 	s.ruined = s.ruined[:0]
@@ -146,8 +145,7 @@ func (s *packRuin) empty() {
 	}
 }
 
-// reweigh varies the weights of the dimensions, and with them which fillings look
-// full.
+// reweigh varies the weights of the dimensions, and with them which fillings look full.
 func (s *packRuin) reweigh() {
 	total := 0.0
 	for d := range s.w {
@@ -165,8 +163,7 @@ func (s *packRuin) reweigh() {
 	}
 }
 
-// greedy puts the items, largest first but for some noise, where the least room
-// is left among the emptied bins.
+// greedy puts the items, largest first except for some noise, where the least room is left among the emptied bins.
 func (s *packRuin) greedy(items []int32) []int32 {
 	noise := 0.5 * s.r.Float64()
 	for _, i := range items {
@@ -201,7 +198,7 @@ func (s *packRuin) greedy(items []int32) []int32 {
 	return left
 }
 
-// others tries what is left in some bins that were not emptied.
+// others tries the remaining items in some bins that were not emptied.
 func (s *packRuin) others(items []int32) []int32 {
 	s.added = s.added[:0]
 	tries := min(packOthers, len(s.bins))
@@ -225,7 +222,7 @@ next:
 	return left
 }
 
-// keep compares what is left aside with what was.
+// keep decides between the new and the previous items aside.
 func (s *packRuin) keep(left []int32) bool {
 	now, was := 0.0, 0.0
 	for _, i := range left {
@@ -268,8 +265,7 @@ type packFill struct {
 	budget int
 }
 
-// best fills bin b from items, which are sorted by size, and answers with the
-// others.
+// best fills bin b from items, which are sorted by size, and returns the others.
 func (f *packFill) best(s *packRuin, b int, items []int32) []int32 {
 	f.s, f.items, f.room = s, items, s.room(b)
 	f.rest = append(f.rest[:0], make([]float64, len(items)+1)...)

@@ -10,7 +10,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// Criterion says which nodes a deletion policy chooses.
+// Criterion is how a deletion policy chooses nodes.
 type Criterion string
 
 // The criteria.
@@ -37,10 +37,9 @@ type Member struct {
 	ProfileGeneration int64 // of its spec; lower is older
 }
 
-// SelectVictims chooses the nodes to delete, in order. With perRegion, which a
-// placement policy decided, it chooses so many per region, ordered by region name, and
-// ignores count. With perRegion nil it chooses count of all. Ties break by age, then by
-// id. RANDOM depends only on seed and on the set of nodes.
+// SelectVictims chooses the nodes to delete, in order. With perRegion, which a placement policy decided, it chooses
+// so many per region, ordered by region name, and ignores count. With perRegion nil it chooses count of all. Ties
+// break by age, then by id. RANDOM depends only on seed and on the set of nodes.
 func SelectVictims(nodes []Member, by Criterion, perRegion map[string]int64, count int64, seed uint64) ([]prego.ServerID, error) {
 	if !by.Valid() {
 		return nil, prego.Invalid("criteria", "must be OLDEST_FIRST, YOUNGEST_FIRST, OLDEST_PROFILE_FIRST or RANDOM")
@@ -90,7 +89,7 @@ func firstMembers(nodes []Member, n int64, where string) ([]prego.ServerID, erro
 	case n < 0:
 		return nil, prego.Invalid("count", "must not be negative")
 	case n > int64(len(nodes)):
-		return nil, prego.Errorf(CodeTooFewNodes, "%d nodes are to be deleted of %s, which has %d.", n, where, len(nodes))
+		return nil, prego.Errorf(CodeTooFewNodes, "%d nodes must be deleted of %s, which has %d.", n, where, len(nodes))
 	}
 	ids := make([]prego.ServerID, 0, n)
 	for _, node := range nodes[:n] {

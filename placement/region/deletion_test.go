@@ -58,8 +58,8 @@ func TestSelectVictims(t *testing.T) {
 	refused(t, err, region.CodeTooFewNodes, "")
 }
 
-// TestSelectVictimsIgnoresTheOrderOfNodes: whatever the criterion, the same set of
-// nodes and the same seed give the same victims, so many of each region.
+// TestSelectVictimsIgnoresTheOrderOfNodes: with any criterion, the same set of nodes and the same seed give the same
+// victims, so many of each region.
 func TestSelectVictimsIgnoresTheOrderOfNodes(t *testing.T) {
 	t.Parallel()
 	plan := counts{"one": 2, "two": 1}

@@ -54,7 +54,7 @@ type Request struct {
 	MaxSize       int64 // NoCap means no limit
 	GlobalMax     int64 // 0 means DefaultGlobalMax
 	Count         *int64
-	Resize        Resize // its Strict is false unless the action says otherwise
+	Resize        Resize // its Strict is false unless the action sets it
 	Data          Data
 	ProfileRegion string // of the node to create; "" for none
 }
@@ -124,9 +124,8 @@ func (r Request) bounds() Bounds {
 	return b
 }
 
-// Evaluate is the policy's check before an action (region-placement, S1 to S4). The
-// request should be valid; an invalid one also ends as an error. Data that already is
-// an error is left alone.
+// Evaluate is the policy's check before an action (region-placement, S1 to S4). The request should be valid; an
+// invalid one also ends as an error. Data that already is an error is left alone.
 func Evaluate(r Request) Data {
 	if err := r.Validate(); err != nil {
 		return failed(err)
@@ -179,8 +178,7 @@ func (r Request) counts() (creation, deletion int64, err error) {
 	return res.Creation, res.Deletion, err
 }
 
-// count is another policy's decision if there is one, without a count 1; otherwise the
-// action's input, or 1.
+// count is another policy's decision if there is one, without a count 1; otherwise the action's input, or 1.
 func (r Request) count(decided *Change) int64 {
 	n := r.Count
 	if decided != nil {

@@ -21,7 +21,7 @@ func TestEvaluate(t *testing.T) {
 	const (
 		in, out    = `"action":"CLUSTER_SCALE_IN"`, `"action":"CLUSTER_SCALE_OUT"`
 		size, node = `"action":"CLUSTER_RESIZE"`, `"action":"NODE_CREATE"`
-		// Two regions that are to be even, with four nodes and two.
+		// Two regions with equal weights, with four nodes and two.
 		fleet = `,"policy":{"regions":[{"name":"RegionOne"},{"name":"RegionTwo"}]},"current":{"RegionOne":4,"RegionTwo":2}`
 	)
 	for name, c := range map[string]struct{ doc, data string }{
@@ -39,16 +39,16 @@ func TestEvaluate(t *testing.T) {
 			`{"status":"OK","deletion":{"count":1,"regions":{"RegionOne":1},"candidates":["n1"],"grace_period":30}}`,
 		},
 
-		"S2 one of twice the weight":         {out + `,"policy":{"regions":[{"name":"RegionOne"},{"name":"RegionTwo","weight":200}]},"inputs":{"count":3}`, `{"status":"OK","creation":{"count":3,"regions":{"RegionOne":1,"RegionTwo":2}}}`},
-		"S2 with everything given":           {out + `,"policy":{"regions":[{"name":"RegionOne","weight":100,"cap":-1}]},"current":{"RegionOne":3},"usable_regions":["RegionOne"],"cluster":{"min_size":0,"max_size":-1,"desired_capacity":3},"inputs":{"count":2},"data":{},"node":{"profile_region":null}`, `{"status":"OK","creation":{"count":2,"regions":{"RegionOne":2}}}`},
-		"S2 another policy's count":          {out + fleet + `,"inputs":{"count":3},"data":{"creation":{"count":2}}`, `{"status":"OK","creation":{"count":2,"regions":{"RegionTwo":2}}}`},
-		"S2 a creation without a count":      {out + fleet + `,"inputs":{"count":3},"data":{"creation":{}}`, `{"status":"OK","creation":{"count":1,"regions":{"RegionTwo":1}}}`},
-		"S2 the input's count":               {out + fleet + `,"inputs":{"count":4}`, `{"status":"OK","creation":{"count":4,"regions":{"RegionOne":1,"RegionTwo":3}}}`},
-		"S2 no count at all":                 {out + fleet + `,"inputs":{}`, `{"status":"OK","creation":{"count":1,"regions":{"RegionTwo":1}}}`},
-		"S2 an unusable region":              {out + fleet + `,"usable_regions":["RegionOne"]`, `{"status":"OK","creation":{"count":1,"regions":{"RegionOne":1}}}`},
-		"S2 all usable when nothing is said": {out + fleet + `,"usable_regions":null`, `{"status":"OK","creation":{"count":1,"regions":{"RegionTwo":1}}}`},
-		"S2 none usable":                     {out + fleet + `,"usable_regions":[]`, noRegion},
-		"S2 no room":                         {out + `,"policy":{"regions":[{"name":"RegionOne","cap":2}]},"inputs":{"count":3},"data":{"creation":{"count":3}}`, noPlan},
+		"S2 a region of twice the weight": {out + `,"policy":{"regions":[{"name":"RegionOne"},{"name":"RegionTwo","weight":200}]},"inputs":{"count":3}`, `{"status":"OK","creation":{"count":3,"regions":{"RegionOne":1,"RegionTwo":2}}}`},
+		"S2 with everything given":        {out + `,"policy":{"regions":[{"name":"RegionOne","weight":100,"cap":-1}]},"current":{"RegionOne":3},"usable_regions":["RegionOne"],"cluster":{"min_size":0,"max_size":-1,"desired_capacity":3},"inputs":{"count":2},"data":{},"node":{"profile_region":null}`, `{"status":"OK","creation":{"count":2,"regions":{"RegionOne":2}}}`},
+		"S2 another policy's count":       {out + fleet + `,"inputs":{"count":3},"data":{"creation":{"count":2}}`, `{"status":"OK","creation":{"count":2,"regions":{"RegionTwo":2}}}`},
+		"S2 a creation without a count":   {out + fleet + `,"inputs":{"count":3},"data":{"creation":{}}`, `{"status":"OK","creation":{"count":1,"regions":{"RegionTwo":1}}}`},
+		"S2 the input's count":            {out + fleet + `,"inputs":{"count":4}`, `{"status":"OK","creation":{"count":4,"regions":{"RegionOne":1,"RegionTwo":3}}}`},
+		"S2 no count at all":              {out + fleet + `,"inputs":{}`, `{"status":"OK","creation":{"count":1,"regions":{"RegionTwo":1}}}`},
+		"S2 an unusable region":           {out + fleet + `,"usable_regions":["RegionOne"]`, `{"status":"OK","creation":{"count":1,"regions":{"RegionOne":1}}}`},
+		"S2 all usable by default":        {out + fleet + `,"usable_regions":null`, `{"status":"OK","creation":{"count":1,"regions":{"RegionTwo":1}}}`},
+		"S2 none usable":                  {out + fleet + `,"usable_regions":[]`, noRegion},
+		"S2 no room":                      {out + `,"policy":{"regions":[{"name":"RegionOne","cap":2}]},"inputs":{"count":3},"data":{"creation":{"count":3}}`, noPlan},
 
 		"S3 creation before deletion":         {size + fleet + `,"data":{"creation":{"count":2},"deletion":{"count":3}}`, `{"status":"OK","creation":{"count":2,"regions":{"RegionTwo":2}},"deletion":{"count":3}}`},
 		"S3 deletion before inputs":           {size + fleet + `,"inputs":{"adjustment_type":"EXACT_CAPACITY","number":9},"data":{"deletion":{}}`, `{"status":"OK","deletion":{"count":1,"regions":{"RegionOne":1}}}`},
@@ -57,15 +57,15 @@ func TestEvaluate(t *testing.T) {
 		"S3 shrinking":                        {size + fleet + `,"inputs":{"adjustment_type":"CHANGE_IN_CAPACITY","number":-4}`, `{"status":"OK","deletion":{"count":4,"regions":{"RegionOne":3,"RegionTwo":1}}}`},
 		"S3 percent":                          {size + fleet + `,"inputs":{"adjustment_type":"CHANGE_IN_PERCENTAGE","number":10,"min_step":2}`, `{"status":"OK","creation":{"count":2,"regions":{"RegionTwo":2}}}`},
 		"S3 nothing to do":                    {size + fleet + `,"inputs":{"adjustment_type":"EXACT_CAPACITY","number":6}`, `{"status":"OK"}`},
-		"S3 nothing said":                     {size + fleet, `{"status":"OK"}`},
-		"S3 not strict unless said":           {size + fleet + `,"cluster":{"max_size":7},"inputs":{"adjustment_type":"EXACT_CAPACITY","number":20}`, `{"status":"OK","creation":{"count":1,"regions":{"RegionTwo":1}}}`},
+		"S3 without inputs":                   {size + fleet, `{"status":"OK"}`},
+		"S3 not strict by default":            {size + fleet + `,"cluster":{"max_size":7},"inputs":{"adjustment_type":"EXACT_CAPACITY","number":20}`, `{"status":"OK","creation":{"count":1,"regions":{"RegionTwo":1}}}`},
 		"S3 strict":                           {size + fleet + `,"cluster":{"max_size":7},"inputs":{"adjustment_type":"EXACT_CAPACITY","number":20,"strict":true}`, `{"status":"ERROR","reason":"The target capacity (20) is greater than the fleet's max_size (7)."}`},
 		"S3 an invalid combination":           {size + fleet + `,"inputs":{"adjustment_type":"EXACT_CAPACITY","number":5,"min_size":5,"max_size":4}`, `{"status":"ERROR","reason":"The specified min_size (5) is greater than the specified max_size (4)."}`},
 		"S3 the service limit":                {size + fleet + `,"inputs":{"adjustment_type":"EXACT_CAPACITY","number":1001}`, `{"status":"ERROR","reason":"The target capacity (1001) is greater than the maximum number of nodes allowed per fleet (1000)."}`},
 		"S3 unlisted nodes are in the size":   {size + `,"policy":{"regions":[{"name":"a"}]},"current":{"a":1,"z":2},"inputs":{"adjustment_type":"EXACT_CAPACITY","number":5}`, `{"status":"OK","creation":{"count":2,"regions":{"a":2}}}`},
 		"S3 none usable":                      {size + fleet + `,"usable_regions":[],"inputs":{"adjustment_type":"EXACT_CAPACITY","number":8}`, noRegion},
 		"S3 no room":                          {size + `,"policy":{"regions":[{"name":"a","cap":1}]},"inputs":{"adjustment_type":"EXACT_CAPACITY","number":8}`, noPlan},
-		"S4 one node, whatever else is said":  {node + fleet + `,"inputs":{"count":4},"data":{"creation":{"count":3}}`, `{"status":"OK","creation":{"count":1,"regions":{"RegionTwo":1}}}`},
+		"S4 one node, other inputs ignored":   {node + fleet + `,"inputs":{"count":4},"data":{"creation":{"count":3}}`, `{"status":"OK","creation":{"count":1,"regions":{"RegionTwo":1}}}`},
 		"S4 a profile with a region":          {node + fleet + `,"node":{"profile_region":"RegionThree"}`, `{"status":"OK"}`},
 		"S4 its data is left alone":           {node + fleet + `,"node":{"profile_region":"RegionOne"},"data":{"creation":{"count":3}},"usable_regions":[]`, `{"status":"OK","creation":{"count":3}}`},
 		"S4 none usable":                      {node + fleet + `,"usable_regions":[]`, noRegion},

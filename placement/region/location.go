@@ -6,12 +6,10 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// SpreadLocations orders what to order for a fleet's server so that the fleet spreads over
-// the locations of a region: the location with the fewest members comes first, and those
-// with as many stay in their order. Machine types keep theirs: a better type goes before a
-// better spread. members counts the fleet's other servers in the region by location; ahead
-// are those that have none yet and choose before this one, by the same rule. Nothing is
-// left out.
+// SpreadLocations orders the candidates of a fleet's server so that the fleet spreads over the locations of a region:
+// the location with the fewest members comes first, and equal ones stay in their order. Machine types keep theirs: a
+// better type goes before a better spread. members counts the fleet's other servers in the region by location; ahead
+// are the servers without a location that choose before this one, by the same rule. Nothing is left out.
 func SpreadLocations(candidates []server.Candidate, members map[string]int, ahead int) []server.Candidate {
 	var locations, types []string
 	counts := map[string]int{}

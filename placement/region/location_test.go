@@ -20,15 +20,15 @@ func TestSpreadLocations(t *testing.T) {
 	}
 	require.Equal(t, "cx43 in fsn1", first(nil, 0))
 	require.Equal(t, "cx43 in nbg1", first(map[string]int{"fsn1": 1}, 0))
-	require.Equal(t, "cx43 in hel1", first(map[string]int{"fsn1": 1}, 1), "the one before it takes nbg1")
+	require.Equal(t, "cx43 in hel1", first(map[string]int{"fsn1": 1}, 1), "the previous server takes nbg1")
 	require.Equal(t, "cx43 in fsn1", first(map[string]int{"nbg1": 2, "hel1": 2, "ash": 0}, 1))
 	pinned := server.DefaultCatalog().Candidates("app", "eu", server.Spec{Location: "fsn1"})
 	require.Equal(t, pinned, region.SpreadLocations(pinned, map[string]int{"fsn1": 9}, 0))
 	require.Empty(t, region.SpreadLocations(nil, nil, 3))
 }
 
-// TestFleetsSpreadEvenly: whatever a fleet had, and whether its servers choose one after
-// the other or at once, no location gets a server while another one has fewer.
+// TestFleetsSpreadEvenly: for any fleet, and servers choosing one after the other or concurrently, no location gets a
+// server while another one has fewer.
 func TestFleetsSpreadEvenly(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

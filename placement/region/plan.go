@@ -21,9 +21,8 @@ type lot struct {
 	part   uint64
 }
 
-// Grow says how many of n new nodes each region gets. Regions that get none are
-// omitted. The only errors for valid input are CodeNoRegion, and CodeNoPlan if usable
-// regions have less room than n. usable nil means all regions.
+// Grow returns how many of n new nodes each region gets. Regions that get none are omitted. The only errors for valid
+// input are CodeNoRegion, and CodeNoPlan if usable regions have less room than n. usable nil means all regions.
 func Grow(p Policy, current map[string]int64, usable []string, n int64) (map[string]int64, error) {
 	lots, _, err := prepare(p, current, usable, n)
 	if err != nil {
@@ -55,10 +54,9 @@ func Grow(p Policy, current map[string]int64, usable []string, n int64) (map[str
 	return plan, nil
 }
 
-// Shrink says how many of n nodes to remove from each region. Regions that lose none
-// are omitted. Nodes in listed regions that are not usable are removed last, by the
-// same rules: they still run and cost, but the plan is made for the usable ones. Errors
-// are as with Grow; CodeNoPlan if the listed regions have fewer than n nodes.
+// Shrink returns how many of n nodes to remove from each region. Regions that lose none are omitted. Nodes in listed
+// regions that are not usable are removed last, by the same rules: they still run and cost, but the plan is made for
+// the usable ones. Errors are as with Grow; CodeNoPlan if the listed regions have fewer than n nodes.
 func Shrink(p Policy, current map[string]int64, usable []string, n int64) (map[string]int64, error) {
 	lots, others, err := prepare(p, current, usable, n)
 	if err != nil {
@@ -143,17 +141,15 @@ func countIf(b bool, n int64) int64 {
 	return 0
 }
 
-// share sets the shares of a total. Weighted regions come first; what their caps
-// leave over is the unweighted ones'. When anything is left over, all weighted
-// shares are caps and so whole: remainders never have two denominators.
+// share sets the shares of a total. Weighted regions come first; what their caps leave over is the unweighted ones'.
+// When anything is left over, all weighted shares are caps and so whole: remainders never have two denominators.
 func share(lots []lot, total int64) {
 	if left := fill(lots, total, func(l lot) int64 { return l.weight }); left > 0 {
 		fill(lots, left, func(l lot) int64 { return countIf(l.weight == 0, 1) })
 	}
 }
 
-// fill shares a total among the lots with a weight, each within its cap, and
-// returns what all caps leave over.
+// fill shares a total among the lots with a weight, each within its cap, and returns what all caps leave over.
 func fill(lots []lot, total int64, weight func(lot) int64) int64 {
 	order := make([]*lot, 0, len(lots))
 	var sum uint64
@@ -163,8 +159,7 @@ func fill(lots []lot, total int64, weight func(lot) int64) int64 {
 			sum += uint64(w)
 		}
 	}
-	// The caps that are reached first are the lowest per weight: a.cap/a.weight <
-	// b.cap/b.weight, multiplied out.
+	// The caps that are reached first are the lowest per weight: a.cap/a.weight < b.cap/b.weight, multiplied out.
 	slices.SortFunc(order, func(a, b *lot) int {
 		aHigh, aLow := bits.Mul64(uint64(a.most), uint64(weight(*b)))
 		bHigh, bLow := bits.Mul64(uint64(b.most), uint64(weight(*a)))

@@ -35,27 +35,27 @@ func TestPlans(t *testing.T) {
 		plan    counts
 		code    prego.Code
 	}{
-		"by weight":                           {policy: policy("a", 100, -1, "b", 200, -1), grow: 3, plan: counts{"a": 1, "b": 2}},
-		"ties by order in the policy":         {policy: policy("b", 1, -1, "a", 1, -1), grow: 1, plan: counts{"b": 1}},
-		"shrinking ties by order":             {policy: policy("b", 1, -1, "a", 1, -1), current: counts{"a": 2, "b": 2}, grow: -1, plan: counts{"b": 1}},
-		"the largest deficit first":           {policy: even, current: counts{"a": 5}, grow: 3, plan: counts{"b": 3}},
-		"the largest surplus first":           {policy: even, current: counts{"a": 5, "b": 2}, grow: -3, plan: counts{"a": 3}},
-		"a surplus stays":                     {policy: policy("a", 1, -1, "b", 1, -1, "c", 2, -1), current: counts{"a": 10}, grow: 4, plan: counts{"c": 4}},
-		"largest remainders":                  {policy: policy("a", 1, -1, "b", 1, -1, "c", 1, -1), grow: 5, plan: counts{"a": 2, "b": 2, "c": 1}},
-		"what a cap leaves goes on by weight": {policy: policy("a", 100, 1, "b", 100, -1, "c", 200, -1), grow: 100, plan: counts{"a": 1, "b": 33, "c": 66}},
-		"and fills the next cap":              {policy: policy("a", 1, 2, "b", 1, 5, "c", 1, -1), grow: 18, plan: counts{"a": 2, "b": 5, "c": 11}},
-		"the caps just suffice":               {policy: policy("a", 1, 2, "b", 1, 1), grow: 3, plan: counts{"a": 2, "b": 1}},
-		"one more is too many":                {policy: policy("a", 1, 2, "b", 1, 1), grow: 4, code: region.CodeNoPlan},
-		"a region above its cap is no room":   {policy: policy("a", 1, 2, "b", 1, 1), current: counts{"a": 9}, grow: 1, plan: counts{"b": 1}},
-		"and makes none":                      {policy: policy("a", 1, 2, "b", 1, 1), current: counts{"a": 9}, grow: 2, code: region.CodeNoPlan},
+		"by weight":                         {policy: policy("a", 100, -1, "b", 200, -1), grow: 3, plan: counts{"a": 1, "b": 2}},
+		"ties by order in the policy":       {policy: policy("b", 1, -1, "a", 1, -1), grow: 1, plan: counts{"b": 1}},
+		"shrinking ties by order":           {policy: policy("b", 1, -1, "a", 1, -1), current: counts{"a": 2, "b": 2}, grow: -1, plan: counts{"b": 1}},
+		"the largest deficit first":         {policy: even, current: counts{"a": 5}, grow: 3, plan: counts{"b": 3}},
+		"the largest surplus first":         {policy: even, current: counts{"a": 5, "b": 2}, grow: -3, plan: counts{"a": 3}},
+		"a surplus stays":                   {policy: policy("a", 1, -1, "b", 1, -1, "c", 2, -1), current: counts{"a": 10}, grow: 4, plan: counts{"c": 4}},
+		"largest remainders":                {policy: policy("a", 1, -1, "b", 1, -1, "c", 1, -1), grow: 5, plan: counts{"a": 2, "b": 2, "c": 1}},
+		"a cap's excess is split by weight": {policy: policy("a", 100, 1, "b", 100, -1, "c", 200, -1), grow: 100, plan: counts{"a": 1, "b": 33, "c": 66}},
+		"and fills the next cap":            {policy: policy("a", 1, 2, "b", 1, 5, "c", 1, -1), grow: 18, plan: counts{"a": 2, "b": 5, "c": 11}},
+		"the caps just suffice":             {policy: policy("a", 1, 2, "b", 1, 1), grow: 3, plan: counts{"a": 2, "b": 1}},
+		"one more is too many":              {policy: policy("a", 1, 2, "b", 1, 1), grow: 4, code: region.CodeNoPlan},
+		"a region above its cap is no room": {policy: policy("a", 1, 2, "b", 1, 1), current: counts{"a": 9}, grow: 1, plan: counts{"b": 1}},
+		"and makes none":                    {policy: policy("a", 1, 2, "b", 1, 1), current: counts{"a": 9}, grow: 2, code: region.CodeNoPlan},
 		"nor does it take from the others' shares": {
 			policy: policy("R1", 30, 1, "R2", 70, -1, "R3", 100, 0, "R4", 10, -1), current: counts{"R2": 3, "R3": 3}, grow: 9, plan: counts{"R1": 1, "R2": 7, "R4": 1},
 		},
 		"cap 0":                                        {policy: policy("a", 9, 0, "b", 1, -1), grow: 2, plan: counts{"b": 2}},
-		"shrinking drains what is above its cap":       {policy: policy("a", 1, 5, "b", 1, -1, "c", 1, -1), current: counts{"a": 6, "b": 20}, grow: -1, plan: counts{"a": 1}},
+		"shrinking first drains above the cap":         {policy: policy("a", 1, 5, "b", 1, -1, "c", 1, -1), current: counts{"a": 6, "b": 20}, grow: -1, plan: counts{"a": 1}},
 		"then the largest surplus":                     {policy: policy("a", 1, 5, "b", 1, -1, "c", 1, -1), current: counts{"a": 6, "b": 20}, grow: -3, plan: counts{"a": 1, "b": 2}},
 		"weight 0 gets nothing":                        {policy: policy("a", 0, -1, "b", 1, -1), grow: 7, plan: counts{"b": 7}},
-		"weight 0 gets what nobody has room for":       {policy: policy("a", 0, -1, "b", 1, 3, "c", 0, 1), grow: 7, plan: counts{"a": 3, "b": 3, "c": 1}},
+		"weight 0 gets what no other has room for":     {policy: policy("a", 0, -1, "b", 1, 3, "c", 0, 1), grow: 7, plan: counts{"a": 3, "b": 3, "c": 1}},
 		"weight 0 gets none while a full one hides":    {policy: policy("a", 1, 2, "b", 1, 5, "z", 0, -1), current: counts{"a": 20}, grow: 5, plan: counts{"b": 5}},
 		"weight 0 alone is usable":                     {policy: policy("a", 0, -1, "b", 1, -1, "c", 0, -1), usable: []string{"c", "a"}, grow: 3, plan: counts{"a": 2, "c": 1}},
 		"shrinking takes weight 0 first":               {policy: policy("a", 1, -1, "z", 0, -1), current: counts{"a": 5, "z": 2}, grow: -3, plan: counts{"a": 1, "z": 2}},
@@ -138,8 +138,7 @@ func (d drawn) split() (in, out []region.Region) {
 	return in, out
 }
 
-// shares restates the shares in fractions: whoever is above its cap gets the cap,
-// and the rest is shared anew.
+// shares restates the shares in fractions: a region above its cap gets the cap, and the rest is shared again.
 func shares(regions []region.Region, total int64) map[string]*big.Rat {
 	out := map[string]*big.Rat{}
 	left := big.NewRat(total, 1)
@@ -299,7 +298,7 @@ func TestGrowIsTheBestPlan(t *testing.T) {
 		}
 		require.NoError(t, err)
 		d.sums(t, plan)
-		// What stands above its cap is in no total: without it the plan is the same.
+		// Nodes above a cap are in no total: without them the plan is the same.
 		in = slices.DeleteFunc(in, func(r region.Region) bool { return r.Cap >= 0 && d.current[r.Name] > r.Cap })
 		if without := (region.Policy{Regions: in}); without.Validate("policy") == nil {
 			same, err := region.Grow(without, d.current, d.usable, d.n)

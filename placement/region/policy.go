@@ -1,15 +1,13 @@
-// Package region decides in which regions a fleet grows and shrinks (region-placement),
-// what a resize results in, and which servers are removed. It is pure: no clock, no
-// I/O, no randomness of its own; the same input gives the same plan.
+// Package region decides in which regions a fleet grows and shrinks (region-placement), the result of a resize, and
+// which servers are removed. It is pure: no clock, no I/O, no randomness; the same input gives the same plan.
 //
 // # Shares
 //
-// A plan is made over the regions that are listed and usable. Its total is what
-// stands in them afterwards; nodes elsewhere are counted apart. Each of these
-// regions has a share of the total:
+// A plan is made over the regions that are listed and usable. Its total is what stands in them afterwards; nodes
+// elsewhere are counted apart. Each of these regions has a share of the total:
 //
 //   - by weight, total·weight/Σweights, as long as that is within its cap;
-//   - its cap otherwise. What it cannot take goes on to the others by weight, which
+//   - its cap otherwise. The rest goes to the others by weight, which
 //     may fill the next cap, until every share is within its cap;
 //   - none where the weight is 0, unless the caps of all others leave nodes over:
 //     those are shared equally by the regions of weight 0.
@@ -20,18 +18,15 @@
 //
 // # Plans
 //
-// Growing gives a node to the region with the largest deficit, share − count, that
-// has room, n times; shrinking takes one from the largest surplus that has nodes.
-// Deviation in L1 and in L2 are sums of convex functions of one count each, and the
-// largest deficit is the largest gain in both, so that this greedy walk ends at the
-// minimum of both. Three rules come before deviation: a cap is never passed, a
-// region of weight 0 receives only when no other has room, and shrinking empties
-// what is above a cap first.
+// Growing gives a node to the region with the largest deficit, share − count, that has room, n times; shrinking takes
+// one from the largest surplus that has nodes. Deviation in L1 and in L2 are sums of convex functions of one count
+// each, and the largest deficit is the largest gain in both, so that this greedy walk ends at the minimum of both.
+// Three rules come before deviation: a cap is never passed, a region of weight 0 receives only when no other has
+// room, and shrinking empties the excess above a cap first.
 //
-// The walk is not walked. Its steps are keys (whole part, remainder, order), one
-// whole number apart within a region, and the plan is the n largest. The whole
-// part of the last one is found by bisection, and at most one step per region is
-// left to rank: O(R log N + R log R) for R regions and N nodes.
+// The walk is not walked. Its steps are keys (whole part, remainder, order), one whole number apart within a region,
+// and the plan is the n largest. The whole part of the last one is found by bisection, and at most one step per
+// region is left to rank: O(R log N + R log R) for R regions and N nodes.
 package region
 
 import (
@@ -49,8 +44,7 @@ const (
 	NoCap         int64 = -1
 )
 
-// Input limits. With them no sum or product exceeds 64 bits, except the products that
-// use 128.
+// Input limits. With them no sum or product exceeds 64 bits, except the products that use 128.
 const (
 	MaxRegions       = 1_000
 	MaxNameLen       = 255           // bytes
@@ -76,7 +70,7 @@ type Region struct {
 	Cap    int64  `json:"cap"`    // maximum number of nodes; NoCap means no limit
 }
 
-// Policy says where a fleet's nodes should be. The order of its regions breaks ties.
+// Policy is where a fleet's nodes should be. The order of its regions breaks ties.
 type Policy struct {
 	Regions []Region `json:"regions"`
 }
@@ -117,7 +111,7 @@ func (p Policy) Validate(at string) error {
 	return nil
 }
 
-// faultOfName says what is wrong with a region's name, "" if nothing.
+// faultOfName is what is wrong with a region's name, "" if nothing.
 func faultOfName(name string) string {
 	switch {
 	case name == "":
@@ -142,7 +136,7 @@ func validateName(field, name string) error {
 	return nil
 }
 
-// validateCurrent returns the first error by name, whatever the map's order.
+// validateCurrent returns the first error by name, independent of the map's order.
 func validateCurrent(current map[string]int64) error {
 	var faults []string
 	for name, n := range current {

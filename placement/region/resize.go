@@ -57,8 +57,7 @@ func (b Bounds) Validate() error {
 	return nil
 }
 
-// Resize is a requested resize. Without an Adjustment the fleet keeps its size, within
-// the bounds.
+// Resize is a requested resize. Without an Adjustment the fleet keeps its size, within the bounds.
 type Resize struct {
 	Adjustment Adjustment
 	Number     int64  // nodes, or percent
@@ -95,16 +94,14 @@ func (r Resize) Validate(at string) error {
 	return nil
 }
 
-// ResizeResult is a valid resize. With neither Creation nor Deletion there is nothing
-// to do.
+// ResizeResult is a valid resize. With neither Creation nor Deletion there is nothing to do.
 type ResizeResult struct {
 	Desired  int64
 	Creation int64
 	Deletion int64
 }
 
-// ParseResize returns the size that a resize results in. Errors are a *prego.Error with
-// one of the codes above.
+// ParseResize returns the size after a resize. Errors are a *prego.Error with a code from the list above.
 func ParseResize(r Resize, b Bounds) (ResizeResult, error) {
 	if err := r.Validate(""); err != nil {
 		return ResizeResult{}, err
@@ -134,9 +131,8 @@ func (r Resize) change(current int64) int64 {
 	return 0
 }
 
-// percentage is number percent of current, exactly: below one node it is one node,
-// above it is truncated; MinStep is the least. The sign is the number's, so that a
-// fleet without nodes can grow by a step.
+// percentage is number percent of current, exactly: below one node it is one node, above it is truncated; MinStep is
+// the least. The sign is the number's, so that a fleet without nodes can grow by a step.
 func (r Resize) percentage(current int64) int64 {
 	sign, number := int64(1), r.Number
 	switch {
@@ -168,10 +164,9 @@ func (r Resize) within(target int64, b Bounds) int64 {
 	return target
 }
 
-// refusal is the first error that applies, in the order of region-placement S3 with one
-// exception: min_size above max_size is checked first, because every target is then
-// below the one or above the other. For the same reason CodeMinAboveFleetMax is never
-// the first; it is here for completeness.
+// refusal is the first error that applies, in the order of region-placement S3 with one exception: min_size above
+// max_size is checked first, because every target is then below the one or above the other. For the same reason
+// CodeMinAboveFleetMax is never the first; it is here for completeness.
 func (r Resize) refusal(target int64, b Bounds) error {
 	given := func(v *int64) (int64, bool) {
 		if v == nil || *v == NoCap {

@@ -174,7 +174,7 @@ func TestResizeBadInput(t *testing.T) {
 	}
 }
 
-// TestEveryRefusalHasItsField is the list of codes, for those who show them.
+// TestEveryRefusalHasItsField is the list of codes, for user interfaces.
 func TestEveryRefusalHasItsField(t *testing.T) {
 	t.Parallel()
 	p := func(n int64) *int64 { return &n }

@@ -14,7 +14,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Codes of impossible actions, in addition to those of package region.
+// Codes of impossible actions, in addition to the codes of package region.
 const (
 	CodeCooldown    = "policy_cooldown"
 	CodePolicyError = "policy_refused"
@@ -342,9 +342,8 @@ func createSteps(regions map[string]int64, round int, replan bool) []server.Flee
 	return out
 }
 
-// victims chooses the servers to remove: by the deletion policy, within the regions
-// that the placement policy decided. Failed servers go first, then those without
-// tenants: tenants are not moved while there is an empty server.
+// victims chooses the servers to remove: by the deletion policy, within the regions that the placement policy
+// decided. Failed servers go first, then those without tenants: tenants are not moved while there is an empty server.
 func (p *planner) victims() ([]string, error) {
 	by := p.by
 	if by == "" {
@@ -380,7 +379,8 @@ func (p *planner) victims() ([]string, error) {
 		out = append(out, prego.Strings(ids)...)
 	}
 	if left > 0 {
-		return nil, prego.Errorf(region.CodeTooFewNodes, "%d servers are to be removed, more than there are.", *p.data.Deletion.Count)
+		return nil, prego.Errorf(region.CodeTooFewNodes,
+			"%d servers must be removed, more than there are.", *p.data.Deletion.Count)
 	}
 	return out, nil
 }
@@ -400,9 +400,8 @@ func deletionClasses(members []server.FleetMember) [][]region.Member {
 	return out
 }
 
-// replace replaces members of earlier profiles, each in its region, max_surge at a
-// time: first the new ones are created, and once they are active the old ones are
-// removed.
+// replace replaces members of earlier profiles, each in its region, max_surge at a time: first the new ones are
+// created, and once they are active the old ones are removed.
 func (p *planner) replace() (server.FleetPlan, error) {
 	surge := int64(1)
 	if p.in.MaxSurge != nil {
@@ -446,8 +445,8 @@ func (p *planner) replace() (server.FleetPlan, error) {
 	return out, err
 }
 
-// Replan plans servers that could not be created in their region again, over the
-// regions in which nothing has failed, as far as the fleet has room.
+// Replan plans servers again that could not be created in their region, over the regions without failures, as far as
+// the fleet has room.
 func Replan(st server.FleetState, a server.FleetAction) (out server.FleetReplan, err error) {
 	out.Data = a.Data
 	var kept NodeData
@@ -502,7 +501,7 @@ func Replan(st server.FleetState, a server.FleetAction) (out server.FleetReplan,
 	}
 	regions, err := region.Grow(*policy, currentCounts(st.Fleet), left, missing)
 	if err != nil {
-		return out, nil //nolint:nilerr // what is missing stays missing: the action says so
+		return out, nil //nolint:nilerr // missing servers stay missing: the action reports it
 	}
 	out.More = createSteps(regions, round+1, true)
 	kept.Creation.Regions = map[string]int64{}
@@ -515,10 +514,9 @@ func Replan(st server.FleetState, a server.FleetAction) (out server.FleetReplan,
 	return out, err
 }
 
-// standStill returns the steps to skip after a server of a replacement failed to come
-// up or to go: those not begun, except removals of old servers whose new ones are
-// active. A failed new server is no reason to remove an old one, and a kept old one is
-// no reason to let the fleet keep growing.
+// standStill returns the steps to skip after a server of a replacement failed to come up or to go: those not begun,
+// except removals of old servers whose new ones are active. A failed new server is no reason to remove an old one,
+// and a kept old one is no reason to let the fleet keep growing.
 func standStill(steps []server.FleetStep) (skip []server.FleetStep) {
 	stand := map[prego.Region]int{} // new servers whose old ones are still to be removed
 	for _, s := range steps {

@@ -94,8 +94,8 @@ func TestPlan(t *testing.T) {
 		"out, only in one region":          {state(nil, nil, three), "CLUSTER_SCALE_OUT", `{"count":2,"regions":["sg"]}`, `{"status":"OK","creation":{"count":2,"regions":{"sg":2}}}`, "", 2, []string{"p-region_placement"}},
 		"out, only in one region, no home": {state(nil, nil), "CLUSTER_SCALE_OUT", `{"regions":["sg"]}`, `{"status":"OK","creation":{"count":1,"regions":{"sg":1}}}`, "", 1, nil},
 		"out, only where it is not":        {state(nil, home("eu")), "CLUSTER_SCALE_OUT", `{"regions":["us"]}`, `{"status":"ERROR","reason":"No region is found usable."}`, "no_usable_region", 0, nil},
-		"out, scaling says how many":       {state(regions{"eu": 4}, nil, scaling(`{"event":"CLUSTER_SCALE_OUT","adjustment":{"type":"CHANGE_IN_PERCENTAGE","number":50}}`), three), "CLUSTER_SCALE_OUT", `{}`, `{"status":"OK","creation":{"count":2,"regions":{"us":1,"sg":1}}}`, "", 6, []string{"p-scaling", "p-region_placement"}},
-		"out, the count says more":         {state(regions{"eu": 4}, nil, scaling(`{"event":"CLUSTER_SCALE_OUT","adjustment":{"number":9}}`), three), "CLUSTER_SCALE_OUT", `{"count":1}`, `{"status":"OK","creation":{"count":1,"regions":{"sg":1}}}`, "", 5, []string{"p-region_placement"}},
+		"out, scaling sets the count":      {state(regions{"eu": 4}, nil, scaling(`{"event":"CLUSTER_SCALE_OUT","adjustment":{"type":"CHANGE_IN_PERCENTAGE","number":50}}`), three), "CLUSTER_SCALE_OUT", `{}`, `{"status":"OK","creation":{"count":2,"regions":{"us":1,"sg":1}}}`, "", 6, []string{"p-scaling", "p-region_placement"}},
+		"out, the count has priority":      {state(regions{"eu": 4}, nil, scaling(`{"event":"CLUSTER_SCALE_OUT","adjustment":{"number":9}}`), three), "CLUSTER_SCALE_OUT", `{"count":1}`, `{"status":"OK","creation":{"count":1,"regions":{"sg":1}}}`, "", 5, []string{"p-region_placement"}},
 		"out, scaling of the other event":  {state(nil, home("eu"), scaling(`{"event":"CLUSTER_SCALE_IN","adjustment":{"number":9}}`)), "CLUSTER_SCALE_OUT", `{}`, `{"status":"OK","creation":{"count":1,"regions":{"eu":1}}}`, "", 1, nil},
 		"out, to an exact size":            {state(regions{"eu": 1}, home("eu"), scaling(`{"event":"CLUSTER_SCALE_OUT","adjustment":{"type":"EXACT_CAPACITY","number":3}}`)), "CLUSTER_SCALE_OUT", `{}`, `{"status":"OK","creation":{"count":2,"regions":{"eu":2}}}`, "", 3, []string{"p-scaling"}},
 		"out, beyond the exact size":       {state(regions{"eu": 4}, nil, scaling(`{"event":"CLUSTER_SCALE_OUT","adjustment":{"type":"EXACT_CAPACITY","number":3}}`), three), "CLUSTER_SCALE_OUT", `{}`, `{"status":"OK"}`, "", 4, []string{"p-scaling"}},
@@ -125,7 +125,7 @@ func TestPlan(t *testing.T) {
 		"in, still above max":               {state(regions{"eu": 5}, bounds(0, 2)), "CLUSTER_SCALE_IN", `{}`, `{"status":"OK","deletion":{"count":1,"candidates":["eu-1"]}}`, "", 4, nil},
 		"in, more than there are":           {state(regions{"eu": 2}, nil), "CLUSTER_SCALE_IN", `{"count":3}`, `{"status":"ERROR","reason":"The target capacity (-1) is less than the fleet's min_size (0)."}`, "target_below_fleet_min_size", 2, nil},
 		"in, elsewhere than listed":         {state(regions{"sg": 2}, nil, spread(`[{"name":"eu"}]`)), "CLUSTER_SCALE_IN", `{}`, `{"status":"ERROR","reason":"There is no feasible plan to handle all nodes."}`, "no_feasible_plan", 2, nil},
-		"in, some are not asked for yet":    {state(regions{"eu": 1}, func(st *server.FleetState) { st.Fleet.Size, st.Fleet.Regions["eu"] = 3, 3 }), "CLUSTER_SCALE_IN", `{"count":2}`, `{"status":"ERROR","reason":"2 servers are to be removed, more than there are."}`, "too_few_nodes", 3, nil},
+		"in, some are not requested yet":    {state(regions{"eu": 1}, func(st *server.FleetState) { st.Fleet.Size, st.Fleet.Regions["eu"] = 3, 3 }), "CLUSTER_SCALE_IN", `{"count":2}`, `{"status":"ERROR","reason":"2 servers must be removed, more than there are."}`, "too_few_nodes", 3, nil},
 		// S3: resize.
 		"resize up":                  {state(regions{"eu": 1}, nil, three), "CLUSTER_RESIZE", `{"adjustment_type":"EXACT_CAPACITY","number":4}`, `{"status":"OK","creation":{"count":3,"regions":{"eu":1,"us":1,"sg":1}}}`, "", 4, []string{"p-region_placement"}},
 		"resize down":                {state(regions{"eu": 3}, nil, three), "CLUSTER_RESIZE", `{"adjustment_type":"CHANGE_IN_CAPACITY","number":-2}`, `{"status":"OK","deletion":{"count":2,"regions":{"eu":2},"candidates":["eu-1","eu-2"]}}`, "", 1, []string{"p-region_placement"}},
@@ -165,7 +165,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// used are the policies that had a say; of a plan that is refused they are not kept.
+// used are the policies that took part; a refused plan does not keep them.
 func used(p server.FleetPlan, want []string) []string {
 	if p.Reason != "" {
 		return want
@@ -233,14 +233,14 @@ func TestReplan(t *testing.T) {
 	}{
 		"elsewhere":                  {state(regions{"eu": 1, "sg": 1}, nil, three), "CLUSTER_SCALE_OUT", `{"count":3}`, first, []string{"2 eu"}, `{"status":"OK","creation":{"count":3,"regions":{"eu":2,"sg":1}}}`},
 		"made up for":                {state(regions{"eu": 2, "sg": 1}, nil, three), "CLUSTER_SCALE_OUT", `{"count":3}`, more(step("create", "d", "eu", 2, server.FleetStepDone, true)), nil, make3},
-		"failed there, too":          {state(regions{"eu": 1, "sg": 1}, nil, three), "CLUSTER_SCALE_OUT", `{"count":3}`, more(step("create", "d", "eu", 2, server.FleetStepFailed, true)), []string{"3 sg"}, `{"status":"OK","creation":{"count":3,"regions":{"eu":1,"sg":2}}}`},
+		"failed there as well":       {state(regions{"eu": 1, "sg": 1}, nil, three), "CLUSTER_SCALE_OUT", `{"count":3}`, more(step("create", "d", "eu", 2, server.FleetStepFailed, true)), []string{"3 sg"}, `{"status":"OK","creation":{"count":3,"regions":{"eu":1,"sg":2}}}`},
 		"failed everywhere":          {state(regions{"eu": 1}, nil, three), "CLUSTER_SCALE_OUT", `{"count":3}`, more(step("create", "d", "eu", 2, server.FleetStepFailed, true), step("create", "e", "sg", 3, server.FleetStepFailed, true)), nil, make3},
 		"caps hold":                  {state(regions{"eu": 3, "sg": 1}, func(st *server.FleetState) { st.Usable = []prego.Region{"eu", "us"} }, three), "CLUSTER_SCALE_OUT", `{"count":3}`, first, nil, make3},
 		"the bounds hold":            {state(regions{"eu": 1, "sg": 2}, func(st *server.FleetState) { st.Fleet.MaxSize = 3 }, three), "CLUSTER_SCALE_OUT", `{"count":3}`, first, nil, make3},
 		"no policy":                  {state(regions{"eu": 2}, nil), "CLUSTER_SCALE_OUT", `{"count":3}`, first, nil, make3},
 		"policy disabled":            {state(regions{"eu": 2}, nil, off(three)), "CLUSTER_SCALE_OUT", `{"count":3}`, first, nil, make3},
 		"only in the regions asked":  {state(regions{"eu": 1, "sg": 1}, nil, three), "CLUSTER_SCALE_OUT", `{"count":3,"regions":["us","sg"]}`, first, []string{"2 sg"}, `{"status":"OK","creation":{"count":3,"regions":{"eu":1,"sg":2}}}`},
-		"a node of its own region":   {state(nil, nil, three), "NODE_CREATE", `{"region":"us"}`, first[1:2], nil, make3},
+		"a node in a given region":   {state(nil, nil, three), "NODE_CREATE", `{"region":"us"}`, first[1:2], nil, make3},
 		"a node of any region":       {state(nil, nil, three), "NODE_CREATE", `{}`, first[1:2], []string{"2 eu"}, `{"status":"OK","creation":{"count":3,"regions":{"eu":1}}}`},
 		"only a server that is kept": {state(nil, nil, three), "CLUSTER_SCALE_IN", `{}`, []server.FleetStep{step("delete", "a", "eu", 1, server.FleetStepKept)}, nil, make3},
 	} {
@@ -267,7 +267,7 @@ func TestReplan(t *testing.T) {
 	require.ErrorContains(t, err, "data of action 3: unexpected end of JSON input")
 }
 
-// TestReplanOfAReplacement: old servers go only for new ones that stand.
+// TestReplanOfAReplacement: old servers are removed only once new ones are ready.
 func TestReplanOfAReplacement(t *testing.T) {
 	t.Parallel()
 	const planned, done, failed, kept = server.FleetStepPlanned, server.FleetStepDone, server.FleetStepFailed, server.FleetStepKept
@@ -278,7 +278,7 @@ func TestReplanOfAReplacement(t *testing.T) {
 		"the new one failed": {[]server.FleetStep{
 			step("create", "n1", "eu", 1, failed), step("delete", "o1", "eu", 1, planned), step("create", "n2", "eu", 2, planned), step("delete", "o2", "eu", 2, planned),
 		}, []string{"o1", "n2", "o2"}},
-		"one of two failed": {[]server.FleetStep{
+		"half of them failed": {[]server.FleetStep{
 			step("create", "n1", "eu", 1, failed), step("create", "n2", "eu", 1, done), step("delete", "o1", "eu", 1, planned), step("delete", "o2", "eu", 1, planned), step("create", "n3", "eu", 2, planned),
 		}, []string{"o2", "n3"}},
 		"elsewhere one stands": {[]server.FleetStep{

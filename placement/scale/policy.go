@@ -22,14 +22,13 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// ScalingSpec is the spec of a scaling policy: how many servers are added or removed by
-// an action without a count.
+// ScalingSpec is the spec of a scaling policy: how many servers are added or removed by an action without a count.
 type ScalingSpec struct {
 	Event      server.FleetActionKind `json:"event"` // CLUSTER_SCALE_OUT or CLUSTER_SCALE_IN
 	Adjustment Adjustment             `json:"adjustment"`
 }
 
-// Adjustment says by how much.
+// Adjustment is the size of a change.
 type Adjustment struct {
 	Type       region.Adjustment `json:"type"`
 	Number     int64             `json:"number"`
@@ -41,13 +40,11 @@ type Adjustment struct {
 // DeletionSpec is the spec of a deletion policy: which servers are removed.
 type DeletionSpec struct {
 	Criteria region.Criterion `json:"criteria"`
-	// GracePeriod is how many seconds to wait for tenants to leave a server; after that
-	// it is kept.
+	// GracePeriod is how many seconds to wait for tenants to leave a server; after that it is kept.
 	GracePeriod int64 `json:"grace_period,omitempty"`
 }
 
-// regionSpec is a region placement policy as users write it: absent fields have
-// defaults.
+// regionSpec is a region placement policy as users write it: absent fields have defaults.
 type regionSpec struct {
 	Regions []struct {
 		Name   string `json:"name"`
@@ -56,8 +53,7 @@ type regionSpec struct {
 	} `json:"regions"`
 }
 
-// ParsePolicy checks a policy's spec and fills in defaults. Regions are those of this
-// service.
+// ParsePolicy checks a policy's spec and fills in defaults. Regions are the regions of this service.
 func ParsePolicy(kind server.PolicyType, raw json.RawMessage) (json.RawMessage, error) {
 	var v any
 	var err error

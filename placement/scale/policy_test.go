@@ -43,7 +43,7 @@ func TestParsePolicy(t *testing.T) {
 		require.JSONEq(t, want.out, string(got))
 		again, err := scale.ParsePolicy(want.kind, got)
 		require.NoError(t, err, raw)
-		require.Equal(t, string(got), string(again), "what is kept is taken as it is")
+		require.Equal(t, string(got), string(again), "the stored form is accepted unchanged")
 	}
 	for _, c := range []struct {
 		kind  server.PolicyType
@@ -151,8 +151,8 @@ func TestParseInputs(t *testing.T) {
 	}
 }
 
-// FuzzParse: what is refused says why, and what is taken is taken again as it is
-// written, and can be planned with.
+// FuzzParse: refusals have a reason, and accepted policies are accepted again in their written form, and can be
+// planned with.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		``, `null`, `{}`, `{"count":3}`, `{"regions":[{"name":"eu","weight":50,"cap":3}]}`, `{"event":"CLUSTER_SCALE_IN","adjustment":{"number":3,"cooldown":1}}`,
@@ -204,7 +204,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestReasonsHaveCodes: the sentences are told apart by code.
+// TestReasonsHaveCodes: each sentence has a code.
 func TestReasonsHaveCodes(t *testing.T) {
 	t.Parallel()
 	for code, raw := range map[prego.Code]string{region.CodeNoRegion: `[{"name":"eu"}]`, region.CodeNoPlan: `[{"name":"us","cap":0}]`} {

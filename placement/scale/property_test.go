@@ -103,7 +103,7 @@ func capOf(t require.TestingT, st server.FleetState, r string) int64 {
 	return -1
 }
 
-// TestPlansHoldWhatTheySay whatever the fleet, its policies and the action are.
+// TestPlansHoldWhatTheySay for any fleet, policies and action.
 func TestPlansHoldWhatTheySay(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -141,7 +141,7 @@ func TestPlansHoldWhatTheySay(t *testing.T) {
 			gone[string(s.Region)]++
 		}
 		if a.Action == server.ClusterReplace {
-			require.Equal(t, made, gone, "each is made anew where it stood")
+			require.Equal(t, made, gone, "each is replaced in its region")
 			require.EqualValues(t, len(victims), data.Replacement.Count)
 			for _, id := range victims {
 				m, _ := member(st, id)
@@ -200,9 +200,8 @@ func emptyFirst(t *rapid.T, st server.FleetState, victims []prego.ServerID, with
 	}
 }
 
-// TestReplansMakeUpForWhatIsMissing lets any servers fail, round after round: no
-// region in which one failed is used again, no more are made than were wanted, caps
-// and bounds hold, and it ends.
+// TestReplansMakeUpForWhatIsMissing lets any servers fail, round after round: no region with a failure is used again,
+// no more are created than wanted, caps and bounds hold, and it ends.
 func TestReplansMakeUpForWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	rounds, bounded := 0, 0

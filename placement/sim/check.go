@@ -40,7 +40,9 @@ func (s *Simulation) Check() []string {
 		queued += len(r.waiting)
 	}
 	if arrived != s.m.arrived || placed != s.m.placed || gone != s.m.left || waits != queued || arrived != placed+waits+rejected {
-		fault("tenants: %d arrived, %d were placed, %d left, %d wait and %d were rejected, which is not what was counted", arrived, placed, gone, waits, rejected)
+		fault("tenants: %d arrived, %d were placed, %d left, %d wait and %d were rejected, "+
+			"which contradicts the counters",
+			arrived, placed, gone, waits, rejected)
 	}
 	live := 0
 	for _, h := range s.hosts {

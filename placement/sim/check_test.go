@@ -26,7 +26,7 @@ func played(t *testing.T, plan prego.Plan) (*Simulation, *resident) {
 			return s, x
 		}
 	}
-	require.Fail(t, "nobody lives", plan)
+	require.Fail(t, "no tenant lives", plan)
 	return nil, nil
 }
 
@@ -67,13 +67,13 @@ func TestCheckFinds(t *testing.T) {
 		}, "data of residents of"},
 		"an active server":   {prego.PlanStarter, func(_ *Simulation, x *resident) { x.server.active = false }, "not active"},
 		"a retired server":   {prego.PlanStarter, func(s *Simulation, x *resident) { x.server.retired = true }, "was given back with"},
-		"a forgotten tenant": {prego.PlanStarter, func(_ *Simulation, x *resident) { x.state = left }, "which is not what was counted"},
+		"a forgotten tenant": {prego.PlanStarter, func(_ *Simulation, x *resident) { x.state = left }, "which contradicts the counters"},
 		"at most so many":    {prego.PlanStarter, func(s *Simulation, _ *resident) { s.c.Policy.MaxTenantsPerNode = 1 }, "more than 1"},
 		"dedicated": {prego.PlanStarter, func(s *Simulation, x *resident) {
 			v, _ := s.fleet.Shard(x.shard.id)
-			v.DedicatedFor = "somebody"
+			v.DedicatedFor = "another"
 			s.fleet.SetShard(v)
-		}, "dedicated to somebody"},
+		}, "dedicated to another"},
 		"sites": {prego.PlanStarter, func(_ *Simulation, x *resident) {
 			x.server.sites = append(x.server.sites, site{id: "x", shard: x.shard})
 		}, "sites, the fleet counts"},

@@ -1,7 +1,6 @@
-// Package sim simulates the life of a fleet with the placement engine: tenants arrive,
-// grow and leave over simulated days, servers are booted for waiting ones, and a report
-// card says how the policy did. It is pure: the same configuration and the same seed
-// give the same report to the byte.
+// Package sim simulates the life of a fleet with the placement engine: tenants arrive, grow and leave over simulated
+// days, servers are booted for waiting ones, and a report card rates the policy. It is pure: the same configuration
+// and the same seed give the same report to the byte.
 package sim
 
 import (
@@ -33,8 +32,7 @@ type Config struct {
 	// PeakHour is the hour of the day, 0 to 24, with the most arrivals.
 	PeakHour float64
 
-	// Plans is the mix of plans and the behaviour of their tenants. The shares need not
-	// sum up to 1.
+	// Plans is the mix of plans and the behaviour of their tenants. The shares need not sum up to 1.
 	Plans []PlanModel
 	// Regions is the mix of regions.
 	Regions []RegionShare
@@ -53,8 +51,7 @@ type Config struct {
 
 	// ResidencyShare is the share of tenants whose data must stay in a country.
 	ResidencyShare float64
-	// MismatchShare is the share of those that ask for a region where that country's
-	// data must not be stored.
+	// MismatchShare is the share of requests for a region that must not store the data of their country.
 	MismatchShare float64
 	// UnknownShare is the share of those whose country has no residency zone.
 	UnknownShare float64
@@ -84,10 +81,9 @@ type Config struct {
 	// WarmNodes is how many unclaimed nodes a region keeps, in one_tenant_one_server.
 	WarmNodes int
 
-	// UserMB is the memory of one user, in MB, and TenantMB that of a tenant without
-	// users.
+	// UserMB is the memory of one user, in MB, and TenantMB that of a tenant without users.
 	UserMB, TenantMB int
-	// MaxGrowth is the maximum factor by which a tenant's users grow.
+	// MaxGrowth is the maximum growth factor of a tenant's users.
 	MaxGrowth float64
 
 	// SitesPerServer is how many plain sites an app server's pool holds, and
@@ -232,7 +228,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// roles are all roles, in the order in which they are ordered and shown.
+// roles are all roles, in the order of ordering and display.
 var roles = []prego.Role{prego.RoleApp, prego.RoleDBShard, prego.RoleRedisPool, prego.RoleNode}
 
 func (c Config) role(r prego.Role) RoleModel {

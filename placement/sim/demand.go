@@ -67,8 +67,7 @@ type org struct {
 	home       prego.Region
 }
 
-// draw makes all tenants before anything happens, so that the same seed asks the
-// same of every policy and algorithm.
+// draw makes all tenants before anything happens, so that the same seed asks the same of every policy and algorithm.
 func draw(c *Config, rng *rand.Rand) []*resident {
 	if c.Tenants == 0 {
 		return nil

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// event is something that happens at a moment. Those of one moment happen in the
-// order in which they were planned.
+// event is something that happens at a moment. Events of the same moment happen in the order of planning.
 type event struct {
 	at   time.Duration
 	turn int
@@ -41,8 +40,7 @@ func (s *Simulation) plan(at time.Duration, do func()) {
 	heap.Push(&s.agenda, event{at: at, turn: s.turns, do: do})
 }
 
-// Step lets the next thing happen, and reports whether there was one before the
-// end.
+// Step lets the next thing happen, and reports whether there was one before the end.
 func (s *Simulation) Step() bool {
 	if len(s.agenda) == 0 || s.agenda[0].at > s.end {
 		s.now = s.end

@@ -86,7 +86,7 @@ func (s *Simulation) activate(h *host) {
 	}
 }
 
-// release frees what was made for a tenant alone and was not what it got.
+// release frees servers that were created for one tenant, which got others.
 func (s *Simulation) release(t *resident) {
 	for _, h := range t.reserved {
 		h.reserved = nil
@@ -168,8 +168,8 @@ func (s *Simulation) retire(h *host) {
 	}
 }
 
-// shrink gives back what has been empty for long, and keeps one of each kind. A
-// region whose tenants wait keeps all.
+// shrink gives back servers that have long been empty, and keeps one of each kind. A region with waiting tenants
+// keeps all.
 func (s *Simulation) shrink(r *region) {
 	if s.single() || len(r.waiting) > 0 {
 		return

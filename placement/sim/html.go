@@ -20,8 +20,7 @@ var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
 	"euro": func(count, cents int) string { return two(euro(count * cents)) },
 }).Parse(page))
 
-// The drawing area of a chart, in SVG units, and the part of it left of and below
-// the axes.
+// The drawing area of a chart, in SVG units, and the part of it left of and below the axes.
 const (
 	chartWidth, chartHeight = 720.0, 200.0
 	marginLeft, marginFoot  = 64.0, 24.0
@@ -30,7 +29,7 @@ const (
 	plotHeight              = chartHeight - marginHead - marginFoot
 	// maxCells bounds a strip: above it a cell is the mean of several servers.
 	maxCells = 240
-	// maxColumns bounds what is drawn over time.
+	// maxColumns bounds the columns of a chart over time.
 	maxColumns = 120
 )
 
@@ -164,7 +163,7 @@ func (c *chart) days(total float64) {
 	}
 }
 
-// scale labels the axis of values, and says how high the plot reaches.
+// scale labels the axis of values, and returns how high the plot reaches.
 func (c *chart) scale(most float64) float64 {
 	step := nice(most / 4)
 	top := max(step, step*math.Ceil(most/step))

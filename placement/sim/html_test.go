@@ -19,8 +19,8 @@ var (
 	style     = regexp.MustCompile(`(?s)<style>.*?</style>`)
 )
 
-// wellFormed checks what HTML5 asks of a page: every element that needs an end has
-// it, in order; ids are there once, and every label is one of them.
+// wellFormed checks an HTML5 page: every element that needs an end has it, in order; ids are unique, and every label
+// refers to one.
 func wellFormed(t *testing.T, page string) {
 	t.Helper()
 	require.True(t, strings.HasPrefix(page, "<!DOCTYPE html>\n<html lang=\"en\">"))

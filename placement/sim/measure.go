@@ -137,8 +137,7 @@ func (s *Simulation) Report() Report {
 	return r
 }
 
-// waits are over all plans, and by plan; those that still wait count with the
-// time they waited so far.
+// waits are over all plans, and by plan; tenants that still wait count with their time so far.
 func (s *Simulation) waits() (Waits, []PlanRow) {
 	byPlan := map[prego.Plan][]time.Duration{}
 	rows := make([]PlanRow, 0, len(s.c.Plans))

@@ -4,10 +4,9 @@ import (
 	"github.com/prego/prego"
 )
 
-// Report is what a simulation came to. It holds no map and no clock, so that its
-// JSON is the same for the same seed.
+// Report is what a simulation came to. It holds no map and no clock, so that its JSON is the same for the same seed.
 type Report struct {
-	// Seed is set by whoever seeded the simulation.
+	// Seed is set by the caller that seeded the simulation.
 	Seed      uint64 `json:"seed"`
 	Policy    string `json:"policy"`
 	Algorithm string `json:"algorithm"`
@@ -19,8 +18,8 @@ type Report struct {
 	Waits     Waits      `json:"waits"`
 	Plans     []PlanRow  `json:"plans"`
 	Rejected  []Reason   `json:"rejected"`    // tenants that can never be placed
-	WaitedFor []Reason   `json:"waited_for"`  // what those that waited were short of; one may be short of several
-	TurnedBy  []Reason   `json:"turned_down"` // candidates by the first filter they failed, at the first try of those that waited
+	WaitedFor []Reason   `json:"waited_for"`  // what waiting tenants were short of; a tenant may count several times
+	TurnedBy  []Reason   `json:"turned_down"` // candidates by the failed filter, at a waiting tenant's first try
 	ScaleOuts []ScaleOut `json:"scale_outs"`
 
 	Servers     []ServerRow  `json:"servers"`
@@ -52,8 +51,7 @@ type Tenants struct {
 	Rejected int `json:"rejected"`
 }
 
-// Waits is how long those that did not get a place at once waited for it, in
-// seconds.
+// Waits is how long tenants without an immediate place waited for it, in seconds.
 type Waits struct {
 	Waited int     `json:"waited"`
 	P50    float64 `json:"p50_seconds"`
@@ -107,8 +105,7 @@ type Usage struct {
 	Tenants   Gauge        `json:"tenants"`
 }
 
-// RegionHeat is the memory of each of a region's servers with apps at the end, in
-// percent, the fullest first.
+// RegionHeat is the memory of each of a region's servers with apps at the end, in percent, the fullest first.
 type RegionHeat struct {
 	Region    prego.Region `json:"region"`
 	MemoryPct []float64    `json:"memory_pct"`
@@ -121,16 +118,15 @@ type Sites struct {
 	Share    float64 `json:"share_from_pool"` // 0–1
 }
 
-// Affinity is how often a tenant came to a server where its parent org lives, of
-// those that might have: it lives in the region, and the tenant may have neighbours.
+// Affinity is how often a tenant came to a server where its parent org lives, out of the possible cases: the org
+// lives in the region, and the tenant may have neighbours.
 type Affinity struct {
 	Possible int     `json:"possible"`
 	Together int     `json:"together"`
 	Rate     float64 `json:"rate"` // 0–1
 }
 
-// Fairness compares the org with the most tenants among those that had to wait
-// with the one with the most among those that were placed.
+// Fairness compares the org with the most waiting tenants with the org with the most placed tenants.
 type Fairness struct {
 	MaxShareWaited float64 `json:"max_org_share_waited"` // 0–1
 	MaxShareServed float64 `json:"max_org_share_served"`

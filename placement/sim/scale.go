@@ -12,9 +12,8 @@ type want struct {
 	alone *resident
 }
 
-// scaleOut orders what the waiting of a region are short of: one run per role at a
-// time, sized for those that wait now. Whoever comes to wait meanwhile is counted
-// when the run has ended.
+// scaleOut orders what the waiting tenants of a region are short of: one run per role at a time, sized for the
+// present waiters. Later ones are counted when the run has ended.
 func (s *Simulation) scaleOut(r *region) {
 	if s.single() {
 		s.ownNodes(r)
@@ -30,9 +29,8 @@ func (s *Simulation) scaleOut(r *region) {
 	}
 }
 
-// wants are the machines that would let the waiting in. Who must be alone gets one
-// that is set aside for it: else the next starter would take it as the emptiest of
-// all, and the tenant waited for ever.
+// wants are the machines that would let the waiting in. Who must be alone gets one that is set aside for it: else the
+// next starter would take it as the emptiest of all, and the tenant waited for ever.
 func (s *Simulation) wants(r *region, role prego.Role) []want {
 	var out []want
 	sharing := map[prego.Plan]int{}
@@ -58,8 +56,7 @@ func (s *Simulation) wants(r *region, role prego.Role) []want {
 	return out
 }
 
-// run boots machines; its end lets the waiting try again and looks for what they
-// are still short of.
+// run boots machines; its end lets the waiting try again and looks for what they are still short of.
 func (s *Simulation) run(r *region, role prego.Role, wants []want) {
 	r.runs[role] = len(wants)
 	s.m.scaleOut(s.now, r.counts[role], len(wants))
@@ -73,8 +70,7 @@ func (s *Simulation) run(r *region, role prego.Role, wants []want) {
 	}
 }
 
-// ownNodes is one_tenant_one_server: each tenant that no warm node was left for
-// gets a new one.
+// ownNodes is one_tenant_one_server: each tenant that no warm node was left for gets a new one.
 func (s *Simulation) ownNodes(r *region) {
 	for _, t := range r.waiting {
 		if len(t.reserved) == 0 {

@@ -26,7 +26,7 @@ type Simulation struct {
 	turns   int
 	tenants []*resident
 	regions []*region
-	// hosts are all that there ever were, in the order in which they were ordered.
+	// hosts are all hosts ever, in the order of their creation.
 	hosts    []*host
 	byID     map[string]*host
 	live     int
@@ -245,7 +245,7 @@ func (s *Simulation) leave(t *resident) {
 		s.fleet.SetPool(p)
 	}
 	for _, h := range []*host{t.server, t.shard, t.pool} {
-		h.emptySince = s.now // looked at only where nobody is left
+		h.emptySince = s.now // read only when the host is empty
 	}
 	if t.server.role == prego.RoleNode {
 		s.retire(t.server)
@@ -274,8 +274,7 @@ type class struct {
 	redis     bool
 }
 
-// serve lets the waiting of a region try again: by the plan's priority, then the
-// orgs in turn, then by age.
+// serve lets the waiting of a region try again: by the plan's priority, then the orgs in turn, then by age.
 func (s *Simulation) serve(r *region) {
 	if len(r.waiting) == 0 {
 		return

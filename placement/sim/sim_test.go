@@ -70,14 +70,13 @@ func TestEveryStep(t *testing.T) {
 		waited := 0
 		for seed := range uint64(4) {
 			c := config(150, mode, a)
-			// In ten days, with much going on: small shards fill, trials end, machines
-			// are given back.
+			// Ten days with much activity: small shards fill, trials end, machines are given back.
 			c.Days, c.Settle, c.TrialFor, c.ShardCapacity, c.PoolCapacity, c.IdleFor = 10, 48*time.Hour, 48*time.Hour, 5, 9, 12*time.Hour
 			c.MismatchShare, c.UnknownShare, c.DedicatedRedisShare, c.WarmNodes = 0.2, 0.2, 0.3, int(seed%2)
 			for i := range c.Plans {
 				c.Plans[i].ChurnPerMonth = 3
 			}
-			c.Plans[3].Share = 0.4 // many that must be alone, and slow boots: what was set aside is not always needed
+			c.Plans[3].Share = 0.4 // many dedicated tenants, and slow boots: reserved servers are not always needed
 			for i := range c.Roles {
 				c.Roles[i].Boot *= 40
 			}
@@ -92,7 +91,7 @@ func TestEveryStep(t *testing.T) {
 			r := s.Report()
 			require.Equal(t, 150, r.Tenants.Arrived)
 			require.Equal(t, r.Tenants.Arrived, r.Tenants.Placed+r.Tenants.Waiting+r.Tenants.Rejected)
-			require.Zero(t, r.Tenants.Waiting, "the simulation goes on until all are placed")
+			require.Zero(t, r.Tenants.Waiting, "the simulation continues until all are placed")
 			require.Positive(t, r.Tenants.Left)
 			require.LessOrEqual(t, r.ServersEnd, r.ServersPeak)
 			waited += r.Waits.Waited

@@ -15,8 +15,8 @@ type site struct {
 	shard *host
 }
 
-// refill brings an app server's site pool to its target, one site at a time. Sites
-// on shards that take nobody any more are dropped first.
+// refill brings an app server's site pool to its target, one site at a time. Sites on closed shards are dropped
+// first.
 func (s *Simulation) refill(h *host) {
 	if !h.active || !h.hostsApp() {
 		return
@@ -28,7 +28,7 @@ func (s *Simulation) refill(h *host) {
 	h.building = true
 	s.plan(s.now+s.c.SiteBuild, func() {
 		h.building = false
-		// What was wanted when the build began may be wanted no more, or elsewhere.
+		// The site may no longer be wanted, or be wanted elsewhere.
 		if shard := s.siteShard(h); shard != nil {
 			s.sites++
 			x := site{id: fmt.Sprintf("site-%07d", s.sites), shard: shard}
@@ -42,8 +42,7 @@ func (s *Simulation) refill(h *host) {
 	})
 }
 
-// siteShard is on which shard the next site of a server is to be made; nil when
-// the pool is full or the server takes nobody.
+// siteShard is the shard for the next site of a server; nil when the pool is full or the server is closed.
 func (s *Simulation) siteShard(h *host) *host {
 	srv, ok := s.fleet.Server(prego.ServerID(h.id))
 	if !h.active || !ok || srv.DedicatedFor != "" || srv.TenantCount+len(h.sites) >= s.c.Policy.MaxTenantsPerNode || srv.MemoryPct >= s.c.Policy.MemoryPctMax {

@@ -54,7 +54,9 @@ func (r Report) WriteText(out io.Writer) error {
 		name string
 		list []Reason
 	}{
-		{"rejected, by reason", r.Rejected}, {"waited for", r.WaitedFor}, {"candidates turned down for those that waited", r.TurnedBy},
+		{"rejected, by reason", r.Rejected},
+		{"waited for", r.WaitedFor},
+		{"candidates turned down for waiting tenants", r.TurnedBy},
 	} {
 		if len(l.list) > 0 {
 			fmt.Fprintf(&b, "%s: %s\n", l.name, list(l.list))
@@ -79,8 +81,10 @@ func (r Report) facts() []fact {
 		{"rejected", fmt.Sprint(t.Rejected)},
 		{"servers", fmt.Sprintf("%d at the end, %d at the peak (day %.1f)", r.ServersEnd, r.ServersPeak, r.PeakHours/24)},
 		{"sites from a warm pool", fmt.Sprintf("%s (%d), %d made on demand", percent(r.Sites.Share), r.Sites.FromPool, r.Sites.OnDemand)},
-		{"affinity", fmt.Sprintf("%s: %d of %d came to a server where their parent org lives", percent(r.Affinity.Rate), r.Affinity.Together, r.Affinity.Possible)},
-		{"fairness", fmt.Sprintf("one org was at most %s of those that waited, %s of those served", percent(r.Fairness.MaxShareWaited), percent(r.Fairness.MaxShareServed))},
+		{"affinity", fmt.Sprintf("%s: %d of %d came to a server where their parent org lives",
+			percent(r.Affinity.Rate), r.Affinity.Together, r.Affinity.Possible)},
+		{"fairness", fmt.Sprintf("one org had at most %s of the waiting tenants, %s of the placed ones",
+			percent(r.Fairness.MaxShareWaited), percent(r.Fairness.MaxShareServed))},
 		{"cost", fmt.Sprintf("€%s per month at the end, €%s per tenant; €%s per month on the mean, €%s in all", two(r.Cost.PerMonthEnd), two(r.Cost.PerTenantEnd), two(r.Cost.PerMonthMean), two(r.Cost.Spent))},
 		{"decisions", fmt.Sprint(r.Decisions)},
 	}
