@@ -6,7 +6,7 @@
 #   BUGS=names   which of lab/world/testdata/bugs to plant; all by default, "none" for none, a number for so many by chance
 #   BUG_SEEDS=n  within how many seeds each must be found, 200 by default
 #   NAMES=1      with private networks, edges, names and certificates
-#   JOBS=n       plays at once, 2 by default
+#   JOBS=n       concurrent plays, 2 by default
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$(pwd)
@@ -26,7 +26,7 @@ if [ -n "${SEED:-}" ]; then
 	exit
 fi
 
-# One Postgres for all; it ends when nobody holds the pipe any more.
+# One Postgres for all; it ends when no process holds the pipe any more.
 if [ -z "${PREGO_TEST_DATABASE_URL:-}" ]; then
 	mkfifo "$dir/hold"
 	CHAOS_CLUSTER="$dir/url" "$dir/world.test" -test.run '^TestChaosCluster$' -test.timeout 0 <"$dir/hold" >"$dir/cluster" 2>&1 &

@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// run runs a program in a directory and returns what it said.
+// run runs a program in a directory and returns its output.
 func run(t *testing.T, dir, name string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
@@ -37,7 +37,7 @@ func write(t *testing.T, file, text string) {
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o755))
 }
 
-// planted is a repository with one of the checks and a file that it is to find.
+// planted is a repository with a check and a file that the check must find.
 func planted(t *testing.T, script, name, line string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -130,14 +130,14 @@ func alternatives(pattern string) (out []string) {
 	for i := range parts {
 		rest := slices.Delete(slices.Clone(parts), i, i+1)
 		if len(rest) == 0 {
-			rest = []string{"nothing that anybody writes"}
+			rest = []string{"text that is never written"}
 		}
 		out = append(out, strings.Join(rest, "|"))
 	}
 	return out
 }
 
-// TestComposeConfigIsChecked breaks docker-compose.yml in each way that is looked for.
+// TestComposeConfigIsChecked breaks docker-compose.yml in each way that the check detects.
 func TestComposeConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	compose := read(t, "../docker-compose.yml")
@@ -150,8 +150,8 @@ func TestComposeConfigIsChecked(t *testing.T) {
 		"root":                     {"docker-compose.yml", `    user: "5000:5000"` + "\n", "", "temporal-ui may run as root"},
 		"no limit":                 {"docker-compose.yml", `        limits: {cpus: "1", memory: 1g}`, `        limits: {cpus: "1"}`, "worker has no limit of memory"},
 		"no restart":               {"docker-compose.yml", "  restart: unless-stopped\n  # Every", "  # Every", "api has no restart policy"},
-		"a database for everybody": {"docker-compose.yml", "    networks: [database]\n    healthcheck:", "    ports: [\"5432:5432\"]\n    networks: [database]\n    healthcheck:", "postgres is published"},
-		"an API for nobody":        {"docker-compose.yml", `    ports: ["${PREGO_API_PUBLISH:-127.0.0.1:8080}:8080"]` + "\n", "", "api is not published"},
+		"a published database":     {"docker-compose.yml", "    networks: [database]\n    healthcheck:", "    ports: [\"5432:5432\"]\n    networks: [database]\n    healthcheck:", "postgres is published"},
+		"an unpublished API":       {"docker-compose.yml", `    ports: ["${PREGO_API_PUBLISH:-127.0.0.1:8080}:8080"]` + "\n", "", "api is not published"},
 		"no health check":          {"docker-compose.yml", "    healthcheck: *prego-health\n    stop_grace_period: 40s", "    stop_grace_period: 40s", "worker has no health check"},
 		"a search attribute less":  {"deploy/temporal/namespace.sh", "fleet_id outcome kind; do", "fleet_id outcome; do", "other search attributes"},
 		"no YAML":                  {"docker-compose.yml", "services:\n", "services\n", ""},
@@ -208,7 +208,7 @@ func linter(t *testing.T, name string) string {
 	return path
 }
 
-// module is one of our name with our dependencies, and nothing in it.
+// module is a module with our name and our dependencies, and nothing in it.
 func module(t *testing.T, dir string) string {
 	t.Helper()
 	dir, err := filepath.Abs(dir)
@@ -220,8 +220,7 @@ func module(t *testing.T, dir string) string {
 	return dir
 }
 
-// TestForbiddenImportsAreFound imports, in every place that .golangci.yml names, each of
-// what it denies there.
+// TestForbiddenImportsAreFound imports, in every place that .golangci.yml names, each package that it denies there.
 func TestForbiddenImportsAreFound(t *testing.T) {
 	t.Parallel()
 	// Always in the same place: findings are cached with their paths.
@@ -272,7 +271,7 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 	require.Error(t, err, said)
 	for _, w := range wants {
 		found := slices.ContainsFunc(strings.Split(said, "\n"), func(l string) bool { return strings.HasPrefix(l, w.file+":") && strings.Contains(l, w.desc) })
-		require.True(t, found, "nothing says of %s: %s\n%s", w.file, w.desc, said)
+		require.True(t, found, "no finding for %s: %s\n%s", w.file, w.desc, said)
 	}
 }
 
@@ -361,22 +360,22 @@ func registered(calls map[string]string) string {
 	return b.String()
 }
 
-// shares matches code with goroutines, or with state that is made for several.
+// shares matches code with goroutines, or with state that several goroutines share.
 var shares = regexp.MustCompile(`(?m)^\s*go (func\(|\w+(\.\w+)*\()|\.Go\(func|\bsync\.(Mutex|RWMutex|Map|WaitGroup)\b|\batomic\.|errgroup\.`)
 
 // withoutRace are packages that share state and are tested without the race detector.
 var withoutRace = map[string]string{
 	"lab/s3test":         "starts a program for tests; its lock guards only that",
-	"lab/netns":          "it has no tests, and runs in those of agent/rooted, internal/dockerhost and lab/sim",
-	"lab/agenttest":      "it has no tests, and runs in those of agent/online",
+	"lab/netns":          "it has no tests, and runs in the tests of agent/rooted, internal/dockerhost and lab/sim",
+	"lab/agenttest":      "it has no tests, and runs in the tests of agent/online",
 	"lab/acmetest":       "starts programs for tests; its goroutines only serve",
 	"app":                "its tests read files, and play seeds with one actor at a time; what it wires runs in lab/e2e",
 	"cmd/prego-lab":      "what it shares are the programs that dev starts; lab/docsrun runs it",
-	"cmd/prego-agent":    "it has no tests; those of agent/online run its program",
+	"cmd/prego-agent":    "it has no tests; the tests of agent/online run its program",
 	"lab/sim/judge":      "its test is one client after the other, whose program takes most of the time",
-	"lab/world":          "one actor goes on at a time, and most of its tests are app's",
-	"lab/pgtest":         "it has no tests, and runs in those of store",
-	"lab/browser":        "it has no tests, and runs in those of lab/e2e",
+	"lab/world":          "one actor runs at a time, and most of its tests are app's",
+	"lab/pgtest":         "it has no tests, and runs in the tests of store",
+	"lab/browser":        "it has no tests, and runs in the tests of lab/e2e",
 	"internal/telemetry": "it has no tests",
 	"tools/mutate":       "it is a tool, whose only lock guards its output",
 	"tools/frozen":       "it is a tool, whose locks guard what it builds and its output",

@@ -1,5 +1,5 @@
-# Sourced: a Docker engine to build with. The one that answers is used; when none does
-# and this user is root, one of our own is started, without any network, and stopped
+# Sourced: a Docker engine to build with. A running engine is used; when there is none
+# and this user is root, a private one is started, without any network, and stopped
 # by its process id when the script ends. Sets DOCKER_HOST then, and engine=own.
 # shellcheck shell=bash
 engine=there

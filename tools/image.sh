@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the image that docker-compose.yml runs and tries it: version, user, and a
-# health check that says no where nothing answers and yes where a process is ready.
+# health check that fails without a process and succeeds with a ready one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/engine.sh
@@ -30,10 +30,10 @@ fail() { echo "the image $image: $*" >&2; exit 1; }
 hardened=(--read-only --cap-drop ALL --security-opt no-new-privileges)
 [ "$(docker run --rm --network none "${hardened[@]}" "$image" --version)" = "prego version $version" ] || fail "is not of version $version"
 [ "$(docker image inspect --format '{{.Config.User}}' "$image")" = 65532:65532 ] || fail "does not run as 65532"
-if docker run --rm --network none "${hardened[@]}" "$image" health >/dev/null 2>&1; then fail "says it is healthy where nothing answers"; fi
+if docker run --rm --network none "${hardened[@]}" "$image" health >/dev/null 2>&1; then fail "reports healthy without a process"; fi
 
 # As in docker-compose.yml, with secrets from files, on a Postgres and without a
-# Temporal: the schema is made, and the gateway lives and says that it is not ready.
+# Temporal: the schema is created, and the gateway lives and reports that it is not ready.
 work=$(mktemp -d /var/tmp/prego-image.XXXXXX)
 chmod 0755 "$work"
 secrets=$work/secrets
@@ -55,7 +55,7 @@ if [ -z "${lives:-}" ]; then
 	docker exec "$name" /prego health --live >&2 || true
 	fail "never is healthy"
 fi
-if docker exec "$name" /prego health >/dev/null 2>&1; then fail "says it is ready without Temporal"; fi
+if docker exec "$name" /prego health >/dev/null 2>&1; then fail "reports ready without Temporal"; fi
 [ "$(stat -c %u "/proc/$(docker inspect --format '{{.State.Pid}}' "$name")")" = 65532 ] || fail "does not run as 65532"
 docker rm -f "$name" >/dev/null
 containers=()

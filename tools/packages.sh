@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages behind the named tools, when they are missing and
-# this user may; otherwise says what to install, and fails. promtool it only unpacks, into
+# this user may; otherwise names the packages, and fails. promtool it only unpacks, into
 # .prego/bin.
 set -euo pipefail
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# part.sh NAME COMMAND…: runs a part of a push. How long it took, and whether it failed, is a line of the
-# file $PREGO_PARTS, from which .ci/run prints its table.
+# part.sh NAME COMMAND…: runs a part of a push. Its time and result are a line of the
+# file $PREGO_PARTS, the source of the table of .ci/run.
 set -uo pipefail
 name=$1
 shift

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# planted-elsewhere.sh [BUG...]: the bugs that are planted for the seeded world are caught by other tests, too, as far as
-# their patches say so (Elsewhere: package test). Runs each of these tests with its bug awake: it must fail.
+# planted-elsewhere.sh [BUG...]: other tests also catch the bugs that are planted for the seeded world, as far as
+# their patches name one (Elsewhere: package test). Runs each of these tests with its bug active: it must fail.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=$(mktemp -d)

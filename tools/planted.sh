@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# planted.sh DIR: copies to DIR what the planted bugs of the seeded world change, applies all
-# of them, those that no seed has caught yet included, and prints an overlay for go build. Each bug sleeps until CHAOS_BUG names it.
+# planted.sh DIR: copies to DIR the files that the planted bugs of the seeded world change, applies all
+# of them, including the ones that no seed has caught yet, and prints an overlay for go build. CHAOS_BUG activates a bug.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$(pwd) tree=$1

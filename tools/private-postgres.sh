@@ -15,7 +15,7 @@ free_port() { # below the ports that the system gives to outgoing connections
 	return 1
 }
 
-start_postgres() { # directory for its files, which is made anew; directory of secrets
+start_postgres() { # directory for its files, which is recreated; directory of secrets
 	local dir=$1 secrets=$2 bin tries=0 as=()
 	bin=$(dirname "$(readlink -f "$(command -v postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' | sort -V | tail -1)")")
 	mkdir -p "$dir"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The parts of make test, each with its seconds (tools/part.sh). All are run, whatever fails. RACE and PLAIN are the
+# The parts of make test, each with its seconds (tools/part.sh). All are run, even after a failure. RACE and PLAIN are the
 # packages whose tests run with the race detector and without it.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -10,7 +10,7 @@ part "unit tests with the race detector" env PACKAGES="$RACE" tools/test.sh -rac
 part "unit tests" env CGO_ENABLED=0 PACKAGES="$PLAIN" tools/test.sh -timeout 15m -p 4
 part "end to end" env CGO_ENABLED=0 PACKAGES=./lab/e2e tools/test.sh -timeout 30m -parallel 4 -skip "$(tools/deep.sh skip)"
 
-# Machines boot and wait much of their time; the seeded world has a clock of its own and takes the processors that
+# Machines boot and wait much of their time; the seeded world has its own clock and takes the processors that
 # they leave. Its lines come after theirs.
 world() {
 	chaos=$(mktemp)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Asks the API everything that its contract allows and much that it forbids, and looks at the
-# answers (contributing/testing.md): schemathesis, against a development stack of its own.
+# Sends the API everything that its contract allows and much that it forbids, and checks the
+# answers (contributing/testing.md): schemathesis, against a separate development stack.
 # SEED=n repeats a run, SCHEMATHESIS_TIME is how long it may take.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,7 +19,7 @@ stop() {
 	rm -rf "$dir"
 }
 trap stop EXIT
-# Ports of their own, so that a stack that runs already is left alone.
+# Separate ports, so that a running stack is left alone.
 PREGO_API_RATE_PER_SECOND=100000 PREGO_API_RATE_BURST=100000 bin/prego-lab dev --data-dir "$dir/data" \
 	--api-port 28080 --gateway-port 28444 --temporal-port 27233 --ui-port 27234 --postgres-port 25433 --sim-port 28085 \
 	--acme-port 24000 --storage-port 29070 --dns-port 28553 >"$dir/dev.log" 2>&1 &
@@ -32,7 +32,7 @@ for ((i = 0; ; i++)); do
 	fi
 	sleep 0.5
 done
-# Of what is asked for some is built: a few servers, and no more than this machine carries.
+# Only a few of the requested servers are built, no more than this machine carries.
 curl -fsS -o /dev/null -X PUT http://127.0.0.1:28085/_sim/limits/servers/4
 echo "schemathesis: SEED=$seed, at most $within seconds"
 cd tools/schemathesis

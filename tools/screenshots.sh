@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Plays the demo in an installation of its own, and makes pictures of the console's pages.
+# Plays the demo in a separate installation, and takes screenshots of the console's pages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=$(mktemp -d)

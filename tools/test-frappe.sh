@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the suite of lab/frappetest against an image that has Frappe 15, on the Docker
-# engine that answers or one of its own. Without an image it takes the stand-in's.
+# engine that runs or on a private one. Without an image it takes the stand-in's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/engine.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests against machines (docs/simulator.md), as root, and says what came of
-# them: each scenario is a test without tests of its own below it. Arguments are go
+# Runs the tests against machines (docs/simulator.md), as root, and prints the result of
+# each scenario, which is a test without subtests. Arguments are go
 # test's, for example -run TestMachineBoot.
 set -euo pipefail
 cd "$(dirname "$0")/.."

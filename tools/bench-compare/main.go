@@ -1,7 +1,6 @@
-// Command bench-compare compares the figures of a run of make bench with those of the
-// last recorded run: ratios to the bare limit where there is one, values where not,
-// each with its noise. With fewer than four rounds on either side no change can be told
-// from noise, and it says so.
+// Command bench-compare compares the figures of a run of make bench with the last recorded run: ratios to the bare
+// limit where there is one, else values, each with its noise. With fewer than four rounds on either side it reports
+// that a change cannot be distinguished from noise.
 package main
 
 import (
@@ -79,7 +78,7 @@ func row(name string, recorded, now series) string {
 	return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", name, unit, recorded, now, change(recorded, now))
 }
 
-// change says by how much a figure changed, or that the noise would explain it.
+// change states a figure's change, or that the noise would explain it.
 func change(recorded, now series) string {
 	switch {
 	case len(now.values) == 0:
@@ -100,7 +99,7 @@ func change(recorded, now series) string {
 		return "none"
 	}
 	if len(a.Values) < 4 || len(b.Values) < 4 {
-		return delta + ", too few rounds to tell from noise"
+		return delta + ", too few rounds to exclude noise"
 	}
 	if c.P > c.Alpha {
 		return fmt.Sprintf("%s, within noise (p=%.2f)", delta, c.P)

@@ -36,19 +36,19 @@ type mutant struct {
 	file, old, new string
 	bug            string
 	pkg, test      string // the test as a pattern of -run
-	seen           bool   // somebody has watched the test fail
+	seen           bool   // the test's failure was observed
 }
 
 // parse reads blocks such as
 //
-//	# id: what is wrong with it
+//	# id: its fault
 //	file: placement/policy.go
 //	test: ./placement TestTierLocks
 //	seen: yes
 //	- what there is, a part of a line or several; how far they are indented does not matter
 //	+ what there is instead
 //
-// or, with `bug: NAME` for all of file, - and +, one of lab/world/testdata/bugs.
+// or, with `bug: NAME` instead of file, - and +, a bug of lab/world/testdata/bugs.
 func parse(text string) (out []mutant, err error) {
 	ids := map[string]bool{}
 	for block := range strings.SplitSeq(strings.TrimSpace(text), "\n\n") {
@@ -141,7 +141,7 @@ func (r *runner) binary(pkg, overlay, name string) (string, error) {
 
 var none = regexp.MustCompile(`(?m)^testing: warning: no tests to run$`)
 
-// fails reports whether a test fails. One that reads the code as text is told of the overlay.
+// fails reports whether a test fails. A test that reads the code as text gets the overlay.
 func (r *runner) fails(binary string, m mutant, overlay, bug string) (failed bool, said []byte, err error) {
 	cmd := exec.CommandContext(context.Background(), binary, "-test.run", m.test, "-test.timeout", r.timeout.String())
 	cmd.Dir = filepath.Join(r.root, m.pkg)
@@ -157,7 +157,7 @@ func (r *runner) fails(binary string, m mutant, overlay, bug string) (failed boo
 	return false, said, err
 }
 
-// control runs a test without a mutant, once: one that fails anyway catches nothing.
+// control runs a test without a mutant, once: a test that fails anyway catches nothing.
 func (r *runner) control(m mutant) error {
 	r.mu.Lock()
 	key := m.pkg + " " + m.test
@@ -219,7 +219,7 @@ func (r *runner) try(m mutant) (bool, error) {
 	return failed, err
 }
 
-// last is the end of what a program said, on one line.
+// last is the end of a program's output, on one line.
 func last(said []byte) string {
 	s := strings.Join(strings.Fields(string(said)), " ")
 	return s[max(0, len(s)-300):]
@@ -240,9 +240,9 @@ func chosen(all []mutant, patterns []string, unseen bool) (out []mutant) {
 
 func main() {
 	log.SetFlags(0)
-	jobs := flag.Int("jobs", 1, "mutants that are tried at once")
-	timeout := flag.Duration("timeout", 5*time.Minute, "of one test; one that does not end counts as failed")
-	unseen := flag.Bool("unseen", false, "leave out those that were seen to be caught")
+	jobs := flag.Int("jobs", 1, "mutants that are tried concurrently")
+	timeout := flag.Duration("timeout", 5*time.Minute, "of one test; a test that does not end counts as failed")
+	unseen := flag.Bool("unseen", false, "leave out mutants whose failure was observed")
 	flag.Parse()
 	caught, survived, wrong, err := run(*jobs, *timeout, *unseen, flag.Args())
 	if err != nil {

@@ -27,8 +27,8 @@ func testsOf(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// TestMutantsCanBePlanted: the text of each is where its list says, once, and the test that catches it is there. A file
-// that moves has another path in the list; a text that changes has the mutant ported, wrong in the same way.
+// TestMutantsCanBePlanted: each mutant's text occurs once in its file, and its test exists. A moved file gets its new
+// path in the list; a changed text has the mutant ported, so that it plants the same fault.
 func TestMutantsCanBePlanted(t *testing.T) {
 	t.Parallel()
 	const root = "../.."

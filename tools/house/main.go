@@ -104,7 +104,7 @@ func parseHabits(text string) ([]habit, error) {
 	return all, nil
 }
 
-// kindOf is whose lines a file has; "" for those that are not counted.
+// kindOf is the kind of lines in a file; "" if they are not counted.
 func kindOf(name string) string {
 	switch {
 	case strings.Contains(name, "testdata/"):
@@ -168,8 +168,8 @@ func (c *census) count(name, text string) {
 	}
 }
 
-// lonelyInterfaces are the product's interfaces that one type of the product implements, and that type is no adapter of
-// the outside (internal/, agent/): nobody will ever put another in its place.
+// lonelyInterfaces are the product's interfaces with one implementation in the product that is no adapter of the
+// outside (internal/, agent/): it will never be replaced.
 func lonelyInterfaces() ([]string, error) {
 	pkgs, err := packages.Load(&packages.Config{Mode: packages.NeedName | packages.NeedTypes | packages.NeedImports | packages.NeedDeps | packages.NeedSyntax | packages.NeedTypesInfo}, "./...")
 	if err != nil {

@@ -1,12 +1,10 @@
-// Command mutate says which changes of a package's code its own tests do not notice. All
-// mutants are compiled at once, each behind a switch, so that one build serves a run of
-// the tests for every mutant:
+// Command mutate lists the changes of a package's code that its own tests do not notice. All mutants are compiled
+// together, each behind a switch, so that one build serves a run of the tests for every mutant:
 //
 //	go run ./tools/mutate [-files REGEXP] [-only REGEXP] [-run TESTS] [-skip TESTS] [-budget 8m] ./placement
 //
-// A mutant is killed when a test fails or does not end. One that survives is listed with
-// what it is, and as "not reached" when no test came by. It changes no file: the mutants
-// are in an overlay.
+// A mutant is killed when a test fails or does not end. A survivor is listed with its description, and as "not reached"
+// when no test executed it. No file is changed: the mutants are in an overlay.
 package main
 
 import (
@@ -48,7 +46,7 @@ func main() {
 	flag.IntVar(&o.checks, "checks", 60, "of each property test")
 	flag.DurationVar(&o.timeout, "timeout", time.Minute, "of one run of the tests")
 	flag.DurationVar(&o.budget, "budget", time.Hour, "after which no further mutant is tried")
-	flag.IntVar(&o.workers, "workers", 2, "runs at once")
+	flag.IntVar(&o.workers, "workers", 2, "concurrent runs")
 	flag.IntVar(&o.every, "every", 1, "try each nth mutant only")
 	flag.Parse()
 	o.files, o.only = regexp.MustCompile(files), regexp.MustCompile(only)

@@ -111,7 +111,7 @@ func (m *mutated) text(n ast.Node) string {
 
 func (m *mutated) offset(p token.Pos) int { return m.fset.Position(p).Offset }
 
-// wrap puts text around a node. What is wrapped first is outermost.
+// wrap puts text around a node. The first wrap is the outermost.
 func (m *mutated) wrap(n ast.Node, before, after string) {
 	m.edits = append(m.edits, edit{m.offset(n.Pos()), before, len(m.edits) + 1}, edit{m.offset(n.End()), after, -len(m.edits) - 1})
 }
@@ -120,7 +120,7 @@ func (m *mutated) put(from, to token.Pos, text string) {
 	m.edits = append(m.edits, edit{m.offset(from), "\x00" + text + "\x00" + fmt.Sprint(m.offset(to)), len(m.edits) + 1})
 }
 
-// apply makes the edits. Positions of the original stay those of errors, line by line.
+// apply makes the edits. Errors keep the positions of the original, line by line.
 func (m *mutated) apply() []byte {
 	slices.SortStableFunc(m.edits, func(a, b edit) int {
 		if a.at != b.at {
@@ -173,7 +173,7 @@ func (m *mutated) condition(e ast.Expr) {
 	m.wrap(e, fmt.Sprintf("mutantCondition(%d, %d, bool(", yes, no), "))")
 }
 
-// statements are left out one by one, but for those that declare something.
+// statements are left out one by one, except declarations.
 func (m *mutated) statements(list []ast.Stmt) {
 	for _, s := range list {
 		switch v := s.(type) {

@@ -1,10 +1,10 @@
-"""What schemathesis asks of a refusal here.
+"""Schemathesis's requirements of a refusal here.
 
-Its own check of valid data expects that whatever the schema takes is accepted. Ours are refused for
-more than a schema can say: an org that is not there, two fields that exclude each other. So the check
+Its own check of valid data expects that everything valid for the schema is accepted. Ours are refused for
+more than a schema can express: an org that does not exist, two fields that exclude each other. So the check
 below asks for more and for less: a refusal is a problem document with a code that the contract lists
 for this operation and status, and if the request has the form that the contract asks for, the rule
-that refused it is in EXPLAINED, with a reason. What is in neither is a finding.
+that refused it is in EXPLAINED, with a reason. Anything else is a finding.
 """
 
 import re
@@ -13,11 +13,11 @@ import schemathesis
 from schemathesis.core.failures import Failure
 
 # Rules that the contract states in words only: the refusal's field and sentence, and why no schema
-# says it. The sentences are the API's, so that a rule that is new or reworded is looked at again.
+# expresses it. The sentences are the API's, so that a new or reworded rule is checked again.
 EXPLAINED = [
     (r"cursor", r"^must be the next_cursor of an earlier answer", "a cursor is opaque, and valid only with the sort that it was made with"),
     (r"owner", r"^must be a tenant( or|, an org or) a volume", "whose policy it is decides what can be done with it; the schema has one type of owner"),
-    (r"keep_daily", r"^something must be kept$", "three numbers of which one must not be 0"),
+    (r"keep_daily", r"^something must be kept$", "three numbers, and one must not be 0"),
     (r"schedule|patch_window(\..*)?", r"cron expression|must leave \d+ minutes|never comes|needs a schedule|^must be ", "a cron expression is more than a pattern, and belongs to how long the window is open"),
     (r"target", r"^must be at least low_watermark$", "compares two numbers"),
     (r"min_size", r"^must not be above max_size$", "compares two numbers"),
@@ -30,22 +30,22 @@ EXPLAINED = [
     (r"tls|login|password", r"^(must be true with|needs|is required with) a login", "fields that belong together"),
     (r"login|password|sender_name|username", r"printable characters$|on one line$|^must be 1 to 255 characters, and no colon$|^must be a name of", "text is more than a pattern: no control characters, and counted in bytes where the site does"),
     (r"reason|description|message", r"^is required|^must be (text|at most)", "text is more than a pattern: something besides blanks, counted in bytes"),
-    (r"snapshot_id|force_app_server_id", r"^or \w+ (must be given, and not both|is required)$|^is lost with its server", "one of two fields, and what the other ones mean with it"),
+    (r"snapshot_id|force_app_server_id", r"^or \w+ (must be given, and not both|is required)$|^is lost with its server", "two fields that exclude each other, and the meaning of the others with them"),
     (r"signed(\..*)?", r"^must be what prego keys sign-agent prints$", "a signed document"),
     (r"rings.*", r"", "the rings of a release depend on each other: names, percentages, and the last one"),
     (r"dedicated_redis", r"^is part of the plans ", "depends on the plan"),
     (r"infra_provider", r"provider's name", "the names of providers are configured"),
-    (r"image", r"^must be (an image|the name of a container image)", "references of images have a grammar of their own"),
+    (r"image", r"^must be (an image|the name of a container image)", "references of images have a separate grammar"),
     (r"location", r"^must be one of .*, the region's$", "depends on the region"),
-    (r"size_bytes", r"^must not be less than", "compares with what is there"),
+    (r"size_bytes", r"^must not be less than", "compares with the current size"),
     (r"mount_path|spec\.volumes\[\d+\]", r"^must be an absolute path of plain names|^is that of another volume", "paths are compared with each other and with the system's"),
     (r"workload_(memory|disk)_bytes", r"^must be at most \d+: of the ", "depends on the machine types of the fleet"),
     (r"serves_(tenants|workloads)", r"^must be false: ", "depends on the role"),
-    (r"replicas", r"^must be 0 or 1: a volume is attached", "depends on what is attached"),
+    (r"replicas", r"^must be 0 or 1: a volume is attached", "depends on the attachments"),
     (r"parent_org_id", r"^must be (another org|\S+, the parent of org)", "compares orgs"),
     (r"(spec\.)?(tags|constraint\.(require|disallow))", r"^must hold each tag once", "case does not matter, which uniqueItems does not know"),
-    (r"inputs(\..*)?", r"", "the inputs of an action are those of its type: the schema has any object"),
-    (r"spec(\..*)?", r"^(is not known|is required|requires|is only for|is given|is there twice|must )", "the spec of a policy depends on its type, for which the schema has any object; in that of a group, fields depend on each other"),
+    (r"inputs(\..*)?", r"", "the inputs of an action depend on its type: the schema has any object"),
+    (r"spec(\..*)?", r"^(is not known|is required|requires|is only for|is given|is there twice|must )", "the spec of a policy depends on its type: the schema has any object; in a group's, fields depend on each other"),
     (r"plan\..*", r"^must |^is ", "what prego plan pack printed: its sums and moves belong together"),
     (r"keep_tenants", r"^is not possible", "depends on the server's state"),
     (r"server_id", r"^must be an app server or a node", "depends on the server's role"),
@@ -65,7 +65,7 @@ def beyond_plane_0(case):
 
 
 def off_pattern(case):
-    """Whether a header breaks its own pattern: what is generated for patterns with maxLength may."""
+    """Whether a header breaks its own pattern: generated values for patterns with maxLength may."""
     for parameter in case.operation.headers:
         schema = parameter.definition.get("schema", {})
         value = (case.headers or {}).get(parameter.name)
@@ -97,7 +97,7 @@ def declared(operation, status):
 
 @schemathesis.check
 def refusals_are_explained(ctx, response, case):
-    """A refusal has a code of the contract; one of a request of the right form has a known reason."""
+    """A refusal has a code of the contract, and a known reason if the request is well formed."""
     status = response.status_code
     if status < 400:
         return

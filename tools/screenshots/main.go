@@ -95,7 +95,7 @@ func run(base, tokenFile, out, only string) error {
 // shot is a page to make a picture of.
 type shot struct{ name, path string }
 
-// pagesOf are the pages of an installation; of things, the first one that there is.
+// pagesOf are the pages of an installation; of each kind, the first existing object.
 func pagesOf(base, token string) ([]shot, error) {
 	out := []shot{
 		{"now", "/console"},
