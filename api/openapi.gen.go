@@ -2603,7 +2603,7 @@ type AgentReleasePage struct {
 
 // AgentReleaseServer defines model for AgentReleaseServer.
 type AgentReleaseServer struct {
-	// AgentVersion As its heartbeats tell
+	// AgentVersion From its heartbeats
 	AgentVersion *string    `json:"agent_version,omitempty"`
 	FinishedAt   *time.Time `json:"finished_at,omitempty"`
 	Message      *string    `json:"message,omitempty"`
@@ -2723,7 +2723,7 @@ type Attention struct {
 	// Count How many things are behind it: more than one if it is a sum
 	Count int `json:"count"`
 
-	// Docs Where the documentation says more
+	// Docs The documentation's section
 	//
 	// Example: docs/operations.md#start-here
 	Docs string `json:"docs"`
@@ -2734,7 +2734,7 @@ type Attention struct {
 	Id   string        `json:"id"`
 	Kind AttentionKind `json:"kind"`
 
-	// Message What is the matter
+	// Message The finding
 	Message string `json:"message"`
 
 	// OrgId Whose it is
@@ -2745,7 +2745,7 @@ type Attention struct {
 	// Example: failed_site
 	Reason string `json:"reason"`
 
-	// Severity critical: somebody should look at once. warning: somebody has to act, today. info: good to know
+	// Severity critical: act immediately. warning: act today. info: good to know
 	Severity Severity  `json:"severity"`
 	Since    time.Time `json:"since"`
 
@@ -2797,7 +2797,7 @@ type AttentionList struct {
 
 // AttentionSubject What needs attention
 type AttentionSubject struct {
-	// Id Its id; of a sum, what was summed by
+	// Id Its id; of a sum, the grouping
 	//
 	// Example: t-k3jq5x2m7abc
 	Id string `json:"id"`
@@ -2829,16 +2829,16 @@ type AuditEntry struct {
 	// Hash SHA-256 over prev_hash and encoding, in hexadecimal digits; absent until it is sealed
 	Hash *string `json:"hash,omitempty"`
 
-	// Id Of what was changed; what has no id of its own has those of its owners, separated by /
+	// Id Id of the changed object, or its owners' ids, separated by /
 	Id string `json:"id"`
 
-	// Kind What was changed, such as `fleet`
+	// Kind Kind of the changed object, such as `fleet`
 	Kind string `json:"kind"`
 
-	// New Columns as they are now, of an update only those that changed; absent for what is gone
+	// New New values, of an update only changed columns; absent for a deletion
 	New *map[string]interface{} `json:"new,omitempty"`
 
-	// Old Columns as they were, of an update only those that changed; absent for what was created
+	// Old Former values, of an update only changed columns; absent for a creation
 	Old *map[string]interface{} `json:"old,omitempty"`
 
 	// Operation The operationId of the request; without one, the application name of the connection
@@ -2896,7 +2896,7 @@ type AuditVerification struct {
 	// Entries Entries that are kept
 	Entries int64 `json:"entries"`
 
-	// FirstSeq The first number that is kept; 0 if nothing is sealed. What was before it is pruned
+	// FirstSeq The first kept number; 0 if nothing is sealed. Earlier entries are pruned
 	FirstSeq int64     `json:"first_seq"`
 	Head     AuditHead `json:"head"`
 
@@ -2909,10 +2909,10 @@ type AuditVerification struct {
 	// Problems At most 100
 	Problems []AuditProblem `json:"problems"`
 
-	// Sealed Those of them that are in the chain
+	// Sealed The number in the chain
 	Sealed int64 `json:"sealed"`
 
-	// Unsealed Those that wait for it
+	// Unsealed The number that waits for it
 	Unsealed int64 `json:"unsealed"`
 }
 
@@ -2967,7 +2967,7 @@ type Backup struct {
 	// State `making` on its host, `uploading` to object storage, `stored` once its manifest was written and read back
 	State BackupState `json:"state"`
 
-	// TakenAt When the dump began: what was written later is not in it
+	// TakenAt When the dump began: later writes are not in it
 	TakenAt  *time.Time `json:"taken_at,omitempty"`
 	TenantId string     `json:"tenant_id"`
 
@@ -3006,7 +3006,7 @@ type BackupPolicy struct {
 	// Hold While there is one, no backup of the tenant is deleted
 	Hold *BackupHold `json:"hold,omitempty"`
 
-	// KeepDaily Of so many days on which there is a backup, the newest is kept
+	// KeepDaily Of so many days with backups, the newest is kept
 	KeepDaily int `json:"keep_daily"`
 
 	// KeepMonthly The same for months
@@ -3033,7 +3033,7 @@ type BackupPolicy struct {
 	// Source Whose it is: the plan's, the tenant's own, or of volumes that of all, of the org's, or the volume's own
 	Source string `json:"source"`
 
-	// SpreadSeconds Over which the backups of one moment are spread: each tenant has a delay of its own below it, always the same
+	// SpreadSeconds Over which simultaneous backups are spread: each tenant has a fixed delay below it
 	SpreadSeconds int       `json:"spread_seconds"`
 	TenantId      *string   `json:"tenant_id,omitempty"`
 	UpdatedAt     time.Time `json:"updated_at"`
@@ -3096,7 +3096,7 @@ type Catalog struct {
 	// AttemptedAt Time of the last attempt
 	AttemptedAt *time.Time `json:"attempted_at,omitempty"`
 
-	// Configured What is used unless a request specifies something else
+	// Configured Defaults for requests
 	Configured CatalogConfigured `json:"configured"`
 
 	// Currency Example: EUR
@@ -3135,7 +3135,7 @@ type Catalog struct {
 	VolumeGbMonth *Price `json:"volume_gb_month,omitempty"`
 }
 
-// CatalogConfigured What is used unless a request specifies something else
+// CatalogConfigured Defaults for requests
 type CatalogConfigured struct {
 	Image string `json:"image"`
 
@@ -3277,7 +3277,7 @@ type Certificate struct {
 	TenantId  *string           `json:"tenant_id,omitempty"`
 	UpdatedAt time.Time         `json:"updated_at"`
 
-	// Version Counts what was issued
+	// Version Counts the issued certificates
 	Version    int64  `json:"version"`
 	WorkflowId string `json:"workflow_id"`
 }
@@ -3394,7 +3394,7 @@ type CommandPage struct {
 
 // ConsoleLogin defines model for ConsoleLogin.
 type ConsoleLogin struct {
-	// ExpiresAt When the link ends, if nobody used it
+	// ExpiresAt When an unused link ends
 	ExpiresAt time.Time `json:"expires_at"`
 
 	// Path Of the link, on the API's own host
@@ -3512,7 +3512,7 @@ type CostDay struct {
 
 // CostRow defines model for CostRow.
 type CostRow struct {
-	// Basis own: all of it is for this. weight: shared by the weights of plans. memory: shared by the memory that instances were promised. mixed: several of these. none: nobody causes it
+	// Basis own: all of it is for this. weight: shared by the weights of plans. memory: shared by the memory that instances were promised. mixed: several of these. none: it has no cause
 	Basis CostRowBasis `json:"basis"`
 
 	// Cost Net, as a decimal number
@@ -3537,7 +3537,7 @@ type CostRow struct {
 	Share float32 `json:"share"`
 }
 
-// CostRowBasis own: all of it is for this. weight: shared by the weights of plans. memory: shared by the memory that instances were promised. mixed: several of these. none: nobody causes it
+// CostRowBasis own: all of it is for this. weight: shared by the weights of plans. memory: shared by the memory that instances were promised. mixed: several of these. none: it has no cause
 type CostRowBasis string
 
 // CostRowKind defines model for CostRow.Kind.
@@ -3557,7 +3557,7 @@ type Costs struct {
 	// Example: EUR
 	Currency *string `json:"currency,omitempty"`
 
-	// Days Those on which something was billed
+	// Days Days with costs
 	Days []CostDay `json:"days"`
 
 	// Idle Net, as a decimal number
@@ -3726,7 +3726,7 @@ type CreateMove struct {
 	// ToServerId App server or node to move to, or `any`; its load does not count, everything else does. Default: any, or none if another part is named
 	ToServerId *string `json:"to_server_id,omitempty"`
 
-	// ToShardId DB shard that the database moves to, or `any`: the one that placement chooses. Default: it stays
+	// ToShardId DB shard that the database moves to, or `any`: placement chooses. Default: it stays
 	ToShardId *string `json:"to_shard_id,omitempty"`
 }
 
@@ -3774,7 +3774,7 @@ type CreateRebalance struct {
 
 // CreateRelease defines model for CreateRelease.
 type CreateRelease struct {
-	// Apps Versions that sites must have of apps after the update, as Frappe tells them; apps that a site has not installed are passed over
+	// Apps Versions that sites must have of apps after the update, as Frappe reports them; apps that a site lacks are skipped
 	Apps *map[string]string `json:"apps,omitempty"`
 
 	// Image Container image of the benches, like PREGO_CONTAINER_IMAGE
@@ -3794,7 +3794,7 @@ type CreateRestore struct {
 	// BackupId A backup in object storage
 	BackupId *string `json:"backup_id,omitempty"`
 
-	// Elsewhere The tenant has lost its server and is to get another place
+	// Elsewhere The tenant has lost its server and gets another place
 	Elsewhere *bool `json:"elsewhere,omitempty"`
 
 	// SnapshotId A snapshot on the site's host
@@ -3958,7 +3958,7 @@ type CreateVolumeRestore struct {
 	BackupId string `json:"backup_id"`
 }
 
-// DecidedRequest What was asked for
+// DecidedRequest The request
 type DecidedRequest struct {
 	// Busy What other reservations held at that moment, and was skipped
 	Busy           *[]string `json:"busy,omitempty"`
@@ -4123,7 +4123,7 @@ type DomainRecord struct {
 	Name    string              `json:"name"`
 	Purpose DomainRecordPurpose `json:"purpose"`
 
-	// Type ALIAS: a name without a label of its own, such as example.com, can have no CNAME; use the ALIAS, ANAME or flattened CNAME record of its DNS provider
+	// Type ALIAS: an apex name, such as example.com, can have no CNAME; use the ALIAS, ANAME or flattened CNAME record of its DNS provider
 	Type  DomainRecordType `json:"type"`
 	Value string           `json:"value"`
 }
@@ -4131,7 +4131,7 @@ type DomainRecord struct {
 // DomainRecordPurpose defines model for DomainRecord.Purpose.
 type DomainRecordPurpose string
 
-// DomainRecordType ALIAS: a name without a label of its own, such as example.com, can have no CNAME; use the ALIAS, ANAME or flattened CNAME record of its DNS provider
+// DomainRecordType ALIAS: an apex name, such as example.com, can have no CNAME; use the ALIAS, ANAME or flattened CNAME record of its DNS provider
 type DomainRecordType string
 
 // DomainStatus State of the claim; a name is served, and counts, while it is verified
@@ -4284,10 +4284,10 @@ type ExplainedDecision struct {
 	// Funnel How a decision was made, for app servers, DB shards and Redis pools each
 	Funnel *Funnel `json:"funnel,omitempty"`
 
-	// Input not_kept: a move, a decision from before inputs were kept, or one that was pruned or lost
+	// Input not_kept: a move, or a pruned or lost input
 	Input string `json:"input"`
 
-	// Request What was asked for
+	// Request The request
 	Request *DecidedRequest `json:"request,omitempty"`
 }
 
@@ -4335,7 +4335,7 @@ type FeedEvent struct {
 type FeedEventPage struct {
 	Events []FeedEvent `json:"events"`
 
-	// More Whether there is more to read at once, even if this page is empty
+	// More Whether there is more to read immediately, even if this page is empty
 	More bool `json:"more"`
 
 	// NextCursor Where to read on: the `since` of the next request
@@ -4346,7 +4346,7 @@ type FeedEventPage struct {
 
 // FieldProblem One invalid field of a request
 type FieldProblem struct {
-	// Code One of the codes of Problem
+	// Code A code of Problem
 	//
 	// Example: invalid_field
 	Code string `json:"code"`
@@ -4571,7 +4571,7 @@ type FleetMapGroup struct {
 	Instances int    `json:"instances"`
 	MemoryMb  int    `json:"memory_mb"`
 
-	// MemoryPct Mean of those that report it
+	// MemoryPct Mean of the reporting ones
 	MemoryPct *float64 `json:"memory_pct,omitempty"`
 	Servers   int      `json:"servers"`
 	State     string   `json:"state"`
@@ -4612,7 +4612,7 @@ type FleetMapServer struct {
 	Status     ServerStatus `json:"status"`
 	Tenants    int          `json:"tenants"`
 
-	// Warm Whether it waits for a tenant of its own
+	// Warm Whether it waits for a dedicated tenant
 	Warm bool `json:"warm"`
 }
 
@@ -4788,7 +4788,7 @@ type HealthCheck = workload.HealthCheck
 
 // HoldBackup defines model for HoldBackup.
 type HoldBackup struct {
-	// Reason Why, for whoever wants to release it
+	// Reason The reason, for a later release
 	Reason string `json:"reason"`
 }
 
@@ -4921,7 +4921,7 @@ type InstallPatches struct {
 	// TimeoutSeconds How long instances may take to be moved; 0 for as long as it takes
 	TimeoutSeconds *int `json:"timeout_seconds,omitempty"`
 
-	// Wave Name of what is patched together; made by its first server
+	// Wave Name of a group of patches; created by its first server
 	//
 	// Example: openssl-2026-11
 	Wave *string `json:"wave,omitempty"`
@@ -4983,7 +4983,7 @@ type JobStatus = tenant.JobStatus
 
 // LastRestorable The newest backup in object storage that is neither missing nor unreadable
 type LastRestorable struct {
-	// At When it was taken: what was written later would be lost
+	// At When it was taken: later writes would be lost
 	At       time.Time `json:"at"`
 	BackupId string    `json:"backup_id"`
 
@@ -4998,11 +4998,11 @@ type LedgerKind string
 type LedgerOwner struct {
 	Id *string `json:"id,omitempty"`
 
-	// Kind environment: the control plane itself. none: nobody, it is untracked
+	// Kind environment: the control plane itself. none: it is untracked
 	Kind LedgerOwnerKind `json:"kind"`
 }
 
-// LedgerOwnerKind environment: the control plane itself. none: nobody, it is untracked
+// LedgerOwnerKind environment: the control plane itself. none: it is untracked
 type LedgerOwnerKind string
 
 // LedgerPage defines model for LedgerPage.
@@ -5035,12 +5035,12 @@ type LedgerResource struct {
 	// Example: 15.99
 	PriceMonth *Amount `json:"price_month,omitempty"`
 
-	// Provider A provider of servers; s3 for what is in object storage
+	// Provider A provider of servers; s3 for object storage
 	//
 	// Example: hetzner
 	Provider string `json:"provider"`
 
-	// ProviderId Absent until the provider has said it
+	// ProviderId Absent until the provider has returned it
 	ProviderId *string `json:"provider_id,omitempty"`
 
 	// Since When it was created, intended or first seen
@@ -5076,7 +5076,7 @@ type Maintenance struct {
 	KeepTenants bool                `json:"keep_tenants"`
 	Kind        MaintenanceKind     `json:"kind"`
 
-	// Left Of them, those that are still there
+	// Left Of them, the remaining ones
 	Left    int     `json:"left"`
 	Message *string `json:"message,omitempty"`
 
@@ -5086,7 +5086,7 @@ type Maintenance struct {
 	// Operation What an accepted request has started; part of every 202 answer
 	Operation Operation `json:"operation"`
 
-	// Patched Of a patch: what was installed
+	// Patched Of a patch: the installed updates
 	Patched *PatchedServer `json:"patched,omitempty"`
 
 	// Reason Why it waits or failed; stable
@@ -5102,7 +5102,7 @@ type Maintenance struct {
 	RunUrl   *string `json:"run_url,omitempty"`
 	ServerId string  `json:"server_id"`
 
-	// ServerType Of a resize: what the server is to be
+	// ServerType Of a resize: the target type
 	ServerType *string `json:"server_type,omitempty"`
 
 	// StartedAt When moving began
@@ -5111,7 +5111,7 @@ type Maintenance struct {
 	// Status making: its replacement is being made. waiting: for other servers of its fleet. finishing: it is empty, and is rebooted or deleted
 	Status MaintenanceStatus `json:"status"`
 
-	// TenantsLeft Of them, those that are still there
+	// TenantsLeft Of them, the remaining ones
 	TenantsLeft int `json:"tenants_left"`
 
 	// TenantsTotal Tenants to be moved
@@ -5390,7 +5390,7 @@ type PackedServer struct {
 type PackingMap struct {
 	Plan PackingPlan `json:"plan"`
 
-	// Servers Those that the plan changes, at most 1,000, freed ones first
+	// Servers Servers that the plan changes, at most 1,000, freed ones first
 	Servers      []PackedServer `json:"servers"`
 	ServersAfter int            `json:"servers_after"`
 
@@ -5411,7 +5411,7 @@ type PackingPlan struct {
 	Frees  []FreedServer `json:"frees"`
 	MadeAt *time.Time    `json:"made_at,omitempty"`
 
-	// Monthly Price of what is freed, per month, without tax
+	// Monthly Price of the freed servers, per month, without tax
 	Monthly *float64      `json:"monthly,omitempty"`
 	Moves   []PlannedMove `json:"moves"`
 
@@ -5445,7 +5445,7 @@ type PatchServer struct {
 	Tags []Tag `json:"tags"`
 }
 
-// PatchState pending: security updates are missing. reboot: none is, but the host runs code that was replaced. unknown: its agent has not told
+// PatchState pending: security updates are missing. reboot: none is, but the host runs replaced code. unknown: no report
 type PatchState = server.PatchState
 
 // PatchTenant defines model for PatchTenant.
@@ -5500,7 +5500,7 @@ type PatchWaveServer struct {
 	FleetId    *string    `json:"fleet_id,omitempty"`
 	Message    *string    `json:"message,omitempty"`
 
-	// Patched Of a patch: what was installed
+	// Patched Of a patch: the installed updates
 	Patched *PatchedServer `json:"patched,omitempty"`
 
 	// Reason Why it waits or failed; stable
@@ -5526,7 +5526,7 @@ type PatchWaveStep struct {
 // PatchWindow defines model for PatchWindow.
 type PatchWindow = server.FleetPatchWindow
 
-// PatchedServer Of a patch: what was installed
+// PatchedServer Of a patch: the installed updates
 type PatchedServer struct {
 	// Installed Packages that were installed
 	Installed int `json:"installed"`
@@ -5535,7 +5535,7 @@ type PatchedServer struct {
 	Packages []PackageUpdate `json:"packages"`
 }
 
-// Patches Which of Debian's security updates the host lacks, as its agent tells when that changes, and once a day
+// Patches Debian's security updates that the host lacks; its agent reports changes, and once a day
 type Patches struct {
 	// CheckedAt When the lists of packages were fetched last
 	CheckedAt *time.Time `json:"checked_at,omitempty"`
@@ -5558,7 +5558,7 @@ type Patches struct {
 	// Since Since when updates or a reboot are missing
 	Since *time.Time `json:"since,omitempty"`
 
-	// State pending: security updates are missing. reboot: none is, but the host runs code that was replaced. unknown: its agent has not told
+	// State pending: security updates are missing. reboot: none is, but the host runs replaced code. unknown: no report
 	State  PatchState `json:"state"`
 	ToldAt time.Time  `json:"told_at"`
 }
@@ -5569,7 +5569,7 @@ type PeersBehind struct {
 	AgentStatus AgentStatus `json:"agent_status"`
 	AppliedAt   *time.Time  `json:"applied_at,omitempty"`
 
-	// AppliedVersion Of the one in force, 0 if the host has told of none
+	// AppliedVersion Of the active one, 0 without a report
 	AppliedVersion int64 `json:"applied_version"`
 
 	// ChangedAt When the newest document came to be
@@ -5599,7 +5599,7 @@ type PeriodPrice struct {
 // PlacementLine One decision
 type PlacementLine = placement.Line
 
-// PlacementMode Whether each tenant gets a server of its own
+// PlacementMode Whether each tenant gets a dedicated server
 type PlacementMode = tenant.PlacementMode
 
 // PlacementOverride defines model for PlacementOverride.
@@ -5607,7 +5607,7 @@ type PlacementOverride struct {
 	// ForceAppServerId Example: app-sgp-007
 	ForceAppServerId *string `json:"force_app_server_id,omitempty"`
 
-	// ForceDbShardId At least one of force_app_server_id and force_db_shard_id is required
+	// ForceDbShardId force_app_server_id or force_db_shard_id is required
 	//
 	// Example: db-shard-sgp-002
 	ForceDbShardId *string `json:"force_db_shard_id,omitempty"`
@@ -5894,7 +5894,7 @@ type ProviderServer struct {
 
 // PutBackupPolicy defines model for PutBackupPolicy.
 type PutBackupPolicy struct {
-	// KeepDaily Of so many days on which there is a backup, the newest is kept
+	// KeepDaily Of so many days with backups, the newest is kept
 	KeepDaily int `json:"keep_daily"`
 
 	// KeepMonthly The same for months
@@ -5908,7 +5908,7 @@ type PutBackupPolicy struct {
 	// Example: 0 2 * * *
 	Schedule string `json:"schedule"`
 
-	// SpreadSeconds Over which the backups of one moment are spread: each tenant has a delay of its own below it, always the same
+	// SpreadSeconds Over which simultaneous backups are spread: each tenant has a fixed delay below it
 	SpreadSeconds *int `json:"spread_seconds,omitempty"`
 }
 
@@ -6016,7 +6016,7 @@ type QueueEntry struct {
 	// Example: no_capacity
 	Code string `json:"code"`
 
-	// Coming What is on its way for it and those before it
+	// Coming Capacity on its way for it and earlier requests
 	Coming []QueueComing `json:"coming"`
 
 	// ExpectedAt When it may have its place. Absent if nothing is on its way
@@ -6066,7 +6066,7 @@ type QuotaReason struct {
 
 // Readiness defines model for Readiness.
 type Readiness struct {
-	// Checks Result of each check: "ok" or what is wrong
+	// Checks Result of each check: "ok" or the fault
 	//
 	// Example: {"database":"ok","migrations":"ok","temporal":"does not answer"}
 	Checks map[string]string `json:"checks"`
@@ -6082,7 +6082,7 @@ type Rebalance struct {
 	Failed            int        `json:"failed"`
 	FinishedAt        *time.Time `json:"finished_at,omitempty"`
 
-	// Freed Of them, those on which nobody lives any more
+	// Freed Of them, servers without tenants
 	Freed []string `json:"freed"`
 
 	// Frees Servers that the plan frees
@@ -6167,7 +6167,7 @@ type Rejection = placement.Rejection
 // Example: 15.80
 type ReleaseName = server.ReleaseName
 
-// ReleaseRing Servers that get a release before those of the next ring: those of some tenants, or so many percent of all tenants together with the rings before, or, as the last one, all that are left
+// ReleaseRing Servers that get a release before the next ring: servers of some tenants, or a percentage of all tenants including the previous rings, or, as the last one, all others
 type ReleaseRing struct {
 	// Name Example: canary
 	Name string `json:"name"`
@@ -6175,7 +6175,7 @@ type ReleaseRing struct {
 	// Percent Of all tenants, together with the rings before; at least one server
 	Percent *int `json:"percent,omitempty"`
 
-	// SoakSeconds How long the ring runs the release before the next one begins
+	// SoakSeconds How long the ring runs the release until the next one starts
 	SoakSeconds *int `json:"soak_seconds,omitempty"`
 
 	// Tenants Their servers are in the ring
@@ -6190,10 +6190,10 @@ type ReleaseServer struct {
 	FromImage *string `json:"from_image,omitempty"`
 	Message   *string `json:"message,omitempty"`
 
-	// OfflineSeconds The longest time that one of its sites was offline, so far
+	// OfflineSeconds The longest time that a site of it was offline, so far
 	OfflineSeconds float64 `json:"offline_seconds"`
 
-	// Phase What is being done
+	// Phase The current step
 	Phase *string `json:"phase,omitempty"`
 
 	// Reason image_unavailable, backup_failed, site_not_closed, bench_unhealthy, migrate_failed, wrong_version, site_not_answering, update_interrupted, rollback_failed
@@ -6214,7 +6214,7 @@ type RemainingInstance struct {
 	GroupId    string `json:"group_id"`
 	InstanceId string `json:"instance_id"`
 
-	// Leaving Whether its group replaces it by now; else it waits for its org's limit
+	// Leaving Whether its group already replaces it; else it waits for its org's limit
 	Leaving bool    `json:"leaving"`
 	Message *string `json:"message,omitempty"`
 	OrgId   string  `json:"org_id"`
@@ -6262,7 +6262,7 @@ type RestoreJob struct {
 	CreatedAt time.Time `json:"created_at"`
 	CreatedBy string    `json:"created_by"`
 
-	// Elsewhere The site is made anew at another place
+	// Elsewhere The site is recreated at another place
 	Elsewhere  *bool      `json:"elsewhere,omitempty"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 	JobId      string     `json:"job_id"`
@@ -6274,7 +6274,7 @@ type RestoreJob struct {
 	Operation *Operation `json:"operation,omitempty"`
 	OrgId     string     `json:"org_id"`
 
-	// SnapshotId What is restored; or backup_id
+	// SnapshotId The restored snapshot; or backup_id
 	SnapshotId *string   `json:"snapshot_id,omitempty"`
 	Status     JobStatus `json:"status"`
 	TenantId   string    `json:"tenant_id"`
@@ -6293,7 +6293,7 @@ type Role = prego.Role
 
 // RollBackGroup defines model for RollBackGroup.
 type RollBackGroup struct {
-	// Release The release to go back to; by default the last one that was good besides the present one
+	// Release The release to go back to; by default the last good one besides the present one
 	//
 	// Example: 3
 	Release *int `json:"release,omitempty"`
@@ -6433,7 +6433,7 @@ type SearchResult struct {
 	// Gone Whether it has ended: deleted, terminated, stopped
 	Gone bool `json:"gone"`
 
-	// Href Its path in this API; of what is shown only within something else, the path of that
+	// Href Its path in this API, or its container's path
 	//
 	// Example: /v1/servers/node-eu-1
 	Href string `json:"href"`
@@ -6450,7 +6450,7 @@ type SearchResult struct {
 	// OrgId The org that owns it, if one does
 	OrgId *string `json:"org_id,omitempty"`
 
-	// Status Its status or state, empty for what has none
+	// Status Its status or state, if it has one
 	Status string `json:"status"`
 
 	// Value The value that matched
@@ -6500,7 +6500,7 @@ type Server struct {
 	// Generation 1, plus 1 for each retry
 	Generation int `json:"generation"`
 
-	// Holds What is on the server and would be lost with its machine; absent if that is nothing
+	// Holds Content that would be lost with the server's machine; absent if there is none
 	Holds                *ServerUse `json:"holds,omitempty"`
 	ImportedFromPulumiAt *time.Time `json:"imported_from_pulumi_at,omitempty"`
 	InfraProvider        string     `json:"infra_provider"`
@@ -6508,7 +6508,7 @@ type Server struct {
 	// ManagedBy What created the server
 	ManagedBy ServerManagedBy `json:"managed_by"`
 
-	// Patches Which of Debian's security updates the host lacks, as its agent tells when that changes, and once a day
+	// Patches Debian's security updates that the host lacks; its agent reports changes, and once a day
 	Patches *Patches `json:"patches,omitempty"`
 
 	// Provider The machine at the provider
@@ -6566,7 +6566,7 @@ type ServerPeers struct {
 	// Epoch Grows whenever cidrs changes
 	Epoch int64 `json:"epoch"`
 
-	// Leaving Those of cidrs that are no longer set
+	// Leaving Of cidrs, the ones no longer set
 	Leaving []string      `json:"leaving"`
 	Servers []PeersBehind `json:"servers"`
 }
@@ -6668,7 +6668,7 @@ type ServerSummary struct {
 	Host          *string `json:"host,omitempty"`
 	InfraProvider string  `json:"infra_provider"`
 
-	// PatchState pending: security updates are missing. reboot: none is, but the host runs code that was replaced. unknown: its agent has not told
+	// PatchState pending: security updates are missing. reboot: none is, but the host runs replaced code. unknown: no report
 	PatchState *PatchState `json:"patch_state,omitempty"`
 
 	// Region Part of the world; the configuration maps it to locations of the provider
@@ -6687,7 +6687,7 @@ type ServerSummary struct {
 	Tags         []string `json:"tags"`
 }
 
-// ServerUse What is on the server and would be lost with its machine; absent if that is nothing
+// ServerUse Content that would be lost with the server's machine; absent if there is none
 type ServerUse struct {
 	// Instances Instances of process groups that are not stopped
 	Instances int `json:"instances"`
@@ -6716,7 +6716,7 @@ type SetQuota struct {
 	Reason string `json:"reason"`
 }
 
-// Severity critical: somebody should look at once. warning: somebody has to act, today. info: good to know
+// Severity critical: act immediately. warning: act today. info: good to know
 type Severity = attention.Severity
 
 // Share A number of instances, or a percentage of the replicas
@@ -7076,7 +7076,7 @@ type Tenant struct {
 	// Plan What a tenant pays for
 	Plan Plan `json:"plan"`
 
-	// Policy Whether each tenant gets a server of its own
+	// Policy Whether each tenant gets a dedicated server
 	Policy PlacementMode `json:"policy"`
 
 	// Region Part of the world; the configuration maps it to locations of the provider
@@ -7198,7 +7198,7 @@ type TenantLoss struct {
 	// LostAt When the server was last heard of
 	LostAt time.Time `json:"lost_at"`
 
-	// LostMinutes From the backup to the loss, rounded up: what was written then is lost
+	// LostMinutes From the backup to the loss, rounded up: writes of that time are lost
 	LostMinutes *int      `json:"lost_minutes,omitempty"`
 	NotedAt     time.Time `json:"noted_at"`
 
@@ -7397,7 +7397,7 @@ type VolumeBackup struct {
 	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 
-	// FrozenMs For how long nobody could write to the volume; absent where a file system can't be frozen
+	// FrozenMs For how long the volume was frozen; absent where a file system can't be frozen
 	FrozenMs *int64 `json:"frozen_ms,omitempty"`
 
 	// HeldAt While it is held nothing deletes it
@@ -7437,7 +7437,7 @@ type VolumeBackup struct {
 	// State `making` on its host, `uploading` to object storage, `stored` once its manifest was written and read back
 	State BackupState `json:"state"`
 
-	// TakenAt The moment that it is of: what was written later is not in it
+	// TakenAt Its moment: later writes are not in it
 	TakenAt *time.Time `json:"taken_at,omitempty"`
 
 	// Verified It was restored and found good
@@ -7576,13 +7576,13 @@ type WarmPoolList struct {
 
 // WhatIf defines model for WhatIf.
 type WhatIf struct {
-	// Change What is otherwise; what is absent stays as it is
+	// Change The differences; absent fields stay as they are
 	Change WhatIfChange `json:"change"`
 
 	// Request A tenant to be placed
 	Request *PlacementRequest `json:"request,omitempty"`
 
-	// TenantId As if one more like this one were to be placed; or else `request`
+	// TenantId As for placing another tenant like this; or else `request`
 	//
 	// Example: t-k3jq5x2m7abc
 	TenantId *prego.TenantID `json:"tenant_id,omitempty"`
@@ -7597,7 +7597,7 @@ type WhatIfAnswer struct {
 	Line PlacementLine `json:"line"`
 }
 
-// WhatIfChange What is otherwise; what is absent stays as it is
+// WhatIfChange The differences; absent fields stay as they are
 type WhatIfChange struct {
 	// AddServer One more server, active and empty
 	AddServer *WhatIfServer `json:"add_server,omitempty"`
@@ -7605,7 +7605,7 @@ type WhatIfChange struct {
 	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
 	Constraint *Constraint `json:"constraint,omitempty"`
 
-	// Cordon Servers that take nobody new
+	// Cordon Servers that take no new tenants
 	Cordon         *[]ServerID `json:"cordon,omitempty"`
 	DedicatedRedis *bool       `json:"dedicated_redis,omitempty"`
 
@@ -8105,7 +8105,7 @@ type GetCostsParams struct {
 	// Month A calendar month, in UTC; the current one when left out
 	Month *string `form:"month,omitempty" json:"month,omitempty"`
 
-	// Id Only the rows of these things; the sums stay those of the month
+	// Id Only the rows of these objects; the sums cover the whole month
 	Id *[]string `form:"id,omitempty" json:"id,omitempty"`
 
 	// Limit Rows that stand for something; what the others cost is then a row of kind `rest`
@@ -8297,7 +8297,7 @@ type CreateRouteParams struct {
 
 // ListEventsParams defines parameters for ListEvents.
 type ListEventsParams struct {
-	// Since Only what came after this cursor. Without it the feed is followed from its end, or from `tail` events before that
+	// Since Only events after this cursor. Without it the feed is followed from its end, or from `tail` events before that
 	Since *string `form:"since,omitempty" json:"since,omitempty"`
 
 	// Tail Begin with so many of the newest events; not with `since`
@@ -8726,7 +8726,7 @@ type PutOrgParams struct {
 
 // ListOrgEventsParams defines parameters for ListOrgEvents.
 type ListOrgEventsParams struct {
-	// Type Only types that begin like one of these, for example `tenant.`
+	// Type Only types with these prefixes, for example `tenant.`
 	Type *[]string `form:"type,omitempty" json:"type,omitempty"`
 
 	// Subject Only what happened to these
@@ -9083,7 +9083,7 @@ type ListServersParams struct {
 	// FleetId Only members of these fleets
 	FleetId *[]FleetID `form:"fleet_id,omitempty" json:"fleet_id,omitempty"`
 
-	// PatchState Only those that stand to security updates like this
+	// PatchState Only servers in these states of security updates
 	PatchState *[]PatchState `form:"patch_state,omitempty" json:"patch_state,omitempty"`
 
 	// Tag Only with all of these tags; case does not matter
@@ -9938,7 +9938,7 @@ type ServerInterface interface {
 	// GetBackupPolicy Show the backup policy of a plan or a tenant
 	// (GET /v1/backup-policies/{owner})
 	GetBackupPolicy(ctx echo.Context, owner BackupPolicyOwner) error
-	// PutBackupPolicy Set when a plan's tenants or a tenant are backed up, and what is kept
+	// PutBackupPolicy Set the schedule and retention of a plan's tenants or of a tenant
 	// (PUT /v1/backup-policies/{owner})
 	PutBackupPolicy(ctx echo.Context, owner BackupPolicyOwner, params PutBackupPolicyParams) error
 	// ReleaseBackups Release the backups of a tenant or of a volume that is held
@@ -9956,7 +9956,7 @@ type ServerInterface interface {
 	// GetCertificate Show a certificate with its last orders
 	// (GET /v1/certificates/{certificate_id})
 	GetCertificate(ctx echo.Context, certificateId CertificateIDInPath) error
-	// RenewCertificate Order a certificate anew
+	// RenewCertificate Order a new certificate
 	// (POST /v1/certificates/{certificate_id}/renew)
 	RenewCertificate(ctx echo.Context, certificateId CertificateIDInPath, params RenewCertificateParams) error
 	// CreateConsoleLogin Log in to the console
@@ -10130,7 +10130,7 @@ type ServerInterface interface {
 	// ListIPv4Addresses List the IPv4 addresses of all environments
 	// (GET /v1/ipv4-addresses)
 	ListIPv4Addresses(ctx echo.Context, params ListIPv4AddressesParams) error
-	// ListLedger List what is billed
+	// ListLedger List billed resources
 	// (GET /v1/ledger)
 	ListLedger(ctx echo.Context, params ListLedgerParams) error
 	// GetOperation Show the status of an operation
@@ -10172,10 +10172,10 @@ type ServerInterface interface {
 	// UnsetOrgQuota Remove an override
 	// (DELETE /v1/orgs/{org_id}/quotas/{dimension})
 	UnsetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath) error
-	// GetOrgQuota Show one of an org's quotas
+	// GetOrgQuota Show a quota of an org
 	// (GET /v1/orgs/{org_id}/quotas/{dimension})
 	GetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath) error
-	// SetOrgQuota Override one of an org's limits
+	// SetOrgQuota Override a limit of an org
 	// (PUT /v1/orgs/{org_id}/quotas/{dimension})
 	SetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath, params SetOrgQuotaParams) error
 	// PlanPacking Plan moves that empty app servers
@@ -10229,7 +10229,7 @@ type ServerInterface interface {
 	// PutPolicy Replace a policy's spec
 	// (PUT /v1/policies/{policy_id})
 	PutPolicy(ctx echo.Context, policyId PolicyID, params PutPolicyParams) error
-	// ListQueue List who waits for capacity
+	// ListQueue List requests that wait for capacity
 	// (GET /v1/queue)
 	ListQueue(ctx echo.Context, params ListQueueParams) error
 	// ListRebalances List packing plans that are carried out, or were
@@ -10547,7 +10547,7 @@ type ServerInterface interface {
 	// ListVolumeRestores List the restores of a volume
 	// (GET /v1/volumes/{volume_id}/restores)
 	ListVolumeRestores(ctx echo.Context, volumeId VolumeInPath, params ListVolumeRestoresParams) error
-	// CreateVolumeRestore Restore a volume from one of its backups
+	// CreateVolumeRestore Restore a volume from a backup
 	// (POST /v1/volumes/{volume_id}/restores)
 	CreateVolumeRestore(ctx echo.Context, volumeId VolumeInPath, params CreateVolumeRestoreParams) error
 	// GetVolumeRestore Show a restore of a volume
