@@ -32,15 +32,15 @@ const (
 
 	// certificateLife is so short that some are renewed within a play, at two thirds of it.
 	certificateLife = 24 * time.Minute
-	// What the authority allows, as newPlayed (app/world_test.go) says to the control plane. Three times as much is taken
-	// here: orders may come some time after they are accounted for, and together.
+	// The authority's limits, as newPlayed (app/world_test.go) configures them in the control plane. The authority
+	// allows three times as much: orders may come some time after they are accounted for, and together.
 	authorityOrders, authorityOrdersPer     = 2, 8 * time.Minute
 	authorityFailures, authorityFailuresPer = 5, time.Hour
 )
 
-// authority speaks ACME (RFC 8555), in memory: it checks what is signed, its nonces, and the answers to its challenges,
-// which it looks for itself. Statuses, problems and documents are those of the RFC; a pending order for the same names is
-// answered again, as Let's Encrypt does (github.com/letsencrypt/boulder, ra.NewOrder).
+// authority implements ACME (RFC 8555) in memory: it checks signatures, nonces, and the answers to its challenges,
+// which it fetches itself. Statuses, problems and documents follow the RFC; a pending order for the same names is
+// returned again, as Let's Encrypt does (github.com/letsencrypt/boulder, ra.NewOrder).
 type authority struct {
 	w       *World
 	key     *ecdsa.PrivateKey
@@ -63,7 +63,7 @@ type acmeOrder struct {
 	names       []string
 	authz       []int
 	replaces    string
-	state       string // pending and ready are those of its authorizations
+	state       string // pending and ready follow from its authorizations
 	expires     time.Time
 	csr         *x509.CertificateRequest
 	issue       time.Time
@@ -74,7 +74,7 @@ type acmeAuthz struct {
 	name    string
 	wild    bool
 	state   string
-	asked   bool // somebody looks
+	asked   bool // a lookup is under way
 	problem map[string]any
 	token   string
 }
@@ -198,7 +198,8 @@ func (a *authority) directory(w http.ResponseWriter) {
 	writeACME(w, http.StatusOK, map[string]any{"newNonce": authorityURL + "/new-nonce", "newAccount": authorityURL + "/new-account", "newOrder": authorityURL + "/new-order"})
 }
 
-// signedBy checks who has signed a request (RFC 8555 §6.2 to §6.5); nil after it has answered.
+// signedBy verifies the signature of a request (RFC 8555 §6.2 to §6.5) and returns its account; nil after it has
+// answered.
 func (a *authority) signedBy(w http.ResponseWriter, r *http.Request, body []byte) (payload []byte, key *jose.JSONWebKey, account int) {
 	bad := func(typ, detail string) ([]byte, *jose.JSONWebKey, int) {
 		refuseACME(w, http.StatusBadRequest, typ, detail)
@@ -422,10 +423,10 @@ func (a *authority) validate(z *acmeAuthz, kind string, account int) {
 	if kind == "dns-01" {
 		sum := sha256.Sum256([]byte(want))
 		if texts := a.w.names.texts("_acme-challenge." + z.name); !slices.Contains(texts, base64.RawURLEncoding.EncodeToString(sum[:])) {
-			problem = problemACME(http.StatusForbidden, "unauthorized", fmt.Sprintf("the TXT record of %s says %v", z.name, texts))
+			problem = problemACME(http.StatusForbidden, "unauthorized", fmt.Sprintf("the TXT record of %s is %v", z.name, texts))
 		}
 	} else {
-		// It looks from several places, some of which meet another address.
+		// It looks from several places, and some resolve another address.
 		for range 2 {
 			status, body, err := a.w.names.browse(z.name, "/.well-known/acme-challenge/"+z.token)
 			switch {

@@ -44,8 +44,8 @@ func (o *overAuthority) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// TestTheAuthorityLooksItself: for the control plane's own client. It issues once the answer is in the zone's name servers, and
-// believes nobody whose signature is another's.
+// TestTheAuthorityLooksItself: with the control plane's own client. It issues once the answer is in the zone's name
+// servers, and rejects foreign signatures.
 func TestTheAuthorityLooksItself(t *testing.T) {
 	bare(t, func(w *World) {
 		w.Schedule.Free()
@@ -76,7 +76,7 @@ func TestTheAuthorityLooksItself(t *testing.T) {
 		require.NoError(t, err)
 		twice, err := client().Place(ctx, account, names, "")
 		require.NoError(t, err)
-		require.Equal(t, order.Location, twice.Location, "one that is pending is answered again")
+		require.Equal(t, order.Location, twice.Location, "a pending order is returned again")
 		validated := func() tenant.AuthorityOrder {
 			z, err := client().Authorization(ctx, account, order.Authz[0], tenant.ChallengeDNS)
 			require.NoError(t, err)
@@ -103,7 +103,7 @@ func TestTheAuthorityLooksItself(t *testing.T) {
 		require.NoError(t, err)
 		_, err = client().Order(ctx, stranger, order.Location)
 		require.ErrorContains(t, err, "the signature is wrong")
-		// A nonce that was used: the client gets another and goes on.
+		// A used nonce: the client gets another and continues.
 		over.before = func(_ *http.Request, body []byte) []byte {
 			clear(w.authority.nonces)
 			over.before = nil

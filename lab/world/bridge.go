@@ -15,11 +15,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// bridge is how a bubble of testing/synctest reaches Postgres. Its goroutines are outside the
-// bubble, where time is real: one for each session, which reads ahead, and one that looks
-// for statements that wait for a lock. A goroutine of the bubble that waits for an answer
-// keeps the bubble's clock from going on; one whose statement waits for a lock of another
-// does not.
+// bridge connects a bubble of testing/synctest with Postgres. Its goroutines are outside the bubble, where time is
+// real: one for each session, which reads ahead, and one that looks for statements that wait for a lock. A goroutine of
+// the bubble that waits for an answer stops the bubble's clock; if its statement waits for a lock of another, it does
+// not.
 //
 // Sessions outlive connections and plays: what Postgres has learned of the schema, and what
 // it has prepared, it has not to learn again.
@@ -35,7 +34,7 @@ type bridge struct {
 	waiting atomic.Int32 // goroutines of the bubble that wait for an answer
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
-	free    []*session // the one that was used last comes last
+	free    []*session // the last used session is last
 	watcher *session   // never free
 	made    int
 
@@ -53,7 +52,7 @@ type dialed struct {
 	err error
 }
 
-// leave asks to be told when Postgres has ended these sessions' transactions.
+// leave requests a notification when Postgres has ended these sessions' transactions.
 type leave struct {
 	sessions []*session
 	over     chan<- struct{}
@@ -103,7 +102,7 @@ func newBridge(ctx context.Context, url string) (*bridge, error) {
 	return b, nil
 }
 
-// connect takes a free session, or begins one. Who watches has one of its own, which has planned the invariants.
+// connect takes a free session, or starts one. Watchers have a separate session, which has planned the invariants.
 func (b *bridge) connect(ctx context.Context, watches bool) (*conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,7 +125,7 @@ func (b *bridge) connect(ctx context.Context, watches bool) (*conn, error) {
 			b.watcher = s
 		}
 	}
-	c := &conn{b: b, s: s, news: make(chan struct{}, 1), waits: -1} // a channel of its own: who still waits by an old connection must not take the news of this one
+	c := &conn{b: b, s: s, news: make(chan struct{}, 1), waits: -1} // a new channel: waiters of an old connection must not take its news
 	s.mu.Lock()
 	s.owner = c
 	s.mu.Unlock()
@@ -134,11 +133,11 @@ func (b *bridge) connect(ctx context.Context, watches bool) (*conn, error) {
 	return c, nil
 }
 
-// patience is how long an answer that nobody waits for any more is waited for.
+// patience is the maximal wait for an answer without a reader.
 const patience = 20 * time.Millisecond
 
-// clean ends the transactions of sessions whose connections were cut or closed, so that
-// others can use them. One that still waits for something is ended altogether.
+// clean ends the transactions of sessions whose connections were cut or closed, so that others can use them. A session
+// that still waits is ended altogether.
 func (b *bridge) clean(ctx context.Context, ender *pgx.Conn, sessions []*session) {
 	var gone []uint32
 	for _, s := range sessions {
@@ -153,7 +152,7 @@ func (b *bridge) clean(ctx context.Context, ender *pgx.Conn, sessions []*session
 		_ = s.raw.Close()
 		gone = append(gone, s.pid)
 	}
-	for n := 1; n > 0 && len(gone) > 0; time.Sleep(500 * time.Microsecond) { // one that waits for a lock does not notice by itself
+	for n := 1; n > 0 && len(gone) > 0; time.Sleep(500 * time.Microsecond) { // a session that waits for a lock does not notice by itself
 		if err := ender.QueryRow(ctx, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid = ANY ($1)`, gone).Scan(&n); err != nil {
 			return
 		}
@@ -168,7 +167,7 @@ func (b *bridge) dial(watches bool) (*conn, error) {
 	return d.c, d.err
 }
 
-// pause waits in real time, and keeps the bubble's clock from going on meanwhile.
+// pause waits in real time, and stops the bubble's clock meanwhile.
 func (b *bridge) pause(d time.Duration) {
 	over := <-b.ends
 	b.pauses <- nap{d: d, over: over}
@@ -194,7 +193,7 @@ func (b *bridge) left(conns ...*conn) {
 // lookEvery is how often statements are looked at that have no answer yet.
 const lookEvery = 2 * time.Millisecond
 
-// lookForLocks tells connections that their statement waits for a lock.
+// lookForLocks notifies connections whose statement waits for a lock.
 func (b *bridge) lookForLocks(ctx context.Context, looker *pgx.Conn) {
 	defer func() { _ = looker.Close(context.WithoutCancel(ctx)) }()
 	t := time.NewTicker(lookEvery)
@@ -224,8 +223,8 @@ func (b *bridge) lookForLocks(ctx context.Context, looker *pgx.Conn) {
 		if len(late) == 0 {
 			continue
 		}
-		// Whether the session shows that it waits does not tell: it does so until it runs again, which on a busy
-		// machine is long after the lock was given to it.
+		// The session's wait state is no proof: it stays until the session runs again, which on a busy machine is long
+		// after it got the lock.
 		rows, err := looker.Query(ctx, `SELECT p FROM unnest($1::int[]) p WHERE cardinality(pg_blocking_pids(p)) > 0`, pids)
 		if err != nil {
 			continue
@@ -242,7 +241,7 @@ func (b *bridge) lookForLocks(ctx context.Context, looker *pgx.Conn) {
 // conn is one connection, as the bubble sees it.
 type conn struct {
 	b    *bridge
-	news chan struct{} // made outside: who waits for it does not let the clock go on
+	news chan struct{} // created outside: waiting for it stops the clock
 
 	mu      sync.Mutex
 	s       *session // nil when it has none any more
@@ -261,7 +260,7 @@ type conn struct {
 	onClose func()
 }
 
-// tell changes the connection and wakes who waits for it.
+// tell changes the connection and wakes its waiters.
 func (c *conn) tell(change func()) {
 	c.mu.Lock()
 	change()
@@ -367,7 +366,7 @@ func (c *conn) isCut() bool {
 
 func (c *conn) cutFor(why error) { c.tell(func() { c.cutNow(why) }) }
 
-// What a client says first.
+// The client's first message.
 const (
 	startup = 3 << 16
 	cancels = 80877102
@@ -385,7 +384,7 @@ func (c *conn) Write(p []byte) (int, error) {
 		return 0, io.ErrClosedPipe
 	case started:
 		err := s.ask(clock, p)
-		if bytes.HasSuffix(p, []byte{'X', 0, 0, 0, 4}) { // a server that is told so ends the connection
+		if bytes.HasSuffix(p, []byte{'X', 0, 0, 0, 4}) { // this message makes a server end the connection
 			c.tell(func() { c.err = io.EOF })
 		}
 		return len(p), err
@@ -398,7 +397,7 @@ func (c *conn) Write(p []byte) (int, error) {
 		c.tell(func() { c.buf = append(c.buf, s.hello...) })
 		return len(p), nil
 	case cancels:
-		raw, err := net.Dial(s.raw.RemoteAddr().Network(), s.raw.RemoteAddr().String()) //nolint:noctx // Postgres answers at once
+		raw, err := net.Dial(s.raw.RemoteAddr().Network(), s.raw.RemoteAddr().String()) //nolint:noctx // Postgres answers immediately
 		if err != nil {
 			return 0, err
 		}

@@ -19,10 +19,9 @@ import (
 	"github.com/prego/prego/migrations"
 )
 
-// The clock of SQL. It is there before the migrations run, so that column defaults and
-// functions mean it, and in a schema that is searched before pg_catalog. A session says what
-// time it is; without that, it is the real time. Randomness comes from a sequence. Transactions
-// that are under way are those of this database: others in the cluster are not of the play.
+// The clock of SQL. It exists before the migrations run, so that column defaults and functions use it, and in a schema
+// that is searched before pg_catalog. A session sets the time; without that, it is the real time. Randomness comes from
+// a sequence. Open transactions are this database's only: others in the cluster are not of the play.
 const sqlClock = `
 CREATE SEQUENCE world_draws;
 CREATE FUNCTION now() RETURNS timestamptz LANGUAGE sql STABLE AS
@@ -44,8 +43,8 @@ CREATE FUNCTION pg_current_snapshot() RETURNS pg_snapshot LANGUAGE sql AS $$
 	GROUP BY top $$;
 CREATE FUNCTION planted(bug text) RETURNS boolean LANGUAGE sql STABLE AS $$ SELECT COALESCE(current_setting('world.bug', true) = bug, false) $$;`
 
-// sqlReset makes a database as it was after the migrations, but for what Postgres has
-// learned of it. What was in it then is kept in a schema of its own.
+// sqlReset brings a database back to its state after the migrations, except what Postgres has learned of it. A separate
+// schema keeps the content of that moment.
 const sqlReset = `
 CREATE SCHEMA world_kept;
 DO $$
@@ -165,7 +164,8 @@ func makeTemplate(t testing.TB) {
 	}
 }
 
-// Bug is the planted bug that happens, of those that the program was built with (tools/planted.sh); "" for none. It is set before the first play.
+// Bug is the active planted bug, of the bugs that the program was built with (tools/planted.sh); "" for none. It is set
+// before the first play.
 var Bug string
 
 // alter sets the settings of a database, which are not cloned.

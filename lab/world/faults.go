@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Fault is one that happened: the nth opportunity of its kind.
+// Fault is a fault that happened: the nth opportunity of its kind.
 type Fault struct {
 	Kind  string
 	N     int
@@ -28,11 +28,11 @@ var kinds = map[string]float64{
 	"start_away":       0.25,  // the same, of an API that starts a run
 	"temporal_lost":    0.01,  // it is, and the answer is lost: activities that ended run again
 	"provider_refused": 0.03,  // the provider's connection is refused
-	"provider_lost":    0.03,  // it did what was asked, and the answer is lost
+	"provider_lost":    0.03,  // it acted, and the answer is lost
 	"provider_500":     0.03,
 	"provider_429":     0.02,
 	"provider_slow":    0.02, // it answers later than the request waits
-	"provider_late":    0.02, // the answer is lost, and what was asked happens a minute later
+	"provider_late":    0.02, // the answer is lost, and it acts a minute later
 	"worker_dies":      0.0015,
 	"gateway_dies":     0.001,
 	"api_dies":         0.001,
@@ -48,16 +48,16 @@ var kinds = map[string]float64{
 	"host_full":        0.05,   // a host's disk is full
 	"s3_refused":       0.03,   // object storage's connection is refused, to the control plane or to a host
 	"s3_500":           0.03,   // or it fails
-	"s3_lost":          0.03,   // or it did what was asked, and the answer is lost
+	"s3_lost":          0.03,   // or it acted, and the answer is lost
 	"dns_refused":      0.05,   // the provider's zones can't be reached
 	"dns_500":          0.05,   // or it fails
-	"dns_lost":         0.06,   // or it did what was asked, and the answer is lost
-	"resolver_refused": 0.03,   // a name server does not answer, or can't tell
+	"dns_lost":         0.06,   // or it acted, and the answer is lost
+	"resolver_refused": 0.03,   // a name server does not answer, or fails
 	"resolver_fails":   0.03,
-	"resolver_stale":   0.1,   // a resolver says what was so some minutes ago
+	"resolver_stale":   0.1,   // a resolver answers with some minutes old data
 	"acme_refused":     0.03,  // the certificate authority's connection is refused
 	"acme_500":         0.03,  // or it fails
-	"acme_lost":        0.03,  // or it did what was asked, and the answer is lost
+	"acme_lost":        0.03,  // or it acted, and the answer is lost
 	"acme_nonce":       0.03,  // or it does not know a nonce any more
 	"partition":        0.004, // a host and the control plane don't reach each other for three minutes
 }
@@ -65,8 +65,8 @@ var kinds = map[string]float64{
 // Kinds are the kinds of faults, sorted.
 func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
 
-// Faults decides by the seed which faults happen. It has a stream of chances of its own for
-// each kind, so that leaving one out leaves the others as they are.
+// Faults decides by the seed which faults happen. Each kind has a separate random stream, so that leaving one out does
+// not change the others.
 type Faults struct {
 	mu      sync.Mutex
 	on      map[string]float64
@@ -95,8 +95,8 @@ func newFaults(seed uint64, sayf func(string, ...any)) *Faults {
 	return f
 }
 
-// steady makes the pause of a library before it tries again, whose length it draws from a source that all
-// share, independent of who has drawn from it before.
+// steady makes the pause of a library before its next attempt, which comes from a shared random source, independent of
+// earlier draws.
 func steady(seed, n uint64) {
 	libraries.Seed(int64(seed*1_000_003 + n)) //nolint:staticcheck,gosec // works with GODEBUG=randseednop=0
 }
@@ -137,12 +137,12 @@ func (f *Faults) isStopped() bool {
 	return f.stopped
 }
 
-// Log are those that happened.
+// Log are the faults that happened.
 func (f *Faults) Log() []Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.log)
 }
 
-// Swarm says which kinds are on.
+// Swarm returns the active kinds.
 func (f *Faults) Swarm() string { return strings.Join(slices.Sorted(maps.Keys(f.on)), " ") }

@@ -33,7 +33,7 @@ const filler = 700
 // backups are the verbs of backups on a site that is finished (agent/site/backup.go, sealed.go, adopt.go, check.go).
 func (h *host) backups(name string, s *site, verb string, args []string, secrets map[string]string) (out string, known bool, err error) {
 	switch verb {
-	case "backup": // one that is there is the answer to a repeated call
+	case "backup": // an existing one is the answer to a repeated call
 		if _, there := s.kept[args[0]]; !there {
 			put(&s.kept, args[0], kept{Of: args[0], Site: name, contents: s.clone()})
 		}
@@ -55,7 +55,7 @@ func (h *host) backups(name string, s *site, verb string, args []string, secrets
 		case !there:
 			err = coded3(wire.FailedNoBackup, "site %s has no backup %s", name, args[0])
 		case !s.same(k.contents) || !slices.Equal(s.Apps, k.Apps):
-			err = coded3(wire.FailedIncomplete, "the site lacks what is in the backup")
+			err = coded3(wire.FailedIncomplete, "the site lacks content of the backup")
 		default:
 			out = printed(wire.CheckedSite{Tables: 1, Rows: int64(len(s.Rows)), Files: int64(len(s.Files)), Apps: append([]string{"frappe"}, s.Apps...)})
 		}
@@ -91,13 +91,13 @@ func backupReport(name, backup string) string {
 	return fmt.Sprintf(`{"name": %q, "files": [{"path": "%s-database.sql.gz", "bytes": 1000}, {"path": "%s-files.tar", "bytes": 100}, {"path": "%s-private-files.tar", "bytes": 100}], "bytes": 1200}`, backup, dir, dir, dir)
 }
 
-// drop deletes what is sealed, or half of it (agent/site/sealed.go, dropSealed).
+// drop deletes sealed files, complete or not (agent/site/sealed.go, dropSealed).
 func (s *site) drop(name string) {
 	delete(s.spool, name)
 	delete(s.report, name)
 }
 
-// filled is what a command leaves of which the disk was too full.
+// filled is the remainder of a command on a full disk.
 func (h *host) filled(args []string) {
 	if len(args) > 3 && args[2] == "restore" { // Frappe has dropped the database by then
 		if s := h.sites[args[1]]; s != nil {

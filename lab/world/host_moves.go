@@ -13,14 +13,14 @@ import (
 type packed struct {
 	// Of the directory (agent/site/move.go, pack).
 	List     []int             `json:"list,omitempty"`  // all that the site has
-	Files    []int             `json:"files,omitempty"` // of them, those that are not in the archive before
+	Files    []int             `json:"files,omitempty"` // of them, the new ones since the previous archive
 	Kept     map[string]kept   `json:"kept,omitempty"`
 	Settings map[string]string `json:"settings,omitempty"`
 	Offline  bool              `json:"offline,omitempty"`
 	Held     bool              `json:"held,omitempty"`
 	Restored string            `json:"restored,omitempty"`
 	Cache    bool              `json:"cache,omitempty"`
-	// Of the database (agent/site/data.go). Since is the moment that it goes on from, 0 for all rows.
+	// Of the database (agent/site/data.go). Since is the moment that it continues from, 0 for all rows.
 	Moment    int      `json:"moment,omitempty"`
 	Since     int      `json:"since,omitempty"`
 	Rows      []int    `json:"rows,omitempty"`
@@ -31,8 +31,8 @@ type packed struct {
 
 const moveFile = "move.json"
 
-// expects makes the directory that a site arrives in, or deletes that of one that has left (agent/site/move.go,
-// expectSite and leaveSite).
+// expects creates the directory of an arriving site, or deletes a left site's (agent/site/move.go, expectSite and
+// leaveSite).
 func (h *host) expects(tenantID string, args []string) (string, error) {
 	verb, name, database := args[0], args[1], args[3]
 	s := h.sites[name]
@@ -67,7 +67,7 @@ func (h *host) moves(name string, s *site, verb string, args []string, secrets m
 			return "", true, unfinished
 		}
 		s.Held = true
-	case "free-site": // one that is held nowhere is free
+	case "free-site": // an unheld site is free
 		if finished {
 			s.Held, s.Arriving, s.settled, s.arrived, s.loaded = false, false, false, nil, 0
 		}
@@ -113,8 +113,8 @@ func (h *host) moves(name string, s *site, verb string, args []string, secrets m
 	return out, true, err
 }
 
-// pack seals an archive of a site's directory or of its database: of all of it, or of what has changed since an
-// earlier one that is still known. The last one of a database goes on from one.
+// pack seals an archive of a site's directory or of its database: of all of it, or of the changes since an earlier,
+// still known one. The last archive of a database continues an earlier one.
 func (h *host) pack(s *site, verb string, args []string) (string, error) {
 	name, recipient := args[0], args[1]
 	if s.report[name] != nil && strings.Contains(printed(s.report[name]), recipient) { // the answer to a repeated call
@@ -134,7 +134,7 @@ func (h *host) pack(s *site, verb string, args []string) (string, error) {
 		was = packed{Files: slices.Clone(s.Files)}
 	} else {
 		if last && !since {
-			return "", errors.New("what the last archive goes on from is not here")
+			return "", errors.New("the predecessor of the last archive is not here")
 		}
 		s.moment++
 		p = packed{Moment: s.moment, Since: before.Moment, Rows: newOf(s.Rows, before.Rows), All: len(s.Rows), Apps: s.Apps, Scheduler: s.Scheduler}
@@ -153,7 +153,7 @@ func (h *host) pack(s *site, verb string, args []string) (string, error) {
 	return printed(out), nil
 }
 
-// newOf are those of all that were not there before.
+// newOf are the files of all that are new.
 func newOf(all, before []int) []int {
 	var out []int
 	for _, n := range all {
@@ -164,7 +164,7 @@ func newOf(all, before []int) []int {
 	return out
 }
 
-// unpack brings an archive into a directory: into one that is no site yet, or, what is missing, into a site that serves.
+// unpack extracts an archive into a directory: into one that is no site yet, or only missing files into a serving site.
 func (s *site) unpack(name string, args []string, secrets map[string]string) error {
 	missing := args[3] == "missing"
 	if !missing && !s.Arriving {
@@ -184,7 +184,7 @@ func (s *site) unpack(name string, args []string, secrets map[string]string) err
 	return nil
 }
 
-// load runs an archive of data in the database. One that comes late, after another, is refused.
+// load loads an archive of data into the database. A late archive, after its successor, is refused.
 func (s *site) load(name string, args []string, secrets map[string]string) error {
 	if !s.Arriving {
 		return fmt.Errorf("no data of site %s is expected here", name)
@@ -199,7 +199,7 @@ func (s *site) load(name string, args []string, secrets map[string]string) error
 	case p.Moment == s.loaded: // repeated
 		s.Rows = s.Rows[:len(s.Rows)-len(p.Rows)]
 	case p.Since != s.loaded:
-		return fmt.Errorf("an archive that goes on from %d comes after that of %d", p.Since, s.loaded)
+		return fmt.Errorf("an archive that continues %d comes after the one of %d", p.Since, s.loaded)
 	}
 	s.Rows = append(s.Rows, p.Rows...)
 	if len(s.Rows) != p.All {
@@ -210,7 +210,7 @@ func (s *site) load(name string, args []string, secrets map[string]string) error
 	return nil
 }
 
-// settle makes a site of what has arrived, which is held until free-site.
+// settle creates a site from the arrived data, held until free-site.
 func (s *site) settle(name string) error {
 	switch {
 	case !s.Arriving:

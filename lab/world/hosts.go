@@ -31,8 +31,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// hosts are those whose power is on or was: the agents' side of the wire, without their
-// processes. What is on a host's disk survives reboots, and goes with the server.
+// hosts are the servers that were ever switched on: the agents' side of the wire, without their processes. The content
+// of a host's disk survives reboots, and goes with the server.
 type hosts struct {
 	w  *World
 	mu sync.Mutex
@@ -323,7 +323,7 @@ func (hs *hosts) ask(ctx context.Context, h *host, method, path, token string, b
 	}
 	rec := httptest.NewRecorder()
 	handler.ServeHTTP(rec, req)
-	if strings.HasPrefix(path, wire.PathEdge+"?") { // edges wait together for what is new, and the seed says who goes on first
+	if strings.HasPrefix(path, wire.PathEdge+"?") { // edges wait together for news, and the seed picks the first
 		hs.w.Schedule.yield(nil, actor, "has an answer")
 	}
 	switch {
@@ -406,12 +406,12 @@ func (a *Agents) Exec(ctx context.Context, serverID prego.ServerID, addr string,
 	return result, nil
 }
 
-// fills reports whether a command writes much, and how it says that the disk is full.
+// fills reports whether a command writes much, and its error for a full disk.
 func fills(args []string) (string, bool) {
 	if slices.ContainsFunc(args, func(a string) bool { return slices.Contains([]string{"new-site", "install-app", "backup"}, a) }) {
 		return "OSError: [Errno 28] No space left on device", true
 	}
-	// What puts back what was before the restore is left alone: that it fails, too, is for a person to mend.
+	// The undo of a restore is exempt: its failure needs a person.
 	if len(args) > 3 && args[0] == "--site" && slices.Contains([]string{"seal-backup", "open-backup", "restore", "pack-site", "unpack-site", "pack-data", "load-data"}, args[2]) && !strings.HasSuffix(args[3], "-before") {
 		return "site: " + wire.FailedDiskFull + ": no space left on device", true // agent/site/sealed.go, noRoom
 	}
@@ -476,7 +476,7 @@ func (a *Agents) StartContainers(ctx context.Context, serverID prego.ServerID, a
 	return a.l.step(ctx, fmt.Sprintf("docker started containers of %s on %s", role, serverID))
 }
 
-// CheckContainers finds what is missing.
+// CheckContainers finds missing containers.
 func (a *Agents) CheckContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error) {
 	_, err := a.reach(ctx, fmt.Sprintf("docker check containers of %s on %s", role, serverID), serverID, addr)
 	if err != nil {
@@ -490,7 +490,7 @@ func (a *Agents) RepairContainers(ctx context.Context, serverID prego.ServerID, 
 	return a.CheckContainers(ctx, serverID, addr, role)
 }
 
-// PeersNow is told that a host is to fetch its document.
+// PeersNow asks a host to fetch its document.
 func (a *Agents) PeersNow(ctx context.Context, serverID prego.ServerID, addr string, version int64) (int64, error) {
 	_, err := a.reach(ctx, fmt.Sprintf("peers %d to %s", version, serverID), serverID, addr)
 	return version, err

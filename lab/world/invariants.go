@@ -16,9 +16,9 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// always are statements that must find nothing, after whatever commit: those that read what a commit wrote are asked after it
-// (watch.go), and all of them every [checkEvery] commits. What may be otherwise between two commits belongs to
-// [open], which is asked until it finds nothing, or to [atLast].
+// always are statements that must find nothing, after any commit: the ones that read the columns of a commit run after
+// it (watch.go), and all of them every [checkEvery] commits. Conditions that may be violated between two commits belong
+// to [open], which runs until it finds nothing, or to [atLast].
 var always = append(alwaysOfNames, []invariant{
 	{"I1 two live rows of one provider resource", `SELECT kind || ' ' || provider_id FROM resources WHERE state <> 'released' AND provider_id IS NOT NULL GROUP BY provider, kind, provider_id HAVING count(*) > 1`},
 	{"I1 a live resource of a server that is terminated", `SELECT r.kind || ' ' || r.name FROM resources r JOIN servers s USING (server_id) WHERE s.status = 'terminated' AND r.state = 'created' AND r.kind IN ('server', 'primary_ip')`},
@@ -29,13 +29,13 @@ var always = append(alwaysOfNames, []invariant{
 	{"I3 tenants of shards counted", `SELECT shard_id FROM db_shards s WHERE current_tenant_count <> (SELECT count(*) FROM tenant_allocations a WHERE a.db_shard_id = s.shard_id AND released_at IS NULL) + ` + away("shard") + `s.shard_id)`},
 	{"I3 tenants of pools counted", `SELECT pool_id FROM redis_pools s WHERE current_tenants <> (SELECT count(*) FROM tenant_allocations a WHERE a.redis_pool_id = s.pool_id AND released_at IS NULL) + ` + away("pool") + `s.pool_id)`},
 	{"I4 a token has one key", `SELECT t.server_id FROM server_bootstrap_tokens t WHERE consumed_at IS NOT NULL GROUP BY server_id, attempt HAVING count(*) > 1`},
-	{"I4 what is terminated has no token", `SELECT t.server_id FROM server_bootstrap_tokens t JOIN servers s USING (server_id) WHERE s.status = 'terminated' AND t.superseded_at IS NULL`},
-	{"I4 what is terminated has no identity", `SELECT server_id FROM servers WHERE status = 'terminated' AND agent_first_seen_at IS NOT NULL AND identity_revoked_at IS NULL`},
+	{"I4 a terminated server has no token", `SELECT t.server_id FROM server_bootstrap_tokens t JOIN servers s USING (server_id) WHERE s.status = 'terminated' AND t.superseded_at IS NULL`},
+	{"I4 a terminated server has no identity", `SELECT server_id FROM servers WHERE status = 'terminated' AND agent_first_seen_at IS NOT NULL AND identity_revoked_at IS NULL`},
 	{"I5 a tenant has one place", `SELECT tenant_id FROM tenant_allocations WHERE released_at IS NULL GROUP BY tenant_id HAVING count(*) > 1`},
 	// Whoever is being provisioned has no site to lose, and gives up the place when its run next looks.
-	{"I5 nobody's place is on a server that is gone", `SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id JOIN tenants t ON t.tenant_id = a.tenant_id
+	{"I5 no place is on a deleted server", `SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id JOIN tenants t ON t.tenant_id = a.tenant_id
 		WHERE a.released_at IS NULL AND s.status = 'terminated' AND t.state NOT IN ('trial', 'provisioning')`},
-	{"I5 a server that is a tenant's alone has nobody else", `SELECT s.server_id FROM servers s JOIN tenant_allocations a ON a.app_server_id = s.server_id AND a.released_at IS NULL WHERE s.dedicated_for_tenant_id <> a.tenant_id`},
+	{"I5 a dedicated server has no other tenant", `SELECT s.server_id FROM servers s JOIN tenant_allocations a ON a.app_server_id = s.server_id AND a.released_at IS NULL WHERE s.dedicated_for_tenant_id <> a.tenant_id`},
 	{"I5 a dedicated place is on the tenant's server", `SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id WHERE a.released_at IS NULL AND a.dedicated AND s.dedicated_for_tenant_id IS DISTINCT FROM a.tenant_id`},
 	{"I5 an active tenant has a place", `SELECT tenant_id FROM tenants t WHERE state = 'active' AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.tenant_id = t.tenant_id AND released_at IS NULL)`},
 	{"I5 an active tenant has a site", `SELECT tenant_id FROM tenants WHERE state = 'active' AND site = ''`},
@@ -52,7 +52,7 @@ var always = append(alwaysOfNames, []invariant{
 		AND NOT EXISTS (SELECT FROM backups b WHERE b.tenant_id = t.tenant_id AND b.kind = 'final' AND b.state = 'stored')`},
 	{"I5 a tenant has one backup under way", `SELECT tenant_id FROM backups WHERE tenant_id IS NOT NULL AND state IN ('queued', 'making', 'uploading') GROUP BY tenant_id HAVING count(*) > 1`},
 	{"I5 a tenant has one move under way", `SELECT tenant_id FROM tenant_moves WHERE finished_at IS NULL GROUP BY tenant_id HAVING count(*) > 1`},
-	{"I5 a tenant is where its move says", `SELECT m.move_id FROM tenant_moves m JOIN tenant_allocations a ON a.allocation_id = m.allocation_id AND a.released_at IS NULL
+	{"I5 a tenant is at its move's place", `SELECT m.move_id FROM tenant_moves m JOIN tenant_allocations a ON a.allocation_id = m.allocation_id AND a.released_at IS NULL
 		WHERE m.finished_at IS NULL AND a.app_server_id <> CASE m.state WHEN 'switched' THEN m.to_server_id ELSE m.from_server_id END`},
 	{"I5 a server that was emptied is empty", `SELECT d.server_id FROM server_maintenances d JOIN servers s USING (server_id) JOIN tenant_allocations a ON a.app_server_id = d.server_id AND a.released_at IS NULL
 		WHERE d.status = 'done' AND d.kind = 'drain' AND NOT d.keep_tenants AND s.cordoned_at IS NOT NULL AND NOT EXISTS (SELECT FROM tenant_moves m WHERE m.tenant_id = a.tenant_id AND m.returned_at IS NOT NULL)`},
@@ -75,7 +75,7 @@ func away(part string) string {
 	return "(SELECT count(*) FROM tenant_moves m WHERE m.finished_at IS NULL AND m.to_server_id IS NOT NULL AND m.moves_" + part + " AND CASE m.state WHEN 'switched' THEN m.from_" + part + "_id ELSE m.to_" + part + "_id END = "
 }
 
-// together asks all of them with one statement, which names those that found something.
+// together runs all of them in one statement, which names the ones with findings.
 func together(all []invariant) string {
 	var out []string
 	for _, inv := range all {
@@ -95,14 +95,14 @@ func (w *World) check(watch *pgxpool.Pool) {
 	w.ask(watch, which)
 }
 
-// bills are the rows of what may be billed, those first that say that it stands.
+// bills are the rows of billed resources, the promised ones first.
 var bills = invariant{"I1 bills", `SELECT CASE state WHEN 'created' THEN '` + stands + `' ELSE '' END || kind || ' ' || name FROM resources WHERE state <> 'released' AND kind IN ('server', 'volume')`}
 
-// stands begins a row of something that nobody has begun to delete.
+// stands starts a row of something that is not being deleted.
 const stands = "stands: "
 
-// checkBills compares the bills with the rows at any moment: a row is there before what it
-// stands for, and until that is gone; and nothing is deleted whose row does not say so.
+// checkBills compares the bills with the rows at any moment: a row exists before its resource, and until that is gone;
+// and nothing is deleted before its row records the deletion.
 func (w *World) checkBills(live []string) {
 	rows, billed := map[string]bool{}, map[string]bool{}
 	for _, e := range w.cloud.Ledger(true) {
@@ -117,7 +117,7 @@ func (w *World) checkBills(live []string) {
 	}
 	for _, e := range w.cloud.Ledger(true) {
 		if name := e.Kind + " " + e.Name; (e.Kind == "server" || e.Kind == "volume") && !rows[name] {
-			w.violationf("I1 what is billed has a row: %s", name)
+			w.violationf("I1 a billed resource has a row: %s", name)
 		}
 	}
 }
@@ -139,14 +139,14 @@ func (w *World) checkPromises(stored []string) {
 		case o == nil || m == nil:
 			w.violationf("I5 a backup that is promised exists: %s: object %v, manifest %v", f[0], o != nil, m != nil)
 		case strconv.Itoa(len(o.body)) != f[2] || strconv.Itoa(o.parts) != f[4] || o.sum() != f[3]:
-			w.violationf("I5 a backup that is promised is what was sealed: %s has %d bytes in %d parts: %s", f[0], len(o.body), o.parts, row)
+			w.violationf("I5 a promised backup is as sealed: %s has %d bytes in %d parts: %s", f[0], len(o.body), o.parts, row)
 		case m.sum() != f[6] || !strings.Contains(string(m.body), f[3]):
 			w.violationf("I5 a backup that is promised has its manifest: %s", f[0])
 		}
 	}
 }
 
-// open are statements that find what is still under way.
+// open are statements that find unfinished work.
 var open = []invariant{
 	{"backups", `SELECT backup_id || ' ' || state FROM backups WHERE state IN ('queued', 'making', 'uploading', 'deleting')`},
 	{"moves", `SELECT move_id || ' ' || state FROM tenant_moves WHERE finished_at IS NULL`},
@@ -160,7 +160,7 @@ var open = []invariant{
 	{"scale-outs", `SELECT event_id::text || ' ' || role FROM scaling_events WHERE finished_at IS NULL`},
 }
 
-// unsettled says what is still under way, "" for nothing.
+// unsettled describes unfinished work, "" for none.
 func (w *World) unsettled(watch *pgxpool.Pool) string {
 	out, err := w.rows(watch, openSQL)
 	if err != nil {
@@ -189,12 +189,12 @@ func (w *World) unknown(watch *pgxpool.Pool) []string {
 		}
 	}
 	if len(uploads) > 0 && len(w.Faults.Log()) == 0 {
-		out = append(out, "uploads that nobody ends: "+strings.Join(uploads, ", "))
+		out = append(out, "uploads without an end: "+strings.Join(uploads, ", "))
 	}
 	return out
 }
 
-// billed compares what is billed with what is owned.
+// billed compares billed resources with owned ones.
 func (w *World) billed(watch *pgxpool.Pool) []string {
 	owned, err := w.rows(watch, `SELECT kind || ' ' || provider_id FROM resources WHERE state = 'created' AND kind IN ('server', 'volume', 'primary_ip', 'floating_ip', 'image') ORDER BY 1`)
 	if err != nil {
@@ -221,8 +221,8 @@ func (w *World) billed(watch *pgxpool.Pool) []string {
 // atLast are statements that must find nothing once everything has converged.
 var atLast = []invariant{
 	{"I5 who failed or is gone has no place", `SELECT t.tenant_id || ' ' || t.state FROM tenants t JOIN tenant_allocations a USING (tenant_id) WHERE a.released_at IS NULL AND t.state IN ('failed', 'data_purged')`},
-	{"I5 no server is kept for somebody who is gone", `SELECT s.server_id FROM servers s JOIN tenants t ON t.tenant_id = s.dedicated_for_tenant_id WHERE s.status = 'active' AND t.state IN ('failed', 'data_purged')`},
-	// The periods are those of newPlayed (app/world_test.go). They are counted from the beginning of the transaction, and
+	{"I5 no server is kept for an ended tenant", `SELECT s.server_id FROM servers s JOIN tenants t ON t.tenant_id = s.dedicated_for_tenant_id WHERE s.status = 'active' AND t.state IN ('failed', 'data_purged')`},
+	// The periods match newPlayed (app/world_test.go). They are counted from the beginning of the transaction, and
 	// events have the time of their statement, which may have waited in between.
 	{"I10 data is kept for the grace period and the retention", `SELECT e.tenant_id || ' ' || e.to_state FROM tenant_lifecycle_events e WHERE e.actor = 'system' AND e.from_state <> e.to_state AND (e.from_state, e.to_state) IN (('grace_period', 'terminated'), ('terminated', 'data_purged'))
 		AND e.at < (SELECT max(b.at) FROM tenant_lifecycle_events b WHERE b.tenant_id = e.tenant_id AND b.to_state = e.from_state AND b.from_state <> b.to_state AND b.event_id < e.event_id)
@@ -242,7 +242,7 @@ func (w *World) final(watch *pgxpool.Pool) {
 	for _, f := range found {
 		w.violationf("%s", f)
 	}
-	if len(w.Faults.Log()) == 0 && w.Schedule.slow == 0 { // else the end of one may be known to nobody: a step that is repeated has another id
+	if len(w.Faults.Log()) == 0 && w.Schedule.slow == 0 { // else an end may be unknown: a repeated step has another id
 		found, err := w.rows(watch, `SELECT audit_id FROM agent_command_audit WHERE finished_at IS NULL`)
 		if err != nil || len(found) > 0 {
 			w.violationf("I7 each command's end is in the audit: %v %v", found, err)
@@ -281,11 +281,11 @@ func (w *World) final(watch *pgxpool.Pool) {
 		case !ok:
 			w.violationf("I9 tenant %s is active, and its host %s has no site %s", id, addr, name)
 		case s.Tenant != id:
-			w.violationf("I9 site %s is of tenant %s, and its host says %q", name, id, s.Tenant)
+			w.violationf("I9 site %s belongs to tenant %s, and its host has %q", name, id, s.Tenant)
 		case s.Arriving || s.Held || s.Frozen:
 			w.violationf("I9 tenant %s is active, and its site is held", id)
 		case !s.same(w.written[name]):
-			w.violationf("I9 what was written into the site of tenant %s is there once: %v and %v, and not %v", id, s.Rows, s.Files, w.written[name].Rows)
+			w.violationf("I9 each write to the site of tenant %s is there once: %v and %v, and not %v", id, s.Rows, s.Files, w.written[name].Rows)
 		case muted != (len(s.Settings) == 2):
 			w.violationf("I9 tenant %s is active, and muted %v, and its site has %v", id, muted, s.Settings)
 		case !muted && !s.Scheduler:
@@ -306,12 +306,12 @@ func (w *World) final(watch *pgxpool.Pool) {
 	w.events(watch, time.Now())
 }
 
-// nothingFailed is asked of a play without faults: only what was asked to end may have failed, with the server
-// that was made for it.
+// nothingFailed checks a play without faults: only tenants that should end may have failed, with their dedicated
+// servers.
 func (w *World) nothingFailed(watch *pgxpool.Pool) {
 	for _, sql := range []string{
 		`SELECT slug || '/' || tenant_id || ': ' || COALESCE(status_reason, '') FROM tenants t WHERE state = 'failed' AND NOT EXISTS (SELECT FROM tenant_losses l WHERE l.tenant_id = t.tenant_id)`,
-		// That of a server that was terminated meanwhile says nothing of the backup.
+		// A drill whose server was terminated meanwhile is no verdict on the backup.
 		`SELECT drill_id || '/' || drill_id || ' of ' || backup_id || ': ' || reason || ' ' || message FROM drills WHERE state = 'failed' AND reason <> 'server_gone'`,
 		`SELECT COALESCE((SELECT slug FROM tenants WHERE server_id LIKE 'n-' || tenant_id || '-g%'), server_id) || '/' || server_id || ': ' || COALESCE(status_reason, '') FROM servers WHERE status = 'failed'`,
 	} {
@@ -331,7 +331,7 @@ func (w *World) nothingFailed(watch *pgxpool.Pool) {
 	}
 }
 
-// lastBackups are of what was in the sites when they went.
+// lastBackups have the content of the sites at their end.
 func (w *World) lastBackups(watch *pgxpool.Pool) {
 	found, err := w.rows(watch, `SELECT concat_ws('|', b.backup_id, b.site, b.plain_sha256) FROM backups b JOIN tenants t USING (tenant_id) WHERE b.kind = 'final' AND b.state = 'stored' AND t.state IN ('terminated', 'data_purged')`)
 	if err != nil {
@@ -340,12 +340,12 @@ func (w *World) lastBackups(watch *pgxpool.Pool) {
 	for _, f := range found {
 		row := strings.Split(f, "|")
 		if got, want := w.sealed[row[2]], w.written[row[1]]; !got.same(want) {
-			w.violationf("I5 the last backup %s has what was written: %v and %v, and not %v", row[0], got.Rows, got.Files, want.Rows)
+			w.violationf("I5 the last backup %s has all writes: %v and %v, and not %v", row[0], got.Rows, got.Files, want.Rows)
 		}
 	}
 }
 
-// drills that passed have found what was in their backup, and none failed because of it: nothing in the bucket is broken.
+// drills that passed have found their backup's content, and none failed because of it: nothing in the bucket is broken.
 func (w *World) drills(watch *pgxpool.Pool) {
 	found, err := w.rows(watch, `SELECT concat_ws('|', d.drill_id, b.plain_sha256, d.rows, d.files) FROM drills d JOIN backups b USING (backup_id) WHERE d.state = 'passed'`)
 	if err != nil {
@@ -366,8 +366,7 @@ func (w *World) drills(watch *pgxpool.Pool) {
 	}
 }
 
-// leftOnHosts looks for what nobody owns any more, for commands that no audit has, and
-// for secrets where there must be none.
+// leftOnHosts looks for data without an owner, for commands without an audit row, and for leaked secrets.
 func (w *World) leftOnHosts(watch *pgxpool.Pool, owners map[string]string, databases map[string]bool) {
 	audited, err := w.rows(watch, `SELECT audit_id FROM agent_command_audit`)
 	if err != nil {
@@ -395,7 +394,7 @@ func (w *World) leftOnHosts(watch *pgxpool.Pool, owners map[string]string, datab
 		h.mu.Lock()
 		for name, s := range h.sites {
 			if owners[name] != addr && !slices.Contains(pooled, name) {
-				w.violationf("I9 site %s of tenant %q is on %s, and nobody's", name, s.Tenant, h.guest.Name)
+				w.violationf("I9 site %s of tenant %q is on %s without an owner", name, s.Tenant, h.guest.Name)
 			}
 			for pack := range s.spool {
 				if len(w.Faults.Log()) == 0 || strings.HasPrefix(pack, "mov-") { // what a backup leaves goes with the site
@@ -405,7 +404,7 @@ func (w *World) leftOnHosts(watch *pgxpool.Pool, owners map[string]string, datab
 		}
 		for name := range h.databases {
 			if !databases[name] && !slices.Contains(pooled, name) {
-				w.violationf("I9 database %s is on %s, and nobody's", name, h.guest.Name)
+				w.violationf("I9 database %s is on %s without an owner", name, h.guest.Name)
 			}
 		}
 		for id := range h.ran {

@@ -27,8 +27,8 @@ import (
 	"github.com/prego/prego/lab/world/frontend"
 )
 
-// Life is one process from its start to its death: whatever it does to the outside goes
-// through here. A dead one has no effect any more, whatever its goroutines still do.
+// Life is one process from its start to its death: all its effects on the outside go through here. A dead one has no
+// effect any more, even if its goroutines continue.
 type Life struct {
 	w    *World
 	Name string // "worker-2"
@@ -74,11 +74,11 @@ func (w *World) bornWithout(kind string) (*Life, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.MaxConns = 48 // nobody waits for one: who would come first is not ours to say
+	cfg.MaxConns = 48 // no caller waits for one: we could not decide their order
 	// What the pool does by the clock does nothing here, and the pauses have chance in them.
 	cfg.MaxConnLifetime, cfg.MaxConnIdleTime, cfg.HealthCheckPeriod = 1e6*time.Hour, 1e6*time.Hour, 1e5*time.Hour
 	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
-	// One that was cut while nobody used it is not given to anybody: who gets it would not be ours to say either.
+	// A connection that was cut while idle is never handed out: we could not decide who gets it.
 	cfg.PrepareConn = func(_ context.Context, c *pgx.Conn) (bool, error) {
 		mine, ok := c.PgConn().Conn().(*conn)
 		return !ok || !mine.isCut(), nil
@@ -117,8 +117,7 @@ func (l *Life) dial(context.Context, string, string) (net.Conn, error) {
 	return c, nil
 }
 
-// failover ends all connections of all processes, in the middle of whatever they do, and has
-// none taken for a while.
+// failover ends all connections of all processes, in the middle of their work, and accepts none for a while.
 func (w *World) failover() {
 	w.Schedule.mu.Lock()
 	w.Schedule.awayUntil = time.Now().Add(10 * time.Second)
@@ -141,8 +140,7 @@ func (w *World) failover() {
 	w.Schedule.mayRelease()
 }
 
-// kill ends the process at once: its connections are cut, and nothing that it does
-// afterwards has an effect.
+// kill ends the process immediately: its connections are cut, and nothing that it does afterwards has an effect.
 func (l *Life) kill() {
 	if l.dead.Swap(true) {
 		return
@@ -174,7 +172,7 @@ func (l *Life) kill() {
 	}()
 }
 
-// runs says what stops what runs in the process; at once, if it died while that started.
+// runs registers the stop function of a part of the process; it is called immediately if the process died meanwhile.
 func (l *Life) runs(stop func()) {
 	l.mu.Lock()
 	l.stop = stop
@@ -209,7 +207,7 @@ func (l *Life) stepAs(actor, point string) error {
 
 type actorKey struct{}
 
-// As names the actor that goes on with this context.
+// As names the actor that uses this context.
 func As(ctx context.Context, actor string) context.Context {
 	return context.WithValue(ctx, actorKey{}, actor)
 }
@@ -229,7 +227,7 @@ func (l *Life) actor(ctx context.Context) string {
 // happen to it.
 type tracer struct{ l *Life }
 
-// clock is what is known of a connection's.
+// clock is a connection's known time.
 type clock struct{ now, tx time.Time }
 
 const clockKey = "world"
@@ -263,7 +261,7 @@ func (t tracer) ended(c *pgx.Conn) {
 	}
 }
 
-// about is the first argument that is a word, which tells statements apart.
+// about is the first argument that is a word, which distinguishes statements.
 func about(args []any) string {
 	for _, a := range args {
 		switch v := a.(type) {
@@ -317,7 +315,7 @@ func (t tracer) statement(ctx context.Context, c *pgx.Conn, sql string) context.
 	return ctx
 }
 
-// setClock says what time it is, with the next statement.
+// setClock sets the time, with the next statement.
 func setClock(c *pgx.Conn, mine *conn) {
 	pg := c.PgConn()
 	known, _ := pg.CustomData()[clockKey].(*clock)
@@ -395,7 +393,7 @@ func (l *Life) call(ctx context.Context, c frontend.Call, do func(context.Contex
 	}
 	err := do(ctx)
 	if signals && err == nil && l.w.Faults.hit("signal_twice", actor) {
-		signal.RequestId = "" // one that the service can't tell from another
+		signal.RequestId = "" // the service can't distinguish it from another
 		_ = do(ctx)
 	}
 	if err == nil && l.w.Faults.hit("temporal_lost", actor+" "+point) {
@@ -404,7 +402,7 @@ func (l *Life) call(ctx context.Context, c frontend.Call, do func(context.Contex
 	return err
 }
 
-// poll lets a poll end with its process: what it would have got goes to nobody.
+// poll lets a poll end with its process: its task is lost.
 func (l *Life) poll(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

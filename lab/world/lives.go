@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// wanted is a tenant that somebody asked for, and what they know of it.
+// wanted is a requested tenant, and its callers' knowledge of it.
 type wanted struct{ id, slug, region string }
 
 func (t *wanted) path(of string) string { return "/v1/tenants/" + t.id + of }
@@ -18,7 +18,7 @@ func (t *wanted) path(of string) string { return "/v1/tenants/" + t.id + of }
 // life is what the owner of a tenant asks for later.
 type life struct {
 	do func(c *caller, t *wanted)
-	// node: it is on a node of its own. Others, whose database is on a shard, are not moved here.
+	// node: it has a dedicated node. Others, whose database is on a shard, are not moved here.
 	node bool
 }
 
@@ -94,8 +94,8 @@ func (c *caller) backup(t *wanted, key string) string {
 	return b.BackupID
 }
 
-// backedUp is one of whom backups are made; of those of one day retention keeps the last. One is deleted by hand. Some
-// end then.
+// backedUp is a tenant with backups; retention keeps each day's last one. One is deleted by hand. Some tenants end
+// then.
 func backedUp(c *caller, t *wanted) {
 	first := c.backup(t, "first")
 	time.Sleep(time.Minute)
@@ -111,7 +111,7 @@ func backedUp(c *caller, t *wanted) {
 	}
 }
 
-// scheduled is one that is backed up at a time of its own.
+// scheduled is a tenant with its own schedule.
 func scheduled(c *caller, t *wanted) {
 	if !c.until(t.slug, 10*time.Minute, "active") {
 		return
@@ -122,7 +122,7 @@ func scheduled(c *caller, t *wanted) {
 	time.Sleep(11 * time.Minute)
 }
 
-// drilled is one whose backup is restored for a look, by hand beside the schedule, and which somebody else may delete at that moment.
+// drilled is a tenant whose backup is drilled, by hand beside the schedule, and possibly deleted at that moment.
 func drilled(c *caller, t *wanted) {
 	backup := c.backup(t, "first")
 	if backup == "" {
@@ -165,7 +165,7 @@ func (c *caller) move(t *wanted, key, to string) string {
 	return m.MoveID
 }
 
-// moved is one that moves to a node that was made for it, and, if it is there soon, ends.
+// moved is a tenant that moves to a node created for it, and, if it is there soon, ends.
 func moved(c *caller, t *wanted) {
 	spare := c.spare(t)
 	if spare == "" {
@@ -231,7 +231,7 @@ func restored(c *caller, t *wanted) {
 	}
 }
 
-// cloned is one of whom there is a copy beside it from then on, which some let go.
+// cloned is a tenant with a copy beside it from then on, which is terminated in some seeds.
 func cloned(c *caller, t *wanted) {
 	if c.backup(t, "first") == "" {
 		return
@@ -261,7 +261,7 @@ func (c *caller) server(t *wanted) string {
 	return is.Allocation.AppServerID
 }
 
-// lost is one whose server dies, with whoever is there, too, some with a backup and some in the middle of a move.
+// lost is a tenant whose server dies with all its tenants, some with a backup and some in the middle of a move.
 func lost(c *caller, t *wanted) {
 	if c.backup(t, "first") == "" {
 		return
@@ -277,8 +277,8 @@ func lost(c *caller, t *wanted) {
 	}
 }
 
-// until waits until something that is known by an id, or a tenant by its slug, is in one of these states, as it is
-// looked up between the play's steps; nobody is asked for it.
+// until waits until an object with an id, or a tenant by its slug, is in one of these states. It reads the state
+// between the play's steps, without requests.
 func (c *caller) until(id string, within time.Duration, states ...string) bool {
 	for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(10 * time.Second) {
 		c.w.mu.Lock()
@@ -313,7 +313,7 @@ func (w *World) lookAround(watch *pgxpool.Pool) {
 	}
 }
 
-// visitors come to a tenant's site as long as the play goes on, and often while it moves.
+// visitors come to a tenant's site as long as the play runs, and often while it moves.
 func (w *World) visitors(slug string) {
 	w.ending.Add(1)
 	go func() {

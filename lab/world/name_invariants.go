@@ -25,7 +25,7 @@ var alwaysOfNames = []invariant{
 	{"I2 a name has one tenant", `SELECT name FROM domains WHERE status = 'verified' AND deleted_at IS NULL GROUP BY name HAVING count(*) > 1`},
 	{"I10 a verified name has its event", `SELECT domain_id FROM domains d WHERE status = 'verified' AND NOT EXISTS (SELECT FROM org_events e WHERE e.org_id = d.org_id AND e.subject = d.domain_id AND e.type = 'domain.verified')`},
 	{"I10 an issued certificate has its event", `SELECT certificate_id FROM certificates c WHERE version > 0 AND org_id IS NOT NULL AND NOT EXISTS (SELECT FROM org_events e WHERE e.subject = c.certificate_id AND e.type = 'certificate.issued')`},
-	{"I4 no key is kept of what has ended", `SELECT order_id FROM acme_orders WHERE ended_at IS NOT NULL AND sealed_key IS NOT NULL UNION ALL SELECT certificate_id FROM certificates WHERE status = 'retired' AND sealed_key IS NOT NULL`},
+	{"I4 no key outlives its order or certificate", `SELECT order_id FROM acme_orders WHERE ended_at IS NOT NULL AND sealed_key IS NOT NULL UNION ALL SELECT certificate_id FROM certificates WHERE status = 'retired' AND sealed_key IS NOT NULL`},
 	{"I9 a certificate that is served has its key", `SELECT certificate_id FROM certificates WHERE status = 'active' AND (sealed_key IS NULL OR chain_pem = '')`},
 	{"I6 no private key is in plain", `SELECT k.of FROM (SELECT certificate_id AS of, sealed_key FROM certificates UNION ALL SELECT order_id, sealed_key FROM acme_orders UNION ALL SELECT account_id, sealed_key FROM acme_accounts) k
 		WHERE position('\x` + hex.EncodeToString([]byte(plainKey)) + `'::bytea IN k.sealed_key) > 0`},
@@ -37,8 +37,8 @@ var alwaysOfNames = []invariant{
 // records are the rows of what may be in the zone, and the addresses of edges that may be there.
 var records = invariant{"I1 records", `SELECT 'record ' || name || ' ' || type FROM dns_records WHERE state <> 'released' UNION ALL SELECT 'address ' || host FROM servers WHERE role = 'edge' AND status <> 'terminated' AND host <> ''`}
 
-// checkRecords compares the zone with the rows at any moment: a row is there before its record set is, and until that
-// is gone; and none names an address that an edge has no longer, which may be somebody else's by now.
+// checkRecords compares the zone with the rows at any moment: a row exists before its record set, and until that is
+// gone; and none has an address that its edge has lost, which may belong to another customer.
 func (w *World) checkRecords(named []string) {
 	known := map[string]bool{}
 	for _, row := range named {
@@ -57,7 +57,7 @@ func (w *World) checkRecords(named []string) {
 	}
 }
 
-// openOfNames find what is still under way, as [open].
+// openOfNames find unfinished work, as [open].
 var openOfNames = []invariant{
 	{"records", `SELECT name || ' ' || type || ' ' || state FROM dns_records WHERE state IN ('intended', 'releasing')`},
 	{"certificates", `SELECT certificate_id || ' ' || status || ' ' || reason FROM certificates WHERE status IN ('pending', 'failed') AND renews`},
@@ -65,7 +65,7 @@ var openOfNames = []invariant{
 	{"challenges", `SELECT order_id || ' ' || name FROM acme_challenges WHERE removed_at IS NULL`},
 	{"ended certificates", `SELECT certificate_id FROM certificates WHERE status = 'active' AND renews AND not_after <= now()`},
 	{"names of certificates", `SELECT name FROM certificate_names_due`},
-	{"names of who is gone", `SELECT domain_id FROM domains d JOIN tenants t USING (tenant_id) WHERE t.state = 'data_purged' AND d.deleted_at IS NULL`},
+	{"names of ended tenants", `SELECT domain_id FROM domains d JOIN tenants t USING (tenant_id) WHERE t.state = 'data_purged' AND d.deleted_at IS NULL`},
 }
 
 // servedSite is a site as the edges of its network are to serve it.
@@ -74,9 +74,8 @@ type servedSite struct {
 	own, points                                 bool
 }
 
-// unserved says what is not yet as it must be in the end: the zone has what the rows say, and its names lead to
-// edges; and each edge serves the sites of its network with their names, each with a certificate that covers it, and
-// nothing else.
+// unserved describes deviations from the final state: the zone matches the rows, and its names lead to edges; each edge
+// serves exactly the sites of its network with their names, each with a certificate that covers it.
 func (w *World) unserved(watch *pgxpool.Pool) []string {
 	if !w.names.on {
 		return nil
@@ -98,12 +97,12 @@ func (w *World) unserved(watch *pgxpool.Pool) []string {
 	for _, row := range rows {
 		key, content, _ := strings.Cut(row, "|")
 		if got := valuesOf(zone[key]); got != content {
-			say("record %s says %q, and not %q", key, got, content)
+			say("record %s is %q, and not %q", key, got, content)
 		}
 		delete(zone, key)
 	}
 	for key := range zone {
-		say("record %s is nobody's", key)
+		say("record %s has no owner", key)
 	}
 	edges, err := w.rows(watch, `SELECT concat_ws('|', host, COALESCE(network_id, region), server_id) FROM servers WHERE role = 'edge' AND status = 'active' ORDER BY 1`)
 	if err != nil {
@@ -144,8 +143,7 @@ func (w *World) unserved(watch *pgxpool.Pool) []string {
 	return append(out, w.claimsNotMet(watch)...)
 }
 
-// lasting gives up on what is not served as it must be, of which nothing is under way, and which has not changed for
-// long after the last fault.
+// lasting gives up on deviations without unfinished work that have lasted long after the last fault.
 func (w *World) lasting(lacks string) {
 	if lacks != w.lacks || !w.Faults.isStopped() {
 		w.lacks, w.lackSince = lacks, time.Now()
@@ -177,7 +175,7 @@ func (w *World) servedSites(watch *pgxpool.Pool) (out []servedSite, err error) {
 	return out, err
 }
 
-// lacks is what an edge does not serve as its network's sites are to be, or serves and should not.
+// lacks are an edge's differences from its network's sites.
 func (e *edgeServer) lacks(network string, sites []servedSite) (out []string) {
 	hosts := map[string]wire.EdgeHost{}
 	for _, h := range e.document.Hosts {
@@ -207,7 +205,7 @@ func (e *edgeServer) lacks(network string, sites []servedSite) (out []string) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(hosts)) {
-		out = append(out, name+" is nobody's, and served")
+		out = append(out, name+" is served without an owner")
 	}
 	return out
 }
@@ -226,7 +224,7 @@ func (e *edgeServer) covers(name string) bool {
 	return false
 }
 
-// claimsNotMet are tenants' own names of which not yet is what must come of them.
+// claimsNotMet are tenants' own names without their expected result.
 func (w *World) claimsNotMet(watch *pgxpool.Pool) (out []string) {
 	w.names.mu.Lock()
 	claims := maps.Clone(w.names.claims)
@@ -241,7 +239,7 @@ func (w *World) claimsNotMet(watch *pgxpool.Pool) (out []string) {
 		if err != nil {
 			return []string{err.Error()}
 		}
-		disputed := len(of) > 1 && comes == nameVerified // whoever came first has it
+		disputed := len(of) > 1 && comes == nameVerified // the first claim has it
 		if len(is) > 0 && is[0] != comes && !disputed {
 			out = append(out, fmt.Sprintf("%s is %s, and must be %s", name, is[0], comes))
 		}
@@ -251,7 +249,7 @@ func (w *World) claimsNotMet(watch *pgxpool.Pool) (out []string) {
 		return []string{err.Error()}
 	}
 	for _, f := range left {
-		out = append(out, "a certificate is nobody's: "+f)
+		out = append(out, "a certificate without an owner: "+f)
 	}
 	return out
 }

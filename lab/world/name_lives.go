@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// nameLives are what tenants do with a name of their own, as likely as each other.
+// nameLives are a tenant's equally likely actions with its own name.
 var nameLives = []func(c *caller, t *wanted, rng *rand.Rand){
 	nameKept, nameKept, nameRemoved, nameRemoved, nameRemoved, nameLost, nameAgain, nameAgain, nameUnproven, nameDisputed,
 }
 
-// edges are asked for where there are tenants: one, or two of which one goes some time later.
+// edges are requested for networks with tenants: one, or two, one of them removed later.
 func (w *World) edges(regions []string, rng *rand.Rand) {
 	for _, region := range regions {
 		n := 1 + rng.IntN(2)
@@ -36,7 +36,7 @@ func (w *World) edges(regions []string, rng *rand.Rand) {
 	}
 }
 
-// named draws what a tenant does with a name of its own, if anything; whoever gets it has somebody do it.
+// named draws a tenant's action with its own name, if any, and starts a caller for it.
 func (w *World) named(rng *rand.Rand) func(t *wanted) {
 	does, later, own := rng.IntN(4) > 0, time.Duration(rng.IntN(300))*time.Second, rand.New(rand.NewPCG(w.Seed, 9+rng.Uint64()))
 	life := nameLives[rng.IntN(len(nameLives))]
@@ -54,8 +54,8 @@ type claimed struct {
 	Records  []record
 }
 
-// claims asks for a name. Whose request was carried out by a process that died before it answered is told that the name
-// is taken, and finds it among its own.
+// claims claims a name. If a dead process carried out the request before it answered, the repetition is refused as
+// taken, and the name is among the tenant's own.
 func (c *caller) claims(t *wanted, key, name string, fine ...int) (d claimed) {
 	c.askUntil(http.MethodPost, t.path("/domains"), key+"-"+t.slug, map[string]any{"name": name}, &d, append(fine, http.StatusCreated))
 	if d.DomainID != "" {
@@ -89,7 +89,7 @@ func nameKept(c *caller, t *wanted, _ *rand.Rand) {
 	}
 }
 
-// nameRemoved is one that is given up, some while it is looked at and some when it has long been served.
+// nameRemoved is a name that is given up, sometimes during its verification and sometimes long after.
 func nameRemoved(c *caller, t *wanted, rng *rand.Rand) {
 	name, later := nameOf(t.slug), time.Duration(rng.IntN(500))*time.Second
 	d := c.claims(t, "name", name, http.StatusConflict)
@@ -106,7 +106,7 @@ func nameRemoved(c *caller, t *wanted, rng *rand.Rand) {
 	c.w.names.publish("remove", d.Records...)
 }
 
-// nameAgain is one that is given up and claimed again.
+// nameAgain is a name that is given up and claimed again.
 func nameAgain(c *caller, t *wanted, rng *rand.Rand) {
 	nameRemoved(c, t, rng)
 	time.Sleep(time.Duration(rng.IntN(60)) * time.Second)
@@ -130,17 +130,17 @@ func nameLost(c *caller, t *wanted, _ *rand.Rand) {
 	}
 }
 
-// nameUnproven is one whose proof says something else.
+// nameUnproven is a name with a wrong proof.
 func nameUnproven(c *caller, t *wanted, _ *rand.Rand) {
 	if d := c.claims(t, "name", nameOf(t.slug), http.StatusConflict); d.DomainID != "" {
 		c.w.names.claim(t.slug, "pending")
 		c.w.Schedule.yield(nil, "caller "+c.name, "makes another record for "+d.DomainID)
-		c.w.names.publish("add", record{Type: "TXT", Name: "_prego-challenge." + nameOf(t.slug), Value: "prego-verification=of-somebody-else"})
+		c.w.names.publish("add", record{Type: "TXT", Name: "_prego-challenge." + nameOf(t.slug), Value: "prego-verification=of-another-org"})
 		c.ask(http.MethodPost, "/v1/domains/"+d.DomainID+"/check", "", nil, http.StatusOK, http.StatusNotFound)
 	}
 }
 
-// nameDisputed is one that the first tenant may have claimed, too: whoever is seen to show the proof first has it.
+// nameDisputed is a name that the first tenant may also have claimed: the first observed proof wins.
 func nameDisputed(c *caller, t *wanted, _ *rand.Rand) {
 	if d := c.claims(t, "name", nameOf("t1"), http.StatusConflict); d.DomainID != "" {
 		c.proves(d)

@@ -22,17 +22,17 @@ import (
 const (
 	Zone       = "prego.example" // at the simulated provider
 	SiteDomain = "sites." + Zone
-	// Resolver is the one that the control plane asks.
+	// Resolver is the control plane's resolver.
 	Resolver = "192.0.2.1:53"
-	// customerZone has tenants' own names. It is at the provider, too, with records that are not ours.
+	// customerZone has tenants' own names. It is also at the provider, with records that are not ours.
 	customerZone = "customers.example"
 	// nameServer is where all name servers of the provider are.
 	nameServer = "192.0.2.53"
-	// cachedFor is how long a resolver may know an answer: as long as the records of sites say.
+	// cachedFor is the time that a resolver may cache an answer: the TTL of sites' records.
 	cachedFor = 5 * time.Minute
 )
 
-// names are the DNS of a play: the provider's zones, and a resolver that may know what was so some minutes ago.
+// names are the DNS of a play: the provider's zones, and a resolver with possibly old answers.
 type names struct {
 	w   *World
 	on  bool       // the play has edges and names
@@ -89,7 +89,7 @@ func (l *Life) Resolve(ctx context.Context, at string, q *dns.Msg) (*dns.Msg, er
 	return m, nil
 }
 
-// answer is what is true now, of what has been published.
+// answer is the current answer, from the published records.
 func (n *names) answer(q *dns.Msg) *dns.Msg {
 	name := q.Question[0].Name
 	if !strings.Contains(name, ".ns.hetzner.") {
@@ -102,7 +102,7 @@ func (n *names) answer(q *dns.Msg) *dns.Msg {
 	return m
 }
 
-// texts are those of a name.
+// texts are the texts of a name.
 func (n *names) texts(name string) (out []string) {
 	for _, rr := range n.answer(new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeTXT)).Answer {
 		if t, ok := rr.(*dns.TXT); ok {
@@ -112,7 +112,7 @@ func (n *names) texts(name string) (out []string) {
 	return out
 }
 
-// addresses are those of a name.
+// addresses are the addresses of a name.
 func (n *names) addresses(name string) (out []string) {
 	for _, rr := range n.answer(new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA)).Answer {
 		if a, ok := rr.(*dns.A); ok {
@@ -122,7 +122,7 @@ func (n *names) addresses(name string) (out []string) {
 	return out
 }
 
-// browse is what a name answers on port 80, at one of its addresses.
+// browse is a name's answer on port 80, at one address.
 func (n *names) browse(name, path string) (status int, body string, err error) {
 	all := n.addresses(name)
 	if len(all) == 0 {
@@ -151,7 +151,7 @@ func (n *names) browse(name, path string) (status int, body string, err error) {
 	return http.StatusNotFound, "", nil
 }
 
-// record is one that the owner of a name makes.
+// record is a record that the owner of a name creates.
 type record struct{ Type, Name, Value string }
 
 // publish makes or deletes records of customers, as they do at their provider by hand.

@@ -23,14 +23,14 @@ type turn struct {
 
 func (t *turn) String() string { return t.actor + ": " + t.point }
 
-// Scheduler lets one actor at a time go on. It picks at random among those that wait, by its
-// seed, once all other goroutines of the bubble wait for something.
+// Scheduler runs one actor at a time. Once all other goroutines of the bubble wait, it picks a waiting actor at random,
+// by its seed.
 type Scheduler struct {
 	bridge *bridge
 	rng    *rand.Rand
 	began  time.Time
-	// stay is how likely the actor that went on last goes on again, and slow how likely one
-	// that was picked waits a while instead.
+	// stay is the probability that the last actor runs again, and slow the probability that a picked actor waits a
+	// while instead.
 	stay, slow float64
 	// before is asked when a turn has been picked; false means that it does not happen.
 	before func(*turn) bool
@@ -42,7 +42,7 @@ type Scheduler struct {
 	locked  map[*conn]chan struct{}
 	release bool // a lock may be free
 	fresh   bool // a statement waits for a lock since the last pause
-	free    bool // nobody waits any more
+	free    bool // no actor waits any more
 	// awayUntil is until when Postgres takes no connection.
 	awayUntil time.Time
 	last      string
@@ -99,7 +99,7 @@ func (s *Scheduler) ready(name string, do func()) {
 	s.add(&turn{actor: name, point: "event", do: do})
 }
 
-// onLock is told by a connection of the bubble that its statement waits for a lock.
+// onLock is called by a connection of the bubble whose statement waits for a lock.
 func (s *Scheduler) onLock(c *conn) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,8 +139,7 @@ func (s *Scheduler) recheck() {
 	}
 }
 
-// Run lets actors go on until done says so, which it is asked between steps, or the time is
-// over; it reports which.
+// Run lets actors run until done, which it calls between steps, or the time is over; it reports which.
 func (s *Scheduler) Run(done func() bool, until time.Time) bool {
 	for {
 		synctest.Wait()
@@ -173,13 +172,13 @@ func (s *Scheduler) Run(done func() bool, until time.Time) bool {
 	}
 }
 
-// rest lets the clock go on until something can happen.
+// rest lets the clock advance until something can happen.
 func (s *Scheduler) rest(most time.Duration) {
 	s.mu.Lock()
 	stuck := len(s.locked) > 0 && s.fresh
 	s.fresh = false
 	s.mu.Unlock()
-	if stuck { // if each waits for the other, Postgres ends one of them
+	if stuck { // Postgres resolves a deadlock
 		s.bridge.pause(50 * time.Millisecond)
 		s.recheck()
 		s.mu.Lock()
@@ -199,7 +198,7 @@ func (s *Scheduler) rest(most time.Duration) {
 
 const never = 24 * time.Hour
 
-// pick takes a turn; without one, it says when there will be one.
+// pick takes a turn; without one, it returns the time of the next.
 func (s *Scheduler) pick() (*turn, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -274,7 +273,7 @@ func (s *Scheduler) postgresAway() bool {
 	return !s.free && time.Now().Before(s.awayUntil)
 }
 
-// Free lets everybody go on at once from now on: nothing is tested any more.
+// Free lets all actors run from now on: the test is over.
 func (s *Scheduler) Free() {
 	s.mu.Lock()
 	s.free = true

@@ -16,9 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// session is one of Postgres. It serves one connection of a bubble after another, and knows
-// enough of the protocol to have statements prepared only once, and to say things of its own
-// in between.
+// session is a session of Postgres. It serves one connection of a bubble after another, and knows enough of the
+// protocol to have statements prepared only once, and to send its own messages in between.
 type session struct {
 	raw   net.Conn
 	pid   uint32
@@ -29,7 +28,7 @@ type session struct {
 	mu       sync.Mutex
 	owner    *conn
 	prepared map[string]bool
-	asked    []asked      // what has no answer yet, in order
+	asked    []asked      // messages without an answer, in order
 	wrote    map[int]bool // invariants that the transaction may break
 	err      error
 }
@@ -39,7 +38,7 @@ type session struct {
 type asked struct {
 	prepares string
 	ends     bool
-	ours     bool // and nobody else wants the answer
+	ours     bool // and the client does not expect the answer
 }
 
 func newSession(ctx context.Context, b *bridge) (*session, error) {
@@ -103,7 +102,7 @@ func (s *session) ask(first string, messages []byte) error {
 		case 'S':
 			s.asked = append(s.asked, asked{ends: true})
 		case 'X':
-			continue // the session goes on
+			continue // the session continues
 		}
 		out = append(out, message...)
 	}
@@ -164,8 +163,7 @@ func (s *session) readAhead() {
 	}
 }
 
-// answered notes a message of the server, and says whether it is for us; call it with the
-// lock held.
+// answered notes a message of the server, and reports whether it is for us; call it with the lock held.
 func (s *session) answered(message []byte) (ours bool) {
 	kind := message[0]
 	switch {
@@ -186,7 +184,7 @@ func (s *session) answered(message []byte) (ours bool) {
 		if !s.asked[0].ends {
 			s.asked = s.asked[1:]
 		}
-	case 'Z': // after an error, what came before it has no answers
+	case 'Z': // after an error, earlier messages have no answers
 		for !s.asked[0].ends {
 			s.asked = s.asked[1:]
 		}
@@ -230,7 +228,7 @@ func (s *session) taken() bool {
 	return s.owner != nil
 }
 
-// reset makes the session as good as new, but for what is prepared.
+// reset makes the session as good as new, but keeps its prepared statements.
 func (s *session) reset() bool {
 	s.mu.Lock()
 	out := s.query(nil, "ROLLBACK; RESET ALL; UNLISTEN *; SELECT pg_advisory_unlock_all()")

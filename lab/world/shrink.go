@@ -1,8 +1,7 @@
 package world
 
-// Shrink finds a short log of faults with which a seed still fails: it leaves out larger and
-// then smaller parts of it, as long as fails says that it is still so. It plays the seed at
-// most so many times.
+// Shrink finds a short log of faults with which a seed still fails: it leaves out larger and then smaller parts of it,
+// while fails returns true. It plays the seed a limited number of times.
 func Shrink(faults []Fault, most int, fails func(only map[string]bool) bool) []Fault {
 	only := func(fs []Fault) map[string]bool {
 		out := map[string]bool{}

@@ -29,7 +29,7 @@ func (c contents) same(o contents) bool {
 	return slices.Equal(c.Rows, o.Rows) && slices.Equal(c.Files, o.Files)
 }
 
-// site is one of a bench: what agent/site keeps of it on a host's disk.
+// site is a site of a bench: agent/site's data on a host's disk.
 type site struct {
 	contents
 	Database string
@@ -40,18 +40,18 @@ type site struct {
 	Restored string            // the backup that it was restored from last
 	opened   bool              // for visitors
 
-	// Of moves (agent/site/state.go): Arriving is a directory that is no site yet, Held one that only reads,
-	// Frozen one whose database lets nobody write.
+	// Of moves (agent/site/state.go): Arriving is a directory that is no site yet, Held a read-only site, Frozen a site
+	// with a read-only database.
 	Arriving, Held, Frozen bool
-	settled                bool              // what arrives is a site by now
+	settled                bool              // the arriving data has become a site
 	arrived                *packed           // the settings that came, until settle-site
-	loaded                 int               // up to which moment its data has arrived
+	loaded                 int               // the moment of its last arrived data
 	moment                 int               // of the last archive of data
-	packs                  map[string]packed // what was packed, by its name
+	packs                  map[string]packed // archives, by their names
 
 	kept   map[string]kept   // backups, by their names
-	spool  map[string][]byte // what is sealed, or comes in pieces
-	report map[string]any    // what was printed of what is sealed
+	spool  map[string][]byte // sealed or incoming files
+	report map[string]any    // the report printed for each sealed file
 }
 
 // kept is a backup on a host.
@@ -182,8 +182,8 @@ func (h *host) bench(tenantID string, args []string, secrets map[string]string) 
 // takesWrites: visitors can write to it.
 func (s *site) takesWrites() bool { return !s.Arriving && !s.Held && !s.Frozen && !s.Offline }
 
-// visit is a visitor of a tenant's site, who writes a row and a file where the site takes it: in one place, or
-// nowhere. What was taken is remembered.
+// visit is a visitor of a tenant's site, who writes a row and a file at the one place that accepts writes, if any.
+// Accepted writes are remembered.
 func (w *World) visit(slug string) {
 	w.Schedule.yield(nil, "visitor of "+slug, "writes")
 	w.mu.Lock()
@@ -225,8 +225,8 @@ func (w *World) visit(slug string) {
 	found.Rows, found.Files = append(found.Rows, w.writes), append(found.Files, w.writes)
 }
 
-// lostWrites forgets what was written at servers that were lost soon after a tenant had moved there, so that it went
-// back to where it was: those writes are lost with the server (docs/moves.md, when a server is lost on the way).
+// lostWrites forgets writes to servers that were lost soon after a tenant had moved there, so that it went back: those
+// writes are lost with the server (docs/moves.md, when a server is lost on the way).
 func (w *World) lostWrites(watch *pgxpool.Pool) {
 	found, err := w.rows(watch, `SELECT t.slug || '.|' || m.to_server_id FROM tenant_moves m JOIN tenants t USING (tenant_id) WHERE m.returned_at IS NOT NULL`)
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// sometimes is what a run must have met, with the percentage of seeds that meet it, as counted
-// over 159 seeds. A seed turns on some kinds of faults only, so that seeds are counted and not
-// occurrences: whether one seed meets something says nothing of the next.
+// sometimes are the required events of a run, with the percentage of seeds that meet each, counted over 159 seeds. A
+// seed activates only some kinds of faults, so that seeds are counted and not occurrences: a seed's result does not
+// predict the next.
 var sometimes = []often{
 	// The faults.
 	{"fault agent_cut", 35},
@@ -39,7 +39,7 @@ var sometimes = []often{
 	{"fault temporal_lost", 36},
 	{"gateway died", 11},
 	{"worker died", 39},
-	// What comes of them.
+	// Effects of faults.
 	{"a connection was refused during a failover", 42},
 	{"a run was signalled", 99},
 	{"an activity was tried again", 91},
@@ -48,7 +48,7 @@ var sometimes = []often{
 	{"server server_adopted", 15},
 	{"server workflow_restarted", 7},
 	{"tenant workflow_restarted", 1},
-	// What was asked for, and how it ended.
+	// Requests, and their results.
 	{"backup final ends stored", 5},
 	{"backup manual ends deleted", 13},
 	{"backup manual ends stored", 46},
@@ -118,8 +118,8 @@ func (o Outcome) Met() []string {
 // the list.
 const tooRare = 1e-7
 
-// leastOf is in how many of n seeds, at least, something must be met that a seed meets with
-// probability p: fewer is less likely than [tooRare]. It is 0 for what is rare in a short run.
+// leastOf is the least number of n seeds that must meet an event with probability p: fewer is less likely than
+// [tooRare]. It is 0 for rare events in a short run.
 func leastOf(n int, p float64) int {
 	// The binomial distribution, summed up from none. Its logarithm is taken, because
 	// (1-p)^n is 0 for long runs.
@@ -133,8 +133,8 @@ func leastOf(n int, p float64) int {
 	return k
 }
 
-// NotMet says what a run of so many seeds should have met and did not. met is in how many
-// seeds each thing was met; named says that these had names. A run that met less tests less than it says.
+// NotMet lists the missing events of a run of so many seeds. met counts the seeds of each event; named means that the
+// seeds had names. Such a run tests less than it claims.
 func NotMet(met map[string]int, seeds int, named bool) []string {
 	var out []string
 	all := sometimes

@@ -35,8 +35,8 @@ const (
 	StoragePart = 600
 )
 
-// storage speaks as much of S3 as internal/objects and the agents use, of one bucket, in memory. Statuses, codes and
-// documents are those of S3's API reference.
+// storage implements the S3 that internal/objects and the agents use, of one bucket, in memory. Statuses, codes and
+// documents follow S3's API reference.
 type storage struct {
 	w       *World
 	mu      sync.Mutex
@@ -49,7 +49,7 @@ type object struct {
 	body  []byte
 	etag  string
 	since time.Time
-	parts int // that it was uploaded in; 0 for one that was written as a whole
+	parts int // of its upload; 0 for a single request
 	known string
 }
 
@@ -86,7 +86,7 @@ func (hs *hosts) storage(h *host) http.RoundTripper {
 	}}
 }
 
-// caller3 is somebody who calls S3.
+// caller3 is a caller of S3.
 type caller3 struct {
 	s    *storage
 	step func(ctx context.Context, point string) error
@@ -383,8 +383,8 @@ func unchunked(r *http.Request, body []byte) []byte {
 	}
 }
 
-// authorized says why a request is refused. Of one with a signed URL everything is checked; of one with a header
-// only who signs: that is the control plane, whose client is met for real in internal/objects.
+// authorized returns why a request is refused. Signed URLs are checked completely; of a header only the signer: that is
+// the control plane, whose real client is tested in internal/objects.
 func authorized(r *http.Request, now time.Time) (code, message string) {
 	q := r.URL.Query()
 	if !q.Has("X-Amz-Signature") {
@@ -397,7 +397,7 @@ func authorized(r *http.Request, now time.Time) (code, message string) {
 	seconds, errExpires := strconv.Atoi(q.Get("X-Amz-Expires"))
 	switch {
 	case err != nil || errExpires != nil || seconds < 1 || seconds > 604800:
-		return "AuthorizationQueryParametersError", "the query parameters are not those of a signature"
+		return "AuthorizationQueryParametersError", "the query parameters are not a signature's"
 	case now.Before(at.Add(-15 * time.Minute)):
 		return "AccessDenied", "Request is not valid yet"
 	case now.After(at.Add(time.Duration(seconds) * time.Second)):
@@ -434,7 +434,7 @@ func (s *storage) has(key string) *object {
 	return s.objects[key]
 }
 
-// keys are those of all objects, and of uploads that nobody has ended.
+// keys are the keys of all objects, and of unfinished uploads.
 func (s *storage) keys() (objects, uploads []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,14 +19,14 @@ import (
 const (
 	troubled = 25 * time.Minute
 	calm     = 100 * time.Minute
-	// checkEvery is after how many ends of transactions all invariants are asked. Those that read what a
-	// transaction wrote are asked when it has ended.
+	// checkEvery is the number of transactions between checks of all invariants. Invariants that read a transaction's
+	// columns are checked when it has ended.
 	checkEvery = 40
-	// endless is how many steps no play takes: somebody does the same again and again.
+	// endless is more steps than any play takes: some actor repeats itself.
 	endless = 60_000
 )
 
-// story is what is asked for, and what must have come of it.
+// story has the requests and their expected results.
 func (w *World) story() error {
 	watch, err := w.open()
 	if err != nil {
@@ -101,7 +101,7 @@ func (w *World) story() error {
 	return nil
 }
 
-// callers are the people who ask for things.
+// callers are the authors of requests.
 func (w *World) callers() {
 	orgs := 1 + w.rng.IntN(2)
 	known := map[string]chan struct{}{}
@@ -120,7 +120,7 @@ func (w *World) callers() {
 		})
 	}
 	tenants := 1 + w.rng.IntN(4)
-	own := rand.New(rand.NewPCG(w.Seed, 8)) // of names: what is asked for besides does not depend on them
+	own := rand.New(rand.NewPCG(w.Seed, 8)) // of names: other requests do not depend on them
 	var regions []string
 	for i := range tenants {
 		slug := fmt.Sprintf("t%d", i+1)
@@ -188,7 +188,7 @@ func (w *World) callers() {
 	}
 }
 
-// caller is somebody who asks, and repeats what was not answered.
+// caller sends requests, and repeats unanswered ones.
 type caller struct {
 	w    *World
 	name string
@@ -246,7 +246,7 @@ func (c *caller) askUntil(method, path, key string, body, into any, fine []int) 
 	return false
 }
 
-// expected notes how a tenant or a server must end, of what was accepted for it.
+// expected notes a tenant's or a server's end, from its accepted requests.
 func (w *World) expected(slug string, states ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -258,7 +258,7 @@ func (w *World) expect(slug, state string) {
 	want := w.ends[slug]
 	w.mu.Unlock()
 	if want != nil && !slices.Contains(want, state) {
-		w.violationf("I10 tenant %s ends %s, and what was accepted for it says %v", slug, state, want)
+		w.violationf("I10 tenant %s ends %s, and its accepted requests require %v", slug, state, want)
 	}
 }
 

@@ -13,15 +13,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Each invariant is a view, so that Postgres knows which columns it reads. A trigger on each table tells, with a
-// notice that [session] keeps for itself, which invariants a row that was written may have broken; they are asked
-// once the transaction has ended. Nobody lists what an invariant reads, and so nobody can forget a table.
+// Each invariant is a view, so that Postgres knows its columns. A trigger on each table sends a notice, which [session]
+// keeps for itself, with the invariants that a written row may have broken; they are checked once the transaction has
+// ended. So the columns need no list, and no table can be forgotten.
 
 // wroteCode is the SQLSTATE of those notices; their text is the numbers of invariants.
 const wroteCode = "WORLD"
 
-// watched are the invariants that are asked after each commit, by their numbers. What the last ones answer is
-// compared with what is outside of the database.
+// watched are the invariants that are checked after each commit, by their numbers. The last ones are compared with the
+// outside of the database.
 func watched() []invariant { return append(slices.Clone(always), bills, promises, records) }
 
 // What the invariants of the bills, of the promised backups and of the zone's records answer begins with these words, and is no
@@ -199,7 +199,7 @@ func sqlTells(read map[string]map[int][]string) []string {
 	return out
 }
 
-// watchDatabase has the database tell what invariants are to be asked.
+// watchDatabase has the database announce the invariants to check.
 func watchDatabase(ctx context.Context, url string) error {
 	c, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -279,8 +279,7 @@ func (b *bridge) written() []int {
 	return out
 }
 
-// told takes the numbers in a notice of [sqlAsks], of a transaction that is under way; call it with the
-// session's lock held.
+// told takes the numbers in a notice of [sqlAsks], of an open transaction; call it with the session's lock held.
 func (s *session) told(notice []byte) (ours bool) {
 	for rest := notice[5:]; len(rest) > 1; {
 		kind, text := rest[0], word(rest[1:])
@@ -301,7 +300,8 @@ func (s *session) told(notice []byte) (ours bool) {
 	return ours
 }
 
-// transactionEnded hands them to the bridge. A transaction that was rolled back has changed nothing, but to ask in vain does no harm.
+// transactionEnded hands them to the bridge. A rolled back transaction has changed nothing, but a needless check does
+// no harm.
 func (s *session) transactionEnded() {
 	if len(s.wrote) == 0 {
 		return

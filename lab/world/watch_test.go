@@ -21,8 +21,8 @@ func numberOf(t *testing.T, name string) int {
 	return n
 }
 
-// TestEachInvariantIsToldOfEachTableThatItReads: the tables of its plan, and those that Postgres looked
-// at when it was asked, which are those of functions too.
+// TestEachInvariantIsToldOfEachTableThatItReads: the tables of its plan, and the tables that Postgres read when it ran,
+// which include functions' tables.
 func TestEachInvariantIsToldOfEachTableThatItReads(t *testing.T) {
 	at := takePlace(t)
 	t.Cleanup(at.giveBack)
@@ -97,8 +97,8 @@ func planned(t *testing.T, c *pgx.Conn, sql string) (tables []string) {
 	return tables
 }
 
-// TestInvariantsAreAskedAfterACommit: those that read what it wrote, and not before it. A column
-// that none reads is not told.
+// TestInvariantsAreAskedAfterACommit: the ones that read its columns, and not earlier. A column without a reader causes
+// no notice.
 func TestInvariantsAreAskedAfterACommit(t *testing.T) {
 	bare(t, func(w *World) {
 		l := quietLife(t, w)
@@ -112,7 +112,7 @@ func TestInvariantsAreAskedAfterACommit(t *testing.T) {
 		require.ElementsMatch(t, []int{limit, numberOf(t, "I3 usage is exact")}, w.broken())
 		_, err = l.Pool.Exec(ctx, `UPDATE orgs SET tier = 'paid'`)
 		require.NoError(t, err)
-		require.Empty(t, w.broken(), "nobody reads it")
+		require.Empty(t, w.broken(), "no invariant reads it")
 		tx, err := l.Pool.Begin(ctx)
 		require.NoError(t, err)
 		_, err = tx.Exec(ctx, `INSERT INTO org_quotas (org_id, dimension, limit_value, updated_by) VALUES ('acme', 'max_instances', 1, 'test')`)

@@ -1,7 +1,6 @@
-// Package world is the seeded world: prego's real API, gateway, worker, store and provider
-// client in one process, with the simulated provider, hosts and an in-process workflow
-// service, in a bubble of testing/synctest. One actor goes on at a time; a seed decides which,
-// and which faults happen. docs/reliability.md describes it.
+// Package world is the seeded world: prego's real API, gateway, worker, store and provider client in one process, with
+// the simulated provider, hosts and an in-process workflow service, in a bubble of testing/synctest. One actor runs at
+// a time; a seed decides which, and which faults happen. docs/reliability.md describes it.
 package world
 
 import (
@@ -34,7 +33,7 @@ import (
 // Namespace of the workflow service.
 const Namespace = "world"
 
-// ProviderToken is the one that the simulated provider accepts.
+// ProviderToken is the simulated provider's token.
 const ProviderToken = "world-token"
 
 // System wires the processes, as app does.
@@ -66,7 +65,7 @@ type World struct {
 	names    *names
 	// authority issues certificates.
 	authority *authority
-	rng       *rand.Rand // of the play: what is asked for
+	rng       *rand.Rand // of the play's requests
 
 	lives   map[string]int
 	ending  sync.WaitGroup
@@ -84,20 +83,20 @@ type World struct {
 	limited   map[string]bool     // orgs
 	ends      map[string][]string // how tenants must end, by slug
 	counters  map[string]int
-	written   map[string]contents // what was written into sites and acknowledged, by their names
+	written   map[string]contents // acknowledged writes to sites, by their names
 	writes    int                 // of all visitors
 	wroteAt   map[int]string      // the name of the host that took each
 	makes     map[string]int      // how often the provider made something of a name
 	active    map[string]bool     // slugs of tenants that ever were, when it was last looked
 	states    map[string]string   // of tenants by slug, and of backups, moves, restores, maintenances and servers by id, then
-	sealed    map[string]contents // what archives hold, by the digest of what was sealed
+	sealed    map[string]contents // contents of archives, by the digest of the sealed file
 	zoned     atomic.Bool         // our records changed
-	lacks     string              // what is not served yet
+	lacks     string              // missing on edges
 	lackSince time.Time
 	mu        sync.Mutex
 }
 
-// Outcome is what came of a seed.
+// Outcome is the result of a seed.
 type Outcome struct {
 	Seed       uint64
 	Steps      int
@@ -128,7 +127,7 @@ const hung = 10 * time.Minute
 // Epoch is when every play begins.
 var Epoch = time.Date(2027, 1, 4, 9, 0, 0, 0, time.UTC)
 
-// Play plays a seed on a database of its own.
+// Play plays a seed on a separate database.
 func Play(t *testing.T, system System, seed uint64, o Options) Outcome {
 	t.Helper()
 	at := takePlace(t)
@@ -214,7 +213,7 @@ func (w *World) close() {
 	w.Frontend.Close()
 	w.cloud.CloseWithin()
 	w.ending.Wait()
-	time.Sleep(time.Hour) // what still polls for somebody who is gone ends by itself
+	time.Sleep(time.Hour) // remaining polls of dead processes end by themselves
 }
 
 func (w *World) violationf(format string, args ...any) {
@@ -282,7 +281,7 @@ func (w *World) gateway() (*Life, http.Handler) {
 	return w.gw, w.gwHTTP
 }
 
-// before lets the clock jump, and a process die instead of going on.
+// before lets the clock jump, and a process die before its next step.
 func (w *World) before(t *turn) bool {
 	if w.Faults.hit("clock_jump", t.String()) {
 		time.Sleep(time.Duration(1+w.Schedule.rng.IntN(8)) * time.Minute)
@@ -316,7 +315,7 @@ func (w *World) before(t *turn) bool {
 	return false
 }
 
-// restart starts a process again in a moment, as whatever runs processes does.
+// restart starts a process again in a moment, like a process manager.
 func (w *World) restart(kind string) {
 	w.ending.Add(1)
 	time.AfterFunc(3*time.Second, func() {
@@ -345,7 +344,7 @@ func (l *Life) Provider() http.RoundTripper { return provider{l} }
 
 type provider struct{ l *Life }
 
-// sent is the body of a request that somebody still waits for.
+// sent is the body of a request with a waiting caller.
 func sent(r *http.Request) ([]byte, error) {
 	if r.Body == nil {
 		return nil, r.Context().Err()
@@ -408,8 +407,8 @@ func (p provider) RoundTrip(r *http.Request) (*http.Response, error) {
 			time.Sleep(time.Minute)
 			w.Schedule.yield(nil, "late "+where, "provider "+what)
 			if w.created(r, body, 0) > already {
-				// What was asked for again has been made since, and may be gone by now: a provider that then makes it twice
-				// leaves an orphan, which the reconciler deletes when it is old enough.
+				// A repeated creation may have been carried out and deleted meanwhile: a provider that then creates it
+				// twice leaves an orphan, which the reconciler deletes when it is old enough.
 				return
 			}
 			_ = send().Body.Close()
@@ -436,7 +435,7 @@ func (p provider) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// created counts how often something of a name was made, with those that are added.
+// created counts the creations of each name, including added ones.
 func (w *World) created(r *http.Request, body []byte, more int) int {
 	var named struct{ Name string }
 	if r.Method != http.MethodPost || json.Unmarshal(body, &named) != nil || named.Name == "" {

@@ -71,7 +71,7 @@ func quietLife(t *testing.T, w *World) *Life {
 	return l
 }
 
-// TestWhoWaitsForALockIsParked: the other one goes on, the clock too, and a deadlock ends.
+// TestWhoWaitsForALockIsParked: the other actor continues, and so does the clock, and a deadlock ends.
 func TestWhoWaitsForALockIsParked(t *testing.T) {
 	bare(t, func(w *World) {
 		l := quietLife(t, w)
@@ -107,7 +107,7 @@ func TestWhoWaitsForALockIsParked(t *testing.T) {
 	})
 }
 
-// TestDeadProcessesHaveNoEffect: what was not committed is not, and what comes later fails.
+// TestDeadProcessesHaveNoEffect: uncommitted work is lost, and later work fails.
 func TestDeadProcessesHaveNoEffect(t *testing.T) {
 	bare(t, func(w *World) {
 		l := quietLife(t, w)
@@ -149,8 +149,7 @@ func TestShrink(t *testing.T) {
 	require.Empty(t, Shrink(all, 100, func(map[string]bool) bool { return true }), "the order alone")
 }
 
-// TestARunMustHaveMetEnough: less than chance explains is told, and a short run need not meet
-// what is rare.
+// TestARunMustHaveMetEnough: fewer than chance explains is reported, and a short run need not meet rare events.
 func TestARunMustHaveMetEnough(t *testing.T) {
 	met := map[string]int{}
 	for _, s := range slices.Concat(sometimes, sometimesNamed) {
@@ -214,7 +213,7 @@ func TestPlantedBugsApply(t *testing.T) {
 		text, err := os.ReadFile(bug)
 		require.NoError(t, err)
 		where := strings.Fields(strings.Split(string(text), "\n")[1])
-		require.Equal(t, "Elsewhere:", where[0], "%s says which other test catches it (tools/planted-elsewhere.sh)", bug)
+		require.Equal(t, "Elsewhere:", where[0], "%s names the other test that catches it (tools/planted-elsewhere.sh)", bug)
 		if len(where) == 3 {
 			requireTest(t, filepath.Join("../..", where[1]), where[2])
 		} else {

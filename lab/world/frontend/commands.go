@@ -47,7 +47,7 @@ func (s *Service) taskOf(token []byte) (*run, error) {
 	return r, nil
 }
 
-// RespondWorkflowTaskFailed is told that a worker could not carry out a workflow task.
+// RespondWorkflowTaskFailed reports that a worker could not carry out a workflow task.
 func (s *Service) RespondWorkflowTaskFailed(_ context.Context, in *workflowservice.RespondWorkflowTaskFailedRequest) (*workflowservice.RespondWorkflowTaskFailedResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,7 @@ func (r *run) failTask(cause enumspb.WorkflowTaskFailedCause, in *workflowservic
 		}},
 	})
 	if cause == enumspb.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND {
-		r.task.attempt = 0 // nobody is to blame
+		r.task.attempt = 0 // not the worker's fault
 	}
 	r.again()
 }
@@ -152,7 +152,7 @@ func known(c *commandpb.Command) error {
 	return serviceerror.NewUnimplemented(c.GetCommandType().String())
 }
 
-// carryOut carries out one command, and reports whether the workflow can go on at once.
+// carryOut carries out one command, and reports whether the workflow can continue immediately.
 func (r *run) carryOut(task int64, c *commandpb.Command) bool {
 	meta := c.GetUserMetadata()
 	switch c.GetCommandType() {
@@ -186,7 +186,7 @@ func (r *run) carryOut(task int64, c *commandpb.Command) bool {
 		})
 		if a := r.activities[scheduled]; a != nil {
 			a.cancelID = e.EventId
-			if a.token == "" { // no worker has it: it ends at once
+			if a.token == "" { // no worker has it: it ends immediately
 				a.stop()
 				delete(r.activities, scheduled)
 				last := canceled(a, nil, "")
@@ -304,7 +304,7 @@ func canceled(a *activity, details *commonpb.Payloads, identity string) *history
 	}
 }
 
-// cancelTimer cancels a timer, also one that fired while the task was being worked on.
+// cancelTimer cancels a timer, also one fired during the current task.
 func (r *run) cancelTimer(task int64, id string) {
 	var startedID int64
 	if t := r.timers[id]; t != nil {
@@ -328,7 +328,7 @@ func (r *run) cancelTimer(task int64, id string) {
 	})
 }
 
-// cancelOther asks another run to end, and tells this one whether it was there.
+// cancelOther asks another run to end, and reports to this one whether it exists.
 func (r *run) cancelOther(initiated *historypb.HistoryEvent) {
 	in := initiated.GetRequestCancelExternalWorkflowExecutionInitiatedEventAttributes()
 	other, err := r.s.findRunning(in.GetWorkflowExecution())
@@ -389,7 +389,7 @@ func (s *Service) activityOf(token []byte) (*run, *activity, error) {
 	return nil, nil, serviceerror.NewNotFound("activity execution not found or timed out")
 }
 
-// RecordActivityTaskHeartbeat notes a heartbeat and says whether the activity is to end.
+// RecordActivityTaskHeartbeat notes a heartbeat and returns whether the activity must end.
 func (s *Service) RecordActivityTaskHeartbeat(_ context.Context, in *workflowservice.RecordActivityTaskHeartbeatRequest) (*workflowservice.RecordActivityTaskHeartbeatResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -402,7 +402,7 @@ func (s *Service) RecordActivityTaskHeartbeat(_ context.Context, in *workflowser
 	return &workflowservice.RecordActivityTaskHeartbeatResponse{CancelRequested: a.cancelID > 0}, nil
 }
 
-// RespondActivityTaskCompleted is told that an activity succeeded.
+// RespondActivityTaskCompleted reports that an activity succeeded.
 func (s *Service) RespondActivityTaskCompleted(_ context.Context, in *workflowservice.RespondActivityTaskCompletedRequest) (*workflowservice.RespondActivityTaskCompletedResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -419,7 +419,7 @@ func (s *Service) RespondActivityTaskCompleted(_ context.Context, in *workflowse
 	return &workflowservice.RespondActivityTaskCompletedResponse{}, nil
 }
 
-// RespondActivityTaskFailed is told that an attempt of an activity failed.
+// RespondActivityTaskFailed reports that an attempt of an activity failed.
 func (s *Service) RespondActivityTaskFailed(_ context.Context, in *workflowservice.RespondActivityTaskFailedRequest) (*workflowservice.RespondActivityTaskFailedResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -446,7 +446,7 @@ func (s *Service) RespondActivityTaskFailed(_ context.Context, in *workflowservi
 	return &workflowservice.RespondActivityTaskFailedResponse{}, nil
 }
 
-// RespondActivityTaskCanceled is told that an activity ended because it was asked to.
+// RespondActivityTaskCanceled reports that an activity ended on request.
 func (s *Service) RespondActivityTaskCanceled(_ context.Context, in *workflowservice.RespondActivityTaskCanceledRequest) (*workflowservice.RespondActivityTaskCanceledResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -62,7 +62,7 @@ const Target = "passthrough:///frontend"
 
 func statusOf(err error) *status.Status { return status.FromContextError(err) }
 
-// Named says whose task a token is, for logs: the workflow's id.
+// Named returns a token's task for logs: the workflow's id.
 func (s *Service) Named(token []byte) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,9 +1,7 @@
-// Package frontend is Temporal's workflow service in one process: as much of it as prego's
-// workflows, clients and workers use, kept in memory. The SDK's real client and worker run
-// against it. It has no sockets and no clock of its own, so that it runs in a bubble of
-// testing/synctest, and it asks who may go on wherever the real one decides by chance.
-//
-// What is not supported fails with Unimplemented; nothing is accepted and then ignored.
+// Package frontend is Temporal's workflow service in one process: the parts that prego's workflows, clients and workers
+// use, kept in memory. The SDK's real client and worker run against it. It has no sockets and no clock, so that it runs
+// in a bubble of testing/synctest, and it asks for the next actor wherever the real one decides by chance.
+// Unsupported requests fail with Unimplemented; nothing is accepted and then ignored.
 package frontend
 
 import (
@@ -28,9 +26,9 @@ import (
 // Options of a service.
 type Options struct {
 	Namespace string
-	// Ready is told of each thing that can happen next: a task that can be handed out, a timer
-	// that is due. It returns at once, and has do called, once and by another goroutine, when
-	// it is to happen. By default everything happens as soon as it can.
+	// Ready learns of each thing that can happen next: a task that can be handed out, a timer that is due. It returns
+	// immediately, and has do called, once and by another goroutine, when it happens. By default everything happens as
+	// soon as it can.
 	Ready func(name string, do func())
 	// NewID makes ids of runs.
 	NewID func() string
@@ -67,7 +65,7 @@ type queueKey struct {
 	kind enumspb.TaskQueueType
 }
 
-// queue holds tasks that nobody has taken, and pollers that wait for some.
+// queue holds tasks without a worker, and waiting pollers.
 type queue struct {
 	tasks   []func() any // make the answer; nil if the task is no more
 	pollers []chan any
@@ -133,7 +131,7 @@ type History struct {
 	Events                  *historypb.History
 }
 
-// Histories are those of all runs, as they began.
+// Histories are the histories of all runs, in the order of their start.
 func (s *Service) Histories() []History {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,7 +229,7 @@ func (s *Service) findRunning(e *commonpb.WorkflowExecution) (*run, error) {
 	return r, err
 }
 
-// GetSystemInfo says what the service can do.
+// GetSystemInfo returns the service's capabilities.
 func (s *Service) GetSystemInfo(context.Context, *workflowservice.GetSystemInfoRequest) (*workflowservice.GetSystemInfoResponse, error) {
 	return &workflowservice.GetSystemInfoResponse{
 		ServerVersion: "1.30.0",
@@ -253,7 +251,7 @@ func (s *Service) DescribeNamespace(_ context.Context, in *workflowservice.Descr
 	}, nil
 }
 
-// ShutdownWorker is told of workers that end; polls end by themselves.
+// ShutdownWorker is called by ending workers; their polls end by themselves.
 func (s *Service) ShutdownWorker(context.Context, *workflowservice.ShutdownWorkerRequest) (*workflowservice.ShutdownWorkerResponse, error) {
 	return &workflowservice.ShutdownWorkerResponse{}, nil
 }
@@ -269,7 +267,7 @@ func (s *Service) StartWorkflowExecution(_ context.Context, in *workflowservice.
 	return &workflowservice.StartWorkflowExecutionResponse{RunId: r.runID, Started: fresh, Status: r.status}, nil
 }
 
-// start starts a run as its policies say. Call it with the lock held.
+// start starts a run according to its policies. Call it with the lock held.
 func (s *Service) start(in *workflowservice.StartWorkflowExecutionRequest, parent *link) (r *run, fresh bool, err error) {
 	switch {
 	case in.GetWorkflowId() == "" || in.GetWorkflowType().GetName() == "" || in.GetTaskQueue().GetName() == "":
@@ -345,7 +343,7 @@ func (s *Service) SignalWithStartWorkflowExecution(_ context.Context, in *workfl
 	return &workflowservice.SignalWithStartWorkflowExecutionResponse{RunId: r.runID, Started: fresh}, nil
 }
 
-// RequestCancelWorkflowExecution asks a run to end; one that has ended needs nothing.
+// RequestCancelWorkflowExecution asks a run to end; an ended run needs nothing.
 func (s *Service) RequestCancelWorkflowExecution(_ context.Context, in *workflowservice.RequestCancelWorkflowExecutionRequest) (*workflowservice.RequestCancelWorkflowExecutionResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -379,7 +377,7 @@ func (s *Service) terminate(r *run, reason, identity string) {
 	})
 }
 
-// DescribeWorkflowExecution says how a run is.
+// DescribeWorkflowExecution returns the state of a run.
 func (s *Service) DescribeWorkflowExecution(_ context.Context, in *workflowservice.DescribeWorkflowExecutionRequest) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -54,7 +54,7 @@ func (*steps) Refuse(context.Context) error {
 	return temporal.NewNonRetryableApplicationError("no", "refused", nil)
 }
 
-// Resume heartbeats, falls silent at its first attempt, and goes on from its details.
+// Resume heartbeats, falls silent at its first attempt, and continues from its details.
 func (*steps) Resume(ctx context.Context) (int, error) {
 	from := 0
 	if activity.HasHeartbeatDetails(ctx) {
@@ -149,7 +149,7 @@ func kid(ctx workflow.Context, fail bool) (int, error) {
 
 func patient(ctx workflow.Context) error { return workflow.Sleep(ctx, time.Hour) }
 
-// tell plays the story on a service, and returns what its workflow met.
+// tell plays the story on a service, and returns its workflow's observations.
 func tell(t *testing.T, c client.Client, id string) []string {
 	t.Helper()
 	w := worker.New(c, taskQueue, worker.Options{})
@@ -169,7 +169,7 @@ func tell(t *testing.T, c client.Client, id string) []string {
 	first := run.GetRunID()
 	var signalled sync.WaitGroup
 	defer signalled.Wait()
-	signalled.Go(func() { // once it has continued as new: the first run would take it, too
+	signalled.Go(func() { // after it has continued as new: the first run would also take it
 		for {
 			now, err := c.DescribeWorkflowExecution(ctx, id, "")
 			if err != nil || now.WorkflowExecutionInfo.Execution.RunId != first {
@@ -214,8 +214,7 @@ func TestStoryOnTheRealService(t *testing.T) {
 	require.Equal(t, expected, tell(t, c, "story"))
 }
 
-// TestStory: the SDK's own client and worker find here what they find at the real service,
-// and what was recorded replays.
+// TestStory: the SDK's own client and worker see the same as at the real service, and the recorded history replays.
 func TestStory(t *testing.T) {
 	var met []string
 	var began, ended time.Time

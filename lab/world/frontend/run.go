@@ -163,8 +163,7 @@ func (r *run) write(e *historypb.HistoryEvent) *historypb.HistoryEvent {
 	return e
 }
 
-// happen adds an event that a workflow is to learn: at once, or after the task that is
-// being worked on.
+// happen adds an event for a workflow: immediately, or after the current task.
 func (r *run) happen(e *historypb.HistoryEvent) {
 	if r.over() {
 		return
@@ -178,7 +177,7 @@ func (r *run) happen(e *historypb.HistoryEvent) {
 	r.schedule()
 }
 
-// flush writes what was held back, and reports whether there was anything.
+// flush writes the held back events, and reports whether there were any.
 func (r *run) flush() bool {
 	had := len(r.buffered) > 0
 	for _, e := range r.buffered {
@@ -283,7 +282,7 @@ func (r *run) startTask(t *workflowTask, identity string) *workflowservice.PollW
 	}
 }
 
-// again schedules the workflow task that replaces one that came to nothing.
+// again schedules the workflow task that replaces a failed one.
 func (r *run) again() {
 	if r.task.clock != nil {
 		r.task.clock.Stop()
@@ -354,8 +353,7 @@ func (r *run) stopClocks() {
 	}
 }
 
-// close writes the last event, tells the parent, and carries out what is to become of the
-// children.
+// close writes the last event, notifies the parent, and applies the children's close policies.
 func (r *run) close(status enumspb.WorkflowExecutionStatus, last *historypb.HistoryEvent) {
 	r.write(last)
 	r.status = status
@@ -370,7 +368,7 @@ func (r *run) close(status enumspb.WorkflowExecutionStatus, last *historypb.Hist
 		case enumspb.PARENT_CLOSE_POLICY_ABANDON:
 		case enumspb.PARENT_CLOSE_POLICY_REQUEST_CANCEL:
 			r.s.ready("cancel "+c.id, func() { c.run.cancel("parent closed", "", nil) })
-		default: // of one that continues as new, too
+		default: // also of one continued as new
 			r.s.ready("terminate "+c.id, func() {
 				if !c.run.over() {
 					r.s.terminate(c.run, "by parent close policy", "")
@@ -559,7 +557,7 @@ func (r *run) timedOut(a *activity, kind enumspb.TimeoutType) {
 	})
 }
 
-// retry begins the wait for the next attempt, or says why there is none.
+// retry starts the wait for the next attempt, or returns why there is none.
 func (r *run) retry(a *activity, f *failurepb.Failure, asked time.Duration) enumspb.RetryState {
 	p := a.attrs.GetRetryPolicy()
 	initial := cmp.Or(p.GetInitialInterval().AsDuration(), time.Second)

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// schedule starts a run at intervals, unless the one before still runs.
+// schedule starts a run at intervals, unless the previous one still runs.
 type schedule struct {
 	id   string
 	spec *schedulepb.Schedule
@@ -72,7 +72,7 @@ func supported(sc *schedulepb.Schedule) error {
 	return nil
 }
 
-// keep starts the schedule's clock anew. Call it with the lock held.
+// keep restarts the schedule's clock. Call it with the lock held.
 func (s *Service) keep(sc *schedule) {
 	sc.turn++
 	turn := sc.turn

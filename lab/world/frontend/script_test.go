@@ -31,22 +31,21 @@ import (
 	"github.com/prego/prego/lab/world/frontend"
 )
 
-// step is one of a script, which a workflow plays.
+// step is a step of a script, which a workflow plays.
 type step struct {
 	Do string
 	// Times is how often an activity fails, or which branch of a version is taken.
 	Times int
 	// For is how long something takes.
 	For time.Duration
-	// Parts are scripts of their own: what happens at once, what is cancelled, or a child's.
+	// Parts are separate scripts: concurrent or cancelled ones, or a child's.
 	Parts [][]step
 }
 
-// told is what a script met.
+// told is what a script observed.
 type told struct {
 	Met []string
-	// Runs are the ids of workflows that it waited for, Left of those that were to end with it, and
-	// Abandoned of those that were not.
+	// Runs are the ids of workflows that it waited for, Left of those ending with it, and Abandoned of the others.
 	Runs, Left, Abandoned []string
 }
 
@@ -107,13 +106,13 @@ func (*acts) Hang(ctx context.Context) error {
 	}
 }
 
-// Here tells who plays the script that it has got so far.
+// Here returns the script's progress to its player.
 func (a *acts) Here(ctx context.Context) error {
 	close(a.at(activity.GetInfo(ctx).WorkflowExecution.ID))
 	return nil
 }
 
-// why says how something ended, without what differs from run to run.
+// why describes the end of something, without details that differ from run to run.
 func why(err error) string {
 	var app *temporal.ApplicationError
 	var late *temporal.TimeoutError
@@ -130,7 +129,7 @@ func why(err error) string {
 	return err.Error()
 }
 
-// script plays steps, and returns what it met. It goes on as a new run where it says so.
+// script plays steps, and returns its observations. It continues as a new run where it has this step.
 func script(ctx workflow.Context, steps []step, before told) (told, error) {
 	out := before
 	for i, s := range steps {
@@ -138,9 +137,9 @@ func script(ctx workflow.Context, steps []step, before told) (told, error) {
 			return out, workflow.NewContinueAsNewError(ctx, script, steps[i+1:], out)
 		}
 		if s.Do == "fail" {
-			return out, temporal.NewApplicationError("as it says", "ends", out)
+			return out, temporal.NewApplicationError("as scripted", "ends", out)
 		}
-		if s.Do == "last" { // until somebody ends it
+		if s.Do == "last" { // until it is ended
 			if err := workflow.ExecuteActivity(patiently(ctx, 0), (*acts).Here).Get(ctx, nil); err != nil {
 				return out, err
 			}
@@ -183,7 +182,7 @@ func play(ctx workflow.Context, path string, s step, out *told) {
 		out.notef("gives up %d %s", n, why(err))
 	case "refused":
 		out.notef("refused %s", why(workflow.ExecuteActivity(patiently(ctx, 0), a.Refuse).Get(ctx, nil)))
-	case "silent": // its time to end, or to say something, is over in the first attempts
+	case "silent": // its time to end, or to heartbeat, is over in the first attempts
 		o := workflow.ActivityOptions{StartToCloseTimeout: late, RetryPolicy: &temporal.RetryPolicy{InitialInterval: 20 * time.Millisecond}}
 		if s.For > 0 {
 			o.StartToCloseTimeout, o.HeartbeatTimeout = time.Minute, late
@@ -197,9 +196,9 @@ func play(ctx workflow.Context, path string, s step, out *told) {
 		}
 		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), a.Silent, 99).Get(ctx, nil)
 		out.notef("never %s", why(err))
-	case "nobody": // takes it: its time to be started is over
-		o := workflow.ActivityOptions{TaskQueue: "nobody", ScheduleToStartTimeout: s.For, StartToCloseTimeout: time.Minute}
-		out.notef("nobody %s", why(workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), a.Refuse).Get(ctx, nil)))
+	case "unserved": // no worker takes it: its time to be started is over
+		o := workflow.ActivityOptions{TaskQueue: "unserved", ScheduleToStartTimeout: s.For, StartToCloseTimeout: time.Minute}
+		out.notef("unserved %s", why(workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), a.Refuse).Get(ctx, nil)))
 	case "local":
 		o := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{ScheduleToCloseTimeout: time.Minute, RetryPolicy: &temporal.RetryPolicy{InitialInterval: 10 * time.Millisecond}})
 		err := workflow.ExecuteLocalActivity(o, a.Fail, s.Times).Get(ctx, &n)
@@ -238,7 +237,7 @@ func play(ctx workflow.Context, path string, s step, out *told) {
 		for _, p := range parts {
 			out.add(p)
 		}
-	case "cancelled": // what takes an hour, after what is short has ended
+	case "cancelled": // long work, after the short work has ended
 		some, cancel := workflow.WithCancel(ctx)
 		var ends []workflow.Future
 		for i, part := range s.Parts {
@@ -294,7 +293,7 @@ func writeScript(r *rand.Rand) []step {
 	steps = func(n, deep int) (out []step) {
 		for range n {
 			s := step{Do: []string{
-				"sleep", "tries", "gives up", "refused", "silent", "never", "nobody", "local", "refused local", "version", "side effect", "no signal", "cancelled", "all", "child", "left",
+				"sleep", "tries", "gives up", "refused", "silent", "never", "unserved", "local", "refused local", "version", "side effect", "no signal", "cancelled", "all", "child", "left",
 			}[r.IntN(16)], For: short(), Times: 1 + r.IntN(3)}
 			switch s.Do {
 			case "silent":
@@ -349,9 +348,9 @@ func writeScript(r *rand.Rand) []step {
 	return out
 }
 
-// ending is what is compared: how a script ended, what it met, the status of each run, and how often each
-// event is in the histories of those that were waited for. What depends on speed is left out: how many
-// workflow tasks there are, and what was begun or came to its end in time before somebody ended it.
+// ending is compared: how a script ended, its observations, the status of each run, and the number of each event in the
+// histories of the runs that it waited for. Details that depend on speed are left out: the number of workflow tasks,
+// and work that was started or timed out just before it was ended.
 type ending struct {
 	Met    []string
 	Status map[string]string
@@ -443,7 +442,7 @@ func (e *ending) status(ctx context.Context, c client.Client, id string, patienc
 	}
 }
 
-// add adds a run, and those that it went on as.
+// add adds a run, and its continuations.
 func (e *ending) add(ctx context.Context, c client.Client, id, runID string) error {
 	first, err := e.status(ctx, c, id, time.Minute)
 	if err != nil {
@@ -502,7 +501,7 @@ func about(e *historypb.HistoryEvent) string {
 	return ""
 }
 
-// performAll plays scripts at once.
+// performAll plays scripts concurrently.
 func performAll(t *testing.T, c client.Client, scripts map[string][]step) map[string]ending {
 	t.Helper()
 	a := &acts{reached: map[string]chan struct{}{}}
@@ -534,8 +533,8 @@ func performAll(t *testing.T, c client.Client, scripts map[string][]step) map[st
 	return out
 }
 
-// TestScriptsEndAsOnTheRealService: 50 workflows made up by chance end with the same results, statuses and
-// events on Temporal's own server and here, and what was recorded here replays.
+// TestScriptsEndAsOnTheRealService: 50 random workflows end with the same results, statuses and events on Temporal's
+// own server and here, and the recorded histories replay.
 func TestScriptsEndAsOnTheRealService(t *testing.T) {
 	t.Parallel()
 	binary, err := devstack.FindTemporal(filepath.Join("..", "..", "..", ".prego", "bin"))
