@@ -140,7 +140,7 @@ func NewBackupMetrics(reg prometheus.Registerer) *BackupMetrics {
 	m := &BackupMetrics{
 		Ended: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prego.MetricBackups, Help: "Backups to object storage that ended, by kind and outcome (stored, or the reason of failure)."}, []string{"kind", "outcome"}),
 		Bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_backup_bytes_total", Help: "Bytes of backups that were stored."}),
-		Late:  prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricBackupsLate, Help: "Tenants and volumes whose scheduled backup is late: its time came more than PREGO_BACKUP_LATE_AFTER ago, and none was stored since."}),
+		Late:  prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricBackupsLate, Help: "Tenants and volumes whose scheduled backup is late: its time came more than 2 hours ago, and none was stored since."}),
 	}
 	m.Over = prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricBackupsOver, Help: "Orgs whose backups have reached their limit of bytes: backups on request are refused."})
 	m.Kept = prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_backup_stored_bytes", Help: "Bytes that all backups occupy in object storage."})

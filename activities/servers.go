@@ -132,7 +132,6 @@ type Settings struct {
 	CapacityPoll      time.Duration
 	CreateBackoff     time.Duration // delay before the second of three create calls; doubles
 	ContainerTimeout  time.Duration
-	GoldenImages      bool          // create servers from the current verified image, if there is one
 	AmbiguousGrace    time.Duration // how long a create of unknown outcome may still complete
 	EgressCIDRs       []string
 	NetworkRange      string // from which private networks are cut; "" for none

@@ -16,6 +16,16 @@ import (
 	"github.com/prego/prego/workflows"
 )
 
+const (
+	// backupLate is how long after its time a scheduled backup is late: the hosts of a region take turns meanwhile.
+	backupLate = 2 * time.Hour
+	// backupURLs is how long a URL that a host gets is valid: a part of a large site takes minutes on a slow line.
+	backupURLs = 20 * time.Minute
+	// Backups at once: one of a host, whose disk each of them reads whole, and as many of a region as storage takes
+	// without a request to slow down.
+	backupsOfHost, backupsOfRegion = 1, 20
+)
+
 // newBackups creates the steps of backups in object storage. Without storage there are none:
 // last backups then stay on their hosts.
 func newBackups(p *Process, runs *workflows.Client, tenants *activities.Tenants, ca *pki.Authority) (*activities.Backups, error) {
@@ -23,8 +33,8 @@ func newBackups(p *Process, runs *workflows.Client, tenants *activities.Tenants,
 	out := &activities.Backups{
 		Store: p.db, Tenants: tenants, Audit: p.db, Runs: runs, Metrics: activities.NewBackupMetrics(p.reg), Log: p.log.Named("backups"),
 		Settings: activities.BackupSettings{
-			Environment: p.cfg.Environment, PartBytes: s.PartBytes, MaxParts: objects.MaxParts, URLTTL: s.URLTTL, UploadFor: s.UploadFor,
-			PerHost: s.PerHost, PerRegion: s.PerRegion, LateAfter: s.LateAfter, FinalFor: s.FinalFor, Quiet: time.Minute,
+			Environment: p.cfg.Environment, PartBytes: s.PartBytes, MaxParts: objects.MaxParts, URLTTL: backupURLs, UploadFor: s.UploadFor,
+			PerHost: backupsOfHost, PerRegion: backupsOfRegion, LateAfter: backupLate, FinalFor: s.FinalFor, Quiet: p.cfg.Pace.Of(time.Minute),
 		},
 		NewID: func() prego.BackupID {
 			return prego.BackupID("bak-" + strings.ReplaceAll(uuid.NewString(), "-", "")[:16])
@@ -60,6 +70,6 @@ func newDrills(p *Process, runs *workflows.Client, backups *activities.Backups) 
 	s := p.cfg.Backups
 	return &activities.Drills{
 		Store: p.db, Backups: backups, Runs: runs, Metrics: activities.NewDrillMetrics(p.reg),
-		Settings: activities.DrillSettings{Every: s.DrillEvery, Retry: s.DrillRetry, AtOnce: s.DrillsAtOnce, Quiet: time.Second},
+		Settings: activities.DrillSettings{Every: s.DrillEvery, Retry: s.DrillRetry, AtOnce: s.DrillsAtOnce, Quiet: p.cfg.Pace.Of(time.Second)},
 	}
 }

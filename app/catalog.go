@@ -43,7 +43,7 @@ func watchCatalog(ctx context.Context, p *Process, runs *workflows.Client) {
 func (p *Process) attentionLimits() attention.Limits {
 	w, b := p.cfg.Worker, p.cfg.Backups
 	return attention.Limits{
-		DegradedAfter: w.DegradedAfter, FailedAfter: w.FailedAfter, FreezePct: w.FreezePct, FreezeMin: w.FreezeMinServers,
-		CatalogStale: staleReadings * w.CatalogEvery, BackupLate: b.LateAfter, DrillOverdue: activities.DrillSettings{Every: b.DrillEvery}.Overdue(),
+		DegradedAfter: w.DegradedAfter, FailedAfter: w.FailedAfter, FreezePct: freezePct, FreezeMin: freezeMin,
+		CatalogStale: staleReadings * w.CatalogEvery, BackupLate: backupLate, DrillOverdue: activities.DrillSettings{Every: b.DrillEvery}.Overdue(),
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/acme"
@@ -15,13 +16,17 @@ import (
 // newCertificates creates the steps of certificates. Without an authority, none is asked for.
 func newCertificates(p *Process, runs *workflows.Client, edges *activities.Edges) (*activities.Certificates, error) {
 	s := p.cfg.ACME
+	resolver := ""
+	if r := p.cfg.Names.Resolvers; len(r) > 0 {
+		resolver = r[0]
+	}
 	out := &activities.Certificates{
 		Store: p.db, Runs: runs, Metrics: activities.NewCertificateMetrics(p.reg), Log: p.log.Named("certificates"), Now: p.now, Hook: p.hook,
 		Settings: activities.CertificateSettings{
 			Account: s.Account, Contact: s.Contact, SiteDomains: []string{p.cfg.Tenants.SiteDomain}, Limits: s.Limits(),
-			ServeWithin: s.ServeWithin, IssueWithin: s.IssueWithin, Poll: s.Poll, AskEvery: s.AskEvery,
+			ServeWithin: s.ServeWithin, IssueWithin: s.IssueWithin, Poll: s.Poll, AskEvery: p.cfg.Pace.Of(12 * time.Hour), // unless the authority names a pause,
 		},
-		Probe: acme.NewProbe(acme.ProbeConfig{Port: s.HTTPPort, Resolver: s.Resolver, AnyAddress: p.cfg.Hetzner.Simulated, Transport: p.outside}),
+		Probe: acme.NewProbe(acme.ProbeConfig{Port: 80, Resolver: resolver, AnyAddress: p.cfg.Hetzner.Simulated, Transport: p.outside}),
 	}
 	var err error
 	if out.Sealing, err = token.OpenSealing(p.cfg.KeysDir, token.SealCertificates); err != nil {

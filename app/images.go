@@ -25,15 +25,18 @@ func newImages(p *Process, servers *activities.Servers, runs *workflows.Client) 
 	}
 	w := p.cfg.Worker
 	metrics := activities.NewImageMetrics(p.reg)
-	servers.Settings.GoldenImages, servers.Metrics.ImageFallbacks = w.GoldenImages, metrics.Fallback
+	servers.Metrics.ImageFallbacks = metrics.Fallback
 	return &activities.Images{
-		Store: p.db, Servers: servers, Runs: runs, Keep: w.ImageKeep, BuildTimeout: w.ImageBuildTimeout, Poll: p.cfg.Hetzner.Poll * builderPolls,
+		Store: p.db, Servers: servers, Runs: runs, Keep: imagesKept, BuildTimeout: w.ImageBuildTimeout, Poll: p.cfg.Hetzner.Poll * builderPolls,
 		Metrics: metrics, Log: p.log.Named("images"),
 		Recipe: func(base string) (server.ImageRecipe, error) {
 			return recipe(stack, w.ImageContainers, w.ContainerImage, base, agent)
 		},
 	}, nil
 }
+
+// imagesKept is the number of verified images of a kind: the current one, and the one that a rollback returns to.
+const imagesKept = 2
 
 // builderPolls is how much less often a builder is checked than an action: it takes
 // minutes.

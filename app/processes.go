@@ -25,6 +25,21 @@ import (
 	"github.com/prego/prego/workflows"
 )
 
+// stopWithin is how long requests and steps that are under way have to end when a process stops. Docker Compose, systemd
+// and Kubernetes wait for at least half a minute.
+const stopWithin = 20 * time.Second
+
+// metricsOrgs is the number of orgs that have metrics by name, those closest to a limit. Each is a series per limit.
+const metricsOrgs = 50
+
+// Limits of a release that is carried out.
+const (
+	releaseOrgSites    = 10               // of an org's sites are offline concurrently: a quarter of what is of all orgs
+	releaseServerSites = 2                // of a server's sites are migrated concurrently: each needs a core
+	releaseAnswer      = 2 * time.Minute  // until a site answers after an update: the bench's processes start with cold caches
+	agentAnswers       = 15 * time.Minute // until a server with a new agent counts as silent, and the release stops
+)
+
 // startAgain is the time between two tries to start what was accepted while Temporal was away.
 const startAgain = 2 * time.Second
 
@@ -48,7 +63,7 @@ func serveAPI(ctx context.Context, p *Process, runs *workflows.Client) error {
 		return err
 	}
 	p.log.Info("serving the API at " + l.Addr().String())
-	return a.Serve(ctx, l, p.cfg.API.DrainTimeout)
+	return a.Serve(ctx, l, stopWithin)
 }
 
 // API wires an API, with the console.
@@ -84,7 +99,7 @@ func (p *Process) API(runs *workflows.Client) (*api.API, error) {
 		Keys:      p.db, Hosts: p.db, Shell: keyholder, Containers: keyholder,
 		Groups: p.db, GroupRuns: runs, Releases: p.db, ReleaseRuns: runs, AgentReleases: p.db, Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
 		Store: p.db, Orchestrator: runs, Auth: apiAuth{tokens}, Importer: keyholder, Log: p.log, Registry: p.reg,
-		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: p.cfg.API.RateBurst, Unavailable: store.Unavailable, Attention: p.attentionLimits(),
+		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: int(2 * p.cfg.API.RatePerSecond), Unavailable: store.Unavailable, Attention: p.attentionLimits(),
 		Checks: []api.Check{
 			{Name: "database", Run: p.db.Writable},
 			{Name: "migrations", Run: func(ctx context.Context) error { return migrated(ctx, p.cfg.DatabaseURL) }},
@@ -121,21 +136,17 @@ func serveAgents(ctx context.Context, p *Process, runs *workflows.Client) error 
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, p.ready(runs)) })
-	g.Go(func() error { return gw.Serve(ctx, l, tlsConfig, p.cfg.Gateway.DrainTimeout) })
+	g.Go(func() error { return gw.Serve(ctx, l, tlsConfig, stopWithin) })
 	p.log.Info("serving agents at " + l.Addr().String())
 	return g.Wait()
 }
 
-// RunWorker runs the workflows and steps of task queues; without any, of those that the configuration
-// names.
+// RunWorker runs the workflows and steps of task queues; of all without any.
 func RunWorker(ctx context.Context, o Options, queues []string) error {
 	return run(ctx, o, "worker", func(ctx context.Context, p *Process, runs *workflows.Client) error { return work(ctx, p, runs, queues) })
 }
 
 func work(ctx context.Context, p *Process, runs *workflows.Client, queues []string) error {
-	if len(queues) == 0 {
-		queues = p.cfg.Worker.Queues
-	}
 	served, err := workflows.ParseQueues(queues)
 	if err != nil {
 		return err
@@ -158,7 +169,7 @@ func work(ctx context.Context, p *Process, runs *workflows.Client, queues []stri
 	p.exportRows(b.catalogs)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, p.ready(runs)) })
-	g.Go(func() error { return b.relay.Serve(ctx, l, b.ca.RelayTLS(), p.cfg.Worker.StopTimeout) })
+	g.Go(func() error { return b.relay.Serve(ctx, l, b.ca.RelayTLS(), stopWithin) })
 	g.Go(func() error {
 		if err := b.Worker.Start(); err != nil {
 			return fmt.Errorf("worker: %w", err)
@@ -173,7 +184,7 @@ func work(ctx context.Context, p *Process, runs *workflows.Client, queues []stri
 
 // exportRows exports what a scrape of a worker reads from the database.
 func (p *Process) exportRows(catalogs *activities.Catalogs) {
-	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, p.now), worker.NewLookAge(p.db, p.log, p.now), worker.NewCertificates(p.db, p.log, p.now),
+	p.reg.MustRegister(worker.NewOrgUsage(p.db, metricsOrgs, p.log, p.now), worker.NewLookAge(p.db, p.log, p.now), worker.NewCertificates(p.db, p.log, p.now),
 		worker.NewCordoned(p.db, p.log, p.now), worker.NewAgentVersions(p.db, p.log, p.now), worker.NewCatalogAge(p.db, prego.ProviderHetzner, catalogs.Catalog, p.log, p.now), worker.NewCosts(p.db, p.log, p.now))
 }
 
@@ -194,9 +205,6 @@ type Worker struct {
 
 // Worker wires a worker.
 func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []workflows.Queue) (*Worker, error) {
-	if p.cfg.Worker.OrgWork < 1 {
-		return nil, fmt.Errorf("PREGO_ORG_WORK_LIMIT must be at least 1")
-	}
 	p.db.LimitWork(p.cfg.Worker.OrgWork)
 	servers, fleet, err := buildActivities(ctx, p, runs)
 	if err != nil {
@@ -263,37 +271,39 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 	}
 	backups.Volumes, fleet.Org.Backups = fleet.Org, backups
 	releases := &activities.StackReleases{
-		Store: p.db, Tenants: tenants, Containers: engine, Runs: runs, Limits: server.ReleaseLimits{Sites: p.cfg.Releases.Sites, OrgSites: p.cfg.Releases.OrgSites},
-		Parallel: p.cfg.Releases.ServerSites, AnswerFor: p.cfg.Releases.AnswerFor, Quiet: p.cfg.Workloads.Quiet,
+		Store: p.db, Tenants: tenants, Containers: engine, Runs: runs, Limits: server.ReleaseLimits{Sites: p.cfg.Releases.Sites, OrgSites: releaseOrgSites},
+		Parallel: releaseServerSites, AnswerFor: releaseAnswer, Quiet: p.cfg.Workloads.Quiet,
 		Ended: activities.NewBenchUpdates(p.reg), Log: p.log.Named("releases"), Hook: p.hook,
 	}
 	moves := newMoves(p, runs, tenants, backups)
 	moves.Edges = edges
 	drilled := newDrills(p, runs, backups)
 	w, err := worker.New(runs.Temporal, worker.Options{
-		TaskQueue: p.cfg.Temporal.TaskQueue, Queues: served, StopTimeout: p.cfg.Worker.StopTimeout,
-		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: p.cfg.Worker.SweepConcurrency},
+		TaskQueue: p.cfg.Temporal.TaskQueue, Queues: served, StopTimeout: stopWithin,
+		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: 4},
 	}, servers, fleet, tenants, &activities.FleetActions{
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: p.hook, Capacity: activities.ServerFree(groups), TenantsMove: backups.Objects != nil,
 	}, fleet.Org, &activities.Snapshots{Store: p.db, Tenants: tenants, Runs: runs, FetchFor: p.cfg.Backups.UploadFor}, groups, catalogs, images, edges, peers, certificates, names, maintenances, backups, drilled, releases, moves)
 	if err != nil {
 		return nil, err
 	}
+	storagePrice, currency := p.cfg.Costs.BackupGBMonth()
 	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, maintenances, &worker.Rebalances{Store: p.db, Runs: runs, Log: p.log.Named("rebalances"), Hook: p.hook})
 	looker.Looks = append(looker.Looks, lookAtNames(p, names)...)
 	looker.Looks = append(looker.Looks,
-		worker.Look{Name: "agent releases", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtAgentReleases(&worker.AgentReleases{Store: p.db, Limits: server.AgentReleaseLimits{Servers: p.cfg.Releases.Agents, Within: p.cfg.Releases.AgentWithin}})},
+		worker.Look{Name: "agent releases", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtAgentReleases(&worker.AgentReleases{Store: p.db, Limits: server.AgentReleaseLimits{Servers: p.cfg.Releases.Agents, Within: agentAnswers}})},
 		worker.Look{Name: "releases", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtReleases(releases)},
 		worker.Look{Name: "moves", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtMoves(moves)},
 		worker.Look{Name: "backups", Every: p.cfg.Backups.SweepEvery, Do: worker.LookAtBackups(backups)},
 		worker.Look{Name: "backup turns", Every: 6 * p.cfg.Backups.SweepEvery, Do: worker.LookAtBackupTurns(backups)},
 		worker.Look{Name: "drills", Every: 6 * p.cfg.Backups.SweepEvery, Do: worker.LookAtDrills(drilled)},
 		worker.Look{Name: "lost tenants", Every: p.cfg.Backups.SweepEvery, Do: worker.LookAtLost(tenants)},
-		worker.Look{Name: "age", Every: p.cfg.Keep.Every, Do: worker.LookAtAge(&worker.Pruning{Store: p.db, Keep: p.cfg.Keep.Of(), Batch: p.cfg.Keep.Batch, Rows: worker.NewPrunedRows(p.reg)})},
+		worker.Look{Name: "age", Every: p.cfg.Pace.Of(time.Minute), Do: worker.LookAtAge(&worker.Pruning{Store: p.db, Keep: p.cfg.Keep.Of(), Batch: 1000, Rows: worker.NewPrunedRows(p.reg)})},
 		worker.Look{Name: "samples", Every: server.SampleEvery / 5, Do: worker.LookAtSamples(&worker.Samples{Store: p.db})},
-		worker.Look{Name: "costs", Every: p.cfg.Costs.Every, Do: worker.LookAtCosts(&worker.CostCounting{Store: p.db, StoragePrice: p.cfg.Costs.BackupGBMonth, StorageCurrency: p.cfg.Costs.BackupCurrency, Now: p.now})},
-		worker.Look{Name: "audit", Every: p.cfg.Keep.SealAudit, Do: worker.LookAtAudit(&worker.Audit{Store: p.db, Log: p.log.Named("audit")})},
-		worker.Look{Name: "backup storage", Every: p.cfg.Backups.CheckEvery, Do: worker.LookAtBackupStorage(backups)},
+		// Whose an hour is, is seen four times in it.
+		worker.Look{Name: "costs", Every: p.cfg.Pace.Of(15 * time.Minute), Do: worker.LookAtCosts(&worker.CostCounting{Store: p.db, StoragePrice: storagePrice, StorageCurrency: currency, Now: p.now})},
+		worker.Look{Name: "audit", Every: p.cfg.Pace.Of(10 * time.Second), Do: worker.LookAtAudit(&worker.Audit{Store: p.db, Log: p.log.Named("audit")})},
+		worker.Look{Name: "backup storage", Every: p.cfg.Pace.Of(time.Hour), Do: worker.LookAtBackupStorage(backups)},
 	)
 	if !slices.Contains(served, workflows.QueuePeriodic) {
 		looker.Looks = nil

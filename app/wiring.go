@@ -73,7 +73,7 @@ func (r bootRenderer) RenderBoot(p activities.BootParams) (activities.Boot, erro
 	out, err := cloudinit.Render(cloudinit.Input{
 		Host: wire.HostConfig{
 			ServerID: string(p.ServerID), Environment: r.cfg.Environment, Role: string(p.Role), Region: string(p.Region), Tags: tags,
-			GatewayURL: r.cfg.Gateway.URL, GatewayServerName: r.cfg.Gateway.ServerName,
+			GatewayURL: r.cfg.Gateway.URL, GatewayServerName: gatewayName,
 			AgentPort: server.AgentPort(p.Role, r.cfg.Worker.AgentPort), DockerPort: r.cfg.Worker.DockerPort, AgentSHA256: r.agentSHA256,
 		},
 		Token: p.Token, GatewayCAPEM: bundle, EgressCIDRs: r.cfg.Worker.EgressCIDRs, Volume: p.Volume,
@@ -163,18 +163,29 @@ func newImporter(p *Process, ca *pki.Authority) (importer, error) {
 	return importer{db: p.db, tokens: deriver, boot: bootRenderer{cfg: p.cfg, ca: ca, agentSHA256: digest}, ttl: p.cfg.Worker.BootstrapTokenTTL}, nil
 }
 
+// tokenIssuer is the issuer of the tokens that the control plane signs itself.
+const tokenIssuer = "prego"
+
 // APITokens reads the API's keys.
 func APITokens(cfg config.Config) (*token.API, error) {
 	keys, err := token.OpenKeyring(cfg.KeysDir, token.UseAPI)
 	if err != nil {
 		return nil, err
 	}
-	c := token.APIConfig{Keys: keys, Issuer: cfg.API.JWTIssuer, Audience: cfg.API.JWTAudience, RolesClaim: cfg.API.RolesClaim}
+	c := token.APIConfig{Keys: keys, Issuer: tokenIssuer, Audience: cfg.API.JWTAudience, RolesClaim: cfg.API.RolesClaim}
 	if cfg.API.OIDCIssuer != "" {
 		c.Remote = token.NewRemote(cfg.API.OIDCIssuer, cfg.API.JWKSURL)
 	}
 	return token.NewAPI(c), nil
 }
+
+const (
+	freezePct = 20 // the share of servers falling silent together above which none is marked: the network fails, not they
+	freezeMin = 10 // of a smaller fleet, two silent servers are that share
+
+	orphanBreakerPct = 5 // the share of the fleet above which no unknown server is deleted: the database is the likelier error
+	driftHosts       = 8 // servers whose containers a reconciliation checks: 100 servers within the hour
+)
 
 // buildActivities creates the steps with their adapters.
 func buildActivities(ctx context.Context, p *Process, runs *workflows.Client) (*activities.Servers, *activities.Reconciler, error) {
@@ -235,10 +246,10 @@ func buildActivities(ctx context.Context, p *Process, runs *workflows.Client) (*
 		Store: p.db, Infra: infra, Runs: runs, Environment: p.cfg.Environment,
 		Firewall: server.FirewallParams{Environment: p.cfg.Environment, Name: activities.FirewallName(p.cfg.Environment), CIDRs: w.EgressCIDRs, Ports: settings.Ports},
 		Egress:   p.db.Egress,
-		Rules:    activities.OrphanRules{MinAge: w.OrphanAge, MaxPerRun: w.OrphanMaxPerRun, BreakerPct: w.OrphanBreakerPct, BreakerMin: 3},
+		Rules:    activities.OrphanRules{MinAge: w.OrphanAge, MaxPerRun: w.OrphanMaxPerRun, BreakerPct: orphanBreakerPct, BreakerMin: 3},
 		Grace:    w.AmbiguousGrace,
-		Sweep:    server.SweepParams{DegradedAfter: w.DegradedAfter, FailedAfter: w.FailedAfter, FreezePct: w.FreezePct, FreezeMin: w.FreezeMinServers},
-		Check:    servers.CheckContainers, DriftHosts: w.DriftHosts,
+		Sweep:    server.SweepParams{DegradedAfter: w.DegradedAfter, FailedAfter: w.FailedAfter, FreezePct: freezePct, FreezeMin: freezeMin},
+		Check:    servers.CheckContainers, DriftHosts: driftHosts,
 		Org: &activities.OrgResources{
 			Store: p.db, Infra: map[prego.InfraProviderID]activities.OrgInfra{provider.ID(): provider}, Runs: runs, Environment: p.cfg.Environment,
 			CapacityWait: w.CapacityWait, CapacityPoll: w.CapacityPoll, Hook: p.hook,
@@ -247,6 +258,12 @@ func buildActivities(ctx context.Context, p *Process, runs *workflows.Client) (*
 	}
 	return servers, fleet, nil
 }
+
+// adviceWithin is how long a placement waits for its adviser; without advice it decides by itself.
+const adviceWithin = 500 * time.Millisecond
+
+// reserveFor is how long a claimed site is reserved without a sign of its workflow, whose longest step takes less.
+func reserveFor(p *Process) time.Duration { return p.cfg.Pace.Of(30 * time.Minute) }
 
 // newPlacer creates the placer, for worker and API.
 func newPlacer(p *Process, runs *workflows.Client) (*placer.Placer, error) {
@@ -259,8 +276,8 @@ func newPlacer(p *Process, runs *workflows.Client) (*placer.Placer, error) {
 		adviserOf = adviser.HTTP{URL: a.AdviserURL, Token: a.AdviserToken, Client: &http.Client{}}
 	}
 	return &placer.Placer{
-		Adviser: adviserOf, AdviceWithin: p.cfg.Placement.AdviserWithin,
-		Store: p.db, Policy: policy, SiteDomain: p.cfg.Tenants.SiteDomain, ReserveFor: p.cfg.Tenants.ReserveFor, Metrics: placer.NewMetrics(p.reg), Version: p.version,
+		Adviser: adviserOf, AdviceWithin: adviceWithin,
+		Store: p.db, Policy: policy, SiteDomain: p.cfg.Tenants.SiteDomain, ReserveFor: reserveFor(p), Metrics: placer.NewMetrics(p.reg), Version: p.version,
 		Wake: func(ctx context.Context, tenantID prego.TenantID) {
 			if err := runs.WakeTenant(ctx, tenantID); err != nil {
 				p.log.Warn("tenant not woken; its run looks by itself", zap.String("tenant_id", string(tenantID)), zap.Error(err))
@@ -315,7 +332,7 @@ func newPeers(p *Process, servers *activities.Servers, ca *pki.Authority) (*acti
 	}
 	w := p.cfg.Worker
 	return &activities.Peers{
-		Store: p.db, Agents: agents, Egress: w.EgressCIDRs, Grace: w.EgressGrace, Firewalls: activities.Firewalls(servers), Log: p.log.Named("peers"),
+		Store: p.db, Agents: agents, Egress: w.EgressCIDRs, Grace: p.cfg.Pace.Of(10 * time.Minute), Firewalls: activities.Firewalls(servers), Log: p.log.Named("peers"),
 		Ports: func(role prego.Role) (agent, docker int) { return server.AgentPort(role, w.AgentPort), w.DockerPort },
 	}, nil
 }
@@ -347,17 +364,21 @@ func buildTenants(p *Process, runs *workflows.Client) (*activities.Tenants, erro
 	if err != nil {
 		return nil, err
 	}
+	stepFor := 2 * t.SiteTimeout // a step on a host, with a second try
 	return &activities.Tenants{
 		Passwords: passwords,
 		Store:     p.db, FleetTags: p.db.FleetTags, Placer: placer, Runs: runs, Metrics: activities.NewTenantMetrics(p.reg), Log: p.log.Named("tenants"), Hook: p.hook,
 		Bench: &activities.Commander{Agents: agents, Audit: p.db, Hook: p.hook},
 		Settings: activities.TenantSettings{
 			Environment: p.cfg.Environment, SiteDomain: t.SiteDomain, Image: catalog.ImageFor(server.Spec{}), Periods: t.Periods(),
-			CapacityWait: t.CapacityWait, CapacityPoll: t.CapacityPoll, SiteTimeout: t.SiteTimeout, CommandTimeout: t.CommandTimeout, AppTimeout: t.AppTimeout,
-			StepTimeout: t.StepTimeout, ReserveFor: t.ReserveFor, FailureMemory: t.FailureMemory, RefillParallel: t.RefillParallel,
-			ScaleOutMaxRun: t.ScaleOutMaxRun, ScaleOutMaxRole: t.ScaleOutMaxRole, ThresholdPct: t.ThresholdPct, OrphanQuiet: t.OrphanQuiet,
-			Storage: t.Storage(), StorageEvery: t.StorageEvery, StorageBatch: t.StorageBatch, StorageHosts: t.StorageHosts,
-			Losses: activities.LossSettings{Plans: lost, AtOnce: p.cfg.Backups.RestoreLostAtOnce, For: p.cfg.Backups.UploadFor + t.StepTimeout},
+			CapacityWait: t.CapacityWait, CapacityPoll: t.CapacityPoll, SiteTimeout: t.SiteTimeout, CommandTimeout: t.CommandTimeout, AppTimeout: t.SiteTimeout,
+			StepTimeout: stepFor, ReserveFor: reserveFor(p), FailureMemory: t.FailureMemory,
+			RefillParallel:  2,  // builds of a host, each of which needs a core
+			ScaleOutMaxRun:  10, // servers of a round: a wrong demand is seen before the next one
+			ScaleOutMaxRole: t.ScaleOutMaxRole, ThresholdPct: t.ThresholdPct, OrphanQuiet: t.OrphanQuiet,
+			Storage: t.Storage(), StorageEvery: t.StorageEvery,
+			StorageBatch: 500, StorageHosts: 8, // 30,000 sites an hour, and 8 connections
+			Losses: activities.LossSettings{Plans: lost, AtOnce: 16, For: p.cfg.Backups.UploadFor + stepFor}, // 16 restores fill the long queue by a quarter
 		},
 	}, nil
 }
@@ -368,7 +389,7 @@ func buildGroups(p *Process, runs *workflows.Client, engine activities.InstanceE
 	return &activities.Groups{
 		Store: p.db, Engine: engine, Runs: runs, Metrics: activities.NewGroupMetrics(p.reg), Log: p.log.Named("groups"), Hook: p.hook,
 		Fleets:   runs,
-		Settings: activities.GroupSettings{Retry: w.Retry, Quiet: w.Quiet, Hosts: w.SweepHosts},
+		Settings: activities.GroupSettings{Retry: w.Retry, Quiet: w.Quiet, Hosts: 8}, /* whose instances a sweep checks: all of a large region within ten minutes */
 	}
 }
 
@@ -376,7 +397,7 @@ func buildGroups(p *Process, runs *workflows.Client, engine activities.InstanceE
 func buildMaintenances(p *Process, runs *workflows.Client, servers *activities.Servers) *activities.Maintenances {
 	w := p.cfg.Workloads
 	d := &activities.Maintenances{
-		Store: p.db, Runs: runs, Limits: server.MaintenanceLimits{Servers: w.DrainServers, Instances: w.DrainInstances, Tenants: p.cfg.Moves.Tenants}, Quiet: w.Quiet,
+		Store: p.db, Runs: runs, Limits: server.MaintenanceLimits{Servers: w.DrainServers, Instances: 10, Tenants: p.cfg.Moves.Tenants}, Quiet: w.Quiet,
 		Reboot: map[prego.InfraProviderID]activities.Rebooter{}, LeaveDNS: servers.LeaveDNS, Capacity: servers.Capacity,
 		Log: p.log.Named("maintenances"), Hook: p.hook,
 		NewMoveID: func() prego.MoveID {
@@ -396,7 +417,7 @@ func newMoves(p *Process, runs *workflows.Client, tenants *activities.Tenants, b
 	m := p.cfg.Moves
 	return &activities.Moves{
 		Store: p.db, Tenants: tenants, Backups: backups, Runs: runs, Metrics: activities.NewMoveMetrics(p.reg), Log: p.log.Named("moves"),
-		Settings: activities.MoveSettings{CopyFor: m.CopyFor, FreezeFor: m.FreezeFor, Settle: p.cfg.Edge.Settle, Grace: m.Grace, PassOn: m.PassOn, Quiet: p.cfg.Workloads.Quiet},
+		Settings: activities.MoveSettings{CopyFor: p.cfg.Backups.UploadFor, FreezeFor: m.FreezeFor, Settle: edgeSettle, Grace: m.Grace, PassOn: m.PassOn, Quiet: p.cfg.Workloads.Quiet},
 	}
 }
 
@@ -423,10 +444,20 @@ func certificateKeys(p *Process) (func(tenant.ServedCertificate) ([]byte, error)
 	}, nil
 }
 
+// edgeSettle is how long requests that were under way have to end after an edge has left a host out. For half of it an
+// edge keeps connections by which requests still reach what has left its document.
+const edgeSettle = time.Second
+
 // newEdges creates the steps that wait for edges.
 func newEdges(p *Process) *activities.Edges {
-	return &activities.Edges{Store: p.db, Within: p.cfg.Edge.Within, Settle: p.cfg.Edge.Settle, Log: p.log.Named("edges")}
+	return &activities.Edges{Store: p.db, Within: p.cfg.Edge.Within, Settle: edgeSettle, Log: p.log.Named("edges")}
 }
+
+// gatewayName is the name in the gateway's certificate, whatever address hosts reach it at.
+const gatewayName = "agentgw.prego.internal"
+
+// leastTokenTTL is the shortest life of an agent's token: agents renew at half of it, with a heartbeat.
+const leastTokenTTL = 2 * time.Minute
 
 // Gateway wires an agent gateway, with the TLS that it serves.
 func (p *Process) Gateway(runs *workflows.Client) (*agentgw.Gateway, *tls.Config, error) {
@@ -470,11 +501,12 @@ func (p *Process) Gateway(runs *workflows.Client) (*agentgw.Gateway, *tls.Config
 	gw := agentgw.New(agentgw.Deps{
 		Store: p.db, Signals: runs, CA: gatewayCA{Authority: ca, execKeys: execKeys, peersKeys: peers.Keys()}, Tokens: gatewayTokens{token.NewAgents(agentKeys)}, Peers: peers,
 		Settings: agentgw.Settings{
-			Environment: p.cfg.Environment, CheckSource: g.CheckSource, Heartbeat: g.Heartbeat, TokenTTL: g.TokenTTL, CertTTL: g.CertTTL,
-			Flush: g.Flush, FlushRows: g.FlushRows, OTLPEndpoint: g.OTLPEndpoint, AgentBinary: binary, AgentSHA256: digest, AgentReleases: g.AgentReleases,
-			ClockTolerance: g.ClockTolerance, Edge: edge.Settings{MaxBody: p.cfg.Edge.MaxBody, HSTS: int(p.cfg.Edge.HSTS.Seconds())}, Follow: p.follow,
+			Environment: p.cfg.Environment, CheckSource: g.CheckSource, Heartbeat: g.Heartbeat, TokenTTL: max(leastTokenTTL, p.cfg.Pace.Of(time.Hour)), CertTTL: g.CertTTL,
+			Flush: g.Flush, FlushRows: 500, OTLPEndpoint: g.OTLPEndpoint, AgentBinary: binary, AgentSHA256: digest, AgentReleases: g.AgentReleases,
+			ClockTolerance: 20 * time.Second, // below the 30 s that tokens tolerate
+			Edge:           edge.Settings{MaxBody: p.cfg.Edge.MaxBody, HSTS: int(p.cfg.Edge.HSTS.Seconds())}, Follow: p.follow,
 		},
 		Log: p.log, Metrics: p.reg, OpenKey: openKey, Unavailable: store.Unavailable,
 	})
-	return gw, ca.GatewayTLS(g.ServerName), nil
+	return gw, ca.GatewayTLS(gatewayName), nil
 }

@@ -59,27 +59,30 @@ func newPlayed(t *testing.T) *played {
 		"PREGO_ENV": "world", "PREGO_KEYS_DIR": keys, "PREGO_MASTER_KEY": hex.EncodeToString(sha256.New().Sum(nil)), "DATABASE_URL": "postgres://unused",
 		"PREGO_AGENTGW_AGENT_BINARY": agent, "HCLOUD_ENDPOINT": "http://provider/v1", "HCLOUD_TOKEN": world.ProviderToken, "PREGO_SIMULATED": "true",
 		"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_NETWORK_RANGE": "none", "PREGO_DNS_RESOLVERS": "127.0.0.1:1", "TEMPORAL_NAMESPACE": world.Namespace,
-		"PREGO_CATALOG_EVERY": "24h", "PREGO_BACKUP_ENDPOINT": world.StorageEndpoint, "PREGO_BACKUP_BUCKET": world.StorageBucket, "PREGO_BACKUP_REGION": world.StorageRegion,
-		"PREGO_BACKUP_ACCESS_KEY": world.StorageAccessKey, "PREGO_BACKUP_SECRET_KEY": world.StorageSecretKey, "PREGO_BACKUP_PATH_STYLE": "true", "PREGO_DRILL_EVERY": "20m", "PREGO_DRILL_RETRY": "6m",
+		"PREGO_BACKUP_ENDPOINT": world.StorageEndpoint, "PREGO_BACKUP_BUCKET": world.StorageBucket, "PREGO_BACKUP_REGION": world.StorageRegion,
+		"PREGO_BACKUP_ACCESS_KEY": world.StorageAccessKey, "PREGO_BACKUP_SECRET_KEY": world.StorageSecretKey, "PREGO_BACKUP_PATH_STYLE": "true", "PREGO_DRILL_EVERY": "20m",
+		"PREGO_GRACE_PERIOD": "10m", "PREGO_RETENTION": "8m", "PREGO_MOVE_GRACE": "3m", // so that tenants' lives and moves end within a play
 	}
 	// What is looked for every second or two is most of what happens; here, that is less often.
+	seldom := func(vars map[string]string) config.Config {
+		cfg, err := config.From(vars)
+		require.NoError(t, err)
+		cfg.Backups.PartBytes, cfg.Backups.SweepEvery, cfg.Backups.DrillRetry = world.StoragePart, time.Minute, 6*time.Minute
+		cfg.Worker.CatalogEvery, cfg.Worker.PeersEvery, cfg.Worker.SweepEvery, cfg.Worker.NetworkEvery = 24*time.Hour, time.Minute, time.Minute, 2*time.Minute
+		cfg.Workloads.RebalanceEvery, cfg.Workloads.PatchEvery, cfg.Workloads.SweepEvery = 5*time.Minute, 10*time.Minute, 5*time.Minute
+		cfg.Names.Every, cfg.ACME.SweepEvery, cfg.Tenants.SweepEvery, cfg.Tenants.StorageSweep = 5*time.Minute, time.Hour, time.Minute, 10*time.Minute
+		return cfg
+	}
+	cfg := seldom(vars)
 	maps.Copy(vars, map[string]string{
-		"PREGO_PEERS_EVERY": "1m", "PREGO_REBALANCE_EVERY": "5m", "PREGO_NAMES_EVERY": "5m", "PREGO_BACKUP_SWEEP_EVERY": "1m", "PREGO_SWEEP_EVERY": "1m", "PREGO_NETWORK_EVERY": "2m", "PREGO_PATCH_EVERY": "10m",
-		"PREGO_GRACE_PERIOD": "10m", "PREGO_RETENTION": "8m", "PREGO_MOVE_GRACE": "3m", // so that tenants' lives and moves end within a play
-		"PREGO_GROUP_SWEEP_EVERY": "5m", "PREGO_TENANT_SWEEP_EVERY": "1m", "PREGO_STORAGE_SWEEP_EVERY": "10m", "PREGO_CERTIFICATE_SWEEP_EVERY": "1h",
+		"PREGO_NETWORK_RANGE": "10.64.0.0/10", "PREGO_DNS_RESOLVERS": world.Resolver,
+		"PREGO_DNS_ZONE": world.Zone, "PREGO_SITE_DOMAIN": world.SiteDomain, "PREGO_ACME_DIRECTORY": world.AuthorityDirectory,
+		"PREGO_ACME_LIMIT_ORDERS": "2/8m", // the authority's
 	})
-	cfg, err := config.From(vars)
-	require.NoError(t, err)
-	cfg.Backups.PartBytes = world.StoragePart
-	maps.Copy(vars, map[string]string{
-		"PREGO_NETWORK_RANGE": "10.64.0.0/10", "PREGO_DNS_RESOLVERS": world.Resolver, "PREGO_NAMES_EVERY": "1m", "PREGO_CERTIFICATE_SWEEP_EVERY": "1m",
-		"PREGO_DNS_ZONE": world.Zone, "PREGO_SITE_DOMAIN": world.SiteDomain, "PREGO_DNS_COMPARE_EVERY": "5m", "PREGO_DOMAIN_RETRY": "30s", "PREGO_DOMAIN_RETRY_MAX": "2m", "PREGO_DOMAIN_RECHECK": "3m", "PREGO_DOMAIN_GRACE": "4m",
-		"PREGO_ACME_DIRECTORY": world.AuthorityDirectory, "PREGO_ACME_SERVE_WITHIN": "3m", "PREGO_ACME_ISSUE_WITHIN": "3m", "PREGO_ACME_POLL": "5s", "PREGO_EDGE_WAIT": "40s",
-		"PREGO_ACME_LIMIT_ORDERS": "2/8m", "PREGO_ACME_LIMIT_FAILURES": "5/1h", // those of the authority
-	})
-	named, err := config.From(vars)
-	require.NoError(t, err)
-	named.Backups.PartBytes = world.StoragePart
+	named := seldom(vars)
+	named.Names.Every, named.Names.CompareEvery, named.ACME.SweepEvery, named.Edge.Within = time.Minute, 5*time.Minute, time.Minute, 40*time.Second
+	named.Names.RetryMax, named.Names.Recheck, named.Names.Grace = 2*time.Minute, 3*time.Minute, 4*time.Minute
+	named.ACME.ServeWithin, named.ACME.IssueWithin, named.ACME.Poll = 3*time.Minute, 3*time.Minute, 5*time.Second
 	return &played{cfg: cfg, named: named, log: zap.NewNop()}
 }
 
@@ -89,7 +92,7 @@ func (p *played) Operator() string {
 	if err != nil {
 		panic(err)
 	}
-	raw, err := token.NewAPI(token.APIConfig{Keys: ring, Issuer: p.cfg.API.JWTIssuer, Audience: p.cfg.API.JWTAudience, RolesClaim: p.cfg.API.RolesClaim}).Issue("alice", token.RoleOperator, time.Hour)
+	raw, err := token.NewAPI(token.APIConfig{Keys: ring, Issuer: tokenIssuer, Audience: p.cfg.API.JWTAudience, RolesClaim: p.cfg.API.RolesClaim}).Issue("alice", token.RoleOperator, time.Hour)
 	if err != nil {
 		panic(err)
 	}

@@ -20,7 +20,7 @@ stop() {
 }
 trap stop EXIT
 # Separate ports, so that a running stack is left alone.
-PREGO_API_RATE_PER_SECOND=100000 PREGO_API_RATE_BURST=100000 bin/prego-lab dev --data-dir "$dir/data" \
+PREGO_API_RATE_PER_SECOND=100000 bin/prego-lab dev --data-dir "$dir/data" \
 	--api-port 28080 --gateway-port 28444 --temporal-port 27233 --ui-port 27234 --postgres-port 25433 --sim-port 28085 \
 	--acme-port 24000 --storage-port 29070 --dns-port 28553 >"$dir/dev.log" 2>&1 &
 dev=$!

@@ -43,7 +43,7 @@ const (
 	keepIdle = "4s"
 	// keepRoutes is how long a connection to HAProxy stays open without a request. A worker
 	// of HAProxy that ends leaves idle ones open for one more request, which it still sends to
-	// the places that it knows: they are given up PREGO_EDGE_SETTLE later, 1 s.
+	// the places that it knows: they are given up 1 s later.
 	keepRoutes = "500ms"
 	// tryFor is how long an upstream that takes no connection is tried, as while a
 	// container restarts.

@@ -381,7 +381,7 @@ func TestASiteMovesWithoutAClosedConnection(t *testing.T) {
 		d.Hosts = slices.Clone(d.Hosts)
 		d.Hosts[0].Upstreams = []wire.EdgeUpstream{{Address: places[(i+1)%2]}}
 		require.NoError(t, p.Apply(context.Background(), d, nil))
-		time.Sleep(100 * time.Millisecond) // PREGO_EDGE_SETTLE: a request on each connection that the old worker has
+		time.Sleep(100 * time.Millisecond) // what an edge settles in: a request on each connection that the old worker has
 		place.Store([]string{"left", "right"}[(i+1)%2])
 	}
 	stop()
@@ -585,7 +585,7 @@ func TestARollingDeployLosesNoRequest(t *testing.T) {
 		old := running[0]
 		running = running[1:]
 		apply()
-		time.Sleep(50 * time.Millisecond) // PREGO_EDGE_SETTLE
+		time.Sleep(50 * time.Millisecond)
 		old.Close()                       // which lets requests that are under way end
 	}
 	stop()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -432,7 +433,9 @@ func (s *stack) environment(databaseURL string) error {
 		maps.Copy(set, map[string]string{
 			"HCLOUD_ENDPOINT": "http://127.0.0.1:" + strconv.Itoa(s.f.simPort) + "/v1", "HCLOUD_TOKEN": "simulated", "PREGO_SIMULATED": "true",
 			"PREGO_DNS_ZONE": devZone, "PREGO_DNS_RESOLVERS": "127.0.0.1:" + strconv.Itoa(s.f.dnsPort), "PREGO_DNS_AUTHORITATIVE": "false",
-			"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_AGENT_PORT": "8443", "PREGO_HCLOUD_POLL": "200ms",
+			"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_AGENT_PORT": "8443",
+			// A demo shows in a minute what takes four.
+			"PREGO_PACE": cmp.Or(os.Getenv("PREGO_PACE"), "0.25"),
 			// Simulated hosts measure this machine, whose other work says nothing about
 			// them.
 			"PLACEMENT_CPU_PCT_MAX": "0", "PLACEMENT_DB_DISK_PCT_MAX": "0",

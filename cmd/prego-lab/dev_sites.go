@@ -107,7 +107,7 @@ func (s *stack) startAuthority(ctx context.Context) error {
 		return fmt.Errorf("pebble: %w", err)
 	}
 	return s.set(map[string]string{
-		"PREGO_ACME_DIRECTORY": p.Directory, "PREGO_ACME_CA_FILE": p.CAFile, "PREGO_ACME_RESOLVER": s.sites.dns, "PREGO_ACME_POLL": "500ms",
+		"PREGO_ACME_DIRECTORY": p.Directory, "PREGO_ACME_CA_FILE": p.CAFile,
 	})
 }
 

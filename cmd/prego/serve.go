@@ -50,7 +50,7 @@ func newWorkerCommand() *cobra.Command {
 		Use: "worker", Short: "Run workflows and their steps", Args: cobra.NoArgs,
 		RunE: withOptions(func(ctx context.Context, o app.Options) error { return app.RunWorker(ctx, o, queues) }),
 	}
-	cmd.Flags().StringSliceVar(&queues, "queues", nil, "task queues to serve: main, long, periodic (default PREGO_WORKER_QUEUES, or all)")
+	cmd.Flags().StringSliceVar(&queues, "queues", nil, "task queues to serve: main, long, periodic (default all)")
 	return cmd
 }
 

@@ -9,9 +9,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -354,6 +356,43 @@ func TestSettingsHaveTheirDefaults(t *testing.T) {
 	times, err := json.Marshal(catalog.DefaultTimeouts)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"running":"5m0s","handshake":"1m30s","boot":"5m0s","heartbeat":"1m30s"}`, string(times))
+}
+
+// TestSettingsAreDocumented: docs/configuration.md has each setting with its default, and no page and no file of deploy
+// names a variable that is no setting.
+func TestSettingsAreDocumented(t *testing.T) {
+	t.Parallel()
+	cfg, err := config.From(nil)
+	require.NoError(t, err)
+	is := map[string]string{}
+	known("", reflect.ValueOf(cfg), is)
+	page, err := os.ReadFile("../configuration.md")
+	require.NoError(t, err)
+	rows := regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\|(?: `([^`]*)`)? \\| .+ \\|$").FindAllStringSubmatch(string(page), -1)
+	var documented []string
+	for _, row := range rows {
+		documented = append(documented, row[1])
+		again, err := config.From(map[string]string{row[1]: row[2]})
+		require.NoError(t, err, "the default of %s", row[1])
+		require.Equal(t, cfg, again, "the default of %s", row[1])
+	}
+	require.ElementsMatch(t, slices.Collect(maps.Keys(is)), documented)
+
+	named := map[string]string{}
+	for _, glob := range []string{"../*.md", "*.md", "../../README.md", "../../docker-compose.yml", "../../deploy/*.*"} {
+		files, err := filepath.Glob(glob)
+		require.NoError(t, err)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			for _, name := range regexp.MustCompile(`\b(PREGO|PLACEMENT)_[A-Z_]*[A-Z]\b`).FindAllString(string(text), -1) {
+				named[name] = ""
+			}
+		}
+	}
+	cfg, err = config.From(named)
+	require.NoError(t, err)
+	require.Empty(t, cfg.Unknown)
 }
 
 // schemas are closed sets in the contract that the API serves.

@@ -41,10 +41,6 @@ func TestTiersComeFromAFile(t *testing.T) {
 	_, err = cfg.Quotas.Tiers()
 	require.ErrorContains(t, err, "tier free has no max_apps")
 
-	for _, vars := range []map[string]string{{"PREGO_DEFAULT_TIER": "gold"}, {"PREGO_QUOTA_METRICS_ORGS": "-1"}, {"PREGO_QUOTA_METRICS_ORGS": "1001"}} {
-		_, err := From(vars)
-		for name := range vars {
-			require.ErrorContains(t, err, name+" must be ")
-		}
-	}
+	_, err = From(map[string]string{"PREGO_DEFAULT_TIER": "gold"})
+	require.ErrorContains(t, err, "PREGO_DEFAULT_TIER must be ")
 }

@@ -21,7 +21,6 @@ func TestBoundsOfProvisioning(t *testing.T) {
 // renewed with each heartbeat.
 func TestAnIdentityLivesForSomeHeartbeats(t *testing.T) {
 	t.Parallel()
-	bounds(t, "PREGO_AGENTGW_TOKEN_TTL", []string{"2m", "24h"}, []string{"0s", "119s"})
 	bounds(t, "PREGO_AGENTGW_CERT_TTL", []string{"15m", "24h"}, []string{"0s", "5m", "14m59s"})
 }
 

@@ -97,7 +97,7 @@ func TestAgentsAreUpdated(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	c := newCell(t, options{
-		vars: map[string]string{"PREGO_AGENTGW_AGENT_RELEASES": dir, "PREGO_GROUP_SWEEP_EVERY": "250ms", "PREGO_AGENT_RELEASE_SERVERS": "1"},
+		vars: map[string]string{"PREGO_AGENTGW_AGENT_RELEASES": dir, "PREGO_AGENT_RELEASE_SERVERS": "1"},
 		sim:  func(cfg *sim.Config) { cfg.UpdateTrial = 8 * time.Second },
 	})
 	names := []string{"a", "b", "c"}

@@ -21,6 +21,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/s3test"
 	"github.com/prego/prego/tenant"
 )
@@ -36,7 +37,7 @@ func backupVars(s *s3test.Server, more map[string]string) map[string]string {
 func storageVars(s *s3test.Server) map[string]string {
 	return map[string]string{
 		"PREGO_BACKUP_ENDPOINT": s.Endpoint, "PREGO_BACKUP_BUCKET": s.Bucket, "PREGO_BACKUP_REGION": s.Region, "PREGO_BACKUP_ACCESS_KEY": s.AccessKey,
-		"PREGO_BACKUP_SECRET_KEY": s.SecretKey, "PREGO_BACKUP_PATH_STYLE": "true", "PREGO_BACKUP_PART_BYTES": "5242880", "PREGO_BACKUP_SWEEP_EVERY": "250ms", "PREGO_DRILL_EVERY": "0",
+		"PREGO_BACKUP_SECRET_KEY": s.SecretKey, "PREGO_BACKUP_PATH_STYLE": "true", "PREGO_DRILL_EVERY": "0",
 	}
 }
 
@@ -95,7 +96,7 @@ func TestABackupLeavesItsHost(t *testing.T) {
 	t.Parallel()
 	s := s3test.Start(t)
 	urls := startLateURLs(t, s)
-	c := newCell(t, options{vars: backupVars(s, map[string]string{"PREGO_BACKUP_ENDPOINT": urls.URL})})
+	c := newCell(t, options{vars: backupVars(s, map[string]string{"PREGO_BACKUP_ENDPOINT": urls.URL}), set: func(cfg *config.Config) { cfg.Backups.PartBytes = 5 << 20 }})
 	c.org("acme", "")
 	app := c.sharedFleet(1)
 	const site = "alpha.sites.test"
@@ -247,7 +248,7 @@ func TestTheLastBackupIsElsewhere(t *testing.T) {
 	id := c.tenant("beta", prego.PlanStarter, nil)
 	c.settledTenant(id, tenant.Active)
 	of := "/v1/tenants/" + id
-	c.noise(app, "beta.sites.test", "noise", 6<<20)
+	c.noise(app, "beta.sites.test", "noise", 17<<20)
 
 	// Whoever dies at whatever step.
 	eventually(t, func() bool { return c.number(`SELECT count(*) FROM backup_turns WHERE next_at > now()`) == 1 }, patience, 50*time.Millisecond)

@@ -109,7 +109,7 @@ func zeroDelayHosts(b *testing.B) func(*sim.Config) {
 // flight, beside bare workflows with as many in flight. Temporal is set as in production
 // for both, and both are waited for in the same way.
 func BenchmarkProvisioning(b *testing.B) {
-	c := newCell(b, options{vars: map[string]string{"PREGO_LOG_LEVEL": "warn", "PREGO_HCLOUD_POLL": "20ms", "PREGO_API_RATE_PER_SECOND": "100000", "PREGO_API_RATE_BURST": "100000"}, sim: zeroDelayHosts(b)})
+	c := newCell(b, options{vars: map[string]string{"PREGO_LOG_LEVEL": "warn", "PREGO_API_RATE_PER_SECOND": "100000"}, sim: zeroDelayHosts(b)})
 	w := worker.New(temporalClient, "bench-bare", worker.Options{})
 	w.RegisterWorkflow(bareWorkflow)
 	w.RegisterActivity(noop)

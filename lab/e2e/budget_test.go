@@ -16,6 +16,7 @@ import (
 	enumspb "go.temporal.io/api/enums/v1"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/benchjson"
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/lab/sim"
@@ -46,12 +47,17 @@ func countedCell(tb testing.TB) (*cell, *pgtest.Counter) {
 	tb.Helper()
 	counter := pgtest.Count(tb, pgtest.URL(tb))
 	vars := sharedVars()
-	maps.Copy(vars, map[string]string{"PREGO_AGENTGW_HEARTBEAT": "60s", "PREGO_LOG_LEVEL": "warn"})
-	for _, schedule := range []string{"PREGO_TENANT_SWEEP_EVERY", "PREGO_GROUP_SWEEP_EVERY", "PREGO_STORAGE_SWEEP_EVERY", "PREGO_CATALOG_EVERY"} {
-		vars[schedule] = "1h"
+	maps.Copy(vars, map[string]string{"PREGO_PACE": "1", "PREGO_AGENTGW_HEARTBEAT": "60s", "PREGO_LOG_LEVEL": "warn"})
+	never := func(cfg *config.Config) {
+		for _, every := range []*time.Duration{
+			&cfg.Tenants.SweepEvery, &cfg.Workloads.SweepEvery, &cfg.Tenants.StorageSweep, &cfg.Worker.CatalogEvery, &cfg.Worker.SweepEvery, &cfg.Worker.NetworkEvery,
+		} {
+			*every = time.Hour
+		}
+		cfg.Hetzner.Poll, cfg.Worker.CapacityPoll, cfg.Gateway.Flush = 50*time.Millisecond, 300*time.Millisecond, 50*time.Millisecond
 	}
 	// The host comes up after its create step has ended, as in any cloud.
-	return newCell(tb, options{url: counter.URL, vars: vars, sim: func(cfg *sim.Config) { cfg.Profile.Boot = 500 * time.Millisecond }}), counter
+	return newCell(tb, options{url: counter.URL, vars: vars, set: never, sim: func(cfg *sim.Config) { cfg.Profile.Boot = 500 * time.Millisecond }}), counter
 }
 
 // costOf counts a provisioning until nothing more happens for it.

@@ -26,6 +26,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/keyset"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/token"
@@ -55,8 +56,9 @@ type cell struct {
 	operator  string
 	viewer    string
 	masterKey string
-	turn      bool              // its machines may all be on
-	headers   map[string]string // that requests have besides
+	set       func(*config.Config) // may be nil
+	turn      bool                 // its machines may all be on
+	headers   map[string]string    // that requests have besides
 }
 
 var cells atomic.Int64
@@ -71,6 +73,8 @@ type options struct {
 	processes bool
 	// beforeStart changes the cloud before any process of the control plane runs.
 	beforeStart func(*sim.Sim) error
+	// set changes what no variable does. Its cell has no processes, benchmarks included.
+	set func(*config.Config)
 	// late are further vars, which depend on the cloud.
 	late func(*sim.Sim) map[string]string
 }
@@ -97,7 +101,9 @@ func newCell(t testing.TB, o options) *cell {
 	number := cells.Add(1)
 	_, measured := t.(*testing.B)
 	c := &cell{t: t, env: fmt.Sprintf("t%d", number), ports: map[string]int{}, procs: map[string]*devstack.Process{}, parts: map[string]*part{}}
-	c.processes = o.processes || measured || o.vars["PREGO_TEST_CRASH"] != ""
+	c.processes = o.processes || measured && o.set == nil || o.vars["PREGO_TEST_CRASH"] != ""
+	require.False(t, c.processes && o.set != nil, "a process has only its environment")
+	c.set = o.set
 	c.dir = filepath.Join(scratch, strings.ReplaceAll(t.Name(), "/", "_")+"-"+c.env) // -count runs a test again
 	require.NoError(t, os.MkdirAll(c.dir, 0o755))
 	t.Cleanup(func() {
@@ -159,16 +165,16 @@ func newCell(t testing.TB, o options) *cell {
 		"TEMPORAL_ADDRESS": temporal.Address(), "TEMPORAL_TASK_QUEUE": "e2e-" + c.env, "PREGO_CATALOG_FILE": catalogFile,
 		"PREGO_API_LISTEN": c.addr("api"), "PREGO_RELAY_LISTEN": c.addr("relay"), "PREGO_RELAY_URL": "https://" + c.addr("relay"),
 		"PREGO_AGENTGW_LISTEN": c.addr("agentgw"), "PREGO_AGENTGW_URL": "https://" + c.addr("agentgw"), "PREGO_AGENTGW_AGENT_BINARY": filepath.Join(bins, "prego-agent"),
-		"PREGO_AGENTGW_HEARTBEAT": "1s", "PREGO_AGENTGW_FLUSH": "50ms",
-		"HCLOUD_ENDPOINT": c.sim.URL(), "HCLOUD_TOKEN": cfg.Token, "PREGO_SIMULATED": "true", "PREGO_HCLOUD_POLL": "50ms", "PREGO_HCLOUD_TIMEOUT": "3s",
+		// What silence means follows no pace: this machine is slow at times.
+		"PREGO_PACE": "0.05", "PREGO_AGENTGW_HEARTBEAT": "1s", "PREGO_DEGRADED_AFTER": "60s", "PREGO_FAILED_AFTER": "5m", "PREGO_RECONCILE_EVERY": "1h",
+		"HCLOUD_ENDPOINT": c.sim.URL(), "HCLOUD_TOKEN": cfg.Token, "PREGO_SIMULATED": "true",
 		"PREGO_DNS_RESOLVERS": c.sim.DNS(), "PREGO_DNS_AUTHORITATIVE": "false",
-		"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_AGENT_PORT": "8443", "PREGO_DOCKER_PORT": "2376",
-		"PREGO_CREATE_BACKOFF": "100ms", "PREGO_CAPACITY_POLL": "300ms", "PREGO_AMBIGUOUS_GRACE": "2s", "PREGO_CONTAINER_TIMEOUT": "45s",
+		"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_AGENT_PORT": "8443", "PREGO_DOCKER_PORT": "2376", "PREGO_CONTAINER_TIMEOUT": "45s",
 		// What processes measure of their host is this machine, which the tests themselves load.
 		"PLACEMENT_CPU_PCT_MAX": "0", "PLACEMENT_DB_DISK_PCT_MAX": "0", "PLACEMENT_WORKER_SLOTS_PCT_MAX": "0", "PLACEMENT_REDIS_MEMORY_PCT_MAX": "0",
-		"PREGO_RECONCILE_EVERY": "1h", "PREGO_SWEEP_EVERY": "1h", "PREGO_NETWORK_EVERY": "1h", "PREGO_LOG_LEVEL": "debug",
+		"PREGO_LOG_LEVEL": "debug",
 		// Tests ask until something is so, several at once.
-		"PREGO_API_RATE_PER_SECOND": "1000", "PREGO_API_RATE_BURST": "1000",
+		"PREGO_API_RATE_PER_SECOND": "1000",
 	}
 	if n := c.sim.Network(); n.Gateway != "" {
 		// Machines reach the gateway on their bridge, and are called from there.
@@ -309,7 +315,7 @@ func (c *cell) startUntil(probe string, names ...string) {
 	c.t.Helper()
 	for _, name := range names {
 		if !c.processes {
-			c.parts[name] = startPart(c.t, name, c.settingsOf(name), c.logFile(name))
+			c.parts[name] = startPart(c.t, name, c.settingsOf(name), c.set, c.logFile(name))
 			continue
 		}
 		p, err := devstack.Start(devstack.Spec{Name: name, Path: filepath.Join(bins, "prego"), Args: []string{name}, Env: c.environmentOf(name), Dir: c.dir, LogFile: c.logFile(name)})

@@ -16,7 +16,7 @@ import (
 // BenchmarkConsole loads pages of the console at 1,000 servers and 10,000 tenants, each beside what the API takes for
 // the request that the page is of. No page may have more than 100 KB.
 func BenchmarkConsole(b *testing.B) {
-	c := &console{cell: newCell(b, options{vars: map[string]string{"PREGO_LOG_LEVEL": "warn", "PREGO_API_RATE_PER_SECOND": "100000", "PREGO_API_RATE_BURST": "100000"}})}
+	c := &console{cell: newCell(b, options{vars: map[string]string{"PREGO_LOG_LEVEL": "warn", "PREGO_API_RATE_PER_SECOND": "100000"}})}
 	c.kill("worker") // it would begin to mend what the rows say
 	c.kill("agentgw")
 	pgtest.FillLarge(b, c.url, 1000, `
@@ -62,7 +62,7 @@ SELECT date_bin('5 minutes', now(), 'epoch') - make_interval(mins => 5 * i), ser
 
 // BenchmarkFleetMap loads the map of 10,000 servers: in groups, and with each server of a fleet.
 func BenchmarkFleetMap(b *testing.B) {
-	c := &console{cell: newCell(b, options{vars: map[string]string{"PREGO_LOG_LEVEL": "warn", "PREGO_API_RATE_PER_SECOND": "100000", "PREGO_API_RATE_BURST": "100000"}})}
+	c := &console{cell: newCell(b, options{vars: map[string]string{"PREGO_LOG_LEVEL": "warn", "PREGO_API_RATE_PER_SECOND": "100000"}})}
 	c.kill("worker")
 	c.kill("agentgw")
 	pgtest.FillLarge(b, c.url, 10000)

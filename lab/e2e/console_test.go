@@ -55,7 +55,7 @@ func newConsole(t *testing.T) *console {
 	if err != nil {
 		need.Missing(t, "axe-core is not here: make axe")
 	}
-	c := &console{cell: newCell(t, options{vars: map[string]string{"PREGO_API_RATE_PER_SECOND": "5000", "PREGO_API_RATE_BURST": "5000"}}), axe: string(axe)}
+	c := &console{cell: newCell(t, options{vars: map[string]string{"PREGO_API_RATE_PER_SECOND": "5000"}}), axe: string(axe)}
 	b, end, err := browser.Start(context.Background(), program, filepath.Join(c.dir, "chromium"))
 	require.NoError(t, err)
 	t.Cleanup(end)

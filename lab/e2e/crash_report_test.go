@@ -13,6 +13,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/benchjson"
 	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/sim"
@@ -51,13 +52,15 @@ func (c *cell) crashes(spec map[string]any, times int, end func(i api.Instance))
 
 // rareSweeps keeps the sweep of groups from finding what agents should have told.
 func rareSweeps() map[string]string {
-	return groupVars(map[string]string{"PREGO_GROUP_SWEEP_EVERY": "1h", "PREGO_GROUP_RETRY": "10m"})
+	return groupVars(map[string]string{"PREGO_GROUP_RETRY": "10m"})
 }
+
+func neverSweep(cfg *config.Config) { cfg.Workloads.SweepEvery = time.Hour }
 
 // TestACrashIsKnownAtOnce: 2 s at the most, though nobody asks the host.
 func TestACrashIsKnownAtOnce(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: rareSweeps()})
+	c := newCell(t, options{vars: rareSweeps(), set: neverSweep})
 	worst := c.crashes(spec("web:1", 64), 3, func(i api.Instance) {
 		require.NoError(t, c.engineAt(prego.ServerID(i.ServerId)).Stop(t.Context(), i.InstanceId))
 	})
@@ -76,7 +79,7 @@ func TestACrashOfARealProcessIsKnownAtOnce(t *testing.T) {
 	}
 	vars := rareSweeps()
 	vars["PREGO_STACK_FILE"] = writeStack(t, stack)
-	c := newCell(t, options{vars: vars, sim: func(cfg *sim.Config) { cfg.RealDocker, cfg.StandIn = true, filepath.Join(bins, "prego-lab") }})
+	c := newCell(t, options{vars: vars, set: neverSweep, sim: func(cfg *sim.Config) { cfg.RealDocker, cfg.StandIn = true, filepath.Join(bins, "prego-lab") }})
 	mark := c.id("crashes")
 	run := map[string]any{"image": sim.StandIn, "command": []string{sim.StandInProgram, "stand-in", mark}, "memory_limit_bytes": 64 * mb, "cpu_request": 0.25}
 	worst := c.crashes(run, 1, func(api.Instance) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/deep"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
@@ -177,7 +178,7 @@ VALUES ($1, '\x00', 'redis-pool', 'eu', 'hetzner', '{}', 'provisioning', 'server
 
 func TestReconcile(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: map[string]string{"PREGO_ORPHAN_AGE": "1ms", "PREGO_AMBIGUOUS_GRACE": "100ms"}})
+	c := newCell(t, options{vars: map[string]string{"PREGO_ORPHAN_AGE": "1ms"}, set: func(cfg *config.Config) { cfg.Worker.AmbiguousGrace = 100 * time.Millisecond }})
 	c.create("kept", prego.RoleRedisPool, server.Spec{})
 	c.create("lost", prego.RoleRedisPool, server.Spec{})
 	c.awaitStatus("kept", server.Active)

@@ -39,7 +39,7 @@ func TestABackupIsVerifiedByADrill(t *testing.T) {
 	t.Parallel()
 	s := s3test.Start(t)
 	crash := filepath.Join(t.TempDir(), "crash")
-	c := newCell(t, options{vars: backupVars(s, map[string]string{"PREGO_DRILL_EVERY": "1h", "PREGO_DRILL_RETRY": "30m", "PREGO_TEST_CRASH": crash})})
+	c := newCell(t, options{vars: backupVars(s, map[string]string{"PREGO_DRILL_EVERY": "1h", "PREGO_TEST_CRASH": crash})})
 	c.org("acme", "")
 	app := c.sharedFleet(0)
 	id := c.tenant("alpha", prego.PlanStarter, nil)

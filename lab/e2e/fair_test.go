@@ -41,7 +41,7 @@ func besideNeverHealthy(t testing.TB, noisy, samples int) (quietTenant, loudTena
 	maps.Copy(vars, map[string]string{
 		"PREGO_WORKER_CONCURRENCY": "16", "PREGO_WORKER_LONG_CONCURRENCY": "8",
 	})
-	c := newCell(t, options{vars: vars})
+	c := newCell(t, options{vars: vars, set: neverSweep})
 	c.org("acme", "")
 	c.policies(2*samples+2, 2*samples+2)
 	c.sharedFleet(2*samples + 2)

@@ -27,7 +27,7 @@ import (
 )
 
 func fleetVars(more map[string]string) map[string]string {
-	vars := map[string]string{"PREGO_FLEET_POLL": "100ms", "PREGO_FLEET_CAPACITY_WAIT": "1s", "PREGO_FLEET_PARALLEL": "4"}
+	vars := map[string]string{"PREGO_FLEET_PARALLEL": "4"}
 	maps.Copy(vars, more)
 	return vars
 }
@@ -244,7 +244,7 @@ func (c *cell) fleetOf(server string) (fleet string) {
 // that they wait, until it may grow.
 func TestScaleOutForTenantsHoldsAFleetsCaps(t *testing.T) {
 	t.Parallel()
-	vars := tenantVars(map[string]string{"PREGO_TENANT_POLL": "200ms"})
+	vars := tenantVars(nil)
 	maps.Copy(vars, fleetVars(nil))
 	c := newCell(t, options{vars: vars})
 	c.org("acme", "")

@@ -27,7 +27,7 @@ import (
 const mb = 1 << 20
 
 func groupVars(more map[string]string) map[string]string {
-	vars := fleetVars(map[string]string{"PREGO_GROUP_RETRY": "2s", "PREGO_GROUP_SWEEP_EVERY": "1s", "PREGO_GROUP_QUIET": "3s"})
+	vars := fleetVars(map[string]string{"PREGO_GROUP_RETRY": "2s"})
 	maps.Copy(vars, more)
 	return vars
 }
@@ -231,7 +231,7 @@ func TestScaleUpBeyondMaxInstancesIsRejected(t *testing.T) {
 // are spread, limited, listed, read, and taken down again.
 func TestScaleUpWithinQuotaAllocates(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: groupVars(map[string]string{"PREGO_SWEEP_NET_EVERY": "2s"})})
+	c := newCell(t, options{vars: groupVars(nil)})
 	env := c.workloads("acme", "paid")
 	c.nodes("n", 2, 4096*mb)
 	g := c.group(env, "web", 1, spec("web:1", 64))
@@ -564,7 +564,7 @@ func TestOrgsAreServedInTurn(t *testing.T) {
 // comes back nothing is there twice.
 func TestAServerFailsAndItsInstancesAreReplaced(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: groupVars(map[string]string{"PREGO_SWEEP_EVERY": "1s", "PREGO_DEGRADED_AFTER": "3s", "PREGO_FAILED_AFTER": "5s"})})
+	c := newCell(t, options{vars: groupVars(map[string]string{"PREGO_DEGRADED_AFTER": "3s", "PREGO_FAILED_AFTER": "5s"})})
 	env := c.workloads("acme", "paid")
 	c.nodes("n", 2, 4096*mb)
 	g := c.group(env, "web", 2, spec("web:1", 64))

@@ -30,7 +30,7 @@ const idleFor = time.Minute
 // core that its processes took.
 func BenchmarkIdle(b *testing.B) {
 	c := newCell(b, options{vars: map[string]string{
-		"PREGO_RECONCILE_EVERY": "5m", "PREGO_SWEEP_EVERY": "10s", "PREGO_AGENTGW_HEARTBEAT": "30s", "PREGO_AGENTGW_FLUSH": "1s", "PREGO_LOG_LEVEL": "info",
+		"PREGO_PACE": "1", "PREGO_RECONCILE_EVERY": "5m", "PREGO_AGENTGW_HEARTBEAT": "30s", "PREGO_LOG_LEVEL": "info",
 	}})
 	c.create("idle", prego.RoleRedisPool, server.Spec{})
 	c.awaitStatus("idle", server.Active)

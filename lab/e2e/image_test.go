@@ -18,6 +18,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/deep"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
@@ -78,7 +79,7 @@ func number[T int64 | float64](id T) string { return strconv.FormatInt(int64(id)
 // and nothing but images is left at the provider.
 func TestGoldenImage(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: map[string]string{"PREGO_IMAGE_KEEP": "2"}})
+	c := newCell(t, options{})
 	first := c.buildImage()
 	require.Equal(t, "debian-13", first.BaseImage)
 	status, body := c.request(http.MethodPost, "/v1/images", map[string]any{})
@@ -150,11 +151,12 @@ func TestImageBuildThatFailsLeavesNothing(t *testing.T) {
 	for name, f := range map[string]struct {
 		fault  sim.Fault
 		vars   map[string]string
+		set    func(*config.Config)
 		reason prego.Reason
 		boots  server.BootTimeouts
 		during func(c *cell)
 	}{
-		"the builder fails": {fault: sim.Fault{Kind: "image_build_fails"}, vars: map[string]string{"PREGO_IMAGE_BUILD_TIMEOUT": "3s"}, reason: prego.ReasonBuildTimeout},
+		"the builder fails": {fault: sim.Fault{Kind: "image_build_fails"}, set: func(cfg *config.Config) { cfg.Worker.ImageBuildTimeout = 3 * time.Second }, reason: prego.ReasonBuildTimeout},
 		"no builder":        {fault: sim.Fault{Kind: "http", Method: "POST", Path: "/v1/servers", Action: "respond", Status: 412, Code: "resource_unavailable"}, reason: prego.ReasonBuilderNotMade},
 		"the copy fails":    {fault: sim.Fault{Kind: "create_image_fails"}, reason: prego.ReasonSnapshotFailed},
 		"the boot fails":    {fault: sim.Fault{Kind: "boot_without_agent", Server: "*-verify"}, vars: map[string]string{"PREGO_PROVISION_RETRIES": "0"}, reason: prego.ReasonVerificationFailed, boots: impatient(prego.ReasonFailedHandshake)},
@@ -175,7 +177,7 @@ func TestImageBuildThatFailsLeavesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCell(t, options{vars: f.vars, timeouts: f.boots})
+			c := newCell(t, options{vars: f.vars, set: f.set, timeouts: f.boots})
 			c.inject(f.fault)
 			g := c.buildImage()
 			if f.during != nil {

@@ -225,7 +225,7 @@ func TestARestoreSurvivesWhoeverDies(t *testing.T) {
 	id := m.tenant("alpha", prego.PlanStarter, nil)
 	database := m.settledTenant(id, tenant.Active).Allocation.DatabaseName
 	of := "/v1/tenants/" + id
-	kept := m.noise(app, site, "noise", 6<<20)
+	kept := m.noise(app, site, "noise", 17<<20)
 	for i, round := range all {
 		at := slices.IndexFunc(round, func(k kill) bool { return !strings.HasPrefix(k.at, "stored-backup/") })
 		if at < 0 {

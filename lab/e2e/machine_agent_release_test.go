@@ -17,7 +17,7 @@ import (
 func TestMachineAgentIsUpdated(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c := machineCell(t, options{vars: map[string]string{"PREGO_AGENTGW_AGENT_RELEASES": dir, "PREGO_GROUP_SWEEP_EVERY": "250ms"}})
+	c := machineCell(t, options{vars: map[string]string{"PREGO_AGENTGW_AGENT_RELEASES": dir}})
 	m := c.machine("agent", prego.RoleApp, server.Spec{Image: "debian-12"})
 	m.awaitActive()
 	m.run("systemctl is-active prego-agent-update.service prego-agent-update.socket")

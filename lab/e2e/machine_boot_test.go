@@ -15,6 +15,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
 )
@@ -62,7 +63,7 @@ func (m *machine) early(script string) {
 
 func TestMachineBootGoesOn(t *testing.T) {
 	t.Parallel()
-	c := machineCell(t, options{vars: map[string]string{"PREGO_PROVISION_RETRIES": "0", "PREGO_BOOT_PATIENCE": "80s"}})
+	c := machineCell(t, options{vars: map[string]string{"PREGO_PROVISION_RETRIES": "0"}, set: func(cfg *config.Config) { cfg.Worker.BootPatience = 80 * time.Second }})
 
 	t.Run("after power cuts", func(t *testing.T) {
 		t.Parallel()
@@ -116,7 +117,7 @@ time.sleep(%d)' >/dev/null 2>&1 </dev/null &`, seconds)
 func TestMachineBootSaysWhyItFails(t *testing.T) {
 	t.Parallel()
 	// None waits for the deadlines of minutes that a silent host would be given.
-	c := machineCell(t, options{vars: map[string]string{"PREGO_PROVISION_RETRIES": "0", "PREGO_BOOT_PATIENCE": "8s"}})
+	c := machineCell(t, options{vars: map[string]string{"PREGO_PROVISION_RETRIES": "0"}, set: func(cfg *config.Config) { cfg.Worker.BootPatience = 8 * time.Second }})
 	for name, tc := range map[string]struct {
 		image string
 		sabot func(c *cell, name string)

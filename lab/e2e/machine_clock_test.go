@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/server"
 )
 
@@ -38,10 +39,10 @@ func TestMachineClocks(t *testing.T) {
 	shifts := []time.Duration{time.Hour, -time.Hour, year, -year, 0}
 	own := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	c := machineCell(t, options{vars: map[string]string{
-		"PREGO_PROVISION_RETRIES": "1", "PREGO_BOOT_PATIENCE": "8s",
+		"PREGO_PROVISION_RETRIES":    "1",
 		"PREGO_AGENTGW_CHECK_SOURCE": "false", // the last attempt comes by way of this test
 		"PREGO_AGENTGW_LISTEN":       own,
-	}})
+	}, set: func(cfg *config.Config) { cfg.Worker.BootPatience = 8 * time.Second }})
 	shift := func() time.Duration {
 		attempt := 0
 		_ = c.pool.QueryRow(t.Context(), `SELECT attempt FROM servers WHERE server_id = $1`, c.id("clock")).Scan(&attempt)

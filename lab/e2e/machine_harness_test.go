@@ -89,7 +89,7 @@ func machineCell(t *testing.T, o options) *cell {
 		}
 	}
 	o.vars = vars
-	o.processes = true
+	o.processes = o.set == nil
 	return newCell(t, o)
 }
 

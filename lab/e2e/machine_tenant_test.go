@@ -46,12 +46,10 @@ func TestMachineServesATenant(t *testing.T) {
 	dns := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	authority := acmetest.Start(t, acmetest.Options{DNS: dns})
 	vars := groupVars(sharedVars())
-	vars["PREGO_STACK_FILE"], vars["PREGO_SITE_TIMEOUT"], vars["PREGO_COMMAND_TIMEOUT"] = siteStack(t), "3m", "2m"
-	vars["PREGO_SITE_STEP_TIMEOUT"], vars["PREGO_CONTAINER_TIMEOUT"] = "3m", "5m"
-	vars["PREGO_MOVE_GRACE"] = "1s"
+	vars["PREGO_STACK_FILE"], vars["PREGO_SITE_TIMEOUT"], vars["PREGO_CONTAINER_TIMEOUT"], vars["PREGO_MOVE_GRACE"] = siteStack(t), "3m", "5m", "1s"
 	maps.Copy(vars, map[string]string{
-		"PREGO_SITE_DOMAIN": domain, "PREGO_DNS_ZONE": "machines.test", "PREGO_NAMES_EVERY": "1s", "PREGO_AGENT_PORT": "443",
-		"PREGO_ACME_DIRECTORY": authority.Directory, "PREGO_ACME_CA_FILE": authority.CAFile, "PREGO_ACME_RESOLVER": dns, "PREGO_ACME_POLL": "500ms", "PREGO_CERTIFICATE_SWEEP_EVERY": "2s",
+		"PREGO_SITE_DOMAIN": domain, "PREGO_DNS_ZONE": "machines.test", "PREGO_AGENT_PORT": "443",
+		"PREGO_ACME_DIRECTORY": authority.Directory, "PREGO_ACME_CA_FILE": authority.CAFile,
 	})
 	s := &openSite{authority: authority}
 	c := machineCell(t, options{vars: vars, sim: func(cfg *sim.Config) { cfg.DNS, cfg.Zones = dns, []string{"machines.test"} }, late: func(cloud *sim.Sim) map[string]string {

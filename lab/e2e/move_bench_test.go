@@ -30,7 +30,7 @@ import (
 // moves, while rows are written all the time and 20 files are added to it during the copy.
 func BenchmarkMoveOf1GB(b *testing.B) {
 	s := s3test.Start(b)
-	c := newCell(b, options{vars: backupVars(s, map[string]string{"PREGO_MOVE_GRACE": "1s", "PREGO_BACKUP_PART_BYTES": "67108864", "PREGO_SITE_TIMEOUT": "5m", "PREGO_SITE_STEP_TIMEOUT": "10m", "PREGO_LOG_LEVEL": "warn"})})
+	c := newCell(b, options{vars: backupVars(s, map[string]string{"PREGO_MOVE_GRACE": "1s", "PREGO_SITE_TIMEOUT": "5m", "PREGO_LOG_LEVEL": "warn"})})
 	c.org("acme", "")
 	app := c.sharedFleet(0)
 	const site = "alpha.sites.test"
@@ -151,7 +151,7 @@ func (c *cell) piped(from, to, database string) time.Duration {
 func BenchmarkMoveOfA1GBDatabase(b *testing.B) {
 	s := s3test.Start(b)
 	c := newCell(b, options{vars: backupVars(s, map[string]string{
-		"PREGO_MOVE_GRACE": "1s", "PREGO_SITE_TIMEOUT": "10m", "PREGO_SITE_STEP_TIMEOUT": "20m", "PREGO_COMMAND_TIMEOUT": "2m", "PREGO_LOG_LEVEL": "info",
+		"PREGO_MOVE_GRACE": "1s", "PREGO_SITE_TIMEOUT": "10m", "PREGO_LOG_LEVEL": "info",
 	})})
 	c.org("acme", "")
 	app := c.sharedFleet(0)

@@ -147,7 +147,7 @@ func movable(t *testing.T, s *s3test.Server, crash string) (p *public, id string
 func movableOn(t *testing.T, s *s3test.Server, crash, url string) (p *public, id string) {
 	t.Helper()
 	vars := backupVars(s, map[string]string{
-		"PREGO_EDGE_SETTLE": "500ms", "PREGO_MOVE_GRACE": "1s", "PREGO_MOVE_PASS_ON": "3s", "PREGO_NAMES_EVERY": "200ms", "PREGO_CERTIFICATE_SWEEP_EVERY": "300ms", "PREGO_GROUP_SWEEP_EVERY": "1s", "PREGO_TEST_CRASH": crash,
+		"PREGO_PACE": "0.01", "PREGO_MOVE_GRACE": "1s", "PREGO_TEST_CRASH": crash,
 	})
 	p = newPublicOn(t, vars, url)
 	p.org("acme", "")
@@ -243,7 +243,7 @@ func TestATenantMoves(t *testing.T) {
 	visitor := p.visitor()
 	p.opens(visitor, base, "<h1>"+movedSite+"</h1>")
 	cookie := p.login(visitor, base, id)
-	noise := p.noise(p.id("app"), movedSite, "noise", 11<<20)
+	noise := p.noise(p.id("app"), movedSite, "noise", 17<<20)
 	require.NoError(t, os.Symlink("noise", p.siteDir(p.id("app"))+"/private/files/link"))
 	w := p.write(base, cookie)
 	w.more(5)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/org"
 )
@@ -33,9 +34,10 @@ func (c *cell) resolves(name string) (out []string) {
 func TestNamesOfSitesAndCustomers(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{
-		sim: func(cfg *sim.Config) { cfg.Zones = []string{"prego.internal", "customer.org"} },
-		vars: map[string]string{
-			"PREGO_DNS_ZONE": "prego.internal", "PREGO_NAMES_EVERY": "100ms", "PREGO_DOMAIN_RETRY": "100ms", "PREGO_DOMAIN_RETRY_MAX": "200ms", "PREGO_DOMAIN_RECHECK": "200ms", "PREGO_DOMAIN_GRACE": "1s",
+		sim:  func(cfg *sim.Config) { cfg.Zones = []string{"prego.internal", "customer.org"} },
+		vars: map[string]string{"PREGO_DNS_ZONE": "prego.internal"},
+		set: func(cfg *config.Config) {
+			cfg.Names.Retry, cfg.Names.RetryMax, cfg.Names.Recheck, cfg.Names.Grace = 100*time.Millisecond, 200*time.Millisecond, 200*time.Millisecond, time.Second
 		},
 	})
 	for _, sql := range []string{

@@ -41,7 +41,7 @@ func (c *cell) networks() map[string]string {
 // the provider says that it is full, and anew when it was deleted.
 func TestServersAreInANetwork(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: map[string]string{"PREGO_NETWORK_EVERY": "300ms"}})
+	c := newCell(t, options{})
 	c.create("one", prego.RoleRedisPool, server.Spec{})
 	c.create("two", prego.RoleRedisPool, server.Spec{})
 	for _, id := range []string{"one", "two"} {

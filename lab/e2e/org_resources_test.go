@@ -14,6 +14,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
@@ -215,7 +216,7 @@ func TestWhatOrgsOwnIsMadeOnce(t *testing.T) {
 // said, and a row without a run gets one.
 func TestReconcileKnowsWhatOrgsOwn(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: map[string]string{"PREGO_ORPHAN_AGE": "1ms", "PREGO_AMBIGUOUS_GRACE": "100ms"}})
+	c := newCell(t, options{vars: map[string]string{"PREGO_ORPHAN_AGE": "1ms"}, set: func(cfg *config.Config) { cfg.Worker.AmbiguousGrace = 100 * time.Millisecond }})
 	env, _ := c.workload("acme", prego.TierPaid, "shop")
 	kept, lost := c.volume("acme", "kept", 10), c.volume("acme", "lost", 10)
 	c.post("/v1/envs/"+env+"/ipv4", nil, http.StatusAccepted, nil)

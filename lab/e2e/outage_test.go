@@ -51,7 +51,7 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 			require.Equal(t, os.FileMode(0o600), histories.Mode().Perm(), "histories are for nobody else to read")
 
 			vars := sharedVars()
-			vars["TEMPORAL_ADDRESS"], vars["PREGO_SWEEP_EVERY"] = tmp.Address(), "10s"
+			vars["TEMPORAL_ADDRESS"] = tmp.Address()
 			c := newCell(t, options{processes: true, url: pg.URL("prego"), vars: vars, sim: func(cfg *sim.Config) {
 				cfg.Profile = sim.Profile{Action: 300 * time.Millisecond, Boot: 800 * time.Millisecond, Stage: 100 * time.Millisecond, Restart: 200 * time.Millisecond}
 			}})

@@ -28,10 +28,15 @@ var partsOf = map[string]func(context.Context, app.Options) error{
 	"worker": func(ctx context.Context, o app.Options) error { return app.RunWorker(ctx, o, nil) },
 }
 
-func startPart(t testing.TB, name string, vars map[string]string, logFile string) *part {
+func startPart(t testing.TB, name string, vars map[string]string, set func(*config.Config), logFile string) *part {
 	t.Helper()
 	cfg, err := config.From(vars)
 	require.NoError(t, err)
+	require.Empty(t, cfg.Unknown)
+	cfg.Hetzner.Timeout = 3 * time.Second
+	if set != nil {
+		set(&cfg)
+	}
 	f, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	require.NoError(t, err)
 	log, err := telemetry.Logger(f, cfg.LogLevel, cfg.LogFormat)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
 )
@@ -121,7 +122,7 @@ func TestCreateAnswersOfUnknownOutcomeEndWithOneServer(t *testing.T) {
 
 func TestCreateThatKeepsFailingEndsAsFailedCreate(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: map[string]string{"PREGO_CREATE_BACKOFF": "10ms"}}) // the pauses follow it
+	c := newCell(t, options{set: func(cfg *config.Config) { cfg.Worker.CreateBackoff = 10 * time.Millisecond }}) // the pauses follow it
 	c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1/servers", Action: "respond", Status: 500, Code: "server_error"})
 	c.create("never", prego.RoleRedisPool, server.Spec{})
 	s := c.awaitFailed("never", prego.ReasonFailedCreate)
@@ -243,7 +244,7 @@ func TestCapacity(t *testing.T) {
 
 func TestTwoStageBoot(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: map[string]string{"PREGO_USER_DATA_LIMIT": "12000"}})
+	c := newCell(t, options{set: func(cfg *config.Config) { cfg.Worker.UserDataLimit = 12000 }})
 	c.create("two", prego.RoleRedisPool, server.Spec{})
 	c.awaitStatus("two", server.Active)
 	var stages int
@@ -345,7 +346,7 @@ func TestDeleteIsTakenAtAnyMoment(t *testing.T) {
 
 func TestSilentAgents(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: map[string]string{"PREGO_SWEEP_EVERY": "1s", "PREGO_DEGRADED_AFTER": "3s", "PREGO_FAILED_AFTER": "6s"}})
+	c := newCell(t, options{vars: map[string]string{"PREGO_DEGRADED_AFTER": "3s", "PREGO_FAILED_AFTER": "6s"}})
 	c.create("quiet", prego.RoleRedisPool, server.Spec{})
 	c.awaitStatus("quiet", server.Active)
 	host := c.sim.Hosts()[0]

@@ -37,8 +37,8 @@ func TestServersAreFreed(t *testing.T) {
 	crash := filepath.Join(t.TempDir(), "crash")
 	s := s3test.Start(t)
 	c := newCell(t, options{sim: func(cfg *sim.Config) { cfg.Limits.Servers = 110 }, vars: backupVars(s, map[string]string{
-		"PREGO_MOVE_GRACE": "200ms", "PREGO_REBALANCE_EVERY": "200ms", "PREGO_TEST_CRASH": crash, "PREGO_LOG_LEVEL": "info",
-		"PLACEMENT_MEMORY_PCT_MAX": "100", "PLACEMENT_MAX_TENANTS_PER_NODE": "1", "PREGO_SWEEP_EVERY": "1s", "PREGO_DEGRADED_AFTER": "30s",
+		"PREGO_MOVE_GRACE": "200ms", "PREGO_TEST_CRASH": crash, "PREGO_LOG_LEVEL": "info",
+		"PLACEMENT_MEMORY_PCT_MAX": "100", "PLACEMENT_MAX_TENANTS_PER_NODE": "1", "PREGO_DEGRADED_AFTER": "30s",
 	})})
 	c.awaitCatalog(func(cat api.Catalog) bool { return cat.Known })
 	c.policies(0, 0)

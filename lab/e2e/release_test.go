@@ -217,7 +217,6 @@ func TestRecordReleaseHistories(t *testing.T) {
 	back := rounds(t, 1, []string{"bench/restore", "bench/restored", "bench/opened", "bench/ended"}, everybody)
 	m, vars, own := newMortals(t, slices.Concat(all, back))
 	m.s3 = s3test.Start(t)
-	vars["PREGO_GROUP_SWEEP_EVERY"], vars["PREGO_GROUP_QUIET"] = "1s", "2s"
 	c := newCell(t, options{url: own, vars: backupVars(m.s3, vars)})
 	m.cell = c
 	c.org("acme", "")

@@ -21,7 +21,7 @@ import (
 func TestAServerIsResizedAndPatched(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "crash")
-	c := newCell(t, options{vars: groupVars(map[string]string{"PREGO_TEST_CRASH": file, "PREGO_PATCH_EVERY": "250ms"})})
+	c := newCell(t, options{vars: groupVars(map[string]string{"PREGO_TEST_CRASH": file})})
 	fleet := c.id("n")
 	c.fleet(fleet, prego.RoleApp, nil, map[string]any{"region": "eu", "spec": map[string]any{"server_type": "cx43"}})
 	c.awaitAction(fleet, c.act(fleet, "CLUSTER_SCALE_OUT", map[string]any{"count": 1}).Seq, "succeeded")

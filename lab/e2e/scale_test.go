@@ -86,9 +86,9 @@ func scaleCell(t *testing.T, n, arrivals int) (*cell, *agentClients) {
 	t.Logf("%d servers and %d tenants made in %s", n, 10*n, time.Since(began).Round(time.Second))
 	vars := sharedVars()
 	maps.Copy(vars, map[string]string{
-		"PREGO_LOG_LEVEL": "warn", "PREGO_API_RATE_PER_SECOND": "100000", "PREGO_API_RATE_BURST": "100000", "PLACEMENT_MAX_TENANTS_PER_NODE": "10000",
-		"PREGO_AGENTGW_HEARTBEAT": "30s", "PREGO_AGENTGW_FLUSH": "500ms", "PREGO_SWEEP_EVERY": "10s", "PREGO_DEGRADED_AFTER": "60s",
-		"PREGO_FLEET_PARALLEL": "32", "PREGO_FLEET_POLL": "500ms", "PREGO_HCLOUD_POLL": "200ms", "PREGO_HCLOUD_TIMEOUT": "30s", "PREGO_DB_MAX_CONNS": "20",
+		"PREGO_PACE": "0.1", "PREGO_LOG_LEVEL": "warn", "PREGO_API_RATE_PER_SECOND": "100000", "PLACEMENT_MAX_TENANTS_PER_NODE": "10000",
+		"PREGO_AGENTGW_HEARTBEAT": "30s", "PREGO_DEGRADED_AFTER": "60s",
+		"PREGO_FLEET_PARALLEL": "32", "PREGO_DB_MAX_CONNS": "20",
 	})
 	c := newCell(t, options{processes: true, url: url, vars: vars, sim: func(cfg *sim.Config) {
 		cfg.Limits.Servers, cfg.RatePerHour, cfg.RunAgent = 100_000, 100_000_000, agentInside

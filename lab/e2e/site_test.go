@@ -29,6 +29,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/child"
 	"github.com/prego/prego/tenant"
 )
@@ -256,7 +257,9 @@ func (c *cell) snapshot(of string) api.Snapshot {
 // judged by its page, its database, its host's disk.
 func TestASiteFromItsFirstPageToNothing(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: tenantVars(map[string]string{"PREGO_SHARED_PLACEMENT_LEGACY": "yes", "PREGO_STORAGE_EVERY": "1s", "PREGO_STORAGE_SWEEP_EVERY": "1s"})})
+	c := newCell(t, options{vars: sharedVars(), set: func(cfg *config.Config) {
+		cfg.Tenants.StorageEvery, cfg.Tenants.StorageSweep = time.Second, time.Second
+	}})
 	c.org("acme", "")
 	app := c.sharedFleet(2)
 	const slug, site = "acme-kr-2", "acme-kr-2.sites.test"

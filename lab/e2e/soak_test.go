@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,17 +37,11 @@ func init() { //nolint:gochecknoinits // main_test.go builds and starts before a
 // soakVars are the settings of an installation in which everything that repeats does so in
 // half an hour: agents renew tokens and certificates, data is purged, rows get old.
 func soakVars(s *s3test.Server) map[string]string {
-	vars := backupVars(s, groupVars(map[string]string{
-		"PREGO_LOG_LEVEL": "info", "PREGO_AGENTGW_HEARTBEAT": "5s", "PREGO_AGENTGW_FLUSH": "250ms", "PREGO_AGENTGW_TOKEN_TTL": "2m", "PREGO_AGENTGW_CERT_TTL": "20m",
-		"PREGO_SWEEP_EVERY": "10s", "PREGO_RECONCILE_EVERY": "1m", "PREGO_NETWORK_EVERY": "30s", "PREGO_TENANT_SWEEP_EVERY": "5s", "PREGO_GROUP_SWEEP_EVERY": "5s", "PREGO_TENANT_POLL": "10s",
-		"PREGO_CAPACITY_POLL": "1s", "PREGO_HCLOUD_POLL": "200ms", "PREGO_FLEET_POLL": "1s",
-		"PREGO_RETENTION": "20s", "PREGO_BACKUP_FINAL_FOR": "1m", "PREGO_BACKUP_SWEEP_EVERY": "2s", "PREGO_STORAGE_EVERY": "2m", "PREGO_STORAGE_SWEEP_EVERY": "10s",
-		"PREGO_EDGE_SETTLE": "500ms", "PREGO_MOVE_GRACE": "5s", "PREGO_MOVE_PASS_ON": "10s", "PREGO_SITE_TIMEOUT": "60s", "PREGO_SITE_STEP_TIMEOUT": "2m",
-		"PREGO_KEEP_EVENTS": "1h", "PREGO_KEEP_FEED": "1h", "PREGO_KEEP_COMMANDS": "1h", "PREGO_KEEP_SESSIONS": "2h", "PREGO_KEEP_INSTANCES": "1h", "PREGO_KEEP_SAMPLES": "1h", "PREGO_KEEP_KEYS": "24h",
-		"PREGO_PRUNE_EVERY": "10s",
+	return backupVars(s, groupVars(map[string]string{
+		"PREGO_LOG_LEVEL": "info", "PREGO_PACE": "0.1", "PREGO_AGENTGW_HEARTBEAT": "5s", "PREGO_AGENTGW_CERT_TTL": "20m", "PREGO_RECONCILE_EVERY": "1m",
+		"PREGO_RETENTION": "20s", "PREGO_BACKUP_FINAL_FOR": "1m", "PREGO_MOVE_GRACE": "5s", "PREGO_SITE_TIMEOUT": "60s",
+		"PREGO_KEEP_EVENTS": "1h", "PREGO_KEEP_FEED": "1h", "PREGO_KEEP_COMMANDS": "1h", "PREGO_KEEP_KEYS": "24h",
 	}))
-	maps.Copy(vars, map[string]string{"PREGO_BACKUP_SWEEP_EVERY": "2s", "PREGO_TENANT_SWEEP_EVERY": "5s"})
-	return vars
 }
 
 // TestSoak keeps a small installation under a steady load and prints which of its quantities
@@ -122,15 +115,14 @@ func (l *load) build() {
 	l.web = g.GroupId
 }
 
-// ages are the rows that are pruned by age. The settings begin at an hour, so what is older
-// than a tenth of the run is made as old as is kept: the same, for a soak, as keeping rows for
-// so long.
+// ages are the rows that are pruned by age, after an hour at the least. Rows that are older than a tenth of the run are
+// made as old as is kept: the same, for a soak, as keeping rows for so long.
 var ages = []string{
 	`UPDATE org_events SET at = at - interval '2 hours' WHERE at < now() - $1::interval AND at > now() - interval '1 hour'`,
 	`UPDATE agent_command_audit SET requested_at = requested_at - interval '2 hours' WHERE requested_at < now() - $1::interval AND requested_at > now() - interval '1 hour'`,
-	`UPDATE org_sessions SET opened_at = opened_at - interval '3 hours' WHERE opened_at < now() - $1::interval AND opened_at > now() - interval '2 hours' AND closed_at IS NOT NULL`,
-	`UPDATE instances SET stopped_at = stopped_at - interval '2 hours' WHERE stopped_at < now() - $1::interval AND stopped_at > now() - interval '1 hour' AND state = 'stopped'`,
-	`UPDATE server_samples SET at = at - interval '2 hours' WHERE at < now() - $1::interval AND at > now() - interval '1 hour'`,
+	`UPDATE org_sessions SET opened_at = opened_at - interval '31 days' WHERE opened_at < now() - $1::interval AND opened_at > now() - interval '2 hours' AND closed_at IS NOT NULL`,
+	`UPDATE instances SET stopped_at = stopped_at - interval '31 days' WHERE stopped_at < now() - $1::interval AND stopped_at > now() - interval '1 hour' AND state = 'stopped'`,
+	`UPDATE server_samples SET at = at - interval '26 hours' WHERE at < now() - $1::interval AND at > now() - interval '1 hour'`,
 	`UPDATE request_keys SET created_at = created_at - interval '25 hours' WHERE created_at < now() - $1::interval AND created_at > now() - interval '24 hours' AND created_id IS NULL`,
 	`UPDATE request_keys SET created_at = created_at - interval '91 days' WHERE created_at < now() - $1::interval AND created_at > now() - interval '90 days' AND created_id IS NOT NULL`,
 	// The feed of changes has no setting: what is older than a mark is deleted, which is set anew after ten minutes.

@@ -44,7 +44,7 @@ func BenchmarkTenants(b *testing.B) {
 	const tenants, callers, apps = 60, 16, 3
 	vars := sharedVars()
 	maps.Copy(vars, map[string]string{
-		"PREGO_LOG_LEVEL": "warn", "PREGO_API_RATE_PER_SECOND": "100000", "PREGO_API_RATE_BURST": "100000", "PLACEMENT_MAX_TENANTS_PER_NODE": "1000",
+		"PREGO_LOG_LEVEL": "warn", "PREGO_API_RATE_PER_SECOND": "100000", "PLACEMENT_MAX_TENANTS_PER_NODE": "1000",
 	})
 	c := newCell(b, options{vars: vars, sim: func(cfg *sim.Config) { cfg.Limits.Servers = 100 }})
 	w := worker.New(temporalClient, "bench-bare-tenants", worker.Options{})

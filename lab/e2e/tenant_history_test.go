@@ -10,6 +10,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/tenant"
 	pregoworker "github.com/prego/prego/worker"
@@ -36,7 +37,7 @@ func (c *cell) runOf(workflowType string) string {
 // servers.
 func TestRecordTenantHistories(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: tenantVars(map[string]string{"PREGO_SHARED_PLACEMENT_LEGACY": "yes", "PREGO_STORAGE_SWEEP_EVERY": "2s", "PREGO_SWEEP_NET_EVERY": "2s"})})
+	c := newCell(t, options{vars: sharedVars(), set: func(cfg *config.Config) { cfg.Worker.NetEvery = 2 * time.Second }})
 	c.org("acme", "")
 	// From nothing: it waits while app server, shard and pool are made.
 	waited := c.tenant("waited", prego.PlanStarter, nil)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/deep"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
@@ -152,7 +153,7 @@ func TestAFailedTenantLeavesNothing(t *testing.T) {
 // with its reason, and the host is not tried for ever.
 func TestRefillGivesUp(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: tenantVars(map[string]string{"PREGO_SHARED_PLACEMENT_LEGACY": "true", "PREGO_BUILD_FAILURE_MEMORY": "10m"})})
+	c := newCell(t, options{vars: sharedVars(), set: func(cfg *config.Config) { cfg.Tenants.FailureMemory = 10 * time.Minute }})
 	c.inject(sim.Fault{Kind: "bench", Verb: "new-site", Action: "fail", Message: "no space left on device"})
 	c.sharedFleet(0)
 	app := c.id("app")

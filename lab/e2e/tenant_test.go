@@ -12,6 +12,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -19,10 +20,7 @@ import (
 
 // tenantVars are what cells with tenants run with.
 func tenantVars(more map[string]string) map[string]string {
-	vars := map[string]string{
-		"PREGO_TENANT_SWEEP_EVERY": "1s", "PREGO_TENANT_POLL": "2s", "PREGO_TENANT_QUIET": "5s", "PREGO_SITE_DOMAIN": "sites.test",
-		"PREGO_BUILD_FAILURE_MEMORY": "30s", "PREGO_SITE_TIMEOUT": "30s", "PREGO_COMMAND_TIMEOUT": "10s", "PREGO_SITE_STEP_TIMEOUT": "60s",
-	}
+	vars := map[string]string{"PREGO_SITE_DOMAIN": "sites.test", "PREGO_SITE_TIMEOUT": "30s"}
 	maps.Copy(vars, more)
 	return vars
 }
@@ -306,7 +304,7 @@ func TestOneTenantOneServer(t *testing.T) {
 func TestManyTenantsMakeOneScaleOut(t *testing.T) {
 	t.Parallel()
 	// They wait for signals, as in production. 25 that look every two seconds leave a busy machine no time for the servers' runs.
-	c := newCell(t, options{vars: tenantVars(map[string]string{"PREGO_SHARED_PLACEMENT_LEGACY": "1", "PLACEMENT_MAX_TENANTS_PER_NODE": "10", "PREGO_TENANT_POLL": "30s"})})
+	c := newCell(t, options{vars: tenantVars(map[string]string{"PREGO_SHARED_PLACEMENT_LEGACY": "1", "PLACEMENT_MAX_TENANTS_PER_NODE": "10"}), set: func(cfg *config.Config) { cfg.Tenants.CapacityPoll = 30 * time.Second }})
 	c.org("acme", "")
 	c.org("corp", "")
 	var ids []string

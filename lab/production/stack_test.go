@@ -99,17 +99,15 @@ func (s *stack) buildImage() {
 // settings make the stack small and quick; what is not said here is as declared.
 const settings = `
 PREGO_SIMULATED=true
-PREGO_HCLOUD_POLL=200ms
+PREGO_PACE=0.1
 PREGO_AGENT_PORT=8443
 PREGO_AGENTGW_HEARTBEAT=1s
+PREGO_DEGRADED_AFTER=60s
+PREGO_FAILED_AFTER=5m
 PREGO_SHARED_PLACEMENT_LEGACY=yes
-PREGO_TENANT_SWEEP_EVERY=1s
-PREGO_TENANT_POLL=2s
-PREGO_TENANT_QUIET=5s
 PREGO_RECONCILE_EVERY=5s
 PREGO_SITE_DOMAIN=sites.test
 PREGO_API_RATE_PER_SECOND=500
-PREGO_API_RATE_BURST=500
 `
 
 // configure does what docs/production.md says: secrets, .env, settings.

@@ -279,7 +279,7 @@ var ordered = []struct {
 	}},
 	{LookFailing, spec{
 		severity: Warning, says: "looking at {id} fails", plural: "looks fail",
-		todo:    "Read the error: what the look would find is seen to only every PREGO_SWEEP_NET_EVERY.",
+		todo:    "Read the error: what the look would find is found only every 15 minutes.",
 		docs:    "docs/operations.md#background-work",
 		actions: about("look", showReady), all: []Action{showReady},
 	}},
