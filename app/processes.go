@@ -184,8 +184,10 @@ func work(ctx context.Context, p *Process, runs *workflows.Client, queues []stri
 
 // exportRows exports what a scrape of a worker reads from the database.
 func (p *Process) exportRows(catalogs *activities.Catalogs) {
-	p.reg.MustRegister(worker.NewOrgUsage(p.db, metricsOrgs, p.log, p.now), worker.NewLookAge(p.db, p.log, p.now), worker.NewCertificates(p.db, p.log, p.now),
-		worker.NewCordoned(p.db, p.log, p.now), worker.NewAgentVersions(p.db, p.log, p.now), worker.NewCatalogAge(p.db, prego.ProviderHetzner, catalogs.Catalog, p.log, p.now), worker.NewCosts(p.db, p.log, p.now))
+	e := worker.Exporter{Log: p.log, Now: p.now}
+	p.reg.MustRegister(e.OrgUsage(metricsOrgs, p.db.UsageNearLimits), e.LookAge(p.db.Looks), e.Certificates(p.db.CertificateCounts), e.Cordoned(p.db.CordonedServers),
+		e.Maintenances(p.db.OpenMaintenances), e.Patches(p.db.PatchCounts), e.AgentVersions(p.db.AgentVersions),
+		e.CatalogAge(prego.ProviderHetzner, catalogs.Catalog, p.db.ProviderCatalog), e.Costs(p.db.CostNumbers))
 }
 
 // Worker is a worker that has not started, with those of its parts that tests replace.

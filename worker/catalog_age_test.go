@@ -25,7 +25,7 @@ func TestCatalogAge(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	source := &storedCatalog{}
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(worker.NewCatalogAge(source, prego.ProviderHetzner, server.DefaultCatalog(), zap.NewNop(), func() time.Time { return now }))
+	reg.MustRegister(worker.Exporter{Log: zap.NewNop(), Now: func() time.Time { return now }}.CatalogAge(prego.ProviderHetzner, server.DefaultCatalog(), source.ProviderCatalog))
 	values := func() map[string]float64 {
 		families, err := reg.Gather()
 		require.NoError(t, err)

@@ -30,7 +30,8 @@ func (closedServers) PatchCounts(context.Context) ([]server.PatchCount, error) {
 func TestCordonedServersAndMaintenancesAreCounted(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(worker.NewCordoned(closedServers{}, zap.NewNop(), time.Now))
+	e, closed := worker.Exporter{Log: zap.NewNop(), Now: time.Now}, closedServers{}
+	reg.MustRegister(e.Cordoned(closed.CordonedServers), e.Maintenances(closed.OpenMaintenances), e.Patches(closed.PatchCounts))
 	families, err := reg.Gather()
 	require.NoError(t, err)
 	got := map[string]float64{}

@@ -95,7 +95,7 @@ func TestWhenTheWorkerThatLooksDiesAnotherOneLooks(t *testing.T) {
 	require.Empty(t, looked, "it pauses")
 
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(worker.NewLookAge(db, zaptest.NewLogger(t), time.Now))
+	reg.MustRegister(worker.Exporter{Log: zaptest.NewLogger(t), Now: time.Now}.LookAge(db.Looks))
 	families, err := reg.Gather()
 	require.NoError(t, err)
 	values := map[string]float64{}

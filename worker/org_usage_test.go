@@ -60,7 +60,7 @@ func TestUsageIsReadOnceAMinuteAndBounded(t *testing.T) {
 		{OrgID: "none", Dimension: "max_apps"},
 	}}
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(NewOrgUsage(source, 3, zap.NewNop(), func() time.Time { return at }))
+	reg.MustRegister(Exporter{Log: zap.NewNop(), Now: func() time.Time { return at }}.OrgUsage(3, source.UsageNearLimits))
 
 	source.err = errors.New("away")
 	require.Empty(t, gathered(t, reg), "what was never read is not told")
