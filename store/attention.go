@@ -100,7 +100,7 @@ FROM servers WHERE status IN ('active', 'failed', 'draining') AND clock_skewed A
 
 	sqlAttDockerStopped = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'docker_stopped', '', COALESCE(agent_last_heartbeat_at, updated_at), 'region', region
-FROM servers WHERE status IN ('active', 'failed', 'draining') AND docker_state = 'stopped' AND agent_status = 'connected'` + attTo
+FROM servers WHERE status = 'active' AND docker_state = 'stopped' AND agent_status = 'connected'` + attTo
 
 	sqlAttTenantLost = `WITH ` + attFrom + `
 SELECT 'tenant', t.tenant_id, t.slug, '', t.org_id, COALESCE(NULLIF(t.status_reason, ''), 'server_lost'), t.status_message, t.lost_at, 'region', t.region FROM tenants t WHERE ` + isLost + attTo

@@ -231,7 +231,10 @@ func (d *maintenanceStep) move(ctx context.Context, limits server.MaintenanceLim
 	if err != nil {
 		return err
 	}
-	if d.left = len(list); d.left == 0 && d.stay == 0 {
+	// Nothing can be stopped on a host that is silent or without dockerd: a reboot that waited for that
+	// would never come, though it is what helps.
+	helpless := d.Kind == server.MaintenanceReboot && (!d.Connected || d.DockerState == "stopped")
+	if d.left = len(list); d.stay == 0 && (d.left == 0 || helpless) {
 		return d.empty(ctx)
 	}
 	state := instance.DrainState{Instances: list, Limit: limit, Elsewhere: map[prego.OrgID]int{}}

@@ -355,6 +355,32 @@ func TestARebootEndsWithTheNextBoot(t *testing.T) {
 	require.Equal(t, []any{2, server.MaintenanceRebootTimeout}, []any{d.Number, d.Reason})
 }
 
+// TestARebootHelpsAHostThatCannotBeEmptied: nothing is stopped on a host that is silent or without dockerd. A drain waits
+// for its instances, and a reboot for tenants that are to leave.
+func TestARebootHelpsAHostThatCannotBeEmptied(t *testing.T) {
+	t.Parallel()
+	for name, broken := range map[string]string{"silent": `agent_status = 'degraded'`, "without dockerd": `docker_state = 'stopped'`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, _ := maintenanceSetup(t, 2)
+			exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'first', `+broken+` WHERE server_id = 'node-1'`)
+			b.request("node-1", server.MaintenanceDrain, nil)
+			require.Equal(t, server.MaintenanceMoving, b.step("node-1").Status)
+			require.Equal(t, server.MaintenanceMoving, b.step("node-1").Status)
+			_, err := b.CancelMaintenance(context.Background(), "node-1")
+			require.NoError(t, err)
+			b.step("node-1")
+			b.request("node-1", server.MaintenanceReboot, nil)
+			require.Equal(t, server.ActReboot, b.step("node-1").Act)
+			require.Equal(t, 2, b.on("node-1"))
+			require.NoError(t, b.MaintenanceActed(context.Background(), "node-1"))
+			exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'second', agent_status = 'connected', docker_state = 'running' WHERE server_id = 'node-1'`)
+			require.Equal(t, server.MaintenanceDone, b.step("node-1").Status)
+			require.Zero(t, count(t, b.Store, `instances WHERE leaving`), "they stay")
+		})
+	}
+}
+
 // TestAResizeEndsWithItsTypeAndBoot: both of them; and what is refused is open again.
 func TestAResizeEndsWithItsTypeAndBoot(t *testing.T) {
 	t.Parallel()

@@ -181,3 +181,19 @@ func requireHeading(t *testing.T, docs string) {
 	}
 	t.Errorf("%s has no heading for %s", file, docs)
 }
+
+// TestRebootsKeepTenants: without that, a reboot of a server whose tenants cannot be moved is refused.
+func TestRebootsKeepTenants(t *testing.T) {
+	t.Parallel()
+	proposed := 0
+	for kind, actions := range attention.AllActions() {
+		for _, a := range actions {
+			if strings.HasSuffix(a.Path, "/reboot") {
+				proposed++
+				require.Equal(t, map[string]any{"keep_tenants": true}, a.Body, kind)
+				require.Contains(t, a.CLI, " --keep-tenants", kind)
+			}
+		}
+	}
+	require.Equal(t, 2, proposed, "of a silent agent and a stopped dockerd")
+}

@@ -245,7 +245,7 @@ var ordered = []struct {
 		severity: Critical, says: "dockerd does not run on its host", plural: "servers are without a running dockerd",
 		todo:    "Look at the host: its containers go on, and can't be started, stopped or looked at.",
 		docs:    "docs/containers.md",
-		actions: about("server", showServer, post("Restart its host", "/v1/servers/{id}/reboot", "prego server reboot {id}")),
+		actions: about("server", showServer, rebootServer),
 		all:     []Action{get("List the servers", "/v1/servers?region={by}", "prego server list --region {by}")},
 	}},
 	{GroupUnschedulable, spec{
