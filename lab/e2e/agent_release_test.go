@@ -91,8 +91,8 @@ func (r *agentReleases) rests(version, status string) (out api.AgentRelease) {
 	}
 }
 
-// TestAgentsAreUpdated: by rings; a program that never beats is gone again by itself, and its
-// release stops; one that another key signed, or that is not what was signed, is never run.
+// TestAgentsAreUpdated: by rings; a program without heartbeats is rolled back by itself, and its release stops; a
+// program with a foreign signature or another digest is never run.
 func TestAgentsAreUpdated(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -144,7 +144,7 @@ func TestAgentsAreUpdated(t *testing.T) {
 	require.Equal(t, "first-30", done.Servers[0].Ring)
 	run("e2e-2", names...)
 	t.Logf("3 agents were updated one by one in %.1f s", time.Since(began).Seconds())
-	// The processes that run commands, and those that update, follow.
+	// The processes that run commands, and the updaters, follow.
 	for _, name := range names {
 		root := c.rootOf(c.id(name))
 		eventually(t, func() bool {
@@ -162,7 +162,7 @@ func TestAgentsAreUpdated(t *testing.T) {
 		require.Equal(t, b, copied)
 	}
 
-	// One that never beats: the host goes back by itself.
+	// A release without heartbeats: the host goes back by itself.
 	r.offer("e2e-3", built(t, "e2e-3", "./lab/e2e/testdata/mute-agent"), agentReleaseKey, 30)
 	began = time.Now()
 	stopped := r.rests("e2e-3", "stopped")
@@ -176,7 +176,7 @@ func TestAgentsAreUpdated(t *testing.T) {
 	t.Logf("a host with an agent that never beats had its old one back, and the release had stopped, after %.1f s", time.Since(began).Seconds())
 	r.post("/v1/agent-releases/e2e-3/cancel", nil, http.StatusOK, nil)
 
-	// One that somebody else signed.
+	// A release with a foreign signature.
 	_, stranger, err := ed25519.GenerateKey(nil)
 	require.NoError(t, err)
 	good := built(t, "e2e-4", "./cmd/prego-agent")
@@ -186,7 +186,7 @@ func TestAgentsAreUpdated(t *testing.T) {
 	require.Contains(t, deref(refused.Message), "no key that is trusted here")
 	r.post("/v1/agent-releases/e2e-4/cancel", nil, http.StatusOK, nil)
 
-	// One that is not what was signed, and one that was signed before what runs.
+	// A release with another digest, and a release signed earlier than the running one.
 	five := built(t, "e2e-5", "./cmd/prego-agent")
 	b, err = os.ReadFile(five)
 	require.NoError(t, err)

@@ -79,7 +79,7 @@ func (m *agentClients) make(id prego.ServerID) *agentClient {
 
 func (a *agentClient) close() { a.client.CloseIdleConnections() }
 
-// beat sends one heartbeat, of a host that has no memory left for anybody.
+// beat sends one heartbeat, of a host without free memory.
 func (a *agentClient) beat() error {
 	req, err := http.NewRequest(http.MethodPost, a.url, strings.NewReader(`{"boot_id":"b","memory_pct":99,"docker_state":"running"}`))
 	if err != nil {

@@ -62,7 +62,7 @@ func (c *cell) backupState(of string, b api.Backup, want ...tenant.BackupState) 
 	eventually(c.t, func() bool {
 		c.send(http.MethodGet, of+"/backups/"+b.BackupId, nil, http.StatusOK, &b)
 		return b.State == tenant.BackupFailed || slices.Contains(want, b.State)
-	}, patience, 20*time.Millisecond, "%s is to be %v", b.BackupId, want)
+	}, patience, 20*time.Millisecond, "%s must be %v", b.BackupId, want)
 	require.Contains(c.t, want, b.State, "%s %s", deref(b.Reason), deref(b.Message))
 	return b
 }
@@ -170,8 +170,8 @@ func TestABackupLeavesItsHost(t *testing.T) {
 	eventually(t, func() bool { return c.getTenant(id).LastRestorable.Verified }, patience, 50*time.Millisecond)
 	keepHistory(t, c, "restore-of-backup", j.WorkflowId)
 
-	// There is no room for a dump, nor for what is to be restored: both end at once, with nothing left of
-	// them. The backup is as good as it was.
+	// There is room neither for a dump nor for a restore: both end immediately, with nothing left of them. The backup
+	// is as good as it was.
 	write("third")
 	c.exec(`UPDATE backups SET taken_at = taken_at - interval '1 hour'`) // one an hour may be asked for
 	room := smallDisk(t, snapshots, 1<<20)
@@ -218,7 +218,7 @@ func TestABackupLeavesItsHost(t *testing.T) {
 	c.send(http.MethodGet, of+"/backups/"+b.BackupId, nil, http.StatusOK, &b)
 	require.Contains(t, deref(b.VerifyMessage), "digest_mismatch")
 
-	// Held, it is not deleted; released, it is gone for good.
+	// Held, it is not deleted; released, it is deleted permanently.
 	c.send(http.MethodPut, of+"/backups/"+b.BackupId+"/hold", map[string]any{"reason": "a case"}, http.StatusOK, &b)
 	require.Equal(t, "alice", deref(b.HeldBy))
 	c.send(http.MethodDelete, of+"/backups/"+b.BackupId, nil, http.StatusConflict, nil)
@@ -250,7 +250,7 @@ func TestTheLastBackupIsElsewhere(t *testing.T) {
 	of := "/v1/tenants/" + id
 	c.noise(app, "beta.sites.test", "noise", 17<<20)
 
-	// Whoever dies at whatever step.
+	// Any process may die at any step.
 	eventually(t, func() bool { return c.number(`SELECT count(*) FROM backup_turns WHERE next_at > now()`) == 1 }, patience, 50*time.Millisecond)
 	c.exec(`UPDATE backup_turns SET next_at = now()`)
 	for _, point := range []string{"stored-backup/sealed", "stored-backup/uploaded", "stored-backup/completed", "stored-backup/manifest"} {

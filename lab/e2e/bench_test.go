@@ -32,8 +32,7 @@ func noop(context.Context) error { return nil }
 
 const bareSignal = "there"
 
-// comesUp does nothing, and has the run that called it signalled, as a host does that comes
-// up at once.
+// comesUp does nothing, and has its calling run signalled, like a host that comes up immediately.
 func comesUp(ctx context.Context) error {
 	id := activity.GetInfo(ctx).WorkflowExecution.ID
 	ctx = context.WithoutCancel(ctx)
@@ -90,8 +89,7 @@ func runAgent(ctx context.Context, verb, root, addr string) error {
 	}
 }
 
-// zeroDelayHosts are hosts that come up at once: their agents are in this process, and
-// their disks in memory.
+// zeroDelayHosts are hosts that come up immediately: their agents are in this process, and their disks in memory.
 func zeroDelayHosts(b *testing.B) func(*sim.Config) {
 	b.Helper()
 	disks, err := os.MkdirTemp("/dev/shm", "prego-bench-")

@@ -118,7 +118,7 @@ func polled(text string) bool {
 	return false
 }
 
-// pollRevoked is what the gateway reads at intervals, whatever is provisioned.
+// pollRevoked is the gateway's periodic read, independent of provisionings.
 const pollRevoked = `SELECT server_id FROM servers WHERE identity_revoked_at > now() - make_interval(secs => $1)`
 
 // quiet waits until no more statements come.

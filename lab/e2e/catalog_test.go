@@ -25,7 +25,7 @@ func (c *cell) catalog() api.Catalog {
 	return out
 }
 
-// awaitCatalog waits for a catalog of which ok says so.
+// awaitCatalog waits for a catalog that satisfies ok.
 func (c *cell) awaitCatalog(ok func(api.Catalog) bool) api.Catalog {
 	c.t.Helper()
 	var out api.Catalog
@@ -40,9 +40,8 @@ func (c *cell) refreshCatalog() {
 	require.Equal(c.t, http.StatusAccepted, status, "%s", body)
 }
 
-// TestProviderCatalog: the worker reads at its start what the provider sells; what is
-// not sold is refused at once, what goes is skipped with a reason, and an outage
-// leaves the last good catalog.
+// TestProviderCatalog: the worker reads the provider's catalog at its start; unsold types are refused immediately,
+// retired ones are skipped with a reason, and an outage leaves the last good catalog.
 func TestProviderCatalog(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{})
@@ -57,7 +56,7 @@ func TestProviderCatalog(t *testing.T) {
 	require.Equal(t, http.StatusUnprocessableEntity, status)
 	require.Contains(t, string(body), `"server_type_unknown"`)
 
-	// cx33 has gone, cpx32 is to go, and ccx13 is out of stock at the first location.
+	// cx33 has gone, cpx32 will go, and ccx13 is out of stock at the first location.
 	c.sim.Retire("cx33", "*", time.Now().Add(-24*time.Hour))
 	c.sim.Retire("cpx32", "*", time.Now().AddDate(0, 1, 0))
 	c.sim.SetStock("ccx13", "fsn1", false)
@@ -68,13 +67,13 @@ func TestProviderCatalog(t *testing.T) {
 	s := c.awaitStatus("pool", server.Active)
 	require.Equal(t, "ccx13", deref(s.Provider.ServerType))
 	require.Equal(t, "nbg1", deref(s.Provider.Location), "fsn1 was known to be out of stock")
-	require.Equal(t, 1, s.Attempt, "nothing was asked for in vain")
+	require.Equal(t, 1, s.Attempt, "no request was needless")
 	c.sameBill()
 	require.Equal(t, 1, count(s, server.StepCandidatesSkipped))
 	require.NotNil(t, s.Cost)
 	require.Equal(t, "43.4900", s.Cost.Monthly.Net, "the machine and its address")
 
-	// The provider is away: what is known stays, and says that it gets old.
+	// The provider is away: the catalog stays, and is marked as stale.
 	c.inject(sim.Fault{Kind: "http", Method: "GET", Path: "/v1/server_types", Action: "respond", Status: 503, Code: "unavailable"})
 	c.refreshCatalog()
 	third := c.awaitCatalog(func(cat api.Catalog) bool { return cat.Failure != nil })

@@ -67,7 +67,7 @@ type options struct {
 	vars     map[string]string
 	timeouts server.BootTimeouts
 	sim      func(*sim.Config)
-	url      string // of a database of its own; "" for a clone
+	url      string // of a separate database; "" for a clone
 	// processes runs the control plane as processes, for tests that kill one, measure one, or look at what it has.
 	// Benchmarks, and cells with PREGO_TEST_CRASH, have them anyway.
 	processes bool
@@ -79,10 +79,10 @@ type options struct {
 	late func(*sim.Sim) map[string]string
 }
 
-// quick are timeouts for tests in which nothing goes wrong with a boot.
+// quick are timeouts for tests without boot failures.
 var quick = server.BootTimeouts{Running: prego.Duration(60 * time.Second), Handshake: prego.Duration(60 * time.Second), Heartbeat: prego.Duration(60 * time.Second)}
 
-// impatient are timeouts of which one soon runs out.
+// impatient are timeouts, one of them short.
 func impatient(reason prego.Reason) server.BootTimeouts {
 	t, soon := quick, prego.Duration(2500*time.Millisecond)
 	switch reason {
@@ -173,7 +173,7 @@ func newCell(t testing.TB, o options) *cell {
 		// What processes measure of their host is this machine, which the tests themselves load.
 		"PLACEMENT_CPU_PCT_MAX": "0", "PLACEMENT_DB_DISK_PCT_MAX": "0", "PLACEMENT_WORKER_SLOTS_PCT_MAX": "0", "PLACEMENT_REDIS_MEMORY_PCT_MAX": "0",
 		"PREGO_LOG_LEVEL": "debug",
-		// Tests ask until something is so, several at once.
+		// Tests poll, several concurrently.
 		"PREGO_API_RATE_PER_SECOND": "1000",
 	}
 	if n := c.sim.Network(); n.Gateway != "" {
@@ -181,7 +181,7 @@ func newCell(t testing.TB, o options) *cell {
 		at := fmt.Sprintf("%s:%d", n.Gateway, c.ports["agentgw"])
 		c.vars["PREGO_AGENTGW_LISTEN"], c.vars["PREGO_AGENTGW_URL"], c.vars["PREGO_EGRESS_CIDRS"] = at, "https://"+at, n.Gateway+"/32"
 	}
-	if cfg.LoopbackNetworks { // its own, so that private addresses of process hosts are its own, too
+	if cfg.LoopbackNetworks { // its own, so that private addresses of process hosts are also separate
 		c.vars["PREGO_NETWORK_RANGE"] = devstack.NthLoopbackRange(filepath.Dir(c.dir), number)
 	}
 	maps.Copy(c.vars, o.vars)
@@ -199,7 +199,7 @@ func newCell(t testing.TB, o options) *cell {
 	return c
 }
 
-// dropSchedules leaves nothing behind that would go on asking the Temporal of all cells.
+// dropSchedules removes schedules that would keep polling the Temporal of all cells.
 func (c *cell) dropSchedules() {
 	for _, id := range []string{
 		server.ReconcileWorkflowID(c.env), server.SweepWorkflowID(c.env), tenant.SweepWorkflowID(c.env),
@@ -212,8 +212,7 @@ func (c *cell) dropSchedules() {
 // processNames are the control plane's.
 var processNames = []string{"worker", "api", "agentgw"}
 
-// secretsOf are those of docker-compose.yml, by process. Only a worker has more than the
-// database.
+// secretsOf are the secrets of docker-compose.yml, by process. Only a worker has more than the database.
 var (
 	allSecrets = []string{"DATABASE_URL", "PREGO_MASTER_KEY", "HCLOUD_TOKEN"}
 	secretsOf  = map[string][]string{"api": allSecrets[:1], "agentgw": allSecrets[:1], "worker": allSecrets}
@@ -250,7 +249,7 @@ func (c *cell) showLogs() {
 	}
 }
 
-// showRuns says what the runs of this cell that are open wait for.
+// showRuns lists what the open runs of this cell wait for.
 func (c *cell) showRuns() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -272,7 +271,7 @@ func (c *cell) showRuns() {
 	}
 }
 
-// settingsOf is what one of the control plane's processes has: its settings, secrets and keys.
+// settingsOf are the settings, secrets and keys of a process of the control plane.
 func (c *cell) settingsOf(name string) map[string]string {
 	c.t.Helper()
 	vars := maps.Clone(c.vars)
@@ -289,7 +288,7 @@ func (c *cell) settingsOf(name string) map[string]string {
 	return vars
 }
 
-// environmentOf is the environment of one of the control plane's processes.
+// environmentOf is the environment of a process of the control plane.
 func (c *cell) environmentOf(name string) []string {
 	c.t.Helper()
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + c.dir, "GOMAXPROCS=2"}
@@ -335,7 +334,7 @@ func (c *cell) startUntil(probe string, names ...string) {
 	}
 }
 
-// stop stops those of some processes that run, as an operator does.
+// stop stops running processes, as an operator does.
 func (c *cell) stop(names ...string) {
 	c.t.Helper()
 	var all sync.WaitGroup
@@ -355,7 +354,7 @@ func (c *cell) stop(names ...string) {
 // kill kills a process as a crash would.
 func (c *cell) kill(name string) {
 	c.t.Helper()
-	require.True(c.t, c.processes, "what is killed must be a process")
+	require.True(c.t, c.processes, "only a process can be killed")
 	c.procs[name].Kill()
 	delete(c.procs, name)
 }
@@ -410,7 +409,7 @@ func (c *cell) get(id string) api.Server {
 	return s
 }
 
-// await polls a server until ok says so.
+// await polls a server until ok returns true.
 func (c *cell) await(id, what string, ok func(api.Server) bool) api.Server {
 	c.t.Helper()
 	return await(c.t, fmt.Sprintf("server %s never was %s", id, what), func() api.Server { return c.get(id) }, ok)
@@ -501,21 +500,20 @@ func (c *cell) query(into any, sql string, args ...any) {
 	require.NoError(c.t, c.pool.QueryRow(context.Background(), sql, args...).Scan(into))
 }
 
-// settled checks that nothing of ours is in an unclear state: what is billed is in
-// the ledger of resources and the other way round.
+// settled checks that nothing of ours is in an unclear state: billed resources are in the ledger and the other way
+// round.
 func (c *cell) settled() {
 	c.t.Helper()
-	// What is no longer billed is written down as released a moment later.
+	// A resource that is no longer billed is recorded as released a moment later.
 	eventually(c.t, func() bool {
 		return c.number(`SELECT count(*) FROM resources WHERE state IN ('intended', 'releasing')`) == 0
 	}, patience, 20*time.Millisecond, "resources of unknown outcome")
 	var owned int
 	c.query(&owned, `SELECT count(*) FROM resources WHERE state = 'created' AND kind IN ('server', 'volume', 'primary_ip', 'floating_ip', 'image')`)
-	require.Len(c.t, c.sim.Ledger(true), owned, "what is billed and what is owned differ")
+	require.Len(c.t, c.sim.Ledger(true), owned, "billed and owned resources differ")
 }
 
-// provider calls the cloud's API as somebody else with access to the project
-// would.
+// provider calls the cloud's API like another user with access to the project.
 func (c *cell) provider(method, path string, body any) {
 	c.t.Helper()
 	b, err := json.Marshal(body)

@@ -16,9 +16,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// What the control plane sees of a host is the same whichever kind it is of: the light
-// hosts, which most tests use, are held to what real machines do. The other half of this
-// is TestMachineConformance.
+// The control plane sees the same of each kind of host: the light hosts, which most tests use, are compared with real
+// machines. The other half of this is TestMachineConformance.
 func TestProcessHostConformance(t *testing.T) {
 	t.Parallel()
 	conform(t, newCell(t, options{vars: map[string]string{"PREGO_STACK_FILE": lightStack(t)}}))
@@ -35,7 +34,7 @@ func conform(t *testing.T, c *cell, looks ...func(*machine)) {
 		name string
 		test func(t *testing.T, m *machine)
 	}{
-		{"the boot is told stage by stage", conformBoot},
+		{"the boot is reported stage by stage", conformBoot},
 		{"containers run", conformContainers},
 		{"a killed agent is started again", func(t *testing.T, m *machine) { conformKill(t, m, "agent") }},
 		{"a killed executor is started again", func(t *testing.T, m *machine) { conformKill(t, m, "exec") }},
@@ -57,7 +56,7 @@ func conform(t *testing.T, c *cell, looks ...func(*machine)) {
 	}
 }
 
-// stages are those of a boot that were reported, in order.
+// stages are the reported stages of a boot, in order.
 func stages(s api.Server) []string {
 	var out []string
 	for _, e := range s.Timeline {
@@ -106,7 +105,7 @@ func (m *machine) containersRun() {
 	}, patience, 100*time.Millisecond, "not all containers of %s run", m.server)
 }
 
-// awaitHeartbeat waits for one that was sent after now.
+// awaitHeartbeat waits for a heartbeat from after now.
 func (m *machine) awaitHeartbeat() {
 	m.t.Helper()
 	var began time.Time
@@ -131,7 +130,7 @@ func conformKill(t *testing.T, m *machine, what string) {
 	require.Equal(t, api.ServerStatus("active"), m.get(m.server).Status)
 }
 
-// off waits until the provider says that the server is off.
+// off waits until the provider reports the server as off.
 func (m *machine) off() {
 	m.t.Helper()
 	eventually(m.t, func() bool { return m.providerStatus() == "off" }, patience, 50*time.Millisecond)

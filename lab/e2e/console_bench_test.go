@@ -17,7 +17,7 @@ import (
 // the request that the page is of. No page may have more than 100 KB.
 func BenchmarkConsole(b *testing.B) {
 	c := &console{cell: newCell(b, options{vars: map[string]string{"PREGO_LOG_LEVEL": "warn", "PREGO_API_RATE_PER_SECOND": "100000"}})}
-	c.kill("worker") // it would begin to mend what the rows say
+	c.kill("worker") // it would start to repair according to the rows
 	c.kill("agentgw")
 	pgtest.FillLarge(b, c.url, 1000, `
 INSERT INTO server_samples (at, server_id, load1, memory_pct, disk_pct, cpu_pct)

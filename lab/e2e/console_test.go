@@ -35,7 +35,7 @@ func decoded(t testing.TB, b []byte) map[string]any {
 	return out
 }
 
-// smuggled is what strangers write where people read it: names, reasons, what hosts say.
+// smuggled is hostile text in places that people read: names, reasons, hosts' reports.
 const smuggled = `<img src=x onerror=alert(1)><script>alert(2)</script>"'><b>bold</b>`
 
 // console is a cell with something to look at, and a browser.
@@ -44,8 +44,8 @@ type console struct {
 	browser *browser.Browser
 	axe     string
 	app     string // an app server
-	tenant  string // one that waits for capacity
-	group   string // one that can't be scheduled
+	tenant  string // waits for capacity
+	group   string // can't be scheduled
 }
 
 func newConsole(t *testing.T) *console {
@@ -103,7 +103,7 @@ func (c *console) tab(token string) *browser.Tab {
 	return tab
 }
 
-// pages are all pages: those without parameters, and one of each thing that there is.
+// pages are all pages: the ones without parameters, and one of each existing kind of object.
 func (c *console) pages() []string {
 	out := []string{
 		"", "/map", "/map/packing", "/queue", "/tenants", "/decisions", "/orgs", "/domains", "/certificates", "/backup-policies", "/servers", "/fleets", "/policies", "/warm-pools", "/site-pools", "/site-pool-policies", "/placement-pools", "/scaling", "/releases",
@@ -112,7 +112,7 @@ func (c *console) pages() []string {
 		"/do/createServer", "/do/drainServer?server_id=" + c.app, "/do/deleteServer?server_id=" + c.app, "/do/setOrgQuota?org_id=acme&dimension=max_instances", "/do/createFleetAction?fleet_id=web", "/do/putPolicy?policy_id=spread",
 		"/servers?sort=-created_at&status=active&region=eu",
 	}
-	// Of what is made by itself, the newest.
+	// Of automatically created objects, the newest.
 	for _, of := range []struct{ list, items, id, page string }{{"/v1/decisions", "decisions", "id", "/decisions/"}, {"/v1/audit", "entries", "entry_id", "/audit/"}} {
 		status, body := c.request(http.MethodGet, of.list+"?limit=1", nil)
 		require.Equal(c.t, http.StatusOK, status, "%s", body)
@@ -191,7 +191,7 @@ func TestConsole(t *testing.T) {
 		text, err := tab.Text("main")
 		require.NoError(t, err)
 		require.Contains(t, text, "The agent was silent for 2 h in all.")
-		require.Regexp(t, `Memory (now|\d+ min ago) \d+ %, lowest \d+ %, highest \d+ %`, text) // this machine's, too, whose memory may be fuller
+		require.Regexp(t, `Memory (now|\d+ min ago) \d+ %, lowest \d+ %, highest \d+ %`, text) // also this machine's, whose memory may be fuller
 		lines, err := browser.Ask[float64](tab, `[...document.querySelectorAll(".charts svg[role=img][aria-label] .line")].filter(p => p.getAttribute("d").split("M").length === 3 && p.getTotalLength() > 200).length`)
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, int(lines), 4, "a line for each figure, with a gap")
@@ -214,7 +214,7 @@ func TestConsole(t *testing.T) {
 		require.NoError(t, tab.Wait(`location.pathname === "/console/tenants"`))
 	})
 
-	t.Run("a change is seen at once", func(t *testing.T) {
+	t.Run("a change is seen immediately", func(t *testing.T) {
 		_, err := tab.Open("/console/servers/" + c.app)
 		require.NoError(t, err)
 		require.NoError(t, tab.Wait(`document.querySelector("main").innerText.includes("Uncordon")`))
@@ -225,7 +225,7 @@ func TestConsole(t *testing.T) {
 		require.NoError(t, tab.Wait(`window.same === true && [...document.querySelectorAll(".do a")].some(a => a.innerText === "Cordon")`))
 	})
 
-	t.Run("a tab that nobody sees has no stream", func(t *testing.T) {
+	t.Run("a hidden tab has no stream", func(t *testing.T) {
 		hide := func(hidden bool) {
 			t.Helper()
 			_, err := browser.Ask[bool](tab, fmt.Sprintf(`Object.defineProperty(document, "hidden", {value: %t, configurable: true}), document.dispatchEvent(new Event("visibilitychange"))`, hidden))
@@ -238,16 +238,16 @@ func TestConsole(t *testing.T) {
 		require.NoError(t, err)
 		hide(true)
 		require.NoError(t, tab.Wait(`window.gaveUp === 1`))
-		status, body := c.request(http.MethodPost, "/v1/servers/"+c.app+"/cordon", map[string]any{"reason": "while nobody looks"})
+		status, body := c.request(http.MethodPost, "/v1/servers/"+c.app+"/cordon", map[string]any{"reason": "while hidden"})
 		require.Equal(t, http.StatusOK, status, "%s", body)
 		hide(false)
-		require.NoError(t, tab.Wait(`window.same === true && document.querySelector("main").innerText.includes("while nobody looks")`), "it is told what it missed")
+		require.NoError(t, tab.Wait(`window.same === true && document.querySelector("main").innerText.includes("while hidden")`), "it catches up")
 		status, body = c.request(http.MethodPost, "/v1/servers/"+c.app+"/uncordon", nil)
 		require.Equal(t, http.StatusOK, status, "%s", body)
-		require.NoError(t, tab.Wait(`window.same === true && [...document.querySelectorAll(".do a")].some(a => a.innerText === "Cordon")`), "and what comes then")
+		require.NoError(t, tab.Wait(`window.same === true && [...document.querySelectorAll(".do a")].some(a => a.innerText === "Cordon")`), "and follows later changes")
 	})
 
-	t.Run("what is typed stays", func(t *testing.T) {
+	t.Run("typed text stays", func(t *testing.T) {
 		_, err := tab.Open("/console/servers")
 		require.NoError(t, err)
 		require.NoError(t, tab.Fill(`.filters input[name="server_id"]`, "half a na"))
@@ -297,7 +297,7 @@ func TestConsole(t *testing.T) {
 		require.NoError(t, tab.Fill("#typed", "another"))
 		require.NoError(t, tab.Click("form.ask button.main"))
 		require.NoError(t, tab.Wait(`document.querySelector(".refused") !== null`))
-		require.Equal(t, server.Active, c.get("app").Status, "what was typed is not its name")
+		require.Equal(t, server.Active, c.get("app").Status, "the typed text is not its name")
 
 		_, err = tab.Open("/console/do/putPolicy?policy_id=spread")
 		require.NoError(t, err)
@@ -420,7 +420,7 @@ func (c *console) forgeries(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, status)
 	status, _ = stranger.get(t, "/console/servers")
 	require.Equal(t, http.StatusSeeOther, status)
-	// A cookie that is no session, and one that ended; a stream is not led to the login.
+	// A cookie without a session, and an ended session; a stream does not redirect to the login.
 	for path, want := range map[string]int{"/console/servers": http.StatusSeeOther, "/console/events": http.StatusUnauthorized} {
 		r, err := http.NewRequest(http.MethodGet, alice.base+path, nil)
 		require.NoError(t, err)
@@ -465,7 +465,7 @@ func (c *console) everyAction(t *testing.T) {
 		status, body = alice.post(t, "/console/do/"+id, form, nil)
 		require.Less(t, status, 500, "%s: %s", id, body)
 		if status != http.StatusOK {
-			require.Contains(t, body, `class="refused"`, "%s: a refusal says why", id)
+			require.Contains(t, body, `class="refused"`, "%s: a refusal has its reason", id)
 		}
 		form.Set("csrf", bob.csrf)
 		status, _ = bob.post(t, "/console/do/"+id, form, nil)

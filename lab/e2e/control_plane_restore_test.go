@@ -22,7 +22,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// archivedDatabase is a cluster of its own that archives its log.
+// archivedDatabase is a separate cluster that archives its log.
 type archivedDatabase struct {
 	t             testing.TB
 	pg            *devstack.Postgres
@@ -37,7 +37,7 @@ func newArchivedDatabase(t testing.TB) *archivedDatabase {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	a := &archivedDatabase{t: t, dir: dir, base: filepath.Join(dir, "base"), archive: filepath.Join(dir, "archive")}
-	require.NoError(t, os.Chmod(dir, 0o777)) // Postgres has a user of its own
+	require.NoError(t, os.Chmod(dir, 0o777)) // Postgres has a separate user
 	require.NoError(t, os.Mkdir(a.archive, 0o755))
 	require.NoError(t, os.Chmod(a.archive, 0o777))
 	a.pg, err = devstack.StartPostgres(t.Context(), devstack.PostgresConfig{Dir: filepath.Join(dir, "data"), Settings: devstack.Archiving(a.archive)})
@@ -48,14 +48,14 @@ func newArchivedDatabase(t testing.TB) *archivedDatabase {
 	return a
 }
 
-// moment is the database's clock, which is the one that points in time are told in.
+// moment is the database's clock, which points in time refer to.
 func (a *archivedDatabase) moment() (at string) {
 	a.t.Helper()
 	require.NoError(a.t, a.pg.Value(a.t.Context(), &at, "SELECT clock_timestamp()::text"))
 	return at
 }
 
-// disaster kills the cluster and takes its disk, but for the log if that was on another one.
+// disaster kills the cluster and deletes its disk, except a log on another one.
 func (a *archivedDatabase) disaster(keepLog bool) (log string) {
 	a.t.Helper()
 	a.pg.Kill()
@@ -96,7 +96,7 @@ func (c *cell) restoreCheck() (lines []string, status int) {
 	return strings.Split(strings.TrimSpace(string(out)), "\n"), cmd.ProcessState.ExitCode()
 }
 
-// says finds the one line about something.
+// says finds the only line about something.
 func says(t testing.TB, lines []string, what string) string {
 	t.Helper()
 	var out []string
@@ -132,10 +132,9 @@ func (c *cell) billedServer(id string) (provider int64) {
 	return provider
 }
 
-// TestTheControlPlaneIsRestored is what docs/production.md says of backups and restores, done: a base
-// backup, an archived log, two disasters, and two restores. After the first, to the end of the log,
-// nothing differs. The second is to a moment before servers and tenants were made, changed and
-// deleted.
+// TestTheControlPlaneIsRestored follows docs/production.md on backups and restores: a base backup, an archived log, two
+// disasters, and two restores. After the first, to the end of the log, nothing differs. The second is to a moment
+// before servers and tenants were created, changed and deleted.
 func TestTheControlPlaneIsRestored(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -224,7 +223,7 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 	} {
 		require.Contains(t, says(t, lines, what), then)
 	}
-	require.Contains(t, says(t, lines, "server "+c.id("gone")), "fails with server_missing") // and nobody asks it for anything
+	require.Contains(t, says(t, lines, "server "+c.id("gone")), "fails with server_missing") // and nothing is requested of it
 	c.vars["PREGO_ORPHAN_MAX_PER_RUN"] = "0"
 	lines, _ = c.restoreCheck()
 	require.Contains(t, says(t, lines, "server prego-"+c.env+"-"+c.id("late")), "kept while PREGO_ORPHAN_MAX_PER_RUN is 0")
@@ -236,7 +235,7 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 	require.Equal(t, []int{1, 0}, []int{r.Orphans, r.Destroyed})
 	require.NotZero(t, c.billedServer("late"), "kept")
 	c.awaitFailed("gone", prego.ReasonServerMissing)
-	require.Equal(t, tenant.Active, c.getTenant(beta).State, "nobody notices")
+	require.Equal(t, tenant.Active, c.getTenant(beta).State, "without a visible effect")
 	status, _ = c.request(http.MethodGet, "/v1/tenants/"+gamma, nil)
 	require.Equal(t, http.StatusNotFound, status)
 	require.Equal(t, 5, c.number(`SELECT limit_value::int FROM org_quotas WHERE org_id = 'acme' AND dimension = 'max_volumes'`))
@@ -247,7 +246,7 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 	}
 	require.Equal(t, []int{http.StatusOK, http.StatusOK, http.StatusServiceUnavailable}, []int{answers("alpha"), answers("gamma"), answers("kappa")})
 
-	// The name of a tenant that was lost is given to nobody, with its data or without.
+	// The name of a lost tenant is not given out, with its data or without.
 	again := c.tenant("gamma", prego.PlanStarter, nil)
 	failed := c.failedTenant(again, prego.ReasonFailedSite)
 	require.Contains(t, deref(failed.StatusMessage), "site_not_owned")
@@ -259,7 +258,7 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 	require.Equal(t, http.StatusOK, answers("alpha"))
 	c.settledTenant(c.tenant("delta", prego.PlanStarter, nil), tenant.Active)
 
-	// What the document says to do about those that changed since.
+	// The document's instructions for tenants changed since.
 	c.ask(kappa, "suspend")
 	c.settledTenant(kappa, tenant.Suspended)
 	c.ask(kappa, "resume")
@@ -273,7 +272,7 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 	}
 	c.counted()
 
-	// Without the setting, what has no owner goes.
+	// Without the setting, resources without an owner go.
 	c.stop("worker")
 	delete(c.vars, "PREGO_ORPHAN_MAX_PER_RUN")
 	c.start("worker")

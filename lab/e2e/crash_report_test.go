@@ -20,9 +20,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// crashes ends instances' containers one after the other, each once the one before it was
-// replaced, and returns how long the API took to show each at the most. Nothing but the
-// agent tells of it: the sweep does not come in that time.
+// crashes ends instances' containers one after the other, each once the previous one was replaced, and returns the
+// longest time until the API showed each. Only the agent reports it: the sweep does not come in that time.
 func (c *cell) crashes(spec map[string]any, times int, end func(i api.Instance)) (worst time.Duration) {
 	c.t.Helper()
 	env := c.workloads("acme", "paid")
@@ -50,14 +49,14 @@ func (c *cell) crashes(spec map[string]any, times int, end func(i api.Instance))
 	return worst
 }
 
-// rareSweeps keeps the sweep of groups from finding what agents should have told.
+// rareSweeps keeps the sweep of groups from finding changes that agents should report.
 func rareSweeps() map[string]string {
 	return groupVars(map[string]string{"PREGO_GROUP_RETRY": "10m"})
 }
 
 func neverSweep(cfg *config.Config) { cfg.Workloads.SweepEvery = time.Hour }
 
-// TestACrashIsKnownAtOnce: 2 s at the most, though nobody asks the host.
+// TestACrashIsKnownAtOnce: within 2 s, without polling the host.
 func TestACrashIsKnownAtOnce(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: rareSweeps(), set: neverSweep})

@@ -74,8 +74,8 @@ func killedAt(c *cell, file, point string, n int) {
 	c.settled()
 }
 
-// TestRetryBeforeTheFailedRunHasEnded: the row says failed, and its run has yet to
-// hear that it wrote so. The retry is that run's to go on with.
+// TestRetryBeforeTheFailedRunHasEnded: the row is failed, and its run has not received the result of its write. The
+// retry continues that run.
 func TestRetryBeforeTheFailedRunHasEnded(t *testing.T) {
 	t.Parallel()
 	setUp := func(t *testing.T, point string, vars map[string]string) (c *cell, died func()) {
@@ -104,7 +104,7 @@ func TestRetryBeforeTheFailedRunHasEnded(t *testing.T) {
 		c.start("worker")
 		s := c.awaitStatus("again", server.Active)
 		require.Equal(t, 2, s.Generation)
-		require.Zero(t, count(s, server.StepWorkflowRestarted), "nobody had to find it")
+		require.Zero(t, count(s, server.StepWorkflowRestarted), "it was not found by a sweep")
 		c.settled()
 	})
 	t.Run("tenant", func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestRetryBeforeTheFailedRunHasEnded(t *testing.T) {
 		c.ask(id, "retry")
 		c.start("worker")
 		c.settledTenant(id, tenant.Active)
-		require.Zero(t, c.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'workflow_restarted'`, id), "nobody had to find it")
+		require.Zero(t, c.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'workflow_restarted'`, id), "it was not found by a sweep")
 		c.counted()
 		c.settled()
 	})
@@ -184,8 +184,7 @@ func TestReconcile(t *testing.T) {
 	c.awaitStatus("kept", server.Active)
 	s := c.awaitStatus("lost", server.Active)
 
-	// Somebody deletes a server at the provider, and somebody makes one with our
-	// labels that no row knows.
+	// A server is deleted at the provider, and another one with our labels is created without a row.
 	c.provider(http.MethodDelete, "/servers/"+deref(s.Provider.ProviderServerId), nil)
 	c.provider(http.MethodPost, "/servers", map[string]any{
 		"name": "stray", "server_type": "cx23", "image": "debian-12", "location": "fsn1", "user_data": "",
@@ -207,7 +206,7 @@ func TestReconcile(t *testing.T) {
 	for _, e := range c.billed("server") {
 		names = append(names, e.Name)
 	}
-	require.ElementsMatch(t, []string{server.Name(c.env, prego.ServerID(c.id("kept"))), "foreign"}, names, "what is not ours is left alone")
+	require.ElementsMatch(t, []string{server.Name(c.env, prego.ServerID(c.id("kept"))), "foreign"}, names, "foreign servers are left alone")
 	require.Equal(t, api.ServerStatus("active"), c.get("kept").Status)
 }
 

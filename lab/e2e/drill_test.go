@@ -50,7 +50,7 @@ func TestABackupIsVerifiedByADrill(t *testing.T) {
 		return c.awaitTenant(id, "verified", func(tn api.Tenant) bool { return tn.LastRestorable.Verified })
 	}
 
-	// By schedule, and in each further round on request, whoever dies in the middle of it.
+	// By schedule, and in each further round on request, with a death on the way.
 	m := &mortals{cell: c, crash: crash, s3: s}
 	for i, round := range rounds(t, 1, []string{"drill/start", "stored-restore/downloaded", "stored-restore/opened", "drill/fetched", "drill/restored", "drill/erased"}, []string{"worker", "agent", "agentgw", "s3"}) {
 		m.play(round, func() {

@@ -151,7 +151,7 @@ func TestAnOperatorLooksAtAHostWithoutLoggingIn(t *testing.T) {
 	require.False(t, slices.ContainsFunc(there, func(i server.ContainerInfo) bool { return i.State != "running" && i.Name != "configurator" }))
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM server_events WHERE server_id = $1 AND step = 'containers_repaired' AND actor = 'operator' AND message LIKE '%alice%'`, app))
 
-	// A host that is away: nobody knows whether the command ran, and the row says so.
+	// A host that is away: it is unknown whether the command ran, and the row records that.
 	_, err = c.pool.Exec(t.Context(), `UPDATE servers SET host = '127.9.9.9' WHERE server_id = $1`, app)
 	require.NoError(t, err)
 	began := time.Now()

@@ -122,7 +122,7 @@ func (w *callers) write() {
 	}
 }
 
-// ask reports whether a request was acknowledged. One that is refused must be so for now.
+// ask reports whether a request was acknowledged. A refusal must be temporary.
 func (w *callers) ask(method, path string, body any) bool {
 	var r io.Reader
 	if body != nil {
@@ -204,7 +204,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 
 			lost := time.Now()
 			lose(t, dbs)
-			require.NoError(t, os.Remove(crash+".hit")) // the worker goes on, and has no database
+			require.NoError(t, os.Remove(crash+".hit")) // the worker continues, without a database
 			for _, p := range []string{"api", "agentgw-ops", "worker-ops"} {
 				eventually(t, func() bool {
 					resp, err := http.Get("http://" + c.addr(p) + "/readyz")
@@ -213,7 +213,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 					}
 					defer func() { _ = resp.Body.Close() }()
 					return resp.StatusCode == http.StatusServiceUnavailable
-				}, patience, 20*time.Millisecond, "%s says that it is not ready", p)
+				}, patience, 20*time.Millisecond, "%s reports that it is not ready", p)
 			}
 			before := w.acknowledgedSoFar()
 			require.NoError(t, dbs.standby.Promote(t.Context()))

@@ -13,9 +13,9 @@ import (
 	"github.com/prego/prego/lab/sim"
 )
 
-// TestNeverHealthyInstancesHinderNobody has many more instances than slots that never
-// become healthy. Had each of them a slot until it is, nobody else would get any.
-func TestNeverHealthyInstancesHinderNobody(t *testing.T) {
+// TestUnhealthyInstancesDoNotBlockOthers has many more instances than slots that never become healthy. If each held a
+// slot until it is, no other work would run.
+func TestUnhealthyInstancesDoNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	besideNeverHealthy(t, 60, 1)
 }
@@ -102,6 +102,6 @@ func besideNeverHealthy(t testing.TB, noisy, samples int) (quietTenant, loudTena
 	t.Logf("%d instances started after %s", noisy, time.Since(began))
 	eventually(t, func() bool { return c.number(`SELECT count(*) FROM org_work`) == 0 }, patience, 20*time.Millisecond, "something is still under way")
 	loudTenant, loudInstance = best(tenant), best(instance)
-	require.Equal(t, noisy, c.number(`SELECT count(*) FROM instances WHERE org_id = 'noisy' AND state = 'booting' AND message <> ''`), "all of them still wait, and say for what")
+	require.Equal(t, noisy, c.number(`SELECT count(*) FROM instances WHERE org_id = 'noisy' AND state = 'booting' AND message <> ''`), "all of them still wait, and state their reason")
 	return quietTenant, loudTenant, quietInstance, loudInstance
 }

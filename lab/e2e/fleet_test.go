@@ -89,7 +89,7 @@ func TestFleetGrowsShrinksAndIsReplaced(t *testing.T) {
 	require.JSONEq(t, `{"status":"OK","creation":{"count":5,"regions":{"eu":3,"us":1,"sg":1}}}`, string(plan.Data))
 	require.Zero(t, c.getFleet("pool").Size, "a dry run does nothing")
 
-	// Two at once: the second waits for the first.
+	// Two concurrent ones: the second waits for the first.
 	first := c.act("pool", "CLUSTER_SCALE_OUT", map[string]any{"count": 3})
 	second := c.act("pool", "CLUSTER_RESIZE", map[string]any{"adjustment_type": "EXACT_CAPACITY", "number": 5})
 	a := c.awaitAction("pool", first.Seq, "succeeded")
@@ -172,8 +172,8 @@ func TestFleetPlansAroundARegionThatIsSoldOut(t *testing.T) {
 	}
 }
 
-// TestFleetKeepsServersThatHaveTenants: a server that is to go takes nobody new, and
-// is kept when its tenants are still there at the end of the grace period. They leave where they can.
+// TestFleetKeepsServersThatHaveTenants: a server before its removal accepts no new tenants, and is kept when its
+// tenants are still there at the end of the grace period. They leave where they can.
 func TestFleetKeepsServersThatHaveTenants(t *testing.T) {
 	t.Parallel()
 	vars := sharedVars()
@@ -252,7 +252,7 @@ func TestScaleOutForTenantsHoldsAFleetsCaps(t *testing.T) {
 	first := c.tenant("alpha", prego.PlanStarter, nil)
 	c.settledTenant(first, tenant.Active)
 	second := c.tenant("beta", prego.PlanStarter, nil)
-	time.Sleep(2 * time.Second) // it asks in vain
+	time.Sleep(2 * time.Second) // its requests fail
 	require.EqualValues(t, "provisioning", c.getTenant(second).State)
 	require.Len(t, c.billed("server"), 1)
 	c.send(http.MethodPatch, "/v1/fleets/tenants-node", map[string]any{"max_size": 2}, http.StatusOK, nil)
@@ -262,7 +262,7 @@ func TestScaleOutForTenantsHoldsAFleetsCaps(t *testing.T) {
 	c.settled()
 }
 
-// TestActionIsCancelled: what was not begun is left out.
+// TestActionIsCancelled: unstarted steps are left out.
 func TestActionIsCancelled(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: fleetVars(map[string]string{"PREGO_FLEET_PARALLEL": "1"}), sim: func(cfg *sim.Config) { cfg.Profile.Boot = time.Second }})

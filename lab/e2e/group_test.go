@@ -49,13 +49,13 @@ func (c *cell) environment(org, tier, name string) string {
 	return env.EnvId
 }
 
-// limit overrides one of an org's limits.
+// limit overrides a limit of an org.
 func (c *cell) limit(org, dimension string, limit float64) {
 	c.t.Helper()
 	c.send(http.MethodPut, "/v1/orgs/"+org+"/quotas/"+dimension, map[string]any{"limit": limit, "reason": "a test"}, http.StatusOK, nil)
 }
 
-// nodes makes a fleet in eu of n servers, each of which offers memory to instances.
+// nodes creates a fleet of n servers in eu that offer memory to instances.
 func (c *cell) nodes(fleet string, n int, memory int64) {
 	c.t.Helper()
 	// Servers are named after their fleet, and the cells share Temporal.
@@ -204,7 +204,7 @@ func TestScaleUpBeyondMaxInstancesIsRejected(t *testing.T) {
 	require.Equal(t, "quota_exceeded", p.Code)
 	require.Equal(t, []any{"max_instances", 5.0, 2.0, 8.0}, []any{*p.Dimension, *p.Limit, *p.CurrentUsage, *p.RequestedDelta})
 	require.Equal(t, 2, c.getGroup(g.GroupId).Replicas, "a refused request has changed nothing")
-	// What is promised counts: nothing is allocated here, since there is no server.
+	// Promises count: nothing is allocated here, since there is no server.
 	c.scale(g.GroupId, 5, http.StatusAccepted)
 	code, body := c.request(http.MethodPost, string("/v1/envs/"+env+"/groups"), map[string]any{"name": "more", "spec": spec("web:1", 64)})
 	require.Equal(t, http.StatusConflict, code, "%s", body)
@@ -319,7 +319,7 @@ func TestDeployIsRolling(t *testing.T) {
 	}
 	c.rowsAndHostsAgree()
 	keepHistory(t, c, "group-rolled-back", workload.GroupWorkflowID(prego.GroupID(g.GroupId)))
-	// The next release has a number of its own.
+	// The next release has a separate number.
 	c.deploy(g.GroupId, spec("web:5", 64))
 	got = c.awaitGroup(g.GroupId, "deployed", func(p api.ProcessGroup) bool { return p.DeployStatus == "succeeded" && p.Converged })
 	require.Equal(t, 5, got.Release)
@@ -538,8 +538,8 @@ func TestRolloutsInWaves(t *testing.T) {
 	keepHistory(t, c, "group-rollouts", workload.GroupWorkflowID(prego.GroupID(g.GroupId)))
 }
 
-// TestOrgsAreServedInTurn fills a server and lets two orgs wait: what becomes free is
-// shared out in turn, whoever asked for more.
+// TestOrgsAreServedInTurn fills a server and lets two orgs wait: freed room is shared out in turn, regardless of
+// demand.
 func TestOrgsAreServedInTurn(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: groupVars(nil)})
@@ -554,10 +554,10 @@ func TestOrgsAreServedInTurn(t *testing.T) {
 	g := c.unschedulable(a.GroupId, "no_capacity_memory")
 	eventually(t, func() bool { return c.getGroup(a.GroupId).Instances["running"] == 2 }, patience, 50*time.Millisecond)
 	require.Equal(t, 20, g.Replicas)
-	// Nobody is moved for somebody else.
+	// No instance is moved for another org.
 	require.Equal(t, 2, c.number(`SELECT count(*) FROM instances WHERE org_id = 'small' AND state = 'running'`))
 	c.scale(b.GroupId, 0, http.StatusAccepted)
-	eventually(t, func() bool { return c.getGroup(a.GroupId).Instances["running"] == 4 }, patience, 50*time.Millisecond, "what is free is given on")
+	eventually(t, func() bool { return c.getGroup(a.GroupId).Instances["running"] == 4 }, patience, 50*time.Millisecond, "free room is handed out")
 }
 
 // TestAServerFailsAndItsInstancesAreReplaced moves them elsewhere. When the server
@@ -633,9 +633,9 @@ func killedWithInstances(t *testing.T, points []string, stopping bool) {
 	}
 }
 
-// TestAVolumeIsWhereItsInstanceIs: it comes to the server before the container starts,
-// stays with one writer through a release, and goes when nobody needs it. It is backed up, restored
-// and copied, whoever dies meanwhile, and is not destroyed before its last backup is off the host.
+// TestAVolumeIsWhereItsInstanceIs: it comes to the server before the container starts, stays with one writer through a
+// release, and goes when it is no longer needed. It is backed up, restored and copied while processes die, and is not
+// destroyed before its last backup is off the host.
 func TestAVolumeIsWhereItsInstanceIs(t *testing.T) {
 	t.Parallel()
 	store := s3test.Start(t)
@@ -685,7 +685,7 @@ func TestAVolumeIsWhereItsInstanceIs(t *testing.T) {
 	c.send(http.MethodGet, b.of+"/backups/"+first.BackupId, nil, http.StatusOK, &first)
 	require.True(t, first.Verified)
 
-	// What is wrong with a backup is said, and the volume stays as it is.
+	// A faulty backup is reported, and the volume stays as it is.
 	b.flip(t, deref(first.Object))
 	require.Equal(t, tenant.ReasonDigest, b.restore(t, first.BackupId, workload.RestoreFailed, ""))
 	require.Equal(t, "second", b.read(t, v.VolumeId))
@@ -717,7 +717,7 @@ func TestAVolumeIsWhereItsInstanceIs(t *testing.T) {
 		return c.number(`SELECT count(*) FROM backups WHERE volume_id = $1 AND state <> 'deleted'`, v.VolumeId) == 1
 	}, patience, 50*time.Millisecond)
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM resources WHERE kind = 'backup' AND state <> 'released'`))
-	// What was deleted comes back from it.
+	// Deleted files come back from it.
 	c.post(b.of+"/clones", map[string]any{"name": "back"}, http.StatusAccepted, &copied)
 	eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM volume_restores WHERE volume_id = $1 AND status = 'succeeded'`, copied.VolumeId) == 1

@@ -7,8 +7,8 @@ import (
 	"github.com/prego/prego/lab/sim"
 )
 
-// TestHealthIsCheckedOverTheNetwork runs groups whose hosts check them by HTTP and by TCP,
-// and deploys a release on whose port nobody listens.
+// TestHealthIsCheckedOverTheNetwork runs groups whose hosts check them by HTTP and by TCP, and deploys a release
+// without a listener on its port.
 func TestHealthIsCheckedOverTheNetwork(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: groupVars(nil)})

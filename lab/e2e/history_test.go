@@ -27,7 +27,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-var record = flag.Bool("record", false, "write the histories that the replay test replays anew")
+var record = flag.Bool("record", false, "rewrite the histories of the replay test")
 
 // history reads the whole history of a run.
 func history(t testing.TB, workflowID string) *historypb.History {
@@ -35,7 +35,7 @@ func history(t testing.TB, workflowID string) *historypb.History {
 	return historyOf(t, workflowID, "")
 }
 
-// historyOf reads that of one of its runs, "" for the newest.
+// historyOf reads the history of a run, "" for the newest.
 func historyOf(t testing.TB, workflowID, runID string) *historypb.History {
 	t.Helper()
 	var h historypb.History
@@ -111,7 +111,7 @@ func TestNoSecretIsLeftAnywhere(t *testing.T) {
 	}
 }
 
-// decodePayloads opens the base64 in which a history keeps inputs and results.
+// decodePayloads decodes the base64 inputs and results of a history.
 func decodePayloads(history string) string {
 	var b strings.Builder
 	for _, field := range strings.Split(history, `"data":"`)[1:] {
@@ -135,7 +135,7 @@ func pgDump(t testing.TB) string {
 	return found[len(found)-1]
 }
 
-// writeHistory writes a history when they are to be recorded.
+// writeHistory writes a history if recording is on.
 func writeHistory(t *testing.T, name string, h *historypb.History) {
 	t.Helper()
 	if !*record {
@@ -148,8 +148,8 @@ func writeHistory(t *testing.T, name string, h *historypb.History) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".json"), b, 0o600))
 }
 
-// TestRecordHistories runs each story once and, with -record, writes its history.
-// Without the flag it checks that what is run now can be replayed at once.
+// TestRecordHistories runs each story once and, with -record, writes its history. Without the flag it checks that the
+// current runs can be replayed immediately.
 func TestRecordHistories(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{timeouts: impatient(prego.ReasonFailedHandshake)})

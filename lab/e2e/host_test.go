@@ -29,8 +29,8 @@ type machine struct {
 	server string // its name in the test
 }
 
-// machine requests a server and returns at once. One that is a real machine waits for its
-// turn before. It is turned off when the test ends.
+// machine requests a server and returns immediately. A real machine waits for its turn first. It is turned off when the
+// test ends.
 func (c *cell) machine(name string, role prego.Role, spec server.Spec) *machine {
 	c.t.Helper()
 	if c.sim.Network().Hosts == "machine" && !c.turn {
@@ -67,13 +67,11 @@ func (m *machine) host() sim.HostInfo {
 	return out
 }
 
-// machineSlots bounds how many machines are on at once: each takes some 200 MB and, while
-// it boots, most of a core.
+// machineSlots bounds the number of running machines: each takes some 200 MB and, while it boots, most of a core.
 var machineSlots = semaphore.NewWeighted(4)
 
-// takeTurn waits until n more machines may be on, for as long as the test runs. A test with
-// several waits for all of them at once: who waits for a second while it has a first can wait
-// for ever.
+// takeTurn waits until n more machines may run, for as long as the test runs. A test with several waits for all of them
+// together: waiting for a second while holding a first can deadlock.
 func takeTurn(t testing.TB, n int64) {
 	t.Helper()
 	require.NoError(t, machineSlots.Acquire(context.Background(), n))
@@ -195,7 +193,7 @@ func nothingLeft(t testing.TB, h sim.HostInfo) {
 	require.NotContains(t, string(mounts), dir)
 	loops, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	require.NoError(t, err)
-	eventually(t, func() bool { // the kernel keeps a device while anybody looks at it
+	eventually(t, func() bool { // the kernel keeps a device while it is open
 		return !slices.ContainsFunc(loops, func(l string) bool {
 			b, _ := os.ReadFile(l)
 			return strings.Contains(string(b), dir)

@@ -24,10 +24,9 @@ import (
 // is for what else starts runs.
 const idleFor = time.Minute
 
-// BenchmarkIdle prints how many workflow runs a system starts in an hour in which nothing
-// happens, with production's settings: those of its schedules, which are read from
-// Temporal, and what was started besides while it was watched. It also prints the part of a
-// core that its processes took.
+// BenchmarkIdle prints the number of workflow runs that an idle system starts in an hour, with production's settings:
+// the runs of its schedules, which are read from Temporal, and others that start while it watches. It also prints the
+// share of a core that its processes took.
 func BenchmarkIdle(b *testing.B) {
 	c := newCell(b, options{vars: map[string]string{
 		"PREGO_PACE": "1", "PREGO_RECONCILE_EVERY": "5m", "PREGO_AGENTGW_HEARTBEAT": "30s", "PREGO_LOG_LEVEL": "info",

@@ -55,7 +55,7 @@ func (c *cell) awaitImage(id prego.ImageID, want server.ImageStatus, reason preg
 	return g
 }
 
-// cloud asks the provider's API for something, as somebody else does.
+// cloud calls the provider's API, like another user of the project.
 func (c *cell) cloud(method, path string, body any) map[string]any {
 	c.t.Helper()
 	b, err := json.Marshal(body)
@@ -127,8 +127,8 @@ func TestGoldenImage(t *testing.T) {
 	keepHistory(t, c, "image-delete", server.ImageDeleteWorkflowID(first.ImageId))
 	keepHistory(t, c, "refresh-catalog", server.CatalogWorkflowID(c.env))
 
-	// The provider no longer has the current image: the one before takes its place, and
-	// then the stock image, and servers go on being made.
+	// The provider no longer has the current image: the previous one takes its place, and then the stock image, and
+	// servers are still created.
 	for i, want := range []string{deref(second.ProviderImageId), "debian-13"} {
 		image := []api.GoldenImage{third, second}[i]
 		c.provider(http.MethodDelete, "/images/"+deref(image.ProviderImageId), nil)
@@ -144,8 +144,8 @@ func TestGoldenImage(t *testing.T) {
 	c.settled()
 }
 
-// TestImageBuildThatFailsLeavesNothing: whatever goes wrong, the image is not used, and
-// builder, booted server and copy are gone.
+// TestImageBuildThatFailsLeavesNothing: after any failure, the image is not used, and builder, booted server and copy
+// are gone.
 func TestImageBuildThatFailsLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]struct {
@@ -191,7 +191,7 @@ func TestImageBuildThatFailsLeavesNothing(t *testing.T) {
 			c.settled()
 			var cordoned int
 			c.query(&cordoned, `SELECT count(*) FROM servers WHERE cordoned_at IS NULL`)
-			require.Zero(t, cordoned, "nobody could have landed on the booted server")
+			require.Zero(t, cordoned, "no tenant could have landed on the booted server")
 
 			status, body := c.request(http.MethodDelete, string("/v1/images/"+g.ImageId), nil)
 			require.Equal(t, http.StatusAccepted, status, "%s", body)
@@ -209,7 +209,7 @@ func TestImageIsBuiltThroughAnOutageOfTheProvider(t *testing.T) {
 	c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1/servers/*/actions/create_image", Action: "commit_then_respond", Status: 504, Code: "timeout", Times: 1})
 	c.inject(sim.Fault{Kind: "http", Method: "GET", Path: "/v1/images", Action: "respond", Status: 503, Code: "unavailable", Skip: 1, Times: 4})
 	c.awaitImage(c.buildImage().ImageId, server.ImageReady, "")
-	require.Len(t, c.billed("image"), 1, "the copy whose answer was lost is the one that is used")
+	require.Len(t, c.billed("image"), 1, "the copy with the lost answer is used")
 	require.Empty(t, c.billed("server"))
 	c.settled()
 }
@@ -250,8 +250,8 @@ func TestWorkerKilledWhileAnImageIsBuilt(t *testing.T) {
 	}
 }
 
-// TestImagesAreReconciled: a snapshot with our labels that no row knows goes after two
-// sightings, a build that lost its run is gone on with, and what is current stays.
+// TestImagesAreReconciled: a snapshot with our labels and without a row goes after two sightings, a build that lost its
+// run continues, and the current image stays.
 func TestImagesAreReconciled(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: map[string]string{"PREGO_ORPHAN_AGE": "1ms"}})

@@ -20,8 +20,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// TestImportedServerIsEnrolledAndNeverDestroyedByAFailure takes over a server that
-// somebody else made: the operator runs on it what the API answers.
+// TestImportedServerIsEnrolledAndNeverDestroyedByAFailure takes over a foreign server: the operator runs the API's
+// answer on it.
 func TestImportedServerIsEnrolledAndNeverDestroyedByAFailure(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: map[string]string{"PREGO_BOOTSTRAP_TOKEN_TTL": "6s"}})

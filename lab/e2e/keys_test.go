@@ -14,8 +14,8 @@ import (
 	"github.com/prego/prego/lab/devstack"
 )
 
-// TestNoProcessHasAKeyThatItDoesNotNeed: every process of a cell runs with its own keys
-// alone (cell.start); without any one of them it doesn't start, and says which.
+// TestNoProcessHasAKeyThatItDoesNotNeed: every process of a cell runs only with its own keys (cell.start); without any
+// of them it doesn't start, and names it.
 func TestNoProcessHasAKeyThatItDoesNotNeed(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{processes: true})
@@ -54,8 +54,8 @@ func TestNoProcessHasAKeyThatItDoesNotNeed(t *testing.T) {
 	require.Equal(t, 3+16+10, tried)
 }
 
-// refusesToStart starts one more of a process with other variables, waits until it has
-// ended with an error, and returns what it said.
+// refusesToStart starts one more of a process with other variables, waits until it has ended with an error, and returns
+// its output.
 func (c *cell) refusesToStart(name string, vars map[string]string) string {
 	c.t.Helper()
 	logFile := filepath.Join(c.t.TempDir(), "log")
@@ -68,7 +68,7 @@ func (c *cell) refusesToStart(name string, vars map[string]string) string {
 	for k, v := range vars {
 		env = append(env, k+"="+v)
 	}
-	// Ports of its own, so that nothing but the key is wrong.
+	// Separate ports, so that only the key is wrong.
 	env = append(env, "PREGO_API_LISTEN=127.0.0.1:0", "PREGO_AGENTGW_LISTEN=127.0.0.1:0", "PREGO_RELAY_LISTEN=127.0.0.1:0", "PREGO_METRICS_LISTEN=127.0.0.1:0")
 	p, err := devstack.Start(devstack.Spec{Name: name, Path: filepath.Join(bins, "prego"), Args: []string{name}, Env: env, Dir: c.dir, LogFile: logFile})
 	require.NoError(c.t, err)

@@ -30,12 +30,11 @@ import (
 // which have one before the effect and one after it.
 type kill struct{ at, who string }
 
-// everybody who can die during a story.
+// everybody are all processes that can die during a story.
 var everybody = []string{"worker", "agent", "agentgw", "s3", "postgres"}
 
-// rounds are the kills of a story, each round one play of it in which somebody dies at each
-// step. In `make test-deep` each who dies at each step once; otherwise there is one round,
-// with n steps and whoever chance says.
+// rounds are the kills of a story; a round is a play with deaths at each step. In `make test-deep` each process dies at
+// each step once; otherwise there is one round, with n random steps and processes.
 func rounds(t testing.TB, n int, points, who []string) (out [][]kill) {
 	t.Helper()
 	shift := rand.IntN(len(who))
@@ -66,11 +65,11 @@ type mortals struct {
 	s3    *s3test.Server
 	pg    *devstack.Postgres
 	at    devstack.PostgresConfig
-	// mariadb kills those of shards, which begin anew by themselves.
+	// mariadb kills the MariaDBs of shards, which restart by themselves.
 	mariadb func()
 }
 
-// newMortals prepares the environment of a cell. Postgres is one of its own if it is to die.
+// newMortals prepares the environment of a cell. Postgres is a private one if it will die.
 func newMortals(t testing.TB, kills [][]kill) (m *mortals, vars map[string]string, url string) {
 	t.Helper()
 	m = &mortals{crash: filepath.Join(t.TempDir(), "crash")}
@@ -98,7 +97,7 @@ func (m *mortals) bootPostgres(t testing.TB) {
 	m.pg, m.at.Port = pg, pg.Port
 }
 
-// mayBeAway says that Postgres is killed in this story.
+// mayBeAway declares that Postgres is killed in this story.
 func (m *mortals) mayBeAway() bool { return m.pg != nil }
 
 func (m *mortals) arm(k kill) {
@@ -110,8 +109,8 @@ func (m *mortals) arm(k kill) {
 	require.NoError(m.t, os.WriteFile(m.crash, []byte(point), 0o600))
 }
 
-// play begins a story, and has everybody die at their steps. The worker waits at the step
-// while others are killed, and goes on while they are away.
+// play starts a story, with the deaths at their steps. The worker waits at the step while others are killed, and
+// continues while they are away.
 func (m *mortals) play(kills []kill, begin func()) {
 	m.t.Helper()
 	m.arm(kills[0])
@@ -137,7 +136,7 @@ func (m *mortals) play(kills []kill, begin func()) {
 	}
 }
 
-// killed kills somebody, and brings it back when something was done without it.
+// killed kills a process, and restarts it when the others have done something without it.
 func (m *mortals) killed(who string, meanwhile func()) {
 	m.t.Helper()
 	switch who {
@@ -168,12 +167,11 @@ func (m *mortals) killed(who string, meanwhile func()) {
 			return status == http.StatusOK && m.pool.Ping(context.Background()) == nil
 		}, patience, 20*time.Millisecond)
 	default:
-		m.t.Fatalf("nobody is called %s", who)
+		m.t.Fatalf("there is no process %s", who)
 	}
 }
 
-// nothingLeft checks that nothing of a story is left in the storage or in the ledger: what is
-// billed is what is there.
+// nothingLeft checks that nothing of a story is left in the storage or in the ledger: billed resources exist.
 func (m *mortals) nothingLeft() {
 	m.t.Helper()
 	stored := m.number(`SELECT count(*) FROM backups WHERE state = 'stored'`)
@@ -205,10 +203,9 @@ func (c *cell) dies(file, point string) {
 	delete(c.procs, "worker")
 }
 
-// TestARestoreSurvivesWhoeverDies: a site that is written to all the time is backed up and
-// restored, while everybody who takes part is killed at each step. It has the rows of before
-// the backup, all of them and once, none of those between backup and restore, and those that
-// came after.
+// TestARestoreSurvivesWhoeverDies: a site under constant writes is backed up and restored, while every participant is
+// killed at each step. It has the rows of before the backup, all of them and once, none written between backup and
+// restore, and the later ones.
 func TestARestoreSurvivesWhoeverDies(t *testing.T) {
 	t.Parallel()
 	all := rounds(t, 3, []string{
@@ -271,7 +268,7 @@ func TestARestoreSurvivesWhoeverDies(t *testing.T) {
 	m.counted()
 }
 
-// playAny plays a story in which nobody may die.
+// playAny plays a story without deaths.
 func (m *mortals) playAny(kills []kill, begin func()) {
 	m.t.Helper()
 	if len(kills) == 0 {
@@ -289,10 +286,9 @@ func (c *cell) destroy(id string) {
 	c.provider(http.MethodDelete, "/servers/"+provider, nil)
 }
 
-// TestAServerIsLostDuringAMove: one of the two, without warning, at each state of the move. Before
-// the switch a tenant whose target is gone stays, and one whose source is gone comes back from
-// its backup; after it the other way round, but for one whose old copy is still there: it is
-// given that back. Nothing is left of the move, and the tenant can move again.
+// TestAServerIsLostDuringAMove: either one, without warning, at each state of the move. Before the switch a tenant with
+// a lost target stays, and a tenant with a lost source comes back from its backup; after it the other way round, except
+// that a tenant whose old copy still exists gets it back. Nothing is left of the move, and the tenant can move again.
 func TestAServerIsLostDuringAMove(t *testing.T) {
 	t.Parallel()
 	type lost struct {

@@ -12,8 +12,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// TestMachineAgentIsUpdated updates the agent of a real Debian under its units, and has it back
-// after one that never beats, also when the host is rebooted while that is tried.
+// TestMachineAgentIsUpdated updates the agent of a real Debian under its units, and has it back after a release without
+// heartbeats, also when the host is rebooted during the trial.
 func TestMachineAgentIsUpdated(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

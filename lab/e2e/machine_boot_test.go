@@ -145,9 +145,8 @@ func TestMachineBootSaysWhyItFails(t *testing.T) {
 	}
 }
 
-// portsHold publishes a port on a network of its own and knocks from outside: it opens
-// without the firewall's rules, unless the engine bound it to the host itself, and never
-// with them.
+// portsHold publishes a port on a separate network and connects from outside: it opens without the firewall's rules,
+// unless the engine bound it to the host itself, and never with them.
 func (m *machine) portsHold() {
 	m.t.Helper()
 	const engine = `curl --silent --show-error --fail-with-body --unix-socket /run/docker.sock -H 'Content-Type: application/json' http://docker`

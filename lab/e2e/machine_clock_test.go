@@ -29,10 +29,9 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// TestMachineClocks makes hosts whose clock is wrong. Machines share this one's clock, so
-// that it is the control plane that lives in another time: its certificates, the date of
-// its answers, and when it says that it wrote the user_data. Each attempt meets another
-// one, and the last one the right one.
+// TestMachineClocks creates hosts with wrong clocks. Machines share this one's clock, so that the control plane lives
+// in another time: its certificates, the date of its answers, and its date in the user_data. Each attempt has another
+// control plane, and the last one is right.
 func TestMachineClocks(t *testing.T) {
 	t.Parallel()
 	const year = 365 * 24 * time.Hour
@@ -142,7 +141,7 @@ func passOn(from net.Conn, addr string) {
 	_, _ = io.Copy(from, to)
 }
 
-// handed are connections that somebody else accepts.
+// handed are connections that another listener accepts.
 type handed struct {
 	conns chan net.Conn
 	done  chan struct{}

@@ -59,8 +59,7 @@ func declaredStack(t *testing.T) string {
 // declared is the value of PREGO_STACK_FILE for the built-in stack.
 const declared = "declared"
 
-// machineCell is a cell whose servers are machines. Without a stack of its own, each role
-// runs two stand-ins.
+// machineCell is a cell whose servers are machines. Without a given stack, each role runs two stand-ins.
 func machineCell(t *testing.T, o options) *cell {
 	t.Helper()
 	require.Zero(t, os.Getuid(), "machines need root")

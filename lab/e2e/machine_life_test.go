@@ -55,8 +55,7 @@ func TestMachineLives(t *testing.T) {
 	m.act("kill-agent")
 	beats("a killed agent is started again")
 
-	// A renewed certificate reaches dockerd, which starts anew for it; containers go on. One
-	// that is what it was does not.
+	// A renewed certificate reaches dockerd, which restarts for it; containers keep running. An unchanged one does not.
 	const dockerd = "systemctl show --property=MainPID --value docker.service"
 	before, started := m.run(dockerd), m.run(containersStarted)
 	m.run("systemctl start prego-docker-certs.service")
@@ -67,7 +66,7 @@ echo >>/var/lib/prego-agent/docker/cert.pem; sleep 2; [ "$(%s)" = %s ]`, dockerd
 	m.awaitRun(fmt.Sprintf(`[ "$(%s)" = %q ]`, containersStarted, started))
 
 	m.run("systemctl stop docker.service docker.socket")
-	until("a dead dockerd is told", told(server.StepDockerStopped))
+	until("a dead dockerd is reported", told(server.StepDockerStopped))
 	m.run("systemctl start docker.socket docker.service")
 	until("and that it is back", told(server.StepDockerRunning))
 
@@ -77,7 +76,7 @@ fallocate -l $(stat -f -c '%a*%S' / | sed 's/.*/$((&))/;s/^/echo /' | sh) /fille
 cat /dev/zero >>/filler 2>/dev/null || true; df / >&2`)
 	m.act("kill-agent")
 	beats("an agent starts on a full disk")
-	until("which is told", func(s api.Server) bool { return s.Agent.DiskPct != nil && *s.Agent.DiskPct > 99 })
+	until("which is reported", func(s api.Server) bool { return s.Agent.DiskPct != nil && *s.Agent.DiskPct > 99 })
 	m.run("rm -f /filler /filler.first")
 
 	// A system that shuts down stops every process for a moment, and ends it. Nobody who ran a

@@ -17,7 +17,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// attention is somebody outside who asks for a page all the time.
+// attention is an outside client that requests a page all the time.
 type attention struct {
 	stop     func()
 	mu       sync.Mutex
@@ -54,7 +54,7 @@ func (s *openSite) attend(url, text string) *attention {
 	return a
 }
 
-// served logs what came of all that was asked, and that nothing failed.
+// served logs the results of all requests, and checks that none failed.
 func (a *attention) served(t *testing.T, what string) {
 	t.Helper()
 	a.stop()
@@ -63,8 +63,7 @@ func (a *attention) served(t *testing.T, what string) {
 	require.Greater(t, a.asked, 10, what)
 }
 
-// inMariaDB runs SQL on the shard as root. Debian 13 has Docker's client in a package of its own,
-// which hosts don't get.
+// inMariaDB runs SQL on the shard as root. Debian 13 has Docker's client in a separate package, which hosts don't get.
 func (s *openSite) inMariaDB(sql string) string {
 	return s.shard.run(`pid=$(grep --no-messages --files-with-matches --line-regexp mariadbd /proc/[0-9]*/comm | cut -d / -f 3)
 			MYSQL_PWD="$(cat /etc/prego-secrets/mariadb-root)" nsenter --target "$pid" --mount mariadb --skip-ssl --user=root --skip-column-names --execute "` + sql + `"`)
@@ -78,8 +77,8 @@ func (m *machine) containers() string {
 	return m.run(engine + `/containers/json?all=1 | grep -o '"Names":\["[^"]*"' | sort`)
 }
 
-// nothingOf checks that a machine has nothing of a site: no file that has its name or speaks of it.
-// What its agent keeps of past commands may name it, and what Redis appends to of jobs that are gone, until it writes that anew.
+// nothingOf checks that a machine has nothing of a site: no file with its name in its path or content. Exempt are the
+// agent's records of past commands, and Redis's log of deleted jobs, until it is rewritten.
 func (m *machine) nothingOf(site string) {
 	m.t.Helper()
 	name, _, _ := strings.Cut(site, ".")
@@ -111,7 +110,7 @@ func (s *openSite) moves() {
 	s.post(of+"/moves", map[string]any{"to_server_id": s.id("app2")}, http.StatusAccepted, &m)
 	m = s.moved(of, m, tenant.MoveDone)
 	t.Logf("moved after %s; read-only for %d ms", m.FinishedAt.Sub(m.CreatedAt).Round(time.Second), *m.DowntimeMs)
-	require.Equal(t, s.private(s.app2), users(), "nobody else gets at its database")
+	require.Equal(t, s.private(s.app2), users(), "no other server reaches its database")
 	require.Equal(t, was, file(s.app2))
 	own := s.app2.credentialsOf(site)
 	s.app.nothingOf(site)

@@ -82,15 +82,15 @@ func TestMachinePrivateNetwork(t *testing.T) {
 	_, err = a.try("ping -c 1 -W 2 -M do -s 1423 10.0.1.7")
 	require.Error(t, err, "the interface is of the provider's MTU")
 	_, err = a.try("ping -c 1 -W 2 10.0.1.8")
-	require.Error(t, err, "nobody has that address")
+	require.Error(t, err, "the address is unused")
 
-	// An alias is routed, and configured by hand; what was not given is not forwarded.
+	// An alias is routed, and configured by hand; unassigned addresses are not forwarded.
 	a.run("ip address add 10.0.1.50/32 dev enp7s0; ip address add 10.0.1.51/32 dev enp7s0")
 	p.hcloud("server", "change-alias-ips", "a", "--network", "lan", "--alias-ips", "10.0.1.50")
 	b.reaches("10.0.1.50", "a")
 	b.misses("10.0.1.51")
 	_, err = a.try("ping -c 1 -W 2 -I 10.0.1.51 10.0.1.7")
-	require.Error(t, err, "nobody sends from another's address")
+	require.Error(t, err, "no machine sends from another's address")
 	// A route leads to the machine that is its gateway.
 	b.run("ip address add 10.200.0.1/32 dev lo")
 	p.hcloud("network", "add-route", "lan", "--destination", "10.200.0.0/24", "--gateway", "10.0.1.7")
@@ -162,7 +162,7 @@ type privateMachine struct {
 	id   int64
 }
 
-// machine makes one that answers with its name, in a network if any is named.
+// machine creates a machine that answers with its name, in a network if any is named.
 func (p *privateCloud) machine(name, image, network string) *privateMachine {
 	p.Helper()
 	opts := hcloud.ServerCreateOpts{
@@ -225,10 +225,10 @@ func (m *privateMachine) has(ip string) {
 	require.Equal(m, "10.99", m.run("ip route show default")[len("default via "):][:5], "the way out stays")
 }
 
-// serve has the machine tell its name on all of its addresses.
+// serve has the machine answer with its name on all of its addresses.
 func (m *privateMachine) serve(ip string) string {
 	m.Helper()
-	m.run("systemctl is-active tell || systemd-run --quiet --unit=tell --working-directory=/srv python3 -m http.server 80")
+	m.run("systemctl is-active name || systemd-run --quiet --unit=name --working-directory=/srv python3 -m http.server 80")
 	m.awaitRun(fmt.Sprintf("curl --silent --fail --max-time 5 http://%s/ | grep -x %s", ip, m.name))
 	return net.JoinHostPort(ip, "80")
 }
@@ -263,7 +263,7 @@ func (m *privateMachine) reboot() {
 	m.awaitRun("systemctl is-system-running --wait | grep -E 'running|degraded'")
 }
 
-// routesHere are this machine's own, but for those of simulated clouds' bridges.
+// routesHere are this machine's own routes, without simulated clouds' bridges.
 func routesHere(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("ip", "-4", "route", "show", "table", "all").CombinedOutput()

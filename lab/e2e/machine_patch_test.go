@@ -66,8 +66,8 @@ dpkg --install /srv/repos/installed/*.deb
 for suite in security main; do echo "deb [signed-by=/srv/repos/key.gpg] file:/srv/repos/$suite ./"; done >/etc/apt/sources.list.d/test.list`)
 }
 
-// isPatched gives a machine an archive with a security update that asks for a reboot, and has it
-// patched. What is installed, and what is refused, is apt's decision.
+// isPatched gives a machine an archive with a security update that requires a reboot, and has it patched. apt decides
+// about installations and refusals.
 func (m *machine) isPatched(packed string) {
 	t := m.t
 	t.Helper()
@@ -81,7 +81,7 @@ func (m *machine) isPatched(packed string) {
 		return m.awaitMaintenance(id, "ended", func(d api.Maintenance) bool { return server.MaintenanceStatus(d.Status).Ended() })
 	}
 	d := patch()
-	require.Equal(t, "patch_check_failed", deref(d.Reason), "what nobody signed is not believed: %s", deref(d.Message))
+	require.Equal(t, "patch_check_failed", deref(d.Reason), "an unsigned archive is not accepted: %s", deref(d.Message))
 	require.Equal(t, "1.0", version("prego-canary"))
 	m.run("cp /srv/signed /srv/repos/security/InRelease; touch /run/before")
 
@@ -96,7 +96,7 @@ func (m *machine) isPatched(packed string) {
 	m.run(`apt-config dump | grep -Fx 'Unattended-Upgrade::Automatic-Reboot "false";'`)
 	s := m.get(m.server)
 	require.Nil(t, s.CordonedAt)
-	// It tells by itself that packages have changed, and that it needs no reboot any more.
+	// It reports by itself that packages have changed, and that it no longer needs a reboot.
 	eventually(t, func() bool {
 		s = m.get(m.server)
 		return s.Patches != nil && s.Patches.State == server.PatchCurrent

@@ -18,10 +18,10 @@ import (
 	"github.com/prego/prego/lab/netns"
 )
 
-// dialFunc makes a connection as somebody.
+// dialFunc connects from a certain place.
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// path is somebody who tries to reach something.
+// path is an attempt to reach something from somewhere.
 type path struct {
 	from, to string
 	why      string // it is refused, or ""
@@ -29,14 +29,14 @@ type path struct {
 	try      func(ctx context.Context) error
 }
 
-// reach tries all paths at once, by real connections, and logs what came of each.
+// reach tries all paths concurrently, by real connections, and logs each result.
 func reach(t *testing.T, what string, paths []path) {
 	t.Helper()
 	var wg sync.WaitGroup
 	got := make([]error, len(paths))
 	for i, p := range paths {
 		wg.Go(func() {
-			within := 2 * time.Second // what is dropped is waited for
+			within := 2 * time.Second // dropped packets run into this limit
 			if p.open {
 				within = 20 * time.Second // this machine may be slow
 			}
@@ -74,7 +74,7 @@ func (m *machine) dial(ctx context.Context, network, address string) (conn net.C
 	return conn, err
 }
 
-// dialAs connects from one of this machine's own addresses.
+// dialAs connects from an address of this machine.
 func dialAs(address string) dialFunc {
 	return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}).DialContext
 }

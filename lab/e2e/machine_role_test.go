@@ -13,9 +13,9 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// TestMachineOfEachRole is a server's whole life on real systems, for those of which no other test looks
-// at the boot: TestMachineLives has a pool on Debian 13, TestMachineConformance an app server on it, and
-// TestMachineServesATenant a pool on Debian 12.
+// TestMachineOfEachRole is a server's whole life on real systems, for roles whose boot no other test checks:
+// TestMachineLives has a pool on Debian 13, TestMachineConformance an app server on it, and TestMachineServesATenant a
+// pool on Debian 12.
 func TestMachineOfEachRole(t *testing.T) {
 	t.Parallel()
 	c := machineCell(t, options{})

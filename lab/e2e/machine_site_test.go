@@ -42,7 +42,7 @@ func (s *openSite) in(t *testing.T) *openSite {
 	return &d
 }
 
-// opens asks for both tenants' sites by name, as somebody outside.
+// opens requests both tenants' sites by name, from outside.
 func (s *openSite) opens() {
 	t := s.t.(*testing.T)
 	t.Helper()
@@ -54,7 +54,7 @@ func (s *openSite) opens() {
 	require.NoError(t, err)
 	_ = resp.Body.Close()
 	require.Equal(t, http.StatusPermanentRedirect, resp.StatusCode)
-	resp, err = s.visitor.Get("https://nobody.sites.machines.test/") // the certificate is for all of them
+	resp, err = s.visitor.Get("https://unknown.sites.machines.test/") // the certificate is for all of them
 	require.NoError(t, err)
 	_ = resp.Body.Close()
 	require.Equal(t, http.StatusNotFound, resp.StatusCode)
@@ -67,8 +67,8 @@ func (s *openSite) private(m *machine) string {
 	return address
 }
 
-// matrix is who reaches what, from where. What is refused is refused by what stands between,
-// and not because nothing is there: somebody else reaches the same.
+// matrix lists who reaches what. Refusals come from the path between, not from a missing target: another client reaches
+// the same.
 func (s *openSite) matrix() {
 	t := s.t.(*testing.T)
 	t.Helper()
@@ -98,7 +98,7 @@ func (s *openSite) matrix() {
 	add("outside", world, "pool", s.pool.host().Addr, server.PortRedis, false)
 	add("control plane", control, "pool", s.pool.host().Addr, server.PortRedis, false)
 	add("pool", s.pool.dial, "pool, inside", pool, server.PortRedis, true)
-	require.Equal(t, pool, s.text(`SELECT COALESCE(host(agent_private_address), '') FROM servers WHERE server_id = $1`, s.id("redis-pool")), "its agent has the address, too")
+	require.Equal(t, pool, s.text(`SELECT COALESCE(host(agent_private_address), '') FROM servers WHERE server_id = $1`, s.id("redis-pool")), "its agent also has the address")
 
 	add("edge", s.edge.dial, "app", app, server.PortFrontend, true)
 	add("node", s.node.dial, "app", app, server.PortFrontend, false)
@@ -183,7 +183,7 @@ func (s *openSite) alone() {
 	resp, err := client.Get("http://" + net.JoinHostPort(s.edge.host().Addr, "80") + "/")
 	require.NoError(t, err)
 	_ = resp.Body.Close()
-	require.Equal(t, http.StatusNotFound, resp.StatusCode, "nobody has that name")
+	require.Equal(t, http.StatusNotFound, resp.StatusCode, "the name is unknown")
 	require.Equal(t, "Caddy", resp.Header.Get("Server"))
 	s.edge.run("test -S /run/prego-edge/haproxy.sock")
 	s.poolComesBack()
@@ -217,8 +217,8 @@ ip address add %s/32 dev enp7s0`, private, private))
 	}, 20*time.Second, 100*time.Millisecond)
 }
 
-// forgotten has resolvers forget edges at once, instead of after the minute that an edge
-// waits for between its leaving the DNS and its end.
+// forgotten has resolvers forget edges immediately, instead of after the minute that an edge waits between its leaving
+// the DNS and its end.
 func (s *openSite) forgotten() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -22,7 +22,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// siteStack is the declared stack, but for nodes, which run stand-ins.
+// siteStack is the declared stack, except for nodes, which run stand-ins.
 func siteStack(t *testing.T) string {
 	t.Helper()
 	var light, whole server.Stack
@@ -35,10 +35,9 @@ func siteStack(t *testing.T) string {
 	return writeStack(t, whole)
 }
 
-// TestMachineServesATenant takes a tenant through its life on real systems: its site is
-// made by the declared stack, with its database on a shard and its cache in a pool, serves
-// its page to the public by name, is saved and brought back, outlives reboots, and at last
-// nothing of it is left. On the way, everybody tries to reach what they may not.
+// TestMachineServesATenant takes a tenant through its life on real systems: its site is created by the declared stack,
+// with its database on a shard and its cache in a pool, serves its page to the public by name, is backed up and
+// restored, outlives reboots, and finally leaves nothing. On the way, all parties try to reach what they may not.
 func TestMachineServesATenant(t *testing.T) {
 	t.Parallel()
 	require.DirExists(t, machineImages(), "make images builds what the stack pulls")

@@ -125,8 +125,8 @@ func (who credentials) pings(dial dialFunc, config *tls.Config) func(context.Con
 	}
 }
 
-// public asks for URLs as somebody outside: names are looked up in the DNS, connections come
-// from an address, and chains must lead to roots.
+// public requests URLs from outside: names are looked up in the DNS, connections come from an address, and chains must
+// lead to roots.
 func (c *cell) public(from string, roots *x509.CertPool) *http.Client {
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", c.sim.DNS())
@@ -146,7 +146,7 @@ func (c *cell) public(from string, roots *x509.CertPool) *http.Client {
 	return &http.Client{Transport: transport, Timeout: 5 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// shows waits until a URL answers 200 with a text, and says how long that took.
+// shows waits until a URL answers 200 with a text, and returns the time it took.
 func shows(t *testing.T, client *http.Client, url, text string, within time.Duration) time.Duration {
 	t.Helper()
 	began, last := time.Now(), ""

@@ -26,8 +26,8 @@ func greeter(text string) map[string]any {
 	return s
 }
 
-// workloads has instances of two orgs on the node: an address of their own in front of one,
-// a volume in it, and nothing else in reach.
+// workloads has instances of two orgs on the node: a dedicated address in front of one, a volume in it, and nothing
+// else in reach.
 func (s *openSite) workloads() {
 	t := s.t.(*testing.T)
 	t.Helper()
@@ -162,8 +162,8 @@ func (s *openSite) keeps(i instance, volume, group string) {
 	s.node.run(`cd ` + wire.VolumeDir(id) + ` && last=$(tail --lines 1 log) && [ "$(wc --lines <log)" -ge "$last" ]`)
 }
 
-// writesOn fills a volume with what file systems know of files, and goes on to append to one of them. It
-// returns what the rest is.
+// writesOn fills a volume with all kinds of files, and keeps appending to one of them. It returns the state of the
+// others.
 func (m *machine) writesOn(dir string) string {
 	m.t.Helper()
 	m.run(`cd ` + dir + ` && mkdir --mode 2750 many && for i in $(seq 300); do echo $i >many/$i; done
@@ -175,8 +175,8 @@ until test -s log; do sleep 0.1; done`)
 	return m.tree(dir)
 }
 
-// thaws leaves a volume frozen, as by an agent that was killed together with whoever froze it: the next one
-// thaws it.
+// thaws leaves a volume frozen, as by an agent that was killed together with its freezing process: the next one thaws
+// it.
 func (m *machine) thaws(dir string) {
 	m.t.Helper()
 	const unit = "prego-agent-devices.service"
@@ -218,8 +218,8 @@ func (s *openSite) backedUp(volume string) (b api.VolumeBackup) {
 		return b.State == tenant.BackupStored || b.State == tenant.BackupFailed
 	}, patience, 100*time.Millisecond)
 	require.Equal(t, tenant.BackupStored, b.State, "%s %s", deref(b.Reason), deref(b.Message))
-	require.NotNil(t, b.FrozenMs, "nobody wrote to it during the last pass")
-	t.Logf("a volume of %d entries, %d bytes in the storage; nobody could write for %d ms", *b.Entries, *b.Bytes, *b.FrozenMs)
+	require.NotNil(t, b.FrozenMs, "it had no writes during the last pass")
+	t.Logf("a volume of %d entries, %d bytes in the storage; frozen for %d ms", *b.Entries, *b.Bytes, *b.FrozenMs)
 	return b
 }
 

@@ -1,7 +1,6 @@
-// Package e2e runs the whole control plane as its users do: a real Postgres, a real
-// Temporal, the simulated cloud with real agents, and everything asked over HTTP. Tests
-// in which a process dies run the real binaries; elsewhere the control plane's processes
-// are goroutines of the test, wired by package app.
+// Package e2e runs the whole control plane as its users do: a real Postgres, a real Temporal, the simulated cloud with
+// real agents, and all requests over HTTP. Tests with a dying process run the real binaries; elsewhere the control
+// plane's processes are goroutines of the test, wired by package app.
 package e2e
 
 import (

@@ -58,12 +58,11 @@ func (c *cell) killedAt(file, point string) {
 	c.start("worker")
 }
 
-// hostsAndRows are those who can die while instances move.
+// hostsAndRows are the processes that can die while instances move.
 var hostsAndRows = []string{"worker", "agent", "agentgw", "postgres"}
 
-// TestRecordMaintenanceHistories empties servers with instances of two groups, whose health is observed all
-// the time, while everybody is killed in the middle: no group is ever below its budget. What
-// runs is recorded with -record.
+// TestRecordMaintenanceHistories empties servers with instances of two groups, whose health is observed all the time, while
+// every process is killed on the way: no group is ever below its budget. The runs are recorded with -record.
 func TestRecordMaintenanceHistories(t *testing.T) {
 	t.Parallel()
 	all := rounds(t, 3, []string{"maintenance/step", "maintenance/stepped", "instance/boot", "instance/booted", "instance/running", "instance/stop", "instance/removed", "instance/stopped"},
@@ -83,7 +82,7 @@ func TestRecordMaintenanceHistories(t *testing.T) {
 	c.settledGroup(jobs.GroupId)
 	webSeen, jobsSeen := m.watchInstances(web.GroupId), m.watchInstances(jobs.GroupId)
 
-	// A maintenance during which everybody is killed.
+	// A maintenance during which every process is killed.
 	for _, round := range all {
 		first := c.busiest()
 		m.play(round, func() { c.drain(first, "drain") })
@@ -98,7 +97,7 @@ func TestRecordMaintenanceHistories(t *testing.T) {
 		c.send(http.MethodPost, "/v1/servers/"+first+"/uncordon", nil, http.StatusOK, nil)
 	}
 
-	// A reboot ends with the host's next boot, and nobody's death makes it two.
+	// A reboot ends with the host's next boot, and no death makes it two.
 	var second string
 	for _, round := range reboots {
 		second = c.busiest()
@@ -126,10 +125,10 @@ func TestRecordMaintenanceHistories(t *testing.T) {
 	require.GreaterOrEqual(t, fewest, 4, "web was never below its budget")
 	most, fewest := jobsSeen()
 	require.GreaterOrEqual(t, fewest, 2, "jobs was never below its budget")
-	require.LessOrEqual(t, most, 3, "one more at once")
+	require.LessOrEqual(t, most, 3, "one more concurrently")
 	c.rowsAndHostsAgree()
 
-	// Where there is no room, a maintenance says so and waits; cancelled, it leaves all as it was.
+	// Without room, a maintenance reports this and waits; cancelled, it leaves all as it was.
 	_, err := c.pool.Exec(context.Background(), `UPDATE fleets SET workload_memory_bytes = 1`)
 	require.NoError(t, err)
 	fourth := c.busiest()
@@ -145,7 +144,7 @@ func TestRecordMaintenanceHistories(t *testing.T) {
 	c.settledGroup(jobs.GroupId)
 	require.ElementsMatch(t, ids, append(c.instanceIDs(web.GroupId), c.instanceIDs(jobs.GroupId)...), "nothing has moved")
 
-	// With room again, it goes to its end, and nobody is told twice.
+	// With room again, it completes, and notifies once.
 	_, err = c.pool.Exec(context.Background(), `UPDATE fleets SET workload_memory_bytes = $1`, 1024*mb)
 	require.NoError(t, err)
 	c.drain(fourth, "drain")
@@ -153,7 +152,7 @@ func TestRecordMaintenanceHistories(t *testing.T) {
 	keepHistory(t, c, "drain", server.MaintenanceWorkflowID(prego.ServerID(fourth)))
 	c.rowsAndHostsAgree()
 
-	// A fleet empties what it removes: the oldest, which runs instances by now.
+	// A fleet empties servers that it removes: the oldest, which runs instances now.
 	c.send(http.MethodPost, "/v1/servers/"+fourth+"/uncordon", nil, http.StatusOK, nil)
 	c.scale(web.GroupId, 6, http.StatusAccepted)
 	c.settledGroup(web.GroupId)
@@ -193,7 +192,7 @@ func TestADrainTakesAVolumeAlong(t *testing.T) {
 	from := c.busiest()
 	d := c.drain(from, "drain")
 	require.Len(t, d.Instances, 1)
-	require.True(t, d.Instances[0].StopsFirst, "and it is said")
+	require.True(t, d.Instances[0].StopsFirst, "and it is shown")
 	c.drained(from)
 	c.settledGroup(g.GroupId)
 	most, _ := seen()

@@ -76,8 +76,8 @@ func BenchmarkMoveOf1GB(b *testing.B) {
 	}
 }
 
-// logged writes to the large table of a database without a pause, as its user: numbered rows, and
-// changes and deletions of those that are there. What was confirmed has to be there later.
+// logged writes to the large table of a database without a pause, as its user: numbered rows, and changes and deletions
+// of existing ones. Confirmed writes must be there later.
 type logged struct {
 	db      *sql.DB
 	stop    context.CancelFunc
@@ -125,7 +125,7 @@ func (c *cell) mariadb(shard, program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// piped is how long mariadb-dump and mariadb take to copy a database that nobody writes to.
+// piped is the time that mariadb-dump and mariadb take to copy an idle database.
 func (c *cell) piped(from, to, database string) time.Duration {
 	c.t.Helper()
 	const copied = "piped"
@@ -208,7 +208,7 @@ func BenchmarkMoveOfA1GBDatabase(b *testing.B) {
 	of := "/v1/tenants/" + id
 	for b.Loop() {
 		w := c.typist(app, id, site)
-		// As the tenant does, who has the right to write taken away; where it is then is another shard.
+		// As the tenant, whose right to write is revoked; afterwards it is on another shard.
 		config := c.readJSON(filepath.Join(c.rootOf(app), wire.BenchDir, "sites", site, "site_config.json"))
 		ctx, stop := context.WithCancel(context.Background())
 		l := &logged{db: c.asTenant(app, database, fmt.Sprint(config["db_password"])), stop: stop}

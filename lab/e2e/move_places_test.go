@@ -33,7 +33,7 @@ func (c *cell) createIn(region prego.Region, location, id string, role prego.Rol
 	}, http.StatusAccepted, nil)
 }
 
-// stuck is a visitor whose resolver knows one address, whatever the DNS says.
+// stuck is a visitor whose resolver keeps one address, regardless of the DNS.
 func (p *public) stuck(address string) *http.Client {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -45,8 +45,8 @@ func (p *public) stuck(address string) *http.Client {
 	return &http.Client{Transport: transport, Timeout: patience}
 }
 
-// TestATenantMovesEverywhere: to another pool alone, to a node with a MariaDB of its own and back, and to
-// another region, while rows are written over HTTP and somebody dies.
+// TestATenantMovesEverywhere: to another pool alone, to a node with its own MariaDB and back, and to another region,
+// while rows are written over HTTP and processes die.
 func TestATenantMovesEverywhere(t *testing.T) {
 	t.Parallel()
 	crash := filepath.Join(t.TempDir(), "crash")
@@ -131,7 +131,7 @@ func TestATenantMovesEverywhere(t *testing.T) {
 	}, 3*patience, 20*time.Millisecond)
 	asked := long.count()
 	eventually(t, func() bool { return long.count() > asked+20 }, patience, 20*time.Millisecond)
-	require.Empty(t, long.stop(), "of %d, and the edges said: %s", long.count(), p.edgesErrors())
+	require.Empty(t, long.stop(), "of %d, and the edges' errors: %s", long.count(), p.edgesErrors())
 	m = p.moved(of, m, tenant.MoveDone)
 	w.more(2)
 	w.mu.Lock()
@@ -146,7 +146,7 @@ func TestATenantMovesEverywhere(t *testing.T) {
 	}, patience, 100*time.Millisecond, "its edges know it no longer")
 	t.Logf("to another region: written again after %d ms by the row; %d requests the long way", *m.DowntimeMs, long.count())
 
-	// Back, and the shard there is lost right after the switch: what was before is still there.
+	// Back, and the shard there is lost right after the switch: the old database still exists.
 	require.NoError(t, os.WriteFile(crash, []byte("move/switched"), 0o600))
 	m = move(map[string]any{"region": "eu", "to_shard_id": p.id("db")})
 	p.dies(crash, "move/switched")
@@ -166,7 +166,7 @@ func TestATenantMovesEverywhere(t *testing.T) {
 	t.Logf("%v: %d rows at the end; %d reads, %d failed: %v", points, p.rows(w, database), w.reads.Load(), len(w.failed), w.failed)
 }
 
-// asking is somebody who asks for a page all the time, at one edge.
+// asking is a client that requests a page all the time, at one edge.
 type asking struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup

@@ -88,8 +88,8 @@ func (p *public) write(base, cookie string) *writers {
 		for ctx.Err() == nil {
 			status, body, err := visit(client, base+"/api/method/ping")
 			if errors.Is(err, syscall.ECONNRESET) {
-				// Caddy's next configuration closes the listener on which this connection still waited. Hosts
-				// hand such ones on (net.ipv4.tcp_migrate_req, agent-edge.conf); this machine is not set so.
+				// Caddy's next configuration closes the listener on which this connection still waited. Hosts hand such
+				// connections on (net.ipv4.tcp_migrate_req, agent-edge.conf); this machine does not.
 				status, body, err = visit(client, base+"/api/method/ping")
 			}
 			if ctx.Err() != nil {
@@ -132,7 +132,7 @@ func (c *cell) moved(of string, m api.Move, want tenant.MoveState) api.Move {
 	eventually(c.t, func() bool {
 		c.send(http.MethodGet, of+"/moves/"+m.MoveId, nil, http.StatusOK, &m)
 		return m.State.Ended()
-	}, 3*patience, 50*time.Millisecond, "move %s is to be %s", m.MoveId, want)
+	}, 3*patience, 50*time.Millisecond, "move %s must be %s", m.MoveId, want)
 	require.Equal(c.t, want, m.State, "%s %s", deref(m.Reason), deref(m.Message))
 	return m
 }
@@ -143,7 +143,7 @@ func movable(t *testing.T, s *s3test.Server, crash string) (p *public, id string
 	return movableOn(t, s, crash, "")
 }
 
-// movableOn is one with a database of its own.
+// movableOn is a cell with a separate database.
 func movableOn(t *testing.T, s *s3test.Server, crash, url string) (p *public, id string) {
 	t.Helper()
 	vars := backupVars(s, map[string]string{
@@ -190,8 +190,7 @@ func (p *public) onlyAt(s *s3test.Server, there, elsewhere string) {
 	require.Empty(p.t, objects)
 }
 
-// rows checks that what was accepted is in the database, once, and returns how many rows there
-// are.
+// rows checks that accepted writes are in the database, once, and returns the number of rows.
 func (p *public) rows(w *writers, database string) int {
 	p.t.Helper()
 	w.mu.Lock()
@@ -226,8 +225,8 @@ func (p *public) todos(database string) (out []string) {
 	return out
 }
 
-// TestATenantMoves: from one app server to another and back, while rows are written and pages
-// read over HTTP, with files, and with whoever takes part killed at every step.
+// TestATenantMoves: from one app server to another and back, while rows are written and pages read over HTTP, with
+// files, and with all participants killed at every step.
 func TestATenantMoves(t *testing.T) {
 	t.Parallel()
 	kills := rounds(t, 3, []string{"move/prepare", "move/copy", "move/packed", "move/uploaded", "move/carried", "move/copied", "move/frozen", "move/held", "move/settled", "move/switched", "move/freed", "move/clear", "move/cleared"}, everybody)
@@ -278,7 +277,7 @@ func TestATenantMoves(t *testing.T) {
 	p.rows(w, database)
 	keepHistory(t, p.cell, "tenant-moved", m.WorkflowId)
 
-	// Undone: one that is cancelled after its copy, whoever dies while it is undone, and one to where nobody is let in.
+	// Undone: a move cancelled after its copy, with deaths during the undo, and a move to a server that refuses access.
 	for _, round := range undone {
 		require.NoError(t, os.WriteFile(crash, []byte("move/copied"), 0o600))
 		m = move()
@@ -300,7 +299,7 @@ func TestATenantMoves(t *testing.T) {
 	p.onlyAt(s, p.id("app2"), p.id("app"))
 	w.more(2)
 
-	// Whoever dies, it goes on from the row.
+	// After any death, it continues from the row.
 	at, away := "app2", "app"
 	for _, round := range kills {
 		var m api.Move
@@ -312,7 +311,7 @@ func TestATenantMoves(t *testing.T) {
 		p.rows(w, database)
 	}
 
-	// The storage is away for a while, and everybody else goes on.
+	// The storage is away for a while, and all others continue.
 	m = move()
 	eventually(t, func() bool {
 		p.send(http.MethodGet, of+"/moves/"+m.MoveId, nil, http.StatusOK, &m)
@@ -334,7 +333,7 @@ func TestATenantMoves(t *testing.T) {
 	w.more(2)
 	w.stop()
 	w.all.Wait()
-	t.Logf("%v: %d rows at the end; %d requests while everybody was killed, %d failed: %v", kills, p.rows(w, database), w.reads.Load(), len(w.failed), w.failed)
+	t.Logf("%v: %d rows at the end; %d requests during the kills, %d failed: %v", kills, p.rows(w, database), w.reads.Load(), len(w.failed), w.failed)
 	t.Logf("while moves were undone: %v", undone)
 	require.Equal(t, 3+len(kills), p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'move_cleared'`, id))
 }
@@ -362,7 +361,7 @@ func (p *public) cacheMoved(database, pool, otherPool string) {
 	for server, want := range map[string]int{pool: 1, otherPool: 0} {
 		acl, err := os.ReadFile(filepath.Join(p.rootOf(p.id(server)), wire.RedisUsersDir, "users.acl"))
 		require.NoError(p.t, err)
-		require.Equal(p.t, want, strings.Count(string(acl), "user "+database+" "), "who is let into pool %s", server)
+		require.Equal(p.t, want, strings.Count(string(acl), "user "+database+" "), "users of pool %s", server)
 		require.Equal(p.t, want, p.number(`SELECT current_tenants FROM redis_pools WHERE pool_id = $1`, p.id(server)), server)
 	}
 }
@@ -376,8 +375,8 @@ func (p *public) shardDB(server string) *sql.DB {
 	return p.openDB("root", strings.TrimSpace(string(password)), filepath.Join(root, "run/prego/mysqld/mysqld.sock"))
 }
 
-// TestATenantsDataMoves: to another DB shard while rows are written over HTTP, and not to another one
-// when the move is cancelled while nothing can be written, not even by whoever has the password.
+// TestATenantsDataMoves: to another DB shard while rows are written over HTTP, and not to another one when the move is
+// cancelled during the freeze, when even the password gives no right to write.
 func TestATenantsDataMoves(t *testing.T) {
 	t.Parallel()
 	kills := rounds(t, 2, []string{"move/prepare", "move/data-packed", "move/data-carried", "move/data", "move/copied", "move/data-frozen", "move/caught-up", "move/settled", "move/switched", "move/freed", "move/data-erased", "move/cleared"}, append([]string{"mariadb"}, everybody...))
@@ -417,7 +416,7 @@ func TestATenantsDataMoves(t *testing.T) {
 	w.mu.Unlock()
 	keepHistory(t, p.cell, "tenant-data-moved", m.WorkflowId)
 
-	// Undone while it was read-only, whoever dies meanwhile: it is written to again where it was, and nothing is left elsewhere.
+	// Undone during the freeze, with deaths: it accepts writes again at its old place, and nothing is left elsewhere.
 	mortal.mariadb = func() {
 		p.killShard(p.id("db"))
 		p.killShard(p.id("db2"))
@@ -427,7 +426,7 @@ func TestATenantsDataMoves(t *testing.T) {
 		require.NoError(t, os.WriteFile(crash, []byte("move/data-frozen"), 0o600))
 		m = move(map[string]any{"to_shard_id": p.id("db"), "to_pool_id": p.id("redis2")})
 		p.dies(crash, "move/data-frozen")
-		// A job from before, or a console, writes to what is about to be copied for the last time.
+		// An old job, or a console, writes to the database before its last copy.
 		straggler := p.straggler(p.id("app"), database, fmt.Sprint(config["db_password"]))
 		for _, q := range []string{"INSERT INTO tabToDo (name, description) VALUES ('late', 'row-late')", "DELETE FROM tabToDo", "DROP TABLE tabToDo", "TRUNCATE tabToDo"} {
 			_, err := straggler.ExecContext(t.Context(), q)
@@ -442,7 +441,7 @@ func TestATenantsDataMoves(t *testing.T) {
 		p.rows(w, database)
 	}
 
-	// Whoever dies, it goes on from the row: all three parts, there and back.
+	// After any death, it continues from the row: all three parts, there and back.
 	at, away := []string{"app", "db2", "redis"}, []string{"app2", "db", "redis2"}
 	for _, round := range kills {
 		var m api.Move
@@ -465,11 +464,11 @@ func TestATenantsDataMoves(t *testing.T) {
 	w.more(2)
 	w.stop()
 	w.all.Wait()
-	t.Logf("%v, and while one was undone %v: %d rows at the end; %d reads while everybody was killed, %d failed", kills, undone, p.rows(w, database), w.reads.Load(), len(w.failed))
+	t.Logf("%v, and while one was undone %v: %d rows at the end; %d reads during the kills, %d failed", kills, undone, p.rows(w, database), w.reads.Load(), len(w.failed))
 }
 
-// killShard kills a shard's MariaDB, which begins anew with the next connection. What it has
-// committed is in the hands of the kernel by then.
+// killShard kills a shard's MariaDB, which restarts at the next connection. Its committed data is in the kernel's
+// hands.
 func (p *public) killShard(server string) {
 	p.t.Helper()
 	db := p.shardDB(server)
@@ -527,8 +526,7 @@ func (p *public) background(app, method string) {
 	require.NoError(p.t, err, string(out))
 }
 
-// ran has a worker of an app server run what is queued there, and returns how often a job has run
-// anywhere.
+// ran has a worker of an app server run its queued jobs, and returns how often a job has run anywhere.
 func (p *public) ran(app, database, method string) int {
 	p.t.Helper()
 	root := p.rootOf(app)

@@ -26,7 +26,7 @@ func (c *cell) privateAddress(id string) string {
 	return c.text(`SELECT COALESCE(host(private_address), '') FROM servers WHERE server_id = $1`, c.id(id))
 }
 
-// networks are those of the provider, by name.
+// networks are the provider's networks, by name.
 func (c *cell) networks() map[string]string {
 	c.t.Helper()
 	out := map[string]string{}
@@ -37,8 +37,8 @@ func (c *cell) networks() map[string]string {
 	return out
 }
 
-// TestServersAreInANetwork: of their zone, with addresses that reach them; another one when
-// the provider says that it is full, and anew when it was deleted.
+// TestServersAreInANetwork: of their zone, with addresses that reach them; another one when the provider reports it
+// full, and a new one when it was deleted.
 func TestServersAreInANetwork(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{})
@@ -69,7 +69,7 @@ func TestServersAreInANetwork(t *testing.T) {
 	require.Equal(t, "hetzner-eu-central-2", *c.get("three").Provider.Network)
 	require.Len(t, c.networks(), 2)
 
-	// Somebody deletes the first one. The reconciliation finds out, and it is made anew.
+	// The first one is deleted at the provider. The reconciliation detects this, and it is recreated.
 	lost := c.networks()[first]
 	c.provider(http.MethodDelete, "/networks/"+lost, nil)
 	c.reconcile()
@@ -106,7 +106,7 @@ func TestARegionWithTwoZones(t *testing.T) {
 	require.Equal(t, []string{c.id("db"), c.id("redis")}, []string{tn.Allocation.DbShardId, tn.Allocation.RedisPoolId})
 	require.NotEqual(t, c.id("app"), tn.Allocation.AppServerId)
 	require.Equal(t, "hil", c.text(`SELECT location FROM servers WHERE server_id = $1`, tn.Allocation.AppServerId))
-	require.Equal(t, 4, c.number(`SELECT count(*) FROM servers`), "nothing was made in vain")
+	require.Equal(t, 4, c.number(`SELECT count(*) FROM servers`), "nothing was created needlessly")
 	require.Positive(t, c.number(`SELECT count(*) FROM allocation_snapshots WHERE tenant_id = $1 AND decision_log -> 'rejected_counts' ? 'network_zone_mismatch'`, id))
 	c.settled()
 }

@@ -56,7 +56,7 @@ func newPublic(t *testing.T, more map[string]string) *public {
 	return newPublicOn(t, more, "")
 }
 
-// newPublicOn is one with a database of its own.
+// newPublicOn is a public cell with a separate database.
 func newPublicOn(t *testing.T, more map[string]string, url string) *public {
 	t.Helper()
 	need.Root(t, "edges listen on ports 80 and 443")
@@ -85,15 +85,14 @@ func (p *public) tls() *tls.Config {
 	return &tls.Config{RootCAs: p.authority.Trust(), MinVersion: tls.VersionTLS12}
 }
 
-// visitor is somebody outside: names are looked up in the DNS, and chains lead to the
-// authority's root.
+// visitor is an outside client: names are looked up in the DNS, and chains lead to the authority's root.
 func (p *public) visitor() *http.Client {
 	transport := &http.Transport{DialContext: p.dialer.DialContext, TLSClientConfig: p.tls(), ForceAttemptHTTP2: true}
 	p.t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: 20 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// visit asks for a URL on a connection of its own.
+// visit requests a URL on a new connection.
 func visit(client *http.Client, url string) (status int, body string, err error) {
 	client.CloseIdleConnections()
 	resp, err := client.Get(url)
@@ -121,7 +120,7 @@ type later func() string
 
 func (l later) String() string { return l() }
 
-// shows checks that a URL shows a page at once.
+// shows checks that a URL shows a page immediately.
 func (p *public) shows(client *http.Client, url, page, when string) {
 	p.t.Helper()
 	status, body, err := visit(client, url)
@@ -283,10 +282,9 @@ func (p *public) record(typ, name, value string) {
 	require.NoError(p.t, err)
 }
 
-// TestASiteOpens: a tenant's site is asked for by its name, through the DNS, an edge with a
-// certificate of the authority, and the private network; it goes on answering while the
-// control plane is away and when programs of the edge are killed. A customer's own name
-// leads there, too, until its TXT record goes away.
+// TestASiteOpens: a tenant's site is requested by its name, through the DNS, an edge with a certificate of the
+// authority, and the private network; it keeps answering while the control plane is away and when programs of the edge
+// are killed. A customer's own name also leads there, until its TXT record goes away.
 func TestASiteOpens(t *testing.T) {
 	t.Parallel()
 	crash := filepath.Join(t.TempDir(), "crash")
@@ -324,8 +322,8 @@ func TestASiteOpens(t *testing.T) {
 	status, _, err := visit(visitor, "http://"+site+"/path")
 	require.NoError(t, err)
 	require.Equal(t, http.StatusPermanentRedirect, status, "plain HTTP is sent to HTTPS")
-	// What nobody has: a name of ours, under the wildcard's certificate, and one of others.
-	status, body, err := visit(visitor, "https://nobody.sites."+ourZone)
+	// Unknown names: a name of ours, under the wildcard's certificate, and a foreign one.
+	status, body, err := visit(visitor, "https://unknown.sites."+ourZone)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusNotFound, status)
 	require.Contains(t, body, "There is no site with this name here")
@@ -372,7 +370,7 @@ func TestASiteOpens(t *testing.T) {
 		p.kill(name)
 	}
 	p.shows(visitor, url, page, "with the control plane away")
-	require.Equal(t, "2", heard(t, events), "and what was open goes on")
+	require.Equal(t, "2", heard(t, events), "and the open one continues")
 	host := p.hostOf(p.id("edge"))
 	require.NoError(t, p.sim.HostAction(host, "kill-agent"))
 	p.shows(visitor, url, page, "with its agent killed")
@@ -487,7 +485,7 @@ func (p *public) deployUnderLoad() {
 	visitors.Wait()
 	t.Logf("%d requests while %d instances were replaced in %.1f s, %d failed", answered, replicas, took.Seconds(), len(failed))
 	require.Empty(t, failed)
-	require.True(t, slices.ContainsFunc(was, answers), "the old ones answered, too")
+	require.True(t, slices.ContainsFunc(was, answers), "the old ones also answered")
 	require.Empty(t, slices.DeleteFunc(was, func(instance string) bool { return !slices.Contains(now, instance) }))
 }
 

@@ -94,7 +94,7 @@ func TestCreateVolumeBeyondMaxTotalVolumeBytesIsRejected(t *testing.T) {
 	require.Len(t, c.billed("volume"), 1)
 	require.Equal(t, workload.ResourceName(c.env, first), c.billed("volume")[0].Name)
 
-	// One that is attached is not deleted; one that is deleted counts no more.
+	// An attached one is not deleted; a deleted one no longer counts.
 	var at api.VolumeAttachment
 	c.post("/v1/volumes/"+first+"/attachments", map[string]any{"group_id": group, "mount_path": "/data"}, http.StatusCreated, &at)
 	var p api.Problem
@@ -212,8 +212,8 @@ func TestWhatOrgsOwnIsMadeOnce(t *testing.T) {
 	}
 }
 
-// TestReconcileKnowsWhatOrgsOwn: none of it is an orphan, what the provider lost is
-// said, and a row without a run gets one.
+// TestReconcileKnowsWhatOrgsOwn: none of it is an orphan, resources that the provider lost are reported, and a row
+// without a run gets one.
 func TestReconcileKnowsWhatOrgsOwn(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: map[string]string{"PREGO_ORPHAN_AGE": "1ms"}, set: func(cfg *config.Config) { cfg.Worker.AmbiguousGrace = 100 * time.Millisecond }})
@@ -226,7 +226,7 @@ func TestReconcileKnowsWhatOrgsOwn(t *testing.T) {
 	var id string
 	c.query(&id, `SELECT provider_id FROM volumes WHERE volume_id = $1`, lost)
 	c.provider(http.MethodDelete, "/volumes/"+id, nil)
-	// The row was written, and whoever wrote it died before the run was started.
+	// The row was written, and the writer died before the run was started.
 	orphaned := "vol-orphaned-" + c.env
 	c.exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by, updated_at)
 		VALUES ($1, 'acme', 'eu', 'fsn1', 'orphaned', 10000000000, 'hetzner', $2, 'pending', 'alice', now() - interval '1 hour')`, orphaned, workload.ResourceName(c.env, orphaned))
@@ -244,8 +244,8 @@ func TestReconcileKnowsWhatOrgsOwn(t *testing.T) {
 	c.settled()
 }
 
-// TestASnapshotIsRestored takes a tenant's site there and back; a restore that fails
-// leaves the site as it was, and says so. Sessions count for the tenant's org.
+// TestASnapshotIsRestored takes a tenant's site there and back; a failed restore leaves the site as it was, and reports
+// this. Sessions count for the tenant's org.
 func TestASnapshotIsRestored(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: sharedVars()})

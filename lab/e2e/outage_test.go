@@ -20,10 +20,9 @@ import (
 	"github.com/prego/prego/workflows"
 )
 
-// TestPostgresAndTemporalKilledWhileAServerBoots kills (SIGKILL) the database, and
-// in a run of its own Temporal, while a server is on its way, and starts them
-// again. What they had taken they still have, and what was accepted while Temporal was
-// away begins soon.
+// TestPostgresAndTemporalKilledWhileAServerBoots kills (SIGKILL) the database, and in a separate run Temporal, during a
+// server's provisioning, and starts them again. They keep their accepted data, and requests accepted while Temporal was
+// away start soon.
 func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 	t.Parallel()
 	binary, err := devstack.FindTemporal(filepath.Join(repo, ".prego", "bin"))
@@ -48,7 +47,7 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 			t.Cleanup(func() { tmp.Stop(10 * time.Second) })
 			histories, err := os.Stat(filepath.Join(dir, "temporal.db"))
 			require.NoError(t, err)
-			require.Equal(t, os.FileMode(0o600), histories.Mode().Perm(), "histories are for nobody else to read")
+			require.Equal(t, os.FileMode(0o600), histories.Mode().Perm(), "histories are private")
 
 			vars := sharedVars()
 			vars["TEMPORAL_ADDRESS"] = tmp.Address()
@@ -80,7 +79,7 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 				c.create("late", prego.RoleRedisPool, server.Spec{})
 				var v api.Volume
 				c.post("/v1/volumes", map[string]any{"org_id": "acme", "name": "late", "region": "eu", "location": "fsn1", "size_bytes": 10_000_000_000}, http.StatusAccepted, &v)
-				// The API that keeps in mind what it has to start dies; what comes then, another one keeps.
+				// The API with starts in its memory dies; another API keeps later ones.
 				c.kill("api")
 				c.startUnready("api")
 				var s api.Snapshot
@@ -97,8 +96,8 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 					return count(c.get("late"), server.StepServerCreated) > 0 && len(c.billed("volume")) > 0 &&
 						c.number(`SELECT count(*) FROM ipv4_allocations WHERE status = 'pending'`) == 0 && c.number(`SELECT count(*) FROM snapshots WHERE status = 'queued'`) == 0 &&
 						c.number(`SELECT count(*) FROM restore_jobs WHERE status = 'queued'`) == 0
-				}, 15*time.Second, 20*time.Millisecond, "what was accepted while Temporal was away")
-				t.Logf("what was accepted while Temporal was away began %.1f s after it was back", time.Since(began).Seconds())
+				}, 15*time.Second, 20*time.Millisecond, "requests accepted while Temporal was away")
+				t.Logf("requests accepted while Temporal was away started %.1f s after it was back", time.Since(began).Seconds())
 				c.awaitVolume(v.VolumeId, "ready")
 				c.awaitStatus("late", server.Active)
 				eventually(t, func() bool {

@@ -14,8 +14,8 @@ import (
 	"github.com/prego/prego/internal/telemetry"
 )
 
-// part is one of the control plane's processes that runs within this one: with the same wiring, settings, keys, ports
-// and log.
+// part is a process of the control plane that runs within this one: with the same wiring, settings, keys, ports and
+// log.
 type part struct {
 	stop context.CancelFunc
 	done chan struct{}

@@ -13,9 +13,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// TestPlacementPools lets an org have servers of its own by their tags: its pool keeps
-// its tenants on them, the default pool keeps the others off, and what nobody can
-// satisfy makes no server.
+// TestPlacementPools gives an org dedicated servers by their tags: its pool keeps its tenants on them, the default pool
+// keeps the others off, and unsatisfiable constraints create no server.
 func TestPlacementPools(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: tenantVars(map[string]string{
@@ -40,8 +39,8 @@ func TestPlacementPools(t *testing.T) {
 	c.send(http.MethodPatch, "/v1/servers/"+sky, map[string]any{"tags": []string{}}, http.StatusConflict, nil)
 
 	c.post("/v1/placement-pools", map[string]any{"name": "skynet", "require": []string{"SKYNET"}}, http.StatusCreated, nil)
-	c.post("/v1/placement-pools", map[string]any{"name": "everybody", "disallow": []string{"skynet"}}, http.StatusCreated, nil)
-	c.send(http.MethodPut, "/v1/placement-pools/everybody/default", nil, http.StatusOK, nil)
+	c.post("/v1/placement-pools", map[string]any{"name": "all-orgs", "disallow": []string{"skynet"}}, http.StatusCreated, nil)
+	c.send(http.MethodPut, "/v1/placement-pools/all-orgs/default", nil, http.StatusOK, nil)
 	c.send(http.MethodPut, "/v1/orgs/skynet/placement-pools/Skynet", nil, http.StatusOK, nil)
 	c.send(http.MethodDelete, "/v1/placement-pools/skynet", nil, http.StatusConflict, nil)
 	of := func(org string) func(map[string]any) { return func(m map[string]any) { m["org_id"] = org } }
@@ -50,10 +49,10 @@ func TestPlacementPools(t *testing.T) {
 	require.Equal(t, sky, c.settledTenant(first, tenant.Active).Allocation.AppServerId)
 	tn := c.settledTenant(other, tenant.Active)
 	require.Equal(t, app, tn.Allocation.AppServerId)
-	require.Equal(t, []string{"everybody"}, tn.Decision.DecisionLog.Constraint.PlacementPools)
+	require.Equal(t, []string{"all-orgs"}, tn.Decision.DecisionLog.Constraint.PlacementPools)
 	c.send(http.MethodPatch, "/v1/tenants/"+first, map[string]any{"constraint": map[string]any{}}, http.StatusConflict, nil)
 
-	// What contradicts itself is accepted, waits, and makes no server, whatever the policy.
+	// A contradiction is accepted, waits, and creates no server, under any policy.
 	servers := c.number(`SELECT count(*) FROM servers`)
 	for _, policy := range []string{"shared", "one_tenant_one_server"} {
 		id := c.tenant("never-"+policy[:3], prego.PlanStarter, func(m map[string]any) {
@@ -61,7 +60,7 @@ func TestPlacementPools(t *testing.T) {
 		})
 		tn := c.awaitTenant(id, "waiting", func(tn api.Tenant) bool { return deref(tn.StatusReason) == "cell_mismatch" })
 		require.Equal(t, "cell_mismatch", deref(tn.Decision.Code))
-		require.Contains(t, deref(tn.StatusMessage), "0 of 2 servers satisfy it", "whoever asked is told the counts")
+		require.Contains(t, deref(tn.StatusMessage), "0 of 2 servers satisfy it", "the caller gets the counts")
 		require.Equal(t, 2, tn.Decision.DecisionLog.Constraint.LookedAt)
 		time.Sleep(2500 * time.Millisecond) // some sweeps and polls
 		require.Equal(t, servers, c.number(`SELECT count(*) FROM servers`))
@@ -70,7 +69,7 @@ func TestPlacementPools(t *testing.T) {
 	}
 	require.Zero(t, c.number(`SELECT count(*) FROM scaling_events`))
 
-	// Servers that satisfy and are full are another matter: one more is made that does, too.
+	// Full servers that satisfy it are another matter: one more of them is created.
 	second := c.tenant("second", prego.PlanStarter, of("skynet"))
 	require.Equal(t, sky, c.settledTenant(second, tenant.Active).Allocation.AppServerId)
 	third := c.tenant("third", prego.PlanStarter, of("skynet"))

@@ -138,11 +138,11 @@ func TestBootFailuresAreDestroyedAndRetriedTwice(t *testing.T) {
 		fault  string
 		reason prego.Reason
 		says   string
-		soon   bool // one of the timeouts soon runs out
+		soon   bool // a timeout soon runs out
 	}{
 		{"never_boot", prego.ReasonFailedBoot, "the machine did not come up", true},
 		{"no_cloud_init", prego.ReasonFailedHandshake, "no handshake within 2.", true},
-		// Reported by the host: nobody waits the minute that a handshake may take.
+		// Reported by the host: the workflow does not wait the minute of a handshake.
 		{"boot_without_agent", prego.ReasonFailedBoot, "prego-agent could not be installed", false},
 		{"stop_heartbeats", prego.ReasonFailedNoHeartbeat, "; the last sign of the boot, ", true},
 	} {
@@ -200,7 +200,7 @@ func TestContainerFailureKeepsTheServerAndRetryFinishesOnIt(t *testing.T) {
 	status, body := c.request(http.MethodPost, "/v1/servers/"+c.id("kept")+"/retry", nil)
 	require.Equal(t, http.StatusAccepted, status, "%s", body)
 	again := c.awaitFailed("kept", prego.ReasonFailedContainer)
-	require.Equal(t, before, deref(again.Provider.ProviderServerId), "the retry went on with the server that stood")
+	require.Equal(t, before, deref(again.Provider.ProviderServerId), "the retry continued with the existing server")
 	require.Equal(t, 2, again.Generation)
 	status, _ = c.request(http.MethodDelete, "/v1/servers/"+c.id("kept"), nil)
 	require.Equal(t, http.StatusAccepted, status)
@@ -307,7 +307,7 @@ func TestExpiredTokenIsRefusedAndReplaced(t *testing.T) {
 	eventually(t, func() bool {
 		b, err := os.ReadFile(agentLog)
 		return err == nil && strings.Contains(string(b), "the gateway answered 410 bootstrap_token_expired")
-	}, patience, 20*time.Millisecond, "the agent was told so, and that it is for good")
+	}, patience, 20*time.Millisecond, "the agent got the refusal, and that it is permanent")
 
 	s := c.awaitStatus("late", server.Active)
 	require.Equal(t, 2, s.Attempt)

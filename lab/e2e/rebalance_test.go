@@ -23,10 +23,10 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// TestServersAreFreed: tenants that are spread over servers come to live on few, as the plan says and
-// as an operator asks for it, although the worker dies before and after it has asked for a move;
-// the servers that are free are deleted. In `make test-deep` they are 100 servers of two regions, and a
-// server that gets tenants falls silent first, which stops it all until there is another plan.
+// TestServersAreFreed: tenants spread over servers are packed on few, according to the plan and on an operator's
+// request, although the worker dies before and after it has requested a move; the freed servers are deleted. In `make
+// test-deep` they are 100 servers of two regions, and a receiving server falls silent first, which stops everything
+// until there is another plan.
 func TestServersAreFreed(t *testing.T) {
 	t.Parallel()
 	all := deep.Times(1) > 1
@@ -89,7 +89,7 @@ func TestServersAreFreed(t *testing.T) {
 			c.start(name)
 		}
 	}
-	settle(spread) // each on a server of its own
+	settle(spread) // each on a separate server
 	require.Equal(t, len(regions)*spread, c.number(`SELECT count(*) FROM servers WHERE tenant_count = 1 AND role = 'app'`))
 	atMost(2)
 	settle(more)
@@ -113,7 +113,7 @@ func TestServersAreFreed(t *testing.T) {
 	require.InDelta(t, euros, *plan.Monthly, 0.005, "what the provider asks for them")
 	require.Positive(t, euros)
 	require.Equal(t, "EUR", deref(plan.Currency))
-	t.Logf("a plan of %d moves frees %d of %d servers, of which %d are needed", len(plan.Moves), len(plan.Frees), *plan.Servers, *plan.Needed)
+	t.Logf("a plan of %d moves frees %d of %d servers, %d of them needed", len(plan.Moves), len(plan.Frees), *plan.Servers, *plan.Needed)
 	require.GreaterOrEqual(t, len(plan.Frees), *plan.Servers-*plan.Needed-len(regions), "a server per region more than there must be, at most")
 	want := c.places()
 	for _, m := range plan.Moves {
@@ -178,8 +178,8 @@ func (c *cell) places() map[string]string {
 	return out
 }
 
-// packingPlan asks for a plan as an operator does. All hosts are this machine, so that what they measure says
-// nothing of their tenants: each tenant takes a twentieth, and no host says anything else meanwhile.
+// packingPlan requests a plan as an operator does. All hosts are this machine, so their measures are meaningless for
+// tenants: each tenant takes a twentieth, and no host reports anything else meanwhile.
 func (c *cell) packingPlan() (plan api.PackingPlan) {
 	c.t.Helper()
 	c.kill("agentgw")
@@ -222,8 +222,8 @@ func asJSON(v any) string {
 	return string(b)
 }
 
-// stopsForASilentServer carries a plan out whose first target says nothing any more: nothing else
-// begins, and servers on which somebody lives are open again.
+// stopsForASilentServer carries a plan out whose first target has fallen silent: no further move starts, and servers
+// with tenants are open again.
 func (c *cell) stopsForASilentServer(plan api.PackingPlan) {
 	c.t.Helper()
 	silent := plan.Moves[0].To
@@ -233,7 +233,7 @@ func (c *cell) stopsForASilentServer(plan api.PackingPlan) {
 	r = c.rebalanced(r, server.RebalanceStopped, 2*patience)
 	require.Equal(c.t, string(server.RebalanceServerSilent), deref(r.Reason))
 	require.Contains(c.t, deref(r.Message), silent)
-	require.Equal(c.t, 1, r.Moving, "what has begun goes on")
+	require.Equal(c.t, 1, r.Moving, "a started move continues")
 	require.Zero(c.t, c.number(`SELECT count(*) FROM servers WHERE role = 'app' AND cordoned_at IS NOT NULL AND tenant_count > 0`))
 	require.NoError(c.t, syscall.Kill(pid, syscall.SIGCONT))
 	eventually(c.t, func() bool {

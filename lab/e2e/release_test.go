@@ -63,11 +63,11 @@ type typist struct {
 	work         sync.WaitGroup
 	mu           sync.Mutex
 	taken        map[string]bool
-	order        []string // of those that were taken
+	order        []string // of accepted ones
 	sent, denied int
 }
 
-// mark is how many rows were sent so far: those that are sent later have larger numbers.
+// mark is the number of rows sent so far: later ones have larger numbers.
 func (w *typist) mark() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,9 +86,9 @@ func (w *typist) more(n int) {
 	eventually(w.t, func() bool { return count() >= want }, patience, 10*time.Millisecond)
 }
 
-// rewound stops writing to a site that was restored, and checks its rows: those that were taken
-// before the backup was asked for are there, as are those after the restore; those between
-// are not, and of those during the backup the first are there and none after a gap.
+// rewound stops writing to a restored site, and checks its rows: the ones accepted before the request for the backup
+// are there, and so are those after the restore; the ones between are not, and of the ones during the backup the first
+// are there and none after a gap.
 func (w *typist) rewound(c *cell, app, database string, before, after, asked, restored int) {
 	c.t.Helper()
 	close(w.stop)
@@ -204,10 +204,9 @@ func (w *typist) found(c *cell, app, database string) map[string]int {
 	return there
 }
 
-// TestRecordReleaseHistories rolls releases out over sites that are written to all the time: one with everybody
-// killed in the middle of its steps, one in which a tenant's migration fails, one of which
-// a site has the wrong version. Whoever went back has its rows, its image and its versions.
-// What runs is recorded with -record.
+// TestRecordReleaseHistories rolls releases out over sites under constant writes: one with every process killed in the
+// middle of its steps, one with a failing migration, one with a wrong version of a site. A rolled back site has its
+// rows, its image and its versions. The runs are recorded with -record.
 func TestRecordReleaseHistories(t *testing.T) {
 	t.Parallel()
 	all := rounds(t, 3, []string{
@@ -265,7 +264,7 @@ func TestRecordReleaseHistories(t *testing.T) {
 		c.post("/v1/releases/"+name+"/"+verb, nil, http.StatusAccepted, nil)
 	}
 
-	// Whoever dies at whatever step.
+	// Any process may die at any step.
 	for i, round := range all[1:] {
 		name := fmt.Sprintf("r0-%d", i)
 		create(name, fmt.Sprintf("frappe/erpnext:v15.5%d.0", i), nil)
@@ -293,7 +292,7 @@ func TestRecordReleaseHistories(t *testing.T) {
 	keepHistory(t, c, "release-done", server.ReleaseWorkflowID("r1"))
 	keepHistory(t, c, "bench-updated", server.BenchUpdateWorkflowID("r1", prego.ServerID(app)))
 
-	// The second site's migration fails, after it has changed the database, and whoever dies on the way back.
+	// The second site's migration fails, after it has changed the database, with deaths on the way back.
 	create("r2", "frappe/erpnext:v15.61.0", nil)
 	for i, round := range back {
 		c.inject(sim.Fault{Kind: "bench", Verb: "migrate", Action: "fail_after", Message: "a patch failed", Skip: 1, Times: 1})

@@ -15,9 +15,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// TestAServerIsResized: what has the disk for it gets another type and comes back, although the
-// worker dies in the middle; what has not stays as it is, and on. Then it gets its security updates, again
-// with a worker that dies in the middle.
+// TestAServerIsResized: a server with enough disk gets another type and comes back, although the worker dies on the
+// way; another one stays as it is, and on. Then it gets its security updates, again with a dying worker.
 func TestAServerIsResizedAndPatched(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "crash")
@@ -63,7 +62,7 @@ func TestAServerIsResizedAndPatched(t *testing.T) {
 	require.Equal(t, before, after, "it was not switched off for that")
 	require.Equal(t, 1, open())
 
-	// Its agent tells by itself what it lacks.
+	// Its agent reports missing updates by itself.
 	var srv api.Server
 	eventually(t, func() bool {
 		c.send(http.MethodGet, "/v1/servers/"+id, nil, http.StatusOK, &srv)
@@ -118,7 +117,7 @@ func TestAServerIsResizedAndPatched(t *testing.T) {
 	keepHistory(t, c, "maintenance-patch", server.MaintenanceWorkflowID(prego.ServerID(id)))
 	apt.unset("kernel")
 	require.Equal(t, "nothing to install, and no reboot is needed", deref(patch("done", "").Message))
-	require.Equal(t, before, after, "nobody is rebooted for nothing")
+	require.Equal(t, before, after, "no server is rebooted needlessly")
 
 	// Its fleet's own window does the same by itself, and is remembered.
 	c.exec(`UPDATE server_maintenances SET created_at = created_at - interval '1 hour'`)

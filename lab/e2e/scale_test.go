@@ -31,7 +31,7 @@ var (
 	scaleArrivals = flag.Int("arrivals", 200, "tenants that arrive, at 200 a minute")
 	scaleFleet    = flag.Int("fleet", 1000, "servers of the fleet that is replaced")
 	scaleSizes    = flag.Int("sizes", 2, "smaller databases before it: 2, 1 or 0")
-	scaleReport   = flag.String("report", "", "the file to which the report is written; it is printed in any case")
+	scaleReport   = flag.String("report", "", "the file of the report; it is printed in any case")
 )
 
 // TestScale prints what a large installation costs: tenants that arrive in databases of
@@ -97,7 +97,7 @@ func scaleCell(t *testing.T, n, arrivals int) (*cell, *agentClients) {
 	_, err := c.pool.Exec(context.Background(), `UPDATE capacity_defaults SET tenant_capacity = 100000`)
 	require.NoError(t, err)
 	c.org("acme", "")
-	// No pool is ever low: those of the filled servers can't be refilled.
+	// No pool is ever low: pools of the filled servers can't be refilled.
 	for plan, target := range map[string]int{"trial": 0, "business": 0, "starter": poolSites} {
 		c.send(http.MethodPut, "/v1/site-pool-policies/"+plan, map[string]int{"low_watermark": 0, "target": target, "slo_seconds": 600}, http.StatusOK, nil)
 	}
@@ -275,7 +275,7 @@ func startAgents(c *cell, clients *agentClients, n int) *beating {
 	}
 	_, err := c.pool.Exec(ctx, `UPDATE servers s SET agent_key_sha256 = a.key FROM unnest($1::text[], $2::bytea[]) a(id, key) WHERE server_id = a.id`, ids, keys)
 	require.NoError(c.t, err)
-	// The others are said to be well for as long as this takes.
+	// The others are reported healthy for as long as this takes.
 	_, err = c.pool.Exec(ctx, `UPDATE servers SET agent_last_heartbeat_at = now() + interval '2 hours' WHERE agent_key_sha256 IS NULL`)
 	require.NoError(c.t, err)
 	c.t.Logf("%d identities issued in %s", n, time.Since(began).Round(time.Second))
@@ -322,9 +322,8 @@ func (g *beating) latency() string {
 	return fmt.Sprintf("%d beats, %d failed, %s", len(g.took), g.failed.Load(), g.took)
 }
 
-// loseRegion silences all servers of a region, a third of the fleet, while tenants go on
-// arriving in another. That many at once look like a broken gateway: nothing is marked
-// failed, and an operator is alerted (direct-provisioning §5).
+// loseRegion silences all servers of a region, a third of the fleet, while tenants keep arriving in another. So many
+// together look like a broken gateway: nothing is marked failed, and an operator is alerted (direct-provisioning §5).
 func loseRegion(c *cell, r *report, agents *beating) {
 	c.t.Helper()
 	lost := c.number(`SELECT count(*) FROM servers WHERE region = 'us'`)
@@ -362,8 +361,8 @@ func loseRegion(c *cell, r *report, agents *beating) {
 	require.NoError(c.t, err)
 }
 
-// replaceFleet makes a fleet and replaces every server of it. What it has at most while
-// that goes on is the size that was asked for: a fleet's limit bounds that, too.
+// replaceFleet creates a fleet and replaces every server of it. Meanwhile it has at most the requested size: a fleet's
+// limit also bounds that.
 func replaceFleet(c *cell, r *report) {
 	c.t.Helper()
 	surge := max(*scaleFleet/10, 1)
@@ -374,7 +373,7 @@ func replaceFleet(c *cell, r *report) {
 	made := time.Since(began)
 	r.printf("a fleet of %d servers made in %s: %.1f servers/s", size, made.Round(time.Second), float64(size)/made.Seconds())
 	require.Equal(c.t, size, c.number(`SELECT count(*) FROM servers WHERE fleet_id = 'many' AND status = 'active'`))
-	// Only servers that are not as the fleet's spec says are replaced.
+	// Only servers that differ from the fleet's spec are replaced.
 	c.send(http.MethodPatch, "/v1/fleets/many", map[string]any{"spec": map[string]any{"tags": []string{"stack:next"}}}, http.StatusOK, nil)
 	began = time.Now()
 	c.awaitLong("many", c.act("many", "CLUSTER_REPLACE", map[string]any{"max_surge": surge}).Seq)

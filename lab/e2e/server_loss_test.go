@@ -57,9 +57,8 @@ func (c *cell) backAgain(id string, state tenant.State) api.Tenant {
 	})
 }
 
-// TestTenantsOfALostServerComeBack: a host is destroyed without warning. Its tenants are back
-// elsewhere, from what the storage has, and say how much is lost; the one that was suspended is
-// so again, the one without a backup says that there is none.
+// TestTenantsOfALostServerComeBack: a host is destroyed without warning. Its tenants are back elsewhere, from the
+// storage, and state their losses; a suspended one is suspended again, and one without a backup reports that.
 func TestTenantsOfALostServerComeBack(t *testing.T) {
 	t.Parallel()
 	s := s3test.Start(t)
@@ -124,7 +123,7 @@ func TestTenantsOfALostServerComeBack(t *testing.T) {
 	require.Equal(t, 3, c.number(`SELECT count(*) FROM org_events WHERE type = 'tenant.server_lost' AND org_id = 'acme'`))
 	c.counted()
 
-	// What is there serves on: the next backup is of the new place.
+	// The site keeps serving: the next backup is of the new place.
 	again := c.backedUp(ids["alpha"])
 	require.Equal(t, c.id("app2"), again.ServerId)
 	c.ask(ids["beta"], "resume")
@@ -139,9 +138,9 @@ func TestTenantsOfALostServerComeBack(t *testing.T) {
 	require.Zero(t, c.number(`SELECT count(*) FROM tenant_losses WHERE cleared_at IS NULL`))
 }
 
-// TestAServerIsDeclaredLost: one that hangs, on an operator's word, while nobody is restored by
-// policy; then its tenant at one command, while everybody who takes part is killed at each step.
-// It has the rows of its backup, once, is in one place, and can be written to.
+// TestAServerIsDeclaredLost: a hanging server, on an operator's word, without automatic restores; then its tenant by
+// one command, while every participant is killed at each step. It has the rows of its backup, once, is in one place,
+// and accepts writes.
 func TestAServerIsDeclaredLost(t *testing.T) {
 	t.Parallel()
 	all := rounds(t, 3, []string{
@@ -196,8 +195,8 @@ func TestAServerIsDeclaredLost(t *testing.T) {
 	m.settled()
 }
 
-// TestASiteIsCopied: into a tenant of its own, from a backup, while the other serves. No mail
-// leaves the copy before it is unmuted.
+// TestASiteIsCopied: into a separate tenant, from a backup, while the other serves. No mail leaves the copy before it
+// is unmuted.
 func TestASiteIsCopied(t *testing.T) {
 	t.Parallel()
 	s := s3test.Start(t)
@@ -228,14 +227,14 @@ func TestASiteIsCopied(t *testing.T) {
 	c.settledTenant(a.TenantId, tenant.Suspended)
 	c.ask(a.TenantId, "resume")
 	c.settledTenant(a.TenantId, tenant.Active)
-	require.Equal(t, "1", c.siteConfig(app, "copy.sites.test", "mute_emails"), "until it is told otherwise")
+	require.Equal(t, "1", c.siteConfig(app, "copy.sites.test", "mute_emails"), "until it is unmuted")
 	c.post("/v1/tenants/"+a.TenantId+"/unmute", nil, http.StatusOK, nil)
 	require.Nil(t, c.settledTenant(a.TenantId, tenant.Active).Muted)
 	for _, key := range []string{"mute_emails", "pause_scheduler"} {
 		require.Empty(t, c.siteConfig(app, "copy.sites.test", key))
 	}
 
-	// A backup with an error in it makes no tenant: it fails, says so, and leaves nothing.
+	// A faulty backup makes no tenant: it fails, reports this, and leaves nothing.
 	change(t, s, b)
 	c.post("/v1/tenants/"+id+"/clones", map[string]string{"slug": "bad"}, http.StatusAccepted, &a)
 	bad := c.failedTenant(a.TenantId, prego.ReasonFailedRestore)

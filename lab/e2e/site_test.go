@@ -64,7 +64,7 @@ func (c *cell) siteConfig(server, site, key string) string {
 	return fmt.Sprint(v)
 }
 
-// maintenance is whether a site is in maintenance, as its configuration says.
+// maintenance is whether a site is in maintenance, according to its configuration.
 func (c *cell) maintenance(server, site string) string {
 	c.t.Helper()
 	if v := c.siteConfig(server, site, "maintenance_mode"); v == "1" || v == "true" {
@@ -73,7 +73,7 @@ func (c *cell) maintenance(server, site string) string {
 	return "off"
 }
 
-// databaseServer is where a database of one of an app server's sites is: there, or on a shard.
+// databaseServer is the server of a site's database: the app server itself, or a shard.
 func (c *cell) databaseServer(app, database string) (server string) {
 	c.t.Helper()
 	c.query(&server, `SELECT COALESCE((SELECT d.server_id FROM tenant_allocations a JOIN db_shards d ON d.shard_id = a.db_shard_id
@@ -102,7 +102,7 @@ func (c *cell) hostDB(app, database string) *sql.DB {
 func (c *cell) openDB(user, password, socket string) *sql.DB {
 	c.t.Helper()
 	cfg := mysql.NewConfig()
-	// Paths of sockets are short (unix(7)), those of a test's directories are not.
+	// Paths of sockets are short (unix(7)), a test's directories are not.
 	dir, err := os.Open(filepath.Dir(socket))
 	require.NoError(c.t, err)
 	c.t.Cleanup(func() { _ = dir.Close() })
@@ -192,7 +192,7 @@ func (w *web) ask(site, path, session string, fields ...string) (status int, bod
 	return resp.StatusCode, string(b), cookie
 }
 
-// login logs somebody in.
+// login logs a user in.
 func (w *web) login(site, user, password string) (status int, session string) {
 	w.c.t.Helper()
 	status, _, session = w.ask(site, "/api/method/login", "", "usr="+url.QueryEscape(user), "pwd="+url.QueryEscape(password))
@@ -329,7 +329,7 @@ func TestASiteFromItsFirstPageToNothing(t *testing.T) {
 	require.Equal(t, "succeeded", string(j.Status), deref(j.Message))
 	require.Equal(t, "2", w.rows(site), "the site serves what the snapshot has")
 	require.True(t, c.scheduler(app, database))
-	require.Empty(t, named(t, sites, j.JobId), "what was kept before the restore is gone")
+	require.Empty(t, named(t, sites, j.JobId), "the copy from before the restore is gone")
 	c.send(http.MethodDelete, of+"/snapshots/"+s.SnapshotId, nil, http.StatusNoContent, nil)
 	eventually(t, func() bool { return len(named(t, sites, s.SnapshotId)) == 0 }, patience, 50*time.Millisecond, "a deleted snapshot's files go")
 
@@ -393,8 +393,8 @@ func TestASiteFromItsFirstPageToNothing(t *testing.T) {
 
 var backedUp = regexp.MustCompile(`([^ ]+-database\.sql\.gz) \((\d+) bytes\)`)
 
-// lastBackup checks that a terminated tenant's last backup is where its timeline says, as
-// large as it says, and holds a text that was in the site.
+// lastBackup checks that a terminated tenant's last backup has its timeline's path and size, and holds a text of the
+// site.
 func (c *cell) lastBackup(tn api.Tenant, app, holds string) {
 	c.t.Helper()
 	for _, e := range tn.Timeline {
@@ -441,7 +441,7 @@ func (c *cell) nowhere(tenantID prego.TenantID, secrets map[string]string) {
 	c.t.Helper()
 	dump, err := exec.Command(pgDump(c.t), "--inserts", c.url).Output()
 	require.NoError(c.t, err)
-	require.Contains(c.t, string(dump), "set-admin-password", "the audit is among what is searched")
+	require.Contains(c.t, string(dump), "set-admin-password", "the search covers the audit")
 	places := map[string]string{"database": string(dump)}
 	for _, name := range []string{"worker", "api", "agentgw"} {
 		b, err := os.ReadFile(c.logFile(name))
@@ -455,7 +455,7 @@ func (c *cell) nowhere(tenantID prego.TenantID, secrets map[string]string) {
 		places["histories"] += run.GetWorkflowId() + "\n"
 	}
 	for _, id := range []string{tenant.ProvisionWorkflowID(tenantID), "restore/", "snapshot/"} {
-		require.Contains(c.t, places["histories"], id, "what is searched")
+		require.Contains(c.t, places["histories"], id, "the search covers histories")
 	}
 	for what, secret := range secrets {
 		require.NotEmpty(c.t, secret, what)

@@ -4,9 +4,9 @@ package e2e
 
 import "github.com/prego/prego/lab/soak"
 
-// What grows by design, and by how much per unit of work. Everything else is to be flat.
+// Series that grow by design, and by how much per unit of work. Everything else must be flat.
 
-// ofLogs are the processes' logs, which somebody else rotates.
+// ofLogs are the processes' logs, which another program rotates.
 var ofLogs = map[string]soak.Limit{
 	"api":     {Slope: 64 << 10, Per: "tenant", Least: 1 << 20},
 	"worker":  {Slope: 8 << 10, Per: "tenant", Least: 1 << 20},
@@ -16,12 +16,11 @@ var ofLogs = map[string]soak.Limit{
 // ofDatabase is what the tables below take, with their indexes.
 var ofDatabase = soak.Limit{Slope: 100 << 10, Per: "tenant", Least: 4 << 20}
 
-// ofTemporal are the histories of runs that have ended, which it keeps for as long as its
-// namespace says: for a day here.
+// ofTemporal are the histories of ended runs, which it keeps for its namespace's retention: a day here.
 var ofTemporal = soak.Limit{Slope: 512 << 10, Per: "tenant", Least: 4 << 20}
 
-// ofResults are the results that a host keeps to recognize a command that is repeated, at
-// most as many as agent/exec/results.go says.
+// ofResults are the results that a host keeps to recognize a repeated command, at most the number in
+// agent/exec/results.go.
 var ofResults = soak.Limit{Slope: 16, Per: "tenant", Least: 20}
 
 // kept are the tables whose rows stay forever (docs/operations.md, what is kept).
@@ -33,7 +32,7 @@ var kept = map[string]soak.Limit{
 	"decision_inputs": per("tenant", 4),
 	// Of tenants that a look for turns met, also when they are purged.
 	"backup_turns": per("tenant", 1.3),
-	// The last backup of each tenant, and those that are asked for, a quarter as many; resources are these, and what servers had.
+	// The last backup of each tenant, and requested ones, a quarter as many; resources are these, and the servers'.
 	"backups": per("tenant", 1.6), "resources": per("tenant", 2.2),
 	"servers": per("server", 1.3), "redis_pools": per("server", 1.3), "server_bootstrap_tokens": per("server", 1.3),
 	"tenant_moves": per("move", 1.3), "rollouts": per("deploy", 1.3),

@@ -24,8 +24,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// load is who uses the installation: a handful of actors, each of which does one thing at
-// its own steady pace, so that a run of any length does the same in each minute.
+// load are the users of the installation: a handful of actors, each doing one thing at a steady pace, so that a run of
+// any length does the same in each minute.
 type load struct {
 	*public
 	residents []string // tenants that stay
@@ -187,7 +187,7 @@ func (l *load) tenantLife(ctx context.Context, n int) error {
 			if t.State == "failed" {
 				return false, fmt.Errorf("failed: %s %s", deref(t.StatusReason), deref(t.StatusMessage))
 			}
-			purged := t.State == "data_purged" // its row comes to rest at once
+			purged := t.State == "data_purged" // its row comes to rest immediately
 			return t.State == state && (t.ConvergedState == string(state) || purged), nil
 		})
 		return err
@@ -213,7 +213,7 @@ func (l *load) tenantLife(ctx context.Context, n int) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if err != nil { // what failed is ended, too, or it would pile up
+	if err != nil { // failed ones are also ended, or they would pile up
 		return errors.Join(err, l.ask(ctx, l.operator, http.MethodPost, path+"/terminate", map[string]string{"reason": "soak"}, http.StatusAccepted, nil))
 	}
 	for _, step := range []struct {

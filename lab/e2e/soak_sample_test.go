@@ -132,7 +132,7 @@ func mib(perHour, least float64) soak.Limit {
 	return soak.Limit{Slope: perHour * mb, Least: least * mb}
 }
 
-// Limits of processes. A leak of one of these a minute, and of a hundred KiB a minute, is above.
+// Limits of processes. A leak of one goroutine a minute, or of a hundred KiB a minute, is above.
 var (
 	ofGoroutines = soak.Limit{Slope: 20, Least: 5}
 	ofFiles      = soak.Limit{Slope: 20, Least: 5}
@@ -285,8 +285,7 @@ func (m *sampler) disk() error {
 	return nil
 }
 
-// usage is what a directory occupies but for one below it, and its files. What is deleted
-// meanwhile is left out.
+// usage is the size of a directory without one below it, and its files. Files deleted meanwhile are left out.
 func usage(dir, without string) (bytes, files float64) {
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

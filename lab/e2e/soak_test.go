@@ -25,17 +25,17 @@ import (
 )
 
 var (
-	soakFor    = flag.Duration("for", 30*time.Minute, "how long the load goes on")
-	soakReport = flag.String("soak-report", "", "the file to which the report is written; it is printed in any case")
-	soakSeries = flag.String("soak-series", "", "the file to which all measurements are written, as JSON")
+	soakFor    = flag.Duration("for", 30*time.Minute, "how long the load runs")
+	soakReport = flag.String("soak-report", "", "the file of the report; it is printed in any case")
+	soakSeries = flag.String("soak-series", "", "the file of all measurements, as JSON")
 )
 
 func init() { //nolint:gochecknoinits // main_test.go builds and starts before any test
-	strip = "" // the agent's symbols say where it counts its goroutines
+	strip = "" // the agent's symbols show where it counts its goroutines
 }
 
-// soakVars are the settings of an installation in which everything that repeats does so in
-// half an hour: agents renew tokens and certificates, data is purged, rows get old.
+// soakVars are the settings of an installation that repeats everything within half an hour: agents renew tokens and
+// certificates, data is purged, rows get old.
 func soakVars(s *s3test.Server) map[string]string {
 	return backupVars(s, groupVars(map[string]string{
 		"PREGO_LOG_LEVEL": "info", "PREGO_PACE": "0.1", "PREGO_AGENTGW_HEARTBEAT": "5s", "PREGO_AGENTGW_CERT_TTL": "20m", "PREGO_RECONCILE_EVERY": "1m",
@@ -138,7 +138,7 @@ func (l *load) age(ctx context.Context) error {
 	return nil
 }
 
-// finish waits until what was begun has ended.
+// finish waits until started work has ended.
 func (l *load) finish() {
 	l.t.Helper()
 	var open []string

@@ -37,7 +37,7 @@ func startLateURLs(t testing.TB, s *s3test.Server) *lateURLs {
 	require.NoError(t, err)
 	l := &lateURLs{store: s}
 	proxy := httputil.NewSingleHostReverseProxy(to)
-	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) } // as if nobody listened
+	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) } // as without a listener
 	l.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Has("X-Amz-Signature") && l.late.Add(-1) >= 0 {
 			l.age(r)
@@ -73,7 +73,7 @@ func (l *lateURLs) age(r *http.Request) {
 	r.URL.RawQuery = query + "&X-Amz-Signature=" + hex.EncodeToString(key)
 }
 
-// smallDisk mounts a file system of so many bytes over a directory, until it is told to go.
+// smallDisk mounts a file system of so many bytes over a directory, until it is released.
 func smallDisk(t testing.TB, at string, bytes int) (gone func()) {
 	t.Helper()
 	need.Root(t, "it mounts a small file system")

@@ -24,9 +24,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// bareTenantWorkflow does what the run of a tenant does that is placed at once, with steps
-// that do nothing: it reads its row and places the tenant (a local activity), and builds its
-// site and makes it active (an activity).
+// bareTenantWorkflow does the steps of the run of an immediately placed tenant, with empty steps: it reads its row and
+// places the tenant (a local activity), and builds its site and activates it (an activity).
 func bareTenantWorkflow(ctx workflow.Context) error {
 	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: time.Minute})
 	if err := workflow.ExecuteLocalActivity(local, noop).Get(ctx, nil); err != nil {

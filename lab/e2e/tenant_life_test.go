@@ -115,7 +115,7 @@ func TestASiteThatFailsIsLeftForAnother(t *testing.T) {
 	c.counted()
 }
 
-// TestAFailedTenantLeavesNothing fails at every step for good, and then retries.
+// TestAFailedTenantLeavesNothing fails at every step permanently, and then retries.
 func TestAFailedTenantLeavesNothing(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: sharedVars()})
@@ -142,7 +142,7 @@ func TestAFailedTenantLeavesNothing(t *testing.T) {
 		require.Len(t, c.hostSites(prego.ServerID(app)), 3+active)
 		c.counted()
 
-		c.ask(id, "retry") // what was wrong is mended
+		c.ask(id, "retry") // the fault is fixed
 		tn = c.settledTenant(id, tenant.Active)
 		require.Equal(t, 2, tn.Generation)
 		c.counted()
@@ -168,8 +168,7 @@ func TestRefillGivesUp(t *testing.T) {
 	require.Empty(t, c.hostSites(prego.ServerID(app)))
 }
 
-// TestTheFleetGrowsAheadOfNeed passes the threshold of capacity used: a server is
-// added before anybody waits.
+// TestTheFleetGrowsAheadOfNeed passes the threshold of capacity used: a server is added before any tenant waits.
 func TestTheFleetGrowsAheadOfNeed(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: tenantVars(map[string]string{"PREGO_SHARED_PLACEMENT_LEGACY": "1", "PLACEMENT_MAX_TENANTS_PER_NODE": "2"})})
@@ -204,7 +203,7 @@ func TestServersWithTenantsAreKept(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, status, "%s", body)
 	c.awaitStatus("app", server.Terminated)
 	require.Zero(t, c.number(`SELECT count(*) FROM site_pool WHERE state = 'available'`))
-	// It is lost with its server, and what is left of it can be ended.
+	// It is lost with its server, and its remains can be terminated.
 	c.failedTenant(id, prego.ReasonServerLost)
 	c.ask(id, "terminate")
 	c.settledTenant(id, tenant.Terminated)
@@ -214,7 +213,7 @@ func TestServersWithTenantsAreKept(t *testing.T) {
 	c.settled()
 }
 
-// benchHit tells that a fault of bench has happened.
+// benchHit reports that a fault of bench has happened.
 func (c *cell) benchHit() bool {
 	for _, f := range c.sim.Faults() {
 		if f.Kind == "bench" && f.Hits > 0 {
@@ -286,7 +285,7 @@ func TestCancelAtEveryStep(t *testing.T) {
 					m["apps"] = tc.apps
 				}
 			})
-			c.awaitTenant(id, "where it is to be cancelled", func(tn api.Tenant) bool { return tc.standing(c, tn) })
+			c.awaitTenant(id, "at its point of cancellation", func(tn api.Tenant) bool { return tc.standing(c, tn) })
 			c.ask(id, "cancel")
 			tn := c.awaitTenant(id, "failed", func(tn api.Tenant) bool { return tn.State == "failed" })
 			require.Equal(t, "cancelled", deref(tn.StatusReason), deref(tn.StatusMessage))
@@ -294,7 +293,7 @@ func TestCancelAtEveryStep(t *testing.T) {
 			require.Zero(t, c.number(`SELECT COALESCE(sum(tenant_count), 0) FROM servers`))
 			require.Zero(t, c.number(`SELECT count(*) FROM site_pool WHERE tenant_id IS NOT NULL`))
 			c.counted()
-			require.Never(t, func() bool { // also what was under way on the host brings nothing back
+			require.Never(t, func() bool { // unfinished work on the host also brings nothing back
 				for _, h := range c.sim.Hosts() {
 					sites, err := sim.HostSites(h.Root)
 					for _, s := range sites {

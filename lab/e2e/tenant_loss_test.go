@@ -36,8 +36,8 @@ func (c *cell) ownServersGone(id string) {
 	}, patience, 50*time.Millisecond)
 }
 
-// TestACancelWhoseRunIsLostLeavesNoServer cancels a tenant whose server is being made by a
-// run of its own, when the tenant's run is lost, and when the sweep has started another.
+// TestACancelWhoseRunIsLostLeavesNoServer cancels a tenant whose server is created by a separate run, when the tenant's
+// run is lost, and when the sweep has started another.
 func TestACancelWhoseRunIsLostLeavesNoServer(t *testing.T) {
 	t.Parallel()
 	for name, found := range map[string]bool{"lost": false, "lost and found": true} {
@@ -61,8 +61,8 @@ func TestACancelWhoseRunIsLostLeavesNoServer(t *testing.T) {
 	}
 }
 
-// TestASiteThatFailsOnTheTenantsOwnServer: the server goes, and another is made. When
-// that one fails, too, the tenant says that it was the site.
+// TestASiteThatFailsOnTheTenantsOwnServer: the server goes, and another is created. When that one also fails, the
+// tenant reports the site as the cause.
 func TestASiteThatFailsOnTheTenantsOwnServer(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: tenantVars(nil)})

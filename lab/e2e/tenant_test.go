@@ -74,7 +74,7 @@ func (c *cell) getTenant(id string) api.Tenant {
 	return t
 }
 
-// awaitTenant polls a tenant until ok says so.
+// awaitTenant polls a tenant until ok returns true.
 func (c *cell) awaitTenant(id, what string, ok func(api.Tenant) bool) api.Tenant {
 	c.t.Helper()
 	return await(c.t, fmt.Sprintf("tenant %s never was %s", id, what), func() api.Tenant { return c.getTenant(id) }, ok)
@@ -233,7 +233,7 @@ func TestEmptyPools(t *testing.T) {
 			c.org("acme", "")
 			app := c.sharedFleet(0)
 			if mode == "hold" {
-				c.policies(0, 1) // filled when somebody asks
+				c.policies(0, 1) // filled on request
 			}
 			id := c.tenant("alpha", prego.PlanStarter, nil)
 			if mode == "hold" {
@@ -322,8 +322,7 @@ func TestManyTenantsMakeOneScaleOut(t *testing.T) {
 	c.settled()
 }
 
-// TestEnterpriseIsAlone gives an enterprise tenant an empty server, shard and pool,
-// on which nobody else lands.
+// TestEnterpriseIsAlone gives an enterprise tenant an empty server, shard and pool, which no other tenant gets.
 func TestEnterpriseIsAlone(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: sharedVars()})

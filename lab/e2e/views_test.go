@@ -22,7 +22,7 @@ import (
 	"github.com/prego/prego/workflows"
 )
 
-// views reads the queries that operators are told to save.
+// views reads the queries that the documentation tells operators to save.
 func views(t *testing.T) map[string]string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(repo, "docs", "operations.md"))
@@ -50,8 +50,8 @@ func (c *cell) runsOf(query string) (ids []string) {
 	return ids
 }
 
-// TestViewsOfTemporal has one of each: a server that failed, one that waits, a tenant that
-// waits, and periodic work. Each documented query finds what it is for, and nothing else.
+// TestViewsOfTemporal has one of each: a failed server, a waiting server, a waiting tenant, and periodic work. Each
+// documented query finds its purpose, and nothing else.
 func TestViewsOfTemporal(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: sharedVars()})
@@ -106,7 +106,7 @@ func TestViewsOfTemporal(t *testing.T) {
 		t.Logf("%s: %v", view, got)
 	}
 
-	// Nobody says any more that it waits when it doesn't.
+	// No run claims to wait any more when it doesn't.
 	c.sim.SetStock("*", "*", true)
 	c.settledTenant(id, tenant.Active)
 	c.awaitStatus("waits", server.Active)

@@ -65,7 +65,7 @@ func (b *volumeBackups) backup(t *testing.T) (out api.VolumeBackup) {
 	return out
 }
 
-// restore restores the volume, while the worker dies at a point, if any, and says why if it fails.
+// restore restores the volume, with a death of the worker at a point, if any, and returns why if it fails.
 func (b *volumeBackups) restore(t *testing.T, backup string, want workload.RestoreStatus, point string) prego.Reason {
 	t.Helper()
 	var r api.VolumeRestore
@@ -87,8 +87,8 @@ func (b *volumeBackups) restore(t *testing.T, backup string, want workload.Resto
 	return prego.Reason(deref(r.Reason))
 }
 
-// drilledWhoeverDies backs the volume up for the first time, whereupon the backup is drilled by schedule,
-// and again on request in each further round, while somebody dies in the middle of it.
+// drilledWhoeverDies backs the volume up for the first time, whereupon the backup is drilled by schedule, and again on
+// request in each further round, with deaths on the way.
 func (b *volumeBackups) drilledWhoeverDies(t *testing.T) (first api.VolumeBackup) {
 	t.Helper()
 	m := &mortals{cell: b.c, crash: b.crash, s3: b.store}

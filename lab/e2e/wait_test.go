@@ -10,8 +10,8 @@ import (
 
 const patience = 90 * time.Second
 
-// asked asks until the answer is yes, for a while, and reports whether it was. The pauses grow from
-// the first to three times as much: whoever asks takes time from those who are to answer.
+// asked polls until the answer is yes, for a while, and reports whether it was. The pauses grow from the first to three
+// times as much: polling takes time from the polled processes.
 func asked(ok func() bool, wait, first time.Duration) bool {
 	deadline := time.Now().Add(wait)
 	for pause := first; ; pause = min(pause+pause/8, 3*first) {
@@ -26,8 +26,8 @@ func asked(ok func() bool, wait, first time.Duration) bool {
 	}
 }
 
-// eventually fails a test unless ok says so in time. It waits before it asks: what was requested a moment ago
-// may not have begun. The condition runs on the test's own goroutine, so it may fail the test.
+// eventually fails a test unless ok returns true in time. It waits before it polls: a new request may not have started.
+// The condition runs on the test's own goroutine, so it may fail the test.
 func eventually(t testing.TB, ok func() bool, wait, first time.Duration, msgAndArgs ...any) {
 	t.Helper()
 	time.Sleep(first)
@@ -36,7 +36,7 @@ func eventually(t testing.TB, ok func() bool, wait, first time.Duration, msgAndA
 	}
 }
 
-// await looks at something until ok says so of it, and returns it.
+// await polls something until it satisfies ok, and returns it.
 func await[T any](t testing.TB, what string, look func() T, ok func(T) bool) (got T) {
 	t.Helper()
 	if !asked(func() bool { got = look(); return ok(got) }, patience, 50*time.Millisecond) {
