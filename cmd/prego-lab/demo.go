@@ -35,9 +35,8 @@ func newDemo(ctx context.Context, out io.Writer, c *cli.Client) *demo {
 	return &demo{ctx: ctx, c: c, out: &lockedWriter{w: out}, suffix: time.Now().UTC().Format("150405")}
 }
 
-// play provisions one server of each role, a tenant of each plan and a fleet over three
-// regions. Then it runs process groups, some of which are refused. standIn is the image
-// available on hosts with real engines, "" if engines are simulated.
+// play provisions one server of each role, a tenant of each plan and a fleet over three regions. Then it runs process
+// groups, with some refusals. standIn is the image available on hosts with real engines, "" if engines are simulated.
 func (d *demo) play(standIn string) error {
 	return d.steps(
 		func() error {
@@ -45,17 +44,17 @@ func (d *demo) play(standIn string) error {
 				"server create redis-pool-us-@ --role redis-pool --region us --watch", "server create node-eu-@ --role node --region eu --tag demo --watch", "server create edge-eu-@ --role edge --region eu --watch")
 		},
 		func() error {
-			return d.run("A warm server, which the next tenant of its plan claims at once:", "org set acme --tier enterprise -q", "org set corp --tier enterprise -q", "pool warm set eu starter 1")
+			return d.run("A warm server, which the next tenant of its plan claims immediately:", "org set acme --tier enterprise -q", "org set corp --tier enterprise -q", "pool warm set eu starter 1")
 		},
 		d.warm,
 		func() error {
-			return d.atOnce("A tenant of each plan: trial shares a server, starter claims the warm one, the others get one of their own:",
+			return d.atOnce("A tenant of each plan: trial shares a server, starter claims the warm one, the others get dedicated ones:",
 				"tenant create trial-@ --org acme --region eu --plan trial --policy shared --watch", "tenant create starter-@ --org acme --region eu --plan starter --apps erpnext --watch",
 				"tenant create business-@ --org corp --region eu --plan business --residency DE --watch", "tenant create enterprise-@ --org corp --region eu --plan enterprise --watch")
 		},
 		func() error { return d.openSites("trial", "starter", "business", "enterprise") },
 		d.move,
-		func() error { return d.run("Where one of them is, and why:", "tenant show business-@") },
+		func() error { return d.run("The place of one, and why:", "tenant show business-@") },
 		d.fleet,
 		func() error { return d.workloads(standIn) },
 	)
@@ -118,14 +117,14 @@ func (d *demo) move() error {
 	return err
 }
 
-// asked is what came of asking for a page without a pause.
+// asked is the result of requesting a page without a pause.
 type asked struct {
 	requests, failed int
 	gap              time.Duration // the longest between two answers
 	why              string        // the first one failed
 }
 
-// askAgainAndAgain asks for a page until it is told to stop.
+// askAgainAndAgain requests a page until it is stopped.
 func askAgainAndAgain(ctx context.Context, client *http.Client, address string) (stop func() asked) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan asked, 1)

@@ -98,13 +98,13 @@ type stack struct {
 	f     devFlags
 	dir   string
 	self  string // this program
-	prego string // the one that it runs
+	prego string // the binary that it runs
 	env   []string
 	out   io.Writer
 	sites devSites
 	// storage is the program of the object storage, "" if it is not here or hosts are no processes.
 	storage string
-	died    chan *devstack.Process // whoever is not started again
+	died    chan *devstack.Process // processes that are not restarted
 
 	mu       sync.Mutex
 	procs    []*devstack.Process
@@ -160,7 +160,7 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 		return err
 	}
 	if f.cloud == "sim" {
-		fmt.Fprintf(out, "Cloud        http://127.0.0.1:%d/v1 (simulated; what is billed: http://127.0.0.1:%d/_sim/ledger?open=true)\n", f.simPort, f.simPort)
+		fmt.Fprintf(out, "Cloud        http://127.0.0.1:%d/v1 (simulated; its bill: http://127.0.0.1:%d/_sim/ledger?open=true)\n", f.simPort, f.simPort)
 	}
 	if s.sites.missing == "" {
 		fmt.Fprintf(out, "DNS          %s (simulated: %s)\nSites        https://SLUG.sites.%s, with the roots in %s\n", s.sites.dns, devZone, devZone, s.sites.roots)
@@ -271,16 +271,14 @@ func (s *stack) keep(p *devstack.Process) {
 }
 
 const (
-	// restarts bounds how often one of our own processes is started again: one that dies as
-	// soon as it has started would go on for ever.
+	// restarts bounds the restarts of one of our own processes: a process that dies right after its start would restart
+	// forever.
 	restarts = 20
-	// restartAfter is a moment in which it is seen that everything stops: Ctrl-C reaches
-	// children and parent at once.
+	// restartAfter gives time to notice that everything stops: Ctrl-C reaches children and parent together.
 	restartAfter = time.Second
 )
 
-// keepUp is keep for one of our own processes, which is started again when it dies, as in
-// production.
+// keepUp is keep for our own processes, which are restarted when they die, as in production.
 func (s *stack) keepUp(out io.Writer, p *devstack.Process) {
 	s.mu.Lock()
 	at := len(s.procs)
@@ -326,7 +324,7 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 	began := time.Now()
 	say := func(what string) { fmt.Fprintf(out, "%8.2fs  %s\n", time.Since(began).Seconds(), what) }
 	url := os.Getenv("DATABASE_URL")
-	// What is started with this process's environment, as databases are, uses no secret of it.
+	// Programs that get this process's environment, such as databases, use no secret of it.
 	s.env = os.Environ()
 	for _, k := range config.Secrets() {
 		if err := errors.Join(os.Unsetenv(k), os.Unsetenv(k+"_FILE")); err != nil {

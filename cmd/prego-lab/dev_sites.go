@@ -31,7 +31,7 @@ import (
 // an authority for their certificates.
 type devSites struct {
 	caddy, haproxy, pebble string
-	missing                string // what is not there and how to get it, "" if all is
+	missing                string // the missing programs and how to get them, "" if none
 	roots                  string // file with the roots of the authority
 	dns                    string // address and port of the cloud's DNS
 }
@@ -57,7 +57,7 @@ func (s *stack) findSites() {
 		}
 	}
 	for _, port := range []string{"80", "443"} {
-		l, err := net.Listen("tcp", "127.0.0.1:"+port) //nolint:noctx // closed at once
+		l, err := net.Listen("tcp", "127.0.0.1:"+port) //nolint:noctx // closed immediately
 		switch {
 		case err == nil:
 			_ = l.Close()
@@ -84,8 +84,8 @@ func findProgram(name string, dirs []string) string {
 	return ""
 }
 
-// startAuthority starts Pebble, whose roots are new each time: those of earlier starts stay
-// in the file, for the certificates that are kept.
+// startAuthority starts Pebble, whose roots are new each time: earlier roots stay in the file, for the kept
+// certificates.
 func (s *stack) startAuthority(ctx context.Context) error {
 	p, err := devstack.StartPebble(ctx, devstack.PebbleConfig{
 		Program: s.sites.pebble, Dir: filepath.Join(s.dir, "pebble"), LogFile: s.log("pebble"), HTTPPort: 80, DNS: s.sites.dns,
@@ -134,8 +134,7 @@ func (d devSites) resolver() *net.Resolver {
 	}}
 }
 
-// visitor is somebody outside: names are looked up in the cloud's DNS, and chains lead to
-// one of the authority's roots.
+// visitor is an outside client: names are looked up in the cloud's DNS, and chains lead to the authority's roots.
 func (d devSites) visitor() (*http.Client, error) {
 	b, err := os.ReadFile(d.roots)
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 	"github.com/prego/prego/lab/devstack"
 )
 
-// TestDevStartsAgainWhatDies, and what it writes is for nobody else to read.
+// TestDevStartsAgainWhatDies, and its files are private.
 func TestDevStartsAgainWhatDies(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	lives, log := filepath.Join(dir, "lives"), filepath.Join(dir, "log")
 	s := &stack{died: make(chan *devstack.Process, 1)}
 	p, err := devstack.Start(devstack.Spec{
-		Name: "mortal", Path: "/bin/sh", Args: []string{"-c", `echo life >>` + lives + `; echo says; [ "$(wc -l <` + lives + `)" -lt 2 ] || exec sleep 600; exit 3`}, Dir: dir, LogFile: log,
+		Name: "mortal", Path: "/bin/sh", Args: []string{"-c", `echo life >>` + lives + `; echo output; [ "$(wc -l <` + lives + `)" -lt 2 ] || exec sleep 600; exit 3`}, Dir: dir, LogFile: log,
 	})
 	require.NoError(t, err)
 	var out bytes.Buffer

@@ -36,7 +36,7 @@ func newStandInCommand() *cobra.Command {
 	return cmd
 }
 
-// dockerPossible says what --docker needs and is missing.
+// dockerPossible names what --docker lacks.
 func dockerPossible(cloud string) error {
 	if cloud != "sim" {
 		return errors.New("--docker is for the simulated cloud: real hosts have their own")

@@ -38,8 +38,7 @@ type Options struct {
 	EAB map[string]string
 	// DNS answers Pebble's questions instead of pebble-challtestsrv: an address and port.
 	DNS string
-	// HTTPPort is where challenges over HTTP are looked for; 0 is a port that nobody listens
-	// on yet, for ServeHTTP.
+	// HTTPPort is the port of challenges over HTTP; 0 is a free port, for ServeHTTP.
 	HTTPPort int
 }
 
@@ -61,7 +60,7 @@ type Pebble struct {
 	run *devstack.Pebble
 }
 
-// Program finds one of Pebble's programs: on PATH, or where make installs it.
+// Program finds a program of Pebble: on PATH, or where make installs it.
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	if p, err := exec.LookPath(name); err == nil {
@@ -98,7 +97,7 @@ func Start(t testing.TB, o Options) *Pebble {
 	return p
 }
 
-// Boot starts the authority, anew after Kill: it has forgotten everything.
+// Boot starts the authority, again after Kill: it has forgotten everything.
 func (p *Pebble) Boot(program ...string) {
 	p.t.Helper()
 	if len(program) == 0 {
@@ -119,7 +118,7 @@ func (p *Pebble) Boot(program ...string) {
 	})
 }
 
-// Kill ends the authority at once.
+// Kill ends the authority immediately.
 func (p *Pebble) Kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,8 +183,7 @@ func (p *Pebble) Manage(method, path string, body []byte) []byte {
 	return answer
 }
 
-// SetDNS tells the DNS something: set-txt, add-a, set-servfail and the like, with the fields
-// that pebble-challtestsrv takes.
+// SetDNS configures the DNS: set-txt, add-a, set-servfail and the like, with pebble-challtestsrv's fields.
 func (p *Pebble) SetDNS(what string, fields map[string]any) {
 	p.t.Helper()
 	b, err := json.Marshal(fields)

@@ -25,7 +25,7 @@ const (
 	Body     = `{"workflowId":"w","serverId":"app-1","kind":"bench","args":["version"]}`
 )
 
-// ControlPlane is a certificate with which the control plane calls agents.
+// ControlPlane is the control plane's certificate for calls to agents.
 func ControlPlane(t testing.TB, ca *Authority) *tls.Certificate {
 	t.Helper()
 	cert := ca.Pair(t, Leaf{URI: PlaneURI, Usage: x509.ExtKeyUsageClientAuth})
@@ -38,7 +38,7 @@ func (g *Gateway) Caller(t testing.TB, cert *tls.Certificate) *http.Client {
 	t.Helper()
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: g.pool(g.ServerCA), ServerName: Server}
 	if cert != nil {
-		// Whatever the server says that it accepts.
+		// Any protocol that the server offers.
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
 	}
 	tr := &http.Transport{TLSClientConfig: cfg}

@@ -51,7 +51,7 @@ type Authority struct {
 	PEM  string
 }
 
-// NewAuthority is an authority with a key of its own.
+// NewAuthority creates an authority with a new key.
 func NewAuthority(t testing.TB, name string) *Authority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -119,8 +119,8 @@ func (a *Authority) Pair(t testing.TB, l Leaf) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{a.Sign(t, key.Public(), l)}, PrivateKey: key}
 }
 
-// Gateway stands in for the agent gateway, behind real TLS 1.3. A fault is a
-// function that may answer in its stead; what was hit is counted.
+// Gateway stands in for the agent gateway, behind real TLS 1.3. A fault is a function that may answer in its stead;
+// hits are counted.
 type Gateway struct {
 	TB             testing.TB
 	HTTP           *httptest.Server
@@ -136,7 +136,7 @@ type Gateway struct {
 	mu          sync.Mutex
 	Bundles     wire.Bundles
 	certTTL     time.Duration
-	CertAge     time.Duration // how long ago certificates say that they were issued
+	CertAge     time.Duration // the age in issued certificates
 	tokenTTL    time.Duration
 	Seconds     int
 	issued      int
@@ -316,7 +316,7 @@ func (g *Gateway) pool(all ...*Authority) *x509.CertPool {
 	return p
 }
 
-// identity signs what is asked for; g.mu is held.
+// identity signs the requested certificates; g.mu is held.
 func (g *Gateway) identity(csrs *wire.CSRs) wire.Identity {
 	g.issued++
 	id := wire.Identity{

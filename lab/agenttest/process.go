@@ -36,9 +36,8 @@ var Binary = sync.OnceValues(func() (string, error) {
 	return name, nil
 })
 
-// Run runs the tests of a package in which the processes of a host start the agent as it
-// is released: the tests' own program is larger, and slow to start. verbs are what that
-// program is itself, by its first argument.
+// Run runs the tests of a package in which the processes of a host start the released agent: the tests' own program is
+// larger, and slow to start. verbs are handled by that program itself, by its first argument.
 func Run(m *testing.M, verbs map[string]func(args []string) int) {
 	if len(os.Args) > 1 {
 		if verb := verbs[os.Args[1]]; verb != nil {
@@ -115,7 +114,7 @@ func ResidentKiB(t *testing.T, pid int) int {
 			return n
 		}
 	}
-	require.Fail(t, "the kernel tells no VmRSS")
+	require.Fail(t, "the kernel reports no VmRSS")
 	return 0
 }
 
@@ -141,8 +140,8 @@ func Loop(t testing.TB, loop func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// unruly makes the tests' own program a process that is hard to end. Each kind leaves
-// its mark in its arguments, by which Marked finds it.
+// unruly makes the tests' own program a process that is hard to end. Each kind leaves a mark in its arguments, for
+// Marked.
 func unruly(kind, mark string) {
 	self := func(kind string, attr *syscall.SysProcAttr) {
 		cmd := exec.Command("/proc/self/exe", "unruly", kind, mark) //nolint:noctx // nothing of the test ends it
@@ -156,7 +155,7 @@ func unruly(kind, mark string) {
 		ignoreAll()
 	case "session": // leaves its group and its session
 		self("deaf", &syscall.SysProcAttr{Setsid: true})
-	case "orphan": // forks twice, so that nobody knows its parent any more
+	case "orphan": // forks twice, so that its parent is unknown
 		self("leaver", &syscall.SysProcAttr{Setsid: true})
 	case "leaver":
 		self("deaf", &syscall.SysProcAttr{Setsid: true})
@@ -200,7 +199,7 @@ func ignoreAll() {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGPIPE)
 }
 
-// living reports whether a process exists, and not only waits for whoever is to reap it.
+// living reports whether a process exists and is no zombie.
 func living(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(b), ") Z ") && !strings.Contains(string(b), ") X ")
@@ -238,7 +237,7 @@ func PIDIn(t testing.TB, name string) int {
 	return pid
 }
 
-// Gone waits until a process is no more, or only waits for whoever is to reap it.
+// Gone waits until a process is gone, or a zombie.
 func Gone(t testing.TB, pid int) {
 	t.Helper()
 	Eventually(t, "the process is gone", func() bool {

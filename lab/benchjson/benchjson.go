@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// EnvFile names the file to which figures are appended. Without it they are only
-// printed.
+// EnvFile names the file for the figures. Without it they are only printed.
 const EnvFile = "PREGO_BENCH_JSON"
 
 // Figure is one measured number.

@@ -49,7 +49,7 @@ func Start(ctx context.Context, program, dir string) (*Browser, func(), error) {
 	return &Browser{ctx: root}, func() { endRoot(); endAlloc() }, nil
 }
 
-// Tab is a window of its own, with its own cookies.
+// Tab is a separate window, with separate cookies.
 type Tab struct {
 	ctx  context.Context
 	base string
@@ -68,7 +68,7 @@ func (b *Browser) NewTab(base string) (*Tab, func(), error) {
 			t.logged(ev.Entry)
 		case *runtime.EventExceptionThrown:
 			t.note("exception: " + ev.ExceptionDetails.Text + " " + ev.ExceptionDetails.URL)
-		case *page.EventJavascriptDialogOpening: // no page of ours opens one: a script that somebody smuggled in does
+		case *page.EventJavascriptDialogOpening: // no page of ours opens one: only an injected script does
 			t.note("dialog: " + ev.Message)
 			go func() {
 				_, _ = chromedp.Call(ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{Accept: true})

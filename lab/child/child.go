@@ -1,5 +1,4 @@
-// Package child starts programs that die with the process that started them, in
-// whatever way that ends.
+// Package child starts programs that die with their starting process, however that ends.
 package child
 
 import (

@@ -18,7 +18,7 @@ import (
 	"github.com/prego/prego/lab/child"
 )
 
-// parentMode makes this test binary a process that has a child, says its id, and waits.
+// parentMode makes this test binary a process that has a child, prints its id, and waits.
 const parentMode = "PREGO_TEST_CHILD_PARENT"
 
 func TestMain(m *testing.M) {
@@ -71,7 +71,7 @@ func TestAChildOutlivesTheThreadThatAskedForIt(t *testing.T) {
 	var ask func()
 	ask = func() {
 		runtime.LockOSThread()               // and not unlocked: the thread ends with the goroutine
-		if syscall.Gettid() == os.Getpid() { // but for the first, which never ends
+		if syscall.Gettid() == os.Getpid() { // except the first, which never ends
 			defer runtime.UnlockOSThread()
 			other := make(chan struct{})
 			go func() { defer close(other); ask() }()
@@ -109,7 +109,7 @@ func TestHowAChildEnds(t *testing.T) {
 	require.NoError(t, err)
 	require.Error(t, p.Wait())
 	require.Equal(t, 2, p.ExitCode())
-	p.Signal(syscall.SIGTERM) // to nobody
+	p.Signal(syscall.SIGTERM) // to no process
 
 	// What a child left in its group goes with it.
 	r, w, err := os.Pipe()

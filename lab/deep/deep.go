@@ -1,5 +1,5 @@
-// Package deep says how much a randomized test tries: in `make test` enough to catch the
-// mistakes that it was written for, in `make test-deep` PREGO_TEST_DEEP times as much.
+// Package deep sets the effort of a randomized test: in `make test` enough to catch the mistakes that it was written
+// for, in `make test-deep` PREGO_TEST_DEEP times as much.
 package deep
 
 import (

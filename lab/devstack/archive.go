@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// Archiving are the settings with which a cluster keeps its write-ahead log in a directory, as
-// docs/production.md says.
+// Archiving are the settings with which a cluster keeps its write-ahead log in a directory, as in docs/production.md.
 func Archiving(archive string) []string {
 	return []string{"archive_mode=on", "archive_command=" + archiveCommand(archive), "archive_timeout=60s"}
 }
@@ -46,11 +45,10 @@ func (p *Postgres) Archived(ctx context.Context) error {
 	}
 }
 
-// Recovery says to which moment a cluster is restored.
+// Recovery is the moment of a cluster's restore.
 type Recovery struct {
 	Base, Archive string
-	// Log is the pg_wal of the lost cluster, "" if that is lost, too: its last segments are in
-	// no archive.
+	// Log is the pg_wal of the lost cluster, "" if that is also lost: its last segments are in no archive.
 	Log string
 	// Moment is the last one, in Postgres's notation; "" for the end of the log.
 	Moment string

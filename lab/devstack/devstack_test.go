@@ -48,7 +48,7 @@ func scratch(t *testing.T) string {
 	return dir
 }
 
-// alive reports whether a process runs; one that only waits to be reaped is dead.
+// alive reports whether a process runs and is no zombie.
 func alive(pid int) bool {
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {

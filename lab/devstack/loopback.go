@@ -13,8 +13,8 @@ const loopbackRanges = 10 * 16
 // hosts' public addresses. Two names have the same one only by chance.
 func LoopbackRange(name string) string { return NthLoopbackRange(name, 0) }
 
-// NthLoopbackRange is one of a series of such ranges, which begins at that of the name. The
-// first 160 differ, so that clouds that run at once in one process do not meet by chance.
+// NthLoopbackRange is the nth range of a series that starts at the name's. The first 160 differ, so that concurrent
+// clouds in one process do not meet by chance.
 func NthLoopbackRange(name string, n int64) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name)) // never fails

@@ -21,10 +21,10 @@ import (
 	"time"
 )
 
-// PebbleConfig says how to run Pebble, Let's Encrypt's ACME authority for tests.
+// PebbleConfig configures Pebble, Let's Encrypt's ACME authority for tests.
 type PebbleConfig struct {
 	Program string
-	Dir     string // holds its configuration and the certificate of its own HTTPS
+	Dir     string // holds its configuration and its HTTPS certificate
 	LogFile string
 	Listen  string // address and port of the ACME API
 	Manage  string // address and port where its roots are
@@ -41,7 +41,7 @@ type PebbleConfig struct {
 type Pebble struct {
 	*Process
 	Directory string
-	CAFile    string // PEM of the root of its own HTTPS
+	CAFile    string // PEM of the root of its HTTPS certificate
 	cfg       PebbleConfig
 }
 

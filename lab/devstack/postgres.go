@@ -29,7 +29,7 @@ type Postgres struct {
 	Dir  string // its data directory
 }
 
-// PostgresConfig says where and how a cluster runs.
+// PostgresConfig configures a cluster.
 type PostgresConfig struct {
 	Dir     string
 	Port    int    // 0 for any free one
@@ -40,7 +40,7 @@ type PostgresConfig struct {
 	Settings []string
 }
 
-// ErrNoPostgres says what to install.
+// ErrNoPostgres names the missing packages.
 var ErrNoPostgres = errors.New("no Postgres server binaries found: install Debian's package postgresql, or set DATABASE_URL")
 
 // postgresBin finds the directory of initdb and postgres: on PATH, or the newest of
@@ -124,7 +124,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 	}
 }
 
-// URL is the connection string of one of the cluster's databases.
+// URL is the connection string of a database of the cluster.
 func (p *Postgres) URL(database string) string {
 	u := url.URL{
 		Scheme: "postgres", User: url.User("prego"), Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Port)),
@@ -198,9 +198,8 @@ func reachable(dir string, uid uint32) bool {
 	}
 }
 
-// placeFor is where to put a cluster. Postgres refuses to run as root; if the user that
-// it runs as can't reach the directory (below a home of mode 0700, say), it is put
-// below /var/tmp.
+// placeFor is the place for a cluster. Postgres refuses to run as root; if its user can't reach the directory (below a
+// home of mode 0700, say), it is put below /var/tmp.
 func placeFor(dir string, uid uint32) string {
 	if uid == 0 || reachable(dir, uid) {
 		return dir
@@ -255,10 +254,8 @@ func initialize(ctx context.Context, bin, dir string, uid, gid uint32) error {
 // given are the ports that FreePort has returned.
 var given sync.Map
 
-// FreePort returns a loopback port on which nobody listens, and which it has not
-// returned in this process before, since that user may not be listening yet, or not at
-// the moment. It avoids the range of outgoing connections, which could take the port
-// first.
+// FreePort returns a loopback port without a listener, never the same twice in this process, since its user may not be
+// listening yet. It avoids the range of outgoing connections, which could take the port first.
 func FreePort() (int, error) {
 	const from, to = 12_000, 32_000
 	for range 1000 {
@@ -266,7 +263,7 @@ func FreePort() (int, error) {
 		if _, taken := given.LoadOrStore(port, true); taken {
 			continue
 		}
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // closed at once
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // closed immediately
 		if err == nil {
 			return port, l.Close()
 		}

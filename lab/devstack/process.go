@@ -1,6 +1,5 @@
-// Package devstack starts what the control plane needs on one machine: a private
-// Postgres, Temporal's dev server, the simulated cloud, and the project's own
-// processes. Nothing that it starts outlives it, in whatever way it dies.
+// Package devstack starts the control plane's dependencies on one machine: a private Postgres, Temporal's dev server,
+// the simulated cloud, and the project's own processes. All of them die with it, however it ends.
 package devstack
 
 import (
@@ -22,7 +21,7 @@ import (
 	"github.com/prego/prego/lab/child"
 )
 
-// Spec says how to run a child process.
+// Spec configures a child process.
 type Spec struct {
 	Name    string
 	Path    string
@@ -71,8 +70,7 @@ func Start(spec Spec) (*Process, error) {
 // Again starts the same child once more.
 func (p *Process) Again() (*Process, error) { return Start(p.spec) }
 
-// Err says how the child ended, with the last lines of its log. Call it after Done is
-// closed.
+// Err describes how the child ended, with the last lines of its log. Call it after Done is closed.
 func (p *Process) Err() error {
 	how := "exit status 0"
 	if err := p.Wait(); err != nil {

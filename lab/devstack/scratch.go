@@ -11,9 +11,9 @@ const (
 	scratchSpace = 4 << 30
 )
 
-// Scratch makes a directory for what a test run writes and nobody keeps, which any user can
-// reach: in PREGO_TEST_SCRATCH, else in memory where there is enough, else on disk. Most of
-// what a clone of a database costs on a disk is its file system looking for inodes.
+// Scratch creates a directory for a test run's temporary files, which any user can reach: in PREGO_TEST_SCRATCH, else
+// in memory where there is enough, else on disk. Most of the cost of a database clone on a disk is its file system
+// looking for inodes.
 func Scratch(pattern string) (string, error) {
 	parent := os.Getenv("PREGO_TEST_SCRATCH") //nolint:forbidigo // a setting of tests
 	if parent == "" {

@@ -89,8 +89,7 @@ func (p *Postgres) awaitStandby(ctx context.Context) error {
 	}
 }
 
-// toolPath finds one of Postgres's programs: beside the server, where a link to that leads, or
-// among Debian's.
+// toolPath finds a program of Postgres: beside the server, at the target of its link, or among Debian's.
 func toolPath(name string) (string, error) {
 	bin, err := postgresBin()
 	if err != nil {
@@ -109,7 +108,7 @@ func toolPath(name string) (string, error) {
 	return "", fmt.Errorf("%s is not among Postgres's programs", name)
 }
 
-// postgresTool runs one of Postgres's programs as the user that clusters belong to.
+// postgresTool runs a program of Postgres as the clusters' user.
 func postgresTool(ctx context.Context, name string, args ...string) error {
 	path, err := toolPath(name)
 	if err != nil {

@@ -30,6 +30,6 @@ func TestAStandbyHasWhatWasCommitted(t *testing.T) {
 	var n int
 	require.NoError(t, standby.Value(ctx, &n, "SELECT n FROM t"))
 	require.Equal(t, 7, n)
-	require.NoError(t, standby.Execute(ctx, "INSERT INTO t VALUES (8)"), "it waits for no standby of its own")
+	require.NoError(t, standby.Execute(ctx, "INSERT INTO t VALUES (8)"), "it does not wait for a standby")
 	standby.Stop(10 * time.Second)
 }

@@ -51,7 +51,7 @@ func StartStorage(ctx context.Context, cfg StorageConfig) (*Storage, error) {
 		return nil, fmt.Errorf("object storage: %w", err)
 	}
 	s.SecretKey = strings.TrimSpace(string(key))
-	// By its environment: everybody on this machine can read command lines.
+	// By its environment: command lines are readable by all users of this machine.
 	env := append(os.Environ(), "ROOT_ACCESS_KEY="+s.AccessKey, "ROOT_SECRET_KEY="+s.SecretKey)
 	if s.Process, err = Start(Spec{
 		Name: "object storage", Path: cfg.Program, Env: env, LogFile: cfg.LogFile,

@@ -20,7 +20,7 @@ type Temporal struct {
 	Port, UIPort int
 }
 
-// TemporalConfig says where and how it runs.
+// TemporalConfig configures it.
 type TemporalConfig struct {
 	Binary   string // "" looks on PATH and in Dir
 	Dir      string // holds the database; also searched for bin/temporal
@@ -32,10 +32,10 @@ type TemporalConfig struct {
 	Env      []string // in addition to this process's
 }
 
-// ErrNoTemporal says what to install.
+// ErrNoTemporal names the missing program.
 var ErrNoTemporal = errors.New("no temporal binary found: run make tools, or put Temporal's CLI on PATH")
 
-// FindTemporal finds the CLI: on PATH, or in one of the directories.
+// FindTemporal finds the CLI: on PATH, or in the directories.
 func FindTemporal(dirs ...string) (string, error) {
 	if p, err := exec.LookPath("temporal"); err == nil {
 		return p, nil
@@ -67,9 +67,9 @@ func StartTemporal(ctx context.Context, cfg TemporalConfig) (*Temporal, error) {
 		// By default the dev server polls its queues 20 times a second; with these
 		// settings a workflow of six activities takes 90 ms instead of 650.
 		"--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=" + sync,
-		// Never in memory: such a database is gone when the driver gives up its one connection, as it does
-		// when a request ends within a transaction, and the server goes on without its namespaces
-		// (temporalio/temporal#8017, #10427).
+		// Never in memory: such a database is gone when the driver gives up its one connection, as it does when a
+		// request ends within a transaction, and the server continues without its namespaces (temporalio/temporal#8017,
+		// #10427).
 		"--db-filename", filepath.Join(cfg.Dir, "temporal.db"),
 		"--dynamic-config-value", "history.transferProcessorMaxPollRPS=5000",
 		"--dynamic-config-value", "history.timerProcessorMaxPollRPS=5000",
@@ -105,7 +105,7 @@ func StartTemporal(ctx context.Context, cfg TemporalConfig) (*Temporal, error) {
 		p.Stop(5 * time.Second)
 		return nil, err
 	}
-	// It makes its files readable to everybody, and histories are nobody else's business.
+	// It creates world-readable files, and histories are private.
 	for _, name := range []string{"temporal.db", "temporal.db-wal", "temporal.db-shm"} {
 		if err := os.Chmod(filepath.Join(cfg.Dir, name), 0o600); err != nil && !errors.Is(err, os.ErrNotExist) {
 			p.Stop(5 * time.Second)
@@ -127,7 +127,7 @@ func (silent) Error(string, ...any) {}
 
 // PortFree explains why a port can't be used, if it can't.
 func PortFree(port int, flag, what string) error {
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // closed at once
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // closed immediately
 	if err != nil {
 		return fmt.Errorf("port %d for %s is in use: stop what uses it, or choose another with %s", port, what, flag)
 	}

@@ -43,7 +43,7 @@ func documents(t *testing.T, root string) []document {
 	return out
 }
 
-// TestDocumentsAreWellFormed: each fence says what it is.
+// TestDocumentsAreWellFormed: each fence declares its language.
 func TestDocumentsAreWellFormed(t *testing.T) {
 	t.Parallel()
 	commands := 0
@@ -56,8 +56,8 @@ func TestDocumentsAreWellFormed(t *testing.T) {
 	require.Greater(t, commands, 200)
 }
 
-// TestDocumentsRunAsWritten: every command of the documents does what they say, in the
-// order of each document, on a control plane that has just been started.
+// TestDocumentsRunAsWritten: every command of the documents works as described, in the order of each document, on a
+// fresh control plane.
 func TestDocumentsRunAsWritten(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -123,7 +123,7 @@ func TestTheDemoRunsAsShown(t *testing.T) {
 	require.Equal(t, map[string]string{
 		"prego/api": "DATABASE_URL", "prego/agentgw": "DATABASE_URL",
 		"prego/worker": "DATABASE_URL,HCLOUD_TOKEN,PREGO_BACKUP_ACCESS_KEY,PREGO_BACKUP_SECRET_KEY,PREGO_MASTER_KEY",
-	}, found, "who holds which secrets")
+	}, found, "the secrets of each process")
 	missing, ok := matches(append([]string{anything}, shown[0]...), out)
 	require.True(t, ok, "%s is not where it should be in\n%s", missing, out)
 }
@@ -157,7 +157,7 @@ func newStage(t *testing.T) stage {
 	for _, p := range []string{"ip", "curl", "jq", "hcloud"} {
 		need.Program(t, p)
 	}
-	need.Root(t, "the ports in the documents are fixed, so that each has a network of its own")
+	need.Root(t, "the ports in the documents are fixed, so that each needs a separate network")
 	var err error
 	s.root, err = filepath.Abs("../..")
 	require.NoError(t, err)
@@ -166,7 +166,7 @@ func newStage(t *testing.T) stage {
 	return s
 }
 
-// session is a shell with a network of its own, and the programs in bin.
+// session is a shell with a separate network, and the programs in bin.
 func (s stage) session(t *testing.T) *session {
 	t.Helper()
 	shell := newSession(t, environment(t, s.root, s.bins), s.unshare, "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")

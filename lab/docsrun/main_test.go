@@ -13,15 +13,14 @@ import (
 // scratch holds the programs and the directories of sessions.
 var scratch string
 
-// TestMain runs more documents at once than there are processors: they mostly wait for
-// servers to boot.
+// TestMain runs more documents concurrently than there are processors: they mostly wait for servers to boot.
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	flag.Parse()
 	err := flag.Set("test.parallel", "5")
 	if err == nil {
-		scratch, err = os.MkdirTemp("/var/tmp", "prego-docs-") // no devstack.Scratch: sessions have a /dev/shm of their own
+		scratch, err = os.MkdirTemp("/var/tmp", "prego-docs-") // no devstack.Scratch: sessions have a separate /dev/shm
 	}
 	if err == nil {
 		err = os.Chmod(scratch, 0o755) // Postgres is another user

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// command is one that a document tells its reader to run.
+// command is a command of a document for its reader.
 type command struct {
 	at   string // where it is, as file:line
 	text string
@@ -17,14 +17,14 @@ type command struct {
 	want []string
 }
 
-// mark says why the commands of a fence are not run.
+// mark is the reason why the commands of a fence are not run.
 type mark struct {
 	at, why  string
 	commands int
 	lines    []string // of the fence
 }
 
-// document is what a Markdown file tells its reader to run.
+// document has the commands of a Markdown file for its reader.
 type document struct {
 	name     string
 	commands []command
@@ -33,8 +33,7 @@ type document struct {
 }
 
 var (
-	// Fences of these languages are data. A document that shows commands in one would
-	// have them run by nobody.
+	// Fences of these languages are data. Commands in them would never run.
 	data = []string{"text", "json", "yaml", "sql", "promql", "go", "mermaid"}
 
 	fenceLine   = regexp.MustCompile("^\\s*```\\s*(\\S*)\\s*$")
@@ -59,7 +58,7 @@ func parse(name, text string) document {
 			what := strings.TrimSpace(m[2])
 			switch {
 			case what == "":
-				complain("%q says nothing", m[1])
+				complain("%q has no text", m[1])
 			case m[1] == "run":
 				setup = append(setup, command{at: at, text: what})
 			case notRun != nil:

@@ -22,8 +22,8 @@ var (
 	target     = regexp.MustCompile(`(?m)^([a-z-]+):`)
 )
 
-// unknown says what of a command's verbs, flags, targets and folders is not there, ""
-// when all is. The help of a program's verbs is that of the longest known beginning.
+// unknown returns the first unknown verb, flag, target or folder of a command, "" if there is none. The help of a
+// program's verbs is that of the longest known beginning.
 func unknown(program, args, makefile string, help func(program string, verbs ...string) string) string {
 	fields := strings.Fields(args)
 	if program == "make" {
@@ -87,7 +87,7 @@ func TestMentionedCommandsExist(t *testing.T) {
 		}
 	}
 	for _, d := range documents(t, "../..") {
-		if d.name == "CHANGELOG.md" || strings.HasPrefix(d.name, "docs/adr/") { // they tell what was
+		if d.name == "CHANGELOG.md" || strings.HasPrefix(d.name, "docs/adr/") { // they describe the past
 			continue
 		}
 		b, err := os.ReadFile(filepath.Join("../..", d.name))

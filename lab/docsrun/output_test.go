@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// What differs from run to run, in what is shown and in what came.
+// Details that differ from run to run, in the shown and the actual output.
 var (
 	varying = []struct {
 		pattern *regexp.Regexp
@@ -41,10 +41,9 @@ func normal(text string) string {
 // command ends with a status other than 0.
 func refused(want []string) bool { return refusal.MatchString(strings.Join(want, "\n")) }
 
-// matches compares output with what the document shows. Ids, times and durations only
-// have to be there, and `…` stands for anything within a line. A line `…` says that the
-// output is shortened: the lines that are shown occur in this order, with others between
-// them. JSON may be broken over lines.
+// matches compares output with the document's. Ids, times and durations may differ, and `…` stands for anything within
+// a line. A line `…` means that the output is shortened: the shown lines occur in this order, with others between them.
+// JSON may be broken over lines.
 func matches(want []string, got string) (missing string, ok bool) {
 	text := strings.TrimSpace(strings.Join(want, "\n"))
 	got = strings.TrimSpace(got)

@@ -36,7 +36,7 @@ func TestBadDocumentsAreFound(t *testing.T) {
 		md("'''text", "prego server list", "'''"):                             "a.md:1: a text fence shows commands",
 		md("'''text", "$ ls", "'''"):                                          "a.md:1: a text fence shows commands",
 		md("<!-- not run: it is data -->", "'''text", "x", "'''"):             "a.md:2: a text fence is not run anyway",
-		md("<!-- not run: -->", "'''sh", "x", "'''"):                          `a.md:1: "not run" says nothing`,
+		md("<!-- not run: -->", "'''sh", "x", "'''"):                          `a.md:1: "not run" has no text`,
 		md("<!-- not run: a -->", "", "words", "'''sh", "x", "'''"):           "a.md:3: an instruction stands right before a fence",
 		md("<!-- not run: a -->", "<!-- not run: b -->", "'''sh", "x", "'''"): "a.md:2: two reasons",
 		md("<!-- run: a -->", "<!-- not run: b -->", "'''sh", "x", "'''"):     "a.md:3: a fence that is not run needs no setup",

@@ -63,7 +63,7 @@ func newSession(t *testing.T, env []string, prefix ...string) *session {
 		for range s.ended { // until the reader has ended
 		}
 		_ = status.Close()
-		_ = os.RemoveAll(s.dir) // what is left of it goes with scratch
+		_ = os.RemoveAll(s.dir) // the rest goes with scratch
 	})
 	return s
 }
@@ -91,8 +91,7 @@ func (s *session) run(text string, limit time.Duration) (output string, status i
 	return string(b), status, errors.Join(err, readErr)
 }
 
-// play runs a document's commands and returns what is wrong with them. It ends early
-// where the shell can't go on.
+// play runs a document's commands and returns its faults. It ends early where the shell can't continue.
 func play(s *session, d document, limit time.Duration, log func(format string, args ...any)) []string {
 	var problems []string
 	for _, c := range d.commands {
@@ -112,7 +111,7 @@ func play(s *session, d document, limit time.Duration, log func(format string, a
 			if ok {
 				continue
 			}
-			wrong = "answers something else than what is shown: " + missing + " is not where it should be in"
+			wrong = "answers something else than shown: " + missing + " is not where it should be in"
 		default:
 			continue
 		}

@@ -1,8 +1,7 @@
 //go:build frappe
 
-// Package frappetest runs the verbs on sites, as a host runs them, in containers of an
-// image that has Frappe 15: the official one, one's own, or the stand-in's. make
-// test-frappe calls it; docs/frappe.md says more.
+// Package frappetest runs the verbs on sites, as a host runs them, in containers of an image with Frappe 15: the
+// official one, your own, or the stand-in's. make test-frappe calls it; docs/frappe.md has the details.
 package frappetest
 
 import (
@@ -105,13 +104,13 @@ func start(t *testing.T) *stack {
 	s.run("frontend", s.image, append(volumes, "-p", "127.0.0.1::8080", "-e", "BACKEND=backend:8000", "-e", "SOCKETIO=websocket:9000", "-e", "FRAPPE_SITE_NAME_HEADER=$host"), "nginx-entrypoint.sh")
 	s.url = "http://" + strings.Fields(s.must("port", s.name("frontend"), "8080"))[0]
 	require.Eventually(t, func() bool {
-		status, _, _ := s.ask("nobody.example.com", "/", "")
+		status, _, _ := s.ask("unknown.example.com", "/", "")
 		return status == http.StatusNotFound
 	}, 2*time.Minute, 500*time.Millisecond, "the frontend asks the backend")
 	return s
 }
 
-// remove leaves nothing; what the containers said is shown after a failure.
+// remove leaves nothing; the containers' output is shown after a failure.
 func (s *stack) remove() {
 	out, _ := s.docker("", "ps", "-aq", "--filter", "name="+s.prefix)
 	for id := range strings.FieldsSeq(out) {
@@ -250,7 +249,7 @@ func TestFrappe(t *testing.T) {
 	require.Equal(t, 200, status)
 	s.want(200, "", tenant, "/socket.io/?EIO=4&transport=polling", "")
 
-	// What was there is there again, and nothing else.
+	// The old content is there again, and nothing else.
 	files := "sites/" + tenant + "/public/files/"
 	s.want(200, "", tenant, "/api/resource/ToDo", session, "description=first")
 	s.inBench("echo first > " + files + "kept.txt")

@@ -44,8 +44,7 @@ func Root(t testing.TB, why string) {
 	}
 }
 
-// Missing says what a test lacks: the test is skipped on a developer's machine, and
-// fails in CI.
+// Missing names a test's missing program: the test is skipped on a developer's machine, and fails in CI.
 func Missing(t testing.TB, what string) {
 	t.Helper()
 	if os.Getenv("CI") != "" || os.Getenv("PREGO_TEST_REAL") != "" {

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// Counter is a proxy in front of a database that counts what is executed through it:
-// statements of any kind, transaction control included, as the server gets them.
+// Counter is a proxy in front of a database that counts its statements: of any kind, including transaction control, as
+// the server gets them.
 type Counter struct {
 	URL string // of the database, through the proxy
 
@@ -162,7 +162,7 @@ func (c *Counter) add(text string) {
 	c.texts[text]++
 }
 
-// Reset forgets what was counted.
+// Reset clears the counts.
 func (c *Counter) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -112,8 +112,8 @@ func tryStart() error {
 	return ensureTemplate(ctx, cluster.url, cluster.template)
 }
 
-// templateLock keeps test binaries that share a cluster from making the template at once; its
-// number means nothing.
+// templateLock keeps test binaries that share a cluster from creating the template concurrently; its number means
+// nothing.
 const templateLock = 7_734_601
 
 // ensureTemplate makes the migrated database that tests' databases are clones of, unless another
@@ -132,7 +132,7 @@ func ensureTemplate(ctx context.Context, cluster, name string) error {
 		return err
 	}
 	making := name + "_making"
-	for _, sql := range []string{"DROP DATABASE IF EXISTS " + making + " WITH (FORCE)", "CREATE DATABASE " + making} { // one that was left unfinished
+	for _, sql := range []string{"DROP DATABASE IF EXISTS " + making + " WITH (FORCE)", "CREATE DATABASE " + making} { // possibly left unfinished
 		if _, err := c.Exec(ctx, sql); err != nil {
 			return err
 		}

@@ -28,7 +28,8 @@ type Fleet struct {
 	next  int
 }
 
-// New returns an empty fleet on a database of its own, with up to conns connections, and the orgs parent, child, o1 and o2.
+// New returns an empty fleet on a separate database, with up to conns connections, and the orgs parent, child, o1 and
+// o2.
 func New(t testing.TB, conns int32) *Fleet {
 	cfg, err := pgxpool.ParseConfig(pgtest.URL(t))
 	require.NoError(t, err)
@@ -103,7 +104,7 @@ func (p *Fleet) Tenant(plan prego.Plan, change func(*tenant.CreateRequest)) tena
 	return t
 }
 
-// Recount compares every count with what the allocations say.
+// Recount compares every count with the allocations.
 func (p *Fleet) Recount() {
 	p.T.Helper()
 	for what, sql := range map[string]string{

@@ -21,7 +21,7 @@ type composeFile struct {
 	Secrets  map[string]struct{ File string }   `yaml:"secrets"`
 }
 
-// service is what one of them declares.
+// service is a service's declaration.
 type service struct {
 	Image       string
 	User        string
@@ -114,7 +114,7 @@ func (m *mount) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// render has Compose, whichever is here, resolve the file with the variables of .env.
+// render has Compose, in any installed form, resolve the file with the variables of .env.
 func render(t *testing.T, repo, envFile string) composeFile {
 	t.Helper()
 	compose := []string{"docker", "compose"}
@@ -122,7 +122,7 @@ func render(t *testing.T, repo, envFile string) composeFile {
 		compose = []string{"docker-compose"}
 	}
 	cmd := exec.CommandContext(t.Context(), compose[0], append(compose[1:], "--env-file", envFile, "-f", filepath.Join(repo, "docker-compose.yml"), "config")...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")} // what is set here must not be what is tried
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")} // this environment must not affect the test
 	var said strings.Builder
 	cmd.Stderr = &said
 	out, err := cmd.Output()

@@ -19,7 +19,7 @@ import (
 // boxed is a process as an engine would start it: what runs, as whom, and what it sees.
 type boxed struct {
 	Name    string
-	Lower   string            // its image, as a directory; "/" stands for one that can't be had here
+	Lower   string            // its image, as a directory; "/" stands for a missing one
 	Scratch string            // a directory for mounts, of this container alone
 	Files   map[string]string // written into the image by the engine: hosts, resolv.conf
 	Binds   []bind
@@ -37,7 +37,7 @@ type bind struct {
 	ReadOnly       bool
 }
 
-// box is one that was started.
+// box is a started container.
 type box struct {
 	boxed
 	cmd  *exec.Cmd
@@ -49,8 +49,8 @@ type box struct {
 
 const initVariable = "PREGO_TEST_CONTAINER"
 
-// startBox starts a process in namespaces of its own, of which it is the first process.
-// This program starts again as its init (runInit), and is replaced by it.
+// startBox starts a process as the first process of separate namespaces. This program starts again as its init
+// (runInit), and is replaced by it.
 func startBox(b boxed, log string) (*box, error) {
 	spec := filepath.Join(b.Scratch, "spec.json")
 	text, err := json.Marshal(b)
@@ -172,8 +172,8 @@ func runInit(spec string) error {
 	return fmt.Errorf("%s: %w", path, syscall.Exec(path, b.Args, b.Env))
 }
 
-// mountAll makes the root file system: the image with a layer for what an engine adds,
-// read-only, and only what is declared on top.
+// mountAll makes the root file system: the image with a layer for an engine's additions, read-only, and only the
+// declared mounts on top.
 func (b boxed) mountAll() (root string, err error) {
 	fail := func(what string, err error) error { return fmt.Errorf("%s: %w", what, err) }
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -269,7 +269,7 @@ func place(target string, file bool) error {
 	return f.Close()
 }
 
-// giveUp drops every capability for good, and becomes the user.
+// giveUp drops every capability permanently, and becomes the user.
 func (b boxed) giveUp() error {
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {

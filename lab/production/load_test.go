@@ -108,7 +108,7 @@ func (c *caller) send(ctx context.Context, replica int, method, path, key string
 	return http.DefaultClient.Do(req)
 }
 
-// exec has a command run on a host, once, and says how that ended.
+// exec has a command run on a host, once, and returns its result.
 func (c *caller) exec(server string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -152,7 +152,7 @@ type load struct {
 	servers []string
 	tenants map[string]string // slug → id
 	wrong   []string
-	// execs by what was being killed: how many, and which failed.
+	// execs by the killed process: their number, and which failed.
 	execs  map[string]int
 	failed map[string][]string
 }
@@ -224,7 +224,7 @@ func (s *stack) database(t *testing.T) *pgxpool.Pool {
 	return pool
 }
 
-// showServers says how far each server came.
+// showServers prints the progress of each server.
 func (s *stack) showServers(t *testing.T, db *pgxpool.Pool) {
 	rows, err := db.Query(context.Background(), `SELECT e::text FROM (SELECT server_id, at::time(1), step, attempt, status, reason, message FROM server_events ORDER BY server_id, event_id) e`)
 	require.NoError(t, err)
@@ -300,13 +300,13 @@ func (s *stack) killedUnderLoad(t *testing.T) {
 	l.victim.Store("nothing")
 	close(l.stop)
 	l.wg.Wait()
-	t.Logf("%d requests, %d sent again, at most %d attempts and %s for one; %d servers, %d tenants, commands on a host %v of which failed %d",
+	t.Logf("%d requests, %d sent again, at most %d attempts and %s for one; %d servers, %d tenants, commands on a host %v, failed %d",
 		l.asked, l.retried, l.attempts, l.took.Round(time.Millisecond), len(l.servers), len(l.tenants), l.execs, len(l.failed["api"]))
 
 	// Callers: all that they asked for was accepted, within bounds.
 	require.Empty(t, l.wrong)
 	require.LessOrEqual(t, l.took, patience)
-	// A command goes on without its worker; only who loses the API itself is not told.
+	// A command continues without its worker; only a lost API leaves its caller without an answer.
 	require.Empty(t, l.failed["worker"])
 	require.Empty(t, l.failed["agentgw"])
 	require.Empty(t, l.failed["nothing"])
@@ -314,7 +314,7 @@ func (s *stack) killedUnderLoad(t *testing.T) {
 		require.Positive(t, l.execs[victim], "no command ran while %s was killed", victim)
 	}
 
-	// Nothing is lost: what was accepted comes to be.
+	// Nothing is lost: accepted requests are carried out.
 	eventually("every server is active", func() bool { return number(`SELECT count(*) FROM servers WHERE status <> 'active'`) == 0 })
 	eventually("every tenant is active", func() bool {
 		return number(`SELECT count(*) FROM tenants WHERE state = 'active' AND converged_state = 'active'`) == len(l.tenants)
@@ -369,7 +369,7 @@ func (s *stack) killedUnderLoad(t *testing.T) {
 		WHERE n <> 1`).Scan(&twice))
 	require.Empty(t, twice, "servers that did not come up once")
 
-	// Hosts: each went on reporting.
+	// Hosts: each kept reporting.
 	eventually("every host reports", func() bool {
 		return number(`SELECT count(*) FROM servers WHERE agent_status <> 'connected' OR agent_last_heartbeat_at < now() - interval '5 seconds'`) == 0
 	})

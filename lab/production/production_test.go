@@ -87,9 +87,8 @@ func (s *stack) confined(t *testing.T) {
 	require.GreaterOrEqual(t, seen, 8)
 }
 
-// mayHave are the files that hold secrets, by the variables that name them, of each of our
-// processes. What is in no process's list is in none: the master keys and the provider's
-// token are the worker's alone.
+// mayHave are the files with secrets of each of our processes, by the variables that name them. All others are in none:
+// only the worker has the master keys and the provider's token.
 var mayHave = map[string]map[string]string{
 	"migrate": {"DATABASE_URL_FILE": "/run/secrets/database_url"},
 	"api":     {"DATABASE_URL_FILE": "/run/secrets/database_url", "PREGO_KEYS_DIR": "/keys"},
@@ -101,8 +100,8 @@ var mayHave = map[string]map[string]string{
 	},
 }
 
-// minimal starts each of our processes without one of its mounts: it must not come up. And
-// it has no others, and no secret in its environment.
+// minimal starts each of our processes without one mount: it must not come up. And it has no others, and no secret in
+// its environment.
 func (s *stack) minimal(t *testing.T) {
 	for name, service := range s.file.Services {
 		if !strings.HasPrefix(service.Image, "prego:") {
@@ -146,14 +145,14 @@ func (s *stack) minimal(t *testing.T) {
 			require.ErrorContains(t, x.err, "exit status 1", "%s without %s%s", service, left.Target, tail(x.log))
 			said, err := os.ReadFile(x.log)
 			require.NoError(t, err)
-			require.Contains(t, string(said), left.Target, "%s without it says what is missing", service)
+			require.Contains(t, string(said), left.Target, "%s names the missing mount", service)
 			tried++
 		}
 	}
 	require.Equal(t, 1+2+2+6, tried)
 }
 
-// stopInTime asks every process to stop, those that need others first.
+// stopInTime asks every process to stop, the dependent ones first.
 func (s *stack) stopInTime(t *testing.T) {
 	for _, service := range []string{"worker", "agentgw", "api", "temporal", "postgres"} {
 		for n := range replicas(service) {

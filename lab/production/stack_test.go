@@ -60,7 +60,7 @@ const (
 	gateway = "10.213.250.1"
 )
 
-// command runs one of the host's programs.
+// command runs a program of the host.
 func command(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()
@@ -96,7 +96,7 @@ func (s *stack) buildImage() {
 	command(s.t, filepath.Join(s.repo, "tools", "image-context.sh"), s.image)
 }
 
-// settings make the stack small and quick; what is not said here is as declared.
+// settings make the stack small and quick; the others are as declared.
 const settings = `
 PREGO_SIMULATED=true
 PREGO_PACE=0.1
@@ -110,7 +110,7 @@ PREGO_SITE_DOMAIN=sites.test
 PREGO_API_RATE_PER_SECOND=500
 `
 
-// configure does what docs/production.md says: secrets, .env, settings.
+// configure follows docs/production.md: secrets, .env, settings.
 func (s *stack) configure() {
 	t := s.t
 	require.NoError(t, os.MkdirAll(s.secrets, 0o700))
@@ -209,7 +209,7 @@ func (s *stack) connect(service string, n int) (file string) {
 	return "/run/netns/" + ns
 }
 
-// hosts are the names that a service can resolve: those that share a network with it.
+// hosts are the names that a service can resolve: of services that share a network with it.
 func (s *stack) hosts(service string, n int) string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n")
@@ -340,7 +340,7 @@ func (s *stack) box(name string) *box {
 	return s.boxes[name]
 }
 
-// healthy runs a container's own health check until it says yes.
+// healthy runs a container's own health check until it succeeds.
 func (s *stack) healthy(service string, x *box) error {
 	h := s.file.Services[service].Healthcheck
 	if h.Disable || len(h.Test) == 0 {
@@ -365,7 +365,7 @@ func (s *stack) healthy(service string, x *box) error {
 	}
 }
 
-// up starts everything, each service when what it depends on is as it says.
+// up starts everything, each service when its dependencies are in their declared state.
 func (s *stack) up() {
 	t := s.t
 	s.bridge(2) // the simulated cloud is there before the file names it
@@ -489,8 +489,8 @@ func tail(file string) string {
 	return ":\n  " + strings.Join(lines[max(0, len(lines)-15):], "\n  ")
 }
 
-// restart ends a replica with a signal and starts it again, as its policy says. It returns
-// once the new one is healthy.
+// restart ends a replica with a signal and starts it again, according to its policy. It returns once the new one is
+// healthy.
 func (s *stack) restart(service string, n int, sig syscall.Signal) error {
 	d := s.file.Services[service]
 	x := s.box(fmt.Sprintf("%s-%d", service, n))

@@ -20,7 +20,7 @@ import (
 	"github.com/prego/prego/lab/need"
 )
 
-// Version is the one that make installs.
+// Version is the version that make installs.
 const Version = "v1.8.0"
 
 // Program is its name below .prego/bin.
@@ -49,7 +49,7 @@ func Start(t testing.TB) *Server {
 	return StartAt(t, "127.0.0.1")
 }
 
-// StartAt starts a server at one of this machine's addresses.
+// StartAt starts a server at an address of this machine.
 func StartAt(t testing.TB, address string) *Server {
 	t.Helper()
 	s := &Server{Bucket: "backups", Region: "eu-central", AccessKey: "prego-test", SecretKey: "not-a-secret-of-anyone", t: t, program: need.Program(t, Program), listen: free(t, address)}
@@ -63,7 +63,7 @@ func StartAt(t testing.TB, address string) *Server {
 	return s
 }
 
-// Boot starts the server, anew after Kill: its objects and uploads are still there.
+// Boot starts the server, again after Kill: its objects and uploads are still there.
 func (s *Server) Boot() {
 	s.t.Helper()
 	log, err := os.CreateTemp(s.state, "log")
@@ -96,15 +96,15 @@ func (s *Server) Boot() {
 	}, 20*time.Second, 20*time.Millisecond, "versitygw does not answer")
 }
 
-// sidecar keeps what it knows of objects in files of their own: not every file system that
-// tests run on has extended attributes.
+// sidecar keeps the metadata of objects in separate files: not every file system that tests run on has extended
+// attributes.
 func (s *Server) sidecar() string {
 	dir := filepath.Join(s.state, "sidecar")
 	require.NoError(s.t, os.MkdirAll(dir, 0o700))
 	return dir
 }
 
-// Kill ends the server at once, in the middle of whatever it does.
+// Kill ends the server immediately, in the middle of its work.
 func (s *Server) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *Server) File(key string) string { return filepath.Join(s.Dir, s.Bucket,
 
 func free(t testing.TB, address string) string {
 	t.Helper()
-	l, err := net.Listen("tcp", address+":0") //nolint:noctx // closed at once
+	l, err := net.Listen("tcp", address+":0") //nolint:noctx // closed immediately
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	return l.Addr().String()

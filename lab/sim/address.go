@@ -7,8 +7,8 @@ import (
 	"net"
 )
 
-// Addresses: every process host has one of its own on loopback, every machine one on
-// the bridge. It stands for the host's public address.
+// Addresses: every process host has its own on loopback, every machine one on the bridge. It stands for the host's
+// public address.
 
 func randomBase() [2]byte {
 	var b [2]byte
@@ -52,8 +52,8 @@ func (s *Sim) freeAddress(but map[string]bool) string {
 	}
 }
 
-// address is where a server's host is reached: at its public address, or at one that the
-// API does not show while it has none. Call it with the lock held.
+// address is a server's host's reachable address: its public one, or a hidden one while it has none. Call it with the
+// lock held.
 func (s *Sim) address(srv *server) string {
 	if srv.PublicNet.IPv4.IP != "" {
 		return srv.PublicNet.IPv4.IP
@@ -65,7 +65,7 @@ func (s *Sim) address(srv *server) string {
 }
 
 func portFree(addr string, port int) bool {
-	l, err := net.Listen("tcp", net.JoinHostPort(addr, fmt.Sprint(port))) //nolint:noctx // closed at once
+	l, err := net.Listen("tcp", net.JoinHostPort(addr, fmt.Sprint(port))) //nolint:noctx // closed immediately
 	if err != nil {
 		return false
 	}

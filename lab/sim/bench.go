@@ -19,29 +19,24 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// The stand-in for bench runs as a child of the agent, in a process of its own: a
-// Python program in bench/, which has the command line, the files and the databases of
-// Frappe 15 (docs/frappe.md). It and the simulator share files below .sim in the bench's
-// directory:
+// The stand-in for bench runs as a child of the agent, in a separate process: a Python program in bench/, which has the
+// command line, the files and the databases of Frappe 15 (docs/frappe.md). It and the simulator share files below .sim
+// in the bench's directory:
 //
 //	host     the name of the server
 //	image    what the backend's container was made from, as on a real host the code is
 //	delays   lines of a verb and the seconds that it takes
 //	faults   a link to the faults of the cloud, which all hosts share
-//
-// There each fault is a directory, named after its place in the order of
-// injection, that appears and goes at once:
+// There each fault is a directory, named after its place in the order of injection, that appears and goes atomically:
 //
 //	fault    lines server=, verb=, action=, message= and delay= (seconds)
 //	matched  a byte for each time that it was considered
 //	skip/    a file for each match that is still to pass
 //	times/   a file for each time that it is still to happen
 //	forever  is there instead, when it has no end; hits has a byte for each time
-//
-// A command takes the first fault that matches and happens. It claims one of its
-// files by removing it: the file system lets only one of two do so, whichever
-// host they are on. How often a fault happened is what is gone from times. Bytes
-// are appended one at a time, which never get lost.
+// A command takes the first fault that matches and happens. It claims a file of it by removing the file: the file
+// system lets only one of two commands do so, on any host. The number of removed files of times is the number of
+// occurrences. Bytes are appended one at a time, which never get lost.
 
 // benchProgram is the stand-in.
 //
@@ -58,8 +53,7 @@ var benchVerbs = []string{
 
 func (s *Sim) benchFaultsDir() string { return filepath.Join(s.cfg.StateDir, "bench-faults") }
 
-// installServices puts on the host's disk what is reached on it: the server of a shard or a
-// pool that others reach, else a bench.
+// installServices puts the host's services on its disk: a reachable shard's or pool's server, else a bench.
 func (h *processHost) installServices(ctx context.Context) error {
 	if h.hasData() {
 		return h.startData(ctx)
@@ -178,7 +172,7 @@ func (h *processHost) installStrictBench() error {
 func (h *processHost) mergedConfig(set map[string]any) (string, error) {
 	conf := make(map[string]any)
 	if b, err := os.ReadFile(filepath.Join(h.root(), wire.BenchDir, "sites/common_site_config.json")); err == nil {
-		_ = json.Unmarshal(b, &conf) // what can't be read is made anew
+		_ = json.Unmarshal(b, &conf) // an unreadable file is recreated
 	}
 	maps.Copy(conf, set)
 	b, err := json.MarshalIndent(conf, "", " ")
@@ -210,7 +204,7 @@ func (s *Sim) benchServices() (*services, error) {
 	return s.services, s.servicesErr
 }
 
-// write replaces a file of the host at once.
+// write replaces a file of the host atomically.
 func (h *processHost) write(name, content string, mode os.FileMode) error {
 	path := filepath.Join(h.root(), name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

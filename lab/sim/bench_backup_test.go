@@ -54,7 +54,7 @@ $`, got)
 
 	require.Contains(t, b.run(1, "--site "+site+" backup --backup-path-db bare.sql.gz").stdout, "Backup failed for Site a.example.com.")
 
-	// What is older than a day goes; a directory is taken for such a file, and fails it.
+	// Files older than a day go; a directory is taken for such a file, and makes it fail.
 	b.write(folder+"mine-database.sql.gz", "x")
 	b.run(0, "--site "+site+" backup")
 	require.Contains(t, names(), "mine-database.sql.gz")
@@ -89,7 +89,7 @@ func TestBenchRestores(t *testing.T) {
 	require.Contains(t, got.stderr, "MySQL root password: ")
 	require.Contains(t, got.stdout, "App frappe already installed\n*** Scheduler is enabled ***\nSite a.example.com has been restored with files\n")
 	require.Equal(t, []string{"one first"}, b.query("SELECT name, description FROM _a.tabToDo"))
-	require.Equal(t, auth, b.query("SELECT password FROM _a.__Auth"), "the Administrator has the password of the backup, whatever is given")
+	require.Equal(t, auth, b.query("SELECT password FROM _a.__Auth"), "the Administrator has the password of the backup, regardless of the option")
 	require.Equal(t, "large", b.conf(site)["plan"], "the configuration stays")
 	require.Equal(t, "dear", b.read(files+"letter"))
 	require.Equal(t, "new", b.read(files+"new"), "files that came later stay")
@@ -104,7 +104,7 @@ func TestBenchRestores(t *testing.T) {
 	require.Equal(t, "dear", b.read("sites/new.example.com/private/files/letter"))
 	require.NoDirExists(t, b.path("sites/"+site))
 
-	// What is no backup.
+	// A file that is not a backup.
 	on := func(says, path string) {
 		t.Helper()
 		got := b.run(1, "--site new.example.com restore "+path+b.root())
@@ -126,7 +126,7 @@ func TestBenchRestores(t *testing.T) {
 	require.Equal(t, []string{"one"}, b.query("SELECT name FROM _a.tabToDo"), "nothing of this changed the database")
 	on("Invalid path none.tar", promoted+"database.sql.gz --with-public-files none.tar")
 
-	// One that breaks off leaves no site.
+	// A truncated dump leaves no site.
 	b.write("sites/broken.sql", "-- __Auth\nnonsense;\n")
 	on("ERROR 1064", "broken.sql")
 	require.Empty(t, b.query("SELECT table_name FROM information_schema.tables WHERE table_schema = '_a'"))

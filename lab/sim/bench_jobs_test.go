@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// begin starts a command that goes on. It ends with the test.
+// begin starts a long command. It ends with the test.
 func (b *bench) begin(line string) *exec.Cmd {
 	b.t.Helper()
 	var cmd *exec.Cmd

@@ -106,7 +106,7 @@ func TestBenchServesSites(t *testing.T) {
 	want(404, "", site, "/files/../../site_config.json", "")
 	want(403, "", site, "/private/files/x", "")
 
-	for _, wrong := range [][2]string{{"Administrator", "first"}, {"nobody@example.com", "s3cret%"}} {
+	for _, wrong := range [][2]string{{"Administrator", "first"}, {"unknown@example.com", "s3cret%"}} {
 		status, session, message := p.login(site, wrong[0], wrong[1])
 		require.Equal(t, 401, status)
 		require.Empty(t, session)
@@ -167,7 +167,7 @@ func TestBenchServesSites(t *testing.T) {
 	b.run(0, "--site "+site+" set-maintenance-mode off")
 	want(200, `"doctype": "ToDo"`, site, "/api/resource/ToDo", session, "description=x")
 
-	// Promoted by moving: the old name is nobody's at once, sessions stay.
+	// Promoted by moving: the old name is free immediately, sessions stay.
 	cmd := exec.CommandContext(t.Context(), "mv", b.path("sites/"+site), b.path("sites/new.example.com"))
 	require.NoError(t, cmd.Run())
 	want(404, "", site, "/", "")

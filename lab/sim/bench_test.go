@@ -22,12 +22,11 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// docs/frappe.md says for each behaviour that is tested here where in Frappe it was
-// read. The judge is Frappe itself: with PREGO_TEST_FRAPPE, the directory of a bench that
-// has it, the same commands are given to it instead (docs/frappe.md).
+// docs/frappe.md names the place in Frappe's source for each behaviour tested here. The judge is Frappe itself: with
+// PREGO_TEST_FRAPPE, the directory of a bench with Frappe, the same commands are given to it instead (docs/frappe.md).
 var realBench = os.Getenv("PREGO_TEST_FRAPPE")
 
-// bench is a bench with the strict stand-in on a host of a cloud of its own.
+// bench is a bench with the strict stand-in on a host of a separate cloud.
 type bench struct {
 	t    *testing.T
 	host *processHost
@@ -334,7 +333,7 @@ func TestBenchLeavesAHalfMadeSite(t *testing.T) {
 	b.install()
 	before := b.conf("c.example.com")
 	b.run(0, "new-site c.example.com --db-name _other --admin-password x --force"+b.root())
-	require.Equal(t, before, b.conf("c.example.com"), "force keeps the configuration, whatever is asked for")
+	require.Equal(t, before, b.conf("c.example.com"), "force keeps the configuration, regardless of the options")
 	require.Equal(t, []string{"_c"}, b.databases())
 	b.run(0, "drop-site b.example.com --no-backup"+b.root())
 	require.NoDirExists(t, b.path("sites/b.example.com"), "dropping takes no database of the site's")
@@ -376,7 +375,7 @@ func TestBenchInstallsApps(t *testing.T) {
 		t.Helper()
 		return b.run(status, "--site "+site+" "+line).stdout
 	}
-	require.Equal(t, "{\n \"a.example.com\": []\n}\n", on(0, "list-apps -f json"), "a new site's list is empty") //nolint:testifylint // the layout is Frappe's, too
+	require.Equal(t, "{\n \"a.example.com\": []\n}\n", on(0, "list-apps -f json"), "a new site's list is empty") //nolint:testifylint // the layout is also Frappe's
 	require.Contains(t, on(0, "install-app erpnext"), "\nInstalling erpnext...\n")
 	require.Equal(t, "App erpnext already installed\n", on(0, "install-app erpnext"))
 	require.Equal(t, "\nfrappe\nerpnext\n\n", on(0, "list-apps"))
@@ -432,7 +431,7 @@ func TestBenchKeepsUsers(t *testing.T) {
 
 	b.run(0, "--site "+site+" add-system-manager joe@example.com --first-name Joe --last-name Doe --password pw1")
 	require.Contains(t, b.run(1, "--site "+site+" add-system-manager joe@example.com").stderr, "DuplicateEntryError: ('User', 'joe@example.com'")
-	require.Contains(t, b.run(1, "--site "+site+" add-system-manager nobody").stderr, "InvalidEmailAddressError: nobody is not a valid Email Address")
+	require.Contains(t, b.run(1, "--site "+site+" add-system-manager joe").stderr, "InvalidEmailAddressError: joe is not a valid Email Address")
 	require.Equal(t, []string{"joe@example.com Joe Doe System User 1"}, b.query("SELECT name, first_name, last_name, user_type, enabled FROM _a.tabUser WHERE name LIKE 'joe%'"))
 	require.Equal(t, []string{"1"}, b.query("SELECT COUNT(*) FROM _a.`tabHas Role` WHERE parent = 'joe@example.com' AND role = 'System Manager'"))
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/prego/prego/lab/sim/judge"
 )
 
-// TestTheContractRefusesWhatItShould: a judge that says yes to all is none.
+// TestTheContractRefusesWhatItShould: a judge without refusals is useless.
 func TestTheContractRefusesWhatItShould(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, nil)
@@ -95,7 +95,7 @@ func sameFields(t *testing.T, where string, ours, theirs *openapi3.Schema, answe
 		}
 	}
 	if len(ours.Enum) > 0 {
-		assertTrue(t, sameSet(ours.Enum, theirs.Enum), "%s is one of %v, by the specification of %v", where, ours.Enum, theirs.Enum)
+		assertTrue(t, sameSet(ours.Enum, theirs.Enum), "%s has the values %v, by the specification %v", where, ours.Enum, theirs.Enum)
 	}
 	for name, p := range ours.Properties {
 		tp := theirs.Properties[name]

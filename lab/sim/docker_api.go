@@ -276,7 +276,7 @@ func (d *docker) start(w http.ResponseWriter, _ *http.Request, c *container) {
 		case c.Fault == "die":
 			d.tell(c, "start")
 			d.end(c, 1)
-		case labels["prego.once"] == "true": // it runs to its end, which is at once
+		case labels["prego.once"] == "true": // it ends immediately
 			d.tell(c, "start")
 			d.end(c, 0)
 		default:

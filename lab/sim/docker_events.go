@@ -33,7 +33,7 @@ func (w *dockerWatch) wants(c *container, action string) bool {
 	return true
 }
 
-// tell sends an event to all who watch. Call it with the lock held.
+// tell sends an event to all watchers. Call it with the lock held.
 func (d *docker) tell(c *container, action string) {
 	for w := range d.watching {
 		if !w.wants(c, action) {

@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// listen gives a running container an address of its own, on which its exposed TCP ports
-// answer each request with 200; nothing listens if it is to be unhealthy. What checks it
-// from its host over the network sees what a check within it would. Call it with the lock
-// held.
+// listen gives a running container a separate address, where its exposed TCP ports answer each request with 200; an
+// unhealthy one has no listener. A check from its host over the network sees the same as a check within it. Call it
+// with the lock held.
 func (d *docker) listen(c *container) {
 	exposed, _ := c.Config["ExposedPorts"].(map[string]any)
 	var ports []string

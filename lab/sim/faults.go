@@ -39,8 +39,8 @@ type Fault struct {
 	// Verb is the command of a "bench" fault, for example "new-site"; "" matches all.
 	// Its Action is fail, fail_after or hang.
 	Verb string `json:"verb,omitempty"`
-	// Image (a pattern) selects the images of a "container" fault; "" matches all. Its
-	// Action is unhealthy, without end, or die, at once.
+	// Image (a pattern) selects the images of a "container" fault; "" matches all. Its Action is unhealthy, without
+	// end, or die, immediately.
 	Image string `json:"image,omitempty"`
 
 	// Record (a pattern) selects the names of a "publish" fault: the action that brings a
@@ -65,11 +65,11 @@ var hostKinds = map[string]string{
 	"slow_boot":            "the start takes delay_ms",
 	"never_boot":           "the server never becomes running",
 	"create_action_fails":  "the create action ends with code",
-	"land_late":            "create answers 504 at once and happens delay_ms later",
+	"land_late":            "create answers 504 immediately and happens delay_ms later",
 	"boot_without_agent":   "cloud-init runs, the agent is never installed",
 	"no_cloud_init":        "the server runs, and cloud-init never starts",
 	"stop_heartbeats":      "the agent bootstraps and then never runs",
-	"duplicate_bootstrap":  "somebody else presents the token first, with another key",
+	"duplicate_bootstrap":  "another client presents the token first, with another key",
 	"image_build_fails":    "a builder of an image stays on, since something in it failed",
 	"create_image_fails":   "the action that takes a snapshot of the server fails",
 	"container_start_fail": "the host's dockerd fails to start containers",
@@ -377,7 +377,7 @@ func (s *Sim) SetServerLimit(n int) {
 	s.cfg.Limits.Servers = n
 }
 
-// Ledger lists what was billed or, with open, still is.
+// Ledger lists all billed items or, with open, the current ones.
 func (s *Sim) Ledger(open bool) []LedgerEntry {
 	s.mu.Lock()
 	defer s.mu.Unlock()

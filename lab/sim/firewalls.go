@@ -59,7 +59,7 @@ func (s *Sim) selected(selector string) []int64 {
 	return out
 }
 
-// firewallsOf are those of a server, those that label selectors give it included.
+// firewallsOf are a server's firewalls, including those by label selectors.
 func (s *Sim) firewallsOf(srv *server) []schema.ServerFirewall {
 	out := slices.Clone(srv.PublicNet.Firewalls)
 	for id, f := range s.st.Firewalls {

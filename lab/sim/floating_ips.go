@@ -157,8 +157,8 @@ func (s *Sim) floatingAct(command string, f *schema.FloatingIP) any {
 	return s.act(command, s.cfg.Profile.Action/4, nil, schema.ActionResourceReference{ID: f.ID, Type: "floating_ip"})
 }
 
-// routeFloating routes an address to a server, machines' as the provider does: only the one
-// that it is assigned to gets what is sent to it.
+// routeFloating routes an address to a server; for machines as the provider does: only its assigned server gets its
+// packets.
 func (s *Sim) routeFloating(f *schema.FloatingIP, server int64) error {
 	srv := s.st.Servers[server]
 	if s.net != nil && f.Type == "ipv4" {
@@ -201,8 +201,8 @@ func (s *Sim) routeAllFloating() error {
 	return nil
 }
 
-// freeFloating is an address that nobody has. On machines it is of a range of its own, so
-// that it is routed and never asked for on the bridge.
+// freeFloating is a free address. On machines it comes from a separate range, so that it is routed and never resolved
+// on the bridge.
 func (s *Sim) freeFloating() (string, bool) {
 	used := make(map[string]bool, len(s.st.FloatingIPs))
 	for _, f := range s.st.FloatingIPs {

@@ -16,7 +16,7 @@ func TestFloatingIPsConformToTheProvidersSpecification(t *testing.T) {
 	t.Parallel()
 	doc := judge.Specification(t)
 	if doc == nil {
-		return // it says so, or fails
+		return // it reports this, or fails
 	}
 	s := newSim(t, nil)
 	rt := judge.New(t, doc)

@@ -9,8 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// FuzzUserData: what a host is told to do at its first boot is refused, or is files whose
-// paths are absolute once they are cleaned.
+// FuzzUserData: the user_data of a host's first boot is refused, or is files whose paths are absolute once they are
+// cleaned.
 func FuzzUserData(f *testing.F) {
 	for _, s := range []string{
 		"#cloud-config\n", "#cloud-config\nwrite_files:\n- path: /etc/x\n  content: eA==\n  encoding: b64\n  permissions: '0600'\n", "#!/bin/sh\n",
@@ -36,8 +36,7 @@ func FuzzUserData(f *testing.F) {
 	})
 }
 
-// FuzzZoneFile: a zone file is refused, or is record sets that are inside of the zone, and
-// each of which can be made.
+// FuzzZoneFile: a zone file is refused, or has record sets inside of the zone, each of which can be created.
 func FuzzZoneFile(f *testing.F) {
 	for _, s := range []string{
 		"@ 3600 IN A 192.0.2.1\n", "$ORIGIN x.example.com.\nwww A 192.0.2.1\n", "$INCLUDE /etc/passwd\n", "$GENERATE 1-65535 host$ A 192.0.2.1\n", "a.example.org. A 192.0.2.1\n",

@@ -15,8 +15,8 @@ import (
 
 // host is what a server runs on. Between two runs it is off; its disk persists.
 type host interface {
-	// run boots the host, and returns when it is off: it was shut down, or ctx ended,
-	// which cuts its power. An error says why it could not be turned on.
+	// run boots the host, and returns when it is off: it was shut down, or ctx ended, which cuts its power. An error is
+	// the reason why it could not be turned on.
 	run(ctx context.Context) error
 	// shutdown and restart ask the host's system, like pressed buttons.
 	shutdown() error

@@ -325,7 +325,7 @@ func relabel(labels *map[string]string, to *map[string]string) error {
 	return nil
 }
 
-// replace sets what is given.
+// replace sets the given fields.
 func replace[T any](v, to *T) {
 	if to != nil {
 		*v = *to

@@ -14,8 +14,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// findImage finds one of the provider's own images by name or id, or a snapshot by id:
-// snapshots have no name.
+// findImage finds an image of the provider by name or id, or a snapshot by id: snapshots have no name.
 func (s *Sim) findImage(idOrName string) (schema.Image, bool) {
 	for _, i := range images {
 		if *i.Name == idOrName || strconv.FormatInt(i.ID, 10) == idOrName {
@@ -81,7 +80,7 @@ func (s *Sim) billImage(i *schema.Image) {
 	s.st.open(LedgerEntry{Kind: "image", ID: i.ID, Name: i.Description, Labels: i.Labels, Monthly: imageMonthly * imageGB})
 }
 
-// dropSnapshot deletes a snapshot. Its copy is deleted once nobody reads it.
+// dropSnapshot deletes a snapshot. Its copy is deleted after its last reader.
 func (s *Sim) dropSnapshot(id int64) {
 	delete(s.st.Snapshots, id)
 	s.st.close("image", id)
@@ -91,9 +90,8 @@ func (s *Sim) dropSnapshot(id int64) {
 	go func() { defer s.work.Done(); _ = os.RemoveAll(dir + ".gone") }()
 }
 
-// createImage copies a server's disk. The provider also copies running servers, and
-// warns that the copy is then likely to be inconsistent: here it is refused, so that
-// nobody does so by mistake.
+// createImage copies a server's disk. The provider also copies running servers, and warns that the copy is then likely
+// to be inconsistent: here it is refused, to prevent mistakes.
 func (s *Sim) createImage(r *http.Request, srv *server) (any, error) {
 	var req schema.ServerActionCreateImageRequest
 	if err := decode(r, &req); err != nil {

@@ -7,9 +7,8 @@ import (
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
 )
 
-// kind is how the resources of one kind are found, shown and changed over the API. Each
-// kind has a file that says what is special about it; paths, lists, names, labels and
-// protection are the same for all.
+// kind defines how the resources of one kind are found, shown and changed over the API. Each kind has a file with its
+// special rules; paths, lists, names, labels and protection are the same for all.
 type kind[T any] struct {
 	sim       *Sim
 	one, many string // in paths and bodies: "volume", "volumes"
@@ -31,7 +30,7 @@ type kind[T any] struct {
 // action answers a request for an action of a resource.
 type action[T any] func(r *http.Request, v *T) (any, error)
 
-// changes is the body of a PUT, of any kind. What is not given stays.
+// changes is the body of a PUT, of any kind. Missing fields stay.
 type changes struct {
 	Name                  *string            `json:"name"`
 	Labels                *map[string]string `json:"labels"`

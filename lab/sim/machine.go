@@ -22,9 +22,8 @@ import (
 	"github.com/prego/prego/lab/child"
 )
 
-// machineHost is the real kind of host: a Debian with its own systemd, cloud-init,
-// network and engine, in a container of systemd-nspawn. docs/simulator.md describes how
-// it works, and what is not real about it.
+// machineHost is the real kind of host: a Debian with its own systemd, cloud-init, network and engine, in a container
+// of systemd-nspawn. docs/simulator.md describes how it works, and which parts are not real.
 type machineHost struct {
 	sim  *Sim
 	id   int64
@@ -44,8 +43,7 @@ type machineHost struct {
 	space   string // the namespace that its interfaces are in, while it is on
 }
 
-// What is inside a machine and not of its root: the first program, and what configures
-// private interfaces.
+// Files inside a machine but not of its root: the first program, and the configuration of private interfaces.
 var (
 	//go:embed machine-init.sh
 	machineInit string
@@ -166,7 +164,7 @@ func (m *machineHost) mountDisk() error {
 	if err != nil {
 		return err
 	}
-	// What is lost without barriers is lost only when this machine loses its power.
+	// Without barriers, data is lost only when this machine loses its power.
 	if err := run("mount", "-o", "noatime,barrier=0", device, m.mount()); err != nil {
 		return err
 	}
@@ -288,8 +286,7 @@ exec "$@"' sh "$@"`
 	return p, nil
 }
 
-// writeMachine writes what the machine finds at /run/machine: its first program and what
-// its firmware says of it.
+// writeMachine writes the machine's /run/machine: its first program and its firmware's data.
 func (m *machineHost) writeMachine() error {
 	bin := filepath.Join(m.machine(), "bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
@@ -399,7 +396,7 @@ func (m *machineHost) restart() error  { return m.tell(syscall.SIGINT) }
 var units = map[string]string{"agent": "prego-agent.service", "exec": "prego-agent-exec.service", "docker": "docker.service"}
 
 func (m *machineHost) unitProcesses(what string) []int {
-	// nspawn puts the machine's own groups in one of the name payload.
+	// nspawn puts the machine's own groups in a group named payload.
 	return processesIn(filepath.Join(groupRoot, "systemd", m.name, "payload/system.slice", units[what]))
 }
 
@@ -456,9 +453,8 @@ func (m *machineHost) execute(ctx context.Context, stdin io.Reader, argv ...stri
 	if pid == 0 {
 		return nil, fmt.Errorf("host %d is off", m.id)
 	}
-	// nsenter that waits for its child would stop when that is stopped, for good: a system that
-	// shuts down stops all its processes for a moment (SIGSTOP), and then waits for one whose
-	// end nobody takes note of.
+	// nsenter, waiting for its child, would stop permanently when that is stopped: a system that shuts down stops all
+	// its processes for a moment (SIGSTOP), and then waits for one whose end is never noticed.
 	script := `for g in ` + groupRoot + `/*/` + m.name + `; do echo $$ >"$g/cgroup.procs" || exit 99; done
 exec setpriv --bounding-set=-sys_time,-sys_module,-sys_rawio nsenter --no-fork --target "$1" --mount --uts --ipc --net --pid --cgroup -- /bin/sh -c '"$@"; exit $?' sh /usr/bin/env -i --chdir=/ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "${@:2}"`
 	cmd := exec.CommandContext(ctx, "/bin/bash", append([]string{"-c", script, "bash", fmt.Sprint(pid)}, argv...)...)

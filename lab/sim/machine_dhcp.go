@@ -47,7 +47,7 @@ type dhcpQuestion struct {
 	raw    []byte
 	kind   byte
 	mac    net.HardwareAddr
-	ciaddr net.IP // of one that renews
+	ciaddr net.IP // of a renewal
 	wanted net.IP
 }
 

@@ -28,7 +28,7 @@ func TestLeaseGivesEachMachineItsOwnAddress(t *testing.T) {
 		"discover":             {question(3, 9, optKind, 1, dhcpDiscover), dhcpOffer},
 		"padded":               {question(3, 9, 0, 0, optKind, 1, dhcpDiscover), dhcpOffer},
 		"request":              {question(3, 9, optKind, 1, dhcpRequest, optWanted, 4, 10, 99, 3, 9), dhcpAck},
-		"somebody else's":      {question(3, 9, optKind, 1, dhcpRequest, optWanted, 4, 10, 99, 3, 8), dhcpNak},
+		"another machine's":    {question(3, 9, optKind, 1, dhcpRequest, optWanted, 4, 10, 99, 3, 8), dhcpNak},
 		"of another network":   {question(4, 9, optKind, 1, dhcpDiscover), 0},
 		"option past the end":  {question(3, 9, optKind, 200, dhcpDiscover), 0},
 		"not DHCP":             {[]byte("hello"), 0},
@@ -49,5 +49,5 @@ func TestLeaseGivesEachMachineItsOwnAddress(t *testing.T) {
 	renewal := question(3, 9, optKind, 1, dhcpRequest)
 	copy(renewal[12:16], net.IP{10, 99, 3, 9})
 	_, to := w.lease(renewal)
-	require.Equal(t, "10.99.3.9:68", to.String(), "who has the address is answered there")
+	require.Equal(t, "10.99.3.9:68", to.String(), "the answer goes to the address's owner")
 }

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// serveNames answers machines' questions for names: there are those of the cloud's own
-// services and of its zones, and no others. Faults of kind "dns" happen to questions.
+// serveNames answers machines' questions for names: the cloud's own services and its zones, and no others. Faults of
+// kind "dns" affect questions.
 func (s *Sim) serveNames() error {
 	lc := s.net.onBridge()
 	c, err := lc.ListenPacket(s.ctx, "udp4", s.net.gateway()+":53")

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Control groups: each machine has one of its own in every hierarchy, so that nothing of
-// it is outside, and all of it can be found and ended.
+// Control groups: each machine has a separate one in every hierarchy, so that nothing of it is outside, and all of it
+// can be found and ended.
 
 const groupRoot = "/sys/fs/cgroup"
 
@@ -92,7 +92,7 @@ func groupDirs(pattern string) []string {
 	return out
 }
 
-// processesIn are the processes of a group, without those of the groups in it.
+// processesIn are the processes of a group, without its subgroups.
 func processesIn(dir string) []int {
 	b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	var out []int
@@ -124,8 +124,7 @@ func killGroups(pattern string) error {
 	}
 }
 
-// removeGroups ends what is in them and removes the groups of the machines whose names
-// match a pattern.
+// removeGroups ends the processes in them and removes the groups of the machines whose names match a pattern.
 func removeGroups(pattern string) error {
 	var last error
 	for range 50 {
@@ -146,7 +145,7 @@ func removeGroups(pattern string) error {
 	return last
 }
 
-// initOf finds the first process of a machine: the one that has number 1 inside.
+// initOf finds the first process of a machine: number 1 inside.
 func initOf(name string) int {
 	for _, dir := range groupDirs(name) {
 		if !strings.HasPrefix(dir, groupRoot+"/systemd/") {
@@ -207,9 +206,8 @@ func unmountBelow(dir string) error {
 
 const mntDetach = 2
 
-// attachLoop makes a file a block device. One that it is still, since somebody's copy of
-// a mount is not gone yet, is taken again: a second one would have a memory of its own, and
-// two file systems would write over each other.
+// attachLoop makes a file a block device. A device that the file still has, since another process's copy of a mount is
+// not gone yet, is reused: a second one would have a separate cache, and two file systems would overwrite each other.
 func attachLoop(file string) (string, error) {
 	devices, err := runOutput("losetup", "--noheadings", "--output", "NAME", "--associated", file)
 	if err != nil {
@@ -225,7 +223,7 @@ func attachLoop(file string) (string, error) {
 // device that is still in use goes with its last user.
 func detachLoopsBelow(path string) error { return loopsBelow(path, "--detach") }
 
-// growLoops tells the devices of a file that it has grown.
+// growLoops notifies the devices of a file that it has grown.
 func growLoops(path string) error { return loopsBelow(path, "--set-capacity") }
 
 func loopsBelow(path, do string) error {

@@ -12,10 +12,9 @@ import (
 	"syscall"
 )
 
-// network is the bridge that the machines of one cloud hang on. Its number n is in the
-// names of all that is made for them: bridge, interfaces, namespaces, control groups.
-// Whoever holds the lock of a number owns what has it; what has a number that nobody
-// holds was left behind by a simulator that died.
+// network is the bridge of one cloud's machines. Its number n is in the names of everything created for them: bridge,
+// interfaces, namespaces, control groups. The lock of a number owns all of them; resources with an unlocked number were
+// left behind by a simulator that died.
 type network struct {
 	n       int
 	lock    *os.File
@@ -70,7 +69,7 @@ func openNetwork(stateDir string) (*network, error) {
 	return nil, fmt.Errorf("all %d networks for machines are in use", networks)
 }
 
-// claimNetwork locks a number; it returns nil when somebody else holds it.
+// claimNetwork locks a number; it returns nil when another process holds it.
 func claimNetwork(n int) (*network, error) {
 	w := &network{n: n}
 	if err := os.MkdirAll(w.dir(), 0o700); err != nil {
@@ -119,8 +118,8 @@ func SweepMachines() error {
 
 func (w *network) up() error {
 	for _, args := range [][]string{
-		// Without an address of its own it takes one of its ports, and another when that goes:
-		// machines would look for the old one for half a minute.
+		// Without its own address it takes one of its ports, and another when that goes: machines would look for the
+		// old one for half a minute.
 		{"link", "add", w.bridge(), "address", w.mac(1), "type", "bridge", "forward_delay", "0"},
 		{"address", "add", w.gateway() + "/24", "dev", w.bridge()},
 		{"address", "add", metadataAddr + "/32", "dev", w.bridge()},
@@ -169,8 +168,8 @@ func (w *network) clean(stateDir string) error {
 	return err
 }
 
-// plug gives a machine a network interface with a cable to the bridge, and nothing
-// configured, in a namespace of its own, which it returns the name of.
+// plug gives a machine a network interface with a cable to the bridge, unconfigured, in a separate namespace, and
+// returns the namespace's name.
 func (w *network) plug(k int) (string, error) {
 	space, here := fmt.Sprintf("%s%d", w.prefix(), k), fmt.Sprintf("pg%d-%d", w.n, k)
 	w.unplug(k)
@@ -205,7 +204,7 @@ func networkIndex(addr string) (int, error) {
 	return strconv.Atoi(addr[i+1:])
 }
 
-// run runs a program of this machine to its end; what it says is its error.
+// run runs a program of this machine to its end; its output is its error.
 func run(name string, args ...string) error {
 	_, err := runOutput(name, args...)
 	return err

@@ -12,11 +12,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// Private networks between machines. As at the provider they are of layer 3: a machine has
-// one address with a mask of 32 bits, and all that it sends goes to the network's gateway,
-// which forwards it. Here each network is a router in a network namespace of its own, with a
-// cable to each machine, and this machine has no address and no route in any of them, so
-// that ranges may be the same as those of other networks, other clouds and this machine.
+// Private networks between machines. As at the provider they are of layer 3: a machine has one address with a mask of
+// 32 bits, and sends all packets to the network's gateway, which forwards them. Here each network is a router in a
+// separate network namespace, with a cable to each machine, and this machine has no address and no route in any of
+// them, so that ranges may equal those of other networks, other clouds and this machine.
 
 // privateMTU is what the provider's private interfaces have.
 const privateMTU = 1450
@@ -38,14 +37,13 @@ type privateNIC struct {
 	network   privateNetwork
 	num       int // from 1
 	mac       string
-	addresses []string // the one that DHCP gives, and then the aliases
+	addresses []string // DHCP's, and then the aliases
 }
 
 // name is what it is called on the provider's servers of all types that are sold here.
 func (n privateNIC) name() string { return fmt.Sprintf("enp%ds0", 6+n.num) }
 
-// privateNICs are those of a server, in the order of its private_net. Call it with the
-// lock held.
+// privateNICs are a server's, in the order of its private_net. Call it with the lock held.
 func (s *Sim) privateNICs(srv *server) []privateNIC {
 	var out []privateNIC
 	for _, p := range srv.PrivateNet {
@@ -126,7 +124,7 @@ func (m *machineHost) event(do, device string) {
 		ctx, cancel := context.WithTimeout(m.sim.ctx, time.Minute)
 		defer cancel()
 		if _, err := m.execute(ctx, nil, "systemctl", "--no-block", do, "hc-net-ifup@"+device+".service"); err != nil {
-			m.log.Info("nobody listens for interfaces", zap.String("interface", device), zap.Error(err))
+			m.log.Info("no program listens for interfaces", zap.String("interface", device), zap.Error(err))
 		}
 	}()
 }

@@ -29,7 +29,7 @@ type cable struct {
 	dhcp      net.PacketConn
 }
 
-// routers are those of one cloud.
+// routers are the routers of one cloud.
 type routers struct {
 	mu sync.Mutex
 	by map[int64]*router
@@ -47,7 +47,7 @@ func (w *network) routerOf(p privateNetwork) (*router, error) {
 		{"netns", "add", r.space},
 		{"-n", r.space, "link", "set", "lo", "up"},
 		{"-n", r.space, "address", "add", p.gateway.String() + "/32", "dev", "lo"},
-		// With rp_filter nobody sends from an address that was not given to it.
+		// With rp_filter no machine sends from an unassigned address.
 		{"netns", "exec", r.space, "sh", "-c", "cd /proc/sys/net/ipv4 && echo 1 >conf/all/rp_filter && echo 1 >conf/default/rp_filter && echo 1 >ip_forward"},
 	} {
 		if err := run("ip", args...); err != nil {
@@ -64,7 +64,7 @@ func (w *network) routerOf(p privateNetwork) (*router, error) {
 
 // wants are the routes that there have to be, as ip's arguments, by destination.
 func (r *router) wants() map[string][]string {
-	// What nobody has is not there, whatever other routes say.
+	// Unassigned addresses do not exist, regardless of other routes.
 	out := map[string][]string{r.net.ipRange.String(): {"unreachable", r.net.ipRange.String()}}
 	for _, c := range r.cables {
 		for _, a := range c.addresses {
@@ -184,7 +184,7 @@ func (w *network) readdress(k int, id int64, addresses []string) error {
 	return r.sync()
 }
 
-// reroute tells a router what has changed about its network.
+// reroute updates a router after changes of its network.
 func (w *network) reroute(p privateNetwork) error {
 	w.routers.mu.Lock()
 	defer w.routers.mu.Unlock()

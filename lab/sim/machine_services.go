@@ -106,8 +106,8 @@ func (s *Sim) serverAt(remote string) (*server, bool) {
 	return nil, false
 }
 
-// metadataRoutes are those of the provider's metadata service, as cloud-init's
-// DataSourceHetzner and the provider's documentation of it read them.
+// metadataRoutes are the routes of the provider's metadata service, as cloud-init's DataSourceHetzner and the
+// provider's documentation of it read them.
 func (s *Sim) metadataRoutes() http.Handler {
 	mux := http.NewServeMux()
 	text := func(pattern string, answer func(srv *server) string) {
@@ -159,7 +159,7 @@ func asYAML(v any) string {
 	return string(b)
 }
 
-// serveMirror serves packages, unless a fault of kind "mirror" says otherwise.
+// serveMirror serves packages, unless a fault of kind "mirror" applies.
 func (s *Sim) serveMirror(w http.ResponseWriter, r *http.Request) {
 	f := s.machineFault("mirror", r.RemoteAddr, r.URL.Path)
 	file := filepath.Join(s.cfg.Machines, "mirror", filepath.FromSlash(path.Clean("/"+r.URL.Path)))
@@ -219,7 +219,7 @@ func (s *Sim) logMachines(what string, err error) {
 	}
 }
 
-// NetworkInfo tells how machines reach what runs here, and from where they are called.
+// NetworkInfo describes how machines reach this machine's services, and where calls to them come from.
 type NetworkInfo struct {
 	Hosts   string `json:"hosts"`             // process or machine
 	Gateway string `json:"gateway,omitempty"` // this machine's address on the bridge

@@ -17,7 +17,7 @@ func membership(srv *server, network int64) int {
 	return slices.IndexFunc(srv.PrivateNet, func(p schema.ServerPrivateNet) bool { return p.Network == network })
 }
 
-// usedAddresses are those of a network that servers have.
+// usedAddresses are the addresses of a network that servers have.
 func (s *Sim) usedAddresses(network int64) map[netip.Addr]bool {
 	used := make(map[netip.Addr]bool)
 	for _, srv := range s.st.Servers {
@@ -39,14 +39,14 @@ func notAvailable(ip string) error {
 	return &apiError{status: 422, code: "ip_not_available", message: "IP '" + ip + "' is not available"}
 }
 
-// addressBook is what is known of the addresses of a network while some are given out.
+// addressBook has a network's addresses during an assignment.
 type addressBook struct {
 	network *schema.Network
 	used    map[netip.Addr]bool
 }
 
-// assignable is whether a server may have an address: none of those that are reserved
-// (docs.hetzner.com/cloud/networks/faq, "Are any IP addresses reserved?") or used.
+// assignable is whether a server may have an address: neither reserved (docs.hetzner.com/cloud/networks/faq, "Are any
+// IP addresses reserved?") nor used.
 func (b *addressBook) assignable(a netip.Addr) bool {
 	if b.used[a] || a == publicGateway || a == gatewayOf(b.network) {
 		return false

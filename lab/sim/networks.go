@@ -15,14 +15,14 @@ import (
 // machine_private.go. They cost nothing, so the ledger does not know them, as it does not
 // know firewalls.
 
-// What one network may have, and one server (docs/simulator.md says where it is written).
+// Limits of one network, and of one server (docs/simulator.md names their source).
 const (
 	maxSubnets, maxRoutes, maxMembers = 50, 100, 100
 	maxNetworksOfServer, maxAliases   = 3, 5
 )
 
 var (
-	// privateRanges are those of RFC 1918.
+	// privateRanges are the ranges of RFC 1918.
 	privateRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16")}
 	// publicGateway is the gateway of servers' public interfaces at the provider, wherever
 	// they are: no network may use it.
@@ -177,8 +177,8 @@ func private(p netip.Prefix) bool {
 	return slices.ContainsFunc(privateRanges, func(r netip.Prefix) bool { return contains(r, p) })
 }
 
-// networkRange reads the range of a network. The provider allows private ones. Those of
-// process hosts may be on loopback, where hosts have their public addresses, too.
+// networkRange reads the range of a network. The provider allows private ones. Process hosts' networks may be on
+// loopback, like hosts' public addresses.
 func (s *Sim) networkRange(v string) (netip.Prefix, error) {
 	p, err := parseRange(v, "ip_range")
 	switch {

@@ -338,7 +338,7 @@ func TestNetworksConformToTheProvidersSpecification(t *testing.T) {
 	t.Parallel()
 	doc := judge.Specification(t)
 	if doc == nil {
-		return // it says so, or fails
+		return // it reports this, or fails
 	}
 	rt := judge.New(t, doc)
 	s := newSim(t, nil)
@@ -407,7 +407,7 @@ func TestNetworksConformToTheProvidersSpecification(t *testing.T) {
 	require.Nil(t, gone)
 	require.Greater(t, rt.Checked(), 30)
 
-	// A judge that says yes to all is none: an answer without what has to be there.
+	// A judge without refusals is useless: an answer that lacks required fields.
 	req, err := http.NewRequest(http.MethodGet, s.URL()+"/networks/1", nil)
 	require.NoError(t, err)
 	req.Header.Set("Authorization", "Bearer secret")

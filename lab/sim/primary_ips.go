@@ -11,7 +11,7 @@ import (
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
 )
 
-// Primary IPs. Those that a server was created with go with it, others outlive their server.
+// Primary IPs. IPs created with a server go with it, others outlive their server.
 
 func (s *Sim) primaryIPs() *kind[schema.PrimaryIP] {
 	return &kind[schema.PrimaryIP]{
@@ -97,7 +97,7 @@ func (s *Sim) createIP(r *http.Request) (any, error) {
 	return body, nil
 }
 
-// newIP is a primary IP that is nobody's, with the given address or any.
+// newIP is an unassigned primary IP, with the given address or any.
 func (s *Sim) newIP(typ, ip string, l schema.Location) *schema.PrimaryIP {
 	p := &schema.PrimaryIP{
 		ID: s.st.id(), IP: ip, Labels: map[string]string{}, Type: typ, DNSPtr: []schema.PrimaryIPDNSPTR{}, AssigneeType: "server",
@@ -283,7 +283,7 @@ func sameAddress(a, b string) bool {
 	return err == nil && err2 == nil && x == y
 }
 
-// pointServer is change_dns_ptr of a server: of one of its primary IPs.
+// pointServer is change_dns_ptr of a server: of a primary IP that it has.
 func (s *Sim) pointServer(r *http.Request, srv *server) (any, error) {
 	var req pointer
 	if err := decode(r, &req); err != nil {

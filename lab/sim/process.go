@@ -20,10 +20,8 @@ import (
 	"github.com/prego/prego/lab/child"
 )
 
-// processHost is the light kind of host: a directory for its disk, an address of its
-// own on loopback, and the agent as processes of this machine: the one that faces the
-// network, and the one that runs commands. What cloud-init and systemd do on a real
-// host is imitated.
+// processHost is the light kind of host: a directory for its disk, an address on loopback, and the agent as processes
+// of this machine: the network process and the executor. cloud-init and systemd are imitated.
 type processHost struct {
 	sim   *Sim
 	id    int64
@@ -164,7 +162,7 @@ func (h *processHost) detach(id int64) error {
 	return nil
 }
 
-// plugVolumes makes the devices be those of the attached volumes.
+// plugVolumes makes the devices match the attached volumes.
 func (h *processHost) plugVolumes() error {
 	if err := os.RemoveAll(filepath.Dir(h.volumeLink(0))); err != nil {
 		return err

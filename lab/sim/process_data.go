@@ -21,9 +21,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// A shard or a Redis pool has a server of its own, unlike the benches, which share theirs:
-// with its own root, its own certificate, and TLS at its private address. It starts at the
-// first connection, from the agent or from another host.
+// A shard or a Redis pool has a separate server, unlike the benches, which share theirs: with its own root, its own
+// certificate, and TLS at its private address. It starts at the first connection, from the agent or from another host.
 //
 // All hosts' connections come from one address of loopback, so that its users are let in
 // from there.
@@ -40,7 +39,7 @@ type dataServer struct {
 // Ports at which data servers are reached.
 var dataPorts = map[string]int{"db-shard": 3306, "redis-pool": 6379}
 
-// role is what the host is for, as its user_data says.
+// role is the host's role, from its user_data.
 func (h *processHost) role() string {
 	var cfg wire.HostConfig
 	if b, err := os.ReadFile(filepath.Join(h.root(), wire.HostConfigPath)); err == nil {
@@ -49,7 +48,7 @@ func (h *processHost) role() string {
 	return cfg.Role
 }
 
-// hasData tells whether this is a shard or a pool that others can reach.
+// hasData reports whether this is a shard or a pool that others can reach.
 func (h *processHost) hasData() bool {
 	a, err := netip.ParseAddr(h.privateAddress())
 	return err == nil && a.IsLoopback() && dataPorts[h.role()] != 0
@@ -122,7 +121,7 @@ func (h *processHost) stopData() {
 	}
 }
 
-// listenPrivate passes on what comes to the private address.
+// listenPrivate passes on connections to the private address.
 func (d *dataServer) listenPrivate(ctx context.Context, addr string) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
@@ -230,7 +229,7 @@ func (d *dataServer) startRedis(ctx context.Context, socket string) (*exec.Cmd, 
 }
 
 func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed immediately
 	if err != nil {
 		return 0, err
 	}

@@ -160,13 +160,13 @@ func TestShardsAndPoolsOfProcessHosts(t *testing.T) {
 			return err
 		}))
 	}
-	// Without TLS nobody gets as far as a password.
+	// Without TLS no client gets as far as a password.
 	plain := exec.CommandContext(t.Context(), "mariadb", "--no-defaults", "--skip-ssl", "-h", shard.private, "-u", "pool_a", "--password=pw-of-a", "-e", "SELECT 1")
 	out, err = plain.CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(out), "1045")
 
-	// A certificate that is renewed is the one that is served, before the other one ends.
+	// A renewed certificate is served before the old one ends.
 	for h, mount := range map[*processHost]string{shard: wire.MariaDBMount, pool: wire.RedisMount} {
 		next := sign(t, servers, &x509.Certificate{Subject: pkix.Name{CommonName: "renewed"}, IPAddresses: []net.IP{net.ParseIP(h.private)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 		next.install(t, h, mount+"-next", clients)

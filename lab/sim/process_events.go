@@ -13,10 +13,9 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// The server of events of a bench, as its frontend passes connections on to it. It speaks
-// as much of Socket.IO 4 over WebSocket as a browser needs to be told that it is connected
-// (frappe/realtime/index.js), and refuses whom the original refuses
-// (frappe/realtime/middlewares/authenticate.js).
+// The server of events of a bench, as its frontend passes connections on to it. It implements the part of Socket.IO 4
+// over WebSocket that a browser needs to learn that it is connected (frappe/realtime/index.js), and refuses the same
+// clients as the original (frappe/realtime/middlewares/authenticate.js).
 
 // eventsPing is how often the server asks whether the browser is still there.
 const eventsPing = 500 * time.Millisecond

@@ -73,7 +73,7 @@ func (d *docker) run(c *container) {
 const (
 	frontend     = "-frontend"
 	frontendPort = "8080/tcp"
-	// That of the container in which commands run, and whose image is the bench's code.
+	// The container in which commands run, and whose image is the bench's code.
 	backend = "-backend"
 )
 

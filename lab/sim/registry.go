@@ -25,7 +25,7 @@ import (
 	"time"
 )
 
-// RegistryName is the registry from which machines pull images. Their engines trust it.
+// RegistryName is the machines' registry for images. Their engines trust it.
 const RegistryName = "registry.cloud.example"
 
 // hubName is where engines look for images without a registry in their name. Machines
@@ -190,8 +190,7 @@ func (s *Sim) serveImages(ctx context.Context) error {
 	return s.AddProgram(repository, tag, program, StandInProgram)
 }
 
-// certificate makes the registry's certificate, anew at each start: machines get what
-// they trust it by at each of theirs.
+// certificate creates the registry's certificate at each start: machines get its CA at each of theirs.
 func (g *registry) certificate() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -57,7 +57,7 @@ func TestRegistryServesWhatEnginesPull(t *testing.T) {
 	require.Contains(t, refused.Header().Get("WWW-Authenticate"), "Basic")
 	require.Equal(t, http.StatusUnauthorized, get(RegistryName, "/v2/acme/web/manifests/1", "robot", "guess").Code)
 	require.Equal(t, http.StatusOK, get(RegistryName, "/v2/acme/web/manifests/1", "robot", "secret").Code)
-	require.Equal(t, http.StatusOK, get(hubName, "/v2/acme/web/manifests/1").Code, "the public one asks nobody")
+	require.Equal(t, http.StatusOK, get(hubName, "/v2/acme/web/manifests/1").Code, "the public one needs no login")
 }
 
 func TestRegistryFindsImagesOfTheReferenceImplementation(t *testing.T) {

@@ -47,7 +47,7 @@ const (
 	backupSlots = 7
 )
 
-// bill makes the ledger say what a server costs now.
+// bill updates a server's cost in the ledger.
 func (s *Sim) bill(srv *server) {
 	m, ok := findMachine(srv.ServerType.Name)
 	if !ok {

@@ -61,8 +61,7 @@ func (s *Sim) view(srv *server) schema.Server {
 	return out
 }
 
-// serverBody writes null for public addresses that a server does not have, for which the
-// library's type has no word.
+// serverBody writes null for a server's missing public addresses, which the library's type cannot express.
 type serverBody struct{ schema.Server }
 
 // MarshalJSON implements json.Marshaler.
@@ -82,7 +81,7 @@ func (b serverBody) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// plain is a value as its JSON says it.
+// plain is a value as in its JSON.
 func plain(v any) any {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -110,7 +109,7 @@ type order struct {
 	image    schema.Image
 	group    *schema.PlacementGroup
 	private  []schema.ServerPrivateNet
-	// v4 and v6 are the primary IPs that it is to have; nil if they are to be made.
+	// v4 and v6 are its primary IPs; nil to create them.
 	v4, v6 *schema.PrimaryIP
 }
 
@@ -195,7 +194,7 @@ func (s *Sim) checkAttachments(o *order) error {
 // errNoSSHKeys refuses what names an SSH key: the project has none.
 var errNoSSHKeys = invalid("SSH key not found", "ssh_keys")
 
-// checkAddresses finds the primary IPs that a new server is to have.
+// checkAddresses finds the primary IPs of a new server.
 func (s *Sim) checkAddresses(o *order) error {
 	net := o.req.PublicNet
 	if net == nil {
@@ -245,8 +244,7 @@ func (s *Sim) createServer(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if late, ok := s.hostFault("land_late", req.Name); ok {
-		// The caller gets no answer, and the server is created when nobody expects it
-		// any more, unless the name was taken meanwhile.
+		// The caller gets no answer, and the server is created unexpectedly late, unless the name was taken meanwhile.
 		s.after(time.Duration(late.DelayMS)*time.Millisecond, func() {
 			if o, err := s.checkOrder(req); err == nil {
 				s.make(o)
@@ -339,8 +337,8 @@ func (s *Sim) address4(srv *server, o order) {
 	s.give(o.v4, srv)
 }
 
-// address6 does the same with its IPv6 network. Where edges are real, nobody must be led to
-// an address that is nowhere: loopback has one IPv6 address only.
+// address6 does the same with its IPv6 network. Where edges are real, no client may be led to an unused address:
+// loopback has one IPv6 address only.
 func (s *Sim) address6(srv *server, o order) {
 	if o.req.PublicNet != nil && !o.req.PublicNet.EnableIPv6 || s.cfg.Machines == "" && len(s.cfg.Programs) > 0 {
 		return
@@ -447,8 +445,8 @@ func (s *Sim) press(srv *server, restart bool) {
 	}
 }
 
-// changeType gives a server that is off another type. The provider's description says of it
-// which disks fit, and that the disk is upgraded only if asked for.
+// changeType gives a server that is off another type. The provider's description states which disks fit, and that the
+// disk is upgraded only on request.
 func (s *Sim) changeType(r *http.Request, srv *server) (any, error) {
 	var req schema.ServerActionChangeTypeRequest
 	if err := decode(r, &req); err != nil {

@@ -104,7 +104,7 @@ func (v *service) listen(ctx context.Context, work *sync.WaitGroup) error {
 		<-ctx.Done()
 		_ = l.Close()
 		v.mu.Lock()
-		v.failed = ctx.Err() // nobody starts it any more
+		v.failed = ctx.Err() // it is never started again
 		v.mu.Unlock()
 		if p := v.process.Load(); p != nil {
 			p.Stop(syscall.SIGTERM, 10*time.Second)
@@ -156,7 +156,7 @@ func (v *service) ensure(ctx context.Context) error {
 		sayTo(v.dir+".log", err.Error())
 	}
 	if p == nil {
-		v.failed = err // it can't be installed; one that has run is tried again
+		v.failed = err // it can't be installed; after a first run it is retried
 	}
 	return err
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// running says whether a process is there, and no zombie.
+// running reports whether a process exists and is no zombie.
 func running(t *testing.T, pid int) bool {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
@@ -33,7 +33,7 @@ func TestServicesStartWhenTheyAreNeeded(t *testing.T) {
 	require.Equal(t, []string{"1"}, b.query("SELECT 1"))
 	pid := s.mariadb.process.Load().PID()
 	require.True(t, running(t, pid))
-	require.Nil(t, s.redis.process.Load(), "nobody asked for it")
+	require.Nil(t, s.redis.process.Load(), "it was not needed")
 	conn, err := net.Dial("unix", filepath.Join(b.host.root(), "run/prego/mysqld/mysqld.sock"))
 	require.NoError(t, err, "hosts have it where a real one has it")
 	require.NoError(t, conn.Close())

@@ -1,7 +1,6 @@
-// Package sim is a simulated Hetzner Cloud: an HTTP server with the endpoints that the
-// control plane uses and their neighbours, and hosts that boot from their user_data and
-// run the real agent. Faults are injected over HTTP, and a billing ledger shows what is
-// left over. docs/simulator.md describes it for users.
+// Package sim is a simulated Hetzner Cloud: an HTTP server with the endpoints that the control plane uses and their
+// neighbours, and hosts that boot from their user_data and run the real agent. Faults are injected over HTTP, and a
+// billing ledger shows leftovers. docs/simulator.md describes it for users.
 package sim
 
 import (
@@ -49,8 +48,8 @@ type Config struct {
 	LoopbackNetworks bool
 	Profile          Profile
 	Limits           Limits
-	// RunAgent runs a verb of the agent, instead of its program, for the hosts for which
-	// it returns a function. The agent itself fits into a process a thousand times.
+	// RunAgent runs a verb of the agent, instead of its program, for hosts that it returns a function for. The agent
+	// itself fits into a process a thousand times.
 	RunAgent func(name string) func(ctx context.Context, verb, root, addr string) error
 	// Guest runs a host in this program until ctx ends, which cuts its power, instead of as
 	// processes. It is for clouds that don't listen (Within).
@@ -67,7 +66,7 @@ type Config struct {
 	Log         *zap.Logger
 }
 
-// Profile says how long things take. The zero Profile takes no time.
+// Profile has the durations of actions. The zero Profile takes no time.
 type Profile struct {
 	Action  time.Duration // an action
 	Boot    time.Duration // running → the first cloud-init stage
@@ -91,7 +90,7 @@ func DefaultProfile() Profile {
 type Limits struct {
 	Servers         int // 100
 	Volumes         int // 100
-	PrimaryIPs      int // 100, of those that belong to no server
+	PrimaryIPs      int // 100, of unassigned ones
 	FloatingIPs     int // 100
 	PlacementGroups int // 50
 	Firewalls       int // 50
@@ -139,7 +138,7 @@ func New(cfg Config) (*Sim, error) {
 		return nil, errors.New("sim: StateDir and Token are required")
 	}
 	if cfg.LoopbackNetworks && cfg.Machines != "" {
-		return nil, errors.New("sim: machines have networks of their own: LoopbackNetworks is for process hosts")
+		return nil, errors.New("sim: machines have separate networks: LoopbackNetworks is for process hosts")
 	}
 	if cfg.RatePerHour == 0 {
 		cfg.RatePerHour = 3600

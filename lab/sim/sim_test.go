@@ -78,7 +78,7 @@ func walk(t *testing.T, rt *judge.Judge) {
 	}
 	made, _, err := c.Server.Create(ctx, order)
 	require.NoError(t, err)
-	require.NotEmpty(t, made.RootPassword, "a create without keys tells a password")
+	require.NotEmpty(t, made.RootPassword, "a create without keys returns a password")
 	require.NoError(t, c.Action.WaitFor(ctx, append(made.NextActions, made.Action)...))
 	got, _, err := c.Server.GetByID(ctx, made.Server.ID)
 	require.NoError(t, err)

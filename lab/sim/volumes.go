@@ -78,7 +78,7 @@ func (s *Sim) createVolume(r *http.Request) (any, error) {
 	return body, nil
 }
 
-// volumePlace is where a new volume is to be: at a location, or with a server.
+// volumePlace is the place of a new volume: a location, or a server's.
 func (s *Sim) volumePlace(req schema.VolumeCreateRequest) (schema.Location, *server, error) {
 	if req.Server != nil {
 		srv, ok := s.st.Servers[*req.Server]

@@ -119,7 +119,7 @@ func (s *Sim) zoneReply(question []byte) []byte {
 	return b
 }
 
-// Answer is what the zones' name servers, and a resolver, say to a question.
+// Answer is the answer of the zones' name servers, and of a resolver, to a question.
 func (s *Sim) Answer(q *dns.Msg) *dns.Msg {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *Sim) Answer(q *dns.Msg) *dns.Msg {
 // maxChain bounds a chain of aliases.
 const maxChain = 8
 
-// zoneAnswer looks a question up in what is published. Call it with the lock held.
+// zoneAnswer looks a question up in the published records. Call it with the lock held.
 func (s *Sim) zoneAnswer(q *dns.Msg) *dns.Msg {
 	out := new(dns.Msg)
 	out.SetReply(q)

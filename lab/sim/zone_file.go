@@ -87,7 +87,7 @@ func relative(name, zone string) (string, bool) {
 	return strings.CutSuffix(name, "."+zone)
 }
 
-// importZone replaces all record sets of a zone by those of a file.
+// importZone replaces all record sets of a zone by a file's.
 func (s *Sim) importZone(z *zone, file string) (schema.Action, error) {
 	sets, err := readZone(z.Name, file)
 	if err != nil {

@@ -13,9 +13,8 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// DNS zones as the provider has them: record sets are changed over the API at once, and
-// are published to the name servers by an action, which can fail. What is published is
-// served over DNS (zone_dns.go).
+// DNS zones as the provider has them: record sets change in the API immediately, and are published to the name servers
+// by an action, which can fail. The published records are served over DNS (zone_dns.go).
 
 // zone is a DNS zone with its record sets, by "name/type".
 type zone struct {
@@ -29,8 +28,7 @@ type zone struct {
 	existingAt uint32
 }
 
-// nameservers are those that every zone is assigned (the specification's example of a zone
-// file).
+// nameservers are assigned to every zone (the specification's example of a zone file).
 var nameservers = []string{"hydrogen.ns.hetzner.com.", "oxygen.ns.hetzner.com.", "helium.ns.hetzner.de."}
 
 func (z *zone) view() schema.Zone {

@@ -61,8 +61,7 @@ func (n *named) add(z *hcloud.Zone, name string, typ hcloud.ZoneRRSetType, value
 	return made.RRSet
 }
 
-// ask asks the simulator's name server as a resolver does; the answer is the rcode and
-// what the records say.
+// ask asks the simulator's name server like a resolver; it returns the rcode and the records' values.
 func (n *named) ask(network, name string, typ uint16) (rcode string, said []string) {
 	n.Helper()
 	c := dns.Client{Net: network, Timeout: 5 * time.Second}
@@ -171,8 +170,7 @@ func TestZonesRefuseWhatTheSpecificationRulesOut(t *testing.T) {
 	}
 }
 
-// TestZonesAreServed: what is published is answered over UDP and TCP, by the rules of
-// wildcards and aliases.
+// TestZonesAreServed: published records are answered over UDP and TCP, by the rules of wildcards and aliases.
 func TestZonesAreServed(t *testing.T) {
 	t.Parallel()
 	n := newNamed(t, http.DefaultTransport)
@@ -252,7 +250,7 @@ func TestRecordsAreEditedOneByOne(t *testing.T) {
 	t.Parallel()
 	doc := judge.Specification(t)
 	if doc == nil {
-		return // it says so, or fails
+		return // it reports this, or fails
 	}
 	n := newNamed(t, judge.New(t, doc))
 	z := n.zone("example.com")

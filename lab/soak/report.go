@@ -9,11 +9,11 @@ import (
 
 // Tally counts verdicts.
 type Tally struct {
-	Flat int // bounded and settled ones, too
+	Flat int // including bounded and settled ones
 	Grew int
 }
 
-// CountVerdicts counts the verdicts of results. What is too short to be judged is neither.
+// CountVerdicts counts the verdicts of results. Results too short to be judged are neither.
 func CountVerdicts(results []Result) (t Tally) {
 	for _, r := range results {
 		switch r.Verdict {

@@ -1,10 +1,8 @@
-// Package soak judges what a long run measured: which quantities grow, and whether they
-// may. It only calculates; what is measured, and how, is in lab/e2e (make soak).
-//
-// Measurements of a running system are neither independent nor normally distributed: heaps
-// are sawteeth, caches fill in steps, one sample in a hundred is far off. So samples are
-// gathered into windows, each of which counts once, and the slope is the median of the
-// slopes between all pairs of windows (Theil–Sen). Its interval is that of Kendall's rank
+// Package soak judges the measurements of a long run: which quantities grow, and whether they may. It only calculates;
+// lab/e2e measures (make soak).
+// Measurements of a running system are neither independent nor normally distributed: heaps are sawteeth, caches fill in
+// steps, one sample in a hundred is far off. So samples are gathered into windows, each of which counts once, and the
+// slope is the median of the slopes between all pairs of windows (Theil–Sen). Its interval follows Kendall's rank
 // statistic with ties, widened where neighbouring windows resemble each other.
 package soak
 
@@ -64,26 +62,24 @@ const (
 	Settled Verdict = "settled"
 	// Grew: it grew by more than its limit until the end.
 	Grew Verdict = "grew"
-	// Short: there is too little of it to say anything.
+	// Short: there is too little of it for a verdict.
 	Short Verdict = "too short"
 )
 
-// Result is what is known of a series.
+// Result is the verdict on a series.
 type Result struct {
 	Series  Series
 	Verdict Verdict
 	// Start and End are the medians of the first and the last fifth, without the warm-up.
 	Start, End float64
-	// PerHour is the slope per hour, between Low and High in 99 of 100 runs in which nothing
-	// changes but chance.
+	// PerHour is the slope per hour, between Low and High in 99 of 100 runs in which nothing changes but chance.
 	PerHour, Low, High float64
 	// PerUnit is the slope per unit of work, if the limit is per unit.
 	PerUnit float64
 }
 
 const (
-	// windows are what a run is divided into, without its warm-up. More of them would resemble
-	// each other more, and say nothing more.
+	// windows divide a run, without its warm-up. More of them would resemble each other more, without more information.
 	windows = 24
 	// fewest windows must have points.
 	fewest = 8
@@ -91,8 +87,7 @@ const (
 	confidence = 2.576
 )
 
-// Judge says of each series whether it grew. What was measured before the warm-up is over
-// is left out.
+// Judge decides for each series whether it grew. Measurements from before the end of the warm-up are left out.
 func Judge(all []Series, warmup, end time.Duration) []Result {
 	out := make([]Result, len(all))
 	for i, s := range all {
@@ -214,8 +209,8 @@ func fit(points []Point, x func(Point) float64) line {
 	return l
 }
 
-// kendallVariance is that of the number of ordered pairs less that of inverted ones, among
-// values of which some are the same (Kendall 1970).
+// kendallVariance is the variance of the number of ordered pairs less the inverted ones, among values with ties
+// (Kendall 1970).
 func kendallVariance(v []float64) float64 {
 	f := func(n float64) float64 { return n * (n - 1) * (2*n + 5) }
 	sum := f(float64(len(v)))
@@ -235,10 +230,9 @@ func kendallVariance(v []float64) float64 {
 	return max(sum, 0) / 18
 }
 
-// inflation is by how much the variance grows because each value resembles the one before:
-// (1+r)/(1-r), where r is the correlation of what the line leaves over with the same a window
-// later. It is at most 4: what grows in each window is significant nevertheless, since steps of
-// a leak that is counted in whole numbers resemble each other, too.
+// inflation is the growth of the variance because each value resembles its predecessor: (1+r)/(1-r), where r is the
+// correlation of the residuals with themselves a window later. It is at most 4: growth in each window is significant
+// nevertheless, since steps of a leak in whole numbers also resemble each other.
 func inflation(points []Point, x func(Point) float64, slope float64) float64 {
 	rest := make([]float64, len(points))
 	for i, p := range points {

@@ -35,7 +35,7 @@ func noises(r *rand.Rand) map[string]func(minutes float64, i int) float64 {
 	walk := 0.0
 	return map[string]func(float64, int) float64{
 		"independent": func(float64, int) float64 { return 100 + 5*r.NormFloat64() },
-		"alike": func(float64, int) float64 { // each resembles the one before
+		"alike": func(float64, int) float64 { // each resembles its predecessor
 			walk = 0.9*walk + r.NormFloat64()
 			return 100 + walk
 		},
@@ -175,8 +175,8 @@ func TestWarmUpIsLeftOut(t *testing.T) {
 	require.Equal(t, []any{Flat, 100.0, 100.0, 0.0}, []any{r.Verdict, r.Start, r.End, r.PerHour})
 }
 
-// TestFitIsThatOfTheMajority: of exact points of a line, of which less than 29 % are replaced by
-// anything, the slope is that of the line.
+// TestFitIsThatOfTheMajority: of exact points of a line, with less than 29 % replaced by anything, the slope is the
+// line's.
 func TestFitIsThatOfTheMajority(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -21,15 +21,15 @@ import (
 	"github.com/prego/prego/lab/sim/judge"
 )
 
-// play is one run of the provider's command line, and what has to be true afterwards.
+// play is one run of the provider's command line, and its expected results.
 type play struct {
-	run string // $words are what earlier plays told
+	run string // $words come from earlier plays
 	// tells names the first id, password or URL of the output for later plays.
 	tells string
 	says  string // is in the output
 	// see is run after it, and prints exactly is.
 	see, is string
-	// refused is the code with which the provider refuses it.
+	// refused is the provider's code of its refusal.
 	refused string
 }
 
@@ -49,7 +49,7 @@ func newCommandLine(t *testing.T, s *sim.Sim) *commandLine {
 	if doc := judge.Specification(t); doc != nil {
 		endpoint = judge.OfAnswers(t, doc).Front(s.URL())
 	}
-	// A stand-in for ssh says how it was called.
+	// A stand-in for ssh prints its arguments.
 	programs := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(programs, "ssh"), []byte("#!/bin/sh\necho ssh \"$@\"\n"), 0o755))
 	home := t.TempDir()
@@ -85,7 +85,7 @@ var word = regexp.MustCompile(`(?:\{\{.*?\}\}|\S)+`)
 
 var told = regexp.MustCompile(`\b\d{6,}\b|127(\.\d+){3}|sim-root-\S+|wss://\S+`)
 
-// play says what is wrong with a play, if anything, so that one run shows all that is.
+// play returns the fault of a play, if any, so that one run shows all of them.
 func (c *commandLine) play(p play) error {
 	c.Helper()
 	known := func(line string) string { return os.Expand(line, func(w string) string { return c.words[w] }) }
@@ -98,11 +98,11 @@ func (c *commandLine) play(p play) error {
 	case err != nil:
 		return fmt.Errorf("hcloud %s: %w: %s", p.run, err, out)
 	case !strings.Contains(out, known(p.says)):
-		return fmt.Errorf("hcloud %s does not say %s: %s", p.run, p.says, out)
+		return fmt.Errorf("hcloud %s does not print %s: %s", p.run, p.says, out)
 	}
 	if p.tells != "" {
 		if c.words[p.tells] = told.FindString(out); c.words[p.tells] == "" {
-			return fmt.Errorf("hcloud %s tells nothing: %s", p.run, out)
+			return fmt.Errorf("hcloud %s prints no id: %s", p.run, out)
 		}
 	}
 	if p.see == "" {
@@ -187,10 +187,9 @@ func gone(kind, name string) play {
 	return play{run: kind + " delete " + name, see: kind + " list -o noheader", is: ""}
 }
 
-// TestProvidersOwnCommandLine has every command of the provider's command line, but for those
-// beyond the simulator, do what it is for: what was changed is what is shown afterwards, or it is
-// refused as the provider does. Which commands there are, the program says itself; every answer is judged by the
-// provider's specification.
+// TestProvidersOwnCommandLine has every command of the provider's command line, except those beyond the simulator,
+// fulfil its purpose: its changes are shown afterwards, or it is refused as the provider does. The program itself lists
+// its commands; every answer is validated by the provider's specification.
 func TestProvidersOwnCommandLine(t *testing.T) {
 	t.Parallel()
 	s, err := sim.New(sim.Config{Listen: "127.0.0.1:0", StateDir: t.TempDir(), Token: "secret", RatePerHour: 1_000_000, Zones: []string{"example.com"}})

@@ -71,7 +71,7 @@ var notOurs = []string{"/v1/networks"}
 // doesn't allow.
 type Judge struct {
 	t *testing.T
-	// Beyond says of what the document has nothing to say about.
+	// Beyond lists the parts that the document does not cover.
 	Beyond func(r *http.Request) bool
 	// Check judges one request and its answer.
 	Check   func(r *http.Request, body []byte, resp *http.Response, answer []byte) error
