@@ -70,9 +70,9 @@ var (
 	testName = regexp.MustCompile(`^Test\w+$`)
 )
 
-// TestContractsNameWhatThereIs checks that each rule links its file and the test that fails without it. Moved files and
+// TestContractsNameExistingFilesAndTests checks that each rule links its file and the test that fails without it. Moved files and
 // tests are reported together; -update follows them.
-func TestContractsNameWhatThereIs(t *testing.T) {
+func TestContractsNameExistingFilesAndTests(t *testing.T) {
 	t.Parallel()
 	files := tree(t)
 	homes, named := map[string][]string{}, map[string][]string{} // of test functions, and of files by their last element

@@ -286,9 +286,9 @@ func packageOf(place string) string {
 	}
 }
 
-// TestWhatIsNotDeterministicIsFound calls, from a workflow, each function that
+// TestNondeterminismIsFound calls, from a workflow, each function that
 // tools/workflowcheck.yaml declares, and some that workflowcheck knows by itself.
-func TestWhatIsNotDeterministicIsFound(t *testing.T) {
+func TestNondeterminismIsFound(t *testing.T) {
 	t.Parallel()
 	dir := module(t, t.TempDir())
 	calls := map[string]string{
@@ -381,8 +381,8 @@ var withoutRace = map[string]string{
 	"tools/frozen":       "it is a tool, whose locks guard what it builds and its output",
 }
 
-// TestWhatSharesStateRunsWithTheRaceDetector in each push (Makefile) or in its turn (deep.txt).
-func TestWhatSharesStateRunsWithTheRaceDetector(t *testing.T) {
+// TestSharedStateRunsWithTheRaceDetector in each push (Makefile) or in its turn (deep.txt).
+func TestSharedStateRunsWithTheRaceDetector(t *testing.T) {
 	t.Parallel()
 	list := regexp.MustCompile(`(?m)^RACE := ((?:.*\\\n)*.*)$`).FindStringSubmatch(read(t, "../Makefile"))
 	require.NotNil(t, list)

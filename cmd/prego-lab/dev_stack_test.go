@@ -12,8 +12,8 @@ import (
 	"github.com/prego/prego/lab/devstack"
 )
 
-// TestDevStartsAgainWhatDies, and its files are private.
-func TestDevStartsAgainWhatDies(t *testing.T) {
+// TestDevRestartsDeadProcesses, and its files are private.
+func TestDevRestartsDeadProcesses(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	lives, log := filepath.Join(dir, "lives"), filepath.Join(dir, "log")

@@ -622,8 +622,8 @@ var deviations = []struct{ name, here, argued string }{
 	{"max_snapshot_requests_per_hour", "", ""}, // it is optional there, and has no name
 }
 
-// TestDeviationsAreThoseListed: a name of this list that the product gets, or its replacement that it loses, leaves it.
-func TestDeviationsAreThoseListed(t *testing.T) {
+// TestDeviationsAreListed: a name of this list that the product gets, or its replacement that it loses, leaves it.
+func TestDeviationsAreListed(t *testing.T) {
 	t.Parallel()
 	has := map[string]bool{}
 	for text := range parse(t).literals {

@@ -62,9 +62,9 @@ func TestAChildDiesWithItsParent(t *testing.T) {
 	require.Eventually(t, func() bool { return !runs(pid) }, 10*time.Second, 5*time.Millisecond)
 }
 
-// TestAChildOutlivesTheThreadThatAskedForIt: to the kernel a thread that ends is a
+// TestChildOutlivesItsStartingThread: to the kernel a thread that ends is a
 // parent that dies.
-func TestAChildOutlivesTheThreadThatAskedForIt(t *testing.T) {
+func TestChildOutlivesItsStartingThread(t *testing.T) {
 	t.Parallel()
 	asked := make(chan *child.Process)
 	thread := make(chan int, 1)

@@ -84,7 +84,7 @@ func TestChildrenDieWithTheirParent(t *testing.T) {
 	}
 }
 
-func TestStopKillsWhatDoesNotStop(t *testing.T) {
+func TestStopKillsStubbornProcesses(t *testing.T) {
 	t.Parallel()
 	p, err := Start(Spec{Name: "stubborn", Path: "/bin/sh", Args: []string{"-c", "trap '' TERM; sleep 600 & wait; wait"}})
 	require.NoError(t, err)
@@ -138,7 +138,7 @@ func TestPostgresKeepsItsData(t *testing.T) {
 	}
 }
 
-func TestErrorsSayWhatToDo(t *testing.T) {
+func TestErrorsNameTheRemedy(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAStandbyHasWhatWasCommitted kills a primary right after a commit.
-func TestAStandbyHasWhatWasCommitted(t *testing.T) {
+// TestStandbyHasCommittedData kills a primary right after a commit.
+func TestStandbyHasCommittedData(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	dir, err := Scratch("prego-standby-")

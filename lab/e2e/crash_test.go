@@ -210,7 +210,7 @@ func TestReconcile(t *testing.T) {
 	require.Equal(t, api.ServerStatus("active"), c.get("kept").Status)
 }
 
-func TestReconcileDestroysNothingForADatabaseThatKnowsNothing(t *testing.T) {
+func TestReconcileWithAnEmptyDatabaseDestroysNothing(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: map[string]string{"PREGO_ORPHAN_AGE": "1ms"}})
 	for _, name := range []string{"a", "b"} {

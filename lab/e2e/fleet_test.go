@@ -136,8 +136,8 @@ func TestFleetGrowsShrinksAndIsReplaced(t *testing.T) {
 	c.settled()
 }
 
-// TestFleetPlansAroundARegionThatIsSoldOut, also when the worker dies midway.
-func TestFleetPlansAroundARegionThatIsSoldOut(t *testing.T) {
+// TestFleetPlansAroundSoldOutRegions, also when the worker dies midway.
+func TestFleetPlansAroundSoldOutRegions(t *testing.T) {
 	t.Parallel()
 	points := deep.Some(t, 1, []string{"fleet/planned", "fleet/requested", "create/called"})
 	for i, point := range append(points, "") {

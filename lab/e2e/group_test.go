@@ -380,8 +380,8 @@ func TestDeployWithoutRoomForTheSurgeDrainsFirst(t *testing.T) {
 	require.Contains(t, string(body), "quota_exceeded")
 }
 
-// TestCapacityIsToldApartFromQuota gives each reason its own name.
-func TestCapacityIsToldApartFromQuota(t *testing.T) {
+// TestCapacityIsDistinguishedFromQuota gives each reason its own name.
+func TestCapacityIsDistinguishedFromQuota(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: groupVars(nil)})
 	env := c.workloads("acme", "enterprise")

@@ -144,9 +144,9 @@ func TestGoldenImage(t *testing.T) {
 	c.settled()
 }
 
-// TestImageBuildThatFailsLeavesNothing: after any failure, the image is not used, and builder, booted server and copy
+// TestFailedImageBuildLeavesNothing: after any failure, the image is not used, and builder, booted server and copy
 // are gone.
-func TestImageBuildThatFailsLeavesNothing(t *testing.T) {
+func TestFailedImageBuildLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]struct {
 		fault  sim.Fault

@@ -14,9 +14,9 @@ import (
 	"github.com/prego/prego/lab/devstack"
 )
 
-// TestNoProcessHasAKeyThatItDoesNotNeed: every process of a cell runs only with its own keys (cell.start); without any
+// TestProcessesHaveOnlyTheKeysTheyNeed: every process of a cell runs only with its own keys (cell.start); without any
 // of them it doesn't start, and names it.
-func TestNoProcessHasAKeyThatItDoesNotNeed(t *testing.T) {
+func TestProcessesHaveOnlyTheKeysTheyNeed(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{processes: true})
 	tried := 0

@@ -203,10 +203,10 @@ func (c *cell) dies(file, point string) {
 	delete(c.procs, "worker")
 }
 
-// TestARestoreSurvivesWhoeverDies: a site under constant writes is backed up and restored, while every participant is
+// TestRestoreSurvivesAnyDeath: a site under constant writes is backed up and restored, while every participant is
 // killed at each step. It has the rows of before the backup, all of them and once, none written between backup and
 // restore, and the later ones.
-func TestARestoreSurvivesWhoeverDies(t *testing.T) {
+func TestRestoreSurvivesAnyDeath(t *testing.T) {
 	t.Parallel()
 	all := rounds(t, 3, []string{
 		"stored-backup/start", "stored-backup/sealed", "stored-backup/upload", "stored-backup/uploaded", "stored-backup/completed", "stored-backup/manifest",

@@ -61,7 +61,7 @@ func (m *machine) early(script string) {
 	m.awaitRun("test -d /run/systemd/system || exit 1; " + script)
 }
 
-func TestMachineBootGoesOn(t *testing.T) {
+func TestMachineBootContinues(t *testing.T) {
 	t.Parallel()
 	c := machineCell(t, options{vars: map[string]string{"PREGO_PROVISION_RETRIES": "0"}, set: func(cfg *config.Config) { cfg.Worker.BootPatience = 80 * time.Second }})
 
@@ -114,7 +114,7 @@ fcntl.lockf(f, fcntl.LOCK_EX)
 time.sleep(%d)' >/dev/null 2>&1 </dev/null &`, seconds)
 }
 
-func TestMachineBootSaysWhyItFails(t *testing.T) {
+func TestMachineBootReportsItsFailure(t *testing.T) {
 	t.Parallel()
 	// None waits for the deadlines of minutes that a silent host would be given.
 	c := machineCell(t, options{vars: map[string]string{"PREGO_PROVISION_RETRIES": "0"}, set: func(cfg *config.Config) { cfg.Worker.BootPatience = 8 * time.Second }})

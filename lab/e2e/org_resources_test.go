@@ -167,8 +167,8 @@ func TestNoMoreAddressesIsNotTheOrgsFault(t *testing.T) {
 	c.settled()
 }
 
-// TestWhatOrgsOwnIsMadeOnce kills the worker before and after each effect.
-func TestWhatOrgsOwnIsMadeOnce(t *testing.T) {
+// TestOrgResourcesAreCreatedOnce kills the worker before and after each effect.
+func TestOrgResourcesAreCreatedOnce(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "crash")
 	c := newCell(t, options{vars: map[string]string{"PREGO_TEST_CRASH": file}})
@@ -212,9 +212,9 @@ func TestWhatOrgsOwnIsMadeOnce(t *testing.T) {
 	}
 }
 
-// TestReconcileKnowsWhatOrgsOwn: none of it is an orphan, resources that the provider lost are reported, and a row
+// TestReconcileKnowsOrgResources: none of it is an orphan, resources that the provider lost are reported, and a row
 // without a run gets one.
-func TestReconcileKnowsWhatOrgsOwn(t *testing.T) {
+func TestReconcileKnowsOrgResources(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: map[string]string{"PREGO_ORPHAN_AGE": "1ms"}, set: func(cfg *config.Config) { cfg.Worker.AmbiguousGrace = 100 * time.Millisecond }})
 	env, _ := c.workload("acme", prego.TierPaid, "shop")

@@ -20,7 +20,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-func TestEveryRoleBecomesActiveAndIsTakenDownWhole(t *testing.T) {
+func TestEveryRoleIsProvisionedAndDeleted(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{})
 	spec := map[prego.Role]server.Spec{prego.RoleDBShard: {VolumeGB: 20}, prego.RoleNode: {Tags: []string{"Stack:blue"}}}
@@ -252,9 +252,9 @@ func TestTwoStageBoot(t *testing.T) {
 	require.Equal(t, 1, stages)
 }
 
-// TestABootThatGoesOnIsWaitedFor has milestones that are each in time, and together far
+// TestAProgressingBootIsAwaited has milestones that are each in time, and together far
 // longer than a silent host is given.
-func TestABootThatGoesOnIsWaitedFor(t *testing.T) {
+func TestAProgressingBootIsAwaited(t *testing.T) {
 	t.Parallel()
 	slow := func(cfg *sim.Config) { cfg.Profile.Stage = 1500 * time.Millisecond }
 	t.Run("in time as a whole", func(t *testing.T) {

@@ -19,9 +19,9 @@ import (
 	"github.com/prego/prego/workflows"
 )
 
-// TestACancelWaitsForTheReservationThatIsUnderWay: what a run undoes must have been
+// TestCancelWaitsForTheReservation: what a run undoes must have been
 // done, not be done after. The steps are made up, the engine is real.
-func TestACancelWaitsForTheReservationThatIsUnderWay(t *testing.T) {
+func TestCancelWaitsForTheReservation(t *testing.T) {
 	t.Parallel()
 	const queue = "e2e-cancel"
 	w := worker.New(temporalClient, queue, worker.Options{MaxHeartbeatThrottleInterval: 50 * time.Millisecond})

@@ -98,9 +98,9 @@ func TestLifecycle(t *testing.T) {
 	c.settled()
 }
 
-// TestASiteThatFailsIsLeftForAnother breaks one pool site: the tenant gets another,
+// TestAFailedSiteIsReplaced breaks one pool site: the tenant gets another,
 // and of the broken one nothing is left.
-func TestASiteThatFailsIsLeftForAnother(t *testing.T) {
+func TestAFailedSiteIsReplaced(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: sharedVars()})
 	c.org("acme", "")

@@ -36,9 +36,9 @@ func (c *cell) ownServersGone(id string) {
 	}, patience, 50*time.Millisecond)
 }
 
-// TestACancelWhoseRunIsLostLeavesNoServer cancels a tenant whose server is created by a separate run, when the tenant's
+// TestCancelWithALostRunLeavesNoServer cancels a tenant whose server is created by a separate run, when the tenant's
 // run is lost, and when the sweep has started another.
-func TestACancelWhoseRunIsLostLeavesNoServer(t *testing.T) {
+func TestCancelWithALostRunLeavesNoServer(t *testing.T) {
 	t.Parallel()
 	for name, found := range map[string]bool{"lost": false, "lost and found": true} {
 		t.Run(name, func(t *testing.T) {
@@ -61,9 +61,9 @@ func TestACancelWhoseRunIsLostLeavesNoServer(t *testing.T) {
 	}
 }
 
-// TestASiteThatFailsOnTheTenantsOwnServer: the server goes, and another is created. When that one also fails, the
+// TestSiteFailureOnADedicatedServer: the server goes, and another is created. When that one also fails, the
 // tenant reports the site as the cause.
-func TestASiteThatFailsOnTheTenantsOwnServer(t *testing.T) {
+func TestSiteFailureOnADedicatedServer(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: tenantVars(nil)})
 	c.inject(sim.Fault{Kind: "bench", Verb: "new-site", Action: "fail", Message: "mariadb is down", Times: 3})
@@ -79,9 +79,9 @@ func TestASiteThatFailsOnTheTenantsOwnServer(t *testing.T) {
 	c.settled()
 }
 
-// TestALostRunThatWaitsIsStartedAgain: a tenant without a place has a run that ends
+// TestALostWaitingRunIsRestarted: a tenant without a place has a run that ends
 // its waiting one day.
-func TestALostRunThatWaitsIsStartedAgain(t *testing.T) {
+func TestALostWaitingRunIsRestarted(t *testing.T) {
 	t.Parallel()
 	vars := sharedVars()
 	vars["PREGO_TENANT_CAPACITY_WAIT"] = "4s"

@@ -322,8 +322,8 @@ func TestManyTenantsMakeOneScaleOut(t *testing.T) {
 	c.settled()
 }
 
-// TestEnterpriseIsAlone gives an enterprise tenant an empty server, shard and pool, which no other tenant gets.
-func TestEnterpriseIsAlone(t *testing.T) {
+// TestEnterpriseTenantsAreDedicated gives an enterprise tenant an empty server, shard and pool, which no other tenant gets.
+func TestEnterpriseTenantsAreDedicated(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: sharedVars()})
 	c.org("acme", "")

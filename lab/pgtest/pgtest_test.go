@@ -11,8 +11,8 @@ import (
 	"github.com/prego/prego/lab/devstack"
 )
 
-// TestManyMakeTheTemplateAtOnce has several begin on one new cluster, as test binaries that share one do.
-func TestManyMakeTheTemplateAtOnce(t *testing.T) {
+// TestTemplateIsCreatedConcurrently has several begin on one new cluster, as test binaries that share one do.
+func TestTemplateIsCreatedConcurrently(t *testing.T) {
 	t.Parallel()
 	dir, err := devstack.Scratch("prego-pgtest-race-")
 	require.NoError(t, err)

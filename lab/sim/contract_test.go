@@ -14,8 +14,8 @@ import (
 	"github.com/prego/prego/lab/sim/judge"
 )
 
-// TestTheContractRefusesWhatItShould: a judge without refusals is useless.
-func TestTheContractRefusesWhatItShould(t *testing.T) {
+// TestTheContractRefusesBadAnswers: a judge without refusals is useless.
+func TestTheContractRefusesBadAnswers(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, nil)
 	rt := judge.New(t, judge.Contract(t))

@@ -134,7 +134,7 @@ func TestZonesConformToTheProvidersSpecification(t *testing.T) {
 	}
 }
 
-func TestZonesRefuseWhatTheSpecificationRulesOut(t *testing.T) {
+func TestZonesFollowTheSpecification(t *testing.T) {
 	t.Parallel()
 	n := newNamed(t, http.DefaultTransport)
 	for _, name := range []string{"sub.example.com", "co.uk", "Example.com", "example.com."} {

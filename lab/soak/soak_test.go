@@ -76,9 +76,9 @@ func TestALeakIsFoundAndNoiseIsNot(t *testing.T) {
 	}
 }
 
-// TestOnlyWhatIsSignificantIsAccused: where every growth is above the limit, noise is taken for
+// TestOnlySignificantGrowthIsReported: where every growth is above the limit, noise is taken for
 // one hardly ever.
-func TestOnlyWhatIsSignificantIsAccused(t *testing.T) {
+func TestOnlySignificantGrowthIsReported(t *testing.T) {
 	t.Parallel()
 	const rounds = 300
 	accused := map[string]int{}
@@ -119,8 +119,8 @@ func TestTheIntervalHoldsTheSlope(t *testing.T) {
 	require.GreaterOrEqual(t, held, rounds*96/100)
 }
 
-// TestWhatSettlesIsNoLeak: a cache that fills ever more slowly is no leak, nor is a single step.
-func TestWhatSettlesIsNoLeak(t *testing.T) {
+// TestSettledGrowthIsNoLeak: a cache that fills ever more slowly is no leak, nor is a single step.
+func TestSettledGrowthIsNoLeak(t *testing.T) {
 	t.Parallel()
 	fills := sampled(goroutines, func(m float64, _ int) float64 { return 160 - 80*math.Exp(-m/5) })
 	require.Equal(t, Settled, verdictOf(fills).Verdict)
@@ -175,9 +175,9 @@ func TestWarmUpIsLeftOut(t *testing.T) {
 	require.Equal(t, []any{Flat, 100.0, 100.0, 0.0}, []any{r.Verdict, r.Start, r.End, r.PerHour})
 }
 
-// TestFitIsThatOfTheMajority: of exact points of a line, with less than 29 % replaced by anything, the slope is the
+// TestFitFollowsTheMajority: of exact points of a line, with less than 29 % replaced by anything, the slope is the
 // line's.
-func TestFitIsThatOfTheMajority(t *testing.T) {
+func TestFitFollowsTheMajority(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(8, 40).Draw(t, "points")

@@ -21,9 +21,9 @@ func numberOf(t *testing.T, name string) int {
 	return n
 }
 
-// TestEachInvariantIsToldOfEachTableThatItReads: the tables of its plan, and the tables that Postgres read when it ran,
+// TestInvariantsAreNotifiedOfTheirTables: the tables of its plan, and the tables that Postgres read when it ran,
 // which include functions' tables.
-func TestEachInvariantIsToldOfEachTableThatItReads(t *testing.T) {
+func TestInvariantsAreNotifiedOfTheirTables(t *testing.T) {
 	at := takePlace(t)
 	t.Cleanup(at.giveBack)
 	ctx := context.Background()

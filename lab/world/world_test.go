@@ -71,8 +71,8 @@ func quietLife(t *testing.T, w *World) *Life {
 	return l
 }
 
-// TestWhoWaitsForALockIsParked: the other actor continues, and so does the clock, and a deadlock ends.
-func TestWhoWaitsForALockIsParked(t *testing.T) {
+// TestLockWaitersAreParked: the other actor continues, and so does the clock, and a deadlock ends.
+func TestLockWaitersAreParked(t *testing.T) {
 	bare(t, func(w *World) {
 		l := quietLife(t, w)
 		ctx := context.Background()

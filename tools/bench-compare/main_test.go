@@ -47,7 +47,7 @@ func TestRunComparesMediansAndNoise(t *testing.T) {
 	}
 }
 
-func TestRunRefusesWhatItCannotRead(t *testing.T) {
+func TestRunRefusesUnreadableInput(t *testing.T) {
 	t.Parallel()
 	good := figures(t, alone("4")...)
 	require.ErrorContains(t, run(&bytes.Buffer{}, figures(t, "{}", "no"), good), "line 2")

@@ -17,7 +17,7 @@ func TestFilesAreCountedByKind(t *testing.T) {
 	}
 }
 
-func TestHabitsAreCountedInWhatPeopleRead(t *testing.T) {
+func TestHabitsAreCountedInProse(t *testing.T) {
 	t.Parallel()
 	habits, err := parseHabits(habitsText)
 	require.NoError(t, err)
