@@ -122,15 +122,7 @@ type Certificates struct {
 	Metrics    *CertificateMetrics
 	Log        *zap.Logger
 	Now        func() time.Time
-	// Hook is called around effects, by name, so that tests can kill the process
-	// there; nil in production.
-	Hook func(point string)
-}
-
-func (a *Certificates) hook(point string) {
-	if a.Hook != nil {
-		a.Hook(point)
-	}
+	Hooks
 }
 
 // CertificateRef names a certificate.

@@ -32,9 +32,7 @@ type CommandStore interface {
 type Commander struct {
 	Agents Agents
 	Audit  CommandStore
-	// Hook is called around effects, by name, so that tests can kill the process
-	// there; nil in production.
-	Hook func(point string)
+	Hooks
 }
 
 // exitTimeout is the exit code of a command that was killed at its timeout.
@@ -85,9 +83,8 @@ func (c *Commander) BenchAll(ctx context.Context, bs []server.BenchCommand) (don
 		if err != nil {
 			break
 		}
-		if done++; c.Hook != nil {
-			c.Hook("commands/" + verbOf(b.Args))
-		}
+		done++
+		c.hook("commands/" + verbOf(b.Args))
 	}
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
 	defer cancel()

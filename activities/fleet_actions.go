@@ -40,18 +40,12 @@ type FleetActions struct {
 	Runs  FleetRuns
 	// Parallel is how many servers of one action are created or removed at once.
 	Parallel int
-	Poll     time.Duration      // how often a draining server is checked
-	Hook     func(point string) // see Servers
+	Poll     time.Duration // how often a draining server is checked
+	Hooks
 	// TenantsMove is set if there is object storage, through which tenants move.
 	TenantsMove bool
 	// Capacity is called when a server becomes usable again; may be nil.
 	Capacity func(ctx context.Context, serverID prego.ServerID)
-}
-
-func (a *FleetActions) hook(point string) {
-	if a.Hook != nil {
-		a.Hook(point)
-	}
 }
 
 // FleetRef names a fleet's action.

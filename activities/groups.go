@@ -123,19 +123,11 @@ type Groups struct {
 	// Idle detaches the volumes of a group that runs nothing and is not to; nil if nobody
 	// does.
 	Idle func(ctx context.Context, groupID prego.GroupID) error
-	// Hook is called around effects, by name, so that tests can kill the process there;
-	// nil in production.
-	Hook func(point string)
+	Hooks
 
 	turn struct {
 		sync.Mutex
 		n int64
-	}
-}
-
-func (a *Groups) hook(point string) {
-	if a.Hook != nil {
-		a.Hook(point)
 	}
 }
 

@@ -66,15 +66,9 @@ type Maintenances struct {
 	LeaveDNS func(ctx context.Context, serverID prego.ServerID) error
 	// Capacity is called when a server takes newcomers again; may be nil.
 	Capacity func(ctx context.Context, serverID prego.ServerID)
-	Hook     func(point string) // see Servers
+	Hooks
 	// NewMoveID makes the id of a move.
 	NewMoveID func() prego.MoveID
-}
-
-func (a *Maintenances) hook(point string) {
-	if a.Hook != nil {
-		a.Hook(point)
-	}
 }
 
 // MaintenanceProgress says what a maintenance's run does next.

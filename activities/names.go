@@ -92,15 +92,7 @@ type Names struct {
 	Rules      org.DomainRules
 	Metrics    *NameMetrics
 	Log        *zap.Logger
-	// Hook is called around effects, by name, so that tests can kill the process
-	// there; nil in production.
-	Hook func(point string)
-}
-
-func (a *Names) hook(point string) {
-	if a.Hook != nil {
-		a.Hook(point)
-	}
+	Hooks
 }
 
 const (

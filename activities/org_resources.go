@@ -87,15 +87,7 @@ type OrgResources struct {
 	Environment  string
 	CapacityWait time.Duration // how long to wait for the provider's capacity
 	CapacityPoll time.Duration
-	// Hook is called around effects, by name, so that tests can kill the process
-	// there; nil in production.
-	Hook func(point string)
-}
-
-func (a *OrgResources) hook(point string) {
-	if a.Hook != nil {
-		a.Hook(point)
-	}
+	Hooks
 }
 
 // OrgResourceRef names a volume or an address, which is a floating_ip.

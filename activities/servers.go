@@ -158,15 +158,7 @@ type Servers struct {
 	// LeaveDNS takes a server's addresses out of the DNS before they are given back to the
 	// provider, and fails until no resolver can have them; nil does nothing.
 	LeaveDNS func(ctx context.Context, serverID prego.ServerID) error
-	// Hook is called around effects, by name, so that tests can kill the process
-	// there; nil in production.
-	Hook func(point string)
-}
-
-func (a *Servers) hook(point string) {
-	if a.Hook != nil {
-		a.Hook(point)
-	}
+	Hooks
 }
 
 func (a *Servers) infra(id prego.InfraProviderID) (Infra, error) {

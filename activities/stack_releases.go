@@ -64,7 +64,7 @@ type StackReleases struct {
 	// Ended counts updates of servers, by outcome.
 	Ended *prometheus.CounterVec
 	Log   *zap.Logger
-	Hook  func(point string) // see Servers
+	Hooks
 }
 
 // NewBenchUpdates registers the counter of updates of servers.
@@ -75,12 +75,6 @@ func NewBenchUpdates(reg prometheus.Registerer) *prometheus.CounterVec {
 		c.WithLabelValues(string(s))
 	}
 	return c
-}
-
-func (a *StackReleases) hook(point string) {
-	if a.Hook != nil {
-		a.Hook(point)
-	}
 }
 
 // ReleaseProgress says what a release's run does next.

@@ -171,9 +171,7 @@ type Tenants struct {
 	BackupsLeave bool
 	// Restorer is nil without object storage.
 	Restorer SiteRestorer
-	// Hook is called around effects, by name, so that tests can kill the process
-	// there; nil in production.
-	Hook func(point string)
+	Hooks
 }
 
 // TenantMetrics count events of tenants.
@@ -227,12 +225,6 @@ func NewTenantMetrics(reg prometheus.Registerer) *TenantMetrics {
 		m.Sites.WithLabelValues(outcome)
 	}
 	return m
-}
-
-func (a *Tenants) hook(point string) {
-	if a.Hook != nil {
-		a.Hook(point)
-	}
 }
 
 // TenantPlan is what a tenant's run needs to know before its first step.

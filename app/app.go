@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
+	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/dns"
 	"github.com/prego/prego/internal/telemetry"
@@ -77,7 +78,7 @@ type Process struct {
 	provider, storage, outside http.RoundTripper
 	resolve                    dns.Exchange
 	follow                     time.Duration
-	hook                       func(point string)
+	hooks                      activities.Hooks
 
 	opened bool // the pool is this process's own
 	agent  struct {
@@ -93,7 +94,7 @@ func New(ctx context.Context, o Options) (*Process, error) {
 	p := &Process{
 		cfg: cfg, version: cmp.Or(o.Version, dev), log: o.Log, pool: o.Pool, reg: o.Metrics, now: o.Now, temporal: o.Temporal,
 		provider: o.Provider, storage: o.Storage, outside: o.Outside, resolve: o.Resolve, follow: o.Follow,
-		hook: o.Hook,
+		hooks: activities.Hooks{Hook: o.Hook},
 	}
 	if p.log == nil {
 		log, err := telemetry.Logger(os.Stderr, cfg.LogLevel, cfg.LogFormat)

@@ -21,7 +21,7 @@ func newCertificates(p *Process, runs *workflows.Client, edges *activities.Edges
 		resolver = r[0]
 	}
 	out := &activities.Certificates{
-		Store: p.db, Runs: runs, Metrics: activities.NewCertificateMetrics(p.reg), Log: p.log.Named("certificates"), Now: p.now, Hook: p.hook,
+		Store: p.db, Runs: runs, Metrics: activities.NewCertificateMetrics(p.reg), Log: p.log.Named("certificates"), Now: p.now, Hooks: p.hooks,
 		Settings: activities.CertificateSettings{
 			Account: s.Account, Contact: s.Contact, SiteDomains: []string{p.cfg.Tenants.SiteDomain}, Limits: s.Limits(),
 			ServeWithin: s.ServeWithin, IssueWithin: s.IssueWithin, Poll: s.Poll, AskEvery: p.cfg.Pace.Of(12 * time.Hour), // unless the authority names a pause,

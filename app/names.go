@@ -24,7 +24,7 @@ func newNames(p *Process, servers *activities.Servers, runs *workflows.Client) (
 	}
 	names := &activities.Names{
 		Store: p.db, DNS: zones, Resolver: resolver, Runs: runs, Zone: n.Zone, SiteDomain: p.cfg.Tenants.SiteDomain, Rules: n.Rules(),
-		Metrics: activities.NewNameMetrics(p.reg), Log: p.log.Named("names"), Hook: p.hook,
+		Metrics: activities.NewNameMetrics(p.reg), Log: p.log.Named("names"), Hooks: p.hooks,
 	}
 	servers.LeaveDNS = names.LeaveDNS
 	return names, nil

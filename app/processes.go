@@ -275,7 +275,7 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 	releases := &activities.StackReleases{
 		Store: p.db, Tenants: tenants, Containers: engine, Runs: runs, Limits: server.ReleaseLimits{Sites: p.cfg.Releases.Sites, OrgSites: releaseOrgSites},
 		Parallel: releaseServerSites, AnswerFor: releaseAnswer, Quiet: p.cfg.Workloads.Quiet,
-		Ended: activities.NewBenchUpdates(p.reg), Log: p.log.Named("releases"), Hook: p.hook,
+		Ended: activities.NewBenchUpdates(p.reg), Log: p.log.Named("releases"), Hooks: p.hooks,
 	}
 	moves := newMoves(p, runs, tenants, backups)
 	moves.Edges = edges
@@ -284,13 +284,13 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 		TaskQueue: p.cfg.Temporal.TaskQueue, Queues: served, StopTimeout: stopWithin,
 		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: 4},
 	}, servers, fleet, tenants, &activities.FleetActions{
-		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: p.hook, Capacity: activities.ServerFree(groups), TenantsMove: backups.Objects != nil,
+		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hooks: p.hooks, Capacity: activities.ServerFree(groups), TenantsMove: backups.Objects != nil,
 	}, fleet.Org, &activities.Snapshots{Store: p.db, Tenants: tenants, Runs: runs, FetchFor: p.cfg.Backups.UploadFor}, groups, catalogs, images, edges, peers, certificates, names, maintenances, backups, drilled, releases, moves)
 	if err != nil {
 		return nil, err
 	}
 	storagePrice, currency := p.cfg.Costs.BackupGBMonth()
-	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, maintenances, &worker.Rebalances{Store: p.db, Runs: runs, Log: p.log.Named("rebalances"), Hook: p.hook})
+	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, maintenances, &worker.Rebalances{Store: p.db, Runs: runs, Log: p.log.Named("rebalances"), Hook: p.hooks.Hook})
 	looker.Looks = append(looker.Looks, lookAtNames(p, names)...)
 	looker.Looks = append(looker.Looks,
 		worker.Look{Name: "agent releases", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtAgentReleases(&worker.AgentReleases{Store: p.db, Limits: server.AgentReleaseLimits{Servers: p.cfg.Releases.Agents, Within: agentAnswers}})},

@@ -239,7 +239,7 @@ func buildActivities(ctx context.Context, p *Process, runs *workflows.Client) (*
 	servers := &activities.Servers{
 		Store: p.db, Infra: infra, Catalog: catalog, Tokens: deriver, Boot: bootRenderer{cfg: p.cfg, ca: ca, agentSHA256: digest},
 		Containers: hosts,
-		Runs:       runs, Settings: settings, Metrics: metrics, Log: p.log, Hook: p.hook,
+		Runs:       runs, Settings: settings, Metrics: metrics, Log: p.log, Hooks: p.hooks,
 		Egress: p.db.Egress,
 	}
 	fleet := &activities.Reconciler{
@@ -252,7 +252,7 @@ func buildActivities(ctx context.Context, p *Process, runs *workflows.Client) (*
 		Check:    servers.CheckContainers, DriftHosts: driftHosts,
 		Org: &activities.OrgResources{
 			Store: p.db, Infra: map[prego.InfraProviderID]activities.OrgInfra{provider.ID(): provider}, Runs: runs, Environment: p.cfg.Environment,
-			CapacityWait: w.CapacityWait, CapacityPoll: w.CapacityPoll, Hook: p.hook,
+			CapacityWait: w.CapacityWait, CapacityPoll: w.CapacityPoll, Hooks: p.hooks,
 		},
 		Metrics: metrics, Log: p.log.Named("fleet"),
 	}
@@ -367,8 +367,8 @@ func buildTenants(p *Process, runs *workflows.Client) (*activities.Tenants, erro
 	stepFor := 2 * t.SiteTimeout // a step on a host, with a second try
 	return &activities.Tenants{
 		Passwords: passwords,
-		Store:     p.db, FleetTags: p.db.FleetTags, Placer: placer, Runs: runs, Metrics: activities.NewTenantMetrics(p.reg), Log: p.log.Named("tenants"), Hook: p.hook,
-		Bench: &activities.Commander{Agents: agents, Audit: p.db, Hook: p.hook},
+		Store:     p.db, FleetTags: p.db.FleetTags, Placer: placer, Runs: runs, Metrics: activities.NewTenantMetrics(p.reg), Log: p.log.Named("tenants"), Hooks: p.hooks,
+		Bench: &activities.Commander{Agents: agents, Audit: p.db, Hooks: p.hooks},
 		Settings: activities.TenantSettings{
 			Environment: p.cfg.Environment, SiteDomain: t.SiteDomain, Image: catalog.ImageFor(server.Spec{}), Periods: t.Periods(),
 			CapacityWait: t.CapacityWait, CapacityPoll: t.CapacityPoll, SiteTimeout: t.SiteTimeout, CommandTimeout: t.CommandTimeout, AppTimeout: t.SiteTimeout,
@@ -387,7 +387,7 @@ func buildTenants(p *Process, runs *workflows.Client) (*activities.Tenants, erro
 func buildGroups(p *Process, runs *workflows.Client, engine activities.InstanceEngine) *activities.Groups {
 	w := p.cfg.Workloads
 	return &activities.Groups{
-		Store: p.db, Engine: engine, Runs: runs, Metrics: activities.NewGroupMetrics(p.reg), Log: p.log.Named("groups"), Hook: p.hook,
+		Store: p.db, Engine: engine, Runs: runs, Metrics: activities.NewGroupMetrics(p.reg), Log: p.log.Named("groups"), Hooks: p.hooks,
 		Fleets:   runs,
 		Settings: activities.GroupSettings{Retry: w.Retry, Quiet: w.Quiet, Hosts: 8}, /* whose instances a sweep checks: all of a large region within ten minutes */
 	}
@@ -399,7 +399,7 @@ func buildMaintenances(p *Process, runs *workflows.Client, servers *activities.S
 	d := &activities.Maintenances{
 		Store: p.db, Runs: runs, Limits: server.MaintenanceLimits{Servers: w.DrainServers, Instances: 10, Tenants: p.cfg.Moves.Tenants}, Quiet: w.Quiet,
 		Reboot: map[prego.InfraProviderID]activities.Rebooter{}, LeaveDNS: servers.LeaveDNS, Capacity: servers.Capacity,
-		Log: p.log.Named("maintenances"), Hook: p.hook,
+		Log: p.log.Named("maintenances"), Hooks: p.hooks,
 		NewMoveID: func() prego.MoveID {
 			return prego.MoveID("mov-" + strings.ReplaceAll(uuid.NewString(), "-", "")[:12])
 		},
