@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
@@ -20,6 +21,7 @@ import (
 	"github.com/prego/prego/lab/s3test"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
 )
 
 // takesAll is a host that downloads whatever it is given.
@@ -279,6 +281,79 @@ func TestMoveLeavesALostTenantItsCopies(t *testing.T) {
 			require.NoError(t, err)
 			l.Exec(`UPDATE tenant_moves SET state = 'done', finished_at = now()`)
 			require.NoError(t, l.build())
+		})
+	}
+}
+
+// openedVolumes are hosts that open each backup of a volume but one.
+type openedVolumes struct {
+	*volumeHosts
+	refuses string // its digest
+}
+
+func (h openedVolumes) Bench(ctx context.Context, c server.BenchCommand) (string, error) {
+	if c.Args[0] != "open-volume" {
+		return h.volumeHosts.Bench(ctx, c)
+	}
+	h.did = append(h.did, "opened "+c.Args[3])
+	if c.Args[3] == h.refuses {
+		return "", &server.CommandError{Kind: c.Kind, ExitCode: 1, Stderr: "site: digest_mismatch: another digest", Permanent: true, Code: server.CommandFailed}
+	}
+	return "", nil
+}
+
+// TestVolumeCloneSkipsBackupsThatAreGoneOrUnreadable: a missing one, then one whose bytes are others, unless the caller
+// named it.
+func TestVolumeCloneSkipsBackupsThatAreGoneOrUnreadable(t *testing.T) {
+	t.Parallel()
+	for _, named := range []bool{false, true} {
+		t.Run(fmt.Sprintf("named %t", named), func(t *testing.T) {
+			t.Parallel()
+			p := newPlacing(t, 4)
+			s3 := s3test.Start(t)
+			bucket, err := objects.New(objects.Config{Endpoint: s3.Endpoint, Bucket: s3.Bucket, Region: s3.Region, AccessKey: s3.AccessKey, SecretKey: s3.SecretKey, PathStyle: true})
+			require.NoError(t, err)
+			p.Server("srv-1", prego.RoleNode, "")
+			p.Exec(`UPDATE servers SET location = 'fsn1', provider_server_id = '1'`)
+			p.Exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, provider_id, status, created_by)
+				VALUES ('vol-a', 'o1', 'eu', 'fsn1', 'a', 10000000000, 'hetzner', 'n', '77', 'ready', 'a')`)
+			for i := 1; i <= 3; i++ {
+				id := fmt.Sprintf("bak-%d", i)
+				require.NoError(t, bucket.Put(t.Context(), id, []byte("0123456789")))
+				p.Exec(`INSERT INTO backups (backup_id, org_id, volume_id, server_id, site, kind, state, created_by, taken_at, sealed_identity, object_key, manifest_key, bytes, part_bytes, parts, sha256, plain_sha256, manifest_sha256)
+					VALUES ($1, 'o1', 'vol-a', 'srv-1', '', 'manual', 'stored', 'test', now() - make_interval(hours => 4 - $2), 'x', $1, 'm', 10, 10, 1, $1, 'x', 'x')`, id, i)
+			}
+			cloud := &orgCloud{on: map[string]string{}}
+			hosts := &volumeHosts{cloud: cloud, mounted: map[string]bool{}, bytes: 10_000_000_000}
+			cloud.hosts = hosts
+			a := &activities.Backups{
+				Store: p.Store, Objects: bucket, Vault: openVault{}, Hosts: takesAll{}, Audit: p.Store, Tenants: &activities.Tenants{Store: p.Store},
+				Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(), Settings: activities.BackupSettings{URLTTL: time.Minute},
+				Volumes: &activities.OrgResources{
+					Store: p.Store, Hosts: openedVolumes{hosts, "bak-2"}, Infra: map[prego.InfraProviderID]activities.OrgInfra{prego.ProviderHetzner: cloud},
+				},
+			}
+			asked := workload.VolumeRestore{RestoreID: "vrs-1", CreatedBy: "ann"}
+			if named {
+				asked.BackupID = "bak-3"
+			}
+			_, _, err = p.Store.CloneVolume(t.Context(), "vol-a", workload.Volume{VolumeID: "vol-b", Name: "b"}, asked, "test")
+			require.NoError(t, err)
+			p.Exec(`UPDATE volumes SET provider_id = '78', status = 'ready' WHERE volume_id = 'vol-b'`)
+			require.NoError(t, bucket.Delete(t.Context(), "bak-3"))
+			env := (&testsuite.WorkflowTestSuite{}).NewTestActivityEnvironment()
+			env.RegisterActivity(a)
+			_, err = env.ExecuteActivity(a.RestoreVolumeFiles, "vrs-1")
+			if named {
+				require.ErrorContains(t, err, "bak-3 is not in the storage")
+				require.Empty(t, hosts.did)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, []string{"opened bak-2", "opened bak-1"}, slices.DeleteFunc(hosts.did, func(did string) bool { return !strings.HasPrefix(did, "opened ") }))
+			require.Equal(t, "bak-1", p.Text(`SELECT backup_id FROM volume_restores`))
+			require.Equal(t, 1, p.Number(`SELECT count(*) FROM backups WHERE backup_id = 'bak-3' AND missing_at IS NOT NULL`))
+			require.Equal(t, 1, p.Number(`SELECT count(*) FROM backups WHERE backup_id = 'bak-2' AND verify_message LIKE '%digest_mismatch%'`))
 		})
 	}
 }

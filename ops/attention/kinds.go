@@ -373,7 +373,7 @@ var ordered = []struct {
 	{MaintenanceStuck, spec{
 		severity: Warning, says: "it is being emptied and does not get on", plural: "servers are being emptied and do not get on",
 		todo:    "See what is still there and why it has no other place: add room, or cancel.",
-		docs:    "docs/operations.md#maintenances-in-numbers",
+		docs:    "docs/operations.md#maintenance-in-numbers",
 		actions: about("server", showMaintenance, drop("Cancel it", "/v1/servers/{id}/maintenance", "prego server maintenance-cancel {id}")),
 		all:     []Action{listServers},
 	}},
