@@ -192,24 +192,31 @@ func (d *declared) good(args ...string) string {
 	return strings.TrimSpace(out.result.StdoutTruncated)
 }
 
-// page asks the frontend for a site, as the edge does.
+// page requests a site from the frontend, as the edge does. Without an answer the status is 0 and the body says why:
+// eventually calls it in a goroutine, where a failed test would end without a result.
 func (d *declared) page(site string) (status int, body string) {
 	d.t.Helper()
 	req, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", d.port), nil)
 	require.NoError(d.t, err)
 	req.Host = site
 	resp, err := http.DefaultClient.Do(req)
-	require.NoError(d.t, err)
+	if err != nil {
+		return 0, err.Error()
+	}
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)
-	require.NoError(d.t, err)
+	if err != nil {
+		return 0, err.Error()
+	}
 	return resp.StatusCode, string(b)
 }
 
-// inBench counts the processes in bench's container.
+// inBench counts the processes in bench's container; -1 if the engine does not answer.
 func (d *declared) inBench() int {
 	top, err := d.client.ContainerTop(d.t.Context(), wire.ContainerName(serverID, wire.BenchContainer), client.ContainerTopOptions{})
-	require.NoError(d.t, err)
+	if err != nil {
+		return -1
+	}
 	return len(top.Processes)
 }
 
