@@ -2530,7 +2530,7 @@ DO $$ DECLARE f text; BEGIN
     FOREACH f IN ARRAY ARRAY[
         'choose_data_hosts', 'cordon_shards_and_pools', 'count_change', 'count_network_members', 'count_rows',
             'forget_site', 'keep_shards_and_pools', 'note_allocation', 'note_allocations', 'note_audit',
-            'note_certificate_name', 'note_change', 'note_domain', 'note_edges', 'note_event', 'note_events',
+            'note_certificate_name', 'note_change', 'note_domain', 'note_edges', 'note_event',
             'note_fleet_serves', 'note_group_status', 'note_instance_ports', 'note_instances', 'note_move', 'note_new',
             'note_pool_site', 'note_public_port', 'note_server_peers', 'note_volume_change', 'queue_audit',
             'refuse_audit_change', 'refuse_change', 'refuse_cordoned', 'refuse_referenced'
@@ -2578,16 +2578,42 @@ DO $$ DECLARE t text; BEGIN
 END $$;
 -- +goose StatementEnd
 
--- New objects become events, all rows of a statement together.
+-- Objects that are made, and changes of their states, become events: see functions/note_event.sql. changes are the
+-- columns whose change is one.
 -- +goose StatementBegin
-DO $$ DECLARE t text; BEGIN
-    FOREACH t IN ARRAY ARRAY[
-        'scaling_events', 'fleet_actions', 'instances',
-            'tenant_moves', 'backups', 'snapshots', 'restore_jobs', 'volume_restores', 'drills', 'certificates',
-            'rebalances', 'patch_waves', 'stack_releases', 'agent_releases', 'golden_images'
-    ] LOOP
-        EXECUTE format('CREATE TRIGGER %I '
-            'AFTER INSERT ON %I REFERENCING NEW TABLE AS made FOR EACH STATEMENT EXECUTE FUNCTION note_events()', t || '_told', t);
+DO $$ DECLARE t text; args text; made boolean; changes text[]; BEGIN
+    FOR t, args, made, changes IN VALUES
+        ('scaling_events',     $a$'scaling', 'event_id', ''$a$, true, '{finished_at}'::text[]),
+        ('fleet_actions',      $a$'fleet', 'fleet_id', ''$a$, true, '{status}'),
+        ('fleet_action_steps', $a$'fleet', 'fleet_id', ''$a$, false, '{state}'),
+        ('process_groups',     $a$'group', 'group_id', 'env_id'$a$, false, '{status,status_reason,deploy_status}'),
+        ('instances',          $a$'instance', 'instance_id', 'group_id server_id'$a$, true, '{state,healthy}'),
+        ('volumes',            $a$'volume', 'volume_id', ''$a$, false, '{status,reason,deleted_at}'),
+        ('volume_attachments', $a$'attachment', 'attachment_id', 'volume_id group_id'$a$, false, '{server_id}'),
+        ('ipv4_allocations',   $a$'ipv4', 'allocation_id', 'env_id'$a$, false, '{status,reason,deleted_at}'),
+        ('tenant_moves',       $a$'move', 'move_id', 'tenant_id from_server_id to_server_id'$a$, true, '{state,reason}'),
+        ('backups',            $a$'backup', 'backup_id', 'tenant_id volume_id server_id'$a$, true, '{state,verified_at,held_at}'),
+        ('snapshots',          $a$'snapshot', 'snapshot_id', 'tenant_id server_id'$a$, true, '{status}'),
+        ('restore_jobs',       $a$'restore', 'job_id', 'tenant_id snapshot_id backup_id'$a$, true, '{status}'),
+        ('volume_restores',    $a$'restore', 'restore_id', 'volume_id backup_id'$a$, true, '{status}'),
+        ('drills',             $a$'drill', 'drill_id', 'tenant_id volume_id backup_id server_id'$a$, true, '{state}'),
+        ('certificates',       $a$'certificate', 'certificate_id', 'tenant_id'$a$, true, '{status,version,failures}'),
+        ('rebalances',         $a$'rebalance', 'rebalance_id', ''$a$, true, '{state}'),
+        ('patch_waves',        $a$'patch_wave', 'wave_id', ''$a$, true, '{}'),
+        ('stack_releases',     $a$'release', 'name', ''$a$, true, '{status}'),
+        ('agent_releases',     $a$'agent_release', 'version', ''$a$, true, '{status}'),
+        ('golden_images',      $a$'image', 'image_id', ''$a$, true, '{status}')
+    LOOP
+        IF made THEN
+            EXECUTE format('CREATE TRIGGER %I AFTER INSERT ON %I FOR EACH ROW EXECUTE FUNCTION note_event(%s)',
+                t || '_told', t, args);
+        END IF;
+        IF changes <> '{}' THEN
+            EXECUTE format('CREATE TRIGGER %I '
+                'AFTER UPDATE OF %s ON %I FOR EACH ROW WHEN (%s) EXECUTE FUNCTION note_event(%s)', t || '_changed_told',
+                (SELECT string_agg(quote_ident(c), ', ') FROM unnest(changes) c), t,
+                (SELECT string_agg(format('OLD.%I IS DISTINCT FROM NEW.%1$I', c), ' OR ') FROM unnest(changes) c), args);
+        END IF;
     END LOOP;
 END $$;
 -- +goose StatementEnd
@@ -2775,51 +2801,6 @@ CREATE TRIGGER tenant_allocations_note_edges_moved AFTER UPDATE OF app_server_id
 CREATE TRIGGER tenant_moves_note_edges AFTER UPDATE OF opened_at, finished_at ON tenant_moves FOR EACH ROW WHEN
     ((old.opened_at IS DISTINCT FROM new.opened_at OR old.finished_at IS DISTINCT FROM new.finished_at) AND
     new.switched_at IS NOT NULL AND new.to_server_id <> new.from_server_id) EXECUTE FUNCTION note_edges();
-
--- Changes of states.
-CREATE TRIGGER scaling_events_changed_told AFTER UPDATE OF finished_at ON scaling_events FOR EACH ROW WHEN
-    (old.finished_at IS NULL AND new.finished_at IS NOT NULL) EXECUTE FUNCTION note_event();
-CREATE TRIGGER fleet_actions_changed_told AFTER UPDATE OF status ON fleet_actions FOR EACH ROW WHEN (old.status IS
-    DISTINCT FROM new.status) EXECUTE FUNCTION note_event();
-CREATE TRIGGER fleet_action_steps_changed_told AFTER UPDATE OF state ON fleet_action_steps FOR EACH ROW WHEN
-    (old.state IS DISTINCT FROM new.state) EXECUTE FUNCTION note_event();
-CREATE TRIGGER process_groups_changed_told AFTER UPDATE OF status, status_reason, deploy_status ON process_groups FOR
-    EACH ROW WHEN (old.status IS DISTINCT FROM new.status OR old.status_reason IS DISTINCT FROM new.status_reason OR
-    old.deploy_status IS DISTINCT FROM new.deploy_status) EXECUTE FUNCTION note_event();
-CREATE TRIGGER instances_changed_told AFTER UPDATE OF state, healthy ON instances FOR EACH ROW WHEN (old.state IS
-    DISTINCT FROM new.state OR old.healthy IS DISTINCT FROM new.healthy) EXECUTE FUNCTION note_event();
-CREATE TRIGGER volumes_changed_told AFTER UPDATE OF status, reason, deleted_at ON volumes FOR EACH ROW WHEN
-    (old.status IS DISTINCT FROM new.status OR old.reason IS DISTINCT FROM new.reason OR old.deleted_at IS DISTINCT FROM
-    new.deleted_at) EXECUTE FUNCTION note_event();
-CREATE TRIGGER volume_attachments_changed_told AFTER UPDATE OF server_id ON volume_attachments FOR EACH ROW WHEN
-    (old.server_id IS DISTINCT FROM new.server_id) EXECUTE FUNCTION note_event();
-CREATE TRIGGER ipv4_allocations_changed_told AFTER UPDATE OF status, reason, deleted_at ON ipv4_allocations FOR EACH
-    ROW WHEN (old.status IS DISTINCT FROM new.status OR old.reason IS DISTINCT FROM new.reason OR old.deleted_at IS
-    DISTINCT FROM new.deleted_at) EXECUTE FUNCTION note_event();
-CREATE TRIGGER tenant_moves_changed_told AFTER UPDATE OF state, reason ON tenant_moves FOR EACH ROW WHEN (old.state IS
-    DISTINCT FROM new.state OR old.reason IS DISTINCT FROM new.reason) EXECUTE FUNCTION note_event();
-CREATE TRIGGER backups_changed_told AFTER UPDATE OF state, verified_at, held_at ON backups FOR EACH ROW WHEN
-    (old.state IS DISTINCT FROM new.state OR old.verified_at IS DISTINCT FROM new.verified_at OR old.held_at IS DISTINCT
-    FROM new.held_at) EXECUTE FUNCTION note_event();
-CREATE TRIGGER snapshots_changed_told AFTER UPDATE OF status ON snapshots FOR EACH ROW WHEN (old.status IS DISTINCT
-    FROM new.status) EXECUTE FUNCTION note_event();
-CREATE TRIGGER restore_jobs_changed_told AFTER UPDATE OF status ON restore_jobs FOR EACH ROW WHEN (old.status IS
-    DISTINCT FROM new.status) EXECUTE FUNCTION note_event();
-CREATE TRIGGER volume_restores_changed_told AFTER UPDATE OF status ON volume_restores FOR EACH ROW WHEN (old.status IS
-    DISTINCT FROM new.status) EXECUTE FUNCTION note_event();
-CREATE TRIGGER drills_changed_told AFTER UPDATE OF state ON drills FOR EACH ROW WHEN (old.state IS DISTINCT FROM
-    new.state) EXECUTE FUNCTION note_event();
-CREATE TRIGGER certificates_changed_told AFTER UPDATE OF status, version, failures ON certificates FOR EACH ROW WHEN
-    (old.status IS DISTINCT FROM new.status OR old.version IS DISTINCT FROM new.version OR new.failures > old.failures)
-    EXECUTE FUNCTION note_event();
-CREATE TRIGGER rebalances_changed_told AFTER UPDATE OF state ON rebalances FOR EACH ROW WHEN (old.state IS DISTINCT
-    FROM new.state) EXECUTE FUNCTION note_event();
-CREATE TRIGGER stack_releases_changed_told AFTER UPDATE OF status ON stack_releases FOR EACH ROW WHEN (old.status IS
-    DISTINCT FROM new.status) EXECUTE FUNCTION note_event();
-CREATE TRIGGER agent_releases_changed_told AFTER UPDATE OF status ON agent_releases FOR EACH ROW WHEN (old.status IS
-    DISTINCT FROM new.status) EXECUTE FUNCTION note_event();
-CREATE TRIGGER golden_images_changed_told AFTER UPDATE OF status ON golden_images FOR EACH ROW WHEN (old.status IS
-    DISTINCT FROM new.status) EXECUTE FUNCTION note_event();
 
 CREATE TRIGGER fleets_note_serves AFTER UPDATE OF serves_tenants ON fleets FOR EACH ROW WHEN (old.serves_tenants IS
     DISTINCT FROM new.serves_tenants) EXECUTE FUNCTION note_fleet_serves();
