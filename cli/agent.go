@@ -1,10 +1,7 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,25 +10,6 @@ import (
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/server"
 )
-
-var agentReleaseTable = Table[api.AgentRelease]{
-	ID: "version", Columns: "version, status, updated, created_at: age, reason, message", Spare: "message, age",
-	More: "serial, sha256, created_by, created_at, started_at, finished_at",
-	Computed: map[string]func(api.AgentRelease) any{
-		"updated": func(r api.AgentRelease) any {
-			if len(r.Servers) == 0 {
-				return ""
-			}
-			done := 0
-			for _, s := range r.Servers {
-				if s.Status == string(server.AgentUpdated) {
-					done++
-				}
-			}
-			return fmt.Sprintf("%d of %d servers", done, len(r.Servers))
-		},
-	},
-}
 
 func agentLine(s api.AgentReleaseServer) string {
 	text := fmt.Sprintf("%-22s %-10s %-8s runs %s", s.ServerId, s.Ring, s.Status, deref(s.AgentVersion))
@@ -60,65 +38,49 @@ var watchAgentRelease = Watch[api.AgentRelease]{
 	},
 }
 
-func agentReleaseTurn(verb, short string) Action[api.AgentRelease] {
-	return Action[api.AgentRelease]{
-		Use: verb + " AGENT-RELEASE", Short: short, Path: "/v1/agent-releases/{agent-release}/" + verb, Table: agentReleaseTable, Watch: watchAgentRelease,
-		Say: func(_ *call, r api.AgentRelease) string {
-			return fmt.Sprintf("release %s of the agent is %s", r.Version, r.Status)
-		},
+var agentReleaseColumns = computed(map[string]func(api.AgentRelease) string{
+	"updated": func(r api.AgentRelease) string {
+		return updated(r.Servers, func(s api.AgentReleaseServer) bool { return s.Status == string(server.AgentUpdated) })
+	},
+})
+
+// updated counts the servers of a release that have it.
+func updated[S any](servers []S, done func(S) bool) string {
+	if len(servers) == 0 {
+		return ""
 	}
+	n := 0
+	for _, s := range servers {
+		if done(s) {
+			n++
+		}
+	}
+	return fmt.Sprintf("%d of %d servers", n, len(servers))
 }
 
-func agentCommand(c *CLI) *cobra.Command {
-	var file string
-	var percents []int
-	var soak time.Duration
-	cmd := &cobra.Command{Use: "agent", Short: "Manage the program that runs on hosts"}
-	cmd.AddCommand(c.group("release", "Deploy releases of the agent, in rings",
-		Action[api.AgentRelease]{
-			Use: "create", Short: "Create a release of the agent from what prego keys sign-agent printed", Path: "/v1/agent-releases", Table: agentReleaseTable,
-			Example: "  prego agent release create --signed signed.json --percent 5,50 --soak 1h",
-			Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
-				f.StringVar(&file, "signed", "", "file with the signed release")
-				f.IntSliceVar(&percents, "percent", nil, "rings, as percentages of the servers; the rest comes last (default: 5)")
-				f.DurationVar(&soak, "soak", 0, "how long a ring runs the release before the next one begins")
-				required(cmd, "signed")
-			},
-			Body: func(*call) (any, error) {
-				var in server.CreateAgentReleaseRequest
-				b, err := os.ReadFile(file)
-				if err == nil {
-					err = json.Unmarshal(b, &in.Signed)
-				}
-				if err != nil {
-					return nil, fmt.Errorf("--signed: %w", err)
-				}
-				if len(percents) == 0 {
-					percents = []int{5}
-				}
-				for _, n := range percents {
-					in.Rings = append(in.Rings, server.ReleaseRing{Name: fmt.Sprintf("first-%d", n), Percent: n, SoakSeconds: int(soak / time.Second)})
-				}
-				in.Rings = append(in.Rings, server.ReleaseRing{Name: "rest"})
-				return in, nil
-			},
-			Say: func(_ *call, r api.AgentRelease) string {
-				return strings.TrimSpace(fmt.Sprintf("created: release %s of the agent; start it with prego agent release start %s", r.Version, r.Version))
-			},
-		},
-		List[api.AgentRelease]{Short: "List releases of the agent, newest first", Path: "/v1/agent-releases", Items: "agent_releases", Filters: "status", Values: map[string][]string{"status": words(server.ReleaseStatuses())}, Sorts: "created_at", Table: agentReleaseTable},
-		Show[api.AgentRelease]{
-			Use: "show AGENT-RELEASE…", Short: "Show releases of the agent with their servers", Path: "/v1/agent-releases/{agent-release}", Table: agentReleaseTable, Watch: watchAgentRelease,
-			After: func(in *call, r api.AgentRelease) {
-				for _, s := range r.Servers {
-					fmt.Fprintln(in.w, "  "+agentLine(s))
-				}
-			},
-		},
-		watchAgentRelease,
-		agentReleaseTurn("start", "Deploy a release of the agent, ring by ring; also one that was paused or has stopped"),
-		agentReleaseTurn("pause", "Stop a release of the agent before the next server"),
-		agentReleaseTurn("cancel", "Cancel a release of the agent; servers that run it keep it"),
-	))
-	return cmd
+var createAgentRelease = hook{
+	flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+		f.IntSlice("percent", []int{5}, "rings, as percentages of the servers; the rest comes last")
+		f.Duration("soak", 0, "how long a ring runs the release before the next one begins")
+	},
+	body: func(in *call, body object) (any, error) {
+		percents, err := in.Flags().GetIntSlice("percent")
+		if err != nil {
+			return nil, err
+		}
+		soak, err := in.Flags().GetDuration("soak")
+		var rings []server.ReleaseRing
+		for _, n := range percents {
+			rings = append(rings, server.ReleaseRing{Name: fmt.Sprintf("first-%d", n), Percent: n, SoakSeconds: int(soak / time.Second)})
+		}
+		body["rings"] = append(rings, server.ReleaseRing{Name: "rest"})
+		return body, err
+	},
 }
+
+var showAgentRelease = hook{watch: watchAgentRelease, after: more(func(in *call, r api.AgentRelease) error {
+	for _, s := range r.Servers {
+		fmt.Fprintln(in.w, "  "+agentLine(s))
+	}
+	return nil
+})}

@@ -5,54 +5,25 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/ops/attention"
 )
 
-var attentionTable = Table[api.Attention]{
-	ID: "id", Columns: "severity, kind, subject, since: age, message", Spare: "kind", More: "reason, org_id, todo, commands, docs, count, id",
-	Computed: map[string]func(api.Attention) any{
-		"subject": func(a api.Attention) any {
-			return a.Subject.Kind + " " + a.Subject.Name
-		},
-		"commands": func(a api.Attention) any {
-			all := make([]string, len(a.Actions))
-			for i, x := range a.Actions {
-				all[i] = x.Cli
-			}
-			return strings.Join(all, "; ")
-		},
-	},
-}
-
 func statusCommand(c *CLI) *cobra.Command {
-	limit, wide, check := 100, false, false
-	cmd := &cobra.Command{
-		Use: "status", Short: "Show what needs attention now, the most urgent first",
-		Long: "Show what needs attention now, the most urgent first: what is the matter, since when, and with --todo what to do.\n" +
-			"With --check the exit status is 3 while something is critical.",
-		Example: "  prego status --todo\n  prego status --check --severity critical -q",
-	}
+	wide, check := false, false
+	cmd, v := c.own("listAttention")
 	f := cmd.Flags()
-	params := addFilters(f, "severity, kind", map[string][]string{"severity": prego.Strings(attention.Severities()), "kind": prego.Strings(attention.Kinds())})
-	f.IntVar(&limit, "limit", limit, "how many to list, at most 500")
 	f.BoolVar(&wide, "todo", false, "show below each what to do, and the commands for it")
 	f.BoolVar(&check, "check", false, "exit with 3 if something is critical")
-	attentionTable.flags(f)
-	return formed(c.run(cmd, attentionTable.ID, func(in *call) (func() error, error) {
-		q := url.Values{"limit": {strconv.Itoa(limit)}}
-		for name, value := range params {
-			if *value != "" {
-				q.Set(name, *value)
-			}
+	columnFlags(f, everyColumn(api.TableOf("Attention")))
+	return c.run(cmd, "id", func(in *call) (func() error, error) {
+		q, _, err := in.request(v, hook{})
+		if err != nil {
+			return nil, err
 		}
 		var out api.AttentionList
 		var answer json.RawMessage
@@ -85,7 +56,7 @@ func statusCommand(c *CLI) *cobra.Command {
 			return nil, err
 		}
 		return func() error { return critical }, nil
-	}))
+	})
 }
 
 // counted is like "2 are critical".
@@ -104,7 +75,7 @@ func (in *call) status(out api.AttentionList, wide bool) error {
 	switch {
 	case len(out.Items) == 0:
 	case !wide:
-		if err := rows(in.printer, attentionTable, out.Items); err != nil {
+		if err := parts(in.printer, "Attention", out.Items); err != nil {
 			return err
 		}
 	default:
@@ -133,29 +104,12 @@ func (in *call) todo(out api.AttentionList) {
 	}
 }
 
-var queueTable = Table[api.QueueEntry]{
-	ID: "id", Columns: "region, kind, position: no, name, org_id, waiting_since: age, code, expected, expected_because: because", Spare: "because, org, kind",
-	More: "id, plan, missing_roles, reason, coming, expected_at",
-	Computed: map[string]func(api.QueueEntry) any{
-		"expected": func(e api.QueueEntry) any {
-			if e.ExpectedAt == nil {
-				return nil
-			}
-			return e.ExpectedAt.UTC().Format("15:04:05")
-		},
-		"coming": func(e api.QueueEntry) any {
-			all := make([]string, len(e.Coming))
-			for i, x := range e.Coming {
-				all[i] = x.Id
-			}
-			return strings.Join(all, ", ")
-		},
+var attentionColumns = computed(map[string]func(api.Attention) string{
+	"commands": func(a api.Attention) string {
+		all := make([]string, len(a.Actions))
+		for i, x := range a.Actions {
+			all[i] = x.Cli
+		}
+		return strings.Join(all, "; ")
 	},
-}
-
-func queueCommand(c *CLI) *cobra.Command {
-	return c.group("queue", "Show who waits for capacity", List[api.QueueEntry]{
-		Short: "List who waits for capacity, in the order in which they are served, and what is on its way", Path: "/v1/queue", Items: "entries",
-		Filters: "kind, region, org: org_id", Limit: 50, Table: queueTable,
-	})
-}
+})

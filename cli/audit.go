@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,16 +14,6 @@ import (
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/ops"
 )
-
-var auditTable = Table[api.AuditEntry]{
-	ID: "entry_id", Columns: "entry_id: entry, at, actor, verb, kind, id, change, from, operation", Spare: "operation, from, at",
-	More: "role, org_id, request_id, seq, old, new, encoding, prev_hash, hash",
-	Computed: map[string]func(api.AuditEntry) any{
-		"change": func(e api.AuditEntry) any { return auditChange(e) },
-		"old":    func(e api.AuditEntry) any { return columnsText(e.Old) },
-		"new":    func(e api.AuditEntry) any { return columnsText(e.New) },
-	},
-}
 
 // auditChange is what changed in short: columns with what they were and are.
 func auditChange(e api.AuditEntry) string {
@@ -39,77 +28,47 @@ func auditChange(e api.AuditEntry) string {
 	return strings.Join(parts, ", ")
 }
 
-// columnsText is a row's columns as JSON, nil for none.
-func columnsText(of *map[string]any) any {
+// columnsText is a row's columns as JSON.
+func columnsText(of *map[string]any) string {
 	if of == nil {
-		return nil
+		return ""
 	}
-	b, err := json.Marshal(*of)
-	if err != nil {
-		return "?"
-	}
-	return string(b)
+	return jsonText(*of)
 }
 
 // columnText is a value in short.
 func columnText(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return "?"
-	}
-	if r := []rune(string(b)); len(r) > 30 {
+	text := jsonText(v)
+	if r := []rune(text); len(r) > 30 {
 		return string(r[:29]) + "…"
 	}
-	return string(b)
+	return text
 }
 
-var auditHeadTable = Table[api.AuditHead]{
-	ID: "head", Columns: "head, seq, hash",
-	Computed: map[string]func(api.AuditHead) any{"head": func(h api.AuditHead) any { return fmt.Sprintf("%d:%s", h.Seq, h.Hash) }},
-}
-
-func auditCommand(c *CLI) *cobra.Command {
-	return c.group("audit", "Show who changed what, and verify that nobody changed the record of it",
-		List[api.AuditEntry]{
-			Short: "List changes, newest first", Path: "/v1/audit", Items: "entries", Limit: 100, Sorts: "at", Table: auditTable,
-			Filters: "actor, kind, id, org: org_id, operation, verb, request: request_id, since, until", Values: map[string][]string{"verb": {"create", "update", "delete", "request"}},
-			Example: "  prego audit list --kind fleet --id web --since 2026-11-01T00:00:00Z",
-		},
-		Show[api.AuditEntry]{Use: "show ENTRY…", Short: "Show changes with what they were sealed with", Path: "/v1/audit/{entry}", Table: auditTable},
-		Action[api.AuditHead]{
-			Use: "head", Short: "Print the end of the chain, to be kept outside the database", Method: http.MethodGet, Path: "/v1/audit/head", Table: auditHeadTable,
-			Say: func(_ *call, h api.AuditHead) string { return fmt.Sprintf("%d:%s", h.Seq, h.Hash) },
-		},
-		auditVerify{},
-	)
-}
+var auditColumns = computed(map[string]func(api.AuditEntry) string{
+	"change": auditChange,
+	"old":    func(e api.AuditEntry) string { return columnsText(e.Old) },
+	"new":    func(e api.AuditEntry) string { return columnsText(e.New) },
+})
 
 // auditVerify goes along the whole chain, some of it with each request.
-type auditVerify struct{}
-
-func (auditVerify) command(c *CLI) *cobra.Command {
-	head, from := "", int64(0)
-	cmd := &cobra.Command{
-		Use: "verify", Short: "Verify that no entry was changed or removed", Example: "  prego audit verify --head 4690:9d2f0c4be7a15d0c6a1bd3f06f8d2f4e1c7f5a90b3d8e2417c65a9f0e3b1d274",
-		Long: "Compute the chain of the audit anew, and compare. What was removed from the end, or written anew\nas a whole, is only found with a head that was kept elsewhere (prego audit head). The exit status\nis 3 if something is wrong.",
-	}
-	cmd.Flags().StringVar(&head, "head", "", "a head that was kept, as NUMBER:HASH")
-	cmd.Flags().Int64Var(&from, "from", 0, "number in the chain to begin with")
+func auditVerify(c *CLI) *cobra.Command {
+	cmd, v := c.own("verifyAudit")
 	return c.run(cmd, "", func(in *call) (func() error, error) {
+		q, _, err := in.request(v, hook{})
+		if err != nil {
+			return nil, err
+		}
 		var all api.AuditVerification
-		for next := from; ; {
-			q := url.Values{}
+		for first, next := true, int64(0); ; first = false {
 			if next > 0 {
 				q.Set("from", strconv.FormatInt(next, 10))
 			}
-			if head != "" {
-				q.Set("head", head)
-			}
 			var part api.AuditVerification
-			if err := in.client.Do(in.Context(), http.MethodGet, "/v1/audit/verification", q, nil, &part); err != nil {
+			if err := in.client.Do(in.Context(), http.MethodGet, v.Path, q, nil, &part); err != nil {
 				return nil, err
 			}
-			if next == from {
+			if first {
 				all.Ok, all.FirstSeq, all.CheckedFrom, all.Problems = true, part.FirstSeq, part.CheckedFrom, []api.AuditProblem{}
 			}
 			all.Ok = all.Ok && part.Ok

@@ -20,9 +20,9 @@ func (c *Client) Catalog(ctx context.Context) (out api.Catalog, err error) {
 
 func catalogCommand(c *CLI) *cobra.Command {
 	location := ""
-	cmd := &cobra.Command{Use: "catalog", Short: "Show what the provider sells, its prices, and which settings name things that it does not sell"}
+	cmd, _ := c.own("getCatalog")
 	cmd.Flags().StringVar(&location, "location", "", "only what is sold at this location")
-	c.run(cmd, "", func(in *call) (func() error, error) {
+	return c.run(cmd, "", func(in *call) (func() error, error) {
 		var out api.Catalog
 		if err := in.client.Do(in.Context(), http.MethodGet, "/v1/catalog", nil, nil, &in.answer); err != nil {
 			return nil, err
@@ -33,15 +33,13 @@ func catalogCommand(c *CLI) *cobra.Command {
 		}
 		return nil, in.catalog(out, location)
 	})
-	cmd = formed(cmd)
-	cmd.AddCommand(started("refresh", "Refresh the catalog from the provider now", "/internal/catalog/refresh", nil).command(c))
-	return cmd
 }
 
 // offer is a machine type at a location.
 type offer struct {
-	Type api.CatalogServerType `json:"type"`
-	At   api.CatalogOffer      `json:"at"`
+	Type  api.CatalogServerType `json:"type"`
+	At    api.CatalogOffer      `json:"at"`
+	State string                `json:"state"`
 }
 
 func (in *call) catalog(c api.Catalog, location string) error {
@@ -61,26 +59,20 @@ func (in *call) catalog(c api.Catalog, location string) error {
 	for _, s := range c.ServerTypes {
 		for _, at := range s.Locations {
 			if location == "" || at.Location == location {
-				offers = append(offers, offer{s, at})
+				offers = append(offers, offer{s, at, offerState(at, in.Now())})
 			}
 		}
 	}
 	currency := strings.ToLower(deref(c.Currency))
-	if err := rows(in.printer, Table[offer]{
-		Columns: "type.name: type, type.cores, type.memory_gb, type.disk_gb, type.cpu, type.architecture: arch, at.location, at.price.monthly.net: " + currency + "/month, at.price.monthly.gross: gross, " +
-			"at.price.hourly.net: " + currency + "/hour, state",
-		Spare:    "gross, disk, arch, cpu, " + currency + "/hour",
-		Computed: map[string]func(offer) any{"state": func(o offer) any { return offerState(o.At, in.Now()) }},
+	if err := partsIn(in.printer, &api.Table{
+		List: api.Columns("type.name: type, type.cores, type.memory_gb|gb, type.disk_gb|gb, type.cpu, type.architecture: arch, at.location, at.price.monthly.net: " + currency + "/month, at.price.monthly.gross: gross, " +
+			"at.price.hourly.net: " + currency + "/hour, state"),
+		Spare: []string{"gross", "disk", "arch", "cpu", currency + "/hour"},
 	}, offers); err != nil {
 		return err
 	}
 	fmt.Fprintln(in.w)
-	if err := rows(in.printer, Table[api.CatalogImage]{
-		Columns: "name: image, id, kind, architecture: arch, disk_gb: disk, state",
-		Computed: map[string]func(api.CatalogImage) any{"state": func(i api.CatalogImage) any {
-			return map[bool]string{true: "deprecated"}[i.DeprecatedAt != nil]
-		}},
-	}, c.Images); err != nil {
+	if err := parts(in.printer, "CatalogImage", c.Images); err != nil {
 		return err
 	}
 	var lines [][2]string
@@ -96,6 +88,10 @@ func (in *call) catalog(c api.Catalog, location string) error {
 	in.pairs(in.w, lines...)
 	return nil
 }
+
+var catalogImageColumns = computed(map[string]func(api.CatalogImage) string{
+	"state": func(i api.CatalogImage) string { return map[bool]string{true: "deprecated"}[i.DeprecatedAt != nil] },
+})
 
 func offerState(at api.CatalogOffer, now time.Time) string {
 	switch {

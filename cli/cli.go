@@ -66,16 +66,19 @@ func (c *CLI) AddTo(root *cobra.Command) {
 	f.StringVar(&c.tokenFile, "token-file", "", "file that holds the token")
 	root.Long = cmp.Or(root.Long, root.Short+".\n\n"+environment)
 	root.AddGroup(&cobra.Group{ID: "api", Title: "Commands that call the API:"})
-	ours := []*cobra.Command{
-		contextCommand(c), loginCommand(c), consoleCommand(c), statusCommand(c), queueCommand(c),
-		serverCommand(c), execCommand(c), containerCommand(c), tenantCommand(c), snapshotCommand(c), backupCommand(c), drillCommand(c), restoreCommand(c), placementCommand(c), placementPoolCommand(c), decisionCommand(c),
-		poolCommand(c), scalingCommand(c), fleetCommand(c), policyCommand(c), orgCommand(c), quotaCommand(c), appCommand(c), envCommand(c), groupCommand(c), instanceCommand(c),
-		routeCommand(c), domainCommand(c), ipv4Command(c), volumeCommand(c), registryCommand(c), certificateCommand(c), imageCommand(c), releaseCommand(c), agentCommand(c), catalogCommand(c), costCommand(c), ledgerCommand(c), rebalanceCommand(c), patchWaveCommand(c), operationCommand(c), eventsCommand(c), searchCommand(c), auditCommand(c), reconcileCommand(c),
+	for _, cmd := range []*cobra.Command{
+		contextCommand(c), loginCommand(c), statusCommand(c), catalogCommand(c), costCommand(c), eventsCommand(c),
+	} {
+		root.AddCommand(c.top(cmd))
 	}
-	for _, cmd := range ours {
-		cmd.GroupID = "api"
+	c.addVerbs(root)
+	c.noun(root, []string{"server"}).AddCommand(serverSamples(c))
+	c.noun(root, []string{"audit"}).AddCommand(auditVerify(c))
+	for noun, watch := range map[string]watcher{
+		"server": watchServer(""), "tenant": watchTenant(nil), "group": groupWatch, "image": imageWatch(), "release": watchRelease, "agent release": watchAgentRelease, "rebalance": watchRebalance,
+	} {
+		c.noun(root, strings.Fields(noun)).AddCommand(watch.command(c))
 	}
-	root.AddCommand(ours...)
 	root.InitDefaultCompletionCmd()
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
@@ -102,17 +105,11 @@ func (c *Client) Run(ctx context.Context, out io.Writer, words ...string) error 
 	return root.ExecuteContext(ctx)
 }
 
-// group is a command that only has subcommands.
-func (c *CLI) group(use, short string, verbs ...verb) *cobra.Command {
-	cmd := formed(&cobra.Command{Use: use, Short: short})
-	for _, v := range verbs {
-		cmd.AddCommand(v.command(c))
-	}
-	return cmd
+// top is a command of the program itself, with what all of them have.
+func (c *CLI) top(cmd *cobra.Command) *cobra.Command {
+	cmd.GroupID = "api"
+	return formed(cmd)
 }
-
-// alone is a verb without a noun.
-func (c *CLI) alone(v verb) *cobra.Command { return formed(v.command(c)) }
 
 // formed adds the output flag to a command and its subcommands.
 func formed(cmd *cobra.Command) *cobra.Command {
@@ -200,12 +197,6 @@ func (v *choice) Set(s string) error {
 }
 
 func (v *choice) Type() string { return "string" }
-
-// pick adds a flag with a closed set of values, which its help lists.
-func pick[S ~string](f *pflag.FlagSet, to *S, name string, value S, help string, of []string) {
-	*to = value
-	f.Var(&choice{to: new(string(value)), of: of, set: func(s string) { *to = S(s) }}, name, strings.TrimPrefix(help+": "+oneOrOther(of), ": "))
-}
 
 // required marks flags as required.
 func required(cmd *cobra.Command, names ...string) {

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/prego/prego/api"
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 )
@@ -174,7 +175,7 @@ func readSecret(stdin io.Reader, file string) (string, error) {
 }
 
 func contextCommand(c *CLI) *cobra.Command {
-	cmd := c.group("context", "Manage the APIs that commands call")
+	cmd := &cobra.Command{Use: "context", Short: "Manage the APIs that commands call"}
 	change := func(use, short, example string, run func(s *settings, name string) (string, error)) *cobra.Command {
 		return &cobra.Command{
 			Use: use + " NAME", Short: short, Example: "  prego context " + example, Args: exactly("NAME"),
@@ -229,23 +230,19 @@ func contextCommand(c *CLI) *cobra.Command {
 }
 
 func contextList(c *CLI) *cobra.Command {
-	current := ""
-	table := Table[place]{ID: "name", Columns: "name, current, api_url: api, token", Computed: map[string]func(place) any{
-		"current": func(p place) any { return p.Name == current },
-		"token":   func(p place) any { return cmp.Or(p.TokenFile, map[bool]string{true: "stored"}[p.Token != ""]) },
-	}}
+	table := &api.Table{ID: "name", List: api.Columns("name, current, api_url: api, token")}
 	cmd := &cobra.Command{Use: "list", Short: "List the contexts", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		s, err := c.load()
 		if err != nil {
 			return err
 		}
-		current = s.Current
 		p := c.printer(cmd, true)
-		var all []place
+		var all []map[string]any
 		for _, name := range s.names() {
 			one := s.Contexts[name]
 			one.Name = name
-			all = append(all, one)
+			token := cmp.Or(one.TokenFile, map[bool]string{true: "stored"}[one.Token != ""])
+			all = append(all, map[string]any{"name": name, "current": name == s.Current, "api_url": one.API, "token": token})
 			raw, err := json.Marshal(one)
 			if err != nil {
 				return err
@@ -253,11 +250,11 @@ func contextList(c *CLI) *cobra.Command {
 			p.keep(raw)
 		}
 		if p.forPeople() {
-			return rows(p, table, all)
+			return partsIn(p, table, all)
 		}
 		return p.flush(table.ID)
 	}}
-	table.flags(cmd.Flags())
+	columnFlags(cmd.Flags(), table.List)
 	return cmd
 }
 

@@ -5,72 +5,33 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/cost"
 )
 
-var ledgerTable = Table[api.LedgerResource]{
-	ID: "id", Columns: "name, kind, type, location, owner, state, since: age, price_month: price/month, currency", Spare: "currency, type, location",
-	More: "id, provider, provider_id, size_gb, org_id, since, until, price_known",
-	Computed: map[string]func(api.LedgerResource) any{
-		"owner": func(r api.LedgerResource) any {
-			if r.Owner.Id == nil {
-				return string(r.Owner.Kind)
-			}
-			return string(r.Owner.Kind) + ":" + *r.Owner.Id
-		},
-	},
-}
-
-func ledgerCommand(c *CLI) *cobra.Command {
-	return c.group("ledger", "Show what providers bill, whose it is, and its price", ledgerList{List[api.LedgerResource]{
-		Short: "List what is billed, newest first", Path: "/v1/ledger", Items: "resources", All: true, Table: ledgerTable,
-		Filters: "kind, owner, org: org_id, state, location", Sorts: "since, name, price_month",
-	}})
-}
-
-// ledgerList is a list with a short way to ask for what no row owns.
-type ledgerList struct{ List[api.LedgerResource] }
-
-func (l ledgerList) command(c *CLI) *cobra.Command {
-	cmd := l.List.command(c)
-	untracked := cmd.Flags().Bool("untracked", false, "only what no row owns; the same as --state untracked")
+// untracked is a short way to list what no row owns.
+var untracked = hook{flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
+	untracked := f.Bool("untracked", false, "only what no row owns; the same as --state untracked")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if *untracked {
 			return cmd.Flags().Set("state", string(api.LedgerStateUntracked))
 		}
 		return nil
 	}
-	return cmd
-}
+}}
 
 func costCommand(c *CLI) *cobra.Command {
-	by := "org"
-	month, limit := "", 0
-	var ids []string
-	cmd := &cobra.Command{
-		Use: "cost", Short: "Show what a month costs, and whose it is",
-		Example: "prego cost --by tenant --month 2026-11\nprego cost --by server -o csv",
-	}
-	cmd.Flags().Var(&choice{to: &by, of: []string{"tenant", "org", "server", "pool", "fleet", "region", "kind"}}, "by", "what a row stands for: tenant, org, server, pool, fleet, region or kind")
-	cmd.Flags().StringVar(&month, "month", "", "month in UTC, as 2026-11; the current one when left out")
-	cmd.Flags().StringSliceVar(&ids, "id", nil, "only the rows of these things; the sums stay those of the month")
-	cmd.Flags().IntVar(&limit, "limit", 1000, "show at most this many rows; the others are added up")
+	cmd, v := c.own("getCosts")
 	offerCSV(cmd)
 	return c.run(cmd, "", func(in *call) (func() error, error) {
-		q := url.Values{"by": {by}, "limit": {strconv.Itoa(limit)}}
-		if month != "" {
-			q.Set("month", month)
-		}
-		if len(ids) > 0 {
-			q.Set("id", strings.Join(ids, ","))
+		q, _, err := in.request(v, hook{})
+		if err != nil {
+			return nil, err
 		}
 		if in.format == csvFormat {
 			return nil, in.client.stream(in.Context(), in.client.HTTP, http.MethodGet, "/v1/costs", q, http.Header{"Accept": {"text/csv"}}, nil, func(body io.Reader) error {
@@ -119,8 +80,9 @@ func (in *call) costs(c api.Costs) error {
 	if c.Unpriced > 0 {
 		fmt.Fprintf(in.w, "WARNING: the price of %d things is not known; they are not in the total\n", c.Unpriced)
 	}
-	if err := rows(in.printer, Table[costLine]{
-		Columns: "row.id: " + string(c.By) + ", row.name: name, row.org_id: org, rounded: cost, idle, percent: share, row.basis: basis", Spare: "basis, org, name",
+	if err := partsIn(in.printer, &api.Table{
+		List:  api.Columns("row.id: " + string(c.By) + ", row.name: name, row.org_id: org, rounded: cost, idle, percent: share, row.basis: basis"),
+		Spare: []string{"basis", "org", "name"},
 	}, lines); err != nil {
 		return err
 	}

@@ -2,9 +2,7 @@ package cli
 
 import (
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
-	"reflect"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,13 +18,13 @@ func offerCSV(cmd *cobra.Command) {
 	cmd.Flags().VarP(&choice{to: new("table"), of: []string{"table", "json", "yaml", csvFormat}}, "output", "o", "form of output: table, json, yaml or csv")
 }
 
-// csvRows prints things as CSV (RFC 4180): all columns that there are, or those that were chosen, under the
-// names of the API's fields. Values are the API's, too: sizes are plain numbers, times RFC 3339.
-func csvRows[T any](p *printer, t Table[T], things []T) error {
-	columns := t.columns(t.Columns + "," + t.More)
+// csv prints things as CSV (RFC 4180): all columns that there are, or those that were chosen, under the names of the
+// API's fields. Values are the API's, too: sizes are plain numbers, times RFC 3339.
+func (p *printer) csv(t *api.Table, things []thing) error {
+	columns := everyColumn(t)
 	if f := p.cmd.Flag("columns"); f != nil && f.Changed {
 		var err error
-		if columns, err = columnsOf(p, t); err != nil {
+		if columns, err = p.columnsOf(t); err != nil {
 			return err
 		}
 	}
@@ -34,7 +32,7 @@ func csvRows[T any](p *printer, t Table[T], things []T) error {
 	w.UseCRLF = true
 	line := make([]string, len(columns))
 	for i, c := range columns {
-		line[i] = c.field
+		line[i] = c.Path
 	}
 	if !p.look(p.w).noHeader {
 		if err := w.Write(line); err != nil {
@@ -43,7 +41,7 @@ func csvRows[T any](p *printer, t Table[T], things []T) error {
 	}
 	for _, thing := range things {
 		for i, c := range columns {
-			line[i] = plain(c.value(thing))
+			line[i] = plain(p.value(c, thing), c.Format)
 		}
 		if err := w.Write(line); err != nil {
 			return err
@@ -54,39 +52,28 @@ func csvRows[T any](p *printer, t Table[T], things []T) error {
 }
 
 // plain formats a value for programs.
-func plain(v any) string {
-	r := reflect.ValueOf(v)
-	if r.Kind() == reflect.Pointer {
-		if r.IsNil() {
-			return ""
-		}
-		return plain(r.Elem().Interface())
-	}
+func plain(v any, format string) string {
 	switch x := v.(type) {
 	case nil:
 		return ""
-	case time.Time:
-		if x.IsZero() {
+	case string:
+		if at, err := time.Parse(time.RFC3339, x); err == nil && (format == "time" || format == "age") {
+			if at.IsZero() {
+				return ""
+			}
+			return at.UTC().Format(time.RFC3339)
+		}
+		return api.CSVCell(x)
+	case []any:
+		if len(x) == 0 {
 			return ""
 		}
-		return x.UTC().Format(time.RFC3339)
-	case json.RawMessage:
-		return compact(x)
-	case fmt.Stringer:
-		return x.String()
-	}
-	switch r.Kind() {
-	case reflect.String:
-		return api.CSVCell(r.String())
-	case reflect.Slice, reflect.Array, reflect.Map, reflect.Struct:
-		if r.Kind() != reflect.Struct && r.Len() == 0 {
+		return jsonText(x)
+	case map[string]any:
+		if len(x) == 0 {
 			return ""
 		}
-		b, err := json.Marshal(v)
-		if err != nil {
-			return fmt.Sprint(v)
-		}
-		return string(b)
+		return jsonText(x)
 	}
 	return fmt.Sprint(v)
 }

@@ -4,75 +4,27 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
-	"net/url"
 	"slices"
 	"strings"
-
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/placement"
 )
 
-var decisionTable = Table[api.Decision]{
-	ID: "id", Columns: "id, tenant_id, outcome, code, region, algorithm, at: age, why", Spare: "why, algorithm, region, age", More: "org_id, actor, rejected",
-	Computed: map[string]func(api.Decision) any{
-		"why":      func(d api.Decision) any { return d.DecisionLog.SelectionReason },
-		"rejected": func(d api.Decision) any { return countsText(d.DecisionLog.RejectedCounts) },
-	},
-}
-
-var explainedTable = Table[api.ExplainedDecision]{
-	ID: "decision.id", Columns: "decision.id: decision, decision.tenant_id: tenant, decision.outcome: outcome, decision.code: code, decision.region: region, decision.actor: actor, decision.at: at, why, input",
-	Computed: map[string]func(api.ExplainedDecision) any{
-		"why": func(d api.ExplainedDecision) any { return d.Decision.DecisionLog.SelectionReason },
-	},
-}
-
-func countsText(counts map[string]int) string {
-	var out []string
-	for _, reason := range slices.Sorted(maps.Keys(counts)) {
-		out = append(out, fmt.Sprintf("%s %d", reason, counts[reason]))
+func replayText(_ *call, r api.DecisionReplay) string {
+	out := []string{"decided   " + placeText(r.Decided), "replayed  " + placeText(r.Replayed), "now       " + placeText(r.Now)}
+	if r.Same {
+		out = append(out, "the same answer")
 	}
-	return strings.Join(out, ", ")
-}
-
-func decisionCommand(c *CLI) *cobra.Command {
-	return c.group("decision", "Show why tenants were placed where they are, and decide again",
-		List[api.Decision]{
-			Short: "List placement decisions, newest first", Path: "/v1/decisions", Items: "decisions", Filters: "tenant: tenant_id, org: org_id, region, outcome, code", Sorts: "id", Limit: 50,
-			Values: map[string][]string{"outcome": {"placed", "on_demand", "awaiting_capacity", "hold", "new_server", "rejected", "moved"}}, Table: decisionTable,
-		},
-		Show[api.ExplainedDecision]{
-			Use: "show DECISION…", Short: "Show decisions with what every filter removed and how the rest scored", Path: "/v1/decisions/{decision}", Table: explainedTable,
-			After: func(in *call, d api.ExplainedDecision) {
-				if d.Funnel != nil {
-					printFunnel(in.w, *d.Funnel)
-				}
-			},
-		},
-		Action[api.DecisionReplay]{
-			Use: "replay DECISION", Short: "Decide again on the input of a decision, with the policy of then and of today", Path: "/v1/decisions/{decision}/replay",
-			Table: Table[api.DecisionReplay]{Columns: "same"},
-			Say: func(_ *call, r api.DecisionReplay) string {
-				out := []string{"decided   " + placeText(r.Decided), "replayed  " + placeText(r.Replayed), "now       " + placeText(r.Now)}
-				if r.Same {
-					out = append(out, "the same answer")
-				}
-				for _, d := range r.Differences {
-					line := fmt.Sprintf("%s %s: %s then, %s now", d.What, d.Field, d.Then, d.Now)
-					if d.Decisive {
-						line += " (changes the answer)"
-					}
-					out = append(out, line)
-				}
-				return strings.Join(out, "\n")
-			},
-		},
-	)
+	for _, d := range r.Differences {
+		line := fmt.Sprintf("%s %s: %s then, %s now", d.What, d.Field, d.Then, d.Now)
+		if d.Decisive {
+			line += " (changes the answer)"
+		}
+		out = append(out, line)
+	}
+	return strings.Join(out, "\n")
 }
 
 // placeText is a decision in one line.
@@ -129,127 +81,42 @@ func printFunnel(w io.Writer, f placement.Funnel) {
 	}
 }
 
-func whatIfVerb() Action[api.WhatIfResult] {
-	var in api.WhatIf
-	var tenantID, org, plan, region, toPlan, toRegion, residency string
-	var require, disallow, toRequire, toDisallow, cordon, uncordon, tags []string
-	var add api.WhatIfServer
-	var role, network, serverType, addRegion string
-	return Action[api.WhatIfResult]{
-		Use: "what-if", Short: "Compare a placement as it is with one under other circumstances; nothing is written", Path: "/v1/placements/what-if",
-		Example: "  prego placement what-if --tenant acme-eu --cordon app-eu-1\n  prego placement what-if --region eu --plan starter --add-server app --add-tag gpu --to-require gpu",
-		Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
-			f.StringVar(&tenantID, "tenant", "", "id of a tenant: one more like it is placed")
-			f.StringVar(&region, "region", "", "region of a tenant that does not exist")
-			f.StringVar(&plan, "plan", "", "its plan")
-			f.StringVar(&org, "org", "", "its org")
-			f.StringVar(&residency, "data-residency", "", "its country")
-			tagFlags(f, &require, &disallow)
-			f.StringVar(&toPlan, "to-plan", "", "another plan")
-			f.StringVar(&toRegion, "to-region", "", "another region")
-			f.StringSliceVar(&toRequire, "to-require", nil, "other required tags; may be repeated")
-			f.StringSliceVar(&toDisallow, "to-disallow", nil, "other disallowed tags; may be repeated")
-			f.StringSliceVar(&cordon, "cordon", nil, "server that takes nobody new; may be repeated")
-			f.StringSliceVar(&uncordon, "uncordon", nil, "server that takes new tenants again; may be repeated")
-			f.StringVar(&role, "add-server", "", "role of one more server: app, node, db-shard or redis-pool")
-			f.StringVar(&addRegion, "add-region", "", "its region (default: the tenant's)")
-			f.StringVar(&network, "add-network", "", "its private network (default: that of most servers there)")
-			f.StringVar(&serverType, "add-type", "", "its server type, for the price")
-			f.StringSliceVar(&tags, "add-tag", nil, "its tags; may be repeated")
-		},
-		Body: func(v *call) (any, error) {
-			if tenantID != "" {
-				id, err := v.resolve("tenant", tenantID)
-				if err != nil {
-					return nil, err
-				}
-				in.TenantId = new(prego.TenantID(id))
-			} else {
-				if region == "" || plan == "" {
-					return nil, usagef("--tenant, or --region and --plan are required")
-				}
-				in.Request = &api.PlacementRequest{TenantId: placement.AnotherTenant, Region: prego.Region(region), Plan: prego.Plan(plan)}
-				if org != "" {
-					in.Request.OrgId = &org
-				}
-				if residency != "" {
-					in.Request.DataResidency = &residency
-				}
-				if len(require)+len(disallow) > 0 {
-					in.Request.Constraint = &api.Constraint{Require: optionalList(require), Disallow: optionalList(disallow)}
-				}
+// whatIf asks for a tenant, or for one that does not exist.
+var whatIf = hook{
+	body: func(in *call, body object) (any, error) {
+		if body["tenant_id"] != nil {
+			delete(body, "request")
+		} else {
+			if in.text("region") == "" || in.text("plan") == "" {
+				return nil, usagef("--tenant, or --region and --plan are required")
 			}
-			if toPlan != "" {
-				in.Change.Plan = new(prego.Plan(toPlan))
-			}
-			if toRegion != "" {
-				in.Change.Region = new(prego.Region(toRegion))
-			}
-			if v.given("to-require") || v.given("to-disallow") {
-				in.Change.Constraint = &api.Constraint{Require: optionalList(toRequire), Disallow: optionalList(toDisallow)}
-			}
-			if len(cordon) > 0 {
-				in.Change.Cordon = new(prego.IDs[prego.ServerID](cordon))
-			}
-			if len(uncordon) > 0 {
-				in.Change.Uncordon = new(prego.IDs[prego.ServerID](uncordon))
-			}
-			if role != "" {
-				add.Role = prego.Role(role)
-				if addRegion != "" {
-					add.Region = new(prego.Region(addRegion))
-				}
-				if network != "" {
-					add.NetworkId = &network
-				}
-				if serverType != "" {
-					add.ServerType = &serverType
-				}
-				add.Tags = optionalList(tags)
-				in.Change.AddServer = &add
-			}
-			return in, nil
-		},
-		Table: Table[api.WhatIfResult]{Columns: "same"},
-		Say: func(_ *call, r api.WhatIfResult) string {
-			out := "as it is   " + placeText(r.AsIs.Line) + "\nwhat if    " + placeText(r.Changed.Line)
-			if r.Same {
-				out += "\nthe same place"
-			}
-			if r.AddedMonthly != nil {
-				out += "\nthe server costs " + monthly(*r.AddedMonthly, deref(r.Currency))
-			}
-			return out
-		},
-		After: func(v *call, r api.WhatIfResult) { printFunnel(v.w, r.Changed.Funnel) },
-	}
-}
-
-func fleetMapVerb() Action[api.FleetMap] {
-	var region, expand string
-	return Action[api.FleetMap]{
-		Use: "map", Short: "Show all servers by region and fleet, and how full they are", Method: http.MethodGet, Path: "/v1/fleet-map",
-		Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
-			f.StringVar(&region, "region", "", "only this region")
-			f.StringVar(&expand, "expand", "", "show each server of REGION/FLEET, however many there are; REGION/ for servers outside fleets")
-		},
-		Query: func(*call) url.Values {
-			q := url.Values{}
-			if region != "" {
-				q["region"] = []string{region}
-			}
-			if expand != "" {
-				q["expand"] = []string{expand}
-			}
-			return q
-		},
-		Table: Table[api.FleetMap]{Columns: "as_of"},
-		Say:   func(_ *call, m api.FleetMap) string { return mapText(m) },
-	}
+			body.put("request.tenant_id", placement.AnotherTenant)
+		}
+		if change, _ := body["change"].(map[string]any); change == nil {
+			body["change"] = object{}
+		} else if in.text("add-server") == "" {
+			delete(change, "add_server")
+		}
+		return body, nil
+	},
+	say: said(func(_ *call, r api.WhatIfResult) string {
+		out := "as it is   " + placeText(r.AsIs.Line) + "\nwhat if    " + placeText(r.Changed.Line)
+		if r.Same {
+			out += "\nthe same place"
+		}
+		if r.AddedMonthly != nil {
+			out += "\nthe server costs " + monthly(*r.AddedMonthly, deref(r.Currency))
+		}
+		return out
+	}),
+	after: more(func(in *call, r api.WhatIfResult) error {
+		printFunnel(in.w, r.Changed.Funnel)
+		return nil
+	}),
 }
 
 // mapText is a fleet map with a line for each server or group.
-func mapText(m api.FleetMap) string {
+func mapText(_ *call, m api.FleetMap) string {
 	var out strings.Builder
 	for _, r := range m.Regions {
 		fmt.Fprintf(&out, "%s: %d servers\n", r.Region, r.ServersTotal)
@@ -309,4 +176,11 @@ func bar(v *float64) string {
 		n = min(10, max(0, int(*v/10+0.5)))
 	}
 	return "[" + strings.Repeat("#", n) + strings.Repeat(".", 10-n) + "]"
+}
+
+func showDecision(in *call, d api.ExplainedDecision) error {
+	if d.Funnel != nil {
+		printFunnel(in.w, *d.Funnel)
+	}
+	return nil
 }

@@ -17,32 +17,16 @@ import (
 )
 
 func eventsCommand(c *CLI) *cobra.Command {
-	since, tail, follow := "", 20, false
-	cmd := &cobra.Command{
-		Use: "events", Short: "Show what happens to everything, and follow it",
-		Long: `Show the newest events of everything that the control plane manages, a line for each, or all that
-came after a cursor. The last line on stderr has the cursor to read on from.`,
-		Example: "  prego events --follow --kind server,instance\n  prego events --since 7433-1903 --org acme",
-	}
-	f := cmd.Flags()
-	f.StringVar(&since, "since", "", "only what came after this cursor")
-	f.IntVar(&tail, "tail", tail, "without --since: this many of the newest")
-	f.BoolVarP(&follow, "follow", "f", false, "keep printing new ones")
-	params := addFilters(f, "kind, id, org: org_id", nil)
+	follow := false
+	cmd, v := c.own("listEvents")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "keep printing new ones")
 	return c.run(cmd, "", func(in *call) (func() error, error) {
-		q := url.Values{}
-		for param, v := range params {
-			if *v != "" {
-				q.Set(param, *v)
-			}
+		q, _, err := in.request(v, hook{})
+		if err != nil {
+			return nil, err
 		}
-		if since == "" {
-			q.Set("tail", fmt.Sprint(tail))
-			if tail == 0 {
-				q.Del("tail")
-			}
-		} else {
-			q.Set("since", since)
+		if q.Has("since") || q.Get("tail") == "0" {
+			q.Del("tail")
 		}
 		q.Set("limit", fmt.Sprint(maxPage))
 		for {
@@ -112,36 +96,4 @@ func (in *call) printEvent(e api.FeedEvent) {
 		text += " by " + by
 	}
 	fmt.Fprintln(w, oneLine(text))
-}
-
-func searchCommand(c *CLI) *cobra.Command {
-	table := Table[api.SearchResult]{ID: "id", Columns: "kind, id, name, status, gone, field: by, value, org_id", Spare: "org, by", More: "href"}
-	kind := ""
-	cmd := &cobra.Command{
-		Use: "search TEXT", Short: "Show what has an id, name, address or host name, also what is gone",
-		Example: "  prego search 203.0.113.7",
-	}
-	cmd.Flags().StringVar(&kind, "kind", "", "only of these kinds, such as tenant,server")
-	table.flags(cmd.Flags())
-	return c.run(cmd, table.ID, func(in *call) (func() error, error) {
-		q := url.Values{"q": {in.typed}}
-		if kind != "" {
-			q.Set("kind", kind)
-		}
-		raw, err := in.client.everyPage(in.Context(), "/v1/search", "results", q, 0)
-		if err != nil {
-			return nil, err
-		}
-		found := make([]api.SearchResult, len(raw))
-		for i := range raw {
-			if err := json.Unmarshal(raw[i], &found[i]); err != nil {
-				return nil, err
-			}
-		}
-		in.many, in.answered = true, raw
-		if !in.forPeople() {
-			return nil, nil
-		}
-		return nil, rows(in.printer, table, found)
-	})
 }

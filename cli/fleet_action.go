@@ -3,7 +3,6 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"strings"
 	"time"
 
@@ -15,122 +14,55 @@ import (
 	"github.com/prego/prego/server"
 )
 
-var actionTable = Table[api.FleetAction]{
-	ID: "seq", Columns: "seq, action, status, created_at: age, requested_by: by, cause, reason, data", Spare: "data, by, cause, age", More: "message, created_at, inputs, run_url: run",
+// fleetInputs are the inputs of actions by their flags. An input in capitals is the type of an adjustment, sent
+// together with its number.
+var fleetInputs = map[string]string{
+	"count": "count", "region": "region", "to": "EXACT_CAPACITY", "by": "CHANGE_IN_CAPACITY", "percent": "CHANGE_IN_PERCENTAGE",
+	"min-step": "min_step", "min": "min_size", "max": "max_size", "best-effort": "strict", "max-surge": "max_surge", "grace-period": "grace_period",
 }
 
-// input is the name of an action's input and its flag's value.
-type input struct {
-	name  string
-	value func() any
-}
-
-// fleetActions are the verbs for actions.
-func fleetActions() []verb {
-	return []verb{
-		fleetAction(server.ClusterScaleOut, "scale-out FLEET", "Add servers", "  prego fleet scale-out web --count 4 --dry-run", func(f *pflag.FlagSet) map[string]input {
-			return map[string]input{
-				"count":  {"count", intFlag(f, "count", 0, "how many (default: as the scaling policy says, or 1)")},
-				"region": {"regions", listFlag(f, "region", "only in this region; may be repeated")},
-			}
-		}),
-		fleetAction(server.ClusterScaleIn, "scale-in FLEET", "Remove servers", "", func(f *pflag.FlagSet) map[string]input {
-			return map[string]input{"count": {"count", intFlag(f, "count", 0, "how many (default: as the scaling policy says, or 1)")}}
-		}),
-		fleetAction(server.ClusterResize, "resize FLEET", "Resize a fleet: --to, --by or --percent, within --min and --max", "  prego fleet resize web --to 5 --watch", func(f *pflag.FlagSet) map[string]input {
-			f.Bool("best-effort", false, "stay within the bounds instead of being refused")
-			return map[string]input{
-				"to":          {"EXACT_CAPACITY", intFlag(f, "to", 0, "this many servers")},
-				"by":          {"CHANGE_IN_CAPACITY", intFlag(f, "by", 0, "this many more, or fewer when negative")},
-				"percent":     {"CHANGE_IN_PERCENTAGE", intFlag(f, "percent", 0, "this many percent more, or fewer when negative")},
-				"min-step":    {"min_step", intFlag(f, "min-step", 0, "minimum number of servers that --percent changes")},
-				"min":         {"min_size", intFlag(f, "min", 0, "minimum, instead of the fleet's")},
-				"max":         {"max_size", intFlag(f, "max", 0, "maximum, instead of the fleet's; -1 for none")},
-				"best-effort": {"strict", func() any { return false }},
-			}
-		}),
-		fleetAction(server.ClusterReplace, "replace FLEET", "Renew the servers of earlier specs", "", func(f *pflag.FlagSet) map[string]input {
-			grace := f.Duration("grace-period", 0, "how long tenants have to move off a server")
-			return map[string]input{
-				"max-surge":    {"max_surge", intFlag(f, "max-surge", 1, "how many extra servers the fleet may have during the replacement")},
-				"grace-period": {"grace_period", func() any { return int64(*grace / time.Second) }},
-			}
-		}),
-		fleetAction(server.NodeCreate, "node-create FLEET", "Add one server", "", func(f *pflag.FlagSet) map[string]input {
-			region := f.String("region", "", "region, whatever the policy says")
-			return map[string]input{"region": {"region", func() any { return *region }}}
-		}),
-		List[api.FleetAction]{Use: "actions FLEET", Short: "List a fleet's actions, newest first", Path: "/v1/fleets/{fleet}/actions", Items: "actions", Limit: 50, Filters: "status, action", Sorts: "created_at", Table: actionTable},
-		Show[api.FleetAction]{
-			Use: "action FLEET ACTION", Short: "Show an action, its plan and each of its servers", Path: "/v1/fleets/{fleet}/actions/{action}", Table: actionTable, Watch: watchAction(),
-			After: func(in *call, a api.FleetAction) {
-				if len(deref(a.Steps)) > 0 {
-					fmt.Fprintln(in.w)
-					_ = rows(in.printer, Table[api.FleetActionStep]{Columns: "round, op, server_id, region, state, at: since, message", Spare: "since, region, round"}, *a.Steps) // its columns are all there
+// fleetAction queues an action, or shows its plan.
+func fleetAction(flags func(cmd *cobra.Command, f *pflag.FlagSet)) hook {
+	return hook{
+		flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
+			flags(cmd, f)
+		},
+		harmless: func(in *call) bool { return in.is("dry-run") || grows(in) },
+		watch:    watchAction,
+		body: func(in *call, body object) (any, error) {
+			inputs := map[string]any{}
+			in.Flags().Visit(func(f *pflag.Flag) {
+				name := fleetInputs[f.Name]
+				var v any = f.Value.String()
+				switch f.Value.Type() {
+				case "int64":
+					v, _ = in.Flags().GetInt64(f.Name)
+				case "duration":
+					d, _ := in.Flags().GetDuration(f.Name)
+					v = int64(d / time.Second)
+				case "stringSlice":
+					v, _ = in.Flags().GetStringSlice(f.Name)
+					name += "s"
+				case "bool":
+					v = !in.is(f.Name) // --best-effort is not strict
 				}
-			},
-		},
-		Action[api.FleetAction]{
-			Use: "cancel FLEET ACTION", Short: "Cancel an action; steps that have not begun are skipped", Path: "/v1/fleets/{fleet}/actions/{action}/cancel", Table: actionTable,
-			Say: func(_ *call, a api.FleetAction) string { return fmt.Sprintf("action %d is %s", a.Seq, a.Status) },
-		},
-	}
-}
-
-func intFlag(f *pflag.FlagSet, name string, value int64, help string) func() any {
-	n := f.Int64(name, value, help)
-	return func() any { return *n }
-}
-
-func listFlag(f *pflag.FlagSet, name, help string) func() any {
-	v := f.StringSlice(name, nil, help)
-	return func() any { return *v }
-}
-
-// fleetAction is a verb that queues an action. An adjustment's input, written in
-// capitals, is its type, sent together with the number.
-func fleetAction(action server.FleetActionKind, use, short, example string, flags func(f *pflag.FlagSet) map[string]input) Action[api.FleetActionAccepted] {
-	var inputs map[string]input
-	dryRun := false
-	destroys := map[server.FleetActionKind]string{
-		server.ClusterScaleIn: "removes servers of fleet", server.ClusterResize: "may remove servers of fleet", server.ClusterReplace: "replaces the servers of fleet",
-	}
-	return Action[api.FleetActionAccepted]{
-		Use: use, Short: short, Example: example, Path: "/v1/fleets/{fleet}/actions", Watch: watchAction(), Table: Table[api.FleetActionAccepted]{ID: "seq"},
-		Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
-			f.BoolVar(&dryRun, "dry-run", false, "show what would be done, and do nothing")
-			cmd.MarkFlagsMutuallyExclusive("dry-run", "watch")
-			if inputs = flags(f); inputs["to"].name != "" {
-				cmd.MarkFlagsMutuallyExclusive("to", "by", "percent")
-			}
-		},
-		Destroys: destroys[action],
-		Harmless: func(in *call) bool { return dryRun || grows(in) },
-		Query: func(*call) url.Values {
-			if dryRun {
-				return url.Values{"dry_run": {"true"}}
-			}
-			return nil
-		},
-		Body: func(in *call) (any, error) {
-			values := map[string]any{}
-			for flag, i := range inputs {
 				switch {
-				case !in.given(flag):
-				case i.name == strings.ToUpper(i.name):
-					values["adjustment_type"], values["number"] = i.name, i.value()
+				case name == "":
+				case name == strings.ToUpper(name):
+					inputs["adjustment_type"], inputs["number"] = name, v
 				default:
-					values[i.name] = i.value()
+					inputs[name] = v
 				}
+			})
+			body["inputs"] = inputs
+			return body, nil
+		},
+		instead: func(in *call) (bool, error) {
+			if !in.is("dry-run") {
+				return false, nil
 			}
-			return map[string]any{"action": action, "inputs": values}, nil
-		},
-		Say: func(_ *call, a api.FleetActionAccepted) string {
-			return fmt.Sprintf("accepted: fleet %s action %d is %s, workflow %s", a.FleetId, a.Seq, a.Status, a.WorkflowId)
-		},
-		Instead: func(in *call) (bool, error) {
 			var p api.FleetActionPlan
-			if err := json.Unmarshal(in.answer, &p); !dryRun || err != nil {
+			if err := json.Unmarshal(in.answer, &p); err != nil {
 				return false, err
 			}
 			in.keep(in.answer)
@@ -144,6 +76,45 @@ func fleetAction(action server.FleetActionKind, use, short, example string, flag
 		},
 	}
 }
+
+func countFlag(f *pflag.FlagSet) {
+	f.Int64("count", 0, "how many (default: as the scaling policy says, or 1)")
+}
+
+func scaleOut(_ *cobra.Command, f *pflag.FlagSet) {
+	countFlag(f)
+	f.StringSlice("region", nil, "only in this region; may be repeated")
+}
+
+func scaleIn(_ *cobra.Command, f *pflag.FlagSet) { countFlag(f) }
+
+func resizeFleet(cmd *cobra.Command, f *pflag.FlagSet) {
+	f.Bool("best-effort", false, "stay within the bounds instead of being refused")
+	f.Int64("to", 0, "this many servers")
+	f.Int64("by", 0, "this many more, or fewer when negative")
+	f.Int64("percent", 0, "this many percent more, or fewer when negative")
+	f.Int64("min-step", 0, "minimum number of servers that --percent changes")
+	f.Int64("min", 0, "minimum, instead of the fleet's")
+	f.Int64("max", 0, "maximum, instead of the fleet's; -1 for none")
+	cmd.MarkFlagsMutuallyExclusive("to", "by", "percent")
+}
+
+func replaceServers(_ *cobra.Command, f *pflag.FlagSet) {
+	f.Int64("max-surge", 1, "how many extra servers the fleet may have during the replacement")
+	f.Duration("grace-period", 0, "how long tenants have to move off a server")
+}
+
+func createNode(_ *cobra.Command, f *pflag.FlagSet) {
+	f.String("region", "", "region, whatever the policy says")
+}
+
+var showAction = hook{watch: watchAction, after: more(func(in *call, a api.FleetAction) error {
+	if len(deref(a.Steps)) == 0 {
+		return nil
+	}
+	fmt.Fprintln(in.w)
+	return parts(in.printer, "FleetActionStep", *a.Steps)
+})}
 
 // grows reports whether a resize by a number can't remove anything.
 func grows(in *call) bool {
@@ -191,14 +162,12 @@ func (in *call) plan(p api.FleetActionPlan) error {
 }
 
 // watchAction follows a fleet's action to its end.
-func watchAction() Watch[api.FleetAction] {
-	return Watch[api.FleetAction]{
-		Path: "/v1/fleets/{fleet}/actions/{action}", Again: "prego fleet action {fleet} {action} --watch", Lines: actionLines,
-		Doing:   func(a api.FleetAction) string { return fmt.Sprintf("action %d is %s", a.Seq, a.Status) },
-		Rests:   func(a api.FleetAction) bool { return server.FleetActionStatus(a.Status).Ended() },
-		Outcome: func(_ *call, a api.FleetAction) error { return actionFailure(a) },
-		Done:    func(_ *call, a api.FleetAction) string { return fmt.Sprintf("action %d %s", a.Seq, a.Status) },
-	}
+var watchAction = Watch[api.FleetAction]{
+	Path: "/v1/fleets/{fleet}/actions/{action}", Again: "prego fleet action {fleet} {action} --watch", Lines: actionLines,
+	Doing:   func(a api.FleetAction) string { return fmt.Sprintf("action %d is %s", a.Seq, a.Status) },
+	Rests:   func(a api.FleetAction) bool { return server.FleetActionStatus(a.Status).Ended() },
+	Outcome: func(_ *call, a api.FleetAction) error { return actionFailure(a) },
+	Done:    func(_ *call, a api.FleetAction) string { return fmt.Sprintf("action %d %s", a.Seq, a.Status) },
 }
 
 // actionFailure is the error of an action that did not succeed; nil if it did.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"time"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,38 +15,6 @@ import (
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/workload"
 )
-
-var groupTable = Table[api.ProcessGroup]{
-	ID: "group_id", Columns: "group_id, name, running, replicas, deploy, status, image", Spare: "image, deploy",
-	More: "deploy_message: last deploy, env_id, org_id, region, release, instances, memory, spec.cpu_request: cpus, stable_release, policy, paused_at: paused since, constraint, next_attempt_at: next attempt, decision, created_at, deleted_at",
-	Computed: map[string]func(api.ProcessGroup) any{
-		"running": func(g api.ProcessGroup) any { return g.Instances["running"] },
-		"deploy":  func(g api.ProcessGroup) any { return groupDeploy(g) },
-		"status":  func(g api.ProcessGroup) any { return groupStatus(g) },
-		"image":   func(g api.ProcessGroup) any { return g.Spec.Image },
-		"memory":  func(g api.ProcessGroup) any { return bytesText(g.Spec.MemoryLimitBytes) },
-		"policy": func(g api.ProcessGroup) any {
-			p := g.RolloutPolicy
-			then := "fails"
-			if p.AutoRollback {
-				then = "rolls back"
-			}
-			return fmt.Sprintf("surge %s, unavailable %s; %s after %d failures or %s", p.MaxSurge, p.MaxUnavailable, then, p.MaxFailures+1, p.ProgressDeadline())
-		},
-		"constraint": func(g api.ProcessGroup) any {
-			if c := (prego.Constraint{Require: deref(g.Constraint.Require), Disallow: deref(g.Constraint.Disallow)}); !c.Empty() {
-				return c.String()
-			}
-			return nil
-		},
-		"decision": func(g api.ProcessGroup) any {
-			if why := decided(deref(g.Decision)); why != deref(g.StatusMessage) {
-				return why
-			}
-			return nil
-		},
-	},
-}
 
 // groupDeploy is how far a group's last deploy is, and why it failed.
 func groupDeploy(g api.ProcessGroup) string {
@@ -100,176 +68,144 @@ var groupWatch = Watch[api.ProcessGroup]{
 	},
 }
 
-func groupCommand(c *CLI) *cobra.Command {
-	var create, deploy workloadFlags
-	var policy rolloutFlags
-	replicas := 1
-	return c.group("group", "Manage process groups: what an env runs, and how many of it", append([]verb{
-		Action[api.ProcessGroup]{
-			Use: "create ENV NAME [-- COMMAND…]", Short: "Create a process group", Path: "/v1/envs/{env}/groups", Table: groupTable, Watch: groupWatch,
-			Example: "  prego group create prod web --image nginx:1.29 --memory 256M --port 80 --replicas 2",
-			Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
-				create.add(cmd, f, true)
-				policy.add(f)
-				f.IntVar(&replicas, "replicas", 1, "number of instances")
-			},
-			Body: func(in *call) (any, error) {
-				spec, err := create.spec(in)
-				if err != nil {
-					return nil, err
-				}
-				change, err := policy.change(in)
-				return workload.CreateGroupRequest{Name: in.typed, Spec: spec, Replicas: &replicas, Rollout: change}, err
-			},
-		},
-		List[api.ProcessGroup]{
-			Use: "list [ENV]", Short: "List process groups, of an env or of all, newest first", Path: "/v1/groups", Items: "groups",
-			Filters: "env: env_id, app: app_id, org: org_id, region, status, name", Sorts: "created_at, name", All: true, Table: groupTable,
-		},
-		Show[api.ProcessGroup]{Use: "show GROUP…", Short: "Show process groups, what they lack and why", Path: "/v1/groups/{group}", Table: groupTable, Watch: groupWatch},
-		groupWatch,
-		Action[api.ProcessGroup]{
-			Use: "scale GROUP REPLICAS", Short: "Set the number of a process group's instances", Path: "/v1/groups/{group}/scale", Table: groupTable, Watch: groupWatch,
-			Body: func(in *call) (any, error) {
-				n, err := whole(in.typed, "a number of replicas")
-				return api.ScaleGroup{Replicas: n}, err
-			},
-		},
-		Action[api.ProcessGroup]{
-			Use: "deploy GROUP [-- COMMAND…]", Short: "Deploy another release; fields left out stay unchanged", Path: "/v1/groups/{group}/deploys", Table: groupTable, Watch: groupWatch,
-			Example: "  prego group deploy web --image nginx:1.30 --watch",
-			Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
-				deploy.add(cmd, f, false)
-				policy.add(f)
-				for _, name := range []string{"memory", "cpu", "auto-rollback"} {
-					f.Lookup(name).DefValue = "" // what the group has
-				}
-			},
-			Body: func(in *call) (any, error) {
-				change, err := policy.change(in)
-				if err != nil {
-					return nil, err
-				}
-				spec, err := deploy.change(in, change != nil)
-				return api.DeployGroup{Spec: spec, RolloutPolicy: change}, err
-			},
-		},
-		Action[struct{}]{
-			Use: "delete GROUP…", Short: "Delete process groups and stop their instances", Method: http.MethodDelete, Path: "/v1/groups/{group}", Destroys: "deletes process group",
-			Say: func(in *call, _ struct{}) string {
-				return "deleted process group " + in.typed + "; its instances are being stopped"
-			},
-		},
-	}, rolloutVerbs()...)...)
-}
+var groupColumns = computed(map[string]func(api.ProcessGroup) string{
+	"deploy": groupDeploy,
+	"status": groupStatus,
+	"policy": func(g api.ProcessGroup) string {
+		p := g.RolloutPolicy
+		then := "fails"
+		if p.AutoRollback {
+			then = "rolls back"
+		}
+		return fmt.Sprintf("surge %s, unavailable %s; %s after %d failures or %s", p.MaxSurge, p.MaxUnavailable, then, p.MaxFailures+1, p.ProgressDeadline())
+	},
+	"constraint": func(g api.ProcessGroup) string {
+		c := prego.Constraint{Require: deref(g.Constraint.Require), Disallow: deref(g.Constraint.Disallow)}
+		return map[bool]string{false: c.String()}[c.Empty()]
+	},
+	"decision": func(g api.ProcessGroup) string {
+		if why := decided(deref(g.Decision)); why != deref(g.StatusMessage) {
+			return why
+		}
+		return ""
+	},
+})
 
-// workloadFlags describe a release: a file with the whole WorkloadSpec, or its parts.
-type workloadFlags struct {
-	file, image     string
-	memory, disk    int64
-	cpu             float64
-	ports           []int
-	volumes         []string
-	require, forbid []string
-	health          healthFlags
-	drain, stop     time.Duration
-}
+var instanceColumns = computed(map[string]func(api.Instance) string{"ports": func(i api.Instance) string {
+	var ports []string
+	for _, p := range i.Ports {
+		ports = append(ports, fmt.Sprintf("%d→%d", p.HostPort, p.ContainerPort))
+	}
+	return strings.Join(ports, ", ")
+}})
 
-func (w *workloadFlags) add(cmd *cobra.Command, f *pflag.FlagSet, constraint bool) {
-	w.memory = 256 << 20
-	f.StringVarP(&w.file, "file", "f", "", "a WorkloadSpec as JSON, - for standard input; instead of the flags below")
-	f.StringVar(&w.image, "image", "", "container image")
-	f.Var(sizeFlag{&w.memory, memory, bytesText}, "memory", "memory limit of each instance, "+sizeHelp)
-	f.Var(sizeFlag{&w.disk, memory, bytesText}, "disk", "disk that each instance needs outside of volumes, "+sizeHelp)
-	f.Float64Var(&w.cpu, "cpu", 0.25, "CPUs of each instance")
-	f.IntSliceVar(&w.ports, "port", nil, "ports that it listens on")
-	f.StringSliceVar(&w.volumes, "volume", nil, "paths at which volumes must be mounted")
+// specFlags are those of a release that are no property of it: a file with the whole WorkloadSpec, and the kinds of
+// health checks.
+func specFlags(cmd *cobra.Command, f *pflag.FlagSet) {
+	f.StringP("file", "f", "", "a WorkloadSpec as JSON, - for standard input; instead of the flags below")
+	f.Int("health-tcp", 0, "it is healthy when a connection to this port can be opened")
+	f.Bool("no-health", false, "no check: it is healthy once it has run for a few seconds")
 	cmd.MarkFlagsMutuallyExclusive("file", "image")
-	w.health.add(cmd, f)
-	f.DurationVar(&w.drain, "drain", 0, "time that a healthy instance runs on once it is taken out of service, before SIGTERM")
-	f.DurationVar(&w.stop, "stop-timeout", 0, "time from SIGTERM to SIGKILL (10s if absent)")
-	if constraint {
-		f.StringSliceVar(&w.require, "require", nil, "tags that servers must have")
-		f.StringSliceVar(&w.forbid, "disallow", nil, "tags that servers must not have")
+	cmd.MarkFlagsMutuallyExclusive("health-http", "health-tcp", "health-command", "no-health")
+	for _, name := range []string{"health-http", "health-tcp", "health-command", "no-health"} {
+		cmd.MarkFlagsMutuallyExclusive("file", name)
 	}
 }
 
-// spec is the release that the flags describe.
-func (w *workloadFlags) spec(in *call) (s workload.Spec, err error) {
-	if w.file != "" {
-		b, err := read(in.InOrStdin(), w.file)
-		if err != nil {
-			return s, err
-		}
-		// A misspelt field would be ignored silently.
-		dec := json.NewDecoder(bytes.NewReader(b))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&s); err != nil {
-			return s, usagef("%s: %w", w.file, err)
-		}
-		if dec.More() {
-			return s, usagef("%s: more than one document", w.file)
-		}
-		return s, nil
+var createGroup = hook{flags: specFlags, watch: groupWatch, body: func(in *call, body object) (any, error) {
+	if file := in.text("file"); file != "" {
+		return specOf(in, body, file)
 	}
-	if w.image == "" {
-		return s, usagef("--image or --file is required")
+	if in.text("image") == "" {
+		return nil, usagef("--image or --file is required")
 	}
-	s = workload.Spec{Image: w.image, Command: in.rest, CPURequest: w.cpu, MemoryLimitBytes: w.memory, DiskRequestBytes: w.disk, Ports: w.ports, Volumes: w.volumes}
-	if len(w.require)+len(w.forbid) > 0 {
-		s.Constraint = &prego.Constraint{Require: w.require, Disallow: w.forbid}
-	}
-	in.apply(w.ending(&s))
-	return s, w.health.change(in, &s)
-}
+	return body, healthOf(in, body)
+}}
 
-// ending are the flags about how an instance ends.
-func (w *workloadFlags) ending(s *workload.Spec) changes {
-	return changes{"drain": wholeSeconds(&s.DrainSeconds, &w.drain), "stop-timeout": wholeSeconds(&s.StopTimeoutSeconds, &w.stop)}
-}
+// deployGroup changes the group's release by the flags that are given.
+var deployGroup = hook{flags: specFlags, watch: groupWatch, body: func(in *call, body object) (any, error) {
+	if file := in.text("file"); file != "" {
+		return specOf(in, body, file)
+	}
+	if len(body) == 0 && !in.is("no-health") && !in.given("health-tcp") {
+		return nil, usagef("nothing to deploy; give --image, another flag, a command or --file")
+	}
+	var now struct {
+		Spec map[string]any `json:"spec"`
+	}
+	if err := in.client.Do(in.Context(), http.MethodGet, in.path("/v1/groups/{group_id}"), nil, nil, &now); err != nil {
+		return nil, err
+	}
+	delete(now.Spec, "constraint") // it is fixed
+	given, _ := body["spec"].(map[string]any)
+	if was, ok := now.Spec["health"].(map[string]any); ok {
+		check, _ := given["health"].(map[string]any)
+		maps.Copy(was, check)
+		delete(given, "health")
+	}
+	maps.Copy(now.Spec, given)
+	body["spec"] = now.Spec
+	return body, healthOf(in, body)
+}}
 
-// change is the group's release, changed by the given flags. There must be one, unless
-// something else changes.
-func (w *workloadFlags) change(in *call, others bool) (workload.Spec, error) {
-	if w.file != "" {
-		return w.spec(in)
-	}
-	var g api.ProcessGroup
-	flags := changes{
-		"image": set(&g.Spec.Image, &w.image), "cpu": set(&g.Spec.CPURequest, &w.cpu), "port": set(&g.Spec.Ports, &w.ports),
-		"volume": set(&g.Spec.Volumes, &w.volumes), "memory": set(&g.Spec.MemoryLimitBytes, &w.memory), "disk": set(&g.Spec.DiskRequestBytes, &w.disk),
-	}
-	maps.Copy(flags, w.ending(&g.Spec))
-	if !others && !in.changed(flags) && !w.health.given(in) && len(in.rest) == 0 {
-		return g.Spec, usagef("nothing to deploy; give --image, another flag, a command or --file")
-	}
-	err := in.client.Do(in.Context(), http.MethodGet, in.path("/v1/groups/{group}"), nil, nil, &g)
-	g.Spec.Constraint = nil // it is fixed
-	in.apply(flags)
-	if len(in.rest) > 0 {
-		g.Spec.Command = in.rest
-	}
+// specOf puts a file's WorkloadSpec into a body.
+func specOf(in *call, body object, file string) (any, error) {
+	b, err := read(in.InOrStdin(), file)
 	if err != nil {
-		return g.Spec, err
+		return nil, err
 	}
-	return g.Spec, w.health.change(in, &g.Spec)
+	// A misspelt field would be ignored silently.
+	var s workload.Spec
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&s); err != nil {
+		return nil, usagef("%s: %w", file, err)
+	}
+	if dec.More() {
+		return nil, usagef("%s: more than one document", file)
+	}
+	body["spec"] = s
+	return body, nil
 }
 
-var instanceTable = Table[api.Instance]{
-	ID: "instance_id", Columns: "instance_id, state, release, restarts, server_id, ports, created_at: age, message", Spare: "age, ports, release", More: "group_id, image, memory_limit_bytes: memory, cpu_request: cpus, healthy, created_at",
-	Computed: map[string]func(api.Instance) any{"ports": func(i api.Instance) any {
-		var ports []string
-		for _, p := range i.Ports {
-			ports = append(ports, fmt.Sprintf("%d→%d", p.HostPort, p.ContainerPort))
+// healthOf decides what kind of health check a release has: a flag of another kind replaces the check, the others
+// change it.
+func healthOf(in *call, body object) error {
+	spec, _ := body["spec"].(map[string]any)
+	if in.is("no-health") {
+		delete(spec, "health")
+		return nil
+	}
+	given := false
+	in.Flags().Visit(func(f *pflag.Flag) { given = given || strings.HasPrefix(f.Name, "health-") })
+	if !given {
+		return nil
+	}
+	check, _ := spec["health"].(map[string]any)
+	for flag, kind := range map[string]string{"health-http": "http", "health-tcp": "tcp", "health-command": "command"} {
+		if !in.given(flag) {
+			continue
 		}
-		return ports
-	}},
-}
-
-func instanceCommand(c *CLI) *cobra.Command {
-	return c.group("instance", "Inspect the instances of process groups",
-		List[api.Instance]{Use: "list [GROUP]", Short: "List instances, of a process group or of all, newest first", Path: "/v1/instances", Items: "instances", All: true, Filters: "state, server: server_id, org: org_id, env: env_id", Sorts: "created_at", Table: instanceTable},
-		Show[api.Instance]{Use: "show INSTANCE…", Short: "Show instances", Path: "/v1/instances/{instance}", Table: instanceTable},
-		logs{"logs INSTANCE", "Print an instance's log, without what looks like a secret", "/v1/instances/{instance}/logs", ""},
-	)
+		if check == nil {
+			check = map[string]any{}
+		}
+		check["kind"] = kind
+		for flag, name := range map[string]string{"health-http": "path", "health-port": "port", "health-command": "command"} {
+			if !in.given(flag) {
+				delete(check, name)
+			}
+		}
+		if kind == "tcp" && !in.given("health-port") {
+			n, err := in.Flags().GetInt(flag)
+			if err != nil {
+				return err
+			}
+			check["port"] = n
+		}
+	}
+	if check["kind"] == nil {
+		return usagef("there is no health check to change; give --health-http, --health-tcp or --health-command")
+	}
+	body.put("spec.health", check)
+	return nil
 }

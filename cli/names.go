@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -93,22 +92,6 @@ func (in *call) resolve(what, given string) (string, error) {
 	return "", &Exit{Code: ExitRefused, Err: errors.New("there is no " + what + " " + given)}
 }
 
-// resolveFilters replaces names by ids in a list's parameters.
-func (in *call) resolveFilters(q url.Values) error {
-	for param := range q {
-		what, isID := strings.CutSuffix(param, "_id")
-		if !isID {
-			continue
-		}
-		id, err := in.resolve(what, q.Get(param))
-		if err != nil {
-			return err
-		}
-		q.Set(param, id)
-	}
-	return nil
-}
-
 // completion is how long a shell waits for the API.
 const completion = 2 * time.Second
 
@@ -192,47 +175,4 @@ func (c *CLI) completeFlag(cmd *cobra.Command, f *pflag.Flag) {
 			panic(err)
 		}
 	}
-}
-
-// filterHelp is the help of filters that need an explanation.
-var filterHelp = map[string]string{
-	"days": "of servers that became active within this many days (default 30)",
-	"tag":  "list only what has this tag, or all of several with commas",
-	"type": "list only types that begin so",
-}
-
-// addFilters adds a list's filter flags, and returns their values by parameter.
-func addFilters(f *pflag.FlagSet, spec string, values map[string][]string) map[string]*string {
-	params := map[string]*string{}
-	if strings.Contains(spec, "status") { // both words are used for the state of things
-		spec += ", state: status"
-	}
-	for part := range strings.SplitSeq(spec, ",") {
-		flag, param, other := strings.Cut(strings.TrimSpace(part), ":")
-		if param = strings.TrimSpace(param); !other {
-			param = flag
-		}
-		if flag == "" {
-			continue
-		}
-		v := params[param]
-		help := cmp.Or(filterHelp[flag], "list only this "+flag)
-		if v == nil {
-			v = new(string)
-			params[param] = v
-		} else {
-			help = "the same as --" + param
-		}
-		short := map[string]string{"tag": "l"}[flag]
-		of := values[param]
-		if of == nil {
-			of = sets[flag]
-		}
-		if of == nil {
-			f.StringVarP(v, flag, short, "", help)
-			continue
-		}
-		f.VarP(&choice{to: v, of: of, many: true}, flag, short, help+", or several with commas: "+strings.Join(of, ", "))
-	}
-	return params
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/prego/prego/api"
 )
 
 // printer writes a verb's answer in the requested form.
@@ -125,28 +128,25 @@ func idOf(raw json.RawMessage, field string) string {
 	return fmt.Sprint(fields[field])
 }
 
-// flags adds the flags of lists, and returns all columns.
-func (t Table[T]) flags(f *pflag.FlagSet) []column[T] {
-	columns := t.columns(t.Columns + "," + t.More)
+// columnFlags adds the flags of tables.
+func columnFlags(f *pflag.FlagSet, columns []api.Column) {
 	keys := make([]string, len(columns))
 	for i, c := range columns {
-		keys[i] = c.key()
+		keys[i] = key(c)
 	}
 	f.String("columns", "", "columns to show: "+strings.Join(keys, ", "))
 	f.Bool("no-header", false, "leave out the table's header")
 	f.BoolP("quiet", "q", false, "print ids only")
-	return columns
 }
 
 // columnsOf are the columns chosen by --columns, or else those of a list.
-func columnsOf[T any](p *printer, t Table[T]) ([]column[T], error) {
-	list := t.columns(t.Columns)
+func (p *printer) columnsOf(t *api.Table) ([]api.Column, error) {
 	f := p.cmd.Flag("columns")
 	if f == nil || !f.Changed {
-		return list, nil
+		return t.List, nil
 	}
-	all := append(slices.Clone(list), t.columns(t.More)...)
-	var out []column[T]
+	all := everyColumn(t)
+	var out []api.Column
 	for name := range strings.SplitSeq(f.Value.String(), ",") {
 		c, err := find(all, strings.ToLower(strings.TrimSpace(name)))
 		if err != nil {
@@ -157,33 +157,46 @@ func columnsOf[T any](p *printer, t Table[T]) ([]column[T], error) {
 	return out, nil
 }
 
+// parts prints a list that is part of an answer as a table.
+func parts[T any](p *printer, schema string, list []T) error {
+	return partsIn(p, api.TableOf(schema), list)
+}
+
+func partsIn[T any](p *printer, t *api.Table, list []T) error {
+	things := make([]thing, len(list))
+	for i := range list {
+		raw, err := json.Marshal(list[i])
+		if err == nil {
+			things[i], err = thingOf(raw, t)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return p.rows(t, things)
+}
+
 // rows prints things as a table.
-func rows[T any](p *printer, t Table[T], things []T) error {
-	columns, err := columnsOf(p, t)
+func (p *printer) rows(t *api.Table, things []thing) error {
+	columns, err := p.columnsOf(t)
 	if err != nil {
 		return err
 	}
 	var spare []int
-	if f := p.cmd.Flag("columns"); t.Spare != "" && (f == nil || !f.Changed) {
-		for key := range strings.SplitSeq(t.Spare, ", ") {
-			i := slices.IndexFunc(columns, func(c column[T]) bool { return c.key() == key })
-			if i < 0 {
-				panic(fmt.Sprintf("cli: %T has no column %q to spare", t, key))
-			}
-			spare = append(spare, i)
+	if f := p.cmd.Flag("columns"); f == nil || !f.Changed {
+		for _, name := range t.Spare {
+			spare = append(spare, slices.IndexFunc(columns, func(c api.Column) bool { return key(c) == name }))
 		}
 	}
 	header, fixed, lines := make([]string, len(columns)), make([]bool, len(columns)), make([][]string, len(things))
 	for i, c := range columns {
-		header[i] = strings.ToUpper(c.title)
-		fixed[i] = i == 0 || c.field == "name" || c.field == "slug" || strings.HasSuffix(c.field, "_id") || c.field == "at" || strings.HasSuffix(c.field, "_at")
+		header[i] = strings.ToUpper(c.Title)
+		fixed[i] = i == 0 || c.Path == "name" || c.Path == "slug" || strings.HasSuffix(c.Path, "_id") || c.Path == "at" || strings.HasSuffix(c.Path, "_at")
 	}
 	for n, thing := range things {
 		lines[n] = make([]string, len(columns))
 		for i, c := range columns {
-			if lines[n][i] = cell(c.value(thing), c.field, c.title, p.Now()); lines[n][i] == "" {
-				lines[n][i] = "-"
-			}
+			lines[n][i] = cmp.Or(p.cell(p.value(c, thing), c.Format), "-")
 		}
 	}
 	grid(p.w, p.look(p.w), header, fixed, spare, lines)
@@ -191,14 +204,19 @@ func rows[T any](p *printer, t Table[T], things []T) error {
 }
 
 // fields prints one thing, one line per non-empty field.
-func fields[T any](p *printer, t Table[T], thing T) {
+func (p *printer) fields(t *api.Table, raw json.RawMessage) error {
+	thing, err := thingOf(raw, t)
+	if err != nil {
+		return err
+	}
 	var pairs [][2]string
-	for _, c := range t.columns(t.Columns + "," + t.More) {
-		if c.title != "age" { // created has the same information
-			pairs = append(pairs, [2]string{c.title, cell(c.value(thing), c.field, c.title, p.Now())})
+	for _, c := range everyColumn(t) {
+		if c.Title != "age" { // created has the same information
+			pairs = append(pairs, [2]string{c.Title, p.cell(p.value(c, thing), c.Format)})
 		}
 	}
 	p.pairs(p.w, pairs...)
+	return nil
 }
 
 // pairs prints names and non-empty values.

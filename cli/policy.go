@@ -1,9 +1,7 @@
 package cli
 
 import (
-	"encoding/json"
 	"io"
-	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -12,70 +10,50 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/prego/prego/api"
 	"github.com/prego/prego/server"
 )
 
-var policyTable = Table[api.Policy]{ID: "policy_id", Columns: "policy_id, type, spec", More: "created_by, created_at, updated_at"}
-
 var policyTypes = []string{string(server.PolicyScaling), string(server.PolicyRegionPlacement), string(server.PolicyDeletion)}
 
-func policyCommand(c *CLI) *cobra.Command {
-	var create, update policyFlags
-	return c.group("policy", "Manage the policies that decide how fleets grow and shrink",
-		Action[api.Policy]{
-			Use: "create NAME", Short: "Create a policy, from flags or JSON", Path: "/v1/policies", Table: policyTable,
-			Example: `  prego policy create spread --region eu=100 --region us=50:3
-  prego policy create oldest --criteria OLDEST_FIRST --grace-period 1h
-  prego policy create grow --event CLUSTER_SCALE_OUT --adjustment CHANGE_IN_PERCENTAGE --number 20 --cooldown 5m
-  prego policy create spread --type region_placement --spec - < spread.json`,
-			Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
-				create.add(f)
-				pick(f, &create.kind, "type", "", "needed with --spec only", policyTypes)
-			},
-			Body: func(in *call) (any, error) {
-				if create.spec != "" && create.kind == "" {
-					return nil, usagef("--spec needs --type: %s", oneOrOther(policyTypes))
-				}
-				kind, spec, err := create.build(in)
-				return api.CreatePolicy{PolicyId: api.PolicyID(in.typed), Type: api.PolicyType(kind), Spec: spec}, err
-			},
-		},
-		Action[api.Policy]{
-			Use: "update POLICY", Short: "Replace a policy's spec, for actions that begin later", Method: http.MethodPut, Path: "/v1/policies/{policy}", Table: policyTable,
-			Flags: func(_ *cobra.Command, f *pflag.FlagSet) { update.add(f) },
-			Body: func(in *call) (any, error) {
-				_, spec, err := update.build(in)
-				return api.PutPolicy{Spec: spec}, err
-			},
-		},
-		List[api.Policy]{Short: "List policies", Path: "/v1/policies", Items: "policies", Sorts: "created_at, policy_id", Filters: "type", Values: map[string][]string{"type": policyTypes}, Table: policyTable},
-		Show[api.Policy]{Use: "show POLICY…", Short: "Show policies", Path: "/v1/policies/{policy}", Table: policyTable},
-		Delete("delete POLICY…", "policy", "/v1/policies/{policy}"),
-	)
+// createPolicy builds a policy from flags or JSON.
+var createPolicy = hook{
+	flags: policyFlags,
+	check: func(in *call) error {
+		if in.given("spec") && !in.given("type") {
+			return usagef("--spec needs --type: %s", oneOrOther(policyTypes))
+		}
+		_, err := policyKind(in)
+		return err
+	},
+	body: func(in *call, body object) (_ any, err error) {
+		if body["type"], err = policyKind(in); err == nil && body["spec"] == nil {
+			body["spec"], err = policyOf(in)
+		}
+		return body, err
+	},
+}
+
+var updatePolicy = hook{
+	flags: policyFlags,
+	body: func(in *call, body object) (_ any, err error) {
+		if body["spec"] == nil {
+			body["spec"], err = policyOf(in)
+		}
+		return body, err
+	},
 }
 
 // policyFlags are the flags from which a spec is built.
-type policyFlags struct {
-	kind                              string
-	regions                           []string
-	criteria, event, adjustment, spec string
-	grace, cooldown                   time.Duration
-	number, minStep                   int64
-	bestEffort                        bool
-}
-
-func (p *policyFlags) add(f *pflag.FlagSet) {
-	f.StringArrayVar(&p.regions, "region", nil, "of a region placement: NAME, NAME=WEIGHT or NAME=WEIGHT:CAP; may be repeated, in order")
-	f.StringVar(&p.criteria, "criteria", "", "of a deletion: OLDEST_FIRST, YOUNGEST_FIRST, OLDEST_PROFILE_FIRST or RANDOM")
-	f.DurationVar(&p.grace, "grace-period", 0, "of a deletion: how long tenants have to move off a server")
-	f.StringVar(&p.event, "event", "", "of a scaling: CLUSTER_SCALE_OUT or CLUSTER_SCALE_IN")
-	f.StringVar(&p.adjustment, "adjustment", "", "of a scaling: CHANGE_IN_CAPACITY, CHANGE_IN_PERCENTAGE or EXACT_CAPACITY")
-	f.Int64Var(&p.number, "number", 1, "of a scaling: servers, or percent")
-	f.Int64Var(&p.minStep, "min-step", 0, "of a scaling: minimum number of servers that a percentage changes")
-	f.DurationVar(&p.cooldown, "cooldown", 0, "of a scaling: how long it refuses to act again")
-	f.BoolVar(&p.bestEffort, "best-effort", false, "of a scaling: stay within the fleet's bounds instead of being refused")
-	f.StringVar(&p.spec, "spec", "", "the spec as JSON in a file; - for standard input")
+func policyFlags(_ *cobra.Command, f *pflag.FlagSet) {
+	f.StringArray("region", nil, "of a region placement: NAME, NAME=WEIGHT or NAME=WEIGHT:CAP; may be repeated, in order")
+	f.String("criteria", "", "of a deletion: OLDEST_FIRST, YOUNGEST_FIRST, OLDEST_PROFILE_FIRST or RANDOM")
+	f.Duration("grace-period", 0, "of a deletion: how long tenants have to move off a server")
+	f.String("event", "", "of a scaling: CLUSTER_SCALE_OUT or CLUSTER_SCALE_IN")
+	f.String("adjustment", "", "of a scaling: CHANGE_IN_CAPACITY, CHANGE_IN_PERCENTAGE or EXACT_CAPACITY")
+	f.Int64("number", 1, "of a scaling: servers, or percent")
+	f.Int64("min-step", 0, "of a scaling: minimum number of servers that a percentage changes")
+	f.Duration("cooldown", 0, "of a scaling: how long it refuses to act again")
+	f.Bool("best-effort", false, "of a scaling: stay within the fleet's bounds instead of being refused")
 }
 
 // typeOf is the policy type that a flag belongs to.
@@ -84,13 +62,15 @@ var typeOf = map[string]string{
 	"event": "scaling", "adjustment": "scaling", "number": "scaling", "min-step": "scaling", "cooldown": "scaling", "best-effort": "scaling",
 }
 
-// build builds the spec, and returns its type.
-func (p *policyFlags) build(in *call) (kind string, spec json.RawMessage, err error) {
-	kind = p.kind
+// policyKind is the type that is given, or that the flags belong to.
+func policyKind(in *call) (kind string, err error) {
+	if f := in.Flag("type"); f != nil {
+		kind = f.Value.String()
+	}
 	in.Flags().Visit(func(f *pflag.Flag) {
 		switch of := typeOf[f.Name]; {
 		case of == "":
-		case p.spec != "":
+		case in.given("spec"):
 			err = usagef("give either --spec or the flags of a policy")
 		case kind != "" && kind != of:
 			err = usagef("--%s is not for a policy of type %s", f.Name, kind)
@@ -98,44 +78,50 @@ func (p *policyFlags) build(in *call) (kind string, spec json.RawMessage, err er
 			kind = of
 		}
 	})
+	return kind, err
+}
+
+// policyOf builds the spec from flags.
+func policyOf(in *call) (any, error) {
+	kind, err := policyKind(in)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	if p.spec != "" {
-		b, err := read(in.InOrStdin(), p.spec)
-		if err == nil && !json.Valid(b) {
-			err = usagef("%s is not a JSON document", p.spec)
-		}
-		return kind, b, err
+	f := in.Flags()
+	whole := func(flag string) int64 {
+		n, _ := f.GetInt64(flag)
+		return n
 	}
-	out := map[string]any{}
+	span := func(flag string) int64 {
+		d, _ := f.GetDuration(flag)
+		return int64(d / time.Second)
+	}
 	switch kind {
 	case "region_placement":
 		regions := []map[string]any{}
-		for _, text := range p.regions {
+		texts, _ := f.GetStringArray("region")
+		for _, text := range texts {
 			r, err := weighted(text)
 			if err != nil {
-				return "", nil, err
+				return nil, err
 			}
 			regions = append(regions, r)
 		}
-		out["regions"] = regions
+		return object{"regions": regions}, nil
 	case "deletion":
-		if p.criteria != "" {
-			out["criteria"] = p.criteria
+		out := object{"grace_period": span("grace-period")}
+		if criteria := in.text("criteria"); criteria != "" {
+			out["criteria"] = criteria
 		}
-		out["grace_period"] = int64(p.grace / time.Second)
+		return out, nil
 	case "scaling":
-		adjustment := map[string]any{"number": p.number, "min_step": p.minStep, "best_effort": p.bestEffort, "cooldown": int64(p.cooldown / time.Second)}
-		if p.adjustment != "" {
-			adjustment["type"] = p.adjustment
+		adjustment := object{"number": whole("number"), "min_step": whole("min-step"), "best_effort": in.is("best-effort"), "cooldown": span("cooldown")}
+		if text := in.text("adjustment"); text != "" {
+			adjustment["type"] = text
 		}
-		out["event"], out["adjustment"] = p.event, adjustment
-	default:
-		return "", nil, usagef("the policy is empty; give --region, --criteria, --event or --spec")
+		return object{"event": in.text("event"), "adjustment": adjustment}, nil
 	}
-	spec, err = json.Marshal(out)
-	return kind, spec, err
+	return nil, usagef("the policy is empty; give --region, --criteria, --event or --spec")
 }
 
 // weighted parses NAME, NAME=WEIGHT or NAME=WEIGHT:CAP.

@@ -17,16 +17,9 @@ import (
 )
 
 // serverSamples is the verb that shows how a host's figures went.
-type serverSamples struct{}
-
-func (serverSamples) command(c *CLI) *cobra.Command {
+func serverSamples(c *CLI) *cobra.Command {
 	var back time.Duration
-	cmd := &cobra.Command{
-		Use: "samples SERVER", Short: "Show how the load, memory and disks of a server's host went over the last day",
-		Long: "Show how the load, memory and disks of a server's host went over the last day: a line for each figure. With -o json,\n" +
-			"yaml or csv, print each sample.",
-		Example: "  prego server samples app-7 --since 6h\n  prego server samples app-7 -o csv",
-	}
+	cmd, _ := c.own("listServerSamples")
 	offerCSV(cmd)
 	cmd.Flags().DurationVar(&back, "since", server.SampledFor, "how far back, at most 24h")
 	return c.run(cmd, "", func(in *call) (func() error, error) {
@@ -47,7 +40,7 @@ func (serverSamples) command(c *CLI) *cobra.Command {
 			return nil, err
 		}
 		if in.format == csvFormat {
-			return nil, csvRows(in.printer, Table[api.ServerSample]{Columns: "at, load1, cpu_pct, memory_pct, disk_pct, db_disk_pct, redis_memory_pct, worker_slots_pct"}, out.Samples)
+			return nil, in.samples(out.Samples)
 		}
 		if !in.forPeople() {
 			return nil, nil
@@ -56,8 +49,25 @@ func (serverSamples) command(c *CLI) *cobra.Command {
 			fmt.Fprintln(in.w, "no samples in this time")
 			return nil, nil
 		}
-		return nil, rows(in.printer, Table[trend]{Columns: "figure, last, least, most, course", Spare: "least, most"}, trends(out.Samples, until.Add(-back), until))
+		table := &api.Table{List: api.Columns("figure, last, least, most, course"), Spare: []string{"least", "most"}}
+		return nil, partsIn(in.printer, table, trends(out.Samples, until.Add(-back), until))
 	})
+}
+
+// samples prints samples as CSV.
+func (in *call) samples(samples []api.ServerSample) error {
+	table := &api.Table{List: api.Columns("at|time, load1, cpu_pct, memory_pct, disk_pct, db_disk_pct, redis_memory_pct, worker_slots_pct")}
+	things := make([]thing, len(samples))
+	for i, s := range samples {
+		raw, err := json.Marshal(s)
+		if err == nil {
+			things[i], err = thingOf(raw, nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return in.csv(table, things)
 }
 
 // trend is how a figure went.

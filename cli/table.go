@@ -1,162 +1,224 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"math"
-	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/mattn/go-runewidth"
+
+	"github.com/prego/prego/api"
 )
 
-// Table says how things of a kind are shown: Columns are those of a list, and More what
-// is shown of a single thing besides. Both name fields of the API's answers, separated
-// by commas: "server_id, agent.status: agent, created_at: age". The title follows a
-// colon; by default it is derived from the field's name.
-type Table[T any] struct {
-	ID       string // the identifying field
-	Columns  string
-	More     string
-	Spare    string                 // columns to leave out on narrow terminals, the least important first
-	Computed map[string]func(T) any // values for fields that answers don't have
+// thing is an object of an answer.
+type thing struct {
+	raw      json.RawMessage
+	fields   map[string]any
+	computed func(column string) string
 }
 
-// column is a column of a table.
-type column[T any] struct {
-	title, field string
-	value        func(T) any
-}
+// computer computes the columns of a schema that no field of it holds, by their names in the contract's x-columns.
+type computer func(raw json.RawMessage) func(column string) string
 
-// key is the column's name in --columns.
-func (c column[T]) key() string { return strings.ReplaceAll(c.title, " ", "-") }
-
-// columns parses a specification. A field that T does not have is a bug.
-func (t Table[T]) columns(spec string) []column[T] {
-	var all []column[T]
-	for part := range strings.SplitSeq(spec, ",") {
-		field, title, titled := strings.Cut(strings.TrimSpace(part), ":")
-		if field == "" {
-			continue
-		}
-		if !titled {
-			title = field[strings.LastIndex(field, ".")+1:]
-			for _, end := range []string{"_id", "_at", "_bytes", "_gb"} {
-				title = strings.TrimSuffix(title, end)
+func computed[T any](columns map[string]func(T) string) computer {
+	return func(raw json.RawMessage) func(string) string {
+		var v T
+		err := json.Unmarshal(raw, &v)
+		return func(column string) string {
+			if err != nil {
+				return err.Error()
 			}
-			title = strings.ReplaceAll(title, "_", " ")
+			return columns[column](v)
 		}
-		value, ok := t.Computed[field]
-		if !ok {
-			value = fieldOf[T](field)
-		}
-		all = append(all, column[T]{title: strings.TrimSpace(title), field: field, value: value})
-	}
-	return all
-}
-
-// fieldOf reads a field by its JSON name; nil if it is missing.
-func fieldOf[T any](path string) func(T) any {
-	var steps [][]int
-	at := reflect.TypeFor[T]()
-	for name := range strings.SplitSeq(path, ".") {
-		if at.Kind() == reflect.Pointer {
-			at = at.Elem()
-		}
-		found := false
-		for i := 0; at.Kind() == reflect.Struct && i < at.NumField() && !found; i++ {
-			if tag, _, _ := strings.Cut(at.Field(i).Tag.Get("json"), ","); tag == name {
-				steps, at, found = append(steps, []int{i}), at.Field(i).Type, true
-			}
-		}
-		if !found {
-			panic(fmt.Sprintf("cli: %s has no field %q", reflect.TypeFor[T](), path))
-		}
-	}
-	return func(thing T) any {
-		v := reflect.ValueOf(thing)
-		for _, step := range steps {
-			for v.Kind() == reflect.Pointer {
-				if v.IsNil() {
-					return nil
-				}
-				v = v.Elem()
-			}
-			v = v.FieldByIndex(step)
-		}
-		return v.Interface()
 	}
 }
 
-// cell formats a value for people; the column's names tell its unit.
-func cell(v any, field, title string, now time.Time) string {
-	r := reflect.ValueOf(v)
-	if r.Kind() == reflect.Pointer {
-		if r.IsNil() {
-			return ""
-		}
-		return cell(r.Elem().Interface(), field, title, now)
+// thingOf reads an object.
+func thingOf(raw json.RawMessage, t *api.Table) (out thing, err error) {
+	out.raw = raw
+	if len(raw) == 0 {
+		return out, nil
 	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	if t != nil && computers[t.Type] != nil {
+		out.computed = computers[t.Type](raw)
+	}
+	return out, dec.Decode(&out.fields)
+}
+
+// thingsOf reads objects: raw ones or those of a list of the API's types.
+func thingsOf(t *api.Table, raw []json.RawMessage) (out []thing, err error) {
+	for _, r := range raw {
+		one, err := thingOf(r, t)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, one)
+	}
+	return out, nil
+}
+
+// at is what is at a path of names: of each object if it leads through a list.
+func (t thing) at(path string) any { return within(t.fields, path) }
+
+func within(v any, path string) any {
+	if path == "" {
+		return v
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		name, rest, _ := strings.Cut(path, ".")
+		return within(v[name], rest)
+	case []any:
+		out := []any{}
+		for _, e := range v {
+			out = append(out, within(e, path))
+		}
+		return out
+	}
+	return nil
+}
+
+// value is what a column shows.
+func (p *printer) value(c api.Column, t thing) any {
+	switch {
+	case c.Text != "":
+		return p.render(c.Text, t)
+	case c.Code && t.computed != nil:
+		return t.computed(c.Path)
+	}
+	return t.at(c.Path)
+}
+
+var (
+	bracketed = regexp.MustCompile(`\[([^\]]*)\]`)
+	field     = regexp.MustCompile(`\{([^}]*)\}`)
+)
+
+// render fills a text of the contract's: "{path}" is a field, "{function path path}" what is made of some, and what
+// is in brackets is left out if one of its fields is empty.
+func (p *printer) render(text string, t thing) string {
+	text = bracketed.ReplaceAllStringFunc(text, func(part string) string {
+		for _, f := range field.FindAllStringSubmatch(part, -1) {
+			if p.made(f[1], t) == "" {
+				return ""
+			}
+		}
+		return part[1 : len(part)-1]
+	})
+	return field.ReplaceAllStringFunc(text, func(f string) string { return p.made(f[1:len(f)-1], t) })
+}
+
+// made is what stands for a field, or a function of fields, in a text.
+func (p *printer) made(words string, t thing) string {
+	all := strings.Fields(words)
+	texts := make([]string, len(all))
+	for i, path := range all {
+		texts[i] = p.cell(t.at(path), "")
+	}
+	some := slices.DeleteFunc(slices.Clone(texts[1:]), func(s string) bool { return s == "" })
+	if len(all) == 1 {
+		return texts[0]
+	}
+	n, _ := strconv.ParseInt(texts[1], 10, 64)
+	switch all[0] {
+	case "why":
+		return reasons(&texts[1], &texts[2])
+	case "join":
+		return strings.Join(some, ": ")
+	case "first":
+		return strings.Join(some[:min(1, len(some))], "")
+	case "or":
+		return cmp.Or(texts[1], all[2])
+	case "count":
+		list, _ := t.at(all[1]).([]any)
+		return strconv.Itoa(len(list))
+	case "span":
+		return (time.Duration(n) * time.Second).String()
+	case "ms":
+		if texts[1] != "" {
+			return (time.Duration(n) * time.Millisecond).String()
+		}
+	case "clock":
+		if at, err := time.Parse(time.RFC3339, texts[1]); err == nil {
+			return at.UTC().Format(time.TimeOnly)
+		}
+	}
+	return ""
+}
+
+// cell formats a value for people.
+func (p *printer) cell(v any, format string) string {
 	switch x := v.(type) {
 	case nil:
 		return ""
-	case time.Time:
-		switch {
-		case x.IsZero():
-			return ""
-		case slices.Contains(relative, title):
-			return age(now.Sub(x))
-		}
-		return x.Format(time.RFC3339)
 	case bool:
 		return map[bool]string{true: "yes", false: "no"}[x]
-	case json.RawMessage:
-		return compact(x)
-	case fmt.Stringer:
-		return x.String()
-	}
-	switch r.Kind() {
-	case reflect.Slice:
-		parts := make([]string, r.Len())
+	case json.Number:
+		return quantity(x, format)
+	case string:
+		at, err := time.Parse(time.RFC3339, x)
+		switch {
+		case err != nil || format != "time" && format != "age":
+			return oneLine(x)
+		case at.IsZero():
+			return ""
+		case format == "age":
+			return age(p.Now().Sub(at))
+		}
+		return at.Format(time.RFC3339)
+	case []any:
+		parts := make([]string, len(x))
 		for i := range parts {
-			parts[i] = cell(r.Index(i).Interface(), "", "", now)
+			parts[i] = p.cell(x[i], "")
 		}
 		return strings.Join(parts, ", ")
-	case reflect.Map:
-		parts := map[string]string{}
-		for _, k := range r.MapKeys() {
-			parts[k.String()] = fmt.Sprintf("%s %v", k, r.MapIndex(k))
+	case map[string]any:
+		if format == "json" {
+			return jsonText(x)
 		}
-		var sorted []string
-		for _, k := range slices.Sorted(maps.Keys(parts)) {
-			sorted = append(sorted, parts[k])
+		var parts []string
+		for _, k := range slices.Sorted(maps.Keys(x)) {
+			parts = append(parts, fmt.Sprintf("%s %v", k, x[k]))
 		}
-		return strings.Join(sorted, ", ")
-	case reflect.Float64:
-		return number(r.Float()) + gigabytes(field)
-	case reflect.Int, reflect.Int64:
-		if strings.HasSuffix(field, "bytes") {
-			return bytesText(r.Int())
-		}
-		return strconv.FormatInt(r.Int(), 10) + gigabytes(field)
+		return strings.Join(parts, ", ")
 	}
-	return oneLine(fmt.Sprint(v))
+	return fmt.Sprint(v)
 }
 
-// relative are the titles of times that are shown as durations since then.
-var relative = []string{"age", "since", "changed", "building"}
-
-func gigabytes(field string) string {
-	if strings.HasSuffix(field, "_gb") {
-		return " GB"
+// quantity is a number in the unit of its column.
+func quantity(n json.Number, format string) string {
+	i, err := n.Int64()
+	switch {
+	case err == nil && format == "bytes":
+		return bytesText(i)
+	case err == nil && format == "disk":
+		return diskText(i)
 	}
-	return ""
+	text := n.String()
+	if f, err := n.Float64(); err == nil && strings.ContainsAny(text, ".eE") {
+		text = number(f)
+	}
+	return text + map[string]string{"gb": " GB"}[format]
+}
+
+// jsonText is a value as JSON.
+func jsonText(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return "?"
+	}
+	return string(b)
 }
 
 // number has at most three decimals.
@@ -197,8 +259,14 @@ func compact(raw json.RawMessage) string {
 	return string(b)
 }
 
+// key is a column's name in --columns.
+func key(c api.Column) string { return strings.ReplaceAll(c.Title, " ", "-") }
+
+// everyColumn is all columns of a table.
+func everyColumn(t *api.Table) []api.Column { return slices.Concat(t.List, t.More) }
+
 // sorted is the column named by --sort, after a hyphen for descending order.
-func sorted[T any](columns []column[T], by string) (c column[T], err error) {
+func sorted(columns []api.Column, by string) (c api.Column, err error) {
 	if by == "" {
 		return c, nil
 	}
@@ -206,52 +274,46 @@ func sorted[T any](columns []column[T], by string) (c column[T], err error) {
 }
 
 // find is a column by its key or its field.
-func find[T any](columns []column[T], name string) (column[T], error) {
+func find(columns []api.Column, name string) (api.Column, error) {
 	keys := make([]string, len(columns))
 	for i, c := range columns {
-		if keys[i] = c.key(); name == c.key() || name == c.field {
+		if keys[i] = key(c); name == keys[i] || name == c.Path {
 			return c, nil
 		}
 	}
-	return column[T]{}, usagef("there is no column %q%s; there are %s", name, suggest(name, keys), strings.Join(keys, ", "))
+	return api.Column{}, usagef("there is no column %q%s; there are %s", name, suggest(name, keys), strings.Join(keys, ", "))
 }
 
-// arrange sorts things, together with their raw answers, by a column.
-func arrange[T any](by column[T], descending bool, things []T, raw []json.RawMessage) {
-	order := make([]int, len(things))
-	for n := range order {
-		order[n] = n
-	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		n := compare(by.value(things[a]), by.value(things[b]))
+// arrange sorts things by a column.
+func (p *printer) arrange(by api.Column, descending bool, things []thing) {
+	slices.SortStableFunc(things, func(a, b thing) int {
+		n := p.compare(p.value(by, a), p.value(by, b))
 		if descending {
 			n = -n
 		}
 		return n
 	})
-	oldThings, oldRaw := slices.Clone(things), slices.Clone(raw)
-	for to, from := range order {
-		things[to], raw[to] = oldThings[from], oldRaw[from]
-	}
 }
 
 // compare orders two values of a column: numbers and times by size, missing ones first.
-func compare(a, b any) int {
-	x, y := reflect.Indirect(reflect.ValueOf(a)), reflect.Indirect(reflect.ValueOf(b))
-	switch {
-	case !x.IsValid() || !y.IsValid():
-		return map[bool]int{true: 1}[x.IsValid()] - map[bool]int{true: 1}[y.IsValid()]
-	case x.CanInt() && y.CanInt():
-		return cmp.Compare(x.Int(), y.Int())
-	case x.CanFloat() && y.CanFloat():
-		return cmp.Compare(x.Float(), y.Float())
+func (p *printer) compare(a, b any) int {
+	if a == nil || b == nil {
+		return map[bool]int{true: 1}[a != nil] - map[bool]int{true: 1}[b != nil]
 	}
-	if s, ok := x.Interface().(time.Time); ok {
-		if t, ok := y.Interface().(time.Time); ok {
+	if x, ok := a.(json.Number); ok {
+		if y, ok := b.(json.Number); ok {
+			m, _ := x.Float64()
+			n, _ := y.Float64()
+			return cmp.Compare(m, n)
+		}
+	}
+	x, y := p.cell(a, ""), p.cell(b, "")
+	if s, err := time.Parse(time.RFC3339, x); err == nil {
+		if t, err := time.Parse(time.RFC3339, y); err == nil {
 			return s.Compare(t)
 		}
 	}
-	return cmp.Compare(cell(a, "", "", time.Time{}), cell(b, "", "", time.Time{}))
+	return cmp.Compare(x, y)
 }
 
 // columnGap is the space between two columns.
@@ -374,4 +436,10 @@ func firstWord(s string) string {
 }
 
 // counts formats counts, ordered by name.
-func counts(n map[string]int64) string { return cell(n, "", "", time.Time{}) }
+func counts[N int | int64](of map[string]N) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		out = append(out, fmt.Sprintf("%s %d", name, of[name]))
+	}
+	return strings.Join(out, ", ")
+}

@@ -46,6 +46,9 @@ type follower interface {
 	follow(in *call) error
 }
 
+// watcher is a Watch of any type that is a verb.
+type watcher interface{ command(c *CLI) *cobra.Command }
+
 func (w Watch[T]) command(c *CLI) *cobra.Command {
 	cmd := &cobra.Command{Use: w.Use, Short: w.Short}
 	return c.run(cmd, "", func(in *call) (func() error, error) {

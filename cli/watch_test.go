@@ -16,7 +16,7 @@ import (
 
 // inState is an answer with a tenant in a state, after n events of its life.
 func inState(state, converged, reason string, n int) func(http.ResponseWriter) {
-	t := api.Tenant{TenantId: "t-aaaabbbbcccc", Slug: "acme", State: api.TenantState(state), ConvergedState: converged, CreatedAt: born, StatusReason: optional(reason)}
+	t := api.Tenant{TenantId: "t-aaaabbbbcccc", Slug: "acme", State: api.TenantState(state), ConvergedState: converged, CreatedAt: born, StatusReason: &reason}
 	for i := range n {
 		t.Timeline = append(t.Timeline, api.TenantEvent{Id: int64(10 + i), At: born.Add(time.Duration(i) * time.Second), Step: "step", Actor: "test"})
 	}

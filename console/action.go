@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 
@@ -22,47 +23,6 @@ type button struct {
 	Danger             bool
 }
 
-// dangerous are operations that end something or lose data: their forms ask for the name.
-var dangerous = map[string]bool{
-	"deleteServer": true, "loseServer": true, "replaceServer": true, "terminateTenant": true, "cancelTenant": true, "createRestore": true, "deleteFleet": true, "deletePolicy": true,
-	"deletePlacementPool": true, "deleteApp": true, "deleteEnv": true, "deleteRoute": true, "disableIPv4": true, "deleteGroup": true, "deleteVolume": true, "deleteDomain": true,
-	"deleteTenantDomain": true, "deleteBackup": true, "deleteVolumeBackup": true, "deleteSnapshot": true, "deleteImage": true, "deleteRegistry": true, "createVolumeRestore": true,
-}
-
-// labels are short names of operations for buttons; the others have their summary.
-var labels = map[string]string{
-	"cordonServer": "Cordon", "uncordonServer": "Uncordon", "drainServer": "Drain", "cancelMaintenance": "Cancel maintenance", "rebootServer": "Reboot", "installPatches": "Install updates", "resizeServer": "Resize",
-	"replaceServer": "Replace", "patchServer": "Change tags", "retryServer": "Retry", "repairContainers": "Repair containers", "execOnServer": "Run a command", "loseServer": "Declare lost", "deleteServer": "Delete",
-	"createServer": "New server", "importServer": "Import a server", "createTenant": "New tenant", "createBackup": "Back up", "createMove": "Move", "createRestore": "Restore", "createDrill": "Drill", "suspendTenant": "Suspend",
-	"resumeTenant": "Resume", "cancelTenant": "Cancel", "reactivateTenant": "Reactivate", "retryTenant": "Retry", "cloneTenant": "Copy", "unmuteTenant": "Unmute", "createTenantDomain": "Add a domain", "setAdminPassword": "Reset password",
-	"addTenantUser": "Add a user", "putStorageQuota": "Storage quota", "putTenantMail": "Mail server", "deleteTenantMail": "Remove mail server", "patchTenant": "Change constraint", "overridePlacement": "Force its place", "createSnapshot": "Snapshot",
-	"terminateTenant": "Terminate", "createFleet": "New fleet", "createFleetAction": "Scale, resize or replace", "updateFleet": "Change", "attachPolicy": "Attach a policy", "detachPolicy": "Detach a policy", "deleteFleet": "Delete", "createPolicy": "New policy",
-	"putPolicy": "Replace", "deletePolicy": "Delete", "putOrg": "Change", "setOrgQuota": "Override a quota", "unsetOrgQuota": "Remove an override", "setBackupLimit": "Limit of backups", "unsetBackupLimit": "Remove the limit of backups",
-	"scaleGroup": "Scale", "deployGroup": "Deploy", "rollBackGroup": "Roll back", "restartGroup": "Restart", "pauseGroup": "Pause rollouts", "resumeGroup": "Resume rollouts", "deleteGroup": "Delete", "createGroup": "New process group", "createRoute": "New route",
-	"createApp": "New app", "createEnv": "New environment", "deleteApp": "Delete", "deleteEnv": "Delete", "enableIPv4": "Request an IPv4 address", "disableIPv4": "Release the IPv4 address", "createVolume": "New volume", "growVolume": "Grow", "attachVolume": "Attach", "detachVolume": "Detach",
-	"createVolumeBackup": "Back up", "createVolumeRestore": "Restore", "createVolumeDrill": "Drill", "cloneVolume": "Copy", "deleteVolume": "Delete", "createDomain": "New domain", "checkDomain": "Look it up", "deleteDomain": "Give it up", "renewCertificate": "Order anew",
-	"holdBackup": "Hold", "releaseBackup": "Release", "deleteBackup": "Delete", "holdVolumeBackup": "Hold", "releaseVolumeBackup": "Release", "deleteVolumeBackup": "Delete", "putBackupPolicy": "Change", "holdBackups": "Hold all", "releaseBackups": "Release all", "deleteBackupPolicy": "Back to the plan's",
-	"createRelease": "New release", "startRelease": "Start", "pauseRelease": "Pause", "resumeRelease": "Resume", "cancelRelease": "Cancel", "startAgentRelease": "Start", "pauseAgentRelease": "Pause", "cancelAgentRelease": "Cancel", "buildImage": "New image", "deleteImage": "Delete",
-	"cancelRebalance": "Cancel", "cancelMove": "Cancel", "cancelFleetAction": "Cancel", "deleteSnapshot": "Delete", "deleteRoute": "Delete", "putWarmPool": "Set size", "putSitePoolPolicy": "Change", "createPlacementPool": "New pool", "putPlacementPool": "Change", "deletePlacementPool": "Delete",
-	"setDefaultPlacementPool": "Make default", "unsetDefaultPlacementPool": "No longer default", "associatePlacementPool": "Associate with an org", "dissociatePlacementPool": "Dissociate from an org", "putRegistry": "Change", "deleteRegistry": "Delete", "createRebalance": "Carry it out",
-}
-
-// when tells whether an operation can do anything to a thing as it is. Operations that are
-// missing always can, or say why not.
-var when = map[string]func(o object) bool{
-	"cordonServer": func(o object) bool { return o.at("cordoned_by") == nil }, "uncordonServer": func(o object) bool { return o.at("cordoned_by") != nil },
-	"retryServer": func(o object) bool { return o.text("status") == "failed" && o.at("holds") == nil }, "deleteServer": func(o object) bool { return o.text("status") != "terminated" },
-	"resumeTenant": func(o object) bool { return o.text("state") == "suspended" }, "suspendTenant": func(o object) bool { return o.text("state") == "active" },
-	"reactivateTenant": func(o object) bool { return o.text("state") == "grace_period" || o.text("state") == "cancelled" }, "retryTenant": func(o object) bool { return o.text("state") == "failed" },
-	"unmuteTenant": func(o object) bool { return o.at("muted") == true }, "overridePlacement": func(o object) bool { return o.at("allocation") == nil },
-	"deleteTenantMail": func(o object) bool { return o.at("mail") != nil }, "detachVolume": func(o object) bool { return o.at("attachment") != nil }, "attachVolume": func(o object) bool { return o.at("attachment") == nil },
-	"pauseGroup": func(o object) bool { return o.at("paused_at") == nil }, "resumeGroup": func(o object) bool { return o.at("paused_at") != nil },
-	"holdBackup": func(o object) bool { return o.at("held_at") == nil }, "releaseBackup": func(o object) bool { return o.at("held_at") != nil },
-	"holdVolumeBackup": func(o object) bool { return o.at("held_at") == nil }, "releaseVolumeBackup": func(o object) bool { return o.at("held_at") != nil },
-	"cancelRebalance": func(o object) bool { return o.at("finished_at") == nil }, "cancelMove": func(o object) bool { return o.at("finished_at") == nil }, "cancelFleetAction": func(o object) bool { return o.at("finished_at") == nil },
-	"setDefaultPlacementPool": func(o object) bool { return o.at("is_default") != true }, "unsetDefaultPlacementPool": func(o object) bool { return o.at("is_default") == true },
-}
-
 // buttons are those of some operations, for who may use them.
 func (c *Console) buttons(ec echo.Context, do string, params map[string]string, o object) []button {
 	v, _ := ec.Get(visitorKey).(*visitor)
@@ -75,7 +35,7 @@ func (c *Console) buttons(ec echo.Context, do string, params map[string]string, 
 		if op == nil {
 			continue
 		}
-		if f := when[id]; f != nil && o != nil && !f(o) {
+		if o != nil && !op.can(o) {
 			continue
 		}
 		q := url.Values{}
@@ -89,16 +49,9 @@ func (c *Console) buttons(ec echo.Context, do string, params map[string]string, 
 				}
 			}
 		}
-		out = append(out, button{Label: labelOf(op), Href: "/console/do/" + id + "?" + q.Encode(), About: op.Summary, Danger: dangerous[id]})
+		out = append(out, button{Label: op.label(), Href: "/console/do/" + id + "?" + q.Encode(), About: op.Summary, Danger: op.dangerous()})
 	}
 	return out
-}
-
-func labelOf(op *operation) string {
-	if l := labels[op.OperationID]; l != "" {
-		return l
-	}
-	return op.Summary
 }
 
 // asking is a form that is filled in.
@@ -192,7 +145,7 @@ func (c *Console) asking(ec echo.Context, form url.Values) (*asking, error) {
 	for i := range a.Fields {
 		a.Fields[i].Value = form.Get(fieldOf + a.Fields[i].Name)
 	}
-	if dangerous[op.OperationID] && len(op.path) > 0 {
+	if op.dangerous() && len(op.path) > 0 {
 		a.Confirm = name
 	}
 	if op.Method == http.MethodPut && op.etag && !slices.ContainsFunc(a.Params, func(f field) bool { return f.Required && f.Value == "" }) {
@@ -347,9 +300,10 @@ func (c *Console) done(ec echo.Context, a *asking, status int, o object) error {
 		follow = "/console/operations/" + url.PathEscape(id)
 	}
 	made := ""
+	_, things := described()
 	for _, t := range things { // the page of what was made
-		if op := reading(t.API); op != nil && t.Name+t.Kind != "" && a.Op.Method == http.MethodPost && strings.Count(t.Page, "{") == 1 {
-			if m := placeholders.FindStringSubmatch(t.Page); m != nil && o.text(m[1]) != "" && strings.HasPrefix(a.Op.Path, t.API[:strings.LastIndexByte(t.API, '/')]) {
+		if t.Name+t.Kind != "" && a.Op.Method == http.MethodPost && strings.Count(t.Page, "{") == 1 {
+			if m := placeholders.FindStringSubmatch(t.Page); m != nil && o.text(m[1]) != "" && strings.HasPrefix(a.Op.Path, path.Dir(t.Op.Path)) {
 				made = "/console/" + fill(t.Page, func(name string) string { return o.text(name) })
 				break
 			}

@@ -1,8 +1,6 @@
 package console
 
 import (
-	"iter"
-	"maps"
 	"net/http"
 	"regexp"
 	"strings"
@@ -28,16 +26,3 @@ func word(s string) string {
 
 // quoted is a text that a shell does not change.
 func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
-
-// flagOf is the flag of the command line for a field or a filter of the API, unless a command
-// has another one.
-func flagOf(name string) string {
-	name = strings.TrimSuffix(name, "_seconds")
-	switch name {
-	case "org_id", "tenant_id", "env_id", "app_id", "group_id", "server_id", "fleet_id", "backup_id", "request_id", "parent_org_id":
-		name = strings.TrimSuffix(strings.TrimSuffix(name, "_id"), "_org")
-	}
-	return strings.ReplaceAll(name, "_", "-")
-}
-
-func keysOf[V any](m map[string]V) iter.Seq[string] { return maps.Keys(m) }

@@ -67,6 +67,7 @@ func (a *recorder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // everyList is an answer with every list there is, all of them empty.
 var everyList = sync.OnceValue(func() string {
 	out := map[string]any{}
+	listings, _ := described()
 	for _, l := range listings {
 		out[l.Items] = []any{}
 	}
@@ -234,7 +235,6 @@ var forms = map[string][]map[string]string{
 // unsaid are the fields that a command has no flag for.
 var unsaid = map[string][]string{
 	"replaceServer": {"keep_tenants"},
-	"updateFleet":   {"constraint.disallow", "constraint.require"},
 }
 
 // own is what a command sends although it was not asked to, or leaves out although it was: its
@@ -247,32 +247,20 @@ type own struct {
 var adds = map[string][]own{
 	"attachPolicy":      {{"enabled", "true", "the API's default"}},
 	"buildImage":        {{"region", `"eu"`, "the API's default"}},
-	"createFleet":       {{"max_size", "-1", "the API's default"}, {"constraint", "{}", says}, {"spec", "{}", says}},
+	"createFleet":       {{"max_size", "-1", "the API's default"}},
 	"createGroup":       {{"replicas", "1", "the API's default"}},
-	"createMove":        {{"", "", says}},
 	"createRebalance":   {{"at_once", "4", "the API's default"}, {"max_failures", "0", "the API's default"}, {"remove_servers", "false", no}},
-	"createServer":      {{"spec", "{}", says}},
-	"createTenant":      {{"constraint", "{}", says}},
 	"createFleetAction": {{"inputs", "{}", says}},
 	"execOnServer":      {{"timeout_seconds", "60", "the API's default"}},
 	"importServer":      {{"managed_by", `"worker_direct"`, "the API's default"}},
 	"putTenantMail":     {{"tls", "false", no}},
 	"putBackupPolicy":   {{"spread_seconds", "21600", "the API's default"}},
-	"rollBackGroup":     {{"", "", says}},
-	"unsetOrgQuota":     {{"", "", says}},
 	"whatIf":            {{"request.tenant_id", `"what-if"`, "a name for whom there is none of yet"}},
 }
 
 var leavesOut = map[string][]own{
-	"addTenantUser":     {{"password", `"generate"`, "the API's default"}},
-	"createFleet":       {{"serves_tenants", "false", no}, {"serves_workloads", "false", no}},
-	"createRestore":     {{"elsewhere", "false", no}},
-	"createTenant":      {{"dedicated_redis", "false", no}},
-	"drainServer":       {{"keep_tenants", "false", no}},
-	"installPatches":    {{"keep_tenants", "false", no}},
-	"overridePlacement": {{"ignore_constraint", "false", no}},
-	"rebootServer":      {{"keep_tenants", "false", no}},
-	"resizeServer":      {{"keep_tenants", "false", no}},
+	"addTenantUser": {{"password", `"generate"`, "the API's default"}},
+	"createRestore": {{"elsewhere", "false", no}},
 }
 
 const (
@@ -326,16 +314,14 @@ func remove(m map[string]any, path []string) {
 // compares what the API was asked for.
 func TestCommandsDoTheSame(t *testing.T) {
 	t.Parallel()
-	for id, l := range cliLines {
+	noForm := []string{"createConsoleLogin", "simulatePlacements", "replayDecision", "planPacking", "createAgentRelease"} // see TestWhatChangesThingsIsOffered
+	for id, op := range operations() {
+		if op.Method == http.MethodGet || len(op.verbs()) == 0 || slices.Contains(noForm, id) {
+			continue
+		}
 		t.Run(id, func(t *testing.T) {
 			t.Parallel()
-			op := operations()[id]
-			require.NotNil(t, op)
 			used := map[own]bool{}
-			for name, flag := range l.Flags {
-				known := op.parameter(name) != nil || slices.ContainsFunc(op.fields(), func(f field) bool { return f.Name == name })
-				require.True(t, known, "%s %s: there is no such field among %v", name, flag, op.fields())
-			}
 			if !slices.Contains(onlyForms, id) && id != "updateFleet" { // which has nothing to change then
 				sameDone(t, op, filled(op, func(f field) bool { return needed(op, f.Name) }, false), nil, used)
 			}
@@ -453,6 +439,7 @@ func TestEveryOfferHasACommand(t *testing.T) {
 	t.Parallel()
 	lacking := []string{"patchServer", "patchTenant", "putSitePoolPolicy"}
 	all := names(general)
+	listings, things := described()
 	for _, l := range listings {
 		all = append(all, names(l.Do)...)
 	}
@@ -460,8 +447,7 @@ func TestEveryOfferHasACommand(t *testing.T) {
 		all = append(all, names(th.Do)...)
 	}
 	for _, id := range all {
-		_, ok := cliLines[id]
-		assertTrue(t, ok != slices.Contains(lacking, id), "%s: is there a verb or not?", id)
+		assertTrue(t, len(operations()[id].verbs()) > 0 != slices.Contains(lacking, id), "%s: is there a verb or not?", id)
 	}
 }
 
@@ -470,19 +456,14 @@ func TestEveryOfferHasACommand(t *testing.T) {
 func TestListsHaveTheirCommands(t *testing.T) {
 	t.Parallel()
 	ids := func(name string) string { return field{Name: name}.fill("", false) }
+	listings, _ := described()
 	for _, l := range listings {
-		if l.CLI == "" {
-			continue
-		}
 		t.Run(l.Page, func(t *testing.T) {
 			t.Parallel()
-			op := reading(l.API)
+			op := l.Op
 			params := map[string]string{}
 			for _, p := range op.path {
 				params[p.Name] = ids(p.Name)
-			}
-			for name := range l.flags() {
-				require.NotNil(t, op.parameter(name), "%s is no filter", name)
 			}
 			queries := []url.Values{{}}
 			for _, p := range op.query {
@@ -501,21 +482,12 @@ func TestListsHaveTheirCommands(t *testing.T) {
 				queries = append(queries, url.Values{"sort": {s}}, url.Values{"sort": {"-" + s}})
 			}
 			for _, q := range queries {
-				line := readLine(l.CLI, l.flags(), q, params)
+				line := op.readLine(q, params)
+				require.NotContains(t, line, " # ")
 				api := recorder{reads: true, lists: true}
 				require.NoError(t, runLine(t, &api, line, ""), line)
-				for name := range q { // what is in no flag has none
-					if l.flags()[name] == "" && strings.Contains(line, " # ") {
-						q = url.Values{}
-						root := program("")
-						args, _ := split(t, line)
-						cmd, _, err := root.Find(args[1:])
-						require.NoError(t, err)
-						require.Nil(t, cmd.Flags().Lookup(flagOf(name)), "%s has a flag for %s", cmd.CommandPath(), name)
-					}
-				}
 				api.last.Query.Del("limit")
-				path := fill(l.API, from(params))
+				path := fill(op.Path, from(params))
 				switch l.Page { // these read the list of all, narrowed
 				case "tenants/{tenant_id}/domains":
 					q.Set("tenant_id", params["tenant_id"])
@@ -534,6 +506,7 @@ func TestListsHaveTheirCommands(t *testing.T) {
 func TestThingsHaveTheirCommands(t *testing.T) {
 	t.Parallel()
 	whole := map[string]string{"/v1/warm-pools/{region}/{plan}": "/v1/warm-pools", "/v1/site-pool-policies/{plan}": "/v1/site-pool-policies"} // which has no verb for one
+	_, things := described()
 	for _, th := range things {
 		t.Run(th.Page, func(t *testing.T) {
 			t.Parallel()
@@ -541,10 +514,10 @@ func TestThingsHaveTheirCommands(t *testing.T) {
 			for _, p := range placeholders.FindAllStringSubmatch(th.Page, -1) {
 				params[p[1]] = field{Name: p[1]}.fill("", false)
 			}
-			line := readLine(th.CLI, nil, nil, params)
-			path, all := whole[th.API]
+			line := th.Op.readLine(nil, params)
+			path, all := whole[th.Op.Path]
 			if !all {
-				path = fill(th.API, from(params))
+				path = fill(th.Op.Path, from(params))
 			}
 			api := recorder{reads: true, lists: all}
 			require.NoError(t, runLine(t, &api, line, ""), line)
@@ -556,21 +529,17 @@ func TestThingsHaveTheirCommands(t *testing.T) {
 // TestOtherPagesHaveTheirCommands: those of pages that are neither lists nor about one thing.
 func TestOtherPagesHaveTheirCommands(t *testing.T) {
 	t.Parallel()
-	for path, c := range map[string]struct {
-		cli string
-		q   url.Values
-	}{
-		"/v1/fleet-map": {"fleet map", url.Values{"expand": {"eu/web"}}},
-		"/v1/costs":     {"cost", url.Values{"by": {"tenant"}, "month": {"2026-11"}}},
-		"/v1/attention": {"status", url.Values{"severity": {"critical"}, "kind": {"server_failed"}}},
-		"/v1/search":    {"search 'a b'", nil},
+	for id, q := range map[string]url.Values{
+		"getFleetMap": {"expand": {"eu/web"}}, "getCosts": {"by": {"tenant"}, "month": {"2026-11"}},
+		"listAttention": {"severity": {"critical"}, "kind": {"server_failed"}}, "search": {"q": {"a b"}},
 	} {
-		line := readLine(c.cli, nil, c.q, nil)
-		api := recorder{reads: true, lists: path == "/v1/search"}
+		op := operations()[id]
+		line := op.readLine(q, nil)
+		api := recorder{reads: true, lists: id == "search"}
 		require.NoError(t, runLine(t, &api, line, ""), line)
-		require.Equal(t, path, api.last.Path, line)
-		for name := range c.q {
-			require.Equal(t, c.q[name], api.last.Query[name], line)
+		require.Equal(t, op.Path, api.last.Path, line)
+		for name := range q {
+			require.Equal(t, q[name], api.last.Query[name], line)
 		}
 	}
 }

@@ -97,13 +97,11 @@ func New(d Deps) *Console {
 	in.POST("/do/:operation", operators(c.act))
 	in.POST("/do/:operation/begin", operators(c.begin))
 	in.POST("/do/:operation/lines", operators(c.lines))
-	for page, of := range map[string]struct{ path, cli string }{
-		"servers/{server_id}/logs/{name}": {"/v1/servers/{server_id}/containers/{name}/logs", "container logs {server_id} {name} --follow"},
-		"instances/{instance_id}/logs":    {"/v1/instances/{instance_id}/logs", "instance logs {instance_id} --follow"},
-	} {
-		in.GET("/"+echoPath(page), c.logs(of.path, of.cli))
-		in.GET("/"+echoPath(page)+"/stream", c.follow(of.path))
+	for page, id := range map[string]string{"servers/{server_id}/logs/{name}": "containerLogs", "instances/{instance_id}/logs": "instanceLogs"} {
+		in.GET("/"+echoPath(page), c.logs(operations()[id]))
+		in.GET("/"+echoPath(page)+"/stream", c.follow(operations()[id].Path))
 	}
+	listings, things := described()
 	for _, l := range listings {
 		in.GET("/"+echoPath(l.Page), c.live(c.list(l)))
 	}

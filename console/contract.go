@@ -3,7 +3,6 @@ package console
 import (
 	"cmp"
 	"maps"
-	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
@@ -53,16 +52,6 @@ var operations = sync.OnceValue(func() map[string]*operation {
 	}
 	return out
 })
-
-// reading finds the operation that reads a path of the contract.
-func reading(path string) *operation {
-	for _, op := range operations() {
-		if op.Path == path && op.Method == http.MethodGet {
-			return op
-		}
-	}
-	return nil
-}
 
 // parameter is the query parameter with a name, nil if there is none.
 func (o *operation) parameter(name string) *openapi3.Parameter {

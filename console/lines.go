@@ -3,10 +3,14 @@ package console
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
+	"maps"
+	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego/api"
 )
 
 // writeCommands say how the same is done by other means.
@@ -16,9 +20,6 @@ func (c *Console) writeCommands(ec echo.Context, a *asking, body object) []comma
 		u += "?" + q.Encode()
 	}
 	curl := "curl -X " + a.Op.Method + " -H \"Authorization: Bearer $PREGO_TOKEN\""
-	if a.Op.Method == http.MethodGet {
-		curl = strings.Replace(curl, "-X GET ", "", 1)
-	}
 	if len(body) > 0 {
 		b, err := json.Marshal(concealed(a.Fields, body))
 		if err != nil {
@@ -27,8 +28,8 @@ func (c *Console) writeCommands(ec echo.Context, a *asking, body object) []comma
 		curl += " -H 'Content-Type: application/json' -d " + quoted(string(b))
 	}
 	out := []command{{Name: "curl", Line: curl + " " + quoted(origin(ec.Request())+u)}}
-	if l, ok := cliLines[a.Op.OperationID]; ok {
-		out = append([]command{{Name: "prego", Line: l.line(a, concealed(a.Fields, body))}}, out...)
+	if line := a.line(concealed(a.Fields, body)); line != "" {
+		out = append([]command{{Name: "prego", Line: line}}, out...)
 	}
 	return out
 }
@@ -49,123 +50,324 @@ func concealed(fields []field, body object) object {
 	return out
 }
 
-// cliLine is the command of an operation.
-type cliLine struct {
-	Words string            // with {parameters} of the path and the query, and {fields} of the body
-	Flags map[string]string // by field of the body or the query, "" for what the command can't say; others have the flag of their name
-	As    map[string]as     // fields that the command writes in another form
-	Input string            // the field whose JSON the command reads from its standard input
-	Rest  string            // the field with the list that stands behind "--"
-	Yes   bool              // it asks for a confirmation
-	Of    func(body object) cliLine
+// verbs are the commands of an operation.
+func (o *operation) verbs() []*api.Verb { return api.VerbsOf(o.OperationID) }
+
+// line is the command line with what a form holds.
+func (a *asking) line(body object) string {
+	var names []string
+	params := map[string]any{}
+	for _, f := range a.Params {
+		switch {
+		case f.Value == "":
+			continue
+		case f.Kind == "yesno":
+			params[f.Name] = f.Value == "true"
+		default:
+			params[f.Name] = f.Value
+		}
+		names = append(names, f.Name)
+	}
+	for _, f := range a.Fields {
+		names = append(names, f.Name)
+	}
+	return a.Op.line(names, func(name string) any {
+		if v, ok := params[name]; ok {
+			return v
+		}
+		return body.at(name)
+	})
 }
 
-// as makes a field's arguments, nil if there are none that say it.
-type as func(v any) []string
+// bySpec are commands that are given the whole spec, since their flags can't say all of it.
+var bySpec = []string{"createGroup", "deployGroup"}
 
-// line is the command line with what a form holds. What the command can't say stands behind it as
-// a comment.
-func (l cliLine) line(a *asking, body object) string {
-	if l.Of != nil {
-		return l.Of(body).line(a, body)
+// line is the command line of an operation with what its inputs hold, "" if there is no command. What the command can't
+// say stands behind it as a comment.
+func (o *operation) line(names []string, given func(name string) any) string {
+	v := o.verb(given)
+	if v == nil {
+		return ""
 	}
-	used := map[string]bool{}
+	said := map[string]bool{v.Rest: true}
+	for _, s := range v.Set {
+		said[s.Field] = true
+	}
+	input := ""
+	if slices.Contains(bySpec, o.OperationID) && given("spec") != nil {
+		input = flat(given("spec"))
+	}
+	line := "prego"
+	for text := range strings.FieldsSeq(v.Use) {
+		if text == "--" || text == "[--" {
+			break
+		}
+		i := slices.IndexFunc(v.Args, func(a api.Flag) bool { return a.Name == strings.Trim(text, "[]…") })
+		if i < 0 {
+			line += " " + text
+			continue
+		}
+		arg := v.Args[i]
+		value := given(arg.Field)
+		if arg.Field == "snapshot_id" && value == nil { // a backup's id stands in its place
+			arg.Field, value = "backup_id", given("backup_id")
+		}
+		if value != nil {
+			line += " " + word(flat(value))
+		} else if arg.Required {
+			line += " " + arg.Name
+		}
+		said[arg.Field] = said[arg.Field] || value != nil
+	}
 	var missing []string
-	line := "prego " + placeholders.ReplaceAllStringFunc(l.Words, func(name string) string {
-		name = strings.Trim(name, "{}")
-		used[name] = true
-		for _, f := range a.Params {
-			if f.Name == name && f.Value != "" {
-				return word(f.Value)
-			}
+	for _, name := range names {
+		value := given(name)
+		if value == nil || said[name] || input != "" && strings.HasPrefix(name, "spec.") {
+			continue
 		}
-		if v := body.at(name); v != nil {
-			return word(flat(v))
-		}
-		return strings.ToUpper(name)
-	})
-	add := func(name string, v any) {
-		if used[name] || name == l.Rest || l.Input != "" && (name == l.Input || strings.HasPrefix(name, l.Input+".")) {
-			return
-		}
-		args := l.arguments(name, v)
-		if args == nil {
+		args, piped, ok := o.arguments(v, name, value)
+		if !ok {
 			missing = append(missing, name)
+		}
+		if piped {
+			input = flat(value)
 		}
 		for _, arg := range args {
 			line += " " + word(arg)
 		}
 	}
-	for _, p := range a.Op.query {
-		for _, f := range a.Params {
-			if f.Name == p.Name && f.Value != "" {
-				if f.Kind == "yesno" {
-					add(f.Name, f.Value == "true")
-				} else {
-					add(f.Name, f.Value)
-				}
-			}
+	for _, fl := range v.Flags { // the API's own value is another
+		if fl.Type == "bool" && fl.Always && fl.Default == "true" && given(fl.Field) == nil {
+			line += " --" + fl.Name + "=false"
 		}
 	}
-	for _, f := range a.Fields {
-		if v := body.at(f.Name); v != nil {
-			add(f.Name, v)
-		}
+	if slices.Contains(bySpec, o.OperationID) && input != "" {
+		line += " --file -"
 	}
-	if l.Yes {
+	if v.Confirm != "" {
 		line += " --yes"
 	}
-	if rest, ok := body.at(l.Rest).([]string); ok {
+	if rest, ok := given(v.Rest).([]string); ok && input == "" {
 		line += " --"
 		for _, arg := range rest {
 			line += " " + word(arg)
 		}
 	}
-	if l.Input != "" {
-		if v := body.at(l.Input); v != nil {
-			line = "printf %s " + word(flat(v)) + " | " + line
-		}
+	if input != "" {
+		line = "printf %s " + word(input) + " | " + line
 	}
-	return line + without(missing)
+	if len(missing) > 0 {
+		line += "  # without " + strings.Join(missing, ", ") + ", which the command has no flag for"
+	}
+	return line
 }
 
-// arguments are the flag of a field with its value, nil if the command can't say it. A duration
-// has its unit there, and a list is a flag for each of its values.
-func (l cliLine) arguments(name string, v any) []string {
-	if f := l.As[name]; f != nil {
-		return f(v)
+// verb is the command of an operation for some inputs: the one that sets most of what they hold.
+func (o *operation) verb(given func(string) any) (best *api.Verb) {
+	all := o.verbs()
+	for _, v := range all {
+		if best != nil && len(v.Set) <= len(best.Set) {
+			continue
+		}
+		if !slices.ContainsFunc(v.Set, func(s api.Flag) bool { return flat(given(s.Field)) != s.Default }) {
+			best = v
+		}
 	}
-	flag, ok := l.Flags[name]
+	if best == nil && len(all) > 0 {
+		best = all[len(all)-1]
+	}
+	return best
+}
+
+// arguments are a flag with a value, and whether the value is piped into the command; not ok if the command can't say
+// it. A duration has its unit there, and a list is a flag for each of its values.
+func (o *operation) arguments(v *api.Verb, name string, value any) (args []string, piped, ok bool) {
+	if say := otherwise[o.OperationID+"."+name]; say != nil {
+		args = say(v, value)
+		return args, false, args != nil
+	}
+	if name == "sort" {
+		return []string{"--sort=" + flat(value)}, false, true
+	}
+	i := slices.IndexFunc(v.Flags, func(fl api.Flag) bool { return fl.Field == name })
+	if i < 0 {
+		return nil, false, value == false // which is what it says without a flag
+	}
+	fl := v.Flags[i]
+	flag := "--" + fl.Name
+	each := func(texts ...string) {
+		for _, text := range texts {
+			args = append(args, flag, listed(text))
+		}
+	}
+	switch x := value.(type) {
+	case bool:
+		return []string{flag + map[bool]string{false: "=false"}[x]}, false, true
+	case []string:
+		each(x...)
+	case []any:
+		for _, e := range x {
+			each(flat(e))
+		}
+	case map[string]any:
+		if fl.Type != "map" {
+			return []string{flag, "-"}, true, true
+		}
+		for _, key := range slices.Sorted(maps.Keys(x)) {
+			each(key + "=" + flat(x[key]))
+		}
+	default:
+		text := flat(value)
+		switch {
+		case fl.Type == "secret": // which the command asks for
+		case fl.Type == "bool" && text == "true":
+			args = []string{flag}
+		case fl.Type == "duration":
+			args = []string{flag, text + "s"}
+		case strings.HasPrefix(text, "-"):
+			args = []string{flag + "=" + text}
+		default:
+			args = []string{flag, text}
+		}
+	}
+	return args, false, true
+}
+
+// otherwise are inputs that their commands write in another form, by operation and name: arguments, nil if there are
+// none that say it.
+var otherwise = map[string]func(v *api.Verb, value any) []string{
+	"attachPolicy.enabled":     func(_ *api.Verb, value any) []string { return when(value == false, "--disabled") },
+	"addTenantUser.password":   func(_ *api.Verb, value any) []string { return when(value == "none", "--no-password") },
+	"createFleetAction.inputs": actionInputs,
+	"createRelease.rings":      rings,
+	"whatIf.request.tenant_id": func(_ *api.Verb, value any) []string { // of a tenant that is not there yet; the command can't give it another id
+		if value == "what-if" {
+			return []string{}
+		}
+		return nil
+	},
+}
+
+// when is an argument, or none.
+func when(said bool, arg string) []string {
+	if said {
+		return []string{arg}
+	}
+	return []string{}
+}
+
+// actionFlags are the flags of fleets' actions by their inputs.
+var actionFlags = map[string]string{
+	"fleet scale-out FLEET": "count, regions", "fleet scale-in FLEET": "count", "fleet resize FLEET": "min_step, min_size, max_size",
+	"fleet replace FLEET": "max_surge, grace_period", "fleet node-create FLEET": "region",
+}
+
+// actionInputs are the inputs of a fleet's action.
+func actionInputs(v *api.Verb, value any) []string {
+	inputs, ok := value.(map[string]any)
 	if !ok {
-		flag = "--" + flagOf(name[strings.LastIndexByte(name, '.')+1:])
-	}
-	if flag == "" {
 		return nil
 	}
-	switch v := v.(type) {
-	case bool:
-		if v {
-			return []string{flag}
+	args := []string{}
+	for _, name := range slices.Sorted(maps.Keys(inputs)) {
+		value := inputs[name]
+		resize := v.Use == "fleet resize FLEET"
+		switch {
+		case resize && name == "adjustment_type":
+			flag := map[string]string{"EXACT_CAPACITY": "--to", "CHANGE_IN_CAPACITY": "--by", "CHANGE_IN_PERCENTAGE": "--percent"}[flat(value)]
+			if flag == "" || inputs["number"] == nil {
+				return nil
+			}
+			args = append(args, flag, flat(inputs["number"]))
+		case resize && name == "number" && inputs["adjustment_type"] != nil:
+		case resize && name == "strict" && value == false:
+			args = append(args, "--best-effort")
+		case !slices.Contains(strings.Split(actionFlags[v.Use], ", "), name):
+			return nil
+		case name == "regions":
+			list, _ := value.([]any)
+			for _, e := range list {
+				args = append(args, "--region", listed(flat(e)))
+			}
+		case name == "grace_period":
+			args = append(args, "--grace-period", flat(value)+"s")
+		default:
+			args = append(args, "--"+strings.TrimSuffix(strings.ReplaceAll(name, "_", "-"), "-size"), flat(value))
 		}
-		return []string{flag + "=false"}
-	case []string:
-		args := []string{}
-		for _, e := range v {
-			args = append(args, flag, listed(e))
-		}
-		return args
-	case []any:
-		args := []string{}
-		for _, e := range v {
-			args = append(args, flag, listed(flat(e)))
-		}
-		return args
 	}
-	text := flat(v)
-	if name == "seconds" || strings.HasSuffix(name, ".seconds") || strings.HasSuffix(name, "_seconds") {
-		text += "s"
+	return args
+}
+
+// rings are those of a release as the command makes them: tenants first, then shares of the servers, then the rest,
+// with the same time in between.
+func rings(_ *api.Verb, value any) []string {
+	list, ok := value.([]any)
+	if !ok || len(list) < 2 {
+		return nil
 	}
-	return []string{flag, text}
+	args, shares := []string{}, 0
+	soak, _ := list[0].(map[string]any)["soak_seconds"].(json.Number)
+	for i, e := range list {
+		r, ok := e.(map[string]any)
+		if !ok {
+			return nil
+		}
+		name, _ := r["name"].(string)
+		tenants, _ := r["tenants"].([]any)
+		percent, share := r["percent"].(json.Number)
+		waits, _ := r["soak_seconds"].(json.Number)
+		switch {
+		case i == len(list)-1:
+			if name != "rest" || share || tenants != nil || waits != "" {
+				return nil
+			}
+		case waits != soak:
+			return nil
+		case i == 0 && name == "canary" && tenants != nil && !share:
+			for _, t := range tenants {
+				args = append(args, "--canary", flat(t))
+			}
+		case share && tenants == nil:
+			args = append(args, "--ring", listed(name+"="+percent.String()))
+			shares++
+		default:
+			return nil
+		}
+	}
+	if shares == 0 {
+		return nil
+	}
+	if soak != "" {
+		args = append(args, "--soak", soak.String()+"s")
+	}
+	return args
+}
+
+// readLine is the command line of an operation that reads, with the filters of a query.
+func (o *operation) readLine(query url.Values, params map[string]string) string {
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(query)), func(name string) bool { return name == "cursor" || name == "limit" })
+	return o.line(names, func(name string) any {
+		if v := query.Get(name); v != "" {
+			return v
+		}
+		if v := params[name]; v != "" {
+			return v
+		}
+		return nil
+	})
+}
+
+// readCommands say how the same is read by other means.
+func (c *Console) readCommands(ec echo.Context, op *operation, query url.Values, params map[string]string) []command {
+	u := fill(op.Path, from(params))
+	if len(query) > 0 {
+		u += "?" + query.Encode()
+	}
+	out := []command{{Name: "curl", Line: "curl -H \"Authorization: Bearer $PREGO_TOKEN\" " + quoted(origin(ec.Request())+u)}}
+	if line := op.readLine(query, params); line != "" {
+		out = append([]command{{Name: "prego", Line: line}}, out...)
+	}
+	return out
 }
 
 // listed is a value as a flag that takes several of them reads it.

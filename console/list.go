@@ -106,18 +106,14 @@ func from(m map[string]string) func(string) string {
 // table reads a page of a list. given is what was asked for in the query; what the contract
 // does not know is left out.
 func (c *Console) table(ec echo.Context, l listing, params map[string]string, given url.Values) (*table, []command, error) {
-	op := reading(l.API)
-	if op == nil {
-		return nil, nil, echo.ErrNotFound
-	}
+	op := l.Op
 	asked := url.Values{}
 	for _, p := range op.query {
 		if v := strings.TrimSpace(given.Get(p.Name)); v != "" {
 			asked.Set(p.Name, v)
 		}
 	}
-	path := fill(l.API, from(params))
-	answer, err := c.get(ec, path, asked)
+	answer, err := c.get(ec, fill(op.Path, from(params)), asked)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -181,7 +177,7 @@ func (c *Console) table(ec echo.Context, l listing, params map[string]string, gi
 		t.CSV = self + ".csv" + strings.TrimPrefix(t.CSV, self)
 	}
 	t.Sort = asked.Get("sort")
-	return t, c.commandsOf(ec, readLine(l.CLI, l.flags(), asked, params), path, asked), nil
+	return t, c.readCommands(ec, op, asked, params), nil
 }
 
 // hidden reports whether a parameter of a list is no filter: it belongs to pages.
@@ -261,65 +257,6 @@ func subject(v any) value {
 	return value{Text: name, Href: pageOf(o.text("kind"), id), Title: o.text("kind") + " " + id}
 }
 
-// readCommands say how the same is read by other means.
-func (c *Console) readCommands(ec echo.Context, cli, path string, query url.Values, params map[string]string) []command {
-	return c.commandsOf(ec, readLine(cli, nil, query, params), path, query)
-}
-
-// commandsOf are a command line, if there is one, and the curl for a path.
-func (c *Console) commandsOf(ec echo.Context, line, path string, query url.Values) []command {
-	url := path
-	if len(query) > 0 {
-		url += "?" + query.Encode()
-	}
-	out := []command{{Name: "curl", Line: "curl -H \"Authorization: Bearer $PREGO_TOKEN\" " + quoted(origin(ec.Request())+url)}}
-	if line != "" {
-		out = append([]command{{Name: "prego", Line: line}}, out...)
-	}
-	return out
-}
-
-// readLine is a command line with the filters of a query; those that the command has no flag for
-// stand behind it as a comment. flags are those that are not called like their filters.
-func readLine(cli string, flags map[string]string, query url.Values, params map[string]string) string {
-	if cli == "" {
-		return ""
-	}
-	line := "prego " + placeholders.ReplaceAllStringFunc(cli, func(name string) string { return word(params[strings.Trim(name, "{}")]) })
-	var missing []string
-	for _, name := range slices.Sorted(keysOf(query)) {
-		v := query.Get(name)
-		if v == "" || name == "cursor" || name == "limit" {
-			continue
-		}
-		flag, ok := flags[name]
-		if !ok {
-			flag = flagOf(name)
-		}
-		switch {
-		case flag == "[]":
-			line += " " + word(v)
-		case flag == "":
-			missing = append(missing, name)
-		case v == "true":
-			line += " --" + flag
-		case strings.HasPrefix(v, "-"):
-			line += " --" + flag + "=" + word(v)
-		default:
-			line += " --" + flag + " " + word(v)
-		}
-	}
-	return line + without(missing)
-}
-
-// without is a comment about what a command can't say.
-func without(missing []string) string {
-	if len(missing) == 0 {
-		return ""
-	}
-	return "  # without " + strings.Join(missing, ", ") + ", which the command has no flag for"
-}
-
 // above are the pages that a page is part of.
 func above(page string, params map[string]string) []crumb {
 	var out []crumb
@@ -342,6 +279,7 @@ func above(page string, params map[string]string) []crumb {
 }
 
 func isPage(path string) bool {
+	listings, things := described()
 	return slices.ContainsFunc(listings, func(l listing) bool { return l.Page == path }) || slices.ContainsFunc(things, func(t thing) bool { return t.Page == path })
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/prego/prego/api"
 )
 
-// logs shows the newest lines of a container's log, and new ones as they come. path is the API's.
-func (c *Console) logs(path, cli string) echo.HandlerFunc {
+// logs shows the newest lines of a container's log, and new ones as they come.
+func (c *Console) logs(op *operation) echo.HandlerFunc {
 	return func(ec echo.Context) error {
 		params := paramsOf(ec)
 		name := params["name"]
@@ -28,7 +28,7 @@ func (c *Console) logs(path, cli string) echo.HandlerFunc {
 		}
 		return c.show(ec, http.StatusOK, &page{
 			Title: "Log of " + name, Section: section, Crumbs: []crumb{{Text: section, Href: "/console/" + section}, {Text: back[len(section)+1:], Href: "/console/" + back}}, Template: "logs",
-			Body: map[string]any{"Stream": u.EscapedPath() + "/stream"}, Commands: c.readCommands(ec, cli, fill(path, from(params)), nil, params),
+			Body: map[string]any{"Stream": u.EscapedPath() + "/stream"}, Commands: c.readCommands(ec, op, url.Values{"follow": {"true"}}, params),
 		})
 	}
 }

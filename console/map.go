@@ -63,7 +63,7 @@ func (c *Console) fleetMap(ec echo.Context) error {
 	}
 	return c.show(ec, http.StatusOK, &page{
 		Title: "Fleet map", Section: "map", Template: "map", Kinds: []string{"server", "fleet"}, Body: map[string]any{"Regions": regions, "Expanded": ec.QueryParam("expand")},
-		Commands: c.readCommands(ec, "fleet map", "/v1/fleet-map", q, nil),
+		Commands: c.readCommands(ec, operations()["getFleetMap"], q, nil),
 	})
 }
 
@@ -233,6 +233,6 @@ func (c *Console) costs(ec echo.Context) error {
 	}
 	return c.show(ec, http.StatusOK, &page{
 		Title: "Costs", Section: "costs", Template: "costs", Kinds: []string{"server"}, Body: map[string]any{"Table": t, "Sums": sums, "By": by, "Choices": choices, "Month": o.text("month")},
-		Commands: c.readCommands(ec, "cost", op.Path, q, nil),
+		Commands: c.readCommands(ec, op, q, nil),
 	})
 }

@@ -54,7 +54,7 @@ func (c *Console) now(ec echo.Context) error {
 	counts, _ := o.at("counts").(map[string]any)
 	return c.show(ec, http.StatusOK, &page{
 		Title: "Now", Section: "now", Template: "now", Kinds: []string{"server", "tenant", "group", "instance", "fleet", "backup", "certificate", "move", "volume", "org", "release", "rebalance", "image", "domain"},
-		Body: map[string]any{"Items": items, "Counts": object(counts), "Chosen": ec.QueryParam("severity"), "Do": c.buttons(ec, general, nil, nil)}, Commands: c.readCommands(ec, "status", "/v1/attention", q, nil),
+		Body: map[string]any{"Items": items, "Counts": object(counts), "Chosen": ec.QueryParam("severity"), "Do": c.buttons(ec, general, nil, nil)}, Commands: c.readCommands(ec, operations()["listAttention"], q, nil),
 	})
 }
 
@@ -80,7 +80,7 @@ func doing(a object) *button {
 				}
 			}
 		}
-		return &button{Label: a.text("label"), Href: "/console/do/" + id + "?" + q.Encode(), About: op.Summary, Danger: dangerous[id]}
+		return &button{Label: a.text("label"), Href: "/console/do/" + id + "?" + q.Encode(), About: op.Summary, Danger: op.dangerous()}
 	}
 	return nil
 }
@@ -147,13 +147,14 @@ func (c *Console) search(ec echo.Context) error {
 	if ec.Request().Header.Get("Hx-Target") == "found" {
 		return c.fragment(ec, "found", body)
 	}
-	return c.show(ec, http.StatusOK, &page{Title: "Search", Template: "search", Body: body, Commands: c.commandsOf(ec, "prego search "+word(q), "/v1/search", url.Values{"q": {q}})})
+	return c.show(ec, http.StatusOK, &page{Title: "Search", Template: "search", Body: body, Commands: c.readCommands(ec, operations()["search"], url.Values{"q": {q}}, nil)})
 }
 
 // pageFor is the page of what the API has at a path, "" if there is none.
 func pageFor(path string) string {
+	_, things := described()
 	for _, t := range things {
-		if params, ok := match(t.API, path); ok {
+		if params, ok := match(t.Op.Path, path); ok {
 			return "/console/" + fill(t.Page, from(params))
 		}
 	}

@@ -37,7 +37,7 @@ const newest = "8"
 func (c *Console) thing(t thing) echo.HandlerFunc {
 	return func(ec echo.Context) error {
 		params := paramsOf(ec)
-		path := fill(t.API, from(params))
+		path := fill(t.Op.Path, from(params))
 		o, err := c.get(ec, path, nil)
 		if err != nil {
 			return err
@@ -99,7 +99,7 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 		body["Sections"] = sections
 		p := &page{
 			Title: t.Noun + " " + name, Section: t.Section, Crumbs: above(t.Page, params), Template: "thing", Body: body,
-			Commands: c.readCommands(ec, t.CLI, path, nil, params),
+			Commands: c.readCommands(ec, t.Op, nil, params),
 		}
 		for _, v := range params { // what happens to what it is part of concerns it, too
 			p.IDs = append(p.IDs, v)
@@ -194,12 +194,13 @@ func (c *Console) section(ec echo.Context, p part, o object, params map[string]s
 
 // beside shows what the API tells at another path: the newest of a list, or an object.
 func (c *Console) beside(ec echo.Context, p part, params map[string]string, s *section) (*section, error) {
+	listings, _ := described()
 	for _, l := range listings {
 		if l.Page != p.List {
 			continue
 		}
 		given := url.Values{}
-		if op := reading(l.API); op != nil && op.parameter("limit") != nil {
+		if op := l.Op; op.parameter("limit") != nil {
 			given.Set("limit", newest)
 			if op.parameter("all") != nil {
 				given.Set("all", "true")
@@ -286,6 +287,6 @@ func (c *Console) containers(ec echo.Context) error {
 	body["Table"] = t
 	return c.show(ec, http.StatusOK, &page{
 		Title: "Containers of " + params["server_id"], Section: "servers", Crumbs: above("servers/{server_id}/containers", params), Template: "containers", Body: body,
-		Commands: c.readCommands(ec, "container list {server_id}", path, nil, params), IDs: []string{params["server_id"]},
+		Commands: c.readCommands(ec, operations()["listContainers"], nil, params), IDs: []string{params["server_id"]},
 	})
 }

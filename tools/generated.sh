@@ -2,11 +2,13 @@
 # Generated code is what its source generates.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-before=$(mktemp)
-trap 'rm -f "$before"' EXIT
-cp api/openapi.gen.go "$before"
+before=$(mktemp -d)
+trap 'rm -rf "$before"' EXIT
+cp api/*.gen.go "$before"
 go generate ./api
-if ! cmp -s "$before" api/openapi.gen.go; then
-	echo "api/openapi.gen.go is not what api/openapi.yaml generates: run make generate and commit the result" >&2
-	exit 1
-fi
+for file in api/*.gen.go; do
+	if ! cmp -s "$before/${file#api/}" "$file"; then
+		echo "$file is not what api/openapi.yaml generates: run make generate and commit the result" >&2
+		exit 1
+	fi
+done
