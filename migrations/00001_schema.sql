@@ -11,11 +11,11 @@ CREATE TABLE orgs (
     parent_org_id      text REFERENCES orgs(org_id),
     created_by         text NOT NULL,
     created_at         timestamptz NOT NULL DEFAULT now(),
-    -- Orgs have a tier, whose limits are data of the program; an org may have limits of its own
-    -- (quotas-and-fairness, "Quota configuration model"). Orgs from before there were quotas keep working.
+    -- Orgs have a tier, whose limits are data of the program; an org may have specific limits (quotas-and-fairness,
+    -- "Quota configuration model"). Orgs from before there were quotas keep working.
     tier               text NOT NULL DEFAULT 'free' CHECK (tier IN ('free', 'paid', 'enterprise')),
-    -- Bytes of backups are no dimension of the quotas (ADR 43). An org without a limit of its own has one that
-    -- follows from its quota of storage.
+    -- Bytes of backups are no dimension of the quotas (ADR 43). An org without a specific limit has one that follows
+    -- from its quota of storage.
     backup_limit_bytes bigint CHECK (backup_limit_bytes >= 0),
     CHECK (parent_org_id IS DISTINCT FROM org_id)
 );
@@ -25,14 +25,14 @@ CREATE INDEX orgs_newest ON orgs (created_at DESC, org_id DESC);
 CREATE TABLE org_quotas (
     org_id      text NOT NULL REFERENCES orgs(org_id),
     dimension   text NOT NULL,
-    limit_value double precision NOT NULL CHECK (limit_value >= 0), -- whole but for max_total_cpu_request
+    limit_value double precision NOT NULL CHECK (limit_value >= 0), -- whole except for max_total_cpu_request
     reason      text NOT NULL DEFAULT '',
     updated_by  text NOT NULL,
     updated_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (org_id, dimension)
 );
 
--- What an org uses and was promised, by dimension: what limits are held against. Only who holds the org's row
+-- An org's usage and promises, by dimension, to compare with limits. Only a transaction that holds the org's row
 -- writes here.
 CREATE TABLE org_counters (
     org_id    text NOT NULL REFERENCES orgs(org_id),
@@ -42,10 +42,10 @@ CREATE TABLE org_counters (
     PRIMARY KEY (org_id, dimension)
 ) WITH (fillfactor=70);
 
--- What changed and is not in the counters yet. Triggers append to it in the transaction of the change, so that it
--- waits for nobody and nobody waits for it; who holds the org's row adds it to the counters and deletes it. kind is
--- the table that changed, with n rows, memory (without the overhead of each instance), CPUs and bytes more; or the
--- part (key) of which the counters can't be told by adding up: 'tenant', 'group', 'hostname', 'port'.
+-- Changes that are not in the counters yet. Triggers append to it in the transaction of the change, without waiting;
+-- the holder of the org's row adds the changes to the counters and deletes them. kind is the changed table, with n
+-- rows, memory (without the overhead of each instance), CPUs and bytes more; or the kind of a part (key) that can't
+-- be counted by adding up: 'tenant', 'group', 'hostname', 'port'.
 CREATE TABLE org_usage_changes (
     org_id text NOT NULL,
     kind   text NOT NULL,
@@ -57,8 +57,8 @@ CREATE TABLE org_usage_changes (
 );
 CREATE INDEX org_usage_changes_by_org ON org_usage_changes (org_id);
 
--- What the counters have of each such part: what a tenant counts that does not live and of which something stands;
--- what a group has, and what it is promised; how many routes have a hostname or a port.
+-- The counted values of each such part: what a tenant counts that does not live and still has parts; what a group
+-- has, and its promises; how many routes have a hostname or a port.
 CREATE TABLE org_usage_parts (
     org_id          text NOT NULL,
     kind            text NOT NULL CHECK (kind IN ('tenant', 'group', 'hostname', 'port')),
@@ -137,19 +137,19 @@ CREATE TABLE provider_budgets (
     blocked_until timestamptz
 );
 
--- What each provider said it sells: machine types, locations, images, prices. The last good answer stays when the
--- provider is away.
+-- Each provider's offers: machine types, locations, images, prices. The last good answer stays when the provider is
+-- unavailable.
 CREATE TABLE provider_catalogs (
     provider     text PRIMARY KEY REFERENCES infra_providers(id),
-    document     jsonb, -- NULL until it first said so
+    document     jsonb, -- NULL until the first answer
     refreshed_at timestamptz, -- when the document was read
     attempted_at timestamptz NOT NULL DEFAULT now(),
     failure      text NOT NULL DEFAULT '', -- of the last attempt; holds no secret
     CHECK ((document IS NULL) = (refreshed_at IS NULL))
 );
 
--- What providers asked for what they sell, since when and until when; written whenever their price list is read and
--- says something else. Amounts are net, in millionths of the currency.
+-- The prices of providers, since when and until when; written whenever their price list is read and differs. Amounts
+-- are net, in millionths of the currency.
 CREATE TABLE provider_prices (
     provider   text NOT NULL,
     kind       text NOT NULL,
@@ -160,7 +160,7 @@ CREATE TABLE provider_prices (
     monthly    bigint NOT NULL CHECK (monthly >= 0), -- at most, in a calendar month
     currency   text NOT NULL,
     valid_from timestamptz NOT NULL DEFAULT now(),
-    valid_to   timestamptz, -- NULL: in force
+    valid_to   timestamptz, -- NULL: current
     PRIMARY KEY (provider, kind, type, location, valid_from)
 );
 CREATE UNIQUE INDEX provider_prices_in_force ON provider_prices (provider, kind, type, location) WHERE valid_to IS
@@ -188,7 +188,7 @@ CREATE TABLE golden_images (
     server_type       text NOT NULL DEFAULT '', -- of the builder
     location          text NOT NULL DEFAULT '',
     provider_image_id text,
-    size_gb           double precision NOT NULL DEFAULT 0, -- what is billed
+    size_gb           double precision NOT NULL DEFAULT 0, -- the billed size
     disk_gb           double precision NOT NULL DEFAULT 0, -- the least disk that it fits on
     verify_server_id  text, -- the server that was booted from it
     created_by        text NOT NULL,
@@ -217,8 +217,7 @@ CREATE TABLE registries (
     updated_at timestamptz NOT NULL DEFAULT now()
 );
 
--- What an image's tag meant when it was first pulled. Hosts that come later get the same, whatever the tag means by
--- then.
+-- The digest of an image's tag at its first pull. Later hosts get the same, even if the tag has changed.
 CREATE TABLE image_digests (
     image       text PRIMARY KEY, -- as the stack names it
     digest      text NOT NULL CHECK (digest ~ '^sha256:[0-9a-f]{64}$'),
@@ -235,7 +234,7 @@ CREATE TABLE networks (
     ordinal             integer NOT NULL CHECK (ordinal >= 1),
     ip_range            cidr NOT NULL,
     provider_network_id text, -- NULL until it is made, and again when it is found to be gone
-    -- servers that are in it, or are to be, and are not terminated
+    -- present and coming servers that are not terminated
     members             integer NOT NULL DEFAULT 0 CHECK (members >= 0),
     full_at             timestamptz, -- when the provider refused one more server
     created_at          timestamptz NOT NULL DEFAULT now(),
@@ -251,7 +250,7 @@ CREATE TABLE fleets (
     fleet_id              text PRIMARY KEY,
     request_hash          bytea NOT NULL,
     role                  text NOT NULL CHECK (role IN ('app', 'db-shard', 'redis-pool', 'node', 'edge')),
-    region                text CHECK (region IN ('sg', 'eu', 'us')), -- where its servers stand when no policy says
+    region                text CHECK (region IN ('sg', 'eu', 'us')), -- the default region of its servers, without a policy
     infra_provider        text NOT NULL REFERENCES infra_providers(id),
     min_size              integer NOT NULL CHECK (min_size >= 0),
     max_size              integer NOT NULL,
@@ -437,9 +436,8 @@ CREATE TABLE servers (
     updated_at                timestamptz NOT NULL DEFAULT now(),
     active_at                 timestamptz,
     terminated_at             timestamptz,
-    -- What placement needs to know of servers. changed_xid lets a snapshot follow what changed: it is the
-    -- transaction that last changed something that placement looks at, so whoever reads every row from the oldest
-    -- transaction under way on misses none.
+    -- Placement's view of servers. changed_xid lets a snapshot follow changes: it is the transaction of the last
+    -- change that matters to placement, so reading every row from the oldest running transaction on misses none.
     tenant_count              integer NOT NULL DEFAULT 0 CHECK (tenant_count >= 0),
     accepts_trial             boolean NOT NULL DEFAULT true,
     dedicated_for_tenant_id   text,
@@ -448,12 +446,12 @@ CREATE TABLE servers (
     -- the lock of the shard that a db-shard or node becomes
     plan_tier_lock            text CHECK (plan_tier_lock IN ('trial', 'starter', 'business', 'enterprise')),
     changed_xid               xid8 NOT NULL DEFAULT pg_current_xact_id(),
-    agent_tags                text[], -- What the agent says that its host was given; NULL until it says so.
+    agent_tags                text[], -- the host's tags as reported by the agent; NULL until then
     fleet_id                  text REFERENCES fleets(fleet_id),
     fleet_profile             integer NOT NULL DEFAULT 0,
-    cordoned_at               timestamptz, -- set: nobody new lands here
-    -- What agents measure beside memory, in percent, each averaged over some minutes by the agent but for the disk;
-    -- NULL where nobody says so. The disk is the one that MariaDB's data is on, the memory what Redis may use.
+    cordoned_at               timestamptz, -- set: closed to newcomers
+    -- Agents' measures beside memory, in percent, each averaged over some minutes by the agent except for the disk;
+    -- NULL if unknown. The disk is the disk of MariaDB's data, the memory what Redis may use.
     cpu_pct                   double precision,
     worker_slots_pct          double precision,
     db_disk_pct               double precision,
@@ -464,24 +462,22 @@ CREATE TABLE servers (
     clock_ahead_seconds       double precision,
     clock_skewed              boolean NOT NULL DEFAULT false,
     network_id                text REFERENCES networks(network_id),
-    private_address           inet, -- as the provider says it; NULL until it does
-    agent_private_address     inet, -- as the agent says it
-    -- Who closed a server to newcomers, and why. cordoned_at is set while anybody keeps it closed: an operator,
-    -- then cordoned_by says who, or the control plane itself, then closing is set: a fleet that is about to remove
-    -- the server, or an image that is verified there. Opening it for the one leaves it closed for the other. No
-    -- table is rewritten; the rows of the UPDATE are the few servers that are being removed.
+    private_address           inet, -- as reported by the provider; NULL until then
+    agent_private_address     inet, -- as reported by the agent
+    -- The actor that closed a server to newcomers, and why. cordoned_at is set while any actor keeps it closed: an
+    -- operator (cordoned_by), or the control plane itself (closing): a fleet that is about to remove the server, or
+    -- an image that is verified there. Opening it for the one leaves it closed for the other.
     cordoned_by               text,
     cordon_reason             text,
     closing                   boolean NOT NULL DEFAULT false,
     -- The image of a server's bench; '' for the configured one. No table is rewritten.
     bench_image               text NOT NULL DEFAULT '',
-    -- Which of Debian's security updates a host lacks, as its agent tells when that changes, and once a day.
-    -- Defaults that are constants: no table is rewritten. pending: updates are missing; reboot: it runs code that
-    -- was replaced
+    -- The missing Debian security updates of a host, as its agent reports after changes, and once a day. pending:
+    -- updates are missing; reboot: it runs code that was replaced
     patch_state               text NOT NULL DEFAULT 'unknown' CHECK (patch_state IN ('unknown', 'current', 'pending',
         'reboot')),
     patches                   jsonb,
-    patches_at                timestamptz, -- when it was told
+    patches_at                timestamptz, -- time of the report
     patches_since             timestamptz -- since when it is pending or reboot
 ) WITH (fillfactor=70);
 CREATE INDEX servers_by_status ON servers (status, region, role);
@@ -553,8 +549,8 @@ CREATE TABLE server_samples (
     PRIMARY KEY (at, server_id)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 
--- How far a server's agent has told of its containers: which stream of reports, and the last of them that was
--- written. A server without a row has an agent that tells nothing.
+-- How far a server's agent has reported its containers: the stream of reports, and its last written report. A server
+-- without a row has an agent that reports nothing.
 CREATE TABLE container_reports (
     server_id   text PRIMARY KEY REFERENCES servers(server_id),
     stream      text NOT NULL,
@@ -569,8 +565,8 @@ CREATE TABLE placement_group_members (
 );
 CREATE INDEX placement_group_members_by_group ON placement_group_members (group_name);
 
--- What each server's peers document says: who may reach it, and where. The document is made of a rule whenever a
--- host asks, with the keys that are in use then.
+-- The rule of each server's peers document: which peers may reach it, and where. The document is made from the rule
+-- whenever a host asks, with the current keys.
 CREATE TABLE server_peers (
     server_id       text PRIMARY KEY REFERENCES servers(server_id) ON DELETE CASCADE,
     version         bigint NOT NULL DEFAULT 0, -- grows with each change of rule; 0 until there is one
@@ -578,7 +574,7 @@ CREATE TABLE server_peers (
     rule_sha256     bytea,
     egress_epoch    bigint NOT NULL DEFAULT 0, -- of the control plane's addresses in rule
     changed_at      timestamptz,
-    applied_version bigint NOT NULL DEFAULT 0, -- what the host says is in force; 0 is none
+    applied_version bigint NOT NULL DEFAULT 0, -- the version that the host reports as active; 0 is none
     applied_epoch   bigint NOT NULL DEFAULT 0, -- the egress_epoch of applied_version
     applied_at      timestamptz,
     refused         text NOT NULL DEFAULT '' -- why the host does not apply its document
@@ -587,14 +583,14 @@ CREATE TABLE server_peers (
 CREATE INDEX server_peers_epoch ON server_peers (applied_epoch);
 CREATE INDEX server_peers_behind ON server_peers (server_id) WHERE applied_version <> version;
 
--- Servers whose rule may have changed. Whoever makes it anew takes them out; a row that a later transaction adds is
--- met the next time.
+-- Servers whose rule may have changed. Making the rule takes them out; a row that a later transaction adds is handled
+-- the next time.
 CREATE TABLE peers_due (
     due_id    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     server_id text NOT NULL
 );
 
--- Where the control plane calls hosts from. cidrs are all that hosts let in; those that are no longer set leave
+-- The addresses from which the control plane calls hosts. cidrs are the ones that hosts admit; removed ones leave
 -- once every host has the others, and each change is an epoch.
 CREATE TABLE egress (
     one        boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -605,8 +601,8 @@ CREATE TABLE egress (
 );
 INSERT INTO egress DEFAULT VALUES;
 
--- Everything billed has an owner: intent is written before the call that makes the thing, release is confirmed
--- after the provider says that it is gone.
+-- Everything billed has an owner: intent is written before the call that creates it, release is confirmed after the
+-- provider reports its deletion.
 CREATE TABLE resources (
     resource_id  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     provider     text NOT NULL,
@@ -664,8 +660,8 @@ CREATE TABLE reconcile_runs (
 -- Maintenance and releases
 -- ------------------------------------------------------------------------------
 
--- Servers that are patched together: those that one command named, or those of a fleet in one window. What came of
--- each is in its maintenance; a wave's row is what these have in common.
+-- Servers that are patched together: the servers of one command, or of a fleet in one window. The outcome of each is
+-- in its maintenance; a wave's row is what these have in common.
 CREATE TABLE patch_waves (
     wave_id      text PRIMARY KEY,
     requested_by text NOT NULL,
@@ -693,7 +689,7 @@ CREATE TABLE server_maintenances (
     by_fleet            boolean NOT NULL DEFAULT false, -- its fleet is about to remove it
     deadline_at         timestamptz, -- for moving; NULL: it waits for as long as it takes
     total               integer NOT NULL DEFAULT 0, -- instances to be moved, as far as they were seen
-    left_now            integer NOT NULL DEFAULT 0, -- of them, those that are still there
+    left_now            integer NOT NULL DEFAULT 0, -- of them, remaining ones
     left_dns            boolean NOT NULL DEFAULT false, -- an edge: no resolver has its addresses any more
     replacement_id      text REFERENCES servers(server_id),
     boot_id             text, -- of the host before its reboot
@@ -706,11 +702,11 @@ CREATE TABLE server_maintenances (
     -- Tenants that maintenance moves away: how many there were, as far as they were seen, and how many are still there.
     tenants_total       integer NOT NULL DEFAULT 0,
     tenants_left        integer NOT NULL DEFAULT 0,
-    server_type         text NOT NULL DEFAULT '', -- of a resize: what it is to be
+    server_type         text NOT NULL DEFAULT '', -- of a resize: the new type
     refused             text NOT NULL DEFAULT '', -- of a resize: why the provider does not do it
-    checked_at          timestamptz, -- of a patch: its host has told what is to be done, before anything moved
+    checked_at          timestamptz, -- of a patch: its host has reported the pending updates, before any move
     to_patch            text NOT NULL DEFAULT '', -- and this is it; '' for nothing
-    patching_at         timestamptz, -- apt was told to install
+    patching_at         timestamptz, -- apt was started
     patched_at          timestamptz, -- and has done so
     patched             jsonb, -- what it installed
     wave_id             text REFERENCES patch_waves(wave_id),
@@ -720,8 +716,8 @@ CREATE TABLE server_maintenances (
 CREATE UNIQUE INDEX server_maintenances_open ON server_maintenances (server_id) WHERE finished_at IS NULL;
 CREATE INDEX server_maintenances_wave ON server_maintenances (wave_id) WHERE wave_id IS NOT NULL;
 
--- Releases of the agent's program, which hosts fetch and try in rings. The document is signed by whoever built it,
--- with a key that the control plane has not.
+-- Releases of the agent's program, which hosts fetch and try in rings. The document is signed by its builder, with a
+-- key that the control plane does not have.
 CREATE TABLE agent_releases (
     version     text PRIMARY KEY,
     serial      bigint NOT NULL UNIQUE,
@@ -745,8 +741,8 @@ CREATE TABLE agent_release_servers (
     version     text NOT NULL REFERENCES agent_releases(version),
     server_id   text NOT NULL REFERENCES servers(server_id),
     ring        integer NOT NULL CHECK (ring >= 0),
-    -- offered: its agent is told of the release; back: the host went back to the agent before; silent: it was not
-    -- heard of in time.
+    -- offered: its agent is notified of the release; back: the host returned to the previous agent; silent: it did
+    -- not report in time.
     status      text NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'offered', 'done', 'back', 'refused',
         'silent', 'skipped')),
     message     text NOT NULL DEFAULT '',
@@ -765,7 +761,7 @@ CREATE TABLE stack_releases (
     rings       jsonb NOT NULL,
     status      text NOT NULL DEFAULT 'created' CHECK (status IN ('created', 'rolling', 'paused', 'stopped', 'done',
         'cancelled')),
-    reason      text NOT NULL DEFAULT '', -- of one that stopped
+    reason      text NOT NULL DEFAULT '', -- of a stopped one
     message     text NOT NULL DEFAULT '',
     current     boolean NOT NULL DEFAULT false, -- What servers get that are made from now on.
     created_by  text NOT NULL,
@@ -786,7 +782,7 @@ CREATE TABLE stack_release_servers (
     -- rolled_back: it is as it was; broken: the way back failed, and sites may be in maintenance.
     status      text NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'updating', 'done', 'rolled_back',
         'broken', 'skipped')),
-    phase       text NOT NULL DEFAULT '', -- of one that is updating
+    phase       text NOT NULL DEFAULT '', -- of an updating one
     undoing     boolean NOT NULL DEFAULT false, -- it is on its way back
     try         integer NOT NULL DEFAULT 0,
     from_image  text NOT NULL DEFAULT '', -- the server's own before; '' for the configured one
@@ -811,7 +807,7 @@ CREATE TABLE stack_release_sites (
     -- kept: offline, with a backup on the host; migrating: from here on only that backup leads back.
     status       text NOT NULL DEFAULT 'waiting' CHECK (status IN ('waiting', 'kept', 'migrating', 'migrated',
         'checked', 'restored')),
-    -- From offline_at until opened_at edges show the page for maintenance, and nobody else changes the site.
+    -- From offline_at until opened_at edges show the page for maintenance, and no other process changes the site.
     offline_at   timestamptz,
     opened_at    timestamptz,
     updated_at   timestamptz NOT NULL DEFAULT now(),
@@ -842,7 +838,7 @@ CREATE TABLE rebalances (
     updated_at          timestamptz NOT NULL DEFAULT now(),
     CHECK ((finished_at IS NULL) = (state = 'running'))
 );
--- Two at once would fill the same servers.
+-- Two in parallel would fill the same servers.
 CREATE UNIQUE INDEX rebalances_running ON rebalances ((true)) WHERE state = 'running';
 CREATE INDEX rebalances_listing ON rebalances (created_at DESC, rebalance_id DESC);
 
@@ -915,8 +911,8 @@ CREATE TABLE site_pool_policies (
 INSERT INTO site_pool_policies (plan, low_watermark, target, slo_seconds) VALUES
     ('trial', 2, 3, 600), ('starter', 2, 3, 600), ('business', 1, 2, 600), ('enterprise', 0, 0, 600);
 
--- Pre-made sites (placement-policy §2.6). A site that is being built is reserved by nobody, until its reservation
--- runs out.
+-- Pre-made sites (placement-policy §2.6). A site that is being built is reserved without a tenant, until its
+-- reservation runs out.
 CREATE TABLE site_pool (
     pool_site_id   text PRIMARY KEY,
     app_server_id  text NOT NULL REFERENCES servers(server_id),
@@ -943,7 +939,7 @@ CREATE INDEX site_pool_by_server ON site_pool (app_server_id, state);
 CREATE INDEX site_pool_reserved ON site_pool (reserved_until) WHERE state = 'reserved';
 CREATE UNIQUE INDEX site_pool_tenant ON site_pool (tenant_id) WHERE tenant_id IS NOT NULL AND (state IN ('reserved',
     'assigned'));
--- What stands ready on each server, for the sweep of all pools.
+-- The ready sites of each server, for the sweep of all pools.
 CREATE INDEX site_pool_ready ON site_pool (app_server_id, db_shard_id) WHERE state = 'available' OR state = 'reserved'
     AND tenant_id IS NULL;
 CREATE INDEX site_pool_by_shard ON site_pool (db_shard_id);
@@ -1017,7 +1013,7 @@ CREATE TABLE tenants (
     admin_email         text NOT NULL DEFAULT '',
     admin_name          text NOT NULL DEFAULT '',
     mail                jsonb,
-    waiting_network     text, -- The network in which a waiting tenant's missing servers are to be; NULL is any.
+    waiting_network     text, -- the network of a waiting tenant's missing servers; NULL is any
     -- A tenant whose server is gone has no site until it is restored elsewhere. What its next site is made from is
     -- on its row, so that any run of any generation restores it and none makes an empty site in its place. since
     -- when its site is gone with its server
@@ -1029,14 +1025,14 @@ CREATE TABLE tenants (
 CREATE UNIQUE INDEX tenants_slug ON tenants (slug) WHERE state <> 'data_purged';
 CREATE INDEX tenants_waiting ON tenants (region, waiting_since) WHERE waiting_since IS NOT NULL;
 CREATE INDEX tenants_deadline ON tenants (deadline_at) WHERE deadline_at IS NOT NULL;
--- Purged tenants stay as rows for ever; what is left of one is looked for only until its purge is in effect.
+-- Purged tenants stay as rows for ever; their remains are looked for only until the purge is complete.
 CREATE INDEX tenants_counted ON tenants (org_id) INCLUDE (tenant_id, state, plan, storage_quota_gb) WHERE NOT (state =
     'data_purged' AND converged_state = 'data_purged');
 CREATE INDEX tenants_provisioning ON tenants (tenant_id) WHERE state IN ('trial', 'provisioning');
 CREATE INDEX tenants_moving ON tenants (tenant_id) WHERE (converged_state <> state) IS TRUE;
 CREATE INDEX tenants_failed ON tenants (tenant_id) WHERE state = 'failed';
--- Lists are read from ranges of these: store/list.go, spread. One that is unique in the order of the list follows
--- the columns of the filters.
+-- Lists are read from ranges of these: store/list.go, spread. A column that is unique in the order of the list
+-- follows the columns of the filters.
 CREATE INDEX tenants_listing_live ON tenants (created_at DESC, tenant_id DESC) WHERE state NOT IN ('terminated',
     'data_purged');
 CREATE INDEX tenants_filtered ON tenants (region, plan, state, created_at DESC, tenant_id DESC);
@@ -1103,7 +1099,7 @@ CREATE TYPE placement_limits AS (
     redis_memory_pct double precision
 );
 
--- Every decision, also those that placed nobody.
+-- Every decision, also without a place.
 CREATE TABLE allocation_snapshots (
     snapshot_id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant_id     text NOT NULL,
@@ -1160,8 +1156,8 @@ CREATE TABLE site_usage (
     tried_at       timestamptz NOT NULL DEFAULT now(),
     level          text NOT NULL DEFAULT 'ok' CHECK (level IN ('ok', 'warned', 'over', 'read_only')),
     over_since     timestamptz, -- while above the quota
-    read_only      boolean NOT NULL DEFAULT false, -- Whether the host has been told that the site is read-only.
-    quota_gb       integer NOT NULL, -- that the site was told
+    read_only      boolean NOT NULL DEFAULT false, -- whether the host knows that the site is read-only
+    quota_gb       integer NOT NULL, -- the quota that the site knows
     message        text NOT NULL DEFAULT '' -- why the last try failed
 );
 CREATE INDEX site_usage_above ON site_usage (level) WHERE level <> 'ok';
@@ -1197,8 +1193,8 @@ CREATE TABLE tenant_moves (
     opened_at           timestamptz,
     finished_at         timestamptz,
     updated_at          timestamptz NOT NULL DEFAULT now(),
-    -- A move is from a place (app server, DB shard, Redis pool) to another; what is to change is said when it is
-    -- asked for, and what stays is the same on both sides.
+    -- A move is from a place (app server, DB shard, Redis pool) to another; the request names the moving parts, and
+    -- the others are the same on both sides.
     moves_server        boolean NOT NULL DEFAULT true,
     moves_shard         boolean NOT NULL DEFAULT false,
     moves_pool          boolean NOT NULL DEFAULT false,
@@ -1214,7 +1210,7 @@ CREATE TABLE tenant_moves (
     -- A move whose new place is lost after the switch goes back to what the old place still has. Few rows: nothing
     -- is locked for long. from then on the old place is no place any more
     clearing_at         timestamptz,
-    returned_at         timestamptz, -- the tenant was given back to the old place, and the move is to be undone
+    returned_at         timestamptz, -- the tenant was given back to the old place, and the move must be undone
     CHECK ((finished_at IS NULL) = (state IN ('queued', 'copying', 'frozen', 'switched'))),
     CONSTRAINT tenant_moves_check1 CHECK (to_server_id IS NOT NULL OR (state IN ('queued', 'failed', 'cancelled'))),
     CONSTRAINT tenant_moves_elsewhere CHECK (to_server_id <> from_server_id OR to_shard_id IS DISTINCT FROM
@@ -1229,7 +1225,7 @@ CREATE INDEX tenant_moves_from_shards ON tenant_moves (from_shard_id) WHERE fini
 CREATE INDEX tenant_moves_pools ON tenant_moves (to_pool_id) WHERE finished_at IS NULL;
 CREATE INDEX tenant_moves_from_pools ON tenant_moves (from_pool_id) WHERE finished_at IS NULL;
 
--- What was lost with a server, and what came back.
+-- What was lost with a server, and what was restored.
 CREATE TABLE tenant_losses (
     loss_id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant_id     text NOT NULL REFERENCES tenants(tenant_id),
@@ -1241,7 +1237,7 @@ CREATE TABLE tenant_losses (
     lost_at       timestamptz NOT NULL, -- when the server was last heard of
     noted_at      timestamptz NOT NULL DEFAULT now(),
     backup_id     text, -- what it came back from
-    taken_at      timestamptz, -- of that backup: what came after is lost
+    taken_at      timestamptz, -- of that backup: later changes are lost
     restored_at   timestamptz,
     cleared_at    timestamptz -- nothing is left of it on servers that live on
 );
@@ -1253,7 +1249,7 @@ CREATE INDEX tenant_losses_left ON tenant_losses (tenant_id) WHERE cleared_at IS
 -- Backups and restores
 -- ------------------------------------------------------------------------------
 
--- When tenants are backed up and what is kept: of a plan, or of one tenant.
+-- The backup schedule and retention of a plan, or of one tenant.
 CREATE TABLE backup_policies (
     policy_id      text PRIMARY KEY, -- plan/… or tenant/…
     plan           text UNIQUE,
@@ -1283,8 +1279,8 @@ INSERT INTO backup_policies (policy_id, plan, schedule, spread_seconds, keep_dai
     ('plan/enterprise', 'enterprise', '0 */6 * * *', 14400, 14, 8, 12, 'prego'),
     ('volumes', NULL, '0 0 * * *', 21600, 7, 4, 0, 'prego');
 
--- Who changed when tenants are backed up and what is kept. A plan belongs to no org, so that the events of orgs
--- have no place for it.
+-- The actors who changed backup schedules and retentions. A plan belongs to no org, so that the events of orgs have
+-- no place for it.
 CREATE TABLE backup_policy_changes (
     change_id  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     policy_id  text NOT NULL,
@@ -1294,9 +1290,9 @@ CREATE TABLE backup_policy_changes (
 );
 CREATE INDEX backup_policy_changes_of ON backup_policy_changes (policy_id, change_id DESC);
 
--- Backups of tenants in object storage. A row is there before anything is made, and until the storage has said that
--- its objects are gone. What opens a backup, its identity, is sealed: the private half of the key is with the
--- workers and with whoever keeps the original keys.
+-- Backups of tenants in object storage. A row exists before any object, and until the storage has confirmed that its
+-- objects are gone. A backup's identity, which opens it, is sealed: the private half of the key is with the workers
+-- and with the keeper of the original keys.
 CREATE TABLE backups (
     backup_id       text PRIMARY KEY, -- bak-…
     org_id          text NOT NULL REFERENCES orgs(org_id),
@@ -1335,8 +1331,8 @@ CREATE TABLE backups (
     deleted_at      timestamptz,
     volume_id       text,
     entries         bigint NOT NULL DEFAULT 0, -- files, directories and links of a volume
-    frozen_ms       bigint, -- for how long nobody could write to the volume; NULL: not frozen
-    -- Since when the storage lacks a backup's objects although its row says that it is stored.
+    frozen_ms       bigint, -- for how long writes to the volume were blocked; NULL: not frozen
+    -- Since when the storage lacks a backup's objects although its row has it as stored.
     missing_at      timestamptz,
     CHECK (state <> 'stored' OR taken_at IS NOT NULL AND sealed_identity IS NOT NULL AND bytes > 0 AND sha256 <> ''
         AND plain_sha256 <> '' AND manifest_sha256 <> ''),
@@ -1361,11 +1357,11 @@ CREATE UNIQUE INDEX backups_of_volume_under_way ON backups (volume_id) WHERE vol
 CREATE INDEX backups_by_volume ON backups (volume_id, created_at DESC) WHERE volume_id IS NOT NULL;
 CREATE INDEX backups_stored_of_volume ON backups (volume_id, taken_at DESC) WHERE volume_id IS NOT NULL AND state =
     'stored';
--- Whose last backup failed is asked each time somebody looks at what needs attention; few rows are.
+-- Failed backups are read each time the attention list is shown; they are few rows.
 CREATE INDEX backups_failed ON backups (finished_at) WHERE state = 'failed';
 CREATE INDEX backups_missing ON backups (missing_at) WHERE missing_at IS NOT NULL;
 
--- While a tenant is held, none of its backups is deleted: by nobody, also after its end.
+-- While a tenant is held, none of its backups is deleted, even after its end.
 CREATE TABLE backup_holds (
     tenant_id text REFERENCES tenants(tenant_id),
     reason    text NOT NULL CHECK (reason <> ''),
@@ -1424,8 +1420,8 @@ CREATE TABLE restore_jobs (
     backup_id   text REFERENCES backups(backup_id),
     -- A restore at another place is carried out by the run that provisions the tenant.
     elsewhere   boolean NOT NULL DEFAULT false,
-    -- A caller named the backup. One that was chosen gives way to the next older backup if it turns out to be missing
-    -- or unreadable.
+    -- A caller named the backup. A backup chosen otherwise gives way to the next older one if it is missing or
+    -- unreadable.
     named       boolean NOT NULL DEFAULT false,
     CONSTRAINT restore_jobs_of_one CHECK ((snapshot_id IS NULL) <> (backup_id IS NULL))
 );
@@ -1525,26 +1521,25 @@ CREATE TABLE process_groups (
     decision           jsonb, -- the last placement and its explanation
     next_attempt_at    timestamptz, -- after a refusal by quota: not before this, unless usage falls
     refused_usage      double precision, -- of the dimension that refused, then
-    waiting_since      timestamptz, -- set while instances are to be allocated
+    waiting_since      timestamptz, -- set while instances must be allocated
     wanted             integer NOT NULL DEFAULT 0 CHECK (wanted >= 0), -- instances to allocate now
     surge              boolean NOT NULL DEFAULT false, -- they come on top of replicas
     no_surge           boolean NOT NULL DEFAULT false, -- an instance goes before the next one comes
     failures           integer NOT NULL DEFAULT 0, -- of instances since one ran
     last_release       integer NOT NULL DEFAULT 1,
     last_instance      bigint NOT NULL DEFAULT 0, -- the number in the id of the newest
-    converged          boolean NOT NULL DEFAULT false, -- nothing is to be done until something changes
+    converged          boolean NOT NULL DEFAULT false, -- nothing to do until something changes
     created_by         text NOT NULL,
     created_at         timestamptz NOT NULL DEFAULT now(),
     updated_at         timestamptz NOT NULL DEFAULT now(),
     deleted_at         timestamptz,
-    -- Groups whose instances fit nowhere are tried again later and later, until something became free in their
-    -- region, or another release of theirs is wanted. Of those that are due, who was tried longest ago is first.
-    -- NULL: never
+    -- Groups with unplaceable instances are tried at growing intervals, until something became free in their region,
+    -- or another release of theirs is wanted. Among the due groups, the one tried longest ago is first. NULL: never
     tried_at           timestamptz,
     tried_release      integer NOT NULL DEFAULT 0,
-    tries              integer NOT NULL DEFAULT 0, -- in vain, since one found a place
+    tries              integer NOT NULL DEFAULT 0, -- failed tries since the last placement
     retry_at           timestamptz,
-    -- What the spec says, so that every writer of a spec writes it.
+    -- From the spec, so that every writer of a spec sets it.
     disk_request_bytes bigint GENERATED ALWAYS AS (COALESCE(((spec ->> 'disk_request_bytes'))::bigint, (0)::bigint))
         STORED NOT NULL,
     -- How a group's instances are replaced, and how far that is.
@@ -1556,8 +1551,8 @@ CREATE TABLE process_groups (
     progress_at        timestamptz NOT NULL DEFAULT now(),
     paused_at          timestamptz,
     last_rollout       integer NOT NULL DEFAULT 0,
-    -- Since when a group has its status. What was refused by a quota waits from a time to come, so waiting_since
-    -- does not say how long it has been unschedulable. Statements don't have to think of it.
+    -- Since when a group has its status. Groups refused by a quota have a waiting_since in the future, so it does not
+    -- show how long a group has been unschedulable. A trigger sets it.
     status_since       timestamptz NOT NULL DEFAULT now()
 );
 CREATE UNIQUE INDEX process_groups_name ON process_groups (env_id, name) WHERE deleted_at IS NULL;
@@ -1568,7 +1563,7 @@ CREATE INDEX process_groups_begin ON process_groups (group_id text_pattern_ops);
 CREATE INDEX process_groups_name_begins ON process_groups (name text_pattern_ops);
 CREATE INDEX process_groups_newest ON process_groups (created_at DESC, group_id DESC);
 
--- What a group's instances were replaced by, when, by whom, and what came of it. The last few are kept.
+-- The replacements of a group's instances, when, by whom, and with what outcome. The last few are kept.
 CREATE TABLE rollouts (
     group_id   text NOT NULL REFERENCES process_groups(group_id),
     number     integer NOT NULL,
@@ -1580,7 +1575,7 @@ CREATE TABLE rollouts (
     reason     text NOT NULL DEFAULT '' CHECK (reason IN ('', 'instance_failed', 'progress_deadline_exceeded')),
     message    text NOT NULL DEFAULT '',
     created_by text NOT NULL,
-    request    text, -- who asked with which Idempotency-Key: the same request again is this rollout
+    request    text, -- the caller's Idempotency-Key: the same request again is this rollout
     created_at timestamptz NOT NULL DEFAULT now(),
     ended_at   timestamptz,
     PRIMARY KEY (group_id, number)
@@ -1695,7 +1690,7 @@ CREATE TABLE volumes (
     lent_to           text REFERENCES servers(server_id),
     lent_for          text NOT NULL DEFAULT '', -- the id of the backup or restore
     last_backup       boolean NOT NULL DEFAULT true, -- before it is deleted
-    -- How often a volume's last backup failed since it was to be deleted, and when it is tried again.
+    -- How often a volume's last backup failed since the request to delete the volume, and when it is tried again.
     last_backup_tries integer NOT NULL DEFAULT 0,
     last_backup_at    timestamptz,
     CONSTRAINT volumes_lent CHECK ((lent_to IS NULL) = (lent_for = ''))
@@ -1744,7 +1739,7 @@ CREATE TABLE volume_backup_turns (
 CREATE INDEX volume_backup_turns_next ON volume_backup_turns (next_at) WHERE next_at IS NOT NULL;
 CREATE INDEX volume_backup_turns_due ON volume_backup_turns (due_at) WHERE due_at IS NOT NULL;
 
--- A restore of a volume, or of another one that is a copy of it.
+-- A restore of a volume, or of a copy of it.
 CREATE TABLE volume_restores (
     restore_id  text PRIMARY KEY, -- vrs-…
     org_id      text NOT NULL REFERENCES orgs(org_id),
@@ -1763,16 +1758,16 @@ CREATE UNIQUE INDEX volume_restores_under_way ON volume_restores (volume_id) WHE
 CREATE INDEX volume_restores_of_backup ON volume_restores (backup_id) WHERE finished_at IS NULL;
 CREATE INDEX volume_restores_by_volume ON volume_restores (volume_id, created_at DESC);
 
--- The long work of orgs: what is under way, and what waits for its turn. An org has at most so many steps under
--- way, so that nobody else waits behind them.
+-- The long work of orgs, running and waiting. An org has at most so many running steps, so that other orgs do not
+-- wait behind it.
 CREATE TABLE org_work (
-    work_id  text PRIMARY KEY, -- what is worked on: an instance, a snapshot, a restore
+    work_id  text PRIMARY KEY, -- the subject of the work: an instance, a snapshot, a restore
     org_id   text NOT NULL REFERENCES orgs(org_id),
     kind     text NOT NULL CHECK (kind IN ('start', 'snapshot', 'restore')),
-    run      text NOT NULL, -- the workflow that is told when its turn comes
+    run      text NOT NULL, -- the workflow that is signalled when its turn comes
     seq      bigint GENERATED ALWAYS AS IDENTITY, -- the order of turns
     begun_at timestamptz, -- NULL while it waits
-    until    timestamptz NOT NULL -- what has not ended or asked again by then is forgotten
+    until    timestamptz NOT NULL -- work that has not ended or asked again by then is dropped
 );
 CREATE INDEX org_work_by_org ON org_work (org_id, seq);
 
@@ -1797,7 +1792,7 @@ CREATE TABLE routes (
 CREATE INDEX routes_by_port ON routes (listener_scope, listen_port) WHERE deleted_at IS NULL;
 CREATE INDEX routes_by_env ON routes (env_id, route_id) WHERE deleted_at IS NULL;
 CREATE INDEX routes_by_org ON routes (org_id) INCLUDE (listener_scope, env_id, listen_port) WHERE deleted_at IS NULL;
--- The same name may be served on a shared address and on one of the env's own.
+-- The same name may be served on a shared address and on an address of the env.
 CREATE UNIQUE INDEX routes_hostname ON routes (org_id, hostname, listener_scope, listen_port) WHERE deleted_at IS NULL
     AND hostname <> '';
 CREATE INDEX routes_by_hostname ON routes (hostname) WHERE deleted_at IS NULL AND hostname <> '';
@@ -1877,23 +1872,23 @@ CREATE INDEX domains_begin ON domains (domain_id text_pattern_ops);
 CREATE INDEX domains_name_begins ON domains (name text_pattern_ops);
 CREATE INDEX domains_newest ON domains (created_at DESC, domain_id DESC);
 
--- What this installation has, or is about to have, in its DNS zone: the ledger of records. A row is written before
--- the provider is called; what it shall be may change while that goes on, which the version tells.
+-- This installation's present and coming records in its DNS zone: the ledger of records. A row is written before the
+-- provider is called; the wanted content may change during the call, which the version shows.
 CREATE TABLE dns_records (
     zone        text NOT NULL,
     name        text NOT NULL, -- relative to the zone
     type        text NOT NULL CHECK (type IN ('A', 'AAAA', 'CNAME', 'TXT')),
     ttl         integer NOT NULL CHECK (ttl >= 60),
-    content     text[] NOT NULL, -- what it shall say
+    content     text[] NOT NULL, -- the wanted content
     sent        text[] NOT NULL DEFAULT '{}', -- all that the provider may have of it
     owner       text NOT NULL CHECK (owner IN ('edges', 'sites', 'site', 'challenge')),
     state       text NOT NULL CHECK (state IN ('intended', 'created', 'releasing', 'released')),
     version     bigint NOT NULL DEFAULT 1,
     made        boolean NOT NULL DEFAULT false, -- the provider confirmed it once, and no deletion since
-    tries       integer NOT NULL DEFAULT 0, -- since the provider last confirmed what was asked
+    tries       integer NOT NULL DEFAULT 0, -- since the provider last confirmed the wanted content
     error       text NOT NULL DEFAULT '',
     next_try    timestamptz NOT NULL DEFAULT now(),
-    taken_until timestamptz, -- whoever applies it has it to itself until then
+    taken_until timestamptz, -- until then one process applies it exclusively
     applied_at  timestamptz,
     changed_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (zone, name, type)
@@ -1909,8 +1904,8 @@ CREATE TABLE dns_departures (
     until   timestamptz NOT NULL
 );
 
--- What the last comparison of a zone with the rows found: while too many records have no row none is deleted, and
--- somebody has to look.
+-- The last comparison of a zone with the rows: while too many records have no row none is deleted, and an operator
+-- must check.
 CREATE TABLE dns_comparisons (
     zone          text PRIMARY KEY,
     compared_at   timestamptz NOT NULL,
@@ -1934,8 +1929,8 @@ CREATE TABLE acme_accounts (
     UNIQUE (directory, name)
 );
 
--- A certificate is a set of names; what was issued last for them is in its row until it is replaced. The key is
--- sealed for those who hand it to edges.
+-- A certificate is a set of names; the last issued chain is in its row until it is replaced. The key is sealed for
+-- the processes that hand it to edges.
 CREATE TABLE certificates (
     certificate_id text PRIMARY KEY, -- derived from the names
     names          text[] NOT NULL CHECK (cardinality(names) >= 1 AND cardinality(names) <= 100),
@@ -1948,7 +1943,7 @@ CREATE TABLE certificates (
     renews         boolean NOT NULL DEFAULT true, -- false: its names were lost, it is served until its end
     failures       integer NOT NULL DEFAULT 0, -- attempts that failed since the last success
     due_at         timestamptz, -- when the next attempt begins; NULL: none does by itself
-    version        bigint NOT NULL DEFAULT 0, -- counts what was issued
+    version        bigint NOT NULL DEFAULT 0, -- counts the issued chains
     directory      text NOT NULL DEFAULT '',
     serial         text NOT NULL DEFAULT '', -- hex
     issuer         text NOT NULL DEFAULT '',
@@ -1983,8 +1978,8 @@ CREATE INDEX certificates_serial_begins ON certificates (serial text_pattern_ops
 CREATE INDEX certificates_all_names ON certificates USING gin (names);
 CREATE INDEX certificates_newest ON certificates (created_at DESC, certificate_id DESC);
 
--- What is asked of an authority. A row is written, with the key that is sealed and the request that it signed,
--- before the authority is asked.
+-- Requests to an authority. A row is written, with the sealed key and the request that it signed, before the
+-- authority is asked.
 CREATE TABLE acme_orders (
     order_id       text PRIMARY KEY,
     certificate_id text NOT NULL REFERENCES certificates(certificate_id) ON DELETE CASCADE,
@@ -2145,8 +2140,8 @@ CREATE INDEX audit_entries_operation ON audit_entries (operation, at, entry_id);
 CREATE INDEX audit_entries_org ON audit_entries (org_id, at, entry_id);
 CREATE INDEX audit_entries_request ON audit_entries (request_id) WHERE request_id <> '';
 
--- Entries in the order in which they were sealed, each hashed with the one before. Sealing comes after the commit,
--- so that writers don't wait for each other.
+-- Entries in the order of sealing, each hashed with the previous one. Sealing comes after the commit, so that writers
+-- don't wait for each other.
 CREATE TABLE audit_chain (
     seq       bigint PRIMARY KEY,
     entry_id  bigint NOT NULL UNIQUE,
@@ -2176,12 +2171,11 @@ CREATE TABLE pruned (
     through_xid xid8 NOT NULL DEFAULT '0'
 );
 
--- The feed of changes: rows that changed, by the transaction that changed them. It is only appended to, and pruned
--- from its beginning. Whoever follows it keeps a cursor: the oldest transaction that was running when they looked.
--- What that one and all later ones changed is read the next time, so that no commit is missed, in whatever order
--- they come; some are met twice. It takes the place of an index on changed_xid of each table: an update of an
--- indexed column is one of all the table's indexes. The column tells the triggers that a statement notes its change
--- itself.
+-- The feed of changes: changed rows, by transaction. It is only appended to, and pruned from its beginning. A
+-- follower keeps a cursor: the oldest transaction that was running at its last read. Changes of that and all later
+-- transactions are read the next time, so that no commit is missed, in any order; some are read twice. It replaces an
+-- index on changed_xid of each table: updating an indexed column updates all the table's indexes. The column shows
+-- the triggers that a statement notes its change itself.
 CREATE TABLE changes (
     xid  xid8 NOT NULL DEFAULT pg_current_xact_id(),
     kind text NOT NULL, -- the table
@@ -2189,9 +2183,9 @@ CREATE TABLE changes (
 );
 CREATE INDEX changes_xid ON changes (xid);
 
--- How far the feed is pruned: what transactions before pruned_xid changed may be missing, and whose cursor is older
--- reads everything anew. next_xid is where to prune to the next time: the oldest transaction that was running at
--- marked_at.
+-- How far the feed is pruned: changes of transactions before pruned_xid may be missing, and a follower with an older
+-- cursor reads everything again. next_xid is where to prune to the next time: the oldest transaction that was running
+-- at marked_at.
 CREATE TABLE changes_pruned (
     one        boolean PRIMARY KEY DEFAULT true CHECK (one),
     pruned_xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -2200,8 +2194,8 @@ CREATE TABLE changes_pruned (
 );
 INSERT INTO changes_pruned DEFAULT VALUES;
 
--- Who looks whether a sweep has something to do, and when somebody did. A look that is under way is leased: when
--- its worker dies, another one looks as soon as the lease ends.
+-- Which process checks whether a sweep has work, and when it last did. A running check is leased: when its worker
+-- dies, another one checks as soon as the lease ends.
 CREATE TABLE looks (
     look          text PRIMARY KEY,
     holder        text NOT NULL,
@@ -2236,8 +2230,7 @@ CREATE TABLE request_keys (
 CREATE INDEX request_keys_age ON request_keys (created_at) WHERE created_id IS NULL;
 CREATE INDEX request_keys_creations_age ON request_keys (created_at) WHERE created_id IS NOT NULL;
 
--- Who is logged in to the console, and one-time codes with which somebody can. Only hashes of what browsers hold
--- are here.
+-- Logins to the console, and one-time codes for them. Only hashes of browsers' secrets are here.
 CREATE TABLE console_sessions (
     session_hash bytea PRIMARY KEY CHECK (octet_length(session_hash) = 32),
     subject      text NOT NULL,
@@ -2256,8 +2249,8 @@ CREATE TABLE console_logins (
     expires_at         timestamptz NOT NULL
 );
 
--- How far each thing that is billed has been counted. hours are those that are counted since started_at; the next
--- one begins at started_at + hours. A thing that comes back is counted anew.
+-- How far each billed thing has been counted. hours are the hours counted since started_at; the next one begins at
+-- started_at + hours. A thing that comes back is counted from the start.
 CREATE TABLE cost_meters (
     meter_id    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     provider    text NOT NULL,
@@ -2279,8 +2272,8 @@ CREATE TABLE cost_meters (
 CREATE INDEX cost_meters_open ON cost_meters (meter_id) WHERE NOT closed;
 CREATE INDEX cost_meters_unpriced ON cost_meters (meter_id) WHERE NOT priced;
 
--- What was billed on a day (UTC), and whose it was then. Nothing here depends on rows that may go, or on prices
--- that may change.
+-- The billed things of a day (UTC), and their owners at that time. Nothing here depends on rows that may go, or on
+-- prices that may change.
 CREATE TABLE cost_entries (
     day        date NOT NULL,
     meter_id   bigint NOT NULL,
@@ -2319,9 +2312,8 @@ SET LOCAL check_function_bodies = off;
 CREATE FUNCTION org_usage(p_org text, p_dimensions text[]) RETURNS TABLE(dimension text, usage double precision) LANGUAGE plpgsql AS '';
 CREATE FUNCTION port_binding(p_scope text, p_env text, p_port integer) RETURNS text LANGUAGE sql AS '';
 
--- The tenants that count: those that live, and of the others those that still have a place or a server of their
--- own. One that failed is not free before what was made for it is gone, else limits could be passed by failing
--- again and again.
+-- The tenants that count: living ones, and others that still have a place or a dedicated server. A failed tenant
+-- counts until its resources are deleted, otherwise limits could be passed by failing again and again.
 CREATE VIEW counted_tenants AS
  SELECT t.tenant_id,
     t.org_id,
@@ -2344,8 +2336,8 @@ CREATE VIEW org_usage_view AS
    FROM orgs o
      CROSS JOIN LATERAL org_usage(o.org_id, '{max_instances,max_total_memory_bytes,max_total_cpu_request,max_envs,max_apps,max_routes,max_public_ports,max_ipv4_allocations,max_hostnames,max_volumes,max_total_volume_bytes,max_volume_attachments,max_snapshots_per_volume,max_restore_jobs,max_log_streams,max_exec_sessions,max_exec_sessions_per_hour}'::text[]) u(dimension, usage);
 
--- What is promised to an org's process groups and not allocated yet: an instance that is draining holds nobody's
--- place. Only what is allocated is usage.
+-- The promises to an org's process groups that are not allocated yet: a draining instance fills no place. Only
+-- allocations are usage.
 CREATE VIEW org_reserved_view AS
  SELECT o.org_id,
     u.dimension,
@@ -2524,7 +2516,7 @@ UNION ALL
     0 AS bytes
    FROM lingering_tenants;
 
--- Triggers, whose functions are in functions/, too.
+-- Triggers. Their functions are also in functions/.
 -- +goose StatementBegin
 DO $$ DECLARE f text; BEGIN
     FOREACH f IN ARRAY ARRAY[
@@ -2687,7 +2679,7 @@ CREATE TRIGGER tenant_allocations_data BEFORE INSERT ON tenant_allocations FOR E
 
 CREATE TRIGGER servers_cordon AFTER UPDATE OF cordoned_at ON servers FOR EACH ROW WHEN (old.cordoned_at IS DISTINCT
     FROM new.cordoned_at AND new.status = 'active') EXECUTE FUNCTION cordon_shards_and_pools();
--- Also those of one that comes to life while it is cordoned, after they were made.
+-- Also shards and pools of a server that becomes active while it is cordoned.
 CREATE TRIGGER servers_stay_cordoned AFTER UPDATE OF status ON servers FOR EACH ROW WHEN (new.cordoned_at IS NOT NULL
     AND new.status = 'active' AND old.status IS DISTINCT FROM new.status) EXECUTE FUNCTION cordon_shards_and_pools();
 
@@ -2721,7 +2713,7 @@ CREATE TRIGGER servers_counted_in AFTER INSERT ON servers FOR EACH ROW WHEN (new
 CREATE TRIGGER servers_counted AFTER UPDATE OF dedicated_for_tenant_id, status ON servers FOR EACH ROW WHEN
     (old.dedicated_for_tenant_id IS DISTINCT FROM new.dedicated_for_tenant_id OR new.dedicated_for_tenant_id IS NOT NULL
     AND (old.status = 'terminated') <> (new.status = 'terminated')) EXECUTE FUNCTION count_change();
--- What goes on between the states of a tenant that lives changes nothing.
+-- Changes between the states of a living tenant do not matter.
 CREATE TRIGGER tenants_counted AFTER UPDATE OF state, converged_state, plan, storage_quota_gb ON tenants FOR EACH ROW
     WHEN (old.state <> new.state OR old.converged_state <> new.converged_state OR old.plan <> new.plan OR
     old.storage_quota_gb <> new.storage_quota_gb) EXECUTE FUNCTION count_change();

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// functionFiles are the files of functions/ by name, which is the order in which they
-// are applied. Each is named for the one function that it holds.
+// functionFiles are the files of functions/ by name, in the order of their application. Each file is named for its
+// one function.
 func functionFiles() []string {
 	names, err := fs.Glob(files, "functions/*.sql")
 	if err != nil {
@@ -19,10 +19,9 @@ func functionFiles() []string {
 	return names
 }
 
-// replaceFunctions gives every function its current text, all of them or none. It locks
-// no table and waits for nobody: calls that are under way end with the text that they
-// began with, and prepared statements are planned again. Bodies are checked when they
-// are first planned, so that a function may call one that comes after it.
+// replaceFunctions gives every function its current text, all of them or none. It locks no table and waits for no
+// transaction: running calls end with their text, and prepared statements are planned again. Bodies are checked when
+// they are first planned, so that a function may call a later one.
 func replaceFunctions(ctx context.Context, conn *sql.Conn) error {
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
@@ -44,7 +43,7 @@ func replaceFunctions(ctx context.Context, conn *sql.Conn) error {
 	return tx.Commit()
 }
 
-// missingFunctions are those of the files that the database does not have.
+// missingFunctions are the functions that the database lacks.
 func missingFunctions(ctx context.Context, db *sql.DB) ([]string, error) {
 	var names []string
 	for _, name := range functionFiles() {

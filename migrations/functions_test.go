@@ -71,13 +71,13 @@ func TestEveryFunctionIsItsFile(t *testing.T) {
 	for name, text := range files {
 		require.Contains(t, have, name, "functions/%s.sql makes no function of that name", name)
 		require.Contains(t, text, "$$"+have[name].Body+"$$", name)
-		_, err := db.Exec(ctx, text) // this time its body is checked, too
+		_, err := db.Exec(ctx, text) // this time its body is also checked
 		require.NoError(t, err, name)
 	}
 	require.Equal(t, have, functions(t, db))
 }
 
-// TestMigratingReplacesFunctions: whatever version was there before.
+// TestMigratingReplacesFunctions of any previous version.
 func TestMigratingReplacesFunctions(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -87,7 +87,7 @@ func TestMigratingReplacesFunctions(t *testing.T) {
 	require.NoError(t, migrations.Up(ctx, url))
 	require.Equal(t, want, functions(t, db), "migrating again changes nothing")
 
-	// A version with an older text, and without one of the functions.
+	// A version with an older text, which lacks a function.
 	older := []string{
 		`CREATE OR REPLACE FUNCTION runs_instances(p_server text) RETURNS boolean LANGUAGE sql STABLE AS $$ SELECT false $$`,
 		`DROP FUNCTION org_limits`,
@@ -139,8 +139,8 @@ func TestProcessesThatMigrateTogether(t *testing.T) {
 	require.Equal(t, want, functions(t, db))
 }
 
-// TestFunctionsAreReplacedWhileTheyRun: neither prepared statements nor triggers nor
-// functions that call each other fail meanwhile, and nobody waits for a table.
+// TestFunctionsAreReplacedWhileTheyRun: neither prepared statements nor triggers nor functions that call each other
+// fail meanwhile, and none of them waits for a table.
 func TestFunctionsAreReplacedWhileTheyRun(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(context.Background())

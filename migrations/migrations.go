@@ -24,10 +24,9 @@ import (
 //go:embed *.sql functions/*.sql
 var files embed.FS
 
-// Up brings the database to the newest schema, and its functions to the text in
-// functions/. Several processes may call it at once: an advisory lock lets one work and
-// the others wait. A schema that is newer than this binary is left as it is, functions
-// included.
+// Up brings the database to the newest schema, and its functions to the text in functions/. Several processes may
+// call it concurrently: an advisory lock lets one work and the others wait. A schema that is newer than this binary
+// is left as it is, functions included.
 func Up(ctx context.Context, url string) error {
 	return withProvider(url, func(db *sql.DB, p *goose.Provider) error {
 		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300)) // tries once a second
@@ -56,9 +55,9 @@ func Up(ctx context.Context, url string) error {
 	})
 }
 
-// Check reports what the database lacks for this binary, "" for nothing: migrations, or
-// functions. A newer schema lacks nothing, and the text of functions is not looked at:
-// while versions are replaced it may be that of the one before or the one after.
+// Check reports what the database lacks for this binary, "" for nothing: migrations, or functions. A newer schema
+// lacks nothing, and the text of functions is not compared: during a rolling update it may be the previous or the
+// next version's.
 func Check(ctx context.Context, url string) (lacks string, err error) {
 	err = withProvider(url, func(db *sql.DB, p *goose.Provider) error {
 		current, newest, err := p.GetVersions(ctx)

@@ -1,5 +1,5 @@
--- add_network adds a row for the next network of a zone, whose range is the first free one of
--- p_base, and returns its id, or NULL when p_base is used up. Callers hold the zone's lock.
+-- add_network adds a row for the next network of a zone, with the first free range of p_base, and returns its id, or
+-- NULL when p_base is used up. Callers hold the zone's lock.
 CREATE OR REPLACE FUNCTION add_network(p_provider text, p_zone text, p_base cidr, p_bits integer) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_ordinal integer;

@@ -1,10 +1,8 @@
--- assign_network gives a server a place in a network of a zone: the one that it has if that
--- is there, else the first one with room, else a new one, whose range is the first free one
--- of p_base. The networks in p_refused are left: the provider takes no more servers there.
--- Servers that are not an app server or node may have the places of p_reserve, too, so that a
--- network with app servers is never without room for what they need. No row means that
--- p_base is used up. An advisory lock per zone makes callers choose one at a time; each
--- statement here sees what the caller before it committed.
+-- assign_network gives a server a place in a network of a zone: its present one if it is there, else the first with
+-- room, else a new one with the first free range of p_base. The networks in p_refused are skipped: the provider takes
+-- no more servers there. Servers other than app servers and nodes may also have the places of p_reserve, so that a
+-- network with app servers always has room for their companions. No row means that p_base is used up. An advisory
+-- lock per zone makes callers choose one at a time; each statement here sees what the previous caller committed.
 CREATE OR REPLACE FUNCTION assign_network(p_server text, p_zone text, p_base cidr, p_bits integer, p_size integer, p_reserve integer, p_refused text[])
 RETURNS SETOF networks LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,9 +1,8 @@
--- consume_bootstrap_token exchanges a server's bootstrap token, once, and binds the server to
--- a key. One conditional UPDATE decides who consumes it: hash, expiry, state and source
--- address are its conditions, so exactly one of several concurrent callers succeeds. The
--- token is locked before the server, as a release does. The row may move on between the two
--- UPDATEs: the conditions are checked again under its lock, and the token is given back when
--- they no longer hold. No row means that the token can't be consumed.
+-- consume_bootstrap_token exchanges a server's bootstrap token, once, and binds the server to a key. One conditional
+-- UPDATE decides who consumes it: hash, expiry, state and source address are its conditions, so exactly one
+-- concurrent caller succeeds. The token is locked before the server, as a release does. The row may change between
+-- the two UPDATEs: the conditions are checked again under its lock, and the token is given back when they no longer
+-- hold. No row means that the token can't be consumed.
 CREATE OR REPLACE FUNCTION consume_bootstrap_token(p_hash bytea, p_key bytea, p_server text, p_source text, p_version text, p_boot text, p_tags text[],
     p_audit text, p_short_key text)
 RETURNS TABLE (attempt integer, host text, ipv6 text, status text)

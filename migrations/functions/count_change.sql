@@ -1,8 +1,7 @@
--- count_change writes down what one row that was updated changes of its org's usage, as
--- count_rows does for those that come and go. Its triggers' conditions let pass only what
--- matters. A tenant that does not live counts as long as something of it stands: that is
--- looked up when the change is counted (lingering_tenants), because the state, the place
--- and the server change in transactions that do not see each other.
+-- count_change records how an updated row changes its org's usage, as count_rows does for new and deleted rows. Its
+-- triggers' conditions let pass only relevant changes. A tenant that does not live counts as long as a part of it
+-- exists: that is looked up when the change is counted (lingering_tenants), because the state, the place and the
+-- server change in transactions that do not see each other.
 CREATE OR REPLACE FUNCTION count_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     CASE TG_TABLE_NAME
@@ -33,7 +32,7 @@ BEGIN
     WHEN 'process_groups' THEN
         INSERT INTO org_usage_changes (org_id, kind, key) VALUES (NEW.org_id, 'group', NEW.group_id);
     WHEN 'tenants' THEN
-        -- What goes on between the states of a tenant that lives changes nothing.
+        -- Changes between the states of a living tenant do not matter.
         IF tenant_lives(OLD.state) AND tenant_lives(NEW.state) AND OLD.plan = NEW.plan AND OLD.storage_quota_gb = NEW.storage_quota_gb THEN RETURN NULL; END IF;
         INSERT INTO org_usage_changes (org_id, kind, n, memory, cpu, bytes)
         SELECT NEW.org_id, 'tenants', sum(c.sign), sum(c.sign * z.memory_bytes), sum(c.sign * z.cpu_request::numeric),

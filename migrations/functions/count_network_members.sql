@@ -1,5 +1,5 @@
--- Counts the servers of a network, for whoever chooses one with room. A terminated server is
--- in none: its network has room again.
+-- Counts the servers of a network, for the choice of a network with room. A terminated server is in none: its network
+-- has room again.
 CREATE OR REPLACE FUNCTION count_network_members() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'UPDATE' AND OLD.status <> 'terminated' THEN

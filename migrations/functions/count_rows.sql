@@ -1,6 +1,5 @@
--- count_rows writes down what rows that were inserted or deleted change of the usage of
--- their orgs; count_change does it for one row that was updated. Each appends to
--- org_usage_changes and locks nothing, so that who gives something back waits for nobody.
+-- count_rows records how inserted or deleted rows change the usage of their orgs; count_change does it for an updated
+-- row. Each appends to org_usage_changes and locks nothing, so that giving back never waits.
 CREATE OR REPLACE FUNCTION count_rows() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     sign integer := CASE TG_OP WHEN 'INSERT' THEN 1 ELSE -1 END;

@@ -1,6 +1,5 @@
--- fold_org_usage brings an org's counters up to its changes, with the org held; false when
--- somebody else holds it. One statement reads the changes, deletes them and adds them: what
--- is committed meanwhile stays for the next time.
+-- fold_org_usage brings an org's counters up to its changes, with the org held; false when another transaction holds
+-- it. One statement reads the changes, deletes them and adds them: later commits stay for the next time.
 CREATE OR REPLACE FUNCTION fold_org_usage(p_org text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM orgs WHERE org_id = p_org FOR NO KEY UPDATE SKIP LOCKED;

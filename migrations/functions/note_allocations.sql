@@ -1,5 +1,5 @@
--- Notes that who may reach the shards and pools of new allocations may have changed. Those of
--- nodes are for the node alone.
+-- Notes that the permitted peers of new allocations' shards and pools may have changed. A node's shard and pool serve
+-- only the node.
 CREATE OR REPLACE FUNCTION note_allocations() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO peers_due (server_id)

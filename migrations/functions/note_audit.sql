@@ -1,7 +1,6 @@
--- Notes a change of a row in the audit: who, from where, by which request, and the columns that
--- changed. Its arguments are the kind of thing, the columns of its id, the column of its org,
--- columns whose values are secret, and columns that are left out. Who asked is the setting
--- prego.request of the transaction; without it, the database's user.
+-- Notes a change of a row in the audit: who, from where, by which request, and the changed columns. Its arguments are
+-- the kind of thing, the columns of its id, the column of its org, columns with secret values, and omitted columns.
+-- The actor is the setting prego.request of the transaction; without it, the database's user.
 CREATE OR REPLACE FUNCTION note_audit() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE
     left_out text[] := string_to_array(TG_ARGV[4], ' ');

@@ -1,5 +1,5 @@
--- Notes that a name's certificate may have to be made, lost or retired. One that is noted already is held until the
--- change is committed: whoever takes it out passes it over, and would not see the change yet.
+-- Notes that a name's certificate may have to be made, lost or retired. An existing note is held until the change is
+-- committed: otherwise it could be taken out without seeing the change.
 CREATE OR REPLACE FUNCTION note_certificate_name() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     CASE TG_TABLE_NAME

@@ -1,6 +1,5 @@
--- Notes a row that changed, for those who follow what changed: in the feed, and on the row
--- the transaction that did. A statement that sets changed_xid itself appends to the feed
--- itself.
+-- Notes a changed row for the followers of changes: in the feed, and on the row the transaction. A statement that
+-- sets changed_xid itself also appends to the feed itself.
 CREATE OR REPLACE FUNCTION note_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.changed_xid := pg_current_xact_id();

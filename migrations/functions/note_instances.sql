@@ -1,5 +1,5 @@
--- A server's first instance and its last change what it is to tenants who must be alone.
--- Whoever comes and whoever goes wait for each other, so that the last one sees that it is.
+-- A server's first instance and its last change its suitability for dedicated tenants. Arriving and leaving instances
+-- wait for each other, so that the last one notices.
 CREATE OR REPLACE FUNCTION note_instances() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM servers WHERE server_id = NEW.server_id FOR NO KEY UPDATE;

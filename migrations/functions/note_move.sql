@@ -1,5 +1,4 @@
--- Notes that a server to which a tenant moves, or moved, may reach shards and pools from now on, or
--- no longer.
+-- Notes that the server of a move may reach shards and pools from now on, or no longer.
 CREATE OR REPLACE FUNCTION note_move() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO peers_due (server_id)

@@ -1,4 +1,4 @@
--- Notes rows that are new, as note_change does those that changed.
+-- Notes new rows, as note_change does changed ones.
 CREATE OR REPLACE FUNCTION note_new() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     CASE TG_TABLE_NAME

@@ -1,6 +1,5 @@
--- Notes that the rule of a server that came, went or moved may have changed, and those of the
--- servers that it may reach: an edge, all with a bench in its network; an app server, its
--- tenants' shards and pools.
+-- Notes that the rules of a new, deleted or moved server and of the servers that it may reach may have changed: for
+-- an edge, all with a bench in its network; for an app server, its tenants' shards and pools.
 CREATE OR REPLACE FUNCTION note_server_peers() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO peers_due (server_id) VALUES (NEW.server_id);

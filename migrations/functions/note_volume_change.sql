@@ -1,4 +1,4 @@
--- A volume's row says when it was changed last, whoever changes it.
+-- Sets the time of the last change on a volume's row, for every writer.
 CREATE OR REPLACE FUNCTION note_volume_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.updated_at := now();

@@ -1,6 +1,6 @@
--- open_network is the network where servers of all roles are made for tenants that find no
--- place anywhere: the first one of the zones, in their order, that has room for all of them,
--- else a new one in the first zone. NULL means that p_base is used up.
+-- open_network is the network for new servers of all roles for tenants without a place anywhere: the first network of
+-- the zones, in their order, that has room for all of them, else a new one in the first zone. NULL means that p_base
+-- is used up.
 CREATE OR REPLACE FUNCTION open_network(p_provider text, p_zones text[], p_base cidr, p_bits integer, p_size integer, p_reserve integer) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE

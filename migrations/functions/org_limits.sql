@@ -1,5 +1,5 @@
--- org_limits are the limits that hold: the org's own, else those of its tier, which the
--- caller has. Enforcement and display read them here. A limit that nobody gave is 0.
+-- org_limits are the effective limits: the org's, else its tier's, which the caller passes. Enforcement and display
+-- read them here. A missing limit is 0.
 CREATE OR REPLACE FUNCTION org_limits(p_org text, p_dimensions text[], p_tier_limits jsonb)
 RETURNS TABLE (dimension text, limit_value float8, own boolean) LANGUAGE sql STABLE AS $$
     SELECT d.dimension, COALESCE(q.limit_value, (p_tier_limits -> o.tier ->> d.dimension)::float8, 0), q.limit_value IS NOT NULL

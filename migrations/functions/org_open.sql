@@ -1,5 +1,5 @@
--- org_open counts what is open or under way now. These have no counters: a lease ends and an
--- hour passes without a row being changed, and there is never more of it than the limit.
+-- org_open counts open or running work. It has no counters: a lease ends and an hour passes without a change of a
+-- row, and there is never more of it than the limit.
 CREATE OR REPLACE FUNCTION org_open(p_org text, p_dimension text) RETURNS float8 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     n float8;

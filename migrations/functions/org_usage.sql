@@ -29,7 +29,7 @@ BEGIN
         WHEN 'max_routes' THEN SELECT count(*) INTO usage FROM routes r WHERE r.org_id = p_org AND r.deleted_at IS NULL;
         WHEN 'max_hostnames' THEN SELECT count(*) INTO usage FROM domains d WHERE d.org_id = p_org AND d.deleted_at IS NULL AND d.status = 'verified';
         WHEN 'max_public_ports' THEN
-            -- a binding is an address and a port: the address is everybody's, or that of the env
+            -- a binding is an address and a port: the address is shared, or the env's
             SELECT count(*) INTO usage FROM (SELECT DISTINCT listener_scope, CASE listener_scope WHEN 'env_v4' THEN env_id END, listen_port
                 FROM routes r WHERE r.org_id = p_org AND r.deleted_at IS NULL) p;
         WHEN 'max_ipv4_allocations' THEN SELECT count(*) INTO usage FROM ipv4_allocations a WHERE a.org_id = p_org AND a.deleted_at IS NULL;

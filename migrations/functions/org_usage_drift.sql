@@ -1,5 +1,5 @@
--- org_usage_drift compares what an org's counters say with what its rows do, as of one
--- moment, and returns the dimensions that differ. Sums of fractions may by a hair.
+-- org_usage_drift compares an org's counters with its rows, as of one moment, and returns the dimensions that differ.
+-- Sums of fractions may differ by a hair.
 CREATE OR REPLACE FUNCTION org_usage_drift(p_org text, p_dimensions text[])
 RETURNS TABLE (dimension text, used float8, counted float8, promised float8, reserved float8) LANGUAGE sql STABLE AS $$
     SELECT d.dimension, d.used, u.usage, d.promised, COALESCE(r.reserved, 0)

@@ -1,8 +1,7 @@
--- org_usage_pending is what the changes of an org that are not in its counters yet come to,
--- by kind and key: what is to be kept of the part, and what it adds to which dimensions.
--- Only the parts that changed are read. What a tenant that does not live and a group that
--- waits for instances count is what the rows say now, less what was counted before: a
--- change that is met twice, or with another's, adds nothing twice.
+-- org_usage_pending is the sum of an org's changes that are not in its counters yet, by kind and key: the new state
+-- of the part, and its effect on which dimensions. Only changed parts are read. A tenant that does not live and a
+-- group that waits for instances count by their present rows, less the previous count: a change that is read twice,
+-- or with another's, adds nothing twice.
 CREATE OR REPLACE FUNCTION org_usage_pending(p_org text)
 RETURNS TABLE (kind text, key text, n numeric, memory numeric, cpu numeric, bytes numeric, promised_n numeric, promised_memory numeric, promised_cpu numeric,
     dimensions text[], used numeric[], promised numeric[]) LANGUAGE sql STABLE AS $$

@@ -1,6 +1,6 @@
--- org_used is what an org uses and was promised of each dimension asked for: its counters,
--- and the changes that are not in them yet. It is what limits are held against and what is
--- shown. org_usage and org_reserved_view count the same from the rows; the sweep compares.
+-- org_used is an org's usage and promises for each requested dimension: its counters, and the changes that are not in
+-- them yet. Limits are compared with it, and it is displayed. org_usage and org_reserved_view count the same from the
+-- rows; the sweep compares.
 CREATE OR REPLACE FUNCTION org_used(p_org text, p_dimensions text[]) RETURNS TABLE (dimension text, used float8, promised float8) LANGUAGE sql STABLE AS $$
     SELECT d.dimension,
         CASE WHEN is_counted(d.dimension) THEN (COALESCE(c.used, 0) + COALESCE(p.used, 0))::float8 ELSE org_open(p_org, d.dimension) END,

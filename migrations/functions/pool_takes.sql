@@ -1,4 +1,4 @@
--- Whether a Redis pool takes a tenant, as shard_takes of a DB shard. A tenant may have a pool of its own by contract.
+-- Whether a Redis pool takes a tenant, as shard_takes of a DB shard. A tenant may have a dedicated pool by contract.
 CREATE OR REPLACE FUNCTION pool_takes(r redis_pools, h servers, f fleets, t tenants, p_mode text, p_override boolean, p_limits placement_limits) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT r.status = 'active' AND h.cordoned_at IS NULL AND r.region = t.region

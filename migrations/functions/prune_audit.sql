@@ -1,6 +1,6 @@
--- Deletes the oldest sealed entries that were kept for so many seconds, and returns how many. A
--- checkpoint with the hash of the last of them is left, and an entry that says so: the chain goes on
--- from there. What is damaged is not pruned. Thirty days are kept at least, whoever asks.
+-- Deletes the oldest sealed entries that were kept for so many seconds, and returns how many. It leaves a checkpoint
+-- with the hash of the last of them, and an entry about it: the chain continues from there. Damaged entries are not
+-- pruned. Thirty days are always kept, for any caller.
 CREATE OR REPLACE FUNCTION prune_audit(keep float8, most int) RETURNS int LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE
     cut     timestamptz := now() - make_interval(secs => GREATEST(keep, 30 * 86400));

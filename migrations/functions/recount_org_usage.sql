@@ -1,6 +1,5 @@
--- recount_org_usage counts an org anew from its rows, with the org held until the
--- transaction ends. Like folding it is one statement: the changes that it forgets are those
--- of the rows that it counts.
+-- recount_org_usage counts an org again from its rows, with the org held until the transaction ends. Like folding it
+-- is one statement: it drops the changes of exactly the rows that it counts.
 CREATE OR REPLACE FUNCTION recount_org_usage(p_org text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM orgs WHERE org_id = p_org FOR NO KEY UPDATE;

@@ -1,5 +1,5 @@
--- A cordoned server takes no tenant, whoever asks. The placement engine is shown
--- it as draining; this is for the decision that was made right before.
+-- A cordoned server takes no tenant of any caller. The placement engine sees it as draining; this is for decisions
+-- from right before.
 CREATE OR REPLACE FUNCTION refuse_cordoned() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'server % takes no new tenants', NEW.server_id USING ERRCODE = 'check_violation', CONSTRAINT = 'servers_cordoned';

@@ -1,6 +1,6 @@
--- The half of a foreign key that is kept for rows that reservations refer to: one that is
--- referred to is not deleted. The other half is the reservation itself, which reads and
--- holds each row before it refers to it; checking that again was half of its time.
+-- The half of a foreign key for rows that reservations refer to: a referenced row is not deleted. The other half is
+-- the reservation itself, which reads and holds each row before it refers to it; checking that again was half of its
+-- time.
 CREATE OR REPLACE FUNCTION refuse_referenced() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     referenced boolean;

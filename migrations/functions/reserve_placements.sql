@@ -1,18 +1,18 @@
 -- reserve_placements gives tenants their places, all in one round trip and each row written once (placement-policy §2.6,
 -- §6, §7). The arrays have an element for each tenant. Each gets the outcome that it would get if they came one by one:
--- those that need a server, shard or pool for themselves first, and the others after them, both in the order of the
--- arrays. One that loses takes nothing from the others.
+-- first the tenants that need a dedicated server, shard or pool, and the others after them, both in the order of the
+-- arrays. A losing tenant takes nothing from the others.
 --
--- All rows are held before they are judged, and judged before any is written. It never waits for a row of the fleet: one
--- that another transaction holds is a lost race, and so is one that has changed. The answer says which row it was:
--- 'placed', 'already' with the allocation that there is, 'lost' and the row, or 'gone' when the tenant no longer asks. A
--- server whose tags are wrong by now is lost to 'constraint'. It must be called in a transaction of its own.
+-- All rows are held before they are judged, and judged before any is written. It never waits for a row of the fleet: a
+-- row that another transaction holds is a lost race, and so is a changed row. The answer names the row:
+-- 'placed', 'already' with the existing allocation, 'lost' and the row, or 'gone' when the tenant no longer asks. A
+-- server whose tags no longer match is lost to 'constraint'. It must be called in a separate transaction.
 --
--- - p_in_line: it waits for those of other processes in its region, one after the other, because they want the same rows and
---   would lose all that they decided; and a tenant whose row somebody holds is lost to 'tenant'. Otherwise it waits for
---   the tenants' rows and for nothing else.
--- - A tenant that is to be alone on its server is so on its shard and pool, too, and these are its alone from then on.
---   With an override, which may put it beside others, what is empty is. Alone means that no instances run there either.
+-- - p_in_line: it waits for calls of other processes in its region, one after the other, because they want the same rows
+--   and would lose all their decisions; and a tenant whose row is held is lost to 'tenant'. Otherwise it waits only for
+--   the tenants' rows.
+-- - A tenant with a dedicated server also gets a dedicated shard and pool, which are marked as dedicated.
+--   With an override, which may put it beside others, empty ones are. Dedicated also means without instances.
 -- - The constraint is the tenant's and its pools'. p_any_tags skips it.
 CREATE OR REPLACE FUNCTION reserve_placements(
     p_tenant text[], p_generation integer[], p_app text[], p_shard text[], p_pool text[], p_site text[], p_site_name text[], p_database text[],
@@ -46,8 +46,8 @@ BEGIN
     INTO held_tenants, apart
     FROM unnest(p_tenant) WITH ORDINALITY i (tenant, ord)
     CROSS JOIN LATERAL (SELECT t.tenant_id, t.plan, t.dedicated_redis FROM tenants t WHERE t.tenant_id = i.tenant FOR NO KEY UPDATE SKIP LOCKED) t;
-    -- Whoever allocates an instance holds the server's row: one that came before is seen by the statement that judges, and
-    -- the next one sees this tenant.
+    -- An allocation of an instance holds the server's row: the judging statement sees an earlier one, and a later one
+    -- sees this tenant.
     IF apart THEN
         hosts := ARRAY(SELECT d.server_id FROM db_shards d WHERE d.shard_id = ANY (p_shard) UNION SELECT r.server_id FROM redis_pools r WHERE r.pool_id = ANY (p_pool));
     END IF;
@@ -57,7 +57,7 @@ BEGIN
         ARRAY(SELECT s.pool_site_id FROM site_pool s WHERE s.pool_site_id = ANY (p_site) FOR NO KEY UPDATE SKIP LOCKED)
     INTO held_servers, held_shards, held_pools, held_sites;
 
-    -- What is held stays as a statement that begins now reads it.
+    -- Held rows stay as a statement that begins now reads them.
     FOR j IN
         SELECT i.ord, i.tenant, i.site, l.allocation_id AS allocation,
             CASE
@@ -66,7 +66,8 @@ BEGIN
             WHEN l.tenant_id IS NOT NULL THEN 'already' END AS outcome,
             CASE
             WHEN i.site IS NOT NULL AND (i.site = ANY (held_sites) AND p.state = 'available' AND p.app_server_id = i.app AND p.db_shard_id = i.shard) IS NOT TRUE THEN 'site'
-            -- Tags are fixed: when they are what is wrong a pool has changed, and the tenant's constraint is to be read again.
+            -- Tags are fixed: if they do not match, a pool has changed, and the tenant's constraint must be read
+            -- again.
             WHEN NOT p_any_tags AND (NOT tags_satisfy(a.tags, t.require_tags, t.disallow_tags)
                 OR EXISTS (SELECT FROM placement_pools_of(t.org_id) c WHERE NOT tags_satisfy(a.tags, c.require_tags, c.disallow_tags))) THEN 'constraint'
             WHEN (i.app = ANY (held_servers) AND server_takes(a, af, ap, t, i.mode, i.dedicates, p_override, p_limits)) IS NOT TRUE THEN 'app_server'
@@ -116,8 +117,8 @@ BEGIN
     END LOOP;
 
     IF 'placed' = ANY (outcomes) THEN
-        -- Whose a row is from now on is none of the columns that the statement below sets for speed: that is seldom
-        -- anybody's, and whatever has to do with a column is looked at for each statement that sets it.
+        -- The owner's columns are not in the statement below, for speed: they seldom change, and everything that
+        -- depends on a column is checked for each statement that sets it.
         IF apart THEN
             UPDATE servers s SET dedicated_for_tenant_id = c.owner FROM unnest(p_app, app_owner) c (id, owner) WHERE c.owner IS NOT NULL AND s.server_id = c.id;
             UPDATE db_shards d SET dedicated_for_tenant_id = c.owner FROM unnest(p_shard, shard_owner) c (id, owner) WHERE c.owner IS NOT NULL AND d.shard_id = c.id;

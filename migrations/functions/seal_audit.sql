@@ -1,5 +1,5 @@
--- Adds entries to the chain, the oldest of those that are committed first, and returns how many,
--- and its end. One at a time does; nobody who writes entries waits for it.
+-- Adds entries to the chain, oldest committed first, and returns how many, and its end. One caller at a time does;
+-- writers of entries do not wait for it.
 CREATE OR REPLACE FUNCTION seal_audit(most int, OUT sealed int, OUT seq bigint, OUT hash bytea)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE

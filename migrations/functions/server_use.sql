@@ -1,6 +1,6 @@
--- What is on a server and lost or torn off with its machine: the tenants whose site, database or cache is there, or moves from or to
--- it; the instances that are not stopped; and the volumes that are attached, also to a server whose last instance has stopped, or
--- lent to it for a backup or a restore. A tenant that has several of these on the server is one.
+-- What would be lost or detached with a server: the tenants whose site, database or cache is there, or moves from or
+-- to it; the instances that are not stopped; and the attached volumes, also if the last instance has stopped, or lent
+-- to it for a backup or a restore. A tenant with several of these on the server counts once.
 CREATE OR REPLACE FUNCTION server_use(p_server text) RETURNS TABLE (tenants integer, instances integer, volumes integer) LANGUAGE sql STABLE AS $$
     SELECT GREATEST(s.tenant_count, (SELECT sum(d.current_tenant_count) FROM db_shards d WHERE d.server_id = p_server),
             (SELECT sum(r.current_tenants) FROM redis_pools r WHERE r.server_id = p_server))::integer,

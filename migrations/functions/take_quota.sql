@@ -1,10 +1,8 @@
--- take_quota checks what a transaction is about to take, in one round trip. It locks
--- the org's row, so that whoever else takes something of this org waits, and sees what
--- this one took; only then it reads the org's counters: what is used and what is promised,
--- or, for who allocates what was promised before, what is used alone. Changes that are not
--- in the counters yet are added to what they say (org_used), and counted when there are
--- many. It answers with the first dimension, in the order asked, that would be above its
--- limit, or with no row. What gives back is never refused (above_limit).
+-- take_quota checks what a transaction is about to take, in one round trip. It locks the org's row, so that any other
+-- transaction that takes from this org waits, and then sees what this one took; only then it reads the org's
+-- counters: the usage and the promises, or for an allocation of an earlier promise only the usage. Changes that are
+-- not in the counters yet are added (org_used), and counted when there are many. It returns the first dimension, in
+-- the given order, that would be above its limit, or no row. Giving back is never refused (above_limit).
 CREATE OR REPLACE FUNCTION take_quota(p_org text, p_dimensions text[], p_deltas float8[], p_tier_limits jsonb, p_allocating boolean DEFAULT false)
 RETURNS TABLE (dimension text, limit_value float8, current_usage float8, requested_delta float8) LANGUAGE plpgsql AS $$
 #variable_conflict use_column

@@ -1,5 +1,5 @@
--- The server that a volume is backed up and restored on: the one that it is on, or else one at its
--- location that has room for another volume and no tenant of its own; NULL if there is none.
+-- The server for backups and restores of a volume: its present server, or else a server at its location that has room
+-- for another volume and no dedicated tenant; NULL if there is none.
 CREATE OR REPLACE FUNCTION volume_host(p_volume text) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT COALESCE(
         (SELECT t.server_id FROM volume_attachments t WHERE t.volume_id = p_volume AND t.server_id IS NOT NULL AND t.deleted_at IS NULL),

@@ -1,6 +1,6 @@
--- The volumes that a server has, or is about to have, with the groups that they are of ('' for none): those that are or may be
--- attached, those of groups that run or start there, those that are lent to it for a backup or a restore, and the server's own. The
--- provider attaches at most 16.
+-- The volumes that a server has, or is about to have, with their groups ('' for none): attached or maybe attached
+-- volumes, volumes of groups that run or start there, volumes lent to it for a backup or a restore, and the server's
+-- own. The provider attaches at most 16.
 CREATE OR REPLACE FUNCTION volumes_on(p_server text) RETURNS TABLE (group_id text, volume_id text) LANGUAGE sql STABLE AS $$
     SELECT a.group_id, a.volume_id FROM volume_attachments a WHERE a.server_id = p_server
     UNION SELECT a.group_id, a.volume_id FROM instances i JOIN volume_attachments a ON a.group_id = i.group_id AND a.deleted_at IS NULL

@@ -1,5 +1,5 @@
--- Writes an entry for a request that changed no row that is audited. One that has an entry needs
--- no other. Who asks is what prego.request is set to.
+-- Writes an entry for a request that changed no audited row, unless it has one. The actor is the setting
+-- prego.request.
 CREATE OR REPLACE FUNCTION write_request_audit(asked text, kind text, id text, org_id text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE
