@@ -17,11 +17,9 @@ import (
 
 // Settings are what the servers' configuration depends on besides the document.
 type Settings struct {
-	// Listen are the addresses to listen on for what is served on all; none is every
-	// address of the host.
+	// Listen are the addresses for hosts without an address; none is every address of the host.
 	Listen []netip.Addr
-	// Own reports whether an environment's address is configured on this host: a server
-	// can't listen on one that is not.
+	// Own reports whether an environment's address is configured on this host: a server can't listen on any other.
 	Own func(address string) bool
 	// RunDir is wire.EdgeRunDir as the servers see it.
 	RunDir string
@@ -31,38 +29,34 @@ type Settings struct {
 	HTTPPort, HTTPSPort int
 }
 
-// obj is a JSON object. Its keys are written in order, so that the same document gives
-// the same bytes.
+// obj is a JSON object. Its keys are written in order, so that the same document gives the same bytes.
 type obj = map[string]any
 
 // Times of the proxy.
 const (
-	// keepIdle is below the time after which servers of instances close idle connections
-	// themselves; Node's is the shortest in use with 5 s. A request that is sent while the
-	// other side closes is lost.
+	// keepIdle is below the time after which servers of instances close idle connections themselves; Node's is the
+	// shortest in use with 5 s. A request that is sent while the other side closes is lost.
 	keepIdle = "4s"
 	// keepRoutes is how long a connection to HAProxy stays open without a request. A worker
 	// of HAProxy that ends leaves idle ones open for one more request, which it still sends to
 	// the places that it knows: they are given up 1 s later.
 	keepRoutes = "500ms"
-	// tryFor is how long an upstream that takes no connection is tried, as while a
-	// container restarts.
+	// tryFor is how long an upstream that takes no connection is tried, as while a container restarts.
 	tryFor = "5s"
 	// closeStreams is how long a WebSocket outlives the configuration under which it began.
 	// The old configuration stays in memory until then, so it can't be forever.
 	closeStreams = "5m"
 )
 
-// mapLeaf is how many names one map handler has, which compares them one by one. Above it a
-// tree of lists of names leads to the right one: Caddy searches lists of more than 100 names
-// by bisection.
+// mapLeaf is how many names one map handler has, which compares them one by one. Above it a tree of lists of names
+// leads to the right one: Caddy searches lists of more than 100 names by bisection.
 const (
 	mapLeaf = 128
 	fan     = 12
 )
 
-// Caddy is the configuration of Caddy for a document. certs are the document's
-// certificates by id; those that are missing are left out, and so is what needs them.
+// Caddy is the configuration of Caddy for a document. certs are the document's certificates by id; missing
+// certificates are left out, together with the hosts that need them.
 func Caddy(d wire.EdgeDocument, certs map[string]wire.EdgeCertificate, s Settings) ([]byte, error) {
 	s.HTTPPort, s.HTTPSPort = cmp.Or(s.HTTPPort, 80), cmp.Or(s.HTTPSPort, 443)
 	names := covered(d.Certificates, certs)
@@ -179,7 +173,7 @@ type site struct {
 	names      map[string]bool // of hosts
 	redirected []string
 	challenges []wire.EdgeChallenge
-	passing    []string // edges whose word on who asks is believed
+	passing    []string // edges whose X-Forwarded-For is trusted
 	trusts     func(name string) (certificate string, roots []string)
 }
 
@@ -220,7 +214,7 @@ func (v *site) server(s Settings) (obj, error) {
 	return out, nil
 }
 
-// class is what hosts have in common that are handled alike but for their upstreams.
+// class is the common part of hosts that differ only in their upstreams.
 type class struct {
 	maxBody int64
 	hsts    int
@@ -317,8 +311,8 @@ func (c class) handlers(s Settings, passing []string) (out []obj) {
 		before = believed(passing)
 		to["X-Forwarded-For"], sockets["X-Forwarded-For"] = []string{visitorVariable}, []string{visitorVariable}
 	}
-	// The site's frontend sends its name as the Origin of events' connections, and their
-	// server refuses those of another Host (frappe/realtime/middlewares/authenticate.js).
+	// The site's frontend sends its name as the Origin of events' connections. Their server refuses an Origin that
+	// differs from Host (frappe/realtime/middlewares/authenticate.js).
 	return append(out, subroute(append(
 		before,
 		obj{"match": []obj{{"path": []string{"/socket.io*"}}}, "handle": []obj{proxy("unix/"+s.RunDir+"/"+socketsPrefix+socketsVariable+".sock", sockets)}, "terminal": true},
@@ -339,7 +333,7 @@ const (
 	socketsVariable  = "{prego.sockets}"
 )
 
-// headerRoute tells HAProxy which route a request is for.
+// headerRoute passes the route of a request to HAProxy.
 const headerRoute = "X-Prego-Route"
 
 // upstreamOf maps names to their sites, whose places are in files, or routes.
@@ -355,8 +349,8 @@ func upstreamOf(hosts []wire.EdgeHost, s Settings) obj {
 	return obj{"handler": "map", "source": "{http.request.host}", "destinations": []string{upstreamVariable, siteVariable, socketsVariable}, "mappings": mappings}
 }
 
-// tree leads to the leaf that has a name. Few wide levels are better than many narrow ones:
-// Caddy parses what is below a level once more on each.
+// tree leads to the leaf that has a name. Few wide levels are better than many narrow ones: Caddy parses the
+// configuration below a level again on each level.
 func tree(hosts []wire.EdgeHost, leafSize int, leaf func([]wire.EdgeHost) []obj) (out []obj) {
 	if len(hosts) <= leafSize {
 		return leaf(hosts)

@@ -26,7 +26,7 @@ import (
 	"github.com/prego/prego/lab/need"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // proxy is a real Caddy.
 type proxy struct {
@@ -39,7 +39,7 @@ type proxy struct {
 	client   *http.Client
 }
 
-// freePort is a port that nobody listens on. Ports are taken one after the other.
+// freePort is an unused port. Ports are taken one after the other.
 func freePort(tb testing.TB) int {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -94,7 +94,7 @@ func (p *proxy) said() string {
 	return string(b)
 }
 
-// newClient sends every request to the proxy, whatever its host.
+// newClient sends every request to the proxy, for any host.
 func (p *proxy) newClient() *http.Client {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -120,7 +120,7 @@ func (p *proxy) get(url string) (int, string, http.Header) {
 	return resp.StatusCode, string(body), resp.Header
 }
 
-// upstream is a server behind the edge; it says who it is and what it was asked.
+// upstream is a server behind the edge; it answers with its name and the request.
 func upstream(tb testing.TB, name string) string {
 	tb.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -183,8 +183,8 @@ func TestLargeDocuments(t *testing.T) {
 	require.Equal(t, 404, status)
 }
 
-// TestPlacesAreLinks: sites at one address share a file, one that moves changes no other's, and what
-// was broken while the agent was away is mended.
+// TestPlacesAreLinks: sites at one address share a file, a moving site changes no other's, and damage from the
+// agent's absence is repaired.
 func TestPlacesAreLinks(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -220,13 +220,13 @@ func TestPlacesAreLinks(t *testing.T) {
 	require.True(t, os.SameFile(a, b))
 
 	second := map[string]string{"a": two, "b": one, "d": two}
-	require.NoError(t, os.WriteFile(path(sitesDir, "a"+placeDraft), nil, 0o600), "somebody died here")
+	require.NoError(t, os.WriteFile(path(sitesDir, "a"+placeDraft), nil, 0o600), "a process died here")
 	apply(second, first)
 	third := map[string]string{"a": two, "d": two}
 	now := time.Now()
 	e.dropPlaces(second, third, now)
 	e.dropPlaces(third, third, now.Add(keepPlaces-1))
-	says(second) // somebody may still be on the way to b
+	says(second) // a request may still be on the way to b
 	e.dropPlaces(third, second, now.Add(keepPlaces))
 	e.dropPlaces(second, second, now.Add(2*keepPlaces))
 	says(second) // it came back
@@ -235,7 +235,7 @@ func TestPlacesAreLinks(t *testing.T) {
 
 	require.NoError(t, os.Remove(path(sitesDir, "a")))
 	require.NoError(t, os.Remove(path(sitesDir, "d")))
-	require.NoError(t, os.WriteFile(path(sitesDir, "d"), []byte(one), 0o600), "a file of its own, as of earlier agents")
+	require.NoError(t, os.WriteFile(path(sitesDir, "d"), []byte(one), 0o600), "a separate file, as of earlier agents")
 	require.NoError(t, os.WriteFile(path(addressesDir, two), nil, 0o600))
 	require.NoError(t, os.WriteFile(path(sitesDir, "e"), nil, 0o600), "a site that was gone when the agent died")
 	require.NoError(t, errors.Join(e.placed(third, nil), e.dropStrangers(third)))

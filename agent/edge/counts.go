@@ -35,7 +35,7 @@ func NewCounter(runDir string) *Counter {
 	return &Counter{path: filepath.Join(runDir, accessLog), owners: map[string]owner{}, counts: map[owner]*wire.EdgeCounts{}}
 }
 
-// Follow says whose the names are from now on.
+// Follow sets the owners of the names.
 func (c *Counter) Follow(d wire.EdgeDocument) {
 	owners, passed := make(map[string]owner, len(d.Hosts)), map[string]bool{}
 	for _, h := range d.Hosts {
@@ -156,7 +156,7 @@ func (c *Counter) Run(ctx context.Context) {
 		if f != nil {
 			rest = c.drain(f, rest)
 			if moved(f, c.path) {
-				c.drain(f, rest) // what was written until it was moved
+				c.drain(f, rest) // the lines written before the move
 				_ = f.Close()
 				f = nil
 				continue // the new one has begun already
@@ -170,7 +170,7 @@ func (c *Counter) Run(ctx context.Context) {
 	}
 }
 
-// drain counts whole lines, and returns what is left of the last.
+// drain counts whole lines, and returns the rest of the last line.
 func (c *Counter) drain(f *os.File, rest []byte) []byte {
 	r := bufio.NewReaderSize(f, 256<<10)
 	for {
@@ -189,7 +189,7 @@ func (c *Counter) drain(f *os.File, rest []byte) []byte {
 	}
 }
 
-// moved reports whether the log at a path is another file by now.
+// moved reports whether the log at a path has become another file.
 func moved(f *os.File, path string) bool {
 	at, err := os.Stat(path)
 	if err != nil {

@@ -38,7 +38,7 @@ type Edge struct {
 	applied  bool // the servers run the document: false after a start
 	running  running
 	gone     map[string]time.Time // sites that no document has any more, whose files are still there, and since when
-	// forwarded says that HAProxy has read its file; idle is what is in it for nothing.
+	// forwarded means that HAProxy has read its file; idle is a file that forwards nothing.
 	forwarded bool
 	idle      string
 	took      time.Duration
@@ -64,8 +64,8 @@ type saved struct {
 	LeftOut []refusal `json:"left_out,omitempty"`
 }
 
-// Open reads what was served last from dir, and writes files with which the servers can
-// start if there are none. The servers' sockets are in settings.RunDir.
+// Open reads the last document from dir, and writes files that let the servers start if there are none. The servers'
+// sockets are in settings.RunDir.
 func Open(dir string, settings Settings) (*Edge, error) {
 	settings.namesDir, settings.placesDir = filepath.Join(dir, filepath.Dir(haproxyFile)), filepath.Join(dir, sitesDir)
 	e := &Edge{
@@ -121,7 +121,7 @@ func Open(dir string, settings Settings) (*Edge, error) {
 	return e, nil
 }
 
-// Document is what is served but for LeftOut, or was served last.
+// Document is the served document, or the last one, without LeftOut.
 func (e *Edge) Document() wire.EdgeDocument { return e.document }
 
 // Applied reports whether the servers have confirmed the document since the start.
@@ -170,7 +170,7 @@ func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.Ed
 	return err
 }
 
-// apply makes the servers serve what is left of a document, all of it.
+// apply makes the servers serve the remaining parts of a document, or nothing new.
 func (e *Edge) apply(ctx context.Context, d, whole wire.EdgeDocument, leftOut []refusal, fetched []wire.EdgeCertificate) error {
 	certs := make(map[string]wire.EdgeCertificate, len(d.Certificates))
 	for _, ref := range d.Certificates {
@@ -199,7 +199,7 @@ func (e *Edge) apply(ctx context.Context, d, whole wire.EdgeDocument, leftOut []
 	}
 	if !e.applied || !bytes.Equal(next.caddy, e.running.caddy) {
 		if err := e.caddy.load(ctx, next.caddy); err != nil {
-			// Both serve the same document, or its version would say nothing.
+			// Both serve the same document, otherwise its version would mean nothing.
 			back, backErr := forward(e.served, e.settings)
 			if backErr == nil {
 				backErr = errors.Join(e.placed(before, places), e.forward(ctx, back))
@@ -221,7 +221,7 @@ func (e *Edge) apply(ctx context.Context, d, whole wire.EdgeDocument, leftOut []
 	if err != nil {
 		return err
 	}
-	// The document comes last: it is what says which version the others are of.
+	// The document comes last: its version stands for the other files.
 	if err := errors.Join(e.write(caddyFile, next.caddy), e.write(certificatesFile, keys), e.write(documentFile, document)); err != nil {
 		return err
 	}
@@ -235,9 +235,8 @@ func (e *Edge) apply(ctx context.Context, d, whole wire.EdgeDocument, leftOut []
 	return nil
 }
 
-// forward makes HAProxy take a configuration. One that it has is left alone; after a start of
-// the agent, that is known only where there is nothing to forward: its file may have been
-// written without it having read it.
+// forward makes HAProxy load a configuration, unless it already has it. After a start of the agent, that is known
+// only if there is nothing to forward: the file may have been written without HAProxy having read it.
 func (e *Edge) forward(ctx context.Context, to forwarding) error {
 	config := to.config
 	before, err := os.ReadFile(filepath.Join(e.dir, haproxyFile))

@@ -18,8 +18,8 @@ var forms = regexp.MustCompile(`^(global|defaults|(frontend|backend|listen) [A-Z
 	`\tbind (unix@/run/x/[a-z0-9.-]+ mode 666|[0-9a-f.:\[\]]+( v4v6)?)|` +
 	`\t(fd-hard-limit|no log|hard-stop-after|mode|timeout|retries|option|balance|use_backend|http-reuse|http-request|errorfile|http-error|acl|default-server|http-response|http-after-response|errorfiles)[^\n]*)$`)
 
-// FuzzDocument: a document is refused, or becomes configurations that have what it says and not a
-// line more, whatever is in its names and addresses.
+// FuzzDocument: a document is refused, or becomes configurations with its content and not a line more, with any names
+// and addresses.
 func FuzzDocument(f *testing.F) {
 	for _, s := range []string{
 		`{}`, `{"hosts":[{"name":"a.example.com","route":"rt-1","state":"serving","upstreams":[{"address":"10.0.0.2:80","weight":3}],"upstream_tls":true}]}`,

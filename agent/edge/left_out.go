@@ -59,7 +59,7 @@ type refusal struct {
 }
 
 func (r refusal) report() wire.EdgeLeftOut {
-	// The end of a long reason is the cause; what is before it is where in the configuration that is.
+	// The end of a long reason is the cause; its beginning is the position in the configuration.
 	reason := r.Reason[max(len(r.Reason)-wire.MaxEdgePartReason, 0):]
 	out := wire.EdgeLeftOut{Kind: r.Kind, Name: r.Name, Tenant: r.Tenant, Route: r.Route, Reason: reason}
 	if r.Kind == wire.EdgeTCPPart {
@@ -96,8 +96,8 @@ func partsOf(d wire.EdgeDocument) (keys []part, content map[part]any) {
 	return keys, content
 }
 
-// with is a document whose parts are chosen: other says which are not as they are in d, and what
-// takes their place, if anything.
+// with returns a document with changed parts: other returns for each part whether it differs from d, and its
+// replacement, if any.
 func with(d wire.EdgeDocument, other func(part) (instead any, differs bool)) wire.EdgeDocument {
 	d.Certificates = choose(d.Certificates, certificatePart, other)
 	d.Hosts = choose(d.Hosts, hostPart, other)
@@ -139,9 +139,8 @@ func without(d wire.EdgeDocument, out map[part]refusal, certs map[string]wire.Ed
 // word is what can be written to the servers' files as it is.
 var word = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
 
-// checkName checks a host name as Caddy does (modules/caddyhttp/matchers.go, MatchHost.Provision): it
-// converts each name to ASCII and refuses its configuration if it can't. Nothing of a name is a
-// wildcard or a placeholder.
+// checkName checks a host name as Caddy does (modules/caddyhttp/matchers.go, MatchHost.Provision): it converts each
+// name to ASCII and refuses its configuration if it can't. Nothing of a name is a wildcard or a placeholder.
 func checkName(name string) error {
 	if !word.MatchString(name) {
 		return fmt.Errorf("%q is no host name", name)
@@ -278,7 +277,7 @@ func (e *Edge) busy(d wire.EdgeDocument, out map[part]refusal) {
 	}
 }
 
-// tryPort reports whether another program has a port. An unprivileged agent can't tell of those below 1024.
+// tryPort reports whether another program has a port. An unprivileged agent can't test ports below 1024.
 func (s Settings) tryPort(address string, port int) error {
 	at := []string{address}
 	if address == "" && len(s.Listen) > 0 {
@@ -342,10 +341,9 @@ func (e *Edge) remembered(d wire.EdgeDocument, now time.Time) (out []refusal) {
 	return out
 }
 
-// search finds the parts of a document that the servers refuse, and adds them to out. It loads what is
-// served already with more and more of what is new: requests for other parts are answered as before
-// all the while. Only what is new or has changed is suspected, and if the rest is refused too, so is
-// the document.
+// search finds the parts of a document that the servers refuse, and adds them to out. It loads the served document
+// with more and more of the new parts: other requests are answered as before all the while. Only new or changed parts
+// are suspected. If the rest is also refused, so is the document.
 func (e *Edge) search(ctx context.Context, d wire.EdgeDocument, out map[part]refusal, fetched []wire.EdgeCertificate) error {
 	_, before := partsOf(e.served)
 	keys, content := partsOf(d)

@@ -29,8 +29,8 @@ func (e *testEdge) asked(host string) int {
 	return status
 }
 
-// TestEdgeLeavesRefusedNamesOut: a document with bad names of each kind is served but for these, which are
-// reported with their owner, again after a restart, and no longer when they are gone.
+// TestEdgeLeavesRefusedNamesOut: a document with bad names of each kind is served without them. They are reported
+// with their owner, again after a restart, and no longer when they are gone.
 func TestEdgeLeavesRefusedNamesOut(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t)
@@ -98,7 +98,7 @@ func taken(t *testing.T) (port int, release func()) {
 	return l.Addr().(*net.TCPAddr).Port, func() { _ = l.Close() }
 }
 
-// on are a route of names and one of a port.
+// on is a route of names and a route of a port.
 func on(http, tcp int, place string) (wire.EdgeHost, wire.EdgeTCP) {
 	to := []wire.EdgeUpstream{{Address: place}}
 	return wire.EdgeHost{Name: "busy.example.org", Route: "rte-1", Port: http, State: wire.EdgeServing, Upstreams: to}, wire.EdgeTCP{Route: "rte-2", Port: tcp, Upstreams: to}
@@ -151,8 +151,8 @@ func TestEdgeLeavesBusyPortsOut(t *testing.T) {
 	}
 }
 
-// TestEdgeFindsWhatItsServersRefuse although it looks well, such as a port that another program takes at that moment.
-// Sites are answered for while it searches, and what was found is not searched for again with each document.
+// TestEdgeFindsWhatItsServersRefuse: parts may look valid, such as a port that another program takes at that moment.
+// Sites are served during the search, and findings are not searched for again with each document.
 func TestEdgeFindsWhatItsServersRefuse(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t)
@@ -229,7 +229,7 @@ func TestEdgeAnswersForANameOfTwoHosts(t *testing.T) {
 	require.Contains(t, body, "rte-2 ")
 }
 
-// TestNamesAreCheckedAsCaddyDoes: what is refused before is what Caddy would refuse with everything else.
+// TestNamesAreCheckedAsCaddyDoes: the check refuses the names for which Caddy would refuse the whole configuration.
 func TestNamesAreCheckedAsCaddyDoes(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Pages that the edge answers by itself. They name nobody: which names exist is not told
-// to who asks for one that does not.
+// Pages that the edge answers by itself. They contain no names, so that a client with an unknown name does not learn
+// which names exist.
 var (
 	unknown     = closing(page("404", "Not found", "There is no site with this name here.", nil))
 	maintenance = page("503", "Under maintenance", "This site is being worked on and will be back soon.", obj{"Retry-After": []string{"30"}})
@@ -20,8 +20,8 @@ func page(status, title, text string, headers obj) obj {
 	return obj{"handler": "static_response", "status_code": status, "headers": all, "body": htmlPage(title, text)}
 }
 
-// closing ends the connection after a page. Who has kept it since the site was here finds the site
-// where it is now only by asking the DNS again.
+// closing ends the connection after a page. A client with a connection from before the move finds the site only by a
+// new DNS query.
 func closing(page obj) obj {
 	page["close"] = true
 	return page

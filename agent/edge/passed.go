@@ -13,10 +13,10 @@ import (
 // A site that has moved to another network is served by other edges. Until resolvers have forgotten
 // the ones before, these pass its requests on (ADR 54).
 
-// visitorVariable is the address of who asks, also where an edge of another network passes it on.
+// visitorVariable is the visitor's address, even if an edge of another network passes the request on.
 const visitorVariable = "{http.vars.visitor}"
 
-// believed are routes that find out who asks.
+// believed are routes that determine the visitor's address.
 func believed(passing []string) []obj {
 	return []obj{
 		{"handle": []obj{{"handler": "vars", "visitor": "{http.request.remote.host}"}}},
@@ -27,9 +27,9 @@ func believed(passing []string) []obj {
 	}
 }
 
-// passOn are the routes of hosts whose sites are in another network. Those edges have to have a
-// certificate for the name that is this edge's own, or comes from who made that: no list of
-// authorities is asked, and nobody else can take the requests.
+// passOn are the routes of hosts whose sites are in another network. Those edges must present this edge's own
+// certificate for the name, or one from the same issuer: no list of authorities is consulted, and no other server can
+// take the requests.
 func (v *site) passOn(hosts []wire.EdgeHost) (routes []obj) {
 	type way struct{ certificate, to string }
 	by := map[way][]wire.EdgeHost{}

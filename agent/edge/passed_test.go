@@ -27,7 +27,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// from is a visitor with an address and a trust of their own, who knows one edge.
+// from is a visitor with an address and trusted CAs, who knows one edge.
 func (p *proxy) from(address string, trust *x509.CertPool) *http.Client {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -40,8 +40,8 @@ func (p *proxy) from(address string, trust *x509.CertPool) *http.Client {
 	return &http.Client{Transport: transport, Timeout: time.Minute}
 }
 
-// TestASiteGoesToAnotherNetwork: who knows the edges before is served by the new ones, during and after the
-// switch, with the address of who asks; its WebSockets are cut once and opened again.
+// TestASiteGoesToAnotherNetwork: visitors of the old edges are served by the new ones, during and after the switch,
+// with their own address; the site's WebSockets are cut once and opened again.
 func TestASiteGoesToAnotherNetwork(t *testing.T) {
 	t.Parallel()
 	const name, custom = "acme.eu.example.com", "www.acme.org"
@@ -106,7 +106,7 @@ func TestASiteGoesToAnotherNetwork(t *testing.T) {
 		for ctx.Err() == nil {
 			var resp *http.Response
 			var err error
-			for range 2 { // Caddy's next configuration closes the listener on which a connection may still wait
+			for range 2 { // Caddy's next configuration may close the listener of a waiting connection
 				c.CloseIdleConnections()
 				if resp, err = c.Get("https://" + custom + "/x"); !errors.Is(err, syscall.ECONNRESET) {
 					break
@@ -157,7 +157,7 @@ func TestASiteGoesToAnotherNetwork(t *testing.T) {
 	_, said = before.socket(t, trust, name)
 	said("at its new place")
 
-	// Who is no edge is not believed, and what the new edges serve is theirs to count.
+	// The header of others is not trusted, and the new edges count their own requests.
 	lie, err := http.NewRequest(http.MethodGet, "https://"+name+"/", nil)
 	require.NoError(t, err)
 	lie.Header.Set(wire.HeaderVisitor, "203.0.113.1")
@@ -172,7 +172,7 @@ func TestASiteGoesToAnotherNetwork(t *testing.T) {
 	c.count([]byte(`{"request": {"host": "` + strings.ToUpper(name) + `"}, "status": 200}`))
 	require.Empty(t, c.Take(1))
 
-	// Two that each know the other one: nobody waits for an answer forever.
+	// Two edges that pass on to each other: the request does not wait forever.
 	apply(after, wire.EdgeDocument{Version: 3, Hosts: passed(before)})
 	status, _ := get(young, "https://"+name+"/")
 	require.Equal(t, http.StatusServiceUnavailable, status)
@@ -208,7 +208,7 @@ func lines(t testing.TB) http.HandlerFunc {
 	}
 }
 
-// socket opens a WebSocket over TLS; said checks that what is said comes back.
+// socket opens a WebSocket over TLS; said checks that messages are echoed.
 func (p *proxy) socket(t testing.TB, trust *x509.CertPool, name string) (conn *tls.Conn, said func(string)) {
 	t.Helper()
 	var resp *http.Response

@@ -49,7 +49,7 @@ func serving(name, tenant string, upstreams ...string) wire.EdgeHost {
 	return h
 }
 
-// certified makes a CA and certificates for names, each in one of its own.
+// certified makes a CA and a separate certificate for each name.
 func certified(t testing.TB, names ...string) (*x509.CertPool, []wire.EdgeCertificateRef, map[string]wire.EdgeCertificate) {
 	t.Helper()
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -158,7 +158,7 @@ func requestTo(t *testing.T, addr, host string) *http.Request {
 	return r
 }
 
-// TestSitesAreNamed: what a client says about the site does not count.
+// TestSitesAreNamed: a client's claim about the site does not count.
 func TestSitesAreNamed(t *testing.T) {
 	t.Parallel()
 	p := newEdge(t)
@@ -229,7 +229,7 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// TestWebSocketsOutliveChanges: one that is open goes on while the edge's document changes.
+// TestWebSocketsOutliveChanges: an open WebSocket continues while the edge's document changes.
 func TestWebSocketsOutliveChanges(t *testing.T) {
 	t.Parallel()
 	p := newEdge(t)
@@ -253,8 +253,8 @@ func TestWebSocketsOutliveChanges(t *testing.T) {
 	t.Cleanup(s.Close)
 	site := serving("acme.example.com", "t-1", strings.TrimPrefix(s.URL, "http://"))
 	require.NoError(t, p.Apply(context.Background(), wire.EdgeDocument{Version: 1, Hosts: []wire.EdgeHost{site}}, nil))
-	// A connection that the listener of the configuration before has taken is closed with it
-	// (TestARollingDeployLosesNoRequest says how hosts avoid that): a browser connects again.
+	// A connection that the previous configuration's listener has accepted is closed with it
+	// (TestARollingDeployLosesNoRequest shows how hosts avoid that): a browser connects again.
 	var conn net.Conn
 	var r *bufio.Reader
 	host := "acme.example.com"
@@ -326,9 +326,9 @@ func TestWebSocketsOutliveChanges(t *testing.T) {
 	require.Equal(t, 503, status)
 }
 
-// TestASiteMovesWithoutAClosedConnection: a site goes to and fro between two servers while it is
-// asked over connections that are never opened again, HTTP/1.1 and HTTP/2. No request fails, no
-// connection is closed, and soon after a document is served nobody sees the place before.
+// TestASiteMovesWithoutAClosedConnection: a site goes to and fro between two servers while it gets requests over
+// connections that are never reopened, HTTP/1.1 and HTTP/2. No request fails, no connection is closed, and soon after
+// a document is served no request reaches the previous place.
 func TestASiteMovesWithoutAClosedConnection(t *testing.T) {
 	t.Parallel()
 	p := newEdge(t)
@@ -496,7 +496,7 @@ func TestRequestsAreSentOnce(t *testing.T) {
 	_ = resp.Body.Close()
 	require.Equal(t, 502, resp.StatusCode)
 	require.Equal(t, int64(1), received.Load())
-	// One that takes no connection costs nobody a request.
+	// A server without a connection costs no request.
 	for range 20 {
 		resp, err := p.client.Post("http://alive.example.org/order", "text/plain", strings.NewReader("one"))
 		require.NoError(t, err)
@@ -505,17 +505,16 @@ func TestRequestsAreSentOnce(t *testing.T) {
 	}
 }
 
-// TestARollingDeployLosesNoRequest replaces 20 instances one by one, as the control plane
-// does: a new one comes, the old one leaves the document, that is acknowledged, requests
-// that are under way end, it stops. Meanwhile the edge is under load.
+// TestARollingDeployLosesNoRequest replaces 20 instances one by one, as the control plane does: a new one comes, the
+// old one leaves the document, that is acknowledged, requests in progress end, it stops. Meanwhile the edge is under
+// load.
 //
-// It runs in a network of its own, in which connections that wait for a socket that is closed
-// go to its successor, as on hosts (internal/cloudinit/files/agent-edge.conf): Caddy opens a
-// new socket with each configuration.
+// It runs in a separate network. There, connections that wait for a closed socket go to its successor, as on hosts
+// (internal/cloudinit/files/agent-edge.conf): Caddy opens a new socket with each configuration.
 func TestARollingDeployLosesNoRequest(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("PREGO_TEST_NETNS") == "" {
-		need.Root(t, "it makes a network of its own")
+		need.Root(t, "it makes a separate network")
 		cmd := exec.Command(os.Args[0], "-test.run=^TestARollingDeployLosesNoRequest$", "-test.v")
 		cmd.Env = append(os.Environ(), "PREGO_TEST_NETNS=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
@@ -675,7 +674,7 @@ func TestAnEdgeServesWhatItServedLast(t *testing.T) {
 	require.Equal(t, bad.Version, again.Document().Version)
 	require.Equal(t, e.LeftOut(), again.LeftOut())
 	require.False(t, again.Applied())
-	require.NoError(t, again.Apply(context.Background(), again.Document(), nil), "its keys are there, too")
+	require.NoError(t, again.Apply(context.Background(), again.Document(), nil), "its keys are also there")
 	require.True(t, again.Applied())
 }
 
@@ -710,7 +709,7 @@ func TestRequestsAreCounted(t *testing.T) {
 	require.Positive(t, got["t-1"].BytesOut)
 	log, err := os.ReadFile(filepath.Join(e.dir(), accessLog))
 	require.NoError(t, err)
-	require.NotContains(t, string(log), "secret-path", "what people read is nobody's business")
+	require.NotContains(t, string(log), "secret-path", "visitors' paths are private")
 	require.NotContains(t, string(log), "127.0.0.1", "nor is who they are")
 }
 
@@ -780,7 +779,7 @@ func TestPortsAreForwarded(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "one\n", line)
 
-	// Another instance takes its place; who is connected stays where they are.
+	// Another instance takes its place; existing connections stay.
 	d.Version, d.TCP[0].Upstreams = 2, []wire.EdgeUpstream{{Address: echo("two")}}
 	require.NoError(t, e.Apply(context.Background(), d, nil))
 	next, err := net.Dial("tcp", at)

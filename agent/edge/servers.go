@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// RefusedError says that a server rejected a configuration; it goes on with the one before.
+// RefusedError means that a server rejected a configuration; the server keeps the previous one.
 type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return "configuration refused: " + e.Reason }
@@ -23,8 +23,7 @@ type caddy struct {
 	client *http.Client
 }
 
-// loadTimeout is how long a server may take for a configuration; one with 10,000 hosts
-// takes well under a second.
+// loadTimeout is how long a server may take for a configuration; one with 10,000 hosts takes well under a second.
 const loadTimeout = 30 * time.Second
 
 func newCaddy(socket string) *caddy {
@@ -36,8 +35,8 @@ func newCaddy(socket string) *caddy {
 	}}}
 }
 
-// load makes Caddy use a configuration. Requests that are under way end with the one that
-// they began with. The one in use loaded again changes nothing.
+// load makes Caddy use a configuration. Requests in progress end with their previous configuration. Loading the
+// current configuration again changes nothing.
 func (c *caddy) load(ctx context.Context, config []byte) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://caddy/load", bytes.NewReader(config))
 	if err != nil {
@@ -68,8 +67,7 @@ func (c *caddy) load(ctx context.Context, config []byte) error {
 // haproxy is a running HAProxy, by the socket of its master process.
 type haproxy struct{ socket string }
 
-// reload makes HAProxy read its file again. Connections that are open stay with the worker
-// that has them.
+// reload makes HAProxy read its file again. Connections that are open stay with the worker that has them.
 func (h haproxy) reload(ctx context.Context) error {
 	answer, err := h.ask(ctx, "reload")
 	if err != nil {
@@ -82,7 +80,7 @@ func (h haproxy) reload(ctx context.Context) error {
 	case strings.HasPrefix(first, "Success=0"):
 		return &RefusedError{Reason: "haproxy: " + lastLine(log)}
 	}
-	// Before 2.7 the master says nothing and becomes another: ask that which worker it has.
+	// Before 2.7 the master reports nothing and becomes another process: ask the new one for its worker.
 	for end := time.Now().Add(reloadTimeout); ; {
 		answer, err := h.ask(ctx, "show proc")
 		if err == nil {
@@ -90,7 +88,7 @@ func (h haproxy) reload(ctx context.Context) error {
 				return nil
 			}
 			if reloadFailed.MatchString(answer) || strings.Contains(answer, "# old workers") || time.Now().After(end) {
-				return &RefusedError{Reason: "haproxy: it did not take the new configuration; its log says why"}
+				return &RefusedError{Reason: "haproxy: it rejected the new configuration; see its log"}
 			}
 		} else if time.Now().After(end) {
 			return fmt.Errorf("haproxy: %w", err)
@@ -106,8 +104,7 @@ func (h haproxy) reload(ctx context.Context) error {
 // session is a connection that a worker of HAProxy has.
 type session struct{ frontend, backend string }
 
-// cut ends connections of workers that a reload has replaced, and that wait until theirs have
-// ended.
+// cut ends connections of workers that a reload has replaced, and that wait until theirs have ended.
 func (h haproxy) cut(ctx context.Context, which map[session]bool) error {
 	processes, err := h.ask(ctx, "show proc")
 	if err != nil {

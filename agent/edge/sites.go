@@ -17,10 +17,9 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// Where a site is, a file says that Caddy reads with each request ({file.…}): a site that moves
-// changes no configuration of Caddy's, and so closes no connection. Its WebSockets go through
-// HAProxy, in one of some frontends, a site's always in the same one: HAProxy can tell the
-// frontend and the backend of a connection, and so those of a site that has moved are ended, and
+// A file that Caddy reads with each request ({file.…}) holds the place of a site: a move changes no configuration of
+// Caddy's, and so closes no connection. A site's WebSockets go through HAProxy, always in the same one of some
+// frontends: HAProxy can list a connection's frontend and backend, so the connections of a moved site are ended, and
 // hardly any other.
 const (
 	sitesDir      = "caddy/sites"     // below the edge's directory
@@ -36,7 +35,7 @@ func socketsOf(site string) string {
 	return strconv.Itoa(int(h.Sum32() % socketGroups))
 }
 
-// placesOf are the addresses of sites by their names. A site has one place, whatever its names.
+// placesOf are the addresses of sites by their names. All names of a site have the same place.
 func placesOf(d wire.EdgeDocument) map[string]string {
 	at := map[string]string{}
 	for _, h := range d.Hosts {
@@ -51,9 +50,9 @@ func backendOf(address string) string {
 	return "sites-" + strings.NewReplacer("[", "", "]", "").Replace(address)
 }
 
-// sites are the frontends and backends of sites' WebSockets, and names the file by which a name leads to a
-// backend: a line for each, found in one tree. The file is named by its content, so that a
-// configuration and its names belong together whenever HAProxy reads them.
+// sites are the frontends and backends of sites' WebSockets, and names the file that maps a name to a backend: a line
+// for each, found in one tree. The file is named by its content, so that a configuration and its names belong
+// together whenever HAProxy reads them.
 func sites(b *strings.Builder, d wire.EdgeDocument, s Settings) (names string, err error) {
 	places := placesOf(d)
 	var file strings.Builder
@@ -67,7 +66,7 @@ func sites(b *strings.Builder, d wire.EdgeDocument, s Settings) (names string, e
 	frontend := func(name, socket string) {
 		fmt.Fprintf(b, "frontend %s\n\tmode http\n\tbind unix@%s/%s mode 666\n\toption idle-close-on-response\n\ttimeout http-request 30s\n\tuse_backend %s\n", name, s.RunDir, socket, lookup)
 	}
-	for n := range socketGroups { // those without sites, too: their sockets stay the same
+	for n := range socketGroups { // even without sites: their sockets stay the same
 		group := strconv.Itoa(n)
 		frontend(socketsFrontend(group), socketsPrefix+group+".sock")
 	}
@@ -77,8 +76,8 @@ func sites(b *strings.Builder, d wire.EdgeDocument, s Settings) (names string, e
 		if err != nil {
 			return "", err
 		}
-		// A container that restarts takes no connection for some seconds, in which requests wait.
-		// Idle connections are closed before the other side might.
+		// A restarting container takes no connections for some seconds, while requests wait. Idle connections are
+		// closed before the other side might.
 		fmt.Fprintf(b, "backend %s\n\tmode http\n\thttp-reuse safe\n\tretries 5\n%s\tserver u1 %s pool-purge-delay 2s\n", backendOf(address), failedPages, at)
 	}
 	return names, nil
@@ -92,8 +91,7 @@ func namesFile(names string) string {
 // namesPrefix begins the names of files of names, which are beside HAProxy's configuration.
 const namesPrefix = "sites-"
 
-// movedSockets are the WebSockets of sites that have another place in the second document, or are
-// in another network.
+// movedSockets are the WebSockets of sites that have another place in the second document, or are in another network.
 func movedSockets(before, after wire.EdgeDocument) map[session]bool {
 	out, places := map[session]bool{}, placesOf(after)
 	for _, h := range after.Hosts {
@@ -111,10 +109,9 @@ func movedSockets(before, after wire.EdgeDocument) map[session]bool {
 
 func socketsFrontend(group string) string { return "sockets-" + group }
 
-// placed has Caddy find sites at their places: of those that are new or have moved, and all if the
-// files are not known. A site's file is a link to one that all sites at its address share: 10,000
-// links are made in a tenth of the time of 10,000 files, and few files are on the disk before
-// anything leads to them.
+// placed makes Caddy find sites at their places: new or moved sites, or all if the files are not known. A site's file
+// is a link to a file that all sites at its address share: 10,000 links are created in a tenth of the time of 10,000
+// files, and few files are on the disk before anything leads to them.
 func (e *Edge) placed(places, known map[string]string) error {
 	shared := map[string]os.FileInfo{}
 	for _, site := range slices.Sorted(maps.Keys(places)) {
@@ -151,7 +148,7 @@ func (e *Edge) address(address string) (os.FileInfo, error) {
 	return os.Stat(file)
 }
 
-// link makes a site's file, or has another one take its place, at once.
+// link creates a site's file, or replaces it atomically.
 func link(shared string, info os.FileInfo, file string) error {
 	err := os.Link(shared, file)
 	if !errors.Is(err, os.ErrExist) {

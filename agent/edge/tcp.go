@@ -11,12 +11,11 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// HAProxy is the configuration of HAProxy for a document: routes' instances and sites' servers of
-// events, to which Caddy hands requests on, and ports that are forwarded as they are. HAProxy
-// takes another configuration without losing a request, which Caddy can't: Go's server closes
-// connections on which a request has just arrived when it is told to end (net/http,
-// conn.serve), and Caddy begins another with each configuration. So what changes with every
-// deploy, or is cut when a site moves, is here, and Caddy keeps its own.
+// HAProxy is the configuration of HAProxy for a document: routes' instances, sites' servers of events, which get
+// requests from Caddy, and forwarded ports. HAProxy loads another configuration without losing a request, which Caddy
+// can't: when stopped, Go's server closes connections that have just received a request (net/http, conn.serve), and
+// Caddy starts another server with each configuration. So the parts that change with every deploy, or that a moving
+// site cuts, are here, and Caddy keeps its own.
 //
 // names is the content of a file beside it.
 func HAProxy(d wire.EdgeDocument, s Settings) (config, names string, err error) {
@@ -36,7 +35,7 @@ func HAProxy(d wire.EdgeDocument, s Settings) (config, names string, err error) 
 			continue
 		}
 		routes[h.Route] = true
-		// A connection to an instance serves one request: one that is reused may just be closed.
+		// A connection to an instance serves one request: a reused connection may just be closing.
 		fmt.Fprintf(&b, "backend %s\n\tmode http\n\thttp-reuse never\n\thttp-request del-header %s\n", h.Route, headerRoute)
 		if len(h.Upstreams) == 0 {
 			b.WriteString("\thttp-request return status 503 content-type \"text/html; charset=utf-8\" string \"This application can't be reached right now.\" hdr Retry-After 5\n")
@@ -100,8 +99,8 @@ func addrPort(text string) (netip.AddrPort, error) {
 	return at, nil
 }
 
-// servers are the servers of a backend. One that takes no connection is not asked again for
-// a moment; requests that found it go to another, and nothing else is sent twice.
+// servers are the servers of a backend. A server without a connection is skipped for a moment; the requests that
+// found it go to another, and nothing else is sent twice.
 func servers(b *strings.Builder, upstreams []wire.EdgeUpstream, tls bool) error {
 	for i, u := range upstreams {
 		at, err := addrPort(u.Address)

@@ -1,5 +1,5 @@
-// Package gateway is a client of the agent gateway, and an identity in use. The process that
-// faces the network has it, and the one that gets the identity at the first boot, as root.
+// Package gateway is a client of the agent gateway, and an identity in use. It is for the process that faces the
+// network, and for the process that gets the identity at the first boot, as root.
 package gateway
 
 import (
@@ -38,8 +38,7 @@ type Client struct {
 	Client *http.Client
 }
 
-// New returns a client that trusts bundle, presents cert, and calls from addr
-// ("" for any of the host's addresses).
+// New returns a client that trusts bundle, presents cert, and calls from addr ("" for any of the host's addresses).
 func New(h *host.Host, bundle string, cert func() (*tls.Certificate, error), addr string) (*Client, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM([]byte(bundle)) {
@@ -60,9 +59,8 @@ func New(h *host.Host, bundle string, cert func() (*tls.Certificate, error), add
 			Transport: &http.Transport{
 				DialContext: dialer.DialContext, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 75 * time.Second,
 				MaxIdleConnsPerHost: 2,
-				// HTTP/1.1: a connection whose request timed out is closed immediately.
-				// HTTP/2 would keep using one that died silently until the system
-				// noticed, a quarter of an hour later.
+				// HTTP/1.1: a connection whose request timed out is closed immediately. HTTP/2 would keep using a
+				// silently dead connection until the system noticed, a quarter of an hour later.
 				TLSClientConfig: &tls.Config{
 					MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: h.Config.GatewayServerName,
 					GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert() },
@@ -76,16 +74,15 @@ func New(h *host.Host, bundle string, cert func() (*tls.Certificate, error), add
 // Close closes the connections that nothing uses.
 func (g *Client) Close() { g.Client.CloseIdleConnections() }
 
-// Post sends JSON, or raw bytes of the given type, and decodes JSON into out if it is
-// not nil.
+// Post sends JSON, or raw bytes of the given type, and decodes JSON into out if it is not nil.
 func (g *Client) Post(ctx context.Context, path, token, contentType string, body []byte, out any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.base+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Content-Type", contentType)
-	// Every call is safe to repeat: if the gateway was just closing the connection, the
-	// request is sent again at once. The empty value enables that, and is not sent.
+	// Every call is safe to repeat: if the gateway was just closing the connection, the request is sent again
+	// immediately. The empty value enables that, and is not sent.
 	req.Header["Idempotency-Key"] = []string{}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
@@ -183,8 +180,7 @@ func (g *Client) Download(ctx context.Context, path, token string) (io.ReadClose
 	return resp.Body, nil
 }
 
-// Poll gets JSON that may take as long as wire.EdgeWait to come. changed is false when
-// there is nothing new.
+// Poll gets JSON that may take as long as wire.EdgeWait to come. changed is false when there is nothing new.
 func (g *Client) Poll(ctx context.Context, path, token string, out any) (changed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, wire.EdgeWait+20*time.Second)
 	defer cancel()

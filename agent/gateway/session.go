@@ -15,8 +15,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// Session is an identity in use. It is immutable: a renewal creates another, and
-// running requests finish with the one that they started with.
+// Session is an identity in use. It is immutable: a renewal creates another session, and running requests finish with
+// theirs.
 type Session struct {
 	ID        *wire.Identity
 	Gateway   *Client
@@ -27,9 +27,8 @@ type Session struct {
 	Since     time.Time
 }
 
-// Open makes an identity usable, or says what is wrong with it. Every identity is
-// checked here before it is stored: an unusable one must neither replace a usable one,
-// nor cost the host its token.
+// Open makes an identity usable, or returns what is wrong with it. Every identity is checked here before it is
+// stored: an unusable one must neither replace a usable one, nor cost the host its token.
 func Open(h *host.Host, id *wire.Identity, k host.Keys, addr string) (*Session, error) {
 	if err := h.Mine(id); err != nil {
 		return nil, err

@@ -26,8 +26,7 @@ type Host struct {
 	Pause func(ctx context.Context, d time.Duration) error
 }
 
-// OpenHost reads the configuration written by cloud-init. It rejects one that no agent
-// could work with.
+// OpenHost reads the configuration written by cloud-init. It rejects a configuration that is unusable for any agent.
 func OpenHost(root string) (*Host, error) {
 	h := &Host{Root: root, Pause: Sleep}
 	b, err := os.ReadFile(h.Path(wire.HostConfigPath))
@@ -100,7 +99,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 // Tests put the agent as it is released here: they are larger, and slow to start.
 var OwnProgram = "/proc/self/exe"
 
-// bootFile says which boot this is; the kernel makes it.
+// bootFile identifies the boot; the kernel makes it.
 const bootFile = "/proc/sys/kernel/random/boot_id"
 
 // BootID differs after each boot of a host. A host that is a directory may have its own.

@@ -20,8 +20,8 @@ import (
 
 func (h *Host) identityPath() string { return h.Path(wire.IdentityDir + "/identity.json") }
 
-// Keys are a host's own: generated here, and never sent anywhere. They live as long as
-// the host; only the certificates on them are renewed.
+// Keys are generated on the host, and never sent anywhere. They live as long as the host; only the certificates on
+// them are renewed.
 type Keys struct {
 	Client, Server, Docker, Service *ecdsa.PrivateKey
 }
@@ -105,8 +105,7 @@ func (k Keys) CSRs(c wire.HostConfig) (wire.CSRs, error) {
 	return out, nil
 }
 
-// SelfSigned is the certificate of the handshake: it proves that the host holds
-// the client key, and says nothing else.
+// SelfSigned is the certificate of the handshake. It only proves that the host holds the client key.
 func (k Keys) SelfSigned(serverID string) (tls.Certificate, error) {
 	t := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: serverID},
@@ -148,8 +147,7 @@ func (h *Host) Mine(id *wire.Identity) error {
 	return nil
 }
 
-// SaveIdentity stores an identity durably, dockerd's part first: if the identity
-// exists, everything does.
+// SaveIdentity stores an identity durably, dockerd's part first: if the identity exists, everything does.
 func (h *Host) SaveIdentity(id *wire.Identity, k Keys) error {
 	dockerKey, err := encodeKey(k.Docker)
 	if err != nil {
@@ -158,8 +156,7 @@ func (h *Host) SaveIdentity(id *wire.Identity, k Keys) error {
 	if err := os.MkdirAll(h.Path(wire.DockerTLSDir), 0o750); err != nil {
 		return fmt.Errorf("docker certificates: %w", err)
 	}
-	// The key never changes, so the files match each other, no matter which of them a
-	// reader sees renewed.
+	// The key never changes, so the files match each other, no matter which of them a reader sees renewed.
 	for _, f := range []struct {
 		name    string
 		content []byte
@@ -183,9 +180,9 @@ func (h *Host) SaveIdentity(id *wire.Identity, k Keys) error {
 	return WriteFile(h.identityPath(), b, 0o600)
 }
 
-// saveService stores the certificate for services with its key and the CAs of the other
-// side. The key never changes, so the files match each other, whichever a reader sees
-// renewed; the certificate comes last, since whoever installs them waits for it.
+// saveService stores the certificate for services with its key and the CAs of the other side. The key never changes,
+// so the files match each other even in the middle of a renewal. The certificate comes last, because its installer
+// waits for it.
 func (h *Host) saveService(id *wire.Identity, k Keys) error {
 	if id.Certificates.Service == "" {
 		return nil

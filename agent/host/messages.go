@@ -17,8 +17,7 @@ type BenchRequest struct {
 	// Secrets are the request's; the host's own are added where the command runs.
 	Secrets map[string]string `json:"secrets,omitempty"`
 
-	// Spool is set for pieces of sealed backups; then Args may be one of their
-	// command lines and no other.
+	// Spool is set for pieces of sealed backups; then Args may only be one of their command lines.
 	Spool bool `json:"spool,omitempty"`
 
 	OwnerOf string `json:"owner_of,omitempty"`
@@ -56,14 +55,13 @@ type DeviceAnswer struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// WatchFrame is what a Watcher tells: what containers are now, each as a whole.
+// WatchFrame is a Watcher's report: the present containers, each as a whole.
 type WatchFrame struct {
-	Full       bool               `json:"full,omitempty"` // there are no others; what was told before is forgotten
+	Full       bool               `json:"full,omitempty"` // there are no others; previous frames are obsolete
 	Containers []WatchedContainer `json:"containers,omitempty"`
 }
 
-// WatchedContainer is the state of one container. Its environment, which may hold
-// secrets, is not passed on.
+// WatchedContainer is the state of one container. Its environment, which may hold secrets, is not passed on.
 type WatchedContainer struct {
 	Instance  string    `json:"instance"`
 	Running   bool      `json:"running,omitempty"`
@@ -74,7 +72,7 @@ type WatchedContainer struct {
 	Detail    string    `json:"detail,omitempty"`
 }
 
-// PeersRequest hands a document over; without one it asks what is in force.
+// PeersRequest hands a document over; without one it asks for the active document.
 type PeersRequest struct {
 	Signed *wire.SignedPeers `json:"signed,omitempty"`
 	// Caller is where the control plane just called from, "" if it did not: a document that
@@ -82,12 +80,12 @@ type PeersRequest struct {
 	Caller string `json:"caller,omitempty"`
 }
 
-// PeersAnswer is what is in force after a request.
+// PeersAnswer is the active document after a request.
 type PeersAnswer struct {
 	Applied int64    `json:"applied"`
 	Address string   `json:"address,omitempty"`
-	Keys    []string `json:"keys,omitempty"`    // ids of those that may sign the next document
-	Refused string   `json:"refused,omitempty"` // why the document of this request is not in force
+	Keys    []string `json:"keys,omitempty"`    // ids of the keys that may sign the next document
+	Refused string   `json:"refused,omitempty"` // why the document of this request is not active
 }
 
 // NFTTime bounds a run of nft.
@@ -103,7 +101,7 @@ type UpdateRequest struct {
 // UpdateAnswer is the state after a request.
 type UpdateAnswer struct {
 	wire.UpdateReport
-	// Swapped is set if the program was replaced: whoever asks is to start again.
+	// Swapped is set if the program was replaced: the caller must start again.
 	Swapped bool `json:"swapped,omitempty"`
 }
 

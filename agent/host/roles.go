@@ -2,7 +2,7 @@ package host
 
 import "github.com/prego/prego/agent/wire"
 
-// RoleServices says what runs on the hosts of a role, as in the declared stack.
+// RoleServices lists the services on the hosts of a role, as in the declared stack.
 var RoleServices = map[string][]string{
 	"app":        {"mariadb", "redis", "bench"},
 	"node":       {"mariadb", "redis", "bench"},

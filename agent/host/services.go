@@ -22,8 +22,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// ErrUnavailable says that a service could not be reached. Any answer of the service,
-// even a refusal, is the command's result.
+// ErrUnavailable means that a service could not be reached. Any answer of the service, even a refusal, is the
+// command's result.
 var ErrUnavailable = errors.New("the service can't be reached")
 
 // Services reads how to reach the host's services.
@@ -59,8 +59,8 @@ func (h *Host) Services() (wire.Services, error) {
 	return s, nil
 }
 
-// OpenMariaDB makes connections that accept one statement at a time and never send a
-// file, whatever the server asks for.
+// OpenMariaDB opens connections that accept one statement at a time and never send a file, even if the server
+// requests one.
 func (h *Host) OpenMariaDB(s wire.Service) (*sql.DB, error) {
 	cfg := mysql.NewConfig()
 	cfg.User, cfg.Passwd, cfg.Net, cfg.Addr = s.User, s.Password, "unix", s.Socket

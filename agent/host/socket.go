@@ -28,7 +28,7 @@ func UIDOf(name string) (uint32, error) {
 	return uint32(uid), err
 }
 
-// Listen opens one of the host's sockets if no service manager did.
+// Listen opens one of the host's sockets unless a service manager did.
 func (h *Host) Listen(socket string) (net.Listener, error) {
 	name := h.Path(socket)
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -52,7 +52,7 @@ func (h *Host) Listen(socket string) (net.Listener, error) {
 	return l, nil
 }
 
-// PeerListener accepts one user only. The kernel reports who is at the other end.
+// PeerListener accepts only one user. The kernel reports the user at the other end.
 type PeerListener struct {
 	net.Listener
 	UID uint32
@@ -75,8 +75,8 @@ func (l *PeerListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Handle lets f have each connection, which is closed after it, until ctx ends, and then
-// waits for those that are under way.
+// Handle passes each connection to f and then closes it, until ctx ends. It then waits for the connections in
+// progress.
 func (l *PeerListener) Handle(ctx context.Context, f func(net.Conn)) error {
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	var work sync.WaitGroup
@@ -140,5 +140,5 @@ func socketAddr(name string) (addr string, done func(), err error) {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(name)), func() { _ = dir.Close() }, nil
 }
 
-// WriteTime is how long a reader may take to read what is written to it.
+// WriteTime is how long a reader may take to read a message.
 const WriteTime = 30 * time.Second

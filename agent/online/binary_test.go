@@ -125,7 +125,7 @@ func TestExitStatuses(t *testing.T) {
 		"not an address":    {[]string{"run", "--addr", "localhost"}, 2, "localhost"},
 		"no configuration":  {[]string{"run", "--root", t.TempDir()}, 1, "host configuration"},
 		"no identity":       {[]string{"run", "--root", g.Plant(t, 1)}, 4, "bootstrap"},
-		"refused for good":  {[]string{"bootstrap", "--root", refused}, 3, "bootstrap_token_expired"},
+		"refused for ever":  {[]string{"bootstrap", "--root", refused}, 3, "bootstrap_token_expired"},
 		"stopped meanwhile": {[]string{"bootstrap", "--root", waiting(t)}, 0, "trying again"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,16 +16,16 @@ import (
 // settle is how long a container without a check must run to be healthy.
 const settle = 3 * time.Second
 
-// containers keeps the gateway informed of the instances' containers on this host: each
-// change is sent at once, those that come while a report is under way with the next one.
+// containers keeps the gateway informed of the instances' containers on this host: each change is sent immediately,
+// changes during a report with the next one.
 type containers struct {
-	// source tells what containers are, until ctx ends.
+	// source reports the present containers until ctx ends.
 	source func(ctx context.Context, emit func(host.WatchFrame) error) error
 	check  func(ctx context.Context, address string, c wire.HealthCheck) error
 
 	mu     sync.Mutex
 	of     map[string]*reported
-	full   bool // everything is to be told
+	full   bool // everything must be reported
 	stream string
 	seq    int64
 	due    chan struct{}
@@ -49,7 +49,7 @@ func newContainers(h *host.Host) *containers {
 	return &containers{source: watcherOf(h), check: checkHealth, of: make(map[string]*reported), due: make(chan struct{}, 1)}
 }
 
-// watcherOf reads what the process tells that watches the engine.
+// watcherOf reads the reports of the process that watches the engine.
 func watcherOf(h *host.Host) func(ctx context.Context, emit func(host.WatchFrame) error) error {
 	return func(ctx context.Context, emit func(host.WatchFrame) error) error { return readWatcher(ctx, h, emit) }
 }
@@ -88,7 +88,7 @@ func (a *Agent) watchContainers(ctx context.Context, log *slog.Logger) error {
 	return nil //nolint:nilerr // asked to stop
 }
 
-// read takes what the source tells until that ends.
+// read takes the source's reports until they end.
 func (c *containers) read(ctx context.Context, wait *gateway.Backoff, log *slog.Logger) {
 	err := c.source(ctx, func(f host.WatchFrame) error {
 		wait.Reset()
@@ -140,8 +140,7 @@ func (r *reported) end() {
 	}
 }
 
-// note notes what one container is, and begins its checks when it has started. c.mu is
-// held.
+// note notes what one container is, and begins its checks when it has started. c.mu is held.
 func (c *containers) note(ctx context.Context, s host.WatchedContainer) {
 	r := c.of[s.Instance]
 	if r == nil {
@@ -158,7 +157,7 @@ func (c *containers) note(ctx context.Context, s host.WatchedContainer) {
 		r.now = wire.Container{Instance: s.Instance, Ended: true, Detail: s.Detail}
 	case s.Health != "" && s.Check == "":
 		r.now = wire.Container{Instance: s.Instance, Health: wire.ContainerHealth(s.Health), Detail: s.Detail}
-	case same && r.stop != nil: // its checks go on
+	case same && r.stop != nil: // its checks continue
 	default:
 		r.now = wire.Container{Instance: s.Instance, Health: wire.HealthStarting}
 		if s.StartedAt.IsZero() {
@@ -194,7 +193,7 @@ func (c *containers) follow(ctx context.Context, s host.WatchedContainer) {
 	followCheck(ctx, check, s.StartedAt, func(ctx context.Context) error { return c.check(ctx, s.Address, check) }, say)
 }
 
-// request is the next report; ok is false when nothing is to be told.
+// request is the next report; ok is false if there is nothing to report.
 func (c *containers) request() (out wire.ContainersRequest, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,7 +233,7 @@ func (c *containers) sent(in wire.ContainersRequest, answer wire.ContainersRespo
 	}
 }
 
-// push sends what is to be told, one report at a time.
+// push sends the pending changes, one report at a time.
 func (c *containers) push(ctx context.Context, a *Agent, log *slog.Logger) {
 	wait := gateway.Backoff{Base: 250 * time.Millisecond, Cap: 5 * time.Second}
 	for {

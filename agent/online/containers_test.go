@@ -115,7 +115,7 @@ func (e *testEngine) asked() (filters, refused []string) {
 	return append([]string{}, e.filters...), append([]string{}, e.refused...)
 }
 
-// is sets what a container is, and tells of it.
+// is sets a container's state, and sends an event.
 func (e *testEngine) is(id, event string, state map[string]any, labels map[string]string) {
 	l := map[string]any{wire.LabelServer: agenttest.Server, wire.LabelInstance: "ins-" + id}
 	for k, v := range labels {
@@ -160,7 +160,7 @@ func listening(t *testing.T) (*testEngine, *reportLog) {
 	return e, log
 }
 
-// reportLog is what a gateway was told.
+// reportLog is the reports that a gateway got.
 type reportLog struct {
 	mu     sync.Mutex
 	fails  int // of the next reports
@@ -238,7 +238,7 @@ func TestContainersAreReported(t *testing.T) {
 		return log.of("ins-b") == wire.Container{Instance: "ins-b", Ended: true, Detail: "it ended with status 137 (out of memory); its last lines: out of luck"}
 	})
 
-	// Each report follows the one before, and says nothing twice.
+	// Each report follows the previous one, and repeats nothing.
 	seen, seq := map[wire.Container]bool{}, int64(0)
 	for _, r := range log.requests() {
 		require.Equal(t, log.requests()[0].Stream, r.Stream)
@@ -251,7 +251,7 @@ func TestContainersAreReported(t *testing.T) {
 	}
 	before := len(log.requests())
 
-	// A gateway that does not know the stream, and an engine that went away, get all anew.
+	// A gateway that does not know the stream, and a restarted engine, cause a full report.
 	log.mu.Lock()
 	log.resync = true
 	log.mu.Unlock()

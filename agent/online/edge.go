@@ -44,8 +44,8 @@ func ownAddress(address string) bool {
 	return false
 }
 
-// serveEdge keeps the servers of an edge at the control plane's document, and reports how
-// many requests there were. It returns at once on hosts of other roles.
+// serveEdge keeps the servers of an edge at the control plane's document, and reports how many requests there were.
+// It returns immediately on hosts of other roles.
 func (a *Agent) serveEdge(ctx context.Context, log *slog.Logger) error {
 	if a.host.Config.Role != roleEdge {
 		return nil
@@ -97,8 +97,8 @@ type edgeFollower struct {
 	told    wire.EdgeApplied // that the gateway knows of
 }
 
-// step brings the servers to what is on disk, or else waits for the next document and
-// serves it. The gateway is told what is served before it is asked for more.
+// step brings the servers to the document on disk, or else waits for the next document and serves it. The gateway
+// learns the served version before the next request for a document.
 func (f *edgeFollower) step(ctx context.Context) error {
 	if !f.edge.Applied() && f.ack.Refused == 0 {
 		// Caddy and HAProxy start by themselves with the last good files. That they run them is
@@ -144,7 +144,8 @@ func (f *edgeFollower) serve(ctx context.Context, d wire.EdgeDocument, fetched [
 	var refused *edge.RefusedError
 	switch {
 	case errors.As(err, &refused):
-		f.log.Error("the edge's servers refuse a document and go on with the one before", "version", d.Version, "reason", refused.Reason)
+		f.log.Error("the edge's servers rejected a document and keep the previous one",
+			"version", d.Version, "reason", refused.Reason)
 		f.ack = wire.EdgeApplied{Version: f.edge.Document().Version, Refused: d.Version, Reason: refused.Reason[:min(len(refused.Reason), wire.MaxEdgeReason)]}
 	case err != nil:
 		return err

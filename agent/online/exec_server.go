@@ -70,8 +70,7 @@ func (a *Agent) execTLS() *tls.Config {
 	}
 }
 
-// execHandler accepts commands from the control plane. ctx ends with the server:
-// waiting callers are then told.
+// execHandler accepts commands from the control plane. ctx ends with the server: waiting callers then get an error.
 func (a *Agent) execHandler(ctx context.Context, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := a.exec(ctx, w, r, log); p != nil {

@@ -180,7 +180,7 @@ func TestExecTakesOnlyTokensForThisCommand(t *testing.T) {
 		"not a JWT":                "Bearer abc",
 		"without a signature":      "Bearer " + head + "." + payload + ".",
 		"another's signature":      "Bearer " + head + "." + payload + "." + strings.Repeat("A", len(sig)),
-		"a key of its own":         "Bearer " + forged + "." + payload + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(otherKey, []byte(forged+"."+payload))),
+		"an embedded key":          "Bearer " + forged + "." + payload + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(otherKey, []byte(forged+"."+payload))),
 		"alg none":                 "Bearer " + g.Signed(t, jwt.SigningMethodNone, "k1", jwt.UnsafeAllowNoneSignatureType, nil),
 		"HS256 of the public key":  "Bearer " + g.Signed(t, jwt.SigningMethodHS256, "k1", []byte(public), nil),
 		"HS256 of its PEM":         "Bearer " + g.Signed(t, jwt.SigningMethodHS256, "k1", []byte(g.Bundles.ExecKeys["k1"]), nil),
@@ -203,13 +203,13 @@ func TestExecTakesOnlyTokensForThisCommand(t *testing.T) {
 		"no id":                    "Bearer " + set("jti", nil),
 		"an empty id":              "Bearer " + set("jti", ""),
 		"no issuer":                "Bearer " + set("iss", nil),
-		"another issuer":           "Bearer " + set("iss", "somebody"),
+		"another issuer":           "Bearer " + set("iss", "another"),
 		"no audience":              "Bearer " + set("aud", nil),
 		"another server":           "Bearer " + set("aud", "app-2"),
 		"the gateway":              "Bearer " + set("aud", "prego-agentgw"),
 		"several servers":          "Bearer " + set("aud", []string{agenttest.Server, "app-2"}),
 	} {
-		t.Run(name, func(t *testing.T) { // at once: a token of the future that waits for its turn is one of today
+		t.Run(name, func(t *testing.T) { // in parallel: otherwise a token of the future would become valid while it waits
 			resp, err := a.send(c, http.MethodPost, wire.PathExec, authorization, agenttest.Body)
 			require.NoError(t, err)
 			require.Equal(t, http.StatusUnauthorized, resp.StatusCode)
@@ -269,7 +269,7 @@ func TestUsedTokensThatCannotBeKept(t *testing.T) {
 	for _, id := range []string{"one", "two"} {
 		ok, err := next.use(id, time.Now().Add(time.Minute))
 		require.NoError(t, err)
-		require.False(t, ok, "%s: one that was refused is not taken later either", id)
+		require.False(t, ok, "%s: a refused token is not accepted later either", id)
 	}
 
 	dir = filepath.Join(t.TempDir(), "later")
@@ -278,10 +278,10 @@ func TestUsedTokensThatCannotBeKept(t *testing.T) {
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	ok, err = s.use("one", time.Now().Add(time.Minute))
 	require.NoError(t, err)
-	require.True(t, ok, "there is a place by now")
+	require.True(t, ok, "there is a place again")
 
 	_, err = openSeen(dir)
-	require.ErrorContains(t, err, "used tokens", "what was used is not known")
+	require.ErrorContains(t, err, "used tokens", "the used tokens are unknown")
 }
 
 func TestUsedTokensAreForgottenWhenTheyHaveExpired(t *testing.T) {
@@ -297,14 +297,14 @@ func TestUsedTokensAreForgottenWhenTheyHaveExpired(t *testing.T) {
 	require.True(t, use("old", time.Now().Add(-2*time.Minute)))
 	require.True(t, use("within the leeway", time.Now().Add(-31*time.Second)))
 	require.True(t, use("new\n", time.Now().Add(time.Minute)))
-	require.Len(t, s.ids, 2, "memory is bounded by what is still valid")
+	require.Len(t, s.ids, 2, "only valid tokens take memory")
 	for range 2 {
 		require.False(t, use("within the leeway", time.Now()))
 		require.False(t, use("new\n", time.Now()))
 		b, err := os.ReadFile(name)
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(name, append(b, "half a li"...), 0o600))
-		s, err = openSeen(name) // the next agent knows them, too
+		s, err = openSeen(name) // the next agent also knows them
 		require.NoError(t, err)
 		require.Len(t, s.ids, 2)
 	}
@@ -313,13 +313,13 @@ func TestUsedTokensAreForgottenWhenTheyHaveExpired(t *testing.T) {
 		require.True(t, use(fmt.Sprint(i), time.Now().Add(-2*time.Minute)))
 	}
 	require.Less(t, agenttest.Lines(t, name), 1100, "and so is the file")
-	require.ErrorIs(t, first.Close(), os.ErrClosed, "the one before is not held open")
+	require.ErrorIs(t, first.Close(), os.ErrClosed, "the previous file is closed")
 	require.False(t, use("new\n", time.Now()))
 
 	require.NoError(t, s.file.Close())
 	_, err = s.use("not kept", time.Now().Add(time.Minute))
-	require.ErrorIs(t, err, os.ErrClosed, "what can't be remembered is not taken")
-	require.True(t, use("next", time.Now().Add(time.Minute)), "the file is made anew")
+	require.ErrorIs(t, err, os.ErrClosed, "a token that can't be recorded is refused")
+	require.True(t, use("next", time.Now().Add(time.Minute)), "the file is created again")
 	require.False(t, use("not kept", time.Now()))
 	require.Equal(t, 4, agenttest.Lines(t, name))
 }

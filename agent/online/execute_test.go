@@ -135,7 +135,7 @@ func TestAnAuditIDRunsOnce(t *testing.T) {
 	first := <-results
 	require.Equal(t, 7, first.ExitCode)
 	for range cap(results) - 1 {
-		require.Equal(t, first, <-results, "who comes meanwhile joins")
+		require.Equal(t, first, <-results, "concurrent callers join")
 	}
 	require.Equal(t, first, call(wire.ExecRequest{AuditID: "the one", TimeoutSeconds: 5, WorkflowID: "another"}).result)
 	require.Equal(t, 1, agenttest.Lines(t, a.inBench("ran")))
@@ -154,8 +154,8 @@ func TestAnAuditIDRunsOnce(t *testing.T) {
 	require.Equal(t, 3, agenttest.Lines(t, a.inBench("ran")), "without an id each is its own")
 }
 
-// TestACommandRunsOnceUnderItsID: one of which nobody knows how it ended is not
-// begun again, and one that never began is.
+// TestACommandRunsOnceUnderItsID: a command with an unknown end is not started again, and a command that never began
+// is.
 func TestACommandRunsOnceUnderItsID(t *testing.T) {
 	t.Parallel()
 	a, call := withBench(t, `echo ran >> ran; kill -9 $$`)
@@ -193,7 +193,7 @@ func TestAnEndingExecutorKillsWhatRuns(t *testing.T) {
 	require.Equal(t, http.StatusConflict, <-status, "how far it came is not known")
 	agenttest.Gone(t, child)
 	got, code := a.call(t, c, g.TokenFor(t, body), body)
-	require.Equal(t, []any{http.StatusServiceUnavailable, "exec_unavailable"}, []any{got, code}, "nobody is there")
+	require.Equal(t, []any{http.StatusServiceUnavailable, "exec_unavailable"}, []any{got, code}, "no executor is there")
 }
 
 func TestAnEndingAgentLetsTheCommandGoOn(t *testing.T) {
@@ -224,7 +224,7 @@ func TestAnEndingAgentLetsTheCommandGoOn(t *testing.T) {
 	out, err := again.try(g.Caller(t, agenttest.ControlPlane(t, g.ExecCA)), g.TokenFor(t, body), body)
 	require.NoError(t, err)
 	require.Equal(t, "done\n", out.result.StdoutTruncated)
-	require.Equal(t, 1, agenttest.Lines(t, a.inBench("ran")), "who asks the next agent joins it")
+	require.Equal(t, 1, agenttest.Lines(t, a.inBench("ran")), "a request to the next agent joins it")
 }
 
 // TestAKilledExecutorLeavesNothingRunning kills the real program, which can do

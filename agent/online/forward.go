@@ -16,7 +16,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// maxForwarded is how many requests may wait for commands at once.
+// maxForwarded is how many requests may wait for commands concurrently.
 const maxForwarded = 256
 
 var errEnding = errors.New("the agent is ending")
@@ -31,8 +31,8 @@ func executorClient(h *host.Host) *http.Client {
 	}}
 }
 
-// forward passes a request on and its answer back. When ctx ends, the caller gets an
-// error; the command goes on and can be joined by its audit id.
+// forward passes a request on and its answer back. When ctx ends, the caller gets an error; the command continues and
+// can be joined by its audit id.
 func (a *Agent) forward(ctx context.Context, w http.ResponseWriter, r *http.Request, body []byte, log *slog.Logger) *policy.Problem {
 	select {
 	case a.forwarded <- struct{}{}:

@@ -14,10 +14,13 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// followCheck carries out a check until ctx ends, and says when its outcome changes, as
-// the engine does with its own: healthy after one success, unhealthy after the failures
-// that the check allows, of which those in its start period don't count.
-func followCheck(ctx context.Context, check wire.HealthCheck, started time.Time, try func(context.Context) error, say func(wire.ContainerHealth, string)) {
+// followCheck carries out a check until ctx ends, and calls changed when its outcome changes, by the rules of the
+// engine's own checks: healthy after one success, unhealthy after the allowed failures, and failures in the start
+// period don't count.
+func followCheck(
+	ctx context.Context, check wire.HealthCheck, started time.Time, try func(context.Context) error,
+	changed func(wire.ContainerHealth, string),
+) {
 	seconds := func(n, least int) time.Duration { return time.Duration(max(n, least)) * time.Second }
 	is, failures := wire.HealthStarting, 0
 	for ctx.Err() == nil {
@@ -31,13 +34,13 @@ func followCheck(ctx context.Context, check wire.HealthCheck, started time.Time,
 			failures = 0
 			if is != wire.HealthHealthy {
 				is = wire.HealthHealthy
-				say(is, "")
+				changed(is, "")
 			}
 		case is == wire.HealthStarting && time.Since(started) < seconds(check.StartPeriodSeconds, 0):
 		default:
 			if failures++; failures >= check.Retries && is != wire.HealthUnhealthy {
 				is = wire.HealthUnhealthy
-				say(is, "its health check failed: "+err.Error())
+				changed(is, "its health check failed: "+err.Error())
 			}
 		}
 		every := seconds(check.IntervalSeconds, 1)
@@ -86,8 +89,7 @@ func checkHealth(ctx context.Context, address string, check wire.HealthCheck) er
 	return nil
 }
 
-// healthClient follows no redirect and goes through no proxy: a container must not make
-// the agent ask anyone else.
+// healthClient follows no redirect and goes through no proxy: a container must not make the agent ask anyone else.
 var healthClient = &http.Client{
 	Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 32 << 10},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -48,7 +48,7 @@ func stopTime(h *host.Host) ticks {
 	return k
 }
 
-// next waits for the loop to pause, and tells for how long it wants to.
+// next waits for the loop to pause, and returns how long it wants to pause.
 func (k ticks) next(t *testing.T) time.Duration {
 	t.Helper()
 	select {
@@ -110,7 +110,7 @@ func TestHeartbeatsDoNotPileUpBehindASlowGateway(t *testing.T) {
 	agenttest.Eventually(t, "the gateway holds the first", func() bool { return g.Seen().InFlight == 1 })
 	select {
 	case <-k.taken:
-		require.Fail(t, "the loop went on while a heartbeat was under way")
+		require.Fail(t, "the loop continued during a heartbeat")
 	case <-time.After(100 * time.Millisecond):
 	}
 	close(release)
@@ -136,7 +136,7 @@ func TestAfterAFailureTheNextHeartbeatComesSooner(t *testing.T) {
 		case n%3 == 1:
 			agenttest.Refuse(w, http.StatusServiceUnavailable, "not_ready")
 		default:
-			// A gateway with the wrong keys refuses the whole fleet: nobody was revoked.
+			// A gateway with the wrong keys refuses the whole fleet: that is no revocation.
 			agenttest.Refuse(w, http.StatusUnauthorized, "unauthenticated")
 		}
 		return true
@@ -208,8 +208,7 @@ func TestAConnectionThatDiedSilentlyIsReplaced(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// cable forwards connections. Those that are open when it is cut stay open, and
-// carry nothing any more.
+// cable forwards connections. When it is cut, open connections stay open, but carry nothing any more.
 type cable struct {
 	addr string
 	mu   sync.Mutex
@@ -349,7 +348,7 @@ func TestDockerState(t *testing.T) {
 		defer func() { _ = l.Close() }()
 		require.Equal(t, wire.DockerStopped, sensors{root: dir}.read(t.Context()).dockerState)
 	})
-	t.Run("by its pid, where it lets nobody in", func(t *testing.T) {
+	t.Run("by its pid, where its socket is closed to others", func(t *testing.T) {
 		t.Parallel()
 		file := filepath.Join(t.TempDir(), "docker.pid")
 		require.False(t, isAlive(file))

@@ -194,7 +194,7 @@ func TestNobodyEscapesTheTimeout(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]string{
 		"ignores every signal": `trap '' TERM INT HUP QUIT PIPE; echo $$ > child; while :; do sleep 0.1; done`,
-		"forks and goes on":    `(trap '' HUP TERM; while :; do sleep 0.1; done) & echo $! > child; wait`,
+		"forks and continues":  `(trap '' HUP TERM; while :; do sleep 0.1; done) & echo $! > child; wait`,
 		"forks and forks":      `f() { sh -c 'sleep 300 & sleep 300 & wait' & }; for i in 1 2 3 4 5 6 7 8 9 10; do f; done; echo $! > child; wait`,
 		"holds the streams":    `sleep 300 & echo $! > child; exec sleep 300`,
 		"stops itself":         `echo $$ > child; kill -STOP $$; sleep 300`,
@@ -276,7 +276,7 @@ esac`)
 	good("t-1", "erase-site", "uno.example.com", "--db-name", "pool_1")
 	good("t-2", "--site", "uno.example.com", "list-apps")
 
-	// A link leads nobody out of the sites.
+	// No link leads out of the sites.
 	out := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(out, wire.SiteOwnerFile), []byte("t-1\n"), 0o600))
 	require.NoError(t, os.Symlink(out, a.inBench("sites/link.example.com")))

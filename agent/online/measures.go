@@ -50,8 +50,7 @@ func (a *average) add(v float64, now time.Time) float64 {
 	return a.value
 }
 
-// measure fills in what can be measured now. CPU usage is known from the second call
-// on.
+// measure fills in what can be measured now. CPU usage is known from the second call on.
 func (m *meter) measure(ctx context.Context, out *wire.HeartbeatRequest) {
 	now := m.now()
 	if busy, ok := cpuTime(m.host); ok {

@@ -57,7 +57,7 @@ func TestCPUIsAnAverage(t *testing.T) {
 			}
 			require.InDelta(t, 100, *beat(1), 1)
 			total = 0
-			require.Nil(t, beat(0), "it was booted anew")
+			require.Nil(t, beat(0), "it was rebooted")
 			require.Less(t, *beat(0), 95.0)
 		})
 	}

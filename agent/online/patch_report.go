@@ -16,14 +16,13 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// When an agent tells which security updates its host lacks.
+// When an agent reports the security updates that its host lacks.
 const (
 	// patchLook is how often it looks whether packages changed, which costs two calls of stat.
 	patchLook = 5 * time.Second
-	// patchEvery is how often the lists of packages are fetched, and the report is sent although
-	// nothing changed.
+	// patchEvery is how often the lists of packages are fetched, and the report is sent although nothing changed.
 	patchEvery = 24 * time.Hour
-	// patchFirst bounds the wait for the first time, so that a fleet does not ask its mirrors at once.
+	// patchFirst bounds the wait for the first report, so that a fleet does not query its mirrors simultaneously.
 	patchFirst = time.Hour
 	// patchWithin bounds one report.
 	patchWithin = 10 * time.Minute
@@ -42,8 +41,8 @@ func packagesOf(h *host.Host) (s packageState) {
 	return s
 }
 
-// followPatches tells the gateway which security updates the host lacks: when that changed, and
-// once a day. A host without packages has nothing to tell.
+// followPatches reports the security updates that the host lacks: after changes, and once a day. A host without
+// packages has nothing to report.
 func (a *Agent) followPatches(ctx context.Context, log *slog.Logger) error {
 	var seen, told packageState
 	var last wire.PatchReport
@@ -71,7 +70,7 @@ func (a *Agent) followPatches(ctx context.Context, log *slog.Logger) error {
 		}
 		s := a.current.Load()
 		if err := s.Gateway.PostJSON(ctx, wire.PathPatches, s.ID.Token, r, nil); err != nil {
-			log.Warn("security updates are not told", "error", err.Error())
+			log.Warn("security updates could not be reported", "error", err.Error())
 			told = packageState{} // next time
 			continue
 		}
@@ -80,8 +79,7 @@ func (a *Agent) followPatches(ctx context.Context, log *slog.Logger) error {
 	return nil
 }
 
-// askPatches asks the executor, whose caller is the only one that the process which may know is
-// asked by.
+// askPatches asks the executor, which is the only permitted caller of the process that knows.
 func (a *Agent) askPatches(ctx context.Context, fetch bool) (r wire.PatchReport, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patchWithin)
 	defer cancel()

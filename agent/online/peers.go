@@ -21,11 +21,10 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// peersSync keeps the host's peers document as the gateway has it. Putting it in force is
-// the work of another process.
+// peersSync keeps the host's peers document as the gateway has it. Another process applies it.
 type peersSync struct {
 	host *host.Host
-	// keeper is in this process on hosts without a firewall of their own.
+	// keeper is in this process on hosts without a firewall.
 	keeper  func(context.Context, host.PeersRequest) host.PeersAnswer
 	wake    chan struct{}
 	mu      sync.Mutex // one at a time
@@ -46,7 +45,7 @@ func (a *Agent) WithoutFirewall(keeper func(context.Context, host.PeersRequest) 
 	return install()
 }
 
-// ask hands a request to the process that puts documents in force.
+// ask hands a request to the process that applies documents.
 func (s *peersSync) ask(ctx context.Context, in host.PeersRequest) (host.PeersAnswer, error) {
 	var out host.PeersAnswer
 	if s.keeper != nil {
@@ -71,7 +70,7 @@ func (s *peersSync) ask(ctx context.Context, in host.PeersRequest) (host.PeersAn
 	return out, nil
 }
 
-// told compares what a heartbeat's answer says with what is in force.
+// told compares the version in a heartbeat's answer with the active one.
 func (s *peersSync) told(version int64, keys map[string]string) {
 	now := s.inForce.Load()
 	if version == 0 || (version == now.Applied && slices.Equal(now.Keys, slices.Sorted(maps.Keys(keys)))) {
@@ -86,7 +85,7 @@ func (s *peersSync) told(version int64, keys map[string]string) {
 // followPeers fetches the document whenever a heartbeat's answer names another one.
 func (a *Agent) followPeers(ctx context.Context, log *slog.Logger) error {
 	if _, err := a.peers.ask(ctx, host.PeersRequest{}); err != nil {
-		log.Info("nothing puts peers documents in force here", "error", err.Error())
+		log.Info("no process applies peers documents here", "error", err.Error())
 	}
 	for {
 		select {
@@ -100,15 +99,16 @@ func (a *Agent) followPeers(ctx context.Context, log *slog.Logger) error {
 	}
 }
 
-// fetchPeers fetches the document, has it put in force, and tells the gateway. caller is
-// where the control plane called from to ask for it, "" if it did not.
+// fetchPeers fetches the document, has it applied, and reports to the gateway. caller is the control plane's address
+// if it requested this, otherwise "".
 func (a *Agent) fetchPeers(ctx context.Context, caller string, log *slog.Logger) (applied int64, err error) {
 	s := a.peers
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, err := s.ask(ctx, host.PeersRequest{})
 	if err != nil {
-		tell := wire.PeersRequest{Refused: host.Clip("the process that puts documents in force did not answer: "+err.Error(), wire.MaxPeersRefused)}
+		reason := host.Clip("the process that applies documents did not answer: "+err.Error(), wire.MaxPeersRefused)
+		tell := wire.PeersRequest{Refused: reason}
 		_, terr := a.askPeers(ctx, tell)
 		return 0, errors.Join(err, terr)
 	}
@@ -144,7 +144,7 @@ func isPeersNow(body []byte) bool {
 	return json.Unmarshal(body, &in) == nil && in.Kind == wire.KindPeers
 }
 
-// peersNow answers a command of KindPeers: it fetches the document at once.
+// peersNow answers a command of KindPeers: it fetches the document immediately.
 func (a *Agent) peersNow(ctx context.Context, w http.ResponseWriter, r *http.Request, claims execClaims, body []byte, log *slog.Logger) *policy.Problem {
 	if refused := a.spend(claims, body, string(wire.KindPeers), log); refused != nil {
 		return refused

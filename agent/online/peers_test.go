@@ -83,7 +83,7 @@ func (g *peersGateway) last() wire.PeersRequest {
 	return g.asked[len(g.asked)-1]
 }
 
-// keeping runs the process that puts documents in force, without nft.
+// keeping runs the process that applies documents, without nft.
 func keeping(t testing.TB, h *host.Host) *rooted.PeersKeeper {
 	t.Helper()
 	k := rooted.NewPeersKeeper(h, false, agenttest.Quiet())
@@ -99,7 +99,7 @@ func TestPeersAreFetchedAndAcknowledged(t *testing.T) {
 	a := enrolled(t, g.Gateway)
 	_, err := a.fetchPeers(t.Context(), "", agenttest.Quiet())
 	require.Error(t, err)
-	require.Contains(t, g.last().Refused, "did not answer", "the control plane is told that nobody applies documents")
+	require.Contains(t, g.last().Refused, "did not answer", "the control plane learns that documents are not applied")
 
 	k := keeping(t, a.host)
 	applied, err := a.fetchPeers(t.Context(), "", agenttest.Quiet())
@@ -109,11 +109,11 @@ func TestPeersAreFetchedAndAcknowledged(t *testing.T) {
 
 	g.set(func(g *peersGateway) { g.doc.Version = 4 })
 	_, err = a.fetchPeers(t.Context(), "", agenttest.Quiet())
-	require.ErrorContains(t, err, "version 4 is older than 5")
+	require.ErrorContains(t, err, "version 4 is older than the active version 5")
 	require.Equal(t, int64(5), g.last().Applied)
 	require.Contains(t, g.last().Refused, "version 4 is older")
 
-	// The second key is told by a document that the first signed; then the first can go.
+	// The second key is in a document that the first signed; then the first can go.
 	g.set(func(g *peersGateway) { g.doc.Version, g.keys = 5, append(g.keys, agenttest.NewPeersKey(t, "k2")) })
 	_, err = a.fetchPeers(t.Context(), "", agenttest.Quiet())
 	require.NoError(t, err)
@@ -123,7 +123,7 @@ func TestPeersAreFetchedAndAcknowledged(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, wire.PeersRequest{Applied: 6, Keys: []string{"k2"}}, g.last())
 
-	// A stranger's key is none, whatever the process that faces the network has in its files.
+	// A stranger's key does not count, even in the files of the process that faces the network.
 	stranger := agenttest.NewPeersKey(t, "k9")
 	g.set(func(g *peersGateway) { g.keys, g.doc.Version = []agenttest.PeersKey{stranger}, 7 })
 	_, err = a.fetchPeers(t.Context(), "", agenttest.Quiet())
@@ -157,7 +157,7 @@ func TestHeartbeatsTellOfPeers(t *testing.T) {
 	agenttest.Eventually(t, "more heartbeats", func() bool { return g.Seen().Calls[wire.PathHeartbeat] >= beats+2 })
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	require.Len(t, g.asked, asked, "what is in force is not asked for")
+	require.Len(t, g.asked, asked, "the active document is not fetched")
 }
 
 func TestPeersNow(t *testing.T) {

@@ -8,13 +8,13 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// privateAddresses are the host's addresses in private networks of its provider. They have a
-// mask of 32 bits there, because a host talks to the network's gateway only
-// (docs.hetzner.com/networking/networks/faq), which sets them apart from those of bridges.
+// privateAddresses are the host's addresses in private networks of its provider. They have a mask of 32 bits there,
+// because a host talks only to the network's gateway (docs.hetzner.com/networking/networks/faq). This distinguishes
+// them from addresses of bridges.
 func privateAddresses() []string {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
-		return nil // what is not known is not reported
+		return nil // unknown addresses are not reported
 	}
 	return privateOf(all)
 }

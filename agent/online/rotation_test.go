@@ -173,7 +173,7 @@ func TestCARotationDropsNoRequest(t *testing.T) {
 		})
 		_, err := a.beat(ctx, agenttest.Quiet())
 		require.NoError(t, err)
-		require.Equal(t, version, a.current.Load().ID.Bundles.Version, "the agent rotates at once")
+		require.Equal(t, version, a.current.Load().ID.Bundles.Version, "the agent rotates immediately")
 		n, m := beats.Load(), commands.Load()
 		agenttest.Eventually(t, "load", func() bool { return beats.Load() > n+20 && commands.Load() > m+20 })
 	}
@@ -198,8 +198,7 @@ func TestCARotationDropsNoRequest(t *testing.T) {
 	require.ErrorContains(t, err, "certificate", "nor is the old gateway")
 }
 
-// newAuthorityBeside makes the gateway sign agents with another CA; those of the
-// old one stay good.
+// newAuthorityBeside makes the gateway sign agents with another CA; certificates of the old CA stay valid.
 func newAuthorityBeside(g *agenttest.Gateway, next *agenttest.Authority) *agenttest.Authority {
 	g.AlsoTrusted = append(g.AlsoTrusted, g.ClientCA)
 	return next
@@ -218,7 +217,7 @@ func TestTheExecEndpointShowsTheNewestCertificate(t *testing.T) {
 	kept := g.Caller(t, agenttest.ControlPlane(t, g.ExecCA))
 	first := shown(kept)
 	require.NoError(t, a.renewIfDue(t.Context(), "v2", agenttest.Quiet()))
-	require.Equal(t, first, shown(kept), "a connection goes on as it began")
+	require.Equal(t, first, shown(kept), "a connection keeps its certificate")
 	second := shown(g.Caller(t, agenttest.ControlPlane(t, g.ExecCA)))
 	require.NotEqual(t, first, second)
 	require.Equal(t, a.current.Load().Server.Leaf.SerialNumber.String(), second)

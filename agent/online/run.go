@@ -23,7 +23,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// ErrNoIdentity says that the host was not bootstrapped.
+// ErrNoIdentity means that the host was not bootstrapped.
 var ErrNoIdentity = errors.New("the host has no identity: run prego-agent bootstrap")
 
 // Agent is the long-lived process that faces the network. It runs nothing itself.
@@ -43,22 +43,21 @@ type Agent struct {
 	executor  *http.Client
 	forwarded chan struct{}
 	current   atomic.Pointer[gateway.Session]
-	// containers are those of instances on this host.
+	// containers are the containers of instances on this host.
 	containers *containers
 	peers      *peersSync
 	// install gives the host's containers their certificate, where no other process does.
 	install func() error
 	updates *updates
-	// storage calls object storage; transfers limits how many requests do at once.
+	// storage calls object storage; transfers limits the concurrent requests.
 	storage   *http.Client
 	transfers chan struct{}
 }
 
-// maxTransfers is how many transfers a host does at once: each holds a piece in memory.
+// maxTransfers is how many transfers a host runs concurrently: each holds a piece in memory.
 const maxTransfers = 2
 
-// New loads the identity of a host. addr is where to listen and to call from; "" is
-// every address.
+// New loads the identity of a host. addr is where to listen and to call from; "" is every address.
 func New(h *host.Host, addr, version string, log *slog.Logger) (*Agent, error) {
 	id, err := h.LoadIdentity()
 	if err != nil {
@@ -116,13 +115,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// revokedRetry is how often an agent with a revoked identity tries again: the
-// revocation may be a mistake that gets fixed. It does not exit, since it would only be
-// restarted.
+// revokedRetry is how often an agent with a revoked identity tries again: the revocation may be a mistake that gets
+// fixed. It does not exit, since it would only be restarted.
 const revokedRetry = 5 * time.Minute
 
-// heartbeats sends one at once and then one per interval, and renews the identity in
-// between. After a failure it retries sooner, but never twice at once.
+// heartbeats sends one immediately and then one per interval, and renews the identity in between. After a failure it
+// retries sooner, but never concurrently.
 func (a *Agent) heartbeats(ctx context.Context, log *slog.Logger) error {
 	wait := gateway.Backoff{Base: time.Second, Cap: 15 * time.Second}
 	for {
@@ -148,8 +146,8 @@ func (a *Agent) heartbeats(ctx context.Context, log *slog.Logger) error {
 	}
 }
 
-// isRevoked distinguishes the refusal that is about this server from those that a
-// gateway with wrong keys or a wrong clock would give to everyone.
+// isRevoked distinguishes a refusal of this server from the refusals that a gateway with wrong keys or a wrong clock
+// would give to all.
 func isRevoked(err error) bool {
 	var r *gateway.Refusal
 	return errors.As(err, &r) && r.Code == "identity_revoked"
@@ -159,8 +157,7 @@ func isRevoked(err error) bool {
 // counts as disconnected (direct-provisioning §3).
 const maxInterval = 5 * time.Minute
 
-// heartbeatInterval is the time between heartbeats, plus or minus a tenth, so that a
-// fleet does not synchronize.
+// heartbeatInterval is the time between heartbeats, plus or minus a tenth, so that a fleet does not synchronize.
 func heartbeatInterval(seconds int) time.Duration {
 	d := maxInterval
 	if seconds < int(maxInterval/time.Second) {
@@ -195,11 +192,10 @@ func (a *Agent) beat(ctx context.Context, log *slog.Logger) (time.Duration, erro
 	return heartbeatInterval(s.ID.HeartbeatSeconds), nil
 }
 
-// renewIfDue renews at half the life of the JWT and of the certificates, and at once if
-// the gateway's bundles have another version ("" if unknown).
+// renewIfDue renews at half the life of the JWT and of the certificates, and immediately if the gateway's bundles
+// have another version ("" if unknown).
 //
-// The keys stay the same: the gateway binds a server to its client key, so a lost
-// answer costs only another request.
+// The keys stay the same: the gateway binds a server to its client key, so a lost answer costs only another request.
 func (a *Agent) renewIfDue(ctx context.Context, bundleVersion string, log *slog.Logger) error {
 	a.renewing.Lock()
 	defer a.renewing.Unlock()
@@ -249,8 +245,7 @@ func (a *Agent) renew(ctx context.Context, certificatesDue bool, log *slog.Logge
 		err = a.install()
 	}
 	if err != nil {
-		// The one in memory is sufficient; the one on disk stays valid until it
-		// expires.
+		// The one in memory is sufficient; the one on disk stays valid until it expires.
 		log.Error("the renewed identity is not on disk", "error", err.Error())
 	}
 	a.current.Store(next)

@@ -69,7 +69,7 @@ func memoryPct() float64 {
 	return 100 * (1 - available/total)
 }
 
-// isAlive reports whether the process of a pid file exists, whatever its owner.
+// isAlive reports whether the process of a pid file exists, under any owner.
 func isAlive(pidFile string) bool {
 	b, err := os.ReadFile(pidFile)
 	if err != nil {
@@ -83,9 +83,8 @@ func isAlive(pidFile string) bool {
 	return err == nil || errors.Is(err, syscall.EPERM)
 }
 
-// dockerSocket is where dockerd listens locally. The agent can only check whether it is
-// there: its user has no access to the API. Being refused says nothing, since systemd
-// keeps the socket open after dockerd has ended.
+// dockerSocket is where dockerd listens locally. The agent can only check whether it exists: its user has no access
+// to the API. A refusal means nothing, since systemd keeps the socket open after dockerd has ended.
 const dockerSocket = "/run/docker.sock"
 
 func dockerState(ctx context.Context, socket string) string {
@@ -116,8 +115,8 @@ func dockerState(ctx context.Context, socket string) string {
 	return wire.DockerRunning
 }
 
-// usedOf is how full a file system is, from 0 to 1, as df tells it: of what others than root
-// may use. What is kept back for root is not in it.
+// usedOf is how full a file system is, from 0 to 1, as df reports it, for users other than root. The reserve for root
+// is not counted.
 func usedOf(fs syscall.Statfs_t) float64 {
 	used := fs.Blocks - fs.Bfree
 	if used+fs.Bavail == 0 {

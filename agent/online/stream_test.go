@@ -23,7 +23,7 @@ import (
 	"github.com/prego/prego/lab/agenttest"
 )
 
-// streamed is what came over a stream.
+// streamed is the output of a stream.
 type streamed struct {
 	lines  []wire.ExecProgress
 	result *wire.ExecResult
@@ -54,7 +54,7 @@ func (s *streamed) read(t testing.TB, body io.Reader) {
 	for {
 		name, data, err := events.Next()
 		if errors.Is(err, io.EOF) {
-			require.NotEqual(t, s.result == nil, s.failed == nil, "it ends with one of them")
+			require.NotEqual(t, s.result == nil, s.failed == nil, "it ends with either")
 			return
 		}
 		require.NoError(t, err)

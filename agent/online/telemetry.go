@@ -102,13 +102,11 @@ func (a *Agent) metricsRequest(r reading) *colmetrics.ExportMetricsServiceReques
 const (
 	logUnit    = "prego-agent"
 	maxShipped = 500
-	// maxMessage bytes stay below the gateway's limit of 8 KiB per line even if JSON
-	// escapes each with six.
+	// maxMessage bytes stay below the gateway's limit of 8 KiB per line even if JSON escapes each with six.
 	maxMessage = 1024
 )
 
-// shipper keeps the agent's latest log lines for sending; when it is full, the oldest
-// are dropped and counted.
+// shipper keeps the agent's latest log lines for sending; when it is full, the oldest are dropped and counted.
 type shipper struct {
 	mu      sync.Mutex
 	lines   []wire.LogLine

@@ -85,7 +85,8 @@ func TestLogsWaitForTheGatewayToComeBack(t *testing.T) {
 			if kept {
 				require.Equal(t, []string{"before", "during"}, got)
 			} else {
-				require.Equal(t, []string{"1 earlier log lines were dropped", "during"}, got, "lines that are refused for good must not block the others")
+				require.Equal(t, []string{"1 earlier log lines were dropped", "during"}, got,
+					"permanently refused lines must not block the others")
 			}
 		})
 	}

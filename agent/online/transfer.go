@@ -104,8 +104,8 @@ func (a *Agent) transfer(ctx context.Context, w http.ResponseWriter, r *http.Req
 	return nil
 }
 
-// reportBackup tells the gateway that a backup ended (direct-provisioning §8). It is a
-// notification: what is true of the backup is in the storage.
+// reportBackup notifies the gateway that a backup ended (direct-provisioning §8). The storage is authoritative for
+// the backup.
 func (a *Agent) reportBackup(ctx context.Context, report wire.BackupReport, log *slog.Logger) {
 	s := a.current.Load()
 	if err := s.Gateway.PostJSON(ctx, wire.PathBackupReport, s.ID.Token, report, nil); err != nil {
@@ -140,8 +140,8 @@ func (a *Agent) checkTransfer(in wire.TransferRequest) *policy.Problem {
 	return nil
 }
 
-// safeURL accepts storage over TLS, and without it only where nobody listens in: an address of
-// this machine or of a private network. What is sent is encrypted anyway; a signature is not.
+// safeURL accepts storage over TLS, and without TLS only at an address of this machine or of a private network, where
+// eavesdroppers are unlikely. The content is encrypted anyway; a signature is not.
 func safeURL(text string) bool {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.User != nil {
@@ -154,7 +154,7 @@ func safeURL(text string) bool {
 	return u.Scheme == "http" && err == nil && (addr.IsLoopback() || addr.IsPrivate())
 }
 
-// attempts is how often a piece is tried before the control plane is told.
+// attempts is how often a piece is tried before the failure is reported.
 const attempts = 4
 
 // again repeats what may work the next time.
@@ -283,7 +283,7 @@ func (a *Agent) askSpool(ctx context.Context, method string, in wire.TransferReq
 	return &wire.TransferFailed{Code: why.Code, Message: host.Clip(why.Detail, maxReason)}
 }
 
-// maxReason bounds what is said of a failure, in bytes.
+// maxReason bounds the description of a failure, in bytes.
 const maxReason = 500
 
 // away is a failure of the network. Its text has no URL: that is a secret.
@@ -295,8 +295,8 @@ func away(err error) *wire.TransferFailed {
 	return &wire.TransferFailed{Code: wire.FailedAway, Message: host.Clip(host.Printable(err.Error()), maxReason)}
 }
 
-// storageRefusal reads why the storage refused. That a signature is too old, or not valid yet,
-// is told by S3 as AccessDenied with a sentence.
+// storageRefusal reads why the storage refused. S3 reports an expired or not yet valid signature as AccessDenied with
+// a sentence.
 func storageRefusal(resp *http.Response) *wire.TransferFailed {
 	var why struct {
 		Code    string

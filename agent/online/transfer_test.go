@@ -52,7 +52,7 @@ func transferring(t testing.TB, g *agenttest.Gateway, a *Agent, in wire.Transfer
 	req.Header.Set("Authorization", "Bearer "+token)
 	var resp *http.Response
 	client := g.Caller(t, agenttest.ControlPlane(t, g.ExecCA))
-	client.Timeout = time.Minute // megabytes go to a disk that others use, too
+	client.Timeout = time.Minute // megabytes go to a shared disk
 	require.Eventually(t, func() bool {
 		req.Body = io.NopCloser(bytes.NewReader(body))
 		resp, err = client.Do(req)
@@ -128,7 +128,7 @@ func TestASealedBackupTravels(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(content, back))
 
-	// What can't work is told, each by its code.
+	// Impossible requests fail, each with its code.
 	pieces[0].Number, pieces[0].Offset = 1, int64(len(content))
 	got, _ = transferring(t, g, a, wire.TransferRequest{Site: testSite, Backup: "in-1", Download: pieces[:1]})
 	require.Equal(t, wire.FailedUnreadable, got.Failed.Code)
@@ -183,7 +183,7 @@ func TestAPieceIsTriedAgain(t *testing.T) {
 	require.EqualValues(t, 4, calls.Load())
 }
 
-// TestWhyAPieceIsNotWritten: who can't take a piece says why, however much of it is still on its way.
+// TestWhyAPieceIsNotWritten: a refusal has its reason, even if much of the piece is still on its way.
 func TestWhyAPieceIsNotWritten(t *testing.T) {
 	t.Parallel()
 	g, a := serving(t)

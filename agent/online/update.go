@@ -14,7 +14,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// ErrUpdated says that the agent's program was replaced: the process is to start again.
+// ErrUpdated means that the agent's program was replaced: the process must start again.
 var ErrUpdated = errors.New("the agent was updated")
 
 // heardAfter is after how many heartbeats in a row an agent counts as heard of.
@@ -26,8 +26,8 @@ type updates struct {
 	host  *host.Host
 	wake  chan struct{}
 	heard atomic.Int64 // heartbeats that the gateway took
-	// known is the serial of the release that was tried last, once the gateway was told what
-	// became of it; settled, that it was told of this process.
+	// known is the serial of the last tried release, once its outcome was reported; settled means that this process
+	// was reported.
 	known   atomic.Int64
 	settled atomic.Bool
 }
@@ -36,7 +36,7 @@ func newUpdates(h *host.Host) *updates {
 	return &updates{host: h, wake: make(chan struct{}, 1)}
 }
 
-// told takes what a heartbeat's answer says: the serial of the release to have, 0 for any.
+// told takes the serial in a heartbeat's answer: the wanted release, 0 for any.
 func (s *updates) told(serial int64) {
 	if n := s.heard.Add(1); n < heardAfter || s.settled.Load() && (serial == 0 || serial == s.known.Load()) {
 		return
@@ -61,13 +61,13 @@ func (s *updates) ask(ctx context.Context, in host.UpdateRequest, program io.Rea
 		return out, err
 	}
 	if program != nil {
-		_, _ = io.Copy(conn, program) // one that is refused is not read to its end; the answer says so
+		_, _ = io.Copy(conn, program) // a refused program is not read to its end; the answer has the reason
 	}
 	return out, json.NewDecoder(conn).Decode(&out)
 }
 
-// followUpdates tells the process that replaces the program that this one is heard of, tells
-// the gateway what became of the last release, and has the next one tried.
+// followUpdates reports this process to the updater as alive and the last release's outcome to the gateway, and has
+// the next release tried.
 func (a *Agent) followUpdates(ctx context.Context, log *slog.Logger) error {
 	for {
 		select {

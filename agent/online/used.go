@@ -30,11 +30,11 @@ type seen struct {
 // rewriteNext is the size of the file above which the next token triggers a rewrite.
 const rewriteNext = 1 << 30
 
-// openSeen reads and continues an earlier agent's file. An unreadable line is a partial
-// write, of a token whose command never began.
+// openSeen reads and continues an earlier agent's file. An unreadable line is a partial write, of a token whose
+// command never began.
 //
-// If the file can't be written, perhaps because the disk is full, heartbeats go on:
-// tokens are refused until it can.
+// If the file can't be written, perhaps because the disk is full, heartbeats continue: tokens are refused until it
+// can.
 func openSeen(name string) (*seen, error) {
 	s := &seen{ids: make(map[string]time.Time), name: name}
 	b, err := os.ReadFile(name)
@@ -82,8 +82,7 @@ func (s *seen) forget(now time.Time) {
 	}
 }
 
-// use accepts a token's id once. It is on disk before the command begins; a token that
-// can't be recorded is refused.
+// use accepts a token's id once. It is on disk before the command begins; a token that can't be recorded is refused.
 func (s *seen) use(id string, expires time.Time) (bool, error) {
 	id = policy.Digest([]byte(id))
 	s.mu.Lock()

@@ -13,9 +13,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// settable are the keys of site_config.json that the verb configure accepts. Those of
-// mail are what Frappe 15 reads for a site's outgoing account
-// (frappe/email/doctype/email_account/email_account.py,
+// settable are the keys of site_config.json that the verb configure accepts. The keys for mail are what Frappe 15
+// reads for a site's outgoing account (frappe/email/doctype/email_account/email_account.py,
 // get_account_details_from_site_config).
 var settable = []string{
 	"host_name", wire.SiteOwnerFile, "prego_plan", "prego_max_users", "prego_storage_quota_gb",

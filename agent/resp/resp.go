@@ -1,6 +1,5 @@
-// Package resp speaks Redis's protocol, version 2, as a client. A command is a vector
-// of strings of known lengths, so that nothing in an argument can become another
-// command, and replies are bounded.
+// Package resp speaks Redis's protocol, version 2, as a client. A command is a vector of strings of known lengths, so
+// that nothing in an argument can become another command, and replies are bounded.
 package resp
 
 import (

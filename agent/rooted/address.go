@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// address gives the host a floating address, which the provider routes to it, or takes it
-// away. Both can be repeated.
+// address gives the host a floating address, which the provider routes to it, or takes it away. Both can be repeated.
 func (h *Machine) address(ctx context.Context, verb, address string) error {
 	ip, err := netip.ParseAddr(address)
 	if err != nil || !ip.Is4() || ip.IsMulticast() || ip.IsUnspecified() || (ip.IsLoopback() && h.Root == "/") {

@@ -26,9 +26,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// BenchHelper is the process that holds the engine's socket, and so could do anything
-// on the host. It accepts requests from one user, and only turns them into an exec of
-// an allowed bench command line in one container.
+// BenchHelper is the process that holds the engine's socket, and so could do anything on the host. It accepts
+// requests from one user, and only turns them into an exec of an allowed bench command line in one container.
 type BenchHelper struct {
 	host   *host.Host
 	engine *client.Client
@@ -40,13 +39,12 @@ type BenchHelper struct {
 	log     *slog.Logger
 }
 
-// maxAsked bounds what runs in the container at once: commands and owner queries.
+// maxAsked bounds the concurrent processes in the container: commands and owner queries.
 const maxAsked = 2 * policy.MaxRunning
 
-// NewBenchHelper accepts requests from the named user only; "" is its own. engine is
-// dockerd's address. The lock file, if any, is held shared while something runs, so
-// that a restart of dockerd can wait for it. secrets is the directory that the service
-// manager passes; "" is the host's own.
+// NewBenchHelper accepts requests from the named user only; "" is its own. engine is dockerd's address. The lock
+// file, if any, is held shared while something runs, so that a restart of dockerd can wait for it. secrets is the
+// service manager's directory; "" for the host's default.
 func NewBenchHelper(h *host.Host, caller, engine, lock, secrets string, log *slog.Logger) (*BenchHelper, error) {
 	uid, err := host.UIDOf(caller)
 	if err != nil {
@@ -171,7 +169,7 @@ const (
 	pulseEvery = 2 * time.Second
 )
 
-// sendPulse tells a supervisor that its caller is alive.
+// sendPulse shows a supervisor that its caller is alive.
 func sendPulse(ctx context.Context, ended <-chan struct{}, to io.Writer) {
 	t := time.NewTicker(pulseEvery)
 	defer t.Stop()
@@ -195,7 +193,7 @@ func sendPulse(ctx context.Context, ended <-chan struct{}, to io.Writer) {
 func (b *BenchHelper) exec(ctx context.Context, cancel context.CancelFunc, argv []string, dir, line string, feed io.Reader, to *frames) host.BenchFrame {
 	defer b.hold()()
 	if ctx.Err() != nil {
-		return host.BenchFrame{Refused: "nobody waits for it any more"}
+		return host.BenchFrame{Refused: "its caller has gone"}
 	}
 	asking, enough := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 	defer enough()
@@ -238,7 +236,7 @@ func (b *BenchHelper) exec(ctx context.Context, cancel context.CancelFunc, argv 
 		case !got.Running:
 			return host.BenchFrame{Exit: &got.ExitCode}
 		case time.Now().After(end):
-			return host.BenchFrame{Lost: "it goes on without its streams"}
+			return host.BenchFrame{Lost: "it continues without its streams"}
 		}
 	}
 }

@@ -16,16 +16,16 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// ErrRefused says that the gateway will never accept the token: it has expired, or was
-// revoked or consumed. Retrying is pointless.
-var ErrRefused = errors.New("the bootstrap token was refused for good")
+// ErrRefused means that the gateway will never accept the token: it has expired, or was revoked or consumed. Retrying
+// is pointless.
+var ErrRefused = errors.New("the bootstrap token was refused permanently")
 
-// Bootstrap exchanges the bootstrap token for an identity, unless the host has one. It
-// retries until ctx ends, and gives up at once on a definite refusal: an unreachable
-// gateway may come back, and the token's expiry is checked there.
+// Bootstrap exchanges the bootstrap token for an identity, unless the host has one. It retries until ctx ends, and
+// gives up immediately on a definite refusal: an unreachable gateway may come back, and the token's expiry is checked
+// there.
 //
-// The token is deleted once the identity is durable, or the refusal definite. After a
-// crash in between, the same key presents the token again.
+// The token is deleted once the identity is durable, or the refusal definite. After a crash in between, the same key
+// presents the token again.
 func Bootstrap(ctx context.Context, h *host.Host, addr, version string, log *slog.Logger) error {
 	if id, err := h.LoadIdentity(); err != nil {
 		return err
@@ -107,9 +107,8 @@ func keep(h *host.Host, id *wire.Identity, k host.Keys, addr string) error {
 	return h.SaveIdentity(id, k)
 }
 
-// isDefinite reports whether an answer is about the token itself: unknown or
-// superseded, consumed by another key, or expired (direct-provisioning §4). Anything
-// else may be the gateway's fault, and must not cost the host its token.
+// isDefinite reports whether an answer is about the token itself: unknown or superseded, consumed by another key, or
+// expired (direct-provisioning §4). Anything else may be the gateway's fault, and must not cost the host its token.
 func isDefinite(status int) bool {
 	return status == http.StatusUnauthorized || status == http.StatusConflict || status == http.StatusGone
 }

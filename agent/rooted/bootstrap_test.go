@@ -25,7 +25,7 @@ import (
 	"github.com/prego/prego/lab/agenttest"
 )
 
-// hurry makes a host's pauses end at once; what they were is returned.
+// hurry makes a host's pauses end immediately; their lengths are returned.
 func hurry(h *host.Host) *[]time.Duration {
 	var taken []time.Duration
 	h.Pause = func(ctx context.Context, d time.Duration) error {
@@ -74,7 +74,7 @@ func TestBootstrapLeavesAnIdentityAndNoToken(t *testing.T) {
 		require.Equal(t, mode, st.Mode(), name)
 	}
 	_, err = tls.LoadX509KeyPair(h.Path(wire.DockerTLSDir+"/cert.pem"), h.Path(wire.DockerTLSDir+"/key.pem"))
-	require.NoError(t, err, "dockerd can serve with what was left for it")
+	require.NoError(t, err, "dockerd can serve with its files")
 	require.NotContains(t, log.String(), "raw-bootstrap-token")
 	require.NotContains(t, log.String(), "jwt-")
 
@@ -215,7 +215,7 @@ func TestBootstrapKeepsNoAnswerThatItCantUse(t *testing.T) {
 			k, err := h.LoadKeys()
 			require.NoError(t, err)
 			_, err = gateway.Open(h, id, k, "")
-			require.NoError(t, err, "what is kept can be used")
+			require.NoError(t, err, "the stored identity is usable")
 		})
 	}
 }
@@ -237,7 +237,7 @@ func TestBootstrapWaitsAsLongAsItIsTold(t *testing.T) {
 	require.NoError(t, Bootstrap(t.Context(), h, "", "v", agenttest.Quiet()))
 	require.Equal(t, 3, g.Hit(wire.PathHandshake))
 	require.GreaterOrEqual(t, (*taken)[0], 7*time.Second)
-	require.Equal(t, 300*time.Second, (*taken)[1], "nobody can make it wait for a day")
+	require.Equal(t, 300*time.Second, (*taken)[1], "the wait is limited")
 	require.LessOrEqual(t, (*taken)[2], 10*time.Second)
 }
 

@@ -25,9 +25,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// Devices is the process that mounts the provider's volumes and sets the host's floating
-// addresses, as root. It accepts requests from one user, and only the verbs of the tables
-// for volumes and addresses, which it checks again.
+// Devices is the process that mounts the provider's volumes and sets the host's floating addresses, as root. It
+// accepts requests from one user, and only the verbs of the tables for volumes and addresses, which it checks again.
 type Devices struct {
 	host *Machine
 	uid  uint32     // the only allowed caller
@@ -44,8 +43,8 @@ func NewDevices(h *host.Host, caller string, log *slog.Logger) (*Devices, error)
 	return &Devices{host: &Machine{Host: h}, uid: uid, log: log}, nil
 }
 
-// Run restores what the host had before it was rebooted, tells the service manager, and
-// serves until ctx ends. The engine starts after that (prego-agent-devices.service).
+// Run restores the host's devices after a reboot, notifies the service manager, and serves until ctx ends. The engine
+// starts after that (prego-agent-devices.service).
 func (d *Devices) Run(ctx context.Context, l net.Listener) error {
 	if err := d.host.thawAll(); err != nil {
 		d.log.Error("not thawed", "error", err.Error())
@@ -61,7 +60,7 @@ func (d *Devices) Run(ctx context.Context, l net.Listener) error {
 		}
 	}
 	if err := notifyReady(); err != nil {
-		d.log.Warn("the service manager is not told", "error", err.Error())
+		d.log.Warn("the service manager could not be notified", "error", err.Error())
 	}
 	d.log.Info("mounting volumes and setting addresses", "for_uid", d.uid)
 	peers := &host.PeerListener{Listener: l, UID: d.uid, Log: d.log}
@@ -93,8 +92,8 @@ func (d *Devices) answer(ctx context.Context, conn net.Conn) {
 	_ = json.NewEncoder(conn).Encode(out)
 }
 
-// run runs a verb: those that take long each for its volume, the others one at a time. A long one
-// ends with its caller, and makes way for whoever unmounts its volume.
+// run runs a verb: long ones in parallel for different volumes, the others one at a time. A long verb ends with its
+// caller, and yields to an unmount of its volume.
 func (d *Devices) run(ctx context.Context, conn net.Conn, in host.DeviceRequest, out io.Writer) error {
 	if p := policy.Permitted(in.Kind, in.Args); p != nil && p.Timeout > 0 {
 		ctx, cancel := context.WithCancel(ctx)
@@ -116,8 +115,7 @@ func (d *Devices) run(ctx context.Context, conn net.Conn, in host.DeviceRequest,
 	return d.host.Device(ctx, in.Kind, in.Args, in.Secrets, out)
 }
 
-// piece reads or writes a piece of a volume's sealed backup: after an answer without a failure
-// comes what was read.
+// piece reads or writes a piece of a volume's sealed backup: the content follows an answer without a failure.
 func (d *Devices) piece(ctx context.Context, conn net.Conn, rest io.Reader, args []string) {
 	_ = conn.SetDeadline(time.Now().Add(host.PieceTime))
 	var content bytes.Buffer
@@ -130,11 +128,11 @@ func (d *Devices) piece(ctx context.Context, conn net.Conn, rest io.Reader, args
 	}
 }
 
-// Piece reads or writes a piece of a volume's sealed backup: one of the verbs of policy.KindSpool.
+// Piece reads or writes a piece of a volume's sealed backup: a verb of policy.KindSpool.
 func (h *Machine) Piece(_ context.Context, args []string, from io.Reader, to io.Writer) error {
 	p := policy.Permitted(policy.KindSpool, args)
 	if p == nil || p.Volume == "" {
-		return errors.New("only pieces of volumes are seen to here")
+		return errors.New("this process only handles pieces of volumes")
 	}
 	offset, err1 := strconv.ParseInt(args[4], 10, 64)
 	length, err2 := strconv.ParseInt(args[5], 10, 64)
@@ -144,7 +142,7 @@ func (h *Machine) Piece(_ context.Context, args []string, from io.Reader, to io.
 	if p.Verb == policy.VerbWriteSealed {
 		content := io.LimitReader(from, length)
 		err := h.writeSealedVolume(args[1], args[3], offset, length, content)
-		_, _ = io.Copy(io.Discard, content) // the caller listens only after it has said all
+		_, _ = io.Copy(io.Discard, content) // the caller reads the answer only after it has sent everything
 		return err
 	}
 	return h.readSealedVolume(args[1], args[3], offset, length, to)
@@ -153,7 +151,7 @@ func (h *Machine) Piece(_ context.Context, args []string, from io.Reader, to io.
 // Device runs a verb on a volume or a floating address.
 func (h *Machine) Device(ctx context.Context, kind wire.CommandKind, args []string, secrets map[string]string, out io.Writer) error {
 	if kind != wire.KindVolume && kind != wire.KindAddress {
-		return errors.New("only volumes and addresses are seen to here")
+		return errors.New("this process only handles volumes and addresses")
 	}
 	p := policy.Permitted(kind, args)
 	if p == nil {
@@ -171,7 +169,7 @@ func (h *Machine) Device(ctx context.Context, kind wire.CommandKind, args []stri
 			return v.openSealed(ctx, args[2], args[3], args[4], secrets[wire.SecretBackupIdentity], out)
 		}))
 	case "try-volume":
-		// It needs no volume, and keeps nobody from one.
+		// It needs no volume, and blocks none.
 		return ofVerb(inUse.with(ctx, h.triedDir(v.id, args[2]), func(ctx context.Context) error {
 			return v.trySealed(ctx, args[2:], secrets[wire.SecretBackupIdentity], out)
 		}))
@@ -185,7 +183,7 @@ func (h *Machine) Device(ctx context.Context, kind wire.CommandKind, args []stri
 	return json.NewEncoder(out).Encode(report)
 }
 
-// ofVerb marks the failure of a verb on a backup, like those of sites.
+// ofVerb marks the failure of a verb on a backup, like the failures of sites' verbs.
 func ofVerb(err error) error {
 	var f *seal.Failure
 	if errors.As(err, &f) {
@@ -197,14 +195,13 @@ func ofVerb(err error) error {
 	return err
 }
 
-// What is remembered is named by its kind and id.
+// Remembered devices are named by their kind and id.
 const (
 	rememberedVolume  = "volume-"
 	rememberedAddress = "address-"
 )
 
-// remember notes that the host has something, before it has, and forget that it has it no
-// longer, before it is gone.
+// remember notes that the host has something, before it has, and forget that it has it no longer, before it is gone.
 func (h *Machine) remember(name string) error {
 	dir := h.Path(wire.DevicesDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -236,9 +233,8 @@ func (h *Machine) remembered(kind string) []string {
 	return ids
 }
 
-// restore brings back what a host had before a reboot. A volume that can't be mounted is
-// reported: no container starts on it, and the control plane mounts it before the next
-// one does.
+// restore brings back what a host had before a reboot. A volume that can't be mounted is reported: no container
+// starts on it, and the control plane mounts it before the next one does.
 func (d *Devices) restore(ctx context.Context) {
 	for _, id := range d.host.remembered(rememberedAddress) {
 		if !policy.Is("ADDRESS", id) {
@@ -258,7 +254,7 @@ func (d *Devices) restore(ctx context.Context) {
 	}
 }
 
-// notifyReady tells the service manager that a service of the type notify is ready.
+// notifyReady notifies the service manager that a service of the type notify is ready.
 func notifyReady() error {
 	socket := os.Getenv("NOTIFY_SOCKET") //nolint:forbidigo // the service manager's protocol
 	if socket == "" {

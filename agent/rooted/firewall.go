@@ -11,12 +11,12 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// ruleset is the host's own firewall under a peers document, for nft to apply in one
-// transaction: the whole table, so that nothing of an earlier document is left. It begins
-// as the ruleset of the first boot, and lets in those whom the document names, too.
+// ruleset is the host's firewall under a peers document, for nft to apply in one transaction: the whole table, so
+// that nothing of an earlier document is left. It starts as the ruleset of the first boot, and also admits the
+// document's peers.
 //
-// The ports of this host's agent and of Docker are open to the control plane whatever the
-// document says of ports: it may have been made for others.
+// The ports of this host's agent and of Docker are always open to the control plane, with any document: it may have
+// been made for others.
 func ruleset(h *host.Host, doc wire.PeersDocument) (string, error) {
 	own := []int{h.Config.AgentPort}
 	if h.Config.DockerPort != 0 {
@@ -47,7 +47,7 @@ func ruleset(h *host.Host, doc wire.PeersDocument) (string, error) {
 	b.WriteString("\tchain input {\n\t\ttype filter hook input priority filter; policy drop;\n")
 	b.WriteString("\t\tiifname \"lo\" accept\n\t\tct state invalid drop\n\t\tmeta l4proto { icmp, icmpv6 } accept\n")
 	b.WriteString(input.String())
-	// Whoever is let in no longer loses what is open, too: only answers pass without a rule.
+	// A peer that loses its access also loses open connections: only answers pass without a rule.
 	b.WriteString("\t\tct direction original meta l4proto tcp drop\n\t\tct state established,related accept\n")
 	b.WriteString("\t}\n\tchain forward {\n\t\ttype filter hook forward priority filter - 10; policy accept;\n")
 	b.WriteString("\t\tip daddr 169.254.0.0/16 drop\n")
@@ -59,8 +59,7 @@ func ruleset(h *host.Host, doc wire.PeersDocument) (string, error) {
 	return b.String(), nil
 }
 
-// access lets peers in to a port of the host itself, and to one that it has published for a
-// container, which is forwarded.
+// access admits peers to a port of the host, directly or published for a container, which is forwarded.
 func access(a wire.PeersAccess, address string, own []int, input, forward *strings.Builder) error {
 	ports, err := portSet(a.Ports)
 	if err != nil {
@@ -87,7 +86,7 @@ func access(a wire.PeersAccess, address string, own []int, input, forward *strin
 		hosts = append(hosts, from.String())
 	}
 	if len(hosts) == 0 {
-		return errors.New("it opens ports to nobody")
+		return errors.New("it opens ports without peers")
 	}
 	family := "ip"
 	if !to.Is4() {

@@ -21,11 +21,10 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// A frozen file system whose freezer is gone is an outage that only a reboot ends. So the one that
-// freezes is a process of its own that does nothing else: it thaws when its parent says so or is
-// gone, when it is asked to end, and when its time is over. If both are killed at once, the next
-// one of this host's processes thaws what is mounted before it does anything else (Devices.Run),
-// seconds later.
+// A frozen file system without its freezer is an outage that only a reboot ends. So a separate process freezes and
+// does nothing else: it thaws on its parent's command, when the parent is gone, on SIGTERM, and when its time is
+// over. If both are killed together, the next of this host's processes first thaws every mounted volume
+// (Devices.Run), seconds later.
 
 // FreezeVerb makes the agent's program keep a file system frozen, see Freeze.
 const FreezeVerb = "freeze"
@@ -46,9 +45,9 @@ const (
 	saysLate   = "late"   // because its time was over
 )
 
-// Freeze freezes the file system of a directory: DIRECTORY DURATION. It prints a line once it is
-// frozen, and thaws it when its input ends, on SIGTERM, and after the duration. Its last line
-// says which, and for how many milliseconds it was frozen. The exit status is 0 if it is thawed.
+// Freeze freezes the file system of a directory: DIRECTORY DURATION. It prints a line once it is frozen, and thaws it
+// when its input ends, on SIGTERM, and after the duration. Its last line gives the reason, and for how many
+// milliseconds it was frozen. The exit status is 0 if it is thawed.
 func Freeze(args []string) int {
 	if len(args) != 2 {
 		fmt.Fprintln(os.Stderr, "usage: freeze DIRECTORY DURATION")
@@ -95,7 +94,7 @@ func Freeze(args []string) int {
 	return 0
 }
 
-// thaw thaws a file system; one that is not frozen stays so.
+// thaw thaws a file system that may be frozen.
 func thaw(fd int) error {
 	err := unix.IoctlSetInt(fd, ioctlThaw, 0)
 	if errors.Is(err, unix.EINVAL) {
@@ -147,7 +146,7 @@ func freeze(ctx context.Context, dir *os.File, limit time.Duration) (*frozen, er
 	return f, nil
 }
 
-// Release thaws the file system, whatever became of the process that keeps it frozen.
+// Release thaws the file system even if the freezing process is gone.
 func (f *frozen) Release() (time.Duration, error) {
 	f.alone()
 	_ = f.pipe.Close()

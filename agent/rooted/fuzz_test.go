@@ -17,9 +17,8 @@ import (
 var ruleForm = regexp.MustCompile(`^\t\t((ip6? daddr [0-9a-f.:]+ )?ip6? saddr \{ [0-9a-f.:/, ]+ \} )?tcp dport \{ [0-9, ]+ \} accept$|` +
 	`^\t\tct status dnat ct direction original (ct original ip6? daddr [0-9a-f.:]+ )?meta l4proto tcp ct original proto-dst \{ [0-9, ]+ \}( ip6? saddr \{ [0-9a-f.:, ]+ \})? accept$`)
 
-// FuzzPeersDocument: a document that is signed is put in force or refused with a reason, and then
-// what was in force still is; its ruleset has no line that is not of a form that we know. One that
-// another signed, or is of another server, is never put in force.
+// FuzzPeersDocument: a signed document is applied, or refused with a reason while the active one stays; its ruleset
+// only has lines of known forms. A document with a foreign signature, or of another server, is never applied.
 func FuzzPeersDocument(f *testing.F) {
 	h := agenttest.NewGateway(f).Host(f)
 	key, stranger := agenttest.NewPeersKey(f, "k1"), agenttest.NewPeersKey(f, "k1")

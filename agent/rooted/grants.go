@@ -11,14 +11,13 @@ import (
 // allowed commands. PCRE's $ would let a newline follow.
 const databaseName = `(?-i)^(pool_[a-z0-9_]{1,58}|tenant_[a-z0-9_]{1,54}_db)\\z`
 
-// grantsSQL makes the procedures of a shard, and lets the executor's user call them.
+// grantsSQL creates the procedures of a shard, and lets the executor's user call them.
 //
-// A tenant's user has its database's name. It is let in from one address only, over TLS, by
-// a certificate of its app server's: REQUIRE SUBJECT implies TLS, and that the certificate
-// is one of the CA that the server trusts. What it may do is granted on the one database,
-// whose underscores would otherwise stand for any character. The rights are those that
-// Frappe grants (frappe/database/db_manager.py, grant_all_privileges), and let the user
-// empty the database by dropping it and making it again.
+// A tenant's user has its database's name. It may connect from one address only, over TLS, with a certificate of its
+// app server: REQUIRE SUBJECT implies TLS, and a certificate of the CA that the server trusts. Its rights are on the
+// one database, whose underscores would otherwise stand for any character. The rights are Frappe's
+// (frappe/database/db_manager.py, grant_all_privileges), and let the user empty the database by dropping and creating
+// it.
 func grantsSQL(user string) []string {
 	refuse := func(condition, what string) string {
 		return "IF " + condition + " THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '" + what + "'; END IF; "
@@ -47,9 +46,8 @@ func grantsSQL(user string) []string {
 				"EXECUTE IMMEDIATE CONCAT('CREATE USER IF NOT EXISTS ', "+account+", how); "+
 				"EXECUTE IMMEDIATE CONCAT('ALTER USER ', "+account+", how); "+
 				grantAll),
-		// While a site moves, the server that it moves to is let in beside the one that it is on.
-		// Where both come from one address, as behind a translation of addresses, either
-		// certificate will do until grant_database names one of them again.
+		// While a site moves, its next server is admitted beside the present one. If both come from one address, as
+		// behind a translation of addresses, either certificate will do until grant_database names one of them again.
 		procedure("admit_database(name VARCHAR(64), address VARCHAR(15), client VARCHAR(64), hash VARCHAR(41))",
 			noDatabase+noUser+
 				refuse("NOT EXISTS (SELECT 1 FROM information_schema.schemata WHERE schema_name = name)", "there is no such database")+
@@ -58,11 +56,10 @@ func grantsSQL(user string) []string {
 				grantAll+
 				"ELSEIF NOT EXISTS (SELECT 1 FROM mysql.user WHERE User = name AND Host = address AND BINARY x509_subject = BINARY CONCAT('/CN=', client)) THEN "+
 				"EXECUTE IMMEDIATE CONCAT('ALTER USER ', "+account+", ' REQUIRE X509'); END IF; "),
-		// While a database moves to another server nothing may be written to it: its users keep what
-		// reads. A session has the rights that it had when it began, so those from before have to
-		// end. Requests that read get a second for it; whatever is left then is ended, and what it
-		// wrote is rolled back. grant_database gives back what is taken here. Who looks at triggers,
-		// as the copy does, needs the right to make them; what they write is refused, too.
+		// While a database moves to another server it must not be written to: its users keep the rights to read. A
+		// session has the rights of its beginning, so earlier sessions must end. Reading requests get a second for
+		// it; then the rest is ended, and its changes rolled back. grant_database restores the rights. Reading
+		// triggers, as the copy does, needs the right to create them; writes of triggers are also refused.
 		procedure("freeze_database(name VARCHAR(64))",
 			"DECLARE newest BIGINT; DECLARE n INT DEFAULT 0; DECLARE CONTINUE HANDLER FOR 1094 BEGIN END; "+noDatabase+
 				"FOR u IN (SELECT Host FROM mysql.db WHERE User = name AND Db = REPLACE(name, '_', '\\_')) DO "+
@@ -72,8 +69,8 @@ func grantsSQL(user string) []string {
 				"IF n >= 20 THEN FOR s IN (SELECT ID FROM information_schema.processlist WHERE User = name AND ID <= newest) DO EXECUTE IMMEDIATE CONCAT('KILL HARD CONNECTION ', s.ID); END FOR; END IF; "+
 				refuse("n > 400", "sessions from before do not end")+
 				"DO SLEEP(0.05); SET n = n + 1; END WHILE; "),
-		// The users first, so that nobody comes back after the end of their session. One with an
-		// open transaction would hold up the DROP for a day.
+		// The users first, so that none reconnects after the end of their session. A session with an open transaction
+		// would hold up the DROP for a day.
 		procedure("erase_database(name VARCHAR(64))",
 			"DECLARE old VARCHAR(255); "+noDatabase+dropUsers("")+
 				"EXECUTE IMMEDIATE CONCAT('KILL HARD CONNECTION USER `', name, '`'); "+
@@ -85,7 +82,7 @@ func grantsSQL(user string) []string {
 	}
 }
 
-// isTenantsUser tells whether a line of users.acl is of a tenant's user.
+// isTenantsUser reports whether a line of users.acl belongs to a tenant's user.
 func isTenantsUser(line string) bool {
 	words := strings.Fields(line)
 	return len(words) > 2 && words[0] == "user" && policy.Is("OURDB", words[1])

@@ -11,14 +11,13 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// isolation is what containers of orgs' process groups may not reach, in a table of its own:
-// a drop in any table is final, whatever Docker and the host's firewall accept.
+// isolation is what containers of orgs' process groups must not reach, in a separate table: a drop in any table is
+// final, even if Docker and the host's firewall accept.
 //
-// They are on bridges by environment, whose names begin with wire.EnvBridge. They may open
-// connections to public addresses, and ask for names anywhere. They reach no container of
-// any bridge, also not at a port that it has published on this host, because that is
-// rewritten to its address before; nothing of the host itself; no private network, where a
-// connection would come from the host's own address and be let in as that; and no metadata.
+// They are on bridges by environment, whose names begin with wire.EnvBridge. They may open connections to public
+// addresses, and use DNS anywhere. They reach no container of any bridge, not even at a published port of this host,
+// because that is rewritten to its address earlier; nothing of the host itself; no private network, where a
+// connection would come from the host's address and be admitted as the host; and no metadata.
 const isolation = `table inet prego_instances
 delete table inet prego_instances
 table inet prego_instances {

@@ -1,5 +1,5 @@
-// Package rooted is what runs as root, or holds Docker's socket, which is as much: a process for
-// each thing, with a few verbs and a check of who asks. Nothing of it listens to the network.
+// Package rooted runs as root, or holds Docker's socket, which is equivalent: a process for each task, with a few
+// verbs and a check of the caller. None of it listens to the network.
 package rooted
 
 import "github.com/prego/prego/agent/host"
@@ -9,11 +9,11 @@ import "github.com/prego/prego/agent/host"
 type Machine struct {
 	*host.Host
 
-	// For tests: how much of the disk backups of volumes leave free, and what is called while a
-	// file system is frozen.
+	// For tests: how much of the disk backups of volumes leave free, and a hook that is called while a file system is
+	// frozen.
 	keepFree     int64
 	duringFreeze func()
 }
 
-// Here works on a host in this process: for one that is a directory, which needs no root.
+// Here works on a host in this process, for a host that is a directory, which needs no root.
 func Here(h *host.Host) *Machine { return &Machine{Host: h} }

@@ -23,9 +23,9 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// Patcher is the process that installs Debian's security updates, as root. It takes requests
-// from one user, and three verbs without arguments: what is installed is apt's decision alone,
-// from what Debian has signed. A socket starts it, and it ends when nobody has asked for a while.
+// Patcher is the process that installs Debian's security updates, as root. It takes requests from one user, and three
+// verbs without arguments: only apt chooses the packages, from Debian's signed lists. A socket starts it, and it ends
+// after a while without requests.
 type Patcher struct {
 	host *Machine
 	log  *slog.Logger
@@ -43,8 +43,8 @@ const (
 	aptPatience = 2 * time.Minute
 )
 
-// Run serves until ctx ends or nobody asks any more. What has begun is brought to its end: a
-// package manager that is killed leaves packages half installed.
+// Run serves until ctx ends or requests stop. A running verb is completed: a killed package manager leaves packages
+// half installed.
 func (p *Patcher) Run(caller string) func(context.Context, net.Listener) error {
 	return func(ctx context.Context, l net.Listener) error {
 		uid, err := host.UIDOf(caller)
@@ -84,8 +84,8 @@ func (p *Patcher) answer(ctx context.Context, conn net.Conn) {
 	_ = json.NewEncoder(conn).Encode(out)
 }
 
-// Patch runs a verb on security updates: report says how the host stands, check fetches the lists of packages
-// first, apply installs what is pending, too.
+// Patch runs a verb on security updates: report describes the host, check first fetches the lists of packages, apply
+// also installs the pending packages.
 func (h *Machine) Patch(ctx context.Context, args []string, out io.Writer) error {
 	p := policy.Permitted(wire.KindPatch, args)
 	if p == nil {
@@ -105,10 +105,9 @@ func (h *Machine) Patch(ctx context.Context, args []string, out io.Writer) error
 	return json.NewEncoder(out).Encode(report)
 }
 
-// aptPins makes apt see security updates only: what is installed stays (its own priority is
-// 100) unless Debian's security archive has a higher version, and what such an update newly
-// depends on may come from anywhere.
-// The first record that matches counts; only by its site is every archive matched.
+// aptPins makes apt see security updates only: installed packages stay (their own priority is 100) unless Debian's
+// security archive has a higher version, and new dependencies of such an update may come from anywhere. The first
+// record that matches counts; only by its site is every archive matched.
 const aptPins = `Package: *
 Pin: release o=Debian,l=Debian-Security
 Pin-Priority: 990
@@ -162,7 +161,7 @@ func lastLines(text string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "; ")
 }
 
-// ready says whether this host has a package manager, and writes what it is told by.
+// readyForApt reports whether this host has a package manager, and writes its configuration.
 func (h *Machine) readyForApt() error {
 	if _, err := os.Stat(h.Path(aptBinary)); err != nil {
 		return fmt.Errorf("%w: this host has no apt", host.ErrUnavailable)
@@ -181,8 +180,7 @@ func (h *Machine) readyForApt() error {
 	return nil
 }
 
-// fetchLists fetches the lists of packages. Another apt may be doing so: its lock on the lists
-// can't be waited for.
+// fetchLists fetches the lists of packages. Another apt may be doing so: its lock on the lists can't be waited for.
 func (h *Machine) fetchLists(ctx context.Context) (err error) {
 	for end := time.Now().Add(aptPatience); ; {
 		if _, err = h.aptGet(ctx, "update"); err == nil || !strings.Contains(err.Error(), "lock") || time.Now().After(end) {
@@ -201,7 +199,7 @@ func (h *Machine) fetchLists(ctx context.Context) (err error) {
 	return err
 }
 
-// patchReport says how the host stands. That the lists can't be fetched is part of it.
+// patchReport describes the host. A failure to fetch the lists is part of it.
 func (h *Machine) patchReport(ctx context.Context, fetch bool) (r wire.PatchReport, err error) {
 	if err := h.readyForApt(); err != nil {
 		return r, err
@@ -223,8 +221,8 @@ func (h *Machine) patchReport(ctx context.Context, fetch bool) (r wire.PatchRepo
 	return r, nil
 }
 
-// upgrade installs higher versions of what is installed, and what those newly depend on (a kernel's
-// packages have its version in their name); it removes nothing.
+// upgrade installs higher versions of installed packages, and their new dependencies (a kernel's packages have its
+// version in their name); it removes nothing.
 var upgrade = []string{"--with-new-pkgs", "--no-remove", "--no-install-recommends", "upgrade"}
 
 // simulated is a line of what apt would do: Inst NAME [FROM] (TO ORIGIN [ARCH]).
@@ -243,7 +241,7 @@ func (h *Machine) pendingPatches(ctx context.Context) ([]wire.PackageUpdate, err
 	return list, nil
 }
 
-// applyPatches installs what is pending. It can be repeated, also after a power cut.
+// applyPatches installs the pending packages. It can be repeated, even after a power cut.
 func (h *Machine) applyPatches(ctx context.Context) (result wire.PatchResult, err error) {
 	if err := h.readyForApt(); err != nil {
 		return result, err
@@ -273,8 +271,8 @@ func (h *Machine) applyPatches(ctx context.Context) (result wire.PatchResult, er
 	return result, nil
 }
 
-// needsReboot says since when the host needs a reboot, and for what: a package asked for one, a
-// kernel is newer than this boot, or processes run libraries that were replaced.
+// needsReboot returns since when the host needs a reboot, and why: a package asked for one, a kernel is newer than
+// this boot, or processes run libraries that were replaced.
 func (h *Machine) needsReboot() (since time.Time, why string) {
 	if info, err := os.Stat(h.Path(host.RebootRequired)); err == nil {
 		why = "a package asks for it"
@@ -300,7 +298,7 @@ func (h *Machine) needsReboot() (since time.Time, why string) {
 		if info, err := os.Stat(h.Path(host.DpkgStatus)); err == nil {
 			since = info.ModTime().UTC()
 		}
-		return since, host.Clip("processes run what was replaced: "+strings.Join(stale, ", "), wire.MaxPatchText)
+		return since, host.Clip("processes run replaced programs: "+strings.Join(stale, ", "), wire.MaxPatchText)
 	}
 	return since, ""
 }
@@ -308,7 +306,7 @@ func (h *Machine) needsReboot() (since time.Time, why string) {
 // bootedAt is when the host's first process was started, which of a machine among others is later
 // than the kernel was.
 func (h *Machine) bootedAt() (at time.Time, ok bool) {
-	const ticks = 100 // of a second, as Linux tells times to programs
+	const ticks = 100 // of a second, the unit of Linux's interface
 	process, err := os.ReadFile(h.Path("/proc/1/stat"))
 	if err != nil {
 		return at, false
@@ -328,8 +326,8 @@ func (h *Machine) bootedAt() (at time.Time, ok bool) {
 	return at, false
 }
 
-// staleLibraries are those that processes of the host run although they were replaced on disk.
-// Processes of containers have their own.
+// staleLibraries are libraries that processes of the host run although they were replaced on disk. Processes of
+// containers have other libraries.
 func staleLibraries() []string {
 	ours, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {

@@ -50,7 +50,7 @@ func verb[T any](t *testing.T, h *Machine, name string) (out T, err error) {
 	return out, err
 }
 
-// TestPatches: what is missing is told without a change, and installed once.
+// TestPatches: missing updates are reported without a change, and installed once.
 func TestPatches(t *testing.T) {
 	t.Parallel()
 	h := patchHost(t)
@@ -84,14 +84,14 @@ func TestPatches(t *testing.T) {
 	require.Equal(t, "linux-image-amd64", done.Now.RebootFor)
 	again, err := verb[wire.PatchResult](t, h, "apply")
 	require.NoError(t, err)
-	require.Zero(t, again.Installed, "what is there is not installed again")
+	require.Zero(t, again.Installed, "installed packages are not installed again")
 	require.False(t, again.Now.RebootSince.IsZero())
 	installed, err := os.ReadFile(h.Path("/installed"))
 	require.NoError(t, err)
 	require.Equal(t, pendingLines, string(installed))
 }
 
-// TestPatchesThatFail say why, and what can be told is told.
+// TestPatchesThatFail report the reason, and the rest of the report.
 func TestPatchesThatFail(t *testing.T) {
 	t.Parallel()
 	h := patchHost(t)
@@ -119,7 +119,7 @@ func TestPatchesThatFail(t *testing.T) {
 	require.ErrorIs(t, err, host.ErrUnavailable)
 }
 
-// TestThePatcherEndsWhatItBegan although it is told to end, and is asked by one user only.
+// TestThePatcherEndsWhatItBegan in spite of SIGTERM, and serves one user only.
 func TestThePatcherEndsWhatItBegan(t *testing.T) {
 	t.Parallel()
 	h := patchHost(t)

@@ -22,13 +22,12 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// PeersKeeper is the process that puts peers documents in force. It may change the host's
-// firewall, and so could open it to everyone: it has no way to the network, takes requests
-// from one user, and trusts nothing that they bring but a document that a key signed which
-// it knows from the host's enrolment, or from a document that such a key signed.
+// PeersKeeper is the process that applies peers documents. It may change the host's firewall, and so could open it to
+// everyone: it has no access to the network, takes requests from one user, and trusts only documents that are signed
+// with a key known from the host's enrolment, or from an earlier trusted document.
 type PeersKeeper struct {
 	host *host.Host
-	// nft runs nft with a ruleset; nil on a host without a firewall of its own.
+	// nft runs nft with a ruleset; nil on a host without a firewall.
 	nft func(ctx context.Context, ruleset string, args ...string) error
 	log *slog.Logger
 
@@ -45,8 +44,8 @@ func NewPeersKeeper(h *host.Host, firewall bool, log *slog.Logger) *PeersKeeper 
 	return k
 }
 
-// peersState is what is on disk: the last good document as it was signed, and the keys that
-// may sign the next one, in one file.
+// peersState is the state on disk: the last good document with its signature, and the keys that may sign the next
+// one, in one file.
 type peersState struct {
 	Signed wire.SignedPeers  `json:"signed"`
 	Keys   map[string]string `json:"keys"`
@@ -76,14 +75,14 @@ func (k *PeersKeeper) Run(caller string) func(context.Context, net.Listener) err
 	}
 }
 
-// Apply puts a document in force, if it is good, and tells what is.
+// Apply applies a good document, and returns the active one.
 func (k *PeersKeeper) Apply(ctx context.Context, in host.PeersRequest) host.PeersAnswer {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	state, doc, err := k.load()
 	if err != nil {
-		// What is in force stays. A good document replaces what is on disk.
-		k.log.Error("what is in force is not known", "error", err.Error())
+		// The active document stays. A good document replaces the state on disk.
+		k.log.Error("the active document is unknown", "error", err.Error())
 	}
 	answer := host.PeersAnswer{Applied: doc.Version, Address: doc.Address}
 	if in.Signed != nil {
@@ -101,14 +100,14 @@ func (k *PeersKeeper) Apply(ctx context.Context, in host.PeersRequest) host.Peer
 	return answer
 }
 
-// accept puts a document in force and keeps it.
+// accept applies a document and keeps it.
 func (k *PeersKeeper) accept(ctx context.Context, trusted map[string]string, version int64, in host.PeersRequest) (wire.PeersDocument, error) {
 	doc, err := in.Signed.Open(trusted)
 	if err != nil {
 		return doc, err
 	}
 	if doc.Version < version {
-		return doc, fmt.Errorf("version %d is older than %d, which is in force", doc.Version, version)
+		return doc, fmt.Errorf("version %d is older than the active version %d", doc.Version, version)
 	}
 	if len(doc.Keys) == 0 {
 		return doc, errors.New("it names no key that may sign the next one")
@@ -167,7 +166,7 @@ func letsIn(cidrs []string, address string) bool {
 	})
 }
 
-// load reads what is on disk. Without anything, the keys are those of the enrolment.
+// load reads the state on disk. Without any, the keys are the keys of the enrolment.
 func (k *PeersKeeper) load() (peersState, wire.PeersDocument, error) {
 	var state peersState
 	enrolled := func(err error) (peersState, wire.PeersDocument, error) {
@@ -187,7 +186,7 @@ func (k *PeersKeeper) load() (peersState, wire.PeersDocument, error) {
 	if err := json.Unmarshal(b, &state); err != nil {
 		return enrolled(err)
 	}
-	// The keys in it are those that it names itself, and the file is root's.
+	// The document names its own keys, and the file belongs to root.
 	doc, err := state.Signed.Open(state.Keys)
 	if err == nil {
 		_, err = k.rules(doc)
@@ -198,9 +197,8 @@ func (k *PeersKeeper) load() (peersState, wire.PeersDocument, error) {
 	return state, doc, nil
 }
 
-// Restore puts the last good document in force again, as a host does before its network is
-// up. Without one, or if it can't, the ruleset of the first boot stays: it lets in the
-// control plane, and nobody else.
+// Restore applies the last good document again, before the host's network is up. Without one, or if it can't, the
+// ruleset of the first boot stays: it admits only the control plane.
 func (k *PeersKeeper) Restore(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -32,8 +32,7 @@ import (
 	peer "github.com/prego/prego/server"
 )
 
-// testNetwork is network namespaces, each with an address in a private and one in a public
-// network, and firewalls of their own.
+// testNetwork is network namespaces, each with an address in a private and one in a public network, and a firewall.
 type testNetwork struct {
 	t      testing.TB
 	prefix string
@@ -41,7 +40,7 @@ type testNetwork struct {
 	nft    string
 }
 
-// spaces tells the networks of this process apart.
+// spaces numbers the networks of this process.
 var spaces atomic.Int64
 
 func newTestNetwork(t testing.TB) *testNetwork {
@@ -128,7 +127,7 @@ func (n *testNetwork) enter(space string, f func() error) error {
 	return netns.In("/run/netns/"+n.prefix+space, f)
 }
 
-// listen answers what is sent to an address with the same.
+// listen echoes at an address.
 func (n *testNetwork) listen(space, address string) {
 	n.t.Helper()
 	var l net.Listener
@@ -158,8 +157,7 @@ func (n *testNetwork) listen(space, address string) {
 	}()
 }
 
-// patience is how long a packet that is dropped is waited for; one that is sent again comes
-// after a second.
+// patience is how long a dropped packet is waited for; a repeated one comes after a second.
 const patience = 700 * time.Millisecond
 
 func (n *testNetwork) dial(from, to string, within time.Duration) (conn net.Conn, err error) {
@@ -180,7 +178,7 @@ func echoes(conn net.Conn, within time.Duration) bool {
 	return err == nil
 }
 
-// reach tries each row at once: "from to:port" is expected to connect or not.
+// reach tries all rows concurrently: "from to:port" is expected to connect or not.
 func (n *testNetwork) reach(why string, rows map[string]bool) {
 	n.t.Helper()
 	var wg sync.WaitGroup
@@ -259,7 +257,7 @@ func (c *cluster) boot(name string) {
 
 func (c *cluster) load(name string, rulesets ...string) {
 	c.t.Helper()
-	// Reversed, so that what is deleted is there.
+	// Reversed, so that deletes come before creations.
 	text := ""
 	for _, r := range rulesets {
 		text = r + text
@@ -271,7 +269,7 @@ func peerAt(id string, role prego.Role, address string) peer.PeerHost {
 	return peer.PeerHost{ServerID: prego.ServerID(id), Role: role, Address: address, Network: "n"}
 }
 
-// document is what the control plane's rule says of a host.
+// document is a host's document by the control plane's rule.
 func (c *cluster) document(name string, in peer.PeersInput) wire.PeersDocument {
 	c.version++
 	in.Egress, in.AgentPort, in.DockerPort = []string{controlAt + "/32"}, 8443, 2376
@@ -292,8 +290,7 @@ func (c *cluster) shard(users ...peer.PeerHost) wire.PeersDocument {
 	return c.document("shard", peer.PeersInput{Server: peerAt("shard", prego.RoleDBShard, shardAt), Users: users})
 }
 
-// TestPeersNetwork has hosts in namespaces of their own, with their firewalls, and tries who
-// reaches whom with real connections.
+// TestPeersNetwork has hosts in separate namespaces, with their firewalls, and tests the rules with real connections.
 func TestPeersNetwork(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -306,7 +303,7 @@ func TestPeersNetwork(t *testing.T) {
 		"control " + public(shardAt) + ":22": false, "world " + public(shardAt) + ":8443": false, "world " + public(edgeAt) + ":443": false,
 		"a " + shardAt + ":3306": false, "a " + poolAt + ":6379": false, "edge " + aAt + ":8080": false, "stranger " + shardAt + ":3306": false, "a " + shardAt + ":8443": false,
 	}
-	c.reach("as a host boots first: the control plane, and nobody else", first)
+	c.reach("at a host's first boot: only the control plane", first)
 
 	require.Empty(t, c.put("shard", c.shard(a)).Refused)
 	require.Empty(t, c.put("pool", c.document("pool", peer.PeersInput{Server: peerAt("pool", prego.RoleRedisPool, poolAt), Users: []peer.PeerHost{a}})).Refused)
@@ -325,7 +322,7 @@ func TestPeersNetwork(t *testing.T) {
 			host, port, _ := strings.Cut(to, ":")
 			itself := map[string]string{"a": aAt, "b": bAt, "edge": edgeAt, "pool": poolAt, "shard": shardAt}[from] == host
 			if from == "world" {
-				// By the public address: what is published or open privately is not there.
+				// At the public address, published and privately open ports are closed.
 				rows["world "+public(host)+":"+port] = who == "*"
 			}
 			if !itself {
@@ -339,7 +336,7 @@ func TestPeersNetwork(t *testing.T) {
 	}
 	rows["control "+public(aAt)+":20000"] = false
 	require.Greater(t, len(rows), 100)
-	c.reach("each reaches what its rows say", rows)
+	c.reach("the rules hold", rows)
 
 	held, err := c.dial("a", shardAt+":3306", 10*time.Second)
 	require.NoError(t, err)
@@ -348,11 +345,10 @@ func TestPeersNetwork(t *testing.T) {
 	require.True(t, echoes(held, 10*time.Second), "what stays allowed is not disturbed")
 	require.Empty(t, c.put("shard", c.shard(b)).Refused)
 	rows["a "+shardAt+":3306"], rows["b "+shardAt+":3306"] = false, true
-	require.False(t, echoes(held, patience), "who is let in no longer loses what is open, too")
+	require.False(t, echoes(held, patience), "a peer that loses its access also loses open connections")
 	c.reach("after the document has changed", rows)
 
-	// What is not from the control plane, not for this host, not the newest, or not good,
-	// changes nothing.
+	// A document of another origin or host, an old or a bad one changes nothing.
 	other := agenttest.NewPeersKey(t, "k1")
 	good := c.shard(a)
 	old := good
@@ -378,7 +374,7 @@ func TestPeersNetwork(t *testing.T) {
 			s.Document = bytes.Replace(s.Document, []byte("10.64.0.10"), []byte("10.64.0.66"), 1)
 			return s
 		}(),
-		"trusting nobody":   c.key.Sign(t, func() wire.PeersDocument { d := good; d.Keys = map[string]string{}; return d }()),
+		"trusting no key":   c.key.Sign(t, func() wire.PeersDocument { d := good; d.Keys = map[string]string{}; return d }()),
 		"no longer its own": c.key.Sign(t, func() wire.PeersDocument { d := good; d.Keys = map[string]string{"k2": other.Public}; return d }()),
 	} {
 		answer := c.keepers["shard"].Apply(context.Background(), host.PeersRequest{Signed: signed})
@@ -414,15 +410,15 @@ func TestPeersNetwork(t *testing.T) {
 	require.NoError(t, os.WriteFile(c.hosts["shard"].Path(peersFile), []byte(`{"signed":`), 0o600))
 	c.boot("shard")
 	require.Error(t, c.keepers["shard"].Restore(t.Context()))
-	c.reach("what is on disk is garbage: the control plane, and nobody else", map[string]bool{
+	c.reach("garbage on disk: only the control plane", map[string]bool{
 		"control " + public(shardAt) + ":8443": true, "b " + shardAt + ":3306": false, "a " + shardAt + ":3306": false, "stranger " + shardAt + ":3306": false,
 	})
 	require.Empty(t, c.put("shard", good).Refused, "and the next document mends it")
 	c.reach("mended", map[string]bool{"a " + shardAt + ":3306": true, "b " + shardAt + ":3306": false, "control " + public(shardAt) + ":8443": true})
 }
 
-// TestPeersChangeHasNoGap changes documents while everybody tries: the control plane and who
-// is always allowed are never shut out, and strangers never let in.
+// TestPeersChangeHasNoGap changes documents during connection attempts: the control plane and permanent peers are
+// never shut out, and strangers never let in.
 func TestPeersChangeHasNoGap(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -471,12 +467,12 @@ func TestPeersChangeHasNoGap(t *testing.T) {
 	stop()
 	wg.Wait()
 	require.Zero(t, intruded.Load(), "a stranger got in")
-	require.Zero(t, shut.Load(), "somebody was shut out")
+	require.Zero(t, shut.Load(), "a peer was shut out")
 	require.Greater(t, tries.Load(), int64(changes))
 	require.True(t, echoes(held, 10*time.Second), "a connection that is allowed lives through all of them")
 }
 
-// resent is how many packets of a connection had to be sent again: those that were dropped.
+// resent is how many dropped packets of a connection had to be sent again.
 func resent(conn net.Conn) (n int64) {
 	raw, err := conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
@@ -495,8 +491,8 @@ func resent(conn net.Conn) (n int64) {
 	return n
 }
 
-// The first boot's ruleset and one of a document without peers let in the same.
-func TestRulesetOfNobody(t *testing.T) {
+// The first boot's ruleset and a document without peers admit the same.
+func TestRulesetWithoutPeers(t *testing.T) {
 	t.Parallel()
 	h := &host.Host{Config: wire.HostConfig{AgentPort: 443, DockerPort: 2376}}
 	got, err := ruleset(h, wire.PeersDocument{Control: wire.PeersControl{CIDRs: []string{"203.0.113.7/32", "2001:db8::/64"}, Ports: []int{443, 2376}}})

@@ -22,11 +22,10 @@ import (
 // secretPattern is the form of a secret: it never needs quoting.
 var secretPattern = regexp.MustCompile(`^[A-Z2-7]{26,64}$`)
 
-// Prepare creates what the containers of the host's role need, and gives the executor,
-// which has the named group, access to them. Secrets are generated here, once, and
-// never leave the host; everything else is derived from them and rewritten if it
-// differs. It may run at any time, and runs at each boot, when the directories of
-// sockets are gone.
+// Prepare creates what the containers of the host's role need, and gives the executor, which has the named group,
+// access to them. Secrets are generated here, once, and never leave the host; everything else is derived from them
+// and rewritten if it differs. It may run at any time, and runs at each boot, when the directories of sockets are
+// gone.
 func Prepare(h *host.Host, group string) error {
 	has, ok := host.RoleServices[h.Config.Role]
 	if !ok {
@@ -41,9 +40,8 @@ func Prepare(h *host.Host, group string) error {
 	p.dir(filepath.Dir(wire.ServicesPath), 0o750, gid)
 	p.dir(filepath.Dir(wire.MountsDir), 0o755, 0)
 	p.dir(wire.MountsDir, 0o700, 0)
-	// Each image decides which user its program runs as, and the same user id may be
-	// anyone on the host. So the directory above keeps others out, and everything below
-	// is open.
+	// Each image decides which user its program runs as, and the same user id may be anyone on the host. So the
+	// directory above keeps others out, and everything below is open.
 	p.dir(wire.SocketsDir, 0o710, gid)
 
 	var services wire.Services
@@ -107,8 +105,7 @@ type preparation struct {
 	err  error
 }
 
-// owned gives a file its owner and mode. Only root can change owners; if another user
-// runs this, files stay its own.
+// owned gives a file its owner and mode. Only root can change owners; if another user runs this, files stay its own.
 func (p *preparation) owned(name string, mode os.FileMode, gid int) error {
 	if os.Geteuid() == 0 {
 		if err := os.Lchown(name, 0, gid); err != nil {
@@ -143,8 +140,8 @@ func (p *preparation) dir(path string, mode os.FileMode, gid int) {
 	p.err = p.owned(name, mode, gid)
 }
 
-// file writes a file. It is written beside and moved, so that nobody reads half of it;
-// the mode is set first, so that nobody reads what is not theirs.
+// file writes a file beside its place and moves it there, so that no reader sees half of it. The mode is set first,
+// so that no other user can read it.
 func (p *preparation) file(path, content string, mode os.FileMode, gid int) {
 	if p.err != nil {
 		return
@@ -183,8 +180,7 @@ var unitFiles embed.FS
 // unitsDir is where a service manager looks for them.
 const unitsDir = "/etc/systemd/system"
 
-// units writes the units of unitFiles, if a service manager is there. A changed one takes
-// effect at the next boot.
+// units writes the units of unitFiles, if a service manager is there. A changed one takes effect at the next boot.
 func (p *preparation) units() {
 	if info, err := os.Stat(p.host.Path(unitsDir)); p.err != nil || err != nil || !info.IsDir() {
 		return
@@ -211,8 +207,8 @@ func (p *preparation) units() {
 	}
 }
 
-// secret is one of the host's secrets, generated if it does not exist. An invalid one
-// is an error and never replaced: a database may use it.
+// secret is one of the host's secrets, generated if it does not exist. An invalid one is an error and never replaced:
+// a database may use it.
 func (p *preparation) secret(name string) string {
 	if p.err != nil {
 		return ""
@@ -248,19 +244,18 @@ func (p *preparation) program(path string) {
 	p.file(path, string(b), 0o755, 0)
 }
 
-// updater copies the program that updates the agent, once: from then on it follows the
-// releases that prove good.
+// updater copies the program that updates the agent, once: from then on it follows the releases that prove good.
 func (p *preparation) updater() {
 	if _, err := os.Stat(p.host.Path(wire.UpdateProgram)); p.err == nil && errors.Is(err, os.ErrNotExist) {
 		p.program(wire.UpdateProgram)
 	}
 }
 
-// initSQL is run by MariaDB at each start, on existing data, too: it creates the
-// executor's user with the rights that its verbs need, and holds no password in clear.
+// initSQL is run by MariaDB at each start, even on existing data: it creates the executor's user with the rights that
+// its verbs need, and holds no password in clear.
 //
-// root's password is changed only if there already is one. Otherwise the image is about
-// to set it, and has to connect without one until then.
+// root's password is changed only if there already is one. Otherwise the image is about to set it, and has to connect
+// without one until then.
 func initSQL(role, root, exec string) string {
 	const user = "`" + wire.DefaultServiceUser + "`@localhost"
 	as := func(password string) string {
@@ -292,24 +287,23 @@ func initSQL(role, root, exec string) string {
 	return b.String()
 }
 
-// usersACL are Redis's users: bench's, which may do everything, and the executor's. A
-// password is always required, since every user of the host reaches a container's port.
-// The executor may only read which of RQ's workers are busy.
+// usersACL are Redis's users: bench's, which may do everything, and the executor's. A password is always required,
+// since every user of the host reaches a container's port. The executor may only read which of RQ's workers are busy.
 func usersACL(app, exec string) string {
 	return "user default on " + host.RedisPassword(app) + " ~* &* +@all\n" +
 		"user " + wire.DefaultServiceUser + " on " + host.RedisPassword(exec) +
 		" ~* resetchannels -@all +ping +info +dbsize +memory|usage +slowlog|get +client|list (%R~rq:workers +smembers) (%R~rq:worker:* +hget)\n"
 }
 
-// poolACL is usersACL for a pool: nobody is bench there, and the executor makes and drops
-// the users of tenants, and their keys.
+// poolACL is usersACL for a pool: there is no bench user, and the executor creates and drops the users of tenants,
+// and their keys.
 func poolACL(app, exec string) string {
 	return "user default on " + host.RedisPassword(app) + " ~* &* +@all\n" +
 		"user " + wire.DefaultServiceUser + " on " + host.RedisPassword(exec) +
 		" ~* resetchannels -@all +ping +info +dbsize +memory|usage +slowlog|get +client|list +acl|setuser +acl|deluser +acl|save +select +scan +unlink\n"
 }
 
-// hostSecret reads one of the host's secrets.
+// hostSecret reads a secret of the host.
 func hostSecret(h *host.Host, name string) (string, error) {
 	b, err := os.ReadFile(h.Path(wire.SecretsDir + "/" + name))
 	if err != nil {

@@ -91,7 +91,7 @@ func TestPrepareMakesWhatARoleNeeds(t *testing.T) {
 	require.ErrorContains(t, Prepare(roleHost(t, "app"), "no-such-group"), "no-such-group")
 }
 
-// TestPrepareWritesUnits where a service manager looks, and what is added to Docker's.
+// TestPrepareWritesUnits for the service manager, and the additions to Docker's.
 func TestPrepareWritesUnits(t *testing.T) {
 	t.Parallel()
 	h := roleHost(t, "redis-pool")
@@ -106,8 +106,7 @@ func TestPrepareWritesUnits(t *testing.T) {
 	}
 }
 
-// TestPrepareKeepsSecretsInTheirPlaces: what is in clear is where it is read, and
-// nowhere else.
+// TestPrepareKeepsSecretsInTheirPlaces: secrets in clear are only where they are read.
 func TestPrepareKeepsSecretsInTheirPlaces(t *testing.T) {
 	t.Parallel()
 	h := roleHost(t, "app")
@@ -144,14 +143,14 @@ func TestPrepareMendsWhatItCan(t *testing.T) {
 		want := read(name)
 		require.NoError(t, os.Remove(h.Path(name)))
 		require.NoError(t, Prepare(h, ""))
-		require.Equal(t, want, read(name), "what is missing is made again, the same")
+		require.Equal(t, want, read(name), "missing files are created again, unchanged")
 		require.NoError(t, os.WriteFile(h.Path(name), []byte("rubbish"), 0o666))
 		require.NoError(t, os.Chmod(h.Path(name), 0o666))
 		require.NoError(t, Prepare(h, ""))
-		require.Equal(t, want, read(name), "and what is rubbish")
+		require.Equal(t, want, read(name), "and so are damaged ones")
 		info, err := os.Stat(h.Path(name))
 		require.NoError(t, err)
-		require.Zero(t, info.Mode().Perm()&0o022, "%s: nobody else may write it", name)
+		require.Zero(t, info.Mode().Perm()&0o022, "%s: only its owner may write it", name)
 		require.NoError(t, os.Chmod(h.Path(name), 0o666))
 		require.NoError(t, Prepare(h, ""))
 		info, err = os.Stat(h.Path(name))

@@ -24,9 +24,8 @@ func pinPeersKeys(h *host.Host, keys map[string]string) error {
 	return host.WriteFile(h.Path(wire.PeersKeysPath), b, 0o644)
 }
 
-// InstallServiceTLS gives the host's containers the certificate for services, and has the
-// running ones load it. It is done again whenever the agent has another one; what has not
-// started yet reads the files by itself.
+// InstallServiceTLS gives the host's containers the certificate for services, and has the running ones load it. It is
+// repeated whenever the agent has another one; containers that start later read the files by themselves.
 func InstallServiceTLS(ctx context.Context, h *host.Host) error {
 	if err := CopyServiceTLS(h); err != nil {
 		return err
@@ -59,8 +58,7 @@ func CopyServiceTLS(h *host.Host) error {
 		if err != nil {
 			return fmt.Errorf("certificate for services: %w", err)
 		}
-		// Each image decides which user its program runs as; the directory above keeps
-		// everybody else out.
+		// Each image decides which user its program runs as; the directory above keeps all others out.
 		if err := host.WriteFile(filepath.Join(into, name), b, 0o644); err != nil {
 			return err
 		}
@@ -68,7 +66,7 @@ func CopyServiceTLS(h *host.Host) error {
 	return nil
 }
 
-// reloadMariaDB makes the running server take its certificate anew; connections stay.
+// reloadMariaDB makes the running server reload its certificate; connections stay.
 func reloadMariaDB(ctx context.Context, h *host.Host) error {
 	if !listens(h, wire.MariaDBSocket) {
 		return nil

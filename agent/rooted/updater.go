@@ -27,11 +27,10 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// Updater is the process that replaces the agent's program, and brings the one before back if
-// the new one is not heard of in time. It is root's: it has no way to the network, takes
-// requests from one user, and believes nothing of what they bring but what a key has signed
-// that its own program was built with. It runs a copy of the last program that proved good,
-// so that a bad one can't take it along.
+// Updater is the process that replaces the agent's program, and restores the previous one if the new one does not
+// report in time. It is root's: it has no access to the network, takes requests from one user, and trusts only
+// releases that are signed with a key that was built into its program. It runs a copy of the last program that proved
+// good, so that a broken release cannot break the updater.
 type Updater struct {
 	host  *host.Host
 	keys  []ed25519.PublicKey
@@ -42,7 +41,7 @@ type Updater struct {
 	state updateState
 }
 
-// updateState is what is on disk.
+// updateState is the state on disk.
 type updateState struct {
 	wire.UpdateReport
 	Version string    `json:"version,omitempty"` // of the release that was tried last
@@ -52,8 +51,8 @@ type updateState struct {
 // oldAgent is where the program before is kept.
 const oldAgent = wire.AgentBinary + ".old"
 
-// NewUpdater replaces the agent's program by releases that one of the keys has signed, each
-// the base64 of an Ed25519 public key.
+// NewUpdater replaces the agent's program by releases that are signed with one of the keys, each the base64 of an
+// Ed25519 public key.
 func NewUpdater(h *host.Host, keys []string, trial time.Duration, log *slog.Logger) (*Updater, error) {
 	u := &Updater{host: h, trial: trial, log: log}
 	for _, text := range keys {
@@ -68,8 +67,8 @@ func NewUpdater(h *host.Host, keys []string, trial time.Duration, log *slog.Logg
 		err = json.Unmarshal(b, &u.state)
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		// A trial that was under way is over: the program that is there stays.
-		log.Error("what was tried last is not known", "error", err.Error())
+		// A trial in progress is over: the present program stays.
+		log.Error("the last trial is unknown", "error", err.Error())
 		u.state = updateState{}
 	}
 	return u, nil
@@ -111,7 +110,7 @@ func (u *Updater) answer(ctx context.Context, in host.UpdateRequest, program io.
 			u.log.Warn("a release of the agent was refused", "error", err.Error())
 			report := wire.UpdateReport{Serial: serial, Status: wire.UpdateRefused, Reason: host.Clip(host.Printable(err.Error()), wire.MaxUpdateReason)}
 			if u.state.Status == wire.UpdateTrying {
-				return host.UpdateAnswer{UpdateReport: report} // the trial goes on
+				return host.UpdateAnswer{UpdateReport: report} // the trial continues
 			}
 			if serial > u.state.Serial {
 				// Another of this serial may still be tried: it was not this one.
@@ -135,7 +134,7 @@ func (u *Updater) keep(s updateState) {
 		}
 	}
 	if err != nil {
-		u.log.Error("what was tried is not written down", "error", err.Error())
+		u.log.Error("the trial could not be recorded", "error", err.Error())
 	}
 }
 
@@ -166,16 +165,16 @@ func (u *Updater) try(ctx context.Context, signed wire.SignedAgentUpdate, progra
 	defer cancel()
 	printed, err := exec.CommandContext(asking, next, "version").Output()
 	if err != nil {
-		return said.Serial, fmt.Errorf("it does not tell its version: %w", err)
+		return said.Serial, fmt.Errorf("it does not report its version: %w", err)
 	}
 	if got := strings.TrimSpace(string(printed)); got != release.Version {
-		return said.Serial, fmt.Errorf("asked for its version it said %.60q, not %s", got, release.Version)
+		return said.Serial, fmt.Errorf("it reports version %.60q instead of %s", got, release.Version)
 	}
 	old := u.host.Path(oldAgent)
 	if err := errors.Join(removeIfThere(old), os.Link(now, old)); err != nil {
 		return said.Serial, err
 	}
-	// Before the program is there: whoever starts this process again watches it.
+	// Before the program is there: this process watches it even if it is restarted.
 	u.keep(updateState{UpdateReport: wire.UpdateReport{Serial: release.Serial, Status: wire.UpdateTrying}, Version: release.Version, Until: time.Now().Add(u.trial)})
 	if err := os.Rename(next, now); err != nil {
 		u.keep(updateState{})
@@ -199,7 +198,7 @@ func fetchProgram(name string, release wire.AgentUpdate, program io.Reader) erro
 	case n != release.Bytes:
 		err = fmt.Errorf("only %d of %d bytes came", n, release.Bytes)
 	case hex.EncodeToString(sum.Sum(nil)) != release.SHA256:
-		err = errors.New("the program is not the one that was signed")
+		err = errors.New("the program differs from the signed one")
 	}
 	if err != nil {
 		return errors.Join(err, removeIfThere(name))
@@ -226,7 +225,7 @@ func (u *Updater) good(ctx context.Context) {
 		}
 	}
 	if err != nil {
-		u.log.Error("a copy of the agent is the one before", "error", err.Error())
+		u.log.Error("a copy of the agent is still the previous program", "error", err.Error())
 	}
 	go u.restartOthers(ctx)
 }
@@ -249,15 +248,15 @@ func (u *Updater) restartOthers(ctx context.Context) {
 	}
 	now, err := os.Stat(u.host.Path(wire.AgentBinary))
 	if err != nil {
-		u.log.Error("processes go on with the agent before", "error", err.Error())
+		u.log.Error("processes still run the previous agent", "error", err.Error())
 		return
 	}
 	u.signal(syscall.SIGTERM, func(program os.FileInfo) bool { return !os.SameFile(program, now) })
 	_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 }
 
-// signal sends a signal to the agent's processes on this host whose program is wanted, whatever
-// has taken the place of that since.
+// signal sends a signal to the agent's processes on this host whose program is wanted, even if the program was
+// replaced since.
 func (u *Updater) signal(sig syscall.Signal, wanted func(program os.FileInfo) bool) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

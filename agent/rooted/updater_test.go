@@ -19,7 +19,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// agentSaying is a program that says its version, as an agent does, and its name.
+// agentSaying is a program that prints its version, as an agent does, and its name.
 func agentSaying(version string) []byte { return []byte("#!/bin/echo " + version + "\n") }
 
 type updaterBundle struct {
@@ -65,9 +65,9 @@ func TestReleasesThatAreRefused(t *testing.T) {
 	}{
 		"a stranger's":         {b.offer("v2", 5, nil, stranger, agentSaying("v2")), "no key that is trusted here"},
 		"another architecture": {b.offer("v2", 5, func(u *wire.AgentUpdate) { u.Arch = "pdp11" }, b.key, agentSaying("v2")), "it is for pdp11"},
-		"another program":      {b.offer("v2", 5, nil, b.key, agentSaying("v3")), "is not the one that was signed"},
+		"another program":      {b.offer("v2", 5, nil, b.key, agentSaying("v3")), "differs from the signed one"},
 		"half of it":           {b.offer("v2", 5, nil, b.key, agentSaying("v2")[:4]), "only 4 of"},
-		"another version":      {b.offer("v2", 5, nil, b.key, agentSaying("v2")), "asked for its version it said"},
+		"another version":      {b.offer("v2", 5, nil, b.key, agentSaying("v2")), "it reports version"},
 	} {
 		require.Equal(t, wire.UpdateRefused, c.answer.Status, name)
 		require.Contains(t, c.answer.Reason, c.reason, name)
@@ -83,7 +83,7 @@ func TestReleasesThatAreRefused(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestATrialOutlivesItsProcess: whoever starts after a crash or a reboot goes on watching.
+// TestATrialOutlivesItsProcess: the next process after a crash or a reboot continues the trial.
 func TestATrialOutlivesItsProcess(t *testing.T) {
 	t.Parallel()
 	b := updaterSetup(t, time.Minute)

@@ -24,8 +24,7 @@ import (
 // fileSystem is what volumes have; the provider makes the same.
 const fileSystem = "ext4"
 
-// unmountPatience is how long an unmounted device may still be held, by copies of the
-// mount that go by themselves.
+// unmountPatience is how long an unmounted device may still be held, by copies of the mount that go by themselves.
 const unmountPatience = 5 * time.Second
 
 // volume runs a verb on an attached volume. remount is mount at a boot, which makes no file
@@ -58,7 +57,7 @@ type attached struct {
 	at     string // the mount point
 	device string // what the link by id leads to
 	number uint64 // of the device
-	// directory says that a directory stands for the device, on a host that is one.
+	// directory is set for a directory that stands for the device, on a host that is a directory.
 	directory bool
 }
 
@@ -121,7 +120,7 @@ func mounts(process string) ([]mounted, error) {
 	return out, nil
 }
 
-// mountAt is what is mounted at the volume's mount point, nil for nothing.
+// mountAt is the mount at the volume's mount point, nil for none.
 func (v *attached) mountAt() (*mounted, error) {
 	all, err := mounts("self")
 	if err != nil {
@@ -156,8 +155,7 @@ func (v *attached) check() error {
 	return nil
 }
 
-// mount mounts the volume, unless it is mounted, and grows its file system to the size of
-// the device.
+// mount mounts the volume, unless it is mounted, and grows its file system to the size of the device.
 func (v *attached) mount(ctx context.Context, mayMake bool) (*wire.VolumeReport, error) {
 	there, err := v.mountAt()
 	if err != nil {
@@ -186,7 +184,7 @@ func (v *attached) mount(ctx context.Context, mayMake bool) (*wire.VolumeReport,
 		return nil, err
 	}
 	out, err := v.grow(ctx)
-	if err != nil { // it is as large as it was, which the report says, and can be used
+	if err != nil { // it keeps its size, which the report contains, and can be used
 		out, err = v.report()
 	}
 	if out != nil {
@@ -195,8 +193,7 @@ func (v *attached) mount(ctx context.Context, mayMake bool) (*wire.VolumeReport,
 	return out, err
 }
 
-// emptyMountPoint makes the mount point. What was written there, on the host's own disk, must
-// not disappear below the volume.
+// emptyMountPoint creates the mount point. Files there on the host's own disk must not disappear below the volume.
 func (v *attached) emptyMountPoint() error {
 	if err := os.MkdirAll(filepath.Dir(v.at), 0o755); err != nil {
 		return err
@@ -216,13 +213,13 @@ func (v *attached) emptyMountPoint() error {
 		return err
 	}
 	if len(entries) > 0 {
-		return fmt.Errorf("%s on the host's own disk is not empty: move what is in it to the volume", wire.VolumeMount(v.id))
+		return fmt.Errorf("%s on the host's own disk is not empty: move its content to the volume",
+			wire.VolumeMount(v.id))
 	}
 	return nil
 }
 
-// prepareDevice checks the file system of a device, and makes one only if nothing at all
-// is on it.
+// prepareDevice checks the file system of a device, and makes one only if nothing at all is on it.
 func (v *attached) prepareDevice(ctx context.Context, mayMake bool) (made bool, err error) {
 	format, empty, err := signature(ctx, v.device)
 	switch {
@@ -242,8 +239,8 @@ func (v *attached) prepareDevice(ctx context.Context, mayMake bool) (made bool, 
 	return false, err
 }
 
-// signature says what is on a device: the name of one file system, or "several" or the
-// like, as wipefs and blkid find it; empty if neither finds anything.
+// signature is the content of a device: the name of one file system, or "several" or the like, as wipefs and blkid
+// find it; empty if neither finds anything.
 func signature(ctx context.Context, device string) (format string, empty bool, err error) {
 	list, err := program(ctx, nil, "/usr/sbin/wipefs", "--no-act", "--noheadings", "--output", "TYPE", device)
 	if err != nil {
@@ -266,8 +263,7 @@ func signature(ctx context.Context, device string) (format string, empty bool, e
 	return found[0], false, nil
 }
 
-// program runs one of the system's own programs, never a shell, and returns its output. It
-// may exit with 0 or one of ok.
+// program runs one of the system's programs, never a shell, and returns its output. It may exit with 0 or one of ok.
 func program(ctx context.Context, ok []int, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -335,9 +331,8 @@ func (v *attached) unmount(ctx context.Context) error {
 	return v.released(ctx)
 }
 
-// heldElsewhere is a process in whose mounts a part of a device's file system is, as in a
-// container that has it; "" for none. Whole copies are those of services with mounts of
-// their own, and go with the host's.
+// heldElsewhere is a process with a mount of a part of a device's file system, as in a container; "" for none. Whole
+// copies belong to services with separate mounts, and go with the host's.
 func heldElsewhere(device uint64) (process string, err error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -369,8 +364,7 @@ func heldElsewhere(device uint64) (process string, err error) {
 // released waits until nothing holds the device, so that it can be detached.
 func (v *attached) released(ctx context.Context) error {
 	for until := time.Now().Add(unmountPatience); ; {
-		// While a file system on it is mounted anywhere, a device can't be opened like
-		// this (open(2), O_EXCL).
+		// While a file system on it is mounted anywhere, a device can't be opened like this (open(2), O_EXCL).
 		fd, err := unix.Open(v.device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 		if err == nil {
 			return unix.Close(fd)

@@ -27,11 +27,10 @@ import (
 // Backups of volumes are sealed into files on the host's own disk, never on the volume, and are
 // uploaded from there: nothing waits for the network while a file system is frozen.
 
-// sealedFor is how long what nobody deleted of a backup stays on a host.
+// sealedFor is how long forgotten parts of a backup stay on a host.
 const sealedFor = 48 * time.Hour
 
-// leastRoom is what a host's own disk keeps free, whatever is backed up: at least so many bytes,
-// and a twentieth of it.
+// leastRoom is what a host's own disk keeps free during any backup: at least so many bytes, and a twentieth of it.
 const leastRoom = 1 << 30
 
 // inUse is what this process does on volumes, by their mount points.
@@ -50,7 +49,7 @@ type sealing struct {
 
 var errInterrupted = &seal.Failure{Code: wire.FailedInterrupts, Err: errors.New("the volume is wanted elsewhere")}
 
-// with runs f as the only one on a volume. It waits for another one that does the same.
+// with runs f exclusively on a volume, after any running one.
 func (s *sealings) with(ctx context.Context, id string, f func(context.Context) error) error {
 	for {
 		s.mu.Lock()
@@ -81,7 +80,7 @@ func (s *sealings) with(ctx context.Context, id string, f func(context.Context) 
 	}
 }
 
-// end ends what is done on a volume, and returns when nothing is: whoever unmounts it goes first.
+// end ends the work on a volume, and returns when there is none: unmounting has priority.
 func (s *sealings) end(ctx context.Context, id string) error {
 	s.mu.Lock()
 	there := s.now[id]
@@ -104,7 +103,7 @@ func (h *Machine) sealedFile(id, name string) string {
 	return filepath.Join(h.sealedDir(), id+"."+name+".age")
 }
 
-// dropSealed deletes what is there of a volume's backup.
+// dropSealed deletes the files of a volume's backup.
 func (h *Machine) dropSealed(id, name string) error {
 	all, err := filepath.Glob(filepath.Join(h.sealedDir(), id+"."+name+".age*"))
 	for _, f := range all {
@@ -113,8 +112,8 @@ func (h *Machine) dropSealed(id, name string) error {
 	return errors.Join(err, os.RemoveAll(h.triedDir(id, name)))
 }
 
-// dropBefore deletes what is there of a volume's backups before another one comes: of drills if it
-// is for one, and of all but drills if it is not.
+// dropBefore deletes the files of a volume's earlier backups before the next one: of drills if it is for one, and of
+// all except drills if it is not.
 func (h *Machine) dropBefore(id, name string) error {
 	all, err := filepath.Glob(filepath.Join(h.sealedDir(), id+".*.age*"))
 	for _, f := range all {
@@ -125,10 +124,10 @@ func (h *Machine) dropBefore(id, name string) error {
 	return err
 }
 
-// forDrill tells by the name of a sealed backup that it is only tried.
+// forDrill reports by the name of a sealed backup whether it is only tried.
 func forDrill(name string) bool { return strings.HasPrefix(name, wire.DrillPrefix) }
 
-// sweepSealed deletes what nobody came for.
+// sweepSealed deletes forgotten files.
 func (h *Machine) sweepSealed(now time.Time) {
 	all, _ := filepath.Glob(filepath.Join(h.sealedDir(), "*.age*"))
 	for _, f := range all {
@@ -138,8 +137,8 @@ func (h *Machine) sweepSealed(now time.Time) {
 	}
 }
 
-// thawAll thaws every volume that the host has: a process that froze one may have been killed with
-// the one that thaws it.
+// thawAll thaws every volume of the host: a process that froze one may have been killed together with its thawing
+// process.
 func (h *Machine) thawAll() error {
 	var all error
 	for _, id := range h.remembered(rememberedVolume) {
@@ -173,7 +172,8 @@ func (r *roomy) Write(p []byte) (int, error) {
 		}
 		free, keep := room(&st, r.keep)
 		if free-int64(len(p)) < keep {
-			return 0, seal.Failed(wire.FailedDiskFull, "the host's own disk has %d MB free, of which %d are kept", free>>20, keep>>20)
+			return 0, seal.Failed(wire.FailedDiskFull,
+				"the host's own disk has %d MB free, %d must stay free", free>>20, keep>>20)
 		}
 		r.left = min(16<<20, (free-keep)/2)
 	}
@@ -197,8 +197,7 @@ func ofDisk(err error) error {
 	return err
 }
 
-// hold opens the directory of a mounted volume that containers have; with it open the volume is
-// not unmounted.
+// hold opens the directory of a mounted volume that containers have; with it open the volume is not unmounted.
 func (v *attached) hold() (*os.File, error) {
 	if err := v.open(); err != nil {
 		return nil, seal.Failed(wire.FailedNoVolume, "%w", err)
@@ -215,8 +214,7 @@ func (v *attached) hold() (*os.File, error) {
 	return dir, nil
 }
 
-// seal writes a volume's files as they are at one moment into a sealed file. One that is there is
-// the answer to a repeated call.
+// seal writes a volume's files of one moment into a sealed file. An existing file is the answer to a repeated call.
 func (v *attached) seal(ctx context.Context, name, recipient string, out io.Writer) error {
 	to, err := age.ParseX25519Recipient(recipient)
 	if err != nil {
@@ -282,12 +280,12 @@ func (v *attached) source(dir *os.File) tree.Source {
 
 // What a restore has on the volume beside the files that containers have.
 const (
-	arriving = ".prego-arriving" // until all of it is found right
-	replaced = ".prego-replaced" // what was there before, until it is deleted
+	arriving = ".prego-arriving" // until all of it is verified
+	replaced = ".prego-replaced" // the previous files, until they are deleted
 )
 
-// openSealed restores a sealed backup: beside what is there, and in its place once all of it was
-// read again and found right. If anything is wrong, what is there stays as it is.
+// openSealed restores a sealed backup: beside the present files, and in their place once all of it was read again and
+// verified. If anything is wrong, the present files stay.
 func (v *attached) openSealed(ctx context.Context, name, sum, plainSum, identity string, out io.Writer) error {
 	key, err := sealKey(identity)
 	if err != nil {
@@ -333,7 +331,7 @@ func (v *attached) openSealed(ctx context.Context, name, sum, plainSum, identity
 	if err := os.RemoveAll(before); err != nil {
 		return err
 	}
-	// Both at once: at no moment is there nothing.
+	// Exchanged atomically: the directory is never missing.
 	if err := unix.Renameat2(unix.AT_FDCWD, next, unix.AT_FDCWD, final, unix.RENAME_EXCHANGE); err != nil {
 		return err
 	}

@@ -142,7 +142,7 @@ func TestAVolumeComesBackAsItWas(t *testing.T) {
 	made, key, err := l.sealed("bak-3")
 	require.NoError(t, err)
 
-	// What came after it is gone after the restore, and what went is back.
+	// The restore removes later files, and brings deleted ones back.
 	require.NoError(t, os.RemoveAll(dir+"/a"))
 	l.write("a", "a file where a directory was")
 	l.write("later", "x")
@@ -187,7 +187,7 @@ func newPairs(t *testing.T, dir string) *pairs {
 	return p
 }
 
-// write goes on until it is told to stop.
+// write continues until it is stopped.
 func (p *pairs) write() {
 	defer p.done.Done()
 	open := func(name string) *os.File {
@@ -232,7 +232,7 @@ func (p *pairs) write() {
 	}
 }
 
-// check reads what a restore brought, and says which moment it is of.
+// check reads a restored directory, and returns its moment.
 func (p *pairs) check(t *testing.T, dir string) int64 {
 	t.Helper()
 	first := func(name string) int64 {
@@ -255,7 +255,7 @@ func (p *pairs) check(t *testing.T, dir string) int64 {
 	require.LessOrEqual(t, at(data, last), at(data, 0))
 	m, err := os.ReadFile(dir + "/mapped")
 	require.NoError(t, err)
-	require.LessOrEqual(t, at(m, 0), at(data, last), "memory is newer than what was written before")
+	require.LessOrEqual(t, at(m, 0), at(data, last), "the memory map is no newer than the earlier writes")
 	require.GreaterOrEqual(t, at(m, 0), n-1)
 	require.LessOrEqual(t, at(m, 0)-at(m, last), int64(1))
 	current := first("current")
@@ -268,8 +268,7 @@ func (p *pairs) check(t *testing.T, dir string) int64 {
 	return n
 }
 
-// TestAVolumeIsOfOneMoment: while its writer goes on, whatever is restored could have been on the
-// disk after a power cut.
+// TestAVolumeIsOfOneMoment: during writes, the restored files could have been on the disk after a power cut.
 func TestAVolumeIsOfOneMoment(t *testing.T) {
 	t.Parallel()
 	l := newLoopHost(t, 2*smallVolume)
@@ -312,8 +311,7 @@ func TestAVolumeIsOfOneMoment(t *testing.T) {
 	}
 }
 
-// TestHalfAVolumeIsNeverRestored: whatever is wrong with a backup is found by its name, and the
-// volume stays as it is.
+// TestHalfAVolumeIsNeverRestored: every kind of damage to a backup is found and named, and the volume stays as it is.
 func TestHalfAVolumeIsNeverRestored(t *testing.T) {
 	t.Parallel()
 	l := newLoopHost(t, smallVolume)
@@ -365,8 +363,8 @@ func TestHalfAVolumeIsNeverRestored(t *testing.T) {
 	require.Equal(t, strings.Repeat("before ", 10_000), string(b))
 }
 
-// TestABackupLeavesTheHostItsRoom: the host's own disk is not filled by a backup, and a volume
-// that can't hold a restore beside what is there stays as it is.
+// TestABackupLeavesTheHostItsRoom: a backup does not fill the host's own disk, and a volume without room for a
+// restore beside its files stays as it is.
 func TestABackupLeavesTheHostItsRoom(t *testing.T) {
 	t.Parallel()
 	l := newLoopHost(t, smallVolume)
@@ -411,15 +409,15 @@ func sealAndStop(args []string) int {
 	return 1
 }
 
-// TestADeadAgentLeavesNothingFrozen: whoever is killed while a volume is frozen, it can be written
-// to again seconds later.
+// TestADeadAgentLeavesNothingFrozen: if any process is killed while a volume is frozen, it can be written to again
+// seconds later.
 //
 //nolint:paralleltest // its processes would have copies of other tests' mounts
 func TestADeadAgentLeavesNothingFrozen(t *testing.T) {
 	for _, c := range []struct {
 		what   string
-		freeze bool // the process that keeps it frozen is killed, too
-	}{{"the agent", false}, {"the agent and the one that thaws", true}} {
+		freeze bool // the process that keeps it frozen is also killed
+	}{{"the agent", false}, {"the agent and the thawing process", true}} {
 		t.Run(c.what, func(t *testing.T) {
 			l := newLoopHost(t, smallVolume)
 			_, err := l.verb("mount")
@@ -486,7 +484,7 @@ func tasks(t *testing.T, pid int) (out []string) {
 	return out
 }
 
-// TestAFreezeHasAnEnd: a pass that takes too long is no backup, and nobody waits for it.
+// TestAFreezeHasAnEnd: a pass that takes too long is no backup, and does not block the volume.
 func TestAFreezeHasAnEnd(t *testing.T) {
 	t.Parallel()
 	l := newLoopHost(t, smallVolume)
@@ -579,7 +577,7 @@ func TestDevicesSealForTheExecutor(t *testing.T) {
 	<-frozen
 	gone()
 	require.Error(t, <-sealing)
-	require.NoError(t, os.WriteFile(l.dir()+"/thawed", []byte("x"), 0o600), "a backup that nobody waits for keeps nobody waiting")
+	require.NoError(t, os.WriteFile(l.dir()+"/thawed", []byte("x"), 0o600), "an abandoned backup blocks no writer")
 	close(goOn)
 	_, err = ask(ctx, nil, "unmount", loopVolume)
 	require.NoError(t, err)
@@ -615,8 +613,8 @@ func TestAVolumeThatIsWantedIsNotBackedUp(t *testing.T) {
 	require.ErrorContains(t, err, "volume: "+wire.FailedNoVolume+": ")
 }
 
-// TestABackupIsTriedAsideAndThrownAway: on a host that does not have the volume, beside a backup of the
-// same volume that is being made there. What is wrong with it, and want of room, are told apart.
+// TestABackupIsTriedAsideAndThrownAway: on a host without the volume, beside a backup of the same volume that is
+// being made there. Damage and lack of room have different codes.
 func TestABackupIsTriedAsideAndThrownAway(t *testing.T) {
 	t.Parallel()
 	l := newLoopHost(t, smallVolume)
@@ -658,7 +656,7 @@ func TestABackupIsTriedAsideAndThrownAway(t *testing.T) {
 		require.Equal(t, wire.OpenedVolume{Name: drill, Entries: made.Entries, Bytes: 5004}, found)
 	}
 
-	// What is wrong with it.
+	// Damaged backups.
 	other, err := age.GenerateX25519Identity()
 	require.NoError(t, err)
 	_, err = try(at, other, drill, made.SHA256, made.PlainSHA256, made.PlainBytes)

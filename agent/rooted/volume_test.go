@@ -93,7 +93,7 @@ func TestAVolumeIsMountedAndUnmounted(t *testing.T) {
 	require.FileExists(t, l.Path(wire.VolumeDir(loopVolume)+"/kept"))
 }
 
-// TestNothingIsOverwritten: whatever is on a device, no file system is made over it.
+// TestNothingIsOverwritten: no file system is made over any content of a device.
 func TestNothingIsOverwritten(t *testing.T) {
 	t.Parallel()
 	for what, put := range map[string]func(l *loopHost){
@@ -117,7 +117,7 @@ func TestNothingIsOverwritten(t *testing.T) {
 			t.Parallel()
 			l := newLoopHost(t, smallVolume)
 			put(l)
-			l.run("blockdev", "--flushbufs", l.device) // else the file below changes when the kernel writes what was put
+			l.run("blockdev", "--flushbufs", l.device) // otherwise the file below changes when the kernel writes
 			before, err := os.ReadFile(l.file)
 			require.NoError(t, err)
 			_, err = l.verb("mount")
@@ -183,7 +183,7 @@ func TestAVolumeGrowsWhileItIsInUse(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// may tells whether this process has a capability.
+// may reports whether this process has a capability.
 func may(t *testing.T, capability uint) bool {
 	t.Helper()
 	var data [2]unix.CapUserData
@@ -243,7 +243,7 @@ func TestVolumesAreThereAgainAfterAReboot(t *testing.T) {
 	_, err = l.verb("unmount")
 	require.NoError(t, err)
 	d.restore(t.Context())
-	require.NoDirExists(t, l.Path(wire.VolumeDir(loopVolume)), "what was unmounted stays so")
+	require.NoDirExists(t, l.Path(wire.VolumeDir(loopVolume)), "an unmounted volume stays unmounted")
 	l.run("wipefs", "--all", l.device)
 	require.NoError(t, l.remember(rememberedVolume+loopVolume))
 	d.restore(t.Context())
@@ -256,7 +256,7 @@ func TestVolumeVerbsAreClosed(t *testing.T) {
 	for _, args := range [][]string{{"mount", "../etc"}, {"mount", "0"}, {"mount"}, {"remount", "7"}, {"mount", "7", "8"}, {"format", "7"}} {
 		require.ErrorContains(t, h.Device(t.Context(), wire.KindVolume, args, nil, nil), "may not be called like this", "%v", args)
 	}
-	require.ErrorContains(t, h.Device(t.Context(), wire.KindBench, []string{"list-sites"}, nil, nil), "only volumes and addresses")
+	require.ErrorContains(t, h.Device(t.Context(), wire.KindBench, []string{"list-sites"}, nil, nil), "only handles volumes and addresses")
 	for _, a := range []string{"127.0.0.300", "0.0.0.0", "224.0.0.1"} {
 		require.Error(t, h.Device(t.Context(), wire.KindAddress, []string{"add", a}, nil, nil), a)
 	}

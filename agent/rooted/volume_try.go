@@ -16,8 +16,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// A drill restores a volume's backup on a host that need not have the volume, into a directory of
-// the host's own disk that nobody but root can enter, and that is deleted before the verb answers.
+// A drill restores a volume's backup on any host, even without the volume, into a directory of the host's own disk
+// that only root can enter. The directory is deleted before the verb answers.
 
 // allTried is the directory of all of them.
 func (h *Machine) allTried() string { return filepath.Join(h.Path(wire.DevicesDir), "tried") }
@@ -28,9 +28,8 @@ func (h *Machine) triedDir(id, name string) string { return filepath.Join(h.allT
 // sweepTried deletes what an agent that was killed left of drills. None is under way.
 func (h *Machine) sweepTried() error { return os.RemoveAll(h.allTried()) }
 
-// trySealed restores a sealed backup, compares it with the list in it, and deletes it again; the
-// sealed file stays until it is dropped. args are its name, its digests and that of its content, and how
-// many bytes and files that is.
+// trySealed restores a sealed backup, compares it with the list in it, and deletes it again; the sealed file stays
+// until it is dropped. args are its name, its digests and that of its content, and how many bytes and files that is.
 func (v *attached) trySealed(ctx context.Context, args []string, identity string, out io.Writer) error {
 	name, sum, plainSum := args[0], args[1], args[2]
 	if !forDrill(name) {
@@ -78,15 +77,18 @@ func (h *Machine) fits(dir string, bytes, files int64) error {
 	free, keep := room(&st, h.spare())
 	// A file takes whole blocks: half a one more than it has, as a rule.
 	if need := bytes + files*st.Bsize/2; free-need < keep {
-		return seal.Failed(wire.FailedDiskFull, "the host's own disk has %d MB free, of which %d are kept: %d more don't fit", free>>20, keep>>20, need>>20)
+		return seal.Failed(wire.FailedDiskFull,
+			"the host's own disk has %d MB free, %d must stay free: %d more don't fit", free>>20, keep>>20, need>>20)
 	}
 	if left := int64(st.Ffree) - files; st.Files > 0 && left < int64(st.Files)/20 { //nolint:gosec // far below 2^63
-		return seal.Failed(wire.FailedDiskFull, "the host's own disk has room for %d more files, of which a twentieth of all is kept: %d don't fit", st.Ffree, files)
+		return seal.Failed(wire.FailedDiskFull,
+			"the host's own disk has room for %d more files, and must keep a twentieth of all free: %d don't fit",
+			st.Ffree, files)
 	}
 	return nil
 }
 
-// watched reads a sealed file as long as the disk has the room that it keeps: others write to it, too.
+// watched reads a sealed file as long as the disk keeps its free room: others also write to it.
 type watched struct {
 	f    *os.File
 	host *Machine

@@ -22,11 +22,10 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// Watcher is the process that reads the engine's events for the one that faces the
-// network. It holds the engine's socket, and so could do anything on the host: it takes no
-// request at all. It makes four calls, and these only for containers with the labels of
-// this server and of an instance: events, the list of containers, one container's state,
-// and the last lines of its output.
+// Watcher is the process that reads the engine's events for the process that faces the network. It holds the engine's
+// socket, and so could do anything on the host: it takes no request at all. It makes four calls, and these only for
+// containers with the labels of this server and of an instance: events, the list of containers, one container's
+// state, and the last lines of its output.
 type Watcher struct {
 	host   *host.Host
 	engine *client.Client
@@ -68,7 +67,7 @@ func (w *Watcher) Run(ctx context.Context, l net.Listener) error {
 func (w *Watcher) serve(ctx context.Context, conn net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // the listener sends nothing: whatever comes is its end
+	go func() { // the listener sends nothing: any data or error is its end
 		_, _ = conn.Read(make([]byte, 1))
 		cancel()
 	}()
@@ -82,16 +81,15 @@ func (w *Watcher) serve(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// Stream tells the state of all containers, and then of each that changes, until ctx
-// ends or the engine does.
+// Stream reports the state of all containers, and then of each that changes, until ctx ends or the engine does.
 func (w *Watcher) Stream(ctx context.Context, emit func(host.WatchFrame) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	labels := func() client.Filters {
 		return client.Filters{}.Add("label", wire.LabelServer+"="+w.host.Config.ServerID, wire.LabelInstance)
 	}
-	// Since: the engine answers before it has subscribed, and replays what came between.
-	// A signal that kills shows as die. What a health check does is no event.
+	// Since: the engine answers before it has subscribed, and replays the events in between. A signal that kills
+	// shows as die. A health check's own processes cause no event.
 	changes := w.engine.Events(ctx, client.EventsListOptions{
 		Since: strconv.FormatInt(time.Now().Unix(), 10),
 		Filters: labels().Add("type", string(events.ContainerEventType)).
@@ -133,7 +131,7 @@ func (w *Watcher) Stream(ctx context.Context, emit func(host.WatchFrame) error) 
 	}
 }
 
-// look reads what a container is now; one that is not there has ended.
+// look reads a container's present state; a missing container has ended.
 func (w *Watcher) look(ctx context.Context, id, instance string) (host.WatchedContainer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -148,7 +146,7 @@ func (w *Watcher) look(ctx context.Context, id, instance string) (host.WatchedCo
 	}
 	c := got.Container
 	if c.State == nil {
-		return out, errors.New("inspect: the engine tells no state")
+		return out, errors.New("inspect: the engine reports no state")
 	}
 	if at, err := time.Parse(time.RFC3339Nano, c.State.StartedAt); err == nil {
 		out.StartedAt = at
@@ -195,7 +193,7 @@ func address(c container.InspectResponse) string {
 	return ""
 }
 
-// maxLastLines is how many bytes of a container's output are told.
+// maxLastLines is how many bytes of a container's output are reported.
 const maxLastLines = 700
 
 func (w *Watcher) lastLines(ctx context.Context, id string) string {

@@ -15,9 +15,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// FuzzRead: what comes back from a storage is what was sealed, to the last byte, or is refused
-// with a code. Who has the recipient, which is no secret, can seal as well: inside is the
-// compressed archive, as such a one may have made it.
+// FuzzRead: the content from a storage is unchanged to the last byte, or refused with a code. Anyone with the
+// recipient, which is no secret, can also seal: inside is the compressed archive, as an attacker may have made it.
 func FuzzRead(f *testing.F) {
 	key, err := age.GenerateX25519Identity()
 	require.NoError(f, err)
@@ -66,7 +65,7 @@ func FuzzRead(f *testing.F) {
 		var failure *seal.Failure
 		require.ErrorAs(t, err, &failure)
 		require.Contains(t, []string{wire.FailedUnreadable, wire.FailedDigest}, failure.Code)
-		require.True(t, changed, "what was sealed can be read: %v", err)
+		require.True(t, changed, "an unchanged backup is readable: %v", err)
 	}
 	f.Fuzz(func(t *testing.T, inner []byte, at uint, with byte) {
 		var out bytes.Buffer

@@ -20,7 +20,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// Failure is an error that is told apart by its code (wire.IsFailure): "CODE: …".
+// Failure is an error with a code (wire.IsFailure): "CODE: …".
 type Failure struct {
 	Code string
 	Err  error
@@ -37,14 +37,14 @@ func Failed(code, format string, args ...any) error {
 // IsFull reports whether a disk or a quota is full.
 func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
-// Counter passes on what is written, and knows its length and digest.
+// Counter passes writes on, and knows their length and digest.
 type Counter struct {
 	to  io.Writer
 	n   int64
 	all hash.Hash
 }
 
-// Counted counts what is written to another writer.
+// Counted counts the writes to another writer.
 func Counted(to io.Writer) *Counter { return &Counter{to: to, all: sha256.New()} }
 
 func (c *Counter) Write(p []byte) (int, error) {
@@ -57,7 +57,7 @@ func (c *Counter) Write(p []byte) (int, error) {
 // Bytes is how many there were, Sum their SHA-256 in hex.
 func (c *Counter) Bytes() int64 { return c.n }
 
-// Sum is the SHA-256 of what was written, in hex.
+// Sum is the SHA-256 of the written bytes, in hex.
 func (c *Counter) Sum() string { return hex.EncodeToString(c.all.Sum(nil)) }
 
 // Write writes the sealed form of an archive, and what it is like.
@@ -84,8 +84,7 @@ func Write(to io.Writer, recipient age.Recipient, out *wire.SealedBackup, write 
 	return nil
 }
 
-// Check makes sure that a sealed file is what was sealed, before it is even decrypted, and goes
-// back to its beginning.
+// Check verifies that a sealed file is unchanged, before it is even decrypted, and goes back to its beginning.
 func Check(f *os.File, name, sum string) error {
 	whole := sha256.New()
 	if _, err := io.Copy(whole, f); err != nil {
@@ -98,8 +97,7 @@ func Check(f *os.File, name, sum string) error {
 	return err
 }
 
-// Read decrypts an archive, and checks it to its end. What read made of it counts only if there
-// is no error.
+// Read decrypts an archive, and checks it to its end. What read made of it counts only if there is no error.
 func Read(from io.Reader, key age.Identity, plainSum string, read func(*tar.Reader) error) error {
 	unreadable := func(err error) error { return &Failure{Code: wire.FailedUnreadable, Err: err} }
 	opened, err := age.Decrypt(bufio.NewReaderSize(from, 1<<20), key)
@@ -116,7 +114,7 @@ func Read(from io.Reader, key age.Identity, plainSum string, read func(*tar.Read
 	if err := read(tar.NewReader(tee)); err != nil {
 		return err
 	}
-	// To the end: age tells a truncated file only there.
+	// To the end: age reports a truncated file only there.
 	if _, err := io.Copy(io.Discard, tee); err != nil {
 		return unreadable(err)
 	}

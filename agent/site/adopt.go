@@ -8,14 +8,13 @@ import (
 	"github.com/prego/prego/agent/policy"
 )
 
-// notAdopted are keys of site_config.json besides those of the host that a site keeps when it
-// takes over what a backup brings: its name, what holds it back, and in which state it is.
+// notAdopted are keys of site_config.json, besides those of the host, that a site keeps when it adopts the settings
+// of a backup: its name, and whether it is held back.
 var notAdopted = []string{"host_name", "mute_emails", "pause_scheduler", "allow_reads_during_maintenance"}
 
-// adopted reports whether a setting is the site's own, wherever it is. encryption_key opens
-// the passwords that are stored in the site (frappe/utils/password.py, get_encryption_key),
-// backup_encryption_key the dump of a site that encrypts its backups: without them a site at
-// another place could not be used, or not be restored.
+// adopted reports whether a setting belongs to the site at any place. encryption_key opens the passwords that are
+// stored in the site (frappe/utils/password.py, get_encryption_key), backup_encryption_key the dump of a site that
+// encrypts its backups: without them a site at another place could not be used, or not be restored.
 func adopted(key string) bool {
 	switch {
 	case key == "encryption_key", key == "backup_encryption_key":

@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// apps are the apps of a site, as Frappe stores them (frappe/__init__.py,
-// get_installed_apps). "bench list-apps --format json" reads them from the last
-// migration only, so it lists none on a new site.
+// apps are the apps of a site, as Frappe stores them (frappe/__init__.py, get_installed_apps). "bench list-apps
+// --format json" reads them from the last migration only, so it lists none on a new site.
 func (b *bench) apps(site string) ([]string, error) {
 	db, _, err := b.asSite(site)
 	if err != nil {
@@ -43,8 +42,8 @@ func (b *bench) listApps(site string) error {
 	return b.printResult(apps)
 }
 
-// versions are those of a site's apps that its last migration left behind; it has none
-// before its first (frappe/core/doctype/installed_applications, update_versions).
+// versions are the versions of a site's apps at its last migration; there are none before the first
+// (frappe/core/doctype/installed_applications, update_versions).
 func (b *bench) versions(site string) error {
 	if err := b.using(site); err != nil {
 		return err
@@ -73,8 +72,7 @@ func (b *bench) versions(site string) error {
 	return b.printResult(found)
 }
 
-// answerWithin is how long a site may take to answer: a web process that has just started
-// imports the apps first.
+// answerWithin is how long a site may take to answer: a web process that has just started imports the apps first.
 const answerWithin = 30 * time.Second
 
 // answers asks the bench's web server for a site, as its frontend does.
@@ -114,8 +112,8 @@ func (b *bench) answers(site string) error {
 	return b.printResult(map[string]int{"status": resp.StatusCode})
 }
 
-// installApp installs an app; one already installed is success. An interrupted
-// installation leaves modules, on which another one fails unless it is forced.
+// installApp installs an app; one already installed is success. An interrupted installation leaves modules that make
+// the next one fail unless it is forced.
 func (b *bench) installApp(site, app string) error {
 	if err := b.lock(alone, site); err != nil {
 		return err

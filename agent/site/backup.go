@@ -11,10 +11,9 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// Where backups are, in a site's directory. Frappe's own directory is not usable: each
-// of its backups deletes what is older than a day there, and fails at a directory
-// (frappe/utils/backups.py, delete_temp_backups); each day it keeps three databases
-// (frappe/desk/page/backups/backups.py, delete_downloadable_backups).
+// Where backups are, in a site's directory. Frappe's own directory is not usable: each of its backups deletes files
+// older than a day there, and fails at a directory (frappe/utils/backups.py, delete_temp_backups); each day it keeps
+// three databases (frappe/desk/page/backups/backups.py, delete_downloadable_backups).
 const (
 	backupsDir     = wire.SnapshotsDir
 	frappesBackups = "private/backups"
@@ -28,14 +27,13 @@ const (
 	partConfig   = "site_config_backup.json"
 )
 
-// file is one of a backup's.
+// file is a file of a backup.
 type file struct {
 	Path  string `json:"path"` // below the sites
 	Bytes int64  `json:"bytes"`
 }
 
-// files lists a backup's files, the database's first; none when there is no such
-// backup.
+// files lists a backup's files, the database's first; none when there is no such backup.
 func (b *bench) files(site, name string) (out []file, err error) {
 	dir := site + "/" + backupsDir + "/" + name
 	if !b.exists(dir) {
@@ -198,8 +196,7 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	// Frappe leaves the scheduler as it was, and finds it off after an interrupted
-	// call.
+	// Frappe leaves the scheduler as it was, and finds it off after an interrupted call.
 	if s.Scheduled == nil {
 		on := b.scheduled(site)
 		s.Scheduled = &on
@@ -251,9 +248,9 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 	return b.printResult(map[string]any{"site": site, "name": name, "with_files": withFiles})
 }
 
-// forRestore connects to the database server with the rights that a restore takes, and
-// returns Frappe's options, and the answers to what it then asks. A database on another
-// server is replaced with the rights of its own user (prego_bench.py, setup_database).
+// forRestore connects to the database server with the rights for a restore, and returns Frappe's options, and the
+// answers to its prompts. A database on another server is replaced with the rights of its own user (prego_bench.py,
+// setup_database).
 func (b *bench) forRestore(at databaseOf) (db *sql.DB, options, answers []string, err error) {
 	if at.elsewhere() {
 		db, err = at.open(at.Name, at.Password, "")
@@ -290,8 +287,7 @@ func (b *bench) linked(site string, all []file) (dir string, err error) {
 	return dir, nil
 }
 
-// asideDir holds a site's files during a restore. Frappe only adds the backup's files:
-// later ones would stay.
+// asideDir holds a site's files during a restore. Frappe only adds the backup's files: later ones would stay.
 const asideDir = wire.SnapshotsDir + "/.aside"
 
 var fileDirs = []string{"public/files", "private/files"}
@@ -331,8 +327,7 @@ func (b *bench) putBack(site string) error {
 	return b.sites.RemoveAll(site + "/" + asideDir)
 }
 
-// afterRestore drops the user that Frappe creates for root's host, and keeps the one
-// for any host.
+// afterRestore drops the user that Frappe creates for root's host, and keeps the one for any host.
 func afterRestore(db *sql.DB, site string, at databaseOf) error {
 	name := at.Name
 	if complete, _, err := inspectTables(db, name); err != nil || !complete {

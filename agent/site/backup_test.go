@@ -60,8 +60,7 @@ func TestBackupAndRestore(t *testing.T) {
 	require.Contains(t, b.bad("--site", site, "restore", "no-such"), "has no backup no-such")
 	require.Equal(t, 2, b.rows(db))
 
-	// Restored, with the scheduler as it was, whatever ends it, and whoever sits in a
-	// transaction meanwhile.
+	// Restored, with the previous scheduler setting, after any interruption, and in spite of open transactions.
 	held := b.sitting(site, db)
 	require.NoError(t, os.WriteFile(b.path("sites/"+site+"/public/files/later.txt"), []byte("after the backup"), 0o600))
 	require.NoError(t, os.WriteFile(b.path("sites/"+site+"/public/files/kept.txt"), []byte("changed"), 0o600))
@@ -124,9 +123,8 @@ func TestBackupAndRestore(t *testing.T) {
 	require.DirExists(t, b.path("sites/"+site+"/"+wire.SnapshotsDir+"/snap-2"))
 }
 
-// sitting is a session of the site that is in a transaction, as web servers leave them;
-// it is asked whether it goes on.
-func (b *testBench) sitting(site, database string) (goesOn func() error) {
+// sitting is a session of the site that is in a transaction, as web servers leave them; alive fails once it has ended.
+func (b *testBench) sitting(site, database string) (alive func() error) {
 	b.t.Helper()
 	config := b.read("sites/" + site + "/site_config.json")
 	common := b.read("sites/common_site_config.json")
@@ -140,8 +138,7 @@ func (b *testBench) sitting(site, database string) (goesOn func() error) {
 	return func() error { return tx.QueryRow("SELECT 1").Scan(&n) }
 }
 
-// TestARestoreIsNotHeldUp has somebody who comes back into a transaction as soon as its
-// session is ended, as a web server does.
+// TestARestoreIsNotHeldUp has a session that returns into a transaction as soon as it is ended, as a web server does.
 func TestARestoreIsNotHeldUp(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -226,7 +223,7 @@ func TestAKilledBackupIsNoBackup(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, entries)
 
-	// One that bench can't take leaves nothing.
+	// A backup that bench can't make leaves nothing.
 	b.exec("RENAME TABLE `" + db + "`.tabFile TO `" + db + "`.tabFile2")
 	b.exec("ALTER USER " + db + " IDENTIFIED BY 'another'")
 	b.bad("--site", site, "backup", "two")

@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 
 const rootPassword = "root pass/word's"
 
-// mariadb is one server for all tests, which use databases of their own.
+// mariadb is one server for all tests, which use separate databases.
 var (
 	mariadbOnce sync.Once
 	mariadbPort int
@@ -69,8 +69,8 @@ func mariadb(t testing.TB) int {
 	return mariadbPort
 }
 
-// hasty are arguments of a server that need not survive the power's going: what it writes is not
-// flushed to a disk, for which erasing a site would wait most of its time.
+// hasty are arguments of a server that need not survive a power cut: it does not flush to a disk, which would take
+// most of the time of erasing a site.
 var hasty = []string{
 	"--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--innodb-doublewrite=0", "--debug-no-sync", "--sync-frm=0",
 	"--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M",
@@ -185,7 +185,7 @@ func (b *testBench) read(name string) map[string]any {
 	return out
 }
 
-// database is a name for one of this test's databases.
+// database is a name for a database of this test.
 func (b *testBench) database(name string) string { return "pool_t" + b.id + "_" + name }
 
 // done is what a verb came to.
@@ -194,7 +194,7 @@ type done struct {
 	stdout, stderr string
 }
 
-// verb runs a verb in a process of its own, which ends after so many steps; -1 is none.
+// verb runs a verb in a separate process, which ends after so many steps; -1 is none.
 func (b *testBench) verb(steps int, secrets map[string]string, args ...string) done {
 	b.t.Helper()
 	return b.finish(b.start(steps, secrets, args...))

@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// While a database is copied to another server, triggers note in a table of its own which rows
-// change: their keys, in the transaction that changes them. A later archive has the present rows
-// of these keys. Everything is done with the rights of the site's own user.
+// While a database is copied to another server, triggers note the keys of changed rows in a separate table, in the
+// transaction that changes them. A later archive has the present rows of these keys. Everything is done with the
+// rights of the site's own user.
 //
-// Only tables that are large enough, and that triggers see all changes of, are noted. Of the
-// others a checksum tells whether they have changed, and then they are copied anew.
+// Only tables that are large enough, and whose changes triggers see, are noted. For the others a checksum shows
+// whether they have changed, and then they are copied again.
 
 const (
 	noteTable     = "__prego_moved"
@@ -28,8 +28,8 @@ const (
 // smallTable is how large a table is, in bytes, before triggers are worth while.
 var smallTable int64 = 1 << 20
 
-// Waiting for a table that a long transaction uses holds up everybody who comes after: it is
-// given up after lockPatience seconds, and tried again.
+// Waiting for a table that a long transaction uses holds up all later requests: it is given up after lockPatience
+// seconds, and tried again.
 const (
 	lockPatience = 1
 	lockTries    = 60
@@ -170,7 +170,7 @@ func names(columns []column) string {
 	return strings.Join(out, ",")
 }
 
-// keyIs is the condition that a row's key is one of some.
+// keyIs is the condition that a row's key is among the literals.
 func keyIs(key []column, literals []string) string {
 	what := names(key)
 	if len(key) > 1 {
@@ -179,8 +179,7 @@ func keyIs(key []column, literals []string) string {
 	return what + " IN (" + strings.Join(literals, ",") + ")"
 }
 
-// notable tells whether triggers see all changes of a table, with a key that is the same text
-// whoever writes it.
+// notable reports whether triggers see all changes of a table, with a key that is the same text for every writer.
 func (t tableOf) notable() bool {
 	if !t.InnoDB || len(t.Key) == 0 || strings.Contains(t.Create, "FOREIGN KEY") {
 		return false
@@ -202,7 +201,7 @@ func triggersOf(table string) [3]string {
 	return [3]string{triggerPrefix + "i_" + of, triggerPrefix + "u_" + of, triggerPrefix + "d_" + of}
 }
 
-// sessionOfMoves makes what is read and written mean the same on both servers.
+// sessionOfMoves gives reads and writes the same meaning on both servers.
 const sessionOfMoves = "SET SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00', foreign_key_checks = 0, unique_checks = 0, " +
 	"net_read_timeout = 600, net_write_timeout = 600, wait_timeout = 3600, max_statement_time = 0, tx_isolation = 'REPEATABLE-READ', autocommit = 1"
 
@@ -321,8 +320,8 @@ func what(conn *sql.Conn, name string) (tables map[string]*tableOf, sequences []
 	return tables, sequences, noted(conn, name, tables)
 }
 
-// noted reads since when changes of tables are noted. Triggers that were made anew are others: a
-// table that was dropped and made again loses them.
+// noted reads since when changes of tables are noted. New triggers do not count as the old ones: a table that was
+// dropped and created again loses them.
 func noted(conn *sql.Conn, name string, tables map[string]*tableOf) error {
 	there, err := rowsOf(conn, "SELECT event_object_table, trigger_name, created FROM information_schema.triggers WHERE trigger_schema = ?", name)
 	if err != nil {

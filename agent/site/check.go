@@ -14,9 +14,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// checkRestored compares a site with the backup that it was restored from: each table has the
-// rows of the dump, each file its size. Frappe may have added rows meanwhile, and none may be
-// missing. Then Frappe itself opens the site.
+// checkRestored compares a site with the backup that it was restored from: each table has the rows of the dump, each
+// file its size. Frappe may have added rows meanwhile, and none may be missing. Then Frappe itself opens the site.
 func (b *bench) checkRestored(site, name string) error {
 	if err := b.using(site); err != nil {
 		return err
@@ -48,7 +47,7 @@ func (b *bench) checkRestored(site, name string) error {
 	}
 	var known *coded
 	if err := b.command(nil, "--site", site, "execute", "frappe.get_installed_apps"); errors.As(err, &known) {
-		return err // a full disk says nothing about the backup
+		return err // a full disk does not condemn the backup
 	} else if err != nil {
 		return &coded{wire.FailedIncomplete, fmt.Errorf("the site is not opened by Frappe: %w", err)}
 	}

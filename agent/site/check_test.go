@@ -14,8 +14,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// TestASiteIsMadeOfABackupElsewhere: with what its site_config.json has of its own, and found to
-// be what the backup holds, or not.
+// TestASiteIsMadeOfABackupElsewhere: with its own settings of site_config.json, and checked against the backup.
 func TestASiteIsMadeOfABackupElsewhere(t *testing.T) {
 	t.Parallel()
 	b, other := newBench(t), newBench(t)
@@ -76,7 +75,7 @@ func TestASiteIsMadeOfABackupElsewhere(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 3, rows["tabToDo"])
 	require.EqualValues(t, len(rows), found.Tables)
-	for table, n := range rows { // whatever MariaDB's own program wrote is read right
+	for table, n := range rows { // rows written by MariaDB's own program are read right
 		require.EqualValues(t, b.ask("SELECT COUNT(*) FROM `"+db+"`.`"+table+"`"), n, table)
 	}
 

@@ -14,11 +14,10 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// command runs bench and answers its prompts on standard input, one line each. Frappe
-// prompts with getpass, which reads the session's terminal if there is one, whatever
-// its input is: so it gets a session without a terminal. Passwords are never arguments:
-// bench writes its command lines to logs/bench.log, and everybody in the container can
-// list processes.
+// command runs bench and answers its prompts on standard input, one line each. Frappe prompts with getpass, which
+// reads the session's terminal if there is one, instead of standard input: so it gets a session without a terminal.
+// Passwords are never arguments: bench writes its command lines to logs/bench.log, and every user in the container
+// can list processes.
 func (b *bench) command(answers []string, args ...string) error {
 	cmd := exec.Command(b.program, args...) //nolint:noctx // arguments were checked; the supervisor ends it
 	cmd.Dir = b.dir
@@ -50,32 +49,30 @@ func (b *bench) command(answers []string, args ...string) error {
 	return nil
 }
 
-// saysFull matches the C library's words for a full disk and a full quota, which gzip, tar and MariaDB's client
-// and server pass on, and GNU tar's for a file that ends before its record (src/misc.c, write_error_details).
-// Frappe prints what they say (frappe/utils/__init__.py, execute_in_shell).
+// saysFull matches the C library's words for a full disk and a full quota, which gzip, tar and MariaDB's client and
+// server pass on, and GNU tar's for a file that ends before its record (src/misc.c, write_error_details). Frappe
+// prints their output (frappe/utils/__init__.py, execute_in_shell).
 var saysFull = regexp.MustCompile(`No space left on device|Disk quota exceeded|: Wrote only \d+ of \d+ bytes`)
 
 // hardlyAny is how many free bytes are as good as none.
 const hardlyAny = 1 << 20
 
-// full reports whether the disk of the sites is full. Frappe deletes what it has written of a backup that
-// fails, and says why only if asked to be verbose (frappe/commands/site.py, backup).
+// full reports whether the disk of the sites is full. Frappe deletes the files of a failed backup, and prints the
+// reason only in verbose mode (frappe/commands/site.py, backup).
 func (b *bench) full() bool {
 	var at syscall.Statfs_t
 	return syscall.Statfs(b.path(""), &at) == nil && at.Bavail*uint64(at.Bsize) < hardlyAny //nolint:gosec // a size of blocks
 }
 
-// masked passes on lines without the secrets in them. Frappe prints whole commands and
-// statements when they fail.
+// masked passes on lines without the secrets in them. Frappe prints whole commands and statements when they fail.
 type masked struct {
 	to     io.Writer
 	hidden []string
 	line   []byte
-	full   bool // something said that a disk is full
+	full   bool // some program reported a full disk
 }
 
-// minHidden is the length of the shortest secret that is masked; shorter ones would
-// match by chance.
+// minHidden is the length of the shortest secret that is masked; shorter ones would match by chance.
 const minHidden = 4
 
 func (m *masked) hide(secret string) {
@@ -126,5 +123,5 @@ func (m *masked) flush() {
 	text = looksSecret.ReplaceAllString(text, "${1}"+mask)
 	m.full = m.full || saysFull.MatchString(text)
 	m.line = m.line[:0]
-	_, _ = io.WriteString(m.to, text) // who has gone is noticed elsewhere
+	_, _ = io.WriteString(m.to, text) // a gone reader is noticed elsewhere
 }

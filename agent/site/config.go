@@ -17,8 +17,7 @@ const (
 	commonConfig = "common_site_config.json"
 )
 
-// readConfig reads a file of Frappe's configuration; a missing one is empty. Values
-// stay as they are written.
+// readConfig reads a file of Frappe's configuration; a missing one is empty. Values stay as they are written.
 func (b *bench) readConfig(name string) (map[string]json.RawMessage, error) {
 	text, err := b.sites.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -51,8 +50,8 @@ func (b *bench) writeConfig(name string, config map[string]json.RawMessage) erro
 	return b.put(name, pretty.Bytes(), mode)
 }
 
-// change sets keys of a site's configuration. Frappe writes the file in place under its
-// own lock (frappe/installer.py, update_site_config), which is held here, too.
+// change sets keys of a site's configuration. Frappe writes the file in place under its own lock
+// (frappe/installer.py, update_site_config), which is also held here.
 func (b *bench) change(site string, settings policy.Settings) error {
 	if err := b.sites.MkdirAll(site+"/locks", 0o755); err != nil {
 		return err
@@ -130,9 +129,8 @@ func (b *bench) setConfig(site, key, value string) error {
 	return b.change(site, policy.Settings{key: v})
 }
 
-// setMaintenance does what "bench set-maintenance-mode" does
-// (frappe/commands/scheduler.py): during maintenance a site answers 503, and its
-// scheduler and workers skip it.
+// setMaintenance does what "bench set-maintenance-mode" does (frappe/commands/scheduler.py): during maintenance a
+// site answers 503, and its scheduler and workers skip it.
 func (b *bench) setMaintenance(site string, on bool) error {
 	if err := b.using(site); err != nil {
 		return err
@@ -154,16 +152,14 @@ type databaseOf struct {
 	Type     string `json:"db_type"`
 	Cache    string `json:"redis_cache"`
 	Queue    string `json:"redis_queue"`
-	// All three: the connection is over TLS (frappe/database/mariadb/database.py,
-	// get_connection_settings).
+	// All three: the connection is over TLS (frappe/database/mariadb/database.py, get_connection_settings).
 	SSLCA   string `json:"db_ssl_ca"`
 	SSLCert string `json:"db_ssl_cert"`
 	SSLKey  string `json:"db_ssl_key"`
 }
 
-// connection is how Frappe connects to the database of a site, or of the next one if
-// site is "": the site's configuration overrides the common one (frappe/__init__.py,
-// get_site_config).
+// connection is how Frappe connects to the database of a site, or of the next one if site is "": the site's
+// configuration overrides the common one (frappe/__init__.py, get_site_config).
 func (b *bench) connection(site string) (databaseOf, error) {
 	at := databaseOf{Host: "127.0.0.1", Port: "3306"}
 	names := []string{commonConfig}

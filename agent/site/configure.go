@@ -17,8 +17,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// ConfigureVerb makes the agent's program write the common configuration of all sites
-// of a bench, see ConfigureMain.
+// ConfigureVerb makes the agent's program write the common configuration of all sites of a bench, see ConfigureMain.
 const ConfigureVerb = "configure"
 
 // addresses are where a bench's services are: HOST:PORT each.
@@ -28,9 +27,8 @@ type addresses struct {
 	socketio               int
 }
 
-// ConfigureMain runs in the container configurator, before the others that have the
-// sites. It does what the service of that name in frappe_docker's compose.yaml does,
-// supports passwords, and leaves other keys alone.
+// ConfigureMain runs in the container configurator, before the others that have the sites. It does what the service
+// of that name in frappe_docker's compose.yaml does, supports passwords, and leaves other keys alone.
 func ConfigureMain(args []string) int {
 	var at addresses
 	flags := flag.NewFlagSet("prego-agent configure", flag.ContinueOnError)
@@ -114,9 +112,8 @@ func (b *bench) appsOfBench() ([]string, error) {
 	return apps, nil
 }
 
-// set writes the addresses to a configuration. Frappe passes a Redis URL to its client
-// unchanged: with user and password it logs in (frappe/utils/redis_wrapper.py,
-// frappe/utils/redis_queue.py; node_utils.js for events).
+// set writes the addresses to a configuration. Frappe passes a Redis URL to its client unchanged: with user and
+// password it logs in (frappe/utils/redis_wrapper.py, frappe/utils/redis_queue.py; node_utils.js for events).
 func (at addresses) set(config map[string]json.RawMessage) error {
 	if at.database != "" {
 		host, port, err := splitAddress(at.database)

@@ -19,9 +19,9 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// A site's database moves to another server as sealed archives of statements: one of all of it
-// while it serves, then some of what has changed since, the last one while nothing can be
-// written. Each is of one consistent moment. The statements are run by the site's own user.
+// A site's database moves to another server as sealed archives of statements: first all of it while the site serves,
+// then the changes since, the last time while nothing can be written. Each archive is of one consistent moment. The
+// statements are run by the site's own user.
 
 const (
 	failedUnsupported = wire.FailedUnsupported
@@ -45,11 +45,11 @@ func errorNumber(err error) uint16 {
 const (
 	entryBase  = "base"  // the first: a dataBase
 	entryRun   = "run"   // a statement
-	entryCheck = "check" // a dataCheck of what was run before
+	entryCheck = "check" // a dataCheck of the previous statements
 	entryEnd   = "end"   // the last: a dataEnd
 )
 
-// dataBase says what an archive is, and what it goes on from. Moments of one database rise.
+// dataBase identifies an archive, and its predecessor. Moments of one database rise.
 type dataBase struct {
 	Moment uint64 `json:"moment"`
 	Since  uint64 `json:"since"` // 0: it has everything
@@ -89,8 +89,8 @@ const statementBytes = 512 << 10
 // keysAtOnce is how many keys one statement has.
 const keysAtOnce = 500
 
-// packData seals an archive of a site's database, or of what has changed since an earlier one. The
-// last one is of a database that nobody writes to any more.
+// packData seals an archive of a site's database, or of its changes since an earlier one. The last archive is of a
+// database without writers.
 func (b *bench) packData(site, name, recipient, since string, last bool) error {
 	if err := b.lock(shared, site); err != nil {
 		return err
@@ -194,7 +194,7 @@ func (p *dataPacking) pack() (err error) {
 			return err
 		}
 	} else if p.before == nil {
-		return errors.New("what the last archive goes on from is not here")
+		return errors.New("the predecessor of the last archive is not here")
 	}
 	if err := connExec(p.conn, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"); err != nil {
 		return err
@@ -233,7 +233,7 @@ func (p *dataPacking) begin() error {
 	if p.before == nil || len(p.before.Notes) == 0 {
 		return p.moment()
 	}
-	// Of committed rows alone, and without locking what is beside them.
+	// Only committed rows, and without locking adjacent ones.
 	if err := connExec(p.conn, "SET SESSION tx_isolation = 'READ-COMMITTED'"); err != nil {
 		return err
 	}
@@ -248,7 +248,7 @@ func (p *dataPacking) begin() error {
 	return p.moment()
 }
 
-// moment takes a number for the archive that is larger than those of all before it.
+// moment takes a number for the archive that is larger than any earlier one.
 func (p *dataPacking) moment() error {
 	if err := connExec(p.conn, "INSERT INTO "+quoteName(noteTable)+" (t, k) VALUES ('', '')"); err != nil {
 		return err
@@ -310,7 +310,7 @@ func (p *dataPacking) table(t *tableOf) error {
 		if err := p.changed(t); err != nil {
 			return err
 		}
-		// No trigger sees a TRUNCATE. What is at the other end then has more rows.
+		// No trigger sees a TRUNCATE. Then the other end has more rows.
 		query := "SELECT COUNT(*), 0 FROM " + quoteName(t.Name)
 		var err error
 		if now.Rows, now.Sum, err = sumOf(p.conn, query); err != nil {
@@ -348,13 +348,12 @@ func (t *tableOf) sum(where string) string {
 	for _, c := range t.stored() {
 		parts, nulls = append(parts, c.read()), append(nulls, "ISNULL("+quoteName(c.Name)+")")
 	}
-	// A text of each row: its values and which are NULL. 64 bits of MD5 are enough between two
-	// copies of the same.
+	// A text of each row: its values and which are NULL. 64 bits of MD5 are enough between two copies of the same.
 	text := "CONCAT_WS(0x1f, " + strings.Join(parts, ", ") + ", CONCAT(" + strings.Join(nulls, ", ") + "))"
 	return "SELECT COUNT(*), COALESCE(BIT_XOR(CAST(CONV(LEFT(MD5(" + text + "), 16), 16, 10) AS UNSIGNED)), 0) FROM " + quoteName(t.Name) + where
 }
 
-// stored are the columns with values of their own.
+// stored are the columns with stored values.
 func (t *tableOf) stored() []column {
 	return slices.DeleteFunc(slices.Clone(t.Columns), func(c column) bool { return c.Generated })
 }
@@ -379,7 +378,7 @@ func (p *dataPacking) all(t *tableOf) error {
 func (p *dataPacking) rows(t *tableOf, where string) error {
 	columns := t.stored()
 	if len(columns) == 0 {
-		return errors.New("it has no columns of its own")
+		return errors.New("it has no stored columns")
 	}
 	reads := make([]string, len(columns))
 	for i, c := range columns {
@@ -429,8 +428,7 @@ func (p *dataPacking) rows(t *tableOf, where string) error {
 	return p.run(statement.String())
 }
 
-// changed packs the rows of a table whose keys were noted: those that are there no more, or again
-// otherwise, leave first.
+// changed packs the rows of a table whose keys were noted: deletes come before changed rows.
 func (p *dataPacking) changed(t *tableOf) error {
 	notes := p.notes[t.Name]
 	p.out.Keys += int64(len(notes))

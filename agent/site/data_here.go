@@ -13,9 +13,10 @@ import (
 // On a node the database server is this host's own, and its root is known here: what a shard's
 // procedures do for tenants of app servers, these verbs do for a node's.
 
-// writes are the rights that a database's user loses while the database moves. Those that read
-// stay, and that to triggers, without which they can't be looked at.
-const writes = "INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, EVENT, CREATE VIEW, CREATE ROUTINE, ALTER ROUTINE, EXECUTE, CREATE TEMPORARY TABLES, LOCK TABLES, DELETE HISTORY, GRANT OPTION"
+// writes are the rights that a database's user loses while the database moves. Rights to read stay, and the right to
+// triggers, because it is needed to read them.
+const writes = "INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, EVENT, CREATE VIEW, CREATE ROUTINE, " +
+	"ALTER ROUTINE, EXECUTE, CREATE TEMPORARY TABLES, LOCK TABLES, DELETE HISTORY, GRANT OPTION"
 
 // Sessions from before a freeze get freezePatience to end by themselves, and then sessionPatience
 // until they are gone.
@@ -31,7 +32,7 @@ func (b *bench) ownDatabase(site string) (string, *sql.DB, error) {
 		return "", nil, err
 	}
 	if s == nil || !policy.Is("OURDB", s.DBName) {
-		return "", nil, fmt.Errorf("site %s has no database of its own here", site)
+		return "", nil, fmt.Errorf("site %s has no database here", site)
 	}
 	db, err := b.asRoot()
 	return s.DBName, db, err
@@ -142,7 +143,7 @@ func (b *bench) thawData(site string) error {
 	return b.printResult(map[string]any{"site": site, "frozen": false})
 }
 
-// freezeData lets nobody write to a site's database any more, like freeze_database of a shard.
+// freezeData stops all writes to a site's database, like freeze_database of a shard.
 func (b *bench) freezeData(site string) error {
 	if err := b.lock(shared, site); err != nil {
 		return err

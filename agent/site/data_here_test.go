@@ -12,8 +12,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// TestADatabaseMovesToANode: from a shard to the node's own MariaDB; whoever is killed at whatever step, a repeated
-// call goes through, and neither a stranger's database nor a site that nobody expects is touched.
+// TestADatabaseMovesToANode: from a shard to the node's own MariaDB. After a kill at any step a repeated call
+// succeeds, and neither a stranger's database nor an unexpected site is touched.
 func TestADatabaseMovesToANode(t *testing.T) {
 	t.Parallel()
 	b, node := newBench(t), newBench(t)
@@ -90,7 +90,7 @@ func TestADatabaseMovesToANode(t *testing.T) {
 	require.Contains(t, make(-1).stderr, "is not expected here", "it is in use")
 	b.good("leave-site", site, "--db-name", name)
 
-	// What does not arrive after all leaves nothing.
+	// A cancelled move leaves nothing.
 	other := node.database("b")
 	node.good("expect-site", "b.example.com", "--db-name", other)
 	require.Zero(t, node.verb(-1, own, "--site", "b.example.com", "make-data").status)
@@ -104,8 +104,8 @@ func TestADatabaseMovesToANode(t *testing.T) {
 	require.Contains(t, node.verb(-1, own, "--site", "c.example.com", "make-data").stderr, name)
 }
 
-// TestANodesDatabaseIsFrozen: nobody writes any more, not even who has begun before; everybody may write as before
-// when it is thawed, and a call that was killed at any step is repeated.
+// TestANodesDatabaseIsFrozen: there are no writes any more, not even by earlier sessions. After the thaw all may
+// write as before, and a call that was killed at any step is repeated.
 func TestANodesDatabaseIsFrozen(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -160,7 +160,7 @@ func TestANodesDatabaseIsFrozen(t *testing.T) {
 		_, err := young.ExecContext(ctx, q)
 		require.ErrorContains(t, err, "denied", q)
 	}
-	require.Equal(t, 2, b.ask("SELECT COUNT(*) FROM "+at+".numbers"), "what was not committed is not there")
+	require.Equal(t, 2, b.ask("SELECT COUNT(*) FROM "+at+".numbers"), "uncommitted rows are gone")
 	var n int
 	require.NoError(t, young.QueryRowContext(ctx, "SELECT COUNT(*) FROM numbers").Scan(&n))
 	require.Equal(t, 2, n, "it is read all the time")
@@ -169,5 +169,5 @@ func TestANodesDatabaseIsFrozen(t *testing.T) {
 	}
 	require.Equal(t, before, content(t, b.db, grants))
 	require.NoError(t, writes(open(), 4))
-	require.Contains(t, b.bad("--site", "nobody.example.com", "freeze-data"), "has no database of its own here")
+	require.Contains(t, b.bad("--site", "missing.example.com", "freeze-data"), "has no database here")
 }

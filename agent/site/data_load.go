@@ -18,7 +18,7 @@ import (
 // hereAddress stands for the database server of this host.
 const hereAddress = "here"
 
-// loadedIn says up to which moment a site's data has arrived at its next place.
+// loadedIn is the file with the moment up to which a site's data has arrived at its next place.
 func loadedIn(site string) string { return site + "/" + backupsDir + "/.loaded.json" }
 
 // expectData lets data of a site that stays on this host arrive in another database.
@@ -49,8 +49,7 @@ func (b *bench) expectData(site string) error {
 	return b.printResult(map[string]any{"site": site, "expected": true})
 }
 
-// forgetData ends the copying of a site's data from here: nobody notes its changes any more, and
-// none is expected.
+// forgetData ends the copying of a site's data from here: its changes are no longer noted or expected.
 func (b *bench) forgetData(site string) error {
 	if err := b.lock(alone, site); err != nil {
 		return err
@@ -84,8 +83,8 @@ func (b *bench) noDataComes(site string, s *state) error {
 	return b.writeState(site, *s)
 }
 
-// loadData runs the statements of an archive in the site's next database, and checks that this
-// then has what the archive says. One that comes late, after another, is refused.
+// loadData runs the statements of an archive in the site's next database, and compares the result with the archive. A
+// late archive, after a newer one, is refused.
 func (b *bench) loadData(site, name, sum, plainSum, address string) error {
 	if err := errors.Join(b.lock(shared, site), b.lockData(site)); err != nil {
 		return err
@@ -125,7 +124,7 @@ func (b *bench) loadData(site, name, sum, plainSum, address string) error {
 	l := &dataLoading{conn: conn, database: s.DBName}
 	if text, err := b.sites.ReadFile(loadedIn(site)); err == nil {
 		if err := json.Unmarshal(text, &l.was); err != nil {
-			return fmt.Errorf("what has arrived of site %s can't be read", site)
+			return fmt.Errorf("the state of the copy of site %s can't be read", site)
 		}
 	} else if ignoreGone(err) != nil {
 		return err
@@ -222,7 +221,8 @@ func (l *dataLoading) entry(kind string, text []byte) error {
 		case l.base.Moment == l.was.Moment:
 			l.again = true
 		case l.base.Moment < l.was.Moment, l.base.Since > l.was.Moment:
-			return &coded{failedDiffers, fmt.Errorf("the archive is of moment %d, since %d, and what is there of %d", l.base.Moment, l.base.Since, l.was.Moment)}
+			return &coded{failedDiffers, fmt.Errorf("the archive is of moment %d, since %d, and the present data of %d",
+				l.base.Moment, l.base.Since, l.was.Moment)}
 		}
 	case entryRun:
 		l.n++
@@ -258,7 +258,7 @@ func (l *dataLoading) entry(kind string, text []byte) error {
 	return nil
 }
 
-// failed keeps what a row holds out of what is said.
+// failed keeps the content of rows out of errors.
 func (l *dataLoading) failed(err error) error {
 	if n := errorNumber(err); n != 0 {
 		return fmt.Errorf("statement %d: the database server refuses it with error %d", l.n, n)

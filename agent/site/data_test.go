@@ -17,7 +17,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// dataMove is a site whose database moves to a server of its own.
+// dataMove is a site whose database moves to another server.
 type dataMove struct {
 	*testBench
 	o          *others
@@ -116,12 +116,11 @@ func fillTables(m *dataMove) {
 	q("SELECT NEXTVAL(counted)")
 	q("CREATE TABLE empty_one (a INT PRIMARY KEY)")
 	q("CREATE TABLE dropped (a INT PRIMARY KEY)")
-	q("ANALYZE TABLE numbers, `odd ``name`, bytes") // how large they are is known at once, not in a while
+	q("ANALYZE TABLE numbers, `odd ``name`, bytes") // their size is known immediately
 	q("USE mysql")
 }
 
-// TestADatabaseMoves: everything as it is, then what has changed since, in whatever way; and the
-// two are the same at the end.
+// TestADatabaseMoves: first everything, then all kinds of changes since; and the two are the same at the end.
 func TestADatabaseMoves(t *testing.T) {
 	t.Parallel()
 	m := newDataMove(t)
@@ -192,7 +191,7 @@ func TestADatabaseMoves(t *testing.T) {
 	require.Equal(t, 17, m.o.count(t, "SELECT NEXTVAL(`"+m.name+"`.counted)"), "as after a restart of the server, which forgets what it had in its cache")
 	require.Zero(t, m.o.count(t, "SELECT COUNT(*) FROM information_schema.triggers WHERE trigger_schema = ?", m.name))
 
-	// It is over: nothing more arrives, and nobody notes anything.
+	// It is over: nothing more arrives, and no change is noted.
 	m.exec("GRANT ALL ON `" + m.name + "`.* TO `" + m.name + "`@`%`")
 	for range 2 {
 		m.good("--site", m.site, "forget-data")
@@ -203,8 +202,8 @@ func TestADatabaseMoves(t *testing.T) {
 
 const zeroSum = "0000000000000000000000000000000000000000000000000000000000000000"
 
-// TestADatabaseMovesUnderWriters: transactions of all lengths, some of which are rolled back, while
-// archives are packed and loaded by processes that are killed at random steps.
+// TestADatabaseMovesUnderWriters: transactions of all lengths, some of them rolled back, while archives are packed
+// and loaded by processes that are killed at random steps.
 func TestADatabaseMovesUnderWriters(t *testing.T) {
 	t.Parallel()
 	m := newDataMove(t)
@@ -286,8 +285,8 @@ func (m *dataMove) exists(name string) bool {
 	return err == nil
 }
 
-// TestDataThatDiffersIsRefused: archives in another order, what somebody changed at the other end,
-// what was emptied without a trace, and what does not move at all.
+// TestDataThatDiffersIsRefused: archives in another order, changes at the other end, tables that were emptied without
+// a trace, and unsupported tables.
 func TestDataThatDiffersIsRefused(t *testing.T) {
 	t.Parallel()
 	m := newDataMove(t)
@@ -298,7 +297,7 @@ func TestDataThatDiffersIsRefused(t *testing.T) {
 	m.exec("INSERT INTO `" + m.name + "`.numbers (n) VALUES (1)")
 	second := m.pack(key, false)
 	d := m.load(-1, key, second)
-	require.Contains(t, d.stderr, "site: data_differs: ", "what it goes on from is not there")
+	require.Contains(t, d.stderr, "site: data_differs: ", "its predecessor is missing")
 	require.Zero(t, m.load(-1, key, first).status)
 	sealed := m.path("sites/" + sealedFile(m.site, second.Name))
 	kept, err := os.ReadFile(sealed)
@@ -316,7 +315,7 @@ func TestDataThatDiffersIsRefused(t *testing.T) {
 	require.Contains(t, m.load(-1, key, emptied).stderr, "site: data_differs: table bytes has")
 	m.n = 0
 	again := m.ship(false)
-	require.Equal(t, again.Tables, again.Whole, "everything comes anew")
+	require.Equal(t, again.Tables, again.Whole, "everything is copied again")
 
 	_, err = m.o.root.Exec("DELETE FROM `" + m.name + "`.numbers WHERE id = 77")
 	require.NoError(t, err)

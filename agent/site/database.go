@@ -17,15 +17,13 @@ import (
 	"github.com/prego/prego/agent/policy"
 )
 
-// One attempt to connect to the database server may take dialTime. A starting server is
-// waited for: restartTime.
+// One attempt to connect to the database server may take dialTime. A starting server is waited for: restartTime.
 const (
 	dialTime    = 10 * time.Second
 	restartTime = 15 * time.Second
 )
 
-// errNoRoot says that this host has no root user for a database server: the databases
-// of its sites are elsewhere.
+// errNoRoot means that this host has no root user for a database server: the databases of its sites are elsewhere.
 var errNoRoot = errors.New("no root of a database server was given")
 
 // open connects to a database server as Frappe does.
@@ -119,8 +117,7 @@ func execStep(db *sql.DB, statement string) error {
 	return err
 }
 
-// inspectTables reports whether a database has the tables of a finished Frappe site,
-// and whether it has any.
+// inspectTables reports whether a database has the tables of a finished Frappe site, and whether it has any.
 func inspectTables(db *sql.DB, name string) (whole, some bool, err error) {
 	n, err := queryValue[int](db, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = ? AND table_name IN ('tabDefaultValue', 'tabUser', '__Auth')", name)
 	if err != nil {
@@ -130,9 +127,8 @@ func inspectTables(db *sql.DB, name string) (whole, some bool, err error) {
 	return n == 3, all > 0, err
 }
 
-// usersOf are the hosts of a database's user, which has the database's name. Frappe
-// creates one for the given login scope, and without one, as when it restores, for
-// root's host.
+// usersOf are the hosts of a database's user, which has the database's name. Frappe creates one for the given login
+// scope, and without one, as when it restores, for root's host.
 func usersOf(db *sql.DB, name string) (hosts []string, err error) {
 	rows, err := db.QueryContext(context.Background(), "SELECT Host FROM mysql.user WHERE User = ?", name)
 	if err != nil {
@@ -149,8 +145,7 @@ func usersOf(db *sql.DB, name string) (hosts []string, err error) {
 	return hosts, rows.Err()
 }
 
-// anywhere is the login scope of sites' users: containers get another address each time
-// they are created.
+// anywhere is the login scope of sites' users: containers get another address each time they are created.
 const anywhere = "%"
 
 func dropUser(db *sql.DB, name, host string) error {
@@ -167,7 +162,7 @@ func dropDatabase(db *sql.DB, name string) (there bool, users int, err error) {
 	if err != nil {
 		return false, 0, err
 	}
-	// The users first, so that nobody reconnects after their session is ended.
+	// The users first, so that none reconnects after its session is ended.
 	hosts, err := usersOf(db, name)
 	if err != nil {
 		return n > 0, 0, err
@@ -184,12 +179,11 @@ func dropDatabase(db *sql.DB, name string) (there bool, users int, err error) {
 	return n > 0, users, execStep(db, "DROP DATABASE IF EXISTS `"+name+"`")
 }
 
-// unblock ends, until stop is called, idle transactions of a site's user whenever
-// something waits for a lock on the site's tables: a restore drops the database while
-// Frappe's web server is still running.
+// unblock ends, until stop is called, idle transactions of a site's user whenever something waits for a lock on the
+// site's tables: a restore drops the database while Frappe's web server is still running.
 //
-// own says that db is a connection of the site's user, which may not ask what transactions
-// there are: whatever has been idle for some seconds ends, which what restores never is.
+// own means that db is a connection of the site's user, which may not list transactions: then every session that is
+// idle for some seconds ends, which the restoring session never is.
 func unblock(db *sql.DB, name string, own bool) (stop func()) {
 	idle := "SELECT p.id FROM information_schema.processlist p JOIN information_schema.innodb_trx t ON t.trx_mysql_thread_id = p.id WHERE p.user = ? AND p.command = 'Sleep'"
 	if own {

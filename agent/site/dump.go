@@ -9,9 +9,8 @@ import (
 	"strings"
 )
 
-// dumpedRows counts the rows of each table in a dump as MariaDB's program writes it
-// (mariadb-dump: one statement after the other, INSERT INTO `t` VALUES (…),(…);). Tables
-// without rows are there with 0.
+// dumpedRows counts the rows of each table in a dump as MariaDB's program writes it (mariadb-dump: one statement
+// after the other, INSERT INTO `t` VALUES (…),(…);). Tables without rows are there with 0.
 func dumpedRows(compressed io.Reader) (map[string]int64, error) {
 	plain, err := gzip.NewReader(compressed)
 	if err != nil {

@@ -31,14 +31,12 @@ const (
 	cachePort    = 6379
 )
 
-// benchModule adapts Frappe's programs to such sites. They run in the directory of the sites,
-// and so find it there.
+// benchModule adapts Frappe's programs to such sites. They run in the directory of the sites, and so find it there.
 //
 //go:embed prego_bench.py
 var benchModule []byte
 
-// BenchModule is the file that a bench has among its sites, and what extra_config of its
-// common configuration names.
+// BenchModule is the file that a bench has among its sites, and what extra_config of its common configuration names.
 func BenchModule() (name string, content []byte, hook string) {
 	return benchModuleFile, benchModule, benchModuleHook
 }
@@ -54,7 +52,7 @@ func (b *bench) tlsFiles() (ca, cert, key string) {
 	return dir + "/ca.pem", dir + "/cert.pem", dir + "/key.pem"
 }
 
-// elsewhere tells whether a site's database is on another server.
+// elsewhere reports whether a site's database is on another server.
 func (at databaseOf) elsewhere() bool {
 	return at.Socket == "" && at.SSLCA != "" && at.SSLCert != "" && at.SSLKey != ""
 }
@@ -76,9 +74,8 @@ func tlsConfig(ca, cert, key, host string) (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, RootCAs: pool, ServerName: host}, nil
 }
 
-// databaseSettings are the keys of site_config.json for a database on another server. An
-// empty db_socket overrides the bench's, which Frappe would use first
-// (frappe/database/mariadb/database.py, get_connection_settings).
+// databaseSettings are the keys of site_config.json for a database on another server. An empty db_socket overrides
+// the bench's, which Frappe would use first (frappe/database/mariadb/database.py, get_connection_settings).
 func (b *bench) databaseSettings(name, password, address string) policy.Settings {
 	ca, cert, key := b.tlsFiles()
 	return policy.Settings{
@@ -123,8 +120,8 @@ func (b *bench) newSiteAt(site, name, address string) error {
 	if err := b.begin(site, name); err != nil {
 		return err
 	}
-	// Frappe keeps a configuration that is there, whatever options say, and takes the
-	// certificates from nowhere else (frappe/installer.py, make_site_config).
+	// Frappe keeps an existing configuration in spite of options, and takes the certificates only from there
+	// (frappe/installer.py, make_site_config).
 	if err := b.writeConfig(site+"/"+siteConfig, b.databaseSettings(name, password, address)); err != nil {
 		return err
 	}
@@ -153,7 +150,7 @@ func newSiteAnswer(site, name string, made bool) map[string]any {
 	return map[string]any{"site": site, "db_name": name, "made": made}
 }
 
-// emptyDatabase drops a database and makes it again, with the rights of its own user.
+// emptyDatabase drops a database and creates it again, with the rights of its own user.
 func emptyDatabase(db *sql.DB, name string) error {
 	if !policy.Is("OURDB", name) {
 		return fmt.Errorf("%q is no database of a site's", name)
@@ -167,8 +164,7 @@ func emptyDatabase(db *sql.DB, name string) error {
 	return execStep(db, "CREATE DATABASE IF NOT EXISTS `"+name+"` CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci")
 }
 
-// connectDatabase points a site to its database: at another address, or with another
-// password, which is tried first.
+// connectDatabase points a site to its database: at another address, or with another password, which is tried first.
 func (b *bench) connectDatabase(site, address string) error {
 	password := b.secrets[wire.SecretDatabasePassword]
 	b.err.hide(password)
@@ -263,7 +259,7 @@ func (b *bench) installModule(config map[string]json.RawMessage) error {
 	return nil
 }
 
-// databasePassword is that of a site's database user, which nothing that is said shows.
+// databasePassword is the password of a site's database user. It appears in no message.
 func (b *bench) databasePassword() (string, error) {
 	password := b.secrets[wire.SecretDatabasePassword]
 	if password == "" {

@@ -65,7 +65,7 @@ func writeTLS(t testing.TB, dir string, of, trusts *issuer) {
 	}
 }
 
-// others are a shard and a pool at an address of their own, which take TLS only.
+// others are a shard and a pool at another address, which take TLS only.
 type others struct {
 	address string
 	root    *sql.DB // the shard's
@@ -141,8 +141,8 @@ func (o *others) count(t testing.TB, query string, args ...any) (n int) {
 	return n
 }
 
-// TestASiteWhoseDatabaseIsElsewhere is the life of a site of a shard: nobody gives root's
-// password, and the bench's own MariaDB never sees it.
+// TestASiteWhoseDatabaseIsElsewhere is the life of a site of a shard: root's password is never used, and the bench's
+// own MariaDB never sees it.
 func TestASiteWhoseDatabaseIsElsewhere(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -13,10 +13,9 @@ import (
 
 const ownerFile = wire.SiteOwnerFile
 
-// eraseSite erases everything of a site. The database and its users are first, so that
-// an interrupted call leaves the directory, and with it the site's owner, to the next.
-// "bench drop-site" is not usable: it backs up the site, fails if the directory or the
-// database is missing, and keeps the files (frappe/commands/site.py, _drop_site).
+// eraseSite erases everything of a site. The database and its users are first, so that an interrupted call leaves the
+// directory, and with it the site's owner, to the next. "bench drop-site" is not usable: it backs up the site, fails
+// if the directory or the database is missing, and keeps the files (frappe/commands/site.py, _drop_site).
 func (b *bench) eraseSite(site, name string) error {
 	if err := b.lock(alone, site); err != nil {
 		return err

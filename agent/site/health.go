@@ -12,8 +12,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// HealthyVerb makes the agent's program a health check of Frappe processes without a
-// port, see HealthyMain.
+// HealthyVerb makes the agent's program a health check of Frappe processes without a port, see HealthyMain.
 const HealthyVerb = "healthy"
 
 // HealthyMain is run by the engine in the container of a worker or of the scheduler,
@@ -33,8 +32,7 @@ func HealthyMain(args []string) int {
 	return 0
 }
 
-// workerHealthy reports that a worker waits for jobs: it has a connection to the
-// queue's Redis besides this one.
+// workerHealthy reports that a worker waits for jobs: it has a connection to the queue's Redis besides this one.
 func workerHealthy(root string) error {
 	b := &bench{dir: filepath.Join(root, wire.BenchDir), err: &masked{to: os.Stderr}}
 	var err error
@@ -85,9 +83,8 @@ func connected(list, own string) error {
 	return errors.New("no worker is connected to redis_queue from here")
 }
 
-// schedulerHealthy reports that the scheduler holds its lock
-// (frappe/utils/scheduler.py, start_scheduler). The lock is looked up rather than
-// tried: holding it for a moment would keep a scheduler from starting.
+// schedulerHealthy reports that the scheduler holds its lock (frappe/utils/scheduler.py, start_scheduler). The lock
+// is looked up rather than tried: holding it for a moment would keep a scheduler from starting.
 func schedulerHealthy(root string) error {
 	info, err := os.Stat(filepath.Join(root, wire.BenchDir, "config/scheduler_process"))
 	if err != nil {

@@ -15,16 +15,14 @@ import (
 )
 
 // Jobs of a site that is held have not begun, and move with it. Frappe queues them with RQ
-// (frappe/utils/background_jobs.py, enqueue; RQ 1.15.1, rq/queue.py, _enqueue_job): a queue is
-// a list rq:queue:BENCH:KIND of ids, which begin with the site's name and "::"
-// (create_job_id), and a job is a hash rq:job:ID. A worker takes an id off the list, and
-// passes over one whose hash is gone (dequeue_any). So a job that is taken off its list
-// under Redis' eyes either was begun before, or is not begun there any more.
+// (frappe/utils/background_jobs.py, enqueue; RQ 1.15.1, rq/queue.py, _enqueue_job): a queue is a list
+// rq:queue:BENCH:KIND of ids, which begin with the site's name and "::" (create_job_id), and a job is a hash
+// rq:job:ID. A worker takes an id off the list, and passes over one whose hash is gone (dequeue_any). So a job that
+// is taken off its list under Redis' eyes either was begun before, or is not begun there any more.
 //
-// They are kept in a file of the site's directory, which is packed and arrives like any other:
-// what a job is called with may be secret, and is in no command's output. Where the site is
-// free to work, here or at its new place, the jobs of the file are queued, each once however
-// often that is repeated.
+// They are kept in a file of the site's directory, which is packed and arrives like any other: what a job is called
+// with may be secret, and is in no command's output. Where the site is free to work, here or at its new place, the
+// jobs of the file are queued, each once however often that is repeated.
 
 // jobsPrefix begins the names of files with jobs, in a site's directory.
 const jobsPrefix = ".prego-jobs-"
@@ -32,14 +30,14 @@ const jobsPrefix = ".prego-jobs-"
 // heldJobs is the file of the jobs that were there when a site was held.
 const heldJobs = jobsPrefix + "held"
 
-// A job in a file. Fields are those of its hash, and may be any bytes.
+// A job in a file. Fields are the fields of its hash, and may be any bytes.
 type parkedJob struct {
 	ID     string            `json:"id"`
 	Kind   string            `json:"kind"` // of queue: short, default, long
 	Fields map[string][]byte `json:"fields"`
 }
 
-// queuedAt tells one queueing of a job from another: ids that callers choose come again.
+// queuedAt identifies one queueing of a job: ids that callers choose repeat.
 func (j parkedJob) queuedAt() string { return j.ID + " " + string(j.Fields["enqueued_at"]) }
 
 // RQ's keys (rq/queue.py, rq/job.py).
@@ -49,8 +47,8 @@ const (
 	rqJob    = "rq:job:"
 )
 
-// parkScript takes a site's jobs off the lists of a bench, and notes them on one of their own.
-// Several benches may share a Redis.
+// parkScript takes a site's jobs off the lists of a bench, and keeps them on a separate list. Several benches may
+// share a Redis.
 const parkScript = `
 local n = 0
 for _, queue in ipairs(redis.call('SMEMBERS', KEYS[1])) do if string.sub(queue, 1, #ARGV[2]) == ARGV[2] then
@@ -76,7 +74,7 @@ return 1`
 
 func parkedKey(site string) string { return "prego:parked:" + site }
 
-// queuedKey is the set of what was queued out of files, and has not been parked again.
+// queuedKey is the set of jobs that were queued out of files, and have not been parked again.
 func queuedKey(site string) string { return "prego:queued:" + site }
 
 // jobsQueue connects to the bench's queue; done is nil if it has none.
@@ -126,7 +124,7 @@ func (b *bench) parkJobs(site, file string) error {
 			if err != nil {
 				return err
 			}
-			if len(j.Fields) > 0 && !known[j.queuedAt()] { // without its hash nobody would run it
+			if len(j.Fields) > 0 && !known[j.queuedAt()] { // without its hash no worker would run it
 				jobs, known[j.queuedAt()] = append(jobs, j), true
 			}
 		}
@@ -170,8 +168,7 @@ func (b *bench) jobsIn(site, file string) (jobs []parkedJob, err error) {
 	return jobs, err
 }
 
-// queueJobs queues the jobs of all files of a site that may work here, in their order, and
-// deletes the files.
+// queueJobs queues the jobs of all files of a site that may work here, in their order, and deletes the files.
 func (b *bench) queueJobs(site string) error {
 	files, err := fs.Glob(b.sites.FS(), site+"/"+jobsPrefix+"*")
 	if err != nil || len(files) == 0 {

@@ -75,9 +75,8 @@ func list(v any) (out []string) {
 	return out
 }
 
-// TestJobsMoveWithTheirSite: what has not begun when a site is held begins at its new place, in
-// its order and once, whoever is killed at whatever step; another site's jobs stay. If
-// the site stays after all, so do they.
+// TestJobsMoveWithTheirSite: jobs that have not begun when a site is held begin at its new place, in order and once,
+// after kills at any step; another site's jobs stay. If the site stays after all, so do they.
 func TestJobsMoveWithTheirSite(t *testing.T) {
 	t.Parallel()
 	for name, shared := range map[string]bool{"each bench has its Redis": false, "they share one": true} {
@@ -133,7 +132,7 @@ func jobsMove(t *testing.T, shared bool) {
 	killed(from, "--site", site, "hold-site")
 	require.Equal(t, []string{stays}, queued(from, here, "default"), "a site that is held begins no jobs")
 	require.Empty(t, queued(from, here, "long"))
-	require.EqualValues(t, 1, here("EXISTS", rqJob+first), "who asks for it finds it queued")
+	require.EqualValues(t, 1, here("EXISTS", rqJob+first), "a query finds it queued")
 	killed(from, "--site", site, "free-site")
 	require.Equal(t, []string{stays, first, second}, queued(from, here, "default"))
 	require.Equal(t, []string{long}, queued(from, here, "long"))
@@ -169,8 +168,8 @@ func jobsMove(t *testing.T, shared bool) {
 		}
 	}
 
-	// One that comes to its old place is brought after, twice if somebody dies, and is one job. One
-	// that has run meanwhile does not run again.
+	// A job that arrives at the old place is brought after, twice after a kill, and is one job. A job that has run
+	// meanwhile does not run again.
 	require.Equal(t, first, fmt.Sprint(there("LPOP", to.queue("default"))))
 	there("DEL", rqJob+first)
 	last := enqueue(site, "last", "default")

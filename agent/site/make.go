@@ -12,9 +12,8 @@ import (
 	"github.com/prego/prego/agent/policy"
 )
 
-// newSite creates a site with Frappe's tables and an Administrator's password that
-// nobody stores. A finished one with this database is success; an interrupted one is
-// created again.
+// newSite creates a site with Frappe's tables and an Administrator's password that is not stored. A finished site
+// with this database is success; an interrupted one is created again.
 func (b *bench) newSite(site, name string) error {
 	if err := b.lock(alone, site); err != nil {
 		return err
@@ -62,8 +61,7 @@ func (b *bench) newSite(site, name string) error {
 	return b.printResult(newSiteAnswer(site, name, true))
 }
 
-// mayMake refuses to make a site where it, or its database, is somebody's. done says that it
-// is made.
+// mayMake refuses to create a site if it, or its database, belongs to another. done means that it already exists.
 func (b *bench) mayMake(site, name string, there *state, db *sql.DB) (done bool, err error) {
 	complete, anything, err := inspectTables(db, name)
 	if err != nil {
@@ -189,19 +187,17 @@ func (b *bench) promoteSite(from, to string) error {
 	if err := b.change(to, policy.Settings{"host_name": quoteJSON("https://" + to)}); err != nil {
 		return err
 	}
-	// It clears the cache of the website, too (frappe/commands/utils.py).
+	// It also clears the cache of the website (frappe/commands/utils.py).
 	if err := b.command(nil, "--site", to, "clear-cache"); err != nil {
 		return err
 	}
 	return b.printResult(map[string]any{"site": to, "promoted_from": from})
 }
 
-// archive is where "bench drop-site" moves sites, below bench's directory: somebody may
-// have run it by hand.
+// archive is where "bench drop-site" moves sites, below bench's directory: an operator may have run it by hand.
 const archive = "archived/sites"
 
-// isArchived reports whether a name in the archive is a site's: Frappe appends a number
-// to names already taken.
+// isArchived reports whether a name in the archive is a site's: Frappe appends a number to names already taken.
 func isArchived(entry, site string) bool {
 	rest, ok := strings.CutPrefix(entry, site)
 	return ok && strings.Trim(rest, "0123456789") == ""

@@ -72,8 +72,7 @@ func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestAKilledNewSiteIsMadeAgain ends the verb at each of its steps, and bench at
-// moments of its own.
+// TestAKilledNewSiteIsMadeAgain ends the verb at each of its steps, and bench at other moments.
 func TestAKilledNewSiteIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -213,7 +212,7 @@ func TestErase(t *testing.T) {
 		gone()
 	}
 
-	// What is missing is no reason to leave the rest.
+	// A missing part is no reason to leave the rest.
 	lost := map[string]func(){
 		"the database":      func() { b.exec("DROP DATABASE " + db) },
 		"the users":         func() { b.exec("DROP USER " + db) },

@@ -20,10 +20,10 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// A site moves to another server as sealed archives of its directory: one of all of it while
-// it serves, then one of what has changed since, while it is held. What stays on a host, such
-// as who owns the site here, is not in them. The settings arrive beside the place where Frappe
-// looks for them, so that until settle-site there is no site, and nobody runs its jobs.
+// A site moves to another server as sealed archives of its directory: first all of it while it serves, then the
+// changes since, while it is held. Files that stay on a host, such as the site's owner here, are not in them. The
+// settings arrive beside the place where Frappe looks for them, so that until settle-site there is no site, and no
+// worker runs its jobs.
 
 // Files of a site's directory, for moves.
 const (
@@ -34,13 +34,13 @@ const (
 	locksDir      = "locks"       // of Frappe's
 )
 
-// The two ways to unpack: everything is as in the archive, or only what is missing is added.
+// The two ways to unpack: everything becomes as in the archive, or only missing files are added.
 const (
 	unpackAll     = "all"
 	unpackMissing = "missing"
 )
 
-// packedIn is what was packed under a name: the marks of all files. It stays on its host.
+// packedIn is the content of an archive by its name: the marks of all files. It stays on its host.
 func packedIn(site, name string) string {
 	return site + "/" + backupsDir + "/.packed-" + name + ".json"
 }
@@ -48,11 +48,11 @@ func packedIn(site, name string) string {
 // packList is the first entry of an archive: all that the site has.
 type packList struct {
 	Dirs  map[string]uint32 `json:"dirs"`  // their modes
-	Files []string          `json:"files"` // links, too
+	Files []string          `json:"files"` // also links
 }
 
-// staysOnHost tells whether a path below a site's directory is left out of archives, and left alone
-// by those that arrive.
+// staysOnHost reports whether a path below a site's directory is left out of archives, and left alone by arriving
+// ones.
 func staysOnHost(name string) bool {
 	switch name {
 	case stateFile, stateFile + ".new", siteConfig, siteConfig + ".new", ownerFile, ownerFile + ".new", arrivedConfig, arrivedState, arrivingPart, locksDir:
@@ -100,8 +100,8 @@ func markOf(info fs.FileInfo) string {
 	return fmt.Sprintf("%d:%d:%d.%d:%o", s.Ino, s.Size, s.Ctim.Sec, s.Ctim.Nsec, s.Mode)
 }
 
-// packSite seals an archive of a site's directory, or of what has changed in it since an earlier
-// one. One that is there is the answer to a repeated call.
+// packSite seals an archive of a site's directory, or of its changes since an earlier archive. An existing archive is
+// the answer to a repeated call.
 func (b *bench) packSite(site, name, recipient, since string) error {
 	if err := b.lock(shared, site); err != nil {
 		return err
@@ -157,9 +157,8 @@ func (b *bench) packSite(site, name, recipient, since string) error {
 	return b.printResult(out)
 }
 
-// pack writes a site's directory into an archive: a list of everything, and those files whose
-// mark is not as before. Marks are taken before files are read: what changes meanwhile has
-// another one afterwards.
+// pack writes a site's directory into an archive: a list of everything, and those files whose mark is not as before.
+// Marks are taken before files are read: what changes meanwhile has another one afterwards.
 func (b *bench) pack(to *tar.Writer, site string, before, marks map[string]string, out *wire.PackedSite) error {
 	root, err := b.below(site)
 	if err != nil {
@@ -258,7 +257,7 @@ func packFile(to *tar.Writer, root *os.Root, name string, kind fs.FileMode) erro
 	}
 	n, err := io.CopyN(to, f, info.Size())
 	if errors.Is(err, io.EOF) {
-		// It became shorter, and so is packed again; what is missing now is filled up.
+		// It became shorter, and so is packed again; the rest is padded.
 		_, err = io.CopyN(to, zeros{}, info.Size()-n)
 	}
 	return err
@@ -271,8 +270,8 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// unpackSite decrypts an archive into a site's directory. What arrives in a directory that is no
-// site yet replaces what is there; to a site that serves, only files are added that it lacks.
+// unpackSite decrypts an archive into a site's directory. In a directory that is not a site yet, it replaces all
+// files; a running site only receives missing files.
 func (b *bench) unpackSite(site, name, sum, plainSum, how string) error {
 	if err := b.lock(shared, site); err != nil {
 		return err
@@ -333,7 +332,7 @@ type unpacking struct {
 	bytes   int64
 }
 
-// maxList bounds what is read into memory of an archive: a list, or settings.
+// maxList bounds the parts of an archive that are read into memory: a list, or settings.
 const maxList = 256 << 20
 
 func (u *unpacking) entries(archive *tar.Reader) error {
@@ -367,7 +366,7 @@ func (u *unpacking) entry(from io.Reader, h *tar.Header) error {
 	case !u.listed:
 		return bad
 	case to != "" && u.missing:
-		return nil // the settings are the site's own by now
+		return nil // the settings belong to the site
 	case to == "" && (!fs.ValidPath(h.Name) || h.Name == "." || staysOnHost(h.Name)):
 		return bad
 	case to == "":
@@ -418,7 +417,7 @@ func (u *unpacking) write(from io.Reader, h *tar.Header) error {
 	return u.root.Chtimes(arrivingPart, h.ModTime, h.ModTime)
 }
 
-// dirs makes the directories of the list, a parent before what is in it.
+// dirs creates the directories of the list, parents first.
 func (u *unpacking) dirs() error {
 	for _, name := range slices.Sorted(maps.Keys(u.list.Dirs)) {
 		if !fs.ValidPath(name) || staysOnHost(name) {
@@ -477,8 +476,8 @@ func (u *unpacking) tidy() (removed int, err error) {
 	return len(surplus), err
 }
 
-// settleSite makes a site of what has arrived, held as it was held where it came from. Its
-// database is at an address that this host reaches, or here.
+// settleSite creates a site from the arrived files, held as at its previous place. Its database is at an address that
+// this host reaches, or here.
 func (b *bench) settleSite(site, address string) error {
 	password, err := b.databasePassword()
 	if err != nil {
@@ -528,7 +527,7 @@ func (b *bench) settleSite(site, address string) error {
 	} else {
 		maps.Copy(config, b.databaseSettings(s.DBName, password, address))
 	}
-	delete(config, "redis_cache") // the one that it has comes with connect-cache
+	delete(config, "redis_cache") // connect-cache sets the new one
 	s.Made, s.Held, s.Scheduled, s.PromotedFrom = true, came.Held, came.Scheduled, came.PromotedFrom
 	if err := b.writeState(site, *s); err != nil {
 		return err
@@ -540,15 +539,14 @@ func (b *bench) settleSite(site, address string) error {
 	return b.printResult(map[string]any{"site": site, "db_host": address})
 }
 
-// policy.Settings of a site that is held: it goes on answering what only reads (frappe/app.py,
-// setup_read_only_mode), and its jobs rest.
+// Settings of a held site: it continues to answer reads (frappe/app.py, setup_read_only_mode), and its jobs rest.
 const (
 	maintenanceKey = "maintenance_mode"
 	readsKey       = "allow_reads_during_maintenance"
 )
 
-// holdSite lets a site read and not write, and remembers what it was like before. One that is in
-// maintenance without reads stays so.
+// holdSite lets a site read and not write, and remembers its previous settings. A site in maintenance without reads
+// stays so.
 func (b *bench) holdSite(site string) error {
 	if err := b.lock(alone, site); err != nil {
 		return err
@@ -594,7 +592,7 @@ func (b *bench) holdSite(site string) error {
 	return b.printResult(map[string]any{"site": site, "held": true})
 }
 
-// freeSite ends hold-site: the site is as it was before. One that is held nowhere is free.
+// freeSite ends hold-site and restores the previous settings. A site that is not held stays as it is.
 func (b *bench) freeSite(site string) error {
 	if err := b.lock(alone, site); err != nil {
 		return err

@@ -31,8 +31,8 @@ func unpack(to *testBench, kill int, site string, p wire.PackedSite, key *age.X2
 	return to.verb(kill, opens(key), "--site", site, "unpack-site", p.Name, wire.Ungrouped(p.SHA256), wire.Ungrouped(p.PlainSHA256), how)
 }
 
-// TestASitesDirectoryMoves: a copy while it serves, what has changed since, and what was late;
-// killed at every step, the directory that arrives is the one that left.
+// TestASitesDirectoryMoves: a copy while it serves, the changes since, and late ones; after kills at every step, the
+// arrived directory equals the source.
 func TestASitesDirectoryMoves(t *testing.T) {
 	t.Parallel()
 	b, other := newBench(t), newBench(t)
@@ -89,7 +89,7 @@ func TestASitesDirectoryMoves(t *testing.T) {
 	require.EqualValues(t, 1, config["maintenance_mode"])
 	require.EqualValues(t, 1, config["allow_reads_during_maintenance"])
 	delta := packed(t, b, other, site, "mov-1-2", key, "mov-1-1")
-	require.LessOrEqual(t, delta.Changed, 4, "only what has changed")
+	require.LessOrEqual(t, delta.Changed, 4, "only the changes")
 	require.Equal(t, 0, unpack(other, -1, site, delta, key, unpackAll).status)
 
 	want := listing(t, at(b, ""))
@@ -112,7 +112,7 @@ func TestASitesDirectoryMoves(t *testing.T) {
 	require.FileExists(t, at(other, "private/files/late"))
 	text, err = os.ReadFile(at(other, "private/files/kept"))
 	require.NoError(t, err)
-	require.Equal(t, "newer", string(text), "what is there stays")
+	require.Equal(t, "newer", string(text), "existing files stay")
 
 	for range 2 {
 		b.good("--site", site, "free-site")
@@ -124,14 +124,14 @@ func TestASitesDirectoryMoves(t *testing.T) {
 		require.NoDirExists(t, at(other, ""))
 	}
 	b.good("--site", site, "hold-site")
-	require.Contains(t, b.bad("--site", "nobody.example.com", "pack-site", "mov-1-1", key.Recipient().String()), "site: site_missing: ")
+	require.Contains(t, b.bad("--site", "missing.example.com", "pack-site", "mov-1-1", key.Recipient().String()), "site: site_missing: ")
 	require.Contains(t, b.bad("leave-site", site, "--db-name", b.database("b")), "has database")
 	b.good("leave-site", site, "--db-name", db)
 	require.NoDirExists(t, at(b, ""))
 }
 
-// TestAnArchiveStaysInItsSite: what a host that was taken over might send reaches no other
-// site, and none of what is this host's own.
+// TestAnArchiveStaysInItsSite: the archive of a compromised host reaches no other site, and no file of this host's
+// own.
 func TestAnArchiveStaysInItsSite(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

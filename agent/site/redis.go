@@ -15,10 +15,9 @@ import (
 // redisTime is the time limit for one Redis.
 const redisTime = time.Minute
 
-// forget removes a site's keys from Redis: what Frappe caches, by the database's name
-// (frappe/utils/redis_wrapper.py, make_key), and its jobs, by the site's
-// (frappe/utils/background_jobs.py, create_job_id). An unreachable Redis does not stop
-// the erasure: cached keys expire by themselves.
+// forget removes a site's keys from Redis: what Frappe caches, by the database's name (frappe/utils/redis_wrapper.py,
+// make_key), and its jobs, by the site's (frappe/utils/background_jobs.py, create_job_id). An unreachable Redis does
+// not stop the erasure: cached keys expire by themselves.
 func (b *bench) forget(site, name string) (keys int) {
 	at, err := b.connection("")
 	if err != nil {

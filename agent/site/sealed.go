@@ -19,16 +19,15 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// A backup that is to leave the host, or has come from elsewhere, is one file beside the
-// directory of the plain one: a tar of its files, compressed with zstd and encrypted with age.
-// The process that faces the network gets at this file alone, in pieces, and the host has
-// nothing that opens it.
+// A backup that is to leave the host, or has come from elsewhere, is one file beside the directory of the plain one:
+// a tar of its files, compressed with zstd and encrypted with age. The process that faces the network gets at this
+// file alone, in pieces, and the host has nothing that opens it.
 func sealedFile(site, name string) string { return site + "/" + backupsDir + "/.sealed-" + name }
 
 // describedIn is beside a sealed file when it is complete.
 func describedIn(site, name string) string { return sealedFile(site, name) + ".json" }
 
-// coded is an error that is told apart by its code: "site: CODE: …" on stderr.
+// coded is an error with a code: "site: CODE: …" on stderr.
 type coded struct {
 	code string
 	err  error
@@ -48,8 +47,8 @@ func noRoom(err error) error {
 	return err
 }
 
-// sealBackup compresses and encrypts a backup to a recipient, and deletes the plain one. A sealed
-// one that is there is the answer to a repeated call.
+// sealBackup compresses and encrypts a backup to a recipient, and deletes the plain one. An existing sealed backup is
+// the answer to a repeated call.
 func (b *bench) sealBackup(site, name, recipient string) error {
 	if err := b.lock(shared, site); err != nil {
 		return err
@@ -214,8 +213,8 @@ func (b *bench) writeSealed(site, name string, offset, length int64) error {
 	return b.printResult(map[string]any{"name": name, "bytes": offset + n})
 }
 
-// openBackup decrypts a sealed backup, so that it can be restored like one that was made here.
-// Nothing is there before both digests are found right.
+// openBackup decrypts a sealed backup, so that it can be restored like a local one. Nothing appears before both
+// digests are verified.
 func (b *bench) openBackup(site, name, sum, plainSum string) error {
 	if err := b.lock(shared, site); err != nil {
 		return err
@@ -262,8 +261,7 @@ func (b *bench) openBackup(site, name, sum, plainSum string) error {
 	return b.saysBackup(name, all)
 }
 
-// openSealed opens a sealed backup that is as it was sealed: what is not is not even
-// decrypted.
+// openSealed opens a sealed backup if it is unchanged: any other is not even decrypted.
 func (b *bench) openSealed(site, name, sum string) (f *os.File, err error) {
 	f, err = b.sites.Open(sealedFile(site, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -294,8 +292,8 @@ func ofSeal(err error) error {
 	return err
 }
 
-// unseal decrypts into a directory. It takes the parts of a backup and nothing else, whatever
-// they are called in the archive: the name they get is this backup's.
+// unseal decrypts into a directory. It takes only the parts of a backup, under any name in the archive: they get this
+// backup's name.
 func (b *bench) unseal(from io.Reader, key age.Identity, dir, name, plainSum string) error {
 	unreadable := func(err error) error { return &coded{wire.FailedUnreadable, err} }
 	seen := make(map[string]bool)
@@ -336,8 +334,8 @@ func (b *bench) unseal(from io.Reader, key age.Identity, dir, name, plainSum str
 	return b.wholeDump(dir + "/" + name + "-" + partDatabase)
 }
 
-// wholeDump refuses a dump that ends early, before a restore drops anything for it. One that the site encrypts itself
-// is for Frappe to read.
+// wholeDump refuses a truncated dump, before a restore drops anything for it. Only Frappe can read a dump that the
+// site encrypts itself.
 func (b *bench) wholeDump(name string) error {
 	f, err := b.sites.Open(name)
 	if err != nil {

@@ -80,7 +80,7 @@ func TestABackupLeavesAndComesBack(t *testing.T) {
 	require.Contains(t, b.bad("--site", site, "seal-backup", "no-such", key.Recipient().String()), "has no backup no-such")
 	killed := 0
 	var sealed wire.SealedBackup
-	for n := 0; ; n++ { // whatever ends it, what is there afterwards is whole
+	for n := 0; ; n++ { // after any interruption, the files are complete
 		d := b.verb(n, nil, "--site", site, "seal-backup", "bak-1", key.Recipient().String())
 		if d.status == 0 {
 			unmarshal(t, d.stdout, &sealed)
@@ -137,8 +137,7 @@ func TestABackupLeavesAndComesBack(t *testing.T) {
 	require.Equal(t, "as it was", string(text))
 }
 
-// TestWhatIsNoBackupIsNotOpened: each kind of damage is told by its code, and leaves nothing
-// that could be restored.
+// TestWhatIsNoBackupIsNotOpened: each kind of damage has its code, and leaves nothing that could be restored.
 func TestWhatIsNoBackupIsNotOpened(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -162,7 +161,7 @@ func TestWhatIsNoBackupIsNotOpened(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		content []byte
-		sum     string // that the control plane says it has
+		sum     string // as the control plane has it
 		plain   string
 		key     *age.X25519Identity
 		want    string
@@ -284,8 +283,8 @@ func TestAFullDiskIsTold(t *testing.T) {
 	unmarshal(t, b.good("--site", site, "delete-backup", "in-1"), &out)
 }
 
-// TestAFullDiskLosesNothing: whichever step of a backup, of its opening or of a restore meets it says so. What
-// it had begun is gone, the site is as it was, and the backup is good.
+// TestAFullDiskLosesNothing: every step of a backup, of its opening and of a restore reports a full disk. Partial
+// files are gone, the site is as it was, and the backup is good.
 func TestAFullDiskLosesNothing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -18,22 +18,22 @@ const stateFile = "prego_site.json"
 // state is what verbs record about a site.
 type state struct {
 	DBName string `json:"db_name"`
-	// Made: the site was finished. Before that, nobody has used it.
+	// Made: the site was finished. Before that it was never used.
 	Made         bool   `json:"made,omitempty"`
 	PromotedFrom string `json:"promoted_from,omitempty"`
 	// Installing is an app whose installation began, and may be unfinished.
 	Installing string `json:"installing,omitempty"`
 	// Scheduled is set during a restore: whether the scheduler was on.
 	Scheduled *bool `json:"scheduled,omitempty"`
-	// Arriving: it comes from another server, and nobody uses it here yet.
+	// Arriving: it comes from another server, and is not used here yet.
 	Arriving bool `json:"arriving,omitempty"`
 	// DataComes: its data arrives in another database, which it will use.
 	DataComes bool `json:"data_comes,omitempty"`
-	// Held are the settings that hold-site changed, as they were; null is one that was missing.
+	// Held are the previous values of the settings that hold-site changed; null is a missing one.
 	Held map[string]json.RawMessage `json:"held,omitempty"`
 }
 
-// errNotOurs says that a site was created by somebody else, or does not exist.
+// errNotOurs means that a site was not created by this program, or does not exist.
 var errNotOurs = errors.New("it was not made by this program")
 
 // readState reads a site's state; nil if there is no site.
@@ -104,12 +104,11 @@ func (b *bench) finishedSite(site string) (*state, error) {
 // own is where files that belong to no site are kept, among the sites.
 const own = ".prego"
 
-// lockFiles is the number of locks. Sites share them, so that deleted sites leave no
-// files.
+// lockFiles is the number of locks. Sites share them, so that deleted sites leave no files.
 const lockFiles = 64
 
-// lock limits sites to one verb: shared for verbs that may run in parallel. It is
-// released when the process ends, in whatever way.
+// lock limits sites to one verb: shared for verbs that may run in parallel. It is released when the process ends, in
+// any way.
 func (b *bench) lock(how int, sites ...string) error {
 	if err := b.sites.MkdirAll(own, 0o755); err != nil {
 		return err

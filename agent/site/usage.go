@@ -38,8 +38,7 @@ func (b *bench) usage(site string) error {
 	return b.printResult(out)
 }
 
-// measure walks a site's directory. Links are not followed, and hard-linked files are
-// counted once.
+// measure walks a site's directory. Links are not followed, and hard-linked files are counted once.
 func (b *bench) measure(site string) (files, backups int64, err error) {
 	counted := make(map[uint64]bool)
 	err = fs.WalkDir(b.sites.FS(), site, func(name string, d fs.DirEntry, err error) error {

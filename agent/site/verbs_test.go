@@ -52,7 +52,7 @@ func TestConfigure(t *testing.T) {
 	b.good("--site", site, "set-maintenance-mode", "off")
 	require.Equal(t, 0.0, b.read(name)["maintenance_mode"])
 
-	// Whoever is killed leaves the old or the new, and many at once lose nothing.
+	// A kill leaves the old or the new content, and concurrent verbs lose nothing.
 	for n := range 3 {
 		b.verb(n, nil, "--site", site, "configure", `{"host_name":"https://y"}`)
 		require.Contains(t, []any{"https://x", "https://y"}, b.read(name)["host_name"])
@@ -218,8 +218,7 @@ func TestSecretsAreMaskedInWhatBenchPrints(t *testing.T) {
 	require.Equal(t, "a ******** b\nmariadb --user=x --password=******** db\nCREATE USER 'a'@'%' IDENTIFIED BY ********\n{\"db_password\": ********, \"x\": 1}\nredis://default:********@redis-cache:6379/0\nthe end ********\n", out.String())
 }
 
-// TestAServerThatStartsIsWaitedFor has the database server take no connection at first, as
-// one that is made anew.
+// TestAServerThatStartsIsWaitedFor has the database server take no connection at first, like a new container.
 func TestAServerThatStartsIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	server := net.JoinHostPort("127.0.0.1", strconv.Itoa(mariadb(t)))
@@ -258,5 +257,5 @@ func TestAServerThatStartsIsWaitedFor(t *testing.T) {
 	began := time.Now()
 	_, err = at.open("root", "another", "")
 	require.ErrorContains(t, err, "Access denied")
-	require.Less(t, time.Since(began), restartTime, "who is refused is not made to wait")
+	require.Less(t, time.Since(began), restartTime, "a refusal comes without a wait")
 }

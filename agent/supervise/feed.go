@@ -25,8 +25,8 @@ const feedChunk = 32 << 10
 // end means something else.
 const endOfFeed = "."
 
-// Feed writes a command's input for its supervisor, as lines of base64; between them there
-// may be empty ones, which say that the caller lives.
+// Feed writes a command's input for its supervisor, as lines of base64; empty lines between them show that the caller
+// is alive.
 func Feed(w io.Writer, from io.Reader) error {
 	buf, line := make([]byte, feedChunk), make([]byte, 0, base64.StdEncoding.EncodedLen(feedChunk)+1)
 	for {
@@ -47,8 +47,7 @@ func Feed(w io.Writer, from io.Reader) error {
 	}
 }
 
-// CopyLines passes whole lines on, so that others can write lines between them, until there
-// are no more.
+// CopyLines passes whole lines on, so that others can write lines between them, until there are no more.
 func CopyLines(to io.Writer, from io.Reader) {
 	in := bufio.NewReaderSize(from, 2*feedChunk)
 	for {
@@ -80,7 +79,7 @@ func passOn(from io.Reader, to io.WriteCloser, heard func()) {
 		default:
 			n, err := base64.StdEncoding.Decode(buf, text)
 			if err != nil {
-				return // nobody sends this; the command is killed
+				return // no caller sends this; the command is killed
 			}
 			_, _ = to.Write(buf[:n])
 			heard()

@@ -13,8 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAnInputIsPassedOn: whatever its length, with signs of life in between, and cut when its
-// source fails.
+// TestAnInputIsPassedOn: at any length, with signs of life in between, and cut when its source fails.
 func TestAnInputIsPassedOn(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{0, 1, feedChunk - 1, feedChunk, feedChunk + 1, 5*feedChunk + 17} {

@@ -21,9 +21,8 @@ import (
 // Verb makes the agent's program a supervisor, see Main.
 const Verb = "supervise"
 
-// What a supervisor prints to standard error before its command does. Without the first
-// line the command has not begun, whatever else happened; the second comes with
-// ExitNotStarted.
+// What a supervisor prints to standard error before its command does. Without the first line the command has not
+// begun, in spite of any other event; the second comes with ExitNotStarted.
 const (
 	supervising = "prego-agent: supervising\n"
 	NotStarted  = "prego-agent: not started: "
@@ -35,23 +34,20 @@ const (
 	ExitSignal     = 128 // plus the signal's number, as in shells
 )
 
-// KillTime is how long a supervisor tries to kill. What is still there then has the
-// signal pending: it waits in the kernel, for a disk perhaps.
+// KillTime is how long a supervisor tries to kill. Processes that remain have the signal pending: they wait in the
+// kernel, for a disk perhaps.
 const KillTime = 10 * time.Second
 
-// Main runs one command and ends when it and everything that it started has ended:
-// --for DURATION --silence DURATION --input -- PROGRAM ARGUMENTS. If its standard input
-// ends or is silent for too long, or it gets SIGTERM, or the time is over, it kills
-// them all. It is the subreaper of its descendants, so neither setsid nor a double fork
-// escapes it.
+// Main runs one command and ends when it and everything that it started has ended: --for DURATION --silence DURATION
+// --input -- PROGRAM ARGUMENTS. If its standard input ends or is silent for too long, or it gets SIGTERM, or the time
+// is over, it kills them all. It is the subreaper of its descendants, so neither setsid nor a double fork escapes it.
 //
-// Silence covers inputs whose end may never arrive: a restarted engine leaves the
-// inputs of its execs open, with nobody at the other end.
+// Silence covers inputs whose end may never arrive: a restarted engine leaves the inputs of its execs open, without a
+// writer.
 //
-// The command gets no input, except with --input the first line of the supervisor's, and
-// with --feed also what follows (Feed), and of the environment only what it needs to find
-// programs. The exit status is the
-// command's, or 128 plus the signal that ended it.
+// The command gets no input, except with --input the first line of the supervisor's, and with --feed also the rest
+// (Feed), and of the environment only what it needs to find programs. The exit status is the command's, or 128 plus
+// the signal that ended it.
 func Main(args []string) int {
 	// The signal that ends the command with the supervisor is tied to the thread.
 	runtime.LockOSThread()
@@ -80,7 +76,7 @@ func Main(args []string) int {
 	children, end, over := make(chan os.Signal, 1), make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(children, syscall.SIGCHLD)
 	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the reader is gone: killing goes on
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the reader is gone: killing continues
 	command, to, err := startSupervised(argv, line, feed)
 	if err != nil {
 		return refuse(err)
@@ -217,8 +213,7 @@ func startSupervised(argv []string, line []byte, more bool) (pid int, to *os.Fil
 	defer func() { _ = in.Close() }()
 	attr := &syscall.ProcAttr{
 		Env: env, Files: []uintptr{in.Fd(), 1, 2},
-		// A process group of its own: a command that kills its group must not kill this
-		// process.
+		// A separate process group: a command that kills its group must not kill this process.
 		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
 	}
 	pid, err = syscall.ForkExec(argv[0], argv, attr)
@@ -251,8 +246,8 @@ func reap(command int, status *int) (ended, left bool) {
 	}
 }
 
-// killDescendants kills all descendants. They are stopped first: otherwise one that
-// forks fast enough could stay ahead forever.
+// killDescendants kills all descendants. They are stopped first: otherwise a process that forks fast enough could
+// stay ahead forever.
 func killDescendants() {
 	stopped := make(map[int]bool)
 	for range 8 {
@@ -350,5 +345,5 @@ func (a *AfterPreamble) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// AskTime is how long a command may take to end after it was told to.
+// AskTime is how long a command may take to end after the request to end.
 const AskTime = KillTime + 5*time.Second

@@ -21,36 +21,35 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// Still is a file system that nobody can write to until it is released.
+// Still is a file system without writers until it is released.
 type Still interface {
-	// Release says for how long it was still; an error says that it was not all the time.
+	// Release returns for how long it was still; an error means that it was not still all the time.
 	Release() (time.Duration, error)
 }
 
 // Source is a directory to archive.
 type Source struct {
 	Dir *os.File
-	// Sync writes what is dirty, so that every later change of a page changes its file's times.
+	// Sync writes dirty pages, so that every later change of a page changes its file's times.
 	Sync func() error
-	// Freeze keeps everybody from writing; nil where that is not possible: then what is archived
-	// is not of one moment.
+	// Freeze blocks all writers; nil where that is not possible: then the archive is not of one moment.
 	Freeze func(context.Context) (Still, error)
 	// During is called while the file system is still, by tests.
 	During func()
 }
 
-// Report is what was archived.
+// Report describes an archive.
 type Report struct {
 	Entries  int
 	Bytes    int64   // of files, as they are in the list
 	Passes   []int64 // how many bytes of files each pass archived; the last one while it was still
-	Skipped  int     // sockets, devices, and what is mounted below
+	Skipped  int     // sockets, devices, and mounts below
 	Frozen   bool
 	FrozenMS int64
 	TakenAt  time.Time // of the moment
 }
 
-// Passes while it is written to go on until what they archive is little, or does not get less.
+// Passes while it is written to continue until they archive little, or no less than the previous pass.
 const (
 	maxPasses  = 5
 	littleLeft = 8 << 20
@@ -96,7 +95,7 @@ func Archive(ctx context.Context, source Source, to *tar.Writer) (Report, error)
 	return a.out, a.list()
 }
 
-// last is the pass while nobody writes.
+// last is the pass without writers.
 func (a *archiver) last(ctx context.Context) error {
 	if a.source.Freeze == nil {
 		a.out.TakenAt = time.Now().UTC()
@@ -116,7 +115,7 @@ func (a *archiver) last(ctx context.Context) error {
 	err = a.run(ctx)
 	held, lost := still.Release()
 	a.out.Frozen, a.out.FrozenMS = true, held.Milliseconds()
-	if lost != nil { // whatever went wrong meanwhile: it was not still
+	if lost != nil { // in spite of any other error: it was not still
 		return lost
 	}
 	if ctx.Err() != nil { // from then on it was not, either
@@ -130,8 +129,7 @@ func (a *archiver) run(ctx context.Context) error {
 	a.pass++
 	a.bytes, a.linked, a.out.Skipped = 0, nil, 0
 	began := time.Now().Add(-slack).UnixNano()
-	// Before it: what is written from now on is newer than began. While nobody writes there is
-	// nothing to write.
+	// Before it: later writes are newer than began. Without writers nothing is dirty.
 	if !a.still {
 		if err := a.source.Sync(); err != nil {
 			return err
@@ -153,12 +151,12 @@ func (a *archiver) run(ctx context.Context) error {
 	return nil
 }
 
-// gone reports whether an error says that a name is not there any more, or is something else now.
+// gone reports whether an error means that a name does not exist any more, or is something else now.
 func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EXDEV)
 }
 
-// open opens what is below the tree, and nothing that a link leads to.
+// open opens files below the tree, and no target of a link.
 func (a *archiver) open(name string, flags uint64) (*os.File, error) {
 	fd, err := unix.Openat2(int(a.source.Dir.Fd()), name, &unix.OpenHow{
 		Flags: flags | unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
@@ -169,7 +167,7 @@ func (a *archiver) open(name string, flags uint64) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// vanished ignores what is gone while it is written to.
+// vanished ignores missing files while the tree is written to.
 func (a *archiver) vanished(err error) error {
 	if gone(err) && !a.still {
 		return nil
@@ -194,7 +192,7 @@ func (a *archiver) directory(ctx context.Context, name string) error {
 	return nil
 }
 
-// inDirectory archives a directory and what is in it, but for the directories there.
+// inDirectory archives a directory and its content, without subdirectories.
 func (a *archiver) inDirectory(ctx context.Context, dir *os.File, name string) (below []string, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
@@ -271,8 +269,8 @@ func (a *archiver) isMount(dir *os.File, name string) bool {
 	return here.Dev_major != there.Dev_major || here.Dev_minor != there.Dev_minor
 }
 
-// isSame reports whether the archive has a name as it is, and notes that the name is there. What
-// changed since the last pass began may have changed after it was read, too.
+// isSame reports whether the archive has the present version of a name, and notes that the name exists. A file that
+// changed since the last pass began may also have changed after it was read.
 func (a *archiver) isSame(name string, e *entry) bool {
 	old := a.known[name]
 	if old == nil || !old.same(e) || e.ctime >= a.since {
@@ -282,7 +280,7 @@ func (a *archiver) isSame(name string, e *entry) bool {
 	return true
 }
 
-// links archives files with several names: all names of one that has changed.
+// links archives files with several names: all names of a changed file.
 func (a *archiver) links(ctx context.Context) error {
 	changed := make(map[uint64]bool)
 	for _, l := range a.linked {
@@ -316,7 +314,7 @@ func (a *archiver) links(ctx context.Context) error {
 // put writes a header, and what follows it.
 func (a *archiver) put(name string, e *entry, h *tar.Header, write func() error) error {
 	if old := a.known[name]; old != nil && old.kind == tar.TypeDir && e.kind != tar.TypeDir {
-		// What was in it is gone from the archive, too.
+		// Its content is also gone from the archive.
 		maps.DeleteFunc(a.known, func(n string, _ *entry) bool { return strings.HasPrefix(n, name+"/") })
 	}
 	if len(a.known) >= Most {
@@ -335,8 +333,7 @@ func (a *archiver) put(name string, e *entry, h *tar.Header, write func() error)
 	return nil
 }
 
-// file archives a regular file as it is while it is read: one that changes meanwhile is read again
-// by the next pass.
+// file archives a regular file as it is read: a file that changes meanwhile is read again by the next pass.
 func (a *archiver) file(ctx context.Context, name string) error {
 	f, err := a.open(name, 0)
 	if err != nil {
@@ -349,7 +346,7 @@ func (a *archiver) file(ctx context.Context, name string) error {
 	}
 	e, _ := look(&st)
 	if e.kind != tar.TypeReg {
-		return nil // it is something else by now
+		return nil // it has become something else
 	}
 	h := e.header(name)
 	if err := xattrs(f, h); err != nil {
@@ -381,7 +378,8 @@ func (a *archiver) file(ctx context.Context, name string) error {
 					return err
 				}
 				if n < len(buf) && a.still {
-					return fmt.Errorf("%s is shorter than it was, though nobody can write: %w", name, io.ErrUnexpectedEOF)
+					return fmt.Errorf("%s has become shorter, although writes are blocked: %w",
+						name, io.ErrUnexpectedEOF)
 				}
 				sum.add(p.offset+done, buf)
 				if _, err := a.to.Write(buf); err != nil {
@@ -427,7 +425,7 @@ func ifUnsupported(err error) error {
 	return err
 }
 
-// list writes what was there at the moment.
+// list writes the list of all files at that moment.
 func (a *archiver) list() error {
 	names := slices.Sorted(maps.Keys(a.known))
 	size := int64(0)

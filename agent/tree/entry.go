@@ -1,8 +1,8 @@
-// Package tree archives a directory of a file system that is written to, so that what is restored
-// is what was there at one moment, and restores it.
+// Package tree archives a directory of a file system that is written to, so that the restored files are those of one
+// moment, and restores it.
 //
-// An archive is a tar in which a name may come more than once: the last one counts. It ends with a
-// list of all that was there at that moment. What the list does not have was deleted meanwhile.
+// An archive is a tar that may contain a name several times: the last one counts. It ends with a list of all files at
+// that moment. Names that the list lacks were deleted meanwhile.
 package tree
 
 import (
@@ -34,7 +34,7 @@ const (
 
 const listName = ".prego-list"
 
-// entry is what is known of a name: enough to tell whether it has changed.
+// entry describes a name: enough to detect changes.
 type entry struct {
 	kind         byte // a type of tar's
 	mode         uint32
@@ -52,7 +52,7 @@ func (e *entry) same(o *entry) bool {
 	return e.kind == o.kind && e.mode == o.mode && e.uid == o.uid && e.gid == o.gid && e.ino == o.ino && e.size == o.size && e.mtime == o.mtime && e.ctime == o.ctime
 }
 
-// look makes an entry of a stat; ok is false for what is not archived (sockets and devices).
+// look makes an entry of a stat; ok is false for kinds that are not archived (sockets and devices).
 func look(st *unix.Stat_t) (e entry, ok bool) {
 	e = entry{
 		mode: st.Mode & 0o7777, uid: st.Uid, gid: st.Gid, ino: st.Ino, mtime: st.Mtim.Nano(), ctime: st.Ctim.Nano(),
@@ -115,8 +115,7 @@ func clean(name string) bool {
 	return name == "." || (name != "" && path.Clean(name) == name && name[0] != '/' && name != ".." && !strings.HasPrefix(name, "../"))
 }
 
-// block is the unit of content's digests: blocks of zeros are left out, so that holes make no
-// difference.
+// block is the unit of content's digests: blocks of zeros are left out, so that holes make no difference.
 const block = 4096
 
 var zeros [block]byte
@@ -190,7 +189,7 @@ func extentMap(all []extent) []byte {
 	return out
 }
 
-// chunk is how much of a file is read at once.
+// chunk is how much of a file one read reads.
 const chunk = 64 * block
 
 // readAt fills a buffer from a file, with zeros after its end: how much was there is n.

@@ -47,7 +47,7 @@ func failed(err error) error {
 	return err
 }
 
-// Extract reads an archive into an empty directory that nobody else writes to.
+// Extract reads an archive into an empty directory without other writers.
 func Extract(ctx context.Context, root *os.Root, from *tar.Reader) (*Restored, error) {
 	r := &Restored{root: root, list: make(map[string]*entry)}
 	for {
@@ -79,7 +79,7 @@ func Extract(ctx context.Context, root *os.Root, from *tar.Reader) (*Restored, e
 		}
 	}
 	if len(r.names) == 0 {
-		return nil, unreadable("it has no list of what is in it")
+		return nil, unreadable("it has no list of its content")
 	}
 	return r, nil
 }
@@ -105,7 +105,7 @@ func (r *Restored) readList(from io.Reader) error {
 	}
 }
 
-// one makes what one header says, in place of what is there.
+// one creates the file of one header, in place of the present one.
 func (r *Restored) one(h *tar.Header, name string, from io.Reader) error {
 	if h.Typeflag == tar.TypeDir {
 		return r.directory(h, name)
@@ -146,8 +146,8 @@ func (r *Restored) one(h *tar.Header, name string, from io.Reader) error {
 	return r.dress(name, h.Uid, h.Gid, h.ModTime)
 }
 
-// parents makes the directories above a name that its archive has not told of yet: they were
-// made while it was read, and come later.
+// parents creates the directories above a name that the archive has not contained yet: they were created during
+// archiving, and come later.
 func (r *Restored) parents(name string) error {
 	dir := path.Dir(name)
 	if dir == "." {
@@ -208,7 +208,7 @@ func (r *Restored) directory(h *tar.Header, name string) error {
 	return setXattrs(dir, h)
 }
 
-// setXattrs makes a file's extended attributes those of its header.
+// setXattrs sets a file's extended attributes from its header.
 func setXattrs(f *os.File, h *tar.Header) error {
 	buf := make([]byte, 64<<10)
 	n, err := unix.Flistxattr(int(f.Fd()), buf)
@@ -312,7 +312,7 @@ func (r *Restored) Settle(ctx context.Context) error {
 	if err := r.prune("."); err != nil {
 		return failed(err)
 	}
-	for i := len(r.names) - 1; i >= 0; i-- { // what is in a directory comes after it
+	for i := len(r.names) - 1; i >= 0; i-- { // a directory's content comes after it
 		name := r.names[i]
 		e := r.list[name]
 		if e.kind != tar.TypeDir {
@@ -381,7 +381,7 @@ func (r *Restored) compare(name string, want *entry, buf []byte) error {
 		return err
 	}
 	got, _ := look(&st)
-	if want.kind == tar.TypeSymlink { // they have no mode of their own
+	if want.kind == tar.TypeSymlink { // links have no mode
 		got.mode = want.mode
 	}
 	if got.kind != want.kind || got.mode != want.mode || got.uid != want.uid || got.gid != want.gid || got.size != want.size || got.mtime != want.mtime {

@@ -30,8 +30,8 @@ const (
 	FailedNoVolume   = "volume_missing"  // it is not mounted on this host
 	FailedInterrupts = "interrupted"     // the volume was wanted elsewhere
 	// Of databases that move.
-	FailedUnsupported = "data_unsupported" // it has what does not move
-	FailedDiffers     = "data_differs"     // what has arrived is not what left
+	FailedUnsupported = "data_unsupported" // it has parts that can't move
+	FailedDiffers     = "data_differs"     // the arrived data differs from the source
 )
 
 // Grouped writes a digest in hex in groups of 16: a longer run of hex in a command's output is
@@ -59,20 +59,18 @@ type SealedBackup struct {
 	TakenAt     time.Time    `json:"taken_at"` // of the oldest file, by the host's clock
 }
 
-// PackedSite is the result of pack-site: an archive of a site's directory. Its files are only
-// counted.
+// PackedSite is the result of pack-site: an archive of a site's directory. Its files are only counted.
 type PackedSite struct {
 	SealedBackup
 	All     int `json:"all"`     // files that the site has
 	Changed int `json:"changed"` // of them, those in the archive
 }
 
-// PackedData is the result of pack-data: an archive of a site's database, or of what has changed
-// in it.
+// PackedData is the result of pack-data: an archive of a site's database, or of its changes.
 type PackedData struct {
 	SealedBackup
 	Tables int   `json:"tables"` // that the database has
-	Whole  int   `json:"whole"`  // of them, those that are in the archive with all their rows
+	Whole  int   `json:"whole"`  // tables that are in the archive with all their rows
 	Keys   int64 `json:"keys"`   // rows of others that changed
 	Rows   int64 `json:"rows"`   // in the archive
 }
@@ -97,7 +95,7 @@ type SealedVolume struct {
 	Passes  int   `json:"passes"`  // over the files, the one while it was frozen among them
 	Last    int64 `json:"last"`    // of the files that were read while it was frozen
 	Skipped int   `json:"skipped"` // sockets and devices
-	// Frozen says that nobody could write while the last pass ran, for FrozenMS.
+	// Frozen means that writes were blocked while the last pass ran, for FrozenMS.
 	Frozen   bool  `json:"frozen"`
 	FrozenMS int64 `json:"frozen_ms"`
 }
@@ -134,7 +132,7 @@ type Piece struct {
 	URL    string `json:"url"`
 }
 
-// TransferResponse is what was done, in order, until something failed.
+// TransferResponse lists the completed pieces, in order, until the first failure.
 type TransferResponse struct {
 	Done   []PieceDone     `json:"done"`
 	Failed *TransferFailed `json:"failed,omitempty"`
@@ -148,14 +146,14 @@ type PieceDone struct {
 	ETag   string `json:"etag,omitempty"` // of the storage, for an upload
 }
 
-// TransferFailed says why a piece was not transferred, after retries where they make sense.
+// TransferFailed is why a piece was not transferred, after retries where they make sense.
 type TransferFailed struct {
 	Number  int    `json:"number"`
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
 
-// IsFailure tells whether a word is one of the codes above.
+// IsFailure reports whether a word is one of the codes above.
 func IsFailure(code string) bool {
 	switch code {
 	case FailedDiskFull, FailedNoBackup, FailedUnreadable, FailedDigest, FailedIncomplete, FailedURLExpired, FailedRefused, FailedAway, FailedNoSite, FailedHost,

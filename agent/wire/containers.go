@@ -12,15 +12,13 @@ const (
 	LabelHealth = "prego.health"
 )
 
-// ContainersRequest reports instances' containers: what they are now, not what happened,
-// so that a later report replaces an earlier one. A host sends one report at a time, and
-// the next once this one was answered.
+// ContainersRequest reports instances' containers: what they are now, not what happened, so that a later report
+// replaces an earlier one. A host sends one report at a time, and the next once this one was answered.
 type ContainersRequest struct {
-	// Stream is random. An agent begins another whenever it may have missed something,
-	// with a full report.
+	// Stream is random. An agent begins another whenever it may have missed something, with a full report.
 	Stream string `json:"stream"`
 	Seq    int64  `json:"seq"` // of the report in its stream, from 1
-	// Full says that the host has no other containers of instances.
+	// Full means that the host has no other containers of instances.
 	Full       bool        `json:"full,omitempty"`
 	Containers []Container `json:"containers"`
 }
@@ -33,7 +31,7 @@ type Container struct {
 	Detail   string          `json:"detail,omitempty"` // why it is not healthy or has ended, at most MaxContainerDetail bytes
 }
 
-// ContainerHealth is what the check of a running container says.
+// ContainerHealth is the outcome of the check of a running container.
 type ContainerHealth string
 
 // The values of ContainerHealth.
@@ -64,9 +62,8 @@ const (
 	HealthTCP  HealthKind = "tcp"  // a connection that is accepted passes
 )
 
-// HealthCheck is a check that the agent makes from the host. It passes at once when one
-// try does, and fails after Retries failures in a row; those within StartPeriodSeconds
-// of the start don't count.
+// HealthCheck is a check that the agent makes from the host. It passes immediately when one try does, and fails after
+// Retries failures in a row; failures within StartPeriodSeconds of the start don't count.
 type HealthCheck struct {
 	Kind               HealthKind `json:"kind"`
 	Port               int        `json:"port"` // of the container
@@ -77,6 +74,5 @@ type HealthCheck struct {
 	StartPeriodSeconds int        `json:"start_period_seconds,omitempty"`
 }
 
-// WatchSocket is where the process that reads the engine's events listens for the one
-// that faces the network.
+// WatchSocket is where the process that reads the engine's events listens for the one that faces the network.
 const WatchSocket = "/run/prego-agent-watch.sock"

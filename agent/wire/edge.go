@@ -2,12 +2,10 @@ package wire
 
 import "time"
 
-// Paths of the agent gateway for edges. They need ScopeEdge, which only tokens of
-// servers with the role edge have.
+// Paths of the agent gateway for edges. They need ScopeEdge, which only tokens of servers with the role edge have.
 const (
-	// PathEdge answers a GET with the EdgeDocument of the server's network. With
-	// ?version= of the document that the edge has, it waits until there is another, for
-	// EdgeWait at most, and then answers 304.
+	// PathEdge answers a GET with the EdgeDocument of the server's network. With ?version= of the document that the
+	// edge has, it waits until there is another, for EdgeWait at most, and then answers 304.
 	PathEdge = "/internal/agent/edge"
 	// PathEdgeCertificates takes an EdgeCertificatesRequest.
 	PathEdgeCertificates = "/internal/agent/edge/certificates"
@@ -18,25 +16,23 @@ const (
 // EdgeWait is how long the gateway lets a request for a document wait.
 const EdgeWait = 25 * time.Second
 
-// EdgeDocument is what the edges of a network serve. Its lists are sorted, so that the
-// same rows give the same bytes.
+// EdgeDocument is what the edges of a network serve. Its lists are sorted, so that the same rows give the same bytes.
 type EdgeDocument struct {
 	// Version counts the network's documents. A later document has a higher version.
 	Version int64 `json:"version"`
 	// Hosts are sorted by name, listening address and port; each triple is there once.
 	Hosts []EdgeHost `json:"hosts,omitempty"`
-	// Certificates are those that the edges present. The edge asks for chains and keys
-	// that it doesn't have, by id and digest.
+	// Certificates are the certificates that the edges present. The edge requests missing chains and keys, by id and
+	// digest.
 	Certificates []EdgeCertificateRef `json:"certificates,omitempty"`
 	// Challenges are the answers to a certificate authority over HTTP.
 	Challenges []EdgeChallenge `json:"challenges,omitempty"`
 	// TCP are the ports that are forwarded as they are.
 	TCP []EdgeTCP `json:"tcp,omitempty"`
-	// Addresses are the floating addresses of the network's edges. An edge configures
-	// those that name it.
+	// Addresses are the floating addresses of the network's edges. An edge configures the addresses that name it.
 	Addresses []EdgeAddress `json:"addresses,omitempty"`
-	// Passing are the public addresses of edges of other networks that pass requests on to
-	// these, for sites that have moved here (EdgeHost.Via). What they say of who asks is believed.
+	// Passing are the public addresses of edges of other networks that pass requests on to these, for sites that have
+	// moved here (EdgeHost.Via). Their X-Forwarded-For is trusted.
 	Passing []string `json:"passing,omitempty"`
 }
 
@@ -46,37 +42,35 @@ type EdgeHostState string
 // The states of a host.
 const (
 	EdgeServing EdgeHostState = "serving"
-	// EdgeMaintenance answers 503 with Retry-After: the site is being moved, restored or
-	// migrated, or is suspended.
+	// EdgeMaintenance answers 503 with Retry-After: the site is being moved, restored or migrated, or is suspended.
 	EdgeMaintenance EdgeHostState = "maintenance"
 )
 
 // EdgeHost is a name that the edges answer for.
 type EdgeHost struct {
 	Name string `json:"name"` // lower case
-	// Tenant or Route says whose it is; requests are counted for it.
+	// Tenant or Route is the owner; requests are counted for it.
 	Tenant string `json:"tenant,omitempty"`
 	Route  string `json:"route,omitempty"`
 	// Site is the tenant's site, which its server finds by HeaderSite.
 	Site string `json:"site,omitempty"`
-	// Address is where it is answered for; empty is every address of the edge but those
-	// that are an environment's own.
+	// Address is where it is answered for; empty is every address of the edge except dedicated addresses of
+	// environments.
 	Address string `json:"address,omitempty"`
-	// Port is where it is answered for over HTTP if it is not 80, or over TLS if it is
-	// not 443. 0 is both of these.
+	// Port is where it is answered for over HTTP if it is not 80, or over TLS if it is not 443. 0 is both of these.
 	Port int `json:"port,omitempty"`
-	// TLS says that Port is for TLS. With Port 0 it means that plain HTTP is redirected
-	// to HTTPS as soon as there is a certificate for the name.
+	// TLS means that Port is for TLS. With Port 0 plain HTTP is redirected to HTTPS as soon as there is a certificate
+	// for the name.
 	TLS   bool          `json:"tls,omitempty"`
 	State EdgeHostState `json:"state"`
 	// Upstreams are healthy; without any, the answer is 503.
 	Upstreams []EdgeUpstream `json:"upstreams,omitempty"`
-	// Via are the public addresses and ports of edges of another network, where the site is by now. While
-	// resolvers still know the edges here, these pass requests on over TLS, as for the same
-	// name. Upstreams are empty then. An edge that does not know Via answers 503.
+	// Via are the public addresses and ports of edges of another network, where the site is now. While resolvers
+	// still know the edges here, these pass requests on over TLS, as for the same name. Upstreams are empty then. An
+	// edge that does not know Via answers 503.
 	Via []EdgeUpstream `json:"via,omitempty"`
-	// UpstreamTLS says that upstreams speak TLS. Their certificates are not verified:
-	// they are reached over the private network.
+	// UpstreamTLS means that upstreams speak TLS. Their certificates are not verified: they are reached over the
+	// private network.
 	UpstreamTLS bool `json:"upstream_tls,omitempty"`
 	// MaxBody is the largest body of a request, in bytes; 0 is no limit.
 	MaxBody int64 `json:"max_body,omitempty"`
@@ -84,8 +78,7 @@ type EdgeHost struct {
 	HSTS int `json:"hsts,omitempty"`
 }
 
-// HeaderSite names the site that a request is for, whatever host name it came by. Edges set
-// it, whatever the client sent.
+// HeaderSite names the site of a request, for any host name. Edges always replace the client's value.
 const HeaderSite = "X-Frappe-Site-Name"
 
 // Headers between edges. A request that was passed on once is not passed on again; who asked is
@@ -116,8 +109,7 @@ type EdgeCertificatesRequest struct {
 // MaxEdgeCertificates bounds one request.
 const MaxEdgeCertificates = 100
 
-// EdgeCertificates answers an EdgeCertificatesRequest; ids that are not in the current
-// document are left out.
+// EdgeCertificates answers an EdgeCertificatesRequest; ids that are not in the current document are left out.
 type EdgeCertificates struct {
 	Certificates []EdgeCertificate `json:"certificates"`
 }
@@ -159,8 +151,8 @@ type EdgeApplied struct {
 	// LeftOut are the parts of that document that the edge's servers refuse. Everything else is served. An edge
 	// that leaves out more than MaxEdgeLeftOut reports the first.
 	LeftOut []EdgeLeftOut `json:"left_out,omitempty"`
-	// Refused is the version of a later document that can't be served, with the reason;
-	// Version stays the one before it.
+	// Refused is the version of a later document that can't be served, with the reason; Version stays the previous
+	// one.
 	Refused int64  `json:"refused,omitempty"`
 	Reason  string `json:"reason,omitempty"` // at most MaxEdgeReason bytes
 }
@@ -214,8 +206,7 @@ const (
 // PathEdgeUsage takes an EdgeUsage. It needs ScopeEdge.
 const PathEdgeUsage = "/internal/agent/edge/usage"
 
-// EdgeDurations are the upper bounds of EdgeCounts.Durations, in seconds; what took longer
-// is in one more bucket.
+// EdgeDurations are the upper bounds of EdgeCounts.Durations, in seconds; what took longer is in one more bucket.
 var EdgeDurations = [...]float64{0.1, 0.3, 1, 3, 10}
 
 // EdgeUsage reports the requests since the report before. A report that is sent again
@@ -227,8 +218,7 @@ type EdgeUsage struct {
 // MaxEdgeCounts bounds one report.
 const MaxEdgeCounts = 5000
 
-// EdgeCounts are requests for the names of one tenant or one route; of neither, for
-// unknown names.
+// EdgeCounts are requests for the names of one tenant or one route; of neither, for unknown names.
 type EdgeCounts struct {
 	Tenant string `json:"tenant,omitempty"`
 	Route  string `json:"route,omitempty"`

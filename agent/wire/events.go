@@ -9,10 +9,9 @@ import (
 	"io"
 )
 
-// Events of PathExecStream: any number of progress events, then one result or one
-// error. A stream that ends without either was cut off: the command may go on, and the
-// same audit id joins it. A refusal comes before the stream, as a Problem with its
-// status.
+// Events of PathExecStream: any number of progress events, then one result or one error. A stream that ends without
+// either was cut off: the command may still be running, and the same audit id joins it. A refusal comes before the
+// stream, as a Problem with its status.
 const (
 	EventProgress = "progress" // ExecProgress
 	EventResult   = "result"   // ExecResult
@@ -23,15 +22,14 @@ const (
 type ExecProgress struct {
 	Stream string `json:"stream"` // "stdout" or "stderr"
 	Line   string `json:"line"`
-	// Missed lines before this one are no longer kept: a late or slow reader never
-	// delays the command.
+	// Missed lines before this one are no longer kept: a late or slow reader never delays the command.
 	Missed int `json:"missed,omitempty"`
 }
 
 // MaxEvent bounds an event's data, in bytes.
 const MaxEvent = 256 << 10
 
-// ErrEvent says that a stream does not consist of events.
+// ErrEvent means that a stream does not consist of events.
 var ErrEvent = errors.New("not a stream of events")
 
 // WriteEvent writes one server-sent event.

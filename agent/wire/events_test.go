@@ -47,7 +47,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// FuzzEvents reads anything without harm, and what was written as it was.
+// FuzzEvents reads any input without harm, and returns written events unchanged.
 func FuzzEvents(f *testing.F) {
 	f.Add([]byte("event: a\ndata: 1\n\n"), "line", 0)
 	f.Add([]byte("event: result\r\ndata: {}\r\n\r\n: x\n\n"), "\r\n\x00\xffevent: result\ndata: {}\n\n", 3)
@@ -75,7 +75,7 @@ func FuzzEvents(f *testing.F) {
 		r = NewEventReader(&b)
 		name, data, err := r.Next()
 		require.NoError(t, err)
-		require.Equal(t, EventProgress, name, "whatever a command prints stays in its line")
+		require.Equal(t, EventProgress, name, "a command's output stays in its line")
 		var got ExecProgress
 		require.NoError(t, json.Unmarshal(data, &got))
 		require.Equal(t, want, got)

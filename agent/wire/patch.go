@@ -2,8 +2,7 @@ package wire
 
 import "time"
 
-// PatchSocket is where the process that installs security updates listens for the one that runs
-// commands.
+// PatchSocket is where the process that installs security updates listens for the executor.
 const PatchSocket = "/run/prego-agent-patch.sock"
 
 // PathPatches takes a PatchReport. It needs ScopeHeartbeat.
@@ -15,24 +14,22 @@ const (
 	MaxPatchText     = 512 // bytes of each text
 )
 
-// PatchReport says which security updates a host lacks, and whether it runs code that was
-// replaced.
+// PatchReport lists the security updates that a host lacks, and why it needs a reboot.
 type PatchReport struct {
 	// Pending is how many packages have a security update that is not installed.
 	Pending int `json:"pending"`
 	// Packages are the first MaxPatchPackages of them, by name.
 	Packages []PackageUpdate `json:"packages,omitempty"`
-	// RebootSince is since when the host needs a reboot, zero if it needs none; RebootFor says
-	// for what.
+	// RebootSince is since when the host needs a reboot, zero if it needs none; RebootFor is the reason.
 	RebootSince time.Time `json:"reboot_since,omitzero"`
 	RebootFor   string    `json:"reboot_for,omitempty"`
 	// CheckedAt is when the lists of packages were fetched last, zero if never.
 	CheckedAt time.Time `json:"checked_at,omitzero"`
-	// Failed says why the lists could not be fetched.
+	// Failed is why the lists could not be fetched.
 	Failed string `json:"failed,omitempty"`
 }
 
-// PackageUpdate is a package with the version that is installed, "" for none, and the one that is to be.
+// PackageUpdate is a package with the installed version, "" for none, and the next one.
 type PackageUpdate struct {
 	Name string `json:"name"`
 	From string `json:"from,omitempty"`

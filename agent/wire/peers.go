@@ -12,20 +12,19 @@ import (
 // PathPeers is the gateway's path for the peers document. It needs ScopeHeartbeat.
 const PathPeers = "/internal/agent/peers"
 
-// KindPeers makes an agent fetch its document at once; nothing is run. The one argument is
-// the version that must at least be in force, and the answer is a PeersNowResponse.
+// KindPeers makes an agent fetch its document immediately; nothing is run. The one argument is the version that must
+// at least be active, and the answer is a PeersNowResponse.
 const KindPeers CommandKind = "peers"
 
-// PeersDocument says who may reach a host, and where. It is the whole of it: what it does
-// not name is dropped, whatever an earlier document said. A host applies documents of its
-// own server and environment only, and never one with a lower version than it has applied.
+// PeersDocument defines which peers may reach a host, and where. It is complete: everything else is dropped,
+// regardless of earlier documents. A host applies only documents of its server and environment, and never one with a
+// lower version than it has applied.
 type PeersDocument struct {
 	Environment string `json:"environment"`
 	ServerID    string `json:"server_id"`
-	// Version grows with each change of what this server's document says.
+	// Version grows with each change of this server's document.
 	Version int64 `json:"version"`
-	// Address is the server's private address. Access by Access goes to it; with "" there is
-	// only what is open to everyone.
+	// Address is the server's private address. Access by Access goes to it; with "" only ports for everyone are open.
 	Address string `json:"address,omitempty"`
 	// Control is who may reach the agent and Docker.
 	Control PeersControl  `json:"control"`
@@ -40,8 +39,8 @@ type PeersControl struct {
 	Ports []int    `json:"ports"`
 }
 
-// PeersAccess opens TCP ports of a host. A port is the one that a peer calls; the host may
-// have published it for a container.
+// PeersAccess opens TCP ports of a host. A port is the one that a peer calls; the host may have published it for a
+// container.
 type PeersAccess struct {
 	Ports []int `json:"ports"`
 	// From are private addresses. PeersEveryone, alone, is everyone at any address of the host.
@@ -58,25 +57,24 @@ type SignedPeers struct {
 	Signatures map[string][]byte `json:"signatures"` // by key id
 }
 
-// PeersRequest asks for the document, and tells which one is in force.
+// PeersRequest asks for the document, and reports the active one.
 type PeersRequest struct {
-	// Applied is the version that is in force, 0 for none.
+	// Applied is the active version, 0 for none.
 	Applied int64 `json:"applied"`
 	// Refused is why the host does not apply the document that it was last given, at most
 	// MaxPeersRefused bytes of text; "" is none.
 	Refused string `json:"refused,omitempty"`
-	// Keys are the ids of the keys that the host trusts: it is given the document in force
-	// once more if there are others.
+	// Keys are the ids of the keys that the host trusts: it gets the active document again if there are others.
 	Keys []string `json:"keys,omitempty"`
 }
 
-// PeersResponse has the document unless it is the one that is in force.
+// PeersResponse has the document unless it is already active.
 type PeersResponse struct {
 	Version int64        `json:"version"`
 	Signed  *SignedPeers `json:"signed,omitempty"`
 }
 
-// PeersNowResponse answers a command of KindPeers: what is in force.
+// PeersNowResponse answers a command of KindPeers with the active version.
 type PeersNowResponse struct {
 	Applied int64 `json:"applied"`
 }
@@ -107,7 +105,7 @@ func SignPeers(doc PeersDocument, keys map[string]ed25519.PrivateKey) (SignedPee
 	return out, nil
 }
 
-// Open returns the document if one of the trusted keys, PEM by key id, signed it.
+// Open returns the document if it is signed with a trusted key, PEM by key id.
 func (s SignedPeers) Open(trusted map[string]string) (PeersDocument, error) {
 	var doc PeersDocument
 	if len(s.Document) > MaxPeersDocument {
@@ -154,7 +152,7 @@ func ParsePeersKey(text string) (ed25519.PublicKey, error) {
 
 // Files of the process that applies peers documents, relative to the host's root directory.
 const (
-	// PeersSocket is where it listens for the one that faces the network.
+	// PeersSocket is where it listens for the process that faces the network.
 	PeersSocket = "/run/prego-agent-peers.sock"
 	// PeersDir holds the last good document, as it was signed, and the keys that may sign
 	// the next ones. Only root can enter it.
@@ -165,10 +163,9 @@ const (
 	FirewallPath = "/etc/prego-agent/firewall.nft"
 )
 
-// Files of the certificates that databases and caches use among each other, relative to
-// the host's root directory: ca.pem, cert.pem and key.pem in a directory TLSDir of the
-// directory that a container mounts (MariaDBMount, RedisMount, BenchMount). On the side of
-// a server, ca.pem has the CAs of clients, and the other way round.
+// Files of the certificates that databases and caches use among each other, relative to the host's root directory:
+// ca.pem, cert.pem and key.pem in a directory TLSDir of the directory that a container mounts (MariaDBMount,
+// RedisMount, BenchMount). On the side of a server, ca.pem has the CAs of clients, and the other way round.
 const (
 	TLSDir = "tls"
 	// ServiceTLSDir is where the agent keeps them.

@@ -8,21 +8,19 @@ import (
 	"regexp"
 )
 
-// AgentUpdate is a release of the agent's program, as whoever builds it signs it. It holds for
-// every host: which hosts get it, and when, is the control plane's to decide; what the program
-// is, is not.
+// AgentUpdate is a release of the agent's program, signed by its builder. It holds for every host: the control plane
+// only decides which hosts get it, and when.
 type AgentUpdate struct {
 	Version string `json:"version"` // as the program prints it
-	// Serial is when it was signed, in seconds since 1970. A host never goes to a lower one:
-	// an old release that is wanted back is signed anew.
+	// Serial is when it was signed, in seconds since 1970. A host never goes to a lower one: to return to an old
+	// release, sign it again.
 	Serial int64  `json:"serial"`
 	SHA256 string `json:"sha256"` // of the program, hex
 	Bytes  int64  `json:"bytes"`
 	Arch   string `json:"arch"` // GOARCH
 }
 
-// SignedAgentUpdate is an AgentUpdate with its signature; Document is signed as it is, byte for
-// byte.
+// SignedAgentUpdate is an AgentUpdate with its signature; Document is signed as it is, byte for byte.
 type SignedAgentUpdate struct {
 	Document  []byte `json:"document"`
 	Signature []byte `json:"signature"`
@@ -51,7 +49,7 @@ func SignAgentUpdate(u AgentUpdate, key ed25519.PrivateKey) (SignedAgentUpdate, 
 	return SignedAgentUpdate{Document: b, Signature: ed25519.Sign(key, append([]byte(updateContext), b...))}, nil
 }
 
-// Open returns the release if one of the keys signed it.
+// Open returns the release if it is signed with one of the keys.
 func (s SignedAgentUpdate) Open(keys []ed25519.PublicKey) (AgentUpdate, error) {
 	for _, key := range keys {
 		if ed25519.Verify(key, append([]byte(updateContext), s.Document...), s.Signature) {
@@ -61,7 +59,7 @@ func (s SignedAgentUpdate) Open(keys []ed25519.PublicKey) (AgentUpdate, error) {
 	return AgentUpdate{}, errors.New("no key that is trusted here signed this release of the agent")
 }
 
-// Read returns what the release says of itself, whoever signed it.
+// Read returns the release without checking its signature.
 func (s SignedAgentUpdate) Read() (u AgentUpdate, err error) {
 	if err := json.Unmarshal(s.Document, &u); err != nil {
 		return u, fmt.Errorf("agent update: %w", err)
@@ -87,11 +85,11 @@ const (
 	UpdateRefused UpdateStatus = "refused" // it was never run
 )
 
-// UpdateReport is what a host tells of the release that it tried last, 0 for none.
+// UpdateReport is a host's report about the last release that it tried, 0 for none.
 type UpdateReport struct {
 	Serial int64        `json:"serial,omitempty"`
 	Status UpdateStatus `json:"status,omitempty"`
-	// Reason says why it went back or was refused, at most MaxUpdateReason bytes.
+	// Reason is why it went back or was refused, at most MaxUpdateReason bytes.
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -113,7 +111,7 @@ const (
 
 // Files of the process that updates the agent, relative to the host's root directory.
 const (
-	// UpdateSocket is where it listens for the one that faces the network.
+	// UpdateSocket is where it listens for the process that faces the network.
 	UpdateSocket = "/run/prego-agent-update.sock"
 	// UpdateProgram is what it runs: the last agent that proved good.
 	UpdateProgram = "/var/lib/prego/updater"

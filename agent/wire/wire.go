@@ -1,8 +1,8 @@
-// Package wire holds the messages between agents and the control plane, and
-// nothing else: it is the only package that both sides import.
+// Package wire holds the messages between agents and the control plane, and nothing else: it is the only package that
+// both sides import.
 //
-// All endpoints accept and return JSON unless they say otherwise. Times are RFC 3339.
-// Certificates, requests and bundles are PEM.
+// All endpoints accept and return JSON unless documented otherwise. Times are RFC 3339. Certificates, requests and
+// bundles are PEM.
 package wire
 
 import "time"
@@ -33,9 +33,8 @@ const (
 	ScopeBackupReport = "backup_report"
 	// ScopeEdge is for servers with the role edge only.
 	ScopeEdge = "edge"
-	// ScopeExecPrefix is followed by a CommandKind in tokens for the agent's own
-	// endpoint. Such a token also has the claim "body", the SHA-256 of the request's
-	// body in hex: it is valid for this one request.
+	// ScopeExecPrefix is followed by a CommandKind in tokens for the agent's own endpoint. Such a token also has the
+	// claim "body", the SHA-256 of the request's body in hex: it is valid for this one request.
 	ScopeExecPrefix = "exec."
 )
 
@@ -49,9 +48,9 @@ const (
 	StageDockerInstalled  BootStage = "docker_installed"
 	StageAgentInstalled   BootStage = "agent_installed"
 	StageAgentStarted     BootStage = "agent_started"
-	// StageRetrying is no milestone: a step failed and is retried; Detail says why.
+	// StageRetrying is no milestone: a step failed and is retried; Detail is the reason.
 	StageRetrying BootStage = "retrying"
-	// StageFailed ends a boot; Detail says why.
+	// StageFailed ends a boot; Detail is the reason.
 	StageFailed BootStage = "failed"
 )
 
@@ -68,9 +67,8 @@ type BootStageRequest struct {
 	Detail   string    `json:"detail,omitempty"`
 }
 
-// HandshakeRequest is sent once per boot identity, over TLS with a self-signed client
-// certificate made from the same key as CSRs.AgentClient: the connection proves that
-// the host holds the key to which the token gets bound.
+// HandshakeRequest is sent once per boot identity, over TLS with a self-signed client certificate made from the same
+// key as CSRs.AgentClient: the connection proves that the host holds the key that the token gets bound to.
 type HandshakeRequest struct {
 	ServerID     string `json:"server_id"`
 	Token        string `json:"token"`
@@ -78,14 +76,13 @@ type HandshakeRequest struct {
 	AgentVersion string `json:"agent_version"`
 	BootID       string `json:"boot_id"`
 	Hostname     string `json:"hostname"`
-	// Tags are those that cloud-init gave the host.
+	// Tags are the host's tags from cloud-init.
 	Tags []string `json:"tags,omitempty"`
 	// HostTime is the host's clock when it sent this; zero is unknown.
 	HostTime time.Time `json:"host_time,omitzero"`
 }
 
-// CSRs are PEM certificate requests; the subject is ignored, the issuer decides
-// what the certificates say.
+// CSRs are PEM certificate requests; the subject is ignored, the issuer decides about the certificates' content.
 type CSRs struct {
 	AgentClient  string `json:"agent_client"`
 	AgentServer  string `json:"agent_server"`
@@ -118,8 +115,7 @@ type Bundles struct {
 	// PeersKeys are the Ed25519 public keys, PEM by key id, that sign peers documents. A host
 	// takes them when it is enrolled; later ones come in documents that it trusts.
 	PeersKeys map[string]string `json:"peers_keys,omitempty"`
-	// ServiceServer is for servers of databases and caches on other hosts, ServiceClient for
-	// their clients.
+	// ServiceServer is for servers of databases and caches on other hosts, ServiceClient for their clients.
 	ServiceServer string `json:"service_server,omitempty"`
 	ServiceClient string `json:"service_client,omitempty"`
 }
@@ -169,16 +165,15 @@ const (
 	DockerUnavailable = "unavailable"
 )
 
-// HeartbeatResponse tells the agent when its bundles are out of date: it rotates at
-// once if BundleVersion differs from its own.
+// HeartbeatResponse notifies the agent of outdated bundles: it rotates immediately if BundleVersion differs from its
+// own.
 type HeartbeatResponse struct {
 	BundleVersion    string `json:"bundle_version"`
 	HeartbeatSeconds int    `json:"heartbeat_seconds"`
 	// PeersVersion is that of the host's peers document, 0 if the gateway does not know: the
 	// agent fetches it if its own is another.
 	PeersVersion int64 `json:"peers_version,omitempty"`
-	// UpdateSerial is that of the release of the agent that the host is to have, 0 if it is to
-	// keep its own.
+	// UpdateSerial is the release of the agent that the host must have, 0 to keep its own.
 	UpdateSerial int64 `json:"update_serial,omitempty"`
 }
 
@@ -187,8 +182,7 @@ type RotateRequest struct {
 	CSRs *CSRs `json:"csrs,omitempty"`
 }
 
-// LogLine is one line of POST /internal/agent/logs, which takes newline-separated
-// JSON.
+// LogLine is one line of POST /internal/agent/logs, which takes newline-separated JSON.
 type LogLine struct {
 	At      time.Time `json:"at"`
 	Unit    string    `json:"unit"`
@@ -196,7 +190,7 @@ type LogLine struct {
 	Message string    `json:"message"`
 }
 
-// BackupReport says that a bench backup ended.
+// BackupReport reports the end of a bench backup.
 type BackupReport struct {
 	Site       string    `json:"site"`
 	Status     string    `json:"status"` // "succeeded" or "failed"
@@ -207,8 +201,7 @@ type BackupReport struct {
 	Message    string    `json:"message,omitempty"`
 }
 
-// CommandKind is what an agent can be asked to run: a closed set (direct-provisioning
-// §7).
+// CommandKind is what an agent can be asked to run: a closed set (direct-provisioning §7).
 type CommandKind string
 
 // The kinds of commands.
@@ -222,7 +215,7 @@ const (
 	KindPatch   CommandKind = "patch"
 )
 
-// Valid reports whether k is one of the kinds.
+// Valid reports whether k is a known kind.
 func (k CommandKind) Valid() bool {
 	switch k {
 	case KindBench, KindMariaDB, KindRedisCLI, KindVolume, KindAddress, KindPatch:
@@ -245,8 +238,8 @@ type ExecRequest struct {
 	// TenantID is the tenant whose work this is, for bench: a site of another tenant is
 	// refused with site_not_owned. Without it, sites are not checked.
 	TenantID string `json:"tenantId,omitempty"`
-	// Secrets are what a bench verb needs and nobody may see, by the names below. They
-	// never appear in a result, a log or a file of the host.
+	// Secrets are a bench verb's confidential inputs, by the names below. They never appear in a result, a log or a
+	// file of the host.
 	Secrets map[string]string `json:"secrets,omitempty"`
 }
 
@@ -255,9 +248,8 @@ const (
 	SecretAdminPassword = "admin_password" // set-admin-password
 	SecretUserPassword  = "user_password"  // add-user, optional
 	SecretMailPassword  = "mail_password"  // configure, optional
-	// SecretDatabasePassword is a tenant's at its shard: new-site with --db-host,
-	// connect-database, and grant-database, which takes the earlier one, too, while the two
-	// are to be valid.
+	// SecretDatabasePassword is a tenant's password at its shard: new-site with --db-host, connect-database, and
+	// grant-database, which also takes the earlier one while both must be valid.
 	SecretDatabasePassword = "database_password"
 	SecretEarlierPassword  = "earlier_password"
 	// SecretBackupIdentity is the private key of one backup: open-backup.
@@ -266,8 +258,7 @@ const (
 	SecretCachePassword = "cache_password"
 )
 
-// CodeOutcomeUnknown refuses the id of a command that had begun and whose outcome is
-// unknown.
+// CodeOutcomeUnknown refuses the id of a command that had begun and whose outcome is unknown.
 const CodeOutcomeUnknown = "outcome_unknown"
 
 // ExecResult is direct-provisioning §7's AgentExecResult.
@@ -289,8 +280,7 @@ type Problem struct {
 	Field  string `json:"field,omitempty"`
 }
 
-// HostConfig is the file that cloud-init writes for the agent, at HostConfigPath. It
-// holds no secret.
+// HostConfig is the file that cloud-init writes for the agent, at HostConfigPath. It holds no secret.
 type HostConfig struct {
 	ServerID    string   `json:"server_id"`
 	Environment string   `json:"environment"`
@@ -326,8 +316,7 @@ const (
 	BenchBinary = "/usr/local/bin/bench"
 	BenchHome   = "/home/frappe"
 	BenchDir    = "/home/frappe/frappe-bench"
-	// ExecSocket is where the process that runs commands listens for the one that faces
-	// the network.
+	// ExecSocket is where the executor listens for the process that faces the network.
 	ExecSocket = "/run/prego-agent-exec.sock"
 	// ExecResultsDir keeps the results of the latest commands, one file each.
 	ExecResultsDir = "/var/lib/prego-agent-exec"
@@ -336,13 +325,12 @@ const (
 	// SiteOwnerFile is in a site's directory and names the tenant that owns it; it
 	// moves with the site. The key in the site's configuration has the same name.
 	SiteOwnerFile = "prego_tenant_id"
-	// SnapshotsDir is in a site's directory and holds its backups, a directory each:
-	// Frappe deletes what is in its own, private/backups, after a day.
+	// SnapshotsDir is in a site's directory and holds its backups, a directory each: Frappe deletes the content of
+	// its own, private/backups, after a day.
 	SnapshotsDir = "private/snapshots"
 	// ServicesPath is a Services.
 	ServicesPath = "/etc/prego-agent-exec/services.json"
-	// BenchSocket is where the process that holds the engine's socket listens for the
-	// one that runs commands.
+	// BenchSocket is where the process that holds the engine's socket listens for the executor.
 	BenchSocket = "/run/prego-agent-bench.sock"
 )
 
@@ -361,8 +349,8 @@ func ContainerName(serverID, name string) string { return "prego-" + serverID + 
 const (
 	// SecretsDir holds the host's own secrets, one file each, readable by root only.
 	SecretsDir = "/etc/prego-secrets"
-	// MountsDir can be entered by root only, so that what is below it is visible only
-	// to the containers that mount a part of it.
+	// MountsDir can be entered by root only, so that its content is visible only to the containers that mount a part
+	// of it.
 	MountsDir    = "/var/lib/prego/mounts"
 	MariaDBMount = MountsDir + "/mariadb"
 	RedisMount   = MountsDir + "/redis"
@@ -375,8 +363,7 @@ const (
 	RedisSocket   = SocketsDir + "/redis/redis.sock"
 )
 
-// ContainerTLSDir is where containers have ca.pem, cert.pem and key.pem for connections
-// between servers.
+// ContainerTLSDir is where containers have ca.pem, cert.pem and key.pem for connections between servers.
 const ContainerTLSDir = "/etc/prego/tls"
 
 // RedisUsersDir is in RedisMount on hosts of Redis pools, and holds users.acl, which Redis
@@ -386,19 +373,17 @@ const RedisUsersDir = RedisMount + "/users"
 // ContainerAgent is the agent's program in a container.
 const ContainerAgent = "/usr/local/lib/prego/prego-agent"
 
-// Services tells the process that runs commands how to reach the host's own services.
-// The file may hold secrets; the process that faces the network can't read it. Without
-// the file, each is looked for at its default socket, with the user DefaultServiceUser
-// and no password: MariaDB identifies the user by its socket's peer.
+// Services configures how the executor reaches the host's own services. The file may hold secrets; the process that
+// faces the network can't read it. Without the file, each is looked for at its default socket, with the user
+// DefaultServiceUser and no password: MariaDB identifies the user by its socket's peer.
 type Services struct {
 	MariaDB Service `json:"mariadb"`
 	Redis   Service `json:"redis"`
-	// Bench has a socket if bench is in a container; otherwise it is a program of the
-	// host.
+	// Bench has a socket if bench is in a container; otherwise it is a program of the host.
 	Bench Service `json:"bench"`
 }
 
-// Service is one of the Services.
+// Service is a service of the host.
 type Service struct {
 	Socket string `json:"socket,omitempty"` // default DefaultMariaDBSocket or DefaultRedisSocket
 	// Addr is a loopback address and a port, for Redis only, instead of a socket.
@@ -414,8 +399,7 @@ const (
 	DefaultRedisSocket   = "/run/redis/redis-server.sock"
 )
 
-// StageTwoPath is where user_data pins the second boot stage, when the whole
-// would be too large for it.
+// StageTwoPath is where user_data pins the second boot stage, when the whole would be too large for it.
 const StageTwoPath = "/etc/prego-agent/stage-two.json"
 
 // StageTwo pins a second boot stage: a gzipped tar of files below "/", fetched

@@ -24,7 +24,7 @@
 //	prego-agent site-owner SITE [TENANT]   print a site's owner; with a tenant, make it that
 //
 // Exit status: 0 done or asked to stop, 1 failed (trying again may help), 2 wrong
-// usage, 3 the bootstrap token was refused for good, 4 no identity. bootstrap goes on
+// usage, 3 the bootstrap token was refused permanently, 4 no identity. bootstrap goes on
 // trying until it is asked to stop; run stays up when the identity is revoked, and
 // asks again every five minutes.
 package main

@@ -199,7 +199,7 @@ func TestAgentsAreUpdated(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, hex.EncodeToString(sum[:])), changed, 0o600))
 	r.create("e2e-5", signed)
 	refused = r.rests("e2e-5", "stopped")
-	require.Contains(t, deref(refused.Message), "is not the one that was signed")
+	require.Contains(t, deref(refused.Message), "differs from the signed one")
 	r.post("/v1/agent-releases/e2e-5/cancel", nil, http.StatusOK, nil)
 	run("e2e-2", names...)
 	require.Equal(t, 0, c.number(`SELECT count(*) FROM servers WHERE status = 'active' AND agent_version <> 'e2e-2'`))
