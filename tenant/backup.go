@@ -40,11 +40,6 @@ const (
 	BackupDeleted   BackupState = "deleted" // the storage said that it is gone
 )
 
-// BackupStates lists them in the order of a backup's life.
-func BackupStates() []BackupState {
-	return []BackupState{BackupQueued, BackupMaking, BackupUploading, BackupStored, BackupFailed, BackupDeleting, BackupDeleted}
-}
-
 // UnderWay reports whether a backup in this state is being made.
 func (s BackupState) UnderWay() bool {
 	return s == BackupQueued || s == BackupMaking || s == BackupUploading

@@ -152,9 +152,6 @@ func (m MoveRun) There() bool {
 	return m.AllocationServer == m.ToServerID && (m.ToShardID == "" || m.AllocationShard == m.ToShardID && m.AllocationPool == m.ToPoolID)
 }
 
-// OnShard tells whether the database of a site on a server of some role is on its shard.
-func OnShard(role prego.Role) bool { return role == prego.RoleApp }
-
 // MovesData tells whether the database moves.
 func (m MoveRun) MovesData() bool { return m.MovesShard }
 

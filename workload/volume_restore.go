@@ -1,7 +1,6 @@
 package workload
 
 import (
-	"strings"
 	"time"
 
 	"github.com/prego/prego"
@@ -36,8 +35,3 @@ const volumeRestorePrefix = "volume-restore/"
 
 // VolumeRestoreWorkflowID is the id of the run that restores a volume.
 func VolumeRestoreWorkflowID(id string) string { return volumeRestorePrefix + id }
-
-// VolumeRestoreOf is its inverse; ok is false for other runs.
-func VolumeRestoreOf(workflowID string) (id string, ok bool) {
-	return strings.CutPrefix(workflowID, volumeRestorePrefix)
-}
