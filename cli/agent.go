@@ -32,7 +32,7 @@ var watchAgentRelease = Watch[api.AgentRelease]{
 	Rests: func(r api.AgentRelease) bool { return server.ReleaseStatus(r.Status).Rests() },
 	Outcome: func(_ *call, r api.AgentRelease) error {
 		if r.Status == string(server.ReleaseStopped) {
-			return fmt.Errorf("release %s of the agent is %s%s", r.Version, r.Status, reasons(r.Reason, r.Message))
+			return fmt.Errorf("release %s of the agent is %s%s", r.Version, r.Status, why(r.Reason, r.Message))
 		}
 		return nil
 	},

@@ -103,13 +103,3 @@ func (in *call) todo(out api.AttentionList) {
 		}
 	}
 }
-
-var attentionColumns = computed(map[string]func(api.Attention) string{
-	"commands": func(a api.Attention) string {
-		all := make([]string, len(a.Actions))
-		for i, x := range a.Actions {
-			all[i] = x.Cli
-		}
-		return strings.Join(all, "; ")
-	},
-})

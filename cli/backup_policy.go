@@ -10,18 +10,12 @@ import (
 )
 
 var backupPolicyColumns = computed(map[string]func(api.BackupPolicy) string{
-	"schedule": func(p api.BackupPolicy) string { return cmp.Or(p.Schedule, "none") },
 	"next": func(p api.BackupPolicy) string {
 		var at []string
 		for _, t := range deref(p.Next) {
 			at = append(at, t.UTC().Format("2006-01-02 15:04"))
 		}
 		return strings.Join(at, ", ")
-	},
-	"hold": func(p api.BackupPolicy) string {
-		return textOf(p.Hold, func(h api.BackupHold) string {
-			return fmt.Sprintf("%s, by %s since %s", h.Reason, h.HeldBy, h.HeldAt.UTC().Format("2006-01-02"))
-		})
 	},
 })
 

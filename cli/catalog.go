@@ -89,10 +89,6 @@ func (in *call) catalog(c api.Catalog, location string) error {
 	return nil
 }
 
-var catalogImageColumns = computed(map[string]func(api.CatalogImage) string{
-	"state": func(i api.CatalogImage) string { return map[bool]string{true: "deprecated"}[i.DeprecatedAt != nil] },
-})
-
 func offerState(at api.CatalogOffer, now time.Time) string {
 	switch {
 	case at.UnavailableAfter != nil && !now.Before(*at.UnavailableAfter):

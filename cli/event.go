@@ -91,7 +91,7 @@ func (in *call) printEvent(e api.FeedEvent) {
 	if s := deref(e.Status); s != "" && s != e.Step {
 		words = append(words, s)
 	}
-	text := strings.Join(words, " ") + reasons(e.Reason, e.Message)
+	text := strings.Join(words, " ") + why(e.Reason, e.Message)
 	if by := deref(e.Actor); by != "" {
 		text += " by " + by
 	}

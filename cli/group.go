@@ -30,7 +30,7 @@ func groupDeploy(g api.ProcessGroup) string {
 
 // groupStatus is a group's status with its reason.
 func groupStatus(g api.ProcessGroup) string {
-	return g.Status + reasons(g.StatusReason, g.StatusMessage)
+	return g.Status + why(g.StatusReason, g.StatusMessage)
 }
 
 // decided formats a decision as a sentence; -o json has the counts behind it.
@@ -70,7 +70,6 @@ var groupWatch = Watch[api.ProcessGroup]{
 
 var groupColumns = computed(map[string]func(api.ProcessGroup) string{
 	"deploy": groupDeploy,
-	"status": groupStatus,
 	"policy": func(g api.ProcessGroup) string {
 		p := g.RolloutPolicy
 		then := "fails"

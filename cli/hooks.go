@@ -9,10 +9,10 @@ import (
 
 // computers compute the columns that no field holds, by schema.
 var computers = map[string]computer{
-	"ActivationStats": activationColumns, "AgentRelease": agentReleaseColumns, "Attention": attentionColumns, "AuditEntry": auditColumns, "BackupPolicy": backupPolicyColumns,
-	"CatalogImage": catalogImageColumns, "Command": commandColumns, "Maintenance": maintenanceColumns, "Fleet": fleetColumns, "FreedServer": freedColumns,
-	"Instance": instanceColumns, "Move": moveColumns, "OrgQuota": quotaColumns, "PatchWave": patchWaveColumns, "ProcessGroup": groupColumns,
-	"Rebalance": rebalanceColumns, "Server": serverColumns, "StackRelease": releaseColumns, "Tenant": tenantColumns, "Volume": volumeColumns,
+	"ActivationStats": activationColumns, "AgentRelease": agentReleaseColumns, "AuditEntry": auditColumns, "BackupPolicy": backupPolicyColumns,
+	"Maintenance": maintenanceColumns, "Fleet": fleetColumns,
+	"Instance": instanceColumns, "OrgQuota": quotaColumns, "ProcessGroup": groupColumns,
+	"Server": serverColumns, "StackRelease": releaseColumns, "Tenant": tenantColumns,
 }
 
 // hooks are what the program adds to commands of the contract, by their words.

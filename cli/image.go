@@ -13,7 +13,7 @@ func imageWatch(wanted ...server.ImageStatus) Watch[api.GoldenImage] {
 	return Watch[api.GoldenImage]{
 		Use: "watch IMAGE", Short: "Follow an image until its operations are done", Path: "/v1/images/{image}", Again: "prego image watch {image}",
 		Lines: func(g api.GoldenImage) []line {
-			text := string(g.ImageId+"  ") + string(g.Status) + reasons(g.Reason, g.Message)
+			text := string(g.ImageId+"  ") + string(g.Status) + why(g.Reason, g.Message)
 			return []line{{key: text, text: text}}
 		},
 		Doing: func(g api.GoldenImage) string { return string(g.Status) },
@@ -22,7 +22,7 @@ func imageWatch(wanted ...server.ImageStatus) Watch[api.GoldenImage] {
 			if len(wanted) == 0 || slices.Contains(wanted, server.ImageStatus(g.Status)) {
 				return nil
 			}
-			return fmt.Errorf("image %s is %s%s", g.ImageId, g.Status, reasons(g.Reason, g.Message))
+			return fmt.Errorf("image %s is %s%s", g.ImageId, g.Status, why(g.Reason, g.Message))
 		},
 	}
 }

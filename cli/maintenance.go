@@ -13,7 +13,7 @@ func remainingText(i api.RemainingInstance) string {
 	text := i.InstanceId + " " + i.State
 	switch {
 	case i.Reason != nil && *i.Reason != "":
-		text += ", no place" + reasons(i.Reason, i.Message)
+		text += ", no place" + why(i.Reason, i.Message)
 	case i.Leaving:
 		text += ", being replaced"
 	default:
@@ -35,7 +35,7 @@ var watchMaintenance = Watch[api.Maintenance]{
 	Rests: func(d api.Maintenance) bool { return server.MaintenanceStatus(d.Status).Ended() },
 	Outcome: func(_ *call, d api.Maintenance) error {
 		if server.MaintenanceStatus(d.Status) != server.MaintenanceDone {
-			return fmt.Errorf("%s of server %s is %s%s", d.Kind, d.ServerId, d.Status, reasons(d.Reason, d.Message))
+			return fmt.Errorf("%s of server %s is %s%s", d.Kind, d.ServerId, d.Status, why(d.Reason, d.Message))
 		}
 		return nil
 	},

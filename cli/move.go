@@ -31,7 +31,7 @@ var watchMove = Watch[api.Move]{
 	Rests: func(m api.Move) bool { return m.State.Ended() || m.OpenedAt != nil },
 	Outcome: func(_ *call, m api.Move) error {
 		if m.OpenedAt == nil {
-			return fmt.Errorf("the move of tenant %s is %s%s", m.TenantId, m.State, reasons(m.Reason, m.Message))
+			return fmt.Errorf("the move of tenant %s is %s%s", m.TenantId, m.State, why(m.Reason, m.Message))
 		}
 		return nil
 	},
@@ -43,8 +43,3 @@ var watchMove = Watch[api.Move]{
 		return text
 	},
 }
-
-var moveColumns = computed(map[string]func(api.Move) string{
-	"from": func(m api.Move) string { return movedBetween(&m.FromServerId, m.FromShardId, m.FromPoolId) },
-	"to":   func(m api.Move) string { return movedBetween(m.ToServerId, m.ToShardId, m.ToPoolId) },
-})

@@ -6,18 +6,6 @@ import (
 	"github.com/prego/prego/api"
 )
 
-var patchWaveColumns = computed(map[string]func(api.PatchWave) string{
-	"state": func(w api.PatchWave) string {
-		return map[bool]string{true: "running", false: "ended"}[w.FinishedAt == nil]
-	},
-	"took": func(w api.PatchWave) string {
-		if w.FinishedAt == nil {
-			return ""
-		}
-		return w.FinishedAt.Sub(w.CreatedAt).Round(1e9).String()
-	},
-})
-
 func showWave(in *call, w api.PatchWave) error {
 	if members := deref(w.Members); len(members) > 0 {
 		fmt.Fprintln(in.w)

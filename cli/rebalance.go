@@ -14,14 +14,6 @@ import (
 	"github.com/prego/prego/server"
 )
 
-var rebalanceColumns = computed(map[string]func(api.Rebalance) string{
-	"saves": func(r api.Rebalance) string { return monthly(r.Monthly, deref(r.Currency)) },
-})
-
-var freedColumns = computed(map[string]func(api.FreedServer) string{
-	"moves_size": func(f api.FreedServer) string { return copied(f.Bytes) },
-})
-
 // copied is a size as people read it.
 func copied(bytes *int64) string { return fmt.Sprintf("%.1f GB", float64(deref(bytes))/1e9) }
 
@@ -119,7 +111,7 @@ var watchRebalance = Watch[api.Rebalance]{
 	Rests: func(r api.Rebalance) bool { return server.RebalanceState(r.State).Ended() },
 	Outcome: func(_ *call, r api.Rebalance) error {
 		if server.RebalanceState(r.State) != server.RebalanceDone || r.Failed > 0 {
-			return fmt.Errorf("rebalance %s is %s%s", r.RebalanceId, r.State, reasons(r.Reason, r.Message))
+			return fmt.Errorf("rebalance %s is %s%s", r.RebalanceId, r.State, why(r.Reason, r.Message))
 		}
 		return nil
 	},

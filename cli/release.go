@@ -22,7 +22,7 @@ func benchLine(s api.ReleaseServer) string {
 	if s.Sites > 0 && s.OfflineSeconds > 0 {
 		text += fmt.Sprintf(", %d sites, offline %.1f s", s.Sites, s.OfflineSeconds)
 	}
-	return text + reasons(s.Reason, s.Message)
+	return text + why(s.Reason, s.Message)
 }
 
 var watchRelease = Watch[api.StackRelease]{
@@ -47,7 +47,7 @@ var watchRelease = Watch[api.StackRelease]{
 	},
 	Outcome: func(_ *call, r api.StackRelease) error {
 		if r.Status == string(server.ReleaseStopped) {
-			return fmt.Errorf("release %s is %s%s", r.Name, r.Status, reasons(r.Reason, r.Message))
+			return fmt.Errorf("release %s is %s%s", r.Name, r.Status, why(r.Reason, r.Message))
 		}
 		return nil
 	},

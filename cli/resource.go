@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -19,14 +18,6 @@ func recordsText(_ *call, d api.Domain) string {
 	}
 	return out
 }
-
-var volumeColumns = computed(map[string]func(api.Volume) string{
-	"last_restorable": func(v api.Volume) string {
-		return textOf(v.LastRestorable, func(r api.LastRestorable) string {
-			return r.At.UTC().Format(time.RFC3339) + map[bool]string{true: ", verified"}[r.Verified]
-		})
-	},
-})
 
 var createVolume = hook{
 	flags: func(cmd *cobra.Command, f *pflag.FlagSet) {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/server"
@@ -17,33 +16,8 @@ var serverColumns = computed(map[string]func(api.Server) string{
 			return server.Use{Tenants: u.Tenants, Instances: u.Instances, Volumes: u.Volumes}.String()
 		})
 	},
-	"cost":    func(s api.Server) string { return textOf(s.Cost, costOf) },
 	"tags":    tagsOf,
 	"patches": func(s api.Server) string { return textOf(s.Patches, patchesOf) },
-	"reboot": func(s api.Server) string {
-		if s.Patches == nil || s.Patches.RebootSince == nil {
-			return ""
-		}
-		return "required since " + s.Patches.RebootSince.Format(time.RFC3339) + ": " + deref(s.Patches.RebootFor)
-	},
-	"cordoned": func(s api.Server) string {
-		if s.CordonedAt == nil {
-			return ""
-		}
-		if s.CordonedBy == nil {
-			return "by the control plane"
-		}
-		return "by " + *s.CordonedBy + reasons(s.CordonReason, nil)
-	},
-})
-
-var commandColumns = computed(map[string]func(api.Command) string{
-	"exit": func(v api.Command) string {
-		if v.ExitCode == nil {
-			return "?"
-		}
-		return fmt.Sprint(*v.ExitCode)
-	},
 })
 
 var activationColumns = computed(map[string]func(api.ActivationStats) string{
@@ -82,7 +56,7 @@ func serverRests(s api.Server) bool {
 
 // serverFailure says which status a server has instead of the wanted one.
 func serverFailure(s api.Server) error {
-	return fmt.Errorf("server %s is %s%s", s.ServerId, s.Status, reasons(s.StatusReason, s.StatusMessage))
+	return fmt.Errorf("server %s is %s%s", s.ServerId, s.Status, why(s.StatusReason, s.StatusMessage))
 }
 
 func serverLines(s api.Server) []line {
@@ -111,12 +85,20 @@ func timeline(in *call, lines []line) {
 	}
 }
 
-// reasons formats a reason and a message.
-func reasons(reason, message *string) string {
+// why formats a reason and a message, each if there is one.
+func why(parts ...*string) string {
+	texts := make([]string, len(parts))
+	for i, p := range parts {
+		texts[i] = deref(p)
+	}
+	return reasons(texts...)
+}
+
+func reasons(parts ...string) string {
 	out := ""
-	for _, s := range []*string{reason, message} {
-		if s != nil && *s != "" {
-			out += map[bool]string{true: ": ", false: ", "}[out == ""] + oneLine(*s)
+	for _, s := range parts {
+		if s != "" {
+			out += map[bool]string{true: ": ", false: ", "}[out == ""] + oneLine(s)
 		}
 	}
 	return out
@@ -136,11 +118,6 @@ func hostOf(s api.Server) string {
 		}
 	}
 	return out
-}
-
-// costOf formats a cost.
-func costOf(c api.Cost) string {
-	return fmt.Sprintf("%s %s per month (%s gross), for %s", c.Monthly.Net, c.Currency, c.Monthly.Gross, strings.Join(c.Parts, ", "))
 }
 
 // patchesOf sums up which security updates a host lacks.

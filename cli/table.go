@@ -101,20 +101,28 @@ func (p *printer) value(c api.Column, t thing) any {
 }
 
 var (
-	bracketed = regexp.MustCompile(`\[([^\]]*)\]`)
+	bracketed = regexp.MustCompile(`\[(?:([!a-z_. ]+)\? )?([^\]]*)\]`)
 	field     = regexp.MustCompile(`\{([^}]*)\}`)
 )
 
-// render fills a text of the contract's: "{path}" is a field, "{function path path}" what is made of some, and what
-// is in brackets is left out if one of its fields is empty.
+// render fills a text of the contract's: "{path}" is a field, and "{function path path}" what is made of some. Text in
+// brackets is left out if one of its fields is empty, or with conditions, as in "[path !path? text]", if one of them
+// does not hold.
 func (p *printer) render(text string, t thing) string {
 	text = bracketed.ReplaceAllStringFunc(text, func(part string) string {
-		for _, f := range field.FindAllStringSubmatch(part, -1) {
-			if p.made(f[1], t) == "" {
+		m := bracketed.FindStringSubmatch(part)
+		for condition := range strings.FieldsSeq(m[1]) {
+			path, not := strings.CutPrefix(condition, "!")
+			if v := t.at(path); (v != nil && v != false) == not {
 				return ""
 			}
 		}
-		return part[1 : len(part)-1]
+		for _, f := range field.FindAllStringSubmatch(m[2], -1) {
+			if m[1] == "" && p.made(f[1], t) == "" {
+				return ""
+			}
+		}
+		return m[2]
 	})
 	return field.ReplaceAllStringFunc(text, func(f string) string { return p.made(f[1:len(f)-1], t) })
 }
@@ -122,40 +130,59 @@ func (p *printer) render(text string, t thing) string {
 // made is what stands for a field, or a function of fields, in a text.
 func (p *printer) made(words string, t thing) string {
 	all := strings.Fields(words)
-	texts := make([]string, len(all))
-	for i, path := range all {
-		texts[i] = p.cell(t.at(path), "")
-	}
-	some := slices.DeleteFunc(slices.Clone(texts[1:]), func(s string) bool { return s == "" })
 	if len(all) == 1 {
-		return texts[0]
+		return p.cell(t.at(all[0]), "")
 	}
-	n, _ := strconv.ParseInt(texts[1], 10, 64)
-	switch all[0] {
-	case "why":
-		return reasons(&texts[1], &texts[2])
-	case "join":
+	var texts, some []string
+	var times []time.Time
+	for _, path := range all[1:] {
+		text := p.cell(t.at(path), "")
+		if texts = append(texts, text); text != "" && !slices.Contains(some, text) {
+			some = append(some, text)
+		}
+		if at, err := time.Parse(time.RFC3339, text); err == nil {
+			times = append(times, at)
+		}
+	}
+	n, _ := strconv.ParseFloat(texts[0], 64)
+	list, _ := t.at(all[1]).([]any)
+	switch function := all[0]; {
+	case function == "why":
+		return reasons(texts...)
+	case function == "join":
 		return strings.Join(some, ": ")
-	case "first":
-		return strings.Join(some[:min(1, len(some))], "")
-	case "or":
-		return cmp.Or(texts[1], all[2])
-	case "count":
-		list, _ := t.at(all[1]).([]any)
+	case function == "unique":
+		return strings.Join(some, ", ")
+	case function == "first" && len(some) > 0:
+		return some[0]
+	case function == "or":
+		return cmp.Or(texts[0], all[2])
+	case function == "count":
 		return strconv.Itoa(len(list))
-	case "span":
+	case function == "each":
+		parts := make([]string, len(list))
+		for i, v := range list {
+			parts[i] = p.cell(v, "")
+		}
+		return strings.Join(parts, "; ")
+	case function == "span":
 		return (time.Duration(n) * time.Second).String()
-	case "ms":
-		if texts[1] != "" {
-			return (time.Duration(n) * time.Millisecond).String()
-		}
-	case "clock":
-		if at, err := time.Parse(time.RFC3339, texts[1]); err == nil {
-			return at.UTC().Format(time.TimeOnly)
-		}
+	case function == "ms" && texts[0] != "":
+		return (time.Duration(n) * time.Millisecond).String()
+	case function == "gb":
+		return fmt.Sprintf("%.1f GB", n/1e9)
+	case function == "price":
+		return monthly(n, texts[1])
+	case function == "between" && len(times) > 1:
+		return times[1].Sub(times[0]).Round(time.Second).String()
+	case layouts[function] != "" && len(times) > 0:
+		return times[0].UTC().Format(layouts[function])
 	}
 	return ""
 }
+
+// layouts are the functions that format a time.
+var layouts = map[string]string{"time": time.RFC3339, "day": time.DateOnly, "minute": "2006-01-02 15:04 MST", "clock": time.TimeOnly}
 
 // cell formats a value for people.
 func (p *printer) cell(v any, format string) string {

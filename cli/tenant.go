@@ -20,28 +20,13 @@ import (
 
 var tenantColumns = computed(map[string]func(api.Tenant) string{
 	"state": func(t api.Tenant) string {
-		state := string(t.State) + reasons(t.StatusReason, t.StatusMessage)
+		state := string(t.State) + why(t.StatusReason, t.StatusMessage)
 		if t.ConvergedState != "" && t.ConvergedState != string(t.State) {
 			state += " (in effect: " + t.ConvergedState + ")"
 		}
 		return state
 	},
-	"mail":    func(t api.Tenant) string { return textOf(t.Mail, mailText) },
 	"storage": func(t api.Tenant) string { return textOf(t.Storage, storageText) },
-	"loss": func(t api.Tenant) string {
-		return textOf(t.Loss, func(l api.TenantLoss) string {
-			text := "with server " + l.ServerId + " at " + l.LostAt.UTC().Format("2006-01-02 15:04 MST")
-			if l.LostMinutes != nil {
-				text += fmt.Sprintf(", back; %d min lost", *l.LostMinutes)
-			}
-			return text
-		})
-	},
-	"last_restorable": func(t api.Tenant) string {
-		return textOf(t.LastRestorable, func(r api.LastRestorable) string {
-			return r.At.UTC().Format("2006-01-02 15:04 MST") + map[bool]string{true: ", verified", false: ", not verified yet"}[r.Verified]
-		})
-	},
 })
 
 // textOf formats an optional value, "" if it is nil.
@@ -85,7 +70,7 @@ func tenantRests(t api.Tenant) bool {
 
 // tenantFailure says which state a tenant has instead of the wanted one.
 func tenantFailure(t api.Tenant) error {
-	return fmt.Errorf("tenant %s is %s%s", t.TenantId, t.State, reasons(t.StatusReason, t.StatusMessage))
+	return fmt.Errorf("tenant %s is %s%s", t.TenantId, t.State, why(t.StatusReason, t.StatusMessage))
 }
 
 func tenantLines(t api.Tenant) []line {

@@ -170,6 +170,9 @@ func plain(s *openapi3.Schema) *openapi3.Schema {
 	return s
 }
 
+// condition is what the text in brackets depends on, and placeholder a field or a function of fields.
+var condition = regexp.MustCompile(`\[([!a-z_. ]+)\? `)
+
 var placeholder = regexp.MustCompile(`\{([a-z]+ )?([^}]*)\}`)
 
 func (g *generator) table(name string, s *openapi3.Schema, x any) {
@@ -212,12 +215,19 @@ func (g *generator) table(name string, s *openapi3.Schema, x any) {
 
 // template checks what a text names.
 func (g *generator) template(where, text string, s *openapi3.Schema) {
+	for _, c := range condition.FindAllStringSubmatch(text, -1) {
+		for path := range strings.FieldsSeq(strings.ReplaceAll(c[1], "!", "")) {
+			if _, ok := at(s, path); !ok {
+				g.fail("%s: %q depends on %s, which the schema does not have", where, text, path)
+			}
+		}
+	}
 	for _, p := range placeholder.FindAllStringSubmatch(text, -1) {
 		if p[2] == "typed" || p[1] == "arg " {
 			continue
 		}
 		for path := range strings.FieldsSeq(p[2]) {
-			if _, ok := at(s, path); !ok && path != "none" {
+			if _, ok := at(s, path); !ok && path != "none" && path != "?" {
 				g.fail("%s: %q names %s, which the schema does not have", where, text, path)
 			}
 		}

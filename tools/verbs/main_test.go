@@ -53,6 +53,7 @@ components:
 		"thing {name}=>thing {title}":        `"thing {title}" names title`,
 		"use: thing=>uses: 1, use: thing":    `"uses" is none of`,
 		"made.at=>made.by":                   "the schema has no made.by",
+		"by {name}=>[when? by {name}]":       "depends on when",
 		"by {name}=>by {author}":             `"by {author}" names author`,
 		"more: who=>more: when":              "the schema has no when",
 		"spare: at=>spare: age":              `there is no column "age" to spare`,
