@@ -1142,6 +1142,7 @@ var verbs = []Verb{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "show the plan only", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "region", Help: "region, whatever the policy says", In: "body", Field: "inputs.region", Type: "string"},
 	}, Set: []Flag{
 		{Name: "action", Help: "the action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "NODE_CREATE", Required: true},
 	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}"},
@@ -1149,6 +1150,8 @@ var verbs = []Verb{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "show the plan only", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "grace-period", Help: "how long tenants have to move off a server", In: "body", Field: "inputs.grace_period", Type: "duration"},
+		{Name: "max-surge", Help: "how many extra servers the fleet may have during the replacement; 1 without it", In: "body", Field: "inputs.max_surge", Type: "int"},
 	}, Set: []Flag{
 		{Name: "action", Help: "the action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_REPLACE", Required: true},
 	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Confirm: "replaces the servers of fleet"},
@@ -1156,6 +1159,9 @@ var verbs = []Verb{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "show the plan only", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "max", Help: "maximum, instead of the fleet's; -1 for none", In: "body", Field: "inputs.max_size", Type: "int"},
+		{Name: "min", Help: "minimum, instead of the fleet's", In: "body", Field: "inputs.min_size", Type: "int"},
+		{Name: "min-step", Help: "minimum number of servers that --percent changes", In: "body", Field: "inputs.min_step", Type: "int"},
 	}, Set: []Flag{
 		{Name: "action", Help: "the action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_RESIZE", Required: true},
 	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Confirm: "may remove servers of fleet"},
@@ -1163,6 +1169,7 @@ var verbs = []Verb{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "show the plan only", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "count", Help: "how many; as the scaling policy says, or 1, without it", In: "body", Field: "inputs.count", Type: "int"},
 	}, Set: []Flag{
 		{Name: "action", Help: "the action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_SCALE_IN", Required: true},
 	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Confirm: "removes servers of fleet"},
@@ -1170,6 +1177,8 @@ var verbs = []Verb{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "show the plan only", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "count", Help: "how many; as the scaling policy says, or 1, without it", In: "body", Field: "inputs.count", Type: "int"},
+		{Name: "region", Help: "only in this region", In: "body", Field: "inputs.regions", Type: "list"},
 	}, Set: []Flag{
 		{Name: "action", Help: "the action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_SCALE_OUT", Required: true},
 	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}"},

@@ -14,99 +14,60 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// fleetInputs are the inputs of actions by their flags. An input in capitals is the type of an adjustment, sent
-// together with its number.
-var fleetInputs = map[string]string{
-	"count": "count", "region": "region", "to": "EXACT_CAPACITY", "by": "CHANGE_IN_CAPACITY", "percent": "CHANGE_IN_PERCENTAGE",
-	"min-step": "min_step", "min": "min_size", "max": "max_size", "best-effort": "strict", "max-surge": "max_surge", "grace-period": "grace_period",
-}
-
 // fleetAction queues an action, or shows its plan.
-func fleetAction(flags func(cmd *cobra.Command, f *pflag.FlagSet)) hook {
-	return hook{
-		flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
-			flags(cmd, f)
-		},
-		harmless: func(in *call) bool { return in.is("dry-run") || grows(in) },
-		watch:    watchAction,
-		body: func(in *call, body object) (any, error) {
-			inputs := map[string]any{}
-			in.Flags().Visit(func(f *pflag.Flag) {
-				name := fleetInputs[f.Name]
-				var v any = f.Value.String()
-				switch f.Value.Type() {
-				case "int64":
-					v, _ = in.Flags().GetInt64(f.Name)
-				case "duration":
-					d, _ := in.Flags().GetDuration(f.Name)
-					v = int64(d / time.Second)
-				case "stringSlice":
-					v, _ = in.Flags().GetStringSlice(f.Name)
-					name += "s"
-				case "bool":
-					v = !in.is(f.Name) // --best-effort is not strict
-				}
-				switch {
-				case name == "":
-				case name == strings.ToUpper(name):
-					inputs["adjustment_type"], inputs["number"] = name, v
-				default:
-					inputs[name] = v
-				}
-			})
-			body["inputs"] = inputs
-			return body, nil
-		},
-		instead: func(in *call) (bool, error) {
-			if !in.is("dry-run") {
-				return false, nil
-			}
-			var p api.FleetActionPlan
-			if err := json.Unmarshal(in.answer, &p); err != nil {
-				return false, err
-			}
-			in.keep(in.answer)
-			if p.Reason != nil { // an impossible plan is an outcome, just as it is for the action itself
-				return true, &Exit{Code: ExitOutcome, Err: fmt.Errorf("%s (%s)", deref(p.Message), *p.Reason)}
-			}
-			if in.forPeople() {
-				return true, in.plan(p)
-			}
-			return true, nil
-		},
+var fleetAction = hook{
+	harmless: func(in *call) bool { return in.is("dry-run") || grows(in) },
+	watch:    watchAction,
+	body: func(_ *call, body object) (any, error) {
+		if body["inputs"] == nil {
+			body["inputs"] = object{}
+		}
+		return body, nil
+	},
+	instead: func(in *call) (bool, error) {
+		if !in.is("dry-run") {
+			return false, nil
+		}
+		var p api.FleetActionPlan
+		if err := json.Unmarshal(in.answer, &p); err != nil {
+			return false, err
+		}
+		in.keep(in.answer)
+		if p.Reason != nil { // an impossible plan is an outcome, just as it is for the action itself
+			return true, &Exit{Code: ExitOutcome, Err: fmt.Errorf("%s (%s)", deref(p.Message), *p.Reason)}
+		}
+		if in.forPeople() {
+			return true, in.plan(p)
+		}
+		return true, nil
+	},
+}
+
+// resizeFleet is an action whose adjustment is one of several flags.
+var resizeFleet = func() hook {
+	h := fleetAction
+	adjustments := map[string]string{"to": "EXACT_CAPACITY", "by": "CHANGE_IN_CAPACITY", "percent": "CHANGE_IN_PERCENTAGE"}
+	h.flags = func(cmd *cobra.Command, f *pflag.FlagSet) {
+		f.Bool("best-effort", false, "stay within the bounds instead of being refused")
+		f.Int("to", 0, "this many servers")
+		f.Int("by", 0, "this many more, or fewer when negative")
+		f.Int("percent", 0, "this many percent more, or fewer when negative")
+		cmd.MarkFlagsMutuallyExclusive("to", "by", "percent")
 	}
-}
-
-func countFlag(f *pflag.FlagSet) {
-	f.Int64("count", 0, "how many (default: as the scaling policy says, or 1)")
-}
-
-func scaleOut(_ *cobra.Command, f *pflag.FlagSet) {
-	countFlag(f)
-	f.StringSlice("region", nil, "only in this region; may be repeated")
-}
-
-func scaleIn(_ *cobra.Command, f *pflag.FlagSet) { countFlag(f) }
-
-func resizeFleet(cmd *cobra.Command, f *pflag.FlagSet) {
-	f.Bool("best-effort", false, "stay within the bounds instead of being refused")
-	f.Int64("to", 0, "this many servers")
-	f.Int64("by", 0, "this many more, or fewer when negative")
-	f.Int64("percent", 0, "this many percent more, or fewer when negative")
-	f.Int64("min-step", 0, "minimum number of servers that --percent changes")
-	f.Int64("min", 0, "minimum, instead of the fleet's")
-	f.Int64("max", 0, "maximum, instead of the fleet's; -1 for none")
-	cmd.MarkFlagsMutuallyExclusive("to", "by", "percent")
-}
-
-func replaceServers(_ *cobra.Command, f *pflag.FlagSet) {
-	f.Int64("max-surge", 1, "how many extra servers the fleet may have during the replacement")
-	f.Duration("grace-period", 0, "how long tenants have to move off a server")
-}
-
-func createNode(_ *cobra.Command, f *pflag.FlagSet) {
-	f.String("region", "", "region, whatever the policy says")
-}
+	h.body = func(in *call, body object) (any, error) {
+		for flag, kind := range adjustments {
+			if in.given(flag) {
+				body.put("inputs.adjustment_type", kind)
+				body.put("inputs.number", json.Number(in.text(flag)))
+			}
+		}
+		if in.is("best-effort") {
+			body.put("inputs.strict", false)
+		}
+		return fleetAction.body(in, body)
+	}
+	return h
+}()
 
 var showAction = hook{watch: watchAction, after: more(func(in *call, a api.FleetAction) error {
 	if len(deref(a.Steps)) == 0 {

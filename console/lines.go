@@ -120,12 +120,19 @@ func (o *operation) line(names []string, given func(name string) any) string {
 		said[arg.Field] = said[arg.Field] || value != nil
 	}
 	var missing []string
-	for _, name := range names {
+	for i := 0; i < len(names); i++ {
+		name := names[i]
 		value := given(name)
 		if value == nil || said[name] || input != "" && strings.HasPrefix(name, "spec.") {
 			continue
 		}
-		args, piped, ok := o.arguments(v, name, value)
+		if open, ok := value.(map[string]any); ok && slices.ContainsFunc(v.Flags, func(fl api.Flag) bool { return strings.HasPrefix(fl.Field, name+".") }) {
+			for _, key := range slices.Sorted(maps.Keys(open)) { // an object with flags of its own
+				names = append(names, name+"."+key)
+			}
+			continue
+		}
+		args, piped, ok := o.arguments(v, name, given)
 		if !ok {
 			missing = append(missing, name)
 		}
@@ -181,9 +188,10 @@ func (o *operation) verb(given func(string) any) (best *api.Verb) {
 
 // arguments are a flag with a value, and whether the value is piped into the command; not ok if the command can't say
 // it. A duration has its unit there, and a list is a flag for each of its values.
-func (o *operation) arguments(v *api.Verb, name string, value any) (args []string, piped, ok bool) {
+func (o *operation) arguments(v *api.Verb, name string, given func(string) any) (args []string, piped, ok bool) {
+	value := given(name)
 	if say := otherwise[o.OperationID+"."+name]; say != nil {
-		args = say(v, value)
+		args = say(v, value, given)
 		return args, false, args != nil
 	}
 	if name == "sort" {
@@ -235,13 +243,23 @@ func (o *operation) arguments(v *api.Verb, name string, value any) (args []strin
 
 // otherwise are inputs that their commands write in another form, by operation and name: arguments, nil if there are
 // none that say it.
-var otherwise = map[string]func(v *api.Verb, value any) []string{
-	"attachPolicy.enabled":     func(_ *api.Verb, value any) []string { return when(value == false, "--disabled") },
-	"addTenantUser.password":   func(_ *api.Verb, value any) []string { return when(value == "none", "--no-password") },
-	"createFleetAction.inputs": actionInputs,
-	"createRelease.rings":      rings,
-	"whatIf.request.tenant_id": func(_ *api.Verb, value any) []string { // of a tenant that is not there yet; the command can't give it another id
-		if value == "what-if" {
+var otherwise = map[string]func(v *api.Verb, value any, given func(string) any) []string{
+	"attachPolicy.enabled": func(_ *api.Verb, value any, _ func(string) any) []string {
+		return when(value == false, "--disabled")
+	},
+	"addTenantUser.password": func(_ *api.Verb, value any, _ func(string) any) []string {
+		return when(value == "none", "--no-password")
+	},
+	"createFleetAction.inputs.adjustment_type": adjustment,
+	"createFleetAction.inputs.number": func(v *api.Verb, _ any, given func(string) any) []string {
+		return adjustment(v, given("inputs.adjustment_type"), given)[:0]
+	},
+	"createFleetAction.inputs.strict": func(_ *api.Verb, value any, _ func(string) any) []string {
+		return when(value == false, "--best-effort")
+	},
+	"createRelease.rings": rings,
+	"whatIf.request.tenant_id": func(_ *api.Verb, value any, _ func(string) any) []string {
+		if value == "what-if" { // a tenant that is not there yet; the command can't give it another id
 			return []string{}
 		}
 		return nil
@@ -256,51 +274,19 @@ func when(said bool, arg string) []string {
 	return []string{}
 }
 
-// actionFlags are the flags of fleets' actions by their inputs.
-var actionFlags = map[string]string{
-	"fleet scale-out FLEET": "count, regions", "fleet scale-in FLEET": "count", "fleet resize FLEET": "min_step, min_size, max_size",
-	"fleet replace FLEET": "max_surge, grace_period", "fleet node-create FLEET": "region",
-}
-
-// actionInputs are the inputs of a fleet's action.
-func actionInputs(v *api.Verb, value any) []string {
-	inputs, ok := value.(map[string]any)
-	if !ok {
+// adjustment is how a fleet is resized.
+func adjustment(v *api.Verb, kind any, given func(string) any) []string {
+	flag := map[string]string{"EXACT_CAPACITY": "--to", "CHANGE_IN_CAPACITY": "--by", "CHANGE_IN_PERCENTAGE": "--percent"}[flat(kind)]
+	number := given("inputs.number")
+	if flag == "" || number == nil || v.Use != "fleet resize FLEET" {
 		return nil
 	}
-	args := []string{}
-	for _, name := range slices.Sorted(maps.Keys(inputs)) {
-		value := inputs[name]
-		resize := v.Use == "fleet resize FLEET"
-		switch {
-		case resize && name == "adjustment_type":
-			flag := map[string]string{"EXACT_CAPACITY": "--to", "CHANGE_IN_CAPACITY": "--by", "CHANGE_IN_PERCENTAGE": "--percent"}[flat(value)]
-			if flag == "" || inputs["number"] == nil {
-				return nil
-			}
-			args = append(args, flag, flat(inputs["number"]))
-		case resize && name == "number" && inputs["adjustment_type"] != nil:
-		case resize && name == "strict" && value == false:
-			args = append(args, "--best-effort")
-		case !slices.Contains(strings.Split(actionFlags[v.Use], ", "), name):
-			return nil
-		case name == "regions":
-			list, _ := value.([]any)
-			for _, e := range list {
-				args = append(args, "--region", listed(flat(e)))
-			}
-		case name == "grace_period":
-			args = append(args, "--grace-period", flat(value)+"s")
-		default:
-			args = append(args, "--"+strings.TrimSuffix(strings.ReplaceAll(name, "_", "-"), "-size"), flat(value))
-		}
-	}
-	return args
+	return []string{flag, flat(number)}
 }
 
 // rings are those of a release as the command makes them: tenants first, then shares of the servers, then the rest,
 // with the same time in between.
-func rings(_ *api.Verb, value any) []string {
+func rings(_ *api.Verb, value any, _ func(string) any) []string {
 	list, ok := value.([]any)
 	if !ok || len(list) < 2 {
 		return nil

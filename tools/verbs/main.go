@@ -327,6 +327,15 @@ func (g *generator) verb(method, path string, item *openapi3.PathItem, op *opena
 			f.body(plain(m.Schema.Value), "", true)
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(f.flags)) { // of an object that the contract leaves open
+		dot := strings.LastIndexByte(name, '.')
+		known := func(name string) int {
+			return slices.IndexFunc(f.all, func(fl api.Flag) bool { return fl.Field == name })
+		}
+		if dot > 0 && known(name) < 0 && known(name[:dot]) >= 0 && f.all[known(name[:dot])].Type == "json" {
+			f.add("body", name, openapi3.NewStringSchema(), "", false)
+		}
+	}
 	set, _ := x["set"].(map[string]any)
 	for _, name := range slices.Sorted(maps.Keys(set)) {
 		p := f.take(name)
