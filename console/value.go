@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -33,71 +34,41 @@ func (v value) Long() bool {
 	return n > 44
 }
 
-// pages are where ids lead, by the end of the names of the fields that hold them.
-var pages = []struct{ field, page string }{
-	{"pool_site_id", ""},
-	{"provider_server_id", ""},
-	{"redis_pool_id", ""},
-	{"db_shard_id", ""},
-	{"parent_org_id", "orgs/"},
-	{"server_id", "servers/"},
-	{"tenant_id", "tenants/"},
-	{"org_id", "orgs/"},
-	{"app_id", "apps/"},
-	{"env_id", "envs/"},
-	{"group_id", "groups/"},
-	{"instance_id", "instances/"},
-	{"volume_id", "volumes/"},
-	{"fleet_id", "fleets/"},
-	{"policy_id", "policies/"},
-	{"certificate_id", "certificates/"},
-	{"domain_id", "domains/"},
-	{"image_id", "images/"},
-	{"rebalance_id", "rebalances/"},
-	{"wave_id", "patch-waves/"},
-	{"from", "servers/"},
-	{"to", "servers/"},
-	{"replacement_id", "servers/"},
-	{"workflow_id", "operations/"},
-	{"decision_id", "decisions/"},
-	{"entry_id", "audit/"},
-	{"source_server", "servers/"},
-	{"target_server", "servers/"},
-}
-
-// kinds are where things lead, by their kinds in lists of several.
-var kinds = map[string]string{
-	"server": "servers/", "tenant": "tenants/", "org": "orgs/", "app": "apps/", "env": "envs/", "group": "groups/", "process_group": "groups/", "instance": "instances/", "volume": "volumes/",
-	"fleet": "fleets/", "policy": "policies/", "certificate": "certificates/", "domain": "domains/", "image": "images/", "rebalance": "rebalances/", "patch_wave": "patch-waves/",
-	"release": "releases/", "agent_release": "agent-releases/", "operation": "operations/", "placement_pool": "placement-pools/", "decision": "decisions/",
-}
+// pages are where ids lead, by the fields that hold them: the pages of things, and some that are called otherwise.
+var pages = sync.OnceValue(func() map[string]string {
+	out := map[string]string{
+		"pool_site_id": "", "provider_server_id": "", "redis_pool_id": "", "db_shard_id": "", // no pages
+		"from": "servers/", "to": "servers/", "replacement_id": "servers/", "source_server": "servers/", "target_server": "servers/", "workflow_id": "operations/",
+		"process_group_id": "groups/", "patch_wave_id": "patch-waves/", "release_id": "releases/", "agent_release_id": "agent-releases/", "placement_pool_id": "placement-pools/",
+	}
+	_, things := described()
+	for _, t := range things {
+		if page, field, ok := strings.Cut(t.Page, "{"); ok && strings.HasSuffix(field, "_id}") && !strings.Contains(field, "/") {
+			out[strings.TrimSuffix(field, "}")] = page
+		}
+	}
+	return out
+})
 
 // pageOf is the page of a thing, "" for what has none.
 func pageOf(kind, id string) string {
 	if region, plan, ok := strings.Cut(id, "/"); ok && kind == "warm_pool" {
 		return "/console/warm-pools/" + url.PathEscape(region) + "/" + url.PathEscape(plan)
 	}
-	if p, ok := kinds[kind]; ok && id != "" {
+	if p := pages()[kind+"_id"]; p != "" && id != "" {
 		return "/console/" + p + url.PathEscape(id)
 	}
 	return ""
 }
 
-// hrefOf is the page of the thing whose id a field holds, "" if it is no such field.
+// hrefOf is the page of the thing whose id a field holds, "" if it is no such field. Words may stand before its name.
 func hrefOf(name, id string) string {
-	if name == "from" && strings.ContainsAny(id, ".:") { // an address
+	if id == "" || name == "from" && strings.ContainsAny(id, ".:") { // an address
 		return ""
 	}
-	name = name[strings.LastIndexByte(name, '.')+1:]
-	if id == "" {
-		return ""
-	}
-	for _, p := range pages {
-		if name == p.field || strings.HasSuffix(name, "_"+p.field) {
-			if p.page == "" {
-				return ""
-			}
-			return "/console/" + p.page + url.PathEscape(id)
+	for rest, more := name[strings.LastIndexByte(name, '.')+1:], true; more; _, rest, more = strings.Cut(rest, "_") {
+		if p, ok := pages()[rest]; ok {
+			return map[bool]string{true: "/console/" + p + url.PathEscape(id)}[p != ""]
 		}
 	}
 	return ""
