@@ -30,7 +30,7 @@ import (
 // dev is the version of a program that was built without one.
 const dev = "dev"
 
-// Options are what a process is made of. The configuration makes what is nil.
+// Options are the parts of a process. The configuration creates the parts that are nil.
 type Options struct {
 	Config  config.Config
 	Name    string // in logs and traces

@@ -21,8 +21,8 @@ const (
 	backupLate = 2 * time.Hour
 	// backupURLs is how long a URL that a host gets is valid: a part of a large site takes minutes on a slow line.
 	backupURLs = 20 * time.Minute
-	// Backups at once: one of a host, whose disk each of them reads whole, and as many of a region as storage takes
-	// without a request to slow down.
+	// Concurrent backups: one of a host, whose disk each backup reads completely, and as many of a region as storage
+	// takes without throttling.
 	backupsOfHost, backupsOfRegion = 1, 20
 )
 

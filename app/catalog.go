@@ -39,7 +39,7 @@ func watchCatalog(ctx context.Context, p *Process, runs *workflows.Client) {
 	}
 }
 
-// attentionLimits are the settings by which workers act and count.
+// attentionLimits are the limits of workers that attention reports by.
 func (p *Process) attentionLimits() attention.Limits {
 	w, b := p.cfg.Worker, p.cfg.Backups
 	return attention.Limits{

@@ -12,7 +12,7 @@ func crashHook(file string) func(string) {
 	if file == "" {
 		return nil
 	}
-	// What was held before goes first: its mark has the same name.
+	// A previous hold goes first: its mark has the same name.
 	released := func() {
 		for _, err := os.Stat(file + ".hit"); err == nil; _, err = os.Stat(file + ".hit") {
 			time.Sleep(5 * time.Millisecond)

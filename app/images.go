@@ -35,7 +35,7 @@ func newImages(p *Process, servers *activities.Servers, runs *workflows.Client) 
 	}, nil
 }
 
-// imagesKept is the number of verified images of a kind: the current one, and the one that a rollback returns to.
+// imagesKept is the number of verified images of a kind: the current image and its predecessor.
 const imagesKept = 2
 
 // builderPolls is how much less often a builder is checked than an action: it takes

@@ -34,13 +34,13 @@ const metricsOrgs = 50
 
 // Limits of a release that is carried out.
 const (
-	releaseOrgSites    = 10               // of an org's sites are offline concurrently: a quarter of what is of all orgs
+	releaseOrgSites    = 10               // of an org's sites are offline concurrently: a quarter of all orgs'
 	releaseServerSites = 2                // of a server's sites are migrated concurrently: each needs a core
 	releaseAnswer      = 2 * time.Minute  // until a site answers after an update: the bench's processes start with cold caches
 	agentAnswers       = 15 * time.Minute // until a server with a new agent counts as silent, and the release stops
 )
 
-// startAgain is the time between two tries to start what was accepted while Temporal was away.
+// startAgain is the pause before another try to start accepted requests while Temporal is away.
 const startAgain = 2 * time.Second
 
 // RunAPI serves callers and operators.
@@ -50,7 +50,7 @@ func RunAPI(ctx context.Context, o Options) error {
 
 func serveAPI(ctx context.Context, p *Process, runs *workflows.Client) error {
 	later := &api.Later{Every: startAgain, Failed: func(id string, err error) {
-		p.log.Warn("Temporal does not take what was accepted; it is tried again", zap.String("what", id), zap.String("error", prego.Redact(err.Error())))
+		p.log.Warn("Temporal does not accept a run; retrying", zap.String("what", id), zap.String("error", prego.Redact(err.Error())))
 	}}
 	runs.NotTaken = later.Keep
 	go later.Run(ctx)
@@ -190,7 +190,7 @@ func (p *Process) exportRows(catalogs *activities.Catalogs) {
 		e.CatalogAge(prego.ProviderHetzner, catalogs.Catalog, p.db.ProviderCatalog), e.Costs(p.db.CostNumbers))
 }
 
-// Worker is a worker that has not started, with those of its parts that tests replace.
+// Worker is a worker that has not started, with the parts that tests replace.
 type Worker struct {
 	Worker  worker.Worker
 	Looker  *worker.Looker
@@ -302,7 +302,7 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 		worker.Look{Name: "lost tenants", Every: p.cfg.Backups.SweepEvery, Do: worker.LookAtLost(tenants)},
 		worker.Look{Name: "age", Every: p.cfg.Pace.Of(time.Minute), Do: worker.LookAtAge(&worker.Pruning{Store: p.db, Keep: p.cfg.Keep.Of(), Batch: 1000, Rows: worker.NewPrunedRows(p.reg)})},
 		worker.Look{Name: "samples", Every: server.SampleEvery / 5, Do: worker.LookAtSamples(&worker.Samples{Store: p.db})},
-		// Whose an hour is, is seen four times in it.
+		// The owner of an hour is sampled four times.
 		worker.Look{Name: "costs", Every: p.cfg.Pace.Of(15 * time.Minute), Do: worker.LookAtCosts(&worker.CostCounting{Store: p.db, StoragePrice: storagePrice, StorageCurrency: currency, Now: p.now})},
 		worker.Look{Name: "audit", Every: p.cfg.Pace.Of(10 * time.Second), Do: worker.LookAtAudit(&worker.Audit{Store: p.db, Log: p.log.Named("audit")})},
 		worker.Look{Name: "backup storage", Every: p.cfg.Pace.Of(time.Hour), Do: worker.LookAtBackupStorage(backups)},

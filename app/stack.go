@@ -128,7 +128,7 @@ func (c *containers) digestOf(ctx context.Context, image string, resolveOn *dock
 // on calls f with a server's engine and declaration.
 func (c *containers) on(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, resolve bool, f func(*dockerhost.Host, []server.ContainerSpec) error) error {
 	var private, bench string
-	if c.stack.Refers(role, "private_address") || c.stack.Refers(role, "bench_image") { // else nobody has to be asked
+	if c.stack.Refers(role, "private_address") || c.stack.Refers(role, "bench_image") { // else the row is not needed
 		var err error
 		if private, bench, err = c.place(ctx, serverID); err != nil {
 			return err
@@ -153,7 +153,7 @@ func (c *containers) on(ctx context.Context, serverID prego.ServerID, addr strin
 	return f(h, specs)
 }
 
-// PrepareBench fetches an image to a host, so that its bench can be switched to it at once.
+// PrepareBench fetches an image to a host, so that its bench can switch to it immediately.
 func (c *containers) PrepareBench(ctx context.Context, serverID prego.ServerID, addr, image string) error {
 	h, err := c.hosts.Host(serverID, addr)
 	if err != nil {

@@ -48,7 +48,7 @@ func agentBinary(cfg config.Config) ([]byte, string, error) {
 }
 
 // agentDigest is the SHA-256 of the agent binary for hosts, read once: a process starts
-// with one agent, whoever asks.
+// with one agent.
 func (p *Process) agentDigest() (string, error) {
 	p.agent.Do(func() { _, p.agent.digest, p.agent.err = agentBinary(p.cfg) })
 	return p.agent.digest, p.agent.err
@@ -373,7 +373,7 @@ func buildTenants(p *Process, runs *workflows.Client) (*activities.Tenants, erro
 			Environment: p.cfg.Environment, SiteDomain: t.SiteDomain, Image: catalog.ImageFor(server.Spec{}), Periods: t.Periods(),
 			CapacityWait: t.CapacityWait, CapacityPoll: t.CapacityPoll, SiteTimeout: t.SiteTimeout, CommandTimeout: t.CommandTimeout, AppTimeout: t.SiteTimeout,
 			StepTimeout: stepFor, ReserveFor: reserveFor(p), FailureMemory: t.FailureMemory,
-			RefillParallel:  2,  // builds of a host, each of which needs a core
+			RefillParallel:  2,  // builds of a host; each needs a core
 			ScaleOutMaxRun:  10, // servers of a round: a wrong demand is seen before the next one
 			ScaleOutMaxRole: t.ScaleOutMaxRole, ThresholdPct: t.ThresholdPct, OrphanQuiet: t.OrphanQuiet,
 			Storage: t.Storage(), StorageEvery: t.StorageEvery,
@@ -445,7 +445,7 @@ func certificateKeys(p *Process) (func(tenant.ServedCertificate) ([]byte, error)
 }
 
 // edgeSettle is how long requests that were under way have to end after an edge has left a host out. For half of it an
-// edge keeps connections by which requests still reach what has left its document.
+// edge keeps connections that still carry requests to former places.
 const edgeSettle = time.Second
 
 // newEdges creates the steps that wait for edges.
@@ -453,7 +453,7 @@ func newEdges(p *Process) *activities.Edges {
 	return &activities.Edges{Store: p.db, Within: p.cfg.Edge.Within, Settle: edgeSettle, Log: p.log.Named("edges")}
 }
 
-// gatewayName is the name in the gateway's certificate, whatever address hosts reach it at.
+// gatewayName is the name in the gateway's certificate, at every address.
 const gatewayName = "agentgw.prego.internal"
 
 // leastTokenTTL is the shortest life of an agent's token: agents renew at half of it, with a heartbeat.

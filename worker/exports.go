@@ -34,7 +34,7 @@ type export[T any] struct {
 	Exporter
 	every   time.Duration
 	read    func(context.Context) (T, error)
-	failing string // what is logged then
+	failing string // logged then
 	gauges  map[string]*prometheus.Desc
 	write   func(put put, v T, at time.Time)
 

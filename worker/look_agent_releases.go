@@ -12,14 +12,13 @@ type AgentReleaseStore interface {
 	StepAgentRelease(ctx context.Context, limits server.AgentReleaseLimits) (changed bool, err error)
 }
 
-// AgentReleases rolls releases of the agent out. Agents fetch them: all that is decided is who
-// is offered one.
+// AgentReleases rolls releases of the agent out. Agents fetch them: the only decision is which server is offered one.
 type AgentReleases struct {
 	Store  AgentReleaseStore
 	Limits server.AgentReleaseLimits
 }
 
-// LookAtAgentReleases goes on with the release of the agent that is being rolled out.
+// LookAtAgentReleases continues the release of the agent that is being rolled out.
 func LookAtAgentReleases(a *AgentReleases) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		changed, err := a.Store.StepAgentRelease(ctx, a.Limits)

@@ -12,8 +12,8 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// LookAtBackups queues the backups whose turn has come, begins as many as hosts and regions
-// may have at once, and sees to those that nobody sees to.
+// LookAtBackups queues the backups whose turn has come, starts as many as hosts and regions may have concurrently, and
+// restarts lost runs.
 func LookAtBackups(a *activities.Backups) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		n, err := a.BeginBackups(ctx)
@@ -21,11 +21,11 @@ func LookAtBackups(a *activities.Backups) func(context.Context) (ops.LookResult,
 	}
 }
 
-// mostLate bounds what is counted as late.
+// mostLate bounds the count of late backups.
 const mostLate = 2000
 
 // LookAtBackupTurns plans the turns of tenants that are new or whose policy has changed, and
-// counts whose backup is late. It reads every tenant, so it is rarer than the other.
+// counts late backups. It reads every tenant, so it is rarer than LookAtBackups.
 func LookAtBackupTurns(a *activities.Backups) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		if a.Objects == nil {
@@ -68,7 +68,7 @@ func LookAtBackupStorage(a *activities.Backups) func(context.Context) (ops.LookR
 	}
 }
 
-// LookAtDrills begins drills that are due, and starts runs that were lost.
+// LookAtDrills starts drills that are due, and lost runs.
 func LookAtDrills(a *activities.Drills) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		if a.Backups.Objects == nil {

@@ -8,21 +8,21 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// CostCounter counts what is billed.
+// CostCounter counts billed resources.
 type CostCounter interface {
 	CountCosts(ctx context.Context, at time.Time, extra []cost.Price) (counted int, err error)
 }
 
-// CostCounting counts what is billed, hour by hour.
+// CostCounting counts billed resources, hour by hour.
 type CostCounting struct {
 	Store CostCounter
-	// StoragePrice is the price of backups in object storage, per GB and month, "" if nobody said
-	// it; StorageCurrency is its currency.
+	// StoragePrice is the price of backups in object storage, per GB and month, "" if it is
+	// unknown; StorageCurrency is its currency.
 	StoragePrice, StorageCurrency string
 	Now                           func() time.Time
 }
 
-// LookAtCosts counts what was billed since the last time.
+// LookAtCosts counts the hours since the last time.
 func LookAtCosts(a *CostCounting) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		var extra []cost.Price

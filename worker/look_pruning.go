@@ -16,7 +16,7 @@ type PruneStore interface {
 	Prune(ctx context.Context, table ops.PrunedTable, keep time.Duration, limit int) (int, error)
 }
 
-// Pruning deletes rows that were kept for as long as the settings say.
+// Pruning deletes rows after their retention.
 type Pruning struct {
 	Store PruneStore
 	Keep  map[ops.PrunedTable]time.Duration // of 0: forever
@@ -24,7 +24,7 @@ type Pruning struct {
 	Rows  *prometheus.CounterVec            // by table
 }
 
-// pruneBatches bounds a look: what is left is for the next one. Samples of 100,000 servers are 20,000 a
+// pruneBatches bounds a look: the next one continues. Samples of 100,000 servers are 20,000 a
 // minute, and more after a pause.
 const pruneBatches = 50
 
@@ -35,7 +35,7 @@ func NewPrunedRows(reg prometheus.Registerer) *prometheus.CounterVec {
 	return c
 }
 
-// LookAtAge deletes what is old enough. Statements do.
+// LookAtAge deletes old rows, without a workflow.
 func LookAtAge(a *Pruning) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		var r ops.LookResult

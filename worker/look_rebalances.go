@@ -41,8 +41,8 @@ func (a *Rebalances) hook(point string) {
 	}
 }
 
-// LookAtRebalances begins the next moves of plans. Each move is a row before it is asked for,
-// so that a worker that dies leaves nothing that the next look does not take up.
+// LookAtRebalances starts the next moves of plans. Each move is a row before it is requested, so that the next look
+// continues what a worker left that died.
 func LookAtRebalances(a *Rebalances) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		open, err := a.Store.OpenRebalances(ctx)
@@ -69,7 +69,7 @@ func (a *Rebalances) step(ctx context.Context, id prego.RebalanceID) error {
 	for _, s := range st.Remove {
 		srv, err := a.Store.RemoveFreed(ctx, s, "rebalance "+string(id))
 		if err != nil {
-			// Somebody lives there by now: what is left to be removed is asked for again.
+			// It has tenants again: the next step of the plan decides.
 			a.Log.Info("a server that was freed is not removed", zap.String("server_id", string(s)), zap.String("error", prego.Redact(err.Error())))
 			continue
 		}
@@ -92,7 +92,7 @@ func (a *Rebalances) begin(ctx context.Context, id prego.RebalanceID, m server.P
 		return err
 	}
 	if move.MoveID != prego.MoveID(m.MoveID(id)) {
-		return a.Store.RebalanceMoveRefused(ctx, id, m.Seq, prego.CodeMoveUnderWay, "somebody else moves it there: "+string(move.MoveID))
+		return a.Store.RebalanceMoveRefused(ctx, id, m.Seq, prego.CodeMoveUnderWay, "another request moves it there: "+string(move.MoveID))
 	}
 	a.hook("rebalance/asked")
 	if _, err := a.Runs.EnsureMove(ctx, move.MoveID); err != nil {

@@ -16,8 +16,8 @@ type SampleStore interface {
 // Samples keeps what agents reported of their hosts, a sample of each in every span of server.SampleEvery.
 type Samples struct{ Store SampleStore }
 
-// LookAtSamples takes those that the current span does not have yet. One statement does; looking several
-// times in a span also finds agents that were silent at first.
+// LookAtSamples takes the missing samples of the current span, with one statement. Looking several times in a span also
+// finds agents that were silent at first.
 func LookAtSamples(a *Samples) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		n, err := a.Store.TakeSamples(ctx, server.SampleEvery)

@@ -22,8 +22,8 @@ type Audit struct {
 // sealAtOnce is how many entries one transaction seals.
 const sealAtOnce = 1000
 
-// LookAtAudit seals what was written since. Statements do. The head goes to the log, which is a
-// place outside the database: verification compares with it.
+// LookAtAudit seals new entries, without a workflow. The head goes to the log, which is outside the database:
+// verification compares with it.
 func LookAtAudit(a *Audit) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		var r ops.LookResult

@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// LookAtAgents marks agents that fell silent. One statement does.
+// LookAtAgents marks agents that fell silent, with one statement.
 func LookAtAgents(a *activities.Reconciler) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		r, err := a.SweepSilent(ctx)
@@ -26,7 +26,7 @@ const notBegun = 5 * time.Second
 
 // LookAtRuns starts the runs of servers and of what orgs own that were accepted while Temporal
 // was away, when the API that would have repeated the start has died meanwhile. Reconciliation
-// finds those that were lost later.
+// finds runs that were lost later.
 func LookAtRuns(a *activities.Reconciler) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		started, err := a.StartLostRuns(ctx, notBegun)
@@ -52,11 +52,11 @@ func LookAtMaintenances(a *activities.Maintenances) func(context.Context) (ops.L
 	}
 }
 
-// patchWindow is who patches that nobody asked for are asked by.
+// patchWindow is the requester of patches without an operator's request.
 const patchWindow = "patch window"
 
-// LookAtPatches asks for the patches of servers that lack something, while their windows are open: one
-// at a time of each fleet.
+// LookAtPatches requests the patches of servers that lack something, while their windows are open: one server of each
+// fleet at a time.
 func LookAtPatches(a *activities.Maintenances) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		fleets, err := a.Store.FleetWindows(ctx)
@@ -69,7 +69,7 @@ func LookAtPatches(a *activities.Maintenances) func(context.Context) (ops.LookRe
 		}
 		next, err := a.Store.ServersToPatch(ctx, open)
 		for _, s := range next {
-			// A shard with tenants' data is not emptied: an operator says when its tenants may be down.
+			// A shard with tenants' data is not emptied: an operator decides when its tenants may be down.
 			_, err := a.Store.RequestMaintenance(ctx, s.ServerID, server.MaintenancePatch, server.MaintenanceRequest{Wave: s.Wave()}, patchWindow)
 			switch {
 			case prego.CodeOf(err) != "":
@@ -89,7 +89,7 @@ func LookAtPatches(a *activities.Maintenances) func(context.Context) (ops.LookRe
 // peersAtOnce bounds the rules that are made in one transaction.
 const peersAtOnce = 200
 
-// LookAtPeers makes the rules anew that may have changed.
+// LookAtPeers recomputes the rules that may have changed.
 func LookAtPeers(a *activities.Peers) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		var r ops.LookResult
@@ -103,8 +103,8 @@ func LookAtPeers(a *activities.Peers) func(context.Context) (ops.LookResult, err
 	}
 }
 
-// LookAtEgress lets the addresses in that this control plane calls from, at hosts and at the
-// providers' firewalls, and those out that it does no longer.
+// LookAtEgress admits the addresses that this control plane calls from, at hosts and at the providers' firewalls, and
+// removes former ones.
 func LookAtEgress(a *activities.Peers) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		e, changed, err := a.Store.SetEgress(ctx, a.Egress, a.Grace)

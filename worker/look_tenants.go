@@ -14,7 +14,7 @@ func LookAtTenants(a *activities.Tenants) func(context.Context) (ops.LookResult,
 	return startIf(func(ctx context.Context) (bool, error) { return a.Store.TenantsNeedSweep(ctx, a.Settings.OrphanQuiet) }, a.Runs.StartTenantSweep)
 }
 
-// LookAtFleet starts what pools and fleets are short of.
+// LookAtFleet starts missing servers and sites of pools and fleets.
 func LookAtFleet(a *activities.Tenants) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		size, err := a.Store.FleetSize(ctx)
@@ -26,7 +26,7 @@ func LookAtFleet(a *activities.Tenants) func(context.Context) (ops.LookResult, e
 	}
 }
 
-// LookAtStorage starts the measurement of sites if it is some site's turn.
+// LookAtStorage starts the measurement of sites if one is due.
 func LookAtStorage(a *activities.Tenants) func(context.Context) (ops.LookResult, error) {
 	return startIf(func(ctx context.Context) (bool, error) { return a.Store.StorageDue(ctx, a.Settings.StorageEvery) }, a.Runs.StartMeasureSites)
 }
@@ -38,7 +38,7 @@ func LookAtMoves(a *activities.Moves) func(context.Context) (ops.LookResult, err
 		found := false
 		for _, m := range quiet {
 			started, startErr := a.Runs.EnsureMove(ctx, m.MoveID)
-			if startErr == nil && !started && m.Lost { // its run waits for the old place's time to be over
+			if startErr == nil && !started && m.Lost { // its run waits for the grace time of the old place
 				startErr = a.Runs.WakeRuns(ctx, []string{tenant.MoveWorkflowID(m.MoveID)})
 			}
 			if startErr != nil {
@@ -50,8 +50,8 @@ func LookAtMoves(a *activities.Moves) func(context.Context) (ops.LookResult, err
 	}
 }
 
-// LookAtLost has tenants restored whose server was lost, as many at once as may be, and counts
-// those that are without a site. What they left on other servers is erased.
+// LookAtLost restores tenants of lost servers, within the limit, and counts tenants without a site. Their leftovers on
+// other servers are erased.
 func LookAtLost(a *activities.Tenants) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		lost, err := a.Store.CountLost(ctx)

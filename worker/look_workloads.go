@@ -16,8 +16,8 @@ func LookAtGroups(a *activities.Groups) func(context.Context) (ops.LookResult, e
 	}
 }
 
-// LookAtAddresses starts the runs of addresses that are not where they should be: new ones,
-// and those whose edge drains, has failed or is gone.
+// LookAtAddresses starts the runs of misplaced addresses: new ones, and addresses whose edge drains, has failed or is
+// gone.
 func LookAtAddresses(a *activities.OrgResources) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		ids, err := a.Store.AddressesAstray(ctx)

@@ -20,16 +20,15 @@ type LookStore interface {
 	EndLook(ctx context.Context, look, holder string, r ops.LookResult, why error) error
 }
 
-// A Look is something that is repeated by one worker of all.
+// A Look is repeated by one of all workers.
 type Look struct {
 	Name  string
-	Every time.Duration // from the beginning of one to that of the next
+	Every time.Duration // from start to start
 	Do    func(ctx context.Context) (ops.LookResult, error)
 }
 
-// Looker repeats looks. Any number of workers have the same looks; each time, one of them
-// takes it. What is found is started as a run, so that looking in vain costs a statement
-// and leaves no history.
+// Looker repeats looks. All workers have the same looks; each time, one worker takes it. A find starts a run, so that
+// looking without a find costs a statement and leaves no history.
 type Looker struct {
 	Store  LookStore
 	Holder string // this worker, a name that no other one has
@@ -72,13 +71,13 @@ func (l *Looker) repeat(ctx context.Context, look Look) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			log.Warn("it is not known whose turn it is to look", zap.String("error", prego.Redact(err.Error())))
+			log.Warn("cannot determine which worker looks next", zap.String("error", prego.Redact(err.Error())))
 			wait = lookAgain
 		case began:
 			l.look(ctx, look, log)
-			continue // who is next is asked for
+			continue // the row decides which worker is next
 		}
-		// Workers that wait for the same moment don't ask at once.
+		// Workers that wait for the same moment don't ask simultaneously.
 		wait += l.spread(20*time.Millisecond + look.Every/50)
 		select {
 		case <-time.After(wait):
@@ -105,7 +104,7 @@ func (l *Looker) look(ctx context.Context, look Look, log *zap.Logger) {
 	if err != nil && ctx.Err() == nil {
 		log.Warn("a look failed; it is repeated", zap.String("error", prego.Redact(err.Error())))
 	}
-	// Stopped in the middle of it, another worker may begin at once.
+	// If this worker is stopped in the middle of a look, another one may start immediately.
 	rest, stop := context.WithTimeout(context.WithoutCancel(ctx), l.Lease)
 	defer stop()
 	if err := l.Store.EndLook(rest, look.Name, l.Holder, result, err); err != nil {

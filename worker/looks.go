@@ -6,8 +6,7 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// Looks are what a worker repeats by itself, without a run: a statement that finds out
-// whether there is something to do. What is to be done is a run of its own.
+// Looks are what a worker repeats without a run: a statement that finds out whether there is work, which then gets a run.
 
 // startIf starts a run if there is something to do.
 func startIf(needed func(context.Context) (bool, error), start func(context.Context) error) func(context.Context) (ops.LookResult, error) {

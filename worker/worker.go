@@ -23,7 +23,7 @@ type Options struct {
 	StopTimeout time.Duration     // to finish running activities when it is stopped
 }
 
-// Slots are how many activities of each queue run at once.
+// Slots are the concurrent activities of each queue.
 type Slots struct{ Main, Long, Periodic int }
 
 func (s Slots) of(q workflows.Queue) int {
@@ -64,8 +64,7 @@ func (w Worker) Stop() {
 // reads and hashes its whole program, which takes as long as all the rest of it.
 func Identify(version string) { worker.SetBinaryChecksum(version) }
 
-// New creates a worker with every workflow and activity registered, those of more, too; the
-// caller runs it.
+// New creates a worker with every workflow and activity registered, including more; the caller runs it.
 func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Reconciler, tenants *activities.Tenants, actions *activities.FleetActions, org *activities.OrgResources, snapshots *activities.Snapshots, groups *activities.Groups, catalogs *activities.Catalogs, images *activities.Images, more ...any) (Worker, error) {
 	if o.TaskQueue == "" || len(o.Queues) == 0 || slices.ContainsFunc(o.Queues, func(q workflows.Queue) bool { return o.Slots.of(q) < 1 }) {
 		return nil, fmt.Errorf("worker needs a task queue and at least 1 slot in each of its queues")

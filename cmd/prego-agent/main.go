@@ -3,13 +3,13 @@
 //	prego-agent bootstrap [--root DIR] [--addr IP]   exchange the bootstrap token for an identity
 //	prego-agent run       [--root DIR] [--addr IP]   send heartbeats and take commands from the network
 //	prego-agent exec      [--root DIR] [--caller NAME]   run the commands that run hands on
-//	prego-agent bench     [--root DIR] [--caller NAME] [--watcher NAME] [--docker ADDR] [--lock FILE]   run bench in its container for exec, and tell run of instances' containers
+//	prego-agent bench     [--root DIR] [--caller NAME] [--watcher NAME] [--docker ADDR] [--lock FILE]   run bench in its container for exec, and report instances' containers to run
 //	prego-agent devices   [--root DIR] [--caller NAME]   mount volumes and set addresses for exec, as root
-//	prego-agent peers     [--root DIR] [--caller NAME]   put peers documents in force for run
-//	prego-agent firewall  [--root DIR]   put the last peers document in force again, at boot
+//	prego-agent peers     [--root DIR] [--caller NAME]   apply peers documents for run
+//	prego-agent firewall  [--root DIR]   reapply the last peers document, at boot
 //	prego-agent certs     [--root DIR]   give containers the certificate of databases and caches
 //	prego-agent update    [--root DIR] [--caller NAME] [--trial DURATION]   replace the agent by signed releases for run, as root
-//	prego-agent patch     [--root DIR] [--caller NAME]   install security updates for exec, as root, until nobody asks for a while
+//	prego-agent patch     [--root DIR] [--caller NAME]   install security updates for exec, as root, until no request comes for a while
 //	prego-agent undo      [--root DIR]   at boot, have the agent before back if another one was being tried
 //	prego-agent prepare   [--root DIR] [--group NAME]    make what the containers of the host need
 //	prego-agent version
@@ -220,7 +220,7 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 	if err := a.Run(ctx); !errors.Is(err, online.ErrUpdated) {
 		return err
 	}
-	return nil // whoever started it starts it again
+	return nil // the service manager restarts it
 }
 
 // siteOwner runs where the sites are, which may be a container.

@@ -16,7 +16,7 @@ func newImportBackupsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "import-backups", Short: "Write the rows of backups that are in the bucket and not in the database",
 		Long: "After the database was lost, or restored to an earlier time: list the bucket of backups, check each manifest, and write the rows that the database lacks, " +
-			"of backups and of tenants of which nothing else is known. Run it with a worker's settings and keys. Without --apply nothing is written.",
+			"of backups, and of tenants without any other record. Run it with a worker's settings and keys. Without --apply nothing is written.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := app.FromEnvironment(version)

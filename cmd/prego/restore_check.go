@@ -12,7 +12,7 @@ import (
 func newRestoreCheckCommand() *cobra.Command {
 	hosts := true
 	cmd := &cobra.Command{
-		Use: "check", Short: "Compare a restored database with the provider, Temporal and hosts, and say what will happen",
+		Use: "check", Short: "Compare a restored database with the provider, Temporal and hosts, and show what will happen",
 		Long: "After the database was restored to an earlier moment, and before any worker runs: list in what the database differs from the provider's list, from Temporal's open runs and " +
 			"from what hosts run, and what the reconciliation will do about each. Run it with a worker's settings and keys. Nothing is changed. It ends with status 1 if something that exists would be destroyed.",
 		Args: cobra.NoArgs,
@@ -48,6 +48,6 @@ func newRestoreCheckCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&hosts, "hosts", true, "ask the hosts of active servers, too")
+	cmd.Flags().BoolVar(&hosts, "hosts", true, "also ask the hosts of active servers")
 	return cmd
 }

@@ -72,7 +72,7 @@ func releaseKey(file string) (ed25519.PrivateKey, error) {
 // archs are GOARCH by the machines of programs.
 var archs = map[elf.Machine]string{elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64"}
 
-// signAgent signs a program, whose version is what it says itself.
+// signAgent signs a program, with the version that it reports.
 func signAgent(ctx context.Context, file string, key ed25519.PrivateKey, now time.Time) (wire.SignedAgentUpdate, error) {
 	f, err := os.Open(file)
 	if err != nil {

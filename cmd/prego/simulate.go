@@ -97,7 +97,7 @@ func priced(c *sim.Config, catalog api.Catalog, location string) error {
 			}
 		}
 		if cents == 0 {
-			return fmt.Errorf("--prices: %s is not sold in %s, as far as is known; prego catalog says where", role.ServerType, location)
+			return fmt.Errorf("--prices: %s is not sold in %s, as far as is known; see prego catalog", role.ServerType, location)
 		}
 		c.Roles[i].CentsPerMonth = cents
 	}
@@ -116,7 +116,7 @@ func simulate(o simulateFlags, prices *api.Catalog, out, notes io.Writer) error 
 		}
 	}
 	var page *os.File
-	if o.html != "" { // before the work, so that a bad path fails at once
+	if o.html != "" { // before the work, so that a bad path fails immediately
 		if page, err = os.Create(o.html); err != nil {
 			return badUsage(fmt.Errorf("--html: %w", err))
 		}

@@ -35,7 +35,7 @@ type Config struct {
 	// provider, so two installations can share a project.
 	Environment string `env:"PREGO_ENV" envDefault:"dev"`
 	// Pace is for tests and demos: a factor on every period, pause, grace and wait that the environment doesn't set.
-	// What work may take, and what is kept how long, doesn't change with it.
+	// Timeouts of work and retentions keep their length.
 	Pace        Pace   `env:"PREGO_PACE" envDefault:"1"`
 	LogLevel    string `env:"PREGO_LOG_LEVEL" envDefault:"info"`  // debug, info, warn, error
 	LogFormat   string `env:"PREGO_LOG_FORMAT" envDefault:"json"` // json or console
@@ -125,16 +125,15 @@ func (k Keep) check(bad func(name, why string)) {
 	}
 }
 
-// Moves says how tenants are moved to other app servers.
+// Moves configures moves of tenants to other app servers.
 type Moves struct {
 	FreezeFor time.Duration `env:"PREGO_MOVE_FREEZE_TIMEOUT" envDefault:"2m"`    // for how long a site may be read-only before its move is undone
-	Grace     time.Duration `env:"PREGO_MOVE_GRACE" envDefault:"10m" pace:"yes"` // for how long the server before keeps what it had of a site
+	Grace     time.Duration `env:"PREGO_MOVE_GRACE" envDefault:"10m" pace:"yes"` // how long the previous server keeps the data of a site
 	PassOn    time.Duration `envDefault:"6m" pace:"yes"`                         // for how long edges of the network before pass on, at least: names are known for 5 min
-	Tenants   int           `env:"PREGO_DRAIN_TENANTS" envDefault:"2"`           // that are moved away from one server at once when it is drained
+	Tenants   int           `env:"PREGO_DRAIN_TENANTS" envDefault:"2"`           // that move away concurrently from a server that is drained
 }
 
-// Backups says which object storage tenants' backups are kept in. Without an endpoint they stay
-// on their hosts.
+// Backups names the object storage of tenants' backups. Without an endpoint they stay on their hosts.
 type Backups struct {
 	Endpoint     string        `env:"PREGO_BACKUP_ENDPOINT"`                                             // URL of storage that speaks S3, such as https://fsn1.your-objectstorage.com; empty: backups stay on their hosts
 	Bucket       string        `env:"PREGO_BACKUP_BUCKET"`                                               // it must exist, without versioning
@@ -145,7 +144,7 @@ type Backups struct {
 	PartBytes    int64         `envDefault:"16777216"`                                                   // of an upload, at least 5 MiB; larger for sites above 10,000 parts
 	UploadFor    time.Duration `env:"PREGO_BACKUP_UPLOAD_TIMEOUT" envDefault:"6h"`                       // of an upload or a download, with all retries
 	FinalFor     time.Duration `env:"PREGO_BACKUP_FINAL_FOR" envDefault:"2160h"`                         // how long the last backup of a deleted tenant is kept
-	RestoreLost  []string      `env:"PREGO_RESTORE_LOST" envDefault:"trial,starter,business,enterprise"` // plans whose tenants are restored elsewhere at once when their server is lost; none for none
+	RestoreLost  []string      `env:"PREGO_RESTORE_LOST" envDefault:"trial,starter,business,enterprise"` // plans whose tenants are restored elsewhere when their server is lost; none for none
 	DrillEvery   time.Duration `env:"PREGO_DRILL_EVERY" envDefault:"504h" pace:"yes"`                    // how often the newest backup of each tenant and each volume is restored to see whether it can be; 0 for never
 	DrillRetry   time.Duration `envDefault:"24h" pace:"yes"`                                             // when a tenant or a volume is drilled again whose drill failed
 	DrillsAtOnce int           `env:"PREGO_DRILLS_AT_ONCE" envDefault:"2"`                               // drills under way; at most one on a server
@@ -167,10 +166,10 @@ func (b Backups) LostPlans() ([]prego.Plan, error) {
 	return plans, nil
 }
 
-// Names says which DNS zone this installation keeps, and how orgs' names are looked up.
+// Names configures the DNS zone of this installation and lookups of orgs' names.
 type Names struct {
 	Zone          string        `env:"PREGO_DNS_ZONE"`                            // zone of the provider's project that PREGO_SITE_DOMAIN is in; empty keeps no records
-	Resolvers     []string      `env:"PREGO_DNS_RESOLVERS"`                       // host:port of the resolvers that orgs' names are looked up with; empty for those of /etc/resolv.conf
+	Resolvers     []string      `env:"PREGO_DNS_RESOLVERS"`                       // host:port of the resolvers for orgs' names and certificates; empty: the resolvers of /etc/resolv.conf
 	Authoritative bool          `env:"PREGO_DNS_AUTHORITATIVE" envDefault:"true"` // ask the name servers of a name's own zone for its TXT record
 	Every         time.Duration `envDefault:"2s" pace:"yes"`                      // how often records and names are looked at
 	CompareEvery  time.Duration `envDefault:"1h" pace:"yes"`                      // how often the zone is compared with the rows
@@ -191,7 +190,7 @@ type Relay struct {
 	URL    string `env:"URL" envDefault:"https://127.0.0.1:8446"` // at the API; a name may be that of several workers
 }
 
-// Quotas says what orgs may use (quotas-and-fairness). API and worker need the same.
+// Quotas limits what orgs use (quotas-and-fairness). API and worker need the same.
 type Quotas struct {
 	TiersFile   string     `env:"PREGO_TIERS_FILE"`                     // limits of each tier, see docs/quotas.md; empty for the built-in ones
 	DefaultTier prego.Tier `env:"PREGO_DEFAULT_TIER" envDefault:"free"` // of new orgs that don't choose one: free, paid, enterprise
@@ -213,7 +212,7 @@ func (q Quotas) Tiers() (quota.Tiers, error) {
 	return t, nil
 }
 
-// Placement says how tenants are placed (placement-policy §2.4, §2.5). API and
+// Placement configures placement (placement-policy §2.4, §2.5). API and
 // worker need the same.
 type Placement struct {
 	Shared            string  `env:"PREGO_SHARED_PLACEMENT_LEGACY"`             // 1, true or yes: tenants share servers; else each gets its own
@@ -253,7 +252,7 @@ type Tenants struct {
 	StorageGrace time.Duration `env:"PREGO_STORAGE_GRACE" envDefault:"24h" pace:"yes"` // after so long above 100 % a site becomes read-only
 }
 
-// ACME says which authority issues certificates for host names, and what it allows.
+// ACME configures the authority that issues certificates for host names, and its limits.
 type ACME struct {
 	Directory   string            `env:"PREGO_ACME_DIRECTORY"`                         // URL of the authority's directory, for Let's Encrypt https://acme-v02.api.letsencrypt.org/directory; empty: no certificates are asked for
 	Contact     string            `env:"PREGO_ACME_CONTACT"`                           // e-mail address of the account
@@ -271,7 +270,7 @@ type ACME struct {
 
 // Limits returns the authority's rate limits.
 func (a ACME) Limits() tenant.IssueLimits {
-	// Let's Encrypt raises the first two on request, and the others for nobody.
+	// Let's Encrypt raises only the first two on request.
 	return tenant.IssueLimits{
 		Orders: a.Orders, Domain: a.Domain, Duplicates: tenant.IssueLimit{Most: 5, Per: 7 * 24 * time.Hour}, Failures: tenant.IssueLimit{Most: 5, Per: time.Hour},
 	}
@@ -293,7 +292,7 @@ type Workloads struct {
 	PatchEvery     time.Duration `envDefault:"1m" pace:"yes"`
 	RebalanceEvery time.Duration `envDefault:"2s" pace:"yes"`
 	Quiet          time.Duration `envDefault:"1m" pace:"yes"`                   // how long a group's row may be unchanged before its run is checked
-	DrainServers   int           `env:"PREGO_DRAIN_FLEET_LIMIT" envDefault:"1"` // servers of a fleet that are emptied at once
+	DrainServers   int           `env:"PREGO_DRAIN_FLEET_LIMIT" envDefault:"1"` // servers of a fleet that are emptied concurrently
 }
 
 // Policy returns the configured placement policy.
@@ -333,14 +332,14 @@ var siteDomain = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]
 
 // Releases configure how releases of the stack are rolled out.
 type Releases struct {
-	Sites  int `env:"PREGO_RELEASE_SITES" envDefault:"40"`         // offline at once
-	Agents int `env:"PREGO_AGENT_RELEASE_SERVERS" envDefault:"20"` // that try a release of the agent at once
+	Sites  int `env:"PREGO_RELEASE_SITES" envDefault:"40"`         // offline concurrently
+	Agents int `env:"PREGO_AGENT_RELEASE_SERVERS" envDefault:"20"` // that try a release of the agent concurrently
 }
 
-// Traces says where traces of requests are sent to. Without an endpoint there are none.
+// Traces configures the receiver of traces of requests. Without an endpoint there are none.
 type Traces struct {
 	Endpoint string  `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`       // base URL of a receiver that speaks OTLP over HTTP, such as http://127.0.0.1:4318; empty: no traces
-	Ratio    float64 `env:"PREGO_TRACES_RATIO" envDefault:"1"` // the part of requests that is traced, from 0 to 1; those of a caller that is traced are traced as the caller's
+	Ratio    float64 `env:"PREGO_TRACES_RATIO" envDefault:"1"` // the part of requests that is traced, from 0 to 1; a caller that traces decides for its requests
 }
 
 func (t Traces) check(bad func(name, why string)) {
@@ -354,7 +353,7 @@ func (t Traces) check(bad func(name, why string)) {
 	}
 }
 
-// Temporal says where the Temporal server is.
+// Temporal is the address of the Temporal server.
 type Temporal struct {
 	Address   string `env:"ADDRESS" envDefault:"127.0.0.1:7233"`
 	Namespace string `env:"NAMESPACE" envDefault:"default"`
@@ -386,11 +385,11 @@ type Gateway struct {
 	CertTTL       time.Duration `env:"CERT_TTL" envDefault:"24h"`                   // of agents' certificates
 }
 
-// Edge configures what edges serve; the gateway tells them.
+// Edge configures edges, which get it from the gateway.
 type Edge struct {
 	MaxBody int64         `env:"PREGO_EDGE_MAX_BODY" envDefault:"536870912"` // bytes of a request to a site; 0 is no limit
 	HSTS    time.Duration `env:"PREGO_EDGE_HSTS" envDefault:"0s"`            // Strict-Transport-Security of sites; 0s sends none
-	Within  time.Duration `envDefault:"10s" pace:"yes"`                      // how long what is to stop waits for edges to send no more requests to it
+	Within  time.Duration `envDefault:"10s" pace:"yes"`                      // how long a stopping instance waits until edges send it no more requests
 }
 
 // Worker configures `prego worker`.
@@ -402,15 +401,15 @@ type Worker struct {
 	ImageBuildTimeout time.Duration `envDefault:"30m"`                                    // how long the builder of an image may take
 	CatalogEvery      time.Duration `envDefault:"1h" pace:"yes"`                          // how often the provider's catalog is read
 	EgressCIDRs       []string      `env:"PREGO_EGRESS_CIDRS"`                            // source address for calls to hosts
-	NetworkRange      string        `env:"PREGO_NETWORK_RANGE" envDefault:"10.64.0.0/10"` // private range from which networks of servers are cut, a /24 each; "none" for no networks
+	NetworkRange      string        `env:"PREGO_NETWORK_RANGE" envDefault:"10.64.0.0/10"` // private range of the networks of servers, a /24 each; "none" for no networks
 	AgentPort         int           `env:"PREGO_AGENT_PORT" envDefault:"443"`
-	PeersEvery        time.Duration `envDefault:"1s" pace:"yes"` // how often what may reach a server is made anew where it changed
+	PeersEvery        time.Duration `envDefault:"1s" pace:"yes"` // how often changed rules of servers' peers are recomputed
 	DockerPort        int           `env:"PREGO_DOCKER_PORT" envDefault:"2376"`
 	BootstrapTokenTTL time.Duration `env:"PREGO_BOOTSTRAP_TOKEN_TTL" envDefault:"15m"`     // at most 15m
 	MaxRetries        int           `env:"PREGO_PROVISION_RETRIES" envDefault:"2"`         // new servers after the first one failed
 	CapacityWait      time.Duration `env:"PREGO_CAPACITY_WAIT" envDefault:"1h" pace:"yes"` // how long a server waits for stock, quota or a provider that fails
 	FleetWait         time.Duration `envDefault:"10m" pace:"yes"`                          // the same for a fleet's server, before another region is tried
-	FleetParallel     int           `env:"PREGO_FLEET_PARALLEL" envDefault:"10"`           // servers of one fleet action at once
+	FleetParallel     int           `env:"PREGO_FLEET_PARALLEL" envDefault:"10"`           // concurrent servers of a fleet action
 	FleetPoll         time.Duration `envDefault:"5s" pace:"yes"`                           // how often a draining server is checked
 	CapacityPoll      time.Duration `envDefault:"30s" pace:"yes"`
 	CreateBackoff     time.Duration `envDefault:"2s" pace:"yes"` // delay before the second of three create calls; doubles. Failed tries are followed by pauses of 15 and 60 times it
@@ -423,17 +422,17 @@ type Worker struct {
 	ReconcileEvery    time.Duration `env:"PREGO_RECONCILE_EVERY" envDefault:"5m" pace:"yes"`
 	OrphanAge         time.Duration `env:"PREGO_ORPHAN_AGE" envDefault:"45m"` // more than the longest provisioning attempt
 	OrphanMaxPerRun   int           `env:"PREGO_ORPHAN_MAX_PER_RUN" envDefault:"10"`
-	SweepEvery        time.Duration `envDefault:"10s" pace:"yes"` // how often silent agents are looked for; what was accepted and not begun, twice as often
+	SweepEvery        time.Duration `envDefault:"10s" pace:"yes"` // how often silent agents are looked for; accepted but unstarted requests, twice as often
 	NetEvery          time.Duration `envDefault:"15m" pace:"yes"` // how often each sweep runs although no worker found anything to do
 	NetworkEvery      time.Duration `envDefault:"30s" pace:"yes"` // how often servers without a private address are looked for
 	DegradedAfter     time.Duration `env:"PREGO_DEGRADED_AFTER" envDefault:"60s" pace:"yes"`
 	FailedAfter       time.Duration `env:"PREGO_FAILED_AFTER" envDefault:"300s" pace:"yes"`
-	Concurrency       int           `env:"PREGO_WORKER_CONCURRENCY" envDefault:"64"`      // short steps at once
-	LongConcurrency   int           `env:"PREGO_WORKER_LONG_CONCURRENCY" envDefault:"64"` // steps at once that wait for containers, copies, backups and builds
-	OrgWork           int           `env:"PREGO_ORG_WORK_LIMIT" envDefault:"32"`          // long steps of an org at once: instances being started, snapshots, restores
+	Concurrency       int           `env:"PREGO_WORKER_CONCURRENCY" envDefault:"64"`      // concurrent short steps
+	LongConcurrency   int           `env:"PREGO_WORKER_LONG_CONCURRENCY" envDefault:"64"` // concurrent steps that wait for containers, copies, backups and builds
+	OrgWork           int           `env:"PREGO_ORG_WORK_LIMIT" envDefault:"32"`          // concurrent long steps of an org: starts of instances, snapshots, restores
 }
 
-// Hetzner says in which project servers are created.
+// Hetzner is the project of the servers.
 type Hetzner struct {
 	Endpoint string `env:"HCLOUD_ENDPOINT" envDefault:"https://api.hetzner.cloud/v1"`
 	Token    string `env:"HCLOUD_TOKEN"` // HCLOUD_TOKEN_FILE for a file
@@ -456,7 +455,7 @@ func Secrets() []string {
 }
 
 // From reads settings from vars, as FromEnvironment does from the process. It reports
-// all errors at once.
+// all errors together.
 func From(vars map[string]string) (Config, error) {
 	merged := make(map[string]string, len(vars))
 	var errs []error
@@ -487,7 +486,7 @@ func From(vars map[string]string) (Config, error) {
 	return cfg, errors.Join(errs...)
 }
 
-// Networks is the range from which private networks are cut, "" for none.
+// Networks is the range of private networks, "" for none.
 func (w Worker) Networks() string {
 	if w.NetworkRange == "none" {
 		return ""

@@ -145,7 +145,7 @@ func TestFleetPlansAroundSoldOutRegions(t *testing.T) {
 		t.Run("killed at "+point, func(t *testing.T) {
 			t.Parallel()
 			crash := filepath.Join(t.TempDir(), "crash")
-			c := newCell(t, options{vars: fleetVars(map[string]string{"PREGO_TEST_CRASH": crash})})
+			c := newCell(t, options{vars: fleetVars(map[string]string{"PREGO_TEST_CRASH": crash, "PREGO_PACE": "0.01"})})
 			c.sim.SetStock("*", "ash", false)
 			c.sim.SetStock("*", "hil", false)
 			c.fleet(fleet, prego.RoleRedisPool, []map[string]any{weighted("eu", 100, -1), weighted("us", 100, -1), weighted("sg", 100, -1)}, nil)
