@@ -33,6 +33,7 @@ import (
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/lab/deep"
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/lab/world"
 	"github.com/prego/prego/worker"
@@ -190,8 +191,8 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// TestWorld plays a few seeds; what they recorded replays. One without faults and one with them are
-// played twice, and are the same plays each time. make chaos plays others.
+// TestWorld plays some of a few seeds; what they recorded replays. Two of them, without faults or with them, are played
+// twice, and are the same plays each time. make chaos plays others.
 func TestWorld(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	system := newPlayed(t)
@@ -203,13 +204,17 @@ func TestWorld(t *testing.T) {
 		replayed(t, out)
 		return out
 	}
+	type seeded struct {
+		seed uint64
+		world.Options
+	}
 	t.Run("twice", func(t *testing.T) {
-		for seed, o := range map[uint64]world.Options{21: {Calm: true, Keep: true}, 31: {Keep: true}, 4: {Calm: true, Keep: true, Named: true}} {
-			same(t, play(t, seed, o), play(t, seed, o))
+		for _, p := range deep.Some(t, 2, []seeded{{21, world.Options{Calm: true, Keep: true}}, {31, world.Options{Keep: true}}, {4, world.Options{Calm: true, Keep: true, Named: true}}}) {
+			same(t, play(t, p.seed, p.Options), play(t, p.seed, p.Options))
 		}
 	})
-	for seed, o := range map[uint64]world.Options{22: {}, 5: {Named: true}} {
-		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { play(t, seed, o) })
+	for _, p := range deep.Some(t, 1, []seeded{{22, world.Options{}}, {5, world.Options{Named: true}}}) {
+		t.Run(strconv.FormatUint(p.seed, 10), func(t *testing.T) { play(t, p.seed, p.Options) })
 	}
 }
 
