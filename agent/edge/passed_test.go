@@ -103,7 +103,7 @@ func TestASiteGoesToAnotherNetwork(t *testing.T) {
 	asked := 0
 	asking.Go(func() {
 		c := before.from("127.0.0.7", trust)
-		for ctx.Err() == nil {
+		for tick := time.Tick(2 * time.Millisecond); ctx.Err() == nil; <-tick {
 			var resp *http.Response
 			var err error
 			for range 2 { // Caddy's next configuration may close the listener of a waiting connection
