@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestBenchBacksUp(t *testing.T) {
+func TestStandInBacksUp(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Profile{})
 	b.newSite(site, db)
@@ -65,7 +65,7 @@ $`, got)
 	require.Contains(t, b.run(1, "--site "+site+" backup --verbose").stdout, "IsADirectoryError")
 }
 
-func TestBenchRestores(t *testing.T) {
+func TestStandInRestores(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Profile{})
 	b.newSite(site, db)
@@ -136,7 +136,7 @@ func TestBenchRestores(t *testing.T) {
 	require.Equal(t, []string{"one"}, b.query("SELECT name FROM _a.tabToDo"))
 }
 
-func TestBenchDropsASite(t *testing.T) {
+func TestStandInDropsASite(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Profile{})
 	archived := func() []string {
@@ -179,7 +179,7 @@ func TestBenchDropsASite(t *testing.T) {
 	require.DirExists(t, b.path("elsewhere/"+site))
 }
 
-func TestBenchDropWaitsForOpenTransactions(t *testing.T) {
+func TestStandInDropWaitsForOpenTransactions(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Profile{})
 	b.newSite(site, db)

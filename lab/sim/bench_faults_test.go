@@ -26,7 +26,7 @@ func (b *bench) inject(f Fault) {
 	require.NoError(b.t, err)
 }
 
-func TestBenchFaults(t *testing.T) {
+func TestStandInFaults(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Profile{BenchInstallApp: 300 * time.Millisecond})
 	s := b.host.sim
@@ -74,7 +74,7 @@ func TestBenchFaults(t *testing.T) {
 	require.Empty(t, counts())
 }
 
-func TestBenchFaultsAreClaimedOnce(t *testing.T) {
+func TestStandInFaultsAreClaimedOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Profile{})
 	hosts := []*bench{b, b.other("app-2")}
@@ -96,7 +96,7 @@ func TestBenchFaultsAreClaimedOnce(t *testing.T) {
 	require.Equal(t, [2]int{40, 5}, [2]int{f.Matched, f.Hits})
 }
 
-func TestBenchFaultsAreChecked(t *testing.T) {
+func TestStandInFaultsAreChecked(t *testing.T) {
 	t.Parallel()
 	s := benchSim(t, Profile{})
 	for _, tc := range []struct {

@@ -23,7 +23,7 @@ func (b *bench) begin(line string) *exec.Cmd {
 	return cmd
 }
 
-func TestBenchRunsJobs(t *testing.T) {
+func TestStandInRunsJobs(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Profile{})
 	b.newSite(site, db)

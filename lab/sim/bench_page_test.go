@@ -78,7 +78,7 @@ func (p *page) login(host, user, password string) (status int, session, message 
 	return status, session, out.Message
 }
 
-func TestBenchServesSites(t *testing.T) {
+func TestStandInServesSites(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Profile{})
 	b.newSite(site, db)

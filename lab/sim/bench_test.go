@@ -196,7 +196,7 @@ func (b *bench) databases() []string {
 	return b.query("SELECT schema_name FROM information_schema.schemata WHERE schema_name LIKE '\\_%' ORDER BY 1")
 }
 
-func TestBenchRefusesWhatFrappeRefuses(t *testing.T) {
+func TestStandInRefusesWhatFrappeRefuses(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Profile{})
 	for _, tc := range []struct {
@@ -247,7 +247,7 @@ func TestBenchRefusesWhatFrappeRefuses(t *testing.T) {
 	require.Nil(t, b.host.sim.services.mariadb.process.Load(), "nothing of this takes a database")
 }
 
-func TestBenchIsFoundFromBelow(t *testing.T) {
+func TestStandInIsFoundFromBelow(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Profile{})
 	cmd := b.command("", "list-apps", "--format", "json")
@@ -265,7 +265,7 @@ func TestBenchIsFoundFromBelow(t *testing.T) {
 	require.Equal(t, "5.31.1\n", b.run(0, "--version").stdout)
 }
 
-func TestBenchMakesASite(t *testing.T) {
+func TestStandInMakesASite(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Profile{})
 	password := b.host.sim.services.rootPassword
@@ -308,7 +308,7 @@ func TestBenchMakesASite(t *testing.T) {
 	require.Equal(t, "[\"frappe\", \"erpnext\"]\n", b.run(0, "execute frappe.get_installed_apps").stdout)
 }
 
-func TestBenchLeavesAHalfMadeSite(t *testing.T) {
+func TestStandInLeavesAHalfMadeSite(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Profile{BenchNewSite: 5 * time.Minute})
 	got := b.run(1, "new-site "+site+" --db-name "+db)
@@ -339,7 +339,7 @@ func TestBenchLeavesAHalfMadeSite(t *testing.T) {
 	require.NoDirExists(t, b.path("sites/b.example.com"), "dropping takes no database of the site's")
 }
 
-func TestBenchConfigures(t *testing.T) {
+func TestStandInConfigures(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Profile{})
 	b.write("sites/"+site+"/site_config.json", `{"db_name": "_a", "db_password": "x"}`)
@@ -367,7 +367,7 @@ func TestBenchConfigures(t *testing.T) {
 	require.Contains(t, got.stderr, "AssertionError: site must be fully initialized, db_name missing")
 }
 
-func TestBenchInstallsApps(t *testing.T) {
+func TestStandInInstallsApps(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Profile{})
 	b.newSite(site, db)
@@ -409,7 +409,7 @@ func TestBenchInstallsApps(t *testing.T) {
 	on(0, "clear-cache")
 }
 
-func TestBenchKeepsUsers(t *testing.T) {
+func TestStandInKeepsUsers(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Profile{})
 	b.newSite(site, db)
