@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -247,11 +248,7 @@ func (v *site) routes(s Settings) (routes []obj, named obj) {
 			single[v.class(h)] = append(single[v.class(h)], h)
 		}
 	}
-	classes := make([]class, 0, len(single))
-	for c := range single {
-		classes = append(classes, c)
-	}
-	slices.SortFunc(classes, func(a, b class) int {
+	classes := slices.SortedFunc(maps.Keys(single), func(a, b class) int {
 		if a.site != b.site {
 			return map[bool]int{true: 1, false: -1}[a.site]
 		}

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha1" //nolint:gosec // how MariaDB stores a password that is random and long
 	"crypto/sha256"
@@ -39,15 +40,9 @@ func (h *Host) Services() (wire.Services, error) {
 			return s, fmt.Errorf("%w: %s can't be read", ErrUnavailable, wire.ServicesPath)
 		}
 	}
-	if s.MariaDB.User == "" {
-		s.MariaDB.User = wire.DefaultServiceUser
-	}
-	if s.MariaDB.Socket == "" {
-		s.MariaDB.Socket = wire.DefaultMariaDBSocket
-	}
-	if s.Redis.Socket == "" {
-		s.Redis.Socket = wire.DefaultRedisSocket
-	}
+	s.MariaDB.User = cmp.Or(s.MariaDB.User, wire.DefaultServiceUser)
+	s.MariaDB.Socket = cmp.Or(s.MariaDB.Socket, wire.DefaultMariaDBSocket)
+	s.Redis.Socket = cmp.Or(s.Redis.Socket, wire.DefaultRedisSocket)
 	if s.MariaDB.Addr != "" {
 		return s, fmt.Errorf("%w: MariaDB is reached by its socket only", ErrUnavailable)
 	}
@@ -85,9 +80,7 @@ func (h *Host) OpenRedis(ctx context.Context, s wire.Service) (r *resp.Conn, don
 	if s.User == "" && s.Password == "" {
 		return r, done, nil
 	}
-	if s.User == "" {
-		s.User = wire.DefaultServiceUser
-	}
+	s.User = cmp.Or(s.User, wire.DefaultServiceUser)
 	if _, err := r.Do("AUTH", s.User, s.Password); err != nil {
 		done()
 		return nil, nil, err

@@ -2,8 +2,10 @@ package host
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -125,6 +127,25 @@ func DialSocket(ctx context.Context, name string) (net.Conn, error) {
 	}
 	defer done()
 	return (&net.Dialer{}).DialContext(ctx, "unix", addr)
+}
+
+// Ask sends a request to a process of the host, then rest, if any, and reads its answer into out.
+func Ask(ctx context.Context, socket string, within time.Duration, in any, rest io.Reader, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	conn, err := DialSocket(ctx, socket)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if err := json.NewEncoder(conn).Encode(in); err != nil {
+		return err
+	}
+	if rest != nil {
+		_, _ = io.Copy(conn, rest) // a refused request is not read to its end; the answer has the reason
+	}
+	return json.NewDecoder(conn).Decode(out)
 }
 
 // socketAddr is a path of a socket that is short enough for an address, which holds 107

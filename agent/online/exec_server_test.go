@@ -209,7 +209,7 @@ func TestExecTakesOnlyTokensForThisCommand(t *testing.T) {
 		"the gateway":              "Bearer " + set("aud", "prego-agentgw"),
 		"several servers":          "Bearer " + set("aud", []string{agenttest.Server, "app-2"}),
 	} {
-		t.Run(name, func(t *testing.T) { // in parallel: otherwise a token of the future would become valid while it waits
+		t.Run(name, func(t *testing.T) { // in parallel, before a future token becomes valid
 			resp, err := a.send(c, http.MethodPost, wire.PathExec, authorization, agenttest.Body)
 			require.NoError(t, err)
 			require.Equal(t, http.StatusUnauthorized, resp.StatusCode)

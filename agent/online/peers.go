@@ -48,23 +48,11 @@ func (a *Agent) WithoutFirewall(keeper func(context.Context, host.PeersRequest) 
 // ask hands a request to the process that applies documents.
 func (s *peersSync) ask(ctx context.Context, in host.PeersRequest) (host.PeersAnswer, error) {
 	var out host.PeersAnswer
+	socket := s.host.Path(wire.PeersSocket)
 	if s.keeper != nil {
 		out = s.keeper(ctx, in)
-	} else {
-		ctx, cancel := context.WithTimeout(ctx, host.NFTTime+10*time.Second)
-		defer cancel()
-		conn, err := host.DialSocket(ctx, s.host.Path(wire.PeersSocket))
-		if err != nil {
-			return out, err
-		}
-		defer func() { _ = conn.Close() }()
-		defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-		if err := json.NewEncoder(conn).Encode(in); err != nil {
-			return out, err
-		}
-		if err := json.NewDecoder(conn).Decode(&out); err != nil {
-			return out, err
-		}
+	} else if err := host.Ask(ctx, socket, host.NFTTime+10*time.Second, in, nil, &out); err != nil {
+		return out, err
 	}
 	s.inForce.Store(&out)
 	return out, nil

@@ -2,7 +2,6 @@ package online
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -49,21 +48,8 @@ func (s *updates) told(serial int64) {
 
 // ask hands a request to the process that replaces the program, and then the program, if any.
 func (s *updates) ask(ctx context.Context, in host.UpdateRequest, program io.Reader) (out host.UpdateAnswer, err error) {
-	ctx, cancel := context.WithTimeout(ctx, host.SwapTime+10*time.Second)
-	defer cancel()
-	conn, err := host.DialSocket(ctx, s.host.Path(wire.UpdateSocket))
-	if err != nil {
-		return out, err
-	}
-	defer func() { _ = conn.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if err := json.NewEncoder(conn).Encode(in); err != nil {
-		return out, err
-	}
-	if program != nil {
-		_, _ = io.Copy(conn, program) // a refused program is not read to its end; the answer has the reason
-	}
-	return out, json.NewDecoder(conn).Decode(&out)
+	err = host.Ask(ctx, s.host.Path(wire.UpdateSocket), host.SwapTime+10*time.Second, in, program, &out)
+	return out, err
 }
 
 // followUpdates reports this process to the updater as alive and the last release's outcome to the gateway, and has

@@ -1,6 +1,7 @@
 package rooted
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,9 +55,7 @@ func NewBenchHelper(h *host.Host, caller, engine, lock, secrets string, log *slo
 	if err != nil {
 		return nil, fmt.Errorf("docker client: %w", err)
 	}
-	if secrets == "" {
-		secrets = h.Path(wire.SecretsDir)
-	}
+	secrets = cmp.Or(secrets, h.Path(wire.SecretsDir))
 	return &BenchHelper{host: h, engine: c, uid: uid, slots: make(chan struct{}, maxAsked), lock: lock, secrets: secrets, log: log}, nil
 }
 

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -211,10 +210,7 @@ func (h *Machine) remember(name string) error {
 }
 
 func (h *Machine) forget(name string) error {
-	if err := os.Remove(filepath.Join(h.Path(wire.DevicesDir), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return removeIfThere(filepath.Join(h.Path(wire.DevicesDir), name))
 }
 
 // remembered are the ids of a kind.

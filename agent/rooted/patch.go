@@ -2,11 +2,13 @@ package rooted
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -148,9 +150,7 @@ func (h *Machine) packages(ctx context.Context, program string, args ...string) 
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		said := strings.TrimSpace(errs.String())
-		if said == "" {
-			said = strings.TrimSpace(out.String())
-		}
+		said = cmp.Or(said, strings.TrimSpace(out.String()))
 		return "", fmt.Errorf("%s: %w: %s", filepath.Base(program), err, host.Clip(host.Printable(lastLines(said, 4)), wire.MaxPatchText))
 	}
 	return out.String(), nil
@@ -343,11 +343,11 @@ func staleLibraries() []string {
 		if space, err := os.Readlink(dir + "/ns/pid"); err != nil || space != ours {
 			continue
 		}
-		maps, err := os.ReadFile(dir + "/maps")
+		mapped, err := os.ReadFile(dir + "/maps")
 		if err != nil {
 			continue
 		}
-		for line := range strings.Lines(string(maps)) {
+		for line := range strings.Lines(string(mapped)) {
 			name, gone := strings.CutSuffix(strings.TrimSpace(line), " (deleted)")
 			if i := strings.Index(name, " /"); gone && i > 0 {
 				name = strings.TrimSuffix(name[i+1:], ".dpkg-new")
@@ -357,10 +357,5 @@ func staleLibraries() []string {
 			}
 		}
 	}
-	var out []string
-	for name := range found {
-		out = append(out, name)
-	}
-	slices.Sort(out)
-	return out
+	return slices.Sorted(maps.Keys(found))
 }

@@ -127,7 +127,7 @@ func (k *PeersKeeper) accept(ctx context.Context, trusted map[string]string, ver
 	if in.Caller != "" && !letsIn(doc.Control.CIDRs, in.Caller) {
 		return doc, fmt.Errorf("it would shut out the control plane, which calls from %s", in.Caller)
 	}
-	if err := k.check(ctx, rules); err != nil {
+	if err := k.replace(ctx, rules, "--check"); err != nil {
 		return doc, err
 	}
 	if err := k.replace(ctx, rules); err != nil {
@@ -213,19 +213,12 @@ func (k *PeersKeeper) Restore(ctx context.Context) error {
 	return k.replace(ctx, rules)
 }
 
-func (k *PeersKeeper) check(ctx context.Context, rules string) error {
-	if k.nft == nil {
-		return nil
-	}
-	return k.nft(ctx, rules, "--check")
-}
-
 // replace replaces the ruleset in one transaction of the kernel.
-func (k *PeersKeeper) replace(ctx context.Context, rules string) error {
+func (k *PeersKeeper) replace(ctx context.Context, rules string, args ...string) error {
 	if k.nft == nil {
 		return nil
 	}
-	return k.nft(ctx, rules)
+	return k.nft(ctx, rules, args...)
 }
 
 func runNFT(ctx context.Context, ruleset string, args ...string) error {

@@ -216,9 +216,9 @@ func (v *attached) hold() (*os.File, error) {
 
 // seal writes a volume's files of one moment into a sealed file. An existing file is the answer to a repeated call.
 func (v *attached) seal(ctx context.Context, name, recipient string, out io.Writer) error {
-	to, err := age.ParseX25519Recipient(recipient)
+	to, err := seal.Recipient(recipient)
 	if err != nil {
-		return errors.New("the recipient is no public key of age's")
+		return err
 	}
 	dir, err := v.hold()
 	if err != nil {
@@ -287,7 +287,7 @@ const (
 // openSealed restores a sealed backup: beside the present files, and in their place once all of it was read again and
 // verified. If anything is wrong, the present files stay.
 func (v *attached) openSealed(ctx context.Context, name, sum, plainSum, identity string, out io.Writer) error {
-	key, err := sealKey(identity)
+	key, err := seal.Identity(identity)
 	if err != nil {
 		return err
 	}
@@ -342,15 +342,6 @@ func (v *attached) openSealed(ctx context.Context, name, sum, plainSum, identity
 		return err
 	}
 	return errors.Join(os.RemoveAll(before), v.host.dropSealed(v.id, name), done(restored.Entries()))
-}
-
-// sealKey reads the private key of a backup.
-func sealKey(identity string) (age.Identity, error) {
-	key, err := age.ParseX25519Identity(identity)
-	if err != nil {
-		return nil, seal.Failed(wire.FailedUnreadable, "the identity is no private key of age's")
-	}
-	return key, nil
 }
 
 // checkedSeal opens a sealed backup whose digest is that one.

@@ -256,7 +256,8 @@ func TestVolumeVerbsAreClosed(t *testing.T) {
 	for _, args := range [][]string{{"mount", "../etc"}, {"mount", "0"}, {"mount"}, {"remount", "7"}, {"mount", "7", "8"}, {"format", "7"}} {
 		require.ErrorContains(t, h.Device(t.Context(), wire.KindVolume, args, nil, nil), "may not be called like this", "%v", args)
 	}
-	require.ErrorContains(t, h.Device(t.Context(), wire.KindBench, []string{"list-sites"}, nil, nil), "only handles volumes and addresses")
+	require.ErrorContains(t, h.Device(t.Context(), wire.KindBench, []string{"list-sites"}, nil, nil),
+		"only handles volumes and addresses")
 	for _, a := range []string{"127.0.0.300", "0.0.0.0", "224.0.0.1"} {
 		require.Error(t, h.Device(t.Context(), wire.KindAddress, []string{"add", a}, nil, nil), a)
 	}

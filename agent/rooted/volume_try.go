@@ -40,7 +40,7 @@ func (v *attached) trySealed(ctx context.Context, args []string, identity string
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	key, err := sealKey(identity)
+	key, err := seal.Identity(identity)
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,24 @@ func Failed(code, format string, args ...any) error {
 // IsFull reports whether a disk or a quota is full.
 func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
+// Recipient reads the public key of a backup.
+func Recipient(text string) (age.Recipient, error) {
+	key, err := age.ParseX25519Recipient(text)
+	if err != nil {
+		return nil, errors.New("the recipient is no public key of age's")
+	}
+	return key, nil
+}
+
+// Identity reads the private key of a backup.
+func Identity(text string) (age.Identity, error) {
+	key, err := age.ParseX25519Identity(text)
+	if err != nil {
+		return nil, Failed(wire.FailedUnreadable, "the identity is no private key of age's")
+	}
+	return key, nil
+}
+
 // Counter passes writes on, and knows their length and digest.
 type Counter struct {
 	to  io.Writer

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/prego/prego/agent/seal"
 )
 
 // While a database is copied to another server, triggers note the keys of changed rows in a separate table, in the
@@ -263,7 +265,8 @@ func what(conn *sql.Conn, name string) (tables map[string]*tableOf, sequences []
 			return nil, nil, err
 		}
 		if len(there) > 0 {
-			return nil, nil, &coded{failedUnsupported, fmt.Errorf("the database has %s (%s): only tables and sequences move", of, there[0][0].String)}
+			return nil, nil, seal.Failed(failedUnsupported,
+				"the database has %s (%s): only tables and sequences move", of, there[0][0].String)
 		}
 	}
 	tables = map[string]*tableOf{}

@@ -4,13 +4,13 @@ import (
 	"archive/tar"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
 
+	"github.com/prego/prego/agent/seal"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -25,7 +25,7 @@ func (b *bench) checkRestored(site, name string) error {
 		return err
 	}
 	if len(all) == 0 {
-		return &coded{wire.FailedNoBackup, fmt.Errorf("site %s has no backup %s", site, name)}
+		return seal.Failed(wire.FailedNoBackup, "site %s has no backup %s", site, name)
 	}
 	var out wire.CheckedSite
 	for _, f := range all {
@@ -43,13 +43,13 @@ func (b *bench) checkRestored(site, name string) error {
 		return err
 	}
 	if !slices.Contains(out.Apps, "frappe") {
-		return &coded{wire.FailedIncomplete, fmt.Errorf("the site lists no app frappe, but %v", out.Apps)}
+		return seal.Failed(wire.FailedIncomplete, "the site lists no app frappe, but %v", out.Apps)
 	}
-	var known *coded
+	var known *seal.Failure
 	if err := b.command(nil, "--site", site, "execute", "frappe.get_installed_apps"); errors.As(err, &known) {
 		return err // a full disk does not condemn the backup
 	} else if err != nil {
-		return &coded{wire.FailedIncomplete, fmt.Errorf("the site is not opened by Frappe: %w", err)}
+		return seal.Failed(wire.FailedIncomplete, "the site is not opened by Frappe: %w", err)
 	}
 	return b.printResult(out)
 }
@@ -62,7 +62,7 @@ func (b *bench) checkTables(site, dump string, out *wire.CheckedSite) error {
 	defer func() { _ = f.Close() }()
 	rows, err := dumpedRows(f)
 	if err != nil {
-		return &coded{wire.FailedUnreadable, err}
+		return &seal.Failure{Code: wire.FailedUnreadable, Err: err}
 	}
 	db, at, err := b.asSite(site)
 	if err != nil {
@@ -73,7 +73,7 @@ func (b *bench) checkTables(site, dump string, out *wire.CheckedSite) error {
 	var first string
 	for table, want := range rows {
 		if strings.ContainsAny(table, "`\x00") {
-			return &coded{wire.FailedUnreadable, fmt.Errorf("%q is no table of Frappe's", table)}
+			return seal.Failed(wire.FailedUnreadable, "%q is no table of Frappe's", table)
 		}
 		var have int64
 		there, err := queryValue[int](db, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = ? AND table_name = ?", at.Name, table)
@@ -91,10 +91,11 @@ func (b *bench) checkTables(site, dump string, out *wire.CheckedSite) error {
 		out.Tables, out.Rows = out.Tables+1, out.Rows+have
 	}
 	if missing > 0 {
-		return &coded{wire.FailedIncomplete, fmt.Errorf("%d of %d tables lack rows of the backup, such as %s", missing, len(rows), first)}
+		return seal.Failed(wire.FailedIncomplete,
+			"%d of %d tables lack rows of the backup, such as %s", missing, len(rows), first)
 	}
 	if whole, _, err := inspectTables(db, at.Name); err != nil || !whole {
-		return errors.Join(err, &coded{wire.FailedIncomplete, errors.New("the database is not a finished site's")})
+		return errors.Join(err, seal.Failed(wire.FailedIncomplete, "the database is not a finished site's"))
 	}
 	return nil
 }
@@ -114,7 +115,7 @@ func (b *bench) checkFiles(site, name string, out *wire.CheckedSite) error {
 			return nil
 		}
 		if err != nil {
-			return &coded{wire.FailedUnreadable, err}
+			return &seal.Failure{Code: wire.FailedUnreadable, Err: err}
 		}
 		if h.Typeflag != tar.TypeReg {
 			continue
@@ -125,7 +126,7 @@ func (b *bench) checkFiles(site, name string, out *wire.CheckedSite) error {
 		}
 		info, err := b.sites.Lstat(site + "/" + parts[1])
 		if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() != h.Size {
-			return &coded{wire.FailedIncomplete, fmt.Errorf("file %s is not as in the backup", parts[1])}
+			return seal.Failed(wire.FailedIncomplete, "file %s is not as in the backup", parts[1])
 		}
 		if err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/prego/prego/agent/seal"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -40,7 +41,7 @@ func (b *bench) command(answers []string, args ...string) error {
 	var ended *exec.ExitError
 	switch {
 	case errors.As(err, &ended) && (b.err.full || b.full()):
-		return &coded{wire.FailedDiskFull, fmt.Errorf("bench %s: %s", verb, ended.ProcessState)}
+		return seal.Failed(wire.FailedDiskFull, "bench %s: %s", verb, ended.ProcessState)
 	case errors.As(err, &ended):
 		return fmt.Errorf("bench %s: %s", verb, ended.ProcessState)
 	case err != nil:

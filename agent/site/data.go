@@ -8,14 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
-	"filippo.io/age"
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/prego/prego/agent/seal"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -95,9 +94,9 @@ func (b *bench) packData(site, name, recipient, since string, last bool) error {
 	if err := b.lock(shared, site); err != nil {
 		return err
 	}
-	to, err := age.ParseX25519Recipient(recipient)
+	to, err := seal.Recipient(recipient)
 	if err != nil {
-		return errors.New("the recipient is no public key of age's")
+		return err
 	}
 	if _, err := b.finishedSite(site); err != nil {
 		return err
@@ -128,18 +127,13 @@ func (b *bench) packData(site, name, recipient, since string, last bool) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	draft, err := b.sites.OpenFile(sealedFile(site, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return noRoom(err)
-	}
 	out := wire.PackedData{SealedBackup: wire.SealedBackup{Name: name, Recipient: recipient, Files: []wire.SealedFile{}}}
 	p := dataPacking{conn: conn, database: at.Name, before: before, last: last, out: &out, now: dataState{Tables: map[string]tableWas{}}}
-	err = sealWith(draft, to, &out.SealedBackup, func(archive *tar.Writer) error {
+	if err := b.seal(site, to, &out.SealedBackup, func(archive *tar.Writer) error {
 		p.to = archive
 		return p.pack()
-	})
-	if err = errors.Join(err, draft.Sync(), draft.Close()); err != nil {
-		return errors.Join(noRoom(err), b.dropSealed(site, name))
+	}); err != nil {
+		return err
 	}
 	for _, file := range []struct {
 		name string

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/prego/prego/agent/policy"
@@ -79,16 +80,7 @@ func (b *bench) makeData(site string) error {
 }
 
 // onDatabase names a database in a grant, where an underscore is any character.
-func onDatabase(name string) string {
-	var out []byte
-	for _, c := range []byte(name) {
-		if c == '_' {
-			out = append(out, '\\')
-		}
-		out = append(out, c)
-	}
-	return quoteName(string(out)) + ".*"
-}
+func onDatabase(name string) string { return quoteName(strings.ReplaceAll(name, "_", `\_`)) + ".*" }
 
 func grantAll(db *sql.DB, name string) error {
 	hosts, err := usersOf(db, name)

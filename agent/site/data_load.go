@@ -10,8 +10,7 @@ import (
 	"io"
 	"slices"
 
-	"filippo.io/age"
-
+	"github.com/prego/prego/agent/seal"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -96,9 +95,9 @@ func (b *bench) loadData(site, name, sum, plainSum, address string) error {
 	case s == nil || !s.DataComes && !s.Arriving: // settled or not: a last archive that is repeated is only compared
 		return fmt.Errorf("no data of site %s is expected here", site)
 	}
-	key, err := age.ParseX25519Identity(b.secrets[wire.SecretBackupIdentity])
+	key, err := seal.Identity(b.secrets[wire.SecretBackupIdentity])
 	if err != nil {
-		return &coded{wire.FailedUnreadable, errors.New("the identity is no private key of age's")}
+		return err
 	}
 	db, err := b.nextDatabase(s.DBName, address)
 	if err != nil {
@@ -129,11 +128,11 @@ func (b *bench) loadData(site, name, sum, plainSum, address string) error {
 	} else if ignoreGone(err) != nil {
 		return err
 	}
-	if err := unsealWith(f, key, plainSum, l.entries); err != nil {
+	if err := seal.Read(f, key, plainSum, l.entries); err != nil {
 		return err
 	}
 	if !l.ended {
-		return &coded{wire.FailedUnreadable, errors.New("it is no archive of data")}
+		return seal.Failed(wire.FailedUnreadable, "it is no archive of data")
 	}
 	text, err := json.Marshal(l.base)
 	if err != nil {
@@ -194,14 +193,14 @@ func (l *dataLoading) entries(archive *tar.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return &coded{wire.FailedUnreadable, err}
+			return &seal.Failure{Code: wire.FailedUnreadable, Err: err}
 		}
 		text, err := io.ReadAll(archive)
 		if err != nil {
-			return &coded{wire.FailedUnreadable, err}
+			return &seal.Failure{Code: wire.FailedUnreadable, Err: err}
 		}
 		if (h.Name == entryBase) != first || l.ended {
-			return &coded{wire.FailedUnreadable, errors.New("its entries are in disorder")}
+			return seal.Failed(wire.FailedUnreadable, "its entries are in disorder")
 		}
 		step()
 		if err := l.entry(h.Name, text); err != nil {
@@ -211,7 +210,7 @@ func (l *dataLoading) entries(archive *tar.Reader) error {
 }
 
 func (l *dataLoading) entry(kind string, text []byte) error {
-	unreadable := &coded{wire.FailedUnreadable, fmt.Errorf("entry %q can't be read", kind)}
+	unreadable := seal.Failed(wire.FailedUnreadable, "entry %q can't be read", kind)
 	switch kind {
 	case entryBase:
 		if json.Unmarshal(text, &l.base) != nil || l.base.Moment == 0 {
@@ -221,8 +220,8 @@ func (l *dataLoading) entry(kind string, text []byte) error {
 		case l.base.Moment == l.was.Moment:
 			l.again = true
 		case l.base.Moment < l.was.Moment, l.base.Since > l.was.Moment:
-			return &coded{failedDiffers, fmt.Errorf("the archive is of moment %d, since %d, and the present data of %d",
-				l.base.Moment, l.base.Since, l.was.Moment)}
+			return seal.Failed(failedDiffers, "the archive is of moment %d, since %d, and the present data of %d",
+				l.base.Moment, l.base.Since, l.was.Moment)
 		}
 	case entryRun:
 		l.n++
@@ -243,7 +242,8 @@ func (l *dataLoading) entry(kind string, text []byte) error {
 		}
 		l.checks++
 		if rows != want.Rows || sum != want.Sum {
-			return &coded{failedDiffers, fmt.Errorf("table %s has %d rows instead of %d, or others", want.Table, rows, want.Rows)}
+			return seal.Failed(failedDiffers,
+				"table %s has %d rows instead of %d, or others", want.Table, rows, want.Rows)
 		}
 	case entryEnd:
 		var all dataEnd

@@ -1,6 +1,7 @@
 package site
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -71,9 +72,7 @@ func (b *bench) root() (user, password string, err error) {
 	if password == "" {
 		return "", "", errNoRoot
 	}
-	if user == "" {
-		user = "root"
-	}
+	user = cmp.Or(user, "root")
 	return user, password, nil
 }
 

@@ -14,9 +14,8 @@ import (
 	"strings"
 	"syscall"
 
-	"filippo.io/age"
-
 	"github.com/prego/prego/agent/policy"
+	"github.com/prego/prego/agent/seal"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -106,12 +105,12 @@ func (b *bench) packSite(site, name, recipient, since string) error {
 	if err := b.lock(shared, site); err != nil {
 		return err
 	}
-	to, err := age.ParseX25519Recipient(recipient)
+	to, err := seal.Recipient(recipient)
 	if err != nil {
-		return errors.New("the recipient is no public key of age's")
+		return err
 	}
 	if s, err := b.readState(site); err == nil && s == nil {
-		return &coded{wire.FailedNoSite, fmt.Errorf("site %s is not here", site)}
+		return seal.Failed(wire.FailedNoSite, "site %s is not here", site)
 	}
 	here, err := b.finishedSite(site)
 	if err == nil && here.Held != nil {
@@ -134,15 +133,12 @@ func (b *bench) packSite(site, name, recipient, since string) error {
 	if err := errors.Join(b.sites.MkdirAll(site+"/"+backupsDir, 0o750), b.dropSealed(site, name)); err != nil {
 		return noRoom(err)
 	}
-	draft, err := b.sites.OpenFile(sealedFile(site, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return noRoom(err)
-	}
 	out := wire.PackedSite{SealedBackup: wire.SealedBackup{Name: name, Recipient: recipient, Files: []wire.SealedFile{}}}
 	marks := map[string]string{}
-	err = sealWith(draft, to, &out.SealedBackup, func(archive *tar.Writer) error { return b.pack(archive, site, before, marks, &out) })
-	if err = errors.Join(err, draft.Sync(), draft.Close()); err != nil {
-		return errors.Join(noRoom(err), b.dropSealed(site, name))
+	if err := b.seal(site, to, &out.SealedBackup, func(archive *tar.Writer) error {
+		return b.pack(archive, site, before, marks, &out)
+	}); err != nil {
+		return err
 	}
 	for file, v := range map[string]any{packedIn(site, name): marks, describedIn(site, name): out} {
 		text, err := json.Marshal(v)
@@ -283,9 +279,9 @@ func (b *bench) unpackSite(site, name, sum, plainSum, how string) error {
 	case s == nil || how == unpackAll && !s.Arriving:
 		return fmt.Errorf("site %s is not expected here", site)
 	}
-	key, err := age.ParseX25519Identity(b.secrets[wire.SecretBackupIdentity])
+	key, err := seal.Identity(b.secrets[wire.SecretBackupIdentity])
 	if err != nil {
-		return &coded{wire.FailedUnreadable, errors.New("the identity is no private key of age's")}
+		return err
 	}
 	f, err := b.openSealed(site, name, sum)
 	if err != nil {
@@ -298,11 +294,11 @@ func (b *bench) unpackSite(site, name, sum, plainSum, how string) error {
 	}
 	defer func() { _ = root.Close() }()
 	u := &unpacking{root: root, missing: how == unpackMissing}
-	if err := unsealWith(f, key, plainSum, u.entries); err != nil {
+	if err := seal.Read(f, key, plainSum, u.entries); err != nil {
 		return noRoom(err)
 	}
 	if !u.listed {
-		return &coded{wire.FailedUnreadable, errors.New("it is no archive of a site")}
+		return seal.Failed(wire.FailedUnreadable, "it is no archive of a site")
 	}
 	removed := 0
 	if how == unpackAll {
@@ -342,7 +338,7 @@ func (u *unpacking) entries(archive *tar.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return &coded{wire.FailedUnreadable, err}
+			return &seal.Failure{Code: wire.FailedUnreadable, Err: err}
 		}
 		step()
 		if err := u.entry(archive, h); err != nil {
@@ -352,11 +348,11 @@ func (u *unpacking) entries(archive *tar.Reader) error {
 }
 
 func (u *unpacking) entry(from io.Reader, h *tar.Header) error {
-	bad := &coded{wire.FailedUnreadable, fmt.Errorf("%q is nothing of a site's", h.Name)}
+	bad := seal.Failed(wire.FailedUnreadable, "%q is nothing of a site's", h.Name)
 	if h.Name == listEntry {
 		text, err := io.ReadAll(io.LimitReader(from, maxList))
 		if err != nil || json.Unmarshal(text, &u.list) != nil {
-			return &coded{wire.FailedUnreadable, errors.New("its list can't be read")}
+			return seal.Failed(wire.FailedUnreadable, "its list can't be read")
 		}
 		u.listed = true
 		return u.dirs()
@@ -421,7 +417,7 @@ func (u *unpacking) write(from io.Reader, h *tar.Header) error {
 func (u *unpacking) dirs() error {
 	for _, name := range slices.Sorted(maps.Keys(u.list.Dirs)) {
 		if !fs.ValidPath(name) || staysOnHost(name) {
-			return &coded{wire.FailedUnreadable, fmt.Errorf("%q is nothing of a site's", name)}
+			return seal.Failed(wire.FailedUnreadable, "%q is nothing of a site's", name)
 		}
 		info, err := u.root.Lstat(name)
 		if err == nil && !info.IsDir() && !u.missing {

@@ -124,7 +124,8 @@ func TestASitesDirectoryMoves(t *testing.T) {
 		require.NoDirExists(t, at(other, ""))
 	}
 	b.good("--site", site, "hold-site")
-	require.Contains(t, b.bad("--site", "missing.example.com", "pack-site", "mov-1-1", key.Recipient().String()), "site: site_missing: ")
+	require.Contains(t, b.bad("--site", "missing.example.com", "pack-site", "mov-1-1", key.Recipient().String()),
+		"site: site_missing: ")
 	require.Contains(t, b.bad("leave-site", site, "--db-name", b.database("b")), "has database")
 	b.good("leave-site", site, "--db-name", db)
 	require.NoDirExists(t, at(b, ""))

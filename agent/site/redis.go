@@ -1,6 +1,7 @@
 package site
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -106,9 +107,7 @@ func (b *bench) dialRedis(address string) (r *resp.Conn, done func(), err error)
 	}
 	b.err.hide(password)
 	user := u.User.Username()
-	if user == "" {
-		user = "default"
-	}
+	user = cmp.Or(user, "default")
 	_, err = r.Do("AUTH", user, password)
 	if number := strings.Trim(u.Path, "/"); err == nil && number != "" {
 		_, err = r.Do("SELECT", number)

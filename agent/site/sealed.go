@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"syscall"
 	"time"
 
 	"filippo.io/age"
@@ -27,22 +26,13 @@ func sealedFile(site, name string) string { return site + "/" + backupsDir + "/.
 // describedIn is beside a sealed file when it is complete.
 func describedIn(site, name string) string { return sealedFile(site, name) + ".json" }
 
-// coded is an error with a code: "site: CODE: …" on stderr.
-type coded struct {
-	code string
-	err  error
-}
-
-func (c *coded) Error() string { return c.code + ": " + c.err.Error() }
-func (c *coded) Unwrap() error { return c.err }
-
 // noRoom gives a full disk its code, unless it has one.
 func noRoom(err error) error {
-	if known := (*coded)(nil); errors.As(err, &known) {
+	if known := (*seal.Failure)(nil); errors.As(err, &known) {
 		return err
 	}
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return &coded{wire.FailedDiskFull, err}
+	if seal.IsFull(err) {
+		return &seal.Failure{Code: wire.FailedDiskFull, Err: err}
 	}
 	return err
 }
@@ -53,9 +43,9 @@ func (b *bench) sealBackup(site, name, recipient string) error {
 	if err := b.lock(shared, site); err != nil {
 		return err
 	}
-	to, err := age.ParseX25519Recipient(recipient)
+	to, err := seal.Recipient(recipient)
 	if err != nil {
-		return errors.New("the recipient is no public key of age's")
+		return err
 	}
 	var there wire.SealedBackup
 	plain := site + "/" + backupsDir + "/" + name
@@ -76,13 +66,16 @@ func (b *bench) sealBackup(site, name, recipient string) error {
 	if err := b.dropSealed(site, name); err != nil {
 		return err
 	}
-	draft, err := b.sites.OpenFile(sealedFile(site, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return noRoom(err)
-	}
-	err = b.sealInto(draft, to, all, &out)
-	if err = errors.Join(err, draft.Sync(), draft.Close()); err != nil {
-		return errors.Join(noRoom(err), b.dropSealed(site, name))
+	if err := b.seal(site, to, &out, func(archive *tar.Writer) error {
+		for _, f := range all {
+			step()
+			if err := b.archive(archive, f, &out); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	step()
 	text, err := json.Marshal(out)
@@ -102,22 +95,17 @@ func (b *bench) sealBackup(site, name, recipient string) error {
 	return b.printResult(out)
 }
 
-// sealInto writes the sealed form of files, and what it is like.
-func (b *bench) sealInto(to io.Writer, recipient age.Recipient, all []file, out *wire.SealedBackup) error {
-	return sealWith(to, recipient, out, func(archive *tar.Writer) error {
-		for _, f := range all {
-			step()
-			if err := b.archive(archive, f, out); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// sealWith writes the sealed form of an archive, and what it is like.
-func sealWith(to io.Writer, recipient age.Recipient, out *wire.SealedBackup, write func(*tar.Writer) error) error {
-	return seal.Write(to, recipient, out, write)
+// seal writes the sealed form of an archive to its file, or leaves none.
+func (b *bench) seal(site string, to age.Recipient, out *wire.SealedBackup, write func(*tar.Writer) error) error {
+	draft, err := b.sites.OpenFile(sealedFile(site, out.Name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return noRoom(err)
+	}
+	err = seal.Write(draft, to, out, write)
+	if err = errors.Join(err, draft.Sync(), draft.Close()); err != nil {
+		return errors.Join(noRoom(err), b.dropSealed(site, out.Name))
+	}
+	return nil
 }
 
 func (b *bench) archive(to *tar.Writer, f file, out *wire.SealedBackup) error {
@@ -159,7 +147,7 @@ func (b *bench) dropSealed(site, name string) error {
 func (b *bench) readSealed(site, name string, offset, length int64) error {
 	f, err := b.sites.Open(sealedFile(site, name))
 	if errors.Is(err, fs.ErrNotExist) {
-		return &coded{wire.FailedNoBackup, fmt.Errorf("there is no sealed backup %s", name)}
+		return seal.Failed(wire.FailedNoBackup, "there is no sealed backup %s", name)
 	}
 	if err != nil {
 		return err
@@ -167,7 +155,7 @@ func (b *bench) readSealed(site, name string, offset, length int64) error {
 	defer func() { _ = f.Close() }()
 	n, err := io.Copy(b.out, io.NewSectionReader(f, offset, length))
 	if err == nil && n != length {
-		err = &coded{wire.FailedNoBackup, fmt.Errorf("sealed backup %s ends before %d", name, offset+length)}
+		err = seal.Failed(wire.FailedNoBackup, "sealed backup %s ends before %d", name, offset+length)
 	}
 	return err
 }
@@ -198,7 +186,7 @@ func (b *bench) writeSealed(site, name string, offset, length int64) error {
 		return err
 	}
 	if info.Size() < offset {
-		return &coded{wire.FailedNoBackup, fmt.Errorf("only %d bytes of %s are there", info.Size(), name)}
+		return seal.Failed(wire.FailedNoBackup, "only %d bytes of %s are there", info.Size(), name)
 	}
 	if err := f.Truncate(offset); err != nil {
 		return err
@@ -219,9 +207,9 @@ func (b *bench) openBackup(site, name, sum, plainSum string) error {
 	if err := b.lock(shared, site); err != nil {
 		return err
 	}
-	key, err := age.ParseX25519Identity(b.secrets[wire.SecretBackupIdentity])
+	key, err := seal.Identity(b.secrets[wire.SecretBackupIdentity])
 	if err != nil {
-		return &coded{wire.FailedUnreadable, errors.New("the identity is no private key of age's")}
+		return err
 	}
 	dir, draft := site+"/"+backupsDir+"/"+name, site+"/"+backupsDir+"/.making-"+name
 	if all, err := b.files(site, name); err == nil && len(all) > 0 && !b.exists(sealedFile(site, name)) {
@@ -265,39 +253,24 @@ func (b *bench) openBackup(site, name, sum, plainSum string) error {
 func (b *bench) openSealed(site, name, sum string) (f *os.File, err error) {
 	f, err = b.sites.Open(sealedFile(site, name))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &coded{wire.FailedNoBackup, fmt.Errorf("there is no sealed backup %s", name)}
+		return nil, seal.Failed(wire.FailedNoBackup, "there is no sealed backup %s", name)
 	}
 	if err != nil {
 		return nil, err
 	}
-	err = ofSeal(seal.Check(f, name, sum))
-	if err != nil {
+	if err := seal.Check(f, name, sum); err != nil {
 		_ = f.Close()
 		return nil, err
 	}
 	return f, nil
 }
 
-// unsealWith decrypts an archive, and checks it to its end.
-func unsealWith(from io.Reader, key age.Identity, plainSum string, read func(*tar.Reader) error) error {
-	return ofSeal(seal.Read(from, key, plainSum, read))
-}
-
-// ofSeal gives a failure of sealing its code here.
-func ofSeal(err error) error {
-	var f *seal.Failure
-	if errors.As(err, &f) {
-		return &coded{f.Code, f.Err}
-	}
-	return err
-}
-
 // unseal decrypts into a directory. It takes only the parts of a backup, under any name in the archive: they get this
 // backup's name.
 func (b *bench) unseal(from io.Reader, key age.Identity, dir, name, plainSum string) error {
-	unreadable := func(err error) error { return &coded{wire.FailedUnreadable, err} }
+	unreadable := func(err error) error { return &seal.Failure{Code: wire.FailedUnreadable, Err: err} }
 	seen := make(map[string]bool)
-	err := unsealWith(from, key, plainSum, func(archive *tar.Reader) error {
+	err := seal.Read(from, key, plainSum, func(archive *tar.Reader) error {
 		for {
 			h, err := archive.Next()
 			if errors.Is(err, io.EOF) {
@@ -347,7 +320,7 @@ func (b *bench) wholeDump(name string) error {
 		return ignoreEOF(err)
 	}
 	if _, err := dumpedRows(f); err != nil {
-		return &coded{wire.FailedUnreadable, err}
+		return &seal.Failure{Code: wire.FailedUnreadable, Err: err}
 	}
 	return nil
 }

@@ -254,8 +254,8 @@ func plainOf(t testing.TB, key *age.X25519Identity, content []byte) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// TestAFullDiskIsTold: while a backup is sealed, and while one comes in.
-func TestAFullDiskIsTold(t *testing.T) {
+// TestFullDiskIsReported: while a backup is sealed, and while one comes in.
+func TestFullDiskIsReported(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{fmt.Errorf("write: %w", os.ErrDeadlineExceeded), nil} {
 		require.Equal(t, err, noRoom(err))
