@@ -370,7 +370,8 @@ func (g *Gateway) edgeApplied(c echo.Context) error {
 	for _, p := range in.LeftOut {
 		g.log.Warn("an edge serves its document without a part that its servers reject",
 			zap.String("server_id", string(who.serverID)), zap.String("kind", string(p.Kind)),
-			zap.String("name", p.Name), zap.String("tenant_id", p.Tenant), zap.String("route_id", p.Route), zap.String("reason", p.Reason))
+			zap.String("name", p.Name), zap.String("tenant_id", p.Tenant), zap.String("route_id", p.Route),
+			zap.String("reason", p.Reason))
 	}
 	if err := g.store.EdgeApplied(c.Request().Context(), edge.Applied{
 		ServerID: who.serverID, Version: in.Version, RefusedVersion: in.Refused,

@@ -61,13 +61,13 @@ func newMetrics(reg prometheus.Registerer, pending func() int) *metrics {
 		flushed:  counter("prego_agentgw_heartbeats_total", "Heartbeats written."),
 		flushes: seconds("prego_agentgw_flush_seconds", "Seconds per write of a batch of heartbeats.",
 			[]float64{.002, .01, .05, .2, 1, 5}, "outcome"),
-		signals:  counters("prego_agentgw_signals_total", "Signals to provisioning runs, by kind and outcome.",
+		signals: counters("prego_agentgw_signals_total", "Signals to provisioning runs, by kind and outcome.",
 			"kind", "outcome"),
 		points:   counter("prego_agentgw_metric_points_total", "Metric data points taken from agents."),
 		forwards: counters("prego_agentgw_otlp_forwards_total", "Metrics requests forwarded, by outcome.", "outcome"),
 		logs:     counter("prego_agentgw_log_lines_total", "Log lines taken from agents."),
 		backups:  counters("prego_agentgw_backup_reports_total", "Backup reports, by status.", "status"),
-		reports:  counters("prego_agentgw_container_reports_total", "Reports of instances' containers, by outcome.",
+		reports: counters("prego_agentgw_container_reports_total", "Reports of instances' containers, by outcome.",
 			"outcome"),
 		instances: counters("prego_agentgw_instances_total",
 			"Instances that agents reported healthy or failed, by state.", "state"),
@@ -87,9 +87,7 @@ func (g *Gateway) observe(next echo.HandlerFunc) echo.HandlerFunc {
 			c.Error(err)
 		}
 		route := c.Path()
-		if route == "" {
-			route = "none"
-		}
+		route = cmp.Or(route, "none")
 		g.metrics.requests.WithLabelValues(route, strconv.Itoa(c.Response().Status)).Observe(time.Since(began).Seconds())
 		return nil
 	}

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/prego/prego"
@@ -21,9 +22,7 @@ func (p Policy) Turns(requests []Request) []int {
 	}
 	order, places, lengths := make([]int, len(requests)), make([]place, len(requests)), map[queue]int{}
 	for i, r := range requests {
-		if r.Mode == "" {
-			r.Mode = p.Mode
-		}
+		r.Mode = cmp.Or(r.Mode, p.Mode)
 		q := queue{shares: !MustBeAlone(r.Plan, r.Mode, false) && !r.DedicatedRedis, org: r.OrgID}
 		order[i], places[i] = i, place{q.shares, lengths[q]}
 		lengths[q]++

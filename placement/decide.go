@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sort"
@@ -140,12 +141,8 @@ type search struct {
 func (f *Snapshot) search(r Request) *search {
 	s := &search{f: f, r: r, mode: r.Mode, algorithm: r.Algorithm}
 	s.look()
-	if s.mode == "" {
-		s.mode = f.policy.Mode
-	}
-	if s.algorithm == "" {
-		s.algorithm = f.policy.Algorithm
-	}
+	s.mode = cmp.Or(s.mode, f.policy.Mode)
+	s.algorithm = cmp.Or(s.algorithm, f.policy.Algorithm)
 	s.most = f.policy.MaxRejected
 	s.exclusive = MustBeAlone(r.Plan, s.mode, false)
 	s.alone = MustBeAlone(r.Plan, s.mode, r.Override != nil)

@@ -118,10 +118,7 @@ func (f *Snapshot) hasSite(d Decision) bool {
 	if !ok {
 		return false
 	}
-	for _, g := range f.servers[i].groups {
-		if f.shards.items[g.shard].ShardID == d.DBShardID && slices.Contains(g.ids, d.PoolSiteID) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(f.servers[i].groups, func(g siteGroup) bool {
+		return f.shards.items[g.shard].ShardID == d.DBShardID && slices.Contains(g.ids, d.PoolSiteID)
+	})
 }

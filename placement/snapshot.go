@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"slices"
 	"sort"
 
@@ -235,13 +236,7 @@ func (f *Snapshot) Policy() Policy { return f.policy }
 
 func (f *Snapshot) find(id prego.ServerID) (int, bool) {
 	return slices.BinarySearchFunc(f.servers, id, func(s member, id prego.ServerID) int {
-		if s.ServerID < id {
-			return -1
-		}
-		if s.ServerID > id {
-			return 1
-		}
-		return 0
+		return cmp.Compare(s.ServerID, id)
 	})
 }
 

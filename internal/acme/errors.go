@@ -1,6 +1,7 @@
 package acme
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,9 +123,7 @@ func ofProblem(what string, p acme.Problem) *tenant.IssueError {
 		detail += ": " + p.Subproblems[0].Detail
 		e.Name = strings.TrimPrefix(p.Subproblems[0].Identifier.Value, "*.")
 	}
-	if detail == "" {
-		detail = strings.TrimPrefix(p.Type, acme.ProblemTypeNamespace)
-	}
+	detail = cmp.Or(detail, strings.TrimPrefix(p.Type, acme.ProblemTypeNamespace))
 	e.Message = what + ": " + clean(detail)
 	return e
 }

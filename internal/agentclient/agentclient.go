@@ -4,6 +4,7 @@ package agentclient
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -192,9 +193,7 @@ func (c *Client) call(
 ) error {
 	in.ServerID = string(serverID)
 	limit := time.Duration(in.TimeoutSeconds) * time.Second
-	if limit == 0 {
-		limit = time.Minute // the agent's default
-	}
+	limit = cmp.Or(limit, time.Minute) // the agent's default
 	return c.send(ctx, serverID, addr, path, in.Kind, in, limit+queueTime, read)
 }
 

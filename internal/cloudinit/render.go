@@ -8,6 +8,7 @@ package cloudinit
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"embed"
@@ -90,12 +91,8 @@ func Render(in Input) (Output, error) {
 	if err := in.check(); err != nil {
 		return Output{}, err
 	}
-	if in.Limit == 0 {
-		in.Limit = MaxUserData
-	}
-	if in.Patience == 0 {
-		in.Patience = DefaultPatience
-	}
+	in.Limit = cmp.Or(in.Limit, MaxUserData)
+	in.Patience = cmp.Or(in.Patience, DefaultPatience)
 	identity, err := in.identityFiles()
 	if err != nil {
 		return Output{}, err
@@ -297,9 +294,7 @@ func (in Input) environment() map[string]string {
 		panic("cloudinit: checked before: " + err.Error())
 	}
 	port := u.Port()
-	if port == "" {
-		port = "443"
-	}
+	port = cmp.Or(port, "443")
 	volume := "0"
 	if in.Volume {
 		volume = "1"

@@ -3,6 +3,7 @@
 package dns
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,9 +41,7 @@ func New(cfg Config) (*Resolver, error) {
 			return nil, fmt.Errorf("resolver %q is not host:port", r)
 		}
 	}
-	if cfg.Port == "" {
-		cfg.Port = "53"
-	}
+	cfg.Port = cmp.Or(cfg.Port, "53")
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = 3 * time.Second
 	}

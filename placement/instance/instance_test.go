@@ -82,7 +82,9 @@ func TestPlaceInstance(t *testing.T) {
 		})
 	}
 	d := instance.Place(r, []server{instanceServer("a", func(s *server) { s.MemoryUsed = 950 }), instanceServer("b", func(s *server) { s.Active = false })})
-	require.Equal(t, "no server fits: of 2 servers not_active 1, memory 1; it needs 100 bytes, and at most 50 bytes are free", d.SelectionReason)
+	require.Equal(t,
+		"no server fits: of 2 servers not_active 1, memory 1; "+
+			"it needs 100 bytes, and at most 50 bytes are free", d.SelectionReason)
 	d = instance.Place(r, []server{instanceServer("a", func(s *server) { s.Cordoned = true }), instanceServer("b", func(s *server) { s.Active = false })})
 	require.Equal(t, "no server fits: of 2 servers not_active 1, cordoned 1", d.SelectionReason)
 	d = instance.Place(r, []server{instanceServer("a", func(s *server) { s.Kept = true })})

@@ -1,6 +1,7 @@
 package region
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -115,9 +116,7 @@ func (c *Change) count() *int64 {
 
 func (r Request) bounds() Bounds {
 	b := Bounds{MinSize: r.MinSize, MaxSize: r.MaxSize, GlobalMax: r.GlobalMax}
-	if b.GlobalMax == 0 {
-		b.GlobalMax = DefaultGlobalMax
-	}
+	b.GlobalMax = cmp.Or(b.GlobalMax, DefaultGlobalMax)
 	for _, n := range r.Current {
 		b.Current += n
 	}

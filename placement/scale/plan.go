@@ -1,6 +1,7 @@
 package scale
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -346,9 +347,7 @@ func createSteps(regions map[string]int64, round int, replan bool) []server.Flee
 // decided. Failed servers go first, then those without tenants: tenants are not moved while there is an empty server.
 func (p *planner) victims() ([]string, error) {
 	by := p.by
-	if by == "" {
-		by = region.OldestFirst
-	}
+	by = cmp.Or(by, region.OldestFirst)
 	seed := fnv.New64a()
 	fmt.Fprintf(seed, "%s/%d", p.st.Fleet.FleetID, p.seq)
 	left := *p.data.Deletion.Count

@@ -125,9 +125,7 @@ func (s *ScalingSpec) validate() error {
 }
 
 func (s *DeletionSpec) validate() error {
-	if s.Criteria == "" {
-		s.Criteria = region.OldestFirst
-	}
+	s.Criteria = cmp.Or(s.Criteria, region.OldestFirst)
 	switch {
 	case !s.Criteria.Valid():
 		return prego.Invalid("spec.criteria", "must be OLDEST_FIRST, YOUNGEST_FIRST, OLDEST_PROFILE_FIRST or RANDOM")
